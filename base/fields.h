@@ -1,0 +1,70 @@
+// One list of fields per configuration struct drives parsing, --help, --print-config, validation and the copy in the
+// checkpoint. A struct offers
+//
+//   template <class Self, class Visitor>
+//   static void fields(Self& self, Visitor& visit) {
+//     visit("num_layers", self.num_layers, "number of transformer layers", at_least(1));
+//     visit("normalization", self.normalization, "LayerNorm or RMSNorm");      // an enum with an EnumNames
+//   }
+//
+// where Self is the struct or const struct. Members are bool, i64, double, std::string, an enum, or a std::vector of
+// i64, double or std::string. A visitor is any object callable as visit(name, member, help, constraint = {}).
+#pragma once
+#include <array>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "base/types.h"
+
+namespace mcpp {
+
+/// The values a field accepts, beyond its type. Applies to each element of a vector.
+struct Constraint {
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  bool min_is_excluded = false;
+  bool max_is_excluded = false;
+
+  bool accepts(double value) const {
+    return !std::isnan(value) && (min_is_excluded ? value > min : value >= min) &&
+           (max_is_excluded ? value < max : value <= max);
+  }
+  /// "at least 1", "greater than 0 and below 1"; empty when everything is accepted.
+  std::string describe() const;
+};
+
+inline Constraint at_least(double min) {
+  return {.min = min};
+}
+inline Constraint greater_than(double min) {
+  return {.min = min, .min_is_excluded = true};
+}
+inline Constraint between(double min, double max) {
+  return {.min = min, .max = max};
+}
+/// [min, max): the usual range of a probability that must not be one.
+inline Constraint from_to_below(double min, double max) {
+  return {.min = min, .max = max, .max_is_excluded = true};
+}
+
+/// Specialised beside each enum used in a configuration: the names, in the order of the enum's values 0, 1, 2 ...
+///   template <> struct EnumNames<Normalization> { static constexpr std::array<std::string_view, 2> value{"LayerNorm",
+///   "RMSNorm"}; };
+template <class E>
+struct EnumNames;
+
+template <class E>
+constexpr std::string_view enum_name(E e) {
+  return EnumNames<E>::value[static_cast<std::size_t>(e)];
+}
+
+template <class T>
+struct is_vector : std::false_type {};
+template <class T>
+struct is_vector<std::vector<T>> : std::true_type {};
+
+}  // namespace mcpp

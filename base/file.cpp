@@ -1,0 +1,134 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "base/check.h"
+
+namespace mcpp {
+namespace {
+
+class Descriptor {
+ public:
+  Descriptor(const Path& path, int flags) : fd_(::open(path.c_str(), flags | O_CLOEXEC)) {
+    check_input(fd_ >= 0, "cannot open ", path.string(), ": ", std::strerror(errno));
+  }
+  ~Descriptor() { ::close(fd_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+}  // namespace
+
+MappedFile::MappedFile(const Path& path) : path_(path) {
+  const Descriptor file(path, O_RDONLY);
+  struct stat info {};
+  check_input(::fstat(file.get(), &info) == 0, "cannot stat ", path.string(), ": ", std::strerror(errno));
+  check_input(S_ISREG(info.st_mode), path.string(), " is not a regular file");
+  size_ = static_cast<std::size_t>(info.st_size);
+  if (size_ == 0) return;
+  void* data = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.get(), 0);
+  check_input(data != MAP_FAILED, "cannot map ", path.string(), ": ", std::strerror(errno));
+  data_ = data;
+}
+
+MappedFile::~MappedFile() {
+  if (data_) ::munmap(data_, size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+AtomicFile::AtomicFile(Path path) : path_(std::move(path)), temporary_(path_) {
+  temporary_ += str(".tmp-", ::getpid());
+  descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  check_input(descriptor_ >= 0, "cannot create ", temporary_.string(), ": ", std::strerror(errno));
+}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ < 0) return;
+  ::close(descriptor_);
+  ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t done = ::write(descriptor_, bytes.data(), bytes.size());
+    if (done < 0 && errno == EINTR) continue;
+    check_input(done > 0, "cannot write ", temporary_.string(), ": ", std::strerror(done < 0 ? errno : ENOSPC));
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+  }
+}
+
+void AtomicFile::write_at(u64 offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t done = ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (done < 0 && errno == EINTR) continue;
+    check_input(done > 0, "cannot write ", temporary_.string(), ": ", std::strerror(done < 0 ? errno : ENOSPC));
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+    offset += static_cast<u64>(done);
+  }
+}
+
+void AtomicFile::commit() {
+  check_input(::fsync(descriptor_) == 0, "cannot flush ", temporary_.string(), ": ", std::strerror(errno));
+  check_input(::close(std::exchange(descriptor_, -1)) == 0, "cannot close ", temporary_.string(), ": ",
+              std::strerror(errno));
+  check_input(::rename(temporary_.c_str(), path_.c_str()) == 0, "cannot rename ", temporary_.string(), " to ",
+              path_.string(), ": ", std::strerror(errno));
+  fsync_path(path_.has_parent_path() ? path_.parent_path() : Path("."));
+}
+
+std::string read_text_file(const Path& path) {
+  const MappedFile file(path);
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+void write_file_atomic(const Path& path, std::string_view content) {
+  AtomicFile file(path);
+  file.write(content);
+  file.commit();
+}
+
+void fsync_path(const Path& path) {
+  const Descriptor entry(path, O_RDONLY);
+  check_input(::fsync(entry.get()) == 0, "cannot flush ", path.string(), ": ", std::strerror(errno));
+}
+
+void create_directories(const Path& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  check_input(!error, "cannot create the directory ", path.string(), ": ", error.message());
+}
+
+std::string checksum_hex(std::span<const std::byte> bytes) {
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  std::array<char, 33> text{};
+  std::snprintf(text.data(), text.size(), "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
+                static_cast<unsigned long long>(hash.low64));
+  return text.data();
+}
+
+}  // namespace mcpp

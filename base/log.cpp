@@ -1,0 +1,40 @@
+#include "base/log.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+namespace mcpp {
+namespace {
+
+constexpr const char* kClearLine = "\r\033[K";
+
+}  // namespace
+
+void Log::info(std::string_view line) const {
+  if (rank_ != 0) return;
+  if (progress_shown_) std::fputs(kClearLine, stdout);
+  progress_shown_ = false;
+  std::fprintf(stdout, "%.*s\n", static_cast<int>(line.size()), line.data());
+  std::fflush(stdout);
+}
+
+void Log::warn(std::string_view line) const {
+  if (progress_shown_) std::fputs(kClearLine, stdout), std::fflush(stdout);
+  progress_shown_ = false;
+  if (rank_ != 0) std::fprintf(stderr, "[rank %d] ", rank_);
+  std::fprintf(stderr, "warning: %.*s\n", static_cast<int>(line.size()), line.data());
+}
+
+void Log::progress(std::string_view line) const {
+  if (rank_ != 0 || !is_live()) return;
+  std::fprintf(stdout, "%s%.*s", kClearLine, static_cast<int>(line.size()), line.data());
+  std::fflush(stdout);
+  progress_shown_ = true;
+}
+
+bool Log::is_live() const {
+  return ::isatty(STDOUT_FILENO) != 0;
+}
+
+}  // namespace mcpp

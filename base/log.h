@@ -1,0 +1,25 @@
+// Rank-aware lines on standard error and standard output. One Log is made in main and handed down.
+#pragma once
+#include <string_view>
+
+namespace mcpp {
+
+class Log {
+ public:
+  explicit Log(int rank = 0) : rank_(rank) {}
+
+  /// A plain line on standard output, from rank 0 only.
+  void info(std::string_view line) const;
+  /// "warning: ..." on standard error, from every rank, with the rank when it is not 0.
+  void warn(std::string_view line) const;
+  /// The live line of a terminal, overwritten by the next; does nothing when standard output is not a terminal.
+  void progress(std::string_view line) const;
+  /// Whether standard output is a terminal, so that progress() shows.
+  bool is_live() const;
+
+ private:
+  int rank_;
+  mutable bool progress_shown_ = false;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,34 @@
+// Small text helpers: building messages, human-readable numbers, nearest names.
+#pragma once
+#include <span>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/types.h"
+
+namespace mcpp {
+
+/// The parts written one after another, as with `<<`.
+template <class... Parts>
+std::string str(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return std::move(out).str();
+}
+
+std::vector<std::string> split(std::string_view text, char separator);
+std::string join(std::span<const std::string> parts, std::string_view separator);
+
+/// "1.23 GiB", "512 B".
+std::string human_bytes(double bytes);
+/// "124.4M", "1.6B", "950".
+std::string human_count(double count);
+/// "1h02m", "3m05s", "4.2s".
+std::string human_seconds(double seconds);
+
+/// The candidate nearest to `word` by edit distance, or "" when none is near enough to be a likely misspelling.
+std::string nearest_name(std::string_view word, std::span<const std::string> candidates);
+
+}  // namespace mcpp

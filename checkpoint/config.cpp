@@ -1,0 +1,17 @@
+#include "checkpoint/config.h"
+
+namespace mcpp {
+
+std::vector<std::string> CheckpointConfig::conflicts() const {
+  std::vector<std::string> found;
+  if (save_interval > 0 && save.empty())
+    found.push_back("checkpoint.save_interval: needs checkpoint.save, the folder to save in");
+  if (finetune && load.empty())
+    found.push_back("checkpoint.finetune: needs checkpoint.load, the checkpoint to start from");
+  if (exit_on_missing_checkpoint && load.empty()) {
+    found.push_back("checkpoint.exit_on_missing_checkpoint: needs checkpoint.load");
+  }
+  return found;
+}
+
+}  // namespace mcpp

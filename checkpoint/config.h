@@ -1,0 +1,40 @@
+// Where checkpoints go, how often, and how a run starts from one. Names are Megatron-LM's where it has one.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "base/fields.h"
+
+namespace mcpp {
+
+struct CheckpointConfig {
+  std::string save;
+  std::string load;
+  i64 save_interval = 0;
+  i64 keep_last = 3;
+  i64 save_retain_interval = 0;
+  bool finetune = false;
+  bool exit_on_missing_checkpoint = false;
+  std::vector<std::string> accept_change;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("save", self.save, "folder to save checkpoints in; empty = save none");
+    visit("load", self.load,
+          "folder to resume from; when it has no checkpoint yet, training starts anew. Empty = the same as save");
+    visit("save_interval", self.save_interval, "iterations between two saves; 0 = only at the end", at_least(0));
+    visit("keep_last", self.keep_last, "newest checkpoints kept; 0 = all", at_least(0));
+    visit("save_retain_interval", self.save_retain_interval,
+          "checkpoints at multiples of this are never removed; 0 = none", at_least(0));
+    visit("finetune", self.finetune, "take only the weights of load: iteration, optimizer and data order start anew");
+    visit("exit_on_missing_checkpoint", self.exit_on_missing_checkpoint,
+          "stop instead of starting anew when load has no checkpoint");
+    visit("accept_change", self.accept_change,
+          "keys that define the run, such as training.seed, allowed to differ from the checkpoint");
+  }
+
+  /// Every rule between fields that does not hold, as "checkpoint.key: what is wrong and what is allowed".
+  std::vector<std::string> conflicts() const;
+};
+
+}  // namespace mcpp

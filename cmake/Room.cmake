@@ -1,0 +1,34 @@
+# One room of the house = one static library, mcpp_<name>, of all sources below <name>/.
+# A backend that is absent is an absent source file: sources under a folder named cuda/ are only taken with MCPP_CUDA.
+
+add_library(mcpp_options INTERFACE)
+target_include_directories(mcpp_options INTERFACE ${CMAKE_SOURCE_DIR})
+target_compile_options(mcpp_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror>
+  # Contraction would make results depend on the compiler's choice; kernels ask for fused multiply-add where they want it.
+  $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+if(MCPP_SANITIZE)
+  target_compile_options(mcpp_options INTERFACE -fsanitize=${MCPP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(mcpp_options INTERFACE -fsanitize=${MCPP_SANITIZE})
+endif()
+
+# mcpp_room(<name> [PROGRAM] [USES room ...] [LIBRARIES target ...])
+# PROGRAM: main.cpp in the room becomes the executable <name>; the rest is still a library, so that tests can link it.
+function(mcpp_room name)
+  cmake_parse_arguments(ARG "PROGRAM" "" "USES;LIBRARIES" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "/cuda/|/main\\.cpp$")
+  if(sources)
+    add_library(mcpp_${name} STATIC ${sources})
+    set(scope PUBLIC)
+  else()
+    add_library(mcpp_${name} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  list(TRANSFORM ARG_USES PREPEND mcpp_)
+  target_link_libraries(mcpp_${name} ${scope} mcpp_options ${ARG_USES} ${ARG_LIBRARIES})
+  if(ARG_PROGRAM AND EXISTS ${CMAKE_SOURCE_DIR}/${name}/main.cpp)
+    add_executable(${name} ${name}/main.cpp)
+    target_link_libraries(${name} PRIVATE mcpp_${name})
+  endif()
+endfunction()

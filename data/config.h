@@ -1,0 +1,39 @@
+// Which text is read, and in which order. Names are Megatron-LM's.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "base/fields.h"
+
+namespace mcpp {
+
+struct DataConfig {
+  std::vector<std::string> data_path;
+  std::vector<std::string> train_data_path;
+  std::vector<std::string> valid_data_path;
+  std::vector<std::string> test_data_path;
+  std::string split = "969,30,1";
+  std::string data_cache_path;
+  std::string tokenizer_model;
+  i64 prefetch_batches = 2;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("data_path", self.data_path,
+          "dataset prefixes (without .bin/.idx), each optionally preceded by its weight: [\"0.3\", \"a\", \"0.7\", "
+          "\"b\"]");
+    visit("train_data_path", self.train_data_path, "the same for training alone; excludes data_path and split");
+    visit("valid_data_path", self.valid_data_path, "the same for validation alone");
+    visit("test_data_path", self.test_data_path, "the same for the test alone");
+    visit("split", self.split, "shares of the documents of data_path for training, validation, test");
+    visit("data_cache_path", self.data_cache_path, "folder of the sample indices; empty = cache/ beside the dataset");
+    visit("tokenizer_model", self.tokenizer_model, "sentencepiece model; gives vocabulary size and <eod>");
+    visit("prefetch_batches", self.prefetch_batches, "batches read ahead by a thread; 0 = read when asked",
+          between(0, 64));
+  }
+
+  /// Every rule between fields that does not hold, as "data.key: what is wrong and what is allowed".
+  std::vector<std::string> conflicts() const;
+};
+
+}  // namespace mcpp

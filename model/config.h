@@ -1,0 +1,101 @@
+// What defines a model. Names are Megatron-LM's.
+#pragma once
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fields.h"
+
+namespace mcpp {
+
+enum class PositionEmbedding { LearnedAbsolute, Rope, None };
+enum class Normalization { LayerNorm, RMSNorm };
+/// Gelu is the tanh approximation (GPT-2's gelu_new), GeluErf the exact one; SwiGLU is silu(gate) * up.
+enum class ActivationFunction { Gelu, GeluErf, SwiGLU, SquaredReLU };
+
+template <>
+struct EnumNames<PositionEmbedding> {
+  static constexpr std::array<std::string_view, 3> value{"learned_absolute", "rope", "none"};
+};
+template <>
+struct EnumNames<Normalization> {
+  static constexpr std::array<std::string_view, 2> value{"LayerNorm", "RMSNorm"};
+};
+template <>
+struct EnumNames<ActivationFunction> {
+  static constexpr std::array<std::string_view, 4> value{"gelu", "gelu_erf", "swiglu", "squared_relu"};
+};
+
+struct ModelConfig {
+  i64 num_layers = 12;
+  i64 hidden_size = 768;
+  i64 ffn_hidden_size = 0;
+  i64 num_attention_heads = 12;
+  i64 num_query_groups = 0;
+  i64 kv_channels = 0;
+  i64 seq_length = 1024;
+  i64 max_position_embeddings = 0;
+  i64 vocab_size = 0;
+  i64 make_vocab_size_divisible_by = 128;
+  PositionEmbedding position_embedding_type = PositionEmbedding::LearnedAbsolute;
+  double rotary_base = 10000;
+  double rotary_percent = 1;
+  Normalization normalization = Normalization::LayerNorm;
+  double norm_epsilon = 1e-5;
+  ActivationFunction activation_func = ActivationFunction::Gelu;
+  bool add_bias_linear = true;
+  bool add_qkv_bias = false;
+  bool untie_embeddings_and_output_weights = false;
+  double hidden_dropout = 0.1;
+  double attention_dropout = 0.1;
+  double init_method_std = 0.02;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("num_layers", self.num_layers, "transformer layers", at_least(1));
+    visit("hidden_size", self.hidden_size, "width of the residual stream", at_least(1));
+    visit("ffn_hidden_size", self.ffn_hidden_size, "width inside the MLP; 0 = 4 x hidden_size", at_least(0));
+    visit("num_attention_heads", self.num_attention_heads, "query heads", at_least(1));
+    visit("num_query_groups", self.num_query_groups,
+          "key/value heads (grouped-query attention); 0 = num_attention_heads", at_least(0));
+    visit("kv_channels", self.kv_channels, "width of one head; 0 = hidden_size / num_attention_heads", at_least(0));
+    visit("seq_length", self.seq_length, "tokens per training sample", at_least(1));
+    visit("max_position_embeddings", self.max_position_embeddings, "longest context; 0 = seq_length", at_least(0));
+    visit("vocab_size", self.vocab_size, "tokens of the tokenizer; 0 = take it from data.tokenizer_model", at_least(0));
+    visit("make_vocab_size_divisible_by", self.make_vocab_size_divisible_by,
+          "the embedding is padded to a multiple of this, at every layout the same", at_least(1));
+    visit("position_embedding_type", self.position_embedding_type, "how positions enter");
+    visit("rotary_base", self.rotary_base, "base of RoPE's wave lengths", greater_than(1));
+    visit("rotary_percent", self.rotary_percent, "share of each head that RoPE rotates", between(0, 1));
+    visit("normalization", self.normalization, "norm before attention, MLP and output");
+    visit("norm_epsilon", self.norm_epsilon, "added to the variance in a norm", greater_than(0));
+    visit("activation_func", self.activation_func, "activation of the MLP");
+    visit("add_bias_linear", self.add_bias_linear, "biases in all linear layers");
+    visit("add_qkv_bias", self.add_qkv_bias, "a bias in the QKV projection even when add_bias_linear is false");
+    visit("untie_embeddings_and_output_weights", self.untie_embeddings_and_output_weights,
+          "an output matrix of its own instead of the word embeddings");
+    visit("hidden_dropout", self.hidden_dropout, "dropout after embedding, attention and MLP", from_to_below(0, 1));
+    visit("attention_dropout", self.attention_dropout, "dropout of attention probabilities", from_to_below(0, 1));
+    visit("init_method_std", self.init_method_std, "standard deviation of initial weights", greater_than(0));
+  }
+
+  // Sizes with the defaults filled in.
+  i64 ffn() const { return ffn_hidden_size > 0 ? ffn_hidden_size : 4 * hidden_size; }
+  i64 query_groups() const { return num_query_groups > 0 ? num_query_groups : num_attention_heads; }
+  i64 head_dim() const { return kv_channels > 0 ? kv_channels : hidden_size / num_attention_heads; }
+  i64 max_positions() const { return max_position_embeddings > 0 ? max_position_embeddings : seq_length; }
+  i64 padded_vocab_size() const {
+    const i64 unit = make_vocab_size_divisible_by;
+    return (vocab_size + unit - 1) / unit * unit;
+  }
+  bool gated() const { return activation_func == ActivationFunction::SwiGLU; }
+  bool qkv_bias() const { return add_bias_linear || add_qkv_bias; }
+  /// Dimensions of a head that RoPE rotates; even.
+  i64 rotary_dim() const { return static_cast<i64>(static_cast<double>(head_dim()) * rotary_percent) / 2 * 2; }
+
+  /// Every rule between fields that does not hold, as "model.key: what is wrong and what is allowed".
+  std::vector<std::string> conflicts() const;
+};
+
+}  // namespace mcpp

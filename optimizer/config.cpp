@@ -1,0 +1,37 @@
+#include "optimizer/config.h"
+
+#include "base/strings.h"
+
+namespace mcpp {
+
+std::vector<std::string> OptimizerConfig::conflicts() const {
+  std::vector<std::string> found;
+  const auto at_most_one = [&](const char* names, int given) {
+    if (given > 1) found.push_back(str("optimizer: give only one of ", names));
+  };
+  at_most_one("lr_decay_iters, lr_decay_samples", (lr_decay_iters > 0) + (lr_decay_samples > 0));
+  at_most_one("lr_warmup_fraction, lr_warmup_iters, lr_warmup_samples",
+              (lr_warmup_fraction > 0) + (lr_warmup_iters > 0) + (lr_warmup_samples > 0));
+  at_most_one("lr_wsd_decay_iters, lr_wsd_decay_samples", (lr_wsd_decay_iters > 0) + (lr_wsd_decay_samples > 0));
+  if (min_lr > lr) found.push_back(str("optimizer.min_lr: ", min_lr, " is above lr ", lr));
+  if (lr_warmup_init > lr) found.push_back(str("optimizer.lr_warmup_init: ", lr_warmup_init, " is above lr ", lr));
+  const bool has_wsd_length = lr_wsd_decay_iters > 0 || lr_wsd_decay_samples > 0;
+  if (lr_decay_style == LrDecayStyle::Wsd && !has_wsd_length) {
+    found.push_back("optimizer.lr_wsd_decay_iters: WSD needs the length of its decay (or lr_wsd_decay_samples)");
+  }
+  if (lr_decay_style != LrDecayStyle::Wsd && has_wsd_length) {
+    found.push_back("optimizer.lr_wsd_decay_iters: only read when lr_decay_style is \"WSD\"");
+  }
+  const bool ramps = start_weight_decay >= 0 || end_weight_decay >= 0;
+  if (weight_decay_incr_style == WeightDecayIncrStyle::Constant && ramps) {
+    found.push_back(
+        "optimizer.start_weight_decay, end_weight_decay: only read when weight_decay_incr_style is linear or cosine");
+  }
+  if (weight_decay_incr_style != WeightDecayIncrStyle::Constant &&
+      (start_weight_decay < 0 || end_weight_decay < start_weight_decay)) {
+    found.push_back("optimizer.start_weight_decay, end_weight_decay: a ramp needs both, 0 <= start <= end");
+  }
+  return found;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,92 @@
+// How the weights are updated: optimizer, learning rate, weight decay. Names are Megatron-LM's.
+#pragma once
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fields.h"
+
+namespace mcpp {
+
+enum class OptimizerKind { Adam, Sgd };
+enum class LrDecayStyle { Constant, Linear, Cosine, InverseSquareRoot, Wsd };
+enum class WsdDecayStyle { Exponential, Linear, Cosine, MinusSqrt };
+enum class WeightDecayIncrStyle { Constant, Linear, Cosine };
+
+template <>
+struct EnumNames<OptimizerKind> {
+  static constexpr std::array<std::string_view, 2> value{"adam", "sgd"};
+};
+template <>
+struct EnumNames<LrDecayStyle> {
+  static constexpr std::array<std::string_view, 5> value{"constant", "linear", "cosine", "inverse-square-root", "WSD"};
+};
+template <>
+struct EnumNames<WsdDecayStyle> {
+  static constexpr std::array<std::string_view, 4> value{"exponential", "linear", "cosine", "minus_sqrt"};
+};
+template <>
+struct EnumNames<WeightDecayIncrStyle> {
+  static constexpr std::array<std::string_view, 3> value{"constant", "linear", "cosine"};
+};
+
+struct OptimizerConfig {
+  OptimizerKind optimizer = OptimizerKind::Adam;
+  double lr = 3e-4;
+  double min_lr = 0;
+  LrDecayStyle lr_decay_style = LrDecayStyle::Linear;
+  i64 lr_decay_iters = 0;
+  i64 lr_decay_samples = 0;
+  double lr_warmup_fraction = 0;
+  i64 lr_warmup_iters = 0;
+  i64 lr_warmup_samples = 0;
+  double lr_warmup_init = 0;
+  WsdDecayStyle lr_wsd_decay_style = WsdDecayStyle::Exponential;
+  i64 lr_wsd_decay_iters = 0;
+  i64 lr_wsd_decay_samples = 0;
+  double weight_decay = 0.01;
+  double start_weight_decay = -1;
+  double end_weight_decay = -1;
+  WeightDecayIncrStyle weight_decay_incr_style = WeightDecayIncrStyle::Constant;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_eps = 1e-8;
+  double sgd_momentum = 0.9;
+  double clip_grad = 1.0;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("optimizer", self.optimizer, "adam is AdamW: decoupled weight decay");
+    visit("lr", self.lr, "highest learning rate", greater_than(0));
+    visit("min_lr", self.min_lr, "learning rate at the end of the decay", at_least(0));
+    visit("lr_decay_style", self.lr_decay_style, "shape of the decay");
+    visit("lr_decay_iters", self.lr_decay_iters, "iterations to decay over; 0 = the whole training", at_least(0));
+    visit("lr_decay_samples", self.lr_decay_samples, "the same in samples; excludes lr_decay_iters", at_least(0));
+    visit("lr_warmup_fraction", self.lr_warmup_fraction, "share of the decay that warms up linearly",
+          from_to_below(0, 1));
+    visit("lr_warmup_iters", self.lr_warmup_iters, "the same in iterations", at_least(0));
+    visit("lr_warmup_samples", self.lr_warmup_samples, "the same in samples", at_least(0));
+    visit("lr_warmup_init", self.lr_warmup_init, "learning rate that the warm-up starts from", at_least(0));
+    visit("lr_wsd_decay_style", self.lr_wsd_decay_style, "shape of the last, decaying part of WSD");
+    visit("lr_wsd_decay_iters", self.lr_wsd_decay_iters, "its length in iterations", at_least(0));
+    visit("lr_wsd_decay_samples", self.lr_wsd_decay_samples, "its length in samples", at_least(0));
+    visit("weight_decay", self.weight_decay, "decay of weights; biases and one-dimensional parameters have none",
+          at_least(0));
+    visit("start_weight_decay", self.start_weight_decay, "weight decay at the start of its ramp; -1 = weight_decay",
+          at_least(-1));
+    visit("end_weight_decay", self.end_weight_decay, "weight decay at the end of its ramp; -1 = weight_decay",
+          at_least(-1));
+    visit("weight_decay_incr_style", self.weight_decay_incr_style, "shape of the ramp");
+    visit("adam_beta1", self.adam_beta1, "decay of the first moment", from_to_below(0, 1));
+    visit("adam_beta2", self.adam_beta2, "decay of the second moment", from_to_below(0, 1));
+    visit("adam_eps", self.adam_eps, "added to the square root of the second moment", greater_than(0));
+    visit("sgd_momentum", self.sgd_momentum, "momentum of sgd", from_to_below(0, 1));
+    visit("clip_grad", self.clip_grad, "largest global norm of the gradient; 0 = no clipping", at_least(0));
+  }
+
+  /// Every rule between fields that does not hold, as "optimizer.key: what is wrong and what is allowed".
+  std::vector<std::string> conflicts() const;
+};
+
+}  // namespace mcpp
