@@ -4,17 +4,29 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/types.h"
 
 namespace mcpp {
 
-/// The parts written one after another, as with `<<`.
+template <class T>
+void write_part(std::ostream& out, const T& part) {
+  out << part;
+}
+template <class T>
+void write_part(std::ostream& out, const std::vector<T>& parts) {
+  const char* separator = "[";
+  for (const T& part : parts) write_part(out << std::exchange(separator, ", "), part);
+  out << (parts.empty() ? "[]" : "]");
+}
+
+/// The parts written one after another, as with `<<`; vectors as "[a, b]".
 template <class... Parts>
 std::string str(const Parts&... parts) {
   std::ostringstream out;
-  (out << ... << parts);
+  (write_part(out, parts), ...);
   return std::move(out).str();
 }
 

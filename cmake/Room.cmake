@@ -7,6 +7,7 @@ target_compile_options(mcpp_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror>
   # Contraction would make results depend on the compiler's choice; kernels ask for fused multiply-add where they want it.
   $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+target_compile_definitions(mcpp_options INTERFACE MCPP_WITH_CUDA=$<BOOL:${MCPP_CUDA}>)
 if(MCPP_SANITIZE)
   target_compile_options(mcpp_options INTERFACE -fsanitize=${MCPP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(mcpp_options INTERFACE -fsanitize=${MCPP_SANITIZE})

@@ -1,0 +1,66 @@
+// Collectives and point-to-point messages over tensors inside one group of ranks. Backends: self (one rank), local
+// (ranks are threads of one process), mpi, nccl. All give the same results and pass the same tests.
+#pragma once
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "tensor/tensor.h"
+
+namespace mcpp {
+
+enum class ReduceOp : u8 { Sum, Max };
+
+/// A started operation. wait() makes its result visible: on a CPU it blocks, on CUDA the compute stream waits, not the
+/// host. It holds the tensors alive until then. Destroying a Work that was not waited for waits.
+class Work {
+ public:
+  Work() = default;  ///< already done
+  explicit Work(std::function<void()> wait) : wait_(std::move(wait)) {}
+  Work(Work&& other) noexcept : wait_(std::exchange(other.wait_, nullptr)) {}
+  Work& operator=(Work&& other) noexcept {
+    std::swap(wait_, other.wait_);
+    return *this;
+  }
+  ~Work() { wait(); }
+  void wait() {
+    if (auto f = std::exchange(wait_, nullptr)) f();
+  }
+
+ private:
+  std::function<void()> wait_;
+};
+
+/// Every rank of the group calls the same operations in the same order. Sums of bf16 are done in fp32 and rounded once;
+/// the order of a sum is by rank, so that results are the same bits every time. Tensors may be empty.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  virtual Work all_reduce(Tensor& t, ReduceOp op) = 0;
+  /// full = the shards of ranks 0, 1, ... one after another; full.numel() == size() * shard.numel(). shard may lie in
+  /// full.
+  virtual Work all_gather(const Tensor& shard, Tensor& full) = 0;
+  /// shard = this rank's part of the sum of all `full`; full.numel() == size() * shard.numel(). shard may lie in full.
+  virtual Work reduce_scatter(const Tensor& full, Tensor& shard) = 0;
+  virtual Work broadcast(Tensor& t, int root) = 0;
+  /// Part r of `in` goes to rank r; part r of `out` came from rank r. Equal parts.
+  virtual Work all_to_all(const Tensor& in, Tensor& out) = 0;
+  /// Messages between two ranks arrive in the order sent. A send does not wait for its receive to be posted.
+  virtual Work send(const Tensor& t, int destination) = 0;
+  virtual Work recv(Tensor& t, int source) = 0;
+  virtual void barrier() = 0;
+
+  /// A group of the ranks with the same color, ordered by key, then by rank. Called by all.
+  virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
+  /// Ends every rank of the world, without waiting for them.
+  virtual void abort(int exit_code) noexcept = 0;
+};
+
+/// The group of one rank: every collective is a copy.
+std::unique_ptr<Communicator> make_self_communicator();
+
+}  // namespace mcpp

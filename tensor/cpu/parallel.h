@@ -1,0 +1,29 @@
+// Splitting CPU work over the device's threads so that no result depends on how many there are: work is cut into pieces
+// of a fixed size, and threads take whole pieces.
+#pragma once
+#include <algorithm>
+
+#include "tensor/device.h"
+#include "tensor/tensor.h"
+
+namespace mcpp {
+
+inline CpuDevice& cpu(const Tensor& t) {
+  return static_cast<CpuDevice&>(t.device());
+}
+
+/// Calls f(begin, end) for [0, count) in pieces of `piece` (the last one shorter), spread over the device's threads.
+/// Runs on the calling thread alone when there is one piece or one thread.
+template <class F>
+void parallel_for(const CpuDevice& device, i64 count, i64 piece, F&& f) {
+  const i64 pieces = (count + piece - 1) / piece;
+  const auto run = [&](i64 i) { f(i * piece, std::min(count, (i + 1) * piece)); };
+  if (pieces <= 1 || device.threads() == 1) {
+    for (i64 i = 0; i < pieces; ++i) run(i);
+    return;
+  }
+#pragma omp parallel for num_threads(device.threads()) schedule(static)
+  for (i64 i = 0; i < pieces; ++i) run(i);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,119 @@
+#include "tensor/device.h"
+
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "base/check.h"
+#include "base/strings.h"
+
+namespace mcpp {
+namespace {
+
+constexpr i64 kAlignment = 64;
+
+/// Sizes are rounded so that buffers of nearly equal size share a pool entry: to 64 bytes, and to 1/16 of the size
+/// above.
+i64 pooled_size(i64 bytes) {
+  i64 step = kAlignment;
+  while (step * 32 <= bytes) step *= 2;
+  return (bytes + step - 1) / step * step;
+}
+
+}  // namespace
+
+std::string_view name_of(MemoryClass c) {
+  static constexpr std::array<std::string_view, kMemoryClasses> kNames{"parameters",  "gradients", "optimizer state",
+                                                                       "activations", "workspace", "other"};
+  return kNames[static_cast<std::size_t>(c)];
+}
+
+std::string MemoryTable::to_string() const {
+  std::string text;
+  const auto add_row = [&](std::string_view name, const MemoryUse& use) {
+    std::string row = str("  ", name);
+    row.resize(20, ' ');
+    text += str(row, human_bytes(static_cast<double>(use.bytes)), " (peak ", human_bytes(static_cast<double>(use.peak)),
+                ")\n");
+  };
+  for (std::size_t c = 0; c < kMemoryClasses; ++c) {
+    if (by_class[c].peak > 0) add_row(name_of(static_cast<MemoryClass>(c)), by_class[c]);
+  }
+  add_row("total", total);
+  return text;
+}
+
+// Released blocks by size. Locked, because prefetching and saving threads release tensors too.
+struct Device::Pool {
+  std::mutex mutex;
+  std::map<i64, std::vector<void*>> free_blocks;
+};
+
+Device::Device(DeviceType type) : type_(type), pool_(std::make_unique<Pool>()) {}
+
+void* Device::allocate(i64 bytes, MemoryClass c) {
+  if (bytes <= 0) return nullptr;
+  const i64 size = pooled_size(bytes);
+  const std::lock_guard lock(pool_->mutex);
+  void* data = nullptr;
+  if (auto found = pool_->free_blocks.find(size); found != pool_->free_blocks.end() && !found->second.empty()) {
+    data = found->second.back();
+    found->second.pop_back();
+  } else {
+    data = system_allocate(size);
+    if (!data) {
+      free_pool();
+      data = system_allocate(size);
+    }
+  }
+  if (!data) {
+    fail(ExitCode::OutOfMemory, "out of memory: ", human_bytes(static_cast<double>(bytes)), " more for ", name_of(c),
+         " cannot be had. In use:\n", memory_.to_string(),
+         "lower training.micro_batch_size or model.seq_length, or set training.recompute_granularity");
+  }
+  account(c, size);
+  return data;
+}
+
+void Device::release(void* data, i64 bytes, MemoryClass c) noexcept {
+  if (!data) return;
+  const i64 size = pooled_size(bytes);
+  const std::lock_guard lock(pool_->mutex);
+  pool_->free_blocks[size].push_back(data);
+  account(c, -size);
+}
+
+void Device::trim() {
+  const std::lock_guard lock(pool_->mutex);
+  free_pool();
+}
+
+void Device::reset_peak() {
+  for (MemoryUse& use : memory_.by_class) use.peak = use.bytes;
+  memory_.total.peak = memory_.total.bytes;
+}
+
+void Device::account(MemoryClass c, i64 delta) {
+  for (MemoryUse* use : {&memory_.by_class[static_cast<std::size_t>(c)], &memory_.total}) {
+    use->bytes += delta;
+    use->peak = std::max(use->peak, use->bytes);
+  }
+}
+
+void Device::free_pool() noexcept {
+  for (auto& [size, blocks] : pool_->free_blocks) {
+    for (void* block : blocks) system_free(block);
+  }
+  pool_->free_blocks.clear();
+}
+
+void* CpuDevice::system_allocate(i64 bytes) {
+  return std::aligned_alloc(kAlignment, static_cast<std::size_t>(bytes));
+}
+
+void CpuDevice::system_free(void* data) noexcept {
+  std::free(data);
+}
+
+}  // namespace mcpp

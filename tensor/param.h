@@ -1,0 +1,56 @@
+// A parameter: its name, its place in the global tensor, and views of the weight and of the fp32 gradient that the
+// data-parallel buffer hands it.
+#pragma once
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "tensor/tensor.h"
+
+namespace mcpp {
+
+enum class Init : u8 { Normal, Zeros, Ones };
+
+/// The box of a global tensor that one rank holds.
+struct Box {
+  Shape global;  ///< shape of the whole
+  Shape offset;  ///< where this box begins
+  Shape shape;   ///< its size
+};
+
+struct Param {
+  std::string name;  ///< Megatron's, global: "decoder.layers.3.mlp.linear_fc1.weight"
+  Box box;
+  Init init = Init::Normal;
+  double init_std = 0.02;  ///< for Init::Normal
+
+  Tensor value;      ///< box.shape, in the model's type
+  Tensor main_grad;  ///< box.shape, fp32 (fp64 in an fp64 model)
+
+  /// A parameter held whole.
+  Param(std::string param_name, const Shape& shape, Init how, double std = 0.02)
+      : Param(std::move(param_name), Box{shape, Shape(shape.size(), 0), shape}, how, std) {}
+  Param(std::string param_name, Box where, Init how, double std = 0.02)
+      : name(std::move(param_name)), box(std::move(where)), init(how), init_std(std) {}
+
+  i64 numel() const { return mcpp::numel(box.shape); }
+  /// Megatron's rule: biases and one-dimensional parameters (norms) do not decay.
+  bool decays() const { return box.shape.size() > 1 && !name.ends_with(".bias"); }
+
+  /// After this the next gradient overwrites main_grad instead of adding to it: cheaper than filling with zeros.
+  void clear_grad() { grad_is_clear_ = true; }
+  /// The beta for writing one contribution to main_grad: 0 for the first after clear_grad(), then 1.
+  float take_beta() { return std::exchange(grad_is_clear_, false) ? 0.0f : 1.0f; }
+  bool has_grad() const { return !grad_is_clear_; }
+
+ private:
+  bool grad_is_clear_ = true;
+};
+
+using ParamVisitor = std::function<void(Param&)>;
+
+/// Fills param.value with its initial numbers, drawn by name and global element index: the same at every layout.
+void initialize(Param& param, u64 seed);
+
+}  // namespace mcpp
