@@ -26,6 +26,8 @@ class UnitObserver {
 class GPTModel {
  public:
   explicit GPTModel(ModelContext context);
+  GPTModel(const GPTModel&) = delete;  // its modules refer to its context
+  GPTModel& operator=(const GPTModel&) = delete;
 
   const ModelContext& context() const { return context_; }
   /// Units 0 (embedding), 1 .. units() - 2 (layers), units() - 1 (output).
