@@ -49,45 +49,37 @@ void GPTModel::visit(const std::function<void(Param&, int unit)>& f) {
 }
 
 template <class F>
-auto GPTModel::in_forward(int unit, F&& f) {
-  if (observer_) observer_->before_forward(unit);
+auto GPTModel::with_unit(int unit, Use use, const Pass& pass, F&& f) {
+  if (memory_) memory_->acquire(unit, use);
   auto result = f();
-  if (observer_) observer_->after_forward(unit);
-  return result;
-}
-
-template <class F>
-auto GPTModel::in_backward(int unit, F&& f) {
-  if (observer_) observer_->before_backward(unit);
-  auto result = f();
-  if (observer_) observer_->after_backward(unit);
+  if (memory_) memory_->release(unit, use, pass.is_last);
   return result;
 }
 
 Tensor GPTModel::hidden(const Tensor& tokens, Pass& pass) {
-  Tensor x = in_forward(0, [&] { return embedding_.forward(tokens, pass); });
+  Tensor x = with_unit(0, Use::Forward, pass, [&] { return embedding_.forward(tokens, pass); });
   int unit = 0;
-  for (const auto& layer : layers_) x = in_forward(++unit, [&] { return layer->forward(x, pass); });
+  for (const auto& layer : layers_) x = with_unit(++unit, Use::Forward, pass, [&] { return layer->forward(x, pass); });
   return x;
 }
 
 Tensor GPTModel::logits(const Tensor& tokens, Pass& pass) {
   const Tensor x = hidden(tokens, pass);
-  return in_forward(units() - 1, [&] { return output_.logits(x, pass); });
+  return with_unit(units() - 1, Use::Forward, pass, [&] { return output_.logits(x, pass); });
 }
 
 TokenLosses GPTModel::forward(const Tensor& tokens, const Tensor& targets, double loss_scale, Pass& pass) {
   const Tensor x = hidden(tokens, pass);
-  return in_forward(units() - 1, [&] { return output_.loss(x, targets, loss_scale, pass); });
+  return with_unit(units() - 1, Use::Forward, pass, [&] { return output_.loss(x, targets, loss_scale, pass); });
 }
 
 void GPTModel::backward(Pass& pass) {
-  Tensor dx = in_backward(units() - 1, [&] { return output_.backward(pass); });
+  Tensor dx = with_unit(units() - 1, Use::Backward, pass, [&] { return output_.backward(pass); });
   int unit = units() - 1;
   for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) {
-    dx = in_backward(--unit, [&] { return (*layer)->backward(dx, pass); });
+    dx = with_unit(--unit, Use::Backward, pass, [&] { return (*layer)->backward(dx, pass); });
   }
-  in_backward(0, [&] { return embedding_.backward(dx, pass); });
+  with_unit(0, Use::Backward, pass, [&] { return embedding_.backward(dx, pass); });
   MCPP_CHECK(pass.stash.empty(), "backward left something that forward saved");
 }
 

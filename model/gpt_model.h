@@ -9,19 +9,10 @@
 #include "model/attention.h"
 #include "model/embedding.h"
 #include "model/output_layer.h"
+#include "parallel/dp/buffer.h"
 #include "tensor/module.h"
 
 namespace mcpp {
-
-/// Told when a unit is about to be used and when it is done with; sharded data parallelism gathers and reduces then.
-class UnitObserver {
- public:
-  virtual ~UnitObserver() = default;
-  virtual void before_forward(int unit) = 0;
-  virtual void after_forward(int unit) = 0;
-  virtual void before_backward(int unit) = 0;
-  virtual void after_backward(int unit) = 0;  ///< the unit's gradients of this microbatch are complete
-};
 
 class GPTModel {
  public:
@@ -34,7 +25,8 @@ class GPTModel {
   int units() const { return static_cast<int>(layers_.size()) + 2; }
   /// Every parameter with its unit, in a fixed order.
   void visit(const std::function<void(Param&, int unit)>& f);
-  void set_observer(UnitObserver* observer) { observer_ = observer; }
+  /// The parameters' memory, told before and after each use of a unit. Must outlive the model's last use.
+  void set_memory(ParamAndGradBuffer& memory) { memory_ = &memory; }
 
   /// tokens, targets int32 [s, b]. Saves what backward(pass) needs; `loss_scale` multiplies the gradient, not the
   /// returned losses.
@@ -47,16 +39,14 @@ class GPTModel {
  private:
   Tensor hidden(const Tensor& tokens, Pass& pass);
   template <class F>
-  auto in_forward(int unit, F&& f);
-  template <class F>
-  auto in_backward(int unit, F&& f);
+  auto with_unit(int unit, Use use, const Pass& pass, F&& f);
 
   ModelContext context_;
   RotaryTable rotary_;
   LanguageModelEmbedding embedding_;
   std::vector<std::unique_ptr<Module>> layers_;
   OutputLayer output_;
-  UnitObserver* observer_ = nullptr;
+  ParamAndGradBuffer* memory_ = nullptr;
 };
 
 }  // namespace mcpp

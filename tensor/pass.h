@@ -42,6 +42,7 @@ class Pass {
   bool training = true;         ///< dropout is on
   bool keeps_stash = true;      ///< backward will come; off in evaluation and in the first forward of recomputed layers
   bool defers_weights = false;  ///< weight gradients wait for run_deferred()
+  bool is_last = true;          ///< the last microbatch of its step: after its backward the gradients are complete
   std::vector<i64> samples;     ///< [b] global sample numbers of the microbatch: they key dropout
   i64 first_position = 0;       ///< position of the first token (generation with a cache)
   KvCache* kv_cache = nullptr;
