@@ -63,13 +63,14 @@ i64 parse_size(std::string_view entry, std::string_view text) {
   return size;
 }
 
+/// What stands between white space.
 std::vector<std::string_view> words(std::string_view text) {
   constexpr std::string_view kSpace = " \t\n";
   std::vector<std::string_view> result;
-  while ((text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size())), !text.empty())) {
-    const std::size_t length = std::min(text.find_first_of(kSpace), text.size());
-    result.push_back(text.substr(0, length));
-    text.remove_prefix(length);
+  for (std::size_t begin = text.find_first_not_of(kSpace); begin != std::string_view::npos;) {
+    const std::size_t end = std::min(text.find_first_of(kSpace, begin), text.size());
+    result.push_back(text.substr(begin, end - begin));
+    begin = text.find_first_not_of(kSpace, end);
   }
   return result;
 }
