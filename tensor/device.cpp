@@ -52,6 +52,8 @@ struct Device::Pool {
 
 Device::Device(DeviceType type) : type_(type), pool_(std::make_unique<Pool>()) {}
 
+Device::~Device() = default;
+
 void* Device::allocate(i64 bytes, MemoryClass c) {
   if (bytes <= 0) return nullptr;
   const i64 size = pooled_size(bytes);

@@ -1,6 +1,7 @@
 // One microbatch on its way through the model: what backward will need, and what weight gradients wait to be done.
 #pragma once
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -10,39 +11,72 @@ namespace mcpp {
 
 class KvCache;
 
+/// A tensor that is computed again when backward first asks for it, instead of being kept.
+struct Recomputed {
+  std::function<Tensor()> compute;
+  Tensor value;  ///< once computed, until the last that asked for it is done
+};
+
 /// Tensors that forward leaves for backward, last in first out. Each is taken by the owner that saved it, in reverse
 /// order; both are checked, so that a wrong pairing is found at once.
 class Stash {
  public:
-  void save(const void* owner, Tensor t) { entries_.emplace_back(owner, std::move(t)); }
+  void save(const void* owner, Tensor t) { entries_.push_back({owner, std::move(t), nullptr}); }
+  void save(const void* owner, std::shared_ptr<Recomputed> t) { entries_.push_back({owner, {}, std::move(t)}); }
   Tensor take(const void* owner);
   bool empty() const { return entries_.empty(); }
-  std::size_t size() const { return entries_.size(); }
+  /// Bytes of the tensors kept.
+  i64 bytes() const;
 
  private:
-  std::vector<std::pair<const void*, Tensor>> entries_;
+  struct Entry {
+    const void* owner;
+    Tensor kept;
+    std::shared_ptr<Recomputed> recomputed;
+  };
+  std::vector<Entry> entries_;
 };
 
-struct Pass {
-  bool training = true;      ///< dropout is on
-  bool keeps_stash = true;   ///< backward will come; off in evaluation and inside recomputed layers' first forward
-  std::vector<i64> samples;  ///< [b] global sample numbers of the microbatch: they key dropout
-  i64 first_position = 0;    ///< position of the first token (generation with a cache)
+class Pass {
+ public:
+  bool training = true;         ///< dropout is on
+  bool keeps_stash = true;      ///< backward will come; off in evaluation and in the first forward of recomputed layers
+  bool defers_weights = false;  ///< weight gradients wait for run_deferred()
+  bool is_last = true;          ///< the last microbatch of its step: after its backward the gradients are complete
+  std::vector<i64> samples;     ///< [b] global sample numbers of the microbatch: they key dropout
+  i64 first_position = 0;       ///< position of the first token (generation with a cache)
   KvCache* kv_cache = nullptr;
   Stash stash;
 
-  /// Saves for backward, if there will be one.
-  void save(const void* owner, Tensor t) {
-    if (keeps_stash) stash.save(owner, std::move(t));
-  }
+  /// A pass over the same microbatch with a stash of its own: for running a part of the model again.
+  Pass again() const;
+
+  /// Saves for backward, if there will be one. A tensor that was discarded is not kept but computed again.
+  void save(const void* owner, const Tensor& t);
   Tensor take(const void* owner) { return stash.take(owner); }
+
+  /// From here to the end of the scope, saving `t` (whoever does) keeps only the means to compute it again: selective
+  /// recomputation. `compute` must give the same bits.
+  class DiscardScope {
+   public:
+    DiscardScope(Pass& pass, const Tensor& t, std::function<Tensor()> compute);
+    ~DiscardScope();
+    DiscardScope(const DiscardScope&) = delete;
+    DiscardScope& operator=(const DiscardScope&) = delete;
+
+   private:
+    Pass& pass_;
+  };
 
   /// Runs a weight-gradient computation now, or keeps it for run_deferred() when the schedule splits backward in two.
   void weights(std::function<void()> f);
   void run_deferred();
-  bool defers_weights = false;
+  /// Takes over what another pass deferred.
+  void defer_from(Pass& other);
 
  private:
+  std::vector<std::pair<Tensor, std::shared_ptr<Recomputed>>>
+      discarded_;  // holds the tensors, so that no address is reused
   std::vector<std::function<void()>> deferred_;
 };
 

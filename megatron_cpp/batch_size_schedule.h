@@ -1,0 +1,38 @@
+// Growth of the global batch size during training, as Megatron-LM's --step-batch-size-schedule "0:768 250B:1536".
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+
+namespace mcpp {
+
+/// From `first_sample` consumed samples on, the global batch size is `batch_size`.
+struct BatchSizeStep {
+  i64 first_sample = 0;
+  i64 batch_size = 0;
+  bool operator==(const BatchSizeStep&) const = default;
+};
+
+struct BatchSizeSchedule {
+  std::vector<BatchSizeStep> steps;
+  std::vector<std::string> problems;  ///< what is wrong with the text; the steps are only good when there are none
+};
+
+/// Reads steps "AT:SIZE", separated by spaces or as entries of the list. AT is a number of samples, or of tokens when
+/// it ends in K, M, B or T (10^3, 10^6, 10^9, 10^12): the first sample at or after that token. It starts at 0 and both
+/// numbers only grow. Every size must be a multiple of `micro_batch_size`.
+BatchSizeSchedule parse_batch_size_schedule(std::span<const std::string> texts, i64 seq_length, i64 micro_batch_size);
+
+/// The batch size of the iteration that starts after `consumed_samples`. The steps must not be empty.
+i64 batch_size_at(std::span<const BatchSizeStep> steps, i64 consumed_samples);
+
+struct WholeBatches {
+  i64 iterations = 0;
+  i64 samples = 0;  ///< in these iterations
+};
+/// The iterations that fit into `samples` as a whole.
+WholeBatches whole_batches(std::span<const BatchSizeStep> steps, i64 samples);
+
+}  // namespace mcpp

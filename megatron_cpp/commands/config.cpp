@@ -1,0 +1,32 @@
+// megatron_cpp config: checks a configuration and prints it resolved.
+#include "megatron_cpp/config.h"
+
+#include "megatron_cpp/commands.h"
+
+namespace mcpp {
+namespace {
+
+struct ConfigOptions {
+  std::string config;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("config", self.config, "configuration file in TOML");
+  }
+};
+
+}  // namespace
+
+ExitCode config_command(Arguments args, Log& log) {
+  const Usage usage{.command = "megatron_cpp config",
+                    .summary = "Checks a configuration and prints every key with its value, as TOML.",
+                    .positional = {"config"},
+                    .required = {"config"}};
+  ConfigOptions options;
+  if (const std::optional<Config> config = read_config_and_options(args, usage, options, log)) {
+    log.info(print_config(*config));
+  }
+  return ExitCode::Done;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,176 @@
+#include "megatron_cpp/config.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "megatron_cpp/toml_reader.h"
+
+namespace mcpp {
+namespace {
+
+std::string_view section_of(const Field& field) {
+  return std::string_view(field.key).substr(0, field.key.find('.'));
+}
+
+std::string_view name_of(const Field& field) {
+  return std::string_view(field.key).substr(field.key.find('.') + 1);
+}
+
+/// Calls header(section) before the first field of each section, and line(field) for every field.
+template <class Header, class Line>
+void for_each_line(const std::vector<Field>& fields, Header header, Line line) {
+  std::string_view section;
+  for (const Field& field : fields) {
+    if (section_of(field) != section) header(section = section_of(field));
+    line(field);
+  }
+}
+
+/// Whoever counts the training in iterations says so everywhere, and likewise in samples: as Megatron-LM has it.
+void schedule_unit_conflicts(const Config& config, std::vector<std::string>& found) {
+  const OptimizerConfig& o = config.optimizer;
+  const auto refuse = [&](i64 value, const char* key, const char* instead, const char* unit) {
+    if (value > 0) found.push_back(str("optimizer.", key, ": training is counted in ", unit, "; use ", instead));
+  };
+  if (config.training.train_samples > 0) {
+    refuse(o.lr_decay_iters, "lr_decay_iters", "lr_decay_samples", "samples (training.train_samples)");
+    refuse(o.lr_warmup_iters, "lr_warmup_iters", "lr_warmup_samples", "samples (training.train_samples)");
+    refuse(o.lr_wsd_decay_iters, "lr_wsd_decay_iters", "lr_wsd_decay_samples", "samples (training.train_samples)");
+  } else if (config.training.train_iters > 0) {
+    refuse(o.lr_decay_samples, "lr_decay_samples", "lr_decay_iters", "iterations (training.train_iters)");
+    refuse(o.lr_warmup_samples, "lr_warmup_samples", "lr_warmup_iters", "iterations (training.train_iters)");
+    refuse(o.lr_wsd_decay_samples, "lr_wsd_decay_samples", "lr_wsd_decay_iters", "iterations (training.train_iters)");
+  }
+}
+
+/// Warm-up and WSD's decay must fit into the decay, in whichever unit is used.
+void schedule_length_conflicts(const Config& config, std::vector<std::string>& found) {
+  const auto check = [&](i64 decay, i64 total, i64 warmup, i64 wsd, const char* unit) {
+    const i64 length = decay > 0 ? decay : total;
+    if (length == 0) return;
+    if (warmup >= length) {
+      found.push_back(str("optimizer.lr_warmup_", unit, ": ", warmup, " must be below the decay's length of ", length));
+    }
+    if (wsd > length) {
+      found.push_back(str("optimizer.lr_wsd_decay_", unit, ": ", wsd, " is above the decay's length of ", length));
+    }
+  };
+  const OptimizerConfig& o = config.optimizer;
+  check(o.lr_decay_iters, config.training.train_iters, o.lr_warmup_iters, o.lr_wsd_decay_iters, "iters");
+  check(o.lr_decay_samples, config.training.train_samples, o.lr_warmup_samples, o.lr_wsd_decay_samples, "samples");
+}
+
+void cross_conflicts(const Config& config, std::vector<std::string>& found) {
+  const TrainingConfig& t = config.training;
+  const BatchSizeSchedule schedule =
+      parse_batch_size_schedule(t.step_batch_size_schedule, config.model.seq_length, t.micro_batch_size);
+  for (const std::string& problem : schedule.problems) {
+    found.push_back("training.step_batch_size_schedule: " + problem);
+  }
+  if (t.recompute_num_layers > config.model.num_layers) {
+    found.push_back(str("training.recompute_num_layers: ", t.recompute_num_layers, " is above model.num_layers ",
+                        config.model.num_layers));
+  }
+  if (t.train_samples > 0 && schedule.problems.empty() && config.total_iterations() == 0) {
+    found.push_back(str("training.train_samples: ", t.train_samples, " is less than one batch of ",
+                        config.batch_sizes().front().batch_size));
+  }
+  if (config.model.vocab_size == 0 && config.data.tokenizer_model.empty()) {
+    found.push_back("model.vocab_size: is missing; give it, or data.tokenizer_model");
+  }
+  schedule_unit_conflicts(config, found);
+  schedule_length_conflicts(config, found);
+}
+
+}  // namespace
+
+std::vector<std::string> Config::conflicts() const {
+  std::vector<std::string> found;
+  sections(*this, [&](std::string_view, const auto& section) {
+    if constexpr (requires { section.conflicts(); }) {
+      for (std::string& text : section.conflicts()) found.push_back(std::move(text));
+    }
+  });
+  cross_conflicts(*this, found);
+  return found;
+}
+
+std::vector<BatchSizeStep> Config::batch_sizes() const {
+  if (training.step_batch_size_schedule.empty()) {
+    return {{0, training.global_batch_size > 0 ? training.global_batch_size : training.micro_batch_size}};
+  }
+  return parse_batch_size_schedule(training.step_batch_size_schedule, model.seq_length, training.micro_batch_size)
+      .steps;
+}
+
+i64 Config::total_iterations() const {
+  if (training.train_iters > 0) return training.train_iters;
+  const std::vector<BatchSizeStep> steps = batch_sizes();
+  return whole_batches(steps, training.train_samples).iterations;
+}
+
+i64 Config::total_samples() const {
+  const std::vector<BatchSizeStep> steps = batch_sizes();
+  if (training.train_iters > 0) return training.train_iters * steps.front().batch_size;
+  return whole_batches(steps, training.train_samples).samples;
+}
+
+Path Config::metrics_path() const {
+  if (!logging.metrics.empty()) return logging.metrics;
+  return checkpoint.save.empty() ? Path() : Path(checkpoint.save) / "metrics.jsonl";
+}
+
+std::vector<Field> config_fields(Config& config) {
+  std::vector<Field> fields;
+  Config::sections(config, [&](std::string_view name, auto& section) { list_fields(section, name, fields); });
+  return fields;
+}
+
+void complete_config(Config& config, SettingsReader& reader, std::string_view default_place) {
+  for (const std::string& text : config.conflicts()) reader.add_conflict(text, default_place);
+  TrainingConfig& t = config.training;
+  // Written down, because it must stay what it was when a resumed run has another micro batch.
+  if (t.global_batch_size == 0 && t.step_batch_size_schedule.empty()) t.global_batch_size = t.micro_batch_size;
+}
+
+void read_config_file(const Path& file, SettingsReader& reader) {
+  read_toml(read_text_file(file), file.string(), reader);
+}
+
+Config parse_config(std::string_view toml, const std::string& name, std::span<const std::string> overrides) {
+  Config config;
+  SettingsReader reader(config_fields(config));
+  read_toml(toml, name, reader);
+  read_arguments(overrides, Usage{}, reader);
+  complete_config(config, reader, name);
+  reader.finish();
+  return config;
+}
+
+Config load_config(const Path& file, std::span<const std::string> overrides) {
+  return parse_config(read_text_file(file), file.string(), overrides);
+}
+
+std::string print_config(const Config& config) {
+  Config copy = config;
+  std::string text;
+  for_each_line(
+      config_fields(copy),
+      [&](std::string_view section) { text += str(text.empty() ? "" : "\n", "[", section, "]\n"); },
+      [&](const Field& field) { text += str(name_of(field), " = ", field.print(), "\n"); });
+  return text;
+}
+
+std::string config_help() {
+  Config defaults;
+  const std::vector<Field> fields = config_fields(defaults);
+  std::size_t width = 0;
+  for (const Field& field : fields) width = std::max(width, name_of(field).size() + 2);
+  std::string text;
+  for_each_line(
+      fields, [&](std::string_view section) { text += str(text.empty() ? "" : "\n", "[", section, "]\n"); },
+      [&](const Field& field) { text += str("  ", pad_right(name_of(field), width), describe_field(field), "\n"); });
+  return text;
+}
+
+}  // namespace mcpp

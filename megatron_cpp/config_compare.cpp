@@ -1,0 +1,76 @@
+#include "megatron_cpp/config_compare.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "base/strings.h"
+
+namespace mcpp {
+namespace {
+
+/// "section." stands for all keys of a section.
+constexpr std::array<std::string_view, 12> kRunDefining{"model.",
+                                                        "optimizer.",
+                                                        "training.seed",
+                                                        "training.global_batch_size",
+                                                        "data.data_path",
+                                                        "training.step_batch_size_schedule",
+                                                        "data.split",
+                                                        "training.precision",
+                                                        "data.train_data_path",
+                                                        "data.valid_data_path",
+                                                        "data.test_data_path",
+                                                        "data.tokenizer_model"};
+
+bool defines_run(std::string_view key) {
+  return std::any_of(kRunDefining.begin(), kRunDefining.end(), [&](std::string_view entry) {
+    return entry.ends_with('.') ? key.starts_with(entry) : key == entry;
+  });
+}
+
+}  // namespace
+
+std::vector<std::string> run_defining_keys() {
+  Config config;
+  std::vector<std::string> keys;
+  for (const Field& field : config_fields(config)) {
+    if (defines_run(field.key)) keys.push_back(field.key);
+  }
+  return keys;
+}
+
+std::vector<Difference> differences(const Config& before, const Config& now) {
+  Config a = before, b = now;
+  const std::vector<Field> fields_a = config_fields(a), fields_b = config_fields(b);
+  std::vector<Difference> found;
+  for (std::size_t i = 0; i < fields_a.size(); ++i) {
+    if (!defines_run(fields_a[i].key)) continue;
+    Difference difference{fields_a[i].key, fields_a[i].print(), fields_b[i].print()};
+    if (difference.before != difference.now) found.push_back(std::move(difference));
+  }
+  return found;
+}
+
+void check_same_run(const Config& saved, const Config& now, const std::string& checkpoint) {
+  const std::vector<std::string> keys = run_defining_keys();
+  const std::vector<std::string>& accepted = now.checkpoint.accept_change;
+  for (const std::string& key : accepted) {
+    if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
+    const std::string nearest = nearest_name(key, keys);
+    fail(ExitCode::BadInput, "checkpoint.accept_change: ", toml_string(key), " is no key that defines a run",
+         nearest.empty() ? "" : "; did you mean " + nearest + "?");
+  }
+  std::vector<std::string> lines, refused;
+  for (const Difference& difference : differences(saved, now)) {
+    if (std::find(accepted.begin(), accepted.end(), difference.key) != accepted.end()) continue;
+    lines.push_back(
+        str("\n  ", difference.key, ": ", difference.before, " in the checkpoint, ", difference.now, " now"));
+    refused.push_back(difference.key);
+  }
+  check_input(lines.empty(), checkpoint, ": belongs to another run:", join(lines, ""),
+              "\nSet these keys back, or accept the change with --checkpoint.accept_change=", join(refused, ","),
+              ", or start anew from the weights with --checkpoint.finetune");
+}
+
+}  // namespace mcpp

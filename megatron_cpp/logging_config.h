@@ -1,0 +1,26 @@
+// What a run writes about itself, and how often. Names are Megatron-LM's where it has one.
+#pragma once
+#include <string>
+
+#include "base/fields.h"
+
+namespace mcpp {
+
+struct LoggingConfig {
+  i64 log_interval = 10;
+  bool log_progress = true;
+  std::string metrics;
+  double peak_tflops = 0;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("log_interval", self.log_interval, "iterations between two lines of the log", at_least(1));
+    visit("log_progress", self.log_progress, "a live line, overwritten at every iteration, when there is a terminal");
+    visit("metrics", self.metrics,
+          "file that gets one JSON object per logged iteration; empty = metrics.jsonl in checkpoint.save, if any");
+    visit("peak_tflops", self.peak_tflops, "peak of one device in TFLOP/s, that MFU is a share of; 0 = measure it",
+          at_least(0));
+  }
+};
+
+}  // namespace mcpp

@@ -1,0 +1,30 @@
+// Choosing the next token from logits.
+#pragma once
+#include <span>
+
+#include "base/fields.h"
+
+namespace mcpp {
+
+struct SamplingOptions {
+  double temperature = 0.8;
+  i64 top_k = 0;
+  double top_p = 1;
+  i64 seed = 1234;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("temperature", self.temperature, "divides the logits; 0 = always the likeliest token", at_least(0));
+    visit("top_k", self.top_k, "sample among the k likeliest tokens; 0 = all", at_least(0));
+    visit("top_p", self.top_p, "sample among the likeliest tokens that together have this probability (nucleus)",
+          Constraint{.min = 0, .max = 1, .min_is_excluded = true});
+    visit("seed", self.seed, "the same seed gives the same text", at_least(0));
+  }
+};
+
+/// A token drawn from softmax(logits / temperature) cut to top_k and top_p; `draw` numbers the draws of one seed. The
+/// same arguments give the same token. Ties go to the lower token. Holtzman et al., "The Curious Case of Neural Text
+/// Degeneration", 2020 (nucleus).
+i32 sample_token(std::span<const float> logits, const SamplingOptions& options, u64 draw);
+
+}  // namespace mcpp

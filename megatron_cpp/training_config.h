@@ -1,0 +1,85 @@
+// How long and with which batches a model is trained. Names are Megatron-LM's where it has one.
+#pragma once
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fields.h"
+
+namespace mcpp {
+
+enum class Precision { Fp32, Bf16 };
+enum class RecomputeGranularity { None, Full, Selective };
+enum class RecomputeMethod { Uniform, Block };
+
+template <>
+struct EnumNames<Precision> {
+  static constexpr std::array<std::string_view, 2> value{"fp32", "bf16"};
+};
+template <>
+struct EnumNames<RecomputeGranularity> {
+  static constexpr std::array<std::string_view, 3> value{"none", "full", "selective"};
+};
+template <>
+struct EnumNames<RecomputeMethod> {
+  static constexpr std::array<std::string_view, 2> value{"uniform", "block"};
+};
+
+/// What recompute_modules may name: parts of a layer whose activations are cheap to compute again.
+inline constexpr std::array<std::string_view, 3> kRecomputeModules{"core_attn", "layernorm", "mlp_act"};
+
+struct TrainingConfig {
+  i64 seed = 1234;
+  i64 micro_batch_size = 1;
+  i64 global_batch_size = 0;
+  std::vector<std::string> step_batch_size_schedule;
+  i64 train_iters = 0;
+  i64 train_samples = 0;
+  Precision precision = Precision::Fp32;
+  RecomputeGranularity recompute_granularity = RecomputeGranularity::None;
+  RecomputeMethod recompute_method = RecomputeMethod::Uniform;
+  i64 recompute_num_layers = 0;
+  std::vector<std::string> recompute_modules;
+  i64 eval_interval = 1000;
+  i64 eval_iters = 100;
+  i64 max_consecutive_skips = 10;
+  i64 exit_interval = 0;
+  double exit_duration_in_mins = 0;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("seed", self.seed, "of initial weights, dropout and the order of samples", at_least(0));
+    visit("micro_batch_size", self.micro_batch_size, "samples in one forward and backward pass", between(1, 1e6));
+    visit("global_batch_size", self.global_batch_size,
+          "samples in one step of the optimizer; 0 = micro_batch_size, or as step_batch_size_schedule says",
+          between(0, 1e6));
+    visit("step_batch_size_schedule", self.step_batch_size_schedule,
+          "growing global batch size, \"0:768 250B:1536\": at so many samples, or tokens with K, M, B or T, it becomes "
+          "the second number");
+    visit("train_iters", self.train_iters, "iterations to train; give this or train_samples", between(0, 1e12));
+    visit("train_samples", self.train_samples, "samples to train on, instead of train_iters", between(0, 1e15));
+    visit("precision", self.precision, "of activations, and of the weights that passes use");
+    visit("recompute_granularity", self.recompute_granularity,
+          "activations computed again in the backward pass, to save memory: whole layers, or parts of each");
+    visit("recompute_method", self.recompute_method,
+          "for full: uniform keeps one input per group of recompute_num_layers; block recomputes that many layers");
+    visit("recompute_num_layers", self.recompute_num_layers, "for full: layers, see recompute_method; 0 = 1",
+          at_least(0));
+    visit("recompute_modules", self.recompute_modules,
+          "for selective: any of core_attn, layernorm, mlp_act; empty = core_attn");
+    visit("eval_interval", self.eval_interval, "iterations between two evaluations; 0 = only at the end", at_least(0));
+    visit("eval_iters", self.eval_iters, "global batches in one evaluation; 0 = no evaluation", at_least(0));
+    visit("max_consecutive_skips", self.max_consecutive_skips,
+          "steps with a non-finite gradient skipped in a row; one more stops the training with exit code 17",
+          at_least(0));
+    visit("exit_interval", self.exit_interval, "save and stop at multiples of this iteration; 0 = never", at_least(0));
+    visit("exit_duration_in_mins", self.exit_duration_in_mins, "save and stop after so many minutes; 0 = never",
+          at_least(0));
+  }
+
+  /// Every rule between fields that does not hold, as "training.key: what is wrong and what is allowed".
+  std::vector<std::string> conflicts() const;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,38 @@
+// What every module of one model is built with.
+#pragma once
+#include <vector>
+
+#include "comm/communicator.h"
+#include "model/config.h"
+#include "tensor/ops.h"
+#include "tensor/pass.h"
+
+namespace mcpp {
+
+/// Which outputs are computed again in backward instead of kept (Korthikanti et al., "Reducing Activation Recomputation
+/// in Large Transformer Models", 2022). The results are the same bits.
+struct Recompute {
+  enum class Granularity : u8 { None, Full, Selective } granularity = Granularity::None;
+  /// Full: layers are recomputed in groups of `num_layers` (uniform), or only the first `num_layers` one by one
+  /// (block).
+  enum class Method : u8 { Uniform, Block } method = Method::Uniform;
+  i64 num_layers = 1;
+  /// Selective: what is recomputed inside each layer.
+  bool core_attn = false, layernorm = false, mlp_act = false;
+};
+
+struct ModelContext {
+  ModelConfig config;
+  DType dtype = DType::F32;  ///< of weights and activations
+  u64 seed = 1234;           ///< of dropout
+  Recompute recompute;
+  Device& device;
+  Communicator& tp;
+
+  /// Standard deviation of the layers that write to the residual stream: smaller, as there are 2 per layer (GPT-2).
+  double output_init_std() const;
+  /// The dropout of a site such as "decoder.layers.3.mlp" for the rows of a pass.
+  Dropout dropout_for(double p, const std::string& site, const Pass& pass) const;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,86 @@
+// The update of the weights: global gradient norm, clipping, AdamW or SGD over the flat vectors, with fp32 moments and,
+// for bf16 models, fp32 master weights.
+#pragma once
+#include <functional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "optimizer/config.h"
+#include "parallel/dp/buffer.h"
+
+namespace mcpp {
+
+struct StepResult {
+  double grad_norm = 0;     ///< global L2 norm of gradient * grad_scale, before clipping
+  bool skipped = false;     ///< the norm was not finite: nothing was changed
+  double lr = 0;            ///< as given
+  double weight_decay = 0;  ///< as given
+};
+
+/// Over which ranks the gradient is spread, for its global norm.
+struct NormScope {
+  std::vector<Communicator*> groups;  ///< sums of squares are added over each in turn; must outlive the optimizer
+  /// Whether this rank adds this parameter: false on all ranks but one that hold the same gradient (a norm's weight on
+  /// every tensor-parallel rank, a tied embedding on the last stage). Empty = every parameter.
+  std::function<bool(const Param&)> counts;
+};
+
+enum class StateKind : u8 { Master, ExpAvg, ExpAvgSq, Momentum };
+/// "master", "exp_avg", "exp_avg_sq", "momentum_buffer".
+std::string_view name_of(StateKind kind);
+
+class Optimizer {
+ public:
+  /// Allocates the state of what the buffers' shard() gives this rank; the buffers must outlive the optimizer. Master
+  /// weights start as the model's weights.
+  Optimizer(std::span<ParamAndGradBuffer* const> buffers, const OptimizerConfig& config, NormScope scope = {});
+
+  /// One update, after every buffer's finish(). `grad_scale` turns the summed gradient into that of the loss (1 /
+  /// number of target tokens). A gradient whose norm is not finite leaves weights, state and step counter as they are,
+  /// on every rank. Clipping as Megatron-LM does: by clip_grad / (norm + 1e-6) where that is below 1. Parameters that
+  /// do not decay (Param::decays()) get no weight decay.
+  StepResult step(double lr, double weight_decay, double grad_scale = 1);
+
+  /// For bf16 models; without effect where the model's weights are the master weights themselves.
+  void copy_model_to_master();  ///< after other weights were loaded into the model alone
+  void copy_master_to_model();  ///< after master weights were loaded
+
+  /// Calls f(kind, param, first, values) for each state of each parameter: `values` is a flat view of the param's
+  /// elements [first, first + values.numel()) that this rank updates, counted in its box. Master comes up only where it
+  /// is a copy (bf16 models). The order is fixed; parameters of which this rank updates nothing are left out.
+  using StateVisitor = std::function<void(StateKind, Param&, i64 first, Tensor values)>;
+  void visit_state(const StateVisitor& f) const;
+
+  /// Updates done; skipped steps do not count. Bias correction depends on it, so it belongs in checkpoints.
+  i64 steps() const { return steps_; }
+  void set_steps(i64 steps) { steps_ = steps; }
+
+ private:
+  /// One contiguous range of a buffer's flat vectors, with its state. All tensors have one axis of the same length.
+  struct Segment {
+    const ParamAndGradBuffer* buffer;
+    i64 begin;  // in the flat vectors
+    Tensor model, grads;
+    Tensor master;               // model itself, unless the model is bf16
+    std::vector<Tensor> states;  // AdamW: first and second moment; SGD: momentum
+    std::vector<DecayRun> runs;
+    std::vector<std::pair<i64, i64>> counted;  // for the norm, relative to begin
+
+    bool has_master_copy() const { return master.dtype() != model.dtype(); }
+  };
+
+  Segment make_segment(const ParamAndGradBuffer& buffer, const ShardSegment& shard) const;
+  double grad_norm(double grad_scale) const;
+  void update(Segment& segment, const DecayRun& run, double lr, double weight_decay, double grad_scale);
+
+  OptimizerConfig config_;
+  NormScope scope_;
+  Device& device_;
+  bool is_double_;  // an fp64 model
+  std::vector<Segment> segments_;
+  i64 steps_ = 0;
+};
+
+}  // namespace mcpp

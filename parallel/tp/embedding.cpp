@@ -1,0 +1,29 @@
+#include "parallel/tp/embedding.h"
+
+#include "parallel/tp/split.h"
+#include "tensor/ops.h"
+
+namespace mcpp {
+
+VocabParallelEmbedding::VocabParallelEmbedding(const std::string& name, i64 padded_vocab_size, i64 hidden_size,
+                                               Communicator& tp, double init_std)
+    : tp_(tp), weight_(name + ".weight", split_box({padded_vocab_size, hidden_size}, 0, tp), Init::Normal, init_std) {}
+
+Tensor VocabParallelEmbedding::forward(const Tensor& tokens, Pass& pass) {
+  pass.save(this, tokens);
+  const Tensor& table = weight_.value;
+  Tensor y = Tensor::empty({tokens.dim(0), tokens.dim(1), table.dim(1)}, table.dtype(), table.device());
+  ops::embedding(tokens, table, weight_.box.offset[0], y);
+  tp_.all_reduce(y, ReduceOp::Sum).wait();
+  return y;
+}
+
+Tensor VocabParallelEmbedding::backward(const Tensor& dy, Pass& pass) {
+  const Tensor tokens = pass.take(this);
+  pass.weights([this, dy, tokens] {
+    ops::embedding_backward(dy, tokens, weight_.box.offset[0], weight_.main_grad, weight_.take_beta());
+  });
+  return {};
+}
+
+}  // namespace mcpp

@@ -1,0 +1,28 @@
+// Word embeddings split by vocabulary rows over the tensor-parallel group.
+#pragma once
+#include <string>
+
+#include "comm/communicator.h"
+#include "tensor/module.h"
+
+namespace mcpp {
+
+/// forward: tokens int32 [s, b] -> [s, b, h]: each rank looks up the tokens it holds, the sum over the group has all.
+/// backward: scatters dy into this rank's rows; tokens have no gradient, so it returns an undefined Tensor.
+class VocabParallelEmbedding final : public Module {
+ public:
+  VocabParallelEmbedding(const std::string& name, i64 padded_vocab_size, i64 hidden_size, Communicator& tp,
+                         double init_std);
+
+  Tensor forward(const Tensor& tokens, Pass& pass) override;
+  Tensor backward(const Tensor& dy, Pass& pass) override;
+  void visit(const ParamVisitor& f) override { f(weight_); }
+  /// The output layer multiplies with it when embeddings are tied.
+  Param& weight() { return weight_; }
+
+ private:
+  Communicator& tp_;
+  Param weight_;
+};
+
+}  // namespace mcpp

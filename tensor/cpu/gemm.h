@@ -1,0 +1,52 @@
+// Matrix products on the CPU: c[M, N] = op(a) op(b) + beta c on plain pointers. One function per way of computing, and
+// the choice among them. All of them cut the work so that no bit of the result depends on the number of threads.
+#pragma once
+#include "tensor/device.h"
+#include "tensor/dtype.h"
+
+namespace mcpp {
+namespace kernel {
+
+/// A row-major matrix as an operand. `transposed`: op(x) is the transpose of what is stored.
+template <class T>
+struct Operand {
+  const T* data = nullptr;
+  i64 ld = 0;  ///< elements from one stored row to the next
+  bool transposed = false;
+
+  /// op(x)[row, column].
+  const T* at(i64 row, i64 column) const { return data + (transposed ? column * ld + row : row * ld + column); }
+};
+
+struct GemmSize {
+  i64 m = 0, n = 0, k = 0;
+};
+
+/// How bf16 products are computed.
+enum class Bf16Path : u8 {
+  Widen,   ///< blocks converted to fp32 and multiplied by the fp32 routine: any CPU
+  OneDnn,  ///< oneDNN's kernels for AVX512_BF16
+  Amx,     ///< our own kernel for AMX tiles
+};
+
+/// Whether this CPU can take `path` under the instruction set limit in force (dnnl::set_max_cpu_isa).
+bool can_take(Bf16Path path);
+/// The fastest path that this CPU can take.
+Bf16Path best_bf16_path();
+
+/// fp32 through oneDNN's sgemm.
+void gemm_f32(const CpuDevice& device, GemmSize size, Operand<float> a, Operand<float> b, float beta, float* c);
+/// bf16 widened to fp32 block by block. C is float or BFloat16, which is rounded once.
+template <class C>
+void gemm_widened(const CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c);
+/// fp64, for gradient checks: simple loops.
+void gemm_f64(const CpuDevice& device, GemmSize size, Operand<double> a, Operand<double> b, float beta, double* c);
+
+}  // namespace kernel
+
+/// What a CpuDevice keeps for its products.
+struct GemmCache {
+  kernel::Bf16Path bf16_path = kernel::best_bf16_path();
+};
+
+}  // namespace mcpp

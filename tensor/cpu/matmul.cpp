@@ -1,0 +1,73 @@
+// ops::matmul on the CPU: picks the way of computing by type and by what the CPU offers.
+#include <algorithm>
+
+#include "tensor/cpu/gemm.h"
+#include "tensor/cpu/parallel.h"
+#include "tensor/kernels.h"
+
+namespace mcpp {
+namespace kernel {
+
+bool can_take(Bf16Path path) {
+  return path == Bf16Path::Widen;
+}
+
+Bf16Path best_bf16_path() {
+  for (Bf16Path path : {Bf16Path::Amx, Bf16Path::OneDnn}) {
+    if (can_take(path)) return path;
+  }
+  return Bf16Path::Widen;
+}
+
+namespace {
+
+template <class T>
+Operand<T> operand(const Tensor& x, bool transposed) {
+  return {x.data<T>(), x.dim(1), transposed};
+}
+
+template <class C>
+void multiply_bf16(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c) {
+  gemm_widened(device, size, a, b, beta, c);
+}
+
+template <class C>
+void multiply(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c) {
+  multiply_bf16(device, size, a, b, beta, c);
+}
+
+void multiply(CpuDevice& device, GemmSize size, Operand<float> a, Operand<float> b, float beta, float* c) {
+  gemm_f32(device, size, a, b, beta, c);
+}
+
+void multiply(CpuDevice& device, GemmSize size, Operand<double> a, Operand<double> b, float beta, double* c) {
+  gemm_f64(device, size, a, b, beta, c);
+}
+
+}  // namespace
+}  // namespace kernel
+
+template <>
+void Kernels<DeviceType::Cpu>::matmul(const Tensor& a, const Tensor& b, Tensor& c, const ops::MatmulOptions& options) {
+  const kernel::GemmSize size{c.dim(0), c.dim(1), a.dim(options.transpose_a ? 0 : 1)};
+  if (size.m == 0 || size.n == 0) return;
+  const auto run = [&]<class T, class C>() {
+    if (size.k == 0) {
+      if (options.beta == 0) std::fill_n(c.data<C>(), c.numel(), C());
+      return;
+    }
+    kernel::multiply(cpu(c), size, kernel::operand<T>(a, options.transpose_a),
+                     kernel::operand<T>(b, options.transpose_b), options.beta, c.data<C>());
+  };
+  if (a.dtype() == DType::F64) {
+    run.template operator()<double, double>();
+  } else if (a.dtype() == DType::F32) {
+    run.template operator()<float, float>();
+  } else if (c.dtype() == DType::F32) {
+    run.template operator()<BFloat16, float>();
+  } else {
+    run.template operator()<BFloat16, BFloat16>();
+  }
+}
+
+}  // namespace mcpp

@@ -1,0 +1,38 @@
+#include "base/number_text.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace mcpp {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+TEST(NumberText, FixedAndScientificAreAsInPython) {
+  EXPECT_EQ(fixed(12.25, 1), "12.2");  // ties go to even
+  EXPECT_EQ(fixed(0, 3), "0.000");
+  EXPECT_EQ(fixed(-kInf, 3), "-inf");
+  EXPECT_EQ(fixed(1e308, 0).size(), 309u);
+  EXPECT_EQ(scientific(1.5e-4, 6), "1.500000E-04");
+  EXPECT_EQ(scientific(kNan, 6), "nan");
+}
+
+TEST(NumberText, ShortestReadsBackAndIsNoInteger) {
+  EXPECT_EQ(shortest(0.1), "0.1");
+  EXPECT_EQ(shortest(1e-5), "1e-05");
+  EXPECT_EQ(shortest(12), "12.0");
+  EXPECT_EQ(shortest(-3), "-3.0");
+  EXPECT_EQ(shortest(1e22), "1e+22");
+  EXPECT_EQ(std::stod(shortest(1.0 / 3)), 1.0 / 3);
+}
+
+TEST(NumberText, Padding) {
+  EXPECT_EQ(pad_left("ab", 4), "  ab");
+  EXPECT_EQ(pad_right("ab", 4), "ab  ");
+  EXPECT_EQ(pad_left("abcde", 4), "abcde");
+}
+
+}  // namespace
+}  // namespace mcpp

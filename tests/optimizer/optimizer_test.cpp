@@ -1,0 +1,347 @@
+#include "optimizer/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <list>
+#include <optional>
+#include <random>
+
+#include "tensor/ops.h"
+#include "tests/support/mirror_communicator.h"
+
+namespace mcpp {
+namespace {
+
+double element(const Tensor& t, i64 i) {
+  return on_float(t.dtype(), [&]<class T>() { return to_double(t.data<T>()[i]); });
+}
+
+void set_element(const Tensor& t, i64 i, double value) {
+  on_float(t.dtype(), [&]<class T>() { t.data<T>()[i] = from_double<T>(value); });
+}
+
+std::vector<std::byte> bytes_of(const Tensor& t) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(t.bytes()));
+  std::memcpy(bytes.data(), t.raw(), bytes.size());
+  return bytes;
+}
+
+/// A small model of two units, with parameters that decay and that do not, and its optimizer.
+struct Fixture {
+  explicit Fixture(DType dtype, const OptimizerConfig& config = {}, NormScope scope = {}) {
+    std::vector<UnitParam> list;
+    const auto add = [&](const std::string& name, Shape shape, int unit) {
+      list.push_back({&params.emplace_back(name, shape, Init::Normal), unit});
+    };
+    add("embedding.weight", {9, 5}, 0);
+    add("norm.weight", {5}, 1);
+    add("linear.weight", {5, 6}, 1);
+    add("linear.bias", {6}, 1);
+    buffer = make_param_and_grad_buffer(list, dtype, device, *self, 0, 0);
+    for (Param& param : params) {
+      for (i64 i = 0; i < param.numel(); ++i) set_element(param.value, i, normal(random));
+    }
+    ParamAndGradBuffer* const buffers[]{buffer.get()};
+    optimizer.emplace(buffers, config, std::move(scope));
+  }
+
+  /// Writes new gradients of about the given size.
+  void make_grads(double size) {
+    buffer->clear_grads();
+    for (Param& param : params) {
+      param.take_beta();
+      for (i64 i = 0; i < param.numel(); ++i) set_element(param.main_grad, i, size * normal(random));
+    }
+    buffer->finish();
+  }
+
+  std::vector<std::vector<std::byte>> all_bytes() const {
+    std::vector<std::vector<std::byte>> result{bytes_of(buffer->shard()[0].params)};
+    optimizer->visit_state([&](StateKind, Param&, i64, Tensor t) { result.push_back(bytes_of(t)); });
+    return result;
+  }
+
+  CpuDevice device;
+  std::unique_ptr<Communicator> self = make_self_communicator();
+  std::list<Param> params;
+  std::unique_ptr<ParamAndGradBuffer> buffer;
+  std::optional<Optimizer> optimizer;
+  std::mt19937 random{7};
+  std::normal_distribution<double> normal;
+};
+
+/// The textbook update of every element, in double precision: what the optimizer must do, clipping and decay included.
+class Reference {
+ public:
+  Reference(const Fixture& f, const OptimizerConfig& config) : config_(config) {
+    for (const Param& param : f.params) {
+      for (i64 i = 0; i < param.numel(); ++i) elements_.push_back({.weight = element(param.value, i)});
+    }
+  }
+
+  double step(const Fixture& f, double lr, double weight_decay, double grad_scale) {
+    std::vector<double> grads;
+    for (const Param& param : f.params) {
+      for (i64 i = 0; i < param.numel(); ++i) grads.push_back(element(param.main_grad, i) * grad_scale);
+    }
+    double sum = 0;
+    for (const double g : grads) sum += g * g;
+    const double norm = std::sqrt(sum);
+    const double clip = config_.clip_grad > 0 ? std::min(1.0, config_.clip_grad / (norm + 1e-6)) : 1.0;
+    ++steps_;
+    std::size_t at = 0;
+    for (const Param& param : f.params) {
+      for (i64 i = 0; i < param.numel(); ++i, ++at) {
+        const double decay = param.decays() ? weight_decay : 0;
+        config_.optimizer == OptimizerKind::Adam ? adamw(elements_[at], grads[at] * clip, lr, decay)
+                                                 : sgd(elements_[at], grads[at] * clip, lr, decay);
+      }
+    }
+    return norm;
+  }
+
+  /// Largest difference of a weight from the reference, relative to the size of weights (about 1).
+  double distance(const Fixture& f) const {
+    double worst = 0;
+    std::size_t at = 0;
+    for (const Param& param : f.params) {
+      for (i64 i = 0; i < param.numel(); ++i, ++at) {
+        worst = std::max(worst, std::abs(element(param.value, i) - elements_[at].weight));
+      }
+    }
+    return worst;
+  }
+
+ private:
+  struct Element {
+    double weight, m = 0, v = 0;
+  };
+
+  void adamw(Element& e, double g, double lr, double decay) const {
+    e.m = config_.adam_beta1 * e.m + (1 - config_.adam_beta1) * g;
+    e.v = config_.adam_beta2 * e.v + (1 - config_.adam_beta2) * g * g;
+    const double m = e.m / (1 - std::pow(config_.adam_beta1, steps_));
+    const double v = e.v / (1 - std::pow(config_.adam_beta2, steps_));
+    e.weight -= lr * decay * e.weight + lr * m / (std::sqrt(v) + config_.adam_eps);
+  }
+  void sgd(Element& e, double g, double lr, double decay) const {
+    e.m = config_.sgd_momentum * e.m + g + decay * e.weight;
+    e.weight -= lr * e.m;
+  }
+
+  OptimizerConfig config_;
+  std::vector<Element> elements_;
+  double steps_ = 0;
+};
+
+struct Case {
+  OptimizerKind kind;
+  DType dtype;
+  double tolerance;
+};
+
+class OptimizerSteps : public testing::TestWithParam<Case> {};
+
+TEST_P(OptimizerSteps, FollowTheReference) {
+  OptimizerConfig config;
+  config.optimizer = GetParam().kind;
+  config.adam_beta2 = 0.95;
+  Fixture f(GetParam().dtype, config);
+  Reference reference(f, config);
+  for (int i = 0; i < 12; ++i) {
+    // Every other gradient is above the clipping threshold after scaling.
+    const double grad_scale = 0.01;
+    f.make_grads(i % 2 == 0 ? 100 : 1);
+    const double lr = 1e-2 * (i + 1) / 12, weight_decay = 0.1;
+    const double norm = reference.step(f, lr, weight_decay, grad_scale);
+    const StepResult result = f.optimizer->step(lr, weight_decay, grad_scale);
+    EXPECT_FALSE(result.skipped);
+    EXPECT_NEAR(result.grad_norm / norm, 1, 1e-7);
+    EXPECT_EQ(result.lr, lr);
+    EXPECT_EQ(result.weight_decay, weight_decay);
+    EXPECT_LE(reference.distance(f), GetParam().tolerance) << "step " << i;
+  }
+  EXPECT_EQ(f.optimizer->steps(), 12);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Types, OptimizerSteps,
+    testing::Values(Case{OptimizerKind::Adam, DType::F64, 1e-12}, Case{OptimizerKind::Adam, DType::F32, 2e-6},
+                    // Weights below 4 are rounded to 1/128 in bf16; half of that.
+                    Case{OptimizerKind::Adam, DType::BF16, 8e-3}, Case{OptimizerKind::Sgd, DType::F64, 1e-12},
+                    Case{OptimizerKind::Sgd, DType::F32, 2e-6}, Case{OptimizerKind::Sgd, DType::BF16, 8e-3}));
+
+TEST(Optimizer, WithoutClippingTakesTheGradientAsItIs) {
+  OptimizerConfig config;
+  config.clip_grad = 0;
+  config.optimizer = OptimizerKind::Sgd;  // Adam hardly sees the size of gradients
+  Fixture f(DType::F64, config);
+  Reference reference(f, config);
+  f.make_grads(50);
+  reference.step(f, 0.1, 0, 1);
+  EXPECT_GT(f.optimizer->step(0.1, 0).grad_norm, 100);
+  EXPECT_LE(reference.distance(f), 1e-12);
+}
+
+TEST(Optimizer, DecaysOnlyMatrices) {
+  Fixture f(DType::F32);
+  const std::vector<float> before{static_cast<float>(element(f.params.front().value, 0)),
+                                  static_cast<float>(element(f.params.back().value, 0))};
+  f.make_grads(0);
+  f.optimizer->step(0.1, 0.5);
+  EXPECT_FLOAT_EQ(static_cast<float>(element(f.params.front().value, 0)), before[0] * 0.95f);
+  EXPECT_EQ(static_cast<float>(element(f.params.back().value, 0)), before[1]);
+}
+
+class NonFiniteGradients : public testing::TestWithParam<std::tuple<DType, OptimizerKind, double>> {};
+
+TEST_P(NonFiniteGradients, LeaveEveryBitAsItWas) {
+  const auto [dtype, kind, poison] = GetParam();
+  OptimizerConfig config;
+  config.optimizer = kind;
+  Fixture f(dtype, config);
+  f.make_grads(1);
+  f.optimizer->step(1e-2, 0.1);
+  const auto before = f.all_bytes();
+
+  f.make_grads(1);
+  set_element(f.params.back().main_grad, 3, poison);
+  const StepResult result = f.optimizer->step(1e-2, 0.1);
+  EXPECT_TRUE(result.skipped);
+  EXPECT_FALSE(std::isfinite(result.grad_norm));
+  EXPECT_EQ(f.all_bytes(), before);
+  EXPECT_EQ(f.optimizer->steps(), 1);
+
+  f.make_grads(1);
+  EXPECT_FALSE(f.optimizer->step(1e-2, 0.1).skipped);
+  EXPECT_NE(f.all_bytes(), before);
+  EXPECT_EQ(f.optimizer->steps(), 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, NonFiniteGradients,
+                         testing::Combine(testing::Values(DType::F32, DType::BF16, DType::F64),
+                                          testing::Values(OptimizerKind::Adam, OptimizerKind::Sgd),
+                                          testing::Values(std::numeric_limits<double>::quiet_NaN(),
+                                                          std::numeric_limits<double>::infinity(),
+                                                          -std::numeric_limits<double>::infinity())));
+
+TEST(Optimizer, MasterWeightsKeepUpdatesTooSmallForBf16) {
+  OptimizerConfig config;
+  config.optimizer = OptimizerKind::Sgd;
+  config.sgd_momentum = 0;
+  config.clip_grad = 0;
+  Fixture f(DType::BF16, config);
+  const Tensor weight = f.params.front().value;
+  set_element(weight, 0, 1.0);
+  f.optimizer->copy_model_to_master();
+  for (int i = 0; i < 100; ++i) {
+    f.make_grads(0);
+    set_element(f.params.front().main_grad, 0, 1e-4);  // 1/256 is the step of bf16 below 1
+    f.optimizer->step(1, 0);
+    if (i == 0) {
+      EXPECT_EQ(element(weight, 0), 1.0);
+    }
+  }
+  EXPECT_NEAR(element(weight, 0), 0.99, 1.0 / 512);
+  f.optimizer->visit_state([&](StateKind kind, Param& param, i64 first, Tensor values) {
+    if (kind != StateKind::Master || &param != &f.params.front()) return;
+    EXPECT_EQ(first, 0);
+    EXPECT_NEAR(element(values, 0), 0.99, 1e-5);
+  });
+}
+
+TEST(Optimizer, CopiesBetweenModelAndMaster) {
+  Fixture f(DType::BF16);
+  const Tensor weight = f.params.front().value;
+  Tensor master;
+  f.optimizer->visit_state([&](StateKind kind, Param& param, i64, Tensor values) {
+    if (kind == StateKind::Master && &param == &f.params.front()) master = values;
+  });
+  set_element(weight, 2, 0.5);
+  f.optimizer->copy_model_to_master();
+  EXPECT_EQ(element(master, 2), 0.5);
+  set_element(master, 2, 1.0 + 1e-4);
+  f.optimizer->copy_master_to_model();
+  EXPECT_EQ(element(weight, 2), 1.0);
+  EXPECT_NEAR(element(master, 2), 1.0 + 1e-4, 1e-7);
+}
+
+TEST(Optimizer, VisitsTheStateOfEveryParameter) {
+  const auto kinds_of = [](DType dtype, OptimizerKind kind) {
+    OptimizerConfig config;
+    config.optimizer = kind;
+    Fixture f(dtype, config);
+    std::string kinds;
+    f.optimizer->visit_state([&](StateKind state, Param& param, i64 first, Tensor values) {
+      EXPECT_EQ(first, 0);
+      EXPECT_EQ(values.numel(), param.numel());
+      if (param.name == "linear.bias") kinds += str(name_of(state), " ");
+    });
+    return kinds;
+  };
+  EXPECT_EQ(kinds_of(DType::F32, OptimizerKind::Adam), "exp_avg exp_avg_sq ");
+  EXPECT_EQ(kinds_of(DType::BF16, OptimizerKind::Adam), "master exp_avg exp_avg_sq ");
+  EXPECT_EQ(kinds_of(DType::BF16, OptimizerKind::Sgd), "master momentum_buffer ");
+}
+
+/// State carried to a second optimizer through visit_state and set_steps, as a checkpoint does, continues bit for bit.
+TEST(Optimizer, ContinuesFromCopiedState) {
+  Fixture a(DType::BF16), b(DType::BF16);
+  for (int i = 0; i < 3; ++i) {
+    a.make_grads(1);
+    a.optimizer->step(1e-2, 0.1);
+  }
+  std::vector<Tensor> states;
+  a.optimizer->visit_state([&](StateKind, Param&, i64, Tensor t) { states.push_back(t); });
+  auto next = states.begin();
+  b.optimizer->visit_state([&](StateKind, Param&, i64, Tensor t) { ops::copy(*next++, t); });
+  b.optimizer->copy_master_to_model();
+  b.optimizer->set_steps(a.optimizer->steps());
+  EXPECT_EQ(a.all_bytes(), b.all_bytes());
+  b.random = a.random;
+  b.normal = a.normal;
+  for (Fixture* f : {&a, &b}) {
+    f->make_grads(1);
+    f->optimizer->step(1e-2, 0.1);
+  }
+  EXPECT_EQ(a.all_bytes(), b.all_bytes());
+}
+
+TEST(Optimizer, TheNormLeavesOutWhatOthersCount) {
+  const NormScope scope{.groups = {}, .counts = [](const Param& p) { return p.name != "norm.weight"; }};
+  Fixture f(DType::F64, {}, scope);
+  f.make_grads(1);
+  double sum = 0;
+  for (const Param& param : f.params) {
+    if (scope.counts(param)) sum += ops::sum_of_squares(param.main_grad);
+  }
+  EXPECT_NEAR(f.optimizer->step(0, 0).grad_norm, std::sqrt(sum), 1e-12);
+}
+
+TEST(Optimizer, TheNormSpansItsGroups) {
+  MirrorCommunicator tensor_parallel, pipeline;
+  Fixture f(DType::F64, {}, {.groups = {&tensor_parallel, &pipeline}, .counts = {}});
+  f.make_grads(1);
+  const double alone = std::sqrt(ops::sum_of_squares(f.buffer->shard()[0].grads));
+  EXPECT_NEAR(f.optimizer->step(0, 0).grad_norm, 2 * alone, 1e-12);  // four times the sum of squares
+}
+
+TEST(Optimizer, SpansSeveralBuffers) {
+  Fixture one(DType::F64), other(DType::F64);
+  ParamAndGradBuffer* const buffers[]{one.buffer.get(), other.buffer.get()};
+  Optimizer optimizer(buffers, {});
+  one.make_grads(3);
+  other.make_grads(4);
+  const double sum =
+      ops::sum_of_squares(one.buffer->shard()[0].grads) + ops::sum_of_squares(other.buffer->shard()[0].grads);
+  const auto before = other.all_bytes();
+  EXPECT_NEAR(optimizer.step(0.1, 0).grad_norm, std::sqrt(sum), 1e-12);
+  EXPECT_NE(other.all_bytes(), before);
+}
+
+}  // namespace
+}  // namespace mcpp

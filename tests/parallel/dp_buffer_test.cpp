@@ -1,0 +1,123 @@
+#include <gtest/gtest.h>
+
+#include <list>
+
+#include "parallel/dp/buffer.h"
+#include "tensor/ops.h"
+#include "tests/support/mirror_communicator.h"
+
+namespace mcpp {
+namespace {
+
+class BufferTest : public testing::Test {
+ protected:
+  /// Two parameters in each of `units` units: a matrix [10, 7] and a bias [7].
+  std::unique_ptr<ParamAndGradBuffer> make(int units, Communicator& dp, i64 bucket_elements, DType dtype = DType::F32) {
+    std::vector<UnitParam> list;
+    for (int unit = 0; unit < units; ++unit) {
+      list.push_back({&params_.emplace_back(str("layer", unit, ".weight"), Shape{10, 7}, Init::Normal), unit});
+      list.push_back({&params_.emplace_back(str("layer", unit, ".bias"), Shape{7}, Init::Zeros), unit});
+    }
+    return make_param_and_grad_buffer(list, dtype, device_, dp, 0, bucket_elements);
+  }
+
+  /// What a backward pass does: adds `value` to every gradient of the parameter.
+  static void add_grad(Param& param, float value) {
+    const float beta = param.take_beta();
+    float* grad = param.main_grad.data<float>();
+    for (i64 i = 0; i < param.numel(); ++i) grad[i] = (beta == 0 ? 0 : beta * grad[i]) + value;
+  }
+
+  CpuDevice device_;
+  std::list<Param> params_;  // keeps addresses
+};
+
+TEST_F(BufferTest, MakesParametersViewsOfOneVector) {
+  const auto self = make_self_communicator();
+  const auto buffer = make(3, *self, 0, DType::BF16);
+  const std::vector<ShardSegment> shard = buffer->shard();
+  ASSERT_EQ(shard.size(), 1u);
+  EXPECT_EQ(shard[0].params.numel(), buffer->plan().total);
+  EXPECT_EQ(shard[0].params.dtype(), DType::BF16);
+  EXPECT_EQ(shard[0].grads.dtype(), DType::F32);
+  for (std::size_t i = 0; i < buffer->params().size(); ++i) {
+    const Param& param = *buffer->params()[i];
+    EXPECT_EQ(param.value.shape(), param.box.shape);
+    EXPECT_EQ(param.value.raw(), shard[0].params.flat(buffer->plan().offsets[i], 1).raw());
+    EXPECT_EQ(param.main_grad.raw(), shard[0].grads.flat(buffer->plan().offsets[i], 1).raw());
+  }
+  EXPECT_EQ(device_.memory().by_class[static_cast<std::size_t>(MemoryClass::Params)].bytes, buffer->plan().total * 2);
+  EXPECT_EQ(device_.memory().by_class[static_cast<std::size_t>(MemoryClass::Grads)].bytes, buffer->plan().total * 4);
+}
+
+TEST_F(BufferTest, ReducesABucketWhenItsUnitsAreDone) {
+  MirrorCommunicator dp;
+  const auto buffer = make(4, dp, 300);  // 192 elements per unit: two units per bucket, padded to 384
+  ASSERT_EQ(buffer->plan().buckets.size(), 2u);
+  buffer->clear_grads();
+  for (const bool last : {false, true}) {
+    for (Param& param : params_) add_grad(param, 1);
+    for (int unit = 3; unit >= 0; --unit) {
+      buffer->release(unit, Use::Forward, last);
+      buffer->acquire(unit, Use::Backward);
+      buffer->release(unit, Use::Backward, last);
+      EXPECT_EQ(dp.started.size(), !last ? 0u : unit >= 3 ? 0u : unit >= 1 ? 1u : 2u) << "unit " << unit;
+    }
+  }
+  buffer->finish();
+  EXPECT_EQ(dp.started, (std::vector<i64>{384, 384}));
+  for (const Param& param : params_) EXPECT_EQ(param.main_grad.data<float>()[0], 4) << param.name;
+}
+
+TEST_F(BufferTest, FinishReducesWhatWasNotReleased) {
+  MirrorCommunicator dp;
+  const auto buffer = make(2, dp, 1);
+  for (int step = 0; step < 2; ++step) {
+    buffer->clear_grads();
+    for (Param& param : params_) add_grad(param, 3);
+    buffer->release(1, Use::Backward, true);
+    buffer->finish();
+    for (const Param& param : params_) EXPECT_EQ(param.main_grad.data<float>()[param.numel() - 1], 6);
+  }
+  EXPECT_EQ(dp.started.size(), 4u);
+}
+
+TEST_F(BufferTest, GradientsThatWereNotWrittenAreZero) {
+  const auto self = make_self_communicator();
+  const auto buffer = make(2, *self, 0);
+  for (Param& param : params_) add_grad(param, 5);
+  buffer->finish();
+  buffer->clear_grads();
+  add_grad(params_.front(), 2);
+  buffer->finish();
+  // 70 elements of the first matrix; everything else, padding included, is zero.
+  EXPECT_EQ(ops::sum_of_squares(buffer->shard()[0].grads), 70 * 4.0);
+  for (const Param& param : params_) EXPECT_TRUE(param.has_grad());
+}
+
+TEST_F(BufferTest, ReleasingTwiceForTheLastTimeIsAnError) {
+  const auto self = make_self_communicator();
+  const auto buffer = make(1, *self, 0);
+  buffer->release(0, Use::Backward, true);
+  EXPECT_THROW(buffer->release(0, Use::Backward, true), Error);
+}
+
+TEST_F(BufferTest, RefusesAParameterListedTwice) {
+  const auto self = make_self_communicator();
+  Param param("tied", Shape{4}, Init::Ones);
+  const std::vector<UnitParam> list{{&param, 0}, {&param, 1}};
+  EXPECT_THROW(make_param_and_grad_buffer(list, DType::F32, device_, *self, 0, 0), Error);
+}
+
+TEST_F(BufferTest, RefusesAStageThatDoesNotExist) {
+  const auto self = make_self_communicator();
+  try {
+    make_param_and_grad_buffer({}, DType::F32, device_, *self, 4, 0);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::BadInput);
+  }
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,39 @@
+// A group of two in one thread, for tests of who reduces what and when.
+#pragma once
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace mcpp {
+
+/// Rank 0 of two, whose peer always has the same numbers: a sum doubles them. Sums take effect in wait() only, so that
+/// a reduction nobody waits for is noticed; the sizes of all reductions are kept in the order they were started.
+class MirrorCommunicator final : public Communicator {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  Work all_reduce(Tensor& t, ReduceOp) override {
+    started.push_back(t.numel());
+    return Work([t]() mutable {
+      on_float(t.dtype(), [&]<class T>() {
+        for (i64 i = 0; i < t.numel(); ++i) t.data<T>()[i] = from_double<T>(2 * to_double(t.data<T>()[i]));
+      });
+    });
+  }
+  Work all_gather(const Tensor&, Tensor&) override { return unused(); }
+  Work reduce_scatter(const Tensor&, Tensor&) override { return unused(); }
+  Work broadcast(Tensor&, int) override { return unused(); }
+  Work all_to_all(const Tensor&, Tensor&) override { return unused(); }
+  Work send(const Tensor&, int) override { return unused(); }
+  Work recv(Tensor&, int) override { return unused(); }
+  void barrier() override {}
+  std::unique_ptr<Communicator> split(int, int) override { return nullptr; }
+  void abort(int) noexcept override {}
+
+  std::vector<i64> started;
+
+ private:
+  static Work unused() { fail(ExitCode::Internal, "the mirror only knows all_reduce"); }
+};
+
+}  // namespace mcpp
