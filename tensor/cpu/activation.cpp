@@ -1,0 +1,143 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tensor/cpu/activation.cpp"
+#include "hwy/foreach_target.h"
+#include "tensor/cpu/math-inl.h"
+#include "tensor/cpu/parallel.h"
+#include "tensor/kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mcpp::HWY_NAMESPACE {
+
+/// f(x) and df/dx.
+template <class V>
+struct ValueAndSlope {
+  V value, slope;
+};
+
+/// x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3); the bracket is the logistic function of 2 u.
+template <class D>
+HWY_INLINE ValueAndSlope<hn::Vec<D>> evaluate(std::integral_constant<Activation, Activation::Gelu>, D d, hn::Vec<D> x) {
+  using L = hn::TFromD<D>;
+  constexpr double kLinear = 1.5957691216057308, kCubic = kLinear * 0.044715;  // of 2 u
+  const auto x2 = hn::Mul(x, x), linear = hn::Set(d, static_cast<L>(kLinear));
+  const auto s = logistic(d, hn::Mul(x, hn::MulAdd(x2, hn::Set(d, static_cast<L>(kCubic)), linear)));
+  const auto inner = hn::MulAdd(x2, hn::Set(d, static_cast<L>(3 * kCubic)), linear);
+  const auto value = hn::Mul(x, s.value);
+  return {value, hn::MulAdd(hn::Mul(value, s.complement), inner, s.value)};
+}
+
+/// x P(X <= x) for a standard normal X.
+template <class D>
+HWY_INLINE ValueAndSlope<hn::Vec<D>> evaluate(std::integral_constant<Activation, Activation::GeluErf>, D d,
+                                              hn::Vec<D> x) {
+  const auto p = normal(d, x);
+  return {hn::Mul(x, p.cdf), hn::MulAdd(x, p.density, p.cdf)};
+}
+
+/// max(x, 0)^2. Compared rather than Max, which loses a NaN on some processors.
+template <class D>
+HWY_INLINE ValueAndSlope<hn::Vec<D>> evaluate(std::integral_constant<Activation, Activation::SquaredRelu>, D d,
+                                              hn::Vec<D> x) {
+  const auto positive = hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);
+  return {hn::Mul(positive, positive), hn::Add(positive, positive)};
+}
+
+/// The gate of SwiGLU: silu(x) = x / (1 + exp(-x)).
+template <class D>
+HWY_INLINE ValueAndSlope<hn::Vec<D>> evaluate(std::integral_constant<Activation, Activation::SwiGlu>, D d,
+                                              hn::Vec<D> x) {
+  const auto s = logistic(d, x);
+  const auto value = hn::Mul(x, s.value);
+  return {value, hn::MulAdd(value, s.complement, s.value)};
+}
+
+/// Calls f.template operator()<T>(kind) with the element type and the activation as types.
+template <class F>
+void on_activation(DType dtype, Activation a, F&& f) {
+  on_float(dtype, [&]<class T>() {
+    switch (a) {
+      case Activation::Gelu:
+        return f.template operator()<T>(std::integral_constant<Activation, Activation::Gelu>());
+      case Activation::GeluErf:
+        return f.template operator()<T>(std::integral_constant<Activation, Activation::GeluErf>());
+      case Activation::SquaredRelu:
+        return f.template operator()<T>(std::integral_constant<Activation, Activation::SquaredRelu>());
+      case Activation::SwiGlu:
+        return f.template operator()<T>(std::integral_constant<Activation, Activation::SwiGlu>());
+    }
+  });
+}
+
+/// x[i] + bias[i], or x[i] when there is no bias.
+template <class D, class T>
+HWY_INLINE hn::Vec<D> biased(D d, const T* x, const T* bias, i64 i, auto lanes) {
+  const auto v = load(d, x + i, lanes);
+  return bias ? hn::Add(v, load(d, bias + i, lanes)) : v;
+}
+
+void activation(Activation a, const Tensor& x, const Tensor* bias, Tensor& y) {
+  on_activation(x.dtype(), a, [&]<class T>(auto kind) {
+    const LaneTag<T> d;
+    const i64 f = is_gated(kind.value) ? x.dim(-1) / 2 : x.dim(-1), width = x.dim(-1);
+    const T *xs = x.data<T>(), *b = bias ? bias->data<T>() : nullptr;
+    T* ys = y.data<T>();
+    parallel_for(cpu(x), row_count(x), rows_per_piece(width), [=](i64 begin, i64 end) {
+      for (i64 r = begin; r < end; ++r) {
+        const T* row = xs + r * width;
+        sweep(d, 0, f, [=, to = ys + r * f](i64 i, auto lanes) {
+          auto value = evaluate(kind, d, biased(d, row, b, i, lanes)).value;
+          if constexpr (is_gated(kind.value)) value = hn::Mul(value, biased(d, row, b, f + i, lanes));
+          store(value, d, to + i, lanes);
+        });
+      }
+    });
+  });
+}
+
+void activation_backward(Activation a, const Tensor& dy, const Tensor& x, const Tensor* bias, Tensor& dx) {
+  on_activation(x.dtype(), a, [&]<class T>(auto kind) {
+    const LaneTag<T> d;
+    const i64 f = is_gated(kind.value) ? x.dim(-1) / 2 : x.dim(-1), width = x.dim(-1);
+    const T *dys = dy.data<T>(), *xs = x.data<T>(), *b = bias ? bias->data<T>() : nullptr;
+    T* dxs = dx.data<T>();
+    parallel_for(cpu(x), row_count(x), rows_per_piece(width), [=](i64 begin, i64 end) {
+      for (i64 r = begin; r < end; ++r) {
+        const T *row = xs + r * width, *from = dys + r * f;
+        sweep(d, 0, f, [=, to = dxs + r * width](i64 i, auto lanes) {
+          const auto gradient = load(d, from + i, lanes);
+          const auto gate = evaluate(kind, d, biased(d, row, b, i, lanes));
+          if constexpr (is_gated(kind.value)) {
+            const auto up = biased(d, row, b, f + i, lanes);
+            store(hn::Mul(hn::Mul(gradient, up), gate.slope), d, to + i, lanes);
+            store(hn::Mul(gradient, gate.value), d, to + f + i, lanes);
+          } else {
+            store(hn::Mul(gradient, gate.slope), d, to + i, lanes);
+          }
+        });
+      }
+    });
+  });
+}
+
+}  // namespace mcpp::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mcpp {
+
+HWY_EXPORT(activation);
+HWY_EXPORT(activation_backward);
+
+template <>
+void Kernels<DeviceType::Cpu>::activation(Activation a, const Tensor& x, const Tensor* bias, Tensor& y) {
+  HWY_DYNAMIC_DISPATCH(activation)(a, x, bias, y);
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::activation_backward(Activation a, const Tensor& dy, const Tensor& x, const Tensor* bias,
+                                                   Tensor& dx) {
+  HWY_DYNAMIC_DISPATCH(activation_backward)(a, dy, x, bias, dx);
+}
+
+}  // namespace mcpp
+#endif  // HWY_ONCE

@@ -1,0 +1,117 @@
+// Softmax cross entropy over a row as wide as the vocabulary: what each direction reads, it reads from memory once.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tensor/cpu/cross_entropy.cpp"
+#include <cmath>
+
+#include "hwy/foreach_target.h"
+#include "tensor/cpu/math-inl.h"
+#include "tensor/cpu/parallel.h"
+#include "tensor/kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mcpp::HWY_NAMESPACE {
+
+template <class L>
+struct RowStats {
+  L largest = -std::numeric_limits<L>::infinity();
+  L sum_exp = 0;
+};
+
+/// In blocks that stay in the first cache: the block's largest element, then its sum, rescaling the sum so far when
+/// the largest grew. Milakov, Gimelshein, "Online normalizer calculation for softmax", 2018.
+template <class T>
+RowStats<Lane<T>> stats_of_row(const T* x, i64 count) {
+  constexpr i64 kBlock = 4096;
+  const LaneTag<T> d;
+  RowStats<Lane<T>> stats;
+  for (i64 begin = 0; begin < count; begin += kBlock) {
+    const i64 end = std::min(count, begin + kBlock);
+    const auto largest = std::max(stats.largest, largest_of(d, x + begin, end - begin));
+    // While all are -infinity nothing may be subtracted, lest exp(-inf + inf) makes NaN of 0.
+    const auto shift = std::isinf(largest) && largest < 0 ? Lane<T>{0} : largest;
+    const auto shifts = hn::Set(d, shift);
+    Sum<LaneTag<T>> sum;
+    sweep_slots(d, begin, end, [&](i64 i, auto lanes, int slot) {
+      const auto e = exp_of(d, hn::Sub(load(d, x + i, lanes), shifts));
+      sum.add(used_or(d, e, hn::Zero(d), lanes), slot);
+    });
+    stats.sum_exp = stats.sum_exp * std::exp(stats.largest - shift) + sum.total();
+    stats.largest = largest;
+  }
+  return stats;
+}
+
+void cross_entropy_stats(const Tensor& logits, const Tensor& targets, i64 first_row, i64 valid_columns, Tensor& largest,
+                         Tensor& sum_exp, Tensor& target_logit) {
+  on_float(logits.dtype(), [&]<class T>() {
+    const i64 n = logits.dim(1);
+    const T* x = logits.data<T>();
+    const i32* ids = targets.data<i32>();
+    auto *largests = largest.data<Lane<T>>(), *sums = sum_exp.data<Lane<T>>(), *hits = target_logit.data<Lane<T>>();
+    parallel_for(cpu(logits), logits.dim(0), rows_per_piece(n), [=](i64 begin, i64 end) {
+      for (i64 r = begin; r < end; ++r) {
+        const RowStats<Lane<T>> stats = stats_of_row(x + r * n, valid_columns);
+        const i64 target = ids[r] - first_row;
+        largests[r] = stats.largest;
+        sums[r] = stats.sum_exp;
+        hits[r] = ids[r] >= 0 && target >= 0 && target < n ? static_cast<Lane<T>>(x[r * n + target]) : Lane<T>{0};
+      }
+    });
+  });
+}
+
+/// x = exp(x - lse) scale, less `scale` at `target` when that is one of the `count` columns.
+template <class T>
+void gradient_of_row(T* x, i64 count, i64 target, Lane<T> lse, Lane<T> scale) {
+  const LaneTag<T> d;
+  const auto gradient = [=](auto v, Lane<T> hit) {
+    const auto p = exp_of(d, hn::Sub(v, hn::Set(d, lse)));
+    return hn::Mul(hn::Sub(p, hn::Set(d, hit)), hn::Set(d, scale));
+  };
+  const bool has_target = target >= 0 && target < count;
+  const auto at_target = has_target ? gradient(load(d, x + target, Part{1}), 1) : hn::Zero(d);
+  sweep(d, 0, count, [=](i64 i, auto lanes) { store(gradient(load(d, x + i, lanes), 0), d, x + i, lanes); });
+  if (has_target) store(at_target, d, x + target, Part{1});
+}
+
+void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row, i64 valid_columns, const Tensor& lse,
+                            double scale) {
+  on_float(logits.dtype(), [&]<class T>() {
+    const i64 n = logits.dim(1);
+    T* x = logits.data<T>();
+    const i32* ids = targets.data<i32>();
+    const auto* lses = lse.data<Lane<T>>();
+    parallel_for(cpu(logits), logits.dim(0), rows_per_piece(n), [=](i64 begin, i64 end) {
+      for (i64 r = begin; r < end; ++r) {
+        const i64 count = ids[r] < 0 ? 0 : std::clamp<i64>(valid_columns, 0, n);
+        gradient_of_row(x + r * n, count, ids[r] - first_row, lses[r], static_cast<Lane<T>>(scale));
+        std::fill(x + r * n + count, x + (r + 1) * n, T{});
+      }
+    });
+  });
+}
+
+}  // namespace mcpp::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mcpp {
+
+HWY_EXPORT(cross_entropy_stats);
+HWY_EXPORT(cross_entropy_gradient);
+
+template <>
+void Kernels<DeviceType::Cpu>::cross_entropy_stats(const Tensor& logits, const Tensor& targets, i64 first_row,
+                                                   i64 valid_columns, Tensor& largest, Tensor& sum_exp,
+                                                   Tensor& target_logit) {
+  HWY_DYNAMIC_DISPATCH(cross_entropy_stats)(logits, targets, first_row, valid_columns, largest, sum_exp, target_logit);
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row,
+                                                      i64 valid_columns, const Tensor& lse, double scale) {
+  HWY_DYNAMIC_DISPATCH(cross_entropy_gradient)(logits, targets, first_row, valid_columns, lse, scale);
+}
+
+}  // namespace mcpp
+#endif  // HWY_ONCE

@@ -1,0 +1,69 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tensor/cpu/dropout.cpp"
+#include "hwy/foreach_target.h"
+#include "tensor/cpu/parallel.h"
+#include "tensor/cpu/philox-inl.h"
+#include "tensor/kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mcpp::HWY_NAMESPACE {
+
+/// Calls f(i, lanes, factor) over one row of n elements, factor being what dropout multiplies them by.
+template <class D, class F>
+HWY_INLINE void sweep_dropped(D d, const Dropout& dropout, i64 row, i64 n, F&& f) {
+  const DropoutFactor<D> factor(dropout.p);
+  const i64 batch = static_cast<i64>(dropout.samples.size());
+  const i64 sample = dropout.samples[static_cast<std::size_t>(row % batch)];
+  RandomRow random(dropout.key, dropout_counter(sample, dropout.first_position + row / batch, 0));
+  for (i64 begin = 0; begin < n; begin += RandomRow::kCapacity) {
+    const i64 end = std::min(n, begin + RandomRow::kCapacity);
+    const u32* words = random.window(dropout.first_column + begin, end - begin);
+    sweep(d, begin, end, [&](i64 i, auto lanes) { f(i, lanes, factor.of(d, words + (i - begin))); });
+  }
+}
+
+/// y = residual + dropout(x + bias); bias and residual may be null.
+void apply_dropout(const Tensor& x, const Tensor* bias, const Tensor* residual, const Dropout& dropout, Tensor& y) {
+  on_float(x.dtype(), [&]<class T>() {
+    const LaneTag<T> d;
+    const i64 n = x.dim(-1);
+    const T *xs = x.data<T>(), *b = bias ? bias->data<T>() : nullptr, *rs = residual ? residual->data<T>() : nullptr;
+    T* ys = y.data<T>();
+    const auto apply = [=](i64 row, i64 i, auto lanes, auto factor) {
+      auto v = load(d, xs + row * n + i, lanes);
+      if (b) v = hn::Add(v, load(d, b + i, lanes));
+      v = rs ? hn::MulAdd(v, factor, load(d, rs + row * n + i, lanes)) : hn::Mul(v, factor);
+      store(v, d, ys + row * n + i, lanes);
+    };
+    parallel_for(cpu(x), row_count(x), rows_per_piece(n), [&](i64 begin, i64 end) {
+      for (i64 r = begin; r < end; ++r) {
+        if (dropout.p > 0)
+          sweep_dropped(d, dropout, r, n, [&](i64 i, auto lanes, auto factor) { apply(r, i, lanes, factor); });
+        else
+          sweep(d, 0, n, [&](i64 i, auto lanes) { apply(r, i, lanes, hn::Set(d, Lane<T>{1})); });
+      }
+    });
+  });
+}
+
+}  // namespace mcpp::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mcpp {
+
+HWY_EXPORT(apply_dropout);
+
+template <>
+void Kernels<DeviceType::Cpu>::bias_dropout_add(const Tensor& x, const Tensor* bias, const Tensor& residual,
+                                                const Dropout& dropout, Tensor& y) {
+  HWY_DYNAMIC_DISPATCH(apply_dropout)(x, bias, &residual, dropout, y);
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::dropout(const Tensor& x, const Dropout& dropout, Tensor& y) {
+  HWY_DYNAMIC_DISPATCH(apply_dropout)(x, nullptr, nullptr, dropout, y);
+}
+
+}  // namespace mcpp
+#endif  // HWY_ONCE

@@ -1,0 +1,174 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tensor/cpu/elementwise.cpp"
+#include "hwy/foreach_target.h"
+#include "tensor/cpu/parallel.h"
+#include "tensor/cpu/partial_sums-inl.h"
+#include "tensor/cpu/simd-inl.h"
+#include "tensor/kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mcpp::HWY_NAMESPACE {
+
+template <class From, class To>
+void convert(const Tensor& src, Tensor& dst) {
+  using Wider = std::conditional_t<std::is_same_v<From, double>, From, To>;
+  const LaneTag<Wider> d;
+  const From* from = src.data<From>();
+  To* to = dst.data<To>();
+  parallel_for(cpu(dst), dst.numel(), kElementsPerPiece, [=](i64 begin, i64 end) {
+    sweep(d, begin, end, [=](i64 i, auto lanes) { store(load(d, from + i, lanes), d, to + i, lanes); });
+  });
+}
+
+void copy(const Tensor& src, Tensor& dst) {
+  if (src.dtype() == dst.dtype()) {
+    const auto* from = static_cast<const std::byte*>(src.raw());
+    auto* to = static_cast<std::byte*>(dst.raw());
+    parallel_for(cpu(dst), dst.bytes(), 4 * kElementsPerPiece,
+                 [=](i64 begin, i64 end) { std::memcpy(to + begin, from + begin, end - begin); });
+    return;
+  }
+  on_float(src.dtype(), [&]<class From>() { on_float(dst.dtype(), [&]<class To>() { convert<From, To>(src, dst); }); });
+}
+
+void scale(Tensor& x, double factor) {
+  on_float(x.dtype(), [&]<class T>() {
+    const LaneTag<T> d;
+    T* data = x.data<T>();
+    const auto factors = static_cast<Lane<T>>(factor);
+    parallel_for(cpu(x), x.numel(), kElementsPerPiece, [=](i64 begin, i64 end) {
+      sweep(d, begin, end, [=](i64 i, auto lanes) {
+        store(hn::Mul(load(d, data + i, lanes), hn::Set(d, factors)), d, data + i, lanes);
+      });
+    });
+  });
+}
+
+void add_to(const Tensor& x, Tensor& y) {
+  on_float(x.dtype(), [&]<class T>() {
+    const LaneTag<T> d;
+    const T* from = x.data<T>();
+    T* to = y.data<T>();
+    parallel_for(cpu(y), y.numel(), kElementsPerPiece, [=](i64 begin, i64 end) {
+      sweep(d, begin, end, [=](i64 i, auto lanes) {
+        store(hn::Add(load(d, to + i, lanes), load(d, from + i, lanes)), d, to + i, lanes);
+      });
+    });
+  });
+}
+
+/// Widened to fp64 before squaring, so that neither range nor rounding matter; memory is still the slower part.
+double sum_of_squares(const Tensor& x) {
+  std::vector<double> pieces(static_cast<std::size_t>(piece_count(x.numel(), kElementsPerPiece)));
+  on_float(x.dtype(), [&]<class T>() {
+    const LaneTag<double> d;
+    const T* data = x.data<T>();
+    parallel_for(cpu(x), x.numel(), kElementsPerPiece, [&](i64 begin, i64 end) {
+      Sum<LaneTag<double>> sum;
+      sweep_slots(d, begin, end, [&](i64 i, auto lanes, int slot) {
+        const auto v = load(d, data + i, lanes);
+        sum.add_product(v, v, slot);
+      });
+      pieces[static_cast<std::size_t>(begin / kElementsPerPiece)] = sum.total();
+    });
+  });
+  double total = 0;
+  for (double piece : pieces) total += piece;
+  return total;
+}
+
+/// sums[n] = the sum of `rows` rows, eight at a time: as many streams as memory likes, and few passes over `sums`.
+template <class T>
+void sum_rows(const T* x, i64 rows, i64 n, Lane<T>* sums) {
+  const LaneTag<T> d;
+  const auto add = [=](const T* first, i64 count, float beta) {
+    sweep(d, 0, n, [=](i64 i, auto lanes) {
+      auto sum = previous(d, sums + i, beta, lanes);
+      for (i64 r = 0; r < count; ++r) sum = hn::Add(sum, load(d, first + r * n + i, lanes));
+      store(sum, d, sums + i, lanes);
+    });
+  };
+  i64 row = 0;
+  for (; row + 8 <= rows; row += 8) add(x + row * n, 8, row == 0 ? 0.0f : 1.0f);
+  if (row < rows) add(x + row * n, rows - row, row == 0 ? 0.0f : 1.0f);
+}
+
+void column_sum(const Tensor& dy, Tensor& db, float beta) {
+  on_float(dy.dtype(), [&]<class T>() {
+    const i64 n = dy.dim(-1), rows = row_count(dy);
+    const PartialSums<Lane<T>> partial(rows, n, db);
+    const T* x = dy.data<T>();
+    parallel_for(cpu(dy), rows, partial.rows_per_piece,
+                 [&](i64 begin, i64 end) { sum_rows(x + begin * n, end - begin, n, partial.of_row(begin)); });
+    partial.add_to(db, 0, beta);
+  });
+}
+
+void add_bias(Tensor& x, const Tensor& bias) {
+  on_float(x.dtype(), [&]<class T>() {
+    const LaneTag<T> d;
+    const i64 n = x.dim(-1), rows = row_count(x);
+    T* data = x.data<T>();
+    const T* b = bias.data<T>();
+    parallel_for(cpu(x), rows, rows_per_piece(n), [=](i64 begin, i64 end) {
+      for (i64 r = begin; r < end; ++r) {
+        sweep(d, 0, n, [=, row = data + r * n](i64 i, auto lanes) {
+          store(hn::Add(load(d, row + i, lanes), load(d, b + i, lanes)), d, row + i, lanes);
+        });
+      }
+    });
+  });
+}
+
+}  // namespace mcpp::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mcpp {
+
+HWY_EXPORT(copy);
+HWY_EXPORT(scale);
+HWY_EXPORT(add_to);
+HWY_EXPORT(sum_of_squares);
+HWY_EXPORT(column_sum);
+HWY_EXPORT(add_bias);
+
+template <>
+void Kernels<DeviceType::Cpu>::fill_zero(Tensor& x) {
+  auto* data = static_cast<std::byte*>(x.raw());
+  parallel_for(cpu(x), x.bytes(), 4 * kElementsPerPiece,
+               [=](i64 begin, i64 end) { std::memset(data + begin, 0, end - begin); });
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::copy(const Tensor& src, Tensor& dst) {
+  HWY_DYNAMIC_DISPATCH(copy)(src, dst);
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::scale(Tensor& x, double factor) {
+  HWY_DYNAMIC_DISPATCH(scale)(x, factor);
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::add_to(const Tensor& x, Tensor& y) {
+  HWY_DYNAMIC_DISPATCH(add_to)(x, y);
+}
+
+template <>
+double Kernels<DeviceType::Cpu>::sum_of_squares(const Tensor& x) {
+  return HWY_DYNAMIC_DISPATCH(sum_of_squares)(x);
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::column_sum(const Tensor& dy, Tensor& db, float beta) {
+  HWY_DYNAMIC_DISPATCH(column_sum)(dy, db, beta);
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::add_bias(Tensor& x, const Tensor& bias) {
+  HWY_DYNAMIC_DISPATCH(add_bias)(x, bias);
+}
+
+}  // namespace mcpp
+#endif  // HWY_ONCE

@@ -1,0 +1,133 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tensor/cpu/embedding.cpp"
+#include <numeric>
+
+#include "hwy/foreach_target.h"
+#include "tensor/cpu/parallel.h"
+#include "tensor/cpu/simd-inl.h"
+#include "tensor/kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mcpp::HWY_NAMESPACE {
+
+/// to[n] = beta to + row; with row null, beta to.
+template <class T>
+void add_row(const T* row, Lane<T>* to, i64 n, float beta) {
+  const LaneTag<T> d;
+  if (!row && beta == 1) return;
+  sweep(d, 0, n, [=](i64 i, auto lanes) {
+    const auto old = previous(d, to + i, beta, lanes);
+    store(row ? hn::Add(old, load(d, row + i, lanes)) : old, d, to + i, lanes);
+  });
+}
+
+/// The positions in `tokens` that fall in rows [first, first + rows), ordered by token and then by position.
+std::vector<i64> sorted_by_token(const Tensor& tokens, i64 first, i64 rows) {
+  const i32* ids = tokens.data<i32>();
+  std::vector<i64> order;
+  for (i64 t = 0; t < tokens.numel(); ++t) {
+    if (ids[t] >= first && ids[t] < first + rows) order.push_back(t);
+  }
+  std::stable_sort(order.begin(), order.end(), [=](i64 a, i64 b) { return ids[a] < ids[b]; });
+  return order;
+}
+
+void embedding_backward(const Tensor& dy, const Tensor& tokens, i64 first_row, Tensor& dtable, float beta) {
+  on_float(dy.dtype(), [&]<class T>() {
+    const i64 rows = dtable.dim(0), n = dtable.dim(1);
+    const std::vector<i64> order = sorted_by_token(tokens, first_row, rows);
+    const i32* ids = tokens.data<i32>();
+    const T* from = dy.data<T>();
+    auto* to = dtable.data<Lane<T>>();
+    // Threads own rows of the table, and every row takes its tokens in order.
+    parallel_for(cpu(dy), rows, rows_per_piece(n), [&](i64 begin, i64 end) {
+      auto next = std::lower_bound(order.begin(), order.end(), first_row + begin,
+                                   [&](i64 position, i64 id) { return ids[position] < id; });
+      for (i64 r = begin; r < end; ++r) {
+        bool is_fresh = true;
+        for (; next != order.end() && ids[*next] == first_row + r; ++next, is_fresh = false)
+          add_row(from + *next * n, to + r * n, n, is_fresh ? beta : 1.0f);
+        if (is_fresh) add_row(static_cast<const T*>(nullptr), to + r * n, n, beta);
+      }
+    });
+  });
+}
+
+void add_positions(Tensor& y, const Tensor& table, i64 first_position) {
+  on_float(y.dtype(), [&]<class T>() {
+    const LaneTag<T> d;
+    const i64 batch = y.dim(1), n = y.dim(2);
+    const T* from = table.data<T>() + first_position * n;
+    T* to = y.data<T>();
+    parallel_for(cpu(y), row_count(y), rows_per_piece(n), [=](i64 begin, i64 end) {
+      for (i64 r = begin; r < end; ++r) {
+        sweep(d, 0, n, [row = to + r * n, position = from + r / batch * n, d](i64 i, auto lanes) {
+          store(hn::Add(load(d, row + i, lanes), load(d, position + i, lanes)), d, row + i, lanes);
+        });
+      }
+    });
+  });
+}
+
+void add_positions_backward(const Tensor& dy, i64 first_position, Tensor& dtable, float beta) {
+  on_float(dy.dtype(), [&]<class T>() {
+    const i64 seq = dy.dim(0), batch = dy.dim(1), n = dy.dim(2);
+    const T* from = dy.data<T>();
+    auto* to = dtable.data<Lane<T>>();
+    parallel_for(cpu(dy), dtable.dim(0), rows_per_piece(n * std::max<i64>(1, batch)), [=](i64 begin, i64 end) {
+      for (i64 r = begin; r < end; ++r) {
+        const i64 s = r - first_position;
+        const bool is_used = s >= 0 && s < seq && batch > 0;
+        add_row(is_used ? from + s * batch * n : nullptr, to + r * n, n, beta);
+        for (i64 b = 1; is_used && b < batch; ++b) add_row(from + (s * batch + b) * n, to + r * n, n, 1);
+      }
+    });
+  });
+}
+
+}  // namespace mcpp::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mcpp {
+
+HWY_EXPORT(embedding_backward);
+HWY_EXPORT(add_positions);
+HWY_EXPORT(add_positions_backward);
+
+template <>
+void Kernels<DeviceType::Cpu>::embedding(const Tensor& tokens, const Tensor& table, i64 first_row, Tensor& y) {
+  const i64 rows = table.dim(0), row_bytes = table.dim(1) * size_of(table.dtype());
+  const i32* ids = tokens.data<i32>();
+  const auto* from = static_cast<const std::byte*>(table.raw());
+  auto* to = static_cast<std::byte*>(y.raw());
+  parallel_for(cpu(y), tokens.numel(), rows_per_piece(table.dim(1)), [=](i64 begin, i64 end) {
+    for (i64 t = begin; t < end; ++t) {
+      const i64 row = ids[t] - first_row;
+      if (row >= 0 && row < rows)
+        std::memcpy(to + t * row_bytes, from + row * row_bytes, row_bytes);
+      else
+        std::memset(to + t * row_bytes, 0, row_bytes);
+    }
+  });
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::embedding_backward(const Tensor& dy, const Tensor& tokens, i64 first_row, Tensor& dtable,
+                                                  float beta) {
+  HWY_DYNAMIC_DISPATCH(embedding_backward)(dy, tokens, first_row, dtable, beta);
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::add_positions(Tensor& y, const Tensor& table, i64 first_position) {
+  HWY_DYNAMIC_DISPATCH(add_positions)(y, table, first_position);
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::add_positions_backward(const Tensor& dy, i64 first_position, Tensor& dtable,
+                                                      float beta) {
+  HWY_DYNAMIC_DISPATCH(add_positions_backward)(dy, first_position, dtable, beta);
+}
+
+}  // namespace mcpp
+#endif  // HWY_ONCE

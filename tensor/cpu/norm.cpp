@@ -1,0 +1,179 @@
+// LayerNorm and RMSNorm. A row is small enough for the first or second cache, so each is read from memory once however
+// many sweeps its statistics take.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tensor/cpu/norm.cpp"
+#include <cmath>
+
+#include "hwy/foreach_target.h"
+#include "tensor/cpu/parallel.h"
+#include "tensor/cpu/partial_sums-inl.h"
+#include "tensor/cpu/simd-inl.h"
+#include "tensor/kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mcpp::HWY_NAMESPACE {
+
+/// The mean of f(i, lanes) over [0, n); f may leave anything in unused lanes.
+template <class D, class F>
+HWY_INLINE hn::TFromD<D> mean_of(D d, i64 n, F&& f) {
+  Sum<D> sum;
+  sweep_slots(d, 0, n,
+              [&](i64 i, auto lanes, int slot) { sum.add(used_or(d, f(i, lanes), hn::Zero(d), lanes), slot); });
+  return sum.total() / static_cast<hn::TFromD<D>>(n);
+}
+
+template <class L>
+L inverse_root(L variance, double eps) {
+  return 1 / std::sqrt(variance + static_cast<L>(eps));
+}
+
+void layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps, Tensor& y, Tensor& mean, Tensor& rstd) {
+  on_float(x.dtype(), [&]<class T>() {
+    const LaneTag<T> d;
+    const i64 n = x.dim(-1);
+    const T *xs = x.data<T>(), *ws = w.data<T>(), *bs = b.data<T>();
+    T* ys = y.data<T>();
+    auto *means = mean.data<Lane<T>>(), *rstds = rstd.data<Lane<T>>();
+    const auto normalize_row = [=](const T* from, T* to, Lane<T>& m, Lane<T>& inverse) {
+      m = mean_of(d, n, [=](i64 i, auto lanes) { return load(d, from + i, lanes); });
+      const auto center = hn::Set(d, m);
+      inverse = inverse_root(mean_of(d, n,
+                                     [=](i64 i, auto lanes) {
+                                       const auto v = hn::Sub(load(d, from + i, lanes), center);
+                                       return hn::Mul(v, v);
+                                     }),
+                             eps);
+      const auto scale = hn::Set(d, inverse);
+      sweep(d, 0, n, [=](i64 i, auto lanes) {
+        const auto xhat = hn::Mul(hn::Sub(load(d, from + i, lanes), center), scale);
+        store(hn::MulAdd(xhat, load(d, ws + i, lanes), load(d, bs + i, lanes)), d, to + i, lanes);
+      });
+    };
+    parallel_for(cpu(x), row_count(x), rows_per_piece(n), [=](i64 begin, i64 end) {
+      for (i64 r = begin; r < end; ++r) normalize_row(xs + r * n, ys + r * n, means[r], rstds[r]);
+    });
+  });
+}
+
+void rms_norm(const Tensor& x, const Tensor& w, double eps, Tensor& y, Tensor& rstd) {
+  on_float(x.dtype(), [&]<class T>() {
+    const LaneTag<T> d;
+    const i64 n = x.dim(-1);
+    const T *xs = x.data<T>(), *ws = w.data<T>();
+    T* ys = y.data<T>();
+    auto* rstds = rstd.data<Lane<T>>();
+    const auto normalize_row = [=](const T* from, T* to, Lane<T>& inverse) {
+      inverse = inverse_root(mean_of(d, n,
+                                     [=](i64 i, auto lanes) {
+                                       const auto v = load(d, from + i, lanes);
+                                       return hn::Mul(v, v);
+                                     }),
+                             eps);
+      const auto scale = hn::Set(d, inverse);
+      sweep(d, 0, n, [=](i64 i, auto lanes) {
+        store(hn::Mul(hn::Mul(load(d, from + i, lanes), scale), load(d, ws + i, lanes)), d, to + i, lanes);
+      });
+    };
+    parallel_for(cpu(x), row_count(x), rows_per_piece(n), [=](i64 begin, i64 end) {
+      for (i64 r = begin; r < end; ++r) normalize_row(xs + r * n, ys + r * n, rstds[r]);
+    });
+  });
+}
+
+/// What the backward pass of either norm reads of one row; without a mean (RMSNorm) center is 0.
+template <class T>
+struct BackwardRow {
+  const T *dy, *x, *w;
+  Lane<T> center, rstd;
+  i64 n;
+  bool has_mean;
+
+  template <class D>
+  HWY_INLINE hn::Vec<D> xhat(D d, i64 i, auto lanes) const {
+    return hn::Mul(hn::Sub(load(d, x + i, lanes), hn::Set(d, center)), hn::Set(d, rstd));
+  }
+};
+
+/// dx = rstd (g - mean(g) - xhat mean(g xhat)) with g = dy w, where mean(g) belongs to LayerNorm only; dw += dy xhat
+/// and db += dy, or = in a piece's first row.
+template <class T>
+void backward_row(const BackwardRow<T>& row, T* dx, bool add_to_dx, Lane<T>* dw, Lane<T>* db, float beta) {
+  const LaneTag<T> d;
+  Sum<LaneTag<T>> sum_g, sum_gx;
+  sweep_slots(d, 0, row.n, [&](i64 i, auto lanes, int slot) {
+    // Unused lanes of dy and w read as 0, and so drop out of both sums.
+    const auto g = hn::Mul(load(d, row.dy + i, lanes), load(d, row.w + i, lanes));
+    sum_g.add(g, slot);
+    sum_gx.add_product(g, row.xhat(d, i, lanes), slot);
+  });
+  const auto mean_g = hn::Set(d, row.has_mean ? sum_g.total() / static_cast<Lane<T>>(row.n) : Lane<T>{0});
+  const auto mean_gx = hn::Set(d, sum_gx.total() / static_cast<Lane<T>>(row.n));
+  const auto rstd = hn::Set(d, row.rstd);
+  sweep(d, 0, row.n, [=, &row](i64 i, auto lanes) {
+    const auto dy = load(d, row.dy + i, lanes), xhat = row.xhat(d, i, lanes);
+    const auto centered = hn::Sub(hn::Mul(dy, load(d, row.w + i, lanes)), mean_g);
+    const auto old = add_to_dx ? load(d, dx + i, lanes) : hn::Zero(d);
+    store(hn::MulAdd(rstd, hn::NegMulAdd(xhat, mean_gx, centered), old), d, dx + i, lanes);
+    store(hn::MulAdd(dy, xhat, previous(d, dw + i, beta, lanes)), d, dw + i, lanes);
+    if (row.has_mean) store(hn::Add(dy, previous(d, db + i, beta, lanes)), d, db + i, lanes);
+  });
+}
+
+/// Both norms; mean and db are null for RMSNorm.
+void norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor* mean, const Tensor& rstd,
+                   Tensor& dx, bool add_to_dx, Tensor& dw, float beta_dw, Tensor* db, float beta_db) {
+  on_float(x.dtype(), [&]<class T>() {
+    const i64 n = x.dim(-1), rows = row_count(x);
+    const PartialSums<Lane<T>> partial(rows, mean ? 2 * n : n, dw);
+    const T *dys = dy.data<T>(), *xs = x.data<T>(), *ws = w.data<T>();
+    const auto *means = mean ? mean->data<Lane<T>>() : nullptr, *rstds = rstd.data<Lane<T>>();
+    T* dxs = dx.data<T>();
+    parallel_for(cpu(x), rows, partial.rows_per_piece, [&](i64 begin, i64 end) {
+      auto* sums = partial.of_row(begin);
+      for (i64 r = begin; r < end; ++r) {
+        const BackwardRow<T> row{dys + r * n, xs + r * n,      ws, means ? means[r] : Lane<T>{0}, rstds[r],
+                                 n,           means != nullptr};
+        backward_row(row, dxs + r * n, add_to_dx, sums, sums + n, r == begin ? 0.0f : 1.0f);
+      }
+    });
+    partial.add_to(dw, 0, beta_dw);
+    if (db) partial.add_to(*db, n, beta_db);
+  });
+}
+
+}  // namespace mcpp::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mcpp {
+
+HWY_EXPORT(layer_norm);
+HWY_EXPORT(rms_norm);
+HWY_EXPORT(norm_backward);
+
+template <>
+void Kernels<DeviceType::Cpu>::layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps, Tensor& y,
+                                          Tensor& mean, Tensor& rstd) {
+  HWY_DYNAMIC_DISPATCH(layer_norm)(x, w, b, eps, y, mean, rstd);
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w,
+                                                   const Tensor& mean, const Tensor& rstd, Tensor& dx, bool add_to_dx,
+                                                   Tensor& dw, float beta_dw, Tensor& db, float beta_db) {
+  HWY_DYNAMIC_DISPATCH(norm_backward)(dy, x, w, &mean, rstd, dx, add_to_dx, dw, beta_dw, &db, beta_db);
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::rms_norm(const Tensor& x, const Tensor& w, double eps, Tensor& y, Tensor& rstd) {
+  HWY_DYNAMIC_DISPATCH(rms_norm)(x, w, eps, y, rstd);
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd,
+                                                 Tensor& dx, bool add_to_dx, Tensor& dw, float beta_dw) {
+  HWY_DYNAMIC_DISPATCH(norm_backward)(dy, x, w, nullptr, rstd, dx, add_to_dx, dw, beta_dw, nullptr, 0.0f);
+}
+
+}  // namespace mcpp
+#endif  // HWY_ONCE

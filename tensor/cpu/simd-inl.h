@@ -1,0 +1,158 @@
+// Vectors of any supported element type as vectors of the type that math is done in: fp32 for float and BFloat16, fp64
+// for double. Compiled once per instruction level, as Highway's *-inl.h headers are.
+#if defined(MCPP_TENSOR_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MCPP_TENSOR_CPU_SIMD_INL_H_
+#undef MCPP_TENSOR_CPU_SIMD_INL_H_
+#else
+#define MCPP_TENSOR_CPU_SIMD_INL_H_
+#endif
+
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "hwy/highway.h"
+#include "tensor/dtype.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mcpp::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// The type that math on elements of type T is done in.
+template <class T>
+using Lane = std::conditional_t<std::is_same_v<T, double>, double, float>;
+/// Highway's descriptor of a full vector of Lane<T>.
+template <class T>
+using LaneTag = hn::ScalableTag<Lane<T>>;
+
+/// How many lanes of a vector are in use: all, or the first `count` at the end of a row. Kernels are written once as a
+/// lambda over either.
+struct Whole {};
+struct Part {
+  std::size_t count;
+};
+
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const hn::TFromD<D>* p, Whole) {
+  return hn::LoadU(d, p);
+}
+template <class D>
+requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE hn::Vec<D> load(D d, const BFloat16* p, Whole) {
+  const hn::Rebind<u32, D> wide;
+  const hn::Rebind<u16, D> narrow;
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(wide, hn::LoadU(narrow, reinterpret_cast<const u16*>(p)))));
+}
+template <class D, class T>
+requires(sizeof(hn::TFromD<D>) == 8 && sizeof(T) < 8) HWY_INLINE hn::Vec<D> load(D d, const T* p, Whole) {
+  return hn::PromoteTo(d, load(hn::Rebind<float, D>(), p, Whole()));
+}
+
+template <class D>
+HWY_INLINE void store(hn::Vec<D> v, D d, hn::TFromD<D>* p, Whole) {
+  hn::StoreU(v, d, p);
+}
+/// Rounds as BFloat16's constructor does.
+template <class D>
+requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE void store(hn::Vec<D> v, D, BFloat16* p, Whole) {
+  const hn::RebindToUnsigned<D> bits;
+  const hn::RebindToSigned<D> integers;
+  const hn::Rebind<u16, D> narrow;
+  const auto x = hn::BitCast(bits, v);
+  const auto high = hn::ShiftRight<16>(x);
+  const auto last_bit = hn::And(high, hn::Set(bits, 1));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(x, hn::Add(last_bit, hn::Set(bits, 0x7FFF))));
+  const auto quiet_nan = hn::Or(high, hn::Set(bits, 0x40));
+  const auto chosen = hn::IfThenElse(hn::RebindMask(bits, hn::IsNaN(v)), quiet_nan, rounded);
+  hn::StoreU(hn::DemoteTo(narrow, hn::BitCast(integers, chosen)), narrow, reinterpret_cast<u16*>(p));
+}
+template <class D, class T>
+requires(sizeof(hn::TFromD<D>) == 8 && sizeof(T) < 8) HWY_INLINE void store(hn::Vec<D> v, D, T* p, Whole) {
+  const hn::Rebind<float, D> narrow;
+  store(hn::DemoteTo(narrow, v), narrow, p, Whole());
+}
+
+/// Unused lanes read as 0.
+template <class D, class T>
+HWY_INLINE hn::Vec<D> load(D d, const T* p, Part part) {
+  T buffer[hn::MaxLanes(d)]{};
+  std::memcpy(buffer, p, part.count * sizeof(T));
+  return load(d, buffer, Whole());
+}
+template <class D, class T>
+HWY_INLINE void store(hn::Vec<D> v, D d, T* p, Part part) {
+  T buffer[hn::MaxLanes(d)];
+  store(v, d, buffer, Whole());
+  std::memcpy(p, buffer, part.count * sizeof(T));
+}
+
+/// v in used lanes, `other` in the rest.
+template <class D>
+HWY_INLINE hn::Vec<D> used_or(D, hn::Vec<D> v, hn::Vec<D>, Whole) {
+  return v;
+}
+template <class D>
+HWY_INLINE hn::Vec<D> used_or(D d, hn::Vec<D> v, hn::Vec<D> other, Part part) {
+  return hn::IfThenElse(hn::FirstN(d, part.count), v, other);
+}
+
+/// What an output holds before a sum is added: nothing for beta = 0, whatever the memory says.
+template <class D, class T>
+HWY_INLINE hn::Vec<D> previous(D d, const T* p, float beta, auto lanes) {
+  return beta == 0 ? hn::Zero(d) : hn::Mul(hn::Set(d, static_cast<hn::TFromD<D>>(beta)), load(d, p, lanes));
+}
+
+/// Calls f(i, lanes) for every vector of [begin, end), the last perhaps in part.
+template <class D, class F>
+HWY_INLINE void sweep(D d, i64 begin, i64 end, F&& f) {
+  const i64 step = static_cast<i64>(hn::Lanes(d));
+  i64 i = begin;
+  for (; i + step <= end; i += step) f(i, Whole());
+  if (i < end) f(i, Part{static_cast<std::size_t>(end - i)});
+}
+
+/// The same for reductions: f(i, lanes, slot), where slot is one of four accumulators, to overlap their latencies.
+template <class D, class F>
+HWY_INLINE void sweep_slots(D d, i64 begin, i64 end, F&& f) {
+  const i64 step = static_cast<i64>(hn::Lanes(d));
+  i64 i = begin;
+  for (; i + 4 * step <= end; i += 4 * step) {
+    f(i, Whole(), 0);
+    f(i + step, Whole(), 1);
+    f(i + 2 * step, Whole(), 2);
+    f(i + 3 * step, Whole(), 3);
+  }
+  for (; i + step <= end; i += step) f(i, Whole(), 0);
+  if (i < end) f(i, Part{static_cast<std::size_t>(end - i)}, 1);
+}
+
+/// Four vectors that together hold a sum.
+template <class D>
+struct Sum {
+  hn::Vec<D> slots[4];
+
+  HWY_INLINE Sum() {
+    for (auto& slot : slots) slot = hn::Zero(D());
+  }
+  HWY_INLINE void add(hn::Vec<D> v, int slot) { slots[slot] = hn::Add(slots[slot], v); }
+  HWY_INLINE void add_product(hn::Vec<D> a, hn::Vec<D> b, int slot) { slots[slot] = hn::MulAdd(a, b, slots[slot]); }
+  HWY_INLINE hn::TFromD<D> total() const {
+    return hn::GetLane(hn::SumOfLanes(D(), hn::Add(hn::Add(slots[0], slots[1]), hn::Add(slots[2], slots[3]))));
+  }
+};
+
+/// The largest of `count` elements, -infinity when there are none; NaN may or may not be seen.
+template <class D, class T>
+HWY_INLINE hn::TFromD<D> largest_of(D d, const T* x, i64 count) {
+  const auto lowest = hn::Set(d, -std::numeric_limits<hn::TFromD<D>>::infinity());
+  hn::Vec<D> slots[4] = {lowest, lowest, lowest, lowest};
+  sweep_slots(d, 0, count, [&](i64 i, auto lanes, int slot) {
+    slots[slot] = hn::Max(slots[slot], used_or(d, load(d, x + i, lanes), lowest, lanes));
+  });
+  return hn::GetLane(hn::MaxOfLanes(d, hn::Max(hn::Max(slots[0], slots[1]), hn::Max(slots[2], slots[3]))));
+}
+
+}  // namespace mcpp::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // MCPP_TENSOR_CPU_SIMD_INL_H_
