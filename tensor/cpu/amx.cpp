@@ -1,155 +1,155 @@
 #include "tensor/cpu/amx.h"
 
-#include "base/check.h"
-
-#if defined(__x86_64__) && defined(__linux__)
-
 #include <cpuid.h>
+#include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512bf16,amx-tile,amx-bf16")
-#include <immintrin.h>
+#include <algorithm>
+#include <dnnl.hpp>
 
-namespace mcpp::kernel::amx {
+#include "tensor/cpu/avx512.h"
+
+namespace mcpp::kernel {
 namespace {
 
-constexpr i64 kEdge = 16;  // rows of a tile register; each is 64 bytes: 16 fp32 or 32 bf16
-
-// The intrinsics of GCC 12 do not tell the compiler which memory they read.
-void finish_stores() {
-  asm volatile("" ::: "memory");
+bool cpu_has_amx_bf16() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & kAmxBf16) && (edx & kAmxTile);
 }
 
-bool processor_has_it() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-  constexpr unsigned kAvx512 = 1u << 16 | 1u << 30 | 1u << 31;  // F, BW, VL
-  constexpr unsigned kAmx = 1u << 22 | 1u << 24;                // BF16, TILE
-  if ((b & kAvx512) != kAvx512 || (d & kAmx) != kAmx) return false;
-  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5) != 0;  // AVX512_BF16
-}
-
-// Linux saves the tile registers only for processes that ask.
-bool system_allows_it() {
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+// Linux keeps the large tile state off until a process asks for it. Asking again is harmless.
+bool system_permits_tiles() {
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-// C[32, 32] in four tile registers.
-void multiply_32x32(const Operands& x, i64 k, bool accumulate) {
-  const i64 lda = x.lda * 2, ldb = x.ldb * 2, ldc = x.ldc * 4;  // in bytes
-  float* c1 = x.c + kEdge * x.ldc;
-  if (accumulate) {
-    _tile_loadd(0, x.c, ldc);
-    _tile_loadd(1, x.c + kEdge, ldc);
-    _tile_loadd(2, c1, ldc);
-    _tile_loadd(3, c1 + kEdge, ldc);
+}  // namespace
+
+bool amx_available() {
+  const auto limit = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  const auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_amx);
+  return (limit & needed) == needed && cpu_has_amx_bf16() && system_permits_tiles();
+}
+
+}  // namespace mcpp::kernel
+
+// Only the functions below are compiled for AMX: nothing that another file could share.
+// GCC 12 takes the undefined register that intrinsics start from for a mistake (its bug 105593).
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512bf16,amx-tile,amx-bf16")
+
+namespace mcpp::kernel {
+namespace {
+
+// What LDTILECFG reads: all eight tiles with 16 rows of 64 bytes.
+struct alignas(64) TileConfig {
+  u8 palette = 1, start_row = 0, reserved[14] = {};
+  u16 row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  u8 rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// GCC's tile loads do not say that they read memory. This keeps stores that they need before them.
+void order_memory() {
+  asm volatile("" ::: "memory");
+}
+
+void store_tile(const __m512i (&r)[16], BFloat16* out) {
+  for (int i = 0; i < 16; ++i) _mm512_store_si512(out + 32 * i, r[i]);
+}
+
+// One step of a panel from rows that are contiguous in k. As B, pairs of k trade places with columns.
+void pack_rows(PanelOf side, const BFloat16* x, i64 ld, i64 count, i64 depth, BFloat16* out) {
+  for (i64 tile = 0; tile < 2; ++tile) {
+    __m512i r[16];
+    for (i64 i = 0; i < 16; ++i) {
+      const bool exists = 16 * tile + i < count;
+      r[i] = exists ? _mm512_maskz_loadu_epi16(first32(depth), x + (16 * tile + i) * ld) : _mm512_setzero_si512();
+    }
+    if (side == PanelOf::B) transpose16(r);
+    store_tile(r, out + 512 * tile);
+  }
+}
+
+// One step of a panel from rows of k that are contiguous in i: pairs of rows are interleaved, and as A transposed.
+void pack_columns(PanelOf side, const BFloat16* x, i64 ld, i64 count, i64 depth, BFloat16* out) {
+  const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37,
+                                       5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+  const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+  __m512i left[16], right[16];
+  for (i64 i = 0; i < 16; ++i) {
+    const __mmask32 mask = first32(count);
+    const __m512i even = 2 * i < depth ? _mm512_maskz_loadu_epi16(mask, x + 2 * i * ld) : _mm512_setzero_si512();
+    const __m512i odd =
+        2 * i + 1 < depth ? _mm512_maskz_loadu_epi16(mask, x + (2 * i + 1) * ld) : _mm512_setzero_si512();
+    left[i] = _mm512_permutex2var_epi16(even, low, odd);
+    right[i] = _mm512_permutex2var_epi16(even, high, odd);
+  }
+  if (side == PanelOf::A) {
+    transpose16(left);
+    transpose16(right);
+  }
+  store_tile(left, out);
+  store_tile(right, out + 512);
+}
+
+}  // namespace
+
+TileSession::TileSession() {
+  const TileConfig config;
+  asm volatile("ldtilecfg %0" ::"m"(config));
+}
+
+TileSession::~TileSession() {
+  asm volatile("tilerelease");
+}
+
+void pack_panel(PanelOf side, const BFloat16* x, i64 ld, bool k_contiguous, i64 count, i64 depth, BFloat16* out) {
+  for (i64 k = 0; k < depth; k += kPanelStep, out += kStepSize) {
+    if (k_contiguous) {
+      pack_rows(side, x + k, ld, count, depth - k, out);
+    } else {
+      pack_columns(side, x + k * ld, ld, count, depth - k, out);
+    }
+  }
+}
+
+void multiply_block(ATiles a, const BFloat16* b, i64 steps, const float* in, float* out) {
+  constexpr long kTileRow = 64, kBlockRow = 128;  // bytes
+  order_memory();
+  if (in) {
+    _tile_loadd(0, in, kBlockRow);
+    _tile_loadd(1, in + 16, kBlockRow);
+    _tile_loadd(2, in + 512, kBlockRow);
+    _tile_loadd(3, in + 528, kBlockRow);
   } else {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
   }
-  const BFloat16* a = x.a;
-  const BFloat16* b = x.b;
-  for (i64 p = 0; p < k; p += 2 * kEdge, a += 2 * kEdge, b += kEdge * x.ldb) {
-    _tile_loadd(4, a, lda);
-    _tile_loadd(6, b, ldb);
+  const long row = a.row * 2;
+  for (i64 s = 0; s < steps; ++s) {
+    _tile_loadd(6, b, kTileRow);
+    _tile_loadd(4, a.data, row);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, b + 2 * kEdge, ldb);
+    _tile_loadd(7, b + 512, kTileRow);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, a + kEdge * x.lda, lda);
+    _tile_loadd(5, a.data + a.second, row);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
+    a.data += a.step;
+    b += kStepSize;
   }
-  _tile_stored(0, x.c, ldc);
-  _tile_stored(1, x.c + kEdge, ldc);
-  _tile_stored(2, c1, ldc);
-  _tile_stored(3, c1 + kEdge, ldc);
+  _tile_stored(0, out, kBlockRow);
+  _tile_stored(1, out + 16, kBlockRow);
+  _tile_stored(2, out + 512, kBlockRow);
+  _tile_stored(3, out + 528, kBlockRow);
 }
 
-}  // namespace
+}  // namespace mcpp::kernel
 
-bool available() {
-  static const bool result = processor_has_it() && system_allows_it();
-  return result;
-}
-
-TileState::TileState() {
-  struct alignas(64) {
-    u8 palette = 1, start_row = 0, reserved[14]{};
-    u16 bytes_per_row[16]{};
-    u8 rows[16]{};
-  } config;
-  for (int tile = 0; tile < 8; ++tile) config.bytes_per_row[tile] = 64, config.rows[tile] = kEdge;
-  finish_stores();
-  asm volatile("ldtilecfg %0" ::"m"(config));
-}
-
-TileState::~TileState() {
-  _tile_release();
-}
-
-void multiply(const Operands& x, i64 m, i64 n, i64 k, bool accumulate) {
-  finish_stores();
-  for (i64 j = 0; j < n; j += 2 * kEdge) {
-    for (i64 i = 0; i < m; i += 2 * kEdge) {
-      multiply_32x32({x.a + i * x.lda, x.lda, x.b + 2 * j, x.ldb, x.c + i * x.ldc + j, x.ldc}, k, accumulate);
-    }
-  }
-}
-
-void round_rows(const float* tile, BFloat16* dst) {
-  for (i64 i = 0; i < 64 * 64; i += 32) {
-    const __m512bh rounded = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(tile + i + 16), _mm512_loadu_ps(tile + i));
-    _mm512_storeu_si512(dst + i, reinterpret_cast<__m512i>(rounded));
-  }
-}
-
-void round_row_pairs(const float* tile, BFloat16* dst) {
-  // From 16 numbers of the first row, then 16 of the second, to pairs.
-  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
-                                         5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  for (i64 r = 0; r < 64; r += 2, tile += 128) {
-    for (i64 i = 0; i < 64; i += 16, dst += 32) {
-      const __m512bh rounded = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(tile + 64 + i), _mm512_loadu_ps(tile + i));
-      _mm512_storeu_si512(dst, _mm512_permutexvar_epi16(order, reinterpret_cast<__m512i>(rounded)));
-    }
-  }
-}
-
-}  // namespace mcpp::kernel::amx
 #pragma GCC pop_options
-
-#else
-
-namespace mcpp::kernel::amx {
-
-bool available() {
-  return false;
-}
-
-namespace {
-[[noreturn]] void unavailable() {
-  fail(ExitCode::Internal, "AMX was used on a processor without it");
-}
-}  // namespace
-
-TileState::TileState() {
-  unavailable();
-}
-TileState::~TileState() = default;
-void multiply(const Operands&, i64, i64, i64, bool) {
-  unavailable();
-}
-void round_rows(const float*, BFloat16*) {
-  unavailable();
-}
-void round_row_pairs(const float*, BFloat16*) {
-  unavailable();
-}
-
-}  // namespace mcpp::kernel::amx
-#endif

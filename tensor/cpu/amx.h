@@ -1,39 +1,55 @@
-// The matrix unit (Intel AMX) of recent Xeon processors: products of small bf16 matrices with fp32 sums. Everything
-// here may only be called where available() is true; on other processors and architectures it is not.
+// Products of bf16 tiles with Intel's AMX: what a kernel needs to build on. A kernel that uses these holds a
+// TileSession on the thread, packs its operands into panels, and calls multiply_block for each 32 x 32 block of the
+// result.
+//
+// Layout of a panel: 32 rows of A (or columns of B) by depth, rounded up to steps of 32 and filled with zeros. Step s
+// holds two tiles of 16 x 32 numbers, 1 KiB each: tile t of an A panel is rows 16 t .. 16 t + 15, k contiguous; of a B
+// panel it is [k / 2][column][k % 2] of columns 16 t .. 16 t + 15, as the tile product wants it.
 #pragma once
-#include "base/types.h"
 #include "tensor/dtype.h"
 
-namespace mcpp::kernel::amx {
+namespace mcpp::kernel {
 
-/// The processor has AMX with bf16, AVX-512 with bf16, and the system lets this process use them.
-bool available();
+/// Whether this CPU has AMX for bf16, the system lets this process use it, and the instruction set limit allows it.
+bool amx_available();
 
-/// Configures the calling thread's tile registers while it lives. Other libraries change the configuration, too, so
-/// it must not be kept across calls to them.
-class TileState {
+inline constexpr i64 kPanelWidth = 32;
+inline constexpr i64 kPanelStep = 32;    ///< of k
+inline constexpr i64 kStepSize = 1024;   ///< elements of one step of a panel
+inline constexpr i64 kBlockSize = 1024;  ///< fp32 elements of a 32 x 32 block
+
+/// Elements of a panel of this depth.
+constexpr i64 panel_size(i64 depth) {
+  return (depth + kPanelStep - 1) / kPanelStep * kStepSize;
+}
+
+/// Configures the tiles of the calling thread, and releases them at the end. Calls into oneDNN in between undo it.
+class TileSession {
  public:
-  TileState();
-  ~TileState();
-  TileState(const TileState&) = delete;
-  TileState& operator=(const TileState&) = delete;
+  TileSession();
+  ~TileSession();
+  TileSession(const TileSession&) = delete;
+  TileSession& operator=(const TileSession&) = delete;
 };
 
-/// Element (i, j) of A and C is at [i * ld + j]. B holds pairs of rows interleaved: element (k, j) is at
-/// [k / 2 * ldb + 2 * j + k % 2].
-struct Operands {
-  const BFloat16* a;
-  i64 lda;
-  const BFloat16* b;
-  i64 ldb;
-  float* c;
-  i64 ldc;
+enum class PanelOf : u8 { A, B };
+
+/// Packs one panel into `out` (64-byte aligned). `count` of the 32 rows (columns) exist. k_contiguous: element (i, k)
+/// is at x[i * ld + k], otherwise at x[k * ld + i].
+void pack_panel(PanelOf side, const BFloat16* x, i64 ld, bool k_contiguous, i64 count, i64 depth, BFloat16* out);
+
+/// The tiles of 32 rows of A: packed, or in place in a matrix whose rows are contiguous in k.
+struct ATiles {
+  const BFloat16* data = nullptr;
+  i64 row = 32;      ///< elements from a row of a tile to the next
+  i64 second = 512;  ///< to the tile of rows 16 .. 31
+  i64 step = 1024;   ///< to the next 32 of k
+
+  static ATiles packed(const BFloat16* panel) { return {panel}; }
+  static ATiles in_place(const BFloat16* x, i64 ld) { return {x, ld, 16 * ld, kPanelStep}; }
 };
-/// C[m, n] = A B, or C += A B; m, n and k are multiples of 32. Needs a TileState on this thread.
-void multiply(const Operands& x, i64 m, i64 n, i64 k, bool accumulate);
 
-/// A 64 x 64 tile rounded to bf16, as left operand (rows) or as right operand (row pairs interleaved).
-void round_rows(const float* tile, BFloat16* dst);
-void round_row_pairs(const float* tile, BFloat16* dst);
+/// out[32, 32] = in + A B over `steps` steps. `in` may be null, for zero, or `out`. Both dense, 64-byte aligned.
+void multiply_block(ATiles a, const BFloat16* b, i64 steps, const float* in, float* out);
 
-}  // namespace mcpp::kernel::amx
+}  // namespace mcpp::kernel

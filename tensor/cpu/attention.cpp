@@ -41,7 +41,7 @@ void Kernels<DeviceType::Cpu>::attention(const Heads& q, const Heads& k, const H
     kernel::AttentionProblem<T> p(q, k, v, options);
     p.out = kernel::HeadRows<T>(out, p.batch, p.heads, p.head_dim);
     p.lse = lse.data<kernel::Wide<T>>();
-    p.bf16_tiles = std::is_same_v<T, BFloat16> && kernel::amx::available();
+    p.bf16_tiles = std::is_same_v<T, BFloat16> && kernel::amx_available();
     CpuDevice& device = cpu(out);
     if (p.queries <= kFewQueries && p.dropout.p == 0) {
       return run_items(device, p.batch * p.heads, kernel::attention_decode_bytes(p),
@@ -68,7 +68,7 @@ void Kernels<DeviceType::Cpu>::attention_backward(const Tensor& dout, const Head
     p.dout = kernel::HeadRows<T>(dout, p.batch, p.heads, p.head_dim);
     p.dq = kernel::HeadRows<T>(dq), p.dk = kernel::HeadRows<T>(dk), p.dv = kernel::HeadRows<T>(dv);
     p.lse = lse.data<kernel::Wide<T>>();
-    p.bf16_tiles = std::is_same_v<T, BFloat16> && kernel::amx::available();
+    p.bf16_tiles = std::is_same_v<T, BFloat16> && kernel::amx_available();
     run_items(cpu(out), p.batch * p.kv_heads, kernel::attention_backward_bytes(p), [&](i64 item, std::byte* memory) {
       kernel::attention_backward_item(p, item, memory);
       for (const auto& x : {p.dk, p.dv}) zero_rows(x, item / p.kv_heads, item % p.kv_heads, p.keys, k.seq);

@@ -19,13 +19,12 @@
 
 #include <algorithm>
 
-#include "tensor/cpu/amx.h"
+#include "tensor/cpu/amx_tile.h"
 #include "tensor/cpu/attention_problem.h"
 #include "tensor/cpu/tile_gemm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::kernel::HWY_NAMESPACE {
-
 
 /// dst[64, padded_dim] = `count` rows, converted, with zeros around them.
 template <class T, class P>
@@ -128,7 +127,7 @@ class MatrixTiles {
   }
 
  private:
-  amx::TileState state_;
+  TileSession session_;
   i64 padded_;
 };
 

@@ -11,7 +11,7 @@
 
 #include "base/philox.h"
 #include "tensor/cpu/attention_problem.h"
-#include "tensor/cpu/simd-inl.h"
+#include "tensor/cpu/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::kernel::HWY_NAMESPACE {
@@ -34,15 +34,13 @@ struct Exp2Constants<double> {
   static constexpr int kFraction = 52;
   static constexpr double kLowest = -1022, kRound = 0x1.8p52;
   /// Taylor's ln(2)^n / n!, highest power first.
-  static constexpr auto kPolynomial = [] {
-    std::array<double, 14> c{};
-    double term = 1;
-    for (std::size_t n = 0; n < c.size(); ++n) {
-      c[c.size() - 1 - n] = term;
-      term *= std::numbers::ln2 / static_cast<double>(n + 1);
-    }
-    return c;
-  }();
+  static constexpr double kPolynomial[]{1.3691488853904124e-12, 2.5678435993488196e-11,
+                                        4.44553827187081e-10,   7.054911620801121e-09,
+                                        1.0178086009239696e-07, 1.3215486790144305e-06,
+                                        1.5252733804059838e-05, 0.00015403530393381606,
+                                        0.0013333558146428441,  0.009618129107628477,
+                                        0.055504108664821576,   0.2402265069591007,
+                                        0.6931471805599453,     1.0};
 };
 
 /// 2^x for x <= 0, or slightly above. Denormal results are 0; NaN stays NaN.
@@ -53,9 +51,7 @@ HWY_INLINE hn::Vec<D> exp2_of(D d, hn::Vec<D> x) {
   const auto round = hn::Set(d, C::kRound);
   const auto shifted = hn::Add(x, round);  // the nearest integer, in the low bits
   const auto rest = hn::Sub(x, hn::Sub(shifted, round));
-  auto y = hn::Set(d, C::kPolynomial[0]);
-#pragma GCC unroll 16
-  for (std::size_t i = 1; i < std::size(C::kPolynomial); ++i) y = hn::MulAdd(y, rest, hn::Set(d, C::kPolynomial[i]));
+  const auto y = simd::polynomial(d, rest, C::kPolynomial);
   const auto exponent = hn::ShiftLeft<C::kFraction>(hn::BitCast(bits, shifted));
   const auto scaled = hn::BitCast(d, hn::Add(hn::BitCast(bits, y), exponent));
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, C::kLowest)), scaled);

@@ -39,6 +39,9 @@ void gemm_f32(const CpuDevice& device, GemmSize size, Operand<float> a, Operand<
 /// bf16 widened to fp32 block by block. C is float or BFloat16, which is rounded once.
 template <class C>
 void gemm_widened(const CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c);
+/// bf16 on AMX tiles; needs can_take(Bf16Path::Amx).
+template <class C>
+void gemm_amx(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c);
 /// fp64, for gradient checks: simple loops.
 void gemm_f64(const CpuDevice& device, GemmSize size, Operand<double> a, Operand<double> b, float beta, double* c);
 

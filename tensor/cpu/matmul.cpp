@@ -1,6 +1,7 @@
 // ops::matmul on the CPU: picks the way of computing by type and by what the CPU offers.
 #include <algorithm>
 
+#include "tensor/cpu/amx.h"
 #include "tensor/cpu/gemm.h"
 #include "tensor/cpu/parallel.h"
 #include "tensor/kernels.h"
@@ -9,7 +10,15 @@ namespace mcpp {
 namespace kernel {
 
 bool can_take(Bf16Path path) {
-  return path == Bf16Path::Widen;
+  switch (path) {
+    case Bf16Path::Amx:
+      return amx_available();
+    case Bf16Path::OneDnn:
+      return false;
+    case Bf16Path::Widen:
+      return true;
+  }
+  return false;
 }
 
 Bf16Path best_bf16_path() {
@@ -28,7 +37,13 @@ Operand<T> operand(const Tensor& x, bool transposed) {
 
 template <class C>
 void multiply_bf16(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c) {
-  gemm_widened(device, size, a, b, beta, c);
+  switch (device.gemm_cache().bf16_path) {
+    case Bf16Path::Amx:
+      return gemm_amx(device, size, a, b, beta, c);
+    case Bf16Path::OneDnn:
+    case Bf16Path::Widen:
+      return gemm_widened(device, size, a, b, beta, c);
+  }
 }
 
 template <class C>

@@ -26,11 +26,11 @@ const std::vector<Case> kCases{{1, 1, 1},     {3, 5, 7},       {16, 16, 32},   {
 // A matrix inside a larger buffer whose other numbers must not matter: NaN on both sides.
 Tensor random_matrix(i64 rows, i64 columns, DType type, CpuDevice& device, unsigned seed) {
   Tensor whole = Tensor::empty({rows + 2, columns}, type, device);
-  std::mt19937 random(seed);
-  std::normal_distribution<double> normal;
+  std::minstd_rand random(seed);
+  std::uniform_real_distribution<float> uniform(-2, 2);
   on_float(type, [&]<class T>() {
     std::fill_n(whole.data<T>(), whole.numel(), from_double<T>(std::nan("")));
-    for (i64 i = 0; i < rows * columns; ++i) whole.data<T>()[columns + i] = from_double<T>(normal(random));
+    for (i64 i = 0; i < rows * columns; ++i) whole.data<T>()[columns + i] = from_double<T>(uniform(random));
   });
   return whole.slice(1, rows + 1);
 }
@@ -138,7 +138,7 @@ TEST(Matmul, AgreesWithDoublePrecision) {
 }
 
 TEST(Matmul, HasTheSameBitsForAnyNumberOfThreads) {
-  const std::vector<Case> cases{{130, 77, 1111}, {768, 768, 4096}, {64, 64, 4096},
+  const std::vector<Case> cases{{130, 77, 1111}, {384, 256, 4096}, {64, 64, 4096},
                                 {1, 1000, 768},  {520, 390, 40},   {257, 1030, 515}};
   for (const Types& t : all_types()) {
     if (t.in == DType::F64) continue;
