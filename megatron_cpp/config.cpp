@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "base/check.h"
+#include "base/strings.h"
+#include "megatron_cpp/config_compare.h"
 #include "megatron_cpp/toml_reader.h"
 
 namespace mcpp {
@@ -60,6 +61,16 @@ void schedule_length_conflicts(const Config& config, std::vector<std::string>& f
   check(o.lr_decay_samples, config.training.train_samples, o.lr_warmup_samples, o.lr_wsd_decay_samples, "samples");
 }
 
+void accept_change_conflicts(const Config& config, std::vector<std::string>& found) {
+  const std::vector<std::string> keys = run_defining_keys();
+  for (const std::string& key : config.checkpoint.accept_change) {
+    if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
+    const std::string nearest = nearest_name(key, keys);
+    found.push_back(str("checkpoint.accept_change: ", toml_string(key), " is no key that defines a run",
+                        nearest.empty() ? "" : str("; did you mean ", nearest, "?")));
+  }
+}
+
 void cross_conflicts(const Config& config, std::vector<std::string>& found) {
   const TrainingConfig& t = config.training;
   const BatchSizeSchedule schedule =
@@ -78,6 +89,7 @@ void cross_conflicts(const Config& config, std::vector<std::string>& found) {
   if (config.model.vocab_size == 0 && config.data.tokenizer_model.empty()) {
     found.push_back("model.vocab_size: is missing; give it, or data.tokenizer_model");
   }
+  accept_change_conflicts(config, found);
   schedule_unit_conflicts(config, found);
   schedule_length_conflicts(config, found);
 }
