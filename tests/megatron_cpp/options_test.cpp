@@ -151,6 +151,22 @@ TEST(ConfigAndOptions, WithoutAFileEverythingIsOnTheCommandLine) {
   EXPECT_EQ(config->training.train_iters, 3);
 }
 
+TEST(ConfigAndOptions, TheTextMayComeFromElsewhereThanAFile) {
+  RunOptions options;
+  const auto source = [](const RunOptions& given, const Config& config) {
+    EXPECT_TRUE(given.dry_run);
+    EXPECT_EQ(config.checkpoint.load, "runs/a");
+    return ConfigText{.toml = "[model]\nvocab_size = 7\n[training]\ntrain_iters = 8\n", .name = "runs/a/config.toml"};
+  };
+  const std::vector<std::string> args{"--checkpoint.load=runs/a", "--training.train_iters=9", "--dry_run"};
+  const std::optional<Config> config =
+      read_config_and_options(args, Usage{.command = "run", .summary = ""}, options, Log(), source);
+  ASSERT_TRUE(config);
+  EXPECT_EQ(config->model.vocab_size, 7);
+  EXPECT_EQ(config->training.train_iters, 9);
+  EXPECT_EQ(config->checkpoint.load, "runs/a");
+}
+
 TEST(ConfigAndOptions, MistakesInFileAndArgumentsComeTogether) {
   const std::string file = testing::TempDir() + "options_test_bad.toml";
   write_file_atomic(file, "[model]\nvocab_size = 100\n[training]\ntrain_iter = 10\n");
