@@ -22,8 +22,7 @@ struct BackwardScratch {
   R *dq_t, *dk, *dv;
   R *lse_log2, *delta;  ///< per query: lse log2(e), and the sum of dout * out
   P *rows, *tile;
-  R *probabilities, *gradients, *wide_rows;
-  float* keep;
+  R *probabilities, *gradients, *wide_rows, *keep;
 
   BackwardScratch(const AttentionProblem<T>& p, Scratch scratch) {
     const i64 of_keys = p.key_blocks() * block_elements(p), of_queries = p.query_blocks() * block_elements(p);
@@ -35,7 +34,7 @@ struct BackwardScratch {
     rows = scratch.take<P>(block_elements(p)), tile = scratch.take<P>(kTile * kTile);
     for (R** t : {&probabilities, &gradients}) *t = scratch.take<R>(kTile * kTile);
     wide_rows = scratch.take<R>(block_elements(p));
-    keep = scratch.take<float>(p.dropout.p > 0 ? kTile * kTile : 0);
+    keep = scratch.take<R>(p.dropout.p > 0 ? kTile * kTile : 0);
   }
 };
 
@@ -93,8 +92,7 @@ void pack_queries(const AttentionProblem<T>& p, const Engine& engine, i64 b, i64
 /// In place, over the span: scores -> probabilities after dropout; the gradient of those -> the gradient of the scores
 /// (before the scale).
 template <bool kDropout, class R>
-void differentiate_softmax(const Span& span, R to_log2, const R* lse_log2, const R* delta, const float* keep, R* s,
-                           R* ds) {
+void differentiate_softmax(const Span& span, R to_log2, const R* lse_log2, const R* delta, const R* keep, R* s, R* ds) {
   const hn::ScalableTag<R> d;
   const auto factor = hn::Set(d, to_log2);
   for (i64 q = span.begin; q < span.end; q += static_cast<i64>(hn::Lanes(d))) {
@@ -104,7 +102,7 @@ void differentiate_softmax(const Span& span, R to_log2, const R* lse_log2, const
       const auto p = exp2_of(d, hn::MulSub(hn::LoadU(d, at_s), factor, largest));
       auto dp = hn::LoadU(d, at_ds), dropped = p;
       if constexpr (kDropout) {
-        const auto kept = simd::load(d, keep + k * kTile + q, simd::Whole());
+        const auto kept = hn::LoadU(d, keep + k * kTile + q);
         dropped = hn::Mul(p, kept), dp = hn::Mul(dp, kept);
       }
       hn::StoreU(dropped, d, at_s);

@@ -79,11 +79,11 @@ void scale_queries(const Span& span, i64 rows, const R* factors, R* x) {
 
 /// x *= keep, over the queries and keys of the span.
 template <class R>
-void drop(const Span& span, const float* keep, R* x) {
+void drop(const Span& span, const R* keep, R* x) {
   const hn::ScalableTag<R> d;
   for (i64 k = 0; k < span.depth; ++k, x += kTile, keep += kTile) {
     for (i64 q = span.begin; q < span.end; q += static_cast<i64>(hn::Lanes(d))) {
-      hn::StoreU(hn::Mul(hn::LoadU(d, x + q), simd::load(d, keep + q, simd::Whole())), d, x + q);
+      hn::StoreU(hn::Mul(hn::LoadU(d, x + q), hn::LoadU(d, keep + q)), d, x + q);
     }
   }
 }
@@ -95,7 +95,7 @@ struct ForwardScratch {
   using R = Wide<T>;
   P *k_rows, *v_left_t, *rows, *q_right_t, *tile;
   R *scores, *out_t, *out_rows;
-  float* keep;
+  R* keep;
 
   ForwardScratch(const AttentionProblem<T>& p, Scratch scratch)
       : k_rows(scratch.take<P>(p.key_blocks() * block_elements(p))),
@@ -106,7 +106,7 @@ struct ForwardScratch {
         scores(scratch.take<R>(kTile * kTile)),
         out_t(scratch.take<R>(block_elements(p))),
         out_rows(scratch.take<R>(block_elements(p))),
-        keep(scratch.take<float>(p.dropout.p > 0 ? kTile * kTile : 0)) {}
+        keep(scratch.take<R>(p.dropout.p > 0 ? kTile * kTile : 0)) {}
 };
 
 template <class Engine, class T>

@@ -1,8 +1,15 @@
-// The work items of attention; each may run on any thread, with scratch memory of its own.
+// Attention as functions of an AttentionProblem, and the work items they consist of; each item may run on any thread,
+// with scratch memory of its own.
 #pragma once
 #include "tensor/cpu/attention_problem.h"
 
 namespace mcpp::kernel {
+
+/// All of ops::attention (writes out, lse) and ops::attention_backward (writes dq, dk, dv), for the filled-in problem.
+template <class T>
+void attention_forward(AttentionProblem<T> p, CpuDevice& device);
+template <class T>
+void attention_backward(const AttentionProblem<T>& p, CpuDevice& device);
 
 /// Query blocks item % p.parts, .. of key head item / p.parts % kv_heads in batch column item / p.parts / kv_heads.
 void attention_forward_item(const AttentionProblem<float>& p, i64 item, std::byte* memory);

@@ -55,7 +55,9 @@ struct AttentionProblem {
   Wide<T>* lse = nullptr;        ///< [batch, heads, queries]
   HeadRows<T> dout, dq, dk, dv;  ///< of the backward pass only
   i64 batch = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  i64 queries = 0, keys = 0, query_offset = 0;
+  i64 queries = 0, query_offset = 0;
+  i64 keys = 0;      ///< that any query sees
+  i64 all_keys = 0;  ///< that there are
   bool causal = false;
   double scale = 1;
   Dropout dropout;
@@ -71,8 +73,9 @@ struct AttentionProblem {
         kv_heads(k_heads.heads),
         head_dim(q_heads.head_dim),
         queries(q_heads.seq),
-        keys(options.causal ? std::min(k_heads.seq, q_heads.seq + options.query_offset) : k_heads.seq),
         query_offset(options.query_offset),
+        keys(options.causal ? std::min(k_heads.seq, q_heads.seq + options.query_offset) : k_heads.seq),
+        all_keys(k_heads.seq),
         causal(options.causal),
         scale(options.softmax_scale),
         dropout(options.dropout) {}

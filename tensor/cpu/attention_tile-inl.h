@@ -9,9 +9,9 @@
 #include <limits>
 #include <numbers>
 
-#include "base/philox.h"
 #include "tensor/cpu/attention_problem.h"
 #include "tensor/cpu/math-inl.h"
+#include "tensor/dropout.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::kernel::HWY_NAMESPACE {
@@ -112,49 +112,54 @@ HWY_INLINE PhiloxVectors<D> philox(D d, u64 key, PhiloxVectors<D> c) {
 
 /// Dropout of the probabilities of one (batch column, query head). Whether the probability at (query, key) is kept is
 /// decided by word key % 4 of Philox with the key philox_key(Dropout::key, "attention", first_column + head) and the
-/// counter (low and high half of the sample's number, query_offset + query, key / 4): kept when word >= p 2^32.
-/// Neither tiles nor ranks show in it.
+/// counter dropout_counter(sample, query_offset + query, key / 4). Neither tiles nor ranks show in it.
 class ProbabilityDropout {
  public:
   template <class T>
   ProbabilityDropout(const AttentionProblem<T>& p, i64 b, i64 head) : active_(p.dropout.p > 0) {
     if (!active_) return;
     key_ = philox_key(p.dropout.key, "attention", static_cast<u64>(p.dropout.first_column + head));
-    sample_ = static_cast<u64>(p.dropout.samples[static_cast<std::size_t>(b)]);
-    threshold_ = static_cast<u32>(static_cast<double>(p.dropout.p) * 0x1p32);
-    factor_ = static_cast<float>(1 / (1 - static_cast<double>(p.dropout.p)));
+    threshold_ = dropout_threshold(p.dropout.p);
+    factor_ = dropout_scale(p.dropout.p);
+    sample_ = p.dropout.samples[static_cast<std::size_t>(b)];
     first_position_ = p.query_offset;
   }
   bool active() const { return active_; }
 
   /// keep[64, 64] = 0 where a probability is dropped, else 1 / (1 - p).
-  void factors(const TilePlace& at, float* keep) const {
+  template <class R>
+  void factors(const TilePlace& at, R* keep) const {
     const hn::ScalableTag<u32> d;
-    const hn::ScalableTag<float> df;
     const i64 lanes = static_cast<i64>(hn::Lanes(d));
-    const auto threshold = hn::Set(d, threshold_);
-    const auto factor = hn::Set(df, factor_);
-    const auto sample_low = hn::Set(d, static_cast<u32>(sample_)),
-               sample_high = hn::Set(d, static_cast<u32>(sample_ >> 32));
-    for (i64 k = 0; k < kTile; k += 4) {
-      const auto key_block = hn::Set(d, static_cast<u32>((at.first_key + k) / 4));
+    for (i64 k = 0; k < kTile; k += 4, keep += 4 * kTile) {
       for (i64 q = 0; q < kTile; q += lanes) {
-        const auto position = hn::Iota(d, static_cast<u32>(first_position_ + at.first_query + q));
-        const auto random = philox(d, key_, {{sample_low, sample_high, position, key_block}});
-        for (i64 w = 0; w < 4; ++w) {
-          const auto kept = hn::Eq(hn::Max(random.word[w], threshold), random.word[w]);
-          hn::StoreU(hn::IfThenElseZero(hn::RebindMask(df, kept), factor), df, keep + (k + w) * kTile + q);
-        }
+        const Philox4 c = dropout_counter(sample_, first_position_ + at.first_query + q, (at.first_key + k) / 4);
+        const auto random =
+            philox(d, key_, {{hn::Set(d, c[0]), hn::Set(d, c[1]), hn::Iota(d, c[2]), hn::Set(d, c[3])}});
+        for (i64 w = 0; w < 4; ++w) store_factors(d, random.word[w], keep + w * kTile + q);
       }
     }
   }
 
  private:
+  template <class D>
+  HWY_INLINE void store_factors(D d, hn::Vec<D> words, float* keep) const {
+    const hn::Rebind<float, D> df;
+    const auto kept = hn::Eq(hn::Max(words, hn::Set(d, threshold_)), words);
+    hn::StoreU(hn::IfThenElseZero(hn::RebindMask(df, kept), hn::Set(df, static_cast<float>(factor_))), df, keep);
+  }
+  template <class D>
+  HWY_INLINE void store_factors(D d, hn::Vec<D> words, double* keep) const {
+    alignas(64) u32 lane[hn::MaxLanes(d)];
+    hn::StoreU(words, d, lane);
+    for (std::size_t i = 0; i < hn::Lanes(d); ++i) keep[i] = lane[i] >= threshold_ ? factor_ : 0;
+  }
+
   bool active_;
-  u64 key_ = 0, sample_ = 0;
+  u64 key_ = 0;
   u32 threshold_ = 0;
-  float factor_ = 1;
-  i64 first_position_ = 0;
+  double factor_ = 1;
+  i64 sample_ = 0, first_position_ = 0;
 };
 
 }  // namespace mcpp::kernel::HWY_NAMESPACE
