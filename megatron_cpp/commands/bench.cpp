@@ -57,17 +57,6 @@ double total_seconds(const std::vector<BenchRow>& rows) {
   return seconds;
 }
 
-std::string fixed(double value, int digits) {
-  std::ostringstream out;
-  out.precision(digits);
-  out << std::fixed << value;
-  return out.str();
-}
-
-std::string pad_left(const std::string& text, std::size_t width) {
-  return text.size() < width ? std::string(width - text.size(), ' ') + text : text;
-}
-
 /// Rows as a table, rates as shares of the given peaks (FLOP/s and bytes/s).
 std::string table(const std::vector<BenchRow>& rows, double flops_peak, double bytes_peak) {
   std::string text = str(pad_right("", 24), pad_left("ms", 10), pad_left("times", 7), pad_left("GFLOP/s", 10),
