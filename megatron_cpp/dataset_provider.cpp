@@ -48,11 +48,12 @@ Datasets dataset_provider(const Config& config, const Log& log) {
   const i64 largest = config.batch_sizes().back().batch_size;
   const i64 evaluations = training.eval_interval > 0 ? config.total_iterations() / training.eval_interval + 1 : 1;
   const i64 once = training.eval_iters * largest;
-  return build_train_valid_test_datasets(config.data, config.model.seq_length, training.seed, {train, evaluations * once, once}, log);
+  return build_train_valid_test_datasets(config.data, config.model.seq_length, training.seed,
+                                         {train, evaluations * once, once}, log);
 }
 
-BatchStream::BatchStream(const Dataset& dataset, const Config& config, std::vector<BatchSizeStep> batch_sizes, i64 consumed_samples,
-                         Session& session)
+BatchStream::BatchStream(const Dataset& dataset, const Config& config, std::vector<BatchSizeStep> batch_sizes,
+                         i64 consumed_samples, Session& session)
     : batch_sizes_(std::move(batch_sizes)),
       micro_batch_size_(config.training.micro_batch_size),
       seq_length_(config.model.seq_length),
@@ -61,7 +62,8 @@ BatchStream::BatchStream(const Dataset& dataset, const Config& config, std::vect
   if (session.tp->rank() != 0) return;
   const SamplerLayout layout{micro_batch_size_, session.dp->size(), session.dp->rank()};
   prefetcher_ = std::make_unique<Prefetcher>(dataset, config.model.vocab_size,
-                                             MicroBatchWalk(batch_sizes_, layout, consumed_samples), config.data.prefetch_batches);
+                                             MicroBatchWalk(batch_sizes_, layout, consumed_samples),
+                                             config.data.prefetch_batches);
 }
 
 i64 BatchStream::microbatches_per_step() const {

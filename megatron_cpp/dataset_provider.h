@@ -14,13 +14,13 @@ namespace mcpp {
 /// The datasets of a run, each with as many samples as the run will read. BadInput when they cannot be.
 Datasets dataset_provider(const Config& config, const Log& log);
 
-/// The global batches of one dataset, in order from `consumed_samples` on: this rank's microbatches of each. Reads ahead in a
-/// thread. Only tensor-parallel rank 0 reads; it broadcasts to the ranks that share its layers.
+/// The global batches of one dataset, in order from `consumed_samples` on: this rank's microbatches of each. Reads
+/// ahead in a thread. Only tensor-parallel rank 0 reads; it broadcasts to the ranks that share its layers.
 class BatchStream {
  public:
   /// `batch_sizes` as Config::batch_sizes(). The dataset must outlive the stream.
-  BatchStream(const Dataset& dataset, const Config& config, std::vector<BatchSizeStep> batch_sizes, i64 consumed_samples,
-              Session& session);
+  BatchStream(const Dataset& dataset, const Config& config, std::vector<BatchSizeStep> batch_sizes,
+              i64 consumed_samples, Session& session);
 
   std::vector<MicroBatch> next();
 

@@ -29,6 +29,7 @@ class TrainingState {
 
   GPTModel& model() { return model_; }
   Optimizer& optimizer() { return optimizer_; }
+  const Optimizer& optimizer() const { return optimizer_; }
   ParamAndGradBuffer& memory() { return *memory_; }
 
   /// Forward and backward over this rank's microbatches of one global batch, then the update.

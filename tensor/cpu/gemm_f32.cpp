@@ -2,7 +2,6 @@
 // its sums depend on the number of threads; blocks of a fixed size, each computed by one thread, do not, and are as
 // fast.
 #include <dnnl.h>
-#include <omp.h>
 
 #include <vector>
 
@@ -12,13 +11,11 @@
 namespace mcpp::kernel {
 namespace {
 
-// One block on the calling thread. sgemm splits its work over the OpenMP threads it may use: allow one.
+// One block on the calling thread.
 void sgemm(GemmSize s, Operand<float> a, Operand<float> b, float beta, float* c, i64 ldc) {
-  const int threads = omp_get_max_threads();
-  if (threads != 1) omp_set_num_threads(1);
+  const OneThread alone;
   const dnnl_status_t status = dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', s.m, s.n, s.k, 1.0f,
                                           a.data, a.ld, b.data, b.ld, beta, c, ldc);
-  if (threads != 1) omp_set_num_threads(threads);
   MCPP_CHECK(status == dnnl_success, "dnnl_sgemm returned ", static_cast<int>(status));
 }
 

@@ -1,5 +1,6 @@
 // ops::matmul on the CPU: picks the way of computing by type and by what the CPU offers.
 #include <algorithm>
+#include <dnnl.hpp>
 
 #include "tensor/cpu/amx.h"
 #include "tensor/cpu/gemm.h"
@@ -9,12 +10,17 @@
 namespace mcpp {
 namespace kernel {
 
+bool isa_reaches(dnnl::cpu_isa level) {
+  const auto have = static_cast<unsigned>(dnnl::get_effective_cpu_isa()), needed = static_cast<unsigned>(level);
+  return (have & needed) == needed;
+}
+
 bool can_take(Bf16Path path) {
   switch (path) {
     case Bf16Path::Amx:
       return amx_available();
     case Bf16Path::OneDnn:
-      return false;
+      return isa_reaches(dnnl::cpu_isa::avx512_core_bf16);
     case Bf16Path::Widen:
       return true;
   }
@@ -41,6 +47,7 @@ void multiply_bf16(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operan
     case Bf16Path::Amx:
       return gemm_amx(device, size, a, b, beta, c);
     case Bf16Path::OneDnn:
+      return gemm_onednn(device, size, a, b, beta, c);
     case Bf16Path::Widen:
       return gemm_widened(device, size, a, b, beta, c);
   }

@@ -1,0 +1,45 @@
+// Index arrays kept on disk between runs, so that a start reads them instead of shuffling again.
+//
+// A file's name is a checksum over everything that defines its content, the text of which is stored inside and
+// compared. Files are written atomically and verified in full (size and checksum) when opened; a damaged one is
+// rebuilt. Every process may build and write the same file at once: nothing is assumed about who sees which file
+// system.
+#pragma once
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+#include "base/log.h"
+
+namespace mcpp {
+
+/// A few arrays of 32-bit numbers, owned or mapped from a cache file. Move-only.
+class IndexArrays {
+ public:
+  IndexArrays() = default;
+  explicit IndexArrays(std::vector<std::vector<u32>> arrays) : owned_(std::move(arrays)) {}
+  /// The arrays of a cache file. When it cannot serve, none, and `reason` says why ("" when there is no file).
+  static std::optional<IndexArrays> open(const Path& path, std::string_view description, std::string& reason);
+
+  std::span<const u32> operator[](std::size_t i) const { return mapped_.empty() ? std::span(owned_[i]) : mapped_[i]; }
+  bool is_mapped() const { return !mapped_.empty(); }
+
+ private:
+  std::vector<std::vector<u32>> owned_;
+  MappedFile file_;
+  std::vector<std::span<const u32>> mapped_;
+};
+
+/// <folder>/<kind>-<checksum of description>.index
+Path index_cache_path(const Path& folder, std::string_view kind, std::string_view description);
+
+/// The arrays for `description`, from the cache in `folder` or from `build` (and then stored there). A folder that
+/// cannot be written costs a warning and leaves the arrays in memory.
+IndexArrays cached_index(const Path& folder, std::string_view kind, const std::string& description,
+                         const std::function<std::vector<std::vector<u32>>()>& build, const Log& log);
+
+}  // namespace mcpp

@@ -1,0 +1,29 @@
+// numpy.random.RandomState, as far as Megatron-LM's data order needs it: seeding and shuffle, bit for bit.
+#pragma once
+#include <random>
+#include <span>
+#include <utility>
+
+#include "base/types.h"
+
+namespace mcpp {
+
+class RandomState {
+ public:
+  /// RandomState(seed); BadInput unless 0 <= seed < 2^32, as numpy demands.
+  explicit RandomState(i64 seed);
+
+  /// Fisher-Yates from the end, as RandomState.shuffle of a one-dimensional array.
+  template <class T>
+  void shuffle(std::span<T> values) {
+    for (u64 i = values.size(); i-- > 1;) std::swap(values[i], values[interval(i)]);
+  }
+
+  /// Uniform in [0, max]: draws masked to the next power of two until one fits (numpy's legacy random_interval).
+  u64 interval(u64 max);
+
+ private:
+  std::mt19937 generator_;
+};
+
+}  // namespace mcpp

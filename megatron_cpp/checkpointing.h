@@ -1,0 +1,41 @@
+// Between a run and its checkpoints: which tensors and numbers are saved, and how a run starts from them.
+#pragma once
+#include <optional>
+
+#include "checkpoint/reader.h"
+#include "checkpoint/writer.h"
+#include "megatron_cpp/config.h"
+#include "megatron_cpp/initialize.h"
+#include "megatron_cpp/training_state.h"
+
+namespace mcpp {
+
+/// Where a training stands, beside its tensors.
+struct TrainingProgress {
+  i64 iteration = 0;         ///< steps done, skipped ones included
+  i64 consumed_samples = 0;  ///< decides what is read next
+  i64 trained_samples = 0;   ///< of steps that were not skipped: the learning rate follows them
+  i64 consumed_tokens = 0;
+  i64 skipped_iterations = 0;
+};
+
+/// Saves weights, optimizer state and progress in config.checkpoint.save.
+Path save_training(const Config& config, TrainingState& state, const TrainingProgress& progress, Session& session,
+                   const Log& log);
+
+/// Continues from the newest good checkpoint of checkpoint.load (or save); nothing when there is none, unless that is
+/// an error by checkpoint.exit_on_missing_checkpoint. With checkpoint.finetune only weights are taken. BadInput when
+/// the checkpoint is of another run.
+std::optional<TrainingProgress> load_training(const Config& config, TrainingState& state, const Log& log);
+
+/// A checkpoint named by its own directory, or the newest good one of a folder; its checksums were compared. BadInput
+/// when there is none.
+Path find_checkpoint(const Path& folder_or_checkpoint, const Log& log);
+
+/// Where a run leaves its tokenizer: in the folder of its checkpoints.
+Path saved_tokenizer(const Path& checkpoint_folder);
+
+/// Fills the weights alone, converting their type when the model's differs.
+void load_weights(CheckpointReader& reader, GPTModel& model);
+
+}  // namespace mcpp

@@ -1,0 +1,15 @@
+// From the configuration to a model.
+#pragma once
+#include "megatron_cpp/config.h"
+#include "megatron_cpp/initialize.h"
+#include "model/context.h"
+
+namespace mcpp {
+
+/// What a GPTModel of this configuration is built with. Another family of models would be provided here.
+ModelContext model_provider(const Config& config, Session& session);
+
+DType dtype_of(Precision precision);
+Recompute recompute_of(const TrainingConfig& config);
+
+}  // namespace mcpp

@@ -1,0 +1,168 @@
+#include "megatron_cpp/trainer.h"
+
+#include <cmath>
+
+#include "megatron_cpp/bench.h"
+#include "megatron_cpp/model_provider.h"
+#include "model/flops.h"
+
+namespace mcpp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+TrainingLength training_length(const Config& config) {
+  return {.train_iters = config.training.train_iters,
+          .train_samples = config.training.train_samples,
+          .global_batch_size = config.training.global_batch_size};
+}
+
+}  // namespace
+
+Trainer::Trainer(const Config& config, Session& session, const Log& log)
+    : config_(config),
+      session_(session),
+      log_(log),
+      batch_sizes_(config.batch_sizes()),
+      train_iters_(config.total_iterations()),
+      state_(model_provider(config, session), config.optimizer, *session.dp),
+      progress_(load_training(config, state_, log).value_or(TrainingProgress{})),
+      datasets_(dataset_provider(config, log)),
+      schedule_(config.optimizer, training_length(config)),
+      metrics_(config.metrics_path(), progress_.iteration, log),
+      peak_tflops_(config.logging.peak_tflops) {
+  batches_ = std::make_unique<BatchStream>(*datasets_.train, config, batch_sizes_, progress_.consumed_samples, session);
+  if (peak_tflops_ == 0) peak_tflops_ = peak_flops(dtype_of(config.training.precision), *session.device) / 1e12;
+  session.device->trim();
+}
+
+ExitCode Trainer::train() {
+  if (progress_.iteration >= train_iters_) log_.info(str("all ", train_iters_, " iterations are done"));
+  start_ = window_start_ = Clock::now();
+  saved_iteration_ = progress_.iteration;
+  bool stopping = false;
+  while (progress_.iteration < train_iters_ && !stopping) {
+    train_step();
+    const i64 iteration = progress_.iteration;
+    const auto due = [&](i64 interval) { return interval > 0 && iteration % interval == 0; };
+    if (due(config_.logging.log_interval) || iteration == 1 || iteration == train_iters_) log_iteration();
+    if (due(config_.training.eval_interval) && iteration < train_iters_) evaluate("validation", datasets_.valid.get());
+    if (due(config_.checkpoint.save_interval)) save();
+    stopping = should_exit();
+  }
+  save();
+  if (signals_.received() != 0) return ExitCode::Preempted;
+  if (progress_.iteration >= train_iters_) {
+    evaluate("validation", datasets_.valid.get());
+    evaluate("test", datasets_.test.get());
+  }
+  return ExitCode::Done;
+}
+
+void Trainer::train_step() {
+  const std::vector<MicroBatch> batches = batches_->next();
+  const double lr = schedule_.lr(progress_.trained_samples);
+  const StepOutcome outcome = state_.train_step(batches, lr, schedule_.weight_decay(progress_.trained_samples));
+  const i64 batch_size = batch_size_at(batch_sizes_, progress_.consumed_samples);
+  progress_.iteration += 1;
+  progress_.consumed_samples += batch_size;
+  progress_.consumed_tokens += outcome.tokens;
+  if (!outcome.skipped) progress_.trained_samples += batch_size;
+  note(outcome, lr, batch_size);
+}
+
+void Trainer::note(const StepOutcome& outcome, double learning_rate, i64 batch_size) {
+  window_.iteration = progress_.iteration;
+  window_.train_iters = train_iters_;
+  window_.consumed_samples = progress_.consumed_samples;
+  window_.learning_rate = learning_rate;
+  window_.global_batch_size = batch_size;
+  window_.grad_norm = outcome.grad_norm;
+  window_.lm_loss = outcome.loss;
+  window_iterations_ += 1;
+  window_loss_ += outcome.loss;
+  window_.elapsed_ms = 1000 * seconds_since(window_start_) / static_cast<double>(window_iterations_);
+  const ModelConfig& model = config_.model;
+  set_rates(window_, static_cast<double>(batch_size * model.seq_length), flops_per_batch(model, batch_size),
+            peak_tflops_, session_.world->size());
+  if (config_.logging.log_progress) log_.progress(progress_line(window_));
+
+  consecutive_skips_ = outcome.skipped ? consecutive_skips_ + 1 : 0;
+  if (!outcome.skipped) return;
+  progress_.skipped_iterations += 1;
+  window_.skipped_iterations += 1;
+  window_.nan_iterations += !std::isfinite(outcome.loss);
+  log_.warn(str("iteration ", progress_.iteration, ": the ", std::isfinite(outcome.loss) ? "gradient" : "loss",
+                " is not finite; the step is skipped, the weights stay as they were (samples ",
+                progress_.consumed_samples - batch_size, " to ", progress_.consumed_samples - 1, ")"));
+  if (consecutive_skips_ > config_.training.max_consecutive_skips) {
+    fail(ExitCode::TrainingFailed, consecutive_skips_,
+         " steps in a row had a non-finite loss or gradient; training.max_consecutive_skips is ",
+         config_.training.max_consecutive_skips,
+         ". Lower optimizer.lr, lengthen the warm-up, or look at the data of these samples");
+  }
+}
+
+void Trainer::log_iteration() {
+  window_.lm_loss = window_loss_ / static_cast<double>(window_iterations_);
+  log_.info(iteration_line(window_, std::chrono::system_clock::now()));
+  metrics_.write(window_);
+  window_ = {};
+  window_loss_ = 0;
+  window_iterations_ = 0;
+  window_start_ = Clock::now();
+}
+
+void Trainer::evaluate(const char* split, Dataset* dataset) {
+  if (!dataset || config_.training.eval_iters == 0) return;
+  const auto start = Clock::now();
+  // A fixed set of samples, so that evaluations can be compared with one another.
+  const i64 batch_size = batch_sizes_.back().batch_size;
+  BatchStream batches(*dataset, config_, {{0, batch_size}}, 0, session_);
+  double loss_sum = 0;
+  i64 tokens = 0;
+  for (i64 i = 0; i < config_.training.eval_iters; ++i) {
+    const StepOutcome outcome = state_.evaluate(batches.next());
+    loss_sum += outcome.loss * static_cast<double>(outcome.tokens);
+    tokens += outcome.tokens;
+  }
+  const ValidationStats stats{.iteration = progress_.iteration,
+                              .split = split,
+                              .lm_loss = loss_sum / static_cast<double>(tokens),
+                              .tokens = tokens};
+  log_.info(validation_lines(stats));
+  metrics_.write(stats);
+  window_start_ += Clock::now() - start;
+}
+
+void Trainer::save() {
+  if (config_.checkpoint.save.empty() || saved_iteration_ == progress_.iteration) return;
+  const auto start = Clock::now();
+  const Path path = save_training(config_, state_, progress_, session_, log_);
+  saved_iteration_ = progress_.iteration;
+  log_.info(str("saved ", path.string(), " in ", human_seconds(seconds_since(start))));
+  window_start_ += Clock::now() - start;
+}
+
+double Trainer::minutes_running() const {
+  return seconds_since(start_) / 60;
+}
+
+bool Trainer::should_exit() {
+  const TrainingConfig& training = config_.training;
+  if (signals_.received() != 0) {
+    log_.info(str("signal ", signals_.received(), " received: saving and stopping"));
+    return true;
+  }
+  if (training.exit_duration_in_mins > 0 && minutes_running() >= training.exit_duration_in_mins) {
+    log_.info(str("training.exit_duration_in_mins is over: saving and stopping"));
+    return true;
+  }
+  return training.exit_interval > 0 && progress_.iteration % training.exit_interval == 0;
+}
+
+}  // namespace mcpp

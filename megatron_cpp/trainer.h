@@ -1,0 +1,56 @@
+// The training loop.
+#pragma once
+#include <chrono>
+#include <memory>
+
+#include "megatron_cpp/checkpointing.h"
+#include "megatron_cpp/dataset_provider.h"
+#include "megatron_cpp/metrics.h"
+#include "megatron_cpp/signals.h"
+#include "optimizer/lr_schedule.h"
+
+namespace mcpp {
+
+class Trainer {
+ public:
+  /// Builds everything that `config` names and resumes from the newest checkpoint, if there is one.
+  Trainer(const Config& config, Session& session, const Log& log);
+
+  /// Trains to the end, or until a signal, exit_interval or exit_duration_in_mins says to stop. Saves, evaluates and
+  /// logs on the way. Returns Done, or Preempted after a signal.
+  ExitCode train();
+
+ private:
+  void train_step();
+  void note(const StepOutcome& outcome, double learning_rate, i64 batch_size);
+  void log_iteration();
+  void evaluate(const char* split, Dataset* dataset);
+  void save();
+  bool should_exit();
+  double minutes_running() const;
+
+  const Config& config_;
+  Session& session_;
+  const Log& log_;
+  std::vector<BatchSizeStep> batch_sizes_;
+  i64 train_iters_;
+  TrainingState state_;
+  TrainingProgress progress_;
+  Datasets datasets_;
+  LrSchedule schedule_;
+  std::unique_ptr<BatchStream> batches_;
+  MetricsWriter metrics_;
+  SignalWatch signals_;
+  double peak_tflops_;
+
+  // Since the last line of the log.
+  IterationStats window_;
+  double window_loss_ = 0;
+  i64 window_iterations_ = 0;
+  std::chrono::steady_clock::time_point window_start_, start_;
+
+  i64 consecutive_skips_ = 0;
+  i64 saved_iteration_ = -1;
+};
+
+}  // namespace mcpp
