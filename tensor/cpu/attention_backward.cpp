@@ -80,6 +80,7 @@ void pack_queries(const AttentionProblem<T>& p, const Engine& engine, i64 b, i64
     pack_right(engine, p.q, b, head, first, count, p.padded_dim(), x.rows, x.q_right + at, x.q_right_t + at);
     pack_right(engine, p.dout, b, head, first, count, p.padded_dim(), x.rows, x.dout_right + at, x.dout_right_t + at);
     for (i64 q = first; q < first + count; ++q) {
+      prefetch_row_after<false>(p.out.row(b, head, q), p.out.seq_stride, p.head_dim);
       x.lse_log2[q] = lse[q] * std::numbers::log2e_v<R>;
       x.delta[q] = dot(p.dout.row(b, head, q), p.out.row(b, head, q), p.head_dim);
     }
@@ -139,19 +140,6 @@ void backward_tile(const AttentionProblem<T>& p, const Engine& engine, const Pro
   add_to_keys(x.gradients, x.q_right, x.dk);
   const auto* right = engine.tile_as_right(x.gradients, x.tile);
   for_query_spans(v, [&](const Span& s) { engine.add_to_queries(x.k_left_t + k_at, right, x.dq_t + q_at, s); });
-}
-
-/// Rows of a gradient = factor * the first `count` of `rows`, rounded.
-template <class T, class R = Wide<T>>
-void store_rows(const HeadRows<T>& to, i64 b, i64 head, i64 first, i64 count, i64 padded_dim, R factor, const R* rows) {
-  const hn::ScalableTag<R> d;
-  const auto f = hn::Set(d, factor);
-  for (i64 r = 0; r < count; ++r, rows += padded_dim) {
-    T* row = to.row(b, head, first + r);
-    simd::sweep(d, 0, to.head_dim, [&](i64 i, auto lanes) HWY_ATTR {
-      simd::store(hn::Mul(f, simd::load(d, rows + i, lanes)), d, row + i, lanes);
-    });
-  }
 }
 
 template <class Engine, class T>

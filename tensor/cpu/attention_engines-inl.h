@@ -18,29 +18,58 @@
 #endif
 
 #include <algorithm>
+#include <cstring>
 
 #include "tensor/cpu/amx_tile.h"
 #include "tensor/cpu/attention_problem.h"
+#include "tensor/cpu/simd-inl.h"
 #include "tensor/cpu/tile_gemm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::kernel::HWY_NAMESPACE {
 
+namespace simd = mcpp::HWY_NAMESPACE;
+
+/// Rows of a head lie far apart, often each in a page of its own, where processors do not prefetch by themselves. This
+/// asks for the row of `dim` elements that comes a few iterations after `row`.
+template <bool kToWrite, class T>
+HWY_INLINE void prefetch_row_after(const T* row, i64 stride, i64 dim) {
+  constexpr i64 kRowsAhead = 12;
+  const T* ahead = row + kRowsAhead * stride;
+  for (i64 i = 0; i < dim; i += 64 / static_cast<i64>(sizeof(T))) __builtin_prefetch(ahead + i, kToWrite);
+}
+
 /// dst[64, padded_dim] = `count` rows, converted, with zeros around them.
 template <class T, class P>
 void copy_rows(const HeadRows<T>& x, i64 b, i64 head, i64 first, i64 count, i64 padded_dim, P* dst) {
   const i64 dim = x.head_dim;
-  for (i64 r = 0; r < count; ++r, dst += padded_dim) {
-    const T* src = x.row(b, head, first + r);
-    for (i64 i = 0; i < dim; ++i) {
-      if constexpr (std::is_same_v<T, P>)
-        dst[i] = src[i];
-      else
-        dst[i] = static_cast<P>(src[i]);
+  const T* src = x.row(b, head, first);
+  for (i64 r = 0; r < count; ++r, src += x.seq_stride, dst += padded_dim) {
+    prefetch_row_after<false>(src, x.seq_stride, dim);
+    if constexpr (std::is_same_v<T, P>) {
+      std::memcpy(dst, src, static_cast<std::size_t>(dim) * sizeof(T));
+    } else {
+      const hn::ScalableTag<P> d;
+      simd::sweep(d, 0, dim,
+                  [&](i64 i, auto lanes) HWY_ATTR { simd::store(simd::load(d, src + i, lanes), d, dst + i, lanes); });
     }
     std::fill(dst + dim, dst + padded_dim, P());
   }
   std::fill_n(dst, (kTile - count) * padded_dim, P());
+}
+
+/// The first `count` rows of a head from `first` = factor * rows [count, padded_dim], rounded.
+template <class T, class R = Wide<T>>
+void store_rows(const HeadRows<T>& to, i64 b, i64 head, i64 first, i64 count, i64 padded_dim, R factor, const R* rows) {
+  const hn::ScalableTag<R> d;
+  const auto f = hn::Set(d, factor);
+  T* row = to.row(b, head, first);
+  for (i64 r = 0; r < count; ++r, row += to.seq_stride, rows += padded_dim) {
+    prefetch_row_after<true>(row, to.seq_stride, to.head_dim);
+    simd::sweep(d, 0, to.head_dim, [&](i64 i, auto lanes) HWY_ATTR {
+      simd::store(hn::Mul(f, simd::load(d, rows + i, lanes)), d, row + i, lanes);
+    });
+  }
 }
 
 template <class T>

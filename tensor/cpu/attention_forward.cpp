@@ -133,13 +133,7 @@ void finish_block(const AttentionProblem<T>& p, i64 b, i64 head, i64 first, Soft
   std::fill(softmax.shrink + count, softmax.shrink + kTile, R{0});
   scale_queries(Span{0, kTile, 0}, p.head_dim, softmax.shrink, out_t);
   transpose(out_t, p.padded_dim(), kTile, rows);
-  const hn::ScalableTag<R> d;
-  for (i64 q = 0; q < count; ++q) {
-    T* to = p.out.row(b, head, first + q);
-    const R* from = rows + q * p.padded_dim();
-    simd::sweep(d, 0, p.head_dim,
-                [&](i64 i, auto lanes) HWY_ATTR { simd::store(simd::load(d, from + i, lanes), d, to + i, lanes); });
-  }
+  store_rows(p.out, b, head, first, count, p.padded_dim(), R{1}, rows);
 }
 
 template <class Engine, class T>

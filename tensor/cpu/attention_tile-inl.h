@@ -110,15 +110,14 @@ HWY_INLINE PhiloxVectors<D> philox(D d, u64 key, PhiloxVectors<D> c) {
   return c;
 }
 
-/// Dropout of the probabilities of one (batch column, query head). Whether the probability at (query, key) is kept is
-/// decided by word key % 4 of Philox with the key philox_key(Dropout::key, "attention", first_column + head) and the
-/// counter dropout_counter(sample, query_offset + query, key / 4). Neither tiles nor ranks show in it.
+/// Dropout of the probabilities of one (batch column, query head), as attention_dropout_key says. Neither tiles nor
+/// ranks show in it.
 class ProbabilityDropout {
  public:
   template <class T>
   ProbabilityDropout(const AttentionProblem<T>& p, i64 b, i64 head) : active_(p.dropout.p > 0) {
     if (!active_) return;
-    key_ = philox_key(p.dropout.key, "attention", static_cast<u64>(p.dropout.first_column + head));
+    key_ = attention_dropout_key(p.dropout, head);
     threshold_ = dropout_threshold(p.dropout.p);
     factor_ = dropout_scale(p.dropout.p);
     sample_ = p.dropout.samples[static_cast<std::size_t>(b)];
