@@ -33,7 +33,7 @@ struct MemoryTable {
 
 /// Options of the CPU device.
 struct CpuOptions {
-  int threads = 1;  ///< OpenMP threads that ops use
+  int threads = 1;  ///< OpenMP threads that ops use; no result depends on how many
 };
 
 class Device {

@@ -41,16 +41,20 @@ bool can_take(Bf16Path path);
 Bf16Path best_bf16_path();
 
 /// fp32 through oneDNN's sgemm.
-void gemm_f32(const CpuDevice& device, GemmSize size, Operand<float> a, Operand<float> b, float beta, float* c);
+void gemm_f32(CpuDevice& device, GemmSize size, Operand<float> a, Operand<float> b, float beta, float* c);
 /// bf16 widened to fp32 block by block. C is float or BFloat16, which is rounded once.
 template <class C>
-void gemm_widened(const CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c);
+void gemm_widened(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c);
 /// bf16 on AMX tiles; needs can_take(Bf16Path::Amx).
 template <class C>
 void gemm_amx(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c);
 /// bf16 by oneDNN's primitives; needs can_take(Bf16Path::OneDnn).
 template <class C>
 void gemm_onednn(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c);
+/// Few rows of a times b^T, both dense: for size.m up to kFewRows. fp32, or bf16 with C float or BFloat16.
+template <class T, class C>
+void gemm_rows(const CpuDevice& device, GemmSize size, const T* a, const T* b, float beta, C* c);
+inline constexpr i64 kFewRows = 4;
 /// fp64, for gradient checks: simple loops.
 void gemm_f64(const CpuDevice& device, GemmSize size, Operand<double> a, Operand<double> b, float beta, double* c);
 

@@ -182,8 +182,8 @@ class AmxGemm {
     }
   }
 
-  // Measured on Sapphire Rapids. A chunk of B fills half of the second-level cache: kDepth x kColumns, or as much of
-  // another form.
+  // Measured on one Xeon with AMX and 2 MiB of second-level cache per core. A chunk of B fills half of the second-level
+  // cache: kDepth x kColumns, or as much of another form.
   static constexpr i64 kDepth = 1024, kColumns = 512;
   static constexpr i64 kRows = 4096;                     // of a chunk when A is packed
   static constexpr i64 kWholeSlice = 384, kSlice = 256;  // up to kWholeSlice of k in one slice, else slices of kSlice

@@ -21,7 +21,7 @@ inline Block block_of(GemmSize size, bool transpose_a) {
   const auto count = [&] {
     return ((size.m + block.rows - 1) / block.rows) * ((size.n + block.columns - 1) / block.columns);
   };
-  while (count() < 8 && (block.rows > 128 || block.columns > 128)) {
+  while (count() < 4 && (block.rows > 128 || block.columns > 128)) {
     i64& longer = block.rows >= block.columns ? block.rows : block.columns;
     longer /= 2;
   }
