@@ -1,6 +1,7 @@
 // Collectives and point-to-point messages over tensors inside one group of ranks. Backends: self (one rank), local
 // (ranks are threads of one process), mpi, nccl. All give the same results and pass the same tests.
 #pragma once
+#include <exception>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -12,7 +13,8 @@ namespace mcpp {
 enum class ReduceOp : u8 { Sum, Max };
 
 /// A started operation. wait() makes its result visible: on a CPU it blocks, on CUDA the compute stream waits, not the
-/// host. It holds the tensors alive until then. Destroying a Work that was not waited for waits.
+/// host. It holds the tensors alive until then. Destroying a Work that was not waited for waits, and throws what wait()
+/// throws.
 class Work {
  public:
   Work() = default;  ///< already done
@@ -22,7 +24,10 @@ class Work {
     std::swap(wait_, other.wait_);
     return *this;
   }
-  ~Work() { wait(); }
+  /// While an error unwinds the stack nobody is waited for: the peers may never come.
+  ~Work() noexcept(false) {
+    if (std::uncaught_exceptions() == 0) wait();
+  }
   void wait() {
     if (auto f = std::exchange(wait_, nullptr)) f();
   }
@@ -31,8 +36,10 @@ class Work {
   std::function<void()> wait_;
 };
 
-/// Every rank of the group calls the same operations in the same order. Sums of bf16 are done in fp32 and rounded once;
-/// the order of a sum is by rank, so that results are the same bits every time. Tensors may be empty.
+/// Every rank of the group calls the same operations in the same order, and ranks of several groups start operations of
+/// all of them in an order that agrees. Sums of bf16 are done in fp32 and rounded once; the order of a sum is by rank,
+/// so that results are the same bits every time and in every backend. A maximum of NaN and a number is NaN. Tensors may
+/// be empty. Until wait(), tensors that are read must not be changed and tensors that are written must not be read.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -41,20 +48,22 @@ class Communicator {
   virtual int size() const = 0;
 
   virtual Work all_reduce(Tensor& t, ReduceOp op) = 0;
-  /// full = the shards of ranks 0, 1, ... one after another; full.numel() == size() * shard.numel(). shard may lie in
-  /// full.
+  /// full = the shards of ranks 0, 1, ... one after another; full.numel() == size() * shard.numel(). shard may be
+  /// part rank() of full itself.
   virtual Work all_gather(const Tensor& shard, Tensor& full) = 0;
-  /// shard = this rank's part of the sum of all `full`; full.numel() == size() * shard.numel(). shard may lie in full.
+  /// shard = this rank's part of the sum of all `full`; full.numel() == size() * shard.numel(). shard may be part
+  /// rank() of full itself; the rest of full is kept.
   virtual Work reduce_scatter(const Tensor& full, Tensor& shard) = 0;
   virtual Work broadcast(Tensor& t, int root) = 0;
-  /// Part r of `in` goes to rank r; part r of `out` came from rank r. Equal parts.
+  /// Part r of `in` goes to rank r; part r of `out` came from rank r. Equal parts; the tensors do not overlap.
   virtual Work all_to_all(const Tensor& in, Tensor& out) = 0;
-  /// Messages between two ranks arrive in the order sent. A send does not wait for its receive to be posted.
+  /// Messages between two ranks arrive in the order sent. A send copies: it never waits for its receive, and
+  /// the tensor may be changed at once. A rank does not send to itself.
   virtual Work send(const Tensor& t, int destination) = 0;
   virtual Work recv(Tensor& t, int source) = 0;
   virtual void barrier() = 0;
 
-  /// A group of the ranks with the same color, ordered by key, then by rank. Called by all.
+  /// A group of the ranks with the same color, ordered by key, then by rank. Called by all; color >= 0.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
   /// Ends every rank of the world, without waiting for them.
   virtual void abort(int exit_code) noexcept = 0;

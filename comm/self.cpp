@@ -1,6 +1,6 @@
 #include <cstdlib>
 
-#include "comm/communicator.h"
+#include "comm/checks.h"
 #include "tensor/ops.h"
 
 namespace mcpp {
@@ -13,16 +13,23 @@ class SelfCommunicator final : public Communicator {
   Work all_reduce(Tensor&, ReduceOp) override { return {}; }
   Work all_gather(const Tensor& shard, Tensor& full) override { return copy(shard, full); }
   Work reduce_scatter(const Tensor& full, Tensor& shard) override { return copy(full, shard); }
-  Work broadcast(Tensor&, int) override { return {}; }
+  Work broadcast(Tensor&, int root) override {
+    check_root(root, *this);
+    return {};
+  }
   Work all_to_all(const Tensor& in, Tensor& out) override { return copy(in, out); }
   Work send(const Tensor&, int) override { fail(ExitCode::Internal, "a rank cannot send to itself"); }
   Work recv(Tensor&, int) override { fail(ExitCode::Internal, "a rank cannot receive from itself"); }
   void barrier() override {}
-  std::unique_ptr<Communicator> split(int, int) override { return make_self_communicator(); }
+  std::unique_ptr<Communicator> split(int color, int) override {
+    check_color(color);
+    return make_self_communicator();
+  }
   void abort(int exit_code) noexcept override { std::_Exit(exit_code); }
 
  private:
   static Work copy(const Tensor& from, Tensor& to) {
+    check_same_kind(from, to);
     if (from.numel() > 0 && from.raw() != to.raw()) ops::copy(from, to);
     return {};
   }

@@ -1,0 +1,53 @@
+// What every backend on a CPU requires of the arguments of a Communicator.
+#pragma once
+#include "base/check.h"
+#include "comm/communicator.h"
+
+namespace mcpp {
+
+inline void check_on_cpu(const Tensor& t) {
+  MCPP_CHECK(t.defined() && t.device().type() == DeviceType::Cpu, "this group works on tensors in host memory");
+}
+
+inline const std::byte* bytes_of(const Tensor& t) {
+  return static_cast<const std::byte*>(t.raw());
+}
+
+/// Of reduce_scatter and all_gather: sizes, and that a shard inside `full` is this rank's own part.
+inline void check_shard(const Tensor& shard, const Tensor& full, const Communicator& group) {
+  check_on_cpu(shard);
+  check_on_cpu(full);
+  MCPP_CHECK(shard.dtype() == full.dtype() && full.numel() == group.size() * shard.numel(), "a shard of ",
+             shard.numel(), " ", name_of(shard.dtype()), " does not fit a tensor of ", full.numel(), " ",
+             name_of(full.dtype()), " over ", group.size(), " ranks");
+  const std::byte *begin = bytes_of(full), *own = bytes_of(shard);
+  const bool apart = own + shard.bytes() <= begin || begin + full.bytes() <= own;
+  MCPP_CHECK(apart || own == begin + group.rank() * shard.bytes(), "the shard overlaps another rank's part");
+}
+
+inline void check_same_kind(const Tensor& in, const Tensor& out) {
+  MCPP_CHECK(in.dtype() == out.dtype() && in.numel() == out.numel(), "tensors of ", in.numel(), " ",
+             name_of(in.dtype()), " and ", out.numel(), " ", name_of(out.dtype()), " where equal ones are needed");
+}
+
+inline void check_exchange(const Tensor& in, const Tensor& out, const Communicator& group) {
+  check_on_cpu(in);
+  check_on_cpu(out);
+  check_same_kind(in, out);
+  MCPP_CHECK(in.numel() % group.size() == 0, in.numel(), " elements in ", group.size(), " equal parts");
+}
+
+inline void check_color(int color) {
+  MCPP_CHECK(color >= 0, "split with color ", color);
+}
+
+inline void check_peer(int peer, const Communicator& group) {
+  MCPP_CHECK(peer >= 0 && peer < group.size() && peer != group.rank(), "rank ", group.rank(), " of ", group.size(),
+             " exchanges a message with rank ", peer);
+}
+
+inline void check_root(int root, const Communicator& group) {
+  MCPP_CHECK(root >= 0 && root < group.size(), "root ", root, " of ", group.size(), " ranks");
+}
+
+}  // namespace mcpp

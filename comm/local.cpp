@@ -1,0 +1,341 @@
+#include "comm/local.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "comm/checks.h"
+#include "comm/reduce.h"
+
+namespace mcpp {
+namespace {
+
+/// Thrown in ranks that are ended because of another one.
+class Stopped : public Error {
+ public:
+  Stopped() : Error(ExitCode::PeerLost, "another rank ended with an error") {}
+};
+
+/// What all groups of one run share: one lock for everything, as threads are few, and whether to go on.
+struct World {
+  explicit World(int n) : ranks(n) {}
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  int ranks;
+  u64 changes = 0;
+  int waiting = 0;  ///< ranks that found nothing ready since the last change
+  int ended = 0;
+  bool stopped = false;
+
+  // All of these with the mutex held.
+  void change() {
+    ++changes;
+    waiting = 0;
+    changed.notify_all();
+  }
+  void stop() {
+    stopped = true;
+    change();
+  }
+  /// Sleeps until ready(). When no rank is left that could make a change, that is an error and not a hang.
+  template <class Ready>
+  void wait(std::unique_lock<std::mutex>& lock, const Ready& ready) {
+    while (!ready()) {
+      if (stopped) throw Stopped();
+      if (++waiting + ended == ranks) {
+        stop();
+        fail(ExitCode::Internal, "deadlock: all ranks that have not ended wait for another rank");
+      }
+      changed.wait(lock, [this, seen = changes] { return changes != seen; });
+    }
+  }
+};
+
+enum class Kind : u8 { AllReduce, AllGather, ReduceScatter, Broadcast, AllToAll, Barrier, Split };
+constexpr std::string_view name_of(Kind kind) {
+  constexpr std::string_view kNames[]{"all_reduce", "all_gather", "reduce_scatter", "broadcast",
+                                      "all_to_all", "barrier",    "split"};
+  return kNames[static_cast<int>(kind)];
+}
+
+/// The part of a call that must agree between ranks.
+struct Call {
+  Kind kind;
+  DType dtype = DType::F32;
+  i64 count = 0;   ///< elements of the whole tensor
+  int option = 0;  ///< ReduceOp or root
+  bool operator==(const Call&) const = default;
+};
+
+std::string describe(const Call& call) {
+  return str(name_of(call.kind), " of ", call.count, " ", mcpp::name_of(call.dtype), " (", call.option, ")");
+}
+
+struct Group;
+
+/// One collective on its way: what each rank gave, until all have come.
+struct Collective {
+  explicit Collective(const Call& c, int ranks) : call(c), arguments(ranks) {}
+
+  struct Argument {
+    const std::byte* in = nullptr;
+    std::byte* out = nullptr;
+    int color = 0, key = 0;        // of split
+    std::shared_ptr<Group> group;  // its result
+    int rank = 0;
+  };
+  Call call;
+  int first_rank = -1;
+  std::vector<Argument> arguments;
+  int arrived = 0;
+  bool done = false;
+};
+
+struct Message {
+  DType dtype;
+  std::vector<std::byte> bytes;
+};
+
+/// Messages from one rank to another, by number.
+struct Channel {
+  u64 sent = 0, awaited = 0;
+  std::map<u64, Message> messages;
+};
+
+struct Group {
+  Group(std::shared_ptr<World> w, int n) : world(std::move(w)), size(n), calls(n), channels(n * n) {}
+
+  std::shared_ptr<World> world;
+  int size;
+  std::vector<u64> calls;  // made by each rank
+  std::map<u64, std::shared_ptr<Collective>> open;
+  std::vector<Channel> channels;  // [source * size + destination]
+};
+
+void copy_bytes(const std::byte* from, std::byte* to, i64 bytes) {
+  if (bytes > 0 && from != to) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+
+void reduce_parts(const Collective& c, i64 offset, i64 count, std::byte* out) {
+  std::vector<const void*> parts;
+  for (const auto& argument : c.arguments) parts.push_back(argument.in + offset);
+  const ReduceOp op = c.call.kind == Kind::AllReduce ? static_cast<ReduceOp>(c.call.option) : ReduceOp::Sum;
+  reduce(op, c.call.dtype, parts, out, count);
+}
+
+void split_group(Collective& c, const std::shared_ptr<World>& world) {
+  std::map<int, std::vector<Collective::Argument*>> by_color;
+  for (auto& argument : c.arguments) by_color[argument.color].push_back(&argument);
+  for (auto& [color, members] : by_color) {
+    std::stable_sort(members.begin(), members.end(), [](auto* a, auto* b) { return a->key < b->key; });
+    const auto group = std::make_shared<Group>(world, static_cast<int>(members.size()));
+    for (int rank = 0; auto* member : members) {
+      member->group = group;
+      member->rank = rank++;
+    }
+  }
+}
+
+/// Does the work of all ranks. Ranks in turn, so that a reduction is by rank.
+void carry_out(Collective& c, Group& group) {
+  const int n = group.size;
+  const i64 bytes = c.call.count * size_of(c.call.dtype), part = bytes / n;
+  auto& a = c.arguments;
+  switch (c.call.kind) {
+    case Kind::AllReduce:
+      reduce_parts(c, 0, c.call.count, a[0].out);
+      for (int r = 1; r < n; ++r) copy_bytes(a[0].out, a[r].out, bytes);
+      break;
+    case Kind::ReduceScatter:
+      for (int r = 0; r < n; ++r) reduce_parts(c, r * part, c.call.count / n, a[r].out);
+      break;
+    case Kind::AllGather:
+      for (int r = 0; r < n; ++r)
+        for (int q = 0; q < n; ++q) copy_bytes(a[q].in, a[r].out + q * part, part);
+      break;
+    case Kind::Broadcast:
+      for (int r = 0; r < n; ++r) copy_bytes(a[c.call.option].in, a[r].out, bytes);
+      break;
+    case Kind::AllToAll:
+      for (int r = 0; r < n; ++r)
+        for (int q = 0; q < n; ++q) copy_bytes(a[q].in + r * part, a[r].out + q * part, part);
+      break;
+    case Kind::Barrier:
+      break;
+    case Kind::Split:
+      split_group(c, group.world);
+      break;
+  }
+}
+
+/// One rank's share in a collective. The pointers that peers use stay valid until it is done; when this rank leaves
+/// early, because of an error, the run ends first.
+class Share {
+ public:
+  Share(std::shared_ptr<Group> group, int rank, const Call& call, Collective::Argument argument,
+        std::vector<Tensor> tensors)
+      : world_(group->world), tensors_(std::move(tensors)) {
+    const std::lock_guard lock(world_->mutex);
+    if (world_->stopped) throw Stopped();
+    auto& slot = group->open[group->calls[rank]++];
+    if (!slot) slot = std::make_shared<Collective>(call, group->size);
+    collective_ = slot;
+    if (slot->first_rank < 0) slot->first_rank = rank;
+    MCPP_CHECK(slot->call == call, "rank ", rank, " calls ", describe(call), " where rank ", slot->first_rank,
+               " called ", describe(slot->call));
+    slot->arguments[rank] = std::move(argument);
+    if (++slot->arrived < group->size) return;
+    carry_out(*collective_, *group);
+    collective_->done = true;
+    group->open.erase(group->calls[rank] - 1);
+    world_->change();
+  }
+  Share(const Share&) = delete;
+  Share& operator=(const Share&) = delete;
+  ~Share() {
+    const std::lock_guard lock(world_->mutex);
+    if (!collective_->done) world_->stop();
+  }
+
+  void wait() {
+    std::unique_lock lock(world_->mutex);
+    world_->wait(lock, [&] { return collective_->done; });
+  }
+  const Collective& collective() const { return *collective_; }
+
+ private:
+  std::shared_ptr<World> world_;
+  std::vector<Tensor> tensors_;
+  std::shared_ptr<Collective> collective_;
+};
+
+void receive(Group& group, Channel& channel, u64 number, Tensor& t, int source) {
+  World& world = *group.world;
+  std::unique_lock lock(world.mutex);
+  world.wait(lock, [&] { return channel.messages.contains(number); });
+  const auto found = channel.messages.find(number);
+  const Message& message = found->second;
+  MCPP_CHECK(message.dtype == t.dtype() && static_cast<i64>(message.bytes.size()) == t.bytes(), "rank ", source,
+             " sent ", message.bytes.size(), " bytes of ", mcpp::name_of(message.dtype), ", expected were ", t.bytes(),
+             " of ", mcpp::name_of(t.dtype()));
+  copy_bytes(message.bytes.data(), static_cast<std::byte*>(t.raw()), t.bytes());
+  channel.messages.erase(found);
+}
+
+class LocalCommunicator final : public Communicator {
+ public:
+  LocalCommunicator(std::shared_ptr<Group> group, int rank) : group_(std::move(group)), rank_(rank) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return group_->size; }
+
+  Work all_reduce(Tensor& t, ReduceOp op) override {
+    check_on_cpu(t);
+    return start({Kind::AllReduce, t.dtype(), t.numel(), static_cast<int>(op)}, t, t);
+  }
+  Work all_gather(const Tensor& shard, Tensor& full) override {
+    check_shard(shard, full, *this);
+    return start({Kind::AllGather, full.dtype(), full.numel()}, shard, full);
+  }
+  Work reduce_scatter(const Tensor& full, Tensor& shard) override {
+    check_shard(shard, full, *this);
+    return start({Kind::ReduceScatter, full.dtype(), full.numel()}, full, shard);
+  }
+  Work broadcast(Tensor& t, int root) override {
+    check_on_cpu(t);
+    check_root(root, *this);
+    return start({Kind::Broadcast, t.dtype(), t.numel(), root}, t, t);
+  }
+  Work all_to_all(const Tensor& in, Tensor& out) override {
+    check_exchange(in, out, *this);
+    return start({Kind::AllToAll, in.dtype(), in.numel()}, in, out);
+  }
+
+  Work send(const Tensor& t, int destination) override {
+    check_on_cpu(t);
+    check_peer(destination, *this);
+    World& world = *group_->world;
+    const std::lock_guard lock(world.mutex);
+    if (world.stopped) throw Stopped();
+    Channel& channel = group_->channels[rank_ * size() + destination];
+    channel.messages.emplace(channel.sent++, Message{t.dtype(), {bytes_of(t), bytes_of(t) + t.bytes()}});
+    world.change();
+    return {};
+  }
+  Work recv(Tensor& t, int source) override {
+    check_on_cpu(t);
+    check_peer(source, *this);
+    Channel& channel = group_->channels[source * size() + rank_];
+    // Only this rank counts what it awaits, so this needs no lock; the number keeps receives in the order posted.
+    const u64 number = channel.awaited++;
+    return Work(
+        [group = group_, &channel, number, t, source]() mutable { receive(*group, channel, number, t, source); });
+  }
+
+  void barrier() override { Share(group_, rank_, {Kind::Barrier}, {}, {}).wait(); }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    check_color(color);
+    Collective::Argument argument;
+    argument.color = color;
+    argument.key = key;
+    Share share(group_, rank_, {Kind::Split}, argument, {});
+    share.wait();
+    const auto& result = share.collective().arguments[rank_];
+    return std::make_unique<LocalCommunicator>(result.group, result.rank);
+  }
+  void abort(int exit_code) noexcept override { std::_Exit(exit_code); }
+
+ private:
+  Work start(const Call& call, const Tensor& in, Tensor& out) {
+    Collective::Argument argument;
+    argument.in = bytes_of(in);
+    argument.out = static_cast<std::byte*>(out.raw());
+    const auto share = std::make_shared<Share>(group_, rank_, call, argument, std::vector{in, out});
+    return Work([share] { share->wait(); });
+  }
+
+  std::shared_ptr<Group> group_;
+  int rank_;
+};
+
+}  // namespace
+
+void run_local_ranks(int n, const std::function<void(Communicator& world, int rank)>& f) {
+  MCPP_CHECK(n >= 1, n, " ranks");
+  const auto world = std::make_shared<World>(n);
+  const auto group = std::make_shared<Group>(world, n);
+  std::exception_ptr first, stopped;
+  const auto run = [&](int rank) {
+    std::exception_ptr error;
+    bool is_cause = true;
+    try {
+      LocalCommunicator communicator(group, rank);
+      f(communicator, rank);
+    } catch (const Stopped&) {
+      error = std::current_exception();
+      is_cause = false;
+    } catch (...) {
+      error = std::current_exception();
+    }
+    const std::lock_guard lock(world->mutex);
+    ++world->ended;
+    if (error) {
+      std::exception_ptr& kept = is_cause ? first : stopped;
+      if (!kept) kept = error;
+      world->stop();
+    } else {
+      world->change();  // those who wait for this rank must notice
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < n; ++rank) threads.emplace_back(run, rank);
+  for (std::thread& thread : threads) thread.join();
+  if (first || stopped) std::rethrow_exception(first ? first : stopped);
+}
+
+}  // namespace mcpp

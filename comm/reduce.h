@@ -1,0 +1,44 @@
+// Sums and maxima over the tensors of several ranks: by rank, widened where the type is narrow, rounded once. All
+// backends on a CPU compute with these, so that they give the same bits.
+#pragma once
+#include <span>
+
+#include "comm/communicator.h"
+
+namespace mcpp {
+
+/// Calls f.template operator()<T>() with the type of `t`.
+template <class F>
+void on_type(DType t, F&& f) {
+  switch (t) {
+    case DType::F32:
+      return f.template operator()<float>();
+    case DType::BF16:
+      return f.template operator()<BFloat16>();
+    case DType::F64:
+      return f.template operator()<double>();
+    case DType::I32:
+      return f.template operator()<i32>();
+    case DType::I64:
+      return f.template operator()<i64>();
+  }
+}
+
+/// The type that a reduction is done in: fp32 for bf16, otherwise `t`.
+constexpr DType accumulator_of(DType t) {
+  return t == DType::BF16 ? DType::F32 : t;
+}
+
+/// out[i] = parts[0][i] op parts[1][i] op ..., `count` elements of `dtype`. `out` may be one of the parts.
+void reduce(ReduceOp op, DType dtype, std::span<const void* const> parts, void* out, i64 count);
+
+// The same in steps, for ranks that cannot see all parts: acc holds accumulator_of(dtype).
+
+/// acc = part.
+void start_reduction(DType dtype, const void* part, void* acc, i64 count);
+/// acc = acc op part.
+void continue_reduction(ReduceOp op, DType dtype, const void* part, void* acc, i64 count);
+/// out = acc, rounded.
+void finish_reduction(DType dtype, const void* acc, void* out, i64 count);
+
+}  // namespace mcpp

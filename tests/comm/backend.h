@@ -1,0 +1,22 @@
+// What the suite in communicator_test.cpp runs on. Each test program defines backends().
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace mcpp::test {
+
+/// The body of a test as one rank sees it.
+using RankBody = std::function<void(Communicator& world, Device& device)>;
+
+struct Backend {
+  std::string name;
+  std::function<void(const RankBody&)> run;
+};
+
+std::vector<Backend> backends();
+
+}  // namespace mcpp::test

@@ -1,0 +1,300 @@
+// One suite for every backend: results are compared, bit by bit, with sums computed by rank in a single thread. Each
+// rank can make up the tensors of all others, so every expectation is computed without communication.
+#include "comm/communicator.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "comm/reduce.h"
+#include "tests/comm/backend.h"
+
+namespace mcpp::test {
+namespace {
+
+constexpr DType kTypes[]{DType::F32, DType::BF16, DType::F64, DType::I32, DType::I64};
+/// Empty, one, odd, more than a block of the reductions, more than a segment of shared memory (fp64: 1 MiB).
+constexpr i64 kCounts[]{0, 1, 7, 2049, 132001};
+
+/// Numbers whose sums depend on the order, and different for every rank and type.
+template <class T>
+T number(int rank, i64 i) {
+  const u32 x = static_cast<u32>(rank * 7919 + i * 104729) * 2654435761u;
+  if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<i32>(x));
+  const double magnitude = std::ldexp(1.0, static_cast<int>(x % 13) - 6);
+  return from_double<T>((static_cast<double>(x >> 8) / (1 << 24) - 0.5) * magnitude);
+}
+
+Tensor make(DType type, i64 count, int rank, Device& device) {
+  Tensor t = Tensor::empty({count}, type, device);
+  on_type(type, [&]<class T>() {
+    for (i64 i = 0; i < count; ++i) t.data<T>()[i] = number<T>(rank, i);
+  });
+  return t;
+}
+
+template <class T>
+T reduced(ReduceOp op, int ranks, i64 i) {
+  using A = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+  A acc = static_cast<A>(number<T>(0, i));
+  for (int r = 1; r < ranks; ++r) {
+    const A x = static_cast<A>(number<T>(r, i));
+    if constexpr (std::is_integral_v<T>) {
+      using U = std::make_unsigned_t<T>;
+      acc = op == ReduceOp::Max ? std::max(acc, x) : static_cast<T>(static_cast<U>(acc) + static_cast<U>(x));
+    } else {
+      acc = op == ReduceOp::Max ? std::max(acc, x) : acc + x;
+    }
+  }
+  return static_cast<T>(acc);
+}
+
+/// Element i of t is expected(i), bit by bit.
+template <class T, class F>
+void expect_bits(const Tensor& t, const F& expected, const std::string& what) {
+  for (i64 i = 0; i < t.numel(); ++i) {
+    const T want = expected(i), got = t.data<T>()[i];
+    ASSERT_EQ(std::memcmp(&want, &got, sizeof(T)), 0) << what << " of " << name_of(t.dtype()) << ", element " << i
+                                                      << ": " << to_double(got) << " instead of " << to_double(want);
+  }
+}
+
+class CommunicatorTest : public testing::TestWithParam<Backend> {
+ protected:
+  static void run(const RankBody& body) { GetParam().run(body); }
+  /// The body for each type and number of elements.
+  static void run_all(const std::function<void(Communicator&, Device&, DType, i64)>& body) {
+    run([&](Communicator& world, Device& device) {
+      for (const DType type : kTypes)
+        for (const i64 count : kCounts) body(world, device, type, count);
+    });
+  }
+};
+
+TEST_P(CommunicatorTest, AllReduceIsByRank) {
+  run_all([](Communicator& world, Device& device, DType type, i64 count) {
+    for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Max}) {
+      Tensor t = make(type, count, world.rank(), device);
+      world.all_reduce(t, op).wait();
+      on_type(type, [&]<class T>() {
+        expect_bits<T>(
+            t, [&](i64 i) { return reduced<T>(op, world.size(), i); }, "all_reduce");
+      });
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, MaximumKeepsNaN) {
+  run([](Communicator& world, Device& device) {
+    for (int source = 0; source < world.size(); ++source) {
+      Tensor t = Tensor::zeros({3}, DType::F32, device);
+      if (world.rank() == source) t.data<float>()[1] = std::nanf("");
+      world.all_reduce(t, ReduceOp::Max).wait();
+      EXPECT_EQ(t.data<float>()[0], 0);
+      EXPECT_TRUE(std::isnan(t.data<float>()[1]));
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, ReduceScatter) {
+  run_all([](Communicator& world, Device& device, DType type, i64 count) {
+    const i64 first = world.rank() * count;
+    const Tensor full = make(type, count * world.size(), world.rank(), device);
+    const Tensor in_place = make(type, count * world.size(), world.rank(), device);
+    Tensor apart = Tensor::empty({count}, type, device), inside = in_place.slice(first, first + count);
+    world.reduce_scatter(full, apart).wait();
+    world.reduce_scatter(in_place, inside).wait();
+    on_type(type, [&]<class T>() {
+      const auto sum = [&](i64 i) { return reduced<T>(ReduceOp::Sum, world.size(), first + i); };
+      expect_bits<T>(apart, sum, "reduce_scatter");
+      expect_bits<T>(inside, sum, "reduce_scatter in place");
+      const auto kept = [&](i64 i) {
+        return i >= first && i < first + count ? sum(i - first) : number<T>(world.rank(), i);
+      };
+      expect_bits<T>(in_place, kept, "the rest of full");
+    });
+  });
+}
+
+TEST_P(CommunicatorTest, AllGather) {
+  run_all([](Communicator& world, Device& device, DType type, i64 count) {
+    const Tensor shard = make(type, count, world.rank(), device);
+    Tensor full = Tensor::empty({count * world.size()}, type, device);
+    Tensor in_place = Tensor::empty({count * world.size()}, type, device);
+    const Tensor inside = in_place.slice(world.rank() * count, (world.rank() + 1) * count);
+    if (count > 0) std::memcpy(inside.raw(), shard.raw(), static_cast<std::size_t>(shard.bytes()));
+    world.all_gather(shard, full).wait();
+    world.all_gather(inside, in_place).wait();
+    on_type(type, [&]<class T>() {
+      const auto expected = [&](i64 i) { return number<T>(static_cast<int>(i / count), i % count); };
+      expect_bits<T>(full, expected, "all_gather");
+      expect_bits<T>(in_place, expected, "all_gather in place");
+    });
+  });
+}
+
+TEST_P(CommunicatorTest, Broadcast) {
+  run_all([](Communicator& world, Device& device, DType type, i64 count) {
+    for (int root = 0; root < world.size(); ++root) {
+      Tensor t = make(type, count, world.rank(), device);
+      world.broadcast(t, root).wait();
+      on_type(type, [&]<class T>() {
+        expect_bits<T>(
+            t, [&](i64 i) { return number<T>(root, i); }, "broadcast");
+      });
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, AllToAll) {
+  run_all([](Communicator& world, Device& device, DType type, i64 count) {
+    const Tensor in = make(type, count * world.size(), world.rank(), device);
+    Tensor out = Tensor::empty({count * world.size()}, type, device);
+    world.all_to_all(in, out).wait();
+    on_type(type, [&]<class T>() {
+      const auto expected = [&](i64 i) {
+        return number<T>(static_cast<int>(i / count), world.rank() * count + i % count);
+      };
+      expect_bits<T>(out, expected, "all_to_all");
+    });
+  });
+}
+
+TEST_P(CommunicatorTest, MessagesArriveInOrder) {
+  run([](Communicator& world, Device& device) {
+    // Everyone first sends everything to everyone: no send may wait for its receive.
+    constexpr i64 kSizes[]{3, 0, 300000, 1, 17};
+    for (int peer = 0; peer < world.size(); ++peer) {
+      if (peer == world.rank()) continue;
+      for (const i64 count : kSizes) {
+        Tensor t = make(DType::F32, count, world.rank() * 10 + peer, device);
+        world.send(t, peer);
+        if (count > 0) t.data<float>()[0] = -1;  // the message is a copy
+      }
+    }
+    for (int peer = 0; peer < world.size(); ++peer) {
+      if (peer == world.rank()) continue;
+      std::vector<Tensor> received;
+      std::vector<Work> works;
+      for (const i64 count : kSizes) {
+        received.push_back(Tensor::empty({count}, DType::F32, device));
+        works.push_back(world.recv(received.back(), peer));
+      }
+      while (!works.empty()) {  // waiting in another order changes nothing
+        works.back().wait();
+        works.pop_back();
+      }
+      for (const Tensor& t : received)
+        expect_bits<float>(
+            t, [&](i64 i) { return number<float>(peer * 10 + world.rank(), i); }, "message");
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, ReceivesMayBePostedFirst) {
+  run([](Communicator& world, Device& device) {
+    const int next = (world.rank() + 1) % world.size(), last = (world.rank() + world.size() - 1) % world.size();
+    if (world.size() == 1) return;
+    Tensor from_last = Tensor::empty({5}, DType::I64, device), from_next = Tensor::empty({6}, DType::BF16, device);
+    Work forward = world.recv(from_last, last), backward = world.recv(from_next, next);
+    world.send(make(DType::I64, 5, world.rank(), device), next).wait();
+    world.send(make(DType::BF16, 6, world.rank(), device), last).wait();
+    backward.wait();
+    forward.wait();
+    expect_bits<i64>(
+        from_last, [&](i64 i) { return number<i64>(last, i); }, "from the last");
+    expect_bits<BFloat16>(
+        from_next, [&](i64 i) { return number<BFloat16>(next, i); }, "from the next");
+  });
+}
+
+TEST_P(CommunicatorTest, WorksMayBeWaitedForInAnyOrder) {
+  run([](Communicator& world, Device& device) {
+    std::vector<Tensor> tensors;
+    std::vector<Work> works;
+    for (int k = 0; k < 6; ++k) {
+      tensors.push_back(make(DType::F32, 100 + k, world.rank() + 10 * k, device));
+      works.push_back(k % 2 ? world.broadcast(tensors[k], k % world.size())
+                            : world.all_reduce(tensors[k], ReduceOp::Max));
+    }
+    const bool backwards = world.rank() % 2 == 1;
+    for (int k = 0; k < 6; ++k) works[backwards ? 5 - k : k].wait();
+    for (int k = 0; k < 6; ++k) {
+      const auto expected = [&](i64 i) {
+        if (k % 2) return number<float>(k % world.size() + 10 * k, i);
+        float most = number<float>(10 * k, i);
+        for (int r = 1; r < world.size(); ++r) most = std::max(most, number<float>(r + 10 * k, i));
+        return most;
+      };
+      expect_bits<float>(tensors[k], expected, str("work ", k));
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, SplitOrdersByKeyThenRank) {
+  run([](Communicator& world, Device& device) {
+    const int color = world.rank() % 2;
+    const auto half = world.split(color, -world.rank());
+    const int members = (world.size() + 1 - color) / 2;
+    ASSERT_EQ(half->size(), members);
+    EXPECT_EQ(half->rank(), members - 1 - world.rank() / 2);
+    Tensor t = Tensor::empty({1}, DType::I64, device);
+    t.data<i64>()[0] = world.rank();
+    Tensor all = Tensor::empty({members}, DType::I64, device);
+    half->all_gather(t, all).wait();
+    for (int r = 0; r < members; ++r) EXPECT_EQ(all.data<i64>()[r], color + 2 * (members - 1 - r));
+
+    // Groups of groups work, and traffic in one does not disturb another.
+    const auto alone = half->split(half->rank(), 0);
+    EXPECT_EQ(alone->size(), 1);
+    alone->all_reduce(t, ReduceOp::Sum).wait();
+    EXPECT_EQ(t.data<i64>()[0], world.rank());
+    const auto same = world.split(3, 0);
+    EXPECT_EQ(same->rank(), world.rank());
+    same->all_reduce(t, ReduceOp::Sum).wait();
+    EXPECT_EQ(t.data<i64>()[0], world.size() * (world.size() - 1) / 2);
+  });
+}
+
+TEST_P(CommunicatorTest, SumsOfASubgroupAreInItsOrder) {
+  run([](Communicator& world, Device& device) {
+    const auto reversed = world.split(0, -world.rank());
+    Tensor t = make(DType::F32, 3001, reversed->rank(), device);
+    reversed->all_reduce(t, ReduceOp::Sum).wait();
+    expect_bits<float>(
+        t, [&](i64 i) { return reduced<float>(ReduceOp::Sum, world.size(), i); }, "sum");
+  });
+}
+
+TEST_P(CommunicatorTest, ManySmallOperations) {
+  run([](Communicator& world, Device& device) {
+    Tensor t = Tensor::empty({1}, DType::I64, device);
+    for (i64 k = 0; k < 300; ++k) {
+      t.data<i64>()[0] = k;
+      world.all_reduce(t, ReduceOp::Sum).wait();
+      ASSERT_EQ(t.data<i64>()[0], k * world.size());
+      if (k % 50 == 0) world.barrier();
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, WrongSizesAreErrors) {
+  run([](Communicator& world, Device& device) {
+    Tensor one = Tensor::zeros({3}, DType::F32, device),
+           other = Tensor::zeros({3 * world.size() + 1}, DType::F32, device);
+    EXPECT_THROW(world.all_gather(one, other), Error);
+    EXPECT_THROW(world.reduce_scatter(other, one), Error);
+    EXPECT_THROW(world.all_to_all(one, other), Error);
+    EXPECT_THROW(world.broadcast(one, world.size()), Error);
+    EXPECT_THROW(world.send(one, world.rank()), Error);
+    EXPECT_THROW(world.recv(one, world.size()), Error);
+    EXPECT_THROW(world.split(-1, 0), Error);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CommunicatorTest, testing::ValuesIn(backends()),
+                         [](const auto& backend) { return backend.param.name; });
+
+}  // namespace
+}  // namespace mcpp::test

@@ -1,0 +1,100 @@
+#include "comm/local.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+namespace mcpp {
+namespace {
+
+/// The message of the error that a run of n ranks ends with.
+std::string error_of(int n, const std::function<void(Communicator&, int, Device&)>& f) {
+  try {
+    run_local_ranks(n, [&](Communicator& world, int rank) {
+      CpuDevice device;
+      f(world, rank, device);
+    });
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(LocalRanks, AnErrorInOneRankEndsAllWithItsMessage) {
+  for (int guilty = 0; guilty < 4; ++guilty) {
+    std::atomic<int> went_on = 0;
+    const std::string error = error_of(4, [&](Communicator& world, int rank, Device& device) {
+      Tensor t = Tensor::zeros({4}, DType::F32, device);
+      world.all_reduce(t, ReduceOp::Sum).wait();
+      if (rank == guilty) throw std::runtime_error(str("no luck in rank ", rank));
+      if (rank % 2) world.barrier();
+      world.recv(t, guilty).wait();
+      ++went_on;
+    });
+    EXPECT_EQ(error, str("no luck in rank ", guilty));
+    EXPECT_EQ(went_on, 0);
+  }
+}
+
+TEST(LocalRanks, AnErrorWithWorkOnItsWayEndsAll) {
+  const std::string error = error_of(3, [&](Communicator& world, int rank, Device& device) {
+    Tensor t = Tensor::zeros({1000}, DType::F32, device);
+    Work first = rank == 1 ? Work() : world.all_reduce(t, ReduceOp::Sum);
+    if (rank == 0) throw std::runtime_error("left with work on its way");
+    if (rank == 1) world.recv(t, 0).wait();
+  });
+  EXPECT_EQ(error, "left with work on its way");
+}
+
+TEST(LocalRanks, CallsThatDoNotMatchAreErrors) {
+  const std::string kind = error_of(2, [](Communicator& world, int rank, Device& device) {
+    Tensor t = Tensor::zeros({4}, DType::F32, device);
+    if (rank == 0) world.broadcast(t, 0).wait();
+    if (rank == 1) world.all_reduce(t, ReduceOp::Sum).wait();
+  });
+  EXPECT_NE(kind.find("where rank"), std::string::npos) << kind;
+  const std::string size = error_of(2, [](Communicator& world, int rank, Device& device) {
+    Tensor t = Tensor::zeros({4 + rank}, DType::F32, device);
+    world.all_reduce(t, ReduceOp::Sum).wait();
+  });
+  EXPECT_NE(size.find("all_reduce of 5 fp32"), std::string::npos) << size;
+  const std::string message = error_of(2, [](Communicator& world, int rank, Device& device) {
+    Tensor t = Tensor::zeros({4 + rank}, DType::F32, device);
+    if (rank == 0) world.send(t, 1);
+    if (rank == 1) world.recv(t, 0).wait();
+  });
+  EXPECT_NE(message.find("rank 0 sent 16 bytes of fp32"), std::string::npos) << message;
+}
+
+TEST(LocalRanks, ADeadlockIsAnError) {
+  const std::string both_wait = error_of(2, [](Communicator& world, int rank, Device& device) {
+    Tensor t = Tensor::zeros({4}, DType::F32, device);
+    world.recv(t, 1 - rank).wait();
+    world.send(t, 1 - rank);
+  });
+  EXPECT_NE(both_wait.find("deadlock"), std::string::npos) << both_wait;
+  const std::string one_left = error_of(3, [](Communicator& world, int rank, Device&) {
+    if (rank != 1) world.barrier();
+  });
+  EXPECT_NE(one_left.find("deadlock"), std::string::npos) << one_left;
+}
+
+TEST(LocalRanks, GroupsMayWaitInAnotherOrder) {
+  EXPECT_EQ(error_of(4,
+                     [](Communicator& world, int rank, Device& device) {
+                       const auto row = world.split(rank / 2, rank), column = world.split(rank % 2, rank);
+                       for (int k = 0; k < 50; ++k) {
+                         Tensor a = Tensor::zeros({5}, DType::F32, device), b = Tensor::zeros({5}, DType::F32, device);
+                         Work first = row->all_reduce(a, ReduceOp::Sum), second = column->all_reduce(b, ReduceOp::Sum);
+                         (rank % 3 ? first : second).wait();
+                       }
+                     }),
+            "");
+}
+
+TEST(LocalRanks, NeedsARank) {
+  EXPECT_THROW(run_local_ranks(0, [](Communicator&, int) {}), Error);
+}
+
+}  // namespace
+}  // namespace mcpp
