@@ -16,6 +16,7 @@ namespace mcpp {
 namespace {
 
 // Part of the result: longer documents are tokenised in pieces of about this size, cut after a line where there is one.
+// A model that puts a space before every text, such as Llama's, puts one before each piece.
 constexpr std::size_t kPieceBytes = std::size_t{1} << 19;
 
 struct TokenSegment {

@@ -11,6 +11,7 @@ namespace mcpp {
 namespace {
 
 constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, how pieces spell a space
+constexpr std::size_t kBlockBytes = 1024;
 
 /// "<0x0A>" -> '\n'
 char byte_of_piece(const std::string& piece) {
@@ -39,13 +40,47 @@ struct Tokenizer::Impl {
   bool adds_prefix_space = false;  // the model puts a space before every text
   i32 eod = -1;
 
-  void append_encoded(std::string_view text, std::vector<i32>& ids) const {
+  bool can_split = false;  // no piece reaches from a word over the space after it
+
+  void append_block(std::string_view text, std::vector<i32>& ids) const {
     std::vector<int> part;
     const auto status = processor.Encode(absl::string_view(text.data(), text.size()), &part);
     MCPP_CHECK(status.ok(), "sentencepiece: ", status.ToString());
     ids.insert(ids.end(), part.begin(), part.end());
   }
+  void append_encoded(std::string_view text, std::vector<i32>& ids) const;
+  bool pieces_end_at_spaces() const;
 };
+
+/// Encodes in blocks, since sentencepiece's time per byte grows with the length of what it is given. Blocks end before
+/// a space that follows a word: no piece lies across, so the ids are those of the whole. A model that puts a space
+/// before every text puts back the one that is left out between blocks.
+void Tokenizer::Impl::append_encoded(std::string_view text, std::vector<i32>& ids) const {
+  while (can_split && text.size() > kBlockBytes) {
+    std::size_t space = text.find(' ', kBlockBytes);
+    while (space < text.size() && text[space - 1] == ' ') space = text.find(' ', space + 1);
+    if (space >= text.size()) break;
+    append_block(text.substr(0, space), ids);
+    text.remove_prefix(space + (adds_prefix_space ? 1 : 0));
+  }
+  append_block(text, ids);
+}
+
+bool Tokenizer::Impl::pieces_end_at_spaces() const {
+  const auto crosses = [&](const std::string& piece) {
+    const std::size_t word = piece.find_first_not_of(' ');
+    return word != std::string::npos && piece.find(' ', word) != std::string::npos;
+  };
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    if (!processor.IsUnknown(static_cast<int>(i)) && crosses(bytes[i])) return false;
+  }
+  // Some models merge or drop spaces; then blocks must not be glued with one.
+  std::vector<i32> ids;
+  append_block("x  y", ids);
+  std::string text;
+  for (const i32 id : ids) text += bytes[static_cast<std::size_t>(id)];
+  return text == (adds_prefix_space ? " x  y" : "x  y");
+}
 
 Tokenizer::Tokenizer(const Path& model) : impl_(std::make_unique<Impl>()) {
   const std::string name = model.string();
@@ -70,9 +105,10 @@ Tokenizer::Tokenizer(const Path& model) : impl_(std::make_unique<Impl>()) {
   const i32 e2 = id("<0xE2>"), b96 = id("<0x96>"), b81 = id("<0x81>");
   if (e2 >= 0 && b96 >= 0 && b81 >= 0) impl_->literal_space = {e2, b96, b81};
   std::vector<i32> probe;
-  impl_->append_encoded("x", probe);
+  impl_->append_block("x", probe);
   impl_->adds_prefix_space = !probe.empty() && impl_->bytes[static_cast<std::size_t>(probe[0])].starts_with(' ') &&
                              !processor.IsUnknown(probe[0]);
+  impl_->can_split = impl_->pieces_end_at_spaces();
 
   impl_->eod = id(kEodPiece);
   if (impl_->eod < 0) impl_->eod = processor.eos_id();

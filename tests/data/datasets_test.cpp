@@ -49,7 +49,7 @@ std::string build_error(const DataConfig& config, std::array<i64, 3> samples, i6
   return input_error([&] { build(config, samples, seq_length); });
 }
 
-// numpy 1.24: RandomState(1234).shuffle(arange(10)), RandomState(0).shuffle(arange(10)).
+// numpy 1.24: RandomState(0).shuffle(arange(10)). The golden data check the rest.
 TEST(RandomState, ShufflesAsNumpy) {
   std::vector<i32> values{0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
   RandomState(0).shuffle(std::span(values));

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sentencepiece_processor.h>
+#include <sentencepiece_trainer.h>
 
 #include "base/philox.h"
 #include "base/utf8.h"
@@ -83,6 +85,46 @@ TEST_P(TokenizerTypes, EveryTextComesBackExactly) {
     EXPECT_EQ(stream(tokenizer, ids), text);
     EXPECT_EQ(std::count(ids.begin(), ids.end(), tokenizer.eod()), 0) << "<eod> must not come out of text";
     EXPECT_EQ(std::count(ids.begin(), ids.end(), 0), 0) << "nothing may be unknown";
+  }
+}
+
+TEST_P(TokenizerTypes, LongTextGivesSentencepiecesOwnIds) {
+  const ScratchFolder folder;
+  TokenizerOptions options = options_for(folder, english());
+  options.model_type = GetParam();
+  const Tokenizer tokenizer = train(options);
+  sentencepiece::SentencePieceProcessor processor;
+  ASSERT_TRUE(processor.Load(options.output).ok());
+  for (const std::string& text : {english().substr(0, 20000), std::string(5000, ' ') + english().substr(0, 3000)}) {
+    std::vector<int> expected;
+    ASSERT_TRUE(processor.Encode(text, &expected).ok());
+    EXPECT_EQ(tokenizer.encode(text), expected);
+  }
+}
+
+/// As Llama's: a space before every text, the end-of-sentence piece as <eod>.
+TEST(Tokenizer, ForeignModelsWithAPrefixSpaceServe) {
+  const ScratchFolder folder;
+  options_for(folder, english());
+  ASSERT_TRUE(sentencepiece::SentencePieceTrainer::Train({{"input", (folder / "text.txt").string()},
+                                                          {"model_prefix", (folder / "llama").string()},
+                                                          {"model_type", "bpe"},
+                                                          {"vocab_size", "1000"},
+                                                          {"byte_fallback", "true"},
+                                                          {"normalization_rule_name", "identity"},
+                                                          {"remove_extra_whitespaces", "false"},
+                                                          {"minloglevel", "2"}})
+                  .ok());
+  const Tokenizer tokenizer(folder / "llama.model");
+  EXPECT_EQ(tokenizer.piece(tokenizer.eod()), "</s>");
+  sentencepiece::SentencePieceProcessor processor;
+  ASSERT_TRUE(processor.Load((folder / "llama.model").string()).ok());
+  for (const std::string& text : {std::string("Speak,  speak.\nYes"), english().substr(0, 20000)}) {
+    std::vector<int> expected;
+    ASSERT_TRUE(processor.Encode(text, &expected).ok());
+    EXPECT_EQ(tokenizer.encode(text), expected);
+    EXPECT_EQ(tokenizer.decode(expected), text);
+    EXPECT_EQ(stream(tokenizer, expected), text);
   }
 }
 
