@@ -188,7 +188,8 @@ Manifest write_shard_file(const Path& path, ShardSource& source) {
   for (std::size_t i = 0; i < order.size(); ++i) {
     const ShardSpec& shard = shards[order[i]];
     TensorEntry& tensor = tensors[shard.name];
-    MCPP_CHECK(tensor.shards.empty() || tensor.dtype == shard.dtype, shard.name, " has shards of two element types");
+    MCPP_CHECK(tensor.shards.empty() || (tensor.dtype == shard.dtype && tensor.global == shard.box.global), shard.name,
+               ": two shards differ in element type or global shape");
     tensor.name = shard.name, tensor.dtype = shard.dtype, tensor.global = shard.box.global;
     tensor.shards.push_back({static_cast<const Region&>(shard), 0, datasets[i].path, checksums[i]});
   }

@@ -127,6 +127,7 @@ class ThreadGroup {
         to += part.bytes();
       }
       barrier();
+      group_.inputs_[static_cast<std::size_t>(rank_)] = {};  // its device may go now
       return {};
     }
     void barrier() override { group_.barrier_.arrive_and_wait(); }
