@@ -58,7 +58,7 @@ inline Numbers numbers(const Tensor& x) {
 
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   return a.shape() == b.shape() && a.dtype() == b.dtype() &&
-         std::memcmp(a.raw(), b.raw(), static_cast<std::size_t>(a.bytes())) == 0;
+         (a.bytes() == 0 || std::memcmp(a.raw(), b.raw(), static_cast<std::size_t>(a.bytes())) == 0);
 }
 
 /// Relative error of one operation with one rounding at the end: a rounding step in bf16.

@@ -99,6 +99,29 @@ TEST_P(CrossEntropyOps, CrossEntropyOfInfiniteAndNanLogits) {
   EXPECT_TRUE(std::isnan(gradient[n + 4321]));
 }
 
+// With lse = 0 and no target here the gradient is the exponential itself.
+TEST_P(CrossEntropyOps, ExponentialIsAccurate) {
+  const i64 count = 20000;
+  const double lowest = dtype() == DType::F64 ? -708 : -87, highest = dtype() == DType::F64 ? 709 : 88;
+  Numbers x, expected;
+  for (i64 i = 0; i < count; ++i) {
+    x.push_back(rounded(lowest + (highest - lowest) * static_cast<double>(i) / count, dtype()));
+    expected.push_back(rounded(std::exp(x.back()), dtype()));
+  }
+  for (const auto& [argument, value] : std::vector<std::pair<double, double>>{{-kInf, 0}, {kInf, kInf}, {0, 1}}) {
+    x.push_back(argument);
+    expected.push_back(value);
+  }
+  const i64 n = static_cast<i64>(x.size());
+  const auto outputs = run([&](CpuDevice& device) {
+    Tensor logits = tensor_of(x, {1, n}, dtype(), device);
+    ops::cross_entropy_gradient(logits, integers_of({0}, device), kFirst, n, Tensor::zeros({1}, wide(), device), 1);
+    return std::vector{logits};
+  });
+  const double relative = dtype() == DType::F64 ? 0x1p-51 : dtype() == DType::F32 ? 0x1p-22 : 0x1p-7;
+  expect_close(outputs[0], expected, relative, 0, "exp");
+}
+
 TEST(CrossEntropyGradient, AgreesWithFiniteDifferences) {
   CpuDevice device;
   const i64 rows = 6, n = 13, valid = 11;
