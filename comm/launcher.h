@@ -1,0 +1,20 @@
+// How many ranks the launcher of this process promised. A batch job that forgets srun or mpirun starts every process as
+// a world of its own, and all would train the same run into one folder; this is how that is noticed.
+#pragma once
+#include <functional>
+#include <string>
+
+namespace mcpp {
+
+struct Launcher {
+  int ranks = 1;         ///< the most that any variable promises
+  std::string variable;  ///< its name; empty when there is no launcher
+
+  /// Throws BadInput when MPI found fewer ranks than promised.
+  void check(int mpi_size) const;
+};
+
+/// Reads OMPI_COMM_WORLD_SIZE, PMI_SIZE, SLURM_NTASKS and WORLD_SIZE. `variable` is std::getenv in main; null = unset.
+Launcher read_launcher(const std::function<const char*(const char*)>& variable);
+
+}  // namespace mcpp

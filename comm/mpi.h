@@ -1,0 +1,34 @@
+// Ranks as processes, over MPI. Tensors in host memory.
+#pragma once
+#include <functional>
+#include <memory>
+
+#include "comm/communicator.h"
+#include "comm/launcher.h"
+
+namespace mcpp {
+
+/// MPI from MPI_Init to MPI_Finalize; made once, in main, and outlives every communicator. When it is destroyed by an
+/// error it aborts the world instead, so that no peer waits for ever.
+class MpiSession {
+ public:
+  /// Throws BadInput when the launcher promised more ranks than MPI sees.
+  explicit MpiSession(const Launcher& launcher);
+  ~MpiSession();
+  MpiSession(const MpiSession&) = delete;
+  MpiSession& operator=(const MpiSession&) = delete;
+
+  int rank() const;
+  int size() const;
+  /// All ranks. `node_of` tells the node that a rank runs on; left out, MPI is asked. (Tests play several nodes on
+  /// one.)
+  ///
+  /// Inside a node reductions go through shared memory, 2 MiB per rank and group that reduces. Between nodes partial
+  /// sums travel from node to node in the order of ranks, so that the result has the same bits as on one node.
+  /// Collectives and barriers are complete when they return; receives are asynchronous.
+  std::unique_ptr<Communicator> world(const std::function<int(int rank)>& node_of = {}) const;
+  /// Ends every rank of the world with this exit code.
+  [[noreturn]] void abort(int exit_code) const noexcept;
+};
+
+}  // namespace mcpp

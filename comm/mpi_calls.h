@@ -1,0 +1,74 @@
+// MPI's C interface with errors as exceptions and handles that free themselves.
+#pragma once
+#include <mpi.h>
+
+#include <algorithm>
+#include <exception>
+#include <span>
+#include <utility>
+
+#include "base/check.h"
+#include "base/types.h"
+
+namespace mcpp {
+
+/// Throws PeerLost with MPI's text unless `code` is MPI_SUCCESS.
+void check_mpi(int code, const char* call);
+
+/// Waits until all are complete. Gives the processor away while it does, as there may be more ranks than cores.
+void wait_all(std::span<MPI_Request> requests, MPI_Status* statuses = MPI_STATUSES_IGNORE);
+
+/// Whether freeing an MPI object, in which all ranks take part, would return: not while an error unwinds the stack.
+inline bool can_free() {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  return !finalized && std::uncaught_exceptions() == 0;
+}
+
+/// An owned MPI_Comm whose calls return errors.
+class MpiComm {
+ public:
+  MpiComm() = default;
+  explicit MpiComm(MPI_Comm comm) : comm_(comm) {
+    if (comm_ != MPI_COMM_NULL) check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  }
+  MpiComm(MpiComm&& other) noexcept : comm_(std::exchange(other.comm_, MPI_COMM_NULL)) {}
+  MpiComm& operator=(MpiComm&& other) noexcept {
+    std::swap(comm_, other.comm_);
+    return *this;
+  }
+  ~MpiComm() {
+    if (comm_ != MPI_COMM_NULL && can_free()) MPI_Comm_free(&comm_);
+  }
+  static MpiComm split(MPI_Comm comm, int color, int key);
+
+  MPI_Comm get() const { return comm_; }
+  int rank() const;
+  int size() const;
+
+ private:
+  MPI_Comm comm_ = MPI_COMM_NULL;
+};
+
+/// `bytes` bytes as one element, and the next element `stride` bytes further: parts of big tensors, whose sizes do not
+/// fit MPI's int counts.
+class MpiPart {
+ public:
+  MpiPart(i64 bytes, i64 stride);
+  ~MpiPart() { MPI_Type_free(&type_); }
+  MpiPart(const MpiPart&) = delete;
+  MpiPart& operator=(const MpiPart&) = delete;
+  MPI_Datatype get() const { return type_; }
+
+ private:
+  MPI_Datatype type_ = MPI_DATATYPE_NULL;
+};
+
+/// Calls f(begin, bytes) for pieces of at most 1 GiB.
+template <class F>
+void in_messages(i64 bytes, F&& f) {
+  constexpr i64 kMost = i64{1} << 30;
+  for (i64 begin = 0; begin < bytes; begin += kMost) f(begin, static_cast<int>(std::min(kMost, bytes - begin)));
+}
+
+}  // namespace mcpp

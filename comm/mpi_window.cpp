@@ -1,0 +1,74 @@
+#include "comm/mpi_window.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <new>
+
+namespace mcpp {
+namespace {
+
+constexpr i64 kHeaderBytes = 64;  // the barrier, in the memory of rank 0
+
+/// The futex of std::atomic::wait is private to a process; this one is not.
+void futex_wait(std::atomic<u32>& word, u32 value) {
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, value, nullptr, nullptr, 0);
+}
+void futex_wake_all(std::atomic<u32>& word) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+SharedWindow::SharedWindow(const MpiComm& node) : rank_(node.rank()), slots_(node.size()) {
+  static_assert(sizeof(Barrier) <= kHeaderBytes && std::atomic<u32>::is_always_lock_free);
+  void* own = nullptr;
+  check_mpi(MPI_Win_allocate_shared(static_cast<MPI_Aint>(kHeaderBytes + 2 * kSlotBytes), 1, MPI_INFO_NULL, node.get(),
+                                    &own, &window_),
+            "MPI_Win_allocate_shared (is /dev/shm full?)");
+  for (int r = 0; r < size(); ++r) {
+    MPI_Aint bytes = 0;
+    int unit = 0;
+    void* memory = nullptr;
+    check_mpi(MPI_Win_shared_query(window_, r, &bytes, &unit, &memory), "MPI_Win_shared_query");
+    slots_[r] = static_cast<std::byte*>(memory) + kHeaderBytes;
+    if (r == 0) barrier_ = static_cast<Barrier*>(memory);
+  }
+  if (rank_ == 0) new (barrier_) Barrier{};
+  // Loads and stores are ordered by the atomics of the barrier; the epoch only has to exist.
+  check_mpi(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_), "MPI_Win_lock_all");
+  MPI_Request all_here = MPI_REQUEST_NULL;
+  check_mpi(MPI_Ibarrier(node.get(), &all_here), "MPI_Ibarrier");
+  wait_all({&all_here, 1});
+}
+
+SharedWindow::~SharedWindow() {
+  if (!can_free()) return;
+  MPI_Win_unlock_all(window_);
+  MPI_Win_free(&window_);
+}
+
+void SharedWindow::barrier() {
+  constexpr int kYields = 100;
+  const u32 generation = barrier_->generation.load(std::memory_order_acquire);
+  if (barrier_->arrived.fetch_add(1) + 1 == static_cast<u32>(size())) {
+    barrier_->arrived.store(0);
+    barrier_->generation.store(generation + 1);
+    if (barrier_->sleepers.load() > 0) futex_wake_all(barrier_->generation);
+    return;
+  }
+  for (int tries = 0; barrier_->generation.load() == generation; ++tries) {
+    if (tries < kYields) {
+      ::sched_yield();
+      continue;
+    }
+    ++barrier_->sleepers;
+    futex_wait(barrier_->generation, generation);
+    --barrier_->sleepers;
+  }
+}
+
+}  // namespace mcpp

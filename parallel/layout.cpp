@@ -1,0 +1,131 @@
+#include "parallel/layout.h"
+
+#include "base/strings.h"
+
+namespace mcpp {
+namespace {
+
+std::string values(const std::vector<i64>& list) {
+  std::string text = list.size() == 1 ? "the nearest that does is " : "the nearest that do are ";
+  for (std::size_t i = 0; i < list.size(); ++i) text += str(i > 0 ? " and " : "", list[i]);
+  return text;
+}
+
+/// Collects the rules that do not hold.
+class Conflicts {
+ public:
+  /// `size` must divide `whole`; the user is expected to change size.
+  void divides(const char* size_name, i64 size, const std::string& whole_name, i64 whole) {
+    if (whole == 0 || size < 1 || whole % size == 0) return;
+    list_.push_back(str(size_name, " = ", size, " does not divide ", whole_name, " = ", whole, "; ",
+                        values(nearest_divisors(whole, size))));
+  }
+  /// `whole` must be a multiple of `step`; the user is expected to change whole.
+  void is_multiple(const char* whole_name, i64 whole, const std::string& step_name, i64 step) {
+    if (whole == 0 || step < 1 || whole % step == 0) return;
+    list_.push_back(str(whole_name, " = ", whole, " is not a multiple of ", step_name, " = ", step, "; ",
+                        values(nearest_multiples(step, whole))));
+  }
+  void at_least_one(const char* name, i64 value) {
+    if (value < 1) list_.push_back(str(name, " = ", value, " must be at least 1"));
+  }
+  void add(std::string text) { list_.push_back(std::move(text)); }
+  std::vector<std::string> take() { return std::move(list_); }
+
+ private:
+  std::vector<std::string> list_;
+};
+
+void check_sizes(const LayoutRules& rules, Conflicts& conflicts) {
+  const ParallelSizes& s = rules.sizes;
+  conflicts.at_least_one("world_size", rules.world_size);
+  conflicts.at_least_one("tensor_model_parallel_size", s.tensor_model_parallel_size);
+  conflicts.at_least_one("pipeline_model_parallel_size", s.pipeline_model_parallel_size);
+  conflicts.at_least_one("context_parallel_size", s.context_parallel_size);
+  conflicts.at_least_one("expert_model_parallel_size", s.expert_model_parallel_size);
+  conflicts.at_least_one("expert_tensor_parallel_size", s.expert_tensor_parallel_size);
+  conflicts.at_least_one("the number of model chunks per pipeline rank", rules.virtual_stages);
+}
+
+void check_world(const LayoutRules& rules, Conflicts& conflicts) {
+  const ParallelSizes& s = rules.sizes;
+  const i64 tp = s.tensor_model_parallel_size, cp = s.context_parallel_size, pp = s.pipeline_model_parallel_size;
+  conflicts.is_multiple("the number of ranks", rules.world_size,
+                        "tensor_model_parallel_size x context_parallel_size x pipeline_model_parallel_size",
+                        tp * cp * pp);
+  conflicts.is_multiple("the number of ranks", rules.world_size,
+                        "expert_tensor_parallel_size x expert_model_parallel_size x pipeline_model_parallel_size",
+                        s.expert_tensor_parallel_size * s.expert_model_parallel_size * pp);
+}
+
+void check_model(const LayoutRules& rules, Conflicts& conflicts) {
+  const ParallelSizes& s = rules.sizes;
+  const i64 tp = s.tensor_model_parallel_size, cp = s.context_parallel_size, pp = s.pipeline_model_parallel_size;
+  constexpr const char* kTp = "tensor_model_parallel_size";
+  conflicts.divides(kTp, tp, "num_attention_heads", rules.num_attention_heads);
+  conflicts.divides(kTp, tp, "num_query_groups", rules.num_query_groups);
+  conflicts.divides(kTp, tp, "ffn_hidden_size", rules.ffn_hidden_size);
+  conflicts.divides(kTp, tp, "the padded vocabulary", rules.padded_vocab_size);
+  conflicts.is_multiple("num_layers", rules.num_layers,
+                        rules.virtual_stages > 1 ? "pipeline_model_parallel_size x model chunks per pipeline rank"
+                                                 : "pipeline_model_parallel_size",
+                        pp * rules.virtual_stages);
+  // Each rank takes a piece from the front and one from the back, so that causal attention is even.
+  if (cp > 1) conflicts.is_multiple("seq_length", rules.seq_length, "2 x context_parallel_size", 2 * cp);
+  if (rules.sequence_parallel)
+    conflicts.is_multiple("seq_length", rules.seq_length,
+                          "tensor_model_parallel_size x context_parallel_size (sequence_parallel)", tp * cp);
+  conflicts.divides("expert_model_parallel_size", s.expert_model_parallel_size, "num_experts", rules.num_experts);
+  if (rules.num_experts > 0)
+    conflicts.divides("expert_tensor_parallel_size", s.expert_tensor_parallel_size, "ffn_hidden_size",
+                      rules.ffn_hidden_size);
+  if (rules.num_experts == 0 && s.expert_model_parallel_size > 1)
+    conflicts.add(str("expert_model_parallel_size = ", s.expert_model_parallel_size,
+                      " needs a model with experts; without, it must be 1"));
+}
+
+void check_batch(const LayoutRules& rules, Conflicts& conflicts) {
+  const ParallelSizes& s = rules.sizes;
+  const i64 model = s.tensor_model_parallel_size * s.context_parallel_size * s.pipeline_model_parallel_size;
+  const i64 dp = rules.world_size / model;  // rounded down where the world does not divide, which is reported already
+  if (rules.global_batch_size > 0 && rules.micro_batch_size > 0 && dp > 0)
+    conflicts.is_multiple("global_batch_size", rules.global_batch_size,
+                          "micro_batch_size x data-parallel ranks (" + std::to_string(dp) + ")",
+                          rules.micro_batch_size * dp);
+  if (rules.virtual_stages > 1 && s.pipeline_model_parallel_size == 1)
+    conflicts.add(
+        str(rules.virtual_stages, " model chunks per pipeline rank need a pipeline_model_parallel_size of at least 2"));
+}
+
+}  // namespace
+
+std::vector<i64> nearest_divisors(i64 n, i64 value) {
+  i64 below = value, above = value;
+  while (below > 1 && n % below != 0) --below;
+  while (above <= n && n % above != 0) ++above;
+  std::vector<i64> found;
+  if (below >= 1 && n % below == 0) found.push_back(below);
+  if (above <= n && above != below) found.push_back(above);
+  return found;
+}
+
+std::vector<i64> nearest_multiples(i64 step, i64 value) {
+  const i64 below = value / step * step;
+  if (below == value) return {value};
+  if (below == 0) return {step};
+  return {below, below + step};
+}
+
+std::vector<std::string> layout_conflicts(const LayoutRules& rules) {
+  Conflicts conflicts;
+  check_sizes(rules, conflicts);
+  std::vector<std::string> found = conflicts.take();
+  if (!found.empty()) return found;  // nothing else can be computed from sizes below 1
+  Conflicts others;
+  check_world(rules, others);
+  check_model(rules, others);
+  check_batch(rules, others);
+  return others.take();
+}
+
+}  // namespace mcpp

@@ -1,0 +1,37 @@
+// The rules that tie a layout to the model and the batch.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "parallel/topology.h"
+
+namespace mcpp {
+
+/// What is to be laid out. A size of 0 is not known yet, and its rules are left out.
+struct LayoutRules {
+  int world_size = 1;
+  ParallelSizes sizes;
+  i64 virtual_stages = 1;  ///< model chunks per pipeline rank
+  bool sequence_parallel = false;
+
+  i64 num_layers = 0;
+  i64 num_attention_heads = 0;
+  i64 num_query_groups = 0;
+  i64 ffn_hidden_size = 0;
+  i64 padded_vocab_size = 0;
+  i64 seq_length = 0;
+  i64 num_experts = 0;
+  i64 micro_batch_size = 0;
+  i64 global_batch_size = 0;
+};
+
+/// Every rule that does not hold, each with the nearest values that would do: "tensor_model_parallel_size = 3 does not
+/// divide num_attention_heads = 16; the nearest that do are 2 and 4". Empty when the layout is good.
+std::vector<std::string> layout_conflicts(const LayoutRules& rules);
+
+/// The divisors of n next to `value` on both sides, those that exist; {value} when it is one.
+std::vector<i64> nearest_divisors(i64 n, i64 value);
+/// The multiples of `step`, from `step` on, next to `value` on both sides; {value} when it is one.
+std::vector<i64> nearest_multiples(i64 step, i64 value);
+
+}  // namespace mcpp

@@ -1,0 +1,37 @@
+// The groups of ranks that one rank works in. Made once from the world and handed down by reference.
+#pragma once
+#include <memory>
+
+#include "comm/communicator.h"
+#include "parallel/topology.h"
+
+namespace mcpp {
+
+struct ParallelState {
+  Topology topology;
+  AxisValues me;         ///< in the dense grid
+  AxisValues expert_me;  ///< in the expert grid
+  Communicator& world;   ///< outlives this
+
+  std::unique_ptr<Communicator> tp;     ///< those that share one copy of each layer
+  std::unique_ptr<Communicator> cp;     ///< those that share one sequence
+  std::unique_ptr<Communicator> dp;     ///< those that hold the same weights and read different samples
+  std::unique_ptr<Communicator> dp_cp;  ///< those over which a gradient is summed: dp x cp
+  std::unique_ptr<Communicator> pp;     ///< the stages of one pipeline, in order
+  std::unique_ptr<Communicator> model;  ///< those that together hold one copy of the weights: tp x pp, for norms
+  /// The ranks with word embeddings; null on ranks without.
+  std::unique_ptr<Communicator> embedding;
+
+  std::unique_ptr<Communicator> ep;         ///< those that share the experts of a layer
+  std::unique_ptr<Communicator> expert_tp;  ///< those that share each expert
+  std::unique_ptr<Communicator> expert_dp;  ///< those that hold the same experts
+
+  bool is_first_stage() const { return me.pp == 0; }
+  bool is_last_stage() const { return me.pp == topology.pp() - 1; }
+};
+
+/// Called by all ranks of `world`. `last` is the position in the pipeline of the rank with the output layer, -1 for the
+/// last one. Throws BadInput when the world does not divide by `sizes`.
+ParallelState make_parallel_state(Communicator& world, const ParallelSizes& sizes, int last = -1);
+
+}  // namespace mcpp

@@ -1,0 +1,129 @@
+#include "parallel/topology.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace mcpp {
+namespace {
+
+constexpr std::array<Axis, kAxes> kOrder{Axis::Tp, Axis::Cp, Axis::Ep, Axis::Dp, Axis::Pp};
+
+bool contains(Axes axes, Axis axis) {
+  return std::find(axes.begin(), axes.end(), axis) != axes.end();
+}
+
+/// world / parts, where that is whole.
+int share(int world, i64 parts, const char* names) {
+  check_input(parts >= 1 && world % parts == 0, "the world of ", world, " ranks is not divisible by ", names, " = ",
+              parts);
+  return static_cast<int>(world / parts);
+}
+
+AxisValues dense_sizes(int world, const ParallelSizes& s) {
+  const auto tp = static_cast<int>(s.tensor_model_parallel_size), cp = static_cast<int>(s.context_parallel_size),
+             pp = static_cast<int>(s.pipeline_model_parallel_size);
+  const int dp = share(world, i64{tp} * cp * pp,
+                       "tensor_model_parallel_size x context_parallel_size x pipeline_model_parallel_size");
+  return {.tp = tp, .cp = cp, .dp = dp, .pp = pp};
+}
+
+AxisValues expert_sizes(int world, const ParallelSizes& s) {
+  const auto tp = static_cast<int>(s.expert_tensor_parallel_size), ep = static_cast<int>(s.expert_model_parallel_size),
+             pp = static_cast<int>(s.pipeline_model_parallel_size);
+  const int dp = share(world, i64{tp} * ep * pp,
+                       "expert_tensor_parallel_size x expert_model_parallel_size x pipeline_model_parallel_size");
+  return {.tp = tp, .ep = ep, .dp = dp, .pp = pp};
+}
+
+}  // namespace
+
+Grid::Grid(const AxisValues& sizes) : sizes_(sizes) {
+  for (const Axis axis : kOrder) MCPP_CHECK(sizes[axis] >= 1, "axis ", static_cast<int>(axis), " is empty");
+}
+
+int Grid::ranks() const {
+  int product = 1;
+  for (const Axis axis : kOrder) product *= sizes_[axis];
+  return product;
+}
+
+AxisValues Grid::coordinates(int rank) const {
+  MCPP_CHECK(rank >= 0 && rank < ranks(), "rank ", rank, " of ", ranks());
+  const auto take = [&rank](int size) {
+    const int value = rank % size;
+    rank /= size;
+    return value;
+  };
+  AxisValues at;
+  at.tp = take(sizes_.tp);
+  at.cp = take(sizes_.cp);
+  at.ep = take(sizes_.ep);
+  at.dp = take(sizes_.dp);
+  at.pp = rank;
+  return at;
+}
+
+int Grid::rank(const AxisValues& at) const {
+  int rank = 0;
+  for (auto axis = kOrder.rbegin(); axis != kOrder.rend(); ++axis) {
+    MCPP_CHECK(at[*axis] >= 0 && at[*axis] < sizes_[*axis], "coordinate ", at[*axis], " of ", sizes_[*axis]);
+    rank = rank * sizes_[*axis] + at[*axis];
+  }
+  return rank;
+}
+
+std::vector<int> Grid::group(int rank, Axes axes) const {
+  // The first member, then one axis after another, so that the ranks come out in rising order.
+  const AxisValues at = coordinates(rank);
+  std::vector<int> members{rank};
+  int stride = 1;
+  for (const Axis axis : kOrder) {
+    if (contains(axes, axis)) {
+      for (int& member : members) member -= at[axis] * stride;
+      const std::vector<int> first = members;
+      for (int i = 1; i < sizes_[axis]; ++i)
+        for (const int member : first) members.push_back(member + i * stride);
+    }
+    stride *= sizes_[axis];
+  }
+  return members;
+}
+
+int Grid::group_rank(int rank, Axes axes) const {
+  const AxisValues at = coordinates(rank);
+  int index = 0, stride = 1;
+  for (const Axis axis : kOrder) {
+    if (!contains(axes, axis)) continue;
+    index += at[axis] * stride;
+    stride *= sizes_[axis];
+  }
+  return index;
+}
+
+int Grid::group_index(int rank, Axes axes) const {
+  const AxisValues at = coordinates(rank);
+  int index = 0, stride = 1;
+  for (const Axis axis : kOrder) {
+    if (contains(axes, axis)) continue;
+    index += at[axis] * stride;
+    stride *= sizes_[axis];
+  }
+  return index;
+}
+
+Topology::Topology(int world_size, const ParallelSizes& sizes)
+    : dense_(dense_sizes(world_size, sizes)), expert_(expert_sizes(world_size, sizes)) {}
+
+std::vector<int> Topology::embedding_group(int rank, int last) const {
+  const std::vector<int> pipeline = dense_.group(rank, {Axis::Pp});
+  MCPP_CHECK(last >= 0 && last < pp(), "position ", last, " in a pipeline of ", pp());
+  if (last == 0) return {pipeline.front()};
+  return {pipeline.front(), pipeline[static_cast<std::size_t>(last)]};
+}
+
+std::vector<int> Topology::position_embedding_group(int rank) const {
+  return {dense_.group(rank, {Axis::Pp}).front()};
+}
+
+}  // namespace mcpp

@@ -1,0 +1,78 @@
+// Which rank does what: pure arithmetic between ranks and their coordinates on the axes of parallelism. The order of
+// axes is Megatron-LM's tp-cp-ep-dp-pp, neighbours in tp being neighbouring ranks, as they exchange the most.
+#pragma once
+#include <array>
+#include <initializer_list>
+#include <vector>
+
+#include "base/types.h"
+
+namespace mcpp {
+
+/// Tensor, context, expert, data and pipeline parallelism, fastest first.
+enum class Axis : u8 { Tp, Cp, Ep, Dp, Pp };
+inline constexpr int kAxes = 5;
+using Axes = std::initializer_list<Axis>;
+
+/// One number per axis: sizes of a grid, or the place of a rank in it.
+struct AxisValues {
+  int tp = 1, cp = 1, ep = 1, dp = 1, pp = 1;
+
+  int operator[](Axis axis) const { return std::array{tp, cp, ep, dp, pp}[static_cast<std::size_t>(axis)]; }
+  bool operator==(const AxisValues&) const = default;
+};
+
+/// All ranks as a grid of the given sizes, which are at least 1.
+class Grid {
+ public:
+  explicit Grid(const AxisValues& sizes);
+
+  const AxisValues& sizes() const { return sizes_; }
+  int ranks() const;
+  AxisValues coordinates(int rank) const;
+  int rank(const AxisValues& coordinates) const;
+
+  /// The ranks that differ from `rank` only on `axes`, in rising order. Its own place among them is group_rank().
+  std::vector<int> group(int rank, Axes axes) const;
+  int group_rank(int rank, Axes axes) const;
+  /// A number for the group, 0, 1, ...: the same for its members and different for other groups over these axes.
+  int group_index(int rank, Axes axes) const;
+
+ private:
+  AxisValues sizes_;
+};
+
+/// How many ways each kind of parallelism splits. Names are Megatron-LM's options.
+struct ParallelSizes {
+  i64 tensor_model_parallel_size = 1;
+  i64 pipeline_model_parallel_size = 1;
+  i64 context_parallel_size = 1;
+  i64 expert_model_parallel_size = 1;
+  i64 expert_tensor_parallel_size = 1;
+};
+
+/// The grid of the dense layers, where ep is 1, and that of the experts, where cp is 1 and tp and dp are the experts'
+/// own. Both place pipeline stages on the same ranks.
+class Topology {
+ public:
+  /// Throws BadInput when the world does not divide; layout_conflicts() in parallel/layout.h tells all reasons at once.
+  Topology(int world_size, const ParallelSizes& sizes);
+
+  const Grid& dense() const { return dense_; }
+  const Grid& expert() const { return expert_; }
+  int tp() const { return dense_.sizes().tp; }
+  int cp() const { return dense_.sizes().cp; }
+  int dp() const { return dense_.sizes().dp; }
+  int pp() const { return dense_.sizes().pp; }
+
+  /// The ranks of this rank's pipeline that hold the word embeddings: the first stage and the one with the output
+  /// layer, which is at position `last` of the pipeline (0 in V-shaped schedules; then there is one rank only).
+  std::vector<int> embedding_group(int rank, int last) const;
+  /// The rank of this rank's pipeline that holds the position embeddings.
+  std::vector<int> position_embedding_group(int rank) const;
+
+ private:
+  Grid dense_, expert_;
+};
+
+}  // namespace mcpp

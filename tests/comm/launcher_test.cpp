@@ -1,0 +1,53 @@
+#include "comm/launcher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "base/check.h"
+
+namespace mcpp {
+namespace {
+
+Launcher launcher_in(const std::map<std::string, std::string>& environment) {
+  return read_launcher([&](const char* name) {
+    const auto found = environment.find(name);
+    return found == environment.end() ? nullptr : found->second.c_str();
+  });
+}
+
+std::string error_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::BadInput);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Launcher, NoneMeansOneRank) {
+  const Launcher launcher = launcher_in({{"HOME", "/"}});
+  EXPECT_EQ(launcher.ranks, 1);
+  EXPECT_EQ(launcher.variable, "");
+  EXPECT_NO_THROW(launcher.check(1));
+}
+
+TEST(Launcher, TheLargestPromiseCounts) {
+  const Launcher launcher = launcher_in({{"OMPI_COMM_WORLD_SIZE", "2"}, {"SLURM_NTASKS", "4"}, {"WORLD_SIZE", ""}});
+  EXPECT_EQ(launcher.ranks, 4);
+  EXPECT_EQ(launcher.variable, "SLURM_NTASKS");
+  EXPECT_NO_THROW(launcher.check(4));
+  const std::string error = error_of([&] { launcher.check(1); });
+  EXPECT_THAT(error, testing::HasSubstr("SLURM_NTASKS promises 4 ranks, but MPI sees 1"));
+  EXPECT_THAT(error, testing::HasSubstr("srun --mpi=pmix"));
+}
+
+TEST(Launcher, APromiseMustBeANumber) {
+  for (const char* text : {"four", "4x", "0", "-1", "4(x2)"})
+    EXPECT_THAT(error_of([&] { launcher_in({{"PMI_SIZE", text}}); }), testing::HasSubstr("PMI_SIZE=")) << text;
+}
+
+}  // namespace
+}  // namespace mcpp

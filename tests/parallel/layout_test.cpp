@@ -1,0 +1,77 @@
+#include "parallel/layout.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace mcpp {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::UnorderedElementsAre;
+
+LayoutRules good_rules() {
+  return {.world_size = 16,
+          .sizes = {.tensor_model_parallel_size = 2, .pipeline_model_parallel_size = 4},
+          .num_layers = 24,
+          .num_attention_heads = 16,
+          .num_query_groups = 8,
+          .ffn_hidden_size = 4096,
+          .padded_vocab_size = 50304,
+          .seq_length = 1024,
+          .micro_batch_size = 2,
+          .global_batch_size = 32};
+}
+
+TEST(Layout, AGoodOneHasNoConflicts) {
+  EXPECT_THAT(layout_conflicts(good_rules()), IsEmpty());
+}
+
+TEST(Layout, AllConflictsComeAtOnceWithTheNearestGoodValues) {
+  LayoutRules rules = good_rules();
+  rules.sizes.tensor_model_parallel_size = 3;
+  rules.num_layers = 22;
+  rules.global_batch_size = 33;
+  EXPECT_THAT(
+      layout_conflicts(rules),
+      UnorderedElementsAre(
+          HasSubstr("the number of ranks = 16 is not a multiple of"),
+          "tensor_model_parallel_size = 3 does not divide num_attention_heads = 16; the nearest that do are 2 and 4",
+          "tensor_model_parallel_size = 3 does not divide num_query_groups = 8; the nearest that do are 2 and 4",
+          "tensor_model_parallel_size = 3 does not divide ffn_hidden_size = 4096; the nearest that do are 2 and 4",
+          "num_layers = 22 is not a multiple of pipeline_model_parallel_size = 4; the nearest that do are 20 and 24",
+          HasSubstr("global_batch_size = 33 is not a multiple of micro_batch_size x data-parallel ranks (1) = 2; the "
+                    "nearest that do are 32 and 34")));
+}
+
+TEST(Layout, RulesOfSequencesExpertsAndChunks) {
+  LayoutRules rules = good_rules();
+  rules.sizes = {.tensor_model_parallel_size = 4, .context_parallel_size = 2, .expert_model_parallel_size = 2};
+  rules.seq_length = 1026;
+  rules.sequence_parallel = true;
+  rules.virtual_stages = 2;
+  EXPECT_THAT(layout_conflicts(rules),
+              UnorderedElementsAre(HasSubstr("2 x context_parallel_size = 4; the nearest that do are 1024 and 1028"),
+                                   HasSubstr("(sequence_parallel) = 8"), HasSubstr("needs a model with experts"),
+                                   HasSubstr("2 model chunks per pipeline rank need")));
+}
+
+TEST(Layout, SizesBelowOneAreReportedFirst) {
+  LayoutRules rules = good_rules();
+  rules.sizes.pipeline_model_parallel_size = 0;
+  EXPECT_THAT(layout_conflicts(rules), ElementsAre("pipeline_model_parallel_size = 0 must be at least 1"));
+}
+
+TEST(Layout, NearestValues) {
+  EXPECT_THAT(nearest_divisors(16, 3), ElementsAre(2, 4));
+  EXPECT_THAT(nearest_divisors(16, 8), ElementsAre(8));
+  EXPECT_THAT(nearest_divisors(16, 20), ElementsAre(16));
+  EXPECT_THAT(nearest_divisors(7, 3), ElementsAre(1, 7));
+  EXPECT_THAT(nearest_multiples(4, 22), ElementsAre(20, 24));
+  EXPECT_THAT(nearest_multiples(4, 3), ElementsAre(4));
+  EXPECT_THAT(nearest_multiples(4, 8), ElementsAre(8));
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,59 @@
+#include "parallel/state.h"
+
+#include <gtest/gtest.h>
+
+#include "comm/local.h"
+
+namespace mcpp {
+namespace {
+
+/// The world ranks of a group, learnt by communication.
+std::vector<int> members(Communicator& group, int world_rank, Device& device) {
+  Tensor own = Tensor::empty({1}, DType::I32, device), all = Tensor::empty({group.size()}, DType::I32, device);
+  own.data<i32>()[0] = world_rank;
+  group.all_gather(own, all).wait();
+  return {all.data<i32>(), all.data<i32>() + group.size()};
+}
+
+TEST(ParallelState, CommunicatorsConnectTheRanksOfTheTopology) {
+  run_local_ranks(16, [](Communicator& world, int rank) {
+    CpuDevice device;
+    const ParallelState state = make_parallel_state(world, {.tensor_model_parallel_size = 2,
+                                                            .pipeline_model_parallel_size = 2,
+                                                            .context_parallel_size = 2,
+                                                            .expert_model_parallel_size = 4});
+    const Grid &dense = state.topology.dense(), &expert = state.topology.expert();
+    EXPECT_EQ(dense.rank(state.me), rank);
+    const auto expect = [&](Communicator& group, const std::vector<int>& ranks) {
+      EXPECT_EQ(members(group, rank, device), ranks);
+    };
+    expect(*state.tp, dense.group(rank, {Axis::Tp}));
+    expect(*state.cp, dense.group(rank, {Axis::Cp}));
+    expect(*state.dp, dense.group(rank, {Axis::Dp}));
+    expect(*state.dp_cp, dense.group(rank, {Axis::Dp, Axis::Cp}));
+    expect(*state.pp, dense.group(rank, {Axis::Pp}));
+    expect(*state.model, dense.group(rank, {Axis::Tp, Axis::Pp}));
+    expect(*state.ep, expert.group(rank, {Axis::Ep}));
+    expect(*state.expert_tp, expert.group(rank, {Axis::Tp}));
+    expect(*state.expert_dp, expert.group(rank, {Axis::Dp}));
+    ASSERT_NE(state.embedding, nullptr);
+    expect(*state.embedding, state.topology.embedding_group(rank, 1));
+  });
+}
+
+TEST(ParallelState, OnlyTheFirstAndTheLastStageHoldEmbeddings) {
+  run_local_ranks(4, [](Communicator& world, int rank) {
+    const ParallelState state = make_parallel_state(world, {.pipeline_model_parallel_size = 4});
+    EXPECT_EQ(state.embedding != nullptr, rank == 0 || rank == 3);
+    EXPECT_EQ(state.is_first_stage(), rank == 0);
+    EXPECT_EQ(state.is_last_stage(), rank == 3);
+    if (state.embedding) {
+      EXPECT_EQ(state.embedding->size(), 2);
+    }
+    const ParallelState v_shaped = make_parallel_state(world, {.pipeline_model_parallel_size = 4}, 0);
+    EXPECT_EQ(v_shaped.embedding != nullptr, rank == 0);
+  });
+}
+
+}  // namespace
+}  // namespace mcpp
