@@ -30,10 +30,6 @@ void allocate_weights(GPTModel& model) {
 
 }  // namespace
 
-Path saved_tokenizer(const Path& checkpoint_folder) {
-  return checkpoint_folder / "tokenizer.model";
-}
-
 InferenceModel::InferenceModel(const InferenceOptions& options, const Log& log)
     : options_(options), checkpoint_(find_checkpoint(options.load, log)) {
   CheckpointReader reader(checkpoint_, Trust::Verified);

@@ -3,6 +3,7 @@
 
 #include "data/dataset_info.h"
 #include "data/indexed_dataset.h"
+#include "data/text_source.h"
 #include "megatron_cpp/commands.h"
 #include "megatron_cpp/inference.h"
 #include "megatron_cpp/perplexity.h"
