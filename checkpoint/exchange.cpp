@@ -26,7 +26,7 @@ std::vector<std::string> all_gather_text(std::string_view mine, Communicator& gr
   const i64* sizes = lengths.data<i64>();
 
   // The bytes travel as 32-bit integers, padded to the longest text.
-  const i64 words = (*std::max_element(sizes, sizes + ranks) + 3) / 4;
+  const i64 words = *std::max_element(sizes, sizes + ranks) / 4 + 1;
   Tensor text = Tensor::empty({words}, DType::I32, host, MemoryClass::Other);
   std::memset(text.raw(), 0, static_cast<std::size_t>(text.bytes()));
   std::memcpy(text.raw(), mine.data(), mine.size());

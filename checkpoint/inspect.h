@@ -35,7 +35,7 @@ std::string describe_checkpoint(const Path& directory);
 
 struct TensorDifference {
   std::string name = {};
-  std::string reason = {};             ///< "only in ...", "shape ...", "type ..."; empty when the numbers differ
+  std::string reason = {};        ///< "only in ...", "shape ...", "type ..."; empty when the numbers differ
   double max_abs_difference = 0;  ///< infinity when one has a NaN where the other has not
   i64 different_elements = 0;
 };

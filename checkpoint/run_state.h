@@ -12,7 +12,7 @@ struct RunState {
   i64 consumed_samples = 0;  ///< decides which samples come next, and the learning rate
   i64 consumed_tokens = 0;
   i64 skipped_iterations = 0;  ///< steps not taken because the gradient was not finite
-  std::string config = {};          ///< the resolved configuration, TOML
+  std::string config = {};     ///< the resolved configuration, TOML
   std::string model_fingerprint = {};
   std::string tokenizer_checksum = {};
   std::string program_version = {};

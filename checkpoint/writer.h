@@ -27,7 +27,8 @@ Path save_checkpoint(const Path& folder, const RunState& state, std::span<const 
                      const Log& log, const Retention& retention = {});
 
 /// Removes the checkpoints that `retention` does not keep; never the one that `latest` names, and none when `latest`
-/// names none. What cannot be removed gives a warning.
+/// names none. It does not look whether the kept ones are sound: saving calls it when `latest` has just been written.
+/// What cannot be removed gives a warning.
 void prune(const Path& folder, const Retention& retention, const Log& log);
 
 /// Removes temporary entries of processes of this host that ended, and of other hosts.
