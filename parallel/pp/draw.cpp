@@ -1,0 +1,117 @@
+#include "parallel/pp/draw.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+
+#include "base/strings.h"
+
+namespace mcpp {
+namespace {
+
+bool is_work(const TimedAction& timed) {
+  return timed.end > timed.begin && timed.action.kind <= ActionKind::BackwardWeight;
+}
+
+char letter_of(const Action& action) {
+  switch (action.kind) {
+    case ActionKind::Forward:
+      return static_cast<char>('0' + action.microbatch % 10);
+    case ActionKind::BackwardWeight:
+      return static_cast<char>('A' + action.microbatch % 10);
+    default:
+      return static_cast<char>('a' + action.microbatch % 10);
+  }
+}
+
+/// Number with at most `digits` decimals and no zeros at the end.
+std::string number(double value, int digits = 2) {
+  const double unit = std::pow(10.0, digits);
+  return str(std::round(value * unit) / unit);
+}
+
+std::string count(int n, const char* noun, const char* plural = "s") {
+  return str(n, " ", noun, n == 1 ? "" : plural);
+}
+
+std::string figures(const Schedule& schedule, const Timeline& timeline) {
+  return str(count(schedule.ranks, "rank"), ", ", count(schedule.chunks_per_rank, "chunk"), " per rank, ",
+             count(schedule.microbatches, "microbatch", "es"), ": time ", number(timeline.makespan), ", bubble ",
+             number(100 * timeline.bubble, 1), " %, at most ",
+             number(static_cast<double>(timeline.max_in_flight()) / schedule.chunks_per_rank),
+             " microbatches in memory");
+}
+
+/// Fill colours of forward, backward, input gradient, weight gradient; by hue, with lightness for the chunk.
+std::string fill_of(const Action& action, const Schedule& schedule) {
+  static constexpr std::array kHues{215, 145, 175, 95};
+  const int hue = kHues[static_cast<std::size_t>(action.kind)];
+  const int chunk = schedule.chunk_of(action.stage), chunks = schedule.chunks_per_rank;
+  const int lightness = chunks > 1 ? 82 - 32 * chunk / (chunks - 1) : 75;
+  return str("hsl(", hue, ",65%,", lightness, "%)");
+}
+
+constexpr double kRowHeight = 24, kLeft = 64, kTop = 32;
+
+std::string svg_box(const TimedAction& timed, const Schedule& schedule, double scale, std::size_t rank) {
+  const double x = kLeft + timed.begin * scale, width = (timed.end - timed.begin) * scale;
+  const double y = kTop + static_cast<double>(rank) * kRowHeight;
+  std::string box = str("<g><title>", describe(timed.action), ", ", number(timed.begin), " to ", number(timed.end),
+                        "</title><rect x=\"", number(x), "\" y=\"", number(y), "\" width=\"", number(width),
+                        "\" height=\"", kRowHeight - 2, "\" fill=\"", fill_of(timed.action, schedule), "\"/>");
+  if (width >= 8)  // room for a number
+    box +=
+        str("<text x=\"", number(x + width / 2), "\" y=\"", number(y + 15), "\">", timed.action.microbatch, "</text>");
+  return box + "</g>\n";
+}
+
+}  // namespace
+
+std::string draw_text(const Schedule& schedule, const Timeline& timeline, int width) {
+  const double span = std::max(timeline.makespan, 1e-30);
+  // One column per unit of time where that fits.
+  const int columns = std::max(1, std::min(width, static_cast<int>(std::ceil(span))));
+  const double unit = span / columns;
+  std::string text;
+  for (std::size_t rank = 0; rank < timeline.per_rank.size(); ++rank) {
+    std::string line(static_cast<std::size_t>(columns), '.');
+    for (const TimedAction& timed : timeline.per_rank[rank]) {
+      if (!is_work(timed)) continue;
+      // The columns whose middle lies in the action.
+      const int begin = static_cast<int>(std::ceil(timed.begin / unit - 0.5));
+      const int end = std::min(columns, static_cast<int>(std::ceil(timed.end / unit - 0.5)));
+      for (int x = begin; x < end; ++x) line[static_cast<std::size_t>(x)] = letter_of(timed.action);
+    }
+    std::string label = str("rank ", rank);
+    label.resize(std::max<std::size_t>(8, label.size() + 1), ' ');
+    text += label + "|" + line + "|\n";
+  }
+  return text + "forward 0-9, backward or input gradient a-j, weight gradient A-J, idle .\n" +
+         figures(schedule, timeline) + "\n";
+}
+
+std::string draw_svg(const Schedule& schedule, const Timeline& timeline) {
+  // Boxes of the shortest action are wide enough for two digits, in an image of bounded width.
+  double shortest = timeline.makespan;
+  for (const auto& actions : timeline.per_rank)
+    for (const TimedAction& timed : actions)
+      if (is_work(timed)) shortest = std::min(shortest, timed.end - timed.begin);
+  const double scale = timeline.makespan > 0 ? std::min(18 / shortest, 20000 / timeline.makespan) : 1;
+  const double width = kLeft + timeline.makespan * scale + 8;
+  const double height = kTop + kRowHeight * static_cast<double>(timeline.per_rank.size()) + 8;
+  std::string svg = str("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", number(std::max(width, 640.0)),
+                        "\" height=\"", number(height),
+                        "\" font-family=\"sans-serif\" font-size=\"11\" text-anchor=\"middle\">\n"
+                        "<text x=\"8\" y=\"20\" text-anchor=\"start\">",
+                        figures(schedule, timeline), "</text>\n");
+  for (std::size_t rank = 0; rank < timeline.per_rank.size(); ++rank) {
+    svg += str("<text x=\"8\" y=\"", number(kTop + static_cast<double>(rank) * kRowHeight + 15),
+               "\" text-anchor=\"start\">rank ", rank, "</text>\n");
+    for (const TimedAction& timed : timeline.per_rank[rank])
+      if (is_work(timed)) svg += svg_box(timed, schedule, scale, rank);
+  }
+  return svg + "</svg>\n";
+}
+
+}  // namespace mcpp

@@ -1,0 +1,196 @@
+#include "parallel/pp/schedule.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace mcpp {
+namespace {
+
+Schedule empty_schedule(int ranks, int microbatches, int chunks = 1, StagePlacement placement = StagePlacement::Loop) {
+  check_input(ranks >= 1, "a pipeline of ", ranks, " ranks: at least 1 is needed");
+  check_input(microbatches >= 1, "a pipeline with ", microbatches, " microbatches: at least 1 is needed");
+  return {ranks, chunks, microbatches, placement, std::vector<std::vector<Action>>(ranks)};
+}
+
+/// Writes one rank's list. Every kind of work takes the microbatches of a chunk in rising order, so only the kind and
+/// the chunk are named.
+class RankWriter {
+ public:
+  RankWriter(Schedule& schedule, int rank) : schedule_(schedule), rank_(rank), next_(schedule.chunks_per_rank) {}
+
+  void forward(int chunk = 0) { add(ActionKind::Forward, chunk, next_[chunk].forward++); }
+  void backward(int chunk = 0) {
+    ++next_[chunk].weight;
+    add(ActionKind::Backward, chunk, next_[chunk].backward++);
+  }
+  void backward_input(int chunk = 0) { add(ActionKind::BackwardInput, chunk, next_[chunk].backward++); }
+  void backward_weight(int chunk = 0) { add(ActionKind::BackwardWeight, chunk, next_[chunk].weight++); }
+
+  int forwards(int chunk = 0) const { return next_[chunk].forward; }
+  int backwards(int chunk = 0) const { return next_[chunk].backward; }
+  int weights(int chunk = 0) const { return next_[chunk].weight; }
+
+ private:
+  struct Next {
+    int forward = 0, backward = 0, weight = 0;
+  };
+  void add(ActionKind kind, int chunk, int microbatch) {
+    schedule_.per_rank[rank_].push_back({kind, schedule_.stage_of(rank_, chunk), microbatch});
+  }
+
+  Schedule& schedule_;
+  int rank_;
+  std::vector<Next> next_;  // microbatch, by chunk
+};
+
+/// Leaves out microbatches from `microbatches` on. What is left keeps its order, so a good schedule stays good.
+void shorten(Schedule& schedule, int microbatches) {
+  schedule.microbatches = microbatches;
+  for (auto& actions : schedule.per_rank)
+    std::erase_if(actions, [&](const Action& action) { return action.microbatch >= microbatches; });
+}
+
+}  // namespace
+
+std::string describe(const Action& action) {
+  static constexpr std::array kNames{
+      "forward",          "backward",         "input gradient",      "weight gradient",       "send of output",
+      "receive of input", "send of gradient", "receive of gradient", "reduction of gradients"};
+  const std::string name = kNames[static_cast<std::size_t>(action.kind)];
+  return action.microbatch < 0 ? str(name, " in stage ", action.stage)
+                               : str(name, " of microbatch ", action.microbatch, " in stage ", action.stage);
+}
+
+Schedule gpipe(int ranks, int microbatches) {
+  Schedule schedule = empty_schedule(ranks, microbatches);
+  for (int rank = 0; rank < ranks; ++rank) {
+    RankWriter writer(schedule, rank);
+    for (int i = 0; i < microbatches; ++i) writer.forward();
+    for (int i = 0; i < microbatches; ++i) writer.backward();
+  }
+  return schedule;
+}
+
+Schedule one_f_one_b(int ranks, int microbatches) {
+  Schedule schedule = empty_schedule(ranks, microbatches);
+  for (int rank = 0; rank < ranks; ++rank) {
+    RankWriter writer(schedule, rank);
+    // Forwards that later ranks need before the first backward can come back.
+    for (int i = 0; i < std::min(microbatches, ranks - 1 - rank); ++i) writer.forward();
+    while (writer.backwards() < microbatches) {
+      if (writer.forwards() < microbatches) writer.forward();
+      writer.backward();
+    }
+  }
+  return schedule;
+}
+
+Schedule interleaved_1f1b(int ranks, int microbatches, int chunks) {
+  check_input(ranks >= 2 && chunks >= 2, "interleaved 1F1B needs at least 2 ranks and 2 chunks per rank, not ", ranks,
+              " and ", chunks, "; use 1f1b");
+  const int below = microbatches / ranks * ranks;
+  check_input(microbatches % ranks == 0, "interleaved 1F1B needs a multiple of ", ranks, " (ranks) microbatches, not ",
+              microbatches, "; the nearest are ", std::max(below, ranks), " and ", below + ranks);
+  Schedule schedule = empty_schedule(ranks, microbatches, chunks);
+  const int total = microbatches * chunks;
+  for (int rank = 0; rank < ranks; ++rank) {
+    RankWriter writer(schedule, rank);
+    // `ranks` microbatches go through chunk 0, then through chunk 1, ...; then the next `ranks`. Backward is the
+    // mirror.
+    const auto chunk_of = [&](int unit) { return unit % (ranks * chunks) / ranks; };
+    const auto forward = [&](int unit) { writer.forward(chunk_of(unit)); };
+    const auto backward = [&](int unit) { writer.backward(chunks - 1 - chunk_of(unit)); };
+    const int warm_up = std::min(total, 2 * (ranks - 1 - rank) + (chunks - 1) * ranks);
+    for (int k = 0; k < warm_up; ++k) forward(k);
+    for (int k = warm_up; k < total; ++k) {
+      forward(k);
+      backward(k - warm_up);
+    }
+    for (int k = total - warm_up; k < total; ++k) backward(k);
+  }
+  return schedule;
+}
+
+Schedule zb_h1(int ranks, int microbatches) {
+  Schedule schedule = empty_schedule(ranks, microbatches);
+  for (int rank = 0; rank < ranks; ++rank) {
+    RankWriter writer(schedule, rank);
+    for (int i = 0; i < std::min(microbatches, ranks - 1 - rank); ++i) writer.forward();
+    while (writer.backwards() < microbatches) {
+      if (writer.forwards() < microbatches) writer.forward();
+      writer.backward_input();
+      // 1F1B holds ranks - rank microbatches here; `rank` more may wait for their weight gradients.
+      if (writer.backwards() > rank) writer.backward_weight();
+    }
+    while (writer.weights() < microbatches) writer.backward_weight();
+  }
+  return schedule;
+}
+
+Schedule zb_v(int ranks, int microbatches) {
+  // Fewer microbatches than it takes to fill the V are the beginning of a longer schedule.
+  const int filled = std::max(microbatches, 2 * ranks);
+  Schedule schedule = empty_schedule(ranks, microbatches, 2, StagePlacement::V);
+  schedule.microbatches = filled;
+  for (int rank = 0; rank < ranks; ++rank) {
+    RankWriter writer(schedule, rank);
+    const int below = ranks - rank;  // ranks from here to the turn of the V
+    // Fill: as many forwards as fit until the first microbatch is back from the turn, ...
+    for (int i = 0; i < 2 * below - 1; ++i) writer.forward(0);
+    // ... then in turn with those that come back, ...
+    for (int i = 0; i < rank; ++i) {
+      writer.forward(1);
+      writer.forward(0);
+    }
+    // ... whose first backwards begin at the end of the V, on rank 0.
+    for (int i = 0; i < below; ++i) {
+      writer.forward(1);
+      writer.backward_input(1);
+      writer.backward_weight(1);
+    }
+    // Steady: all six units of work of one microbatch.
+    while (writer.forwards(1) < filled) {
+      if (writer.forwards(0) < filled) writer.forward(0);
+      writer.backward_input(0);
+      writer.backward_weight(0);
+      writer.forward(1);
+      writer.backward_input(1);
+      writer.backward_weight(1);
+    }
+    // Drain: what others wait for first; weight gradients fill the gaps.
+    for (int i = 0; i < rank; ++i) {
+      writer.backward_input(0);
+      writer.backward_input(1);
+    }
+    for (int i = 0; i < below; ++i) {
+      writer.backward_input(0);
+      writer.backward_weight(0);
+    }
+    while (writer.weights(1) < filled) writer.backward_weight(1);
+    while (writer.weights(0) < filled) writer.backward_weight(0);
+  }
+  shorten(schedule, microbatches);
+  return schedule;
+}
+
+Schedule make_schedule(ScheduleKind kind, int ranks, int microbatches, int chunks) {
+  const int needed = kind == ScheduleKind::ZbV ? 2 : 1;
+  check_input(kind == ScheduleKind::Interleaved || chunks == needed, "the schedule ", enum_name(kind), " has ", needed,
+              " model chunks per pipeline rank, not ", chunks);
+  switch (kind) {
+    case ScheduleKind::GPipe:
+      return gpipe(ranks, microbatches);
+    case ScheduleKind::OneFOneB:
+      return one_f_one_b(ranks, microbatches);
+    case ScheduleKind::Interleaved:
+      return interleaved_1f1b(ranks, microbatches, chunks);
+    case ScheduleKind::ZbH1:
+      return zb_h1(ranks, microbatches);
+    case ScheduleKind::ZbV:
+      return zb_v(ranks, microbatches);
+  }
+  fail(ExitCode::Internal, "unknown schedule");
+}
+
+}  // namespace mcpp

@@ -1,0 +1,240 @@
+#include "parallel/pp/simulate.h"
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+
+#include "base/check.h"
+
+namespace mcpp {
+namespace {
+
+using enum ActionKind;
+
+struct Message {
+  Action sent;
+  double arrival;
+};
+
+class Simulation {
+ public:
+  Simulation(const Schedule& schedule, const ScheduleCosts& costs)
+      : s_(schedule),
+        costs_(costs),
+        done_(kKinds * s_.stages() * s_.microbatches, false),
+        next_weight_grad_(s_.stages(), 0),
+        reduced_(s_.stages(), false),
+        channels_(2 * s_.ranks * s_.ranks),
+        step_(s_.ranks, 0),
+        clock_(s_.ranks, 0),
+        in_flight_(s_.ranks, 0) {
+    timeline_.per_rank.resize(s_.ranks);
+    timeline_.busy.assign(s_.ranks, 0);
+    timeline_.idle.assign(s_.ranks, 0);
+    timeline_.peak_in_flight.assign(s_.ranks, 0);
+  }
+
+  Timeline run() {
+    for (bool progress = true; progress;) {
+      progress = false;
+      for (int rank = 0; rank < s_.ranks; ++rank)
+        while (step_[rank] < actions(rank).size() && take_step(rank)) progress = true;
+    }
+    check_end();
+    measure();
+    return std::move(timeline_);
+  }
+
+ private:
+  static constexpr int kKinds = 8;  // those with a microbatch
+
+  const std::vector<Action>& actions(int rank) const { return s_.per_rank[rank]; }
+  std::size_t index(ActionKind kind, int stage, int microbatch) const {
+    return (static_cast<std::size_t>(kind) * s_.stages() + stage) * s_.microbatches + microbatch;
+  }
+  bool is_done(ActionKind kind, int stage, int microbatch) const { return done_[index(kind, stage, microbatch)]; }
+  bool has_input_grad(int stage, int microbatch) const {
+    return is_done(Backward, stage, microbatch) || is_done(BackwardInput, stage, microbatch);
+  }
+  std::deque<Message>& channel(int from, int to, bool forward) {
+    return channels_[2 * (from * s_.ranks + to) + forward];
+  }
+
+  [[noreturn]] void reject(int rank, const std::string& why) const {
+    const bool at_end = step_[rank] >= actions(rank).size();
+    fail(ExitCode::Internal, "pipeline schedule, rank ", rank, ", step ", step_[rank], " (",
+         at_end ? "end" : describe(actions(rank)[step_[rank]]), "): ", why);
+  }
+  void require(bool condition, int rank, const char* why) const {
+    if (!condition) reject(rank, why);
+  }
+
+  /// Does the next action of the rank; false when it must wait for a message.
+  bool take_step(int rank) {
+    const Action& a = actions(rank)[step_[rank]];
+    require(a.stage >= 0 && a.stage < s_.stages() && s_.rank_of(a.stage) == rank, rank,
+            "the stage is not on this rank");
+    if (a.kind == ReduceGrad) {
+      reduce_grad(rank, a);
+    } else {
+      require(a.microbatch >= 0 && a.microbatch < s_.microbatches, rank, "there is no such microbatch");
+      require(!is_done(a.kind, a.stage, a.microbatch), rank, "done twice");
+      if (!act(rank, a)) return false;
+      done_[index(a.kind, a.stage, a.microbatch)] = true;
+    }
+    ++step_[rank];
+    return true;
+  }
+
+  bool act(int rank, const Action& a) {
+    switch (a.kind) {
+      case RecvForward:
+      case RecvBackward:
+        return receive(rank, a);
+      case SendForward:
+      case SendBackward:
+        send(rank, a);
+        break;
+      case Forward:
+        forward(rank, a);
+        break;
+      default:
+        backward(rank, a);
+    }
+    return true;
+  }
+
+  bool receive(int rank, const Action& a) {
+    const bool is_forward = a.kind == RecvForward;
+    const int other = a.stage + (is_forward ? -1 : 1);
+    require(other >= 0 && other < s_.stages(), rank, "there is no stage to receive from");
+    std::deque<Message>& messages = channel(s_.rank_of(other), rank, is_forward);
+    if (messages.empty()) return false;
+    const Action expected{is_forward ? SendForward : SendBackward, other, a.microbatch};
+    if (messages.front().sent != expected)
+      reject(rank, str("the next message is the ", describe(messages.front().sent)));
+    const double arrival = messages.front().arrival;
+    messages.pop_front();
+    record(rank, a, std::max(0.0, arrival - clock_[rank]), /*works=*/false);
+    return true;
+  }
+
+  void send(int rank, const Action& a) {
+    const bool is_forward = a.kind == SendForward;
+    const int other = a.stage + (is_forward ? 1 : -1);
+    require(other >= 0 && other < s_.stages(), rank, "there is no stage to send to");
+    require(is_forward ? is_done(Forward, a.stage, a.microbatch) : has_input_grad(a.stage, a.microbatch), rank,
+            "sent before it is computed");
+    channel(rank, s_.rank_of(other), is_forward).push_back({a, clock_[rank] + costs_.message});
+    record(rank, a, 0, /*works=*/false);
+  }
+
+  void forward(int rank, const Action& a) {
+    const int before = a.stage - 1;
+    if (before >= 0) {
+      const bool is_there = s_.rank_of(before) == rank ? is_done(Forward, before, a.microbatch)
+                                                       : is_done(RecvForward, a.stage, a.microbatch);
+      require(is_there, rank, "its input is not there");
+    }
+    timeline_.peak_in_flight[rank] = std::max(timeline_.peak_in_flight[rank], ++in_flight_[rank]);
+    record(rank, a, costs_.forward);
+  }
+
+  void backward(int rank, const Action& a) {
+    require(is_done(Forward, a.stage, a.microbatch), rank, "its forward comes later");
+    if (computes_input_grad(a.kind)) check_output_grad(rank, a);
+    if (a.kind == BackwardWeight)
+      require(is_done(BackwardInput, a.stage, a.microbatch), rank, "its input gradient comes later");
+    if (computes_weight_grad(a.kind)) {
+      int& next = next_weight_grad_[a.stage];
+      require(a.microbatch >= next, rank, "its weight gradient is added twice");
+      require(a.microbatch == next, rank, "weight gradients are added in another order than that of the microbatches");
+      ++next;
+      --in_flight_[rank];
+    }
+    record(rank, a,
+           (computes_input_grad(a.kind) ? costs_.backward_input : 0) +
+               (computes_weight_grad(a.kind) ? costs_.backward_weight : 0));
+  }
+
+  void check_output_grad(int rank, const Action& a) const {
+    require(!has_input_grad(a.stage, a.microbatch), rank, "its gradient is computed twice");
+    const int after = a.stage + 1;
+    if (after >= s_.stages()) return;
+    const bool is_there =
+        s_.rank_of(after) == rank ? has_input_grad(after, a.microbatch) : is_done(RecvBackward, a.stage, a.microbatch);
+    require(is_there, rank, "the gradient of its output is not there");
+  }
+
+  void reduce_grad(int rank, const Action& a) {
+    require(!reduced_[a.stage], rank, "done twice");
+    require(next_weight_grad_[a.stage] == s_.microbatches, rank, "weight gradients are still missing");
+    reduced_[a.stage] = true;
+    record(rank, a, costs_.reduce_grad);
+  }
+
+  void record(int rank, const Action& a, double time, bool works = true) {
+    const double begin = clock_[rank];
+    clock_[rank] += time;
+    if (works) timeline_.busy[rank] += time;
+    timeline_.per_rank[rank].push_back({a, begin, clock_[rank]});
+  }
+
+  void check_end() const {
+    for (int rank = 0; rank < s_.ranks; ++rank)
+      require(step_[rank] == actions(rank).size(), rank, "deadlock: the message never comes");
+    for (int stage = 0; stage < s_.stages(); ++stage) {
+      const int rank = s_.rank_of(stage);
+      for (int i = 0; i < s_.microbatches; ++i)
+        if (!is_done(Forward, stage, i) || !has_input_grad(stage, i))
+          reject(rank, str("microbatch ", i, " is lost in stage ", stage));
+      if (next_weight_grad_[stage] != s_.microbatches)
+        reject(rank, str("weight gradients are missing in stage ", stage));
+      if (!reduced_[stage]) reject(rank, str("the gradients of stage ", stage, " are never reduced"));
+    }
+    for (int k = 0; const auto& messages : channels_) {
+      if (!messages.empty()) reject(k / 2 % s_.ranks, str("never received: the ", describe(messages.front().sent)));
+      ++k;
+    }
+  }
+
+  void measure() {
+    for (int rank = 0; rank < s_.ranks; ++rank) {
+      std::optional<double> first;
+      double last = 0;
+      for (const TimedAction& timed : timeline_.per_rank[rank]) {
+        if (timed.action.kind > BackwardWeight && timed.action.kind != ReduceGrad) continue;
+        if (!first) first = timed.begin;
+        last = timed.end;
+      }
+      const double span = last - first.value_or(0);
+      timeline_.idle[rank] = std::max(0.0, span - timeline_.busy[rank]);
+      if (span > 0) timeline_.bubble = std::max(timeline_.bubble, timeline_.idle[rank] / span);
+      timeline_.makespan = std::max(timeline_.makespan, last);
+    }
+  }
+
+  const Schedule& s_;
+  const ScheduleCosts& costs_;
+  Timeline timeline_;
+  std::vector<bool> done_;             // by index()
+  std::vector<int> next_weight_grad_;  // microbatch, by stage
+  std::vector<bool> reduced_;          // by stage
+  std::vector<std::deque<Message>> channels_;
+  std::vector<std::size_t> step_;
+  std::vector<double> clock_;
+  std::vector<int> in_flight_;
+};
+
+}  // namespace
+
+int Timeline::max_in_flight() const {
+  return peak_in_flight.empty() ? 0 : *std::max_element(peak_in_flight.begin(), peak_in_flight.end());
+}
+
+Timeline simulate(const Schedule& lowered, const ScheduleCosts& costs) {
+  MCPP_CHECK(static_cast<int>(lowered.per_rank.size()) == lowered.ranks, "one list of actions per rank");
+  return Simulation(lowered, costs).run();
+}
+
+}  // namespace mcpp

@@ -1,0 +1,250 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/check.h"
+#include "parallel/pp/draw.h"
+#include "parallel/pp/lower.h"
+#include "parallel/pp/schedule.h"
+#include "parallel/pp/simulate.h"
+
+namespace mcpp {
+namespace {
+
+using testing::HasSubstr;
+
+Timeline run(const Schedule& schedule, const ScheduleCosts& costs = {}) {
+  return simulate(lower(schedule), costs);
+}
+
+/// Time that the rank waits that waits the longest.
+double idle(const Timeline& timeline) {
+  return *std::max_element(timeline.idle.begin(), timeline.idle.end());
+}
+
+/// Most microbatches in memory, a microbatch being the activations of all chunks of a rank.
+double memory(const Schedule& schedule, const Timeline& timeline) {
+  return static_cast<double>(timeline.max_in_flight()) / schedule.chunks_per_rank;
+}
+
+std::string rejection(const Schedule& schedule) {
+  try {
+    simulate(schedule);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Schedule, EverySizeIsValid) {
+  for (int p = 1; p <= 9; ++p) {
+    for (int m = 1; m <= 30; ++m) {
+      for (const Schedule& schedule : {gpipe(p, m), one_f_one_b(p, m), zb_h1(p, m), zb_v(p, m)}) {
+        ASSERT_NO_THROW(run(schedule)) << p << " ranks, " << m << " microbatches";
+      }
+      for (int v = 2; v <= 4; ++v)
+        if (p > 1 && m % p == 0) {
+          ASSERT_NO_THROW(run(interleaved_1f1b(p, m, v))) << p << " ranks, " << m << " microbatches, " << v;
+        }
+    }
+  }
+}
+
+// Published: (p - 1) / (m + p - 1).
+TEST(Schedule, BubbleOfGPipeAnd1F1B) {
+  for (int p = 1; p <= 16; ++p)
+    for (const int m : {1, 2, 3, 8, 33, 64}) {
+      const double published = static_cast<double>(p - 1) / (m + p - 1);
+      EXPECT_DOUBLE_EQ(run(gpipe(p, m)).bubble, published);
+      EXPECT_DOUBLE_EQ(run(one_f_one_b(p, m)).bubble, published);
+    }
+}
+
+// Published: (p - 1) / (v m + p - 1).
+TEST(Schedule, BubbleOfInterleaved1F1B) {
+  for (const int p : {2, 3, 4, 8, 16})
+    for (const int rounds : {1, 2, 4})
+      for (const int v : {2, 3, 4})
+        EXPECT_DOUBLE_EQ(run(interleaved_1f1b(p, rounds * p, v)).bubble,
+                         static_cast<double>(p - 1) / (v * rounds * p + p - 1))
+            << p << " " << rounds << " " << v;
+}
+
+// Published, for F, B and W of the same length: ZB-H1 waits a third of the time of 1F1B, with its memory.
+TEST(Schedule, ZbH1WaitsAThird) {
+  for (int p = 1; p <= 16; ++p)
+    for (const int m : {p, p + 1, 2 * p, 5 * p}) {
+      const Schedule schedule = zb_h1(p, m);
+      const Timeline timeline = run(schedule);
+      EXPECT_DOUBLE_EQ(3 * idle(timeline), idle(run(one_f_one_b(p, m)))) << p << " " << m;
+      EXPECT_LE(memory(schedule, timeline), p);
+    }
+}
+
+// Published, for F, B and W of the same length: ZB-V never waits, with the memory of 1F1B.
+TEST(Schedule, ZbVNeverWaits) {
+  for (int p = 1; p <= 16; ++p)
+    for (const int m : {2 * p, 2 * p + 1, 5 * p}) {
+      const Schedule schedule = zb_v(p, m);
+      const Timeline timeline = run(schedule);
+      EXPECT_DOUBLE_EQ(timeline.bubble, 0) << p << " " << m;
+      EXPECT_LE(memory(schedule, timeline), p);
+    }
+}
+
+TEST(Schedule, MemoryOfGPipeAnd1F1B) {
+  for (const int p : {1, 2, 4, 8})
+    for (const int m : {1, 3, 8, 20}) {
+      EXPECT_EQ(run(gpipe(p, m)).max_in_flight(), m);
+      const std::vector<int> peaks = run(one_f_one_b(p, m)).peak_in_flight;
+      for (int rank = 0; rank < p; ++rank) EXPECT_EQ(peaks[rank], std::min(m, p - rank));
+    }
+}
+
+TEST(Schedule, StagesAreDealtInALoopOrAV) {
+  const Schedule loop = interleaved_1f1b(4, 4, 2), v = zb_v(4, 8);
+  for (int stage = 0; stage < 8; ++stage) {
+    EXPECT_EQ(loop.rank_of(stage), stage % 4);
+    EXPECT_EQ(v.rank_of(stage), stage < 4 ? stage : 7 - stage);
+    for (const Schedule& schedule : {loop, v})
+      EXPECT_EQ(schedule.stage_of(schedule.rank_of(stage), schedule.chunk_of(stage)), stage);
+  }
+  EXPECT_EQ(v.rank_of(0), v.rank_of(7));
+}
+
+TEST(Schedule, BigOnesTakeLessThanASecond) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (const Schedule& schedule : {one_f_one_b(64, 512), zb_v(64, 512), interleaved_1f1b(64, 512, 2)}) run(schedule);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));
+}
+
+TEST(Schedule, WhatCannotBeBuiltIsAnError) {
+  const auto error_of = [](const auto& build) -> std::string {
+    try {
+      build();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::BadInput);
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(error_of([] { gpipe(0, 4); }), HasSubstr("0 ranks"));
+  EXPECT_THAT(error_of([] { zb_v(2, 0); }), HasSubstr("0 microbatches"));
+  EXPECT_THAT(error_of([] { interleaved_1f1b(4, 6, 2); }), HasSubstr("the nearest are 4 and 8"));
+  EXPECT_THAT(error_of([] { interleaved_1f1b(1, 6, 2); }), HasSubstr("use 1f1b"));
+  EXPECT_THAT(error_of([] { make_schedule(ScheduleKind::ZbV, 4, 8, 1); }), HasSubstr("zb-v has 2 model chunks"));
+  EXPECT_EQ(make_schedule(ScheduleKind::Interleaved, 4, 8, 2).per_rank, interleaved_1f1b(4, 8, 2).per_rank);
+}
+
+std::vector<Schedule> lowered_schedules() {
+  return {lower(gpipe(3, 4)), lower(one_f_one_b(4, 8)), lower(interleaved_1f1b(4, 8, 2)), lower(zb_h1(4, 8)),
+          lower(zb_v(3, 7))};
+}
+
+TEST(Simulate, FindsEveryMissingAction) {
+  for (const Schedule& good : lowered_schedules())
+    for (int rank = 0; rank < good.ranks; ++rank)
+      for (std::size_t k = 0; k < good.per_rank[rank].size(); ++k) {
+        Schedule bad = good;
+        bad.per_rank[rank].erase(bad.per_rank[rank].begin() + static_cast<std::ptrdiff_t>(k));
+        EXPECT_NE(rejection(bad), "") << "without the " << describe(good.per_rank[rank][k]);
+      }
+}
+
+TEST(Simulate, FindsEveryRepeatedAction) {
+  for (const Schedule& good : lowered_schedules())
+    for (int rank = 0; rank < good.ranks; ++rank)
+      for (std::size_t k = 0; k < good.per_rank[rank].size(); ++k) {
+        Schedule bad = good;
+        bad.per_rank[rank].push_back(good.per_rank[rank][k]);
+        EXPECT_NE(rejection(bad), "") << "with another " << describe(good.per_rank[rank][k]);
+      }
+}
+
+TEST(Simulate, FindsActionsOfTheWrongMicrobatchOrStage) {
+  for (const Schedule& good : lowered_schedules())
+    for (int rank = 0; rank < good.ranks; ++rank)
+      for (std::size_t k = 0; k < good.per_rank[rank].size(); ++k)
+        for (const int delta : {-1, 1}) {
+          Schedule bad = good;
+          bad.per_rank[rank][k].microbatch += delta;
+          EXPECT_NE(rejection(bad) != "", good.per_rank[rank][k].kind == ActionKind::ReduceGrad);
+          bad = good;
+          bad.per_rank[rank][k].stage += delta * good.ranks;
+          EXPECT_NE(rejection(bad), "");
+        }
+}
+
+TEST(Simulate, NamesTheMistake) {
+  const Schedule good = lower(one_f_one_b(2, 2));
+  // Rank 0: F0 sF0 F1 sF1 rB0 B0 rB1 B1 R. Rank 1: rF0 F0 B0 sB0 rF1 F1 B1 sB1 R.
+  const auto swapped = [&](int rank, int a, int b) {
+    Schedule bad = good;
+    std::swap(bad.per_rank[rank][a], bad.per_rank[rank][b]);
+    return rejection(bad);
+  };
+  EXPECT_THAT(swapped(0, 0, 1), HasSubstr("rank 0, step 0 (send of output of microbatch 0 in stage 0): sent before"));
+  Schedule overtaken = good;
+  auto& first = overtaken.per_rank[0];
+  std::rotate(first.begin() + 1, first.begin() + 2, first.begin() + 4);  // F0 F1 sF1 sF0
+  EXPECT_THAT(rejection(overtaken), HasSubstr("the next message is the send of output of microbatch 1"));
+  EXPECT_THAT(swapped(0, 1, 4), HasSubstr("deadlock"));
+  EXPECT_THAT(swapped(0, 4, 5), HasSubstr("the gradient of its output is not there"));
+  EXPECT_THAT(swapped(1, 0, 1), HasSubstr("its input is not there"));
+  EXPECT_THAT(swapped(1, 1, 2), HasSubstr("its forward comes later"));
+  EXPECT_EQ(swapped(1, 7, 8), "");  // a reduction before the last message is fine
+  EXPECT_THAT(swapped(1, 6, 8), HasSubstr("weight gradients are still missing"));
+
+  Schedule twice = good;
+  twice.per_rank[1].insert(twice.per_rank[1].begin() + 3, {ActionKind::BackwardWeight, 1, 0});
+  EXPECT_THAT(rejection(twice), HasSubstr("its input gradient comes later"));
+  Schedule split = lower(zb_h1(2, 2));
+  const auto weight =
+      std::find(split.per_rank[0].begin(), split.per_rank[0].end(), Action{ActionKind::BackwardWeight, 0, 0});
+  split.per_rank[0].insert(weight + 1, {ActionKind::Backward, 0, 0});
+  EXPECT_THAT(rejection(split), HasSubstr("its gradient is computed twice"));
+
+  Schedule reversed = lower(gpipe(1, 3));
+  std::swap(reversed.per_rank[0][3], reversed.per_rank[0][5]);
+  EXPECT_THAT(rejection(reversed), HasSubstr("another order than that of the microbatches"));
+}
+
+TEST(Simulate, CountsTheTimeOfMessagesAndReductions) {
+  // Two ranks, one microbatch: F, message, F, B, message, B, reduction.
+  const Timeline timeline = run(
+      one_f_one_b(2, 1), {.forward = 2, .backward_input = 3, .backward_weight = 1, .message = 0.5, .reduce_grad = 10});
+  EXPECT_DOUBLE_EQ(timeline.makespan, 2 + 0.5 + 2 + 4 + 0.5 + 4 + 10);
+  EXPECT_DOUBLE_EQ(timeline.busy[0], 16);
+  EXPECT_DOUBLE_EQ(timeline.idle[0], 7);
+}
+
+TEST(Draw, OneLinePerRank) {
+  const Schedule schedule = one_f_one_b(2, 2);
+  EXPECT_EQ(draw_text(schedule, run(schedule)),
+            "rank 0  |01..aa.bb|\n"
+            "rank 1  |.0aa1bb..|\n"
+            "forward 0-9, backward or input gradient a-j, weight gradient A-J, idle .\n"
+            "2 ranks, 1 chunk per rank, 2 microbatches: time 9, bubble 33.3 %, at most 2 microbatches in memory\n");
+}
+
+TEST(Draw, WideSchedulesAreScaled) {
+  const Schedule schedule = zb_h1(4, 100);
+  const std::string text = draw_text(schedule, run(schedule), 60);
+  EXPECT_EQ(text.find('\n'), 8 + 60 + 2);
+}
+
+TEST(Draw, SvgHasABoxPerAction) {
+  const Schedule schedule = zb_v(2, 4);
+  const std::string svg = draw_svg(schedule, run(schedule));
+  std::size_t boxes = 0;
+  for (std::size_t at = svg.find("<rect"); at != std::string::npos; at = svg.find("<rect", at + 1)) ++boxes;
+  EXPECT_EQ(boxes, 2 * 2 * 4 * 3);
+  EXPECT_THAT(svg, testing::StartsWith("<svg "));
+  EXPECT_THAT(svg, testing::EndsWith("</svg>\n"));
+  EXPECT_THAT(svg, HasSubstr("<title>input gradient of microbatch 3 in stage 2, "));
+}
+
+}  // namespace
+}  // namespace mcpp
