@@ -57,12 +57,14 @@ void NodeReducer::reduce_scatter(DType dtype, const std::byte* full, std::byte* 
   MCPP_CHECK(segment > 0, size_, " ranks are too many for the shared memory window");
   for (i64 begin = 0; begin < count; begin += segment) {
     const i64 n = std::min(segment, count - begin);
+    const auto part = [&](int r) { return full + (r * count + begin) * item; };
+    std::byte* slot = window_->slot(window_->rank());
     for (int r = 0; r < size_; ++r)
-      copy_bytes(window_->slot(window_->rank()) + r * n * item, full + (r * count + begin) * item, n * item);
+      if (r != rank_ || !on_one_node()) copy_bytes(slot + r * n * item, part(r), n * item);
     if (on_one_node()) {
       window_->barrier();
       std::vector<const void*> parts;
-      for (int r = 0; r < size_; ++r) parts.push_back(window_->slot(r) + rank_ * n * item);
+      for (int r = 0; r < size_; ++r) parts.push_back(r == rank_ ? part(r) : window_->slot(r) + rank_ * n * item);
       reduce(ReduceOp::Sum, dtype, parts, shard + begin * item, n);
     } else {
       sum_in_slot_0(ReduceOp::Sum, dtype, n * size_);
