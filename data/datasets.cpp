@@ -75,7 +75,12 @@ class Builder {
     const SequenceRange all{0, text.num_sequences()};
     const SequenceRange range = whole ? all : split_ranges(config_.split, text.num_sequences())[split].value();
     const GptDatasetSpec spec{range, kSplitNames[split], seq_length_, seed_, samples};
-    return std::make_unique<GptDataset>(text, spec, cache_folder(prefix), log_);
+    auto dataset = std::make_unique<GptDataset>(text, spec, cache_folder(prefix), log_);
+    const EpochPlan& plan = dataset->plan();
+    log_.info(str("data: ", spec.split_name, " of ", prefix, ": ", range.size(), " documents, ",
+                  human_count(static_cast<double>(plan.tokens_per_epoch)), " tokens, ", plan.epochs,
+                  plan.epochs == 1 ? " epoch, " : " epochs, ", plan.samples, " samples"));
+    return dataset;
   }
 
   std::unique_ptr<Dataset> blend_by_weight(const BlendList& list, std::size_t split, bool whole, i64 num_samples) {

@@ -40,6 +40,16 @@ RunState run_state(const Config& config, const TrainingState& state, const Train
   return run;
 }
 
+/// Leaves the tokenizer beside the checkpoints, so that they can be used by themselves; returns its checksum.
+std::string keep_tokenizer(const Config& config) {
+  if (config.data.tokenizer_model.empty()) return "";
+  const std::string model = read_text_file(config.data.tokenizer_model);
+  const std::string checksum = checksum_hex(std::as_bytes(std::span(model)));
+  const Path kept = saved_tokenizer(config.checkpoint.save);
+  if (!std::filesystem::exists(kept) || read_text_file(kept) != model) write_file_atomic(kept, model);
+  return checksum;
+}
+
 i64 extra_number(const RunState& run, const char* name, const Path& checkpoint) {
   const auto found = run.extra.find(name);
   check_input(found != run.extra.end(), checkpoint.string(), ": has weights only, no ", name,
@@ -69,7 +79,9 @@ Path save_training(const Config& config, TrainingState& state, const TrainingPro
   std::vector<NamedShard> shards = weight_shards(state.model());
   for (NamedShard& shard : optimizer_shards(state.optimizer())) shards.push_back(std::move(shard));
   const CheckpointConfig& checkpoint = config.checkpoint;
-  return save_checkpoint(checkpoint.save, run_state(config, state, progress), shards, *session.world, log,
+  RunState run = run_state(config, state, progress);
+  if (session.world->rank() == 0) run.tokenizer_checksum = keep_tokenizer(config);
+  return save_checkpoint(checkpoint.save, run, shards, *session.world, log,
                          {.keep_last = checkpoint.keep_last, .save_retain_interval = checkpoint.save_retain_interval});
 }
 
@@ -89,6 +101,10 @@ std::optional<TrainingProgress> load_training(const Config& config, TrainingStat
   load_weights(reader, state.model());
   state.optimizer().copy_model_to_master();
   return TrainingProgress{};
+}
+
+Path saved_tokenizer(const Path& checkpoint_folder) {
+  return checkpoint_folder / "tokenizer.model";
 }
 
 Path find_checkpoint(const Path& folder_or_checkpoint, const Log& log) {

@@ -32,6 +32,9 @@ std::optional<TrainingProgress> load_training(const Config& config, TrainingStat
 /// when there is none.
 Path find_checkpoint(const Path& folder_or_checkpoint, const Log& log);
 
+/// Where a run leaves its tokenizer: in the folder of its checkpoints.
+Path saved_tokenizer(const Path& checkpoint_folder);
+
 /// Fills the weights alone, converting their type when the model's differs.
 void load_weights(CheckpointReader& reader, GPTModel& model);
 

@@ -10,12 +10,43 @@ namespace mcpp {
 namespace {
 
 constexpr std::array kCommands{
+    Command{"tokenizer", "train a sentencepiece tokenizer, encode and decode", tokenizer_command},
+    Command{"preprocess", "turn text or JSONL into token files (.bin/.idx)", preprocess_command},
+    Command{"data", "verify token files, show what a sample or an iteration reads", data_command},
+    Command{"pretrain", "train a model: the main job", pretrain_command},
+    Command{"evaluate", "measure held-out perplexity of a checkpoint", evaluate_command},
+    Command{"generate", "sample text from a checkpoint", generate_command},
+    Command{"checkpoint", "list, verify and compare checkpoints; import from and export to Hugging Face",
+            checkpoint_command},
     Command{"config", "check a configuration and print it with all defaults", config_command},
+    Command{"bench", "time matrix products, operations or whole steps", bench_command},
 };
 
 constexpr const char* kExitCodes =
     "Exit codes: 0 done, 1 internal error, 2 bad input, 12 out of memory, 17 training failed (loss or gradient not\n"
     "finite), 75 a peer was lost (restart from the last checkpoint), 85 stopped by a signal after saving (requeue).\n";
+
+/// Runs the one of `table` that args[0] names; `kind` is how messages call it.
+ExitCode dispatch(std::span<const Command> table, const std::string& kind, Arguments args, Log& log) {
+  std::vector<std::string> names;
+  for (const Command& command : table) {
+    if (command.name == args[0]) return command.run(args.subspan(1), log);
+    names.emplace_back(command.name);
+  }
+  const std::string nearest = nearest_name(args[0], names);
+  fail(ExitCode::BadInput, "unknown ", kind, " \"", args[0], "\"; ",
+       nearest.empty() ? str("there are: ", join(names, ", ")) : str("did you mean ", nearest, "?"));
+}
+
+bool asks_for_list(Arguments args) {
+  return args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help";
+}
+
+std::string list_of(std::span<const Command> table) {
+  std::string text;
+  for (const Command& command : table) text += str("\n  ", pad_right(command.name, 12), command.summary);
+  return text;
+}
 
 }  // namespace
 
@@ -26,14 +57,13 @@ std::span<const Command> commands() {
 std::string program_help() {
   std::string text =
       "usage: megatron_cpp COMMAND [arguments]\n\nPretrains language models in the style of Megatron-LM.\n";
-  for (const Command& command : kCommands) text += str("\n  ", pad_right(command.name, 12), command.summary);
-  return text +
+  return text + list_of(kCommands) +
          "\n\nmegatron_cpp COMMAND --help explains a command; megatron_cpp --version names the libraries used.\n" +
          kExitCodes;
 }
 
 ExitCode run_program(Arguments args, Log& log) {
-  if (args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
+  if (asks_for_list(args)) {
     log.info(program_help());
     return args.empty() ? ExitCode::BadInput : ExitCode::Done;
   }
@@ -41,14 +71,14 @@ ExitCode run_program(Arguments args, Log& log) {
     log.info(version_text());
     return ExitCode::Done;
   }
-  std::vector<std::string> names;
-  for (const Command& command : kCommands) {
-    if (command.name == args[0]) return command.run(args.subspan(1), log);
-    names.emplace_back(command.name);
-  }
-  const std::string nearest = nearest_name(args[0], names);
-  fail(ExitCode::BadInput, "unknown command \"", args[0], "\"; ",
-       nearest.empty() ? str("there are: ", join(names, ", ")) : str("did you mean ", nearest, "?"));
+  return dispatch(kCommands, "command", args, log);
+}
+
+ExitCode run_subcommand(const std::string& name, std::span<const Command> table, Arguments args, Log& log) {
+  if (!asks_for_list(args)) return dispatch(table, name + " command", args, log);
+  log.info(str("usage: megatron_cpp ", name, " COMMAND [arguments]\n", list_of(table), "\n\nmegatron_cpp ", name,
+               " COMMAND --help explains one.\n"));
+  return args.empty() ? ExitCode::BadInput : ExitCode::Done;
 }
 
 }  // namespace mcpp

@@ -24,9 +24,20 @@ std::span<const Command> commands();
 /// Throws BadInput for an unknown one.
 ExitCode run_program(Arguments args, Log& log);
 
+/// The same for commands with subcommands of their own, such as `tokenizer train`.
+ExitCode run_subcommand(const std::string& name, std::span<const Command> table, Arguments args, Log& log);
+
 /// The text of --help: all subcommands and exit codes.
 std::string program_help();
 
+ExitCode bench_command(Arguments args, Log& log);
+ExitCode checkpoint_command(Arguments args, Log& log);
 ExitCode config_command(Arguments args, Log& log);
+ExitCode data_command(Arguments args, Log& log);
+ExitCode evaluate_command(Arguments args, Log& log);
+ExitCode generate_command(Arguments args, Log& log);
+ExitCode preprocess_command(Arguments args, Log& log);
+ExitCode pretrain_command(Arguments args, Log& log);
+ExitCode tokenizer_command(Arguments args, Log& log);
 
 }  // namespace mcpp

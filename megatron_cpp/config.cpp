@@ -2,26 +2,19 @@
 
 #include <algorithm>
 
-#include "base/check.h"
+#include "base/strings.h"
+#include "megatron_cpp/config_compare.h"
 #include "megatron_cpp/toml_reader.h"
 
 namespace mcpp {
 namespace {
-
-std::string_view section_of(const Field& field) {
-  return std::string_view(field.key).substr(0, field.key.find('.'));
-}
-
-std::string_view name_of(const Field& field) {
-  return std::string_view(field.key).substr(field.key.find('.') + 1);
-}
 
 /// Calls header(section) before the first field of each section, and line(field) for every field.
 template <class Header, class Line>
 void for_each_line(const std::vector<Field>& fields, Header header, Line line) {
   std::string_view section;
   for (const Field& field : fields) {
-    if (section_of(field) != section) header(section = section_of(field));
+    if (field.section() != section) header(section = field.section());
     line(field);
   }
 }
@@ -60,6 +53,16 @@ void schedule_length_conflicts(const Config& config, std::vector<std::string>& f
   check(o.lr_decay_samples, config.training.train_samples, o.lr_warmup_samples, o.lr_wsd_decay_samples, "samples");
 }
 
+void accept_change_conflicts(const Config& config, std::vector<std::string>& found) {
+  const std::vector<std::string> keys = run_defining_keys();
+  for (const std::string& key : config.checkpoint.accept_change) {
+    if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
+    const std::string nearest = nearest_name(key, keys);
+    found.push_back(str("checkpoint.accept_change: ", toml_string(key), " is no key that defines a run",
+                        nearest.empty() ? "" : str("; did you mean ", nearest, "?")));
+  }
+}
+
 void cross_conflicts(const Config& config, std::vector<std::string>& found) {
   const TrainingConfig& t = config.training;
   const BatchSizeSchedule schedule =
@@ -78,6 +81,7 @@ void cross_conflicts(const Config& config, std::vector<std::string>& found) {
   if (config.model.vocab_size == 0 && config.data.tokenizer_model.empty()) {
     found.push_back("model.vocab_size: is missing; give it, or data.tokenizer_model");
   }
+  accept_change_conflicts(config, found);
   schedule_unit_conflicts(config, found);
   schedule_length_conflicts(config, found);
 }
@@ -133,8 +137,12 @@ void complete_config(Config& config, SettingsReader& reader, std::string_view de
   if (t.global_batch_size == 0 && t.step_batch_size_schedule.empty()) t.global_batch_size = t.micro_batch_size;
 }
 
-void read_config_file(const Path& file, SettingsReader& reader) {
-  read_toml(read_text_file(file), file.string(), reader);
+ConfigText read_config_text(const std::string& file) {
+  return file.empty() ? ConfigText{} : ConfigText{.toml = read_text_file(file), .name = file};
+}
+
+void read_config(const ConfigText& text, SettingsReader& reader) {
+  if (!text.name.empty()) read_toml(text.toml, text.name, reader);
 }
 
 Config parse_config(std::string_view toml, const std::string& name, std::span<const std::string> overrides) {
@@ -157,7 +165,7 @@ std::string print_config(const Config& config) {
   for_each_line(
       config_fields(copy),
       [&](std::string_view section) { text += str(text.empty() ? "" : "\n", "[", section, "]\n"); },
-      [&](const Field& field) { text += str(name_of(field), " = ", field.print(), "\n"); });
+      [&](const Field& field) { text += str(field.name(), " = ", field.print(), "\n"); });
   return text;
 }
 
@@ -165,11 +173,11 @@ std::string config_help() {
   Config defaults;
   const std::vector<Field> fields = config_fields(defaults);
   std::size_t width = 0;
-  for (const Field& field : fields) width = std::max(width, name_of(field).size() + 2);
+  for (const Field& field : fields) width = std::max(width, field.name().size() + 2);
   std::string text;
   for_each_line(
       fields, [&](std::string_view section) { text += str(text.empty() ? "" : "\n", "[", section, "]\n"); },
-      [&](const Field& field) { text += str("  ", pad_right(name_of(field), width), describe_field(field), "\n"); });
+      [&](const Field& field) { text += str("  ", pad_right(field.name(), width), describe_field(field), "\n"); });
   return text;
 }
 

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/file.h"
@@ -68,40 +69,60 @@ std::vector<Field> config_fields(Config& config);
 
 /// After the fields were filled by `reader`, derives what is left open, and hands it every rule that does not hold.
 void complete_config(Config& config, SettingsReader& reader, std::string_view default_place);
-/// Reads `file` into the fields of `reader`.
-void read_config_file(const Path& file, SettingsReader& reader);
+/// TOML and the name of its file, as messages show it; no name = no text.
+struct ConfigText {
+  std::string toml;
+  std::string name;
+};
 
-/// For commands that take a configuration and options of their own: `megatron_cpp pretrain run.toml
-/// --model.num_layers=4
-/// --dry_run`. Options has a member `std::string config`, the file; when it stays empty, there is none. Returns
-/// nothing when --help was asked for, which has then been printed. Throws BadInput with every problem.
-template <class Options>
+/// The text of `file`; none when the name is empty. BadInput when it cannot be read.
+ConfigText read_config_text(const std::string& file);
+/// Reads `text` into the fields of `reader`.
+void read_config(const ConfigText& text, SettingsReader& reader);
+
+/// For commands that take a configuration and options of their own:
+///   megatron_cpp evaluate --checkpoint.load=runs/a --split=test --training.micro_batch_size=4
+/// `source(options, config)` gives the text that everything starts from, such as the copy in a checkpoint; it sees what
+/// the command line alone says. Returns nothing when --help was asked for, which has then been printed. Throws BadInput
+/// with every problem of the text and of the arguments.
+template <class Options, class Source>
 std::optional<Config> read_config_and_options(std::span<const std::string> args, const Usage& usage, Options& options,
-                                              const Log& log) {
+                                              const Log& log, Source source) {
   if (asks_for_help(args)) {
-    log.info(options_help<Options>(usage) + "\nKeys of the configuration file, also as --section.key=value:\n\n" +
+    log.info(options_help<Options>(usage) + "\nKeys of the configuration, also as --section.key=value:\n\n" +
              config_help());
     return std::nullopt;
   }
-  // Two readings of the same arguments: the first, whose problems are dropped, only finds the file, for what the
-  // command line says must come after it.
-  Config config;
-  Options first = options;
-  const auto fields_of = [&config](Options& target) {
+  const auto fields_of = [](Options& some_options, Config& some_config) {
     std::vector<Field> fields;
-    list_fields(target, "", fields);
-    for (Field& field : config_fields(config)) fields.push_back(std::move(field));
+    list_fields(some_options, "", fields);
+    for (Field& field : config_fields(some_config)) fields.push_back(std::move(field));
     return fields;
   };
-  SettingsReader finder(fields_of(first));
-  read_arguments(args, usage, finder);
-  config = Config();
-  SettingsReader reader(fields_of(options));
-  if (!first.config.empty()) read_config_file(first.config, reader);
+  // The arguments are read twice, because they must win over the text that they name. The problems of this first
+  // reading are dropped: the second finds them again.
+  Options first_options = options;
+  Config first_config;
+  SettingsReader first_reader(fields_of(first_options, first_config));
+  read_arguments(args, usage, first_reader);
+  const ConfigText text = source(std::as_const(first_options), std::as_const(first_config));
+
+  Config config;
+  SettingsReader reader(fields_of(options, config));
+  read_config(text, reader);
   read_arguments(args, usage, reader);
-  complete_config(config, reader, first.config);
+  complete_config(config, reader, text.name);
   reader.finish();
   return config;
+}
+
+/// The same for `megatron_cpp pretrain run.toml --model.num_layers=4 --dry_run`: Options has a member
+/// `std::string config`, the file; when it stays empty, all stands in the arguments.
+template <class Options>
+std::optional<Config> read_config_and_options(std::span<const std::string> args, const Usage& usage, Options& options,
+                                              const Log& log) {
+  return read_config_and_options(args, usage, options, log,
+                                 [](const Options& given, const Config&) { return read_config_text(given.config); });
 }
 
 }  // namespace mcpp

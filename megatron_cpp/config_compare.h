@@ -23,7 +23,8 @@ std::vector<Difference> differences(const Config& before, const Config& now);
 /// place that `saved` was read from, for the message.
 void check_same_run(const Config& saved, const Config& now, const std::string& checkpoint);
 
-/// The keys that define a run, as "section.key", in the order of the sections. checkpoint.accept_change may name them.
+/// The keys that define a run, as "section.key", in the order of the sections: those that checkpoint.accept_change may
+/// name, which is checked when a configuration is read.
 std::vector<std::string> run_defining_keys();
 
 }  // namespace mcpp

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/fields.h"
+#include "tensor/cpu/isa.h"
 #include "tensor/device.h"
 
 namespace mcpp {
@@ -13,25 +14,15 @@ struct EnumNames<DeviceType> {
   static constexpr std::array<std::string_view, 2> value{"cpu", "cuda"};
 };
 
-/// Highest instruction set that our own CPU kernels use; Auto is the best that the processor has.
-enum class CpuIsa { Auto, Avx512, Avx2, Sse4 };
-
-template <>
-struct EnumNames<CpuIsa> {
-  static constexpr std::array<std::string_view, 4> value{"auto", "avx512", "avx2", "sse4"};
-};
-
 struct DeviceConfig {
   DeviceType device = DeviceType::Cpu;
   i64 num_threads = 0;
-  bool deterministic = false;
   CpuIsa cpu_isa = CpuIsa::Auto;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("device", self.device, "where tensors live and ops run");
     visit("num_threads", self.num_threads, "threads of a rank on the CPU; 0 = all usable cores", between(0, 4096));
-    visit("deterministic", self.deterministic, "the same bits for any number of threads, in matrix products too");
     visit("cpu_isa", self.cpu_isa, "highest instruction set used, so that unlike machines can give the same bits");
   }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 namespace mcpp {
-namespace {
 
 Recompute recompute_of(const TrainingConfig& config) {
   Recompute recompute;
@@ -17,8 +16,6 @@ Recompute recompute_of(const TrainingConfig& config) {
   recompute.mlp_act = chosen("mlp_act");
   return recompute;
 }
-
-}  // namespace
 
 DType dtype_of(Precision precision) {
   return precision == Precision::Bf16 ? DType::BF16 : DType::F32;

@@ -10,5 +10,6 @@ namespace mcpp {
 ModelContext model_provider(const Config& config, Session& session);
 
 DType dtype_of(Precision precision);
+Recompute recompute_of(const TrainingConfig& config);
 
 }  // namespace mcpp

@@ -94,15 +94,4 @@ Perplexity evaluate_tokens(GPTModel& model, std::span<const i32> tokens, i64 str
   return result;
 }
 
-i64 count_words(std::string_view text) {
-  i64 words = 0;
-  bool inside = false;
-  for (char c : text) {
-    const bool space = c == ' ' || (c >= '\t' && c <= '\r');
-    words += !space && !inside;
-    inside = !space;
-  }
-  return words;
-}
-
 }  // namespace mcpp

@@ -2,7 +2,6 @@
 #pragma once
 #include <functional>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "model/gpt_model.h"
@@ -35,8 +34,5 @@ struct Perplexity {
 /// same tokens with the same contexts. `progress(done, all)` is called after each batch.
 Perplexity evaluate_tokens(GPTModel& model, std::span<const i32> tokens, i64 stride, i64 micro_batch_size,
                            const std::function<void(i64, i64)>& progress);
-
-/// Words as separated by white space (ASCII), as in the usual word perplexity of WikiText.
-i64 count_words(std::string_view text);
 
 }  // namespace mcpp

@@ -139,6 +139,14 @@ std::string FieldType::describe() const {
   }
 }
 
+std::string_view Field::section() const {
+  return section_of(key);
+}
+
+std::string_view Field::name() const {
+  return name_of(key);
+}
+
 std::string Field::convert(Value& value) const {
   if (!type.is_list) return convert_scalar(type, constraint, value);
   if (const auto* raw = std::get_if<Value::Raw>(&value.data)) {
@@ -173,8 +181,8 @@ const Field* SettingsReader::find(std::string_view key) const {
 std::string SettingsReader::suggest(std::string_view key, std::string_view prefix) {
   std::vector<std::string> candidates, elsewhere;
   for (const Field& field : fields_) {
-    if (section_of(field.key) == section_of(key)) candidates.emplace_back(name_of(field.key));
-    if (name_of(field.key) == name_of(key)) elsewhere.push_back(field.key);
+    if (field.section() == section_of(key)) candidates.emplace_back(field.name());
+    if (field.name() == name_of(key)) elsewhere.push_back(field.key);
   }
   if (!elsewhere.empty()) {
     doubtful_.insert(elsewhere[0]);
@@ -215,7 +223,7 @@ void SettingsReader::assign(const Setting& setting) {
 std::string SettingsReader::unknown(const Setting& setting) {
   std::vector<std::string> sections;
   for (const Field& field : fields_) {
-    if (const std::string section(section_of(field.key));
+    if (const std::string section(field.section());
         !section.empty() && (sections.empty() || sections.back() != section)) {
       sections.push_back(section);
     }
@@ -233,7 +241,7 @@ std::string SettingsReader::unknown(const Setting& setting) {
   if (!unknown_sections_.insert(section).second) return "";
   const std::string nearest = nearest_name(section, sections);
   for (const Field& field : fields_) {
-    if (section_of(field.key) == nearest) doubtful_.insert(field.key);
+    if (field.section() == nearest) doubtful_.insert(field.key);
   }
   return str("unknown section [", section, "]; ",
              nearest.empty() ? str("there are ", join(sections, ", ")) : str("did you mean [", nearest, "]?"));

@@ -56,6 +56,8 @@ struct Field {
   std::function<void(const Value&)> store;  ///< takes what convert() accepted
   std::function<std::string()> print;       ///< the member's value, in TOML
 
+  std::string_view section() const;  ///< "" where there are none
+  std::string_view name() const;     ///< without the section
   /// Turns `value` into the exact type of the field; returns what is wrong with it, or "".
   std::string convert(Value& value) const;
 };

@@ -33,8 +33,7 @@ struct MemoryTable {
 
 /// Options of the CPU device.
 struct CpuOptions {
-  int threads = 1;             ///< OpenMP threads that ops use
-  bool deterministic = false;  ///< the same bits for any number of threads, in GEMMs too
+  int threads = 1;  ///< OpenMP threads that ops use; no result depends on how many
 };
 
 class Device {
@@ -81,7 +80,6 @@ class CpuDevice final : public Device {
   ~CpuDevice() override;
 
   int threads() const { return options_.threads; }
-  bool deterministic() const { return options_.deterministic; }
   GemmCache& gemm_cache() { return *gemm_cache_; }
 
  private:

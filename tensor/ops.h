@@ -18,8 +18,11 @@ constexpr bool is_gated(Activation a) {
   return a == Activation::SwiGlu;
 }
 
-/// Which numbers a dropout site draws, independent of layout: element j of the token at (sample, position) is kept when
-/// Philox(key, (sample, position, j)) says so. `key` comes from seed, layer and site.
+/// Which numbers a dropout site draws, independent of layout. Element j of the token at (sample, position) is kept when
+/// word j % 4 of Philox4x32-10(key, {low and high half of sample, position, j / 4}) is at least p * 2^32; kept values
+/// are multiplied by 1 / (1 - p). Row r of a [s * b, h] tensor is position first_position + r / b of samples[r % b],
+/// and its column i is element first_column + i. tensor/dropout.h has the arithmetic. `key` comes from seed, layer and
+/// site.
 struct Dropout {
   float p = 0;  ///< probability to drop; 0 = no dropout, nothing else is read
   u64 key = 0;

@@ -22,8 +22,8 @@ HWY_INLINE ValueAndSlope<hn::Vec<D>> evaluate(std::integral_constant<Activation,
   const auto x2 = hn::Mul(x, x), linear = hn::Set(d, static_cast<L>(kLinear));
   const auto s = logistic(d, hn::Mul(x, hn::MulAdd(x2, hn::Set(d, static_cast<L>(kCubic)), linear)));
   const auto inner = hn::MulAdd(x2, hn::Set(d, static_cast<L>(3 * kCubic)), linear);
-  const auto value = hn::Mul(x, s.value);
-  return {value, hn::MulAdd(hn::Mul(value, s.complement), inner, s.value)};
+  const auto value = hn::Mul(x, s);
+  return {value, hn::MulAdd(hn::NegMulAdd(value, s, value), inner, s)};
 }
 
 /// x P(X <= x) for a standard normal X.
@@ -47,8 +47,8 @@ template <class D>
 HWY_INLINE ValueAndSlope<hn::Vec<D>> evaluate(std::integral_constant<Activation, Activation::SwiGlu>, D d,
                                               hn::Vec<D> x) {
   const auto s = logistic(d, x);
-  const auto value = hn::Mul(x, s.value);
-  return {value, hn::MulAdd(value, s.complement, s.value)};
+  const auto value = hn::Mul(x, s);
+  return {value, hn::NegMulAdd(value, s, hn::Add(value, s))};
 }
 
 /// Calls f.template operator()<T>(kind) with the element type and the activation as types.

@@ -9,6 +9,7 @@
 #include <dnnl.hpp>
 
 #include "tensor/cpu/avx512.h"
+#include "tensor/cpu/gemm.h"
 
 namespace mcpp::kernel {
 namespace {
@@ -28,9 +29,7 @@ bool system_permits_tiles() {
 }  // namespace
 
 bool amx_available() {
-  const auto limit = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
-  const auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_amx);
-  return (limit & needed) == needed && cpu_has_amx_bf16() && system_permits_tiles();
+  return isa_reaches(dnnl::cpu_isa::avx512_core_amx) && cpu_has_amx_bf16() && system_permits_tiles();
 }
 
 }  // namespace mcpp::kernel

@@ -1,5 +1,7 @@
 // Cutting c[M, N] into blocks that threads compute one at a time, whole.
 #pragma once
+#include <omp.h>
+
 #include <algorithm>
 #include <exception>
 
@@ -19,12 +21,24 @@ inline Block block_of(GemmSize size, bool transpose_a) {
   const auto count = [&] {
     return ((size.m + block.rows - 1) / block.rows) * ((size.n + block.columns - 1) / block.columns);
   };
-  while (count() < 8 && (block.rows > 128 || block.columns > 128)) {
+  while (count() < 4 && (block.rows > 128 || block.columns > 128)) {
     i64& longer = block.rows >= block.columns ? block.rows : block.columns;
     longer /= 2;
   }
   return block;
 }
+
+/// While it lives, OpenMP regions of the calling thread have one thread: oneDNN then works on it alone.
+class OneThread {
+ public:
+  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
 
 /// Calls f(Block) for every block, on the device's threads. The first exception is thrown again on the calling thread.
 template <class F>

@@ -16,8 +16,8 @@ template <class T>
 struct ExpConstants;
 template <>
 struct ExpConstants<float> {
-  static constexpr float kLowest = -87.33f, kHighest = 88.722836f;  // beyond: a result below 2^-126; infinity
-  static constexpr float kRound = 0x1.8p23f;                        // adding it leaves an integer in the low bits
+  static constexpr float kLowest = -88, kHighest = 89;  // where n is -127 and 128
+  static constexpr float kRound = 0x1.8p23f + 127;      // adding it leaves n + 127 in the low bits
   static constexpr float kLn2High = 0x1.62ep-1f, kLn2Low = 0x1.0bfbe8p-15f;
   static constexpr int kFraction = 23;
   /// (exp(r) - 1 - r) / r^2 on |r| <= ln(2) / 2, highest power first; the error of exp is 1e-8.
@@ -25,8 +25,8 @@ struct ExpConstants<float> {
 };
 template <>
 struct ExpConstants<double> {
-  static constexpr double kLowest = -708.39, kHighest = 709.782712893384;
-  static constexpr double kRound = 0x1.8p52;
+  static constexpr double kLowest = -709, kHighest = 709.6;
+  static constexpr double kRound = 0x1.8p52 + 1023;
   static constexpr double kLn2High = 0x1.62e42fefa38p-1, kLn2Low = 0x1.ef35793c7673p-45;
   static constexpr int kFraction = 52;
   static constexpr double kPolynomial[]{2.5100472505694996e-8,  2.76202015910315488e-7, 2.75572682769056962e-6,
@@ -42,43 +42,29 @@ HWY_INLINE hn::Vec<D> polynomial(D d, hn::Vec<D> x, const hn::TFromD<D> (&high_t
   return y;
 }
 
-/// exp(x) to about one unit in the last place: x = n ln 2 + r. Results that would be denormal are 0. NaN stays NaN.
+/// exp(x) to about one unit in the last place: x = n ln 2 + r, and 2^n made of its bits, which are those of 0 for the
+/// lowest n and of infinity for the highest. So results below 2^-126.5 are 0 and above 2^127.5 infinite (in fp64 the
+/// same with 1022.5 and 1023.5). NaN stays NaN.
 template <class D>
 HWY_INLINE hn::Vec<D> exp_of(D d, hn::Vec<D> x) {
   using T = hn::TFromD<D>;
   using C = ExpConstants<T>;
   const hn::RebindToSigned<D> integers;
-  const auto lowest = hn::Set(d, C::kLowest), highest = hn::Set(d, C::kHighest);
-  // Comparisons rather than Min and Max: those lose a NaN on some processors.
-  const auto is_low = hn::Lt(x, lowest), is_high = hn::Gt(x, highest);
-  const auto clamped = hn::IfThenElse(is_high, highest, hn::IfThenElse(is_low, lowest, x));
+  // In this order of arguments a NaN is passed on by all processors.
+  const auto clamped = hn::Min(hn::Set(d, C::kHighest), hn::Max(hn::Set(d, C::kLowest), x));
   const auto shifted = hn::MulAdd(clamped, hn::Set(d, static_cast<T>(1.4426950408889634)), hn::Set(d, C::kRound));
   const auto n = hn::Sub(shifted, hn::Set(d, C::kRound));
   const auto r = hn::NegMulAdd(n, hn::Set(d, C::kLn2Low), hn::NegMulAdd(n, hn::Set(d, C::kLn2High), clamped));
   const auto q = polynomial(d, r, C::kPolynomial);
   const auto power = hn::Add(hn::MulAdd(hn::Mul(r, r), q, r), hn::Set(d, T{1}));
-  const auto exponent = hn::ShiftLeft<C::kFraction>(hn::BitCast(integers, shifted));
-  const auto scaled = hn::BitCast(d, hn::Add(hn::BitCast(integers, power), exponent));
-  const auto y = hn::IfThenElse(hn::IsNaN(x), x, hn::IfThenZeroElse(is_low, scaled));
-  return hn::IfThenElse(is_high, hn::Set(d, std::numeric_limits<T>::infinity()), y);
+  return hn::Mul(power, hn::BitCast(d, hn::ShiftLeft<C::kFraction>(hn::BitCast(integers, shifted))));
 }
 
-/// A value of the logistic function and its complement.
-template <class V>
-struct Logistic {
-  V value;       ///< 1 / (1 + exp(-x))
-  V complement;  ///< 1 / (1 + exp(x)), without cancellation
-};
+/// 1 / (1 + exp(-x)).
 template <class D>
-HWY_INLINE Logistic<hn::Vec<D>> logistic(D d, hn::Vec<D> x) {
-  using T = hn::TFromD<D>;
-  const auto one = hn::Set(d, T{1});
-  // Below the limit the value is taken as 0; stopping there keeps exp(-x) finite.
-  const auto limit = hn::Set(d, T{-80});
-  const auto is_low = hn::Lt(x, limit);
-  const auto e = exp_of(d, hn::Neg(hn::IfThenElse(is_low, limit, x)));
-  const auto value = hn::Div(one, hn::Add(one, e));
-  return {hn::IfThenZeroElse(is_low, value), hn::Mul(e, value)};
+HWY_INLINE hn::Vec<D> logistic(D d, hn::Vec<D> x) {
+  const auto one = hn::Set(d, hn::TFromD<D>{1});
+  return hn::Div(one, hn::Add(one, exp_of(d, hn::Neg(x))));
 }
 
 template <class T>

@@ -1,5 +1,8 @@
 // ops::matmul on the CPU: picks the way of computing by type and by what the CPU offers.
+#include <cpuid.h>
+
 #include <algorithm>
+#include <dnnl.hpp>
 
 #include "tensor/cpu/amx.h"
 #include "tensor/cpu/gemm.h"
@@ -9,12 +12,27 @@
 namespace mcpp {
 namespace kernel {
 
+bool isa_reaches(dnnl::cpu_isa level) {
+  const auto have = static_cast<unsigned>(dnnl::get_effective_cpu_isa()), needed = static_cast<unsigned>(level);
+  return (have & needed) == needed;
+}
+
+namespace {
+
+bool is_amd() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned kAuth = 0x68747541;  // the first letters of "AuthenticAMD"
+  return __get_cpuid(0, &eax, &ebx, &ecx, &edx) && ebx == kAuth;
+}
+
+}  // namespace
+
 bool can_take(Bf16Path path) {
   switch (path) {
     case Bf16Path::Amx:
       return amx_available();
     case Bf16Path::OneDnn:
-      return false;
+      return isa_reaches(dnnl::cpu_isa::avx512_core_bf16);
     case Bf16Path::Widen:
       return true;
   }
@@ -22,9 +40,9 @@ bool can_take(Bf16Path path) {
 }
 
 Bf16Path best_bf16_path() {
-  for (Bf16Path path : {Bf16Path::Amx, Bf16Path::OneDnn}) {
-    if (can_take(path)) return path;
-  }
+  if (can_take(Bf16Path::Amx)) return Bf16Path::Amx;
+  // Intel's cores multiply no more bf16 than fp32 numbers per cycle without tiles, AMD's twice as many.
+  if (can_take(Bf16Path::OneDnn) && is_amd()) return Bf16Path::OneDnn;
   return Bf16Path::Widen;
 }
 
@@ -41,22 +59,23 @@ void multiply_bf16(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operan
     case Bf16Path::Amx:
       return gemm_amx(device, size, a, b, beta, c);
     case Bf16Path::OneDnn:
+      return gemm_onednn(device, size, a, b, beta, c);
     case Bf16Path::Widen:
       return gemm_widened(device, size, a, b, beta, c);
   }
 }
 
-template <class C>
-void multiply(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c) {
-  multiply_bf16(device, size, a, b, beta, c);
-}
-
-void multiply(CpuDevice& device, GemmSize size, Operand<float> a, Operand<float> b, float beta, float* c) {
-  gemm_f32(device, size, a, b, beta, c);
-}
-
-void multiply(CpuDevice& device, GemmSize size, Operand<double> a, Operand<double> b, float beta, double* c) {
-  gemm_f64(device, size, a, b, beta, c);
+template <class T, class C>
+void multiply(CpuDevice& device, GemmSize size, Operand<T> a, Operand<T> b, float beta, C* c) {
+  if constexpr (std::is_same_v<T, double>) {
+    gemm_f64(device, size, a, b, beta, c);
+  } else if (size.m <= kFewRows && !a.transposed && b.transposed) {
+    gemm_rows(device, size, a.data, b.data, beta, c);
+  } else if constexpr (std::is_same_v<T, float>) {
+    gemm_f32(device, size, a, b, beta, c);
+  } else {
+    multiply_bf16(device, size, a, b, beta, c);
+  }
 }
 
 }  // namespace

@@ -23,6 +23,8 @@ TEST(Strings, NearestNameSuggestsOnlyLikelyMisspellings) {
   const std::vector<std::string> names{"num_layers", "hidden_size", "seq_length"};
   EXPECT_EQ(nearest_name("num_layer", names), "num_layers");
   EXPECT_EQ(nearest_name("hiden_size", names), "hidden_size");
+  EXPECT_EQ(nearest_name("qes_length", names), "seq_length");
+  EXPECT_EQ(nearest_name("mdoel", std::vector<std::string>{"data", "model"}), "model");
   EXPECT_EQ(nearest_name("zzz", names), "");
 }
 

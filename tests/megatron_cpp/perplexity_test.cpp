@@ -37,10 +37,5 @@ TEST(Perplexity, FollowsItsDefinitions) {
   EXPECT_NEAR(p.bits_per_byte(), 0.5, 1e-12);
 }
 
-TEST(CountWords, SeparatesByWhiteSpace) {
-  EXPECT_EQ(count_words(""), 0);
-  EXPECT_EQ(count_words("  one\ttwo\n\nthree "), 3);
-}
-
 }  // namespace
 }  // namespace mcpp

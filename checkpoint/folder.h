@@ -1,0 +1,38 @@
+// A checkpoint folder: <folder>/iter_0000100/ for each saved iteration, and `latest`, a text file with the name of the
+// one to resume from. `latest` is a hint: what counts is which directories are sound.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "comm/communicator.h"
+
+namespace mcpp {
+
+inline constexpr std::string_view kLatestName = "latest";
+
+/// "iter_0000100".
+std::string checkpoint_name(i64 iteration);
+/// The inverse; std::nullopt for names of anything else.
+std::optional<i64> iteration_of(const std::string& name);
+
+/// The directories with a checkpoint's name, by ascending iteration. A folder that does not exist has none.
+std::vector<Path> checkpoints_in(const Path& folder);
+
+/// The directory that `latest` names; std::nullopt when it is absent, or names no directory here.
+std::optional<Path> latest_in(const Path& folder);
+
+/// What is wrong with a checkpoint: the manifest, missing or surplus files, sizes and, with `checksums`, every byte.
+/// Each line names the file, and the tensors in it when they can be told. Empty when it is sound.
+std::vector<std::string> problems_of(const Path& directory, bool checksums = true);
+
+/// The newest checkpoint without problems, or std::nullopt; every damaged one on the way gives a warning that names the
+/// bad file. Newest is what `latest` names, or a higher iteration completed after `latest` was written. Called by all
+/// ranks, which share the reading; all get the same answer.
+std::optional<Path> newest_good(const Path& folder, Communicator& world, const Log& log);
+/// The same on one rank.
+std::optional<Path> newest_good(const Path& folder, const Log& log);
+
+}  // namespace mcpp

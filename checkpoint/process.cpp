@@ -1,0 +1,34 @@
+#include "checkpoint/process.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+
+#include "base/strings.h"
+
+namespace mcpp {
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown";
+  return name.data();
+}
+
+std::string process_tag() {
+  return str(host_name(), "-", ::getpid());
+}
+
+bool is_stale_tag(const std::string& tag) {
+  const std::size_t dash = tag.rfind('-');
+  if (dash != std::string::npos && tag.substr(0, dash) != host_name()) return true;
+  const std::string number = dash == std::string::npos ? tag : tag.substr(dash + 1);
+  pid_t pid = 0;
+  const auto [stop, error] = std::from_chars(number.data(), number.data() + number.size(), pid);
+  if (error != std::errc() || stop != number.data() + number.size() || pid <= 0) return false;
+  return pid == ::getpid() || (::kill(pid, 0) != 0 && errno == ESRCH);
+}
+
+}  // namespace mcpp

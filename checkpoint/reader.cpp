@@ -1,0 +1,118 @@
+#include "checkpoint/reader.h"
+
+#include <cstring>
+
+namespace mcpp {
+namespace {
+
+template <class From, class To>
+void convert(const std::byte* from, std::byte* to, i64 count) {
+  for (i64 i = 0; i < count; ++i) {
+    From x;
+    std::memcpy(&x, from + i * static_cast<i64>(sizeof(From)), sizeof(From));
+    const To y = from_double<To>(to_double(x));
+    std::memcpy(to + i * static_cast<i64>(sizeof(To)), &y, sizeof(To));
+  }
+}
+
+/// Copies `count` elements; the addresses need not be aligned.
+using RunCopier = void (*)(const std::byte* from, std::byte* to, i64 count);
+
+RunCopier converter(DType from, DType to) {
+  return on_float(
+      from, [&]<class From>() { return on_float(to, [&]<class To>() -> RunCopier { return &convert<From, To>; }); });
+}
+
+bool is_float(DType t) {
+  return t == DType::F32 || t == DType::BF16 || t == DType::F64;
+}
+
+}  // namespace
+
+struct CheckpointReader::OpenFile {
+  MappedFile content;
+  Hdf5File layout;
+
+  /// The numbers of a shard, inside the mapped file.
+  const std::byte* numbers(const ShardEntry& shard, DType dtype) const {
+    const i64 offset = layout.offset_of(shard.dataset, dtype, shard.numel());
+    const i64 size = shard.numel() * size_of(dtype), end = static_cast<i64>(content.bytes().size());
+    check_input(offset >= 0 && size <= end && offset <= end - size, content.path().string(), ": ", shard.dataset,
+                " reaches beyond the end of the file");
+    return content.bytes().data() + offset;
+  }
+};
+
+CheckpointReader::CheckpointReader(Path directory, Trust trust)
+    : directory_(std::move(directory)),
+      trust_(trust),
+      manifest_(read_manifest(directory_)),
+      files_(manifest_.files.size()) {}
+
+CheckpointReader::~CheckpointReader() = default;
+
+CheckpointReader::OpenFile& CheckpointReader::open(i64 file) {
+  auto& slot = files_[static_cast<std::size_t>(file)];
+  if (slot) return *slot;
+  const FileEntry& entry = manifest_.files[static_cast<std::size_t>(file)];
+  MappedFile content(directory_ / entry.name);
+  const std::string path = content.path().string();
+  check_input(static_cast<i64>(content.bytes().size()) == entry.bytes, path, " has ", content.bytes().size(),
+              " bytes instead of ", entry.bytes);
+  check_input(trust_ == Trust::Verified || checksum_hex(content.bytes()) == entry.checksum, path,
+              " is damaged: it differs from its checksum in the manifest");
+  Hdf5File layout(content.path());
+  slot = std::make_unique<OpenFile>(OpenFile{std::move(content), std::move(layout)});
+  return *slot;
+}
+
+void CheckpointReader::read(NamedShard& target, Conversion conversion) {
+  const TensorEntry& tensor = tensor_entry(manifest_, target.name, directory_);
+  const DType stored = tensor.dtype, wanted = target.data.dtype();
+  const std::string defect = defect_of(target);
+  MCPP_CHECK(defect.empty(), target.name, ": ", defect);
+  MCPP_CHECK(target.data.numel() == target.numel() && target.data.device().type() == DeviceType::Cpu, target.name);
+  check_input(tensor.global == target.box.global, directory_.string(), ": ", target.name, " has shape ", tensor.global,
+              ", this model needs ", target.box.global);
+  check_input(stored == wanted || (conversion == Conversion::Convert && is_float(stored) && is_float(wanted)),
+              directory_.string(), ": ", target.name, " is stored as ", name_of(stored), ", wanted is ",
+              name_of(wanted));
+
+  const RunCopier copier = stored == wanted ? nullptr : converter(stored, wanted);
+  auto* to = static_cast<std::byte*>(target.data.raw());
+  i64 filled = 0;
+  for (const ShardEntry& shard : tensor.shards) {
+    const std::byte* from = nullptr;  // found at the first run: most shards have nothing for this target
+    for_each_run(shard, target, [&](i64 from_at, i64 to_at, i64 count) {
+      if (!from) from = open(shard.file).numbers(shard, stored);
+      const std::byte* source = from + from_at * size_of(stored);
+      std::byte* destination = to + to_at * size_of(wanted);
+      if (copier)
+        copier(source, destination, count);
+      else
+        std::memcpy(destination, source, static_cast<std::size_t>(count * size_of(stored)));
+      filled += count;
+    });
+  }
+  check_input(filled == target.numel(), directory_.string(), ": ", target.name, ": only ", filled, " of ",
+              target.numel(), " elements are in the checkpoint");
+}
+
+Tensor CheckpointReader::read_whole(std::string_view name, Device& device) {
+  const TensorEntry& tensor = tensor_entry(manifest_, name, directory_);
+  NamedShard target(tensor.name, {tensor.global, Shape(tensor.global.size(), 0), tensor.global},
+                    Tensor::empty(tensor.global, tensor.dtype, device, MemoryClass::Other));
+  read(target);
+  return target.data;
+}
+
+const TensorEntry& tensor_entry(const Manifest& manifest, std::string_view name, const Path& directory) {
+  if (const TensorEntry* found = manifest.find(name)) return *found;
+  std::vector<std::string> names;
+  for (const TensorEntry& tensor : manifest.tensors) names.push_back(tensor.name);
+  const std::string nearest = nearest_name(name, names);
+  fail(ExitCode::BadInput, directory.string(), " has no tensor ", name,
+       nearest.empty() ? std::string() : "; the nearest is " + nearest);
+}
+
+}  // namespace mcpp

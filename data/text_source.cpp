@@ -1,0 +1,117 @@
+#include "data/text_source.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/utf8.h"
+
+namespace mcpp {
+namespace {
+
+constexpr std::size_t kMaxLine = std::size_t{1} << 30;
+constexpr std::size_t npos = std::string::npos;
+
+/// Just after the last blank line of `text`, or npos. A newline at the very end does not count: what follows may be
+/// blank too, and belongs to the same gap.
+std::size_t after_blank_line(std::string_view text) {
+  for (std::size_t end = text.size(); end >= 3;) {
+    const std::size_t newline = text.substr(0, end - 1).rfind('\n');
+    if (newline == npos || newline == 0) return npos;
+    const bool is_blank =
+        text[newline - 1] == '\n' || (newline >= 2 && text[newline - 1] == '\r' && text[newline - 2] == '\n');
+    const bool next_is_text = text[newline + 1] != '\n' && text[newline + 1] != '\r';
+    if (is_blank && next_is_text) return newline + 1;
+    end = newline + 1;
+  }
+  return npos;
+}
+
+/// Cut::Anywhere. Never 0 for a text of some length.
+std::size_t cut_anywhere(std::string_view text) {
+  const std::size_t newline = text.rfind('\n');
+  if (newline != npos) return newline + 1;
+  const std::size_t space = text.rfind(' ');  // goes with the word after it, as in the tokenizer's pieces
+  if (space != npos && space > 0) return space;
+  const std::size_t boundary = utf8_boundary(text, text.size() - 1);
+  return boundary > 0 ? boundary : text.size();
+}
+
+}  // namespace
+
+TextSource::TextSource(const Path& path) : path_(path) {
+  std::error_code error;
+  check_input(!std::filesystem::is_directory(path, error), path.string(), " is a directory; give text files");
+  file_ = ::gzopen(path.c_str(), "rb");
+  check_input(file_ != nullptr, "cannot open ", path.string(), ": ", std::strerror(errno));
+  ::gzbuffer(file_, 1 << 18);
+}
+
+TextSource::~TextSource() {
+  ::gzclose(file_);
+}
+
+u64 TextSource::bytes_consumed() const {
+  return static_cast<u64>(std::max<z_off_t>(::gzoffset(file_), 0));
+}
+
+/// Reads until the buffer holds `bytes` or the file ends.
+void TextSource::fill(std::size_t bytes) {
+  while (!at_end_ && buffer_.size() < bytes) {
+    const std::size_t have = buffer_.size();
+    buffer_.resize(std::max(bytes, have + 1));
+    const int got = ::gzread(file_, buffer_.data() + have,
+                             static_cast<unsigned>(std::min<std::size_t>(buffer_.size() - have, 1 << 30)));
+    int code = Z_OK;
+    const char* message = ::gzerror(file_, &code);
+    check_input(got >= 0 && (code == Z_OK || code == Z_STREAM_END), "cannot read ", path_.string(), ": ",
+                code == Z_BUF_ERROR ? "the gzip data ends early" : message);
+    buffer_.resize(have + static_cast<std::size_t>(got));
+    at_end_ = got == 0;
+  }
+}
+
+bool TextSource::next(TextPiece& piece, std::size_t target_bytes, Cut cut) {
+  fill(target_bytes + 1);  // one byte more than is cut: a piece that ends the file is known to do so
+  if (buffer_.empty()) return false;
+  std::size_t size = buffer_.size();
+  piece.ends_document = at_end_;
+  if (!at_end_ && cut == Cut::Line) {
+    std::size_t newline = buffer_.rfind('\n');
+    while (newline == npos && !at_end_) {
+      check_input(buffer_.size() < kMaxLine, path_.string(), ": line ", line_, " is longer than 1 GiB");
+      fill(2 * buffer_.size());
+      newline = buffer_.rfind('\n');
+    }
+    size = newline == npos ? buffer_.size() : newline + 1;
+    piece.ends_document = true;
+  } else if (!at_end_) {
+    const std::string_view text = std::string_view(buffer_).substr(0, size - 1);
+    const std::size_t blank = cut == Cut::Paragraph ? after_blank_line(text) : npos;
+    piece.ends_document = blank != npos;
+    size = blank != npos ? blank : cut_anywhere(text);
+  }
+  piece.text.assign(buffer_, 0, size);
+  buffer_.erase(0, size);
+  piece.byte_offset = byte_offset_;
+  piece.first_line = line_;
+  byte_offset_ += static_cast<i64>(size);
+  line_ += std::count(piece.text.begin(), piece.text.end(), '\n');
+  return true;
+}
+
+i64 count_words(std::string_view text) {
+  i64 words = 0;
+  bool inside = false;
+  for (const char c : text) {
+    const bool is_space = c == ' ' || (c >= '\t' && c <= '\r');
+    words += !is_space && !inside;
+    inside = !is_space;
+  }
+  return words;
+}
+
+}  // namespace mcpp

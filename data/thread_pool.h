@@ -1,0 +1,101 @@
+// Work spread over threads, its results taken in the order of submission.
+#pragma once
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <future>
+#include <mutex>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "base/types.h"
+
+namespace mcpp {
+
+/// Worker threads that run tasks in the order they come. Destroyed, it drops tasks not begun and waits for the others.
+class ThreadPool {
+ public:
+  explicit ThreadPool(i64 threads) {
+    for (i64 i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+  }
+  ~ThreadPool() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  /// The future gives the result of f(), or throws what it threw.
+  template <class F>
+  auto submit(F f) {
+    std::packaged_task<std::invoke_result_t<F>()> task(std::move(f));
+    auto future = task.get_future();
+    {
+      const std::lock_guard lock(mutex_);
+      queue_.emplace_back([task = std::move(task)]() mutable { task(); });
+    }
+    changed_.notify_one();
+    return future;
+  }
+
+ private:
+  void run() {
+    while (true) {
+      std::packaged_task<void()> task;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+        if (stop_) return;
+        task = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      task();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::packaged_task<void()>> queue_;  // not std::function, which would have to be copyable
+  bool stop_ = false;
+  std::vector<std::thread> threads_;  // last: they use all of the above
+};
+
+/// For each item that produce() gives (a std::optional, none at the end): consume(transform(item)), with transform on
+/// `workers` threads and the rest on this one, in order, so that the result does not depend on the number of workers.
+/// At most 3 items per worker are in memory. An error ends it; of several, the one that belongs to the earliest item.
+template <class Produce, class Transform, class Consume>
+void ordered_parallel(i64 workers, Produce produce, Transform transform, Consume consume) {
+  using Item = typename std::invoke_result_t<Produce>::value_type;
+  using Result = std::invoke_result_t<Transform, Item>;
+  std::deque<std::future<Result>> pending;
+  ThreadPool pool(workers);  // destroyed first, before what its tasks use
+  std::exception_ptr produce_error;
+  const auto submit_next = [&] {
+    try {
+      auto item = produce();
+      if (!item) return false;
+      pending.push_back(pool.submit([&transform, x = std::move(*item)]() mutable { return transform(std::move(x)); }));
+      return true;
+    } catch (...) {  // kept until the items before it are through
+      produce_error = std::current_exception();
+      return false;
+    }
+  };
+  for (bool more = true; more || !pending.empty();) {
+    while (more && pending.size() < static_cast<std::size_t>(3 * workers)) more = submit_next();
+    if (pending.empty()) break;
+    Result result = pending.front().get();
+    pending.pop_front();
+    consume(std::move(result));
+  }
+  if (produce_error) std::rethrow_exception(produce_error);
+}
+
+}  // namespace mcpp

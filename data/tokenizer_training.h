@@ -1,0 +1,47 @@
+// Training a sentencepiece model whose decode(encode(text)) is the text, byte for byte.
+#pragma once
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fields.h"
+#include "base/log.h"
+
+namespace mcpp {
+
+enum class TokenizerModel { Unigram, Bpe };
+template <>
+struct EnumNames<TokenizerModel> {
+  static constexpr std::array<std::string_view, 2> value{"unigram", "bpe"};
+};
+
+struct TokenizerOptions {
+  std::vector<std::string> input;
+  std::string output;
+  i64 vocab_size = 32000;
+  TokenizerModel model_type = TokenizerModel::Bpe;
+  double character_coverage = 0.9995;
+  bool byte_fallback = true;
+  std::vector<std::string> json_keys{"text"};
+  i64 num_threads = 16;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("input", self.input, "text or JSONL files, plain or gzip, all of which is read into memory");
+    visit("output", self.output, "model file to write, usually tokenizer.model");
+    visit("vocab_size", self.vocab_size, "pieces, with <unk>, <eod> and the 256 bytes among them", at_least(3));
+    visit("model_type", self.model_type, "unigram or bpe");
+    visit("character_coverage", self.character_coverage, "share of the characters of the text that become pieces",
+          between(0.9, 1));
+    visit("byte_fallback", self.byte_fallback, "spell other characters in bytes; without it they are lost as <unk>");
+    visit("json_keys", self.json_keys, "keys of JSONL lines to train on");
+    visit("num_threads", self.num_threads, "threads; a unigram model depends on their number", between(1, 128));
+  }
+};
+
+/// Writes the model atomically. The same text and options give the same bytes. BadInput when there is no text, when it
+/// is not UTF-8, or when vocab_size does not suit it (the message gives the limit).
+void train_tokenizer(const TokenizerOptions& options, const Log& log);
+
+}  // namespace mcpp

@@ -1,0 +1,196 @@
+// megatron_cpp bench gemm|ops|step: how fast this machine runs a model, and how close that is to its limits.
+#include "megatron_cpp/bench.h"
+
+#include <sys/resource.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/number_text.h"
+#include "base/philox.h"
+#include "megatron_cpp/commands.h"
+#include "megatron_cpp/model_provider.h"
+#include "megatron_cpp/training_state.h"
+#include "model/flops.h"
+#include "tensor/cpu/isa.h"
+
+namespace mcpp {
+namespace {
+
+struct BenchOptions {
+  std::string what;
+  std::string config;
+  i64 repeats = 5;
+  i64 warmup = 2;
+  bool json = false;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("what", self.what, "gemm: the matrix products of one step; ops: everything else; step: whole training steps");
+    visit("config", self.config, "configuration file in TOML: the model, precision, batch and threads to time");
+    visit("repeats", self.repeats, "timed runs, of which the median counts", at_least(1));
+    visit("warmup", self.warmup, "runs before them", at_least(0));
+    visit("json", self.json, "print one JSON object instead of a table");
+  }
+};
+
+struct BenchContext {
+  const Config& config;
+  Session& session;
+  DType dtype;
+  BenchTiming timing;
+
+  i64 tokens() const { return config.training.micro_batch_size * config.model.seq_length; }
+};
+
+nlohmann::ordered_json header(const BenchContext& context) {
+  return {{"device", cpu_isa_name()},
+          {"threads", static_cast<CpuDevice&>(*context.session.device).threads()},
+          {"dtype", name_of(context.dtype)},
+          {"seq_length", context.config.model.seq_length},
+          {"micro_batch_size", context.config.training.micro_batch_size}};
+}
+
+/// Seconds of one pass over all rows, each as often as it occurs.
+double total_seconds(const std::vector<BenchRow>& rows) {
+  double seconds = 0;
+  for (const BenchRow& row : rows) seconds += row.seconds * static_cast<double>(row.count);
+  return seconds;
+}
+
+/// Rows as a table, rates as shares of the given peaks (FLOP/s and bytes/s).
+std::string table(const std::vector<BenchRow>& rows, double flops_peak, double bytes_peak) {
+  std::string text = str(pad_right("", 24), pad_left("ms", 10), pad_left("times", 7), pad_left("GFLOP/s", 10),
+                         pad_left("GB/s", 8), pad_left("of peak", 9), "\n");
+  for (const BenchRow& row : rows) {
+    const double share = row.flops > 0 ? row.flops / row.seconds / flops_peak : row.bytes / row.seconds / bytes_peak;
+    text += str(pad_right(row.name, 24), pad_left(fixed(row.seconds * 1e3, 3), 10), pad_left(str(row.count), 7),
+                pad_left(row.flops > 0 ? fixed(row.flops / row.seconds / 1e9, 1) : "", 10),
+                pad_left(row.bytes > 0 ? fixed(row.bytes / row.seconds / 1e9, 1) : "", 8),
+                pad_left(fixed(100 * share, 0) + " %", 9), "\n");
+  }
+  return text;
+}
+
+nlohmann::ordered_json as_json(const std::vector<BenchRow>& rows) {
+  auto list = nlohmann::ordered_json::array();
+  for (const BenchRow& row : rows) {
+    list.push_back({{"name", row.name},
+                    {"seconds", row.seconds},
+                    {"count", row.count},
+                    {"flops", row.flops},
+                    {"bytes", row.bytes}});
+  }
+  return list;
+}
+
+void bench_rows(const BenchContext& context, const BenchOptions& options, const Log& log) {
+  Device& device = *context.session.device;
+  const ModelConfig& model = context.config.model;
+  const double flops_peak = peak_flops(context.dtype, device), bytes_peak = copy_bandwidth(device);
+  const std::vector<BenchRow> rows =
+      options.what == "gemm"
+          ? bench_gemms(step_gemms(model, context.tokens()), context.dtype, device, context.timing)
+          : bench_ops(model, context.config.training.micro_batch_size, context.dtype, device, context.timing);
+  if (options.json) {
+    nlohmann::ordered_json json = header(context);
+    json.update({{"peak_flops", flops_peak}, {"copy_bandwidth", bytes_peak}, {"rows", as_json(rows)}});
+    return log.info(json.dump());
+  }
+  log.info(
+      str(cpu_isa_name(), ", ", name_of(context.dtype), ", ", context.tokens(),
+          " tokens; peaks measured: ", fixed(flops_peak / 1e9, 0), " GFLOP/s, copy ", fixed(bytes_peak / 1e9, 1),
+          " GB/s\n", table(rows, flops_peak, bytes_peak),
+          options.what == "gemm"
+              ? str("GEMM-only ", fixed(static_cast<double>(context.tokens()) / total_seconds(rows), 1), " tokens/s")
+              : std::string()));
+}
+
+MicroBatch random_batch(const BenchContext& context) {
+  const i64 seq = context.config.model.seq_length, batch = context.config.training.micro_batch_size;
+  Device& device = *context.session.device;
+  MicroBatch result{
+      Tensor::empty({seq, batch}, DType::I32, device), Tensor::empty({seq, batch}, DType::I32, device), {}};
+  for (i64 i = 0; i < seq * batch; ++i) {
+    const auto vocab = static_cast<u64>(context.config.model.vocab_size);
+    result.tokens.data<i32>()[i] = static_cast<i32>(philox_key(1, "tokens", static_cast<u64>(i)) % vocab);
+    result.targets.data<i32>()[i] = static_cast<i32>(philox_key(1, "targets", static_cast<u64>(i)) % vocab);
+  }
+  for (i64 b = 0; b < batch; ++b) result.samples.push_back(b);
+  return result;
+}
+
+double peak_memory_bytes() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) * 1024;
+}
+
+void bench_step(const BenchContext& context, const BenchOptions& options, const Log& log) {
+  const Config& config = context.config;
+  double seconds = 0, loss = 0;
+  const i64 microbatches = config.training.global_batch_size / config.training.micro_batch_size;
+  {
+    TrainingState state(model_provider(config, context.session), config.optimizer, *context.session.dp);
+    const std::vector<MicroBatch> batches(static_cast<std::size_t>(microbatches), random_batch(context));
+    seconds = median_seconds(context.timing, [&] {
+      loss = state.train_step(batches, config.optimizer.lr, config.optimizer.weight_decay).loss;
+    });
+  }
+  const double peak_memory = peak_memory_bytes();
+  context.session.device->trim();
+  const double gemm_seconds = static_cast<double>(microbatches) *
+                              total_seconds(bench_gemms(step_gemms(config.model, context.tokens()), context.dtype,
+                                                        *context.session.device, {.warmup = 1, .repeats = 3}));
+  const double tokens = static_cast<double>(context.tokens() * microbatches);
+  const double flops = flops_per_token(config.model) * tokens,
+               peak = peak_flops(context.dtype, *context.session.device);
+  if (options.json) {
+    nlohmann::ordered_json json = header(context);
+    json.update({{"tokens_per_step", tokens},
+                 {"step_s", seconds},
+                 {"tokens_per_s", tokens / seconds},
+                 {"tflops", flops / seconds / 1e12},
+                 {"mfu", flops / seconds / peak},
+                 {"gemm_only_tokens_per_s", tokens / gemm_seconds},
+                 {"share_of_gemm_only", gemm_seconds / seconds},
+                 {"peak_gib", peak_memory / (1 << 30)},
+                 {"loss", loss}});
+    return log.info(json.dump());
+  }
+  log.info(str("step                 ", fixed(seconds * 1e3, 1), " ms, ", fixed(tokens / seconds, 1), " tokens/s, ",
+               fixed(flops / seconds / 1e12, 3), " TFLOP/s (", fixed(100 * flops / seconds / peak, 1),
+               " % of the measured peak ", fixed(peak / 1e12, 3), ")\nGEMMs alone          ",
+               fixed(gemm_seconds * 1e3, 1), " ms, ", fixed(tokens / gemm_seconds, 1), " tokens/s; the step reaches ",
+               fixed(100 * gemm_seconds / seconds, 1), " % of that\npeak memory          ", human_bytes(peak_memory),
+               "\n", context.session.device->memory().to_string()));
+}
+
+}  // namespace
+
+ExitCode bench_command(Arguments args, Log& log) {
+  const Usage usage{
+      .command = "megatron_cpp bench",
+      .summary =
+          "Times matrix products (gemm), the other operations (ops) or whole training steps (step) of a configuration.",
+      .positional = {"what", "config"},
+      .required = {"what", "config"}};
+  BenchOptions options;
+  const std::optional<Config> config = read_config_and_options(args, usage, options, log);
+  if (!config) return ExitCode::Done;
+  check_input(options.what == "gemm" || options.what == "ops" || options.what == "step", "bench: \"", options.what,
+              "\" is none of gemm, ops, step");
+  check_input(config->model.vocab_size > 0, "model.vocab_size: bench needs it given");
+  Session session = initialize(config->device);
+  const BenchContext context{
+      *config,
+      session,
+      dtype_of(config->training.precision),
+      {.warmup = static_cast<int>(options.warmup), .repeats = static_cast<int>(options.repeats)}};
+  if (options.what == "step")
+    bench_step(context, options, log);
+  else
+    bench_rows(context, options, log);
+  return ExitCode::Done;
+}
+
+}  // namespace mcpp

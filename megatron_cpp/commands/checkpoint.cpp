@@ -1,0 +1,174 @@
+// megatron_cpp checkpoint ls|show|verify|diff|import-hf|export-hf.
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "checkpoint/inspect.h"
+#include "checkpoint/lock.h"
+#include "checkpoint/writer.h"
+#include "megatron_cpp/checkpointing.h"
+#include "megatron_cpp/commands.h"
+#include "megatron_cpp/huggingface.h"
+#include "megatron_cpp/version.h"
+
+namespace mcpp {
+namespace {
+
+struct PathOptions {
+  std::string path;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("path", self.path, "a checkpoint, or a folder of checkpoints");
+  }
+};
+
+struct DiffOptions {
+  std::string a, b;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("a", self.a, "a checkpoint, or a folder: then its latest");
+    visit("b", self.b, "the one to compare it with");
+  }
+};
+
+struct ImportOptions {
+  std::string folder;
+  std::string save;
+  std::string precision;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("folder", self.folder, "Hugging Face model: config.json and model.safetensors (or its index and parts)");
+    visit("save", self.save, "folder to write the checkpoint in");
+    visit("precision", self.precision, "fp32 or bf16; empty = as in the file");
+  }
+};
+
+struct ExportOptions {
+  std::string load;
+  std::string folder;
+  std::string precision;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("load", self.load, "a checkpoint, or a folder of checkpoints: then its newest good one");
+    visit("folder", self.folder, "folder to write config.json and safetensors in");
+    visit("precision", self.precision, "fp32 or bf16; empty = as in the checkpoint");
+  }
+};
+
+std::optional<DType> dtype_option(const std::string& precision) {
+  if (precision.empty()) return std::nullopt;
+  if (precision == "fp32") return DType::F32;
+  if (precision == "bf16") return DType::BF16;
+  fail(ExitCode::BadInput, "--precision: \"", precision, "\" is neither fp32 nor bf16");
+}
+
+/// Reads the one path that a subcommand takes; false when help was asked for.
+bool read_path(Arguments args, const char* command, const char* summary, PathOptions& options, const Log& log) {
+  const Usage usage{.command = command, .summary = summary, .positional = {"path"}, .required = {"path"}};
+  return read_options(args, usage, options, log);
+}
+
+ExitCode list(Arguments args, Log& log) {
+  PathOptions options;
+  if (!read_path(args, "megatron_cpp checkpoint ls", "Lists the checkpoints of a folder.", options, log))
+    return ExitCode::Done;
+  log.info(to_text(list_checkpoints(options.path)));
+  return ExitCode::Done;
+}
+
+ExitCode show(Arguments args, Log& log) {
+  PathOptions options;
+  if (!read_path(args, "megatron_cpp checkpoint show", "Shows what a checkpoint holds.", options, log))
+    return ExitCode::Done;
+  log.info(describe_checkpoint(resolve_checkpoint(options.path)));
+  return ExitCode::Done;
+}
+
+ExitCode verify(Arguments args, Log& log) {
+  PathOptions options;
+  if (!read_path(args, "megatron_cpp checkpoint verify",
+                 "Reads every byte and compares checksums; exit code 2 when something is damaged.", options, log)) {
+    return ExitCode::Done;
+  }
+  const std::vector<VerifyResult> results = verify_checkpoints(options.path);
+  log.info(to_text(results));
+  const bool sound = std::ranges::all_of(results, [](const VerifyResult& r) { return r.problems.empty(); });
+  return sound ? ExitCode::Done : ExitCode::BadInput;
+}
+
+ExitCode diff(Arguments args, Log& log) {
+  const Usage usage{.command = "megatron_cpp checkpoint diff",
+                    .summary = "Compares two checkpoints tensor by tensor, whatever layouts they were saved in.",
+                    .positional = {"a", "b"},
+                    .required = {"a", "b"}};
+  DiffOptions options;
+  if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  log.info(to_text(diff_checkpoints(resolve_checkpoint(options.a), resolve_checkpoint(options.b))));
+  return ExitCode::Done;
+}
+
+ExitCode import_hf(Arguments args, Log& log) {
+  const Usage usage{.command = "megatron_cpp checkpoint import-hf",
+                    .summary =
+                        "Turns a Hugging Face GPT-2 or Llama model into a checkpoint of weights, to evaluate, sample "
+                        "from or finetune.",
+                    .positional = {"folder"},
+                    .required = {"folder", "save"}};
+  ImportOptions options;
+  if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  CpuDevice device;
+  ImportedModel imported = import_huggingface(options.folder, dtype_option(options.precision), device);
+  Config config;
+  config.model = imported.model;
+  const bool bf16 = imported.weights->shards().front().dtype == DType::BF16;
+  config.training.precision = bf16 ? Precision::Bf16 : Precision::Fp32;
+  config.training.global_batch_size = config.training.train_iters = 1;
+  const Path tokenizer = Path(options.folder) / "tokenizer.model";
+  const FolderLock lock(options.save, log);
+  if (std::filesystem::exists(tokenizer)) write_file_atomic(saved_tokenizer(options.save), read_text_file(tokenizer));
+  RunState state;
+  state.config = print_config(config);
+  state.program_version = version_text();
+  const auto world = make_self_communicator();
+  log.info(str("wrote ", save_checkpoint(options.save, state, *imported.weights, *world, log).string()));
+  return ExitCode::Done;
+}
+
+ExitCode export_hf(Arguments args, Log& log) {
+  const Usage usage{
+      .command = "megatron_cpp checkpoint export-hf",
+      .summary = "Writes the weights of a checkpoint as a folder that transformers' from_pretrained reads.",
+      .positional = {"load", "folder"},
+      .required = {"load", "folder"}};
+  ExportOptions options;
+  if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  const Path checkpoint = find_checkpoint(options.load, log);
+  CheckpointReader reader(checkpoint, Trust::Verified);
+  const Config config = parse_config(reader.state().config, checkpoint.string() + "/config");
+  const Path tokenizer = saved_tokenizer(std::filesystem::absolute(checkpoint).parent_path());
+  export_huggingface(options.folder, config.model, reader,
+                     {.dtype = dtype_option(options.precision),
+                      .tokenizer_model = std::filesystem::exists(tokenizer) ? tokenizer : Path()});
+  log.info(str("wrote ", options.folder));
+  return ExitCode::Done;
+}
+
+}  // namespace
+
+ExitCode checkpoint_command(Arguments args, Log& log) {
+  static constexpr std::array kSubcommands{
+      Command{"ls", "list the checkpoints of a folder", list},
+      Command{"show", "what a checkpoint holds", show},
+      Command{"verify", "read every byte and compare checksums", verify},
+      Command{"diff", "compare two checkpoints", diff},
+      Command{"import-hf", "from a Hugging Face model", import_hf},
+      Command{"export-hf", "to a Hugging Face model", export_hf},
+  };
+  return run_subcommand("checkpoint", kSubcommands, args, log);
+}
+
+}  // namespace mcpp

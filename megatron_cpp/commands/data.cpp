@@ -1,0 +1,103 @@
+// megatron_cpp data verify|show.
+#include "data/verify.h"
+#include "megatron_cpp/commands.h"
+#include "megatron_cpp/dataset_provider.h"
+#include "megatron_cpp/vocabulary.h"
+
+namespace mcpp {
+namespace {
+
+struct VerifyOptions {
+  std::vector<std::string> prefix;
+  i64 vocab_size = 0;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("prefix", self.prefix, "datasets, without .bin/.idx");
+    visit("vocab_size", self.vocab_size, "ids must be below it; 0 = that of the dataset's .json file, if there is one",
+          at_least(0));
+  }
+};
+
+struct ShowOptions {
+  std::string config;
+  std::string split = "train";
+  i64 iteration = 0;
+  i64 sample = -1;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("config", self.config, "configuration file of the run, in TOML");
+    visit("split", self.split, "train, valid or test");
+    visit("iteration", self.iteration, "show all samples that this iteration reads, counted from 1", at_least(0));
+    visit("sample", self.sample, "show this sample, counted from 0", at_least(-1));
+  }
+};
+
+ExitCode verify(Arguments args, Log& log) {
+  const Usage usage{.command = "megatron_cpp data verify",
+                    .summary = "Reads a dataset whole and checks offsets, lengths, documents and token ids.",
+                    .positional = {"prefix"},
+                    .required = {"prefix"}};
+  VerifyOptions options;
+  if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  for (const std::string& prefix : options.prefix) log.info(to_text(data_verify(prefix, options.vocab_size, log)));
+  return ExitCode::Done;
+}
+
+const Dataset& chosen_split(const Datasets& datasets, const std::string& split) {
+  const Dataset* dataset = nullptr;
+  if (split == "train")
+    dataset = datasets.train.get();
+  else if (split == "valid")
+    dataset = datasets.valid.get();
+  else if (split == "test")
+    dataset = datasets.test.get();
+  else
+    fail(ExitCode::BadInput, "--split: \"", split, "\" is none of train, valid, test");
+  check_input(dataset != nullptr, "--split: this configuration has no ", split, " data");
+  return *dataset;
+}
+
+/// Samples consumed before an iteration (counted from 1).
+i64 samples_before(const std::vector<BatchSizeStep>& sizes, i64 iteration) {
+  i64 consumed = 0;
+  for (i64 i = 1; i < iteration; ++i) consumed += batch_size_at(sizes, consumed);
+  return consumed;
+}
+
+ExitCode show(Arguments args, Log& log) {
+  const Usage usage{.command = "megatron_cpp data show",
+                    .summary = "Shows which documents and tokens a sample or an iteration of a run reads.",
+                    .positional = {"config"},
+                    .required = {"config"}};
+  ShowOptions options;
+  std::optional<Config> config = read_config_and_options(args, usage, options, log);
+  if (!config) return ExitCode::Done;
+  check_input((options.iteration > 0) != (options.sample >= 0), "data show: give either --iteration or --sample");
+  resolve_vocabulary(*config, log);
+  const Datasets datasets = dataset_provider(*config, log);
+  const Dataset& dataset = chosen_split(datasets, options.split);
+  std::optional<Tokenizer> tokenizer;
+  if (!config->data.tokenizer_model.empty()) tokenizer.emplace(config->data.tokenizer_model);
+  const Tokenizer* decoder = tokenizer ? &*tokenizer : nullptr;
+  if (options.sample >= 0) {
+    log.info(to_text(data_show(dataset, options.sample, decoder)));
+    return ExitCode::Done;
+  }
+  const std::vector<BatchSizeStep> sizes = config->batch_sizes();
+  const i64 consumed = samples_before(sizes, options.iteration);
+  for (const SampleView& view : data_show_batch(dataset, consumed, batch_size_at(sizes, consumed), decoder))
+    log.info(to_text(view));
+  return ExitCode::Done;
+}
+
+}  // namespace
+
+ExitCode data_command(Arguments args, Log& log) {
+  static constexpr std::array kSubcommands{Command{"verify", "check a dataset whole", verify},
+                                           Command{"show", "which text a sample or an iteration reads", show}};
+  return run_subcommand("data", kSubcommands, args, log);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,124 @@
+// megatron_cpp evaluate: held-out perplexity of a checkpoint.
+#include <nlohmann/json.hpp>
+
+#include "data/dataset_info.h"
+#include "data/indexed_dataset.h"
+#include "data/text_source.h"
+#include "megatron_cpp/commands.h"
+#include "megatron_cpp/inference.h"
+#include "megatron_cpp/perplexity.h"
+
+namespace mcpp {
+namespace {
+
+struct EvaluateOptions {
+  InferenceOptions inference;
+  std::string text;
+  std::string data;
+  i64 stride = 0;
+  i64 micro_batch_size = 8;
+  bool json = false;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    InferenceOptions::fields(self.inference, visit);
+    visit("text", self.text, "a text file to score; one document");
+    visit("data", self.data, "or a dataset prefix, without .bin/.idx");
+    visit("stride", self.stride,
+          "tokens between two windows of seq_length: smaller gives each token more context and takes longer; 0 = "
+          "seq_length",
+          at_least(0));
+    visit("micro_batch_size", self.micro_batch_size, "windows in one pass; does not change the result", at_least(1));
+    visit("json", self.json, "print one JSON object instead of text");
+  }
+};
+
+/// What is scored: tokens after one of context, and the size of the text they spell.
+struct HeldOut {
+  std::vector<i32> tokens;
+  i64 words = 0, bytes = 0;
+};
+
+HeldOut read_text(const Path& path, const Tokenizer& tokenizer) {
+  const std::string text = read_text_file(path);
+  check_input(!text.empty(), path.string(), ": is empty, there is nothing to evaluate");
+  HeldOut held_out{.tokens = {tokenizer.eod()}, .words = count_words(text), .bytes = static_cast<i64>(text.size())};
+  const std::vector<i32> ids = tokenizer.encode(text);
+  held_out.tokens.insert(held_out.tokens.end(), ids.begin(), ids.end());
+  return held_out;
+}
+
+HeldOut read_dataset(const Path& prefix, i64 vocab_size) {
+  const IndexedDataset dataset(prefix);
+  const std::optional<DatasetInfo> info = read_dataset_info(prefix);
+  HeldOut held_out;
+  if (info) {
+    held_out.tokens.push_back(static_cast<i32>(info->eod));
+    held_out.words = info->source_words;
+    held_out.bytes = info->source_bytes;
+  }
+  for (i64 sequence = 0; sequence < dataset.num_sequences(); ++sequence) {
+    const std::size_t begin = held_out.tokens.size();
+    held_out.tokens.resize(begin + static_cast<std::size_t>(dataset.length(sequence)));
+    dataset.read(sequence, 0, std::span(held_out.tokens).subspan(begin));
+  }
+  for (i32 token : held_out.tokens) {
+    check_input(token >= 0 && token < vocab_size, prefix.string(), ".bin: token ", token,
+                " is outside the model's vocabulary of ", vocab_size);
+  }
+  check_input(held_out.tokens.size() > 1, prefix.string(), ": holds no tokens to evaluate");
+  return held_out;
+}
+
+std::string as_text(const Perplexity& p) {
+  std::string text = str("tokens               ", p.tokens, "\nloss per token       ", p.loss(),
+                         "\ntoken perplexity     ", p.token_perplexity());
+  if (p.words > 0) text += str("\nwords                ", p.words, "\nword perplexity      ", p.word_perplexity());
+  if (p.bytes > 0) {
+    text += str("\nbytes                ", p.bytes, "\nbyte perplexity      ", p.byte_perplexity(),
+                "\nbits per byte        ", p.bits_per_byte());
+  }
+  return text;
+}
+
+std::string as_json(const Perplexity& p, const Path& checkpoint) {
+  nlohmann::ordered_json json{{"checkpoint", checkpoint.string()},
+                              {"tokens", p.tokens},
+                              {"nll", p.nll},
+                              {"loss", p.loss()},
+                              {"token_perplexity", p.token_perplexity()}};
+  if (p.words > 0) json.update({{"words", p.words}, {"word_perplexity", p.word_perplexity()}});
+  if (p.bytes > 0) {
+    json.update({{"bytes", p.bytes}, {"byte_perplexity", p.byte_perplexity()}, {"bits_per_byte", p.bits_per_byte()}});
+  }
+  return json.dump();
+}
+
+}  // namespace
+
+ExitCode evaluate_command(Arguments args, Log& log) {
+  const Usage usage{.command = "megatron_cpp evaluate",
+                    .summary = "Measures held-out perplexity of a checkpoint on a text or a dataset.",
+                    .positional = {},
+                    .required = {"load"}};
+  EvaluateOptions options;
+  if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  check_input(options.text.empty() != options.data.empty(),
+              "evaluate: give either --text, a text file, or --data, a dataset prefix");
+  InferenceModel inference(options.inference, log);
+  const i64 seq_length = inference.config().model.seq_length;
+  check_input(options.stride <= seq_length, "--stride: ", options.stride, " is above the model's seq_length ",
+              seq_length);
+  const HeldOut held_out = options.text.empty() ? read_dataset(options.data, inference.config().model.vocab_size)
+                                                : read_text(options.text, inference.tokenizer());
+  Perplexity result = evaluate_tokens(
+      inference.model(), held_out.tokens, options.stride > 0 ? options.stride : seq_length, options.micro_batch_size,
+      [&](i64 done, i64 all) { log.progress(str("evaluated ", done, " of ", all, " windows")); });
+  result.words = held_out.words;
+  result.bytes = held_out.bytes;
+  log.info(options.json ? as_json(result, inference.checkpoint())
+                        : str("checkpoint           ", inference.checkpoint().string(), "\n", as_text(result)));
+  return ExitCode::Done;
+}
+
+}  // namespace mcpp

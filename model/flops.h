@@ -1,0 +1,30 @@
+// What a model costs, by arithmetic alone: parameters, and floating-point operations per token.
+#pragma once
+#include "model/config.h"
+
+namespace mcpp {
+
+/// Parameters by part, with the vocabulary padded as it is stored.
+struct ParameterCounts {
+  i64 word_embeddings = 0;
+  i64 position_embeddings = 0;  ///< learned ones
+  i64 attention = 0;            ///< QKV and output projections of all layers, biases included
+  i64 mlp = 0;                  ///< of all layers, biases included
+  i64 norms = 0;                ///< of all layers, and the last
+  i64 output = 0;               ///< the output matrix, unless it is the word embeddings'
+
+  i64 total() const { return word_embeddings + position_embeddings + attention + mlp + norms + output; }
+  /// What the literature calls the size of a model without its embeddings.
+  i64 without_embeddings() const { return attention + mlp + norms; }
+};
+
+ParameterCounts count_parameters(const ModelConfig& config);
+
+/// Floating-point operations of training on one token, forward and backward, in samples of seq_length tokens:
+/// Megatron-LM's count since 0.12, of matrix products only, with the causal half of attention. Recompute is not
+/// counted.
+double flops_per_token(const ModelConfig& config);
+/// The same for a global batch of `samples`.
+double flops_per_batch(const ModelConfig& config, i64 samples);
+
+}  // namespace mcpp

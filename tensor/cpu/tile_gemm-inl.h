@@ -1,0 +1,125 @@
+// Products of small row-major matrices that lie in the L1 or L2 cache, and transposition: the building blocks of tiled
+// attention. C (+)= A B, where only B is read in vectors; A is broadcast element by element, so that both A and its
+// transpose can be used as they lie.
+#if defined(MCPP_TENSOR_CPU_TILE_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MCPP_TENSOR_CPU_TILE_GEMM_INL_H_
+#undef MCPP_TENSOR_CPU_TILE_GEMM_INL_H_
+#else
+#define MCPP_TENSOR_CPU_TILE_GEMM_INL_H_
+#endif
+
+#include "base/types.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mcpp::kernel::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Where the operands of a product lie: element (i, j) of X is at x[i * ldx + j]. With kTransposedA, A is [k, m].
+template <class R>
+struct Operands {
+  const R* a;
+  i64 lda;
+  const R* b;
+  i64 ldb;
+  R* c;
+  i64 ldc;
+};
+
+/// The block of kRows rows and kVectors vectors of C, kept in registers during the loop over k.
+template <int kRows, int kVectors, bool kTransposedA, class D, class R = hn::TFromD<D>>
+HWY_INLINE void multiply_block(D d, const Operands<R>& x, i64 k, bool accumulate) {
+  const i64 lanes = static_cast<i64>(hn::Lanes(d));
+  const i64 row_step = kTransposedA ? 1 : x.lda, k_step = kTransposedA ? x.lda : 1;
+  hn::Vec<D> sum[kRows][kVectors];
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) {
+      sum[i][j] = accumulate ? hn::LoadU(d, x.c + i * x.ldc + j * lanes) : hn::Zero(d);
+    }
+  }
+  const R* a = x.a;
+  const R* b = x.b;
+  for (i64 p = 0; p < k; ++p, a += k_step, b += x.ldb) {
+    hn::Vec<D> row[kVectors];
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) row[j] = hn::LoadU(d, b + j * lanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      const auto factor = hn::Set(d, a[i * row_step]);
+#pragma GCC unroll 4
+      for (int j = 0; j < kVectors; ++j) sum[i][j] = hn::MulAdd(factor, row[j], sum[i][j]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) hn::StoreU(sum[i][j], d, x.c + i * x.ldc + j * lanes);
+  }
+}
+
+/// All rows of kVectors columns of vectors.
+template <int kRows, int kVectors, bool kTransposedA, class D, class R = hn::TFromD<D>>
+HWY_NOINLINE void multiply_columns(D d, Operands<R> x, i64 m, i64 k, bool accumulate) {
+  const auto advance = [&](i64 rows) {
+    x.a += rows * (kTransposedA ? 1 : x.lda);
+    x.c += rows * x.ldc;
+    m -= rows;
+  };
+  for (; m >= kRows; advance(kRows)) multiply_block<kRows, kVectors, kTransposedA>(d, x, k, accumulate);
+  for (; m >= 4; advance(4)) multiply_block<4, kVectors, kTransposedA>(d, x, k, accumulate);
+  for (; m >= 1; advance(1)) multiply_block<1, kVectors, kTransposedA>(d, x, k, accumulate);
+}
+
+/// C[m, n] = A B, or C += A B. n is a multiple of the vector's lanes.
+template <bool kTransposedA, class D, class R = hn::TFromD<D>>
+void multiply(D d, Operands<R> x, i64 m, i64 n, i64 k, bool accumulate) {
+  const i64 lanes = static_cast<i64>(hn::Lanes(d));
+  const auto columns = [&]<int kRows, int kVectors>() {
+    for (; n >= kVectors * lanes; n -= kVectors * lanes) {
+      multiply_columns<kRows, kVectors, kTransposedA>(d, x, m, k, accumulate);
+      x.b += kVectors * lanes;
+      x.c += kVectors * lanes;
+    }
+  };
+#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
+  // 32 registers: 24 sums, one row of B and a broadcast.
+  columns.template operator()<6, 4>();
+  columns.template operator()<12, 2>();
+  columns.template operator()<12, 1>();
+#else
+  columns.template operator()<6, 2>();
+  columns.template operator()<12, 1>();
+#endif
+}
+
+/// dst[columns, rows] = the transpose of src[rows, columns]; both are multiples of 4.
+HWY_INLINE void transpose(const float* src, i64 rows, i64 columns, float* dst) {
+  const hn::CappedTag<float, 4> d;
+  for (i64 i = 0; i < rows; i += 4) {
+    for (i64 j = 0; j < columns; j += 4) {
+      const float* from = src + i * columns + j;
+      float* to = dst + j * rows + i;
+      const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + columns);
+      const auto r2 = hn::LoadU(d, from + 2 * columns), r3 = hn::LoadU(d, from + 3 * columns);
+      const auto even0 = hn::InterleaveLower(d, r0, r2), odd0 = hn::InterleaveLower(d, r1, r3);
+      const auto even1 = hn::InterleaveUpper(d, r0, r2), odd1 = hn::InterleaveUpper(d, r1, r3);
+      hn::StoreU(hn::InterleaveLower(d, even0, odd0), d, to);
+      hn::StoreU(hn::InterleaveUpper(d, even0, odd0), d, to + rows);
+      hn::StoreU(hn::InterleaveLower(d, even1, odd1), d, to + 2 * rows);
+      hn::StoreU(hn::InterleaveUpper(d, even1, odd1), d, to + 3 * rows);
+    }
+  }
+}
+HWY_INLINE void transpose(const double* src, i64 rows, i64 columns, double* dst) {
+  for (i64 i = 0; i < rows; ++i) {
+    for (i64 j = 0; j < columns; ++j) dst[j * rows + i] = src[i * columns + j];
+  }
+}
+
+}  // namespace mcpp::kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // MCPP_TENSOR_CPU_TILE_GEMM_INL_H_

@@ -1,0 +1,161 @@
+// Damaged checkpoints: each kind of damage is found, named, and the newest sound checkpoint is used instead.
+#include "checkpoint/folder.h"
+#include "checkpoint/inspect.h"
+#include "tests/checkpoint/fixture.h"
+
+namespace mcpp {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Damage : public CheckpointTest {
+ protected:
+  Damage() {
+    for (i64 i = 1; i <= 2; ++i) {
+      save(i, std::vector{numbered("model/a", {64}, DType::F32, i), numbered("model/b", {64, 64}, DType::BF16, i)});
+    }
+  }
+  const Path newest_ = folder_ / "iter_0000002";
+  const Path shard_ = newest_ / "shard_00000-of-00001.h5";
+
+  /// That the newest is refused with a message naming `file`, and the one before is used.
+  void expect_fallback(const std::string& file) {
+    const std::vector<std::string> problems = problems_of(newest_);
+    ASSERT_FALSE(problems.empty());
+    EXPECT_CONTAINS(problems[0], file);
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000001");
+    const std::string warning = testing::internal::GetCapturedStderr();
+    EXPECT_CONTAINS(warning, "warning: the checkpoint");
+    EXPECT_CONTAINS(warning, file);
+  }
+  static void overwrite(const Path& path, const std::string& content) {
+    std::FILE* file = std::fopen(path.c_str(), "wb");
+    ASSERT_NE(file, nullptr);
+    ASSERT_EQ(std::fwrite(content.data(), 1, content.size(), file), content.size());
+    std::fclose(file);
+  }
+};
+
+TEST_F(Damage, TruncatedShard) {
+  fs::resize_file(shard_, fs::file_size(shard_) - 1);
+  expect_fallback("shard_00000-of-00001.h5 has");
+}
+
+TEST_F(Damage, EmptyShard) {
+  fs::resize_file(shard_, 0);
+  expect_fallback("has 0 bytes instead of");
+}
+
+TEST_F(Damage, MissingShard) {
+  fs::remove(shard_);
+  expect_fallback("shard_00000-of-00001.h5: No such file");
+}
+
+TEST_F(Damage, SurplusFile) {
+  overwrite(newest_ / "shard_00001-of-00002.h5", "x");
+  expect_fallback("shard_00001-of-00002.h5 does not belong");
+}
+
+TEST_F(Damage, ShardOfAnotherIteration) {
+  fs::copy_file(folder_ / "iter_0000001/shard_00000-of-00001.h5", shard_, fs::copy_options::overwrite_existing);
+  expect_fallback("differs from its checksum (damaged: model/a, model/b)");
+}
+
+TEST_F(Damage, ManifestOfAnotherIteration) {
+  for (const std::string_view name : {kManifestName, kManifestChecksumName}) {
+    fs::copy_file(folder_ / "iter_0000001" / name, newest_ / name, fs::copy_options::overwrite_existing);
+  }
+  expect_fallback("shard_00000-of-00001.h5 differs from its checksum");
+}
+
+TEST_F(Damage, MissingOrTruncatedManifest) {
+  const Path manifest = newest_ / kManifestName;
+  fs::resize_file(manifest, fs::file_size(manifest) / 2);
+  expect_fallback("manifest.json is damaged");
+  fs::resize_file(manifest, 0);
+  expect_fallback("manifest.json is damaged");
+  fs::remove(manifest);
+  expect_fallback("manifest.json");
+}
+
+TEST_F(Damage, EveryFlippedBitIsFound) {
+  const std::string original = read_text_file(shard_);
+  std::mt19937 random(5);
+  for (int round = 0; round < 300; ++round) {
+    std::string content = original;
+    content[random() % content.size()] ^= static_cast<char>(1 << (random() % 8));
+    overwrite(shard_, content);
+    const std::vector<std::string> problems = problems_of(newest_);
+    ASSERT_EQ(problems.size(), 1u);
+    ASSERT_NE(problems[0].find(shard_.string() + " differs from its checksum"), std::string::npos) << problems[0];
+  }
+  overwrite(shard_, original);
+  EXPECT_TRUE(problems_of(newest_).empty());
+}
+
+TEST_F(Damage, TheDamagedTensorIsNamed) {
+  std::string content = read_text_file(shard_);
+  const Tensor b = CheckpointReader(newest_).read_whole("model/b", device_);
+  const std::string numbers(static_cast<const char*>(b.raw()), static_cast<std::size_t>(b.bytes()));
+  const std::size_t at = content.find(numbers);
+  ASSERT_NE(at, std::string::npos);
+  content[at + 17] ^= 4;
+  overwrite(shard_, content);
+  expect_fallback("(damaged: model/b)");
+}
+
+TEST_F(Damage, NothingGoodIsNoCheckpoint) {
+  fs::remove(shard_);
+  fs::remove(folder_ / "iter_0000001" / kManifestName);
+  EXPECT_EQ(newest_good(folder_, log_), std::nullopt);
+  EXPECT_EQ(newest_good(folder_ / "nowhere", log_), std::nullopt);
+}
+
+TEST_F(Damage, LatestIsAHint) {
+  for (const char* content : {"", "garbage", "iter_0000009\n", "../../etc", "iter_", "\n\n", "iter_0000002/../x"}) {
+    overwrite(folder_ / "latest", content);
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(newest_good(folder_, log_), newest_) << content;
+    EXPECT_CONTAINS(testing::internal::GetCapturedStderr(), "latest does not name a checkpoint");
+  }
+  fs::remove(folder_ / "latest");
+  EXPECT_EQ(newest_good(folder_, log_), newest_);
+}
+
+TEST_F(Damage, LatestDecidesUnlessALaterOneCameAfterIt) {
+  // Somebody went back to iteration 1 on purpose.
+  write_file_atomic(folder_ / "latest", "iter_0000001\n");
+  const auto pointed = fs::last_write_time(folder_ / "latest");
+  fs::last_write_time(newest_ / kManifestName, pointed - std::chrono::hours(1));
+  EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000001");
+  // The process died between completing iteration 2 and moving latest.
+  fs::last_write_time(newest_ / kManifestName, pointed + std::chrono::seconds(1));
+  EXPECT_EQ(newest_good(folder_, log_), newest_);
+}
+
+TEST_F(Damage, UnfinishedSavesAreNotCheckpoints) {
+  fs::rename(newest_, folder_ / "iter_0000002.tmp-somewhere-1");
+  EXPECT_EQ(checkpoints_in(folder_).size(), 1u);
+  EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000001");
+}
+
+TEST_F(Damage, CommandsReportIt) {
+  std::string content = read_text_file(shard_);
+  content[content.size() / 2] ^= 1;
+  overwrite(shard_, content);
+  const auto verified = verify_checkpoints(folder_);
+  ASSERT_EQ(verified.size(), 2u);
+  EXPECT_TRUE(verified[0].problems.empty());
+  EXPECT_EQ(verified[1].problems.size(), 1u);
+  EXPECT_CONTAINS(to_text(verified), "DAMAGED");
+  fs::remove(shard_);
+  const auto list = list_checkpoints(folder_);
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_TRUE(list[1].is_latest);
+  EXPECT_FALSE(list[1].problems.empty());
+  EXPECT_CONTAINS(to_text(list), "damaged: ");
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,272 @@
+#include "checkpoint/writer.h"
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <limits>
+
+#include "checkpoint/process.h"
+#include "tests/checkpoint/fixture.h"
+
+namespace mcpp {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Writer : public CheckpointTest {
+ protected:
+  std::vector<std::string> entries() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_)) names.push_back(entry.path().filename());
+    std::ranges::sort(names);
+    return names;
+  }
+};
+
+TEST_F(Writer, RoundTripsEveryTypeAndTheState) {
+  std::vector<NamedShard> shards;
+  for (DType t : {DType::F32, DType::BF16, DType::F64, DType::I32, DType::I64}) {
+    shards.push_back(numbered("model/" + std::string(name_of(t)), {3, 5}, t));
+  }
+  shards.push_back(numbered("model/scalar", Shape{}));
+  float* special = shards[0].data.data<float>();
+  special[0] = std::numeric_limits<float>::quiet_NaN(), special[1] = -0.0f;
+  special[2] = std::numeric_limits<float>::infinity(), special[3] = std::numeric_limits<float>::denorm_min();
+
+  const RunState state{.iteration = 100,
+                       .consumed_samples = 800,
+                       .consumed_tokens = i64{1} << 60,
+                       .skipped_iterations = 3,
+                       .config = "[model]\nnum_layers = 2 # \"ä\"\n",
+                       .model_fingerprint = "f",
+                       .tokenizer_checksum = "t",
+                       .program_version = "0.1.0",
+                       .extra = {{"loss_scale", "65536"}, {"", "empty key"}}};
+  const Path directory = save_checkpoint(folder_, state, shards, *self_, log_);
+  EXPECT_EQ(directory, folder_ / "iter_0000100");
+  EXPECT_EQ(read_text_file(folder_ / "latest"), "iter_0000100\n");
+  EXPECT_EQ(problems_of(directory), std::vector<std::string>{});
+
+  CheckpointReader reader(directory);
+  EXPECT_EQ(reader.state(), state);
+  EXPECT_EQ(reader.manifest().tensors.size(), shards.size());
+  for (const NamedShard& shard : shards) {
+    const Tensor back = reader.read_whole(shard.name, device_);
+    EXPECT_TRUE(same_bits(back, shard.data)) << shard.name;
+    EXPECT_EQ(back.shape(), shard.box.global);
+  }
+  EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000100", "latest"}));
+}
+
+TEST_F(Writer, EqualContentGivesEqualFiles) {
+  const std::vector<NamedShard> shards{numbered("model/a", {30, 50}), numbered("optimizer/exp_avg/a", {30, 50})};
+  save(1, shards);
+  save(2, shards);
+  EXPECT_EQ(read_text_file(folder_ / "iter_0000001/shard_00000-of-00001.h5"),
+            read_text_file(folder_ / "iter_0000002/shard_00000-of-00001.h5"));
+}
+
+TEST_F(Writer, RanksWriteTheirOwnFilesAndAnyLayoutReadsThem) {
+  constexpr int kRanks = 3;
+  ThreadGroup group(kRanks);
+  const Shape shape{6, 8};
+  // The weight is split by columns over two ranks; an optimizer state of one box by flat ranges over all three.
+  const auto errors = group.run([&](Communicator& world) {
+    const i64 rank = world.rank();
+    std::vector<NamedShard> mine;
+    if (rank < 2) mine.push_back(numbered("model/w", whole({shape, {0, rank * 4}, {6, 4}}), DType::BF16));
+    mine.push_back(numbered("optimizer/exp_avg/w", Region{{shape, {0, 0}, shape}, rank * 16, rank * 16 + 16}));
+    save_checkpoint(folder_, {.iteration = 7}, mine, world, Log(world.rank()));
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(kRanks));
+  const Path directory = folder_ / "iter_0000007";
+  EXPECT_EQ(problems_of(directory), std::vector<std::string>{});
+
+  CheckpointReader reader(directory);
+  EXPECT_EQ(reader.manifest().files.size(), 3u);
+  for (const i64 row : {0, 2, 4}) {
+    const Region rows = whole({shape, {row, 0}, {2, 8}});
+    for (const auto& [name, dtype] : {std::pair{"model/w", DType::BF16}, {"optimizer/exp_avg/w", DType::F32}}) {
+      NamedShard target(name, rows.box, Tensor::zeros({2, 8}, dtype, device_));
+      reader.read(target);
+      EXPECT_TRUE(same_bits(target.data, numbered(name, rows, dtype).data));
+    }
+  }
+  // The same answer on all ranks, with the reading shared.
+  std::vector<std::optional<Path>> found(kRanks);
+  group.run([&](Communicator& world) {
+    found[static_cast<std::size_t>(world.rank())] = newest_good(folder_, world, Log(world.rank()));
+  });
+  for (const auto& path : found) EXPECT_EQ(path, directory);
+}
+
+TEST_F(Writer, OneFailedRankFailsAllAndLeavesNothing) {
+  ThreadGroup group(2);
+  const auto errors = group.run([&](Communicator& world) {
+    const i64 rank = world.rank();
+    const std::vector<NamedShard> mine{numbered("model/w", whole({{4}, {2 * rank}, {2}}))};
+    struct Broken final : ShardSource {
+      explicit Broken(std::span<const NamedShard> shards, bool broken) : list(shards), broken_(broken) {}
+      std::span<const ShardSpec> shards() const override { return list.shards(); }
+      Tensor data(std::size_t i) override {
+        check_input(!broken_, "the source broke");
+        return list.data(i);
+      }
+      ShardList list;
+      bool broken_;
+    } source(mine, rank == 1);
+    save_checkpoint(folder_, {.iteration = 7}, source, world, Log(world.rank()));
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "rank 1: the source broke");
+  EXPECT_TRUE(entries().empty());
+}
+
+TEST_F(Writer, RefusesHolesOverlapsAndDisagreements) {
+  const auto attempt = [&](const std::vector<NamedShard>& shards) { return error_of([&] { save(1, shards); }); };
+  const auto part = [&](i64 begin, i64 size) { return numbered("model/w", whole({{10}, {begin}, {size}})); };
+  EXPECT_CONTAINS(attempt({part(0, 4), part(5, 5)}), "tensor model/w: only 9 of 10 elements");
+  EXPECT_CONTAINS(attempt({part(0, 6), part(5, 5)}), "overlap");
+  EXPECT_CONTAINS(attempt({part(0, 10), part(0, 10)}), "held twice");
+  EXPECT_CONTAINS(attempt({part(0, 5), numbered("model/w", whole({{11}, {5}, {5}}))}), "global shape");
+  EXPECT_TRUE(entries().empty());
+  EXPECT_EQ(attempt({part(0, 4), part(4, 6)}), "");
+}
+
+TEST_F(Writer, ReplacesACheckpointOfTheSameIteration) {
+  save(5, std::vector{numbered("model/w", {4})});
+  save(5, std::vector{numbered("model/w", {4}, DType::F32, 10)});
+  CheckpointReader reader(folder_ / "iter_0000005");
+  EXPECT_EQ(load(reader.read_whole("model/w", device_), 0), 10);
+  EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000005", "latest"}));
+}
+
+TEST_F(Writer, PrunesOldCheckpointsButNeverTheLatest) {
+  const std::vector shards{numbered("model/w", {4})};
+  for (i64 i = 1; i <= 6; ++i) save(i, shards, {.keep_last = 2, .save_retain_interval = 3});
+  EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000003", "iter_0000005", "iter_0000006", "latest"}));
+  write_file_atomic(folder_ / "latest", "iter_0000003\n");
+  prune(folder_, {.keep_last = 1}, log_);
+  EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000003", "iter_0000006", "latest"}));
+  fs::remove(folder_ / "latest");
+  prune(folder_, {.keep_last = 1}, log_);
+  EXPECT_EQ(entries().size(), 2u) << "without a latest nothing is removed";
+}
+
+TEST_F(Writer, RemovesWhatDeadProcessesLeft) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  const auto make = [&](const std::string& name) { fs::create_directory(folder_ / name); };
+  make(str("iter_0000001.tmp-", host_name(), "-", child));  // its process ended
+  make("iter_0000002.tmp-elsewhere-1");                     // another host, which the folder's lock keeps out
+  make(str("iter_0000003.tmp-", host_name(), "-1"));        // process 1 always lives
+  write_file_atomic(folder_ / str("latest.tmp-", child), "x");
+  make("mine.tmp-1");
+  save(4, std::vector{numbered("model/w", {4})});
+  EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000003.tmp-" + host_name() + "-1", "iter_0000004", "latest",
+                                                 "mine.tmp-1"}));
+}
+
+/// A save that is killed at any point leaves the previous checkpoint, or the new one, complete.
+TEST_F(Writer, SurvivesBeingKilled) {
+  const std::vector<NamedShard> before{numbered("model/w", {1000})}, after{numbered("model/w", {1000}, DType::F32, 1)};
+  const auto start = std::chrono::steady_clock::now();
+  save(1, before);
+  const auto duration = std::chrono::steady_clock::now() - start;
+  const auto longest = std::chrono::duration_cast<std::chrono::microseconds>(duration).count() * 3 / 2;
+  std::mt19937 random(3);
+  int completed = 0;
+  for (i64 i = 2; i < 42; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      save(i, after, {.keep_last = 1});
+      ::_exit(0);
+    }
+    ::usleep(static_cast<useconds_t>(random() % static_cast<u64>(longest)));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    completed += WIFEXITED(status) ? 1 : 0;
+    const auto good = newest_good(folder_, log_);
+    ASSERT_TRUE(good.has_value());
+    CheckpointReader reader(*good);
+    const bool is_old = *good == folder_ / "iter_0000001";
+    ASSERT_TRUE(same_bits(reader.read_whole("model/w", device_), (is_old ? before : after)[0].data));
+  }
+  save(100, after, {.keep_last = 1});
+  EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000100", "latest"})) << completed << " saves ended in time";
+}
+
+TEST_F(Writer, FullDiskIsACleanError) {
+  save(1, std::vector{numbered("model/w", {1000})});
+  int pipe_ends[2];
+  ASSERT_EQ(::pipe(pipe_ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const struct rlimit limit { 1 << 20, 1 << 20 };
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    const std::string error = error_of([&] { save(2, std::vector{numbered("model/w", {1 << 20})}); });
+    const ssize_t written = ::write(pipe_ends[1], error.data(), error.size());
+    ::_exit(written == static_cast<ssize_t>(error.size()) ? 0 : 1);
+  }
+  ::close(pipe_ends[1]);
+  std::array<char, 4096> text{};
+  const ssize_t size = ::read(pipe_ends[0], text.data(), text.size());
+  ::close(pipe_ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "the process must not crash";
+  const std::string message(text.data(), static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+  EXPECT_CONTAINS(message, "shard_00000-of-00001.h5 needs 4.0");
+  EXPECT_CONTAINS(message, "1.00 MiB (1048576 bytes)");
+  EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000001");
+  EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000001", "latest"}));
+}
+
+TEST_F(Writer, ReservesSpaceBeforeAskingForNumbers) {
+  struct Endless final : ShardSource {
+    std::span<const ShardSpec> shards() const override { return {&spec, 1}; }
+    Tensor data(std::size_t) override { fail(ExitCode::Internal, "asked for numbers"); }
+    ShardSpec spec;
+  } source;
+  const i64 huge = i64{1} << 50;
+  static_cast<Region&>(source.spec) = whole({{huge}, {0}, {huge}});
+  source.spec.name = "model/w";
+  const std::string error = error_of([&] { save_checkpoint(folder_, {}, source, *self_, log_); });
+  EXPECT_CONTAINS(error, "not enough space");
+  EXPECT_CONTAINS(error, "free");
+  EXPECT_TRUE(entries().empty());
+}
+
+TEST_F(Writer, FoldersThatCannotBeWrittenAreNamed) {
+  write_file_atomic(folder_ / "file", "x");
+  const std::vector shards{numbered("model/w", {4})};
+  const std::string error =
+      error_of([&] { save_checkpoint(folder_ / "file", {.iteration = 1}, shards, *self_, log_); });
+  EXPECT_CONTAINS(error, (folder_ / "file").string());
+}
+
+TEST_F(Writer, H5dumpReadsTheFile) {
+  if (std::system("h5dump --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "h5dump is not installed";
+  const Path directory = save(1, std::vector{numbered("model/w.weight", {2, 3}, DType::BF16, 1)});
+  const std::string command = "h5dump " + (directory / "shard_00000-of-00001.h5").string() + " 2>&1";
+  FILE* pipe = ::popen(command.c_str(), "r");
+  ASSERT_NE(pipe, nullptr);
+  std::array<char, 1 << 14> text{};
+  const std::size_t size = std::fread(text.data(), 1, text.size() - 1, pipe);
+  EXPECT_EQ(::pclose(pipe), 0);
+  const std::string dump(text.data(), size);
+  EXPECT_CONTAINS(dump, "GROUP \"w.weight\"");
+  EXPECT_CONTAINS(dump, "16-bit little-endian floating-point");
+  EXPECT_CONTAINS(dump, "(0,0): 1, 2, 3,");
+  EXPECT_CONTAINS(dump, "global_shape");
+}
+
+}  // namespace
+}  // namespace mcpp

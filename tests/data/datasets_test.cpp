@@ -1,0 +1,223 @@
+#include "data/datasets.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "data/blend.h"
+#include "data/gpt_dataset.h"
+#include "data/indexed_writer.h"
+#include "data/random_state.h"
+#include "tests/data/data_golden.h"
+
+namespace mcpp {
+namespace {
+
+using test::golden_data;
+using test::input_error;
+using test::ScratchFolder;
+using testing::HasSubstr;
+
+/// `documents` documents of `length` tokens; every token is new: token i of document d is d * length + i.
+std::string write_dataset(const Path& prefix, i32 documents, i32 length) {
+  IndexedDatasetWriter writer(prefix, 1 << 20);
+  for (i32 d = 0; d < documents; ++d) {
+    std::vector<i32> tokens(static_cast<std::size_t>(length));
+    for (i32 i = 0; i < length; ++i) tokens[static_cast<std::size_t>(i)] = d * length + i;
+    writer.add_document(tokens);
+  }
+  writer.finish();
+  return prefix.string();
+}
+
+std::set<i32> tokens_of(const Dataset& dataset) {
+  std::set<i32> seen;
+  std::vector<i32> row(static_cast<std::size_t>(dataset.seq_length() + 1));
+  for (i64 i = 0; i < dataset.size(); ++i) {
+    dataset.at(i, row);
+    seen.insert(row.begin(), row.end());
+  }
+  return seen;
+}
+
+Datasets build(const DataConfig& config, std::array<i64, 3> samples, i64 seq_length = 16) {
+  return build_train_valid_test_datasets(config, seq_length, 1234, samples, Log(1));
+}
+
+std::string build_error(const DataConfig& config, std::array<i64, 3> samples, i64 seq_length = 16) {
+  return input_error([&] { build(config, samples, seq_length); });
+}
+
+// numpy 1.24: RandomState(0).shuffle(arange(10)). The golden data check the rest.
+TEST(RandomState, ShufflesAsNumpy) {
+  std::vector<i32> values{0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+  RandomState(0).shuffle(std::span(values));
+  EXPECT_EQ(values, (std::vector<i32>{2, 8, 4, 9, 1, 6, 7, 3, 0, 5}));
+  EXPECT_THAT(input_error([] { RandomState{-1}; }), HasSubstr("seed"));
+}
+
+TEST(Datasets, HeldOutTextIsNeverTrainedOn) {
+  const ScratchFolder folder;
+  DataConfig config;
+  config.data_path = {write_dataset(folder / "d", 100, 40)};
+  config.split = "80,15,5";
+  const Datasets datasets = build(config, {700, 60, 10});
+  const auto train = tokens_of(*datasets.train), valid = tokens_of(*datasets.valid), test = tokens_of(*datasets.test);
+  EXPECT_LT(*train.rbegin(), 80 * 40);
+  EXPECT_GE(*valid.begin(), 80 * 40);
+  EXPECT_LT(*valid.rbegin(), 95 * 40);
+  EXPECT_GE(*test.begin(), 95 * 40);
+}
+
+TEST(Datasets, EverySampleIsReadOncePerEpoch) {
+  const ScratchFolder folder;
+  DataConfig config;
+  config.data_path = {write_dataset(folder / "d", 10, 33)};
+  config.split = "1";
+  const Datasets datasets = build(config, {5, 0, 0});
+  EXPECT_EQ(datasets.train->size(), (330 - 1) / 16);
+  EXPECT_EQ(datasets.valid, nullptr);
+  std::map<i32, int> inputs;
+  std::vector<i32> row(17);
+  for (i64 i = 0; i < datasets.train->size(); ++i) {
+    datasets.train->at(i, row);
+    for (std::size_t j = 0; j < 16; ++j) ++inputs[row[j]];
+  }
+  EXPECT_EQ(inputs.size(), 320u);
+  for (const auto& [token, count] : inputs) EXPECT_EQ(count, 1) << token;
+}
+
+TEST(Datasets, OriginNamesTheTokens) {
+  const ScratchFolder folder;
+  DataConfig config;
+  config.data_path = {write_dataset(folder / "d", 20, 7)};
+  config.split = "1";
+  const Datasets datasets = build(config, {8, 0, 0});
+  std::vector<i32> row(17);
+  for (i64 i = 0; i < datasets.train->size(); ++i) {
+    datasets.train->at(i, row);
+    std::size_t at = 0;
+    for (const SamplePart& part : datasets.train->origin(i).parts) {
+      EXPECT_EQ(part.document, part.sequence);
+      for (i64 j = 0; j < part.length; ++j) EXPECT_EQ(row.at(at++), part.document * 7 + part.offset + j);
+    }
+    EXPECT_EQ(at, row.size());
+  }
+}
+
+TEST(Datasets, BadInputIsExplained) {
+  const ScratchFolder folder;
+  const std::string d = write_dataset(folder / "d", 10, 20), e = write_dataset(folder / "e", 10, 20);
+  DataConfig config;
+  EXPECT_THAT(build_error(config, {1, 0, 0}), HasSubstr("data.data_path: is empty"));
+  config.data_path = {(folder / "nothing").string()};
+  EXPECT_THAT(build_error(config, {1, 0, 0}), HasSubstr("nothing.idx"));
+  config.data_path = {d};
+  config.split = "99,1,0";
+  EXPECT_THAT(build_error(config, {1, 1, 0}), HasSubstr("valid split has no documents"));
+  EXPECT_EQ(build(config, {1, 0, 1}).test, nullptr);
+  config.split = "90,10,0";
+  EXPECT_THAT(build_error(config, {1, 1, 0}, 20), HasSubstr("has only 20 tokens, one sample needs 21"));
+  for (const char* split : {"", "a", "1,2,3,4", "-1,2", "0,0", "1,,2", "nan"}) {
+    config.split = split;
+    EXPECT_THAT(build_error(config, {1, 1, 0}), HasSubstr("data.split")) << split;
+  }
+  config.split = "0,1,0";
+  EXPECT_THAT(build_error(config, {1, 1, 0}), HasSubstr("leaves no text for training"));
+  config.split = "1";
+  for (const auto& list :
+       {std::vector<std::string>{"0.5", d, e}, {d, "0.5"}, {"0", d}, {"-1", d, "2", e}, {"inf", d}}) {
+    config.data_path = list;
+    EXPECT_THAT(build_error(config, {1, 0, 0}), HasSubstr("data.data_path")) << list[0];
+  }
+  config.data_path = {d, e};
+  EXPECT_THAT(build_error(config, {100, 0, 0}), HasSubstr("give each prefix a weight"));
+  EXPECT_EQ(build(config, {20, 0, 0}).train->size(), 20);
+  config.data_path.clear();
+  config.train_data_path = {d};
+  config.valid_data_path = {e, (folder / "." / "d").string()};
+  EXPECT_THAT(build_error(config, {1, 1, 0}), HasSubstr("must not be trained on"));
+}
+
+TEST(Datasets, SeparatePathsUseAllTheirText) {
+  const ScratchFolder folder;
+  DataConfig config;
+  config.train_data_path = {write_dataset(folder / "d", 10, 20)};
+  config.valid_data_path = {"1", write_dataset(folder / "e", 4, 20)};
+  const Datasets datasets = build(config, {3, 2, 1});
+  EXPECT_EQ(datasets.train->size(), 199 / 16);
+  EXPECT_EQ(datasets.valid->size(), 79 / 16);
+  EXPECT_EQ(datasets.test, nullptr);
+}
+
+TEST(Blend, SharesFollowTheWeights) {
+  const std::vector<double> weights = normalized(std::vector<double>{1, 2, 5});
+  const BlendIndices indices = build_blend_indices(weights, 8000);
+  std::array<i64, 3> counts{};
+  for (std::size_t i = 0; i < indices.dataset_index.size(); ++i) {
+    const u32 d = indices.dataset_index[i];
+    EXPECT_EQ(indices.dataset_sample_index[i], counts.at(d)++);
+    for (std::size_t k = 0; k < 3; ++k) EXPECT_NEAR(static_cast<double>(counts[k]), weights[k] * double(i + 1), 2);
+  }
+  EXPECT_EQ(blend_target(1001, 0.375), 376);
+  EXPECT_EQ(blend_target_with_surplus(1001, 0.375), 378);
+}
+
+TEST(IndexCache, IsReusedAndRebuiltWhenDamaged) {
+  const ScratchFolder folder;
+  write_dataset(folder / "d", 50, 40);
+  const IndexedDataset source(folder / "d");
+  const GptDatasetSpec spec{{0, 50}, "train", 16, 1, 300};
+  const Path cache = folder / "cache";
+  const auto make = [&] { return GptDataset(source, spec, cache, Log(1)); };
+  const GptDataset first = make();
+  const std::vector<u32> truth(first.shuffle_index().begin(), first.shuffle_index().end());
+  ASSERT_TRUE(first.is_cached());
+  const Path file = std::filesystem::directory_iterator(cache)->path();
+  const auto time = std::filesystem::last_write_time(file);
+  make();
+  EXPECT_EQ(std::filesystem::last_write_time(file), time);
+
+  const std::string good = read_text_file(file);
+  for (const std::size_t at : {std::size_t{0}, std::size_t{9}, std::size_t{17}, good.size() / 2, good.size() - 1}) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 0x55);
+    write_file_atomic(file, bad);
+    const GptDataset again = make();
+    EXPECT_TRUE(std::equal(truth.begin(), truth.end(), again.shuffle_index().begin(), again.shuffle_index().end()));
+    EXPECT_EQ(read_text_file(file), good);
+  }
+  for (const std::size_t size : {std::size_t{0}, std::size_t{20}, good.size() - 4}) {
+    write_file_atomic(file, good.substr(0, size));
+    make();
+    EXPECT_EQ(read_text_file(file), good);
+  }
+}
+
+TEST(IndexCache, ChangedTextGetsItsOwnIndices) {
+  const ScratchFolder folder;
+  const GptDatasetSpec spec{{0, 50}, "train", 16, 1, 300};
+  for (const i32 length : {40, 41}) {
+    write_dataset(folder / "d", 50, length);
+    const IndexedDataset source(folder / "d");
+    GptDataset(source, spec, folder / "cache", Log(1));
+  }
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "cache"), {}), 2);
+}
+
+TEST(IndexCache, AFolderThatCannotBeWrittenOnlyWarns) {
+  const ScratchFolder folder;
+  write_dataset(folder / "d", 50, 40);
+  write_file_atomic(folder / "file", "a file where the folder should be");
+  const IndexedDataset source(folder / "d");
+  const GptDatasetSpec spec{{0, 50}, "train", 16, 1, 300};
+  testing::internal::CaptureStderr();
+  const GptDataset dataset(source, spec, folder / "file", Log(0));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("data_cache_path"));
+  EXPECT_FALSE(dataset.is_cached());
+  EXPECT_GE(dataset.size(), 300);
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,258 @@
+#include "data/preprocess.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <zlib.h>
+
+#include <nlohmann/json.hpp>
+
+#include "data/indexed_dataset.h"
+#include "data/tokenizer.h"
+#include "data/tokenizer_training.h"
+#include "data/verify.h"
+#include "tests/data/data_golden.h"
+
+namespace mcpp {
+namespace {
+
+using test::input_error;
+using test::ScratchFolder;
+using testing::HasSubstr;
+
+class Preprocess : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new ScratchFolder;
+    TokenizerOptions options;
+    options.input = {source().string()};
+    options.output = model();
+    options.vocab_size = 600;
+    train_tokenizer(options, Log(1));
+  }
+  static void TearDownTestSuite() {
+    delete folder_;
+    folder_ = nullptr;
+  }
+  static Path source() { return Path(MCPP_SOURCE_DIR) / "data/tinyshakespeare.txt"; }
+  static std::string model() { return (*folder_ / "tokenizer.model").string(); }
+
+  std::string file(const std::string& name, const std::string& text) {
+    write_file_atomic(out_ / name, text);
+    return (out_ / name).string();
+  }
+  PreprocessOptions options(std::vector<std::string> input, const std::string& prefix = "d") {
+    PreprocessOptions result;
+    result.input = std::move(input);
+    result.output_prefix = (out_ / prefix).string();
+    result.tokenizer_model = model();
+    result.workers = 2;
+    return result;
+  }
+  std::string error(const PreprocessOptions& o) {
+    return input_error([&] { run_preprocess(o, Log(1)); });
+  }
+  std::string bytes(const std::string& name) { return read_text_file(out_ / name); }
+
+  /// The documents of a dataset as text, each without its <eod>.
+  std::vector<std::string> documents(const std::string& prefix) {
+    const Tokenizer tokenizer{Path(model())};
+    const IndexedDataset dataset(out_ / prefix);
+    std::vector<std::string> texts;
+    for (i64 d = 0; d < dataset.num_documents(); ++d) {
+      std::vector<i32> tokens;
+      for (i64 s = dataset.document_begin(d); s < dataset.document_begin(d + 1); ++s) {
+        tokens.resize(static_cast<std::size_t>(dataset.length(s)));
+        dataset.read(s, 0, tokens);
+        EXPECT_EQ(std::count(tokens.begin(), tokens.end(), tokenizer.eod()), 1);
+        EXPECT_EQ(tokens.back(), tokenizer.eod());
+      }
+      texts.push_back(tokenizer.decode(tokens));
+    }
+    return texts;
+  }
+
+  static ScratchFolder* folder_;
+  ScratchFolder out_;
+};
+ScratchFolder* Preprocess::folder_ = nullptr;
+
+void write_gzip(const Path& path, const std::string& text) {
+  gzFile file = gzopen(path.c_str(), "wb");
+  gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
+  gzclose(file);
+}
+
+TEST_F(Preprocess, AFileIsOneDocumentHoweverLong) {
+  const std::string text = read_text_file(source());  // 1.1 MB: three pieces
+  const PreprocessResult result = run_preprocess(options({source().string()}), Log(1));
+  EXPECT_EQ(documents("d_text_document"), std::vector<std::string>{text});
+  const DatasetInfo& info = result.outputs.at(0).info;
+  EXPECT_EQ(info.documents, 1);
+  EXPECT_EQ(info.source_bytes, static_cast<i64>(text.size()));
+  EXPECT_EQ(info.source_words, count_words(text));
+  EXPECT_EQ(info.source_words, 202651);  // wc -w
+  const auto stored = read_dataset_info(result.outputs[0].prefix);
+  ASSERT_TRUE(stored.has_value());
+  EXPECT_EQ(info_to_json(*stored), info_to_json(info));
+  EXPECT_EQ(stored->tokenizer_checksum, Tokenizer{Path(model())}.checksum());
+}
+
+TEST_F(Preprocess, WorkersDoNotChangeTheResult) {
+  for (const TextDocument kind : {TextDocument::File, TextDocument::Line, TextDocument::Paragraph}) {
+    for (const i64 workers : {1, 4}) {
+      PreprocessOptions o = options({source().string(), source().string()}, workers == 1 ? "one" : "four");
+      o.text_document = kind;
+      o.workers = workers;
+      run_preprocess(o, Log(1));
+    }
+    for (const char* suffix : {".bin", ".idx", ".json"}) {
+      EXPECT_EQ(bytes(str("one_text_document", suffix)), bytes(str("four_text_document", suffix))) << suffix;
+    }
+  }
+}
+
+TEST_F(Preprocess, TextJsonAndGzipGiveTheSame) {
+  const std::vector<std::string> texts{"First text.\n", "second \"text\"\n\nna\xC3\xAFve", "third\ttext"};
+  std::string jsonl;
+  PreprocessOptions text = options({}, "text");
+  for (const std::string& t : texts) {
+    jsonl += nlohmann::json{{"text", t}, {"other", 1}}.dump() + "\n";
+    text.input.push_back(file(str("t", text.input.size(), ".txt"), t));
+  }
+  run_preprocess(text, Log(1));
+  run_preprocess(options({file("d.jsonl", jsonl)}, "jsonl"), Log(1));
+  run_preprocess(options({file("d.json", jsonl + "\n  \n")}, "json"), Log(1));
+  write_gzip(out_ / "z.jsonl.gz", jsonl);
+  run_preprocess(options({(out_ / "z.jsonl.gz").string()}, "gz"), Log(1));
+  write_gzip(out_ / "t1.txt.gz", texts[1]);
+  text.input[1] = (out_ / "t1.txt.gz").string();
+  text.output_prefix = (out_ / "textgz").string();
+  run_preprocess(text, Log(1));
+  EXPECT_EQ(documents("text_text_document"), texts);
+  for (const char* other : {"jsonl", "json", "gz", "textgz"}) {
+    for (const char* suffix : {"_text_document.bin", "_text_document.idx", "_text_document.json"}) {
+      EXPECT_EQ(bytes(str("text", suffix)), bytes(str(other, suffix))) << other << suffix;
+    }
+  }
+}
+
+TEST_F(Preprocess, LinesAndParagraphsBecomeDocuments) {
+  const std::string input = file("d.txt", "one\ntwo\r\n\r\nthree  \n\n\n\nfour\nfive");
+  PreprocessOptions o = options({input});
+  o.text_document = TextDocument::Line;
+  EXPECT_EQ(run_preprocess(o, Log(1)).empty_documents, 4);
+  EXPECT_EQ(documents("d_text_document"), (std::vector<std::string>{"one", "two", "three  ", "four", "five"}));
+  o.text_document = TextDocument::Paragraph;
+  EXPECT_EQ(run_preprocess(o, Log(1)).empty_documents, 0);
+  EXPECT_EQ(documents("d_text_document"), (std::vector<std::string>{"one\ntwo", "three  ", "four\nfive"}));
+}
+
+TEST_F(Preprocess, ParagraphsLongerThanAPieceStayWhole) {
+  std::string longer;
+  while (longer.size() < 1500000) longer += "some words in a line of a long paragraph\n";
+  longer.pop_back();
+  std::string one_line;
+  while (one_line.size() < 700000) one_line += "word ";
+  one_line += "end";
+  PreprocessOptions o = options({file("d.txt", "short\n\n" + longer + "\n\n" + one_line + "\n\nlast\n")});
+  o.text_document = TextDocument::Paragraph;
+  run_preprocess(o, Log(1));
+  EXPECT_EQ(documents("d_text_document"), (std::vector<std::string>{"short", longer, one_line, "last"}));
+}
+
+TEST_F(Preprocess, EveryCutGivesTheTextBack) {
+  const std::string text =
+      "a line\nanother \xE4\xB8\xAD\xE6\x96\x87\n\n\nparagraph with words\nandaverylongwordwithoutspace";
+  const std::string path = file("d.txt", text);
+  for (const Cut cut : {Cut::Anywhere, Cut::Line, Cut::Paragraph}) {
+    for (std::size_t target = 4; target < text.size() + 3; ++target) {
+      TextSource source{Path(path)};
+      TextPiece piece;
+      std::string all;
+      i64 line = 1;
+      while (source.next(piece, target, cut)) {
+        EXPECT_EQ(piece.byte_offset, static_cast<i64>(all.size()));
+        EXPECT_EQ(piece.first_line, line);
+        all += piece.text;
+        line += std::count(piece.text.begin(), piece.text.end(), '\n');
+      }
+      EXPECT_EQ(all, text);
+      EXPECT_TRUE(piece.ends_document);
+    }
+  }
+}
+
+TEST_F(Preprocess, SeveralKeysAreSeveralDatasets) {
+  PreprocessOptions o = options({file("d.jsonl", R"({"title": "T", "text": "body text"})"
+                                                 "\n"
+                                                 R"({"title": "", "text": "x"})")});
+  o.json_keys = {"text", "title"};
+  const PreprocessResult result = run_preprocess(o, Log(1));
+  EXPECT_EQ(documents("d_text_document"), (std::vector<std::string>{"body text", "x"}));
+  EXPECT_EQ(documents("d_title_document"), (std::vector<std::string>{"T"}));
+  EXPECT_EQ(result.empty_documents, 1);
+  o.keep_empty = true;
+  run_preprocess(o, Log(1));
+  EXPECT_EQ(documents("d_title_document"), (std::vector<std::string>{"T", ""}));
+  EXPECT_EQ(IndexedDataset(out_ / "d_title_document").num_sequences(), 1);
+}
+
+TEST_F(Preprocess, BadLinesAreNamedAndNothingIsLeft) {
+  const std::string good = R"({"text": "good"})"
+                           "\n";
+  const std::pair<std::string, const char*> cases[] = {{"{\"text\": \"cut", "malformed JSON"},
+                                                       {"[1]", "not a JSON object"},
+                                                       {"{\"body\": \"x\"}", "no key \"text\""},
+                                                       {"{\"text\": 3}", "is not a string"},
+                                                       {"{\"text\": \"\xFF\"}", "not UTF-8"}};
+  for (const auto& [line, message] : cases) {
+    PreprocessOptions o = options({file("d.jsonl", good + "\n" + line + "\n" + good)});
+    const std::size_t before = out_.count();
+    EXPECT_THAT(error(o), testing::AllOf(HasSubstr("d.jsonl:3: "), HasSubstr(message)));
+    EXPECT_EQ(out_.count(), before);
+    o.skip_malformed = true;
+    o.invalid_utf8 = InvalidUtf8::Replace;
+    const PreprocessResult result = run_preprocess(o, Log(1));
+    const bool replaced = line.find('\xFF') != std::string::npos;
+    EXPECT_EQ(result.malformed_lines, replaced ? 0 : 1);
+    EXPECT_EQ(result.outputs[0].info.documents, replaced ? 3 : 2);
+    std::filesystem::remove(out_ / "d_text_document.bin");
+    std::filesystem::remove(out_ / "d_text_document.idx");
+    std::filesystem::remove(out_ / "d_text_document.json");
+  }
+}
+
+TEST_F(Preprocess, OtherBadInputIsExplained) {
+  EXPECT_THAT(error(options({})), HasSubstr("input is empty"));
+  EXPECT_THAT(error(options({(out_ / "none.txt").string()})), HasSubstr("none.txt"));
+  EXPECT_THAT(error(options({file("empty.txt", "")})), HasSubstr("no text"));
+  EXPECT_THAT(error(options({file("bad.txt", "ok\nbad\xC3(\n")})), HasSubstr("bad.txt:2: not UTF-8 at byte 6"));
+  write_gzip(out_ / "cut.txt.gz", read_text_file(source()));
+  file("cut.txt.gz", bytes("cut.txt.gz").substr(0, 100000));
+  EXPECT_THAT(error(options({(out_ / "cut.txt.gz").string()})), HasSubstr("cut.txt.gz"));
+  for (const auto& entry : std::filesystem::directory_iterator(out_.path())) {
+    EXPECT_EQ(entry.path().filename().string().find("d_text"), std::string::npos) << entry.path();
+  }
+}
+
+TEST_F(Preprocess, VerifyAndShowSeeWhatIsThere) {
+  PreprocessOptions o = options({source().string()});
+  o.text_document = TextDocument::Paragraph;
+  const PreprocessResult result = run_preprocess(o, Log(1));
+  const Path prefix = out_ / "d_text_document";
+  const DatasetSummary summary = data_verify(prefix, 0, Log(1));
+  EXPECT_EQ(summary.documents, result.outputs[0].info.documents);
+  EXPECT_EQ(summary.documents_with_eod, summary.documents);
+  EXPECT_EQ(summary.tokens, result.outputs[0].info.tokens);
+  EXPECT_THAT(to_text(summary), HasSubstr("202651 words"));
+  EXPECT_THAT(input_error([&] { data_verify(prefix, 10, Log(1)); }), HasSubstr("outside the vocabulary 0 .. 9"));
+  DatasetInfo wrong = result.outputs[0].info;
+  ++wrong.tokens;
+  write_dataset_info(prefix, wrong);
+  EXPECT_THAT(input_error([&] { data_verify(prefix, 0, Log(1)); }), HasSubstr("do not belong together"));
+  write_file_atomic(info_path(prefix), "{");
+  EXPECT_THAT(input_error([&] { data_verify(prefix, 0, Log(1)); }), HasSubstr("damaged"));
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,214 @@
+#include "data/tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sentencepiece_processor.h>
+#include <sentencepiece_trainer.h>
+
+#include "base/philox.h"
+#include "base/utf8.h"
+#include "data/tokenizer_training.h"
+#include "tests/data/data_golden.h"
+
+namespace mcpp {
+namespace {
+
+using test::input_error;
+using test::ScratchFolder;
+using testing::HasSubstr;
+
+std::string english() {
+  return read_text_file(Path(MCPP_SOURCE_DIR) / "data/tinyshakespeare.txt").substr(0, 200000);
+}
+
+TokenizerOptions options_for(const ScratchFolder& folder, const std::string& text) {
+  write_file_atomic(folder / "text.txt", text);
+  TokenizerOptions options;
+  options.input = {(folder / "text.txt").string()};
+  options.output = (folder / "tokenizer.model").string();
+  options.vocab_size = 1000;
+  return options;
+}
+
+Tokenizer train(const TokenizerOptions& options) {
+  train_tokenizer(options, Log(1));
+  return Tokenizer(options.output);
+}
+
+std::string stream(const Tokenizer& tokenizer, const std::vector<i32>& ids) {
+  StreamDecoder decoder(tokenizer);
+  std::string text;
+  for (const i32 id : ids) {
+    const std::string part = decoder.add(id);
+    EXPECT_EQ(find_invalid_utf8(part), -1);
+    text += part;
+  }
+  return text + decoder.finish();
+}
+
+class TokenizerTypes : public testing::TestWithParam<TokenizerModel> {};
+
+TEST_P(TokenizerTypes, EveryTextComesBackExactly) {
+  const ScratchFolder folder;
+  TokenizerOptions options = options_for(folder, english());
+  options.model_type = GetParam();
+  const Tokenizer tokenizer = train(options);
+  EXPECT_EQ(tokenizer.vocab_size(), 1000);
+  std::vector<std::string> texts{
+      "",
+      " ",
+      "\n",
+      "  two  spaces,   three\n\n\n  and lines \r\n\tor tabs\t\t",
+      "na\xC3\xAFve \xE4\xB8\xAD\xE6\x96\x87 \xF0\x9F\x98\x80 \xE2\x96\x81literal\xE2\x96\x81",
+      "<eod> <unk> </s> <0x0A> <s>",
+      std::string("nul\0byte", 8),
+      "\xE2\x96\x85 \xE2\x80\xA8 \xC2\xA0 \xEF\xBB\xBF",
+      english()};
+  for (u32 round = 0; round < 50; ++round) {  // random code points of all planes
+    std::string text;
+    for (u32 i = 0; i < 40; ++i) {
+      const Philox4 random = philox4x32(3, {round, i, 0, 0});
+      const u32 c = random[0] % 3 ? 32 + random[1] % 96 : 0x80 + random[2] % 0xFF00;
+      if (c < 0x80)
+        text += static_cast<char>(c);
+      else if (c < 0x800)
+        text += {static_cast<char>(0xC0 | c >> 6), static_cast<char>(0x80 | (c & 63))};
+      else if (c < 0xD800 || c > 0xDFFF)
+        text += {static_cast<char>(0xE0 | c >> 12), static_cast<char>(0x80 | (c >> 6 & 63)),
+                 static_cast<char>(0x80 | (c & 63))};
+    }
+    texts.push_back(text);
+  }
+  for (const std::string& text : texts) {
+    const std::vector<i32> ids = tokenizer.encode(text);
+    EXPECT_EQ(tokenizer.decode(ids), text);
+    EXPECT_EQ(stream(tokenizer, ids), text);
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), tokenizer.eod()), 0) << "<eod> must not come out of text";
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), 0), 0) << "nothing may be unknown";
+  }
+}
+
+TEST_P(TokenizerTypes, LongTextGivesSentencepiecesOwnIds) {
+  const ScratchFolder folder;
+  TokenizerOptions options = options_for(folder, english());
+  options.model_type = GetParam();
+  const Tokenizer tokenizer = train(options);
+  sentencepiece::SentencePieceProcessor processor;
+  ASSERT_TRUE(processor.Load(options.output).ok());
+  for (const std::string& text : {english().substr(0, 20000), std::string(5000, ' ') + english().substr(0, 3000)}) {
+    std::vector<int> expected;
+    ASSERT_TRUE(processor.Encode(text, &expected).ok());
+    EXPECT_EQ(tokenizer.encode(text), expected);
+  }
+}
+
+/// As Llama's: a space before every text, the end-of-sentence piece as <eod>.
+TEST(Tokenizer, ForeignModelsWithAPrefixSpaceServe) {
+  const ScratchFolder folder;
+  options_for(folder, english());
+  ASSERT_TRUE(sentencepiece::SentencePieceTrainer::Train({{"input", (folder / "text.txt").string()},
+                                                          {"model_prefix", (folder / "llama").string()},
+                                                          {"model_type", "bpe"},
+                                                          {"vocab_size", "1000"},
+                                                          {"byte_fallback", "true"},
+                                                          {"normalization_rule_name", "identity"},
+                                                          {"remove_extra_whitespaces", "false"},
+                                                          {"minloglevel", "2"}})
+                  .ok());
+  const Tokenizer tokenizer(folder / "llama.model");
+  EXPECT_EQ(tokenizer.piece(tokenizer.eod()), "</s>");
+  sentencepiece::SentencePieceProcessor processor;
+  ASSERT_TRUE(processor.Load((folder / "llama.model").string()).ok());
+  for (const std::string& text : {std::string("Speak,  speak.\nYes"), english().substr(0, 20000)}) {
+    std::vector<int> expected;
+    ASSERT_TRUE(processor.Encode(text, &expected).ok());
+    EXPECT_EQ(tokenizer.encode(text), expected);
+    EXPECT_EQ(tokenizer.decode(expected), text);
+    EXPECT_EQ(stream(tokenizer, expected), text);
+  }
+}
+
+TEST_P(TokenizerTypes, TrainingIsReproducible) {
+  const ScratchFolder folder;
+  TokenizerOptions options = options_for(folder, english());
+  options.model_type = GetParam();
+  const std::string first = train(options).checksum();
+  EXPECT_EQ(train(options).checksum(), first);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, TokenizerTypes, testing::Values(TokenizerModel::Unigram, TokenizerModel::Bpe));
+
+TEST(Tokenizer, PiecesCanBeLookedUp) {
+  const ScratchFolder folder;
+  const Tokenizer tokenizer = train(options_for(folder, english()));
+  EXPECT_EQ(tokenizer.piece(tokenizer.eod()), "<eod>");
+  EXPECT_EQ(tokenizer.id("<eod>"), tokenizer.eod());
+  EXPECT_EQ(tokenizer.id("no such piece"), -1);
+  EXPECT_EQ(tokenizer.decode(std::vector<i32>{tokenizer.eod()}), "");
+  EXPECT_THAT(input_error([&] { tokenizer.piece(1000); }), HasSubstr("0 .. 999"));
+  EXPECT_THAT(input_error([&] { tokenizer.decode(std::vector<i32>{-1}); }), HasSubstr("token id -1"));
+  EXPECT_GE(tokenizer.id(":\n"), 0) << "newlines are learnt with what precedes them";
+}
+
+TEST(Tokenizer, IncompleteCharactersAreHeldBack) {
+  const ScratchFolder folder;
+  const Tokenizer tokenizer = train(options_for(folder, english()));
+  StreamDecoder decoder(tokenizer);
+  EXPECT_EQ(decoder.add(tokenizer.id("<0xF0>")), "");
+  EXPECT_EQ(decoder.add(tokenizer.id("<0x9F>")), "");
+  EXPECT_EQ(decoder.add(tokenizer.id("<0x98>")), "");
+  EXPECT_EQ(decoder.add(tokenizer.id("<0x80>")), "\xF0\x9F\x98\x80");
+  EXPECT_EQ(decoder.add(tokenizer.id("<0xC3>")), "");
+  EXPECT_EQ(decoder.finish(), "\xEF\xBF\xBD");
+}
+
+TEST(Tokenizer, InvalidTextIsLocated) {
+  const ScratchFolder folder;
+  const Tokenizer tokenizer = train(options_for(folder, english()));
+  EXPECT_THAT(input_error([&] { tokenizer.encode("one\ntwo\xFF"); }), HasSubstr("byte 7 (line 2)"));
+  TokenizerOptions options = options_for(folder, "one\ntwo\xFFthree\n");
+  EXPECT_THAT(input_error([&] { train(options); }), HasSubstr("text.txt:2: not UTF-8 at byte 7"));
+}
+
+TEST(Tokenizer, ModelsThatCannotServeAreExplained) {
+  const ScratchFolder folder;
+  EXPECT_THAT(input_error([&] { Tokenizer{folder / "none.model"}; }), HasSubstr("no such file"));
+  write_file_atomic(folder / "bad.model", "this is not a model");
+  EXPECT_THAT(input_error([&] { Tokenizer{folder / "bad.model"}; }), HasSubstr("not a sentencepiece model"));
+  write_file_atomic(folder / "empty.model", "");
+  EXPECT_THAT(input_error([&] { Tokenizer{folder / "empty.model"}; }), HasSubstr("not a sentencepiece model"));
+}
+
+TEST(TokenizerTraining, WrongSizesAndMissingTextAreExplained) {
+  const ScratchFolder folder;
+  TokenizerOptions options = options_for(folder, "");
+  EXPECT_THAT(input_error([&] { train(options); }), HasSubstr("no text"));
+  options = options_for(folder, "a few words only\n");
+  EXPECT_THAT(input_error([&] { train(options); }), HasSubstr("vocab_size 1000 is too large for this text"));
+  options.vocab_size = 100;
+  EXPECT_THAT(input_error([&] { train(options); }), HasSubstr("vocab_size 100 is too small"));
+  options.input = {(folder / "nothing").string()};
+  EXPECT_THAT(input_error([&] { train(options); }), HasSubstr("nothing"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "tokenizer.model"));
+}
+
+TEST(TokenizerTraining, NoTextIsDropped) {
+  // Words that stand only in long lines, or beside characters that sentencepiece reserves, must still be learnt.
+  const ScratchFolder folder;
+  std::string text;
+  for (int i = 0; i < 3000; ++i) text += "longlongline ";
+  for (int i = 0; i < 300; ++i)
+    text +=
+        "\n\ttabbedword\n\xE2\x96\x85"
+        "blockword\n" +
+        std::string("nulword\0\n", 9);
+  TokenizerOptions options = options_for(folder, text);
+  options.vocab_size = 330;
+  const Tokenizer tokenizer = train(options);
+  for (const char* word : {"longlongline", "tabbedword", "blockword", "nulword"}) {
+    EXPECT_LE(tokenizer.encode(word).size(), 2u) << word;
+  }
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,71 @@
+#include "megatron_cpp/commands.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "base/file.h"
+#include "megatron_cpp/version.h"
+
+namespace mcpp {
+namespace {
+
+using testing::HasSubstr;
+
+struct Outcome {
+  ExitCode code = ExitCode::Done;
+  std::string out;
+};
+
+Outcome run(const std::vector<std::string>& args) {
+  Log log;
+  testing::internal::CaptureStdout();
+  Outcome outcome;
+  try {
+    outcome.code = run_program(args, log);
+    outcome.out = testing::internal::GetCapturedStdout();
+  } catch (const Error& error) {
+    testing::internal::GetCapturedStdout();
+    outcome = {error.code(), error.what()};
+  }
+  return outcome;
+}
+
+TEST(Commands, HelpNamesEveryCommand) {
+  EXPECT_EQ(run({"--help"}).code, ExitCode::Done);
+  EXPECT_EQ(run({}).code, ExitCode::BadInput);
+  for (const Command& command : commands()) {
+    EXPECT_THAT(run({"--help"}).out, HasSubstr("\n  " + std::string(command.name) + " "));
+    const Outcome help = run({std::string(command.name), "--help"});
+    EXPECT_EQ(help.code, ExitCode::Done) << command.name;
+    EXPECT_THAT(help.out, HasSubstr("usage: megatron_cpp " + std::string(command.name)));
+  }
+}
+
+TEST(Commands, VersionNamesLibraries) {
+  const std::string out = run({"--version"}).out;
+  for (const char* name : {"megatron_cpp ", "compiler ", "build type ", "oneDNN ", "HDF5 ", "sentencepiece "}) {
+    EXPECT_THAT(out, HasSubstr(name));
+  }
+}
+
+TEST(Commands, UnknownCommandsGetASuggestion) {
+  EXPECT_EQ(run({"cnfig"}).code, ExitCode::BadInput);
+  EXPECT_EQ(run({"cnfig"}).out, "unknown command \"cnfig\"; did you mean config?");
+  EXPECT_THAT(run({"zzzzzz"}).out, HasSubstr("unknown command \"zzzzzz\"; there are: config"));
+}
+
+TEST(ConfigCommand, PrintsTheResolvedConfiguration) {
+  const std::string file = testing::TempDir() + "commands_test.toml";
+  write_file_atomic(file, "[model]\nvocab_size = 100\n[training]\ntrain_iters = 10\n");
+  const Outcome good = run({"config", file, "--training.micro_batch_size=2"});
+  EXPECT_EQ(good.code, ExitCode::Done);
+  EXPECT_THAT(good.out, HasSubstr("\nmicro_batch_size = 2\nglobal_batch_size = 2\n"));
+  EXPECT_EQ(run({"config"}).out, "command line: CONFIG: is missing: configuration file in TOML");
+  EXPECT_EQ(run({"config", "/nonexistent"}).code, ExitCode::BadInput);
+  EXPECT_THAT(run({"config", "--help"}).out, HasSubstr("\n[optimizer]\n"));
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,74 @@
+#include "megatron_cpp/config_compare.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace mcpp {
+namespace {
+
+Config parse(const std::vector<std::string>& overrides) {
+  return parse_config("[model]\nvocab_size = 100\n[training]\ntrain_iters = 10\n", "run.toml", overrides);
+}
+
+std::string error_of(const Config& saved, const Config& now) {
+  try {
+    check_same_run(saved, now, "runs/a/iter_7");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::BadInput);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(ConfigCompare, WhatDoesNotDefineTheRunMayChange) {
+  const Config saved = parse({"--training.micro_batch_size=4"});
+  const Config now =
+      parse({"--training.train_iters=20", "--training.micro_batch_size=2", "--training.global_batch_size=4",
+             "--training.recompute_granularity=full", "--checkpoint.save=x", "--logging.log_interval=1",
+             "--device.num_threads=3", "--data.prefetch_batches=0", "--data.data_cache_path=c"});
+  EXPECT_TRUE(differences(saved, now).empty());
+  EXPECT_EQ(error_of(saved, now), "no error");
+}
+
+TEST(ConfigCompare, BatchSizeThatFollowedTheMicroBatchIsNoticed) {
+  const std::vector<Difference> found =
+      differences(parse({"--training.micro_batch_size=4"}), parse({"--training.micro_batch_size=2"}));
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].key, "training.global_batch_size");
+  EXPECT_EQ(found[0].before, "4");
+  EXPECT_EQ(found[0].now, "2");
+}
+
+TEST(ConfigCompare, DifferencesAreRefusedUnlessAccepted) {
+  const Config saved = parse({});
+  const std::vector<std::string> changes{"--training.seed=1", "--model.num_layers=3", "--data.data_path=a",
+                                         "--optimizer.lr=1.0"};
+  EXPECT_EQ(error_of(saved, parse(changes)),
+            "runs/a/iter_7: belongs to another run:\n"
+            "  model.num_layers: 12 in the checkpoint, 3 now\n"
+            "  training.seed: 1234 in the checkpoint, 1 now\n"
+            "  optimizer.lr: 3e-04 in the checkpoint, 1.0 now\n"
+            "  data.data_path: [] in the checkpoint, [\"a\"] now\n"
+            "Set these keys back, or accept the change with "
+            "--checkpoint.accept_change=model.num_layers,training.seed,optimizer.lr,data.data_path, or start anew from "
+            "the weights with --checkpoint.finetune");
+  std::vector<std::string> accepted = changes;
+  accepted.push_back("--checkpoint.accept_change=model.num_layers,training.seed,optimizer.lr,data.data_path");
+  EXPECT_EQ(error_of(saved, parse(accepted)), "no error");
+}
+
+TEST(ConfigCompare, TheTableNamesOnlyKeysThatExist) {
+  const std::vector<std::string> keys = run_defining_keys();
+  for (const char* key :
+       {"model.num_layers", "optimizer.lr", "training.seed", "training.global_batch_size",
+        "training.step_batch_size_schedule", "training.precision", "data.data_path", "data.train_data_path",
+        "data.valid_data_path", "data.test_data_path", "data.split", "data.tokenizer_model"}) {
+    EXPECT_NE(std::find(keys.begin(), keys.end(), key), keys.end()) << key;
+  }
+}
+
+}  // namespace
+}  // namespace mcpp

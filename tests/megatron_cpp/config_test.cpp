@@ -1,0 +1,296 @@
+#include "megatron_cpp/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/check.h"
+#include "model/flops.h"
+
+namespace mcpp {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+/// The least that is a complete configuration.
+constexpr const char* kLeast = "[model]\nvocab_size = 100\n[training]\ntrain_iters = 10\n";
+
+Config parse(const std::string& toml, const std::vector<std::string>& overrides = {}) {
+  return parse_config(toml, "run.toml", overrides);
+}
+
+/// The message of the error that parsing throws.
+std::string error_of(const std::string& toml, const std::vector<std::string>& overrides = {}) {
+  try {
+    parse(toml, overrides);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::BadInput);
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string with_model(const std::string& line) {
+  return "[training]\ntrain_iters = 10\n[model]\nvocab_size = 100\n" + line;
+}
+
+std::string with_training(const std::string& line) {
+  return "[model]\nvocab_size = 100\n[training]\ntrain_samples = 1000\n" + line;
+}
+
+TEST(Config, ReadsEveryTypeOfField) {
+  const Config c = parse(
+      "[model]\nvocab_size = 1_000\nnormalization = 'RMSNorm'\nrotary_base = 500000\nadd_bias_linear = false\n"
+      "[training]\ntrain_iters = 1e6\n[data]\ndata_path = ['0.5', 'a', '0.5', 'b']\nsplit = '8,1,1'\n");
+  EXPECT_EQ(c.model.vocab_size, 1000);
+  EXPECT_EQ(c.model.normalization, Normalization::RMSNorm);
+  EXPECT_EQ(c.model.rotary_base, 500000.0);
+  EXPECT_FALSE(c.model.add_bias_linear);
+  EXPECT_EQ(c.training.train_iters, 1000000);
+  EXPECT_EQ(c.data.data_path, (std::vector<std::string>{"0.5", "a", "0.5", "b"}));
+  EXPECT_EQ(c.data.split, "8,1,1");
+}
+
+TEST(Config, CommandLineWinsAndIsReadByTheTypeOfTheField) {
+  const Config c = parse(kLeast, {"--training.train_iters=20", "--optimizer.lr", "1e-4", "--data.split=969,30,1",
+                                  "--data.data_path=a,b", "--data.tokenizer_model=12", "--model.add_bias_linear=false",
+                                  "--checkpoint.save=\"a b\"", "--checkpoint.finetune", "--checkpoint.load=x=y",
+                                  "--model.normalization", "RMSNorm", "--device.num-threads=2"});
+  EXPECT_EQ(c.training.train_iters, 20);
+  EXPECT_EQ(c.optimizer.lr, 1e-4);
+  EXPECT_EQ(c.data.split, "969,30,1");
+  EXPECT_EQ(c.data.data_path, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(c.data.tokenizer_model, "12");
+  EXPECT_FALSE(c.model.add_bias_linear);
+  EXPECT_EQ(c.checkpoint.save, "a b");
+  EXPECT_TRUE(c.checkpoint.finetune);
+  EXPECT_EQ(c.checkpoint.load, "x=y");
+  EXPECT_EQ(c.model.normalization, Normalization::RMSNorm);
+  EXPECT_EQ(c.device.num_threads, 2);
+}
+
+TEST(Config, ListsOnTheCommandLine) {
+  EXPECT_EQ(parse(kLeast, {"--data.data_path=[\"a,b\", 'c']"}).data.data_path, (std::vector<std::string>{"a,b", "c"}));
+  EXPECT_TRUE(parse(std::string(kLeast) + "[data]\ndata_path = 'a'", {"--data.data_path="}).data.data_path.empty());
+  EXPECT_EQ(parse(std::string(kLeast) + "[data]\ndata_path = 'a'").data.data_path, (std::vector<std::string>{"a"}));
+  EXPECT_EQ(error_of(kLeast, {"--data.data_path=[a"}),
+            "command line: --data.data_path=[a: \"[a\" is no TOML list; write [\"a\", \"b\"] or a,b");
+}
+
+TEST(Config, WrongTypes) {
+  EXPECT_EQ(error_of(with_model("num_layers = 'abc'")),
+            "run.toml:5:1: model.num_layers: must be an integer, not \"abc\"");
+  EXPECT_EQ(error_of(with_model("num_layers = 2.5")), "run.toml:5:1: model.num_layers: must be an integer, not 2.5");
+  EXPECT_EQ(error_of(with_model("num_layers = 1e300")),
+            "run.toml:5:1: model.num_layers: must be an integer, not 1e+300");
+  EXPECT_EQ(error_of(with_model("num_layers = [1]")), "run.toml:5:1: model.num_layers: must be an integer, not a list");
+  EXPECT_EQ(error_of(with_model("num_layers = {a = 1}")),
+            "run.toml:5:1: model.num_layers: must be an integer, not a table");
+  EXPECT_EQ(error_of(with_model("num_layers = 2026-01-01")),
+            "run.toml:5:1: model.num_layers: must be an integer, not a date or time");
+  EXPECT_EQ(error_of(with_model("rotary_base = true")), "run.toml:5:1: model.rotary_base: must be a number, not true");
+  EXPECT_EQ(error_of(with_model("add_bias_linear = 1")),
+            "run.toml:5:1: model.add_bias_linear: must be true or false, not 1");
+  EXPECT_EQ(error_of(with_model("[data]\nsplit = 1")), "run.toml:6:1: data.split: must be a string, not 1");
+  EXPECT_EQ(error_of(with_model("[data]\ndata_path = ['a', 1]")),
+            "run.toml:6:1: data.data_path: element 2 must be a string, not 1");
+  EXPECT_EQ(error_of(kLeast, {"--training.seed=abc"}),
+            "command line: --training.seed=abc: must be an integer, not \"abc\"");
+  EXPECT_EQ(error_of(kLeast, {"--model.add_bias_linear=maybe"}),
+            "command line: --model.add_bias_linear=maybe: must be true or false, not \"maybe\"");
+  EXPECT_EQ(error_of(kLeast, {"--training.seed=1\nvocab_size=2"}),
+            "command line: --training.seed=1\nvocab_size=2: must be an integer, not \"1\\u000Avocab_size=2\"");
+}
+
+TEST(Config, OutOfRangeAndBadNames) {
+  EXPECT_EQ(error_of(with_model("num_layers = 0")), "run.toml:5:1: model.num_layers: must be at least 1, not 0");
+  EXPECT_EQ(error_of(with_model("hidden_dropout = 1")),
+            "run.toml:5:1: model.hidden_dropout: must be at least 0 and below 1, not 1");
+  EXPECT_EQ(error_of(with_model("norm_epsilon = nan")), "run.toml:5:1: model.norm_epsilon: must be finite, not nan");
+  EXPECT_EQ(error_of(with_model("norm_epsilon = inf")), "run.toml:5:1: model.norm_epsilon: must be finite, not inf");
+  EXPECT_EQ(error_of(with_model("normalization = 'layernorm'")),
+            "run.toml:5:1: model.normalization: must be one of \"LayerNorm\", \"RMSNorm\", not \"layernorm\"");
+  EXPECT_EQ(error_of(kLeast, {"--optimizer.lr=-1"}), "command line: --optimizer.lr=-1: must be greater than 0, not -1");
+}
+
+TEST(Config, UnknownNamesComeWithASuggestion) {
+  EXPECT_EQ(error_of(with_model("num_layer = 3")),
+            "run.toml:5:1: model.num_layer: unknown key; did you mean model.num_layers?");
+  EXPECT_EQ(error_of(with_model("[model.zzzzzz]\na = 1")), "run.toml:5:8: model.zzzzzz: unknown key");
+  EXPECT_EQ(error_of(with_model("zzzzzz = 3")), "run.toml:5:1: model.zzzzzz: unknown key");
+  EXPECT_EQ(error_of(with_model("lr = 3")), "run.toml:5:1: model.lr: unknown key; did you mean optimizer.lr?");
+  EXPECT_EQ(error_of(with_model("[optimiser]\nlr = 1\nmin_lr = 2")),
+            "run.toml:5:2: optimiser: unknown section [optimiser]; did you mean [optimizer]?");
+  EXPECT_EQ(error_of(with_model("[daat]")), "run.toml:5:2: daat: unknown section [daat]; did you mean [data]?");
+  EXPECT_EQ(error_of(with_model("[zzzzzz]")),
+            "run.toml:5:2: zzzzzz: unknown section [zzzzzz]; there are model, training, optimizer, data, checkpoint, "
+            "logging, device");
+  EXPECT_EQ(error_of("seq_length = 3\n" + std::string(kLeast)),
+            "run.toml:1:1: seq_length: every key stands in a section; did you mean model.seq_length?");
+  EXPECT_EQ(error_of("device = 'cpu'\n" + std::string(kLeast)),
+            "run.toml:1:1: device: is a section; write its keys below a line [device]");
+  EXPECT_EQ(error_of(kLeast, {"--training.sed=3"}),
+            "command line: --training.sed=3: unknown option; did you mean --training.seed?");
+  EXPECT_EQ(error_of(kLeast, {"--num_layers", "3"}),
+            "command line: --num_layers: unknown option; did you mean --model.num_layers?");
+  EXPECT_EQ(error_of(kLeast, {"--modle.num_layers=3"}),
+            "command line: --modle.num_layers=3: unknown option; did you mean --model.num_layers?");
+}
+
+TEST(Config, MalformedCommandLine) {
+  EXPECT_EQ(error_of(kLeast, {"--training.seed"}), "command line: --training.seed: needs a value, an integer");
+  EXPECT_EQ(error_of(kLeast, {"--training.seed", "--optimizer.lr=1"}),
+            "command line: --training.seed: needs a value, an integer");
+  EXPECT_EQ(error_of(kLeast, {"abc"}), "command line: unexpected argument \"abc\"");
+  EXPECT_EQ(error_of(kLeast, {"--training.seed=1", "--training.seed", "2"}),
+            "command line: --training.seed 2: was given before as --training.seed=1; give it once");
+}
+
+TEST(Config, TextThatIsNoToml) {
+  EXPECT_THAT(error_of("[model]\nnum_layers = \n"), HasSubstr("run.toml:2:14: "));
+  const std::string twice = error_of("[model]\nnum_layers = 1\nnum_layers = 2\n");
+  EXPECT_THAT(twice, HasSubstr("run.toml:3:"));
+  EXPECT_THAT(twice, HasSubstr("cannot redefine existing integer 'num_layers'"));
+  EXPECT_THAT(twice, Not(HasSubstr("train_iters")));  // rules are not judged on half a file
+  EXPECT_THAT(error_of("[model]\n\xff\xfe = 1\n"), HasSubstr("invalid utf-8"));
+}
+
+TEST(Config, AllProblemsComeAtOnceInTheOrderOfTheText) {
+  const std::string toml =
+      "[training]\ntrain_iters = 10\nmicro_batch_size = 3\nglobal_batch_size = 4\n\n[model]\nvocab_size = 'x'\n"
+      "  hidden_size = 0\nnum_layer = 3\n[optimizer]\nlr_decay_style = 'cos'\nmin_lr = 1\n";
+  EXPECT_EQ(error_of(toml, {"--data.splt=1", "--training.seed=x"}),
+            "8 problems:\n"
+            "  run.toml:7:1: model.vocab_size: must be an integer, not \"x\"\n"
+            "  run.toml:8:3: model.hidden_size: must be at least 1, not 0\n"
+            "  run.toml:9:1: model.num_layer: unknown key; did you mean model.num_layers?\n"
+            "  run.toml:11:1: optimizer.lr_decay_style: must be one of \"constant\", \"linear\", \"cosine\", "
+            "\"inverse-square-root\", \"WSD\", not \"cos\"\n"
+            "  command line: --data.splt=1: unknown option; did you mean --data.split?\n"
+            "  command line: --training.seed=x: must be an integer, not \"x\"\n"
+            "  run.toml:4:1: training.global_batch_size: 4 is not divisible by micro_batch_size 3\n"
+            "  run.toml:12:1: optimizer.min_lr: 1 is above lr 0.0003");
+}
+
+TEST(Config, RulesBetweenFieldsNameThePlaceOfTheirKey) {
+  EXPECT_EQ(
+      error_of(with_model("num_attention_heads = 7")),
+      "run.toml:5:1: model.num_attention_heads: hidden_size 768 is not divisible by 7 heads; change one of them or "
+      "set model.kv_channels");
+  EXPECT_EQ(error_of(kLeast, {"--training.micro_batch_size=4", "--training.global_batch_size=6"}),
+            "command line: --training.global_batch_size=6: 6 is not divisible by micro_batch_size 4");
+  EXPECT_EQ(error_of("[model]\nvocab_size = 100"),
+            "run.toml: training.train_iters: is missing; give it, or train_samples, a positive number");
+  EXPECT_EQ(error_of("[training]\ntrain_iters = 1"),
+            "run.toml: model.vocab_size: is missing; give it, or data.tokenizer_model");
+}
+
+TEST(Config, RulesOfTraining) {
+  EXPECT_EQ(error_of(with_training("train_iters = 3")),
+            "run.toml:4:1: training.train_samples: give only one of train_iters, train_samples");
+  EXPECT_EQ(error_of(with_training("global_batch_size = 1001")),
+            "run.toml:4:1: training.train_samples: 1000 is less than one batch of 1001");
+  EXPECT_EQ(error_of(with_training("recompute_num_layers = 2")),
+            "run.toml:5:1: training.recompute_num_layers: only read when recompute_granularity is \"full\"");
+  EXPECT_EQ(error_of(with_training("recompute_method = 'block'")),
+            "run.toml:5:1: training.recompute_method: only read when recompute_granularity is \"full\"");
+  EXPECT_EQ(error_of(with_training("recompute_granularity = 'full'\nrecompute_num_layers = 13")),
+            "run.toml:6:1: training.recompute_num_layers: 13 is above model.num_layers 12");
+  EXPECT_EQ(error_of(with_training("recompute_modules = ['mlp_act']")),
+            "run.toml:5:1: training.recompute_modules: only read when recompute_granularity is \"selective\"");
+  EXPECT_EQ(error_of(with_training("recompute_granularity = 'selective'\nrecompute_modules = ['mlp_act', 'x']")),
+            "run.toml:6:1: training.recompute_modules: \"x\" is none of core_attn, layernorm, mlp_act");
+}
+
+TEST(Config, RulesOfTheLearningRate) {
+  EXPECT_EQ(error_of(with_training("[optimizer]\nlr_warmup_iters = 3")),
+            "run.toml:6:1: optimizer.lr_warmup_iters: training is counted in samples (training.train_samples); use "
+            "lr_warmup_samples");
+  EXPECT_EQ(error_of(with_model("[optimizer]\nlr_decay_samples = 30")),
+            "run.toml:6:1: optimizer.lr_decay_samples: training is counted in iterations (training.train_iters); use "
+            "lr_decay_iters");
+  EXPECT_EQ(error_of(with_model("[optimizer]\nlr_warmup_iters = 10")),
+            "run.toml:6:1: optimizer.lr_warmup_iters: 10 must be below the decay's length of 10");
+  EXPECT_EQ(error_of(with_training("[optimizer]\nlr_decay_style='WSD'\nlr_wsd_decay_samples = 1001")),
+            "run.toml:7:1: optimizer.lr_wsd_decay_samples: 1001 is above the decay's length of 1000");
+}
+
+TEST(Config, AcceptedChangesMustNameKeysThatDefineTheRun) {
+  EXPECT_EQ(
+      error_of(kLeast, {"--checkpoint.accept_change=training.sed"}),
+      "command line: --checkpoint.accept_change=training.sed: \"training.sed\" is no key that defines a run; did you "
+      "mean training.seed?");
+  EXPECT_EQ(error_of(kLeast, {"--checkpoint.accept_change=training.train_iters"}).substr(0, 12), "command line");
+  parse(kLeast, {"--checkpoint.accept_change=training.seed,model.num_layers"});
+}
+
+TEST(Config, RulesOfTheBatchSizeSchedule) {
+  EXPECT_EQ(error_of(with_training("step_batch_size_schedule = '0:4 100:6'\nmicro_batch_size = 4")),
+            "run.toml:5:1: training.step_batch_size_schedule: \"100:6\": the batch size is not divisible by "
+            "micro_batch_size 4");
+  EXPECT_EQ(
+      error_of(with_training("step_batch_size_schedule = '0:4'\nglobal_batch_size = 4")),
+      "run.toml:6:1: training.global_batch_size: the batch size comes from step_batch_size_schedule; leave one out");
+  EXPECT_EQ(error_of(kLeast, {"--training.step_batch_size_schedule=0:4"}),
+            "command line: --training.step_batch_size_schedule=0:4: needs train_samples instead of train_iters");
+}
+
+TEST(Config, DerivedSizes) {
+  Config c = parse(kLeast, {"--training.micro_batch_size=4"});
+  EXPECT_EQ(c.training.global_batch_size, 4);
+  EXPECT_EQ(c.total_iterations(), 10);
+  EXPECT_EQ(c.total_samples(), 40);
+  EXPECT_EQ(c.metrics_path(), "");
+  c = parse(with_training("step_batch_size_schedule = '0:4 102400:8'"), {"--checkpoint.save=out"});
+  EXPECT_EQ(c.training.global_batch_size, 0);
+  EXPECT_EQ(c.batch_sizes(), (std::vector<BatchSizeStep>{{0, 4}, {102400, 8}}));
+  EXPECT_EQ(c.total_samples(), 1000);
+  EXPECT_EQ(c.metrics_path(), "out/metrics.jsonl");
+  c = parse(with_training("global_batch_size = 300"));
+  EXPECT_EQ(c.total_iterations(), 3);
+  EXPECT_EQ(c.total_samples(), 900);
+}
+
+TEST(Config, PrintedConfigReadsBackToTheSame) {
+  const Config c =
+      parse(with_training("step_batch_size_schedule = ['0:4', '1M:8']\n[data]\ndata_path = ['0.1', "
+                          "'a \"b\"\\\\\\u0001é', '0.9', \"c\\nd\"]\n[optimizer]\nlr = 0.1\nadam_eps = "
+                          "3.3333333333333333e-9\n[device]\ncpu_isa = 'avx2'"));
+  const std::string text = print_config(c);
+  EXPECT_THAT(text, HasSubstr("[optimizer]\noptimizer = \"adam\"\nlr = 0.1\n"));
+  const Config back = parse(text);
+  EXPECT_EQ(print_config(back), text);
+  EXPECT_EQ(back.data.data_path, c.data.data_path);
+  EXPECT_EQ(back.optimizer.adam_eps, c.optimizer.adam_eps);
+  EXPECT_EQ(back.device.cpu_isa, CpuIsa::Avx2);
+}
+
+TEST(Config, HelpNamesEveryKeyWithTypeRangeAndDefault) {
+  const std::string help = config_help();
+  Config config;
+  for (const Field& field : config_fields(config)) {
+    EXPECT_THAT(help, HasSubstr("\n  " + field.key.substr(field.key.find('.') + 1) + " "));
+    EXPECT_FALSE(field.help.empty()) << field.key;
+  }
+  EXPECT_THAT(help, HasSubstr("transformer layers (integer, at least 1; default 12)"));
+}
+
+TEST(Config, MissingFileIsBadInput) {
+  EXPECT_THROW(load_config("/nonexistent/run.toml"), Error);
+}
+
+TEST(Config, ShippedConfigurationsAreGoodAndHaveTheirSize) {
+  const std::vector<std::pair<std::string, double>> sizes{
+      {"gpt2_124m", 124.5e6}, {"gpt2_350m", 354.9e6}, {"gpt2_774m", 774.1e6}, {"gpt2_1558m", 1557.7e6},
+      {"llama_1b", 1.262e9},  {"llama_3b", 3.61e9},   {"llama_8b", 8.03e9},   {"llama_70b", 70.55e9}};
+  for (const auto& [name, parameters] : sizes) {
+    const Config c = load_config(Path(MCPP_SOURCE_DIR) / "configs" / (name + ".toml"));
+    EXPECT_NEAR(static_cast<double>(count_parameters(c.model).total()), parameters, parameters * 5e-3) << name;
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(Path(MCPP_SOURCE_DIR) / "configs")) {
+    EXPECT_NO_THROW(load_config(entry.path())) << entry.path();
+  }
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,245 @@
+#include "megatron_cpp/huggingface.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+#include "checkpoint/writer.h"
+#include "tests/checkpoint/fixture.h"
+
+namespace mcpp {
+namespace {
+
+class Huggingface : public CheckpointTest {
+ protected:
+  static Path golden(const std::string& model) { return Path(MCPP_SOURCE_DIR) / "tests/golden" / model; }
+
+  /// Imports into a checkpoint of folder_.
+  Path import_to_checkpoint(const Path& source, std::optional<DType> dtype = {}) {
+    const ImportedModel imported = import_huggingface(source, dtype, device_);
+    return save_checkpoint(folder_, {.iteration = 0}, *imported.weights, *self_, log_);
+  }
+  static ModelConfig model_of(const Path& folder) {
+    return parse_huggingface_config(read_text_file(folder / "config.json"), "config.json");
+  }
+  static std::string config_error(const std::string& model, const std::function<void(nlohmann::json&)>& change) {
+    auto json = nlohmann::json::parse(read_text_file(golden(model) / "config.json"));
+    change(json);
+    return error_of([&] { parse_huggingface_config(json.dump(), "config.json"); });
+  }
+
+  /// Elements of a Hugging Face tensor by plain indices.
+  struct Matrix {
+    Tensor t;
+    float at(i64 row, i64 column) const { return t.data<float>()[row * t.dim(1) + column]; }
+    float at(i64 i) const { return t.data<float>()[i]; }
+  };
+  Matrix theirs(const SafetensorsReader& reader, const std::string& name) {
+    return {reader.read(reader.at(name), DType::F32, device_)};
+  }
+};
+
+TEST_F(Huggingface, ReadsTheConfigurations) {
+  const ModelConfig gpt2 = model_of(golden("gpt2"));
+  EXPECT_EQ(gpt2.num_layers, 4);
+  EXPECT_EQ(gpt2.hidden_size, 48);
+  EXPECT_EQ(gpt2.ffn(), 192);
+  EXPECT_EQ(gpt2.num_attention_heads, 4);
+  EXPECT_EQ(gpt2.max_positions(), 32);
+  EXPECT_EQ(gpt2.vocab_size, 128);
+  EXPECT_EQ(gpt2.activation_func, ActivationFunction::Gelu);
+  EXPECT_EQ(gpt2.hidden_dropout, 0);
+  EXPECT_FALSE(gpt2.untie_embeddings_and_output_weights);
+
+  const ModelConfig llama = model_of(golden("llama"));
+  EXPECT_EQ(llama.query_groups(), 4);
+  EXPECT_EQ(llama.head_dim(), 8);
+  EXPECT_EQ(llama.ffn(), 160);
+  EXPECT_EQ(llama.rotary_base, 10000);
+  EXPECT_EQ(llama.position_embedding_type, PositionEmbedding::Rope);
+  EXPECT_EQ(llama.normalization, Normalization::RMSNorm);
+  EXPECT_FALSE(llama.add_bias_linear);
+  EXPECT_TRUE(llama.untie_embeddings_and_output_weights);
+}
+
+TEST_F(Huggingface, RefusesWhatItCannotExpressByKey) {
+  using Json = nlohmann::json;
+  EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["model_type"] = "opt"; }), "'model_type' is opt");
+  EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["activation_function"] = "relu"; }), "'activation_function'");
+  EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["scale_attn_weights"] = false; }), "'scale_attn_weights'");
+  EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["scale_attn_by_inverse_layer_idx"] = true; }), "inverse_layer");
+  EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["embd_pdrop"] = 0.5; }), "'embd_pdrop'");
+  EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["n_embd"] = 50; }), "num_attention_heads");
+  EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["n_layer"] = -1; }), "'n_layer'");
+  EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["layer_norm_epsilon"] = 0; }), "norm_epsilon");
+  EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j.erase("n_head"); }), "'n_head' is missing");
+  EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["hidden_act"] = "gelu"; }), "'hidden_act' is gelu");
+  EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["mlp_bias"] = true; }), "'mlp_bias'");
+  EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["rope_parameters"]["rope_type"] = "llama3"; }), "llama3");
+  EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["rope_scaling"] = {{"type", "linear"}}; }), "linear");
+  EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["num_key_value_heads"] = 3; }), "num_query_groups");
+  EXPECT_EQ(config_error("llama", [](Json& j) { j["rope_scaling"] = nullptr; }), "");
+}
+
+TEST_F(Huggingface, ConfigurationsRoundTrip) {
+  for (const char* name : {"gpt2", "llama"}) {
+    const ModelConfig model = model_of(golden(name));
+    const std::string text = huggingface_config(model, DType::BF16, {.bos = 1, .eos = 2});
+    EXPECT_EQ(huggingface_config(parse_huggingface_config(text, "x"), DType::BF16, {.bos = 1, .eos = 2}), text);
+    const auto ours = nlohmann::json::parse(text);
+    const auto original = nlohmann::json::parse(read_text_file(golden(name) / "config.json"));
+    // Whatever both state, they state alike; an absent n_inner means 4 n_embd.
+    for (const auto& [key, value] : ours.items()) {
+      if (original.contains(key) && !original[key].is_null() && key.find("token_id") == std::string::npos) {
+        EXPECT_EQ(value, original[key]) << key;
+      }
+    }
+    EXPECT_EQ(ours["architectures"], original["architectures"]);
+    EXPECT_EQ(ours["torch_dtype"], "bfloat16");
+    EXPECT_EQ(ours["eos_token_id"], 2);
+  }
+  ModelConfig odd;
+  odd.normalization = Normalization::RMSNorm;
+  const std::string error = error_of([&] { huggingface_config(odd, DType::F32); });
+  EXPECT_CONTAINS(error, "gpt2 needs other values of model.normalization");
+  EXPECT_CONTAINS(error, "model.activation_func");
+}
+
+TEST_F(Huggingface, Gpt2WeightsLandWhereTheyBelong) {
+  CheckpointReader ours(import_to_checkpoint(golden("gpt2")));
+  const SafetensorsReader hf(golden("gpt2"));
+  constexpr i64 kHidden = 48, kHeads = 4, kDim = 12;
+  const Matrix attention = theirs(hf, "transformer.h.2.attn.c_attn.weight");  // [in, q | k | v]
+  const Matrix bias = theirs(hf, "transformer.h.2.attn.c_attn.bias");
+  const Tensor qkv = ours.read_whole("model/decoder.layers.2.self_attention.linear_qkv.weight", device_);
+  const Tensor qkv_bias = ours.read_whole("model/decoder.layers.2.self_attention.linear_qkv.bias", device_);
+  ASSERT_EQ(qkv.shape(), (Shape{kHeads, 3 * kDim, kHidden}));
+  ASSERT_EQ(qkv_bias.shape(), (Shape{kHeads, 3 * kDim}));
+  for (i64 head = 0; head < kHeads; ++head) {
+    for (i64 part = 0; part < 3; ++part) {
+      for (i64 d = 0; d < kDim; ++d) {
+        const i64 column = part * kHidden + head * kDim + d, row = head * 3 * kDim + part * kDim + d;
+        ASSERT_EQ(qkv_bias.data<float>()[row], bias.at(column));
+        for (i64 in = 0; in < kHidden; ++in) {
+          ASSERT_EQ(qkv.data<float>()[row * kHidden + in], attention.at(in, column));
+        }
+      }
+    }
+  }
+  const Matrix up = theirs(hf, "transformer.h.0.mlp.c_fc.weight");
+  const Tensor fc1 = ours.read_whole("model/decoder.layers.0.mlp.linear_fc1.weight", device_);
+  ASSERT_EQ(fc1.shape(), (Shape{192, kHidden}));
+  EXPECT_EQ(fc1.data<float>()[100 * kHidden + 7], up.at(7, 100));
+  EXPECT_FALSE(ours.has("model/output_layer.weight"));
+  EXPECT_TRUE(ours.has("model/decoder.final_layernorm.bias"));
+  EXPECT_EQ(ours.manifest().tensors.size(), 4u + 4 * 12);
+}
+
+TEST_F(Huggingface, LlamaWeightsLandWhereTheyBelong) {
+  CheckpointReader ours(import_to_checkpoint(golden("llama")));
+  const SafetensorsReader hf(golden("llama"));
+  constexpr i64 kHidden = 64, kGroups = 4, kQueries = 2, kDim = 8, kFfn = 160;
+  const Tensor qkv = ours.read_whole("model/decoder.layers.1.self_attention.linear_qkv.weight", device_);
+  ASSERT_EQ(qkv.shape(), (Shape{kGroups, (kQueries + 2) * kDim, kHidden}));
+  const std::string layer = "model.layers.1.";
+  const Matrix q = theirs(hf, layer + "self_attn.q_proj.weight"), k = theirs(hf, layer + "self_attn.k_proj.weight"),
+               v = theirs(hf, layer + "self_attn.v_proj.weight");
+  for (i64 group = 0; group < kGroups; ++group) {
+    for (i64 r = 0; r < (kQueries + 2) * kDim; ++r) {
+      const i64 slot = r / kDim, d = r % kDim;  // slot: a query head, then the key, then the value
+      const Matrix& source = slot < kQueries ? q : slot == kQueries ? k : v;
+      const i64 row = slot < kQueries ? (group * kQueries + slot) * kDim + d : group * kDim + d;
+      for (i64 in = 0; in < kHidden; ++in) {
+        ASSERT_EQ(qkv.data<float>()[(group * (kQueries + 2) * kDim + r) * kHidden + in], source.at(row, in));
+      }
+    }
+  }
+  const Tensor fc1 = ours.read_whole("model/decoder.layers.3.mlp.linear_fc1.weight", device_);
+  ASSERT_EQ(fc1.shape(), (Shape{2, kFfn, kHidden}));
+  const Matrix gate = theirs(hf, "model.layers.3.mlp.gate_proj.weight"),
+               up = theirs(hf, "model.layers.3.mlp.up_proj.weight");
+  EXPECT_EQ(fc1.data<float>()[5 * kHidden + 9], gate.at(5, 9));
+  EXPECT_EQ(fc1.data<float>()[(kFfn + 5) * kHidden + 9], up.at(5, 9));
+  EXPECT_TRUE(ours.has("model/output_layer.weight"));
+}
+
+TEST_F(Huggingface, ExportGivesBackTheSameFile) {
+  for (const char* name : {"gpt2", "llama"}) {
+    const Path checkpoint = import_to_checkpoint(golden(name));
+    CheckpointReader reader(checkpoint);
+    const Path out = folder_ / (std::string("hf_") + name);
+    write_file_atomic(folder_ / "tokenizer.model", "not really");
+    export_huggingface(out, model_of(golden(name)), reader, {.tokenizer_model = folder_ / "tokenizer.model"});
+    EXPECT_TRUE(read_text_file(out / "model.safetensors") == read_text_file(golden(name) / "model.safetensors"))
+        << name;
+    EXPECT_EQ(read_text_file(out / "tokenizer.model"), "not really");
+    // And what we exported imports to the same checkpoint.
+    const ImportedModel again = import_huggingface(out, {}, device_);
+    const auto specs = again.weights->shards();
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      ASSERT_TRUE(same_bits(again.weights->data(i), reader.read_whole(specs[i].name, device_))) << specs[i].name;
+    }
+    EXPECT_CONTAINS(error_of([&] { export_huggingface(out, again.model, reader); }), "already holds a model");
+  }
+}
+
+TEST_F(Huggingface, PadsTheVocabularyWithZerosAndStripsIt) {
+  // A model of 3 tokens, whose embedding we pad to 128 rows.
+  const Path source = folder_ / "tiny";
+  ModelConfig model = model_of(golden("llama"));
+  model.num_layers = 1, model.vocab_size = 3, model.untie_embeddings_and_output_weights = false;
+  std::vector<NamedShard> shards{numbered("model/embedding.word_embeddings.weight", {128, 64}, DType::F32, 1)};
+  const std::vector<std::pair<std::string, Shape>> rest{{"input_layernorm.weight", {64}},
+                                                        {"pre_mlp_layernorm.weight", {64}},
+                                                        {"self_attention.linear_qkv.weight", {4, 32, 64}},
+                                                        {"self_attention.linear_proj.weight", {64, 64}},
+                                                        {"mlp.linear_fc1.weight", {2, 160, 64}},
+                                                        {"mlp.linear_fc2.weight", {64, 160}}};
+  for (const auto& [name, shape] : rest) shards.push_back(numbered("model/decoder.layers.0." + name, shape));
+  shards.push_back(numbered("model/decoder.final_layernorm.weight", {64}));
+  CheckpointReader reader(save(1, shards));
+  export_huggingface(source, model, reader, {.dtype = DType::BF16, .max_file_bytes = 20000});
+  EXPECT_EQ(SafetensorsReader(source).at("model.embed_tokens.weight").shape, (Shape{3, 64}));
+
+  const ImportedModel imported = import_huggingface(source, {}, device_);
+  ASSERT_EQ(imported.weights->shards()[0].dtype, DType::BF16);
+  const Tensor embedding = imported.weights->data(0);
+  ASSERT_EQ(embedding.shape(), (Shape{128, 64}));
+  EXPECT_EQ(load(embedding, 2 * 64 + 63), to_double(BFloat16(192.0f)));
+  for (i64 i = 3 * 64; i < embedding.numel(); ++i) ASSERT_EQ(load(embedding, i), 0);
+}
+
+TEST_F(Huggingface, TensorsMustFitTheConfiguration) {
+  const SafetensorsReader golden_weights(golden("gpt2"));
+  std::vector<SafeSpec> specs;
+  for (const SafeTensor& tensor : golden_weights.tensors()) specs.push_back({tensor.name, DType::F32, tensor.shape});
+  const auto attempt = [&](const std::vector<SafeSpec>& changed) {
+    write_safetensors(folder_, changed, [&](std::size_t i) {
+      const SafeTensor* stored = golden_weights.find(changed[i].name);
+      return stored && stored->shape == changed[i].shape ? golden_weights.read(*stored, DType::F32, device_)
+                                                         : Tensor::zeros(changed[i].shape, DType::F32, device_);
+    });
+    write_file_atomic(folder_ / "config.json", read_text_file(golden("gpt2") / "config.json"));
+    return error_of([&] { import_huggingface(folder_, {}, device_); });
+  };
+  EXPECT_EQ(attempt(specs), "");
+  auto changed = specs;
+  changed.push_back({"transformer.h.0.attn.masked_bias", DType::F32, {}});
+  EXPECT_EQ(attempt(changed), "") << "old buffers are ignored";
+  changed.push_back({"lm_head.weight", DType::F32, {128, 48}});
+  EXPECT_CONTAINS(attempt(changed), "lm_head.weight has no place");
+  changed = specs;
+  changed.push_back({"transformer.h.9.ln_1.bias", DType::F32, {48}});
+  EXPECT_CONTAINS(attempt(changed), "transformer.h.9.ln_1.bias has no place");
+  changed = specs;
+  changed.front().shape = {145};
+  EXPECT_CONTAINS(attempt(changed), "has shape [145], config.json asks for [144]");
+  changed = specs;
+  changed.pop_back();
+  EXPECT_CONTAINS(attempt(changed), "has no tensor transformer.wte.weight");
+  changed = specs;
+  for (SafeSpec& spec : changed) spec.name = spec.name.substr(std::string("transformer.").size());
+  EXPECT_EQ(attempt(changed), "") << "the bare model has no prefix";
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,86 @@
+#include "model/flops.h"
+
+#include <gtest/gtest.h>
+
+namespace mcpp {
+namespace {
+
+ModelConfig gpt2(i64 layers, i64 hidden, i64 heads) {
+  ModelConfig c;
+  c.num_layers = layers;
+  c.hidden_size = hidden;
+  c.num_attention_heads = heads;
+  c.vocab_size = 50257;
+  c.make_vocab_size_divisible_by = 1;
+  return c;
+}
+
+ModelConfig llama(i64 layers, i64 hidden, i64 heads, i64 groups, i64 ffn) {
+  ModelConfig c;
+  c.num_layers = layers;
+  c.hidden_size = hidden;
+  c.num_attention_heads = heads;
+  c.num_query_groups = groups;
+  c.ffn_hidden_size = ffn;
+  c.seq_length = 8192;
+  c.vocab_size = 128256;
+  c.position_embedding_type = PositionEmbedding::Rope;
+  c.normalization = Normalization::RMSNorm;
+  c.activation_func = ActivationFunction::SwiGLU;
+  c.add_bias_linear = false;
+  c.untie_embeddings_and_output_weights = true;
+  return c;
+}
+
+TEST(CountParameters, PublishedSizesOfGpt2) {
+  EXPECT_EQ(count_parameters(gpt2(12, 768, 12)).total(), 124439808);
+  EXPECT_EQ(count_parameters(gpt2(24, 1024, 16)).total(), 354823168);
+  EXPECT_EQ(count_parameters(gpt2(36, 1280, 20)).total(), 774030080);
+  EXPECT_EQ(count_parameters(gpt2(48, 1600, 25)).total(), 1557611200);
+}
+
+TEST(CountParameters, PublishedSizesOfLlama3) {
+  EXPECT_EQ(count_parameters(llama(32, 4096, 32, 8, 14336)).total(), 8030261248);
+  EXPECT_EQ(count_parameters(llama(80, 8192, 64, 8, 28672)).total(), 70553706496);
+}
+
+TEST(CountParameters, PartsOfGpt2ByHand) {
+  const ParameterCounts n = count_parameters(gpt2(12, 768, 12));
+  EXPECT_EQ(n.word_embeddings, 50257 * 768);
+  EXPECT_EQ(n.position_embeddings, 1024 * 768);
+  EXPECT_EQ(n.attention, 12 * (768 * 2304 + 2304 + 768 * 768 + 768));
+  EXPECT_EQ(n.mlp, 12 * (2 * 768 * 3072 + 3072 + 768));
+  EXPECT_EQ(n.norms, 25 * 2 * 768);
+  EXPECT_EQ(n.output, 0);
+  EXPECT_EQ(n.without_embeddings(), n.total() - n.word_embeddings - n.position_embeddings);
+}
+
+TEST(CountParameters, PaddingBiasesAndUntyingCount) {
+  ModelConfig c = gpt2(12, 768, 12);
+  c.make_vocab_size_divisible_by = 128;
+  EXPECT_EQ(count_parameters(c).word_embeddings, 50304 * 768);
+  c.add_bias_linear = false;
+  c.add_qkv_bias = true;
+  EXPECT_EQ(count_parameters(c).attention, 12 * (768 * 2304 + 2304 + 768 * 768));
+  c.activation_func = ActivationFunction::SwiGLU;
+  c.add_bias_linear = true;
+  EXPECT_EQ(count_parameters(c).mlp, 12 * (3 * 768 * 3072 + 2 * 3072 + 768));
+  c.untie_embeddings_and_output_weights = true;
+  EXPECT_EQ(count_parameters(c).output, 50304 * 768);
+}
+
+TEST(Flops, Gpt2ByHand) {
+  // Per layer and token: QKV 3h^2, projection h^2, MLP 8h^2, causal attention h*s; the output h*V; times 6.
+  const double h = 768, s = 1024;
+  EXPECT_DOUBLE_EQ(flops_per_token(gpt2(12, 768, 12)), 6 * (12 * (12 * h * h + h * s) + h * 50257));
+}
+
+TEST(Flops, PublishedLlama3) {
+  // 14451 tokens/s were published as 744 TFLOP/s: 5.147e10 per token.
+  EXPECT_NEAR(flops_per_token(llama(32, 4096, 32, 8, 14336)), 5.147e10, 0.001e10);
+  const ModelConfig c = llama(32, 4096, 32, 8, 14336);
+  EXPECT_DOUBLE_EQ(flops_per_batch(c, 3), flops_per_token(c) * 8192 * 3);
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,221 @@
+#include "model/gpt_model.h"
+
+#include <gtest/gtest.h>
+
+#include "model/kv_cache.h"
+#include "model/memory.h"
+#include "tests/support/gradcheck.h"
+#include "tests/support/tensors.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::TinyModel;
+
+struct NamedConfig {
+  const char* name;
+  ModelConfig config;
+};
+
+std::vector<NamedConfig> families() {
+  ModelConfig gpt2 = test::tiny_gpt2(), llama = test::tiny_llama(), odd = test::tiny_gpt2();
+  odd.activation_func = ActivationFunction::SquaredReLU;
+  odd.position_embedding_type = PositionEmbedding::None;
+  odd.num_query_groups = 1;
+  odd.kv_channels = 6;
+  odd.add_bias_linear = false;
+  odd.add_qkv_bias = true;
+  ModelConfig exact = test::tiny_llama();
+  exact.activation_func = ActivationFunction::GeluErf;
+  exact.add_bias_linear = true;
+  exact.untie_embeddings_and_output_weights = false;
+  return {{"gpt2", gpt2}, {"llama", llama}, {"squared_relu_mqa", odd}, {"gelu_erf_rope", exact}};
+}
+
+class GPTModelTest : public testing::TestWithParam<NamedConfig> {
+ protected:
+  ModelConfig with_dropout() const {
+    ModelConfig config = GetParam().config;
+    config.hidden_dropout = 0.2;
+    config.attention_dropout = 0.1;
+    return config;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Families, GPTModelTest, testing::ValuesIn(families()),
+                         [](const auto& p) { return p.param.name; });
+
+TEST_P(GPTModelTest, EveryGradientIsTheDerivativeOfTheLoss) {
+  TinyModel m(GetParam().config, DType::F64);
+  m.make_batch(2);
+  m.step();
+  m.model.visit([&](Param& param, int) {
+    test::expect_gradient([&] { return m.loss(); }, param.value, param.main_grad, param.name, 1e-5, 12);
+  });
+}
+
+TEST_P(GPTModelTest, DropoutIsTheSameInForwardAndBackward) {
+  TinyModel m(with_dropout(), DType::F64);
+  m.make_batch(2);
+  m.step();
+  const auto loss = [&] {
+    Pass p = m.pass(true);
+    return m.model.forward(m.tokens, m.targets, 1, p).sum;
+  };
+  m.model.visit(
+      [&](Param& param, int) { test::expect_gradient(loss, param.value, param.main_grad, param.name, 1e-5, 6); });
+}
+
+/// Gradients of all parameters, as one list of numbers.
+test::Numbers gradients(TinyModel& m) {
+  test::Numbers all;
+  m.model.visit([&](Param& param, int) {
+    const test::Numbers x = test::numbers(param.main_grad);
+    all.insert(all.end(), x.begin(), x.end());
+  });
+  return all;
+}
+
+TEST_P(GPTModelTest, RecomputationChangesNoBit) {
+  TinyModel plain(with_dropout(), DType::F32);
+  plain.make_batch(2);
+  const double loss = plain.step();
+  const test::Numbers expected = gradients(plain);
+  using Granularity = Recompute::Granularity;
+  using Method = Recompute::Method;
+  const Recompute variants[]{
+      {.granularity = Granularity::Full, .method = Method::Uniform, .num_layers = 1},
+      {.granularity = Granularity::Full, .method = Method::Uniform, .num_layers = 2},
+      {.granularity = Granularity::Full, .method = Method::Block, .num_layers = 2},
+      {.granularity = Granularity::Selective, .core_attn = true},
+      {.granularity = Granularity::Selective, .layernorm = true},
+      {.granularity = Granularity::Selective, .mlp_act = true},
+      {.granularity = Granularity::Selective, .core_attn = true, .layernorm = true, .mlp_act = true},
+  };
+  for (const Recompute& recompute : variants) {
+    TinyModel m(with_dropout(), DType::F32, recompute);
+    m.make_batch(2);
+    EXPECT_EQ(m.step(), loss);
+    EXPECT_EQ(gradients(m), expected);
+  }
+}
+
+TEST_P(GPTModelTest, ThreadsAndDeferredWeightGradientsChangeNoBit) {
+  TinyModel plain(with_dropout(), DType::F32);
+  plain.make_batch(3);
+  const double loss = plain.step();
+  const test::Numbers expected = gradients(plain);
+  for (int threads : {2, 3}) {
+    TinyModel m(with_dropout(), DType::F32, {}, threads);
+    m.make_batch(3);
+    EXPECT_EQ(m.step(), loss);
+    EXPECT_EQ(gradients(m), expected);
+  }
+  EXPECT_EQ(plain.step(true), loss);
+  EXPECT_EQ(gradients(plain), expected);
+}
+
+TEST_P(GPTModelTest, CachedGenerationGivesTheLogitsOfTheWholeContext) {
+  TinyModel m(GetParam().config, DType::F64);
+  m.make_batch(1);
+  Pass whole = m.pass(false);
+  const Tensor expected = m.model.logits(m.tokens, whole);
+  const i64 vocab = expected.dim(1), length = m.tokens.dim(0);
+  KvCache cache(m.model.context(), 1, length);
+  for (i64 done = 0; done < length;) {
+    const i64 count = done == 0 ? 3 : 1;  // a prompt, then token by token
+    Pass p = m.pass(false);
+    p.first_position = done;
+    p.kv_cache = &cache;
+    const Tensor logits = m.model.logits(m.tokens.slice(done, done + count), p);
+    test::expect_close(logits, test::numbers(expected.flat(done * vocab, count * vocab)), 1e-12, 1, "logits");
+    done += count;
+  }
+}
+
+TEST_P(GPTModelTest, LowPrecisionFollowsDoublePrecision) {
+  TinyModel exact(GetParam().config, DType::F64), low(GetParam().config, DType::BF16);
+  exact.make_batch(2), low.make_batch(2);
+  const double loss = exact.step();
+  EXPECT_NEAR(low.step() / loss, 1, 5e-3);
+  const test::Numbers a = gradients(exact), b = gradients(low);
+  double dot = 0, aa = 0, bb = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) dot += a[i] * b[i], aa += a[i] * a[i], bb += b[i] * b[i];
+  EXPECT_GT(dot / std::sqrt(aa * bb), 0.999);
+  EXPECT_NEAR(std::sqrt(bb / aa), 1, 0.02);
+}
+
+TEST(GPTModel, MicrobatchesAddUpToTheBatch) {
+  TinyModel whole(test::tiny_llama(), DType::F64);
+  whole.make_batch(4);
+  const double loss = whole.step();
+  const test::Numbers expected = gradients(whole);
+  whole.memory->clear_grads();
+  double sum = 0;
+  for (i64 b = 0; b < 4; ++b) {
+    Tensor tokens = Tensor::empty({whole.tokens.dim(0), 1}, DType::I32, whole.device), targets = Tensor::like(tokens);
+    for (i64 s = 0; s < tokens.dim(0); ++s) {
+      tokens.data<i32>()[s] = whole.tokens.data<i32>()[s * 4 + b];
+      targets.data<i32>()[s] = whole.targets.data<i32>()[s * 4 + b];
+    }
+    Pass p = whole.pass(true);
+    p.samples = {whole.samples[static_cast<std::size_t>(b)]};
+    p.is_last = b == 3;
+    sum += whole.model.forward(tokens, targets, 1, p).sum;
+    whole.model.backward(p);
+  }
+  whole.memory->finish();
+  EXPECT_NEAR(sum / loss, 1, 1e-13);
+  const test::Numbers parts = gradients(whole);
+  for (std::size_t i = 0; i < parts.size(); ++i) ASSERT_NEAR(parts[i], expected[i], 1e-12) << i;
+}
+
+TEST(GPTModel, InitialWeightsAreMegatrons) {
+  ModelConfig config = test::tiny_gpt2();
+  config.hidden_size = 96;
+  config.init_method_std = 0.02;
+  TinyModel m(config, DType::F32);
+  m.model.visit([&](Param& param, int) {
+    const test::Numbers x = test::numbers(param.value);
+    double squares = 0;
+    for (double v : x) squares += v * v;
+    const double deviation = std::sqrt(squares / static_cast<double>(x.size()));
+    if (param.name.ends_with("layernorm.weight")) {
+      EXPECT_EQ(deviation, 1) << param.name;
+    } else if (param.name.ends_with(".bias")) {
+      EXPECT_EQ(deviation, 0) << param.name;
+    } else {
+      const bool output =
+          param.name.find("linear_proj") != std::string::npos || param.name.find("linear_fc2") != std::string::npos;
+      EXPECT_NEAR(deviation, output ? 0.02 / std::sqrt(6.0) : 0.02, 0.0012) << param.name;
+    }
+  });
+}
+
+TEST(EstimateMemory, MatchesWhatIsAllocated) {
+  ModelConfig config = test::tiny_llama();
+  config.hidden_size = 128;
+  config.ffn_hidden_size = 352;
+  config.num_layers = 6;
+  config.seq_length = 128;
+  config.vocab_size = 512;
+  using Granularity = Recompute::Granularity;
+  for (const Recompute& recompute :
+       {Recompute{}, Recompute{.granularity = Granularity::Full, .num_layers = 2},
+        Recompute{.granularity = Granularity::Selective, .core_attn = true, .layernorm = true, .mlp_act = true}}) {
+    TinyModel m(config, DType::F32, recompute);
+    m.make_batch(4);
+    m.step();
+    const MemoryEstimate estimate = estimate_memory(config, DType::F32, recompute, 4, 2);
+    const auto peak = [&](MemoryClass c) {
+      return static_cast<double>(m.device.memory().by_class[static_cast<std::size_t>(c)].peak);
+    };
+    EXPECT_NEAR(peak(MemoryClass::Params) / estimate.params, 1, 0.05);
+    EXPECT_NEAR(peak(MemoryClass::Grads) / estimate.grads, 1, 0.05);
+    EXPECT_NEAR(peak(MemoryClass::Activations) / estimate.activations, 1, 0.25);
+  }
+}
+
+}  // namespace
+}  // namespace mcpp

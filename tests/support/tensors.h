@@ -1,0 +1,86 @@
+// Tensors from and to plain numbers, and comparison with a reference in double precision.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/philox.h"
+#include "tensor/tensor.h"
+
+namespace mcpp::test {
+
+using Numbers = std::vector<double>;
+
+/// The nearest number of type `t`.
+inline double rounded(double x, DType t) {
+  return on_float(t, [&]<class T>() { return to_double(from_double<T>(x)); });
+}
+
+/// Standard normal numbers times `scale`, rounded to `t`.
+inline Numbers normals(i64 count, u64 seed, DType t = DType::F64, double scale = 1) {
+  Numbers x(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = rounded(scale * philox_normal(seed, i), t);
+  return x;
+}
+
+/// A tensor of these numbers. It begins one element into its buffer, so that nothing can rely on alignment.
+inline Tensor tensor_of(const Numbers& x, const Shape& shape, DType t, Device& device) {
+  Tensor result = Tensor::empty({numel(shape) + 1}, t, device).flat(1, numel(shape)).view(shape);
+  on_float(t, [&]<class T>() { std::transform(x.begin(), x.end(), result.data<T>(), from_double<T>); });
+  return result;
+}
+
+inline Tensor integers_of(const std::vector<i32>& x, Device& device) {
+  Tensor result = Tensor::empty({static_cast<i64>(x.size())}, DType::I32, device);
+  std::copy(x.begin(), x.end(), result.data<i32>());
+  return result;
+}
+
+/// A tensor of NaN, for outputs that must be overwritten.
+inline Tensor garbage(const Shape& shape, DType t, Device& device) {
+  return tensor_of(Numbers(static_cast<std::size_t>(numel(shape)), std::nan("")), shape, t, device);
+}
+
+inline Tensor random_tensor(const Shape& shape, DType t, Device& device, u64 seed, double scale = 1) {
+  return tensor_of(normals(numel(shape), seed, t, scale), shape, t, device);
+}
+
+inline Numbers numbers(const Tensor& x) {
+  Numbers result(static_cast<std::size_t>(x.numel()));
+  on_float(x.dtype(),
+           [&]<class T>() { std::transform(x.data<T>(), x.data<T>() + x.numel(), result.begin(), to_double<T>); });
+  return result;
+}
+
+inline bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.shape() == b.shape() && a.dtype() == b.dtype() &&
+         (a.bytes() == 0 || std::memcmp(a.raw(), b.raw(), static_cast<std::size_t>(a.bytes())) == 0);
+}
+
+/// Relative error of one operation with one rounding at the end: a rounding step in bf16.
+inline double tolerance(DType t) {
+  return t == DType::F64 ? 1e-13 : t == DType::F32 ? 1e-6 : 0x1p-8;
+}
+
+/// Each element within `relative` of the expected one, or that part of `magnitude` (for sums that cancel). NaN fits
+/// NaN, infinities fit themselves.
+inline void expect_close(const Tensor& actual, const Numbers& expected, double relative, double magnitude,
+                         const std::string& what) {
+  const Numbers x = numbers(actual);
+  ASSERT_EQ(x.size(), expected.size()) << what;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (x[i] == expected[i] || (std::isnan(x[i]) && std::isnan(expected[i]))) continue;
+    const double error = std::abs(x[i] - expected[i]);
+    ASSERT_LE(error, relative * std::max(std::abs(expected[i]), magnitude))
+        << what << "[" << i << "] = " << x[i] << ", not " << expected[i];
+  }
+}
+inline void expect_close(const Tensor& actual, const Numbers& expected, const std::string& what, double factor = 1) {
+  expect_close(actual, expected, factor * tolerance(actual.dtype()), actual.dtype() == DType::BF16 ? 1e-3 : 1, what);
+}
+
+}  // namespace mcpp::test

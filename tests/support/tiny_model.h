@@ -1,0 +1,98 @@
+// Small models of both families, with parameters of their own, for tests.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "base/philox.h"
+#include "comm/communicator.h"
+#include "model/gpt_model.h"
+#include "parallel/dp/buffer.h"
+
+namespace mcpp::test {
+
+inline ModelConfig tiny_gpt2() {
+  ModelConfig config;
+  config.num_layers = 3;
+  config.hidden_size = 24;
+  config.num_attention_heads = 3;
+  config.seq_length = 10;
+  config.vocab_size = 29;
+  config.make_vocab_size_divisible_by = 16;
+  config.hidden_dropout = config.attention_dropout = 0;
+  config.init_method_std = 0.1;
+  return config;
+}
+
+inline ModelConfig tiny_llama() {
+  ModelConfig config = tiny_gpt2();
+  config.hidden_size = 32;
+  config.ffn_hidden_size = 40;
+  config.num_attention_heads = 4;
+  config.num_query_groups = 2;
+  config.position_embedding_type = PositionEmbedding::Rope;
+  config.rotary_percent = 0.5;
+  config.normalization = Normalization::RMSNorm;
+  config.activation_func = ActivationFunction::SwiGLU;
+  config.add_bias_linear = false;
+  config.untie_embeddings_and_output_weights = true;
+  return config;
+}
+
+/// A model with allocated, initialised parameters and gradients on one rank.
+struct TinyModel {
+  TinyModel(const ModelConfig& config, DType dtype, Recompute recompute = {}, int threads = 1)
+      : device({.threads = threads}),
+        self(make_self_communicator()),
+        model({.config = config, .dtype = dtype, .recompute = recompute, .device = device, .tp = *self}) {
+    std::vector<UnitParam> params;
+    model.visit([&](Param& param, int unit) { params.push_back({&param, unit}); });
+    memory = make_param_and_grad_buffer(params, dtype, device, *self, 0, 0);
+    model.visit([&](Param& param, int) { initialize(param, 7); });
+    model.set_memory(*memory);
+  }
+
+  /// Random tokens and targets [s, b]; some targets are left out.
+  void make_batch(i64 batch) {
+    const ModelConfig& config = model.context().config;
+    tokens = Tensor::empty({config.seq_length, batch}, DType::I32, device);
+    targets = Tensor::like(tokens);
+    for (i64 i = 0; i < tokens.numel(); ++i) {
+      const auto vocab = static_cast<u64>(config.vocab_size), index = static_cast<u64>(i);
+      tokens.data<i32>()[i] = static_cast<i32>(philox_key(1, "tokens", index) % vocab);
+      targets.data<i32>()[i] = i % 7 == 3 ? -1 : static_cast<i32>(philox_key(1, "targets", index) % vocab);
+    }
+    for (i64 b = 0; b < batch; ++b) samples.push_back(b + 100);
+  }
+
+  Pass pass(bool training) const {
+    Pass p;
+    p.training = p.keeps_stash = training;
+    p.samples = samples;
+    return p;
+  }
+
+  double loss() {
+    Pass p = pass(false);
+    return model.forward(tokens, targets, 1, p).sum;
+  }
+  /// Forward, backward; returns the sum of the losses.
+  double step(bool defers_weights = false) {
+    memory->clear_grads();
+    Pass p = pass(true);
+    p.defers_weights = defers_weights;
+    const double sum = model.forward(tokens, targets, 1, p).sum;
+    model.backward(p);
+    p.run_deferred();
+    memory->finish();
+    return sum;
+  }
+
+  CpuDevice device;
+  std::unique_ptr<Communicator> self;
+  GPTModel model;
+  std::unique_ptr<ParamAndGradBuffer> memory;
+  Tensor tokens, targets;
+  std::vector<i64> samples;
+};
+
+}  // namespace mcpp::test

@@ -1,0 +1,172 @@
+#include "tests/support/cpu_ops.h"
+#include "tests/support/gradcheck.h"
+
+namespace mcpp::test {
+namespace {
+
+class NormOps : public CpuOps {};
+INSTANTIATE_TEST_SUITE_P(Types, NormOps, every_type(), cpu_ops_name);
+
+constexpr double kEps = 1e-5;
+
+/// Either norm of one row in double precision, and its derivatives; RMSNorm is the one without a mean.
+struct NormReference {
+  i64 rows, n;
+  bool has_mean;
+  Numbers mean, rstd, y, dx, dw, db;
+
+  NormReference(i64 row_count, i64 columns, bool centered, const Numbers& x, const Numbers& w, const Numbers& b,
+                const Numbers& dy)
+      : rows(row_count), n(columns), has_mean(centered), dw(w.size()), db(w.size()) {
+    for (i64 r = 0; r < rows; ++r) add_row(x.data() + r * n, w, b, dy.data() + r * n);
+  }
+
+  void add_row(const double* x, const Numbers& w, const Numbers& b, const double* dy) {
+    const double size = static_cast<double>(n);
+    double m = 0, variance = 0;
+    for (i64 i = 0; i < n; ++i) m += x[i] / size;
+    if (!has_mean) m = 0;
+    for (i64 i = 0; i < n; ++i) variance += (x[i] - m) * (x[i] - m) / size;
+    const double inverse = 1 / std::sqrt(variance + kEps);
+    mean.push_back(m);
+    rstd.push_back(inverse);
+    double mean_g = 0, mean_gx = 0;
+    for (i64 i = 0; i < n; ++i) {
+      const std::size_t k = static_cast<std::size_t>(i);
+      const double xhat = (x[i] - m) * inverse;
+      y.push_back(xhat * w[k] + (has_mean ? b[k] : 0));
+      dw[k] += dy[i] * xhat;
+      db[k] += dy[i];
+      mean_g += has_mean ? dy[i] * w[k] / size : 0;
+      mean_gx += dy[i] * w[k] * xhat / size;
+    }
+    for (i64 i = 0; i < n; ++i)
+      dx.push_back(inverse * (dy[i] * w[static_cast<std::size_t>(i)] - mean_g - (x[i] - m) * inverse * mean_gx));
+  }
+};
+
+Numbers plus(Numbers a, const Numbers& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+  return a;
+}
+
+/// Inputs of one size: a row offset makes the mean matter.
+struct NormInputs {
+  Shape shape;
+  Numbers x, w, b, dy, residual, old;
+
+  NormInputs(i64 rows, i64 n, DType t, DType wide)
+      : shape{rows, n},
+        x(test::normals(rows * n, 1, t, 2)),
+        w(test::normals(n, 2, t)),
+        b(test::normals(n, 3, t)),
+        dy(test::normals(rows * n, 4, t)),
+        residual(test::normals(rows * n, 5, t)),
+        old(test::normals(n, 6, wide)) {
+    for (double& v : x) v = rounded(v + 3, t);
+  }
+};
+
+TEST_P(NormOps, LayerNormAndBackward) {
+  for (const auto [rows, n] : kSizes) {
+    const NormInputs in(rows, n, dtype(), wide());
+    const auto outputs = run([&](CpuDevice& device) {
+      const Tensor x = tensor_of(in.x, in.shape, dtype(), device), w = tensor_of(in.w, {n}, dtype(), device),
+                   b = tensor_of(in.b, {n}, dtype(), device), dy = tensor_of(in.dy, in.shape, dtype(), device);
+      Tensor y = garbage(in.shape, dtype(), device), mean = garbage({rows}, wide(), device),
+             rstd = garbage({rows}, wide(), device);
+      ops::layer_norm(x, w, b, kEps, y, mean, rstd);
+      Tensor dx = garbage(in.shape, dtype(), device), dw = garbage({n}, wide(), device),
+             db = garbage({n}, wide(), device);
+      ops::layer_norm_backward(dy, x, w, mean, rstd, dx, false, dw, 0, db, 0);
+      Tensor added = tensor_of(in.residual, in.shape, dtype(), device), dw2 = tensor_of(in.old, {n}, wide(), device),
+             db2 = tensor_of(in.old, {n}, wide(), device);
+      ops::layer_norm_backward(dy, x, w, mean, rstd, added, true, dw2, 1, db2, 1);
+      return std::vector{y, mean, rstd, dx, dw, db, added, dw2, db2};
+    });
+    const NormReference expected(rows, n, true, in.x, in.w, in.b, in.dy);
+    const double sum_magnitude = 4 * std::sqrt(static_cast<double>(rows)) + 4;
+    // With one column x - mean is 0, and rstd large beside the rounding of the mean.
+    const double relative = 10 * tolerance(dtype());
+    expect_close(outputs[0], expected.y, relative, 1, "y");
+    expect_close(outputs[1], expected.mean, "mean");
+    expect_close(outputs[2], expected.rstd, 4 * tolerance(wide()), 1, "rstd");
+    expect_close(outputs[3], expected.dx, relative, n == 1 ? 1000 : 1, "dx");
+    expect_close(outputs[4], expected.dw, 4 * tolerance(wide()), sum_magnitude, "dw");
+    expect_close(outputs[5], expected.db, 4 * tolerance(wide()), sum_magnitude, "db");
+    expect_close(outputs[6], plus(expected.dx, in.residual), relative, n == 1 ? 1000 : 1, "dx added");
+    expect_close(outputs[7], plus(expected.dw, in.old), 4 * tolerance(wide()), sum_magnitude, "dw added");
+    expect_close(outputs[8], plus(expected.db, in.old), 4 * tolerance(wide()), sum_magnitude, "db added");
+  }
+}
+
+TEST_P(NormOps, RmsNormAndBackward) {
+  for (const auto [rows, n] : kSizes) {
+    const NormInputs in(rows, n, dtype(), wide());
+    const auto outputs = run([&](CpuDevice& device) {
+      const Tensor x = tensor_of(in.x, in.shape, dtype(), device), w = tensor_of(in.w, {n}, dtype(), device),
+                   dy = tensor_of(in.dy, in.shape, dtype(), device);
+      Tensor y = garbage(in.shape, dtype(), device), rstd = garbage({rows}, wide(), device);
+      ops::rms_norm(x, w, kEps, y, rstd);
+      Tensor dx = garbage(in.shape, dtype(), device), dw = garbage({n}, wide(), device);
+      ops::rms_norm_backward(dy, x, w, rstd, dx, false, dw, 0);
+      Tensor added = tensor_of(in.residual, in.shape, dtype(), device), dw2 = tensor_of(in.old, {n}, wide(), device);
+      ops::rms_norm_backward(dy, x, w, rstd, added, true, dw2, 1);
+      return std::vector{y, rstd, dx, dw, added, dw2};
+    });
+    const NormReference expected(rows, n, false, in.x, in.w, in.b, in.dy);
+    const double sum_magnitude = 4 * std::sqrt(static_cast<double>(rows)) + 4;
+    const double relative = 4 * tolerance(dtype());
+    expect_close(outputs[0], expected.y, relative, 1, "y");
+    expect_close(outputs[1], expected.rstd, 4 * tolerance(wide()), 1, "rstd");
+    expect_close(outputs[2], expected.dx, relative, 1, "dx");
+    expect_close(outputs[3], expected.dw, 4 * tolerance(wide()), sum_magnitude, "dw");
+    expect_close(outputs[4], plus(expected.dx, in.residual), relative, 1, "dx added");
+    expect_close(outputs[5], plus(expected.dw, in.old), 4 * tolerance(wide()), sum_magnitude, "dw added");
+  }
+}
+
+TEST_P(NormOps, NormsPassNanOn) {
+  Numbers x = normals(4 * 33, 1);
+  x[40] = std::nan("");
+  const auto outputs = run([&](CpuDevice& device) {
+    const Tensor t = tensor_of(x, {4, 33}, dtype(), device), w = tensor_of(Numbers(33, 1), {33}, dtype(), device);
+    Tensor y = Tensor::like(t), z = Tensor::like(t), mean = garbage({4}, wide(), device), rstd = Tensor::like(mean);
+    ops::layer_norm(t, w, w, kEps, y, mean, rstd);
+    ops::rms_norm(t, w, kEps, z, rstd);
+    return std::vector{y, z};
+  });
+  for (const Tensor& y : outputs) {
+    const Numbers values = numbers(y);
+    for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(std::isnan(values[i]), i / 33 == 1) << i;
+  }
+}
+
+TEST(NormGradients, AgreeWithFiniteDifferences) {
+  CpuDevice device;
+  const i64 rows = 5, n = 19;
+  const auto random = [&](Shape shape, u64 seed) { return random_tensor(shape, DType::F64, device, seed); };
+  const Tensor x = random({rows, n}, 1), w = random({n}, 2), b = random({n}, 3), dy = random({rows, n}, 4);
+  Tensor y = Tensor::like(x), mean = Tensor::like(x, {rows}), rstd = Tensor::like(mean);
+  Tensor dx = Tensor::like(x), dw = Tensor::like(w), db = Tensor::like(w);
+  const auto layer_norm = [&] {
+    ops::layer_norm(x, w, b, kEps, y, mean, rstd);
+    return dot(y, dy);
+  };
+  layer_norm();
+  ops::layer_norm_backward(dy, x, w, mean, rstd, dx, false, dw, 0, db, 0);
+  expect_gradient(layer_norm, x, dx, "layer_norm dx");
+  expect_gradient(layer_norm, w, dw, "layer_norm dw");
+  expect_gradient(layer_norm, b, db, "layer_norm db");
+  const auto rms_norm = [&] {
+    ops::rms_norm(x, w, kEps, y, rstd);
+    return dot(y, dy);
+  };
+  rms_norm();
+  ops::rms_norm_backward(dy, x, w, rstd, dx, false, dw, 0);
+  expect_gradient(rms_norm, x, dx, "rms_norm dx");
+  expect_gradient(rms_norm, w, dw, "rms_norm dw");
+}
+
+}  // namespace
+}  // namespace mcpp::test

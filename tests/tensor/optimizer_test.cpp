@@ -1,0 +1,84 @@
+#include "tests/support/cpu_ops.h"
+
+namespace mcpp::test {
+namespace {
+
+class OptimizerOps : public CpuOps {};
+INSTANTIATE_TEST_SUITE_P(Types, OptimizerOps, every_type(), cpu_ops_name);
+
+constexpr i64 kCounts[]{0, 1, 17, 1023, 50000};
+
+/// Master weights for a model of each type: the parameter is the model's.
+TEST_P(OptimizerOps, AdamWFollowsItsFormula) {
+  const AdamWStep step{
+      .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = 3, .grad_scale = 0.5};
+  for (const i64 count : kCounts) {
+    const Numbers w0 = test::normals(count, 1, wide()), m0 = test::normals(count, 2, wide(), 0.1),
+                  grad = test::normals(count, 3, wide());
+    Numbers v0 = test::normals(count, 4, wide(), 0.1);
+    for (double& v : v0) v = rounded(v * v, wide());
+    const auto outputs = run([&](CpuDevice& device) {
+      Tensor w = tensor_of(w0, {count}, wide(), device), m = tensor_of(m0, {count}, wide(), device),
+             v = tensor_of(v0, {count}, wide(), device), alone = tensor_of(w0, {count}, wide(), device);
+      const Tensor g = tensor_of(grad, {count}, wide(), device);
+      Tensor model = garbage({count}, dtype(), device);
+      ops::adamw(w, m, v, g, step, &model);
+      Tensor m2 = tensor_of(m0, {count}, wide(), device), v2 = tensor_of(v0, {count}, wide(), device);
+      ops::adamw(alone, m2, v2, g, step, nullptr);
+      return std::vector{w, m, v, model, alone, tensor_of(numbers(w), {count}, dtype(), device)};
+    });
+    Numbers w = w0, m = m0, v = v0;
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      const double g = grad[i] * step.grad_scale;
+      m[i] = step.beta1 * m[i] + (1 - step.beta1) * g;
+      v[i] = step.beta2 * v[i] + (1 - step.beta2) * g * g;
+      const double mhat = m[i] / (1 - std::pow(step.beta1, 3)), vhat = v[i] / (1 - std::pow(step.beta2, 3));
+      w[i] -= step.lr * (mhat / (std::sqrt(vhat) + step.eps) + step.weight_decay * w[i]);
+    }
+    expect_close(outputs[0], w, tolerance(wide()), 1, "weights");
+    expect_close(outputs[1], m, tolerance(wide()), 0.1, "m");
+    expect_close(outputs[2], v, 2 * tolerance(wide()), 0, "v");
+    EXPECT_TRUE(same_bits(outputs[3], outputs[5])) << "the model's weights are the rounded master weights";
+    EXPECT_TRUE(same_bits(outputs[0], outputs[4]));
+  }
+}
+
+TEST_P(OptimizerOps, SgdFollowsItsFormula) {
+  const SgdStep step{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .grad_scale = 2};
+  for (const i64 count : kCounts) {
+    const Numbers w0 = test::normals(count, 1, wide()), b0 = test::normals(count, 2, wide()),
+                  grad = test::normals(count, 3, wide());
+    const auto outputs = run([&](CpuDevice& device) {
+      Tensor w = tensor_of(w0, {count}, wide(), device), buffer = tensor_of(b0, {count}, wide(), device);
+      Tensor model = garbage({count}, dtype(), device);
+      ops::sgd(w, buffer, tensor_of(grad, {count}, wide(), device), step, &model);
+      return std::vector{w, buffer, model, tensor_of(numbers(w), {count}, dtype(), device)};
+    });
+    Numbers w = w0, buffer = b0;
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      buffer[i] = step.momentum * buffer[i] + (grad[i] * step.grad_scale + step.weight_decay * w[i]);
+      w[i] -= step.lr * buffer[i];
+    }
+    expect_close(outputs[0], w, tolerance(wide()), 1, "weights");
+    expect_close(outputs[1], buffer, tolerance(wide()), 1, "momentum");
+    EXPECT_TRUE(same_bits(outputs[2], outputs[3]));
+  }
+}
+
+TEST(Optimizers, PassNanOn) {
+  CpuDevice device;
+  Tensor w = Tensor::zeros({3}, DType::F32, device), m = Tensor::zeros({3}, DType::F32, device),
+         v = Tensor::zeros({3}, DType::F32, device), model = Tensor::zeros({3}, DType::BF16, device);
+  ops::adamw(w, m, v, tensor_of({1, std::nan(""), 1}, {3}, DType::F32, device), {.lr = 1e-3}, &model);
+  EXPECT_TRUE(std::isnan(numbers(w)[1]) && std::isnan(numbers(model)[1]) && std::isfinite(numbers(w)[0]));
+}
+
+TEST(Optimizers, RejectModelsWiderThanTheMasterWeights) {
+  CpuDevice device;
+  Tensor w = Tensor::zeros({3}, DType::F32, device), m = Tensor::zeros({3}, DType::F32, device),
+         v = Tensor::zeros({3}, DType::F32, device), model = Tensor::zeros({3}, DType::F64, device);
+  EXPECT_THROW(ops::adamw(w, m, v, Tensor::zeros({3}, DType::F32, device), {}, &model), Error);
+}
+
+}  // namespace
+}  // namespace mcpp::test
