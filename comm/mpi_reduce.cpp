@@ -40,13 +40,13 @@ void NodeReducer::all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 coun
   for (i64 begin = 0; begin < count; begin += segment) {
     const i64 n = std::min(segment, count - begin);
     std::byte* part = data + begin * item;
-    copy_bytes(window_->slot(window_->rank()), part, n * item);
-    reduce_slots(op, dtype, n);
-    for (int r = 0; r < (on_one_node() ? size_ : 0); ++r) {
-      const i64 from = chunk_begin(r, n) * item, to = chunk_begin(r + 1, n) * item;
-      copy_bytes(part + from, window_->slot(r) + from, to - from);
+    if (on_one_node()) {
+      share_sums(op, dtype, part, n);
+    } else {
+      copy_bytes(window_->slot(window_->rank()), part, n * item);
+      sum_in_slot_0(op, dtype, n);
+      copy_bytes(part, window_->slot(0), n * item);
     }
-    if (!on_one_node()) copy_bytes(part, window_->slot(0), n * item);
     window_->next_round();
   }
 }
@@ -57,15 +57,17 @@ void NodeReducer::reduce_scatter(DType dtype, const std::byte* full, std::byte* 
   MCPP_CHECK(segment > 0, size_, " ranks are too many for the shared memory window");
   for (i64 begin = 0; begin < count; begin += segment) {
     const i64 n = std::min(segment, count - begin);
+    const auto part = [&](int r) { return full + (r * count + begin) * item; };
+    std::byte* slot = window_->slot(window_->rank());
     for (int r = 0; r < size_; ++r)
-      copy_bytes(window_->slot(window_->rank()) + r * n * item, full + (r * count + begin) * item, n * item);
+      if (r != rank_ || !on_one_node()) copy_bytes(slot + r * n * item, part(r), n * item);
     if (on_one_node()) {
       window_->barrier();
       std::vector<const void*> parts;
-      for (int r = 0; r < size_; ++r) parts.push_back(window_->slot(r) + rank_ * n * item);
+      for (int r = 0; r < size_; ++r) parts.push_back(r == rank_ ? part(r) : window_->slot(r) + rank_ * n * item);
       reduce(ReduceOp::Sum, dtype, parts, shard + begin * item, n);
     } else {
-      reduce_slots(ReduceOp::Sum, dtype, n * size_);
+      sum_in_slot_0(ReduceOp::Sum, dtype, n * size_);
       copy_bytes(shard + begin * item, window_->slot(0) + rank_ * n * item, n * item);
     }
     window_->next_round();
@@ -87,18 +89,27 @@ void NodeReducer::all_gather(const std::byte* shard, std::byte* full, i64 bytes)
   }
 }
 
-/// Reduces the `count` elements in all slots. On one node chunk r of the result is in slot r, otherwise all of it is in
-/// slot 0.
-void NodeReducer::reduce_slots(ReduceOp op, DType dtype, i64 count) {
+/// All-reduces a segment on one node. Rank r does chunk r: it reads its own part of it from `data` and those of the
+/// others from their slots, and leaves the result in its own slot.
+void NodeReducer::share_sums(ReduceOp op, DType dtype, std::byte* data, i64 count) {
+  const i64 item = size_of(dtype);
+  const auto chunk = [&](int r) { return count * r / size_ * item; };  // where it begins, in bytes
+  const i64 begin = chunk(rank_), end = chunk(rank_ + 1);
+  std::byte* own = window_->slot(rank_);
+  copy_bytes(own, data, begin);
+  copy_bytes(own + end, data + end, count * item - end);
   window_->barrier();
-  if (on_one_node()) {
-    const i64 begin = chunk_begin(rank_, count), item = size_of(dtype);
-    std::vector<const void*> parts;
-    for (int r = 0; r < size_; ++r) parts.push_back(window_->slot(r) + begin * item);
-    reduce(op, dtype, parts, window_->slot(rank_) + begin * item, chunk_begin(rank_ + 1, count) - begin);
-  } else if (window_->rank() == 0) {
-    reduce_over_nodes(op, dtype, count);
-  }
+  std::vector<const void*> parts;
+  for (int r = 0; r < size_; ++r) parts.push_back((r == rank_ ? data : window_->slot(r)) + begin);
+  reduce(op, dtype, parts, own + begin, (end - begin) / item);
+  window_->barrier();
+  for (int r = 0; r < size_; ++r) copy_bytes(data + chunk(r), window_->slot(r) + chunk(r), chunk(r + 1) - chunk(r));
+}
+
+/// Between nodes: leaves in slot 0 of each node the reduction of the `count` elements in all slots.
+void NodeReducer::sum_in_slot_0(ReduceOp op, DType dtype, i64 count) {
+  window_->barrier();
+  if (window_->rank() == 0) reduce_over_nodes(op, dtype, count);
   window_->barrier();
 }
 

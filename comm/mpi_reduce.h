@@ -29,10 +29,10 @@ class NodeReducer {
     int first, count;  ///< ranks inside the node
   };
 
-  void reduce_slots(ReduceOp op, DType dtype, i64 count);
+  void share_sums(ReduceOp op, DType dtype, std::byte* data, i64 count);
+  void sum_in_slot_0(ReduceOp op, DType dtype, i64 count);
   void reduce_over_nodes(ReduceOp op, DType dtype, i64 count);
   void add_run(const Run& run, bool is_first, ReduceOp op, DType dtype, i64 begin, std::byte* acc, i64 count);
-  i64 chunk_begin(int rank, i64 count) const { return count * rank / window_->size(); }
 
   int rank_, size_;
   std::vector<Run> runs_;

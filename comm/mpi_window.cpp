@@ -7,9 +7,16 @@
 
 #include <climits>
 #include <new>
+#include <thread>
 
 namespace mcpp {
 namespace {
+
+/// How often a rank gives the core away before it sleeps. With a core for each rank, sleeping and waking would cost
+/// more than most waits; with fewer, the core is wanted.
+int yields_before_sleep(int ranks) {
+  return static_cast<unsigned>(ranks) <= std::thread::hardware_concurrency() ? 1000 : 50;
+}
 
 constexpr i64 kHeaderBytes = 64;  // the barrier, in the memory of rank 0
 
@@ -23,7 +30,8 @@ void futex_wake_all(std::atomic<u32>& word) {
 
 }  // namespace
 
-SharedWindow::SharedWindow(const MpiComm& node) : rank_(node.rank()), slots_(node.size()) {
+SharedWindow::SharedWindow(const MpiComm& node)
+    : rank_(node.rank()), yields_(yields_before_sleep(node.size())), slots_(node.size()) {
   static_assert(sizeof(Barrier) <= kHeaderBytes && std::atomic<u32>::is_always_lock_free);
   void* own = nullptr;
   check_mpi(MPI_Win_allocate_shared(static_cast<MPI_Aint>(kHeaderBytes + 2 * kSlotBytes), 1, MPI_INFO_NULL, node.get(),
@@ -52,7 +60,6 @@ SharedWindow::~SharedWindow() {
 }
 
 void SharedWindow::barrier() {
-  constexpr int kYields = 100;
   const u32 generation = barrier_->generation.load(std::memory_order_acquire);
   if (barrier_->arrived.fetch_add(1) + 1 == static_cast<u32>(size())) {
     barrier_->arrived.store(0);
@@ -61,7 +68,7 @@ void SharedWindow::barrier() {
     return;
   }
   for (int tries = 0; barrier_->generation.load() == generation; ++tries) {
-    if (tries < kYields) {
+    if (tries < yields_) {
       ::sched_yield();
       continue;
     }

@@ -37,6 +37,7 @@ class SharedWindow {
   };
 
   int rank_;
+  int yields_;
   MPI_Win window_ = MPI_WIN_NULL;
   Barrier* barrier_ = nullptr;
   std::vector<std::byte*> slots_;

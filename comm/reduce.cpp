@@ -28,34 +28,41 @@ A maximum(A a, A b) {
   return a < b || b != b ? b : a;
 }
 
-template <class T>
-void start(const T* part, Accumulator<T>* acc, i64 count) {
-  for (i64 i = 0; i < count; ++i) acc[i] = static_cast<Accumulator<T>>(part[i]);
+/// out[i] = in[i], converted. `in` and `out` are the same or apart, here and below: nothing is carried from one element
+/// to the next.
+template <class From, class To>
+void convert(const From* in, To* out, i64 count) {
+#pragma GCC ivdep
+  for (i64 i = 0; i < count; ++i) out[i] = static_cast<To>(in[i]);
 }
 
-template <class T>
-void combine(ReduceOp op, const T* part, Accumulator<T>* acc, i64 count) {
-  using A = Accumulator<T>;
-  if (op == ReduceOp::Sum) {
-    for (i64 i = 0; i < count; ++i) acc[i] = sum(acc[i], static_cast<A>(part[i]));
-  } else {
-    for (i64 i = 0; i < count; ++i) acc[i] = maximum(acc[i], static_cast<A>(part[i]));
-  }
+template <class A, class X, class Y, class Out, class F>
+void zip(const X* x, const Y* y, Out* out, i64 count, const F& f) {
+#pragma GCC ivdep
+  for (i64 i = 0; i < count; ++i) out[i] = static_cast<Out>(f(static_cast<A>(x[i]), static_cast<A>(y[i])));
 }
 
-template <class T>
-void finish(const Accumulator<T>* acc, T* out, i64 count) {
-  for (i64 i = 0; i < count; ++i) out[i] = static_cast<T>(acc[i]);
+/// out[i] = x[i] op y[i], done in A.
+template <class A, class X, class Y, class Out>
+void combine(ReduceOp op, const X* x, const Y* y, Out* out, i64 count) {
+  if (op == ReduceOp::Sum)
+    zip<A>(x, y, out, count, [](A a, A b) { return sum(a, b); });
+  else
+    zip<A>(x, y, out, count, [](A a, A b) { return maximum(a, b); });
 }
 
 template <class T>
 void reduce_blocks(ReduceOp op, std::span<const void* const> parts, T* out, i64 count) {
-  std::array<Accumulator<T>, kBlock> acc;
+  using A = Accumulator<T>;
+  const auto part = [&](std::size_t r) { return static_cast<const T*>(parts[r]); };
+  if (parts.size() == 1) return convert(part(0), out, count);
+  if (parts.size() == 2) return combine<A>(op, part(0), part(1), out, count);
+  std::array<A, kBlock> acc;
   for (i64 begin = 0; begin < count; begin += kBlock) {
     const i64 n = std::min(kBlock, count - begin);
-    start(static_cast<const T*>(parts[0]) + begin, acc.data(), n);
-    for (const void* part : parts.subspan(1)) combine(op, static_cast<const T*>(part) + begin, acc.data(), n);
-    finish(acc.data(), out + begin, n);
+    combine<A>(op, part(0) + begin, part(1) + begin, acc.data(), n);
+    for (std::size_t r = 2; r + 1 < parts.size(); ++r) combine<A>(op, acc.data(), part(r) + begin, acc.data(), n);
+    combine<A>(op, acc.data(), part(parts.size() - 1) + begin, out + begin, n);
   }
 }
 
@@ -66,16 +73,18 @@ void reduce(ReduceOp op, DType dtype, std::span<const void* const> parts, void* 
 }
 
 void start_reduction(DType dtype, const void* part, void* acc, i64 count) {
-  on_type(dtype, [&]<class T>() { start(static_cast<const T*>(part), static_cast<Accumulator<T>*>(acc), count); });
+  on_type(dtype, [&]<class T>() { convert(static_cast<const T*>(part), static_cast<Accumulator<T>*>(acc), count); });
 }
 
 void continue_reduction(ReduceOp op, DType dtype, const void* part, void* acc, i64 count) {
-  on_type(dtype,
-          [&]<class T>() { combine(op, static_cast<const T*>(part), static_cast<Accumulator<T>*>(acc), count); });
+  on_type(dtype, [&]<class T>() {
+    auto* sums = static_cast<Accumulator<T>*>(acc);
+    combine<Accumulator<T>>(op, sums, static_cast<const T*>(part), sums, count);
+  });
 }
 
 void finish_reduction(DType dtype, const void* acc, void* out, i64 count) {
-  on_type(dtype, [&]<class T>() { finish(static_cast<const Accumulator<T>*>(acc), static_cast<T*>(out), count); });
+  on_type(dtype, [&]<class T>() { convert(static_cast<const Accumulator<T>*>(acc), static_cast<T*>(out), count); });
 }
 
 }  // namespace mcpp
