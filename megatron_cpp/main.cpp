@@ -1,10 +1,12 @@
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <string>
 #include <vector>
 
+#include "comm/launcher.h"
 #include "megatron_cpp/commands.h"
 
 namespace {
@@ -21,6 +23,11 @@ int main(int argc, char** argv) {
   try {
     const std::vector<std::string> args(argv + 1, argv + argc);
     mcpp::Log log;
+    const mcpp::Launcher launcher =
+        mcpp::read_launcher([](const char* name) -> const char* { return std::getenv(name); });
+    mcpp::check_input(launcher.ranks == 1, launcher.variable, " asks for ", launcher.ranks,
+                      " processes, but this version runs as one; start it without mpirun or srun, or unset ",
+                      launcher.variable);
     return static_cast<int>(mcpp::run_program(args, log));
   } catch (const mcpp::Error& error) {
     return report(error.code(), error.what());
