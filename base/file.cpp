@@ -2,10 +2,13 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -32,6 +35,17 @@ class Descriptor {
  private:
   int fd_;
 };
+
+/// The process id lets one see whether a file was left behind; random digits tell apart threads, and hosts that share a
+/// file system.
+Path temporary_name(const Path& path) {
+  u64 random = 0;
+  check_input(::getrandom(&random, sizeof(random), 0) == sizeof(random),
+              "cannot get random bytes from the system: ", std::strerror(errno));
+  std::array<char, 48> suffix{};
+  std::snprintf(suffix.data(), suffix.size(), ".tmp-%d.%016llx", ::getpid(), static_cast<unsigned long long>(random));
+  return path.string() + suffix.data();
+}
 
 }  // namespace
 
@@ -61,9 +75,8 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-AtomicFile::AtomicFile(Path path) : path_(std::move(path)), temporary_(path_) {
-  temporary_ += str(".tmp-", ::getpid());
-  descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+AtomicFile::AtomicFile(Path path) : path_(std::move(path)), temporary_(temporary_name(path_)) {
+  descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   check_input(descriptor_ >= 0, "cannot create ", temporary_.string(), ": ", std::strerror(errno));
 }
 

@@ -29,8 +29,9 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-/// Writes to `<path>.tmp-<pid>`; commit() makes it durable (fsync) and renames it to `path`. Destroyed without commit,
-/// it removes the temporary file: a reader of `path` sees the old content, or all of the new, never a part.
+/// Writes to `<path>.tmp-<pid>.<16 random digits>`; commit() makes it durable (fsync) and renames it to `path`.
+/// Destroyed without commit, it removes the temporary file: a reader of `path` sees the old content, or all of the new,
+/// never a part. Threads, processes and hosts may write the same path at once: the last commit stays.
 class AtomicFile {
  public:
   explicit AtomicFile(Path path);

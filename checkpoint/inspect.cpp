@@ -43,21 +43,6 @@ void compare(const Tensor& a, const Tensor& b, TensorDifference& difference) {
   }
 }
 
-void compare(const Tensor& a, const Tensor& b, TensorDifference& difference) {
-  switch (a.dtype()) {
-    case DType::F32:
-      return compare<float>(a, b, difference);
-    case DType::BF16:
-      return compare<BFloat16>(a, b, difference);
-    case DType::F64:
-      return compare<double>(a, b, difference);
-    case DType::I32:
-      return compare<i32>(a, b, difference);
-    case DType::I64:
-      return compare<i64>(a, b, difference);
-  }
-}
-
 /// Compares a tensor piece by piece, so that memory does not grow with it.
 TensorDifference compare(const TensorEntry& tensor, CheckpointReader& a, CheckpointReader& b, Device& device) {
   constexpr i64 kPiece = i64{1} << 22;
@@ -72,7 +57,7 @@ TensorDifference compare(const TensorEntry& tensor, CheckpointReader& a, Checkpo
       reader.read(shard);
       return shard.data;
     };
-    compare(piece(a), piece(b), difference);
+    on_type(tensor.dtype, [&]<class T>() { compare<T>(piece(a), piece(b), difference); });
   }
   return difference;
 }

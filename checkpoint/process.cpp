@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -24,7 +25,8 @@ std::string process_tag() {
 bool is_stale_tag(const std::string& tag) {
   const std::size_t dash = tag.rfind('-');
   if (dash != std::string::npos && tag.substr(0, dash) != host_name()) return true;
-  const std::string number = dash == std::string::npos ? tag : tag.substr(dash + 1);
+  std::string number = dash == std::string::npos ? tag : tag.substr(dash + 1);
+  if (dash == std::string::npos) number.resize(std::min(number.find('.'), number.size()));
   pid_t pid = 0;
   const auto [stop, error] = std::from_chars(number.data(), number.data() + number.size(), pid);
   if (error != std::errc() || stop != number.data() + number.size() || pid <= 0) return false;

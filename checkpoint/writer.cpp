@@ -81,7 +81,8 @@ Manifest merge(std::span<const std::string> parts, const RunState& state) {
   for (std::size_t rank = 0; rank < parts.size(); ++rank) {
     Manifest part = parse_manifest(parts[rank], str("the part of rank ", rank));
     for (TensorEntry& tensor : part.tensors) {
-      TensorEntry& merged = tensors.try_emplace(tensor.name, tensor.name, tensor.dtype, tensor.global).first->second;
+      TensorEntry& merged =
+          tensors.try_emplace(tensor.name, TensorEntry{tensor.name, tensor.dtype, tensor.global, {}}).first->second;
       check_input(merged.dtype == tensor.dtype && merged.global == tensor.global, "rank ", rank, " holds ", tensor.name,
                   " as ", name_of(tensor.dtype), " ", tensor.global, ", another rank as ", name_of(merged.dtype), " ",
                   merged.global);

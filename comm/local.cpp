@@ -177,7 +177,7 @@ void carry_out(Collective& c, Group& group) {
 /// early, because of an error, the run ends first.
 class Share {
  public:
-  Share(std::shared_ptr<Group> group, int rank, const Call& call, Collective::Argument argument,
+  Share(const std::shared_ptr<Group>& group, int rank, const Call& call, Collective::Argument argument,
         std::vector<Tensor> tensors)
       : world_(group->world), tensors_(std::move(tensors)) {
     const std::lock_guard lock(world_->mutex);

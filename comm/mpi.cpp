@@ -116,7 +116,7 @@ class MpiCommunicator final : public Communicator {
     check_peer(destination, *this);
     outgoing_.remove_if([](Outgoing& message) { return message.is_done(); });
     if (t.bytes() == 0) return {};
-    Outgoing& message = outgoing_.emplace_back(Tensor::like(t), std::vector<MPI_Request>());
+    Outgoing& message = outgoing_.emplace_back(Outgoing{Tensor::like(t), {}});
     std::memcpy(message.copy.raw(), t.raw(), static_cast<std::size_t>(t.bytes()));
     in_messages(t.bytes(), [&](i64 begin, int n) {
       check_mpi(MPI_Isend(bytes_of(message.copy) + begin, n, MPI_BYTE, destination, kTag, comm_.get(),

@@ -7,23 +7,6 @@
 
 namespace mcpp {
 
-/// Calls f.template operator()<T>() with the type of `t`.
-template <class F>
-void on_type(DType t, F&& f) {
-  switch (t) {
-    case DType::F32:
-      return f.template operator()<float>();
-    case DType::BF16:
-      return f.template operator()<BFloat16>();
-    case DType::F64:
-      return f.template operator()<double>();
-    case DType::I32:
-      return f.template operator()<i32>();
-    case DType::I64:
-      return f.template operator()<i64>();
-  }
-}
-
 /// The type that a reduction is done in: fp32 for bf16, otherwise `t`.
 constexpr DType accumulator_of(DType t) {
   return t == DType::BF16 ? DType::F32 : t;

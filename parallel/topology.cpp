@@ -90,26 +90,23 @@ std::vector<int> Grid::group(int rank, Axes axes) const {
   return members;
 }
 
-int Grid::group_rank(int rank, Axes axes) const {
+int Grid::index(int rank, Axes axes, bool inside) const {
   const AxisValues at = coordinates(rank);
   int index = 0, stride = 1;
   for (const Axis axis : kOrder) {
-    if (!contains(axes, axis)) continue;
+    if (contains(axes, axis) != inside) continue;
     index += at[axis] * stride;
     stride *= sizes_[axis];
   }
   return index;
 }
 
+int Grid::group_rank(int rank, Axes axes) const {
+  return index(rank, axes, true);
+}
+
 int Grid::group_index(int rank, Axes axes) const {
-  const AxisValues at = coordinates(rank);
-  int index = 0, stride = 1;
-  for (const Axis axis : kOrder) {
-    if (contains(axes, axis)) continue;
-    index += at[axis] * stride;
-    stride *= sizes_[axis];
-  }
-  return index;
+  return index(rank, axes, false);
 }
 
 Topology::Topology(int world_size, const ParallelSizes& sizes)

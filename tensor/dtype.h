@@ -28,8 +28,19 @@ constexpr i64 size_of(DType t) {
 
 /// "fp32", "bf16", "fp64", "int32", "int64".
 constexpr std::string_view name_of(DType t) {
-  constexpr std::string_view kNames[]{"fp32", "bf16", "fp64", "int32", "int64"};
-  return kNames[static_cast<int>(t)];
+  switch (t) {
+    case DType::F32:
+      return "fp32";
+    case DType::BF16:
+      return "bf16";
+    case DType::F64:
+      return "fp64";
+    case DType::I32:
+      return "int32";
+    case DType::I64:
+      return "int64";
+  }
+  return "";
 }
 
 /// The upper half of an IEEE single. Conversion from float rounds to nearest even and keeps NaN a NaN.
@@ -84,6 +95,24 @@ constexpr double to_double(T x) {
     return static_cast<float>(x);
   else
     return static_cast<double>(x);
+}
+
+/// Calls f.template operator()<T>() with the type of `t`.
+template <class F>
+decltype(auto) on_type(DType t, F&& f) {
+  switch (t) {
+    case DType::F32:
+      return f.template operator()<float>();
+    case DType::BF16:
+      return f.template operator()<BFloat16>();
+    case DType::F64:
+      return f.template operator()<double>();
+    case DType::I32:
+      return f.template operator()<i32>();
+    case DType::I64:
+      return f.template operator()<i64>();
+  }
+  fail(ExitCode::Internal, "no element type has the number ", static_cast<int>(t));
 }
 
 /// Calls f.template operator()<T>() with the floating-point type of `t`: float, BFloat16 or double.

@@ -51,6 +51,17 @@ void shorten(Schedule& schedule, int microbatches) {
     std::erase_if(actions, [&](const Action& action) { return action.microbatch >= microbatches; });
 }
 
+/// 1F1B on a rank with `later` ranks behind it in the pipeline; `backward` is called once for every microbatch.
+template <class Backward>
+void write_1f1b(RankWriter& writer, int later, int microbatches, Backward&& backward) {
+  // Forwards that later ranks need before the first backward can come back.
+  for (int i = 0; i < std::min(microbatches, later); ++i) writer.forward();
+  while (writer.backwards() < microbatches) {
+    if (writer.forwards() < microbatches) writer.forward();
+    backward();
+  }
+}
+
 }  // namespace
 
 std::string describe(const Action& action) {
@@ -76,12 +87,7 @@ Schedule one_f_one_b(int ranks, int microbatches) {
   Schedule schedule = empty_schedule(ranks, microbatches);
   for (int rank = 0; rank < ranks; ++rank) {
     RankWriter writer(schedule, rank);
-    // Forwards that later ranks need before the first backward can come back.
-    for (int i = 0; i < std::min(microbatches, ranks - 1 - rank); ++i) writer.forward();
-    while (writer.backwards() < microbatches) {
-      if (writer.forwards() < microbatches) writer.forward();
-      writer.backward();
-    }
+    write_1f1b(writer, ranks - 1 - rank, microbatches, [&] { writer.backward(); });
   }
   return schedule;
 }
@@ -116,13 +122,11 @@ Schedule zb_h1(int ranks, int microbatches) {
   Schedule schedule = empty_schedule(ranks, microbatches);
   for (int rank = 0; rank < ranks; ++rank) {
     RankWriter writer(schedule, rank);
-    for (int i = 0; i < std::min(microbatches, ranks - 1 - rank); ++i) writer.forward();
-    while (writer.backwards() < microbatches) {
-      if (writer.forwards() < microbatches) writer.forward();
+    write_1f1b(writer, ranks - 1 - rank, microbatches, [&] {
       writer.backward_input();
       // 1F1B holds ranks - rank microbatches here; `rank` more may wait for their weight gradients.
       if (writer.backwards() > rank) writer.backward_weight();
-    }
+    });
     while (writer.weights() < microbatches) writer.backward_weight();
   }
   return schedule;

@@ -1,5 +1,9 @@
 #include "tensor/cpu/amx.h"
 
+// GCC 12 takes the undefined register that intrinsics start from for a mistake (its bug 105593).
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+
 #include <cpuid.h>
 #include <immintrin.h>
 #include <sys/syscall.h>
@@ -35,9 +39,6 @@ bool amx_available() {
 }  // namespace mcpp::kernel
 
 // Only the functions below are compiled for AMX: nothing that another file could share.
-// GCC 12 takes the undefined register that intrinsics start from for a mistake (its bug 105593).
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512bf16,amx-tile,amx-bf16")
 

@@ -1,20 +1,35 @@
 #include "tensor/cpu/isa.h"
 
-#include <hwy/highway.h>
-
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tensor/cpu/isa.cpp"
 #include <dnnl.hpp>
 
 #include "base/check.h"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
 
+HWY_BEFORE_NAMESPACE();
+namespace mcpp::HWY_NAMESPACE {
+
+int64_t target() {
+  return HWY_TARGET;
+}
+
+}  // namespace mcpp::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace mcpp {
 namespace {
+
+HWY_EXPORT(target);
 
 constexpr i64 kAboveAvx512 = HWY_AVX3_DL, kAboveAvx2 = kAboveAvx512 | HWY_AVX3, kAboveSse4 = kAboveAvx2 | HWY_AVX2;
 
 void limit(i64 disabled_targets, dnnl::cpu_isa highest) {
-  hwy::DisableTargets(disabled_targets);
   MCPP_CHECK(dnnl::set_max_cpu_isa(highest) == dnnl::status::success,
-             "instruction levels must be limited before oneDNN is used");
+             "instruction levels must be limited once, before oneDNN is used");
+  hwy::DisableTargets(disabled_targets);
 }
 
 }  // namespace
@@ -33,17 +48,13 @@ void limit_cpu_isa(CpuIsa level) {
 }
 
 std::string cpu_isa_name() {
-  const i64 usable = hwy::SupportedTargets() & HWY_TARGETS;
-  const i64 best = usable == 0 ? HWY_STATIC_TARGET : usable & -usable;  // better targets have lower bits
-  if (best == HWY_SSE4) return "sse4";
-  if (best == HWY_AVX2) return "avx2";
-  if (best == HWY_AVX3) return "avx512";
-  return hwy::TargetName(best);
-}
-
-bool cpu_isa_is_unlimited() {
-  // Processors with AMX have this target, which none of our kernels is compiled for; every limit disables it.
-  return (hwy::SupportedTargets() & HWY_AVX3_DL) != 0;
+  // Asked by running it, not with hwy::SupportedTargets(), which would undo the limit.
+  const i64 now = HWY_DYNAMIC_DISPATCH(target)();
+  if (now == HWY_SSE4) return "sse4";
+  if (now == HWY_AVX2) return "avx2";
+  if (now == HWY_AVX3) return "avx512";
+  return hwy::TargetName(now);
 }
 
 }  // namespace mcpp
+#endif  // HWY_ONCE

@@ -15,14 +15,13 @@ struct EnumNames<CpuIsa> {
   static constexpr std::array<std::string_view, 4> value{"auto", "sse4", "avx2", "avx512"};
 };
 
-/// Uses nothing above `level`, in our kernels and in oneDNN; Auto changes nothing. A limit can only be lowered later,
-/// and oneDNN refuses one after its first use: Error Internal.
+/// Uses nothing above `level`, in our kernels and in oneDNN; Auto changes nothing. Every other level, avx512 too, rules
+/// out AMX tiles and bf16 dot products. To be called once, before the first CpuDevice and the first op: oneDNN settles
+/// its choice when it is first asked for it, and a later limit, or a second one, is an Error Internal that changes
+/// nothing. Afterwards nobody may call hwy::SupportedTargets(): in Highway 1.0 it brings the ruled out targets back.
 void limit_cpu_isa(CpuIsa level);
 
 /// The level our kernels run at now: "sse4", "avx2", "avx512", or Highway's name on other architectures.
 std::string cpu_isa_name();
-
-/// No limit was set: instructions beyond the levels above (AMX tiles, bf16 dot products) may be used where they exist.
-bool cpu_isa_is_unlimited();
 
 }  // namespace mcpp

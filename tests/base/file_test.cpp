@@ -1,20 +1,20 @@
 #include "base/file.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 
-#include "base/check.h"
+#include "tests/support/errors.h"
+#include "tests/support/scratch_folder.h"
 
 namespace mcpp {
 namespace {
 
 class FileTest : public testing::Test {
  protected:
-  FileTest() { std::filesystem::create_directories(folder_); }
-  ~FileTest() override { std::filesystem::remove_all(folder_); }
-  const Path folder_ = Path(testing::TempDir()) /
-                       ("file_test_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
+  const test::ScratchFolder scratch_;
+  const Path& folder_ = scratch_.path();
 };
 
 TEST_F(FileTest, AtomicFileAppearsOnlyOnCommit) {
@@ -33,17 +33,29 @@ TEST_F(FileTest, AtomicFileAppearsOnlyOnCommit) {
     file.commit();
   }
   EXPECT_EQ(read_text_file(path), "New!");
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1) << "a temporary file was left behind";
+  EXPECT_EQ(scratch_.count(), 1u) << "a temporary file was left behind";
+}
+
+TEST_F(FileTest, WritersOfTheSamePathDoNotMeet) {
+  const Path path = folder_ / "a.txt";
+  AtomicFile first(path), second(path);
+  first.write("first");
+  second.write("2nd");
+  second.commit();
+  EXPECT_EQ(read_text_file(path), "2nd");
+  first.commit();
+  EXPECT_EQ(read_text_file(path), "first");
+  EXPECT_EQ(scratch_.count(), 1u) << "a temporary file was left behind";
+}
+
+TEST_F(FileTest, TemporaryNamesTellTheProcess) {
+  const AtomicFile file(folder_ / "a.txt");
+  const std::string name = std::filesystem::directory_iterator(folder_)->path().filename();
+  EXPECT_TRUE(name.starts_with("a.txt.tmp-" + std::to_string(::getpid()) + ".")) << name;
 }
 
 TEST_F(FileTest, ErrorsNameThePath) {
-  try {
-    MappedFile file(folder_ / "missing");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::BadInput);
-    EXPECT_NE(std::string(error.what()).find("missing"), std::string::npos);
-  }
+  EXPECT_NE(test::input_error([&] { MappedFile file(folder_ / "missing"); }).find("missing"), std::string::npos);
   EXPECT_THROW(MappedFile{folder_}, Error);
   EXPECT_THROW(AtomicFile(folder_ / "no/such/dir/x"), Error);
 }

@@ -73,10 +73,9 @@ TEST_F(Writer, EqualContentGivesEqualFiles) {
 
 TEST_F(Writer, RanksWriteTheirOwnFilesAndAnyLayoutReadsThem) {
   constexpr int kRanks = 3;
-  ThreadGroup group(kRanks);
   const Shape shape{6, 8};
   // The weight is split by columns over two ranks; an optimizer state of one box by flat ranges over all three.
-  const auto errors = group.run([&](Communicator& world) {
+  const auto errors = errors_of_ranks(kRanks, [&](Communicator& world) {
     const i64 rank = world.rank();
     std::vector<NamedShard> mine;
     if (rank < 2) mine.push_back(numbered("model/w", whole({shape, {0, rank * 4}, {6, 4}}), DType::BF16));
@@ -99,14 +98,13 @@ TEST_F(Writer, RanksWriteTheirOwnFilesAndAnyLayoutReadsThem) {
   }
   // The same answer on all ranks, with the reading shared.
   std::vector<std::optional<Path>> found(kRanks);
-  group.run([&](Communicator& world) {
+  errors_of_ranks(2, [&](Communicator& world) {
     found[static_cast<std::size_t>(world.rank())] = newest_good(folder_, world, Log(world.rank()));
   });
   for (const auto& path : found) EXPECT_EQ(path, directory);
 }
 
 TEST_F(Writer, OneFailedRankFailsAllAndLeavesNothing) {
-  ThreadGroup group(2);
   const auto errors = group.run([&](Communicator& world) {
     const i64 rank = world.rank();
     const std::vector<NamedShard> mine{numbered("model/w", whole({{4}, {2 * rank}, {2}}))};
@@ -167,10 +165,12 @@ TEST_F(Writer, RemovesWhatDeadProcessesLeft) {
   make("iter_0000002.tmp-elsewhere-1");                     // another host, which the folder's lock keeps out
   make(str("iter_0000003.tmp-", host_name(), "-1"));        // process 1 always lives
   write_file_atomic(folder_ / str("latest.tmp-", child), "x");
+  write_file_atomic(folder_ / str("latest.tmp-", child, ".0123456789abcdef"), "x");
+  write_file_atomic(folder_ / "latest.tmp-1.0123456789abcdef", "x");
   make("mine.tmp-1");
   save(4, std::vector{numbered("model/w", {4})});
   EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000003.tmp-" + host_name() + "-1", "iter_0000004", "latest",
-                                                 "mine.tmp-1"}));
+                                                 "latest.tmp-1.0123456789abcdef", "mine.tmp-1"}));
 }
 
 /// A save that is killed at any point leaves the previous checkpoint, or the new one, complete.

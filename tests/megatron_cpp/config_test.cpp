@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "model/flops.h"
+#include "tests/support/errors.h"
 
 namespace mcpp {
 namespace {
@@ -21,13 +22,7 @@ Config parse(const std::string& toml, const std::vector<std::string>& overrides 
 
 /// The message of the error that parsing throws.
 std::string error_of(const std::string& toml, const std::vector<std::string>& overrides = {}) {
-  try {
-    parse(toml, overrides);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::BadInput);
-    return error.what();
-  }
-  return "no error";
+  return test::input_error([&] { parse(toml, overrides); });
 }
 
 std::string with_model(const std::string& line) {

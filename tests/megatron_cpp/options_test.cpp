@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "megatron_cpp/config.h"
+#include "tests/support/errors.h"
 
 namespace mcpp {
 namespace {
@@ -52,13 +53,7 @@ PaintOptions read(const std::vector<std::string>& args) {
 }
 
 std::string error_of(const std::vector<std::string>& args) {
-  try {
-    read(args);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::BadInput);
-    return error.what();
-  }
-  return "no error";
+  return test::input_error([&] { read(args); });
 }
 
 TEST(Options, AllForms) {

@@ -1,28 +1,76 @@
 #include "tensor/cpu/isa.h"
 
 #include <gtest/gtest.h>
-#include <hwy/highway.h>
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tests/tensor/cpu/isa_test.cpp"
 #include <cstdlib>
 
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "tensor/cpu/gemm.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mcpp::HWY_NAMESPACE {
+
+// What any kernel is: a function compiled for every target.
+int64_t compiled_for() {
+  return HWY_TARGET;
+}
+
+}  // namespace mcpp::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace mcpp {
 namespace {
 
+HWY_EXPORT(compiled_for);
+
+/// A kernel runs at `target`, and matrix products in bf16 use nothing that needs more than avx512.
+bool is_at(int64_t target, const std::string& name) {
+  return HWY_DYNAMIC_DISPATCH(compiled_for)() == target && cpu_isa_name() == name &&
+         kernel::best_bf16_path() == kernel::Bf16Path::Widen && !kernel::can_take(kernel::Bf16Path::Amx) &&
+         !kernel::can_take(kernel::Bf16Path::OneDnn);
+}
+
 // A limit holds for the rest of the process, so each is tried in one of its own.
-[[noreturn]] void limit_and_report(CpuIsa level, const std::string& expected) {
+[[noreturn]] void limit_and_exit(CpuIsa level, int64_t target, const std::string& name) {
   limit_cpu_isa(level);
-  std::exit(cpu_isa_name() == expected && !cpu_isa_is_unlimited() ? 0 : 1);
+  const bool first = is_at(target, name);  // the second look sees whether the first changed anything
+  std::exit(first && is_at(target, name) ? 0 : 1);
 }
 
 TEST(CpuIsaDeathTest, LimitsAreKept) {
 #if HWY_ARCH_X86
-  EXPECT_EXIT(limit_and_report(CpuIsa::Sse4, "sse4"), testing::ExitedWithCode(0), "");
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a fresh process: oneDNN and Highway have chosen nothing yet
+  EXPECT_EXIT(limit_and_exit(CpuIsa::Sse4, HWY_SSE4, "sse4"), testing::ExitedWithCode(0), "");
   if (hwy::SupportedTargets() & HWY_AVX2) {
-    EXPECT_EXIT(limit_and_report(CpuIsa::Avx2, "avx2"), testing::ExitedWithCode(0), "");
+    EXPECT_EXIT(limit_and_exit(CpuIsa::Avx2, HWY_AVX2, "avx2"), testing::ExitedWithCode(0), "");
   }
   if (hwy::SupportedTargets() & HWY_AVX3) {
-    EXPECT_EXIT(limit_and_report(CpuIsa::Avx512, "avx512"), testing::ExitedWithCode(0), "");
+    EXPECT_EXIT(limit_and_exit(CpuIsa::Avx512, HWY_AVX3, "avx512"), testing::ExitedWithCode(0), "");
   }
+#else
+  GTEST_SKIP() << "the levels are those of x86";
+#endif
+}
+
+TEST(CpuIsaDeathTest, ALateLimitIsRefusedAndChangesNothing) {
+#if HWY_ARCH_X86
+  const auto limit_late = [] {
+    const bool amx = kernel::can_take(kernel::Bf16Path::Amx);  // asks oneDNN
+    const std::string before = cpu_isa_name();
+    try {
+      limit_cpu_isa(CpuIsa::Sse4);
+    } catch (const Error& error) {
+      const bool same = cpu_isa_name() == before && kernel::can_take(kernel::Bf16Path::Amx) == amx;
+      std::exit(error.code() == ExitCode::Internal && same ? 0 : 1);
+    }
+    std::exit(2);
+  };
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(limit_late(), testing::ExitedWithCode(0), "");
 #else
   GTEST_SKIP() << "the levels are those of x86";
 #endif
@@ -37,3 +85,4 @@ TEST(CpuIsa, AutoChangesNothing) {
 
 }  // namespace
 }  // namespace mcpp
+#endif  // HWY_ONCE

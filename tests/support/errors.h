@@ -1,0 +1,34 @@
+// The messages of errors.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "base/check.h"
+
+namespace mcpp::test {
+
+/// The message of the Error that `f` throws; "" when it throws none.
+inline std::string error_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// The same for an error that must be a BadInput.
+inline std::string input_error(const std::function<void()>& f) {
+  return error_of([&] {
+    try {
+      f();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::BadInput) << error.what();
+      throw;
+    }
+  });
+}
+
+}  // namespace mcpp::test
