@@ -91,14 +91,15 @@ void Trainer::note(const StepOutcome& outcome, double learning_rate, i64 batch_s
   window_.grad_norm = outcome.grad_norm;
   window_.lm_loss = outcome.loss;
   window_iterations_ += 1;
+  window_samples_ += batch_size;
   if (!outcome.skipped) {
     window_losses_ += 1;
     window_loss_ += outcome.loss;
   }
   window_.elapsed_ms = 1000 * seconds_since(window_start_) / static_cast<double>(window_iterations_);
-  const ModelConfig& model = config_.model;
-  set_rates(window_, static_cast<double>(batch_size * model.seq_length), flops_per_batch(model, batch_size),
-            peak_tflops_, session_.world->size());
+  const double samples = static_cast<double>(window_samples_) / static_cast<double>(window_iterations_);
+  set_rates(window_, samples * static_cast<double>(config_.model.seq_length),
+            samples * flops_per_batch(config_.model, 1), peak_tflops_, session_.world->size());
   if (config_.logging.log_progress) log_.progress(progress_line(window_));
 
   consecutive_skips_ = outcome.skipped ? consecutive_skips_ + 1 : 0;
@@ -123,7 +124,7 @@ void Trainer::log_iteration() {
   metrics_.write(window_);
   window_ = {};
   window_loss_ = 0;
-  window_losses_ = window_iterations_ = 0;
+  window_losses_ = window_samples_ = window_iterations_ = 0;
   window_start_ = Clock::now();
 }
 

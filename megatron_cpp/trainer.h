@@ -49,7 +49,7 @@ class Trainer {
   IterationStats window_;
   double window_loss_ = 0;
   i64 window_losses_ = 0;  // steps in it: those not skipped
-  i64 window_iterations_ = 0;
+  i64 window_iterations_ = 0, window_samples_ = 0;
   std::chrono::steady_clock::time_point window_start_, start_;
 
   i64 consecutive_skips_ = 0;
