@@ -29,6 +29,7 @@ done
   exit 2
 }
 scripts/build.sh release megatron_cpp >/dev/null
+mkdir -p "$(dirname "$output")"
 
 field() { sed -n "s/.*\"$1\": *\([0-9.]*\).*/\1/p" | head -n 1; }
 median() { sort -g | awk '{ v[NR] = $1 } END { print (NR % 2) ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }

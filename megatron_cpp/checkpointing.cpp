@@ -57,10 +57,24 @@ i64 extra_number(const RunState& run, const char* name, const Path& checkpoint) 
   return std::stoll(found->second);
 }
 
-TrainingProgress load_all(const Config& config, TrainingState& state, CheckpointReader& reader) {
+/// A resumed run may become longer or shorter, but what follows from its length must not come as a surprise.
+void warn_of_new_length(const Config& saved, const Config& now, const Log& log) {
+  if (saved.total_samples() == now.total_samples()) return;
+  const OptimizerConfig& optimizer = now.optimizer;
+  const bool decays_to_end = optimizer.lr_decay_style != LrDecayStyle::Constant && optimizer.lr_decay_iters == 0 &&
+                             optimizer.lr_decay_samples == 0;
+  log.warn(str("the training is of ", now.total_samples(), " samples now, it was of ", saved.total_samples(), ": ",
+               decays_to_end ? "the learning rate follows its decay over the new length (optimizer.lr_decay_iters or "
+                               "lr_decay_samples pins the old one); "
+                             : "",
+               "text that is read in several epochs is shuffled anew, so that samples already read may come again"));
+}
+
+TrainingProgress load_all(const Config& config, TrainingState& state, CheckpointReader& reader, const Log& log) {
   const RunState& run = reader.state();
   const std::string place = reader.directory().string();
-  check_same_run(parse_config(run.config, place + "/config"), config, place);
+  const Config saved = parse_config(run.config, place + "/config");
+  check_same_run(saved, config, place);
   const TrainingProgress progress{.iteration = run.iteration,
                                   .consumed_samples = run.consumed_samples,
                                   .trained_samples = extra_number(run, kTrainedSamples, reader.directory()),
@@ -69,6 +83,8 @@ TrainingProgress load_all(const Config& config, TrainingState& state, Checkpoint
   state.optimizer().set_steps(extra_number(run, kOptimizerSteps, reader.directory()));
   for (NamedShard& shard : weight_shards(state.model())) reader.read(shard);
   for (NamedShard& shard : optimizer_shards(state.optimizer())) reader.read(shard);
+  log.info(str("resuming from ", place));
+  warn_of_new_length(saved, config, log);
   return progress;
 }
 
@@ -87,16 +103,21 @@ Path save_training(const Config& config, TrainingState& state, const TrainingPro
 
 std::optional<TrainingProgress> load_training(const Config& config, TrainingState& state, const Log& log) {
   const CheckpointConfig& checkpoint = config.checkpoint;
-  const Path folder = checkpoint.load.empty() ? checkpoint.save : checkpoint.load;
-  if (folder.empty()) return std::nullopt;
-  const bool must_exist = checkpoint.exit_on_missing_checkpoint || checkpoint.finetune;
-  const std::optional<Path> found = must_exist ? find_checkpoint(folder, log) : newest_good(folder, log);
+  const Path load = checkpoint.load;
+  const bool names_one = !load.empty() && std::filesystem::exists(load / kManifestName);
+  // What the run itself saved comes first, so that it can be interrupted wherever it once started from; only who names
+  // one checkpoint to resume from means that one.
+  std::optional<Path> found;
+  if (!checkpoint.save.empty() && (checkpoint.finetune || !names_one)) found = newest_good(checkpoint.save, log);
+  const bool is_own = found.has_value();
+  if (!found && !load.empty()) {
+    const bool must_exist = names_one || checkpoint.exit_on_missing_checkpoint || checkpoint.finetune;
+    found = must_exist ? find_checkpoint(load, log) : newest_good(load, log);
+    if (!found) log.info(str(load.string(), ": no checkpoint there yet; training starts anew"));
+  }
   if (!found) return std::nullopt;
   CheckpointReader reader(*found, Trust::Verified);
-  if (!checkpoint.finetune) {
-    log.info(str("resuming from ", found->string()));
-    return load_all(config, state, reader);
-  }
+  if (is_own || !checkpoint.finetune) return load_all(config, state, reader, log);
   log.info(str("starting from the weights of ", found->string()));
   load_weights(reader, state.model());
   state.optimizer().copy_model_to_master();

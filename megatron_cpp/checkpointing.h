@@ -23,9 +23,10 @@ struct TrainingProgress {
 Path save_training(const Config& config, TrainingState& state, const TrainingProgress& progress, Session& session,
                    const Log& log);
 
-/// Continues from the newest good checkpoint of checkpoint.load (or save); nothing when there is none, unless that is
-/// an error by checkpoint.exit_on_missing_checkpoint. With checkpoint.finetune only weights are taken. BadInput when
-/// the checkpoint is of another run.
+/// Continues from the newest good checkpoint of checkpoint.save or, while that has none, of checkpoint.load, of which
+/// checkpoint.finetune takes only the weights. When load is one checkpoint and not to finetune, that is taken always.
+/// Nothing when there is none, unless that is an error by checkpoint.exit_on_missing_checkpoint. BadInput when the
+/// checkpoint is of another run.
 std::optional<TrainingProgress> load_training(const Config& config, TrainingState& state, const Log& log);
 
 /// A checkpoint named by its own directory, or the newest good one of a folder; its checksums were compared. BadInput
