@@ -33,6 +33,7 @@ void limit_spinning(char** argv) {
 int main(int argc, char** argv) {
   limit_spinning(argv);
   std::signal(SIGPIPE, SIG_IGN);  // a pager that was closed must not end a training
+  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error of write, reported like a full disk
   try {
     const std::vector<std::string> args(argv + 1, argv + argc);
     mcpp::Log log;

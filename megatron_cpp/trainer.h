@@ -35,9 +35,11 @@ class Trainer {
   const Log& log_;
   std::vector<BatchSizeStep> batch_sizes_;
   i64 train_iters_;
-  std::unique_ptr<FolderLock> lock_;  // of checkpoint.save, when there is one
+  std::unique_ptr<FolderLock>
+      lock_;  // of checkpoint.save; first, because it finds at once what would end the run at its first save
   TrainingState state_;
   TrainingProgress progress_;
+  std::string tokenizer_checksum_;
   Datasets datasets_;
   LrSchedule schedule_;
   std::unique_ptr<BatchStream> batches_;
