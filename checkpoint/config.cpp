@@ -1,5 +1,7 @@
 #include "checkpoint/config.h"
 
+#include "base/file.h"
+
 namespace mcpp {
 
 std::vector<std::string> CheckpointConfig::conflicts() const {
@@ -8,6 +10,10 @@ std::vector<std::string> CheckpointConfig::conflicts() const {
     found.push_back("checkpoint.save_interval: needs checkpoint.save, the folder to save in");
   if (finetune && load.empty())
     found.push_back("checkpoint.finetune: needs checkpoint.load, the checkpoint to start from");
+  const auto as_folder = [](const std::string& path) { return (Path(path) / "").lexically_normal(); };
+  if (finetune && !load.empty() && as_folder(load) == as_folder(save)) {
+    found.push_back("checkpoint.finetune: save in another folder than load, so that the two runs do not mix");
+  }
   if (exit_on_missing_checkpoint && load.empty()) {
     found.push_back("checkpoint.exit_on_missing_checkpoint: needs checkpoint.load");
   }

@@ -21,7 +21,8 @@ struct CheckpointConfig {
   static void fields(Self& self, Visitor& visit) {
     visit("save", self.save, "folder to save checkpoints in; empty = save none");
     visit("load", self.load,
-          "folder to resume from; when it has no checkpoint yet, training starts anew. Empty = the same as save");
+          "folder to start from while save has no checkpoint; when it has none either, training starts anew. Or one "
+          "checkpoint to resume from, whatever save has");
     visit("save_interval", self.save_interval, "iterations between two saves; 0 = only at the end", at_least(0));
     visit("keep_last", self.keep_last, "newest checkpoints kept; 0 = all", at_least(0));
     visit("save_retain_interval", self.save_retain_interval,

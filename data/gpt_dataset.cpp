@@ -7,8 +7,11 @@ namespace {
 
 EpochPlan checked_plan(const IndexedDataset& source, const GptDatasetSpec& spec) {
   const std::string name = source.prefix().string();
-  check_input(spec.range.size() > 0, name, ": the ", spec.split_name, " split has no documents (the dataset has ",
-              source.num_sequences(), "); give it a larger share in data.split, or more text");
+  check_input(
+      spec.range.size() > 0, name, ": the ", spec.split_name, " split has no documents (the dataset has ",
+      source.num_sequences(),
+      "); give it a larger share in data.split, or more documents (preprocess makes one of a text file, many with "
+      "--text_document=paragraph or line), or 0 to do without");
   const i64 tokens = count_tokens(source, spec.range);
   check_input(tokens > spec.seq_length, name, ": the ", spec.split_name, " split has only ", tokens,
               " tokens, one sample needs ", spec.seq_length + 1,

@@ -1,7 +1,9 @@
 #include "megatron_cpp/checkpointing.h"
 
+#include <algorithm>
 #include <filesystem>
 
+#include "checkpoint/exchange.h"
 #include "checkpoint/folder.h"
 #include "megatron_cpp/config_compare.h"
 #include "megatron_cpp/version.h"
@@ -40,14 +42,20 @@ RunState run_state(const Config& config, const TrainingState& state, const Train
   return run;
 }
 
-/// Leaves the tokenizer beside the checkpoints, so that they can be used by themselves; returns its checksum.
-std::string keep_tokenizer(const Config& config) {
-  if (config.data.tokenizer_model.empty()) return "";
-  const std::string model = read_text_file(config.data.tokenizer_model);
-  const std::string checksum = checksum_hex(std::as_bytes(std::span(model)));
-  const Path kept = saved_tokenizer(config.checkpoint.save);
-  if (!std::filesystem::exists(kept) || read_text_file(kept) != model) write_file_atomic(kept, model);
-  return checksum;
+std::string checksum_of(const std::string& text) {
+  return checksum_hex(std::as_bytes(std::span(text)));
+}
+
+/// The file's name alone is no proof that a resumed run spells its text as before.
+void check_same_tokenizer(const Config& config, const RunState& run, const std::string& checkpoint) {
+  const std::string& path = config.data.tokenizer_model;
+  const bool accepted = std::ranges::count(config.checkpoint.accept_change, "data.tokenizer_model") > 0;
+  if (path.empty() || run.tokenizer_checksum.empty() || accepted) return;
+  const std::string checksum = checksum_of(read_text_file(path));
+  check_input(checksum == run.tokenizer_checksum, checkpoint, ": was trained with another tokenizer than ", path,
+              " (checksum ", run.tokenizer_checksum, ", now ", checksum,
+              "); name the one it was trained with, or accept the change with "
+              "--checkpoint.accept_change=data.tokenizer_model");
 }
 
 i64 extra_number(const RunState& run, const char* name, const Path& checkpoint) {
@@ -57,10 +65,20 @@ i64 extra_number(const RunState& run, const char* name, const Path& checkpoint) 
   return std::stoll(found->second);
 }
 
-TrainingProgress load_all(const Config& config, TrainingState& state, CheckpointReader& reader) {
+/// A resumed run may become longer or shorter, but what follows from its length must not come as a surprise.
+void warn_of_new_length(const Config& saved, const Config& now, const Log& log) {
+  if (saved.total_samples() == now.total_samples()) return;
+  if (const std::string warning = decay_warning(saved, now); !warning.empty()) log.warn(warning);
+  log.warn(str("the training is of ", now.total_samples(), " samples now, it was of ", saved.total_samples(),
+               ": text that is read in several epochs is shuffled anew, so that samples already read may come again"));
+}
+
+TrainingProgress load_all(const Config& config, TrainingState& state, CheckpointReader& reader, const Log& log) {
   const RunState& run = reader.state();
   const std::string place = reader.directory().string();
-  check_same_run(parse_config(run.config, place + "/config"), config, place);
+  const Config saved = parse_config(run.config, place + "/config");
+  check_same_run(saved, config, place);
+  check_same_tokenizer(config, run, place);
   const TrainingProgress progress{.iteration = run.iteration,
                                   .consumed_samples = run.consumed_samples,
                                   .trained_samples = extra_number(run, kTrainedSamples, reader.directory()),
@@ -69,34 +87,65 @@ TrainingProgress load_all(const Config& config, TrainingState& state, Checkpoint
   state.optimizer().set_steps(extra_number(run, kOptimizerSteps, reader.directory()));
   for (NamedShard& shard : weight_shards(state.model())) reader.read(shard);
   for (NamedShard& shard : optimizer_shards(state.optimizer())) reader.read(shard);
+  log.info(str("resuming from ", place));
+  warn_of_new_length(saved, config, log);
   return progress;
 }
 
 }  // namespace
 
-Path save_training(const Config& config, TrainingState& state, const TrainingProgress& progress, Session& session,
-                   const Log& log) {
+std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& session, const Log& log) {
+  std::unique_ptr<FolderLock> lock;
+  if (config.checkpoint.save.empty()) return lock;
+  run_together(*session.world, [&] {
+    if (session.world->rank() == 0) lock = std::make_unique<FolderLock>(config.checkpoint.save, log);
+    return std::string();
+  });
+  return lock;
+}
+
+std::string keep_tokenizer(const Config& config, Session& session) {
+  if (config.data.tokenizer_model.empty() || config.checkpoint.save.empty()) return "";
+  std::string checksum;
+  run_together(*session.world, [&] {
+    if (session.world->rank() != 0) return std::string();
+    const std::string model = read_text_file(config.data.tokenizer_model);
+    const Path kept = saved_tokenizer(config.checkpoint.save);
+    if (!std::filesystem::exists(kept) || read_text_file(kept) != model) write_file_atomic(kept, model);
+    checksum = checksum_of(model);
+    return std::string();
+  });
+  return checksum;
+}
+
+Path save_training(const Config& config, TrainingState& state, const TrainingProgress& progress,
+                   const std::string& tokenizer_checksum, Session& session, const Log& log) {
   std::vector<NamedShard> shards = weight_shards(state.model());
   for (NamedShard& shard : optimizer_shards(state.optimizer())) shards.push_back(std::move(shard));
   const CheckpointConfig& checkpoint = config.checkpoint;
   RunState run = run_state(config, state, progress);
-  if (session.world->rank() == 0) run.tokenizer_checksum = keep_tokenizer(config);
+  run.tokenizer_checksum = tokenizer_checksum;
   return save_checkpoint(checkpoint.save, run, shards, *session.world, log,
                          {.keep_last = checkpoint.keep_last, .save_retain_interval = checkpoint.save_retain_interval});
 }
 
 std::optional<TrainingProgress> load_training(const Config& config, TrainingState& state, const Log& log) {
   const CheckpointConfig& checkpoint = config.checkpoint;
-  const Path folder = checkpoint.load.empty() ? checkpoint.save : checkpoint.load;
-  if (folder.empty()) return std::nullopt;
-  const bool must_exist = checkpoint.exit_on_missing_checkpoint || checkpoint.finetune;
-  const std::optional<Path> found = must_exist ? find_checkpoint(folder, log) : newest_good(folder, log);
+  const Path load = checkpoint.load;
+  const bool names_one = !load.empty() && std::filesystem::exists(load / kManifestName);
+  // What the run itself saved comes first, so that it can be interrupted wherever it once started from; only who names
+  // one checkpoint to resume from means that one.
+  std::optional<Path> found;
+  if (!checkpoint.save.empty() && (checkpoint.finetune || !names_one)) found = newest_good(checkpoint.save, log);
+  const bool is_own = found.has_value();
+  if (!found && !load.empty()) {
+    const bool must_exist = names_one || checkpoint.exit_on_missing_checkpoint || checkpoint.finetune;
+    found = must_exist ? find_checkpoint(load, log) : newest_good(load, log);
+    if (!found) log.info(str(load.string(), ": no checkpoint there yet; training starts anew"));
+  }
   if (!found) return std::nullopt;
   CheckpointReader reader(*found, Trust::Verified);
-  if (!checkpoint.finetune) {
-    log.info(str("resuming from ", found->string()));
-    return load_all(config, state, reader);
-  }
+  if (is_own || !checkpoint.finetune) return load_all(config, state, reader, log);
   log.info(str("starting from the weights of ", found->string()));
   load_weights(reader, state.model());
   state.optimizer().copy_model_to_master();

@@ -46,10 +46,15 @@ Datasets dataset_provider(const Config& config, const Log& log) {
   const TrainingConfig& training = config.training;
   const i64 train = config.total_samples();
   const i64 largest = config.batch_sizes().back().batch_size;
-  const i64 evaluations = training.eval_interval > 0 ? config.total_iterations() / training.eval_interval + 1 : 1;
-  const i64 once = training.eval_iters * largest;
-  return build_train_valid_test_datasets(config.data, config.model.seq_length, training.seed,
-                                         {train, evaluations * once, once}, log);
+  const i64 held_out = training.eval_iters * largest;  // the same samples at every evaluation
+  Datasets datasets = build_train_valid_test_datasets(config.data, config.model.seq_length, training.seed,
+                                                      {train, held_out, held_out}, log);
+  if (training.eval_iters > 0 && !datasets.valid) {
+    log.info(
+        "data: no text is held out for validation (data.split, data.valid_data_path): nothing is evaluated while "
+        "training");
+  }
+  return datasets;
 }
 
 BatchStream::BatchStream(const Dataset& dataset, const Config& config, std::vector<BatchSizeStep> batch_sizes,

@@ -14,7 +14,8 @@ constexpr std::array kSignals{SIGTERM, SIGINT, SIGUSR1};
 volatile std::sig_atomic_t received_signal = 0;
 
 void on_signal(int signal) {
-  if (received_signal != 0 && signal != SIGUSR1) ::_exit(128 + signal);
+  // Launchers and schedulers send SIGTERM and SIGUSR1 more than once; only an impatient Ctrl-C means it.
+  if (received_signal == SIGINT && signal == SIGINT) ::_exit(128 + signal);
   received_signal = signal;
 }
 

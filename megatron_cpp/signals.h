@@ -1,10 +1,10 @@
-// Asking the training loop to stop: SIGTERM, SIGINT and SIGUSR1 finish the step, save and exit. A second SIGINT or
-// SIGTERM ends the process at once.
+// Asking the training loop to stop: SIGTERM, SIGINT and SIGUSR1 finish the step, save and exit. A second SIGINT ends
+// the process at once.
 #pragma once
 
 namespace mcpp {
 
-/// From construction to destruction signals are counted instead of ending the process. One at a time.
+/// From construction to destruction signals are noted instead of ending the process. One at a time.
 class SignalWatch {
  public:
   SignalWatch();

@@ -16,9 +16,10 @@ double seconds_since(Clock::time_point start) {
 }
 
 TrainingLength training_length(const Config& config) {
+  // A growing batch comes with train_samples, where no length is counted in iterations: then any of its sizes will do.
   return {.train_iters = config.training.train_iters,
           .train_samples = config.training.train_samples,
-          .global_batch_size = config.training.global_batch_size};
+          .global_batch_size = config.batch_sizes().front().batch_size};
 }
 
 }  // namespace
@@ -29,8 +30,10 @@ Trainer::Trainer(const Config& config, Session& session, const Log& log)
       log_(log),
       batch_sizes_(config.batch_sizes()),
       train_iters_(config.total_iterations()),
+      lock_(lock_save_folder(config, session, log)),
       state_(model_provider(config, session), config.optimizer, *session.dp),
       progress_(load_training(config, state_, log).value_or(TrainingProgress{})),
+      tokenizer_checksum_(keep_tokenizer(config, session)),
       datasets_(dataset_provider(config, log)),
       schedule_(config.optimizer, training_length(config)),
       metrics_(config.metrics_path(), progress_.iteration, log),
@@ -84,11 +87,15 @@ void Trainer::note(const StepOutcome& outcome, double learning_rate, i64 batch_s
   window_.grad_norm = outcome.grad_norm;
   window_.lm_loss = outcome.loss;
   window_iterations_ += 1;
-  window_loss_ += outcome.loss;
+  window_samples_ += batch_size;
+  if (!outcome.skipped) {
+    window_losses_ += 1;
+    window_loss_ += outcome.loss;
+  }
   window_.elapsed_ms = 1000 * seconds_since(window_start_) / static_cast<double>(window_iterations_);
-  const ModelConfig& model = config_.model;
-  set_rates(window_, static_cast<double>(batch_size * model.seq_length), flops_per_batch(model, batch_size),
-            peak_tflops_, session_.world->size());
+  const double samples = static_cast<double>(window_samples_) / static_cast<double>(window_iterations_);
+  set_rates(window_, samples * static_cast<double>(config_.model.seq_length),
+            samples * flops_per_batch(config_.model, 1), peak_tflops_, session_.world->size());
   if (config_.logging.log_progress) log_.progress(progress_line(window_));
 
   consecutive_skips_ = outcome.skipped ? consecutive_skips_ + 1 : 0;
@@ -108,12 +115,12 @@ void Trainer::note(const StepOutcome& outcome, double learning_rate, i64 batch_s
 }
 
 void Trainer::log_iteration() {
-  window_.lm_loss = window_loss_ / static_cast<double>(window_iterations_);
+  window_.lm_loss = window_loss_ / static_cast<double>(window_losses_);  // nan when all were skipped
   log_.info(iteration_line(window_, std::chrono::system_clock::now()));
   metrics_.write(window_);
   window_ = {};
   window_loss_ = 0;
-  window_iterations_ = 0;
+  window_losses_ = window_samples_ = window_iterations_ = 0;
   window_start_ = Clock::now();
 }
 
@@ -142,7 +149,7 @@ void Trainer::evaluate(const char* split, Dataset* dataset) {
 void Trainer::save() {
   if (config_.checkpoint.save.empty() || saved_iteration_ == progress_.iteration) return;
   const auto start = Clock::now();
-  const Path path = save_training(config_, state_, progress_, session_, log_);
+  const Path path = save_training(config_, state_, progress_, tokenizer_checksum_, session_, log_);
   saved_iteration_ = progress_.iteration;
   log_.info(str("saved ", path.string(), " in ", human_seconds(seconds_since(start))));
   window_start_ += Clock::now() - start;
@@ -154,12 +161,14 @@ double Trainer::minutes_running() const {
 
 bool Trainer::should_exit() {
   const TrainingConfig& training = config_.training;
+  const char* then = config_.checkpoint.save.empty() ? "stopping; nothing is saved, because checkpoint.save is empty"
+                                                     : "saving and stopping";
   if (signals_.received() != 0) {
-    log_.info(str("signal ", signals_.received(), " received: saving and stopping"));
+    log_.info(str("signal ", signals_.received(), " received: ", then));
     return true;
   }
   if (training.exit_duration_in_mins > 0 && minutes_running() >= training.exit_duration_in_mins) {
-    log_.info(str("training.exit_duration_in_mins is over: saving and stopping"));
+    log_.info(str("training.exit_duration_in_mins is over: ", then));
     return true;
   }
   return training.exit_interval > 0 && progress_.iteration % training.exit_interval == 0;

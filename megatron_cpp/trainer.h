@@ -3,6 +3,7 @@
 #include <chrono>
 #include <memory>
 
+#include "checkpoint/lock.h"
 #include "megatron_cpp/checkpointing.h"
 #include "megatron_cpp/dataset_provider.h"
 #include "megatron_cpp/metrics.h"
@@ -34,8 +35,11 @@ class Trainer {
   const Log& log_;
   std::vector<BatchSizeStep> batch_sizes_;
   i64 train_iters_;
+  std::unique_ptr<FolderLock>
+      lock_;  // of checkpoint.save; first, because it finds at once what would end the run at its first save
   TrainingState state_;
   TrainingProgress progress_;
+  std::string tokenizer_checksum_;
   Datasets datasets_;
   LrSchedule schedule_;
   std::unique_ptr<BatchStream> batches_;
@@ -46,7 +50,8 @@ class Trainer {
   // Since the last line of the log.
   IterationStats window_;
   double window_loss_ = 0;
-  i64 window_iterations_ = 0;
+  i64 window_losses_ = 0;  // steps in it: those not skipped
+  i64 window_iterations_ = 0, window_samples_ = 0;
   std::chrono::steady_clock::time_point window_start_, start_;
 
   i64 consecutive_skips_ = 0;

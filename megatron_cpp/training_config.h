@@ -49,7 +49,7 @@ struct TrainingConfig {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("seed", self.seed, "of initial weights, dropout and the order of samples", at_least(0));
+    visit("seed", self.seed, "of initial weights, dropout and the order of samples", between(0, 4294967295));
     visit("micro_batch_size", self.micro_batch_size, "samples in one forward and backward pass", between(1, 1e6));
     visit("global_batch_size", self.global_batch_size,
           "samples in one step of the optimizer; 0 = micro_batch_size, or as step_batch_size_schedule says",

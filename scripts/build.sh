@@ -4,11 +4,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=${1:-release}
 shift || true
-cmake --preset "$preset" >"/tmp/megatron_cpp_configure_$$.log" 2>&1 || {
-  cat "/tmp/megatron_cpp_configure_$$.log" >&2
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+cmake --preset "$preset" >"$log" 2>&1 || {
+  cat "$log" >&2
   exit 1
 }
-rm -f "/tmp/megatron_cpp_configure_$$.log"
 targets=()
 for target in "$@"; do targets+=(--target "$target"); done
 cmake --build --preset "$preset" "${targets[@]}"

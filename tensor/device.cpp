@@ -1,5 +1,7 @@
 #include "tensor/device.h"
 
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -12,6 +14,7 @@ namespace mcpp {
 namespace {
 
 constexpr i64 kAlignment = 64;
+constexpr i64 kHugePage = 2 << 20;
 
 /// Sizes are rounded so that buffers of nearly equal size share a pool entry: to 64 bytes, and to 1/16 of the size
 /// above.
@@ -111,7 +114,14 @@ void Device::free_pool() noexcept {
 }
 
 void* CpuDevice::system_allocate(i64 bytes) {
-  return std::aligned_alloc(kAlignment, static_cast<std::size_t>(bytes));
+  const bool is_large = bytes >= kHugePage;
+  void* data = nullptr;
+  if (::posix_memalign(&data, static_cast<std::size_t>(is_large ? kHugePage : kAlignment),
+                       static_cast<std::size_t>(bytes)) != 0)
+    return nullptr;
+  // Fewer page faults and TLB misses; where the system does not offer huge pages this is only a hint.
+  if (is_large) ::madvise(data, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
+  return data;
 }
 
 void CpuDevice::system_free(void* data) noexcept {
