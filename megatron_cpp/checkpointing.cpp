@@ -1,7 +1,9 @@
 #include "megatron_cpp/checkpointing.h"
 
+#include <algorithm>
 #include <filesystem>
 
+#include "checkpoint/exchange.h"
 #include "checkpoint/folder.h"
 #include "megatron_cpp/config_compare.h"
 #include "megatron_cpp/version.h"
@@ -40,14 +42,20 @@ RunState run_state(const Config& config, const TrainingState& state, const Train
   return run;
 }
 
-/// Leaves the tokenizer beside the checkpoints, so that they can be used by themselves; returns its checksum.
-std::string keep_tokenizer(const Config& config) {
-  if (config.data.tokenizer_model.empty()) return "";
-  const std::string model = read_text_file(config.data.tokenizer_model);
-  const std::string checksum = checksum_hex(std::as_bytes(std::span(model)));
-  const Path kept = saved_tokenizer(config.checkpoint.save);
-  if (!std::filesystem::exists(kept) || read_text_file(kept) != model) write_file_atomic(kept, model);
-  return checksum;
+std::string checksum_of(const std::string& text) {
+  return checksum_hex(std::as_bytes(std::span(text)));
+}
+
+/// The file's name alone is no proof that a resumed run spells its text as before.
+void check_same_tokenizer(const Config& config, const RunState& run, const std::string& checkpoint) {
+  const std::string& path = config.data.tokenizer_model;
+  const bool accepted = std::ranges::count(config.checkpoint.accept_change, "data.tokenizer_model") > 0;
+  if (path.empty() || run.tokenizer_checksum.empty() || accepted) return;
+  const std::string checksum = checksum_of(read_text_file(path));
+  check_input(checksum == run.tokenizer_checksum, checkpoint, ": was trained with another tokenizer than ", path,
+              " (checksum ", run.tokenizer_checksum, ", now ", checksum,
+              "); name the one it was trained with, or accept the change with "
+              "--checkpoint.accept_change=data.tokenizer_model");
 }
 
 i64 extra_number(const RunState& run, const char* name, const Path& checkpoint) {
@@ -57,10 +65,14 @@ i64 extra_number(const RunState& run, const char* name, const Path& checkpoint) 
   return std::stoll(found->second);
 }
 
-TrainingProgress load_all(const Config& config, TrainingState& state, CheckpointReader& reader) {
+TrainingProgress load_all(const Config& config, TrainingState& state, CheckpointReader& reader, const Log& log) {
   const RunState& run = reader.state();
   const std::string place = reader.directory().string();
-  check_same_run(parse_config(run.config, place + "/config"), config, place);
+  const Config saved = parse_config(run.config, place + "/config");
+  check_same_run(saved, config, place);
+  check_same_tokenizer(config, run, place);
+  const std::string warning = decay_warning(saved, config);
+  if (!warning.empty()) log.warn(warning);
   const TrainingProgress progress{.iteration = run.iteration,
                                   .consumed_samples = run.consumed_samples,
                                   .trained_samples = extra_number(run, kTrainedSamples, reader.directory()),
@@ -74,13 +86,37 @@ TrainingProgress load_all(const Config& config, TrainingState& state, Checkpoint
 
 }  // namespace
 
-Path save_training(const Config& config, TrainingState& state, const TrainingProgress& progress, Session& session,
-                   const Log& log) {
+std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& session, const Log& log) {
+  std::unique_ptr<FolderLock> lock;
+  if (config.checkpoint.save.empty()) return lock;
+  run_together(*session.world, [&] {
+    if (session.world->rank() == 0) lock = std::make_unique<FolderLock>(config.checkpoint.save, log);
+    return std::string();
+  });
+  return lock;
+}
+
+std::string keep_tokenizer(const Config& config, Session& session) {
+  if (config.data.tokenizer_model.empty() || config.checkpoint.save.empty()) return "";
+  std::string checksum;
+  run_together(*session.world, [&] {
+    if (session.world->rank() != 0) return std::string();
+    const std::string model = read_text_file(config.data.tokenizer_model);
+    const Path kept = saved_tokenizer(config.checkpoint.save);
+    if (!std::filesystem::exists(kept) || read_text_file(kept) != model) write_file_atomic(kept, model);
+    checksum = checksum_of(model);
+    return std::string();
+  });
+  return checksum;
+}
+
+Path save_training(const Config& config, TrainingState& state, const TrainingProgress& progress,
+                   const std::string& tokenizer_checksum, Session& session, const Log& log) {
   std::vector<NamedShard> shards = weight_shards(state.model());
   for (NamedShard& shard : optimizer_shards(state.optimizer())) shards.push_back(std::move(shard));
   const CheckpointConfig& checkpoint = config.checkpoint;
   RunState run = run_state(config, state, progress);
-  if (session.world->rank() == 0) run.tokenizer_checksum = keep_tokenizer(config);
+  run.tokenizer_checksum = tokenizer_checksum;
   return save_checkpoint(checkpoint.save, run, shards, *session.world, log,
                          {.keep_last = checkpoint.keep_last, .save_retain_interval = checkpoint.save_retain_interval});
 }
@@ -95,7 +131,7 @@ std::optional<TrainingProgress> load_training(const Config& config, TrainingStat
   CheckpointReader reader(*found, Trust::Verified);
   if (!checkpoint.finetune) {
     log.info(str("resuming from ", found->string()));
-    return load_all(config, state, reader);
+    return load_all(config, state, reader, log);
   }
   log.info(str("starting from the weights of ", found->string()));
   load_weights(reader, state.model());

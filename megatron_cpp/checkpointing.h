@@ -1,7 +1,10 @@
 // Between a run and its checkpoints: which tensors and numbers are saved, and how a run starts from them.
 #pragma once
+#include <memory>
 #include <optional>
+#include <string>
 
+#include "checkpoint/lock.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/writer.h"
 #include "megatron_cpp/config.h"
@@ -19,9 +22,18 @@ struct TrainingProgress {
   i64 skipped_iterations = 0;
 };
 
-/// Saves weights, optimizer state and progress in config.checkpoint.save.
-Path save_training(const Config& config, TrainingState& state, const TrainingProgress& progress, Session& session,
-                   const Log& log);
+/// Taken before the first step, so that a folder that cannot be written, or that another job uses, is found then. Held
+/// by rank 0 while the run lasts; nothing on other ranks, or when checkpoint.save is empty.
+std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& session, const Log& log);
+
+/// Leaves the tokenizer beside the checkpoints, so that they can be used by themselves, and returns its checksum ("" on
+/// other ranks than 0 and without a tokenizer). Done once, at the start: saving does not depend on the original file.
+std::string keep_tokenizer(const Config& config, Session& session);
+
+/// Saves weights, optimizer state and progress in config.checkpoint.save. A disk that is full ends the run with
+/// BadInput: earlier checkpoints stay as they are, and once there is room the same command resumes from them.
+Path save_training(const Config& config, TrainingState& state, const TrainingProgress& progress,
+                   const std::string& tokenizer_checksum, Session& session, const Log& log);
 
 /// Continues from the newest good checkpoint of checkpoint.load (or save); nothing when there is none, unless that is
 /// an error by checkpoint.exit_on_missing_checkpoint. With checkpoint.finetune only weights are taken. BadInput when

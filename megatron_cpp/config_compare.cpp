@@ -66,4 +66,19 @@ void check_same_run(const Config& saved, const Config& now, const std::string& c
               ", or start anew from the weights with --checkpoint.finetune");
 }
 
+std::string decay_warning(const Config& saved, const Config& now) {
+  const bool by_samples = now.training.train_samples > 0;
+  const OptimizerConfig& o = now.optimizer;
+  const bool follows_length = o.lr_decay_iters == 0 && o.lr_decay_samples == 0 &&
+                              (o.lr_decay_style != LrDecayStyle::Constant || o.lr_warmup_fraction > 0);
+  if (!follows_length || saved.total_samples() == now.total_samples()) return "";
+  const std::string key = by_samples ? "optimizer.lr_decay_samples" : "optimizer.lr_decay_iters";
+  const i64 before = by_samples ? saved.total_samples() : saved.total_iterations();
+  const i64 after = by_samples ? now.total_samples() : now.total_iterations();
+  return str("the learning rate decays over the whole training, which was ", before, " and is now ", after,
+             by_samples ? " samples" : " iterations",
+             ": from here on it follows the new length. To keep the old course: --", key, "=", before,
+             " --checkpoint.accept_change=", key);
+}
+
 }  // namespace mcpp

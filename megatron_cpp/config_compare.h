@@ -23,6 +23,10 @@ std::vector<Difference> differences(const Config& before, const Config& now);
 /// place that `saved` was read from, for the message.
 void check_same_run(const Config& saved, const Config& now, const std::string& checkpoint);
 
+/// A training may be made longer or shorter. Where the learning rate decays over the whole training, that changes the
+/// rest of its course: the warning that says so, or nothing.
+std::string decay_warning(const Config& saved, const Config& now);
+
 /// The keys that define a run, as "section.key", in the order of the sections: those that checkpoint.accept_change may
 /// name, which is checked when a configuration is read.
 std::vector<std::string> run_defining_keys();

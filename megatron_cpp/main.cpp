@@ -18,6 +18,7 @@ int report(mcpp::ExitCode code, const char* what) {
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a pager that was closed must not end a training
+  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error of write, reported like a full disk
   try {
     const std::vector<std::string> args(argv + 1, argv + argc);
     mcpp::Log log;

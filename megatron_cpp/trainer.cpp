@@ -18,7 +18,7 @@ double seconds_since(Clock::time_point start) {
 TrainingLength training_length(const Config& config) {
   return {.train_iters = config.training.train_iters,
           .train_samples = config.training.train_samples,
-          .global_batch_size = config.training.global_batch_size};
+          .global_batch_size = config.batch_sizes().front().batch_size};
 }
 
 }  // namespace
@@ -29,8 +29,10 @@ Trainer::Trainer(const Config& config, Session& session, const Log& log)
       log_(log),
       batch_sizes_(config.batch_sizes()),
       train_iters_(config.total_iterations()),
+      lock_(lock_save_folder(config, session, log)),
       state_(model_provider(config, session), config.optimizer, *session.dp),
       progress_(load_training(config, state_, log).value_or(TrainingProgress{})),
+      tokenizer_checksum_(keep_tokenizer(config, session)),
       datasets_(dataset_provider(config, log)),
       schedule_(config.optimizer, training_length(config)),
       metrics_(config.metrics_path(), progress_.iteration, log),
@@ -142,7 +144,7 @@ void Trainer::evaluate(const char* split, Dataset* dataset) {
 void Trainer::save() {
   if (config_.checkpoint.save.empty() || saved_iteration_ == progress_.iteration) return;
   const auto start = Clock::now();
-  const Path path = save_training(config_, state_, progress_, session_, log_);
+  const Path path = save_training(config_, state_, progress_, tokenizer_checksum_, session_, log_);
   saved_iteration_ = progress_.iteration;
   log_.info(str("saved ", path.string(), " in ", human_seconds(seconds_since(start))));
   window_start_ += Clock::now() - start;

@@ -34,8 +34,10 @@ class Trainer {
   const Log& log_;
   std::vector<BatchSizeStep> batch_sizes_;
   i64 train_iters_;
+  std::unique_ptr<FolderLock> lock_;  // first, because it finds in no time what would end the run at its first save
   TrainingState state_;
   TrainingProgress progress_;
+  std::string tokenizer_checksum_;
   Datasets datasets_;
   LrSchedule schedule_;
   std::unique_ptr<BatchStream> batches_;

@@ -53,7 +53,7 @@ TEST(Commands, VersionNamesLibraries) {
 TEST(Commands, UnknownCommandsGetASuggestion) {
   EXPECT_EQ(run({"cnfig"}).code, ExitCode::BadInput);
   EXPECT_EQ(run({"cnfig"}).out, "unknown command \"cnfig\"; did you mean config?");
-  EXPECT_THAT(run({"zzzzzz"}).out, HasSubstr("unknown command \"zzzzzz\"; there are: config"));
+  EXPECT_THAT(run({"zzzzzz"}).out, HasSubstr("unknown command \"zzzzzz\"; there are: tokenizer"));
 }
 
 TEST(ConfigCommand, PrintsTheResolvedConfiguration) {

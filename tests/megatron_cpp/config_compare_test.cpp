@@ -70,5 +70,17 @@ TEST(ConfigCompare, TheTableNamesOnlyKeysThatExist) {
   }
 }
 
+TEST(ConfigCompare, WarnsWhenTheDecayFollowsAnotherLength) {
+  const Config saved = parse({});
+  EXPECT_EQ(decay_warning(saved, saved), "");
+  const std::string warning = decay_warning(saved, parse({"--training.train_iters=30"}));
+  EXPECT_NE(warning.find("was 10 and is now 30 iterations"), std::string::npos) << warning;
+  EXPECT_NE(warning.find("--optimizer.lr_decay_iters=10 --checkpoint.accept_change=optimizer.lr_decay_iters"),
+            std::string::npos)
+      << warning;
+  EXPECT_EQ(decay_warning(saved, parse({"--training.train_iters=30", "--optimizer.lr_decay_iters=10"})), "");
+  EXPECT_EQ(decay_warning(saved, parse({"--training.train_iters=30", "--optimizer.lr_decay_style=constant"})), "");
+}
+
 }  // namespace
 }  // namespace mcpp

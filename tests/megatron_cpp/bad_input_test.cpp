@@ -1,0 +1,159 @@
+// What users and files can get wrong: each ends with exit code 2 and a message that names the place and what to do, and
+// leaves nothing half-written.
+#include <functional>
+
+#include "tests/megatron_cpp/end_to_end.h"
+
+namespace mcpp {
+namespace {
+
+class BadInput : public EndToEnd {
+ protected:
+  /// Runs a command that must fail so, with all of `parts` in its message.
+  void expect_refused(const Words& args, const Words& parts, i64 file_limit = 0) const {
+    const Outcome outcome = run(args, file_limit);
+    EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
+    for (const std::string& part : parts) EXPECT_CONTAINS(outcome.err, part);
+    EXPECT_EQ(leftovers(folder_), Words{}) << outcome.err;
+  }
+  /// A copy of the dataset that may be spoilt, under the name "copy"; with its .json only where asked for.
+  void copy_dataset(bool with_info = true) const {
+    for (const char* ending : {".bin", ".idx", ".json"}) {
+      if (with_info || std::string(ending) != ".json") {
+        std::filesystem::copy_file(dataset() + ending, at("copy") + ending);
+      }
+    }
+  }
+  Words pretrain_on_copy(const Words& more = {}) const {
+    Words args = pretrain("run", {"--data.data_path=" + at("copy")});
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  }
+  Path write(const std::string& name, const std::string& content) const {
+    write_file_atomic(folder_ / name, content);
+    return folder_ / name;
+  }
+  Words preprocess(const Path& input, const Words& more = {}) const {
+    Words args{"preprocess", "--input=" + input.string(), "--output_prefix=" + at("out"),
+               "--tokenizer_model=" + (root() / "tokenizer.model").string()};
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  }
+};
+
+TEST_F(BadInput, InTheConfiguration) {
+  struct Case {
+    const char *argument, *key, *remedy;
+  };
+  for (const Case& c : std::initializer_list<Case>{
+           {"--model.num_layer=3", "model.num_layer", "did you mean"},
+           {"--modle.num_layers=3", "modle", "did you mean"},
+           {"--model.num_layers=three", "model.num_layers", "integer"},
+           {"--model.num_layers=0", "model.num_layers", "at least 1"},
+           {"--model.num_attention_heads=5", "num_attention_heads", "divisible"},
+           {"--training.micro_batch_size=3", "training.global_batch_size", "divisible"},
+           {"--training.train_samples=80", "training.train_samples", "only one of"},
+           {"--optimizer.lr_warmup_iters=12", "optimizer.lr_warmup_iters", "below"},
+           {"--data.split=0,50,50", "data.split", "leaves no text for training"},
+           {"--device.device=cuda", "device.device", "cpu"},
+       }) {
+    SCOPED_TRACE(c.argument);
+    expect_refused(pretrain("run", {c.argument}), {c.key, c.remedy});
+  }
+  std::string toml = configuration();
+  toml.replace(toml.find("[optimizer]"), 11, "[optimiser]");
+  toml.replace(toml.find("lr_warmup_iters = 3"), 19, "lr_warmup_iters = \"3\"");
+  expect_refused({"pretrain", write("run.toml", toml).string()}, {"run.toml:", "optimiser", "did you mean"});
+  expect_refused({"pretrain", write("run.toml", "[model\n").string()}, {"run.toml:1"});
+  expect_refused({"pretrain", at("absent.toml")}, {"absent.toml", "No such file"});
+  expect_refused({"pretrane"}, {"did you mean pretrain?"});
+}
+
+TEST_F(BadInput, InTokenFiles) {
+  copy_dataset();
+  for (const char* ending : {".bin", ".idx"}) {
+    SCOPED_TRACE(ending);
+    const std::string path = at("copy") + ending;
+    std::filesystem::rename(path, at("kept"));
+    expect_refused(pretrain_on_copy(), {path});
+    write_file_atomic(path, read_text_file(at("kept")).substr(0, std::filesystem::file_size(at("kept")) - 9));
+    expect_refused(pretrain_on_copy(), {path});
+    expect_refused({"data", "verify", at("copy")}, {path});
+    std::filesystem::rename(at("kept"), path);
+  }
+  good(pretrain_on_copy());
+}
+
+TEST_F(BadInput, InTheVocabulary) {
+  const Path other = folder_ / "other.model";
+  make_tokenizer(other, 380);
+  expect_refused(pretrain("run", {"--data.tokenizer_model=" + other.string(), "--model.vocab_size=400"}),
+                 {dataset(), "another tokenizer", "preprocess"});
+  expect_refused(pretrain("run", {"--model.vocab_size=100"}), {"model.vocab_size: 100 is below the 400"});
+  expect_refused(pretrain("run", {"--data.tokenizer_model=" + at("absent.model")}), {at("absent.model")});
+  expect_refused(pretrain("run", {"--data.tokenizer_model=" + write("text.model", "no model").string()}),
+                 {at("text.model")});
+  copy_dataset(false);
+  const Words small{"--data.tokenizer_model=", "--model.vocab_size=300"};
+  expect_refused(pretrain_on_copy(small),
+                 {at("copy"), "document", "outside the vocabulary 0 .. 299", "another tokenizer"});
+  expect_refused({"data", "verify", at("copy"), "--vocab_size=300"}, {at("copy"), "0 .. 299"});
+}
+
+TEST_F(BadInput, InText) {
+  expect_refused(preprocess(write("empty.txt", "")), {"no text"});
+  expect_refused(preprocess(write("bytes.txt", "good line\nbad \xff line\n")), {"bytes.txt:2", "UTF-8", "replace"});
+  expect_refused(preprocess(write("lines.jsonl", "{\"text\": \"a\"}\n{\"text\": 3}\n")), {"lines.jsonl:2"});
+  expect_refused(preprocess(at("absent.txt")), {at("absent.txt")});
+  expect_refused({"tokenizer", "train", "--input=" + at("empty.txt"), "--output=" + at("new.model")}, {"empty.txt"});
+  expect_refused({"tokenizer", "train", "--input=" + at("bytes.txt"), "--output=" + at("new.model")}, {"bytes.txt"});
+  for (const char* path : {"out_text_document.bin", "out_text_document.idx", "out_text_document.json", "new.model"}) {
+    EXPECT_FALSE(std::filesystem::exists(folder_ / path)) << path;
+  }
+}
+
+TEST_F(BadInput, InCheckpoints) {
+  train("run");
+  expect_refused(pretrain("run", {"--model.hidden_size=64"}), {"model.hidden_size: 32 in the checkpoint, 64 now"});
+  const Words tune{"--checkpoint.load=" + at("run"), "--checkpoint.finetune", "--model.hidden_size=64"};
+  expect_refused(pretrain("tuned", tune), {at("run"), "has shape [512, 32], this model needs [512, 64]"});
+  expect_refused(pretrain("new", {"--checkpoint.load=" + at("nothing"), "--checkpoint.exit_on_missing_checkpoint"}),
+                 {at("nothing"), "no checkpoint"});
+  const Words evaluate{"evaluate", "--load=" + at("run"), "--text=" + write("empty.txt", "").string()};
+  expect_refused(evaluate, {at("empty.txt"), "is empty"});
+  expect_refused({"evaluate", "--load=" + at("run"), "--text=" + at("absent.txt")}, {at("absent.txt")});
+  expect_refused({"evaluate", "--load=" + at("run")}, {"--text", "--data"});
+  expect_refused({"generate", "--load=" + at("empty.txt")}, {at("empty.txt")});
+  expect_refused({"generate", "--load=" + at("run"), "--temperature=-1"}, {"temperature"});
+  std::filesystem::resize_file(at("run/iter_0000012/manifest.json"), 100);
+  expect_refused({"checkpoint", "show", at("run")}, {"manifest.json"});
+  EXPECT_EQ(run({"checkpoint", "verify", at("run")}).code, 2);
+}
+
+TEST_F(BadInput, AFolderThatCannotBeWritten) {
+  write("file", "in the way");
+  expect_refused(pretrain("file"), {at("file")});
+  expect_refused(pretrain("file/below"), {at("file")});
+  EXPECT_EQ(read_text_file(at("file")), "in the way");
+}
+
+/// The first checkpoint fits, later ones do not: the run ends, what it saved stays good, and it can be continued.
+TEST_F(BadInput, AFullDisk) {
+  train("whole");
+  train("run", {"--training.exit_interval=4"});
+  constexpr i64 kLimit = 100'000;
+  expect_refused(pretrain("run"), {at("run"), "more than the limit of file sizes"}, kLimit);
+  EXPECT_CONTAINS(good({"checkpoint", "verify", at("run")}), "iter_0000004: sound");
+  EXPECT_FALSE(std::filesystem::exists(at("run/iter_0000008")));
+  train("run");
+  expect_same_checkpoint("whole", "run");
+  EXPECT_EQ(losses("whole", 12), losses("run", 12));
+  expect_refused({"checkpoint", "export-hf", at("run"), at("hf")}, {at("hf")}, kLimit);
+  EXPECT_FALSE(std::filesystem::exists(at("hf/model.safetensors")));
+  expect_refused(preprocess(root() / "train.txt"), {at("out")}, 10'000);
+  EXPECT_FALSE(std::filesystem::exists(at("out_text_document.idx")));
+  EXPECT_FALSE(std::filesystem::exists(at("out_text_document.bin")));
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,153 @@
+// For tests of the whole program: a small text, its tokenizer and token files, a configuration that trains in a moment,
+// and shorthands to run commands and look at what they leave.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/strings.h"
+#include "tests/support/program.h"
+
+namespace mcpp {
+
+#define EXPECT_CONTAINS(text, part) EXPECT_NE(std::string(text).find(part), std::string::npos) << (text)
+
+class EndToEnd : public testing::Test {
+ protected:
+  using Words = std::vector<std::string>;
+  using Outcome = test::Outcome;
+
+  static void SetUpTestSuite() {
+    std::filesystem::create_directories(root());
+    const std::string text = read_text_file(Path(MCPP_SOURCE_DIR) / "data/tinyshakespeare.txt");
+    write_file_atomic(root() / "train.txt", text.substr(0, 60'000));
+    write_file_atomic(root() / "held_out.txt", text.substr(60'000, 3'000));
+    make_tokenizer(root() / "tokenizer.model", 400);
+    const Outcome outcome =
+        run({"preprocess", str("--input=", (root() / "train.txt").string()),
+             str("--output_prefix=", root().string(), "/train"),
+             str("--tokenizer_model=", (root() / "tokenizer.model").string()), "--text_document=paragraph"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    write_file_atomic(root() / "run.toml", configuration());
+  }
+  static void TearDownTestSuite() { std::filesystem::remove_all(root()); }
+
+  void SetUp() override { std::filesystem::create_directories(folder_); }
+
+  /// Shared by the tests of a suite, which leave it as it is.
+  static Path root() { return Path(testing::TempDir()) / str("mcpp_end_to_end_", ::getpid()); }
+  static std::string dataset() { return (root() / "train_text_document").string(); }
+
+  static std::string configuration() {
+    return str(R"([model]
+num_layers = 2
+hidden_size = 32
+num_attention_heads = 4
+seq_length = 32
+[training]
+micro_batch_size = 4
+global_batch_size = 8
+train_iters = 12
+eval_interval = 5
+eval_iters = 2
+[optimizer]
+lr = 1e-2
+min_lr = 1e-4
+lr_decay_style = "cosine"
+lr_warmup_iters = 3
+[data]
+data_path = [")",
+               dataset(), "\"]\nsplit = \"90,5,5\"\ntokenizer_model = \"", root().string(), R"(/tokenizer.model"
+[checkpoint]
+save_interval = 4
+[logging]
+log_interval = 1
+peak_tflops = 1
+[device]
+num_threads = 1
+)");
+  }
+
+  static void make_tokenizer(const Path& path, i64 vocab_size) {
+    const Outcome outcome = run({"tokenizer", "train", str("--input=", (root() / "train.txt").string()),
+                                 str("--output=", path.string()), str("--vocab_size=", vocab_size)});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+  }
+
+  static Outcome run(const Words& args, i64 file_limit = 0) {
+    return test::Program(args, root() / "process", file_limit).wait();
+  }
+  /// The same, which must succeed; its standard output.
+  static std::string good(const Words& args) {
+    const Outcome outcome = run(args);
+    EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+    return outcome.out;
+  }
+
+  /// Arguments of a training that saves in `save`, a name inside the folder of this test.
+  Words pretrain(const std::string& save, const Words& more = {}) const {
+    Words args{"pretrain", (root() / "run.toml").string(), str("--checkpoint.save=", at(save))};
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  }
+  void train(const std::string& save, const Words& more = {}) const { good(pretrain(save, more)); }
+  std::string at(const std::string& name) const { return (folder_ / name).string(); }
+
+  /// The numbers of all tensors, and where the runs stand, are the same.
+  void expect_same_checkpoint(const std::string& a, const std::string& b) const {
+    const std::string text = good({"checkpoint", "diff", at(a), at(b)});
+    EXPECT_CONTAINS(text, " tensors compared, 0 differ");
+    for (const char* part : {"only in", "iteration", "samples", "tokens:", "steps", "shape", "type"}) {
+      EXPECT_EQ(text.find(part), std::string::npos) << text;
+    }
+  }
+
+  std::vector<nlohmann::json> metrics(const std::string& save) const {
+    std::vector<nlohmann::json> lines;
+    std::ifstream file(folder_ / save / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+    return lines;
+  }
+  /// The losses by iteration; every iteration from 1 to `last` must be there once, in order.
+  std::vector<double> losses(const std::string& save, i64 last) const {
+    std::vector<double> result;
+    for (const nlohmann::json& line : metrics(save)) {
+      if (line["type"] != "train") continue;
+      EXPECT_EQ(line["iteration"], result.size() + 1);
+      result.push_back(line["lm_loss"].is_number() ? line["lm_loss"].get<double>() : std::nan(""));
+    }
+    EXPECT_EQ(result.size(), static_cast<std::size_t>(last));
+    return result;
+  }
+
+  /// Waits until the metrics of a running training have `lines` lines.
+  void wait_for_lines(const std::string& save, std::size_t lines) const {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    std::string text;
+    do {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      std::ifstream file(folder_ / save / "metrics.jsonl");
+      text.assign(std::istreambuf_iterator<char>(file), {});
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the training makes no progress";
+    } while (static_cast<std::size_t>(std::ranges::count(text, '\n')) < lines);
+  }
+
+  /// Files that a command which failed should have removed.
+  static Words leftovers(const Path& folder) {
+    Words found;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+      const std::string name = entry.path().filename().string();
+      if (name.find("tmp") != std::string::npos || name.find("probe") != std::string::npos) found.push_back(name);
+    }
+    return found;
+  }
+
+  const Path folder_ = root() / testing::UnitTest::GetInstance()->current_test_info()->name();
+};
+
+}  // namespace mcpp

@@ -1,0 +1,122 @@
+// The way of a user through the program, and what must not depend on how it is run.
+#include "tests/megatron_cpp/end_to_end.h"
+
+#include <cmath>
+
+namespace mcpp {
+namespace {
+
+class UserJourney : public EndToEnd {
+ protected:
+  Words evaluate(const std::string& load, const Words& more) const {
+    Words args{"evaluate", str("--load=", at(load)), "--json"};
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  }
+  double nll(const std::string& load, const Words& more = {}) const {
+    Words args = evaluate(load, {str("--text=", (root() / "held_out.txt").string())});
+    args.insert(args.end(), more.begin(), more.end());
+    return nlohmann::json::parse(good(args))["nll"];
+  }
+};
+
+TEST_F(UserJourney, FromTextToAModelAndBack) {
+  EXPECT_CONTAINS(good({"data", "verify", dataset()}), "documents");
+  EXPECT_CONTAINS(good({"data", "show", (root() / "run.toml").string(), "--checkpoint.save=x", "--iteration=2"}),
+                  "document");
+  const std::string text = good(pretrain("run"));
+  EXPECT_CONTAINS(text, "validation loss at iteration 12");
+  const std::vector<double> loss = losses("run", 12);
+  EXPECT_NEAR(loss[0], std::log(400), 0.2);
+  EXPECT_LT(loss[11], loss[0] - 0.5);
+
+  EXPECT_CONTAINS(good({"checkpoint", "ls", at("run")}), "complete (latest)");
+  EXPECT_CONTAINS(good({"checkpoint", "show", at("run")}), "model/embedding.word_embeddings.weight");
+  EXPECT_CONTAINS(good({"checkpoint", "verify", at("run")}), "sound");
+  EXPECT_CONTAINS(good({"checkpoint", "diff", at("run/iter_0000008"), at("run")}), "iteration: 8 and 12");
+
+  const Words generate{"generate", str("--load=", at("run")), "--prompt=ROMEO:", "--max_new_tokens=60", "--seed=3"};
+  const std::string sample = good(generate);
+  EXPECT_TRUE(sample.starts_with("ROMEO:"));
+  EXPECT_EQ(good(generate), sample);
+  Words other = generate;
+  other.back() = "--seed=4";
+  EXPECT_NE(good(other), sample);
+
+  good({"checkpoint", "export-hf", at("run"), at("hf")});
+  good({"checkpoint", "import-hf", at("hf"), str("--save=", at("imported"))});
+  EXPECT_EQ(nll("imported"), nll("run"));
+
+  const Words finetune{str("--checkpoint.load=", at("imported")), "--checkpoint.finetune", "--optimizer.lr=1e-3",
+                       "--training.seed=5"};
+  train("tuned", finetune);
+  EXPECT_NEAR(losses("tuned", 12)[0], loss[11], 0.5);
+}
+
+TEST_F(UserJourney, EvaluationMeasuresTheSameHoweverItIsBatched) {
+  train("run");
+  const double whole = nll("run");
+  for (const char* size : {"1", "3", "64"}) {
+    EXPECT_NEAR(nll("run", {str("--micro_batch_size=", size)}) / whole, 1, 1e-6);
+  }
+  EXPECT_LT(nll("run", {"--stride=8"}), whole) << "more context must help";
+  const auto json = nlohmann::json::parse(good(evaluate("run", {str("--data=", dataset())})));
+  for (const char* key : {"checkpoint", "tokens", "nll", "loss", "word_perplexity", "bits_per_byte"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  EXPECT_NEAR(json["bytes"].get<double>(), 60'000, 2'000) << "all of the text but blank lines between paragraphs";
+}
+
+using SameRun = EndToEnd;
+
+TEST_F(SameRun, RunsAndThreadsGiveTheSameBits) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    const std::string name = precision;
+    const std::string same = str("--training.precision=", name);
+    train(name, {same});
+    train(name + "_again", {same});
+    expect_same_checkpoint(name, name + "_again");
+    for (const char* threads : {"2", "3"}) {
+      train(name + threads, {same, str("--device.num_threads=", threads)});
+      expect_same_checkpoint(name, name + threads);
+    }
+    EXPECT_EQ(losses(name, 12), losses(name + "2", 12));
+  }
+}
+
+TEST_F(SameRun, MicroBatchesReadTheSameSamples) {
+  const auto show = [&](const char* size) {
+    return good({"data", "show", (root() / "run.toml").string(), "--checkpoint.save=x", "--iteration=3",
+                 str("--training.micro_batch_size=", size)});
+  };
+  EXPECT_EQ(show("1"), show("8"));
+  train("run");
+  const std::vector<double> expected = losses("run", 12);
+  for (const char* size : {"1", "2", "8"}) {
+    const std::string name = str("micro", size);
+    train(name, {str("--training.micro_batch_size=", size)});
+    const std::vector<double> found = losses(name, 12);
+    for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(found[i] / expected[i], 1, 1e-4) << name << " " << i;
+  }
+}
+
+TEST_F(SameRun, RecomputationAndPrefetchingGiveTheSameBits) {
+  train("run");
+  train("full", {"--training.recompute_granularity=full"});
+  train("selective", {"--training.recompute_granularity=selective", "--data.prefetch_batches=0"});
+  expect_same_checkpoint("run", "full");
+  expect_same_checkpoint("run", "selective");
+}
+
+TEST_F(SameRun, BatchesMayGrow) {
+  train("run", {"--training.global_batch_size=0", "--training.step_batch_size_schedule=0:4 32:8",
+                "--training.train_iters=0", "--training.train_samples=64", "--optimizer.lr_warmup_iters=0"});
+  std::vector<i64> sizes;
+  for (const nlohmann::json& line : metrics("run")) {
+    if (line["type"] == "train") sizes.push_back(line["global_batch_size"]);
+  }
+  EXPECT_EQ(sizes, (std::vector<i64>{4, 4, 4, 4, 4, 4, 4, 4, 8, 8, 8, 8}));
+}
+
+}  // namespace
+}  // namespace mcpp

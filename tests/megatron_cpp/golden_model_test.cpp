@@ -1,0 +1,295 @@
+// Whole models against PyTorch and transformers in double precision (tests/golden/gpt2, llama): logits, loss, every
+// gradient, and twelve steps of AdamW with warm-up, cosine decay, weight decay and clipping.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "megatron_cpp/huggingface.h"
+#include "megatron_cpp/model_provider.h"
+#include "megatron_cpp/training_state.h"
+#include "megatron_cpp/weight_map.h"
+#include "optimizer/lr_schedule.h"
+#include "tensor/ops.h"
+#include "tests/support/hdf5_file.h"
+#include "tests/support/tensors.h"
+
+namespace mcpp {
+namespace {
+
+using test::Numbers;
+
+constexpr i64 kSteps = 12, kBatch = 4;
+
+Path golden(const std::string& model) {
+  return Path(MCPP_SOURCE_DIR) / "tests/golden" / model;
+}
+
+/// How far `actual` is from `expected`, both as one long vector.
+struct Distance {
+  double relative = 0;  ///< L2 norm of the difference over that of `expected`
+  double cosine = 0;
+  double largest = 0;  ///< difference of an element over the largest magnitude of `expected`
+};
+
+Distance distance(const Numbers& actual, const Numbers& expected) {
+  EXPECT_EQ(actual.size(), expected.size());
+  double aa = 0, ee = 0, ae = 0, dd = 0, largest = 0, magnitude = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double a = actual[i], e = expected[i], d = a - e;
+    aa += a * a, ee += e * e, ae += a * e, dd += d * d;
+    largest = std::max(largest, std::abs(d)), magnitude = std::max(magnitude, std::abs(e));
+  }
+  return {.relative = std::sqrt(dd / ee), .cosine = ae / std::sqrt(aa * ee), .largest = largest / magnitude};
+}
+
+double relative_error(double actual, double expected) {
+  return std::abs(actual - expected) / std::abs(expected);
+}
+
+OptimizerConfig golden_optimizer() {
+  OptimizerConfig config;
+  config.lr = 1e-3;
+  config.min_lr = 1e-4;
+  config.lr_decay_style = LrDecayStyle::Cosine;
+  config.lr_warmup_iters = 3;
+  config.weight_decay = 0.1;
+  config.adam_beta2 = 0.95;
+  return config;
+}
+
+/// What a run of twelve steps leaves.
+struct Trajectory {
+  Numbers losses, grad_norms, learning_rates;
+  std::map<std::string, Numbers> weights;  ///< by Hugging Face name
+};
+
+/// An imported model that can be trained, with its golden values.
+class GoldenModel {
+ public:
+  GoldenModel(const std::string& name, DType dtype, const Recompute& recompute = {}, int threads = 1)
+      : expected(golden(name) / "expected.h5"),
+        device_({.threads = threads}),
+        self_(make_self_communicator()),
+        imported_(import_huggingface(golden(name), dtype, device_)),
+        state_({.config = imported_.model, .dtype = dtype, .recompute = recompute, .device = device_, .tp = *self_},
+               golden_optimizer(), *self_),
+        tokens_(expected.read<i32>("tokens")) {
+    std::map<std::string, Tensor> weights;
+    for (std::size_t i = 0; i < imported_.weights->shards().size(); ++i) {
+      weights[imported_.weights->shards()[i].name] = imported_.weights->data(i);
+    }
+    state_.model().visit([&](Param& param, int) { ops::copy(weights.at("model/" + param.name), param.value); });
+    state_.optimizer().copy_model_to_master();
+  }
+
+  /// Samples [first, first + count) of a step.
+  MicroBatch batch(i64 step, i64 first, i64 count) {
+    const i64 length = tokens_.shape[2], seq = length - 1;
+    MicroBatch result{.tokens = Tensor::empty({seq, count}, DType::I32, device_), .targets = {}, .samples = {}};
+    result.targets = Tensor::like(result.tokens);
+    for (i64 b = 0; b < count; ++b) {
+      const i32* sample = tokens_.values.data() + (step * kBatch + first + b) * length;
+      for (i64 s = 0; s < seq; ++s) {
+        result.tokens.data<i32>()[s * count + b] = sample[s];
+        result.targets.data<i32>()[s * count + b] = sample[s + 1];
+      }
+      result.samples.push_back(step * kBatch + first + b);
+    }
+    return result;
+  }
+
+  /// [batch, seq, vocabulary], as the golden values.
+  Numbers logits() {
+    Pass pass;
+    pass.training = pass.keeps_stash = false;
+    const MicroBatch all = batch(0, 0, kBatch);
+    const Numbers ours = test::numbers(state_.model().logits(all.tokens, pass));  // [seq * batch, vocabulary]
+    const i64 seq = all.tokens.dim(0), vocab = imported_.model.vocab_size;
+    Numbers result(ours.size());
+    for (i64 row = 0; row < seq * kBatch; ++row) {
+      const i64 s = row / kBatch, b = row % kBatch;
+      std::copy_n(ours.begin() + row * vocab, vocab, result.begin() + (b * seq + s) * vocab);
+    }
+    return result;
+  }
+
+  /// Loss and gradient of the first batch; the learning rate of 0 leaves the weights as they are.
+  StepOutcome step_in_place(i64 micro_batch_size) { return state_.train_step(batches(0, micro_batch_size), 0, 0); }
+
+  Trajectory train(i64 micro_batch_size) {
+    const LrSchedule schedule(golden_optimizer(), {.train_iters = kSteps, .global_batch_size = kBatch});
+    Trajectory result;
+    for (i64 step = 0; step < kSteps; ++step) {
+      const double lr = schedule.lr(step * kBatch);
+      const StepOutcome outcome =
+          state_.train_step(batches(step, micro_batch_size), lr, schedule.weight_decay(step * kBatch));
+      result.losses.push_back(outcome.loss);
+      result.grad_norms.push_back(outcome.grad_norm);
+      result.learning_rates.push_back(lr);
+    }
+    result.weights = by_foreign_name([](Param& param) { return param.value; });
+    return result;
+  }
+
+  /// What `member` gives of each parameter, under the names and in the layout of Hugging Face.
+  template <class F>
+  std::map<std::string, Numbers> by_foreign_name(F&& member) {
+    std::map<std::string, Tensor> ours;
+    state_.model().visit([&](Param& param, int) { ours[param.name] = member(param); });
+    std::map<std::string, Numbers> result;
+    for (const WeightRule& rule : weight_map(imported_.model)) {
+      for (std::size_t i = 0; i < rule.foreign.size(); ++i) {
+        result[rule.foreign[i].name] = test::numbers(scatter_rows(rule, i, ours.at(rule.name)));
+      }
+    }
+    return result;
+  }
+
+  test::Hdf5File expected;
+
+ private:
+  std::vector<MicroBatch> batches(i64 step, i64 micro_batch_size) {
+    std::vector<MicroBatch> result;
+    for (i64 first = 0; first < kBatch; first += micro_batch_size) {
+      result.push_back(batch(step, first, micro_batch_size));
+    }
+    return result;
+  }
+
+  CpuDevice device_;
+  std::unique_ptr<Communicator> self_;
+  ImportedModel imported_;
+  TrainingState state_;
+  test::Hdf5Array<i32> tokens_;
+};
+
+/// Calls check(name, ours, expected) for each tensor that the group of the golden file holds; both have the same names.
+template <class Check>
+void compare_all(const std::map<std::string, Numbers>& ours, const test::Hdf5File& expected, const std::string& group,
+                 Check check) {
+  const std::vector<std::string> names = expected.names(group);
+  ASSERT_EQ(names.size(), ours.size());
+  for (const std::string& name : names) {
+    ASSERT_TRUE(ours.contains(name)) << name;
+    check(name, ours.at(name), expected.read<double>(group + "/" + name).values);
+  }
+}
+
+/// What is reached against double precision. transformers computes parts of llama in fp32, whatever the weights are.
+struct Limits {
+  const char* model;
+  DType dtype;
+  double logits, loss, gradient, trained_loss, grad_norm, weights;
+};
+
+class GoldenModelTest : public testing::TestWithParam<Limits> {};
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenModelTest,
+                         testing::Values(Limits{"gpt2", DType::F32, 1e-5, 1e-5, 1e-4, 1e-4, 1e-4, 1e-4},
+                                         Limits{"llama", DType::F32, 1e-5, 1e-5, 1e-4, 1e-4, 1e-4, 1e-4},
+                                         Limits{"gpt2", DType::F64, 1e-8, 1e-8, 1e-8, 1e-8, 1e-8, 1e-8},
+                                         Limits{"llama", DType::F64, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6},
+                                         Limits{"gpt2", DType::BF16, 1.5e-2, 1e-3, 3e-2, 1e-3, 1e-2, 1e-2},
+                                         Limits{"llama", DType::BF16, 1.5e-2, 1e-3, 3e-2, 1e-3, 1e-2, 1e-2}),
+                         [](const auto& p) { return str(p.param.model, "_", name_of(p.param.dtype)); });
+
+/// What a vector that is off by `relative` in any direction may lose of its cosine, and a little for rounding.
+double cosine_loss(double relative) {
+  return relative * relative + 1e-14;
+}
+
+TEST_P(GoldenModelTest, LogitsLossAndEveryGradient) {
+  const Limits& limits = GetParam();
+  const auto model = std::make_unique<GoldenModel>(limits.model, limits.dtype);
+  const Distance logits = distance(model->logits(), model->expected.read<double>("logits").values);
+  EXPECT_LE(logits.relative, limits.logits);
+  EXPECT_LE(logits.largest, 3 * limits.logits);
+  EXPECT_GE(logits.cosine, 1 - cosine_loss(limits.logits));
+
+  const double loss = model->expected.read<double>("loss").values.at(0);
+  const StepOutcome outcome = model->step_in_place(kBatch);
+  EXPECT_LE(relative_error(outcome.loss, loss), limits.loss) << outcome.loss;
+  EXPECT_EQ(outcome.tokens, kBatch * 32);
+
+  auto gradients = model->by_foreign_name([](Param& param) { return param.main_grad; });
+  for (auto& [name, values] : gradients) {
+    for (double& x : values) x /= static_cast<double>(outcome.tokens);  // of the mean, from that of the sum
+  }
+  compare_all(gradients, model->expected, "grads", [&](const std::string& name, const Numbers& a, const Numbers& b) {
+    const Distance d = distance(a, b);
+    EXPECT_LE(d.relative, limits.gradient) << name;
+    EXPECT_GE(d.cosine, 1 - cosine_loss(limits.gradient)) << name;
+  });
+}
+
+/// A bias of the keys moves all scores of a query alike, so its gradient is 0 but for rounding, of which AdamW makes
+/// steps of full length. In GPT-2 it is the second third of c_attn.bias: left out.
+Numbers without_key_bias(const std::string& name, Numbers values) {
+  const auto third = static_cast<std::ptrdiff_t>(values.size() / 3);
+  if (name.ends_with("c_attn.bias")) values.erase(values.begin() + third, values.begin() + 2 * third);
+  return values;
+}
+
+TEST_P(GoldenModelTest, TwelveStepsOfTraining) {
+  const Limits& limits = GetParam();
+  const auto model = std::make_unique<GoldenModel>(limits.model, limits.dtype);
+  const Trajectory ours = model->train(2);
+  const auto expected = [&](const char* name) { return model->expected.read<double>(name).values; };
+  const Numbers losses = expected("train/loss"), norms = expected("train/grad_norm"), rates = expected("train/lr");
+  for (std::size_t i = 0; i < static_cast<std::size_t>(kSteps); ++i) {
+    EXPECT_NEAR(ours.learning_rates[i], rates[i], 1e-15) << "step " << i;
+    EXPECT_LE(relative_error(ours.losses[i], losses[i]), limits.trained_loss) << "step " << i;
+    EXPECT_LE(relative_error(ours.grad_norms[i], norms[i]), limits.grad_norm) << "step " << i;
+  }
+  compare_all(
+      ours.weights, model->expected, "train/final", [&](const std::string& name, const Numbers& a, const Numbers& b) {
+        EXPECT_LE(distance(without_key_bias(name, a), without_key_bias(name, b)).relative, limits.weights) << name;
+      });
+}
+
+void expect_same_bits(const Trajectory& a, const Trajectory& b) {
+  EXPECT_EQ(a.losses, b.losses);
+  EXPECT_EQ(a.grad_norms, b.grad_norms);
+  EXPECT_EQ(a.weights, b.weights);
+}
+
+class GoldenTraining : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Models, GoldenTraining, testing::Values("gpt2", "llama"),
+                         [](const auto& p) { return p.param; });
+
+TEST_P(GoldenTraining, RecomputationAndThreadsChangeNoBit) {
+  const Trajectory plain = GoldenModel(GetParam(), DType::F32).train(2);
+  using Granularity = Recompute::Granularity;
+  for (const Recompute& recompute :
+       {Recompute{.granularity = Granularity::Full}, Recompute{.granularity = Granularity::Full, .num_layers = 3},
+        Recompute{.granularity = Granularity::Selective, .core_attn = true, .layernorm = true, .mlp_act = true}}) {
+    expect_same_bits(GoldenModel(GetParam(), DType::F32, recompute).train(2), plain);
+  }
+  for (const int threads : {2, 3}) expect_same_bits(GoldenModel(GetParam(), DType::F32, {}, threads).train(2), plain);
+}
+
+TEST_P(GoldenTraining, AnyMicrobatchFollowsTheSameLosses) {
+  for (const i64 micro_batch_size : {1, 4}) {
+    GoldenModel model(GetParam(), DType::F32);
+    const Trajectory ours = model.train(micro_batch_size);
+    const Numbers losses = model.expected.read<double>("train/loss").values;
+    for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_LE(relative_error(ours.losses[i], losses[i]), 1e-4) << i;
+  }
+}
+
+TEST(GoldenMixtral, IsRefusedByName) {
+  const Path folder = Path(MCPP_SOURCE_DIR) / "../shared/golden/mixtral";
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << folder << " is not there";
+  CpuDevice device;
+  try {
+    import_huggingface(folder, {}, device);
+    FAIL() << "a mixture of experts was imported";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::BadInput);
+    EXPECT_NE(std::string(error.what()).find("'model_type' is mixtral"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace mcpp

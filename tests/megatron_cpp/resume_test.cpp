@@ -1,0 +1,157 @@
+// Interrupted in any way, a run ends in the same bits as one that was left alone.
+#include <csignal>
+#include <random>
+
+#include "tests/megatron_cpp/end_to_end.h"
+
+namespace mcpp {
+namespace {
+
+using Resume = EndToEnd;
+
+const char* const kBf16 = "--training.precision=bf16";
+
+/// Overwrites a byte in the middle of the checkpoint's tensors.
+void damage(const Path& checkpoint) {
+  const Path path = checkpoint / "shard_00000-of-00001.h5";
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  ASSERT_TRUE(file) << path;
+  file.seekp(static_cast<std::streamoff>(std::filesystem::file_size(path) / 2));
+  file.write("\x5a\xa5\x5a", 3);
+}
+
+TEST_F(Resume, AfterExitInterval) {
+  for (const char* precision : {"--training.precision=fp32", kBf16}) {
+    const std::string whole = str("whole", precision), parts = str("parts", precision);
+    train(whole, {precision});
+    train(parts, {precision, "--training.exit_interval=5"});
+    losses(parts, 5);
+    train(parts, {precision, "--training.exit_interval=9"});
+    losses(parts, 9);
+    EXPECT_CONTAINS(good(pretrain(parts, {precision})), "resuming from");
+    expect_same_checkpoint(whole, parts);
+    EXPECT_EQ(losses(whole, 12), losses(parts, 12));
+  }
+}
+
+TEST_F(Resume, AfterASignal) {
+  const Words longer{kBf16, "--training.train_iters=150", "--training.eval_interval=0", "--training.eval_iters=0",
+                     "--checkpoint.save_interval=0"};
+  train("whole", longer);
+  for (const int number : {SIGTERM, SIGINT, SIGUSR1}) {
+    const std::string name = str("signal", number);
+    test::Program program(pretrain(name, longer), root() / name);
+    wait_for_lines(name, 10);
+    program.signal(number);
+    const Outcome outcome = program.wait();
+    EXPECT_EQ(outcome.code, 85) << outcome.out << outcome.err;
+    EXPECT_CONTAINS(outcome.out, "saving and stopping");
+    train(name, longer);
+    expect_same_checkpoint("whole", name);
+    losses(name, 150);
+  }
+}
+
+TEST_F(Resume, AfterBeingKilledAtAnyMoment) {
+  const Words longer{"--training.train_iters=60", "--training.eval_interval=0", "--training.eval_iters=0",
+                     "--checkpoint.save_interval=7"};
+  train("whole", longer);
+  std::mt19937 random(1);
+  i64 kills = 0;
+  for (std::size_t lines = 1; lines < 50; lines += 12) {
+    test::Program program(pretrain("killed", longer), root() / "killed");
+    wait_for_lines("killed", lines);
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
+    program.signal(SIGKILL);
+    kills += program.wait().code == -SIGKILL;
+  }
+  EXPECT_GE(kills, 3) << "the training was over before it was killed";
+  train("killed", longer);
+  expect_same_checkpoint("whole", "killed");
+  EXPECT_EQ(losses("killed", 60), losses("whole", 60));
+  EXPECT_EQ(leftovers(folder_ / "killed"), Words{});
+}
+
+TEST_F(Resume, FromAnOlderCheckpointWhenTheNewestIsDamaged) {
+  train("whole");
+  train("run", {"--training.exit_interval=8"});
+  damage(folder_ / "run/iter_0000008");
+  const Outcome outcome = run(pretrain("run"));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_CONTAINS(outcome.err, "iter_0000008/shard_00000-of-00001.h5 differs from its checksum");
+  EXPECT_CONTAINS(outcome.out, "resuming from " + at("run/iter_0000004"));
+  expect_same_checkpoint("whole", "run");
+  EXPECT_EQ(losses("whole", 12), losses("run", 12));
+}
+
+TEST_F(Resume, OnlyAsTheSameRun) {
+  train("run", {"--training.exit_interval=4"});
+  const Words changed{"--optimizer.lr=2e-2", "--training.seed=7"};
+  const Outcome refused = run(pretrain("run", changed));
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_CONTAINS(refused.err, "optimizer.lr: 0.01 in the checkpoint, 0.02 now");
+  EXPECT_CONTAINS(refused.err, "training.seed: 1234 in the checkpoint, 7 now");
+  EXPECT_CONTAINS(refused.err, "--checkpoint.accept_change=");
+  train("run", {changed[0], changed[1], "--checkpoint.accept_change=optimizer.lr,training.seed"});
+  losses("run", 12);
+}
+
+TEST_F(Resume, ALongerTrainingSaysWhatBecomesOfTheLearningRate) {
+  train("run");
+  const Outcome longer = run(pretrain("run", {"--training.train_iters=16"}));
+  EXPECT_EQ(longer.code, 0) << longer.err;
+  EXPECT_CONTAINS(longer.err, "was 12 and is now 16 iterations");
+  EXPECT_CONTAINS(longer.err, "--optimizer.lr_decay_iters=12");
+  EXPECT_EQ(run(pretrain("run", {"--training.train_iters=16"})).err, "") << "nothing changed since";
+  EXPECT_EQ(run(pretrain("run", {"--training.train_iters=20", "--optimizer.lr_decay_iters=16",
+                                 "--checkpoint.accept_change=optimizer.lr_decay_iters"}))
+                .err,
+            "");
+  losses("run", 20);
+}
+
+TEST_F(Resume, WithoutTheOriginalTokenizerOnceTrainingRuns) {
+  const Path tokenizer = folder_ / "tokenizer.model";
+  std::filesystem::copy_file(root() / "tokenizer.model", tokenizer);
+  const Words longer{str("--data.tokenizer_model=", tokenizer.string()), "--training.train_iters=150"};
+  test::Program program(pretrain("run", longer), root() / "run");
+  wait_for_lines("run", 3);
+  std::filesystem::remove(tokenizer);
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait().code, 85);
+  EXPECT_EQ(read_text_file(folder_ / "run/tokenizer.model"), read_text_file(root() / "tokenizer.model"));
+  make_tokenizer(tokenizer, 380);
+  const Words unlabelled{longer[0], longer[1], "--data.data_path=" + at("copy"), "--model.vocab_size=400",
+                         "--checkpoint.accept_change=data.data_path"};
+  for (const char* ending : {".bin", ".idx"}) {
+    std::filesystem::copy_file(dataset() + ending, at("copy") + ending);
+  }
+  const Outcome refused = run(pretrain("run", unlabelled));
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_CONTAINS(refused.err, "was trained with another tokenizer");
+}
+
+TEST_F(Resume, OneJobPerFolder) {
+  test::Program first(pretrain("run", {"--training.train_iters=100000"}), root() / "first");
+  wait_for_lines("run", 1);
+  const Outcome second = run(pretrain("run"));
+  EXPECT_EQ(second.code, 2);
+  EXPECT_CONTAINS(second.err, "is in use by host");
+}
+
+TEST_F(Resume, StepsThatAreNotFiniteAreSkippedAndThenEndTheRun) {
+  train("run", {"--training.exit_interval=8"});
+  const Outcome outcome =
+      run(pretrain("run", {"--optimizer.lr=1e30", "--optimizer.lr_decay_style=constant", "--training.train_iters=40",
+                           "--training.max_consecutive_skips=2", "--checkpoint.save_interval=0",
+                           "--checkpoint.accept_change=optimizer.lr,optimizer.lr_decay_style"}));
+  EXPECT_EQ(outcome.code, 17) << outcome.err;
+  EXPECT_CONTAINS(outcome.err, "is not finite; the step is skipped");
+  EXPECT_CONTAINS(outcome.err, "3 steps in a row had a non-finite loss or gradient");
+  EXPECT_CONTAINS(good({"checkpoint", "verify", at("run")}), "sound");
+  train("run");
+  losses("run", 12);
+}
+
+}  // namespace
+}  // namespace mcpp

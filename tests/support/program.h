@@ -1,0 +1,73 @@
+// The real program as child processes: arguments in; exit code and both outputs out.
+#pragma once
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+
+namespace mcpp::test {
+
+struct Outcome {
+  int code = 0;  ///< exit code, or the negative number of the signal that ended it
+  std::string out, err;
+};
+
+/// megatron_cpp, running from construction on; killed on destruction if it still runs.
+class Program {
+ public:
+  /// Its outputs go to <output>.out and <output>.err. `file_limit`: bytes that a file it writes may reach, 0 = any: as
+  /// a full disk, writing more fails.
+  Program(const std::vector<std::string>& args, const Path& output, i64 file_limit = 0) : output_(output) {
+    std::vector<std::string> words{Path(MCPP_BINARY_DIR) / "megatron_cpp"};
+    words.insert(words.end(), args.begin(), args.end());
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    const std::string out = output.string() + ".out", err = output.string() + ".err";
+    pid_ = ::fork();
+    if (pid_ < 0) throw std::runtime_error("cannot fork");
+    if (pid_ != 0) return;
+    for (const auto& [path, stream] : {std::pair(&out, STDOUT_FILENO), std::pair(&err, STDERR_FILENO)}) {
+      const int file = ::open(path->c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+      if (file < 0 || ::dup2(file, stream) < 0) ::_exit(126);
+    }
+    const rlimit limit{static_cast<rlim_t>(file_limit), static_cast<rlim_t>(file_limit)};
+    if (file_limit > 0 && ::setrlimit(RLIMIT_FSIZE, &limit) != 0) ::_exit(126);
+    ::setenv("OMP_WAIT_POLICY", "passive", 1);  // tests share their cores; threads that wait must not hold one
+    ::execv(argv[0], argv.data());
+    ::_exit(127);
+  }
+  ~Program() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  void signal(int number) const { ::kill(pid_, number); }
+  Outcome wait() {
+    int status = 0;
+    while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+    }
+    pid_ = -1;
+    return {.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status),
+            .out = read_text_file(output_.string() + ".out"),
+            .err = read_text_file(output_.string() + ".err")};
+  }
+
+ private:
+  Path output_;
+  pid_t pid_ = -1;
+};
+
+}  // namespace mcpp::test
