@@ -98,14 +98,14 @@ TEST_F(Writer, RanksWriteTheirOwnFilesAndAnyLayoutReadsThem) {
   }
   // The same answer on all ranks, with the reading shared.
   std::vector<std::optional<Path>> found(kRanks);
-  errors_of_ranks(2, [&](Communicator& world) {
-    found[static_cast<std::size_t>(world.rank())] = newest_good(folder_, world, Log(world.rank()));
+  run_local_ranks(kRanks, [&](Communicator& world, int rank) {
+    found[static_cast<std::size_t>(rank)] = newest_good(folder_, world, Log(rank));
   });
   for (const auto& path : found) EXPECT_EQ(path, directory);
 }
 
 TEST_F(Writer, OneFailedRankFailsAllAndLeavesNothing) {
-  const auto errors = group.run([&](Communicator& world) {
+  const auto errors = errors_of_ranks(2, [&](Communicator& world) {
     const i64 rank = world.rank();
     const std::vector<NamedShard> mine{numbered("model/w", whole({{4}, {2 * rank}, {2}}))};
     struct Broken final : ShardSource {
