@@ -39,8 +39,7 @@ class Grid {
   int group_index(int rank, Axes axes) const;
 
  private:
-  /// The coordinates of `rank` on those of the axes that are in `axes` (or, with inside = false, are not) as one
-  /// number.
+  /// The coordinates of `rank` on the axes that are in `axes` (with inside = false: that are not) as one number.
   int index(int rank, Axes axes, bool inside) const;
 
   AxisValues sizes_;

@@ -17,7 +17,7 @@ for room in "${rooms[@]}"; do
     included=${text#*\"}
     included=${included%%\"*}
     other=${included%%/*}
-    [ "$other" = hwy ] && continue  # Highway's own headers, as its manual writes them
+    [ "$other" != hwy ] || continue  # a library whose headers take their place among ours, compiled once per target
     [ -f "$included" ] || complain "$file:$line: \"$included\" is not a path from the root"
     [ -n "${level[$other]:-}" ] || continue
     [ "$other" = "$room" ] && continue
