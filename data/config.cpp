@@ -11,6 +11,9 @@ std::vector<std::string> DataConfig::conflicts() const {
   if (separate && train_data_path.empty()) {
     found.push_back("data.train_data_path: is needed when valid_data_path or test_data_path is given");
   }
+  if (separate && split != DataConfig().split) {
+    found.push_back("data.split: only read with data_path, not with train_data_path");
+  }
   return found;
 }
 

@@ -69,6 +69,8 @@ EpochPlan plan_epochs(i64 tokens_per_epoch, i64 seq_length, std::optional<i64> n
   MCPP_CHECK(tokens_per_epoch > 0 && seq_length > 0, tokens_per_epoch, " tokens, seq_length ", seq_length);
   EpochPlan plan{.tokens_per_epoch = tokens_per_epoch};
   if (num_samples) {
+    check_input(*num_samples <= std::numeric_limits<i64>::max() / 4 / seq_length, *num_samples, " samples of ",
+                seq_length, " tokens are more than can be counted; train for fewer iterations");
     const i64 needed = *num_samples * seq_length + 1;
     plan.epochs = std::max<i64>(1, (needed + tokens_per_epoch - 1) / tokens_per_epoch);
   }

@@ -28,6 +28,15 @@ void limit_spinning(char** argv) {
   ::execv("/proc/self/exe", argv);
 }
 
+/// Started by a launcher, every process would train the whole run into the same folder.
+void refuse_several_processes() {
+  const mcpp::Launcher launcher =
+      mcpp::read_launcher([](const char* name) -> const char* { return std::getenv(name); });
+  mcpp::check_input(launcher.ranks == 1, launcher.variable, " asks for ", launcher.ranks,
+                    " processes, but this version trains in one; start it without mpirun or srun, or unset ",
+                    launcher.variable);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -37,11 +46,7 @@ int main(int argc, char** argv) {
   try {
     const std::vector<std::string> args(argv + 1, argv + argc);
     mcpp::Log log;
-    const mcpp::Launcher launcher =
-        mcpp::read_launcher([](const char* name) -> const char* { return std::getenv(name); });
-    mcpp::check_input(launcher.ranks == 1, launcher.variable, " asks for ", launcher.ranks,
-                      " processes, but this version runs as one; start it without mpirun or srun, or unset ",
-                      launcher.variable);
+    if (!args.empty() && args[0] == "pretrain") refuse_several_processes();
     return static_cast<int>(mcpp::run_program(args, log));
   } catch (const mcpp::Error& error) {
     return report(error.code(), error.what());

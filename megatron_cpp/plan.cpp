@@ -43,10 +43,10 @@ std::string memory(const Config& config) {
 
 std::string schedule(const Config& config) {
   const i64 iterations = config.total_iterations(), samples = config.total_samples();
-  const i64 tokens = samples * config.model.seq_length;
+  const double tokens = static_cast<double>(samples) * static_cast<double>(config.model.seq_length);
   std::string text = "run:\n";
   add_line(text, "iterations", str(iterations));
-  add_line(text, "samples", str(samples, " of ", config.model.seq_length, " tokens: ", count(tokens), " tokens"));
+  add_line(text, "samples", str(samples, " of ", config.model.seq_length, " tokens: ", human_count(tokens), " tokens"));
   for (const BatchSizeStep& step : config.batch_sizes()) {
     add_line(
         text, "global batch size",
@@ -57,8 +57,8 @@ std::string schedule(const Config& config) {
   add_line(text, "learning rate",
            str(config.optimizer.lr, " to ", config.optimizer.min_lr, ", ", enum_name(config.optimizer.lr_decay_style)));
   add_line(text, "operations",
-           str(flops_per_token(config.model) * static_cast<double>(tokens), " FLOP, ",
-               human_count(flops_per_token(config.model)), "FLOP per token"));
+           str(flops_per_token(config.model) * tokens, " FLOP, ", human_count(flops_per_token(config.model)),
+               "FLOP per token"));
   return text;
 }
 

@@ -44,7 +44,10 @@ Trainer::Trainer(const Config& config, Session& session, const Log& log)
 }
 
 ExitCode Trainer::train() {
-  if (progress_.iteration >= train_iters_) log_.info(str("all ", train_iters_, " iterations are done"));
+  if (progress_.iteration >= train_iters_) {
+    log_.info(str("all ", train_iters_, " iterations are done; set training.train_iters higher to train on"));
+    return ExitCode::Done;
+  }
   start_ = window_start_ = Clock::now();
   saved_iteration_ = progress_.iteration;
   bool stopping = false;
@@ -53,8 +56,8 @@ ExitCode Trainer::train() {
     const i64 iteration = progress_.iteration;
     const auto due = [&](i64 interval) { return interval > 0 && iteration % interval == 0; };
     if (due(config_.logging.log_interval) || iteration == 1 || iteration == train_iters_) log_iteration();
-    if (due(config_.training.eval_interval) && iteration < train_iters_) evaluate("validation", datasets_.valid.get());
     if (due(config_.checkpoint.save_interval)) save();
+    if (due(config_.training.eval_interval) && iteration < train_iters_) evaluate("validation", datasets_.valid.get());
     stopping = should_exit();
   }
   save();
@@ -107,6 +110,7 @@ void Trainer::note(const StepOutcome& outcome, double learning_rate, i64 batch_s
                 " is not finite; the step is skipped, the weights stay as they were (samples ",
                 progress_.consumed_samples - batch_size, " to ", progress_.consumed_samples - 1, ")"));
   if (consecutive_skips_ > config_.training.max_consecutive_skips) {
+    log_iteration();
     fail(ExitCode::TrainingFailed, consecutive_skips_,
          " steps in a row had a non-finite loss or gradient; training.max_consecutive_skips is ",
          config_.training.max_consecutive_skips,
@@ -133,6 +137,7 @@ void Trainer::evaluate(const char* split, Dataset* dataset) {
   double loss_sum = 0;
   i64 tokens = 0;
   for (i64 i = 0; i < config_.training.eval_iters; ++i) {
+    if (signals_.received() != 0) return;  // what matters then is to save in time
     const StepOutcome outcome = state_.evaluate(batches.next());
     loss_sum += outcome.loss * static_cast<double>(outcome.tokens);
     tokens += outcome.tokens;

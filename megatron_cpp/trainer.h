@@ -35,8 +35,8 @@ class Trainer {
   const Log& log_;
   std::vector<BatchSizeStep> batch_sizes_;
   i64 train_iters_;
-  std::unique_ptr<FolderLock>
-      lock_;  // of checkpoint.save; first, because it finds at once what would end the run at its first save
+  // Of checkpoint.save; first, because it finds at once what would end the run at its first save.
+  std::unique_ptr<FolderLock> lock_;
   TrainingState state_;
   TrainingProgress progress_;
   std::string tokenizer_checksum_;

@@ -55,7 +55,7 @@ SelfAttention::SelfAttention(const std::string& name, i64 layer, const ModelCont
 
 AttentionOptions SelfAttention::options(const Pass& pass) const {
   AttentionOptions options;
-  options.softmax_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(context_.config.head_dim())));
+  options.softmax_scale = 1 / std::sqrt(static_cast<double>(context_.config.head_dim()));
   options.dropout = context_.dropout_for(context_.config.attention_dropout, name_ + ".core_attention", pass);
   options.dropout.first_column = context_.tp.rank() * (context_.config.num_attention_heads / context_.tp.size());
   return options;

@@ -18,6 +18,14 @@ std::vector<std::string> ModelConfig::conflicts() const {
     found.push_back(
         str("model.rotary_percent: ", rotary_percent, " of ", head_dim(), " channels leaves nothing to rotate"));
   }
+  if (position_embedding_type != PositionEmbedding::Rope) {
+    const ModelConfig defaults;
+    const auto only_with_rope = [&](bool is_set, const char* key) {
+      if (is_set) found.push_back(str("model.", key, ": only read when position_embedding_type is \"rope\""));
+    };
+    only_with_rope(rotary_base != defaults.rotary_base, "rotary_base");
+    only_with_rope(rotary_percent != defaults.rotary_percent, "rotary_percent");
+  }
   if (max_position_embeddings > 0 && max_position_embeddings < seq_length) {
     found.push_back(
         str("model.max_position_embeddings: ", max_position_embeddings, " is below seq_length ", seq_length));

@@ -53,18 +53,19 @@ struct ModelConfig {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("num_layers", self.num_layers, "transformer layers", at_least(1));
-    visit("hidden_size", self.hidden_size, "width of the residual stream", at_least(1));
-    visit("ffn_hidden_size", self.ffn_hidden_size, "width inside the MLP; 0 = 4 x hidden_size", at_least(0));
-    visit("num_attention_heads", self.num_attention_heads, "query heads", at_least(1));
+    visit("num_layers", self.num_layers, "transformer layers", between(1, 1e5));
+    visit("hidden_size", self.hidden_size, "width of the residual stream", between(1, 1e6));
+    visit("ffn_hidden_size", self.ffn_hidden_size, "width inside the MLP; 0 = 4 x hidden_size", between(0, 1e7));
+    visit("num_attention_heads", self.num_attention_heads, "query heads", between(1, 1e5));
     visit("num_query_groups", self.num_query_groups,
-          "key/value heads (grouped-query attention); 0 = num_attention_heads", at_least(0));
-    visit("kv_channels", self.kv_channels, "width of one head; 0 = hidden_size / num_attention_heads", at_least(0));
-    visit("seq_length", self.seq_length, "tokens per training sample", at_least(1));
-    visit("max_position_embeddings", self.max_position_embeddings, "longest context; 0 = seq_length", at_least(0));
-    visit("vocab_size", self.vocab_size, "tokens of the tokenizer; 0 = take it from data.tokenizer_model", at_least(0));
+          "key/value heads (grouped-query attention); 0 = num_attention_heads", between(0, 1e5));
+    visit("kv_channels", self.kv_channels, "width of one head; 0 = hidden_size / num_attention_heads", between(0, 1e5));
+    visit("seq_length", self.seq_length, "tokens per training sample", between(1, 1e8));
+    visit("max_position_embeddings", self.max_position_embeddings, "longest context; 0 = seq_length", between(0, 1e8));
+    visit("vocab_size", self.vocab_size, "tokens of the tokenizer; 0 = take it from data.tokenizer_model",
+          between(0, 2147483647));
     visit("make_vocab_size_divisible_by", self.make_vocab_size_divisible_by,
-          "the embedding is padded to a multiple of this, at every layout the same", at_least(1));
+          "the embedding is padded to a multiple of this, at every layout the same", between(1, 1e6));
     visit("position_embedding_type", self.position_embedding_type, "how positions enter");
     visit("rotary_base", self.rotary_base, "base of RoPE's wave lengths", greater_than(1));
     visit("rotary_percent", self.rotary_percent, "share of each head that RoPE rotates", between(0, 1));

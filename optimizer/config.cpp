@@ -22,6 +22,16 @@ std::vector<std::string> OptimizerConfig::conflicts() const {
   if (lr_decay_style != LrDecayStyle::Wsd && has_wsd_length) {
     found.push_back("optimizer.lr_wsd_decay_iters: only read when lr_decay_style is \"WSD\"");
   }
+  // Keys of the other optimizer would be ignored.
+  const OptimizerConfig defaults;
+  const bool sets_adam =
+      adam_beta1 != defaults.adam_beta1 || adam_beta2 != defaults.adam_beta2 || adam_eps != defaults.adam_eps;
+  if (optimizer == OptimizerKind::Sgd && sets_adam) {
+    found.push_back("optimizer.adam_beta1, adam_beta2, adam_eps: only read when optimizer is \"adam\"");
+  }
+  if (optimizer == OptimizerKind::Adam && sgd_momentum != defaults.sgd_momentum) {
+    found.push_back("optimizer.sgd_momentum: only read when optimizer is \"sgd\"");
+  }
   const bool ramps = start_weight_decay >= 0 || end_weight_decay >= 0;
   if (weight_decay_incr_style == WeightDecayIncrStyle::Constant && ramps) {
     found.push_back(

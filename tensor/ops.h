@@ -50,7 +50,7 @@ struct PackedHeads {
 PackedHeads packed_heads(const Tensor& qkv);
 
 struct AttentionOptions {
-  float softmax_scale = 1;
+  double softmax_scale = 1;
   bool causal = true;    ///< query i sees keys 0 .. i + query_offset
   i64 query_offset = 0;  ///< keys that come before the first query (a KV cache)
   Dropout dropout;       ///< of the probabilities; element index is (query head, query position, key position)

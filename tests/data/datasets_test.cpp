@@ -135,6 +135,7 @@ TEST(Datasets, BadInputIsExplained) {
   EXPECT_THAT(build_error(config, {100, 0, 0}), HasSubstr("give each prefix a weight"));
   EXPECT_EQ(build(config, {20, 0, 0}).train->size(), 20);
   config.data_path.clear();
+  config.split = DataConfig().split;
   config.train_data_path = {d};
   config.valid_data_path = {e, (folder / "." / "d").string()};
   EXPECT_THAT(build_error(config, {1, 1, 0}), HasSubstr("must not be trained on"));

@@ -35,7 +35,8 @@ std::string with_training(const std::string& line) {
 
 TEST(Config, ReadsEveryTypeOfField) {
   const Config c = parse(
-      "[model]\nvocab_size = 1_000\nnormalization = 'RMSNorm'\nrotary_base = 500000\nadd_bias_linear = false\n"
+      "[model]\nvocab_size = 1_000\nnormalization = 'RMSNorm'\nposition_embedding_type = 'rope'\nrotary_base = "
+      "500000\nadd_bias_linear = false\n"
       "[training]\ntrain_iters = 1e6\n[data]\ndata_path = ['0.5', 'a', '0.5', 'b']\nsplit = '8,1,1'\n");
   EXPECT_EQ(c.model.vocab_size, 1000);
   EXPECT_EQ(c.model.normalization, Normalization::RMSNorm);
@@ -98,7 +99,8 @@ TEST(Config, WrongTypes) {
 }
 
 TEST(Config, OutOfRangeAndBadNames) {
-  EXPECT_EQ(error_of(with_model("num_layers = 0")), "run.toml:5:1: model.num_layers: must be at least 1, not 0");
+  EXPECT_EQ(error_of(with_model("num_layers = 0")),
+            "run.toml:5:1: model.num_layers: must be at least 1 and at most 100000, not 0");
   EXPECT_EQ(error_of(with_model("hidden_dropout = 1")),
             "run.toml:5:1: model.hidden_dropout: must be at least 0 and below 1, not 1");
   EXPECT_EQ(error_of(with_model("norm_epsilon = nan")), "run.toml:5:1: model.norm_epsilon: must be finite, not nan");
@@ -157,7 +159,7 @@ TEST(Config, AllProblemsComeAtOnceInTheOrderOfTheText) {
   EXPECT_EQ(error_of(toml, {"--data.splt=1", "--training.seed=x"}),
             "8 problems:\n"
             "  run.toml:7:1: model.vocab_size: must be an integer, not \"x\"\n"
-            "  run.toml:8:3: model.hidden_size: must be at least 1, not 0\n"
+            "  run.toml:8:3: model.hidden_size: must be at least 1 and at most 1000000, not 0\n"
             "  run.toml:9:1: model.num_layer: unknown key; did you mean model.num_layers?\n"
             "  run.toml:11:1: optimizer.lr_decay_style: must be one of \"constant\", \"linear\", \"cosine\", "
             "\"inverse-square-root\", \"WSD\", not \"cos\"\n"
@@ -260,6 +262,17 @@ TEST(Config, PrintedConfigReadsBackToTheSame) {
   EXPECT_EQ(back.device.cpu_isa, CpuIsa::Avx2);
 }
 
+TEST(Config, KeysThatWouldBeIgnoredAreErrors) {
+  EXPECT_EQ(error_of(with_model("rotary_percent = 0.5")),
+            "run.toml:5:1: model.rotary_percent: only read when position_embedding_type is \"rope\"");
+  EXPECT_EQ(error_of(kLeast, {"--optimizer.sgd_momentum=0"}),
+            "command line: --optimizer.sgd_momentum=0: only read when optimizer is \"sgd\"");
+  EXPECT_THAT(error_of(kLeast, {"--optimizer.optimizer=sgd", "--optimizer.adam_eps=1e-6"}), HasSubstr("adam_eps"));
+  EXPECT_THAT(error_of(kLeast, {"--data.train_data_path=a", "--data.split=1"}), HasSubstr("data.split"));
+  EXPECT_THAT(error_of(kLeast, {"--checkpoint.load=a", "--checkpoint.save=a/", "--checkpoint.finetune"}),
+              HasSubstr("another folder"));
+}
+
 TEST(Config, HelpNamesEveryKeyWithTypeRangeAndDefault) {
   const std::string help = config_help();
   Config config;
@@ -267,7 +280,7 @@ TEST(Config, HelpNamesEveryKeyWithTypeRangeAndDefault) {
     EXPECT_THAT(help, HasSubstr("\n  " + field.key.substr(field.key.find('.') + 1) + " "));
     EXPECT_FALSE(field.help.empty()) << field.key;
   }
-  EXPECT_THAT(help, HasSubstr("transformer layers (integer, at least 1; default 12)"));
+  EXPECT_THAT(help, HasSubstr("transformer layers (integer, at least 1 and at most 100000; default 12)"));
 }
 
 TEST(Config, MissingFileIsBadInput) {

@@ -188,7 +188,7 @@ class GoldenModelTest : public testing::TestWithParam<Limits> {};
 INSTANTIATE_TEST_SUITE_P(Models, GoldenModelTest,
                          testing::Values(Limits{"gpt2", DType::F32, 1e-5, 1e-5, 1e-4, 1e-4, 1e-4, 1e-4},
                                          Limits{"llama", DType::F32, 1e-5, 1e-5, 1e-4, 1e-4, 1e-4, 1e-4},
-                                         Limits{"gpt2", DType::F64, 1e-8, 1e-8, 1e-8, 1e-8, 1e-8, 1e-8},
+                                         Limits{"gpt2", DType::F64, 1e-11, 1e-11, 1e-11, 1e-11, 1e-11, 1e-11},
                                          Limits{"llama", DType::F64, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6},
                                          Limits{"gpt2", DType::BF16, 1.5e-2, 1e-3, 3e-2, 1e-3, 1e-2, 1e-2},
                                          Limits{"llama", DType::BF16, 1.5e-2, 1e-3, 3e-2, 1e-3, 1e-2, 1e-2}),
