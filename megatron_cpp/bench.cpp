@@ -88,7 +88,7 @@ class OpBench {
     PackedHeads in = packed_heads(qkv), gradient = packed_heads(d_qkv);
     Tensor out = Tensor::like(d_out), lse = wide(batch_ * heads * s);
     AttentionOptions options;
-    options.softmax_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(d)));
+    options.softmax_scale = 1 / std::sqrt(static_cast<double>(d));
     const double product = static_cast<double>(tokens_ * heads * s * d);  // flops of one causal s x s product
     add("attention", 2 * product, 0, [&] { ops::attention(in.q, in.k, in.v, options, out, lse); });
     add("attention_backward", 5 * product, 0, [&] {

@@ -35,11 +35,11 @@ struct OneDnnKernels {
   dnnl::stream stream{engine};
   std::map<Key, Kernel> by_key;
 
-  Kernel create(GemmSize s, i64 lda, bool ta, i64 ldb, bool tb, i64 ldc, bool to_f32, bool accumulate);
+  Kernel create(GemmSize s, i64 lda, bool ta, i64 ldb, bool tb, i64 ldc, bool to_f32, bool accumulate) const;
 };
 
 OneDnnKernels::Kernel OneDnnKernels::create(GemmSize s, i64 lda, bool ta, i64 ldb, bool tb, i64 ldc, bool to_f32,
-                                            bool accumulate) {
+                                            bool accumulate) const {
   const auto bf16 = memory::data_type::bf16;
   const auto a = strided(s.m, s.k, bf16, lda, ta), b = strided(s.k, s.n, bf16, ldb, tb);
   const auto c = strided(s.m, s.n, to_f32 ? memory::data_type::f32 : bf16, ldc, false);

@@ -82,7 +82,7 @@ struct Call {
     out = garbage({n.queries, n.batch, n.heads * n.dim}, type, device);
     lse = garbage({n.batch, n.heads, n.queries}, type == DType::F64 ? type : DType::F32, device);
     dout = random_tensor(out.shape(), type, device, 5);
-    options.softmax_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(n.dim)));
+    options.softmax_scale = 1 / std::sqrt(static_cast<double>(n.dim));
     options.causal = c.causal;
     options.query_offset = c.query_offset;
     options.dropout = {.p = c.dropout, .key = 77, .samples = {}, .first_position = 0, .first_column = 3};
