@@ -60,7 +60,7 @@ std::vector<std::string> parse_json_line(std::string_view line, const std::vecto
 
 void parse_json(const Path& path, const TextPiece& piece, const DocumentFormat& format, PieceDocuments& documents) {
   for_each_line(piece, [&](std::string_view line, i64 number) {
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) return;
+    if (is_blank(line)) return;
     std::string problem;
     std::vector<std::string> values = parse_json_line(line, format.json_keys, problem);
     if (!problem.empty()) {
@@ -82,7 +82,7 @@ void parse_paragraphs(const TextPiece& piece, std::vector<Segment>& segments) {
     paragraph.clear();
   };
   for_each_line(piece, [&](std::string_view line, i64) {
-    if (without_return(line).empty()) return finish();
+    if (is_blank(line)) return finish();
     paragraph.append(line).push_back('\n');
   });
   if (piece.ends_document) return finish();

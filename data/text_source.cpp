@@ -15,17 +15,15 @@ namespace {
 constexpr std::size_t kMaxLine = std::size_t{1} << 30;
 constexpr std::size_t npos = std::string::npos;
 
-/// Just after the last blank line of `text`, or npos. A newline at the very end does not count: what follows may be
-/// blank too, and belongs to the same gap.
+/// Just after the last blank line of `text` that text follows, or npos. At the very end nothing counts: what follows
+/// may be blank too, and belongs to the same gap.
 std::size_t after_blank_line(std::string_view text) {
-  for (std::size_t end = text.size(); end >= 3;) {
-    const std::size_t newline = text.substr(0, end - 1).rfind('\n');
-    if (newline == npos || newline == 0) return npos;
-    const bool is_blank =
-        text[newline - 1] == '\n' || (newline >= 2 && text[newline - 1] == '\r' && text[newline - 2] == '\n');
-    const bool next_is_text = text[newline + 1] != '\n' && text[newline + 1] != '\r';
-    if (is_blank && next_is_text) return newline + 1;
-    end = newline + 1;
+  for (std::size_t newline = text.rfind('\n'); newline != npos && newline > 0;
+       newline = text.rfind('\n', newline - 1)) {
+    const std::size_t begin = text.rfind('\n', newline - 1) + 1;  // npos + 1 is 0
+    const std::size_t next = text.find_first_not_of(" \t\r", newline + 1);
+    const bool next_is_text = next != npos && text[next] != '\n';
+    if (next_is_text && is_blank(text.substr(begin, newline - begin))) return newline + 1;
   }
   return npos;
 }
@@ -101,6 +99,10 @@ bool TextSource::next(TextPiece& piece, std::size_t target_bytes, Cut cut) {
   byte_offset_ += static_cast<i64>(size);
   line_ += std::count(piece.text.begin(), piece.text.end(), '\n');
   return true;
+}
+
+bool is_blank(std::string_view line) {
+  return line.find_first_not_of(" \t\r") == npos;
 }
 
 i64 count_words(std::string_view text) {

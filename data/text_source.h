@@ -1,6 +1,7 @@
 // Text files, plain or gzip, in pieces of bounded size cut where text may be cut.
 #pragma once
 #include <string>
+#include <string_view>
 
 #include "base/file.h"
 
@@ -47,6 +48,8 @@ class TextSource {
   i64 byte_offset_ = 0, line_ = 1;
 };
 
+/// Nothing but spaces, tabs and a carriage return.
+bool is_blank(std::string_view line);
 /// Whitespace-separated words.
 i64 count_words(std::string_view text);
 

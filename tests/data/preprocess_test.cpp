@@ -137,11 +137,12 @@ TEST_F(Preprocess, TextJsonAndGzipGiveTheSame) {
 }
 
 TEST_F(Preprocess, LinesAndParagraphsBecomeDocuments) {
-  const std::string input = file("d.txt", "one\ntwo\r\n\r\nthree  \n\n\n\nfour\nfive");
+  const std::string input = file("d.txt", "one\ntwo\r\n\r\nthree  \n \n\n\t\nfour\nfive");
   PreprocessOptions o = options({input});
   o.text_document = TextDocument::Line;
-  EXPECT_EQ(run_preprocess(o, Log(1)).empty_documents, 4);
-  EXPECT_EQ(documents("d_text_document"), (std::vector<std::string>{"one", "two", "three  ", "four", "five"}));
+  EXPECT_EQ(run_preprocess(o, Log(1)).empty_documents, 2);
+  EXPECT_EQ(documents("d_text_document"),
+            (std::vector<std::string>{"one", "two", "three  ", " ", "\t", "four", "five"}));
   o.text_document = TextDocument::Paragraph;
   EXPECT_EQ(run_preprocess(o, Log(1)).empty_documents, 0);
   EXPECT_EQ(documents("d_text_document"), (std::vector<std::string>{"one\ntwo", "three  ", "four\nfive"}));
