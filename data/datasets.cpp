@@ -49,6 +49,7 @@ class Builder {
     }
     // A single prefix is not blended, except that Megatron-LM does so when data_path gives it a weight.
     if (list.prefixes.size() == 1 && (whole || list.weights.empty())) {
+      if (!whole && split == 2 && is_too_small_to_test(list.prefixes[0])) return nullptr;
       return part(list.prefixes[0], split, whole, num_samples);
     }
     return list.weights.empty() ? blend_by_size(list, key, split, whole, num_samples)
@@ -58,6 +59,16 @@ class Builder {
   std::vector<std::unique_ptr<IndexedDataset>> take_sources() { return std::move(sources_); }
 
  private:
+  /// The usual share of the test is so small that a small text has none; that is no reason not to train on it.
+  bool is_too_small_to_test(const std::string& prefix) {
+    const IndexedDataset& text = source(prefix);
+    const SequenceRange range = split_ranges(config_.split, text.num_sequences())[2].value();
+    if (count_tokens(text, range) > seq_length_) return false;
+    log_.warn(str(prefix, ": the test split of data.split = \"", config_.split, "\" is shorter than one sample of ",
+                  seq_length_, " tokens; there will be no test"));
+    return true;
+  }
+
   const IndexedDataset& source(const std::string& prefix) {
     for (const auto& source : sources_) {
       if (source->prefix() == prefix) return *source;

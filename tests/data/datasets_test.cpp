@@ -119,6 +119,9 @@ TEST(Datasets, BadInputIsExplained) {
   EXPECT_EQ(build(config, {1, 0, 1}).test, nullptr);
   config.split = "90,10,0";
   EXPECT_THAT(build_error(config, {1, 1, 0}, 20), HasSubstr("has only 20 tokens, one sample needs 21"));
+  config.split = "80,10,10";
+  EXPECT_EQ(build(config, {1, 0, 1}, 20).test, nullptr) << "too short to test, yet long enough to train";
+  EXPECT_NE(build(config, {1, 0, 1}, 10).test, nullptr);
   for (const char* split : {"", "a", "1,2,3,4", "-1,2", "0,0", "1,,2", "nan"}) {
     config.split = split;
     EXPECT_THAT(build_error(config, {1, 1, 0}), HasSubstr("data.split")) << split;
