@@ -4,13 +4,10 @@
 #include <optional>
 
 #include "model/kv_cache.h"
+#include "tensor/wide.h"
 
 namespace mcpp {
 namespace {
-
-DType wide(DType t) {
-  return t == DType::F64 ? DType::F64 : DType::F32;
-}
 
 struct AttentionOutput {
   Tensor out;  // [s, b, heads * head_dim]

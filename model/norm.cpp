@@ -1,6 +1,7 @@
 #include "model/norm.h"
 
 #include "tensor/ops.h"
+#include "tensor/wide.h"
 
 namespace mcpp {
 
@@ -12,8 +13,7 @@ Norm::Norm(const std::string& name, const ModelContext& context)
 }
 
 Norm::Output Norm::compute(const Tensor& x) const {
-  const DType wide = x.dtype() == DType::F64 ? DType::F64 : DType::F32;
-  const auto statistic = [&] { return Tensor::empty({x.numel() / x.dim(-1)}, wide, x.device()); };
+  const auto statistic = [&] { return Tensor::empty({x.numel() / x.dim(-1)}, wide(x.dtype()), x.device()); };
   Output out{.y = Tensor::like(x), .mean = {}, .rstd = statistic()};
   if (bias_) {
     out.mean = statistic();

@@ -3,17 +3,13 @@
 #include <cmath>
 
 #include "tensor/kernels.h"
+#include "tensor/wide.h"
 
 namespace mcpp {
 namespace {
 
 bool is_float(DType t) {
   return t == DType::F32 || t == DType::BF16 || t == DType::F64;
-}
-
-/// The type of statistics and main gradients that go with activations of type `t`.
-DType wide(DType t) {
-  return t == DType::F64 ? DType::F64 : DType::F32;
 }
 
 void check_shape(const char* op, const char* name, const Tensor& t, const Shape& wanted) {
