@@ -13,7 +13,8 @@ std::unique_ptr<ParamAndGradBuffer> allocate(GPTModel& model, Communicator& dp) 
   std::vector<UnitParam> params;
   model.visit([&](Param& param, int unit) { params.push_back({&param, unit}); });
   const ModelContext& context = model.context();
-  return make_param_and_grad_buffer(params, context.dtype, context.device, dp, /*zero_stage=*/0, kBucketElements);
+  return make_param_and_grad_buffer(params, context.dtype, context.device, {dp, dp},
+                                    {.bucket_elements = kBucketElements});
 }
 
 std::unique_ptr<ParamAndGradBuffer> allocate_and_initialize(GPTModel& model, Communicator& dp) {

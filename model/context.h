@@ -28,6 +28,9 @@ struct ModelContext {
   Recompute recompute;
   Device& device;
   Communicator& tp;
+  /// Between the parallel regions of a layer each tensor-parallel rank holds its part of the sequence, [s / tp, b, h]
+  /// (Korthikanti et al. 2022): norms and dropout are not computed twice, and activations take less memory.
+  bool sequence_parallel = false;
 
   /// Standard deviation of the layers that write to the residual stream: smaller, as there are 2 per layer (GPT-2).
   double output_init_std() const;

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "base/philox.h"
 #include "tensor/cpu/parallel.h"
 #include "tensor/ops.h"
@@ -18,27 +20,38 @@ i64 global_index(const Box& box, i64 r) {
   return global;
 }
 
+/// Elements [begin, end) of row `r` of the box, to `out`.
 template <class T>
-void fill_row(const Param& param, u64 key, i64 r) {
-  const i64 row = param.box.shape.back(), global = global_index(param.box, r);
-  T* out = param.value.data<T>() + r * row;
-  for (i64 i = 0; i < row; ++i) {
+void fill_row(const Param& param, u64 key, i64 r, i64 begin, i64 end, T* out) {
+  const i64 global = global_index(param.box, r);
+  for (i64 i = begin; i < end; ++i) {
     const double x = param.init == Init::Normal ? param.init_std * philox_normal(key, static_cast<u64>(global + i))
                                                 : (param.init == Init::Ones ? 1.0 : 0.0);
-    out[i] = from_double<T>(x);
+    *out++ = from_double<T>(x);
   }
 }
 
 }  // namespace
 
-void initialize(Param& param, u64 seed) {
+void initialize(const Param& param, u64 seed, i64 first, Tensor& values) {
   const u64 key = philox_key(seed, param.name);
-  const i64 row = param.box.shape.back(), rows = row == 0 ? 0 : param.numel() / row;
-  on_float(param.value.dtype(), [&]<class T>() {
-    parallel_for(cpu(param.value), rows, 16, [&](i64 begin, i64 end) {
-      for (i64 r = begin; r < end; ++r) fill_row<T>(param, key, r);
+  const i64 row = param.box.shape.back(), last = first + values.numel();
+  if (first == last) return;
+  MCPP_CHECK(first >= 0 && last <= param.numel(), param.name, " has no elements [", first, ", ", last, ")");
+  const i64 first_row = first / row, rows = (last - 1) / row + 1 - first_row;
+  on_float(values.dtype(), [&]<class T>() {
+    parallel_for(cpu(values), rows, 16, [&](i64 begin, i64 end) {
+      for (i64 r = first_row + begin; r < first_row + end; ++r) {
+        const i64 from = std::max(first, r * row), to = std::min(last, (r + 1) * row);
+        fill_row<T>(param, key, r, from - r * row, to - r * row, values.data<T>() + (from - first));
+      }
     });
   });
+}
+
+void initialize(Param& param, u64 seed) {
+  Tensor values = param.value.view({-1});
+  initialize(param, seed, 0, values);
 }
 
 }  // namespace mcpp

@@ -25,6 +25,13 @@ struct Param {
   Init init = Init::Normal;
   double init_std = 0.02;  ///< for Init::Normal
 
+  /// How many neighbouring tensor-parallel ranks hold this same box: 1 when each has a slice of its own, the whole
+  /// group for norms, tp / num_query_groups for keys and values when there are fewer of them than ranks.
+  int tp_copies = 1;
+  /// Each of those ranks computes only a part of the gradient (of its part of the sequence, or of its query heads): the
+  /// parts must be summed. Otherwise all of them compute the same.
+  bool grad_is_partial = false;
+
   Tensor value;      ///< box.shape, in the model's type
   Tensor main_grad;  ///< box.shape, fp32 (fp64 in an fp64 model)
 
@@ -50,7 +57,10 @@ struct Param {
 
 using ParamVisitor = std::function<void(Param&)>;
 
-/// Fills param.value with its initial numbers, drawn by name and global element index: the same at every layout.
+/// Fills `values`, elements [first, first + values.numel()) of the parameter's box, with initial numbers drawn by name
+/// and global element index: the same at every layout. Of param only name, box and init are used.
+void initialize(const Param& param, u64 seed, i64 first, Tensor& values);
+/// All of param.value.
 void initialize(Param& param, u64 seed);
 
 }  // namespace mcpp

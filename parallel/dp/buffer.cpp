@@ -1,7 +1,6 @@
 #include "parallel/dp/buffer.h"
 
 #include <set>
-#include <string_view>
 
 #include "parallel/dp/replicated.h"
 
@@ -10,19 +9,19 @@ namespace {
 
 std::vector<ParamMeta> metas(std::span<const UnitParam> params) {
   std::vector<ParamMeta> result;
-  std::set<std::string_view> names;
-  for (const auto& [param, unit] : params) {
-    MCPP_CHECK(names.insert(param->name).second, param->name, " is listed twice");
-    result.push_back({param->name, param->numel(), unit, param->decays()});
+  std::set<const Param*> seen;
+  for (const UnitParam& p : params) {
+    MCPP_CHECK(seen.insert(p.param).second, p.param->name, " is listed twice");
+    result.push_back({p.param->name, p.param->numel(), p.unit, p.param->decays()});
   }
   return result;
 }
 
 }  // namespace
 
-ParamAndGradBuffer::ParamAndGradBuffer(std::span<const UnitParam> params, DType dtype, Device& device, Communicator& dp,
+ParamAndGradBuffer::ParamAndGradBuffer(std::span<const UnitParam> params, DType dtype, Device& device, int shards,
                                        i64 bucket_elements)
-    : dtype_(dtype), device_(device), dp_(dp), plan_(plan_buffer(metas(params), dp.size(), bucket_elements)) {
+    : dtype_(dtype), device_(device), plan_(plan_buffer(metas(params), shards, bucket_elements)) {
   for (const UnitParam& p : params) params_.push_back(p.param);
 }
 
@@ -31,11 +30,29 @@ void ParamAndGradBuffer::clear_grads() {
   begin_step();
 }
 
+void ParamAndGradBuffer::visit_parts(Tensor ShardSegment::*tensor, const PartVisitor& f) const {
+  for (const ShardSegment& segment : shard()) {
+    for (std::size_t i = 0; i < params_.size(); ++i) {
+      const ParamPart part = part_inside(plan_, i, segment.begin, segment.begin + segment.params.numel());
+      if (part.count <= 0) continue;
+      f(*params_[i], part.first, (segment.*tensor).flat(plan_.offsets[i] + part.first - segment.begin, part.count));
+    }
+  }
+}
+
+void ParamAndGradBuffer::visit_weights(const PartVisitor& f) const {
+  visit_parts(&ShardSegment::params, f);
+}
+
+void ParamAndGradBuffer::visit_grads(const PartVisitor& f) const {
+  visit_parts(&ShardSegment::grads, f);
+}
+
 std::unique_ptr<ParamAndGradBuffer> make_param_and_grad_buffer(std::span<const UnitParam> params, DType dtype,
-                                                               Device& device, Communicator& dp, int zero_stage,
-                                                               i64 bucket_elements) {
-  check_input(zero_stage == 0, "ZeRO stage ", zero_stage, " does not exist here; use 0");
-  return std::make_unique<ReplicatedBuffer>(params, dtype, device, dp, bucket_elements);
+                                                               Device& device, const DataParallelGroups& groups,
+                                                               const DataParallelOptions& options) {
+  check_input(options.zero_stage == 0, "ZeRO stage ", options.zero_stage, " does not exist here; use 0");
+  return std::make_unique<ReplicatedBuffer>(params, dtype, device, groups.shard, options.bucket_elements);
 }
 
 }  // namespace mcpp

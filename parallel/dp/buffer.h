@@ -1,7 +1,13 @@
-// The memory of a model's parameters and gradients: one flat vector each, in which every Param is a view, and the verbs
-// that keep them consistent over the data-parallel ranks. The loop over units (blocks) calls acquire before and release
-// after each use of a unit; the stages of ZeRO (Rajbhandari et al. 2020) are implementations of the same verbs.
+// The memory of a model's parameters and gradients, and the verbs that keep them consistent over the data-parallel
+// ranks. The loop over units (blocks) calls acquire before and release after each use of a unit; the stages of ZeRO
+// (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020) are
+// implementations of the same verbs:
+//   0 (replicated.h)  every rank has all weights and gradients; gradients are all-reduced
+//   1 (sharded.h)     gradients are reduced to the rank that updates them; updated weights are gathered
+//   2 (sharded.h)     gradients live only as shards: each microbatch's are reduced when backward leaves the unit
+//   3 (sharded.h)     so do weights, gathered unit by unit as they are used
 #pragma once
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -17,6 +23,22 @@ enum class Use : u8 { Forward, Backward };
 struct UnitParam {
   Param* param;  ///< must outlive the buffer; each parameter once
   int unit;      ///< must not decrease along the list
+  /// Ranks that hold this same parameter in other pipeline stages (tied embeddings): its gradient is summed over them
+  /// too. Such a parameter is the only one of its unit.
+  Communicator* tied = nullptr;
+};
+
+/// Over which ranks a model is trained with different samples. Must outlive the buffer.
+struct DataParallelGroups {
+  Communicator& shard;      ///< those that share the work of ZeRO
+  Communicator& replicate;  ///< those that hold the same shard: more than one rank in hybrid sharding (HSDP)
+};
+
+struct DataParallelOptions {
+  int zero_stage = 0;
+  i64 bucket_elements = 40'000'000;  ///< gradients reduced together, as in plan_buffer; stages 2 and 3: a bucket a unit
+  bool overlap_grad_reduce = true;   ///< reduce a bucket as soon as backward has finished it, not all at the end
+  bool overlap_param_gather = true;  ///< gather weights one unit ahead of their use
 };
 
 /// Elements [begin, begin + params.numel()) of the flat vectors whose weights this rank updates.
@@ -27,26 +49,41 @@ struct ShardSegment {
 };
 
 /// One per pipeline chunk. A step: clear_grads(), then per microbatch acquire/release of units by forward and backward,
-/// then finish(), after which shard() holds gradients summed over the group.
+/// then finish(), after which shard() holds gradients summed over all groups; after the update of what shard() gives,
+/// publish().
 class ParamAndGradBuffer {
  public:
   virtual ~ParamAndGradBuffer() = default;
   ParamAndGradBuffer(const ParamAndGradBuffer&) = delete;
   ParamAndGradBuffer& operator=(const ParamAndGradBuffer&) = delete;
 
-  /// Makes the weights of `unit` (and, for Backward, room for its gradients) ready to be used.
+  /// Makes the weights of `unit` (and, for Backward, room for its gradients) ready to be used: value and main_grad of
+  /// its parameters are valid until the matching release. Uses of a unit may nest.
   virtual void acquire(int unit, Use use) = 0;
-  /// The unit is not used until its next acquire. `last`: this was its last use of that kind in the step; with
-  /// Backward its gradients are complete, deferred weight gradients included.
+  /// Ends a use. `last`: it was the unit's last of that kind in the step; with Backward its gradients are complete,
+  /// deferred weight gradients included.
   virtual void release(int unit, Use use, bool last) = 0;
-  /// Completes the reduction of all gradients, also of units that were never released, and waits for it.
+  /// Completes the reduction of all gradients, also of units that were never released as last, and waits for it.
   virtual void finish() = 0;
+  /// After shard()'s weights were changed: all ranks see the new ones at their next acquire. Also after loading.
+  virtual void publish() = 0;
   /// What this rank updates, in increasing order of `begin`.
   virtual std::vector<ShardSegment> shard() const = 0;
+  /// Whether gradients leave this rank after every microbatch (stages 2 and 3), not once a step.
+  virtual bool reduces_every_pass() const = 0;
 
   /// Forgets all gradients: the next ones overwrite them. Writes no memory.
   void clear_grads();
 
+  /// Calls f(param, first, values) for each part of a parameter in shard(): `values` is a flat view of the weights of
+  /// elements [first, first + values.numel()) of the param's box.
+  using PartVisitor = std::function<void(Param&, i64 first, Tensor values)>;
+  void visit_weights(const PartVisitor& f) const;
+  /// The same for gradients.
+  void visit_grads(const PartVisitor& f) const;
+
+  /// The ranks that hold the same shard() as this one, and could share the work of saving it.
+  virtual Communicator& replicas() const = 0;
   const BufferPlan& plan() const { return plan_; }
   /// In the order of plan().params.
   std::span<Param* const> params() const { return params_; }
@@ -54,26 +91,26 @@ class ParamAndGradBuffer {
   Device& device() const { return device_; }
 
  protected:
-  ParamAndGradBuffer(std::span<const UnitParam> params, DType dtype, Device& device, Communicator& dp,
-                     i64 bucket_elements);
+  ParamAndGradBuffer(std::span<const UnitParam> params, DType dtype, Device& device, int shards, i64 bucket_elements);
   virtual void begin_step() = 0;  ///< part of clear_grads()
 
   DType grad_dtype() const { return dtype_ == DType::F64 ? DType::F64 : DType::F32; }
-  Communicator& dp() const { return dp_; }
 
  private:
+  void visit_parts(Tensor ShardSegment::*tensor, const PartVisitor& f) const;
+
   std::vector<Param*> params_;
   DType dtype_;
   Device& device_;
-  Communicator& dp_;
   BufferPlan plan_;
 };
 
 /// Lays out and allocates (zero-filled) the parameters and gradients, and makes value and main_grad of each Param views
-/// of them; what these held before is dropped. `dtype` is the model's type: fp32, bf16 or fp64. `bucket_elements` as in
-/// plan_buffer. BadInput for a ZeRO stage that does not exist.
+/// of them (where they are sharded: while the unit is acquired); what these held before is dropped. `dtype` is the
+/// model's type: fp32, bf16 or fp64. BadInput for a ZeRO stage that does not exist. With stage 0 nothing is cut:
+/// groups.shard is then the whole data-parallel group, and groups.replicate of one rank.
 std::unique_ptr<ParamAndGradBuffer> make_param_and_grad_buffer(std::span<const UnitParam> params, DType dtype,
-                                                               Device& device, Communicator& dp, int zero_stage,
-                                                               i64 bucket_elements);
+                                                               Device& device, const DataParallelGroups& groups,
+                                                               const DataParallelOptions& options);
 
 }  // namespace mcpp

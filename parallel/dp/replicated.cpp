@@ -8,7 +8,8 @@ namespace mcpp {
 
 ReplicatedBuffer::ReplicatedBuffer(std::span<const UnitParam> params, DType dtype, Device& device, Communicator& dp,
                                    i64 bucket_elements)
-    : ParamAndGradBuffer(params, dtype, device, dp, bucket_elements),
+    : ParamAndGradBuffer(params, dtype, device, dp.size(), bucket_elements),
+      dp_(dp),
       flat_params_(Tensor::zeros({plan().total}, dtype, device, MemoryClass::Params)),
       flat_grads_(Tensor::zeros({plan().total}, grad_dtype(), device, MemoryClass::Grads)) {
   for (std::size_t i = 0; i < params.size(); ++i) {
@@ -46,9 +47,9 @@ void ReplicatedBuffer::start_reduction(std::size_t index) {
       param.take_beta();
     }
   }
-  if (dp().size() == 1) return;
+  if (dp_.size() == 1) return;
   Tensor grads = flat_grads_.flat(bucket.begin, bucket.size());
-  reduction.work = dp().all_reduce(grads, ReduceOp::Sum);
+  reduction.work = dp_.all_reduce(grads, ReduceOp::Sum);
 }
 
 void ReplicatedBuffer::finish() {

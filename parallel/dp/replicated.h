@@ -15,7 +15,10 @@ class ReplicatedBuffer final : public ParamAndGradBuffer {
   void acquire(int unit, Use use) override;
   void release(int unit, Use use, bool last) override;
   void finish() override;
+  void publish() override {}
   std::vector<ShardSegment> shard() const override;
+  bool reduces_every_pass() const override { return false; }
+  Communicator& replicas() const override { return dp_; }
 
  private:
   struct Reduction {
@@ -27,6 +30,7 @@ class ReplicatedBuffer final : public ParamAndGradBuffer {
   void begin_step() override;
   void start_reduction(std::size_t bucket);
 
+  Communicator& dp_;
   Tensor flat_params_, flat_grads_;
   std::vector<Reduction> reductions_;  // by bucket
 };

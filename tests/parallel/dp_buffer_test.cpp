@@ -18,7 +18,7 @@ class BufferTest : public testing::Test {
       list.push_back({&params_.emplace_back(str("layer", unit, ".weight"), Shape{10, 7}, Init::Normal), unit});
       list.push_back({&params_.emplace_back(str("layer", unit, ".bias"), Shape{7}, Init::Zeros), unit});
     }
-    return make_param_and_grad_buffer(list, dtype, device_, dp, 0, bucket_elements);
+    return make_param_and_grad_buffer(list, dtype, device_, {dp, dp}, {.bucket_elements = bucket_elements});
   }
 
   /// What a backward pass does: adds `value` to every gradient of the parameter.
@@ -106,13 +106,13 @@ TEST_F(BufferTest, RefusesAParameterListedTwice) {
   const auto self = make_self_communicator();
   Param param("tied", Shape{4}, Init::Ones);
   const std::vector<UnitParam> list{{&param, 0}, {&param, 1}};
-  EXPECT_THROW(make_param_and_grad_buffer(list, DType::F32, device_, *self, 0, 0), Error);
+  EXPECT_THROW(make_param_and_grad_buffer(list, DType::F32, device_, {*self, *self}, {.bucket_elements = 0}), Error);
 }
 
 TEST_F(BufferTest, RefusesAStageThatDoesNotExist) {
   const auto self = make_self_communicator();
   try {
-    make_param_and_grad_buffer({}, DType::F32, device_, *self, 4, 0);
+    make_param_and_grad_buffer({}, DType::F32, device_, {*self, *self}, {.zero_stage = 4});
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::BadInput);

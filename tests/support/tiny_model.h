@@ -46,7 +46,7 @@ struct TinyModel {
         model({.config = config, .dtype = dtype, .recompute = recompute, .device = device, .tp = *self}) {
     std::vector<UnitParam> params;
     model.visit([&](Param& param, int unit) { params.push_back({&param, unit}); });
-    memory = make_param_and_grad_buffer(params, dtype, device, *self, 0, 0);
+    memory = make_param_and_grad_buffer(params, dtype, device, {*self, *self}, {.bucket_elements = 0});
     model.visit([&](Param& param, int) { initialize(param, 7); });
     model.set_memory(*memory);
   }

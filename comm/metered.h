@@ -1,0 +1,34 @@
+// Counts what a group sends and how long its rank is kept from computing.
+#pragma once
+#include <array>
+#include <memory>
+
+#include "comm/communicator.h"
+
+namespace mcpp {
+
+enum class CommOp : u8 { AllReduce, AllGather, ReduceScatter, Broadcast, AllToAll, Send, Recv, Barrier };
+inline constexpr std::size_t kCommOps = 8;
+
+/// Operations of one group, as one rank sees them since the start or reset().
+struct CommMeter {
+  struct Count {
+    i64 calls = 0;
+    /// What a rank sends when the operation uses the network best, for n bytes of the whole tensor in a group of d:
+    /// all-reduce 2 n (d - 1) / d, all-gather, reduce-scatter and all-to-all n (d - 1) / d, broadcast and send n,
+    /// receive and barrier 0.
+    i64 bytes = 0;
+  };
+  std::array<Count, kCommOps> by_op{};
+  double exposed_seconds = 0;  ///< inside calls and wait(): communication that no computation of this rank hid
+
+  Count& operator[](CommOp op) { return by_op[static_cast<std::size_t>(op)]; }
+  const Count& operator[](CommOp op) const { return by_op[static_cast<std::size_t>(op)]; }
+  i64 total_bytes() const;
+  void reset() { *this = {}; }
+};
+
+/// `inner`, whose operations are entered in `meter`. Groups split off from it are not metered.
+std::unique_ptr<Communicator> make_metered(std::unique_ptr<Communicator> inner, std::shared_ptr<CommMeter> meter);
+
+}  // namespace mcpp
