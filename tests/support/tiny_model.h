@@ -73,16 +73,18 @@ struct TinyModel {
 
   double loss() {
     Pass p = pass(false);
-    return model.forward(tokens, targets, 1, p).sum;
+    return model.loss(tokens, targets, 1, p).sum;
   }
   /// Forward, backward; returns the sum of the losses.
   double step(bool defers_weights = false) {
     memory->clear_grads();
     Pass p = pass(true);
     p.defers_weights = defers_weights;
-    const double sum = model.forward(tokens, targets, 1, p).sum;
-    model.backward(p);
+    p.is_last = !defers_weights;  // otherwise gradients leave as backward goes
+    const double sum = model.loss(tokens, targets, 1, p).sum;
+    model.backward({}, p);
     p.run_deferred();
+    model.release_gradients();
     memory->finish();
     return sum;
   }
