@@ -38,6 +38,7 @@ ExitCode evaluate_command(Arguments args, Log& log);
 ExitCode generate_command(Arguments args, Log& log);
 ExitCode preprocess_command(Arguments args, Log& log);
 ExitCode pretrain_command(Arguments args, Log& log);
+ExitCode schedule_command(Arguments args, Log& log);
 ExitCode tokenizer_command(Arguments args, Log& log);
 
 }  // namespace mcpp
