@@ -16,7 +16,7 @@ struct CommMeter {
     i64 calls = 0;
     /// What a rank sends when the operation uses the network best, for n bytes of the whole tensor in a group of d:
     /// all-reduce 2 n (d - 1) / d, all-gather, reduce-scatter and all-to-all n (d - 1) / d, broadcast and send n,
-    /// receive and barrier 0.
+    /// receive and barrier 0. Each call rounded down; alone in a group, a rank sends nothing.
     i64 bytes = 0;
   };
   std::array<Count, kCommOps> by_op{};
@@ -28,7 +28,8 @@ struct CommMeter {
   void reset() { *this = {}; }
 };
 
-/// `inner`, whose operations are entered in `meter`. Groups split off from it are not metered.
+/// `inner`, whose operations are entered in `meter` by the thread that calls them. Groups split off from it are not
+/// metered. Works may outlive the group.
 std::unique_ptr<Communicator> make_metered(std::unique_ptr<Communicator> inner, std::shared_ptr<CommMeter> meter);
 
 }  // namespace mcpp

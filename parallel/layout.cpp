@@ -21,6 +21,13 @@ class Conflicts {
     list_.push_back(str(size_name, " = ", size, " does not divide ", whole_name, " = ", whole, "; ",
                         values(nearest_divisors(whole, size))));
   }
+  /// `size` must divide `whole`, or be a multiple of it; the user is expected to change size.
+  void divides_or_is_multiple(const char* size_name, i64 size, const std::string& whole_name, i64 whole) {
+    if (whole == 0 || size < 1 || whole % size == 0 || size % whole == 0) return;
+    list_.push_back(str(size_name, " = ", size, " neither divides ", whole_name, " = ", whole,
+                        " nor is a multiple of it; ",
+                        values(size < whole ? nearest_divisors(whole, size) : nearest_multiples(whole, size))));
+  }
   /// `whole` must be a multiple of `step`; the user is expected to change whole.
   void is_multiple(const char* whole_name, i64 whole, const std::string& step_name, i64 step) {
     if (whole == 0 || step < 1 || whole % step == 0) return;
@@ -65,7 +72,7 @@ void check_model(const LayoutRules& rules, Conflicts& conflicts) {
   const i64 tp = s.tensor_model_parallel_size, cp = s.context_parallel_size;
   constexpr const char* kTp = "tensor_model_parallel_size";
   conflicts.divides(kTp, tp, "num_attention_heads", rules.num_attention_heads);
-  conflicts.divides(kTp, tp, "num_query_groups", rules.num_query_groups);
+  conflicts.divides_or_is_multiple(kTp, tp, "num_query_groups", rules.num_query_groups);
   conflicts.divides(kTp, tp, "ffn_hidden_size", rules.ffn_hidden_size);
   conflicts.divides(kTp, tp, "the padded vocabulary", rules.padded_vocab_size);
   if (rules.num_layers > 0)
