@@ -19,6 +19,7 @@ constexpr std::array kCommands{
     Command{"checkpoint", "list, verify and compare checkpoints; import from and export to Hugging Face",
             checkpoint_command},
     Command{"config", "check a configuration and print it with all defaults", config_command},
+    Command{"schedule", "draw and time a pipeline schedule, or compare all of them", schedule_command},
     Command{"bench", "time matrix products, operations, whole steps or communication", nullptr, bench_command},
 };
 

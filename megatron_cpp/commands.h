@@ -41,6 +41,7 @@ ExitCode evaluate_command(Arguments args, Log& log);
 ExitCode generate_command(Arguments args, Log& log);
 ExitCode preprocess_command(Arguments args, Log& log);
 ExitCode pretrain_command(Arguments args, Log& log, Communicator& world);
+ExitCode schedule_command(Arguments args, Log& log);
 ExitCode tokenizer_command(Arguments args, Log& log);
 
 }  // namespace mcpp
