@@ -201,19 +201,22 @@ TEST(EstimateMemory, MatchesWhatIsAllocated) {
   config.seq_length = 128;
   config.vocab_size = 512;
   using Granularity = Recompute::Granularity;
-  for (const Recompute& recompute :
-       {Recompute{}, Recompute{.granularity = Granularity::Full, .num_layers = 2},
-        Recompute{.granularity = Granularity::Selective, .core_attn = true, .layernorm = true, .mlp_act = true}}) {
-    TinyModel m(config, DType::F32, recompute);
-    m.make_batch(4);
-    m.step();
-    const MemoryEstimate estimate = estimate_memory(config, DType::F32, recompute, 4, 2);
-    const auto peak = [&](MemoryClass c) {
-      return static_cast<double>(m.device.memory().by_class[static_cast<std::size_t>(c)].peak);
-    };
-    EXPECT_NEAR(peak(MemoryClass::Params) / estimate.params, 1, 0.05);
-    EXPECT_NEAR(peak(MemoryClass::Grads) / estimate.grads, 1, 0.05);
-    EXPECT_NEAR(peak(MemoryClass::Activations) / estimate.activations, 1, 0.25);
+  for (const bool untied : {false, true}) {
+    config.untie_embeddings_and_output_weights = untied;
+    for (const Recompute& recompute :
+         {Recompute{}, Recompute{.granularity = Granularity::Full, .num_layers = 2},
+          Recompute{.granularity = Granularity::Selective, .core_attn = true, .layernorm = true, .mlp_act = true}}) {
+      TinyModel m(config, DType::F32, recompute);
+      m.make_batch(4);
+      m.step();
+      const MemoryEstimate estimate = estimate_memory(config, DType::F32, recompute, 4, 2);
+      const auto peak = [&](MemoryClass c) {
+        return static_cast<double>(m.device.memory().by_class[static_cast<std::size_t>(c)].peak);
+      };
+      EXPECT_NEAR(peak(MemoryClass::Params) / estimate.params, 1, 0.05);
+      EXPECT_NEAR(peak(MemoryClass::Grads) / estimate.grads, 1, 0.05);
+      EXPECT_NEAR(peak(MemoryClass::Activations) / estimate.activations, 1, 0.25);
+    }
   }
 }
 
