@@ -16,6 +16,7 @@ class NodeReducer {
   NodeReducer(const MpiComm& comm, const std::vector<int>& nodes);
 
   bool on_one_node() const { return runs_.size() == 1; }
+  SharedWindow& window() { return *window_; }
   void all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 count);
   /// count: elements of the shard.
   void reduce_scatter(DType dtype, const std::byte* full, std::byte* shard, i64 count);
@@ -29,6 +30,7 @@ class NodeReducer {
     int first, count;  ///< ranks inside the node
   };
 
+  void reduce_alone(ReduceOp op, DType dtype, std::byte* data, i64 count);
   void share_sums(ReduceOp op, DType dtype, std::byte* data, i64 count);
   void sum_in_slot_0(ReduceOp op, DType dtype, i64 count);
   void reduce_over_nodes(ReduceOp op, DType dtype, i64 count);

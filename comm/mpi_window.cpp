@@ -18,7 +18,8 @@ int yields_before_sleep(int ranks) {
   return static_cast<unsigned>(ranks) <= std::thread::hardware_concurrency() ? 1000 : 50;
 }
 
-constexpr i64 kHeaderBytes = 64;  // the barrier, in the memory of rank 0
+constexpr i64 kBarrierBytes = 64;  // in the memory of rank 0
+constexpr i64 kHeaderBytes = kBarrierBytes + SharedWindow::kCardBytes;
 
 /// The futex of std::atomic::wait is private to a process; this one is not.
 void futex_wait(std::atomic<u32>& word, u32 value) {
@@ -32,7 +33,7 @@ void futex_wake_all(std::atomic<u32>& word) {
 
 SharedWindow::SharedWindow(const MpiComm& node)
     : rank_(node.rank()), yields_(yields_before_sleep(node.size())), slots_(node.size()) {
-  static_assert(sizeof(Barrier) <= kHeaderBytes && std::atomic<u32>::is_always_lock_free);
+  static_assert(sizeof(Barrier) <= kBarrierBytes && std::atomic<u32>::is_always_lock_free);
   void* own = nullptr;
   check_mpi(MPI_Win_allocate_shared(static_cast<MPI_Aint>(kHeaderBytes + 2 * kSlotBytes), 1, MPI_INFO_NULL, node.get(),
                                     &own, &window_),

@@ -8,8 +8,8 @@
 
 namespace mcpp {
 
-/// Each rank has a slot of kSlotBytes, twice: use alternates between the halves, so that a rank may fill the next half
-/// while a slower one still reads the last.
+/// Each rank has a card to tell the others something on, and a slot of kSlotBytes, twice: use alternates between the
+/// halves, so that a rank may fill the next half while a slower one still reads the last.
 class SharedWindow {
  public:
   static constexpr i64 kSlotBytes = i64{1} << 20;  ///< about the second-level cache; 64 ranks share 128 MiB
@@ -24,6 +24,9 @@ class SharedWindow {
   int size() const { return static_cast<int>(slots_.size()); }
   /// The slot of a rank of the node, in the half of this round.
   std::byte* slot(int rank) const { return slots_[rank] + half_ * kSlotBytes; }
+  /// kCardBytes of a rank of the node, the same in both halves.
+  static constexpr i64 kCardBytes = 64;
+  void* card(int rank) const { return slots_[rank] - kCardBytes; }
   /// Waits until all ranks of the node are here; what they wrote before is then seen. Sleeps in the kernel.
   void barrier();
   /// Turns to the other half. Between two uses of a half there must be a barrier.
