@@ -3,6 +3,7 @@
 #include <string>
 
 #include "model/context.h"
+#include "model/qkv_projection.h"
 #include "parallel/tp/linear.h"
 #include "tensor/ops.h"
 
@@ -14,9 +15,10 @@ struct RotaryTable {
   static RotaryTable make(const ModelContext& context);
 };
 
-/// x [s, b, h] -> [s, b, h] without the output bias, which the caller adds with the residual. Heads are split over the
-/// tensor-parallel group by query groups. Saves, beside what the projections save: qkv [s, b, groups, q + 2, head_dim],
-/// the attention's output and its log-sum-exp [b, heads, s].
+/// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]) without the output bias, which the
+/// caller adds with the residual. Heads are split over the tensor-parallel group; each rank sees the whole sequence.
+/// Saves, beside what the projections save: queries, keys and values, the attention's output and its log-sum-exp
+/// [b, heads / tp, s].
 class SelfAttention final : public Module {
  public:
   SelfAttention(const std::string& name, i64 layer, const ModelContext& context, const RotaryTable& rotary);
@@ -28,15 +30,16 @@ class SelfAttention final : public Module {
 
  private:
   AttentionOptions options(const Pass& pass) const;
-  Tensor project_qkv(const Tensor& x, Pass& pass);
-  void rotate(PackedHeads& heads, i64 first_position, bool inverse) const;
-  Tensor attend_cached(const Tensor& qkv, Pass& pass);
+  void rotate(PackedHeads heads, i64 first_position, bool inverse) const;
+  Tensor attend_cached(const PackedHeads& heads, Pass& pass);
+  void save(const Qkv& qkv, Pass& pass) const;
+  Qkv take(Pass& pass) const;
 
   std::string name_;
   i64 layer_;
   const ModelContext& context_;
   const RotaryTable& rotary_;
-  ColumnParallelLinear linear_qkv_;
+  QkvProjection linear_qkv_;
   RowParallelLinear linear_proj_;
 };
 

@@ -5,6 +5,7 @@
 #include "comm/communicator.h"
 #include "model/config.h"
 #include "tensor/ops.h"
+#include "tensor/param.h"
 #include "tensor/pass.h"
 
 namespace mcpp {
@@ -34,8 +35,14 @@ struct ModelContext {
 
   /// Standard deviation of the layers that write to the residual stream: smaller, as there are 2 per layer (GPT-2).
   double output_init_std() const;
-  /// The dropout of a site such as "decoder.layers.3.mlp" for the rows of a pass.
-  Dropout dropout_for(double p, const std::string& site, const Pass& pass) const;
+  /// Whether there are several parts of the sequence at all.
+  bool splits_sequence() const { return sequence_parallel && tp.size() > 1; }
+  /// The position in the sequence of row 0 of x [s or s / tp, b, h], outside the parallel regions.
+  i64 first_position(const Tensor& x, const Pass& pass) const;
+  /// The dropout of a site such as "decoder.layers.3.mlp" for rows of a pass from `first_position` on.
+  Dropout dropout_for(double p, const std::string& site, i64 first_position, const Pass& pass) const;
+  /// Marks a parameter that every rank holds whole and uses on its part of the sequence.
+  void mark_copy(Param& param) const;
 };
 
 }  // namespace mcpp

@@ -7,7 +7,7 @@
 
 namespace mcpp {
 
-/// tokens int32 [s, b] -> [s, b, h].
+/// tokens int32 [s, b] -> [s, b, h] (sequence parallel: this rank's part of it, [s / tp, b, h]).
 class LanguageModelEmbedding final : public Module {
  public:
   explicit LanguageModelEmbedding(const ModelContext& context);
@@ -15,10 +15,13 @@ class LanguageModelEmbedding final : public Module {
   Tensor forward(const Tensor& tokens, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;
   void visit(const ParamVisitor& f) override;
+  void visit_word_embeddings(const ParamVisitor& f) { word_embeddings_.visit(f); }
+  /// Calls nothing when positions are not learned.
+  void visit_position_embeddings(const ParamVisitor& f);
   Param& word_embeddings() { return word_embeddings_.weight(); }
 
  private:
-  Dropout dropout(const Pass& pass) const;
+  Dropout dropout(const Tensor& y, const Pass& pass) const;
 
   const ModelContext& context_;
   VocabParallelEmbedding word_embeddings_;

@@ -79,7 +79,11 @@ void GPTModel::backward(Pass& pass) {
   for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) {
     dx = with_unit(--unit, Use::Backward, pass, [&] { return (*layer)->backward(dx, pass); });
   }
-  with_unit(0, Use::Backward, pass, [&] { return embedding_.backward(dx, pass); });
+  with_unit(0, Use::Backward, pass, [&] {
+    embedding_.backward(dx, pass);
+    pass.weights([this] { output_.add_shared_gradient(); });
+    return 0;
+  });
   MCPP_CHECK(pass.stash.empty(), "backward left something that forward saved");
 }
 

@@ -1,5 +1,7 @@
 #include "model/kv_cache.h"
 
+#include <algorithm>
+
 namespace mcpp {
 namespace {
 
@@ -33,7 +35,8 @@ void copy_in(const Heads& from, const Tensor& cache, i64 first_position) {
 
 KvCache::KvCache(const ModelContext& context, i64 batch, i64 max_length) : max_length_(max_length) {
   const ModelConfig& config = context.config;
-  const Shape shape{max_length, batch, config.query_groups() / context.tp.size(), config.head_dim()};
+  const i64 groups = std::max<i64>(1, config.query_groups() / context.tp.size());
+  const Shape shape{max_length, batch, groups, config.head_dim()};
   for (i64 layer = 0; layer < config.num_layers; ++layer) {
     keys_.push_back(Tensor::empty(shape, context.dtype, context.device));
     values_.push_back(Tensor::empty(shape, context.dtype, context.device));

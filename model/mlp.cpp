@@ -29,13 +29,17 @@ Shape up_shape(const ModelConfig& config) {
 Mlp::Mlp(const std::string& name, const ModelContext& context)
     : context_(context),
       activation_(activation_of(context.config.activation_func)),
-      linear_fc1_(
-          name + ".linear_fc1", context.config.hidden_size, up_shape(context.config), context.config.gated() ? 1 : 0,
-          context.tp,
-          {.bias = context.config.add_bias_linear, .skip_bias_add = true, .init_std = context.config.init_method_std}),
-      linear_fc2_(
-          name + ".linear_fc2", context.config.ffn(), context.config.hidden_size, context.tp,
-          {.bias = context.config.add_bias_linear, .skip_bias_add = true, .init_std = context.output_init_std()}) {}
+      linear_fc1_(name + ".linear_fc1", context.config.hidden_size, up_shape(context.config),
+                  context.config.gated() ? 1 : 0, context.tp,
+                  {.bias = context.config.add_bias_linear,
+                   .skip_bias_add = true,
+                   .init_std = context.config.init_method_std,
+                   .sequence_parallel = context.sequence_parallel}),
+      linear_fc2_(name + ".linear_fc2", context.config.ffn(), context.config.hidden_size, context.tp,
+                  {.bias = context.config.add_bias_linear,
+                   .skip_bias_add = true,
+                   .init_std = context.output_init_std(),
+                   .sequence_parallel = context.sequence_parallel}) {}
 
 Tensor Mlp::activate(const Tensor& up) const {
   const i64 width = up.dim(-1) / (is_gated(activation_) ? 2 : 1);

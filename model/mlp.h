@@ -8,9 +8,9 @@
 
 namespace mcpp {
 
-/// x [s, b, h] -> [s, b, h] without the output bias, which the caller adds with the residual. Saves, beside what the
-/// projections save (the activation's output is linear_fc2's input): the up projection [s, b, f] (gated: [s, b, 2 f])
-/// before its bias.
+/// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]) without the output bias, which the
+/// caller adds with the residual. Saves, beside what the projections save (the activation's output is linear_fc2's
+/// input): the up projection [s, b, f] (gated: [s, b, 2 f]) before its bias.
 class Mlp final : public Module {
  public:
   Mlp(const std::string& name, const ModelContext& context);

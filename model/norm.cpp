@@ -10,6 +10,7 @@ Norm::Norm(const std::string& name, const ModelContext& context)
   if (context.config.normalization == Normalization::LayerNorm) {
     bias_ = std::make_unique<Param>(name + ".bias", Shape{context.config.hidden_size}, Init::Zeros);
   }
+  visit([&](Param& param) { context.mark_copy(param); });
 }
 
 Norm::Output Norm::compute(const Tensor& x) const {

@@ -8,7 +8,7 @@
 
 namespace mcpp {
 
-/// Saves x [.., h], rstd [T] and, for LayerNorm, mean [T].
+/// Works on whole rows, so on any part of the sequence. Saves x [.., h], rstd [T] and, for LayerNorm, mean [T].
 class Norm final : public Module {
  public:
   Norm(const std::string& name, const ModelContext& context);

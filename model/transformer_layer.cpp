@@ -12,6 +12,10 @@ TransformerLayer::TransformerLayer(i64 layer, const ModelContext& context, const
       pre_mlp_layernorm_(name_ + ".pre_mlp_layernorm", context),
       mlp_(name_ + ".mlp", context) {}
 
+Dropout TransformerLayer::residual_dropout(const Tensor& x, const std::string& site, const Pass& pass) const {
+  return context_.dropout_for(context_.config.hidden_dropout, site, context_.first_position(x, pass), pass);
+}
+
 template <class Branch>
 Tensor TransformerLayer::residual_forward(const Tensor& x, Norm& norm, Branch& branch, const std::string& site,
                                           Pass& pass) {
@@ -19,14 +23,14 @@ Tensor TransformerLayer::residual_forward(const Tensor& x, Norm& norm, Branch& b
   std::optional<Pass::DiscardScope> discard;
   if (context_.recompute.layernorm) discard.emplace(pass, normalized, [&norm, x] { return norm.normalize(x); });
   Tensor y = branch.forward(normalized, pass);
-  ops::bias_dropout_add(y, branch.bias(), x, context_.dropout_for(context_.config.hidden_dropout, site, pass), y);
+  ops::bias_dropout_add(y, branch.bias(), x, residual_dropout(x, site, pass), y);
   return y;
 }
 
 template <class Branch>
 Tensor TransformerLayer::residual_backward(const Tensor& dy, Norm& norm, Branch& branch, const std::string& site,
                                            Pass& pass) {
-  const Dropout dropout = context_.dropout_for(context_.config.hidden_dropout, site, pass);
+  const Dropout dropout = residual_dropout(dy, site, pass);
   Tensor d_branch = dy, dx = dy;
   if (dropout.p > 0) {
     d_branch = Tensor::like(dy);

@@ -1,6 +1,7 @@
 // One pre-norm transformer layer:
 //   x1 = x  + dropout(attention(norm(x)) + bias)
 //   y  = x1 + dropout(mlp(norm(x1)) + bias)
+// With sequence parallelism x, x1 and y are this rank's part of the sequence, [s / tp, b, h].
 #pragma once
 #include <string>
 
@@ -21,6 +22,7 @@ class TransformerLayer final : public Module {
   void visit(const ParamVisitor& f) override;
 
  private:
+  Dropout residual_dropout(const Tensor& x, const std::string& site, const Pass& pass) const;
   /// norm, then the branch (attention or MLP), then bias, dropout and the residual.
   template <class Branch>
   Tensor residual_forward(const Tensor& x, Norm& norm, Branch& branch, const std::string& site, Pass& pass);

@@ -1,6 +1,7 @@
 #include "parallel/layout.h"
 
 #include "base/strings.h"
+#include "parallel/pp/stages.h"
 
 namespace mcpp {
 namespace {
@@ -20,6 +21,13 @@ class Conflicts {
     list_.push_back(str(size_name, " = ", size, " does not divide ", whole_name, " = ", whole, "; ",
                         values(nearest_divisors(whole, size))));
   }
+  /// `size` must divide `whole`, or be a multiple of it; the user is expected to change size.
+  void divides_or_is_multiple(const char* size_name, i64 size, const std::string& whole_name, i64 whole) {
+    if (whole == 0 || size < 1 || whole % size == 0 || size % whole == 0) return;
+    list_.push_back(str(size_name, " = ", size, " neither divides ", whole_name, " = ", whole,
+                        " nor is a multiple of it; ",
+                        values(size < whole ? nearest_divisors(whole, size) : nearest_multiples(whole, size))));
+  }
   /// `whole` must be a multiple of `step`; the user is expected to change whole.
   void is_multiple(const char* whole_name, i64 whole, const std::string& step_name, i64 step) {
     if (whole == 0 || step < 1 || whole % step == 0) return;
@@ -30,6 +38,7 @@ class Conflicts {
     if (value < 1) list_.push_back(str(name, " = ", value, " must be at least 1"));
   }
   void add(std::string text) { list_.push_back(std::move(text)); }
+  void add(const std::vector<std::string>& texts) { list_.insert(list_.end(), texts.begin(), texts.end()); }
   std::vector<std::string> take() { return std::move(list_); }
 
  private:
@@ -44,7 +53,7 @@ void check_sizes(const LayoutRules& rules, Conflicts& conflicts) {
   conflicts.at_least_one("context_parallel_size", s.context_parallel_size);
   conflicts.at_least_one("expert_model_parallel_size", s.expert_model_parallel_size);
   conflicts.at_least_one("expert_tensor_parallel_size", s.expert_tensor_parallel_size);
-  conflicts.at_least_one("the number of model chunks per pipeline rank", rules.virtual_stages);
+  conflicts.at_least_one("num_virtual_stages_per_pipeline_rank", rules.virtual_stages);
 }
 
 void check_world(const LayoutRules& rules, Conflicts& conflicts) {
@@ -60,16 +69,19 @@ void check_world(const LayoutRules& rules, Conflicts& conflicts) {
 
 void check_model(const LayoutRules& rules, Conflicts& conflicts) {
   const ParallelSizes& s = rules.sizes;
-  const i64 tp = s.tensor_model_parallel_size, cp = s.context_parallel_size, pp = s.pipeline_model_parallel_size;
+  const i64 tp = s.tensor_model_parallel_size, cp = s.context_parallel_size;
   constexpr const char* kTp = "tensor_model_parallel_size";
   conflicts.divides(kTp, tp, "num_attention_heads", rules.num_attention_heads);
-  conflicts.divides(kTp, tp, "num_query_groups", rules.num_query_groups);
+  conflicts.divides_or_is_multiple(kTp, tp, "num_query_groups", rules.num_query_groups);
   conflicts.divides(kTp, tp, "ffn_hidden_size", rules.ffn_hidden_size);
   conflicts.divides(kTp, tp, "the padded vocabulary", rules.padded_vocab_size);
-  conflicts.is_multiple("num_layers", rules.num_layers,
-                        rules.virtual_stages > 1 ? "pipeline_model_parallel_size x model chunks per pipeline rank"
-                                                 : "pipeline_model_parallel_size",
-                        pp * rules.virtual_stages);
+  if (rules.num_layers > 0)
+    conflicts.add(stage_conflicts({.num_layers = rules.num_layers,
+                                   .pipeline_model_parallel_size = s.pipeline_model_parallel_size,
+                                   .virtual_stages = rules.virtual_stages,
+                                   .decoder_first_pipeline_num_layers = rules.decoder_first_pipeline_num_layers,
+                                   .decoder_last_pipeline_num_layers = rules.decoder_last_pipeline_num_layers,
+                                   .pipeline_model_parallel_layout = rules.pipeline_model_parallel_layout}));
   // Each rank takes a piece from the front and one from the back, so that causal attention is even.
   if (cp > 1) conflicts.is_multiple("seq_length", rules.seq_length, "2 x context_parallel_size", 2 * cp);
   if (rules.sequence_parallel)
@@ -92,9 +104,6 @@ void check_batch(const LayoutRules& rules, Conflicts& conflicts) {
     conflicts.is_multiple("global_batch_size", rules.global_batch_size,
                           "micro_batch_size x data-parallel ranks (" + std::to_string(dp) + ")",
                           rules.micro_batch_size * dp);
-  if (rules.virtual_stages > 1 && s.pipeline_model_parallel_size == 1)
-    conflicts.add(
-        str(rules.virtual_stages, " model chunks per pipeline rank need a pipeline_model_parallel_size of at least 2"));
 }
 
 }  // namespace
@@ -114,6 +123,12 @@ std::vector<i64> nearest_multiples(i64 step, i64 value) {
   if (below == value) return {value};
   if (below == 0) return {step};
   return {below, below + step};
+}
+
+std::string one_of(const std::vector<i64>& values) {
+  std::string text;
+  for (const i64 value : values) text += str(text.empty() ? "" : " or ", value);
+  return text;
 }
 
 std::vector<std::string> layout_conflicts(const LayoutRules& rules) {

@@ -11,10 +11,13 @@ namespace mcpp {
 struct LayoutRules {
   int world_size = 1;
   ParallelSizes sizes;
-  i64 virtual_stages = 1;  ///< model chunks per pipeline rank
+  i64 virtual_stages = 1;  ///< num_virtual_stages_per_pipeline_rank
   bool sequence_parallel = false;
 
   i64 num_layers = 0;
+  i64 decoder_first_pipeline_num_layers = 0;  ///< this and the two below: as in parallel/pp/stages.h
+  i64 decoder_last_pipeline_num_layers = 0;
+  std::string pipeline_model_parallel_layout = {};
   i64 num_attention_heads = 0;
   i64 num_query_groups = 0;
   i64 ffn_hidden_size = 0;
@@ -33,5 +36,7 @@ std::vector<std::string> layout_conflicts(const LayoutRules& rules);
 std::vector<i64> nearest_divisors(i64 n, i64 value);
 /// The multiples of `step`, from `step` on, next to `value` on both sides; {value} when it is one.
 std::vector<i64> nearest_multiples(i64 step, i64 value);
+/// "4 or 8".
+std::string one_of(const std::vector<i64>& values);
 
 }  // namespace mcpp

@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "parallel/dp/replicated.h"
+#include "parallel/dp/zero.h"
 
 namespace mcpp {
 namespace {
@@ -51,8 +51,9 @@ void ParamAndGradBuffer::visit_grads(const PartVisitor& f) const {
 std::unique_ptr<ParamAndGradBuffer> make_param_and_grad_buffer(std::span<const UnitParam> params, DType dtype,
                                                                Device& device, const DataParallelGroups& groups,
                                                                const DataParallelOptions& options) {
-  check_input(options.zero_stage == 0, "ZeRO stage ", options.zero_stage, " does not exist here; use 0");
-  return std::make_unique<ReplicatedBuffer>(params, dtype, device, groups.shard, options.bucket_elements);
+  check_input(options.zero_stage >= 0 && options.zero_stage <= 3, "zero_stage = ", options.zero_stage,
+              " does not exist; it is 0, 1, 2 or 3");
+  return std::make_unique<ZeroBuffer>(params, dtype, device, groups, options);
 }
 
 }  // namespace mcpp

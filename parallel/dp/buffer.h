@@ -1,11 +1,17 @@
 // The memory of a model's parameters and gradients, and the verbs that keep them consistent over the data-parallel
 // ranks. The loop over units (blocks) calls acquire before and release after each use of a unit; the stages of ZeRO
 // (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020) are
-// implementations of the same verbs:
-//   0 (replicated.h)  every rank has all weights and gradients; gradients are all-reduced
-//   1 (sharded.h)     gradients are reduced to the rank that updates them; updated weights are gathered
-//   2 (sharded.h)     gradients live only as shards: each microbatch's are reduced when backward leaves the unit
-//   3 (sharded.h)     so do weights, gathered unit by unit as they are used
+// combinations of what is cut over the ranks and what every rank holds whole (zero.h puts them together):
+//   stage  parameters           gradients
+//   0      whole_params.h       whole_grads.h, all-reduced once a step
+//   1      whole_params.h       whole_grads.h, reduce-scattered once a step to the rank that updates them
+//   2      whole_params.h       sharded_grads.h, reduce-scattered whenever backward leaves a unit
+//   3      sharded_params.h     sharded_grads.h
+// With 1, 2 and 3 each rank updates its part of the weights, and its optimizer holds state for no more than that.
+//
+// Sums over ranks are by rank, so stages 0 and 1 give the same bits, and so do 2 and 3. All four agree when a step has
+// one microbatch; with more, 0 and 1 add up microbatches before ranks and 2 and 3 after, which rounds differently. A
+// parameter tied over pipeline stages is summed over these first with 0 and 1, last with 2 and 3, with the same effect.
 #pragma once
 #include <functional>
 #include <memory>
@@ -24,7 +30,8 @@ struct UnitParam {
   Param* param;  ///< must outlive the buffer; each parameter once
   int unit;      ///< must not decrease along the list
   /// Ranks that hold this same parameter in other pipeline stages (tied embeddings): its gradient is summed over them
-  /// too. Such a parameter is the only one of its unit.
+  /// too: in finish(), with stages 0 and 1 before the sum over the data-parallel ranks, with 2 and 3 after it. Such a
+  /// parameter is the only one of its unit. A group of one rank is as good as none.
   Communicator* tied = nullptr;
 };
 
@@ -37,8 +44,11 @@ struct DataParallelGroups {
 struct DataParallelOptions {
   int zero_stage = 0;
   i64 bucket_elements = 40'000'000;  ///< gradients reduced together, as in plan_buffer; stages 2 and 3: a bucket a unit
-  bool overlap_grad_reduce = true;   ///< reduce a bucket as soon as backward has finished it, not all at the end
-  bool overlap_param_gather = true;  ///< gather weights one unit ahead of their use
+  /// Stages 0, 1: reduce a bucket as soon as backward has finished it; otherwise nothing is sent before finish().
+  /// Stages 2, 3: reduce a unit's gradients while backward computes the next one's.
+  bool overlap_grad_reduce = true;
+  /// Stages 1, 2: publish() does not wait for the weights, the first use of each does. Stage 3: gather a unit ahead.
+  bool overlap_param_gather = true;
 };
 
 /// Elements [begin, begin + params.numel()) of the flat vectors whose weights this rank updates.
@@ -50,7 +60,7 @@ struct ShardSegment {
 
 /// One per pipeline chunk. A step: clear_grads(), then per microbatch acquire/release of units by forward and backward,
 /// then finish(), after which shard() holds gradients summed over all groups; after the update of what shard() gives,
-/// publish().
+/// publish(). All ranks call the same in the same order.
 class ParamAndGradBuffer {
  public:
   virtual ~ParamAndGradBuffer() = default;
@@ -58,16 +68,22 @@ class ParamAndGradBuffer {
   ParamAndGradBuffer& operator=(const ParamAndGradBuffer&) = delete;
 
   /// Makes the weights of `unit` (and, for Backward, room for its gradients) ready to be used: value and main_grad of
-  /// its parameters are valid until the matching release. Uses of a unit may nest.
+  /// its parameters are valid until the matching release. Uses of a unit may nest, and with stages 2 and 3 it is the
+  /// end of the outermost Backward use that sums its gradients over the ranks. Where forward uses units in rising and
+  /// backward in falling order, stage 3 gathers weights ahead; a use inside that of a later unit (tied embeddings) does
+  /// not count as a step of that loop.
   virtual void acquire(int unit, Use use) = 0;
   /// Ends a use. `last`: it was the unit's last of that kind in the step; with Backward its gradients are complete,
-  /// deferred weight gradients included.
+  /// deferred weight gradients included. Inside a nested use, it takes effect when the outermost ends.
   virtual void release(int unit, Use use, bool last) = 0;
-  /// Completes the reduction of all gradients, also of units that were never released as last, and waits for it.
+  /// Completes the reduction of all gradients, also of units that were never released as last, and waits for it. Of
+  /// buffers with tied parameters, all stages call it in an order that agrees.
   virtual void finish() = 0;
-  /// After shard()'s weights were changed: all ranks see the new ones at their next acquire. Also after loading.
+  /// After shard()'s weights were changed: all ranks see the new ones at their next acquire. Also after loading. No
+  /// unit is in use meanwhile.
   virtual void publish() = 0;
-  /// What this rank updates, in increasing order of `begin`.
+  /// What this rank updates, in increasing order of `begin`: its part of every bucket. The storage never moves. Weights
+  /// may be written from here, or from finish(), until publish().
   virtual std::vector<ShardSegment> shard() const = 0;
   /// Whether gradients leave this rank after every microbatch (stages 2 and 3), not once a step.
   virtual bool reduces_every_pass() const = 0;

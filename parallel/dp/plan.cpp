@@ -62,6 +62,14 @@ BufferPlan plan_buffer(std::span<const ParamMeta> params, int dp, i64 bucket_ele
   return plan;
 }
 
+std::optional<std::size_t> bucket_of(const BufferPlan& plan, int unit) {
+  const auto param = std::ranges::lower_bound(plan.params, unit, {}, &ParamMeta::unit);
+  if (param == plan.params.end() || param->unit != unit) return std::nullopt;
+  const auto index = static_cast<std::size_t>(param - plan.params.begin());
+  const auto bucket = std::ranges::upper_bound(plan.buckets, index, {}, &Bucket::first_param);
+  return static_cast<std::size_t>(bucket - plan.buckets.begin()) - 1;
+}
+
 std::vector<DecayRun> decay_runs(const BufferPlan& plan, i64 begin, i64 end) {
   std::vector<DecayRun> runs;
   for (std::size_t i = 0; i < plan.params.size(); ++i) {

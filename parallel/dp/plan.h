@@ -1,6 +1,7 @@
 // Where every parameter lies in the flat parameter and gradient vectors, and how these are cut into buckets that are
 // reduced while backward still runs. Pure data, made before anything is allocated.
 #pragma once
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,6 +42,9 @@ struct BufferPlan {
 /// the first, as backward finishes them; a bucket is closed once it has at least `bucket_elements` (Megatron-LM's rule;
 /// 0 = one bucket), so the bucket that is reduced last, with nothing left to hide behind, is the small remainder.
 BufferPlan plan_buffer(std::span<const ParamMeta> params, int dp, i64 bucket_elements);
+
+/// The bucket that holds the unit's parameters; none when it has none.
+std::optional<std::size_t> bucket_of(const BufferPlan& plan, int unit);
 
 /// Consecutive elements of the flat vectors of parameters with the same decay flag (padding between them included).
 struct DecayRun {

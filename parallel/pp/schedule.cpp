@@ -3,13 +3,19 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "parallel/layout.h"
 
 namespace mcpp {
 namespace {
 
-Schedule empty_schedule(int ranks, int microbatches, int chunks = 1, StagePlacement placement = StagePlacement::Loop) {
-  check_input(ranks >= 1, "a pipeline of ", ranks, " ranks: at least 1 is needed");
-  check_input(microbatches >= 1, "a pipeline with ", microbatches, " microbatches: at least 1 is needed");
+void check_possible(ScheduleKind kind, int ranks, int chunks, int microbatches) {
+  const std::vector<std::string> conflicts = schedule_conflicts(kind, ranks, chunks, microbatches);
+  check_input(conflicts.empty(), join(conflicts, "\n"));
+}
+
+Schedule empty_schedule(ScheduleKind kind, int ranks, int microbatches, int chunks = 1) {
+  check_possible(kind, ranks, chunks, microbatches);
+  const StagePlacement placement = kind == ScheduleKind::ZbV ? StagePlacement::V : StagePlacement::Loop;
   return {ranks, chunks, microbatches, placement, std::vector<std::vector<Action>>(ranks)};
 }
 
@@ -74,7 +80,7 @@ std::string describe(const Action& action) {
 }
 
 Schedule gpipe(int ranks, int microbatches) {
-  Schedule schedule = empty_schedule(ranks, microbatches);
+  Schedule schedule = empty_schedule(ScheduleKind::GPipe, ranks, microbatches);
   for (int rank = 0; rank < ranks; ++rank) {
     RankWriter writer(schedule, rank);
     for (int i = 0; i < microbatches; ++i) writer.forward();
@@ -84,7 +90,7 @@ Schedule gpipe(int ranks, int microbatches) {
 }
 
 Schedule one_f_one_b(int ranks, int microbatches) {
-  Schedule schedule = empty_schedule(ranks, microbatches);
+  Schedule schedule = empty_schedule(ScheduleKind::OneFOneB, ranks, microbatches);
   for (int rank = 0; rank < ranks; ++rank) {
     RankWriter writer(schedule, rank);
     write_1f1b(writer, ranks - 1 - rank, microbatches, [&] { writer.backward(); });
@@ -93,12 +99,7 @@ Schedule one_f_one_b(int ranks, int microbatches) {
 }
 
 Schedule interleaved_1f1b(int ranks, int microbatches, int chunks) {
-  check_input(ranks >= 2 && chunks >= 2, "interleaved 1F1B needs at least 2 ranks and 2 chunks per rank, not ", ranks,
-              " and ", chunks, "; use 1f1b");
-  const int below = microbatches / ranks * ranks;
-  check_input(microbatches % ranks == 0, "interleaved 1F1B needs a multiple of ", ranks, " (ranks) microbatches, not ",
-              microbatches, "; the nearest are ", std::max(below, ranks), " and ", below + ranks);
-  Schedule schedule = empty_schedule(ranks, microbatches, chunks);
+  Schedule schedule = empty_schedule(ScheduleKind::Interleaved, ranks, microbatches, chunks);
   const int total = microbatches * chunks;
   for (int rank = 0; rank < ranks; ++rank) {
     RankWriter writer(schedule, rank);
@@ -119,7 +120,7 @@ Schedule interleaved_1f1b(int ranks, int microbatches, int chunks) {
 }
 
 Schedule zb_h1(int ranks, int microbatches) {
-  Schedule schedule = empty_schedule(ranks, microbatches);
+  Schedule schedule = empty_schedule(ScheduleKind::ZbH1, ranks, microbatches);
   for (int rank = 0; rank < ranks; ++rank) {
     RankWriter writer(schedule, rank);
     write_1f1b(writer, ranks - 1 - rank, microbatches, [&] {
@@ -133,9 +134,9 @@ Schedule zb_h1(int ranks, int microbatches) {
 }
 
 Schedule zb_v(int ranks, int microbatches) {
+  Schedule schedule = empty_schedule(ScheduleKind::ZbV, ranks, microbatches, 2);
   // Fewer microbatches than it takes to fill the V are the beginning of a longer schedule.
   const int filled = std::max(microbatches, 2 * ranks);
-  Schedule schedule = empty_schedule(ranks, microbatches, 2, StagePlacement::V);
   schedule.microbatches = filled;
   for (int rank = 0; rank < ranks; ++rank) {
     RankWriter writer(schedule, rank);
@@ -179,9 +180,7 @@ Schedule zb_v(int ranks, int microbatches) {
 }
 
 Schedule make_schedule(ScheduleKind kind, int ranks, int microbatches, int chunks) {
-  const int needed = kind == ScheduleKind::ZbV ? 2 : 1;
-  check_input(kind == ScheduleKind::Interleaved || chunks == needed, "the schedule ", enum_name(kind), " has ", needed,
-              " model chunks per pipeline rank, not ", chunks);
+  check_possible(kind, ranks, chunks, microbatches);
   switch (kind) {
     case ScheduleKind::GPipe:
       return gpipe(ranks, microbatches);
@@ -195,6 +194,43 @@ Schedule make_schedule(ScheduleKind kind, int ranks, int microbatches, int chunk
       return zb_v(ranks, microbatches);
   }
   fail(ExitCode::Internal, "unknown schedule");
+}
+
+std::vector<std::string> schedule_conflicts(ScheduleKind kind, int ranks, int chunks, int microbatches) {
+  std::vector<std::string> found;
+  const auto at_least_one = [&](const char* name, int value) {
+    if (value < 1) found.push_back(str(name, " = ", value, " must be at least 1"));
+  };
+  at_least_one("pipeline_model_parallel_size", ranks);
+  at_least_one("num_virtual_stages_per_pipeline_rank", chunks);
+  at_least_one("num_microbatches", microbatches);
+  if (!found.empty()) return found;
+
+  const std::string name = str("pipeline_schedule = ", enum_name(kind));
+  if (kind != ScheduleKind::Interleaved) {
+    if (chunks != fewest_chunks(kind))
+      found.push_back(str(name, " needs num_virtual_stages_per_pipeline_rank = ", fewest_chunks(kind), ", not ", chunks,
+                          "; with ", chunks, " there is ", chunks == 1 ? "1f1b" : "interleaved"));
+    return found;
+  }
+  if (ranks < 2)
+    found.push_back(str(name, " needs pipeline_model_parallel_size of at least 2, not 1; with 1 there is 1f1b"));
+  if (chunks < 2)
+    found.push_back(
+        str(name, " needs num_virtual_stages_per_pipeline_rank of at least 2, not 1; with 1 there is 1f1b"));
+  if (microbatches % ranks != 0)
+    found.push_back(str(name, " needs num_microbatches, which is global_batch_size / (micro_batch_size x data-parallel",
+                        " ranks), to be a multiple of pipeline_model_parallel_size = ", ranks, ", not ", microbatches,
+                        "; nearest: ", one_of(nearest_multiples(ranks, microbatches))));
+  return found;
+}
+
+Schedule forwards_of(const Schedule& schedule) {
+  Schedule forwards = schedule;
+  forwards.forward_only = true;
+  for (auto& actions : forwards.per_rank)
+    std::erase_if(actions, [](const Action& action) { return action.kind != ActionKind::Forward; });
+  return forwards;
 }
 
 }  // namespace mcpp

@@ -46,6 +46,7 @@ struct Schedule {
   int microbatches = 1;
   StagePlacement placement = StagePlacement::Loop;
   std::vector<std::vector<Action>> per_rank;
+  bool forward_only = false;  ///< evaluation: there is no backward, and nothing is kept for it
 
   int stages() const { return ranks * chunks_per_rank; }
   int rank_of(int stage) const {
@@ -74,8 +75,8 @@ struct EnumNames<ScheduleKind> {
 };
 
 // The builders hold for any number of ranks and microbatches >= 1, unless they say otherwise; what they cannot build is
-// a BadInput error. Each microbatch's weight gradients are added in rising order, so that all schedules give the same
-// bits.
+// a BadInput error with the texts of schedule_conflicts(). Each microbatch's weight gradients are added in rising
+// order, so that all schedules give the same bits.
 
 /// All forwards, then all backwards (Huang et al., "GPipe", 2019). Keeps every microbatch in memory.
 Schedule gpipe(int ranks, int microbatches);
@@ -94,5 +95,17 @@ Schedule zb_v(int ranks, int microbatches);
 
 /// `chunks` must be what the kind has: 2 for zb-v, at least 2 for interleaved, otherwise 1.
 Schedule make_schedule(ScheduleKind kind, int ranks, int microbatches, int chunks);
+
+/// Every reason why make_schedule() refuses these, in the names of the configuration (pipeline_schedule,
+/// pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank), each with the nearest values that would do.
+/// Empty when there is such a schedule.
+std::vector<std::string> schedule_conflicts(ScheduleKind kind, int ranks, int chunks, int microbatches);
+/// The fewest model chunks per rank with which the kind works.
+constexpr int fewest_chunks(ScheduleKind kind) {
+  return kind == ScheduleKind::Interleaved || kind == ScheduleKind::ZbV ? 2 : 1;
+}
+
+/// The forwards of a schedule that is not lowered yet, in its order.
+Schedule forwards_of(const Schedule& schedule);
 
 }  // namespace mcpp

@@ -74,6 +74,8 @@ class Simulation {
     const Action& a = actions(rank)[step_[rank]];
     require(a.stage >= 0 && a.stage < s_.stages() && s_.rank_of(a.stage) == rank, rank,
             "the stage is not on this rank");
+    require(!s_.forward_only || a.kind == Forward || a.kind == SendForward || a.kind == RecvForward, rank,
+            "the schedule has forwards only");
     if (a.kind == ReduceGrad) {
       reduce_grad(rank, a);
     } else {
@@ -137,6 +139,7 @@ class Simulation {
       require(is_there, rank, "its input is not there");
     }
     timeline_.peak_in_flight[rank] = std::max(timeline_.peak_in_flight[rank], ++in_flight_[rank]);
+    if (s_.forward_only) --in_flight_[rank];  // nobody comes back for it
     record(rank, a, costs_.forward);
   }
 
@@ -186,8 +189,9 @@ class Simulation {
     for (int stage = 0; stage < s_.stages(); ++stage) {
       const int rank = s_.rank_of(stage);
       for (int i = 0; i < s_.microbatches; ++i)
-        if (!is_done(Forward, stage, i) || !has_input_grad(stage, i))
+        if (!is_done(Forward, stage, i) || !(s_.forward_only || has_input_grad(stage, i)))
           reject(rank, str("microbatch ", i, " is lost in stage ", stage));
+      if (s_.forward_only) continue;
       if (next_weight_grad_[stage] != s_.microbatches)
         reject(rank, str("weight gradients are missing in stage ", stage));
       if (!reduced_[stage]) reject(rank, str("the gradients of stage ", stage, " are never reduced"));

@@ -6,22 +6,23 @@
 namespace mcpp {
 
 VocabParallelEmbedding::VocabParallelEmbedding(const std::string& name, i64 padded_vocab_size, i64 hidden_size,
-                                               Communicator& tp, double init_std)
-    : tp_(tp), weight_(name + ".weight", split_box({padded_vocab_size, hidden_size}, 0, tp), Init::Normal, init_std) {}
+                                               Communicator& tp, double init_std, bool sequence_parallel)
+    : region_(tp, sequence_parallel),
+      weight_(name + ".weight", split_box({padded_vocab_size, hidden_size}, 0, tp), Init::Normal, init_std) {}
 
 Tensor VocabParallelEmbedding::forward(const Tensor& tokens, Pass& pass) {
   pass.save(this, tokens);
   const Tensor& table = weight_.value;
   Tensor y = Tensor::empty({tokens.dim(0), tokens.dim(1), table.dim(1)}, table.dtype(), table.device());
   ops::embedding(tokens, table, weight_.box.offset[0], y);
-  tp_.all_reduce(y, ReduceOp::Sum).wait();
-  return y;
+  return region_.sum(y).wait();
 }
 
 Tensor VocabParallelEmbedding::backward(const Tensor& dy, Pass& pass) {
   const Tensor tokens = pass.take(this);
   pass.weights([this, dy, tokens] {
-    ops::embedding_backward(dy, tokens, weight_.box.offset[0], weight_.main_grad, weight_.take_beta());
+    ops::embedding_backward(region_.whole(dy).wait(), tokens, weight_.box.offset[0], weight_.main_grad,
+                            weight_.take_beta());
   });
   return {};
 }

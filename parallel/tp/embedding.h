@@ -2,17 +2,18 @@
 #pragma once
 #include <string>
 
-#include "comm/communicator.h"
+#include "parallel/tp/mappings.h"
 #include "tensor/module.h"
 
 namespace mcpp {
 
-/// forward: tokens int32 [s, b] -> [s, b, h]: each rank looks up the tokens it holds, the sum over the group has all.
-/// backward: scatters dy into this rank's rows; tokens have no gradient, so it returns an undefined Tensor.
+/// forward: tokens int32 [s, b] -> [s, b, h] (sequence parallel: this rank's part of it, [s / tp, b, h]): each rank
+/// looks up the tokens it holds, the sum over the group has all. backward: scatters dy into this rank's rows; tokens
+/// have no gradient, so it returns an undefined Tensor.
 class VocabParallelEmbedding final : public Module {
  public:
   VocabParallelEmbedding(const std::string& name, i64 padded_vocab_size, i64 hidden_size, Communicator& tp,
-                         double init_std);
+                         double init_std, bool sequence_parallel = false);
 
   Tensor forward(const Tensor& tokens, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;
@@ -21,7 +22,7 @@ class VocabParallelEmbedding final : public Module {
   Param& weight() { return weight_; }
 
  private:
-  Communicator& tp_;
+  TensorParallelRegion region_;
   Param weight_;
 };
 

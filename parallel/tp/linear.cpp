@@ -19,85 +19,100 @@ Shape with_last(const Tensor& x, i64 last) {
 
 }  // namespace
 
-ParallelLinear::ParallelLinear(const std::string& name, Box weight, Box bias, Communicator& tp,
-                               const LinearOptions& options)
-    : tp_(tp),
-      skip_bias_add_(options.skip_bias_add),
-      weight_(name + ".weight", std::move(weight), Init::Normal, options.init_std) {
-  if (options.bias) bias_ = std::make_unique<Param>(name + ".bias", std::move(bias), Init::Zeros);
+LinearSlice::LinearSlice(const std::string& name, Box weight_box, Box bias_box, const LinearOptions& options)
+    : weight(name + ".weight", std::move(weight_box), Init::Normal, options.init_std) {
+  if (options.bias) bias = std::make_unique<Param>(name + ".bias", std::move(bias_box), Init::Zeros);
 }
 
-void ParallelLinear::visit(const ParamVisitor& f) {
-  f(weight_);
-  if (bias_) f(*bias_);
-}
-
-Tensor ParallelLinear::multiply(const Tensor& x) const {
-  const Tensor w = weight_.value.as_matrix();
+Tensor LinearSlice::multiply(const Tensor& x) const {
+  const Tensor w = weight.value.as_matrix();
   Tensor y = Tensor::like(x, with_last(x, w.dim(0)));
   Tensor y_matrix = y.as_matrix();
   ops::matmul(x.as_matrix(), w, y_matrix, {.transpose_b = true});
   return y;
 }
 
-Tensor ParallelLinear::input_gradient(const Tensor& dy) const {
-  const Tensor w = weight_.value.as_matrix();
+Tensor LinearSlice::multiply_add(const Tensor& x) const {
+  Tensor y = multiply(x);
+  if (bias) ops::add_bias(y, bias->value);
+  return y;
+}
+
+Tensor LinearSlice::input_gradient(const Tensor& dy) const {
+  const Tensor w = weight.value.as_matrix();
   Tensor dx = Tensor::like(dy, with_last(dy, w.dim(1)));
   Tensor dx_matrix = dx.as_matrix();
   ops::matmul(dy.as_matrix(), w, dx_matrix);
   return dx;
 }
 
-void ParallelLinear::weight_gradient(const Tensor& dy, const Tensor& x, Pass& pass) {
-  pass.weights([this, dy, x] {
-    Tensor dw = weight_.main_grad.as_matrix();
-    ops::matmul(dy.as_matrix(), x.as_matrix(), dw, {.transpose_a = true, .beta = weight_.take_beta()});
-    if (bias_) ops::column_sum(dy.as_matrix(), bias_->main_grad, bias_->take_beta());
-  });
+void LinearSlice::add_input_gradient(const Tensor& dy, Tensor& dx) const {
+  Tensor dx_matrix = dx.as_matrix();
+  ops::matmul(dy.as_matrix(), weight.value.as_matrix(), dx_matrix, {.beta = 1});
 }
 
-void ParallelLinear::add_bias(Tensor& y) const {
-  if (!bias_ || skip_bias_add_) return;
-  ops::add_bias(y, bias_->value);
+void LinearSlice::weight_gradient(const Tensor& dy, const Tensor& x) {
+  Tensor dw = weight.main_grad.as_matrix();
+  ops::matmul(dy.as_matrix(), x.as_matrix(), dw, {.transpose_a = true, .beta = weight.take_beta()});
+  if (bias) ops::column_sum(dy.as_matrix(), bias->main_grad, bias->take_beta());
+}
+
+void LinearSlice::visit(const ParamVisitor& f) {
+  f(weight);
+  if (bias) f(*bias);
 }
 
 ColumnParallelLinear::ColumnParallelLinear(const std::string& name, i64 in, const Shape& out, int split_axis,
-                                           Communicator& tp, const LinearOptions& options)
-    : ParallelLinear(name, split_box(append(out, in), split_axis, tp), split_box(out, split_axis, tp), tp, options) {}
+                                           Communicator& tp, const LinearOptions& options, bool gather_output)
+    : region_(tp, options.sequence_parallel),
+      slice_(name, split_box(append(out, in), split_axis, tp), split_box(out, split_axis, tp), options),
+      skip_bias_add_(options.skip_bias_add),
+      gather_output_(gather_output) {
+  MCPP_CHECK(!gather_output || out.size() == 1, name, " gathers an output of shape ", out);
+}
 
 Tensor ColumnParallelLinear::forward(const Tensor& x, Pass& pass) {
   pass.save(this, x);
-  Tensor y = multiply(x);
-  add_bias(y);
-  return y;
+  const Tensor whole_x = region_.whole(x).wait();
+  const Tensor y = skip_bias_add_ ? slice_.multiply(whole_x) : slice_.multiply_add(whole_x);
+  return gather_output_ ? gather_from_tensor_parallel_region(y, region_.tp()) : y;
 }
 
 Tensor ColumnParallelLinear::backward(const Tensor& dy, Pass& pass) {
   const Tensor x = pass.take(this);
-  Tensor dx = input_gradient(dy);
-  Work sum = tp_.all_reduce(dx, ReduceOp::Sum);
-  weight_gradient(dy, x, pass);  // hides the sum
-  sum.wait();
-  return dx;
+  const Tensor own_dy = gather_output_ ? scatter_to_tensor_parallel_region(dy, region_.tp()) : dy;
+  return region_.backward(
+      x, pass, [&] { return slice_.input_gradient(own_dy); },
+      [this, own_dy](const Tensor& whole_x) { slice_.weight_gradient(own_dy, whole_x); });
 }
 
 RowParallelLinear::RowParallelLinear(const std::string& name, i64 in, i64 out, Communicator& tp,
-                                     const LinearOptions& options)
-    : ParallelLinear(name, split_box({out, in}, 1, tp), Box{{out}, {0}, {out}}, tp, options) {}
+                                     const LinearOptions& options, bool input_is_parallel)
+    : region_(tp, options.sequence_parallel),
+      slice_(name, split_box({out, in}, 1, tp), Box{{out}, {0}, {out}}, options),
+      skip_bias_add_(options.skip_bias_add),
+      input_is_parallel_(input_is_parallel) {
+  if (slice_.bias) slice_.bias->tp_copies = tp.size();
+}
 
 Tensor RowParallelLinear::forward(const Tensor& x, Pass& pass) {
-  pass.save(this, x);
-  Tensor y = multiply(x);
-  tp_.all_reduce(y, ReduceOp::Sum).wait();
-  add_bias(y);
+  const Tensor own_x = input_is_parallel_ ? x : scatter_to_tensor_parallel_region(x, region_.tp());
+  pass.save(this, own_x);
+  Tensor y = region_.sum(slice_.multiply(own_x)).wait();
+  if (slice_.bias && !skip_bias_add_) ops::add_bias(y, slice_.bias->value);
   return y;
 }
 
 Tensor RowParallelLinear::backward(const Tensor& dy, Pass& pass) {
   const Tensor x = pass.take(this);
-  Tensor dx = input_gradient(dy);
-  weight_gradient(dy, x, pass);
-  return dx;
+  const Tensor whole_dy = region_.whole(dy).wait();
+  const Tensor dx = slice_.input_gradient(whole_dy);
+  if (pass.defers_weights) {  // keeps this rank's part, as TensorParallelRegion::backward() does
+    pass.weights([this, dy, x] { slice_.weight_gradient(region_.whole(dy).wait(), x); });
+  } else {
+    slice_.weight_gradient(whole_dy, x);
+  }
+  return input_is_parallel_ ? dx : gather_from_tensor_parallel_region(dx, region_.tp());
 }
 
 }  // namespace mcpp

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "comm/communicator.h"
+#include "parallel/tp/mappings.h"
 #include "tensor/module.h"
 
 namespace mcpp {
@@ -15,49 +16,63 @@ struct LinearOptions {
   bool bias = true;
   bool skip_bias_add = false;  ///< the caller adds bias(), fused with what follows; its gradient is still computed here
   double init_std = 0.02;
+  bool sequence_parallel = false;  ///< outside the region each rank has its part of the sequence, [s / tp, b, h]
 };
 
-/// What both share: the slice of the weight and the local products with it.
-class ParallelLinear : public Module {
+/// The slice of a weight [.., out, in] and of its bias that one rank holds, and the local products with them.
+class LinearSlice {
  public:
-  void visit(const ParamVisitor& f) override;
-  /// Null without a bias.
-  const Tensor* bias() const { return bias_ ? &bias_->value : nullptr; }
+  LinearSlice(const std::string& name, Box weight, Box bias, const LinearOptions& options);
 
- protected:
-  ParallelLinear(const std::string& name, Box weight, Box bias, Communicator& tp, const LinearOptions& options);
+  Tensor multiply(const Tensor& x) const;                       ///< x W^T
+  Tensor multiply_add(const Tensor& x) const;                   ///< x W^T + b
+  Tensor input_gradient(const Tensor& dy) const;                ///< dy W
+  void add_input_gradient(const Tensor& dy, Tensor& dx) const;  ///< dx += dy W
+  void weight_gradient(const Tensor& dy, const Tensor& x);      ///< dW += dy^T x, db += sums of dy
+  void visit(const ParamVisitor& f);
 
-  Tensor multiply(const Tensor& x) const;         ///< x W^T
-  Tensor input_gradient(const Tensor& dy) const;  ///< dy W
-  void weight_gradient(const Tensor& dy, const Tensor& x,
-                       Pass& pass);  ///< dW += dy^T x, db += sums of dy; now or deferred
-  void add_bias(Tensor& y) const;    ///< unless skipped
-
-  Communicator& tp_;
-
- private:
-  bool skip_bias_add_;
-  Param weight_;
-  std::unique_ptr<Param> bias_;
+  Param weight;
+  std::unique_ptr<Param> bias;  ///< null without one
 };
 
 /// y = x W^T + b with W split along `split_axis` of its output axes: each rank computes its part of the output.
-/// forward: x [.., in] whole on every rank -> y [.., out / tp]. backward: dx is summed over the group.
-class ColumnParallelLinear final : public ParallelLinear {
+/// forward: x [s, b, in] whole on every rank (sequence parallel: its part [s / tp, b, in], which is what is saved) ->
+/// y [s, b, out / tp]. backward: dx is summed over the group.
+class ColumnParallelLinear final : public Module {
  public:
+  /// `gather_output`: y is [s, b, out] on every rank, and so is dy; `out` has one axis then.
   ColumnParallelLinear(const std::string& name, i64 in, const Shape& out, int split_axis, Communicator& tp,
-                       const LinearOptions& options);
+                       const LinearOptions& options, bool gather_output = false);
   Tensor forward(const Tensor& x, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;
+  void visit(const ParamVisitor& f) override { slice_.visit(f); }
+  /// Null without a bias.
+  const Tensor* bias() const { return slice_.bias ? &slice_.bias->value : nullptr; }
+
+ private:
+  TensorParallelRegion region_;
+  LinearSlice slice_;
+  bool skip_bias_add_, gather_output_;
 };
 
 /// y = x W^T + b with W split along its input: each rank has x's matching part and computes a partial sum of y.
-/// forward: x [.., in / tp] -> y [.., out] summed over the group. backward: dx [.., in / tp] needs no communication.
-class RowParallelLinear final : public ParallelLinear {
+/// forward: x [s, b, in / tp] -> y [s, b, out] summed over the group (sequence parallel: this rank's part of it,
+/// [s / tp, b, out]). backward: dx [s, b, in / tp] needs no sum. The bias is held, and its gradient computed, whole by
+/// every rank.
+class RowParallelLinear final : public Module {
  public:
-  RowParallelLinear(const std::string& name, i64 in, i64 out, Communicator& tp, const LinearOptions& options);
+  /// Without `input_is_parallel`, x and dx are [s, b, in] on every rank.
+  RowParallelLinear(const std::string& name, i64 in, i64 out, Communicator& tp, const LinearOptions& options,
+                    bool input_is_parallel = true);
   Tensor forward(const Tensor& x, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;
+  void visit(const ParamVisitor& f) override { slice_.visit(f); }
+  const Tensor* bias() const { return slice_.bias ? &slice_.bias->value : nullptr; }
+
+ private:
+  TensorParallelRegion region_;
+  LinearSlice slice_;
+  bool skip_bias_add_, input_is_parallel_;
 };
 
 }  // namespace mcpp

@@ -18,7 +18,7 @@ class BufferTest : public testing::Test {
       list.push_back({&params_.emplace_back(str("layer", unit, ".weight"), Shape{10, 7}, Init::Normal), unit});
       list.push_back({&params_.emplace_back(str("layer", unit, ".bias"), Shape{7}, Init::Zeros), unit});
     }
-    return make_param_and_grad_buffer(list, dtype, device_, {dp, dp}, {.bucket_elements = bucket_elements});
+    return make_param_and_grad_buffer(list, dtype, device_, {dp, *self_}, {.bucket_elements = bucket_elements});
   }
 
   /// What a backward pass does: adds `value` to every gradient of the parameter.
@@ -29,6 +29,7 @@ class BufferTest : public testing::Test {
   }
 
   CpuDevice device_;
+  std::unique_ptr<Communicator> self_ = make_self_communicator();
   std::list<Param> params_;  // keeps addresses
 };
 
@@ -58,6 +59,7 @@ TEST_F(BufferTest, ReducesABucketWhenItsUnitsAreDone) {
   for (const bool last : {false, true}) {
     for (Param& param : params_) add_grad(param, 1);
     for (int unit = 3; unit >= 0; --unit) {
+      buffer->acquire(unit, Use::Forward);
       buffer->release(unit, Use::Forward, last);
       buffer->acquire(unit, Use::Backward);
       buffer->release(unit, Use::Backward, last);
@@ -75,6 +77,7 @@ TEST_F(BufferTest, FinishReducesWhatWasNotReleased) {
   for (int step = 0; step < 2; ++step) {
     buffer->clear_grads();
     for (Param& param : params_) add_grad(param, 3);
+    buffer->acquire(1, Use::Backward);
     buffer->release(1, Use::Backward, true);
     buffer->finish();
     for (const Param& param : params_) EXPECT_EQ(param.main_grad.data<float>()[param.numel() - 1], 6);
@@ -98,7 +101,9 @@ TEST_F(BufferTest, GradientsThatWereNotWrittenAreZero) {
 TEST_F(BufferTest, ReleasingTwiceForTheLastTimeIsAnError) {
   const auto self = make_self_communicator();
   const auto buffer = make(1, *self, 0);
+  buffer->acquire(0, Use::Backward);
   buffer->release(0, Use::Backward, true);
+  buffer->acquire(0, Use::Backward);
   EXPECT_THROW(buffer->release(0, Use::Backward, true), Error);
 }
 

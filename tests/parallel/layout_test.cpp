@@ -38,23 +38,48 @@ TEST(Layout, AllConflictsComeAtOnceWithTheNearestGoodValues) {
       UnorderedElementsAre(
           HasSubstr("the number of ranks = 16 is not a multiple of"),
           "tensor_model_parallel_size = 3 does not divide num_attention_heads = 16; the nearest that do are 2 and 4",
-          "tensor_model_parallel_size = 3 does not divide num_query_groups = 8; the nearest that do are 2 and 4",
+          "tensor_model_parallel_size = 3 neither divides num_query_groups = 8 nor is a multiple of it; the nearest "
+          "that "
+          "do are 2 and 4",
           "tensor_model_parallel_size = 3 does not divide ffn_hidden_size = 4096; the nearest that do are 2 and 4",
-          "num_layers = 22 is not a multiple of pipeline_model_parallel_size = 4; the nearest that do are 20 and 24",
+          HasSubstr("num_layers = 22 is not a multiple of pipeline_model_parallel_size = 4; the nearest that do are 20 "
+                    "and 24"),
           HasSubstr("global_batch_size = 33 is not a multiple of micro_batch_size x data-parallel ranks (1) = 2; the "
                     "nearest that do are 32 and 34")));
 }
 
-TEST(Layout, RulesOfSequencesExpertsAndChunks) {
+TEST(Layout, TheRulesOfUnevenStagesTakeTheirPlace) {
+  LayoutRules rules = good_rules();
+  rules.num_layers = 22;
+  rules.decoder_first_pipeline_num_layers = 4;
+  EXPECT_THAT(layout_conflicts(rules), IsEmpty());
+  rules.pipeline_model_parallel_layout = "Et|L";
+  EXPECT_THAT(layout_conflicts(rules), testing::Contains(HasSubstr("it has 1 layers (t), but num_layers = 22")));
+}
+
+TEST(Layout, RanksMayShareQueryGroups) {
+  LayoutRules rules = good_rules();
+  rules.sizes = {.tensor_model_parallel_size = 8};
+  for (const i64 groups : {1, 2, 4, 8, 16}) {
+    rules.num_query_groups = groups;
+    EXPECT_THAT(layout_conflicts(rules), IsEmpty()) << groups;
+  }
+  rules.num_attention_heads = 24;
+  rules.num_query_groups = 3;
+  EXPECT_THAT(
+      layout_conflicts(rules),
+      ElementsAre("tensor_model_parallel_size = 8 neither divides num_query_groups = 3 nor is a multiple of it; "
+                  "the nearest that do are 6 and 9"));
+}
+
+TEST(Layout, RulesOfSequencesAndExperts) {
   LayoutRules rules = good_rules();
   rules.sizes = {.tensor_model_parallel_size = 4, .context_parallel_size = 2, .expert_model_parallel_size = 2};
   rules.seq_length = 1026;
   rules.sequence_parallel = true;
-  rules.virtual_stages = 2;
   EXPECT_THAT(layout_conflicts(rules),
               UnorderedElementsAre(HasSubstr("2 x context_parallel_size = 4; the nearest that do are 1024 and 1028"),
-                                   HasSubstr("(sequence_parallel) = 8"), HasSubstr("needs a model with experts"),
-                                   HasSubstr("2 model chunks per pipeline rank need")));
+                                   HasSubstr("(sequence_parallel) = 8"), HasSubstr("needs a model with experts")));
 }
 
 TEST(Layout, SizesBelowOneAreReportedFirst) {

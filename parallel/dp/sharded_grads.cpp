@@ -1,0 +1,65 @@
+#include "parallel/dp/sharded_grads.h"
+
+#include <utility>
+
+#include "tensor/ops.h"
+
+namespace mcpp {
+
+ShardedGrads::ShardedGrads(const StoreContext& context, std::vector<TiedParam> tied, DType dtype, bool overlap)
+    : context_(context),
+      tied_(std::move(tied)),
+      overlap_(overlap),
+      shards_(Tensor::zeros({context.plan.total / context.parts}, dtype, context.device, MemoryClass::Grads)),
+      full_(context.plan.buckets.size()),
+      has_grads_(full_.size()) {}
+
+void ShardedGrads::begin_step() {
+  collect();
+  has_grads_.assign(full_.size(), false);
+}
+
+void ShardedGrads::acquire(std::size_t bucket) {
+  const Bucket& b = context_.plan.buckets[bucket];
+  full_[bucket] = Tensor::empty({b.size()}, shards_.dtype(), context_.device, MemoryClass::Grads);
+  context_.zero_padding(bucket, full_[bucket]);
+  context_.make_views(bucket, full_[bucket], &Param::main_grad);
+  for (std::size_t i = b.first_param; i < b.end_param; ++i) context_.params[i]->clear_grad();
+}
+
+void ShardedGrads::release(std::size_t bucket, int, bool) {
+  collect();
+  context_.zero_missing_grads(bucket);
+  context_.drop_views(bucket, &Param::main_grad);
+  reduction_ = Reduction{bucket, std::exchange(full_[bucket], Tensor()), {}};
+  Tensor part = context_.own_part(reduction_->full);
+  reduction_->work = context_.groups.shard.reduce_scatter(reduction_->full, part);
+  if (!overlap_) collect();
+}
+
+void ShardedGrads::collect() {
+  if (!reduction_) return;
+  reduction_->work.wait();
+  const std::size_t bucket = reduction_->bucket;
+  const Tensor part = context_.own_part(reduction_->full);
+  Tensor sum = shard(bucket);
+  has_grads_[bucket] ? ops::add_to(part, sum) : ops::copy(part, sum);
+  has_grads_[bucket] = true;
+  reduction_.reset();
+}
+
+void ShardedGrads::finish() {
+  collect();
+  for (std::size_t b = 0; b < has_grads_.size(); ++b) {
+    Tensor part = shard(b);
+    if (!has_grads_[b]) ops::fill_zero(part);
+  }
+  if (context_.groups.replicate.size() > 1) context_.groups.replicate.all_reduce(shards_, ReduceOp::Sum).wait();
+  // Both stages cut a tied parameter at the same places, as it is alone in its unit.
+  for (const TiedParam& tied : tied_) {
+    Tensor part = shard(tied.bucket);
+    tied.group->all_reduce(part, ReduceOp::Sum).wait();
+  }
+}
+
+}  // namespace mcpp

@@ -1,0 +1,40 @@
+// Stages 2 and 3: every rank holds its part of the gradients. Those of a unit exist whole while backward is in it; when
+// it leaves they are summed over the ranks, and each adds its part to what earlier microbatches left there.
+#pragma once
+#include <optional>
+
+#include "parallel/dp/store.h"
+
+namespace mcpp {
+
+class ShardedGrads final : public GradStore {
+ public:
+  /// `overlap`: reduce a unit's gradients while backward computes the next one's.
+  ShardedGrads(const StoreContext& context, std::vector<TiedParam> tied, DType dtype, bool overlap);
+
+  void begin_step() override;
+  void acquire(std::size_t bucket) override;
+  void release(std::size_t bucket, int unit, bool last) override;
+  void finish() override;
+  Tensor shard(std::size_t bucket) const override { return context_.shard_of(shards_, bucket); }
+
+ private:
+  struct Reduction {
+    std::size_t bucket;
+    Tensor full;
+    Work work;
+  };
+
+  /// Waits for the reduction under way and adds its result to the shard.
+  void collect();
+
+  StoreContext context_;
+  std::vector<TiedParam> tied_;
+  bool overlap_;
+  Tensor shards_;
+  std::vector<Tensor> full_;     // by bucket; undefined unless acquired
+  std::vector<bool> has_grads_;  // by bucket: whether its shard holds anything of this step
+  std::optional<Reduction> reduction_;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,73 @@
+// The two things that ZeRO cuts over the data-parallel ranks or leaves whole, each behind an interface: the parameters
+// and the gradients of one buffer. ZeroBuffer (zero.h) puts one of each together.
+#pragma once
+#include <vector>
+
+#include "parallel/dp/buffer.h"
+
+namespace mcpp {
+
+/// A parameter whose gradient is summed over pipeline stages too.
+struct TiedParam {
+  std::size_t bucket;
+  Param* param;
+  Communicator* group;  ///< of more than one rank
+};
+
+/// What stores know of their buffer.
+struct StoreContext {
+  const BufferPlan& plan;
+  std::span<Param* const> params;
+  Device& device;
+  DataParallelGroups groups;
+  /// This rank updates part `part` of `parts` equal ones of every bucket: those of groups.shard, or the whole.
+  int part = 0, parts = 1;
+
+  /// This rank's part of a tensor of a whole bucket.
+  Tensor own_part(const Tensor& bucket) const {
+    const i64 count = bucket.numel() / parts;
+    return bucket.flat(part * count, count);
+  }
+  /// The part of a bucket inside `shards`, which holds this rank's parts of all buckets one after another.
+  Tensor shard_of(const Tensor& shards, std::size_t bucket) const {
+    return shards.flat(plan.buckets[bucket].begin / parts, plan.buckets[bucket].size() / parts);
+  }
+  /// Makes `member` (value or main_grad) of the bucket's parameters views of `full`, the tensor of the whole bucket.
+  void make_views(std::size_t bucket, const Tensor& full, Tensor Param::*member) const;
+  void drop_views(std::size_t bucket, Tensor Param::*member) const;
+  /// Zeroes what lies between and behind the bucket's parameters.
+  void zero_padding(std::size_t bucket, const Tensor& full) const;
+  /// Gradients of the bucket that nothing has written since clear_grad() become zero.
+  void zero_missing_grads(std::size_t bucket) const;
+};
+
+/// zero_missing_grads of one parameter.
+void zero_missing_grad(Param& param);
+
+class ParamStore {
+ public:
+  virtual ~ParamStore() = default;
+  /// Param::value of the bucket's parameters is valid from here until drop(). Not called again in between.
+  /// `is_nested`: inside the use of a later unit, so that it does not tell which unit comes next.
+  virtual void fetch(std::size_t bucket, Use use, bool is_nested) = 0;
+  virtual void drop(std::size_t bucket) = 0;
+  virtual void publish() = 0;
+  /// Waits until no communication reads this rank's shards any more: they may be changed.
+  virtual void settle() = 0;
+  /// What this rank updates of the bucket. The storage never moves.
+  virtual Tensor shard(std::size_t bucket) const = 0;
+};
+
+class GradStore {
+ public:
+  virtual ~GradStore() = default;
+  virtual void begin_step() = 0;
+  /// Param::main_grad of the bucket's parameters is valid from here until release(). Not called again in between.
+  virtual void acquire(std::size_t bucket) = 0;
+  virtual void release(std::size_t bucket, int unit, bool last) = 0;
+  virtual void finish() = 0;
+  /// What this rank updates of the bucket. The storage never moves.
+  virtual Tensor shard(std::size_t bucket) const = 0;
+};
+
+}  // namespace mcpp

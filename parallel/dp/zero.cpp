@@ -1,0 +1,108 @@
+#include "parallel/dp/zero.h"
+
+#include <utility>
+
+#include "parallel/dp/sharded_grads.h"
+#include "parallel/dp/sharded_params.h"
+#include "parallel/dp/whole_grads.h"
+#include "parallel/dp/whole_params.h"
+
+namespace mcpp {
+namespace {
+
+std::unique_ptr<ParamStore> make_param_store(const StoreContext& context, DType dtype,
+                                             const DataParallelOptions& options) {
+  if (options.zero_stage == 3) return std::make_unique<ShardedParams>(context, dtype, options.overlap_param_gather);
+  return std::make_unique<WholeParams>(context, dtype, options.overlap_param_gather);
+}
+
+std::unique_ptr<GradStore> make_grad_store(const StoreContext& context, std::vector<TiedParam> tied, DType dtype,
+                                           const DataParallelOptions& options) {
+  const bool overlap = options.overlap_grad_reduce;
+  if (options.zero_stage >= 2) return std::make_unique<ShardedGrads>(context, std::move(tied), dtype, overlap);
+  return std::make_unique<WholeGrads>(context, std::move(tied), dtype, overlap);
+}
+
+std::vector<TiedParam> tied_params(const BufferPlan& plan, std::span<const UnitParam> params) {
+  std::vector<TiedParam> result;
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    const UnitParam& p = params[i];
+    if (!p.tied || p.tied->size() == 1) continue;
+    const bool is_alone =
+        (i == 0 || params[i - 1].unit != p.unit) && (i + 1 == params.size() || params[i + 1].unit != p.unit);
+    MCPP_CHECK(is_alone, p.param->name, " is tied to another pipeline stage and not alone in unit ", p.unit);
+    result.push_back({*bucket_of(plan, p.unit), p.param, p.tied});
+  }
+  return result;
+}
+
+}  // namespace
+
+// Stages 2 and 3 come and go unit by unit, so there each unit is a bucket of its own.
+ZeroBuffer::ZeroBuffer(std::span<const UnitParam> params, DType dtype, Device& device, const DataParallelGroups& groups,
+                       const DataParallelOptions& options)
+    : ParamAndGradBuffer(params, dtype, device, groups.shard.size(),
+                         options.zero_stage >= 2 ? 1 : options.bucket_elements),
+      stage_(options.zero_stage),
+      groups_(groups),
+      context_{plan(), this->params(), device, groups} {
+  MCPP_CHECK(stage_ > 0 || groups.replicate.size() == 1, "ZeRO stage 0 cuts nothing: its shard group is all ranks");
+  if (stage_ > 0) {
+    context_.part = groups.shard.rank();
+    context_.parts = groups.shard.size();
+  }
+  for (const Bucket& bucket : plan().buckets) {
+    const bool is_one_unit = plan().params[bucket.first_param].unit == plan().params[bucket.end_param - 1].unit;
+    MCPP_CHECK(stage_ < 2 || is_one_unit, "unit ", bucket.first_unit, " or a neighbour has no elements");
+  }
+  params_ = make_param_store(context_, dtype, options);
+  grads_ = make_grad_store(context_, tied_params(plan(), params), grad_dtype(), options);
+  clear_grads();
+}
+
+void ZeroBuffer::acquire(int unit, Use use) {
+  const std::optional<std::size_t> bucket = bucket_of(plan(), unit);
+  if (!bucket) return;
+  Uses& uses = in_use_[unit];
+  const bool is_nested = in_use_.rbegin()->first > unit;
+  if (!uses.any()) params_->fetch(*bucket, use, is_nested);
+  if (++uses.of(use) == 1 && use == Use::Backward) grads_->acquire(*bucket);
+}
+
+void ZeroBuffer::release(int unit, Use use, bool last) {
+  const std::optional<std::size_t> bucket = bucket_of(plan(), unit);
+  if (!bucket) return;
+  const auto found = in_use_.find(unit);
+  MCPP_CHECK(found != in_use_.end() && found->second.of(use) > 0, "unit ", unit, " is released, but was not acquired");
+  Uses& uses = found->second;
+  if (use == Use::Backward) uses.last_backward |= last;
+  if (--uses.of(use) == 0 && use == Use::Backward) {
+    grads_->release(*bucket, unit, std::exchange(uses.last_backward, false));
+  }
+  if (uses.any()) return;
+  params_->drop(*bucket);
+  in_use_.erase(found);
+}
+
+void ZeroBuffer::finish() {
+  grads_->finish();
+  params_->settle();  // the update that follows writes what a gather could still be reading
+}
+
+void ZeroBuffer::publish() {
+  MCPP_CHECK(in_use_.empty(), "new weights while unit ", in_use_.begin()->first, " is in use");
+  params_->publish();
+}
+
+std::vector<ShardSegment> ZeroBuffer::shard() const {
+  params_->settle();
+  std::vector<ShardSegment> segments;
+  for (std::size_t b = 0; b < plan().buckets.size(); ++b) {
+    const Bucket& bucket = plan().buckets[b];
+    const i64 begin = bucket.begin + context_.part * (bucket.size() / context_.parts);
+    segments.push_back({.begin = begin, .params = params_->shard(b), .grads = grads_->shard(b)});
+  }
+  return segments;
+}
+
+}  // namespace mcpp

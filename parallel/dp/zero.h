@@ -1,0 +1,42 @@
+// The stages of ZeRO: parameters and gradients, each whole or sharded.
+#pragma once
+#include <map>
+
+#include "parallel/dp/store.h"
+
+namespace mcpp {
+
+class ZeroBuffer final : public ParamAndGradBuffer {
+ public:
+  ZeroBuffer(std::span<const UnitParam> params, DType dtype, Device& device, const DataParallelGroups& groups,
+             const DataParallelOptions& options);
+
+  void acquire(int unit, Use use) override;
+  void release(int unit, Use use, bool last) override;
+  void finish() override;
+  void publish() override;
+  std::vector<ShardSegment> shard() const override;
+  bool reduces_every_pass() const override { return stage_ >= 2; }
+  Communicator& replicas() const override { return stage_ == 0 ? groups_.shard : groups_.replicate; }
+
+ private:
+  /// How often a unit is in use just now.
+  struct Uses {
+    int forward = 0, backward = 0;
+    bool last_backward = false;  ///< one of those nested in the use was the last
+
+    int& of(Use use) { return use == Use::Forward ? forward : backward; }
+    bool any() const { return forward + backward > 0; }
+  };
+
+  void begin_step() override { grads_->begin_step(); }
+
+  int stage_;
+  DataParallelGroups groups_;
+  StoreContext context_;
+  std::unique_ptr<ParamStore> params_;
+  std::unique_ptr<GradStore> grads_;
+  std::map<int, Uses> in_use_;  // by unit
+};
+
+}  // namespace mcpp

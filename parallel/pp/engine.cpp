@@ -1,0 +1,167 @@
+#include "parallel/pp/engine.h"
+
+#include <chrono>
+#include <map>
+
+#include "base/check.h"
+
+namespace mcpp {
+namespace {
+
+using enum ActionKind;
+
+constexpr bool computes(ActionKind kind) {
+  return kind <= BackwardWeight;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+/// Tensors on their way from one computation to the next, by the stage and the microbatch that will take them.
+class Transit {
+ public:
+  /// `step`: from a stage to the one that takes its result, +1 for activations and -1 for gradients.
+  Transit(const Schedule& schedule, Communicator& channel, int step)
+      : schedule_(schedule), channel_(channel), step_(step) {}
+
+  /// The result of `stage`, for a neighbour on this rank or for send(). The stage at the end has none.
+  void put(int stage, int microbatch, Tensor result) {
+    const int taker = stage + step_;
+    if (taker < 0 || taker >= schedule_.stages()) return;
+    MCPP_CHECK(result.defined(), "stage ", stage, " has no result for microbatch ", microbatch);
+    parcels_[{taker, microbatch}].tensor = std::move(result);
+  }
+  /// What `stage` computes with; undefined for the stage at the beginning.
+  Tensor take(int stage, int microbatch) {
+    const int giver = stage - step_;
+    if (giver < 0 || giver >= schedule_.stages()) return {};
+    const auto node = parcels_.extract({stage, microbatch});
+    MCPP_CHECK(!node.empty(), "nothing there for microbatch ", microbatch, " in stage ", stage);
+    return std::move(node.mapped().tensor);
+  }
+
+  void send(int stage, int microbatch) {
+    const int taker = stage + step_;
+    sends_.push_back(channel_.send(take(taker, microbatch), schedule_.rank_of(taker)));
+  }
+  void post_receive(int stage, int microbatch, Tensor buffer) {
+    Parcel& parcel = parcels_[{stage, microbatch}];
+    parcel.tensor = std::move(buffer);
+    parcel.work = channel_.recv(parcel.tensor, schedule_.rank_of(stage - step_));
+  }
+  void wait(int stage, int microbatch) { parcels_.at({stage, microbatch}).work.wait(); }
+
+  void finish() {
+    for (Work& work : sends_) work.wait();
+    MCPP_CHECK(parcels_.empty(), "the schedule leaves ", parcels_.size(), " tensors that nobody takes");
+  }
+
+ private:
+  struct Parcel {
+    Tensor tensor;
+    Work work;
+  };
+  const Schedule& schedule_;
+  Communicator& channel_;
+  int step_;
+  std::map<std::pair<int, int>, Parcel> parcels_;
+  std::vector<Work> sends_;
+};
+
+class Engine {
+ public:
+  Engine(const Schedule& schedule, Communicator& forward_channel, Communicator& backward_channel,
+         std::span<PipelineStage* const> chunks)
+      : schedule_(schedule),
+        actions_(schedule.per_rank[static_cast<std::size_t>(forward_channel.rank())]),
+        chunks_(chunks),
+        activations_(schedule, forward_channel, +1),
+        gradients_(schedule, backward_channel, -1),
+        weight_grads_left_(chunks.size()) {
+    for (const Action& a : actions_) weight_grads_left_[chunk_of(a)] += computes_weight_grad(a.kind);
+  }
+
+  PipelineTimes run() {
+    const auto begin = std::chrono::steady_clock::now();
+    for (std::size_t i = 0; i < actions_.size(); ++i) {
+      post_receives(i);
+      act(actions_[i]);
+    }
+    activations_.finish();
+    gradients_.finish();
+    times_.total = seconds_since(begin);
+    return times_;
+  }
+
+ private:
+  std::size_t chunk_of(const Action& a) const { return static_cast<std::size_t>(schedule_.chunk_of(a.stage)); }
+  PipelineStage& stage_of(const Action& a) { return *chunks_[chunk_of(a)]; }
+  bool is_last_weight_grad(const Action& a) { return --weight_grads_left_[chunk_of(a)] == 0; }
+
+  /// Starts all receives up to action i and, when that computes, on to the next that does: they go on meanwhile.
+  void post_receives(std::size_t i) {
+    const auto is_in_reach = [&] {
+      return posted_ < actions_.size() && (posted_ <= i || !computes(actions_[posted_].kind));
+    };
+    for (; is_in_reach(); ++posted_) {
+      const Action& a = actions_[posted_];
+      if (a.kind == RecvForward) activations_.post_receive(a.stage, a.microbatch, stage_of(a).empty_activation());
+      if (a.kind == RecvBackward) gradients_.post_receive(a.stage, a.microbatch, stage_of(a).empty_activation());
+    }
+  }
+
+  void act(const Action& a) {
+    const int stage = a.stage, microbatch = a.microbatch;
+    PipelineStage& chunk = stage_of(a);
+    switch (a.kind) {
+      case Forward:
+        return activations_.put(stage, microbatch, chunk.forward(microbatch, activations_.take(stage, microbatch)));
+      case Backward:
+        return gradients_.put(stage, microbatch,
+                              chunk.backward(microbatch, gradients_.take(stage, microbatch), is_last_weight_grad(a)));
+      case BackwardInput:
+        return gradients_.put(stage, microbatch, chunk.backward_input(microbatch, gradients_.take(stage, microbatch)));
+      case BackwardWeight:
+        return chunk.backward_weight(microbatch, is_last_weight_grad(a));
+      case SendForward:
+        return activations_.send(stage, microbatch);
+      case SendBackward:
+        return gradients_.send(stage, microbatch);
+      case RecvForward:
+        return wait(activations_, a);
+      case RecvBackward:
+        return wait(gradients_, a);
+      case ReduceGrad:
+        return chunk.reduce_gradients();
+    }
+  }
+
+  void wait(Transit& transit, const Action& a) {
+    const auto begin = std::chrono::steady_clock::now();
+    transit.wait(a.stage, a.microbatch);
+    times_.waiting += seconds_since(begin);
+  }
+
+  const Schedule& schedule_;
+  const std::vector<Action>& actions_;
+  std::span<PipelineStage* const> chunks_;
+  Transit activations_, gradients_;
+  std::vector<int> weight_grads_left_;  // by chunk
+  std::size_t posted_ = 0;              // actions before this one that receive have been started
+  PipelineTimes times_;
+};
+
+}  // namespace
+
+PipelineTimes run_schedule(const Schedule& lowered, Communicator& forward_channel, Communicator& backward_channel,
+                           std::span<PipelineStage* const> chunks) {
+  MCPP_CHECK(forward_channel.size() == lowered.ranks && backward_channel.size() == lowered.ranks, "a schedule for ",
+             lowered.ranks, " ranks on ", forward_channel.size());
+  MCPP_CHECK(forward_channel.rank() == backward_channel.rank(), "the channels number the ranks differently");
+  MCPP_CHECK(static_cast<int>(chunks.size()) == lowered.chunks_per_rank, chunks.size(), " chunks for a schedule of ",
+             lowered.chunks_per_rank);
+  return Engine(lowered, forward_channel, backward_channel, chunks).run();
+}
+
+}  // namespace mcpp

@@ -1,0 +1,233 @@
+#include "parallel/pp/stages.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/check.h"
+#include "parallel/layout.h"
+
+namespace mcpp {
+namespace {
+
+constexpr const char* kFirst = "decoder_first_pipeline_num_layers";
+constexpr const char* kLast = "decoder_last_pipeline_num_layers";
+
+i64 count_of(const std::string& text, char letter) {
+  return std::count(text.begin(), text.end(), letter);
+}
+
+/// Unrolls the repetitions of a layout string:
+///   sequence = { item [ "*" number ] },  item = "E" | "t" | "L" | "|" | "(" sequence ")".
+class LayoutReader {
+ public:
+  explicit LayoutReader(const std::string& layout) {
+    for (const char c : layout)
+      if (c != ',' && c != ' ') text_ += c;
+    check_input(text_.size() <= kLongestText, "pipeline_model_parallel_layout: longer than ", kLongestText,
+                " characters");
+  }
+
+  /// Letters and borders only. Throws BadInput that says what is wrong where.
+  std::string read() {
+    std::string items = sequence();
+    require(at_ == text_.size(), "\")\" without its \"(\"");
+    return items;
+  }
+
+ private:
+  // More than any model needs; they keep typing errors from filling the memory.
+  static constexpr std::size_t kLongestText = 10'000, kLongest = 100'000;
+
+  bool next_is(char c) const { return at_ < text_.size() && text_[at_] == c; }
+  void require(bool condition, const std::string& why) const {
+    check_input(condition, "pipeline_model_parallel_layout: ", why, " after \"", text_.substr(0, at_), "\"");
+  }
+
+  std::string sequence() {
+    std::string items;
+    while (at_ < text_.size() && !next_is(')')) {
+      const std::string one = item();
+      const std::size_t times = next_is('*') ? number() : 1;
+      require(items.size() + one.size() * times <= kLongest, "too many stages and layers");
+      for (std::size_t i = 0; i < times; ++i) items += one;
+    }
+    return items;
+  }
+
+  std::string item() {
+    const char c = text_[at_];
+    if (c != '(') {
+      require(c != 'm', "multi-token prediction (m) is not supported,");
+      require(std::string_view("EtL|").find(c) != std::string_view::npos,
+              str("\"", c, "\" is none of E (embedding), t (layer), L (output), | (border), (...)*n, x*n"));
+      ++at_;
+      return {c};
+    }
+    ++at_;
+    std::string items = sequence();
+    require(next_is(')'), "a \")\" is missing");
+    ++at_;
+    return items;
+  }
+
+  std::size_t number() {
+    ++at_;
+    std::size_t times = 0;
+    const char* const begin = text_.data() + at_;
+    const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), times);
+    require(error == std::errc() && times >= 1 && times <= kLongest, "a number of at least 1 is missing");
+    at_ += static_cast<std::size_t>(end - begin);
+    return times;
+  }
+
+  std::string text_;
+  std::size_t at_ = 0;
+};
+
+/// Judges and carries out one split. The split is good when no conflicts were found.
+class Splitter {
+ public:
+  explicit Splitter(const StageSplit& split) : split_(split), stages_(ranks() * chunks()) {
+    at_least("num_layers", split.num_layers, 1);
+    at_least("pipeline_model_parallel_size", ranks(), 1);
+    at_least("num_virtual_stages_per_pipeline_rank", chunks(), 1);
+    at_least(kFirst, first(), 0);
+    at_least(kLast, last(), 0);
+    if (!conflicts.empty()) return;
+    if (!split.pipeline_model_parallel_layout.empty())
+      follow_layout();
+    else if (first() > 0 || last() > 0)
+      split_unevenly();
+    else
+      split_evenly();
+  }
+
+  std::vector<std::string> conflicts;
+  std::vector<StageContents> contents;
+
+ private:
+  i64 ranks() const { return split_.pipeline_model_parallel_size; }
+  i64 chunks() const { return split_.virtual_stages; }
+  i64 first() const { return split_.decoder_first_pipeline_num_layers; }
+  i64 last() const { return split_.decoder_last_pipeline_num_layers; }
+  /// "4 x num_virtual_stages_per_pipeline_rank = 8".
+  std::string times_chunks(const std::string& what, i64 size) const {
+    return chunks() > 1 ? str(what, " x num_virtual_stages_per_pipeline_rank = ", size * chunks())
+                        : str(what, " = ", size);
+  }
+
+  void add(std::string text) { conflicts.push_back(std::move(text)); }
+  void at_least(const char* name, i64 value, i64 least) {
+    if (value < least) add(str(name, " = ", value, " must be at least ", least));
+  }
+
+  /// Stages after one another, each with the number of layers that its rank gives to each of its chunks.
+  template <class LayersOfRank>
+  void deal(const LayersOfRank& layers_of_rank) {
+    if (!conflicts.empty()) return;
+    const Schedule pipeline{static_cast<int>(ranks()), static_cast<int>(chunks()), 1, split_.placement, {}};
+    i64 layer = 0;
+    for (int stage = 0; stage < pipeline.stages(); ++stage) {
+      const i64 begin = layer;
+      layer += layers_of_rank(pipeline.rank_of(stage)) / chunks();
+      contents.push_back({begin, layer, stage == 0, stage == pipeline.stages() - 1});
+    }
+  }
+
+  void split_evenly() {
+    if (split_.num_layers % stages_ != 0) {
+      const std::vector<i64> nearest = nearest_multiples(stages_, split_.num_layers);
+      add(str("num_layers = ", split_.num_layers, " is not a multiple of ",
+              times_chunks("pipeline_model_parallel_size", ranks()),
+              nearest.size() == 1 ? "; the nearest that does is " : "; the nearest that do are ", nearest[0],
+              nearest.size() == 1 ? "" : str(" and ", nearest[1]), "; or give ", kFirst, ", ", kLast,
+              " or pipeline_model_parallel_layout"));
+    }
+    deal([&](i64) { return split_.num_layers / ranks(); });
+  }
+
+  void split_unevenly() {
+    if (ranks() == 1)
+      return add(str(kFirst, " and ", kLast, " need pipeline_model_parallel_size of at least 2, not 1"));
+    for (const auto& [name, layers] : {std::pair(kFirst, first()), std::pair(kLast, last())})
+      if (layers % chunks() != 0)
+        add(str(name, " = ", layers, " is not a multiple of num_virtual_stages_per_pipeline_rank = ", chunks(),
+                "; nearest: ", one_of(nearest_multiples(chunks(), layers))));
+    const i64 others = ranks() - (first() > 0) - (last() > 0), rest = split_.num_layers - first() - last();
+    if (others == 0 ? rest != 0 : rest < others * chunks() || rest % (others * chunks()) != 0)
+      add(wrong_rest(others, rest));
+    deal([&](i64 rank) {
+      if (rank == 0 && first() > 0) return first();
+      if (rank == ranks() - 1 && last() > 0) return last();
+      return rest / others;
+    });
+  }
+
+  /// Names the values of the one key, of the two given the last, with which the rest could be shared.
+  std::string wrong_rest(i64 others, i64 rest) const {
+    const std::string given = first() > 0 && last() > 0 ? str(kFirst, " = ", first(), " and ", kLast, " = ", last())
+                              : first() > 0             ? str(kFirst, " = ", first())
+                                                        : str(kLast, " = ", last());
+    const i64 step = others * chunks(), own = last() > 0 ? last() : first();
+    std::vector<i64> good;
+    const std::vector<i64> nearest_rests =
+        others == 0 ? std::vector<i64>{0} : nearest_multiples(step, std::max<i64>(rest, 1));
+    for (const i64 shared : nearest_rests)
+      if (const i64 value = own + rest - shared; value > 0 && value % chunks() == 0) good.insert(good.begin(), value);
+    return str(given, " leave ", rest, " of num_layers = ", split_.num_layers, " for the ", others,
+               " other pipeline ranks, which must be ",
+               others == 0 ? "0" : str("a multiple of ", times_chunks(str(others, " ranks"), others)),
+               good.empty() ? "" : str("; nearest ", last() > 0 ? kLast : kFirst, ": ", one_of(good)));
+  }
+
+  void follow_layout() {
+    if (first() > 0 || last() > 0)
+      add(str("pipeline_model_parallel_layout says all; ", kFirst, " and ", kLast, " cannot be given with it"));
+    std::string items;
+    try {
+      items = LayoutReader(split_.pipeline_model_parallel_layout).read();
+    } catch (const Error& error) {
+      return add(error.what());
+    }
+    check_layout(items);
+    if (!conflicts.empty()) return;
+    i64 layer = 0;
+    for (const std::string& stage : split(items, '|')) {
+      const i64 begin = layer;
+      layer += count_of(stage, 't');
+      contents.push_back({begin, layer, count_of(stage, 'E') > 0, count_of(stage, 'L') > 0});
+    }
+  }
+
+  void check_layout(const std::string& items) {
+    const auto require = [&](bool condition, const std::string& why) {
+      if (!condition) add("pipeline_model_parallel_layout: " + why);
+    };
+    require(count_of(items, 'E') == 1 && items.front() == 'E', "it must begin with E, and have no other E");
+    require(count_of(items, 'L') == 1 && items.back() == 'L', "it must end with L, and have no other L");
+    const i64 layers = count_of(items, 't'), stages = count_of(items, '|') + 1;
+    require(layers == split_.num_layers, str("it has ", layers, " layers (t), but num_layers = ", split_.num_layers));
+    const bool fits_others = stages % ranks() == 0 && stages != stages_;
+    require(
+        stages == stages_,
+        str("it has ", stages, " stages, but ", times_chunks("pipeline_model_parallel_size", ranks()),
+            fits_others ? str("; it would do with num_virtual_stages_per_pipeline_rank = ", stages / ranks()) : ""));
+  }
+
+  const StageSplit& split_;
+  i64 stages_;
+};
+
+}  // namespace
+
+std::vector<StageContents> split_stages(const StageSplit& split) {
+  Splitter splitter(split);
+  check_input(splitter.conflicts.empty(), join(splitter.conflicts, "\n"));
+  return std::move(splitter.contents);
+}
+
+std::vector<std::string> stage_conflicts(const StageSplit& split) {
+  return Splitter(split).conflicts;
+}
+
+}  // namespace mcpp

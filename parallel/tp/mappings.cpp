@@ -1,0 +1,88 @@
+#include "parallel/tp/mappings.h"
+
+#include "tensor/ops.h"
+
+namespace mcpp {
+namespace {
+
+Shape with_dim(const Tensor& x, std::size_t axis, i64 size) {
+  Shape shape = x.shape();
+  shape[axis] = size;
+  return shape;
+}
+
+/// Copies block [.., columns] into columns from `first` of wide [.., n], or back.
+template <bool kIntoBlock>
+void copy_columns(const Tensor& wide, const Tensor& block, i64 first) {
+  const i64 columns = block.dim(-1), n = wide.dim(-1);
+  for (i64 row = 0; row < wide.numel() / n; ++row) {
+    Tensor inside = wide.flat(row * n + first, columns), own = block.flat(row * columns, columns);
+    kIntoBlock ? ops::copy(inside, own) : ops::copy(own, inside);
+  }
+}
+
+}  // namespace
+
+Pending reduce_from_tensor_parallel_region(Tensor x, Communicator& tp) {
+  Work work = tp.all_reduce(x, ReduceOp::Sum);
+  return {std::move(x), std::move(work)};
+}
+
+Pending gather_from_sequence_parallel_region(const Tensor& x, Communicator& tp) {
+  Tensor whole = Tensor::like(x, with_dim(x, 0, x.dim(0) * tp.size()));
+  Work work = tp.all_gather(x, whole);
+  return {std::move(whole), std::move(work)};
+}
+
+Pending reduce_scatter_to_sequence_parallel_region(const Tensor& x, Communicator& tp) {
+  MCPP_CHECK(x.dim(0) % tp.size() == 0, "a sequence of ", x.dim(0), " over ", tp.size(), " ranks");
+  Tensor part = Tensor::like(x, with_dim(x, 0, x.dim(0) / tp.size()));
+  Work work = tp.reduce_scatter(x, part);
+  return {std::move(part), std::move(work)};
+}
+
+Tensor gather_from_tensor_parallel_region(const Tensor& x, Communicator& tp) {
+  if (tp.size() == 1) return x;
+  const i64 columns = x.dim(-1), count = x.numel();
+  Tensor blocks = Tensor::like(x, {tp.size() * count});
+  tp.all_gather(x, blocks).wait();
+  Tensor y = Tensor::like(x, with_dim(x, x.shape().size() - 1, columns * tp.size()));
+  for (i64 rank = 0; rank < tp.size(); ++rank)
+    copy_columns<false>(y, blocks.flat(rank * count, count).view(x.shape()), rank * columns);
+  return y;
+}
+
+Tensor scatter_to_tensor_parallel_region(const Tensor& x, Communicator& tp) {
+  if (tp.size() == 1) return x;
+  MCPP_CHECK(x.dim(-1) % tp.size() == 0, x.dim(-1), " columns over ", tp.size(), " ranks");
+  Tensor y = Tensor::like(x, with_dim(x, x.shape().size() - 1, x.dim(-1) / tp.size()));
+  copy_columns<true>(x, y, tp.rank() * y.dim(-1));
+  return y;
+}
+
+Pending TensorParallelRegion::whole(const Tensor& x) const {
+  if (!sequence_parallel_) return {x, Work()};
+  return gather_from_sequence_parallel_region(x, tp_);
+}
+
+Pending TensorParallelRegion::sum(const Tensor& x) const {
+  if (sequence_parallel_) return reduce_scatter_to_sequence_parallel_region(x, tp_);
+  if (tp_.size() == 1) return {x, Work()};
+  return reduce_from_tensor_parallel_region(x, tp_);
+}
+
+Tensor TensorParallelRegion::backward(const Tensor& x, Pass& pass, const std::function<Tensor()>& input_gradient,
+                                      std::function<void(const Tensor& whole_x)> weight_gradient) const {
+  if (pass.defers_weights) {
+    // What waits for its weight gradient is this rank's part only: schedules that hold many microbatches need the
+    // memory more than the overlap. All ranks of the group run the same schedule, so they gather in the same order.
+    pass.weights([this, x, weight_gradient = std::move(weight_gradient)] { weight_gradient(whole(x).wait()); });
+    return sum(input_gradient()).wait();
+  }
+  Pending whole_x = whole(x);
+  Pending dx = sum(input_gradient());
+  weight_gradient(whole_x.wait());
+  return dx.wait();
+}
+
+}  // namespace mcpp

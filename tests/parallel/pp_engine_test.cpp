@@ -1,0 +1,273 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <map>
+#include <thread>
+
+#include "comm/local.h"
+#include "parallel/pp/engine.h"
+#include "parallel/pp/lower.h"
+#include "parallel/pp/simulate.h"
+#include "tests/support/errors.h"
+#include "tests/support/tensors.h"
+
+namespace mcpp {
+namespace {
+
+using testing::ElementsAre;
+
+constexpr i64 kWidth = 3;
+
+/// y = w x + b, number by number; the first stage reads its microbatch, the last has the loss sum(y^2) / 2.
+class ToyStage : public PipelineStage {
+ public:
+  ToyStage(int stage, int stages, Device& device)
+      : is_first(stage == 0),
+        is_last(stage == stages - 1),
+        device_(device),
+        w_(test::normals(kWidth, 100 + static_cast<u64>(stage))),
+        b_(test::normals(kWidth, 200 + static_cast<u64>(stage))) {}
+
+  Tensor forward(int microbatch, const Tensor& x) override {
+    EXPECT_EQ(x.defined(), !is_first);
+    const test::Numbers in = is_first ? test::normals(kWidth, 300 + static_cast<u64>(microbatch)) : test::numbers(x);
+    test::Numbers y(kWidth);
+    for (std::size_t i = 0; i < kWidth; ++i) y[i] = w_[i] * in[i] + b_[i];
+    inputs_[microbatch] = in;
+    outputs.push_back(y);
+    if (!is_last) return tensor(y);
+    output_grads_[microbatch] = y;
+    return {};
+  }
+  Tensor backward(int microbatch, const Tensor& dy, bool last_one) override {
+    const Tensor dx = backward_input(microbatch, dy);
+    backward_weight(microbatch, last_one);
+    return dx;
+  }
+  Tensor backward_input(int microbatch, const Tensor& dy) override {
+    EXPECT_EQ(dy.defined(), !is_last);
+    if (!is_last) output_grads_[microbatch] = test::numbers(dy);
+    if (is_first) return {};
+    test::Numbers dx = output_grads_.at(microbatch);
+    for (std::size_t i = 0; i < kWidth; ++i) dx[i] *= w_[i];
+    return tensor(dx);
+  }
+  void backward_weight(int microbatch, bool last_one) override {
+    EXPECT_FALSE(is_complete);
+    is_complete = last_one;
+    const test::Numbers &x = inputs_.at(microbatch), &dy = output_grads_.at(microbatch);
+    for (std::size_t i = 0; i < kWidth; ++i) {
+      grads[i] += dy[i] * x[i];
+      grads[kWidth + i] += dy[i];
+    }
+    inputs_.erase(microbatch);
+    output_grads_.erase(microbatch);
+  }
+  void reduce_gradients() override {
+    EXPECT_TRUE(is_complete);
+    ++reductions;
+  }
+  Tensor empty_activation() override { return test::garbage({kWidth}, DType::F64, device_); }
+
+  const bool is_first, is_last;
+  test::Numbers grads = test::Numbers(2 * kWidth);  ///< of w and b
+  std::vector<test::Numbers> outputs;               ///< in the order computed
+  bool is_complete = false;                         ///< the last weight gradient was announced
+  int reductions = 0;
+
+ private:
+  Tensor tensor(const test::Numbers& x) const { return test::tensor_of(x, {kWidth}, DType::F64, device_); }
+
+  Device& device_;
+  test::Numbers w_, b_;
+  std::map<int, test::Numbers> inputs_, output_grads_;  // by microbatch
+};
+
+using Stages = std::vector<std::unique_ptr<ToyStage>>;
+
+Stages make_stages(int count, Device& device) {
+  Stages stages;
+  for (int s = 0; s < count; ++s) stages.push_back(std::make_unique<ToyStage>(s, count, device));
+  return stages;
+}
+
+/// One microbatch after another through all stages and back, without an engine.
+Stages reference(int stage_count, int microbatches, Device& device, bool forward_only = false) {
+  Stages stages = make_stages(stage_count, device);
+  for (int i = 0; i < microbatches; ++i) {
+    Tensor x;
+    for (const auto& stage : stages) x = stage->forward(i, x);
+    if (forward_only) continue;
+    for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage)
+      x = (*stage)->backward(i, x, i + 1 == microbatches);
+  }
+  return stages;
+}
+
+/// The stages of all ranks, after the schedule was run by threads.
+Stages run_on_threads(const Schedule& schedule, Device& device) {
+  const Schedule lowered = lower(schedule);
+  simulate(lowered);
+  Stages stages = make_stages(lowered.stages(), device);
+  run_local_ranks(lowered.ranks, [&](Communicator& world, int rank) {
+    const std::unique_ptr<Communicator> backward_channel = world.split(0, rank);
+    std::vector<PipelineStage*> chunks;
+    for (int c = 0; c < lowered.chunks_per_rank; ++c) chunks.push_back(stages[lowered.stage_of(rank, c)].get());
+    const PipelineTimes times = run_schedule(lowered, world, *backward_channel, chunks);
+    EXPECT_GE(times.waiting, 0);
+    EXPECT_GE(times.total, times.waiting);
+  });
+  return stages;
+}
+
+void expect_same(const Stages& got, const Stages& want, int reductions) {
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t s = 0; s < got.size(); ++s) {
+    EXPECT_EQ(got[s]->outputs, want[s]->outputs) << "stage " << s;
+    EXPECT_EQ(got[s]->grads, want[s]->grads) << "stage " << s;
+    EXPECT_EQ(got[s]->reductions, reductions) << "stage " << s;
+  }
+}
+
+class EngineRunsSchedule : public testing::TestWithParam<std::pair<ScheduleKind, int>> {};
+
+TEST_P(EngineRunsSchedule, WithTheBitsOfOneMicrobatchAfterAnother) {
+  CpuDevice device;
+  const auto [kind, chunks] = GetParam();
+  int runs = 0;
+  for (const int ranks : {1, 2, 3, 4})
+    for (const int microbatches : {1, 2, 3, 4, 8}) {
+      if (!schedule_conflicts(kind, ranks, chunks, microbatches).empty()) continue;
+      SCOPED_TRACE(str(ranks, " ranks, ", microbatches, " microbatches"));
+      const Schedule schedule = make_schedule(kind, ranks, microbatches, chunks);
+      expect_same(run_on_threads(schedule, device), reference(schedule.stages(), microbatches, device), 1);
+      expect_same(run_on_threads(forwards_of(schedule), device),
+                  reference(schedule.stages(), microbatches, device, /*forward_only=*/true), 0);
+      ++runs;
+    }
+  EXPECT_GE(runs, kind == ScheduleKind::Interleaved ? 6 : 20);
+}
+
+std::string name_of_case(const testing::TestParamInfo<std::pair<ScheduleKind, int>>& info) {
+  static constexpr std::array kNames{"GPipe", "OneFOneB", "Interleaved", "ZbH1", "ZbV"};
+  return str(kNames[static_cast<std::size_t>(info.param.first)], info.param.second);
+}
+INSTANTIATE_TEST_SUITE_P(All, EngineRunsSchedule,
+                         testing::Values(std::pair(ScheduleKind::GPipe, 1), std::pair(ScheduleKind::OneFOneB, 1),
+                                         std::pair(ScheduleKind::Interleaved, 2),
+                                         std::pair(ScheduleKind::Interleaved, 3), std::pair(ScheduleKind::ZbH1, 1),
+                                         std::pair(ScheduleKind::ZbV, 2)),
+                         name_of_case);
+
+class ThrowingStage final : public ToyStage {
+ public:
+  using ToyStage::ToyStage;
+  Tensor backward(int microbatch, const Tensor& dy, bool last_one) override {
+    check_input(microbatch != 1, "planned failure");
+    return ToyStage::backward(microbatch, dy, last_one);
+  }
+};
+
+TEST(Engine, AStageThatThrowsEndsAllRanks) {
+  CpuDevice device;
+  const Schedule lowered = lower(one_f_one_b(3, 5));
+  EXPECT_EQ(test::input_error([&] {
+              run_local_ranks(3, [&](Communicator& world, int rank) {
+                const std::unique_ptr<Communicator> backward_channel = world.split(0, rank);
+                ToyStage good(rank, 3, device);
+                ThrowingStage bad(rank, 3, device);
+                PipelineStage* const chunk = rank == 1 ? &bad : &good;
+                run_schedule(lowered, world, *backward_channel, {&chunk, 1});
+              });
+            }),
+            "planned failure");
+}
+
+class SlowStage final : public ToyStage {
+ public:
+  using ToyStage::ToyStage;
+  Tensor forward(int microbatch, const Tensor& x) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    return ToyStage::forward(microbatch, x);
+  }
+};
+
+TEST(Engine, WaitingIsTheTimeUntilMessagesCome) {
+  CpuDevice device;
+  const Schedule lowered = lower(one_f_one_b(2, 1));
+  run_local_ranks(2, [&](Communicator& world, int rank) {
+    const std::unique_ptr<Communicator> backward_channel = world.split(0, rank);
+    SlowStage slow(rank, 2, device);
+    PipelineStage* const chunk = &slow;
+    world.barrier();
+    const PipelineTimes times = run_schedule(lowered, world, *backward_channel, {&chunk, 1});
+    // Each rank computes for 30 ms and waits for the other one as long.
+    EXPECT_GE(times.total, 0.055);
+    EXPECT_GE(times.waiting, 0.025);
+    EXPECT_GE(times.total - times.waiting, 0.029);
+  });
+}
+
+/// Writes down what is started and awaited.
+class RecordingChannel final : public Communicator {
+ public:
+  RecordingChannel(std::string name, std::vector<std::string>& log) : name_(std::move(name)), log_(log) {}
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  Work send(const Tensor&, int) override { return note("send " + name_); }
+  Work recv(Tensor&, int) override {
+    note("post " + name_);
+    return Work([this] { note("wait " + name_); });
+  }
+  Work all_reduce(Tensor&, ReduceOp) override { return {}; }
+  Work all_gather(const Tensor&, Tensor&) override { return {}; }
+  Work reduce_scatter(const Tensor&, Tensor&) override { return {}; }
+  Work broadcast(Tensor&, int) override { return {}; }
+  Work all_to_all(const Tensor&, Tensor&) override { return {}; }
+  void barrier() override {}
+  std::unique_ptr<Communicator> split(int, int) override { return nullptr; }
+  void abort(int) noexcept override {}
+
+ private:
+  Work note(std::string what) {
+    log_.push_back(std::move(what));
+    return {};
+  }
+  std::string name_;
+  std::vector<std::string>& log_;
+};
+
+class RecordingStage final : public PipelineStage {
+ public:
+  RecordingStage(Device& device, std::vector<std::string>& log) : device_(device), log_(log) {}
+  Tensor forward(int microbatch, const Tensor&) override { return note("forward", microbatch); }
+  Tensor backward(int microbatch, const Tensor&, bool) override { return note("backward", microbatch); }
+  Tensor backward_input(int microbatch, const Tensor&) override { return note("input", microbatch); }
+  void backward_weight(int microbatch, bool) override { note("weight", microbatch); }
+  void reduce_gradients() override { log_.push_back("reduce"); }
+  Tensor empty_activation() override { return Tensor::empty({1}, DType::F64, device_); }
+
+ private:
+  Tensor note(const char* what, int microbatch) {
+    log_.push_back(str(what, " ", microbatch));
+    return empty_activation();
+  }
+  Device& device_;
+  std::vector<std::string>& log_;
+};
+
+TEST(Engine, ReceivesAreStartedBeforeTheComputationThatHidesThem) {
+  CpuDevice device;
+  std::vector<std::string> log;
+  RecordingChannel activations("x", log), gradients("dy", log);
+  RecordingStage stage(device, log);
+  PipelineStage* const chunk = &stage;
+  run_schedule(lower(one_f_one_b(2, 3)), activations, gradients, {&chunk, 1});
+  EXPECT_THAT(
+      log, ElementsAre("forward 0", "send x", "post dy", "forward 1", "send x", "wait dy", "backward 0", "post dy",
+                       "forward 2", "send x", "wait dy", "post dy", "backward 1", "wait dy", "backward 2", "reduce"));
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,183 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "parallel/pp/stages.h"
+#include "tests/support/errors.h"
+
+namespace mcpp {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+std::vector<i64> layers(const StageSplit& split) {
+  std::vector<i64> counts;
+  i64 next = 0;
+  const std::vector<StageContents> stages = split_stages(split);
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    EXPECT_EQ(stages[i].first_layer, next);
+    EXPECT_EQ(stages[i].has_embedding, i == 0);
+    EXPECT_EQ(stages[i].has_output, i + 1 == stages.size());
+    next = stages[i].end_layer;
+    counts.push_back(stages[i].num_layers());
+  }
+  EXPECT_EQ(next, split.num_layers);
+  return counts;
+}
+
+StageSplit layout(i64 num_layers, i64 ranks, const std::string& text, i64 chunks = 1) {
+  return {.num_layers = num_layers,
+          .pipeline_model_parallel_size = ranks,
+          .virtual_stages = chunks,
+          .pipeline_model_parallel_layout = text};
+}
+
+TEST(Stages, Even) {
+  EXPECT_THAT(split_stages({.num_layers = 3}), ElementsAre(StageContents{0, 3, true, true}));
+  EXPECT_THAT(layers({.num_layers = 12, .pipeline_model_parallel_size = 4}), ElementsAre(3, 3, 3, 3));
+  EXPECT_THAT(layers({.num_layers = 12, .pipeline_model_parallel_size = 2, .virtual_stages = 3}),
+              ElementsAre(2, 2, 2, 2, 2, 2));
+  EXPECT_THAT(
+      stage_conflicts({.num_layers = 10, .pipeline_model_parallel_size = 4}),
+      ElementsAre(HasSubstr("num_layers = 10 is not a multiple of pipeline_model_parallel_size = 4; the nearest "
+                            "that do are 8 and 12; or give decoder_first_pipeline_num_layers")));
+  EXPECT_THAT(
+      stage_conflicts({.num_layers = 3, .pipeline_model_parallel_size = 4, .virtual_stages = 2}),
+      ElementsAre(HasSubstr("pipeline_model_parallel_size x num_virtual_stages_per_pipeline_rank = 8; the nearest "
+                            "that does is 8")));
+}
+
+TEST(Stages, FirstAndLastRank) {
+  EXPECT_THAT(layers({.num_layers = 10, .pipeline_model_parallel_size = 4, .decoder_first_pipeline_num_layers = 1}),
+              ElementsAre(1, 3, 3, 3));
+  EXPECT_THAT(layers({.num_layers = 10, .pipeline_model_parallel_size = 4, .decoder_last_pipeline_num_layers = 4}),
+              ElementsAre(2, 2, 2, 4));
+  EXPECT_THAT(layers({.num_layers = 10,
+                      .pipeline_model_parallel_size = 4,
+                      .decoder_first_pipeline_num_layers = 3,
+                      .decoder_last_pipeline_num_layers = 1}),
+              ElementsAre(3, 3, 3, 1));
+  EXPECT_THAT(layers({.num_layers = 5,
+                      .pipeline_model_parallel_size = 2,
+                      .decoder_first_pipeline_num_layers = 3,
+                      .decoder_last_pipeline_num_layers = 2}),
+              ElementsAre(3, 2));
+}
+
+// As in Megatron-LM: the counts are those of a rank, which its chunks share.
+TEST(Stages, FirstAndLastRankWithChunks) {
+  StageSplit split{.num_layers = 22,
+                   .pipeline_model_parallel_size = 4,
+                   .virtual_stages = 2,
+                   .decoder_first_pipeline_num_layers = 4,
+                   .decoder_last_pipeline_num_layers = 2};
+  EXPECT_THAT(layers(split), ElementsAre(2, 4, 4, 1, 2, 4, 4, 1));
+  split.placement = StagePlacement::V;  // rank 0 has the first and the last stage
+  EXPECT_THAT(layers(split), ElementsAre(2, 4, 4, 1, 1, 4, 4, 2));
+}
+
+TEST(Stages, ImpossibleCountsNameTheNearestGoodOnes) {
+  EXPECT_THAT(
+      stage_conflicts({.num_layers = 10, .pipeline_model_parallel_size = 4, .decoder_first_pipeline_num_layers = 2}),
+      ElementsAre(
+          "decoder_first_pipeline_num_layers = 2 leave 8 of num_layers = 10 for the 3 other pipeline ranks, which "
+          "must be a multiple of 3 ranks = 3; nearest decoder_first_pipeline_num_layers: 1 or 4"));
+  EXPECT_THAT(
+      stage_conflicts({.num_layers = 16,
+                       .pipeline_model_parallel_size = 4,
+                       .virtual_stages = 2,
+                       .decoder_first_pipeline_num_layers = 3,
+                       .decoder_last_pipeline_num_layers = 2}),
+      ElementsAre(HasSubstr("decoder_first_pipeline_num_layers = 3 is not a multiple of "
+                            "num_virtual_stages_per_pipeline_rank = 2; nearest: 2 or 4"),
+                  HasSubstr("leave 11 of num_layers = 16 for the 2 other pipeline ranks, which must be a multiple "
+                            "of 2 ranks x num_virtual_stages_per_pipeline_rank = 4")));
+  EXPECT_THAT(stage_conflicts({.num_layers = 6,
+                               .pipeline_model_parallel_size = 2,
+                               .decoder_first_pipeline_num_layers = 3,
+                               .decoder_last_pipeline_num_layers = 2}),
+              ElementsAre(HasSubstr("which must be 0; nearest decoder_last_pipeline_num_layers: 3")));
+  EXPECT_THAT(
+      stage_conflicts({.num_layers = 6, .pipeline_model_parallel_size = 3, .decoder_last_pipeline_num_layers = 6}),
+      ElementsAre(HasSubstr("leave 0 of num_layers = 6 for the 2 other pipeline ranks, which must be a multiple of 2 "
+                            "ranks = 2; nearest decoder_last_pipeline_num_layers: 4")));
+  EXPECT_THAT(stage_conflicts({.num_layers = 6, .decoder_first_pipeline_num_layers = 6}),
+              ElementsAre(HasSubstr("need pipeline_model_parallel_size of at least 2, not 1")));
+  EXPECT_THAT(stage_conflicts({.num_layers = 0,
+                               .pipeline_model_parallel_size = 0,
+                               .virtual_stages = 0,
+                               .decoder_first_pipeline_num_layers = -1}),
+              testing::SizeIs(4));
+}
+
+// Every value that a message proposes is accepted, and every split of a small range either works or has a reason.
+TEST(Stages, EverySplitWorksOrIsRefused) {
+  for (i64 n = 1; n <= 12; ++n)
+    for (i64 ranks = 1; ranks <= 4; ++ranks)
+      for (i64 chunks = 1; chunks <= 2; ++chunks)
+        for (i64 first = 0; first <= 13; ++first)
+          for (i64 last = 0; last <= 13; ++last) {
+            const StageSplit split{n, ranks, chunks, first, last};
+            const std::vector<std::string> conflicts = stage_conflicts(split);
+            if (conflicts.empty()) {
+              EXPECT_THAT(layers(split), testing::Each(testing::Ge(1)));
+              continue;
+            }
+            EXPECT_EQ(test::input_error([&] { split_stages(split); }), join(conflicts, "\n"));
+            const char* const key =
+                last > 0 ? "nearest decoder_last_pipeline_num_layers: " : "nearest decoder_first_pipeline_num_layers: ";
+            const std::string& text = conflicts.back();
+            const std::size_t at = text.find(key);
+            if (at == std::string::npos || conflicts.size() > 1) continue;
+            StageSplit better = split;
+            (last > 0 ? better.decoder_last_pipeline_num_layers : better.decoder_first_pipeline_num_layers) =
+                std::stoi(text.substr(at + std::string(key).size()));
+            EXPECT_THAT(stage_conflicts(better), IsEmpty()) << text;
+          }
+}
+
+TEST(Stages, Layouts) {
+  EXPECT_THAT(layers(layout(8, 4, "Et*3|(tt|)*2tL")), ElementsAre(3, 2, 2, 1));
+  EXPECT_THAT(layers(layout(8, 4, "Ettt|tt|tt|tL")), ElementsAre(3, 2, 2, 1));
+  EXPECT_THAT(layers(layout(8, 4, "E t*3 |, (t*2|)*2, tL")), ElementsAre(3, 2, 2, 1));
+  EXPECT_THAT(layers(layout(4, 4, "E|t*4||L")), ElementsAre(0, 4, 0, 0));
+  EXPECT_THAT(layers(layout(4, 3, "E|*1(((t)*2)*2|)L")), ElementsAre(0, 4, 0));
+  // DeepSeek-V3 in the documentation of Megatron-LM, without its m: 61 layers on 16 ranks x 2 chunks.
+  EXPECT_THAT(
+      layers(layout(61, 16, "Et*3|(tt|)*29,|L", 2)),
+      ElementsAre(3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 0, 0));
+  EXPECT_THAT(layers(layout(2, 1, "EttL")), ElementsAre(2));
+}
+
+TEST(Stages, BadLayouts) {
+  const auto conflicts = [](const std::string& text, i64 num_layers = 4, i64 ranks = 2, i64 chunks = 1) {
+    return stage_conflicts(layout(num_layers, ranks, text, chunks));
+  };
+  EXPECT_THAT(conflicts("Ett|ttmL"), ElementsAre("pipeline_model_parallel_layout: multi-token prediction (m) is not "
+                                                 "supported, after \"Ett|tt\""));
+  EXPECT_THAT(conflicts("Ett|xL"), ElementsAre(HasSubstr("\"x\" is none of E (embedding)")));
+  EXPECT_THAT(conflicts("E(tt|"), ElementsAre(HasSubstr("a \")\" is missing after \"E(tt|\"")));
+  EXPECT_THAT(conflicts("Ett)|L"), ElementsAre(HasSubstr("\")\" without its \"(\" after \"Ett\"")));
+  EXPECT_THAT(conflicts("Et*|L"), ElementsAre(HasSubstr("a number of at least 1 is missing after \"Et*\"")));
+  EXPECT_THAT(conflicts("Et*0|L"), ElementsAre(HasSubstr("a number of at least 1")));
+  EXPECT_THAT(conflicts("*3"), ElementsAre(HasSubstr("\"*\" is none of")));
+  EXPECT_THAT(conflicts("Et*99999999999999999999|L"), ElementsAre(HasSubstr("a number of at least 1 is missing")));
+  EXPECT_THAT(conflicts("E((t*9999)*9999)*9999|L"), ElementsAre(HasSubstr("too many stages and layers")));
+  EXPECT_THAT(conflicts("tE|tL", 2), ElementsAre(HasSubstr("it must begin with E, and have no other E")));
+  EXPECT_THAT(conflicts("EtEL|t", 2), ElementsAre(HasSubstr("it must begin with E"), HasSubstr("it must end with L")));
+  EXPECT_THAT(conflicts(",", 2), ElementsAre(HasSubstr("begin with E"), HasSubstr("end with L"),
+                                             HasSubstr("it has 0 layers (t), but num_layers = 2"),
+                                             HasSubstr("it has 1 stages, but pipeline_model_parallel_size = 2")));
+  EXPECT_THAT(conflicts("Et|t|t|tL"), ElementsAre(HasSubstr("it has 4 stages, but pipeline_model_parallel_size = 2; it "
+                                                            "would do with num_virtual_stages_per_pipeline_rank = 2")));
+  EXPECT_THAT(conflicts("Et|t|t|tL", 4, 3, 2),
+              ElementsAre("pipeline_model_parallel_layout: it has 4 stages, but pipeline_model_parallel_size x "
+                          "num_virtual_stages_per_pipeline_rank = 6"));
+  StageSplit both = layout(4, 2, "Ett|ttL");
+  both.decoder_last_pipeline_num_layers = 2;
+  EXPECT_THAT(stage_conflicts(both), ElementsAre(HasSubstr("cannot be given with it")));
+}
+
+}  // namespace
+}  // namespace mcpp
