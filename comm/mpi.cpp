@@ -47,9 +47,13 @@ std::vector<int> gather_numbers(int own, const MpiComm& comm) {
 
 class MpiCommunicator final : public Communicator {
  public:
-  /// node: of this rank.
-  MpiCommunicator(MpiComm comm, int node, std::shared_ptr<PeerArenas> arenas)
-      : comm_(std::move(comm)), rank_(comm_.rank()), nodes_(gather_numbers(node, comm_)), arenas_(std::move(arenas)) {}
+  /// node: of this rank. may_spin: as of SharedWindow.
+  MpiCommunicator(MpiComm comm, int node, bool may_spin, std::shared_ptr<PeerArenas> arenas)
+      : comm_(std::move(comm)),
+        rank_(comm_.rank()),
+        nodes_(gather_numbers(node, comm_)),
+        may_spin_(may_spin),
+        arenas_(std::move(arenas)) {}
   ~MpiCommunicator() override {
     if (!can_free()) return;
     for (Outgoing& message : outgoing_) wait_all(message.requests);
@@ -152,7 +156,8 @@ class MpiCommunicator final : public Communicator {
   }
   std::unique_ptr<Communicator> split(int color, int key) override {
     check_color(color);
-    return std::make_unique<MpiCommunicator>(MpiComm::split(comm_.get(), color, key), nodes_[rank_], arenas_);
+    return std::make_unique<MpiCommunicator>(MpiComm::split(comm_.get(), color, key), nodes_[rank_], may_spin_,
+                                             arenas_);
   }
   void abort(int exit_code) noexcept override { MPI_Abort(MPI_COMM_WORLD, exit_code); }
 
@@ -178,33 +183,26 @@ class MpiCommunicator final : public Communicator {
 
   /// Made when first needed: many groups only pass messages.
   NodeReducer& reducer() {
-    if (!reducer_) reducer_ = std::make_unique<NodeReducer>(comm_, nodes_);
+    if (!reducer_) reducer_ = std::make_unique<NodeReducer>(comm_, nodes_, may_spin_);
     return *reducer_;
   }
   /// Whether `call` did an operation on parts of so many bytes with tensors in place.
   template <class Call>
   bool directly(i64 bytes, const Call& call) {
     if (bytes < kDirectBytes || size() == 1 || !reducer().on_one_node()) return false;
-    if (!direct_) direct_ = std::make_unique<DirectCollectives>(reducer().window(), arenas_);
+    if (!direct_) direct_ = std::make_unique<DirectCollectives>(reducer().window(), *arenas_);
     return call(*direct_);
   }
 
   MpiComm comm_;
   int rank_;
   std::vector<int> nodes_;  // the node of each rank
+  bool may_spin_;
   std::shared_ptr<PeerArenas> arenas_;
   std::unique_ptr<NodeReducer> reducer_;
   std::unique_ptr<DirectCollectives> direct_;
   std::list<Outgoing> outgoing_;
 };
-
-/// The ranks of the world that share memory with this one, in order.
-std::vector<int> find_neighbours(int rank) {
-  MPI_Comm shared = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &shared),
-            "MPI_Comm_split_type");
-  return gather_numbers(rank, MpiComm(shared));
-}
 
 }  // namespace
 
@@ -218,9 +216,7 @@ MpiSession::MpiSession(const Launcher& launcher) {
     MPI_Finalize();  // nobody communicated yet: this world can end in good order
     throw;
   }
-  const std::vector<int> neighbours = find_neighbours(rank());
-  node_ = neighbours.front();
-  ranks_on_node_ = static_cast<int>(neighbours.size());
+  machine_ = find_machine();
 }
 
 MpiSession::~MpiSession() {
@@ -244,8 +240,9 @@ std::unique_ptr<Communicator> MpiSession::world(const std::function<int(int rank
   MPI_Comm copy = MPI_COMM_NULL;
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &copy), "MPI_Comm_dup");
   MpiComm world(copy);
-  const int node = node_of ? node_of(world.rank()) : node_;
-  return std::make_unique<MpiCommunicator>(std::move(world), node, std::make_shared<PeerArenas>());
+  const int node = node_of ? node_of(world.rank()) : machine_.node;
+  return std::make_unique<MpiCommunicator>(std::move(world), node, machine_.has_core_for_each_rank(),
+                                           std::make_shared<PeerArenas>());
 }
 
 void MpiSession::abort(int exit_code) const noexcept {

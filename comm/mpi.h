@@ -5,6 +5,7 @@
 
 #include "comm/communicator.h"
 #include "comm/launcher.h"
+#include "comm/mpi_machine.h"
 
 namespace mcpp {
 
@@ -21,7 +22,10 @@ class MpiSession {
   int rank() const;
   int size() const;
   /// Ranks that share the machine of this one, with itself.
-  int ranks_on_node() const { return ranks_on_node_; }
+  int ranks_on_node() const { return machine_.ranks; }
+  /// Cores that these ranks may use together, however the launcher bound them: divided by ranks_on_node(), the threads
+  /// that a rank can have for itself.
+  int cores_on_node() const { return machine_.cores; }
   /// All ranks. `node_of` tells the node that a rank runs on; left out, MPI is asked. (Tests play several nodes on
   /// one.)
   ///
@@ -34,8 +38,7 @@ class MpiSession {
   [[noreturn]] void abort(int exit_code) const noexcept;
 
  private:
-  int node_ = 0;  ///< the lowest rank on the machine of this one
-  int ranks_on_node_ = 1;
+  Machine machine_;
 };
 
 }  // namespace mcpp

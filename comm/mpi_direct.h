@@ -1,7 +1,5 @@
 // Collectives inside a node without copies in between: ranks work on one another's tensors in place.
 #pragma once
-#include <memory>
-
 #include "comm/communicator.h"
 #include "comm/peer_memory.h"
 
@@ -11,8 +9,7 @@ namespace mcpp {
 /// the tensor of some rank is not in memory that all of them can map; the same on all ranks.
 class DirectCollectives {
  public:
-  DirectCollectives(SharedWindow& window, std::shared_ptr<PeerArenas> arenas)
-      : window_(window), peers_(window, std::move(arenas)) {}
+  DirectCollectives(SharedWindow& window, PeerArenas& arenas) : window_(window), peers_(window, arenas) {}
 
   bool all_reduce(ReduceOp op, Tensor& t);
   bool all_gather(const Tensor& shard, Tensor& full);

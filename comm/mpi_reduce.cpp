@@ -21,7 +21,7 @@ void copy_bytes(std::byte* to, const std::byte* from, i64 bytes) {
 
 }  // namespace
 
-NodeReducer::NodeReducer(const MpiComm& comm, const std::vector<int>& nodes)
+NodeReducer::NodeReducer(const MpiComm& comm, const std::vector<int>& nodes, bool may_spin)
     : rank_(comm.rank()), size_(comm.size()), node_(MpiComm::split(comm.get(), nodes[rank_], rank_)) {
   std::map<int, int> leader_of, seen;  // by node; leaders are numbered by their ranks
   int last = -1;
@@ -34,7 +34,7 @@ NodeReducer::NodeReducer(const MpiComm& comm, const std::vector<int>& nodes)
   }
   const bool is_leader = node_.rank() == 0;
   if (!on_one_node()) leaders_ = MpiComm::split(comm.get(), is_leader ? 0 : MPI_UNDEFINED, rank_);
-  window_ = std::make_unique<SharedWindow>(node_);
+  window_ = std::make_unique<SharedWindow>(node_, may_spin);
 }
 
 void NodeReducer::all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 count) {

@@ -12,8 +12,8 @@ namespace mcpp {
 /// them; between nodes, the first rank of each node does all of them.
 class NodeReducer {
  public:
-  /// nodes[r]: the node of rank r of `comm`. Called by all ranks.
-  NodeReducer(const MpiComm& comm, const std::vector<int>& nodes);
+  /// nodes[r]: the node of rank r of `comm`. may_spin: as of SharedWindow. Called by all ranks.
+  NodeReducer(const MpiComm& comm, const std::vector<int>& nodes, bool may_spin);
 
   bool on_one_node() const { return runs_.size() == 1; }
   SharedWindow& window() { return *window_; }

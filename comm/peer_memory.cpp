@@ -10,8 +10,8 @@ std::byte* PeerArenas::find(const ArenaName& name) {
   return entry->second ? entry->second->base() : nullptr;
 }
 
-PeerTensors::PeerTensors(SharedWindow& window, std::shared_ptr<PeerArenas> arenas)
-    : window_(window), arenas_(std::move(arenas)), tensors_(window.size()) {
+PeerTensors::PeerTensors(SharedWindow& window, PeerArenas& arenas)
+    : window_(window), arenas_(arenas), tensors_(window.size()) {
   static_assert(sizeof(Card) <= SharedWindow::kCardBytes);
   new (window_.card(window_.rank())) Card{};
 }
@@ -34,7 +34,7 @@ bool PeerTensors::exchange(const Tensor& own) {
   for (int r = 0; r < window_.size(); ++r) {
     if (!is_mapped_[card(r).arena.id]) return false;
     tensors_[r] =
-        r == window_.rank() ? static_cast<std::byte*>(own.raw()) : arenas_->find(card(r).arena) + card(r).offset;
+        r == window_.rank() ? static_cast<std::byte*>(own.raw()) : arenas_.find(card(r).arena) + card(r).offset;
   }
   return true;
 }
@@ -43,7 +43,7 @@ bool PeerTensors::exchange(const Tensor& own) {
 bool PeerTensors::learn_new_arenas() {
   bool maps_all = true;
   for (int r = 0; r < window_.size(); ++r)
-    if (r != window_.rank()) maps_all = arenas_->find(card(r).arena) && maps_all;
+    if (r != window_.rank()) maps_all = arenas_.find(card(r).arena) && maps_all;
   card(window_.rank()).maps_all = maps_all;
   window_.barrier();
   for (int r = 0; r < window_.size(); ++r) maps_all = card(r).maps_all && maps_all;

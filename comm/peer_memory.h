@@ -23,7 +23,7 @@ class PeerArenas {
 /// One tensor of each rank of a node, as this rank sees them.
 class PeerTensors {
  public:
-  PeerTensors(SharedWindow& window, std::shared_ptr<PeerArenas> arenas);
+  PeerTensors(SharedWindow& window, PeerArenas& arenas);
 
   /// Shows the peers where `own` is. True when every rank can reach the tensors of all, which then stay as they are
   /// until the next barrier of the window; the same on all ranks. Called by all.
@@ -42,7 +42,7 @@ class PeerTensors {
   bool learn_new_arenas();
 
   SharedWindow& window_;
-  std::shared_ptr<PeerArenas> arenas_;
+  PeerArenas& arenas_;
   std::map<u64, bool> is_mapped_;  // of arenas seen so far: by every rank of the node
   std::vector<std::byte*> tensors_;
 };
