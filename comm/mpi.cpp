@@ -6,12 +6,15 @@
 #include <vector>
 
 #include "comm/checks.h"
+#include "comm/mpi_direct.h"
 #include "comm/mpi_reduce.h"
 
 namespace mcpp {
 namespace {
 
 constexpr int kTag = 0;
+/// Smaller tensors are rarely where peers can map them, and to ask costs more than to copy.
+constexpr i64 kDirectBytes = SharedArena::kSmallestBlock;
 
 /// A message that was copied out of its tensor and is on its way.
 struct Outgoing {
@@ -44,9 +47,13 @@ std::vector<int> gather_numbers(int own, const MpiComm& comm) {
 
 class MpiCommunicator final : public Communicator {
  public:
-  /// node: of this rank.
-  MpiCommunicator(MpiComm comm, int node)
-      : comm_(std::move(comm)), rank_(comm_.rank()), nodes_(gather_numbers(node, comm_)) {}
+  /// node: of this rank. may_spin: as of SharedWindow.
+  MpiCommunicator(MpiComm comm, int node, bool may_spin, std::shared_ptr<PeerArenas> arenas)
+      : comm_(std::move(comm)),
+        rank_(comm_.rank()),
+        nodes_(gather_numbers(node, comm_)),
+        may_spin_(may_spin),
+        arenas_(std::move(arenas)) {}
   ~MpiCommunicator() override {
     if (!can_free()) return;
     for (Outgoing& message : outgoing_) wait_all(message.requests);
@@ -57,20 +64,23 @@ class MpiCommunicator final : public Communicator {
 
   Work all_reduce(Tensor& t, ReduceOp op) override {
     check_on_cpu(t);
-    if (t.numel() > 0 && size() > 1) reducer().all_reduce(op, t.dtype(), bytes_of(t), t.numel());
+    if (t.numel() == 0 || size() == 1) return {};
+    if (!directly(t.bytes(), [&](DirectCollectives& node) { return node.all_reduce(op, t); }))
+      reducer().all_reduce(op, t.dtype(), bytes_of(t), t.numel());
     return {};
   }
 
   Work all_gather(const Tensor& shard, Tensor& full) override {
     check_shard(shard, full, *this);
     const i64 bytes = shard.bytes();
-    if (bytes == 0) return {};
+    if (bytes == 0 || size() == 1) return copy(shard, full);
+    if (directly(bytes, [&](DirectCollectives& node) { return node.all_gather(shard, full); })) return {};
     if (reducer().on_one_node()) {
       reducer().all_gather(bytes_of(shard), bytes_of(full), bytes);
       return {};
     }
-    std::byte* own = bytes_of(full) + rank_ * bytes;
-    if (own != bytes_of(shard)) std::memcpy(own, bytes_of(shard), static_cast<std::size_t>(bytes));
+    Tensor own = full.view({size(), -1}).slice(rank_, rank_ + 1);
+    copy(shard, own);
     in_messages(bytes, [&](i64 begin, int n) {
       const MpiPart part(n, bytes);
       complete("MPI_Iallgather", [&](MPI_Request* request) {
@@ -83,13 +93,16 @@ class MpiCommunicator final : public Communicator {
 
   Work reduce_scatter(const Tensor& full, Tensor& shard) override {
     check_shard(shard, full, *this);
-    if (shard.numel() > 0) reducer().reduce_scatter(full.dtype(), bytes_of(full), bytes_of(shard), shard.numel());
+    if (shard.numel() == 0 || size() == 1) return copy(full, shard);
+    if (!directly(shard.bytes(), [&](DirectCollectives& node) { return node.reduce_scatter(full, shard); }))
+      reducer().reduce_scatter(full.dtype(), bytes_of(full), bytes_of(shard), shard.numel());
     return {};
   }
 
   Work broadcast(Tensor& t, int root) override {
     check_on_cpu(t);
     check_root(root, *this);
+    if (directly(t.bytes(), [&](DirectCollectives& node) { return node.broadcast(t, root); })) return {};
     in_messages(t.bytes(), [&](i64 begin, int n) {
       complete("MPI_Ibcast", [&](MPI_Request* request) {
         return MPI_Ibcast(bytes_of(t) + begin, n, MPI_BYTE, root, comm_.get(), request);
@@ -101,6 +114,7 @@ class MpiCommunicator final : public Communicator {
   Work all_to_all(const Tensor& in, Tensor& out) override {
     check_exchange(in, out, *this);
     const i64 bytes = in.bytes() / size();
+    if (directly(bytes, [&](DirectCollectives& node) { return node.all_to_all(in, out); })) return {};
     in_messages(bytes, [&](i64 begin, int n) {
       const MpiPart part(n, bytes);
       complete("MPI_Ialltoall", [&](MPI_Request* request) {
@@ -142,12 +156,18 @@ class MpiCommunicator final : public Communicator {
   }
   std::unique_ptr<Communicator> split(int color, int key) override {
     check_color(color);
-    return std::make_unique<MpiCommunicator>(MpiComm::split(comm_.get(), color, key), nodes_[rank_]);
+    return std::make_unique<MpiCommunicator>(MpiComm::split(comm_.get(), color, key), nodes_[rank_], may_spin_,
+                                             arenas_);
   }
   void abort(int exit_code) noexcept override { MPI_Abort(MPI_COMM_WORLD, exit_code); }
 
  private:
   static std::byte* bytes_of(const Tensor& t) { return static_cast<std::byte*>(t.raw()); }
+  static Work copy(const Tensor& from, Tensor& to) {
+    if (from.bytes() > 0 && from.raw() != to.raw())
+      std::memcpy(to.raw(), from.raw(), static_cast<std::size_t>(from.bytes()));
+    return {};
+  }
 
   static void finish_receive(const Tensor& t, std::vector<MPI_Request>& requests, int source) {
     std::vector<MPI_Status> statuses(requests.size());
@@ -163,25 +183,26 @@ class MpiCommunicator final : public Communicator {
 
   /// Made when first needed: many groups only pass messages.
   NodeReducer& reducer() {
-    if (!reducer_) reducer_ = std::make_unique<NodeReducer>(comm_, nodes_);
+    if (!reducer_) reducer_ = std::make_unique<NodeReducer>(comm_, nodes_, may_spin_);
     return *reducer_;
+  }
+  /// Whether `call` did an operation on parts of so many bytes with tensors in place.
+  template <class Call>
+  bool directly(i64 bytes, const Call& call) {
+    if (bytes < kDirectBytes || size() == 1 || !reducer().on_one_node()) return false;
+    if (!direct_) direct_ = std::make_unique<DirectCollectives>(reducer().window(), *arenas_);
+    return call(*direct_);
   }
 
   MpiComm comm_;
   int rank_;
   std::vector<int> nodes_;  // the node of each rank
+  bool may_spin_;
+  std::shared_ptr<PeerArenas> arenas_;
   std::unique_ptr<NodeReducer> reducer_;
+  std::unique_ptr<DirectCollectives> direct_;
   std::list<Outgoing> outgoing_;
 };
-
-/// The node of this rank: the lowest rank of the world that shares memory with it.
-int find_node(const MpiComm& world) {
-  MPI_Comm shared = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split_type(world.get(), MPI_COMM_TYPE_SHARED, world.rank(), MPI_INFO_NULL, &shared),
-            "MPI_Comm_split_type");
-  const MpiComm node(shared);
-  return gather_numbers(world.rank(), node).front();
-}
 
 }  // namespace
 
@@ -195,6 +216,7 @@ MpiSession::MpiSession(const Launcher& launcher) {
     MPI_Finalize();  // nobody communicated yet: this world can end in good order
     throw;
   }
+  machine_ = find_machine();
 }
 
 MpiSession::~MpiSession() {
@@ -218,8 +240,9 @@ std::unique_ptr<Communicator> MpiSession::world(const std::function<int(int rank
   MPI_Comm copy = MPI_COMM_NULL;
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &copy), "MPI_Comm_dup");
   MpiComm world(copy);
-  const int node = node_of ? node_of(world.rank()) : find_node(world);
-  return std::make_unique<MpiCommunicator>(std::move(world), node);
+  const int node = node_of ? node_of(world.rank()) : machine_.node;
+  return std::make_unique<MpiCommunicator>(std::move(world), node, machine_.has_core_for_each_rank(),
+                                           std::make_shared<PeerArenas>());
 }
 
 void MpiSession::abort(int exit_code) const noexcept {

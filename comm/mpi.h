@@ -5,6 +5,7 @@
 
 #include "comm/communicator.h"
 #include "comm/launcher.h"
+#include "comm/mpi_machine.h"
 
 namespace mcpp {
 
@@ -20,15 +21,24 @@ class MpiSession {
 
   int rank() const;
   int size() const;
+  /// Ranks that share the machine of this one, with itself.
+  int ranks_on_node() const { return machine_.ranks; }
+  /// Cores that these ranks may use together, however the launcher bound them: divided by ranks_on_node(), the threads
+  /// that a rank can have for itself.
+  int cores_on_node() const { return machine_.cores; }
   /// All ranks. `node_of` tells the node that a rank runs on; left out, MPI is asked. (Tests play several nodes on
   /// one.)
   ///
-  /// Inside a node reductions go through shared memory, 2 MiB per rank and group that reduces. Between nodes partial
-  /// sums travel from node to node in the order of ranks, so that the result has the same bits as on one node.
-  /// Collectives and barriers are complete when they return; receives are asynchronous.
+  /// Inside a node collectives work through shared memory: in place on tensors of devices with CpuOptions::shared where
+  /// ranks can map one another's, otherwise through 2 MiB per rank and group that reduces. Between nodes partial sums
+  /// travel from node to node in the order of ranks, so that the result has the same bits as on one node. Collectives
+  /// and barriers are complete when they return; receives are asynchronous.
   std::unique_ptr<Communicator> world(const std::function<int(int rank)>& node_of = {}) const;
   /// Ends every rank of the world with this exit code.
   [[noreturn]] void abort(int exit_code) const noexcept;
+
+ private:
+  Machine machine_;
 };
 
 }  // namespace mcpp

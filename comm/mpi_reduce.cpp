@@ -12,6 +12,8 @@ namespace {
 /// Elements of a partial sum that travel together: small, so that nodes work on different pieces at the same time.
 constexpr i64 kPiece = 16384;
 constexpr int kTag = 1;
+/// Sums this small cost less than a second barrier to share them.
+constexpr i64 kSmallBytes = 4096;
 
 void copy_bytes(std::byte* to, const std::byte* from, i64 bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
@@ -19,7 +21,7 @@ void copy_bytes(std::byte* to, const std::byte* from, i64 bytes) {
 
 }  // namespace
 
-NodeReducer::NodeReducer(const MpiComm& comm, const std::vector<int>& nodes)
+NodeReducer::NodeReducer(const MpiComm& comm, const std::vector<int>& nodes, bool may_spin)
     : rank_(comm.rank()), size_(comm.size()), node_(MpiComm::split(comm.get(), nodes[rank_], rank_)) {
   std::map<int, int> leader_of, seen;  // by node; leaders are numbered by their ranks
   int last = -1;
@@ -32,7 +34,7 @@ NodeReducer::NodeReducer(const MpiComm& comm, const std::vector<int>& nodes)
   }
   const bool is_leader = node_.rank() == 0;
   if (!on_one_node()) leaders_ = MpiComm::split(comm.get(), is_leader ? 0 : MPI_UNDEFINED, rank_);
-  window_ = std::make_unique<SharedWindow>(node_);
+  window_ = std::make_unique<SharedWindow>(node_, may_spin);
 }
 
 void NodeReducer::all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 count) {
@@ -40,7 +42,9 @@ void NodeReducer::all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 coun
   for (i64 begin = 0; begin < count; begin += segment) {
     const i64 n = std::min(segment, count - begin);
     std::byte* part = data + begin * item;
-    if (on_one_node()) {
+    if (on_one_node() && n * item <= kSmallBytes) {
+      reduce_alone(op, dtype, part, n);
+    } else if (on_one_node()) {
       share_sums(op, dtype, part, n);
     } else {
       copy_bytes(window_->slot(window_->rank()), part, n * item);
@@ -87,6 +91,15 @@ void NodeReducer::all_gather(const std::byte* shard, std::byte* full, i64 bytes)
     }
     window_->next_round();
   }
+}
+
+/// All-reduces a segment on one node. Every rank does all of it.
+void NodeReducer::reduce_alone(ReduceOp op, DType dtype, std::byte* data, i64 count) {
+  copy_bytes(window_->slot(rank_), data, count * size_of(dtype));
+  window_->barrier();
+  std::vector<const void*> parts;
+  for (int r = 0; r < size_; ++r) parts.push_back(window_->slot(r));
+  reduce(op, dtype, parts, data, count);
 }
 
 /// All-reduces a segment on one node. Rank r does chunk r: it reads its own part of it from `data` and those of the

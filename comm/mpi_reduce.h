@@ -12,10 +12,11 @@ namespace mcpp {
 /// them; between nodes, the first rank of each node does all of them.
 class NodeReducer {
  public:
-  /// nodes[r]: the node of rank r of `comm`. Called by all ranks.
-  NodeReducer(const MpiComm& comm, const std::vector<int>& nodes);
+  /// nodes[r]: the node of rank r of `comm`. may_spin: as of SharedWindow. Called by all ranks.
+  NodeReducer(const MpiComm& comm, const std::vector<int>& nodes, bool may_spin);
 
   bool on_one_node() const { return runs_.size() == 1; }
+  SharedWindow& window() { return *window_; }
   void all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 count);
   /// count: elements of the shard.
   void reduce_scatter(DType dtype, const std::byte* full, std::byte* shard, i64 count);
@@ -29,6 +30,7 @@ class NodeReducer {
     int first, count;  ///< ranks inside the node
   };
 
+  void reduce_alone(ReduceOp op, DType dtype, std::byte* data, i64 count);
   void share_sums(ReduceOp op, DType dtype, std::byte* data, i64 count);
   void sum_in_slot_0(ReduceOp op, DType dtype, i64 count);
   void reduce_over_nodes(ReduceOp op, DType dtype, i64 count);

@@ -7,18 +7,21 @@
 
 #include <climits>
 #include <new>
-#include <thread>
 
 namespace mcpp {
 namespace {
 
-/// How often a rank gives the core away before it sleeps. With a core for each rank, sleeping and waking would cost
-/// more than most waits; with fewer, the core is wanted.
-int yields_before_sleep(int ranks) {
-  return static_cast<unsigned>(ranks) <= std::thread::hardware_concurrency() ? 1000 : 50;
+/// Lets the other thread of the core, if there is one, run a little faster.
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
 }
 
-constexpr i64 kHeaderBytes = 64;  // the barrier, in the memory of rank 0
+constexpr i64 kBarrierBytes = 64;  // in the memory of rank 0
+constexpr i64 kHeaderBytes = kBarrierBytes + SharedWindow::kCardBytes;
 
 /// The futex of std::atomic::wait is private to a process; this one is not.
 void futex_wait(std::atomic<u32>& word, u32 value) {
@@ -30,9 +33,12 @@ void futex_wake_all(std::atomic<u32>& word) {
 
 }  // namespace
 
-SharedWindow::SharedWindow(const MpiComm& node)
-    : rank_(node.rank()), yields_(yields_before_sleep(node.size())), slots_(node.size()) {
-  static_assert(sizeof(Barrier) <= kHeaderBytes && std::atomic<u32>::is_always_lock_free);
+SharedWindow::SharedWindow(const MpiComm& node, bool may_spin)
+    // A rank that gives the core away on a busy machine gets it back late: longer than most waits.
+    : rank_(node.rank()),
+      patience_(may_spin ? Patience{.spins = 2000, .yields = 1000} : Patience{.spins = 0, .yields = 50}),
+      slots_(node.size()) {
+  static_assert(sizeof(Barrier) <= kBarrierBytes && std::atomic<u32>::is_always_lock_free);
   void* own = nullptr;
   check_mpi(MPI_Win_allocate_shared(static_cast<MPI_Aint>(kHeaderBytes + 2 * kSlotBytes), 1, MPI_INFO_NULL, node.get(),
                                     &own, &window_),
@@ -68,7 +74,11 @@ void SharedWindow::barrier() {
     return;
   }
   for (int tries = 0; barrier_->generation.load() == generation; ++tries) {
-    if (tries < yields_) {
+    if (tries < patience_.spins) {
+      pause();
+      continue;
+    }
+    if (tries < patience_.spins + patience_.yields) {
       ::sched_yield();
       continue;
     }

@@ -8,14 +8,15 @@
 
 namespace mcpp {
 
-/// Each rank has a slot of kSlotBytes, twice: use alternates between the halves, so that a rank may fill the next half
-/// while a slower one still reads the last.
+/// Each rank has a card to tell the others something on, and a slot of kSlotBytes, twice: use alternates between the
+/// halves, so that a rank may fill the next half while a slower one still reads the last.
 class SharedWindow {
  public:
   static constexpr i64 kSlotBytes = i64{1} << 20;  ///< about the second-level cache; 64 ranks share 128 MiB
 
-  /// Called by all ranks of `node`, which share memory.
-  explicit SharedWindow(const MpiComm& node);
+  /// Called by all ranks of `node`, which share memory. may_spin: there is a core for each rank of the machine, so that
+  /// one that waits a moment keeps no other from working.
+  SharedWindow(const MpiComm& node, bool may_spin);
   ~SharedWindow();
   SharedWindow(const SharedWindow&) = delete;
   SharedWindow& operator=(const SharedWindow&) = delete;
@@ -24,12 +25,19 @@ class SharedWindow {
   int size() const { return static_cast<int>(slots_.size()); }
   /// The slot of a rank of the node, in the half of this round.
   std::byte* slot(int rank) const { return slots_[rank] + half_ * kSlotBytes; }
+  /// kCardBytes of a rank of the node, the same in both halves.
+  static constexpr i64 kCardBytes = 64;
+  void* card(int rank) const { return slots_[rank] - kCardBytes; }
   /// Waits until all ranks of the node are here; what they wrote before is then seen. Sleeps in the kernel.
   void barrier();
   /// Turns to the other half. Between two uses of a half there must be a barrier.
   void next_round() { half_ = 1 - half_; }
 
  private:
+  /// How often a rank looks whether all have come, before it gives the core away, and before it sleeps.
+  struct Patience {
+    int spins, yields;
+  };
   struct Barrier {
     std::atomic<u32> arrived;
     std::atomic<u32> generation;
@@ -37,7 +45,7 @@ class SharedWindow {
   };
 
   int rank_;
-  int yields_;
+  Patience patience_;
   MPI_Win window_ = MPI_WIN_NULL;
   Barrier* barrier_ = nullptr;
   std::vector<std::byte*> slots_;

@@ -1,8 +1,5 @@
 #include "tensor/device.h"
 
-#include <sys/mman.h>
-
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -14,7 +11,6 @@ namespace mcpp {
 namespace {
 
 constexpr i64 kAlignment = 64;
-constexpr i64 kHugePage = 2 << 20;
 
 /// Sizes are rounded so that buffers of nearly equal size share a pool entry: to 64 bytes, and to 1/16 of the size
 /// above.
@@ -111,21 +107,6 @@ void Device::free_pool() noexcept {
     for (void* block : blocks) system_free(block);
   }
   pool_->free_blocks.clear();
-}
-
-void* CpuDevice::system_allocate(i64 bytes) {
-  const bool is_large = bytes >= kHugePage;
-  void* data = nullptr;
-  if (::posix_memalign(&data, static_cast<std::size_t>(is_large ? kHugePage : kAlignment),
-                       static_cast<std::size_t>(bytes)) != 0)
-    return nullptr;
-  // Fewer page faults and TLB misses; where the system does not offer huge pages this is only a hint.
-  if (is_large) ::madvise(data, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
-  return data;
-}
-
-void CpuDevice::system_free(void* data) noexcept {
-  std::free(data);
 }
 
 }  // namespace mcpp

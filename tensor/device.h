@@ -34,6 +34,9 @@ struct MemoryTable {
 /// Options of the CPU device.
 struct CpuOptions {
   int threads = 1;  ///< OpenMP threads that ops use; no result depends on how many
+  /// Takes big buffers from memory that other processes can map, where the system has it: for runs of several ranks on
+  /// a machine, whose collectives then need no copies.
+  bool shared = false;
 };
 
 class Device {
@@ -73,6 +76,7 @@ class Device {
 
 /// State of the GEMM library, defined by the CPU backend.
 struct GemmCache;
+class SharedArena;
 
 class CpuDevice final : public Device {
  public:
@@ -81,12 +85,15 @@ class CpuDevice final : public Device {
 
   int threads() const { return options_.threads; }
   GemmCache& gemm_cache() { return *gemm_cache_; }
+  /// Where buffers of 16 KiB and more live; null without CpuOptions::shared. (tensor/cpu/shared_arena.h)
+  const SharedArena* arena() const { return arena_.get(); }
 
  private:
   void* system_allocate(i64 bytes) override;
   void system_free(void* data) noexcept override;
 
   CpuOptions options_;
+  std::unique_ptr<SharedArena> arena_;
   std::unique_ptr<GemmCache, void (*)(GemmCache*)> gemm_cache_;
 };
 

@@ -1,11 +1,14 @@
 // The suite of communicator_test.cpp over MPI. Started by mpirun: every rank runs every test, in step.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 
-#include "comm/mpi.h"
+#include "tensor/cpu/shared_arena.h"
 #include "tests/comm/backend.h"
+#include "tests/comm_mpi/session.h"
 
 namespace mcpp::test {
 namespace {
@@ -32,14 +35,36 @@ int run(const MpiSession& session, int argc, char** argv) {
 
 }  // namespace
 
+const MpiSession& session() {
+  return *current_session;
+}
+
+void hide_arena(const CpuDevice& device) {
+  const int other = ::open("/dev/null", O_RDWR);
+  ASSERT_GE(::dup2(other, device.arena()->name().fd), 0);
+  ::close(other);
+}
+
 std::vector<Backend> backends() {
   const auto on = [](std::function<int(int)> node_of) {
     return [node_of](const RankBody& body) {
       CpuDevice device;
-      body(*current_session->world(node_of), device);
+      body(*session().world(node_of), device);
     };
   };
+  // On one node, with tensors that the ranks in `shares` let others map.
+  const auto in_place = [](std::function<bool(int)> shares, bool is_hidden) {
+    return [shares, is_hidden](const RankBody& body) {
+      CpuDevice device({.shared = shares(session().rank())});
+      if (is_hidden) hide_arena(device);
+      body(*session().world(), device);
+    };
+  };
+  const auto all = [](int) { return true; };
   return {{"one_node", on({})},
+          {"in_place", in_place(all, false)},
+          {"in_place_but_not_on_rank_1", in_place([](int rank) { return rank != 1; }, false)},
+          {"in_place_but_hidden", in_place(all, true)},
           {"each_rank_a_node", on([](int rank) { return rank; })},
           {"two_ranks_a_node", on([](int rank) { return rank / 2; })},
           {"ranks_dealt_to_two_nodes", on([](int rank) { return rank % 2; })},

@@ -1,0 +1,63 @@
+// megatron_cpp bench comm: collectives over sizes against MPI's own, under mpirun.
+#include "megatron_cpp/bench_comm.h"
+
+#include <nlohmann/json.hpp>
+
+#include "comm/mpi_baseline.h"
+#include "megatron_cpp/commands.h"
+#include "megatron_cpp/options.h"
+
+namespace mcpp {
+namespace {
+
+struct BenchCommOptions {
+  i64 smallest = CommTiming{}.smallest;
+  i64 largest = CommTiming{}.largest;
+  i64 rounds = CommTiming{}.rounds;
+  i64 repeats = CommTiming{}.repeats;
+  bool json = false;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("smallest", self.smallest, "bytes of the smallest tensor; each is four times the last", at_least(1 << 10));
+    visit("largest", self.largest, "bytes of the largest", at_least(1 << 10));
+    visit("rounds", self.rounds, "turns of each side", at_least(1));
+    visit("repeats", self.repeats, "timed runs in a turn; the median of all counts", at_least(1));
+    visit("json", self.json, "print one JSON object instead of a table");
+  }
+};
+
+nlohmann::ordered_json as_json(const std::vector<CommRow>& rows) {
+  auto list = nlohmann::ordered_json::array();
+  for (const CommRow& row : rows) {
+    list.push_back({{"operation", row.operation},
+                    {"bytes", row.bytes},
+                    {"seconds", row.seconds},
+                    {"mpi_seconds", row.baseline_seconds}});
+  }
+  return list;
+}
+
+}  // namespace
+
+ExitCode bench_comm_command(Arguments args, Log& log, Communicator& world) {
+  const Usage usage{.command = "mpirun -n N megatron_cpp bench comm",
+                    .summary = "Times collectives and messages of fp32 tensors in turn with MPI's own calls."};
+  BenchCommOptions options;
+  if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  check_input(world.size() >= 2, "bench comm: one rank has nobody to talk to; start it with mpirun -n 2 or more");
+  CpuDevice device({.shared = true}), ordinary;
+  const auto mpi = make_mpi_baseline();
+  const std::vector<CommRow> rows = bench_comm({world, device}, {*mpi, ordinary},
+                                               {.smallest = options.smallest,
+                                                .largest = options.largest,
+                                                .rounds = static_cast<int>(options.rounds),
+                                                .repeats = static_cast<int>(options.repeats)});
+  if (options.json)
+    log.info(nlohmann::ordered_json{{"ranks", world.size()}, {"rows", as_json(rows)}}.dump());
+  else
+    log.info(str(world.size(), " ranks\n", comm_table(rows)));
+  return ExitCode::Done;
+}
+
+}  // namespace mcpp

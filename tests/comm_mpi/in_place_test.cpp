@@ -1,0 +1,105 @@
+// Collectives on tensors that the ranks of a node map from one another. That their results are right is for the suite
+// in communicator_test.cpp; here, that they happen in place, and what may change between two of them.
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+
+#include "tensor/cpu/shared_arena.h"
+#include "tests/comm_mpi/session.h"
+
+namespace mcpp::test {
+namespace {
+
+constexpr i64 kCount = 50000;
+
+/// Arenas that this process has mapped, its own ones and those of peers.
+int mapped_arenas() {
+  std::ifstream maps("/proc/self/maps");
+  int found = 0;
+  for (std::string line; std::getline(maps, line);) found += line.find("/memfd:megatron_cpp") != std::string::npos;
+  return found;
+}
+
+/// kCount numbers that tell rank and element.
+Tensor make(int rank, Device& device) {
+  Tensor t = Tensor::empty({kCount}, DType::I64, device);
+  for (i64 i = 0; i < kCount; ++i) t.data<i64>()[i] = (rank + 1) * 1000000 + i;
+  return t;
+}
+
+void expect_sum(const Tensor& t, int ranks) {
+  for (i64 i = 0; i < kCount; ++i) ASSERT_EQ(t.data<i64>()[i], ranks * (ranks + 1) / 2 * 1000000 + ranks * i) << i;
+}
+
+TEST(InPlace, RanksMapOneAnothersArenasOnceForAllGroups) {
+  const auto world = session().world();
+  const auto group = world->split(0, -world->rank());
+  CpuDevice device({.shared = true});
+  Tensor t = make(world->rank(), device), u = make(group->rank(), device);
+  ASSERT_TRUE(device.arena()->contains(t.raw()));
+  world->all_reduce(t, ReduceOp::Sum).wait();
+  EXPECT_EQ(mapped_arenas(), world->size());
+  group->all_reduce(u, ReduceOp::Sum).wait();
+  EXPECT_EQ(mapped_arenas(), world->size());
+  expect_sum(t, world->size());
+  expect_sum(u, world->size());
+}
+
+TEST(InPlace, WithoutMappingResultsAreTheSame) {
+  const auto world = session().world();
+  CpuDevice device({.shared = true});
+  hide_arena(device);
+  Tensor t = make(world->rank(), device);
+  for (int k = 0; k < 3; ++k) {
+    t = make(world->rank(), device);
+    world->all_reduce(t, ReduceOp::Sum).wait();
+    expect_sum(t, world->size());
+  }
+  EXPECT_EQ(mapped_arenas(), 1);
+}
+
+TEST(InPlace, DevicesAndBlocksMayChangeBetweenOperations) {
+  const auto world = session().world();
+  CpuDevice plain;
+  for (int k = 0; k < 6; ++k) {
+    CpuDevice first({.shared = true}), second({.shared = true});
+    Tensor a = make(world->rank(), world->rank() % 2 ? first : second);
+    world->all_reduce(a, ReduceOp::Sum).wait();
+    expect_sum(a, world->size());
+    a = {};
+    first.trim();
+    second.trim();
+    Tensor b = make(world->rank(), second), c = make(world->rank(), k % 2 && world->rank() == 0 ? plain : second);
+    world->all_reduce(c, ReduceOp::Sum).wait();
+    world->all_reduce(b, ReduceOp::Sum).wait();
+    expect_sum(b, world->size());
+    expect_sum(c, world->size());
+  }
+}
+
+TEST(InPlace, PartsOfABufferMayBeginAnywhere) {
+  const auto world = session().world();
+  CpuDevice device({.shared = true});
+  const i64 before = 3 + world->rank();  // other offsets on other ranks
+  Tensor buffer = Tensor::zeros({kCount + 20}, DType::I64, device), part = buffer.flat(before, kCount);
+  for (i64 i = 0; i < kCount; ++i) part.data<i64>()[i] = (world->rank() + 1) * 1000000 + i;
+  world->all_reduce(part, ReduceOp::Sum).wait();
+  expect_sum(part, world->size());
+  for (i64 i = 0; i < before; ++i) EXPECT_EQ(buffer.data<i64>()[i], 0) << i;
+  for (i64 i = before + kCount; i < buffer.numel(); ++i) EXPECT_EQ(buffer.data<i64>()[i], 0) << i;
+}
+
+TEST(Session, KnowsTheRanksAndCoresOfItsMachine) {
+  EXPECT_EQ(session().ranks_on_node(), session().size());  // the tests run on one
+  // However each rank is bound, it counts its own cores and those of the others, and never more than there are.
+  cpu_set_t own;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof(own), &own), 0);
+  EXPECT_GE(session().cores_on_node(), CPU_COUNT(&own));
+  EXPECT_LE(session().cores_on_node(), ::sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+}  // namespace
+}  // namespace mcpp::test

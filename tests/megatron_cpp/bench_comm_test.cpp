@@ -1,0 +1,55 @@
+#include "megatron_cpp/bench_comm.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "comm/local.h"
+#include "comm/metered.h"
+
+namespace mcpp {
+namespace {
+
+TEST(BenchComm, TimesEveryOperationAtEverySizeOnBothSides) {
+  constexpr CommTiming kTiming{.smallest = 1000, .largest = 16000, .rounds = 2, .repeats = 3};
+  std::array<std::vector<CommRow>, 3> rows;
+  run_local_ranks(3, [&](Communicator& world, int rank) {
+    CpuDevice device;
+    const auto ours = std::make_shared<CommMeter>(), theirs = std::make_shared<CommMeter>();
+    const auto group = make_metered(world.split(0, rank), ours), baseline = make_metered(world.split(0, rank), theirs);
+    rows[rank] = bench_comm({*group, device}, {*baseline, device}, kTiming);
+    for (const CommOp op : {CommOp::AllGather, CommOp::ReduceScatter, CommOp::Broadcast, CommOp::AllToAll}) {
+      EXPECT_GE((*theirs)[op].calls, 3 * 2 * (1 + 3));
+      EXPECT_EQ((*ours)[op].calls, (*theirs)[op].calls);
+      EXPECT_EQ((*ours)[op].bytes, (*theirs)[op].bytes);
+    }
+    EXPECT_EQ((*ours)[CommOp::Send].calls, (*ours)[CommOp::Recv].calls);
+    EXPECT_EQ((*ours)[CommOp::Send].calls > 0, rank < 2);
+  });
+  ASSERT_EQ(rows[0].size(), 6 * 3U);
+  for (std::size_t k = 0; k < rows[0].size(); ++k) {
+    const CommRow& row = rows[0][k];
+    EXPECT_EQ(row.bytes, std::array({996, 3996, 15996})[k % 3]);  // whole shards
+    EXPECT_GT(row.seconds, 0);
+    EXPECT_GT(row.baseline_seconds, 0);
+    for (int rank : {1, 2}) {
+      EXPECT_EQ(row.operation, rows[rank][k].operation);
+      EXPECT_EQ(row.seconds, rows[rank][k].seconds);
+      EXPECT_EQ(row.baseline_seconds, rows[rank][k].baseline_seconds);
+    }
+  }
+}
+
+TEST(BenchComm, TableHasTimesRatioAndBandwidth) {
+  const CommRow row{.operation = "all_reduce", .bytes = 16 << 20, .seconds = 1e-3, .baseline_seconds = 3.5e-3};
+  EXPECT_THAT(comm_table({row}),
+              testing::HasSubstr("all_reduce       16.00 MiB     1000.00     3500.00    3.50   16.78"));
+}
+
+TEST(BenchComm, ARankAloneHasNothingToTime) {
+  CpuDevice device;
+  const auto self = make_self_communicator();
+  EXPECT_THROW(bench_comm({*self, device}, {*self, device}, {}), Error);
+}
+
+}  // namespace
+}  // namespace mcpp
