@@ -29,13 +29,13 @@ constexpr const char* kExitCodes =
 
 /// Runs the one of `table` that args[0] names; `kind` is how messages call it.
 ExitCode dispatch(std::span<const Command> table, const std::string& kind, Arguments args, Log& log,
-                  Communicator& world) {
+                  const World& world) {
   std::vector<std::string> names;
   for (const Command& command : table) {
     names.emplace_back(command.name);
     if (command.name != args[0]) continue;
     if (command.run_on_ranks) return command.run_on_ranks(args.subspan(1), log, world);
-    check_input(world.size() == 1, "megatron_cpp ", args[0], " runs in one process, not on ", world.size(),
+    check_input(world.ranks.size() == 1, "megatron_cpp ", args[0], " runs in one process, not on ", world.ranks.size(),
                 " ranks; start it without mpirun or srun");
     return command.run(args.subspan(1), log);
   }
@@ -68,7 +68,7 @@ std::string program_help() {
          kExitCodes;
 }
 
-ExitCode run_program(Arguments args, Log& log, Communicator& world) {
+ExitCode run_program(Arguments args, Log& log, const World& world) {
   if (asks_for_list(args)) {
     log.info(program_help());
     return args.empty() ? ExitCode::BadInput : ExitCode::Done;
@@ -83,7 +83,7 @@ ExitCode run_program(Arguments args, Log& log, Communicator& world) {
 ExitCode run_subcommand(const std::string& name, std::span<const Command> table, Arguments args, Log& log) {
   if (!asks_for_list(args)) {
     const std::unique_ptr<Communicator> self = make_self_communicator();
-    return dispatch(table, name + " command", args, log, *self);
+    return dispatch(table, name + " command", args, log, {.ranks = *self});
   }
   log.info(str("usage: megatron_cpp ", name, " COMMAND [arguments]\n", list_of(table), "\n\nmegatron_cpp ", name,
                " COMMAND --help explains one.\n"));

@@ -36,7 +36,7 @@ InferenceModel::InferenceModel(const InferenceOptions& options, const Log& log)
   config_ = config_of(reader, options);
   tokenizer_checksum_ = reader.state().tokenizer_checksum;
   config_.parallel = {};  // of the training
-  session_ = std::make_unique<Session>(initialize(config_, *self_));
+  session_ = std::make_unique<Session>(initialize(config_, {.ranks = *self_}));
   model_ = std::make_unique<GPTModel>(model_provider(config_, *session_));
   allocate_weights(*model_);
   load_weights(reader, *model_);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <span>
 #include <sstream>
-#include <thread>
 
 #include "base/checksum.h"
 #include "checkpoint/exchange.h"
@@ -23,12 +22,6 @@ int usable_cores() {
   CPU_ZERO(&cores);
   if (::sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
   return std::max(1, CPU_COUNT(&cores));
-}
-
-/// A rank that its launcher bound to some cores takes these; otherwise the ranks of a machine share all of them.
-int default_threads(int ranks_here) {
-  const int cores = usable_cores(), machine = static_cast<int>(std::thread::hardware_concurrency());
-  return cores < machine ? cores : std::max(1, cores / ranks_here);
 }
 
 /// ": lr = 1 here, lr = 2 there" for the first line that differs.
@@ -60,17 +53,20 @@ void check_same_everywhere(const Config& config, Communicator& world) {
 
 }  // namespace
 
-Session initialize(const Config& config, Communicator& world) {
+Session initialize(const Config& config, const World& world) {
+  Communicator& ranks = world.ranks;
   const DeviceConfig& device = config.device;
   check_input(
       device.device == DeviceType::Cpu || kWithCuda,
       "device.device: this program was built without CUDA; use \"cpu\", or build where the CUDA toolkit is installed");
-  check_layout(config, world.size());
+  check_layout(config, ranks.size());
   limit_cpu_isa(device.cpu_isa);
-  check_same_everywhere(config, world);
-  const int threads = device.num_threads > 0 ? static_cast<int>(device.num_threads) : default_threads(world.size());
-  return {.device = std::make_unique<CpuDevice>(CpuOptions{.threads = threads}),
-          .parallel = make_parallel_state(world, parallel_sizes(config), output_rank(config))};
+  check_same_everywhere(config, ranks);
+  const int cores = world.cores_per_rank > 0 ? world.cores_per_rank : usable_cores();
+  const CpuOptions cpu{.threads = device.num_threads > 0 ? static_cast<int>(device.num_threads) : cores,
+                       .shared = ranks.size() > 1};
+  return {.device = std::make_unique<CpuDevice>(cpu),
+          .parallel = make_parallel_state(ranks, parallel_sizes(config), output_rank(config))};
 }
 
 }  // namespace mcpp

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "megatron_cpp/config.h"
+#include "megatron_cpp/world.h"
 #include "parallel/state.h"
 
 namespace mcpp {
@@ -12,9 +13,9 @@ struct Session {
   ParallelState parallel;
 };
 
-/// Sets up the processor and the groups of ranks as configured. Called by all ranks of `world`, which outlives the
+/// Sets up the processor and the groups of ranks as configured. Called by all ranks of `world`, which outlive the
 /// session. BadInput when this program or this machine does not have the device, when the layout is impossible, or when
 /// the ranks do not agree: on the program's build or on the configuration.
-Session initialize(const Config& config, Communicator& world);
+Session initialize(const Config& config, const World& world);
 
 }  // namespace mcpp

@@ -19,6 +19,7 @@ LayoutRules layout_rules(const Config& config, int world_size) {
   rules.decoder_first_pipeline_num_layers = config.parallel.decoder_first_pipeline_num_layers;
   rules.decoder_last_pipeline_num_layers = config.parallel.decoder_last_pipeline_num_layers;
   rules.pipeline_model_parallel_layout = config.parallel.pipeline_model_parallel_layout;
+  rules.placement = placement_of(config.parallel.pipeline_schedule);
   rules.num_attention_heads = model.num_attention_heads;
   rules.num_query_groups = model.query_groups();
   rules.ffn_hidden_size = model.ffn();
@@ -92,7 +93,8 @@ StageSplit stage_split(const Config& config) {
           .virtual_stages = p.num_virtual_stages_per_pipeline_rank,
           .decoder_first_pipeline_num_layers = p.decoder_first_pipeline_num_layers,
           .decoder_last_pipeline_num_layers = p.decoder_last_pipeline_num_layers,
-          .pipeline_model_parallel_layout = p.pipeline_model_parallel_layout};
+          .pipeline_model_parallel_layout = p.pipeline_model_parallel_layout,
+          .placement = placement_of(p.pipeline_schedule)};
 }
 
 Schedule schedule_of(const Config& config, int microbatches) {

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "optimizer/norm_scope.h"
 #include "parallel/pp/lower.h"
+#include "parallel/pp/simulate.h"
 
 namespace mcpp {
 namespace {
@@ -68,9 +70,11 @@ bool TrainingState::saves(const Param& param) const {
 }
 
 Optimizer TrainingState::make_optimizer(const OptimizerConfig& config) {
-  NormScope scope{.groups = {layout_.parallel.model.get()}, .counts = [this](const Param& p) { return saves(p); }};
-  if (layout_.data_parallel.zero_stage > 0) scope.groups.push_back(layout_.parallel.dp_shard.get());
-  return Optimizer(memories(), config, std::move(scope));
+  const ParallelState& parallel = layout_.parallel;
+  Communicator* shard = layout_.data_parallel.zero_stage > 0 ? parallel.dp_shard.get() : nullptr;
+  return Optimizer(memories(), config,
+                   make_norm_scope(*parallel.model, shard, parallel.me.tp,
+                                   [this](const Param& param) { return is_tied_copy(param); }));
 }
 
 void TrainingState::publish_weights() {
@@ -83,6 +87,7 @@ const Schedule& TrainingState::schedule_for(std::size_t microbatches, bool train
     const Schedule schedule = make_schedule(layout_.schedule, layout_.parallel.topology.pp(),
                                             static_cast<int>(microbatches), layout_.chunks_per_rank());
     found->second = lower(training ? schedule : forwards_of(schedule));
+    simulate(found->second);  // finds what could not work before a rank waits for ever
   }
   return found->second;
 }

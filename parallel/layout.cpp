@@ -81,7 +81,8 @@ void check_model(const LayoutRules& rules, Conflicts& conflicts) {
                                    .virtual_stages = rules.virtual_stages,
                                    .decoder_first_pipeline_num_layers = rules.decoder_first_pipeline_num_layers,
                                    .decoder_last_pipeline_num_layers = rules.decoder_last_pipeline_num_layers,
-                                   .pipeline_model_parallel_layout = rules.pipeline_model_parallel_layout}));
+                                   .pipeline_model_parallel_layout = rules.pipeline_model_parallel_layout,
+                                   .placement = rules.placement}));
   // Each rank takes a piece from the front and one from the back, so that causal attention is even.
   if (cp > 1) conflicts.is_multiple("seq_length", rules.seq_length, "2 x context_parallel_size", 2 * cp);
   if (rules.sequence_parallel)

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/pp/schedule.h"
 #include "parallel/topology.h"
 
 namespace mcpp {
@@ -18,6 +19,7 @@ struct LayoutRules {
   i64 decoder_first_pipeline_num_layers = 0;  ///< this and the two below: as in parallel/pp/stages.h
   i64 decoder_last_pipeline_num_layers = 0;
   std::string pipeline_model_parallel_layout = {};
+  StagePlacement placement = StagePlacement::Loop;
   i64 num_attention_heads = 0;
   i64 num_query_groups = 0;
   i64 ffn_hidden_size = 0;

@@ -195,7 +195,7 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
 
 }  // namespace
 
-ExitCode bench_command(Arguments args, Log& log, Communicator& world) {
+ExitCode bench_command(Arguments args, Log& log, const World& world) {
   const Usage usage{
       .command = "megatron_cpp bench",
       .summary =
@@ -208,7 +208,7 @@ ExitCode bench_command(Arguments args, Log& log, Communicator& world) {
   check_input(options.what == "gemm" || options.what == "ops" || options.what == "step", "bench: \"", options.what,
               "\" is none of gemm, ops, step");
   check_input(config->model.vocab_size > 0, "model.vocab_size: bench needs it given");
-  check_input(world.size() == 1 || options.what == "step", "bench ", options.what,
+  check_input(world.ranks.size() == 1 || options.what == "step", "bench ", options.what,
               " runs in one process; start it without mpirun");
   Session session = initialize(*config, world);
   const BenchContext context{

@@ -22,7 +22,7 @@ struct PretrainOptions {
 
 }  // namespace
 
-ExitCode pretrain_command(Arguments args, Log& log, Communicator& world) {
+ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   const Usage usage{.command = "megatron_cpp pretrain",
                     .summary = "Trains a model, resuming from the newest checkpoint if there is one.",
                     .positional = {"config"},
@@ -31,8 +31,8 @@ ExitCode pretrain_command(Arguments args, Log& log, Communicator& world) {
   std::optional<Config> config = read_config_and_options(args, usage, options, log);
   if (!config) return ExitCode::Done;
   resolve_vocabulary(*config, log);
-  check_layout(*config, world.size());
-  log.info(run_plan(*config, world.size()));
+  check_layout(*config, world.ranks.size());
+  log.info(run_plan(*config, world.ranks.size()));
   if (options.dry_run) {
     check_data(*config, log);
     return ExitCode::Done;

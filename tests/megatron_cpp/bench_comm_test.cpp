@@ -28,7 +28,7 @@ TEST(BenchComm, TimesEveryOperationAtEverySizeOnBothSides) {
   ASSERT_EQ(rows[0].size(), 6 * 3U);
   for (std::size_t k = 0; k < rows[0].size(); ++k) {
     const CommRow& row = rows[0][k];
-    EXPECT_EQ(row.bytes, std::array({996, 3996, 15996})[k % 3]);  // whole shards
+    EXPECT_EQ(row.bytes, (std::array{996, 3996, 15996}[k % 3]));  // whole shards
     EXPECT_GT(row.seconds, 0);
     EXPECT_GT(row.baseline_seconds, 0);
     for (int rank : {1, 2}) {

@@ -24,7 +24,7 @@ Outcome run(const std::vector<std::string>& args) {
   Outcome outcome;
   try {
     const auto self = make_self_communicator();
-    outcome.code = run_program(args, log, *self);
+    outcome.code = run_program(args, log, {.ranks = *self});
     outcome.out = testing::internal::GetCapturedStdout();
   } catch (const Error& error) {
     testing::internal::GetCapturedStdout();

@@ -200,8 +200,8 @@ TEST(TensorParallelVolume, OfALayer) {
         TinyModel m(model, DType::F32, {}, 1, tp.get(), sequence_parallel);
         m.make_batch(2);
         Pass p = m.pass(true);
-        m.model.forward(m.tokens, m.targets, 1, p);
-        m.model.backward(p);
+        m.model.loss(m.tokens, m.targets, 1, p);
+        m.model.backward({}, p);
         return *meter;
       };
       const CommMeter three = step(3), two = step(2);
@@ -220,7 +220,7 @@ TEST(TensorParallelMemory, SequenceParallelismSplitsEverythingThatALayerKeeps) {
   const auto kept = [](TinyModel& m) {
     m.make_batch(2);
     Pass p = m.pass(true);
-    m.model.forward(m.tokens, m.targets, 1, p);
+    m.model.loss(m.tokens, m.targets, 1, p);
     return p.stash.bytes();
   };
   TinyModel whole(model, DType::F32);
