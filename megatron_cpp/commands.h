@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "comm/communicator.h"
 
 namespace mcpp {
 
@@ -31,6 +32,8 @@ ExitCode run_subcommand(const std::string& name, std::span<const Command> table,
 std::string program_help();
 
 ExitCode bench_command(Arguments args, Log& log);
+/// `bench comm`: world has the ranks of an MPI session.
+ExitCode bench_comm_command(Arguments args, Log& log, Communicator& world);
 ExitCode checkpoint_command(Arguments args, Log& log);
 ExitCode config_command(Arguments args, Log& log);
 ExitCode data_command(Arguments args, Log& log);
