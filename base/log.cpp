@@ -20,6 +20,10 @@ void Log::info(std::string_view line) const {
 }
 
 void Log::warn(std::string_view line) const {
+  if (rank_ == 0) warn_from_any_rank(line);
+}
+
+void Log::warn_from_any_rank(std::string_view line) const {
   if (progress_shown_) std::fputs(kClearLine, stdout), std::fflush(stdout);
   progress_shown_ = false;
   if (rank_ != 0) std::fprintf(stderr, "[rank %d] ", rank_);

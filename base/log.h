@@ -10,8 +10,10 @@ class Log {
 
   /// A plain line on standard output, from rank 0 only.
   void info(std::string_view line) const;
-  /// "warning: ..." on standard error, from every rank, with the rank when it is not 0.
+  /// "warning: ..." on standard error, from rank 0 only: what all ranks know.
   void warn(std::string_view line) const;
+  /// The same from any rank, which it names: what other ranks may not know.
+  void warn_from_any_rank(std::string_view line) const;
   /// The live line of a terminal, overwritten by the next; does nothing when standard output is not a terminal.
   void progress(std::string_view line) const;
   /// Whether standard output is a terminal, so that progress() shows.

@@ -117,8 +117,8 @@ IndexArrays cached_index(const Path& folder, std::string_view kind, const std::s
   } catch (const Error& error) {
     reason = error.what();
   }
-  log.warn(str("the data index stays in memory, it cannot be cached in ", folder.string(), ": ", reason,
-               "; set data.data_cache_path to a folder that can be written"));
+  log.warn_from_any_rank(str("the data index stays in memory, it cannot be cached in ", folder.string(), ": ", reason,
+                             "; set data.data_cache_path to a folder that can be written"));
   return IndexArrays(std::move(built));
 }
 

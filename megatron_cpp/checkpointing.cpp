@@ -14,18 +14,38 @@ namespace {
 constexpr const char* kTrainedSamples = "trained_samples";
 constexpr const char* kOptimizerSteps = "optimizer_steps";
 
-/// The optimizer's states as pieces of global tensors; their data are views, so reading into them loads the optimizer.
-std::vector<NamedShard> optimizer_shards(const Optimizer& optimizer) {
+/// Calls f(name, param, first, values) for each part of weights and optimizer states that this rank updates.
+template <class F>
+void for_each_part(const TrainingState& state, F&& f) {
+  for (const TrainingState::Chunk& chunk : state.chunks()) {
+    chunk.memory->visit_weights([&](const Param& param, i64 first, const Tensor& values) {
+      f(model_tensor(param.name), param, first, values);
+    });
+  }
+  state.optimizer().visit_state([&](StateKind kind, const Param& param, i64 first, const Tensor& values) {
+    f(optimizer_tensor(name_of(kind), param.name), param, first, values);
+  });
+}
+
+/// These as pieces of global tensors. Their data are views, so reading into them loads the training.
+std::vector<NamedShard> shards_to_load(const TrainingState& state) {
   std::vector<NamedShard> shards;
-  optimizer.visit_state([&](StateKind kind, Param& param, i64 first, const Tensor& values) {
-    shards.emplace_back(optimizer_tensor(name_of(kind), param.name), param.box, first, first + values.numel(), values);
+  for_each_part(state, [&](std::string name, const Param& param, i64 first, const Tensor& values) {
+    shards.emplace_back(std::move(name), param.box, first, first + values.numel(), values);
   });
   return shards;
 }
 
-std::vector<NamedShard> weight_shards(GPTModel& model) {
+/// What this rank writes of them, so that each number is written once: ranks that hold the same share the work.
+std::vector<NamedShard> shards_to_save(const TrainingState& state) {
   std::vector<NamedShard> shards;
-  model.visit([&](Param& param, int) { shards.emplace_back(model_tensor(param.name), param.box, param.value); });
+  const Communicator& replicas = state.chunks().front().memory->replicas();
+  for_each_part(state, [&](std::string name, const Param& param, i64 first, const Tensor& values) {
+    const i64 begin = values.numel() * replicas.rank() / replicas.size();
+    const i64 end = values.numel() * (replicas.rank() + 1) / replicas.size();
+    if (begin == end || !state.saves(param)) return;
+    shards.emplace_back(std::move(name), param.box, first + begin, first + end, values.flat(begin, end - begin));
+  });
   return shards;
 }
 
@@ -85,8 +105,8 @@ TrainingProgress load_all(const Config& config, TrainingState& state, Checkpoint
                                   .consumed_tokens = run.consumed_tokens,
                                   .skipped_iterations = run.skipped_iterations};
   state.optimizer().set_steps(extra_number(run, kOptimizerSteps, reader.directory()));
-  for (NamedShard& shard : weight_shards(state.model())) reader.read(shard);
-  for (NamedShard& shard : optimizer_shards(state.optimizer())) reader.read(shard);
+  for (NamedShard& shard : shards_to_load(state)) reader.read(shard);
+  state.publish_weights();
   log.info(str("resuming from ", place));
   warn_of_new_length(saved, config, log);
   return progress;
@@ -97,8 +117,9 @@ TrainingProgress load_all(const Config& config, TrainingState& state, Checkpoint
 std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& session, const Log& log) {
   std::unique_ptr<FolderLock> lock;
   if (config.checkpoint.save.empty()) return lock;
-  run_together(*session.world, [&] {
-    if (session.world->rank() == 0) lock = std::make_unique<FolderLock>(config.checkpoint.save, log);
+  Communicator& world = session.parallel.world;
+  run_together(world, [&] {
+    if (world.rank() == 0) lock = std::make_unique<FolderLock>(config.checkpoint.save, log);
     return std::string();
   });
   return lock;
@@ -107,8 +128,9 @@ std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& sess
 std::string keep_tokenizer(const Config& config, Session& session) {
   if (config.data.tokenizer_model.empty() || config.checkpoint.save.empty()) return "";
   std::string checksum;
-  run_together(*session.world, [&] {
-    if (session.world->rank() != 0) return std::string();
+  Communicator& world = session.parallel.world;
+  run_together(world, [&] {
+    if (world.rank() != 0) return std::string();
     const std::string model = read_text_file(config.data.tokenizer_model);
     const Path kept = saved_tokenizer(config.checkpoint.save);
     if (!std::filesystem::exists(kept) || read_text_file(kept) != model) write_file_atomic(kept, model);
@@ -120,35 +142,34 @@ std::string keep_tokenizer(const Config& config, Session& session) {
 
 Path save_training(const Config& config, TrainingState& state, const TrainingProgress& progress,
                    const std::string& tokenizer_checksum, Session& session, const Log& log) {
-  std::vector<NamedShard> shards = weight_shards(state.model());
-  for (NamedShard& shard : optimizer_shards(state.optimizer())) shards.push_back(std::move(shard));
   const CheckpointConfig& checkpoint = config.checkpoint;
   RunState run = run_state(config, state, progress);
   run.tokenizer_checksum = tokenizer_checksum;
-  return save_checkpoint(checkpoint.save, run, shards, *session.world, log,
+  return save_checkpoint(checkpoint.save, run, shards_to_save(state), session.parallel.world, log,
                          {.keep_last = checkpoint.keep_last, .save_retain_interval = checkpoint.save_retain_interval});
 }
 
-std::optional<TrainingProgress> load_training(const Config& config, TrainingState& state, const Log& log) {
+std::optional<TrainingProgress> load_training(const Config& config, TrainingState& state, Session& session,
+                                              const Log& log) {
+  Communicator& world = session.parallel.world;
   const CheckpointConfig& checkpoint = config.checkpoint;
   const Path load = checkpoint.load;
   const bool names_one = !load.empty() && std::filesystem::exists(load / kManifestName);
   // What the run itself saved comes first, so that it can be interrupted wherever it once started from; only who names
   // one checkpoint to resume from means that one.
   std::optional<Path> found;
-  if (!checkpoint.save.empty() && (checkpoint.finetune || !names_one)) found = newest_good(checkpoint.save, log);
+  if (!checkpoint.save.empty() && (checkpoint.finetune || !names_one)) found = newest_good(checkpoint.save, world, log);
   const bool is_own = found.has_value();
   if (!found && !load.empty()) {
     const bool must_exist = names_one || checkpoint.exit_on_missing_checkpoint || checkpoint.finetune;
-    found = must_exist ? find_checkpoint(load, log) : newest_good(load, log);
+    found = must_exist ? find_checkpoint(load, world, log) : newest_good(load, world, log);
     if (!found) log.info(str(load.string(), ": no checkpoint there yet; training starts anew"));
   }
   if (!found) return std::nullopt;
   CheckpointReader reader(*found, Trust::Verified);
   if (is_own || !checkpoint.finetune) return load_all(config, state, reader, log);
   log.info(str("starting from the weights of ", found->string()));
-  load_weights(reader, state.model());
-  state.optimizer().copy_model_to_master();
+  load_weights(reader, state);
   return TrainingProgress{};
 }
 
@@ -156,20 +177,38 @@ Path saved_tokenizer(const Path& checkpoint_folder) {
   return checkpoint_folder / "tokenizer.model";
 }
 
-Path find_checkpoint(const Path& folder_or_checkpoint, const Log& log) {
+Path find_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const Log& log) {
   if (std::filesystem::exists(folder_or_checkpoint / kManifestName)) {
-    const std::vector<std::string> problems = problems_of(folder_or_checkpoint);
-    check_input(problems.empty(), join(problems, "\n"));
+    run_together(world, [&] {
+      if (world.rank() != 0) return std::string();
+      const std::vector<std::string> problems = problems_of(folder_or_checkpoint);
+      check_input(problems.empty(), join(problems, "\n"));
+      return std::string();
+    });
     return folder_or_checkpoint;
   }
-  const std::optional<Path> found = newest_good(folder_or_checkpoint, log);
+  const std::optional<Path> found = newest_good(folder_or_checkpoint, world, log);
   check_input(found.has_value(), folder_or_checkpoint.string(),
               ": no checkpoint there; give a checkpoint, or a folder that holds some");
   return *found;
 }
 
 void load_weights(CheckpointReader& reader, GPTModel& model) {
-  for (NamedShard& shard : weight_shards(model)) reader.read(shard, Conversion::Convert);
+  model.visit([&](const Param& param, int) {
+    NamedShard shard(model_tensor(param.name), param.box, param.value);
+    reader.read(shard, Conversion::Convert);
+  });
+}
+
+void load_weights(CheckpointReader& reader, TrainingState& state) {
+  for (const TrainingState::Chunk& chunk : state.chunks()) {
+    chunk.memory->visit_weights([&](const Param& param, i64 first, const Tensor& values) {
+      NamedShard shard(model_tensor(param.name), param.box, first, first + values.numel(), values);
+      reader.read(shard, Conversion::Convert);
+    });
+  }
+  state.publish_weights();
+  state.optimizer().copy_model_to_master();
 }
 
 }  // namespace mcpp

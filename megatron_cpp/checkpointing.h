@@ -39,16 +39,19 @@ Path save_training(const Config& config, TrainingState& state, const TrainingPro
 /// checkpoint.finetune takes only the weights. When load is one checkpoint and not to finetune, that is taken always.
 /// Nothing when there is none, unless that is an error by checkpoint.exit_on_missing_checkpoint. BadInput when the
 /// checkpoint is of another run.
-std::optional<TrainingProgress> load_training(const Config& config, TrainingState& state, const Log& log);
+std::optional<TrainingProgress> load_training(const Config& config, TrainingState& state, Session& session,
+                                              const Log& log);
 
 /// A checkpoint named by its own directory, or the newest good one of a folder; its checksums were compared. BadInput
-/// when there is none.
-Path find_checkpoint(const Path& folder_or_checkpoint, const Log& log);
+/// when there is none. Called by all ranks of `world`.
+Path find_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const Log& log);
 
 /// Where a run leaves its tokenizer: in the folder of its checkpoints.
 Path saved_tokenizer(const Path& checkpoint_folder);
 
 /// Fills the weights alone, converting their type when the model's differs.
 void load_weights(CheckpointReader& reader, GPTModel& model);
+/// The same for a training, whose optimizer then starts from them.
+void load_weights(CheckpointReader& reader, TrainingState& state);
 
 }  // namespace mcpp

@@ -13,13 +13,14 @@ constexpr std::array kCommands{
     Command{"tokenizer", "train a sentencepiece tokenizer, encode and decode", tokenizer_command},
     Command{"preprocess", "turn text or JSONL into token files (.bin/.idx)", preprocess_command},
     Command{"data", "verify token files, show what a sample or an iteration reads", data_command},
-    Command{"pretrain", "train a model: the main job", pretrain_command},
+    Command{"pretrain", "train a model, on any number of ranks: the main job", nullptr, pretrain_command},
     Command{"evaluate", "measure held-out perplexity of a checkpoint", evaluate_command},
     Command{"generate", "sample text from a checkpoint", generate_command},
     Command{"checkpoint", "list, verify and compare checkpoints; import from and export to Hugging Face",
             checkpoint_command},
     Command{"config", "check a configuration and print it with all defaults", config_command},
-    Command{"bench", "time matrix products, operations or whole steps", bench_command},
+    Command{"schedule", "draw and time a pipeline schedule, or compare all of them", schedule_command},
+    Command{"bench", "time matrix products, operations, whole steps or communication", nullptr, bench_command},
 };
 
 constexpr const char* kExitCodes =
@@ -27,11 +28,16 @@ constexpr const char* kExitCodes =
     "finite), 75 a peer was lost (restart from the last checkpoint), 85 stopped by a signal after saving (requeue).\n";
 
 /// Runs the one of `table` that args[0] names; `kind` is how messages call it.
-ExitCode dispatch(std::span<const Command> table, const std::string& kind, Arguments args, Log& log) {
+ExitCode dispatch(std::span<const Command> table, const std::string& kind, Arguments args, Log& log,
+                  Communicator& world) {
   std::vector<std::string> names;
   for (const Command& command : table) {
-    if (command.name == args[0]) return command.run(args.subspan(1), log);
     names.emplace_back(command.name);
+    if (command.name != args[0]) continue;
+    if (command.run_on_ranks) return command.run_on_ranks(args.subspan(1), log, world);
+    check_input(world.size() == 1, "megatron_cpp ", args[0], " runs in one process, not on ", world.size(),
+                " ranks; start it without mpirun or srun");
+    return command.run(args.subspan(1), log);
   }
   const std::string nearest = nearest_name(args[0], names);
   fail(ExitCode::BadInput, "unknown ", kind, " \"", args[0], "\"; ",
@@ -62,7 +68,7 @@ std::string program_help() {
          kExitCodes;
 }
 
-ExitCode run_program(Arguments args, Log& log) {
+ExitCode run_program(Arguments args, Log& log, Communicator& world) {
   if (asks_for_list(args)) {
     log.info(program_help());
     return args.empty() ? ExitCode::BadInput : ExitCode::Done;
@@ -71,11 +77,14 @@ ExitCode run_program(Arguments args, Log& log) {
     log.info(version_text());
     return ExitCode::Done;
   }
-  return dispatch(kCommands, "command", args, log);
+  return dispatch(kCommands, "command", args, log, world);
 }
 
 ExitCode run_subcommand(const std::string& name, std::span<const Command> table, Arguments args, Log& log) {
-  if (!asks_for_list(args)) return dispatch(table, name + " command", args, log);
+  if (!asks_for_list(args)) {
+    const std::unique_ptr<Communicator> self = make_self_communicator();
+    return dispatch(table, name + " command", args, log, *self);
+  }
   log.info(str("usage: megatron_cpp ", name, " COMMAND [arguments]\n", list_of(table), "\n\nmegatron_cpp ", name,
                " COMMAND --help explains one.\n"));
   return args.empty() ? ExitCode::BadInput : ExitCode::Done;

@@ -13,34 +13,36 @@ namespace mcpp {
 
 using Arguments = std::span<const std::string>;  ///< those after the subcommand's name
 
+/// Either runs in one process, or on all ranks of a world together.
 struct Command {
   std::string_view name;
   std::string_view summary;  ///< one line for megatron_cpp --help
-  ExitCode (*run)(Arguments args, Log& log);
+  ExitCode (*run)(Arguments args, Log& log) = nullptr;
+  ExitCode (*run_on_ranks)(Arguments args, Log& log, Communicator& world) = nullptr;
 };
 
 std::span<const Command> commands();
 
-/// Runs the subcommand that args[0] names, with the arguments after it; answers --help and --version.
-/// Throws BadInput for an unknown one.
-ExitCode run_program(Arguments args, Log& log);
+/// Runs the subcommand that args[0] names, with the arguments after it; answers --help and --version. Called by all
+/// ranks of `world`. Throws BadInput for an unknown one, and for one that does not run on several ranks.
+ExitCode run_program(Arguments args, Log& log, Communicator& world);
 
-/// The same for commands with subcommands of their own, such as `tokenizer train`.
+/// The same, in one process, for commands with subcommands of their own, such as `tokenizer train`.
 ExitCode run_subcommand(const std::string& name, std::span<const Command> table, Arguments args, Log& log);
 
 /// The text of --help: all subcommands and exit codes.
 std::string program_help();
 
-ExitCode bench_command(Arguments args, Log& log);
-/// `bench comm`: world has the ranks of an MPI session.
-ExitCode bench_comm_command(Arguments args, Log& log, Communicator& world);
+ExitCode bench_command(Arguments args, Log& log, Communicator& world);
+ExitCode bench_comm_command(Arguments args, Log& log, Communicator& world);  ///< bench comm
 ExitCode checkpoint_command(Arguments args, Log& log);
 ExitCode config_command(Arguments args, Log& log);
 ExitCode data_command(Arguments args, Log& log);
 ExitCode evaluate_command(Arguments args, Log& log);
 ExitCode generate_command(Arguments args, Log& log);
 ExitCode preprocess_command(Arguments args, Log& log);
-ExitCode pretrain_command(Arguments args, Log& log);
+ExitCode pretrain_command(Arguments args, Log& log, Communicator& world);
+ExitCode schedule_command(Arguments args, Log& log);
 ExitCode tokenizer_command(Arguments args, Log& log);
 
 }  // namespace mcpp

@@ -15,6 +15,7 @@
 #include "megatron_cpp/device_config.h"
 #include "megatron_cpp/logging_config.h"
 #include "megatron_cpp/options.h"
+#include "megatron_cpp/parallel_config.h"
 #include "megatron_cpp/training_config.h"
 #include "model/config.h"
 #include "optimizer/config.h"
@@ -24,6 +25,7 @@ namespace mcpp {
 struct Config {
   ModelConfig model;
   TrainingConfig training;
+  ParallelConfig parallel;
   OptimizerConfig optimizer;
   DataConfig data;
   CheckpointConfig checkpoint;
@@ -35,6 +37,7 @@ struct Config {
   static void sections(Self& self, Visitor&& visit) {
     visit("model", self.model);
     visit("training", self.training);
+    visit("parallel", self.parallel);
     visit("optimizer", self.optimizer);
     visit("data", self.data);
     visit("checkpoint", self.checkpoint);

@@ -2,33 +2,10 @@
 
 #include <algorithm>
 
-#include "data/sampler.h"
+#include "megatron_cpp/layout.h"
 
 namespace mcpp {
 namespace {
-
-/// Walks over the microbatches of one data-parallel rank: what the prefetching thread asks for, step after step.
-class MicroBatchWalk {
- public:
-  MicroBatchWalk(std::vector<BatchSizeStep> batch_sizes, SamplerLayout layout, i64 consumed)
-      : batch_sizes_(std::move(batch_sizes)), layout_(layout), consumed_(consumed) {}
-
-  std::vector<i64> operator()() {
-    const i64 global_batch_size = batch_size_at(batch_sizes_, consumed_);
-    std::vector<i64> samples = micro_batch_samples(consumed_, micro_batch_, layout_);
-    if (++micro_batch_ == num_micro_batches(global_batch_size, layout_)) {
-      micro_batch_ = 0;
-      consumed_ += global_batch_size;
-    }
-    return samples;
-  }
-
- private:
-  std::vector<BatchSizeStep> batch_sizes_;
-  SamplerLayout layout_;
-  i64 consumed_;
-  i64 micro_batch_ = 0;
-};
 
 /// [b, s] on the host to [s, b] on the device.
 Tensor sequence_first(const std::vector<i32>& values, i64 batch, i64 seq, Device& device) {
@@ -57,47 +34,48 @@ Datasets dataset_provider(const Config& config, const Log& log) {
   return datasets;
 }
 
-BatchStream::BatchStream(const Dataset& dataset, const Config& config, std::vector<BatchSizeStep> batch_sizes,
-                         i64 consumed_samples, Session& session)
-    : batch_sizes_(std::move(batch_sizes)),
-      micro_batch_size_(config.training.micro_batch_size),
-      seq_length_(config.model.seq_length),
-      consumed_samples_(consumed_samples),
-      session_(session) {
-  if (session.tp->rank() != 0) return;
-  const SamplerLayout layout{micro_batch_size_, session.dp->size(), session.dp->rank()};
-  prefetcher_ = std::make_unique<Prefetcher>(dataset, config.model.vocab_size,
-                                             MicroBatchWalk(batch_sizes_, layout, consumed_samples),
-                                             config.data.prefetch_batches);
+std::vector<i64> MicroBatchWalk::operator()() {
+  const i64 global_batch_size = batch_size_at(batch_sizes_, consumed_);
+  std::vector<i64> samples = micro_batch_samples(consumed_, micro_batch_, layout_);
+  if (++micro_batch_ == num_micro_batches(global_batch_size, layout_)) {
+    micro_batch_ = 0;
+    consumed_ += global_batch_size;
+  }
+  return samples;
 }
 
-i64 BatchStream::microbatches_per_step() const {
-  return batch_size_at(batch_sizes_, consumed_samples_) / (micro_batch_size_ * session_.dp->size());
+BatchStream::BatchStream(const Dataset& dataset, const Config& config, std::vector<BatchSizeStep> batch_sizes,
+                         i64 consumed_samples, Session& session)
+    : micro_batch_size_(config.training.micro_batch_size),
+      seq_length_(config.model.seq_length),
+      session_(session),
+      walk_(std::move(batch_sizes), {micro_batch_size_, session.parallel.dp->size(), session.parallel.dp->rank()},
+            consumed_samples),
+      needs_tokens_(session.parallel.me.pp == 0 || session.parallel.me.pp == output_rank(config)) {
+  if (!needs_tokens_ || session.parallel.tp->rank() != 0) return;
+  prefetcher_ = std::make_unique<Prefetcher>(dataset, config.model.vocab_size, walk_, config.data.prefetch_batches);
 }
 
 MicroBatch BatchStream::next_micro_batch() {
-  Device& device = *session_.device;
   MicroBatch result;
-  Tensor samples = Tensor::empty({micro_batch_size_}, DType::I64, device);
+  result.samples = walk_();
+  if (!needs_tokens_) return result;
+  Device& device = *session_.device;
   if (prefetcher_) {
     const Batch batch = prefetcher_->next();
     result.tokens = sequence_first(batch.tokens, micro_batch_size_, seq_length_, device);
     result.targets = sequence_first(batch.labels, micro_batch_size_, seq_length_, device);
-    std::copy(batch.samples.begin(), batch.samples.end(), samples.data<i64>());
   } else {
     result.tokens = Tensor::empty({seq_length_, micro_batch_size_}, DType::I32, device);
     result.targets = Tensor::like(result.tokens);
   }
-  for (Tensor* t : {&result.tokens, &result.targets, &samples}) session_.tp->broadcast(*t, 0).wait();
-  result.samples.assign(samples.data<i64>(), samples.data<i64>() + micro_batch_size_);
+  for (Tensor* t : {&result.tokens, &result.targets}) session_.parallel.tp->broadcast(*t, 0).wait();
   return result;
 }
 
 std::vector<MicroBatch> BatchStream::next() {
-  std::vector<MicroBatch> batches;
-  const i64 count = microbatches_per_step();
-  for (i64 m = 0; m < count; ++m) batches.push_back(next_micro_batch());
-  consumed_samples_ += batch_size_at(batch_sizes_, consumed_samples_);
+  std::vector<MicroBatch> batches(static_cast<std::size_t>(walk_.microbatches()));
+  for (MicroBatch& batch : batches) batch = next_micro_batch();
   return batches;
 }
 

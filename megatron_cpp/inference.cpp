@@ -31,12 +31,13 @@ void allocate_weights(GPTModel& model) {
 }  // namespace
 
 InferenceModel::InferenceModel(const InferenceOptions& options, const Log& log)
-    : options_(options), checkpoint_(find_checkpoint(options.load, log)) {
+    : options_(options), self_(make_self_communicator()), checkpoint_(find_checkpoint(options.load, *self_, log)) {
   CheckpointReader reader(checkpoint_, Trust::Verified);
   config_ = config_of(reader, options);
   tokenizer_checksum_ = reader.state().tokenizer_checksum;
-  session_ = initialize(config_.device);
-  model_ = std::make_unique<GPTModel>(model_provider(config_, session_));
+  config_.parallel = {};  // of the training
+  session_ = std::make_unique<Session>(initialize(config_, *self_));
+  model_ = std::make_unique<GPTModel>(model_provider(config_, *session_));
   allocate_weights(*model_);
   load_weights(reader, *model_);
 }

@@ -39,10 +39,11 @@ class InferenceModel {
 
  private:
   InferenceOptions options_;
+  std::unique_ptr<Communicator> self_;
   Path checkpoint_;
   Config config_;
   std::string tokenizer_checksum_;  // of the training; empty = unknown
-  Session session_;
+  std::unique_ptr<Session> session_;
   std::unique_ptr<GPTModel> model_;
 };
 

@@ -2,19 +2,19 @@
 #pragma once
 #include <memory>
 
-#include "comm/communicator.h"
-#include "megatron_cpp/device_config.h"
+#include "megatron_cpp/config.h"
+#include "parallel/state.h"
 
 namespace mcpp {
 
 struct Session {
   std::unique_ptr<Device> device;
-  std::unique_ptr<Communicator> world;  ///< all ranks
-  std::unique_ptr<Communicator> tp;     ///< those that share one copy of each layer
-  std::unique_ptr<Communicator> dp;     ///< those that hold the same weights and read different samples
+  ParallelState parallel;
 };
 
-/// Sets up the processor as configured. BadInput when this program or this machine does not have it.
-Session initialize(const DeviceConfig& config);
+/// Sets up the processor and the groups of ranks as configured. Called by all ranks of `world`, which outlives the
+/// session. BadInput when this program or this machine does not have the device, when the layout is impossible, or when
+/// the ranks do not agree: on the program's build or on the configuration.
+Session initialize(const Config& config, Communicator& world);
 
 }  // namespace mcpp

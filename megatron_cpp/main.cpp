@@ -1,19 +1,23 @@
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include "comm/launcher.h"
+#include "comm/mpi.h"
 #include "megatron_cpp/commands.h"
 
 namespace {
 
-int report(mcpp::ExitCode code, const char* what) {
+int report(mcpp::ExitCode code, const char* what, int rank) {
+  if (rank > 0) std::fprintf(stderr, "[rank %d] ", rank);
   std::fprintf(stderr, "megatron_cpp: error: %s\n", what);
   return static_cast<int>(code);
 }
@@ -28,31 +32,43 @@ void limit_spinning(char** argv) {
   ::execv("/proc/self/exe", argv);
 }
 
-/// Started by a launcher, every process would train the whole run into the same folder.
-void refuse_several_processes() {
-  const mcpp::Launcher launcher =
-      mcpp::read_launcher([](const char* name) -> const char* { return std::getenv(name); });
-  mcpp::check_input(launcher.ranks == 1, launcher.variable, " asks for ", launcher.ranks,
-                    " processes, but this version trains in one; start it without mpirun or srun, or unset ",
-                    launcher.variable);
+/// Ranks that wait must give their core away, as there may be more of them than cores; unless the user said otherwise.
+void let_idle_ranks_yield() {
+  ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", /*overwrite=*/0);
+}
+
+const char* environment(const char* name) {
+  return std::getenv(name);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   limit_spinning(argv);
-  std::signal(SIGPIPE, SIG_IGN);  // a pager that was closed must not end a training
-  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error of write, reported like a full disk
+  let_idle_ranks_yield();
+  std::signal(SIGPIPE, SIG_IGN);        // a pager that was closed must not end a training
+  std::signal(SIGXFSZ, SIG_IGN);        // a file beyond the limit is an error of write, reported like a full disk
+  std::optional<mcpp::MpiSession> mpi;  // only where there is a launcher: a single process needs no MPI
+  const auto failed = [&](mcpp::ExitCode code, const char* what) {
+    const int rank = mpi ? mpi->rank() : 0;
+    // What is wrong for all ranks is told once: rank 0, if it has the same to say, ends the others meanwhile.
+    if (rank > 0) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    const int result = report(code, what, rank);
+    if (mpi && mpi->size() > 1) mpi->abort(result);
+    return result;
+  };
   try {
     const std::vector<std::string> args(argv + 1, argv + argc);
-    mcpp::Log log;
-    if (!args.empty() && args[0] == "pretrain") refuse_several_processes();
-    return static_cast<int>(mcpp::run_program(args, log));
+    const mcpp::Launcher launcher = mcpp::read_launcher(environment);
+    if (!launcher.variable.empty()) mpi.emplace(launcher);
+    const std::unique_ptr<mcpp::Communicator> world = mpi ? mpi->world() : mcpp::make_self_communicator();
+    mcpp::Log log(world->rank());
+    return static_cast<int>(mcpp::run_program(args, log, *world));
   } catch (const mcpp::Error& error) {
-    return report(error.code(), error.what());
+    return failed(error.code(), error.what());
   } catch (const std::bad_alloc&) {
-    return report(mcpp::ExitCode::OutOfMemory, "out of host memory");
+    return failed(mcpp::ExitCode::OutOfMemory, "out of host memory");
   } catch (const std::exception& error) {
-    return report(mcpp::ExitCode::Internal, error.what());
+    return failed(mcpp::ExitCode::Internal, error.what());
   }
 }

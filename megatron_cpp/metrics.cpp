@@ -56,6 +56,11 @@ std::string iteration_line(const IterationStats& stats, std::chrono::system_cloc
   field("number of nan iterations", padded(stats.nan_iterations, 3));
   field("tokens/s", fixed(stats.tokens_per_second, 0));
   if (stats.mfu) field("MFU", fixed(*stats.mfu * 100, 1) + "%");
+  if (stats.ranks) {
+    field("bubble", fixed(stats.ranks->bubble * 100, 1) + "%");
+    field("exposed communication", fixed(stats.ranks->exposed_communication * 100, 1) + "%");
+    field("peak memory", human_bytes(stats.ranks->peak_memory_bytes));
+  }
   field("ETA", human_seconds(stats.eta_seconds));
   return line;
 }

@@ -70,6 +70,11 @@ void MetricsWriter::write(const IterationStats& stats) {
               {"tokens_per_second", stats.tokens_per_second},
               {"tflops", stats.tflops}};
   if (stats.mfu) object["mfu"] = *stats.mfu;
+  if (stats.ranks) {
+    object["bubble"] = stats.ranks->bubble;
+    object["exposed_communication"] = stats.ranks->exposed_communication;
+    object["peak_memory_bytes"] = stats.ranks->peak_memory_bytes;
+  }
   write_line(object.dump());
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "megatron_cpp/layout.h"
+
 namespace mcpp {
 
 Recompute recompute_of(const TrainingConfig& config) {
@@ -27,7 +29,19 @@ ModelContext model_provider(const Config& config, Session& session) {
           .seed = static_cast<u64>(config.training.seed),
           .recompute = recompute_of(config.training),
           .device = *session.device,
-          .tp = *session.tp};
+          .tp = *session.parallel.tp,
+          .sequence_parallel = config.parallel.sequence_parallel && session.parallel.topology.tp() > 1};
+}
+
+TrainingLayout layout_provider(const Config& config, Session& session) {
+  const ParallelConfig& parallel = config.parallel;
+  return {.parallel = session.parallel,
+          .schedule = parallel.pipeline_schedule,
+          .stages = split_stages(stage_split(config)),
+          .data_parallel = {.zero_stage = static_cast<int>(parallel.zero_stage),
+                            .bucket_elements = parallel.ddp_bucket_size,
+                            .overlap_grad_reduce = parallel.overlap_grad_reduce,
+                            .overlap_param_gather = parallel.overlap_param_gather}};
 }
 
 }  // namespace mcpp

@@ -2,12 +2,14 @@
 #pragma once
 #include "megatron_cpp/config.h"
 #include "megatron_cpp/initialize.h"
-#include "model/context.h"
+#include "megatron_cpp/training_state.h"
 
 namespace mcpp {
 
 /// What a GPTModel of this configuration is built with. Another family of models would be provided here.
 ModelContext model_provider(const Config& config, Session& session);
+/// How its training is laid out over the session's ranks.
+TrainingLayout layout_provider(const Config& config, Session& session);
 
 DType dtype_of(Precision precision);
 Recompute recompute_of(const TrainingConfig& config);

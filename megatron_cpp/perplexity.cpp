@@ -80,7 +80,7 @@ Perplexity evaluate_tokens(GPTModel& model, std::span<const i32> tokens, i64 str
     Pass pass;
     pass.training = false;
     pass.keeps_stash = false;
-    const TokenLosses losses = model.forward(batch.tokens, batch.targets, 1, pass);
+    const TokenLosses losses = model.loss(batch.tokens, batch.targets, 1, pass);
     const i64 columns = static_cast<i64>(windows.size()), rows = batch.tokens.dim(0);
     for (i64 b = 0; b < columns; ++b) {
       for (i64 s = rows - windows[static_cast<std::size_t>(b)].scored; s < rows; ++s) {

@@ -1,8 +1,14 @@
 #include "megatron_cpp/plan.h"
 
+#include <algorithm>
+
+#include "base/number_text.h"
+#include "megatron_cpp/layout.h"
 #include "megatron_cpp/model_provider.h"
 #include "model/flops.h"
 #include "model/memory.h"
+#include "parallel/pp/lower.h"
+#include "parallel/pp/simulate.h"
 
 namespace mcpp {
 namespace {
@@ -29,11 +35,28 @@ std::string parameters(const ModelConfig& model) {
   return text;
 }
 
-std::string memory(const Config& config) {
-  const MemoryEstimate estimate =
+/// What a rank of this layout has of it. Every stage is taken for an average one, with as many microbatches in flight
+/// as 1F1B has on the first.
+MemoryEstimate on_one_rank(MemoryEstimate estimate, const Config& config, int world_size) {
+  const ParallelConfig& p = config.parallel;
+  const auto tp = static_cast<double>(p.tensor_model_parallel_size),
+             pp = static_cast<double>(p.pipeline_model_parallel_size);
+  const double shards =
+      static_cast<double>(data_parallel_size(config, world_size) / p.num_distributed_optimizer_instances);
+  const double microbatches = static_cast<double>(microbatches_per_step(config, world_size));
+  estimate.params /= tp * pp * (p.zero_stage >= 3 ? shards : 1);
+  estimate.grads /= tp * pp * (p.zero_stage >= 2 ? shards : 1);
+  estimate.optimizer_state /= tp * pp * (p.zero_stage >= 1 ? shards : 1);
+  estimate.activations *= std::min(pp, microbatches) / pp / (p.sequence_parallel ? tp : 1);
+  return estimate;
+}
+
+std::string memory(const Config& config, int world_size) {
+  const MemoryEstimate whole =
       estimate_memory(config.model, dtype_of(config.training.precision), recompute_of(config.training),
                       config.training.micro_batch_size, config.optimizer.optimizer == OptimizerKind::Adam ? 2 : 1);
-  std::string text = str("memory: ", human_bytes(estimate.total()), " estimated\n");
+  const MemoryEstimate estimate = on_one_rank(whole, config, world_size);
+  std::string text = str("memory: ", human_bytes(estimate.total()), world_size > 1 ? " per rank" : "", " estimated\n");
   add_line(text, "parameters", human_bytes(estimate.params));
   add_line(text, "gradients", human_bytes(estimate.grads));
   add_line(text, "optimizer state", human_bytes(estimate.optimizer_state));
@@ -41,7 +64,24 @@ std::string memory(const Config& config) {
   return text;
 }
 
-std::string schedule(const Config& config) {
+std::string layout(const Config& config, int world_size) {
+  if (world_size == 1) return "";
+  const ParallelConfig& p = config.parallel;
+  std::string text = str("layout: ", world_size, " ranks\n");
+  add_line(text, "tensor parallel",
+           str(p.tensor_model_parallel_size, p.sequence_parallel ? ", with sequence parallel" : ""));
+  if (p.pipeline_model_parallel_size > 1) {
+    const Timeline timeline =
+        simulate(lower(schedule_of(config, static_cast<int>(microbatches_per_step(config, world_size)))));
+    add_line(text, "pipeline parallel",
+             str(p.pipeline_model_parallel_size, ", ", enum_name(p.pipeline_schedule), ", bubble ",
+                 fixed(100 * timeline.bubble, 1), "% when forward, input and weight gradients take the same time"));
+  }
+  add_line(text, "data parallel", str(data_parallel_size(config, world_size), ", ZeRO stage ", p.zero_stage));
+  return text;
+}
+
+std::string schedule(const Config& config, int world_size) {
   const i64 iterations = config.total_iterations(), samples = config.total_samples();
   const double tokens = static_cast<double>(samples) * static_cast<double>(config.model.seq_length);
   std::string text = "run:\n";
@@ -51,7 +91,8 @@ std::string schedule(const Config& config) {
     add_line(
         text, "global batch size",
         str(step.batch_size, " samples from sample ", step.first_sample, " on, in ",
-            step.batch_size / config.training.micro_batch_size, " microbatches of ", config.training.micro_batch_size));
+            step.batch_size / config.training.micro_batch_size / data_parallel_size(config, world_size),
+            world_size > 1 ? " microbatches per rank of " : " microbatches of ", config.training.micro_batch_size));
   }
   add_line(text, "precision", std::string(enum_name(config.training.precision)));
   add_line(text, "learning rate",
@@ -64,8 +105,9 @@ std::string schedule(const Config& config) {
 
 }  // namespace
 
-std::string run_plan(const Config& config) {
-  return parameters(config.model) + memory(config) + schedule(config);
+std::string run_plan(const Config& config, int world_size) {
+  return parameters(config.model) + layout(config, world_size) + memory(config, world_size) +
+         schedule(config, world_size);
 }
 
 }  // namespace mcpp

@@ -6,7 +6,8 @@
 
 namespace mcpp {
 
-/// Parameters by part, memory by class, batches, iterations, learning rate and operations of the run.
-std::string run_plan(const Config& config);
+/// Parameters by part, the layout over `world_size` ranks, memory by class, batches, iterations, learning rate and
+/// operations of the run.
+std::string run_plan(const Config& config, int world_size);
 
 }  // namespace mcpp

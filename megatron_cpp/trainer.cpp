@@ -1,10 +1,13 @@
 #include "megatron_cpp/trainer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "megatron_cpp/bench.h"
 #include "megatron_cpp/model_provider.h"
 #include "model/flops.h"
+#include "parallel/scalar.h"
 
 namespace mcpp {
 namespace {
@@ -31,12 +34,12 @@ Trainer::Trainer(const Config& config, Session& session, const Log& log)
       batch_sizes_(config.batch_sizes()),
       train_iters_(config.total_iterations()),
       lock_(lock_save_folder(config, session, log)),
-      state_(model_provider(config, session), config.optimizer, *session.dp),
-      progress_(load_training(config, state_, log).value_or(TrainingProgress{})),
+      state_(model_provider(config, session), config.optimizer, layout_provider(config, session)),
+      progress_(load_training(config, state_, session, log).value_or(TrainingProgress{})),
       tokenizer_checksum_(keep_tokenizer(config, session)),
       datasets_(dataset_provider(config, log)),
       schedule_(config.optimizer, training_length(config)),
-      metrics_(config.metrics_path(), progress_.iteration, log),
+      metrics_(is_first_rank() ? config.metrics_path() : Path(), progress_.iteration, log),
       peak_tflops_(config.logging.peak_tflops) {
   batches_ = std::make_unique<BatchStream>(*datasets_.train, config, batch_sizes_, progress_.consumed_samples, session);
   if (peak_tflops_ == 0) peak_tflops_ = peak_flops(dtype_of(config.training.precision), *session.device) / 1e12;
@@ -61,7 +64,7 @@ ExitCode Trainer::train() {
     stopping = should_exit();
   }
   save();
-  if (signals_.received() != 0) return ExitCode::Preempted;
+  if (signal_ != 0) return ExitCode::Preempted;
   if (progress_.iteration >= train_iters_) {
     evaluate("validation", datasets_.valid.get());
     evaluate("test", datasets_.test.get());
@@ -98,7 +101,7 @@ void Trainer::note(const StepOutcome& outcome, double learning_rate, i64 batch_s
   window_.elapsed_ms = 1000 * seconds_since(window_start_) / static_cast<double>(window_iterations_);
   const double samples = static_cast<double>(window_samples_) / static_cast<double>(window_iterations_);
   set_rates(window_, samples * static_cast<double>(config_.model.seq_length),
-            samples * flops_per_batch(config_.model, 1), peak_tflops_, session_.world->size());
+            samples * flops_per_batch(config_.model, 1), peak_tflops_, session_.parallel.world.size());
   if (config_.logging.log_progress) log_.progress(progress_line(window_));
 
   consecutive_skips_ = outcome.skipped ? consecutive_skips_ + 1 : 0;
@@ -118,8 +121,33 @@ void Trainer::note(const StepOutcome& outcome, double learning_rate, i64 batch_s
   }
 }
 
+RankStats Trainer::rank_stats() const {
+  const double seconds = seconds_since(window_start_);
+  return {.peak_memory_bytes = static_cast<double>(session_.device->memory().total.peak),
+          .bubble = (state_.pipeline_times().waiting - waited_before_) / seconds,
+          .exposed_communication = (exposed_seconds(session_.parallel) - exposed_before_) / seconds};
+}
+
+/// What the ranks spend, as means in the line, and once, after the first line that is not of a cold start, by rank.
+void Trainer::note_ranks() {
+  if (session_.parallel.world.size() == 1) return;
+  const std::vector<RankStats> ranks = gather_rank_stats(rank_stats(), session_.parallel.world, *session_.device);
+  RankStats mean;
+  for (const RankStats& rank : ranks) {
+    mean.bubble += rank.bubble / static_cast<double>(ranks.size());
+    mean.exposed_communication += rank.exposed_communication / static_cast<double>(ranks.size());
+    mean.peak_memory_bytes = std::max(mean.peak_memory_bytes, rank.peak_memory_bytes);
+  }
+  window_.ranks = mean;
+  waited_before_ = state_.pipeline_times().waiting;
+  exposed_before_ = exposed_seconds(session_.parallel);
+  if (progress_.iteration > 1 && !std::exchange(ranks_are_shown_, true))
+    log_.info(rank_table(ranks, session_.parallel.topology));
+}
+
 void Trainer::log_iteration() {
   window_.lm_loss = window_loss_ / static_cast<double>(window_losses_);  // nan when all were skipped
+  note_ranks();
   log_.info(iteration_line(window_, std::chrono::system_clock::now()));
   metrics_.write(window_);
   window_ = {};
@@ -137,7 +165,7 @@ void Trainer::evaluate(const char* split, Dataset* dataset) {
   double loss_sum = 0;
   i64 tokens = 0;
   for (i64 i = 0; i < config_.training.eval_iters; ++i) {
-    if (signals_.received() != 0) return;  // what matters then is to save in time
+    if (agree_on_signal() != 0) return;  // what matters then is to save in time
     const StepOutcome outcome = state_.evaluate(batches.next());
     loss_sum += outcome.loss * static_cast<double>(outcome.tokens);
     tokens += outcome.tokens;
@@ -160,19 +188,23 @@ void Trainer::save() {
   window_start_ += Clock::now() - start;
 }
 
-double Trainer::minutes_running() const {
-  return seconds_since(start_) / 60;
+int Trainer::agree_on_signal() {
+  Communicator& world = session_.parallel.world;
+  signal_ = static_cast<int>(reduce_scalar(signals_.received(), ReduceOp::Max, world, *session_.device));
+  return signal_;
 }
 
 bool Trainer::should_exit() {
   const TrainingConfig& training = config_.training;
   const char* then = config_.checkpoint.save.empty() ? "stopping; nothing is saved, because checkpoint.save is empty"
                                                      : "saving and stopping";
-  if (signals_.received() != 0) {
-    log_.info(str("signal ", signals_.received(), " received: ", then));
+  if (agree_on_signal() != 0) {
+    log_.info(str("signal ", signal_, " received: ", then));
     return true;
   }
-  if (training.exit_duration_in_mins > 0 && minutes_running() >= training.exit_duration_in_mins) {
+  const double minutes = reduce_scalar(seconds_since(start_) / 60, ReduceOp::Max, session_.parallel.world,
+                                       *session_.device);  // clocks differ, decisions must not
+  if (training.exit_duration_in_mins > 0 && minutes >= training.exit_duration_in_mins) {
     log_.info(str("training.exit_duration_in_mins is over: ", then));
     return true;
   }

@@ -14,7 +14,8 @@ namespace mcpp {
 
 class Trainer {
  public:
-  /// Builds everything that `config` names and resumes from the newest checkpoint, if there is one.
+  /// Builds everything that `config` names and resumes from the newest checkpoint, if there is one. Called by all
+  /// ranks, which then do everything together; rank 0 logs.
   Trainer(const Config& config, Session& session, const Log& log);
 
   /// Trains to the end, or until a signal, exit_interval or exit_duration_in_mins says to stop. Saves, evaluates and
@@ -28,7 +29,10 @@ class Trainer {
   void evaluate(const char* split, Dataset* dataset);
   void save();
   bool should_exit();
-  double minutes_running() const;
+  int agree_on_signal();
+  RankStats rank_stats() const;
+  void note_ranks();
+  bool is_first_rank() const { return session_.parallel.world.rank() == 0; }
 
   const Config& config_;
   Session& session_;
@@ -45,6 +49,7 @@ class Trainer {
   std::unique_ptr<BatchStream> batches_;
   MetricsWriter metrics_;
   SignalWatch signals_;
+  int signal_ = 0;  // that any rank received
   double peak_tflops_;
 
   // Since the last line of the log.
@@ -53,6 +58,8 @@ class Trainer {
   i64 window_losses_ = 0;  // steps in it: those not skipped
   i64 window_iterations_ = 0, window_samples_ = 0;
   std::chrono::steady_clock::time_point window_start_, start_;
+  double waited_before_ = 0, exposed_before_ = 0;  // seconds, at its beginning
+  bool ranks_are_shown_ = false;
 
   i64 consecutive_skips_ = 0;
   i64 saved_iteration_ = -1;

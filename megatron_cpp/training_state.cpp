@@ -1,89 +1,143 @@
 #include "megatron_cpp/training_state.h"
 
-#include <array>
+#include <algorithm>
 #include <cmath>
+
+#include "parallel/pp/lower.h"
 
 namespace mcpp {
 namespace {
 
-/// Gradients of this many elements are reduced together.
-constexpr i64 kBucketElements = 40'000'000;
-
-std::unique_ptr<ParamAndGradBuffer> allocate(GPTModel& model, Communicator& dp) {
+std::unique_ptr<ParamAndGradBuffer> allocate(GPTModel& model, const TrainingLayout& layout) {
+  const ParallelState& parallel = layout.parallel;
+  // With the V-shaped schedule both stages are on one rank, which is then alone in its embedding group.
+  Communicator* holders = parallel.embedding && parallel.embedding->size() > 1 ? parallel.embedding.get() : nullptr;
   std::vector<UnitParam> params;
-  model.visit([&](Param& param, int unit) { params.push_back({&param, unit}); });
+  model.visit([&](Param& param, int unit) {
+    params.push_back({&param, unit, &param == model.tied_copy() ? holders : nullptr});
+  });
   const ModelContext& context = model.context();
-  return make_param_and_grad_buffer(params, context.dtype, context.device, {dp, dp},
-                                    {.bucket_elements = kBucketElements});
-}
-
-std::unique_ptr<ParamAndGradBuffer> allocate_and_initialize(GPTModel& model, Communicator& dp) {
-  auto memory = allocate(model, dp);
-  model.visit([&](Param& param, int) { initialize(param, model.context().seed); });
-  model.set_memory(*memory);
-  return memory;
-}
-
-Pass pass_for(const MicroBatch& batch, bool training, bool is_last) {
-  Pass pass;
-  pass.training = pass.keeps_stash = training;
-  pass.samples = batch.samples;
-  pass.is_last = is_last;
-  return pass;
+  return make_param_and_grad_buffer(params, context.dtype, context.device, {*parallel.dp_shard, *parallel.dp_replicate},
+                                    layout.data_parallel);
 }
 
 }  // namespace
 
-TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig& optimizer, Communicator& dp)
-    : dp_(dp),
-      model_(context),
-      memory_(allocate_and_initialize(model_, dp)),
-      optimizer_(std::array{memory_.get()}, optimizer) {}
+TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig& optimizer, TrainingLayout layout)
+    : layout_(std::move(layout)),
+      device_(context.device),
+      chunks_(make_chunks(context)),
+      optimizer_(make_optimizer(optimizer)),
+      partial_gradients_(memories(), *layout_.parallel.tp) {}
 
-StepOutcome TrainingState::sum_over_ranks(double loss_sum, i64 tokens) {
-  Tensor sums = Tensor::empty({2}, DType::F64, model_.context().device, MemoryClass::Other);
-  sums.data<double>()[0] = loss_sum;
-  sums.data<double>()[1] = static_cast<double>(tokens);
-  dp_.all_reduce(sums, ReduceOp::Sum).wait();
+std::vector<TrainingState::Chunk> TrainingState::make_chunks(const ModelContext& context) {
+  const Schedule places{.ranks = layout_.parallel.topology.pp(),
+                        .chunks_per_rank = layout_.chunks_per_rank(),
+                        .placement = placement_of(layout_.schedule),
+                        .per_rank = {}};
+  std::vector<Chunk> chunks;
+  for (int c = 0; c < layout_.chunks_per_rank(); ++c) {
+    const int stage = places.stage_of(layout_.parallel.me.pp, c);
+    GPTModel* first = chunks.empty() || !chunks[0].model->stage().has_embedding ? nullptr : chunks[0].model.get();
+    Chunk& chunk = chunks.emplace_back();
+    chunk.model = std::make_unique<GPTModel>(context, layout_.stages[static_cast<std::size_t>(stage)], first);
+    chunk.memory = allocate(*chunk.model, layout_);
+    chunk.memory->visit_weights(
+        [&](const Param& param, i64 begin, Tensor values) { initialize(param, context.seed, begin, values); });
+    chunk.memory->publish();
+    chunk.model->set_memory(*chunk.memory);
+    chunk.stage = std::make_unique<ModelStage>(*chunk.model);
+  }
+  return chunks;
+}
+
+std::vector<ParamAndGradBuffer*> TrainingState::memories() const {
+  std::vector<ParamAndGradBuffer*> list;
+  for (const Chunk& chunk : chunks_) list.push_back(chunk.memory.get());
+  return list;
+}
+
+bool TrainingState::is_tied_copy(const Param& param) const {
+  return std::ranges::any_of(chunks_, [&](const Chunk& chunk) {
+    return !chunk.model->stage().has_embedding && chunk.model->tied_copy() == &param;
+  });
+}
+
+bool TrainingState::saves(const Param& param) const {
+  return layout_.parallel.me.tp % param.tp_copies == 0 && !is_tied_copy(param);
+}
+
+Optimizer TrainingState::make_optimizer(const OptimizerConfig& config) {
+  NormScope scope{.groups = {layout_.parallel.model.get()}, .counts = [this](const Param& p) { return saves(p); }};
+  if (layout_.data_parallel.zero_stage > 0) scope.groups.push_back(layout_.parallel.dp_shard.get());
+  return Optimizer(memories(), config, std::move(scope));
+}
+
+void TrainingState::publish_weights() {
+  for (const Chunk& chunk : chunks_) chunk.memory->publish();
+}
+
+const Schedule& TrainingState::schedule_for(std::size_t microbatches, bool training) {
+  const auto [found, is_new] = schedules_.try_emplace({microbatches, training});
+  if (is_new) {
+    const Schedule schedule = make_schedule(layout_.schedule, layout_.parallel.topology.pp(),
+                                            static_cast<int>(microbatches), layout_.chunks_per_rank());
+    found->second = lower(training ? schedule : forwards_of(schedule));
+  }
+  return found->second;
+}
+
+LossSum TrainingState::run(std::span<const MicroBatch> batches, bool training) {
+  std::vector<PipelineStage*> stages;
+  for (const Chunk& chunk : chunks_) {
+    chunk.stage->begin(batches, training);
+    stages.push_back(chunk.stage.get());
+  }
+  const PipelineTimes times =
+      run_schedule(schedule_for(batches.size(), training), *layout_.parallel.pp, *layout_.parallel.pp_backward, stages);
+  times_.total += times.total;
+  times_.waiting += times.waiting;
+  LossSum sum;
+  for (const Chunk& chunk : chunks_) {
+    sum.loss += chunk.stage->losses().loss;
+    sum.tokens += chunk.stage->losses().tokens;
+  }
+  return sum;
+}
+
+StepOutcome TrainingState::sum_over_ranks(const LossSum& sum) {
+  Tensor sums = Tensor::empty({2}, DType::F64, device_, MemoryClass::Other);
+  sums.data<double>()[0] = sum.loss;
+  sums.data<double>()[1] = static_cast<double>(sum.tokens);
+  // Stages without the output add zero, so that the bits are those of a run without pipeline.
+  layout_.parallel.dp->all_reduce(sums, ReduceOp::Sum).wait();
+  layout_.parallel.pp->all_reduce(sums, ReduceOp::Sum).wait();
   const double total = sums.data<double>()[1];
   return {.loss = sums.data<double>()[0] / total, .tokens = static_cast<i64>(total)};
 }
 
 StepOutcome TrainingState::train_step(std::span<const MicroBatch> batches, double lr, double weight_decay) {
-  double loss_sum = 0;
-  i64 tokens = 0;
-  memory_->clear_grads();
-  for (const MicroBatch& batch : batches) {
-    Pass pass = pass_for(batch, true, &batch == &batches.back());
-    const TokenLosses losses = model_.forward(batch.tokens, batch.targets, /*loss_scale=*/1, pass);
-    model_.backward(pass);
-    loss_sum += losses.sum;
-    tokens += losses.tokens;
-  }
-  memory_->finish();
+  for (const Chunk& chunk : chunks_) chunk.memory->clear_grads();
+  const LossSum sum = run(batches, /*training=*/true);
+  for (const Chunk& chunk : chunks_) chunk.model->add_shared_gradient();
+  for (const Chunk& chunk : chunks_) chunk.memory->finish();
+  partial_gradients_.reduce();
 
-  StepOutcome outcome = sum_over_ranks(loss_sum, tokens);
+  StepOutcome outcome = sum_over_ranks(sum);
   if (!std::isfinite(outcome.loss)) {
     outcome.skipped = true;
     return outcome;
   }
   // Gradients are of the summed loss; dividing by the tokens of the global batch makes them layout-independent.
   const StepResult step = optimizer_.step(lr, weight_decay, 1.0 / static_cast<double>(outcome.tokens));
+  publish_weights();
   outcome.grad_norm = step.grad_norm;
   outcome.skipped = step.skipped;
   return outcome;
 }
 
 StepOutcome TrainingState::evaluate(std::span<const MicroBatch> batches) {
-  double loss_sum = 0;
-  i64 tokens = 0;
-  for (const MicroBatch& batch : batches) {
-    Pass pass = pass_for(batch, false, true);
-    const TokenLosses losses = model_.forward(batch.tokens, batch.targets, 1, pass);
-    loss_sum += losses.sum;
-    tokens += losses.tokens;
-  }
-  return sum_over_ranks(loss_sum, tokens);
+  return sum_over_ranks(run(batches, /*training=*/false));
 }
 
 }  // namespace mcpp

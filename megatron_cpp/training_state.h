@@ -1,19 +1,17 @@
 // Model, gradients and optimizer of one run on one rank, and the step that trains them.
 #pragma once
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "model/gpt_model.h"
+#include "megatron_cpp/model_stage.h"
 #include "optimizer/optimizer.h"
+#include "parallel/partial_gradients.h"
+#include "parallel/pp/stages.h"
+#include "parallel/state.h"
 
 namespace mcpp {
-
-/// One forward and backward pass's worth of samples, sequence first.
-struct MicroBatch {
-  Tensor tokens, targets;    ///< int32 [s, b]
-  std::vector<i64> samples;  ///< [b] global sample numbers
-};
 
 struct StepOutcome {
   double loss = 0;       ///< mean over the target tokens of the global batch
@@ -22,28 +20,61 @@ struct StepOutcome {
   bool skipped = false;  ///< loss or gradient was not finite: nothing was changed
 };
 
+/// How a training is laid out over its ranks.
+struct TrainingLayout {
+  ParallelState& parallel;
+  ScheduleKind schedule = ScheduleKind::OneFOneB;
+  std::vector<StageContents> stages = {};  ///< of the whole pipeline, in order; a multiple of its ranks
+  DataParallelOptions data_parallel = {};
+
+  int chunks_per_rank() const { return static_cast<int>(stages.size()) / parallel.topology.pp(); }
+};
+
 class TrainingState {
  public:
-  /// Allocates parameters and gradients, draws the initial weights, allocates the optimizer's state.
-  TrainingState(const ModelContext& context, const OptimizerConfig& optimizer, Communicator& dp);
+  /// One stage of the pipeline on this rank.
+  struct Chunk {
+    std::unique_ptr<GPTModel> model;
+    std::unique_ptr<ParamAndGradBuffer> memory;
+    std::unique_ptr<ModelStage> stage;
+  };
 
-  GPTModel& model() { return model_; }
+  /// Allocates parameters and gradients, draws the initial weights, allocates the optimizer's state.
+  TrainingState(const ModelContext& context, const OptimizerConfig& optimizer, TrainingLayout layout);
+
+  std::span<const Chunk> chunks() const { return chunks_; }
+  const TrainingLayout& layout() const { return layout_; }
   Optimizer& optimizer() { return optimizer_; }
   const Optimizer& optimizer() const { return optimizer_; }
-  ParamAndGradBuffer& memory() { return *memory_; }
 
   /// Forward and backward over this rank's microbatches of one global batch, then the update.
   StepOutcome train_step(std::span<const MicroBatch> batches, double lr, double weight_decay);
-  /// Mean loss of microbatches without training: over all ranks.
+  /// The loss alone; dropout is off.
   StepOutcome evaluate(std::span<const MicroBatch> batches);
 
- private:
-  StepOutcome sum_over_ranks(double loss_sum, i64 tokens);
+  /// After the weights that visit_weights() gives were changed: all ranks see the new ones.
+  void publish_weights();
+  /// Whether this rank is the one to save `param`, of the ranks that hold a copy of it in their slice of the model.
+  bool saves(const Param& param) const;
+  /// In the pipeline's schedules since the start, in seconds.
+  const PipelineTimes& pipeline_times() const { return times_; }
 
-  Communicator& dp_;
-  GPTModel model_;
-  std::unique_ptr<ParamAndGradBuffer> memory_;
+ private:
+  std::vector<Chunk> make_chunks(const ModelContext& context);
+  Optimizer make_optimizer(const OptimizerConfig& config);
+  bool is_tied_copy(const Param& param) const;
+  std::vector<ParamAndGradBuffer*> memories() const;
+  const Schedule& schedule_for(std::size_t microbatches, bool training);
+  LossSum run(std::span<const MicroBatch> batches, bool training);
+  StepOutcome sum_over_ranks(const LossSum& sum);
+
+  TrainingLayout layout_;
+  Device& device_;
+  std::vector<Chunk> chunks_;
   Optimizer optimizer_;
+  PartialGradients partial_gradients_;
+  std::map<std::pair<std::size_t, bool>, Schedule> schedules_;  // lowered, by microbatches and whether training
+  PipelineTimes times_;
 };
 
 }  // namespace mcpp

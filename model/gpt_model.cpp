@@ -1,6 +1,7 @@
 #include "model/gpt_model.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "model/recompute.h"
 #include "model/transformer_layer.h"
@@ -8,15 +9,24 @@
 namespace mcpp {
 namespace {
 
-std::vector<std::unique_ptr<Module>> make_layers(const ModelContext& context, const RotaryTable& rotary) {
+/// Units before the first layer: word embeddings and positions.
+constexpr int kFirstLayerUnit = 2;
+
+StageContents whole_model(const ModelConfig& config) {
+  return {.first_layer = 0, .end_layer = config.num_layers, .has_embedding = true, .has_output = true};
+}
+
+/// The layers of a stage. Recomputation by groups or by count begins anew in each.
+std::vector<std::unique_ptr<Module>> make_layers(const ModelContext& context, const StageContents& stage,
+                                                 const RotaryTable& rotary) {
   const Recompute& recompute = context.recompute;
-  const i64 count = context.config.num_layers;
+  const i64 begin = stage.first_layer, count = stage.end_layer;
   const auto layer = [&](i64 i) { return std::make_unique<TransformerLayer>(i, context, rotary); };
   std::vector<std::unique_ptr<Module>> layers;
-  for (i64 i = 0; i < count;) {
+  for (i64 i = begin; i < count;) {
     const bool uniform = recompute.method == Recompute::Method::Uniform;
     const bool recomputed =
-        recompute.granularity == Recompute::Granularity::Full && (uniform || i < recompute.num_layers);
+        recompute.granularity == Recompute::Granularity::Full && (uniform || i - begin < recompute.num_layers);
     if (!recomputed) {
       layers.push_back(layer(i++));
       continue;
@@ -31,60 +41,134 @@ std::vector<std::unique_ptr<Module>> make_layers(const ModelContext& context, co
 
 }  // namespace
 
-GPTModel::GPTModel(ModelContext context)
-    : context_(std::move(context)),
-      rotary_(RotaryTable::make(context_)),
-      embedding_(context_),
-      layers_(make_layers(context_, rotary_)),
-      output_(context_, context_.config.untie_embeddings_and_output_weights ? nullptr : &embedding_.word_embeddings()) {
+GPTModel::GPTModel(ModelContext context) : GPTModel(context, whole_model(context.config), nullptr) {}
+
+GPTModel::GPTModel(ModelContext context, const StageContents& stage, GPTModel* embedding_stage)
+    : context_(std::move(context)), stage_(stage), rotary_(RotaryTable::make(context_)) {
+  if (stage_.has_embedding) embedding_ = std::make_unique<LanguageModelEmbedding>(context_);
+  layers_ = make_layers(context_, stage_, rotary_);
+  if (!stage_.has_output) return;
+  LanguageModelEmbedding* embedding = embedding_stage ? embedding_stage->embedding_.get() : embedding_.get();
+  const bool shares = !context_.config.untie_embeddings_and_output_weights && embedding;
+  output_ = std::make_unique<OutputLayer>(context_, shares ? &embedding->word_embeddings() : nullptr);
 }
 
 void GPTModel::visit(const std::function<void(Param&, int unit)>& f) {
   int unit = 0;
   const ParamVisitor visitor = [&](Param& param) { f(param, unit); };
-  embedding_.visit(visitor);
-  for (const auto& layer : layers_) ++unit, layer->visit(visitor);
-  ++unit;
-  output_.visit(visitor);
+  if (embedding_) {
+    embedding_->visit_word_embeddings(visitor);
+    unit = 1, embedding_->visit_position_embeddings(visitor);
+  }
+  unit = kFirstLayerUnit;
+  for (const auto& layer : layers_) layer->visit(visitor), ++unit;
+  if (output_) {
+    unit = norm_unit(), output_->visit_norm(visitor);
+    unit = output_unit(), output_->visit_weight(visitor);
+  }
 }
 
-template <class F>
-auto GPTModel::with_unit(int unit, Use use, const Pass& pass, F&& f) {
+bool GPTModel::ties_own_embedding() const {
+  return embedding_ && output_ && !context_.config.untie_embeddings_and_output_weights;
+}
+
+bool GPTModel::embedding_is_used_elsewhere() const {
+  return embedding_ && !output_ && !context_.config.untie_embeddings_and_output_weights;
+}
+
+Param* GPTModel::tied_copy() {
+  if (embedding_is_used_elsewhere()) return &embedding_->word_embeddings();
+  const bool is_tied = output_ && !context_.config.untie_embeddings_and_output_weights;
+  return is_tied ? output_->own_weight() : nullptr;
+}
+
+void GPTModel::acquire(int unit, Use use) {
   if (memory_) memory_->acquire(unit, use);
+}
+
+void GPTModel::release(int unit, Use use, bool last) {
+  if (memory_) memory_->release(unit, use, last);
+}
+
+/// Runs f between acquire and release of the units from `first` to `last`, which may count down.
+template <class F>
+auto GPTModel::with_units(int first, int last, Use use, const Pass& pass, F&& f) {
+  const int step = first <= last ? 1 : -1;
+  for (int unit = first; unit != last + step; unit += step) acquire(unit, use);
   auto result = f();
-  if (memory_) memory_->release(unit, use, pass.is_last);
+  for (int unit = first; unit != last + step; unit += step) release(unit, use, pass.is_last);
   return result;
 }
 
-Tensor GPTModel::hidden(const Tensor& tokens, Pass& pass) {
-  Tensor x = with_unit(0, Use::Forward, pass, [&] { return embedding_.forward(tokens, pass); });
-  int unit = 0;
-  for (const auto& layer : layers_) x = with_unit(++unit, Use::Forward, pass, [&] { return layer->forward(x, pass); });
+Tensor GPTModel::hidden(const Tensor& input, Pass& pass) {
+  Tensor x = input;
+  if (embedding_) x = with_units(0, 1, Use::Forward, pass, [&] { return embedding_->forward(input, pass); });
+  int unit = kFirstLayerUnit;
+  for (const auto& layer : layers_) {
+    x = with_units(unit, unit, Use::Forward, pass, [&] { return layer->forward(x, pass); });
+    ++unit;
+  }
   return x;
 }
 
-Tensor GPTModel::logits(const Tensor& tokens, Pass& pass) {
-  const Tensor x = hidden(tokens, pass);
-  return with_unit(units() - 1, Use::Forward, pass, [&] { return output_.logits(x, pass); });
+/// f(hidden states) with the weights of the output ready.
+template <class F>
+auto GPTModel::with_output(const Tensor& input, Pass& pass, F&& f) {
+  const Tensor x = hidden(input, pass);
+  if (ties_own_embedding()) acquire(0, Use::Forward);
+  auto result = with_units(norm_unit(), output_unit(), Use::Forward, pass, [&] { return f(x); });
+  if (ties_own_embedding()) release(0, Use::Forward, pass.is_last);
+  return result;
 }
 
-TokenLosses GPTModel::forward(const Tensor& tokens, const Tensor& targets, double loss_scale, Pass& pass) {
-  const Tensor x = hidden(tokens, pass);
-  return with_unit(units() - 1, Use::Forward, pass, [&] { return output_.loss(x, targets, loss_scale, pass); });
+Tensor GPTModel::forward(const Tensor& input, Pass& pass) {
+  return hidden(input, pass);
 }
 
-void GPTModel::backward(Pass& pass) {
-  Tensor dx = with_unit(units() - 1, Use::Backward, pass, [&] { return output_.backward(pass); });
-  int unit = units() - 1;
-  for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) {
-    dx = with_unit(--unit, Use::Backward, pass, [&] { return (*layer)->backward(dx, pass); });
+Tensor GPTModel::logits(const Tensor& input, Pass& pass) {
+  return with_output(input, pass, [&](const Tensor& x) { return output_->logits(x, pass); });
+}
+
+TokenLosses GPTModel::loss(const Tensor& input, const Tensor& targets, double loss_scale, Pass& pass) {
+  return with_output(input, pass, [&](const Tensor& x) { return output_->loss(x, targets, loss_scale, pass); });
+}
+
+Tensor GPTModel::backward(const Tensor& dy, Pass& pass) {
+  Tensor dx = dy;
+  // The gradient of tied embeddings gathers the output's part and, at the end of this pass, the embedding's.
+  if (ties_own_embedding()) acquire(0, Use::Backward);
+  if (output_) {
+    dx = with_units(output_unit(), norm_unit(), Use::Backward, pass, [&] { return output_->backward(pass); });
   }
-  with_unit(0, Use::Backward, pass, [&] {
-    embedding_.backward(dx, pass);
-    pass.weights([this] { output_.add_shared_gradient(); });
-    return 0;
-  });
+  int unit = kFirstLayerUnit + static_cast<int>(layers_.size());
+  for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) {
+    --unit;
+    dx = with_units(unit, unit, Use::Backward, pass, [&] { return (*layer)->backward(dx, pass); });
+  }
+  if (embedding_) backward_embedding(dx, pass), dx = {};
+  if (pass.is_last) gradients_are_released_ = true;
   MCPP_CHECK(pass.stash.empty(), "backward left something that forward saved");
+  return dx;
+}
+
+void GPTModel::backward_embedding(const Tensor& dy, Pass& pass) {
+  acquire(1, Use::Backward);
+  acquire(0, Use::Backward);
+  embedding_->backward(dy, pass);
+  const bool leaves_now = pass.is_last || (memory_ && memory_->reduces_every_pass());
+  if (output_ && leaves_now) output_->add_shared_gradient();
+  release(1, Use::Backward, pass.is_last);
+  if (ties_own_embedding()) release(0, Use::Backward, false);  // acquired for the output
+  release(0, Use::Backward, pass.is_last && !embedding_is_used_elsewhere());
+}
+
+void GPTModel::release_gradients() {
+  if (std::exchange(gradients_are_released_, false)) return;
+  if (ties_own_embedding()) output_->add_shared_gradient();
+  for (int unit = units() - 1; unit >= 0; --unit) {
+    acquire(unit, Use::Backward);
+    release(unit, Use::Backward, unit > 0 || !embedding_is_used_elsewhere());
+  }
 }
 
 }  // namespace mcpp

@@ -1,6 +1,7 @@
-// GPT-2 and Llama style decoders, from one set of modules. A model is a row of units: the embedding, the layers (or
-// groups of recomputed layers) and the output. Units are what data-parallel sharding gathers and reduces, and what
-// pipeline stages hold.
+// GPT-2 and Llama style decoders, from one set of modules: a whole model, or the part of one that a pipeline stage
+// holds. It is a row of units, in the order in which forward visits them: the word embeddings, learned positions, the
+// layers (or groups of recomputed layers), the last norm, and the output matrix. Units are what data-parallel sharding
+// gathers and reduces.
 #pragma once
 #include <functional>
 #include <memory>
@@ -10,43 +11,74 @@
 #include "model/embedding.h"
 #include "model/output_layer.h"
 #include "parallel/dp/buffer.h"
+#include "parallel/pp/stages.h"
 #include "tensor/module.h"
 
 namespace mcpp {
 
 class GPTModel {
  public:
+  /// The whole model.
   explicit GPTModel(ModelContext context);
+  /// One stage of it. `embedding_stage`: the stage with the word embeddings where this rank holds that too and they are
+  /// tied to the output matrix of this stage, which then is no matrix of its own; it must outlive this.
+  GPTModel(ModelContext context, const StageContents& stage, GPTModel* embedding_stage);
   GPTModel(const GPTModel&) = delete;  // its modules refer to its context
   GPTModel& operator=(const GPTModel&) = delete;
 
   const ModelContext& context() const { return context_; }
-  /// Units 0 (embedding), 1 .. units() - 2 (layers), units() - 1 (output).
-  int units() const { return static_cast<int>(layers_.size()) + 2; }
-  /// Every parameter with its unit, in a fixed order.
+  const StageContents& stage() const { return stage_; }
+  /// Every parameter with its unit, in a fixed order. Units without parameters here have a number too.
   void visit(const std::function<void(Param&, int unit)>& f);
+  /// When embedding and output are tied and lie in different stages: the weight that this one has of the two, or null.
+  Param* tied_copy();
   /// The parameters' memory, told before and after each use of a unit. Must outlive the model's last use.
   void set_memory(ParamAndGradBuffer& memory) { memory_ = &memory; }
 
-  /// tokens, targets int32 [s, b]. Saves what backward(pass) needs; `loss_scale` multiplies the gradient, not the
-  /// returned losses.
-  TokenLosses forward(const Tensor& tokens, const Tensor& targets, double loss_scale, Pass& pass);
-  /// Adds the gradient of (sum of losses x loss_scale) to the main gradients.
-  void backward(Pass& pass);
+  /// `input`: tokens int32 [s, b] where the stage has the embedding, otherwise hidden states [s, b, h] ([s / tp, b, h]
+  /// with sequence parallelism), as are those returned. Saves what backward(pass) needs.
+  Tensor forward(const Tensor& input, Pass& pass);
+  /// For a stage with the output. targets int32 [s, b]; `loss_scale` multiplies the gradient, not the returned losses.
+  TokenLosses loss(const Tensor& input, const Tensor& targets, double loss_scale, Pass& pass);
   /// logits [s * b, padded vocabulary / tp], for generation and tests.
-  Tensor logits(const Tensor& tokens, Pass& pass);
+  Tensor logits(const Tensor& input, Pass& pass);
+
+  /// Adds the gradient of (sum of losses x loss_scale) to the main gradients; `dy` is the gradient of what forward
+  /// returned, undefined after loss(). Returns the gradient of the input, undefined for tokens.
+  Tensor backward(const Tensor& dy, Pass& pass);
+  /// All weight gradients of the step are there: those that backward kept back, as they were deferred, may be reduced
+  /// over the data-parallel ranks.
+  void release_gradients();
+  /// Adds what a tied output layer collected for the word embeddings of another stage on this rank; once a step, after
+  /// release_gradients() of both and before their memory's finish().
+  void add_shared_gradient() {
+    if (output_) output_->add_shared_gradient();
+  }
 
  private:
-  Tensor hidden(const Tensor& tokens, Pass& pass);
+  int units() const { return static_cast<int>(layers_.size()) + 4; }
+  int norm_unit() const { return units() - 2; }
+  int output_unit() const { return units() - 1; }
+  bool ties_own_embedding() const;
+  bool embedding_is_used_elsewhere() const;
+
+  Tensor hidden(const Tensor& input, Pass& pass);
+  void backward_embedding(const Tensor& dy, Pass& pass);
+  void acquire(int unit, Use use);
+  void release(int unit, Use use, bool last);
   template <class F>
-  auto with_unit(int unit, Use use, const Pass& pass, F&& f);
+  auto with_units(int first, int last, Use use, const Pass& pass, F&& f);
+  template <class F>
+  auto with_output(const Tensor& input, Pass& pass, F&& f);
 
   ModelContext context_;
+  StageContents stage_;
   RotaryTable rotary_;
-  LanguageModelEmbedding embedding_;
+  std::unique_ptr<LanguageModelEmbedding> embedding_;
   std::vector<std::unique_ptr<Module>> layers_;
-  OutputLayer output_;
+  std::unique_ptr<OutputLayer> output_;
   ParamAndGradBuffer* memory_ = nullptr;
+  bool gradients_are_released_ = false;  // by the backward of the step's last microbatch
 };
 
 }  // namespace mcpp

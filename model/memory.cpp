@@ -32,15 +32,17 @@ double activation_elements(const ModelConfig& config, const Recompute& recompute
 
 MemoryEstimate estimate_memory(const ModelConfig& config, DType dtype, const Recompute& recompute, i64 micro_batch_size,
                                int states_per_param) {
-  const double params = static_cast<double>(count_parameters(config).total()),
-               element = static_cast<double>(size_of(dtype));
+  const ParameterCounts counts = count_parameters(config);
+  const double params = static_cast<double>(counts.total()), element = static_cast<double>(size_of(dtype));
   const double tokens = static_cast<double>(micro_batch_size * config.seq_length);
   const double logits = tokens * static_cast<double>(config.padded_vocab_size());
   const double ends =
       4 * tokens * static_cast<double>(config.hidden_size);  // embedding, final norm and their gradients
+  // The output layer's part of a shared weight's gradient is kept apart.
+  const double shared = config.untie_embeddings_and_output_weights ? 0 : static_cast<double>(counts.word_embeddings);
   const double master = dtype == DType::BF16 ? 4 : 0;
   return {.params = params * element,
-          .grads = params * 4,
+          .grads = (params + shared) * 4,
           .optimizer_state = params * (master + 4.0 * states_per_param),
           .activations = (activation_elements(config, recompute, tokens) + logits + ends) * element};
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "optimizer/config.h"
+#include "optimizer/norm_scope.h"
 #include "parallel/dp/buffer.h"
 
 namespace mcpp {
@@ -17,14 +18,6 @@ struct StepResult {
   bool skipped = false;     ///< the norm was not finite: nothing was changed
   double lr = 0;            ///< as given
   double weight_decay = 0;  ///< as given
-};
-
-/// Over which ranks the gradient is spread, for its global norm.
-struct NormScope {
-  std::vector<Communicator*> groups;  ///< sums of squares are added over each in turn; must outlive the optimizer
-  /// Whether this rank adds this parameter: false on all ranks but one that hold the same gradient (a norm's weight on
-  /// every tensor-parallel rank, a tied embedding on the last stage). Empty = every parameter.
-  std::function<bool(const Param&)> counts;
 };
 
 enum class StateKind : u8 { Master, ExpAvg, ExpAvgSq, Momentum };
@@ -37,15 +30,15 @@ class Optimizer {
   /// weights start as the model's weights.
   Optimizer(std::span<ParamAndGradBuffer* const> buffers, const OptimizerConfig& config, NormScope scope = {});
 
-  /// One update, after every buffer's finish(). `grad_scale` turns the summed gradient into that of the loss (1 /
-  /// number of target tokens). A gradient whose norm is not finite leaves weights, state and step counter as they are,
-  /// on every rank. Clipping as Megatron-LM does: by clip_grad / (norm + 1e-6) where that is below 1. Parameters that
-  /// do not decay (Param::decays()) get no weight decay.
+  /// One update, after every buffer's finish(); the caller then calls publish() on each. `grad_scale` turns the summed
+  /// gradient into that of the loss (1 / number of target tokens). A gradient whose norm is not finite leaves weights,
+  /// state and step counter as they are, on every rank. Clipping as Megatron-LM does: by clip_grad / (norm + 1e-6)
+  /// where that is below 1. Parameters that do not decay (Param::decays()) get no weight decay.
   StepResult step(double lr, double weight_decay, double grad_scale = 1);
 
   /// For bf16 models; without effect where the model's weights are the master weights themselves.
   void copy_model_to_master();  ///< after other weights were loaded into the model alone
-  void copy_master_to_model();  ///< after master weights were loaded
+  void copy_master_to_model();  ///< after master weights were loaded; the caller then publishes
 
   /// Calls f(kind, param, first, values) for each state of each parameter: `values` is a flat view of the param's
   /// elements [first, first + values.numel()) that this rank updates, counted in its box. Master comes up only where it

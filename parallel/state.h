@@ -1,8 +1,10 @@
 // The groups of ranks that one rank works in. Made once from the world and handed down by reference.
 #pragma once
+#include <map>
 #include <memory>
+#include <string>
 
-#include "comm/communicator.h"
+#include "comm/metered.h"
 #include "parallel/topology.h"
 
 namespace mcpp {
@@ -17,14 +19,20 @@ struct ParallelState {
   std::unique_ptr<Communicator> cp;     ///< those that share one sequence
   std::unique_ptr<Communicator> dp;     ///< those that hold the same weights and read different samples
   std::unique_ptr<Communicator> dp_cp;  ///< those over which a gradient is summed: dp x cp
-  std::unique_ptr<Communicator> pp;     ///< the stages of one pipeline, in order
-  std::unique_ptr<Communicator> model;  ///< those that together hold one copy of the weights: tp x pp, for norms
+  /// Of dp: those that together hold one copy of what ZeRO shares, and those that hold the same part of it.
+  std::unique_ptr<Communicator> dp_shard, dp_replicate;
+  std::unique_ptr<Communicator> pp;           ///< the stages of one pipeline, in order: activations go over it
+  std::unique_ptr<Communicator> pp_backward;  ///< the same ranks once more, for the gradients of activations
+  std::unique_ptr<Communicator> model;        ///< those that together hold one copy of the weights: tp x pp, for norms
   /// The ranks with word embeddings; null on ranks without.
   std::unique_ptr<Communicator> embedding;
 
   std::unique_ptr<Communicator> ep;         ///< those that share the experts of a layer
   std::unique_ptr<Communicator> expert_tp;  ///< those that share each expert
   std::unique_ptr<Communicator> expert_dp;  ///< those that hold the same experts
+
+  /// What each of these groups sent and waited for, by its name above.
+  std::map<std::string, std::shared_ptr<CommMeter>> meters;
 
   bool is_first_stage() const { return me.pp == 0; }
   bool is_last_stage() const { return me.pp == topology.pp() - 1; }

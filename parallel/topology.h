@@ -52,6 +52,8 @@ struct ParallelSizes {
   i64 context_parallel_size = 1;
   i64 expert_model_parallel_size = 1;
   i64 expert_tensor_parallel_size = 1;
+  i64 num_distributed_optimizer_instances =
+      1;  ///< groups of neighbouring data-parallel ranks that each hold everything
 };
 
 /// The grid of the dense layers, where ep is 1, and that of the experts, where cp is 1 and tp and dp are the experts'

@@ -8,6 +8,7 @@
 #include "base/number_text.h"
 #include "base/philox.h"
 #include "megatron_cpp/commands.h"
+#include "megatron_cpp/layout.h"
 #include "megatron_cpp/model_provider.h"
 #include "megatron_cpp/training_state.h"
 #include "model/flops.h"
@@ -125,23 +126,50 @@ double peak_memory_bytes() {
   return static_cast<double>(usage.ru_maxrss) * 1024;
 }
 
+struct StepFigures {
+  double seconds, tokens, loss, peak_memory;
+};
+
+/// Of several ranks: the step as a whole. What the processor could do at best is told by a bench on one rank.
+void report_step_on_ranks(const BenchContext& context, const BenchOptions& options, const StepFigures& step,
+                          const Log& log) {
+  const double tflops = flops_per_token(context.config.model) * step.tokens / step.seconds / 1e12;
+  if (options.json) {
+    nlohmann::ordered_json json = header(context);
+    json.update({{"ranks", context.session.parallel.world.size()},
+                 {"tokens_per_step", step.tokens},
+                 {"step_s", step.seconds},
+                 {"tokens_per_s", step.tokens / step.seconds},
+                 {"tflops", tflops},
+                 {"peak_gib", step.peak_memory / (1 << 30)},
+                 {"loss", step.loss}});
+    return log.info(json.dump());
+  }
+  log.info(str("step on ", context.session.parallel.world.size(), " ranks      ", fixed(step.seconds * 1e3, 1), " ms, ",
+               fixed(step.tokens / step.seconds, 1), " tokens/s, ", fixed(tflops, 3), " TFLOP/s\npeak memory          ",
+               human_bytes(step.peak_memory), " on rank 0"));
+}
+
 void bench_step(const BenchContext& context, const BenchOptions& options, const Log& log) {
   const Config& config = context.config;
   double seconds = 0, loss = 0;
-  const i64 microbatches = config.training.global_batch_size / config.training.micro_batch_size;
+  const int ranks = context.session.parallel.world.size();
+  const i64 microbatches = microbatches_per_step(config, ranks);
   {
-    TrainingState state(model_provider(config, context.session), config.optimizer, *context.session.dp);
+    TrainingState state(model_provider(config, context.session), config.optimizer,
+                        layout_provider(config, context.session));
     const std::vector<MicroBatch> batches(static_cast<std::size_t>(microbatches), random_batch(context));
     seconds = median_seconds(context.timing, [&] {
       loss = state.train_step(batches, config.optimizer.lr, config.optimizer.weight_decay).loss;
     });
   }
   const double peak_memory = peak_memory_bytes();
+  const double tokens = static_cast<double>(context.tokens() * microbatches * data_parallel_size(config, ranks));
+  if (ranks > 1) return report_step_on_ranks(context, options, {seconds, tokens, loss, peak_memory}, log);
   context.session.device->trim();
   const double gemm_seconds = static_cast<double>(microbatches) *
                               total_seconds(bench_gemms(step_gemms(config.model, context.tokens()), context.dtype,
                                                         *context.session.device, {.warmup = 1, .repeats = 3}));
-  const double tokens = static_cast<double>(context.tokens() * microbatches);
   const double flops = flops_per_token(config.model) * tokens,
                peak = peak_flops(context.dtype, *context.session.device);
   if (options.json) {
@@ -167,7 +195,8 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
 
 }  // namespace
 
-ExitCode bench_command(Arguments args, Log& log) {
+ExitCode bench_command(Arguments args, Log& log, Communicator& world) {
+  if (!args.empty() && args[0] == "comm") return bench_comm_command(args.subspan(1), log, world);
   const Usage usage{
       .command = "megatron_cpp bench",
       .summary =
@@ -178,9 +207,11 @@ ExitCode bench_command(Arguments args, Log& log) {
   const std::optional<Config> config = read_config_and_options(args, usage, options, log);
   if (!config) return ExitCode::Done;
   check_input(options.what == "gemm" || options.what == "ops" || options.what == "step", "bench: \"", options.what,
-              "\" is none of gemm, ops, step");
+              "\" is none of gemm, ops, step, comm");
   check_input(config->model.vocab_size > 0, "model.vocab_size: bench needs it given");
-  Session session = initialize(config->device);
+  check_input(world.size() == 1 || options.what == "step", "bench ", options.what,
+              " runs in one process; start it without mpirun");
+  Session session = initialize(*config, world);
   const BenchContext context{
       *config,
       session,

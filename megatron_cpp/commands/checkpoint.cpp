@@ -146,7 +146,8 @@ ExitCode export_hf(Arguments args, Log& log) {
       .required = {"load", "folder"}};
   ExportOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
-  const Path checkpoint = find_checkpoint(options.load, log);
+  const auto self = make_self_communicator();
+  const Path checkpoint = find_checkpoint(options.load, *self, log);
   CheckpointReader reader(checkpoint, Trust::Verified);
   const Config config = parse_config(reader.state().config, checkpoint.string() + "/config");
   const Path tokenizer = saved_tokenizer(std::filesystem::absolute(checkpoint).parent_path());

@@ -1,5 +1,6 @@
 // megatron_cpp pretrain: the main job.
 #include "megatron_cpp/commands.h"
+#include "megatron_cpp/layout.h"
 #include "megatron_cpp/plan.h"
 #include "megatron_cpp/trainer.h"
 #include "megatron_cpp/vocabulary.h"
@@ -21,7 +22,7 @@ struct PretrainOptions {
 
 }  // namespace
 
-ExitCode pretrain_command(Arguments args, Log& log) {
+ExitCode pretrain_command(Arguments args, Log& log, Communicator& world) {
   const Usage usage{.command = "megatron_cpp pretrain",
                     .summary = "Trains a model, resuming from the newest checkpoint if there is one.",
                     .positional = {"config"},
@@ -30,14 +31,15 @@ ExitCode pretrain_command(Arguments args, Log& log) {
   std::optional<Config> config = read_config_and_options(args, usage, options, log);
   if (!config) return ExitCode::Done;
   resolve_vocabulary(*config, log);
-  log.info(run_plan(*config));
+  check_layout(*config, world.size());
+  log.info(run_plan(*config, world.size()));
   if (options.dry_run) {
     check_data(*config, log);
     return ExitCode::Done;
   }
   check_input(!config->data.data_path.empty() || !config->data.train_data_path.empty(),
               "data.data_path: names no dataset to train on; make one with megatron_cpp preprocess");
-  Session session = initialize(config->device);
+  Session session = initialize(*config, world);
   return Trainer(*config, session, log).train();
 }
 

@@ -31,7 +31,7 @@ void ShardedGrads::release(std::size_t bucket, int, bool) {
   collect();
   context_.zero_missing_grads(bucket);
   context_.drop_views(bucket, &Param::main_grad);
-  reduction_ = Reduction{bucket, std::exchange(full_[bucket], Tensor()), {}};
+  reduction_ = std::make_unique<Reduction>(Reduction{bucket, std::exchange(full_[bucket], Tensor()), {}});
   Tensor part = context_.own_part(reduction_->full);
   reduction_->work = context_.groups.shard.reduce_scatter(reduction_->full, part);
   if (!overlap_) collect();

@@ -1,7 +1,7 @@
 // Stages 2 and 3: every rank holds its part of the gradients. Those of a unit exist whole while backward is in it; when
 // it leaves they are summed over the ranks, and each adds its part to what earlier microbatches left there.
 #pragma once
-#include <optional>
+#include <memory>
 
 #include "parallel/dp/store.h"
 
@@ -34,7 +34,7 @@ class ShardedGrads final : public GradStore {
   Tensor shards_;
   std::vector<Tensor> full_;     // by bucket; undefined unless acquired
   std::vector<bool> has_grads_;  // by bucket: whether its shard holds anything of this step
-  std::optional<Reduction> reduction_;
+  std::unique_ptr<Reduction> reduction_;
 };
 
 }  // namespace mcpp

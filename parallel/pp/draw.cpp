@@ -14,6 +14,15 @@ bool is_work(const TimedAction& timed) {
   return timed.end > timed.begin && timed.action.kind <= ActionKind::BackwardWeight;
 }
 
+/// The duration of the shortest piece of work; that of all when there is none.
+double shortest_work(const Timeline& timeline) {
+  double shortest = timeline.makespan;
+  for (const auto& actions : timeline.per_rank)
+    for (const TimedAction& timed : actions)
+      if (is_work(timed)) shortest = std::min(shortest, timed.end - timed.begin);
+  return shortest;
+}
+
 char letter_of(const Action& action) {
   switch (action.kind) {
     case ActionKind::Forward:
@@ -70,8 +79,9 @@ std::string svg_box(const TimedAction& timed, const Schedule& schedule, double s
 
 std::string draw_text(const Schedule& schedule, const Timeline& timeline, int width) {
   const double span = std::max(timeline.makespan, 1e-30);
-  // One column per unit of time where that fits.
-  const int columns = std::max(1, std::min(width, static_cast<int>(std::ceil(span))));
+  // One column for the shortest work where that fits.
+  const double wanted = std::ceil(span / std::max(shortest_work(timeline), 1e-30) - 1e-9);
+  const int columns = std::max(1, static_cast<int>(std::min<double>(width, wanted)));
   const double unit = span / columns;
   std::string text;
   for (std::size_t rank = 0; rank < timeline.per_rank.size(); ++rank) {
@@ -93,11 +103,7 @@ std::string draw_text(const Schedule& schedule, const Timeline& timeline, int wi
 
 std::string draw_svg(const Schedule& schedule, const Timeline& timeline) {
   // Boxes of the shortest action are wide enough for two digits, in an image of bounded width.
-  double shortest = timeline.makespan;
-  for (const auto& actions : timeline.per_rank)
-    for (const TimedAction& timed : actions)
-      if (is_work(timed)) shortest = std::min(shortest, timed.end - timed.begin);
-  const double scale = timeline.makespan > 0 ? std::min(18 / shortest, 20000 / timeline.makespan) : 1;
+  const double scale = timeline.makespan > 0 ? std::min(18 / shortest_work(timeline), 20000 / timeline.makespan) : 1;
   const double width = kLeft + timeline.makespan * scale + 8;
   const double height = kTop + kRowHeight * static_cast<double>(timeline.per_rank.size()) + 8;
   std::string svg = str("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", number(std::max(width, 640.0)),

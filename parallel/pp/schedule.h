@@ -74,6 +74,10 @@ struct EnumNames<ScheduleKind> {
   static constexpr std::array<std::string_view, 5> value{"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"};
 };
 
+constexpr StagePlacement placement_of(ScheduleKind kind) {
+  return kind == ScheduleKind::ZbV ? StagePlacement::V : StagePlacement::Loop;
+}
+
 // The builders hold for any number of ranks and microbatches >= 1, unless they say otherwise; what they cannot build is
 // a BadInput error with the texts of schedule_conflicts(). Each microbatch's weight gradients are added in rising
 // order, so that all schedules give the same bits.

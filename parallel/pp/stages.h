@@ -36,8 +36,8 @@ struct StageSplit {
   StagePlacement placement = StagePlacement::Loop;  ///< which stages the first and last rank have
 };
 
-/// Contents of stages 0, 1, ... Throws BadInput with every reason why
-/// they cannot be (all at once), and the nearest values that could.
+/// Contents of stages 0, 1, ... Throws BadInput with every reason why they cannot be (all at once), and the nearest
+/// values that could.
 std::vector<StageContents> split_stages(const StageSplit& split);
 /// The reasons alone; empty when the split is good.
 std::vector<std::string> stage_conflicts(const StageSplit& split);

@@ -23,7 +23,8 @@ Outcome run(const std::vector<std::string>& args) {
   testing::internal::CaptureStdout();
   Outcome outcome;
   try {
-    outcome.code = run_program(args, log);
+    const auto self = make_self_communicator();
+    outcome.code = run_program(args, log, *self);
     outcome.out = testing::internal::GetCapturedStdout();
   } catch (const Error& error) {
     testing::internal::GetCapturedStdout();

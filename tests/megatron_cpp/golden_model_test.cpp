@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <map>
 
 #include "megatron_cpp/huggingface.h"
@@ -12,6 +13,7 @@
 #include "optimizer/lr_schedule.h"
 #include "tensor/ops.h"
 #include "tests/support/hdf5_file.h"
+#include "tests/support/layout_run.h"
 #include "tests/support/tensors.h"
 
 namespace mcpp {
@@ -71,15 +73,17 @@ class GoldenModel {
       : expected(golden(name) / "expected.h5"),
         device_({.threads = threads}),
         self_(make_self_communicator()),
+        parallel_(make_parallel_state(*self_, {})),
         imported_(import_huggingface(golden(name), dtype, device_)),
         state_({.config = imported_.model, .dtype = dtype, .recompute = recompute, .device = device_, .tp = *self_},
-               golden_optimizer(), *self_),
+               golden_optimizer(),
+               {.parallel = parallel_, .stages = split_stages({.num_layers = imported_.model.num_layers})}),
         tokens_(expected.read<i32>("tokens")) {
     std::map<std::string, Tensor> weights;
     for (std::size_t i = 0; i < imported_.weights->shards().size(); ++i) {
       weights[imported_.weights->shards()[i].name] = imported_.weights->data(i);
     }
-    state_.model().visit([&](Param& param, int) { ops::copy(weights.at("model/" + param.name), param.value); });
+    model().visit([&](Param& param, int) { ops::copy(weights.at("model/" + param.name), param.value); });
     state_.optimizer().copy_model_to_master();
   }
 
@@ -104,7 +108,7 @@ class GoldenModel {
     Pass pass;
     pass.training = pass.keeps_stash = false;
     const MicroBatch all = batch(0, 0, kBatch);
-    const Numbers ours = test::numbers(state_.model().logits(all.tokens, pass));  // [seq * batch, vocabulary]
+    const Numbers ours = test::numbers(model().logits(all.tokens, pass));  // [seq * batch, vocabulary]
     const i64 seq = all.tokens.dim(0), vocab = imported_.model.vocab_size;
     Numbers result(ours.size());
     for (i64 row = 0; row < seq * kBatch; ++row) {
@@ -136,7 +140,7 @@ class GoldenModel {
   template <class F>
   std::map<std::string, Numbers> by_foreign_name(F&& member) {
     std::map<std::string, Tensor> ours;
-    state_.model().visit([&](Param& param, int) { ours[param.name] = member(param); });
+    model().visit([&](Param& param, int) { ours[param.name] = member(param); });
     std::map<std::string, Numbers> result;
     for (const WeightRule& rule : weight_map(imported_.model)) {
       for (std::size_t i = 0; i < rule.foreign.size(); ++i) {
@@ -149,6 +153,8 @@ class GoldenModel {
   test::Hdf5File expected;
 
  private:
+  GPTModel& model() { return *state_.chunks()[0].model; }
+
   std::vector<MicroBatch> batches(i64 step, i64 micro_batch_size) {
     std::vector<MicroBatch> result;
     for (i64 first = 0; first < kBatch; first += micro_batch_size) {
@@ -159,10 +165,19 @@ class GoldenModel {
 
   CpuDevice device_;
   std::unique_ptr<Communicator> self_;
+  ParallelState parallel_;
   ImportedModel imported_;
   TrainingState state_;
   test::Hdf5Array<i32> tokens_;
 };
+
+/// The shape of a parameter among imported weights.
+Shape shape_of(ShardSource& weights, const std::string& param) {
+  for (const ShardSpec& spec : weights.shards()) {
+    if (spec.name == "model/" + param) return spec.box.global;
+  }
+  return {};
+}
 
 /// Calls check(name, ours, expected) for each tensor that the group of the golden file holds; both have the same names.
 template <class Check>
@@ -276,6 +291,70 @@ TEST_P(GoldenTraining, AnyMicrobatchFollowsTheSameLosses) {
     const Numbers losses = model.expected.read<double>("train/loss").values;
     for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_LE(relative_error(ours.losses[i], losses[i]), 1e-4) << i;
   }
+}
+
+/// The same training, from the same weights, on a layout of several ranks.
+Trajectory train_on(const char* name, const test::RunLayout& layout) {
+  CpuDevice device;
+  const ImportedModel imported = import_huggingface(golden(name), DType::F32, device);
+  const auto tokens = test::Hdf5File(golden(name) / "expected.h5").read<i32>("tokens");
+  test::Weights initial;
+  for (std::size_t i = 0; i < imported.weights->shards().size(); ++i)
+    initial[imported.weights->shards()[i].name.substr(std::strlen("model/"))] =
+        test::numbers(imported.weights->data(i));
+  const LrSchedule schedule(golden_optimizer(), {.train_iters = kSteps, .global_batch_size = kBatch});
+  const test::RunTask task{.model = imported.model,
+                           .optimizer = golden_optimizer(),
+                           .global_batch_size = kBatch,
+                           .steps = kSteps,
+                           .lr = [&](i64 step) { return schedule.lr(step * kBatch); },
+                           .weight_decay = golden_optimizer().weight_decay,
+                           .tokens =
+                               [&](i64 sample) {
+                                 const i64 length = tokens.shape[2];
+                                 return std::vector<i32>(tokens.values.begin() + sample * length,
+                                                         tokens.values.begin() + (sample + 1) * length);
+                               },
+                           .initial = &initial};
+  const test::RunResult result = run_layout(task, layout);
+  Trajectory trajectory{.losses = result.losses, .grad_norms = result.grad_norms, .learning_rates = {}, .weights = {}};
+  std::map<std::string, Tensor> ours;
+  for (const auto& [param, values] : result.weights) {
+    ours[param] = Tensor::empty(shape_of(*imported.weights, param), DType::F32, device);
+    std::copy(values.begin(), values.end(), ours[param].data<float>());
+  }
+  for (const WeightRule& rule : weight_map(imported.model)) {
+    for (std::size_t i = 0; i < rule.foreign.size(); ++i)
+      trajectory.weights[rule.foreign[i].name] = test::numbers(scatter_rows(rule, i, ours.at(rule.name)));
+  }
+  return trajectory;
+}
+
+const test::RunLayout kGoldenLayouts[]{{.name = "tp2", .tp = 2},
+                                       {.name = "pp2", .pp = 2},
+                                       {.name = "dp2", .dp = 2},
+                                       {.name = "tp2_pp2_dp2", .tp = 2, .pp = 2, .dp = 2}};
+
+class GoldenLayouts : public testing::TestWithParam<std::tuple<const char*, test::RunLayout>> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, GoldenLayouts,
+                         testing::Combine(testing::Values("gpt2", "llama"), testing::ValuesIn(kGoldenLayouts)),
+                         [](const auto& p) { return str(std::get<0>(p.param), "_", std::get<1>(p.param).name); });
+
+TEST_P(GoldenLayouts, TwelveStepsOfTraining) {
+  const auto& [name, layout] = GetParam();
+  const Trajectory ours = train_on(name, layout);
+  const test::Hdf5File expected(golden(name) / "expected.h5");
+  const Numbers losses = expected.read<double>("train/loss").values;
+  const Numbers norms = expected.read<double>("train/grad_norm").values;
+  ASSERT_EQ(ours.losses.size(), losses.size());
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    EXPECT_LE(relative_error(ours.losses[i], losses[i]), 1e-4) << "step " << i;
+    EXPECT_LE(relative_error(ours.grad_norms[i], norms[i]), 1e-4) << "step " << i;
+  }
+  compare_all(ours.weights, expected, "train/final",
+              [&](const std::string& weight, const Numbers& a, const Numbers& b) {
+                EXPECT_LE(distance(without_key_bias(weight, a), without_key_bias(weight, b)).relative, 1e-4) << weight;
+              });
 }
 
 TEST(GoldenMixtral, IsRefusedByName) {

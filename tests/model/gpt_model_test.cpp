@@ -61,7 +61,7 @@ TEST_P(GPTModelTest, DropoutIsTheSameInForwardAndBackward) {
   m.step();
   const auto loss = [&] {
     Pass p = m.pass(true);
-    return m.model.forward(m.tokens, m.targets, 1, p).sum;
+    return m.model.loss(m.tokens, m.targets, 1, p).sum;
   };
   m.model.visit(
       [&](Param& param, int) { test::expect_gradient(loss, param.value, param.main_grad, param.name, 1e-5, 6); });
@@ -162,8 +162,8 @@ TEST(GPTModel, MicrobatchesAddUpToTheBatch) {
     Pass p = whole.pass(true);
     p.samples = {whole.samples[static_cast<std::size_t>(b)]};
     p.is_last = b == 3;
-    sum += whole.model.forward(tokens, targets, 1, p).sum;
-    whole.model.backward(p);
+    sum += whole.model.loss(tokens, targets, 1, p).sum;
+    whole.model.backward({}, p);
   }
   whole.memory->finish();
   EXPECT_NEAR(sum / loss, 1, 1e-13);
@@ -201,19 +201,22 @@ TEST(EstimateMemory, MatchesWhatIsAllocated) {
   config.seq_length = 128;
   config.vocab_size = 512;
   using Granularity = Recompute::Granularity;
-  for (const Recompute& recompute :
-       {Recompute{}, Recompute{.granularity = Granularity::Full, .num_layers = 2},
-        Recompute{.granularity = Granularity::Selective, .core_attn = true, .layernorm = true, .mlp_act = true}}) {
-    TinyModel m(config, DType::F32, recompute);
-    m.make_batch(4);
-    m.step();
-    const MemoryEstimate estimate = estimate_memory(config, DType::F32, recompute, 4, 2);
-    const auto peak = [&](MemoryClass c) {
-      return static_cast<double>(m.device.memory().by_class[static_cast<std::size_t>(c)].peak);
-    };
-    EXPECT_NEAR(peak(MemoryClass::Params) / estimate.params, 1, 0.05);
-    EXPECT_NEAR(peak(MemoryClass::Grads) / estimate.grads, 1, 0.05);
-    EXPECT_NEAR(peak(MemoryClass::Activations) / estimate.activations, 1, 0.25);
+  for (const bool untied : {false, true}) {
+    config.untie_embeddings_and_output_weights = untied;
+    for (const Recompute& recompute :
+         {Recompute{}, Recompute{.granularity = Granularity::Full, .num_layers = 2},
+          Recompute{.granularity = Granularity::Selective, .core_attn = true, .layernorm = true, .mlp_act = true}}) {
+      TinyModel m(config, DType::F32, recompute);
+      m.make_batch(4);
+      m.step();
+      const MemoryEstimate estimate = estimate_memory(config, DType::F32, recompute, 4, 2);
+      const auto peak = [&](MemoryClass c) {
+        return static_cast<double>(m.device.memory().by_class[static_cast<std::size_t>(c)].peak);
+      };
+      EXPECT_NEAR(peak(MemoryClass::Params) / estimate.params, 1, 0.05);
+      EXPECT_NEAR(peak(MemoryClass::Grads) / estimate.grads, 1, 0.05);
+      EXPECT_NEAR(peak(MemoryClass::Activations) / estimate.activations, 1, 0.25);
+    }
   }
 }
 

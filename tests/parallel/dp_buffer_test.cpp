@@ -114,14 +114,90 @@ TEST_F(BufferTest, RefusesAParameterListedTwice) {
   EXPECT_THROW(make_param_and_grad_buffer(list, DType::F32, device_, {*self, *self}, {.bucket_elements = 0}), Error);
 }
 
-TEST_F(BufferTest, RefusesAStageThatDoesNotExist) {
-  const auto self = make_self_communicator();
-  try {
-    make_param_and_grad_buffer({}, DType::F32, device_, {*self, *self}, {.zero_stage = 4});
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::BadInput);
+TEST_F(BufferTest, NestedUsesEndWithTheOutermost) {
+  MirrorCommunicator dp;
+  const auto buffer = make(1, dp, 0);
+  buffer->clear_grads();
+  buffer->acquire(0, Use::Backward);
+  buffer->acquire(0, Use::Backward);
+  buffer->acquire(0, Use::Forward);  // recomputation
+  buffer->release(0, Use::Forward, true);
+  buffer->release(0, Use::Backward, true);
+  EXPECT_TRUE(dp.started.empty());
+  buffer->release(0, Use::Backward, false);
+  EXPECT_EQ(dp.started.size(), 1u);
+  buffer->finish();
+}
+
+TEST_F(BufferTest, WithoutOverlapNothingStartsBeforeFinish) {
+  MirrorCommunicator dp;
+  std::list<Param> params;
+  const std::vector<UnitParam> list{{&params.emplace_back("a", Shape{5}, Init::Ones), 0},
+                                    {&params.emplace_back("b", Shape{6}, Init::Ones), 1}};
+  const auto buffer = make_param_and_grad_buffer(list, DType::F32, device_, {dp, *self_},
+                                                 {.bucket_elements = 1, .overlap_grad_reduce = false});
+  buffer->clear_grads();
+  for (int unit = 1; unit >= 0; --unit) {
+    buffer->acquire(unit, Use::Backward);
+    add_grad(*list[static_cast<std::size_t>(unit)].param, 2);
+    buffer->release(unit, Use::Backward, true);
   }
+  EXPECT_TRUE(dp.started.empty());
+  buffer->finish();
+  EXPECT_EQ(dp.started.size(), 2u);
+  for (const Param& param : params) EXPECT_EQ(param.main_grad.data<float>()[0], 4);
+}
+
+TEST_F(BufferTest, RefusesToReleaseWhatWasNotAcquired) {
+  for (const int stage : {0, 1, 2, 3}) {
+    Param param("w", Shape{4}, Init::Ones);
+    const std::vector<UnitParam> list{{&param, 1}};
+    const auto buffer = make_param_and_grad_buffer(list, DType::F32, device_, {*self_, *self_}, {.zero_stage = stage});
+    EXPECT_THROW(buffer->release(1, Use::Forward, true), Error);
+    buffer->acquire(1, Use::Forward);
+    EXPECT_THROW(buffer->release(1, Use::Backward, true), Error);
+    EXPECT_THROW(buffer->publish(), Error) << "new weights for a unit in use";
+    buffer->release(1, Use::Forward, true);
+    EXPECT_THROW(buffer->release(1, Use::Forward, true), Error);
+    buffer->acquire(0, Use::Forward);  // a unit without parameters
+    buffer->release(0, Use::Forward, true);
+    buffer->publish();
+  }
+}
+
+TEST_F(BufferTest, RefusesHybridShardingOfNothing) {
+  MirrorCommunicator dp;
+  EXPECT_THROW(make_param_and_grad_buffer({}, DType::F32, device_, {*self_, dp}, {.zero_stage = 0}), Error);
+}
+
+TEST_F(BufferTest, RefusesStagesThatDoNotExist) {
+  for (const int stage : {-1, 4}) {
+    try {
+      make_param_and_grad_buffer({}, DType::F32, device_, {*self_, *self_}, {.zero_stage = stage});
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::BadInput);
+      EXPECT_NE(std::string(error.what()).find(str("zero_stage = ", stage)), std::string::npos) << error.what();
+    }
+  }
+}
+
+/// Outside its uses, the weights and gradients of a unit do not exist whole.
+TEST_F(BufferTest, Stage3HasWeightsAndGradientsOnlyInUse) {
+  Param param("w", Shape{4}, Init::Ones);
+  const std::vector<UnitParam> list{{&param, 0}};
+  const auto buffer = make_param_and_grad_buffer(list, DType::F32, device_, {*self_, *self_}, {.zero_stage = 3});
+  EXPECT_FALSE(param.value.defined());
+  buffer->acquire(0, Use::Forward);
+  EXPECT_TRUE(param.value.defined());
+  EXPECT_FALSE(param.main_grad.defined());
+  buffer->acquire(0, Use::Backward);
+  EXPECT_TRUE(param.main_grad.defined());
+  buffer->release(0, Use::Backward, false);
+  EXPECT_FALSE(param.main_grad.defined());
+  EXPECT_TRUE(param.value.defined());
+  buffer->release(0, Use::Forward, false);
+  EXPECT_FALSE(param.value.defined());
 }
 
 }  // namespace

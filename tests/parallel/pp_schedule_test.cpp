@@ -258,6 +258,14 @@ TEST(Simulate, NamesTheMistake) {
   split.per_rank[0].insert(weight + 1, {ActionKind::Backward, 0, 0});
   EXPECT_THAT(rejection(split), HasSubstr("its gradient is computed twice"));
 
+  const auto without_microbatch = [](Schedule bad, int microbatch) {
+    for (auto& actions : bad.per_rank)
+      std::erase_if(actions, [&](const Action& action) { return action.microbatch == microbatch; });
+    return rejection(bad);
+  };
+  EXPECT_THAT(without_microbatch(good, 1), HasSubstr("weight gradients are still missing"));
+  EXPECT_THAT(without_microbatch(lower(forwards_of(one_f_one_b(2, 2))), 1),
+              HasSubstr("microbatch 1 is lost in stage 0"));
   Schedule reversed = lower(gpipe(1, 3));
   std::swap(reversed.per_rank[0][3], reversed.per_rank[0][5]);
   EXPECT_THAT(rejection(reversed), HasSubstr("another order than that of the microbatches"));

@@ -25,9 +25,12 @@ struct Outcome {
 class Program {
  public:
   /// Its outputs go to <output>.out and <output>.err. `file_limit`: bytes that a file it writes may reach, 0 = any: as
-  /// a full disk, writing more fails.
-  Program(const std::vector<std::string>& args, const Path& output, i64 file_limit = 0) : output_(output) {
-    std::vector<std::string> words{Path(MCPP_BINARY_DIR) / "megatron_cpp"};
+  /// a full disk, writing more fails. `launcher`: words before the program, such as mpirun's.
+  Program(const std::vector<std::string>& args, const Path& output, i64 file_limit = 0,
+          const std::vector<std::string>& launcher = {})
+      : output_(output) {
+    std::vector<std::string> words = launcher;
+    words.push_back(path());
     words.insert(words.end(), args.begin(), args.end());
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
@@ -43,7 +46,7 @@ class Program {
     const rlimit limit{static_cast<rlim_t>(file_limit), static_cast<rlim_t>(file_limit)};
     if (file_limit > 0 && ::setrlimit(RLIMIT_FSIZE, &limit) != 0) ::_exit(126);
     ::setenv("OMP_WAIT_POLICY", "passive", 1);  // tests share their cores; threads that wait must not hold one
-    ::execv(argv[0], argv.data());
+    ::execvp(argv[0], argv.data());
     ::_exit(127);
   }
   ~Program() {
@@ -53,6 +56,8 @@ class Program {
   }
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
+
+  static std::string path() { return Path(MCPP_BINARY_DIR) / "megatron_cpp"; }
 
   void signal(int number) const { ::kill(pid_, number); }
   Outcome wait() {

@@ -1,5 +1,6 @@
 // Small models of both families, with parameters of their own, for tests.
 #pragma once
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -7,6 +8,7 @@
 #include "comm/communicator.h"
 #include "model/gpt_model.h"
 #include "parallel/dp/buffer.h"
+#include "parallel/partial_gradients.h"
 
 namespace mcpp::test {
 
@@ -38,15 +40,22 @@ inline ModelConfig tiny_llama() {
   return config;
 }
 
-/// A model with allocated, initialised parameters and gradients on one rank.
+/// A model with allocated, initialised parameters and gradients, on one rank or as one rank of `tp`.
 struct TinyModel {
-  TinyModel(const ModelConfig& config, DType dtype, Recompute recompute = {}, int threads = 1)
+  TinyModel(const ModelConfig& config, DType dtype, Recompute recompute = {}, int threads = 1,
+            Communicator* tp = nullptr, bool sequence_parallel = false)
       : device({.threads = threads}),
         self(make_self_communicator()),
-        model({.config = config, .dtype = dtype, .recompute = recompute, .device = device, .tp = *self}) {
+        model({.config = config,
+               .dtype = dtype,
+               .recompute = recompute,
+               .device = device,
+               .tp = tp ? *tp : *self,
+               .sequence_parallel = sequence_parallel}) {
     std::vector<UnitParam> params;
     model.visit([&](Param& param, int unit) { params.push_back({&param, unit}); });
     memory = make_param_and_grad_buffer(params, dtype, device, {*self, *self}, {.bucket_elements = 0});
+    partial_gradients = std::make_unique<PartialGradients>(std::array{memory.get()}, model.context().tp);
     model.visit([&](Param& param, int) { initialize(param, 7); });
     model.set_memory(*memory);
   }
@@ -73,17 +82,20 @@ struct TinyModel {
 
   double loss() {
     Pass p = pass(false);
-    return model.forward(tokens, targets, 1, p).sum;
+    return model.loss(tokens, targets, 1, p).sum;
   }
   /// Forward, backward; returns the sum of the losses.
   double step(bool defers_weights = false) {
     memory->clear_grads();
     Pass p = pass(true);
     p.defers_weights = defers_weights;
-    const double sum = model.forward(tokens, targets, 1, p).sum;
-    model.backward(p);
+    p.is_last = !defers_weights;  // otherwise gradients leave as backward goes
+    const double sum = model.loss(tokens, targets, 1, p).sum;
+    model.backward({}, p);
     p.run_deferred();
+    model.release_gradients();
     memory->finish();
+    partial_gradients->reduce();
     return sum;
   }
 
@@ -91,6 +103,7 @@ struct TinyModel {
   std::unique_ptr<Communicator> self;
   GPTModel model;
   std::unique_ptr<ParamAndGradBuffer> memory;
+  std::unique_ptr<PartialGradients> partial_gradients;
   Tensor tokens, targets;
   std::vector<i64> samples;
 };

@@ -1,0 +1,199 @@
+// megatron_cpp schedule: draws a pipeline schedule and tells its bubble, memory and exposed communication.
+#include <algorithm>
+#include <optional>
+
+#include "base/file.h"
+#include "megatron_cpp/commands.h"
+#include "megatron_cpp/options.h"
+#include "parallel/pp/draw.h"
+#include "parallel/pp/lower.h"
+
+namespace mcpp {
+namespace {
+
+constexpr std::size_t kKinds = EnumNames<ScheduleKind>::value.size();
+
+/// A ScheduleKind, or all of them.
+enum class Choice : u8 { All = kKinds };
+
+}  // namespace
+
+template <>
+struct EnumNames<Choice> {
+  static constexpr auto value = [] {
+    std::array<std::string_view, kKinds + 1> names;
+    std::copy_n(EnumNames<ScheduleKind>::value.begin(), kKinds, names.begin());
+    names[kKinds] = "all";
+    return names;
+  }();
+};
+
+namespace {
+
+struct ScheduleOptions {
+  Choice schedule = static_cast<Choice>(ScheduleKind::OneFOneB);
+  i64 pipeline_model_parallel_size = 4;
+  i64 num_microbatches = 8;
+  i64 num_virtual_stages_per_pipeline_rank = 0;
+  ScheduleCosts costs;
+  std::string svg;
+  i64 width = 100;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("schedule", self.schedule, "what to draw; all: a table that compares them");
+    visit("pipeline_model_parallel_size", self.pipeline_model_parallel_size, "ranks of the pipeline", between(1, 256));
+    visit("num_microbatches", self.num_microbatches, "microbatches of one step", between(1, 8192));
+    visit("num_virtual_stages_per_pipeline_rank", self.num_virtual_stages_per_pipeline_rank,
+          "model chunks per rank; 0 = the fewest that the schedule works with", between(0, 64));
+    visit("forward", self.costs.forward, "time of one microbatch's forward on one rank, all its chunks together",
+          at_least(0));
+    visit("backward_input", self.costs.backward_input, "the same of the gradient of the activations", at_least(0));
+    visit("backward_weight", self.costs.backward_weight, "the same of the gradient of the weights", at_least(0));
+    visit("message", self.costs.message, "time that activations take from rank to rank", at_least(0));
+    visit("reduce_grad", self.costs.reduce_grad, "time of a rank's gradient reduction at the end", at_least(0));
+    visit("svg", self.svg, "file for the drawing as an image");
+    visit("width", self.width, "columns of the drawing in text, at most", between(10, 10000));
+  }
+
+  int ranks() const { return static_cast<int>(pipeline_model_parallel_size); }
+  int microbatches() const { return static_cast<int>(num_microbatches); }
+  /// `compares`: among others, where a kind that cannot have the chunks asked for shows what it can.
+  int chunks(ScheduleKind kind, bool compares) const {
+    const auto asked = static_cast<int>(num_virtual_stages_per_pipeline_rank);
+    const bool is_free = asked == 0 || (compares && kind != ScheduleKind::Interleaved);
+    return is_free ? fewest_chunks(kind) : asked;
+  }
+};
+
+/// The fraction of time that a rank waits according to the papers, which leave communication out; nothing where they
+/// have no formula for such costs or so few microbatches.
+std::optional<double> published_bubble(ScheduleKind kind, int ranks, int chunks, int microbatches,
+                                       const ScheduleCosts& c) {
+  const double p = ranks, m = microbatches, work = c.forward + c.backward_input + c.backward_weight;
+  switch (kind) {
+    case ScheduleKind::GPipe:
+    case ScheduleKind::OneFOneB:
+    case ScheduleKind::Interleaved:
+      return (p - 1) / (chunks * m + p - 1);
+    case ScheduleKind::ZbH1: {
+      const double idle = (p - 1) * (c.forward + c.backward_input - c.backward_weight);
+      if (microbatches < ranks || idle < 0 || work == 0) return std::nullopt;
+      return idle / (m * work + idle);
+    }
+    case ScheduleKind::ZbV:
+      if (microbatches < 2 * ranks || c.forward != c.backward_input || c.forward != c.backward_weight)
+        return std::nullopt;
+      return 0;
+  }
+  return std::nullopt;
+}
+
+/// One schedule and how it runs.
+struct Study {
+  Study(ScheduleKind which, int chunks, const ScheduleOptions& options)
+      : kind(which), schedule(make_schedule(kind, options.ranks(), options.microbatches(), chunks)) {
+    // A stage is one of the chunks of a rank.
+    ScheduleCosts costs = options.costs;
+    for (double* time : {&costs.forward, &costs.backward_input, &costs.backward_weight, &costs.reduce_grad})
+      *time /= chunks;
+    const Schedule lowered = lower(schedule);
+    timeline = simulate(lowered, costs);
+    published = published_bubble(kind, schedule.ranks, chunks, schedule.microbatches, costs);
+    costs.message = costs.reduce_grad = 0;
+    exposed = timeline.makespan - simulate(lowered, costs).makespan;
+  }
+
+  /// Microbatches, when that many inputs of stages are kept.
+  double microbatches(int in_flight) const { return static_cast<double>(in_flight) / schedule.chunks_per_rank; }
+  std::string published_text() const { return published ? percent(*published) : "-"; }
+  static std::string percent(double fraction) { return fixed(100 * fraction, 1) + " %"; }
+
+  ScheduleKind kind;
+  Schedule schedule;
+  Timeline timeline;
+  std::optional<double> published;
+  double exposed = 0;  ///< time that communication adds
+};
+
+/// Nothing may go wrong after this.
+void check_options(const ScheduleOptions& options, const std::vector<ScheduleKind>& kinds) {
+  std::vector<std::string> problems;
+  const bool compares = kinds.size() > 1;
+  if (compares && !options.svg.empty()) problems.push_back("svg: needs one schedule, not all");
+  for (const ScheduleKind kind : kinds) {
+    const int chunks = options.chunks(kind, compares);
+    constexpr i64 kMost = 1 << 20;
+    if (i64{chunks} * options.ranks() * options.microbatches() > kMost)
+      problems.push_back(str(enum_name(kind), ": ", chunks, " x ", options.ranks(), " stages x ",
+                             options.microbatches(), " microbatches are more than this can simulate (", kMost, ")"));
+    if (compares) continue;  // the table tells
+    for (std::string& text : schedule_conflicts(kind, options.ranks(), chunks, options.microbatches()))
+      problems.push_back(std::move(text));
+  }
+  check_input(problems.empty(), join(problems, "\n"));
+}
+
+std::string table(const ScheduleOptions& options, const std::vector<ScheduleKind>& kinds) {
+  std::string text =
+      str(options.ranks(), " ranks, ", options.microbatches(), " microbatches\n", pad_right("schedule", 12),
+          pad_left("chunks", 8), pad_left("bubble", 10), pad_left("published", 11), pad_left("time", 10),
+          pad_left("activations", 13), pad_left("exposed", 10), "\n");
+  for (const ScheduleKind kind : kinds) {
+    const int chunks = options.chunks(kind, /*compares=*/true);
+    text += pad_right(enum_name(kind), 12) + pad_left(str(chunks), 8);
+    const auto conflicts = schedule_conflicts(kind, options.ranks(), chunks, options.microbatches());
+    if (!conflicts.empty()) {
+      text += "  impossible: " + join(conflicts, "; ") + "\n";
+      continue;
+    }
+    const Study study(kind, chunks, options);
+    text += str(pad_left(Study::percent(study.timeline.bubble), 10), pad_left(study.published_text(), 11),
+                pad_left(str(study.timeline.makespan), 10),
+                pad_left(str(study.microbatches(study.timeline.max_in_flight())), 13), pad_left(str(study.exposed), 10),
+                "\n");
+  }
+  return text +
+         "bubble: largest share of its time that a rank waits, and the papers' formula for it; activations: the most\n"
+         "microbatches that a rank keeps; exposed: time that communication adds";
+}
+
+std::string figures(const Study& study) {
+  const Timeline& timeline = study.timeline;
+  std::string text = str(pad_right("rank", 8), pad_left("works", 10), pad_left("waits", 10),
+                         pad_left("microbatches kept, at most", 30), "\n");
+  for (std::size_t rank = 0; rank < timeline.busy.size(); ++rank)
+    text += str(pad_right(str(rank), 8), pad_left(str(timeline.busy[rank]), 10), pad_left(str(timeline.idle[rank]), 10),
+                pad_left(str(study.microbatches(timeline.peak_in_flight[rank])), 30), "\n");
+  return str(text, "bubble                 ", Study::percent(timeline.bubble),
+             "; published formula, without messages: ", study.published_text(), "\nexposed communication  ",
+             study.exposed);
+}
+
+}  // namespace
+
+ExitCode schedule_command(Arguments args, Log& log) {
+  const Usage usage{.command = "megatron_cpp schedule",
+                    .summary =
+                        "Draws a pipeline schedule and tells its bubble, the activations it keeps and the\n"
+                        "communication it does not hide, for given times of each kind of work, in any unit.",
+                    .positional = {"schedule"},
+                    .required = {}};
+  ScheduleOptions options;
+  if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  std::vector<ScheduleKind> kinds;
+  for (std::size_t i = 0; i < kKinds; ++i)
+    if (options.schedule == Choice::All || options.schedule == static_cast<Choice>(i))
+      kinds.push_back(static_cast<ScheduleKind>(i));
+  check_options(options, kinds);
+  if (options.schedule == Choice::All) {
+    log.info(table(options, kinds));
+    return ExitCode::Done;
+  }
+  const Study study(kinds[0], options.chunks(kinds[0], /*compares=*/false), options);
+  log.info(str(draw_text(study.schedule, study.timeline, static_cast<int>(options.width)), figures(study)));
+  if (!options.svg.empty()) write_file_atomic(options.svg, draw_svg(study.schedule, study.timeline));
+  return ExitCode::Done;
+}
+
+}  // namespace mcpp

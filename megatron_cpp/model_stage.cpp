@@ -1,0 +1,48 @@
+#include "megatron_cpp/model_stage.h"
+
+namespace mcpp {
+
+void ModelStage::begin(std::span<const MicroBatch> batches, bool training) {
+  batches_ = batches;
+  losses_ = {};
+  passes_.clear();
+  for (const MicroBatch& batch : batches) {
+    Pass& pass = passes_.emplace_back();
+    pass.training = pass.keeps_stash = training;
+    pass.is_last = false;
+    pass.samples = batch.samples;
+  }
+}
+
+Tensor ModelStage::forward(int microbatch, const Tensor& x) {
+  const MicroBatch& batch = batches_[static_cast<std::size_t>(microbatch)];
+  const Tensor& input = model_.stage().has_embedding ? batch.tokens : x;
+  if (!model_.stage().has_output) return model_.forward(input, pass(microbatch));
+  const TokenLosses losses = model_.loss(input, batch.targets, /*loss_scale=*/1, pass(microbatch));
+  losses_.loss += losses.sum;
+  losses_.tokens += losses.tokens;
+  return {};
+}
+
+Tensor ModelStage::backward(int microbatch, const Tensor& dy, bool is_last) {
+  pass(microbatch).is_last = is_last;
+  return model_.backward(dy, pass(microbatch));
+}
+
+Tensor ModelStage::backward_input(int microbatch, const Tensor& dy) {
+  pass(microbatch).defers_weights = true;
+  return model_.backward(dy, pass(microbatch));
+}
+
+void ModelStage::backward_weight(int microbatch, bool) {
+  pass(microbatch).run_deferred();
+}
+
+Tensor ModelStage::empty_activation() {
+  const ModelContext& context = model_.context();
+  const i64 seq = context.config.seq_length / (context.sequence_parallel ? context.tp.size() : 1);
+  return Tensor::empty({seq, static_cast<i64>(batches_.front().samples.size()), context.config.hidden_size},
+                       context.dtype, context.device);
+}
+
+}  // namespace mcpp

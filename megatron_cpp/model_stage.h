@@ -1,0 +1,49 @@
+// A chunk of the model as the pipeline engine drives it: microbatches go in, losses come out at the last stage.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "model/gpt_model.h"
+#include "parallel/pp/engine.h"
+
+namespace mcpp {
+
+/// One forward and backward pass's worth of samples, sequence first.
+struct MicroBatch {
+  Tensor tokens;             ///< int32 [s, b]; on the first pipeline stage
+  Tensor targets;            ///< int32 [s, b], -1 = not counted; on the last
+  std::vector<i64> samples;  ///< [b] global sample numbers
+};
+
+/// Sums over the microbatches of one rank, in order.
+struct LossSum {
+  double loss = 0;
+  i64 tokens = 0;
+};
+
+class ModelStage final : public PipelineStage {
+ public:
+  explicit ModelStage(GPTModel& model) : model_(model) {}
+
+  /// Before each run of a schedule. `batches` must stay until it has ended.
+  void begin(std::span<const MicroBatch> batches, bool training);
+  /// Of the last stage; elsewhere 0.
+  const LossSum& losses() const { return losses_; }
+
+  Tensor forward(int microbatch, const Tensor& x) override;
+  Tensor backward(int microbatch, const Tensor& dy, bool is_last) override;
+  Tensor backward_input(int microbatch, const Tensor& dy) override;
+  void backward_weight(int microbatch, bool is_last) override;
+  void reduce_gradients() override { model_.release_gradients(); }
+  Tensor empty_activation() override;
+
+ private:
+  Pass& pass(int microbatch) { return passes_.at(static_cast<std::size_t>(microbatch)); }
+
+  GPTModel& model_;
+  std::span<const MicroBatch> batches_;
+  std::vector<Pass> passes_;
+  LossSum losses_;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,56 @@
+// How a run is laid out over ranks. Nothing here changes what is trained. Names are Megatron-LM's where it has one.
+#pragma once
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fields.h"
+#include "parallel/pp/schedule.h"
+
+namespace mcpp {
+
+struct ParallelConfig {
+  i64 tensor_model_parallel_size = 1;
+  bool sequence_parallel = false;
+  i64 pipeline_model_parallel_size = 1;
+  i64 num_virtual_stages_per_pipeline_rank = 1;
+  ScheduleKind pipeline_schedule = ScheduleKind::OneFOneB;
+  i64 decoder_first_pipeline_num_layers = 0;
+  i64 decoder_last_pipeline_num_layers = 0;
+  std::string pipeline_model_parallel_layout;
+  i64 zero_stage = 0;
+  i64 num_distributed_optimizer_instances = 1;
+  i64 ddp_bucket_size = 40'000'000;
+  bool overlap_grad_reduce = true;
+  bool overlap_param_gather = true;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("tensor_model_parallel_size", self.tensor_model_parallel_size, "ranks that share each layer",
+          between(1, 4096));
+    visit("sequence_parallel", self.sequence_parallel,
+          "these ranks also share the sequence between layers: less memory, the same communication");
+    visit("pipeline_model_parallel_size", self.pipeline_model_parallel_size, "ranks that the layers are dealt out to",
+          between(1, 4096));
+    visit("num_virtual_stages_per_pipeline_rank", self.num_virtual_stages_per_pipeline_rank,
+          "parts of the model on each pipeline rank: at least 2 for interleaved, 2 for zb-v", between(1, 4096));
+    visit("pipeline_schedule", self.pipeline_schedule, "order of forward and backward passes over the pipeline");
+    visit("decoder_first_pipeline_num_layers", self.decoder_first_pipeline_num_layers,
+          "layers on the first pipeline rank; 0 = as many as on the others", at_least(0));
+    visit("decoder_last_pipeline_num_layers", self.decoder_last_pipeline_num_layers,
+          "layers on the last pipeline rank; 0 = as many as on the others", at_least(0));
+    visit("pipeline_model_parallel_layout", self.pipeline_model_parallel_layout,
+          "stages spelt out, such as \"Et*3|t*4|t*3L\": E embedding, t layer, L output; instead of the two above");
+    visit("zero_stage", self.zero_stage,
+          "what data-parallel ranks share: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights",
+          between(0, 3));
+    visit("num_distributed_optimizer_instances", self.num_distributed_optimizer_instances,
+          "groups of data-parallel ranks that each hold all that zero_stage shares (hybrid sharding)", at_least(1));
+    visit("ddp_bucket_size", self.ddp_bucket_size, "gradients that are reduced together; 0 = all", at_least(0));
+    visit("overlap_grad_reduce", self.overlap_grad_reduce, "reduce gradients while backward still runs");
+    visit("overlap_param_gather", self.overlap_param_gather, "gather weights before they are needed");
+  }
+};
+
+}  // namespace mcpp

@@ -1,0 +1,217 @@
+// A run does not depend on its layout: twenty steps of one task on every kind of layout, ranks as threads. Where no sum
+// is taken in another order the bits must be those of the layout it is compared with; otherwise losses agree to 1e-5
+// and final weights to 1e-4 (fp32, relative).
+#include <gtest/gtest.h>
+
+#include "tests/support/layout_run.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::Numbers;
+using test::RunLayout;
+using test::RunResult;
+using test::RunTask;
+using test::Weights;
+
+constexpr auto kGPipe = ScheduleKind::GPipe, k1F1B = ScheduleKind::OneFOneB, kInterleaved = ScheduleKind::Interleaved,
+               kZbH1 = ScheduleKind::ZbH1, kZbV = ScheduleKind::ZbV;
+
+Recompute full(Recompute::Method method, i64 layers) {
+  return {.granularity = Recompute::Granularity::Full, .method = method, .num_layers = layers};
+}
+Recompute selective() {
+  return {.granularity = Recompute::Granularity::Selective, .core_attn = true, .layernorm = true, .mlp_act = true};
+}
+constexpr auto kUniform = Recompute::Method::Uniform, kBlock = Recompute::Method::Block;
+
+/// The layout that it must equal bit for bit: SameDp, its own with tensor and data parallelism alone and ZeRO stage 0;
+/// Nothing, when sums are taken in another order than on one rank: then it is compared with one rank, by tolerance.
+enum class Equals { OneRank, SameDp, Zero2, Nothing };
+
+struct Row {
+  RunLayout layout;
+  Equals equals;
+  friend void PrintTo(const Row& row, std::ostream* out) { *out << row.layout.name; }
+};
+
+// ZeRO stages 2 and 3 sum over ranks before they sum over microbatches, so with several microbatches their bits are
+// their own; with one they are those of the other stages (ZeroStages below).
+const Row kRows[]{
+    {{.name = "recompute_uniform_1", .recompute = full(kUniform, 1)}, Equals::OneRank},
+    {{.name = "recompute_uniform_3", .recompute = full(kUniform, 3)}, Equals::OneRank},
+    {{.name = "recompute_block_2", .recompute = full(kBlock, 2)}, Equals::OneRank},
+    {{.name = "recompute_selective", .recompute = selective()}, Equals::OneRank},
+    {{.name = "tp2", .tp = 2}, Equals::Nothing},
+    {{.name = "tp4", .tp = 4}, Equals::Nothing},
+    {{.name = "tp2_sp", .tp = 2, .sequence_parallel = true}, Equals::Nothing},
+    {{.name = "tp4_sp", .tp = 4, .sequence_parallel = true}, Equals::Nothing},
+    {{.name = "tp2_sp_recompute_full", .tp = 2, .sequence_parallel = true, .recompute = full(kUniform, 2)},
+     Equals::Nothing},
+    {{.name = "tp2_sp_recompute_selective", .tp = 2, .sequence_parallel = true, .recompute = selective()},
+     Equals::Nothing},
+    {{.name = "pp2_gpipe", .pp = 2, .schedule = kGPipe}, Equals::OneRank},
+    {{.name = "pp2_1f1b", .pp = 2}, Equals::OneRank},
+    {{.name = "pp2_interleaved", .pp = 2, .schedule = kInterleaved, .virtual_stages = 2}, Equals::OneRank},
+    {{.name = "pp2_zb_h1", .pp = 2, .schedule = kZbH1}, Equals::OneRank},
+    {{.name = "pp2_zb_v", .pp = 2, .schedule = kZbV, .virtual_stages = 2}, Equals::OneRank},
+    {{.name = "pp1_zb_v", .pp = 1, .schedule = kZbV, .virtual_stages = 2}, Equals::OneRank},
+    {{.name = "pp1_zb_h1", .pp = 1, .schedule = kZbH1}, Equals::OneRank},
+    {{.name = "pp4_gpipe", .pp = 4, .schedule = kGPipe}, Equals::OneRank},
+    {{.name = "pp4_1f1b", .pp = 4}, Equals::OneRank},
+    {{.name = "pp4_zb_h1", .pp = 4, .schedule = kZbH1}, Equals::OneRank},
+    {{.name = "pp4_interleaved", .pp = 4, .schedule = kInterleaved, .virtual_stages = 2, .stages = "Et|t||tt|t|t||ttL"},
+     Equals::OneRank},
+    {{.name = "pp2_zb_v_uneven", .pp = 2, .schedule = kZbV, .virtual_stages = 2, .stages = "E|ttt|tt|tttL"},
+     Equals::OneRank},
+    {{.name = "pp2_uneven", .pp = 2, .first_layers = 5}, Equals::OneRank},
+    {{.name = "pp4_uneven", .pp = 4, .first_layers = 1, .last_layers = 1}, Equals::OneRank},
+    {{.name = "pp2_recompute_full", .pp = 2, .recompute = full(kUniform, 2)}, Equals::OneRank},
+    {{.name = "pp2_recompute_block_zb", .pp = 2, .schedule = kZbH1, .recompute = full(kBlock, 1)}, Equals::OneRank},
+    {{.name = "dp2", .dp = 2}, Equals::Nothing},
+    {{.name = "dp4", .dp = 4}, Equals::Nothing},
+    {{.name = "dp2_no_overlap", .dp = 2, .overlaps = false}, Equals::SameDp},
+    {{.name = "dp2_one_bucket", .dp = 2, .bucket_elements = 0}, Equals::SameDp},
+    {{.name = "dp2_zero1", .dp = 2, .zero_stage = 1}, Equals::SameDp},
+    {{.name = "dp2_zero1_no_overlap", .dp = 2, .zero_stage = 1, .overlaps = false}, Equals::SameDp},
+    {{.name = "dp2_zero2", .dp = 2, .zero_stage = 2}, Equals::Nothing},
+    {{.name = "dp2_zero3", .dp = 2, .zero_stage = 3}, Equals::Zero2},
+    {{.name = "dp2_zero3_no_overlap", .dp = 2, .zero_stage = 3, .overlaps = false}, Equals::Zero2},
+    {{.name = "dp4_zero1", .dp = 4, .zero_stage = 1}, Equals::SameDp},
+    {{.name = "dp4_zero2", .dp = 4, .zero_stage = 2}, Equals::Nothing},
+    {{.name = "dp4_zero3", .dp = 4, .zero_stage = 3, .recompute = full(kUniform, 1)}, Equals::Zero2},
+    {{.name = "hsdp_2x2_zero1", .dp = 4, .zero_stage = 1, .instances = 2}, Equals::Nothing},
+    {{.name = "hsdp_2x2_zero2", .dp = 4, .zero_stage = 2, .instances = 2}, Equals::Nothing},
+    {{.name = "hsdp_2x2_zero3", .dp = 4, .zero_stage = 3, .instances = 2}, Equals::Nothing},
+    {{.name = "pp2_dp2", .pp = 2, .dp = 2}, Equals::SameDp},
+    {{.name = "pp2_dp2_zero1", .pp = 2, .dp = 2, .zero_stage = 1}, Equals::SameDp},
+    {{.name = "pp2_dp2_zb_v_zero1", .pp = 2, .dp = 2, .schedule = kZbV, .virtual_stages = 2, .zero_stage = 1},
+     Equals::SameDp},
+    {{.name = "pp2_dp2_zero3", .pp = 2, .dp = 2, .zero_stage = 3}, Equals::Nothing},
+    {{.name = "tp2_pp2", .tp = 2, .pp = 2, .schedule = kInterleaved, .virtual_stages = 2}, Equals::SameDp},
+    {{.name = "tp2_pp2_dp2", .tp = 2, .pp = 2, .dp = 2}, Equals::SameDp},
+    {{.name = "tp2_sp_pp2_dp2_zb_h1_zero1",
+      .tp = 2,
+      .pp = 2,
+      .dp = 2,
+      .sequence_parallel = true,
+      .schedule = kZbH1,
+      .zero_stage = 1},
+     Equals::SameDp},
+    {{.name = "tp2_sp_pp2_dp4_interleaved_zero2_selective",
+      .tp = 2,
+      .pp = 2,
+      .dp = 4,
+      .sequence_parallel = true,
+      .schedule = kInterleaved,
+      .virtual_stages = 2,
+      .zero_stage = 2,
+      .recompute = selective()},
+     Equals::Nothing},
+    {{.name = "tp4_sp_pp4_zb_h1", .tp = 4, .pp = 4, .sequence_parallel = true, .schedule = kZbH1}, Equals::SameDp},
+    {{.name = "tp2_dp4_hsdp_zero3", .tp = 2, .dp = 4, .sequence_parallel = true, .zero_stage = 3, .instances = 2},
+     Equals::Nothing},
+};
+
+ModelConfig gpt2() {
+  ModelConfig config = test::tiny_gpt2();
+  config.num_layers = 8;
+  config.num_attention_heads = 4;
+  config.seq_length = 8;
+  config.hidden_dropout = config.attention_dropout = 0.1;
+  return config;
+}
+
+ModelConfig llama() {
+  ModelConfig config = test::tiny_llama();
+  config.num_layers = 8;
+  config.seq_length = 8;
+  return config;
+}
+
+RunTask task_of(const std::string& model, DType dtype = DType::F32) {
+  RunTask task{.model = model == "gpt2" ? gpt2() : llama(), .dtype = dtype, .optimizer = {}, .tokens = {}};
+  task.tokens = [config = task.model](i64 sample) {
+    return test::learnable_tokens(sample, config.seq_length + 1, config.vocab_size);
+  };
+  return task;
+}
+
+RunLayout reference_of(const Row& row) {
+  const RunLayout& layout = row.layout;
+  switch (row.equals) {
+    case Equals::SameDp:
+      return {.tp = layout.tp, .dp = layout.dp, .sequence_parallel = layout.sequence_parallel};
+    case Equals::Zero2:
+      return {.tp = layout.tp, .dp = layout.dp, .sequence_parallel = layout.sequence_parallel, .zero_stage = 2};
+    default:
+      return {};
+  }
+}
+
+/// Layouts are compared with few others, which are run once each.
+const RunResult& reference(const std::string& model, const RunLayout& layout) {
+  static std::map<std::string, RunResult> results;
+  const std::string key = str(model, layout.tp, ",", layout.dp, ",", layout.sequence_parallel, ",", layout.zero_stage);
+  if (!results.contains(key)) results[key] = run_layout(task_of(model), layout);
+  return results.at(key);
+}
+
+void expect_same_bits(const RunResult& a, const RunResult& b) {
+  EXPECT_EQ(a.losses, b.losses);
+  EXPECT_EQ(a.grad_norms, b.grad_norms);
+  ASSERT_EQ(a.weights.size(), b.weights.size());
+  for (const auto& [name, values] : a.weights) EXPECT_EQ(values, b.weights.at(name)) << name;
+}
+
+double relative_distance(const Numbers& a, const Numbers& b) {
+  double difference = 0, whole = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) difference += (a[i] - b[i]) * (a[i] - b[i]), whole += b[i] * b[i];
+  return std::sqrt(difference / whole);
+}
+
+/// A bias of the keys moves all scores of a query alike: its gradient is 0 but for rounding, of which AdamW makes steps
+/// of full length. [groups, (q + k + v) * head_dim]: left out.
+Numbers without_key_bias(const std::string& name, const Numbers& values, const ModelConfig& config) {
+  if (!name.ends_with("linear_qkv.bias")) return values;
+  const i64 d = config.head_dim(), q = config.num_attention_heads / config.query_groups() * d, group = q + 2 * d;
+  Numbers kept;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const i64 at = static_cast<i64>(i) % group;
+    if (at < q || at >= q + d) kept.push_back(values[i]);
+  }
+  return kept;
+}
+
+void expect_near(const RunResult& a, const RunResult& b, double loss, double weights, const ModelConfig& config) {
+  ASSERT_EQ(a.losses.size(), b.losses.size());
+  for (std::size_t i = 0; i < a.losses.size(); ++i)
+    EXPECT_LE(std::abs(a.losses[i] - b.losses[i]) / b.losses[i], loss) << "step " << i;
+  ASSERT_EQ(a.weights.size(), b.weights.size());
+  for (const auto& [name, values] : b.weights) {
+    EXPECT_LE(
+        relative_distance(without_key_bias(name, a.weights.at(name), config), without_key_bias(name, values, config)),
+        weights)
+        << name;
+  }
+}
+
+class LayoutParity : public testing::TestWithParam<std::tuple<const char*, Row>> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, LayoutParity,
+                         testing::Combine(testing::Values("gpt2", "llama"), testing::ValuesIn(kRows)),
+                         [](const auto& p) {
+                           return str(std::get<0>(p.param), "_", std::get<1>(p.param).layout.name);
+                         });
+
+TEST_P(LayoutParity, TwentyStepsGiveTheSameModel) {
+  const auto& [model, row] = GetParam();
+  const RunResult result = run_layout(task_of(model), row.layout);
+  const RunResult& one_rank = reference(model, {});
+  EXPECT_LT(one_rank.losses.back(), 0.9 * one_rank.losses.front()) << "the task teaches nothing";
+  if (row.equals != Equals::Nothing) expect_same_bits(result, reference(model, reference_of(row)));
+  if (row.equals != Equals::OneRank) expect_near(result, one_rank, 1e-5, 1e-4, task_of(model).model);
+}
+
+}  // namespace
+}  // namespace mcpp

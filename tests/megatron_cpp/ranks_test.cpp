@@ -1,0 +1,136 @@
+// The real program on several ranks under mpirun: the same model as one process, the same bits every time, and an end
+// for all when one cannot go on.
+#include <csignal>
+#include <cstdlib>
+
+#include "tests/megatron_cpp/end_to_end.h"
+
+namespace mcpp {
+namespace {
+
+class Ranks : public EndToEnd {
+ protected:
+  void SetUp() override {
+    if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
+    EndToEnd::SetUp();
+  }
+
+  static Words mpirun(int ranks) {
+    return {"mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none", "-n", std::to_string(ranks)};
+  }
+  static Outcome run_on(int ranks, const Words& args) {
+    return test::Program(args, root() / "process", 0, mpirun(ranks)).wait();
+  }
+  std::string train_on(int ranks, const std::string& save, const Words& more = {}) const {
+    const Outcome outcome = run_on(ranks, pretrain(save, more));
+    EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+    return outcome.out;
+  }
+  void expect_near_losses(const std::string& a, const std::string& b) const {
+    const std::vector<double> x = losses(a, 12), y = losses(b, 12);
+    for (std::size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(x[i], y[i], 1e-5 * y[i]) << "iteration " << i + 1;
+  }
+};
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t n = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+const std::vector<std::string> kEightRanks{
+    "--training.micro_batch_size=1",      "--parallel.tensor_model_parallel_size=2",
+    "--parallel.sequence_parallel=true",  "--parallel.pipeline_model_parallel_size=2",
+    "--parallel.pipeline_schedule=zb-h1", "--parallel.zero_stage=1"};
+
+TEST_F(Ranks, PipelineTrainsTheBitsOfOneProcess) {
+  const Words batch{"--training.micro_batch_size=1"};
+  train("one", batch);
+  train_on(2, "two", {batch[0], "--parallel.pipeline_model_parallel_size=2"});
+  EXPECT_EQ(losses("one", 12), losses("two", 12));
+  expect_same_checkpoint("one", "two");
+}
+
+TEST_F(Ranks, EightRanksTrainTheSameModelAndLogOnce) {
+  train("one", {"--training.micro_batch_size=1"});
+  const std::string log = train_on(8, "eight", kEightRanks);
+  expect_near_losses("eight", "one");
+  EXPECT_EQ(count(log, "] iteration        3/"), 1u) << log;
+  EXPECT_EQ(count(log, "validation loss at iteration 5"), 1u) << log;
+  EXPECT_CONTAINS(log, "exposed communication: ");
+  EXPECT_CONTAINS(log, "bubble: ");
+  EXPECT_CONTAINS(log, "\n     7     1     1     1");  // the table of ranks
+}
+
+TEST_F(Ranks, SameLayoutSameBitsAlsoAfterAnInterruption) {
+  train_on(8, "a", kEightRanks);
+  Words stop = kEightRanks;
+  stop.push_back("--training.exit_interval=5");
+  train_on(8, "b", stop);
+  losses("b", 5);
+  EXPECT_CONTAINS(train_on(8, "b", kEightRanks), "resuming from");
+  EXPECT_EQ(losses("a", 12), losses("b", 12));
+  expect_same_checkpoint("a", "b");
+}
+
+TEST_F(Ranks, ASignalToOneRankSavesAndStopsAll) {
+  const Words longer{"--training.train_iters=2000", "--training.eval_interval=0", "--training.eval_iters=0",
+                     "--checkpoint.save_interval=0"};
+  Words args = pretrain("run", longer);
+  test::Program program(args, root() / "process", 0, mpirun(2));
+  wait_for_lines("run", 3);
+  program.signal(SIGUSR1);  // which mpirun passes on
+  const Outcome outcome = program.wait();
+  EXPECT_EQ(outcome.code, 85) << outcome.out << outcome.err;
+  EXPECT_CONTAINS(outcome.out, "received: saving and stopping");
+  EXPECT_CONTAINS(outcome.out, "saved ");
+}
+
+TEST_F(Ranks, AnImpossibleLayoutIsRefusedWithAllReasons) {
+  const Outcome outcome = run_on(
+      3, pretrain("run", {"--parallel.tensor_model_parallel_size=3", "--parallel.pipeline_model_parallel_size=3"}));
+  EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
+  for (const char* part : {"cannot run on 3 ranks", "number of ranks = 3", "the nearest that does is 9",
+                           "num_attention_heads = 4; the nearest that do are 2 and 4", "num_layers"}) {
+    EXPECT_CONTAINS(outcome.err, part);
+  }
+  EXPECT_EQ(count(outcome.err, "megatron_cpp: error"), 1u) << outcome.err;
+}
+
+TEST_F(Ranks, TooFewMicrobatchesAreRefused) {
+  const Outcome outcome = run_on(4, pretrain("run"));  // 8 samples, 4 a microbatch: not for 4 ranks
+  EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
+  EXPECT_CONTAINS(outcome.err, "global_batch_size = 8 is not a multiple of micro_batch_size x data-parallel ranks (4)");
+}
+
+TEST_F(Ranks, AnotherConfigurationOnOneRankIsFound) {
+  Words args = pretrain("run", {":", "-n", "1", test::Program::path()});
+  const Words other = pretrain("run", {"--optimizer.lr=1e-3"});
+  args.insert(args.end(), other.begin(), other.end());
+  const Outcome outcome = run_on(1, args);
+  EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
+  EXPECT_CONTAINS(outcome.err, "rank 1 has another configuration than rank 0 (lr = 0.01 on rank 0, lr = 0.001 there)");
+}
+
+TEST_F(Ranks, ARankThatFailsEndsAllWithItsMessage) {
+  const Words big = pretrain("run", {"--model.hidden_size=2048"});
+  Words args = big;
+  const Words little_memory{":", "-n", "1", "sh", "-c", "ulimit -v 600000; exec \"$@\"", "sh", test::Program::path()};
+  args.insert(args.end(), little_memory.begin(), little_memory.end());
+  args.insert(args.end(), big.begin(), big.end());
+  const auto start = std::chrono::steady_clock::now();
+  const Outcome outcome = run_on(1, args);
+  EXPECT_EQ(outcome.code, 12) << outcome.out << outcome.err;
+  EXPECT_CONTAINS(outcome.err, "[rank 1] megatron_cpp: error: ");
+  EXPECT_CONTAINS(outcome.err, "out of");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+}
+
+TEST_F(Ranks, CommandsOfOneProcessSaySo) {
+  const Outcome outcome = run_on(2, {"config", "--help"});
+  EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
+  EXPECT_CONTAINS(outcome.err, "megatron_cpp config runs in one process, not on 2 ranks");
+}
+
+}  // namespace
+}  // namespace mcpp

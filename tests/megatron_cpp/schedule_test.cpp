@@ -1,0 +1,95 @@
+// The real program draws and compares schedules.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/program.h"
+#include "tests/support/scratch_folder.h"
+
+namespace mcpp {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class ScheduleCommand : public testing::Test {
+ protected:
+  test::Outcome run(std::vector<std::string> args) const {
+    args.insert(args.begin(), "schedule");
+    return test::Program(args, folder_ / "process").wait();
+  }
+  std::string output(const std::vector<std::string>& args) const {
+    const test::Outcome outcome = run(args);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.out;
+  }
+  void expect_refused(const std::vector<std::string>& args, const std::vector<std::string>& parts) const {
+    const test::Outcome outcome = run(args);
+    EXPECT_EQ(outcome.code, 2) << outcome.out;
+    for (const std::string& part : parts) EXPECT_THAT(outcome.err, HasSubstr(part));
+  }
+  test::ScratchFolder folder_;
+};
+
+TEST_F(ScheduleCommand, DrawsOneAndTellsItsFigures) {
+  EXPECT_EQ(output({"1f1b", "--pipeline_model_parallel_size=2", "--num_microbatches=3"}),
+            "rank 0  |01..aa2bb.cc|\n"
+            "rank 1  |.0aa1bb2cc..|\n"
+            "forward 0-9, backward or input gradient a-j, weight gradient A-J, idle .\n"
+            "2 ranks, 1 chunk per rank, 3 microbatches: time 12, bubble 25 %, at most 2 microbatches in memory\n"
+            "rank         works     waits    microbatches kept, at most\n"
+            "0                9         3                             2\n"
+            "1                9         0                             1\n"
+            "bubble                 25.0 %; published formula, without messages: 25.0 %\n"
+            "exposed communication  0\n");
+}
+
+// A rank's two chunks take half of its time each, so that schedules can be compared.
+TEST_F(ScheduleCommand, CostsAreThoseOfARank) {
+  const std::string out = output({"zb-v", "--pipeline_model_parallel_size=1", "--num_microbatches=1"});
+  EXPECT_THAT(out, HasSubstr("rank 0  |00aAaA|\n"));
+  EXPECT_THAT(out, HasSubstr("time 3, bubble 0 %"));
+}
+
+TEST_F(ScheduleCommand, ExposedCommunication) {
+  // F, message, F, B, message, B, reduction.
+  const std::string out = output({"gpipe", "--pipeline_model_parallel_size=2", "--num_microbatches=1", "--forward=2",
+                                  "--backward_input=3", "--message=0.5", "--reduce_grad=10"});
+  EXPECT_THAT(out, HasSubstr("time 23,"));
+  EXPECT_THAT(out, HasSubstr("exposed communication  11\n"));
+}
+
+TEST_F(ScheduleCommand, ComparesAll) {
+  const std::string out = output({"all"});
+  EXPECT_THAT(out, AllOf(HasSubstr("4 ranks, 8 microbatches\n"),
+                         HasSubstr("\ngpipe              1    27.3 %     27.3 %        33            8         0\n"),
+                         HasSubstr("\n1f1b               1    27.3 %     27.3 %        33            4         0\n"),
+                         HasSubstr("\ninterleaved        2    15.8 %     15.8 %      28.5          5.5         0\n"),
+                         HasSubstr("\nzb-h1              1    11.1 %     11.1 %        27            4         0\n"),
+                         HasSubstr("\nzb-v               2     0.0 %      0.0 %      25.5            4         0\n")));
+  EXPECT_THAT(
+      output({"all", "--num_microbatches=6", "--forward=2"}),
+      AllOf(HasSubstr("\ninterleaved        2  impossible: pipeline_schedule = interleaved needs"),
+            HasSubstr("nearest: 4 or 8\n"), HasSubstr("\nzb-v               2 "), HasSubstr(" %          -  ")));
+  EXPECT_THAT(output({"all", "--num_virtual_stages_per_pipeline_rank=4"}),
+              HasSubstr("\ninterleaved        4     8.6 %"));
+}
+
+TEST_F(ScheduleCommand, WritesAnImage) {
+  const Path file = folder_ / "zb.svg";
+  output({"zb-h1", "--svg=" + file.string()});
+  EXPECT_THAT(read_text_file(file), AllOf(testing::StartsWith("<svg "), testing::EndsWith("</svg>\n")));
+}
+
+TEST_F(ScheduleCommand, RefusesAllAtOnce) {
+  expect_refused({"interleaved", "--num_microbatches=6", "--num_virtual_stages_per_pipeline_rank=1"},
+                 {"needs num_virtual_stages_per_pipeline_rank of at least 2, not 1", "nearest: 4 or 8"});
+  expect_refused({"zbv", "--width=3", "--forward=-1"},
+                 {"must be one of \"gpipe\"", "--width=3: must be at least 10", "--forward=-1: must be at least 0"});
+  expect_refused(
+      {"all", "--svg=x", "--pipeline_model_parallel_size=256", "--num_microbatches=8192"},
+      {"svg: needs one schedule", "gpipe: 1 x 256 stages x 8192 microbatches are more than", "zb-v: 2 x 256 stages"});
+  expect_refused({"zb-v", "--svg=" + (folder_ / "no" / "folder.svg").string()}, {"folder.svg"});
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,292 @@
+// Whole models split over ranks against the same model on one rank, in fp64.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "comm/local.h"
+#include "comm/metered.h"
+#include "model/gpt_model.h"
+#include "model/kv_cache.h"
+#include "parallel/tp/split.h"
+#include "tests/support/boxes.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::Numbers;
+using test::TinyModel;
+
+constexpr double kTolerance = 1e-10;
+
+struct Case {
+  const char* name;
+  ModelConfig config;
+};
+
+std::vector<Case> cases() {
+  ModelConfig gpt2 = test::tiny_gpt2();
+  gpt2.num_layers = 2;
+  gpt2.hidden_size = 32;
+  gpt2.num_attention_heads = 8;
+  gpt2.seq_length = 12;
+  ModelConfig llama = test::tiny_llama();
+  llama.num_layers = 2;
+  llama.num_attention_heads = 8;
+  llama.num_query_groups = 4;
+  llama.seq_length = 12;
+  ModelConfig grouped = llama, multi_query = llama, biased = gpt2;
+  grouped.num_query_groups = 2;
+  multi_query.num_query_groups = 1;
+  multi_query.add_qkv_bias = true;
+  multi_query.untie_embeddings_and_output_weights = false;
+  biased.num_query_groups = 1;
+  biased.position_embedding_type = PositionEmbedding::None;
+  biased.activation_func = ActivationFunction::SquaredReLU;
+  ModelConfig unbiased = gpt2;
+  unbiased.add_bias_linear = false;
+  return {{"gpt2", gpt2},   {"gpt2_without_biases", unbiased}, {"gpt2_1_group", biased},
+          {"llama", llama}, {"llama_2_groups", grouped},       {"llama_1_group", multi_query}};
+}
+
+ModelConfig with_dropout(ModelConfig config) {
+  config.hidden_dropout = 0.2;
+  config.attention_dropout = 0.1;
+  return config;
+}
+
+/// Random numbers in all parameters, biases and norms too, and a batch.
+void prepare(TinyModel& m) {
+  m.model.visit([](Param& param, int) {
+    param.init = Init::Normal;
+    param.init_std = param.name.find("norm") == std::string::npos ? 0.2 : 1;
+    initialize(param, 11);
+  });
+  m.memory->publish();
+  m.make_batch(2);
+}
+
+/// Gradients on one rank, by name.
+std::map<std::string, Numbers> whole_gradients(TinyModel& m) {
+  std::map<std::string, Numbers> result;
+  m.model.visit([&](Param& param, int) { result[param.name] = test::numbers(param.main_grad); });
+  return result;
+}
+
+/// Gradients of what this rank holds, in order.
+std::vector<Numbers> own_gradients(TinyModel& m) {
+  std::vector<Numbers> result;
+  m.model.visit([&](Param& param, int) { result.push_back(test::numbers(param.main_grad)); });
+  return result;
+}
+
+class TensorParallel : public testing::TestWithParam<std::tuple<Case, int>> {
+ protected:
+  const ModelConfig& config() const { return std::get<0>(GetParam()).config; }
+  int ranks() const { return std::get<1>(GetParam()); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Models, TensorParallel, testing::Combine(testing::ValuesIn(cases()), testing::Values(2, 4)),
+                         [](const auto& p) { return str(std::get<0>(p.param).name, "_tp", std::get<1>(p.param)); });
+
+TEST_P(TensorParallel, LossAndGradientsAreThoseOfOneRank) {
+  for (const ModelConfig& model : {config(), with_dropout(config())}) {
+    TinyModel whole(model, DType::F64);
+    prepare(whole);
+    const double loss = whole.step();
+    const auto expected = whole_gradients(whole);
+    for (const bool sequence_parallel : {false, true}) {
+      run_local_ranks(ranks(), [&](Communicator& tp, int) {
+        TinyModel m(model, DType::F64, {}, 1, &tp, sequence_parallel);
+        prepare(m);
+        EXPECT_NEAR(m.step() / loss, 1, kTolerance);
+        m.model.visit([&](Param& param, int) {
+          test::expect_part(param.main_grad, expected.at(param.name), param.box, kTolerance,
+                            param.name + (sequence_parallel ? " with sequence parallelism" : ""));
+        });
+      });
+    }
+  }
+}
+
+/// How many ranks hold each element: told by tp_copies, seen by counting.
+TEST_P(TensorParallel, BoxesAndCopiesCoverEveryParameter) {
+  TinyModel whole(config(), DType::F64);
+  const auto tensors = whole_gradients(whole);
+  run_local_ranks(ranks(), [&](Communicator& tp, int) {
+    TinyModel m(config(), DType::F64, {}, 1, &tp);
+    std::map<std::string, double> held;
+    m.model.visit([&](Param& param, int) { held[param.name] += static_cast<double>(param.numel()) / param.tp_copies; });
+    EXPECT_EQ(held.size(), tensors.size());
+    for (auto& [name, count] : held) {
+      Tensor sum = test::tensor_of({count}, {1}, DType::F64, m.device);
+      tp.all_reduce(sum, ReduceOp::Sum).wait();
+      EXPECT_EQ(sum.data<double>()[0], static_cast<double>(tensors.at(name).size())) << name;
+    }
+  });
+}
+
+TEST_P(TensorParallel, RecomputationAndDeferredWeightGradientsChangeNoBit) {
+  using Granularity = Recompute::Granularity;
+  const Recompute variants[]{
+      {.granularity = Granularity::Full, .num_layers = 2},
+      {.granularity = Granularity::Selective, .core_attn = true, .layernorm = true, .mlp_act = true}};
+  for (const bool sequence_parallel : {false, true}) {
+    run_local_ranks(ranks(), [&](Communicator& tp, int) {
+      const ModelConfig model = with_dropout(config());
+      TinyModel plain(model, DType::F32, {}, 1, &tp, sequence_parallel);
+      prepare(plain);
+      const double loss = plain.step();
+      const std::vector<Numbers> expected = own_gradients(plain);
+      EXPECT_EQ(plain.step(true), loss);
+      EXPECT_EQ(own_gradients(plain), expected);
+      for (const Recompute& recompute : variants) {
+        for (const bool defers_weights : {false, true}) {
+          TinyModel m(model, DType::F32, recompute, 1, &tp, sequence_parallel);
+          prepare(m);
+          EXPECT_EQ(m.step(defers_weights), loss);
+          EXPECT_EQ(own_gradients(m), expected);
+        }
+      }
+    });
+  }
+}
+
+TEST_P(TensorParallel, SequenceParallelismChangesNoBitOfTheLoss) {
+  run_local_ranks(ranks(), [&](Communicator& tp, int) {
+    TinyModel off(with_dropout(config()), DType::F32, {}, 1, &tp, false);
+    TinyModel on(with_dropout(config()), DType::F32, {}, 1, &tp, true);
+    prepare(off), prepare(on);
+    EXPECT_EQ(off.step(), on.step());
+  });
+}
+
+TEST_P(TensorParallel, CachedGenerationGivesTheLogitsOfOneRank) {
+  TinyModel whole(config(), DType::F64);
+  prepare(whole);
+  Pass all = whole.pass(false);
+  const Tensor expected = whole.model.logits(whole.tokens, all);
+  const Numbers logits = test::numbers(expected);
+  run_local_ranks(ranks(), [&](Communicator& tp, int) {
+    TinyModel m(config(), DType::F64, {}, 1, &tp);
+    prepare(m);
+    const i64 batch = m.tokens.dim(1), length = m.tokens.dim(0);
+    KvCache cache(m.model.context(), batch, length);
+    for (i64 done = 0; done < length;) {
+      const i64 count = done == 0 ? 5 : 1;
+      Pass p = m.pass(false);
+      p.first_position = done;
+      p.kv_cache = &cache;
+      const Tensor part = m.model.logits(m.tokens.slice(done, done + count), p);
+      Box box = split_box(expected.shape(), 1, tp);
+      box.offset[0] = done * batch;
+      box.shape[0] = count * batch;
+      test::expect_part(part, logits, box, kTolerance, "logits");
+      done += count;
+    }
+  });
+}
+
+/// Korthikanti et al. 2022, section 4.2: a layer's all-reduces become all-gathers and reduce-scatters of the same
+/// volume, and the two column-parallel layers gather their input once more in backward.
+TEST(TensorParallelVolume, OfALayer) {
+  for (const bool sequence_parallel : {false, true}) {
+    run_local_ranks(4, [&](Communicator& world, int) {
+      ModelConfig model = cases()[0].config;
+      const auto step = [&](i64 layers) {
+        const auto meter = std::make_shared<CommMeter>();
+        const auto tp = make_metered(world.split(0, world.rank()), meter);
+        model.num_layers = layers;
+        TinyModel m(model, DType::F32, {}, 1, tp.get(), sequence_parallel);
+        m.make_batch(2);
+        Pass p = m.pass(true);
+        m.model.forward(m.tokens, m.targets, 1, p);
+        m.model.backward(p);
+        return *meter;
+      };
+      const CommMeter three = step(3), two = step(2);
+      const auto bytes = [&](CommOp op) { return three[op].bytes - two[op].bytes; };
+      const i64 n = model.seq_length * 2 * model.hidden_size * 4;
+      EXPECT_EQ(bytes(CommOp::AllReduce), sequence_parallel ? 0 : 4 * 2 * n * 3 / 4);
+      EXPECT_EQ(bytes(CommOp::AllGather), sequence_parallel ? 6 * n * 3 / 4 : 0);
+      EXPECT_EQ(bytes(CommOp::ReduceScatter), sequence_parallel ? 4 * n * 3 / 4 : 0);
+    });
+  }
+}
+
+/// Of what lies outside the parallel regions, a rank keeps its part only (Korthikanti et al. 2022, equation 4).
+TEST(TensorParallelMemory, SequenceParallelismSplitsEverythingThatALayerKeeps) {
+  const ModelConfig model = cases()[3].config;
+  const auto kept = [](TinyModel& m) {
+    m.make_batch(2);
+    Pass p = m.pass(true);
+    m.model.forward(m.tokens, m.targets, 1, p);
+    return p.stash.bytes();
+  };
+  TinyModel whole(model, DType::F32);
+  const i64 all = kept(whole), tokens = whole.tokens.bytes();
+  run_local_ranks(4, [&](Communicator& tp, int) {
+    TinyModel m(model, DType::F32, {}, 1, &tp, true);
+    EXPECT_EQ(kept(m) - tokens, (all - tokens) / 4);
+  });
+}
+
+TEST(TensorParallelOutput, TiedWithoutTheEmbeddingItIsThatWeightsCopy) {
+  const ModelConfig model = cases()[0].config;
+  CpuDevice device;
+  const auto self = make_self_communicator();
+  const ModelContext context{.config = model, .recompute = {}, .device = device, .tp = *self};
+  LanguageModelEmbedding embedding(context);
+  OutputLayer beside(context, &embedding.word_embeddings()), apart(context, nullptr);
+  EXPECT_EQ(beside.own_weight(), nullptr);
+  ASSERT_NE(apart.own_weight(), nullptr);
+  const Param &a = *apart.own_weight(), &b = embedding.word_embeddings();
+  EXPECT_EQ(a.name, b.name);
+  EXPECT_EQ(a.box.global, b.box.global);
+  EXPECT_EQ(a.box.offset, b.box.offset);
+  EXPECT_EQ(a.box.shape, b.box.shape);
+  EXPECT_EQ(a.init_std, b.init_std);
+}
+
+/// The sum over microbatches is (the embedding's) + (the output's), as between two pipeline stages.
+TEST(TensorParallelOutput, SharedGradientIsAddedOnceAndKeptApartUntilThen) {
+  ModelConfig model = cases()[0].config;
+  CpuDevice device;
+  const auto self = make_self_communicator();
+  const ModelContext context{.config = model, .dtype = DType::F32, .recompute = {}, .device = device, .tp = *self};
+  LanguageModelEmbedding embedding(context);
+  Param& words = embedding.word_embeddings();
+  OutputLayer beside(context, &words), apart(context, nullptr);
+  const auto allocate = [&](Param& param) {
+    param.value = Tensor::empty(param.box.shape, DType::F32, device);
+    param.main_grad = test::garbage(param.box.shape, DType::F32, device);
+    initialize(param, 5);
+  };
+  embedding.visit(allocate), beside.visit(allocate), apart.visit(allocate);
+  const Tensor targets = Tensor::zeros({model.seq_length, 2}, DType::I32, device);
+  const auto microbatch = [&](OutputLayer& output, u64 seed) {
+    Pass pass;
+    output.loss(test::random_tensor({model.seq_length, 2, model.hidden_size}, DType::F32, device, seed), targets, 1,
+                pass);
+    output.backward(pass);
+  };
+  for (int step = 0; step < 2; ++step) {
+    embedding.visit([](Param& param) { param.clear_grad(); });
+    apart.visit([](Param& param) { param.clear_grad(); });
+    for (const u64 seed : {1, 2, 3}) microbatch(beside, seed), microbatch(apart, seed);
+    EXPECT_FALSE(words.has_grad());
+    beside.add_shared_gradient();
+    EXPECT_TRUE(test::same_bits(words.main_grad, apart.own_weight()->main_grad));
+    beside.add_shared_gradient();  // nothing is left to add
+    EXPECT_TRUE(test::same_bits(words.main_grad, apart.own_weight()->main_grad));
+  }
+  Numbers twice = test::numbers(words.main_grad);
+  for (double& x : twice) x *= 2;
+  apart.visit([](Param& param) { param.clear_grad(); });
+  for (const u64 seed : {1, 2, 3}) microbatch(beside, seed);
+  beside.add_shared_gradient();  // to what the embedding's backward left
+  EXPECT_EQ(test::numbers(words.main_grad), twice);
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,176 @@
+// Weights on their way: what may be changed, and which ones a use sees.
+#include <gtest/gtest.h>
+
+#include <list>
+#include <set>
+
+#include "parallel/dp/buffer.h"
+#include "tensor/ops.h"
+
+namespace mcpp {
+namespace {
+
+/// Rank 0 of two, whose peer has the same numbers. Operations take effect in wait() only, as late as can be, and refuse
+/// to write where another one still will.
+class LateCommunicator final : public Communicator {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  Work all_gather(const Tensor& shard, Tensor& full) override {
+    MCPP_CHECK(in_flight_.insert(full.raw()).second, "two gathers into the same tensor");
+    return Work([this, shard, full] {
+      for (const i64 part : {0, 1}) {
+        Tensor target = full.flat(part * shard.numel(), shard.numel());
+        if (target.raw() != shard.raw()) ops::copy(shard, target);
+      }
+      in_flight_.erase(full.raw());
+    });
+  }
+  Work reduce_scatter(const Tensor&, Tensor& shard) override {
+    return Work([shard]() mutable { ops::scale(shard, 2); });
+  }
+  Work all_reduce(Tensor& t, ReduceOp) override {
+    return Work([t]() mutable { ops::scale(t, 2); });
+  }
+  Work broadcast(Tensor&, int) override { return {}; }
+  Work all_to_all(const Tensor&, Tensor&) override { return {}; }
+  Work send(const Tensor&, int) override { return {}; }
+  Work recv(Tensor&, int) override { return {}; }
+  void barrier() override {}
+  std::unique_ptr<Communicator> split(int, int) override { return nullptr; }
+  void abort(int) noexcept override {}
+
+ private:
+  std::set<const void*> in_flight_;
+};
+
+constexpr i64 kUnit = 128;  // elements, without padding
+constexpr int kUnits = 4;
+
+struct Fixture {
+  Fixture(int stage, Communicator& shard_group) {
+    std::vector<UnitParam> list;
+    for (int unit = 0; unit < kUnits; ++unit) {
+      list.push_back({&params.emplace_back(str("w", unit), Shape{kUnit}, Init::Normal), unit});
+    }
+    buffer = make_param_and_grad_buffer(list, DType::F32, device, {shard_group, *self},
+                                        {.zero_stage = stage, .bucket_elements = 1});
+    kept = buffer->shard();
+  }
+
+  static void fill(const Tensor& t, float value) { std::fill_n(t.data<float>(), t.numel(), value); }
+  /// As a checkpoint's reader does.
+  void load(float value) {
+    buffer->visit_weights([&](Param&, i64, Tensor values) { fill(values, value); });
+  }
+  /// As the optimizer does, which keeps what shard() gave it.
+  void update(float value) {
+    for (const ShardSegment& segment : kept) fill(segment.params, value);
+  }
+  void use(int unit, Use use) {
+    buffer->acquire(unit, use);
+    buffer->release(unit, use, true);
+  }
+  /// The first weight of this rank's part and of the peer's.
+  std::pair<float, float> weights(int unit) {
+    buffer->acquire(unit, Use::Forward);
+    const float* w = std::next(params.begin(), unit)->value.data<float>();
+    const std::pair<float, float> result{w[0], w[kUnit - 1]};
+    buffer->release(unit, Use::Forward, false);
+    return result;
+  }
+  i64 units_gathered() const {
+    const i64 held = device.memory().by_class[static_cast<std::size_t>(MemoryClass::Params)].bytes;
+    return held / (kUnit * 4) - kUnits;  // over one rank the shards are everything
+  }
+
+  CpuDevice device;
+  std::unique_ptr<Communicator> self = make_self_communicator();
+  std::list<Param> params;
+  std::unique_ptr<ParamAndGradBuffer> buffer;
+  std::vector<ShardSegment> kept;
+};
+
+using Pair = std::pair<float, float>;
+
+class Gathers : public testing::TestWithParam<int> {};
+
+TEST_P(Gathers, EndBeforeWeightsAreLoaded) {
+  LateCommunicator group;
+  Fixture f(GetParam(), group);
+  f.load(1);
+  f.buffer->publish();
+  f.use(0, Use::Forward);  // stage 3: unit 1 is on its way
+  f.load(2);
+  EXPECT_EQ(f.weights(1).second, 1) << "the peer's part was read from weights not published yet";
+  f.buffer->publish();
+  f.buffer->publish();
+  for (int unit = 0; unit < kUnits; ++unit) EXPECT_EQ(f.weights(unit), Pair(2, 2));
+}
+
+TEST_P(Gathers, EndBeforeTheUpdate) {
+  LateCommunicator group;
+  Fixture f(GetParam(), group);
+  f.load(1);
+  f.buffer->publish();
+  f.use(0, Use::Forward);
+  f.buffer->clear_grads();
+  f.buffer->finish();
+  f.update(2);
+  EXPECT_EQ(f.weights(1).second, 1);
+  f.buffer->publish();
+  EXPECT_EQ(f.weights(1), Pair(2, 2));
+}
+
+TEST_P(Gathers, MadeAheadAreForgottenWhenThereAreNewWeights) {
+  LateCommunicator group;
+  Fixture f(GetParam(), group);
+  f.load(1);
+  f.buffer->publish();
+  f.use(0, Use::Forward);
+  f.load(2);
+  f.buffer->publish();
+  EXPECT_EQ(f.weights(1), Pair(2, 2));
+}
+
+INSTANTIATE_TEST_SUITE_P(Stages, Gathers, testing::Values(1, 2, 3));
+
+TEST(Stage3, HoldsTheUnitInUseAndTheNext) {
+  const auto self = make_self_communicator();
+  Fixture f(3, *self);
+  const auto expect_while_used = [&](int unit, Use use, i64 gathered) {
+    f.buffer->acquire(unit, use);
+    EXPECT_EQ(f.units_gathered(), gathered) << "unit " << unit;
+    f.buffer->release(unit, use, true);
+    EXPECT_EQ(f.units_gathered(), gathered - 1) << "unit " << unit;
+  };
+  for (int unit = 0; unit < kUnits; ++unit) expect_while_used(unit, Use::Forward, unit + 1 < kUnits ? 2 : 1);
+  for (int unit = kUnits - 1; unit >= 0; --unit) expect_while_used(unit, Use::Backward, unit > 0 ? 2 : 1);
+  // A loop that breaks off and turns leaves nothing behind.
+  expect_while_used(0, Use::Forward, 2);
+  expect_while_used(3, Use::Backward, 2);
+  expect_while_used(0, Use::Forward, 2);
+  f.buffer->publish();
+  EXPECT_EQ(f.units_gathered(), 0);
+}
+
+TEST(Stage3, KeepsAUnitHeldByANestedUse) {
+  const auto self = make_self_communicator();
+  Fixture f(3, *self);
+  f.buffer->acquire(3, Use::Backward);  // gathers 2 ahead
+  f.buffer->acquire(0, Use::Backward);  // tied embeddings, held until backward comes to them
+  EXPECT_EQ(f.units_gathered(), 3);
+  f.buffer->release(3, Use::Backward, true);
+  for (const int unit : {2, 1}) {
+    f.buffer->acquire(unit, Use::Backward);
+    EXPECT_EQ(f.units_gathered(), unit == 2 ? 3 : 2);
+    f.buffer->release(unit, Use::Backward, true);
+  }
+  f.buffer->acquire(0, Use::Backward);
+  f.buffer->release(0, Use::Backward, true);
+  f.buffer->release(0, Use::Backward, true);
+  EXPECT_EQ(f.units_gathered(), 0);
+}
+
+}  // namespace
+}  // namespace mcpp

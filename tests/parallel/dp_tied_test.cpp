@@ -1,0 +1,158 @@
+// A parameter that two pipeline stages hold, each trained over two data-parallel ranks.
+#include <gtest/gtest.h>
+
+#include "comm/local.h"
+#include "comm/metered.h"
+#include "parallel/scalar.h"
+#include "tests/support/dp_toy.h"
+
+namespace mcpp {
+namespace {
+
+using test::made_up_grad;
+
+constexpr i64 kTied = 101;
+
+/// The first stage holds the tied parameter and two layers, the last one a layer and the tied parameter.
+struct Stage {
+  explicit Stage(bool is_first) {
+    if (is_first) params.emplace_back("tied", Shape{kTied}, Init::Normal);
+    for (int i = 0; i < (is_first ? 2 : 1); ++i) {
+      params.emplace_back(str(is_first ? "first" : "last", i), Shape{20, 5 + i}, Init::Normal);
+    }
+    if (!is_first) params.emplace_back("tied", Shape{kTied}, Init::Normal);
+  }
+  std::vector<UnitParam> unit_params(Communicator& tied) {
+    std::vector<UnitParam> list;
+    for (int unit = 0; Param & param : params) list.push_back({&param, unit++, param.name == "tied" ? &tied : nullptr});
+    return list;
+  }
+
+  std::list<Param> params;
+};
+
+/// Rank 2 * stage + d of the world has its own gradients.
+void run_backward(Stage& stage, ParamAndGradBuffer& buffer, int rank, int microbatch, bool last) {
+  int unit = static_cast<int>(stage.params.size());
+  for (auto param = stage.params.rbegin(); param != stage.params.rend(); ++param) {
+    buffer.acquire(--unit, Use::Backward);
+    const float beta = param->take_beta();
+    float* grad = param->main_grad.data<float>();
+    for (i64 i = 0; i < param->numel(); ++i) {
+      grad[i] = (beta == 0 ? 0 : grad[i]) + made_up_grad(0, microbatch, rank, 0, param->name, i);
+    }
+    buffer.release(unit, Use::Backward, last);
+  }
+}
+
+float expected_sum(const Param& param, i64 i, int rank, int microbatches, int zero_stage) {
+  const auto g = [&](int r, int m) { return made_up_grad(0, m, r, 0, param.name, i); };
+  const auto own = [&](int r) {
+    float sum = g(r, 0);
+    for (int m = 1; m < microbatches; ++m) sum += g(r, m);
+    return sum;
+  };
+  const auto passes = [&](int first) {  // of data-parallel ranks `first` and the next, pass by pass
+    float sum = g(first, 0) + g(first + 1, 0);
+    for (int m = 1; m < microbatches; ++m) sum += g(first, m) + g(first + 1, m);
+    return sum;
+  };
+  const int first = rank / 2 * 2;
+  if (param.name != "tied") return zero_stage >= 2 ? passes(first) : own(first) + own(first + 1);
+  if (zero_stage >= 2) return passes(0) + passes(2);
+  return (own(0) + own(2)) + (own(1) + own(3));
+}
+
+class TiedParams : public testing::TestWithParam<std::tuple<int, int, bool>> {};
+
+TEST_P(TiedParams, AreSummedOverStagesToo) {
+  const auto& [zero, count, overlapping] = GetParam();
+  run_local_ranks(4, [zero_stage = zero, microbatches = count, overlap = overlapping](Communicator& world, int rank) {
+    const auto dp = world.split(rank / 2, 0), tied = world.split(rank % 2, 0), self = make_self_communicator();
+    CpuDevice device;
+    Stage stage(rank < 2);
+    const auto buffer =
+        make_param_and_grad_buffer(stage.unit_params(*tied), DType::F32, device, {*dp, *self},
+                                   {.zero_stage = zero_stage, .bucket_elements = 1, .overlap_grad_reduce = overlap});
+    for (int step = 0; step < 2; ++step) {
+      buffer->clear_grads();
+      for (int m = 0; m < microbatches; ++m) run_backward(stage, *buffer, rank, m, m + 1 == microbatches);
+      buffer->finish();
+      i64 elements = 0;
+      buffer->visit_grads([&](Param& param, i64 begin, Tensor grads) {
+        if (param.name == "tied") elements += grads.numel();
+        for (i64 i = 0; i < grads.numel(); ++i) {
+          ASSERT_EQ(grads.data<float>()[i], expected_sum(param, begin + i, rank, microbatches, zero_stage))
+              << param.name << "[" << begin + i << "]";
+        }
+      });
+      const double all = reduce_scalar(static_cast<double>(elements), ReduceOp::Sum, *dp, device);
+      EXPECT_EQ(all, kTied * (zero_stage == 0 ? 2 : 1));
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Stages, TiedParams,
+                         testing::Combine(testing::Values(0, 1, 2, 3), testing::Values(1, 3), testing::Bool()));
+
+/// A stage that does not use the parameter adds nothing, neither what an earlier step left.
+TEST(TiedParam, WithoutAGradientAddsNothing) {
+  for (const int zero_stage : {0, 1, 2, 3}) {
+    run_local_ranks(2, [&](Communicator& world, int rank) {
+      const auto self = make_self_communicator();
+      CpuDevice device;
+      Stage stage(rank == 0);
+      const auto buffer = make_param_and_grad_buffer(stage.unit_params(world), DType::F32, device, {*self, *self},
+                                                     {.zero_stage = zero_stage, .bucket_elements = 1});
+      for (const bool both : {true, false}) {
+        buffer->clear_grads();
+        if (both || rank == 1) run_backward(stage, *buffer, rank, 0, true);
+        buffer->finish();
+        buffer->visit_grads([&](Param& param, i64, Tensor grads) {
+          if (param.name != "tied") return;
+          const float first = made_up_grad(0, 0, 0, 0, "tied", 0), second = made_up_grad(0, 0, 1, 0, "tied", 0);
+          EXPECT_EQ(grads.data<float>()[0], both ? first + second : second);
+        });
+      }
+    });
+  }
+}
+
+/// Only the bucket of the tied parameter waits for finish(), and only when another rank has the parameter too.
+TEST(TiedParam, IsNotReducedBeforeFinish) {
+  for (const bool is_shared : {true, false}) {
+    run_local_ranks(4, [&](Communicator& world, int rank) {
+      const auto meter = std::make_shared<CommMeter>();
+      const auto dp = make_metered(world.split(rank / 2, 0), meter);
+      const auto tied = world.split(is_shared ? rank % 2 : rank, 0), self = make_self_communicator();
+      CpuDevice device;
+      Stage stage(rank < 2);
+      const auto buffer = make_param_and_grad_buffer(stage.unit_params(*tied), DType::F32, device, {*dp, *self},
+                                                     {.zero_stage = 1, .bucket_elements = 1});
+      buffer->clear_grads();
+      run_backward(stage, *buffer, rank, 0, true);
+      const auto buckets = static_cast<i64>(stage.params.size());
+      EXPECT_EQ((*meter)[CommOp::ReduceScatter].calls, is_shared ? buckets - 1 : buckets);
+      buffer->finish();
+      EXPECT_EQ((*meter)[CommOp::ReduceScatter].calls, buckets);
+    });
+  }
+}
+
+TEST(TiedParam, MustBeAloneInItsUnit) {
+  run_local_ranks(2, [](Communicator& world, int) {
+    const auto self = make_self_communicator();
+    CpuDevice device;
+    Param tied("tied", Shape{4}, Init::Ones), other("other", Shape{4}, Init::Ones);
+    const auto make = [&](const std::vector<UnitParam>& list) {
+      return make_param_and_grad_buffer(list, DType::F32, device, {*self, *self}, {.zero_stage = 2});
+    };
+    EXPECT_THROW(make({{&tied, 0, &world}, {&other, 0}}), Error);
+    EXPECT_THROW(make({{&other, 1}, {&tied, 1, &world}}), Error);
+    EXPECT_NO_THROW(make({{&tied, 0, self.get()}, {&other, 0}}));
+    EXPECT_NO_THROW(make({{&tied, 0, &world}, {&other, 1}}));
+  });
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,196 @@
+// A short training on any layout, its ranks as threads of the test, and what comes out of it in global terms.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/philox.h"
+#include "comm/local.h"
+#include "megatron_cpp/training_state.h"
+#include "tests/support/tensors.h"
+
+namespace mcpp::test {
+
+struct RunLayout {
+  const char* name = "one rank";
+  i64 tp = 1, pp = 1, dp = 1;
+  bool sequence_parallel = false;
+  ScheduleKind schedule = ScheduleKind::OneFOneB;
+  i64 virtual_stages = 1;
+  int zero_stage = 0;
+  i64 instances = 1;  ///< num_distributed_optimizer_instances
+  Recompute recompute = {};
+  i64 bucket_elements = 2000;
+  bool overlaps = true;
+  i64 first_layers = 0, last_layers = 0;
+  const char* stages = "";
+
+  int ranks() const { return static_cast<int>(tp * pp * dp); }
+};
+
+using Weights = std::map<std::string, Numbers>;  ///< whole tensors by name, row-major
+
+struct RunResult {
+  Numbers losses, grad_norms;
+  Weights weights;
+};
+
+/// What is trained, the same on every layout.
+struct RunTask {
+  ModelConfig model;
+  DType dtype = DType::F32;
+  OptimizerConfig optimizer;
+  i64 global_batch_size = 8, micro_batch_size = 1, steps = 20;
+  std::function<double(i64 step)> lr = [](i64 step) {
+    return 2e-3 * static_cast<double>(std::min<i64>(step + 1, 5)) / 5;
+  };
+  double weight_decay = 0.1;
+  /// seq_length + 1 tokens of a sample.
+  std::function<std::vector<i32>(i64 sample)> tokens;
+  const Weights* initial = nullptr;  ///< drawn from the seed when null
+};
+
+/// Element `i` of a box, counted in its global tensor.
+inline i64 global_index(const Box& box, i64 i) {
+  i64 index = 0, stride = 1;
+  for (std::size_t axis = box.shape.size(); axis-- > 0;) {
+    index += (box.offset[axis] + i % box.shape[axis]) * stride;
+    i /= box.shape[axis];
+    stride *= box.global[axis];
+  }
+  return index;
+}
+
+class LayoutRank {
+ public:
+  LayoutRank(const RunTask& task, const RunLayout& layout, Communicator& world)
+      : task_(task),
+        parallel_(make_parallel_state(world,
+                                      {.tensor_model_parallel_size = layout.tp,
+                                       .pipeline_model_parallel_size = layout.pp,
+                                       .num_distributed_optimizer_instances = layout.instances},
+                                      placement_of(layout.schedule) == StagePlacement::V ? 0 : -1)),
+        state_({.config = task.model,
+                .dtype = task.dtype,
+                .recompute = layout.recompute,
+                .device = device_,
+                .tp = *parallel_.tp,
+                .sequence_parallel = layout.sequence_parallel},
+               task.optimizer,
+               {.parallel = parallel_,
+                .schedule = layout.schedule,
+                .stages = split_stages({.num_layers = task.model.num_layers,
+                                        .pipeline_model_parallel_size = layout.pp,
+                                        .virtual_stages = layout.virtual_stages,
+                                        .decoder_first_pipeline_num_layers = layout.first_layers,
+                                        .decoder_last_pipeline_num_layers = layout.last_layers,
+                                        .pipeline_model_parallel_layout = layout.stages}),
+                .data_parallel = {.zero_stage = layout.zero_stage,
+                                  .bucket_elements = layout.bucket_elements,
+                                  .overlap_grad_reduce = layout.overlaps,
+                                  .overlap_param_gather = layout.overlaps}}) {
+    if (task.initial) load(*task.initial);
+  }
+
+  StepOutcome step(i64 step) { return state_.train_step(batches(step), task_.lr(step), task_.weight_decay); }
+  StepOutcome evaluate(i64 step) { return state_.evaluate(batches(step)); }
+  TrainingState& state() { return state_; }
+  ParallelState& parallel() { return parallel_; }
+  Device& device() { return device_; }
+
+  /// Adds the weights that this rank is the one to save.
+  void collect(Weights& weights) {
+    for (const TrainingState::Chunk& chunk : state_.chunks()) {
+      if (chunk.memory->replicas().rank() != 0) continue;
+      chunk.memory->visit_weights([&](const Param& param, i64 first, const Tensor& values) {
+        if (!state_.saves(param)) return;
+        Numbers& whole = weights[param.name];
+        whole.resize(static_cast<std::size_t>(numel(param.box.global)), std::nan(""));
+        const Numbers part = numbers(values);
+        for (std::size_t i = 0; i < part.size(); ++i)
+          whole[static_cast<std::size_t>(global_index(param.box, first + static_cast<i64>(i)))] = part[i];
+      });
+    }
+  }
+
+ private:
+  void load(const Weights& weights) {
+    for (const TrainingState::Chunk& chunk : state_.chunks()) {
+      chunk.memory->visit_weights([&](const Param& param, i64 first, const Tensor& values) {
+        const Numbers& whole = weights.at(param.name);
+        on_float(values.dtype(), [&]<class T>() {
+          for (i64 i = 0; i < values.numel(); ++i)
+            values.data<T>()[i] = from_double<T>(whole[static_cast<std::size_t>(global_index(param.box, first + i))]);
+        });
+      });
+    }
+    state_.publish_weights();
+    state_.optimizer().copy_model_to_master();
+  }
+
+  /// This rank's microbatches of a step, dealt out as Megatron-LM does.
+  std::vector<MicroBatch> batches(i64 step) {
+    const i64 dp = parallel_.dp->size(), rank = parallel_.dp->rank(), b = task_.micro_batch_size;
+    std::vector<MicroBatch> result;
+    for (i64 first = rank * b; first < task_.global_batch_size; first += dp * b)
+      result.push_back(micro_batch(step * task_.global_batch_size + first));
+    return result;
+  }
+
+  MicroBatch micro_batch(i64 first_sample) {
+    const i64 seq = task_.model.seq_length, b = task_.micro_batch_size;
+    MicroBatch batch{.tokens = Tensor::empty({seq, b}, DType::I32, device_), .targets = {}, .samples = {}};
+    batch.targets = Tensor::like(batch.tokens);
+    for (i64 i = 0; i < b; ++i) {
+      const std::vector<i32> tokens = task_.tokens(first_sample + i);
+      for (i64 s = 0; s < seq; ++s) {
+        batch.tokens.data<i32>()[s * b + i] = tokens[static_cast<std::size_t>(s)];
+        batch.targets.data<i32>()[s * b + i] = tokens[static_cast<std::size_t>(s) + 1];
+      }
+      batch.samples.push_back(first_sample + i);
+    }
+    return batch;
+  }
+
+  const RunTask& task_;
+  CpuDevice device_;
+  ParallelState parallel_;
+  TrainingState state_;
+};
+
+inline RunResult run_layout(const RunTask& task, const RunLayout& layout) {
+  RunResult result;
+  std::mutex mutex;
+  run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+    LayoutRank self(task, layout, world);
+    Numbers losses, norms;
+    for (i64 step = 0; step < task.steps; ++step) {
+      const StepOutcome outcome = self.step(step);
+      losses.push_back(outcome.loss);
+      norms.push_back(outcome.grad_norm);
+    }
+    const std::lock_guard lock(mutex);
+    self.collect(result.weights);
+    if (rank == 0) result.losses = losses, result.grad_norms = norms;
+  });
+  return result;
+}
+
+/// Samples with something to learn: few of the tokens occur, and most follow from the one before.
+inline std::vector<i32> learnable_tokens(i64 sample, i64 length, i64 vocab) {
+  const auto used = static_cast<u64>(std::min<i64>(vocab, 8));
+  std::vector<i32> tokens;
+  u64 token = 0;
+  for (i64 i = 0; i < length; ++i) {
+    const u64 noise = philox_key(5, "tokens", static_cast<u64>(sample * length + i));
+    token = noise % 4 == 0 ? noise / 4 % used : (token + 1) % used;
+    tokens.push_back(static_cast<i32>(token));
+  }
+  return tokens;
+}
+
+}  // namespace mcpp::test
