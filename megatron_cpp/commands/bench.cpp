@@ -197,12 +197,12 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
 
 ExitCode bench_command(Arguments args, Log& log, Communicator& world) {
   if (!args.empty() && args[0] == "comm") return bench_comm_command(args.subspan(1), log, world);
-  const Usage usage{
-      .command = "megatron_cpp bench",
-      .summary =
-          "Times matrix products (gemm), the other operations (ops) or whole training steps (step) of a configuration.",
-      .positional = {"what", "config"},
-      .required = {"what", "config"}};
+  const Usage usage{.command = "megatron_cpp bench",
+                    .summary =
+                        "Times matrix products (gemm), the other operations (ops) or whole training steps (step) of a "
+                        "configuration; comm: see bench comm --help.",
+                    .positional = {"what", "config"},
+                    .required = {"what", "config"}};
   BenchOptions options;
   const std::optional<Config> config = read_config_and_options(args, usage, options, log);
   if (!config) return ExitCode::Done;
