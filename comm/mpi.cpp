@@ -16,9 +16,11 @@ constexpr int kTag = 0;
 /// Smaller tensors are rarely where peers can map them, and to ask costs more than to copy.
 constexpr i64 kDirectBytes = SharedArena::kSmallestBlock;
 
-/// A message that was copied out of its tensor and is on its way.
+/// A message that was copied out of its tensor and is on its way. The copy is no tensor: the group may outlive the
+/// device.
 struct Outgoing {
-  Tensor copy;
+  std::unique_ptr<std::byte[]> copy;
+  i64 capacity;
   std::vector<MPI_Request> requests;
 
   bool is_done() {
@@ -128,12 +130,11 @@ class MpiCommunicator final : public Communicator {
   Work send(const Tensor& t, int destination) override {
     check_on_cpu(t);
     check_peer(destination, *this);
-    outgoing_.remove_if([](Outgoing& message) { return message.is_done(); });
     if (t.bytes() == 0) return {};
-    Outgoing& message = outgoing_.emplace_back(Outgoing{Tensor::like(t), {}});
-    std::memcpy(message.copy.raw(), t.raw(), static_cast<std::size_t>(t.bytes()));
+    Outgoing& message = new_message(t.bytes());
+    std::memcpy(message.copy.get(), t.raw(), static_cast<std::size_t>(t.bytes()));
     in_messages(t.bytes(), [&](i64 begin, int n) {
-      check_mpi(MPI_Isend(bytes_of(message.copy) + begin, n, MPI_BYTE, destination, kTag, comm_.get(),
+      check_mpi(MPI_Isend(message.copy.get() + begin, n, MPI_BYTE, destination, kTag, comm_.get(),
                           &message.requests.emplace_back()),
                 "MPI_Isend");
     });
@@ -167,6 +168,17 @@ class MpiCommunicator final : public Communicator {
     if (from.bytes() > 0 && from.raw() != to.raw())
       std::memcpy(to.raw(), from.raw(), static_cast<std::size_t>(from.bytes()));
     return {};
+  }
+
+  /// Room for a message: that of one which has arrived, or new.
+  Outgoing& new_message(i64 bytes) {
+    for (Outgoing& message : outgoing_) {
+      if (message.capacity < bytes || !message.is_done()) continue;
+      message.requests.clear();
+      return message;
+    }
+    outgoing_.remove_if([](Outgoing& message) { return message.is_done(); });
+    return outgoing_.emplace_back(Outgoing{std::make_unique_for_overwrite<std::byte[]>(bytes), bytes, {}});
   }
 
   static void finish_receive(const Tensor& t, std::vector<MPI_Request>& requests, int source) {

@@ -34,6 +34,7 @@ ExitCode run_subcommand(const std::string& name, std::span<const Command> table,
 std::string program_help();
 
 ExitCode bench_command(Arguments args, Log& log, const World& world);
+ExitCode bench_comm_command(Arguments args, Log& log, const World& world);  ///< bench comm
 ExitCode checkpoint_command(Arguments args, Log& log);
 ExitCode config_command(Arguments args, Log& log);
 ExitCode data_command(Arguments args, Log& log);

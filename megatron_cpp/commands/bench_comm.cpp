@@ -40,23 +40,23 @@ nlohmann::ordered_json as_json(const std::vector<CommRow>& rows) {
 
 }  // namespace
 
-ExitCode bench_comm_command(Arguments args, Log& log, Communicator& world) {
+ExitCode bench_comm_command(Arguments args, Log& log, const World& world) {
   const Usage usage{.command = "mpirun -n N megatron_cpp bench comm",
                     .summary = "Times collectives and messages of fp32 tensors in turn with MPI's own calls."};
   BenchCommOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
-  check_input(world.size() >= 2, "bench comm: one rank has nobody to talk to; start it with mpirun -n 2 or more");
+  check_input(world.ranks.size() >= 2, "bench comm: one rank has nobody to talk to; start it with mpirun -n 2 or more");
   CpuDevice device({.shared = true}), ordinary;
   const auto mpi = make_mpi_baseline();
-  const std::vector<CommRow> rows = bench_comm({world, device}, {*mpi, ordinary},
+  const std::vector<CommRow> rows = bench_comm({world.ranks, device}, {*mpi, ordinary},
                                                {.smallest = options.smallest,
                                                 .largest = options.largest,
                                                 .rounds = static_cast<int>(options.rounds),
                                                 .repeats = static_cast<int>(options.repeats)});
   if (options.json)
-    log.info(nlohmann::ordered_json{{"ranks", world.size()}, {"rows", as_json(rows)}}.dump());
+    log.info(nlohmann::ordered_json{{"ranks", world.ranks.size()}, {"rows", as_json(rows)}}.dump());
   else
-    log.info(str(world.size(), " ranks\n", comm_table(rows)));
+    log.info(str(world.ranks.size(), " ranks\n", comm_table(rows)));
   return ExitCode::Done;
 }
 

@@ -279,6 +279,22 @@ TEST_P(CommunicatorTest, ManySmallOperations) {
   });
 }
 
+TEST_P(CommunicatorTest, GroupsMayOutliveADevice) {
+  run([](Communicator& world, Device&) {
+    for (const i64 count : {1000, 10, 300000}) {
+      CpuDevice other;
+      const Tensor sent = make(DType::F32, count, world.rank(), other);
+      Tensor received = Tensor::empty({count}, DType::F32, other);
+      if (world.size() == 1) return;
+      const int next = (world.rank() + 1) % world.size(), last = (world.rank() + world.size() - 1) % world.size();
+      world.send(sent, next).wait();
+      world.recv(received, last).wait();
+      expect_bits<float>(
+          received, [&](i64 i) { return number<float>(last, i); }, "message");
+    }
+  });
+}
+
 TEST_P(CommunicatorTest, WrongSizesAreErrors) {
   run([](Communicator& world, Device& device) {
     Tensor one = Tensor::zeros({3}, DType::F32, device),

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "comm/local.h"
 #include "comm/metered.h"
 
@@ -11,6 +13,7 @@ namespace {
 
 TEST(BenchComm, TimesEveryOperationAtEverySizeOnBothSides) {
   constexpr CommTiming kTiming{.smallest = 1000, .largest = 16000, .rounds = 2, .repeats = 3};
+  constexpr i64 kSizes[]{996, 3996, 15996};  // whole shards
   std::array<std::vector<CommRow>, 3> rows;
   run_local_ranks(3, [&](Communicator& world, int rank) {
     CpuDevice device;
@@ -28,7 +31,7 @@ TEST(BenchComm, TimesEveryOperationAtEverySizeOnBothSides) {
   ASSERT_EQ(rows[0].size(), 6 * 3U);
   for (std::size_t k = 0; k < rows[0].size(); ++k) {
     const CommRow& row = rows[0][k];
-    EXPECT_EQ(row.bytes, (std::array{996, 3996, 15996}[k % 3]));  // whole shards
+    EXPECT_EQ(row.bytes, kSizes[k % 3]);
     EXPECT_GT(row.seconds, 0);
     EXPECT_GT(row.baseline_seconds, 0);
     for (int rank : {1, 2}) {
