@@ -1,9 +1,11 @@
 #include "megatron_cpp/signals.h"
 
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <array>
-#include <csignal>
+
+#include "base/check.h"
 
 namespace mcpp {
 namespace {
@@ -26,15 +28,35 @@ void set_handlers(void (*handler)(int)) {
   for (int signal : kSignals) ::sigaction(signal, &action, nullptr);
 }
 
+sigset_t signal_set() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int signal : kSignals) sigaddset(&set, signal);
+  return set;
+}
+
 }  // namespace
 
-SignalWatch::SignalWatch() {
+SignalWatch::SignalWatch() : end_(::eventfd(0, EFD_CLOEXEC)) {
+  MCPP_CHECK(end_ >= 0, "no event for the thread that takes signals");
   received_signal = 0;
   set_handlers(on_signal);
+  const sigset_t set = signal_set();
+  ::pthread_sigmask(SIG_BLOCK, &set, &mask_before_);
+  taker_ = std::thread([set, end = end_] {
+    ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+    eventfd_t value = 0;
+    while (::eventfd_read(end, &value) != 0) {
+    }
+  });
 }
 
 SignalWatch::~SignalWatch() {
+  ::eventfd_write(end_, 1);
+  taker_.join();
+  ::close(end_);
   set_handlers(SIG_DFL);
+  ::pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
 }
 
 int SignalWatch::received() const {

@@ -27,9 +27,10 @@ TrainingLength training_length(const Config& config) {
 
 }  // namespace
 
-Trainer::Trainer(const Config& config, Session& session, const Log& log)
+Trainer::Trainer(const Config& config, Session& session, const SignalWatch& signals, const Log& log)
     : config_(config),
       session_(session),
+      signals_(signals),
       log_(log),
       batch_sizes_(config.batch_sizes()),
       train_iters_(config.total_iterations()),

@@ -16,7 +16,7 @@ class Trainer {
  public:
   /// Builds everything that `config` names and resumes from the newest checkpoint, if there is one. Called by all
   /// ranks, which then do everything together; rank 0 logs.
-  Trainer(const Config& config, Session& session, const Log& log);
+  Trainer(const Config& config, Session& session, const SignalWatch& signals, const Log& log);
 
   /// Trains to the end, or until a signal, exit_interval or exit_duration_in_mins says to stop. Saves, evaluates and
   /// logs on the way. Returns Done, or Preempted after a signal.
@@ -36,6 +36,7 @@ class Trainer {
 
   const Config& config_;
   Session& session_;
+  const SignalWatch& signals_;
   const Log& log_;
   std::vector<BatchSizeStep> batch_sizes_;
   i64 train_iters_;
@@ -48,7 +49,6 @@ class Trainer {
   LrSchedule schedule_;
   std::unique_ptr<BatchStream> batches_;
   MetricsWriter metrics_;
-  SignalWatch signals_;
   int signal_ = 0;  // that any rank received
   double peak_tflops_;
 

@@ -39,8 +39,9 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   }
   check_input(!config->data.data_path.empty() || !config->data.train_data_path.empty(),
               "data.data_path: names no dataset to train on; make one with megatron_cpp preprocess");
+  const SignalWatch signals;  // before there are threads
   Session session = initialize(*config, world);
-  return Trainer(*config, session, log).train();
+  return Trainer(*config, session, signals, log).train();
 }
 
 }  // namespace mcpp
