@@ -53,7 +53,7 @@ MemoryEstimate on_one_rank(MemoryEstimate estimate, const Config& config, int wo
 
 std::string memory(const Config& config, int world_size) {
   const MemoryEstimate whole =
-      estimate_memory(config.model, dtype_of(config.training.precision), recompute_of(config.training),
+      estimate_memory(config.model, dtype_of(config.training.precision), recompute_of(config),
                       config.training.micro_batch_size, config.optimizer.optimizer == OptimizerKind::Adam ? 2 : 1);
   const MemoryEstimate estimate = on_one_rank(whole, config, world_size);
   std::string text = str("memory: ", human_bytes(estimate.total()), world_size > 1 ? " per rank" : "", " estimated\n");
