@@ -16,18 +16,19 @@ void on_unit(bool packed, F&& f) {
     f.template operator()<1>();
 }
 
-/// Blocks whose threads own one unit of columns each (x) and every so-manieth row (y).
+/// Blocks whose threads own one unit of columns each (x) and every so-manieth row (y), of `depth` matrices (z).
 struct ColumnLaunch {
   dim3 grid, block;
 };
-inline ColumnLaunch columns_launch(i64 units, i64 rows, const CudaDevice& device) {
+inline ColumnLaunch columns_launch(i64 units, i64 rows, const CudaDevice& device, i64 depth = 1) {
   constexpr i64 kThreads = 256, kWaves = 4, kMostGridY = 65535;
   i64 across = kThreads;  // fewer when many threads of the last block would have no column
   while (across > 1 && ((units + across - 1) / across * across - units) * 8 > units) across /= 2;
   const i64 down = kThreads / across, blocks_across = (units + across - 1) / across;
   const i64 wanted = device.multiprocessors() * (2048 / kThreads) * kWaves;
-  const i64 blocks_down = std::clamp<i64>(std::min(wanted / blocks_across, (rows + down - 1) / down), 1, kMostGridY);
-  return {dim3(static_cast<unsigned>(blocks_across), static_cast<unsigned>(blocks_down)),
+  const i64 blocks_down =
+      std::clamp<i64>(std::min(wanted / (blocks_across * depth), (rows + down - 1) / down), 1, kMostGridY);
+  return {dim3(static_cast<unsigned>(blocks_across), static_cast<unsigned>(blocks_down), static_cast<unsigned>(depth)),
           dim3(static_cast<unsigned>(across), static_cast<unsigned>(down))};
 }
 
@@ -52,6 +53,16 @@ __device__ __forceinline__ void sweep_rows(i64 rows, Load&& load, Use&& use) {
   }
 }
 
+/// A unit of a bias, or of what changes nothing when it is added if there is no bias.
+template <class E, int kUnit>
+__device__ __forceinline__ Pack<E, kUnit> load_bias(const E* bias, i64 i) {
+  if (bias) return load_pack<E, kUnit>(bias + i);
+  Pack<E, kUnit> none;
+#pragma unroll
+  for (int j = 0; j < kUnit; ++j) none.values[j] = narrow<E>(Wide<E>(-0.0));
+  return none;
+}
+
 /// Calls f(k, i) for the units of a row of n elements that the calling thread has, when all threads of a block (along
 /// x) share the row: unit k begins with element i. kHeld > 0 promises that no thread has more than kHeld units, which
 /// therefore fit in registers; 0 is for rows of any length, with k always 0.
@@ -74,8 +85,7 @@ class RowUnits {
  public:
   __device__ __forceinline__ void load(const E* row, i64 n) {
     row_ = row;
-    if constexpr (kHeld > 0)
-      each_unit<kUnit, kHeld>(n, [&](int k, i64 i) { held_[k] = load_pack<E, kUnit>(row + i); });
+    if constexpr (kHeld > 0) each_unit<kUnit, kHeld>(n, [&](int k, i64 i) { held_[k] = load_pack<E, kUnit>(row + i); });
   }
   /// Unit k, which begins with element i.
   __device__ __forceinline__ Pack<E, kUnit> at(int k, i64 i) const {
