@@ -72,7 +72,7 @@ struct SwiGlu {
 template <class E, int kUnit, class Act>
 struct Inputs {
   static constexpr int kHalves = Act::kIsGated ? 2 : 1;
-  static constexpr int kAtOnce = 4 / kHalves;
+  static constexpr int kAtOnce = 2;
 
   Pack<E, kUnit> bias[kHalves], x[kAtOnce][kHalves];
 

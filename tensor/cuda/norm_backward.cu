@@ -16,22 +16,21 @@ struct NormGradients {
   i64 rows, n, rows_per_piece;
 };
 
-/// Whether a thread that holds so much of a row has registers left for the weights and the next row.
-constexpr bool has_registers_left(int held) {
-  return held <= 2;
+/// How many of the units whose sums a thread holds it has registers left to hold of the row itself, of the weights and
+/// of the next row: all or none.
+constexpr int held_of_row(int held) {
+  return held <= 2 ? held : 0;
 }
 
 /// What a thread reads of one row.
 template <class E, int kUnit, int kHeld>
 struct Row {
-  RowUnits<E, kUnit, kHeld> dy, x;
-  RowUnits<E, kUnit, has_registers_left(kHeld) ? kHeld : 0> old;
+  RowUnits<E, kUnit, held_of_row(kHeld)> dy, x;
   Wide<E> center, rstd;
 
   __device__ __forceinline__ void load(const NormGradients<E>& t, i64 row) {
     dy.load(t.dy + row * t.n, t.n);
     x.load(t.x + row * t.n, t.n);
-    if (t.add_to_dx) old.load(t.dx + row * t.n, t.n);
     center = t.mean ? t.mean[row] : Wide<E>{0};
     rstd = t.rstd[row];
   }
@@ -52,8 +51,14 @@ class ColumnSums {
   __device__ __forceinline__ void finish(i64 n) const {
     if constexpr (kHeld > 0) {
       each_unit<kUnit, kHeld>(n, [&](int k, i64 i) {
+        constexpr int kChunk = std::min(kUnit, Pack<W>::kCount);
 #pragma unroll
-        for (int j = 0; j < kUnit; ++j) sums_[i + j] = held_[k][j];
+        for (int j = 0; j < kUnit; j += kChunk) {
+          Pack<W, kChunk> chunk;
+#pragma unroll
+          for (int c = 0; c < kChunk; ++c) chunk.values[c] = held_[k][j + c];
+          store_pack(sums_ + i + j, chunk);
+        }
       });
     }
   }
@@ -75,11 +80,13 @@ class Backward {
   }
 
   __device__ __forceinline__ void add_row(const Row<E, kUnit, kHeld>& row, E* dx, bool is_first) {
+    RowUnits<E, kUnit, held_of_row(kHeld)> old_dx;
+    if (t_.add_to_dx) old_dx.load(dx, t_.n);
     const Two<W> means = means_of(row);
     each_unit<kUnit, kHeld>(t_.n, [&](int k, i64 i) {
       const auto dys = row.dy.at(k, i), xs = row.x.at(k, i), ws = w_.at(k, i);
       Pack<E, kUnit> out;
-      if (t_.add_to_dx) out = row.old.at(k, i);
+      if (t_.add_to_dx) out = old_dx.at(k, i);
 #pragma unroll
       for (int j = 0; j < kUnit; ++j) {
         const W dy = widen(dys.values[j]), xhat = (widen(xs.values[j]) - row.center) * row.rstd;
@@ -117,7 +124,7 @@ class Backward {
   }
 
   const NormGradients<E>& t_;
-  RowUnits<E, kUnit, has_registers_left(kHeld) ? kHeld : 0> w_;
+  RowUnits<E, kUnit, held_of_row(kHeld)> w_;
   ColumnSums<W, kUnit, kHeld> dw_, db_;
 };
 
@@ -130,15 +137,10 @@ __global__ void __launch_bounds__(kMostRowThreads) normalize_backward(const Norm
   Row<E, kUnit, kHeld> row;
   row.load(t, begin);
   for (i64 r = begin; r < end; ++r) {
-    if constexpr (has_registers_left(kHeld)) {
-      Row<E, kUnit, kHeld> next;
-      next.load(t, r + 1 < end ? r + 1 : r);
-      backward.add_row(row, t.dx + r * t.n, r == begin);
-      row = next;
-    } else {
-      backward.add_row(row, t.dx + r * t.n, r == begin);
-      if (r + 1 < end) row.load(t, r + 1);
-    }
+    Row<E, kUnit, kHeld> next{};
+    if (r + 1 < end) next.load(t, r + 1);
+    backward.add_row(row, t.dx + r * t.n, r == begin);
+    row = next;
   }
   backward.finish();
 }
