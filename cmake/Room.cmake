@@ -22,6 +22,7 @@ endif()
 function(mcpp_room name)
   cmake_parse_arguments(ARG "PROGRAM" "" "USES;LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/*.cpp)
+  list(TRANSFORM sources REPLACE "^${CMAKE_SOURCE_DIR}/" "")  # a folder above may have any name
   list(FILTER sources EXCLUDE REGEX "/cuda/|/main\\.cpp$")
   if(MCPP_CUDA)
     file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/cuda/*.cpp ${CMAKE_SOURCE_DIR}/${name}/cuda/*.cu)
