@@ -32,10 +32,6 @@ void check_vector(const char* op, const char* name, const Tensor& t, const Tenso
              " elements of ", name_of(x.dtype()));
 }
 
-i64 rows(const Tensor& x) {
-  return x.dim(-1) == 0 ? 0 : x.numel() / x.dim(-1);
-}
-
 void check_dropout(const char* op, const Dropout& d, i64 row_count) {
   if (d.p == 0) return;
   const i64 batch = static_cast<i64>(d.samples.size());
@@ -134,8 +130,8 @@ void layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps, T
   check_vector("layer_norm", "weight", w, x, x.dim(-1));
   check_vector("layer_norm", "bias", b, x, x.dim(-1));
   check_same("layer_norm", "y", y, x);
-  check_wide("layer_norm", "mean", mean, x, rows(x));
-  check_wide("layer_norm", "rstd", rstd, x, rows(x));
+  check_wide("layer_norm", "mean", mean, x, row_count(x));
+  check_wide("layer_norm", "rstd", rstd, x, row_count(x));
   on_device(x, [&]<DeviceType D>() { Kernels<D>::layer_norm(x, w, b, eps, y, mean, rstd); });
 }
 
@@ -153,7 +149,7 @@ void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, con
 void rms_norm(const Tensor& x, const Tensor& w, double eps, Tensor& y, Tensor& rstd) {
   check_vector("rms_norm", "weight", w, x, x.dim(-1));
   check_same("rms_norm", "y", y, x);
-  check_wide("rms_norm", "rstd", rstd, x, rows(x));
+  check_wide("rms_norm", "rstd", rstd, x, row_count(x));
   on_device(x, [&]<DeviceType D>() { Kernels<D>::rms_norm(x, w, eps, y, rstd); });
 }
 
@@ -184,13 +180,13 @@ void bias_dropout_add(const Tensor& x, const Tensor* bias, const Tensor& residua
   check_same("bias_dropout_add", "residual", residual, x);
   check_same("bias_dropout_add", "y", y, x);
   if (bias) check_vector("bias_dropout_add", "bias", *bias, x, x.dim(-1));
-  check_dropout("bias_dropout_add", dropout, rows(x));
+  check_dropout("bias_dropout_add", dropout, row_count(x));
   on_device(x, [&]<DeviceType D>() { Kernels<D>::bias_dropout_add(x, bias, residual, dropout, y); });
 }
 
 void dropout(const Tensor& x, const Dropout& dropout, Tensor& y) {
   check_same("dropout", "y", y, x);
-  check_dropout("dropout", dropout, rows(x));
+  check_dropout("dropout", dropout, row_count(x));
   on_device(x, [&]<DeviceType D>() { Kernels<D>::dropout(x, dropout, y); });
 }
 

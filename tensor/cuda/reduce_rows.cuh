@@ -5,8 +5,8 @@
 
 namespace mcpp {
 
-/// out[c] = beta out + the sums of column c over all pieces; one warp-wide column of threads per 32 columns. 32 threads
-/// share a column, each has every 32nd piece, and their sums are added in order.
+/// out[c] = beta out + the sums of column c over all pieces. 32 threads share a column: each adds every 32nd piece, and
+/// their sums are added in order.
 template <class W>
 __global__ void add_pieces(const W* sums, i64 pieces, i64 stride, W* out, i64 n, float beta) {
   __shared__ W shared[kWarp][kWarp];

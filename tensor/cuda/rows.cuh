@@ -16,7 +16,7 @@ void on_unit(bool packed, F&& f) {
     f.template operator()<1>();
 }
 
-/// Blocks whose threads own one unit of columns each (x) and every so-manieth row (y), of `depth` matrices (z).
+/// Blocks whose threads own one unit of columns each (x), and rows a fixed stride apart (y), of `depth` matrices (z).
 struct ColumnLaunch {
   dim3 grid, block;
 };
