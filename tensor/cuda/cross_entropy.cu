@@ -75,8 +75,8 @@ struct RowShape {
 };
 
 template <class E, class W>
-__global__ void __launch_bounds__(kThreads) row_stats(const E* logits, const i32* targets, RowShape shape, W* largests,
-                                                      W* sums, W* target_logits) {
+__global__ void __launch_bounds__(kThreads)
+    row_stats(const E* logits, const i32* targets, RowShape shape, W* largests, W* sums, W* target_logits) {
   const i64 row = blockIdx.x;
   const E* x = logits + row * shape.n;
   const RowStats<W> own = own_stats<W>(x, shape.count, shape.packs);

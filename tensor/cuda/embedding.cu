@@ -219,8 +219,7 @@ void Kernels<DeviceType::Cuda>::embedding_backward(const Tensor& dy, const Tenso
     const E* from = elements<T>(dy);
     W* to = dtable.data<W>();
     on_lanes<E>(is_packable(n, from, to), [&]<int N>() {
-      add_tokens<N>
-          <<<row_grid(tokens.numel(), n / N), kThreads, 0, device.stream()>>>(from, sort.sorted(), n, to);
+      add_tokens<N><<<row_grid(tokens.numel(), n / N), kThreads, 0, device.stream()>>>(from, sort.sorted(), n, to);
       check_launch("add_tokens");
     });
   });
