@@ -107,13 +107,18 @@ __global__ void __launch_bounds__(kThreads) add_tokens(const E* dy, SortedTokens
   RowSum<N, W> sum;
   sum.load(dtable + row * n + column);
   for (; i < tokens.count && tokens.rows[i] == row; i += kAhead) {
-    Lanes<E, N> ahead[kAhead];
+    i64 positions[kAhead];
     int used = 0;
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
-      if (i + k >= tokens.count || tokens.rows[i + k] != row) continue;
-      ahead[k] = load_lanes<N>(dy + tokens.positions[i + k] * n + column);
-      ++used;
+      const i64 next = i + k < tokens.count ? i + k : tokens.count - 1;
+      positions[k] = tokens.positions[next];
+      used += next == i + k && tokens.rows[next] == row;
+    }
+    Lanes<E, N> ahead[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (k < used) ahead[k] = load_lanes<N>(dy + positions[k] * n + column);
     }
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
