@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tensor/kernels.h"
+#include "tensor/transfer.h"
 #include "tensor/wide.h"
 
 namespace mcpp {
@@ -195,14 +196,17 @@ void rope_table(double base, i64 dim, Tensor& cos, Tensor& sin) {
   check_shape("rope_table", "cos", cos, {positions, half});
   check_shape("rope_table", "sin", sin, {positions, half});
   on_float(cos.dtype(), [&]<class T>() {
+    std::vector<T> cosines, sines;
     for (i64 p = 0; p < positions; ++p) {
       for (i64 i = 0; i < half; ++i) {
         const double angle =
             static_cast<double>(p) * std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
-        cos.data<T>()[p * half + i] = from_double<T>(std::cos(angle));
-        sin.data<T>()[p * half + i] = from_double<T>(std::sin(angle));
+        cosines.push_back(from_double<T>(std::cos(angle)));
+        sines.push_back(from_double<T>(std::sin(angle)));
       }
     }
+    write_values(cosines, cos);
+    write_values(sines, sin);
   });
 }
 
