@@ -15,8 +15,11 @@ class Ranks : public EndToEnd {
     EndToEnd::SetUp();
   }
 
+  /// Without the search for leaks of the address sanitizer, which finds Open MPI's; the tests of one process have it.
   static Words mpirun(int ranks) {
-    return {"mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none", "-n", std::to_string(ranks)};
+    return {
+        "env", "ASAN_OPTIONS=detect_leaks=0", "mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none",
+        "-n",  std::to_string(ranks)};
   }
   static Outcome run_on(int ranks, const Words& args) {
     return test::Program(args, root() / "process", 0, mpirun(ranks)).wait();
@@ -113,6 +116,9 @@ TEST_F(Ranks, AnotherConfigurationOnOneRankIsFound) {
 }
 
 TEST_F(Ranks, ARankThatFailsEndsAllWithItsMessage) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers need more address space than the limit of this test leaves";
+#endif
   const Words big = pretrain("run", {"--model.hidden_size=2048"});
   Words args = big;
   const Words little_memory{":", "-n", "1", "sh", "-c", "ulimit -v 600000; exec \"$@\"", "sh", test::Program::path()};
