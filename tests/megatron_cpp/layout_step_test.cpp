@@ -1,0 +1,96 @@
+// What a step on a layout must not do: evaluation may change nothing, and ZeRO may send no more than its formula.
+#include <gtest/gtest.h>
+
+#include "tests/support/layout_run.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::LayoutRank;
+using test::Numbers;
+using test::RunLayout;
+using test::RunTask;
+
+/// GPT-2 with tied embeddings and dropout.
+RunTask task() {
+  RunTask task{.model = test::tiny_gpt2(), .optimizer = {}, .tokens = {}};
+  task.model.num_layers = 4;
+  task.model.seq_length = 8;
+  task.model.hidden_dropout = task.model.attention_dropout = 0.1;
+  task.tokens = [config = task.model](i64 sample) {
+    return test::learnable_tokens(sample, config.seq_length + 1, config.vocab_size);
+  };
+  return task;
+}
+
+struct Losses {
+  Numbers training, evaluation;
+};
+
+/// Two steps, with an evaluation of other samples in twice as many microbatches after the first.
+Losses two_steps(const RunLayout& layout, bool evaluates) {
+  Losses losses;
+  const RunTask training = task();
+  RunTask held_out = task();
+  held_out.global_batch_size = 2 * training.global_batch_size;
+  run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+    LayoutRank self(training, layout, world);
+    Losses own;
+    own.training.push_back(self.step(0).loss);
+    if (evaluates) own.evaluation.push_back(self.evaluate(held_out, 7).loss);
+    own.training.push_back(self.step(1).loss);
+    if (rank == 0) losses = own;
+  });
+  return losses;
+}
+
+const RunLayout kPipelines[]{
+    {.name = "pp2_gpipe", .pp = 2, .schedule = ScheduleKind::GPipe},
+    {.name = "pp2_interleaved", .pp = 2, .schedule = ScheduleKind::Interleaved, .virtual_stages = 2},
+    {.name = "pp2_zb_h1", .pp = 2, .schedule = ScheduleKind::ZbH1},
+    {.name = "pp2_zb_v", .pp = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2},
+};
+
+TEST(EvaluationOnLayouts, GivesTheBitsOfOneRankAndChangesNothing) {
+  const Losses one = two_steps({}, true);
+  EXPECT_EQ(one.training, two_steps({}, false).training);
+  for (const RunLayout& layout : kPipelines) {
+    SCOPED_TRACE(layout.name);
+    const Losses losses = two_steps(layout, true);
+    EXPECT_EQ(losses.evaluation, one.evaluation);
+    EXPECT_EQ(losses.training, one.training);
+  }
+}
+
+TEST(EvaluationOnLayouts, ChangesNothingUnderZero) {
+  for (const int stage : {1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    const RunLayout layout{.pp = 2, .dp = 2, .zero_stage = stage};
+    const Losses with = two_steps(layout, true);
+    EXPECT_NEAR(with.evaluation[0], two_steps({}, true).evaluation[0], 1e-5);
+    EXPECT_EQ(with.training, two_steps(layout, false).training);
+  }
+}
+
+/// Stage 3 gathers every weight for forward and for backward, the tied embedding once more for the output, and sums
+/// every gradient once: of P elements each rank sends (d - 1) / d each time. Gathering ahead sends nothing twice.
+TEST(ZeroVolume, OfAModelWithTiedEmbeddingsIsThatOfTheFormula) {
+  RunTask one_microbatch = task();
+  one_microbatch.global_batch_size = 2;
+  for (const bool overlaps : {false, true}) {
+    SCOPED_TRACE(overlaps);
+    run_local_ranks(2, [&](Communicator& world, int) {
+      LayoutRank self(one_microbatch, {.dp = 2, .zero_stage = 3, .overlaps = overlaps}, world);
+      CommMeter& meter = *self.parallel().meters.at("dp_shard");
+      meter.reset();
+      self.step(0);
+      const BufferPlan& plan = self.state().chunks()[0].memory->plan();
+      EXPECT_EQ(meter[CommOp::AllGather].bytes, 4 * (2 * plan.total + plan.buckets[0].size()) / 2);
+      EXPECT_EQ(meter[CommOp::ReduceScatter].bytes, 4 * plan.total / 2);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace mcpp
