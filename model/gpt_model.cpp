@@ -117,6 +117,7 @@ auto GPTModel::with_output(const Tensor& input, Pass& pass, F&& f) {
   const Tensor x = hidden(input, pass);
   return with_units(norm_unit(), output_unit(), Use::Forward, pass, [&] {
     if (!ties_own_embedding()) return f(x);
+    // Inside the use of a later unit, so that it does not count as the loop going back.
     return with_units(0, 0, Use::Forward, pass, [&] { return f(x); });
   });
 }

@@ -1,4 +1,4 @@
-// What a step on a layout must not do: evaluation may change nothing, and ZeRO may send no more than its formula.
+// Evaluation between the steps of a training, on layouts: right, and without a trace.
 #include <gtest/gtest.h>
 
 #include "tests/support/layout_run.h"
@@ -70,25 +70,6 @@ TEST(EvaluationOnLayouts, ChangesNothingUnderZero) {
     const Losses with = two_steps(layout, true);
     EXPECT_NEAR(with.evaluation[0], two_steps({}, true).evaluation[0], 1e-5);
     EXPECT_EQ(with.training, two_steps(layout, false).training);
-  }
-}
-
-/// Stage 3 gathers every weight for forward and for backward, the tied embedding once more for the output, and sums
-/// every gradient once: of P elements each rank sends (d - 1) / d each time. Gathering ahead sends nothing twice.
-TEST(ZeroVolume, OfAModelWithTiedEmbeddingsIsThatOfTheFormula) {
-  RunTask one_microbatch = task();
-  one_microbatch.global_batch_size = 2;
-  for (const bool overlaps : {false, true}) {
-    SCOPED_TRACE(overlaps);
-    run_local_ranks(2, [&](Communicator& world, int) {
-      LayoutRank self(one_microbatch, {.dp = 2, .zero_stage = 3, .overlaps = overlaps}, world);
-      CommMeter& meter = *self.parallel().meters.at("dp_shard");
-      meter.reset();
-      self.step(0);
-      const BufferPlan& plan = self.state().chunks()[0].memory->plan();
-      EXPECT_EQ(meter[CommOp::AllGather].bytes, 4 * (2 * plan.total + plan.buckets[0].size()) / 2);
-      EXPECT_EQ(meter[CommOp::ReduceScatter].bytes, 4 * plan.total / 2);
-    });
   }
 }
 
