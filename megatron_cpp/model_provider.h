@@ -12,6 +12,6 @@ ModelContext model_provider(const Config& config, Session& session);
 TrainingLayout layout_provider(const Config& config, Session& session);
 
 DType dtype_of(Precision precision);
-Recompute recompute_of(const TrainingConfig& config);
+Recompute recompute_of(const Config& config);
 
 }  // namespace mcpp

@@ -16,6 +16,9 @@ void recompute_conflicts(const TrainingConfig& t, std::vector<std::string>& foun
   };
   only_with(!full && t.recompute_method != RecomputeMethod::Uniform, "recompute_method", "full");
   only_with(!full && t.recompute_num_layers != 0, "recompute_num_layers", "full");
+  if (full && t.recompute_method == RecomputeMethod::Sqrt && t.recompute_num_layers != 0) {
+    found.push_back("training.recompute_num_layers: recompute_method sqrt chooses it; leave it out");
+  }
   only_with(t.recompute_granularity != RecomputeGranularity::Selective && !t.recompute_modules.empty(),
             "recompute_modules", "selective");
   const std::vector<std::string> allowed(kRecomputeModules.begin(), kRecomputeModules.end());

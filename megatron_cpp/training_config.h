@@ -11,7 +11,7 @@ namespace mcpp {
 
 enum class Precision { Fp32, Bf16 };
 enum class RecomputeGranularity { None, Full, Selective };
-enum class RecomputeMethod { Uniform, Block };
+enum class RecomputeMethod { Uniform, Block, Sqrt };
 
 template <>
 struct EnumNames<Precision> {
@@ -23,7 +23,7 @@ struct EnumNames<RecomputeGranularity> {
 };
 template <>
 struct EnumNames<RecomputeMethod> {
-  static constexpr std::array<std::string_view, 2> value{"uniform", "block"};
+  static constexpr std::array<std::string_view, 3> value{"uniform", "block", "sqrt"};
 };
 
 /// What recompute_modules may name: parts of a layer whose activations are cheap to compute again.
@@ -63,7 +63,9 @@ struct TrainingConfig {
     visit("recompute_granularity", self.recompute_granularity,
           "activations computed again in the backward pass, to save memory: whole layers, or parts of each");
     visit("recompute_method", self.recompute_method,
-          "for full: uniform keeps one input per group of recompute_num_layers; block recomputes that many layers");
+          "for full: uniform keeps one input per group of recompute_num_layers; sqrt chooses groups of as many layers "
+          "as there "
+          "are groups; block recomputes the first recompute_num_layers layers of each stage one by one");
     visit("recompute_num_layers", self.recompute_num_layers, "for full: layers, see recompute_method; 0 = 1",
           at_least(0));
     visit("recompute_modules", self.recompute_modules,

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/check.h"
+#include "megatron_cpp/model_provider.h"
 #include "model/flops.h"
 #include "tests/support/errors.h"
 
@@ -110,6 +111,17 @@ TEST(Config, OutOfRangeAndBadNames) {
   EXPECT_EQ(error_of(kLeast, {"--optimizer.lr=-1"}), "command line: --optimizer.lr=-1: must be greater than 0, not -1");
 }
 
+TEST(Config, SqrtRecomputesInAsManyGroupsAsTheyHaveLayers) {
+  Config config;
+  config.training.recompute_granularity = RecomputeGranularity::Full;
+  config.training.recompute_method = RecomputeMethod::Sqrt;
+  config.model.num_layers = 32;
+  EXPECT_EQ(recompute_of(config).num_layers, 6);
+  config.parallel.pipeline_model_parallel_size = 2;
+  EXPECT_EQ(recompute_of(config).num_layers, 4);
+  EXPECT_EQ(recompute_of(config).method, Recompute::Method::Uniform);
+}
+
 TEST(Config, UnknownNamesComeWithASuggestion) {
   EXPECT_EQ(error_of(with_model("num_layer = 3")),
             "run.toml:5:1: model.num_layer: unknown key; did you mean model.num_layers?");
@@ -193,6 +205,9 @@ TEST(Config, RulesOfTraining) {
             "run.toml:5:1: training.recompute_method: only read when recompute_granularity is \"full\"");
   EXPECT_EQ(error_of(with_training("recompute_granularity = 'full'\nrecompute_num_layers = 13")),
             "run.toml:6:1: training.recompute_num_layers: 13 is above model.num_layers 12");
+  EXPECT_EQ(
+      error_of(with_training("recompute_granularity = 'full'\nrecompute_method = 'sqrt'\nrecompute_num_layers = 2")),
+      "run.toml:7:1: training.recompute_num_layers: recompute_method sqrt chooses it; leave it out");
   EXPECT_EQ(error_of(with_training("recompute_modules = ['mlp_act']")),
             "run.toml:5:1: training.recompute_modules: only read when recompute_granularity is \"selective\"");
   EXPECT_EQ(error_of(with_training("recompute_granularity = 'selective'\nrecompute_modules = ['mlp_act', 'x']")),

@@ -76,6 +76,23 @@ TEST_F(Ranks, SameLayoutSameBitsAlsoAfterAnInterruption) {
   expect_same_checkpoint("a", "b");
 }
 
+TEST_F(Ranks, ARunGoesOnOnAnotherLayout) {
+  const auto pieces = [&](const std::string& save, int ranks_before, Words before, int ranks_after, Words after) {
+    for (Words* words : {&before, &after}) words->push_back("--training.micro_batch_size=1");
+    before.push_back("--training.exit_interval=5");
+    train_on(ranks_before, save, before);
+    losses(save, 5);
+    EXPECT_CONTAINS(train_on(ranks_after, save, after), "resuming from");
+  };
+  const std::string pp2 = "--parallel.pipeline_model_parallel_size=2", tp2 = "--parallel.tensor_model_parallel_size=2";
+  train("one", {"--training.micro_batch_size=1"});
+  pieces("pipeline_to_one", 2, {pp2}, 1, {});  // which does not change the order of a sum
+  EXPECT_EQ(losses("one", 12), losses("pipeline_to_one", 12));
+  expect_same_checkpoint("one", "pipeline_to_one");
+  pieces("zero3_to_pipeline", 4, {tp2, "--parallel.zero_stage=3"}, 4, {pp2, "--parallel.zero_stage=1"});
+  expect_near_losses("zero3_to_pipeline", "one");
+}
+
 TEST_F(Ranks, ASignalToOneRankSavesAndStopsAll) {
   const Words longer{"--training.train_iters=2000", "--training.eval_interval=0", "--training.eval_iters=0",
                      "--checkpoint.save_interval=0"};
