@@ -106,6 +106,23 @@ TEST_F(Ranks, ASignalToOneRankSavesAndStopsAll) {
   EXPECT_CONTAINS(outcome.out, "saved ");
 }
 
+/// mpirun itself ends its ranks at once on these signals.
+TEST_F(Ranks, TheLauncherSavesOnTheSignalsThatEndMpirun) {
+  const std::string script = (Path(MCPP_SOURCE_DIR) / "scripts/pretrain.sh").string();
+  const Words shell{"sh", "-c", "export MEGATRON_CPP=\"$1\"; shift 2; exec " + script + " \"$@\"", "sh"};
+  for (const int signal : {SIGTERM, SIGINT}) {
+    const std::string save = str("signal_", signal);
+    const Words args = pretrain(save, {"-n", "2", "--training.train_iters=200000", "--training.eval_interval=0",
+                                       "--training.eval_iters=0", "--checkpoint.save_interval=0"});
+    test::Program program(args, root() / "process", 0, shell);
+    wait_for_lines(save, 3);
+    program.signal(signal);
+    const Outcome outcome = program.wait();
+    EXPECT_EQ(outcome.code, 85) << outcome.out << outcome.err;
+    EXPECT_CONTAINS(outcome.out, "saved ");
+  }
+}
+
 TEST_F(Ranks, AnImpossibleLayoutIsRefusedWithAllReasons) {
   const Outcome outcome = run_on(
       3, pretrain("run", {"--parallel.tensor_model_parallel_size=3", "--parallel.pipeline_model_parallel_size=3"}));
@@ -130,6 +147,28 @@ TEST_F(Ranks, AnotherConfigurationOnOneRankIsFound) {
   const Outcome outcome = run_on(1, args);
   EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
   EXPECT_CONTAINS(outcome.err, "rank 1 has another configuration than rank 0 (lr = 0.01 on rank 0, lr = 0.001 there)");
+}
+
+TEST_F(Ranks, ARankThatOnlyTriesIsFound) {
+  Words args = pretrain("run", {":", "-n", "1", test::Program::path()});
+  const Words other = pretrain("run", {"--dry_run"});
+  args.insert(args.end(), other.begin(), other.end());
+  const Outcome outcome = run_on(1, args);
+  EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
+  EXPECT_CONTAINS(outcome.err, "rank 1 has another task than rank 0 (training on rank 0, dry run there)");
+}
+
+TEST_F(Ranks, ALayoutIsPlannedWithoutThem) {
+  Words args = pretrain("run", kEightRanks);
+  args.insert(args.end(), {"--dry_run", "--world_size=8"});
+  EXPECT_CONTAINS(good(args), "layout: 8 ranks");
+  args.back() = "--world_size=6";
+  const Outcome six = run(args);
+  EXPECT_EQ(six.code, 2);
+  EXPECT_CONTAINS(six.err, "the number of ranks = 6");
+  const Outcome no_plan = run(pretrain("run", {"--world_size=8"}));
+  EXPECT_EQ(no_plan.code, 2);
+  EXPECT_CONTAINS(no_plan.err, "is for --dry_run");
 }
 
 TEST_F(Ranks, ARankThatFailsEndsAllWithItsMessage) {
