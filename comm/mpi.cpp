@@ -237,15 +237,11 @@ MpiSession::~MpiSession() {
 }
 
 int MpiSession::rank() const {
-  int rank = 0;
-  check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
-  return rank;
+  return rank_in(MPI_COMM_WORLD);
 }
 
 int MpiSession::size() const {
-  int size = 0;
-  check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
-  return size;
+  return ranks_of(MPI_COMM_WORLD);
 }
 
 std::unique_ptr<Communicator> MpiSession::world(const std::function<int(int rank)>& node_of) const {

@@ -31,22 +31,22 @@ void wait_all(std::span<MPI_Request> requests, MPI_Status* statuses) {
   }
 }
 
+int rank_in(MPI_Comm comm) {
+  int rank = 0;
+  check_mpi(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");
+  return rank;
+}
+
+int ranks_of(MPI_Comm comm) {
+  int size = 0;
+  check_mpi(MPI_Comm_size(comm, &size), "MPI_Comm_size");
+  return size;
+}
+
 MpiComm MpiComm::split(MPI_Comm comm, int color, int key) {
   MPI_Comm part = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split(comm, color, key, &part), "MPI_Comm_split");
   return MpiComm(part);
-}
-
-int MpiComm::rank() const {
-  int rank = 0;
-  check_mpi(MPI_Comm_rank(comm_, &rank), "MPI_Comm_rank");
-  return rank;
-}
-
-int MpiComm::size() const {
-  int size = 0;
-  check_mpi(MPI_Comm_size(comm_, &size), "MPI_Comm_size");
-  return size;
 }
 
 MpiPart::MpiPart(i64 bytes, i64 stride) {

@@ -18,6 +18,10 @@ void check_mpi(int code, const char* call);
 /// Waits until all are complete. Gives the processor away while it does, as there may be more ranks than cores.
 void wait_all(std::span<MPI_Request> requests, MPI_Status* statuses = MPI_STATUSES_IGNORE);
 
+/// The rank of this process in the group, and the number of its ranks.
+int rank_in(MPI_Comm comm);
+int ranks_of(MPI_Comm comm);
+
 /// Whether freeing an MPI object, in which all ranks take part, would return: not while an error unwinds the stack.
 inline bool can_free() {
   int finalized = 0;
@@ -43,8 +47,8 @@ class MpiComm {
   static MpiComm split(MPI_Comm comm, int color, int key);
 
   MPI_Comm get() const { return comm_; }
-  int rank() const;
-  int size() const;
+  int rank() const { return rank_in(comm_); }
+  int size() const { return ranks_of(comm_); }
 
  private:
   MPI_Comm comm_ = MPI_COMM_NULL;

@@ -21,8 +21,7 @@ int usable_cores(const MpiComm& node) {
 }  // namespace
 
 Machine find_machine() {
-  int rank = 0;
-  check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
+  const int rank = rank_in(MPI_COMM_WORLD);
   MPI_Comm shared = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &shared),
             "MPI_Comm_split_type");

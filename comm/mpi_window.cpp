@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <climits>
+#include <ctime>
 #include <new>
 
 namespace mcpp {
@@ -23,12 +24,20 @@ void pause() {
 constexpr i64 kBarrierBytes = 64;  // in the memory of rank 0
 constexpr i64 kHeaderBytes = kBarrierBytes + SharedWindow::kCardBytes;
 
-/// The futex of std::atomic::wait is private to a process; this one is not.
+/// The futex of std::atomic::wait is private to a process; this one is not. Returns after a millisecond at the latest.
 void futex_wait(std::atomic<u32>& word, u32 value) {
-  ::syscall(SYS_futex, &word, FUTEX_WAIT, value, nullptr, nullptr, 0);
+  const timespec longest{.tv_sec = 0, .tv_nsec = 1'000'000};
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &longest, nullptr, 0);
 }
 void futex_wake_all(std::atomic<u32>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+/// MPI moves large messages only inside its own calls. The peer that this rank waits for may itself wait for one that
+/// this rank, or another in a barrier, has sent.
+void let_messages_move() {
+  int unused = 0;
+  check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &unused, MPI_STATUS_IGNORE), "MPI_Iprobe");
 }
 
 }  // namespace
@@ -85,6 +94,7 @@ void SharedWindow::barrier() {
     ++barrier_->sleepers;
     futex_wait(barrier_->generation, generation);
     --barrier_->sleepers;
+    let_messages_move();
   }
 }
 

@@ -28,7 +28,8 @@ class SharedWindow {
   /// kCardBytes of a rank of the node, the same in both halves.
   static constexpr i64 kCardBytes = 64;
   void* card(int rank) const { return slots_[rank] - kCardBytes; }
-  /// Waits until all ranks of the node are here; what they wrote before is then seen. Sleeps in the kernel.
+  /// Waits until all ranks of the node are here; what they wrote before is then seen. Sleeps in the kernel, and wakes
+  /// now and then for the messages that this rank has on their way.
   void barrier();
   /// Turns to the other half. Between two uses of a half there must be a barrier.
   void next_round() { half_ = 1 - half_; }

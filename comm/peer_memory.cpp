@@ -26,6 +26,13 @@ bool PeerTensors::exchange(const Tensor& own) {
     mine.arena.id = 0;
   }
   window_.barrier();
+  if (find_tensors(own)) return true;
+  window_.barrier();  // before any card is written anew, as what is done instead need not wait for all
+  return false;
+}
+
+/// After all have shown their cards.
+bool PeerTensors::find_tensors(const Tensor& own) {
   for (int r = 0; r < window_.size(); ++r)
     if (card(r).arena.id == 0) return false;
   // All ranks have seen the same cards, so that they agree on what is new.

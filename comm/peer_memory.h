@@ -39,6 +39,7 @@ class PeerTensors {
     bool maps_all;
   };
   Card& card(int rank) const { return *static_cast<Card*>(window_.card(rank)); }
+  bool find_tensors(const Tensor& own);
   bool learn_new_arenas();
 
   SharedWindow& window_;

@@ -112,6 +112,14 @@ TrainingProgress load_all(const Config& config, TrainingState& state, Checkpoint
   return progress;
 }
 
+/// Whether the path is a checkpoint itself, not a folder of some. Rank 0 looks, so that all ranks go the same way.
+bool is_checkpoint(const Path& path, Communicator& world) {
+  const auto look = [&] {
+    return std::string(world.rank() == 0 && std::filesystem::exists(path / kManifestName) ? "yes" : "");
+  };
+  return !run_together(world, look)[0].empty();
+}
+
 }  // namespace
 
 std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& session, const Log& log) {
@@ -154,7 +162,7 @@ std::optional<TrainingProgress> load_training(const Config& config, TrainingStat
   Communicator& world = session.parallel.world;
   const CheckpointConfig& checkpoint = config.checkpoint;
   const Path load = checkpoint.load;
-  const bool names_one = !load.empty() && std::filesystem::exists(load / kManifestName);
+  const bool names_one = !load.empty() && is_checkpoint(load, world);
   // What the run itself saved comes first, so that it can be interrupted wherever it once started from; only who names
   // one checkpoint to resume from means that one.
   std::optional<Path> found;
@@ -178,7 +186,7 @@ Path saved_tokenizer(const Path& checkpoint_folder) {
 }
 
 Path find_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const Log& log) {
-  if (std::filesystem::exists(folder_or_checkpoint / kManifestName)) {
+  if (is_checkpoint(folder_or_checkpoint, world)) {
     run_together(world, [&] {
       if (world.rank() != 0) return std::string();
       const std::vector<std::string> problems = problems_of(folder_or_checkpoint);

@@ -36,22 +36,23 @@ std::string first_difference(const std::string& here, const std::string& there) 
 
 /// Ranks with another configuration, or another program, would train another model, or wait for one another for ever.
 void check_same_everywhere(const Config& config, Communicator& world) {
-  if (world.size() == 1) return;
-  const auto check_same = [&](const char* what, const std::string& mine, const char* remedy) {
-    const std::vector<std::string> all = all_gather_text(mine, world);
-    for (std::size_t rank = 1; rank < all.size(); ++rank) {
-      check_input(all[rank] == all[0], "rank ", rank, " has another ", what, " than rank 0",
-                  first_difference(all[0], all[rank]), "; ", remedy);
-    }
-  };
   const std::string program = read_text_file("/proc/self/exe");
-  check_same("program", version_text() + checksum_hex(std::as_bytes(std::span(program))),
-             "install the same build on every machine");
-  check_same("configuration", print_config(config), "give every rank the same file and arguments");
-  check_same("instruction set", cpu_isa_name(), "set device.cpu_isa to the lowest of them");
+  check_same_on_ranks("program", version_text() + checksum_hex(std::as_bytes(std::span(program))), world,
+                      "install the same build on every machine");
+  check_same_on_ranks("configuration", print_config(config), world, "give every rank the same file and arguments");
+  check_same_on_ranks("instruction set", cpu_isa_name(), world, "set device.cpu_isa to the lowest of them");
 }
 
 }  // namespace
+
+void check_same_on_ranks(const char* what, const std::string& mine, Communicator& world, const char* remedy) {
+  if (world.size() == 1) return;
+  const std::vector<std::string> all = all_gather_text(mine, world);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    check_input(all[rank] == all[0], "rank ", rank, " has another ", what, " than rank 0",
+                first_difference(all[0], all[rank]), "; ", remedy);
+  }
+}
 
 Session initialize(const Config& config, const World& world) {
   Communicator& ranks = world.ranks;

@@ -1,12 +1,16 @@
 // What a command stands on: the device and the groups of ranks.
 #pragma once
 #include <memory>
+#include <string>
 
 #include "megatron_cpp/config.h"
 #include "megatron_cpp/world.h"
 #include "parallel/state.h"
 
 namespace mcpp {
+
+/// BadInput on every rank, naming a rank whose text `mine` differs from rank 0's, and where. Called by all of `world`.
+void check_same_on_ranks(const char* what, const std::string& mine, Communicator& world, const char* remedy);
 
 struct Session {
   std::unique_ptr<Device> device;

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <optional>
 #include <string>
@@ -30,7 +31,9 @@ int report(mcpp::ExitCode code, const char* what, int rank) {
 void limit_spinning(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;
   ::setenv("GOMP_SPINCOUNT", "10000", 1);
-  ::execv("/proc/self/exe", argv);
+  std::error_code error;  // by its own path, after which ps and pgrep call the process
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (!error) ::execv(program.c_str(), argv);
 }
 
 /// Ranks that wait must give their core away, as there may be more of them than cores; unless the user said otherwise.

@@ -6,7 +6,6 @@
 #include "megatron_cpp/layout.h"
 #include "megatron_cpp/model_provider.h"
 #include "model/flops.h"
-#include "model/memory.h"
 #include "parallel/pp/lower.h"
 #include "parallel/pp/simulate.h"
 
@@ -35,32 +34,16 @@ std::string parameters(const ModelConfig& model) {
   return text;
 }
 
-/// What a rank of this layout has of it. Every stage is taken for an average one, with as many microbatches in flight
-/// as 1F1B has on the first.
-MemoryEstimate on_one_rank(MemoryEstimate estimate, const Config& config, int world_size) {
-  const ParallelConfig& p = config.parallel;
-  const auto tp = static_cast<double>(p.tensor_model_parallel_size),
-             pp = static_cast<double>(p.pipeline_model_parallel_size);
-  const double shards =
-      static_cast<double>(data_parallel_size(config, world_size) / p.num_distributed_optimizer_instances);
-  const double microbatches = static_cast<double>(microbatches_per_step(config, world_size));
-  estimate.params /= tp * pp * (p.zero_stage >= 3 ? shards : 1);
-  estimate.grads /= tp * pp * (p.zero_stage >= 2 ? shards : 1);
-  estimate.optimizer_state /= tp * pp * (p.zero_stage >= 1 ? shards : 1);
-  estimate.activations *= std::min(pp, microbatches) / pp / (p.sequence_parallel ? tp : 1);
-  return estimate;
-}
-
 std::string memory(const Config& config, int world_size) {
-  const MemoryEstimate whole =
-      estimate_memory(config.model, dtype_of(config.training.precision), recompute_of(config),
-                      config.training.micro_batch_size, config.optimizer.optimizer == OptimizerKind::Adam ? 2 : 1);
-  const MemoryEstimate estimate = on_one_rank(whole, config, world_size);
-  std::string text = str("memory: ", human_bytes(estimate.total()), world_size > 1 ? " per rank" : "", " estimated\n");
-  add_line(text, "parameters", human_bytes(estimate.params));
-  add_line(text, "gradients", human_bytes(estimate.grads));
-  add_line(text, "optimizer state", human_bytes(estimate.optimizer_state));
-  add_line(text, "activations", human_bytes(estimate.activations));
+  const std::vector<MemoryEstimate> ranks = estimate_memory_by_stage(config, world_size);
+  const auto largest = std::ranges::max_element(ranks, {}, &MemoryEstimate::total);
+  std::string text = str("memory: ", human_bytes(largest->total()), world_size > 1 ? " per rank" : "", " estimated");
+  if (ranks.size() > 1) text += str(", most on pipeline rank ", largest - ranks.begin());
+  text += "\n";
+  add_line(text, "parameters", human_bytes(largest->params));
+  add_line(text, "gradients", human_bytes(largest->grads));
+  add_line(text, "optimizer state", human_bytes(largest->optimizer_state));
+  add_line(text, "activations", human_bytes(largest->activations));
   return text;
 }
 
@@ -104,6 +87,26 @@ std::string schedule(const Config& config, int world_size) {
 }
 
 }  // namespace
+
+std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int world_size) {
+  const ParallelConfig& p = config.parallel;
+  const ActivationSetup setup{.dtype = dtype_of(config.training.precision),
+                              .recompute = recompute_of(config),
+                              .micro_batch_size = config.training.micro_batch_size,
+                              .tensor_parallel = p.tensor_model_parallel_size,
+                              .sequence_parallel = p.sequence_parallel};
+  RankShare share{.stages = split_stages(stage_split(config)),
+                  .schedule = schedule_of(config, static_cast<int>(microbatches_per_step(config, world_size))),
+                  .zero_stage = static_cast<int>(p.zero_stage),
+                  .shards = data_parallel_size(config, world_size) / p.num_distributed_optimizer_instances,
+                  .overlap_grad_reduce = p.overlap_grad_reduce,
+                  .overlap_param_gather = p.overlap_param_gather};
+  std::vector<MemoryEstimate> ranks;
+  for (share.pipeline_rank = 0; share.pipeline_rank < share.schedule.ranks; ++share.pipeline_rank)
+    ranks.push_back(
+        estimate_memory(config.model, setup, config.optimizer.optimizer == OptimizerKind::Adam ? 2 : 1, share));
+  return ranks;
+}
 
 std::string run_plan(const Config& config, int world_size) {
   return parameters(config.model) + layout(config, world_size) + memory(config, world_size) +

@@ -8,6 +8,21 @@
 
 namespace mcpp {
 
+/// Where the time of one rank goes.
+struct RankSeconds {
+  double clock = 0;          ///< all of it
+  double pipeline = 0;       ///< waiting for messages of the pipeline
+  double communication = 0;  ///< inside other communication
+
+  RankSeconds operator-(const RankSeconds& b) const {
+    return {clock - b.clock, pipeline - b.pipeline, communication - b.communication};
+  }
+  RankSeconds& operator+=(const RankSeconds& b) {
+    clock += b.clock, pipeline += b.pipeline, communication += b.communication;
+    return *this;
+  }
+};
+
 struct RankStats {
   double peak_memory_bytes = 0;      ///< of tensors, since the start
   double bubble = 0;                 ///< share of its time that the rank waits for messages of the pipeline

@@ -1,11 +1,8 @@
 #include "megatron_cpp/signals.h"
 
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <array>
-
-#include "base/check.h"
 
 namespace mcpp {
 namespace {
@@ -13,7 +10,8 @@ namespace {
 constexpr std::array kSignals{SIGTERM, SIGINT, SIGUSR1};
 
 // A handler can reach nothing but static storage; SignalWatch is its only user.
-volatile std::sig_atomic_t received_signal = 0;
+std::atomic<int> received_signal = 0;
+static_assert(std::atomic<int>::is_always_lock_free);
 
 void on_signal(int signal) {
   // Launchers and schedulers send SIGTERM and SIGUSR1 more than once; only an impatient Ctrl-C means it.
@@ -37,24 +35,22 @@ sigset_t signal_set() {
 
 }  // namespace
 
-SignalWatch::SignalWatch() : end_(::eventfd(0, EFD_CLOEXEC)) {
-  MCPP_CHECK(end_ >= 0, "no event for the thread that takes signals");
+SignalWatch::SignalWatch() {
   received_signal = 0;
-  set_handlers(on_signal);
+  set_handlers(on_signal);  // for threads that were there before
   const sigset_t set = signal_set();
   ::pthread_sigmask(SIG_BLOCK, &set, &mask_before_);
-  taker_ = std::thread([set, end = end_] {
-    ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
-    eventfd_t value = 0;
-    while (::eventfd_read(end, &value) != 0) {
+  taker_ = std::thread([this, set] {
+    for (int signal = 0; !ends_;) {
+      if (::sigwait(&set, &signal) == 0 && !ends_) on_signal(signal);
     }
   });
 }
 
 SignalWatch::~SignalWatch() {
-  ::eventfd_write(end_, 1);
+  ends_ = true;
+  ::pthread_kill(taker_.native_handle(), kSignals[0]);  // wakes it
   taker_.join();
-  ::close(end_);
   set_handlers(SIG_DFL);
   ::pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
 }

@@ -1,6 +1,7 @@
 // Asking the training loop to stop: SIGTERM, SIGINT and SIGUSR1 finish the step, save and exit. A second SIGINT ends
 // the process at once.
 #pragma once
+#include <atomic>
 #include <csignal>
 #include <thread>
 
@@ -22,8 +23,8 @@ class SignalWatch {
 
  private:
   sigset_t mask_before_;
-  int end_ = -1;  // an event: the thread may go
-  std::thread taker_;
+  std::atomic<bool> ends_ = false;
+  std::thread taker_;  // last: it uses all of the above
 };
 
 }  // namespace mcpp

@@ -52,7 +52,8 @@ ExitCode Trainer::train() {
     log_.info(str("all ", train_iters_, " iterations are done; set training.train_iters higher to train on"));
     return ExitCode::Done;
   }
-  start_ = window_start_ = Clock::now();
+  start_ = Clock::now();
+  window_begin_ = spent();
   saved_iteration_ = progress_.iteration;
   bool stopping = false;
   while (progress_.iteration < train_iters_ && !stopping) {
@@ -99,7 +100,7 @@ void Trainer::note(const StepOutcome& outcome, double learning_rate, i64 batch_s
     window_losses_ += 1;
     window_loss_ += outcome.loss;
   }
-  window_.elapsed_ms = 1000 * seconds_since(window_start_) / static_cast<double>(window_iterations_);
+  window_.elapsed_ms = 1000 * (spent() - window_begin_).clock / static_cast<double>(window_iterations_);
   const double samples = static_cast<double>(window_samples_) / static_cast<double>(window_iterations_);
   set_rates(window_, samples * static_cast<double>(config_.model.seq_length),
             samples * flops_per_batch(config_.model, 1), peak_tflops_, session_.parallel.world.size());
@@ -122,11 +123,17 @@ void Trainer::note(const StepOutcome& outcome, double learning_rate, i64 batch_s
   }
 }
 
+RankSeconds Trainer::spent() const {
+  return {.clock = seconds_since(start_),
+          .pipeline = state_.pipeline_times().waiting,
+          .communication = exposed_seconds(session_.parallel)};
+}
+
 RankStats Trainer::rank_stats() const {
-  const double seconds = seconds_since(window_start_);
+  const RankSeconds window = spent() - window_begin_;
   return {.peak_memory_bytes = static_cast<double>(session_.device->memory().total.peak),
-          .bubble = (state_.pipeline_times().waiting - waited_before_) / seconds,
-          .exposed_communication = (exposed_seconds(session_.parallel) - exposed_before_) / seconds};
+          .bubble = window.pipeline / window.clock,
+          .exposed_communication = window.communication / window.clock};
 }
 
 /// What the ranks spend, as means in the line, and once, after the first line that is not of a cold start, by rank.
@@ -140,8 +147,6 @@ void Trainer::note_ranks() {
     mean.peak_memory_bytes = std::max(mean.peak_memory_bytes, rank.peak_memory_bytes);
   }
   window_.ranks = mean;
-  waited_before_ = state_.pipeline_times().waiting;
-  exposed_before_ = exposed_seconds(session_.parallel);
   if (progress_.iteration > 1 && !std::exchange(ranks_are_shown_, true))
     log_.info(rank_table(ranks, session_.parallel.topology));
 }
@@ -154,12 +159,12 @@ void Trainer::log_iteration() {
   window_ = {};
   window_loss_ = 0;
   window_losses_ = window_samples_ = window_iterations_ = 0;
-  window_start_ = Clock::now();
+  window_begin_ = spent();
 }
 
 void Trainer::evaluate(const char* split, Dataset* dataset) {
   if (!dataset || config_.training.eval_iters == 0) return;
-  const auto start = Clock::now();
+  const RankSeconds before = spent();
   // A fixed set of samples, so that evaluations can be compared with one another.
   const i64 batch_size = batch_sizes_.back().batch_size;
   BatchStream batches(*dataset, config_, {{0, batch_size}}, 0, session_);
@@ -177,22 +182,29 @@ void Trainer::evaluate(const char* split, Dataset* dataset) {
                               .tokens = tokens};
   log_.info(validation_lines(stats));
   metrics_.write(stats);
-  window_start_ += Clock::now() - start;
+  window_begin_ += spent() - before;  // it is not training
 }
 
 void Trainer::save() {
   if (config_.checkpoint.save.empty() || saved_iteration_ == progress_.iteration) return;
-  const auto start = Clock::now();
+  const RankSeconds before = spent();
   const Path path = save_training(config_, state_, progress_, tokenizer_checksum_, session_, log_);
   saved_iteration_ = progress_.iteration;
-  log_.info(str("saved ", path.string(), " in ", human_seconds(seconds_since(start))));
-  window_start_ += Clock::now() - start;
+  log_.info(str("saved ", path.string(), " in ", human_seconds((spent() - before).clock)));
+  window_begin_ += spent() - before;  // it is not training
 }
 
 int Trainer::agree_on_signal() {
   Communicator& world = session_.parallel.world;
   signal_ = static_cast<int>(reduce_scalar(signals_.received(), ReduceOp::Max, world, *session_.device));
   return signal_;
+}
+
+bool Trainer::is_time_over() {
+  const double limit = config_.training.exit_duration_in_mins;
+  if (limit <= 0) return false;
+  const double minutes = seconds_since(start_) / 60;  // clocks differ, decisions must not
+  return reduce_scalar(minutes, ReduceOp::Max, session_.parallel.world, *session_.device) >= limit;
 }
 
 bool Trainer::should_exit() {
@@ -203,9 +215,7 @@ bool Trainer::should_exit() {
     log_.info(str("signal ", signal_, " received: ", then));
     return true;
   }
-  const double minutes = reduce_scalar(seconds_since(start_) / 60, ReduceOp::Max, session_.parallel.world,
-                                       *session_.device);  // clocks differ, decisions must not
-  if (training.exit_duration_in_mins > 0 && minutes >= training.exit_duration_in_mins) {
+  if (is_time_over()) {
     log_.info(str("training.exit_duration_in_mins is over: ", then));
     return true;
   }

@@ -29,7 +29,10 @@ class Trainer {
   void evaluate(const char* split, Dataset* dataset);
   void save();
   bool should_exit();
+  bool is_time_over();
   int agree_on_signal();
+  /// By this rank since train() began.
+  RankSeconds spent() const;
   RankStats rank_stats() const;
   void note_ranks();
   bool is_first_rank() const { return session_.parallel.world.rank() == 0; }
@@ -51,14 +54,14 @@ class Trainer {
   MetricsWriter metrics_;
   int signal_ = 0;  // that any rank received
   double peak_tflops_;
+  std::chrono::steady_clock::time_point start_;
 
   // Since the last line of the log.
   IterationStats window_;
   double window_loss_ = 0;
   i64 window_losses_ = 0;  // steps in it: those not skipped
   i64 window_iterations_ = 0, window_samples_ = 0;
-  std::chrono::steady_clock::time_point window_start_, start_;
-  double waited_before_ = 0, exposed_before_ = 0;  // seconds, at its beginning
+  RankSeconds window_begin_;
   bool ranks_are_shown_ = false;
 
   i64 consecutive_skips_ = 0;

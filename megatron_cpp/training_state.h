@@ -43,7 +43,6 @@ class TrainingState {
   TrainingState(const ModelContext& context, const OptimizerConfig& optimizer, TrainingLayout layout);
 
   std::span<const Chunk> chunks() const { return chunks_; }
-  const TrainingLayout& layout() const { return layout_; }
   Optimizer& optimizer() { return optimizer_; }
   const Optimizer& optimizer() const { return optimizer_; }
 

@@ -115,10 +115,11 @@ Tensor GPTModel::hidden(const Tensor& input, Pass& pass) {
 template <class F>
 auto GPTModel::with_output(const Tensor& input, Pass& pass, F&& f) {
   const Tensor x = hidden(input, pass);
-  if (ties_own_embedding()) acquire(0, Use::Forward);
-  auto result = with_units(norm_unit(), output_unit(), Use::Forward, pass, [&] { return f(x); });
-  if (ties_own_embedding()) release(0, Use::Forward, pass.is_last);
-  return result;
+  return with_units(norm_unit(), output_unit(), Use::Forward, pass, [&] {
+    if (!ties_own_embedding()) return f(x);
+    // Inside the use of a later unit, so that it does not count as the loop going back.
+    return with_units(0, 0, Use::Forward, pass, [&] { return f(x); });
+  });
 }
 
 Tensor GPTModel::forward(const Tensor& input, Pass& pass) {

@@ -1,50 +1,242 @@
 #include "model/memory.h"
 
 #include <algorithm>
-#include <cmath>
+#include <numeric>
 
-#include "model/flops.h"
+#include "tensor/wide.h"
 
 namespace mcpp {
 namespace {
 
-/// Elements per token that one layer keeps. The names are those of the modules that save them.
-double kept_per_token(const ModelConfig& config, const Recompute& recompute) {
-  const double h = static_cast<double>(config.hidden_size), ffn = static_cast<double>(config.ffn());
-  const double heads = static_cast<double>(config.num_attention_heads * config.head_dim());
-  const double kv = static_cast<double>(config.query_groups() * config.head_dim());
-  const double norm_inputs = 2 * h, norm_outputs = recompute.layernorm ? 0 : 2 * h;
-  const double qkv = heads + 2 * kv, attention_output = recompute.core_attn ? 0 : heads;
-  const double up = (config.gated() ? 2 : 1) * ffn, activated = recompute.mlp_act ? 0 : ffn;
-  return norm_inputs + norm_outputs + qkv + attention_output + up + activated;
+/// Bytes of the tensors of a layer on one rank. The names are those of the modules that make them.
+struct LayerTensors {
+  i64 residual;       ///< x [s, b, h] between the parallel regions: with sequence parallelism this rank's part
+  i64 whole;          ///< [s, b, h] inside them
+  i64 qkv, heads;     ///< [s, b, queries + keys + values], and the queries' part alone
+  i64 up, activated;  ///< [s, b, ffn], twice when gated; [s, b, ffn]
+  i64 statistics, log_sum_exps;  ///< of one norm, [s b] each; of attention, [b, heads, s]; fp32
+};
+
+LayerTensors layer_tensors(const ModelConfig& c, const ActivationSetup& setup) {
+  const i64 tp = setup.tensor_parallel, parts = setup.sequence_parallel ? tp : 1;
+  const i64 tokens = c.seq_length * setup.micro_batch_size, element = size_of(setup.dtype);
+  const i64 heads = c.num_attention_heads / tp, groups = std::max<i64>(c.query_groups() / tp, 1);
+  const i64 statistic = tokens * size_of(wide(setup.dtype));
+  return {.residual = tokens * c.hidden_size * element / parts,
+          .whole = tokens * c.hidden_size * element,
+          .qkv = tokens * (heads + 2 * groups) * c.head_dim() * element,
+          .heads = tokens * heads * c.head_dim() * element,
+          .up = tokens * (c.gated() ? 2 : 1) * c.ffn() / tp * element,
+          .activated = tokens * c.ffn() / tp * element,
+          .statistics = (c.normalization == Normalization::LayerNorm ? 2 : 1) * statistic / parts,
+          .log_sum_exps = heads * statistic};
 }
 
-double activation_elements(const ModelConfig& config, const Recompute& recompute, double tokens) {
-  const double layers = static_cast<double>(config.num_layers), h = static_cast<double>(config.hidden_size);
-  const double layer = kept_per_token(config, recompute) * tokens, input = h * tokens;
-  if (recompute.granularity != Recompute::Granularity::Full) return layers * layer;
-  const double group = static_cast<double>(std::min(recompute.num_layers, config.num_layers));
-  if (recompute.method == Recompute::Method::Uniform) return std::ceil(layers / group) * input + group * layer;
-  return group * input + (layers - group) * layer + (layers > group ? 0 : layer);
+bool splits_sequence(const ActivationSetup& setup) {
+  return setup.sequence_parallel && setup.tensor_parallel > 1;
+}
+
+i64 norm_bytes(const LayerTensors& t, bool keeps_output) {
+  return t.residual + t.statistics + (keeps_output ? t.residual : 0);
+}
+i64 mlp_bytes(const LayerTensors& t, const Recompute& recompute) {
+  return norm_bytes(t, !recompute.layernorm) + t.up + (recompute.mlp_act ? 0 : t.activated);
+}
+i64 attention_bytes(const LayerTensors& t, const Recompute& recompute) {
+  return norm_bytes(t, !recompute.layernorm) + t.qkv + t.log_sum_exps + (recompute.core_attn ? 0 : t.heads);
+}
+
+/// The most that the backward pass of a layer holds beside what it keeps, at one of the three products with the largest
+/// operands; dy is [s, b, h].
+i64 layer_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {
+  const LayerTensors t = layer_tensors(c, setup);
+  const Recompute& r = setup.recompute;
+  const bool splits = splits_sequence(setup);
+  const i64 dy = t.residual + (c.hidden_dropout > 0 ? t.residual : 0), gathered = splits ? t.whole : 0;
+  const i64 norm_output = r.layernorm ? t.residual : 0;
+  // The input's gradient, whole and summed, and the input gathered.
+  const i64 column_parallel = norm_output + t.whole + (splits ? t.whole + t.residual : 0);
+  const i64 fc2 = dy + gathered + t.activated + (r.mlp_act ? t.activated : 0);
+  const i64 fc1 = dy + (r.mlp_act ? t.activated : 0) + column_parallel;
+  const i64 qkv = dy + t.heads + (r.core_attn ? t.heads : 0) + t.qkv + column_parallel - mlp_bytes(t, r);
+  return std::max({fc2, fc1, qkv});
+}
+
+/// The row of layers of a stage, cut into what is recomputed together: groups of one are single layers, which are
+/// recomputed or not.
+struct LayerGroup {
+  i64 layers;
+  bool recomputed;
+};
+std::vector<LayerGroup> layer_groups(const Recompute& recompute, i64 layers) {
+  const bool uniform = recompute.method == Recompute::Method::Uniform;
+  std::vector<LayerGroup> groups;
+  for (i64 done = 0; done < layers;) {
+    const bool recomputed =
+        recompute.granularity == Recompute::Granularity::Full && (uniform || done < recompute.num_layers);
+    const i64 count = recomputed && uniform ? std::min(recompute.num_layers, layers - done) : 1;
+    groups.push_back({count, recomputed});
+    done += count;
+  }
+  return groups;
+}
+
+/// Logits, which become their own gradient, and the norm before them.
+i64 output_bytes(const ModelConfig& c, const ActivationSetup& setup) {
+  const i64 tokens = c.seq_length * setup.micro_batch_size;
+  return norm_bytes(layer_tensors(c, setup), true) +
+         tokens * c.padded_vocab_size() / setup.tensor_parallel * size_of(setup.dtype);
+}
+i64 output_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {
+  const LayerTensors t = layer_tensors(c, setup);
+  return splits_sequence(setup) ? 2 * t.whole + t.residual : 2 * t.whole;
+}
+
+i64 layer_parameters(const ModelConfig& c, i64 tp) {
+  const i64 h = c.hidden_size, d = c.head_dim(), f = c.ffn(), bias = c.add_bias_linear ? 1 : 0;
+  const i64 queries = c.num_attention_heads / tp * d;
+  const i64 qkv = queries + 2 * std::max<i64>(c.query_groups() / tp, 1) * d, up = (c.gated() ? 2 : 1) * f / tp;
+  const i64 norm = c.normalization == Normalization::LayerNorm ? 2 * h : h;
+  const i64 attention = qkv * (h + (c.qkv_bias() ? 1 : 0)) + queries * h + bias * h;
+  return 2 * norm + attention + up * (h + bias) + f / tp * h + bias * h;
+}
+
+const StageContents& contents(const RankShare& share, int chunk) {
+  return share.stages[static_cast<std::size_t>(share.schedule.stage_of(share.pipeline_rank, chunk))];
+}
+
+/// Whether the rank's output layer uses the weight of its own word embeddings.
+bool ties_on_rank(const ModelConfig& c, const RankShare& share) {
+  bool embedding = false, output = false;
+  for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk) {
+    embedding |= contents(share, chunk).has_embedding;
+    output |= contents(share, chunk).has_output;
+  }
+  return embedding && output && !c.untie_embeddings_and_output_weights;
+}
+
+/// Elements of the units of a chunk that are whole at the same time, where the others are cut over ranks: the one in
+/// use, the neighbour that is on its way, and tied embeddings during the whole pass.
+i64 whole_units(const std::vector<i64>& units, bool overlap, bool keeps_embedding) {
+  i64 most = 0;
+  for (std::size_t u = keeps_embedding ? 1 : 0; u < units.size(); ++u)
+    most = std::max(most, units[u] + (overlap && u + 1 < units.size() ? units[u + 1] : 0));
+  return most + (keeps_embedding ? units.front() : 0);
+}
+
+/// Whether the next computation after action i of a rank takes what another rank sends: the engine then receives it
+/// while i computes.
+bool receives_meanwhile(const Schedule& schedule, const std::vector<Action>& actions, std::size_t i) {
+  for (++i; i < actions.size(); ++i) {
+    const Action& a = actions[i];
+    const bool forward = a.kind == ActionKind::Forward;
+    if (!forward && !computes_weight_grad(a.kind) && !computes_input_grad(a.kind)) continue;
+    const int giver = forward ? a.stage - 1 : a.stage + 1;
+    return a.kind != ActionKind::BackwardWeight && giver >= 0 && giver < schedule.stages() &&
+           schedule.rank_of(giver) != schedule.rank_of(a.stage);
+  }
+  return false;
+}
+
+/// Runs the rank's part of the schedule on paper.
+i64 peak_activations(const ModelConfig& c, const ActivationSetup& setup, const RankShare& share) {
+  std::vector<StageActivations> chunks;
+  for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk)
+    chunks.push_back(stage_activations(c, setup, contents(share, chunk)));
+  const i64 message = layer_tensors(c, setup).residual;
+  const std::vector<Action>& actions = share.schedule.per_rank[static_cast<std::size_t>(share.pipeline_rank)];
+  i64 kept = 0, peak = 0;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const ActionKind kind = actions[i].kind;
+    const StageActivations& chunk = chunks[static_cast<std::size_t>(share.schedule.chunk_of(actions[i].stage))];
+    if (kind == ActionKind::Forward) kept += chunk.kept;
+    if (computes_input_grad(kind))
+      peak = std::max(peak, kept + chunk.working + (receives_meanwhile(share.schedule, actions, i) ? message : 0));
+    if (computes_weight_grad(kind)) kept -= chunk.kept;  // what was put off holds about as much until then
+  }
+  return peak;
+}
+
+/// Tokens and targets of all microbatches, and the tables of RoPE.
+i64 constant_activations(const ModelConfig& c, const ActivationSetup& setup, const RankShare& share) {
+  const i64 rotary = c.position_embedding_type == PositionEmbedding::Rope
+                         ? c.max_positions() * c.rotary_dim() * size_of(wide(setup.dtype))
+                         : 0;
+  const i64 tokens = c.seq_length * setup.micro_batch_size * share.schedule.microbatches;
+  return share.schedule.chunks_per_rank * rotary + 2 * tokens * size_of(DType::I32);
 }
 
 }  // namespace
 
-MemoryEstimate estimate_memory(const ModelConfig& config, DType dtype, const Recompute& recompute, i64 micro_batch_size,
-                               int states_per_param) {
-  const ParameterCounts counts = count_parameters(config);
-  const double params = static_cast<double>(counts.total()), element = static_cast<double>(size_of(dtype));
-  const double tokens = static_cast<double>(micro_batch_size * config.seq_length);
-  const double logits = tokens * static_cast<double>(config.padded_vocab_size());
-  const double ends =
-      4 * tokens * static_cast<double>(config.hidden_size);  // embedding, final norm and their gradients
+i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& setup) {
+  const LayerTensors t = layer_tensors(config, setup);
+  return attention_bytes(t, setup.recompute) + mlp_bytes(t, setup.recompute);
+}
+
+StageActivations stage_activations(const ModelConfig& config, const ActivationSetup& setup,
+                                   const StageContents& stage) {
+  const i64 input = layer_tensors(config, setup).residual, layer = layer_activation_bytes(config, setup),
+            working = layer_working_bytes(config, setup);
+  StageActivations sum;
+  for (const LayerGroup& group : layer_groups(setup.recompute, stage.num_layers())) {
+    sum.kept += group.recomputed ? input : layer;
+    // What came before is all kept while this group's backward runs.
+    sum.working = std::max(sum.working, working + (group.recomputed ? group.layers * layer - input : 0));
+  }
+  if (!stage.has_output) return sum;
+  const i64 output = output_bytes(config, setup);
+  sum.kept += output;
+  sum.working = std::max(sum.working - output, output_working_bytes(config, setup));
+  return sum;
+}
+
+RankShare whole_share(const ModelConfig& config) {
+  return {.stages = {{.first_layer = 0, .end_layer = config.num_layers}}, .schedule = one_f_one_b(1, 1)};
+}
+
+std::vector<i64> unit_parameters(const ModelConfig& c, const ActivationSetup& setup, const RankShare& share,
+                                 int chunk) {
+  const StageContents& stage = contents(share, chunk);
+  const i64 tp = setup.tensor_parallel, h = c.hidden_size, matrix = c.padded_vocab_size() / tp * h;
+  const bool learned = c.position_embedding_type == PositionEmbedding::LearnedAbsolute;
+  std::vector<i64> units;
+  if (stage.has_embedding) {
+    units.push_back(matrix);
+    if (learned) units.push_back(c.max_positions() * h);
+  }
+  for (const LayerGroup& group : layer_groups(setup.recompute, stage.num_layers()))
+    units.push_back(group.layers * layer_parameters(c, tp));
+  if (!stage.has_output) return units;
+  units.push_back(c.normalization == Normalization::LayerNorm ? 2 * h : h);
+  if (!ties_on_rank(c, share)) units.push_back(matrix);
+  return units;
+}
+
+MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, int states_per_param,
+                               const RankShare& share) {
+  const auto element = static_cast<double>(size_of(setup.dtype)),
+             grad = static_cast<double>(size_of(wide(setup.dtype)));
+  const bool tied = ties_on_rank(config, share);
+  double params = 0, whole_params = 0, whole_grads = 0;  // elements
+  for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk) {
+    const std::vector<i64> units = unit_parameters(config, setup, share, chunk);
+    const bool keeps_embedding = tied && contents(share, chunk).has_embedding;
+    const auto most = [&](bool overlap) { return static_cast<double>(whole_units(units, overlap, keeps_embedding)); };
+    params += static_cast<double>(std::accumulate(units.begin(), units.end(), i64{0}));
+    whole_params = std::max(whole_params, most(share.overlap_param_gather));
+    whole_grads = std::max(whole_grads, most(share.overlap_grad_reduce));
+  }
+  const auto shards = static_cast<double>(share.shards);
+  const double master = setup.dtype == DType::BF16 ? 1 : 0;
   // The output layer's part of a shared weight's gradient is kept apart.
-  const double shared = config.untie_embeddings_and_output_weights ? 0 : static_cast<double>(counts.word_embeddings);
-  const double master = dtype == DType::BF16 ? 4 : 0;
-  return {.params = params * element,
-          .grads = (params + shared) * 4,
-          .optimizer_state = params * (master + 4.0 * states_per_param),
-          .activations = (activation_elements(config, recompute, tokens) + logits + ends) * element};
+  const double shared =
+      tied ? static_cast<double>(config.padded_vocab_size() / setup.tensor_parallel * config.hidden_size) : 0;
+  const auto cut = [&](int stage) { return share.zero_stage >= stage ? shards : 1; };
+  return {.params = element * (params / cut(3) + (share.zero_stage >= 3 ? whole_params : 0)),
+          .grads = grad * (params / cut(2) + (share.zero_stage >= 2 ? whole_grads : 0) + shared),
+          .optimizer_state = grad * params / cut(1) * (master + states_per_param),
+          .activations =
+              static_cast<double>(peak_activations(config, setup, share) + constant_activations(config, setup, share))};
 }
 
 }  // namespace mcpp

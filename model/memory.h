@@ -1,19 +1,61 @@
-// How much memory a model takes on one rank, by arithmetic alone.
+// How much memory training takes on one rank, by arithmetic alone. docs/memory.md derives the formulas and sets them
+// beside what was measured.
 #pragma once
+#include <vector>
+
 #include "model/context.h"
+#include "parallel/pp/schedule.h"
+#include "parallel/pp/stages.h"
 
 namespace mcpp {
 
-/// Bytes on one rank, without parallelism.
+/// What the size of activations depends on beside the model.
+struct ActivationSetup {
+  DType dtype = DType::F32;
+  Recompute recompute = {};
+  i64 micro_batch_size = 1;
+  i64 tensor_parallel = 1;
+  bool sequence_parallel = false;
+};
+
+/// Bytes that one layer keeps from its forward to its backward pass, its own input included and its output not. Exact
+/// on every tensor-parallel rank. With full recomputation, those of a layer that is not recomputed.
+i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& setup);
+
+struct StageActivations {
+  i64 kept = 0;     ///< bytes from forward to backward of one microbatch; exact
+  i64 working = 0;  ///< the most that backward holds beside what is kept
+};
+StageActivations stage_activations(const ModelConfig& config, const ActivationSetup& setup, const StageContents& stage);
+
+/// The part of a training that one rank has.
+struct RankShare {
+  std::vector<StageContents> stages;  ///< of the whole pipeline
+  Schedule schedule;                  ///< of one step; lowered or not
+  int pipeline_rank = 0;
+  int zero_stage = 0;
+  i64 shards = 1;  ///< ranks that share what the ZeRO stage cuts
+  bool overlap_grad_reduce = true, overlap_param_gather = true;
+};
+/// All of the model on one rank, one microbatch in a step.
+RankShare whole_share(const ModelConfig& config);
+
+/// Elements of the parameters that a tensor-parallel rank holds of one of the pipeline rank's chunks, padding not
+/// included, by unit of GPTModel.
+std::vector<i64> unit_parameters(const ModelConfig& config, const ActivationSetup& setup, const RankShare& share,
+                                 int chunk);
+
+/// Peak bytes of each class of memory on one rank. Not all of them need be reached at the same moment, and what kernels
+/// use for themselves (Workspace) is not included.
 struct MemoryEstimate {
   double params = 0, grads = 0, optimizer_state = 0;
-  double activations = 0;  ///< kept for backward by one microbatch, and the largest temporaries of its last layer
+  double activations = 0;  ///< of the microbatches in flight, with the working set of the pass that needs most
 
   double total() const { return params + grads + optimizer_state + activations; }
 };
 
 /// `states_per_param`: fp32 numbers that the optimizer keeps beside master weights: 2 for AdamW, 1 for SGD.
-MemoryEstimate estimate_memory(const ModelConfig& config, DType dtype, const Recompute& recompute, i64 micro_batch_size,
-                               int states_per_param);
+MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, int states_per_param,
+                               const RankShare& share);
 
 }  // namespace mcpp

@@ -25,7 +25,7 @@ class GroupMaker {
 
 }  // namespace
 
-ParallelState make_parallel_state(Communicator& world, const ParallelSizes& sizes, int last) {
+ParallelState make_parallel_state(Communicator& world, const ParallelSizes& sizes, int output_rank) {
   const Topology topology(world.size(), sizes);
   const int rank = world.rank();
   const Grid &dense = topology.dense(), &expert = topology.expert();
@@ -66,7 +66,7 @@ ParallelState make_parallel_state(Communicator& world, const ParallelSizes& size
   state.dp_shard = groups.split("dp_shard", dp_group * instances + state.me.dp / shards, state.me.dp);
   state.dp_replicate = groups.split("dp_replicate", dp_group * shards + state.me.dp % shards, state.me.dp);
 
-  const std::vector<int> members = topology.embedding_group(rank, last < 0 ? topology.pp() - 1 : last);
+  const std::vector<int> members = topology.embedding_group(rank, output_rank < 0 ? topology.pp() - 1 : output_rank);
   const bool is_member = std::find(members.begin(), members.end(), rank) != members.end();
   auto embedding =
       groups.split("embedding", 2 * dense.group_index(rank, {Axis::Pp}) + (is_member ? 0 : 1), state.me.pp);

@@ -33,13 +33,10 @@ struct ParallelState {
 
   /// What each of these groups sent and waited for, by its name above.
   std::map<std::string, std::shared_ptr<CommMeter>> meters;
-
-  bool is_first_stage() const { return me.pp == 0; }
-  bool is_last_stage() const { return me.pp == topology.pp() - 1; }
 };
 
-/// Called by all ranks of `world`. `last` is the position in the pipeline of the rank with the output layer, -1 for the
-/// last one. Throws BadInput when the world does not divide by `sizes`.
-ParallelState make_parallel_state(Communicator& world, const ParallelSizes& sizes, int last = -1);
+/// Called by all ranks of `world`. `output_rank` is the position in the pipeline of the rank with the output layer,
+/// -1 for the last one. Throws BadInput when the world does not divide by `sizes`.
+ParallelState make_parallel_state(Communicator& world, const ParallelSizes& sizes, int output_rank = -1);
 
 }  // namespace mcpp

@@ -112,11 +112,11 @@ int Grid::group_index(int rank, Axes axes) const {
 Topology::Topology(int world_size, const ParallelSizes& sizes)
     : dense_(dense_sizes(world_size, sizes)), expert_(expert_sizes(world_size, sizes)) {}
 
-std::vector<int> Topology::embedding_group(int rank, int last) const {
+std::vector<int> Topology::embedding_group(int rank, int output_rank) const {
   const std::vector<int> pipeline = dense_.group(rank, {Axis::Pp});
-  MCPP_CHECK(last >= 0 && last < pp(), "position ", last, " in a pipeline of ", pp());
-  if (last == 0) return {pipeline.front()};
-  return {pipeline.front(), pipeline[static_cast<std::size_t>(last)]};
+  MCPP_CHECK(output_rank >= 0 && output_rank < pp(), "position ", output_rank, " in a pipeline of ", pp());
+  if (output_rank == 0) return {pipeline.front()};
+  return {pipeline.front(), pipeline[static_cast<std::size_t>(output_rank)]};
 }
 
 std::vector<int> Topology::position_embedding_group(int rank) const {

@@ -71,8 +71,8 @@ class Topology {
   int pp() const { return dense_.sizes().pp; }
 
   /// The ranks of this rank's pipeline that hold the word embeddings: the first stage and the one with the output
-  /// layer, which is at position `last` of the pipeline (0 in V-shaped schedules; then there is one rank only).
-  std::vector<int> embedding_group(int rank, int last) const;
+  /// layer, which is at position `output_rank` of the pipeline (0 in V-shaped schedules; then there is one rank only).
+  std::vector<int> embedding_group(int rank, int output_rank) const;
   /// The rank of this rank's pipeline that holds the position embeddings.
   std::vector<int> position_embedding_group(int rank) const;
 

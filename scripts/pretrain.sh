@@ -47,4 +47,22 @@ fi
 options=(-n "${ranks:-1}" --bind-to none)
 if [ -n "$hostfile" ]; then options+=(--hostfile "$hostfile"); else options+=(--oversubscribe); fi
 [ "$(id -u)" -ne 0 ] || options+=(--allow-run-as-root)
-exec mpirun "${options[@]}" "$program" pretrain "${arguments[@]}"
+
+# Ranks see a terminal of mpirun's even where its output goes to a file, which the progress line would only clutter.
+[[ -t 1 || "${arguments[*]}" == *log_progress* ]] || arguments+=(--logging.log_progress=false)
+
+# mpirun ends its ranks at once on SIGTERM and Ctrl-C, before they could save; SIGUSR1 it passes on to them. In a process
+# group of its own it does not see the terminal's Ctrl-C. A second signal ends the run as it is.
+set -m
+mpirun "${options[@]}" "$program" pretrain "${arguments[@]}" </dev/null &
+job=$! signals=0
+stop() {
+  signals=$((signals + 1))
+  if [ $signals -eq 1 ]; then kill -USR1 "$job"; else kill -TERM "$job"; fi
+}
+trap stop TERM INT USR1 HUP
+while true; do
+  code=0
+  wait "$job" || code=$?
+  kill -0 "$job" 2>/dev/null || exit "$code" # otherwise a signal ended the wait, not the run
+done

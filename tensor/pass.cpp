@@ -1,5 +1,7 @@
 #include "tensor/pass.h"
 
+#include <set>
+
 #include "base/check.h"
 
 namespace mcpp {
@@ -16,7 +18,10 @@ Tensor Stash::take(const void* owner) {
 
 i64 Stash::bytes() const {
   i64 bytes = 0;
-  for (const Entry& entry : entries_) bytes += entry.recomputed ? 0 : entry.kept.bytes();
+  std::set<const void*> counted;
+  for (const Entry& entry : entries_) {
+    if (entry.kept.defined() && counted.insert(entry.kept.raw()).second) bytes += entry.kept.bytes();
+  }
   return bytes;
 }
 

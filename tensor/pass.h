@@ -25,7 +25,7 @@ class Stash {
   void save(const void* owner, std::shared_ptr<Recomputed> t) { entries_.push_back({owner, {}, std::move(t)}); }
   Tensor take(const void* owner);
   bool empty() const { return entries_.empty(); }
-  /// Bytes of the tensors kept.
+  /// Bytes of the tensors kept. One that several owners saved counts once.
   i64 bytes() const;
 
  private:

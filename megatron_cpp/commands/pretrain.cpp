@@ -1,5 +1,6 @@
 // megatron_cpp pretrain: the main job.
 #include "megatron_cpp/commands.h"
+#include "megatron_cpp/initialize.h"
 #include "megatron_cpp/layout.h"
 #include "megatron_cpp/plan.h"
 #include "megatron_cpp/trainer.h"
@@ -11,12 +12,15 @@ namespace {
 struct PretrainOptions {
   std::string config;
   bool dry_run = false;
+  i64 world_size = 0;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("config", self.config, "configuration file in TOML");
     visit("dry_run", self.dry_run,
           "check everything and print parameters, memory and the run's plan, without training");
+    visit("world_size", self.world_size, "ranks that dry_run plans for; 0 = those it was started on",
+          between(0, 1 << 20));
   }
 };
 
@@ -30,9 +34,14 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   PretrainOptions options;
   std::optional<Config> config = read_config_and_options(args, usage, options, log);
   if (!config) return ExitCode::Done;
+  check_input(options.world_size == 0 || options.dry_run, "--world_size=", options.world_size,
+              ": is for --dry_run; a training runs on the ranks that mpirun -n or srun start");
+  check_same_on_ranks("task", options.dry_run ? "dry run" : "training", world.ranks,
+                      "give every rank the same arguments");
+  const int world_size = options.world_size > 0 ? static_cast<int>(options.world_size) : world.ranks.size();
   resolve_vocabulary(*config, log);
-  check_layout(*config, world.ranks.size());
-  log.info(run_plan(*config, world.ranks.size()));
+  check_layout(*config, world_size);
+  log.info(run_plan(*config, world_size));
   if (options.dry_run) {
     check_data(*config, log);
     return ExitCode::Done;

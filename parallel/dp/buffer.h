@@ -110,8 +110,6 @@ class ParamAndGradBuffer {
   ParamAndGradBuffer(std::span<const UnitParam> params, DType dtype, Device& device, int shards, i64 bucket_elements);
   virtual void begin_step() = 0;  ///< part of clear_grads()
 
-  DType grad_dtype() const { return dtype_ == DType::F64 ? DType::F64 : DType::F32; }
-
  private:
   void visit_parts(Tensor ShardSegment::*tensor, const PartVisitor& f) const;
 

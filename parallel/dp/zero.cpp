@@ -6,6 +6,7 @@
 #include "parallel/dp/sharded_params.h"
 #include "parallel/dp/whole_grads.h"
 #include "parallel/dp/whole_params.h"
+#include "tensor/wide.h"
 
 namespace mcpp {
 namespace {
@@ -56,7 +57,7 @@ ZeroBuffer::ZeroBuffer(std::span<const UnitParam> params, DType dtype, Device& d
     MCPP_CHECK(stage_ < 2 || is_one_unit, "unit ", bucket.first_unit, " or a neighbour has no elements");
   }
   params_ = make_param_store(context_, dtype, options);
-  grads_ = make_grad_store(context_, tied_params(plan(), params), grad_dtype(), options);
+  grads_ = make_grad_store(context_, tied_params(plan(), params), wide(dtype), options);
   clear_grads();
 }
 

@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 #include "comm/reduce.h"
 #include "tests/comm/backend.h"
@@ -206,6 +208,29 @@ TEST_P(CommunicatorTest, ReceivesMayBePostedFirst) {
         from_last, [&](i64 i) { return number<i64>(last, i); }, "from the last");
     expect_bits<BFloat16>(
         from_next, [&](i64 i) { return number<BFloat16>(next, i); }, "from the next");
+  });
+}
+
+/// A send never waits for its receive, and what follows it does not hold the message up: rank 0 waits in a collective
+/// for rank 2, which comes when rank 1 has the message of rank 0.
+TEST_P(CommunicatorTest, MessagesMoveWhileTheirSenderIsInACollective) {
+  run([](Communicator& world, Device& device) {
+    if (world.size() < 3) return;
+    constexpr i64 kCount = 1 << 20;  // more than MPI sends unasked
+    const auto group = world.split(world.rank() % 2, 0);
+    Tensor sum = Tensor::zeros({1}, DType::I64, device), word = Tensor::zeros({1}, DType::I64, device);
+    group->all_reduce(sum, ReduceOp::Sum).wait();
+    if (world.rank() == 0) world.send(make(DType::I32, kCount, 0, device), 1).wait();
+    if (world.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // until rank 0 is in the collective
+      Tensor message = Tensor::empty({kCount}, DType::I32, device);
+      world.recv(message, 0).wait();
+      expect_bits<i32>(
+          message, [](i64 i) { return number<i32>(0, i); }, "message");
+      world.send(word, 2).wait();
+    }
+    if (world.rank() == 2) world.recv(word, 1).wait();
+    group->all_reduce(sum, ReduceOp::Sum).wait();
   });
 }
 

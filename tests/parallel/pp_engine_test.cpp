@@ -188,7 +188,7 @@ class SlowStage final : public ToyStage {
  public:
   using ToyStage::ToyStage;
   Tensor forward(int microbatch, const Tensor& x) override {
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
     return ToyStage::forward(microbatch, x);
   }
 };
@@ -202,10 +202,10 @@ TEST(Engine, WaitingIsTheTimeUntilMessagesCome) {
     PipelineStage* const chunk = &slow;
     world.barrier();
     const PipelineTimes times = run_schedule(lowered, world, *backward_channel, {&chunk, 1});
-    // Each rank computes for 30 ms and waits for the other one as long.
-    EXPECT_GE(times.total, 0.055);
-    EXPECT_GE(times.waiting, 0.025);
-    EXPECT_GE(times.total - times.waiting, 0.029);
+    // Each rank computes for 200 ms and waits for the other one as long, less what a busy machine holds it up.
+    EXPECT_GE(times.total, 0.3);
+    EXPECT_GE(times.waiting, 0.1);
+    EXPECT_GE(times.total - times.waiting, 0.199);
   });
 }
 

@@ -97,8 +97,9 @@ class LayoutRank {
     if (task.initial) load(*task.initial);
   }
 
-  StepOutcome step(i64 step) { return state_.train_step(batches(step), task_.lr(step), task_.weight_decay); }
-  StepOutcome evaluate(i64 step) { return state_.evaluate(batches(step)); }
+  StepOutcome step(i64 step) { return state_.train_step(batches(task_, step), task_.lr(step), task_.weight_decay); }
+  /// Of the samples of a step of `held_out`, which has the same model.
+  StepOutcome evaluate(const RunTask& held_out, i64 step) { return state_.evaluate(batches(held_out, step)); }
   TrainingState& state() { return state_; }
   ParallelState& parallel() { return parallel_; }
   Device& device() { return device_; }
@@ -134,20 +135,20 @@ class LayoutRank {
   }
 
   /// This rank's microbatches of a step, dealt out as Megatron-LM does.
-  std::vector<MicroBatch> batches(i64 step) {
-    const i64 dp = parallel_.dp->size(), rank = parallel_.dp->rank(), b = task_.micro_batch_size;
+  std::vector<MicroBatch> batches(const RunTask& task, i64 step) {
+    const i64 dp = parallel_.dp->size(), rank = parallel_.dp->rank(), b = task.micro_batch_size;
     std::vector<MicroBatch> result;
-    for (i64 first = rank * b; first < task_.global_batch_size; first += dp * b)
-      result.push_back(micro_batch(step * task_.global_batch_size + first));
+    for (i64 first = rank * b; first < task.global_batch_size; first += dp * b)
+      result.push_back(micro_batch(task, step * task.global_batch_size + first));
     return result;
   }
 
-  MicroBatch micro_batch(i64 first_sample) {
-    const i64 seq = task_.model.seq_length, b = task_.micro_batch_size;
+  MicroBatch micro_batch(const RunTask& task, i64 first_sample) {
+    const i64 seq = task.model.seq_length, b = task.micro_batch_size;
     MicroBatch batch{.tokens = Tensor::empty({seq, b}, DType::I32, device_), .targets = {}, .samples = {}};
     batch.targets = Tensor::like(batch.tokens);
     for (i64 i = 0; i < b; ++i) {
-      const std::vector<i32> tokens = task_.tokens(first_sample + i);
+      const std::vector<i32> tokens = task.tokens(first_sample + i);
       for (i64 s = 0; s < seq; ++s) {
         batch.tokens.data<i32>()[s * b + i] = tokens[static_cast<std::size_t>(s)];
         batch.targets.data<i32>()[s * b + i] = tokens[static_cast<std::size_t>(s) + 1];

@@ -1,0 +1,176 @@
+// Peak memory of ranks in real steps, as threads, against the plan that --dry_run prints.
+#include <gtest/gtest.h>
+
+#include "megatron_cpp/plan.h"
+#include "tests/support/layout_run.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::LayoutRank;
+using test::RunLayout;
+using test::RunTask;
+
+/// Large enough for the tensors of a layer to outweigh everything that is not in the formulas.
+ModelConfig model_of(const std::string& name) {
+  ModelConfig config = name == "gpt2" ? test::tiny_gpt2() : test::tiny_llama();
+  config.num_layers = 8;
+  config.hidden_size = 64;
+  config.ffn_hidden_size = name == "gpt2" ? 256 : 192;
+  config.num_attention_heads = 4;
+  config.num_query_groups = name == "gpt2" ? 4 : 2;
+  config.seq_length = 64;
+  config.vocab_size = 512;
+  config.hidden_dropout = name == "gpt2" ? 0.1 : 0;
+  return config;
+}
+
+RunTask task_of(const std::string& name, DType dtype, i64 samples) {
+  RunTask task{.model = model_of(name), .dtype = dtype, .optimizer = {}, .tokens = {}};
+  task.global_batch_size = samples;
+  task.micro_batch_size = 2;
+  task.tokens = [config = task.model](i64 sample) {
+    return test::learnable_tokens(sample, config.seq_length + 1, config.vocab_size);
+  };
+  return task;
+}
+
+Config config_of(const RunTask& task, const RunLayout& layout) {
+  Config config;
+  config.model = task.model;
+  config.training.micro_batch_size = task.micro_batch_size;
+  config.training.global_batch_size = task.global_batch_size;
+  config.training.train_iters = 1;
+  config.training.precision = task.dtype == DType::BF16 ? Precision::Bf16 : Precision::Fp32;
+  config.training.recompute_granularity = static_cast<RecomputeGranularity>(layout.recompute.granularity);
+  config.training.recompute_num_layers = layout.recompute.num_layers;
+  if (layout.recompute.core_attn) config.training.recompute_modules = {"core_attn", "layernorm", "mlp_act"};
+  ParallelConfig& p = config.parallel;
+  p.tensor_model_parallel_size = layout.tp;
+  p.sequence_parallel = layout.sequence_parallel;
+  p.pipeline_model_parallel_size = layout.pp;
+  p.num_virtual_stages_per_pipeline_rank = layout.virtual_stages;
+  p.pipeline_schedule = layout.schedule;
+  p.decoder_first_pipeline_num_layers = layout.first_layers;
+  p.decoder_last_pipeline_num_layers = layout.last_layers;
+  p.zero_stage = layout.zero_stage;
+  return config;
+}
+
+using Peaks = std::vector<MemoryTable>;  ///< by rank
+
+/// Of the second step: the first one has nothing to gather yet.
+Peaks peaks(const RunTask& task, const RunLayout& layout) {
+  Peaks result(static_cast<std::size_t>(layout.ranks()));
+  run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+    LayoutRank self(task, layout, world);
+    self.step(0);
+    self.device().reset_peak();
+    self.step(1);
+    result[static_cast<std::size_t>(rank)] = self.device().memory();
+  });
+  return result;
+}
+
+double peak_of(const MemoryTable& table, MemoryClass c) {
+  return static_cast<double>(table.by_class[static_cast<std::size_t>(c)].peak);
+}
+
+constexpr Recompute kFull{.granularity = Recompute::Granularity::Full, .num_layers = 2};
+constexpr Recompute kSelective{
+    .granularity = Recompute::Granularity::Selective, .core_attn = true, .layernorm = true, .mlp_act = true};
+
+const RunLayout kLayouts[]{
+    {.name = "one_rank"},
+    {.name = "recompute_full", .recompute = kFull},
+    {.name = "recompute_selective", .recompute = kSelective},
+    {.name = "tp2", .tp = 2},
+    {.name = "tp4_sp", .tp = 4, .sequence_parallel = true},
+    {.name = "tp2_sp_recompute_full", .tp = 2, .sequence_parallel = true, .recompute = kFull},
+    {.name = "tp2_sp_selective", .tp = 2, .sequence_parallel = true, .recompute = kSelective},
+    {.name = "pp2", .pp = 2},
+    {.name = "pp4", .pp = 4},
+    {.name = "pp4_uneven", .pp = 4, .first_layers = 1, .last_layers = 1},
+    {.name = "pp2_gpipe", .pp = 2, .schedule = ScheduleKind::GPipe},
+    {.name = "pp2_interleaved", .pp = 2, .schedule = ScheduleKind::Interleaved, .virtual_stages = 2},
+    {.name = "pp2_recompute_full", .pp = 2, .recompute = kFull},
+    {.name = "pp4_zb_h1", .pp = 4, .schedule = ScheduleKind::ZbH1},
+    {.name = "pp2_zb_v", .pp = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2},
+    {.name = "dp2_zero1", .dp = 2, .zero_stage = 1},
+    {.name = "dp2_zero2", .dp = 2, .zero_stage = 2},
+    {.name = "dp4_zero3", .dp = 4, .zero_stage = 3},
+    {.name = "tp2_sp_pp2_dp2_zero1", .tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 1},
+};
+
+class PlannedMemory : public testing::TestWithParam<std::tuple<const char*, DType, RunLayout>> {};
+
+TEST_P(PlannedMemory, IsThePeakOfEveryRank) {
+  const auto& [name, dtype, layout] = GetParam();
+  const RunTask task = task_of(name, dtype, 16 * layout.dp);
+  const Peaks measured = peaks(task, layout);
+  const std::vector<MemoryEstimate> plan = estimate_memory_by_stage(config_of(task, layout), layout.ranks());
+  const Topology topology(layout.ranks(),
+                          {.tensor_model_parallel_size = layout.tp, .pipeline_model_parallel_size = layout.pp});
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    const MemoryTable& table = measured[static_cast<std::size_t>(rank)];
+    const MemoryEstimate& e = plan[static_cast<std::size_t>(topology.dense().coordinates(rank).pp)];
+    const auto expect_near = [&](double estimate, double peak, double tolerance, const char* what) {
+      EXPECT_NEAR(estimate / peak, 1, tolerance) << what << " of rank " << rank;
+    };
+    // Small tensors are padded in the flat vectors and rounded up by the device's pool.
+    expect_near(e.params, peak_of(table, MemoryClass::Params), 0.06, "parameters");
+    expect_near(e.grads, peak_of(table, MemoryClass::Grads), 0.06, "gradients");
+    expect_near(e.optimizer_state, peak_of(table, MemoryClass::OptimizerState), 0.06, "optimizer state");
+    expect_near(e.activations, peak_of(table, MemoryClass::Activations), 0.03, "activations");
+    expect_near(e.total(), static_cast<double>(table.total.peak), 0.07, "all");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, PlannedMemory,
+                         testing::Combine(testing::Values("gpt2", "llama"), testing::Values(DType::F32, DType::BF16),
+                                          testing::ValuesIn(kLayouts)),
+                         [](const auto& p) {
+                           return str(std::get<0>(p.param), "_", name_of(std::get<1>(p.param)), "_",
+                                      std::get<2>(p.param).name);
+                         });
+
+TEST(PlannedMemoryText, NamesTheRankThatNeedsMost) {
+  const RunTask task = task_of("llama", DType::F32, 16);
+  const auto has = [&](const RunLayout& layout, const char* text) {
+    return run_plan(config_of(task, layout), layout.ranks()).find(text) != std::string::npos;
+  };
+  EXPECT_TRUE(has({.pp = 2}, " per rank estimated, most on pipeline rank 0\n"));
+  EXPECT_TRUE(has({.pp = 2, .first_layers = 1}, " per rank estimated, most on pipeline rank 1\n"));
+  EXPECT_TRUE(has({.tp = 2}, " per rank estimated\n"));
+}
+
+/// 1F1B: of p ranks, the first has at most p microbatches in flight, however many the step has (Narayanan et al. 2021).
+/// With the second one begins that a gradient comes in while another backward pass runs.
+class PipelineMemory : public testing::TestWithParam<std::tuple<const char*, DType, int>> {};
+
+TEST_P(PipelineMemory, OfTheFirstRankIsThatOfAsManyMicrobatchesAsThereAreRanks) {
+  const auto& [name, dtype, ranks] = GetParam();
+  const RunLayout layout{.pp = ranks};
+  const ModelConfig model = model_of(name);
+  const StageContents first{
+      .first_layer = 0, .end_layer = model.num_layers / ranks, .has_embedding = true, .has_output = false};
+  const i64 kept = stage_activations(model, {.dtype = dtype, .micro_batch_size = 2}, first).kept;
+  const i64 message = model.seq_length * 2 * model.hidden_size * size_of(dtype);
+  const auto peak = [&, name = name, dtype = dtype](i64 microbatches) {
+    const i64 tokens_and_targets = microbatches * 2 * model.seq_length * 2 * 4;
+    const MemoryTable table = peaks(task_of(name, dtype, 2 * microbatches), layout)[0];
+    return table.by_class[static_cast<std::size_t>(MemoryClass::Activations)].peak - tokens_and_targets;
+  };
+  const i64 one = peak(1);
+  for (int m = 2; m <= ranks; ++m) EXPECT_EQ(peak(m), one + (m - 1) * kept + message) << m << " microbatches";
+  EXPECT_EQ(peak(ranks + 1), peak(ranks));
+  EXPECT_EQ(peak(3 * ranks), peak(ranks));
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, PipelineMemory,
+                         testing::Combine(testing::Values("gpt2", "llama"), testing::Values(DType::F32, DType::BF16),
+                                          testing::Values(2, 4)));
+
+}  // namespace
+}  // namespace mcpp

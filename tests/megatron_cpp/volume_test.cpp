@@ -1,0 +1,193 @@
+// What the groups of ranks send in one whole step, counted by the communicators, against closed formulas. All bytes are
+// those of CommMeter: what one rank sends when an operation uses the network best.
+#include <gtest/gtest.h>
+
+#include "tests/support/layout_run.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::LayoutRank;
+using test::RunLayout;
+using test::RunTask;
+
+ModelConfig model_of(const std::string& name) {
+  ModelConfig config = name == "gpt2" ? test::tiny_gpt2() : test::tiny_llama();
+  config.num_layers = 4;
+  config.hidden_size = 32;
+  config.num_attention_heads = 4;
+  config.seq_length = 16;
+  config.vocab_size = 64;
+  return config;
+}
+
+constexpr i64 kBatch = 2;
+
+RunTask task_of(const std::string& name, DType dtype, i64 samples) {
+  RunTask task{.model = model_of(name), .dtype = dtype, .optimizer = {}, .tokens = {}};
+  task.micro_batch_size = kBatch;
+  task.global_batch_size = samples;
+  task.tokens = [config = task.model](i64 sample) {
+    return test::learnable_tokens(sample, config.seq_length + 1, config.vocab_size);
+  };
+  return task;
+}
+
+using Meters = std::map<std::string, CommMeter>;
+
+/// Calls f(rank, its meters of the second step); the first one has no weights to wait for.
+void in_each_rank(const RunTask& task, const RunLayout& layout,
+                  const std::function<void(LayoutRank&, const Meters&)>& f) {
+  run_local_ranks(layout.ranks(), [&](Communicator& world, int) {
+    LayoutRank self(task, layout, world);
+    self.step(0);
+    for (const auto& [name, meter] : self.parallel().meters) meter->reset();
+    self.step(1);
+    Meters meters;
+    for (const auto& [name, meter] : self.parallel().meters) meters[name] = *meter;
+    f(self, meters);
+  });
+}
+
+/// Beside what the formulas are about, a step adds up loss and tokens (two fp64) and the squares of the gradient (one).
+i64 all_reduce(i64 bytes, i64 ranks) {
+  return 2 * bytes * (ranks - 1) / ranks;
+}
+constexpr i64 kLossAndTokens = 16, kSquares = 8;
+
+struct Volume {
+  int stage;
+  i64 all_reduces, reduce_scatters, gathers;  ///< of all parameters, in a step of one microbatch
+};
+
+class DataParallelVolume : public testing::TestWithParam<std::tuple<const char*, DType, Volume, int, bool>> {};
+
+/// Of P parameters, padding included: 2 P (d - 1) / d elements, at stage 3 3 P (d - 1) / d (Rajbhandari et al. 2020,
+/// section 7). At stage 3 the output gathers tied embeddings once more.
+TEST_P(DataParallelVolume, OfAStepIsThatOfTheFormula) {
+  const auto& [name, dtype, volume, ranks, overlaps] = GetParam();
+  const RunLayout layout{.dp = ranks, .zero_stage = volume.stage, .overlaps = overlaps};
+  in_each_rank(task_of(name, dtype, ranks * kBatch), layout,
+               [&, v = volume, d = ranks, dtype = dtype](LayoutRank& rank, const Meters& meters) {
+                 const BufferPlan& plan = rank.state().chunks()[0].memory->plan();
+                 const bool tied =
+                     !rank.state().chunks()[0].model->context().config.untie_embeddings_and_output_weights;
+                 const i64 p = plan.total, embedding = tied && v.stage == 3 ? plan.buckets[0].size() : 0;
+                 const CommMeter& meter = meters.at("dp_shard");
+                 EXPECT_EQ(meter[CommOp::AllReduce].bytes,
+                           v.all_reduces * all_reduce(4 * p, d) + (v.stage > 0 ? all_reduce(kSquares, d) : 0));
+                 EXPECT_EQ(meter[CommOp::ReduceScatter].bytes, v.reduce_scatters * 4 * p * (d - 1) / d);
+                 EXPECT_EQ(meter[CommOp::AllGather].bytes, size_of(dtype) * (v.gathers * p + embedding) * (d - 1) / d);
+                 EXPECT_EQ(meters.at("dp").total_bytes(), all_reduce(kLossAndTokens, d));
+                 i64 all = 0;
+                 for (const auto& [group, m] : meters) all += m.total_bytes();
+                 EXPECT_EQ(all, meter[CommOp::AllReduce].bytes + meter[CommOp::ReduceScatter].bytes +
+                                    meter[CommOp::AllGather].bytes + meters.at("dp").total_bytes());
+               });
+}
+
+INSTANTIATE_TEST_SUITE_P(Stages, DataParallelVolume,
+                         testing::Combine(testing::Values("gpt2", "llama"), testing::Values(DType::F32, DType::BF16),
+                                          testing::Values(Volume{0, 1, 0, 0}, Volume{1, 0, 1, 1}, Volume{2, 0, 1, 1},
+                                                          Volume{3, 0, 1, 2}),
+                                          testing::Values(2, 4), testing::Bool()));
+
+class TensorParallelVolume : public testing::TestWithParam<std::tuple<const char*, int, i64>> {};
+
+/// n = s b h e bytes go through each border of a tensor-parallel region. Per microbatch and layer: 2 borders in forward
+/// and 2 in backward, each an all-reduce (Shoeybi et al. 2019, section 3). Embedding: one in forward; output: one in
+/// backward, and three fp32 numbers per token for the loss.
+TEST_P(TensorParallelVolume, OfAStepIsThatOfTheFormula) {
+  const auto& [name, ranks, microbatches] = GetParam();
+  const RunTask task = task_of(name, DType::F32, microbatches * kBatch);
+  in_each_rank(task, {.tp = ranks}, [&, t = ranks, m = microbatches](LayoutRank&, const Meters& meters) {
+    const ModelConfig& c = task.model;
+    const i64 tokens = c.seq_length * kBatch, n = tokens * c.hidden_size * 4;
+    const CommMeter& meter = meters.at("tp");
+    EXPECT_EQ(meter[CommOp::AllReduce].bytes,
+              m * ((4 * c.num_layers + 2) * all_reduce(n, t) + 3 * all_reduce(4 * tokens, t)));
+    EXPECT_EQ(meter.total_bytes(), meter[CommOp::AllReduce].bytes);
+    EXPECT_EQ(meters.at("model").total_bytes(), all_reduce(kSquares, t));
+  });
+}
+
+/// With sequence parallelism (Korthikanti et al. 2022, section 4.2) a layer gathers 2 times in forward and 2 in
+/// backward, and the 2 column-parallel layers gather their input again; it reduce-scatters 2 + 2 times. So does the
+/// output, 1 + 2 and 1, and the embedding, 1 in backward and 1 in forward. Once a step the gradients of what all ranks
+/// hold whole, norms and learned positions, are added up.
+TEST_P(TensorParallelVolume, WithSequenceParallelismIsThatOfTheFormula) {
+  const auto& [name, ranks, microbatches] = GetParam();
+  const RunTask task = task_of(name, DType::F32, microbatches * kBatch);
+  in_each_rank(task, {.tp = ranks, .sequence_parallel = true},
+               [&, name = name, t = ranks, m = microbatches](LayoutRank&, const Meters& meters) {
+                 const ModelConfig& c = task.model;
+                 const bool is_gpt2 = name == std::string("gpt2");
+                 const i64 tokens = c.seq_length * kBatch, n = tokens * c.hidden_size * 4;
+                 const i64 norms = (2 * c.num_layers + 1) * c.hidden_size * (is_gpt2 ? 2 : 1);
+                 const i64 positions = is_gpt2 ? c.seq_length * c.hidden_size : 0;
+                 const CommMeter& meter = meters.at("tp");
+                 EXPECT_EQ(meter[CommOp::AllGather].bytes, m * (6 * c.num_layers + 3) * n * (t - 1) / t);
+                 EXPECT_EQ(meter[CommOp::ReduceScatter].bytes, m * (4 * c.num_layers + 2) * n * (t - 1) / t);
+                 EXPECT_EQ(meter[CommOp::AllReduce].bytes,
+                           m * 3 * all_reduce(4 * tokens, t) + all_reduce(4 * (norms + positions), t));
+                 EXPECT_EQ(meter.total_bytes(), meter[CommOp::AllGather].bytes + meter[CommOp::ReduceScatter].bytes +
+                                                    meter[CommOp::AllReduce].bytes);
+               });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, TensorParallelVolume,
+                         testing::Combine(testing::Values("gpt2", "llama"), testing::Values(2),
+                                          testing::Values<i64>(1, 3)));
+
+struct Pipeline {
+  const char* name;
+  RunLayout layout;
+};
+const Pipeline kPipelines[]{
+    {"pp2", {.pp = 2}},
+    {"pp4", {.pp = 4}},
+    {"pp4_gpipe", {.pp = 4, .schedule = ScheduleKind::GPipe}},
+    {"pp4_zb_h1", {.pp = 4, .schedule = ScheduleKind::ZbH1}},
+    {"pp2_interleaved", {.pp = 2, .schedule = ScheduleKind::Interleaved, .virtual_stages = 2}},
+    {"pp2_zb_v", {.pp = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2}},
+    {"tp2_sp_pp2", {.tp = 2, .pp = 2, .sequence_parallel = true}},
+};
+
+class PipelineVolume : public testing::TestWithParam<std::tuple<const char*, Pipeline>> {};
+
+/// Every border between stages on different ranks is crossed by each microbatch twice, with s b h e bytes (sequence
+/// parallelism: s b h e / t). A border where the V turns is inside a rank.
+TEST_P(PipelineVolume, IsAMessageEachWayPerMicrobatchAndBorder) {
+  const auto& [name, pipeline] = GetParam();
+  constexpr i64 kMicrobatches = 4;
+  const RunLayout& layout = pipeline.layout;
+  const RunTask task = task_of(name, DType::F32, kMicrobatches * kBatch);
+  std::mutex mutex;
+  i64 forward = 0, backward = 0;
+  in_each_rank(task, layout, [&](LayoutRank& rank, const Meters& meters) {
+    const std::lock_guard lock(mutex);
+    forward += meters.at("pp")[CommOp::Send].bytes;
+    backward += meters.at("pp_backward")[CommOp::Send].bytes;
+    EXPECT_EQ(meters.at("pp")[CommOp::AllReduce].bytes, all_reduce(kLossAndTokens, layout.pp));
+    EXPECT_EQ(meters.at("pp_backward").total_bytes(), meters.at("pp_backward")[CommOp::Send].bytes);
+    const ModelConfig& c = task.model;
+    const bool tied = !c.untie_embeddings_and_output_weights && placement_of(layout.schedule) == StagePlacement::Loop;
+    const i64 table = c.padded_vocab_size() * c.hidden_size * 4 / layout.tp;
+    if (rank.parallel().embedding) {
+      EXPECT_EQ(meters.at("embedding").total_bytes(), tied ? all_reduce(table, 2) : 0);
+    }
+  });
+  const i64 message = task.model.seq_length * kBatch * task.model.hidden_size * 4 / layout.tp;
+  const i64 turns = placement_of(layout.schedule) == StagePlacement::V ? 1 : 0;
+  const i64 borders = layout.pp * layout.virtual_stages - 1 - turns;
+  EXPECT_EQ(forward, layout.tp * borders * kMicrobatches * message);
+  EXPECT_EQ(backward, layout.tp * borders * kMicrobatches * message);
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, PipelineVolume,
+                         testing::Combine(testing::Values("gpt2", "llama"), testing::ValuesIn(kPipelines)),
+                         [](const auto& p) { return str(std::get<0>(p.param), "_", std::get<1>(p.param).name); });
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,167 @@
+// What a layer keeps for its backward pass, seen in the device's memory table, against formulas in
+//   s sequence, b micro batch, h hidden, a heads, g query groups, d head width, f ffn, t tensor-parallel ranks
+// as in Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022.
+#include "model/memory.h"
+
+#include <gtest/gtest.h>
+
+#include "comm/local.h"
+#include "model/recompute.h"
+#include "model/transformer_layer.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+struct Split {
+  i64 tp;
+  bool sequence_parallel;
+};
+constexpr Split kSplits[]{{1, false}, {2, false}, {4, false}, {2, true}, {4, true}};
+
+Recompute selective(bool core_attn, bool layernorm, bool mlp_act) {
+  return {.granularity = Recompute::Granularity::Selective,
+          .core_attn = core_attn,
+          .layernorm = layernorm,
+          .mlp_act = mlp_act};
+}
+const Recompute kRecomputes[]{{},
+                              selective(true, false, false),
+                              selective(false, true, false),
+                              selective(false, false, true),
+                              selective(true, true, true),
+                              {.granularity = Recompute::Granularity::Full}};
+
+/// Sizes of which no tensor is rounded up by the device's pool: the table then shows exactly what is kept.
+ModelConfig gpt2() {
+  ModelConfig config;
+  config.num_layers = 4;
+  config.hidden_size = 64;
+  config.num_attention_heads = 4;
+  config.seq_length = 32;
+  config.vocab_size = 128;
+  config.hidden_dropout = config.attention_dropout = 0.1;
+  return config;
+}
+ModelConfig llama(i64 groups) {
+  ModelConfig config = test::tiny_llama();
+  config.num_layers = 4;
+  config.hidden_size = 64;
+  config.ffn_hidden_size = 192;
+  config.num_attention_heads = 8;
+  config.num_query_groups = groups;
+  config.seq_length = 32;
+  config.vocab_size = 128;
+  return config;
+}
+ModelConfig model_of(const std::string& name) {
+  return name == "gpt2" ? gpt2() : llama(name == "llama" ? 4 : 1);
+}
+
+constexpr i64 kBatch = 2;
+
+/// Bytes on the device between the forward and the backward pass of one layer, its input included, and those of the
+/// stash, which must say the same.
+i64 measured(const ModelConfig& config, DType dtype, const Recompute& recompute, Split split, Communicator& tp) {
+  CpuDevice device;
+  const ModelContext context{.config = config,
+                             .dtype = dtype,
+                             .recompute = recompute,
+                             .device = device,
+                             .tp = tp,
+                             .sequence_parallel = split.sequence_parallel};
+  const RotaryTable rotary = RotaryTable::make(context);
+  std::unique_ptr<Module> layer = std::make_unique<TransformerLayer>(0, context, rotary);
+  if (recompute.granularity == Recompute::Granularity::Full) {
+    std::vector<std::unique_ptr<Module>> group;
+    group.push_back(std::move(layer));
+    layer = std::make_unique<RecomputedLayers>(std::move(group));
+  }
+  const auto self = make_self_communicator();
+  std::vector<UnitParam> params;
+  layer->visit([&](Param& param) { params.push_back({&param, 0}); });
+  const auto memory = make_param_and_grad_buffer(params, dtype, device, {*self, *self}, {});
+  layer->visit([](Param& param) { initialize(param, 3); });
+
+  const auto activations = [&] {
+    const auto& table = device.memory().by_class;
+    return table[static_cast<std::size_t>(MemoryClass::Activations)].bytes;
+  };
+  const i64 before = activations();
+  Pass pass;
+  pass.samples = {0, 1};
+  Tensor x = Tensor::zeros({config.seq_length / (split.sequence_parallel ? split.tp : 1), kBatch, config.hidden_size},
+                           dtype, device);
+  Tensor y = layer->forward(x, pass);
+  const Shape shape = y.shape();
+  x = y = {};
+  const i64 kept = activations() - before;
+  EXPECT_EQ(pass.stash.bytes(), kept);
+  layer->backward(Tensor::zeros(shape, dtype, device), pass);
+  EXPECT_EQ(activations(), before) << "something is kept after backward";
+  return kept;
+}
+
+/// In elements, with e bytes each, and fp32 statistics: of each norm, and of the softmax of attention.
+i64 formula(const ModelConfig& c, i64 e, const Recompute& recompute, Split split) {
+  const i64 s = c.seq_length, b = kBatch, h = c.hidden_size, a = c.num_attention_heads, g = c.query_groups(),
+            d = c.head_dim(), f = c.ffn(), t = split.tp, parts = split.sequence_parallel ? t : 1;
+  if (recompute.granularity == Recompute::Granularity::Full) return s * b * h / parts * e;
+  const i64 means_and_deviations = c.normalization == Normalization::LayerNorm ? 2 : 1;
+  const i64 norms = s * b * (2 * h * e + 2 * means_and_deviations * 4) / parts;   // inputs of both
+  const i64 norm_outputs = recompute.layernorm ? 0 : s * b * 2 * h * e / parts;   // inputs of QKV and fc1
+  const i64 qkv = s * b * (a + 2 * std::max(g, t)) * d / t * e;                   // ranks share a group's keys
+  const i64 attention = s * b * a / t * ((recompute.core_attn ? 0 : d * e) + 4);  // output, log of sum of exp
+  const i64 mlp = s * b * ((c.gated() ? 2 : 1) * f + (recompute.mlp_act ? 0 : f)) / t * e;  // input of GELU, of fc2
+  return norms + norm_outputs + qkv + attention + mlp;
+}
+
+class LayerMemory : public testing::TestWithParam<std::tuple<const char*, DType, Recompute, Split>> {};
+
+TEST_P(LayerMemory, IsThatOfTheFormula) {
+  const auto& [name, dtype, recompute, split] = GetParam();
+  const ModelConfig config = model_of(name);
+  const i64 expected = formula(config, size_of(dtype), recompute, split);
+  const ActivationSetup setup{dtype, recompute, kBatch, split.tp, split.sequence_parallel};
+  const StageContents one_layer{.first_layer = 0, .end_layer = 1, .has_embedding = false, .has_output = false};
+  EXPECT_EQ(stage_activations(config, setup, one_layer).kept, expected);
+  run_local_ranks(static_cast<int>(split.tp),
+                  [&, dtype = dtype, recompute = recompute, split = split](Communicator& tp, int) {
+                    EXPECT_EQ(measured(config, dtype, recompute, split, tp), expected);
+                  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, LayerMemory,
+                         testing::Combine(testing::Values("gpt2", "llama", "llama_1_group"),
+                                          testing::Values(DType::F32, DType::BF16), testing::ValuesIn(kRecomputes),
+                                          testing::ValuesIn(kSplits)));
+
+/// The paper counts 34 sbh + 5 a s^2 b bytes (16 bit). Here the scores, their softmax and its dropout (2 + 2 + 1 bytes
+/// each) are never stored (FlashAttention), and the masks of the two dropouts of the residual stream (1 byte each)
+/// neither: they are drawn again from their counters. Instead there are 4 fp32 numbers per token for the norms, which
+/// the paper neglects, and one per row of scores.
+TEST(LayerMemoryOfGpt2, IsThatOfThePaperWithoutScoresAndMasks) {
+  const ModelConfig c = gpt2();
+  const i64 s = c.seq_length, b = kBatch, h = c.hidden_size, a = c.num_attention_heads;
+  const i64 paper = 34 * s * b * h + 5 * a * s * s * b, scores = 5 * a * s * s * b, masks = 2 * s * b * h,
+            statistics = 16 * s * b + 4 * a * s * b;
+  const auto self = make_self_communicator();
+  const i64 ours = measured(c, DType::BF16, {}, {1, false}, *self);
+  EXPECT_EQ(ours, paper - scores - masks + statistics);
+  EXPECT_EQ(ours, 32 * s * b * h + 16 * s * b + 4 * a * s * b);
+}
+
+/// Table 2 of the paper: with tensor parallelism alone 10 sbh stay whole on every rank (here 8: without the masks),
+/// with sequence parallelism nothing does.
+TEST(LayerMemoryOfGpt2, IsDividedByAllRanksOnlyWithSequenceParallelism) {
+  const ModelConfig c = gpt2();
+  const i64 s = c.seq_length, b = kBatch, h = c.hidden_size, a = c.num_attention_heads, t = 4;
+  const ActivationSetup tp{.dtype = DType::BF16, .recompute = {}, .micro_batch_size = b, .tensor_parallel = t};
+  ActivationSetup sp = tp;
+  sp.sequence_parallel = true;
+  EXPECT_EQ(layer_activation_bytes(c, tp), 8 * s * b * h + 24 * s * b * h / t + 16 * s * b + 4 * a * s * b / t);
+  EXPECT_EQ(layer_activation_bytes(c, sp), (32 * s * b * h + 16 * s * b + 4 * a * s * b) / t);
+}
+
+}  // namespace
+}  // namespace mcpp
