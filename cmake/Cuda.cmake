@@ -7,8 +7,11 @@ if(CCACHE)
 endif()
 set(CMAKE_CUDA_ARCHITECTURES ${MCPP_CUDA_ARCHITECTURES})
 enable_language(CUDA)
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know yet that nvcc speaks it
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+endif()
 set(CMAKE_CUDA_STANDARD 20)
-set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 find_package(CUDAToolkit REQUIRED)
 
 # cuDNN and NCCL bring no CMake files with every way of installing them.

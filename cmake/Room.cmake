@@ -8,8 +8,7 @@ target_compile_options(mcpp_options INTERFACE
   # Contraction would make results depend on the compiler's choice; kernels ask for fused multiply-add where they want it.
   $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 target_compile_definitions(mcpp_options INTERFACE MCPP_WITH_CUDA=$<BOOL:${MCPP_CUDA}>)
-# Kernels call constexpr functions of the host, such as the random numbers'; no contraction there either, where it is ours
-# to choose: fused multiply-adds are written out.
+# Kernels call constexpr functions of the host, such as the random numbers.
 target_compile_options(mcpp_options INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>)
 if(MCPP_SANITIZE)
