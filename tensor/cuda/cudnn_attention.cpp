@@ -1,5 +1,6 @@
 // Attention as graphs in the form that cuDNN's fused kernels are recognised by: NVIDIA/cudnn-frontend, "Attention".
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 
@@ -106,6 +107,7 @@ CudnnValue build_delta(CudnnGraph& graph, const CudnnValue& dout, const CudnnVal
 }
 
 /// The deterministic form: dq is a product of its own, rather than being gathered by atomic additions.
+/// The probabilities then go through memory, see backward_part().
 void build_backward(CudnnGraph& graph, const AttentionCase& c) {
   const auto bf16 = [&](Id id, const CudnnShape& shape) { return graph.in_memory(id, shape, CUDNN_DATA_BFLOAT16); };
   const CudnnValue q = bf16(kQ, c.shapes[0]), kt = bf16(kK, c.shapes[1].transposed());
@@ -159,15 +161,18 @@ bool is_aligned(const Heads& x) {
   return address % 16 == 0 && (x.seq_stride | x.batch_stride | x.group_stride) % 8 == 0;
 }
 
-/// The plan for these operands (q, k, v, out, ..), or null.
-const CudnnPlan* find_plan(CudaDevice& device, std::span<const Heads* const> operands, bool backward,
-                           const AttentionOptions& options) {
-  if (!is_suited(*operands[0], *operands[1], options)) return nullptr;
-  if (!std::ranges::all_of(operands, [](const Heads* x) { return is_aligned(*x); })) return nullptr;
-  AttentionCase c{backward, options.causal, cudnn_shapes(operands, operands[1]->heads)};
-  return c.shapes.empty() ? nullptr : plan_for(device.cudnn(), c);
+/// The case of these operands (q, k, v, out, ..); without shapes when cuDNN's kernels cannot take them.
+AttentionCase make_case(std::span<const Heads* const> operands, bool backward, const AttentionOptions& options) {
+  AttentionCase c{backward, options.causal, {}};
+  if (is_suited(*operands[0], *operands[1], options) &&
+      std::ranges::all_of(operands, [](const Heads* x) { return is_aligned(*x); }))
+    c.shapes = cudnn_shapes(operands, operands[1]->heads, backward);
+  return c;
 }
 
+/// On later GPUs the graph of build_backward() does not make the library choose an engine with a fixed order of sums.
+constexpr int kNewestDeterministic = 9;
+constexpr std::array kOperands{kQ, kK, kV, kOut, kDout, kDq, kDk, kDv};
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 }  // namespace
@@ -175,10 +180,9 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 bool FusedAttention::forward(const Heads& q, const Heads& k, const Heads& v, const AttentionOptions& options,
                              Tensor& out, Tensor& lse) {
   CudaDevice& device = cuda(out);
-  if (out.dtype() != DType::BF16) return false;
   const Heads o = dense_heads(out, q);
-  const std::array operands{&q, &k, &v, &o};
-  const CudnnPlan* plan = find_plan(device, operands, false, options);
+  const AttentionCase c = make_case(std::array{&q, &k, &v, &o}, false, options);
+  const CudnnPlan* plan = c.shapes.empty() ? nullptr : plan_for(device.cudnn(), c);
   if (!plan) return false;
   const float scale = static_cast<float>(options.softmax_scale);
   std::vector<CudnnBinding> bindings{{kQ, first(q)},   {kK, first(k)},    {kV, first(v)},
@@ -192,19 +196,26 @@ bool FusedAttention::forward(const Heads& q, const Heads& k, const Heads& v, con
 bool FusedAttention::backward(const Tensor& dout, const Heads& q, const Heads& k, const Heads& v, const Tensor& out,
                               const Tensor& lse, const AttentionOptions& options, Heads& dq, Heads& dk, Heads& dv) {
   CudaDevice& device = cuda(out);
-  if (out.dtype() != DType::BF16) return false;
+  if (device.properties().major > kNewestDeterministic) return false;
   const Heads o = dense_heads(out, q), d = dense_heads(dout, q);
   const std::array<const Heads*, 8> operands{&q, &k, &v, &o, &d, &dq, &dk, &dv};
-  const CudnnPlan* plan = find_plan(device, operands, true, options);
+  AttentionCase c = make_case(operands, true, options);
+  if (c.shapes.empty()) return false;
+  const i64 all = c.shapes[0].dims[0], part = backward_part(c.shapes[0]), rows = part * c.shapes[0].dims[1] * q.seq;
+  for (CudnnShape& shape : c.shapes) shape.dims[0] = part;
+  const CudnnPlan* plan = plan_for(device.cudnn(), c);
   if (!plan) return false;
   const float scale = static_cast<float>(options.softmax_scale), one = 1;
-  const Tensor delta = Tensor::like(lse);
-  std::vector<CudnnBinding> bindings{{kQ, first(q)},    {kK, first(k)},   {kV, first(v)},   {kOut, first(o)},
-                                     {kDout, first(d)}, {kDq, first(dq)}, {kDk, first(dk)}, {kDv, first(dv)},
-                                     {kLse, lse.raw()}, {kScale, &scale}, {kOne, &one},     {kDelta, delta.raw()}};
-  if (options.causal) bindings.push_back({kMasked, &kMinusInfinity});
+  const Tensor delta = Tensor::empty({rows}, DType::F32, device, MemoryClass::Workspace);
   const Buffer workspace(plan->workspace(), device, MemoryClass::Workspace);
-  plan->run(device.cudnn().handle, bindings, workspace.data());
+  for (i64 begin = 0; begin < all; begin += part) {
+    std::vector<CudnnBinding> bindings{{kScale, &scale}, {kOne, &one}, {kDelta, delta.raw()}};
+    if (options.causal) bindings.push_back({kMasked, &kMinusInfinity});
+    bindings.push_back({kLse, lse.data<float>() + begin / part * rows});
+    for (std::size_t i = 0; i < operands.size(); ++i)
+      bindings.push_back({kOperands[i], first(*operands[i]) + begin * c.shapes[i].strides[0]});
+    plan->run(device.cudnn().handle, bindings, workspace.data());
+  }
   return true;
 }
 

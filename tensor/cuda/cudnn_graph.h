@@ -3,14 +3,12 @@
 #pragma once
 #include <cudnn.h>
 
-#include <array>
-#include <compare>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "base/check.h"
-#include "base/types.h"
+#include "tensor/cuda/cudnn_layout.h"
 
 namespace mcpp {
 
@@ -40,22 +38,6 @@ class CudnnDescriptor {
 
  private:
   cudnnBackendDescriptor_t raw_ = nullptr;
-};
-
-/// Sizes and strides (in elements) of four axes.
-struct CudnnShape {
-  std::array<i64, 4> dims{}, strides{};
-  auto operator<=>(const CudnnShape&) const = default;
-
-  /// Row-major.
-  static CudnnShape dense(i64 a, i64 b, i64 c, i64 d) { return {{a, b, c, d}, {b * c * d, c * d, d, 1}}; }
-  /// With the last two axes exchanged: the transposed matrices.
-  CudnnShape transposed() const {
-    CudnnShape t = *this;
-    std::swap(t.dims[2], t.dims[3]);
-    std::swap(t.strides[2], t.strides[3]);
-    return t;
-  }
 };
 
 /// A value of a graph.

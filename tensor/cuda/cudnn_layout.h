@@ -1,13 +1,31 @@
 // How cuDNN sees Heads: as [batch, heads, seq, head_dim] with one stride for each axis.
 #pragma once
+#include <array>
+#include <compare>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
-#include "tensor/cuda/cudnn_graph.h"
 #include "tensor/ops.h"
 
 namespace mcpp {
+
+/// Sizes and strides (in elements) of four axes.
+struct CudnnShape {
+  std::array<i64, 4> dims{}, strides{};
+  auto operator<=>(const CudnnShape&) const = default;
+
+  /// Row-major.
+  static CudnnShape dense(i64 a, i64 b, i64 c, i64 d) { return {{a, b, c, d}, {b * c * d, c * d, d, 1}}; }
+  /// With the last two axes exchanged: the transposed matrices.
+  CudnnShape transposed() const {
+    CudnnShape t = *this;
+    std::swap(t.dims[2], t.dims[3]);
+    std::swap(t.strides[2], t.strides[3]);
+    return t;
+  }
+};
 
 /// A dense tensor [s, b, heads * head_dim] as heads like those of `q`.
 inline Heads dense_heads(const Tensor& x, const Heads& q) {
@@ -42,9 +60,12 @@ inline std::optional<CudnnShape> folded_shape(const Heads& x, i64 kv_heads) {
   return CudnnShape{{x.batch * kv_heads, per, x.seq, x.head_dim}, {*stride, x.head_dim, x.seq_stride, 1}};
 }
 
-/// All of them in the same way, or none when no way fits all.
-inline std::vector<CudnnShape> cudnn_shapes(std::span<const Heads* const> all, i64 kv_heads) {
-  for (auto* shape_of : {&plain_shape, &folded_shape}) {
+/// All of them in the same way, or none when no way fits all. Both ways give the same products.
+inline std::vector<CudnnShape> cudnn_shapes(std::span<const Heads* const> all, i64 kv_heads, bool prefer_folded) {
+  using ShapeOf = std::optional<CudnnShape> (*)(const Heads&, i64);
+  const std::array<ShapeOf, 2> ways = prefer_folded ? std::array<ShapeOf, 2>{folded_shape, plain_shape}
+                                                    : std::array<ShapeOf, 2>{plain_shape, folded_shape};
+  for (const ShapeOf shape_of : ways) {
     std::vector<CudnnShape> shapes;
     for (const Heads* x : all) {
       if (const auto shape = shape_of(*x, kv_heads)) shapes.push_back(*shape);
@@ -52,6 +73,19 @@ inline std::vector<CudnnShape> cudnn_shapes(std::span<const Heads* const> all, i
     if (shapes.size() == all.size()) return shapes;
   }
   return {};
+}
+
+/// The backward pass's fixed order of sums costs memory for all probabilities, in bf16. Samples (and, folded, key
+/// heads) therefore go through it in parts that need about this much.
+inline constexpr i64 kMostProbabilities = i64{1} << 30;
+
+/// Along axis 0 of q, the most at a time that divides all of it and keeps within kMostProbabilities; at least 1.
+inline i64 backward_part(const CudnnShape& q) {
+  constexpr i64 kTile = 128;
+  const i64 padded = (q.dims[2] + kTile - 1) / kTile * kTile;
+  i64 part = q.dims[0];
+  while (part > 1 && (q.dims[0] % part != 0 || part * q.dims[1] * padded * padded * 2 > kMostProbabilities)) --part;
+  return part;
 }
 
 }  // namespace mcpp
