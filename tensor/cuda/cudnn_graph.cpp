@@ -187,10 +187,12 @@ std::optional<CudnnPlan> CudnnGraph::compile() {
   check_cudnn(status, "cudnnBackendFinalize");
   std::vector<CudnnDescriptor> configurations = engine_configurations(graph.raw());
   parts_.push_back(std::move(graph));
+  cudnnStatus_t last = CUDNN_STATUS_NOT_SUPPORTED;
   for (CudnnDescriptor& configuration : configurations) {
     CudnnDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, configuration.raw());
-    if (plan.try_finalize() != CUDNN_STATUS_SUCCESS) continue;
+    last = plan.try_finalize();
+    if (last != CUDNN_STATUS_SUCCESS) continue;
     i64 workspace = 0, count = 0;
     check_cudnn(cudnnBackendGetAttribute(plan.raw(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
                                          &count, &workspace),
@@ -199,6 +201,7 @@ std::optional<CudnnPlan> CudnnGraph::compile() {
     parts_.push_back(std::move(plan));
     return CudnnPlan(std::move(parts_), workspace);
   }
+  if (!is_lacking(last)) check_cudnn(last, "cudnnBackendFinalize of a plan");
   return std::nullopt;
 }
 
