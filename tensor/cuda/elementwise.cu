@@ -1,4 +1,4 @@
-#include "tensor/cuda/launch.cuh"
+#include "tensor/cuda/reduce_rows.cuh"
 #include "tensor/kernels.h"
 
 namespace mcpp {
@@ -77,6 +77,53 @@ __global__ void add_up(const double* partial, int count, double* total) {
   if (threadIdx.x == 0) *total = sum;
 }
 
+/// x += bias in every row.
+template <class E, int kUnit>
+__global__ void add_to_rows(E* x, const E* bias, i64 rows, i64 n) {
+  constexpr int kAtOnce = 4;
+  const i64 i = first_column<kUnit>();
+  if (i >= n) return;
+  const auto b = load_pack<E, kUnit>(bias + i);
+  Pack<E, kUnit> v[kAtOnce];
+  sweep_rows<kAtOnce>(
+      rows, [&](int k, i64 row) { v[k] = load_pack<E, kUnit>(x + row * n + i); },
+      [&](int k, i64 row) {
+#pragma unroll
+        for (int j = 0; j < kUnit; ++j) v[k].values[j] = narrow<E>(widen(v[k].values[j]) + widen(b.values[j]));
+        store_pack(x + row * n + i, v[k]);
+      });
+}
+
+/// Blocks of warps side by side down the rows: each sums every kSumWarps-th row of a piece.
+constexpr int kSumWarps = 8;
+
+/// sums[piece, n] = the sums over the piece's rows; piece = blockIdx.y.
+template <class E, int kUnit>
+__global__ void sum_columns(const E* x, i64 rows, i64 n, i64 rows_per_piece, Wide<E>* sums) {
+  using W = Wide<E>;
+  __shared__ W shared[kSumWarps][kWarp * kUnit];
+  const i64 i = first_column<kUnit>(), begin = blockIdx.y * rows_per_piece;
+  const i64 end = begin + rows_per_piece < rows ? begin + rows_per_piece : rows;
+  W sum[kUnit] = {};
+  if (i < n) {
+#pragma unroll 4
+    for (i64 row = begin + threadIdx.y; row < end; row += kSumWarps) {
+      const auto v = load_pack<E, kUnit>(x + row * n + i);
+#pragma unroll
+      for (int j = 0; j < kUnit; ++j) sum[j] += widen(v.values[j]);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kUnit; ++j) shared[threadIdx.y][threadIdx.x * kUnit + j] = sum[j];
+  __syncthreads();
+  const int column = static_cast<int>(threadIdx.y * kWarp + threadIdx.x);
+  const i64 to = blockIdx.x * i64{kWarp * kUnit} + column;
+  if (column >= kWarp * kUnit || to >= n) return;
+  W total = 0;
+  for (int warp = 0; warp < kSumWarps; ++warp) total += shared[warp][column];
+  sums[blockIdx.y * n + to] = total;
+}
+
 }  // namespace
 
 template <>
@@ -130,6 +177,45 @@ double Kernels<DeviceType::Cuda>::sum_of_squares(const Tensor& x) {
              "cudaMemcpyAsync");
   device.synchronize();
   return total;
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::column_sum(const Tensor& dy, Tensor& db, float beta) {
+  CudaDevice& device = cuda(dy);
+  constexpr i64 kLeastRows = 64, kMostPieces = 256;
+  const i64 rows = row_count(dy), n = dy.dim(-1);
+  on_float(dy.dtype(), [&]<class T>() {
+    using E = Element<T>;
+    const PartialSums<Wide<E>> partial(rows, n, kLeastRows, kMostPieces, device);
+    const E* x = elements<T>(dy);
+    on_unit<E>(is_packable(n, x), [&]<int kUnit>() {
+      static_assert(kUnit <= kSumWarps);
+      const i64 blocks = (n + kWarp * kUnit - 1) / (kWarp * kUnit);
+      if (rows == 0) return;
+      sum_columns<E, kUnit>
+          <<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(partial.pieces)), dim3(kWarp, kSumWarps), 0,
+             device.stream()>>>(x, rows, n, partial.rows_per_piece, partial.data());
+      check_launch("sum_columns");
+    });
+    partial.add_to(db, 0, beta);
+  });
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::add_bias(Tensor& x, const Tensor& bias) {
+  if (x.numel() == 0) return;
+  CudaDevice& device = cuda(x);
+  const i64 rows = row_count(x), n = x.dim(-1);
+  on_float(x.dtype(), [&]<class T>() {
+    using E = Element<T>;
+    E* to = elements<T>(x);
+    const E* b = elements<T>(bias);
+    on_unit<E>(is_packable(n, static_cast<const E*>(to), b), [&]<int kUnit>() {
+      const auto [grid, block] = columns_launch(n / kUnit, rows, device);
+      add_to_rows<E, kUnit><<<grid, block, 0, device.stream()>>>(to, b, rows, n);
+      check_launch("add_to_rows");
+    });
+  });
 }
 
 }  // namespace mcpp

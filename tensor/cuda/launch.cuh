@@ -44,19 +44,19 @@ __device__ __forceinline__ T narrow(W x) {
     return static_cast<T>(x);
 }
 
-/// 16 bytes of elements: what a thread should load and store at a time.
-template <class T>
-struct alignas(16) Pack {
-  static constexpr int kCount = 16 / sizeof(T);
-  T values[kCount];
+/// Elements that are read and written as one: 16 bytes of them is what a thread should load and store at a time.
+template <class T, int N = static_cast<int>(16 / sizeof(T))>
+struct alignas(N * sizeof(T)) Pack {
+  static constexpr int kCount = N;
+  T values[N];
 };
-template <class T>
-__device__ __forceinline__ Pack<T> load_pack(const T* from) {
-  return *reinterpret_cast<const Pack<T>*>(from);
+template <class T, int N = Pack<T>::kCount>
+__device__ __forceinline__ Pack<T, N> load_pack(const T* from) {
+  return *reinterpret_cast<const Pack<T, N>*>(from);
 }
-template <class T>
-__device__ __forceinline__ void store_pack(T* to, const Pack<T>& pack) {
-  *reinterpret_cast<Pack<T>*>(to) = pack;
+template <class T, int N>
+__device__ __forceinline__ void store_pack(T* to, const Pack<T, N>& pack) {
+  *reinterpret_cast<Pack<T, N>*>(to) = pack;
 }
 /// Whether rows of n elements, and the pointers, allow 16-byte accesses.
 template <class T, class... Pointers>
