@@ -4,6 +4,7 @@
 
 #include "base/number_text.h"
 #include "base/strings.h"
+#include "megatron_cpp/initialize.h"
 #include "megatron_cpp/version.h"
 
 namespace mcpp {
@@ -69,6 +70,8 @@ std::string program_help() {
 }
 
 ExitCode run_program(Arguments args, Log& log, const World& world) {
+  // A rank with another command would never come to where these wait for it.
+  check_same_on_ranks("command", args.empty() ? "" : args[0], world.ranks, "start all ranks with the same arguments");
   if (asks_for_list(args)) {
     log.info(program_help());
     return args.empty() ? ExitCode::BadInput : ExitCode::Done;

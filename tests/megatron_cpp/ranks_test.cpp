@@ -188,6 +188,12 @@ TEST_F(Ranks, ARankThatFailsEndsAllWithItsMessage) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 
+TEST_F(Ranks, AnotherCommandOnOneRankIsFound) {
+  const Outcome outcome = run_on(1, pretrain("run", {":", "-n", "1", test::Program::path(), "bench", "comm"}));
+  EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
+  EXPECT_CONTAINS(outcome.err, "rank 1 has another command than rank 0 (pretrain on rank 0, bench there)");
+}
+
 TEST_F(Ranks, CommandsOfOneProcessSaySo) {
   const Outcome outcome = run_on(2, {"config", "--help"});
   EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
