@@ -8,6 +8,9 @@ target_compile_options(mcpp_options INTERFACE
   # Contraction would make results depend on the compiler's choice; kernels ask for fused multiply-add where they want it.
   $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 target_compile_definitions(mcpp_options INTERFACE MCPP_WITH_CUDA=$<BOOL:${MCPP_CUDA}>)
+# Kernels call constexpr functions of the host, such as the random numbers.
+target_compile_options(mcpp_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>)
 if(MCPP_SANITIZE)
   target_compile_options(mcpp_options INTERFACE -fsanitize=${MCPP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(mcpp_options INTERFACE -fsanitize=${MCPP_SANITIZE})
@@ -18,7 +21,12 @@ endif()
 function(mcpp_room name)
   cmake_parse_arguments(ARG "PROGRAM" "" "USES;LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/*.cpp)
+  list(TRANSFORM sources REPLACE "^${CMAKE_SOURCE_DIR}/" "")  # a folder above may have any name
   list(FILTER sources EXCLUDE REGEX "/cuda/|/main\\.cpp$")
+  if(MCPP_CUDA)
+    file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/cuda/*.cpp ${CMAKE_SOURCE_DIR}/${name}/cuda/*.cu)
+    list(APPEND sources ${cuda_sources})
+  endif()
   if(sources)
     add_library(mcpp_${name} STATIC ${sources})
     set(scope PUBLIC)

@@ -23,6 +23,8 @@ class MpiSession {
   int size() const;
   /// Ranks that share the machine of this one, with itself.
   int ranks_on_node() const { return machine_.ranks; }
+  /// Place of this one among them, from 0.
+  int rank_on_node() const { return machine_.index; }
   /// Cores that these ranks may use together, however the launcher bound them: divided by ranks_on_node(), the threads
   /// that a rank can have for itself.
   int cores_on_node() const { return machine_.cores; }

@@ -3,17 +3,20 @@
 #include <algorithm>
 
 #include "megatron_cpp/layout.h"
+#include "tensor/transfer.h"
 
 namespace mcpp {
 namespace {
 
 /// [b, s] on the host to [s, b] on the device.
 Tensor sequence_first(const std::vector<i32>& values, i64 batch, i64 seq, Device& device) {
-  Tensor t = Tensor::empty({seq, batch}, DType::I32, device);
-  i32* out = t.data<i32>();
+  std::vector<i32> ordered;
+  ordered.reserve(values.size());
   for (i64 s = 0; s < seq; ++s) {
-    for (i64 b = 0; b < batch; ++b) out[s * batch + b] = values[static_cast<std::size_t>(b * seq + s)];
+    for (i64 b = 0; b < batch; ++b) ordered.push_back(values[static_cast<std::size_t>(b * seq + s)]);
   }
+  Tensor t = Tensor::empty({seq, batch}, DType::I32, device);
+  write_values(ordered, t);
   return t;
 }
 

@@ -3,6 +3,7 @@
 #include <span>
 
 #include "model/kv_cache.h"
+#include "tensor/transfer.h"
 
 namespace mcpp {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 std::vector<float> next_logits(GPTModel& model, std::span<const i32> tokens, i64 first_position, KvCache& cache) {
   const ModelContext& context = model.context();
   Tensor input = Tensor::empty({static_cast<i64>(tokens.size()), 1}, DType::I32, context.device);
-  std::copy(tokens.begin(), tokens.end(), input.data<i32>());
+  write_values(tokens, input);
   Pass pass;
   pass.training = false;
   pass.keeps_stash = false;
@@ -20,7 +21,9 @@ std::vector<float> next_logits(GPTModel& model, std::span<const i32> tokens, i64
   const Tensor logits = model.logits(input, pass);
   Tensor last = Tensor::empty({logits.dim(1)}, DType::F32, context.device);
   ops::copy(logits.slice(logits.dim(0) - 1, logits.dim(0)).view({-1}), last);
-  return {last.data<float>(), last.data<float>() + context.config.vocab_size};
+  std::vector<float> values = read_values<float>(last);
+  values.resize(static_cast<std::size_t>(context.config.vocab_size));  // the rest pads the vocabulary
+  return values;
 }
 
 }  // namespace

@@ -8,9 +8,11 @@
 
 #include "base/checksum.h"
 #include "checkpoint/exchange.h"
+#include "comm/nccl.h"
 #include "megatron_cpp/layout.h"
 #include "megatron_cpp/version.h"
 #include "tensor/cpu/isa.h"
+#include "tensor/cuda_device.h"
 #include "tensor/kernels.h"
 
 namespace mcpp {
@@ -54,6 +56,28 @@ void check_same_on_ranks(const char* what, const std::string& mine, Communicator
   }
 }
 
+namespace {
+
+std::unique_ptr<Device> make_device(const DeviceConfig& config, const World& world) {
+  if constexpr (kWithCuda) {
+    if (config.device == DeviceType::Cuda) return make_cuda_device({.ordinal = world.rank_on_node});
+  }
+  const int cores = world.cores_per_rank > 0 ? world.cores_per_rank : usable_cores();
+  const CpuOptions options{.threads = config.num_threads > 0 ? static_cast<int>(config.num_threads) : cores,
+                           .shared = world.ranks.size() > 1};
+  return std::make_unique<CpuDevice>(options);
+}
+
+std::unique_ptr<Communicator> connect_gpus(Device& device, Communicator& ranks) {
+  if constexpr (kWithCuda) {
+    if (device.type() == DeviceType::Cuda && ranks.size() > 1)
+      return make_nccl_communicator(ranks.split(0, ranks.rank()), device);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
 Session initialize(const Config& config, const World& world) {
   Communicator& ranks = world.ranks;
   const DeviceConfig& device = config.device;
@@ -63,11 +87,10 @@ Session initialize(const Config& config, const World& world) {
   check_layout(config, ranks.size());
   limit_cpu_isa(device.cpu_isa);
   check_same_everywhere(config, ranks);
-  const int cores = world.cores_per_rank > 0 ? world.cores_per_rank : usable_cores();
-  const CpuOptions cpu{.threads = device.num_threads > 0 ? static_cast<int>(device.num_threads) : cores,
-                       .shared = ranks.size() > 1};
-  return {.device = std::make_unique<CpuDevice>(cpu),
-          .parallel = make_parallel_state(ranks, parallel_sizes(config), output_rank(config))};
+  std::unique_ptr<Device> processor = make_device(device, world);
+  std::unique_ptr<Communicator> gpus = connect_gpus(*processor, ranks);
+  ParallelState parallel = make_parallel_state(gpus ? *gpus : ranks, parallel_sizes(config), output_rank(config));
+  return {.device = std::move(processor), .gpus = std::move(gpus), .parallel = std::move(parallel)};
 }
 
 }  // namespace mcpp

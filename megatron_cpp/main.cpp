@@ -68,7 +68,8 @@ int main(int argc, char** argv) {
     const std::unique_ptr<mcpp::Communicator> world = mpi ? mpi->world() : mcpp::make_self_communicator();
     const int cores = mpi ? std::max(1, mpi->cores_on_node() / mpi->ranks_on_node()) : 0;
     mcpp::Log log(world->rank());
-    return static_cast<int>(mcpp::run_program(args, log, {.ranks = *world, .cores_per_rank = cores}));
+    return static_cast<int>(mcpp::run_program(
+        args, log, {.ranks = *world, .rank_on_node = mpi ? mpi->rank_on_node() : 0, .cores_per_rank = cores}));
   } catch (const mcpp::Error& error) {
     return failed(error.code(), error.what());
   } catch (const std::bad_alloc&) {

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "tensor/transfer.h"
+
 namespace mcpp {
 namespace {
 
@@ -14,21 +16,26 @@ struct WindowBatch {
 
 WindowBatch make_batch(std::span<const i32> tokens, std::span<const EvaluationWindow> windows, Device& device) {
   const i64 batch = static_cast<i64>(windows.size()), length = windows.front().length - 1;
-  WindowBatch result{Tensor::empty({length, batch}, DType::I32, device),
-                     Tensor::empty({length, batch}, DType::I32, device)};
-  for (i64 b = 0; b < batch; ++b) {
-    const EvaluationWindow& window = windows[static_cast<std::size_t>(b)];
-    for (i64 s = 0; s < length; ++s) {
+  std::vector<i32> inputs, targets;
+  for (i64 s = 0; s < length; ++s) {
+    for (const EvaluationWindow& window : windows) {
       const bool scored = s >= length - window.scored;
-      result.tokens.data<i32>()[s * batch + b] = tokens[static_cast<std::size_t>(window.begin + s)];
-      result.targets.data<i32>()[s * batch + b] = scored ? tokens[static_cast<std::size_t>(window.begin + s + 1)] : -1;
+      inputs.push_back(tokens[static_cast<std::size_t>(window.begin + s)]);
+      targets.push_back(scored ? tokens[static_cast<std::size_t>(window.begin + s + 1)] : -1);
     }
   }
+  WindowBatch result{Tensor::empty({length, batch}, DType::I32, device),
+                     Tensor::empty({length, batch}, DType::I32, device)};
+  write_values(inputs, result.tokens);
+  write_values(targets, result.targets);
   return result;
 }
 
-double value_at(const Tensor& t, i64 i) {
-  return t.dtype() == DType::F64 ? t.data<double>()[i] : double{t.data<float>()[i]};
+/// Losses as fp64.
+std::vector<double> values_of(const Tensor& t) {
+  if (t.dtype() == DType::F64) return read_values<double>(t);
+  const std::vector<float> values = read_values<float>(t);
+  return {values.begin(), values.end()};
 }
 
 /// Windows that can share a batch: of the same length.
@@ -81,10 +88,11 @@ Perplexity evaluate_tokens(GPTModel& model, std::span<const i32> tokens, i64 str
     pass.training = false;
     pass.keeps_stash = false;
     const TokenLosses losses = model.loss(batch.tokens, batch.targets, 1, pass);
+    const std::vector<double> per_token = values_of(losses.per_token);
     const i64 columns = static_cast<i64>(windows.size()), rows = batch.tokens.dim(0);
     for (i64 b = 0; b < columns; ++b) {
       for (i64 s = rows - windows[static_cast<std::size_t>(b)].scored; s < rows; ++s) {
-        result.nll += value_at(losses.per_token, s * columns + b);
+        result.nll += per_token[static_cast<std::size_t>(s * columns + b)];
       }
     }
     result.tokens += losses.tokens;

@@ -2,6 +2,7 @@
 
 #include "base/number_text.h"
 #include "base/strings.h"
+#include "tensor/transfer.h"
 
 namespace mcpp {
 
@@ -9,12 +10,13 @@ std::vector<RankStats> gather_rank_stats(const RankStats& mine, Communicator& wo
   constexpr i64 kNumbers = 3;
   Tensor own = Tensor::empty({kNumbers}, DType::F64, device, MemoryClass::Other);
   Tensor all = Tensor::empty({kNumbers * world.size()}, DType::F64, device, MemoryClass::Other);
-  double* numbers = own.data<double>();
-  numbers[0] = mine.peak_memory_bytes, numbers[1] = mine.bubble, numbers[2] = mine.exposed_communication;
+  write_values(std::vector<double>{mine.peak_memory_bytes, mine.bubble, mine.exposed_communication}, own);
   world.all_gather(own, all).wait();
   std::vector<RankStats> ranks;
-  for (const double* r = all.data<double>(); r < all.data<double>() + all.numel(); r += kNumbers)
-    ranks.push_back({.peak_memory_bytes = r[0], .bubble = r[1], .exposed_communication = r[2]});
+  const std::vector<double> numbers = read_values<double>(all);
+  for (std::size_t r = 0; r < numbers.size(); r += kNumbers)
+    ranks.push_back(
+        {.peak_memory_bytes = numbers[r], .bubble = numbers[r + 1], .exposed_communication = numbers[r + 2]});
   return ranks;
 }
 

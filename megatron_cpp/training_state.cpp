@@ -6,6 +6,7 @@
 #include "optimizer/norm_scope.h"
 #include "parallel/pp/lower.h"
 #include "parallel/pp/simulate.h"
+#include "tensor/transfer.h"
 
 namespace mcpp {
 namespace {
@@ -112,13 +113,12 @@ LossSum TrainingState::run(std::span<const MicroBatch> batches, bool training) {
 
 StepOutcome TrainingState::sum_over_ranks(const LossSum& sum) {
   Tensor sums = Tensor::empty({2}, DType::F64, device_, MemoryClass::Other);
-  sums.data<double>()[0] = sum.loss;
-  sums.data<double>()[1] = static_cast<double>(sum.tokens);
+  write_values(std::vector<double>{sum.loss, static_cast<double>(sum.tokens)}, sums);
   // Stages without the output add zero, so that the bits are those of a run without pipeline.
   layout_.parallel.dp->all_reduce(sums, ReduceOp::Sum).wait();
   layout_.parallel.pp->all_reduce(sums, ReduceOp::Sum).wait();
-  const double total = sums.data<double>()[1];
-  return {.loss = sums.data<double>()[0] / total, .tokens = static_cast<i64>(total)};
+  const std::vector<double> totals = read_values<double>(sums);
+  return {.loss = totals[0] / totals[1], .tokens = static_cast<i64>(totals[1])};
 }
 
 StepOutcome TrainingState::train_step(std::span<const MicroBatch> batches, double lr, double weight_decay) {

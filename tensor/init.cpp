@@ -1,9 +1,12 @@
+#include <omp.h>
+
 #include <algorithm>
 
 #include "base/philox.h"
 #include "tensor/cpu/parallel.h"
 #include "tensor/ops.h"
 #include "tensor/param.h"
+#include "tensor/transfer.h"
 
 namespace mcpp {
 namespace {
@@ -31,13 +34,10 @@ void fill_row(const Param& param, u64 key, i64 r, i64 begin, i64 end, T* out) {
   }
 }
 
-}  // namespace
-
-void initialize(const Param& param, u64 seed, i64 first, Tensor& values) {
+/// For values in host memory.
+void draw(const Param& param, u64 seed, i64 first, Tensor& values) {
   const u64 key = philox_key(seed, param.name);
   const i64 row = param.box.shape.back(), last = first + values.numel();
-  if (first == last) return;
-  MCPP_CHECK(first >= 0 && last <= param.numel(), param.name, " has no elements [", first, ", ", last, ")");
   const i64 first_row = first / row, rows = (last - 1) / row + 1 - first_row;
   on_float(values.dtype(), [&]<class T>() {
     parallel_for(cpu(values), rows, 16, [&](i64 begin, i64 end) {
@@ -47,6 +47,31 @@ void initialize(const Param& param, u64 seed, i64 first, Tensor& values) {
       }
     });
   });
+}
+
+/// Drawn on the host for other devices too, so that they start from the same bits; piece by piece, to need little
+/// memory there.
+void draw_on_host(const Param& param, u64 seed, i64 first, Tensor& values) {
+  constexpr i64 kPiece = i64{1} << 24;
+  CpuDevice host({.threads = omp_get_max_threads()});
+  for (i64 begin = 0; begin < values.numel(); begin += kPiece) {
+    Tensor piece = values.flat(begin, std::min(kPiece, values.numel() - begin));
+    Tensor drawn = Tensor::empty(piece.shape(), piece.dtype(), host, MemoryClass::Workspace);
+    draw(param, seed, first + begin, drawn);
+    write_bytes(drawn.raw(), piece);
+  }
+}
+
+}  // namespace
+
+void initialize(const Param& param, u64 seed, i64 first, Tensor& values) {
+  const i64 last = first + values.numel();
+  if (first == last) return;
+  MCPP_CHECK(first >= 0 && last <= param.numel(), param.name, " has no elements [", first, ", ", last, ")");
+  if (values.device().type() == DeviceType::Cpu)
+    draw(param, seed, first, values);
+  else
+    draw_on_host(param, seed, first, values);
 }
 
 void initialize(Param& param, u64 seed) {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tensor/kernels.h"
+#include "tensor/transfer.h"
 #include "tensor/wide.h"
 
 namespace mcpp {
@@ -30,10 +31,6 @@ void check_same(const char* op, const char* name, const Tensor& t, const Tensor&
 void check_vector(const char* op, const char* name, const Tensor& t, const Tensor& x, i64 count) {
   MCPP_CHECK(t.defined() && t.numel() == count && t.dtype() == x.dtype(), op, ": ", name, " must have ", count,
              " elements of ", name_of(x.dtype()));
-}
-
-i64 rows(const Tensor& x) {
-  return x.dim(-1) == 0 ? 0 : x.numel() / x.dim(-1);
 }
 
 void check_dropout(const char* op, const Dropout& d, i64 row_count) {
@@ -134,8 +131,8 @@ void layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps, T
   check_vector("layer_norm", "weight", w, x, x.dim(-1));
   check_vector("layer_norm", "bias", b, x, x.dim(-1));
   check_same("layer_norm", "y", y, x);
-  check_wide("layer_norm", "mean", mean, x, rows(x));
-  check_wide("layer_norm", "rstd", rstd, x, rows(x));
+  check_wide("layer_norm", "mean", mean, x, row_count(x));
+  check_wide("layer_norm", "rstd", rstd, x, row_count(x));
   on_device(x, [&]<DeviceType D>() { Kernels<D>::layer_norm(x, w, b, eps, y, mean, rstd); });
 }
 
@@ -153,7 +150,7 @@ void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, con
 void rms_norm(const Tensor& x, const Tensor& w, double eps, Tensor& y, Tensor& rstd) {
   check_vector("rms_norm", "weight", w, x, x.dim(-1));
   check_same("rms_norm", "y", y, x);
-  check_wide("rms_norm", "rstd", rstd, x, rows(x));
+  check_wide("rms_norm", "rstd", rstd, x, row_count(x));
   on_device(x, [&]<DeviceType D>() { Kernels<D>::rms_norm(x, w, eps, y, rstd); });
 }
 
@@ -184,13 +181,13 @@ void bias_dropout_add(const Tensor& x, const Tensor* bias, const Tensor& residua
   check_same("bias_dropout_add", "residual", residual, x);
   check_same("bias_dropout_add", "y", y, x);
   if (bias) check_vector("bias_dropout_add", "bias", *bias, x, x.dim(-1));
-  check_dropout("bias_dropout_add", dropout, rows(x));
+  check_dropout("bias_dropout_add", dropout, row_count(x));
   on_device(x, [&]<DeviceType D>() { Kernels<D>::bias_dropout_add(x, bias, residual, dropout, y); });
 }
 
 void dropout(const Tensor& x, const Dropout& dropout, Tensor& y) {
   check_same("dropout", "y", y, x);
-  check_dropout("dropout", dropout, rows(x));
+  check_dropout("dropout", dropout, row_count(x));
   on_device(x, [&]<DeviceType D>() { Kernels<D>::dropout(x, dropout, y); });
 }
 
@@ -199,14 +196,17 @@ void rope_table(double base, i64 dim, Tensor& cos, Tensor& sin) {
   check_shape("rope_table", "cos", cos, {positions, half});
   check_shape("rope_table", "sin", sin, {positions, half});
   on_float(cos.dtype(), [&]<class T>() {
+    std::vector<T> cosines, sines;
     for (i64 p = 0; p < positions; ++p) {
       for (i64 i = 0; i < half; ++i) {
         const double angle =
             static_cast<double>(p) * std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
-        cos.data<T>()[p * half + i] = from_double<T>(std::cos(angle));
-        sin.data<T>()[p * half + i] = from_double<T>(std::sin(angle));
+        cosines.push_back(from_double<T>(std::cos(angle)));
+        sines.push_back(from_double<T>(std::sin(angle)));
       }
     }
+    write_values(cosines, cos);
+    write_values(sines, sin);
   });
 }
 

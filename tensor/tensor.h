@@ -76,4 +76,9 @@ class Tensor {
   DType dtype_ = DType::F32;
 };
 
+/// The rows of x seen as a matrix.
+inline i64 row_count(const Tensor& x) {
+  return x.dim(-1) == 0 ? 0 : x.numel() / x.dim(-1);
+}
+
 }  // namespace mcpp

@@ -24,11 +24,6 @@ constexpr i64 rows_per_piece(i64 n) {
   return std::max<i64>(1, kElementsPerPiece / std::max<i64>(1, n));
 }
 
-/// The rows of x seen as a matrix.
-inline i64 row_count(const Tensor& x) {
-  return x.dim(-1) == 0 ? 0 : x.numel() / x.dim(-1);
-}
-
 /// Calls f(begin, end) for [0, count) in pieces of `piece` (the last one shorter), spread over the device's threads.
 /// Runs on the calling thread alone when there is one piece or one thread.
 template <class F>

@@ -1,0 +1,31 @@
+# The CUDA language and libraries. The toolkit's nvcc need not be on the PATH.
+if(NOT CMAKE_CUDA_COMPILER AND EXISTS /usr/local/cuda/bin/nvcc)
+  set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc)
+endif()
+if(CCACHE)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+endif()
+set(CMAKE_CUDA_ARCHITECTURES ${MCPP_CUDA_ARCHITECTURES})
+enable_language(CUDA)
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know yet that nvcc speaks it
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+endif()
+set(CMAKE_CUDA_STANDARD 20)
+find_package(CUDAToolkit REQUIRED)
+
+# cuDNN and NCCL bring no CMake files with every way of installing them.
+foreach(library cudnn nccl)
+  string(TOUPPER ${library} name)
+  find_path(${name}_INCLUDE_DIR ${library}.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  find_library(${name}_LIBRARY ${library} HINTS ${CUDAToolkit_LIBRARY_DIR})
+  if(NOT ${name}_INCLUDE_DIR OR NOT ${name}_LIBRARY)
+    message(FATAL_ERROR "${library} was not found beside the CUDA toolkit; install it, or build without MCPP_CUDA")
+  endif()
+  add_library(mcpp_${library} INTERFACE)
+  target_include_directories(mcpp_${library} SYSTEM INTERFACE ${${name}_INCLUDE_DIR})
+  target_link_libraries(mcpp_${library} INTERFACE ${${name}_LIBRARY})
+endforeach()
+
+set(cuda_libraries CUDA::cudart CUDA::cublasLt mcpp_cudnn)
+set(cuda_comm_libraries mcpp_nccl)

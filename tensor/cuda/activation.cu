@@ -1,0 +1,209 @@
+#include "tensor/cuda/rows.cuh"
+#include "tensor/kernels.h"
+
+namespace mcpp {
+namespace {
+
+/// f(x) and df/dx.
+template <class W>
+struct ValueAndSlope {
+  W value, slope;
+};
+
+/// 1 / (1 + exp(-x)). The GPU's fast exp and division are good to 1e-5, which is far below the rounding of bf16, and
+/// make the difference between being bound by arithmetic and by memory.
+template <class E, class W>
+__device__ __forceinline__ W logistic(W x) {
+  if constexpr (std::is_same_v<E, __nv_bfloat16>)
+    return __fdividef(1.0f, 1.0f + __expf(-x));
+  else
+    return W{1} / (W{1} + exp(-x));
+}
+
+/// x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3); the bracket is the logistic function of 2 u.
+struct Gelu {
+  static constexpr bool kIsGated = false;
+
+  template <class E, class W>
+  static __device__ __forceinline__ ValueAndSlope<W> evaluate(W x) {
+    constexpr double kLinear = 1.5957691216057308, kCubic = kLinear * 0.044715;  // of 2 u
+    const W x2 = x * x;
+    const W s = logistic<E>(x * fma(x2, static_cast<W>(kCubic), static_cast<W>(kLinear)));
+    const W inner = fma(x2, static_cast<W>(3 * kCubic), static_cast<W>(kLinear));
+    const W value = x * s;
+    return {value, fma(fma(-value, s, value), inner, s)};
+  }
+};
+
+/// x P(X <= x) for a standard normal X.
+struct GeluErf {
+  static constexpr bool kIsGated = false;
+
+  template <class E, class W>
+  static __device__ __forceinline__ ValueAndSlope<W> evaluate(W x) {
+    const W cdf = normcdf(x), density = exp(x * x * W(-0.5)) * W(0.39894228040143268);
+    return {x * cdf, fma(x, density, cdf)};
+  }
+};
+
+/// max(x, 0)^2; a NaN stays.
+struct SquaredRelu {
+  static constexpr bool kIsGated = false;
+
+  template <class E, class W>
+  static __device__ __forceinline__ ValueAndSlope<W> evaluate(W x) {
+    const W positive = x < 0 ? W{0} : x;
+    return {positive * positive, positive + positive};
+  }
+};
+
+/// The gate of SwiGLU: silu(x) = x / (1 + exp(-x)).
+struct SwiGlu {
+  static constexpr bool kIsGated = true;
+
+  template <class E, class W>
+  static __device__ __forceinline__ ValueAndSlope<W> evaluate(W x) {
+    const W s = logistic<E>(x), value = x * s;
+    return {value, fma(-value, s, value + s)};
+  }
+};
+
+/// A thread's columns of x, gate and up when gated, for some rows at once.
+template <class E, int kUnit, class Act>
+struct Inputs {
+  static constexpr int kHalves = Act::kIsGated ? 2 : 1;
+  static constexpr int kAtOnce = 2;
+
+  Pack<E, kUnit> bias[kHalves], x[kAtOnce][kHalves];
+
+  __device__ __forceinline__ void load_biases(const E* from, i64 f, i64 i) {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) bias[half] = load_bias<E, kUnit>(from, half * f + i);
+  }
+  __device__ __forceinline__ void load(int k, const E* row, i64 f, i64 i) {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) x[k][half] = load_pack<E, kUnit>(row + half * f + i);
+  }
+  __device__ __forceinline__ Wide<E> biased(int k, int half, int j) const {
+    return widen(x[k][half].values[j]) + widen(bias[half].values[j]);
+  }
+};
+
+/// y [rows, f] = act(x + bias), times up + bias when gated.
+template <class E, int kUnit, class Act>
+__global__ void activate(const E* x, const E* bias, E* y, i64 rows, i64 f) {
+  using In = Inputs<E, kUnit, Act>;
+  const i64 i = first_column<kUnit>();
+  if (i >= f) return;
+  In in;
+  in.load_biases(bias, f, i);
+  sweep_rows<In::kAtOnce>(
+      rows, [&](int k, i64 row) { in.load(k, x + row * In::kHalves * f, f, i); },
+      [&](int k, i64 row) {
+        Pack<E, kUnit> out;
+#pragma unroll
+        for (int j = 0; j < kUnit; ++j) {
+          Wide<E> value = Act::template evaluate<E>(in.biased(k, 0, j)).value;
+          if constexpr (Act::kIsGated) value *= in.biased(k, 1, j);
+          out.values[j] = narrow<E>(value);
+        }
+        store_pack(y + row * f + i, out);
+      });
+}
+
+/// A thread reads all that it overwrites before it writes, so dx may be x.
+template <class E, int kUnit, class Act>
+__global__ void activate_backward(const E* dy, const E* x, const E* bias, E* dx, i64 rows, i64 f) {
+  using In = Inputs<E, kUnit, Act>;
+  const i64 i = first_column<kUnit>(), width = In::kHalves * f;
+  if (i >= f) return;
+  In in;
+  in.load_biases(bias, f, i);
+  Pack<E, kUnit> gradient[In::kAtOnce];
+  const auto load = [&](int k, i64 row) {
+    in.load(k, x + row * width, f, i);
+    gradient[k] = load_pack<E, kUnit>(dy + row * f + i);
+  };
+  const auto use = [&](int k, i64 row) {
+    Pack<E, kUnit> out[In::kHalves];
+#pragma unroll
+    for (int j = 0; j < kUnit; ++j) {
+      const auto gate = Act::template evaluate<E>(in.biased(k, 0, j));
+      Wide<E> g = widen(gradient[k].values[j]);
+      if constexpr (Act::kIsGated) {
+        out[1].values[j] = narrow<E>(g * gate.value);
+        g *= in.biased(k, 1, j);
+      }
+      out[0].values[j] = narrow<E>(g * gate.slope);
+    }
+#pragma unroll
+    for (int half = 0; half < In::kHalves; ++half) store_pack(dx + row * width + half * f + i, out[half]);
+  };
+  sweep_rows<In::kAtOnce>(rows, load, use);
+}
+
+/// Calls f.template operator()<T, E, Act>() with the element types and the activation as types.
+template <class F>
+void on_activation(DType dtype, Activation a, F&& f) {
+  on_float(dtype, [&]<class T>() {
+    using E = Element<T>;
+    switch (a) {
+      case Activation::Gelu:
+        return f.template operator()<T, E, Gelu>();
+      case Activation::GeluErf:
+        return f.template operator()<T, E, GeluErf>();
+      case Activation::SquaredRelu:
+        return f.template operator()<T, E, SquaredRelu>();
+      case Activation::SwiGlu:
+        return f.template operator()<T, E, SwiGlu>();
+    }
+  });
+}
+
+/// Null without a bias.
+template <class T>
+const Element<T>* bias_elements(const Tensor* bias) {
+  return bias ? elements<T>(*bias) : nullptr;
+}
+
+/// The width of the activation's output.
+i64 output_width(Activation a, const Tensor& x) {
+  return is_gated(a) ? x.dim(-1) / 2 : x.dim(-1);
+}
+
+}  // namespace
+
+template <>
+void Kernels<DeviceType::Cuda>::activation(Activation a, const Tensor& x, const Tensor* bias, Tensor& y) {
+  if (y.numel() == 0) return;
+  CudaDevice& device = cuda(x);
+  const i64 rows = row_count(x), f = output_width(a, x);
+  on_activation(x.dtype(), a, [&]<class T, class E, class Act>() {
+    const E *from = elements<T>(x), *b = bias_elements<T>(bias);
+    E* to = elements<T>(y);
+    on_unit<E>(is_packable(f, from, b, to), [&]<int kUnit>() {
+      const auto [grid, block] = columns_launch(f / kUnit, rows, device);
+      activate<E, kUnit, Act><<<grid, block, 0, device.stream()>>>(from, b, to, rows, f);
+      check_launch("activate");
+    });
+  });
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::activation_backward(Activation a, const Tensor& dy, const Tensor& x, const Tensor* bias,
+                                                    Tensor& dx) {
+  if (dy.numel() == 0) return;
+  CudaDevice& device = cuda(x);
+  const i64 rows = row_count(x), f = output_width(a, x);
+  on_activation(x.dtype(), a, [&]<class T, class E, class Act>() {
+    const E *gradient = elements<T>(dy), *from = elements<T>(x), *b = bias_elements<T>(bias);
+    E* to = elements<T>(dx);
+    on_unit<E>(is_packable(f, gradient, from, b, to), [&]<int kUnit>() {
+      const auto [grid, block] = columns_launch(f / kUnit, rows, device);
+      activate_backward<E, kUnit, Act><<<grid, block, 0, device.stream()>>>(gradient, from, b, to, rows, f);
+      check_launch("activate_backward");
+    });
+  });
+}
+
+}  // namespace mcpp

@@ -1,0 +1,21 @@
+// Errors of the CUDA libraries as exceptions.
+#pragma once
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+
+#include "base/check.h"
+
+namespace mcpp {
+
+/// Throws Internal with CUDA's text unless `code` is success. An error of an earlier kernel may show here first.
+inline void check_cuda(cudaError_t code, const char* call) {
+  if (code == cudaSuccess) return;
+  fail(ExitCode::Internal, call, ": ", cudaGetErrorString(code), " (", cudaGetErrorName(code), ")");
+}
+
+inline void check_cublas(cublasStatus_t code, const char* call) {
+  if (code == CUBLAS_STATUS_SUCCESS) return;
+  fail(ExitCode::Internal, call, ": ", cublasLtGetStatusString(code));
+}
+
+}  // namespace mcpp

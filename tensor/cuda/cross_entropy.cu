@@ -1,0 +1,172 @@
+// Softmax cross entropy: one block per row, which each direction reads from memory once.
+#include <algorithm>
+
+#include "tensor/cuda/launch.cuh"
+#include "tensor/kernels.h"
+
+namespace mcpp {
+namespace {
+
+constexpr int kThreads = 512;
+
+/// exp(x) for a result that is rounded to E, or summed with many like it: bf16 logits do not need the last bits.
+template <class E, class W>
+__device__ __forceinline__ W exponential(W x) {
+  if constexpr (std::is_same_v<E, __nv_bfloat16>)
+    return __expf(x);
+  else
+    return exp(x);
+}
+
+/// The largest of some logits and the sum of exp(logit - largest). Milakov, Gimelshein, "Online normalizer calculation
+/// for softmax", 2018. NaN among the logits makes the sum NaN, as does +infinity; it is never the largest.
+template <class W>
+struct RowStats {
+  W largest = -INFINITY;
+  W sum_exp = 0;
+};
+
+/// What is subtracted: while all are -infinity nothing may be, lest exp(-inf + inf) makes NaN of 0.
+template <class W>
+__device__ __forceinline__ W shift_of(W largest) {
+  return largest == -INFINITY ? W{0} : largest;
+}
+
+template <class E, class W, int N>
+__device__ __forceinline__ void add_logits(RowStats<W>& stats, const W (&logits)[N]) {
+  W largest = stats.largest;
+#pragma unroll
+  for (int k = 0; k < N; ++k) largest = fmax(largest, logits[k]);
+  const W shift = shift_of(largest);
+  if (largest > stats.largest) {
+    stats.sum_exp *= exponential<E>(stats.largest - shift);
+    stats.largest = largest;
+  }
+  W sum = 0;
+#pragma unroll
+  for (int k = 0; k < N; ++k) sum += exponential<E>(logits[k] - shift);
+  stats.sum_exp += sum;
+}
+
+/// This thread's share of a row: `packs` times 16 bytes, and one by one the rest of `count`.
+template <class W, class E>
+__device__ __forceinline__ RowStats<W> own_stats(const E* x, i64 count, i64 packs) {
+  constexpr int kCount = Pack<E>::kCount;
+  RowStats<W> stats;
+#pragma unroll 4
+  for (i64 p = threadIdx.x; p < packs; p += kThreads) {
+    const Pack<E> pack = load_pack(x + p * kCount);
+    W logits[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) logits[k] = widen(pack.values[k]);
+    add_logits<E>(stats, logits);
+  }
+  for (i64 i = packs * kCount + threadIdx.x; i < count; i += kThreads) {
+    const W logit[1] = {widen(x[i])};
+    add_logits<E>(stats, logit);
+  }
+  return stats;
+}
+
+/// Rows of n logits, of which the first `count` count.
+struct RowShape {
+  i64 n, count, packs;
+  i64 first_row;  ///< the token of column 0
+};
+
+template <class E, class W>
+__global__ void __launch_bounds__(kThreads)
+    row_stats(const E* logits, const i32* targets, RowShape shape, W* largests, W* sums, W* target_logits) {
+  const i64 row = blockIdx.x;
+  const E* x = logits + row * shape.n;
+  const RowStats<W> own = own_stats<W>(x, shape.count, shape.packs);
+  const W largest = block_max(own.largest);
+  const W sum = block_sum(own.sum_exp * exponential<E>(own.largest - shift_of(largest)));
+  if (threadIdx.x != 0) return;
+  const i64 target = targets[row] - shape.first_row;
+  largests[row] = largest;
+  sums[row] = sum;
+  target_logits[row] = targets[row] >= 0 && target >= 0 && target < shape.n ? static_cast<W>(widen(x[target])) : W{0};
+}
+
+/// x = (exp(x - lse) - [column is the target]) scale for N neighbouring columns from `begin` on; 0 from `count` on.
+template <class E, class W>
+struct RowGradient {
+  i64 count, target;
+  W lse, scale;
+
+  template <int N>
+  __device__ __forceinline__ void operator()(E (&x)[N], i64 begin) const {
+    const int used = static_cast<int>(std::clamp<i64>(count - begin, 0, N));
+    const int hit = static_cast<int>(std::clamp<i64>(target - begin, -1, N));  // -1 and N: not here
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const W p = exponential<E>(widen(x[k]) - lse);
+      x[k] = narrow<E>(k < used ? (p - (k == hit ? W{1} : W{0})) * scale : W{0});
+    }
+  }
+};
+
+template <class E, class W>
+__global__ void __launch_bounds__(kThreads)
+    row_gradient(E* logits, const i32* targets, RowShape shape, const W* lse, W scale) {
+  constexpr int kCount = Pack<E>::kCount;
+  const i64 row = blockIdx.x;
+  E* x = logits + row * shape.n;
+  const i32 token = targets[row];
+  const RowGradient<E, W> gradient{token < 0 ? 0 : shape.count, token - shape.first_row, lse[row], scale};
+  for (i64 p = threadIdx.x; p < shape.packs; p += kThreads) {
+    Pack<E> pack = load_pack(x + p * kCount);
+    gradient(pack.values, p * kCount);
+    store_pack(x + p * kCount, pack);
+  }
+  for (i64 i = shape.packs * kCount + threadIdx.x; i < shape.n; i += kThreads) {
+    E logit[1] = {x[i]};
+    gradient(logit, i);
+    x[i] = logit[0];
+  }
+}
+
+/// `packed` columns of every row are moved 16 bytes at a time, where rows allow it.
+template <class E>
+RowShape shape_of(const E* logits, i64 n, i64 valid_columns, i64 packed, i64 first_row) {
+  const i64 count = std::clamp<i64>(valid_columns, 0, n);
+  return {n, count, is_packable(n, logits) ? packed / Pack<E>::kCount : 0, first_row};
+}
+
+}  // namespace
+
+template <>
+void Kernels<DeviceType::Cuda>::cross_entropy_stats(const Tensor& logits, const Tensor& targets, i64 first_row,
+                                                    i64 valid_columns, Tensor& largest, Tensor& sum_exp,
+                                                    Tensor& target_logit) {
+  const i64 rows = logits.dim(0), n = logits.dim(1);
+  if (rows == 0) return;
+  const cudaStream_t stream = cuda(logits).stream();
+  on_float(logits.dtype(), [&]<class T>() {
+    using W = Wide<T>;
+    const auto* x = elements<T>(logits);
+    const RowShape shape = shape_of(x, n, valid_columns, std::clamp<i64>(valid_columns, 0, n), first_row);
+    row_stats<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(x, targets.data<i32>(), shape, largest.data<W>(),
+                                                                    sum_exp.data<W>(), target_logit.data<W>());
+    check_launch("row_stats");
+  });
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row,
+                                                       i64 valid_columns, const Tensor& lse, double scale) {
+  const i64 rows = logits.dim(0), n = logits.dim(1);
+  if (rows == 0) return;
+  const cudaStream_t stream = cuda(logits).stream();
+  on_float(logits.dtype(), [&]<class T>() {
+    using W = Wide<T>;
+    auto* x = elements<T>(logits);
+    const RowShape shape = shape_of(x, n, valid_columns, n, first_row);
+    row_gradient<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(x, targets.data<i32>(), shape, lse.data<W>(),
+                                                                       static_cast<W>(scale));
+    check_launch("row_gradient");
+  });
+}
+
+}  // namespace mcpp

@@ -1,0 +1,32 @@
+// Matrix products through cuBLASLt: descriptors and the fastest algorithm are kept for each kind of product.
+#pragma once
+#include <cublasLt.h>
+
+#include <map>
+#include <string>
+
+#include "tensor/cuda/device.h"
+#include "tensor/gemm_choices.h"
+
+namespace mcpp {
+
+/// A kind of product as cuBLASLt has it, which is column-major: c^T = op(b)^T op(a)^T, so its first operand is b.
+struct GemmPlan {
+  mutable cublasLtMatmulDescOpaque_t operation{};  // the library takes no pointers to const, and changes nothing
+  mutable cublasLtMatrixLayoutOpaque_t a{}, b{}, c{};
+  cublasLtMatmulAlgo_t algorithm{};
+  i64 workspace = 0;  ///< bytes
+};
+
+/// The state of one GPU. At the first product of a kind, the candidates that the library's heuristics put first are
+/// timed on the operands at hand; the best runs from then on. All candidates add up in a fixed order, but not all in
+/// the same one: runs have the same bits when they have the same choices, by a file or with `timed` off.
+struct CublasLt {
+  cublasLtHandle_t handle = nullptr;
+  std::string platform;  ///< the library's version and the GPU: what choices are valid for
+  GemmChoices choices;   ///< found here or loaded; looked up before timing
+  std::map<GemmKey, GemmPlan> plans;
+  bool timed = true;  ///< else the heuristics' first candidate is taken
+};
+
+}  // namespace mcpp

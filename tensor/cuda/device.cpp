@@ -1,0 +1,68 @@
+#include "tensor/cuda/device.h"
+
+namespace mcpp {
+namespace {
+
+/// The oldest architecture that has bf16 tensor cores, which everything here relies on.
+constexpr int kOldestMajor = 8;
+
+cudaDeviceProp properties_of(int ordinal) {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  check_input(error == cudaSuccess && count > 0, "device.device: no GPU can be used (", cudaGetErrorString(error),
+              "); use \"cpu\", or look at nvidia-smi");
+  check_input(ordinal >= 0 && ordinal < count, "device.device: this process sees ", count, " GPUs, there is no number ",
+              ordinal);
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties");
+  check_input(properties.major >= kOldestMajor, "device.device: the GPU ", properties.name, " has compute capability ",
+              properties.major, ".", properties.minor, "; at least ", kOldestMajor, ".0 is needed");
+  return properties;
+}
+
+}  // namespace
+
+CudaDevice::CudaDevice(const CudaOptions& options)
+    : Device(DeviceType::Cuda),
+      ordinal_(options.ordinal),
+      properties_(properties_of(options.ordinal)),
+      cublas_(nullptr, destroy_cublas),
+      cudnn_(nullptr, destroy_cudnn) {
+  activate();
+  check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  cublas_.reset(make_cublas(*this));
+  cudnn_.reset(make_cudnn(*this));
+}
+
+CudaDevice::~CudaDevice() {
+  cudaSetDevice(ordinal_);
+  cudaStreamSynchronize(stream_);
+  free_pool();
+  cudnn_.reset();
+  cublas_.reset();
+  cudaStreamDestroy(stream_);
+}
+
+void* CudaDevice::system_allocate(i64 bytes) {
+  activate();
+  void* data = nullptr;
+  if (cudaMallocAsync(&data, static_cast<std::size_t>(bytes), stream_) == cudaSuccess) return data;
+  cudaGetLastError();  // out of memory is reported by Device, with its table
+  return nullptr;
+}
+
+void CudaDevice::system_free(void* data) noexcept {
+  cudaSetDevice(ordinal_);
+  cudaFreeAsync(data, stream_);
+}
+
+std::unique_ptr<Device> make_cuda_device(const CudaOptions& options) {
+  return std::make_unique<CudaDevice>(options);
+}
+
+int cuda_device_count() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+}  // namespace mcpp

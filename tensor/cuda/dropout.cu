@@ -1,0 +1,132 @@
+#include "tensor/cuda/rows.cuh"
+#include "tensor/dropout.h"
+#include "tensor/kernels.h"
+
+namespace mcpp {
+namespace {
+
+/// Samples of one launch, which get there as kernel arguments; a larger batch takes several launches.
+constexpr i64 kMostSamples = 128;
+
+/// What a launch draws: struct Dropout for columns first_sample .. of the batch.
+template <class W>
+struct Draw {
+  u64 key = 0;
+  u32 threshold = 0;
+  W scale = 1;
+  i64 first_position = 0, first_column = 0;
+  i64 first_sample = 0;
+  i64 samples[kMostSamples] = {};
+};
+
+/// y [positions, batch, n] = residual + dropout(x + bias); bias and residual may be null.
+template <class E>
+struct Operands {
+  const E *x, *bias, *residual;
+  E* y;
+  i64 positions, batch, n;
+};
+
+/// Word `index` of four, without an index that is only known at run time.
+__device__ __forceinline__ u32 word_of(const Philox4& words, i64 index) {
+  const u32 even = index & 2 ? words[2] : words[0], odd = index & 2 ? words[3] : words[1];
+  return index & 1 ? odd : even;
+}
+
+/// The words of elements first .. first + kUnit - 1, which are whole blocks of four or lie within one.
+template <int kUnit, class W>
+__device__ __forceinline__ void draw_words(const Draw<W>& draw, i64 sample, i64 position, i64 first,
+                                           u32 (&words)[kUnit]) {
+  constexpr int kBlocks = (kUnit + 3) / 4;
+#pragma unroll
+  for (int block = 0; block < kBlocks; ++block) {
+    const Philox4 drawn = philox4x32(draw.key, dropout_counter(sample, position, first / 4 + block));
+#pragma unroll
+    for (int j = 0; j < std::min(kUnit, 4); ++j)
+      words[4 * block + j] = kUnit < 4 ? word_of(drawn, first % 4 + j) : drawn[static_cast<std::size_t>(j)];
+  }
+}
+
+/// A block works on one column of the batch: blockIdx.z of those in `draw`.
+template <class E, int kUnit, bool kDrops>
+__global__ void drop_and_add(const Operands<E> t, const __grid_constant__ Draw<Wide<E>> draw) {
+  using W = Wide<E>;
+  constexpr int kAtOnce = 2;
+  const i64 i = first_column<kUnit>();
+  if (i >= t.n) return;
+  const auto bias = load_bias<E, kUnit>(t.bias, i);
+  const i64 sample = draw.samples[blockIdx.z], first = (draw.first_sample + blockIdx.z) * t.n + i;
+  const i64 stride = t.batch * t.n;
+  Pack<E, kUnit> x[kAtOnce], residual[kAtOnce];
+  const auto load = [&](int k, i64 position) {
+    x[k] = load_pack<E, kUnit>(t.x + position * stride + first);
+    if (t.residual) residual[k] = load_pack<E, kUnit>(t.residual + position * stride + first);
+  };
+  const auto use = [&](int k, i64 position) {
+    u32 words[kUnit] = {};
+    if constexpr (kDrops) draw_words<kUnit>(draw, sample, draw.first_position + position, draw.first_column + i, words);
+#pragma unroll
+    for (int j = 0; j < kUnit; ++j) {
+      const W v = widen(x[k].values[j]) + widen(bias.values[j]);
+      const W factor = words[j] < draw.threshold ? W{0} : draw.scale;
+      x[k].values[j] = narrow<E>(t.residual ? fma(v, factor, W{widen(residual[k].values[j])}) : v * factor);
+    }
+    store_pack(t.y + position * stride + first, x[k]);
+  };
+  sweep_rows<kAtOnce>(t.positions, load, use);
+}
+
+template <class E, bool kDrops>
+void launch(const Operands<E>& t, const Draw<Wide<E>>& draw, i64 samples, const CudaDevice& device) {
+  const bool in_blocks = draw.first_column % std::min(Pack<E>::kCount, 4) == 0;
+  on_unit<E>(in_blocks && is_packable(t.n, t.x, t.bias, t.residual, t.y), [&]<int kUnit>() {
+    const auto [grid, block] = columns_launch(t.n / kUnit, t.positions, device, samples);
+    drop_and_add<E, kUnit, kDrops><<<grid, block, 0, device.stream()>>>(t, draw);
+    check_launch("drop_and_add");
+  });
+}
+
+/// y = residual + dropout(x + bias); bias and residual may be null.
+void apply_dropout(const Tensor& x, const Tensor* bias, const Tensor* residual, const Dropout& dropout, Tensor& y) {
+  if (x.numel() == 0) return;
+  const CudaDevice& device = cuda(x);
+  on_float(x.dtype(), [&]<class T>() {
+    using E = Element<T>;
+    Operands<E> t{elements<T>(x),
+                  bias ? elements<T>(*bias) : nullptr,
+                  residual ? elements<T>(*residual) : nullptr,
+                  elements<T>(y),
+                  row_count(x),
+                  1,
+                  x.dim(-1)};
+    Draw<Wide<E>> draw;
+    if (dropout.p == 0) return launch<E, false>(t, draw, 1, device);
+    t.batch = static_cast<i64>(dropout.samples.size());
+    t.positions /= t.batch;
+    draw.key = dropout.key;
+    draw.threshold = dropout_threshold(dropout.p);
+    draw.scale = static_cast<Wide<E>>(dropout_scale(dropout.p));
+    draw.first_position = dropout.first_position;
+    draw.first_column = dropout.first_column;
+    for (; draw.first_sample < t.batch; draw.first_sample += kMostSamples) {
+      const i64 count = std::min(kMostSamples, t.batch - draw.first_sample);
+      std::copy_n(dropout.samples.begin() + draw.first_sample, count, draw.samples);
+      launch<E, true>(t, draw, count, device);
+    }
+  });
+}
+
+}  // namespace
+
+template <>
+void Kernels<DeviceType::Cuda>::bias_dropout_add(const Tensor& x, const Tensor* bias, const Tensor& residual,
+                                                 const Dropout& dropout, Tensor& y) {
+  apply_dropout(x, bias, &residual, dropout, y);
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::dropout(const Tensor& x, const Dropout& dropout, Tensor& y) {
+  apply_dropout(x, nullptr, nullptr, dropout, y);
+}
+
+}  // namespace mcpp

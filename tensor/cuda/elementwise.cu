@@ -1,0 +1,221 @@
+#include "tensor/cuda/reduce_rows.cuh"
+#include "tensor/kernels.h"
+
+namespace mcpp {
+namespace {
+
+constexpr int kThreads = 256;
+
+struct Add {
+  template <class W>
+  __device__ W operator()(W x, W y) const {
+    return y + x;
+  }
+};
+struct Scale {
+  double factor;
+  template <class W>
+  __device__ W operator()(W x, W) const {
+    return x * static_cast<W>(factor);
+  }
+};
+
+/// y = f(x, y), 16 bytes at a time, and one by one what is left after `packs` of them.
+template <class E, class F>
+__global__ void update(const E* x, E* y, i64 n, i64 packs, F f) {
+  constexpr int kCount = Pack<E>::kCount;
+  const i64 first = blockIdx.x * i64{blockDim.x} + threadIdx.x, step = i64{gridDim.x} * blockDim.x;
+  for (i64 p = first; p < packs; p += step) {
+    const Pack<E> a = load_pack(x + p * kCount);
+    Pack<E> b = load_pack(y + p * kCount);
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) b.values[k] = narrow<E>(f(widen(a.values[k]), widen(b.values[k])));
+    store_pack(y + p * kCount, b);
+  }
+  for (i64 i = packs * kCount + first; i < n; i += step) y[i] = narrow<E>(f(widen(x[i]), widen(y[i])));
+}
+
+template <class F>
+void launch_update(const Tensor& x, Tensor& y, F f) {
+  const i64 n = y.numel();
+  if (n == 0) return;
+  CudaDevice& device = cuda(y);
+  on_float(y.dtype(), [&]<class T>() {
+    using E = Element<T>;
+    const E* from = elements<T>(x);
+    E* to = elements<T>(y);
+    const i64 packs = is_packable(Pack<E>::kCount, from, static_cast<const E*>(to)) ? n / Pack<E>::kCount : 0;
+    update<<<grid_for(packs > 0 ? packs : n, kThreads, device), kThreads, 0, device.stream()>>>(from, to, n, packs, f);
+    check_launch("update");
+  });
+}
+
+template <class From, class To>
+__global__ void convert(const From* from, To* to, i64 n) {
+  const i64 step = i64{gridDim.x} * blockDim.x;
+  for (i64 i = blockIdx.x * i64{blockDim.x} + threadIdx.x; i < n; i += step) to[i] = narrow<To>(widen(from[i]));
+}
+
+/// Blocks add their share in fp64; their sums are added in order by one block.
+constexpr int kSumBlocks = 1024;
+
+template <class E>
+__global__ void squares(const E* x, i64 n, double* partial) {
+  double sum = 0;
+  for (i64 i = blockIdx.x * i64{blockDim.x} + threadIdx.x; i < n; i += i64{gridDim.x} * blockDim.x) {
+    const double v = static_cast<double>(widen(x[i]));
+    sum += v * v;
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+
+__global__ void add_up(const double* partial, int count, double* total) {
+  double sum = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) sum += partial[i];
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) *total = sum;
+}
+
+/// x += bias in every row.
+template <class E, int kUnit>
+__global__ void add_to_rows(E* x, const E* bias, i64 rows, i64 n) {
+  constexpr int kAtOnce = 4;
+  const i64 i = first_column<kUnit>();
+  if (i >= n) return;
+  const auto b = load_pack<E, kUnit>(bias + i);
+  Pack<E, kUnit> v[kAtOnce];
+  sweep_rows<kAtOnce>(
+      rows, [&](int k, i64 row) { v[k] = load_pack<E, kUnit>(x + row * n + i); },
+      [&](int k, i64 row) {
+#pragma unroll
+        for (int j = 0; j < kUnit; ++j) v[k].values[j] = narrow<E>(widen(v[k].values[j]) + widen(b.values[j]));
+        store_pack(x + row * n + i, v[k]);
+      });
+}
+
+/// Blocks of warps side by side down the rows: each sums every kSumWarps-th row of a piece.
+constexpr int kSumWarps = 8;
+
+/// sums[piece, n] = the sums over the piece's rows; piece = blockIdx.y.
+template <class E, int kUnit>
+__global__ void sum_columns(const E* x, i64 rows, i64 n, i64 rows_per_piece, Wide<E>* sums) {
+  using W = Wide<E>;
+  __shared__ W shared[kSumWarps][kWarp * kUnit];
+  const i64 i = first_column<kUnit>(), begin = blockIdx.y * rows_per_piece;
+  const i64 end = begin + rows_per_piece < rows ? begin + rows_per_piece : rows;
+  W sum[kUnit] = {};
+  if (i < n) {
+#pragma unroll 4
+    for (i64 row = begin + threadIdx.y; row < end; row += kSumWarps) {
+      const auto v = load_pack<E, kUnit>(x + row * n + i);
+#pragma unroll
+      for (int j = 0; j < kUnit; ++j) sum[j] += widen(v.values[j]);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kUnit; ++j) shared[threadIdx.y][threadIdx.x * kUnit + j] = sum[j];
+  __syncthreads();
+  const int column = static_cast<int>(threadIdx.y * kWarp + threadIdx.x);
+  const i64 to = blockIdx.x * i64{kWarp * kUnit} + column;
+  if (column >= kWarp * kUnit || to >= n) return;
+  W total = 0;
+  for (int warp = 0; warp < kSumWarps; ++warp) total += shared[warp][column];
+  sums[blockIdx.y * n + to] = total;
+}
+
+}  // namespace
+
+template <>
+void Kernels<DeviceType::Cuda>::fill_zero(Tensor& x) {
+  check_cuda(cudaMemsetAsync(x.raw(), 0, static_cast<std::size_t>(x.bytes()), cuda(x).stream()), "cudaMemsetAsync");
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::copy(const Tensor& src, Tensor& dst) {
+  if (src.dtype() == dst.dtype()) {
+    check_cuda(cudaMemcpyAsync(dst.raw(), src.raw(), static_cast<std::size_t>(dst.bytes()), cudaMemcpyDeviceToDevice,
+                               cuda(dst).stream()),
+               "cudaMemcpyAsync");
+    return;
+  }
+  if (dst.numel() == 0) return;
+  CudaDevice& device = cuda(dst);
+  on_float(src.dtype(), [&]<class From>() {
+    on_float(dst.dtype(), [&]<class To>() {
+      convert<<<grid_for(dst.numel(), kThreads, device), kThreads, 0, device.stream()>>>(
+          elements<From>(src), elements<To>(dst), dst.numel());
+      check_launch("convert");
+    });
+  });
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::scale(Tensor& x, double factor) {
+  launch_update(x, x, Scale{factor});
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::add_to(const Tensor& x, Tensor& y) {
+  launch_update(x, y, Add{});
+}
+
+template <>
+double Kernels<DeviceType::Cuda>::sum_of_squares(const Tensor& x) {
+  if (x.numel() == 0) return 0;
+  CudaDevice& device = cuda(x);
+  const Tensor partial = Tensor::empty({kSumBlocks + 1}, DType::F64, device, MemoryClass::Workspace);
+  double* sums = partial.data<double>();
+  on_float(x.dtype(), [&]<class T>() {
+    squares<<<kSumBlocks, kThreads, 0, device.stream()>>>(elements<T>(x), x.numel(), sums);
+    check_launch("squares");
+  });
+  add_up<<<1, kThreads, 0, device.stream()>>>(sums, kSumBlocks, sums + kSumBlocks);
+  check_launch("add_up");
+  double total = 0;
+  check_cuda(cudaMemcpyAsync(&total, sums + kSumBlocks, sizeof(total), cudaMemcpyDeviceToHost, device.stream()),
+             "cudaMemcpyAsync");
+  device.synchronize();
+  return total;
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::column_sum(const Tensor& dy, Tensor& db, float beta) {
+  CudaDevice& device = cuda(dy);
+  constexpr i64 kLeastRows = 64, kMostPieces = 256;
+  const i64 rows = row_count(dy), n = dy.dim(-1);
+  on_float(dy.dtype(), [&]<class T>() {
+    using E = Element<T>;
+    const PartialSums<Wide<E>> partial(rows, n, kLeastRows, kMostPieces, device);
+    const E* x = elements<T>(dy);
+    on_unit<E>(is_packable(n, x), [&]<int kUnit>() {
+      static_assert(kUnit <= kSumWarps);
+      const i64 blocks = (n + kWarp * kUnit - 1) / (kWarp * kUnit);
+      if (rows == 0) return;
+      sum_columns<E, kUnit>
+          <<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(partial.pieces)), dim3(kWarp, kSumWarps), 0,
+             device.stream()>>>(x, rows, n, partial.rows_per_piece, partial.data());
+      check_launch("sum_columns");
+    });
+    partial.add_to(db, 0, beta);
+  });
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::add_bias(Tensor& x, const Tensor& bias) {
+  if (x.numel() == 0) return;
+  CudaDevice& device = cuda(x);
+  const i64 rows = row_count(x), n = x.dim(-1);
+  on_float(x.dtype(), [&]<class T>() {
+    using E = Element<T>;
+    E* to = elements<T>(x);
+    const E* b = elements<T>(bias);
+    on_unit<E>(is_packable(n, static_cast<const E*>(to), b), [&]<int kUnit>() {
+      const auto [grid, block] = columns_launch(n / kUnit, rows, device);
+      add_to_rows<E, kUnit><<<grid, block, 0, device.stream()>>>(to, b, rows, n);
+      check_launch("add_to_rows");
+    });
+  });
+}
+
+}  // namespace mcpp

@@ -1,0 +1,268 @@
+#include <bit>
+#include <cub/device/device_radix_sort.cuh>
+#include <limits>
+
+#include "tensor/cuda/lanes.cuh"
+#include "tensor/kernels.h"
+
+namespace mcpp {
+namespace {
+
+constexpr int kThreads = 128;
+
+/// As many blocks of kThreads as a row of `packs` needs, for kernels whose grid is (rows, blocks of a row).
+dim3 row_grid(i64 rows, i64 packs) {
+  return {static_cast<unsigned>(rows), static_cast<unsigned>((packs + kThreads - 1) / kThreads)};
+}
+/// The first of the N elements of a row that are this thread's.
+template <int N>
+__device__ i64 own_column() {
+  return (i64{blockIdx.y} * kThreads + threadIdx.x) * N;
+}
+
+/// Calls f.template operator()<N>() with how many elements a thread may move at a time.
+template <class E, class F>
+void on_lanes(bool packable, F&& f) {
+  if (packable)
+    f.template operator()<Pack<E>::kCount>();
+  else
+    f.template operator()<1>();
+}
+
+template <int N, class E>
+__global__ void __launch_bounds__(kThreads)
+    look_up(const i32* tokens, const E* table, i64 first_row, i64 rows, i64 n, E* y) {
+  const i64 t = blockIdx.x, row = tokens[t] - first_row, column = own_column<N>();
+  if (column >= n) return;
+  Lanes<E, N> lanes;
+  if (row >= 0 && row < rows) {
+    lanes = load_lanes<N>(table + row * n + column);
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; ++k) lanes.values[k] = narrow<E>(0.0f);
+  }
+  store_lanes(y + t * n + column, lanes);
+}
+
+template <int N, class E>
+__global__ void __launch_bounds__(kThreads) add_table_rows(E* y, const E* table, i64 batch, i64 n) {
+  const i64 row = blockIdx.x, column = own_column<N>();
+  if (column >= n) return;
+  Lanes<E, N> sum = load_lanes<N>(y + row * n + column);
+  const Lanes<E, N> position = load_lanes<N>(table + row / batch * n + column);
+#pragma unroll
+  for (int k = 0; k < N; ++k) sum.values[k] = narrow<E>(widen(sum.values[k]) + widen(position.values[k]));
+  store_lanes(y + row * n + column, sum);
+}
+
+/// N columns of a row of the gradient, to which rows of dy are added in order.
+template <int N, class W>
+struct RowSum {
+  static constexpr int kStep = N < Pack<W>::kCount ? N : Pack<W>::kCount;
+  W values[N];
+
+  __device__ __forceinline__ void load(const W* from) {
+#pragma unroll
+    for (int k = 0; k < N; k += kStep) {
+      const Lanes<W, kStep> part = load_lanes<kStep>(from + k);
+#pragma unroll
+      for (int j = 0; j < kStep; ++j) values[k + j] = part.values[j];
+    }
+  }
+  __device__ __forceinline__ void store(W* to) const {
+#pragma unroll
+    for (int k = 0; k < N; k += kStep) {
+      Lanes<W, kStep> part;
+#pragma unroll
+      for (int j = 0; j < kStep; ++j) part.values[j] = values[k + j];
+      store_lanes(to + k, part);
+    }
+  }
+  template <class E>
+  __device__ __forceinline__ void add(const Lanes<E, N>& row) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) values[k] += widen(row.values[k]);
+  }
+};
+
+/// Rows of dy that are loaded before the first is added.
+constexpr int kAhead = 8;
+
+/// Tokens of this rank's rows, ordered by row and then by position: `rows` holds dtable's rows, `positions` where the
+/// tokens stand in dy. Tokens that are not here have row `row_count`.
+struct SortedTokens {
+  const u32* rows;
+  const i32* positions;
+  i64 count;
+  u32 row_count;
+};
+
+/// The block at the first token of a row adds all tokens of that row.
+template <int N, class E, class W>
+__global__ void __launch_bounds__(kThreads) add_tokens(const E* dy, SortedTokens tokens, i64 n, W* dtable) {
+  i64 i = blockIdx.x;
+  const i64 column = own_column<N>();
+  const u32 row = tokens.rows[i];
+  if (row == tokens.row_count || column >= n || (i > 0 && tokens.rows[i - 1] == row)) return;
+  RowSum<N, W> sum;
+  sum.load(dtable + row * n + column);
+  for (; i < tokens.count && tokens.rows[i] == row; i += kAhead) {
+    i64 positions[kAhead];
+    int used = 0;
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const i64 next = i + k < tokens.count ? i + k : tokens.count - 1;
+      positions[k] = tokens.positions[next];
+      used += next == i + k && tokens.rows[next] == row;
+    }
+    Lanes<E, N> ahead[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (k < used) ahead[k] = load_lanes<N>(dy + positions[k] * n + column);
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (k < used) sum.add(ahead[k]);
+    }
+  }
+  sum.store(dtable + row * n + column);
+}
+
+/// dtable[s] += sum over b of dy[s, b].
+template <int N, class E, class W>
+__global__ void __launch_bounds__(kThreads) add_batch(const E* dy, i64 batch, i64 n, W* dtable) {
+  const i64 s = blockIdx.x, column = own_column<N>();
+  if (column >= n) return;
+  RowSum<N, W> sum;
+  sum.load(dtable + s * n + column);
+#pragma unroll 4
+  for (i64 b = 0; b < batch; ++b) sum.add(load_lanes<N>(dy + (s * batch + b) * n + column));
+  sum.store(dtable + s * n + column);
+}
+
+/// What a gradient holds before sums are added to it.
+void start_sum(Tensor& gradient, float beta) {
+  if (beta == 0)
+    Kernels<DeviceType::Cuda>::fill_zero(gradient);
+  else if (beta != 1)
+    Kernels<DeviceType::Cuda>::scale(gradient, beta);
+}
+
+__global__ void rows_of_tokens(const i32* tokens, i64 count, i64 first_row, u32 row_count, u32* rows, i32* positions) {
+  for (i64 t = blockIdx.x * i64{blockDim.x} + threadIdx.x; t < count; t += i64{gridDim.x} * blockDim.x) {
+    const i64 row = tokens[t] - first_row;
+    rows[t] = row >= 0 && row < row_count ? static_cast<u32>(row) : row_count;
+    positions[t] = static_cast<i32>(t);
+  }
+}
+
+/// SortedTokens and the memory that they are in.
+class TokenSort {
+ public:
+  TokenSort(const Tensor& tokens, i64 first_row, i64 row_count, const CudaDevice& device) {
+    const i64 count = tokens.numel();
+    constexpr i64 kMost = std::numeric_limits<i32>::max();
+    MCPP_CHECK(count < kMost && row_count < kMost, "embedding_backward: ", count, " tokens, ", row_count, " rows");
+    const auto vector = [&](i64 n) { return Tensor::empty({n}, DType::I32, tokens.device(), MemoryClass::Workspace); };
+    const Tensor rows = vector(count), positions = vector(count);
+    rows_ = vector(count), positions_ = vector(count);
+    sorted_ = {numbers(rows_), positions_.data<i32>(), count, static_cast<u32>(row_count)};
+
+    rows_of_tokens<<<grid_for(count, kThreads, device), kThreads, 0, device.stream()>>>(
+        tokens.data<i32>(), count, first_row, sorted_.row_count, numbers(rows), positions.data<i32>());
+    check_launch("rows_of_tokens");
+    const auto sort = [&](void* workspace, std::size_t& bytes) {
+      check_cuda(cub::DeviceRadixSort::SortPairs(workspace, bytes, numbers(rows), numbers(rows_), positions.data<i32>(),
+                                                 positions_.data<i32>(), static_cast<int>(count), 0,
+                                                 std::bit_width(sorted_.row_count), device.stream()),
+                 "cub::DeviceRadixSort::SortPairs");
+    };
+    std::size_t bytes = 0;
+    sort(nullptr, bytes);  // only asks for the size
+    const Tensor workspace = vector(static_cast<i64>(bytes / sizeof(i32)) + 1);
+    sort(workspace.raw(), bytes);
+  }
+
+  const SortedTokens& sorted() const { return sorted_; }
+
+ private:
+  static u32* numbers(const Tensor& t) { return static_cast<u32*>(t.raw()); }
+
+  Tensor rows_, positions_;
+  SortedTokens sorted_{};
+};
+
+}  // namespace
+
+template <>
+void Kernels<DeviceType::Cuda>::embedding(const Tensor& tokens, const Tensor& table, i64 first_row, Tensor& y) {
+  const i64 rows = table.dim(0), n = table.dim(1), count = tokens.numel();
+  if (y.numel() == 0) return;
+  const cudaStream_t stream = cuda(y).stream();
+  on_float(y.dtype(), [&]<class T>() {
+    using E = Element<T>;
+    const E* from = elements<T>(table);
+    E* to = elements<T>(y);
+    on_lanes<E>(is_packable(n, from, to), [&]<int N>() {
+      look_up<N><<<row_grid(count, n / N), kThreads, 0, stream>>>(tokens.data<i32>(), from, first_row, rows, n, to);
+      check_launch("look_up");
+    });
+  });
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::embedding_backward(const Tensor& dy, const Tensor& tokens, i64 first_row,
+                                                   Tensor& dtable, float beta) {
+  start_sum(dtable, beta);
+  if (dy.numel() == 0 || dtable.numel() == 0) return;
+  const CudaDevice& device = cuda(dy);
+  const i64 n = dtable.dim(1);
+  const TokenSort sort(tokens, first_row, dtable.dim(0), device);
+  on_float(dy.dtype(), [&]<class T>() {
+    using E = Element<T>;
+    using W = Wide<T>;
+    const E* from = elements<T>(dy);
+    W* to = dtable.data<W>();
+    on_lanes<E>(is_packable(n, from, to), [&]<int N>() {
+      add_tokens<N><<<row_grid(tokens.numel(), n / N), kThreads, 0, device.stream()>>>(from, sort.sorted(), n, to);
+      check_launch("add_tokens");
+    });
+  });
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::add_positions(Tensor& y, const Tensor& table, i64 first_position) {
+  if (y.numel() == 0) return;
+  const cudaStream_t stream = cuda(y).stream();
+  const i64 batch = y.dim(1), n = y.dim(2);
+  on_float(y.dtype(), [&]<class T>() {
+    using E = Element<T>;
+    const E* from = elements<T>(table) + first_position * n;
+    E* to = elements<T>(y);
+    on_lanes<E>(is_packable(n, from, to), [&]<int N>() {
+      add_table_rows<N><<<row_grid(y.dim(0) * batch, n / N), kThreads, 0, stream>>>(to, from, batch, n);
+      check_launch("add_table_rows");
+    });
+  });
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::add_positions_backward(const Tensor& dy, i64 first_position, Tensor& dtable,
+                                                       float beta) {
+  start_sum(dtable, beta);
+  if (dy.numel() == 0) return;
+  const cudaStream_t stream = cuda(dy).stream();
+  const i64 batch = dy.dim(1), n = dy.dim(2);
+  on_float(dy.dtype(), [&]<class T>() {
+    using E = Element<T>;
+    using W = Wide<T>;
+    const E* from = elements<T>(dy);
+    W* to = dtable.data<W>() + first_position * n;
+    on_lanes<E>(is_packable(n, from, to), [&]<int N>() {
+      add_batch<N><<<row_grid(dy.dim(0), n / N), kThreads, 0, stream>>>(from, batch, n, to);
+      check_launch("add_batch");
+    });
+  });
+}
+
+}  // namespace mcpp

@@ -1,0 +1,120 @@
+// What the kernels share: element types, 16-byte accesses, sums over a warp or a block, and how they are launched.
+#pragma once
+#include <cuda_bf16.h>
+
+#include "tensor/cuda/device.h"
+
+namespace mcpp {
+
+/// The type that CUDA has for an element: BFloat16 becomes __nv_bfloat16, which has the same bits.
+template <class T>
+struct CudaType {
+  using type = T;
+};
+template <>
+struct CudaType<BFloat16> {
+  using type = __nv_bfloat16;
+};
+template <class T>
+using Element = typename CudaType<T>::type;
+
+/// The numbers of a tensor, as kernels take them.
+template <class T>
+Element<T>* elements(const Tensor& t) {
+  return reinterpret_cast<Element<T>*>(t.data<T>());
+}
+
+/// What arithmetic on T is done in: fp32, or fp64 for fp64.
+template <class T>
+using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+template <class T>
+__device__ __forceinline__ auto widen(T x) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>)
+    return __bfloat162float(x);
+  else
+    return x;
+}
+/// Rounds to nearest even.
+template <class T, class W>
+__device__ __forceinline__ T narrow(W x) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>)
+    return __float2bfloat16_rn(static_cast<float>(x));
+  else
+    return static_cast<T>(x);
+}
+
+/// Elements that are read and written as one: 16 bytes of them is what a thread should load and store at a time.
+template <class T, int N = static_cast<int>(16 / sizeof(T))>
+struct alignas(N * sizeof(T)) Pack {
+  static constexpr int kCount = N;
+  T values[N];
+};
+template <class T, int N = Pack<T>::kCount>
+__device__ __forceinline__ Pack<T, N> load_pack(const T* from) {
+  return *reinterpret_cast<const Pack<T, N>*>(from);
+}
+template <class T, int N>
+__device__ __forceinline__ void store_pack(T* to, const Pack<T, N>& pack) {
+  *reinterpret_cast<Pack<T, N>*>(to) = pack;
+}
+/// Whether rows of n elements, and the pointers, allow 16-byte accesses.
+template <class T, class... Pointers>
+bool is_packable(i64 n, const T* first, const Pointers*... more) {
+  const auto aligned = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
+  return n % Pack<T>::kCount == 0 && aligned(first) && (aligned(more) && ...);
+}
+
+constexpr int kWarp = 32;
+
+template <class W>
+__device__ __forceinline__ W warp_sum(W x) {
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
+  return x;
+}
+template <class W>
+__device__ __forceinline__ W warp_max(W x) {
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    const W other = __shfl_xor_sync(~0u, x, offset);
+    x = other > x || other != other ? other : x;  // NaN wins
+  }
+  return x;
+}
+
+/// The sum over all threads of a block of whole warps, on every thread; in a fixed order. Has barriers.
+template <class W>
+__device__ W block_sum(W x) {
+  __shared__ W partial[kWarp];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  x = warp_sum(x);
+  __syncthreads();  // of an earlier call's readers
+  if (lane == 0) partial[warp] = x;
+  __syncthreads();
+  const int warps = (blockDim.x + kWarp - 1) / kWarp;
+  return warp_sum(lane < warps ? partial[lane] : W{0});
+}
+template <class W>
+__device__ W block_max(W x) {
+  __shared__ W partial[kWarp];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  x = warp_max(x);
+  __syncthreads();
+  if (lane == 0) partial[warp] = x;
+  __syncthreads();
+  const int warps = (blockDim.x + kWarp - 1) / kWarp;
+  return warp_max(lane < warps ? partial[lane] : partial[0]);
+}
+
+/// Blocks of `threads` for `items`, one thread each, capped so that a grid-stride loop fills the GPU some times over.
+inline int grid_for(i64 items, int threads, const CudaDevice& device, int waves = 8) {
+  const i64 needed = (items + threads - 1) / threads;
+  const i64 most = i64{device.multiprocessors()} * (2048 / threads) * waves;
+  return static_cast<int>(std::max<i64>(1, std::min(needed, most)));
+}
+
+/// After <<<>>>: throws when the launch was refused. (What goes wrong while it runs shows later.)
+inline void check_launch(const char* kernel) {
+  check_cuda(cudaGetLastError(), kernel);
+}
+
+}  // namespace mcpp

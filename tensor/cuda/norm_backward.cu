@@ -1,0 +1,217 @@
+#include "tensor/cuda/norm.cuh"
+#include "tensor/cuda/reduce_rows.cuh"
+#include "tensor/kernels.h"
+
+namespace mcpp {
+namespace {
+
+/// Operands of either norm; RMSNorm has no mean, and no second half in a piece's sums.
+template <class E>
+struct NormGradients {
+  const E *dy, *x, *w;
+  const Wide<E>*mean, *rstd;
+  E* dx;
+  bool add_to_dx;
+  Wide<E>* sums;  ///< per piece the sums for dw [n], and with a mean those for db [n]
+  i64 rows, n, rows_per_piece;
+};
+
+/// How many of the units whose sums a thread holds it has registers left to hold of the row itself, of the weights and
+/// of the next row: all or none.
+constexpr int held_of_row(int held) {
+  return held <= 2 ? held : 0;
+}
+
+/// What a thread reads of one row.
+template <class E, int kUnit, int kHeld>
+struct Row {
+  RowUnits<E, kUnit, held_of_row(kHeld)> dy, x;
+  Wide<E> center, rstd;
+
+  __device__ __forceinline__ void load(const NormGradients<E>& t, i64 row) {
+    dy.load(t.dy + row * t.n, t.n);
+    x.load(t.x + row * t.n, t.n);
+    center = t.mean ? t.mean[row] : Wide<E>{0};
+    rstd = t.rstd[row];
+  }
+};
+
+/// A thread's share of the sums over a piece's rows: in registers, or in `sums` itself when no units are held.
+template <class W, int kUnit, int kHeld>
+class ColumnSums {
+ public:
+  __device__ __forceinline__ explicit ColumnSums(W* sums) : sums_(sums) {}
+
+  __device__ __forceinline__ void add(int k, i64 i, int j, W v, bool is_first) {
+    if constexpr (kHeld > 0)
+      held_[k][j] += v;
+    else
+      sums_[i + j] = is_first ? v : sums_[i + j] + v;
+  }
+  __device__ __forceinline__ void finish(i64 n) const {
+    if constexpr (kHeld > 0) {
+      each_unit<kUnit, kHeld>(n, [&](int k, i64 i) {
+        constexpr int kChunk = std::min(kUnit, Pack<W>::kCount);
+#pragma unroll
+        for (int j = 0; j < kUnit; j += kChunk) {
+          Pack<W, kChunk> chunk;
+#pragma unroll
+          for (int c = 0; c < kChunk; ++c) chunk.values[c] = held_[k][j + c];
+          store_pack(sums_ + i + j, chunk);
+        }
+      });
+    }
+  }
+
+ private:
+  W* sums_;
+  W held_[std::max(kHeld, 1)][kUnit] = {};
+};
+
+/// dx = rstd (g - mean(g) - xhat mean(g xhat)) with g = dy w, where mean(g) belongs to LayerNorm only; dw += dy xhat
+/// and db += dy.
+template <class E, int kUnit, int kHeld, bool kIsCentered>
+class Backward {
+ public:
+  using W = Wide<E>;
+
+  __device__ __forceinline__ Backward(const NormGradients<E>& t, W* sums) : t_(t), dw_(sums), db_(sums + t.n) {
+    w_.load(t.w, t.n);
+  }
+
+  __device__ __forceinline__ void add_row(const Row<E, kUnit, kHeld>& row, E* dx, bool is_first) {
+    RowUnits<E, kUnit, held_of_row(kHeld)> old_dx;
+    if (t_.add_to_dx) old_dx.load(dx, t_.n);
+    const Two<W> means = means_of(row);
+    each_unit<kUnit, kHeld>(t_.n, [&](int k, i64 i) {
+      const auto dys = row.dy.at(k, i), xs = row.x.at(k, i), ws = w_.at(k, i);
+      Pack<E, kUnit> out;
+      if (t_.add_to_dx) out = old_dx.at(k, i);
+#pragma unroll
+      for (int j = 0; j < kUnit; ++j) {
+        const W dy = widen(dys.values[j]), xhat = (widen(xs.values[j]) - row.center) * row.rstd;
+        const W old = t_.add_to_dx ? W{widen(out.values[j])} : W{0};
+        const W centered = dy * widen(ws.values[j]) - means.first;
+        out.values[j] = narrow<E>(fma(row.rstd, fma(-xhat, means.second, centered), old));
+        dw_.add(k, i, j, dy * xhat, is_first);
+        if constexpr (kIsCentered) db_.add(k, i, j, dy, is_first);
+      }
+      store_pack(dx + i, out);
+    });
+  }
+
+  __device__ __forceinline__ void finish() const {
+    dw_.finish(t_.n);
+    if constexpr (kIsCentered) db_.finish(t_.n);
+  }
+
+ private:
+  /// mean(g), 0 for RMSNorm, and mean(g xhat).
+  __device__ __forceinline__ Two<W> means_of(const Row<E, kUnit, kHeld>& row) const {
+    Two<W> sums;
+    each_unit<kUnit, kHeld>(t_.n, [&](int k, i64 i) {
+      const auto dys = row.dy.at(k, i), xs = row.x.at(k, i), ws = w_.at(k, i);
+#pragma unroll
+      for (int j = 0; j < kUnit; ++j) {
+        const W g = widen(dys.values[j]) * widen(ws.values[j]);
+        sums.first += g;
+        sums.second = fma(g, (widen(xs.values[j]) - row.center) * row.rstd, sums.second);
+      }
+    });
+    sums = row_sum(sums);
+    const W n = static_cast<W>(t_.n);
+    return {kIsCentered ? sums.first / n : W{0}, sums.second / n};
+  }
+
+  const NormGradients<E>& t_;
+  RowUnits<E, kUnit, held_of_row(kHeld)> w_;
+  ColumnSums<W, kUnit, kHeld> dw_, db_;
+};
+
+/// A block has one piece of rows, one after another; the next is on its way while one is worked on.
+template <class E, int kUnit, int kHeld, bool kIsCentered>
+__global__ void __launch_bounds__(kMostRowThreads) normalize_backward(const NormGradients<E> t) {
+  const i64 begin = blockIdx.x * t.rows_per_piece;
+  const i64 end = begin + t.rows_per_piece < t.rows ? begin + t.rows_per_piece : t.rows;
+  Backward<E, kUnit, kHeld, kIsCentered> backward(t, t.sums + blockIdx.x * (kIsCentered ? 2 : 1) * t.n);
+  Row<E, kUnit, kHeld> row;
+  row.load(t, begin);
+  for (i64 r = begin; r < end; ++r) {
+    Row<E, kUnit, kHeld> next{};
+    if (r + 1 < end) next.load(t, r + 1);
+    backward.add_row(row, t.dx + r * t.n, r == begin);
+    row = next;
+  }
+  backward.finish();
+}
+
+/// Pieces of rows, each one block: for wide rows two for each multiprocessor of an H100 or H200, for narrow rows, which
+/// few threads hold, twice as many.
+i64 most_pieces(i64 n) {
+  return n > 2048 ? 264 : 528;
+}
+
+template <class E, bool kIsCentered>
+void launch(const NormGradients<E>& t, i64 pieces, const CudaDevice& device) {
+  constexpr int kLoopThreads = 256;
+  if (t.rows == 0) return;
+  on_unit<E>(is_packable(t.n, t.dy, t.x, t.w, t.dx), [&]<int kUnit>() {
+    const i64 units = t.n / kUnit;
+    const auto run = [&](auto kernel, i64 threads) {
+      kernel<<<static_cast<unsigned>(pieces), static_cast<unsigned>(threads), 0, device.stream()>>>(t);
+      check_launch("normalize_backward");
+    };
+    if (row_threads(units, 2) <= kMostRowThreads)
+      run(normalize_backward<E, kUnit, 2, kIsCentered>, row_threads(units, 2));
+    else if (row_threads(units, 4) <= kMostRowThreads)
+      run(normalize_backward<E, kUnit, 4, kIsCentered>, row_threads(units, 4));
+    else
+      run(normalize_backward<E, kUnit, 0, kIsCentered>, kLoopThreads);
+  });
+}
+
+/// Both norms; mean and db are null for RMSNorm.
+template <bool kIsCentered>
+void norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor* mean, const Tensor& rstd,
+                   Tensor& dx, bool add_to_dx, Tensor& dw, float beta_dw, Tensor* db, float beta_db) {
+  constexpr i64 kLeastRows = 4;
+  CudaDevice& device = cuda(x);
+  const i64 rows = row_count(x), n = x.dim(-1);
+  on_float(x.dtype(), [&]<class T>() {
+    using E = Element<T>;
+    using W = Wide<E>;
+    const PartialSums<W> partial(rows, kIsCentered ? 2 * n : n, kLeastRows, most_pieces(n), device);
+    const NormGradients<E> t{elements<T>(dy),
+                             elements<T>(x),
+                             elements<T>(w),
+                             mean ? mean->data<W>() : nullptr,
+                             rstd.data<W>(),
+                             elements<T>(dx),
+                             add_to_dx,
+                             partial.data(),
+                             rows,
+                             n,
+                             partial.rows_per_piece};
+    launch<E, kIsCentered>(t, partial.pieces, device);
+    partial.add_to(dw, 0, beta_dw);
+    if (db) partial.add_to(*db, n, beta_db);
+  });
+}
+
+}  // namespace
+
+template <>
+void Kernels<DeviceType::Cuda>::layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w,
+                                                    const Tensor& mean, const Tensor& rstd, Tensor& dx, bool add_to_dx,
+                                                    Tensor& dw, float beta_dw, Tensor& db, float beta_db) {
+  norm_backward<true>(dy, x, w, &mean, rstd, dx, add_to_dx, dw, beta_dw, &db, beta_db);
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w,
+                                                  const Tensor& rstd, Tensor& dx, bool add_to_dx, Tensor& dw,
+                                                  float beta_dw) {
+  norm_backward<false>(dy, x, w, nullptr, rstd, dx, add_to_dx, dw, beta_dw, nullptr, 0.0f);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,170 @@
+#include <cmath>
+
+#include "tensor/cuda/lanes.cuh"
+#include "tensor/kernels.h"
+
+namespace mcpp {
+namespace {
+
+constexpr int kThreads = 256;
+
+/// AdamWStep in the type of the arithmetic. Each multiply-add below rounds as it does on the CPU.
+template <class T>
+struct AdamW {
+  T beta1, rest1, beta2, rest2, correct1, correct2, eps, decay, lr, grad_scale;
+
+  explicit AdamW(const AdamWStep& step)
+      : beta1(static_cast<T>(step.beta1)),
+        rest1(static_cast<T>(1 - step.beta1)),
+        beta2(static_cast<T>(step.beta2)),
+        rest2(static_cast<T>(1 - step.beta2)),
+        correct1(static_cast<T>(1 / (1 - std::pow(step.beta1, static_cast<double>(step.step))))),
+        correct2(static_cast<T>(1 / (1 - std::pow(step.beta2, static_cast<double>(step.step))))),
+        eps(static_cast<T>(step.eps)),
+        decay(static_cast<T>(step.weight_decay)),
+        lr(static_cast<T>(step.lr)),
+        grad_scale(static_cast<T>(step.grad_scale)) {}
+
+  __device__ void operator()(T& w, T& m, T& v, T grad) const {
+    const T g = grad * grad_scale;
+    m = fma(rest1, g, beta1 * m);
+    v = fma(rest2 * g, g, beta2 * v);
+    const T root = sqrt(v * correct2) + eps;
+    const T update = fma(decay, w, m * correct1 / root);
+    w = fma(-lr, update, w);
+  }
+};
+
+template <class T>
+struct Sgd {
+  T lr, keep, decay, grad_scale;
+
+  explicit Sgd(const SgdStep& step)
+      : lr(static_cast<T>(step.lr)),
+        keep(static_cast<T>(step.momentum)),
+        decay(static_cast<T>(step.weight_decay)),
+        grad_scale(static_cast<T>(step.grad_scale)) {}
+
+  __device__ void operator()(T& w, T& buffer, T grad) const {
+    const T g = fma(decay, w, grad * grad_scale);
+    buffer = fma(keep, buffer, g);
+    w = fma(-lr, buffer, w);
+  }
+};
+
+/// The vectors of one update; `model` may be null.
+template <class T, class M>
+struct AdamWVectors {
+  T *w, *m, *v;
+  const T* grad;
+  M* model;
+
+  template <int N>
+  bool is_aligned() const {
+    return is_lane_aligned<N>(w) && is_lane_aligned<N>(m) && is_lane_aligned<N>(v) && is_lane_aligned<N>(grad) &&
+           is_lane_aligned<N>(model);
+  }
+  template <int N>
+  __device__ __forceinline__ void update(i64 i, const AdamW<T>& f) const {
+    Lanes<T, N> ws = load_lanes<N>(w + i), ms = load_lanes<N>(m + i), vs = load_lanes<N>(v + i);
+    const Lanes<T, N> gs = load_lanes<N>(grad + i);
+    Lanes<M, N> copies;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      f(ws.values[k], ms.values[k], vs.values[k], gs.values[k]);
+      copies.values[k] = narrow<M>(ws.values[k]);
+    }
+    store_lanes(m + i, ms);
+    store_lanes(v + i, vs);
+    store_lanes(w + i, ws);
+    if (model) store_lanes(model + i, copies);
+  }
+};
+
+template <class T, class M>
+struct SgdVectors {
+  T *w, *buffer;
+  const T* grad;
+  M* model;
+
+  template <int N>
+  bool is_aligned() const {
+    return is_lane_aligned<N>(w) && is_lane_aligned<N>(buffer) && is_lane_aligned<N>(grad) && is_lane_aligned<N>(model);
+  }
+  template <int N>
+  __device__ __forceinline__ void update(i64 i, const Sgd<T>& f) const {
+    Lanes<T, N> ws = load_lanes<N>(w + i), buffers = load_lanes<N>(buffer + i);
+    const Lanes<T, N> gs = load_lanes<N>(grad + i);
+    Lanes<M, N> copies;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      f(ws.values[k], buffers.values[k], gs.values[k]);
+      copies.values[k] = narrow<M>(ws.values[k]);
+    }
+    store_lanes(buffer + i, buffers);
+    store_lanes(w + i, ws);
+    if (model) store_lanes(model + i, copies);
+  }
+};
+
+/// N elements at a time, and one by one what is left after `packs` of them.
+template <int N, class Vectors, class F>
+__global__ void __launch_bounds__(kThreads) update_weights(Vectors vectors, i64 n, i64 packs, F f) {
+  const i64 first = blockIdx.x * i64{blockDim.x} + threadIdx.x, step = i64{gridDim.x} * blockDim.x;
+  for (i64 p = first; p < packs; p += step) vectors.template update<N>(p * N, f);
+  for (i64 i = packs * N + first; i < n; i += step) vectors.template update<1>(i, f);
+}
+
+template <class T, class Vectors, class F>
+void launch_update(const Tensor& master, const Vectors& vectors, const F& f) {
+  constexpr int kCount = Pack<T>::kCount;
+  const i64 n = master.numel();
+  if (n == 0) return;
+  CudaDevice& device = cuda(master);
+  const i64 packs = vectors.template is_aligned<kCount>() ? n / kCount : 0;
+  update_weights<kCount>
+      <<<grid_for(packs > 0 ? packs : n, kThreads, device), kThreads, 0, device.stream()>>>(vectors, n, packs, f);
+  check_launch("update_weights");
+}
+
+/// Calls f.template operator()<T>(weights) with the master weights' type T and the model's weights, a pointer to their
+/// own type; null, and of type T, when there are none.
+template <class F>
+void on_weights(const Tensor& master, const Tensor* model, F&& f) {
+  on_float(master.dtype(), [&]<class T>() {
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      fail(ExitCode::Internal, "master weights must be fp32 or fp64");
+    } else if (model) {
+      on_float(model->dtype(), [&]<class M>() {
+        if constexpr (sizeof(M) <= sizeof(T))
+          f.template operator()<T>(elements<M>(*model));
+        else
+          fail(ExitCode::Internal, "fp64 weights need fp64 master weights");
+      });
+    } else {
+      f.template operator()<T>(static_cast<T*>(nullptr));
+    }
+  });
+}
+
+}  // namespace
+
+template <>
+void Kernels<DeviceType::Cuda>::adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamWStep& step,
+                                      Tensor* model) {
+  on_weights(master, model, [&]<class T, class M>(M* copies) {
+    const AdamWVectors<T, M> vectors{master.data<T>(), m.data<T>(), v.data<T>(), grad.data<T>(), copies};
+    launch_update<T>(master, vectors, AdamW<T>(step));
+  });
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::sgd(Tensor& master, Tensor& momentum, const Tensor& grad, const SgdStep& step,
+                                    Tensor* model) {
+  on_weights(master, model, [&]<class T, class M>(M* copies) {
+    const SgdVectors<T, M> vectors{master.data<T>(), momentum.data<T>(), grad.data<T>(), copies};
+    launch_update<T>(master, vectors, Sgd<T>(step));
+  });
+}
+
+}  // namespace mcpp

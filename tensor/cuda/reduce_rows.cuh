@@ -1,0 +1,57 @@
+// Sums over the rows of a matrix in a fixed order: pieces of rows, whose number depends on nothing but the shape, are
+// summed each into a vector of its own, and those are added in order.
+#pragma once
+#include "tensor/cuda/rows.cuh"
+
+namespace mcpp {
+
+/// out[c] = beta out + the sums of column c over all pieces. 32 threads share a column: each adds every 32nd piece, and
+/// their sums are added in order.
+template <class W>
+__global__ void add_pieces(const W* sums, i64 pieces, i64 stride, W* out, i64 n, float beta) {
+  __shared__ W shared[kWarp][kWarp];
+  const i64 column = blockIdx.x * i64{kWarp} + threadIdx.x;
+  W sum = 0;
+  if (column < n) {
+#pragma unroll 8
+    for (i64 piece = threadIdx.y; piece < pieces; piece += kWarp) sum += sums[piece * stride + column];
+  }
+  shared[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= n) return;
+  W total = beta == 0 ? W{0} : static_cast<W>(beta) * out[column];
+#pragma unroll
+  for (int k = 0; k < kWarp; ++k) total += shared[k][threadIdx.x];
+  out[column] = total;
+}
+
+/// One vector of `n` sums per piece of rows, uninitialised at first. W is float or double.
+template <class W>
+class PartialSums {
+ public:
+  PartialSums(i64 rows, i64 n, i64 least_rows, i64 most_pieces, CudaDevice& device)
+      : rows_per_piece(std::max(least_rows, (rows + most_pieces - 1) / most_pieces)),
+        pieces((rows + rows_per_piece - 1) / rows_per_piece),
+        device_(device),
+        sums_(Tensor::empty({pieces, n}, DTypeOf<W>::value, device, MemoryClass::Workspace)) {}
+
+  const i64 rows_per_piece;
+  const i64 pieces;
+
+  W* data() const { return sums_.template data<W>(); }
+
+  /// out = beta out + the pieces' sums, from column `first` on.
+  void add_to(Tensor& out, i64 first, float beta) const {
+    const i64 n = out.numel();
+    if (n == 0) return;
+    add_pieces<<<static_cast<unsigned>((n + kWarp - 1) / kWarp), dim3(kWarp, kWarp), 0, device_.stream()>>>(
+        data() + first, pieces, sums_.dim(1), out.data<W>(), n, beta);
+    check_launch("add_pieces");
+  }
+
+ private:
+  CudaDevice& device_;
+  Tensor sums_;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,24 @@
+#include "tensor/transfer.h"
+
+#include "tensor/cuda/device.h"
+
+namespace mcpp {
+
+template <>
+void Transfer<DeviceType::Cuda>::read(const Tensor& from, void* to) {
+  CudaDevice& device = cuda(from);
+  check_cuda(
+      cudaMemcpyAsync(to, from.raw(), static_cast<std::size_t>(from.bytes()), cudaMemcpyDeviceToHost, device.stream()),
+      "cudaMemcpyAsync");
+  device.synchronize();
+}
+
+template <>
+void Transfer<DeviceType::Cuda>::write(const void* from, Tensor& to) {
+  // From memory that is not pinned the driver takes its own copy before this returns.
+  check_cuda(
+      cudaMemcpyAsync(to.raw(), from, static_cast<std::size_t>(to.bytes()), cudaMemcpyHostToDevice, cuda(to).stream()),
+      "cudaMemcpyAsync");
+}
+
+}  // namespace mcpp

@@ -1,0 +1,116 @@
+#include "tensor/gemm_choices.h"
+
+#include <bit>
+#include <sstream>
+
+namespace mcpp {
+namespace {
+
+constexpr std::string_view kHeader = "megatron_cpp matrix products 1: ";
+
+/// The words of one line, each of which must be there and be right.
+class Words {
+ public:
+  explicit Words(const std::string& line) : in_(line) {}
+
+  bool good() const { return good_; }
+  bool done() {
+    std::string rest;
+    return good_ && !(in_ >> rest);
+  }
+  std::string word() {
+    std::string w;
+    require(static_cast<bool>(in_ >> w));
+    return w;
+  }
+  i64 size() {
+    i64 n = 0;
+    require(static_cast<bool>(in_ >> std::dec >> n) && n >= 0);
+    return n;
+  }
+  u64 bits() {
+    u64 n = 0;
+    require(static_cast<bool>(in_ >> std::hex >> n));
+    return n;
+  }
+  DType type() {
+    const std::string w = word();
+    for (DType t : {DType::F32, DType::BF16, DType::F64})
+      if (w == name_of(t)) return t;
+    require(false);
+    return DType::F32;
+  }
+  /// Whether the word is `yes`; else it must be `no`.
+  bool either(std::string_view yes, std::string_view no) {
+    const std::string w = word();
+    require(w == yes || w == no);
+    return w == yes;
+  }
+  void require(bool condition) { good_ = good_ && condition; }
+
+ private:
+  std::istringstream in_;
+  bool good_ = true;
+};
+
+GemmKey read_key(Words& words) {
+  GemmKey key;
+  key.in = words.type();
+  key.out = words.type();
+  const std::string transposes = words.word();
+  words.require(transposes == "NN" || transposes == "NT" || transposes == "TN" || transposes == "TT");
+  if (!words.good()) return key;
+  key.transpose_a = transposes[0] == 'T';
+  key.transpose_b = transposes[1] == 'T';
+  key.m = words.size();
+  key.n = words.size();
+  key.k = words.size();
+  key.accumulate = words.either("add", "set");
+  key.alignment = words.size();
+  words.require(std::has_single_bit(static_cast<u64>(key.alignment)));
+  return key;
+}
+
+GemmChoice read_choice(Words& words) {
+  GemmChoice choice;
+  choice.workspace = words.size();
+  for (u64& part : choice.algorithm) part = words.bits();
+  return choice;
+}
+
+}  // namespace
+
+std::string to_text(const GemmKey& key) {
+  return str(name_of(key.in), ' ', name_of(key.out), ' ', key.transpose_a ? 'T' : 'N', key.transpose_b ? 'T' : 'N', ' ',
+             key.m, ' ', key.n, ' ', key.k, key.accumulate ? " add " : " set ", key.alignment);
+}
+
+std::string to_text(const GemmChoices& choices, std::string_view platform) {
+  std::ostringstream out;
+  out << kHeader << platform << '\n';
+  for (const auto& [key, choice] : choices) {
+    out << to_text(key) << ' ' << std::dec << choice.workspace << std::hex;
+    for (u64 part : choice.algorithm) out << ' ' << part;
+    out << '\n';
+  }
+  return std::move(out).str();
+}
+
+GemmChoices gemm_choices_from_text(std::string_view text, std::string_view platform, std::string_view name) {
+  std::istringstream in{std::string(text)};
+  std::string line;
+  check_input(std::getline(in, line) && line.starts_with(kHeader), name, ": not a list of matrix product algorithms");
+  if (line.substr(kHeader.size()) != platform) return {};
+  GemmChoices choices;
+  for (i64 number = 2; std::getline(in, line); ++number) {
+    Words words(line);
+    const GemmKey key = read_key(words);
+    const GemmChoice choice = read_choice(words);
+    check_input(words.done(), name, ", line ", number, ": not a matrix product and its algorithm: ", line,
+                "; delete the file to have it made again");
+    choices[key] = choice;
+  }
+  return choices;
+}
+
+}  // namespace mcpp

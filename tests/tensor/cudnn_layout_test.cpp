@@ -1,0 +1,74 @@
+#include "tensor/cuda/cudnn_layout.h"
+
+#include <gtest/gtest.h>
+
+namespace mcpp {
+namespace {
+
+i64 place(const Heads& x, i64 s, i64 b, i64 head) {
+  return s * x.seq_stride + b * x.batch_stride + head / x.group_size * x.group_stride +
+         head % x.group_size * x.head_dim;
+}
+
+// Every row of heads is where the shape says, at [batch, heads] or at [batch * key heads, heads that share one].
+void expect_same_rows(const CudnnShape& shape, const Heads& x) {
+  const i64 folded = shape.dims[0] / x.batch;
+  ASSERT_EQ(shape.dims, (std::array{x.batch * folded, x.heads / folded, x.seq, x.head_dim}));
+  EXPECT_EQ(shape.strides[3], 1);
+  for (i64 b = 0; b < x.batch; ++b) {
+    for (i64 head = 0; head < x.heads; ++head) {
+      const i64 per = shape.dims[1], first = b * folded + head / per;
+      for (i64 s = 0; s < x.seq; ++s) {
+        EXPECT_EQ(first * shape.strides[0] + head % per * shape.strides[1] + s * shape.strides[2],
+                  place(x, s, b, head));
+      }
+    }
+  }
+}
+
+struct Layout {
+  i64 batch, groups, q_per_group;
+};
+
+class CudnnLayout : public testing::TestWithParam<Layout> {
+ protected:
+  CpuDevice device_;
+};
+
+TEST_P(CudnnLayout, HasEveryRowOfFusedQkvInPlace) {
+  const auto [batch, groups, q_per_group] = GetParam();
+  const PackedHeads x = packed_heads(Tensor::empty({5, batch, groups, q_per_group + 2, 8}, DType::BF16, device_));
+  const Heads out = dense_heads(Tensor::empty({5, batch, groups * q_per_group * 8}, DType::BF16, device_), x.q);
+  const std::array<const Heads*, 4> all{&x.q, &x.k, &x.v, &out};
+  for (bool prefer_folded : {false, true}) {
+    const std::vector<CudnnShape> shapes = cudnn_shapes(all, x.k.heads, prefer_folded);
+    ASSERT_EQ(shapes.size(), all.size());
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      expect_same_rows(shapes[i], *all[i]);
+      EXPECT_EQ(shapes[i].dims[0], shapes[0].dims[0]);
+    }
+    EXPECT_EQ(shapes[0].dims[0], prefer_folded || (groups > 1 && q_per_group > 1) ? batch * groups : batch);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudnnLayout,
+                         testing::Values(Layout{1, 1, 1}, Layout{3, 1, 1}, Layout{2, 4, 1}, Layout{2, 1, 4},
+                                         Layout{1, 3, 2}, Layout{2, 3, 4}));
+
+TEST(CudnnShapes, AreNoneWhenStridesAreUneven) {
+  CpuDevice device;
+  PackedHeads x = packed_heads(Tensor::empty({5, 2, 3, 4, 8}, DType::BF16, device));
+  x.q.batch_stride += 8;  // neither the heads nor the pairs (sample, group) are evenly spaced now
+  EXPECT_TRUE(cudnn_shapes(std::array<const Heads*, 2>{&x.q, &x.k}, 3, false).empty());
+}
+
+TEST(CudnnShapes, BackwardPartsKeepWithinTheLimit) {
+  EXPECT_EQ(backward_part(CudnnShape::dense(64, 1, 1024, 64)), 64);
+  EXPECT_EQ(backward_part(CudnnShape::dense(64, 1, 4096, 64)), 32);
+  EXPECT_EQ(backward_part(CudnnShape::dense(64, 1, 4097, 64)), 16);  // padded to 4224; 30 do not divide 64
+  EXPECT_EQ(backward_part(CudnnShape::dense(16, 4, 4096, 128)), 8);
+  EXPECT_EQ(backward_part(CudnnShape::dense(7, 4, 131072, 128)), 1);
+}
+
+}  // namespace
+}  // namespace mcpp

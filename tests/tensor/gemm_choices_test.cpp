@@ -1,0 +1,79 @@
+#include "tensor/gemm_choices.h"
+
+#include <gtest/gtest.h>
+
+namespace mcpp {
+namespace {
+
+GemmChoices example() {
+  return {{{DType::BF16, DType::F32, true, false, true, 50304, 768, 8192, 16},
+           {{0x1f, 0, ~u64{0}, 3, 4, 5, 6, 0x8000000000000000}, 33554432}},
+          {{DType::F64, DType::F64, false, true, false, 1, 2, 3, 8}, {{1, 2, 3, 4, 5, 6, 7, 8}, 0}}};
+}
+
+TEST(GemmChoices, ReadsWhatItWrote) {
+  const GemmChoices choices = example();
+  const std::string text = to_text(choices, "H200, 130100");
+  EXPECT_EQ(gemm_choices_from_text(text, "H200, 130100", "file"), choices);
+  EXPECT_EQ(gemm_choices_from_text(to_text(GemmChoices{}, "H200"), "H200", "file"), GemmChoices{});
+}
+
+TEST(GemmChoices, KeysAreLegible) {
+  EXPECT_EQ(to_text(example().begin()->first), "bf16 fp32 TN 50304 768 8192 add 16");
+  EXPECT_EQ(to_text(example().rbegin()->first), "fp64 fp64 NT 1 2 3 set 8");
+}
+
+TEST(GemmChoices, DifferInEveryPartOfTheKey) {
+  const GemmKey key{DType::BF16, DType::BF16, false, false, false, 4, 5, 6, 16};
+  std::map<GemmKey, int> keys{{key, 0}};
+  const auto add = [&](auto change) {
+    GemmKey other = key;
+    change(other);
+    return keys.emplace(other, 0).second;
+  };
+  EXPECT_TRUE(add([](GemmKey& k) { k.in = DType::F32; }));
+  EXPECT_TRUE(add([](GemmKey& k) { k.out = DType::F32; }));
+  EXPECT_TRUE(add([](GemmKey& k) { k.transpose_a = true; }));
+  EXPECT_TRUE(add([](GemmKey& k) { k.transpose_b = true; }));
+  EXPECT_TRUE(add([](GemmKey& k) { k.accumulate = true; }));
+  EXPECT_TRUE(add([](GemmKey& k) { k.m = 1; }));
+  EXPECT_TRUE(add([](GemmKey& k) { k.n = 1; }));
+  EXPECT_TRUE(add([](GemmKey& k) { k.k = 1; }));
+  EXPECT_TRUE(add([](GemmKey& k) { k.alignment = 2; }));
+  EXPECT_FALSE(add([](GemmKey&) {}));
+}
+
+TEST(GemmChoices, OfAnotherPlatformAreLeftAside) {
+  EXPECT_TRUE(gemm_choices_from_text(to_text(example(), "H100, 130100"), "H200, 130100", "file").empty());
+}
+
+TEST(GemmChoices, BadTextIsAnError) {
+  const std::string header = to_text(GemmChoices{}, "gpu");
+  const std::string good = "bf16 fp32 TN 5 6 7 add 16 0 1 2 3 4 5 6 7 8";
+  EXPECT_EQ(gemm_choices_from_text(header + good + "\n", "gpu", "file").size(), 1u);
+  for (const char* bad :
+       {"", "bf16", "int32 fp32 TN 5 6 7 add 16 0 1 2 3 4 5 6 7 8", "bf16 fp32 TX 5 6 7 add 16 0 1 2 3 4 5 6 7 8",
+        "bf16 fp32 TN -5 6 7 add 16 0 1 2 3 4 5 6 7 8", "bf16 fp32 TN 5 6 7 sub 16 0 1 2 3 4 5 6 7 8",
+        "bf16 fp32 TN 5 6 7 add 12 0 1 2 3 4 5 6 7 8", "bf16 fp32 TN 5 6 7 add 16 0 1 2 3 4 5 6 7",
+        "bf16 fp32 TN 5 6 7 add 16 0 1 2 3 4 5 6 7 8 9", "bf16 fp32 TN 5 6 7 add 16 0 1 2 3 4 5 6 7 x"}) {
+    try {
+      gemm_choices_from_text(header + good + "\n" + bad + "\n", "gpu", "choices.txt");
+      ADD_FAILURE() << bad;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ExitCode::BadInput);
+      EXPECT_NE(std::string(e.what()).find("choices.txt, line 3"), std::string::npos) << e.what();
+    }
+  }
+  EXPECT_THROW(gemm_choices_from_text("", "gpu", "file"), Error);
+  EXPECT_THROW(gemm_choices_from_text("something else\n", "gpu", "file"), Error);
+}
+
+TEST(GemmChoices, AlignmentIsThatOfTheWorstAddress) {
+  const auto at = [](u64 address) { return reinterpret_cast<const char*>(address); };
+  EXPECT_EQ(gemm_alignment(at(64), at(128), at(4096)), 16);
+  EXPECT_EQ(gemm_alignment(at(64), at(136), at(4096)), 8);
+  EXPECT_EQ(gemm_alignment(at(66), at(136), at(4096)), 2);
+}
+
+}  // namespace
+}  // namespace mcpp
