@@ -22,10 +22,11 @@ foreach(library cudnn nccl)
   if(NOT ${name}_INCLUDE_DIR OR NOT ${name}_LIBRARY)
     message(FATAL_ERROR "${library} was not found beside the CUDA toolkit; install it, or build without MCPP_CUDA")
   endif()
-  add_library(mcpp_${library} INTERFACE)
-  target_include_directories(mcpp_${library} SYSTEM INTERFACE ${${name}_INCLUDE_DIR})
-  target_link_libraries(mcpp_${library} INTERFACE ${${name}_LIBRARY})
 endforeach()
 
-set(cuda_libraries CUDA::cudart CUDA::cublasLt mcpp_cudnn)
-set(cuda_comm_libraries mcpp_nccl)
+# As files and folders for the sources below cuda/ alone, not as targets: every other source then compiles as it does
+# without CUDA, and ccache has its object already.
+set(cuda_include_folders ${CUDAToolkit_INCLUDE_DIRS} ${CUDNN_INCLUDE_DIR} ${NCCL_INCLUDE_DIR})
+list(REMOVE_DUPLICATES cuda_include_folders)
+set(cuda_libraries ${CUDA_cudart_LIBRARY} ${CUDA_cublasLt_LIBRARY} ${CUDNN_LIBRARY})
+set(cuda_comm_libraries ${NCCL_LIBRARY})

@@ -7,7 +7,6 @@ target_compile_options(mcpp_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror>
   # Contraction would make results depend on the compiler's choice; kernels ask for fused multiply-add where they want it.
   $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
-target_compile_definitions(mcpp_options INTERFACE MCPP_WITH_CUDA=$<BOOL:${MCPP_CUDA}>)
 # Kernels call constexpr functions of the host, such as the random numbers.
 target_compile_options(mcpp_options INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>)
@@ -26,6 +25,7 @@ function(mcpp_room name)
   if(MCPP_CUDA)
     file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/cuda/*.cpp ${CMAKE_SOURCE_DIR}/${name}/cuda/*.cu)
     list(APPEND sources ${cuda_sources})
+    set_source_files_properties(${cuda_sources} PROPERTIES INCLUDE_DIRECTORIES "${cuda_include_folders}")
   endif()
   if(sources)
     add_library(mcpp_${name} STATIC ${sources})

@@ -13,7 +13,7 @@
 #include "megatron_cpp/version.h"
 #include "tensor/cpu/isa.h"
 #include "tensor/cuda_device.h"
-#include "tensor/kernels.h"
+#include "tensor/with_cuda.h"
 
 namespace mcpp {
 namespace {
@@ -26,7 +26,7 @@ int usable_cores() {
   return std::max(1, CPU_COUNT(&cores));
 }
 
-/// ": lr = 1 here, lr = 2 there" for the first line that differs.
+/// " (lr = 1 on rank 0, lr = 2 there)" for the first line that differs.
 std::string first_difference(const std::string& here, const std::string& there) {
   std::istringstream a(here), b(there);
   std::string line_a, line_b;
@@ -38,25 +38,13 @@ std::string first_difference(const std::string& here, const std::string& there) 
 
 /// Ranks with another configuration, or another program, would train another model, or wait for one another for ever.
 void check_same_everywhere(const Config& config, Communicator& world) {
+  if (world.size() == 1) return;
   const std::string program = read_text_file("/proc/self/exe");
   check_same_on_ranks("program", version_text() + checksum_hex(std::as_bytes(std::span(program))), world,
                       "install the same build on every machine");
   check_same_on_ranks("configuration", print_config(config), world, "give every rank the same file and arguments");
   check_same_on_ranks("instruction set", cpu_isa_name(), world, "set device.cpu_isa to the lowest of them");
 }
-
-}  // namespace
-
-void check_same_on_ranks(const char* what, const std::string& mine, Communicator& world, const char* remedy) {
-  if (world.size() == 1) return;
-  const std::vector<std::string> all = all_gather_text(mine, world);
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    check_input(all[rank] == all[0], "rank ", rank, " has another ", what, " than rank 0",
-                first_difference(all[0], all[rank]), "; ", remedy);
-  }
-}
-
-namespace {
 
 std::unique_ptr<Device> make_device(const DeviceConfig& config, const World& world) {
   if constexpr (kWithCuda) {
@@ -77,6 +65,15 @@ std::unique_ptr<Communicator> connect_gpus(Device& device, Communicator& ranks) 
 }
 
 }  // namespace
+
+void check_same_on_ranks(const char* what, const std::string& mine, Communicator& world, const char* remedy) {
+  if (world.size() == 1) return;
+  const std::vector<std::string> all = all_gather_text(mine, world);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    check_input(all[rank] == all[0], "rank ", rank, " has another ", what, " than rank 0",
+                first_difference(all[0], all[rank]), "; ", remedy);
+  }
+}
 
 Session initialize(const Config& config, const World& world) {
   Communicator& ranks = world.ranks;

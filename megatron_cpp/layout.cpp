@@ -13,13 +13,8 @@ LayoutRules layout_rules(const Config& config, int world_size) {
   LayoutRules rules;
   rules.world_size = world_size;
   rules.sizes = parallel_sizes(config);
-  rules.virtual_stages = config.parallel.num_virtual_stages_per_pipeline_rank;
+  rules.stages = stage_split(config);
   rules.sequence_parallel = config.parallel.sequence_parallel && config.parallel.tensor_model_parallel_size > 1;
-  rules.num_layers = model.num_layers;
-  rules.decoder_first_pipeline_num_layers = config.parallel.decoder_first_pipeline_num_layers;
-  rules.decoder_last_pipeline_num_layers = config.parallel.decoder_last_pipeline_num_layers;
-  rules.pipeline_model_parallel_layout = config.parallel.pipeline_model_parallel_layout;
-  rules.placement = placement_of(config.parallel.pipeline_schedule);
   rules.num_attention_heads = model.num_attention_heads;
   rules.num_query_groups = model.query_groups();
   rules.ffn_hidden_size = model.ffn();
@@ -47,7 +42,7 @@ void add_batch_problems(const Config& config, const LayoutRules& common, std::se
   }
 }
 
-void add_zero_problems(const Config& config, int world_size, std::set<std::string>& found) {
+void add_zero_problems(const Config& config, std::set<std::string>& found) {
   const ParallelConfig& p = config.parallel;
   const bool splits_backward = p.pipeline_schedule == ScheduleKind::ZbH1 || p.pipeline_schedule == ScheduleKind::ZbV;
   if (p.zero_stage >= 2 && splits_backward)
@@ -60,13 +55,6 @@ void add_zero_problems(const Config& config, int world_size, std::set<std::strin
     found.insert(
         str("num_distributed_optimizer_instances = ", instances,
             " has no meaning with zero_stage = 0, where every rank holds everything; use zero_stage 1, 2 or 3"));
-  const i64 dp = data_parallel_size(config, world_size);
-  if (instances > 1 && dp > 0 && dp % instances != 0) {
-    std::string nearest;
-    for (const i64 n : nearest_divisors(dp, instances)) nearest += str(nearest.empty() ? "" : " and ", n);
-    found.insert(str("num_distributed_optimizer_instances = ", instances,
-                     " does not divide the number of data-parallel ranks, ", dp, "; the nearest that do: ", nearest));
-  }
 }
 
 }  // namespace
@@ -111,7 +99,7 @@ int output_rank(const Config& config) {
 std::vector<std::string> layout_problems(const Config& config, int world_size) {
   std::set<std::string> found;
   add_batch_problems(config, layout_rules(config, world_size), found);
-  add_zero_problems(config, world_size, found);
+  add_zero_problems(config, found);
   return {found.begin(), found.end()};
 }
 

@@ -125,7 +125,7 @@ void Trainer::note(const StepOutcome& outcome, double learning_rate, i64 batch_s
 
 RankSeconds Trainer::spent() const {
   return {.clock = seconds_since(start_),
-          .pipeline = state_.pipeline_times().waiting,
+          .pipeline = state_.pipeline_waiting_seconds(),
           .communication = exposed_seconds(session_.parallel)};
 }
 

@@ -67,7 +67,7 @@ bool TrainingState::is_tied_copy(const Param& param) const {
 }
 
 bool TrainingState::saves(const Param& param) const {
-  return layout_.parallel.me.tp % param.tp_copies == 0 && !is_tied_copy(param);
+  return param.stands_for_copies(layout_.parallel.me.tp) && !is_tied_copy(param);
 }
 
 Optimizer TrainingState::make_optimizer(const OptimizerConfig& config) {
@@ -99,10 +99,8 @@ LossSum TrainingState::run(std::span<const MicroBatch> batches, bool training) {
     chunk.stage->begin(batches, training);
     stages.push_back(chunk.stage.get());
   }
-  const PipelineTimes times =
-      run_schedule(schedule_for(batches.size(), training), *layout_.parallel.pp, *layout_.parallel.pp_backward, stages);
-  times_.total += times.total;
-  times_.waiting += times.waiting;
+  const Schedule& schedule = schedule_for(batches.size(), training);
+  pipeline_waiting_ += run_schedule(schedule, *layout_.parallel.pp, *layout_.parallel.pp_backward, stages).waiting;
   LossSum sum;
   for (const Chunk& chunk : chunks_) {
     sum.loss += chunk.stage->losses().loss;

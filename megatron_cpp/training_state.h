@@ -55,8 +55,8 @@ class TrainingState {
   void publish_weights();
   /// Whether this rank is the one to save `param`, of the ranks that hold a copy of it in their slice of the model.
   bool saves(const Param& param) const;
-  /// In the pipeline's schedules since the start, in seconds.
-  const PipelineTimes& pipeline_times() const { return times_; }
+  /// For messages in the pipeline's schedules, since the start.
+  double pipeline_waiting_seconds() const { return pipeline_waiting_; }
 
  private:
   std::vector<Chunk> make_chunks(const ModelContext& context);
@@ -73,7 +73,7 @@ class TrainingState {
   Optimizer optimizer_;
   PartialGradients partial_gradients_;
   std::map<std::pair<std::size_t, bool>, Schedule> schedules_;  // lowered, by microbatches and whether training
-  PipelineTimes times_;
+  double pipeline_waiting_ = 0;
 };
 
 }  // namespace mcpp

@@ -9,7 +9,7 @@ NormScope make_norm_scope(Communicator& model, Communicator* shard, int tp_rank,
   NormScope scope{.groups = {&model}, .counts = {}};
   if (shard) scope.groups.insert(scope.groups.begin(), shard);
   scope.counts = [tp_rank, is_copy = std::move(is_copy)](const Param& param) {
-    return tp_rank % param.tp_copies == 0 && !(is_copy && is_copy(param));
+    return param.stands_for_copies(tp_rank) && !(is_copy && is_copy(param));
   };
   return scope;
 }

@@ -1,7 +1,6 @@
 #include "parallel/layout.h"
 
 #include "base/strings.h"
-#include "parallel/pp/stages.h"
 
 namespace mcpp {
 namespace {
@@ -53,7 +52,7 @@ void check_sizes(const LayoutRules& rules, Conflicts& conflicts) {
   conflicts.at_least_one("context_parallel_size", s.context_parallel_size);
   conflicts.at_least_one("expert_model_parallel_size", s.expert_model_parallel_size);
   conflicts.at_least_one("expert_tensor_parallel_size", s.expert_tensor_parallel_size);
-  conflicts.at_least_one("num_virtual_stages_per_pipeline_rank", rules.virtual_stages);
+  conflicts.at_least_one("num_virtual_stages_per_pipeline_rank", rules.stages.virtual_stages);
 }
 
 void check_world(const LayoutRules& rules, Conflicts& conflicts) {
@@ -75,14 +74,11 @@ void check_model(const LayoutRules& rules, Conflicts& conflicts) {
   conflicts.divides_or_is_multiple(kTp, tp, "num_query_groups", rules.num_query_groups);
   conflicts.divides(kTp, tp, "ffn_hidden_size", rules.ffn_hidden_size);
   conflicts.divides(kTp, tp, "the padded vocabulary", rules.padded_vocab_size);
-  if (rules.num_layers > 0)
-    conflicts.add(stage_conflicts({.num_layers = rules.num_layers,
-                                   .pipeline_model_parallel_size = s.pipeline_model_parallel_size,
-                                   .virtual_stages = rules.virtual_stages,
-                                   .decoder_first_pipeline_num_layers = rules.decoder_first_pipeline_num_layers,
-                                   .decoder_last_pipeline_num_layers = rules.decoder_last_pipeline_num_layers,
-                                   .pipeline_model_parallel_layout = rules.pipeline_model_parallel_layout,
-                                   .placement = rules.placement}));
+  if (rules.stages.num_layers > 0) {
+    StageSplit stages = rules.stages;
+    stages.pipeline_model_parallel_size = s.pipeline_model_parallel_size;
+    conflicts.add(stage_conflicts(stages));
+  }
   // Each rank takes a piece from the front and one from the back, so that causal attention is even.
   if (cp > 1) conflicts.is_multiple("seq_length", rules.seq_length, "2 x context_parallel_size", 2 * cp);
   if (rules.sequence_parallel)
@@ -101,6 +97,8 @@ void check_batch(const LayoutRules& rules, Conflicts& conflicts) {
   const ParallelSizes& s = rules.sizes;
   const i64 model = s.tensor_model_parallel_size * s.context_parallel_size * s.pipeline_model_parallel_size;
   const i64 dp = rules.world_size / model;  // rounded down where the world does not divide, which is reported already
+  conflicts.divides("num_distributed_optimizer_instances", s.num_distributed_optimizer_instances,
+                    "the number of data-parallel ranks", dp);
   if (rules.global_batch_size > 0 && rules.micro_batch_size > 0 && dp > 0)
     conflicts.is_multiple("global_batch_size", rules.global_batch_size,
                           "micro_batch_size x data-parallel ranks (" + std::to_string(dp) + ")",

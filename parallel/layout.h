@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/pp/schedule.h"
+#include "parallel/pp/stages.h"
 #include "parallel/topology.h"
 
 namespace mcpp {
@@ -12,14 +12,9 @@ namespace mcpp {
 struct LayoutRules {
   int world_size = 1;
   ParallelSizes sizes;
-  i64 virtual_stages = 1;  ///< num_virtual_stages_per_pipeline_rank
+  StageSplit stages;  ///< but for its pipeline_model_parallel_size, which `sizes` has
   bool sequence_parallel = false;
 
-  i64 num_layers = 0;
-  i64 decoder_first_pipeline_num_layers = 0;  ///< this and the two below: as in parallel/pp/stages.h
-  i64 decoder_last_pipeline_num_layers = 0;
-  std::string pipeline_model_parallel_layout = {};
-  StagePlacement placement = StagePlacement::Loop;
   i64 num_attention_heads = 0;
   i64 num_query_groups = 0;
   i64 ffn_hidden_size = 0;

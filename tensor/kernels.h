@@ -6,8 +6,6 @@
 
 namespace mcpp {
 
-inline constexpr bool kWithCuda = MCPP_WITH_CUDA;
-
 template <DeviceType D>
 struct Kernels {
   static decltype(ops::matmul) matmul;
@@ -38,15 +36,5 @@ struct Kernels {
   static decltype(ops::adamw) adamw;
   static decltype(ops::sgd) sgd;
 };
-
-/// Calls f.template operator()<D>() for the device of `t`.
-template <class F>
-decltype(auto) on_device(const Tensor& t, F&& f) {
-  if constexpr (kWithCuda) {
-    if (t.device().type() == DeviceType::Cuda) return f.template operator()<DeviceType::Cuda>();
-  }
-  MCPP_CHECK(t.device().type() == DeviceType::Cpu, "this program was built without CUDA");
-  return f.template operator()<DeviceType::Cpu>();
-}
 
 }  // namespace mcpp

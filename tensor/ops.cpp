@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tensor/kernels.h"
+#include "tensor/on_device.h"
 #include "tensor/transfer.h"
 #include "tensor/wide.h"
 

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "tensor/kernels.h"
+#include "tensor/on_device.h"
 
 namespace mcpp {
 

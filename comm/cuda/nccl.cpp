@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tensor/cuda/device.h"
+#include "tensor/cuda/event.h"
 
 namespace mcpp {
 namespace {
@@ -30,22 +31,6 @@ ncclDataType_t nccl_type(DType t) {
   }
   fail(ExitCode::Internal, "NCCL has no type for ", name_of(t));
 }
-
-/// A CUDA event without timing, as mark in a stream.
-class Event {
- public:
-  Event() { check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags"); }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-
-  void record(cudaStream_t stream) { check_cuda(cudaEventRecord(event_, stream), "cudaEventRecord"); }
-  /// `stream` goes on when what was recorded is done.
-  void hold(cudaStream_t stream) { check_cuda(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent"); }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
 
 /// One NCCL communicator and the stream that its operations run on, one after another.
 class Lane {
@@ -79,11 +64,11 @@ class Lane {
   template <class Call>
   Work run(const char* name, std::array<Tensor, 2> tensors, Call&& call) {
     device_.activate();
-    Event ready;
+    const CudaEvent ready(cudaEventDisableTiming);
     ready.record(device_.stream());
     ready.hold(stream_);
     check_nccl(call(comm_, stream_), name);
-    auto done = std::make_shared<Event>();
+    auto done = std::make_shared<const CudaEvent>(cudaEventDisableTiming);
     done->record(stream_);
     return Work([done, tensors = std::move(tensors), &device = device_] { done->hold(device.stream()); });
   }

@@ -6,35 +6,17 @@
 #include "tensor/cpu/parallel.h"
 #include "tensor/cpu/simd-inl.h"
 #include "tensor/kernels.h"
+#include "tensor/on_weights.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
-
-/// Calls f.template operator()<T>(weights) with the master weights' type T and the model's weights, a pointer to their
-/// own type; null, and of type T, when there are none.
-template <class F>
-void on_weights(const Tensor& master, Tensor* model, F&& f) {
-  on_float(master.dtype(), [&]<class T>() {
-    if constexpr (std::is_same_v<T, BFloat16>) {
-      fail(ExitCode::Internal, "master weights must be fp32 or fp64");
-    } else if (model) {
-      on_float(model->dtype(), [&]<class M>() {
-        if constexpr (sizeof(M) <= sizeof(T))
-          f.template operator()<T>(model->data<M>());
-        else
-          fail(ExitCode::Internal, "fp64 weights need fp64 master weights");
-      });
-    } else {
-      f.template operator()<T>(static_cast<T*>(nullptr));
-    }
-  });
-}
 
 void adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamWStep& step, Tensor* model) {
   const double steps = static_cast<double>(step.step);
   const double first_correction = 1 / (1 - std::pow(step.beta1, steps));
   const double second_correction = 1 / (1 - std::pow(step.beta2, steps));
-  on_weights(master, model, [&]<class T>(auto* copies) {
+  on_weights(master, model, [&]<class T, class M>() {
+    M* copies = model ? model->data<M>() : nullptr;
     const LaneTag<T> d;
     T *ws = master.data<T>(), *ms = m.data<T>(), *vs = v.data<T>();
     const T* gs = grad.data<T>();
@@ -62,7 +44,8 @@ void adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamW
 }
 
 void sgd(Tensor& master, Tensor& momentum, const Tensor& grad, const SgdStep& step, Tensor* model) {
-  on_weights(master, model, [&]<class T>(auto* copies) {
+  on_weights(master, model, [&]<class T, class M>() {
+    M* copies = model ? model->data<M>() : nullptr;
     const LaneTag<T> d;
     T *ws = master.data<T>(), *buffers = momentum.data<T>();
     const T* gs = grad.data<T>();

@@ -2,6 +2,7 @@
 
 #include "tensor/cuda/lanes.cuh"
 #include "tensor/kernels.h"
+#include "tensor/on_weights.h"
 
 namespace mcpp {
 namespace {
@@ -127,24 +128,10 @@ void launch_update(const Tensor& master, const Vectors& vectors, const F& f) {
   check_launch("update_weights");
 }
 
-/// Calls f.template operator()<T>(weights) with the master weights' type T and the model's weights, a pointer to their
-/// own type; null, and of type T, when there are none.
-template <class F>
-void on_weights(const Tensor& master, const Tensor* model, F&& f) {
-  on_float(master.dtype(), [&]<class T>() {
-    if constexpr (std::is_same_v<T, BFloat16>) {
-      fail(ExitCode::Internal, "master weights must be fp32 or fp64");
-    } else if (model) {
-      on_float(model->dtype(), [&]<class M>() {
-        if constexpr (sizeof(M) <= sizeof(T))
-          f.template operator()<T>(elements<M>(*model));
-        else
-          fail(ExitCode::Internal, "fp64 weights need fp64 master weights");
-      });
-    } else {
-      f.template operator()<T>(static_cast<T*>(nullptr));
-    }
-  });
+/// The model's weights; null when there are none beside the master weights.
+template <class M>
+Element<M>* copies(const Tensor* model) {
+  return model ? elements<M>(*model) : nullptr;
 }
 
 }  // namespace
@@ -152,8 +139,9 @@ void on_weights(const Tensor& master, const Tensor* model, F&& f) {
 template <>
 void Kernels<DeviceType::Cuda>::adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamWStep& step,
                                       Tensor* model) {
-  on_weights(master, model, [&]<class T, class M>(M* copies) {
-    const AdamWVectors<T, M> vectors{master.data<T>(), m.data<T>(), v.data<T>(), grad.data<T>(), copies};
+  on_weights(master, model, [&]<class T, class M>() {
+    const AdamWVectors<T, Element<M>> vectors{master.data<T>(), m.data<T>(), v.data<T>(), grad.data<T>(),
+                                              copies<M>(model)};
     launch_update<T>(master, vectors, AdamW<T>(step));
   });
 }
@@ -161,8 +149,8 @@ void Kernels<DeviceType::Cuda>::adamw(Tensor& master, Tensor& m, Tensor& v, cons
 template <>
 void Kernels<DeviceType::Cuda>::sgd(Tensor& master, Tensor& momentum, const Tensor& grad, const SgdStep& step,
                                     Tensor* model) {
-  on_weights(master, model, [&]<class T, class M>(M* copies) {
-    const SgdVectors<T, M> vectors{master.data<T>(), momentum.data<T>(), grad.data<T>(), copies};
+  on_weights(master, model, [&]<class T, class M>() {
+    const SgdVectors<T, Element<M>> vectors{master.data<T>(), momentum.data<T>(), grad.data<T>(), copies<M>(model)};
     launch_update<T>(master, vectors, Sgd<T>(step));
   });
 }

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "tests/checkpoint/fixture.h"
+#include "tests/support/build.h"
 
 namespace mcpp {
 namespace {
@@ -27,7 +28,7 @@ class Safetensors : public CheckpointTest {
 
 TEST_F(Safetensors, GoldenFilesAreRewrittenByteForByte) {
   for (const char* model : {"gpt2", "llama"}) {
-    const Path golden = Path(MCPP_SOURCE_DIR) / "tests/golden" / model;
+    const Path golden = test::source_folder() / "tests/golden" / model;
     const SafetensorsReader reader(golden);
     std::vector<SafeSpec> specs;
     for (const SafeTensor& tensor : reader.tensors()) specs.push_back({tensor.name, DType::F32, tensor.shape});
@@ -137,7 +138,7 @@ TEST_F(Safetensors, IndexesAreChecked) {
 }
 
 TEST_F(Safetensors, RandomMutationsNeverCrash) {
-  const std::string original = read_text_file(Path(MCPP_SOURCE_DIR) / "tests/golden/llama/model.safetensors");
+  const std::string original = read_text_file(test::source_folder() / "tests/golden/llama/model.safetensors");
   const std::string start = original.substr(0, 4000);
   std::mt19937 random(13);
   for (int round = 0; round < 500; ++round) {

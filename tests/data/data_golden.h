@@ -1,12 +1,13 @@
 // What all tests of this room use: the golden datasets, scratch folders, messages of errors.
 #pragma once
+#include "tests/support/build.h"
 #include "tests/support/errors.h"
 #include "tests/support/scratch_folder.h"
 
 namespace mcpp::test {
 
 inline Path golden_data() {
-  return Path(MCPP_SOURCE_DIR) / "tests/golden/data";
+  return source_folder() / "tests/golden/data";
 }
 
 }  // namespace mcpp::test

@@ -11,6 +11,7 @@
 #include "data/tokenizer_training.h"
 #include "data/verify.h"
 #include "tests/data/data_golden.h"
+#include "tests/support/build.h"
 
 namespace mcpp {
 namespace {
@@ -33,7 +34,7 @@ class Preprocess : public testing::Test {
     delete folder_;
     folder_ = nullptr;
   }
-  static Path source() { return Path(MCPP_SOURCE_DIR) / "data/tinyshakespeare.txt"; }
+  static Path source() { return test::source_folder() / "data/tinyshakespeare.txt"; }
   static std::string model() { return (*folder_ / "tokenizer.model").string(); }
 
   std::string file(const std::string& name, const std::string& text) {

@@ -9,6 +9,7 @@
 #include "base/utf8.h"
 #include "data/tokenizer_training.h"
 #include "tests/data/data_golden.h"
+#include "tests/support/build.h"
 
 namespace mcpp {
 namespace {
@@ -18,7 +19,7 @@ using test::ScratchFolder;
 using testing::HasSubstr;
 
 std::string english() {
-  return read_text_file(Path(MCPP_SOURCE_DIR) / "data/tinyshakespeare.txt").substr(0, 200000);
+  return read_text_file(test::source_folder() / "data/tinyshakespeare.txt").substr(0, 200000);
 }
 
 TokenizerOptions options_for(const ScratchFolder& folder, const std::string& text) {

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "megatron_cpp/model_provider.h"
 #include "model/flops.h"
+#include "tests/support/build.h"
 #include "tests/support/errors.h"
 
 namespace mcpp {
@@ -307,10 +308,10 @@ TEST(Config, ShippedConfigurationsAreGoodAndHaveTheirSize) {
       {"gpt2_124m", 124.5e6}, {"gpt2_350m", 354.9e6}, {"gpt2_774m", 774.1e6}, {"gpt2_1558m", 1557.7e6},
       {"llama_1b", 1.262e9},  {"llama_3b", 3.61e9},   {"llama_8b", 8.03e9},   {"llama_70b", 70.55e9}};
   for (const auto& [name, parameters] : sizes) {
-    const Config c = load_config(Path(MCPP_SOURCE_DIR) / "configs" / (name + ".toml"));
+    const Config c = load_config(test::source_folder() / "configs" / (name + ".toml"));
     EXPECT_NEAR(static_cast<double>(count_parameters(c.model).total()), parameters, parameters * 5e-3) << name;
   }
-  for (const auto& entry : std::filesystem::directory_iterator(Path(MCPP_SOURCE_DIR) / "configs")) {
+  for (const auto& entry : std::filesystem::directory_iterator(test::source_folder() / "configs")) {
     EXPECT_NO_THROW(load_config(entry.path())) << entry.path();
   }
 }

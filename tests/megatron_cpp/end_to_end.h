@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/strings.h"
+#include "tests/support/build.h"
 #include "tests/support/program.h"
 
 namespace mcpp {
@@ -24,7 +25,7 @@ class EndToEnd : public testing::Test {
 
   static void SetUpTestSuite() {
     std::filesystem::create_directories(root());
-    const std::string text = read_text_file(Path(MCPP_SOURCE_DIR) / "data/tinyshakespeare.txt");
+    const std::string text = read_text_file(test::source_folder() / "data/tinyshakespeare.txt");
     write_file_atomic(root() / "train.txt", text.substr(0, 60'000));
     write_file_atomic(root() / "held_out.txt", text.substr(60'000, 3'000));
     make_tokenizer(root() / "tokenizer.model", 400);

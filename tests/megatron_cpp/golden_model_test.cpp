@@ -12,6 +12,7 @@
 #include "megatron_cpp/weight_map.h"
 #include "optimizer/lr_schedule.h"
 #include "tensor/ops.h"
+#include "tests/support/build.h"
 #include "tests/support/hdf5_file.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/tensors.h"
@@ -24,7 +25,7 @@ using test::Numbers;
 constexpr i64 kSteps = 12, kBatch = 4;
 
 Path golden(const std::string& model) {
-  return Path(MCPP_SOURCE_DIR) / "tests/golden" / model;
+  return test::source_folder() / "tests/golden" / model;
 }
 
 /// How far `actual` is from `expected`, both as one long vector.
@@ -358,7 +359,7 @@ TEST_P(GoldenLayouts, TwelveStepsOfTraining) {
 }
 
 TEST(GoldenMixtral, IsRefusedByName) {
-  const Path folder = Path(MCPP_SOURCE_DIR) / "../shared/golden/mixtral";
+  const Path folder = test::source_folder() / "../shared/golden/mixtral";
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << folder << " is not there";
   CpuDevice device;
   try {

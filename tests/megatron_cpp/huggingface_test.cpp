@@ -5,13 +5,14 @@
 #include "base/log.h"
 #include "checkpoint/writer.h"
 #include "tests/checkpoint/fixture.h"
+#include "tests/support/build.h"
 
 namespace mcpp {
 namespace {
 
 class Huggingface : public CheckpointTest {
  protected:
-  static Path golden(const std::string& model) { return Path(MCPP_SOURCE_DIR) / "tests/golden" / model; }
+  static Path golden(const std::string& model) { return test::source_folder() / "tests/golden" / model; }
 
   /// Imports into a checkpoint of folder_.
   Path import_to_checkpoint(const Path& source, std::optional<DType> dtype = {}) {

@@ -14,14 +14,11 @@ using test::RunTask;
 
 /// GPT-2 with tied embeddings and dropout.
 RunTask task() {
-  RunTask task{.model = test::tiny_gpt2(), .optimizer = {}, .tokens = {}};
-  task.model.num_layers = 4;
-  task.model.seq_length = 8;
-  task.model.hidden_dropout = task.model.attention_dropout = 0.1;
-  task.tokens = [config = task.model](i64 sample) {
-    return test::learnable_tokens(sample, config.seq_length + 1, config.vocab_size);
-  };
-  return task;
+  ModelConfig model = test::tiny_gpt2();
+  model.num_layers = 4;
+  model.seq_length = 8;
+  model.hidden_dropout = model.attention_dropout = 0.1;
+  return test::learnable_task(model);
 }
 
 struct Losses {

@@ -139,11 +139,7 @@ ModelConfig llama() {
 }
 
 RunTask task_of(const std::string& model, DType dtype = DType::F32) {
-  RunTask task{.model = model == "gpt2" ? gpt2() : llama(), .dtype = dtype, .optimizer = {}, .tokens = {}};
-  task.tokens = [config = task.model](i64 sample) {
-    return test::learnable_tokens(sample, config.seq_length + 1, config.vocab_size);
-  };
-  return task;
+  return test::learnable_task(model == "gpt2" ? gpt2() : llama(), dtype);
 }
 
 RunLayout reference_of(const Row& row) {

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "tests/megatron_cpp/end_to_end.h"
+#include "tests/support/build.h"
 
 namespace mcpp {
 namespace {
@@ -108,7 +109,7 @@ TEST_F(Ranks, ASignalToOneRankSavesAndStopsAll) {
 
 /// mpirun itself ends its ranks at once on these signals.
 TEST_F(Ranks, TheLauncherSavesOnTheSignalsThatEndMpirun) {
-  const std::string script = (Path(MCPP_SOURCE_DIR) / "scripts/pretrain.sh").string();
+  const std::string script = (test::source_folder() / "scripts/pretrain.sh").string();
   const Words shell{"sh", "-c", "export MEGATRON_CPP=\"$1\"; shift 2; exec " + script + " \"$@\"", "sh"};
   for (const int signal : {SIGTERM, SIGINT}) {
     const std::string save = str("signal_", signal);

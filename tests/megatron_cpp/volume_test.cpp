@@ -25,12 +25,9 @@ ModelConfig model_of(const std::string& name) {
 constexpr i64 kBatch = 2;
 
 RunTask task_of(const std::string& name, DType dtype, i64 samples) {
-  RunTask task{.model = model_of(name), .dtype = dtype, .optimizer = {}, .tokens = {}};
+  RunTask task = test::learnable_task(model_of(name), dtype);
   task.micro_batch_size = kBatch;
   task.global_batch_size = samples;
-  task.tokens = [config = task.model](i64 sample) {
-    return test::learnable_tokens(sample, config.seq_length + 1, config.vocab_size);
-  };
   return task;
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/check.h"
+#include "tests/support/build.h"
 
 namespace mcpp {
 namespace {
@@ -47,7 +48,7 @@ struct GoldenRow {
 };
 
 std::vector<GoldenRow> golden_rows() {
-  std::ifstream file(std::string(MCPP_SOURCE_DIR) + "/tests/golden/lr_schedules.csv");
+  std::ifstream file(test::source_folder() / "tests/golden/lr_schedules.csv");
   std::vector<GoldenRow> rows;
   std::string line;
   std::getline(file, line);  // header

@@ -14,7 +14,7 @@ using testing::UnorderedElementsAre;
 LayoutRules good_rules() {
   return {.world_size = 16,
           .sizes = {.tensor_model_parallel_size = 2, .pipeline_model_parallel_size = 4},
-          .num_layers = 24,
+          .stages = {.num_layers = 24},
           .num_attention_heads = 16,
           .num_query_groups = 8,
           .ffn_hidden_size = 4096,
@@ -31,7 +31,7 @@ TEST(Layout, AGoodOneHasNoConflicts) {
 TEST(Layout, AllConflictsComeAtOnceWithTheNearestGoodValues) {
   LayoutRules rules = good_rules();
   rules.sizes.tensor_model_parallel_size = 3;
-  rules.num_layers = 22;
+  rules.stages.num_layers = 22;
   rules.global_batch_size = 33;
   EXPECT_THAT(
       layout_conflicts(rules),
@@ -50,11 +50,21 @@ TEST(Layout, AllConflictsComeAtOnceWithTheNearestGoodValues) {
 
 TEST(Layout, TheRulesOfUnevenStagesTakeTheirPlace) {
   LayoutRules rules = good_rules();
-  rules.num_layers = 22;
-  rules.decoder_first_pipeline_num_layers = 4;
+  rules.stages.num_layers = 22;
+  rules.stages.decoder_first_pipeline_num_layers = 4;
   EXPECT_THAT(layout_conflicts(rules), IsEmpty());
-  rules.pipeline_model_parallel_layout = "Et|L";
+  rules.stages.pipeline_model_parallel_layout = "Et|L";
   EXPECT_THAT(layout_conflicts(rules), testing::Contains(HasSubstr("it has 1 layers (t), but num_layers = 22")));
+}
+
+TEST(Layout, InstancesDivideTheDataParallelRanks) {
+  LayoutRules rules = good_rules();
+  rules.world_size = 32;
+  rules.sizes.num_distributed_optimizer_instances = 3;
+  EXPECT_THAT(
+      layout_conflicts(rules),
+      ElementsAre("num_distributed_optimizer_instances = 3 does not divide the number of data-parallel ranks = 4; "
+                  "the nearest that do are 2 and 4"));
 }
 
 TEST(Layout, RanksMayShareQueryGroups) {

@@ -5,18 +5,22 @@
 
 namespace mcpp::test {
 
+/// Element `i` of a box, counted in its global tensor.
+inline i64 global_index(const Box& box, i64 i) {
+  i64 index = 0, stride = 1;
+  for (std::size_t axis = box.shape.size(); axis-- > 0;) {
+    index += (box.offset[axis] + i % box.shape[axis]) * stride;
+    i /= box.shape[axis];
+    stride *= box.global[axis];
+  }
+  return index;
+}
+
 /// The numbers of `whole`, of shape box.global, that lie in the box.
 inline Numbers part_of(const Numbers& whole, const Box& box) {
   Numbers part(static_cast<std::size_t>(numel(box.shape)));
-  for (std::size_t i = 0; i < part.size(); ++i) {
-    i64 rest = static_cast<i64>(i), index = 0, stride = 1;
-    for (std::size_t axis = box.shape.size(); axis-- > 0;) {
-      index += (rest % box.shape[axis] + box.offset[axis]) * stride;
-      rest /= box.shape[axis];
-      stride *= box.global[axis];
-    }
-    part[i] = whole[static_cast<std::size_t>(index)];
-  }
+  for (std::size_t i = 0; i < part.size(); ++i)
+    part[i] = whole[static_cast<std::size_t>(global_index(box, static_cast<i64>(i)))];
   return part;
 }
 

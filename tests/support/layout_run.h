@@ -11,7 +11,7 @@
 #include "base/philox.h"
 #include "comm/local.h"
 #include "megatron_cpp/training_state.h"
-#include "tests/support/tensors.h"
+#include "tests/support/boxes.h"
 
 namespace mcpp::test {
 
@@ -53,17 +53,6 @@ struct RunTask {
   std::function<std::vector<i32>(i64 sample)> tokens;
   const Weights* initial = nullptr;  ///< drawn from the seed when null
 };
-
-/// Element `i` of a box, counted in its global tensor.
-inline i64 global_index(const Box& box, i64 i) {
-  i64 index = 0, stride = 1;
-  for (std::size_t axis = box.shape.size(); axis-- > 0;) {
-    index += (box.offset[axis] + i % box.shape[axis]) * stride;
-    i /= box.shape[axis];
-    stride *= box.global[axis];
-  }
-  return index;
-}
 
 class LayoutRank {
  public:
@@ -193,6 +182,15 @@ inline std::vector<i32> learnable_tokens(i64 sample, i64 length, i64 vocab) {
     tokens.push_back(static_cast<i32>(token));
   }
   return tokens;
+}
+
+/// A task on such samples.
+inline RunTask learnable_task(const ModelConfig& model, DType dtype = DType::F32) {
+  RunTask task{.model = model, .dtype = dtype, .optimizer = {}, .tokens = {}};
+  task.tokens = [seq = model.seq_length, vocab = model.vocab_size](i64 sample) {
+    return learnable_tokens(sample, seq + 1, vocab);
+  };
+  return task;
 }
 
 }  // namespace mcpp::test

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "tests/support/build.h"
 
 namespace mcpp::test {
 
@@ -57,7 +58,7 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  static std::string path() { return Path(MCPP_BINARY_DIR) / "megatron_cpp"; }
+  static std::string path() { return binary_folder() / "megatron_cpp"; }
 
   void signal(int number) const { ::kill(pid_, number); }
   Outcome wait() {
