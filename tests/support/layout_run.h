@@ -54,10 +54,20 @@ struct RunTask {
   const Weights* initial = nullptr;  ///< drawn from the seed when null
 };
 
+/// The device of a rank.
+using DeviceOfRank = std::function<std::unique_ptr<Device>(int rank)>;
+
+inline std::unique_ptr<Device> cpu_of_rank(int) {
+  return std::make_unique<CpuDevice>();
+}
+
+/// One rank on a device of its own; `world` carries tensors of that device.
 class LayoutRank {
  public:
-  LayoutRank(const RunTask& task, const RunLayout& layout, Communicator& world)
+  LayoutRank(const RunTask& task, const RunLayout& layout, Communicator& world,
+             const DeviceOfRank& device_of_rank = cpu_of_rank)
       : task_(task),
+        device_(device_of_rank(world.rank())),
         parallel_(make_parallel_state(world,
                                       {.tensor_model_parallel_size = layout.tp,
                                        .pipeline_model_parallel_size = layout.pp,
@@ -66,7 +76,7 @@ class LayoutRank {
         state_({.config = task.model,
                 .dtype = task.dtype,
                 .recompute = layout.recompute,
-                .device = device_,
+                .device = *device_,
                 .tp = *parallel_.tp,
                 .sequence_parallel = layout.sequence_parallel},
                task.optimizer,
@@ -91,7 +101,7 @@ class LayoutRank {
   StepOutcome evaluate(const RunTask& held_out, i64 step) { return state_.evaluate(batches(held_out, step)); }
   TrainingState& state() { return state_; }
   ParallelState& parallel() { return parallel_; }
-  Device& device() { return device_; }
+  Device& device() { return *device_; }
 
   /// Adds the weights that this rank is the one to save.
   void collect(Weights& weights) {
@@ -113,10 +123,11 @@ class LayoutRank {
     for (const TrainingState::Chunk& chunk : state_.chunks()) {
       chunk.memory->visit_weights([&](const Param& param, i64 first, const Tensor& values) {
         const Numbers& whole = weights.at(param.name);
-        on_float(values.dtype(), [&]<class T>() {
-          for (i64 i = 0; i < values.numel(); ++i)
-            values.data<T>()[i] = from_double<T>(whole[static_cast<std::size_t>(global_index(param.box, first + i))]);
-        });
+        Numbers part(static_cast<std::size_t>(values.numel()));
+        for (std::size_t i = 0; i < part.size(); ++i)
+          part[i] = whole[static_cast<std::size_t>(global_index(param.box, first + static_cast<i64>(i)))];
+        Tensor to = values;
+        set_numbers(to, part);
       });
     }
     state_.publish_weights();
@@ -134,39 +145,48 @@ class LayoutRank {
 
   MicroBatch micro_batch(const RunTask& task, i64 first_sample) {
     const i64 seq = task.model.seq_length, b = task.micro_batch_size;
-    MicroBatch batch{.tokens = Tensor::empty({seq, b}, DType::I32, device_), .targets = {}, .samples = {}};
-    batch.targets = Tensor::like(batch.tokens);
+    const auto count = static_cast<std::size_t>(seq * b);
+    std::vector<i32> tokens(count), targets(count);
+    MicroBatch batch;
     for (i64 i = 0; i < b; ++i) {
-      const std::vector<i32> tokens = task.tokens(first_sample + i);
+      const std::vector<i32> sample = task.tokens(first_sample + i);
       for (i64 s = 0; s < seq; ++s) {
-        batch.tokens.data<i32>()[s * b + i] = tokens[static_cast<std::size_t>(s)];
-        batch.targets.data<i32>()[s * b + i] = tokens[static_cast<std::size_t>(s) + 1];
+        const auto to = static_cast<std::size_t>(s * b + i), from = static_cast<std::size_t>(s);
+        tokens[to] = sample[from], targets[to] = sample[from + 1];
       }
       batch.samples.push_back(first_sample + i);
     }
+    batch.tokens = integers_of(tokens, *device_).view({seq, b});
+    batch.targets = integers_of(targets, *device_).view({seq, b});
     return batch;
   }
 
   const RunTask& task_;
-  CpuDevice device_;
+  std::unique_ptr<Device> device_;
   ParallelState parallel_;
   TrainingState state_;
 };
 
-inline RunResult run_layout(const RunTask& task, const RunLayout& layout) {
+/// Steps of one rank; the first rank's losses, and its share of the weights, go to `result`.
+inline void run_rank(const RunTask& task, LayoutRank& self, bool is_first, std::mutex& mutex, RunResult& result) {
+  Numbers losses, norms;
+  for (i64 step = 0; step < task.steps; ++step) {
+    const StepOutcome outcome = self.step(step);
+    losses.push_back(outcome.loss);
+    norms.push_back(outcome.grad_norm);
+  }
+  const std::lock_guard lock(mutex);
+  self.collect(result.weights);
+  if (is_first) result.losses = losses, result.grad_norms = norms;
+}
+
+inline RunResult run_layout(const RunTask& task, const RunLayout& layout,
+                            const DeviceOfRank& device_of_rank = cpu_of_rank) {
   RunResult result;
   std::mutex mutex;
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
-    LayoutRank self(task, layout, world);
-    Numbers losses, norms;
-    for (i64 step = 0; step < task.steps; ++step) {
-      const StepOutcome outcome = self.step(step);
-      losses.push_back(outcome.loss);
-      norms.push_back(outcome.grad_norm);
-    }
-    const std::lock_guard lock(mutex);
-    self.collect(result.weights);
-    if (rank == 0) result.losses = losses, result.grad_norms = norms;
+    LayoutRank self(task, layout, world, device_of_rank);
+    run_rank(task, self, rank == 0, mutex, result);
   });
   return result;
 }
