@@ -139,7 +139,7 @@ pretrain() {
   "${launcher[@]}" "$build/megatron_cpp" pretrain "$here/configs/quickstart.toml" --device.device=cuda \
     "--data.train_data_path=[\"$work/train_text_document\"]" --data.valid_data_path=[] --training.eval_iters=0 \
     --data.tokenizer_model="$work/tokenizer.model" --training.train_iters=20 --optimizer.lr_warmup_iters=5 \
-    --logging.log_interval=1 --logging.log_progress=false --checkpoint.save="$work/$name" "$@"
+    --training.micro_batch_size=8 --logging.log_interval=1 --logging.log_progress=false --checkpoint.save="$work/$name" "$@"
 }
 losses() { sed -n 's/.*"type":"train".*"lm_loss":\([^,}]*\).*/\1/p' "$work/$1/metrics.jsonl"; }
 
