@@ -7,7 +7,7 @@
 # Runs facts about the GPU, all tests of the CUDA backend, compute-sanitizer on kernels, trainings on one rank and on
 # several that share the GPU, the same training twice, and the benches; prints a table: check, result, seconds.
 #   --output FOLDER  gets the table (table.txt), all output (log.txt) and the benches' JSON (bench.json); default $OUT, or
-#                    gpu_check
+#                    build/gpu_check
 #   --pack FILE      instead packs the stripped programs, and the libraries they need beside CUDA's, to carry to another
 #                    machine, where this script, in the same repository, takes the file in place of a build folder
 # Exit code: 0 all passed or had a reason to be left out, 1 something failed, 2 it cannot run here, 77 no GPU.
@@ -41,7 +41,7 @@ pack() {
   echo "$(stat -c %s "$1") $1"
 }
 
-output=${OUT:-gpu_check} pack_to="" build=""
+output=${OUT:-$here/build/gpu_check} pack_to="" build=""
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) usage && exit 0 ;;
@@ -128,29 +128,30 @@ data() {
     --tokenizer_model="$work/tokenizer.model" --text_document=paragraph
 }
 
-# pretrain NAME RANKS [argument ...]: a small Llama on the GPU; its metrics and checkpoints are in $work/NAME.
+# pretrain NAME RANKS STEPS [argument ...]: a small Llama on the GPU; its metrics and checkpoints are in $work/NAME.
 pretrain() {
-  local name=$1 ranks=$2 launcher=()
-  shift 2
+  local name=$1 ranks=$2 steps=$3 launcher=()
+  shift 3
   if [ "$ranks" -gt 1 ]; then
     command -v mpirun >/dev/null || { echo "mpirun is missing" && return 77; }
     launcher=(mpirun --oversubscribe --allow-run-as-root --bind-to none -n "$ranks")
   fi
   "${launcher[@]}" "$build/megatron_cpp" pretrain "$here/configs/quickstart.toml" --device.device=cuda \
     "--data.train_data_path=[\"$work/train_text_document\"]" --data.valid_data_path=[] --training.eval_iters=0 \
-    --data.tokenizer_model="$work/tokenizer.model" --training.train_iters=20 --optimizer.lr_warmup_iters=5 \
+    --data.tokenizer_model="$work/tokenizer.model" --training.train_iters="$steps" --optimizer.lr_warmup_iters=5 \
     --training.micro_batch_size=8 --logging.log_interval=1 --logging.log_progress=false --checkpoint.save="$work/$name" "$@"
 }
 losses() { sed -n 's/.*"type":"train".*"lm_loss":\([^,}]*\).*/\1/p' "$work/$1/metrics.jsonl"; }
 
 # The loss falls, and nothing is skipped.
 learns() {
-  pretrain learns 1 --training.train_iters=100
+  pretrain learns 1 100
   losses learns | awk 'NR == 1 { first = $1 } { last = $1 } END { print "loss", first, "to", last; exit !(last < 0.8 * first) }'
 }
 
 same_bits_twice() {
-  pretrain first 1 && pretrain second 1
+  pretrain first 1 20
+  pretrain second 1 20
   "$build/megatron_cpp" checkpoint diff "$work/first" "$work/second"
   diff <(losses first) <(losses second)
   echo "losses of 20 steps and all weights are the same"
@@ -160,11 +161,11 @@ same_bits_twice() {
 layout() {
   local ranks=$1 name=ranks_$1
   shift
-  [ -d "$work/one_rank" ] || pretrain one_rank 1 --training.precision=fp32
-  pretrain "$name" "$ranks" --training.precision=fp32 "$@" || return $?
+  [ -d "$work/one_rank" ] || pretrain one_rank 1 20 --training.precision=fp32
+  rm -rf "${work:?}/$name"
+  pretrain "$name" "$ranks" 20 --training.precision=fp32 "$@" || return $?
   paste <(losses one_rank) <(losses "$name") | awk '{ d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > most) most = d }
-    END { print NR, "steps, losses differ by at most", most; exit !(NR == 20 && most < 1e-4) }'
-  rm -r "${work:?}/$name"
+    END { print NR, "steps, losses differ by at most", most + 0; exit !(NR == 20 && most < 1e-4) }'
 }
 
 # bench WHAT [argument ...]

@@ -47,7 +47,9 @@ class DeviceParity : public testing::TestWithParam<Family> {
   }
   static RunTask task(DType dtype = DType::F32) { return test::learnable_task(GetParam().config, dtype); }
   static RunResult on_cpu(const RunTask& task) { return test::run_layout(task, {}); }
-  static RunResult on_gpu(const RunTask& task) { return test::run_layout(task, {}, test::make_gpu); }
+  static RunResult on_gpu(const RunTask& task) {
+    return test::run_layout(task, {}, [](Communicator&) { return test::RankPlace{test::make_gpu(), nullptr}; });
+  }
 };
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DeviceParity);

@@ -194,13 +194,6 @@ void compare_all(const std::map<std::string, Numbers>& ours, const test::Hdf5Fil
   }
 }
 
-std::unique_ptr<Device> make_cpu(int threads = 1) {
-  return std::make_unique<CpuDevice>(CpuOptions{.threads = threads});
-}
-std::unique_ptr<Device> make_device(DeviceType type) {
-  return type == DeviceType::Cuda ? test::make_gpu() : make_cpu();
-}
-
 /// What is reached against double precision. transformers computes parts of llama in fp32, whatever the weights are.
 struct Limits {
   const char* model;
@@ -208,7 +201,7 @@ struct Limits {
   double logits, loss, gradient, trained_loss, grad_norm, weights;
   DeviceType device = DeviceType::Cpu;
 
-  std::string name() const { return str(model, "_", name_of(dtype), device == DeviceType::Cuda ? "_cuda" : ""); }
+  std::string name() const { return test::on_device(str(model, "_", name_of(dtype)), device); }
 };
 
 std::vector<Limits> all_limits() {
@@ -229,10 +222,10 @@ std::vector<Limits> all_limits() {
 class GoldenModelTest : public testing::TestWithParam<Limits> {
  protected:
   void SetUp() override {
-    if (GetParam().device == DeviceType::Cuda && !test::why_no_gpu().empty()) GTEST_SKIP() << test::why_no_gpu();
+    if (const std::string why = test::why_missing(GetParam().device); !why.empty()) GTEST_SKIP() << why;
   }
   static std::unique_ptr<GoldenModel> make_model() {
-    return std::make_unique<GoldenModel>(GetParam().model, GetParam().dtype, make_device(GetParam().device));
+    return std::make_unique<GoldenModel>(GetParam().model, GetParam().dtype, test::make_device(GetParam().device));
   }
 };
 
@@ -307,25 +300,18 @@ TEST_P(GoldenModelTest, TheSameBitsTwice) {
 class GoldenTraining : public testing::TestWithParam<std::tuple<const char*, DeviceType>> {
  protected:
   void SetUp() override {
-    if (device() == DeviceType::Cuda && !test::why_no_gpu().empty()) GTEST_SKIP() << test::why_no_gpu();
+    if (const std::string why = test::why_missing(device()); !why.empty()) GTEST_SKIP() << why;
   }
   static const char* name() { return std::get<0>(GetParam()); }
   static DeviceType device() { return std::get<1>(GetParam()); }
   static Trajectory train(const Recompute& recompute = {}) {
-    return GoldenModel(name(), DType::F32, make_device(device()), recompute).train(2);
+    return GoldenModel(name(), DType::F32, test::make_device(device()), recompute).train(2);
   }
 };
 
-std::vector<DeviceType> all_devices() {
-  std::vector<DeviceType> all{DeviceType::Cpu};
-  if (test::built_with_cuda()) all.push_back(DeviceType::Cuda);
-  return all;
-}
 INSTANTIATE_TEST_SUITE_P(Models, GoldenTraining,
-                         testing::Combine(testing::Values("gpt2", "llama"), testing::ValuesIn(all_devices())),
-                         [](const auto& p) {
-                           return str(std::get<0>(p.param), std::get<1>(p.param) == DeviceType::Cuda ? "_cuda" : "");
-                         });
+                         testing::Combine(testing::Values("gpt2", "llama"), testing::ValuesIn(test::device_types())),
+                         [](const auto& p) { return test::on_device(std::get<0>(p.param), std::get<1>(p.param)); });
 
 TEST_P(GoldenTraining, RecomputationAndThreadsChangeNoBit) {
   const Trajectory plain = train();
@@ -336,12 +322,13 @@ TEST_P(GoldenTraining, RecomputationAndThreadsChangeNoBit) {
     expect_same_bits(train(recompute), plain);
   }
   if (device() != DeviceType::Cpu) return;
-  for (const int threads : {2, 3}) expect_same_bits(GoldenModel(name(), DType::F32, make_cpu(threads)).train(2), plain);
+  for (const int threads : {2, 3})
+    expect_same_bits(GoldenModel(name(), DType::F32, test::make_device(device(), threads)).train(2), plain);
 }
 
 TEST_P(GoldenTraining, AnyMicrobatchFollowsTheSameLosses) {
   for (const i64 micro_batch_size : {1, 4}) {
-    GoldenModel model(name(), DType::F32, make_device(device()));
+    GoldenModel model(name(), DType::F32, test::make_device(device()));
     const Trajectory ours = model.train(micro_batch_size);
     const Numbers losses = model.expected.read<double>("train/loss").values;
     for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_LE(relative_error(ours.losses[i], losses[i]), 1e-4) << i;

@@ -69,27 +69,16 @@ TEST_P(GPTModelTest, DropoutIsTheSameInForwardAndBackward) {
 class GPTModelOnDevice : public testing::TestWithParam<std::tuple<NamedConfig, DeviceType>> {
  protected:
   void SetUp() override {
-    if (is_on_gpu() && !test::why_no_gpu().empty()) GTEST_SKIP() << test::why_no_gpu();
+    if (const std::string why = test::why_missing(std::get<1>(GetParam())); !why.empty()) GTEST_SKIP() << why;
   }
-  static bool is_on_gpu() { return std::get<1>(GetParam()) == DeviceType::Cuda; }
   static const ModelConfig& config() { return std::get<0>(GetParam()).config; }
-  static std::unique_ptr<Device> device(int threads = 1) {
-    if (is_on_gpu()) return test::make_gpu();
-    return std::make_unique<CpuDevice>(CpuOptions{.threads = threads});
-  }
+  static std::unique_ptr<Device> device(int threads = 1) { return test::make_device(std::get<1>(GetParam()), threads); }
 };
 
-std::vector<DeviceType> all_devices() {
-  std::vector<DeviceType> all{DeviceType::Cpu};
-  if (test::built_with_cuda()) all.push_back(DeviceType::Cuda);
-  return all;
-}
-
 INSTANTIATE_TEST_SUITE_P(Families, GPTModelOnDevice,
-                         testing::Combine(testing::ValuesIn(families()), testing::ValuesIn(all_devices())),
+                         testing::Combine(testing::ValuesIn(families()), testing::ValuesIn(test::device_types())),
                          [](const auto& p) {
-                           return str(std::get<0>(p.param).name,
-                                      std::get<1>(p.param) == DeviceType::Cuda ? "_cuda" : "");
+                           return test::on_device(std::get<0>(p.param).name, std::get<1>(p.param));
                          });
 
 /// Gradients of all parameters, as one list of numbers.

@@ -54,21 +54,23 @@ struct RunTask {
   const Weights* initial = nullptr;  ///< drawn from the seed when null
 };
 
-/// The device of a rank.
-using DeviceOfRank = std::function<std::unique_ptr<Device>(int rank)>;
+/// What a rank runs on.
+struct RankPlace {
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Communicator> world;  ///< of all ranks, for tensors of the device; null: the ranks' own carries them
+};
+using PlaceOfRank = std::function<RankPlace(Communicator& ranks)>;
 
-inline std::unique_ptr<Device> cpu_of_rank(int) {
-  return std::make_unique<CpuDevice>();
+inline RankPlace cpu_place(Communicator&) {
+  return {std::make_unique<CpuDevice>(), nullptr};
 }
 
-/// One rank on a device of its own; `world` carries tensors of that device.
 class LayoutRank {
  public:
-  LayoutRank(const RunTask& task, const RunLayout& layout, Communicator& world,
-             const DeviceOfRank& device_of_rank = cpu_of_rank)
+  LayoutRank(const RunTask& task, const RunLayout& layout, Communicator& ranks, const PlaceOfRank& place = cpu_place)
       : task_(task),
-        device_(device_of_rank(world.rank())),
-        parallel_(make_parallel_state(world,
+        place_(place(ranks)),
+        parallel_(make_parallel_state(place_.world ? *place_.world : ranks,
                                       {.tensor_model_parallel_size = layout.tp,
                                        .pipeline_model_parallel_size = layout.pp,
                                        .num_distributed_optimizer_instances = layout.instances},
@@ -76,7 +78,7 @@ class LayoutRank {
         state_({.config = task.model,
                 .dtype = task.dtype,
                 .recompute = layout.recompute,
-                .device = *device_,
+                .device = *place_.device,
                 .tp = *parallel_.tp,
                 .sequence_parallel = layout.sequence_parallel},
                task.optimizer,
@@ -101,7 +103,7 @@ class LayoutRank {
   StepOutcome evaluate(const RunTask& held_out, i64 step) { return state_.evaluate(batches(held_out, step)); }
   TrainingState& state() { return state_; }
   ParallelState& parallel() { return parallel_; }
-  Device& device() { return *device_; }
+  Device& device() { return *place_.device; }
 
   /// Adds the weights that this rank is the one to save.
   void collect(Weights& weights) {
@@ -156,37 +158,31 @@ class LayoutRank {
       }
       batch.samples.push_back(first_sample + i);
     }
-    batch.tokens = integers_of(tokens, *device_).view({seq, b});
-    batch.targets = integers_of(targets, *device_).view({seq, b});
+    batch.tokens = integers_of(tokens, *place_.device).view({seq, b});
+    batch.targets = integers_of(targets, *place_.device).view({seq, b});
     return batch;
   }
 
   const RunTask& task_;
-  std::unique_ptr<Device> device_;
+  RankPlace place_;
   ParallelState parallel_;
   TrainingState state_;
 };
 
-/// Steps of one rank; the first rank's losses, and its share of the weights, go to `result`.
-inline void run_rank(const RunTask& task, LayoutRank& self, bool is_first, std::mutex& mutex, RunResult& result) {
-  Numbers losses, norms;
-  for (i64 step = 0; step < task.steps; ++step) {
-    const StepOutcome outcome = self.step(step);
-    losses.push_back(outcome.loss);
-    norms.push_back(outcome.grad_norm);
-  }
-  const std::lock_guard lock(mutex);
-  self.collect(result.weights);
-  if (is_first) result.losses = losses, result.grad_norms = norms;
-}
-
-inline RunResult run_layout(const RunTask& task, const RunLayout& layout,
-                            const DeviceOfRank& device_of_rank = cpu_of_rank) {
+inline RunResult run_layout(const RunTask& task, const RunLayout& layout, const PlaceOfRank& place = cpu_place) {
   RunResult result;
   std::mutex mutex;
-  run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
-    LayoutRank self(task, layout, world, device_of_rank);
-    run_rank(task, self, rank == 0, mutex, result);
+  run_local_ranks(layout.ranks(), [&](Communicator& ranks, int rank) {
+    LayoutRank self(task, layout, ranks, place);
+    Numbers losses, norms;
+    for (i64 step = 0; step < task.steps; ++step) {
+      const StepOutcome outcome = self.step(step);
+      losses.push_back(outcome.loss);
+      norms.push_back(outcome.grad_norm);
+    }
+    const std::lock_guard lock(mutex);
+    self.collect(result.weights);
+    if (rank == 0) result.losses = losses, result.grad_norms = norms;
   });
   return result;
 }

@@ -41,11 +41,8 @@ inline std::vector<Place> every_place() {
 class Ops : public testing::TestWithParam<std::tuple<DType, Place>> {
  protected:
   void SetUp() override {
-    if (place().device == DeviceType::Cuda) {
-      if (!why_no_gpu().empty()) GTEST_SKIP() << why_no_gpu();
-      devices_.push_back(make_gpu());
-      return;
-    }
+    if (const std::string why = why_missing(place().device); !why.empty()) GTEST_SKIP() << why;
+    if (place().device == DeviceType::Cuda) return devices_.push_back(make_gpu());
     hwy::SetSupportedTargetsForTest(place().cpu_level);
     for (const int threads : {1, 2, 3}) devices_.push_back(std::make_unique<CpuDevice>(CpuOptions{.threads = threads}));
   }

@@ -123,8 +123,7 @@ std::vector<Types> all_types() {
   std::vector<Types> types;
   for (const auto& [in, out] : {std::pair(DType::F32, DType::F32), std::pair(DType::F64, DType::F64),
                                 std::pair(DType::BF16, DType::F32), std::pair(DType::BF16, DType::BF16)}) {
-    types.push_back({in, out, DeviceType::Cpu});
-    if (built_with_cuda()) types.push_back({in, out, DeviceType::Cuda});
+    for (const DeviceType place : device_types()) types.push_back({in, out, place});
   }
   return types;
 }
@@ -132,9 +131,8 @@ std::vector<Types> all_types() {
 class MatmulOp : public testing::TestWithParam<Types> {
  protected:
   void SetUp() override {
-    if (!is_on_gpu()) return;
-    if (!why_no_gpu().empty()) GTEST_SKIP() << why_no_gpu();
-    gpu_ = make_gpu();
+    if (const std::string why = why_missing(GetParam().place); !why.empty()) GTEST_SKIP() << why;
+    if (is_on_gpu()) gpu_ = make_gpu();
   }
   static bool is_on_gpu() { return GetParam().place == DeviceType::Cuda; }
   /// f() for each way in which the CPU can multiply the types, which the device() of f then takes.
