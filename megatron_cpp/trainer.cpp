@@ -8,6 +8,7 @@
 #include "megatron_cpp/bench.h"
 #include "megatron_cpp/finite_check.h"
 #include "megatron_cpp/model_provider.h"
+#include "megatron_cpp/replica_check.h"
 #include "megatron_cpp/step_policy.h"
 #include "model/flops.h"
 #include "parallel/scalar.h"
@@ -76,6 +77,8 @@ ExitCode Trainer::train() {
   while (iteration() < train_iters_ && !stopping) {
     train_step();
     if (must_settle()) settle();
+    if (is_due(config_.training.check_weight_hash_across_dp_replicas_interval))
+      check_weights_across_replicas(state_, session_.parallel);
     if (is_due(config_.checkpoint.save_interval)) save();
     if (is_due(config_.training.eval_interval) && iteration() < train_iters_)
       evaluate("validation", datasets_.valid.get());
@@ -94,7 +97,8 @@ ExitCode Trainer::train() {
 /// What saves, evaluates or ends the run must know all that happened.
 bool Trainer::must_settle() const {
   return iteration() == train_iters_ || is_due(config_.checkpoint.save_interval) ||
-         is_due(config_.training.eval_interval) || is_due(config_.training.exit_interval);
+         is_due(config_.training.eval_interval) || is_due(config_.training.exit_interval) ||
+         is_due(config_.training.check_weight_hash_across_dp_replicas_interval);
 }
 
 void Trainer::train_step() {
@@ -279,6 +283,9 @@ void Trainer::save() {
 }
 
 void Trainer::check_before_save() {
+  // Replicas share the work of saving: a checkpoint of ranks that differ would be a mixture.
+  if (config_.training.check_weight_hash_across_dp_replicas_interval > 0)
+    check_weights_across_replicas(state_, session_.parallel);
   const std::string found = weight_that_is_not_finite(state_, session_.parallel.world, *session_.device);
   if (found.empty()) return;
   const std::string what = str("iteration ", progress_.iteration, ": a weight is not finite (", found, ")");
