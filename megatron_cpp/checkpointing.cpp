@@ -129,15 +129,15 @@ TrainingProgress load_all(const Config& config, TrainingState& state, Checkpoint
   const Config saved = parse_config(run.config, place + "/config");
   check_same_run(saved, config, place);
   check_same_tokenizer(config, run, place);
-  const TrainingProgress progress{.iteration = run.iteration,
-                                  .consumed_samples = run.consumed_samples,
-                                  .trained_samples = extra_number(run, kTrainedSamples, reader.directory()),
-                                  .consumed_tokens = run.consumed_tokens,
-                                  .skipped_iterations = run.skipped_iterations,
-                                  .consecutive_skips = extra_count(run, kConsecutiveSkips),
-                                  .rollbacks = extra_count(run, kRollbacks),
-                                  .spikes = {.losses = extra_numbers(run, kRecentLosses),
-                                             .grad_norms = extra_numbers(run, kRecentGradNorms)}};
+  const TrainingProgress progress{
+      .iteration = run.iteration,
+      .consumed_samples = run.consumed_samples,
+      .trained_samples = extra_number(run, kTrainedSamples, reader.directory()),
+      .consumed_tokens = run.consumed_tokens,
+      .skipped_iterations = run.skipped_iterations,
+      .consecutive_skips = extra_count(run, kConsecutiveSkips),
+      .rollbacks = extra_count(run, kRollbacks),
+      .spikes = {.losses = extra_numbers(run, kRecentLosses), .grad_norms = extra_numbers(run, kRecentGradNorms)}};
   state.optimizer().set_steps(extra_number(run, kOptimizerSteps, reader.directory()));
   for (NamedShard& shard : shards_to_load(state)) reader.read(shard);
   state.publish_weights();

@@ -25,8 +25,8 @@ struct TrainingProgress {
   i64 rollbacks = 0;
   SpikeHistory spikes = {};
 
-  /// After the weights of an earlier checkpoint took the place of these: the steps since count as skipped. What was read
-  /// stays read, so that the samples which led here are not read again, and iterations go on counting.
+  /// After the weights of an earlier checkpoint took the place of these: the steps since count as skipped. What was
+  /// read stays read, so that the samples which led here are not read again, and iterations go on counting.
   void roll_back_to(const TrainingProgress& saved);
 };
 
@@ -53,8 +53,8 @@ std::optional<TrainingProgress> load_training(const Config& config, TrainingStat
 
 /// Whether checkpoint.save has any checkpoint, sound or not; the same answer on every rank.
 bool has_checkpoint(const Config& config, Session& session);
-/// Puts a running training back to the newest good checkpoint of checkpoint.save, and returns where that stood. Ends the
-/// run with TrainingFailed when there is none.
+/// Puts a running training back to the newest good checkpoint of checkpoint.save, and returns where that stood. Ends
+/// the run with TrainingFailed when there is none.
 TrainingProgress reload_training(const Config& config, TrainingState& state, Session& session, const Log& log);
 
 /// A checkpoint named by its own directory, or the newest good one of a folder; its checksums were compared. BadInput

@@ -67,8 +67,9 @@ void rollback_conflicts(const Config& config, std::vector<std::string>& found) {
   if (!config.may_roll_back()) return;
   const bool by_nan = config.training.nan_policy == NanPolicy::Rollback;
   if (config.checkpoint.save.empty() || config.checkpoint.save_interval == 0) {
-    found.push_back(str("training.", by_nan ? "nan_policy" : "spike_policy",
-                        ": rollback needs checkpoints to go back to: set checkpoint.save and checkpoint.save_interval"));
+    found.push_back(
+        str("training.", by_nan ? "nan_policy" : "spike_policy",
+            ": rollback needs checkpoints to go back to: set checkpoint.save and checkpoint.save_interval"));
   }
 }
 

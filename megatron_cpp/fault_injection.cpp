@@ -67,12 +67,17 @@ void FaultInjection::strike(i64 iteration) const {
   std::fprintf(stderr, "fault injection: %s on rank %d, iteration %lld, %s\n", enum_name(config_.kind).data(), rank_,
                static_cast<long long>(iteration), enum_name(config_.at).data());
   switch (config_.kind) {
-    case FaultKind::Error: throw std::runtime_error("an injected fault");
-    case FaultKind::Exit: std::_Exit(static_cast<int>(config_.exit_code));
-    case FaultKind::Kill: ::raise(SIGKILL); break;
+    case FaultKind::Error:
+      throw std::runtime_error("an injected fault");
+    case FaultKind::Exit:
+      std::_Exit(static_cast<int>(config_.exit_code));
+    case FaultKind::Kill:
+      ::raise(SIGKILL);
+      break;
     case FaultKind::Hang:
       while (true) ::pause();
-    default: break;
+    default:
+      break;
   }
 }
 

@@ -88,7 +88,9 @@ Tensor Optimizer::judge(const Tensor& totals, StepRule rule) const {
     for (const auto& [begin, end] : segment.counted)
       ops::add_sum_of_squares(segment.grads.flat(begin, end - begin), squares);
   }
-  for (Communicator* group : scope_.groups) group->all_reduce(squares, ReduceOp::Sum).wait();
+  for (Communicator* group : scope_.groups) {
+    if (group->size() > 1) group->all_reduce(squares, ReduceOp::Sum).wait();
+  }
   rule.clip_grad = config_.clip_grad;
   // Layouts cut the vector at other places, so their fp64 sums differ in the last bits. Rounding to fp32 hides that, so
   // that the clipped gradient, and with it the whole run, keeps the same bits.

@@ -8,8 +8,7 @@
 namespace mcpp {
 
 /// `numbers` as StepNumbers says. constexpr only so that device code may call it.
-inline constexpr void judge(double loss_sum, double targets, double squares, const StepRule& rule,
-                                 double* numbers) {
+inline constexpr void judge(double loss_sum, double targets, double squares, const StepRule& rule, double* numbers) {
   const double loss = loss_sum / targets, scale = rule.grad_scale / targets;
   const double exact = std::sqrt(squares) * std::abs(scale);
   const double norm = rule.rounds_norm ? static_cast<double>(static_cast<float>(exact)) : exact;
@@ -19,10 +18,11 @@ inline constexpr void judge(double loss_sum, double targets, double squares, con
   numbers[StepNumbers::kLoss] = loss;
   numbers[StepNumbers::kTargets] = targets;
   numbers[StepNumbers::kGradNorm] = norm;
-  numbers[StepNumbers::kFactor] = !finite || (spike && rule.skips_spikes) ? std::numeric_limits<double>::infinity()
-                                                                          : scale * std::min(clip, 1.0);
-  numbers[StepNumbers::kVerdict] =
-      static_cast<double>(!finite ? StepVerdict::NotFinite : spike ? StepVerdict::Spike : StepVerdict::Fine);
+  numbers[StepNumbers::kFactor] =
+      !finite || (spike && rule.skips_spikes) ? std::numeric_limits<double>::infinity() : scale * std::min(clip, 1.0);
+  numbers[StepNumbers::kVerdict] = static_cast<double>(!finite ? StepVerdict::NotFinite
+                                                       : spike ? StepVerdict::Spike
+                                                               : StepVerdict::Fine);
 }
 
 }  // namespace mcpp

@@ -177,8 +177,8 @@ void add_positions_backward(const Tensor& dy, i64 first_position, Tensor& dtable
 /// valid_columns count (the rest pads the vocabulary).
 void cross_entropy_stats(const Tensor& logits, const Tensor& targets, i64 first_row, i64 valid_columns, Tensor& largest,
                          Tensor& sum_exp, Tensor& target_logit);
-/// Where other ranks hold the rest of the vocabulary: sum_exp *= exp(own_largest - largest), which makes the sum of this
-/// rank's columns one that adds up with the others'. All [T].
+/// Where other ranks hold the rest of the vocabulary: sum_exp *= exp(own_largest - largest), which makes the sum of
+/// this rank's columns one that adds up with the others'. All [T].
 void cross_entropy_rescale(const Tensor& own_largest, const Tensor& largest, Tensor& sum_exp);
 /// From what all columns have together: lse = largest + log(sum_exp), in the place of `largest`; loss = lse -
 /// target_logit, 0 in rows without a target (targets < 0). totals, fp64 [2] = the sum of losses, in fp64 in a fixed
@@ -191,9 +191,9 @@ void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row
                             double scale);
 
 /// Whether a step's weights are updated, and how its gradient is scaled, without the host. totals as of
-/// cross_entropy_losses(), summed over the global batch; squares, fp64 [1]: of the gradient of the summed loss, over all
-/// its parts. numbers, fp64 [StepNumbers::kCount], is overwritten; a step whose loss or norm is not finite must not be
-/// taken.
+/// cross_entropy_losses(), summed over the global batch; squares, fp64 [1]: of the gradient of the summed loss, over
+/// all its parts. numbers, fp64 [StepNumbers::kCount], is overwritten; a step whose loss or norm is not finite must not
+/// be taken.
 void judge_step(const Tensor& totals, const Tensor& squares, const StepRule& rule, Tensor& numbers);
 /// One AdamW update of flat fp32 vectors (Loshchilov, Hutter 2019): m, v, then master -= lr (mhat / (sqrt(vhat) + eps)
 /// + weight_decay master). `model`, when not null, receives the new weights rounded to its type.

@@ -11,7 +11,7 @@ struct TokenLosses {
   Tensor per_token;  ///< [T] fp32 (fp64): -log p(target); 0 where there is no target
   Tensor totals;     ///< fp64 [2]: the sum of losses, in token order on a CPU, and the number of targets
 
-  double sum() const;   ///< waits for it
+  double sum() const;  ///< waits for it
   i64 tokens() const;  ///< waits for it
 };
 

@@ -19,9 +19,8 @@ class PinnedCopy final : public LateCopy {
   void start(const Tensor& from) override {
     MCPP_CHECK(from.numel() == count_, "a copy of ", count_, " numbers, not ", from.shape());
     device_.activate();
-    check_cuda(
-        cudaMemcpyAsync(values_, from.data<double>(), bytes(), cudaMemcpyDeviceToHost, device_.stream()),
-        "cudaMemcpyAsync");
+    check_cuda(cudaMemcpyAsync(values_, from.data<double>(), bytes(), cudaMemcpyDeviceToHost, device_.stream()),
+               "cudaMemcpyAsync");
     done_.record(device_.stream());
   }
   std::vector<double> values() override {

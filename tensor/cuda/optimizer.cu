@@ -40,9 +40,7 @@ struct Sgd {
   T lr, keep, decay, grad_scale = 0;
 
   explicit Sgd(const SgdStep& step)
-      : lr(static_cast<T>(step.lr)),
-        keep(static_cast<T>(step.momentum)),
-        decay(static_cast<T>(step.weight_decay)) {}
+      : lr(static_cast<T>(step.lr)), keep(static_cast<T>(step.momentum)), decay(static_cast<T>(step.weight_decay)) {}
 
   __device__ void operator()(T& w, T& buffer, T grad) const {
     const T g = fma(decay, w, grad * grad_scale);

@@ -15,7 +15,7 @@ template <>
 void Kernels<DeviceType::Cuda>::judge_step(const Tensor& totals, const Tensor& squares, const StepRule& rule,
                                            Tensor& numbers) {
   judge_one<<<1, 1, 0, cuda(numbers).stream()>>>(totals.data<double>(), squares.data<double>(), rule,
-                                             numbers.data<double>());
+                                                 numbers.data<double>());
   check_launch("judge_one");
 }
 
