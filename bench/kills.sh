@@ -3,14 +3,14 @@
 # left alone. By turns at a moment that the clock decides and at a point of a step or of a save. JSON lines on standard
 # output, one per number of ranks; exit code 1 when any bit differs.
 #   bench/kills.sh [count]      kills for each of 1 and 2 ranks (default 200)
-#   SEED=n bench/kills.sh       other moments
+#   SEED=n bench/kills.sh       other moments; MEGATRON_CPP names another program than build/release/megatron_cpp
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 count=${1:-200}
 RANDOM=${SEED:-1}
-scripts/build.sh release megatron_cpp >/dev/null
-program=$PWD/build/release/megatron_cpp
+program=${MEGATRON_CPP:-$PWD/build/release/megatron_cpp}
+[ -n "${MEGATRON_CPP:-}" ] || scripts/build.sh release megatron_cpp >/dev/null
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 places=(step before_files after_files before_manifest before_rename before_latest before_prune)
