@@ -1,0 +1,88 @@
+# Hosts for tests on one machine, to be sourced: namespaces of the kernel with a name, an address, memory and processes of
+# their own, on a bridge, each with an ssh server; the file system is what they share. They live in the namespaces of the
+# script that `in_namespaces` starts anew: when its first process ends, however it ends, the kernel takes all of them away.
+# shellcheck shell=bash
+
+scratch=${scratch-} # set by the user of this file: an empty folder
+declare -A host_pids
+
+# in_namespaces <seconds> <command ...>: replaces this shell; after so many seconds everything is killed.
+in_namespaces() {
+  local seconds=$1
+  shift
+  exec timeout --signal=KILL "$seconds" unshare --net --mount --pid --fork --kill-child --mount-proc "$@"
+}
+
+# Why there can be no hosts here, in words; nothing when there can.
+why_no_hosts() {
+  local tool
+  for tool in unshare nsenter ip ssh dropbear dropbearkey mpirun pgrep; do
+    command -v "$tool" >/dev/null || { echo "$tool is not installed" && return; }
+  done
+  [ "$(id -u)" -eq 0 ] || { echo "only root can make network namespaces" && return; }
+  unshare --net --uts --ipc --mount --pid --fork --mount-proc \
+    sh -c 'ip link add probe type bridge && mount -t tmpfs none /mnt' >/dev/null 2>&1 ||
+    echo "network namespaces cannot be made here"
+}
+
+# Keys, the table of names and the bridge.
+make_network() { # <host ...>
+  local host number=0
+  mkdir -p "$scratch/ssh"
+  ssh-keygen -q -t ed25519 -N "" -f "$scratch/ssh/id_ed25519"
+  cp "$scratch/ssh/id_ed25519.pub" "$scratch/ssh/authorized_keys"
+  echo "127.0.0.1 localhost" >"$scratch/hosts"
+  for host in "$@"; do
+    number=$((number + 1))
+    echo "10.77.0.$number $host" >>"$scratch/hosts"
+    dropbearkey -t ed25519 -f "$scratch/$host.key" | sed -n "s/^ssh-ed25519 /$host &/p" >>"$scratch/ssh/known_hosts"
+  done 2>/dev/null
+  ip link set lo up
+  ip link add hub type bridge
+  ip link set hub up
+}
+
+address_of() { awk -v host="$1" '$2 == host { print $1 }' "$scratch/hosts"; }
+
+# The first process of a host; it becomes its ssh server once the host has its network.
+host_main() { # <host>
+  hostname "$1"
+  mount -t tmpfs none /dev/shm
+  mount -t tmpfs -o mode=700 none ~/.ssh
+  install -m 600 "$scratch"/ssh/* ~/.ssh
+  mount --bind "$scratch/hosts" /etc/hosts
+  until ip -brief address show dev eth0 2>/dev/null | grep -q "$(address_of "$1")"; do sleep 0.05; done
+  exec dropbear -F -s -j -k -p "$(address_of "$1"):22" -r "$scratch/$1.key" -P "" 2>"$scratch/$1.sshd"
+}
+
+start_host() { # <host>
+  local host=$1 unshared pid
+  mkdir -p ~/.ssh
+  # shellcheck disable=SC2016 # the new shell expands it
+  unshare --net --uts --ipc --mount --pid --fork --kill-child --mount-proc \
+    bash -c 'scratch=$1; source "$2"; host_main "$3"' bash "$scratch" "${BASH_SOURCE[0]}" "$host" &
+  unshared=$!
+  until pid=$(pgrep -P "$unshared"); do sleep 0.02; done
+  until [ "$(readlink "/proc/$pid/ns/net")" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.02; done
+  host_pids[$host]=$pid
+  ip link add "to_$host" type veth peer name eth0 netns "$pid"
+  ip link set "to_$host" master hub up
+  nsenter --target "$pid" --net sh -c "ip link set lo up && ip address add $(address_of "$host")/24 dev eth0 && ip link set eth0 up"
+  until on_host "$host" ssh -o BatchMode=yes "$host" true 2>/dev/null; do sleep 0.1; done
+}
+
+# Ends all processes of a host, and with them its network.
+kill_host() { # <host>
+  kill -KILL "${host_pids[$1]}"
+  while [ -d "/proc/${host_pids[$1]}" ]; do sleep 0.02; done
+}
+
+# The cable is pulled: both sides notice nothing but silence.
+unplug_host() { ip link set "to_$1" down; }
+plug_host() { ip link set "to_$1" up; }
+
+on_host() { # <host> <command ...>
+  local host=$1
+  shift
+  nsenter --target "${host_pids[$host]}" --wdns="$PWD" --net --uts --ipc --mount --pid "$@"
+}
