@@ -113,6 +113,9 @@ judge() {
   fi
 }
 
+# Ranks of a machine that was lost end when they notice; until then rank 0, if it was there, keeps others out of the folder.
+is_folder_in_use() { [ "$code" -eq 2 ] && grep -q 'the checkpoint folder .* is in use by' "$scratch/output"; }
+
 # Takes the machines that are there, runs on them, and notes how it went. Sets `code` and `next`.
 attempt() {
   local failure began before checkpoint
@@ -124,6 +127,7 @@ attempt() {
   else
     run_attempt
     failure="$code on $ranks_now ranks, $hosts_now"
+    if [ "$restarts" -gt 0 ] && is_folder_in_use; then code=75 failure=""; fi
   fi
   checkpoint=$(newest_checkpoint)
   if [ "$checkpoint" != "$before" ]; then alike=0 backoff=1; fi

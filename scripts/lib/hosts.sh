@@ -25,8 +25,8 @@ read_hosts() {
 probe_host() {
   case $1 in localhost | 127.0.0.1 | "$(uname -n)") return 0 ;; esac
   # shellcheck disable=SC2086 # the agent may be a command with arguments
-  timeout --signal=KILL "$probe_seconds" ${OMPI_MCA_plm_rsh_agent:-ssh -o BatchMode=yes -o ConnectTimeout="$probe_seconds"} \
-    "$1" test -x "$program" </dev/null >/dev/null 2>&1
+  timeout --kill-after=1 "$probe_seconds" ${OMPI_MCA_plm_rsh_agent:-ssh -o BatchMode=yes} "$1" \
+    test -x "$program" </dev/null >/dev/null 2>&1
 }
 
 # find_hosts: fills `up` with those hosts that answer, in order, and `down` with the others. All are asked at once.

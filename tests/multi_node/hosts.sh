@@ -6,11 +6,11 @@
 scratch=${scratch-} # set by the user of this file: an empty folder
 declare -A host_pids
 
-# in_namespaces <seconds> <command ...>: replaces this shell; after so many seconds everything is killed.
+# in_namespaces <seconds> <command ...>: after so many seconds everything is killed (137).
 in_namespaces() {
   local seconds=$1
   shift
-  exec timeout --signal=KILL "$seconds" unshare --net --mount --pid --fork --kill-child --mount-proc "$@"
+  timeout --signal=KILL "$seconds" unshare --net --mount --pid --fork --kill-child --mount-proc "$@"
 }
 
 # Why there can be no hosts here, in words; nothing when there can.
@@ -65,7 +65,8 @@ start_host() { # <host>
   until pid=$(pgrep -P "$unshared"); do sleep 0.02; done
   until [ "$(readlink "/proc/$pid/ns/net")" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.02; done
   host_pids[$host]=$pid
-  ip link add "to_$host" type veth peer name eth0 netns "$pid"
+  # Its hardware address is always the same, as others remember it.
+  ip link add "to_$host" type veth peer name eth0 netns "$pid" address "02:00:00:00:00:0$(address_of "$host" | cut -d. -f4)"
   ip link set "to_$host" master hub up
   nsenter --target "$pid" --net sh -c "ip link set lo up && ip address add $(address_of "$host")/24 dev eth0 && ip link set eth0 up"
   until on_host "$host" ssh -o BatchMode=yes "$host" true 2>/dev/null; do sleep 0.1; done
