@@ -3,7 +3,7 @@
 #
 #   scripts/pretrain.sh configs/quickstart_2_ranks.toml -n 2
 #   scripts/pretrain.sh configs/llama_8b.toml -n 64 --hostfile hosts --parallel.tensor_model_parallel_size=8
-#   sbatch --nodes=8 --ntasks-per-node=8 --wrap "scripts/pretrain.sh configs/llama_8b.toml --srun"
+#   sbatch --nodes=8 --ntasks-per-node=8 --wrap "scripts/pretrain.sh configs/llama_8b.toml --srun" (or slurm_pretrain.sbatch)
 #
 #   -n N             ranks (default 1; with --srun what the job has)
 #   --hostfile FILE  machines, one "name slots=N" a line, as mpirun reads it; every machine needs this folder at this path
@@ -39,13 +39,15 @@ fi
 # group of its own it does not see the terminal's Ctrl-C. A second signal ends the run as it is, a third also a launcher
 # that does not end by itself, because it waits for a machine that is gone.
 job="" signals=0
-# shellcheck disable=SC2317 # it is reached by the trap
+# shellcheck disable=SC2317 # reached by the trap
+interrupt_twice() { kill -INT "$job" && sleep 0.2 && kill -INT "$job"; } # for srun; it passes SIGTERM on
+# shellcheck disable=SC2317 # reached by the trap
 stop() {
   [ -n "$job" ] || exit 143
   signals=$((signals + 1))
   case $signals in
     1) kill -USR1 "$job" ;;
-    2) kill -TERM "$job" ;;
+    2) if [ "$launcher" = srun ]; then interrupt_twice; else kill -TERM "$job"; fi ;;
     *) { pkill -KILL -P "$job" || true; } && kill -KILL "$job" ;;
   esac
 }

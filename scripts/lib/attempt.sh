@@ -64,6 +64,8 @@ run_attempt() {
   job=""
   wait "$shows" || true
   [ "$hangs" -eq 0 ] || code=75
+  # srun has nothing but words for ranks that it could not start: its exit code is 0.
+  if [ "$code" -eq 0 ] && grep -q '^srun: error: .* launch failed' "$output"; then code=75; fi
   output_iteration=$(sed -n 's/.*\] iteration *\([0-9]*\)\/.*/\1/p' "$output" | tail -n 1)
   output_checkpoint=$(sed -n 's/.*resuming from \([^,]*\).*/\1/p' "$output" | tail -n 1)
   output_iteration=${output_iteration:--} output_checkpoint=${output_checkpoint:--}

@@ -1,29 +1,10 @@
 # Hosts for tests on one machine, to be sourced: namespaces of the kernel with a name, an address, memory and processes of
-# their own, on a bridge, each with an ssh server; the file system is what they share. They live in the namespaces of the
-# script that `in_namespaces` starts anew: when its first process ends, however it ends, the kernel takes all of them away.
+# their own, on a bridge, each with an ssh server; the file system is what they share. To be made inside of in_namespaces
+# (tests/support/namespaces.sh), with which they end.
 # shellcheck shell=bash
 
-scratch=${scratch-} # set by the user of this file: an empty folder
+scratch=${MCPP_SCRATCH:-}
 declare -A host_pids
-
-# in_namespaces <seconds> <command ...>: after so many seconds everything is killed (137).
-in_namespaces() {
-  local seconds=$1
-  shift
-  timeout --signal=KILL "$seconds" unshare --net --mount --pid --fork --kill-child --mount-proc "$@"
-}
-
-# Why there can be no hosts here, in words; nothing when there can.
-why_no_hosts() {
-  local tool
-  for tool in unshare nsenter ip ssh dropbear dropbearkey mpirun pgrep; do
-    command -v "$tool" >/dev/null || { echo "$tool is not installed" && return; }
-  done
-  [ "$(id -u)" -eq 0 ] || { echo "only root can make network namespaces" && return; }
-  unshare --net --uts --ipc --mount --pid --fork --mount-proc \
-    sh -c 'ip link add probe type bridge && mount -t tmpfs none /mnt' >/dev/null 2>&1 ||
-    echo "network namespaces cannot be made here"
-}
 
 # Keys, the table of names and the bridge.
 make_network() { # <host ...>
@@ -60,7 +41,7 @@ start_host() { # <host>
   mkdir -p ~/.ssh
   # shellcheck disable=SC2016 # the new shell expands it
   unshare --net --uts --ipc --mount --pid --fork --kill-child --mount-proc \
-    bash -c 'scratch=$1; source "$2"; host_main "$3"' bash "$scratch" "${BASH_SOURCE[0]}" "$host" &
+    bash -c 'source "$1"; host_main "$2"' bash "${BASH_SOURCE[0]}" "$host" &
   unshared=$!
   until pid=$(pgrep -P "$unshared"); do sleep 0.02; done
   until [ "$(readlink "/proc/$pid/ns/net")" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.02; done

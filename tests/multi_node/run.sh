@@ -5,57 +5,20 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 export MEGATRON_CPP=${MEGATRON_CPP:-$root/build/release/megatron_cpp}
-scratch=${MCPP_SCRATCH:-} # set for the shell inside the namespaces
+# shellcheck source=tests/support/namespaces.sh
+source "$root/tests/support/namespaces.sh"
+# shellcheck source=tests/support/small_training.sh
+source "$root/tests/support/small_training.sh"
 # shellcheck source=tests/multi_node/hosts.sh
 source "$root/tests/multi_node/hosts.sh"
 
 if [ -z "$scratch" ]; then
-  reason=$(why_no_hosts)
-  [ -z "$reason" ] || { echo "skipped: $reason" && exit 77; }
-  scratch=$(mktemp -d)
-  code=0
-  MCPP_SCRATCH=$scratch in_namespaces 280 bash "$0" "$@" || code=$?
-  rm -rf "$scratch"
-  [ "$code" -ne 137 ] || echo "FAILED: not done after 280 s"
-  exit "$code"
+  reason=$(why_no_namespaces ssh dropbear)
+  in_namespaces 280 "$0" "$@"
 fi
 
 # A lost machine is to be found in seconds, not in the half minute that suits real networks.
 export OMPI_MCA_oob_tcp_keepalive_time=2 OMPI_MCA_oob_tcp_keepalive_intvl=1 OMPI_MCA_oob_tcp_keepalive_probes=2
-iterations=60
-
-make_inputs() {
-  head -c 60000 "$root/data/tinyshakespeare.txt" >train.txt
-  "$MEGATRON_CPP" tokenizer train --input=train.txt --output=tokenizer.model --vocab_size=400
-  "$MEGATRON_CPP" preprocess --input=train.txt --output_prefix=train --tokenizer_model=tokenizer.model --text_document=paragraph
-  cat >run.toml <<END
-[model]
-num_layers = 2
-hidden_size = 32
-num_attention_heads = 4
-seq_length = 32
-[training]
-micro_batch_size = 2
-global_batch_size = 8
-train_iters = $iterations
-[parallel]
-tensor_model_parallel_size = 2
-zero_stage = 1
-[optimizer]
-lr = 1e-2
-[data]
-data_path = ["$scratch/train_text_document"]
-tokenizer_model = "$scratch/tokenizer.model"
-[checkpoint]
-save_interval = 5
-[logging]
-log_interval = 1
-peak_tflops = 1
-[device]
-num_threads = 1
-END
-  printf 'a slots=2\nb slots=2\n' >hostfile
-}
 
 # start_run <name>: launch.sh on the head, in the background.
 start_run() {
@@ -163,7 +126,8 @@ test_cable_is_pulled() { # found, gone on without; back for the next start
 }
 
 cd "$scratch"
-make_inputs >inputs.log
+make_training >training.log
+printf 'a slots=2\nb slots=2\n' >hostfile
 make_network head a b
 for host in head a b; do start_host "$host"; done
 name=single
