@@ -135,7 +135,8 @@ attempt() {
   last_failure=$failure
   next=$(verdict "$code")
   echo "$(date -u +%FT%TZ) attempt=$((restarts + 1)) seconds=$(($(date +%s) - began)) ranks=$ranks_now hosts=$hosts_now" \
-    "resumed=$output_checkpoint iteration=$output_iteration checkpoint=$checkpoint code=$code next=\"$next\"" | tee -a "$log" >&2
+    "resumed=$output_checkpoint iteration=$output_iteration checkpoint=$checkpoint code=$code next=\"$next\"" >>"$log"
+  say "$(tail -n 1 "$log")"
 }
 
 parse_options "$@"

@@ -7,7 +7,7 @@ program=${MEGATRON_CPP:-$here/build/release/megatron_cpp}
 # The comment at the top of the script, up to its first command.
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; }
 
-say() { echo "scripts/${0##*/}: $*" >&2; }
+say() { echo "scripts/${0##*/}: $*" >&2 || true; } # a terminal that was closed ends nothing
 fail() {
   say "$*"
   exit 2

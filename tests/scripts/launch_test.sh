@@ -136,11 +136,12 @@ expect waits_for_min_ranks 75 0 0 --hostfile "$scratch/waits_for_min_ranks/hosts
 
 # Signals to launch.sh itself.
 # stopping <name> <ends> <code> <signals> <argument ...>
+errors=""
 stopping() {
   local ends=$2 code=$3 signals=$4 pid got=0 signal
   prepare "$1" "$ends"
   shift 4
-  "$root/scripts/launch.sh" run.toml "$@" >"$STUB/out" 2>"$STUB/err" </dev/null &
+  "$root/scripts/launch.sh" run.toml "$@" >"$STUB/out" 2>"${errors:-$STUB/err}" </dev/null &
   pid=$!
   for _ in {1..100}; do [ -e "$STUB/ready" ] || sleep 0.1; done
   for signal in $signals; do kill "-$signal" "$pid" && sleep 0.5; done
@@ -154,6 +155,9 @@ stopping passes_sigusr1_on "signal" 85 USR1
 stopping a_second_signal_ends_at_once "stubborn" 143 "TERM TERM"
 stopping the_grace_period_is_kept "stubborn" 143 TERM --grace_period=1
 says "the grace period is over"
+
+errors=/dev/full stopping saves_when_the_terminal_is_closed "signal" 85 HUP
+logs 'checkpoint=99 code=85'
 
 [ "$failures" -eq 0 ] || exit 1
 echo "all as expected"
