@@ -169,7 +169,9 @@ std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& sess
   if (config.checkpoint.save.empty()) return lock;
   Communicator& world = session.parallel.world;
   run_together(world, [&] {
-    if (world.rank() == 0) lock = std::make_unique<FolderLock>(config.checkpoint.save, log);
+    if (world.rank() != 0) return std::string();
+    lock = std::make_unique<FolderLock>(config.checkpoint.save, log);
+    remove_stale(config.checkpoint.save, log);  // a run that has nothing left to save would leave it
     return std::string();
   });
   return lock;
