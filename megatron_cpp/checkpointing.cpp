@@ -13,6 +13,7 @@ namespace {
 
 constexpr const char* kTrainedSamples = "trained_samples";
 constexpr const char* kOptimizerSteps = "optimizer_steps";
+constexpr const char* kLossScale = "loss_scale";
 
 /// Calls f(name, param, first, values) for each part of weights and optimizer states that this rank updates.
 template <class F>
@@ -59,6 +60,7 @@ RunState run_state(const Config& config, const TrainingState& state, const Train
   run.program_version = version_text();
   run.extra[kTrainedSamples] = str(progress.trained_samples);
   run.extra[kOptimizerSteps] = str(state.optimizer().steps());
+  if (state.loss_scale().adapts()) run.extra[kLossScale] = state.loss_scale().state();
   return run;
 }
 
@@ -105,6 +107,9 @@ TrainingProgress load_all(const Config& config, TrainingState& state, Checkpoint
                                   .consumed_tokens = run.consumed_tokens,
                                   .skipped_iterations = run.skipped_iterations};
   state.optimizer().set_steps(extra_number(run, kOptimizerSteps, reader.directory()));
+  // Not there when precision or loss scale were changed: then it starts anew.
+  if (const auto scale = run.extra.find(kLossScale); scale != run.extra.end())
+    state.loss_scale().restore(scale->second, place + ": " + kLossScale);
   for (NamedShard& shard : shards_to_load(state)) reader.read(shard);
   state.publish_weights();
   log.info(str("resuming from ", place));

@@ -2,8 +2,9 @@
 
 namespace mcpp {
 
-void ModelStage::begin(std::span<const MicroBatch> batches, bool training) {
+void ModelStage::begin(std::span<const MicroBatch> batches, bool training, double loss_scale) {
   batches_ = batches;
+  loss_scale_ = loss_scale;
   losses_ = {};
   passes_.clear();
   for (const MicroBatch& batch : batches) {
@@ -18,7 +19,7 @@ Tensor ModelStage::forward(int microbatch, const Tensor& x) {
   const MicroBatch& batch = batches_[static_cast<std::size_t>(microbatch)];
   const Tensor& input = model_.stage().has_embedding ? batch.tokens : x;
   if (!model_.stage().has_output) return model_.forward(input, pass(microbatch));
-  const TokenLosses losses = model_.loss(input, batch.targets, /*loss_scale=*/1, pass(microbatch));
+  const TokenLosses losses = model_.loss(input, batch.targets, loss_scale_, pass(microbatch));
   losses_.loss += losses.sum;
   losses_.tokens += losses.tokens;
   return {};

@@ -25,8 +25,8 @@ class ModelStage final : public PipelineStage {
  public:
   explicit ModelStage(GPTModel& model) : model_(model) {}
 
-  /// Before each run of a schedule. `batches` must stay until it has ended.
-  void begin(std::span<const MicroBatch> batches, bool training);
+  /// Before each run of a schedule. `batches` must stay until it has ended. `loss_scale` multiplies the gradients.
+  void begin(std::span<const MicroBatch> batches, bool training, double loss_scale);
   /// Of the last stage; elsewhere 0.
   const LossSum& losses() const { return losses_; }
 
@@ -42,6 +42,7 @@ class ModelStage final : public PipelineStage {
 
   GPTModel& model_;
   std::span<const MicroBatch> batches_;
+  double loss_scale_ = 1;
   std::vector<Pass> passes_;
   LossSum losses_;
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/number_text.h"
 #include "megatron_cpp/bench.h"
 #include "megatron_cpp/model_provider.h"
 #include "model/flops.h"
@@ -94,6 +95,7 @@ void Trainer::note(const StepOutcome& outcome, double learning_rate, i64 batch_s
   window_.global_batch_size = batch_size;
   window_.grad_norm = outcome.grad_norm;
   window_.lm_loss = outcome.loss;
+  window_.loss_scale = state_.loss_scale().value();
   window_iterations_ += 1;
   window_samples_ += batch_size;
   if (!outcome.skipped) {
@@ -106,11 +108,19 @@ void Trainer::note(const StepOutcome& outcome, double learning_rate, i64 batch_s
             samples * flops_per_batch(config_.model, 1), peak_tflops_, session_.parallel.world.size());
   if (config_.logging.log_progress) log_.progress(progress_line(window_));
 
-  consecutive_skips_ = outcome.skipped ? consecutive_skips_ + 1 : 0;
-  if (!outcome.skipped) return;
+  if (!outcome.skipped) {
+    consecutive_skips_ = 0;
+    return;
+  }
   progress_.skipped_iterations += 1;
   window_.skipped_iterations += 1;
   window_.nan_iterations += !std::isfinite(outcome.loss);
+  if (outcome.overflow == Overflow::Handled) {
+    log_.info(str("iteration ", progress_.iteration,
+                  ": the gradient overflows; the step is skipped, the loss scale is ", fixed(window_.loss_scale, 1)));
+    return;
+  }
+  consecutive_skips_ += 1;
   log_.warn(str("iteration ", progress_.iteration, ": the ", std::isfinite(outcome.loss) ? "gradient" : "loss",
                 " is not finite; the step is skipped, the weights stay as they were (samples ",
                 progress_.consumed_samples - batch_size, " to ", progress_.consumed_samples - 1, ")"));

@@ -31,6 +31,7 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
       device_(context.device),
       chunks_(make_chunks(context)),
       optimizer_(make_optimizer(optimizer)),
+      loss_scale_(optimizer, context.dtype == DType::F16),
       partial_gradients_(memories(), *layout_.parallel.tp) {}
 
 std::vector<TrainingState::Chunk> TrainingState::make_chunks(const ModelContext& context) {
@@ -93,10 +94,10 @@ const Schedule& TrainingState::schedule_for(std::size_t microbatches, bool train
   return found->second;
 }
 
-LossSum TrainingState::run(std::span<const MicroBatch> batches, bool training) {
+LossSum TrainingState::run(std::span<const MicroBatch> batches, bool training, double loss_scale) {
   std::vector<PipelineStage*> stages;
   for (const Chunk& chunk : chunks_) {
-    chunk.stage->begin(batches, training);
+    chunk.stage->begin(batches, training, loss_scale);
     stages.push_back(chunk.stage.get());
   }
   const Schedule& schedule = schedule_for(batches.size(), training);
@@ -119,23 +120,32 @@ StepOutcome TrainingState::sum_over_ranks(const LossSum& sum) {
   return {.loss = totals[0] / totals[1], .tokens = static_cast<i64>(totals[1])};
 }
 
+/// Whether or not they count as targets: known before the forward pass, and to every rank.
+i64 TrainingState::tokens_of_global_batch(std::span<const MicroBatch> batches) const {
+  const auto samples = static_cast<i64>(batches.size() * batches.front().samples.size());
+  return samples * layout_.parallel.dp->size() * chunks_.front().model->context().config.seq_length;
+}
+
 StepOutcome TrainingState::train_step(std::span<const MicroBatch> batches, double lr, double weight_decay) {
   for (const Chunk& chunk : chunks_) chunk.memory->clear_grads();
-  const LossSum sum = run(batches, /*training=*/true);
+  const double scale = loss_scale_.factor(tokens_of_global_batch(batches));
+  const LossSum sum = run(batches, /*training=*/true, scale);
   for (const Chunk& chunk : chunks_) chunk.model->add_shared_gradient();
   for (const Chunk& chunk : chunks_) chunk.memory->finish();
   partial_gradients_.reduce();
 
   StepOutcome outcome = sum_over_ranks(sum);
-  if (!std::isfinite(outcome.loss)) {
-    outcome.skipped = true;
-    return outcome;
+  const bool has_loss = std::isfinite(outcome.loss);
+  outcome.skipped = !has_loss;
+  if (has_loss) {
+    // Gradients are of the summed loss; dividing by the tokens of the global batch makes them layout-independent.
+    const StepResult step = optimizer_.step(lr, weight_decay, 1 / (scale * static_cast<double>(outcome.tokens)));
+    publish_weights();
+    outcome.grad_norm = step.grad_norm;
+    outcome.skipped = step.skipped;
   }
-  // Gradients are of the summed loss; dividing by the tokens of the global batch makes them layout-independent.
-  const StepResult step = optimizer_.step(lr, weight_decay, 1.0 / static_cast<double>(outcome.tokens));
-  publish_weights();
-  outcome.grad_norm = step.grad_norm;
-  outcome.skipped = step.skipped;
+  outcome.overflow = loss_scale_.update(outcome.skipped);
+  if (!has_loss) outcome.overflow = Overflow::Final;  // the loss itself is not scaled
   return outcome;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "megatron_cpp/model_stage.h"
+#include "optimizer/loss_scale.h"
 #include "optimizer/optimizer.h"
 #include "parallel/partial_gradients.h"
 #include "parallel/pp/stages.h"
@@ -18,6 +19,8 @@ struct StepOutcome {
   i64 tokens = 0;        ///< of the global batch
   double grad_norm = 0;  ///< before clipping
   bool skipped = false;  ///< loss or gradient was not finite: nothing was changed
+  /// What a skipped step means for the loss scale: Handled = such steps end by themselves, as it comes down.
+  Overflow overflow = Overflow::None;
 };
 
 /// How a training is laid out over its ranks.
@@ -46,6 +49,10 @@ class TrainingState {
   Optimizer& optimizer() { return optimizer_; }
   const Optimizer& optimizer() const { return optimizer_; }
 
+  /// With fp16, or where the configuration names one; the same on all ranks.
+  LossScale& loss_scale() { return loss_scale_; }
+  const LossScale& loss_scale() const { return loss_scale_; }
+
   /// Forward and backward over this rank's microbatches of one global batch, then the update.
   StepOutcome train_step(std::span<const MicroBatch> batches, double lr, double weight_decay);
   /// The loss alone; dropout is off.
@@ -64,13 +71,15 @@ class TrainingState {
   bool is_tied_copy(const Param& param) const;
   std::vector<ParamAndGradBuffer*> memories() const;
   const Schedule& schedule_for(std::size_t microbatches, bool training);
-  LossSum run(std::span<const MicroBatch> batches, bool training);
+  LossSum run(std::span<const MicroBatch> batches, bool training, double loss_scale = 1);
+  i64 tokens_of_global_batch(std::span<const MicroBatch> batches) const;
   StepOutcome sum_over_ranks(const LossSum& sum);
 
   TrainingLayout layout_;
   Device& device_;
   std::vector<Chunk> chunks_;
   Optimizer optimizer_;
+  LossScale loss_scale_;
   PartialGradients partial_gradients_;
   std::map<std::pair<std::size_t, bool>, Schedule> schedules_;  // lowered, by microbatches and whether training
   double pipeline_waiting_ = 0;

@@ -46,7 +46,7 @@ inline std::string cpu_ops_name(const testing::TestParamInfo<std::tuple<DType, i
 
 /// For each file's own fixture: INSTANTIATE_TEST_SUITE_P(Types, NormOps, every_type(), cpu_ops_name).
 inline auto every_type() {
-  return testing::Combine(testing::Values(DType::F32, DType::BF16, DType::F64),
+  return testing::Combine(testing::Values(DType::F32, DType::BF16, DType::F16, DType::F64),
                           testing::ValuesIn(hwy::SupportedAndGeneratedTargets()));
 }
 
