@@ -10,17 +10,6 @@
 #include "tensor/cuda/device.h"
 
 namespace mcpp {
-namespace {
-
-/// What a plan is compiled for.
-struct AttentionCase {
-  bool backward = false, causal = false;
-  DType dtype = DType::BF16;
-  std::vector<CudnnShape> shapes;  ///< of q, k, v, out; backward: and dout, dq, dk, dv
-  auto operator<=>(const AttentionCase&) const = default;
-};
-
-}  // namespace
 
 struct CudnnAttention {
   cudnnHandle_t handle = nullptr;
@@ -172,7 +161,7 @@ bool is_aligned(const Heads& x) {
 
 /// The case of these operands (q, k, v, out, ..); without shapes when cuDNN's kernels cannot take them.
 AttentionCase make_case(std::span<const Heads* const> operands, bool backward, const AttentionOptions& options) {
-  AttentionCase c{backward, options.causal, operands[0]->base.dtype(), {}};
+  AttentionCase c{backward, options.causal, {}, operands[0]->base.dtype()};
   if (is_suited(*operands[0], *operands[1], options) &&
       std::ranges::all_of(operands, [](const Heads* x) { return is_aligned(*x); }))
     c.shapes = cudnn_shapes(operands, operands[1]->heads, backward);

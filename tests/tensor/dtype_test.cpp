@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/support/cpu_ops.h"
+#include "tests/support/ops.h"
 
 namespace mcpp::test {
 namespace {
@@ -88,18 +88,16 @@ TEST(Float16, NanOfAnyPayloadStaysNan) {
     EXPECT_TRUE(std::isnan(value_of(Float16(std::bit_cast<float>(bits)).bits))) << bits;
 }
 
-class Float16Ops : public CpuOps {};
+class Float16Ops : public Ops {};
 INSTANTIATE_TEST_SUITE_P(Types, Float16Ops,
-                         testing::Combine(testing::Values(DType::F32),
-                                          testing::ValuesIn(hwy::SupportedAndGeneratedTargets())),
-                         cpu_ops_name);
+                         testing::Combine(testing::Values(DType::F32), testing::ValuesIn(every_place())), ops_name);
 
 TEST_P(Float16Ops, VectorsConvertAsTheTypeDoes) {
   Numbers halves;
   for (u32 i = 0; i < 65536; ++i) halves.push_back(value_of(static_cast<u16>(i)));
   const Roundings all;
   const i64 count = static_cast<i64>(all.from.size());
-  const auto outputs = run([&](CpuDevice& device) {
+  const auto outputs = run([&](Device& device) {
     Tensor wide = garbage({65536}, DType::F32, device), narrow = garbage({count}, DType::F16, device);
     ops::copy(tensor_of(halves, {65536}, DType::F16, device), wide);
     ops::copy(tensor_of(all.from, {count}, DType::F32, device), narrow);
