@@ -105,8 +105,9 @@ void Trainer::train_step() {
   const i64 iteration = this->iteration() + 1;
   faults_.before_step(iteration);
   const std::vector<MicroBatch> batches = batches_->next();
+  if (state_.loss_scale().adapts()) settle();  // the step before decides about the scale
   state_.backward(batches);
-  // The step before decides about the learning rate, the optimizer's step count and what counts as a spike: it is
+  // It decides about the learning rate, the optimizer's step count and what counts as a spike, too: otherwise it is
   // waited for here, when the device has the next forward and backward to do.
   if (settle()) state_.backward(batches);
   faults_.corrupt(iteration, state_);
@@ -147,6 +148,7 @@ void Trainer::note(const StepOutcome& outcome, const PendingStep& step) {
   window_.global_batch_size = step.batch_size;
   window_.grad_norm = outcome.grad_norm;
   window_.lm_loss = outcome.loss;
+  window_.loss_scale = state_.loss_scale().value();
   window_iterations_ += 1;
   window_samples_ += step.batch_size;
   if (!outcome.skipped) {
@@ -164,6 +166,12 @@ void Trainer::note(const StepOutcome& outcome, const PendingStep& step) {
 }
 
 bool Trainer::follow_policy(const StepOutcome& outcome, i64 batch_size) {
+  if (outcome.overflow == Overflow::Handled) {
+    progress_.skipped_iterations += 1;
+    log_.info(str("iteration ", progress_.iteration,
+                  ": the gradient overflows; the step is skipped, the loss scale is ", fixed(window_.loss_scale, 1)));
+    return false;
+  }
   const StepAction action = action_for(config_.training, outcome.verdict);
   if (action != StepAction::Skip) progress_.consecutive_skips = 0;
   if (action == StepAction::GoOn) return false;

@@ -22,6 +22,8 @@ ncclDataType_t nccl_type(DType t) {
       return ncclFloat32;
     case DType::BF16:
       return ncclBfloat16;
+    case DType::F16:
+      return ncclFloat16;
     case DType::F64:
       return ncclFloat64;
     case DType::I32:
