@@ -5,6 +5,7 @@
 
 #include "parallel/scalar.h"
 #include "tensor/ops.h"
+#include "tensor/processor.h"
 
 namespace mcpp {
 namespace {
@@ -73,6 +74,7 @@ Optimizer::Segment Optimizer::make_segment(const ParamAndGradBuffer& buffer, con
 }
 
 StepResult Optimizer::step(double lr, double weight_decay, double grad_scale) {
+  const ProfileRange range(device_, "optimizer");
   StepResult result{.grad_norm = grad_norm(grad_scale), .skipped = false, .lr = lr, .weight_decay = weight_decay};
   result.skipped = !std::isfinite(result.grad_norm);
   if (result.skipped) return result;
