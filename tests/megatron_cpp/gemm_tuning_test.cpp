@@ -28,7 +28,7 @@ TEST(GemmTuning, SettingsOfAGpuAreForAGpu) {
 }
 
 TEST(GemmTuning, TimedChoicesAreKept) {
-  const DeviceConfig config{.device = DeviceType::Cuda, .gemm_tuning = GemmTuning::Time};
+  const DeviceConfig config{.device = DeviceType::Cuda, .gemm_tuning = GemmTuning::Time, .gemm_choice_file = ""};
   EXPECT_THAT(config.conflicts(), ElementsAre(StartsWith("device.gemm_tuning: \"time\" needs gemm_choice_file")));
 }
 
