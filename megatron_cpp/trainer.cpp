@@ -7,6 +7,7 @@
 #include "megatron_cpp/bench.h"
 #include "megatron_cpp/gemm_tuning.h"
 #include "megatron_cpp/model_provider.h"
+#include "megatron_cpp/replica_check.h"
 #include "model/flops.h"
 #include "parallel/scalar.h"
 
@@ -65,6 +66,8 @@ ExitCode Trainer::train() {
     const i64 iteration = progress_.iteration;
     const auto due = [&](i64 interval) { return interval > 0 && iteration % interval == 0; };
     if (due(config_.logging.log_interval) || iteration == 1 || iteration == train_iters_) log_iteration();
+    if (due(config_.training.check_weight_hash_across_dp_replicas_interval))
+      check_weights_across_replicas(state_, session_.parallel);
     if (due(config_.checkpoint.save_interval)) save();
     if (due(config_.training.eval_interval) && iteration < train_iters_) evaluate("validation", datasets_.valid.get());
     stopping = should_exit();
@@ -194,6 +197,9 @@ void Trainer::save() {
   if (config_.checkpoint.save.empty() || saved_iteration_ == progress_.iteration) return;
   const RankSeconds before = spent();
   share_gemm_choices(config_.device, *session_.device, session_.parallel.world);
+  // Replicas share the work of saving: a checkpoint of ranks that differ would be a mixture.
+  if (config_.training.check_weight_hash_across_dp_replicas_interval > 0)
+    check_weights_across_replicas(state_, session_.parallel);
   const Path path = save_training(config_, state_, progress_, tokenizer_checksum_, session_, log_);
   saved_iteration_ = progress_.iteration;
   log_.info(str("saved ", path.string(), " in ", human_seconds((spent() - before).clock)));

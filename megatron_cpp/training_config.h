@@ -44,6 +44,7 @@ struct TrainingConfig {
   i64 eval_interval = 1000;
   i64 eval_iters = 100;
   i64 max_consecutive_skips = 10;
+  i64 check_weight_hash_across_dp_replicas_interval = 0;
   i64 exit_interval = 0;
   double exit_duration_in_mins = 0;
 
@@ -75,6 +76,11 @@ struct TrainingConfig {
     visit("max_consecutive_skips", self.max_consecutive_skips,
           "steps with a non-finite gradient skipped in a row; one more stops the training with exit code 17",
           at_least(0));
+    visit(
+        "check_weight_hash_across_dp_replicas_interval", self.check_weight_hash_across_dp_replicas_interval,
+        "iterations between two comparisons of the weights that data-parallel ranks hold alike, which also come before "
+        "every save: finds machines that corrupt data silently; 0 = never",
+        at_least(0));
     visit("exit_interval", self.exit_interval, "save and stop at multiples of this iteration; 0 = never", at_least(0));
     visit("exit_duration_in_mins", self.exit_duration_in_mins, "save and stop after so many minutes; 0 = never",
           at_least(0));
