@@ -30,7 +30,9 @@ std::string gemm_choices_text(Device& device) {
 
 void use_gemm_choices(Device& device, std::span<const std::string> texts, std::string_view name) {
   CublasLt& state = static_cast<CudaDevice&>(device).cublas();
-  state.choices = merged_gemm_choices(texts, state.platform, name);
+  GemmChoices choices = merged_gemm_choices(texts, state.platform, name);
+  if (choices == state.choices) return;
+  state.choices = std::move(choices);
   state.plans.clear();
 }
 
