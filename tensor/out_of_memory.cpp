@@ -11,9 +11,9 @@ namespace {
 std::string_view advice_on(MemoryClass c) {
   switch (c) {
     case MemoryClass::Params:
-      return "training.precision = \"bf16\" halves them; parallel.zero_stage = 3 shares them among data-parallel "
-             "ranks, "
-             "parallel.tensor_model_parallel_size and parallel.pipeline_model_parallel_size share the model";
+      return "training.precision = \"bf16\" instead of \"fp32\" halves them; parallel.zero_stage = 3 shares them among "
+             "data-parallel ranks, parallel.tensor_model_parallel_size and parallel.pipeline_model_parallel_size share "
+             "the model";
     case MemoryClass::Grads:
       return "parallel.zero_stage = 2 shares them among data-parallel ranks; parallel.tensor_model_parallel_size and "
              "parallel.pipeline_model_parallel_size share the model";
