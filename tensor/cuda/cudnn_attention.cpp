@@ -10,16 +10,6 @@
 #include "tensor/cuda/device.h"
 
 namespace mcpp {
-namespace {
-
-/// What a plan is compiled for.
-struct AttentionCase {
-  bool backward = false, causal = false;
-  std::vector<CudnnShape> shapes;  ///< of q, k, v, out; backward: and dout, dq, dk, dv
-  auto operator<=>(const AttentionCase&) const = default;
-};
-
-}  // namespace
 
 struct CudnnAttention {
   cudnnHandle_t handle = nullptr;

@@ -1,11 +1,11 @@
-#include "tests/support/cpu_ops.h"
 #include "tests/support/gradcheck.h"
+#include "tests/support/ops.h"
 
 namespace mcpp::test {
 namespace {
 
-class ActivationOps : public CpuOps {};
-INSTANTIATE_TEST_SUITE_P(Types, ActivationOps, every_type(), cpu_ops_name);
+class ActivationOps : public Ops {};
+INSTANTIATE_TEST_SUITE_P(Types, ActivationOps, every_type(), ops_name);
 
 constexpr Activation kActivations[]{Activation::Gelu, Activation::GeluErf, Activation::SquaredRelu, Activation::SwiGlu};
 
@@ -64,7 +64,7 @@ TEST_P(ActivationOps, ActivationsAndBackward) {
     for (const auto [rows, f] : kSizes) {
       const i64 width = is_gated(a) ? 2 * f : f;
       const Numbers x = normals(rows * width, 1, 3), bias = normals(width, 2), dy = normals(rows * f, 3);
-      const auto outputs = run([&](CpuDevice& device) {
+      const auto outputs = run([&](Device& device) {
         const Tensor t = tensor_of(x, {rows, width}, dtype(), device), b = tensor_of(bias, {width}, dtype(), device),
                      g = tensor_of(dy, {rows, f}, dtype(), device);
         Tensor y = garbage({rows, f}, dtype(), device), biased = Tensor::like(y);
@@ -95,7 +95,7 @@ TEST_P(ActivationOps, ActivationsAreRightFarOut) {
     const i64 count = static_cast<i64>(x.size());
     Numbers input = x;
     if (is_gated(a)) input.insert(input.end(), x.size(), 1.0);
-    const auto outputs = run([&](CpuDevice& device) {
+    const auto outputs = run([&](Device& device) {
       Tensor y = garbage({1, count}, dtype(), device);
       ops::activation(a, tensor_of(input, {1, static_cast<i64>(input.size())}, dtype(), device), nullptr, y);
       return std::vector{y};
@@ -109,7 +109,7 @@ TEST_P(ActivationOps, ActivationsAreRightFarOut) {
 TEST_P(ActivationOps, ActivationsPassNanOn) {
   for (const Activation a : kActivations) {
     const Numbers x{std::nan(""), 1, 2, std::nan("")};
-    const auto outputs = run([&](CpuDevice& device) {
+    const auto outputs = run([&](Device& device) {
       const i64 width = is_gated(a) ? 2 : 4, f = is_gated(a) ? 1 : 4;
       const Tensor t = tensor_of(x, {4 / width, width}, dtype(), device);
       const Tensor dy = tensor_of(Numbers(4 / width * f, 1.0), {4 / width, f}, dtype(), device);

@@ -1,11 +1,11 @@
-#include "tests/support/cpu_ops.h"
 #include "tests/support/gradcheck.h"
+#include "tests/support/ops.h"
 
 namespace mcpp::test {
 namespace {
 
-class CrossEntropyOps : public CpuOps {};
-INSTANTIATE_TEST_SUITE_P(Types, CrossEntropyOps, every_type(), cpu_ops_name);
+class CrossEntropyOps : public Ops {};
+INSTANTIATE_TEST_SUITE_P(Types, CrossEntropyOps, every_type(), ops_name);
 
 constexpr i64 kFirst = 50;
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -49,7 +49,7 @@ TEST_P(CrossEntropyOps, CrossEntropyStatsAndGradient) {
         const Stats stats = reference(x, ids, n, valid);
         Numbers lse = stats.lse;
         for (double& v : lse) v = rounded(v, wide());
-        const auto outputs = run([&](CpuDevice& device) {
+        const auto outputs = run([&](Device& device) {
           const Tensor targets = integers_of(ids, device);
           Tensor logits = tensor_of(x, {rows, n}, dtype(), device);
           Tensor largest = garbage({rows}, wide(), device), sum = Tensor::like(largest), hit = Tensor::like(largest);
@@ -81,7 +81,7 @@ TEST_P(CrossEntropyOps, CrossEntropyOfInfiniteAndNanLogits) {
   std::fill(x.begin(), x.begin() + 4500, -kInf);  // a whole block of masked logits
   x[n + 4321] = std::nan("");
   std::fill(x.begin() + 2 * n, x.end(), -kInf);
-  const auto outputs = run([&](CpuDevice& device) {
+  const auto outputs = run([&](Device& device) {
     const Tensor targets = integers_of({4600, 0, -1}, device);
     Tensor logits = tensor_of(x, {3, n}, dtype(), device);
     Tensor largest = garbage({3}, wide(), device), sum = Tensor::like(largest), hit = Tensor::like(largest);
@@ -113,7 +113,7 @@ TEST_P(CrossEntropyOps, ExponentialIsAccurate) {
     expected.push_back(value);
   }
   const i64 n = static_cast<i64>(x.size());
-  const auto outputs = run([&](CpuDevice& device) {
+  const auto outputs = run([&](Device& device) {
     Tensor logits = tensor_of(x, {1, n}, dtype(), device);
     ops::cross_entropy_gradient(logits, integers_of({0}, device), kFirst, n, Tensor::zeros({1}, wide(), device), 1);
     return std::vector{logits};
