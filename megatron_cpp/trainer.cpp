@@ -7,6 +7,7 @@
 #include "base/number_text.h"
 #include "megatron_cpp/bench.h"
 #include "megatron_cpp/finite_check.h"
+#include "megatron_cpp/gemm_tuning.h"
 #include "megatron_cpp/model_provider.h"
 #include "megatron_cpp/replica_check.h"
 #include "megatron_cpp/step_policy.h"
@@ -57,7 +58,10 @@ Trainer::Trainer(const Config& config, Session& session, const SignalWatch& sign
       faults_(config.fault_injection, session.parallel.world.rank()),
       peak_tflops_(config.logging.peak_tflops) {
   batches_ = std::make_unique<BatchStream>(*datasets_.train, config, batch_sizes_, progress_.consumed_samples, session);
-  if (peak_tflops_ == 0) peak_tflops_ = peak_flops(dtype_of(config.training.precision), *session.device) / 1e12;
+  if (peak_tflops_ == 0) {
+    peak_tflops_ =
+        mfu_peak_flops(dtype_of(config.training.precision), config.device.allow_tf32, *session.device) / 1e12;
+  }
   session.device->trim();
 }
 
@@ -246,6 +250,7 @@ void Trainer::note_ranks() {
 }
 
 void Trainer::log_iteration() {
+  share_gemm_choices(config_.device, *session_.device, session_.parallel.world);
   window_.lm_loss = window_loss_ / static_cast<double>(window_losses_);  // nan when all were skipped
   note_ranks();
   log_.info(iteration_line(window_, std::chrono::system_clock::now()));
@@ -282,6 +287,7 @@ void Trainer::evaluate(const char* split, Dataset* dataset) {
 void Trainer::save() {
   if (config_.checkpoint.save.empty() || saved_iteration_ == progress_.iteration) return;
   const RankSeconds before = spent();
+  share_gemm_choices(config_.device, *session_.device, session_.parallel.world);
   check_before_save();
   const Path path = save_training(config_, state_, progress_, tokenizer_checksum_, session_, log_,
                                   faults_.observer(progress_.iteration));
