@@ -132,7 +132,9 @@ TEST_P(Step, LossesOfRowsAndTheirTotals) {
     expect_close(totals, {total, count}, tolerance(type), 50, "totals");
     double sum = 0;
     for (const double loss : numbers(out)) sum += loss;
-    if (GetParam() == DeviceType::Cpu) EXPECT_EQ(numbers(totals)[0], sum) << "in the order of rows";
+    if (GetParam() == DeviceType::Cpu) {
+      EXPECT_EQ(numbers(totals)[0], sum) << "in the order of rows";
+    }
   }
 }
 
