@@ -78,6 +78,7 @@ ExitCode Trainer::train() {
 }
 
 void Trainer::train_step() {
+  session_.enter(Activity::Training, progress_.iteration + 1);
   const std::vector<MicroBatch> batches = batches_->next();
   const double lr = schedule_.lr(progress_.trained_samples);
   const StepOutcome outcome = state_.train_step(batches, lr, schedule_.weight_decay(progress_.trained_samples));
@@ -167,6 +168,7 @@ void Trainer::log_iteration() {
 
 void Trainer::evaluate(const char* split, Dataset* dataset) {
   if (!dataset || config_.training.eval_iters == 0) return;
+  session_.enter(Activity::Evaluating, progress_.iteration);
   const RankSeconds before = spent();
   // A fixed set of samples, so that evaluations can be compared with one another.
   const i64 batch_size = batch_sizes_.back().batch_size;
@@ -190,6 +192,7 @@ void Trainer::evaluate(const char* split, Dataset* dataset) {
 
 void Trainer::save() {
   if (config_.checkpoint.save.empty() || saved_iteration_ == progress_.iteration) return;
+  session_.enter(Activity::Saving, progress_.iteration);
   const RankSeconds before = spent();
   // Replicas share the work of saving: a checkpoint of ranks that differ would be a mixture.
   if (config_.training.check_weight_hash_across_dp_replicas_interval > 0)

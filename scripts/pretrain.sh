@@ -64,5 +64,11 @@ trap stop TERM INT USR1 HUP
 while true; do
   code=0
   wait "$job" || code=$?
-  kill -0 "$job" 2>/dev/null || exit "$code" # otherwise a signal ended the wait, not the run
+  kill -0 "$job" 2>/dev/null || break # otherwise a signal ended the wait, not the run
 done
+# A rank that a signal killed, not one of ours: the others are gone with it, and a new start may go well.
+if [ "$code" -gt 128 ] && [ $signals -eq 0 ]; then
+  echo "scripts/pretrain.sh: a rank was killed (mpirun's exit code $code)" >&2
+  code=75
+fi
+exit "$code"
