@@ -8,23 +8,6 @@
 namespace mcpp::test {
 namespace {
 
-/// Why ranks cannot share a GPU here; empty: they can.
-std::string missing_gpu() {
-  if constexpr (!kWithCuda) {
-    return "built without CUDA";
-  } else {
-    return cuda_device_count() > 0 ? "" : "no GPU";
-  }
-}
-
-std::unique_ptr<Device> make_gpu() {
-  if constexpr (kWithCuda) {
-    return make_cuda_device({});
-  } else {
-    return nullptr;
-  }
-}
-
 /// n ranks with a device each that their group does not reach.
 template <class MakeDevice>
 Backend staged(const std::string& name, int n, const MakeDevice& make_device, const std::string& missing) {
@@ -56,7 +39,9 @@ std::vector<Backend> backends() {
   for (const int n : {1, 3, 4}) {
     list.push_back(staged(
         "staged", n, [] { return std::unique_ptr<Device>(std::make_unique<CpuDevice>()); }, ""));
-    list.push_back(staged("staged_cuda", n, make_gpu, missing_gpu()));
+    if constexpr (kWithCuda)
+      list.push_back(staged(
+          "staged_cuda", n, [] { return make_cuda_device({}); }, cuda_device_count() > 0 ? "" : "no GPU"));
   }
   return list;
 }
