@@ -13,6 +13,7 @@
 #include "comm/metered.h"
 #include "comm/nccl.h"
 #include "comm/staged.h"
+#include "megatron_cpp/gemm_tuning.h"
 #include "megatron_cpp/layout.h"
 #include "megatron_cpp/version.h"
 #include "tensor/cpu/isa.h"
@@ -54,7 +55,10 @@ std::unique_ptr<Device> make_device(const DeviceConfig& config, const World& wor
   if constexpr (kWithCuda) {
     // More ranks than GPUs share them.
     if (config.device == DeviceType::Cuda)
-      return make_cuda_device({.ordinal = world.rank_on_node % std::max(1, cuda_device_count())});
+      return make_cuda_device({.ordinal = world.rank_on_node % std::max(1, cuda_device_count()),
+                               .allow_tf32 = config.allow_tf32,
+                               .time_gemms = config.gemm_tuning == GemmTuning::Time,
+                               .deterministic = config.deterministic});
   }
   const int cores = world.cores_per_rank > 0 ? world.cores_per_rank : usable_cores();
   const CpuOptions options{.threads = config.num_threads > 0 ? static_cast<int>(config.num_threads) : cores,
@@ -124,6 +128,7 @@ Session initialize(const Config& config, const World& world) {
   limit_cpu_isa(device.cpu_isa);
   check_same_everywhere(config, ranks);
   std::unique_ptr<Device> processor = make_device(device, world);
+  load_gemm_choices(device, *processor, ranks);
   std::unique_ptr<Communicator> gpus = noted(connect_gpus(config.parallel, *processor, ranks), world.recorder);
   ParallelState parallel =
       make_parallel_state(gpus ? *gpus : ranks, parallel_sizes(config), output_rank(config), world.recorder);

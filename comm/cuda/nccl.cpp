@@ -3,13 +3,13 @@
 #include <nccl.h>
 
 #include <array>
-#include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
 #include <utility>
 #include <vector>
 
+#include "comm/broadcast_value.h"
 #include "comm/checks.h"
 #include "tensor/cuda/device.h"
 #include "tensor/cuda/event.h"
@@ -28,6 +28,8 @@ ncclDataType_t nccl_type(DType t) {
       return ncclFloat32;
     case DType::BF16:
       return ncclBfloat16;
+    case DType::F16:
+      return ncclFloat16;
     case DType::F64:
       return ncclFloat64;
     case DType::I32:
@@ -43,25 +45,6 @@ ncclUniqueId new_id() {
   check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
   return id;
 }
-
-/// An id on its way between ranks, as a tensor in host memory.
-class IdParcel {
- public:
-  explicit IdParcel(const ncclUniqueId& id = {})
-      : bytes_(Tensor::empty({static_cast<i64>(sizeof(id) / sizeof(i32))}, DType::I32, memory_, MemoryClass::Other)) {
-    std::memcpy(bytes_.raw(), &id, sizeof(id));
-  }
-  Tensor& tensor() { return bytes_; }
-  ncclUniqueId id() const {
-    ncclUniqueId id{};
-    std::memcpy(&id, bytes_.raw(), sizeof(id));
-    return id;
-  }
-
- private:
-  CpuDevice memory_;
-  Tensor bytes_;
-};
 
 /// An NCCL communicator that another thread may ask about while this rank closes it.
 class Connection {
@@ -209,15 +192,10 @@ class NcclCommunicator final : public Communicator {
     std::map<std::pair<int, int>, ncclUniqueId> ids;  // by source and destination
     for (const int peer : peers) {
       check_peer(peer, *this);
-      IdParcel parcel(new_id());
-      host_->send(parcel.tensor(), peer).wait();
-      ids[{rank(), peer}] = parcel.id();
+      const ncclUniqueId id = ids[{rank(), peer}] = new_id();
+      send_value(id, *host_, peer);
     }
-    for (const int peer : peers) {
-      IdParcel parcel;
-      host_->recv(parcel.tensor(), peer).wait();
-      ids[{peer, rank()}] = parcel.id();
-    }
+    for (const int peer : peers) ids[{peer, rank()}] = receive_value<ncclUniqueId>(*host_, peer);
     // Both ranks of a lane wait for one another here. All ranks go by the same order of lanes, so that the first that
     // is still to be made always finds both of its ranks there.
     for (const auto& [pair, id] : ids)
@@ -261,9 +239,9 @@ class NcclCommunicator final : public Communicator {
 
   Lane& collectives() {
     if (!collectives_) {
-      IdParcel parcel(rank() == 0 ? new_id() : ncclUniqueId{});
-      host_->broadcast(parcel.tensor(), 0).wait();
-      collectives_ = std::make_unique<Lane>(device_, parcel.id(), size(), rank());
+      ncclUniqueId id = rank() == 0 ? new_id() : ncclUniqueId{};
+      broadcast_value(id, *host_);
+      collectives_ = std::make_unique<Lane>(device_, id, size(), rank());
     }
     return *collectives_;
   }

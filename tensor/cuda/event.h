@@ -24,9 +24,11 @@ class CudaEvent {
     check_cuda(state, "cudaEventQuery");
     return true;
   }
+  /// Waits until what was recorded is done.
+  void synchronize() const { check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
   /// Waits until this event has happened.
   float milliseconds_since(const CudaEvent& start) const {
-    check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    synchronize();
     float time = 0;
     check_cuda(cudaEventElapsedTime(&time, start.event_, event_), "cudaEventElapsedTime");
     return time;
