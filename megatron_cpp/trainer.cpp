@@ -107,6 +107,7 @@ bool Trainer::must_settle() const {
 
 void Trainer::train_step() {
   const i64 iteration = this->iteration() + 1;
+  session_.enter(Activity::Training, iteration);
   faults_.before_step(iteration);
   const std::vector<MicroBatch> batches = batches_->next();
   if (state_.loss_scale().adapts()) settle();  // the step before decides about the scale
@@ -204,6 +205,7 @@ void Trainer::count_skip(const std::string& warning) {
 void Trainer::roll_back(const std::string& reason) {
   const i64 limit = config_.training.max_rollbacks;
   if (progress_.rollbacks >= limit) give_up(str(reason, "; training.max_rollbacks is ", limit));
+  session_.enter(Activity::SettingUp, progress_.iteration);
   log_.warn(str(reason, "; going back to the newest good checkpoint (", progress_.rollbacks + 1, " of ", limit, ")"));
   const TrainingProgress saved = reload_training(config_, state_, session_, log_);
   if (saved.iteration > progress_.iteration) {
@@ -263,6 +265,7 @@ void Trainer::log_iteration() {
 
 void Trainer::evaluate(const char* split, Dataset* dataset) {
   if (!dataset || config_.training.eval_iters == 0) return;
+  session_.enter(Activity::Evaluating, progress_.iteration);
   const RankSeconds before = spent();
   // A fixed set of samples, so that evaluations can be compared with one another.
   const i64 batch_size = batch_sizes_.back().batch_size;
@@ -286,6 +289,7 @@ void Trainer::evaluate(const char* split, Dataset* dataset) {
 
 void Trainer::save() {
   if (config_.checkpoint.save.empty() || saved_iteration_ == progress_.iteration) return;
+  session_.enter(Activity::Saving, progress_.iteration);
   const RankSeconds before = spent();
   share_gemm_choices(config_.device, *session_.device, session_.parallel.world);
   check_before_save();
