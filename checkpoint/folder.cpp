@@ -7,6 +7,7 @@
 
 #include "checkpoint/exchange.h"
 #include "checkpoint/hdf5.h"
+#include "checkpoint/input_file.h"
 #include "checkpoint/manifest.h"
 
 namespace mcpp {
@@ -50,9 +51,8 @@ std::string problem_of_file(const Path& directory, const Manifest& manifest, i64
     return str(path.string(), " has ", size, " bytes instead of ", file.bytes);
   }
   if (!checksums) return {};
-  const MappedFile content(path);
-  if (checksum_hex(content.bytes()) == file.checksum) return {};
-  return str(path.string(), " differs from its checksum", damaged_tensors(manifest, index, content));
+  if (InputFile(path).checksum() == file.checksum) return {};
+  return str(path.string(), " differs from its checksum", damaged_tensors(manifest, index, MappedFile(path)));
 }
 
 std::vector<std::string> surplus_files(const Path& directory, const Manifest& manifest) {

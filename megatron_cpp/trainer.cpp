@@ -37,7 +37,7 @@ Trainer::Trainer(const Config& config, Session& session, const SignalWatch& sign
       lock_(lock_save_folder(config, session, log)),
       state_(model_provider(config, session), config.optimizer, layout_provider(config, session)),
       progress_(load_training(config, state_, session, log).value_or(TrainingProgress{})),
-      tokenizer_checksum_(keep_tokenizer(config, session)),
+      saver_(config, state_, progress_, keep_tokenizer(config, session), session, log, files_),
       datasets_(dataset_provider(config, log)),
       schedule_(config.optimizer, training_length(config)),
       metrics_(is_first_rank() ? config.metrics_path() : Path(), progress_.iteration, log),
@@ -49,23 +49,23 @@ Trainer::Trainer(const Config& config, Session& session, const SignalWatch& sign
 
 ExitCode Trainer::train() {
   if (progress_.iteration >= train_iters_) {
+    saver_.save_last(progress_);
     log_.info(str("all ", train_iters_, " iterations are done; set training.train_iters higher to train on"));
     return ExitCode::Done;
   }
   start_ = Clock::now();
   window_begin_ = spent();
-  saved_iteration_ = progress_.iteration;
   bool stopping = false;
   while (progress_.iteration < train_iters_ && !stopping) {
     train_step();
     const i64 iteration = progress_.iteration;
     const auto due = [&](i64 interval) { return interval > 0 && iteration % interval == 0; };
     if (due(config_.logging.log_interval) || iteration == 1 || iteration == train_iters_) log_iteration();
-    if (due(config_.checkpoint.save_interval)) save();
+    save(/*is_last=*/false);
     if (due(config_.training.eval_interval) && iteration < train_iters_) evaluate("validation", datasets_.valid.get());
     stopping = should_exit();
   }
-  save();
+  save(/*is_last=*/true);
   if (signal_ != 0) return ExitCode::Preempted;
   if (progress_.iteration >= train_iters_) {
     evaluate("validation", datasets_.valid.get());
@@ -185,12 +185,9 @@ void Trainer::evaluate(const char* split, Dataset* dataset) {
   window_begin_ += spent() - before;  // it is not training
 }
 
-void Trainer::save() {
-  if (config_.checkpoint.save.empty() || saved_iteration_ == progress_.iteration) return;
+void Trainer::save(bool is_last) {
   const RankSeconds before = spent();
-  const Path path = save_training(config_, state_, progress_, tokenizer_checksum_, session_, log_);
-  saved_iteration_ = progress_.iteration;
-  log_.info(str("saved ", path.string(), " in ", human_seconds((spent() - before).clock)));
+  is_last ? saver_.save_last(progress_) : saver_.after_step(progress_);
   window_begin_ += spent() - before;  // it is not training
 }
 

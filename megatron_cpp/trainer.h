@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "checkpoint/lock.h"
-#include "megatron_cpp/checkpointing.h"
+#include "megatron_cpp/checkpoint_saver.h"
 #include "megatron_cpp/dataset_provider.h"
 #include "megatron_cpp/metrics.h"
 #include "megatron_cpp/signals.h"
@@ -27,7 +27,8 @@ class Trainer {
   void note(const StepOutcome& outcome, double learning_rate, i64 batch_size);
   void log_iteration();
   void evaluate(const char* split, Dataset* dataset);
-  void save();
+  /// What is due after a step; at the end, whatever is not saved.
+  void save(bool is_last);
   bool should_exit();
   bool is_time_over();
   int agree_on_signal();
@@ -47,7 +48,8 @@ class Trainer {
   std::unique_ptr<FolderLock> lock_;
   TrainingState state_;
   TrainingProgress progress_;
-  std::string tokenizer_checksum_;
+  FileSystem files_;
+  CheckpointSaver saver_;
   Datasets datasets_;
   LrSchedule schedule_;
   std::unique_ptr<BatchStream> batches_;
@@ -65,7 +67,6 @@ class Trainer {
   bool ranks_are_shown_ = false;
 
   i64 consecutive_skips_ = 0;
-  i64 saved_iteration_ = -1;
 };
 
 }  // namespace mcpp
