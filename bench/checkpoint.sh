@@ -58,8 +58,8 @@ tr -d ' "{}' <"$results" | sed 's/result://' | awk -F, '
       for (r = 1; r <= 2; ++r) {
         o = "megatron_cpp " r " "; t = "torch " r " "
         printf "%d rank(s), medians in seconds\n", r
-        split("plain_write_s save_s async_stall_s async_total_s plain_read_s verify_from_disk_s load_s verify_from_memory_s", names, " ")
-        for (i = 1; i <= 8; ++i) printf "  %-22s %8.3f   torch %s\n", names[i], median[o names[i]], median[t names[i]]
+        split("plain_write_s save_s async_first_copy_s async_stall_s async_total_s plain_read_s verify_from_disk_s load_s verify_from_memory_s", names, " ")
+        for (i = 1; i <= 9; ++i) printf "  %-22s %8.3f   torch %s\n", names[i], median[o names[i]], median[t names[i]]
         ratio("save against a plain write (1 = as fast)", median[o "plain_write_s"], median[o "save_s"])
         ratio("load against a plain read (1 = as fast)", median[o "plain_read_s"], median[o "load_s"])
         ratio("stall of an asynchronous save, of a save", median[o "async_stall_s"], median[o "save_s"])

@@ -10,7 +10,8 @@ namespace mcpp {
 struct CheckpointTimes {
   double plain_write = 0;  ///< of the ranks' bytes to a file each, flushed to the disk
   double save = 0;         ///< a whole checkpoint, while the ranks wait
-  double stall = 0;        ///< what the ranks wait for a save beside the training
+  double first_copy = 0;   ///< to host memory that is new, as at the first save beside the training
+  double stall = 0;        ///< what the ranks wait for each later one
   double beside = 0;       ///< such a save from begin to end
   double plain_read = 0;   ///< of the plain files, which are not in memory
   double find = 0;         ///< verifying the checkpoint, which is not in memory: the first half of a load

@@ -142,7 +142,9 @@ class CheckpointLayouts : public testing::Test {
       for (const RunLayout& to : layouts) {
         SCOPED_TRACE(str("saved by ", from.name, ", loaded by ", to.name));
         const Numbers losses = load(task, to, saved);
-        if (add_alike(from, to)) EXPECT_EQ(losses, saved.losses_after);
+        if (add_alike(from, to)) {
+          EXPECT_EQ(losses, saved.losses_after);
+        }
         for (std::size_t i = 0; i < losses.size() && task.dtype == DType::F32; ++i)
           EXPECT_NEAR(losses[i], saved.losses_after[i], 1e-5 * saved.losses_after[i]);
       }
