@@ -85,7 +85,9 @@ void CheckpointSave::make_directory() {
 void CheckpointSave::write(ShardSource& source) noexcept {
   try {
     const Path file = staging_ / shard_file_name(world_.rank(), world_.size());
+    reach(SavePoint::BeforeFiles, target_.observer);
     part_ = to_json(write_shard_file(file, source, files_));
+    reach(SavePoint::AfterFiles, target_.observer);
   } catch (...) {
     error_ = std::current_exception();
   }
@@ -100,6 +102,7 @@ Path CheckpointSave::finish() {
     if (is_leader()) commit(merge(target_.coverage == Coverage::Whole ? parts : std::vector{part_}));
     return std::string();
   });
+  if (is_leader()) reach(SavePoint::BeforePrune, target_.observer);
   if (is_leader()) prune(target_.folder, target_.retention, log_);
   return path();
 }
@@ -117,10 +120,13 @@ Manifest CheckpointSave::merge(std::span<const std::string> parts) const {
 
 void CheckpointSave::commit(const Manifest& manifest) {
   validate(manifest, "the checkpoint to save");
+  reach(SavePoint::BeforeManifest, target_.observer);
   write_manifest(staging_, manifest);
   fsync_path(staging_);
+  reach(SavePoint::BeforeRename, target_.observer);
   become_checkpoint();
   fsync_path(target_.folder);
+  reach(SavePoint::BeforeLatest, target_.observer);
   write_file_atomic(target_.folder / kLatestName, path().filename().string() + "\n");
 }
 

@@ -7,6 +7,7 @@
 #include "checkpoint/file_system.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/retention.h"
+#include "checkpoint/save_point.h"
 #include "comm/communicator.h"
 
 namespace mcpp {
@@ -17,6 +18,7 @@ struct SaveTarget {
   Retention retention = {};
   /// Part: every rank saves in a folder of its own what it will want back, without the others.
   Coverage coverage = Coverage::Whole;
+  SaveObserver observer = {};  ///< called in the thread that reaches the point
 };
 
 /// A save in its three steps, of which the second may run beside the training. Each rank holds its own shards;

@@ -12,7 +12,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-bool is_due(i64 interval, i64 iteration) {
+/// Whether something is due at every `interval`-th iteration; 0 = never.
+bool divides(i64 interval, i64 iteration) {
   return interval > 0 && iteration % interval == 0;
 }
 
@@ -36,19 +37,31 @@ CheckpointSaver::CheckpointSaver(const Config& config, const TrainingState& stat
   });
 }
 
-void CheckpointSaver::after_step(const TrainingProgress& progress) {
-  const CheckpointConfig& checkpoint = config_.checkpoint;
-  if (in_flight_.save && is_written_everywhere()) finish();
-  if (is_due(checkpoint.save_interval, progress.iteration))
-    save(progress, /*local=*/false, checkpoint.async_save);
-  else if (is_due(checkpoint.local_save_interval, progress.iteration))
-    save(progress, /*local=*/true, checkpoint.async_save);
+bool CheckpointSaver::is_due(i64 iteration) const {
+  return divides(config_.checkpoint.save_interval, iteration) ||
+         divides(config_.checkpoint.local_save_interval, iteration);
 }
 
-void CheckpointSaver::save_last(const TrainingProgress& progress) {
-  finish();
-  const bool is_saved = saved_iteration_ == progress.iteration;
-  if (!config_.checkpoint.save.empty() && !is_saved) save(progress, /*local=*/false, /*beside_training=*/false);
+void CheckpointSaver::save(const TrainingProgress& progress, SaveObserver observer) {
+  const bool local = !divides(config_.checkpoint.save_interval, progress.iteration);
+  if (config_.checkpoint.async_save)
+    start(progress, local, std::move(observer));
+  else
+    wait_for(progress, local, std::move(observer));
+}
+
+void CheckpointSaver::poll() {
+  if (!in_flight_.save) return;
+  const double unwritten = in_flight_.save->is_written() ? 0 : 1;
+  if (reduce_scalar(unwritten, ReduceOp::Max, session_.parallel.world, *session_.device) == 0) finish();
+}
+
+bool CheckpointSaver::must_save(const TrainingProgress& progress) const {
+  return !config_.checkpoint.save.empty() && saved_iteration_ != progress.iteration;
+}
+
+void CheckpointSaver::save_and_wait(const TrainingProgress& progress, SaveObserver observer) {
+  wait_for(progress, /*local=*/false, std::move(observer));
 }
 
 RunState CheckpointSaver::describe(const TrainingProgress& progress, bool local) {
@@ -58,40 +71,44 @@ RunState CheckpointSaver::describe(const TrainingProgress& progress, bool local)
   return run;
 }
 
-void CheckpointSaver::save(const TrainingProgress& progress, bool local, bool beside_training) {
+SaveTarget CheckpointSaver::target(bool local, SaveObserver observer) const {
+  const CheckpointConfig& checkpoint = config_.checkpoint;
+  SaveTarget target{
+      .folder = checkpoint.save,
+      .retention = {.keep_last = checkpoint.keep_last, .save_retain_interval = checkpoint.save_retain_interval}};
+  if (local) target = local_target(checkpoint, session_.parallel.world);
+  target.observer = std::move(observer);
+  return target;
+}
+
+void CheckpointSaver::wait_for(const TrainingProgress& progress, bool local, SaveObserver observer) {
+  finish();
+  const auto start = Clock::now();
+  const std::vector<NamedShard> shards = local ? shards_to_load(state_) : shards_to_save(state_);
+  HostCopies source(shards);
+  CheckpointSave save(target(local, std::move(observer)), describe(progress, local), session_.parallel.world, log_,
+                      files_);
+  save.write(source);
+  const Path path = save.finish();
+  if (!local) saved_iteration_ = progress.iteration;
+  log_.info(str("saved ", path.string(), " in ", human_seconds(seconds_since(start))));
+}
+
+void CheckpointSaver::start(const TrainingProgress& progress, bool local, SaveObserver observer) {
   const auto start = Clock::now();
   finish();
-  const CheckpointConfig& checkpoint = config_.checkpoint;
   Communicator& world = session_.parallel.world;
-  const SaveTarget target = local ? local_target(checkpoint, world)
-                                  : SaveTarget{.folder = checkpoint.save,
-                                               .retention = {.keep_last = checkpoint.keep_last,
-                                                             .save_retain_interval = checkpoint.save_retain_interval}};
-  const std::vector<NamedShard> shards = local ? shards_to_load(state_) : shards_to_save(state_);
-  if (!local) saved_iteration_ = progress.iteration;
-  if (!beside_training) {
-    HostCopies source(shards);
-    CheckpointSave save(target, describe(progress, local), world, log_, files_);
-    save.write(source);
-    const Path path = save.finish();
-    log_.info(str("saved ", path.string(), " in ", human_seconds(seconds_since(start))));
-    return;
-  }
   run_together(world, [&] {
-    staging_.copy(shards);
+    staging_.copy(local ? shards_to_load(state_) : shards_to_save(state_));
     return std::string();
   });
-  in_flight_ = {.save = std::make_unique<AsyncSave>(target, describe(progress, local), staging_, world, log_, files_),
+  in_flight_ = {.save = std::make_unique<AsyncSave>(target(local, std::move(observer)), describe(progress, local),
+                                                    staging_, world, log_, files_),
                 .start = start,
                 .stall = seconds_since(start)};
+  if (!local) saved_iteration_ = progress.iteration;
 }
 
-bool CheckpointSaver::is_written_everywhere() {
-  const double unwritten = in_flight_.save->is_written() ? 0 : 1;
-  return reduce_scalar(unwritten, ReduceOp::Max, session_.parallel.world, *session_.device) == 0;
-}
-
-/// Waits for the save in flight, if there is one.
 void CheckpointSaver::finish() {
   if (!in_flight_.save) return;
   const auto start = Clock::now();

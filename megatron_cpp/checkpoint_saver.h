@@ -24,10 +24,19 @@ class CheckpointSaver {
   CheckpointSaver(const Config& config, const TrainingState& state, const TrainingProgress& progress,
                   std::string tokenizer_checksum, Session& session, const Log& log, const FileSystem& files);
 
-  /// After each iteration: ends the save in flight when all ranks have written, then starts what is due.
-  void after_step(const TrainingProgress& progress);
-  /// Saves where the training stands, unless it is saved, and returns when all is on the disk.
-  void save_last(const TrainingProgress& progress);
+  /// Whether a save is due after this iteration.
+  bool is_due(i64 iteration) const;
+  /// Starts the save that is due, and ends it too unless it goes on beside the training. `observer` sees it.
+  void save(const TrainingProgress& progress, SaveObserver observer);
+  /// After each step: ends the save in flight when all ranks have written.
+  void poll();
+
+  /// Whether checkpoint.save is to have this state, and has it not.
+  bool must_save(const TrainingProgress& progress) const;
+  /// Saves the state there, and returns when it is on the disk.
+  void save_and_wait(const TrainingProgress& progress, SaveObserver observer);
+  /// Waits for the save in flight, if there is one.
+  void finish();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -37,10 +46,10 @@ class CheckpointSaver {
     double stall = 0;  ///< seconds that the training waited
   };
 
-  void save(const TrainingProgress& progress, bool local, bool beside_training);
+  SaveTarget target(bool local, SaveObserver observer) const;
+  void wait_for(const TrainingProgress& progress, bool local, SaveObserver observer);
+  void start(const TrainingProgress& progress, bool local, SaveObserver observer);
   RunState describe(const TrainingProgress& progress, bool local);
-  bool is_written_everywhere();
-  void finish();
 
   const Config& config_;
   const TrainingState& state_;

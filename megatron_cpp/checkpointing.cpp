@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/number_text.h"
 #include "checkpoint/exchange.h"
 #include "checkpoint/folder.h"
 #include "megatron_cpp/config_compare.h"
@@ -15,6 +16,31 @@ namespace {
 
 constexpr const char* kTrainedSamples = "trained_samples";
 constexpr const char* kOptimizerSteps = "optimizer_steps";
+constexpr const char* kConsecutiveSkips = "consecutive_skips";
+constexpr const char* kRollbacks = "rollbacks";
+constexpr const char* kRecentLosses = "recent_losses";
+constexpr const char* kRecentGradNorms = "recent_grad_norms";
+
+/// Texts that read back to the same bits.
+std::string numbers_text(std::span<const double> values) {
+  std::vector<std::string> words;
+  for (const double value : values) words.push_back(shortest(value));
+  return join(words, " ");
+}
+
+std::vector<double> extra_numbers(const RunState& run, const char* name) {
+  const auto found = run.extra.find(name);
+  std::vector<double> values;
+  if (found == run.extra.end() || found->second.empty()) return values;
+  for (const std::string& word : split(found->second, ' ')) values.push_back(std::strtod(word.c_str(), nullptr));
+  return values;
+}
+
+/// Of what a checkpoint need not have: 0 then.
+i64 extra_count(const RunState& run, const char* name) {
+  const auto found = run.extra.find(name);
+  return found == run.extra.end() ? 0 : std::stoll(found->second);
+}
 
 std::string checksum_of(const std::string& text) {
   return checksum_hex(std::as_bytes(std::span(text)));
@@ -53,11 +79,15 @@ TrainingProgress load_all(const Config& config, TrainingState& state, Checkpoint
   const Config saved = parse_config(run.config, place + "/config");
   check_same_run(saved, config, place);
   check_same_tokenizer(config, run, place);
-  const TrainingProgress progress{.iteration = run.iteration,
-                                  .consumed_samples = run.consumed_samples,
-                                  .trained_samples = extra_number(run, kTrainedSamples, reader.directory()),
-                                  .consumed_tokens = run.consumed_tokens,
-                                  .skipped_iterations = run.skipped_iterations};
+  const TrainingProgress progress{
+      .iteration = run.iteration,
+      .consumed_samples = run.consumed_samples,
+      .trained_samples = extra_number(run, kTrainedSamples, reader.directory()),
+      .consumed_tokens = run.consumed_tokens,
+      .skipped_iterations = run.skipped_iterations,
+      .consecutive_skips = extra_count(run, kConsecutiveSkips),
+      .rollbacks = extra_count(run, kRollbacks),
+      .spikes = {.losses = extra_numbers(run, kRecentLosses), .grad_norms = extra_numbers(run, kRecentGradNorms)}};
   state.optimizer().set_steps(extra_number(run, kOptimizerSteps, reader.directory()));
   for (NamedShard& shard : shards_to_load(state)) reader.read(shard);
   state.publish_weights();
@@ -98,6 +128,14 @@ OwnCheckpoint newest_own(const CheckpointConfig& config, const TrainingState& st
 
 }  // namespace
 
+void TrainingProgress::roll_back_to(const TrainingProgress& saved) {
+  trained_samples = saved.trained_samples;
+  skipped_iterations = saved.skipped_iterations + iteration - saved.iteration;
+  consecutive_skips = 0;
+  rollbacks += 1;
+  spikes = saved.spikes;
+}
+
 std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& session, const Log& log) {
   std::unique_ptr<FolderLock> lock;
   if (config.checkpoint.save.empty()) return lock;
@@ -134,7 +172,26 @@ RunState run_state(const Config& config, const TrainingState& state, const Train
   run.program_version = version_text();
   run.extra[kTrainedSamples] = str(progress.trained_samples);
   run.extra[kOptimizerSteps] = str(state.optimizer().steps());
+  run.extra[kConsecutiveSkips] = str(progress.consecutive_skips);
+  run.extra[kRollbacks] = str(progress.rollbacks);
+  run.extra[kRecentLosses] = numbers_text(progress.spikes.losses);
+  run.extra[kRecentGradNorms] = numbers_text(progress.spikes.grad_norms);
   return run;
+}
+
+bool has_checkpoint(const Config& config, Session& session) {
+  Communicator& world = session.parallel.world;
+  const auto look = [&] {
+    return std::string(world.rank() == 0 && !checkpoints_in(config.checkpoint.save).empty() ? "yes" : "");
+  };
+  return !run_together(world, look)[0].empty();
+}
+
+TrainingProgress reload_training(const Config& config, TrainingState& state, Session& session, const Log& log) {
+  const std::optional<Path> found = newest_good(config.checkpoint.save, session.parallel.world, log);
+  if (!found) fail(ExitCode::TrainingFailed, config.checkpoint.save, ": no sound checkpoint to go back to");
+  CheckpointReader reader(*found, Trust::Verified);
+  return load_all(config, state, reader, log);
 }
 
 std::optional<TrainingProgress> load_training(const Config& config, TrainingState& state, Session& session,

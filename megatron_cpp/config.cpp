@@ -63,6 +63,16 @@ void accept_change_conflicts(const Config& config, std::vector<std::string>& fou
   }
 }
 
+void rollback_conflicts(const Config& config, std::vector<std::string>& found) {
+  if (!config.may_roll_back()) return;
+  const bool by_nan = config.training.nan_policy == NanPolicy::Rollback;
+  if (config.checkpoint.save.empty() || config.checkpoint.save_interval == 0) {
+    found.push_back(
+        str("training.", by_nan ? "nan_policy" : "spike_policy",
+            ": rollback needs checkpoints to go back to: set checkpoint.save and checkpoint.save_interval"));
+  }
+}
+
 void cross_conflicts(const Config& config, std::vector<std::string>& found) {
   const TrainingConfig& t = config.training;
   const BatchSizeSchedule schedule =
@@ -81,6 +91,7 @@ void cross_conflicts(const Config& config, std::vector<std::string>& found) {
   if (config.model.vocab_size == 0 && config.data.tokenizer_model.empty()) {
     found.push_back("model.vocab_size: is missing; give it, or data.tokenizer_model");
   }
+  rollback_conflicts(config, found);
   accept_change_conflicts(config, found);
   schedule_unit_conflicts(config, found);
   schedule_length_conflicts(config, found);
@@ -117,6 +128,10 @@ i64 Config::total_samples() const {
   const std::vector<BatchSizeStep> steps = batch_sizes();
   if (training.train_iters > 0) return training.train_iters * steps.front().batch_size;
   return whole_batches(steps, training.train_samples).samples;
+}
+
+bool Config::may_roll_back() const {
+  return training.nan_policy == NanPolicy::Rollback || training.spike_policy == SpikePolicy::Rollback;
 }
 
 Path Config::metrics_path() const {

@@ -1,10 +1,12 @@
 #include "megatron_cpp/model_stage.h"
 
+#include "tensor/ops.h"
+
 namespace mcpp {
 
-void ModelStage::begin(std::span<const MicroBatch> batches, bool training) {
+void ModelStage::begin(std::span<const MicroBatch> batches, bool training, const Tensor& totals) {
   batches_ = batches;
-  losses_ = {};
+  totals_ = totals;
   passes_.clear();
   for (const MicroBatch& batch : batches) {
     Pass& pass = passes_.emplace_back();
@@ -18,9 +20,7 @@ Tensor ModelStage::forward(int microbatch, const Tensor& x) {
   const MicroBatch& batch = batches_[static_cast<std::size_t>(microbatch)];
   const Tensor& input = model_.stage().has_embedding ? batch.tokens : x;
   if (!model_.stage().has_output) return model_.forward(input, pass(microbatch));
-  const TokenLosses losses = model_.loss(input, batch.targets, /*loss_scale=*/1, pass(microbatch));
-  losses_.loss += losses.sum;
-  losses_.tokens += losses.tokens;
+  ops::add_to(model_.loss(input, batch.targets, /*loss_scale=*/1, pass(microbatch)).totals, totals_);
   return {};
 }
 

@@ -15,20 +15,13 @@ struct MicroBatch {
   std::vector<i64> samples;  ///< [b] global sample numbers
 };
 
-/// Sums over the microbatches of one rank, in order.
-struct LossSum {
-  double loss = 0;
-  i64 tokens = 0;
-};
-
 class ModelStage final : public PipelineStage {
  public:
   explicit ModelStage(GPTModel& model) : model_(model) {}
 
-  /// Before each run of a schedule. `batches` must stay until it has ended.
-  void begin(std::span<const MicroBatch> batches, bool training);
-  /// Of the last stage; elsewhere 0.
-  const LossSum& losses() const { return losses_; }
+  /// Before each run of a schedule. `batches` must stay until it has ended. The last stage adds the losses and targets
+  /// of each to `totals`, fp64 [2], in order.
+  void begin(std::span<const MicroBatch> batches, bool training, const Tensor& totals);
 
   Tensor forward(int microbatch, const Tensor& x) override;
   Tensor backward(int microbatch, const Tensor& dy, bool is_last) override;
@@ -43,7 +36,7 @@ class ModelStage final : public PipelineStage {
   GPTModel& model_;
   std::span<const MicroBatch> batches_;
   std::vector<Pass> passes_;
-  LossSum losses_;
+  Tensor totals_;
 };
 
 }  // namespace mcpp

@@ -10,6 +10,7 @@
 #include "optimizer/config.h"
 #include "optimizer/norm_scope.h"
 #include "parallel/dp/buffer.h"
+#include "tensor/ops.h"
 
 namespace mcpp {
 
@@ -35,6 +36,17 @@ class Optimizer {
   /// state and step counter as they are, on every rank. Clipping as Megatron-LM does: by clip_grad / (norm + 1e-6)
   /// where that is below 1. Parameters that do not decay (Param::decays()) get no weight decay.
   StepResult step(double lr, double weight_decay, double grad_scale = 1);
+
+  /// The parts of step(), for a caller that does not wait: it queues judge(), agrees on the factor with the ranks that
+  /// hold other gradients or the same weights, queues update(), and calls count_step() before the next update() when
+  /// this one was taken.
+  ///
+  /// What ops::judge_step() says of this gradient by `rule`, whose clip_grad and rounds_norm are filled in here, and of
+  /// the loss in `totals`.
+  Tensor judge(const Tensor& totals, StepRule rule) const;
+  /// `factor`: fp64 [1]; nothing is changed when it is not finite.
+  void update(double lr, double weight_decay, const Tensor& factor);
+  void count_step() { ++steps_; }
 
   /// For bf16 models; without effect where the model's weights are the master weights themselves.
   void copy_model_to_master();  ///< after other weights were loaded into the model alone
@@ -65,8 +77,7 @@ class Optimizer {
   };
 
   Segment make_segment(const ParamAndGradBuffer& buffer, const ShardSegment& shard) const;
-  double grad_norm(double grad_scale) const;
-  void update(Segment& segment, const DecayRun& run, double lr, double weight_decay, double grad_scale);
+  void update(Segment& segment, const DecayRun& run, double lr, double weight_decay, const Tensor& factor);
 
   OptimizerConfig config_;
   NormScope scope_;

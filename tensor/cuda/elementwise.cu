@@ -74,7 +74,7 @@ __global__ void add_up(const double* partial, int count, double* total) {
   double sum = 0;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) sum += partial[i];
   sum = block_sum(sum);
-  if (threadIdx.x == 0) *total = sum;
+  if (threadIdx.x == 0) *total += sum;
 }
 
 /// x += bias in every row.
@@ -161,22 +161,16 @@ void Kernels<DeviceType::Cuda>::add_to(const Tensor& x, Tensor& y) {
 }
 
 template <>
-double Kernels<DeviceType::Cuda>::sum_of_squares(const Tensor& x) {
-  if (x.numel() == 0) return 0;
+void Kernels<DeviceType::Cuda>::add_sum_of_squares(const Tensor& x, Tensor& sum) {
+  if (x.numel() == 0) return;
   CudaDevice& device = cuda(x);
-  const Tensor partial = Tensor::empty({kSumBlocks + 1}, DType::F64, device, MemoryClass::Workspace);
-  double* sums = partial.data<double>();
+  const Tensor partial = Tensor::empty({kSumBlocks}, DType::F64, device, MemoryClass::Workspace);
   on_float(x.dtype(), [&]<class T>() {
-    squares<<<kSumBlocks, kThreads, 0, device.stream()>>>(elements<T>(x), x.numel(), sums);
+    squares<<<kSumBlocks, kThreads, 0, device.stream()>>>(elements<T>(x), x.numel(), partial.data<double>());
     check_launch("squares");
   });
-  add_up<<<1, kThreads, 0, device.stream()>>>(sums, kSumBlocks, sums + kSumBlocks);
+  add_up<<<1, kThreads, 0, device.stream()>>>(partial.data<double>(), kSumBlocks, sum.data<double>());
   check_launch("add_up");
-  double total = 0;
-  check_cuda(cudaMemcpyAsync(&total, sums + kSumBlocks, sizeof(total), cudaMemcpyDeviceToHost, device.stream()),
-             "cudaMemcpyAsync");
-  device.synchronize();
-  return total;
 }
 
 template <>

@@ -134,7 +134,7 @@ TEST(Config, UnknownNamesComeWithASuggestion) {
   EXPECT_EQ(error_of(with_model("[daat]")), "run.toml:5:2: daat: unknown section [daat]; did you mean [data]?");
   EXPECT_EQ(error_of(with_model("[zzzzzz]")),
             "run.toml:5:2: zzzzzz: unknown section [zzzzzz]; there are model, training, parallel, optimizer, data, "
-            "checkpoint, logging, device");
+            "checkpoint, logging, device, fault_injection");
   EXPECT_EQ(error_of("seq_length = 3\n" + std::string(kLeast)),
             "run.toml:1:1: seq_length: every key stands in a section; did you mean model.seq_length?");
   EXPECT_EQ(error_of("device = 'cpu'\n" + std::string(kLeast)),

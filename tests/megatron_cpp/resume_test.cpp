@@ -1,4 +1,5 @@
 // Interrupted in any way, a run ends in the same bits as one that was left alone.
+#include <array>
 #include <csignal>
 #include <random>
 
@@ -52,20 +53,32 @@ TEST_F(Resume, AfterASignal) {
   }
 }
 
+/// By turns at a moment that the clock decides, and at a point of a step or a save.
 TEST_F(Resume, AfterBeingKilledAtAnyMoment) {
   const Words longer{"--training.train_iters=60", "--training.eval_interval=0", "--training.eval_iters=0",
                      "--checkpoint.save_interval=7"};
+  constexpr std::array kPlaces{"before_files", "after_files", "before_manifest", "before_rename", "before_latest",
+                               "before_prune", "step"};
   train("whole", longer);
   std::mt19937 random(1);
   i64 kills = 0;
-  for (std::size_t lines = 1; lines < 50; lines += 12) {
-    test::Program program(pretrain("killed", longer), root() / "killed");
-    wait_for_lines("killed", lines);
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
-    program.signal(SIGKILL);
+  for (unsigned round = 0; round < 10; ++round) {
+    Words args = longer;
+    const bool by_clock = round % 2 == 1;
+    if (!by_clock) {
+      args.insert(args.end(), {"--fault_injection.kind=kill", "--fault_injection.iterations=0",
+                               str("--fault_injection.iteration=", 7 * (1 + round / 2) + random() % 7),
+                               str("--fault_injection.at=", kPlaces[random() % kPlaces.size()])});
+    }
+    test::Program program(pretrain("killed", args), root() / "killed");
+    if (by_clock) {
+      wait_for_lines("killed", 1 + 6 * round);
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
+      program.signal(SIGKILL);
+    }
     kills += program.wait().code == -SIGKILL;
   }
-  EXPECT_GE(kills, 3) << "the training was over before it was killed";
+  EXPECT_EQ(kills, 10) << "the training was over before it was killed";
   train("killed", longer);
   expect_same_checkpoint("whole", "killed");
   EXPECT_EQ(losses("killed", 60), losses("whole", 60));

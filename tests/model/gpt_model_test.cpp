@@ -61,7 +61,7 @@ TEST_P(GPTModelTest, DropoutIsTheSameInForwardAndBackward) {
   m.step();
   const auto loss = [&] {
     Pass p = m.pass(true);
-    return m.model.loss(m.tokens, m.targets, 1, p).sum;
+    return m.model.loss(m.tokens, m.targets, 1, p).sum();
   };
   m.model.visit(
       [&](Param& param, int) { test::expect_gradient(loss, param.value, param.main_grad, param.name, 1e-5, 6); });
@@ -162,7 +162,7 @@ TEST(GPTModel, MicrobatchesAddUpToTheBatch) {
     Pass p = whole.pass(true);
     p.samples = {whole.samples[static_cast<std::size_t>(b)]};
     p.is_last = b == 3;
-    sum += whole.model.loss(tokens, targets, 1, p).sum;
+    sum += whole.model.loss(tokens, targets, 1, p).sum();
     whole.model.backward({}, p);
   }
   whole.memory->finish();

@@ -87,6 +87,9 @@ class LayoutRank {
   }
 
   StepOutcome step(i64 step) { return state_.train_step(batches(task_, step), task_.lr(step), task_.weight_decay); }
+  /// A step's parts, for a host that waits for nothing: its outcome is taken when the next one's backward is queued.
+  void backward(i64 step) { state_.backward(batches(task_, step)); }
+  void update(i64 step) { state_.update({.lr = task_.lr(step), .weight_decay = task_.weight_decay}); }
   /// Of the samples of a step of `held_out`, which has the same model.
   StepOutcome evaluate(const RunTask& held_out, i64 step) { return state_.evaluate(batches(held_out, step)); }
   TrainingState& state() { return state_; }

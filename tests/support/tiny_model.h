@@ -82,7 +82,7 @@ struct TinyModel {
 
   double loss() {
     Pass p = pass(false);
-    return model.loss(tokens, targets, 1, p).sum;
+    return model.loss(tokens, targets, 1, p).sum();
   }
   /// Forward, backward; returns the sum of the losses.
   double step(bool defers_weights = false) {
@@ -90,7 +90,7 @@ struct TinyModel {
     Pass p = pass(true);
     p.defers_weights = defers_weights;
     p.is_last = !defers_weights;  // otherwise gradients leave as backward goes
-    const double sum = model.loss(tokens, targets, 1, p).sum;
+    const double sum = model.loss(tokens, targets, 1, p).sum();
     model.backward({}, p);
     p.run_deferred();
     model.release_gradients();
