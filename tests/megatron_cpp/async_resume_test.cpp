@@ -57,6 +57,25 @@ TEST_F(AsyncResume, AfterBeingKilledAtAnyMoment) {
   EXPECT_EQ(leftovers(folder_ / "killed"), Words{});
 }
 
+TEST_F(AsyncResume, AfterBeingKilledAtEachPointOfASave) {
+  train("whole");
+  for (const std::string point :
+       {"before_files", "after_files", "before_manifest", "before_rename", "before_latest", "before_prune"}) {
+    const Words beside{"--checkpoint.async_save"};
+    Words fault = beside;
+    fault.insert(fault.end(),
+                 {"--fault_injection.kind=kill", "--fault_injection.iteration=8", "--fault_injection.at=" + point});
+    const Outcome killed = run(pretrain(point, fault));
+    EXPECT_EQ(killed.code, -SIGKILL) << killed.err;
+    const bool is_complete = point == "before_latest" || point == "before_prune";
+    const std::string checkpoint = is_complete ? "/iter_0000008" : "/iter_0000004";
+    EXPECT_CONTAINS(good(pretrain(point, beside)), "resuming from " + at(point + checkpoint));
+    expect_same_checkpoint("whole", point);
+    EXPECT_EQ(losses("whole", 12), losses(point, 12)) << point;
+    EXPECT_EQ(leftovers(folder_ / point), Words{}) << point;
+  }
+}
+
 TEST_F(AsyncResume, ASignalSavesWhatIsNotSaved) {
   const Words longer =
       without_evaluation({"--training.train_iters=150", "--checkpoint.save_interval=4", "--checkpoint.async_save"});
@@ -119,17 +138,8 @@ TEST_F(AsyncResume, NotFromALocalTierThatIsDamagedOrOfAnotherRun) {
 
 TEST_F(AsyncResume, RanksUseTheLocalTierTogetherOrNotAtAll) {
   if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
-  const Words launcher{"env",
-                       "ASAN_OPTIONS=detect_leaks=0",
-                       "mpirun",
-                       "--oversubscribe",
-                       "--allow-run-as-root",
-                       "--bind-to",
-                       "none",
-                       "-n",
-                       "2"};
   const auto train_on_two = [&](const std::string& save, const Words& more) {
-    const Outcome outcome = test::Program(pretrain(save, more), root() / "process", 0, launcher).wait();
+    const Outcome outcome = run_on(2, pretrain(save, more));
     EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
     return outcome.out;
   };

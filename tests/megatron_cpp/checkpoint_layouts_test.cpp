@@ -55,9 +55,9 @@ bool add_alike(const RunLayout& a, const RunLayout& b) {
 /// A training that was saved, and went on.
 struct SavedRun {
   Path checkpoint;
-  Weights tensors;  ///< weights and optimizer state in global terms, as in memory when they were saved
+  Weights tensors = {};  ///< weights and optimizer state in global terms, as in memory when they were saved
   i64 optimizer_steps = 0;
-  Numbers losses_after;
+  Numbers losses_after = {};
 };
 
 /// Calls f(global index, local index) for every element of the shard.
