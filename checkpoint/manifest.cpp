@@ -100,6 +100,15 @@ TensorEntry parse_tensor(const JsonObject& json) {
   return tensor;
 }
 
+/// Older checkpoints do not say it: they are whole.
+Coverage parse_coverage(const JsonObject& json) {
+  if (!json.find("coverage")) return Coverage::Whole;
+  const std::string& name = json.text("coverage");
+  check_input(name == name_of(Coverage::Whole) || name == name_of(Coverage::Part), json.source(), ": 'coverage' is '",
+              name, "', neither whole nor part");
+  return name == name_of(Coverage::Whole) ? Coverage::Whole : Coverage::Part;
+}
+
 using ShardPointers = std::vector<const ShardEntry*>;
 
 /// Throws when two of the shards share an element. Shards of one box, the common case, are compared in order; only
@@ -142,11 +151,15 @@ void check_tensor(const Manifest& manifest, const TensorEntry& tensor, const std
     held += shard.numel();
   }
   check_disjoint(tensor, where);
-  check_input(held == numel(tensor.global), where, ": only ", held, " of ", numel(tensor.global),
-              " elements are held by a file");
+  check_input(held == numel(tensor.global) || manifest.coverage == Coverage::Part, where, ": only ", held, " of ",
+              numel(tensor.global), " elements are held by a file");
 }
 
 }  // namespace
+
+std::string_view name_of(Coverage coverage) {
+  return coverage == Coverage::Whole ? "whole" : "part";
+}
 
 i64 Manifest::bytes() const {
   i64 sum = 0;
@@ -176,6 +189,7 @@ void validate(const Manifest& manifest, const std::string& source) {
 
 std::string to_json(const Manifest& manifest) {
   OrderedJson json{{"format", kFormat}, {"version", kVersion}, {"saved_at", manifest.saved_at}};
+  json["coverage"] = name_of(manifest.coverage);
   json["state"] = to_json(manifest.state);
   json["files"] = OrderedJson::array();
   for (const FileEntry& file : manifest.files) {
@@ -193,7 +207,8 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
   check_input(json.text("format") == kFormat, source, " is not a checkpoint of this program");
   check_input(json.integer("version") == kVersion, source, " has version ", json.integer("version"),
               ", this program reads ", kVersion);
-  Manifest manifest{.saved_at = json.text("saved_at"), .state = parse_state(json.object("state"))};
+  Manifest manifest{
+      .saved_at = json.text("saved_at"), .coverage = parse_coverage(json), .state = parse_state(json.object("state"))};
   for (const Json& file : json.array("files")) manifest.files.push_back(parse_file({file, source + ": file"}));
   for (const Json& tensor : json.array("tensors")) {
     manifest.tensors.push_back(parse_tensor({tensor, source + ": tensor"}));
