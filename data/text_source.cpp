@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "base/utf8.h"
@@ -36,6 +37,14 @@ std::size_t cut_anywhere(std::string_view text) {
   if (space != npos && space > 0) return space;
   const std::size_t boundary = utf8_boundary(text, text.size() - 1);
   return boundary > 0 ? boundary : text.size();
+}
+
+/// Cut::Paragraph where no paragraph ends: before the end of the last line, so that the next piece begins inside one.
+std::size_t cut_inside_line(std::string_view text) {
+  const std::size_t newline = text.rfind('\n');
+  if (newline == 0 && text.size() > 1) return 1 + cut_anywhere(text.substr(1));
+  if (newline == 0 || newline == npos) return cut_anywhere(text);
+  return newline > 1 && text[newline - 1] == '\r' ? newline - 1 : newline;
 }
 
 }  // namespace
@@ -90,8 +99,9 @@ bool TextSource::next(TextPiece& piece, std::size_t target_bytes, Cut cut) {
     const std::string_view text = std::string_view(buffer_).substr(0, size - 1);
     const std::size_t blank = cut == Cut::Paragraph ? after_blank_line(text) : npos;
     piece.ends_document = blank != npos;
-    size = blank != npos ? blank : cut_anywhere(text);
+    size = blank != npos ? blank : cut == Cut::Paragraph ? cut_inside_line(text) : cut_anywhere(text);
   }
+  piece.begins_document = std::exchange(ended_document_, piece.ends_document);
   piece.text.assign(buffer_, 0, size);
   buffer_.erase(0, size);
   piece.byte_offset = byte_offset_;
