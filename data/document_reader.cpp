@@ -91,25 +91,30 @@ void parse_json(const Path& path, const TextPiece& piece, const DocumentFormat& 
   });
 }
 
-/// Lines between blank lines. A piece cut inside a paragraph ends in an open segment, and the next begins, inside a
-/// line, with the segment that continues it.
+/// Lines between blank lines. A piece cut inside a paragraph ends in an open segment, without the end of its last line;
+/// the next one begins with the segment that continues it.
 void parse_paragraphs(const TextPiece& piece, std::vector<Segment>& segments) {
   std::string paragraph;
-  bool is_open = !piece.begins_document, is_inside_line = is_open;
+  bool is_open = !piece.begins_document;
+  bool has_line = is_open && piece.begins_line;  // that a line end follows, once another line does
   const auto finish = [&] {
-    while (paragraph.ends_with('\n') || paragraph.ends_with('\r')) paragraph.pop_back();
-    if (!paragraph.empty() || is_open) segments.push_back({std::move(paragraph), true});
-    paragraph.clear();
-    is_open = false;
+    while (paragraph.ends_with('\r')) paragraph.pop_back();
+    if (!paragraph.empty() || is_open) segments.push_back({std::exchange(paragraph, {}), true});
+    is_open = has_line = false;
+  };
+  const auto append = [&](std::string_view line) {
+    if (std::exchange(has_line, true)) paragraph.push_back('\n');
+    paragraph.append(line);
   };
   const std::string_view text = piece.text;
   const std::size_t whole_lines = piece.ends_document ? text.size() : text.rfind('\n') + 1;  // npos + 1 is 0
-  for_each_line(text.substr(0, whole_lines), piece.first_line, [&](std::string_view line, i64) {
-    if (is_blank(line) && !std::exchange(is_inside_line, false)) return finish();
-    paragraph.append(line).push_back('\n');
+  for_each_line(text.substr(0, whole_lines), piece.first_line, [&](std::string_view line, i64 number) {
+    const bool is_rest = number == piece.first_line && !piece.begins_line;
+    if (is_blank(line) && !is_rest) return finish();
+    append(line);
   });
   if (piece.ends_document) return finish();
-  paragraph.append(text.substr(whole_lines));
+  if (whole_lines < text.size()) append(text.substr(whole_lines));
   segments.push_back({std::move(paragraph), false});
 }
 

@@ -13,8 +13,7 @@ namespace mcpp {
 enum class Cut {
   Anywhere,   ///< after a line if there is one, else before a space, else between two characters
   Line,       ///< after a line, however long (up to 1 GiB)
-  Paragraph,  ///< after a blank line if there is one, else before the end of a line, so that the next piece begins
-              ///< inside one; too long a line is cut as Anywhere
+  Paragraph,  ///< after a blank line if there is one, else after a line; too long a line is cut as Anywhere
 };
 
 struct TextPiece {
@@ -23,6 +22,7 @@ struct TextPiece {
   i64 first_line = 1;           ///< its line number there
   bool ends_document = true;    ///< false when cut inside what should stay together: file or paragraph
   bool begins_document = true;  ///< false when the piece before did not end one
+  bool begins_line = true;      ///< false when the piece before was cut inside a line
 };
 
 class TextSource {
@@ -48,7 +48,7 @@ class TextSource {
   std::string buffer_;
   bool at_end_ = false;
   i64 byte_offset_ = 0, line_ = 1;
-  bool ended_document_ = true;  // the piece before
+  bool begins_document_ = true, begins_line_ = true;  // the next piece
 };
 
 /// Nothing but spaces, tabs and a carriage return.
