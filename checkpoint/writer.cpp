@@ -97,13 +97,16 @@ Manifest merge(std::span<const std::string> parts, const RunState& state) {
   return whole;
 }
 
-void commit(Staging& staging, const Path& target, const Manifest& manifest) {
+void commit(Staging& staging, const Path& target, const Manifest& manifest, const SaveObserver& observer) {
   validate(manifest, "the checkpoint to save");
+  reach(SavePoint::BeforeManifest, observer);
   write_manifest(staging.path(), manifest);
   fsync_path(staging.path());
+  reach(SavePoint::BeforeRename, observer);
   staging.become(target);
   const Path folder = target.parent_path();
   fsync_path(folder);
+  reach(SavePoint::BeforeLatest, observer);
   write_file_atomic(folder / kLatestName, target.filename().string() + "\n");
 }
 
@@ -119,7 +122,7 @@ void remove_checkpoint(const Path& directory, const Log& log) {
 }  // namespace
 
 Path save_checkpoint(const Path& folder, const RunState& state, ShardSource& source, Communicator& world,
-                     const Log& log, const Retention& retention) {
+                     const Log& log, const Retention& retention, const SaveObserver& observer) {
   const bool first = world.rank() == 0;
   const Path staging_path =
       run_together(world, [&] { return first ? begin(folder, state, log).string() : std::string(); })[0];
@@ -127,22 +130,26 @@ Path save_checkpoint(const Path& folder, const RunState& state, ShardSource& sou
 
   const std::vector<std::string> parts = run_together(world, [&] {
     const Path file = staging_path / shard_file_name(world.rank(), world.size());
-    return to_json(write_shard_file(file, source));
+    reach(SavePoint::BeforeFiles, observer);
+    const Manifest part = write_shard_file(file, source);
+    reach(SavePoint::AfterFiles, observer);
+    return to_json(part);
   });
 
   const Path target = folder / checkpoint_name(state.iteration);
   run_together(world, [&] {
-    if (first) commit(staging, target, merge(parts, state));
+    if (first) commit(staging, target, merge(parts, state), observer);
     return std::string();
   });
+  if (first) reach(SavePoint::BeforePrune, observer);
   if (first) prune(folder, retention, log);
   return target;
 }
 
 Path save_checkpoint(const Path& folder, const RunState& state, std::span<const NamedShard> shards, Communicator& world,
-                     const Log& log, const Retention& retention) {
+                     const Log& log, const Retention& retention, const SaveObserver& observer) {
   ShardList source(shards);
-  return save_checkpoint(folder, state, source, world, log, retention);
+  return save_checkpoint(folder, state, source, world, log, retention, observer);
 }
 
 void prune(const Path& folder, const Retention& retention, const Log& log) {

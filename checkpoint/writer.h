@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/save_point.h"
 #include "comm/communicator.h"
 
 namespace mcpp {
@@ -22,9 +23,9 @@ struct Retention {
 /// that `retention` does not keep, and what died processes left, are removed. When any rank fails, all throw its error
 /// and the folder is as before.
 Path save_checkpoint(const Path& folder, const RunState& state, ShardSource& source, Communicator& world,
-                     const Log& log, const Retention& retention = {});
+                     const Log& log, const Retention& retention = {}, const SaveObserver& observer = {});
 Path save_checkpoint(const Path& folder, const RunState& state, std::span<const NamedShard> shards, Communicator& world,
-                     const Log& log, const Retention& retention = {});
+                     const Log& log, const Retention& retention = {}, const SaveObserver& observer = {});
 
 /// Removes the checkpoints that `retention` does not keep; never the one that `latest` names, and none when `latest`
 /// names none. It does not look whether the kept ones are sound: saving calls it when `latest` has just been written.

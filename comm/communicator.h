@@ -37,7 +37,7 @@ class Work {
 };
 
 /// Every rank of the group calls the same operations in the same order, and ranks of several groups start operations of
-/// all of them in an order that agrees. Sums of bf16 are done in fp32 and rounded once; the order of a sum is by rank,
+/// all of them in an order that agrees. Narrow sums are done in fp32 and rounded once; the order of a sum is by rank,
 /// so that results are the same bits every time and in every backend. A maximum of NaN and a number is NaN. Tensors may
 /// be empty. Until wait(), tensors that are read must not be changed and tensors that are written must not be read.
 class Communicator {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/number_text.h"
 #include "checkpoint/exchange.h"
 #include "checkpoint/folder.h"
 #include "megatron_cpp/config_compare.h"
@@ -13,6 +14,11 @@ namespace {
 
 constexpr const char* kTrainedSamples = "trained_samples";
 constexpr const char* kOptimizerSteps = "optimizer_steps";
+constexpr const char* kConsecutiveSkips = "consecutive_skips";
+constexpr const char* kRollbacks = "rollbacks";
+constexpr const char* kRecentLosses = "recent_losses";
+constexpr const char* kRecentGradNorms = "recent_grad_norms";
+constexpr const char* kLossScale = "loss_scale";
 
 /// Calls f(name, param, first, values) for each part of weights and optimizer states that this rank updates.
 template <class F>
@@ -49,6 +55,27 @@ std::vector<NamedShard> shards_to_save(const TrainingState& state) {
   return shards;
 }
 
+/// Texts that read back to the same bits.
+std::string numbers_text(std::span<const double> values) {
+  std::vector<std::string> words;
+  for (const double value : values) words.push_back(shortest(value));
+  return join(words, " ");
+}
+
+std::vector<double> extra_numbers(const RunState& run, const char* name) {
+  const auto found = run.extra.find(name);
+  std::vector<double> values;
+  if (found == run.extra.end() || found->second.empty()) return values;
+  for (const std::string& word : split(found->second, ' ')) values.push_back(std::strtod(word.c_str(), nullptr));
+  return values;
+}
+
+/// Of what a checkpoint need not have: 0 then.
+i64 extra_count(const RunState& run, const char* name) {
+  const auto found = run.extra.find(name);
+  return found == run.extra.end() ? 0 : std::stoll(found->second);
+}
+
 RunState run_state(const Config& config, const TrainingState& state, const TrainingProgress& progress) {
   RunState run;
   run.iteration = progress.iteration;
@@ -59,6 +86,11 @@ RunState run_state(const Config& config, const TrainingState& state, const Train
   run.program_version = version_text();
   run.extra[kTrainedSamples] = str(progress.trained_samples);
   run.extra[kOptimizerSteps] = str(state.optimizer().steps());
+  run.extra[kConsecutiveSkips] = str(progress.consecutive_skips);
+  run.extra[kRollbacks] = str(progress.rollbacks);
+  run.extra[kRecentLosses] = numbers_text(progress.spikes.losses);
+  run.extra[kRecentGradNorms] = numbers_text(progress.spikes.grad_norms);
+  if (state.loss_scale().adapts()) run.extra[kLossScale] = state.loss_scale().state();
   return run;
 }
 
@@ -99,12 +131,19 @@ TrainingProgress load_all(const Config& config, TrainingState& state, Checkpoint
   const Config saved = parse_config(run.config, place + "/config");
   check_same_run(saved, config, place);
   check_same_tokenizer(config, run, place);
-  const TrainingProgress progress{.iteration = run.iteration,
-                                  .consumed_samples = run.consumed_samples,
-                                  .trained_samples = extra_number(run, kTrainedSamples, reader.directory()),
-                                  .consumed_tokens = run.consumed_tokens,
-                                  .skipped_iterations = run.skipped_iterations};
+  const TrainingProgress progress{
+      .iteration = run.iteration,
+      .consumed_samples = run.consumed_samples,
+      .trained_samples = extra_number(run, kTrainedSamples, reader.directory()),
+      .consumed_tokens = run.consumed_tokens,
+      .skipped_iterations = run.skipped_iterations,
+      .consecutive_skips = extra_count(run, kConsecutiveSkips),
+      .rollbacks = extra_count(run, kRollbacks),
+      .spikes = {.losses = extra_numbers(run, kRecentLosses), .grad_norms = extra_numbers(run, kRecentGradNorms)}};
   state.optimizer().set_steps(extra_number(run, kOptimizerSteps, reader.directory()));
+  // Not there when precision or loss scale were changed: then it starts anew.
+  if (const auto scale = run.extra.find(kLossScale); scale != run.extra.end())
+    state.loss_scale().restore(scale->second, place + ": " + kLossScale);
   for (NamedShard& shard : shards_to_load(state)) reader.read(shard);
   state.publish_weights();
   log.info(str("resuming from ", place));
@@ -122,12 +161,22 @@ bool is_checkpoint(const Path& path, Communicator& world) {
 
 }  // namespace
 
+void TrainingProgress::roll_back_to(const TrainingProgress& saved) {
+  trained_samples = saved.trained_samples;
+  skipped_iterations = saved.skipped_iterations + iteration - saved.iteration;
+  consecutive_skips = 0;
+  rollbacks += 1;
+  spikes = saved.spikes;
+}
+
 std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& session, const Log& log) {
   std::unique_ptr<FolderLock> lock;
   if (config.checkpoint.save.empty()) return lock;
   Communicator& world = session.parallel.world;
   run_together(world, [&] {
-    if (world.rank() == 0) lock = std::make_unique<FolderLock>(config.checkpoint.save, log);
+    if (world.rank() != 0) return std::string();
+    lock = std::make_unique<FolderLock>(config.checkpoint.save, log);
+    remove_stale(config.checkpoint.save, log);  // a run that has nothing left to save would leave it
     return std::string();
   });
   return lock;
@@ -149,12 +198,29 @@ std::string keep_tokenizer(const Config& config, Session& session) {
 }
 
 Path save_training(const Config& config, TrainingState& state, const TrainingProgress& progress,
-                   const std::string& tokenizer_checksum, Session& session, const Log& log) {
+                   const std::string& tokenizer_checksum, Session& session, const Log& log,
+                   const SaveObserver& observer) {
   const CheckpointConfig& checkpoint = config.checkpoint;
   RunState run = run_state(config, state, progress);
   run.tokenizer_checksum = tokenizer_checksum;
   return save_checkpoint(checkpoint.save, run, shards_to_save(state), session.parallel.world, log,
-                         {.keep_last = checkpoint.keep_last, .save_retain_interval = checkpoint.save_retain_interval});
+                         {.keep_last = checkpoint.keep_last, .save_retain_interval = checkpoint.save_retain_interval},
+                         observer);
+}
+
+bool has_checkpoint(const Config& config, Session& session) {
+  Communicator& world = session.parallel.world;
+  const auto look = [&] {
+    return std::string(world.rank() == 0 && !checkpoints_in(config.checkpoint.save).empty() ? "yes" : "");
+  };
+  return !run_together(world, look)[0].empty();
+}
+
+TrainingProgress reload_training(const Config& config, TrainingState& state, Session& session, const Log& log) {
+  const std::optional<Path> found = newest_good(config.checkpoint.save, session.parallel.world, log);
+  if (!found) fail(ExitCode::TrainingFailed, config.checkpoint.save, ": no sound checkpoint to go back to");
+  CheckpointReader reader(*found, Trust::Verified);
+  return load_all(config, state, reader, log);
 }
 
 std::optional<TrainingProgress> load_training(const Config& config, TrainingState& state, Session& session,

@@ -9,6 +9,7 @@
 #include "checkpoint/writer.h"
 #include "megatron_cpp/config.h"
 #include "megatron_cpp/initialize.h"
+#include "megatron_cpp/spike_detector.h"
 #include "megatron_cpp/training_state.h"
 
 namespace mcpp {
@@ -20,6 +21,13 @@ struct TrainingProgress {
   i64 trained_samples = 0;   ///< of steps that were not skipped: the learning rate follows them
   i64 consumed_tokens = 0;
   i64 skipped_iterations = 0;
+  i64 consecutive_skips = 0;  ///< of which the last step was one
+  i64 rollbacks = 0;
+  SpikeHistory spikes = {};
+
+  /// After the weights of an earlier checkpoint took the place of these: the steps since count as skipped. What was
+  /// read stays read, so that the samples which led here are not read again, and iterations go on counting.
+  void roll_back_to(const TrainingProgress& saved);
 };
 
 /// Taken before the first step, so that a folder that cannot be written, or that another job uses, is found then. Held
@@ -33,7 +41,8 @@ std::string keep_tokenizer(const Config& config, Session& session);
 /// Saves weights, optimizer state and progress in config.checkpoint.save. A disk that is full ends the run with
 /// BadInput: earlier checkpoints stay as they are, and once there is room the same command resumes from them.
 Path save_training(const Config& config, TrainingState& state, const TrainingProgress& progress,
-                   const std::string& tokenizer_checksum, Session& session, const Log& log);
+                   const std::string& tokenizer_checksum, Session& session, const Log& log,
+                   const SaveObserver& observer = {});
 
 /// Continues from the newest good checkpoint of checkpoint.save or, while that has none, of checkpoint.load, of which
 /// checkpoint.finetune takes only the weights. When load is one checkpoint and not to finetune, that is taken always.
@@ -41,6 +50,12 @@ Path save_training(const Config& config, TrainingState& state, const TrainingPro
 /// checkpoint is of another run.
 std::optional<TrainingProgress> load_training(const Config& config, TrainingState& state, Session& session,
                                               const Log& log);
+
+/// Whether checkpoint.save has any checkpoint, sound or not; the same answer on every rank.
+bool has_checkpoint(const Config& config, Session& session);
+/// Puts a running training back to the newest good checkpoint of checkpoint.save, and returns where that stood. Ends
+/// the run with TrainingFailed when there is none.
+TrainingProgress reload_training(const Config& config, TrainingState& state, Session& session, const Log& log);
 
 /// A checkpoint named by its own directory, or the newest good one of a folder; its checksums were compared. BadInput
 /// when there is none. Called by all ranks of `world`.

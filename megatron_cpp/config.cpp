@@ -53,6 +53,22 @@ void schedule_length_conflicts(const Config& config, std::vector<std::string>& f
   check(o.lr_decay_samples, config.training.train_samples, o.lr_warmup_samples, o.lr_wsd_decay_samples, "samples");
 }
 
+/// Keys of the factor that adapts itself would be ignored.
+void loss_scale_conflicts(const Config& config, std::vector<std::string>& found) {
+  const OptimizerConfig& o = config.optimizer;
+  if (config.training.precision == Precision::Fp16 && o.loss_scale == 0) return;
+  const OptimizerConfig defaults;
+  const auto refuse = [&](bool is_set, const char* key) {
+    if (is_set)
+      found.push_back(
+          str("optimizer.", key, ": only read when training.precision is \"fp16\" and optimizer.loss_scale is 0"));
+  };
+  refuse(o.initial_loss_scale != defaults.initial_loss_scale, "initial_loss_scale");
+  refuse(o.min_loss_scale != defaults.min_loss_scale, "min_loss_scale");
+  refuse(o.loss_scale_window != defaults.loss_scale_window, "loss_scale_window");
+  refuse(o.hysteresis != defaults.hysteresis, "hysteresis");
+}
+
 void accept_change_conflicts(const Config& config, std::vector<std::string>& found) {
   const std::vector<std::string> keys = run_defining_keys();
   for (const std::string& key : config.checkpoint.accept_change) {
@@ -60,6 +76,16 @@ void accept_change_conflicts(const Config& config, std::vector<std::string>& fou
     const std::string nearest = nearest_name(key, keys);
     found.push_back(str("checkpoint.accept_change: ", toml_string(key), " is no key that defines a run",
                         nearest.empty() ? "" : str("; did you mean ", nearest, "?")));
+  }
+}
+
+void rollback_conflicts(const Config& config, std::vector<std::string>& found) {
+  if (!config.may_roll_back()) return;
+  const bool by_nan = config.training.nan_policy == NanPolicy::Rollback;
+  if (config.checkpoint.save.empty() || config.checkpoint.save_interval == 0) {
+    found.push_back(
+        str("training.", by_nan ? "nan_policy" : "spike_policy",
+            ": rollback needs checkpoints to go back to: set checkpoint.save and checkpoint.save_interval"));
   }
 }
 
@@ -81,7 +107,9 @@ void cross_conflicts(const Config& config, std::vector<std::string>& found) {
   if (config.model.vocab_size == 0 && config.data.tokenizer_model.empty()) {
     found.push_back("model.vocab_size: is missing; give it, or data.tokenizer_model");
   }
+  rollback_conflicts(config, found);
   accept_change_conflicts(config, found);
+  loss_scale_conflicts(config, found);
   schedule_unit_conflicts(config, found);
   schedule_length_conflicts(config, found);
 }
@@ -117,6 +145,10 @@ i64 Config::total_samples() const {
   const std::vector<BatchSizeStep> steps = batch_sizes();
   if (training.train_iters > 0) return training.train_iters * steps.front().batch_size;
   return whole_batches(steps, training.train_samples).samples;
+}
+
+bool Config::may_roll_back() const {
+  return training.nan_policy == NanPolicy::Rollback || training.spike_policy == SpikePolicy::Rollback;
 }
 
 Path Config::metrics_path() const {

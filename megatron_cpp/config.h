@@ -13,6 +13,7 @@
 #include "data/config.h"
 #include "megatron_cpp/batch_size_schedule.h"
 #include "megatron_cpp/device_config.h"
+#include "megatron_cpp/fault_injection.h"
 #include "megatron_cpp/logging_config.h"
 #include "megatron_cpp/options.h"
 #include "megatron_cpp/parallel_config.h"
@@ -31,6 +32,7 @@ struct Config {
   CheckpointConfig checkpoint;
   LoggingConfig logging;
   DeviceConfig device;
+  FaultInjectionConfig fault_injection;
 
   /// Calls visit(name, section) for every section.
   template <class Self, class Visitor>
@@ -43,6 +45,7 @@ struct Config {
     visit("checkpoint", self.checkpoint);
     visit("logging", self.logging);
     visit("device", self.device);
+    visit("fault_injection", self.fault_injection);
   }
 
   /// Every rule that does not hold, inside the sections and between them, as "section.key: what is wrong".
@@ -52,6 +55,8 @@ struct Config {
   std::vector<BatchSizeStep> batch_sizes() const;
   i64 total_iterations() const;
   i64 total_samples() const;  ///< of whole batches only: at most train_samples
+  /// Whether a step gone wrong may lead back to a checkpoint.
+  bool may_roll_back() const;
   /// Where metrics.jsonl goes; empty = nowhere.
   Path metrics_path() const;
 };

@@ -9,6 +9,7 @@
 #include "base/checksum.h"
 #include "checkpoint/exchange.h"
 #include "comm/nccl.h"
+#include "megatron_cpp/gemm_tuning.h"
 #include "megatron_cpp/layout.h"
 #include "megatron_cpp/version.h"
 #include "tensor/cpu/isa.h"
@@ -48,7 +49,11 @@ void check_same_everywhere(const Config& config, Communicator& world) {
 
 std::unique_ptr<Device> make_device(const DeviceConfig& config, const World& world) {
   if constexpr (kWithCuda) {
-    if (config.device == DeviceType::Cuda) return make_cuda_device({.ordinal = world.rank_on_node});
+    if (config.device == DeviceType::Cuda)
+      return make_cuda_device({.ordinal = world.rank_on_node,
+                               .allow_tf32 = config.allow_tf32,
+                               .time_gemms = config.gemm_tuning == GemmTuning::Time,
+                               .deterministic = config.deterministic});
   }
   const int cores = world.cores_per_rank > 0 ? world.cores_per_rank : usable_cores();
   const CpuOptions options{.threads = config.num_threads > 0 ? static_cast<int>(config.num_threads) : cores,
@@ -85,6 +90,7 @@ Session initialize(const Config& config, const World& world) {
   limit_cpu_isa(device.cpu_isa);
   check_same_everywhere(config, ranks);
   std::unique_ptr<Device> processor = make_device(device, world);
+  load_gemm_choices(device, *processor, ranks);
   std::unique_ptr<Communicator> gpus = connect_gpus(*processor, ranks);
   ParallelState parallel = make_parallel_state(gpus ? *gpus : ranks, parallel_sizes(config), output_rank(config));
   return {.device = std::move(processor), .gpus = std::move(gpus), .parallel = std::move(parallel)};

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "comm/mpi.h"
+#include "megatron_cpp/bus_error.h"
 #include "megatron_cpp/commands.h"
 
 namespace {
@@ -50,8 +51,9 @@ const char* environment(const char* name) {
 int main(int argc, char** argv) {
   limit_spinning(argv);
   let_idle_ranks_yield();
-  std::signal(SIGPIPE, SIG_IGN);        // a pager that was closed must not end a training
-  std::signal(SIGXFSZ, SIG_IGN);        // a file beyond the limit is an error of write, reported like a full disk
+  std::signal(SIGPIPE, SIG_IGN);  // a pager that was closed must not end a training
+  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error of write, reported like a full disk
+  mcpp::report_bus_errors();
   std::optional<mcpp::MpiSession> mpi;  // only where there is a launcher: a single process needs no MPI
   const auto failed = [&](mcpp::ExitCode code, const char* what) {
     const int rank = mpi ? mpi->rank() : 0;

@@ -15,20 +15,13 @@ struct MicroBatch {
   std::vector<i64> samples;  ///< [b] global sample numbers
 };
 
-/// Sums over the microbatches of one rank, in order.
-struct LossSum {
-  double loss = 0;
-  i64 tokens = 0;
-};
-
 class ModelStage final : public PipelineStage {
  public:
   explicit ModelStage(GPTModel& model) : model_(model) {}
 
-  /// Before each run of a schedule. `batches` must stay until it has ended.
-  void begin(std::span<const MicroBatch> batches, bool training);
-  /// Of the last stage; elsewhere 0.
-  const LossSum& losses() const { return losses_; }
+  /// Before each run of a schedule. `batches` must stay until it has ended. `loss_scale` multiplies the gradients. The
+  /// last stage adds the losses and targets of each to `totals`, fp64 [2], in order.
+  void begin(std::span<const MicroBatch> batches, bool training, double loss_scale, const Tensor& totals);
 
   Tensor forward(int microbatch, const Tensor& x) override;
   Tensor backward(int microbatch, const Tensor& dy, bool is_last) override;
@@ -42,8 +35,9 @@ class ModelStage final : public PipelineStage {
 
   GPTModel& model_;
   std::span<const MicroBatch> batches_;
+  double loss_scale_ = 1;
   std::vector<Pass> passes_;
-  LossSum losses_;
+  Tensor totals_;
 };
 
 }  // namespace mcpp

@@ -95,7 +95,7 @@ Perplexity evaluate_tokens(GPTModel& model, std::span<const i32> tokens, i64 str
         result.nll += per_token[static_cast<std::size_t>(s * columns + b)];
       }
     }
-    result.tokens += losses.tokens;
+    result.tokens += losses.tokens();
     left = left.subspan(windows.size());
     progress(static_cast<i64>(all.size() - left.size()), static_cast<i64>(all.size()));
   }

@@ -4,8 +4,13 @@
 #include <cmath>
 #include <utility>
 
+#include "base/number_text.h"
 #include "megatron_cpp/bench.h"
+#include "megatron_cpp/finite_check.h"
+#include "megatron_cpp/gemm_tuning.h"
 #include "megatron_cpp/model_provider.h"
+#include "megatron_cpp/replica_check.h"
+#include "megatron_cpp/step_policy.h"
 #include "model/flops.h"
 #include "parallel/scalar.h"
 
@@ -16,6 +21,15 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::string describe(const StepOutcome& outcome) {
+  if (outcome.verdict == StepVerdict::Spike) {
+    return str("loss or gradient stands out from those before: loss ", shortest(outcome.loss), ", gradient norm ",
+               shortest(outcome.grad_norm));
+  }
+  if (!std::isfinite(outcome.loss)) return "the loss is not finite";
+  return std::isfinite(outcome.grad_norm) ? "loss or gradient of a rank is not finite" : "the gradient is not finite";
 }
 
 TrainingLength training_length(const Config& config) {
@@ -41,9 +55,13 @@ Trainer::Trainer(const Config& config, Session& session, const SignalWatch& sign
       datasets_(dataset_provider(config, log)),
       schedule_(config.optimizer, training_length(config)),
       metrics_(is_first_rank() ? config.metrics_path() : Path(), progress_.iteration, log),
+      faults_(config.fault_injection, session.parallel.world.rank()),
       peak_tflops_(config.logging.peak_tflops) {
   batches_ = std::make_unique<BatchStream>(*datasets_.train, config, batch_sizes_, progress_.consumed_samples, session);
-  if (peak_tflops_ == 0) peak_tflops_ = peak_flops(dtype_of(config.training.precision), *session.device) / 1e12;
+  if (peak_tflops_ == 0) {
+    peak_tflops_ =
+        mfu_peak_flops(dtype_of(config.training.precision), config.device.allow_tf32, *session.device) / 1e12;
+  }
   session.device->trim();
 }
 
@@ -55,16 +73,22 @@ ExitCode Trainer::train() {
   start_ = Clock::now();
   window_begin_ = spent();
   saved_iteration_ = progress_.iteration;
+  if (config_.may_roll_back() && !has_checkpoint(config_, session_)) {
+    saved_iteration_ = -1;  // there must be something to go back to
+    save();
+  }
   bool stopping = false;
-  while (progress_.iteration < train_iters_ && !stopping) {
+  while (iteration() < train_iters_ && !stopping) {
     train_step();
-    const i64 iteration = progress_.iteration;
-    const auto due = [&](i64 interval) { return interval > 0 && iteration % interval == 0; };
-    if (due(config_.logging.log_interval) || iteration == 1 || iteration == train_iters_) log_iteration();
-    if (due(config_.checkpoint.save_interval)) save();
-    if (due(config_.training.eval_interval) && iteration < train_iters_) evaluate("validation", datasets_.valid.get());
+    if (must_settle()) settle();
+    if (is_due(config_.training.check_weight_hash_across_dp_replicas_interval))
+      check_weights_across_replicas(state_, session_.parallel);
+    if (is_due(config_.checkpoint.save_interval)) save();
+    if (is_due(config_.training.eval_interval) && iteration() < train_iters_)
+      evaluate("validation", datasets_.valid.get());
     stopping = should_exit();
   }
+  settle();
   save();
   if (signal_ != 0) return ExitCode::Preempted;
   if (progress_.iteration >= train_iters_) {
@@ -74,53 +98,127 @@ ExitCode Trainer::train() {
   return ExitCode::Done;
 }
 
-void Trainer::train_step() {
-  const std::vector<MicroBatch> batches = batches_->next();
-  const double lr = schedule_.lr(progress_.trained_samples);
-  const StepOutcome outcome = state_.train_step(batches, lr, schedule_.weight_decay(progress_.trained_samples));
-  const i64 batch_size = batch_size_at(batch_sizes_, progress_.consumed_samples);
-  progress_.iteration += 1;
-  progress_.consumed_samples += batch_size;
-  progress_.consumed_tokens += outcome.tokens;
-  if (!outcome.skipped) progress_.trained_samples += batch_size;
-  note(outcome, lr, batch_size);
+/// What saves, evaluates or ends the run must know all that happened.
+bool Trainer::must_settle() const {
+  return iteration() == train_iters_ || is_due(config_.checkpoint.save_interval) ||
+         is_due(config_.training.eval_interval) || is_due(config_.training.exit_interval) ||
+         is_due(config_.training.check_weight_hash_across_dp_replicas_interval);
 }
 
-void Trainer::note(const StepOutcome& outcome, double learning_rate, i64 batch_size) {
+void Trainer::train_step() {
+  const i64 iteration = this->iteration() + 1;
+  faults_.before_step(iteration);
+  const std::vector<MicroBatch> batches = batches_->next();
+  if (state_.loss_scale().adapts()) settle();  // the step before decides about the scale
+  state_.backward(batches);
+  // It decides about the learning rate, the optimizer's step count and what counts as a spike, too: otherwise it is
+  // waited for here, when the device has the next forward and backward to do.
+  if (settle()) state_.backward(batches);
+  faults_.corrupt(iteration, state_);
+  const StepOptions options{.lr = schedule_.lr(progress_.trained_samples),
+                            .weight_decay = schedule_.weight_decay(progress_.trained_samples),
+                            .rule = step_rule(config_.training, progress_.spikes),
+                            .signal = static_cast<double>(signals_.received()),
+                            .minutes = seconds_since(start_) / 60};
+  state_.update(options);
+  pending_ = {.learning_rate = options.lr,
+              .batch_size = batch_size_at(batch_sizes_, progress_.consumed_samples),
+              .spent = spent()};
+}
+
+bool Trainer::settle() {
+  if (!pending_) return false;
+  const PendingStep step = *std::exchange(pending_, std::nullopt);
+  const StepOutcome outcome = state_.outcome();
+  progress_.iteration += 1;
+  progress_.consumed_samples += step.batch_size;
+  progress_.consumed_tokens += outcome.tokens;
+  if (!outcome.skipped) progress_.trained_samples += step.batch_size;
+  if (outcome.verdict != StepVerdict::NotFinite && config_.training.spike_policy != SpikePolicy::Off)
+    progress_.spikes.add(outcome.loss, outcome.grad_norm, config_.training.spike_window);
+  signal_ = static_cast<int>(outcome.signal);
+  minutes_ = outcome.minutes;
+  note(outcome, step);
+  const bool rolled_back = follow_policy(outcome, step.batch_size);
+  if (is_due(config_.logging.log_interval) || iteration() == 1 || iteration() == train_iters_) log_iteration();
+  return rolled_back;
+}
+
+void Trainer::note(const StepOutcome& outcome, const PendingStep& step) {
   window_.iteration = progress_.iteration;
   window_.train_iters = train_iters_;
   window_.consumed_samples = progress_.consumed_samples;
-  window_.learning_rate = learning_rate;
-  window_.global_batch_size = batch_size;
+  window_.learning_rate = step.learning_rate;
+  window_.global_batch_size = step.batch_size;
   window_.grad_norm = outcome.grad_norm;
   window_.lm_loss = outcome.loss;
+  window_.loss_scale = state_.loss_scale().value();
   window_iterations_ += 1;
-  window_samples_ += batch_size;
+  window_samples_ += step.batch_size;
   if (!outcome.skipped) {
     window_losses_ += 1;
     window_loss_ += outcome.loss;
   }
-  window_.elapsed_ms = 1000 * (spent() - window_begin_).clock / static_cast<double>(window_iterations_);
+  window_.skipped_iterations += outcome.skipped;
+  window_.nan_iterations += !std::isfinite(outcome.loss);
+  window_end_ = step.spent;
+  window_.elapsed_ms = 1000 * (window_end_ - window_begin_).clock / static_cast<double>(window_iterations_);
   const double samples = static_cast<double>(window_samples_) / static_cast<double>(window_iterations_);
   set_rates(window_, samples * static_cast<double>(config_.model.seq_length),
             samples * flops_per_batch(config_.model, 1), peak_tflops_, session_.parallel.world.size());
   if (config_.logging.log_progress) log_.progress(progress_line(window_));
+}
 
-  consecutive_skips_ = outcome.skipped ? consecutive_skips_ + 1 : 0;
-  if (!outcome.skipped) return;
-  progress_.skipped_iterations += 1;
-  window_.skipped_iterations += 1;
-  window_.nan_iterations += !std::isfinite(outcome.loss);
-  log_.warn(str("iteration ", progress_.iteration, ": the ", std::isfinite(outcome.loss) ? "gradient" : "loss",
-                " is not finite; the step is skipped, the weights stay as they were (samples ",
-                progress_.consumed_samples - batch_size, " to ", progress_.consumed_samples - 1, ")"));
-  if (consecutive_skips_ > config_.training.max_consecutive_skips) {
-    log_iteration();
-    fail(ExitCode::TrainingFailed, consecutive_skips_,
-         " steps in a row had a non-finite loss or gradient; training.max_consecutive_skips is ",
-         config_.training.max_consecutive_skips,
-         ". Lower optimizer.lr, lengthen the warm-up, or look at the data of these samples");
+bool Trainer::follow_policy(const StepOutcome& outcome, i64 batch_size) {
+  if (outcome.overflow == Overflow::Handled) {
+    progress_.skipped_iterations += 1;
+    log_.info(str("iteration ", progress_.iteration,
+                  ": the gradient overflows; the step is skipped, the loss scale is ", fixed(window_.loss_scale, 1)));
+    return false;
   }
+  const StepAction action = action_for(config_.training, outcome.verdict);
+  if (action != StepAction::Skip) progress_.consecutive_skips = 0;
+  if (action == StepAction::GoOn) return false;
+  const std::string what = str("iteration ", progress_.iteration, ": ", describe(outcome)),
+                    samples = str(" (samples ", progress_.consumed_samples - batch_size, " to ",
+                                  progress_.consumed_samples - 1, ")");
+  if (action == StepAction::Warn) log_.warn(what + samples);
+  if (action == StepAction::Skip) count_skip(what + "; the step is skipped, the weights stay as they were" + samples);
+  if (action == StepAction::RollBack) roll_back(what + samples);
+  if (action == StepAction::Stop) give_up(what + samples + "; training.nan_policy is \"stop\"");
+  return action == StepAction::RollBack;
+}
+
+void Trainer::count_skip(const std::string& warning) {
+  progress_.skipped_iterations += 1;
+  progress_.consecutive_skips += 1;
+  log_.warn(warning);
+  if (progress_.consecutive_skips > config_.training.max_consecutive_skips) {
+    give_up(str(progress_.consecutive_skips,
+                " steps in a row had a non-finite loss or gradient, or one that stands out; "
+                "training.max_consecutive_skips is ",
+                config_.training.max_consecutive_skips));
+  }
+}
+
+void Trainer::roll_back(const std::string& reason) {
+  const i64 limit = config_.training.max_rollbacks;
+  if (progress_.rollbacks >= limit) give_up(str(reason, "; training.max_rollbacks is ", limit));
+  log_.warn(str(reason, "; going back to the newest good checkpoint (", progress_.rollbacks + 1, " of ", limit, ")"));
+  const TrainingProgress saved = reload_training(config_, state_, session_, log_);
+  if (saved.iteration > progress_.iteration) {
+    give_up(str(config_.checkpoint.save, ": has a checkpoint of iteration ", saved.iteration,
+                ", which this run has not reached; move it away"));
+  }
+  progress_.roll_back_to(saved);
+  log_.info(str("the weights are those of iteration ", saved.iteration, "; going on after sample ",
+                progress_.consumed_samples - 1));
+}
+
+void Trainer::give_up(const std::string& reason) {
+  if (window_iterations_ > 0) log_iteration();
+  fail(ExitCode::TrainingFailed, reason,
+       ". Lower optimizer.lr, lengthen the warm-up, or look at the data of these samples");
 }
 
 RankSeconds Trainer::spent() const {
@@ -130,7 +228,7 @@ RankSeconds Trainer::spent() const {
 }
 
 RankStats Trainer::rank_stats() const {
-  const RankSeconds window = spent() - window_begin_;
+  const RankSeconds window = window_end_ - window_begin_;
   return {.peak_memory_bytes = static_cast<double>(session_.device->memory().total.peak),
           .bubble = window.pipeline / window.clock,
           .exposed_communication = window.communication / window.clock};
@@ -152,6 +250,7 @@ void Trainer::note_ranks() {
 }
 
 void Trainer::log_iteration() {
+  share_gemm_choices(config_.device, *session_.device, session_.parallel.world);
   window_.lm_loss = window_loss_ / static_cast<double>(window_losses_);  // nan when all were skipped
   note_ranks();
   log_.info(iteration_line(window_, std::chrono::system_clock::now()));
@@ -159,7 +258,7 @@ void Trainer::log_iteration() {
   window_ = {};
   window_loss_ = 0;
   window_losses_ = window_samples_ = window_iterations_ = 0;
-  window_begin_ = spent();
+  window_begin_ = window_end_;
 }
 
 void Trainer::evaluate(const char* split, Dataset* dataset) {
@@ -188,10 +287,24 @@ void Trainer::evaluate(const char* split, Dataset* dataset) {
 void Trainer::save() {
   if (config_.checkpoint.save.empty() || saved_iteration_ == progress_.iteration) return;
   const RankSeconds before = spent();
-  const Path path = save_training(config_, state_, progress_, tokenizer_checksum_, session_, log_);
+  share_gemm_choices(config_.device, *session_.device, session_.parallel.world);
+  check_before_save();
+  const Path path = save_training(config_, state_, progress_, tokenizer_checksum_, session_, log_,
+                                  faults_.observer(progress_.iteration));
   saved_iteration_ = progress_.iteration;
   log_.info(str("saved ", path.string(), " in ", human_seconds((spent() - before).clock)));
   window_begin_ += spent() - before;  // it is not training
+}
+
+void Trainer::check_before_save() {
+  // Replicas share the work of saving: a checkpoint of ranks that differ would be a mixture.
+  if (config_.training.check_weight_hash_across_dp_replicas_interval > 0)
+    check_weights_across_replicas(state_, session_.parallel);
+  const std::string found = weight_that_is_not_finite(state_, session_.parallel.world, *session_.device);
+  if (found.empty()) return;
+  const std::string what = str("iteration ", progress_.iteration, ": a weight is not finite (", found, ")");
+  if (!config_.may_roll_back()) give_up(what + "; no checkpoint of it is written");
+  roll_back(what);
 }
 
 int Trainer::agree_on_signal() {
@@ -200,26 +313,20 @@ int Trainer::agree_on_signal() {
   return signal_;
 }
 
-bool Trainer::is_time_over() {
-  const double limit = config_.training.exit_duration_in_mins;
-  if (limit <= 0) return false;
-  const double minutes = seconds_since(start_) / 60;  // clocks differ, decisions must not
-  return reduce_scalar(minutes, ReduceOp::Max, session_.parallel.world, *session_.device) >= limit;
-}
-
+/// By what all ranks agreed on in the steps that are settled, so that nobody waits to decide.
 bool Trainer::should_exit() {
   const TrainingConfig& training = config_.training;
   const char* then = config_.checkpoint.save.empty() ? "stopping; nothing is saved, because checkpoint.save is empty"
                                                      : "saving and stopping";
-  if (agree_on_signal() != 0) {
+  if (signal_ != 0) {
     log_.info(str("signal ", signal_, " received: ", then));
     return true;
   }
-  if (is_time_over()) {
+  if (training.exit_duration_in_mins > 0 && minutes_ >= training.exit_duration_in_mins) {
     log_.info(str("training.exit_duration_in_mins is over: ", then));
     return true;
   }
-  return training.exit_interval > 0 && progress_.iteration % training.exit_interval == 0;
+  return is_due(training.exit_interval);
 }
 
 }  // namespace mcpp

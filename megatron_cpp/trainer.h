@@ -2,10 +2,13 @@
 #pragma once
 #include <chrono>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "checkpoint/lock.h"
 #include "megatron_cpp/checkpointing.h"
 #include "megatron_cpp/dataset_provider.h"
+#include "megatron_cpp/fault_injection.h"
 #include "megatron_cpp/metrics.h"
 #include "megatron_cpp/signals.h"
 #include "optimizer/lr_schedule.h"
@@ -23,13 +26,32 @@ class Trainer {
   ExitCode train();
 
  private:
+  /// The step whose outcome the host has not waited for.
+  struct PendingStep {
+    double learning_rate;
+    i64 batch_size;
+    RankSeconds spent;  ///< when it was queued
+  };
+
+  /// Queues a step; meanwhile the outcome of the one before comes in.
   void train_step();
-  void note(const StepOutcome& outcome, double learning_rate, i64 batch_size);
+  /// Waits for the outcome of the step that was queued last, if that is still to be done, and does what follows from
+  /// it. Whether that put other weights into the model.
+  bool settle();
+  bool must_settle() const;
+  /// Steps queued since iteration 0; progress_ is of those that are settled.
+  i64 iteration() const { return progress_.iteration + (pending_ ? 1 : 0); }
+  bool is_due(i64 interval) const { return interval > 0 && iteration() % interval == 0; }
+  void note(const StepOutcome& outcome, const PendingStep& step);
+  bool follow_policy(const StepOutcome& outcome, i64 batch_size);
+  void count_skip(const std::string& warning);
+  void roll_back(const std::string& reason);
+  [[noreturn]] void give_up(const std::string& reason);
   void log_iteration();
   void evaluate(const char* split, Dataset* dataset);
   void save();
+  void check_before_save();
   bool should_exit();
-  bool is_time_over();
   int agree_on_signal();
   /// By this rank since train() began.
   RankSeconds spent() const;
@@ -52,19 +74,22 @@ class Trainer {
   LrSchedule schedule_;
   std::unique_ptr<BatchStream> batches_;
   MetricsWriter metrics_;
-  int signal_ = 0;  // that any rank received
+  FaultInjection faults_;
+  int signal_ = 0;      // that any rank received
+  double minutes_ = 0;  // since train() began, on the rank whose clock is the furthest
   double peak_tflops_;
   std::chrono::steady_clock::time_point start_;
+
+  std::optional<PendingStep> pending_;
 
   // Since the last line of the log.
   IterationStats window_;
   double window_loss_ = 0;
   i64 window_losses_ = 0;  // steps in it: those not skipped
   i64 window_iterations_ = 0, window_samples_ = 0;
-  RankSeconds window_begin_;
+  RankSeconds window_begin_, window_end_;
   bool ranks_are_shown_ = false;
 
-  i64 consecutive_skips_ = 0;
   i64 saved_iteration_ = -1;
 };
 

@@ -6,16 +6,19 @@
 #include <vector>
 
 #include "base/fields.h"
+#include "tensor/dtype.h"
 
 namespace mcpp {
 
-enum class Precision { Fp32, Bf16 };
+enum class Precision { Fp32, Bf16, Fp16 };
 enum class RecomputeGranularity { None, Full, Selective };
 enum class RecomputeMethod { Uniform, Block, Sqrt };
+enum class NanPolicy { Skip, Stop, Rollback };
+enum class SpikePolicy { Off, Warn, Skip, Rollback };
 
 template <>
 struct EnumNames<Precision> {
-  static constexpr std::array<std::string_view, 2> value{"fp32", "bf16"};
+  static constexpr std::array<std::string_view, 3> value{"fp32", "bf16", "fp16"};
 };
 template <>
 struct EnumNames<RecomputeGranularity> {
@@ -25,6 +28,22 @@ template <>
 struct EnumNames<RecomputeMethod> {
   static constexpr std::array<std::string_view, 3> value{"uniform", "block", "sqrt"};
 };
+template <>
+struct EnumNames<NanPolicy> {
+  static constexpr std::array<std::string_view, 3> value{"skip", "stop", "rollback"};
+};
+template <>
+struct EnumNames<SpikePolicy> {
+  static constexpr std::array<std::string_view, 4> value{"off", "warn", "skip", "rollback"};
+};
+
+constexpr DType dtype_of(Precision precision) {
+  return precision == Precision::Fp32 ? DType::F32 : precision == Precision::Bf16 ? DType::BF16 : DType::F16;
+}
+/// The precision whose weights have this type.
+constexpr Precision precision_of(DType type) {
+  return type == DType::BF16 ? Precision::Bf16 : type == DType::F16 ? Precision::Fp16 : Precision::Fp32;
+}
 
 /// What recompute_modules may name: parts of a layer whose activations are cheap to compute again.
 inline constexpr std::array<std::string_view, 3> kRecomputeModules{"core_attn", "layernorm", "mlp_act"};
@@ -43,7 +62,13 @@ struct TrainingConfig {
   std::vector<std::string> recompute_modules;
   i64 eval_interval = 1000;
   i64 eval_iters = 100;
+  NanPolicy nan_policy = NanPolicy::Skip;
+  SpikePolicy spike_policy = SpikePolicy::Warn;
+  i64 spike_window = 128;
+  double spike_z_score = 6;
   i64 max_consecutive_skips = 10;
+  i64 max_rollbacks = 3;
+  i64 check_weight_hash_across_dp_replicas_interval = 0;
   i64 exit_interval = 0;
   double exit_duration_in_mins = 0;
 
@@ -72,9 +97,22 @@ struct TrainingConfig {
           "for selective: any of core_attn, layernorm, mlp_act; empty = core_attn");
     visit("eval_interval", self.eval_interval, "iterations between two evaluations; 0 = only at the end", at_least(0));
     visit("eval_iters", self.eval_iters, "global batches in one evaluation; 0 = no evaluation", at_least(0));
+    visit("nan_policy", self.nan_policy,
+          "when loss or gradient is not finite: skip the step; stop with exit code 17; or rollback: go on from the "
+          "newest good checkpoint, past the samples read since. The weights never take such a step");
+    visit("spike_policy", self.spike_policy,
+          "the same when loss or gradient norm stands out; warn: say so and take the step");
+    visit("spike_window", self.spike_window, "steps before that a loss or norm is compared with", at_least(2));
+    visit("spike_z_score", self.spike_z_score, "standard deviations above their mean from which it is a spike",
+          greater_than(0));
     visit("max_consecutive_skips", self.max_consecutive_skips,
-          "steps with a non-finite gradient skipped in a row; one more stops the training with exit code 17",
-          at_least(0));
+          "steps skipped in a row; one more stops the training with exit code 17", at_least(0));
+    visit("max_rollbacks", self.max_rollbacks, "of a run; one more stops the training with exit code 17", at_least(0));
+    visit(
+        "check_weight_hash_across_dp_replicas_interval", self.check_weight_hash_across_dp_replicas_interval,
+        "iterations between two comparisons of the weights that data-parallel ranks hold alike, which also come before "
+        "every save: finds machines that corrupt data silently; 0 = never",
+        at_least(0));
     visit("exit_interval", self.exit_interval, "save and stop at multiples of this iteration; 0 = never", at_least(0));
     visit("exit_duration_in_mins", self.exit_duration_in_mins, "save and stop after so many minutes; 0 = never",
           at_least(0));

@@ -6,10 +6,13 @@
 #include "optimizer/norm_scope.h"
 #include "parallel/pp/lower.h"
 #include "parallel/pp/simulate.h"
+#include "tensor/ops.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
 namespace {
+
+constexpr i64 kSignal = StepNumbers::kCount, kMinutes = kSignal + 1, kNumbers = kMinutes + 1;
 
 std::unique_ptr<ParamAndGradBuffer> allocate(GPTModel& model, const TrainingLayout& layout) {
   const ParallelState& parallel = layout.parallel;
@@ -31,7 +34,11 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
       device_(context.device),
       chunks_(make_chunks(context)),
       optimizer_(make_optimizer(optimizer)),
-      partial_gradients_(memories(), *layout_.parallel.tp) {}
+      loss_scale_(optimizer, context.dtype == DType::F16),
+      partial_gradients_(memories(), *layout_.parallel.tp),
+      totals_(Tensor::zeros({2}, DType::F64, device_, MemoryClass::Other)),
+      numbers_(Tensor::zeros({kNumbers}, DType::F64, device_, MemoryClass::Other)),
+      late_numbers_(make_late_copy(device_, kNumbers)) {}
 
 std::vector<TrainingState::Chunk> TrainingState::make_chunks(const ModelContext& context) {
   const Schedule places{.ranks = layout_.parallel.topology.pp(),
@@ -93,54 +100,83 @@ const Schedule& TrainingState::schedule_for(std::size_t microbatches, bool train
   return found->second;
 }
 
-LossSum TrainingState::run(std::span<const MicroBatch> batches, bool training) {
+void TrainingState::run(std::span<const MicroBatch> batches, bool training, double loss_scale) {
+  ops::fill_zero(totals_);
   std::vector<PipelineStage*> stages;
   for (const Chunk& chunk : chunks_) {
-    chunk.stage->begin(batches, training);
+    chunk.stage->begin(batches, training, loss_scale, totals_);
     stages.push_back(chunk.stage.get());
   }
   const Schedule& schedule = schedule_for(batches.size(), training);
   pipeline_waiting_ += run_schedule(schedule, *layout_.parallel.pp, *layout_.parallel.pp_backward, stages).waiting;
-  LossSum sum;
-  for (const Chunk& chunk : chunks_) {
-    sum.loss += chunk.stage->losses().loss;
-    sum.tokens += chunk.stage->losses().tokens;
-  }
-  return sum;
 }
 
-StepOutcome TrainingState::sum_over_ranks(const LossSum& sum) {
-  Tensor sums = Tensor::empty({2}, DType::F64, device_, MemoryClass::Other);
-  write_values(std::vector<double>{sum.loss, static_cast<double>(sum.tokens)}, sums);
+void TrainingState::sum_totals_over_ranks() {
   // Stages without the output add zero, so that the bits are those of a run without pipeline.
-  layout_.parallel.dp->all_reduce(sums, ReduceOp::Sum).wait();
-  layout_.parallel.pp->all_reduce(sums, ReduceOp::Sum).wait();
-  const std::vector<double> totals = read_values<double>(sums);
-  return {.loss = totals[0] / totals[1], .tokens = static_cast<i64>(totals[1])};
+  layout_.parallel.dp->all_reduce(totals_, ReduceOp::Sum).wait();
+  layout_.parallel.pp->all_reduce(totals_, ReduceOp::Sum).wait();
 }
 
-StepOutcome TrainingState::train_step(std::span<const MicroBatch> batches, double lr, double weight_decay) {
+/// Whether or not they count as targets: known before the forward pass, and to every rank.
+i64 TrainingState::tokens_of_global_batch(std::span<const MicroBatch> batches) const {
+  const auto samples = static_cast<i64>(batches.size() * batches.front().samples.size());
+  return samples * layout_.parallel.dp->size() * chunks_.front().model->context().config.seq_length;
+}
+
+void TrainingState::backward(std::span<const MicroBatch> batches) {
   for (const Chunk& chunk : chunks_) chunk.memory->clear_grads();
-  const LossSum sum = run(batches, /*training=*/true);
+  gradient_factor_ = loss_scale_.factor(tokens_of_global_batch(batches));
+  run(batches, /*training=*/true, gradient_factor_);
   for (const Chunk& chunk : chunks_) chunk.model->add_shared_gradient();
   for (const Chunk& chunk : chunks_) chunk.memory->finish();
   partial_gradients_.reduce();
+}
 
-  StepOutcome outcome = sum_over_ranks(sum);
-  if (!std::isfinite(outcome.loss)) {
-    outcome.skipped = true;
-    return outcome;
-  }
+void TrainingState::update(const StepOptions& options) {
+  sum_totals_over_ranks();
   // Gradients are of the summed loss; dividing by the tokens of the global batch makes them layout-independent.
-  const StepResult step = optimizer_.step(lr, weight_decay, 1.0 / static_cast<double>(outcome.tokens));
+  Tensor judged = numbers_.flat(0, StepNumbers::kCount);
+  StepRule rule = options.rule;
+  rule.grad_scale = 1 / gradient_factor_;
+  ops::copy(optimizer_.judge(totals_, rule), judged);
+  Tensor notices = numbers_.flat(kSignal, 2);
+  write_values(std::vector<double>{options.signal, options.minutes}, notices);
+  // A rank that finds what others do not, because its memory or a link failed, keeps all from the update.
+  Tensor agreed = numbers_.flat(StepNumbers::kFactor, kNumbers - StepNumbers::kFactor);
+  layout_.parallel.world.all_reduce(agreed, ReduceOp::Max).wait();
+  optimizer_.update(options.lr, options.weight_decay, numbers_.flat(StepNumbers::kFactor, 1));
+  late_numbers_->start(numbers_);
   publish_weights();
-  outcome.grad_norm = step.grad_norm;
-  outcome.skipped = step.skipped;
-  return outcome;
+}
+
+StepOutcome TrainingState::outcome() {
+  const std::vector<double> numbers = late_numbers_->values();
+  const bool skipped = !std::isfinite(numbers[StepNumbers::kFactor]);
+  if (!skipped) optimizer_.count_step();
+  const auto verdict = static_cast<StepVerdict>(numbers[StepNumbers::kVerdict]);
+  Overflow overflow = loss_scale_.update(verdict == StepVerdict::NotFinite);
+  if (!std::isfinite(numbers[StepNumbers::kLoss])) overflow = Overflow::Final;  // the loss itself is not scaled
+  return {.loss = numbers[StepNumbers::kLoss],
+          .tokens = static_cast<i64>(numbers[StepNumbers::kTargets]),
+          .grad_norm = numbers[StepNumbers::kGradNorm],
+          .verdict = verdict,
+          .skipped = skipped,
+          .overflow = overflow,
+          .signal = numbers[kSignal],
+          .minutes = numbers[kMinutes]};
+}
+
+StepOutcome TrainingState::train_step(std::span<const MicroBatch> batches, double lr, double weight_decay) {
+  backward(batches);
+  update({.lr = lr, .weight_decay = weight_decay});
+  return outcome();
 }
 
 StepOutcome TrainingState::evaluate(std::span<const MicroBatch> batches) {
-  return sum_over_ranks(run(batches, /*training=*/false));
+  run(batches, /*training=*/false);
+  sum_totals_over_ranks();
+  const std::vector<double> totals = read_values<double>(totals_);
+  return {.loss = totals[0] / totals[1], .tokens = static_cast<i64>(totals[1])};
 }
 
 }  // namespace mcpp

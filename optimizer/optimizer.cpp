@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "parallel/scalar.h"
-#include "tensor/ops.h"
+#include "tensor/processor.h"
+#include "tensor/transfer.h"
 
 namespace mcpp {
 namespace {
@@ -73,41 +73,59 @@ Optimizer::Segment Optimizer::make_segment(const ParamAndGradBuffer& buffer, con
 }
 
 StepResult Optimizer::step(double lr, double weight_decay, double grad_scale) {
-  StepResult result{.grad_norm = grad_norm(grad_scale), .skipped = false, .lr = lr, .weight_decay = weight_decay};
-  result.skipped = !std::isfinite(result.grad_norm);
-  if (result.skipped) return result;
-  const double clip = config_.clip_grad > 0 ? config_.clip_grad / (result.grad_norm + 1e-6) : 1.0;
-  const double scale = grad_scale * std::min(clip, 1.0);
-  ++steps_;
-  for (Segment& segment : segments_) {
-    for (const DecayRun& run : segment.runs) update(segment, run, lr, run.decays ? weight_decay : 0.0, scale);
-  }
-  return result;
+  Tensor totals = Tensor::empty({2}, DType::F64, device_, MemoryClass::Workspace);
+  write_values<double>({0.0, 1.0}, totals);
+  const Tensor numbers = judge(totals, {.grad_scale = grad_scale});
+  update(lr, weight_decay, numbers.flat(StepNumbers::kFactor, 1));
+  const std::vector<double> values = read_values<double>(numbers);
+  const bool taken = std::isfinite(values[StepNumbers::kFactor]);
+  if (taken) count_step();
+  return {.grad_norm = values[StepNumbers::kGradNorm], .skipped = !taken, .lr = lr, .weight_decay = weight_decay};
 }
 
-double Optimizer::grad_norm(double grad_scale) const {
-  double sum = 0;
+Tensor Optimizer::judge(const Tensor& totals, StepRule rule) const {
+  const ProfileRange range(device_, "norm of the gradient");
+  Tensor squares = Tensor::zeros({1}, DType::F64, device_, MemoryClass::Workspace);
   for (const Segment& segment : segments_) {
-    for (const auto& [begin, end] : segment.counted) sum += ops::sum_of_squares(segment.grads.flat(begin, end - begin));
+    for (const auto& [begin, end] : segment.counted)
+      ops::add_sum_of_squares(segment.grads.flat(begin, end - begin), squares);
   }
-  for (Communicator* group : scope_.groups) sum = reduce_scalar(sum, ReduceOp::Sum, *group, device_);
-  const double norm = std::sqrt(sum) * std::abs(grad_scale);
+  for (Communicator* group : scope_.groups) {
+    if (group->size() > 1) group->all_reduce(squares, ReduceOp::Sum).wait();
+  }
+  rule.clip_grad = config_.clip_grad;
   // Layouts cut the vector at other places, so their fp64 sums differ in the last bits. Rounding to fp32 hides that, so
   // that the clipped gradient, and with it the whole run, keeps the same bits.
-  return is_double_ ? norm : static_cast<double>(static_cast<float>(norm));
+  rule.rounds_norm = !is_double_;
+  Tensor numbers = Tensor::empty({StepNumbers::kCount}, DType::F64, device_, MemoryClass::Workspace);
+  ops::judge_step(totals, squares, rule, numbers);
+  return numbers;
 }
 
-void Optimizer::update(Segment& segment, const DecayRun& run, double lr, double weight_decay, double grad_scale) {
+void Optimizer::update(double lr, double weight_decay, const Tensor& factor) {
+  const ProfileRange range(device_, "optimizer");
+  for (Segment& segment : segments_) {
+    for (const DecayRun& run : segment.runs) update(segment, run, lr, run.decays ? weight_decay : 0.0, factor);
+  }
+}
+
+void Optimizer::update(Segment& segment, const DecayRun& run, double lr, double weight_decay, const Tensor& factor) {
   const auto part = [&](const Tensor& t) { return t.flat(run.begin - segment.begin, run.end - run.begin); };
   Tensor master = part(segment.master), model = part(segment.model), first = part(segment.states[0]);
   const Tensor grads = part(segment.grads);
   Tensor* copy = segment.has_master_copy() ? &model : nullptr;
   if (config_.optimizer == OptimizerKind::Sgd) {
-    const SgdStep step{lr, config_.sgd_momentum, weight_decay, grad_scale};
+    const SgdStep step{.lr = lr, .momentum = config_.sgd_momentum, .weight_decay = weight_decay, .factor = factor};
     return ops::sgd(master, first, grads, step, copy);
   }
   Tensor second = part(segment.states[1]);
-  const AdamWStep step{lr, config_.adam_beta1, config_.adam_beta2, config_.adam_eps, weight_decay, steps_, grad_scale};
+  const AdamWStep step{.lr = lr,
+                       .beta1 = config_.adam_beta1,
+                       .beta2 = config_.adam_beta2,
+                       .eps = config_.adam_eps,
+                       .weight_decay = weight_decay,
+                       .step = steps_ + 1,
+                       .factor = factor};
   ops::adamw(master, first, second, grads, step, copy);
 }
 

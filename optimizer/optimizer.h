@@ -1,5 +1,5 @@
 // The update of the weights: global gradient norm, clipping, AdamW or SGD over the flat vectors, with fp32 moments and,
-// for bf16 models, fp32 master weights.
+// for bf16 and fp16 models, fp32 master weights.
 #pragma once
 #include <functional>
 #include <span>
@@ -10,6 +10,7 @@
 #include "optimizer/config.h"
 #include "optimizer/norm_scope.h"
 #include "parallel/dp/buffer.h"
+#include "tensor/ops.h"
 
 namespace mcpp {
 
@@ -36,13 +37,24 @@ class Optimizer {
   /// where that is below 1. Parameters that do not decay (Param::decays()) get no weight decay.
   StepResult step(double lr, double weight_decay, double grad_scale = 1);
 
-  /// For bf16 models; without effect where the model's weights are the master weights themselves.
+  /// The parts of step(), for a caller that does not wait: it queues judge(), agrees on the factor with the ranks that
+  /// hold other gradients or the same weights, queues update(), and calls count_step() before the next update() when
+  /// this one was taken.
+  ///
+  /// What ops::judge_step() says of this gradient by `rule`, whose clip_grad and rounds_norm are filled in here, and of
+  /// the loss in `totals`.
+  Tensor judge(const Tensor& totals, StepRule rule) const;
+  /// `factor`: fp64 [1]; nothing is changed when it is not finite.
+  void update(double lr, double weight_decay, const Tensor& factor);
+  void count_step() { ++steps_; }
+
+  /// For bf16 and fp16 models; without effect where the model's weights are the master weights themselves.
   void copy_model_to_master();  ///< after other weights were loaded into the model alone
   void copy_master_to_model();  ///< after master weights were loaded; the caller then publishes
 
   /// Calls f(kind, param, first, values) for each state of each parameter: `values` is a flat view of the param's
   /// elements [first, first + values.numel()) that this rank updates, counted in its box. Master comes up only where it
-  /// is a copy (bf16 models). The order is fixed; parameters of which this rank updates nothing are left out.
+  /// is a copy (bf16 and fp16 models). The order is fixed; parameters of which this rank updates nothing are left out.
   using StateVisitor = std::function<void(StateKind, Param&, i64 first, Tensor values)>;
   void visit_state(const StateVisitor& f) const;
 
@@ -56,7 +68,7 @@ class Optimizer {
     const ParamAndGradBuffer* buffer;
     i64 begin;  // in the flat vectors
     Tensor model, grads;
-    Tensor master;               // model itself, unless the model is bf16
+    Tensor master;               // model itself, unless the model is bf16 or fp16
     std::vector<Tensor> states;  // AdamW: first and second moment; SGD: momentum
     std::vector<DecayRun> runs;
     std::vector<std::pair<i64, i64>> counted;  // for the norm, relative to begin
@@ -65,8 +77,7 @@ class Optimizer {
   };
 
   Segment make_segment(const ParamAndGradBuffer& buffer, const ShardSegment& shard) const;
-  double grad_norm(double grad_scale) const;
-  void update(Segment& segment, const DecayRun& run, double lr, double weight_decay, double grad_scale);
+  void update(Segment& segment, const DecayRun& run, double lr, double weight_decay, const Tensor& factor);
 
   OptimizerConfig config_;
   NormScope scope_;

@@ -13,7 +13,7 @@ struct Kernels {
   static decltype(ops::copy) copy;
   static decltype(ops::scale) scale;
   static decltype(ops::add_to) add_to;
-  static decltype(ops::sum_of_squares) sum_of_squares;
+  static decltype(ops::add_sum_of_squares) add_sum_of_squares;
   static decltype(ops::column_sum) column_sum;
   static decltype(ops::add_bias) add_bias;
   static decltype(ops::layer_norm) layer_norm;
@@ -32,7 +32,10 @@ struct Kernels {
   static decltype(ops::add_positions) add_positions;
   static decltype(ops::add_positions_backward) add_positions_backward;
   static decltype(ops::cross_entropy_stats) cross_entropy_stats;
+  static decltype(ops::cross_entropy_rescale) cross_entropy_rescale;
+  static decltype(ops::cross_entropy_losses) cross_entropy_losses;
   static decltype(ops::cross_entropy_gradient) cross_entropy_gradient;
+  static decltype(ops::judge_step) judge_step;
   static decltype(ops::adamw) adamw;
   static decltype(ops::sgd) sgd;
 };

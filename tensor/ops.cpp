@@ -10,10 +10,6 @@
 namespace mcpp {
 namespace {
 
-bool is_float(DType t) {
-  return t == DType::F32 || t == DType::BF16 || t == DType::F64;
-}
-
 void check_shape(const char* op, const char* name, const Tensor& t, const Shape& wanted) {
   MCPP_CHECK(t.defined() && t.shape() == wanted, op, ": ", name, " has shape ", t.defined() ? t.shape() : Shape{},
              ", not ", wanted);
@@ -32,6 +28,11 @@ void check_same(const char* op, const char* name, const Tensor& t, const Tensor&
 void check_vector(const char* op, const char* name, const Tensor& t, const Tensor& x, i64 count) {
   MCPP_CHECK(t.defined() && t.numel() == count && t.dtype() == x.dtype(), op, ": ", name, " must have ", count,
              " elements of ", name_of(x.dtype()));
+}
+
+void check_numbers(const char* op, const char* name, const Tensor& t, i64 count) {
+  MCPP_CHECK(t.defined() && t.numel() == count && t.dtype() == DType::F64, op, ": ", name, " must be ", count,
+             " fp64 numbers");
 }
 
 void check_dropout(const char* op, const Dropout& d, i64 row_count) {
@@ -115,7 +116,14 @@ void add_to(const Tensor& x, Tensor& y) {
 }
 
 double sum_of_squares(const Tensor& x) {
-  return on_device(x, [&]<DeviceType D>() { return Kernels<D>::sum_of_squares(x); });
+  Tensor sum = Tensor::zeros({1}, DType::F64, x.device(), MemoryClass::Workspace);
+  add_sum_of_squares(x, sum);
+  return read_values<double>(sum)[0];
+}
+
+void add_sum_of_squares(const Tensor& x, Tensor& sum) {
+  check_numbers("add_sum_of_squares", "sum", sum, 1);
+  on_device(x, [&]<DeviceType D>() { Kernels<D>::add_sum_of_squares(x, sum); });
 }
 
 void column_sum(const Tensor& dy, Tensor& db, float beta) {
@@ -277,6 +285,25 @@ void cross_entropy_stats(const Tensor& logits, const Tensor& targets, i64 first_
   });
 }
 
+void cross_entropy_rescale(const Tensor& own_largest, const Tensor& largest, Tensor& sum_exp) {
+  check_same("cross_entropy_rescale", "largest", largest, own_largest);
+  check_wide("cross_entropy_rescale", "sum_exp", sum_exp, own_largest, own_largest.numel());
+  on_device(sum_exp, [&]<DeviceType D>() { Kernels<D>::cross_entropy_rescale(own_largest, largest, sum_exp); });
+}
+
+void cross_entropy_losses(Tensor& largest, const Tensor& sum_exp, const Tensor& target_logit, const Tensor& targets,
+                          Tensor& losses, Tensor& totals) {
+  for (const Tensor* t : {&sum_exp, &target_logit, static_cast<const Tensor*>(&losses)}) {
+    check_wide("cross_entropy_losses", "a number per row", *t, largest, largest.numel());
+  }
+  MCPP_CHECK(targets.dtype() == DType::I32 && targets.numel() == largest.numel(), "cross_entropy_losses: targets ",
+             targets.shape());
+  check_numbers("cross_entropy_losses", "totals", totals, 2);
+  on_device(largest, [&]<DeviceType D>() {
+    Kernels<D>::cross_entropy_losses(largest, sum_exp, target_logit, targets, losses, totals);
+  });
+}
+
 void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row, i64 valid_columns, const Tensor& lse,
                             double scale) {
   MCPP_CHECK(logits.rank() == 2 && targets.numel() == logits.dim(0), "cross_entropy_gradient: logits ", logits.shape());
@@ -286,15 +313,24 @@ void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row
   });
 }
 
+void judge_step(const Tensor& totals, const Tensor& squares, const StepRule& rule, Tensor& numbers) {
+  check_numbers("judge_step", "totals", totals, 2);
+  check_numbers("judge_step", "squares", squares, 1);
+  check_numbers("judge_step", "numbers", numbers, StepNumbers::kCount);
+  on_device(numbers, [&]<DeviceType D>() { Kernels<D>::judge_step(totals, squares, rule, numbers); });
+}
+
 void adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamWStep& step, Tensor* model) {
   for (const Tensor* t : std::initializer_list<const Tensor*>{&m, &v, &grad}) check_same("adamw", "state", *t, master);
   MCPP_CHECK(!model || model->numel() == master.numel(), "adamw: model weights");
+  if (step.factor.defined()) check_numbers("adamw", "factor", step.factor, 1);
   on_device(master, [&]<DeviceType D>() { Kernels<D>::adamw(master, m, v, grad, step, model); });
 }
 
 void sgd(Tensor& master, Tensor& momentum, const Tensor& grad, const SgdStep& step, Tensor* model) {
   for (const Tensor* t : std::initializer_list<const Tensor*>{&momentum, &grad}) check_same("sgd", "state", *t, master);
   MCPP_CHECK(!model || model->numel() == master.numel(), "sgd: model weights");
+  if (step.factor.defined()) check_numbers("sgd", "factor", step.factor, 1);
   on_device(master, [&]<DeviceType D>() { Kernels<D>::sgd(master, momentum, grad, step, model); });
 }
 

@@ -1,11 +1,12 @@
 // Every operation on tensors: what it computes, checked and dispatched by device once (ops.cpp), defined once per
-// backend (tensor/cpu/, tensor/cuda/, in files of the op's name). The math of fp32 and bf16 tensors is done in fp32, of
-// fp64 in fp64; results are rounded once. Statistics and main gradients are fp32 (fp64 for fp64 tensors).
+// backend (tensor/cpu/, tensor/cuda/, in files of the op's name). The math is done in fp32, that of fp64 tensors
+// in fp64; results are rounded once. Statistics and main gradients are fp32 (fp64 for fp64 tensors).
 //
 // Shape letters: T tokens (s * b rows), h hidden size, f width of the MLP, V vocabulary rows held here, s sequence, b
 // batch. `beta` as in BLAS: 0 overwrites the output (whatever it held), 1 adds to it. No result depends on the number
 // of threads.
 #pragma once
+#include <limits>
 #include <vector>
 
 #include "tensor/tensor.h"
@@ -60,11 +61,40 @@ struct AdamWStep {
   double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   i64 step = 1;           ///< 1 for the first update: bias correction uses beta^step
   double grad_scale = 1;  ///< multiplies the gradient (normalisation times clipping)
+  /// fp64 [1], multiplies grad_scale; when it is not finite nothing is changed. Undefined = 1. For what the host does
+  /// not know yet.
+  Tensor factor = {};
 };
 
 struct SgdStep {
   double lr = 0, momentum = 0, weight_decay = 0;
   double grad_scale = 1;
+  Tensor factor = {};  ///< as AdamWStep's
+};
+
+/// How judge_step() decides about the update of the weights.
+struct StepRule {
+  double grad_scale = 1;    ///< multiplies the gradient, beside 1 / number of targets: 1 / loss scale
+  double clip_grad = 0;     ///< the largest norm of the gradient; 0 = any. By clip_grad / (norm + 1e-6), as Megatron-LM
+  bool rounds_norm = true;  ///< to fp32, which hides that layouts add up squares in another order
+  /// A finite step above one of these is a spike.
+  double most_loss = std::numeric_limits<double>::infinity();
+  double most_grad_norm = std::numeric_limits<double>::infinity();
+  bool skips_spikes = false;
+};
+
+/// What a step is, worst last.
+enum class StepVerdict : u8 { Fine, Spike, NotFinite };
+
+/// Where judge_step() puts what; fp64. Loss and norm are the same on all ranks; the largest of each of the others, over
+/// all ranks, is what all follow.
+struct StepNumbers {
+  static constexpr i64 kLoss = 0;      ///< mean over the targets
+  static constexpr i64 kTargets = 1;   ///< their number
+  static constexpr i64 kGradNorm = 2;  ///< before clipping
+  static constexpr i64 kFactor = 3;    ///< for the update: of normalisation and clipping; infinity = no update
+  static constexpr i64 kVerdict = 4;   ///< a StepVerdict
+  static constexpr i64 kCount = 5;
 };
 
 namespace ops {
@@ -76,7 +106,7 @@ struct MatmulOptions {
 };
 
 /// c[M, N] = op(a) op(b) + beta c. op(a) is [M, K], op(b) is [K, N]; matrices (use as_matrix()). Types: all fp32, all
-/// fp64, or a and b bf16 with c bf16 or fp32. Sums in fp32 or better.
+/// fp64, or a and b of a narrow type (bf16, fp16) with c of that type or fp32. Sums in fp32 or better.
 void matmul(const Tensor& a, const Tensor& b, Tensor& c, const MatmulOptions& options = {});
 
 void fill_zero(Tensor& x);
@@ -88,6 +118,8 @@ void scale(Tensor& x, double factor);
 void add_to(const Tensor& x, Tensor& y);
 /// Sum of squares, in fp64 and in a fixed order. Infinite or NaN when x holds such a number or overflows.
 double sum_of_squares(const Tensor& x);
+/// sum, fp64 [1], += that of x: the host does not wait for it.
+void add_sum_of_squares(const Tensor& x, Tensor& sum);
 /// db[n] = beta db + sum over rows of dy[T, n]: the gradient of a bias. db is fp32 (fp64).
 void column_sum(const Tensor& dy, Tensor& db, float beta);
 /// x[T, n] += bias[n].
@@ -145,11 +177,24 @@ void add_positions_backward(const Tensor& dy, i64 first_position, Tensor& dtable
 /// valid_columns count (the rest pads the vocabulary).
 void cross_entropy_stats(const Tensor& logits, const Tensor& targets, i64 first_row, i64 valid_columns, Tensor& largest,
                          Tensor& sum_exp, Tensor& target_logit);
+/// Where other ranks hold the rest of the vocabulary: sum_exp *= exp(own_largest - largest), which makes the sum of
+/// this rank's columns one that adds up with the others'. All [T].
+void cross_entropy_rescale(const Tensor& own_largest, const Tensor& largest, Tensor& sum_exp);
+/// From what all columns have together: lse = largest + log(sum_exp), in the place of `largest`; loss = lse -
+/// target_logit, 0 in rows without a target (targets < 0). totals, fp64 [2] = the sum of losses, in fp64 in a fixed
+/// order (on the CPU row by row), and the number of targets.
+void cross_entropy_losses(Tensor& largest, const Tensor& sum_exp, const Tensor& target_logit, const Tensor& targets,
+                          Tensor& losses, Tensor& totals);
 /// In place: logits[t, v] = (exp(logits - lse[t]) - [v is the target]) * scale; 0 in rows without a target and in
 /// padding.
 void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row, i64 valid_columns, const Tensor& lse,
                             double scale);
 
+/// Whether a step's weights are updated, and how its gradient is scaled, without the host. totals as of
+/// cross_entropy_losses(), summed over the global batch; squares, fp64 [1]: of the gradient of the summed loss, over
+/// all its parts. numbers, fp64 [StepNumbers::kCount], is overwritten; a step whose loss or norm is not finite must not
+/// be taken.
+void judge_step(const Tensor& totals, const Tensor& squares, const StepRule& rule, Tensor& numbers);
 /// One AdamW update of flat fp32 vectors (Loshchilov, Hutter 2019): m, v, then master -= lr (mhat / (sqrt(vhat) + eps)
 /// + weight_decay master). `model`, when not null, receives the new weights rounded to its type.
 void adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamWStep& step, Tensor* model);

@@ -3,8 +3,8 @@
 #include <nccl.h>
 
 #include <array>
-#include <cstring>
 
+#include "comm/broadcast_value.h"
 #include "tensor/cuda/device.h"
 #include "tensor/cuda/event.h"
 
@@ -22,6 +22,8 @@ ncclDataType_t nccl_type(DType t) {
       return ncclFloat32;
     case DType::BF16:
       return ncclBfloat16;
+    case DType::F16:
+      return ncclFloat16;
     case DType::F64:
       return ncclFloat64;
     case DType::I32:
@@ -38,11 +40,7 @@ class Lane {
   Lane(Communicator& host, CudaDevice& device) : device_(device) {
     ncclUniqueId id{};
     if (host.rank() == 0) check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    CpuDevice memory;
-    Tensor bytes = Tensor::empty({static_cast<i64>(sizeof(id) / sizeof(i32))}, DType::I32, memory, MemoryClass::Other);
-    std::memcpy(bytes.raw(), &id, sizeof(id));
-    host.broadcast(bytes, 0).wait();
-    std::memcpy(&id, bytes.raw(), sizeof(id));
+    broadcast_value(id, host);
     device_.activate();
     check_nccl(ncclCommInitRank(&comm_, host.size(), id, host.rank()), "ncclCommInitRank");
     check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");

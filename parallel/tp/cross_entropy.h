@@ -6,11 +6,13 @@
 
 namespace mcpp {
 
-/// The loss of each token, and its sum.
+/// The loss of each token, and its sum; on the device, so that the host need not wait.
 struct TokenLosses {
   Tensor per_token;  ///< [T] fp32 (fp64): -log p(target); 0 where there is no target
-  double sum = 0;    ///< in fp64, in token order
-  i64 tokens = 0;    ///< number of targets
+  Tensor totals;     ///< fp64 [2]: the sum of losses, in token order on a CPU, and the number of targets
+
+  double sum() const;  ///< waits for it
+  i64 tokens() const;  ///< waits for it
 };
 
 /// logits [T, V / tp] with columns from `first_row` of the padded vocabulary, of which the first `vocab_size` are real;

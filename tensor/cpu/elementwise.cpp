@@ -58,23 +58,23 @@ void add_to(const Tensor& x, Tensor& y) {
 }
 
 /// Widened to fp64 before squaring, so that neither range nor rounding matter; memory is still the slower part.
-double sum_of_squares(const Tensor& x) {
+void add_sum_of_squares(const Tensor& x, Tensor& sum) {
   std::vector<double> pieces(static_cast<std::size_t>(piece_count(x.numel(), kElementsPerPiece)));
   on_float(x.dtype(), [&]<class T>() {
     const LaneTag<double> d;
     const T* data = x.data<T>();
     parallel_for(cpu(x), x.numel(), kElementsPerPiece, [&](i64 begin, i64 end) {
-      Sum<LaneTag<double>> sum;
+      Sum<LaneTag<double>> squares;
       sweep_slots(d, begin, end, [&](i64 i, auto lanes, int slot) {
         const auto v = load(d, data + i, lanes);
-        sum.add_product(v, v, slot);
+        squares.add_product(v, v, slot);
       });
-      pieces[static_cast<std::size_t>(begin / kElementsPerPiece)] = sum.total();
+      pieces[static_cast<std::size_t>(begin / kElementsPerPiece)] = squares.total();
     });
   });
   double total = 0;
   for (double piece : pieces) total += piece;
-  return total;
+  *sum.data<double>() += total;
 }
 
 /// sums[n] = the sum of `rows` rows, eight at a time: as many streams as memory likes, and few passes over `sums`.
@@ -129,7 +129,7 @@ namespace mcpp {
 HWY_EXPORT(copy);
 HWY_EXPORT(scale);
 HWY_EXPORT(add_to);
-HWY_EXPORT(sum_of_squares);
+HWY_EXPORT(add_sum_of_squares);
 HWY_EXPORT(column_sum);
 HWY_EXPORT(add_bias);
 
@@ -156,8 +156,8 @@ void Kernels<DeviceType::Cpu>::add_to(const Tensor& x, Tensor& y) {
 }
 
 template <>
-double Kernels<DeviceType::Cpu>::sum_of_squares(const Tensor& x) {
-  return HWY_DYNAMIC_DISPATCH(sum_of_squares)(x);
+void Kernels<DeviceType::Cpu>::add_sum_of_squares(const Tensor& x, Tensor& sum) {
+  HWY_DYNAMIC_DISPATCH(add_sum_of_squares)(x, sum);
 }
 
 template <>

@@ -11,7 +11,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
+/// What the gradient is multiplied by; not finite = no update.
+template <class Step>
+double factor_of(const Step& step) {
+  return step.factor.defined() ? step.grad_scale * *step.factor.template data<double>() : step.grad_scale;
+}
+
 void adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamWStep& step, Tensor* model) {
+  const double factor = factor_of(step);
+  if (!std::isfinite(factor)) return;
   const double steps = static_cast<double>(step.step);
   const double first_correction = 1 / (1 - std::pow(step.beta1, steps));
   const double second_correction = 1 / (1 - std::pow(step.beta2, steps));
@@ -24,7 +32,7 @@ void adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamW
     const T beta1 = constant(step.beta1), rest1 = constant(1 - step.beta1), beta2 = constant(step.beta2),
             rest2 = constant(1 - step.beta2), correct1 = constant(first_correction),
             correct2 = constant(second_correction), eps = constant(step.eps), decay = constant(step.weight_decay),
-            lr = constant(step.lr), grad_scale = constant(step.grad_scale);
+            lr = constant(step.lr), grad_scale = constant(factor);
     parallel_for(cpu(master), master.numel(), kElementsPerPiece, [=](i64 begin, i64 end) {
       sweep(d, begin, end, [=](i64 i, auto lanes) {
         const auto all = [=](T x) { return hn::Set(d, x); };
@@ -44,13 +52,15 @@ void adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamW
 }
 
 void sgd(Tensor& master, Tensor& momentum, const Tensor& grad, const SgdStep& step, Tensor* model) {
+  const double factor = factor_of(step);
+  if (!std::isfinite(factor)) return;
   on_weights(master, model, [&]<class T, class M>() {
     M* copies = model ? model->data<M>() : nullptr;
     const LaneTag<T> d;
     T *ws = master.data<T>(), *buffers = momentum.data<T>();
     const T* gs = grad.data<T>();
     const T lr = static_cast<T>(step.lr), keep = static_cast<T>(step.momentum),
-            decay = static_cast<T>(step.weight_decay), grad_scale = static_cast<T>(step.grad_scale);
+            decay = static_cast<T>(step.weight_decay), grad_scale = static_cast<T>(factor);
     parallel_for(cpu(master), master.numel(), kElementsPerPiece, [=](i64 begin, i64 end) {
       sweep(d, begin, end, [=](i64 i, auto lanes) {
         const auto w = load(d, ws + i, lanes);

@@ -24,7 +24,7 @@ cudaDeviceProp properties_of(int ordinal) {
 
 CudaDevice::CudaDevice(const CudaOptions& options)
     : Device(DeviceType::Cuda),
-      ordinal_(options.ordinal),
+      options_(options),
       properties_(properties_of(options.ordinal)),
       cublas_(nullptr, destroy_cublas),
       cudnn_(nullptr, destroy_cudnn) {
@@ -35,7 +35,7 @@ CudaDevice::CudaDevice(const CudaOptions& options)
 }
 
 CudaDevice::~CudaDevice() {
-  cudaSetDevice(ordinal_);
+  cudaSetDevice(options_.ordinal);
   cudaStreamSynchronize(stream_);
   free_pool();
   cudnn_.reset();
@@ -52,7 +52,7 @@ void* CudaDevice::system_allocate(i64 bytes) {
 }
 
 void CudaDevice::system_free(void* data) noexcept {
-  cudaSetDevice(ordinal_);
+  cudaSetDevice(options_.ordinal);
   cudaFreeAsync(data, stream_);
 }
 

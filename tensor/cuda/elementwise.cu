@@ -61,11 +61,21 @@ constexpr int kSumBlocks = 1024;
 
 template <class E>
 __global__ void squares(const E* x, i64 n, double* partial) {
+  constexpr int kCount = Pack<E>::kCount;
+  const i64 first = blockIdx.x * i64{blockDim.x} + threadIdx.x, step = i64{gridDim.x} * blockDim.x;
+  const i64 packs = reinterpret_cast<std::uintptr_t>(x) % sizeof(Pack<E>) == 0 ? n / kCount : 0;
   double sum = 0;
-  for (i64 i = blockIdx.x * i64{blockDim.x} + threadIdx.x; i < n; i += i64{gridDim.x} * blockDim.x) {
-    const double v = static_cast<double>(widen(x[i]));
+  const auto add = [&sum](E value) {
+    const double v = static_cast<double>(widen(value));
     sum += v * v;
+  };
+#pragma unroll 4
+  for (i64 p = first; p < packs; p += step) {
+    const Pack<E> pack = load_pack(x + p * kCount);
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) add(pack.values[k]);
   }
+  for (i64 i = packs * kCount + first; i < n; i += step) add(x[i]);
   sum = block_sum(sum);
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
@@ -74,7 +84,7 @@ __global__ void add_up(const double* partial, int count, double* total) {
   double sum = 0;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) sum += partial[i];
   sum = block_sum(sum);
-  if (threadIdx.x == 0) *total = sum;
+  if (threadIdx.x == 0) *total += sum;
 }
 
 /// x += bias in every row.
@@ -161,22 +171,16 @@ void Kernels<DeviceType::Cuda>::add_to(const Tensor& x, Tensor& y) {
 }
 
 template <>
-double Kernels<DeviceType::Cuda>::sum_of_squares(const Tensor& x) {
-  if (x.numel() == 0) return 0;
+void Kernels<DeviceType::Cuda>::add_sum_of_squares(const Tensor& x, Tensor& sum) {
+  if (x.numel() == 0) return;
   CudaDevice& device = cuda(x);
-  const Tensor partial = Tensor::empty({kSumBlocks + 1}, DType::F64, device, MemoryClass::Workspace);
-  double* sums = partial.data<double>();
+  const Tensor partial = Tensor::empty({kSumBlocks}, DType::F64, device, MemoryClass::Workspace);
   on_float(x.dtype(), [&]<class T>() {
-    squares<<<kSumBlocks, kThreads, 0, device.stream()>>>(elements<T>(x), x.numel(), sums);
+    squares<<<kSumBlocks, kThreads, 0, device.stream()>>>(elements<T>(x), x.numel(), partial.data<double>());
     check_launch("squares");
   });
-  add_up<<<1, kThreads, 0, device.stream()>>>(sums, kSumBlocks, sums + kSumBlocks);
+  add_up<<<1, kThreads, 0, device.stream()>>>(partial.data<double>(), kSumBlocks, sum.data<double>());
   check_launch("add_up");
-  double total = 0;
-  check_cuda(cudaMemcpyAsync(&total, sums + kSumBlocks, sizeof(total), cudaMemcpyDeviceToHost, device.stream()),
-             "cudaMemcpyAsync");
-  device.synchronize();
-  return total;
 }
 
 template <>

@@ -17,9 +17,11 @@ class CudaEvent {
   void record(cudaStream_t stream) const { check_cuda(cudaEventRecord(event_, stream), "cudaEventRecord"); }
   /// `stream` goes on when what was recorded is done.
   void hold(cudaStream_t stream) const { check_cuda(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent"); }
+  /// Waits until what was recorded is done.
+  void synchronize() const { check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
   /// Waits until this event has happened.
   float milliseconds_since(const CudaEvent& start) const {
-    check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    synchronize();
     float time = 0;
     check_cuda(cudaEventElapsedTime(&time, start.event_, event_), "cudaEventElapsedTime");
     return time;

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "tensor/cuda/lanes.cuh"
+#include "tensor/cuda/launch.cuh"
 #include "tensor/kernels.h"
 #include "tensor/on_weights.h"
 
@@ -12,7 +12,7 @@ constexpr int kThreads = 256;
 /// AdamWStep in the type of the arithmetic. Each multiply-add below rounds as it does on the CPU.
 template <class T>
 struct AdamW {
-  T beta1, rest1, beta2, rest2, correct1, correct2, eps, decay, lr, grad_scale;
+  T beta1, rest1, beta2, rest2, correct1, correct2, eps, decay, lr, grad_scale = 0;
 
   explicit AdamW(const AdamWStep& step)
       : beta1(static_cast<T>(step.beta1)),
@@ -23,8 +23,7 @@ struct AdamW {
         correct2(static_cast<T>(1 / (1 - std::pow(step.beta2, static_cast<double>(step.step))))),
         eps(static_cast<T>(step.eps)),
         decay(static_cast<T>(step.weight_decay)),
-        lr(static_cast<T>(step.lr)),
-        grad_scale(static_cast<T>(step.grad_scale)) {}
+        lr(static_cast<T>(step.lr)) {}
 
   __device__ void operator()(T& w, T& m, T& v, T grad) const {
     const T g = grad * grad_scale;
@@ -38,13 +37,10 @@ struct AdamW {
 
 template <class T>
 struct Sgd {
-  T lr, keep, decay, grad_scale;
+  T lr, keep, decay, grad_scale = 0;
 
   explicit Sgd(const SgdStep& step)
-      : lr(static_cast<T>(step.lr)),
-        keep(static_cast<T>(step.momentum)),
-        decay(static_cast<T>(step.weight_decay)),
-        grad_scale(static_cast<T>(step.grad_scale)) {}
+      : lr(static_cast<T>(step.lr)), keep(static_cast<T>(step.momentum)), decay(static_cast<T>(step.weight_decay)) {}
 
   __device__ void operator()(T& w, T& buffer, T grad) const {
     const T g = fma(decay, w, grad * grad_scale);
@@ -62,23 +58,23 @@ struct AdamWVectors {
 
   template <int N>
   bool is_aligned() const {
-    return is_lane_aligned<N>(w) && is_lane_aligned<N>(m) && is_lane_aligned<N>(v) && is_lane_aligned<N>(grad) &&
-           is_lane_aligned<N>(model);
+    return is_pack_aligned<N>(w) && is_pack_aligned<N>(m) && is_pack_aligned<N>(v) && is_pack_aligned<N>(grad) &&
+           is_pack_aligned<N>(model);
   }
   template <int N>
   __device__ __forceinline__ void update(i64 i, const AdamW<T>& f) const {
-    Lanes<T, N> ws = load_lanes<N>(w + i), ms = load_lanes<N>(m + i), vs = load_lanes<N>(v + i);
-    const Lanes<T, N> gs = load_lanes<N>(grad + i);
-    Lanes<M, N> copies;
+    Pack<T, N> ws = load_pack<N>(w + i), ms = load_pack<N>(m + i), vs = load_pack<N>(v + i);
+    const Pack<T, N> gs = load_pack<N>(grad + i);
+    Pack<M, N> copies;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       f(ws.values[k], ms.values[k], vs.values[k], gs.values[k]);
       copies.values[k] = narrow<M>(ws.values[k]);
     }
-    store_lanes(m + i, ms);
-    store_lanes(v + i, vs);
-    store_lanes(w + i, ws);
-    if (model) store_lanes(model + i, copies);
+    store_pack(m + i, ms);
+    store_pack(v + i, vs);
+    store_pack(w + i, ws);
+    if (model) store_pack(model + i, copies);
   }
 };
 
@@ -90,41 +86,47 @@ struct SgdVectors {
 
   template <int N>
   bool is_aligned() const {
-    return is_lane_aligned<N>(w) && is_lane_aligned<N>(buffer) && is_lane_aligned<N>(grad) && is_lane_aligned<N>(model);
+    return is_pack_aligned<N>(w) && is_pack_aligned<N>(buffer) && is_pack_aligned<N>(grad) && is_pack_aligned<N>(model);
   }
   template <int N>
   __device__ __forceinline__ void update(i64 i, const Sgd<T>& f) const {
-    Lanes<T, N> ws = load_lanes<N>(w + i), buffers = load_lanes<N>(buffer + i);
-    const Lanes<T, N> gs = load_lanes<N>(grad + i);
-    Lanes<M, N> copies;
+    Pack<T, N> ws = load_pack<N>(w + i), buffers = load_pack<N>(buffer + i);
+    const Pack<T, N> gs = load_pack<N>(grad + i);
+    Pack<M, N> copies;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       f(ws.values[k], buffers.values[k], gs.values[k]);
       copies.values[k] = narrow<M>(ws.values[k]);
     }
-    store_lanes(buffer + i, buffers);
-    store_lanes(w + i, ws);
-    if (model) store_lanes(model + i, copies);
+    store_pack(buffer + i, buffers);
+    store_pack(w + i, ws);
+    if (model) store_pack(model + i, copies);
   }
 };
 
-/// N elements at a time, and one by one what is left after `packs` of them.
+/// N elements at a time, and one by one what is left after `packs` of them. The gradient is multiplied by `scale`, and
+/// by `factor` where that is not null; when the product is not finite nothing is changed.
 template <int N, class Vectors, class F>
-__global__ void __launch_bounds__(kThreads) update_weights(Vectors vectors, i64 n, i64 packs, F f) {
+__global__ void __launch_bounds__(kThreads)
+    update_weights(Vectors vectors, i64 n, i64 packs, F f, double scale, const double* factor) {
+  if (factor) scale *= *factor;
+  if (!isfinite(scale)) return;
+  f.grad_scale = static_cast<decltype(f.grad_scale)>(scale);
   const i64 first = blockIdx.x * i64{blockDim.x} + threadIdx.x, step = i64{gridDim.x} * blockDim.x;
   for (i64 p = first; p < packs; p += step) vectors.template update<N>(p * N, f);
   for (i64 i = packs * N + first; i < n; i += step) vectors.template update<1>(i, f);
 }
 
-template <class T, class Vectors, class F>
-void launch_update(const Tensor& master, const Vectors& vectors, const F& f) {
+template <class T, class Vectors, class F, class Step>
+void launch_update(const Tensor& master, const Vectors& vectors, const F& f, const Step& step) {
   constexpr int kCount = Pack<T>::kCount;
   const i64 n = master.numel();
   if (n == 0) return;
   CudaDevice& device = cuda(master);
   const i64 packs = vectors.template is_aligned<kCount>() ? n / kCount : 0;
-  update_weights<kCount>
-      <<<grid_for(packs > 0 ? packs : n, kThreads, device), kThreads, 0, device.stream()>>>(vectors, n, packs, f);
+  const double* factor = step.factor.defined() ? step.factor.template data<double>() : nullptr;
+  update_weights<kCount><<<grid_for(packs > 0 ? packs : n, kThreads, device), kThreads, 0, device.stream()>>>(
+      vectors, n, packs, f, step.grad_scale, factor);
   check_launch("update_weights");
 }
 
@@ -142,7 +144,7 @@ void Kernels<DeviceType::Cuda>::adamw(Tensor& master, Tensor& m, Tensor& v, cons
   on_weights(master, model, [&]<class T, class M>() {
     const AdamWVectors<T, Element<M>> vectors{master.data<T>(), m.data<T>(), v.data<T>(), grad.data<T>(),
                                               copies<M>(model)};
-    launch_update<T>(master, vectors, AdamW<T>(step));
+    launch_update<T>(master, vectors, AdamW<T>(step), step);
   });
 }
 
@@ -151,7 +153,7 @@ void Kernels<DeviceType::Cuda>::sgd(Tensor& master, Tensor& momentum, const Tens
                                     Tensor* model) {
   on_weights(master, model, [&]<class T, class M>() {
     const SgdVectors<T, Element<M>> vectors{master.data<T>(), momentum.data<T>(), grad.data<T>(), copies<M>(model)};
-    launch_update<T>(master, vectors, Sgd<T>(step));
+    launch_update<T>(master, vectors, Sgd<T>(step), step);
   });
 }
 

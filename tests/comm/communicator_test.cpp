@@ -15,7 +15,7 @@
 namespace mcpp::test {
 namespace {
 
-constexpr DType kTypes[]{DType::F32, DType::BF16, DType::F64, DType::I32, DType::I64};
+constexpr DType kTypes[]{DType::F32, DType::BF16, DType::F16, DType::F64, DType::I32, DType::I64};
 /// Empty, one, odd, more than a block of the reductions, more than a segment of shared memory (fp64: 1 MiB).
 constexpr i64 kCounts[]{0, 1, 7, 2049, 132001};
 
@@ -38,7 +38,7 @@ Tensor make(DType type, i64 count, int rank, Device& device) {
 
 template <class T>
 T reduced(ReduceOp op, int ranks, i64 i) {
-  using A = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+  using A = std::conditional_t<kIsNarrow<T>, float, T>;
   A acc = static_cast<A>(number<T>(0, i));
   for (int r = 1; r < ranks; ++r) {
     const A x = static_cast<A>(number<T>(r, i));

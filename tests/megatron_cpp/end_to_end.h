@@ -90,6 +90,17 @@ num_threads = 1
     return outcome.out;
   }
 
+  /// Words before the program that start it on several ranks. Without the search for leaks of the address sanitizer,
+  /// which finds Open MPI's; the tests of one process have it.
+  static Words mpirun(int ranks) {
+    return {
+        "env", "ASAN_OPTIONS=detect_leaks=0", "mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none",
+        "-n",  std::to_string(ranks)};
+  }
+  static Outcome run_on(int ranks, const Words& args) {
+    return test::Program(args, root() / "process", 0, mpirun(ranks)).wait();
+  }
+
   /// Arguments of a training that saves in `save`, a name inside the folder of this test.
   Words pretrain(const std::string& save, const Words& more = {}) const {
     Words args{"pretrain", (root() / "run.toml").string(), str("--checkpoint.save=", at(save))};

@@ -120,7 +120,10 @@ TEST_P(PlannedMemory, IsThePeakOfEveryRank) {
     expect_near(e.grads, peak_of(table, MemoryClass::Grads), 0.06, "gradients");
     expect_near(e.optimizer_state, peak_of(table, MemoryClass::OptimizerState), 0.06, "optimizer state");
     expect_near(e.activations, peak_of(table, MemoryClass::Activations), 0.03, "activations");
-    expect_near(e.total(), static_cast<double>(table.total.peak), 0.07, "all");
+    // The plan leaves out Workspace, which some of the peak is: how much depends on this machine's matrix kernels.
+    const double all = static_cast<double>(table.total.peak);
+    EXPECT_LE(e.total(), 1.07 * all) << "all of rank " << rank;
+    EXPECT_GE(e.total(), 0.93 * (all - peak_of(table, MemoryClass::Workspace))) << "all of rank " << rank;
   }
 }
 

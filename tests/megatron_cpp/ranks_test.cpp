@@ -16,15 +16,6 @@ class Ranks : public EndToEnd {
     EndToEnd::SetUp();
   }
 
-  /// Without the search for leaks of the address sanitizer, which finds Open MPI's; the tests of one process have it.
-  static Words mpirun(int ranks) {
-    return {
-        "env", "ASAN_OPTIONS=detect_leaks=0", "mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none",
-        "-n",  std::to_string(ranks)};
-  }
-  static Outcome run_on(int ranks, const Words& args) {
-    return test::Program(args, root() / "process", 0, mpirun(ranks)).wait();
-  }
   std::string train_on(int ranks, const std::string& save, const Words& more = {}) const {
     const Outcome outcome = run_on(ranks, pretrain(save, more));
     EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;

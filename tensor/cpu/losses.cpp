@@ -1,0 +1,46 @@
+// Per row, and small beside the row itself, so one thread does it: the sum then is the same for any number of them.
+#include <cmath>
+
+#include "tensor/kernels.h"
+
+namespace mcpp {
+namespace {
+
+/// Calls f.template operator()<T>() with the type of statistics.
+template <class F>
+void on_statistics(const Tensor& t, F&& f) {
+  t.dtype() == DType::F64 ? f.template operator()<double>() : f.template operator()<float>();
+}
+
+}  // namespace
+
+template <>
+void Kernels<DeviceType::Cpu>::cross_entropy_rescale(const Tensor& own_largest, const Tensor& largest,
+                                                     Tensor& sum_exp) {
+  on_statistics(sum_exp, [&]<class T>() {
+    const T *own = own_largest.data<T>(), *all = largest.data<T>();
+    T* sums = sum_exp.data<T>();
+    for (i64 t = 0; t < sum_exp.numel(); ++t) sums[t] *= std::exp(own[t] - all[t]);
+  });
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::cross_entropy_losses(Tensor& largest, const Tensor& sum_exp, const Tensor& target_logit,
+                                                    const Tensor& targets, Tensor& losses, Tensor& totals) {
+  on_statistics(largest, [&]<class T>() {
+    const T *sums = sum_exp.data<T>(), *hits = target_logit.data<T>();
+    const i32* ids = targets.data<i32>();
+    T *lse = largest.data<T>(), *to = losses.data<T>();
+    double sum = 0, count = 0;
+    for (i64 t = 0; t < largest.numel(); ++t) {
+      lse[t] += std::log(sums[t]);
+      to[t] = ids[t] >= 0 ? lse[t] - hits[t] : T{0};
+      sum += static_cast<double>(to[t]);
+      count += ids[t] >= 0;
+    }
+    totals.data<double>()[0] = sum;
+    totals.data<double>()[1] = count;
+  });
+}
+
+}  // namespace mcpp

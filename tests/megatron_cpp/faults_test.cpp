@@ -1,0 +1,204 @@
+// Faults on demand (section [fault_injection]) in the real program: what it does then, and what a restart makes of it.
+#include <csignal>
+
+#include "checkpoint/folder.h"
+#include "tests/megatron_cpp/end_to_end.h"
+
+namespace mcpp {
+namespace {
+
+using Words = std::vector<std::string>;
+
+const Words kSkip, kRollBack{"--training.nan_policy=rollback"};
+
+Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+class Faults : public EndToEnd {
+ protected:
+  static Words fault(const std::string& kind, i64 iteration, const Words& more = {}) {
+    return Words{"--fault_injection.kind=" + kind, str("--fault_injection.iteration=", iteration)} + more;
+  }
+  /// How the last run that saves here left the folder.
+  std::string latest(const std::string& save) const {
+    const std::optional<Path> found = latest_in(folder_ / save);
+    return found ? found->filename().string() : "none";
+  }
+  /// The tensors alone.
+  void expect_same_tensors(const std::string& a, const std::string& b) const {
+    EXPECT_CONTAINS(good({"checkpoint", "diff", at(a), at(b)}), " tensors compared, 0 differ");
+  }
+};
+
+TEST_F(Faults, KilledAtEachPointOfASaveARunGoesOnFromASoundCheckpoint) {
+  train("whole");
+  const std::vector<std::pair<std::string, std::string>> points{
+      {"before_files", "iter_0000004"},  {"after_files", "iter_0000004"},   {"before_manifest", "iter_0000004"},
+      {"before_rename", "iter_0000004"}, {"before_latest", "iter_0000008"}, {"before_prune", "iter_0000008"}};
+  for (const auto& [point, checkpoint] : points) {
+    const Outcome killed = run(pretrain(point, fault("kill", 8, {"--fault_injection.at=" + point})));
+    EXPECT_EQ(killed.code, -SIGKILL) << killed.err;
+    EXPECT_CONTAINS(killed.err, "fault injection: kill on rank 0, iteration 8, " + point);
+    EXPECT_CONTAINS(good(pretrain(point)), "resuming from " + at(point + "/" + checkpoint));
+    expect_same_checkpoint("whole", point);
+    EXPECT_EQ(losses("whole", 12), losses(point, 12)) << point;
+    EXPECT_EQ(leftovers(folder_ / point), Words{}) << point;
+  }
+}
+
+TEST_F(Faults, EndWithTheirExitCode) {
+  const Outcome error = run(pretrain("run", fault("error", 3)));
+  EXPECT_EQ(error.code, 1);
+  EXPECT_CONTAINS(error.err, "megatron_cpp: error: an injected fault");
+  const Outcome exit = run(pretrain("run", fault("exit", 3, {"--fault_injection.exit_code=75"})));
+  EXPECT_EQ(exit.code, 75);
+  const Outcome refused = run(pretrain("run", fault("nan_loss", 3, {"--fault_injection.at=before_files"})));
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_CONTAINS(refused.err, "fault_injection.at: is for the kinds error, exit, kill and hang");
+}
+
+TEST_F(Faults, AHangNeverEnds) {
+  test::Program program(pretrain("run", fault("hang", 3)), root() / "run");
+  wait_for_lines("run", 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_LE(metrics("run").size(), 2u);
+  program.signal(SIGKILL);
+  EXPECT_EQ(program.wait().code, -SIGKILL);
+}
+
+TEST_F(Faults, AStepThatIsNotFiniteIsSkippedWhereverThatShows) {
+  for (const char* kind : {"nan_loss", "nan_grad"}) {
+    const Outcome outcome = run(pretrain(kind, fault(kind, 6)));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_CONTAINS(outcome.err,
+                    "is not finite; the step is skipped, the weights stay as they were (samples 40 to 47)");
+    const std::string interrupted = str(kind, "_interrupted");
+    train(interrupted, fault(kind, 6, {"--training.exit_interval=7"}));
+    train(interrupted, fault(kind, 6));
+    expect_same_checkpoint(kind, interrupted);
+  }
+  expect_same_checkpoint("nan_loss", "nan_grad");
+  train("whole");
+  EXPECT_CONTAINS(good({"checkpoint", "diff", at("whole"), at("nan_loss")}), "skipped_iterations: 0 and 1");
+}
+
+TEST_F(Faults, StopEndsTheRunAtTheFirst) {
+  const Outcome outcome = run(pretrain("run", fault("nan_grad", 6, {"--training.nan_policy=stop"})));
+  EXPECT_EQ(outcome.code, 17) << outcome.err;
+  EXPECT_CONTAINS(outcome.err, "iteration 6: the gradient is not finite (samples 40 to 47)");
+  EXPECT_EQ(latest("run"), "iter_0000004");
+  train("whole");
+  train("run");  // the cause is gone
+  expect_same_checkpoint("whole", "run");
+}
+
+/// The weights are those of a run that skipped all steps since the checkpoint, and an interruption changes nothing.
+TEST_F(Faults, ARollbackLeavesOutTheStepsSinceTheCheckpoint) {
+  const Words nan = fault("nan_loss", 7) + kRollBack;
+  const Outcome outcome = run(pretrain("run", nan));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_CONTAINS(outcome.err, "(samples 48 to 55); going back to the newest good checkpoint (1 of 3)");
+  EXPECT_CONTAINS(outcome.out, "the weights are those of iteration 4; going on after sample 55");
+  losses("run", 12);
+  train("skipping", fault("nan_loss", 5, {"--fault_injection.iterations=3"}));
+  expect_same_tensors("run", "skipping");
+
+  EXPECT_EQ(run(pretrain("killed", fault("kill", 6) + kRollBack)).code, -SIGKILL);
+  train("killed", nan);
+  expect_same_checkpoint("run", "killed");
+  train("interrupted", nan + Words{"--training.exit_interval=9"});
+  train("interrupted", nan);
+  expect_same_checkpoint("run", "interrupted");
+}
+
+TEST_F(Faults, ARollbackBeforeTheFirstSaveGoesBackToTheStart) {
+  const Outcome outcome = run(pretrain("run", fault("nan_grad", 2) + kRollBack));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_CONTAINS(outcome.out, "the weights are those of iteration 0; going on after sample 15");
+  losses("run", 12);
+}
+
+TEST_F(Faults, RollbacksAreLimitedAndCountedOverRestarts) {
+  const Words limited = kRollBack + Words{"--training.max_rollbacks=1"};
+  train("run", fault("nan_loss", 5) + limited + Words{"--training.exit_interval=9"});
+  const Outcome outcome = run(pretrain("run", fault("nan_loss", 10) + limited));
+  EXPECT_EQ(outcome.code, 17) << outcome.err;
+  EXPECT_CONTAINS(outcome.err, "training.max_rollbacks is 1");
+  const Outcome refused = run(pretrain("run", kRollBack + Words{"--checkpoint.save_interval=0"}));
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_CONTAINS(refused.err, "training.nan_policy: rollback needs checkpoints to go back to");
+}
+
+TEST_F(Faults, ASpikeIsToldSkippedOrRolledBack) {
+  const Words detector{"--training.spike_window=4", "--training.spike_z_score=100"},
+      spike = fault("spike", 10) + detector, rolls_back{"--training.spike_policy=rollback"};
+  const Outcome warned = run(pretrain("warn", spike));
+  EXPECT_EQ(warned.code, 0) << warned.err;
+  EXPECT_CONTAINS(warned.err, "iteration 10: loss or gradient stands out from those before: loss ");
+  EXPECT_EQ(run(pretrain("off", spike + Words{"--training.spike_policy=off"})).err, "");
+  expect_same_tensors("warn", "off");
+
+  train("skip", spike + Words{"--training.spike_policy=skip"});
+  train("nan", fault("nan_grad", 10));
+  expect_same_tensors("skip", "nan");
+  train("back", spike + rolls_back);
+  train("nan_twice", fault("nan_grad", 9, {"--fault_injection.iterations=2"}));
+  expect_same_tensors("back", "nan_twice");
+  EXPECT_EQ(run(pretrain("killed", fault("kill", 10) + detector + rolls_back)).code, -SIGKILL);
+  train("killed", spike + rolls_back);  // what it compares with comes from the checkpoint
+  expect_same_checkpoint("back", "killed");
+}
+
+TEST_F(Faults, WeightsThatAreNotFiniteAreNeverSaved) {
+  const Outcome outcome = run(pretrain("run", fault("nan_weights", 8)));
+  EXPECT_EQ(outcome.code, 17) << outcome.err;
+  EXPECT_CONTAINS(outcome.err, "a weight is not finite (rank 0: ");
+  EXPECT_EQ(latest("run"), "iter_0000004");
+  const Outcome back = run(pretrain("run", fault("nan_weights", 8) + kRollBack));
+  EXPECT_EQ(back.code, 0) << back.err;
+  train("skipping", fault("nan_loss", 5, {"--fault_injection.iterations=4"}));
+  expect_same_tensors("run", "skipping");
+}
+
+class FaultsOnRanks : public Faults {
+ protected:
+  void SetUp() override {
+    if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
+    Faults::SetUp();
+  }
+};
+
+TEST_F(FaultsOnRanks, NanOnOneRankIsSkippedOrRolledBackByAll) {
+  const std::vector<Words> layouts{{"--parallel.tensor_model_parallel_size=2"},
+                                   {"--parallel.pipeline_model_parallel_size=2"},
+                                   {"--parallel.zero_stage=1"}};
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    const std::string one = str("one", i), all = str("all", i);
+    const Words policy = layouts[i] + (i == 1 ? kRollBack : kSkip);
+    const Outcome outcome = run_on(2, pretrain(one, policy + fault("nan_grad", 7, {"--fault_injection.rank=1"})));
+    EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+    EXPECT_EQ(run_on(2, pretrain(all, policy + fault("nan_loss", 7))).code, 0);
+    expect_same_checkpoint(one, all);
+  }
+}
+
+TEST_F(FaultsOnRanks, AKillInsideASaveLeavesTheOlderCheckpoint) {
+  EXPECT_EQ(run_on(2, pretrain("whole")).code, 0);
+  const Outcome killed =
+      run_on(2, pretrain("run", fault("kill", 8, {"--fault_injection.rank=1", "--fault_injection.at=after_files"})));
+  EXPECT_NE(killed.code, 0);
+  EXPECT_EQ(latest("run"), "iter_0000004");
+  EXPECT_EQ(run_on(2, pretrain("run")).code, 0);
+  expect_same_checkpoint("whole", "run");
+}
+
+TEST_F(FaultsOnRanks, TheExitCodeOfAPolicyIsThatOfTheRun) {
+  const Outcome outcome =
+      run_on(2, pretrain("run", fault("nan_loss", 3, {"--fault_injection.rank=1", "--training.nan_policy=stop"})));
+  EXPECT_EQ(outcome.code, 17) << outcome.out << outcome.err;
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,107 @@
+// A host that learns what became of a step when the next one is half queued trains the same bits as one that waits.
+#include <gtest/gtest.h>
+
+#include "tensor/transfer.h"
+#include "tests/support/layout_run.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::LayoutRank;
+using test::Numbers;
+using test::RunLayout;
+using test::RunResult;
+using test::RunTask;
+
+constexpr i64 kSteps = 6, kBadStep = 2;
+
+RunTask task() {
+  ModelConfig model = test::tiny_gpt2();
+  model.num_layers = 2;
+  model.num_attention_heads = 2;
+  RunTask result = test::learnable_task(model);
+  result.steps = kSteps;
+  return result;
+}
+
+const std::vector<RunLayout>& layouts() {
+  static const std::vector<RunLayout> list{{.name = "one"},
+                                           {.name = "tp2_pp2", .tp = 2, .pp = 2},
+                                           {.name = "dp2_zero1", .dp = 2, .zero_stage = 1},
+                                           {.name = "tp2_dp2_zero3", .tp = 2, .dp = 2, .zero_stage = 3}};
+  return list;
+}
+
+enum class Order { Waiting, Late };
+
+/// `bad_rank` alone finds NaN in its gradients of one step, after they were reduced: as when its memory fails.
+RunResult run(const RunLayout& layout, Order order, int bad_rank = -1) {
+  const RunTask what = task();
+  RunResult result;
+  std::mutex mutex;
+  run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+    LayoutRank self(what, layout, world);
+    Numbers losses, norms;
+    std::vector<i64> updates;
+    const auto settle = [&] {
+      const StepOutcome outcome = self.state().outcome();
+      losses.push_back(outcome.loss);
+      updates.push_back(self.state().optimizer().steps());
+    };
+    for (i64 step = 0; step < kSteps; ++step) {
+      self.backward(step);
+      if (order == Order::Late && step > 0) settle();
+      if (rank == bad_rank && step == kBadStep) {
+        Tensor first = self.state().chunks().front().memory->shard().front().grads.flat(0, 1);
+        write_values(std::vector<float>{std::nanf("")}, first);
+      }
+      self.update(step);
+      if (order == Order::Waiting) settle();
+    }
+    if (order == Order::Late) settle();
+    for (i64 step = 0; step < kSteps; ++step) {
+      const bool was_skipped = bad_rank >= 0 && step >= kBadStep;
+      EXPECT_EQ(updates[static_cast<std::size_t>(step)], step + (was_skipped ? 0 : 1)) << layout.name;
+    }
+    const std::lock_guard lock(mutex);
+    self.collect(result.weights);
+    if (rank == 0) result.losses = losses;
+  });
+  return result;
+}
+
+TEST(LateOutcome, TrainsTheSameBits) {
+  for (const RunLayout& layout : layouts()) {
+    const RunResult waiting = run(layout, Order::Waiting), late = run(layout, Order::Late);
+    EXPECT_EQ(waiting.losses, late.losses) << layout.name;
+    EXPECT_EQ(waiting.weights, late.weights) << layout.name;
+    EXPECT_EQ(waiting.losses, run_layout(task(), layout).losses) << layout.name;
+  }
+}
+
+TEST(LateOutcome, OneRankThatFindsNanKeepsAllFromTheUpdate) {
+  for (const RunLayout& layout : layouts()) {
+    const int last = layout.ranks() - 1;
+    const RunResult waiting = run(layout, Order::Waiting, last), late = run(layout, Order::Late, last);
+    EXPECT_EQ(waiting.losses, late.losses) << layout.name;
+    EXPECT_EQ(waiting.weights, late.weights) << layout.name;
+    for (const double loss : late.losses) EXPECT_TRUE(std::isfinite(loss)) << layout.name;
+  }
+}
+
+TEST(LateOutcome, TheLargestNoticeOfAllRanksReachesAll) {
+  const RunTask what = task();
+  const RunLayout layout{.name = "tp2_pp2", .tp = 2, .pp = 2};
+  run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+    LayoutRank self(what, layout, world);
+    self.backward(0);
+    self.state().update({.lr = 1e-3, .signal = rank == 2 ? 15.0 : 0.0, .minutes = 0.5 * rank});
+    const StepOutcome outcome = self.state().outcome();
+    EXPECT_EQ(outcome.signal, 15);
+    EXPECT_EQ(outcome.minutes, 1.5);
+  });
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,65 @@
+#include "megatron_cpp/replica_check.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/support/errors.h"
+#include "tests/support/layout_run.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::LayoutRank;
+using test::RunLayout;
+using test::RunTask;
+using testing::HasSubstr;
+
+constexpr const char* kDamaged = "decoder.final_layernorm.weight";
+
+/// One step, then one bit of a weight flipped on `damaged`, when there is such a rank; what each rank's check says.
+std::vector<std::string> messages(const RunLayout& layout, int damaged) {
+  ModelConfig model = test::tiny_gpt2();
+  model.num_layers = 2;
+  model.num_attention_heads = 2;
+  const RunTask task = test::learnable_task(model);
+  std::vector<std::string> result(static_cast<std::size_t>(layout.ranks()));
+  run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+    LayoutRank self(task, layout, world);
+    self.step(0);
+    for (const TrainingState::Chunk& chunk : self.state().chunks()) {
+      chunk.memory->visit_weights([&](const Param& param, i64 first, const Tensor& values) {
+        if (rank != damaged || param.name != kDamaged || first != 0) return;
+        auto* bits = static_cast<u8*>(values.raw());
+        bits[0] = static_cast<u8>(bits[0] ^ 4);
+      });
+    }
+    result[static_cast<std::size_t>(rank)] =
+        test::error_of([&] { check_weights_across_replicas(self.state(), self.parallel()); });
+  });
+  return result;
+}
+
+TEST(ReplicaCheck, SoundReplicasPass) {
+  for (const RunLayout& layout : {RunLayout{.name = "one"}, RunLayout{.name = "dp2", .dp = 2},
+                                  RunLayout{.name = "tp2_dp2_zero3", .tp = 2, .dp = 2, .zero_stage = 3}}) {
+    for (const std::string& message : messages(layout, -1)) EXPECT_EQ(message, "") << layout.name;
+  }
+}
+
+TEST(ReplicaCheck, NamesTheRankThatDiffersToAll) {
+  for (const std::string& message : messages({.name = "dp3", .dp = 3}, 1)) {
+    EXPECT_THAT(message, HasSubstr("rank 1 on "));
+    EXPECT_THAT(message, HasSubstr(str("holds other weights than its replicas, first in ", kDamaged)));
+  }
+}
+
+TEST(ReplicaCheck, NamesBothOfTwo) {
+  for (const std::string& message : messages({.name = "pp2_dp2", .pp = 2, .dp = 2}, 3)) {
+    EXPECT_THAT(message, HasSubstr("hold different weights"));
+    EXPECT_THAT(message, HasSubstr("rank 3 on "));
+    EXPECT_THAT(message, HasSubstr("rank 2 on "));
+  }
+}
+
+}  // namespace
+}  // namespace mcpp
