@@ -119,6 +119,8 @@ int main(int argc, char** argv) {
     return failed(error.code(), error.what());
   } catch (const std::bad_alloc&) {
     return failed(mcpp::ExitCode::OutOfMemory, "out of host memory");
+  } catch (const std::filesystem::filesystem_error& error) {  // a path too long, a folder that may not be entered
+    return failed(mcpp::ExitCode::BadInput, error.what());
   } catch (const std::exception& error) {
     return failed(mcpp::ExitCode::Internal, error.what());
   }
