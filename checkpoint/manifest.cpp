@@ -14,7 +14,7 @@ constexpr i64 kVersion = 1;
 constexpr std::size_t kMaxRank = 8;
 constexpr std::size_t kMaxManifestBytes = std::size_t{1} << 30;
 constexpr std::size_t kMaxNameLength = 1024;
-constexpr DType kTypes[]{DType::F32, DType::BF16, DType::F64, DType::I32, DType::I64};
+constexpr DType kTypes[]{DType::F32, DType::BF16, DType::F16, DType::F64, DType::I32, DType::I64};
 
 OrderedJson to_json(const RunState& state) {
   OrderedJson json;

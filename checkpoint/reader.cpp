@@ -23,10 +23,6 @@ RunCopier converter(DType from, DType to) {
       from, [&]<class From>() { return on_float(to, [&]<class To>() -> RunCopier { return &convert<From, To>; }); });
 }
 
-bool is_float(DType t) {
-  return t == DType::F32 || t == DType::BF16 || t == DType::F64;
-}
-
 }  // namespace
 
 struct CheckpointReader::OpenFile {

@@ -284,6 +284,17 @@ TEST(Config, KeysThatWouldBeIgnoredAreErrors) {
   EXPECT_EQ(error_of(kLeast, {"--optimizer.sgd_momentum=0"}),
             "command line: --optimizer.sgd_momentum=0: only read when optimizer is \"sgd\"");
   EXPECT_THAT(error_of(kLeast, {"--optimizer.optimizer=sgd", "--optimizer.adam_eps=1e-6"}), HasSubstr("adam_eps"));
+  EXPECT_EQ(error_of(kLeast, {"--optimizer.hysteresis=1"}),
+            "command line: --optimizer.hysteresis=1: only read when training.precision is \"fp16\" and "
+            "optimizer.loss_scale is 0");
+  EXPECT_EQ(error_of(kLeast, {"--optimizer.hysteresis=1", "--training.precision=fp16"}), "");
+  EXPECT_EQ(error_of(kLeast, {"--optimizer.loss_scale=256"}), "");
+  EXPECT_THAT(
+      error_of(kLeast, {"--optimizer.loss_scale=1", "--optimizer.loss_scale_window=10", "--training.precision=fp16"}),
+      HasSubstr("loss_scale_window"));
+  EXPECT_THAT(error_of(kLeast, {"--optimizer.min_loss_scale=8", "--optimizer.initial_loss_scale=4",
+                                "--training.precision=fp16"}),
+              HasSubstr("is above initial_loss_scale 4"));
   EXPECT_THAT(error_of(kLeast, {"--data.train_data_path=a", "--data.split=1"}), HasSubstr("data.split"));
   EXPECT_THAT(error_of(kLeast, {"--checkpoint.load=a", "--checkpoint.save=a/", "--checkpoint.finetune"}),
               HasSubstr("another folder"));
