@@ -31,9 +31,10 @@ void poison_weights(TrainingState& state) {
   });
 }
 
+/// But for the padding between parameters, which must stay zero.
 void scale_gradients(TrainingState& state, double factor) {
   for (const TrainingState::Chunk& chunk : state.chunks()) {
-    for (ShardSegment& segment : chunk.memory->shard()) ops::scale(segment.grads, factor);
+    chunk.memory->visit_grads([&](const Param&, i64, Tensor values) { ops::scale(values, factor); });
   }
 }
 

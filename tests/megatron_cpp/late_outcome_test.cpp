@@ -53,8 +53,8 @@ RunResult run(const RunLayout& layout, Order order, int bad_rank = -1) {
       self.backward(step);
       if (order == Order::Late && step > 0) settle();
       if (rank == bad_rank && step == kBadStep) {
-        std::vector<ShardSegment> shard = self.state().chunks().front().memory->shard();
-        for (ShardSegment& segment : shard) ops::scale(segment.grads, std::nan(""));
+        self.state().chunks().front().memory->visit_grads(
+            [](const Param&, i64, Tensor values) { ops::scale(values, std::nan("")); });
       }
       self.update(step);
       if (order == Order::Waiting) settle();
