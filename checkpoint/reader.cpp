@@ -29,10 +29,6 @@ RunCopier converter(DType from, DType to) {
 /// Bytes from which on reading is faster than copying from a mapping, whose pages come one by one.
 constexpr std::size_t kLongRun = std::size_t{1} << 16;
 
-bool is_float(DType t) {
-  return t == DType::F32 || t == DType::BF16 || t == DType::F64;
-}
-
 }  // namespace
 
 struct CheckpointReader::OpenFile {

@@ -20,6 +20,7 @@ constexpr const char* kConsecutiveSkips = "consecutive_skips";
 constexpr const char* kRollbacks = "rollbacks";
 constexpr const char* kRecentLosses = "recent_losses";
 constexpr const char* kRecentGradNorms = "recent_grad_norms";
+constexpr const char* kLossScale = "loss_scale";
 
 /// Texts that read back to the same bits.
 std::string numbers_text(std::span<const double> values) {
@@ -89,6 +90,9 @@ TrainingProgress load_all(const Config& config, TrainingState& state, Checkpoint
       .rollbacks = extra_count(run, kRollbacks),
       .spikes = {.losses = extra_numbers(run, kRecentLosses), .grad_norms = extra_numbers(run, kRecentGradNorms)}};
   state.optimizer().set_steps(extra_number(run, kOptimizerSteps, reader.directory()));
+  // Not there when precision or loss scale were changed: then it starts anew.
+  if (const auto scale = run.extra.find(kLossScale); scale != run.extra.end())
+    state.loss_scale().restore(scale->second, place + ": " + kLossScale);
   for (NamedShard& shard : shards_to_load(state)) reader.read(shard);
   state.publish_weights();
   log.info(str("resuming from ", place));
@@ -141,7 +145,9 @@ std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& sess
   if (config.checkpoint.save.empty()) return lock;
   Communicator& world = session.parallel.world;
   run_together(world, [&] {
-    if (world.rank() == 0) lock = std::make_unique<FolderLock>(config.checkpoint.save, log);
+    if (world.rank() != 0) return std::string();
+    lock = std::make_unique<FolderLock>(config.checkpoint.save, log);
+    remove_stale(config.checkpoint.save, log);  // a run that has nothing left to save would leave it
     return std::string();
   });
   return lock;
@@ -176,6 +182,7 @@ RunState run_state(const Config& config, const TrainingState& state, const Train
   run.extra[kRollbacks] = str(progress.rollbacks);
   run.extra[kRecentLosses] = numbers_text(progress.spikes.losses);
   run.extra[kRecentGradNorms] = numbers_text(progress.spikes.grad_norms);
+  if (state.loss_scale().adapts()) run.extra[kLossScale] = state.loss_scale().state();
   return run;
 }
 

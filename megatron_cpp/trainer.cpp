@@ -7,6 +7,7 @@
 #include "base/number_text.h"
 #include "megatron_cpp/bench.h"
 #include "megatron_cpp/finite_check.h"
+#include "megatron_cpp/gemm_tuning.h"
 #include "megatron_cpp/model_provider.h"
 #include "megatron_cpp/replica_check.h"
 #include "megatron_cpp/step_policy.h"
@@ -57,7 +58,10 @@ Trainer::Trainer(const Config& config, Session& session, const SignalWatch& sign
       faults_(config.fault_injection, session.parallel.world.rank()),
       peak_tflops_(config.logging.peak_tflops) {
   batches_ = std::make_unique<BatchStream>(*datasets_.train, config, batch_sizes_, progress_.consumed_samples, session);
-  if (peak_tflops_ == 0) peak_tflops_ = peak_flops(dtype_of(config.training.precision), *session.device) / 1e12;
+  if (peak_tflops_ == 0) {
+    peak_tflops_ =
+        mfu_peak_flops(dtype_of(config.training.precision), config.device.allow_tf32, *session.device) / 1e12;
+  }
   session.device->trim();
 }
 
@@ -84,6 +88,7 @@ ExitCode Trainer::train() {
     stopping = should_exit();
   }
   settle();
+  session_.enter(Activity::Saving, progress_.iteration);
   saver_.finish();
   if (saver_.must_save(progress_)) save(/*waits=*/true);
   if (signal_ != 0) return ExitCode::Preempted;
@@ -103,10 +108,12 @@ bool Trainer::must_settle() const {
 
 void Trainer::train_step() {
   const i64 iteration = this->iteration() + 1;
+  session_.enter(Activity::Training, iteration);
   faults_.before_step(iteration);
   const std::vector<MicroBatch> batches = batches_->next();
+  if (state_.loss_scale().adapts()) settle();  // the step before decides about the scale
   state_.backward(batches);
-  // The step before decides about the learning rate, the optimizer's step count and what counts as a spike: it is
+  // It decides about the learning rate, the optimizer's step count and what counts as a spike, too: otherwise it is
   // waited for here, when the device has the next forward and backward to do.
   if (settle()) state_.backward(batches);
   faults_.corrupt(iteration, state_);
@@ -147,6 +154,7 @@ void Trainer::note(const StepOutcome& outcome, const PendingStep& step) {
   window_.global_batch_size = step.batch_size;
   window_.grad_norm = outcome.grad_norm;
   window_.lm_loss = outcome.loss;
+  window_.loss_scale = state_.loss_scale().value();
   window_iterations_ += 1;
   window_samples_ += step.batch_size;
   if (!outcome.skipped) {
@@ -164,6 +172,12 @@ void Trainer::note(const StepOutcome& outcome, const PendingStep& step) {
 }
 
 bool Trainer::follow_policy(const StepOutcome& outcome, i64 batch_size) {
+  if (outcome.overflow == Overflow::Handled) {
+    progress_.skipped_iterations += 1;
+    log_.info(str("iteration ", progress_.iteration,
+                  ": the gradient overflows; the step is skipped, the loss scale is ", fixed(window_.loss_scale, 1)));
+    return false;
+  }
   const StepAction action = action_for(config_.training, outcome.verdict);
   if (action != StepAction::Skip) progress_.consecutive_skips = 0;
   if (action == StepAction::GoOn) return false;
@@ -192,6 +206,7 @@ void Trainer::count_skip(const std::string& warning) {
 void Trainer::roll_back(const std::string& reason) {
   const i64 limit = config_.training.max_rollbacks;
   if (progress_.rollbacks >= limit) give_up(str(reason, "; training.max_rollbacks is ", limit));
+  session_.enter(Activity::SettingUp, progress_.iteration);
   log_.warn(str(reason, "; going back to the newest good checkpoint (", progress_.rollbacks + 1, " of ", limit, ")"));
   saver_.finish();
   const TrainingProgress saved = reload_training(config_, state_, session_, log_);
@@ -240,6 +255,7 @@ void Trainer::note_ranks() {
 }
 
 void Trainer::log_iteration() {
+  share_gemm_choices(config_.device, *session_.device, session_.parallel.world);
   window_.lm_loss = window_loss_ / static_cast<double>(window_losses_);  // nan when all were skipped
   note_ranks();
   log_.info(iteration_line(window_, std::chrono::system_clock::now()));
@@ -252,6 +268,7 @@ void Trainer::log_iteration() {
 
 void Trainer::evaluate(const char* split, Dataset* dataset) {
   if (!dataset || config_.training.eval_iters == 0) return;
+  session_.enter(Activity::Evaluating, progress_.iteration);
   const RankSeconds before = spent();
   // A fixed set of samples, so that evaluations can be compared with one another.
   const i64 batch_size = batch_sizes_.back().batch_size;
@@ -274,7 +291,9 @@ void Trainer::evaluate(const char* split, Dataset* dataset) {
 }
 
 void Trainer::save(bool waits) {
+  session_.enter(Activity::Saving, progress_.iteration);
   const RankSeconds before = spent();
+  share_gemm_choices(config_.device, *session_.device, session_.parallel.world);
   check_before_save();
   const SaveObserver observer = faults_.observer(progress_.iteration);
   waits ? saver_.save_and_wait(progress_, observer) : saver_.save(progress_, observer);

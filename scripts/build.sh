@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds one preset (release when none is named): scripts/build.sh [release|debug|asan|tsan] [target ...]
+# Builds one preset (release when none is named): scripts/build.sh [release|cuda|debug|asan|tsan] [target ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=${1:-release}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds everything and runs every test: scripts/test.sh [release|debug|asan|tsan]
+# Builds everything and runs every test: scripts/test.sh [release|cuda|debug|asan|tsan]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=${1:-release}

@@ -59,7 +59,7 @@ struct ImportOptions {
   static void fields(Self& self, Visitor& visit) {
     visit("folder", self.folder, "Hugging Face model: config.json and model.safetensors (or its index and parts)");
     visit("save", self.save, "folder to write the checkpoint in");
-    visit("precision", self.precision, "fp32 or bf16; empty = as in the file");
+    visit("precision", self.precision, "fp32, bf16 or fp16; empty = as in the file");
   }
 };
 
@@ -72,15 +72,16 @@ struct ExportOptions {
   static void fields(Self& self, Visitor& visit) {
     visit("load", self.load, "a checkpoint, or a folder of checkpoints: then its newest good one");
     visit("folder", self.folder, "folder to write config.json and safetensors in");
-    visit("precision", self.precision, "fp32 or bf16; empty = as in the checkpoint");
+    visit("precision", self.precision, "fp32, bf16 or fp16; empty = as in the checkpoint");
   }
 };
 
 std::optional<DType> dtype_option(const std::string& precision) {
   if (precision.empty()) return std::nullopt;
-  if (precision == "fp32") return DType::F32;
-  if (precision == "bf16") return DType::BF16;
-  fail(ExitCode::BadInput, "--precision: \"", precision, "\" is neither fp32 nor bf16");
+  const auto& names = EnumNames<Precision>::value;
+  const auto named = std::ranges::find(names, precision);
+  check_input(named != names.end(), "--precision: \"", precision, "\" is none of fp32, bf16, fp16");
+  return dtype_of(static_cast<Precision>(named - names.begin()));
 }
 
 /// Reads the one path that a subcommand takes; false when help was asked for.
@@ -167,8 +168,7 @@ ExitCode import_hf(Arguments args, Log& log) {
   ImportedModel imported = import_huggingface(options.folder, dtype_option(options.precision), device);
   Config config;
   config.model = imported.model;
-  const bool bf16 = imported.weights->shards().front().dtype == DType::BF16;
-  config.training.precision = bf16 ? Precision::Bf16 : Precision::Fp32;
+  config.training.precision = precision_of(imported.weights->shards().front().dtype);
   config.training.global_batch_size = config.training.train_iters = 1;
   const Path tokenizer = Path(options.folder) / "tokenizer.model";
   const FolderLock lock(options.save, log);

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
+
+#include "comm/broadcast_value.h"
 
 namespace mcpp {
 namespace {
@@ -94,6 +97,36 @@ TEST(LocalRanks, GroupsMayWaitInAnotherOrder) {
 
 TEST(LocalRanks, NeedsARank) {
   EXPECT_THROW(run_local_ranks(0, [](Communicator&, int) {}), Error);
+}
+
+/// As NCCL's: any bytes, zeros and negative ones among them.
+struct Id {
+  std::array<char, 128> bytes{};
+  bool operator==(const Id&) const = default;
+};
+
+TEST(BroadcastValue, EveryGroupHasTheIdOfItsFirstRank) {
+  const auto id_of = [](int rank) {
+    Id id;
+    for (std::size_t i = 0; i < id.bytes.size(); ++i)
+      id.bytes[i] = static_cast<char>(i * 7 * static_cast<std::size_t>(rank));
+    return id;
+  };
+  for (const int ranks : {1, 2, 4, 8}) {
+    run_local_ranks(ranks, [&](Communicator& world, int rank) {
+      Id id = id_of(rank + 1);
+      broadcast_value(id, world);
+      EXPECT_EQ(id, id_of(1)) << "rank " << rank;
+      const std::unique_ptr<Communicator> half = world.split(rank % 2, -rank);  // the last rank of a color is its first
+      id = id_of(rank + 1);
+      broadcast_value(id, *half);
+      const int first = (ranks - 1) % 2 == rank % 2 ? ranks - 1 : ranks - 2;
+      EXPECT_EQ(id, id_of(first + 1)) << "rank " << rank;
+      if (rank > 0) send_value(id_of(rank), world, 0);
+      if (rank > 0) return;
+      for (int source = 1; source < ranks; ++source) EXPECT_EQ(receive_value<Id>(world, source), id_of(source));
+    });
+  }
 }
 
 }  // namespace

@@ -11,8 +11,7 @@
 #include "megatron_cpp/training_state.h"
 #include "megatron_cpp/weight_map.h"
 #include "optimizer/lr_schedule.h"
-#include "tensor/ops.h"
-#include "tests/support/build.h"
+#include "tests/support/gpu.h"
 #include "tests/support/hdf5_file.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/tensors.h"
@@ -58,6 +57,7 @@ OptimizerConfig golden_optimizer() {
   config.lr_warmup_iters = 3;
   config.weight_decay = 0.1;
   config.adam_beta2 = 0.95;
+  config.initial_loss_scale = 0x1p16;  // of fp16; at which no step is lost
   return config;
 }
 
@@ -70,13 +70,13 @@ struct Trajectory {
 /// An imported model that can be trained, with its golden values.
 class GoldenModel {
  public:
-  GoldenModel(const std::string& name, DType dtype, const Recompute& recompute = {}, int threads = 1)
+  GoldenModel(const std::string& name, DType dtype, std::unique_ptr<Device> device, const Recompute& recompute = {})
       : expected(golden(name) / "expected.h5"),
-        device_({.threads = threads}),
+        device_(std::move(device)),
         self_(make_self_communicator()),
         parallel_(make_parallel_state(*self_, {})),
-        imported_(import_huggingface(golden(name), dtype, device_)),
-        state_({.config = imported_.model, .dtype = dtype, .recompute = recompute, .device = device_, .tp = *self_},
+        imported_(import_huggingface(golden(name), dtype, host_)),
+        state_({.config = imported_.model, .dtype = dtype, .recompute = recompute, .device = *device_, .tp = *self_},
                golden_optimizer(),
                {.parallel = parallel_, .stages = split_stages({.num_layers = imported_.model.num_layers})}),
         tokens_(expected.read<i32>("tokens")) {
@@ -84,23 +84,25 @@ class GoldenModel {
     for (std::size_t i = 0; i < imported_.weights->shards().size(); ++i) {
       weights[imported_.weights->shards()[i].name] = imported_.weights->data(i);
     }
-    model().visit([&](Param& param, int) { ops::copy(weights.at("model/" + param.name), param.value); });
+    model().visit([&](Param& param, int) { write_bytes(weights.at("model/" + param.name).raw(), param.value); });
     state_.optimizer().copy_model_to_master();
   }
 
   /// Samples [first, first + count) of a step.
   MicroBatch batch(i64 step, i64 first, i64 count) {
     const i64 length = tokens_.shape[2], seq = length - 1;
-    MicroBatch result{.tokens = Tensor::empty({seq, count}, DType::I32, device_), .targets = {}, .samples = {}};
-    result.targets = Tensor::like(result.tokens);
+    std::vector<i32> tokens(static_cast<std::size_t>(seq * count)), targets(tokens.size());
+    MicroBatch result;
     for (i64 b = 0; b < count; ++b) {
       const i32* sample = tokens_.values.data() + (step * kBatch + first + b) * length;
       for (i64 s = 0; s < seq; ++s) {
-        result.tokens.data<i32>()[s * count + b] = sample[s];
-        result.targets.data<i32>()[s * count + b] = sample[s + 1];
+        const auto to = static_cast<std::size_t>(s * count + b);
+        tokens[to] = sample[s], targets[to] = sample[s + 1];
       }
       result.samples.push_back(step * kBatch + first + b);
     }
+    result.tokens = test::integers_of(tokens, *device_).view({seq, count});
+    result.targets = test::integers_of(targets, *device_).view({seq, count});
     return result;
   }
 
@@ -122,6 +124,9 @@ class GoldenModel {
   /// Loss and gradient of the first batch; the learning rate of 0 leaves the weights as they are.
   StepOutcome step_in_place(i64 micro_batch_size) { return state_.train_step(batches(0, micro_batch_size), 0, 0); }
 
+  /// What the gradients of a step are multiplied with.
+  double gradient_factor(const StepOutcome& step) const { return state_.loss_scale().factor(step.tokens); }
+
   Trajectory train(i64 micro_batch_size) {
     const LrSchedule schedule(golden_optimizer(), {.train_iters = kSteps, .global_batch_size = kBatch});
     Trajectory result;
@@ -141,7 +146,7 @@ class GoldenModel {
   template <class F>
   std::map<std::string, Numbers> by_foreign_name(F&& member) {
     std::map<std::string, Tensor> ours;
-    model().visit([&](Param& param, int) { ours[param.name] = member(param); });
+    model().visit([&](Param& param, int) { ours[param.name] = test::copy_of(member(param), host_); });
     std::map<std::string, Numbers> result;
     for (const WeightRule& rule : weight_map(imported_.model)) {
       for (std::size_t i = 0; i < rule.foreign.size(); ++i) {
@@ -164,7 +169,8 @@ class GoldenModel {
     return result;
   }
 
-  CpuDevice device_;
+  CpuDevice host_;
+  std::unique_ptr<Device> device_;
   std::unique_ptr<Communicator> self_;
   ParallelState parallel_;
   ImportedModel imported_;
@@ -197,18 +203,40 @@ struct Limits {
   const char* model;
   DType dtype;
   double logits, loss, gradient, trained_loss, grad_norm, weights;
+  DeviceType device = DeviceType::Cpu;
+
+  std::string name() const { return test::on_device(str(model, "_", name_of(dtype)), device); }
 };
 
-class GoldenModelTest : public testing::TestWithParam<Limits> {};
+std::vector<Limits> all_limits() {
+  std::vector<Limits> all{{"gpt2", DType::F32, 1e-5, 1e-5, 1e-4, 1e-4, 1e-4, 1e-4},
+                          {"llama", DType::F32, 1e-5, 1e-5, 1e-4, 1e-4, 1e-4, 1e-4},
+                          {"gpt2", DType::F64, 1e-11, 1e-11, 1e-11, 1e-11, 1e-11, 1e-11},
+                          {"llama", DType::F64, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6},
+                          {"gpt2", DType::BF16, 1.5e-2, 1e-3, 3e-2, 1e-3, 1e-2, 1e-2},
+                          {"llama", DType::BF16, 1.5e-2, 1e-3, 3e-2, 1e-3, 1e-2, 1e-2},
+                          {"gpt2", DType::F16, 2e-3, 1.3e-4, 4e-3, 1.3e-4, 1.3e-3, 1.3e-3},
+                          {"llama", DType::F16, 2e-3, 1.3e-4, 4e-3, 1.3e-4, 1.3e-3, 1.3e-3}};
+  const std::size_t count = test::built_with_cuda() ? all.size() : 0;  // a GPU is held to the same
+  for (std::size_t i = 0; i < count; ++i) {
+    all.push_back(all[i]);
+    all.back().device = DeviceType::Cuda;
+  }
+  return all;
+}
 
-INSTANTIATE_TEST_SUITE_P(Models, GoldenModelTest,
-                         testing::Values(Limits{"gpt2", DType::F32, 1e-5, 1e-5, 1e-4, 1e-4, 1e-4, 1e-4},
-                                         Limits{"llama", DType::F32, 1e-5, 1e-5, 1e-4, 1e-4, 1e-4, 1e-4},
-                                         Limits{"gpt2", DType::F64, 1e-11, 1e-11, 1e-11, 1e-11, 1e-11, 1e-11},
-                                         Limits{"llama", DType::F64, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6},
-                                         Limits{"gpt2", DType::BF16, 1.5e-2, 1e-3, 3e-2, 1e-3, 1e-2, 1e-2},
-                                         Limits{"llama", DType::BF16, 1.5e-2, 1e-3, 3e-2, 1e-3, 1e-2, 1e-2}),
-                         [](const auto& p) { return str(p.param.model, "_", name_of(p.param.dtype)); });
+class GoldenModelTest : public testing::TestWithParam<Limits> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = test::why_missing(GetParam().device); !why.empty()) GTEST_SKIP() << why;
+  }
+  static std::unique_ptr<GoldenModel> make_model() {
+    return std::make_unique<GoldenModel>(GetParam().model, GetParam().dtype, test::make_device(GetParam().device));
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenModelTest, testing::ValuesIn(all_limits()),
+                         [](const auto& p) { return p.param.name(); });
 
 /// What a vector that is off by `relative` in any direction may lose of its cosine, and a little for rounding.
 double cosine_loss(double relative) {
@@ -217,7 +245,7 @@ double cosine_loss(double relative) {
 
 TEST_P(GoldenModelTest, LogitsLossAndEveryGradient) {
   const Limits& limits = GetParam();
-  const auto model = std::make_unique<GoldenModel>(limits.model, limits.dtype);
+  const auto model = make_model();
   const Distance logits = distance(model->logits(), model->expected.read<double>("logits").values);
   EXPECT_LE(logits.relative, limits.logits);
   EXPECT_LE(logits.largest, 3 * limits.logits);
@@ -229,8 +257,10 @@ TEST_P(GoldenModelTest, LogitsLossAndEveryGradient) {
   EXPECT_EQ(outcome.tokens, kBatch * 32);
 
   auto gradients = model->by_foreign_name([](Param& param) { return param.main_grad; });
+  // Of the mean, from that of the sum.
+  const double divisor = static_cast<double>(outcome.tokens) * model->gradient_factor(outcome);
   for (auto& [name, values] : gradients) {
-    for (double& x : values) x /= static_cast<double>(outcome.tokens);  // of the mean, from that of the sum
+    for (double& x : values) x /= divisor;
   }
   compare_all(gradients, model->expected, "grads", [&](const std::string& name, const Numbers& a, const Numbers& b) {
     const Distance d = distance(a, b);
@@ -249,7 +279,7 @@ Numbers without_key_bias(const std::string& name, Numbers values) {
 
 TEST_P(GoldenModelTest, TwelveStepsOfTraining) {
   const Limits& limits = GetParam();
-  const auto model = std::make_unique<GoldenModel>(limits.model, limits.dtype);
+  const auto model = make_model();
   const Trajectory ours = model->train(2);
   const auto expected = [&](const char* name) { return model->expected.read<double>(name).values; };
   const Numbers losses = expected("train/loss"), norms = expected("train/grad_norm"), rates = expected("train/lr");
@@ -270,28 +300,75 @@ void expect_same_bits(const Trajectory& a, const Trajectory& b) {
   EXPECT_EQ(a.weights, b.weights);
 }
 
-class GoldenTraining : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Models, GoldenTraining, testing::Values("gpt2", "llama"),
-                         [](const auto& p) { return p.param; });
+TEST_P(GoldenModelTest, TheSameBitsTwice) {
+  const Trajectory first = make_model()->train(2);
+  expect_same_bits(make_model()->train(2), first);
+}
+
+class GoldenTraining : public testing::TestWithParam<std::tuple<const char*, DeviceType>> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = test::why_missing(device()); !why.empty()) GTEST_SKIP() << why;
+  }
+  static const char* name() { return std::get<0>(GetParam()); }
+  static DeviceType device() { return std::get<1>(GetParam()); }
+  static Trajectory train(const Recompute& recompute = {}) {
+    return GoldenModel(name(), DType::F32, test::make_device(device()), recompute).train(2);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenTraining,
+                         testing::Combine(testing::Values("gpt2", "llama"), testing::ValuesIn(test::device_types())),
+                         [](const auto& p) { return test::on_device(std::get<0>(p.param), std::get<1>(p.param)); });
 
 TEST_P(GoldenTraining, RecomputationAndThreadsChangeNoBit) {
-  const Trajectory plain = GoldenModel(GetParam(), DType::F32).train(2);
+  const Trajectory plain = train();
   using Granularity = Recompute::Granularity;
   for (const Recompute& recompute :
        {Recompute{.granularity = Granularity::Full}, Recompute{.granularity = Granularity::Full, .num_layers = 3},
         Recompute{.granularity = Granularity::Selective, .core_attn = true, .layernorm = true, .mlp_act = true}}) {
-    expect_same_bits(GoldenModel(GetParam(), DType::F32, recompute).train(2), plain);
+    expect_same_bits(train(recompute), plain);
   }
-  for (const int threads : {2, 3}) expect_same_bits(GoldenModel(GetParam(), DType::F32, {}, threads).train(2), plain);
+  if (device() != DeviceType::Cpu) return;
+  for (const int threads : {2, 3})
+    expect_same_bits(GoldenModel(name(), DType::F32, test::make_device(device(), threads)).train(2), plain);
 }
 
 TEST_P(GoldenTraining, AnyMicrobatchFollowsTheSameLosses) {
   for (const i64 micro_batch_size : {1, 4}) {
-    GoldenModel model(GetParam(), DType::F32);
+    GoldenModel model(name(), DType::F32, test::make_device(device()));
     const Trajectory ours = model.train(micro_batch_size);
     const Numbers losses = model.expected.read<double>("train/loss").values;
     for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_LE(relative_error(ours.losses[i], losses[i]), 1e-4) << i;
   }
+}
+
+/// How far twelve steps come from double precision: in the losses, as one vector, and in all weights.
+struct TrainingError {
+  double losses = 0, weights = 0;
+};
+
+TrainingError training_error(const char* name, DType dtype, DeviceType device) {
+  GoldenModel model(name, dtype, test::make_device(device));
+  const Trajectory ours = model.train(2);
+  Numbers weights, expected;
+  compare_all(ours.weights, model.expected, "train/final",
+              [&](const std::string& weight, const Numbers& a, const Numbers& b) {
+                const Numbers x = without_key_bias(weight, a), y = without_key_bias(weight, b);
+                weights.insert(weights.end(), x.begin(), x.end());
+                expected.insert(expected.end(), y.begin(), y.end());
+              });
+  return {.losses = distance(ours.losses, model.expected.read<double>("train/loss").values).relative,
+          .weights = distance(weights, expected).relative};
+}
+
+TEST_P(GoldenTraining, Fp16IsSeveralTimesAsNearAsBf16) {
+  const TrainingError bf16 = training_error(name(), DType::BF16, device()),
+                      fp16 = training_error(name(), DType::F16, device());
+  RecordProperty("bf16", str(bf16.losses, " ", bf16.weights));
+  RecordProperty("fp16", str(fp16.losses, " ", fp16.weights));
+  EXPECT_LE(fp16.losses, bf16.losses / 3);
+  EXPECT_LE(fp16.weights, bf16.weights / 3);
 }
 
 /// The same training, from the same weights, on a layout of several ranks.

@@ -4,8 +4,8 @@
 
 #include "model/kv_cache.h"
 #include "model/memory.h"
+#include "tests/support/gpu.h"
 #include "tests/support/gradcheck.h"
-#include "tests/support/tensors.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {
@@ -33,15 +33,13 @@ std::vector<NamedConfig> families() {
   return {{"gpt2", gpt2}, {"llama", llama}, {"squared_relu_mqa", odd}, {"gelu_erf_rope", exact}};
 }
 
-class GPTModelTest : public testing::TestWithParam<NamedConfig> {
- protected:
-  ModelConfig with_dropout() const {
-    ModelConfig config = GetParam().config;
-    config.hidden_dropout = 0.2;
-    config.attention_dropout = 0.1;
-    return config;
-  }
-};
+ModelConfig with_dropout(ModelConfig config) {
+  config.hidden_dropout = 0.2;
+  config.attention_dropout = 0.1;
+  return config;
+}
+
+class GPTModelTest : public testing::TestWithParam<NamedConfig> {};
 
 INSTANTIATE_TEST_SUITE_P(Families, GPTModelTest, testing::ValuesIn(families()),
                          [](const auto& p) { return p.param.name; });
@@ -56,7 +54,7 @@ TEST_P(GPTModelTest, EveryGradientIsTheDerivativeOfTheLoss) {
 }
 
 TEST_P(GPTModelTest, DropoutIsTheSameInForwardAndBackward) {
-  TinyModel m(with_dropout(), DType::F64);
+  TinyModel m(with_dropout(GetParam().config), DType::F64);
   m.make_batch(2);
   m.step();
   const auto loss = [&] {
@@ -66,6 +64,22 @@ TEST_P(GPTModelTest, DropoutIsTheSameInForwardAndBackward) {
   m.model.visit(
       [&](Param& param, int) { test::expect_gradient(loss, param.value, param.main_grad, param.name, 1e-5, 6); });
 }
+
+/// On a CPU and, in programs that can use one, on a GPU.
+class GPTModelOnDevice : public testing::TestWithParam<std::tuple<NamedConfig, DeviceType>> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = test::why_missing(std::get<1>(GetParam())); !why.empty()) GTEST_SKIP() << why;
+  }
+  static const ModelConfig& config() { return std::get<0>(GetParam()).config; }
+  static std::unique_ptr<Device> device(int threads = 1) { return test::make_device(std::get<1>(GetParam()), threads); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Families, GPTModelOnDevice,
+                         testing::Combine(testing::ValuesIn(families()), testing::ValuesIn(test::device_types())),
+                         [](const auto& p) {
+                           return test::on_device(std::get<0>(p.param).name, std::get<1>(p.param));
+                         });
 
 /// Gradients of all parameters, as one list of numbers.
 test::Numbers gradients(TinyModel& m) {
@@ -77,8 +91,8 @@ test::Numbers gradients(TinyModel& m) {
   return all;
 }
 
-TEST_P(GPTModelTest, RecomputationChangesNoBit) {
-  TinyModel plain(with_dropout(), DType::F32);
+TEST_P(GPTModelOnDevice, RecomputationChangesNoBit) {
+  TinyModel plain(device(), with_dropout(config()), DType::F32);
   plain.make_batch(2);
   const double loss = plain.step();
   const test::Numbers expected = gradients(plain);
@@ -94,20 +108,20 @@ TEST_P(GPTModelTest, RecomputationChangesNoBit) {
       {.granularity = Granularity::Selective, .core_attn = true, .layernorm = true, .mlp_act = true},
   };
   for (const Recompute& recompute : variants) {
-    TinyModel m(with_dropout(), DType::F32, recompute);
+    TinyModel m(device(), with_dropout(config()), DType::F32, recompute);
     m.make_batch(2);
     EXPECT_EQ(m.step(), loss);
     EXPECT_EQ(gradients(m), expected);
   }
 }
 
-TEST_P(GPTModelTest, ThreadsAndDeferredWeightGradientsChangeNoBit) {
-  TinyModel plain(with_dropout(), DType::F32);
+TEST_P(GPTModelOnDevice, ThreadsAndDeferredWeightGradientsChangeNoBit) {
+  TinyModel plain(device(), with_dropout(config()), DType::F32);
   plain.make_batch(3);
   const double loss = plain.step();
   const test::Numbers expected = gradients(plain);
   for (int threads : {2, 3}) {
-    TinyModel m(with_dropout(), DType::F32, {}, threads);
+    TinyModel m(device(threads), with_dropout(config()), DType::F32);
     m.make_batch(3);
     EXPECT_EQ(m.step(), loss);
     EXPECT_EQ(gradients(m), expected);
@@ -116,8 +130,8 @@ TEST_P(GPTModelTest, ThreadsAndDeferredWeightGradientsChangeNoBit) {
   EXPECT_EQ(gradients(plain), expected);
 }
 
-TEST_P(GPTModelTest, CachedGenerationGivesTheLogitsOfTheWholeContext) {
-  TinyModel m(GetParam().config, DType::F64);
+TEST_P(GPTModelOnDevice, CachedGenerationGivesTheLogitsOfTheWholeContext) {
+  TinyModel m(device(), config(), DType::F64);
   m.make_batch(1);
   Pass whole = m.pass(false);
   const Tensor expected = m.model.logits(m.tokens, whole);
@@ -134,8 +148,8 @@ TEST_P(GPTModelTest, CachedGenerationGivesTheLogitsOfTheWholeContext) {
   }
 }
 
-TEST_P(GPTModelTest, LowPrecisionFollowsDoublePrecision) {
-  TinyModel exact(GetParam().config, DType::F64), low(GetParam().config, DType::BF16);
+TEST_P(GPTModelOnDevice, LowPrecisionFollowsDoublePrecision) {
+  TinyModel exact(config(), DType::F64), low(device(), config(), DType::BF16);
   exact.make_batch(2), low.make_batch(2);
   const double loss = exact.step();
   EXPECT_NEAR(low.step() / loss, 1, 5e-3);

@@ -1,19 +1,44 @@
 #include "tests/support/build.h"
 
+#include <cstdlib>
+
+#include "base/check.h"
+#include "tensor/cuda_device.h"
 #include "tensor/with_cuda.h"
+#include "tests/support/gpu.h"
 
 namespace mcpp::test {
+namespace {
+
+/// A folder of the build, or where the environment says that it lies now: for programs that run on another machine than
+/// they were built on.
+Path folder(const char* variable, const char* built) {
+  const char* moved = std::getenv(variable);
+  return moved && *moved ? moved : built;
+}
+
+}  // namespace
 
 Path source_folder() {
-  return MCPP_SOURCE_DIR;
+  return folder("MCPP_SOURCE_DIR", MCPP_SOURCE_DIR);
 }
 
 Path binary_folder() {
-  return MCPP_BINARY_DIR;
+  return folder("MCPP_BINARY_DIR", MCPP_BINARY_DIR);
 }
 
 bool built_with_cuda() {
   return kWithCuda;
+}
+
+std::string why_no_gpu() {
+  if constexpr (kWithCuda) return cuda_device_count() > 0 ? "" : "this machine has no GPU that can be used";
+  return "this program was built without CUDA";
+}
+
+std::unique_ptr<Device> make_gpu(int rank) {
+  if constexpr (kWithCuda) return make_cuda_device({.ordinal = rank % cuda_device_count()});
+  fail(ExitCode::Internal, why_no_gpu());
 }
 
 }  // namespace mcpp::test

@@ -5,8 +5,8 @@
 
 namespace mcpp::test {
 
-Path source_folder();  ///< the repository
-Path binary_folder();  ///< where the programs are
+Path source_folder();  ///< the repository; environment variable MCPP_SOURCE_DIR where it has moved
+Path binary_folder();  ///< where the programs are; MCPP_BINARY_DIR
 bool built_with_cuda();
 
 }  // namespace mcpp::test

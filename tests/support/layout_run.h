@@ -54,11 +54,23 @@ struct RunTask {
   const Weights* initial = nullptr;  ///< drawn from the seed when null
 };
 
+/// What a rank runs on.
+struct RankPlace {
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Communicator> world;  ///< of all ranks, for tensors of the device; null: the ranks' own carries them
+};
+using PlaceOfRank = std::function<RankPlace(Communicator& ranks)>;
+
+inline RankPlace cpu_place(Communicator&) {
+  return {std::make_unique<CpuDevice>(), nullptr};
+}
+
 class LayoutRank {
  public:
-  LayoutRank(const RunTask& task, const RunLayout& layout, Communicator& world)
+  LayoutRank(const RunTask& task, const RunLayout& layout, Communicator& ranks, const PlaceOfRank& place = cpu_place)
       : task_(task),
-        parallel_(make_parallel_state(world,
+        place_(place(ranks)),
+        parallel_(make_parallel_state(place_.world ? *place_.world : ranks,
                                       {.tensor_model_parallel_size = layout.tp,
                                        .pipeline_model_parallel_size = layout.pp,
                                        .num_distributed_optimizer_instances = layout.instances},
@@ -66,7 +78,7 @@ class LayoutRank {
         state_({.config = task.model,
                 .dtype = task.dtype,
                 .recompute = layout.recompute,
-                .device = device_,
+                .device = *place_.device,
                 .tp = *parallel_.tp,
                 .sequence_parallel = layout.sequence_parallel},
                task.optimizer,
@@ -94,7 +106,7 @@ class LayoutRank {
   StepOutcome evaluate(const RunTask& held_out, i64 step) { return state_.evaluate(batches(held_out, step)); }
   TrainingState& state() { return state_; }
   ParallelState& parallel() { return parallel_; }
-  Device& device() { return device_; }
+  Device& device() { return *place_.device; }
 
   /// Adds the weights that this rank is the one to save.
   void collect(Weights& weights) {
@@ -116,10 +128,11 @@ class LayoutRank {
     for (const TrainingState::Chunk& chunk : state_.chunks()) {
       chunk.memory->visit_weights([&](const Param& param, i64 first, const Tensor& values) {
         const Numbers& whole = weights.at(param.name);
-        on_float(values.dtype(), [&]<class T>() {
-          for (i64 i = 0; i < values.numel(); ++i)
-            values.data<T>()[i] = from_double<T>(whole[static_cast<std::size_t>(global_index(param.box, first + i))]);
-        });
+        Numbers part(static_cast<std::size_t>(values.numel()));
+        for (std::size_t i = 0; i < part.size(); ++i)
+          part[i] = whole[static_cast<std::size_t>(global_index(param.box, first + static_cast<i64>(i)))];
+        Tensor to = values;
+        set_numbers(to, part);
       });
     }
     state_.publish_weights();
@@ -137,30 +150,33 @@ class LayoutRank {
 
   MicroBatch micro_batch(const RunTask& task, i64 first_sample) {
     const i64 seq = task.model.seq_length, b = task.micro_batch_size;
-    MicroBatch batch{.tokens = Tensor::empty({seq, b}, DType::I32, device_), .targets = {}, .samples = {}};
-    batch.targets = Tensor::like(batch.tokens);
+    const auto count = static_cast<std::size_t>(seq * b);
+    std::vector<i32> tokens(count), targets(count);
+    MicroBatch batch;
     for (i64 i = 0; i < b; ++i) {
-      const std::vector<i32> tokens = task.tokens(first_sample + i);
+      const std::vector<i32> sample = task.tokens(first_sample + i);
       for (i64 s = 0; s < seq; ++s) {
-        batch.tokens.data<i32>()[s * b + i] = tokens[static_cast<std::size_t>(s)];
-        batch.targets.data<i32>()[s * b + i] = tokens[static_cast<std::size_t>(s) + 1];
+        const auto to = static_cast<std::size_t>(s * b + i), from = static_cast<std::size_t>(s);
+        tokens[to] = sample[from], targets[to] = sample[from + 1];
       }
       batch.samples.push_back(first_sample + i);
     }
+    batch.tokens = integers_of(tokens, *place_.device).view({seq, b});
+    batch.targets = integers_of(targets, *place_.device).view({seq, b});
     return batch;
   }
 
   const RunTask& task_;
-  CpuDevice device_;
+  RankPlace place_;
   ParallelState parallel_;
   TrainingState state_;
 };
 
-inline RunResult run_layout(const RunTask& task, const RunLayout& layout) {
+inline RunResult run_layout(const RunTask& task, const RunLayout& layout, const PlaceOfRank& place = cpu_place) {
   RunResult result;
   std::mutex mutex;
-  run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
-    LayoutRank self(task, layout, world);
+  run_local_ranks(layout.ranks(), [&](Communicator& ranks, int rank) {
+    LayoutRank self(task, layout, ranks, place);
     Numbers losses, norms;
     for (i64 step = 0; step < task.steps; ++step) {
       const StepOutcome outcome = self.step(step);

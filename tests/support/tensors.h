@@ -1,15 +1,14 @@
-// Tensors from and to plain numbers, and comparison with a reference in double precision.
+// Tensors on any device from and to plain numbers, and comparison with a reference in double precision.
 #pragma once
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "base/philox.h"
-#include "tensor/tensor.h"
+#include "tensor/transfer.h"
 
 namespace mcpp::test {
 
@@ -27,43 +26,67 @@ inline Numbers normals(i64 count, u64 seed, DType t = DType::F64, double scale =
   return x;
 }
 
-/// A tensor of these numbers. It begins one element into its buffer, so that nothing can rely on alignment.
-inline Tensor tensor_of(const Numbers& x, const Shape& shape, DType t, Device& device) {
-  Tensor result = Tensor::empty({numel(shape) + 1}, t, device).flat(1, numel(shape)).view(shape);
-  on_float(t, [&]<class T>() { std::transform(x.begin(), x.end(), result.data<T>(), from_double<T>); });
+/// t = x, each number rounded to its type.
+inline void set_numbers(Tensor& t, const Numbers& x) {
+  on_float(t.dtype(), [&]<class T>() {
+    std::vector<T> values(x.size());
+    std::transform(x.begin(), x.end(), values.begin(), from_double<T>);
+    write_values(values, t);
+  });
+}
+
+/// A tensor of these numbers. It begins one element into its buffer, so that nothing can rely on alignment; with
+/// `first` 0 it is aligned.
+inline Tensor tensor_of(const Numbers& x, const Shape& shape, DType t, Device& device, i64 first = 1) {
+  Tensor result = Tensor::empty({first + numel(shape)}, t, device).flat(first, numel(shape)).view(shape);
+  set_numbers(result, x);
   return result;
 }
 
 inline Tensor integers_of(const std::vector<i32>& x, Device& device) {
   Tensor result = Tensor::empty({static_cast<i64>(x.size())}, DType::I32, device);
-  std::copy(x.begin(), x.end(), result.data<i32>());
+  write_values(x, result);
   return result;
 }
 
 /// A tensor of NaN, for outputs that must be overwritten.
-inline Tensor garbage(const Shape& shape, DType t, Device& device) {
-  return tensor_of(Numbers(static_cast<std::size_t>(numel(shape)), std::nan("")), shape, t, device);
+inline Tensor garbage(const Shape& shape, DType t, Device& device, i64 first = 1) {
+  return tensor_of(Numbers(static_cast<std::size_t>(numel(shape)), std::nan("")), shape, t, device, first);
 }
 
-inline Tensor random_tensor(const Shape& shape, DType t, Device& device, u64 seed, double scale = 1) {
-  return tensor_of(normals(numel(shape), seed, t, scale), shape, t, device);
+inline Tensor random_tensor(const Shape& shape, DType t, Device& device, u64 seed, double scale = 1, i64 first = 1) {
+  return tensor_of(normals(numel(shape), seed, t, scale), shape, t, device, first);
 }
 
 inline Numbers numbers(const Tensor& x) {
   Numbers result(static_cast<std::size_t>(x.numel()));
-  on_float(x.dtype(),
-           [&]<class T>() { std::transform(x.data<T>(), x.data<T>() + x.numel(), result.begin(), to_double<T>); });
+  on_float(x.dtype(), [&]<class T>() {
+    const HostValues<T> values(x);
+    std::transform(values.begin(), values.end(), result.begin(), to_double<T>);
+  });
   return result;
 }
 
-inline bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.shape() == b.shape() && a.dtype() == b.dtype() &&
-         (a.bytes() == 0 || std::memcmp(a.raw(), b.raw(), static_cast<std::size_t>(a.bytes())) == 0);
+inline std::vector<std::byte> bytes_of(const Tensor& x) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(x.bytes()));
+  read_bytes(x, bytes.data());
+  return bytes;
 }
 
-/// Relative error of one operation with one rounding at the end: a rounding step in bf16.
+/// A copy of x on a CPU.
+inline Tensor copy_of(const Tensor& x, CpuDevice& host) {
+  Tensor copy = Tensor::empty(x.shape(), x.dtype(), host);
+  read_bytes(x, copy.raw());
+  return copy;
+}
+
+inline bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.shape() == b.shape() && a.dtype() == b.dtype() && bytes_of(a) == bytes_of(b);
+}
+
+/// Relative error of one operation with one rounding at the end: a rounding step in bf16, half of one in fp16.
 inline double tolerance(DType t) {
-  return t == DType::F64 ? 1e-13 : t == DType::F32 ? 1e-6 : 0x1p-8;
+  return t == DType::F64 ? 1e-13 : t == DType::F32 ? 1e-6 : t == DType::F16 ? 0x1p-11 : 0x1p-8;
 }
 
 /// Each element within `relative` of the expected one, or that part of `magnitude` (for sums that cancel). NaN fits
@@ -80,7 +103,7 @@ inline void expect_close(const Tensor& actual, const Numbers& expected, double r
   }
 }
 inline void expect_close(const Tensor& actual, const Numbers& expected, const std::string& what, double factor = 1) {
-  expect_close(actual, expected, factor * tolerance(actual.dtype()), actual.dtype() == DType::BF16 ? 1e-3 : 1, what);
+  expect_close(actual, expected, factor * tolerance(actual.dtype()), is_narrow(actual.dtype()) ? 1e-3 : 1, what);
 }
 
 }  // namespace mcpp::test

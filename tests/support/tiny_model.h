@@ -9,6 +9,7 @@
 #include "model/gpt_model.h"
 #include "parallel/dp/buffer.h"
 #include "parallel/partial_gradients.h"
+#include "tests/support/tensors.h"
 
 namespace mcpp::test {
 
@@ -44,7 +45,12 @@ inline ModelConfig tiny_llama() {
 struct TinyModel {
   TinyModel(const ModelConfig& config, DType dtype, Recompute recompute = {}, int threads = 1,
             Communicator* tp = nullptr, bool sequence_parallel = false)
-      : device({.threads = threads}),
+      : TinyModel(std::make_unique<CpuDevice>(CpuOptions{.threads = threads}), config, dtype, recompute, tp,
+                  sequence_parallel) {}
+  TinyModel(std::unique_ptr<Device> on, const ModelConfig& config, DType dtype, Recompute recompute = {},
+            Communicator* tp = nullptr, bool sequence_parallel = false)
+      : owned_device(std::move(on)),
+        device(*owned_device),
         self(make_self_communicator()),
         model({.config = config,
                .dtype = dtype,
@@ -63,13 +69,14 @@ struct TinyModel {
   /// Random tokens and targets [s, b]; some targets are left out.
   void make_batch(i64 batch) {
     const ModelConfig& config = model.context().config;
-    tokens = Tensor::empty({config.seq_length, batch}, DType::I32, device);
-    targets = Tensor::like(tokens);
-    for (i64 i = 0; i < tokens.numel(); ++i) {
-      const auto vocab = static_cast<u64>(config.vocab_size), index = static_cast<u64>(i);
-      tokens.data<i32>()[i] = static_cast<i32>(philox_key(1, "tokens", index) % vocab);
-      targets.data<i32>()[i] = i % 7 == 3 ? -1 : static_cast<i32>(philox_key(1, "targets", index) % vocab);
+    const auto vocab = static_cast<u64>(config.vocab_size), count = static_cast<u64>(config.seq_length * batch);
+    std::vector<i32> ids, next;
+    for (u64 i = 0; i < count; ++i) {
+      ids.push_back(static_cast<i32>(philox_key(1, "tokens", i) % vocab));
+      next.push_back(i % 7 == 3 ? -1 : static_cast<i32>(philox_key(1, "targets", i) % vocab));
     }
+    tokens = integers_of(ids, device).view({config.seq_length, batch});
+    targets = integers_of(next, device).view({config.seq_length, batch});
     for (i64 b = 0; b < batch; ++b) samples.push_back(b + 100);
   }
 
@@ -99,7 +106,8 @@ struct TinyModel {
     return sum;
   }
 
-  CpuDevice device;
+  std::unique_ptr<Device> owned_device;
+  Device& device;
   std::unique_ptr<Communicator> self;
   GPTModel model;
   std::unique_ptr<ParamAndGradBuffer> memory;

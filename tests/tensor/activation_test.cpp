@@ -1,11 +1,11 @@
-#include "tests/support/cpu_ops.h"
 #include "tests/support/gradcheck.h"
+#include "tests/support/ops.h"
 
 namespace mcpp::test {
 namespace {
 
-class ActivationOps : public CpuOps {};
-INSTANTIATE_TEST_SUITE_P(Types, ActivationOps, every_type(), cpu_ops_name);
+class ActivationOps : public Ops {};
+INSTANTIATE_TEST_SUITE_P(Types, ActivationOps, every_type(), ops_name);
 
 constexpr Activation kActivations[]{Activation::Gelu, Activation::GeluErf, Activation::SquaredRelu, Activation::SwiGlu};
 
@@ -64,7 +64,7 @@ TEST_P(ActivationOps, ActivationsAndBackward) {
     for (const auto [rows, f] : kSizes) {
       const i64 width = is_gated(a) ? 2 * f : f;
       const Numbers x = normals(rows * width, 1, 3), bias = normals(width, 2), dy = normals(rows * f, 3);
-      const auto outputs = run([&](CpuDevice& device) {
+      const auto outputs = run([&](Device& device) {
         const Tensor t = tensor_of(x, {rows, width}, dtype(), device), b = tensor_of(bias, {width}, dtype(), device),
                      g = tensor_of(dy, {rows, f}, dtype(), device);
         Tensor y = garbage({rows, f}, dtype(), device), biased = Tensor::like(y);
@@ -78,7 +78,7 @@ TEST_P(ActivationOps, ActivationsAndBackward) {
       const std::string name = str("activation ", static_cast<int>(a));
       const Expected plain = reference(a, x, {}, dy, rows, f), biased = reference(a, x, bias, dy, rows, f);
       // In fp32 the rounding of an argument around 10 is what limits the slope.
-      const double factor = dtype() == DType::BF16 ? 1 : 8;
+      const double factor = is_narrow(dtype()) ? 1 : 8;
       expect_close(outputs[0], plain.y, name + " y", factor);
       expect_close(outputs[1], biased.y, name + " y with bias", factor);
       expect_close(outputs[2], plain.dx, name + " dx", factor);
@@ -88,20 +88,21 @@ TEST_P(ActivationOps, ActivationsAndBackward) {
 }
 
 TEST_P(ActivationOps, ActivationsAreRightFarOut) {
+  const double largest = dtype() == DType::F16 ? 65504 : std::numeric_limits<float>::max();
   for (const Activation a : kActivations) {
     Numbers x;
     for (double magnitude : {1e-30, 1e-8, 1e-3, 5.0, 13.0, 40.0, 87.0, 88.0, 90.0, 105.0, 800.0, 1e6})
-      for (double sign : {-1.0, 1.0}) x.push_back(rounded(sign * magnitude, dtype()));
+      for (double sign : {-1.0, 1.0}) x.push_back(rounded(sign * std::min(magnitude, largest), dtype()));
     const i64 count = static_cast<i64>(x.size());
     Numbers input = x;
     if (is_gated(a)) input.insert(input.end(), x.size(), 1.0);
-    const auto outputs = run([&](CpuDevice& device) {
+    const auto outputs = run([&](Device& device) {
       Tensor y = garbage({1, count}, dtype(), device);
       ops::activation(a, tensor_of(input, {1, static_cast<i64>(input.size())}, dtype(), device), nullptr, y);
       return std::vector{y};
     });
     Numbers expected;
-    for (double v : x) expected.push_back(value_of(a, v));
+    for (double v : x) expected.push_back(value_of(a, v) > largest ? INFINITY : value_of(a, v));
     expect_close(outputs[0], expected, str("activation ", static_cast<int>(a)));
   }
 }
@@ -109,7 +110,7 @@ TEST_P(ActivationOps, ActivationsAreRightFarOut) {
 TEST_P(ActivationOps, ActivationsPassNanOn) {
   for (const Activation a : kActivations) {
     const Numbers x{std::nan(""), 1, 2, std::nan("")};
-    const auto outputs = run([&](CpuDevice& device) {
+    const auto outputs = run([&](Device& device) {
       const i64 width = is_gated(a) ? 2 : 4, f = is_gated(a) ? 1 : 4;
       const Tensor t = tensor_of(x, {4 / width, width}, dtype(), device);
       const Tensor dy = tensor_of(Numbers(4 / width * f, 1.0), {4 / width, f}, dtype(), device);

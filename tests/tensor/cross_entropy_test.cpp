@@ -1,11 +1,11 @@
-#include "tests/support/cpu_ops.h"
 #include "tests/support/gradcheck.h"
+#include "tests/support/ops.h"
 
 namespace mcpp::test {
 namespace {
 
-class CrossEntropyOps : public CpuOps {};
-INSTANTIATE_TEST_SUITE_P(Types, CrossEntropyOps, every_type(), cpu_ops_name);
+class CrossEntropyOps : public Ops {};
+INSTANTIATE_TEST_SUITE_P(Types, CrossEntropyOps, every_type(), ops_name);
 
 constexpr i64 kFirst = 50;
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -49,7 +49,7 @@ TEST_P(CrossEntropyOps, CrossEntropyStatsAndGradient) {
         const Stats stats = reference(x, ids, n, valid);
         Numbers lse = stats.lse;
         for (double& v : lse) v = rounded(v, wide());
-        const auto outputs = run([&](CpuDevice& device) {
+        const auto outputs = run([&](Device& device) {
           const Tensor targets = integers_of(ids, device);
           Tensor logits = tensor_of(x, {rows, n}, dtype(), device);
           Tensor largest = garbage({rows}, wide(), device), sum = Tensor::like(largest), hit = Tensor::like(largest);
@@ -68,7 +68,7 @@ TEST_P(CrossEntropyOps, CrossEntropyStatsAndGradient) {
                 (std::exp(x[r * n + i] - lse[static_cast<std::size_t>(r)]) - (i == target - kFirst)) * kScale;
         }
         // exp(x - lse) loses what the rounding of x - lse does, which is relative to their size.
-        const double magnitude = dtype() == DType::BF16 ? 1e-4 : spread;
+        const double magnitude = is_narrow(dtype()) ? 1e-4 : spread;
         expect_close(outputs[3], gradient, tolerance(dtype()), magnitude, "gradient");
       }
     }
@@ -81,7 +81,7 @@ TEST_P(CrossEntropyOps, CrossEntropyOfInfiniteAndNanLogits) {
   std::fill(x.begin(), x.begin() + 4500, -kInf);  // a whole block of masked logits
   x[n + 4321] = std::nan("");
   std::fill(x.begin() + 2 * n, x.end(), -kInf);
-  const auto outputs = run([&](CpuDevice& device) {
+  const auto outputs = run([&](Device& device) {
     const Tensor targets = integers_of({4600, 0, -1}, device);
     Tensor logits = tensor_of(x, {3, n}, dtype(), device);
     Tensor largest = garbage({3}, wide(), device), sum = Tensor::like(largest), hit = Tensor::like(largest);
@@ -102,10 +102,16 @@ TEST_P(CrossEntropyOps, CrossEntropyOfInfiniteAndNanLogits) {
 // With lse = 0 and no target here the gradient is the exponential itself.
 TEST_P(CrossEntropyOps, ExponentialIsAccurate) {
   const i64 count = 20000;
-  const double lowest = dtype() == DType::F64 ? -708 : -87, highest = dtype() == DType::F64 ? 709 : 88;
+  struct Range {
+    double lowest, highest, relative;
+  };
+  const Range range = dtype() == DType::F64   ? Range{-708, 709, 0x1p-51}
+                      : dtype() == DType::F32 ? Range{-87, 88, 0x1p-22}
+                      : dtype() == DType::F16 ? Range{-9.7, 11, 0x1p-10}
+                                              : Range{-87, 88, 0x1p-7};
   Numbers x, expected;
   for (i64 i = 0; i < count; ++i) {
-    x.push_back(rounded(lowest + (highest - lowest) * static_cast<double>(i) / count, dtype()));
+    x.push_back(rounded(range.lowest + (range.highest - range.lowest) * static_cast<double>(i) / count, dtype()));
     expected.push_back(rounded(std::exp(x.back()), dtype()));
   }
   for (const auto& [argument, value] : std::vector<std::pair<double, double>>{{-kInf, 0}, {kInf, kInf}, {0, 1}}) {
@@ -113,13 +119,12 @@ TEST_P(CrossEntropyOps, ExponentialIsAccurate) {
     expected.push_back(value);
   }
   const i64 n = static_cast<i64>(x.size());
-  const auto outputs = run([&](CpuDevice& device) {
+  const auto outputs = run([&](Device& device) {
     Tensor logits = tensor_of(x, {1, n}, dtype(), device);
     ops::cross_entropy_gradient(logits, integers_of({0}, device), kFirst, n, Tensor::zeros({1}, wide(), device), 1);
     return std::vector{logits};
   });
-  const double relative = dtype() == DType::F64 ? 0x1p-51 : dtype() == DType::F32 ? 0x1p-22 : 0x1p-7;
-  expect_close(outputs[0], expected, relative, 0, "exp");
+  expect_close(outputs[0], expected, range.relative, 0, "exp");
 }
 
 TEST(CrossEntropyGradient, AgreesWithFiniteDifferences) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 namespace mcpp {
 namespace {
 
@@ -60,6 +62,28 @@ TEST(CudnnShapes, AreNoneWhenStridesAreUneven) {
   PackedHeads x = packed_heads(Tensor::empty({5, 2, 3, 4, 8}, DType::BF16, device));
   x.q.batch_stride += 8;  // neither the heads nor the pairs (sample, group) are evenly spaced now
   EXPECT_TRUE(cudnn_shapes(std::array<const Heads*, 2>{&x.q, &x.k}, 3, false).empty());
+}
+
+// Plans are kept by their case, and hold for other tensors of it: nothing that a graph is built from may be left out.
+TEST(AttentionCase, DiffersWithEverySizeAndStride) {
+  CpuDevice device;
+  const auto case_of = [&](const Shape& qkv, bool causal, bool backward) {
+    const PackedHeads x = packed_heads(Tensor::empty(qkv, DType::BF16, device));
+    return AttentionCase{backward, causal, cudnn_shapes(std::array{&x.q, &x.k, &x.v}, x.k.heads, backward)};
+  };
+  const Shape qkv{5, 2, 3, 4, 8};
+  EXPECT_EQ(case_of(qkv, true, false), case_of(qkv, true, false)) << "in other memory";
+  std::map<AttentionCase, int> plans{{case_of(qkv, true, false), 0}};
+  EXPECT_TRUE(plans.emplace(case_of(qkv, false, false), 0).second);
+  EXPECT_TRUE(plans.emplace(case_of(qkv, true, true), 0).second);
+  AttentionCase half = case_of(qkv, true, false);
+  half.dtype = DType::F16;
+  EXPECT_TRUE(plans.emplace(half, 0).second);
+  for (std::size_t axis = 0; axis < qkv.size(); ++axis) {
+    Shape other = qkv;
+    ++other[axis];
+    EXPECT_TRUE(plans.emplace(case_of(other, true, false), 0).second) << "axis " << axis;
+  }
 }
 
 TEST(CudnnShapes, BackwardPartsKeepWithinTheLimit) {

@@ -1,13 +1,13 @@
 #include "tensor/dropout.h"
 
-#include "tests/support/cpu_ops.h"
 #include "tests/support/gradcheck.h"
+#include "tests/support/ops.h"
 
 namespace mcpp::test {
 namespace {
 
-class DropoutOps : public CpuOps {};
-INSTANTIATE_TEST_SUITE_P(Types, DropoutOps, every_type(), cpu_ops_name);
+class DropoutOps : public Ops {};
+INSTANTIATE_TEST_SUITE_P(Types, DropoutOps, every_type(), ops_name);
 
 /// 0 or 1 / (1 - p) for every element, by the definition of struct Dropout.
 Numbers factors(const Dropout& d, i64 rows, i64 n) {
@@ -38,7 +38,7 @@ TEST_P(DropoutOps, DropoutFollowsItsDefinition) {
     const Numbers x = normals(rows * n, 1), bias = normals(n, 2), residual = normals(rows * n, 3);
     for (float p : {0.0f, 0.1f, 0.5f, 0.999f}) {
       const Dropout d = site(p);
-      const auto outputs = run([&](CpuDevice& device) {
+      const auto outputs = run([&](Device& device) {
         const Shape shape{rows, n};
         const Tensor t = tensor_of(x, shape, dtype(), device), b = tensor_of(bias, {n}, dtype(), device);
         Tensor y = garbage(shape, dtype(), device), in_place = tensor_of(x, shape, dtype(), device);
@@ -57,7 +57,7 @@ TEST_P(DropoutOps, DropoutFollowsItsDefinition) {
         with_bias[i] = residual[i] + (x[i] + bias[i % static_cast<std::size_t>(n)]) * factor[i];
         without[i] = residual[i] + y[i];
       }
-      const double magnitude = dtype() == DType::BF16 ? 0.01 : p > 0.9f ? 1000 : 4;
+      const double magnitude = is_narrow(dtype()) ? 0.01 : p > 0.9f ? 1000 : 4;
       expect_close(outputs[0], y, tolerance(dtype()), magnitude, "dropout");
       EXPECT_TRUE(same_bits(outputs[0], outputs[1]));
       expect_close(outputs[2], with_bias, tolerance(dtype()), magnitude, "bias_dropout_add");
@@ -69,10 +69,10 @@ TEST_P(DropoutOps, DropoutFollowsItsDefinition) {
 TEST_P(DropoutOps, DropoutDoesNotDependOnTheLayout) {
   const i64 seq = 12, n = 203;
   const Dropout whole{.p = 0.3f, .key = 99, .samples = {4, 5, 6}};
-  const auto ones = [&](i64 rows, i64 columns, CpuDevice& device) {
+  const auto ones = [&](i64 rows, i64 columns, Device& device) {
     return tensor_of(Numbers(static_cast<std::size_t>(rows * columns), 1.0), {rows, columns}, dtype(), device);
   };
-  const auto outputs = run([&](CpuDevice& device) {
+  const auto outputs = run([&](Device& device) {
     Tensor all = ones(seq * 3, n, device), part = ones(4 * 2, 50, device);
     ops::dropout(all, whole, all);
     Dropout some = whole;
@@ -93,7 +93,7 @@ TEST_P(DropoutOps, DropoutDoesNotDependOnTheLayout) {
 TEST_P(DropoutOps, DropoutKeepsTheRightShare) {
   const i64 rows = 64, n = 4096;
   const float p = 0.2f;
-  const auto outputs = run([&](CpuDevice& device) {
+  const auto outputs = run([&](Device& device) {
     Tensor x = tensor_of(Numbers(rows * n, 1.0), {rows, n}, dtype(), device);
     ops::dropout(x, {.p = p, .key = 3, .samples = {0}}, x);
     return std::vector{x};

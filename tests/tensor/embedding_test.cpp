@@ -1,13 +1,13 @@
 #include <random>
 
-#include "tests/support/cpu_ops.h"
 #include "tests/support/gradcheck.h"
+#include "tests/support/ops.h"
 
 namespace mcpp::test {
 namespace {
 
-class EmbeddingOps : public CpuOps {};
-INSTANTIATE_TEST_SUITE_P(Types, EmbeddingOps, every_type(), cpu_ops_name);
+class EmbeddingOps : public Ops {};
+INSTANTIATE_TEST_SUITE_P(Types, EmbeddingOps, every_type(), ops_name);
 
 /// Tokens around rows [first, first + rows): some are on neither side, and many are repeated.
 std::vector<i32> tokens_around(i64 count, i64 first, i64 rows) {
@@ -26,7 +26,7 @@ TEST_P(EmbeddingOps, EmbeddingAndBackward) {
       const i64 first = 100;
       const std::vector<i32> ids = tokens_around(count, first, rows);
       const Numbers table = normals(rows * n, 1), dy = normals(count * n, 2), old = test::normals(rows * n, 3, wide());
-      const auto outputs = run([&](CpuDevice& device) {
+      const auto outputs = run([&](Device& device) {
         const Tensor tokens = integers_of(ids, device), g = tensor_of(dy, {count, n}, dtype(), device);
         Tensor y = garbage({count, n}, dtype(), device), fresh = garbage({rows, n}, wide(), device),
                added = tensor_of(old, {rows, n}, wide(), device);
@@ -59,7 +59,7 @@ TEST_P(EmbeddingOps, PositionsAndBackward) {
       const i64 first = 2, rows = seq + 5;
       const Numbers x = normals(seq * batch * n, 1), table = normals(rows * n, 2),
                     old = test::normals(rows * n, 3, wide());
-      const auto outputs = run([&](CpuDevice& device) {
+      const auto outputs = run([&](Device& device) {
         const Tensor dy = tensor_of(x, {seq, batch, n}, dtype(), device);
         Tensor y = tensor_of(x, {seq, batch, n}, dtype(), device), fresh = garbage({rows, n}, wide(), device),
                added = tensor_of(old, {rows, n}, wide(), device), halved = tensor_of(old, {rows, n}, wide(), device);

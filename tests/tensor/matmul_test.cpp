@@ -1,14 +1,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <random>
 #include <vector>
 
 #include "tensor/cpu/gemm.h"
 #include "tensor/ops.h"
+#include "tests/support/gpu.h"
+#include "tests/support/tensors.h"
 
-namespace mcpp {
+namespace mcpp::test {
 namespace {
 
 using kernel::Bf16Path;
@@ -23,36 +24,34 @@ const std::vector<Case> kCases{
     {257, 129, 96}, {31, 1000, 33}, {1, 515, 129}, {3, 70, 200}, {1, 64, 1024},  {5, 1, 300},    {2, 3, 2500},
     {600, 400, 1},  {4, 6, 0},      {0, 4, 3},     {4, 0, 3},    {520, 390, 40}, {64, 96, 2080}, {1, 97, 64}};
 
-// A matrix inside a larger buffer whose other numbers must not matter: NaN on both sides.
-Tensor random_matrix(i64 rows, i64 columns, DType type, CpuDevice& device, unsigned seed) {
-  Tensor whole = Tensor::empty({rows + 2, columns}, type, device);
-  std::minstd_rand random(seed);
-  std::uniform_real_distribution<float> uniform(-2, 2);
-  on_float(type, [&]<class T>() {
-    std::fill_n(whole.data<T>(), whole.numel(), from_double<T>(std::nan("")));
-    for (i64 i = 0; i < rows * columns; ++i) whole.data<T>()[columns + i] = from_double<T>(uniform(random));
-  });
-  return whole.slice(1, rows + 1);
-}
-
-double number(const Tensor& x, i64 index) {
-  return on_float(x.dtype(), [&]<class T>() { return to_double(x.data<T>()[index]); });
-}
-
-std::vector<double> numbers(const Tensor& x) {
-  std::vector<double> all;
-  for (i64 i = 0; i < x.numel(); ++i) all.push_back(number(x, i));
-  return all;
-}
+/// A matrix inside a larger buffer whose other numbers must not matter: a row of NaN on both sides.
+struct Matrix {
+  Matrix(i64 rows, i64 columns, DType type, Device& device, unsigned seed) {
+    whole = garbage({rows + 2, columns}, type, device, 0);
+    inner = whole.slice(1, rows + 1);
+    std::minstd_rand random(seed);
+    std::uniform_real_distribution<float> uniform(-2, 2);
+    Numbers x(static_cast<std::size_t>(rows * columns));
+    for (double& v : x) v = uniform(random);
+    set_numbers(inner, x);
+  }
+  /// Whether the rows of NaN are untouched.
+  bool is_alone() const {
+    const Numbers before = numbers(whole.slice(0, 1)), after = numbers(whole.slice(whole.dim(0) - 1, whole.dim(0)));
+    const auto is_nan = [](double x) { return std::isnan(x); };
+    return std::ranges::all_of(before, is_nan) && std::ranges::all_of(after, is_nan);
+  }
+  Tensor whole, inner;
+};
 
 // What the product must be, in fp64 from the rounded inputs, and the sum of magnitudes that bounds its rounding.
 struct Truth {
-  std::vector<double> value, magnitude;
+  Numbers value, magnitude;
 };
 
 Truth truth(const Tensor& a, const Tensor& b, const Tensor& c, const ops::MatmulOptions& o) {
   const i64 m = c.dim(0), n = c.dim(1), k = a.dim(o.transpose_a ? 0 : 1);
-  const std::vector<double> x = numbers(a), y = numbers(b), z = numbers(c);
+  const Numbers x = numbers(a), y = numbers(b), z = numbers(c);
   Truth t;
   for (i64 i = 0; i < m; ++i) {
     for (i64 j = 0; j < n; ++j) {
@@ -70,50 +69,47 @@ Truth truth(const Tensor& a, const Tensor& b, const Tensor& c, const ops::Matmul
   return t;
 }
 
+/// Element types, and what multiplies them.
 struct Types {
   DType in, out;
-  Bf16Path path = Bf16Path::Widen;
+  DeviceType place = DeviceType::Cpu;
+
+  std::string name() const { return str(name_of(in), "_", name_of(out), place == DeviceType::Cuda ? "_cuda" : "_cpu"); }
+  friend void PrintTo(const Types& types, std::ostream* out) { *out << types.name(); }
 };
 
 // Errors of a sum of K rounded terms grow like sqrt(K) times the unit of its type, relative to the sum of magnitudes;
-// 4 leaves room for unlucky signs. Rounding to bf16 once adds half a unit of the result.
+// 4 leaves room for unlucky signs. Rounding to bf16 once adds half a unit of the result; to fp16,
+// at least half of its smallest number.
 double tolerance(const Types& t, i64 k, double value, double magnitude) {
   const double unit = t.in == DType::F64 ? 1.2e-16 : 6e-8;
   const double sum = 4 * unit * std::sqrt(static_cast<double>(k + 1)) * magnitude;
+  if (t.out == DType::F16) return sum + std::abs(value) / 2048 * 1.001 + 0x1p-25;
   return t.out == DType::BF16 ? sum + std::abs(value) / 256 * 1.001 + 1e-37 : sum;
 }
 
-std::string describe(const Types& t, const Case& x, const ops::MatmulOptions& o) {
-  return str(name_of(t.in), " to ", name_of(t.out), " path ", static_cast<int>(t.path), " [", x.m, ", ", x.n, ", ", x.k,
-             "]", o.transpose_a ? " a^T" : "", o.transpose_b ? " b^T" : "", " beta ", o.beta);
+std::string describe(const Case& x, const ops::MatmulOptions& o) {
+  return str("[", x.m, ", ", x.n, ", ", x.k, "]", o.transpose_a ? " a^T" : "", o.transpose_b ? " b^T" : "", " beta ",
+             o.beta);
 }
 
-std::vector<std::byte> bytes_of(const Tensor& x) {
-  const auto* data = static_cast<const std::byte*>(x.raw());
-  return {data, data + x.bytes()};
-}
-
-std::vector<std::byte> product(int threads, const Types& t, const Case& x, const ops::MatmulOptions& o,
+std::vector<std::byte> product(Device& device, const Types& t, const Case& x, const ops::MatmulOptions& o,
                                bool check_values) {
-  CpuDevice device({.threads = threads});
-  device.gemm_cache().bf16_path = t.path;
-  const Tensor a = o.transpose_a ? random_matrix(x.k, x.m, t.in, device, 1) : random_matrix(x.m, x.k, t.in, device, 1);
-  const Tensor b = o.transpose_b ? random_matrix(x.n, x.k, t.in, device, 2) : random_matrix(x.k, x.n, t.in, device, 2);
-  Tensor c = random_matrix(x.m, x.n, t.out, device, 3);
-  if (o.beta == 0) {
-    on_float(t.out, [&]<class T>() { std::fill_n(c.data<T>(), c.numel(), from_double<T>(std::nan(""))); });
-  }
+  const Matrix a(o.transpose_a ? x.k : x.m, o.transpose_a ? x.m : x.k, t.in, device, 1);
+  const Matrix b(o.transpose_b ? x.n : x.k, o.transpose_b ? x.k : x.n, t.in, device, 2);
+  Matrix c(x.m, x.n, t.out, device, 3);
+  if (o.beta == 0) set_numbers(c.inner, Numbers(static_cast<std::size_t>(x.m * x.n), std::nan("")));
   Truth wanted;
-  if (check_values) wanted = truth(a, b, c, o);
-  ops::matmul(a, b, c, o);
-  for (std::size_t i = 0; i < wanted.value.size(); ++i) {
-    const double got = number(c, static_cast<i64>(i)), value = wanted.value[i];
-    EXPECT_LE(std::abs(got - value), tolerance(t, x.k, value, wanted.magnitude[i])) << describe(t, x, o) << " at " << i;
+  if (check_values) wanted = truth(a.inner, b.inner, c.inner, o);
+  ops::matmul(a.inner, b.inner, c.inner, o);
+  const Numbers got = check_values ? numbers(c.inner) : Numbers{};
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    EXPECT_LE(std::abs(got[i] - wanted.value[i]), tolerance(t, x.k, wanted.value[i], wanted.magnitude[i]))
+        << describe(x, o) << " at " << i;
     if (testing::Test::HasFailure()) break;
   }
-  // The rows around the matrix, which are NaN, are untouched.
-  EXPECT_EQ(x.m * x.n == 0 || (std::isnan(number(c, -1)) && std::isnan(number(c, c.numel()))), true);
-  return bytes_of(c);
+  EXPECT_TRUE(c.is_alone()) << describe(x, o);
+  return bytes_of(c.inner);
 }
 
 template <class F>
@@ -126,36 +122,82 @@ void for_each_option(F&& f) {
 }
 
 std::vector<Types> all_types() {
-  std::vector<Types> types{{DType::F32, DType::F32}, {DType::F64, DType::F64}};
-  for (Bf16Path path : {Bf16Path::Widen, Bf16Path::OneDnn, Bf16Path::Amx}) {
-    if (!kernel::can_take(path)) continue;
-    types.push_back({DType::BF16, DType::F32, path});
-    types.push_back({DType::BF16, DType::BF16, path});
+  std::vector<Types> types;
+  for (const auto& [in, out] :
+       {std::pair(DType::F32, DType::F32), std::pair(DType::F64, DType::F64), std::pair(DType::BF16, DType::F32),
+        std::pair(DType::BF16, DType::BF16), std::pair(DType::F16, DType::F32), std::pair(DType::F16, DType::F16)}) {
+    for (const DeviceType place : device_types()) types.push_back({in, out, place});
   }
   return types;
 }
 
-TEST(Matmul, AgreesWithDoublePrecision) {
-  for (const Types& t : all_types()) {
-    for (const Case& x : kCases) {
-      for_each_option([&](const ops::MatmulOptions& o) { product(2, t, x, o, true); });
+class MatmulOp : public testing::TestWithParam<Types> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = why_missing(GetParam().place); !why.empty()) GTEST_SKIP() << why;
+    if (is_on_gpu()) gpu_ = make_gpu();
+  }
+  static bool is_on_gpu() { return GetParam().place == DeviceType::Cuda; }
+  /// f() for each way in which the CPU can multiply the types, which the device() of f then takes.
+  template <class F>
+  void for_each_path(F&& f) {
+    if (is_on_gpu() || GetParam().in != DType::BF16) return f();
+    for (const Bf16Path path : {Bf16Path::Widen, Bf16Path::OneDnn, Bf16Path::Amx}) {
+      if (!kernel::can_take(path)) continue;
+      SCOPED_TRACE(str("path ", static_cast<int>(path)));
+      path_ = path;
+      f();
       if (HasFailure()) return;
     }
   }
+  /// The GPU, or a fresh device of the CPU with so many threads.
+  Device& device(int threads) {
+    if (is_on_gpu()) return *gpu_;
+    cpu_ = std::make_unique<CpuDevice>(CpuOptions{.threads = threads});
+    cpu_->gemm_cache().bf16_path = path_;
+    return *cpu_;
+  }
+
+ private:
+  std::unique_ptr<Device> gpu_;
+  std::unique_ptr<CpuDevice> cpu_;
+  Bf16Path path_ = Bf16Path::Widen;
+};
+
+INSTANTIATE_TEST_SUITE_P(Types, MatmulOp, testing::ValuesIn(all_types()), [](const auto& p) { return p.param.name(); });
+
+TEST_P(MatmulOp, AgreesWithDoublePrecision) {
+  for_each_path([&] {
+    for (const Case& x : kCases) {
+      for_each_option([&](const ops::MatmulOptions& o) { product(device(2), GetParam(), x, o, true); });
+      if (HasFailure()) return;
+    }
+  });
 }
 
-TEST(Matmul, HasTheSameBitsForAnyNumberOfThreads) {
+/// Without fp64 on the CPU, which is slow, and whose numbers come from one thread each.
+std::vector<Types> fast_types() {
+  std::vector<Types> types = all_types();
+  std::erase_if(types, [](const Types& t) { return t.in == DType::F64 && t.place == DeviceType::Cpu; });
+  return types;
+}
+
+class FastMatmulOp : public MatmulOp {};
+INSTANTIATE_TEST_SUITE_P(Types, FastMatmulOp, testing::ValuesIn(fast_types()),
+                         [](const auto& p) { return p.param.name(); });
+
+TEST_P(FastMatmulOp, HasTheSameBitsForAnyNumberOfThreads) {
   const std::vector<Case> cases{{130, 77, 1111}, {384, 256, 4096}, {64, 64, 4096},
                                 {1, 1000, 768},  {520, 390, 40},   {257, 1030, 515}};
-  for (const Types& t : all_types()) {
-    if (t.in == DType::F64) continue;
+  for_each_path([&] {
     for (const Case& x : cases) {
       for_each_option([&](const ops::MatmulOptions& o) {
-        const auto one = product(1, t, x, o, false);
-        for (int threads : {2, 3, 4}) EXPECT_TRUE(one == product(threads, t, x, o, false)) << describe(t, x, o);
+        const auto one = product(device(1), GetParam(), x, o, false);
+        for (int threads : {2, 3, 4})
+          EXPECT_TRUE(one == product(device(threads), GetParam(), x, o, false)) << describe(x, o);
       });
     }
-  }
+  });
 }
 
 TEST(Matmul, TakesTheFastestPathOfTheCpu) {
@@ -169,4 +211,4 @@ TEST(Matmul, RefusesADeviceWithoutThreads) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::test

@@ -1,11 +1,11 @@
-#include "tests/support/cpu_ops.h"
 #include "tests/support/gradcheck.h"
+#include "tests/support/ops.h"
 
 namespace mcpp::test {
 namespace {
 
-class NormOps : public CpuOps {};
-INSTANTIATE_TEST_SUITE_P(Types, NormOps, every_type(), cpu_ops_name);
+class NormOps : public Ops {};
+INSTANTIATE_TEST_SUITE_P(Types, NormOps, every_type(), ops_name);
 
 constexpr double kEps = 1e-5;
 
@@ -70,7 +70,7 @@ struct NormInputs {
 TEST_P(NormOps, LayerNormAndBackward) {
   for (const auto [rows, n] : kSizes) {
     const NormInputs in(rows, n, dtype(), wide());
-    const auto outputs = run([&](CpuDevice& device) {
+    const auto outputs = run([&](Device& device) {
       const Tensor x = tensor_of(in.x, in.shape, dtype(), device), w = tensor_of(in.w, {n}, dtype(), device),
                    b = tensor_of(in.b, {n}, dtype(), device), dy = tensor_of(in.dy, in.shape, dtype(), device);
       Tensor y = garbage(in.shape, dtype(), device), mean = garbage({rows}, wide(), device),
@@ -103,7 +103,7 @@ TEST_P(NormOps, LayerNormAndBackward) {
 TEST_P(NormOps, RmsNormAndBackward) {
   for (const auto [rows, n] : kSizes) {
     const NormInputs in(rows, n, dtype(), wide());
-    const auto outputs = run([&](CpuDevice& device) {
+    const auto outputs = run([&](Device& device) {
       const Tensor x = tensor_of(in.x, in.shape, dtype(), device), w = tensor_of(in.w, {n}, dtype(), device),
                    dy = tensor_of(in.dy, in.shape, dtype(), device);
       Tensor y = garbage(in.shape, dtype(), device), rstd = garbage({rows}, wide(), device);
@@ -129,7 +129,7 @@ TEST_P(NormOps, RmsNormAndBackward) {
 TEST_P(NormOps, NormsPassNanOn) {
   Numbers x = normals(4 * 33, 1);
   x[40] = std::nan("");
-  const auto outputs = run([&](CpuDevice& device) {
+  const auto outputs = run([&](Device& device) {
     const Tensor t = tensor_of(x, {4, 33}, dtype(), device), w = tensor_of(Numbers(33, 1), {33}, dtype(), device);
     Tensor y = Tensor::like(t), z = Tensor::like(t), mean = garbage({4}, wide(), device), rstd = Tensor::like(mean);
     ops::layer_norm(t, w, w, kEps, y, mean, rstd);

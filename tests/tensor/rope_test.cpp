@@ -1,11 +1,11 @@
-#include "tests/support/cpu_ops.h"
 #include "tests/support/gradcheck.h"
+#include "tests/support/ops.h"
 
 namespace mcpp::test {
 namespace {
 
-class RopeOps : public CpuOps {};
-INSTANTIATE_TEST_SUITE_P(Types, RopeOps, every_type(), cpu_ops_name);
+class RopeOps : public Ops {};
+INSTANTIATE_TEST_SUITE_P(Types, RopeOps, every_type(), ops_name);
 
 struct RopeCase {
   i64 seq, batch, groups, q_per_group, head_dim, rotated;
@@ -19,7 +19,7 @@ TEST_P(RopeOps, RopeRotatesTheQueriesOfAFusedTensor) {
     const Shape shape{c.seq, c.batch, c.groups, c.q_per_group + 2, c.head_dim};
     const i64 half = c.rotated / 2;
     const Numbers x = normals(numel(shape), 1);
-    const auto outputs = run([&](CpuDevice& device) {
+    const auto outputs = run([&](Device& device) {
       Tensor cos = Tensor::empty({c.seq + kFirst, half}, wide(), device), sin = Tensor::like(cos);
       ops::rope_table(10000, c.rotated, cos, sin);
       const Tensor turned = tensor_of(x, shape, dtype(), device), back = tensor_of(x, shape, dtype(), device);
@@ -43,7 +43,7 @@ TEST_P(RopeOps, RopeRotatesTheQueriesOfAFusedTensor) {
         }
       }
     }
-    expect_close(outputs[0], expected, 2 * tolerance(dtype()), dtype() == DType::BF16 ? 0.01 : 2, "rope");
+    expect_close(outputs[0], expected, 2 * tolerance(dtype()), is_narrow(dtype()) ? 0.01 : 2, "rope");
     expect_close(outputs[1], x, 2 * tolerance(dtype()), 2, "rope and back");
   }
 }

@@ -1,0 +1,229 @@
+#!/usr/bin/env bash
+# Checks the CUDA backend on a machine with a GPU, in at most ten minutes, with what scripts/build.sh cuda built:
+#
+#   scripts/gpu_check.sh [--output FOLDER] [build/cuda | PACK]
+#   scripts/gpu_check.sh --pack PACK.tar.xz [build/cuda]
+#
+# Runs facts about the GPU, all tests of the CUDA backend, compute-sanitizer on kernels, trainings on one rank and on
+# several that share the GPU, the same training twice, and the benches; prints a table: check, result, seconds.
+#   --output FOLDER  gets the table (table.txt), all output (log.txt) and the benches' JSON (bench.json); default $OUT, or
+#                    build/gpu_check
+#   --pack FILE      instead packs the stripped programs, and the libraries they need beside CUDA's, to carry to another
+#                    machine, where this script, in the same repository, takes the file in place of a build folder
+# Exit code: 0 all passed or had a reason to be left out, 1 something failed, 2 it cannot run here, 77 no GPU.
+set -euo pipefail
+here=$(cd "$(dirname "$0")/.." && pwd)
+programs=(megatron_cpp tensor_tests model_tests comm_tests megatron_cpp_tests)
+budget=570 # seconds in all
+
+usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; }
+fail() {
+  echo "scripts/gpu_check.sh: $*" >&2
+  exit 2
+}
+
+# What is not taken along: the C library, the driver, and CUDA's own libraries, which a machine with a GPU has.
+left_behind='/(ld-linux|libc\.|libm\.|libdl|libpthread|librt|libresolv|libstdc\+\+|libgcc_s|libcuda|libcublas|libcudnn|libcudart|libnccl|libnv)'
+
+# pack FILE BUILD
+pack() {
+  local folder program
+  folder=$(mktemp -d)
+  # shellcheck disable=SC2064  # the folder of now
+  trap "rm -rf '$folder'" EXIT
+  mkdir "$folder/lib"
+  for program in "${programs[@]}"; do strip -o "$folder/$program" "$2/$program"; done
+  for program in "${programs[@]}"; do ldd "$2/$program"; done | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
+    grep -Ev "$left_behind" | xargs cp -L -t "$folder/lib"
+  (cd "$folder" && stat -c '%s %n' -- *) | awk '$2 != "lib"'
+  echo "$(du -sb "$folder/lib" | cut -f1) lib, of $(find "$folder/lib" -type f | wc -l) files"
+  tar -C "$folder" --owner=0 --group=0 -cf - . | xz -T0 -6 >"$1"
+  echo "$(stat -c %s "$1") $1"
+}
+
+output=${OUT:-$here/build/gpu_check} pack_to="" build=""
+while [ $# -gt 0 ]; do
+  case $1 in
+    -h | --help) usage && exit 0 ;;
+    --output | --pack) [ $# -ge 2 ] || fail "$1 needs a value" ;;&
+    --output) output=$2 && shift ;;
+    --pack) pack_to=$2 && shift ;;
+    -*) fail "$1: no such option; see --help" ;;
+    *) [ -z "$build" ] || fail "$1: one build folder is enough" && build=$1 ;;
+  esac
+  shift
+done
+build=${build:-$here/build/cuda}
+
+if [ -n "$pack_to" ]; then
+  for program in "${programs[@]}"; do [ -x "$build/$program" ] || fail "$build/$program is not there; run scripts/build.sh cuda"; done
+  pack "$pack_to" "$build"
+  exit 0
+fi
+
+if ! nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
+  echo "no GPU: nvidia-smi lists none here; nothing was checked"
+  exit 77
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+if [ -f "$build" ]; then
+  mkdir "$work/build" && tar -C "$work/build" -xf "$build"
+  build=$work/build
+fi
+build=$(cd "$build" 2>/dev/null && pwd) || fail "$build: no such folder; run scripts/build.sh cuda"
+for program in "${programs[@]}"; do [ -x "$build/$program" ] || fail "$build/$program is not there; run scripts/build.sh cuda"; done
+
+missing_libraries() { for program in "${programs[@]}"; do ldd "$build/$program"; done | awk '/not found/ { print $1 }' | sort -u; }
+[ ! -d "$build/lib" ] || export LD_LIBRARY_PATH=$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+if [ -n "$(missing_libraries)" ]; then # where the toolkit and Python's packages of cuDNN and NCCL have them
+  for folder in /usr/local/cuda/lib64 $(python3 -c 'import nvidia; print(*[p + "/*/lib" for p in nvidia.__path__])' 2>/dev/null); do
+    [ ! -d "$folder" ] || LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
+  done
+  export LD_LIBRARY_PATH
+  [ -z "$(missing_libraries)" ] || fail "libraries are missing: $(missing_libraries | xargs)"
+fi
+mkdir -p "$output"
+output=$(cd "$output" && pwd)
+: >"$output/log.txt"
+: >"$output/bench.json"
+export build work output here MCPP_SOURCE_DIR=$here MCPP_BINARY_DIR=$build OMP_WAIT_POLICY=passive
+
+# Each check is a function that prints what it does, as the last line what came of it, and returns 0, 77 (left out) or
+# another code (failed). They run in a shell of their own, which can be stopped.
+
+facts() {
+  nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit --format=csv
+  "$build/megatron_cpp" --version
+  nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+}
+
+# tests PROGRAM FILTER
+tests() {
+  local log=$work/tests.log code=0
+  "$build/$1" --gtest_filter="$2" --gtest_brief=1 2>&1 | tee "$log" || code=$?
+  local passed skipped failed
+  passed=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log" | tail -n 1)
+  skipped=$(sed -n 's/^\[  SKIPPED \] \([0-9]*\) test.*/\1/p' "$log" | tail -n 1)
+  failed=$(grep '^\[  FAILED  \]' "$log" | awk '{ print $4 }' | sort -u | grep -v 'tests\?' | head -n 3 | xargs || true)
+  [ "$code" -eq 0 ] || { echo "${passed:-0} passed; failed: ${failed:-ended with code $code}" && return 1; }
+  [ -z "$skipped" ] || { echo "$skipped tests were skipped, though there is a GPU" && return 1; }
+  [ "${passed:-0}" -gt 0 ] || { echo "no such tests" && return 77; }
+  echo "$passed tests"
+}
+
+# sanitized TOOL FILTER
+sanitized() {
+  command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is missing" && return 77; }
+  compute-sanitizer --tool "$1" --error-exitcode 9 "$build/tensor_tests" --gtest_filter="$2" --gtest_brief=1 2>&1 |
+    tee "$work/sanitizer.log" | tail -n 200
+  grep '^========= .*SUMMARY' "$work/sanitizer.log" | tail -n 1
+}
+
+data() {
+  local m=$build/megatron_cpp
+  "$m" tokenizer train --input="$here/data/tinyshakespeare.txt" --output="$work/tokenizer.model" --vocab_size=1024
+  "$m" preprocess --input="$here/data/tinyshakespeare.txt" --output_prefix="$work/train" \
+    --tokenizer_model="$work/tokenizer.model" --text_document=paragraph
+}
+
+# pretrain NAME RANKS STEPS [argument ...]: a small Llama on the GPU; its metrics and checkpoints are in $work/NAME.
+pretrain() {
+  local name=$1 ranks=$2 steps=$3 launcher=()
+  shift 3
+  if [ "$ranks" -gt 1 ]; then
+    command -v mpirun >/dev/null || { echo "mpirun is missing" && return 77; }
+    launcher=(mpirun --oversubscribe --allow-run-as-root --bind-to none -n "$ranks")
+  fi
+  "${launcher[@]}" "$build/megatron_cpp" pretrain "$here/configs/quickstart.toml" --device.device=cuda \
+    "--data.train_data_path=[\"$work/train_text_document\"]" --data.valid_data_path=[] --training.eval_iters=0 \
+    --data.tokenizer_model="$work/tokenizer.model" --training.train_iters="$steps" --optimizer.lr_warmup_iters=5 \
+    --training.micro_batch_size=8 --logging.log_interval=1 --logging.log_progress=false --checkpoint.save="$work/$name" "$@"
+}
+losses() { sed -n 's/.*"type":"train".*"lm_loss":\([^,}]*\).*/\1/p' "$work/$1/metrics.jsonl"; }
+
+# The loss falls, and nothing is skipped.
+learns() {
+  pretrain learns 1 100
+  losses learns | awk 'NR == 1 { first = $1 } { last = $1 } END { print "loss", first, "to", last; exit !(last < 0.8 * first) }'
+}
+
+same_bits_twice() {
+  pretrain first 1 20
+  pretrain second 1 20
+  "$build/megatron_cpp" checkpoint diff "$work/first" "$work/second"
+  diff <(losses first) <(losses second)
+  echo "losses of 20 steps and all weights are the same"
+}
+
+# layout RANKS ARGUMENT...: losses within 1e-4 of those of one rank, in fp32.
+layout() {
+  local ranks=$1 name=ranks_$1
+  shift
+  [ -d "$work/one_rank" ] || pretrain one_rank 1 20 --training.precision=fp32
+  rm -rf "${work:?}/$name"
+  pretrain "$name" "$ranks" 20 --training.precision=fp32 "$@" || return $?
+  paste <(losses one_rank) <(losses "$name") | awk '{ d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > most) most = d }
+    END { print NR, "steps, losses differ by at most", most + 0; exit !(NR == 20 && most < 1e-4) }'
+}
+
+# bench WHAT [argument ...]
+bench() {
+  local what=$1
+  shift
+  "$build/megatron_cpp" bench "$what" "$here/configs/gpt2_124m.toml" --device.device=cuda --json \
+    --training.global_batch_size=64 "$@" | tee "$work/bench.json"
+  cat "$work/bench.json" >>"$output/bench.json"
+  sed -n 's/.*"tokens_per_s":\([^,}]*\).*/\1 tokens\/s/p' "$work/bench.json"
+}
+
+# check NAME SECONDS FUNCTION [argument ...]
+failures=0 table=""
+check() {
+  local name=$1 limit=$2 begin=$SECONDS code=0 result remark
+  shift 2
+  [ $((budget - SECONDS)) -ge "$limit" ] || limit=$((budget - SECONDS))
+  printf '\n=== %s: %s\n' "$name" "$*" >>"$output/log.txt"
+  if [ "$limit" -lt 3 ]; then
+    code=77 && echo "no time left" >"$work/log"
+  else
+    # shellcheck disable=SC2016  # for the inner shell
+    timeout --kill-after=5 "$limit" bash -c 'set -euo pipefail; "$@"' check "$@" >"$work/log" 2>&1 </dev/null || code=$?
+  fi
+  cat "$work/log" >>"$output/log.txt"
+  remark=$(grep -v '^ *$' "$work/log" | tail -n 1 | cut -c1-100 || true)
+  case $code in
+    0) result=passed ;;
+    77) result="left out" ;;
+    124 | 137) result=FAILED && remark="stopped after $limit s" ;;
+    *) result=FAILED ;;
+  esac
+  [ "$result" != FAILED ] || failures=$((failures + 1))
+  table+=$(printf '%-22s | %-8s | %4d | %s' "$name" "$result" $((SECONDS - begin)) "$remark")$'\n'
+  printf '%-22s %s: %s\n' "$name" "$result" "$remark" >&2
+}
+export -f facts tests sanitized data pretrain losses learns same_bits_twice layout bench
+
+kernels='*Ops*bf16_cuda*:*Attention*Packed*bf16_cuda*'
+check facts 20 facts
+check "op tests" 150 tests tensor_tests '*cuda*'
+check "model tests" 60 tests model_tests '*cuda*'
+check "golden, CPU parity" 100 tests megatron_cpp_tests '*cuda*'
+check "communicators" 60 tests comm_tests '*cuda*'
+check "data" 60 data
+check "learns in bf16" 60 learns
+check "same bits twice" 60 same_bits_twice
+check "tp 2 on one GPU" 60 layout 2 --parallel.tensor_model_parallel_size=2
+check "pp 2 on one GPU" 60 layout 2 --parallel.pipeline_model_parallel_size=2
+check "dp 2 on one GPU" 60 layout 2 --parallel.zero_stage=1
+check "tp 2 x pp 2 x dp 2" 90 layout 8 --parallel.tensor_model_parallel_size=2 --parallel.pipeline_model_parallel_size=2
+check "bench gemm" 40 bench gemm
+check "bench ops" 40 bench ops
+check "bench step" 60 bench step
+check "memcheck" 120 sanitized memcheck "$kernels"
+check "racecheck" 120 sanitized racecheck "$kernels"
+
+table=$(printf '%-22s | %-8s | %4s | %s\n%s\n' check result "s" "" "$table")
+printf '\n%s\n' "$table" | tee "$output/table.txt"
+[ "$failures" -eq 0 ]

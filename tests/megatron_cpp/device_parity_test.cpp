@@ -1,0 +1,96 @@
+// A run on a GPU is the run on the CPU: the same initial weights to the bit, and the same losses but for rounding.
+#include <gtest/gtest.h>
+
+#include "tests/support/gpu.h"
+#include "tests/support/layout_run.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::Numbers;
+using test::RunResult;
+using test::RunTask;
+
+/// Sizes that cuDNN's attention and tensor cores take: heads of 64, whole tiles.
+ModelConfig even() {
+  ModelConfig config = test::tiny_llama();
+  config.hidden_size = 128;
+  config.ffn_hidden_size = 256;
+  config.num_attention_heads = 2;
+  config.num_query_groups = 1;
+  config.seq_length = 128;
+  config.vocab_size = 256;
+  return config;
+}
+
+ModelConfig with_dropout() {
+  ModelConfig config = test::tiny_gpt2();
+  config.hidden_dropout = config.attention_dropout = 0.1;
+  return config;
+}
+
+struct Family {
+  const char* name;
+  ModelConfig config;
+};
+
+std::vector<Family> families() {
+  if (!test::built_with_cuda()) return {};
+  return {{"gpt2_dropout", with_dropout()}, {"llama", test::tiny_llama()}, {"llama_even", even()}};
+}
+
+class DeviceParity : public testing::TestWithParam<Family> {
+ protected:
+  void SetUp() override {
+    if (!test::why_no_gpu().empty()) GTEST_SKIP() << test::why_no_gpu();
+  }
+  static RunTask task(DType dtype = DType::F32) { return test::learnable_task(GetParam().config, dtype); }
+  static RunResult on_cpu(const RunTask& task) { return test::run_layout(task, {}); }
+  static RunResult on_gpu(const RunTask& task) {
+    return test::run_layout(task, {}, [](Communicator&) { return test::RankPlace{test::make_gpu(), nullptr}; });
+  }
+};
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DeviceParity);
+INSTANTIATE_TEST_SUITE_P(Families, DeviceParity, testing::ValuesIn(families()),
+                         [](const auto& p) { return str(p.param.name, "_cuda"); });
+
+double relative_distance(const Numbers& a, const Numbers& b) {
+  double difference = 0, whole = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) difference += (a[i] - b[i]) * (a[i] - b[i]), whole += b[i] * b[i];
+  return std::sqrt(difference / whole);
+}
+
+TEST_P(DeviceParity, InitialWeightsAreTheSameBits) {
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    RunTask untrained = task(dtype);
+    untrained.steps = 0;
+    EXPECT_EQ(on_gpu(untrained).weights, on_cpu(untrained).weights);
+  }
+}
+
+TEST_P(DeviceParity, TwentyStepsHaveTheSameLosses) {
+  const RunResult gpu = on_gpu(task()), cpu = on_cpu(task());
+  EXPECT_LT(cpu.losses.back(), 0.9 * cpu.losses.front()) << "the task teaches nothing";
+  for (std::size_t i = 0; i < cpu.losses.size(); ++i)
+    EXPECT_LE(std::abs(gpu.losses[i] - cpu.losses[i]) / cpu.losses[i], 1e-4) << "step " << i;
+}
+
+/// Each device is as far from fp32 as bf16 moves it, in a direction of its own.
+TEST_P(DeviceParity, TwentyStepsInBf16StayWithinItsError) {
+  const RunResult gpu = on_gpu(task(DType::BF16)), cpu = on_cpu(task(DType::BF16)), exact = on_cpu(task());
+  EXPECT_LE(relative_distance(gpu.losses, exact.losses), 1.5 * relative_distance(cpu.losses, exact.losses));
+}
+
+TEST_P(DeviceParity, TheSameBitsTwice) {
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    const RunResult first = on_gpu(task(dtype)), second = on_gpu(task(dtype));
+    EXPECT_EQ(first.losses, second.losses);
+    EXPECT_EQ(first.grad_norms, second.grad_norms);
+    EXPECT_EQ(first.weights, second.weights);
+  }
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,104 @@
+// Tests of ops: every element type, in every place that this machine has: at each instruction level of the CPU, with
+// one, two and three threads that must give the same bits, and on a GPU, where two runs must.
+#pragma once
+#include <gtest/gtest.h>
+#include <hwy/highway.h>
+
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "tensor/ops.h"
+#include "tests/support/gpu.h"
+#include "tests/support/tensors.h"
+
+namespace mcpp::test {
+
+/// Where ops run, and how their tensors lie there.
+struct Place {
+  DeviceType device = DeviceType::Cpu;
+  i64 cpu_level = 0;  ///< Highway's target
+  i64 first = 1;      ///< element of a buffer that a tensor begins with, as of tensor_of()
+
+  friend void PrintTo(const Place& place, std::ostream* out) { *out << place.name(); }
+  std::string name() const {
+    if (device == DeviceType::Cuda) return first == 0 ? "cuda_aligned" : "cuda";
+    return hwy::TargetName(cpu_level);
+  }
+};
+
+/// Every instruction level; and the GPU, in programs that can use one: with tensors that begin anywhere, and with
+/// aligned ones, which other kernels and libraries take.
+inline std::vector<Place> every_place() {
+  std::vector<Place> places;
+  for (const i64 level : hwy::SupportedAndGeneratedTargets()) places.push_back({.cpu_level = level});
+  if (built_with_cuda()) {
+    for (const i64 first : {1, 0}) places.push_back({.device = DeviceType::Cuda, .first = first});
+  }
+  return places;
+}
+
+class Ops : public testing::TestWithParam<std::tuple<DType, Place>> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = why_missing(place().device); !why.empty()) GTEST_SKIP() << why;
+    if (place().device == DeviceType::Cuda) return devices_.push_back(make_gpu());
+    hwy::SetSupportedTargetsForTest(place().cpu_level);
+    for (const int threads : {1, 2, 3}) devices_.push_back(std::make_unique<CpuDevice>(CpuOptions{.threads = threads}));
+  }
+  void TearDown() override {
+    if (place().device == DeviceType::Cpu) hwy::SetSupportedTargetsForTest(0);
+  }
+
+  DType dtype() const { return std::get<0>(GetParam()); }
+  /// The type of statistics and main gradients.
+  DType wide() const { return dtype() == DType::F64 ? DType::F64 : DType::F32; }
+  const Place& place() const { return std::get<1>(GetParam()); }
+  /// For what is tried once.
+  Device& any_device() { return *devices_.back(); }
+
+  Numbers normals(i64 count, u64 seed, double scale = 1) const { return test::normals(count, seed, dtype(), scale); }
+
+  // The functions of tests/support/tensors.h, for tensors that lie as the place has them.
+  Tensor tensor_of(const Numbers& x, const Shape& shape, DType t, Device& device) const {
+    return test::tensor_of(x, shape, t, device, place().first);
+  }
+  Tensor garbage(const Shape& shape, DType t, Device& device) const {
+    return test::garbage(shape, t, device, place().first);
+  }
+
+  /// f(device) -> std::vector<Tensor>, the same bits for any number of threads and in every run.
+  template <class F>
+  std::vector<Tensor> run(F&& f) {
+    const std::vector<Tensor> outputs = f(*devices_.front());
+    for (std::size_t i = 1; i < std::max<std::size_t>(2, devices_.size()); ++i) {
+      const std::vector<Tensor> others = f(*devices_[std::min(i, devices_.size() - 1)]);
+      for (std::size_t k = 0; k < outputs.size(); ++k)
+        EXPECT_TRUE(same_bits(outputs[k], others[k]))
+            << "output " << k << ", run " << i + 1 << " on " << place().name();
+    }
+    return outputs;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Device>> devices_;  // of the CPU, with ever more threads; or one GPU
+};
+
+inline std::string ops_name(const testing::TestParamInfo<std::tuple<DType, Place>>& info) {
+  return str(name_of(std::get<0>(info.param)), "_", std::get<1>(info.param).name());
+}
+
+/// For each file's own fixture: INSTANTIATE_TEST_SUITE_P(Types, NormOps, every_type(), ops_name).
+inline auto every_type() {
+  return testing::Combine(testing::Values(DType::F32, DType::BF16, DType::F16, DType::F64),
+                          testing::ValuesIn(every_place()));
+}
+
+/// Rows and columns that meet every tail, more than one piece of rows, and nothing at all.
+struct Size {
+  i64 rows, columns;
+};
+inline const std::vector<Size> kSizes{{1, 1},    {3, 3},     {5, 17}, {17, 64},   {64, 100},
+                                      {7, 1023}, {130, 259}, {0, 16}, {2, 20000}, {700, 48}};
+
+}  // namespace mcpp::test
