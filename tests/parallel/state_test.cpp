@@ -22,7 +22,7 @@ TEST(ParallelState, CommunicatorsConnectTheRanksOfTheTopology) {
                                                             .pipeline_model_parallel_size = 2,
                                                             .context_parallel_size = 2,
                                                             .expert_model_parallel_size = 4});
-    const Grid &dense = state.topology.dense(), &expert = state.topology.expert();
+    const Grid& dense = state.topology.dense();
     EXPECT_EQ(dense.rank(state.me), rank);
     const auto expect = [&](Communicator& group, const std::vector<int>& ranks) {
       EXPECT_EQ(members(group, rank, device), ranks);
