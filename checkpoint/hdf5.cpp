@@ -60,19 +60,23 @@ class Handle {
   herr_t (*close_)(hid_t);
 };
 
-Handle bf16_type() {
-  Handle type(checked(H5Tcopy(H5T_IEEE_F32LE), "bf16 type"), H5Tclose);
-  checked(H5Tset_fields(type, 15, 7, 8, 0, 7), "bf16 type");  // sign at 15, 8 exponent bits from 7, 7 fraction bits
-  checked(H5Tset_precision(type, 16), "bf16 type");
-  checked(H5Tset_size(type, 2), "bf16 type");
-  checked(H5Tset_ebias(type, 127), "bf16 type");
+/// A float of 16 bits: the sign, `exponent` bits, the fraction. H5T_IEEE_F16LE came with HDF5 1.14.4.
+Handle narrow_type(std::size_t exponent) {
+  Handle type(checked(H5Tcopy(H5T_IEEE_F32LE), "16-bit type"), H5Tclose);
+  const std::size_t fraction = 15 - exponent;
+  checked(H5Tset_fields(type, 15, fraction, exponent, 0, fraction), "16-bit type");
+  checked(H5Tset_precision(type, 16), "16-bit type");
+  checked(H5Tset_size(type, 2), "16-bit type");
+  checked(H5Tset_ebias(type, (std::size_t{1} << (exponent - 1)) - 1), "16-bit type");
   return type;
 }
 
 Handle type_of(DType dtype) {
   switch (dtype) {
     case DType::BF16:
-      return bf16_type();
+      return narrow_type(8);
+    case DType::F16:
+      return narrow_type(5);
     case DType::F32:
       return {checked(H5Tcopy(H5T_IEEE_F32LE), "type"), H5Tclose};
     case DType::F64:
@@ -182,6 +186,8 @@ i64 Hdf5File::offset_of(const std::string& name, DType dtype, i64 numel) const {
   check_input(
       H5Pget_layout(creation) == H5D_CONTIGUOUS && offset != HADDR_UNDEF && H5Pget_external_count(creation) == 0, where,
       " is not stored in one piece");
+  const u64 size = static_cast<u64>(numel * size_of(dtype)), end = std::filesystem::file_size(path_);
+  check_input(size <= end && offset <= end - size, where, " reaches beyond the end of the file");
   return static_cast<i64>(offset);
 }
 

@@ -1,7 +1,6 @@
 #include "checkpoint/safetensors.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <map>
 #include <numeric>
@@ -91,22 +90,6 @@ std::vector<SafeTensor> parse_file(const MappedFile& content, std::size_t file) 
   return tensors;
 }
 
-float half_to_float(u16 half) {
-  const u32 sign = static_cast<u32>(half & 0x8000) << 16, exponent = (half >> 10) & 31, fraction = half & 1023u;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000 | fraction << 13);
-  if (exponent > 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
-  const float subnormal = static_cast<float>(fraction) * 0x1p-24f;
-  return sign ? -subnormal : subnormal;
-}
-
-template <class Stored>
-double widen(Stored x) {
-  if constexpr (std::is_same_v<Stored, u16>)
-    return half_to_float(x);
-  else
-    return to_double(x);
-}
-
 template <class Stored>
 void convert(std::span<const std::byte> from, Tensor& to) {
   on_float(to.dtype(), [&]<class T>() {
@@ -117,7 +100,7 @@ void convert(std::span<const std::byte> from, Tensor& to) {
       if constexpr (std::is_same_v<Stored, T>)
         out[i] = x;
       else
-        out[i] = from_double<T>(widen(x));
+        out[i] = from_double<T>(to_double(x));
     }
   });
 }
@@ -128,6 +111,8 @@ std::string_view type_name(DType t) {
       return "F32";
     case DType::BF16:
       return "BF16";
+    case DType::F16:
+      return "F16";
     case DType::F64:
       return "F64";
     default:
@@ -262,7 +247,7 @@ Tensor SafetensorsReader::read(const SafeTensor& tensor, DType dtype, Device& de
       convert<BFloat16>(stored, result);
       break;
     case SafeType::F16:
-      convert<u16>(stored, result);
+      convert<Float16>(stored, result);
       break;
     case SafeType::Other:
       fail(ExitCode::BadInput, files_[tensor.file].path().string(), ": ", tensor.name,

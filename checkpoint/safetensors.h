@@ -38,7 +38,7 @@ class SafetensorsReader {
   const SafeTensor& at(std::string_view name) const;
   /// As stored, little-endian, row-major.
   std::span<const std::byte> bytes(const SafeTensor& tensor) const;
-  /// As F32, BF16 or F64; converted, rounding to nearest, when stored otherwise.
+  /// As F32, BF16, F16 or F64; converted, rounding to nearest, when stored otherwise.
   Tensor read(const SafeTensor& tensor, DType dtype, Device& device) const;
 
  private:
@@ -50,7 +50,7 @@ class SafetensorsReader {
   std::vector<SafeTensor> tensors_;
 };
 
-/// What to write: F32, BF16 or F64.
+/// What to write: F32, BF16, F16 or F64.
 struct SafeSpec {
   std::string name;
   DType dtype = DType::F32;

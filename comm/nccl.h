@@ -12,7 +12,7 @@ namespace mcpp {
 ///
 /// Operations run on streams of the group, after what was queued on the device's compute stream before, and wait()
 /// makes the compute stream wait, never the host. NCCL chooses the order of a sum by layout and size: the same bits in
-/// every run of a layout, but not those of the other backends; bf16 is rounded at each hop.
+/// every run of a layout, but not those of the other backends; bf16 and fp16 are rounded at each hop.
 std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host, Device& device);
 
 }  // namespace mcpp

@@ -7,9 +7,9 @@
 
 namespace mcpp {
 
-/// The type that a reduction is done in: fp32 for bf16, otherwise `t`.
+/// The type that a reduction is done in: fp32 for narrow ones, otherwise `t`.
 constexpr DType accumulator_of(DType t) {
-  return t == DType::BF16 ? DType::F32 : t;
+  return is_narrow(t) ? DType::F32 : t;
 }
 
 /// out[i] = parts[0][i] op parts[1][i] op ..., `count` elements of `dtype`. `out` may be one of the parts.

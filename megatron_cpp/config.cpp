@@ -53,6 +53,22 @@ void schedule_length_conflicts(const Config& config, std::vector<std::string>& f
   check(o.lr_decay_samples, config.training.train_samples, o.lr_warmup_samples, o.lr_wsd_decay_samples, "samples");
 }
 
+/// Keys of the factor that adapts itself would be ignored.
+void loss_scale_conflicts(const Config& config, std::vector<std::string>& found) {
+  const OptimizerConfig& o = config.optimizer;
+  if (config.training.precision == Precision::Fp16 && o.loss_scale == 0) return;
+  const OptimizerConfig defaults;
+  const auto refuse = [&](bool is_set, const char* key) {
+    if (is_set)
+      found.push_back(
+          str("optimizer.", key, ": only read when training.precision is \"fp16\" and optimizer.loss_scale is 0"));
+  };
+  refuse(o.initial_loss_scale != defaults.initial_loss_scale, "initial_loss_scale");
+  refuse(o.min_loss_scale != defaults.min_loss_scale, "min_loss_scale");
+  refuse(o.loss_scale_window != defaults.loss_scale_window, "loss_scale_window");
+  refuse(o.hysteresis != defaults.hysteresis, "hysteresis");
+}
+
 void accept_change_conflicts(const Config& config, std::vector<std::string>& found) {
   const std::vector<std::string> keys = run_defining_keys();
   for (const std::string& key : config.checkpoint.accept_change) {
@@ -93,6 +109,7 @@ void cross_conflicts(const Config& config, std::vector<std::string>& found) {
   }
   rollback_conflicts(config, found);
   accept_change_conflicts(config, found);
+  loss_scale_conflicts(config, found);
   schedule_unit_conflicts(config, found);
   schedule_length_conflicts(config, found);
 }

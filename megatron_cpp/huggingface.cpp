@@ -99,8 +99,10 @@ ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype,
   const bool is_bare = reader.find("wte.weight") != nullptr;
   std::vector<WeightRule> rules = weight_map(model, is_bare ? "" : "transformer.");
   check_tensors(reader, rules, folder.string());
-  const bool is_bf16 = reader.at(rules[0].foreign[0].name).type == SafeType::BF16;
-  const DType type = dtype.value_or(is_bf16 ? DType::BF16 : DType::F32);
+  const SafeType stored = reader.at(rules[0].foreign[0].name).type;
+  const DType type = dtype.value_or(stored == SafeType::BF16  ? DType::BF16
+                                    : stored == SafeType::F16 ? DType::F16
+                                                              : DType::F32);
   return {std::move(model), std::make_unique<ImportedWeights>(std::move(reader), std::move(rules), type, device)};
 }
 

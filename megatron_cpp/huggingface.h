@@ -16,9 +16,9 @@ struct ImportedModel {
   std::unique_ptr<ShardSource> weights;
 };
 
-/// Opens a gpt2 or llama model. `dtype` is the type to give the weights; by default bf16 where the file has bf16, else
-/// fp32. `device` must outlive the result. Throws BadInput for tensors that are missing, have another shape than
-/// config.json says, or have no place in the model.
+/// Opens a gpt2 or llama model. `dtype` is the type to give the weights; by default bf16 or fp16 where the file has
+/// that, else fp32. `device` must outlive the result. Throws BadInput for tensors that are missing, have another shape
+/// than config.json says, or have no place in the model.
 ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype, Device& device);
 
 struct HuggingfaceExport {

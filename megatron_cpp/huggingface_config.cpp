@@ -205,7 +205,10 @@ std::string huggingface_config(const ModelConfig& model, DType dtype, const Spec
   OrderedJson json = huggingface_family(model) == HuggingfaceFamily::Gpt2 ? gpt2_json(model) : llama_json(model);
   json["tie_word_embeddings"] = !model.untie_embeddings_and_output_weights;
   json["initializer_range"] = model.init_method_std;
-  json["torch_dtype"] = dtype == DType::BF16 ? "bfloat16" : dtype == DType::F64 ? "float64" : "float32";
+  json["torch_dtype"] = dtype == DType::BF16  ? "bfloat16"
+                        : dtype == DType::F16 ? "float16"
+                        : dtype == DType::F64 ? "float64"
+                                              : "float32";
   json["bos_token_id"] = tokens.bos ? OrderedJson(*tokens.bos) : OrderedJson();
   json["eos_token_id"] = tokens.eos ? OrderedJson(*tokens.eos) : OrderedJson();
   json["use_cache"] = true;

@@ -14,7 +14,7 @@ Config config_of(const CheckpointReader& reader, const InferenceOptions& options
   const auto& names = EnumNames<Precision>::value;
   const auto named = std::ranges::find(names, options.precision);
   check_input(options.precision.empty() || named != names.end(), "--precision: \"", options.precision,
-              "\" is neither fp32 nor bf16");
+              "\" is none of fp32, bf16, fp16");
   if (!options.precision.empty()) config.training.precision = static_cast<Precision>(named - names.begin());
   config.device.num_threads = options.num_threads;
   return config;

@@ -22,7 +22,7 @@ struct InferenceOptions {
   static void fields(Self& self, Visitor& visit) {
     visit("load", self.load, "a checkpoint, or a folder of checkpoints: then its newest good one");
     visit("tokenizer_model", self.tokenizer_model, "sentencepiece model; empty = the one saved beside the checkpoints");
-    visit("precision", self.precision, "fp32 or bf16; empty = as it was trained");
+    visit("precision", self.precision, "fp32, bf16 or fp16; empty = as it was trained");
     visit("num_threads", self.num_threads, "threads on the CPU; 0 = all usable cores", between(0, 4096));
   }
 };

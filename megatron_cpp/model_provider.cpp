@@ -36,10 +36,6 @@ Recompute recompute_of(const Config& whole) {
   return recompute;
 }
 
-DType dtype_of(Precision precision) {
-  return precision == Precision::Bf16 ? DType::BF16 : DType::F32;
-}
-
 ModelContext model_provider(const Config& config, Session& session) {
   return {.config = config.model,
           .dtype = dtype_of(config.training.precision),

@@ -11,7 +11,6 @@ ModelContext model_provider(const Config& config, Session& session);
 /// How its training is laid out over the session's ranks.
 TrainingLayout layout_provider(const Config& config, Session& session);
 
-DType dtype_of(Precision precision);
 Recompute recompute_of(const Config& config);
 
 }  // namespace mcpp

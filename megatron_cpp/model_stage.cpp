@@ -5,8 +5,9 @@
 
 namespace mcpp {
 
-void ModelStage::begin(std::span<const MicroBatch> batches, bool training, const Tensor& totals) {
+void ModelStage::begin(std::span<const MicroBatch> batches, bool training, double loss_scale, const Tensor& totals) {
   batches_ = batches;
+  loss_scale_ = loss_scale;
   totals_ = totals;
   passes_.clear();
   for (const MicroBatch& batch : batches) {
@@ -22,7 +23,7 @@ Tensor ModelStage::forward(int microbatch, const Tensor& x) {
   const MicroBatch& batch = batches_[static_cast<std::size_t>(microbatch)];
   const Tensor& input = model_.stage().has_embedding ? batch.tokens : x;
   if (!model_.stage().has_output) return model_.forward(input, pass(microbatch));
-  ops::add_to(model_.loss(input, batch.targets, /*loss_scale=*/1, pass(microbatch)).totals, totals_);
+  ops::add_to(model_.loss(input, batch.targets, loss_scale_, pass(microbatch)).totals, totals_);
   return {};
 }
 

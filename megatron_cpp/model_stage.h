@@ -19,9 +19,9 @@ class ModelStage final : public PipelineStage {
  public:
   explicit ModelStage(GPTModel& model) : model_(model) {}
 
-  /// Before each run of a schedule. `batches` must stay until it has ended. The last stage adds the losses and targets
-  /// of each to `totals`, fp64 [2], in order.
-  void begin(std::span<const MicroBatch> batches, bool training, const Tensor& totals);
+  /// Before each run of a schedule. `batches` must stay until it has ended. `loss_scale` multiplies the gradients. The
+  /// last stage adds the losses and targets of each to `totals`, fp64 [2], in order.
+  void begin(std::span<const MicroBatch> batches, bool training, double loss_scale, const Tensor& totals);
 
   Tensor forward(int microbatch, const Tensor& x) override;
   Tensor backward(int microbatch, const Tensor& dy, bool is_last) override;
@@ -35,6 +35,7 @@ class ModelStage final : public PipelineStage {
 
   GPTModel& model_;
   std::span<const MicroBatch> batches_;
+  double loss_scale_ = 1;
   std::vector<Pass> passes_;
   Tensor totals_;
 };

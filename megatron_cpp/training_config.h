@@ -6,10 +6,11 @@
 #include <vector>
 
 #include "base/fields.h"
+#include "tensor/dtype.h"
 
 namespace mcpp {
 
-enum class Precision { Fp32, Bf16 };
+enum class Precision { Fp32, Bf16, Fp16 };
 enum class RecomputeGranularity { None, Full, Selective };
 enum class RecomputeMethod { Uniform, Block, Sqrt };
 enum class NanPolicy { Skip, Stop, Rollback };
@@ -17,7 +18,7 @@ enum class SpikePolicy { Off, Warn, Skip, Rollback };
 
 template <>
 struct EnumNames<Precision> {
-  static constexpr std::array<std::string_view, 2> value{"fp32", "bf16"};
+  static constexpr std::array<std::string_view, 3> value{"fp32", "bf16", "fp16"};
 };
 template <>
 struct EnumNames<RecomputeGranularity> {
@@ -35,6 +36,14 @@ template <>
 struct EnumNames<SpikePolicy> {
   static constexpr std::array<std::string_view, 4> value{"off", "warn", "skip", "rollback"};
 };
+
+constexpr DType dtype_of(Precision precision) {
+  return precision == Precision::Fp32 ? DType::F32 : precision == Precision::Bf16 ? DType::BF16 : DType::F16;
+}
+/// The precision whose weights have this type.
+constexpr Precision precision_of(DType type) {
+  return type == DType::BF16 ? Precision::Bf16 : type == DType::F16 ? Precision::Fp16 : Precision::Fp32;
+}
 
 /// What recompute_modules may name: parts of a layer whose activations are cheap to compute again.
 inline constexpr std::array<std::string_view, 3> kRecomputeModules{"core_attn", "layernorm", "mlp_act"};

@@ -34,6 +34,7 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
       device_(context.device),
       chunks_(make_chunks(context)),
       optimizer_(make_optimizer(optimizer)),
+      loss_scale_(optimizer, context.dtype == DType::F16),
       partial_gradients_(memories(), *layout_.parallel.tp),
       totals_(Tensor::zeros({2}, DType::F64, device_, MemoryClass::Other)),
       numbers_(Tensor::zeros({kNumbers}, DType::F64, device_, MemoryClass::Other)),
@@ -99,11 +100,11 @@ const Schedule& TrainingState::schedule_for(std::size_t microbatches, bool train
   return found->second;
 }
 
-void TrainingState::run(std::span<const MicroBatch> batches, bool training) {
+void TrainingState::run(std::span<const MicroBatch> batches, bool training, double loss_scale) {
   ops::fill_zero(totals_);
   std::vector<PipelineStage*> stages;
   for (const Chunk& chunk : chunks_) {
-    chunk.stage->begin(batches, training, totals_);
+    chunk.stage->begin(batches, training, loss_scale, totals_);
     stages.push_back(chunk.stage.get());
   }
   const Schedule& schedule = schedule_for(batches.size(), training);
@@ -116,9 +117,16 @@ void TrainingState::sum_totals_over_ranks() {
   layout_.parallel.pp->all_reduce(totals_, ReduceOp::Sum).wait();
 }
 
+/// Whether or not they count as targets: known before the forward pass, and to every rank.
+i64 TrainingState::tokens_of_global_batch(std::span<const MicroBatch> batches) const {
+  const auto samples = static_cast<i64>(batches.size() * batches.front().samples.size());
+  return samples * layout_.parallel.dp->size() * chunks_.front().model->context().config.seq_length;
+}
+
 void TrainingState::backward(std::span<const MicroBatch> batches) {
   for (const Chunk& chunk : chunks_) chunk.memory->clear_grads();
-  run(batches, /*training=*/true);
+  gradient_factor_ = loss_scale_.factor(tokens_of_global_batch(batches));
+  run(batches, /*training=*/true, gradient_factor_);
   for (const Chunk& chunk : chunks_) chunk.model->add_shared_gradient();
   for (const Chunk& chunk : chunks_) chunk.memory->finish();
   partial_gradients_.reduce();
@@ -128,7 +136,9 @@ void TrainingState::update(const StepOptions& options) {
   sum_totals_over_ranks();
   // Gradients are of the summed loss; dividing by the tokens of the global batch makes them layout-independent.
   Tensor judged = numbers_.flat(0, StepNumbers::kCount);
-  ops::copy(optimizer_.judge(totals_, options.rule), judged);
+  StepRule rule = options.rule;
+  rule.grad_scale = 1 / gradient_factor_;
+  ops::copy(optimizer_.judge(totals_, rule), judged);
   Tensor notices = numbers_.flat(kSignal, 2);
   write_values(std::vector<double>{options.signal, options.minutes}, notices);
   // A rank that finds what others do not, because its memory or a link failed, keeps all from the update.
@@ -143,11 +153,15 @@ StepOutcome TrainingState::outcome() {
   const std::vector<double> numbers = late_numbers_->values();
   const bool skipped = !std::isfinite(numbers[StepNumbers::kFactor]);
   if (!skipped) optimizer_.count_step();
+  const auto verdict = static_cast<StepVerdict>(numbers[StepNumbers::kVerdict]);
+  Overflow overflow = loss_scale_.update(verdict == StepVerdict::NotFinite);
+  if (!std::isfinite(numbers[StepNumbers::kLoss])) overflow = Overflow::Final;  // the loss itself is not scaled
   return {.loss = numbers[StepNumbers::kLoss],
           .tokens = static_cast<i64>(numbers[StepNumbers::kTargets]),
           .grad_norm = numbers[StepNumbers::kGradNorm],
-          .verdict = static_cast<StepVerdict>(numbers[StepNumbers::kVerdict]),
+          .verdict = verdict,
           .skipped = skipped,
+          .overflow = overflow,
           .signal = numbers[kSignal],
           .minutes = numbers[kMinutes]};
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "megatron_cpp/model_stage.h"
+#include "optimizer/loss_scale.h"
 #include "optimizer/optimizer.h"
 #include "parallel/partial_gradients.h"
 #include "parallel/pp/stages.h"
@@ -21,7 +22,10 @@ struct StepOutcome {
   /// The worst that any rank found; NotFinite: of the loss or the gradient.
   StepVerdict verdict = StepVerdict::Fine;
   bool skipped = false;  ///< nothing was changed
-  double signal = 0;     ///< the largest StepOptions::signal and minutes of all ranks
+  /// What a gradient that is not finite means for the loss scale. Handled = such steps end by themselves, as it comes
+  /// down.
+  Overflow overflow = Overflow::None;
+  double signal = 0;  ///< the largest StepOptions::signal and minutes of all ranks
   double minutes = 0;
 };
 
@@ -29,7 +33,7 @@ struct StepOutcome {
 struct StepOptions {
   double lr = 0;
   double weight_decay = 0;
-  StepRule rule = {};  ///< of which the optimizer fills in clip_grad and rounds_norm
+  StepRule rule = {};  ///< of which clip_grad, rounds_norm and grad_scale are filled in here
   /// What ranks have to tell one another about stopping goes with the step's own numbers: the signal that this one
   /// received, and the minutes since it started.
   double signal = 0;
@@ -62,8 +66,13 @@ class TrainingState {
   Optimizer& optimizer() { return optimizer_; }
   const Optimizer& optimizer() const { return optimizer_; }
 
+  /// With fp16, or where the configuration names one; the same on all ranks.
+  LossScale& loss_scale() { return loss_scale_; }
+  const LossScale& loss_scale() const { return loss_scale_; }
+
   /// A step in three parts, none of which but the last waits for the device. Forward and backward over this rank's
   /// microbatches of one global batch; any gradients of before are forgotten.
+  /// A loss scale that adapts needs the outcome of the update before.
   void backward(std::span<const MicroBatch> batches);
   /// The update, or none when the loss or the gradient is not finite on any rank, or by options.rule. To be called when
   /// the outcome of the update before is known.
@@ -92,13 +101,16 @@ class TrainingState {
   std::vector<ParamAndGradBuffer*> memories() const;
   const Schedule& schedule_for(std::size_t microbatches, bool training);
   /// Leaves this rank's part in totals_.
-  void run(std::span<const MicroBatch> batches, bool training);
+  void run(std::span<const MicroBatch> batches, bool training, double loss_scale = 1);
+  i64 tokens_of_global_batch(std::span<const MicroBatch> batches) const;
   void sum_totals_over_ranks();
 
   TrainingLayout layout_;
   Device& device_;
   std::vector<Chunk> chunks_;
   Optimizer optimizer_;
+  LossScale loss_scale_;
+  double gradient_factor_ = 1;  // of the last backward()
   PartialGradients partial_gradients_;
   Tensor totals_;   // fp64 [2]: the loss summed over targets, and their number
   Tensor numbers_;  // fp64: of the last update, StepNumbers and then what StepOptions has for other ranks

@@ -227,7 +227,7 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup&
     whole_grads = std::max(whole_grads, most(share.overlap_grad_reduce));
   }
   const auto shards = static_cast<double>(share.shards);
-  const double master = setup.dtype == DType::BF16 ? 1 : 0;
+  const double master = is_narrow(setup.dtype) ? 1 : 0;
   // The output layer's part of a shared weight's gradient is kept apart.
   const double shared =
       tied ? static_cast<double>(config.padded_vocab_size() / setup.tensor_parallel * config.hidden_size) : 0;

@@ -13,6 +13,10 @@ std::vector<std::string> OptimizerConfig::conflicts() const {
   at_most_one("lr_warmup_fraction, lr_warmup_iters, lr_warmup_samples",
               (lr_warmup_fraction > 0) + (lr_warmup_iters > 0) + (lr_warmup_samples > 0));
   at_most_one("lr_wsd_decay_iters, lr_wsd_decay_samples", (lr_wsd_decay_iters > 0) + (lr_wsd_decay_samples > 0));
+  if (min_loss_scale > initial_loss_scale) {
+    found.push_back(
+        str("optimizer.min_loss_scale: ", min_loss_scale, " is above initial_loss_scale ", initial_loss_scale));
+  }
   if (min_lr > lr) found.push_back(str("optimizer.min_lr: ", min_lr, " is above lr ", lr));
   if (lr_warmup_init > lr) found.push_back(str("optimizer.lr_warmup_init: ", lr_warmup_init, " is above lr ", lr));
   const bool has_wsd_length = lr_wsd_decay_iters > 0 || lr_wsd_decay_samples > 0;

@@ -54,6 +54,11 @@ struct OptimizerConfig {
   double adam_eps = 1e-8;
   double sgd_momentum = 0.9;
   double clip_grad = 1.0;
+  double loss_scale = 0;
+  double initial_loss_scale = 4294967296;
+  double min_loss_scale = 1;
+  i64 loss_scale_window = 1000;
+  i64 hysteresis = 2;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
@@ -83,6 +88,15 @@ struct OptimizerConfig {
     visit("adam_eps", self.adam_eps, "added to the square root of the second moment", greater_than(0));
     visit("sgd_momentum", self.sgd_momentum, "momentum of sgd", from_to_below(0, 1));
     visit("clip_grad", self.clip_grad, "largest global norm of the gradient; 0 = no clipping", at_least(0));
+    visit(
+        "loss_scale", self.loss_scale,
+        "factor of the loss in the backward pass, taken out again by the update; 0 = with fp16 one that adapts itself, "
+        "else none",
+        at_least(0));
+    visit("initial_loss_scale", self.initial_loss_scale, "for fp16: where the adapting factor starts", greater_than(0));
+    visit("min_loss_scale", self.min_loss_scale, "and what it does not go below", greater_than(0));
+    visit("loss_scale_window", self.loss_scale_window, "steps without overflow after which it doubles", at_least(1));
+    visit("hysteresis", self.hysteresis, "overflows, since it last doubled, from which on each halves it", at_least(1));
   }
 
   /// Every rule between fields that does not hold, as "optimizer.key: what is wrong and what is allowed".

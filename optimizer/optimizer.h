@@ -1,5 +1,5 @@
 // The update of the weights: global gradient norm, clipping, AdamW or SGD over the flat vectors, with fp32 moments and,
-// for bf16 models, fp32 master weights.
+// for bf16 and fp16 models, fp32 master weights.
 #pragma once
 #include <functional>
 #include <span>
@@ -48,13 +48,13 @@ class Optimizer {
   void update(double lr, double weight_decay, const Tensor& factor);
   void count_step() { ++steps_; }
 
-  /// For bf16 models; without effect where the model's weights are the master weights themselves.
+  /// For bf16 and fp16 models; without effect where the model's weights are the master weights themselves.
   void copy_model_to_master();  ///< after other weights were loaded into the model alone
   void copy_master_to_model();  ///< after master weights were loaded; the caller then publishes
 
   /// Calls f(kind, param, first, values) for each state of each parameter: `values` is a flat view of the param's
   /// elements [first, first + values.numel()) that this rank updates, counted in its box. Master comes up only where it
-  /// is a copy (bf16 models). The order is fixed; parameters of which this rank updates nothing are left out.
+  /// is a copy (bf16 and fp16 models). The order is fixed; parameters of which this rank updates nothing are left out.
   using StateVisitor = std::function<void(StateKind, Param&, i64 first, Tensor values)>;
   void visit_state(const StateVisitor& f) const;
 
@@ -68,7 +68,7 @@ class Optimizer {
     const ParamAndGradBuffer* buffer;
     i64 begin;  // in the flat vectors
     Tensor model, grads;
-    Tensor master;               // model itself, unless the model is bf16
+    Tensor master;               // model itself, unless the model is bf16 or fp16
     std::vector<Tensor> states;  // AdamW: first and second moment; SGD: momentum
     std::vector<DecayRun> runs;
     std::vector<std::pair<i64, i64>> counted;  // for the norm, relative to begin

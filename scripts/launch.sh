@@ -98,7 +98,7 @@ newest_checkpoint() { # its iteration, 0 when there is none
 verdict() {
   case $1 in
     0) echo "done" ;;
-    *) if [ "$stops" -gt 0 ]; then echo "stop: as it was told to"; else judge "$1"; fi ;;
+    *) if is_stopped; then echo "stop: as it was told to"; else judge "$1"; fi ;;
   esac
 }
 judge() {
@@ -122,7 +122,7 @@ attempt() {
   before=$(newest_checkpoint) began=$(date +%s) code=75 output_iteration=- output_checkpoint=-
   if ! choose_ranks; then
     failure="" # to wait for machines is no failure of the run
-  elif [ "$stops" -gt 0 ]; then
+  elif is_stopped; then
     code=85 failure=""
   else
     run_attempt
@@ -139,20 +139,39 @@ attempt() {
   say "$(tail -n 1 "$log")"
 }
 
+# Attempts until there is nothing more to gain; exits with the code of the last.
+supervise() {
+  local wait_seconds
+  restarts=0 alike=0 backoff=1 last_failure="" ranks_now=$ranks hosts_now=-
+  while true; do
+    attempt
+    [ "$next" = restart ] || break
+    wait_seconds=$((backoff < own_options[--max_backoff] ? backoff : own_options[--max_backoff]))
+    say "exit code $code; restart $((restarts + 1)) of ${own_options[--max_restarts]} in $wait_seconds s"
+    pause "$wait_seconds"
+    if is_stopped; then exit 85; fi
+    restarts=$((restarts + 1)) backoff=$((wait_seconds * 2))
+  done
+  [ "$next" = "done" ] || say "exit code $code; $next"
+  exit "$code"
+}
+
+# shellcheck disable=SC2317 # reached by the trap
+note_signal() { if [ -e "$scratch/stop" ]; then : >"$scratch/stop_now"; else : >"$scratch/stop"; fi; }
+
 parse_options "$@"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 check_run
-stops=0 restarts=0 alike=0 backoff=1 last_failure="" ranks_now=$ranks hosts_now=- job=""
-trap stop TERM INT USR1 HUP
+# A signal that comes while bash expands a $(command) may be a syntax error to it. So this shell, which gets the signals, from
+# here on only waits, and the work is done by another one, in a process group of its own.
+trap note_signal TERM INT USR1 HUP
+set -m
+supervise &
+worker=$!
 while true; do
-  attempt
-  [ "$next" = restart ] || break
-  wait_seconds=$((backoff < own_options[--max_backoff] ? backoff : own_options[--max_backoff]))
-  say "exit code $code; restart $((restarts + 1)) of ${own_options[--max_restarts]} in $wait_seconds s"
-  pause "$wait_seconds"
-  [ "$stops" -eq 0 ] || exit 85
-  restarts=$((restarts + 1)) backoff=$((wait_seconds * 2))
+  code=0
+  wait "$worker" || code=$?
+  kill -0 "$worker" 2>/dev/null || break # otherwise a signal ended the wait, not the work
 done
-[ "$next" = "done" ] || say "exit code $code; $next"
 exit "$code"

@@ -22,6 +22,14 @@ std::unique_ptr<Device> make_cuda_device(const CudaOptions& options);
 /// GPUs that this process sees; 0 without a driver.
 int cuda_device_count();
 
+/// Tells GPUs apart, on all machines and whatever numbers processes have for them.
+std::string cuda_device_id(Device& device);
+/// Page-locks memory of the host until the result goes: copies to and from GPUs are quicker then, and write_bytes()
+/// returns before it has read the memory.
+std::shared_ptr<void> pin_host_memory(void* memory, i64 bytes);
+/// Waits until everything queued on the compute stream is done.
+void synchronize(Device& device);
+
 // Matrix products: which algorithm is the fastest is found by timing at the first product of a kind, and may come out
 // differently the next time. Choices that are kept make runs the same to the bit, and spare them the timing.
 

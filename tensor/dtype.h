@@ -1,4 +1,4 @@
-// Element types of tensors, and bfloat16.
+// Element types of tensors, and the two 16-bit ones that C++ lacks.
 #pragma once
 #include <bit>
 #include <string_view>
@@ -10,11 +10,12 @@
 namespace mcpp {
 
 /// F64 exists for gradient checks against exact arithmetic, on the CPU only.
-enum class DType : u8 { F32, BF16, F64, I32, I64 };
+enum class DType : u8 { F32, BF16, F16, F64, I32, I64 };
 
 constexpr i64 size_of(DType t) {
   switch (t) {
     case DType::BF16:
+    case DType::F16:
       return 2;
     case DType::F32:
     case DType::I32:
@@ -26,13 +27,15 @@ constexpr i64 size_of(DType t) {
   return 0;
 }
 
-/// "fp32", "bf16", "fp64", "int32", "int64".
+/// "fp32", "bf16", "fp16", "fp64", "int32", "int64".
 constexpr std::string_view name_of(DType t) {
   switch (t) {
     case DType::F32:
       return "fp32";
     case DType::BF16:
       return "bf16";
+    case DType::F16:
+      return "fp16";
     case DType::F64:
       return "fp64";
     case DType::I32:
@@ -41,6 +44,15 @@ constexpr std::string_view name_of(DType t) {
       return "int64";
   }
   return "";
+}
+
+constexpr bool is_float(DType t) {
+  return t != DType::I32 && t != DType::I64;
+}
+
+/// Whether numbers are kept in 16 bits: math on them is done, and sums of them are taken, in fp32.
+constexpr bool is_narrow(DType t) {
+  return t == DType::BF16 || t == DType::F16;
 }
 
 /// The upper half of an IEEE single. Conversion from float rounds to nearest even and keeps NaN a NaN.
@@ -58,6 +70,39 @@ struct BFloat16 {
   }
 };
 
+/// An IEEE half: 5 bits of exponent, 10 of fraction; largest 65504, smallest 2^-24. Conversion from float rounds to
+/// nearest even, to infinity from 65520 on, and keeps NaN a NaN; the bits are those of the x86 instructions (F16C).
+struct Float16 {
+  u16 bits = 0;
+
+  Float16() = default;
+  constexpr explicit Float16(float value) : bits(round(std::bit_cast<u32>(value))) {}
+  constexpr explicit operator float() const { return std::bit_cast<float>(widen(bits)); }
+
+ private:
+  // Written without branches, so that loops over them become vector instructions.
+  static constexpr u16 round(u32 x) {
+    const u32 magnitude = x & 0x7FFFFFFF;
+    const u32 normal = (magnitude - 0x38000000 + 0xFFF + (magnitude >> 13 & 1)) >> 13;  // exponent less 127 - 15
+    // The last bit of 0.5 as a float is 2^-24: the addition rounds to the multiples of it that subnormals are.
+    const u32 subnormal = std::bit_cast<u32>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3F000000;
+    const u32 nan = 0x7E00 | (magnitude >> 13 & 0x3FF);
+    const u32 finite = magnitude < 0x38800000 ? subnormal : normal;  // 2^-14
+    const u32 number = magnitude < 0x477FF000 ? finite : 0x7C00;     // 65520
+    return static_cast<u16>((x >> 16 & 0x8000) | (magnitude > 0x7F800000 ? nan : number));
+  }
+  static constexpr u32 widen(u16 x) {
+    const u32 magnitude = (x & 0x7FFFu) << 13;
+    const u32 scaled = std::bit_cast<u32>(std::bit_cast<float>(magnitude) * 0x1p112f);  // exact; subnormals, too
+    const u32 special = magnitude > 0x0F800000 ? 0x7FC00000 : magnitude == 0x0F800000 ? 0x7F800000 : 0;
+    return (x & 0x8000u) << 16 | scaled | special;
+  }
+};
+
+/// float's 16-bit substitutes, as a type; see is_narrow(DType).
+template <class T>
+inline constexpr bool kIsNarrow = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
+
 template <class T>
 struct DTypeOf;
 template <>
@@ -73,6 +118,10 @@ struct DTypeOf<BFloat16> {
   static constexpr DType value = DType::BF16;
 };
 template <>
+struct DTypeOf<Float16> {
+  static constexpr DType value = DType::F16;
+};
+template <>
 struct DTypeOf<i32> {
   static constexpr DType value = DType::I32;
 };
@@ -84,14 +133,14 @@ struct DTypeOf<i64> {
 /// Rounds once to T, and widens exactly.
 template <class T>
 constexpr T from_double(double x) {
-  if constexpr (std::is_same_v<T, BFloat16>)
-    return BFloat16(static_cast<float>(x));
+  if constexpr (kIsNarrow<T>)
+    return T(static_cast<float>(x));
   else
     return static_cast<T>(x);
 }
 template <class T>
 constexpr double to_double(T x) {
-  if constexpr (std::is_same_v<T, BFloat16>)
+  if constexpr (kIsNarrow<T>)
     return static_cast<float>(x);
   else
     return static_cast<double>(x);
@@ -105,6 +154,8 @@ decltype(auto) on_type(DType t, F&& f) {
       return f.template operator()<float>();
     case DType::BF16:
       return f.template operator()<BFloat16>();
+    case DType::F16:
+      return f.template operator()<Float16>();
     case DType::F64:
       return f.template operator()<double>();
     case DType::I32:
@@ -115,7 +166,7 @@ decltype(auto) on_type(DType t, F&& f) {
   fail(ExitCode::Internal, "no element type has the number ", static_cast<int>(t));
 }
 
-/// Calls f.template operator()<T>() with the floating-point type of `t`: float, BFloat16 or double.
+/// Calls f.template operator()<T>() with the floating-point type of `t`: float, BFloat16, Float16 or double.
 template <class F>
 decltype(auto) on_float(DType t, F&& f) {
   switch (t) {
@@ -123,6 +174,8 @@ decltype(auto) on_float(DType t, F&& f) {
       return f.template operator()<float>();
     case DType::BF16:
       return f.template operator()<BFloat16>();
+    case DType::F16:
+      return f.template operator()<Float16>();
     case DType::F64:
       return f.template operator()<double>();
     default:

@@ -45,7 +45,7 @@ class Words {
   }
   DType type() {
     const std::string w = word();
-    for (DType t : {DType::F32, DType::BF16, DType::F64})
+    for (DType t : {DType::F32, DType::BF16, DType::F16, DType::F64})
       if (w == name_of(t)) return t;
     require(false);
     return DType::F32;

@@ -9,7 +9,7 @@ namespace mcpp {
 template <class F>
 void on_weights(const Tensor& master, const Tensor* model, F&& f) {
   on_float(master.dtype(), [&]<class T>() {
-    if constexpr (std::is_same_v<T, BFloat16>) {
+    if constexpr (kIsNarrow<T>) {
       fail(ExitCode::Internal, "master weights must be fp32 or fp64");
     } else if (model) {
       on_float(model->dtype(), [&]<class M>() {

@@ -10,10 +10,6 @@
 namespace mcpp {
 namespace {
 
-bool is_float(DType t) {
-  return t == DType::F32 || t == DType::BF16 || t == DType::F64;
-}
-
 void check_shape(const char* op, const char* name, const Tensor& t, const Shape& wanted) {
   MCPP_CHECK(t.defined() && t.shape() == wanted, op, ": ", name, " has shape ", t.defined() ? t.shape() : Shape{},
              ", not ", wanted);

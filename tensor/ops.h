@@ -1,6 +1,6 @@
 // Every operation on tensors: what it computes, checked and dispatched by device once (ops.cpp), defined once per
-// backend (tensor/cpu/, tensor/cuda/, in files of the op's name). The math of fp32 and bf16 tensors is done in fp32, of
-// fp64 in fp64; results are rounded once. Statistics and main gradients are fp32 (fp64 for fp64 tensors).
+// backend (tensor/cpu/, tensor/cuda/, in files of the op's name). The math is done in fp32, that of fp64 tensors
+// in fp64; results are rounded once. Statistics and main gradients are fp32 (fp64 for fp64 tensors).
 //
 // Shape letters: T tokens (s * b rows), h hidden size, f width of the MLP, V vocabulary rows held here, s sequence, b
 // batch. `beta` as in BLAS: 0 overwrites the output (whatever it held), 1 adds to it. No result depends on the number
@@ -106,7 +106,7 @@ struct MatmulOptions {
 };
 
 /// c[M, N] = op(a) op(b) + beta c. op(a) is [M, K], op(b) is [K, N]; matrices (use as_matrix()). Types: all fp32, all
-/// fp64, or a and b bf16 with c bf16 or fp32. Sums in fp32 or better.
+/// fp64, or a and b of a narrow type (bf16, fp16) with c of that type or fp32. Sums in fp32 or better.
 void matmul(const Tensor& a, const Tensor& b, Tensor& c, const MatmulOptions& options = {});
 
 void fill_zero(Tensor& x);

@@ -121,7 +121,7 @@ class ParamAndGradBuffer {
 
 /// Lays out and allocates (zero-filled) the parameters and gradients, and makes value and main_grad of each Param views
 /// of them (where they are sharded: while the unit is acquired); what these held before is dropped. `dtype` is the
-/// model's type: fp32, bf16 or fp64. BadInput for a ZeRO stage that does not exist. With stage 0 nothing is cut:
+/// model's type: fp32, bf16, fp16 or fp64. BadInput for a ZeRO stage that does not exist. With stage 0 nothing is cut:
 /// groups.shard is then the whole data-parallel group, and groups.replicate of one rank.
 std::unique_ptr<ParamAndGradBuffer> make_param_and_grad_buffer(std::span<const UnitParam> params, DType dtype,
                                                                Device& device, const DataParallelGroups& groups,

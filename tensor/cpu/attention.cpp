@@ -56,9 +56,11 @@ void attention_backward(const AttentionProblem<T>& p, CpuDevice& device) {
 template void attention_forward(AttentionProblem<float>, CpuDevice&);
 template void attention_forward(AttentionProblem<double>, CpuDevice&);
 template void attention_forward(AttentionProblem<BFloat16>, CpuDevice&);
+template void attention_forward(AttentionProblem<Float16>, CpuDevice&);
 template void attention_backward(const AttentionProblem<float>&, CpuDevice&);
 template void attention_backward(const AttentionProblem<double>&, CpuDevice&);
 template void attention_backward(const AttentionProblem<BFloat16>&, CpuDevice&);
+template void attention_backward(const AttentionProblem<Float16>&, CpuDevice&);
 
 }  // namespace kernel
 

@@ -186,6 +186,9 @@ void backward_bf16(const AttentionProblem<BFloat16>& p, i64 item, std::byte* mem
   else
     backward_item<VectorTiles<BFloat16>>(p, item, memory);
 }
+void backward_f16(const AttentionProblem<Float16>& p, i64 item, std::byte* memory) {
+  backward_item<VectorTiles<Float16>>(p, item, memory);
+}
 
 }  // namespace mcpp::kernel::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -196,6 +199,7 @@ namespace mcpp::kernel {
 HWY_EXPORT(backward_f32);
 HWY_EXPORT(backward_f64);
 HWY_EXPORT(backward_bf16);
+HWY_EXPORT(backward_f16);
 
 void attention_backward_item(const AttentionProblem<float>& p, i64 item, std::byte* memory) {
   HWY_DYNAMIC_DISPATCH(backward_f32)(p, item, memory);
@@ -205,6 +209,9 @@ void attention_backward_item(const AttentionProblem<double>& p, i64 item, std::b
 }
 void attention_backward_item(const AttentionProblem<BFloat16>& p, i64 item, std::byte* memory) {
   HWY_DYNAMIC_DISPATCH(backward_bf16)(p, item, memory);
+}
+void attention_backward_item(const AttentionProblem<Float16>& p, i64 item, std::byte* memory) {
+  HWY_DYNAMIC_DISPATCH(backward_f16)(p, item, memory);
 }
 
 template <class T>
@@ -216,6 +223,7 @@ i64 attention_backward_bytes(const AttentionProblem<T>& p) {
 template i64 attention_backward_bytes(const AttentionProblem<float>&);
 template i64 attention_backward_bytes(const AttentionProblem<double>&);
 template i64 attention_backward_bytes(const AttentionProblem<BFloat16>&);
+template i64 attention_backward_bytes(const AttentionProblem<Float16>&);
 
 }  // namespace mcpp::kernel
 #endif

@@ -78,6 +78,9 @@ void decode_f64(const AttentionProblem<double>& p, i64 item, std::byte* memory) 
 void decode_bf16(const AttentionProblem<BFloat16>& p, i64 item, std::byte* memory) {
   decode_item(p, item, memory);
 }
+void decode_f16(const AttentionProblem<Float16>& p, i64 item, std::byte* memory) {
+  decode_item(p, item, memory);
+}
 
 }  // namespace mcpp::kernel::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -88,6 +91,7 @@ namespace mcpp::kernel {
 HWY_EXPORT(decode_f32);
 HWY_EXPORT(decode_f64);
 HWY_EXPORT(decode_bf16);
+HWY_EXPORT(decode_f16);
 
 void attention_decode_item(const AttentionProblem<float>& p, i64 item, std::byte* memory) {
   HWY_DYNAMIC_DISPATCH(decode_f32)(p, item, memory);
@@ -98,6 +102,9 @@ void attention_decode_item(const AttentionProblem<double>& p, i64 item, std::byt
 void attention_decode_item(const AttentionProblem<BFloat16>& p, i64 item, std::byte* memory) {
   HWY_DYNAMIC_DISPATCH(decode_bf16)(p, item, memory);
 }
+void attention_decode_item(const AttentionProblem<Float16>& p, i64 item, std::byte* memory) {
+  HWY_DYNAMIC_DISPATCH(decode_f16)(p, item, memory);
+}
 
 template <class T>
 i64 attention_decode_bytes(const AttentionProblem<T>& p) {
@@ -106,6 +113,7 @@ i64 attention_decode_bytes(const AttentionProblem<T>& p) {
 template i64 attention_decode_bytes(const AttentionProblem<float>&);
 template i64 attention_decode_bytes(const AttentionProblem<double>&);
 template i64 attention_decode_bytes(const AttentionProblem<BFloat16>&);
+template i64 attention_decode_bytes(const AttentionProblem<Float16>&);
 
 }  // namespace mcpp::kernel
 #endif

@@ -189,6 +189,9 @@ void forward_bf16(const AttentionProblem<BFloat16>& p, i64 item, std::byte* memo
   else
     forward_item<VectorTiles<BFloat16>>(p, item, memory);
 }
+void forward_f16(const AttentionProblem<Float16>& p, i64 item, std::byte* memory) {
+  forward_item<VectorTiles<Float16>>(p, item, memory);
+}
 
 }  // namespace mcpp::kernel::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -199,6 +202,7 @@ namespace mcpp::kernel {
 HWY_EXPORT(forward_f32);
 HWY_EXPORT(forward_f64);
 HWY_EXPORT(forward_bf16);
+HWY_EXPORT(forward_f16);
 
 void attention_forward_item(const AttentionProblem<float>& p, i64 item, std::byte* memory) {
   HWY_DYNAMIC_DISPATCH(forward_f32)(p, item, memory);
@@ -209,6 +213,9 @@ void attention_forward_item(const AttentionProblem<double>& p, i64 item, std::by
 void attention_forward_item(const AttentionProblem<BFloat16>& p, i64 item, std::byte* memory) {
   HWY_DYNAMIC_DISPATCH(forward_bf16)(p, item, memory);
 }
+void attention_forward_item(const AttentionProblem<Float16>& p, i64 item, std::byte* memory) {
+  HWY_DYNAMIC_DISPATCH(forward_f16)(p, item, memory);
+}
 
 template <class T>
 i64 attention_forward_bytes(const AttentionProblem<T>& p) {
@@ -218,6 +225,7 @@ i64 attention_forward_bytes(const AttentionProblem<T>& p) {
 template i64 attention_forward_bytes(const AttentionProblem<float>&);
 template i64 attention_forward_bytes(const AttentionProblem<double>&);
 template i64 attention_forward_bytes(const AttentionProblem<BFloat16>&);
+template i64 attention_forward_bytes(const AttentionProblem<Float16>&);
 
 }  // namespace mcpp::kernel
 #endif

@@ -15,6 +15,7 @@ void attention_backward(const AttentionProblem<T>& p, CpuDevice& device);
 void attention_forward_item(const AttentionProblem<float>& p, i64 item, std::byte* memory);
 void attention_forward_item(const AttentionProblem<double>& p, i64 item, std::byte* memory);
 void attention_forward_item(const AttentionProblem<BFloat16>& p, i64 item, std::byte* memory);
+void attention_forward_item(const AttentionProblem<Float16>& p, i64 item, std::byte* memory);
 /// What `memory` must have, 64-byte aligned.
 template <class T>
 i64 attention_forward_bytes(const AttentionProblem<T>& p);
@@ -23,6 +24,7 @@ i64 attention_forward_bytes(const AttentionProblem<T>& p);
 void attention_backward_item(const AttentionProblem<float>& p, i64 item, std::byte* memory);
 void attention_backward_item(const AttentionProblem<double>& p, i64 item, std::byte* memory);
 void attention_backward_item(const AttentionProblem<BFloat16>& p, i64 item, std::byte* memory);
+void attention_backward_item(const AttentionProblem<Float16>& p, i64 item, std::byte* memory);
 template <class T>
 i64 attention_backward_bytes(const AttentionProblem<T>& p);
 
@@ -30,6 +32,7 @@ i64 attention_backward_bytes(const AttentionProblem<T>& p);
 void attention_decode_item(const AttentionProblem<float>& p, i64 item, std::byte* memory);
 void attention_decode_item(const AttentionProblem<double>& p, i64 item, std::byte* memory);
 void attention_decode_item(const AttentionProblem<BFloat16>& p, i64 item, std::byte* memory);
+void attention_decode_item(const AttentionProblem<Float16>& p, i64 item, std::byte* memory);
 template <class T>
 i64 attention_decode_bytes(const AttentionProblem<T>& p);
 

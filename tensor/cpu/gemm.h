@@ -42,16 +42,17 @@ Bf16Path best_bf16_path();
 
 /// fp32 through oneDNN's sgemm.
 void gemm_f32(CpuDevice& device, GemmSize size, Operand<float> a, Operand<float> b, float beta, float* c);
-/// bf16 widened to fp32 block by block. C is float or BFloat16, which is rounded once.
-template <class C>
-void gemm_widened(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c);
+/// A narrow type widened to fp32 block by block. C is float or T, which is rounded once. fp16's only way: this oneDNN
+/// multiplies no halves.
+template <class T, class C>
+void gemm_widened(CpuDevice& device, GemmSize size, Operand<T> a, Operand<T> b, float beta, C* c);
 /// bf16 on AMX tiles; needs can_take(Bf16Path::Amx).
 template <class C>
 void gemm_amx(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c);
 /// bf16 by oneDNN's primitives; needs can_take(Bf16Path::OneDnn).
 template <class C>
 void gemm_onednn(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c);
-/// Few rows of a times b^T, both dense: for size.m up to kFewRows. fp32, or bf16 with C float or BFloat16.
+/// Few rows of a times b^T, both dense: for size.m up to kFewRows. fp32, or a narrow type with C float or T.
 template <class T, class C>
 void gemm_rows(const CpuDevice& device, GemmSize size, const T* a, const T* b, float beta, C* c);
 inline constexpr i64 kFewRows = 4;

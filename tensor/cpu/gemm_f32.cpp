@@ -33,14 +33,16 @@ class Scratch {
   Tensor space_;
 };
 
-void widen(const BFloat16* x, i64 rows, i64 columns, i64 ld, float* y) {
+template <class T>
+void widen(const T* x, i64 rows, i64 columns, i64 ld, float* y) {
   for (i64 r = 0; r < rows; ++r) {
     for (i64 i = 0; i < columns; ++i) y[r * columns + i] = static_cast<float>(x[r * ld + i]);
   }
 }
 
 // rows x columns of op(x) in fp32 at `y`, dense and in the same orientation.
-Operand<float> widened(Operand<BFloat16> x, i64 rows, i64 columns, float* y) {
+template <class T>
+Operand<float> widened(Operand<T> x, i64 rows, i64 columns, float* y) {
   if (x.transposed) std::swap(rows, columns);
   widen(x.data, rows, columns, x.ld, y);
   return {y, columns, x.transposed};
@@ -76,8 +78,8 @@ void gemm_f32(CpuDevice& device, GemmSize size, Operand<float> a, Operand<float>
   });
 }
 
-template <class C>
-void gemm_widened(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c) {
+template <class T, class C>
+void gemm_widened(CpuDevice& device, GemmSize size, Operand<T> a, Operand<T> b, float beta, C* c) {
   const Block step = block_of(size, a.transposed);
   const i64 a_count = step.rows * kWidenedDepth, b_count = step.columns * kWidenedDepth;
   const Scratch scratch(device, a_count + b_count + step.rows * step.columns);
@@ -95,13 +97,13 @@ void gemm_widened(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand
     }
     for (i64 k = 0; k < size.k; k += kWidenedDepth) {
       const i64 depth = std::min(kWidenedDepth, size.k - k);
-      sgemm({at.rows, at.columns, depth}, widened({a.at(at.row, k), a.ld, a.transposed}, at.rows, depth, wide_a),
-            widened({b.at(k, at.column), b.ld, b.transposed}, depth, at.columns, wide_b), k == 0 ? beta : 1.0f, sum,
+      sgemm({at.rows, at.columns, depth}, widened<T>({a.at(at.row, k), a.ld, a.transposed}, at.rows, depth, wide_a),
+            widened<T>({b.at(k, at.column), b.ld, b.transposed}, depth, at.columns, wide_b), k == 0 ? beta : 1.0f, sum,
             ld);
     }
-    if constexpr (std::is_same_v<C, BFloat16>) {
+    if constexpr (std::is_same_v<C, T>) {
       for (i64 r = 0; r < at.rows; ++r) {
-        for (i64 i = 0; i < at.columns; ++i) out[r * size.n + i] = BFloat16(sum[r * ld + i]);
+        for (i64 i = 0; i < at.columns; ++i) out[r * size.n + i] = T(sum[r * ld + i]);
       }
     }
   });
@@ -109,5 +111,7 @@ void gemm_widened(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand
 
 template void gemm_widened(CpuDevice&, GemmSize, Operand<BFloat16>, Operand<BFloat16>, float, float*);
 template void gemm_widened(CpuDevice&, GemmSize, Operand<BFloat16>, Operand<BFloat16>, float, BFloat16*);
+template void gemm_widened(CpuDevice&, GemmSize, Operand<Float16>, Operand<Float16>, float, float*);
+template void gemm_widened(CpuDevice&, GemmSize, Operand<Float16>, Operand<Float16>, float, Float16*);
 
 }  // namespace mcpp::kernel

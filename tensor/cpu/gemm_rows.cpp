@@ -8,6 +8,7 @@
 
 #include "tensor/cpu/gemm.h"
 #include "tensor/cpu/parallel.h"
+#include "tensor/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::kernel {
@@ -16,15 +17,9 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using Lanes = hn::ScalableTag<float>;
 
-HWY_INLINE hn::Vec<Lanes> load(Lanes d, const float* x) {
-  return hn::LoadU(d, x);
-}
-
-HWY_INLINE hn::Vec<Lanes> load(Lanes d, const BFloat16* x) {
-  const hn::Rebind<u16, Lanes> half;
-  const hn::Rebind<u32, Lanes> word;
-  const auto bits = hn::LoadU(half, reinterpret_cast<const u16*>(x));
-  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(word, bits)));
+template <class T>
+HWY_INLINE hn::Vec<Lanes> load(Lanes d, const T* x) {
+  return mcpp::HWY_NAMESPACE::load(d, x, mcpp::HWY_NAMESPACE::Whole());
 }
 
 template <class T>
@@ -66,6 +61,12 @@ void rows_bf16(GemmSize s, const BFloat16* a, const BFloat16* b, float beta, BFl
 void rows_bf16_to_f32(GemmSize s, const BFloat16* a, const BFloat16* b, float beta, float* c, i64 begin, i64 end) {
   rows_part(s, a, b, beta, c, begin, end);
 }
+void rows_f16(GemmSize s, const Float16* a, const Float16* b, float beta, Float16* c, i64 begin, i64 end) {
+  rows_part(s, a, b, beta, c, begin, end);
+}
+void rows_f16_to_f32(GemmSize s, const Float16* a, const Float16* b, float beta, float* c, i64 begin, i64 end) {
+  rows_part(s, a, b, beta, c, begin, end);
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace mcpp::kernel
@@ -77,6 +78,8 @@ namespace mcpp::kernel {
 HWY_EXPORT(rows_f32);
 HWY_EXPORT(rows_bf16);
 HWY_EXPORT(rows_bf16_to_f32);
+HWY_EXPORT(rows_f16);
+HWY_EXPORT(rows_f16_to_f32);
 
 template <class T, class C>
 void gemm_rows(const CpuDevice& device, GemmSize size, const T* a, const T* b, float beta, C* c) {
@@ -86,8 +89,12 @@ void gemm_rows(const CpuDevice& device, GemmSize size, const T* a, const T* b, f
       HWY_DYNAMIC_DISPATCH(rows_f32)(size, a, b, beta, c, begin, end);
     } else if constexpr (std::is_same_v<C, BFloat16>) {
       HWY_DYNAMIC_DISPATCH(rows_bf16)(size, a, b, beta, c, begin, end);
-    } else {
+    } else if constexpr (std::is_same_v<T, BFloat16>) {
       HWY_DYNAMIC_DISPATCH(rows_bf16_to_f32)(size, a, b, beta, c, begin, end);
+    } else if constexpr (std::is_same_v<C, Float16>) {
+      HWY_DYNAMIC_DISPATCH(rows_f16)(size, a, b, beta, c, begin, end);
+    } else {
+      HWY_DYNAMIC_DISPATCH(rows_f16_to_f32)(size, a, b, beta, c, begin, end);
     }
   });
 }
@@ -95,6 +102,8 @@ void gemm_rows(const CpuDevice& device, GemmSize size, const T* a, const T* b, f
 template void gemm_rows(const CpuDevice&, GemmSize, const float*, const float*, float, float*);
 template void gemm_rows(const CpuDevice&, GemmSize, const BFloat16*, const BFloat16*, float, float*);
 template void gemm_rows(const CpuDevice&, GemmSize, const BFloat16*, const BFloat16*, float, BFloat16*);
+template void gemm_rows(const CpuDevice&, GemmSize, const Float16*, const Float16*, float, float*);
+template void gemm_rows(const CpuDevice&, GemmSize, const Float16*, const Float16*, float, Float16*);
 
 }  // namespace mcpp::kernel
 #endif

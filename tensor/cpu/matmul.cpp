@@ -73,8 +73,10 @@ void multiply(CpuDevice& device, GemmSize size, Operand<T> a, Operand<T> b, floa
     gemm_rows(device, size, a.data, b.data, beta, c);
   } else if constexpr (std::is_same_v<T, float>) {
     gemm_f32(device, size, a, b, beta, c);
-  } else {
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
     multiply_bf16(device, size, a, b, beta, c);
+  } else {
+    gemm_widened(device, size, a, b, beta, c);
   }
 }
 
@@ -93,15 +95,13 @@ void Kernels<DeviceType::Cpu>::matmul(const Tensor& a, const Tensor& b, Tensor& 
     kernel::multiply(cpu(c), size, kernel::operand<T>(a, options.transpose_a),
                      kernel::operand<T>(b, options.transpose_b), options.beta, c.data<C>());
   };
-  if (a.dtype() == DType::F64) {
-    run.template operator()<double, double>();
-  } else if (a.dtype() == DType::F32) {
-    run.template operator()<float, float>();
-  } else if (c.dtype() == DType::F32) {
-    run.template operator()<BFloat16, float>();
-  } else {
-    run.template operator()<BFloat16, BFloat16>();
-  }
+  on_float(a.dtype(), [&]<class T>() {
+    if (c.dtype() == a.dtype()) {
+      run.template operator()<T, T>();
+    } else if constexpr (kIsNarrow<T>) {
+      run.template operator()<T, float>();
+    }
+  });
 }
 
 }  // namespace mcpp

@@ -1,5 +1,5 @@
-// Vectors of any supported element type as vectors of the type that math is done in: fp32 for float and BFloat16, fp64
-// for double. Compiled once per instruction level, as Highway's *-inl.h headers are.
+// Vectors of any supported element type as vectors of the type that math is done in: fp32 for float, BFloat16 and
+// Float16, fp64 for double. Compiled once per instruction level, as Highway's *-inl.h headers are.
 #if defined(MCPP_TENSOR_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MCPP_TENSOR_CPU_SIMD_INL_H_
 #undef MCPP_TENSOR_CPU_SIMD_INL_H_
@@ -43,6 +43,30 @@ requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE hn::Vec<D> load(D d, const BFloa
   const hn::Rebind<u16, D> narrow;
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(wide, hn::LoadU(narrow, reinterpret_cast<const u16*>(p)))));
 }
+// Highway's own conversions of halves round down where the processor has no instruction for them.
+#if HWY_TARGET <= HWY_AVX2
+template <class D>
+requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE hn::Vec<D> load(D d, const Float16* p, Whole) {
+  const hn::Rebind<hwy::float16_t, D> narrow;
+  return hn::PromoteTo(d, hn::LoadU(narrow, reinterpret_cast<const hwy::float16_t*>(p)));
+}
+#else
+/// As Float16's conversion, step by step.
+template <class D>
+requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE hn::Vec<D> load(D d, const Float16* p, Whole) {
+  const hn::RebindToSigned<D> bits;
+  const hn::Rebind<u16, D> narrow;
+  const auto x = hn::PromoteTo(bits, hn::LoadU(narrow, reinterpret_cast<const u16*>(p)));
+  const auto magnitude = hn::ShiftLeft<13>(hn::And(x, hn::Set(bits, 0x7FFF)));
+  const auto scaled = hn::BitCast(bits, hn::Mul(hn::BitCast(d, magnitude), hn::Set(d, 0x1p112f)));
+  const auto above = [=](i32 limit, i32 value) HWY_ATTR {
+    return hn::IfThenElseZero(hn::Gt(magnitude, hn::Set(bits, limit)), hn::Set(bits, value));
+  };
+  const auto special = hn::Or(above(0x0F7FFFFF, 0x7F800000), above(0x0F800000, 0x00400000));  // infinity, quiet NaN
+  const auto sign = hn::ShiftLeft<16>(hn::AndNot(hn::Set(bits, 0x7FFF), x));
+  return hn::BitCast(d, hn::Or(sign, hn::Or(scaled, special)));
+}
+#endif
 template <class D, class T>
 requires(sizeof(hn::TFromD<D>) == 8 && sizeof(T) < 8) HWY_INLINE hn::Vec<D> load(D d, const T* p, Whole) {
   return hn::PromoteTo(d, load(hn::Rebind<float, D>(), p, Whole()));
@@ -66,6 +90,33 @@ requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE void store(hn::Vec<D> v, D, BFlo
   const auto chosen = hn::IfThenElse(hn::RebindMask(bits, hn::IsNaN(v)), quiet_nan, rounded);
   hn::StoreU(hn::DemoteTo(narrow, hn::BitCast(integers, chosen)), narrow, reinterpret_cast<u16*>(p));
 }
+#if HWY_TARGET <= HWY_AVX2
+template <class D>
+requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE void store(hn::Vec<D> v, D, Float16* p, Whole) {
+  const hn::Rebind<hwy::float16_t, D> narrow;
+  hn::StoreU(hn::DemoteTo(narrow, v), narrow, reinterpret_cast<hwy::float16_t*>(p));
+}
+#else
+/// Rounds as Float16's constructor does, step by step.
+template <class D>
+requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE void store(hn::Vec<D> v, D d, Float16* p, Whole) {
+  const hn::RebindToSigned<D> bits;
+  const hn::Rebind<u16, D> narrow;
+  const auto all = [=](i32 x) HWY_ATTR { return hn::Set(bits, x); };
+  const auto x = hn::BitCast(bits, v), magnitude = hn::And(x, all(0x7FFFFFFF));
+  const auto fraction = hn::ShiftRight<13>(magnitude);
+  const auto normal =
+      hn::ShiftRight<13>(hn::Add(hn::Add(magnitude, all(0xFFF - 0x38000000)), hn::And(fraction, all(1))));
+  const auto shifted = hn::Add(hn::BitCast(d, magnitude), hn::Set(d, 0.5f));
+  const auto subnormal = hn::Sub(hn::BitCast(bits, shifted), all(0x3F000000));
+  const auto nan = hn::Or(all(0x7E00), hn::And(fraction, all(0x3FF)));
+  const auto finite = hn::IfThenElse(hn::Lt(magnitude, all(0x38800000)), subnormal, normal);
+  const auto number = hn::IfThenElse(hn::Lt(magnitude, all(0x477FF000)), finite, all(0x7C00));
+  const auto chosen = hn::IfThenElse(hn::Gt(magnitude, all(0x7F800000)), nan, number);
+  const auto sign = hn::And(hn::ShiftRight<16>(x), all(0x8000));
+  hn::StoreU(hn::DemoteTo(narrow, hn::Or(sign, chosen)), narrow, reinterpret_cast<u16*>(p));
+}
+#endif
 template <class D, class T>
 requires(sizeof(hn::TFromD<D>) == 8 && sizeof(T) < 8) HWY_INLINE void store(hn::Vec<D> v, D, T* p, Whole) {
   const hn::Rebind<float, D> narrow;

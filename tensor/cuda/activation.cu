@@ -10,11 +10,11 @@ struct ValueAndSlope {
   W value, slope;
 };
 
-/// 1 / (1 + exp(-x)). The GPU's fast exp and division are good to 1e-5, which is far below the rounding of bf16, and
-/// make the difference between being bound by arithmetic and by memory.
+/// 1 / (1 + exp(-x)). The GPU's fast exp and division are good to 1e-5, which is far below the rounding of bf16 and
+/// fp16, and make the difference between being bound by arithmetic and by memory.
 template <class E, class W>
 __device__ __forceinline__ W logistic(W x) {
-  if constexpr (std::is_same_v<E, __nv_bfloat16>)
+  if constexpr (kIsNarrowElement<E>)
     return __fdividef(1.0f, 1.0f + __expf(-x));
   else
     return W{1} / (W{1} + exp(-x));

@@ -10,8 +10,8 @@ struct TiledAttention {
   static decltype(ops::attention_backward) backward;
 };
 
-/// cuDNN's fused kernels, several times as fast. They have the cases that pretraining needs: bf16, as many keys as
-/// queries, head_dim a multiple of 8 up to 128, no dropout. False, and nothing done, for all others.
+/// cuDNN's fused kernels, several times as fast. They have the cases that pretraining needs: bf16 or fp16, as many keys
+/// as queries, head_dim a multiple of 8 up to 128, no dropout. False, and nothing done, for all others.
 struct FusedAttention {
   static bool forward(const Heads& q, const Heads& k, const Heads& v, const AttentionOptions& options, Tensor& out,
                       Tensor& lse);

@@ -9,10 +9,10 @@ namespace {
 
 constexpr int kThreads = 512;
 
-/// exp(x) for a result that is rounded to E, or summed with many like it: bf16 logits do not need the last bits.
+/// exp(x) for a result that is rounded to E, or summed with many like it: narrow logits do not need the last bits.
 template <class E, class W>
 __device__ __forceinline__ W exponential(W x) {
-  if constexpr (std::is_same_v<E, __nv_bfloat16>)
+  if constexpr (kIsNarrowElement<E>)
     return __expf(x);
   else
     return exp(x);

@@ -36,6 +36,10 @@ namespace {
 
 enum Id : i64 { kQ = 1, kK, kV, kOut, kLse, kScale, kMasked, kDout, kDq, kDk, kDv, kDelta, kOne };
 
+cudnnDataType_t cudnn_type(const AttentionCase& c) {
+  return c.dtype == DType::F16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
+}
+
 /// One number for each query: [batch, heads, s, 1].
 CudnnShape per_query(const CudnnShape& q) {
   return CudnnShape::dense(q.dims[0], q.dims[1], q.dims[2], 1);
@@ -57,10 +61,11 @@ CudnnValue masked_scores(CudnnGraph& graph, const CudnnValue& q, const CudnnValu
 }
 
 void build_forward(CudnnGraph& graph, const AttentionCase& c) {
-  const CudnnValue q = graph.in_memory(kQ, c.shapes[0], CUDNN_DATA_BFLOAT16);
-  const CudnnValue kt = graph.in_memory(kK, c.shapes[1].transposed(), CUDNN_DATA_BFLOAT16);
-  const CudnnValue v = graph.in_memory(kV, c.shapes[2], CUDNN_DATA_BFLOAT16);
-  const CudnnValue out = graph.in_memory(kOut, c.shapes[3], CUDNN_DATA_BFLOAT16);
+  const cudnnDataType_t type = cudnn_type(c);
+  const CudnnValue q = graph.in_memory(kQ, c.shapes[0], type);
+  const CudnnValue kt = graph.in_memory(kK, c.shapes[1].transposed(), type);
+  const CudnnValue v = graph.in_memory(kV, c.shapes[2], type);
+  const CudnnValue out = graph.in_memory(kOut, c.shapes[3], type);
   const CudnnValue lse = graph.in_memory(kLse, per_query(q.shape), CUDNN_DATA_FLOAT);
   const CudnnValue scores = masked_scores(graph, q, kt, graph.scalar(kScale), c.causal);
 
@@ -69,18 +74,19 @@ void build_forward(CudnnGraph& graph, const AttentionCase& c) {
   const CudnnValue powers = graph.pointwise(CUDNN_POINTWISE_EXP, graph.pointwise(CUDNN_POINTWISE_SUB, scores, largest));
   graph.reduce(CUDNN_REDUCE_TENSOR_ADD, powers, sum);
   graph.pointwise(CUDNN_POINTWISE_ADD, largest, graph.pointwise(CUDNN_POINTWISE_LOG, sum), lse);
-  const CudnnValue probabilities = graph.inner(scores.shape, CUDNN_DATA_BFLOAT16);
+  const CudnnValue probabilities = graph.inner(scores.shape, type);
   graph.pointwise(CUDNN_POINTWISE_DIV, powers, sum, probabilities);
   graph.matmul(probabilities, v, out);
 }
 
 /// dx = a^T b, where dx has fewer heads than a and b: summed over the query heads that share one.
-void transposed_product(CudnnGraph& graph, const CudnnValue& a, const CudnnValue& b, const CudnnValue& dx) {
+void transposed_product(CudnnGraph& graph, cudnnDataType_t type, const CudnnValue& a, const CudnnValue& b,
+                        const CudnnValue& dx) {
   const CudnnShape& s = a.shape;
-  const CudnnValue at = graph.inner(s.transposed(), CUDNN_DATA_BFLOAT16);
+  const CudnnValue at = graph.inner(s.transposed(), type);
   graph.reshape(a, at);
   if (dx.shape.dims[1] == s.dims[1]) return graph.matmul(at, b, dx);
-  const CudnnValue every_head = graph.inner(like_dense(dx.shape, s.dims[1]), CUDNN_DATA_BFLOAT16);
+  const CudnnValue every_head = graph.inner(like_dense(dx.shape, s.dims[1]), type);
   graph.matmul(at, b, every_head);
   graph.reduce(CUDNN_REDUCE_TENSOR_ADD, every_head, dx);
 }
@@ -99,26 +105,27 @@ CudnnValue build_delta(CudnnGraph& graph, const CudnnValue& dout, const CudnnVal
 /// The deterministic form: dq is a product of its own, rather than being gathered by atomic additions.
 /// The probabilities then go through memory, see backward_part().
 void build_backward(CudnnGraph& graph, const AttentionCase& c) {
-  const auto bf16 = [&](Id id, const CudnnShape& shape) { return graph.in_memory(id, shape, CUDNN_DATA_BFLOAT16); };
-  const CudnnValue q = bf16(kQ, c.shapes[0]), kt = bf16(kK, c.shapes[1].transposed());
-  const CudnnValue vt = bf16(kV, c.shapes[2].transposed()), out = bf16(kOut, c.shapes[3]);
-  const CudnnValue dout = bf16(kDout, c.shapes[4]), dq = bf16(kDq, c.shapes[5]);
-  const CudnnValue dk = bf16(kDk, c.shapes[6]), dv = bf16(kDv, c.shapes[7]);
+  const cudnnDataType_t type = cudnn_type(c);
+  const auto narrow = [&](Id id, const CudnnShape& shape) { return graph.in_memory(id, shape, type); };
+  const CudnnValue q = narrow(kQ, c.shapes[0]), kt = narrow(kK, c.shapes[1].transposed());
+  const CudnnValue vt = narrow(kV, c.shapes[2].transposed()), out = narrow(kOut, c.shapes[3]);
+  const CudnnValue dout = narrow(kDout, c.shapes[4]), dq = narrow(kDq, c.shapes[5]);
+  const CudnnValue dk = narrow(kDk, c.shapes[6]), dv = narrow(kDv, c.shapes[7]);
   const CudnnValue lse = graph.in_memory(kLse, per_query(q.shape), CUDNN_DATA_FLOAT), scale = graph.scalar(kScale);
   const CudnnValue delta = build_delta(graph, dout, out);
 
   const CudnnValue scores = masked_scores(graph, q, kt, scale, c.causal);
   const CudnnValue probabilities =
       graph.pointwise(CUDNN_POINTWISE_EXP, graph.pointwise(CUDNN_POINTWISE_SUB, scores, lse));
-  transposed_product(graph, probabilities, dout, dv);
+  transposed_product(graph, type, probabilities, dout, dv);
 
   const CudnnValue dprobabilities = graph.inner(scores.shape);
   graph.matmul(dout, vt, dprobabilities);
   const CudnnValue centred = graph.pointwise(CUDNN_POINTWISE_SUB, dprobabilities, delta);
   const CudnnValue dscores =
       graph.pointwise(CUDNN_POINTWISE_MUL, graph.pointwise(CUDNN_POINTWISE_MUL, centred, probabilities), scale);
-  transposed_product(graph, dscores, q, dk);
-  const CudnnValue k = graph.inner(c.shapes[1], CUDNN_DATA_BFLOAT16);
+  transposed_product(graph, type, dscores, q, dk);
+  const CudnnValue k = graph.inner(c.shapes[1], type);
   graph.reshape(kt, k);
   graph.matmul(dscores, k, dq);
 }
@@ -136,13 +143,14 @@ const CudnnPlan* plan_for(CudnnAttention& state, const AttentionCase& c) {
 bool is_suited(const Heads& q, const Heads& k, const AttentionOptions& options) {
   // Before 9.16 other lengths need padding masks in the backward pass.
   constexpr std::size_t kAnyLength = 91600;
-  return q.base.dtype() == DType::BF16 && options.dropout.p == 0 && options.query_offset == 0 && q.seq == k.seq &&
+  return is_narrow(q.base.dtype()) && options.dropout.p == 0 && options.query_offset == 0 && q.seq == k.seq &&
          q.seq > 1 && q.batch > 0 && q.heads > 0 && q.head_dim % 8 == 0 && q.head_dim <= 128 &&
          (q.seq % 128 == 0 || cudnnGetVersion() >= kAnyLength);
 }
 
-const BFloat16* first(const Heads& x) {
-  return x.base.data<BFloat16>() + x.offset;
+/// Both narrow types have two bytes.
+const std::byte* first(const Heads& x) {
+  return static_cast<const std::byte*>(x.base.raw()) + 2 * x.offset;
 }
 
 /// Every row of heads must begin at a multiple of 16 bytes.
@@ -153,7 +161,7 @@ bool is_aligned(const Heads& x) {
 
 /// The case of these operands (q, k, v, out, ..); without shapes when cuDNN's kernels cannot take them.
 AttentionCase make_case(std::span<const Heads* const> operands, bool backward, const AttentionOptions& options) {
-  AttentionCase c{backward, options.causal, {}};
+  AttentionCase c{backward, options.causal, {}, operands[0]->base.dtype()};
   if (is_suited(*operands[0], *operands[1], options) &&
       std::ranges::all_of(operands, [](const Heads* x) { return is_aligned(*x); }))
     c.shapes = cudnn_shapes(operands, operands[1]->heads, backward);
@@ -203,7 +211,7 @@ bool FusedAttention::backward(const Tensor& dout, const Heads& q, const Heads& k
     if (options.causal) bindings.push_back({kMasked, &kMinusInfinity});
     bindings.push_back({kLse, lse.data<float>() + begin / part * rows});
     for (std::size_t i = 0; i < operands.size(); ++i)
-      bindings.push_back({kOperands[i], first(*operands[i]) + begin * c.shapes[i].strides[0]});
+      bindings.push_back({kOperands[i], first(*operands[i]) + 2 * begin * c.shapes[i].strides[0]});
     plan->run(device.cudnn().handle, bindings, workspace.data());
   }
   return true;

@@ -78,12 +78,13 @@ inline std::vector<CudnnShape> cudnn_shapes(std::span<const Heads* const> all, i
 /// What a plan is compiled for.
 struct AttentionCase {
   bool backward = false, causal = false;
-  std::vector<CudnnShape> shapes;  ///< of q, k, v, out; backward: and dout, dq, dk, dv
+  std::vector<CudnnShape> shapes = {};  ///< of q, k, v, out; backward: and dout, dq, dk, dv
+  DType dtype = DType::BF16;            ///< or fp16
   auto operator<=>(const AttentionCase&) const = default;
 };
 
-/// The backward pass's fixed order of sums costs memory for all probabilities, in bf16. Samples (and, folded, key
-/// heads) therefore go through it in parts that need about this much.
+/// The backward pass's fixed order of sums costs memory for all probabilities, in the narrow type. Samples (and,
+/// folded, key heads) therefore go through it in parts that need about this much.
 inline constexpr i64 kMostProbabilities = i64{1} << 30;
 
 /// Along axis 0 of q, the most at a time that divides all of it and keeps within kMostProbabilities; at least 1.

@@ -60,6 +60,22 @@ std::unique_ptr<Device> make_cuda_device(const CudaOptions& options) {
   return std::make_unique<CudaDevice>(options);
 }
 
+std::string cuda_device_id(Device& device) {
+  std::string id;
+  for (const char byte : static_cast<CudaDevice&>(device).properties().uuid.bytes)
+    for (const int shift : {4, 0}) id += "0123456789abcdef"[(static_cast<unsigned char>(byte) >> shift) & 15];
+  return id;
+}
+
+std::shared_ptr<void> pin_host_memory(void* memory, i64 bytes) {
+  check_cuda(cudaHostRegister(memory, static_cast<std::size_t>(bytes), cudaHostRegisterPortable), "cudaHostRegister");
+  return {memory, [](void* locked) { cudaHostUnregister(locked); }};
+}
+
+void synchronize(Device& device) {
+  static_cast<CudaDevice&>(device).synchronize();
+}
+
 int cuda_device_count() {
   int count = 0;
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;

@@ -1,6 +1,7 @@
 // What the kernels share: element types, 16-byte accesses, sums over a warp or a block, and how they are launched.
 #pragma once
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <bit>
 
@@ -8,7 +9,7 @@
 
 namespace mcpp {
 
-/// The type that CUDA has for an element: BFloat16 becomes __nv_bfloat16, which has the same bits.
+/// The type that CUDA has for an element: BFloat16 becomes __nv_bfloat16 and Float16 __half, which have the same bits.
 template <class T>
 struct CudaType {
   using type = T;
@@ -16,6 +17,10 @@ struct CudaType {
 template <>
 struct CudaType<BFloat16> {
   using type = __nv_bfloat16;
+};
+template <>
+struct CudaType<Float16> {
+  using type = __half;
 };
 template <class T>
 using Element = typename CudaType<T>::type;
@@ -30,10 +35,16 @@ Element<T>* elements(const Tensor& t) {
 template <class T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
+/// Whether E is CUDA's type of a narrow one.
+template <class E>
+inline constexpr bool kIsNarrowElement = std::is_same_v<E, __nv_bfloat16> || std::is_same_v<E, __half>;
+
 template <class T>
 __device__ __forceinline__ auto widen(T x) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>)
     return __bfloat162float(x);
+  else if constexpr (std::is_same_v<T, __half>)
+    return __half2float(x);
   else
     return x;
 }
@@ -42,6 +53,8 @@ template <class T, class W>
 __device__ __forceinline__ T narrow(W x) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>)
     return __float2bfloat16_rn(static_cast<float>(x));
+  else if constexpr (std::is_same_v<T, __half>)
+    return __float2half_rn(static_cast<float>(x));
   else
     return static_cast<T>(x);
 }

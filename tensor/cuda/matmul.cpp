@@ -53,6 +53,8 @@ cudaDataType_t cuda_type(DType t) {
   switch (t) {
     case DType::BF16:
       return CUDA_R_16BF;
+    case DType::F16:
+      return CUDA_R_16F;
     case DType::F64:
       return CUDA_R_64F;
     default:

@@ -48,8 +48,11 @@ TEST_F(Safetensors, GoldenFilesAreRewrittenByteForByte) {
 }
 
 TEST_F(Safetensors, OrdersBySizeThenNameAndAligns) {
-  const std::vector<SafeSpec> specs{
-      {"b", DType::BF16, {3}}, {"z", DType::F32, {1}}, {"c", DType::F64, {1}}, {"a", DType::F32, {2}}};
+  const std::vector<SafeSpec> specs{{"b", DType::BF16, {3}},
+                                    {"z", DType::F32, {1}},
+                                    {"c", DType::F64, {1}},
+                                    {"a", DType::F32, {2}},
+                                    {"h", DType::F16, {3}}};
   write_safetensors(folder_, specs, [&](std::size_t i) { return numbered("x", specs[i].shape, specs[i].dtype).data; });
   const SafetensorsReader reader(folder_);
   EXPECT_LT(reader.at("c").begin, reader.at("a").begin);
@@ -57,6 +60,8 @@ TEST_F(Safetensors, OrdersBySizeThenNameAndAligns) {
   EXPECT_LT(reader.at("z").begin, reader.at("b").begin);
   EXPECT_EQ(reader.at("c").begin % 8, 0);
   EXPECT_EQ(load(reader.read(reader.at("b"), DType::F64, device_), 2), 2);
+  EXPECT_EQ(reader.at("h").type, SafeType::F16);
+  EXPECT_EQ(load(reader.read(reader.at("h"), DType::F16, device_), 2), 2);
 }
 
 TEST_F(Safetensors, ReadsHalfPrecision) {
@@ -70,7 +75,9 @@ TEST_F(Safetensors, ReadsHalfPrecision) {
   }
   write_file_atomic(path, content);
   const SafetensorsReader reader(path);
-  const Tensor t = reader.read(reader.at("h"), DType::F32, device_);
+  const Tensor t = reader.read(reader.at("h"), DType::F32, device_),
+               same = reader.read(reader.at("h"), DType::F16, device_);
+  for (u32 i = 0; i < 65536; ++i) ASSERT_EQ(same.data<Float16>()[i].bits, i);
   for (u32 i = 0; i < 65536; ++i) {
     const int exponent = static_cast<int>(i >> 10 & 31), fraction = static_cast<int>(i & 1023);
     const float value = t.data<float>()[i];

@@ -30,7 +30,7 @@ class Writer : public CheckpointTest {
 
 TEST_F(Writer, RoundTripsEveryTypeAndTheState) {
   std::vector<NamedShard> shards;
-  for (DType t : {DType::F32, DType::BF16, DType::F64, DType::I32, DType::I64}) {
+  for (DType t : {DType::F32, DType::BF16, DType::F16, DType::F64, DType::I32, DType::I64}) {
     shards.push_back(numbered("model/" + std::string(name_of(t)), {3, 5}, t));
   }
   shards.push_back(numbered("model/scalar", Shape{}));

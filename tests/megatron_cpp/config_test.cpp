@@ -248,6 +248,15 @@ TEST(Config, RulesOfTheBatchSizeSchedule) {
             "command line: --training.step_batch_size_schedule=0:4: needs train_samples instead of train_iters");
 }
 
+TEST(Config, ALongListIsNotRepeatedForEachOfItsMistakes) {
+  std::string steps;
+  for (int i = 0; i < 1000; ++i) steps += "0:1 ";
+  const std::string error =
+      test::input_error([&] { parse_config("", "run.toml", {{"--training.step_batch_size_schedule=" + steps}}); });
+  EXPECT_THAT(error, HasSubstr("--training.step_batch_size_schedule=0:1 0:1 "));
+  EXPECT_LT(error.size(), 400'000u);
+}
+
 TEST(Config, DerivedSizes) {
   Config c = parse(kLeast, {"--training.micro_batch_size=4"});
   EXPECT_EQ(c.training.global_batch_size, 4);
@@ -284,6 +293,17 @@ TEST(Config, KeysThatWouldBeIgnoredAreErrors) {
   EXPECT_EQ(error_of(kLeast, {"--optimizer.sgd_momentum=0"}),
             "command line: --optimizer.sgd_momentum=0: only read when optimizer is \"sgd\"");
   EXPECT_THAT(error_of(kLeast, {"--optimizer.optimizer=sgd", "--optimizer.adam_eps=1e-6"}), HasSubstr("adam_eps"));
+  EXPECT_EQ(error_of(kLeast, {"--optimizer.hysteresis=1"}),
+            "command line: --optimizer.hysteresis=1: only read when training.precision is \"fp16\" and "
+            "optimizer.loss_scale is 0");
+  EXPECT_EQ(error_of(kLeast, {"--optimizer.hysteresis=1", "--training.precision=fp16"}), "");
+  EXPECT_EQ(error_of(kLeast, {"--optimizer.loss_scale=256"}), "");
+  EXPECT_THAT(
+      error_of(kLeast, {"--optimizer.loss_scale=1", "--optimizer.loss_scale_window=10", "--training.precision=fp16"}),
+      HasSubstr("loss_scale_window"));
+  EXPECT_THAT(error_of(kLeast, {"--optimizer.min_loss_scale=8", "--optimizer.initial_loss_scale=4",
+                                "--training.precision=fp16"}),
+              HasSubstr("is above initial_loss_scale 4"));
   EXPECT_THAT(error_of(kLeast, {"--data.train_data_path=a", "--data.split=1"}), HasSubstr("data.split"));
   EXPECT_THAT(error_of(kLeast, {"--checkpoint.load=a", "--checkpoint.save=a/", "--checkpoint.finetune"}),
               HasSubstr("another folder"));

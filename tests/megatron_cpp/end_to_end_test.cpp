@@ -70,7 +70,7 @@ TEST_F(UserJourney, EvaluationMeasuresTheSameHoweverItIsBatched) {
 using SameRun = EndToEnd;
 
 TEST_F(SameRun, RunsAndThreadsGiveTheSameBits) {
-  for (const char* precision : {"fp32", "bf16"}) {
+  for (const char* precision : {"fp32", "bf16", "fp16"}) {
     const std::string name = precision;
     const std::string same = str("--training.precision=", name);
     train(name, {same});

@@ -57,6 +57,7 @@ OptimizerConfig golden_optimizer() {
   config.lr_warmup_iters = 3;
   config.weight_decay = 0.1;
   config.adam_beta2 = 0.95;
+  config.initial_loss_scale = 0x1p16;  // of fp16; at which no step is lost
   return config;
 }
 
@@ -122,6 +123,9 @@ class GoldenModel {
 
   /// Loss and gradient of the first batch; the learning rate of 0 leaves the weights as they are.
   StepOutcome step_in_place(i64 micro_batch_size) { return state_.train_step(batches(0, micro_batch_size), 0, 0); }
+
+  /// What the gradients of a step are multiplied with.
+  double gradient_factor(const StepOutcome& step) const { return state_.loss_scale().factor(step.tokens); }
 
   Trajectory train(i64 micro_batch_size) {
     const LrSchedule schedule(golden_optimizer(), {.train_iters = kSteps, .global_batch_size = kBatch});
@@ -210,7 +214,9 @@ std::vector<Limits> all_limits() {
                           {"gpt2", DType::F64, 1e-11, 1e-11, 1e-11, 1e-11, 1e-11, 1e-11},
                           {"llama", DType::F64, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6},
                           {"gpt2", DType::BF16, 1.5e-2, 1e-3, 3e-2, 1e-3, 1e-2, 1e-2},
-                          {"llama", DType::BF16, 1.5e-2, 1e-3, 3e-2, 1e-3, 1e-2, 1e-2}};
+                          {"llama", DType::BF16, 1.5e-2, 1e-3, 3e-2, 1e-3, 1e-2, 1e-2},
+                          {"gpt2", DType::F16, 2e-3, 1.3e-4, 4e-3, 1.3e-4, 1.3e-3, 1.3e-3},
+                          {"llama", DType::F16, 2e-3, 1.3e-4, 4e-3, 1.3e-4, 1.3e-3, 1.3e-3}};
   const std::size_t count = test::built_with_cuda() ? all.size() : 0;  // a GPU is held to the same
   for (std::size_t i = 0; i < count; ++i) {
     all.push_back(all[i]);
@@ -251,8 +257,10 @@ TEST_P(GoldenModelTest, LogitsLossAndEveryGradient) {
   EXPECT_EQ(outcome.tokens, kBatch * 32);
 
   auto gradients = model->by_foreign_name([](Param& param) { return param.main_grad; });
+  // Of the mean, from that of the sum.
+  const double divisor = static_cast<double>(outcome.tokens) * model->gradient_factor(outcome);
   for (auto& [name, values] : gradients) {
-    for (double& x : values) x /= static_cast<double>(outcome.tokens);  // of the mean, from that of the sum
+    for (double& x : values) x /= divisor;
   }
   compare_all(gradients, model->expected, "grads", [&](const std::string& name, const Numbers& a, const Numbers& b) {
     const Distance d = distance(a, b);
@@ -333,6 +341,34 @@ TEST_P(GoldenTraining, AnyMicrobatchFollowsTheSameLosses) {
     const Numbers losses = model.expected.read<double>("train/loss").values;
     for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_LE(relative_error(ours.losses[i], losses[i]), 1e-4) << i;
   }
+}
+
+/// How far twelve steps come from double precision: in the losses, as one vector, and in all weights.
+struct TrainingError {
+  double losses = 0, weights = 0;
+};
+
+TrainingError training_error(const char* name, DType dtype, DeviceType device) {
+  GoldenModel model(name, dtype, test::make_device(device));
+  const Trajectory ours = model.train(2);
+  Numbers weights, expected;
+  compare_all(ours.weights, model.expected, "train/final",
+              [&](const std::string& weight, const Numbers& a, const Numbers& b) {
+                const Numbers x = without_key_bias(weight, a), y = without_key_bias(weight, b);
+                weights.insert(weights.end(), x.begin(), x.end());
+                expected.insert(expected.end(), y.begin(), y.end());
+              });
+  return {.losses = distance(ours.losses, model.expected.read<double>("train/loss").values).relative,
+          .weights = distance(weights, expected).relative};
+}
+
+TEST_P(GoldenTraining, Fp16IsSeveralTimesAsNearAsBf16) {
+  const TrainingError bf16 = training_error(name(), DType::BF16, device()),
+                      fp16 = training_error(name(), DType::F16, device());
+  RecordProperty("bf16", str(bf16.losses, " ", bf16.weights));
+  RecordProperty("fp16", str(fp16.losses, " ", fp16.weights));
+  EXPECT_LE(fp16.losses, bf16.losses / 3);
+  EXPECT_LE(fp16.weights, bf16.weights / 3);
 }
 
 /// The same training, from the same weights, on a layout of several ranks.

@@ -96,6 +96,7 @@ TEST_F(Huggingface, ConfigurationsRoundTrip) {
     }
     EXPECT_EQ(ours["architectures"], original["architectures"]);
     EXPECT_EQ(ours["torch_dtype"], "bfloat16");
+    EXPECT_EQ(nlohmann::json::parse(huggingface_config(model, DType::F16, {}))["torch_dtype"], "float16");
     EXPECT_EQ(ours["eos_token_id"], 2);
   }
   ModelConfig odd;
@@ -207,6 +208,11 @@ TEST_F(Huggingface, PadsTheVocabularyWithZerosAndStripsIt) {
   ASSERT_EQ(embedding.shape(), (Shape{128, 64}));
   EXPECT_EQ(load(embedding, 2 * 64 + 63), to_double(BFloat16(192.0f)));
   for (i64 i = 3 * 64; i < embedding.numel(); ++i) ASSERT_EQ(load(embedding, i), 0);
+
+  export_huggingface(folder_ / "half", model, reader, {.dtype = DType::F16});
+  const ImportedModel half = import_huggingface(folder_ / "half", {}, device_);
+  ASSERT_EQ(half.weights->shards()[0].dtype, DType::F16);
+  EXPECT_EQ(load(half.weights->data(0), 2 * 64 + 63), to_double(Float16(192.0f)));
 }
 
 TEST_F(Huggingface, TensorsMustFitTheConfiguration) {

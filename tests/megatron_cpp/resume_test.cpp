@@ -11,6 +11,7 @@ namespace {
 using Resume = EndToEnd;
 
 const char* const kBf16 = "--training.precision=bf16";
+const char* const kFp16 = "--training.precision=fp16";
 
 /// Overwrites a byte in the middle of the checkpoint's tensors.
 void damage(const Path& checkpoint) {
@@ -22,7 +23,7 @@ void damage(const Path& checkpoint) {
 }
 
 TEST_F(Resume, AfterExitInterval) {
-  for (const char* precision : {"--training.precision=fp32", kBf16}) {
+  for (const char* precision : {"--training.precision=fp32", kBf16, kFp16}) {
     const std::string whole = str("whole", precision), parts = str("parts", precision);
     train(whole, {precision});
     train(parts, {precision, "--training.exit_interval=5"});
@@ -164,6 +165,43 @@ TEST_F(Resume, StepsThatAreNotFiniteAreSkippedAndThenEndTheRun) {
   EXPECT_CONTAINS(good({"checkpoint", "verify", at("run")}), "sound");
   train("run");
   losses("run", 12);
+}
+
+/// The loss scales of the log, by iteration.
+std::vector<double> scales(const std::vector<nlohmann::json>& metrics) {
+  std::vector<double> found;
+  for (const nlohmann::json& line : metrics)
+    if (line["type"] == "train") found.push_back(line["loss_scale"]);
+  return found;
+}
+
+TEST_F(Resume, InTheMiddleOfFindingTheLossScale) {
+  const Words fp16{kFp16, "--optimizer.hysteresis=3", "--optimizer.loss_scale_window=2", "--training.train_iters=30",
+                   "--training.max_consecutive_skips=0"};
+  const std::string out = good(pretrain("whole", fp16));
+  EXPECT_CONTAINS(out, "iteration 1: the gradient overflows; the step is skipped, the loss scale is 4294967296.0");
+  EXPECT_CONTAINS(out, "| loss scale: 2147483648.0 |");
+  for (const char* until : {"2", "5", "17", "29"}) {
+    Words part = fp16;
+    part.push_back(str("--training.exit_interval=", until));
+    train("parts", part);
+  }
+  train("parts", fp16);
+  expect_same_checkpoint("whole", "parts");
+  EXPECT_EQ(scales(metrics("parts")), scales(metrics("whole")));
+  EXPECT_EQ(scales(metrics("whole"))[2], 0x1p31) << "the third overflow halves";
+  EXPECT_CONTAINS(good({"checkpoint", "show", at("whole")}), "fp16");
+}
+
+TEST_F(Resume, OverflowAtTheLowestLossScaleEndsTheRun) {
+  const Outcome outcome =
+      run(pretrain("run", {kFp16, "--optimizer.min_loss_scale=1e12", "--optimizer.hysteresis=1",
+                           "--optimizer.initial_loss_scale=4e12", "--training.max_consecutive_skips=2"}));
+  EXPECT_EQ(outcome.code, 17) << outcome.err;
+  EXPECT_CONTAINS(outcome.out,
+                  "iteration 2: the gradient overflows; the step is skipped, the loss scale is 1000000000000.0");
+  EXPECT_CONTAINS(outcome.err, "iteration 5: the gradient is not finite; the step is skipped");
+  EXPECT_CONTAINS(outcome.err, "3 steps in a row had a non-finite loss or gradient");
 }
 
 }  // namespace

@@ -173,7 +173,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Case{OptimizerKind::Adam, DType::F64, 1e-12}, Case{OptimizerKind::Adam, DType::F32, 2e-6},
                     // Weights below 4 are rounded to 1/128 in bf16; half of that.
                     Case{OptimizerKind::Adam, DType::BF16, 8e-3}, Case{OptimizerKind::Sgd, DType::F64, 1e-12},
-                    Case{OptimizerKind::Sgd, DType::F32, 2e-6}, Case{OptimizerKind::Sgd, DType::BF16, 8e-3}));
+                    Case{OptimizerKind::Sgd, DType::F32, 2e-6}, Case{OptimizerKind::Sgd, DType::BF16, 8e-3},
+                    Case{OptimizerKind::Adam, DType::F16, 1e-3}, Case{OptimizerKind::Sgd, DType::F16, 1e-3}));
 
 TEST(Optimizer, WithoutClippingTakesTheGradientAsItIs) {
   OptimizerConfig config;
@@ -223,7 +224,7 @@ TEST_P(NonFiniteGradients, LeaveEveryBitAsItWas) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, NonFiniteGradients,
-                         testing::Combine(testing::Values(DType::F32, DType::BF16, DType::F64),
+                         testing::Combine(testing::Values(DType::F32, DType::BF16, DType::F16, DType::F64),
                                           testing::Values(OptimizerKind::Adam, OptimizerKind::Sgd),
                                           testing::Values(std::numeric_limits<double>::quiet_NaN(),
                                                           std::numeric_limits<double>::infinity(),

@@ -104,6 +104,7 @@ INSTANTIATE_TEST_SUITE_P(All, ZeroStages,
                                                           Case{{4, 1}, 3, true, false}, Case{{2, 2}, 1, false, false},
                                                           Case{{2, 2}, 3, true, true}, Case{{1, 2}, 2, true, false},
                                                           Case{{2, 1}, 2, true, true, DType::BF16},
+                                                          Case{{2, 1}, 2, true, true, DType::F16},
                                                           Case{{2, 1}, 2, true, false, DType::F64})));
 
 }  // namespace

@@ -90,7 +90,8 @@ inline std::string ops_name(const testing::TestParamInfo<std::tuple<DType, Place
 
 /// For each file's own fixture: INSTANTIATE_TEST_SUITE_P(Types, NormOps, every_type(), ops_name).
 inline auto every_type() {
-  return testing::Combine(testing::Values(DType::F32, DType::BF16, DType::F64), testing::ValuesIn(every_place()));
+  return testing::Combine(testing::Values(DType::F32, DType::BF16, DType::F16, DType::F64),
+                          testing::ValuesIn(every_place()));
 }
 
 /// Rows and columns that meet every tail, more than one piece of rows, and nothing at all.

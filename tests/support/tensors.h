@@ -84,9 +84,9 @@ inline bool same_bits(const Tensor& a, const Tensor& b) {
   return a.shape() == b.shape() && a.dtype() == b.dtype() && bytes_of(a) == bytes_of(b);
 }
 
-/// Relative error of one operation with one rounding at the end: a rounding step in bf16.
+/// Relative error of one operation with one rounding at the end: a rounding step in bf16, half of one in fp16.
 inline double tolerance(DType t) {
-  return t == DType::F64 ? 1e-13 : t == DType::F32 ? 1e-6 : 0x1p-8;
+  return t == DType::F64 ? 1e-13 : t == DType::F32 ? 1e-6 : t == DType::F16 ? 0x1p-11 : 0x1p-8;
 }
 
 /// Each element within `relative` of the expected one, or that part of `magnitude` (for sums that cancel). NaN fits
@@ -103,7 +103,7 @@ inline void expect_close(const Tensor& actual, const Numbers& expected, double r
   }
 }
 inline void expect_close(const Tensor& actual, const Numbers& expected, const std::string& what, double factor = 1) {
-  expect_close(actual, expected, factor * tolerance(actual.dtype()), actual.dtype() == DType::BF16 ? 1e-3 : 1, what);
+  expect_close(actual, expected, factor * tolerance(actual.dtype()), is_narrow(actual.dtype()) ? 1e-3 : 1, what);
 }
 
 }  // namespace mcpp::test

@@ -78,7 +78,7 @@ TEST_P(ActivationOps, ActivationsAndBackward) {
       const std::string name = str("activation ", static_cast<int>(a));
       const Expected plain = reference(a, x, {}, dy, rows, f), biased = reference(a, x, bias, dy, rows, f);
       // In fp32 the rounding of an argument around 10 is what limits the slope.
-      const double factor = dtype() == DType::BF16 ? 1 : 8;
+      const double factor = is_narrow(dtype()) ? 1 : 8;
       expect_close(outputs[0], plain.y, name + " y", factor);
       expect_close(outputs[1], biased.y, name + " y with bias", factor);
       expect_close(outputs[2], plain.dx, name + " dx", factor);
@@ -88,10 +88,11 @@ TEST_P(ActivationOps, ActivationsAndBackward) {
 }
 
 TEST_P(ActivationOps, ActivationsAreRightFarOut) {
+  const double largest = dtype() == DType::F16 ? 65504 : std::numeric_limits<float>::max();
   for (const Activation a : kActivations) {
     Numbers x;
     for (double magnitude : {1e-30, 1e-8, 1e-3, 5.0, 13.0, 40.0, 87.0, 88.0, 90.0, 105.0, 800.0, 1e6})
-      for (double sign : {-1.0, 1.0}) x.push_back(rounded(sign * magnitude, dtype()));
+      for (double sign : {-1.0, 1.0}) x.push_back(rounded(sign * std::min(magnitude, largest), dtype()));
     const i64 count = static_cast<i64>(x.size());
     Numbers input = x;
     if (is_gated(a)) input.insert(input.end(), x.size(), 1.0);
@@ -101,7 +102,7 @@ TEST_P(ActivationOps, ActivationsAreRightFarOut) {
       return std::vector{y};
     });
     Numbers expected;
-    for (double v : x) expected.push_back(value_of(a, v));
+    for (double v : x) expected.push_back(value_of(a, v) > largest ? INFINITY : value_of(a, v));
     expect_close(outputs[0], expected, str("activation ", static_cast<int>(a)));
   }
 }

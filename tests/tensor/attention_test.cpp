@@ -179,6 +179,7 @@ struct Tolerance {
 Tolerance attention_tolerance(DType type) {
   if (type == DType::F64) return {1e-13, 1e-13, 1e-12};
   if (type == DType::F32) return {1e-5, 2e-6, 2e-5};
+  if (type == DType::F16) return {0.004, 2e-5, 0.0125};
   return {0.03, 2e-5, 0.1};  // gradients start from the rounded output: dout * out cancels
 }
 
@@ -261,7 +262,7 @@ TEST_P(Attention, SurvivesExtremeScores) {
     Call call({{70, 70, 1, 2, 1, 64}, true, 0, 0, magnitude}, dtype(), any_device(), place().first);
     call.run();
     // Scores near 1e6 are themselves only known to 0.1 in fp32; what must hold is that weights stay weights.
-    if (magnitude < 100 && dtype() != DType::BF16) expect_truth(call, {2e-3, 2e-6, 2e-2});
+    if (magnitude < 100 && !is_narrow(dtype())) expect_truth(call, {2e-3, 2e-6, 2e-2});
     for (const double x : numbers(call.out)) ASSERT_LT(std::abs(x), 6);
     for (const Heads* heads : {&call.dq, &call.dk, &call.dv}) {
       for (const double x : numbers(heads->base)) ASSERT_TRUE(std::isfinite(x));

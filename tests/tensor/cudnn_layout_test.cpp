@@ -76,6 +76,9 @@ TEST(AttentionCase, DiffersWithEverySizeAndStride) {
   std::map<AttentionCase, int> plans{{case_of(qkv, true, false), 0}};
   EXPECT_TRUE(plans.emplace(case_of(qkv, false, false), 0).second);
   EXPECT_TRUE(plans.emplace(case_of(qkv, true, true), 0).second);
+  AttentionCase half = case_of(qkv, true, false);
+  half.dtype = DType::F16;
+  EXPECT_TRUE(plans.emplace(half, 0).second);
   for (std::size_t axis = 0; axis < qkv.size(); ++axis) {
     Shape other = qkv;
     ++other[axis];

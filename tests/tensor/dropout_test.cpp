@@ -57,7 +57,7 @@ TEST_P(DropoutOps, DropoutFollowsItsDefinition) {
         with_bias[i] = residual[i] + (x[i] + bias[i % static_cast<std::size_t>(n)]) * factor[i];
         without[i] = residual[i] + y[i];
       }
-      const double magnitude = dtype() == DType::BF16 ? 0.01 : p > 0.9f ? 1000 : 4;
+      const double magnitude = is_narrow(dtype()) ? 0.01 : p > 0.9f ? 1000 : 4;
       expect_close(outputs[0], y, tolerance(dtype()), magnitude, "dropout");
       EXPECT_TRUE(same_bits(outputs[0], outputs[1]));
       expect_close(outputs[2], with_bias, tolerance(dtype()), magnitude, "bias_dropout_add");

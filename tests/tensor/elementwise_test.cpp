@@ -35,7 +35,7 @@ TEST_P(ElementwiseOps, CopyConvertsAsTheScalarTypesDo) {
        {0x3F808000u, 0x3F818000u, 0x7FFFFFFFu, 0x7F800001u, 0xFFC00000u, 0x7F7FFFFFu, 0x00000001u, 0x80018000u})
     x.push_back(std::bit_cast<float>(bits));
   const i64 count = static_cast<i64>(x.size());
-  for (DType to : {DType::F32, DType::BF16, DType::F64}) {
+  for (DType to : {DType::F32, DType::BF16, DType::F16, DType::F64}) {
     const auto outputs = run([&](Device& device) {
       Tensor src = tensor_of(x, {count}, dtype(), device), dst = garbage({count}, to, device);
       ops::copy(src, dst);

@@ -79,10 +79,12 @@ struct Types {
 };
 
 // Errors of a sum of K rounded terms grow like sqrt(K) times the unit of its type, relative to the sum of magnitudes;
-// 4 leaves room for unlucky signs. Rounding to bf16 once adds half a unit of the result.
+// 4 leaves room for unlucky signs. Rounding to bf16 once adds half a unit of the result; to fp16,
+// at least half of its smallest number.
 double tolerance(const Types& t, i64 k, double value, double magnitude) {
   const double unit = t.in == DType::F64 ? 1.2e-16 : 6e-8;
   const double sum = 4 * unit * std::sqrt(static_cast<double>(k + 1)) * magnitude;
+  if (t.out == DType::F16) return sum + std::abs(value) / 2048 * 1.001 + 0x1p-25;
   return t.out == DType::BF16 ? sum + std::abs(value) / 256 * 1.001 + 1e-37 : sum;
 }
 
@@ -121,8 +123,9 @@ void for_each_option(F&& f) {
 
 std::vector<Types> all_types() {
   std::vector<Types> types;
-  for (const auto& [in, out] : {std::pair(DType::F32, DType::F32), std::pair(DType::F64, DType::F64),
-                                std::pair(DType::BF16, DType::F32), std::pair(DType::BF16, DType::BF16)}) {
+  for (const auto& [in, out] :
+       {std::pair(DType::F32, DType::F32), std::pair(DType::F64, DType::F64), std::pair(DType::BF16, DType::F32),
+        std::pair(DType::BF16, DType::BF16), std::pair(DType::F16, DType::F32), std::pair(DType::F16, DType::F16)}) {
     for (const DeviceType place : device_types()) types.push_back({in, out, place});
   }
   return types;

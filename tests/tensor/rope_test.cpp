@@ -43,7 +43,7 @@ TEST_P(RopeOps, RopeRotatesTheQueriesOfAFusedTensor) {
         }
       }
     }
-    expect_close(outputs[0], expected, 2 * tolerance(dtype()), dtype() == DType::BF16 ? 0.01 : 2, "rope");
+    expect_close(outputs[0], expected, 2 * tolerance(dtype()), is_narrow(dtype()) ? 0.01 : 2, "rope");
     expect_close(outputs[1], x, 2 * tolerance(dtype()), 2, "rope and back");
   }
 }

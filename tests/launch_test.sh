@@ -2,7 +2,7 @@
 # What scripts/launch.sh does after each kind of end, with stand-ins for mpirun, ssh and the program, which end as they are
 # told to. The real ones: tests/multi_node/run.sh.
 set -euo pipefail
-root=$(cd "$(dirname "$0")/../.." && pwd)
+root=$(cd "$(dirname "$0")/.." && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failures=0

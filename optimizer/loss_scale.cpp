@@ -1,0 +1,63 @@
+#include "optimizer/loss_scale.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <sstream>
+
+#include "base/check.h"
+#include "base/number_text.h"
+
+namespace mcpp {
+
+LossScale::LossScale(const OptimizerConfig& config, bool adapts)
+    : adapts_(adapts && config.loss_scale == 0),
+      scales_(adapts_ || config.loss_scale > 0),
+      value_(adapts_   ? config.initial_loss_scale
+             : scales_ ? config.loss_scale
+                       : 1),
+      lowest_(config.min_loss_scale),
+      window_(config.loss_scale_window),
+      hysteresis_(config.hysteresis),
+      overflows_left_(config.hysteresis) {}
+
+double LossScale::factor(i64 tokens) const {
+  return scales_ ? value_ / static_cast<double>(std::bit_ceil(static_cast<u64>(tokens))) : 1;
+}
+
+Overflow LossScale::update(bool overflow) {
+  if (!adapts_) return overflow ? Overflow::Final : Overflow::None;
+  if (!overflow) {
+    if (++good_steps_ < window_) return Overflow::None;
+    good_steps_ = 0;
+    overflows_left_ = hysteresis_;
+    value_ *= 2;
+    return Overflow::None;
+  }
+  const bool is_lowest = value_ <= lowest_;
+  good_steps_ = 0;
+  overflows_left_ = std::max<i64>(0, overflows_left_ - 1);
+  if (overflows_left_ == 0) value_ = std::max(value_ / 2, lowest_);
+  return is_lowest ? Overflow::Final : Overflow::Handled;
+}
+
+std::string LossScale::state() const {
+  return adapts_ ? str(shortest(value_), ' ', good_steps_, ' ', overflows_left_) : "";
+}
+
+void LossScale::restore(std::string_view state, const std::string& source) {
+  if (!adapts_) return;
+  std::istringstream in{std::string(state)};
+  double value = 0;
+  i64 good_steps = 0, overflows_left = 0;
+  std::string rest;
+  const bool is_read = static_cast<bool>(in >> value >> good_steps >> overflows_left) && !(in >> rest);
+  check_input(is_read && std::isfinite(value) && value > 0 && good_steps >= 0 && overflows_left >= 0, source,
+              ": is not the state of a loss scale: \"", state, "\"");
+  // Keys may have been changed since.
+  value_ = std::max(value, lowest_);
+  good_steps_ = std::min(good_steps, window_ - 1);
+  overflows_left_ = std::min(overflows_left, hysteresis_);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,108 @@
+// Trainings with a loss scale: a fixed power of two changes no bit, and one that adapts finds its size by itself.
+#include <gtest/gtest.h>
+
+#include "tests/support/layout_run.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::Numbers;
+using test::RunLayout;
+using test::RunResult;
+using test::RunTask;
+
+RunTask task_of(const ModelConfig& model, DType dtype, double loss_scale = 0) {
+  RunTask task = test::learnable_task(model, dtype);
+  task.optimizer.loss_scale = loss_scale;
+  return task;
+}
+
+const RunLayout kLayouts[]{{}, {.name = "tp2_pp2_dp2_zero1", .tp = 2, .pp = 2, .dp = 2, .zero_stage = 1}};
+
+class FixedLossScale : public testing::TestWithParam<std::tuple<RunLayout, DType>> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, FixedLossScale,
+                         testing::Combine(testing::ValuesIn(kLayouts), testing::Values(DType::F32, DType::BF16)));
+
+TEST_P(FixedLossScale, OfAPowerOfTwoChangesNoBit) {
+  const auto& [layout, dtype] = GetParam();
+  for (const ModelConfig& model : {test::tiny_gpt2(), test::tiny_llama()}) {
+    const RunResult plain = run_layout(task_of(model, dtype), layout);
+    for (const double scale : {0x1p-10, 1.0, 0x1p16}) {
+      const RunResult scaled = run_layout(task_of(model, dtype, scale), layout);
+      EXPECT_EQ(scaled.losses, plain.losses);
+      EXPECT_EQ(scaled.grad_norms, plain.grad_norms);
+      EXPECT_EQ(scaled.weights, plain.weights);
+    }
+  }
+}
+
+TEST(FixedLossScale, OfAnotherNumberChangesRoundingAlone) {
+  const RunResult plain = run_layout(task_of(test::tiny_llama(), DType::F32), {});
+  const RunResult scaled = run_layout(task_of(test::tiny_llama(), DType::F32, 1000), {});
+  for (std::size_t i = 0; i < plain.losses.size(); ++i) {
+    EXPECT_NEAR(scaled.losses[i] / plain.losses[i], 1, 1e-5) << i;
+    EXPECT_NEAR(scaled.grad_norms[i] / plain.grad_norms[i], 1, 1e-4) << i;
+  }
+}
+
+/// What one step did to the loss scale of a run.
+struct ScaleStep {
+  bool skipped;
+  Overflow overflow;
+  double scale;
+  double loss;
+  bool operator==(const ScaleStep&) const = default;
+};
+
+std::vector<ScaleStep> course_of(const RunTask& task, const RunLayout& layout) {
+  std::vector<std::vector<ScaleStep>> by_rank(static_cast<std::size_t>(layout.ranks()));
+  run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+    test::LayoutRank self(task, layout, world);
+    for (i64 step = 0; step < task.steps; ++step) {
+      const StepOutcome outcome = self.step(step);
+      by_rank[static_cast<std::size_t>(rank)].push_back(
+          {outcome.skipped, outcome.overflow, self.state().loss_scale().value(), outcome.loss});
+    }
+  });
+  for (const auto& course : by_rank) EXPECT_EQ(course, by_rank[0]) << "the ranks disagree";
+  return by_rank[0];
+}
+
+class AdaptingLossScale : public testing::TestWithParam<RunLayout> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, AdaptingLossScale, testing::ValuesIn(kLayouts));
+
+TEST_P(AdaptingLossScale, RecoversFromOverflowAndGrowsAgain) {
+  RunTask task = task_of(test::tiny_llama(), DType::F16);
+  task.steps = 40;
+  task.optimizer.initial_loss_scale = 0x1p32;
+  task.optimizer.loss_scale_window = 10;
+  const std::vector<ScaleStep> course = course_of(task, GetParam());
+  std::size_t first = 0;
+  while (first < course.size() && course[first].skipped) ++first;
+  ASSERT_GE(first, 3u) << "nothing overflowed";
+  ASSERT_LE(first, 25u);
+  for (std::size_t i = 0; i < first; ++i) {
+    EXPECT_EQ(course[i].overflow, Overflow::Handled) << i;
+    EXPECT_EQ(course[i].scale, std::ldexp(1, 32 - static_cast<int>(i))) << "hysteresis 2: all but the first halve";
+    EXPECT_TRUE(std::isfinite(course[i].loss)) << i;
+  }
+  // As many good steps as the window has double it, whether or not that holds.
+  for (std::size_t i = first; i + 1 < first + 10; ++i) EXPECT_FALSE(course[i].skipped) << i;
+  EXPECT_EQ(course[first + 9].scale, 2 * course[first].scale);
+  EXPECT_LT(course.back().loss, 0.9 * course.front().loss) << "the task teaches nothing";
+}
+
+TEST_P(AdaptingLossScale, FailsOnlyAtItsLowest) {
+  RunTask task = task_of(test::tiny_gpt2(), DType::F16);
+  task.steps = 5;
+  task.optimizer.initial_loss_scale = task.optimizer.min_loss_scale = 0x1p60;
+  for (const ScaleStep& step : course_of(task, GetParam())) {
+    EXPECT_TRUE(step.skipped);
+    EXPECT_EQ(step.overflow, Overflow::Final);
+    EXPECT_EQ(step.scale, 0x1p60);
+  }
+}
+
+}  // namespace
+}  // namespace mcpp
