@@ -21,7 +21,8 @@ for argument in "$@"; do
     *) options+=("$argument") ;;
   esac
 done
-scripts/build.sh release megatron_cpp >/dev/null
+program=${MEGATRON_CPP:-}
+[ -n "$program" ] || { scripts/build.sh release megatron_cpp >/dev/null && program=build/release/megatron_cpp; }
 launch=(mpirun --oversubscribe --bind-to none)
 [ "$(id -u)" -ne 0 ] || launch+=(--allow-run-as-root)
 results=$(mktemp)
@@ -35,7 +36,7 @@ printf '{"processor": "%s", "cores": %s, "load": "%s", "date": "%s"}\n' "$proces
   "$(date -u +%FT%TZ)"
 for ((round = 0; round < rounds; ++round)); do
   for ranks in 1 2; do
-    line=$("${launch[@]}" -n $ranks build/release/megatron_cpp bench checkpoint bench/gpt2_124m.toml "$folder" --rounds=1 --json \
+    line=$("${launch[@]}" -n $ranks "$program" bench checkpoint bench/gpt2_124m.toml "$folder" --rounds=1 --json \
       --training.global_batch_size=2 --parallel.zero_stage=$((ranks - 1)) --device.num_threads=1 "${options[@]}")
     echo "{\"side\": \"megatron_cpp\", \"result\": $line}" | tee -a "$results"
     [ $has_torch = yes ] || continue

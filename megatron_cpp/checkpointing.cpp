@@ -100,6 +100,15 @@ TrainingProgress load_all(const Config& config, TrainingState& state, Checkpoint
   return progress;
 }
 
+/// What write_file_atomic() left of `file` where it was killed. In a locked folder nobody else writes it.
+void remove_unfinished(const Path& file) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(file.parent_path(), ignored)) {
+    if (entry.path().filename().string().starts_with(file.filename().string() + ".tmp-"))
+      std::filesystem::remove(entry.path(), ignored);
+  }
+}
+
 /// Whether the path is a checkpoint itself, not a folder of some. Rank 0 looks, so that all ranks go the same way.
 bool is_checkpoint(const Path& path, Communicator& world) {
   const auto look = [&] {
@@ -148,6 +157,7 @@ std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& sess
     if (world.rank() != 0) return std::string();
     lock = std::make_unique<FolderLock>(config.checkpoint.save, log);
     remove_stale(config.checkpoint.save, log);  // a run that has nothing left to save would leave it
+    remove_unfinished(config.metrics_path());
     return std::string();
   });
   return lock;
@@ -161,6 +171,7 @@ std::string keep_tokenizer(const Config& config, Session& session) {
     if (world.rank() != 0) return std::string();
     const std::string model = read_text_file(config.data.tokenizer_model);
     const Path kept = saved_tokenizer(config.checkpoint.save);
+    remove_unfinished(kept);
     if (!std::filesystem::exists(kept) || read_text_file(kept) != model) write_file_atomic(kept, model);
     checksum = checksum_of(model);
     return std::string();

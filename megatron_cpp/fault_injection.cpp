@@ -10,17 +10,18 @@
 
 #include "base/strings.h"
 #include "megatron_cpp/training_state.h"
+#include "tensor/ops.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
 namespace {
 
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
 /// The first element of `t` becomes NaN.
 void poison(const Tensor& t) {
   Tensor first = t.flat(0, 1);
-  on_float(t.dtype(), [&]<class T>() {
-    write_values(std::vector<T>{from_double<T>(std::numeric_limits<double>::quiet_NaN())}, first);
-  });
+  on_float(t.dtype(), [&]<class T>() { write_values(std::vector<T>{from_double<T>(kNan)}, first); });
 }
 
 void poison_weights(TrainingState& state) {
@@ -30,14 +31,19 @@ void poison_weights(TrainingState& state) {
   });
 }
 
+/// But for the padding between parameters, which must stay zero.
+void scale_gradients(TrainingState& state, double factor) {
+  for (const TrainingState::Chunk& chunk : state.chunks()) {
+    chunk.memory->visit_grads([&](const Param&, i64, Tensor values) { ops::scale(values, factor); });
+  }
+}
+
 void enlarge(TrainingState& state) {
   constexpr double kTimes = 1000;
   std::vector<double> totals = read_values<double>(state.loss_totals());
   totals[0] *= kTimes;
   write_values(totals, state.loss_totals());
-  for (const TrainingState::Chunk& chunk : state.chunks()) {
-    for (ShardSegment& segment : chunk.memory->shard()) ops::scale(segment.grads, kTimes);
-  }
+  scale_gradients(state, kTimes);
 }
 
 bool ends_process(FaultKind kind) {
@@ -88,7 +94,8 @@ void FaultInjection::before_step(i64 iteration) const {
 void FaultInjection::corrupt(i64 iteration, TrainingState& state) const {
   if (ends_process(config_.kind) || !strikes(iteration)) return;
   if (config_.kind == FaultKind::NanLoss) poison(state.loss_totals());
-  if (config_.kind == FaultKind::NanGrad) poison(state.chunks().front().memory->shard().front().grads);
+  // All of it, as of some parts only one rank counts the norm.
+  if (config_.kind == FaultKind::NanGrad) scale_gradients(state, kNan);
   if (config_.kind == FaultKind::NanWeights) poison_weights(state);
   if (config_.kind == FaultKind::Spike) enlarge(state);
 }

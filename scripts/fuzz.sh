@@ -7,7 +7,7 @@
 # several times slower); anything else ends this with 1 and is left in build/fuzz/findings/. Starts from the inputs in
 # tests/fuzz/corpus/<target>/, which the ordinary tests read too; new ones that reach more code go to build/fuzz/corpus/.
 #
-#   scripts/fuzz.sh merge        takes the fewest of those into tests/fuzz/corpus/ that reach all that is reached
+#   scripts/fuzz.sh merge        adds those to tests/fuzz/corpus/ that reach code which its inputs do not
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -29,10 +29,10 @@ for folder in tests/fuzz/corpus/*/; do targets+=("$(basename "$folder")"); done
 if [ "${1:-}" = merge ]; then
   for target in "${targets[@]}"; do
     kept=tests/fuzz/corpus/$target
-    mkdir -p "build/fuzz/corpus/$target" "$scratch/$target"
-    "build/fuzz/fuzz_$target" -merge=1 "${limits[@]}" "$scratch/$target" "$kept" "build/fuzz/corpus/$target" 2>"$scratch/log"
-    rm -r "$kept" && cp -r "$scratch/$target" "$kept"
-    printf '%-20s %5d inputs, %s bytes\n' "$target" "$(find "$kept" -type f | wc -l)" "$(du -bcs "$kept"/* | tail -1 | cut -f1)"
+    mkdir -p "build/fuzz/corpus/$target"
+    "build/fuzz/fuzz_$target" -merge=1 -set_cover_merge=1 -use_counters=0 "${limits[@]}" "$kept" "build/fuzz/corpus/$target" \
+      >"$scratch/log" 2>&1
+    printf '%-20s %5d inputs, %s bytes\n' "$target" "$(find "$kept" -type f | wc -l)" "$(du -bcs "$kept" | tail -1 | cut -f1)"
   done
   exit
 fi
@@ -52,7 +52,7 @@ for target in "${targets[@]}"; do
     printf '%-20s %9d executions, %s\n' "$target" "$executions" "$coverage"
   else
     found=1
-    grep -E '^finding:|^SUMMARY:|^==[0-9]*==ERROR|runtime error:|^ALARM' "$log" | head -5 >&2 || tail -20 "$log" >&2
+    grep -aE '^finding:|^SUMMARY:|^==[0-9]*==ERROR|runtime error:|^ALARM' "$log" | head -5 >&2 || tail -20 "$log" >&2
     input=$(sed -n 's/.*Test unit written to //p' "$log" | tail -1)
     echo "$target: a finding; run it again with: build/fuzz/fuzz_$target ${limits[*]} ${input:-(no input was written, see above)}" >&2
   fi

@@ -1,9 +1,8 @@
 #include "comm/local.h"
 #include "comm/staged.h"
-#include "tensor/cuda_device.h"
-#include "tensor/with_cuda.h"
 #include "tests/comm/backend.h"
 #include "tests/comm/host_only.h"
+#include "tests/support/gpu.h"
 
 namespace mcpp::test {
 namespace {
@@ -37,11 +36,9 @@ std::vector<Backend> backends() {
                     }});
   }
   for (const int n : {1, 3, 4}) {
-    list.push_back(staged(
-        "staged", n, [] { return std::unique_ptr<Device>(std::make_unique<CpuDevice>()); }, ""));
-    if constexpr (kWithCuda)
+    for (const DeviceType type : device_types())
       list.push_back(staged(
-          "staged_cuda", n, [] { return make_cuda_device({}); }, cuda_device_count() > 0 ? "" : "no GPU"));
+          on_device("staged", type) + "_", n, [type] { return make_device(type); }, why_missing(type)));
   }
   return list;
 }

@@ -1,6 +1,7 @@
 // A run on a GPU is the run on the CPU: the same initial weights to the bit, and the same losses but for rounding.
 #include <gtest/gtest.h>
 
+#include "comm/staged.h"
 #include "tests/support/gpu.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/tiny_model.h"
@@ -9,12 +10,19 @@ namespace mcpp {
 namespace {
 
 using test::Numbers;
+using test::RunLayout;
 using test::RunResult;
 using test::RunTask;
 
+ModelConfig llama() {
+  ModelConfig config = test::tiny_llama();
+  config.num_layers = 4;  // for two stages
+  return config;
+}
+
 /// Sizes that cuDNN's attention and tensor cores take: heads of 64, whole tiles.
 ModelConfig even() {
-  ModelConfig config = test::tiny_llama();
+  ModelConfig config = llama();
   config.hidden_size = 128;
   config.ffn_hidden_size = 256;
   config.num_attention_heads = 2;
@@ -26,6 +34,7 @@ ModelConfig even() {
 
 ModelConfig with_dropout() {
   ModelConfig config = test::tiny_gpt2();
+  config.num_layers = config.num_attention_heads = 4;
   config.hidden_dropout = config.attention_dropout = 0.1;
   return config;
 }
@@ -37,7 +46,7 @@ struct Family {
 
 std::vector<Family> families() {
   if (!test::built_with_cuda()) return {};
-  return {{"gpt2_dropout", with_dropout()}, {"llama", test::tiny_llama()}, {"llama_even", even()}};
+  return {{"gpt2_dropout", with_dropout()}, {"llama", llama()}, {"llama_even", even()}};
 }
 
 class DeviceParity : public testing::TestWithParam<Family> {
@@ -47,8 +56,13 @@ class DeviceParity : public testing::TestWithParam<Family> {
   }
   static RunTask task(DType dtype = DType::F32) { return test::learnable_task(GetParam().config, dtype); }
   static RunResult on_cpu(const RunTask& task) { return test::run_layout(task, {}); }
-  static RunResult on_gpu(const RunTask& task) {
-    return test::run_layout(task, {}, [](Communicator&) { return test::RankPlace{test::make_gpu(), nullptr}; });
+  /// On several ranks, which share the GPU.
+  static RunResult on_gpu(const RunTask& task, const RunLayout& layout = {}) {
+    return test::run_layout(task, layout, [](Communicator& ranks) {
+      std::unique_ptr<Device> gpu = test::make_gpu();
+      auto world = make_staged_communicator(ranks.split(0, ranks.rank()), *gpu);
+      return test::RankPlace{std::move(gpu), std::move(world)};
+    });
   }
 };
 
@@ -81,6 +95,27 @@ TEST_P(DeviceParity, TwentyStepsHaveTheSameLosses) {
 TEST_P(DeviceParity, TwentyStepsInBf16StayWithinItsError) {
   const RunResult gpu = on_gpu(task(DType::BF16)), cpu = on_cpu(task(DType::BF16)), exact = on_cpu(task());
   EXPECT_LE(relative_distance(gpu.losses, exact.losses), 1.5 * relative_distance(cpu.losses, exact.losses));
+}
+
+const RunLayout kLayouts[]{
+    {.name = "tp2", .tp = 2},
+    {.name = "tp2_sp", .tp = 2, .sequence_parallel = true},
+    {.name = "pp2", .pp = 2},
+    {.name = "pp2_zb_h1", .pp = 2, .schedule = ScheduleKind::ZbH1},
+    {.name = "dp2_zero1", .dp = 2, .zero_stage = 1},
+    {.name = "dp2_zero3", .dp = 2, .zero_stage = 3},
+    {.name = "tp2_sp_pp2_dp2_zero1", .tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 1},
+};
+
+// As closely as those of CPUs do (layout_parity_test.cpp).
+TEST_P(DeviceParity, LayoutsOfRanksThatShareTheGpuAgree) {
+  const RunResult one_rank = on_gpu(task());
+  for (const RunLayout& layout : kLayouts) {
+    SCOPED_TRACE(layout.name);
+    const RunResult result = on_gpu(task(), layout);
+    for (std::size_t i = 0; i < one_rank.losses.size(); ++i)
+      EXPECT_LE(std::abs(result.losses[i] - one_rank.losses[i]) / one_rank.losses[i], 1e-5) << "step " << i;
+  }
 }
 
 TEST_P(DeviceParity, TheSameBitsTwice) {

@@ -1,7 +1,7 @@
 // A host that learns what became of a step when the next one is half queued trains the same bits as one that waits.
 #include <gtest/gtest.h>
 
-#include "tensor/transfer.h"
+#include "tensor/ops.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/tiny_model.h"
 
@@ -42,7 +42,7 @@ RunResult run(const RunLayout& layout, Order order, int bad_rank = -1) {
   std::mutex mutex;
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
     LayoutRank self(what, layout, world);
-    Numbers losses, norms;
+    Numbers losses;
     std::vector<i64> updates;
     const auto settle = [&] {
       const StepOutcome outcome = self.state().outcome();
@@ -53,8 +53,8 @@ RunResult run(const RunLayout& layout, Order order, int bad_rank = -1) {
       self.backward(step);
       if (order == Order::Late && step > 0) settle();
       if (rank == bad_rank && step == kBadStep) {
-        Tensor first = self.state().chunks().front().memory->shard().front().grads.flat(0, 1);
-        write_values(std::vector<float>{std::nanf("")}, first);
+        self.state().chunks().front().memory->visit_grads(
+            [](const Param&, i64, Tensor values) { ops::scale(values, std::nan("")); });
       }
       self.update(step);
       if (order == Order::Waiting) settle();
