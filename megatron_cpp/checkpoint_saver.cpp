@@ -111,6 +111,7 @@ void CheckpointSaver::start(const TrainingProgress& progress, bool local, SaveOb
 
 void CheckpointSaver::finish() {
   if (!in_flight_.save) return;
+  session_.enter(Activity::Saving, saved_iteration_);  // rank 0 may be long at it, in the middle of the training
   const auto start = Clock::now();
   const std::unique_ptr<AsyncSave> save = std::move(in_flight_.save);
   const Path path = save->finish();
