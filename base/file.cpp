@@ -50,7 +50,7 @@ Path temporary_name(const Path& path) {
 }  // namespace
 
 MappedFile::MappedFile(const Path& path) : path_(path) {
-  const Descriptor file(path, O_RDONLY);
+  const Descriptor file(path, O_RDONLY | O_NONBLOCK);  // a pipe without a writer is refused below, not waited for
   struct stat info {};
   check_input(::fstat(file.get(), &info) == 0, "cannot stat ", path.string(), ": ", std::strerror(errno));
   check_input(S_ISREG(info.st_mode), path.string(), " is not a regular file");

@@ -2,12 +2,14 @@
 # Kills trainings with SIGKILL, again and again, and resumes each: what comes out must be the bits of a training that was
 # left alone. By turns at a moment that the clock decides and at a point of a step or of a save. JSON lines on standard
 # output, one per number of ranks; exit code 1 when any bit differs.
-#   bench/kills.sh [count]      kills for each of 1 and 2 ranks (default 200)
-#   SEED=n bench/kills.sh       other moments; MEGATRON_CPP names another program than build/release/megatron_cpp
+#   bench/kills.sh [count [ranks ...]]   kills (default 200) for each number of ranks (default 1 2)
+#   SEED=n bench/kills.sh                other moments; MEGATRON_CPP names another program than build/release/megatron_cpp
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 count=${1:-200}
+numbers_of_ranks=("${@:2}")
+[ ${#numbers_of_ranks[@]} -gt 0 ] || numbers_of_ranks=(1 2)
 RANDOM=${SEED:-1}
 program=${MEGATRON_CPP:-$PWD/build/release/megatron_cpp}
 [ -n "${MEGATRON_CPP:-}" ] || scripts/build.sh release megatron_cpp >/dev/null
@@ -124,5 +126,6 @@ soak() {
 
 processor=$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)
 printf '{"processor": "%s", "cores": %s, "date": "%s", "seed": %s}\n' "$processor" "$(nproc)" "$(date -u +%FT%TZ)" "${SEED:-1}"
-soak 1
-soak 2
+code=0
+for ranks in "${numbers_of_ranks[@]}"; do soak "$ranks" || code=1; done
+exit $code

@@ -1,62 +1,110 @@
 #!/usr/bin/env bash
 # Races megatron_cpp against PyTorch on this machine: the same model, tokens per step, precision and threads, in turn.
-#   bench/vs_torch.sh [--python=PATH] [--rounds=N] [--output=FILE] [14m|124m ...]
+#   bench/vs_torch.sh [--device=cpu|cuda] [--python=PATH] [--program=PATH] [--rounds=N] [--tune] [--output=FILE] [model ...]
+# Models on a CPU: 14m 124m (GPT-2, fp32 and bf16). On a GPU: gpt2-124m gpt2-1558m llama-1b llama-3b llama-8b (bf16); of llama-8b
+# 16 of its 32 layers, because weights, gradients and optimizer of all do not fit one GPU. --tune: our matrix products are timed.
 # PyTorch runs bench/torch_gpt.py with torch.compile; PATH is a Python with torch and numpy (python3 -m venv ~/peer &&
 # ~/peer/bin/pip install torch numpy). Each round runs both once; the table has the median of the ratios. One JSON line per run
-# goes to FILE (default bench/results/vs_torch_<date>.jsonl).
+# goes to FILE (default bench/results/vs_torch_<device>_<date>.jsonl). --program: a megatron_cpp that is built already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+device=cpu
 python=python3
+program=
 rounds=3
-output=bench/results/vs_torch_$(date +%Y-%m-%d).jsonl
+output=
+tuning=()
 models=()
-for argument in "$@"; do
-  case $argument in
-    --python=*) python=${argument#*=} ;;
-    --rounds=*) rounds=${argument#*=} ;;
-    --output=*) output=${argument#*=} ;;
-    14m | 124m) models+=("$argument") ;;
-    *)
-      echo "unknown argument $argument; see the head of $0" >&2
-      exit 2
-      ;;
-  esac
-done
-[ ${#models[@]} -gt 0 ] || models=(14m 124m)
-"$python" -c 'import torch' 2>/dev/null || {
-  echo "$python has no torch; give --python=PATH" >&2
+refuse() {
+  echo "$1" >&2
   exit 2
 }
-scripts/build.sh release megatron_cpp >/dev/null
+for argument in "$@"; do
+  case $argument in
+    --device=*) device=${argument#*=} ;;
+    --python=*) python=${argument#*=} ;;
+    --program=*) program=${argument#*=} ;;
+    --rounds=*) rounds=${argument#*=} ;;
+    --output=*) output=${argument#*=} ;;
+    --tune) tuning=(--device.gemm_tuning=time) ;;
+    14m | 124m | gpt2-124m | gpt2-1558m | llama-1b | llama-3b | llama-8b) models+=("$argument") ;;
+    *) refuse "unknown argument $argument; see the head of $0" ;;
+  esac
+done
+
+case $device in
+  cpu)
+    preset=release all=(14m 124m) dtypes=(fp32 bf16)
+    [ ${#tuning[@]} -eq 0 ] || refuse "--tune is for --device=cuda"
+    processor=$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)
+    ;;
+  cuda)
+    preset=cuda all=(gpt2-124m gpt2-1558m llama-1b llama-3b llama-8b) dtypes=(bf16)
+    processor=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1 || true)
+    [ -n "$processor" ] || refuse "--device=cuda: nvidia-smi finds no GPU on this machine"
+    ;;
+  *) refuse "--device=$device: cpu or cuda" ;;
+esac
+[ ${#models[@]} -gt 0 ] || models=("${all[@]}")
+for model in "${models[@]}"; do
+  [[ " ${all[*]} " == *" $model "* ]] || refuse "$model is not among the models for --device=$device: ${all[*]}"
+done
+"$python" -c 'import torch' 2>/dev/null || refuse "$python has no torch; give --python=PATH"
+if [ "$device" = cuda ]; then
+  "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || refuse "the torch of $python finds no GPU"
+fi
+if [ -z "$program" ]; then
+  scripts/build.sh $preset megatron_cpp >/dev/null
+  program=build/$preset/megatron_cpp
+fi
+output=${output:-bench/results/vs_torch_${device}_$(date +%Y-%m-%d).jsonl}
 mkdir -p "$(dirname "$output")"
+[ ${#tuning[@]} -eq 0 ] || tuning+=("--device.gemm_choice_file=${output%.jsonl}.gemm")
 
 field() { sed -n "s/.*\"$1\": *\([0-9.]*\).*/\1/p" | head -n 1; }
 median() { sort -g | awk '{ v[NR] = $1 } END { print (NR % 2) ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
 
-processor=$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)
-printf '{"processor": "%s", "cores": %s, "date": "%s"}\n' "$processor" "$(nproc)" "$(date -u +%FT%TZ)" >>"$output"
-printf '%-6s %-5s %14s %14s %8s %12s %22s\n' model dtype tokens/s PyTorch ratio 'of GEMM-only' 'peak GiB (PyTorch)'
-for model in "${models[@]}"; do
+# Sets config (of ours), shape (of PyTorch's), seq and batch for $model.
+describe() {
+  local layers=
   case $model in
-    14m) shape=(--seq 256 --batch 8) ;;
-    124m) shape=(--seq 1024 --batch 1) ;;
+    14m) config=bench/gpt2_14m.toml name=gpt2-14m seq=256 batch=8 ;;
+    124m) config=bench/gpt2_124m.toml name=gpt2-124m seq=1024 batch=1 ;;
+    gpt2-124m) config=configs/gpt2_124m.toml name=$model seq=1024 batch=32 ;;
+    gpt2-1558m) config=configs/gpt2_1558m.toml name=$model seq=1024 batch=8 ;;
+    llama-1b) config=configs/llama_1b.toml name=$model seq=2048 batch=8 ;;
+    llama-3b) config=configs/llama_3b.toml name=$model seq=4096 batch=2 ;;
+    llama-8b) config=configs/llama_8b.toml name=$model seq=4096 batch=1 layers=16 ;;
   esac
-  for dtype in fp32 bf16; do
-    ours=() theirs=() ratios=() shares=() peaks=() peer_peaks=()
+  ours=("$config" "--model.seq_length=$seq" "--training.micro_batch_size=$batch" "--training.global_batch_size=$batch"
+    --training.recompute_granularity=none "--device.device=$device" "${tuning[@]}" ${layers:+"--model.num_layers=$layers"})
+  theirs=(--model "$name" --seq "$seq" --batch "$batch" --device "$device" ${layers:+--layers "$layers"})
+}
+
+peer_errors=$(mktemp)
+trap 'rm -f "$peer_errors"' EXIT
+printf '{"processor": "%s", "cores": %s, "date": "%s"}\n' "$processor" "$(nproc)" "$(date -u +%FT%TZ)" >>"$output"
+printf '%-10s %-5s %14s %14s %8s %6s %12s %22s\n' model dtype tokens/s PyTorch ratio MFU 'of GEMM-only' 'peak GiB (PyTorch)'
+for model in "${models[@]}"; do
+  describe
+  for dtype in "${dtypes[@]}"; do
+    speeds=() peer_speeds=() ratios=() mfus=() shares=() peaks=() peer_peaks=()
     for ((round = 0; round < rounds; ++round)); do
-      a=$(build/release/megatron_cpp bench step "bench/gpt2_$model.toml" --training.precision=$dtype --repeats=5 --warmup=2 --json)
-      b=$("$python" bench/torch_gpt.py --model "gpt2-$model" "${shape[@]}" --dtype $dtype --compile --steps 5 --warmup 2 2>/dev/null)
-      printf '{"model": "%s", "dtype": "%s", "megatron_cpp": %s, "pytorch": %s}\n' "$model" $dtype "$a" "$b" >>"$output"
+      a=$("$program" bench step "${ours[@]}" --training.precision="$dtype" --repeats=5 --warmup=2 --json)
+      b=$("$python" bench/torch_gpt.py "${theirs[@]}" --dtype "$dtype" --compile --steps 5 --warmup 2 2>"$peer_errors") ||
+        refuse "PyTorch failed on $model $dtype: $(tail -n 3 "$peer_errors")"
+      printf '{"model": "%s", "dtype": "%s", "megatron_cpp": %s, "pytorch": %s}\n' "$model" "$dtype" "$a" "$b" >>"$output"
       # Our JSON has no space after the colon, PyTorch's has.
-      ours+=("$(field tokens_per_s <<<"$a")") theirs+=("$(field tokens_per_s <<<"$b")")
-      ratios+=("$(awk "BEGIN { print ${ours[-1]} / ${theirs[-1]} }")")
-      shares+=("$(field share_of_gemm_only <<<"$a")")
+      speeds+=("$(field tokens_per_s <<<"$a")") peer_speeds+=("$(field tokens_per_s <<<"$b")")
+      ratios+=("$(awk "BEGIN { print ${speeds[-1]} / ${peer_speeds[-1]} }")")
+      mfus+=("$(field mfu <<<"$a")") shares+=("$(field share_of_gemm_only <<<"$a")")
       peaks+=("$(field peak_gib <<<"$a")") peer_peaks+=("$(field peak_gib <<<"$b")")
     done
-    printf '%-6s %-5s %14.1f %14.1f %8.2f %11.0f%% %12.2f (%.2f)\n' "$model" $dtype \
-      "$(printf '%s\n' "${ours[@]}" | median)" "$(printf '%s\n' "${theirs[@]}" | median)" \
-      "$(printf '%s\n' "${ratios[@]}" | median)" "$(awk "BEGIN { print 100 * $(printf '%s\n' "${shares[@]}" | median) }")" \
+    printf '%-10s %-5s %14.1f %14.1f %8.2f %5.0f%% %11.0f%% %12.2f (%.2f)\n' "$model" "$dtype" \
+      "$(printf '%s\n' "${speeds[@]}" | median)" "$(printf '%s\n' "${peer_speeds[@]}" | median)" \
+      "$(printf '%s\n' "${ratios[@]}" | median)" "$(awk "BEGIN { print 100 * $(printf '%s\n' "${mfus[@]}" | median) }")" \
+      "$(awk "BEGIN { print 100 * $(printf '%s\n' "${shares[@]}" | median) }")" \
       "$(printf '%s\n' "${peaks[@]}" | median)" "$(printf '%s\n' "${peer_peaks[@]}" | median)"
   done
 done

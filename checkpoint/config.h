@@ -13,6 +13,10 @@ struct CheckpointConfig {
   i64 save_interval = 0;
   i64 keep_last = 3;
   i64 save_retain_interval = 0;
+  bool async_save = false;
+  std::string local_save;
+  i64 local_save_interval = 0;
+  i64 local_keep_last = 2;
   bool finetune = false;
   bool exit_on_missing_checkpoint = false;
   std::vector<std::string> accept_change;
@@ -27,6 +31,13 @@ struct CheckpointConfig {
     visit("keep_last", self.keep_last, "newest checkpoints kept; 0 = all", at_least(0));
     visit("save_retain_interval", self.save_retain_interval,
           "checkpoints at multiples of this are never removed; 0 = none", at_least(0));
+    visit("async_save", self.async_save,
+          "write checkpoints beside the training, from a copy in host memory; the training waits only for the copy");
+    visit("local_save", self.local_save,
+          "folder on a disk of each node for checkpoints between those of save, from which a run on the same layout "
+          "resumes when they are newer; empty = none");
+    visit("local_save_interval", self.local_save_interval, "iterations between two saves in local_save", at_least(0));
+    visit("local_keep_last", self.local_keep_last, "newest checkpoints kept in local_save; 0 = all", at_least(0));
     visit("finetune", self.finetune, "take only the weights of load: iteration, optimizer and data order start anew");
     visit("exit_on_missing_checkpoint", self.exit_on_missing_checkpoint,
           "stop instead of starting anew when load has no checkpoint");

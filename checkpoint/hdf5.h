@@ -32,7 +32,7 @@ class Hdf5File {
   ~Hdf5File();
   Hdf5File(Hdf5File&&) noexcept;
 
-  /// The byte offset of a contiguous dataset, which must have this type and number of elements.
+  /// The byte offset of a contiguous dataset, which must have this type and number of elements, all in the file.
   i64 offset_of(const std::string& dataset, DType dtype, i64 numel) const;
 
  private:

@@ -27,11 +27,16 @@ struct TensorEntry {
   std::string name;
   DType dtype = DType::F32;
   Shape global;
-  std::vector<ShardEntry> shards;  ///< disjoint; together the whole tensor
+  std::vector<ShardEntry> shards;  ///< disjoint; together the whole tensor, unless the manifest covers a part
 };
+
+/// Whether a checkpoint holds every element of its tensors, or what one rank had of them.
+enum class Coverage : u8 { Whole, Part };
+std::string_view name_of(Coverage coverage);
 
 struct Manifest {
   std::string saved_at = {};  ///< UTC, ISO 8601; information only
+  Coverage coverage = Coverage::Whole;
   RunState state = {};
   std::vector<FileEntry> files = {};
   std::vector<TensorEntry> tensors = {};  ///< sorted by name
@@ -43,8 +48,8 @@ struct Manifest {
 inline constexpr std::string_view kManifestName = "manifest.json";
 inline constexpr std::string_view kManifestChecksumName = "manifest.json.xxh3";
 
-/// Throws BadInput, naming `source` and the tensor, unless the shards of every tensor are disjoint, complete and refer
-/// to files that exist in the manifest.
+/// Throws BadInput, naming `source` and the tensor, unless the shards of every tensor are disjoint, complete (where
+/// all is covered) and refer to files that exist in the manifest.
 void validate(const Manifest& manifest, const std::string& source);
 
 std::string to_json(const Manifest& manifest);

@@ -2,6 +2,9 @@
 
 #include <cstring>
 
+#include "checkpoint/input_file.h"
+#include "tensor/transfer.h"
+
 namespace mcpp {
 namespace {
 
@@ -23,19 +26,26 @@ RunCopier converter(DType from, DType to) {
       from, [&]<class From>() { return on_float(to, [&]<class To>() -> RunCopier { return &convert<From, To>; }); });
 }
 
+/// Bytes from which on reading is faster than copying from a mapping, whose pages come one by one.
+constexpr std::size_t kLongRun = std::size_t{1} << 16;
+
 }  // namespace
 
 struct CheckpointReader::OpenFile {
-  MappedFile content;
+  MappedFile content;  // for runs of few elements
+  InputFile file;      // for long ones
   Hdf5File layout;
 
-  /// The numbers of a shard, inside the mapped file.
-  const std::byte* numbers(const ShardEntry& shard, DType dtype) const {
-    const i64 offset = layout.offset_of(shard.dataset, dtype, shard.numel());
-    const i64 size = shard.numel() * size_of(dtype), end = static_cast<i64>(content.bytes().size());
-    check_input(offset >= 0 && size <= end && offset <= end - size, content.path().string(), ": ", shard.dataset,
-                " reaches beyond the end of the file");
-    return content.bytes().data() + offset;
+  /// Where the numbers of a shard begin.
+  i64 offset_of(const ShardEntry& shard, DType dtype) const {
+    return layout.offset_of(shard.dataset, dtype, shard.numel());
+  }
+
+  void copy(i64 offset, std::span<std::byte> to) const {
+    if (to.size() >= kLongRun)
+      file.read(offset, to);
+    else
+      std::memcpy(to.data(), content.bytes().data() + offset, to.size());
   }
 };
 
@@ -55,19 +65,36 @@ CheckpointReader::OpenFile& CheckpointReader::open(i64 file) {
   const std::string path = content.path().string();
   check_input(static_cast<i64>(content.bytes().size()) == entry.bytes, path, " has ", content.bytes().size(),
               " bytes instead of ", entry.bytes);
-  check_input(trust_ == Trust::Verified || checksum_hex(content.bytes()) == entry.checksum, path,
+  InputFile file_to_read(content.path());
+  check_input(trust_ == Trust::Verified || file_to_read.checksum() == entry.checksum, path,
               " is damaged: it differs from its checksum in the manifest");
   Hdf5File layout(content.path());
-  slot = std::make_unique<OpenFile>(OpenFile{std::move(content), std::move(layout)});
+  slot = std::make_unique<OpenFile>(OpenFile{std::move(content), std::move(file_to_read), std::move(layout)});
   return *slot;
 }
 
+bool CheckpointReader::holds(const ShardSpec& target) const {
+  const TensorEntry* tensor = manifest_.find(target.name);
+  if (!tensor || tensor->global != target.box.global || tensor->dtype != target.dtype) return false;
+  i64 held = 0;
+  for (const ShardEntry& shard : tensor->shards) held += overlap(shard, target);
+  return held == target.numel();
+}
+
 void CheckpointReader::read(NamedShard& target, Conversion conversion) {
+  if (target.data.device().type() == DeviceType::Cpu) return read_on_host(target, conversion);
+  NamedShard copy = target;
+  copy.data = Tensor::empty(target.data.shape(), target.data.dtype(), host_, MemoryClass::Other);
+  read_on_host(copy, conversion);
+  write_bytes(copy.data.raw(), target.data);
+}
+
+void CheckpointReader::read_on_host(NamedShard& target, Conversion conversion) {
   const TensorEntry& tensor = tensor_entry(manifest_, target.name, directory_);
   const DType stored = tensor.dtype, wanted = target.data.dtype();
   const std::string defect = defect_of(target);
   MCPP_CHECK(defect.empty(), target.name, ": ", defect);
-  MCPP_CHECK(target.data.numel() == target.numel() && target.data.device().type() == DeviceType::Cpu, target.name);
+  MCPP_CHECK(target.data.numel() == target.numel(), target.name);
   check_input(tensor.global == target.box.global, directory_.string(), ": ", target.name, " has shape ", tensor.global,
               ", this model needs ", target.box.global);
   check_input(stored == wanted || (conversion == Conversion::Convert && is_float(stored) && is_float(wanted)),
@@ -78,15 +105,16 @@ void CheckpointReader::read(NamedShard& target, Conversion conversion) {
   auto* to = static_cast<std::byte*>(target.data.raw());
   i64 filled = 0;
   for (const ShardEntry& shard : tensor.shards) {
-    const std::byte* from = nullptr;  // found at the first run: most shards have nothing for this target
+    const OpenFile* from = nullptr;  // opened at the first run: most shards have nothing for this target
+    i64 begin = 0;
     for_each_run(shard, target, [&](i64 from_at, i64 to_at, i64 count) {
-      if (!from) from = open(shard.file).numbers(shard, stored);
-      const std::byte* source = from + from_at * size_of(stored);
+      if (!from) from = &open(shard.file), begin = from->offset_of(shard, stored);
+      const i64 source = begin + from_at * size_of(stored);
       std::byte* destination = to + to_at * size_of(wanted);
       if (copier)
-        copier(source, destination, count);
+        copier(from->content.bytes().data() + source, destination, count);
       else
-        std::memcpy(destination, source, static_cast<std::size_t>(count * size_of(stored)));
+        from->copy(source, {destination, static_cast<std::size_t>(count * size_of(stored))});
       filled += count;
     });
   }

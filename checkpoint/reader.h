@@ -25,10 +25,12 @@ class CheckpointReader {
   const Manifest& manifest() const { return manifest_; }
   const RunState& state() const { return manifest_.state; }
   bool has(std::string_view name) const { return manifest_.find(name) != nullptr; }
+  /// Whether every element that target's box and range name is there. Always so in a sound checkpoint that covers all.
+  bool holds(const ShardSpec& target) const;
 
-  /// Fills target.data, in host memory, with the elements that target's box and range name. Throws BadInput when the
+  /// Fills target.data, on any device, with the elements that target's box and range name. Throws BadInput when the
   /// checkpoint has no such tensor, when its global shape or type differs, and when a file is damaged. Not for
-  /// several threads at once.
+  /// several threads at once. Needs no memory but, for another device than the host, a copy of target.data.
   void read(NamedShard& target, Conversion conversion = Conversion::Refuse);
   /// A whole tensor, in its stored type.
   Tensor read_whole(std::string_view name, Device& device);
@@ -36,10 +38,12 @@ class CheckpointReader {
  private:
   struct OpenFile;
   OpenFile& open(i64 file);
+  void read_on_host(NamedShard& target, Conversion conversion);
 
   Path directory_;
   Trust trust_;
   Manifest manifest_;
+  CpuDevice host_;
   std::vector<std::unique_ptr<OpenFile>> files_;  // as in the manifest; opened when first needed
 };
 

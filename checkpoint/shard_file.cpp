@@ -44,7 +44,8 @@ void check_space(const Path& path, i64 needed) {
 /// An existing file, rewritten in place.
 class File {
  public:
-  explicit File(const Path& path) : path_(path), fd_(::open(path.c_str(), O_RDWR | O_CLOEXEC)) {
+  File(const Path& path, const FileSystem& files)
+      : path_(path), files_(files), fd_(::open(path.c_str(), O_RDWR | O_CLOEXEC)) {
     check_input(fd_ >= 0, "cannot open ", path.string(), ": ", std::strerror(errno));
   }
   ~File() { ::close(fd_); }
@@ -65,7 +66,7 @@ class File {
 
   void write(i64 offset, std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
-      const ssize_t done = ::pwrite(fd_, bytes.data(), bytes.size(), offset);
+      const ssize_t done = files_.pwrite(fd_, bytes, offset);
       if (done < 0 && errno == EINTR) continue;
       check_input(done > 0, "cannot write ", path_.string(), ": ", std::strerror(done < 0 ? errno : ENOSPC));
       bytes = bytes.subspan(static_cast<std::size_t>(done));
@@ -83,10 +84,15 @@ class File {
     }
   }
 
-  void flush() { check_input(::fsync(fd_) == 0, "cannot flush ", path_.string(), ": ", std::strerror(errno)); }
+  /// Lets the system write these bytes to the disk now, while we prepare the next ones. A hint: errors come with
+  /// flush().
+  void start_flush(i64 offset, i64 bytes) { ::sync_file_range(fd_, offset, bytes, SYNC_FILE_RANGE_WRITE); }
+
+  void flush() { check_input(files_.fsync(fd_) == 0, "cannot flush ", path_.string(), ": ", std::strerror(errno)); }
 
  private:
   Path path_;
+  const FileSystem& files_;
   int fd_;
 };
 
@@ -111,15 +117,27 @@ i64 estimate(std::span<const ShardSpec> shards) {
 /// out between them is read back.
 class InOrderWriter {
  public:
-  explicit InOrderWriter(const Path& path) : file_(path), size_(file_.size()) { file_.reserve(size_); }
+  InOrderWriter(const Path& path, const FileSystem& files) : file_(path, files), size_(file_.size()) {
+    file_.reserve(size_);
+  }
 
-  /// Returns the checksum of these bytes.
+  /// Returns the checksum of these bytes. Piece by piece, so that both sums and the write find them in the cache.
   std::string write(i64 offset, std::span<const std::byte> bytes) {
+    constexpr std::size_t kPiece = std::size_t{1} << 18;
     add_existing(offset);
-    file_.write(offset, bytes);
-    whole_.update(bytes);
-    position_ = offset + static_cast<i64>(bytes.size());
-    return checksum_hex(bytes);
+    Checksum own;
+    for (; !bytes.empty(); bytes = bytes.subspan(std::min(kPiece, bytes.size()))) {
+      const std::span<const std::byte> piece = bytes.first(std::min(kPiece, bytes.size()));
+      own.update(piece);
+      whole_.update(piece);
+      file_.write(position_, piece);
+      position_ += static_cast<i64>(piece.size());
+      if (position_ - flushed_ >= kFlushAhead) {
+        file_.start_flush(flushed_, position_ - flushed_);
+        flushed_ = position_;
+      }
+    }
+    return own.hex();
   }
 
   FileEntry finish(std::string name) {
@@ -140,8 +158,10 @@ class InOrderWriter {
     }
   }
 
+  static constexpr i64 kFlushAhead = i64{16} << 20;
+
   File file_;
-  i64 size_, position_ = 0;
+  i64 size_, position_ = 0, flushed_ = 0;
   Checksum whole_;
 };
 
@@ -155,7 +175,7 @@ std::span<const std::byte> bytes_of(const Tensor& data, const ShardSpec& shard) 
 
 }  // namespace
 
-Manifest write_shard_file(const Path& path, ShardSource& source) {
+Manifest write_shard_file(const Path& path, ShardSource& source, const FileSystem& files) {
   const std::span<const ShardSpec> shards = source.shards();
   std::vector<std::size_t> order;  // the shards to write, as indices into `shards`
   std::vector<Hdf5Dataset> datasets;
@@ -175,7 +195,7 @@ Manifest write_shard_file(const Path& path, ShardSource& source) {
   std::iota(by_offset.begin(), by_offset.end(), std::size_t{0});
   std::ranges::sort(by_offset, {}, [&](std::size_t i) { return offsets[i]; });
 
-  InOrderWriter writer(path);
+  InOrderWriter writer(path, files);
   std::vector<std::string> checksums(order.size());
   for (const std::size_t i : by_offset) {
     const Tensor data = source.data(order[i]);

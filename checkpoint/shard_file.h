@@ -1,5 +1,6 @@
 // One rank's file of a checkpoint.
 #pragma once
+#include "checkpoint/file_system.h"
 #include "checkpoint/manifest.h"
 
 namespace mcpp {
@@ -8,6 +9,6 @@ namespace mcpp {
 /// becomes the dataset "<name>/<k>" with its place in the global tensor as attributes. Returns a manifest with this one
 /// file, or an empty one, and no file, when there is nothing to write.
 /// Throws BadInput when the disk is full, with the bytes needed and free, and for every failed write.
-Manifest write_shard_file(const Path& path, ShardSource& source);
+Manifest write_shard_file(const Path& path, ShardSource& source, const FileSystem& files);
 
 }  // namespace mcpp

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "tensor/tensor.h"
 
@@ -18,10 +19,15 @@ enum class ReduceOp : u8 { Sum, Max };
 class Work {
  public:
   Work() = default;  ///< already done
-  explicit Work(std::function<void()> wait) : wait_(std::move(wait)) {}
-  Work(Work&& other) noexcept : wait_(std::exchange(other.wait_, nullptr)) {}
+  /// is_done: on a device, where the operation may go on after wait(), whether it is over; throws when it failed. For
+  /// any thread.
+  explicit Work(std::function<void()> wait, std::function<bool()> is_done = nullptr)
+      : wait_(std::move(wait)), is_done_(std::move(is_done)) {}
+  Work(Work&& other) noexcept
+      : wait_(std::exchange(other.wait_, nullptr)), is_done_(std::exchange(other.is_done_, nullptr)) {}
   Work& operator=(Work&& other) noexcept {
     std::swap(wait_, other.wait_);
+    std::swap(is_done_, other.is_done_);
     return *this;
   }
   /// While an error unwinds the stack nobody is waited for: the peers may never come.
@@ -31,9 +37,14 @@ class Work {
   void wait() {
     if (auto f = std::exchange(wait_, nullptr)) f();
   }
+  /// Nothing is left to wait for.
+  bool is_over() const { return !wait_; }
+  /// The is_done that it was made with, or null.
+  std::function<bool()> take_query() { return std::exchange(is_done_, nullptr); }
 
  private:
   std::function<void()> wait_;
+  std::function<bool()> is_done_;
 };
 
 /// Every rank of the group calls the same operations in the same order, and ranks of several groups start operations of
@@ -57,6 +68,9 @@ class Communicator {
   virtual Work broadcast(Tensor& t, int root) = 0;
   /// Part r of `in` goes to rank r; part r of `out` came from rank r. Equal parts; the tensors do not overlap.
   virtual Work all_to_all(const Tensor& in, Tensor& out) = 0;
+  /// To be called by all ranks of a group before the first message, each with the ranks that it sends to or receives
+  /// from, which name it in turn. Only NCCL has something to prepare.
+  virtual void connect(const std::vector<int>& peers) { static_cast<void>(peers); }
   /// Messages between two ranks arrive in the order sent. A send copies: it never waits for its receive, and
   /// the tensor may be changed at once. A rank does not send to itself.
   virtual Work send(const Tensor& t, int destination) = 0;

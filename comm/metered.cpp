@@ -21,61 +21,86 @@ class Stopwatch {
 
 class MeteredCommunicator final : public Communicator {
  public:
-  MeteredCommunicator(std::unique_ptr<Communicator> inner, std::shared_ptr<CommMeter> meter)
-      : inner_(std::move(inner)), meter_(std::move(meter)) {}
+  MeteredCommunicator(std::unique_ptr<Communicator> inner, std::shared_ptr<CommMeter> meter, GroupLog log)
+      : inner_(std::move(inner)), meter_(std::move(meter)), log_(std::move(log)) {}
 
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
 
   Work all_reduce(Tensor& t, ReduceOp op) override {
-    return start(CommOp::AllReduce, share_of_others(2 * t.bytes()), [&] { return inner_->all_reduce(t, op); });
+    return start(CommOp::AllReduce, share_of_others(2 * t.bytes()), log_.collective("all_reduce", t.bytes()),
+                 [&] { return inner_->all_reduce(t, op); });
   }
   Work all_gather(const Tensor& shard, Tensor& full) override {
-    return start(CommOp::AllGather, share_of_others(full.bytes()), [&] { return inner_->all_gather(shard, full); });
+    return start(CommOp::AllGather, share_of_others(full.bytes()), log_.collective("all_gather", full.bytes()),
+                 [&] { return inner_->all_gather(shard, full); });
   }
   Work reduce_scatter(const Tensor& full, Tensor& shard) override {
-    return start(CommOp::ReduceScatter, share_of_others(full.bytes()),
+    return start(CommOp::ReduceScatter, share_of_others(full.bytes()), log_.collective("reduce_scatter", full.bytes()),
                  [&] { return inner_->reduce_scatter(full, shard); });
   }
   Work broadcast(Tensor& t, int root) override {
-    return start(CommOp::Broadcast, size() > 1 ? t.bytes() : 0, [&] { return inner_->broadcast(t, root); });
+    return start(CommOp::Broadcast, size() > 1 ? t.bytes() : 0, log_.collective("broadcast", t.bytes()),
+                 [&] { return inner_->broadcast(t, root); });
   }
   Work all_to_all(const Tensor& in, Tensor& out) override {
-    return start(CommOp::AllToAll, share_of_others(in.bytes()), [&] { return inner_->all_to_all(in, out); });
+    return start(CommOp::AllToAll, share_of_others(in.bytes()), log_.collective("all_to_all", in.bytes()),
+                 [&] { return inner_->all_to_all(in, out); });
+  }
+  void connect(const std::vector<int>& peers) override {
+    const GroupLog::Entry entry = log_.collective("connect", 0);
+    inner_->connect(peers);
   }
   Work send(const Tensor& t, int destination) override {
-    return start(CommOp::Send, t.bytes(), [&] { return inner_->send(t, destination); });
+    return start(CommOp::Send, t.bytes(), log_.send(destination, t.bytes()),
+                 [&] { return inner_->send(t, destination); });
   }
   Work recv(Tensor& t, int source) override {
-    return start(CommOp::Recv, 0, [&] { return inner_->recv(t, source); });
+    return start(CommOp::Recv, 0, log_.recv(source, t.bytes()), [&] { return inner_->recv(t, source); });
   }
   void barrier() override {
     const Stopwatch watch(meter_->exposed_seconds);
+    const GroupLog::Entry entry = log_.collective("barrier", 0);
     inner_->barrier();
     ++(*meter_)[CommOp::Barrier].calls;
   }
 
-  std::unique_ptr<Communicator> split(int color, int key) override { return inner_->split(color, key); }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    const GroupLog::Entry entry = log_.collective("split", 0);
+    return inner_->split(color, key);
+  }
   void abort(int exit_code) noexcept override { inner_->abort(exit_code); }
 
  private:
+  /// An operation on its way.
+  struct Running {
+    Work work;
+    GroupLog::Entry entry;
+  };
+
   i64 share_of_others(i64 bytes) const { return bytes * (size() - 1) / size(); }
 
   /// Calls f, which starts the operation; one that is refused is not counted.
   template <class F>
-  Work start(CommOp op, i64 bytes, const F& f) {
+  Work start(CommOp op, i64 bytes, GroupLog::Entry entry, const F& f) {
     const Stopwatch watch(meter_->exposed_seconds);
-    const auto work = std::make_shared<Work>(f());
+    Work work = f();
     ++(*meter_)[op].calls;
     (*meter_)[op].bytes += bytes;
-    return Work([work, meter = meter_] {
+    if (work.is_over()) return {};
+    entry.pause();
+    const auto running = std::make_shared<Running>(Running{std::move(work), std::move(entry)});
+    return Work([running, meter = meter_] {
       const Stopwatch waiting(meter->exposed_seconds);
-      work->wait();
+      running->entry.resume();
+      running->work.wait();
+      if (auto is_done = running->work.take_query()) running->entry.hand_on(std::move(is_done));
     });
   }
 
   std::unique_ptr<Communicator> inner_;
   std::shared_ptr<CommMeter> meter_;
+  GroupLog log_;
 };
 
 }  // namespace
@@ -86,8 +111,9 @@ i64 CommMeter::total_bytes() const {
   return bytes;
 }
 
-std::unique_ptr<Communicator> make_metered(std::unique_ptr<Communicator> inner, std::shared_ptr<CommMeter> meter) {
-  return std::make_unique<MeteredCommunicator>(std::move(inner), std::move(meter));
+std::unique_ptr<Communicator> make_metered(std::unique_ptr<Communicator> inner, std::shared_ptr<CommMeter> meter,
+                                           GroupLog log) {
+  return std::make_unique<MeteredCommunicator>(std::move(inner), std::move(meter), std::move(log));
 }
 
 }  // namespace mcpp

@@ -1,9 +1,11 @@
-// Counts what a group sends and how long its rank is kept from computing.
+// Counts what a group sends and how long its rank is kept from computing, and notes each operation for those who look
+// for the reason of a hang.
 #pragma once
 #include <array>
 #include <memory>
 
 #include "comm/communicator.h"
+#include "comm/flight_recorder.h"
 
 namespace mcpp {
 
@@ -28,8 +30,9 @@ struct CommMeter {
   void reset() { *this = {}; }
 };
 
-/// `inner`, whose operations are entered in `meter` by the thread that calls them. Groups split off from it are not
-/// metered. Works may outlive the group.
-std::unique_ptr<Communicator> make_metered(std::unique_ptr<Communicator> inner, std::shared_ptr<CommMeter> meter);
+/// `inner`, whose operations are entered in `meter`, and in the recorder of `log`, by the thread that calls them.
+/// Groups split off from it are neither metered nor noted. Works may outlive the group.
+std::unique_ptr<Communicator> make_metered(std::unique_ptr<Communicator> inner, std::shared_ptr<CommMeter> meter,
+                                           GroupLog log = {});
 
 }  // namespace mcpp

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/checks.h"
+#include "comm/mpi_board.h"
 #include "comm/mpi_direct.h"
 #include "comm/mpi_reduce.h"
 
@@ -253,8 +254,16 @@ std::unique_ptr<Communicator> MpiSession::world(const std::function<int(int rank
                                            std::make_shared<PeerArenas>());
 }
 
-void MpiSession::abort(int exit_code) const noexcept {
+std::unique_ptr<StatusBoard> MpiSession::status_board() const {
+  return make_status_board();
+}
+
+void MpiSession::try_abort(int exit_code) noexcept {
   MPI_Abort(MPI_COMM_WORLD, exit_code);
+}
+
+void MpiSession::abort(int exit_code) const noexcept {
+  try_abort(exit_code);
   std::_Exit(exit_code);
 }
 

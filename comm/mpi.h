@@ -6,6 +6,7 @@
 #include "comm/communicator.h"
 #include "comm/launcher.h"
 #include "comm/mpi_machine.h"
+#include "comm/status_board.h"
 
 namespace mcpp {
 
@@ -36,6 +37,10 @@ class MpiSession {
   /// travel from node to node in the order of ranks, so that the result has the same bits as on one node. Collectives
   /// and barriers are complete when they return; receives are asynchronous.
   std::unique_ptr<Communicator> world(const std::function<int(int rank)>& node_of = {}) const;
+  /// Of the ranks of this machine; stays as it is after the session. Called by all ranks.
+  std::unique_ptr<StatusBoard> status_board() const;
+  /// Asks for the end of every rank of the world, from any thread. May return before that, or never.
+  static void try_abort(int exit_code) noexcept;
   /// Ends every rank of the world with this exit code.
   [[noreturn]] void abort(int exit_code) const noexcept;
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "base/utf8.h"
@@ -36,6 +37,15 @@ std::size_t cut_anywhere(std::string_view text) {
   if (space != npos && space > 0) return space;
   const std::size_t boundary = utf8_boundary(text, text.size() - 1);
   return boundary > 0 ? boundary : text.size();
+}
+
+/// Whether the last line of `text` is whole, blank and, unless `begins_line`, not the first: then a paragraph ends
+/// here.
+bool ends_in_blank_line(std::string_view text, bool begins_line) {
+  if (!text.ends_with('\n')) return false;
+  text.remove_suffix(1);
+  const std::size_t newline = text.rfind('\n');
+  return newline == npos ? begins_line && is_blank(text) : is_blank(text.substr(newline + 1));
 }
 
 }  // namespace
@@ -89,10 +99,13 @@ bool TextSource::next(TextPiece& piece, std::size_t target_bytes, Cut cut) {
   } else if (!at_end_) {
     const std::string_view text = std::string_view(buffer_).substr(0, size - 1);
     const std::size_t blank = cut == Cut::Paragraph ? after_blank_line(text) : npos;
-    piece.ends_document = blank != npos;
     size = blank != npos ? blank : cut_anywhere(text);
+    piece.ends_document =
+        blank != npos || (cut == Cut::Paragraph && ends_in_blank_line(text.substr(0, size), begins_line_));
   }
   piece.text.assign(buffer_, 0, size);
+  piece.begins_document = std::exchange(begins_document_, piece.ends_document);
+  piece.begins_line = std::exchange(begins_line_, piece.text.ends_with('\n'));
   buffer_.erase(0, size);
   piece.byte_offset = byte_offset_;
   piece.first_line = line_;

@@ -18,9 +18,11 @@ enum class Cut {
 
 struct TextPiece {
   std::string text;
-  i64 byte_offset = 0;        ///< of the text within the (uncompressed) file
-  i64 first_line = 1;         ///< its line number there
-  bool ends_document = true;  ///< false when cut inside what should stay together: file or paragraph
+  i64 byte_offset = 0;          ///< of the text within the (uncompressed) file
+  i64 first_line = 1;           ///< its line number there
+  bool ends_document = true;    ///< false when cut inside what should stay together: file or paragraph
+  bool begins_document = true;  ///< false when the piece before did not end one
+  bool begins_line = true;      ///< false when the piece before was cut inside a line
 };
 
 class TextSource {
@@ -46,6 +48,7 @@ class TextSource {
   std::string buffer_;
   bool at_end_ = false;
   i64 byte_offset_ = 0, line_ = 1;
+  bool begins_document_ = true, begins_line_ = true;  // the next piece
 };
 
 /// Nothing but spaces, tabs and a carriage return.

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/utf8.h"
+#include "data/charsmap.h"
 
 namespace mcpp {
 namespace {
@@ -16,6 +17,17 @@ constexpr std::size_t kBlockBytes = 1024;
 /// "<0x0A>" -> '\n'
 char byte_of_piece(const std::string& piece) {
   return static_cast<char>(std::stoi(piece.substr(3, 2), nullptr, 16));
+}
+
+/// Whether the library takes the model. It throws for some defects, and answers for others.
+bool load(sentencepiece::SentencePieceProcessor& processor, const std::string& model) {
+  try {
+    return processor.LoadFromSerializedProto(model).ok() && processor.GetPieceSize() > 0;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception&) {
+    return false;
+  }
 }
 
 std::string with_spaces(std::string_view piece) {
@@ -45,7 +57,7 @@ struct Tokenizer::Impl {
   void append_block(std::string_view text, std::vector<i32>& ids) const {
     std::vector<int> part;
     const auto status = processor.Encode(absl::string_view(text.data(), text.size()), &part);
-    MCPP_CHECK(status.ok(), "sentencepiece: ", status.ToString());
+    check_input(status.ok(), "tokenizer model ", path.string(), ": damaged, it cannot encode: ", status.ToString());
     ids.insert(ids.end(), part.begin(), part.end());
   }
   void append_encoded(std::string_view text, std::vector<i32>& ids) const;
@@ -88,9 +100,9 @@ Tokenizer::Tokenizer(const Path& model) : impl_(std::make_unique<Impl>()) {
   const std::string content = read_text_file(model);
   impl_->path = model;
   impl_->checksum = checksum_hex(std::as_bytes(std::span(content)));
+  check_charsmaps(content, name);
   auto& processor = impl_->processor;
-  check_input(processor.LoadFromSerializedProto(content).ok() && processor.GetPieceSize() > 0, "tokenizer model ", name,
-              ": not a sentencepiece model, or damaged");
+  check_input(load(processor, content), "tokenizer model ", name, ": not a sentencepiece model, or damaged");
 
   for (int i = 0; i < processor.GetPieceSize(); ++i) {
     const std::string& piece = processor.IdToPiece(i);

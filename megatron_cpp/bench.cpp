@@ -1,32 +1,54 @@
 #include "megatron_cpp/bench.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "base/philox.h"
+#include "megatron_cpp/device_peaks.h"
+#include "tensor/processor.h"
+#include "tensor/transfer.h"
 
 namespace mcpp {
 namespace {
 
-/// Random numbers, never zeros: processors are faster on zeros.
+/// Random numbers, never zeros: processors are faster on zeros. Large tensors repeat a block of them, whose odd length
+/// puts no two rows of a matrix on the same numbers.
 Tensor random_tensor(const Shape& shape, DType dtype, Device& device, u64 key) {
-  Tensor host = Tensor::empty(shape, DType::F32, device, MemoryClass::Workspace);
-  for (i64 i = 0; i < host.numel(); ++i) {
-    host.data<float>()[i] =
+  constexpr i64 kBlock = (i64{1} << 20) - 1;
+  Tensor result = Tensor::empty(shape, dtype, device, MemoryClass::Workspace);
+  const i64 count = result.numel(), block = std::min(count, kBlock);
+  std::vector<float> values(static_cast<std::size_t>(block));
+  for (i64 i = 0; i < block; ++i) {
+    values[static_cast<std::size_t>(i)] =
         static_cast<float>(uniform_open(static_cast<u32>(philox_key(key, "bench", static_cast<u64>(i)))) - 0.5);
   }
-  if (dtype == DType::F32) return host;
-  Tensor converted = Tensor::empty(shape, dtype, device, MemoryClass::Workspace);
-  ops::copy(host, converted);
-  return converted;
+  Tensor drawn = Tensor::empty({block}, DType::F32, device, MemoryClass::Workspace);
+  write_values(values, drawn);
+  for (i64 begin = 0; begin < count; begin += block) {
+    Tensor part = result.flat(begin, std::min(block, count - begin));
+    ops::copy(drawn.slice(0, part.numel()), part);
+  }
+  return result;
+}
+
+/// Calls of one timed run of something that takes `seconds`.
+i64 calls_in_a_run(double seconds, const Device& device) {
+  constexpr double kLeastSeconds = 2e-3, kMostCalls = 1000;
+  if (device.type() == DeviceType::Cpu) return 1;
+  return static_cast<i64>(std::clamp(kLeastSeconds / seconds, 1.0, kMostCalls));
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
 BenchRow bench_gemm(const GemmCase& c, DType dtype, Device& device, const BenchTiming& timing) {
   const Tensor a = random_tensor(c.options.transpose_a ? Shape{c.k, c.m} : Shape{c.m, c.k}, dtype, device, 1);
   const Tensor b = random_tensor(c.options.transpose_b ? Shape{c.n, c.k} : Shape{c.k, c.n}, dtype, device, 2);
   Tensor out = Tensor::zeros({c.m, c.n}, c.output_is_wide ? DType::F32 : dtype, device, MemoryClass::Workspace);
-  const double seconds = median_seconds(timing, [&] { ops::matmul(a, b, out, c.options); });
+  const double seconds = median_seconds(timing, device, [&] { ops::matmul(a, b, out, c.options); });
   return {.name = c.name, .seconds = seconds, .flops = c.flops(), .count = c.count};
 }
 
@@ -52,7 +74,7 @@ class OpBench {
 
  private:
   void add(const char* name, double flops, double bytes, const std::function<void()>& f) {
-    rows_.push_back({.name = name, .seconds = median_seconds(timing_, f), .flops = flops, .bytes = bytes});
+    rows_.push_back({.name = name, .seconds = median_seconds(timing_, device_, f), .flops = flops, .bytes = bytes});
   }
   Tensor random(const Shape& shape) { return random_tensor(shape, dtype_, device_, ++key_); }
   Tensor wide(i64 n) { return random_tensor({n}, DType::F32, device_, ++key_); }
@@ -128,16 +150,18 @@ class OpBench {
 
 }  // namespace
 
-double median_seconds(const BenchTiming& timing, const std::function<void()>& f) {
+double median_seconds(const BenchTiming& timing, Device& device, const std::function<void()>& f) {
+  double last = 0;
+  for (int i = 0; i < timing.warmup; ++i) last = seconds_of(device, f);
+  const i64 calls = timing.warmup > 0 ? calls_in_a_run(last, device) : 1;
   std::vector<double> times;
-  for (int i = -timing.warmup; i < timing.repeats; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    f();
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    if (i >= 0) times.push_back(elapsed.count());
+  for (int i = 0; i < timing.repeats; ++i) {
+    const double seconds = seconds_of(device, [&] {
+      for (i64 k = 0; k < calls; ++k) f();
+    });
+    times.push_back(seconds / static_cast<double>(calls));
   }
-  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-  return times[times.size() / 2];
+  return median(std::move(times));
 }
 
 std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 tokens) {
@@ -176,18 +200,25 @@ std::vector<BenchRow> bench_ops(const ModelConfig& config, i64 batch, DType dtyp
 }
 
 double peak_flops(DType dtype, Device& device) {
+  const bool is_gpu = device.type() == DeviceType::Cuda;
   double best = 0;
-  for (i64 n : {512, 1024, 2048}) {
+  for (i64 n : is_gpu ? std::vector<i64>{4096, 8192} : std::vector<i64>{512, 1024, 2048}) {
     const GemmCase square{str("square ", n), n, n, n, {.transpose_b = true}, false, 1};
-    best = std::max(best, square.flops() / bench_gemm(square, dtype, device, {.warmup = 1, .repeats = 5}).seconds);
+    best = std::max(best, square.flops() / bench_gemm(square, dtype, device, {.warmup = 2, .repeats = 5}).seconds);
   }
   return best;
 }
 
+double mfu_peak_flops(DType dtype, bool allow_tf32, Device& device) {
+  const double rated = rated_flops(device_name(device), dtype, allow_tf32);
+  return rated > 0 ? rated : peak_flops(dtype, device);
+}
+
 double copy_bandwidth(Device& device) {
-  const Tensor from = random_tensor({32 << 20}, DType::F32, device, 1);
+  const i64 count = device.type() == DeviceType::Cuda ? 256 << 20 : 32 << 20;  // far beyond every cache
+  const Tensor from = random_tensor({count}, DType::F32, device, 1);
   Tensor to = Tensor::like(from);
-  const double seconds = median_seconds({.warmup = 1, .repeats = 5}, [&] { ops::copy(from, to); });
+  const double seconds = median_seconds({.warmup = 1, .repeats = 5}, device, [&] { ops::copy(from, to); });
   return 2.0 * static_cast<double>(from.bytes()) / seconds;
 }
 

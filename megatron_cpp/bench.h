@@ -14,8 +14,9 @@ struct BenchTiming {
   int repeats = 5;
 };
 
-/// Median seconds of one call of f.
-double median_seconds(const BenchTiming& timing, const std::function<void()>& f);
+/// Median seconds that one call of f takes the device. On a GPU each run is of so many calls, one behind the other,
+/// that neither the clock's resolution nor the host's time to start them counts.
+double median_seconds(const BenchTiming& timing, Device& device, const std::function<void()>& f);
 
 /// A matrix product of a training step: op(a) [m, k] times op(b) [k, n].
 struct GemmCase {
@@ -48,6 +49,8 @@ std::vector<BenchRow> bench_ops(const ModelConfig& config, i64 batch, DType dtyp
 
 /// The best rate of large square products: what FLOP rates are a share of.
 double peak_flops(DType dtype, Device& device);
+/// What MFU is a share of, in FLOP/s: the data sheet's rate of a GPU that is known (device_peaks.h), else peak_flops().
+double mfu_peak_flops(DType dtype, bool allow_tf32, Device& device);
 /// Bytes per second of copying memory, read and write counted.
 double copy_bandwidth(Device& device);
 

@@ -7,6 +7,8 @@
 #include "checkpoint/exchange.h"
 #include "checkpoint/folder.h"
 #include "megatron_cpp/config_compare.h"
+#include "megatron_cpp/local_checkpoint.h"
+#include "megatron_cpp/training_shards.h"
 #include "megatron_cpp/version.h"
 
 namespace mcpp {
@@ -19,41 +21,6 @@ constexpr const char* kRollbacks = "rollbacks";
 constexpr const char* kRecentLosses = "recent_losses";
 constexpr const char* kRecentGradNorms = "recent_grad_norms";
 constexpr const char* kLossScale = "loss_scale";
-
-/// Calls f(name, param, first, values) for each part of weights and optimizer states that this rank updates.
-template <class F>
-void for_each_part(const TrainingState& state, F&& f) {
-  for (const TrainingState::Chunk& chunk : state.chunks()) {
-    chunk.memory->visit_weights([&](const Param& param, i64 first, const Tensor& values) {
-      f(model_tensor(param.name), param, first, values);
-    });
-  }
-  state.optimizer().visit_state([&](StateKind kind, const Param& param, i64 first, const Tensor& values) {
-    f(optimizer_tensor(name_of(kind), param.name), param, first, values);
-  });
-}
-
-/// These as pieces of global tensors. Their data are views, so reading into them loads the training.
-std::vector<NamedShard> shards_to_load(const TrainingState& state) {
-  std::vector<NamedShard> shards;
-  for_each_part(state, [&](std::string name, const Param& param, i64 first, const Tensor& values) {
-    shards.emplace_back(std::move(name), param.box, first, first + values.numel(), values);
-  });
-  return shards;
-}
-
-/// What this rank writes of them, so that each number is written once: ranks that hold the same share the work.
-std::vector<NamedShard> shards_to_save(const TrainingState& state) {
-  std::vector<NamedShard> shards;
-  const Communicator& replicas = state.chunks().front().memory->replicas();
-  for_each_part(state, [&](std::string name, const Param& param, i64 first, const Tensor& values) {
-    const i64 begin = values.numel() * replicas.rank() / replicas.size();
-    const i64 end = values.numel() * (replicas.rank() + 1) / replicas.size();
-    if (begin == end || !state.saves(param)) return;
-    shards.emplace_back(std::move(name), param.box, first + begin, first + end, values.flat(begin, end - begin));
-  });
-  return shards;
-}
 
 /// Texts that read back to the same bits.
 std::string numbers_text(std::span<const double> values) {
@@ -74,24 +41,6 @@ std::vector<double> extra_numbers(const RunState& run, const char* name) {
 i64 extra_count(const RunState& run, const char* name) {
   const auto found = run.extra.find(name);
   return found == run.extra.end() ? 0 : std::stoll(found->second);
-}
-
-RunState run_state(const Config& config, const TrainingState& state, const TrainingProgress& progress) {
-  RunState run;
-  run.iteration = progress.iteration;
-  run.consumed_samples = progress.consumed_samples;
-  run.consumed_tokens = progress.consumed_tokens;
-  run.skipped_iterations = progress.skipped_iterations;
-  run.config = print_config(config);
-  run.program_version = version_text();
-  run.extra[kTrainedSamples] = str(progress.trained_samples);
-  run.extra[kOptimizerSteps] = str(state.optimizer().steps());
-  run.extra[kConsecutiveSkips] = str(progress.consecutive_skips);
-  run.extra[kRollbacks] = str(progress.rollbacks);
-  run.extra[kRecentLosses] = numbers_text(progress.spikes.losses);
-  run.extra[kRecentGradNorms] = numbers_text(progress.spikes.grad_norms);
-  if (state.loss_scale().adapts()) run.extra[kLossScale] = state.loss_scale().state();
-  return run;
 }
 
 std::string checksum_of(const std::string& text) {
@@ -159,6 +108,28 @@ bool is_checkpoint(const Path& path, Communicator& world) {
   return !run_together(world, look)[0].empty();
 }
 
+/// The run's own newest checkpoint, of the two tiers, and whether it is of the local one.
+struct OwnCheckpoint {
+  std::optional<Path> path;
+  bool is_local = false;
+};
+
+OwnCheckpoint newest_own(const CheckpointConfig& config, const TrainingState& state, Communicator& world,
+                         const Log& log) {
+  const auto iteration = [](const Path& path) { return *iteration_of(path.filename().string()); };
+  const std::optional<Path> local = newest_local(config, state, world, log);
+  if (local) {  // when it is the newest by name already, the other tier need not be read
+    const std::string newest = run_together(world, [&] {
+      const std::vector<Path> all = checkpoints_in(config.save);
+      return all.empty() ? std::string() : all.back().string();
+    })[0];
+    if (newest.empty() || iteration(newest) < iteration(*local)) return {local, true};
+  }
+  std::optional<Path> shared = newest_good(config.save, world, log);
+  const bool is_local = local && (!shared || iteration(*shared) < iteration(*local));
+  return {is_local ? local : shared, is_local};
+}
+
 }  // namespace
 
 void TrainingProgress::roll_back_to(const TrainingProgress& saved) {
@@ -174,7 +145,9 @@ std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& sess
   if (config.checkpoint.save.empty()) return lock;
   Communicator& world = session.parallel.world;
   run_together(world, [&] {
-    if (world.rank() == 0) lock = std::make_unique<FolderLock>(config.checkpoint.save, log);
+    if (world.rank() != 0) return std::string();
+    lock = std::make_unique<FolderLock>(config.checkpoint.save, log);
+    remove_stale(config.checkpoint.save, log);  // a run that has nothing left to save would leave it
     return std::string();
   });
   return lock;
@@ -195,15 +168,22 @@ std::string keep_tokenizer(const Config& config, Session& session) {
   return checksum;
 }
 
-Path save_training(const Config& config, TrainingState& state, const TrainingProgress& progress,
-                   const std::string& tokenizer_checksum, Session& session, const Log& log,
-                   const SaveObserver& observer) {
-  const CheckpointConfig& checkpoint = config.checkpoint;
-  RunState run = run_state(config, state, progress);
-  run.tokenizer_checksum = tokenizer_checksum;
-  return save_checkpoint(checkpoint.save, run, shards_to_save(state), session.parallel.world, log,
-                         {.keep_last = checkpoint.keep_last, .save_retain_interval = checkpoint.save_retain_interval},
-                         observer);
+RunState run_state(const Config& config, const TrainingState& state, const TrainingProgress& progress) {
+  RunState run;
+  run.iteration = progress.iteration;
+  run.consumed_samples = progress.consumed_samples;
+  run.consumed_tokens = progress.consumed_tokens;
+  run.skipped_iterations = progress.skipped_iterations;
+  run.config = print_config(config);
+  run.program_version = version_text();
+  run.extra[kTrainedSamples] = str(progress.trained_samples);
+  run.extra[kOptimizerSteps] = str(state.optimizer().steps());
+  run.extra[kConsecutiveSkips] = str(progress.consecutive_skips);
+  run.extra[kRollbacks] = str(progress.rollbacks);
+  run.extra[kRecentLosses] = numbers_text(progress.spikes.losses);
+  run.extra[kRecentGradNorms] = numbers_text(progress.spikes.grad_norms);
+  if (state.loss_scale().adapts()) run.extra[kLossScale] = state.loss_scale().state();
+  return run;
 }
 
 bool has_checkpoint(const Config& config, Session& session) {
@@ -229,8 +209,9 @@ std::optional<TrainingProgress> load_training(const Config& config, TrainingStat
   const bool names_one = !load.empty() && is_checkpoint(load, world);
   // What the run itself saved comes first, so that it can be interrupted wherever it once started from; only who names
   // one checkpoint to resume from means that one.
-  std::optional<Path> found;
-  if (!checkpoint.save.empty() && (checkpoint.finetune || !names_one)) found = newest_good(checkpoint.save, world, log);
+  OwnCheckpoint own;
+  if (!checkpoint.save.empty() && (checkpoint.finetune || !names_one)) own = newest_own(checkpoint, state, world, log);
+  std::optional<Path> found = own.path;
   const bool is_own = found.has_value();
   if (!found && !load.empty()) {
     const bool must_exist = names_one || checkpoint.exit_on_missing_checkpoint || checkpoint.finetune;
@@ -239,7 +220,11 @@ std::optional<TrainingProgress> load_training(const Config& config, TrainingStat
   }
   if (!found) return std::nullopt;
   CheckpointReader reader(*found, Trust::Verified);
-  if (is_own || !checkpoint.finetune) return load_all(config, state, reader, log);
+  if (is_own || !checkpoint.finetune) {
+    TrainingProgress progress = load_all(config, state, reader, log);
+    progress.is_only_local = own.is_local;
+    return progress;
+  }
   log.info(str("starting from the weights of ", found->string()));
   load_weights(reader, state);
   return TrainingProgress{};

@@ -24,6 +24,7 @@ struct TrainingProgress {
   i64 consecutive_skips = 0;  ///< of which the last step was one
   i64 rollbacks = 0;
   SpikeHistory spikes = {};
+  bool is_only_local = false;  ///< loaded from the local tier, and not yet in checkpoint.save
 
   /// After the weights of an earlier checkpoint took the place of these: the steps since count as skipped. What was
   /// read stays read, so that the samples which led here are not read again, and iterations go on counting.
@@ -38,13 +39,11 @@ std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& sess
 /// other ranks than 0 and without a tokenizer). Done once, at the start: saving does not depend on the original file.
 std::string keep_tokenizer(const Config& config, Session& session);
 
-/// Saves weights, optimizer state and progress in config.checkpoint.save. A disk that is full ends the run with
-/// BadInput: earlier checkpoints stay as they are, and once there is room the same command resumes from them.
-Path save_training(const Config& config, TrainingState& state, const TrainingProgress& progress,
-                   const std::string& tokenizer_checksum, Session& session, const Log& log,
-                   const SaveObserver& observer = {});
+/// All that a checkpoint of a training says beside its tensors, but the tokenizer's checksum.
+RunState run_state(const Config& config, const TrainingState& state, const TrainingProgress& progress);
 
-/// Continues from the newest good checkpoint of checkpoint.save or, while that has none, of checkpoint.load, of which
+/// Continues from the newest good checkpoint of checkpoint.save, or from a newer one of checkpoint.local_save that is
+/// sound on all ranks, or, while there is none, of checkpoint.load, of which
 /// checkpoint.finetune takes only the weights. When load is one checkpoint and not to finetune, that is taken always.
 /// Nothing when there is none, unless that is an error by checkpoint.exit_on_missing_checkpoint. BadInput when the
 /// checkpoint is of another run.

@@ -34,7 +34,8 @@ ExitCode run_subcommand(const std::string& name, std::span<const Command> table,
 std::string program_help();
 
 ExitCode bench_command(Arguments args, Log& log, const World& world);
-ExitCode bench_comm_command(Arguments args, Log& log, const World& world);  ///< bench comm
+ExitCode bench_comm_command(Arguments args, Log& log, const World& world);        ///< bench comm
+ExitCode bench_checkpoint_command(Arguments args, Log& log, const World& world);  ///< bench checkpoint
 ExitCode checkpoint_command(Arguments args, Log& log);
 ExitCode config_command(Arguments args, Log& log);
 ExitCode data_command(Arguments args, Log& log);

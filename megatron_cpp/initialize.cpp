@@ -3,12 +3,17 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 #include <span>
 #include <sstream>
 
 #include "base/checksum.h"
 #include "checkpoint/exchange.h"
+#include "comm/metered.h"
 #include "comm/nccl.h"
+#include "comm/staged.h"
+#include "megatron_cpp/gemm_tuning.h"
 #include "megatron_cpp/layout.h"
 #include "megatron_cpp/version.h"
 #include "tensor/cpu/isa.h"
@@ -48,7 +53,12 @@ void check_same_everywhere(const Config& config, Communicator& world) {
 
 std::unique_ptr<Device> make_device(const DeviceConfig& config, const World& world) {
   if constexpr (kWithCuda) {
-    if (config.device == DeviceType::Cuda) return make_cuda_device({.ordinal = world.rank_on_node});
+    // More ranks than GPUs share them.
+    if (config.device == DeviceType::Cuda)
+      return make_cuda_device({.ordinal = world.rank_on_node % std::max(1, cuda_device_count()),
+                               .allow_tf32 = config.allow_tf32,
+                               .time_gemms = config.gemm_tuning == GemmTuning::Time,
+                               .deterministic = config.deterministic});
   }
   const int cores = world.cores_per_rank > 0 ? world.cores_per_rank : usable_cores();
   const CpuOptions options{.threads = config.num_threads > 0 ? static_cast<int>(config.num_threads) : cores,
@@ -56,12 +66,44 @@ std::unique_ptr<Device> make_device(const DeviceConfig& config, const World& wor
   return std::make_unique<CpuDevice>(options);
 }
 
-std::unique_ptr<Communicator> connect_gpus(Device& device, Communicator& ranks) {
+/// Whether to use NCCL, which takes one rank for each GPU. The same on all ranks.
+[[maybe_unused]] bool choose_nccl(DistributedBackend backend, const std::string& gpu, Communicator& ranks) {
+  if (backend == DistributedBackend::Mpi) return false;
+  std::map<std::string, std::size_t> owners;
+  const std::vector<std::string> gpus = all_gather_text(gpu, ranks);
+  for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
+    const auto [owner, is_new] = owners.try_emplace(gpus[rank], rank);
+    check_input(is_new || backend == DistributedBackend::Auto, "parallel.distributed_backend: ranks ", owner->second,
+                " and ", rank, " share a GPU, which \"nccl\" cannot do; start fewer ranks, or use \"mpi\" or \"auto\"");
+    if (!is_new) return false;
+  }
+  return true;
+}
+
+/// All ranks, for tensors of the device; null when `ranks` are that already.
+std::unique_ptr<Communicator> connect_gpus([[maybe_unused]] const ParallelConfig& config, Device& device,
+                                           Communicator& ranks) {
+  if (device.type() == DeviceType::Cpu || ranks.size() == 1) return nullptr;
   if constexpr (kWithCuda) {
-    if (device.type() == DeviceType::Cuda && ranks.size() > 1)
-      return make_nccl_communicator(ranks.split(0, ranks.rank()), device);
+    std::unique_ptr<Communicator> all = ranks.split(0, ranks.rank());
+    if (choose_nccl(config.distributed_backend, cuda_device_id(device), ranks))
+      return make_nccl_communicator(std::move(all), device);
+    return make_staged_communicator(std::move(all), device,
+                                    {.pin = pin_host_memory, .finish = [&device] { synchronize(device); }});
   }
   return nullptr;
+}
+
+/// `gpus` as a world that the watchdog sees.
+std::unique_ptr<Communicator> noted(std::unique_ptr<Communicator> gpus, FlightRecorder* recorder) {
+  if (!gpus || !recorder) return gpus;
+  std::vector<int> ranks(static_cast<std::size_t>(gpus->size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return make_metered(std::move(gpus), std::make_shared<CommMeter>(), {*recorder, "world of GPUs", std::move(ranks)});
+}
+
+HangLimits hang_limits(const ParallelConfig& config) {
+  return {.longest = 60 * config.distributed_timeout_minutes, .step = 60 * config.step_timeout_minutes};
 }
 
 }  // namespace
@@ -78,6 +120,7 @@ void check_same_on_ranks(const char* what, const std::string& mine, Communicator
 Session initialize(const Config& config, const World& world) {
   Communicator& ranks = world.ranks;
   const DeviceConfig& device = config.device;
+  if (world.recorder) world.recorder->set_limits(hang_limits(config.parallel));
   check_input(
       device.device == DeviceType::Cpu || kWithCuda,
       "device.device: this program was built without CUDA; use \"cpu\", or build where the CUDA toolkit is installed");
@@ -85,9 +128,14 @@ Session initialize(const Config& config, const World& world) {
   limit_cpu_isa(device.cpu_isa);
   check_same_everywhere(config, ranks);
   std::unique_ptr<Device> processor = make_device(device, world);
-  std::unique_ptr<Communicator> gpus = connect_gpus(*processor, ranks);
-  ParallelState parallel = make_parallel_state(gpus ? *gpus : ranks, parallel_sizes(config), output_rank(config));
-  return {.device = std::move(processor), .gpus = std::move(gpus), .parallel = std::move(parallel)};
+  load_gemm_choices(device, *processor, ranks);
+  std::unique_ptr<Communicator> gpus = noted(connect_gpus(config.parallel, *processor, ranks), world.recorder);
+  ParallelState parallel =
+      make_parallel_state(gpus ? *gpus : ranks, parallel_sizes(config), output_rank(config), world.recorder);
+  return {.device = std::move(processor),
+          .gpus = std::move(gpus),
+          .parallel = std::move(parallel),
+          .recorder = world.recorder};
 }
 
 }  // namespace mcpp

@@ -16,6 +16,12 @@ struct Session {
   std::unique_ptr<Device> device;
   std::unique_ptr<Communicator> gpus;  ///< all ranks once more, for tensors on GPUs; null on the CPU
   ParallelState parallel;
+  FlightRecorder* recorder = nullptr;  ///< that of the world
+
+  /// Tells the watchdog, if there is one, what comes now.
+  void enter(Activity activity, i64 iteration) const {
+    if (recorder) recorder->enter(activity, iteration);
+  }
 };
 
 /// Sets up the processor and the groups of ranks as configured. Called by all ranks of `world`, which outlive the

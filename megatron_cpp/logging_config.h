@@ -18,7 +18,8 @@ struct LoggingConfig {
     visit("log_progress", self.log_progress, "a live line, overwritten at every iteration, when there is a terminal");
     visit("metrics", self.metrics,
           "file that gets one JSON object per logged iteration; empty = metrics.jsonl in checkpoint.save, if any");
-    visit("peak_tflops", self.peak_tflops, "peak of one device in TFLOP/s, that MFU is a share of; 0 = measure it",
+    visit("peak_tflops", self.peak_tflops,
+          "peak of one device in TFLOP/s, that MFU is a share of; 0 = the data sheet's of a known GPU, else measured",
           at_least(0));
   }
 };

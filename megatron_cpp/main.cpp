@@ -8,12 +8,15 @@
 #include <exception>
 #include <filesystem>
 #include <new>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "comm/metered.h"
 #include "comm/mpi.h"
+#include "comm/watchdog.h"
 #include "megatron_cpp/bus_error.h"
 #include "megatron_cpp/commands.h"
 
@@ -42,8 +45,40 @@ void let_idle_ranks_yield() {
   ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", /*overwrite=*/0);
 }
 
+/// A GPU has 8 queues for all streams unless told otherwise. Streams that share one wait for one another, and a message
+/// that waits behind another group's would be a deadlock. Other processors do not read this.
+void give_streams_their_own_queues() {
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+}
+
 const char* environment(const char* name) {
   return std::getenv(name);
+}
+
+/// All ranks, whose operations the recorder notes.
+std::unique_ptr<mcpp::Communicator> noted_world(const mcpp::MpiSession& mpi, mcpp::FlightRecorder& recorder) {
+  std::vector<int> ranks(static_cast<std::size_t>(mpi.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return mcpp::make_metered(mpi.world(), std::make_shared<mcpp::CommMeter>(), {recorder, "world", std::move(ranks)});
+}
+
+int run_alone(const std::vector<std::string>& args) {
+  const std::unique_ptr<mcpp::Communicator> self = mcpp::make_self_communicator();
+  mcpp::Log log;
+  return static_cast<int>(mcpp::run_program(args, log, {.ranks = *self}));
+}
+
+int run_as_rank(const std::vector<std::string>& args, const mcpp::MpiSession& mpi, mcpp::FlightRecorder& recorder) {
+  const std::unique_ptr<mcpp::Communicator> world = noted_world(mpi, recorder);
+  mcpp::Log log(world->rank());
+  const mcpp::ExitCode code =
+      mcpp::run_program(args, log,
+                        {.ranks = *world,
+                         .recorder = &recorder,
+                         .rank_on_node = mpi.rank_on_node(),
+                         .cores_per_rank = std::max(1, mpi.cores_on_node() / mpi.ranks_on_node())});
+  recorder.enter(mcpp::Activity::Ending, 0);
+  return static_cast<int>(code);
 }
 
 }  // namespace
@@ -51,10 +86,14 @@ const char* environment(const char* name) {
 int main(int argc, char** argv) {
   limit_spinning(argv);
   let_idle_ranks_yield();
+  give_streams_their_own_queues();
   std::signal(SIGPIPE, SIG_IGN);  // a pager that was closed must not end a training
   std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error of write, reported like a full disk
   mcpp::report_bus_errors();
+  mcpp::FlightRecorder recorder;
   std::optional<mcpp::MpiSession> mpi;  // only where there is a launcher: a single process needs no MPI
+  std::unique_ptr<mcpp::StatusBoard> board;
+  std::optional<mcpp::Watchdog> watchdog;
   const auto failed = [&](mcpp::ExitCode code, const char* what) {
     const int rank = mpi ? mpi->rank() : 0;
     // What is wrong for all ranks is told once: rank 0, if it has the same to say, ends the others meanwhile.
@@ -66,16 +105,22 @@ int main(int argc, char** argv) {
   try {
     const std::vector<std::string> args(argv + 1, argv + argc);
     const mcpp::Launcher launcher = mcpp::read_launcher(environment);
-    if (!launcher.variable.empty()) mpi.emplace(launcher);
-    const std::unique_ptr<mcpp::Communicator> world = mpi ? mpi->world() : mcpp::make_self_communicator();
-    const int cores = mpi ? std::max(1, mpi->cores_on_node() / mpi->ranks_on_node()) : 0;
-    mcpp::Log log(world->rank());
-    return static_cast<int>(mcpp::run_program(
-        args, log, {.ranks = *world, .rank_on_node = mpi ? mpi->rank_on_node() : 0, .cores_per_rank = cores}));
+    if (launcher.variable.empty()) return run_alone(args);
+    mpi.emplace(launcher);
+    board = mpi->status_board();
+    if (mpi->size() > 1)
+      watchdog.emplace(recorder, *board,
+                       [] { mcpp::MpiSession::try_abort(static_cast<int>(mcpp::ExitCode::PeerLost)); });
+    const int result = run_as_rank(args, *mpi, recorder);
+    recorder.begin({.name = "MPI_Finalize"});
+    mpi.reset();
+    return result;
   } catch (const mcpp::Error& error) {
     return failed(error.code(), error.what());
   } catch (const std::bad_alloc&) {
     return failed(mcpp::ExitCode::OutOfMemory, "out of host memory");
+  } catch (const std::filesystem::filesystem_error& error) {  // a path too long, a folder that may not be entered
+    return failed(mcpp::ExitCode::BadInput, error.what());
   } catch (const std::exception& error) {
     return failed(mcpp::ExitCode::Internal, error.what());
   }

@@ -1,6 +1,7 @@
 #include "megatron_cpp/model_stage.h"
 
 #include "tensor/ops.h"
+#include "tensor/processor.h"
 
 namespace mcpp {
 
@@ -18,6 +19,7 @@ void ModelStage::begin(std::span<const MicroBatch> batches, bool training, doubl
 }
 
 Tensor ModelStage::forward(int microbatch, const Tensor& x) {
+  const ProfileRange range(model_.context().device, "forward");
   const MicroBatch& batch = batches_[static_cast<std::size_t>(microbatch)];
   const Tensor& input = model_.stage().has_embedding ? batch.tokens : x;
   if (!model_.stage().has_output) return model_.forward(input, pass(microbatch));
@@ -26,16 +28,19 @@ Tensor ModelStage::forward(int microbatch, const Tensor& x) {
 }
 
 Tensor ModelStage::backward(int microbatch, const Tensor& dy, bool is_last) {
+  const ProfileRange range(model_.context().device, "backward");
   pass(microbatch).is_last = is_last;
   return model_.backward(dy, pass(microbatch));
 }
 
 Tensor ModelStage::backward_input(int microbatch, const Tensor& dy) {
+  const ProfileRange range(model_.context().device, "backward of the input");
   pass(microbatch).defers_weights = true;
   return model_.backward(dy, pass(microbatch));
 }
 
 void ModelStage::backward_weight(int microbatch, bool) {
+  const ProfileRange range(model_.context().device, "backward of the weights");
   pass(microbatch).run_deferred();
 }
 

@@ -10,6 +10,13 @@
 
 namespace mcpp {
 
+/// What carries the tensors of GPUs between ranks.
+enum class DistributedBackend : u8 { Auto, Nccl, Mpi };
+template <>
+struct EnumNames<DistributedBackend> {
+  static constexpr std::array<std::string_view, 3> value{"auto", "nccl", "mpi"};
+};
+
 struct ParallelConfig {
   i64 tensor_model_parallel_size = 1;
   bool sequence_parallel = false;
@@ -24,6 +31,9 @@ struct ParallelConfig {
   i64 ddp_bucket_size = 40'000'000;
   bool overlap_grad_reduce = true;
   bool overlap_param_gather = true;
+  DistributedBackend distributed_backend = DistributedBackend::Auto;
+  double distributed_timeout_minutes = 10;
+  double step_timeout_minutes = 1;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
@@ -50,6 +60,13 @@ struct ParallelConfig {
     visit("ddp_bucket_size", self.ddp_bucket_size, "gradients that are reduced together; 0 = all", at_least(0));
     visit("overlap_grad_reduce", self.overlap_grad_reduce, "reduce gradients while backward still runs");
     visit("overlap_param_gather", self.overlap_param_gather, "gather weights before they are needed");
+    visit("distributed_backend", self.distributed_backend,
+          "what carries tensors of GPUs: nccl, or mpi through host memory; auto = nccl where no two ranks share a GPU");
+    visit("distributed_timeout_minutes", self.distributed_timeout_minutes,
+          "the longest that a rank waits for others before the run ends as hanging (exit code 75)", greater_than(0));
+    visit("step_timeout_minutes", self.step_timeout_minutes,
+          "the same in a training step that follows another, or five times the longest step if that is more",
+          greater_than(0));
   }
 };
 

@@ -65,7 +65,7 @@ std::string defect_of(const std::vector<std::string>& texts) {
 void check_weights_across_replicas(const TrainingState& state, ParallelState& parallel) {
   run_together(parallel.world, [&] {
     const std::string mine = fingerprints(state, parallel.world.rank());
-    const std::string defect = defect_of(all_gather_text(mine, *parallel.dp_cp));
+    const std::string defect = defect_of(all_gather_text(mine, *parallel.dp));
     if (!defect.empty())
       fail(ExitCode::PeerLost, defect,
            ": memory or arithmetic of that machine cannot be trusted. Leave it out and start "

@@ -50,6 +50,12 @@ bool mentions(std::string_view text, std::string_view word) {
   return false;
 }
 
+/// A setting as messages repeat it: many problems of one long list must not each show all of it.
+std::string shortened(const std::string& spelled) {
+  constexpr std::size_t kLongest = 200;
+  return spelled.size() <= kLongest ? spelled : spelled.substr(0, kLongest) + "...";
+}
+
 std::string refused(const FieldType& type, const Value& value) {
   return str("must be ", type.describe(), ", not ", value.describe());
 }
@@ -197,7 +203,7 @@ std::string SettingsReader::suggest(std::string_view key, std::string_view prefi
 }
 
 void SettingsReader::assign(const Setting& setting) {
-  const std::string origin = setting.place + ": " + setting.spelled + ": ";
+  const std::string origin = setting.place + ": " + shortened(setting.spelled) + ": ";
   const Field* field = find(setting.key);
   if (field == nullptr) {
     if (const std::string problem = unknown(setting); !problem.empty()) add_problem(origin + problem);
@@ -205,7 +211,7 @@ void SettingsReader::assign(const Setting& setting) {
   }
   const auto earlier = settings_.find(setting.key);
   if (earlier != settings_.end() && earlier->second.place == setting.place) {
-    return add_problem(str(origin, "was given before as ", earlier->second.spelled, "; give it once"));
+    return add_problem(str(origin, "was given before as ", shortened(earlier->second.spelled), "; give it once"));
   }
   Value value = setting.value;
   if (const std::string problem = field->convert(value); !problem.empty()) {
@@ -257,7 +263,7 @@ void SettingsReader::add_conflict(const std::string& text, std::string_view defa
   if (found == settings_.end()) {
     add_problem(default_place.empty() ? text : str(default_place, ": ", text));
   } else if (key_end != std::string::npos && text[key_end] == ':') {
-    add_problem(str(found->second.place, ": ", found->second.spelled, text.substr(key_end)));
+    add_problem(str(found->second.place, ": ", shortened(found->second.spelled), text.substr(key_end)));
   } else {
     add_problem(str(found->second.place, ": ", text));
   }

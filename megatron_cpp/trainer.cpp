@@ -7,6 +7,7 @@
 #include "base/number_text.h"
 #include "megatron_cpp/bench.h"
 #include "megatron_cpp/finite_check.h"
+#include "megatron_cpp/gemm_tuning.h"
 #include "megatron_cpp/model_provider.h"
 #include "megatron_cpp/replica_check.h"
 #include "megatron_cpp/step_policy.h"
@@ -50,42 +51,46 @@ Trainer::Trainer(const Config& config, Session& session, const SignalWatch& sign
       lock_(lock_save_folder(config, session, log)),
       state_(model_provider(config, session), config.optimizer, layout_provider(config, session)),
       progress_(load_training(config, state_, session, log).value_or(TrainingProgress{})),
-      tokenizer_checksum_(keep_tokenizer(config, session)),
+      saver_(config, state_, progress_, keep_tokenizer(config, session), session, log, files_),
       datasets_(dataset_provider(config, log)),
       schedule_(config.optimizer, training_length(config)),
       metrics_(is_first_rank() ? config.metrics_path() : Path(), progress_.iteration, log),
       faults_(config.fault_injection, session.parallel.world.rank()),
       peak_tflops_(config.logging.peak_tflops) {
   batches_ = std::make_unique<BatchStream>(*datasets_.train, config, batch_sizes_, progress_.consumed_samples, session);
-  if (peak_tflops_ == 0) peak_tflops_ = peak_flops(dtype_of(config.training.precision), *session.device) / 1e12;
+  if (peak_tflops_ == 0) {
+    peak_tflops_ =
+        mfu_peak_flops(dtype_of(config.training.precision), config.device.allow_tf32, *session.device) / 1e12;
+  }
   session.device->trim();
 }
 
 ExitCode Trainer::train() {
   if (progress_.iteration >= train_iters_) {
+    if (saver_.must_save(progress_)) saver_.save_and_wait(progress_, {});
     log_.info(str("all ", train_iters_, " iterations are done; set training.train_iters higher to train on"));
     return ExitCode::Done;
   }
   start_ = Clock::now();
   window_begin_ = spent();
-  saved_iteration_ = progress_.iteration;
-  if (config_.may_roll_back() && !has_checkpoint(config_, session_)) {
-    saved_iteration_ = -1;  // there must be something to go back to
-    save();
-  }
+  // There must be something to go back to.
+  if (config_.may_roll_back() && !has_checkpoint(config_, session_)) save(/*waits=*/true);
   bool stopping = false;
   while (iteration() < train_iters_ && !stopping) {
     train_step();
     if (must_settle()) settle();
     if (is_due(config_.training.check_weight_hash_across_dp_replicas_interval))
       check_weights_across_replicas(state_, session_.parallel);
-    if (is_due(config_.checkpoint.save_interval)) save();
+    saver_.poll();
+    if (saver_.is_due(iteration())) save(/*waits=*/false);
     if (is_due(config_.training.eval_interval) && iteration() < train_iters_)
       evaluate("validation", datasets_.valid.get());
     stopping = should_exit();
   }
   settle();
-  save();
+  session_.enter(Activity::Saving, progress_.iteration);
+  saver_.finish();
+  if (saver_.must_save(progress_)) save(/*waits=*/true);
   if (signal_ != 0) return ExitCode::Preempted;
   if (progress_.iteration >= train_iters_) {
     evaluate("validation", datasets_.valid.get());
@@ -96,13 +101,14 @@ ExitCode Trainer::train() {
 
 /// What saves, evaluates or ends the run must know all that happened.
 bool Trainer::must_settle() const {
-  return iteration() == train_iters_ || is_due(config_.checkpoint.save_interval) ||
-         is_due(config_.training.eval_interval) || is_due(config_.training.exit_interval) ||
+  return iteration() == train_iters_ || saver_.is_due(iteration()) || is_due(config_.training.eval_interval) ||
+         is_due(config_.training.exit_interval) ||
          is_due(config_.training.check_weight_hash_across_dp_replicas_interval);
 }
 
 void Trainer::train_step() {
   const i64 iteration = this->iteration() + 1;
+  session_.enter(Activity::Training, iteration);
   faults_.before_step(iteration);
   const std::vector<MicroBatch> batches = batches_->next();
   if (state_.loss_scale().adapts()) settle();  // the step before decides about the scale
@@ -200,7 +206,9 @@ void Trainer::count_skip(const std::string& warning) {
 void Trainer::roll_back(const std::string& reason) {
   const i64 limit = config_.training.max_rollbacks;
   if (progress_.rollbacks >= limit) give_up(str(reason, "; training.max_rollbacks is ", limit));
+  session_.enter(Activity::SettingUp, progress_.iteration);
   log_.warn(str(reason, "; going back to the newest good checkpoint (", progress_.rollbacks + 1, " of ", limit, ")"));
+  saver_.finish();
   const TrainingProgress saved = reload_training(config_, state_, session_, log_);
   if (saved.iteration > progress_.iteration) {
     give_up(str(config_.checkpoint.save, ": has a checkpoint of iteration ", saved.iteration,
@@ -213,6 +221,7 @@ void Trainer::roll_back(const std::string& reason) {
 
 void Trainer::give_up(const std::string& reason) {
   if (window_iterations_ > 0) log_iteration();
+  saver_.finish();
   fail(ExitCode::TrainingFailed, reason,
        ". Lower optimizer.lr, lengthen the warm-up, or look at the data of these samples");
 }
@@ -246,6 +255,7 @@ void Trainer::note_ranks() {
 }
 
 void Trainer::log_iteration() {
+  share_gemm_choices(config_.device, *session_.device, session_.parallel.world);
   window_.lm_loss = window_loss_ / static_cast<double>(window_losses_);  // nan when all were skipped
   note_ranks();
   log_.info(iteration_line(window_, std::chrono::system_clock::now()));
@@ -258,6 +268,7 @@ void Trainer::log_iteration() {
 
 void Trainer::evaluate(const char* split, Dataset* dataset) {
   if (!dataset || config_.training.eval_iters == 0) return;
+  session_.enter(Activity::Evaluating, progress_.iteration);
   const RankSeconds before = spent();
   // A fixed set of samples, so that evaluations can be compared with one another.
   const i64 batch_size = batch_sizes_.back().batch_size;
@@ -279,14 +290,13 @@ void Trainer::evaluate(const char* split, Dataset* dataset) {
   window_begin_ += spent() - before;  // it is not training
 }
 
-void Trainer::save() {
-  if (config_.checkpoint.save.empty() || saved_iteration_ == progress_.iteration) return;
+void Trainer::save(bool waits) {
+  session_.enter(Activity::Saving, progress_.iteration);
   const RankSeconds before = spent();
+  share_gemm_choices(config_.device, *session_.device, session_.parallel.world);
   check_before_save();
-  const Path path = save_training(config_, state_, progress_, tokenizer_checksum_, session_, log_,
-                                  faults_.observer(progress_.iteration));
-  saved_iteration_ = progress_.iteration;
-  log_.info(str("saved ", path.string(), " in ", human_seconds((spent() - before).clock)));
+  const SaveObserver observer = faults_.observer(progress_.iteration);
+  waits ? saver_.save_and_wait(progress_, observer) : saver_.save(progress_, observer);
   window_begin_ += spent() - before;  // it is not training
 }
 

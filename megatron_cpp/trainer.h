@@ -6,7 +6,7 @@
 #include <string>
 
 #include "checkpoint/lock.h"
-#include "megatron_cpp/checkpointing.h"
+#include "megatron_cpp/checkpoint_saver.h"
 #include "megatron_cpp/dataset_provider.h"
 #include "megatron_cpp/fault_injection.h"
 #include "megatron_cpp/metrics.h"
@@ -49,7 +49,8 @@ class Trainer {
   [[noreturn]] void give_up(const std::string& reason);
   void log_iteration();
   void evaluate(const char* split, Dataset* dataset);
-  void save();
+  /// What is due; `waits`: in checkpoint.save, until it is on the disk.
+  void save(bool waits);
   void check_before_save();
   bool should_exit();
   int agree_on_signal();
@@ -69,7 +70,8 @@ class Trainer {
   std::unique_ptr<FolderLock> lock_;
   TrainingState state_;
   TrainingProgress progress_;
-  std::string tokenizer_checksum_;
+  FileSystem files_;
+  CheckpointSaver saver_;
   Datasets datasets_;
   LrSchedule schedule_;
   std::unique_ptr<BatchStream> batches_;
@@ -89,8 +91,6 @@ class Trainer {
   i64 window_iterations_ = 0, window_samples_ = 0;
   RankSeconds window_begin_, window_end_;
   bool ranks_are_shown_ = false;
-
-  i64 saved_iteration_ = -1;
 };
 
 }  // namespace mcpp

@@ -1,5 +1,7 @@
 #include "model/embedding.h"
 
+#include "tensor/processor.h"
+
 namespace mcpp {
 
 LanguageModelEmbedding::LanguageModelEmbedding(const ModelContext& context)
@@ -19,6 +21,7 @@ Dropout LanguageModelEmbedding::dropout(const Tensor& y, const Pass& pass) const
 }
 
 Tensor LanguageModelEmbedding::forward(const Tensor& tokens, Pass& pass) {
+  const ProfileRange range(context_.device, "embedding");
   Tensor y = word_embeddings_.forward(tokens, pass);
   if (position_embeddings_) ops::add_positions(y, position_embeddings_->value, context_.first_position(y, pass));
   if (const Dropout drop = dropout(y, pass); drop.p > 0) ops::dropout(y, drop, y);
@@ -26,6 +29,7 @@ Tensor LanguageModelEmbedding::forward(const Tensor& tokens, Pass& pass) {
 }
 
 Tensor LanguageModelEmbedding::backward(const Tensor& dy, Pass& pass) {
+  const ProfileRange range(context_.device, "embedding");
   Tensor dx = dy;
   if (const Dropout drop = dropout(dy, pass); drop.p > 0) {
     dx = Tensor::like(dy);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tensor/processor.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
@@ -83,6 +84,7 @@ StepResult Optimizer::step(double lr, double weight_decay, double grad_scale) {
 }
 
 Tensor Optimizer::judge(const Tensor& totals, StepRule rule) const {
+  const ProfileRange range(device_, "norm of the gradient");
   Tensor squares = Tensor::zeros({1}, DType::F64, device_, MemoryClass::Workspace);
   for (const Segment& segment : segments_) {
     for (const auto& [begin, end] : segment.counted)
@@ -101,6 +103,7 @@ Tensor Optimizer::judge(const Tensor& totals, StepRule rule) const {
 }
 
 void Optimizer::update(double lr, double weight_decay, const Tensor& factor) {
+  const ProfileRange range(device_, "optimizer");
   for (Segment& segment : segments_) {
     for (const DecayRun& run : segment.runs) update(segment, run, lr, run.decays ? weight_decay : 0.0, factor);
   }

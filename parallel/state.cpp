@@ -8,24 +8,54 @@ namespace {
 /// Splits the world into groups; all ranks make all groups, in the same order.
 class GroupMaker {
  public:
-  GroupMaker(Communicator& world, ParallelState& state) : world_(world), state_(state) {}
+  GroupMaker(Communicator& world, ParallelState& state, FlightRecorder* recorder)
+      : world_(world), state_(state), recorder_(recorder) {}
 
   std::unique_ptr<Communicator> over(const char* name, const Grid& grid, Axes axes) {
-    return split(name, grid.group_index(world_.rank(), axes), grid.group_rank(world_.rank(), axes));
+    std::vector<int> ranks = grid.group(world_.rank(), axes);
+    const int first = ranks.front();
+    return ranks.size() == 1 ? alone(name) : split(name, first, std::move(ranks));
   }
-  std::unique_ptr<Communicator> split(const char* name, int color, int key) {
-    const auto meter = state_.meters[name] = std::make_shared<CommMeter>();
-    return make_metered(world_.split(color, key), meter);
+  /// ranks: the members of this rank's group, in order, where groups of one color are one group. Every rank calls this.
+  std::unique_ptr<Communicator> split(const char* name, int color, std::vector<int> ranks) {
+    return noted(name, world_.split(color, world_.rank()), std::move(ranks));
+  }
+  /// Where every rank has a group of its own, nobody has to be asked.
+  std::unique_ptr<Communicator> alone(const char* name) {
+    return noted(name, make_self_communicator(), {world_.rank()});
   }
 
  private:
+  std::unique_ptr<Communicator> noted(const char* name, std::unique_ptr<Communicator> group, std::vector<int> ranks) {
+    const auto meter = state_.meters[name] = std::make_shared<CommMeter>();
+    GroupLog log = recorder_ ? GroupLog(*recorder_, name, std::move(ranks)) : GroupLog();
+    return make_metered(std::move(group), meter, std::move(log));
+  }
+
   Communicator& world_;
   ParallelState& state_;
+  FlightRecorder* recorder_;
 };
+
+/// Those that a rank of a pipeline exchanges messages with: the chunks of the last rank may continue on the first.
+std::vector<int> neighbours(int rank, int ranks) {
+  std::vector<int> result;
+  for (const int other : {(rank + ranks - 1) % ranks, (rank + 1) % ranks})
+    if (other != rank && (result.empty() || result.front() != other)) result.push_back(other);
+  return result;
+}
+
+/// Ranks number first, first + step, ... of `ranks`, `count` of them.
+std::vector<int> every(const std::vector<int>& ranks, int first, int step, int count) {
+  std::vector<int> chosen;
+  for (int i = 0; i < count; ++i) chosen.push_back(ranks[static_cast<std::size_t>(first + i * step)]);
+  return chosen;
+}
 
 }  // namespace
 
-ParallelState make_parallel_state(Communicator& world, const ParallelSizes& sizes, int output_rank) {
+ParallelState make_parallel_state(Communicator& world, const ParallelSizes& sizes, int output_rank,
+                                  FlightRecorder* recorder) {
   const Topology topology(world.size(), sizes);
   const int rank = world.rank();
   const Grid &dense = topology.dense(), &expert = topology.expert();
@@ -34,43 +64,43 @@ ParallelState make_parallel_state(Communicator& world, const ParallelSizes& size
                       .expert_me = expert.coordinates(rank),
                       .world = world,
                       .tp = {},
-                      .cp = {},
                       .dp = {},
-                      .dp_cp = {},
                       .dp_shard = {},
                       .dp_replicate = {},
                       .pp = {},
                       .pp_backward = {},
                       .model = {},
                       .embedding = {},
-                      .ep = {},
-                      .expert_tp = {},
-                      .expert_dp = {},
                       .meters = {}};
-  GroupMaker groups(world, state);
+  GroupMaker groups(world, state, recorder);
   state.tp = groups.over("tp", dense, {Axis::Tp});
-  state.cp = groups.over("cp", dense, {Axis::Cp});
   state.dp = groups.over("dp", dense, {Axis::Dp});
-  state.dp_cp = groups.over("dp_cp", dense, {Axis::Dp, Axis::Cp});
   state.pp = groups.over("pp", dense, {Axis::Pp});
   state.pp_backward = groups.over("pp_backward", dense, {Axis::Pp});
+  for (Communicator* pipeline : {state.pp.get(), state.pp_backward.get()})
+    pipeline->connect(neighbours(pipeline->rank(), pipeline->size()));
   state.model = groups.over("model", dense, {Axis::Tp, Axis::Pp});
-  state.ep = groups.over("ep", expert, {Axis::Ep});
-  state.expert_tp = groups.over("expert_tp", expert, {Axis::Tp});
-  state.expert_dp = groups.over("expert_dp", expert, {Axis::Dp});
 
   const int instances = static_cast<int>(sizes.num_distributed_optimizer_instances);
   check_input(instances >= 1 && topology.dp() % instances == 0, "num_distributed_optimizer_instances = ", instances,
               " does not divide the number of data-parallel ranks, ", topology.dp());
-  const int shards = topology.dp() / instances, dp_group = dense.group_index(rank, {Axis::Dp});
-  state.dp_shard = groups.split("dp_shard", dp_group * instances + state.me.dp / shards, state.me.dp);
-  state.dp_replicate = groups.split("dp_replicate", dp_group * shards + state.me.dp % shards, state.me.dp);
+  const int shards = topology.dp() / instances, instance = state.me.dp / shards, part = state.me.dp % shards;
+  const std::vector<int> dp = dense.group(rank, {Axis::Dp});
+  const std::vector<int> shard = every(dp, instance * shards, 1, shards), replicas = every(dp, part, shards, instances);
+  state.dp_shard = shards == 1 ? groups.alone("dp_shard") : groups.split("dp_shard", shard.front(), shard);
+  state.dp_replicate =
+      instances == 1 ? groups.alone("dp_replicate") : groups.split("dp_replicate", replicas.front(), replicas);
 
   const std::vector<int> members = topology.embedding_group(rank, output_rank < 0 ? topology.pp() - 1 : output_rank);
   const bool is_member = std::find(members.begin(), members.end(), rank) != members.end();
-  auto embedding =
-      groups.split("embedding", 2 * dense.group_index(rank, {Axis::Pp}) + (is_member ? 0 : 1), state.me.pp);
-  if (is_member) state.embedding = std::move(embedding);
+  if (topology.pp() == 1) {
+    state.embedding = groups.alone("embedding");
+  } else {
+    // One split for all, of which the ranks without embeddings drop theirs.
+    const int pipeline = 2 * dense.group_index(rank, {Axis::Pp});
+    auto embedding = groups.split("embedding", is_member ? pipeline : pipeline + 1, members);
+    if (is_member) state.embedding = std::move(embedding);
+  }
   return state;
 }
 

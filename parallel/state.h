@@ -15,10 +15,8 @@ struct ParallelState {
   AxisValues expert_me;  ///< in the expert grid
   Communicator& world;   ///< outlives this
 
-  std::unique_ptr<Communicator> tp;     ///< those that share one copy of each layer
-  std::unique_ptr<Communicator> cp;     ///< those that share one sequence
-  std::unique_ptr<Communicator> dp;     ///< those that hold the same weights and read different samples
-  std::unique_ptr<Communicator> dp_cp;  ///< those over which a gradient is summed: dp x cp
+  std::unique_ptr<Communicator> tp;  ///< those that share one copy of each layer
+  std::unique_ptr<Communicator> dp;  ///< those that hold the same weights and read different samples
   /// Of dp: those that together hold one copy of what ZeRO shares, and those that hold the same part of it.
   std::unique_ptr<Communicator> dp_shard, dp_replicate;
   std::unique_ptr<Communicator> pp;           ///< the stages of one pipeline, in order: activations go over it
@@ -27,16 +25,14 @@ struct ParallelState {
   /// The ranks with word embeddings; null on ranks without.
   std::unique_ptr<Communicator> embedding;
 
-  std::unique_ptr<Communicator> ep;         ///< those that share the experts of a layer
-  std::unique_ptr<Communicator> expert_tp;  ///< those that share each expert
-  std::unique_ptr<Communicator> expert_dp;  ///< those that hold the same experts
-
   /// What each of these groups sent and waited for, by its name above.
   std::map<std::string, std::shared_ptr<CommMeter>> meters;
 };
 
 /// Called by all ranks of `world`. `output_rank` is the position in the pipeline of the rank with the output layer,
-/// -1 for the last one. Throws BadInput when the world does not divide by `sizes`.
-ParallelState make_parallel_state(Communicator& world, const ParallelSizes& sizes, int output_rank = -1);
+/// -1 for the last one. The recorder, if any, notes what the groups do and outlives them. Throws BadInput when the
+/// world does not divide by `sizes`.
+ParallelState make_parallel_state(Communicator& world, const ParallelSizes& sizes, int output_rank = -1,
+                                  FlightRecorder* recorder = nullptr);
 
 }  // namespace mcpp

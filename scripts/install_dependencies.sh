@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that building and running need, those that are missing. Does nothing when all are there.
+# Installs the Debian packages that building and running need, and those named as arguments, as far as they are missing.
+# Does nothing when all are there.
 set -euo pipefail
 
 packages=(
@@ -7,6 +8,8 @@ packages=(
   libdnnl-dev libhwy-dev libopenmpi-dev openmpi-bin openssh-client
   libhdf5-dev libsentencepiece-dev libtomlplusplus-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev
   libgtest-dev libgmock-dev
+  procps iproute2 dropbear-bin # for several hosts in tests: an ssh server that does not start with its installation
+  "$@"
 )
 
 missing=()

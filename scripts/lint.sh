@@ -30,7 +30,8 @@ check_format() {
 }
 
 check_scripts() {
-  find scripts .ci -type f \( -name '*.sh' -o -name run \) -exec shellcheck {} + || found "shellcheck found something"
+  find scripts tests .ci -type f \( -name '*.sh' -o -name '*.sbatch' -o -name run \) -exec shellcheck --external-sources {} + ||
+    found "shellcheck found something"
 }
 
 # The sources of the rooms that clang-tidy is to see; for a header, the source of the same name.

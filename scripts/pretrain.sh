@@ -1,68 +1,69 @@
 #!/usr/bin/env bash
-# Trains a configuration on several ranks, on this machine or on many:
+# Trains a configuration on several ranks, on this machine or on many, once (scripts/launch.sh also starts it again):
 #
 #   scripts/pretrain.sh configs/quickstart_2_ranks.toml -n 2
 #   scripts/pretrain.sh configs/llama_8b.toml -n 64 --hostfile hosts --parallel.tensor_model_parallel_size=8
-#   sbatch --nodes=8 --ntasks-per-node=8 --wrap "scripts/pretrain.sh configs/llama_8b.toml --srun"
+#   sbatch --nodes=8 --ntasks-per-node=8 --wrap "scripts/pretrain.sh configs/llama_8b.toml --srun" (or slurm_pretrain.sbatch)
 #
 #   -n N             ranks (default 1; with --srun what the job has)
 #   --hostfile FILE  machines, one "name slots=N" a line, as mpirun reads it; every machine needs this folder at this path
 #   --srun           start with Slurm's srun instead of mpirun
 # Everything else goes to megatron_cpp pretrain. MEGATRON_CPP names another program than build/release/megatron_cpp.
 set -euo pipefail
-here=$(cd "$(dirname "$0")/.." && pwd)
-program=${MEGATRON_CPP:-$here/build/release/megatron_cpp}
+# shellcheck source=scripts/lib/common.sh
+source "$(dirname "$0")/lib/common.sh"
 
-usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; }
-fail() {
-  echo "scripts/pretrain.sh: $*" >&2
-  exit 2
-}
-
-ranks="" hostfile="" launcher=mpirun arguments=()
-while [ $# -gt 0 ]; do
-  case $1 in
-    -h | --help) usage && exit 0 ;;
-    -n | --hostfile) [ $# -ge 2 ] || fail "$1 needs a value" ;;&
-    -n) ranks=$2 && shift ;;
-    --hostfile) hostfile=$2 && shift ;;
-    --srun) launcher=srun ;;
-    *) arguments+=("$1") ;;
-  esac
-  shift
-done
-
-[ ${#arguments[@]} -gt 0 ] || { usage && exit 2; }
-[ -x "$program" ] || fail "$program is not there; build it with scripts/build.sh, or name it with MEGATRON_CPP"
-[[ -z $ranks || $ranks =~ ^[1-9][0-9]*$ ]] || fail "-n $ranks: the number of ranks must be a whole number of at least 1"
-[ -z "$hostfile" ] || [ -r "$hostfile" ] || fail "$hostfile: no such file"
-[ -z "$hostfile" ] || [ $launcher = mpirun ] || fail "--hostfile is for mpirun; srun takes the machines of its job"
-command -v $launcher >/dev/null || fail "$launcher is not installed; scripts/install_dependencies.sh installs mpirun"
-
-if [ $launcher = srun ]; then
-  exec srun --mpi=pmix ${ranks:+--ntasks="$ranks"} "$program" pretrain "${arguments[@]}"
-fi
-
-# Ranks divide the cores of a machine among themselves; idle ones give theirs away, so there may be more than cores.
-options=(-n "${ranks:-1}" --bind-to none)
-if [ -n "$hostfile" ]; then options+=(--hostfile "$hostfile"); else options+=(--oversubscribe); fi
-[ "$(id -u)" -ne 0 ] || options+=(--allow-run-as-root)
+parse_options "$@"
+check_placement
 
 # Ranks see a terminal of mpirun's even where its output goes to a file, which the progress line would only clutter.
 [[ -t 1 || "${arguments[*]}" == *log_progress* ]] || arguments+=(--logging.log_progress=false)
 
+if [ $launcher = srun ]; then
+  start=(srun --mpi=pmix ${ranks:+--ntasks="$ranks"})
+else
+  # Ranks divide the cores of a machine among themselves; idle ones give theirs away, so there may be more than cores.
+  start=(mpirun -n "${ranks:-1}" --bind-to none)
+  if [ -n "$hostfile" ]; then start+=(--hostfile "$hostfile"); else start+=(--oversubscribe); fi
+  [ "$(id -u)" -ne 0 ] || start+=(--allow-run-as-root)
+  # A machine that falls silent is found after some 25 seconds, at its start and while it runs; Open MPI's own 8 minutes
+  # and ssh's endless wait are too long. What the environment says goes first.
+  export OMPI_MCA_oob_tcp_keepalive_time=${OMPI_MCA_oob_tcp_keepalive_time:-10}
+  export OMPI_MCA_oob_tcp_keepalive_intvl=${OMPI_MCA_oob_tcp_keepalive_intvl:-5}
+  export OMPI_MCA_oob_tcp_keepalive_probes=${OMPI_MCA_oob_tcp_keepalive_probes:-3}
+  [ -n "${OMPI_MCA_plm_rsh_agent:-}" ] || export OMPI_MCA_plm_rsh_args=${OMPI_MCA_plm_rsh_args:--o BatchMode=yes -o \
+ConnectTimeout=10 -o ServerAliveInterval=10 -o ServerAliveCountMax=3}
+fi
+
 # mpirun ends its ranks at once on SIGTERM and Ctrl-C, before they could save; SIGUSR1 it passes on to them. In a process
-# group of its own it does not see the terminal's Ctrl-C. A second signal ends the run as it is.
-set -m
-mpirun "${options[@]}" "$program" pretrain "${arguments[@]}" </dev/null &
-job=$! signals=0
+# group of its own it does not see the terminal's Ctrl-C. A second signal ends the run as it is, a third also a launcher
+# that does not end by itself, because it waits for a machine that is gone.
+job="" signals=0
+# shellcheck disable=SC2317 # reached by the trap
+interrupt_twice() { kill -INT "$job" && sleep 0.2 && kill -INT "$job"; } # for srun; it passes SIGTERM on
+# shellcheck disable=SC2317 # reached by the trap
 stop() {
+  [ -n "$job" ] || exit 143
   signals=$((signals + 1))
-  if [ $signals -eq 1 ]; then kill -USR1 "$job"; else kill -TERM "$job"; fi
+  case $signals in
+    1) kill -USR1 "$job" ;;
+    2) if [ "$launcher" = srun ]; then interrupt_twice; else kill -TERM "$job"; fi ;;
+    *) { pkill -KILL -P "$job" || true; } && kill -KILL "$job" ;;
+  esac
 }
 trap stop TERM INT USR1 HUP
+set -m
+"${start[@]}" "$program" pretrain "${arguments[@]}" </dev/null &
+job=$!
 while true; do
   code=0
   wait "$job" || code=$?
-  kill -0 "$job" 2>/dev/null || exit "$code" # otherwise a signal ended the wait, not the run
+  kill -0 "$job" 2>/dev/null || break # otherwise a signal ended the wait, not the run
 done
+
+# Above 128: a rank was killed (128 + signal), or mpirun lost a machine (205, 255).
+if [ "$code" -gt 128 ] && [ "$signals" -lt 2 ]; then
+  say "the run ended with exit code $code: a rank was killed or a machine was lost; 75 stands for that"
+  code=75
+fi
+exit "$code"

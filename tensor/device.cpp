@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/strings.h"
+#include "tensor/out_of_memory.h"
 
 namespace mcpp {
 namespace {
@@ -69,9 +70,7 @@ void* Device::allocate(i64 bytes, MemoryClass c) {
     }
   }
   if (!data) {
-    fail(ExitCode::OutOfMemory, "out of memory: ", human_bytes(static_cast<double>(bytes)), " more for ", name_of(c),
-         " cannot be had. In use:\n", memory_.to_string(),
-         "lower training.micro_batch_size or model.seq_length, or set training.recompute_granularity");
+    fail(ExitCode::OutOfMemory, out_of_memory_text({bytes, c}, memory_, system_memory(*this)));
   }
   account(c, size);
   return data;

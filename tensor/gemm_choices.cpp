@@ -7,6 +7,7 @@ namespace mcpp {
 namespace {
 
 constexpr std::string_view kHeader = "megatron_cpp matrix products 1: ";
+constexpr std::string_view kTf32 = "tf32";
 
 /// The words of one line, each of which must be there and be right.
 class Words {
@@ -22,6 +23,15 @@ class Words {
     std::string w;
     require(static_cast<bool>(in_ >> w));
     return w;
+  }
+  /// Takes the next word if it is `expected`.
+  bool next_is(std::string_view expected) {
+    const auto here = in_.tellg();
+    std::string w;
+    if (in_ >> w && w == expected) return true;
+    in_.clear();
+    in_.seekg(here);
+    return false;
   }
   i64 size() {
     i64 n = 0;
@@ -55,7 +65,8 @@ class Words {
 
 GemmKey read_key(Words& words) {
   GemmKey key;
-  key.in = words.type();
+  key.tf32 = words.next_is(kTf32);
+  if (!key.tf32) key.in = words.type();
   key.out = words.type();
   const std::string transposes = words.word();
   words.require(transposes == "NN" || transposes == "NT" || transposes == "TN" || transposes == "TT");
@@ -81,8 +92,9 @@ GemmChoice read_choice(Words& words) {
 }  // namespace
 
 std::string to_text(const GemmKey& key) {
-  return str(name_of(key.in), ' ', name_of(key.out), ' ', key.transpose_a ? 'T' : 'N', key.transpose_b ? 'T' : 'N', ' ',
-             key.m, ' ', key.n, ' ', key.k, key.accumulate ? " add " : " set ", key.alignment);
+  return str(key.tf32 ? kTf32 : name_of(key.in), ' ', name_of(key.out), ' ', key.transpose_a ? 'T' : 'N',
+             key.transpose_b ? 'T' : 'N', ' ', key.m, ' ', key.n, ' ', key.k, key.accumulate ? " add " : " set ",
+             key.alignment);
 }
 
 std::string to_text(const GemmChoices& choices, std::string_view platform) {
@@ -111,6 +123,15 @@ GemmChoices gemm_choices_from_text(std::string_view text, std::string_view platf
     choices[key] = choice;
   }
   return choices;
+}
+
+GemmChoices merged_gemm_choices(std::span<const std::string> texts, std::string_view platform, std::string_view name) {
+  GemmChoices merged;
+  for (const std::string& text : texts) {
+    GemmChoices more = gemm_choices_from_text(text, platform, name);
+    merged.merge(more);
+  }
+  return merged;
 }
 
 }  // namespace mcpp

@@ -4,6 +4,7 @@
 #include <array>
 #include <compare>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -14,6 +15,7 @@ namespace mcpp {
 /// All that a product's speed depends on. c[m, n] = op(a) op(b) (+ c when `accumulate`), a and b of type `in`.
 struct GemmKey {
   DType in = DType::F32, out = DType::F32;
+  bool tf32 = false;  ///< fp32 factors are rounded to TF32
   bool transpose_a = false, transpose_b = false, accumulate = false;
   i64 m = 0, n = 0, k = 0;
   i64 alignment = 0;  ///< bytes: a power of two that divides all three addresses, see gemm_alignment()
@@ -21,7 +23,8 @@ struct GemmKey {
   auto operator<=>(const GemmKey&) const = default;
 };
 
-/// "bf16 fp32 NT 4096 768 3072 add 16": types in and out, transposes of a and b, m, n, k, add or set, alignment.
+/// "bf16 fp32 NT 4096 768 3072 add 16": types in (or tf32) and out, transposes of a and b, m, n, k, add or set,
+/// alignment.
 std::string to_text(const GemmKey& key);
 
 /// An algorithm as the library describes it, and the bytes of workspace that it needs.
@@ -47,5 +50,7 @@ std::string to_text(const GemmChoices& choices, std::string_view platform);
 /// The choices in `text`; none when they were made on another platform, where they mean nothing. BadInput, with `name`
 /// (of the file) and the line, when the text is none of to_text()'s.
 GemmChoices gemm_choices_from_text(std::string_view text, std::string_view platform, std::string_view name);
+/// Of several texts; where two choose for the same product the earlier one counts.
+GemmChoices merged_gemm_choices(std::span<const std::string> texts, std::string_view platform, std::string_view name);
 
 }  // namespace mcpp

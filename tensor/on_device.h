@@ -5,14 +5,19 @@
 
 namespace mcpp {
 
-/// Calls f.template operator()<D>() for the device of `t`.
+/// Calls f.template operator()<D>() for a type of device.
+template <class F>
+decltype(auto) on_device(DeviceType type, F&& f) {
+  if constexpr (kWithCuda) {
+    if (type == DeviceType::Cuda) return f.template operator()<DeviceType::Cuda>();
+  }
+  MCPP_CHECK(type == DeviceType::Cpu, "this program was built without CUDA");
+  return f.template operator()<DeviceType::Cpu>();
+}
+/// The same for the device of `t`.
 template <class F>
 decltype(auto) on_device(const Tensor& t, F&& f) {
-  if constexpr (kWithCuda) {
-    if (t.device().type() == DeviceType::Cuda) return f.template operator()<DeviceType::Cuda>();
-  }
-  MCPP_CHECK(t.device().type() == DeviceType::Cpu, "this program was built without CUDA");
-  return f.template operator()<DeviceType::Cpu>();
+  return on_device(t.device().type(), std::forward<F>(f));
 }
 
 }  // namespace mcpp

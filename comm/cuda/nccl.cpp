@@ -3,8 +3,14 @@
 #include <nccl.h>
 
 #include <array>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 #include "comm/broadcast_value.h"
+#include "comm/checks.h"
 #include "tensor/cuda/device.h"
 #include "tensor/cuda/event.h"
 
@@ -34,110 +40,185 @@ ncclDataType_t nccl_type(DType t) {
   fail(ExitCode::Internal, "NCCL has no type for ", name_of(t));
 }
 
+ncclUniqueId new_id() {
+  ncclUniqueId id{};
+  check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  return id;
+}
+
+/// An NCCL communicator that another thread may ask about while this rank closes it.
+class Connection {
+ public:
+  /// Returns when all ranks have called it.
+  Connection(const ncclUniqueId& id, int ranks, int rank) {
+    check_nccl(ncclCommInitRank(&comm_, ranks, id, rank), "ncclCommInitRank");
+  }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  ncclComm_t get() const { return comm_; }
+  /// Whether what `done` marks is over, as it is when the connection is closed. PeerLost when NCCL found a failure,
+  /// which may have been in any operation before.
+  bool is_over(const CudaEvent& done) {
+    const std::lock_guard lock(mutex_);
+    if (!comm_) return true;
+    ncclResult_t state = ncclSuccess;
+    check_nccl(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError");
+    if (state != ncclInProgress) check_nccl(state, "an operation of NCCL");
+    return done.happened();
+  }
+  /// With an error on its way the peers may never come, and what runs on the GPU is told to stop waiting for them.
+  void close(bool failed) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (failed)
+      ncclCommAbort(comm_);
+    else
+      ncclCommDestroy(comm_);
+    comm_ = nullptr;
+  }
+
+ private:
+  std::mutex mutex_;
+  ncclComm_t comm_ = nullptr;
+};
+
 /// One NCCL communicator and the stream that its operations run on, one after another.
 class Lane {
  public:
-  Lane(Communicator& host, CudaDevice& device) : device_(device) {
-    ncclUniqueId id{};
-    if (host.rank() == 0) check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    broadcast_value(id, host);
+  Lane(CudaDevice& device, const ncclUniqueId& id, int ranks, int rank) : device_(device) {
     device_.activate();
-    check_nccl(ncclCommInitRank(&comm_, host.size(), id, host.rank()), "ncclCommInitRank");
+    connection_ = std::make_shared<Connection>(id, ranks, rank);
     check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   }
   ~Lane() {
-    // While an error unwinds the stack the peers may never come.
-    if (std::uncaught_exceptions() > 0) {
-      ncclCommAbort(comm_);
-    } else {
-      cudaStreamSynchronize(stream_);
-      ncclCommDestroy(comm_);
-    }
+    const bool failed = std::uncaught_exceptions() > 0;
+    if (!failed) cudaStreamSynchronize(stream_);
+    connection_->close(failed);
     cudaStreamDestroy(stream_);
   }
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  /// Queues call(comm, stream) behind what the compute stream has to do by now. The tensors stay alive until wait().
+  /// Queues call(comm, stream) behind what the compute stream has to do by now. The tensors stay alive until wait(),
+  /// after which whoever uses their memory next does so on the compute stream, behind the operation.
   template <class Call>
   Work run(const char* name, std::array<Tensor, 2> tensors, Call&& call) {
+    const std::shared_ptr<const CudaEvent> done = queue(name, call);
+    return Work([done, tensors = std::move(tensors), &device = device_] { done->hold(device.stream()); },
+                [done, connection = connection_] { return connection->is_over(*done); });
+  }
+
+  /// The same for an operation that the compute stream never waits for: `copy` stays alive until it is done.
+  template <class Call>
+  Work run_apart(const char* name, Tensor copy, Call&& call) {
+    while (!apart_.empty() && apart_.front().done->happened()) apart_.pop_front();
+    const std::shared_ptr<const CudaEvent> done = queue(name, call);
+    apart_.push_back({done, std::move(copy)});
+    return Work([] {}, [done, connection = connection_] { return connection->is_over(*done); });
+  }
+
+ private:
+  struct Apart {
+    std::shared_ptr<const CudaEvent> done;
+    Tensor copy;
+  };
+
+  template <class Call>
+  std::shared_ptr<const CudaEvent> queue(const char* name, Call&& call) {
     device_.activate();
     const CudaEvent ready(cudaEventDisableTiming);
     ready.record(device_.stream());
     ready.hold(stream_);
-    check_nccl(call(comm_, stream_), name);
+    check_nccl(call(connection_->get(), stream_), name);
     auto done = std::make_shared<const CudaEvent>(cudaEventDisableTiming);
     done->record(stream_);
-    return Work([done, tensors = std::move(tensors), &device = device_] { done->hold(device.stream()); });
+    return done;
   }
 
- private:
   CudaDevice& device_;
-  ncclComm_t comm_ = nullptr;
+  std::shared_ptr<Connection> connection_;
   cudaStream_t stream_ = nullptr;
+  std::deque<Apart> apart_;
 };
 
+/// Lanes are costly: time, and memory of the GPU. That of the collectives is made with the first of them, which all
+/// ranks call; those of messages by connect().
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(std::unique_ptr<Communicator> host, CudaDevice& device)
-      : host_(std::move(host)),
-        device_(device),
-        collectives_(*host_, device),
-        upward_(*host_, device),
-        downward_(*host_, device) {}
+  NcclCommunicator(std::unique_ptr<Communicator> host, CudaDevice& device) : host_(std::move(host)), device_(device) {}
 
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
 
   Work all_reduce(Tensor& t, ReduceOp op) override {
     if (is_on_host(t)) return host_->all_reduce(t, op);
-    return collectives_.run("ncclAllReduce", {t, {}}, [&](ncclComm_t comm, cudaStream_t stream) {
+    if (t.numel() == 0 || size() == 1) return {};
+    return collectives().run("ncclAllReduce", {t, {}}, [&](ncclComm_t comm, cudaStream_t stream) {
       return ncclAllReduce(t.raw(), t.raw(), count(t), nccl_type(t.dtype()), op == ReduceOp::Sum ? ncclSum : ncclMax,
                            comm, stream);
     });
   }
   Work all_gather(const Tensor& shard, Tensor& full) override {
     if (is_on_host(full)) return host_->all_gather(shard, full);
-    return collectives_.run("ncclAllGather", {shard, full}, [&](ncclComm_t comm, cudaStream_t stream) {
+    if (full.numel() == 0) return {};
+    return collectives().run("ncclAllGather", {shard, full}, [&](ncclComm_t comm, cudaStream_t stream) {
       return ncclAllGather(shard.raw(), full.raw(), count(shard), nccl_type(shard.dtype()), comm, stream);
     });
   }
   Work reduce_scatter(const Tensor& full, Tensor& shard) override {
     if (is_on_host(full)) return host_->reduce_scatter(full, shard);
-    return collectives_.run("ncclReduceScatter", {full, shard}, [&](ncclComm_t comm, cudaStream_t stream) {
+    if (full.numel() == 0) return {};
+    return collectives().run("ncclReduceScatter", {full, shard}, [&](ncclComm_t comm, cudaStream_t stream) {
       return ncclReduceScatter(full.raw(), shard.raw(), count(shard), nccl_type(shard.dtype()), ncclSum, comm, stream);
     });
   }
   Work broadcast(Tensor& t, int root) override {
     if (is_on_host(t)) return host_->broadcast(t, root);
-    return collectives_.run("ncclBroadcast", {t, {}}, [&](ncclComm_t comm, cudaStream_t stream) {
+    if (t.numel() == 0 || size() == 1) return {};
+    return collectives().run("ncclBroadcast", {t, {}}, [&](ncclComm_t comm, cudaStream_t stream) {
       return ncclBroadcast(t.raw(), t.raw(), count(t), nccl_type(t.dtype()), root, comm, stream);
     });
   }
   Work all_to_all(const Tensor& in, Tensor& out) override {
     if (is_on_host(in)) return host_->all_to_all(in, out);
-    return collectives_.run("ncclSend and ncclRecv", {in, out},
-                            [&](ncclComm_t comm, cudaStream_t stream) { return exchange(in, out, comm, stream); });
+    if (in.numel() == 0) return {};
+    return collectives().run("ncclSend and ncclRecv", {in, out},
+                             [&](ncclComm_t comm, cudaStream_t stream) { return exchange(in, out, comm, stream); });
   }
 
-  // Messages to higher ranks and messages to lower ones each have a lane of their own. In a lane they only ever wait
-  // for ranks on one side, so that a receive that was posted early holds up no message that it depends on itself.
+  // The messages from one rank to another have a lane of their own, where both sides have them in the same order:
+  // whatever else the two wait for, no message waits behind one that it does not have to follow.
+  void connect(const std::vector<int>& peers) override {
+    std::map<std::pair<int, int>, ncclUniqueId> ids;  // by source and destination
+    for (const int peer : peers) {
+      check_peer(peer, *this);
+      const ncclUniqueId id = ids[{rank(), peer}] = new_id();
+      send_value(id, *host_, peer);
+    }
+    for (const int peer : peers) ids[{peer, rank()}] = receive_value<ncclUniqueId>(*host_, peer);
+    // Both ranks of a lane wait for one another here. All ranks go by the same order of lanes, so that the first that
+    // is still to be made always finds both of its ranks there.
+    for (const auto& [pair, id] : ids)
+      messages_[pair] = std::make_unique<Lane>(device_, id, 2, pair.first == rank() ? kSender : kReceiver);
+  }
   Work send(const Tensor& t, int destination) override {
     if (is_on_host(t)) return host_->send(t, destination);
+    check_peer(destination, *this);
+    if (t.numel() == 0) return {};
     Tensor copy = Tensor::like(t);
     check_cuda(cudaMemcpyAsync(copy.raw(), t.raw(), static_cast<std::size_t>(t.bytes()), cudaMemcpyDeviceToDevice,
                                device_.stream()),
                "cudaMemcpyAsync");
-    Lane& lane = destination > rank() ? upward_ : downward_;
-    return lane.run("ncclSend", {copy, {}}, [&](ncclComm_t comm, cudaStream_t stream) {
-      return ncclSend(copy.raw(), count(copy), nccl_type(copy.dtype()), destination, comm, stream);
+    return lane(rank(), destination).run_apart("ncclSend", copy, [&](ncclComm_t comm, cudaStream_t stream) {
+      return ncclSend(copy.raw(), count(copy), nccl_type(copy.dtype()), kReceiver, comm, stream);
     });
   }
   Work recv(Tensor& t, int source) override {
     if (is_on_host(t)) return host_->recv(t, source);
-    Lane& lane = source < rank() ? upward_ : downward_;
-    return lane.run("ncclRecv", {t, {}}, [&](ncclComm_t comm, cudaStream_t stream) {
-      return ncclRecv(t.raw(), count(t), nccl_type(t.dtype()), source, comm, stream);
+    check_peer(source, *this);
+    if (t.numel() == 0) return {};
+    return lane(source, rank()).run("ncclRecv", {t, {}}, [&](ncclComm_t comm, cudaStream_t stream) {
+      return ncclRecv(t.raw(), count(t), nccl_type(t.dtype()), kSender, comm, stream);
     });
   }
 
@@ -151,8 +232,25 @@ class NcclCommunicator final : public Communicator {
   void abort(int exit_code) noexcept override { host_->abort(exit_code); }
 
  private:
+  static constexpr int kSender = 0, kReceiver = 1;  // ranks in the lane of a pair
+
   static bool is_on_host(const Tensor& t) { return t.device().type() == DeviceType::Cpu; }
   static std::size_t count(const Tensor& t) { return static_cast<std::size_t>(t.numel()); }
+
+  Lane& collectives() {
+    if (!collectives_) {
+      ncclUniqueId id = rank() == 0 ? new_id() : ncclUniqueId{};
+      broadcast_value(id, *host_);
+      collectives_ = std::make_unique<Lane>(device_, id, size(), rank());
+    }
+    return *collectives_;
+  }
+  Lane& lane(int source, int destination) {
+    const auto found = messages_.find({source, destination});
+    MCPP_CHECK(found != messages_.end(), "rank ", source, " sends to rank ", destination,
+               " of a group where connect() did not name them");
+    return *found->second;
+  }
 
   ncclResult_t exchange(const Tensor& in, Tensor& out, ncclComm_t comm, cudaStream_t stream) const {
     const i64 part = in.bytes() / size();
@@ -170,7 +268,8 @@ class NcclCommunicator final : public Communicator {
 
   std::unique_ptr<Communicator> host_;
   CudaDevice& device_;
-  Lane collectives_, upward_, downward_;
+  std::unique_ptr<Lane> collectives_;
+  std::map<std::pair<int, int>, std::unique_ptr<Lane>> messages_;  // by source and destination
 };
 
 }  // namespace

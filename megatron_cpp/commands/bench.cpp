@@ -8,11 +8,13 @@
 #include "base/number_text.h"
 #include "base/philox.h"
 #include "megatron_cpp/commands.h"
+#include "megatron_cpp/gemm_tuning.h"
 #include "megatron_cpp/layout.h"
 #include "megatron_cpp/model_provider.h"
 #include "megatron_cpp/training_state.h"
 #include "model/flops.h"
-#include "tensor/cpu/isa.h"
+#include "tensor/processor.h"
+#include "tensor/transfer.h"
 
 namespace mcpp {
 namespace {
@@ -44,11 +46,13 @@ struct BenchContext {
 };
 
 nlohmann::ordered_json header(const BenchContext& context) {
-  return {{"device", cpu_isa_name()},
-          {"threads", static_cast<CpuDevice&>(*context.session.device).threads()},
-          {"dtype", name_of(context.dtype)},
-          {"seq_length", context.config.model.seq_length},
-          {"micro_batch_size", context.config.training.micro_batch_size}};
+  const Device& device = *context.session.device;
+  nlohmann::ordered_json json{{"device", device_name(device)}};
+  if (device.type() == DeviceType::Cpu) json["threads"] = static_cast<const CpuDevice&>(device).threads();
+  json.update({{"dtype", name_of(context.dtype)},
+               {"seq_length", context.config.model.seq_length},
+               {"micro_batch_size", context.config.training.micro_batch_size}});
+  return json;
 }
 
 /// Seconds of one pass over all rows, each as often as it occurs.
@@ -98,7 +102,7 @@ void bench_rows(const BenchContext& context, const BenchOptions& options, const 
     return log.info(json.dump());
   }
   log.info(
-      str(cpu_isa_name(), ", ", name_of(context.dtype), ", ", context.tokens(),
+      str(device_name(device), ", ", name_of(context.dtype), ", ", context.tokens(),
           " tokens; peaks measured: ", fixed(flops_peak / 1e9, 0), " GFLOP/s, copy ", fixed(bytes_peak / 1e9, 1),
           " GB/s\n", table(rows, flops_peak, bytes_peak),
           options.what == "gemm"
@@ -109,18 +113,23 @@ void bench_rows(const BenchContext& context, const BenchOptions& options, const 
 MicroBatch random_batch(const BenchContext& context) {
   const i64 seq = context.config.model.seq_length, batch = context.config.training.micro_batch_size;
   Device& device = *context.session.device;
-  MicroBatch result{
-      Tensor::empty({seq, batch}, DType::I32, device), Tensor::empty({seq, batch}, DType::I32, device), {}};
-  for (i64 i = 0; i < seq * batch; ++i) {
+  const auto random_tokens = [&](const char* which) {
+    std::vector<i32> values;
     const auto vocab = static_cast<u64>(context.config.model.vocab_size);
-    result.tokens.data<i32>()[i] = static_cast<i32>(philox_key(1, "tokens", static_cast<u64>(i)) % vocab);
-    result.targets.data<i32>()[i] = static_cast<i32>(philox_key(1, "targets", static_cast<u64>(i)) % vocab);
-  }
+    for (i64 i = 0; i < seq * batch; ++i)
+      values.push_back(static_cast<i32>(philox_key(1, which, static_cast<u64>(i)) % vocab));
+    Tensor tokens = Tensor::empty({seq, batch}, DType::I32, device);
+    write_values(values, tokens);
+    return tokens;
+  };
+  MicroBatch result{random_tokens("tokens"), random_tokens("targets"), {}};
   for (i64 b = 0; b < batch; ++b) result.samples.push_back(b);
   return result;
 }
 
-double peak_memory_bytes() {
+/// Of the process on a CPU; on a GPU of the tensors, which leaves out what the driver and the libraries take.
+double peak_memory_bytes(const Device& device) {
+  if (device.type() == DeviceType::Cuda) return static_cast<double>(device.memory().total.peak);
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   return static_cast<double>(usage.ru_maxrss) * 1024;
@@ -159,11 +168,11 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
     TrainingState state(model_provider(config, context.session), config.optimizer,
                         layout_provider(config, context.session));
     const std::vector<MicroBatch> batches(static_cast<std::size_t>(microbatches), random_batch(context));
-    seconds = median_seconds(context.timing, [&] {
+    seconds = median_seconds(context.timing, *context.session.device, [&] {
       loss = state.train_step(batches, config.optimizer.lr, config.optimizer.weight_decay).loss;
     });
   }
-  const double peak_memory = peak_memory_bytes();
+  const double peak_memory = peak_memory_bytes(*context.session.device);
   const double tokens = static_cast<double>(context.tokens() * microbatches * data_parallel_size(config, ranks));
   if (ranks > 1) return report_step_on_ranks(context, options, {seconds, tokens, loss, peak_memory}, log);
   context.session.device->trim();
@@ -171,7 +180,7 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
                               total_seconds(bench_gemms(step_gemms(config.model, context.tokens()), context.dtype,
                                                         *context.session.device, {.warmup = 1, .repeats = 3}));
   const double flops = flops_per_token(config.model) * tokens,
-               peak = peak_flops(context.dtype, *context.session.device);
+               peak = mfu_peak_flops(context.dtype, config.device.allow_tf32, *context.session.device);
   if (options.json) {
     nlohmann::ordered_json json = header(context);
     json.update({{"tokens_per_step", tokens},
@@ -187,8 +196,8 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
   }
   log.info(str("step                 ", fixed(seconds * 1e3, 1), " ms, ", fixed(tokens / seconds, 1), " tokens/s, ",
                fixed(flops / seconds / 1e12, 3), " TFLOP/s (", fixed(100 * flops / seconds / peak, 1),
-               " % of the measured peak ", fixed(peak / 1e12, 3), ")\nGEMMs alone          ",
-               fixed(gemm_seconds * 1e3, 1), " ms, ", fixed(tokens / gemm_seconds, 1), " tokens/s; the step reaches ",
+               " % of a peak of ", fixed(peak / 1e12, 3), ")\nGEMMs alone          ", fixed(gemm_seconds * 1e3, 1),
+               " ms, ", fixed(tokens / gemm_seconds, 1), " tokens/s; the step reaches ",
                fixed(100 * gemm_seconds / seconds, 1), " % of that\npeak memory          ", human_bytes(peak_memory),
                "\n", context.session.device->memory().to_string()));
 }
@@ -197,17 +206,18 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
 
 ExitCode bench_command(Arguments args, Log& log, const World& world) {
   if (!args.empty() && args[0] == "comm") return bench_comm_command(args.subspan(1), log, world);
+  if (!args.empty() && args[0] == "checkpoint") return bench_checkpoint_command(args.subspan(1), log, world);
   const Usage usage{.command = "megatron_cpp bench",
                     .summary =
                         "Times matrix products (gemm), the other operations (ops) or whole training steps (step) of a "
-                        "configuration; comm: see bench comm --help.",
+                        "configuration; comm and checkpoint: see bench comm --help, bench checkpoint --help.",
                     .positional = {"what", "config"},
                     .required = {"what", "config"}};
   BenchOptions options;
   const std::optional<Config> config = read_config_and_options(args, usage, options, log);
   if (!config) return ExitCode::Done;
   check_input(options.what == "gemm" || options.what == "ops" || options.what == "step", "bench: \"", options.what,
-              "\" is none of gemm, ops, step, comm");
+              "\" is none of gemm, ops, step, comm, checkpoint");
   check_input(config->model.vocab_size > 0, "model.vocab_size: bench needs it given");
   check_input(world.ranks.size() == 1 || options.what == "step", "bench ", options.what,
               " runs in one process; start it without mpirun");
@@ -221,6 +231,7 @@ ExitCode bench_command(Arguments args, Log& log, const World& world) {
     bench_step(context, options, log);
   else
     bench_rows(context, options, log);
+  share_gemm_choices(config->device, *session.device, world.ranks);
   return ExitCode::Done;
 }
 

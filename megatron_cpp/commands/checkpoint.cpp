@@ -1,8 +1,9 @@
-// megatron_cpp checkpoint ls|show|verify|diff|import-hf|export-hf.
+// megatron_cpp checkpoint ls|show|verify|diff|prune|import-hf|export-hf.
 #include <algorithm>
 #include <array>
 #include <filesystem>
 
+#include "checkpoint/folder.h"
 #include "checkpoint/inspect.h"
 #include "checkpoint/lock.h"
 #include "checkpoint/writer.h"
@@ -30,6 +31,22 @@ struct DiffOptions {
   static void fields(Self& self, Visitor& visit) {
     visit("a", self.a, "a checkpoint, or a folder: then its latest");
     visit("b", self.b, "the one to compare it with");
+  }
+};
+
+struct PruneOptions {
+  std::string folder;
+  i64 keep_last = CheckpointConfig{}.keep_last;
+  i64 save_retain_interval = 0;
+  bool dry_run = false;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("folder", self.folder, "a folder of checkpoints");
+    visit("keep_last", self.keep_last, "newest checkpoints to keep", at_least(1));
+    visit("save_retain_interval", self.save_retain_interval, "keep those at multiples of this iteration too; 0 = none",
+          at_least(0));
+    visit("dry_run", self.dry_run, "only say what would go");
   }
 };
 
@@ -112,6 +129,32 @@ ExitCode diff(Arguments args, Log& log) {
   return ExitCode::Done;
 }
 
+/// Takes the lock, so that no job that saves there is disturbed, and removes nothing unless what stays is sound.
+ExitCode remove_old(Arguments args, Log& log) {
+  const Usage usage{.command = "megatron_cpp checkpoint prune",
+                    .summary = "Removes old checkpoints of a folder, after verifying the one that latest names.",
+                    .positional = {"folder"},
+                    .required = {"folder"}};
+  PruneOptions options;
+  if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  const Path folder = options.folder;
+  check_input(!checkpoints_in(folder).empty(), folder.string(), " has no checkpoints");
+  const FolderLock lock(folder, log);
+  const std::optional<Path> latest = latest_in(folder);
+  check_input(latest.has_value(), (folder / kLatestName).string(),
+              " names no checkpoint of this folder: nothing is removed");
+  const std::vector<std::string> problems = problems_of(*latest);
+  check_input(problems.empty(), latest->string(), " is damaged: nothing is removed\n", join(problems, "\n"));
+
+  const Retention retention{.keep_last = options.keep_last, .save_retain_interval = options.save_retain_interval};
+  const std::vector<Path> old = outdated(folder, retention);
+  for (const Path& path : old) log.info(str(options.dry_run ? "would remove " : "removing ", path.string()));
+  if (!options.dry_run) prune(folder, retention, log);
+  log.info(str(old.size(), options.dry_run ? " to remove, " : " removed, ",
+               checkpoints_in(folder).size() - (options.dry_run ? old.size() : 0), " kept"));
+  return ExitCode::Done;
+}
+
 ExitCode import_hf(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp checkpoint import-hf",
                     .summary =
@@ -166,6 +209,7 @@ ExitCode checkpoint_command(Arguments args, Log& log) {
       Command{"show", "what a checkpoint holds", show},
       Command{"verify", "read every byte and compare checksums", verify},
       Command{"diff", "compare two checkpoints", diff},
+      Command{"prune", "remove old checkpoints", remove_old},
       Command{"import-hf", "from a Hugging Face model", import_hf},
       Command{"export-hf", "to a Hugging Face model", export_hf},
   };

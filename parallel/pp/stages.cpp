@@ -37,6 +37,7 @@ class LayoutReader {
  private:
   // More than any model needs; they keep typing errors from filling the memory.
   static constexpr std::size_t kLongestText = 10'000, kLongest = 100'000;
+  static constexpr int kDeepest = 16;
 
   bool next_is(char c) const { return at_ < text_.size() && text_[at_] == c; }
   void require(bool condition, const std::string& why) const {
@@ -63,10 +64,13 @@ class LayoutReader {
       ++at_;
       return {c};
     }
+    require(++depth_ <= kDeepest, str("more than ", kDeepest, " \"(\" within one another"));
     ++at_;
     std::string items = sequence();
     require(next_is(')'), "a \")\" is missing");
+    require(!items.empty(), "nothing stands between \"(\" and \")\"");
     ++at_;
+    --depth_;
     return items;
   }
 
@@ -82,6 +86,7 @@ class LayoutReader {
 
   std::string text_;
   std::size_t at_ = 0;
+  int depth_ = 0;  // of "(" that are open
 };
 
 /// Judges and carries out one split. The split is good when no conflicts were found.

@@ -3,6 +3,7 @@
 // zeros to kDim channels; a row's odd stride keeps the lanes in different banks.
 #pragma once
 #include "tensor/cuda/launch.cuh"
+#include "tensor/cuda/philox.cuh"
 #include "tensor/dropout.h"
 
 namespace mcpp::attention {
@@ -77,7 +78,7 @@ struct Keep {
   __device__ W factor(i64 query, i64 k) const {
     if (!p.samples) return 1;
     const Philox4 bits = philox4x32(key, dropout_counter(sample, p.query_offset + query, k / 4));
-    return bits[static_cast<std::size_t>(k % 4)] >= p.threshold ? p.keep_scale : W{0};
+    return word_of(bits, k % 4) >= p.threshold ? p.keep_scale : W{0};
   }
 };
 

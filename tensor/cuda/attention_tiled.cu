@@ -2,6 +2,7 @@
 
 #include "tensor/cuda/attention.h"
 #include "tensor/cuda/attention_kernels.cuh"
+#include "tensor/transfer.h"
 
 namespace mcpp {
 namespace attention {
@@ -12,9 +13,7 @@ Tensor device_samples(const Dropout& dropout, CudaDevice& device) {
   if (dropout.p == 0) return {};
   const i64 count = static_cast<i64>(dropout.samples.size());
   Tensor samples = Tensor::empty({count}, DType::I64, device, MemoryClass::Workspace);
-  check_cuda(cudaMemcpyAsync(samples.raw(), dropout.samples.data(), static_cast<std::size_t>(samples.bytes()),
-                             cudaMemcpyHostToDevice, device.stream()),
-             "cudaMemcpyAsync");
+  write_values(dropout.samples, samples);
   return samples;
 }
 

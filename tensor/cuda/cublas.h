@@ -18,15 +18,16 @@ struct GemmPlan {
   i64 workspace = 0;  ///< bytes
 };
 
-/// The state of one GPU. At the first product of a kind, the candidates that the library's heuristics put first are
-/// timed on the operands at hand; the best runs from then on. All candidates add up in a fixed order, but not all in
-/// the same one: runs have the same bits when they have the same choices, by a file or with `timed` off.
+/// The state of one GPU. With `timed`, at the first product of a kind the candidates that the library's heuristics put
+/// first are timed on the operands at hand; the best runs from then on. All candidates add up in a fixed order, but not
+/// all in the same one: runs have the same bits when they have the same choices, which those of `timed` off have.
 struct CublasLt {
   cublasLtHandle_t handle = nullptr;
   std::string platform;  ///< the library's version and the GPU: what choices are valid for
-  GemmChoices choices;   ///< found here or loaded; looked up before timing
+  GemmChoices choices;   ///< found here or given; looked up before timing
   std::map<GemmKey, GemmPlan> plans;
-  bool timed = true;  ///< else the heuristics' first candidate is taken
+  bool timed = false;       ///< else the heuristics' first candidate is taken
+  bool allow_tf32 = false;  ///< for products of fp32
 };
 
 }  // namespace mcpp

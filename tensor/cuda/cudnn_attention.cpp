@@ -194,7 +194,7 @@ bool FusedAttention::forward(const Heads& q, const Heads& k, const Heads& v, con
 bool FusedAttention::backward(const Tensor& dout, const Heads& q, const Heads& k, const Heads& v, const Tensor& out,
                               const Tensor& lse, const AttentionOptions& options, Heads& dq, Heads& dk, Heads& dv) {
   CudaDevice& device = cuda(out);
-  if (device.properties().major > kNewestDeterministic) return false;
+  if (device.options().deterministic && device.properties().major > kNewestDeterministic) return false;
   const Heads o = dense_heads(out, q), d = dense_heads(dout, q);
   const std::array<const Heads*, 8> operands{&q, &k, &v, &o, &d, &dq, &dk, &dv};
   AttentionCase c = make_case(operands, true, options);

@@ -24,7 +24,7 @@ cudaDeviceProp properties_of(int ordinal) {
 
 CudaDevice::CudaDevice(const CudaOptions& options)
     : Device(DeviceType::Cuda),
-      ordinal_(options.ordinal),
+      options_(options),
       properties_(properties_of(options.ordinal)),
       cublas_(nullptr, destroy_cublas),
       cudnn_(nullptr, destroy_cudnn) {
@@ -35,7 +35,7 @@ CudaDevice::CudaDevice(const CudaOptions& options)
 }
 
 CudaDevice::~CudaDevice() {
-  cudaSetDevice(ordinal_);
+  cudaSetDevice(options_.ordinal);
   cudaStreamSynchronize(stream_);
   free_pool();
   cudnn_.reset();
@@ -52,12 +52,28 @@ void* CudaDevice::system_allocate(i64 bytes) {
 }
 
 void CudaDevice::system_free(void* data) noexcept {
-  cudaSetDevice(ordinal_);
+  cudaSetDevice(options_.ordinal);
   cudaFreeAsync(data, stream_);
 }
 
 std::unique_ptr<Device> make_cuda_device(const CudaOptions& options) {
   return std::make_unique<CudaDevice>(options);
+}
+
+std::string cuda_device_id(Device& device) {
+  std::string id;
+  for (const char byte : static_cast<CudaDevice&>(device).properties().uuid.bytes)
+    for (const int shift : {4, 0}) id += "0123456789abcdef"[(static_cast<unsigned char>(byte) >> shift) & 15];
+  return id;
+}
+
+std::shared_ptr<void> pin_host_memory(void* memory, i64 bytes) {
+  check_cuda(cudaHostRegister(memory, static_cast<std::size_t>(bytes), cudaHostRegisterPortable), "cudaHostRegister");
+  return {memory, [](void* locked) { cudaHostUnregister(locked); }};
+}
+
+void synchronize(Device& device) {
+  static_cast<CudaDevice&>(device).synchronize();
 }
 
 int cuda_device_count() {

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "tensor/cuda/check.h"
+#include "tensor/cuda/staging.h"
 #include "tensor/cuda_device.h"
 #include "tensor/tensor.h"
 
@@ -23,13 +24,16 @@ class CudaDevice final : public Device {
   ~CudaDevice() override;
 
   /// Makes this GPU the calling thread's current one; every op begins with it.
-  void activate() const { check_cuda(cudaSetDevice(ordinal_), "cudaSetDevice"); }
+  void activate() const { check_cuda(cudaSetDevice(options_.ordinal), "cudaSetDevice"); }
   cudaStream_t stream() const { return stream_; }
   int multiprocessors() const { return properties_.multiProcessorCount; }
   const cudaDeviceProp& properties() const { return properties_; }
   /// Waits until everything on stream() is done.
   void synchronize() const { check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
 
+  const CudaOptions& options() const { return options_; }
+
+  Staging& staging() { return staging_; }
   CublasLt& cublas() { return *cublas_; }
   CudnnAttention& cudnn() { return *cudnn_; }
 
@@ -37,9 +41,10 @@ class CudaDevice final : public Device {
   void* system_allocate(i64 bytes) override;
   void system_free(void* data) noexcept override;
 
-  int ordinal_;
+  CudaOptions options_;
   cudaDeviceProp properties_{};
   cudaStream_t stream_ = nullptr;
+  Staging staging_;
   std::unique_ptr<CublasLt, void (*)(CublasLt*)> cublas_;
   std::unique_ptr<CudnnAttention, void (*)(CudnnAttention*)> cudnn_;
 };

@@ -1,3 +1,4 @@
+#include "tensor/cuda/philox.cuh"
 #include "tensor/cuda/rows.cuh"
 #include "tensor/dropout.h"
 #include "tensor/kernels.h"
@@ -26,12 +27,6 @@ struct Operands {
   E* y;
   i64 positions, batch, n;
 };
-
-/// Word `index` of four, without an index that is only known at run time.
-__device__ __forceinline__ u32 word_of(const Philox4& words, i64 index) {
-  const u32 even = index & 2 ? words[2] : words[0], odd = index & 2 ? words[3] : words[1];
-  return index & 1 ? odd : even;
-}
 
 /// The words of elements first .. first + kUnit - 1, which are whole blocks of four or lie within one.
 template <int kUnit, class W>

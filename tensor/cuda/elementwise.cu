@@ -61,11 +61,21 @@ constexpr int kSumBlocks = 1024;
 
 template <class E>
 __global__ void squares(const E* x, i64 n, double* partial) {
+  constexpr int kCount = Pack<E>::kCount;
+  const i64 first = blockIdx.x * i64{blockDim.x} + threadIdx.x, step = i64{gridDim.x} * blockDim.x;
+  const i64 packs = reinterpret_cast<std::uintptr_t>(x) % sizeof(Pack<E>) == 0 ? n / kCount : 0;
   double sum = 0;
-  for (i64 i = blockIdx.x * i64{blockDim.x} + threadIdx.x; i < n; i += i64{gridDim.x} * blockDim.x) {
-    const double v = static_cast<double>(widen(x[i]));
+  const auto add = [&sum](E value) {
+    const double v = static_cast<double>(widen(value));
     sum += v * v;
+  };
+#pragma unroll 4
+  for (i64 p = first; p < packs; p += step) {
+    const Pack<E> pack = load_pack(x + p * kCount);
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) add(pack.values[k]);
   }
+  for (i64 i = packs * kCount + first; i < n; i += step) add(x[i]);
   sum = block_sum(sum);
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }

@@ -2,7 +2,7 @@
 #include <cub/device/device_radix_sort.cuh>
 #include <limits>
 
-#include "tensor/cuda/lanes.cuh"
+#include "tensor/cuda/rows.cuh"
 #include "tensor/kernels.h"
 
 namespace mcpp {
@@ -20,39 +20,30 @@ __device__ i64 own_column() {
   return (i64{blockIdx.y} * kThreads + threadIdx.x) * N;
 }
 
-/// Calls f.template operator()<N>() with how many elements a thread may move at a time.
-template <class E, class F>
-void on_lanes(bool packable, F&& f) {
-  if (packable)
-    f.template operator()<Pack<E>::kCount>();
-  else
-    f.template operator()<1>();
-}
-
 template <int N, class E>
 __global__ void __launch_bounds__(kThreads)
     look_up(const i32* tokens, const E* table, i64 first_row, i64 rows, i64 n, E* y) {
   const i64 t = blockIdx.x, row = tokens[t] - first_row, column = own_column<N>();
   if (column >= n) return;
-  Lanes<E, N> lanes;
+  Pack<E, N> pack;
   if (row >= 0 && row < rows) {
-    lanes = load_lanes<N>(table + row * n + column);
+    pack = load_pack<N>(table + row * n + column);
   } else {
 #pragma unroll
-    for (int k = 0; k < N; ++k) lanes.values[k] = narrow<E>(0.0f);
+    for (int k = 0; k < N; ++k) pack.values[k] = narrow<E>(0.0f);
   }
-  store_lanes(y + t * n + column, lanes);
+  store_pack(y + t * n + column, pack);
 }
 
 template <int N, class E>
 __global__ void __launch_bounds__(kThreads) add_table_rows(E* y, const E* table, i64 batch, i64 n) {
   const i64 row = blockIdx.x, column = own_column<N>();
   if (column >= n) return;
-  Lanes<E, N> sum = load_lanes<N>(y + row * n + column);
-  const Lanes<E, N> position = load_lanes<N>(table + row / batch * n + column);
+  Pack<E, N> sum = load_pack<N>(y + row * n + column);
+  const Pack<E, N> position = load_pack<N>(table + row / batch * n + column);
 #pragma unroll
   for (int k = 0; k < N; ++k) sum.values[k] = narrow<E>(widen(sum.values[k]) + widen(position.values[k]));
-  store_lanes(y + row * n + column, sum);
+  store_pack(y + row * n + column, sum);
 }
 
 /// N columns of a row of the gradient, to which rows of dy are added in order.
@@ -64,7 +55,7 @@ struct RowSum {
   __device__ __forceinline__ void load(const W* from) {
 #pragma unroll
     for (int k = 0; k < N; k += kStep) {
-      const Lanes<W, kStep> part = load_lanes<kStep>(from + k);
+      const Pack<W, kStep> part = load_pack<kStep>(from + k);
 #pragma unroll
       for (int j = 0; j < kStep; ++j) values[k + j] = part.values[j];
     }
@@ -72,14 +63,14 @@ struct RowSum {
   __device__ __forceinline__ void store(W* to) const {
 #pragma unroll
     for (int k = 0; k < N; k += kStep) {
-      Lanes<W, kStep> part;
+      Pack<W, kStep> part;
 #pragma unroll
       for (int j = 0; j < kStep; ++j) part.values[j] = values[k + j];
-      store_lanes(to + k, part);
+      store_pack(to + k, part);
     }
   }
   template <class E>
-  __device__ __forceinline__ void add(const Lanes<E, N>& row) {
+  __device__ __forceinline__ void add(const Pack<E, N>& row) {
 #pragma unroll
     for (int k = 0; k < N; ++k) values[k] += widen(row.values[k]);
   }
@@ -115,10 +106,10 @@ __global__ void __launch_bounds__(kThreads) add_tokens(const E* dy, SortedTokens
       positions[k] = tokens.positions[next];
       used += next == i + k && tokens.rows[next] == row;
     }
-    Lanes<E, N> ahead[kAhead];
+    Pack<E, N> ahead[kAhead];
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
-      if (k < used) ahead[k] = load_lanes<N>(dy + positions[k] * n + column);
+      if (k < used) ahead[k] = load_pack<N>(dy + positions[k] * n + column);
     }
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
@@ -136,7 +127,7 @@ __global__ void __launch_bounds__(kThreads) add_batch(const E* dy, i64 batch, i6
   RowSum<N, W> sum;
   sum.load(dtable + s * n + column);
 #pragma unroll 4
-  for (i64 b = 0; b < batch; ++b) sum.add(load_lanes<N>(dy + (s * batch + b) * n + column));
+  for (i64 b = 0; b < batch; ++b) sum.add(load_pack<N>(dy + (s * batch + b) * n + column));
   sum.store(dtable + s * n + column);
 }
 
@@ -203,7 +194,7 @@ void Kernels<DeviceType::Cuda>::embedding(const Tensor& tokens, const Tensor& ta
     using E = Element<T>;
     const E* from = elements<T>(table);
     E* to = elements<T>(y);
-    on_lanes<E>(is_packable(n, from, to), [&]<int N>() {
+    on_unit<E>(is_packable(n, from, to), [&]<int N>() {
       look_up<N><<<row_grid(count, n / N), kThreads, 0, stream>>>(tokens.data<i32>(), from, first_row, rows, n, to);
       check_launch("look_up");
     });
@@ -223,7 +214,7 @@ void Kernels<DeviceType::Cuda>::embedding_backward(const Tensor& dy, const Tenso
     using W = Wide<T>;
     const E* from = elements<T>(dy);
     W* to = dtable.data<W>();
-    on_lanes<E>(is_packable(n, from, to), [&]<int N>() {
+    on_unit<E>(is_packable(n, from, to), [&]<int N>() {
       add_tokens<N><<<row_grid(tokens.numel(), n / N), kThreads, 0, device.stream()>>>(from, sort.sorted(), n, to);
       check_launch("add_tokens");
     });
@@ -239,7 +230,7 @@ void Kernels<DeviceType::Cuda>::add_positions(Tensor& y, const Tensor& table, i6
     using E = Element<T>;
     const E* from = elements<T>(table) + first_position * n;
     E* to = elements<T>(y);
-    on_lanes<E>(is_packable(n, from, to), [&]<int N>() {
+    on_unit<E>(is_packable(n, from, to), [&]<int N>() {
       add_table_rows<N><<<row_grid(y.dim(0) * batch, n / N), kThreads, 0, stream>>>(to, from, batch, n);
       check_launch("add_table_rows");
     });
@@ -258,7 +249,7 @@ void Kernels<DeviceType::Cuda>::add_positions_backward(const Tensor& dy, i64 fir
     using W = Wide<T>;
     const E* from = elements<T>(dy);
     W* to = dtable.data<W>() + first_position * n;
-    on_lanes<E>(is_packable(n, from, to), [&]<int N>() {
+    on_unit<E>(is_packable(n, from, to), [&]<int N>() {
       add_batch<N><<<row_grid(dy.dim(0), n / N), kThreads, 0, stream>>>(from, batch, n, to);
       check_launch("add_batch");
     });

@@ -3,6 +3,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <bit>
+
 #include "tensor/cuda/device.h"
 
 namespace mcpp {
@@ -57,19 +59,46 @@ __device__ __forceinline__ T narrow(W x) {
     return static_cast<T>(x);
 }
 
-/// Elements that are read and written as one: 16 bytes of them is what a thread should load and store at a time.
+/// N neighbouring elements, a power of two, that are read and written by one instruction: 16 bytes of them is what a
+/// thread should load and store at a time. Fewer are for kernels that read one type and write another, and N = 1 for
+/// rows that are not aligned.
 template <class T, int N = static_cast<int>(16 / sizeof(T))>
 struct alignas(N * sizeof(T)) Pack {
+  static_assert(N * sizeof(T) <= 16);
   static constexpr int kCount = N;
   T values[N];
 };
+/// What is moved: a type of the machine.
+template <std::size_t kBytes>
+using PackBits = std::conditional_t<kBytes == 16, uint4,
+                                    std::conditional_t<kBytes == 8, uint2, std::conditional_t<kBytes == 4, u32, u16>>>;
+
 template <class T, int N = Pack<T>::kCount>
 __device__ __forceinline__ Pack<T, N> load_pack(const T* from) {
-  return *reinterpret_cast<const Pack<T, N>*>(from);
+  return std::bit_cast<Pack<T, N>>(*reinterpret_cast<const PackBits<sizeof(Pack<T, N>)>*>(from));
 }
+/// The same for whom N alone needs saying.
+template <int N, class T>
+__device__ __forceinline__ Pack<T, N> load_pack(const T* from) {
+  return load_pack<T, N>(from);
+}
+/// In PTX, because the compiler splits some stores in C++ into parts of 4 bytes, those of uint4 too.
 template <class T, int N>
 __device__ __forceinline__ void store_pack(T* to, const Pack<T, N>& pack) {
-  *reinterpret_cast<Pack<T, N>*>(to) = pack;
+  const auto bits = std::bit_cast<PackBits<sizeof(pack)>>(pack);
+  if constexpr (sizeof(pack) == 16)
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(bits.x), "r"(bits.y), "r"(bits.z),
+                 "r"(bits.w)
+                 : "memory");
+  else if constexpr (sizeof(pack) == 8)
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(bits.x), "r"(bits.y) : "memory");
+  else
+    *reinterpret_cast<PackBits<sizeof(pack)>*>(to) = bits;
+}
+/// Whether N elements at `p`, and at every multiple of N from it, can be moved as one.
+template <int N, class T>
+bool is_pack_aligned(const T* p) {
+  return reinterpret_cast<std::uintptr_t>(p) % sizeof(Pack<T, N>) == 0;
 }
 /// Whether rows of n elements, and the pointers, allow 16-byte accesses.
 template <class T, class... Pointers>

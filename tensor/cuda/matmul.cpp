@@ -3,7 +3,6 @@
 #include <limits>
 #include <span>
 
-#include "base/file.h"
 #include "tensor/cuda/cublas.h"
 #include "tensor/cuda/event.h"
 #include "tensor/kernels.h"
@@ -13,6 +12,8 @@ namespace mcpp {
 CublasLt* make_cublas(const CudaDevice& device) {
   auto state = std::make_unique<CublasLt>();
   check_cublas(cublasLtCreate(&state->handle), "cublasLtCreate");
+  state->timed = device.options().time_gemms;
+  state->allow_tf32 = device.options().allow_tf32;
   state->platform = str("cuBLASLt ", cublasLtGetVersion(), ", ", device.properties().name);
   return state.release();
 }
@@ -22,19 +23,17 @@ void destroy_cublas(CublasLt* state) {
   delete state;
 }
 
-void load_gemm_choices(Device& device, const Path& path) {
-  CublasLt& state = static_cast<CudaDevice&>(device).cublas();
-  for (const auto& [key, choice] : gemm_choices_from_text(read_text_file(path), state.platform, path.string()))
-    state.choices[key] = choice;
-}
-
-void save_gemm_choices(Device& device, const Path& path) {
+std::string gemm_choices_text(Device& device) {
   const CublasLt& state = static_cast<CudaDevice&>(device).cublas();
-  write_file_atomic(path, to_text(state.choices, state.platform));
+  return to_text(state.choices, state.platform);
 }
 
-void time_gemm_candidates(Device& device, bool timed) {
-  static_cast<CudaDevice&>(device).cublas().timed = timed;
+void use_gemm_choices(Device& device, std::span<const std::string> texts, std::string_view name) {
+  CublasLt& state = static_cast<CudaDevice&>(device).cublas();
+  GemmChoices choices = merged_gemm_choices(texts, state.platform, name);
+  if (choices == state.choices) return;
+  state.choices = std::move(choices);
+  state.plans.clear();
 }
 
 namespace {
@@ -92,9 +91,10 @@ cublasLtMatrixLayoutOpaque_t layout(DType type, i64 rows, i64 columns) {
 GemmPlan describe(const GemmKey& key) {
   GemmPlan plan;
   const bool fp64 = key.in == DType::F64;
-  check_cublas(cublasLtMatmulDescInit(&plan.operation, fp64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
-                                      fp64 ? CUDA_R_64F : CUDA_R_32F),
-               "cublasLtMatmulDescInit");
+  const cublasComputeType_t fp32 = key.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  check_cublas(
+      cublasLtMatmulDescInit(&plan.operation, fp64 ? CUBLAS_COMPUTE_64F : fp32, fp64 ? CUDA_R_64F : CUDA_R_32F),
+      "cublasLtMatmulDescInit");
   const auto form = [](bool transpose) { return i32{transpose ? CUBLAS_OP_T : CUBLAS_OP_N}; };
   set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, form(key.transpose_b));
   set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, form(key.transpose_a));
@@ -220,6 +220,7 @@ void Kernels<DeviceType::Cuda>::matmul(const Tensor& a, const Tensor& b, Tensor&
   const Operands x{a.raw(), b.raw(), c.raw()};
   const GemmKey key{.in = a.dtype(),
                     .out = c.dtype(),
+                    .tf32 = device.cublas().allow_tf32 && a.dtype() == DType::F32,
                     .transpose_a = options.transpose_a,
                     .transpose_b = options.transpose_b,
                     .accumulate = options.beta != 0,

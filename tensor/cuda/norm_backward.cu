@@ -124,7 +124,7 @@ class Backward {
   }
 
   const NormGradients<E>& t_;
-  RowUnits<E, kUnit, held_of_row(kHeld)> w_;
+  RowUnits<E, kUnit, kIsCentered ? 0 : held_of_row(kHeld)> w_;  // LayerNorm has no registers left for it
   ColumnSums<W, kUnit, kHeld> dw_, db_;
 };
 

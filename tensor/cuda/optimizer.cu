@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "tensor/cuda/lanes.cuh"
+#include "tensor/cuda/launch.cuh"
 #include "tensor/kernels.h"
 #include "tensor/on_weights.h"
 
@@ -58,23 +58,23 @@ struct AdamWVectors {
 
   template <int N>
   bool is_aligned() const {
-    return is_lane_aligned<N>(w) && is_lane_aligned<N>(m) && is_lane_aligned<N>(v) && is_lane_aligned<N>(grad) &&
-           is_lane_aligned<N>(model);
+    return is_pack_aligned<N>(w) && is_pack_aligned<N>(m) && is_pack_aligned<N>(v) && is_pack_aligned<N>(grad) &&
+           is_pack_aligned<N>(model);
   }
   template <int N>
   __device__ __forceinline__ void update(i64 i, const AdamW<T>& f) const {
-    Lanes<T, N> ws = load_lanes<N>(w + i), ms = load_lanes<N>(m + i), vs = load_lanes<N>(v + i);
-    const Lanes<T, N> gs = load_lanes<N>(grad + i);
-    Lanes<M, N> copies;
+    Pack<T, N> ws = load_pack<N>(w + i), ms = load_pack<N>(m + i), vs = load_pack<N>(v + i);
+    const Pack<T, N> gs = load_pack<N>(grad + i);
+    Pack<M, N> copies;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       f(ws.values[k], ms.values[k], vs.values[k], gs.values[k]);
       copies.values[k] = narrow<M>(ws.values[k]);
     }
-    store_lanes(m + i, ms);
-    store_lanes(v + i, vs);
-    store_lanes(w + i, ws);
-    if (model) store_lanes(model + i, copies);
+    store_pack(m + i, ms);
+    store_pack(v + i, vs);
+    store_pack(w + i, ws);
+    if (model) store_pack(model + i, copies);
   }
 };
 
@@ -86,21 +86,21 @@ struct SgdVectors {
 
   template <int N>
   bool is_aligned() const {
-    return is_lane_aligned<N>(w) && is_lane_aligned<N>(buffer) && is_lane_aligned<N>(grad) && is_lane_aligned<N>(model);
+    return is_pack_aligned<N>(w) && is_pack_aligned<N>(buffer) && is_pack_aligned<N>(grad) && is_pack_aligned<N>(model);
   }
   template <int N>
   __device__ __forceinline__ void update(i64 i, const Sgd<T>& f) const {
-    Lanes<T, N> ws = load_lanes<N>(w + i), buffers = load_lanes<N>(buffer + i);
-    const Lanes<T, N> gs = load_lanes<N>(grad + i);
-    Lanes<M, N> copies;
+    Pack<T, N> ws = load_pack<N>(w + i), buffers = load_pack<N>(buffer + i);
+    const Pack<T, N> gs = load_pack<N>(grad + i);
+    Pack<M, N> copies;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       f(ws.values[k], buffers.values[k], gs.values[k]);
       copies.values[k] = narrow<M>(ws.values[k]);
     }
-    store_lanes(buffer + i, buffers);
-    store_lanes(w + i, ws);
-    if (model) store_lanes(model + i, copies);
+    store_pack(buffer + i, buffers);
+    store_pack(w + i, ws);
+    if (model) store_pack(model + i, copies);
   }
 };
 

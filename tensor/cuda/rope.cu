@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "tensor/cuda/lanes.cuh"
+#include "tensor/cuda/launch.cuh"
 #include "tensor/kernels.h"
 
 namespace mcpp {
@@ -27,7 +27,7 @@ __device__ __forceinline__ void load_wide(const W* from, W (&to)[N]) {
   constexpr int kStep = N < Pack<W>::kCount ? N : Pack<W>::kCount;
 #pragma unroll
   for (int k = 0; k < N; k += kStep) {
-    const Lanes<W, kStep> part = load_lanes<kStep>(from + k);
+    const Pack<W, kStep> part = load_pack<kStep>(from + k);
 #pragma unroll
     for (int j = 0; j < kStep; ++j) to[k + j] = part.values[j];
   }
@@ -36,7 +36,7 @@ __device__ __forceinline__ void load_wide(const W* from, W (&to)[N]) {
 /// (lower, upper) = (lower cos - upper sin, upper cos + lower sin) over N channels; sin times `sign`.
 template <int N, class E, class W>
 __device__ __forceinline__ void rotate(E* lower, E* upper, const W* cos, const W* sin, W sign) {
-  Lanes<E, N> a = load_lanes<N>(lower), b = load_lanes<N>(upper);
+  Pack<E, N> a = load_pack<N>(lower), b = load_pack<N>(upper);
   W cosines[N], sines[N];
   load_wide<N>(cos, cosines);
   load_wide<N>(sin, sines);
@@ -46,8 +46,8 @@ __device__ __forceinline__ void rotate(E* lower, E* upper, const W* cos, const W
     a.values[k] = narrow<E>(fma(-y, s, x * c));
     b.values[k] = narrow<E>(fma(x, s, y * c));
   }
-  store_lanes(lower, a);
-  store_lanes(upper, b);
+  store_pack(lower, a);
+  store_pack(upper, b);
 }
 
 /// A block per row of the sequence and the batch; its threads take N channels of a head at a time.

@@ -15,10 +15,8 @@ void Transfer<DeviceType::Cuda>::read(const Tensor& from, void* to) {
 
 template <>
 void Transfer<DeviceType::Cuda>::write(const void* from, Tensor& to) {
-  // From memory that is not pinned the driver takes its own copy before this returns.
-  check_cuda(
-      cudaMemcpyAsync(to.raw(), from, static_cast<std::size_t>(to.bytes()), cudaMemcpyHostToDevice, cuda(to).stream()),
-      "cudaMemcpyAsync");
+  CudaDevice& device = cuda(to);
+  device.staging().write(from, to.raw(), to.bytes(), device.stream());
 }
 
 }  // namespace mcpp

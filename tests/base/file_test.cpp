@@ -1,6 +1,8 @@
 #include "base/file.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -58,6 +60,12 @@ TEST_F(FileTest, ErrorsNameThePath) {
   EXPECT_NE(test::input_error([&] { MappedFile file(folder_ / "missing"); }).find("missing"), std::string::npos);
   EXPECT_THROW(MappedFile{folder_}, Error);
   EXPECT_THROW(AtomicFile(folder_ / "no/such/dir/x"), Error);
+}
+
+TEST_F(FileTest, PipesAreRefusedAndNotWaitedFor) {
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  EXPECT_THAT(test::input_error([&] { read_text_file(folder_ / "pipe"); }),
+              testing::HasSubstr("is not a regular file"));
 }
 
 TEST_F(FileTest, EmptyFileMapsToNothing) {

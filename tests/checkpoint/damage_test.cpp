@@ -29,12 +29,6 @@ class Damage : public CheckpointTest {
     EXPECT_CONTAINS(warning, "warning: the checkpoint");
     EXPECT_CONTAINS(warning, file);
   }
-  static void overwrite(const Path& path, const std::string& content) {
-    std::FILE* file = std::fopen(path.c_str(), "wb");
-    ASSERT_NE(file, nullptr);
-    ASSERT_EQ(std::fwrite(content.data(), 1, content.size(), file), content.size());
-    std::fclose(file);
-  }
 };
 
 TEST_F(Damage, TruncatedShard) {

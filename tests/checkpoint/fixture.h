@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -58,6 +59,14 @@ class CheckpointTest : public testing::Test {
   Path save(i64 iteration, std::span<const NamedShard> shards, const Retention& retention = {}) {
     RunState state{.iteration = iteration, .consumed_samples = 8 * iteration};
     return save_checkpoint(folder_, state, shards, *self_, log_, retention);
+  }
+
+  /// Not durably, which would take its time.
+  static void overwrite(const Path& path, std::string_view content) {
+    std::FILE* file = std::fopen(path.c_str(), "wb");
+    ASSERT_NE(file, nullptr) << path;
+    ASSERT_EQ(std::fwrite(content.data(), 1, content.size(), file), content.size());
+    std::fclose(file);
   }
 
   const test::ScratchFolder scratch_;

@@ -1,5 +1,6 @@
 #include "checkpoint/manifest.h"
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "tests/checkpoint/fixture.h"
@@ -66,6 +67,53 @@ TEST_F(ManifestTest, HostileValuesAreRefusedByName) {
   EXPECT_CONTAINS(error_after([](Json& j) { j["version"] = 2; }), "version 2");
   EXPECT_CONTAINS(error_after([](Json& j) { j["format"] = "other"; }), "not a checkpoint");
   EXPECT_CONTAINS(error_after([](Json& j) { j["state"]["iteration"] = "x"; }), "'iteration'");
+}
+
+TEST_F(ManifestTest, NumbersThatOverflowAreRefused) {
+  const i64 huge = std::numeric_limits<i64>::max();
+  const auto unheld = [](const Json& shape) {
+    return [shape](Json& j) { j["tensors"][0]["shape"] = shape, j["tensors"][0]["shards"] = Json::array(); };
+  };
+  EXPECT_CONTAINS(error_after(unheld({i64{1} << 62, 4})), "absurdly large");
+  EXPECT_EQ(error_after(unheld({0, i64{1} << 62, 4})), "");
+  EXPECT_CONTAINS(error_after([&](Json& j) {
+                    j["files"].push_back(j["files"][0]);
+                    j["files"][1]["name"] = "other.h5";
+                    j["files"][0]["bytes"] = j["files"][1]["bytes"] = huge;
+                  }),
+                  "absurdly large together");
+  EXPECT_CONTAINS(error_after([&](Json& j) {
+                    Json& tensor = j["tensors"][1];
+                    Json& shard = tensor["shards"][0];
+                    tensor["shape"] = shard["shape"] = Json::array({i64{1} << 56});
+                    shard["flat"] = Json::array({0, i64{1} << 56});
+                    tensor["shards"] = Json(std::vector<Json>(130, shard));
+                    j["files"][0]["bytes"] = huge;
+                  }),
+                  "held twice");
+}
+
+TEST_F(ManifestTest, ManyBoxesAreComparedQuickly) {
+  Manifest manifest = parse_manifest(text_, "m");
+  TensorEntry& tensor = manifest.tensors[0];
+  const ShardEntry one = tensor.shards[0];
+  const i64 rows = 4, columns = 10000;
+  tensor.global = {rows, columns};
+  tensor.shards.clear();
+  for (i64 i = 0; i < rows * columns; ++i) {
+    ShardEntry shard = one;
+    shard.box = {tensor.global, {i / columns, i % columns}, {1, 1}};
+    shard.flat_begin = 0, shard.flat_end = 1;
+    tensor.shards.push_back(shard);
+  }
+  manifest.files[0].bytes = 1'000'000;
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(error_of([&] { validate(manifest, "m"); }), "");
+  tensor.shards.back().box.offset = {1, 1};
+  EXPECT_CONTAINS(error_of([&] { validate(manifest, "m"); }), "held twice");
+  tensor.shards.back().box = {tensor.global, {1, 1}, {1, 2}};
+  EXPECT_CONTAINS(error_of([&] { validate(manifest, "m"); }), "the boxes at [1, 1] and [1, 1] overlap");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
 TEST_F(ManifestTest, TextsThatAreNoManifest) {

@@ -15,6 +15,7 @@ using RankBody = std::function<void(Communicator& world, Device& device)>;
 struct Backend {
   std::string name;
   std::function<void(const RankBody&)> run;
+  std::string missing = {};  ///< why it cannot run here; empty: it can
 };
 
 std::vector<Backend> backends();

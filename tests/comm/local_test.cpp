@@ -122,6 +122,9 @@ TEST(BroadcastValue, EveryGroupHasTheIdOfItsFirstRank) {
       broadcast_value(id, *half);
       const int first = (ranks - 1) % 2 == rank % 2 ? ranks - 1 : ranks - 2;
       EXPECT_EQ(id, id_of(first + 1)) << "rank " << rank;
+      if (rank > 0) send_value(id_of(rank), world, 0);
+      if (rank > 0) return;
+      for (int source = 1; source < ranks; ++source) EXPECT_EQ(receive_value<Id>(world, source), id_of(source));
     });
   }
 }

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "data/document_reader.h"
 #include "data/indexed_dataset.h"
 #include "data/tokenizer.h"
 #include "data/tokenizer_training.h"
@@ -199,6 +200,31 @@ TEST_F(Preprocess, SeveralKeysAreSeveralDatasets) {
   EXPECT_EQ(IndexedDataset(out_ / "d_title_document").num_sequences(), 1);
 }
 
+TEST_F(Preprocess, ParagraphsDoNotDependOnWhereAPieceIsCut) {
+  DocumentFormat format;
+  format.text_document = TextDocument::Paragraph;
+  const auto documents = [&](const Path& path, std::size_t piece_bytes) {
+    TextSource source(path);
+    TextPiece piece;
+    std::vector<std::string> found{""};
+    while (source.next(piece, piece_bytes, Cut::Paragraph)) {
+      const PieceDocuments parsed = parse_piece(path, piece, format);
+      for (const Segment& segment : parsed.by_key[0]) {
+        found.back() += segment.text;
+        if (segment.ends_document && !found.back().empty()) found.emplace_back();
+      }
+    }
+    EXPECT_EQ(found.back(), "") << "the last document does not end";
+    found.pop_back();
+    return found;
+  };
+  for (std::size_t size = 1; size < 15; ++size) {  // longer lines are cut themselves
+    const std::string text(size, 'x'), blank(size, ' ');
+    const Path path = file("p.txt", text + "\n\n" + text + "\n" + blank + "\n\n" + blank + text + "\n" + text + "\n\n");
+    EXPECT_EQ(documents(path, 16), (std::vector<std::string>{text, text, blank + text + "\n" + text})) << size;
+  }
+}
+
 TEST_F(Preprocess, BadLinesAreNamedAndNothingIsLeft) {
   const std::string good = R"({"text": "good"})"
                            "\n";
@@ -206,6 +232,9 @@ TEST_F(Preprocess, BadLinesAreNamedAndNothingIsLeft) {
                                                        {"[1]", "not a JSON object"},
                                                        {"{\"body\": \"x\"}", "no key \"text\""},
                                                        {"{\"text\": 3}", "is not a string"},
+                                                       {"{\"text\": [[\"x\"]]}", "is not a string"},
+                                                       {"{\"a\": {\"text\": \"x\"}}", "no key \"text\""},
+                                                       {"{\"a\":" + std::string(100000, '['), "nested deeper than 512"},
                                                        {"{\"text\": \"\xFF\"}", "not UTF-8"}};
   for (const auto& [line, message] : cases) {
     PreprocessOptions o = options({file("d.jsonl", good + "\n" + line + "\n" + good)});

@@ -248,6 +248,15 @@ TEST(Config, RulesOfTheBatchSizeSchedule) {
             "command line: --training.step_batch_size_schedule=0:4: needs train_samples instead of train_iters");
 }
 
+TEST(Config, ALongListIsNotRepeatedForEachOfItsMistakes) {
+  std::string steps;
+  for (int i = 0; i < 1000; ++i) steps += "0:1 ";
+  const std::string error =
+      test::input_error([&] { parse_config("", "run.toml", {{"--training.step_batch_size_schedule=" + steps}}); });
+  EXPECT_THAT(error, HasSubstr("--training.step_batch_size_schedule=0:1 0:1 "));
+  EXPECT_LT(error.size(), 400'000u);
+}
+
 TEST(Config, DerivedSizes) {
   Config c = parse(kLeast, {"--training.micro_batch_size=4"});
   EXPECT_EQ(c.training.global_batch_size, 4);

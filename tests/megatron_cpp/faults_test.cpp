@@ -7,12 +7,19 @@
 namespace mcpp {
 namespace {
 
+using Words = std::vector<std::string>;
+
+const Words kSkip, kRollBack{"--training.nan_policy=rollback"};
+
+Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 class Faults : public EndToEnd {
  protected:
   static Words fault(const std::string& kind, i64 iteration, const Words& more = {}) {
-    Words words{"--fault_injection.kind=" + kind, str("--fault_injection.iteration=", iteration)};
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
+    return Words{"--fault_injection.kind=" + kind, str("--fault_injection.iteration=", iteration)} + more;
   }
   /// How the last run that saves here left the folder.
   std::string latest(const std::string& save) const {
@@ -24,13 +31,6 @@ class Faults : public EndToEnd {
     EXPECT_CONTAINS(good({"checkpoint", "diff", at(a), at(b)}), " tensors compared, 0 differ");
   }
 };
-
-const EndToEnd::Words kSkip, kRollBack{"--training.nan_policy=rollback"};
-
-EndToEnd::Words operator+(EndToEnd::Words a, const EndToEnd::Words& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 TEST_F(Faults, KilledAtEachPointOfASaveARunGoesOnFromASoundCheckpoint) {
   train("whole");

@@ -160,6 +160,15 @@ TEST(Schedule, ConflictsComeAtOnceAndInTheNamesOfTheConfiguration) {
 }
 
 // What is refused cannot be built, and what is not refused can.
+TEST(Schedule, WhatWouldFillTheMemoryIsRefused) {
+  EXPECT_THAT(schedule_conflicts(ScheduleKind::OneFOneB, 8, 1, 1 << 20), testing::IsEmpty());
+  EXPECT_THAT(
+      schedule_conflicts(ScheduleKind::OneFOneB, 4096, 1, 1'000'000),
+      ElementsAre("4096 pipeline stages x 1000000 microbatches are more than 8388608; raise micro_batch_size, or "
+                  "use fewer stages"));
+  EXPECT_THAT(schedule_conflicts(ScheduleKind::Interleaved, 1 << 30, 1 << 30, 1 << 30), testing::SizeIs(1));
+}
+
 TEST(Schedule, ConflictsAreThoseOfMakeSchedule) {
   for (int kind = 0; kind < 5; ++kind)
     for (int p = 0; p <= 4; ++p)

@@ -164,6 +164,11 @@ TEST(Stages, BadLayouts) {
   EXPECT_THAT(conflicts("*3"), ElementsAre(HasSubstr("\"*\" is none of")));
   EXPECT_THAT(conflicts("Et*99999999999999999999|L"), ElementsAre(HasSubstr("a number of at least 1 is missing")));
   EXPECT_THAT(conflicts("E((t*9999)*9999)*9999|L"), ElementsAre(HasSubstr("too many stages and layers")));
+  EXPECT_THAT(conflicts("Ett|tt()*99999L"), ElementsAre(HasSubstr("nothing stands between \"(\" and \")\" after")));
+  const auto nested = [](std::size_t depth) { return std::string(depth, '(') + "Ett|ttL" + std::string(depth, ')'); };
+  EXPECT_THAT(conflicts(nested(16)), IsEmpty());
+  EXPECT_THAT(conflicts(nested(17)), ElementsAre(HasSubstr("more than 16 \"(\" within one another")));
+  EXPECT_THAT(conflicts(nested(4000)), ElementsAre(HasSubstr("more than 16 \"(\" within one another")));
   EXPECT_THAT(conflicts("tE|tL", 2), ElementsAre(HasSubstr("it must begin with E, and have no other E")));
   EXPECT_THAT(conflicts("EtEL|t", 2), ElementsAre(HasSubstr("it must begin with E"), HasSubstr("it must end with L")));
   EXPECT_THAT(conflicts(",", 2), ElementsAre(HasSubstr("begin with E"), HasSubstr("end with L"),

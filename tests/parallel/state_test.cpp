@@ -28,14 +28,9 @@ TEST(ParallelState, CommunicatorsConnectTheRanksOfTheTopology) {
       EXPECT_EQ(members(group, rank, device), ranks);
     };
     expect(*state.tp, dense.group(rank, {Axis::Tp}));
-    expect(*state.cp, dense.group(rank, {Axis::Cp}));
     expect(*state.dp, dense.group(rank, {Axis::Dp}));
-    expect(*state.dp_cp, dense.group(rank, {Axis::Dp, Axis::Cp}));
     expect(*state.pp, dense.group(rank, {Axis::Pp}));
     expect(*state.model, dense.group(rank, {Axis::Tp, Axis::Pp}));
-    expect(*state.ep, expert.group(rank, {Axis::Ep}));
-    expect(*state.expert_tp, expert.group(rank, {Axis::Tp}));
-    expect(*state.expert_dp, expert.group(rank, {Axis::Dp}));
     ASSERT_NE(state.embedding, nullptr);
     expect(*state.embedding, state.topology.embedding_group(rank, 1));
   });

@@ -28,6 +28,9 @@ inline std::unique_ptr<Device> make_device(DeviceType type, int cpu_threads = 1)
   if (type == DeviceType::Cuda) return make_gpu();
   return std::make_unique<CpuDevice>(CpuOptions{.threads = cpu_threads});
 }
+inline std::string name_of(DeviceType type) {
+  return type == DeviceType::Cuda ? "cuda" : "cpu";
+}
 /// `name` for the CPU, and for a GPU one that contains "cuda".
 inline std::string on_device(const std::string& name, DeviceType type) {
   return type == DeviceType::Cuda ? name + "_cuda" : name;

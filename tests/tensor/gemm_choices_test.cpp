@@ -6,9 +6,9 @@ namespace mcpp {
 namespace {
 
 GemmChoices example() {
-  return {{{DType::BF16, DType::F32, true, false, true, 50304, 768, 8192, 16},
+  return {{{DType::BF16, DType::F32, false, true, false, true, 50304, 768, 8192, 16},
            {{0x1f, 0, ~u64{0}, 3, 4, 5, 6, 0x8000000000000000}, 33554432}},
-          {{DType::F64, DType::F64, false, true, false, 1, 2, 3, 8}, {{1, 2, 3, 4, 5, 6, 7, 8}, 0}}};
+          {{DType::F64, DType::F64, false, false, true, false, 1, 2, 3, 8}, {{1, 2, 3, 4, 5, 6, 7, 8}, 0}}};
 }
 
 TEST(GemmChoices, ReadsWhatItWrote) {
@@ -21,10 +21,31 @@ TEST(GemmChoices, ReadsWhatItWrote) {
 TEST(GemmChoices, KeysAreLegible) {
   EXPECT_EQ(to_text(example().begin()->first), "bf16 fp32 TN 50304 768 8192 add 16");
   EXPECT_EQ(to_text(example().rbegin()->first), "fp64 fp64 NT 1 2 3 set 8");
+  EXPECT_EQ(to_text(GemmKey{.tf32 = true, .m = 1, .n = 2, .k = 3, .alignment = 16}), "tf32 fp32 NN 1 2 3 set 16");
+}
+
+TEST(GemmChoices, OfTf32AreOthersThanOfFp32) {
+  const GemmKey fp32{.m = 1, .n = 2, .k = 3, .alignment = 16};
+  GemmKey tf32 = fp32;
+  tf32.tf32 = true;
+  const GemmChoices choices{{fp32, {{1}, 10}}, {tf32, {{2}, 20}}};
+  EXPECT_EQ(choices.size(), 2u);
+  EXPECT_EQ(gemm_choices_from_text(to_text(choices, "gpu"), "gpu", "file"), choices);
+}
+
+TEST(GemmChoices, OfSeveralRanksTheLowestCounts) {
+  const auto key = [](i64 m) { return GemmKey{.m = m, .n = 2, .k = 3, .alignment = 16}; };
+  const std::array<std::string, 4> texts{to_text(GemmChoices{{key(1), {{1}, 1}}, {key(2), {{1}, 1}}}, "gpu"),
+                                         to_text(GemmChoices{}, "gpu"),
+                                         to_text(GemmChoices{{key(4), {{9}, 9}}}, "other"),
+                                         to_text(GemmChoices{{key(2), {{3}, 3}}, {key(3), {{3}, 3}}}, "gpu")};
+  const GemmChoices merged{{key(1), {{1}, 1}}, {key(2), {{1}, 1}}, {key(3), {{3}, 3}}};
+  EXPECT_EQ(merged_gemm_choices(texts, "gpu", "ranks"), merged);
+  EXPECT_TRUE(merged_gemm_choices({}, "gpu", "ranks").empty());
 }
 
 TEST(GemmChoices, DifferInEveryPartOfTheKey) {
-  const GemmKey key{DType::BF16, DType::BF16, false, false, false, 4, 5, 6, 16};
+  const GemmKey key{DType::BF16, DType::BF16, false, false, false, false, 4, 5, 6, 16};
   std::map<GemmKey, int> keys{{key, 0}};
   const auto add = [&](auto change) {
     GemmKey other = key;
@@ -33,6 +54,7 @@ TEST(GemmChoices, DifferInEveryPartOfTheKey) {
   };
   EXPECT_TRUE(add([](GemmKey& k) { k.in = DType::F32; }));
   EXPECT_TRUE(add([](GemmKey& k) { k.out = DType::F32; }));
+  EXPECT_TRUE(add([](GemmKey& k) { k.tf32 = true; }));
   EXPECT_TRUE(add([](GemmKey& k) { k.transpose_a = true; }));
   EXPECT_TRUE(add([](GemmKey& k) { k.transpose_b = true; }));
   EXPECT_TRUE(add([](GemmKey& k) { k.accumulate = true; }));

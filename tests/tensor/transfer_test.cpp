@@ -22,7 +22,7 @@ class Transfers : public testing::TestWithParam<DeviceType> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, Transfers, testing::ValuesIn(device_types()),
-                         [](const auto& p) { return on_device("to", p.param); });
+                         [](const auto& p) { return name_of(p.param); });
 
 TEST_P(Transfers, WritesAndReadsAPartOfATensor) {
   Tensor whole = integers_of({1, 2, 3, 4, 5, 6}, device());

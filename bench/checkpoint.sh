@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Saves and loads GPT-2 124M with AdamW's state (fp32, 1.5 GB) on one rank and on two: seconds of a save, of what a training waits
+# for an asynchronous one, of a load and of its verification, in turn with plain writes and reads of the same bytes and, where
+# there is torch, with torch.distributed.checkpoint (bench/torch_checkpoint.py). JSON lines on standard output; on standard error,
+# medians over the rounds and their ratios.
+#   bench/checkpoint.sh [--python=PATH] [--rounds=N] [--folder=DIR] [option of megatron_cpp bench checkpoint ...]
+# DIR, on the disk to measure, must be empty; without it, a temporary folder. PATH is a Python with torch and numpy
+# (python3 -m venv ~/peer && ~/peer/bin/pip install torch numpy).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+python=python3
+rounds=3
+folder=
+options=()
+for argument in "$@"; do
+  case $argument in
+    --python=*) python=${argument#*=} ;;
+    --rounds=*) rounds=${argument#*=} ;;
+    --folder=*) folder=${argument#*=} ;;
+    *) options+=("$argument") ;;
+  esac
+done
+scripts/build.sh release megatron_cpp >/dev/null
+launch=(mpirun --oversubscribe --bind-to none)
+[ "$(id -u)" -ne 0 ] || launch+=(--allow-run-as-root)
+results=$(mktemp)
+trap 'rm -f "$results"; [ -z "${temporary:-}" ] || rm -rf "$temporary"' EXIT
+[ -n "$folder" ] || folder=$(mktemp -d) temporary=$folder
+has_torch=no
+! "$python" -c 'import torch' 2>/dev/null || has_torch=yes
+
+processor=$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)
+printf '{"processor": "%s", "cores": %s, "load": "%s", "date": "%s"}\n' "$processor" "$(nproc)" "$(cut -d' ' -f1-3 /proc/loadavg)" \
+  "$(date -u +%FT%TZ)"
+for ((round = 0; round < rounds; ++round)); do
+  for ranks in 1 2; do
+    line=$("${launch[@]}" -n $ranks build/release/megatron_cpp bench checkpoint bench/gpt2_124m.toml "$folder" --rounds=1 --json \
+      --training.global_batch_size=2 --parallel.zero_stage=$((ranks - 1)) --device.num_threads=1 "${options[@]}")
+    echo "{\"side\": \"megatron_cpp\", \"result\": $line}" | tee -a "$results"
+    [ $has_torch = yes ] || continue
+    line=$(OMP_NUM_THREADS=1 "$python" -m torch.distributed.run --nproc_per_node $ranks bench/torch_checkpoint.py "$folder" --rounds 1 2>/dev/null)
+    echo "{\"side\": \"torch\", \"result\": $line}" | tee -a "$results"
+  done
+done
+
+# Medians by side, ranks and figure, then the ratios.
+tr -d ' "{}' <"$results" | sed 's/result://' | awk -F, '
+  { side = ranks = ""
+    for (i = 1; i <= NF; ++i) { split($i, f, ":"); if (f[1] == "side") side = f[2]; if (f[1] == "ranks") ranks = f[2] }
+    for (i = 1; i <= NF; ++i) { split($i, f, ":"); if (f[1] ~ /_s$/) print side, ranks, f[1], f[2] } }' |
+  sort -k1,3 -k4,4g | awk '
+    function flush() { if (n) median[key] = v[int((n + 1) / 2)] }
+    { if ($1 " " $2 " " $3 != key) { flush(); key = $1 " " $2 " " $3; n = 0 } v[++n] = $4 }
+    function ratio(text, a, b) { if (a > 0 && b > 0) printf "  %-58s %.2f\n", text, a / b }
+    END {
+      flush()
+      for (r = 1; r <= 2; ++r) {
+        o = "megatron_cpp " r " "; t = "torch " r " "
+        printf "%d rank(s), medians in seconds\n", r
+        split("plain_write_s save_s async_first_copy_s async_stall_s async_total_s plain_read_s verify_from_disk_s load_s verify_from_memory_s", names, " ")
+        for (i = 1; i <= 9; ++i) printf "  %-22s %8.3f   torch %s\n", names[i], median[o names[i]], median[t names[i]]
+        ratio("save against a plain write (1 = as fast)", median[o "plain_write_s"], median[o "save_s"])
+        ratio("load against a plain read (1 = as fast)", median[o "plain_read_s"], median[o "load_s"])
+        ratio("stall of an asynchronous save, of a save", median[o "async_stall_s"], median[o "save_s"])
+        ratio("times as fast as torch, save", median[t "save_s"], median[o "save_s"])
+        ratio("times as fast as torch, load", median[t "load_s"], median[o "load_s"])
+        ratio("times as fast as torch, stall", median[t "async_stall_s"], median[o "async_stall_s"])
+      } }' >&2

@@ -1,0 +1,63 @@
+#include "checkpoint/input_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/checksum.h"
+
+namespace mcpp {
+
+// O_NONBLOCK: opening a pipe that somebody put there must not wait for its writer.
+InputFile::InputFile(const Path& path)
+    : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  check_input(descriptor_ >= 0, "cannot open ", path.string(), ": ", std::strerror(errno));
+  struct stat info {};
+  const bool is_file = ::fstat(descriptor_, &info) == 0 && S_ISREG(info.st_mode);
+  if (!is_file) ::close(descriptor_);
+  check_input(is_file, path.string(), " is not a regular file");
+}
+
+InputFile::~InputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+i64 InputFile::read_some(i64 offset, std::span<std::byte> to) const {
+  ssize_t done = 0;
+  do done = ::pread(descriptor_, to.data(), to.size(), offset);
+  while (done < 0 && errno == EINTR);
+  check_input(done >= 0, "cannot read ", path_.string(), ": ", std::strerror(errno));
+  return done;
+}
+
+void InputFile::read(i64 offset, std::span<std::byte> to) const {
+  while (!to.empty()) {
+    const i64 done = read_some(offset, to);
+    check_input(done > 0, path_.string(), " ends before byte ", offset + static_cast<i64>(to.size()));
+    to = to.subspan(static_cast<std::size_t>(done));
+    offset += done;
+  }
+}
+
+std::string InputFile::checksum() const {
+  ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_SEQUENTIAL);
+  std::vector<std::byte> piece(std::size_t{1} << 19);  // stays in the processor's cache for the sum
+  Checksum sum;
+  i64 offset = 0;
+  while (const i64 done = read_some(offset, piece)) {
+    sum.update(std::span(piece).first(static_cast<std::size_t>(done)));
+    offset += done;
+  }
+  return sum.hex();
+}
+
+}  // namespace mcpp

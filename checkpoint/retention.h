@@ -1,0 +1,29 @@
+// Which checkpoints of a folder stay, and how the others go.
+#pragma once
+#include <vector>
+
+#include "base/file.h"
+#include "base/log.h"
+
+namespace mcpp {
+
+/// Which older checkpoints are kept.
+struct Retention {
+  i64 keep_last = 0;             ///< the newest ones; 0 = all
+  i64 save_retain_interval = 0;  ///< and iterations that are multiples of this; 0 = none
+};
+
+/// What stands in the name of an entry that grows, or goes, before the tag of its process.
+inline constexpr std::string_view kTemporary = ".tmp-";
+
+/// The checkpoints that `retention` does not keep; never the one that `latest` names, and none when `latest` names
+/// none. It does not look whether the kept ones are sound.
+std::vector<Path> outdated(const Path& folder, const Retention& retention);
+
+/// Removes these. Saving calls it when `latest` has just been written. What cannot be removed gives a warning.
+void prune(const Path& folder, const Retention& retention, const Log& log);
+
+/// Removes temporary entries of processes of this host that ended, and of other hosts.
+void remove_stale(const Path& folder, const Log& log);
+
+}  // namespace mcpp

@@ -1,0 +1,185 @@
+#include "comm/staged.h"
+
+#include <map>
+#include <vector>
+
+#include "comm/checks.h"
+#include "tensor/cpu/shared_arena.h"
+#include "tensor/transfer.h"
+
+namespace mcpp {
+namespace {
+
+/// A tensor in host memory that may be used again.
+struct StagingBuffer {
+  Tensor whole;
+  std::shared_ptr<void> pin;
+};
+
+/// Those that no operation uses now, and where more come from. Works share it, as they may outlive the group.
+class StagingBuffers {
+ public:
+  StagingBuffers(PinnedCopies copies, bool is_shared) : copies_(std::move(copies)), memory_({.shared = is_shared}) {}
+
+  StagingBuffer take(DType dtype, i64 count) {
+    auto& free = free_[dtype];
+    const auto found = free.lower_bound(count);
+    if (found != free.end() && found->first <= kMostWaste * count) return std::move(free.extract(found).mapped());
+    StagingBuffer buffer{.whole = Tensor::empty({count}, dtype, memory_, MemoryClass::Other), .pin = nullptr};
+    // Only memory of the arena has its pages for itself.
+    if (copies_.pin && memory_.arena() && memory_.arena()->contains(buffer.whole.raw()))
+      buffer.pin = copies_.pin(buffer.whole.raw(), buffer.whole.bytes());
+    return buffer;
+  }
+  void give_back(StagingBuffer buffer) {
+    const i64 count = buffer.whole.numel();
+    free_[buffer.whole.dtype()].emplace(count, std::move(buffer));
+  }
+  void finish_copies() const {
+    if (copies_.finish) copies_.finish();
+  }
+
+ private:
+  static constexpr i64 kMostWaste = 4;  // times what is needed
+
+  PinnedCopies copies_;
+  CpuDevice memory_;
+  std::map<DType, std::multimap<i64, StagingBuffer>> free_;  // by elements
+};
+
+/// The staged copy of one tensor during one operation.
+class Staged {
+ public:
+  Staged(std::shared_ptr<StagingBuffers> buffers, const Tensor& t)
+      : buffers_(std::move(buffers)), buffer_(buffers_->take(t.dtype(), t.numel())) {
+    copy_ = buffer_.whole.flat(0, t.numel());
+  }
+  Staged(Staged&&) = default;
+  ~Staged() {
+    copy_ = {};
+    if (buffer_.whole.defined()) buffers_->give_back(std::move(buffer_));
+  }
+
+  Tensor& copy() { return copy_; }
+  Tensor part(int rank, int ranks) const {
+    const i64 count = copy_.numel() / ranks;
+    return copy_.flat(rank * count, count);
+  }
+  void write_to(Tensor& t, const Tensor& from) const {
+    write_bytes(from.raw(), t);
+    buffers_->finish_copies();
+  }
+
+ private:
+  std::shared_ptr<StagingBuffers> buffers_;
+  StagingBuffer buffer_;
+  Tensor copy_;
+};
+
+class StagedCommunicator final : public Communicator {
+ public:
+  StagedCommunicator(std::unique_ptr<Communicator> host, Device& device, const PinnedCopies& copies)
+      : host_(std::move(host)),
+        device_(device),
+        copies_(copies),
+        buffers_(std::make_shared<StagingBuffers>(copies, host_->size() > 1)) {}
+
+  int rank() const override { return host_->rank(); }
+  int size() const override { return host_->size(); }
+
+  Work all_reduce(Tensor& t, ReduceOp op) override {
+    if (!is_remote(t)) return host_->all_reduce(t, op);
+    if (size() == 1) return {};
+    auto staged = read(t);
+    return finish(host_->all_reduce(staged->copy(), op),
+                  [staged, t]() mutable { staged->write_to(t, staged->copy()); });
+  }
+  Work all_gather(const Tensor& shard, Tensor& full) override {
+    if (!is_remote(full)) return host_->all_gather(shard, full);
+    check_fits(shard, full);
+    auto staged = room_for(full);
+    const Tensor own = staged->part(rank(), size());
+    read_bytes(shard, own.raw());
+    return finish(host_->all_gather(own, staged->copy()),
+                  [staged, full]() mutable { staged->write_to(full, staged->copy()); });
+  }
+  Work reduce_scatter(const Tensor& full, Tensor& shard) override {
+    if (!is_remote(full)) return host_->reduce_scatter(full, shard);
+    check_fits(shard, full);
+    auto staged = read(full);
+    Tensor own = staged->part(rank(), size());
+    return finish(host_->reduce_scatter(staged->copy(), own),
+                  [staged, own, shard]() mutable { staged->write_to(shard, own); });
+  }
+  Work broadcast(Tensor& t, int root) override {
+    if (!is_remote(t)) return host_->broadcast(t, root);
+    auto staged = rank() == root ? read(t) : room_for(t);
+    return finish(host_->broadcast(staged->copy(), root), [staged, t, is_root = rank() == root]() mutable {
+      if (!is_root) staged->write_to(t, staged->copy());
+    });
+  }
+  Work all_to_all(const Tensor& in, Tensor& out) override {
+    if (!is_remote(in)) return host_->all_to_all(in, out);
+    check_same_kind(in, out);
+    auto from = read(in), to = room_for(out);
+    return finish(host_->all_to_all(from->copy(), to->copy()),
+                  [from, to, out]() mutable { to->write_to(out, to->copy()); });
+  }
+
+  void connect(const std::vector<int>& peers) override { host_->connect(peers); }
+  Work send(const Tensor& t, int destination) override {
+    if (!is_remote(t)) return host_->send(t, destination);
+    return host_->send(read(t)->copy(), destination);
+  }
+  Work recv(Tensor& t, int source) override {
+    if (!is_remote(t)) return host_->recv(t, source);
+    auto staged = room_for(t);
+    return finish(host_->recv(staged->copy(), source), [staged, t]() mutable { staged->write_to(t, staged->copy()); });
+  }
+
+  void barrier() override {
+    buffers_->finish_copies();
+    host_->barrier();
+  }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    return std::make_unique<StagedCommunicator>(host_->split(color, key), device_, copies_);
+  }
+  void abort(int exit_code) noexcept override { host_->abort(exit_code); }
+
+ private:
+  bool is_remote(const Tensor& t) const { return &t.device() == &device_; }
+  void check_fits(const Tensor& shard, const Tensor& full) const {
+    MCPP_CHECK(shard.dtype() == full.dtype() && full.numel() == size() * shard.numel(), "a shard of ", shard.numel(),
+               " does not fit a tensor of ", full.numel(), " over ", size(), " ranks");
+  }
+
+  std::shared_ptr<Staged> room_for(const Tensor& t) const { return std::make_shared<Staged>(buffers_, t); }
+  std::shared_ptr<Staged> read(const Tensor& t) const {
+    auto staged = room_for(t);
+    read_bytes(t, staged->copy().raw());
+    return staged;
+  }
+  /// `work`, and then `deliver`.
+  template <class Deliver>
+  static Work finish(Work work, Deliver deliver) {
+    const auto running = std::make_shared<Work>(std::move(work));
+    return Work([running, deliver = std::move(deliver)]() mutable {
+      running->wait();
+      deliver();
+    });
+  }
+
+  std::unique_ptr<Communicator> host_;
+  Device& device_;
+  PinnedCopies copies_;
+  std::shared_ptr<StagingBuffers> buffers_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_staged_communicator(std::unique_ptr<Communicator> host, Device& device,
+                                                       PinnedCopies copies) {
+  return std::make_unique<StagedCommunicator>(std::move(host), device, copies);
+}
+
+}  // namespace mcpp

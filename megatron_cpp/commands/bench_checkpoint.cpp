@@ -1,0 +1,80 @@
+// megatron_cpp bench checkpoint: saving and loading a training's state, against plain writes and reads.
+#include "megatron_cpp/bench_checkpoint.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/number_text.h"
+#include "checkpoint/lock.h"
+#include "megatron_cpp/commands.h"
+#include "megatron_cpp/model_provider.h"
+
+namespace mcpp {
+namespace {
+
+struct BenchCheckpointOptions {
+  std::string config;
+  std::string folder;
+  i64 rounds = 3;
+  bool json = false;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("config", self.config, "configuration file in TOML: the model, precision and layout whose state is saved");
+    visit("folder", self.folder, "an empty folder on the disk to measure");
+    visit("rounds", self.rounds, "how often everything is timed", at_least(1));
+    visit("json", self.json, "print one JSON object a round instead of a table");
+  }
+};
+
+std::string table(const CheckpointTimes& t, double bytes) {
+  const auto line = [&](const char* name, double seconds) {
+    return str(pad_right(name, 32), pad_left(fixed(seconds, 3), 10), pad_left(fixed(bytes / seconds / 1e6, 0), 8),
+               "\n");
+  };
+  return str(pad_right("", 32), pad_left("seconds", 10), pad_left("MB/s", 8), "\n", line("plain write", t.plain_write),
+             line("save", t.save), line("  first copy when asynchronous", t.first_copy),
+             line("  stall when asynchronous", t.stall), line("  asynchronous, to the end", t.beside),
+             line("plain read", t.plain_read), line("verify, from the disk", t.find), line("verify and load", t.load),
+             line("verify, from memory", t.verify));
+}
+
+std::string as_json(const CheckpointTimes& t, double bytes, int ranks) {
+  return nlohmann::ordered_json{{"ranks", ranks},
+                                {"bytes", bytes},
+                                {"plain_write_s", t.plain_write},
+                                {"save_s", t.save},
+                                {"async_first_copy_s", t.first_copy},
+                                {"async_stall_s", t.stall},
+                                {"async_total_s", t.beside},
+                                {"plain_read_s", t.plain_read},
+                                {"verify_from_disk_s", t.find},
+                                {"load_s", t.load},
+                                {"verify_from_memory_s", t.verify}}
+      .dump();
+}
+
+}  // namespace
+
+ExitCode bench_checkpoint_command(Arguments args, Log& log, const World& world) {
+  const Usage usage{.command = "megatron_cpp bench checkpoint",
+                    .summary = "Times saves and loads in turn with plain writes and reads of the same bytes.",
+                    .positional = {"config", "folder"},
+                    .required = {"config", "folder"}};
+  BenchCheckpointOptions options;
+  const std::optional<Config> config = read_config_and_options(args, usage, options, log);
+  if (!config) return ExitCode::Done;
+  check_input(config->model.vocab_size > 0, "model.vocab_size: bench needs it given");
+  const Path folder = options.folder;
+  mcpp::create_directories(folder);
+  check_input(std::filesystem::is_empty(folder), folder.string(), " is not empty: bench checkpoint clears its folder");
+  Session session = initialize(*config, world);
+  TrainingState state(model_provider(*config, session), config->optimizer, layout_provider(*config, session));
+  const auto bytes = static_cast<double>(checkpoint_bytes(state, session));
+  for (i64 round = 0; round < options.rounds; ++round) {
+    const CheckpointTimes times = bench_checkpoint(*config, state, session, folder, log);
+    log.info(options.json ? as_json(times, bytes, world.ranks.size()) : table(times, bytes));
+  }
+  return ExitCode::Done;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,138 @@
+#include "megatron_cpp/local_checkpoint.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <set>
+
+#include "checkpoint/exchange.h"
+#include "checkpoint/folder.h"
+#include "checkpoint/reader.h"
+#include "megatron_cpp/training_shards.h"
+
+namespace mcpp {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr const char* kRunIdName = "run_id";    // a file in checkpoint.save, and a number of the parts
+constexpr const char* kSaveIdName = "save_id";  // the same in all parts of a save
+
+std::string random_id() {
+  u64 random = 0;
+  check_input(::getrandom(&random, sizeof(random), 0) == sizeof(random), "cannot get random bytes from the system");
+  std::array<char, 17> text{};
+  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(random));
+  return text.data();
+}
+
+/// The run is what saves in this folder, until somebody empties it.
+std::string run_id(const Path& save) {
+  const Path path = save / kRunIdName;
+  if (!fs::exists(path)) {
+    mcpp::create_directories(save);
+    write_file_atomic(path, random_id());
+  }
+  return read_text_file(path);
+}
+
+/// f() of rank 0.
+std::string from_first(Communicator& world, const std::function<std::string()>& f) {
+  return run_together(world, [&] { return world.rank() == 0 ? f() : std::string(); })[0];
+}
+
+/// Whether the folder of all ranks was set back, on purpose, to an older checkpoint after this one was saved.
+bool is_overruled(const Path& local, i64 iteration, const Path& save) {
+  const std::optional<Path> latest = latest_in(save);
+  if (!latest || iteration <= *iteration_of(latest->filename().string())) return false;
+  return fs::last_write_time(local / kManifestName) < fs::last_write_time(save / kLatestName);
+}
+
+/// The iterations of which every rank has something, newest first.
+std::vector<i64> common_iterations(const Path& folder, Communicator& world) {
+  const std::vector<std::string> lists = run_together(world, [&] {
+    std::string list;
+    for (const Path& directory : checkpoints_in(folder)) list += directory.filename().string() + "\n";
+    return list;
+  });
+  std::set<i64> common;
+  for (const Path& directory : checkpoints_in(folder)) common.insert(*iteration_of(directory.filename().string()));
+  for (const std::string& list : lists) {
+    const std::vector<std::string> names = split(list, '\n');
+    std::erase_if(common, [&](i64 i) { return std::ranges::count(names, checkpoint_name(i)) == 0; });
+  }
+  return {common.rbegin(), common.rend()};
+}
+
+bool fits(const CheckpointReader& reader, const TrainingState& state) {
+  const std::vector<NamedShard> wanted = shards_to_load(state);
+  const ShardList list(wanted);
+  return std::ranges::all_of(list.shards(), [&](const ShardSpec& shard) { return reader.holds(shard); });
+}
+
+/// What a rank says of its part: its save, or why it cannot be used.
+struct Report {
+  enum Verdict : char { Good = 'g', OtherRun = 'o', Damaged = 'd' } verdict;
+  std::string text;
+  std::string message() const { return static_cast<char>(verdict) + text; }
+};
+
+Report examine(const Path& directory, i64 iteration, const std::string& run, const CheckpointConfig& config,
+               const TrainingState& state) {
+  if (const std::vector<std::string> problems = problems_of(directory); !problems.empty())
+    return {Report::Damaged, join(problems, "\n")};
+  const CheckpointReader reader(directory, Trust::Verified);
+  const std::map<std::string, std::string>& extra = reader.state().extra;
+  const auto id = extra.find(kRunIdName), save = extra.find(kSaveIdName);
+  if (id == extra.end() || id->second != run || save == extra.end()) return {Report::OtherRun, "of another run"};
+  if (!fits(reader, state)) return {Report::OtherRun, "of another layout"};
+  if (is_overruled(directory, iteration, config.save)) return {Report::OtherRun, "newer than what latest was set to"};
+  return {Report::Good, save->second};
+}
+
+/// Whether the parts of all ranks belong together; says why not.
+bool agree(const std::vector<std::string>& reports, const std::string& what, const Log& log) {
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    const std::string text = reports[rank].substr(1);
+    if (reports[rank][0] == Report::Damaged)
+      log.warn(str(what, " is damaged on rank ", rank, " and not used:\n", text));
+    else if (reports[rank][0] == Report::OtherRun)
+      log.info(str(what, " is not used: on rank ", rank, " it is ", text));
+    if (reports[rank][0] != Report::Good) return false;
+  }
+  const bool same = std::ranges::all_of(reports, [&](const std::string& report) { return report == reports[0]; });
+  if (!same) log.info(str(what, " is not used: the ranks' parts are not of one save"));
+  return same;
+}
+
+}  // namespace
+
+SaveTarget local_target(const CheckpointConfig& config, const Communicator& world) {
+  std::array<char, 64> name{};
+  std::snprintf(name.data(), name.size(), "rank_%05d-of-%05d", world.rank(), world.size());
+  return {.folder = Path(config.local_save) / name.data(),
+          .retention = {.keep_last = config.local_keep_last},
+          .coverage = Coverage::Part};
+}
+
+void mark_local(RunState& run, const CheckpointConfig& config, Communicator& world) {
+  run.extra[kRunIdName] = from_first(world, [&] { return run_id(config.save); });
+  run.extra[kSaveIdName] = from_first(world, random_id);
+}
+
+std::optional<Path> newest_local(const CheckpointConfig& config, const TrainingState& state, Communicator& world,
+                                 const Log& log) {
+  if (config.local_save.empty()) return std::nullopt;
+  const Path folder = local_target(config, world).folder;
+  const std::string run = from_first(world, [&] { return run_id(config.save); });
+  for (const i64 iteration : common_iterations(folder, world)) {
+    const Path directory = folder / checkpoint_name(iteration);
+    const std::vector<std::string> reports =
+        run_together(world, [&] { return examine(directory, iteration, run, config, state).message(); });
+    if (agree(reports, str("the local checkpoint of iteration ", iteration), log)) return directory;
+  }
+  return std::nullopt;
+}
+
+}  // namespace mcpp

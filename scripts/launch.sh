@@ -1,0 +1,177 @@
+#!/usr/bin/env bash
+# Trains as scripts/pretrain.sh does, and starts again by itself when ranks or machines fail:
+#
+#   scripts/launch.sh configs/quickstart_2_ranks.toml -n 2
+#   scripts/launch.sh configs/llama_8b.toml --hostfile hosts --parallel.tensor_model_parallel_size=8
+#
+#   -n N                     ranks (default 1; with --hostfile all that its machines have, with --srun all of the job)
+#   --hostfile FILE          machines, one "name slots=N" a line. Before every start they are asked by ssh; those that do
+#                            not answer are left out, and spare ones, or fewer data-parallel ranks, do their work
+#   --srun                   start with Slurm's srun instead of mpirun
+#   --min_ranks N            with fewer ranks than this it waits for machines instead (default 1)
+#   --max_restarts N         after so many restarts it gives up (default 10)
+#   --max_backoff S          longest wait before a restart: 1 second, doubled until there is a new checkpoint (default 60)
+#   --grace_period S         what SIGTERM or Ctrl-C leave the ranks to save in; a second one ends them at once (default 600)
+#   --no_progress_timeout S  a run that prints nothing for so long hangs and is ended; 0 = never (default 3600)
+#   --log FILE               a line for every attempt (default: launch.log in checkpoint.save)
+# Everything else goes to megatron_cpp pretrain, whose exit codes decide: 75 (a rank or machine lost) and 85 (stopped by a
+# signal, unless this script passed it on) start again, all others end it, and so do three failures alike without a new
+# checkpoint between them. Codes and signals: docs/operations.md.
+set -euo pipefail
+# shellcheck source=scripts/lib/common.sh
+source "$(dirname "$0")/lib/common.sh"
+# shellcheck source=scripts/lib/hosts.sh
+source "$(dirname "$0")/lib/hosts.sh"
+# shellcheck source=scripts/lib/attempt.sh
+source "$(dirname "$0")/lib/attempt.sh"
+
+attempts_alike=3 # failures with one exit code, on the same ranks, without a new checkpoint, are no accident
+declare -A own_options=([--min_ranks]=1 [--max_restarts]=10 [--max_backoff]=60 [--grace_period]=600
+  [--no_progress_timeout]=3600 [--log]="")
+take_option() { own_options[$1]=$2; }
+
+# The program alone: what a launcher around this script promises is not for it.
+run_alone() { env -u OMPI_COMM_WORLD_SIZE -u PMI_SIZE -u SLURM_NTASKS -u WORLD_SIZE "$program" "$@"; }
+
+# setting <key>: its value in the resolved configuration.
+setting() { sed -n "s/^$1 = //p" <<<"$configuration" | tr -d '"'; }
+
+plan() { run_alone pretrain "${arguments[@]}" --dry_run --world_size="$1"; } # <ranks>
+
+# Everything that would fail at every start is found here, once.
+check_run() {
+  local option room=""
+  for option in --max_restarts --max_backoff --grace_period --no_progress_timeout; do
+    check_number $option "${own_options[$option]}" 0
+  done
+  check_number --min_ranks "${own_options[--min_ranks]}" 1
+  check_placement
+  configuration=$(run_alone config "${arguments[@]}")
+  save=$(sed -n '/^\[checkpoint\]/,/^\[/s/^save = "\(.*\)"$/\1/p' <<<"$configuration")
+  [ -n "$save" ] || fail "checkpoint.save is empty: a restart would begin anew; give --checkpoint.save=FOLDER"
+  [ "$(setting save_interval)" != 0 ] ||
+    say "warning: checkpoint.save_interval is 0: a failure loses all since the start; only stopping by a signal saves"
+  replica=$(($(setting tensor_model_parallel_size) * $(setting pipeline_model_parallel_size)))
+  if [ -n "$hostfile" ]; then read_hosts "$hostfile" && room=$(slots_of "${hosts[@]}"); fi
+  if [ $launcher = srun ]; then room=${SLURM_NTASKS:-}; fi
+  ranks=${ranks:-${room:-1}}
+  [ -z "$room" ] || [ "$ranks" -le "$room" ] || fail "-n $ranks: there are $room slots only"
+  [ "${own_options[--min_ranks]}" -le "$ranks" ] || fail "--min_ranks ${own_options[--min_ranks]}: there are $ranks ranks only"
+  plan "$ranks" >"$scratch/plan" || exit $? # it has said why
+  log=${own_options[--log]:-$save/launch.log}
+  mkdir -p "$(dirname "$log")" || fail "--log $log: cannot make its folder"
+  touch "$log" || fail "--log $log: cannot be written"
+}
+
+# choose_ranks: sets `ranks_now` and `hosts_now`: the most ranks that the machines which answer have room for and that are
+# a valid layout, in whole replicas of the model. The global batch stays as it is. Fails, saying why, when there are none.
+choose_ranks() {
+  local room=$ranks least=${own_options[--min_ranks]}
+  hosts_now=$(uname -n)
+  if [ $launcher = srun ]; then hosts_now=${SLURM_JOB_NODELIST:-unknown}; fi
+  if [ -n "$hostfile" ]; then
+    find_hosts
+    [ ${#down[@]} -eq 0 ] || say "no answer from ${down[*]}"
+    room=$(slots_of "${up[@]}") hosts_now=$(IFS=, && echo "${up[*]}")
+    write_hostfile "${up[@]}" >"$scratch/hostfile"
+  fi
+  ranks_now=$ranks
+  [ "$room" -lt "$ranks" ] || return 0
+  for ((ranks_now = room / replica * replica; ranks_now >= least && ranks_now > 0; ranks_now -= replica)); do
+    if plan "$ranks_now" >"$scratch/plan" 2>&1; then
+      say "going on with $ranks_now of $ranks ranks, on $hosts_now"
+      return 0
+    fi
+  done
+  say "no layout for the $room ranks that there is room for: of $ranks, at least $least, in replicas of $replica"
+  ranks_now=0
+  return 1
+}
+
+newest_checkpoint() { # its iteration, 0 when there is none
+  local newest
+  newest=$(find "$save" -maxdepth 1 -name 'iter_*' 2>/dev/null | sed -n 's/.*iter_0*\([0-9]\{1,\}\)$/\1/p' | sort -n | tail -n 1)
+  echo "${newest:-0}"
+}
+
+# What comes after exit code <code>: "done", "restart" or "stop: <why>".
+verdict() {
+  case $1 in
+    0) echo "done" ;;
+    *) if is_stopped; then echo "stop: as it was told to"; else judge "$1"; fi ;;
+  esac
+}
+judge() {
+  if [ "$1" -ne 75 ] && [ "$1" -ne 85 ]; then
+    echo "stop: starting again does not help after this"
+  elif [ "$alike" -ge "$attempts_alike" ]; then
+    echo "stop: $alike times the same failure and no new checkpoint"
+  elif [ "$restarts" -ge "${own_options[--max_restarts]}" ]; then
+    echo "stop: --max_restarts ${own_options[--max_restarts]} are used up"
+  else
+    echo "restart"
+  fi
+}
+
+# Ranks of a machine that was lost end when they notice; until then rank 0, if it was there, keeps others out of the folder.
+is_folder_in_use() { [ "$code" -eq 2 ] && grep -q 'the checkpoint folder .* is in use by' "$scratch/output"; }
+
+# Takes the machines that are there, runs on them, and notes how it went. Sets `code` and `next`.
+attempt() {
+  local failure began before checkpoint
+  before=$(newest_checkpoint) began=$(date +%s) code=75 output_iteration=- output_checkpoint=-
+  if ! choose_ranks; then
+    failure="" # to wait for machines is no failure of the run
+  elif is_stopped; then
+    code=85 failure=""
+  else
+    run_attempt
+    failure="$code on $ranks_now ranks, $hosts_now"
+    if [ "$restarts" -gt 0 ] && is_folder_in_use; then code=75 failure=""; fi
+  fi
+  checkpoint=$(newest_checkpoint)
+  if [ "$checkpoint" != "$before" ]; then alike=0 backoff=1; fi
+  if [ -n "$failure" ] && [ "$failure" = "$last_failure" ]; then alike=$((alike + 1)); else alike=1; fi
+  last_failure=$failure
+  next=$(verdict "$code")
+  echo "$(date -u +%FT%TZ) attempt=$((restarts + 1)) seconds=$(($(date +%s) - began)) ranks=$ranks_now hosts=$hosts_now" \
+    "resumed=$output_checkpoint iteration=$output_iteration checkpoint=$checkpoint code=$code next=\"$next\"" >>"$log"
+  say "$(tail -n 1 "$log")"
+}
+
+# Attempts until there is nothing more to gain; exits with the code of the last.
+supervise() {
+  local wait_seconds
+  restarts=0 alike=0 backoff=1 last_failure="" ranks_now=$ranks hosts_now=-
+  while true; do
+    attempt
+    [ "$next" = restart ] || break
+    wait_seconds=$((backoff < own_options[--max_backoff] ? backoff : own_options[--max_backoff]))
+    say "exit code $code; restart $((restarts + 1)) of ${own_options[--max_restarts]} in $wait_seconds s"
+    pause "$wait_seconds"
+    if is_stopped; then exit 85; fi
+    restarts=$((restarts + 1)) backoff=$((wait_seconds * 2))
+  done
+  [ "$next" = "done" ] || say "exit code $code; $next"
+  exit "$code"
+}
+
+# shellcheck disable=SC2317 # reached by the trap
+note_signal() { if [ -e "$scratch/stop" ]; then : >"$scratch/stop_now"; else : >"$scratch/stop"; fi; }
+
+parse_options "$@"
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+check_run
+# A signal that comes while bash expands a $(command) may be a syntax error to it. So this shell, which gets the signals, from
+# here on only waits, and the work is done by another one, in a process group of its own.
+trap note_signal TERM INT USR1 HUP
+set -m
+supervise &
+worker=$!
+while true; do
+  code=0
+  wait "$worker" || code=$?
+  kill -0 "$worker" 2>/dev/null || break # otherwise a signal ended the wait, not the work
+done
+exit "$code"

@@ -1,0 +1,79 @@
+# One run of scripts/pretrain.sh under the eyes of scripts/launch.sh, which sources this.
+# shellcheck shell=bash disable=SC2034,SC2154 # what is not set or read here is in launch.sh
+
+# Signals to launch.sh are files here: "stop" after the first one, "stop_now" after a second.
+is_stopped() { [ -e "$scratch/stop" ]; }
+is_stopped_now() { [ -e "$scratch/stop_now" ]; }
+
+pause() { # <seconds>: shorter when a signal comes
+  local end=$((SECONDS + $1))
+  until is_stopped || [ "$SECONDS" -ge "$end" ]; do sleep 0.2; done
+}
+
+signal_job() { kill "-$1" "$job" 2>/dev/null || true; } # <signal>
+
+# `job`, pretrain.sh, lets its ranks save at the first signal, ends them at the second, and at a third kills a launcher
+# that does not end by itself, because it waits for a machine that is gone.
+ask_job_to_save() {
+  say "stopping: the ranks have ${own_options[--grace_period]} s to save; a second signal ends them at once"
+  asked=1 deadline=$((SECONDS + own_options[--grace_period]))
+  signal_job USR1
+}
+end_job() {
+  [ "$asked" -eq 1 ] || signal_job USR1
+  asked=1 ended=1 deadline=$((SECONDS + 10))
+  signal_job TERM
+}
+
+# Is its output older than the longest silence?
+is_silent() {
+  local limit=${own_options[--no_progress_timeout]}
+  [ "$limit" -gt 0 ] && [ $((EPOCHSECONDS - $(stat -c %Y "$output"))) -gt "$limit" ]
+}
+
+# watch_job: returns when it has ended; sets `hangs` when it had to be ended because it was silent.
+watch_job() {
+  local asked=0 ended=0 deadline=0
+  hangs=0
+  while kill -0 "$job" 2>/dev/null; do
+    sleep 0.2
+    if [ "$asked" -eq 0 ] && is_stopped; then
+      ask_job_to_save
+    elif [ "$ended" -eq 0 ] && is_stopped_now; then
+      end_job
+    elif [ "$asked" -eq 0 ] && is_silent; then
+      say "no output for ${own_options[--no_progress_timeout]} s: the run hangs and is ended"
+      hangs=1
+      end_job
+    elif [ "$asked" -eq 1 ] && [ "$SECONDS" -ge "$deadline" ]; then
+      [ "$ended" -eq 1 ] || say "the grace period is over"
+      end_job
+    fi
+  done
+}
+
+# run_attempt: runs on `ranks_now` ranks; sets `code`, 75 also for one that hangs, and what its output says:
+# `output_iteration`, the last one logged, and `output_checkpoint`, which it resumed from; - where there is none.
+run_attempt() {
+  local words=(-n "$ranks_now") shows hangs
+  output=$scratch/output
+  : >"$output"
+  if [ -n "$hostfile" ]; then words+=(--hostfile "$scratch/hostfile"); fi
+  if [ "$launcher" = srun ]; then words+=(--srun); fi
+  set -m # in a process group of its own, it sees no signal but those passed on
+  "$here/scripts/pretrain.sh" "${words[@]}" "${arguments[@]}" >"$output" 2>&1 </dev/null &
+  job=$!
+  tail --lines=+1 --follow --sleep-interval=0.2 --pid="$job" "$output" &
+  shows=$!
+  set +m
+  watch_job
+  code=0
+  wait "$job" || code=$?
+  wait "$shows" || true
+  [ "$hangs" -eq 0 ] || code=75
+  # srun has nothing but words for ranks that it could not start: its exit code is 0.
+  if [ "$code" -eq 0 ] && grep -q '^srun: error: .* launch failed' "$output"; then code=75; fi
+  output_iteration=$(sed -n 's/.*\] iteration *\([0-9]*\)\/.*/\1/p' "$output" | tail -n 1)
+  output_checkpoint=$(sed -n 's/.*resuming from \([^,]*\).*/\1/p' "$output" | tail -n 1)
+  output_iteration=${output_iteration:--} output_checkpoint=${output_checkpoint:--}
+}

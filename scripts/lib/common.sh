@@ -1,0 +1,62 @@
+# What scripts/pretrain.sh and scripts/launch.sh share; to be sourced.
+# shellcheck shell=bash disable=SC2034 # what is set here is read there
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+program=${MEGATRON_CPP:-$here/build/release/megatron_cpp}
+
+# The comment at the top of the script, up to its first command.
+usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; }
+
+say() { echo "scripts/${0##*/}: $*" >&2 || true; } # a terminal that was closed ends nothing
+fail() {
+  say "$*"
+  exit 2
+}
+
+# check_number <option> <value> <least>
+check_number() {
+  if ! [[ $2 =~ ^(0|[1-9][0-9]{0,8})$ ]] || [ "$2" -lt "$3" ]; then fail "$1 $2: must be a whole number of at least $3"; fi
+}
+
+# parse_options <word ...>: fills ranks, hostfile, launcher, and `arguments`, which are the program's. Options that a script
+# has beside these it declares in `own_options` and gets by its function take_option <option> <value>.
+ranks="" hostfile="" launcher=mpirun arguments=()
+declare -A own_options=() # option -> value
+parse_options() {
+  local option value
+  while [ $# -gt 0 ]; do
+    option=${1%%=*}
+    case $option in
+      -h | --help) usage && exit 0 ;;
+      --srun) launcher=srun ;;
+      *)
+        if [[ $option != -n && $option != --hostfile && -z ${own_options[$option]+x} ]]; then
+          arguments+=("$1")
+          shift
+          continue
+        elif [[ $1 == *=* ]]; then
+          value=${1#*=}
+        else
+          [ $# -ge 2 ] || fail "$1 needs a value"
+          value=$2
+          shift
+        fi
+        case $option in
+          -n) ranks=$value ;;
+          --hostfile) hostfile=$value ;;
+          *) take_option "$option" "$value" ;;
+        esac
+        ;;
+    esac
+    shift
+  done
+  [ ${#arguments[@]} -gt 0 ] || { usage && exit 2; }
+}
+
+check_placement() {
+  [ -x "$program" ] || fail "$program is not there; build it with scripts/build.sh, or name it with MEGATRON_CPP"
+  [ -z "$ranks" ] || check_number -n "$ranks" 1
+  [ -z "$hostfile" ] || [ -r "$hostfile" ] || fail "$hostfile: no such file"
+  [ -z "$hostfile" ] || [ $launcher = mpirun ] || fail "--hostfile is for mpirun; srun takes the machines of its job"
+  command -v $launcher >/dev/null || fail "$launcher is not installed; scripts/install_dependencies.sh installs mpirun"
+}

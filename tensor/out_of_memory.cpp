@@ -1,0 +1,51 @@
+#include "tensor/out_of_memory.h"
+
+#include <algorithm>
+
+#include "base/strings.h"
+
+namespace mcpp {
+namespace {
+
+/// Settings that make the class smaller, the cheapest first. What is sharded needs more ranks to gain anything.
+std::string_view advice_on(MemoryClass c) {
+  switch (c) {
+    case MemoryClass::Params:
+      return "training.precision = \"bf16\" instead of \"fp32\" halves them; parallel.zero_stage = 3 shares them among "
+             "data-parallel ranks, parallel.tensor_model_parallel_size and parallel.pipeline_model_parallel_size share "
+             "the model";
+    case MemoryClass::Grads:
+      return "parallel.zero_stage = 2 shares them among data-parallel ranks; parallel.tensor_model_parallel_size and "
+             "parallel.pipeline_model_parallel_size share the model";
+    case MemoryClass::OptimizerState:
+      return "parallel.zero_stage = 1 shares it among data-parallel ranks; parallel.tensor_model_parallel_size and "
+             "parallel.pipeline_model_parallel_size share the model";
+    case MemoryClass::Activations:
+      return "lower training.micro_batch_size; set training.recompute_granularity = \"selective\", or \"full\" for the "
+             "least; raise parallel.tensor_model_parallel_size with parallel.sequence_parallel = true; or shorten "
+             "model.seq_length";
+    case MemoryClass::Workspace:
+    case MemoryClass::Other:
+      break;
+  }
+  return "lower training.micro_batch_size or model.seq_length, or raise parallel.tensor_model_parallel_size";
+}
+
+std::string bytes_text(i64 bytes) {
+  return human_bytes(static_cast<double>(bytes));
+}
+
+}  // namespace
+
+std::string out_of_memory_text(const MemoryRequest& request, const MemoryTable& in_use, const SystemMemory& system) {
+  std::array<i64, kMemoryClasses> held{};
+  std::ranges::transform(in_use.by_class, held.begin(), [](const MemoryUse& use) { return use.bytes; });
+  held[static_cast<std::size_t>(request.memory_class)] += request.bytes;
+  const auto most = static_cast<MemoryClass>(std::ranges::max_element(held) - held.begin());
+  return str("out of memory: ", bytes_text(request.bytes), " more for ", name_of(request.memory_class),
+             " cannot be had; of ", bytes_text(system.total), " that the device has, ", bytes_text(system.free),
+             " are free. In use:\n", in_use.to_string(), "Most is for ", name_of(most), ": ", advice_on(most),
+             ". --dry_run tells what a configuration needs.");
+}
+
+}  // namespace mcpp

@@ -1,0 +1,62 @@
+// A disk that fails, tears or takes its time as a test asks.
+#pragma once
+#include <sys/types.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <thread>
+
+#include "checkpoint/file_system.h"
+
+namespace mcpp::test {
+
+class FaultyFiles final : public FileSystem {
+ public:
+  /// Set before it is used.
+  i64 full_at = -1;           ///< bytes after which the disk is full
+  std::size_t piece = 0;      ///< the most bytes that one write takes, every other one being interrupted; 0 = any
+  bool flush_fails = false;   ///< fsync gives EIO
+  bool rename_fails = false;  ///< nothing is renamed: EIO
+  bool rename_tears = false;  ///< it is renamed, but that is not known: EIO
+  bool cannot_exchange = false;
+
+  /// While closed, writes wait.
+  void close_gate() { is_open_ = false; }
+  void open_gate() { is_open_ = true; }
+
+  ssize_t pwrite(int file, std::span<const std::byte> bytes, i64 offset) const override {
+    while (!is_open_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (piece > 0) {
+      if (++writes_ % 2 == 0) return refuse(EINTR);
+      bytes = bytes.first(std::min(piece, bytes.size()));
+    }
+    if (full_at >= 0) {
+      const i64 room = full_at - written_;
+      if (room <= 0) return refuse(ENOSPC);
+      bytes = bytes.first(std::min(static_cast<std::size_t>(room), bytes.size()));
+    }
+    const ssize_t done = FileSystem::pwrite(file, bytes, offset);
+    written_ += done;
+    return done;
+  }
+  int fsync(int file) const override { return flush_fails ? static_cast<int>(refuse(EIO)) : FileSystem::fsync(file); }
+  int rename(const Path& from, const Path& to, unsigned flags) const override {
+    if (cannot_exchange && flags != 0) return static_cast<int>(refuse(EINVAL));
+    if (rename_fails) return static_cast<int>(refuse(EIO));
+    const int result = FileSystem::rename(from, to, flags);
+    return rename_tears ? static_cast<int>(refuse(EIO)) : result;
+  }
+
+ private:
+  static ssize_t refuse(int error) {
+    errno = error;
+    return -1;
+  }
+
+  std::atomic<bool> is_open_ = true;
+  mutable std::atomic<i64> writes_ = 0, written_ = 0;
+};
+
+}  // namespace mcpp::test

@@ -1,0 +1,156 @@
+#include "comm/hang_detector.h"
+
+#include <gtest/gtest.h>
+
+#include "comm/status_board.h"
+#include "comm/watchdog.h"
+
+namespace mcpp {
+namespace {
+
+using testing::Test;
+
+#define EXPECT_HAS(text, part) EXPECT_NE(std::string(text).find(part), std::string::npos) << (text)
+
+class HangDetection : public Test {
+ protected:
+  /// The verdict after so many looks, a second apart.
+  std::optional<std::string> after(int seconds) {
+    for (int i = 0; i < seconds; ++i)
+      if (auto reason = detector.check(recorder.flight(), 1)) return reason;
+    return std::nullopt;
+  }
+  /// Steps of so many seconds each, in which something is done every second.
+  void train(i64 first, i64 last, int seconds) {
+    for (i64 iteration = first; iteration <= last; ++iteration) {
+      recorder.enter(Activity::Training, iteration);
+      for (int i = 0; i < seconds; ++i) {
+        group.collective("all_reduce", 4);
+        ASSERT_EQ(detector.check(recorder.flight(), 1), std::nullopt);
+      }
+    }
+  }
+
+  FlightRecorder recorder;
+  GroupLog group{recorder, "dp", {0, 3}};
+  HangDetector detector;
+};
+
+TEST_F(HangDetection, AWaitBeyondTheLimitIsAHang) {
+  const auto entry = group.collective("barrier", 0);
+  EXPECT_EQ(after(601), std::nullopt);
+  const auto reason = after(2);
+  ASSERT_TRUE(reason.has_value());
+  EXPECT_HAS(*reason, "hang: waits since ");
+  EXPECT_HAS(*reason, "barrier #1 in dp (ranks 0 3)");
+}
+
+TEST_F(HangDetection, OperationsThatEndNeverAre) {
+  for (int i = 0; i < 100; ++i) {
+    const auto entry = group.collective("barrier", 0);
+    EXPECT_EQ(after(100), std::nullopt);
+  }
+}
+
+TEST_F(HangDetection, WhatNobodyWaitsForMayTakeAsLongAsItLikes) {
+  auto entry = group.recv(1, 4);
+  entry.pause();
+  EXPECT_EQ(after(5000), std::nullopt);
+  entry.resume();
+  EXPECT_EQ(after(600), std::nullopt);
+  EXPECT_NE(after(2), std::nullopt);
+}
+
+TEST_F(HangDetection, WhatTheDeviceWaitsForCounts) {
+  group.collective("all_reduce", 4).hand_on([] { return false; });
+  EXPECT_NE(after(602), std::nullopt);
+}
+
+TEST_F(HangDetection, StepsThatFollowOneAnotherHaveTheShortLimit) {
+  train(1, 3, 2);
+  const auto entry = group.collective("all_reduce", 4);
+  EXPECT_EQ(after(60), std::nullopt);
+  EXPECT_NE(after(3), std::nullopt);
+}
+
+TEST_F(HangDetection, AStepMayTakeFiveTimesTheLongestBeforeIt) {
+  train(1, 3, 40);
+  const auto entry = group.collective("all_reduce", 4);
+  EXPECT_EQ(after(200), std::nullopt);
+  EXPECT_NE(after(10), std::nullopt);
+}
+
+TEST_F(HangDetection, ButNeverMoreThanTheLongestLimit) {
+  recorder.set_limits({.longest = 100, .step = 1});
+  train(1, 3, 90);
+  const auto entry = group.collective("all_reduce", 4);
+  EXPECT_NE(after(102), std::nullopt);
+}
+
+TEST_F(HangDetection, TheStepAfterASaveMayWaitForThoseWhoStillSave) {
+  train(1, 3, 1);
+  recorder.enter(Activity::Saving, 3);
+  EXPECT_EQ(after(2), std::nullopt);
+  recorder.enter(Activity::Training, 4);
+  const auto entry = group.collective("all_reduce", 4);
+  EXPECT_EQ(after(590), std::nullopt);
+  EXPECT_NE(after(20), std::nullopt);
+}
+
+TEST_F(HangDetection, AStepWithoutASignOfLifeIsAHang) {
+  train(1, 3, 1);
+  EXPECT_EQ(after(59), std::nullopt);
+  const auto reason = after(3);
+  ASSERT_TRUE(reason.has_value());
+  EXPECT_HAS(*reason, "iteration 3 shows no sign of life");
+}
+
+TEST_F(HangDetection, SavingWithoutCommunicationIsNone) {
+  train(1, 3, 1);
+  recorder.enter(Activity::Saving, 3);
+  EXPECT_EQ(after(5000), std::nullopt);
+}
+
+TEST_F(HangDetection, FailuresOfTheDeviceAreToldAtOnce) {
+  group.collective("all_reduce", 4).hand_on([]() -> bool { throw std::runtime_error("remote error"); });
+  recorder.poll();
+  EXPECT_EQ(after(1), "communication failed: remote error");
+}
+
+TEST(StatusBoard, ShowsWhatEachRankDoes) {
+  const std::shared_ptr<void> memory(std::calloc(1, static_cast<std::size_t>(StatusBoard::bytes_for(2))), std::free);
+  StatusBoard first(memory, 2, 0, 6), second(memory, 2, 1, 7);
+  first.show("computes", false);
+  second.show(std::string(1000, 'x'), true);
+  const auto all = first.read();
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0].rank, 6);
+  EXPECT_EQ(all[0].text, "computes");
+  EXPECT_EQ(all[1].rank, 7);
+  EXPECT_TRUE(all[1].waits);
+  EXPECT_EQ(all[1].text, std::string(192, 'x'));
+  EXPECT_EQ(all[1].beats, 1u);
+  EXPECT_TRUE(second.claim());
+  EXPECT_FALSE(first.claim());
+}
+
+StatusBoard::Status status(int rank, u64 beats, bool waits) {
+  return {.rank = rank, .process = 100 + rank, .beats = beats, .waits = waits, .text = waits ? "waits" : "computes"};
+}
+
+TEST(MachineReport, NamesWhoDidNotCome) {
+  const std::string stopped = machine_report({status(0, 5, true), status(1, 5, false)},  //
+                                             {status(0, 9, true), status(1, 5, false)});
+  EXPECT_HAS(stopped, "rank 0 waits");
+  EXPECT_HAS(stopped, "rank 1 does not answer");
+  EXPECT_HAS(stopped, "does not run: rank 1");
+  const std::string busy = machine_report({status(0, 5, true), status(1, 5, false), status(2, 5, false)},  //
+                                          {status(0, 9, true), status(1, 6, false), status(2, 6, false)});
+  EXPECT_HAS(busy, "busy elsewhere: ranks 1 2");
+  const std::string all = machine_report({status(0, 5, true), status(1, 5, true)},  //
+                                         {status(0, 9, true), status(1, 6, true)});
+  EXPECT_HAS(all, "all ranks here wait");
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,76 @@
+// Files of checkpoints, ours and Hugging Face's.
+#include "base/check.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/safetensors.h"
+#include "tests/fuzz/targets.h"
+
+namespace mcpp::fuzz {
+namespace {
+
+/// The checkpoint that tests/fuzz/corpus/checkpoint_file was made of: a file with "a", [2, 3] fp32 in two pieces, and
+/// "b", [5] bf16.
+Manifest manifest_of(std::string_view file) {
+  const std::string checksum = checksum_hex(std::as_bytes(std::span(file)));
+  Manifest manifest;
+  manifest.files.push_back({"ranks.h5", static_cast<i64>(file.size()), checksum});
+  const Box a{{2, 3}, {0, 0}, {2, 3}}, b{{5}, {0}, {5}};
+  const auto piece = [&](const Region& region, const char* dataset) {
+    return ShardEntry{region, 0, dataset, checksum};
+  };
+  manifest.tensors = {{"model/a", DType::F32, a.global, {piece({a, 0, 4}, "model/a/0"), piece({a, 4, 6}, "model/a/1")}},
+                      {"model/b", DType::BF16, b.global, {piece({b, 0, 5}, "model/b/0")}}};
+  return manifest;
+}
+
+void read_all(const SafetensorsReader& reader) {
+  HostMemory memory;
+  for (const SafeTensor& tensor : reader.tensors()) {
+    MCPP_CHECK(reader.find(tensor.name) != nullptr);
+    if (tensor.type == SafeType::Other) continue;
+    const Tensor numbers = reader.read(tensor, DType::F32, memory);
+    MCPP_CHECK(numbers.numel() == numel(tensor.shape), tensor.name);
+  }
+}
+
+/// A file of one fp32 tensor of one element.
+std::string small_file(const std::string& name) {
+  std::string header = str("{\"", name, R"(":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})");
+  const u64 size = header.size();
+  return std::string(reinterpret_cast<const char*>(&size), sizeof size) + header + std::string(4, '\0');
+}
+
+}  // namespace
+
+void checkpoint_file(std::string_view input) {
+  const Path folder = scratch_file("ranks.h5", input).parent_path();
+  const std::string text = to_json(manifest_of(input));
+  scratch_file(std::string(kManifestName), text);
+  scratch_file(std::string(kManifestChecksumName), checksum_hex(std::as_bytes(std::span(text))) + "\n");
+  CheckpointReader reader(folder);
+  HostMemory memory;
+  for (const TensorEntry& tensor : reader.manifest().tensors) {
+    MCPP_CHECK(reader.read_whole(tensor.name, memory).numel() == numel(tensor.global));
+  }
+}
+
+void manifest(std::string_view input) {
+  const Manifest manifest = parse_manifest(input, "manifest.json");
+  validate(manifest, "manifest.json");
+  MCPP_CHECK(manifest.bytes() >= 0);
+  const std::string text = to_json(manifest);
+  MCPP_CHECK(to_json(parse_manifest(text, "again")) == text, "reads back otherwise");
+}
+
+void safetensors(std::string_view input) {
+  read_all(SafetensorsReader(scratch_file("model.safetensors", input)));
+}
+
+void safetensors_index(std::string_view input) {
+  const Path folder = scratch_file("model.safetensors.index.json", input).parent_path();
+  scratch_file("x.safetensors", small_file("x"));
+  scratch_file("y.safetensors", small_file("y"));
+  read_all(SafetensorsReader(folder));
+}
+
+}  // namespace mcpp::fuzz

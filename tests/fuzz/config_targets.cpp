@@ -1,0 +1,41 @@
+// The configuration of a run and of a model.
+#include "base/check.h"
+#include "megatron_cpp/config.h"
+#include "megatron_cpp/huggingface_config.h"
+#include "megatron_cpp/layout.h"
+#include "tests/fuzz/targets.h"
+
+namespace mcpp::fuzz {
+namespace {
+
+/// All that a plan works out, on one rank and on as many as the layout asks for.
+void use(const Config& config) {
+  MCPP_CHECK(print_config(parse_config(print_config(config), "again")) == print_config(config), "reads back otherwise");
+  MCPP_CHECK(!config.batch_sizes().empty() && config.total_iterations() >= 0 && config.total_samples() >= 0);
+  const i64 ranks = config.parallel.tensor_model_parallel_size * config.parallel.pipeline_model_parallel_size;
+  for (const i64 world : {i64{1}, ranks}) {
+    if (layout_problems(config, static_cast<int>(world)).empty()) {
+      MCPP_CHECK(microbatches_per_step(config, static_cast<int>(world)) > 0);
+      split_stages(stage_split(config));
+    }
+  }
+}
+
+}  // namespace
+
+void arguments(std::string_view input) {
+  use(parse_config("model.vocab_size = 512\ntraining.train_iters = 1\n", "run.toml", split(input, '\n')));
+}
+
+void config(std::string_view input) {
+  use(parse_config(input, "run.toml"));
+}
+
+void huggingface_config(std::string_view input) {
+  const ModelConfig model = parse_huggingface_config(input, "config.json");
+  const std::string text = mcpp::huggingface_config(model, DType::F32, {});
+  MCPP_CHECK(mcpp::huggingface_config(parse_huggingface_config(text, "again"), DType::F32, {}) == text,
+             "reads back otherwise");
+}
+
+}  // namespace mcpp::fuzz

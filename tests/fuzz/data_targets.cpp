@@ -1,0 +1,93 @@
+// Token files, texts and tokenizers.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+#include "data/document_reader.h"
+#include "data/indexed_dataset.h"
+#include "data/tokenizer.h"
+#include "tests/fuzz/targets.h"
+
+namespace mcpp::fuzz {
+namespace {
+
+/// Bytes of tokens that an .idx describes, as far as it can be believed; at most 64 KiB.
+std::size_t described_bytes(std::string_view idx) {
+  u64 sequences = 0, bytes = 0;
+  if (idx.size() < kIndexHeaderBytes) return 0;
+  std::memcpy(&sequences, idx.data() + 18, sizeof sequences);
+  const auto code = static_cast<u8>(idx[17]);
+  if (code < 1 || code > 8 || sequences > idx.size() / 4) return 0;
+  for (std::size_t at = kIndexHeaderBytes; sequences > 0 && at + 4 <= idx.size(); --sequences, at += 4) {
+    u32 tokens = 0;
+    std::memcpy(&tokens, idx.data() + at, sizeof tokens);
+    bytes += tokens * static_cast<u64>(token_bytes(static_cast<TokenType>(code)));
+  }
+  return static_cast<std::size_t>(std::min<u64>(bytes, 1 << 16));
+}
+
+/// The documents of one file, cut as `way` says, in pieces of so many bytes.
+std::vector<std::string> read_documents(const Path& path, u8 way, std::size_t piece_bytes) {
+  DocumentFormat format;
+  format.text_document = static_cast<TextDocument>(way % 3);
+  format.invalid_utf8 = way & 4 ? InvalidUtf8::Replace : InvalidUtf8::Error;
+  format.skip_malformed = (way & 8) != 0;
+  TextSource source(path);
+  TextPiece piece;
+  std::vector<std::string> documents;
+  std::string open;
+  while (source.next(piece, piece_bytes, cut_for(path, format))) {
+    MCPP_CHECK(!piece.text.empty(), "an empty piece never ends");
+    const PieceDocuments parsed = parse_piece(path, piece, format);
+    for (const Segment& segment : parsed.by_key[0]) {
+      open += segment.text;
+      if (segment.ends_document && !open.empty()) documents.push_back(std::exchange(open, {}));
+    }
+  }
+  MCPP_CHECK(open.empty(), "the last document does not end");
+  return documents;
+}
+
+}  // namespace
+
+void documents(std::string_view input) {
+  if (input.empty()) return;
+  const auto way = static_cast<u8>(input[0]);
+  const Path path = scratch_file(way & 16 ? "text.jsonl" : "text.txt", input.substr(1));
+  const std::vector<std::string> cut = read_documents(path, way, 64), whole = read_documents(path, way, 1 << 20);
+  // A replaced byte, a return that is parted from its line and a line longer than a piece may look otherwise.
+  const std::vector<std::string> lines = split(input, '\n');
+  const bool is_plain = (way & 4) == 0 && input.find('\r') == std::string_view::npos &&
+                        std::ranges::all_of(lines, [](const std::string& line) { return line.size() < 60; });
+  MCPP_CHECK(!is_plain || cut == whole, "the documents depend on how the file is cut");
+}
+
+void indexed_dataset(std::string_view input) {
+  scratch_file("data.bin", std::string(described_bytes(input), '\1'));
+  const Path idx = scratch_file("data.idx", input);
+  const IndexedDataset dataset(idx.parent_path() / "data");
+  i64 tokens = 0;
+  std::vector<i32> numbers;
+  for (i64 i = 0; i < dataset.num_sequences(); ++i) {
+    numbers.resize(static_cast<std::size_t>(dataset.length(i)));
+    dataset.read(i, 0, numbers);
+    tokens += dataset.length(i);
+    MCPP_CHECK(dataset.num_documents() == 0 || dataset.document_of(i) < dataset.num_documents());
+  }
+  MCPP_CHECK(tokens == dataset.num_tokens());
+}
+
+void tokenizer(std::string_view input) {
+  const Tokenizer tokenizer(scratch_file("tokenizer.model", input));
+  const std::vector<i32> ids = tokenizer.encode("  To be, or\nnot \xE2\x96\x81 \xF0\x9F\x98\x80 to be <eod>");
+  for (const i32 id : ids) MCPP_CHECK(!tokenizer.piece(id).empty() || id >= 0);
+  tokenizer.decode(ids);
+  std::vector<i32> all(static_cast<std::size_t>(tokenizer.vocab_size()));
+  std::iota(all.begin(), all.end(), 0);
+  tokenizer.decode(all);
+  MCPP_CHECK(tokenizer.eod() >= 0 && tokenizer.eod() < tokenizer.vocab_size());
+}
+
+}  // namespace mcpp::fuzz

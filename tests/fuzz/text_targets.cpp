@@ -1,0 +1,56 @@
+// Short texts: settings, lists and choices.
+#include <numeric>
+
+#include "base/check.h"
+#include "data/blend.h"
+#include "megatron_cpp/batch_size_schedule.h"
+#include "parallel/pp/stages.h"
+#include "tensor/gemm_choices.h"
+#include "tests/fuzz/targets.h"
+
+namespace mcpp::fuzz {
+
+void batch_size_schedule(std::string_view input) {
+  const BatchSizeSchedule schedule = parse_batch_size_schedule(split(input, '\n'), 1024, 4);
+  check_input(schedule.problems.empty(), join(schedule.problems, "\n"));
+  if (schedule.steps.empty()) return;
+  for (const i64 samples : {i64{0}, i64{1'000'000'007}, i64{1} << 62}) {
+    const WholeBatches done = whole_batches(schedule.steps, samples);
+    MCPP_CHECK(0 <= done.samples && done.samples <= samples && done.iterations <= done.samples, done.samples);
+    MCPP_CHECK(batch_size_at(schedule.steps, samples) % 4 == 0);
+  }
+}
+
+void blend(std::string_view input) {
+  const std::vector<std::string> entries = split(input, '\n');
+  const BlendList list = parse_blend_list(entries, "data.data_path");
+  MCPP_CHECK(list.weights.empty() || list.weights.size() == list.prefixes.size());
+  if (list.weights.empty()) return;
+  const std::vector<double> shares = normalized(list.weights);
+  for (const double share : shares) {
+    MCPP_CHECK(0 <= share && share <= 1, share, " is no share");
+    MCPP_CHECK(0 <= blend_target_with_surplus(1'000'000, share) && blend_target(1'000'000, share) <= 1'000'000);
+  }
+  const BlendIndices indices = build_blend_indices(shares, 64);
+  for (const u32 part : indices.dataset_index) MCPP_CHECK(part < shares.size());
+}
+
+void gemm_choices(std::string_view input) {
+  const GemmChoices choices = gemm_choices_from_text(input, "gpu", "choices.txt");
+  MCPP_CHECK(gemm_choices_from_text(to_text(choices, "gpu"), "gpu", "again") == choices, "reads back otherwise");
+}
+
+void pipeline_layout(std::string_view input) {
+  const std::string text(input);
+  for (const i64 ranks : {1, 2, 4}) {
+    const StageSplit split{
+        .num_layers = 8, .pipeline_model_parallel_size = ranks, .pipeline_model_parallel_layout = text};
+    if (!stage_conflicts(split).empty()) continue;
+    const std::vector<StageContents> stages = split_stages(split);
+    i64 layers = 0;
+    for (const StageContents& stage : stages) layers += stage.num_layers();
+    MCPP_CHECK(layers == 8 && static_cast<i64>(stages.size()) == ranks, layers, " layers");
+  }
+}
+
+}  // namespace mcpp::fuzz

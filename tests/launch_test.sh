@@ -1,0 +1,163 @@
+#!/usr/bin/env bash
+# What scripts/launch.sh does after each kind of end, with stand-ins for mpirun, ssh and the program, which end as they are
+# told to. The real ones: tests/multi_node/run.sh.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+failures=0
+
+# The program: plans layouts of $STUB/valid_ranks (all when there is no such file); its Nth training does what line N of
+# $STUB/ends says: an exit code after the words "save I" to leave a checkpoint or "locked" to say that it is in use; "hang",
+# "signal" to wait for one and save, "stubborn" to wait for ever.
+cat >"$scratch/program" <<'END'
+#!/usr/bin/env bash
+if [ "$1" = config ]; then
+  [[ "$*" != *bad_key* ]] || { echo "unknown key" >&2 && exit 2; }
+  printf '[parallel]\ntensor_model_parallel_size = 2\npipeline_model_parallel_size = 1\n[checkpoint]\nsave = "%s"\n' "$STUB/save"
+  printf 'save_interval = 5\n'
+  exit 0
+elif [[ "$*" == *--dry_run* ]]; then
+  [ ! -f "$STUB/valid_ranks" ] || grep -qxe "${*: -1}" "$STUB/valid_ranks" || { echo "no such layout" >&2 && exit 2; }
+  exit 0
+fi
+echo run >>"$STUB/runs"
+read -r -a words <<<"$(sed -n "$(wc -l <"$STUB/runs")p" "$STUB/ends")"
+echo "resuming from $STUB/save/iter_newest"
+echo "[now] iteration        7/ 100 | words"
+for ((k = 0; k < ${#words[@]}; k++)); do
+  case ${words[k]} in
+    save) k=$((k + 1)) && mkdir -p "$STUB/save/iter_000000${words[k]}" ;;
+    locked) echo "the checkpoint folder $STUB/save is in use by host a, process 7" ;;
+    hang) trap '' USR1 && sleep 60 & wait ;;
+    stubborn) trap 'echo asked' USR1 && touch "$STUB/ready" && while true; do sleep 0.1; done ;;
+    signal) trap 'mkdir -p "$STUB/save/iter_0000099"; exit 85' USR1 && touch "$STUB/ready" && while true; do sleep 0.1; done ;;
+    *) exit "${words[k]}" ;;
+  esac
+done
+END
+cat >"$scratch/mpirun" <<'END'
+#!/usr/bin/env bash
+while [ "$1" != "$MEGATRON_CPP" ]; do
+  [ "$1" != -n ] || echo "-n $2" >>"$STUB/mpirun"
+  [ "$1" != --hostfile ] || echo "$(tr '\n' ';' <"$2")" >>"$STUB/mpirun"
+  shift
+done
+exec "$@"
+END
+cat >"$scratch/ssh" <<'END'
+#!/usr/bin/env bash
+! grep -qx "$1" "$STUB/down" 2>/dev/null
+END
+chmod +x "$scratch"/{program,mpirun,ssh}
+export PATH=$scratch:$PATH MEGATRON_CPP=$scratch/program OMPI_MCA_plm_rsh_agent=$scratch/ssh
+
+# expect <name> <exit code> <number of runs> <ends, one a line> <argument ...>: runs launch.sh to its end.
+expect() {
+  local code=$2 runs=$3 ends=$4 got=0 ran
+  prepare "$1" "$ends"
+  shift 4
+  "$root/scripts/launch.sh" run.toml --max_backoff=0 "$@" >"$STUB/out" 2>"$STUB/err" </dev/null || got=$?
+  ran=$(wc -l <"$STUB/runs")
+  [ "$got $ran" = "$code $runs" ] || complain "exit code $got after $ran runs, not $code after $runs"
+}
+prepare() { # <name> <ends>
+  name=$1
+  export STUB=$scratch/$name
+  mkdir -p "$STUB"
+  cp "$scratch"/next/* "$STUB" 2>/dev/null || true
+  rm -rf "$scratch/next"
+  echo "$2" >"$STUB/ends"
+  touch "$STUB/runs"
+}
+complain() {
+  echo "FAILED $name: $*"
+  cat "$STUB/out" "$STUB/err"
+  failures=$((failures + 1))
+}
+says() { grep -q -- "$1" "$STUB/err" || complain "does not say: $1"; }
+logs() { grep -q -- "$1" "$STUB/save/launch.log" || complain "log without: $1"; }
+given() { mkdir -p "$scratch/next" && cat >"$scratch/next/$1"; } # <file>: for the next launch
+
+expect ends_with_the_training 0 1 "0"
+logs 'attempt=1 .* ranks=1 .* resumed=.*iter_newest iteration=7 checkpoint=0 code=0 next="done"'
+expect restarts_when_a_peer_is_lost 0 3 $'save 1 75\nsave 2 75\n0'
+logs 'attempt=2 .* checkpoint=2 code=75 next="restart"'
+expect restarts_when_ranks_were_told_to_stop 0 2 $'save 1 85\n0'
+expect killed_ranks_are_lost_peers 0 2 $'save 1 137\n0'
+expect lost_machines_are_lost_peers 0 2 $'save 1 205\n0'
+for code in 1 2 12 17; do expect "stops_on_$code" "$code" 1 "save 1 $code"; done
+expect stops_when_nothing_changes 75 3 $'75\n75\n75\n75'
+says "3 times the same failure and no new checkpoint"
+expect another_failure_is_another_chance 75 5 $'75\n75\nsave 1 75\n75\n75\n75'
+expect waits_for_the_lock_of_a_lost_machine 0 5 $'75\nlocked 2\nlocked 2\nlocked 2\n0'
+expect does_not_wait_for_the_lock_of_another_job 2 1 "locked 2"
+expect stops_after_max_restarts 75 3 $'save 1 75\nsave 2 75\nsave 3 75\n0' --max_restarts 2
+says "max_restarts 2 are used up"
+expect a_hanging_run_is_ended 0 2 $'save 1 hang\n0' --no_progress_timeout=1
+says "no output for 1 s"
+logs 'attempt=1 .* code=75 next="restart"'
+
+for words in "--max_restarts x" "--min_ranks 0" "-n 0" "--hostfile nowhere" "--bad_key=1" "--min_ranks 2" "--log"; do
+  # shellcheck disable=SC2086 # an option and its value
+  expect "refuses_${words%% *}" 2 0 0 $words
+done
+given valid_ranks <<<"--world_size=4"
+expect refuses_what_is_no_layout 2 0 0 -n 3
+says "no such layout"
+given hosts <<<"a"
+expect refuses_hosts_without_slots 2 0 0 --hostfile "$scratch/refuses_hosts_without_slots/hosts"
+says 'hosts:1: not of the form "name slots=N"'
+
+# Elastic: three machines of two ranks each; replicas of the model take two ranks.
+elastic() { # <name> <machines that are down> <valid layouts>
+  printf 'a slots=2\nb slots=2 # half\nc slots=2\n' | given hosts
+  tr ' ' '\n' <<<"$2" | given down
+  for ranks in $3; do echo "--world_size=$ranks"; done | given valid_ranks
+}
+elastic all "" "6 4 2"
+expect uses_all_hosts 0 1 0 --hostfile "$scratch/uses_all_hosts/hosts"
+grep -qx -- '-n 6' "$STUB/mpirun" || complain "not on 6 ranks"
+elastic one_down "b" "6 4 2"
+expect leaves_out_a_host 0 1 0 --hostfile "$scratch/leaves_out_a_host/hosts"
+says "no answer from b"
+[ "$(sort "$STUB/mpirun" | tr '\n' ' ')" = "-n 4 a slots=2;c slots=2; " ] || complain "not 4 ranks on a and c"
+elastic next_layout "b" "6 2"
+expect takes_the_next_valid_layout 0 1 0 --hostfile "$scratch/takes_the_next_valid_layout/hosts"
+says "going on with 2 of 6 ranks"
+elastic spare "a" "4"
+expect uses_spare_hosts 0 1 0 --hostfile "$scratch/uses_spare_hosts/hosts" -n 4
+grep -q 'b slots=2;c slots=2;' "$STUB/mpirun" || complain "not on b and c"
+elastic none "a b c" "6"
+expect gives_up_without_hosts 75 0 0 --hostfile "$scratch/gives_up_without_hosts/hosts" --max_restarts=1
+says "no layout for the 0 ranks"
+elastic minimum "b" "6 4"
+expect waits_for_min_ranks 75 0 0 --hostfile "$scratch/waits_for_min_ranks/hosts" --max_restarts=1 --min_ranks=6
+
+# Signals to launch.sh itself.
+# stopping <name> <ends> <code> <signals> <argument ...>
+errors=""
+stopping() {
+  local ends=$2 code=$3 signals=$4 pid got=0 signal
+  prepare "$1" "$ends"
+  shift 4
+  "$root/scripts/launch.sh" run.toml "$@" >"$STUB/out" 2>"${errors:-$STUB/err}" </dev/null &
+  pid=$!
+  for _ in {1..100}; do [ -e "$STUB/ready" ] || sleep 0.1; done
+  for signal in $signals; do kill "-$signal" "$pid" && sleep 0.5; done
+  wait "$pid" || got=$?
+  [ "$got" -eq "$code" ] || complain "exit code $got, not $code"
+  [ "$(wc -l <"$STUB/runs")" -eq 1 ] || complain "started again"
+}
+stopping saves_on_sigterm "signal" 85 TERM
+logs 'checkpoint=99 code=85 next="stop: as it was told to"'
+stopping passes_sigusr1_on "signal" 85 USR1
+stopping a_second_signal_ends_at_once "stubborn" 143 "TERM TERM"
+stopping the_grace_period_is_kept "stubborn" 143 TERM --grace_period=1
+says "the grace period is over"
+
+errors=/dev/full stopping saves_when_the_terminal_is_closed "signal" 85 HUP
+logs 'checkpoint=99 code=85'
+
+[ "$failures" -eq 0 ] || exit 1
+echo "all as expected"

@@ -1,0 +1,177 @@
+// Checkpoints written beside the training, and the local tier: interrupted in any way, a run ends in the same bits as
+// one that was left alone.
+#include <csignal>
+#include <cstdlib>
+#include <random>
+
+#include "tests/megatron_cpp/end_to_end.h"
+
+namespace mcpp {
+namespace {
+
+namespace fs = std::filesystem;
+
+class AsyncResume : public EndToEnd {
+ protected:
+  static Words without_evaluation(const Words& more) {
+    Words words{"--training.eval_interval=0", "--training.eval_iters=0"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  std::string local() const { return "--checkpoint.local_save=" + at("local"); }
+  /// As if the nodes had died after the last local save: what checkpoint.save got at the end is not there.
+  void lose(const std::string& save, const char* checkpoint) const { fs::remove_all(folder_ / save / checkpoint); }
+};
+
+TEST_F(AsyncResume, HasTheBitsOfSavesThatAreWaitedFor) {
+  const Words often{"--checkpoint.save_interval=3"};
+  train("waited", often);
+  const std::string log = good(pretrain("beside", {often[0], "--checkpoint.async_save"}));
+  EXPECT_CONTAINS(log, "beside/iter_0000003 in ");
+  EXPECT_CONTAINS(log, "of which the training waited for ");
+  for (const char* iteration : {"iter_0000006", "iter_0000009", "iter_0000012"}) {
+    const std::string file = str("/", iteration, "/shard_00000-of-00001.h5");
+    EXPECT_TRUE(read_text_file(at("waited") + file) == read_text_file(at("beside") + file)) << file;
+  }
+}
+
+TEST_F(AsyncResume, AfterBeingKilledAtAnyMoment) {
+  const Words waited =
+      without_evaluation({"--training.train_iters=60", "--checkpoint.save_interval=7", "--checkpoint.keep_last=2"});
+  Words beside = waited;
+  beside.insert(beside.end(), {"--checkpoint.async_save", "--checkpoint.save_interval=2"});
+  train("whole", waited);
+  std::mt19937 random(1);
+  i64 kills = 0;
+  for (std::size_t lines = 1; lines < 50; lines += 8) {
+    test::Program program(pretrain("killed", beside), root() / "killed");
+    wait_for_lines("killed", lines);
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
+    program.signal(SIGKILL);
+    kills += program.wait().code == -SIGKILL;
+  }
+  EXPECT_GE(kills, 3) << "the training was over before it was killed";
+  train("killed", beside);
+  expect_same_checkpoint("whole", "killed");
+  EXPECT_EQ(losses("killed", 60), losses("whole", 60));
+  EXPECT_EQ(leftovers(folder_ / "killed"), Words{});
+}
+
+TEST_F(AsyncResume, AfterBeingKilledAtEachPointOfASave) {
+  train("whole");
+  for (const std::string point :
+       {"before_files", "after_files", "before_manifest", "before_rename", "before_latest", "before_prune"}) {
+    const Words beside{"--checkpoint.async_save"};
+    Words fault = beside;
+    fault.insert(fault.end(),
+                 {"--fault_injection.kind=kill", "--fault_injection.iteration=8", "--fault_injection.at=" + point});
+    const Outcome killed = run(pretrain(point, fault));
+    EXPECT_EQ(killed.code, -SIGKILL) << killed.err;
+    const bool is_complete = point == "before_latest" || point == "before_prune";
+    const std::string checkpoint = is_complete ? "/iter_0000008" : "/iter_0000004";
+    EXPECT_CONTAINS(good(pretrain(point, beside)), "resuming from " + at(point + checkpoint));
+    expect_same_checkpoint("whole", point);
+    EXPECT_EQ(losses("whole", 12), losses(point, 12)) << point;
+    EXPECT_EQ(leftovers(folder_ / point), Words{}) << point;
+  }
+}
+
+TEST_F(AsyncResume, ASignalSavesWhatIsNotSaved) {
+  const Words longer =
+      without_evaluation({"--training.train_iters=150", "--checkpoint.save_interval=4", "--checkpoint.async_save"});
+  train("whole", longer);
+  test::Program program(pretrain("run", longer), root() / "run");
+  wait_for_lines("run", 10);
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait().code, 85);
+  EXPECT_CONTAINS(good({"checkpoint", "verify", at("run")}), "sound");
+  train("run", longer);
+  expect_same_checkpoint("whole", "run");
+}
+
+TEST_F(AsyncResume, AFullDiskEndsTheRunAndKeepsWhatWasSaved) {
+  const Outcome outcome = run(pretrain("run", {"--checkpoint.async_save"}), 100'000);
+  EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
+  EXPECT_CONTAINS(outcome.err, "ulimit -f");
+  EXPECT_EQ(leftovers(folder_ / "run"), Words{});
+}
+
+TEST_F(AsyncResume, FromTheLocalTierWhenItIsNewer) {
+  train("whole");
+  for (const char* mode : {"--checkpoint.async_save=false", "--checkpoint.async_save=true"}) {
+    fs::remove_all(folder_ / "run");
+    const Words tiers{local(), "--checkpoint.local_save_interval=2", "--checkpoint.save_interval=6", mode};
+    Words stop = tiers;
+    stop.push_back("--training.exit_interval=8");
+    train("run", stop);
+    EXPECT_CONTAINS(good({"checkpoint", "verify", at("local/rank_00000-of-00001")}), "iter_0000008: sound");
+    lose("run", "iter_0000008");
+    EXPECT_CONTAINS(good(pretrain("run", tiers)), "resuming from " + at("local/rank_00000-of-00001/iter_0000008"));
+    expect_same_checkpoint("whole", "run");
+    EXPECT_EQ(losses("whole", 12), losses("run", 12));
+    EXPECT_EQ(good(pretrain("run", tiers)).find("resuming from " + at("local")), std::string::npos) << "save is newer";
+  }
+}
+
+TEST_F(AsyncResume, NotFromALocalTierThatIsDamagedOrOfAnotherRun) {
+  const Words tiers{local(), "--checkpoint.local_save_interval=2", "--checkpoint.save_interval=6"};
+  Words stop = tiers;
+  stop.push_back("--training.exit_interval=8");
+  train("whole");
+  train("run", stop);
+  lose("run", "iter_0000008");
+  const Path file = folder_ / "local/rank_00000-of-00001/iter_0000008/shard_00000-of-00001.h5";
+  std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).seekp(5000).write("damage", 6);
+  const Outcome damaged = run(pretrain("run", stop));
+  EXPECT_EQ(damaged.code, 0) << damaged.err;
+  EXPECT_CONTAINS(damaged.err, "the local checkpoint of iteration 8 is damaged on rank 0 and not used");
+  EXPECT_CONTAINS(damaged.out, "resuming from " + at("run/iter_0000006"));
+  // Somebody went back on purpose.
+  lose("run", "iter_0000008");
+  write_file_atomic(folder_ / "run/latest", "iter_0000006\n");
+  EXPECT_CONTAINS(good(pretrain("run", stop)), "resuming from " + at("run/iter_0000006"));
+  // Another run on the same nodes.
+  const Outcome other = run(pretrain("other", stop));
+  EXPECT_EQ(other.out.find("resuming"), std::string::npos) << other.out;
+  EXPECT_CONTAINS(other.out, "it is of another run");
+}
+
+TEST_F(AsyncResume, RanksUseTheLocalTierTogetherOrNotAtAll) {
+  if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
+  const auto train_on_two = [&](const std::string& save, const Words& more) {
+    const Outcome outcome = run_on(2, pretrain(save, more));
+    EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+    return outcome.out;
+  };
+  const Words layout{"--training.micro_batch_size=1", "--parallel.zero_stage=1"};
+  Words tiers = layout;
+  tiers.insert(tiers.end(), {local(), "--checkpoint.local_save_interval=2", "--checkpoint.save_interval=6",
+                             "--checkpoint.async_save"});
+  Words stop = tiers;
+  stop.push_back("--training.exit_interval=8");
+  train_on_two("whole", layout);
+  const auto interrupt = [&] {
+    fs::remove_all(folder_ / "run");
+    train_on_two("run", stop);
+    lose("run", "iter_0000008");
+  };
+  interrupt();
+  EXPECT_CONTAINS(train_on_two("run", tiers), "resuming from " + at("local/rank_00000-of-00002/iter_0000008"));
+  expect_same_checkpoint("whole", "run");
+  EXPECT_EQ(losses("whole", 12), losses("run", 12));
+
+  interrupt();
+  fs::remove_all(folder_ / "local/rank_00001-of-00002");  // a node was replaced
+  EXPECT_CONTAINS(train_on_two("run", tiers), "resuming from " + at("run/iter_0000006"));
+  expect_same_checkpoint("whole", "run");
+
+  interrupt();
+  Words pipeline = tiers;
+  pipeline[1] = "--parallel.pipeline_model_parallel_size=2";
+  const std::string log = train_on_two("run", pipeline);
+  EXPECT_CONTAINS(log, "it is of another layout");
+  EXPECT_CONTAINS(log, "resuming from " + at("run/iter_0000006"));
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,94 @@
+#include "megatron_cpp/bench.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "megatron_cpp/commands.h"
+#include "tests/support/errors.h"
+#include "tests/support/scratch_folder.h"
+
+namespace mcpp::test {
+namespace {
+
+class Bench : public testing::Test {
+ protected:
+  /// What `bench <what>` on a tiny model prints as JSON.
+  nlohmann::json run(const std::string& what, std::vector<std::string> more = {}) const {
+    const Path config = folder_.path() / "tiny.toml";
+    write_file_atomic(config, R"([model]
+num_layers = 2
+hidden_size = 32
+num_attention_heads = 4
+seq_length = 16
+vocab_size = 100
+[training]
+micro_batch_size = 2
+global_batch_size = 4
+train_iters = 1
+[device]
+num_threads = 1
+)");
+    std::vector<std::string> args{"bench", what, config.string(), "--json", "--repeats=1", "--warmup=1"};
+    args.insert(args.end(), more.begin(), more.end());
+    Log log;
+    const auto self = make_self_communicator();
+    testing::internal::CaptureStdout();
+    std::string error;
+    try {
+      run_program(args, log, {.ranks = *self});
+    } catch (const Error& e) {
+      error = e.what();
+    }
+    const std::string out = testing::internal::GetCapturedStdout();
+    return error.empty() ? nlohmann::json::parse(out) : nlohmann::json{{"error", error}};
+  }
+
+  ScratchFolder folder_;
+};
+
+TEST_F(Bench, CountsWarmUpAndRepeats) {
+  CpuDevice device;
+  int calls = 0;
+  EXPECT_GE(median_seconds({.warmup = 2, .repeats = 5}, device, [&] { ++calls; }), 0);
+  EXPECT_EQ(calls, 7);
+}
+
+TEST_F(Bench, StepHasRatesThatAgreeWithItsTime) {
+  const nlohmann::json json = run("step");
+  const double seconds = json["step_s"], tokens = json["tokens_per_step"];
+  EXPECT_EQ(tokens, 4 * 16);
+  EXPECT_GT(seconds, 0);
+  EXPECT_NEAR(json["tokens_per_s"].get<double>() * seconds, tokens, 1e-6 * tokens);
+  EXPECT_NEAR(json["share_of_gemm_only"].get<double>() * json["gemm_only_tokens_per_s"].get<double>(),
+              json["tokens_per_s"].get<double>(), 1e-6 * json["tokens_per_s"].get<double>());
+  EXPECT_GT(json["mfu"], 0);
+  EXPECT_LT(json["mfu"], 1);
+  EXPECT_NEAR(json["loss"], std::log(100), 0.5);
+  EXPECT_EQ(json["threads"], 1);
+}
+
+TEST_F(Bench, GemmsAreThoseOfAStep) {
+  const nlohmann::json json = run("gemm");
+  EXPECT_GT(json["peak_flops"], 0);
+  EXPECT_GT(json["copy_bandwidth"], 0);
+  double flops = 0;
+  for (const nlohmann::json& row : json["rows"]) {
+    EXPECT_GT(row["seconds"], 0) << row;
+    flops += row["flops"].get<double>() * row["count"].get<double>();
+  }
+  // 6 per weight and token: 12 h^2 in each layer, and the output's padded vocabulary.
+  EXPECT_EQ(flops, 6.0 * 32 * (2 * 12 * 32 * 32 + 128 * 32));
+}
+
+TEST_F(Bench, WithoutAGpuSaysSo) {
+  const nlohmann::json json = run("step", {"--device.device=cuda"});
+  if (!json.contains("error")) GTEST_SKIP() << "there is a GPU";
+  EXPECT_THAT(json["error"].get<std::string>(), testing::HasSubstr("device.device"));
+}
+
+}  // namespace
+}  // namespace mcpp::test

@@ -1,0 +1,211 @@
+// Any layout loads what any other saved: the same bits of weights and optimizer state, in every copy that a rank holds,
+// and a training that goes on as the one that was saved. Ranks as threads.
+#include <gtest/gtest.h>
+
+#include "checkpoint/folder.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/writer.h"
+#include "megatron_cpp/huggingface.h"
+#include "megatron_cpp/training_shards.h"
+#include "tests/support/layout_run.h"
+#include "tests/support/scratch_folder.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::Numbers;
+using test::RunLayout;
+using test::RunTask;
+using test::Weights;
+
+constexpr i64 kStepsBefore = 2, kStepsAfter = 2;
+
+const std::vector<RunLayout> kLayouts{
+    {.name = "one_rank"},
+    {.name = "tp2", .tp = 2},
+    {.name = "tp4_sp", .tp = 4, .sequence_parallel = true},
+    {.name = "pp2_uneven", .pp = 2, .first_layers = 5},
+    {.name = "pp2_zb_v", .pp = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2},
+    {.name = "pp4_interleaved", .pp = 4, .schedule = ScheduleKind::Interleaved, .virtual_stages = 2},
+    {.name = "dp2", .dp = 2},
+    {.name = "dp2_zero1_one_bucket", .dp = 2, .zero_stage = 1, .bucket_elements = 0},
+    {.name = "dp4_zero2", .dp = 4, .zero_stage = 2},
+    {.name = "dp4_zero3", .dp = 4, .zero_stage = 3},
+    {.name = "tp2_pp2_dp2_zero1", .tp = 2, .pp = 2, .dp = 2, .zero_stage = 1},
+    {.name = "tp2_sp_dp4_hsdp_zero3", .tp = 2, .dp = 4, .sequence_parallel = true, .zero_stage = 3, .instances = 2},
+    {.name = "tp4_pp4", .tp = 4, .pp = 4},
+    {.name = "tp2_sp_pp2_dp4_zero2",
+     .tp = 2,
+     .pp = 2,
+     .dp = 4,
+     .sequence_parallel = true,
+     .schedule = ScheduleKind::Interleaved,
+     .virtual_stages = 2,
+     .zero_stage = 2},
+};
+
+/// Whether the two add all sums in the same order (layout_parity_test.cpp): then they train the same bits.
+bool add_alike(const RunLayout& a, const RunLayout& b) {
+  const auto plain = [](const RunLayout& l) { return l.zero_stage <= 1 && l.instances == 1; };
+  const bool same_groups = a.tp == b.tp && a.dp == b.dp && a.sequence_parallel == b.sequence_parallel;
+  return a.name == b.name || (same_groups && plain(a) && plain(b));
+}
+
+/// A training that was saved, and went on.
+struct SavedRun {
+  Path checkpoint;
+  Weights tensors = {};  ///< weights and optimizer state in global terms, as in memory when they were saved
+  i64 optimizer_steps = 0;
+  Numbers losses_after = {};
+};
+
+/// Calls f(global index, local index) for every element of the shard.
+template <class F>
+void for_each_element(const NamedShard& shard, F&& f) {
+  for (i64 i = 0; i < shard.numel(); ++i)
+    f(static_cast<std::size_t>(test::global_index(shard.box, shard.flat_begin + i)), static_cast<std::size_t>(i));
+}
+
+class CheckpointLayouts : public testing::Test {
+ protected:
+  static RunTask task_of(ModelConfig model, DType dtype) {
+    model.num_layers = 8;
+    model.hidden_size = 16;
+    model.num_attention_heads = 4;
+    model.seq_length = 8;
+    return test::learnable_task(model, dtype);
+  }
+
+  SavedRun save(const RunTask& task, const RunLayout& layout) {
+    SavedRun saved{.checkpoint = scratch_ / layout.name / checkpoint_name(kStepsBefore)};
+    std::mutex mutex;
+    run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+      test::LayoutRank self(task, layout, world);
+      for (i64 step = 0; step < kStepsBefore; ++step) self.step(step);
+      const Log log(rank);
+      save_checkpoint(scratch_ / layout.name, {.iteration = kStepsBefore}, shards_to_save(self.state()), world, log);
+      {
+        const std::lock_guard lock(mutex);
+        for (const NamedShard& shard : shards_to_load(self.state())) remember(shard, saved.tensors);
+      }
+      Numbers losses;
+      const i64 steps = self.state().optimizer().steps();
+      for (i64 step = 0; step < kStepsAfter; ++step) losses.push_back(self.step(kStepsBefore + step).loss);
+      if (rank == 0) saved.losses_after = losses, saved.optimizer_steps = steps;
+    });
+    return saved;
+  }
+
+  static void remember(const NamedShard& shard, Weights& tensors) {
+    Numbers& whole = tensors[shard.name];
+    whole.resize(static_cast<std::size_t>(numel(shard.box.global)));
+    const Numbers part = test::numbers(shard.data);
+    for_each_element(shard, [&](std::size_t global, std::size_t local) { whole[global] = part[local]; });
+  }
+
+  /// How many numbers of this rank differ from what was saved.
+  static i64 differences(const TrainingState& state, const Weights& tensors) {
+    i64 different = 0;
+    for (const NamedShard& shard : shards_to_load(state)) {
+      const Numbers part = test::numbers(shard.data), &whole = tensors.at(shard.name);
+      for_each_element(shard,
+                       [&](std::size_t global, std::size_t local) { different += part[local] != whole[global]; });
+    }
+    return different;
+  }
+
+  /// Loads `saved` in `layout` and trains on: the losses.
+  static Numbers load(const RunTask& task, const RunLayout& layout, const SavedRun& saved) {
+    Numbers losses;
+    run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+      test::LayoutRank self(task, layout, world);
+      CheckpointReader reader(saved.checkpoint, Trust::Verified);
+      self.device().reset_peak();
+      const i64 before = self.device().memory().total.bytes;
+      for (NamedShard& shard : shards_to_load(self.state())) reader.read(shard);
+      EXPECT_EQ(self.device().memory().total.peak, before) << "loading on the host needs no memory of its own";
+      EXPECT_EQ(differences(self.state(), saved.tensors), 0) << "rank " << rank;
+      self.state().publish_weights();
+      self.state().optimizer().set_steps(saved.optimizer_steps);
+      Numbers mine;
+      for (i64 step = 0; step < kStepsAfter; ++step) mine.push_back(self.step(kStepsBefore + step).loss);
+      if (rank == 0) losses = mine;
+    });
+    return losses;
+  }
+
+  void expect_any_to_any(const RunTask& task, const std::vector<RunLayout>& layouts) {
+    for (const RunLayout& from : layouts) {
+      const SavedRun saved = save(task, from);
+      EXPECT_EQ(problems_of(saved.checkpoint), std::vector<std::string>{});
+      for (const RunLayout& to : layouts) {
+        SCOPED_TRACE(str("saved by ", from.name, ", loaded by ", to.name));
+        const Numbers losses = load(task, to, saved);
+        if (add_alike(from, to)) {
+          EXPECT_EQ(losses, saved.losses_after);
+        }
+        for (std::size_t i = 0; i < losses.size() && task.dtype == DType::F32; ++i)
+          EXPECT_NEAR(losses[i], saved.losses_after[i], 1e-5 * saved.losses_after[i]);
+      }
+    }
+  }
+
+  const test::ScratchFolder scratch_;
+};
+
+TEST_F(CheckpointLayouts, EveryLayoutLoadsWhatEveryLayoutSaved) {
+  expect_any_to_any(task_of(test::tiny_gpt2(), DType::F32), kLayouts);
+}
+
+TEST_F(CheckpointLayouts, AlsoInBf16WithMasterWeightsAndGroupedQueries) {
+  expect_any_to_any(task_of(test::tiny_llama(), DType::BF16),
+                    {kLayouts[0], kLayouts[2], kLayouts[5], kLayouts[9], kLayouts[10]});
+}
+
+/// Hugging Face models pass through any layout: exported from shards, imported, spread and exported again they are the
+/// same files. The vocabulary is padded here and not there.
+TEST_F(CheckpointLayouts, HuggingFaceModelsPassThroughAnyLayout) {
+  for (ModelConfig model : {test::tiny_gpt2(), test::tiny_llama()}) {
+    model.rotary_percent = 1;
+    model.make_vocab_size_divisible_by = ModelConfig{}.make_vocab_size_divisible_by;  // as an imported model has it
+    RunTask task = task_of(model, DType::F32);
+    const std::string name = model.add_bias_linear ? "gpt2" : "llama";
+    const auto export_to = [&](const Path& checkpoint, const Path& folder) {
+      CheckpointReader reader(checkpoint);
+      export_huggingface(folder, task.model, reader, {.max_file_bytes = 30'000});
+      return SafetensorsReader(folder);
+    };
+    const RunLayout& spread = kLayouts[10];
+    const SafetensorsReader first = export_to(save(task, spread).checkpoint, scratch_ / ("hf_" + name));
+    const std::string embedding = name == "gpt2" ? "transformer.wte.weight" : "model.embed_tokens.weight";
+    EXPECT_EQ(first.at(embedding).shape, (Shape{29, 16})) << "no padding";
+
+    CpuDevice device;
+    const ImportedModel imported = import_huggingface(scratch_ / ("hf_" + name), {}, device);
+    const auto self = make_self_communicator();
+    const Path whole = save_checkpoint(scratch_ / ("imported_" + name), {}, *imported.weights, *self, Log());
+    i64 largest = 0;
+    for (const ShardSpec& shard : imported.weights->shards()) largest = std::max(largest, shard.numel() * 4);
+    EXPECT_LE(device.memory().total.peak, 2 * largest + 4096) << "one tensor, there and here, at a time";
+
+    for (const RunLayout* layout : {&kLayouts[5], &kLayouts[12]}) {
+      const std::string copy = str(name, "_", layout->name);
+      run_local_ranks(layout->ranks(), [&](Communicator& world, int rank) {
+        test::LayoutRank rank_state(task, *layout, world);
+        CheckpointReader reader(whole);
+        for (NamedShard& shard : shards_to_load(rank_state.state())) {
+          if (shard.name.starts_with("model/")) reader.read(shard);
+        }
+        save_checkpoint(scratch_ / copy, {}, shards_to_save(rank_state.state()), world, Log(rank));
+      });
+      const SafetensorsReader again = export_to(scratch_ / copy / checkpoint_name(0), scratch_ / ("hf_" + copy));
+      ASSERT_EQ(again.tensors().size(), first.tensors().size());
+      for (const SafeTensor& tensor : first.tensors())
+        EXPECT_TRUE(std::ranges::equal(first.bytes(tensor), again.bytes(again.at(tensor.name)))) << tensor.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mcpp

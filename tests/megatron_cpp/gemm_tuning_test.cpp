@@ -1,0 +1,60 @@
+#include "megatron_cpp/gemm_tuning.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "comm/local.h"
+#include "tests/support/errors.h"
+#include "tests/support/scratch_folder.h"
+
+namespace mcpp::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+TEST(GemmTuning, SettingsOfAGpuAreForAGpu) {
+  DeviceConfig config{.device = DeviceType::Cuda, .gemm_tuning = GemmTuning::Time, .gemm_choice_file = "choices"};
+  config.allow_tf32 = true;
+  config.deterministic = false;
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+  config.device = DeviceType::Cpu;
+  EXPECT_THAT(config.conflicts(),
+              ElementsAre(StartsWith("device.gemm_tuning: only read"), StartsWith("device.gemm_choice_file: only read"),
+                          StartsWith("device.allow_tf32: only read"), StartsWith("device.deterministic: only read")));
+}
+
+TEST(GemmTuning, TimedChoicesAreKept) {
+  const DeviceConfig config{.device = DeviceType::Cuda, .gemm_tuning = GemmTuning::Time, .gemm_choice_file = ""};
+  EXPECT_THAT(config.conflicts(), ElementsAre(StartsWith("device.gemm_tuning: \"time\" needs gemm_choice_file")));
+}
+
+/// What rank 1 of 2 is told about a file that rank 0 reads.
+std::string error_of_loading(const DeviceConfig& config) {
+  std::string message;
+  run_local_ranks(2, [&](Communicator& world, int rank) {
+    CpuDevice device;
+    const std::string error = error_of([&] { load_gemm_choices(config, device, world); });
+    if (rank == 1) message = error;
+  });
+  return message;
+}
+
+TEST(GemmTuning, FilesThatCannotBeAreRefusedOnEveryRank) {
+  const ScratchFolder folder;
+  const std::string missing = (folder.path() / "choices").string();
+  DeviceConfig config{.device = DeviceType::Cuda, .gemm_choice_file = missing};
+  EXPECT_THAT(error_of_loading(config), HasSubstr("device.gemm_choice_file: there is no " + missing));
+  config.gemm_tuning = GemmTuning::Time;
+  EXPECT_EQ(error_of_loading(config), "");
+  config.gemm_choice_file = (folder.path() / "no_such_folder/choices").string();
+  EXPECT_THAT(error_of_loading(config), HasSubstr("device.gemm_choice_file: no file can be written in "));
+  config.gemm_choice_file.clear();
+  EXPECT_EQ(error_of_loading(config), "");
+}
+
+}  // namespace
+}  // namespace mcpp::test

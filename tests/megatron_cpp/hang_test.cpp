@@ -1,0 +1,120 @@
+// Ranks that stop or die: the real program under mpirun ends for all, in time, with the exit code that asks for another
+// start, and says who did not come.
+#include <signal.h>
+
+#include <charconv>
+#include <csignal>
+#include <filesystem>
+
+#include "tests/megatron_cpp/end_to_end.h"
+
+namespace mcpp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class Hang : public EndToEnd {
+ protected:
+  void SetUp() override {
+    if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
+    EndToEnd::SetUp();
+  }
+
+  /// A training for ever on so many ranks, by the script that users start it with.
+  Words endless(const std::string& save, int ranks, const Words& layout) const {
+    Words args =
+        pretrain(save, {"-n", std::to_string(ranks), "--training.train_iters=200000", "--training.eval_interval=0",
+                        "--training.eval_iters=0", "--checkpoint.save_interval=0", "--training.micro_batch_size=1",
+                        // Time enough to start on a busy machine, and little in steps.
+                        "--parallel.distributed_timeout_minutes=1",
+                        str("--parallel.step_timeout_minutes=", kLimit.count() / 60)});
+    args.insert(args.end(), layout.begin(), layout.end());
+    return args;
+  }
+  static Words script() {
+    const std::string path = (test::source_folder() / "scripts/pretrain.sh").string();
+    return {"sh", "-c", "export MEGATRON_CPP=\"$1\"; shift 2; exec " + path + " \"$@\"", "sh"};
+  }
+
+  /// The process that is this rank of the run that saves there.
+  pid_t process_of(int rank, const std::string& save) const {
+    const std::string variable = str("OMPI_COMM_WORLD_RANK=", rank);
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      const std::string name = entry.path().filename().string();
+      pid_t id = 0;
+      if (std::from_chars(name.data(), name.data() + name.size(), id).ec != std::errc()) continue;
+      if (holds(entry.path() / "environ", variable) && holds(entry.path() / "cmdline", at(save))) return id;
+    }
+    ADD_FAILURE() << "no process is rank " << rank;
+    return 0;
+  }
+  /// Whether a file of strings that end with zero has one that contains the text; for a variable, is it.
+  static bool holds(const Path& path, const std::string& text) {
+    std::ifstream file(path);
+    for (std::string word; std::getline(file, word, '\0');) {
+      if (word == text || (text[0] == '/' && word.find(text) != std::string::npos)) return true;
+    }
+    return false;
+  }
+
+  struct End {
+    Outcome outcome;
+    std::chrono::duration<double> after;
+  };
+  /// What becomes of a run when this signal hits one rank of it.
+  End strike(int ranks, const Words& layout, int victim, int signal) const {
+    test::Program program(endless("run", ranks, layout), root() / "process", 0, script());
+    wait_for_lines("run", 5);
+    ::kill(process_of(victim, "run"), signal);
+    const Clock::time_point start = Clock::now();
+    Outcome outcome = program.wait();
+    return {.outcome = std::move(outcome), .after = Clock::now() - start};
+  }
+  void expect_hang_is_found(int ranks, const Words& layout, int victim, const std::string& operation) const {
+    const auto [outcome, after] = strike(ranks, layout, victim, SIGSTOP);
+    EXPECT_EQ(outcome.code, 75) << outcome.out << outcome.err;
+    EXPECT_CONTAINS(outcome.err, "megatron_cpp: error: hang: waits since");
+    EXPECT_CONTAINS(outcome.err, operation);
+    EXPECT_CONTAINS(outcome.err, str("rank ", victim, " does not answer"));
+    EXPECT_CONTAINS(outcome.err, str("did not come because it does not run: rank ", victim, "\n"));
+    EXPECT_LT(after, kLimit + std::chrono::seconds(20));  // a few on an idle machine
+  }
+
+  static constexpr std::chrono::duration<double> kLimit{2};
+};
+
+TEST_F(Hang, AStoppedTensorParallelRankEndsAll) {
+  expect_hang_is_found(2, {"--parallel.tensor_model_parallel_size=2"}, 1, "in tp (ranks 0 1), iteration");
+}
+
+TEST_F(Hang, AStoppedDataParallelRankEndsAll) {
+  expect_hang_is_found(2, {"--parallel.zero_stage=3"}, 0, "in dp_shard (ranks 0 1), iteration");
+}
+
+TEST_F(Hang, AStoppedPipelineStageEndsAll) {
+  expect_hang_is_found(4, {"--parallel.pipeline_model_parallel_size=2", "--parallel.tensor_model_parallel_size=2"}, 3,
+                       " in pp");
+}
+
+TEST_F(Hang, AKilledRankEndsAllAtOnce) {
+  const auto [outcome, after] = strike(2, {}, 1, SIGKILL);
+  EXPECT_EQ(outcome.code, 75) << outcome.out << outcome.err;
+  EXPECT_LT(after, std::chrono::seconds(15));  // two on an idle machine
+}
+
+/// What a scheduler does to a job that makes room for another.
+TEST_F(Hang, ARunThatIsSuspendedAsAWholeGoesOn) {
+  test::Program program(endless("run", 2, {}), root() / "process", 0, script());
+  wait_for_lines("run", 5);
+  const pid_t ranks[]{process_of(0, "run"), process_of(1, "run")};
+  for (const pid_t rank : ranks) ::kill(rank, SIGSTOP);
+  const std::size_t before = metrics("run").size();
+  std::this_thread::sleep_for(kLimit + std::chrono::seconds(2));
+  for (const pid_t rank : ranks) ::kill(rank, SIGCONT);
+  wait_for_lines("run", before + 20);
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait().code, 85);
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,134 @@
+#!/usr/bin/env bash
+# scripts/slurm_pretrain.sbatch under a real Slurm: its daemons run in namespaces of their own, for one node that they take
+# for larger than it is, and nothing is left of them.
+#   tests/slurm/run.sh; exit code 77, with the reason, where Slurm is missing or there can be no namespaces
+# Debian's packages slurmctld, slurmd, slurm-client and slurm-wlm-basic-plugins, which need not be installed: SLURM_ROOT may
+# name a folder where `dpkg -x` has unpacked them.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/../.." && pwd)
+export MEGATRON_CPP=${MEGATRON_CPP:-$root/build/release/megatron_cpp}
+slurm=${SLURM_ROOT:-}
+export PATH=$slurm/usr/bin:$slurm/usr/sbin:$PATH LD_LIBRARY_PATH=$slurm/usr/lib/x86_64-linux-gnu/slurm-wlm
+scratch=${MCPP_SCRATCH:-} # set for the shell inside the namespaces
+# shellcheck source=tests/support/namespaces.sh
+source "$root/tests/support/namespaces.sh"
+# shellcheck source=tests/support/small_training.sh
+source "$root/tests/support/small_training.sh"
+
+if [ -z "$scratch" ]; then
+  reason=$(why_no_namespaces slurmctld-wlm slurmd-wlm sbatch srun)
+  in_namespaces 170 "$0" "$@"
+fi
+
+start_slurm() {
+  mkdir -p spool ctl tmp
+  hostname node
+  printf '127.0.0.1 localhost\n10.77.1.1 node\n' >hosts
+  mount --bind hosts /etc/hosts
+  ip link set lo up
+  ip link add eth0 type bridge # stands for a network card: Slurm takes no other address than one of those
+  ip address add 10.77.1.1/24 dev eth0
+  ip link set eth0 up
+  cat >slurm.conf <<END
+ClusterName=test
+SlurmctldHost=node(10.77.1.1)
+SlurmUser=root
+AuthType=auth/none
+CredType=cred/none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SchedulerParameters=sched_interval=1
+MpiDefault=none
+ReturnToService=2
+PluginDir=$slurm/usr/lib/x86_64-linux-gnu/slurm-wlm
+StateSaveLocation=$scratch/ctl
+SlurmdSpoolDir=$scratch/spool
+SlurmctldPidFile=$scratch/ctld.pid
+SlurmdPidFile=$scratch/d.pid
+SlurmctldLogFile=$scratch/ctld.log
+SlurmdLogFile=$scratch/d.log
+SlurmdParameters=config_overrides
+KillWait=30
+NodeName=node NodeAddr=10.77.1.1 CPUs=8 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+END
+  echo "PMIxCliTmpDirBase=$scratch/tmp" >mpi.conf
+  export SLURM_CONF=$scratch/slurm.conf
+  slurmctld-wlm -i >ctld.out 2>&1
+  slurmd-wlm -d "$slurm/usr/sbin/slurmstepd-wlm" >d.out 2>&1
+  wait_until "an idle node" node_is_idle
+}
+node_is_idle() { [ "$(sinfo -h -o %T)" = idle ]; }
+
+complain() {
+  echo "FAILED $name: $*"
+  tail -n 40 ./*"-$job.out" ./*"-$job.log" || true
+  exit 1
+}
+wait_until() { # <what> <command ...>
+  local what=$1 end=$((SECONDS + 40))
+  shift
+  until "$@"; do
+    [ "$SECONDS" -lt "$end" ] || complain "$what: not within 40 s"
+    sleep 0.1
+  done
+}
+submit() { # <name> <option ...>
+  name=$1
+  shift
+  job=$(sbatch --parsable --ntasks=4 scripts/slurm_pretrain.sbatch run.toml --checkpoint.save="$scratch/$name" "$@")
+}
+state() { scontrol show job "$job" | sed -n 's/.*JobState=\([A-Z]*\).*/\1/p'; }
+has_state() { [[ $(state) == "$1" ]]; }
+has_checkpoint() { [ -e "$name/latest" ]; }
+expect_log() { grep -q -- "$1" "megatron_cpp-$job.log" || complain "the log has no line: $1"; }
+requeued() { scontrol show job "$job" | grep -q "Restarts=$1 "; } # <times>
+
+test_job() {
+  submit plain
+  wait_until "the end" has_state COMPLETED
+  expect_log 'attempt=1 .* ranks=4 hosts=node .* iteration=60 .* code=0 next="done"'
+}
+
+test_rank_dies() { # started again within the job
+  submit rank_dies
+  wait_until "a checkpoint" has_checkpoint
+  pkill -KILL -n megatron_cpp
+  wait_until "the end" has_state COMPLETED
+  expect_log 'attempt=1 .* code=75 next="restart"'
+  expect_log 'attempt=2 .* resumed=.*iter_0.* code=0 next="done"'
+}
+
+test_time_is_over() { # what --signal does before the end of the job's time
+  submit time_is_over --training.train_iters=300
+  wait_until "a checkpoint" has_checkpoint
+  scancel --signal=USR1 --batch "$job"
+  wait_until "the queue" requeued 1
+  expect_log 'attempt=1 .* code=85 next="stop: as it was told to"'
+  scontrol update JobId="$job" StartTime=now # Slurm waits for two minutes
+  wait_until "the second run" has_state RUNNING
+  wait_until "the end" has_state COMPLETED
+  expect_log 'attempt=1 .* resumed=.*iter_0.* iteration=300 .* code=0 next="done"'
+}
+
+test_cancelled() { # by its user, who does not want it back
+  submit cancelled --training.train_iters=200000
+  wait_until "a checkpoint" has_checkpoint
+  scancel "$job"
+  wait_until "the end" has_state CANCELLED
+  sleep 2
+  has_state CANCELLED || complain "$(state) after scancel"
+}
+
+cd "$scratch"
+ln -s "$root/scripts" scripts
+name=start job=0
+make_training >training.log
+start_slurm
+[ $# -gt 0 ] || set -- job rank_dies time_is_over cancelled
+for test in "$@"; do
+  began=$SECONDS
+  "test_$test"
+  echo "passed: $test ($((SECONDS - began)) s)"
+done

@@ -1,0 +1,30 @@
+# Tests in namespaces of the kernel, to be sourced: network, mounts and processes of their own, which all end, and leave
+# nothing, with the first of their processes, however that ends.
+# shellcheck shell=bash
+
+# Why there can be none here, or which of <tool ...> is missing, in words; nothing when all is well.
+why_no_namespaces() {
+  local tool
+  for tool in unshare nsenter ip mpirun pgrep "$@"; do
+    command -v "$tool" >/dev/null || { echo "$tool is not installed" && return; }
+  done
+  [ "$(id -u)" -eq 0 ] || { echo "only root can make network namespaces" && return; }
+  unshare --net --uts --ipc --mount --pid --fork --mount-proc \
+    sh -c 'ip link add probe type bridge && mount -t tmpfs none /mnt' >/dev/null 2>&1 ||
+    echo "network namespaces cannot be made here"
+}
+
+# in_namespaces <seconds> <script> <argument ...>: runs it with MCPP_SCRATCH, an empty folder that is removed afterwards,
+# and exits with its code; 77 where there can be no namespaces, whose reason must be in $reason. Nothing lives longer than
+# so many seconds.
+in_namespaces() {
+  local seconds=$1 code=0 scratch
+  shift
+  [ -z "$reason" ] || { echo "skipped: $reason" && exit 77; }
+  scratch=$(mktemp -d)
+  MCPP_SCRATCH=$scratch timeout --signal=KILL "$seconds" \
+    unshare --net --uts --mount --pid --fork --kill-child --mount-proc bash "$@" || code=$?
+  rm -rf "$scratch"
+  [ "$code" -ne 137 ] || echo "FAILED: not done after $seconds s"
+  exit "$code"
+}

@@ -1,0 +1,79 @@
+#include "tensor/staging_ring.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <random>
+
+namespace mcpp {
+namespace {
+
+TEST(StagingRing, GoesRoundWhenTheOldestAreGivenBack) {
+  StagingRing ring(100);
+  EXPECT_EQ(ring.take(60), 0);
+  EXPECT_EQ(ring.take(40), 60);
+  EXPECT_EQ(ring.take(1), std::nullopt);
+  ring.give_back_oldest();
+  EXPECT_EQ(ring.take(61), std::nullopt);
+  EXPECT_EQ(ring.take(50), 0);
+  EXPECT_EQ(ring.take(10), 50);
+  EXPECT_EQ(ring.take(1), std::nullopt);  // full, in two parts
+  ring.give_back_oldest();
+  EXPECT_EQ(ring.take(40), 60);
+}
+
+TEST(StagingRing, DoesNotSplitAPieceAtTheEnd) {
+  StagingRing ring(100);
+  EXPECT_EQ(ring.take(30), 0);
+  EXPECT_EQ(ring.take(50), 30);
+  ring.give_back_oldest();
+  EXPECT_EQ(ring.take(25), 0);             // 20 at the end are too few
+  EXPECT_EQ(ring.take(10), std::nullopt);  // and are lost until the ring goes on from 0
+  EXPECT_EQ(ring.take(5), 25);
+}
+
+TEST(StagingRing, TakesMoreThanItHasNever) {
+  StagingRing ring(100);
+  EXPECT_EQ(ring.take(101), std::nullopt);
+  EXPECT_EQ(ring.take(100), 0);
+}
+
+/// Against every byte's owner, for many sizes in any order.
+TEST(StagingRing, PiecesInUseNeverOverlap) {
+  std::mt19937 random(7);
+  for (const i64 capacity : {1, 7, 64, 1000}) {
+    StagingRing ring(capacity);
+    std::vector<bool> used(static_cast<std::size_t>(capacity));
+    std::deque<std::pair<i64, i64>> pieces;
+    const auto mark = [&](std::pair<i64, i64> piece, bool value) {
+      for (i64 i = piece.first; i < piece.second; ++i) {
+        ASSERT_NE(used[static_cast<std::size_t>(i)], value);
+        used[static_cast<std::size_t>(i)] = value;
+      }
+    };
+    for (int step = 0; step < 20000; ++step) {
+      const i64 bytes = 1 + static_cast<i64>(random() % static_cast<u32>(capacity));
+      std::optional<i64> begin = ring.take(bytes);
+      while (!begin) {
+        ASSERT_FALSE(pieces.empty()) << "nothing is in use, yet " << bytes << " bytes of " << capacity
+                                     << " are refused";
+        mark(pieces.front(), false);
+        pieces.pop_front();
+        ring.give_back_oldest();
+        begin = ring.take(bytes);
+      }
+      ASSERT_LE(*begin + bytes, capacity);
+      pieces.emplace_back(*begin, *begin + bytes);
+      mark(pieces.back(), true);
+      if (random() % 3 == 0) {
+        mark(pieces.front(), false);
+        pieces.pop_front();
+        ring.give_back_oldest();
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mcpp
