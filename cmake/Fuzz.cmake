@@ -1,5 +1,6 @@
 # The fuzzers, fuzz_<target> for each target of tests/fuzz/targets.h, with the sources that read files and settings and
-# nothing of what computes. For clang, whose -fsanitize=fuzzer they need; scripts/fuzz.sh runs them.
+# nothing of what computes: a source that the linker misses belongs in this list. For clang, whose -fsanitize=fuzzer they
+# need; scripts/fuzz.sh runs them.
 pkg_check_modules(HDF5 REQUIRED IMPORTED_TARGET hdf5-serial)
 pkg_check_modules(SENTENCEPIECE REQUIRED IMPORTED_TARGET sentencepiece)
 pkg_check_modules(TOMLPLUSPLUS REQUIRED IMPORTED_TARGET tomlplusplus)
@@ -7,18 +8,17 @@ find_package(nlohmann_json 3 REQUIRED)
 find_package(ZLIB REQUIRED)
 
 set(fuzz_sanitizers address,undefined)
-file(GLOB fuzz_sources CONFIGURE_DEPENDS base/*.cpp tests/fuzz/*_targets.cpp)
+file(GLOB fuzz_sources CONFIGURE_DEPENDS base/*.cpp checkpoint/*.cpp tests/fuzz/*_targets.cpp)
 add_library(mcpp_fuzz STATIC ${fuzz_sources} tests/fuzz/targets.cpp tests/fuzz/no_kernels.cpp
-  tensor/device.cpp tensor/gemm_choices.cpp tensor/tensor.cpp
+  tensor/device.cpp tensor/gemm_choices.cpp tensor/out_of_memory.cpp tensor/tensor.cpp
+  tensor/cpu/shared_arena.cpp
   parallel/layout.cpp parallel/pp/schedule.cpp parallel/pp/stages.cpp
   model/config.cpp optimizer/config.cpp
   data/blend.cpp data/charsmap.cpp data/config.cpp data/dataset_info.cpp data/document_reader.cpp data/index_cache.cpp
   data/indexed_dataset.cpp data/text_source.cpp data/tokenizer.cpp
-  checkpoint/config.cpp checkpoint/hdf5.cpp checkpoint/json.cpp checkpoint/manifest.cpp checkpoint/reader.cpp
-  checkpoint/region.cpp checkpoint/safetensors.cpp
   megatron_cpp/arguments.cpp megatron_cpp/batch_size_schedule.cpp megatron_cpp/config.cpp
-  megatron_cpp/config_compare.cpp megatron_cpp/huggingface_config.cpp megatron_cpp/layout.cpp megatron_cpp/settings.cpp
-  megatron_cpp/toml_reader.cpp megatron_cpp/training_config.cpp)
+  megatron_cpp/config_compare.cpp megatron_cpp/fault_injection_config.cpp megatron_cpp/huggingface_config.cpp
+  megatron_cpp/layout.cpp megatron_cpp/settings.cpp megatron_cpp/toml_reader.cpp megatron_cpp/training_config.cpp)
 target_compile_options(mcpp_fuzz PUBLIC -fsanitize=${fuzz_sanitizers} -fno-sanitize-recover=all -fno-omit-frame-pointer)
 target_compile_options(mcpp_fuzz PRIVATE -fsanitize=fuzzer-no-link)
 target_compile_definitions(mcpp_fuzz PUBLIC _GLIBCXX_ASSERTIONS)

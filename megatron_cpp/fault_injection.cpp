@@ -46,22 +46,7 @@ void enlarge(TrainingState& state) {
   scale_gradients(state, kTimes);
 }
 
-bool ends_process(FaultKind kind) {
-  return kind == FaultKind::Error || kind == FaultKind::Exit || kind == FaultKind::Kill || kind == FaultKind::Hang;
-}
-
 }  // namespace
-
-std::vector<std::string> FaultInjectionConfig::conflicts() const {
-  std::vector<std::string> found;
-  if (at != FaultPlace::Step && !ends_process(kind)) {
-    found.push_back("fault_injection.at: is for the kinds error, exit, kill and hang");
-  }
-  if (kind == FaultKind::Spike && rank != -1) {
-    found.push_back("fault_injection.rank: a spike is one of the whole batch; leave it out");
-  }
-  return found;
-}
 
 bool FaultInjection::strikes(i64 iteration) const {
   return config_.kind != FaultKind::None && (config_.rank == -1 || config_.rank == rank_) &&

@@ -27,6 +27,11 @@ struct EnumNames<FaultPlace> {
       "step", "before_files", "after_files", "before_manifest", "before_rename", "before_latest", "before_prune"};
 };
 
+/// Whether such a fault is the process's last deed, rather than a wrong number.
+constexpr bool ends_process(FaultKind kind) {
+  return kind == FaultKind::Error || kind == FaultKind::Exit || kind == FaultKind::Kill || kind == FaultKind::Hang;
+}
+
 struct FaultInjectionConfig {
   FaultKind kind = FaultKind::None;
   i64 iteration = 1;

@@ -24,7 +24,7 @@ Manifest manifest_of(std::string_view file) {
 }
 
 void read_all(const SafetensorsReader& reader) {
-  HostMemory memory;
+  CpuDevice memory;
   for (const SafeTensor& tensor : reader.tensors()) {
     MCPP_CHECK(reader.find(tensor.name) != nullptr);
     if (tensor.type == SafeType::Other) continue;
@@ -48,7 +48,7 @@ void checkpoint_file(std::string_view input) {
   scratch_file(std::string(kManifestName), text);
   scratch_file(std::string(kManifestChecksumName), checksum_hex(std::as_bytes(std::span(text))) + "\n");
   CheckpointReader reader(folder);
-  HostMemory memory;
+  CpuDevice memory;
   for (const TensorEntry& tensor : reader.manifest().tensors) {
     MCPP_CHECK(reader.read_whole(tensor.name, memory).numel() == numel(tensor.global));
   }

@@ -1,11 +1,39 @@
-// Fuzzers link no kernels: nothing that reads a file computes.
+// What fuzzers link in place of kernels and of the libraries behind them: nothing that reads a file computes.
+#include <cstdlib>
+
 #include "base/check.h"
+#include "tensor/cpu/shared_arena.h"
 #include "tensor/ops.h"
+#include "tensor/processor.h"
+#include "tensor/transfer.h"
 
-namespace mcpp::ops {
+namespace mcpp {
 
-void fill_zero(Tensor&) {
+CpuDevice::CpuDevice(CpuOptions options)
+    : Device(DeviceType::Cpu), options_(options), gemm_cache_(nullptr, [](GemmCache*) {}) {}
+
+CpuDevice::~CpuDevice() {
+  free_pool();
+}
+
+void* CpuDevice::system_allocate(i64 bytes) {
+  return std::aligned_alloc(64, static_cast<std::size_t>((bytes + 63) / 64 * 64));
+}
+
+void CpuDevice::system_free(void* data) noexcept {
+  std::free(data);
+}
+
+SystemMemory system_memory(const Device&) {
+  return {};
+}
+
+void ops::fill_zero(Tensor&) {
   fail(ExitCode::Internal, "a fuzzer has no kernels");
 }
 
-}  // namespace mcpp::ops
+void write_bytes(const void*, Tensor&) {
+  fail(ExitCode::Internal, "a fuzzer has no other device");
+}
+
+}  // namespace mcpp

@@ -1,6 +1,5 @@
 #include "tests/fuzz/targets.h"
 
-#include <cstdlib>
 #include <fstream>
 
 #include "base/check.h"
@@ -49,14 +48,6 @@ Path scratch_file(const std::string& name, std::string_view content) {
   file.close();
   MCPP_CHECK(file.good(), "cannot write in ", folder.path().string());
   return folder / name;
-}
-
-void* HostMemory::system_allocate(i64 bytes) {
-  return std::aligned_alloc(64, static_cast<std::size_t>((bytes + 63) / 64 * 64));
-}
-
-void HostMemory::system_free(void* data) noexcept {
-  std::free(data);
 }
 
 }  // namespace mcpp::fuzz

@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "base/file.h"
-#include "tensor/device.h"
 
 namespace mcpp::fuzz {
 
@@ -41,16 +40,5 @@ std::string finding(const Target& target, std::string_view input);
 
 /// Writes `content` to the file `name` in a folder of this process, which goes with it. Returns the path.
 Path scratch_file(const std::string& name, std::string_view content);
-
-/// Host memory, without the kernels that CpuDevice brings.
-class HostMemory final : public Device {
- public:
-  HostMemory() : Device(DeviceType::Cpu) {}
-  ~HostMemory() override { free_pool(); }
-
- private:
-  void* system_allocate(i64 bytes) override;
-  void system_free(void* data) noexcept override;
-};
 
 }  // namespace mcpp::fuzz
