@@ -3,6 +3,7 @@
 #include <hdf5.h>
 
 #include <mutex>
+#include <set>
 
 #include "base/check.h"
 
@@ -119,10 +120,28 @@ void write_attributes(const Handle& dataset, const Hdf5Dataset& description) {
   }
 }
 
-i64 create_dataset(const Handle& file, const Handle& creation, const Handle& links, const Hdf5Dataset& description) {
+/// Properties of what is created, without times: equal content gives equal files.
+Handle creation_of(hid_t kind, const std::string& name) {
+  Handle creation(checked(H5Pcreate(kind), name), H5Pclose);
+  checked(H5Pset_obj_track_times(creation, false), name);
+  return creation;
+}
+
+/// The groups that `path` lies in, those that are not in `made`.
+void create_groups(const Handle& file, const Handle& creation, const std::string& path, std::set<std::string>& made) {
+  for (std::size_t end = path.find('/'); end != std::string::npos; end = path.find('/', end + 1)) {
+    const std::string name = path.substr(0, end);
+    if (!made.insert(name).second) continue;
+    Handle group(checked(H5Gcreate2(file, name.c_str(), H5P_DEFAULT, creation, H5P_DEFAULT), name), H5Gclose);
+    group.close(name);
+  }
+}
+
+i64 create_dataset(const Handle& file, const Handle& creation, const Hdf5Dataset& description) {
   const std::string& path = description.path;
   const Handle type = type_of(description.dtype), space = space_of(description.shape);
-  Handle dataset(checked(H5Dcreate2(file, path.c_str(), type, space, links, creation, H5P_DEFAULT), path), H5Dclose);
+  Handle dataset(checked(H5Dcreate2(file, path.c_str(), type, space, H5P_DEFAULT, creation, H5P_DEFAULT), path),
+                 H5Dclose);
   write_attributes(dataset, description);
   const haddr_t offset = H5Dget_offset(dataset);
   check_input(offset != HADDR_UNDEF, path, ": HDF5 gave it no place in the file: ", library_reason());
@@ -136,19 +155,19 @@ std::vector<i64> create_hdf5(const Path& path, std::span<const Hdf5Dataset> data
   const auto lock = lock_hdf5();
   const std::string name = path.string();
   const Handle access = file_access();
-  const Handle creation(checked(H5Pcreate(H5P_DATASET_CREATE), name), H5Pclose);
+  const Handle creation = creation_of(H5P_DATASET_CREATE, name), groups = creation_of(H5P_GROUP_CREATE, name),
+               root = creation_of(H5P_FILE_CREATE, name);
   checked(H5Pset_layout(creation, H5D_CONTIGUOUS), name);
   checked(H5Pset_alloc_time(creation, H5D_ALLOC_TIME_EARLY), name);
   checked(H5Pset_fill_time(creation, H5D_FILL_TIME_NEVER), name);
-  checked(H5Pset_obj_track_times(creation, false), name);  // so that equal content gives equal files
-  const Handle links(checked(H5Pcreate(H5P_LINK_CREATE), name), H5Pclose);
-  checked(H5Pset_create_intermediate_group(links, 1), name);
 
-  Handle file(checked(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access), "cannot create ", name), H5Fclose);
+  Handle file(checked(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, root, access), "cannot create ", name), H5Fclose);
+  std::set<std::string> made;
   std::vector<i64> offsets;
   offsets.reserve(datasets.size());
   for (const Hdf5Dataset& description : datasets) {
-    offsets.push_back(create_dataset(file, creation, links, description));
+    create_groups(file, groups, description.path, made);
+    offsets.push_back(create_dataset(file, creation, description));
   }
   file.close("cannot write ", name);
   return offsets;

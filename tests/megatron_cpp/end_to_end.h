@@ -107,6 +107,16 @@ num_threads = 1
     args.insert(args.end(), more.begin(), more.end());
     return args;
   }
+  /// The arguments for a precision; in fp16 with a scale at which no step of the few is lost.
+  static Words in_precision(const std::string& name) {
+    Words words{str("--training.precision=", name)};
+    if (name == "fp16") words.push_back("--optimizer.initial_loss_scale=65536");
+    return words;
+  }
+  static Words plus(Words words, const std::string& one_more) {
+    words.push_back(one_more);
+    return words;
+  }
   void train(const std::string& save, const Words& more = {}) const { good(pretrain(save, more)); }
   std::string at(const std::string& name) const { return (folder_ / name).string(); }
 

@@ -70,14 +70,13 @@ TEST_F(UserJourney, EvaluationMeasuresTheSameHoweverItIsBatched) {
 using SameRun = EndToEnd;
 
 TEST_F(SameRun, RunsAndThreadsGiveTheSameBits) {
-  for (const char* precision : {"fp32", "bf16", "fp16"}) {
-    const std::string name = precision;
-    const std::string same = str("--training.precision=", name);
-    train(name, {same});
-    train(name + "_again", {same});
+  for (const std::string name : {"fp32", "bf16", "fp16"}) {
+    const Words same = in_precision(name);
+    train(name, same);
+    train(name + "_again", same);
     expect_same_checkpoint(name, name + "_again");
     for (const char* threads : {"2", "3"}) {
-      train(name + threads, {same, str("--device.num_threads=", threads)});
+      train(name + threads, plus(same, str("--device.num_threads=", threads)));
       expect_same_checkpoint(name, name + threads);
     }
     EXPECT_EQ(losses(name, 12), losses(name + "2", 12));

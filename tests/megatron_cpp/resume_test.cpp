@@ -23,14 +23,15 @@ void damage(const Path& checkpoint) {
 }
 
 TEST_F(Resume, AfterExitInterval) {
-  for (const char* precision : {"--training.precision=fp32", kBf16, kFp16}) {
-    const std::string whole = str("whole", precision), parts = str("parts", precision);
-    train(whole, {precision});
-    train(parts, {precision, "--training.exit_interval=5"});
+  for (const std::string precision : {"fp32", "bf16", "fp16"}) {
+    const Words same = in_precision(precision);
+    const std::string whole = "whole_" + precision, parts = "parts_" + precision;
+    train(whole, same);
+    train(parts, plus(same, "--training.exit_interval=5"));
     losses(parts, 5);
-    train(parts, {precision, "--training.exit_interval=9"});
+    train(parts, plus(same, "--training.exit_interval=9"));
     losses(parts, 9);
-    EXPECT_CONTAINS(good(pretrain(parts, {precision})), "resuming from");
+    EXPECT_CONTAINS(good(pretrain(parts, same)), "resuming from");
     expect_same_checkpoint(whole, parts);
     EXPECT_EQ(losses(whole, 12), losses(parts, 12));
   }
