@@ -166,6 +166,14 @@ std::optional<Path> latest_in(const Path& folder) {
   return folder / name;
 }
 
+void move_latest_up_to(const Path& checkpoint) {
+  const Path folder = checkpoint.parent_path();
+  const std::string name = checkpoint.filename().string();
+  const std::optional<Path> latest = latest_in(folder);
+  if (latest && iteration_of(latest->filename().string()) >= iteration_of(name)) return;
+  write_file_atomic(folder / kLatestName, name + "\n");
+}
+
 std::vector<std::string> problems_of(const Path& directory, bool checksums) {
   return problems_of_part(directory, checksums, 0, 1);
 }

@@ -23,6 +23,9 @@ std::vector<Path> checkpoints_in(const Path& folder);
 
 /// The directory that `latest` names; std::nullopt when it is absent, or names no directory here.
 std::optional<Path> latest_in(const Path& folder);
+/// Makes `latest` name this checkpoint of its folder where it names an earlier one, or none: as a process leaves it
+/// that died when its checkpoint was complete, and `latest` not written yet.
+void move_latest_up_to(const Path& checkpoint);
 
 /// What is wrong with a checkpoint: the manifest, missing or surplus files, sizes and, with `checksums`, every byte.
 /// Each line names the file, and the tensors in it when they can be told. Empty when it is sound.

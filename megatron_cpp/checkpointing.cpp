@@ -224,6 +224,12 @@ std::optional<TrainingProgress> load_training(const Config& config, TrainingStat
   if (!checkpoint.save.empty() && (checkpoint.finetune || !names_one)) own = newest_own(checkpoint, state, world, log);
   std::optional<Path> found = own.path;
   const bool is_own = found.has_value();
+  if (is_own && !own.is_local) {
+    run_together(world, [&] {
+      if (world.rank() == 0) move_latest_up_to(*found);
+      return std::string();
+    });
+  }
   if (!found && !load.empty()) {
     const bool must_exist = names_one || checkpoint.exit_on_missing_checkpoint || checkpoint.finetune;
     found = must_exist ? find_checkpoint(load, world, log) : newest_good(load, world, log);

@@ -48,6 +48,14 @@ TEST_F(Faults, KilledAtEachPointOfASaveARunGoesOnFromASoundCheckpoint) {
   }
 }
 
+/// Nothing is left to do then but to say which checkpoint is the last.
+TEST_F(Faults, KilledBeforeTheLastSaveIsNamedItIsNamedByTheNextRun) {
+  EXPECT_EQ(run(pretrain("run", fault("kill", 12, {"--fault_injection.at=before_latest"}))).code, -SIGKILL);
+  EXPECT_EQ(latest("run"), "iter_0000008");
+  EXPECT_CONTAINS(good(pretrain("run")), "all 12 iterations are done");
+  EXPECT_EQ(latest("run"), "iter_0000012");
+}
+
 TEST_F(Faults, EndWithTheirExitCode) {
   const Outcome error = run(pretrain("run", fault("error", 3)));
   EXPECT_EQ(error.code, 1);

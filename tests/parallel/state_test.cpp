@@ -36,6 +36,28 @@ TEST(ParallelState, CommunicatorsConnectTheRanksOfTheTopology) {
   });
 }
 
+/// The recorder names the ranks that a group really has.
+TEST(ParallelState, GroupsThatShareWhatZeroSharesAndTheirNames) {
+  run_local_ranks(8, [](Communicator& world, int rank) {
+    CpuDevice device;
+    FlightRecorder recorder;
+    const ParallelState state = make_parallel_state(
+        world, {.tensor_model_parallel_size = 2, .num_distributed_optimizer_instances = 2}, -1, &recorder);
+    const int tp = rank % 2, dp = rank / 2;
+    const auto expect = [&](Communicator& group, const std::vector<int>& ranks) {
+      EXPECT_EQ(members(group, rank, device), ranks);
+      EXPECT_EQ(recorder.last_done(1).at(0).group->ranks, ranks);
+    };
+    expect(*state.tp, {rank - tp, rank - tp + 1});
+    expect(*state.dp, {tp, 2 + tp, 4 + tp, 6 + tp});
+    expect(*state.dp_shard, {dp / 2 * 4 + tp, dp / 2 * 4 + 2 + tp});
+    expect(*state.dp_replicate, {dp % 2 * 2 + tp, dp % 2 * 2 + 4 + tp});
+    expect(*state.pp, {rank});
+    expect(*state.model, {rank - tp, rank - tp + 1});
+    expect(*state.embedding, {rank});
+  });
+}
+
 TEST(ParallelState, OnlyTheFirstAndTheLastStageHoldEmbeddings) {
   run_local_ranks(4, [](Communicator& world, int rank) {
     const ParallelState state = make_parallel_state(world, {.pipeline_model_parallel_size = 4});
