@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <fstream>
 
 #include "base/strings.h"
 
@@ -22,6 +23,20 @@ std::string process_tag() {
   return str(host_name(), "-", ::getpid());
 }
 
+namespace {
+
+/// A zombie has ended: it only waits for its parent to ask for its exit code, which may take seconds.
+bool runs(pid_t pid) {
+  if (::kill(pid, 0) != 0 && errno == ESRCH) return false;
+  std::ifstream file(str("/proc/", pid, "/stat"));
+  std::string text;
+  std::getline(file, text);
+  const std::size_t state = text.rfind(')');  // after the name, which may hold anything: ") Z ..."
+  return state == std::string::npos || text.compare(state, 3, ") Z") != 0;
+}
+
+}  // namespace
+
 bool is_stale_tag(const std::string& tag) {
   const std::size_t dash = tag.rfind('-');
   if (dash != std::string::npos && tag.substr(0, dash) != host_name()) return true;
@@ -30,7 +45,7 @@ bool is_stale_tag(const std::string& tag) {
   pid_t pid = 0;
   const auto [stop, error] = std::from_chars(number.data(), number.data() + number.size(), pid);
   if (error != std::errc() || stop != number.data() + number.size() || pid <= 0) return false;
-  return pid == ::getpid() || (::kill(pid, 0) != 0 && errno == ESRCH);
+  return pid == ::getpid() || !runs(pid);
 }
 
 }  // namespace mcpp
