@@ -94,6 +94,7 @@ void FlightRecorder::poll() {
 
 void FlightRecorder::enter(Activity activity, i64 iteration) {
   const std::lock_guard lock(mutex_);
+  now_.follows_step = activity == Activity::Training && now_.activity == Activity::Training;
   now_.activity = activity;
   now_.iteration = iteration;
   ++now_.events;

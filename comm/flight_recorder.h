@@ -65,6 +65,9 @@ struct Flight {
   HangLimits limits;
   Activity activity = Activity::SettingUp;
   i64 iteration = 0;
+  /// In a training step that came right after another: after a save or an evaluation, however short, a rank may have to
+  /// wait for those that are still in it.
+  bool follows_step = false;
   /// Changes with every step of training and every operation that begins or ends.
   u64 events = 0;
   /// Not done, oldest first.

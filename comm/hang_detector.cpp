@@ -59,8 +59,6 @@ void HangDetector::follow_steps(const Flight& flight, double seconds) {
   const bool is_same = was_training && is_training && flight.iteration == iteration_;
   if (!is_same) {
     if (was_training) longest_step_ = std::max(longest_step_, in_step_);
-    // What comes first after a save or an evaluation may wait for ranks that are still in it.
-    follows_step_ = was_training && is_training;
     in_step_ = 0;
   }
   activity_ = flight.activity;
@@ -68,7 +66,7 @@ void HangDetector::follow_steps(const Flight& flight, double seconds) {
 }
 
 double HangDetector::limit_of(const Flight& flight) const {
-  if (!follows_step_) return flight.limits.longest;
+  if (!flight.follows_step) return flight.limits.longest;
   return std::min(flight.limits.longest, std::max(flight.limits.step, kPatience * longest_step_));
 }
 

@@ -32,7 +32,6 @@ class HangDetector {
   Activity activity_ = Activity::SettingUp;
   i64 iteration_ = 0;
   double in_step_ = 0, longest_step_ = 0;
-  bool follows_step_ = false;  // the step that runs now, another
   double limit_ = HangLimits{}.longest;
 };
 

@@ -40,7 +40,7 @@ plan() { run_alone pretrain "${arguments[@]}" --dry_run --world_size="$1"; } # <
 
 # Everything that would fail at every start is found here, once.
 check_run() {
-  local option room=""
+  local option load room=""
   for option in --max_restarts --max_backoff --grace_period --no_progress_timeout; do
     check_number $option "${own_options[$option]}" 0
   done
@@ -49,6 +49,9 @@ check_run() {
   configuration=$(run_alone config "${arguments[@]}")
   save=$(sed -n '/^\[checkpoint\]/,/^\[/s/^save = "\(.*\)"$/\1/p' <<<"$configuration")
   [ -n "$save" ] || fail "checkpoint.save is empty: a restart would begin anew; give --checkpoint.save=FOLDER"
+  load=$(sed -n '/^\[checkpoint\]/,/^\[/s/^load = "\(.*\)"$/\1/p' <<<"$configuration")
+  [ ! -e "$load/manifest.json" ] || [ "$(setting finetune)" = true ] ||
+    fail "checkpoint.load names one checkpoint: every restart would go back to it; give its folder, or checkpoint.finetune"
   [ "$(setting save_interval)" != 0 ] ||
     say "warning: checkpoint.save_interval is 0: a failure loses all since the start; only stopping by a signal saves"
   replica=$(($(setting tensor_model_parallel_size) * $(setting pipeline_model_parallel_size)))
@@ -174,4 +177,6 @@ while true; do
   wait "$worker" || code=$?
   kill -0 "$worker" 2>/dev/null || break # otherwise a signal ended the wait, not the work
 done
+code=0
+wait "$worker" || code=$? # bash keeps it: of the work, if both ended it at once
 exit "$code"

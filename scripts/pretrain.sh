@@ -40,15 +40,18 @@ fi
 # that does not end by itself, because it waits for a machine that is gone.
 job="" signals=0
 # shellcheck disable=SC2317 # reached by the trap
-interrupt_twice() { kill -INT "$job" && sleep 0.2 && kill -INT "$job"; } # for srun; it passes SIGTERM on
+interrupt_twice() { { kill -INT "$job" && sleep 0.2 && kill -INT "$job"; } || true; } # for srun; it passes SIGTERM on
 # shellcheck disable=SC2317 # reached by the trap
 stop() {
   [ -n "$job" ] || exit 143
   signals=$((signals + 1))
   case $signals in
-    1) kill -USR1 "$job" ;;
-    2) if [ "$launcher" = srun ]; then interrupt_twice; else kill -TERM "$job"; fi ;;
-    *) { pkill -KILL -P "$job" || true; } && kill -KILL "$job" ;;
+    1) kill -USR1 "$job" || true ;; # it may just have ended
+    2) if [ "$launcher" = srun ]; then interrupt_twice; else kill -TERM "$job" || true; fi ;;
+    *)
+      pkill -KILL -P "$job" || true
+      kill -KILL "$job" || true
+      ;;
   esac
 }
 trap stop TERM INT USR1 HUP
@@ -60,6 +63,8 @@ while true; do
   wait "$job" || code=$?
   kill -0 "$job" 2>/dev/null || break # otherwise a signal ended the wait, not the run
 done
+code=0
+wait "$job" || code=$? # bash keeps it: of the run, if both ended it at once
 
 # Above 128: a rank was killed (128 + signal), or mpirun lost a machine (205, 255).
 if [ "$code" -gt 128 ] && [ "$signals" -lt 2 ]; then

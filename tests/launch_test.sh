@@ -94,8 +94,8 @@ expect waits_for_the_lock_of_a_lost_machine 0 5 $'75\nlocked 2\nlocked 2\nlocked
 expect does_not_wait_for_the_lock_of_another_job 2 1 "locked 2"
 expect stops_after_max_restarts 75 3 $'save 1 75\nsave 2 75\nsave 3 75\n0' --max_restarts 2
 says "max_restarts 2 are used up"
-expect a_hanging_run_is_ended 0 2 $'save 1 hang\n0' --no_progress_timeout=1
-says "no output for 1 s"
+expect a_hanging_run_is_ended 0 2 $'save 1 hang\n0' --no_progress_timeout=5
+says "no output for 5 s"
 logs 'attempt=1 .* code=75 next="restart"'
 
 for words in "--max_restarts x" "--min_ranks 0" "-n 0" "--hostfile nowhere" "--bad_key=1" "--min_ranks 2" "--log"; do

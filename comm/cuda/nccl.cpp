@@ -4,6 +4,7 @@
 
 #include <array>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -104,8 +105,7 @@ class Lane {
   template <class Call>
   Work run(const char* name, std::array<Tensor, 2> tensors, Call&& call) {
     const std::shared_ptr<const CudaEvent> done = queue(name, call);
-    return Work([done, tensors = std::move(tensors), &device = device_] { done->hold(device.stream()); },
-                [done, connection = connection_] { return connection->is_over(*done); });
+    return Work([done, tensors = std::move(tensors), &device = device_] { done->hold(device.stream()); }, query(done));
   }
 
   /// The same for an operation that the compute stream never waits for: `copy` stays alive until it is done.
@@ -114,7 +114,7 @@ class Lane {
     while (!apart_.empty() && apart_.front().done->happened()) apart_.pop_front();
     const std::shared_ptr<const CudaEvent> done = queue(name, call);
     apart_.push_back({done, std::move(copy)});
-    return Work([] {}, [done, connection = connection_] { return connection->is_over(*done); });
+    return Work([] {}, query(done));
   }
 
  private:
@@ -122,6 +122,14 @@ class Lane {
     std::shared_ptr<const CudaEvent> done;
     Tensor copy;
   };
+
+  /// Asked by another thread, which without this would open GPU 0 as well; perhaps after the device is gone.
+  std::function<bool()> query(std::shared_ptr<const CudaEvent> done) const {
+    return [done = std::move(done), connection = connection_, ordinal = device_.ordinal()] {
+      check_cuda(cudaSetDevice(ordinal), "cudaSetDevice");
+      return connection->is_over(*done);
+    };
+  }
 
   template <class Call>
   std::shared_ptr<const CudaEvent> queue(const char* name, Call&& call) {

@@ -200,6 +200,7 @@ bool FusedAttention::backward(const Tensor& dout, const Heads& q, const Heads& k
   AttentionCase c = make_case(operands, true, options);
   if (c.shapes.empty()) return false;
   const i64 all = c.shapes[0].dims[0], part = backward_part(c.shapes[0]), rows = part * c.shapes[0].dims[1] * q.seq;
+  if (part != all && rows % 4 != 0) return false;  // cuDNN is promised 16-byte alignment of each part of lse
   for (CudnnShape& shape : c.shapes) shape.dims[0] = part;
   const CudnnPlan* plan = plan_for(device.cudnn(), c);
   if (!plan) return false;

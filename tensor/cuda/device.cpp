@@ -46,9 +46,17 @@ CudaDevice::~CudaDevice() {
 void* CudaDevice::system_allocate(i64 bytes) {
   activate();
   void* data = nullptr;
-  if (cudaMallocAsync(&data, static_cast<std::size_t>(bytes), stream_) == cudaSuccess) return data;
-  cudaGetLastError();  // out of memory is reported by Device, with its table
-  return nullptr;
+  const auto size = static_cast<std::size_t>(bytes);
+  cudaError_t error = cudaMallocAsync(&data, size, stream_);
+  if (error == cudaErrorMemoryAllocation) {  // what was freed on the stream may still be on its way back
+    cudaGetLastError();
+    synchronize();
+    error = cudaMallocAsync(&data, size, stream_);
+  }
+  if (error == cudaSuccess) return data;
+  cudaGetLastError();
+  if (error != cudaErrorMemoryAllocation) check_cuda(error, "cudaMallocAsync");
+  return nullptr;  // Device says that memory is out, with its table
 }
 
 void CudaDevice::system_free(void* data) noexcept {

@@ -25,6 +25,7 @@ class CudaDevice final : public Device {
 
   /// Makes this GPU the calling thread's current one; every op begins with it.
   void activate() const { check_cuda(cudaSetDevice(options_.ordinal), "cudaSetDevice"); }
+  int ordinal() const { return options_.ordinal; }
   cudaStream_t stream() const { return stream_; }
   int multiprocessors() const { return properties_.multiProcessorCount; }
   const cudaDeviceProp& properties() const { return properties_; }

@@ -138,6 +138,7 @@ __global__ void sum_columns(const E* x, i64 rows, i64 n, i64 rows_per_piece, Wid
 
 template <>
 void Kernels<DeviceType::Cuda>::fill_zero(Tensor& x) {
+  if (x.numel() == 0) return;
   check_cuda(cudaMemsetAsync(x.raw(), 0, static_cast<std::size_t>(x.bytes()), cuda(x).stream()), "cudaMemsetAsync");
 }
 

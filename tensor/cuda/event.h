@@ -20,7 +20,10 @@ class CudaEvent {
   /// Does not wait. For any thread.
   bool happened() const {
     const cudaError_t state = cudaEventQuery(event_);
-    if (state == cudaErrorNotReady) return false;
+    if (state == cudaErrorNotReady) {
+      cudaGetLastError();  // it is noted as an error, which the next launch would find
+      return false;
+    }
     check_cuda(state, "cudaEventQuery");
     return true;
   }

@@ -1,5 +1,7 @@
 #include "tensor/late_copy.h"
 
+#include <optional>
+
 #include "tensor/cuda/device.h"
 #include "tensor/cuda/event.h"
 
@@ -8,8 +10,9 @@ namespace {
 
 class PinnedCopy final : public LateCopy {
  public:
-  PinnedCopy(CudaDevice& device, i64 count) : device_(device), count_(count), done_(cudaEventDisableTiming) {
-    device_.activate();
+  PinnedCopy(CudaDevice& device, i64 count) : device_(device), count_(count) {
+    device_.activate();  // which events belong to
+    done_.emplace(cudaEventDisableTiming);
     check_cuda(cudaMallocHost(&values_, bytes()), "cudaMallocHost");
   }
   ~PinnedCopy() override {
@@ -21,10 +24,10 @@ class PinnedCopy final : public LateCopy {
     device_.activate();
     check_cuda(cudaMemcpyAsync(values_, from.data<double>(), bytes(), cudaMemcpyDeviceToHost, device_.stream()),
                "cudaMemcpyAsync");
-    done_.record(device_.stream());
+    done_->record(device_.stream());
   }
   std::vector<double> values() override {
-    done_.synchronize();
+    done_->synchronize();
     return {values_, values_ + count_};
   }
 
@@ -33,7 +36,7 @@ class PinnedCopy final : public LateCopy {
 
   CudaDevice& device_;
   i64 count_;
-  CudaEvent done_;
+  std::optional<CudaEvent> done_;
   double* values_ = nullptr;
 };
 

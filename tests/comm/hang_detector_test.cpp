@@ -97,6 +97,22 @@ TEST_F(HangDetection, TheStepAfterASaveMayWaitForThoseWhoStillSave) {
   EXPECT_NE(after(20), std::nullopt);
 }
 
+TEST_F(HangDetection, ASaveTooShortToBeSeenCountsAsOne) {
+  train(1, 3, 1);
+  recorder.enter(Activity::Saving, 3);
+  recorder.enter(Activity::Training, 4);
+  const auto entry = group.collective("all_reduce", 4);
+  EXPECT_EQ(after(590), std::nullopt);
+  EXPECT_NE(after(20), std::nullopt);
+}
+
+TEST_F(HangDetection, StepsTooShortToBeSeenCountAsSteps) {
+  for (i64 iteration = 1; iteration < 9; ++iteration) recorder.enter(Activity::Training, iteration);
+  const auto entry = group.collective("all_reduce", 4);
+  EXPECT_EQ(after(60), std::nullopt);
+  EXPECT_NE(after(3), std::nullopt);
+}
+
 TEST_F(HangDetection, AStepWithoutASignOfLifeIsAHang) {
   train(1, 3, 1);
   EXPECT_EQ(after(59), std::nullopt);
