@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 
 #include "base/number_text.h"
 #include "checkpoint/exchange.h"
@@ -109,12 +110,14 @@ void remove_unfinished(const Path& file) {
   }
 }
 
-/// Whether the path is a checkpoint itself, not a folder of some. Rank 0 looks, so that all ranks go the same way.
+/// What rank 0 sees, on every rank, so that all go the same way.
+bool first_rank_finds(Communicator& world, const std::function<bool()>& look) {
+  return !run_together(world, [&] { return std::string(world.rank() == 0 && look() ? "yes" : ""); })[0].empty();
+}
+
+/// Whether the path is a checkpoint itself, not a folder of some.
 bool is_checkpoint(const Path& path, Communicator& world) {
-  const auto look = [&] {
-    return std::string(world.rank() == 0 && std::filesystem::exists(path / kManifestName) ? "yes" : "");
-  };
-  return !run_together(world, look)[0].empty();
+  return first_rank_finds(world, [&] { return std::filesystem::exists(path / kManifestName); });
 }
 
 /// The run's own newest checkpoint, of the two tiers, and whether it is of the local one.
@@ -198,11 +201,7 @@ RunState run_state(const Config& config, const TrainingState& state, const Train
 }
 
 bool has_checkpoint(const Config& config, Session& session) {
-  Communicator& world = session.parallel.world;
-  const auto look = [&] {
-    return std::string(world.rank() == 0 && !checkpoints_in(config.checkpoint.save).empty() ? "yes" : "");
-  };
-  return !run_together(world, look)[0].empty();
+  return first_rank_finds(session.parallel.world, [&] { return !checkpoints_in(config.checkpoint.save).empty(); });
 }
 
 TrainingProgress reload_training(const Config& config, TrainingState& state, Session& session, const Log& log) {

@@ -172,11 +172,5 @@ trap note_signal TERM INT USR1 HUP
 set -m
 supervise &
 worker=$!
-while true; do
-  code=0
-  wait "$worker" || code=$?
-  kill -0 "$worker" 2>/dev/null || break # otherwise a signal ended the wait, not the work
-done
-code=0
-wait "$worker" || code=$? # bash keeps it: of the work, if both ended it at once
+wait_for "$worker"
 exit "$code"

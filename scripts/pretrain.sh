@@ -58,13 +58,7 @@ trap stop TERM INT USR1 HUP
 set -m
 "${start[@]}" "$program" pretrain "${arguments[@]}" </dev/null &
 job=$!
-while true; do
-  code=0
-  wait "$job" || code=$?
-  kill -0 "$job" 2>/dev/null || break # otherwise a signal ended the wait, not the run
-done
-code=0
-wait "$job" || code=$? # bash keeps it: of the run, if both ended it at once
+wait_for "$job"
 
 # Above 128: a rank was killed (128 + signal), or mpirun lost a machine (205, 255).
 if [ "$code" -gt 128 ] && [ "$signals" -lt 2 ]; then

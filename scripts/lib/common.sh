@@ -13,6 +13,13 @@ fail() {
   exit 2
 }
 
+# wait_for <job>: until it has ended, however many signals end the waiting before; sets `code` to its exit code.
+wait_for() {
+  while kill -0 "$1" 2>/dev/null; do wait "$1" || true; done
+  code=0
+  wait "$1" || code=$? # bash keeps it
+}
+
 # check_number <option> <value> <least>
 check_number() {
   if ! [[ $2 =~ ^(0|[1-9][0-9]{0,8})$ ]] || [ "$2" -lt "$3" ]; then fail "$1 $2: must be a whole number of at least $3"; fi
