@@ -18,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* kRunIdName = "run_id";    // a file in checkpoint.save, and a number of the parts
 constexpr const char* kSaveIdName = "save_id";  // the same in all parts of a save
+constexpr const char* kLatestWrittenName = "latest_written";
 
 std::string random_id() {
   u64 random = 0;
@@ -50,11 +51,18 @@ std::string name_for_messages(const Path& part) {
   return str("the local checkpoint of iteration ", iteration_of_part(part));
 }
 
-/// Whether the folder of all ranks was set back, on purpose, to an older checkpoint after this one was saved.
-bool is_overruled(const Path& local, const Path& save) {
+/// When `latest` of the folder of all ranks was written, by the clock of its file system; "" when it names nothing.
+std::string latest_written(const Path& save) {
+  return latest_in(save) ? str(fs::last_write_time(save / kLatestName).time_since_epoch().count()) : std::string();
+}
+
+/// Whether the folder of all ranks was set back, on purpose, to an older checkpoint after this part was saved: runs
+/// themselves only ever make `latest` name newer ones.
+bool is_overruled(const CheckpointReader& part, const Path& save) {
   const std::optional<Path> latest = latest_in(save);
-  if (!latest || iteration_of_part(local) <= *iteration_of(latest->filename().string())) return false;
-  return fs::last_write_time(local / kManifestName) < fs::last_write_time(save / kLatestName);
+  if (!latest || part.state().iteration <= *iteration_of(latest->filename().string())) return false;
+  const auto known = part.state().extra.find(kLatestWrittenName);
+  return known == part.state().extra.end() || known->second != latest_written(save);
 }
 
 /// The iterations of which every rank has something, newest first.
@@ -95,7 +103,7 @@ Report examine(const Path& directory, const std::string& run, const CheckpointCo
   const auto id = extra.find(kRunIdName), save = extra.find(kSaveIdName);
   if (id == extra.end() || id->second != run || save == extra.end()) return {Report::OtherRun, "of another run"};
   if (!fits(reader, state)) return {Report::OtherRun, "of another layout"};
-  if (is_overruled(directory, config.save)) return {Report::OtherRun, "newer than what latest was set to"};
+  if (is_overruled(reader, config.save)) return {Report::OtherRun, "newer than what latest was set to"};
   return {Report::Good, save->second};
 }
 
@@ -128,6 +136,7 @@ SaveTarget local_target(const CheckpointConfig& config, const Communicator& worl
 void mark_local(RunState& run, const CheckpointConfig& config, Communicator& world) {
   run.extra[kRunIdName] = from_first(world, [&] { return run_id(config.save); });
   run.extra[kSaveIdName] = from_first(world, random_id);
+  run.extra[kLatestWrittenName] = from_first(world, [&] { return latest_written(config.save); });
 }
 
 std::vector<Path> local_parts(const CheckpointConfig& config, Communicator& world) {
