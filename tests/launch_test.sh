@@ -236,7 +236,7 @@ test_signals() {
 
   prepare goes_on_when_its_reader_is_gone $'save 1 75\nsave 2 75\n0'
   touch "$STUB/out" "$STUB/err"
-  "$launch" run.toml --max_backoff=0 2>&1 </dev/null | true
+  env --default-signal=PIPE "$launch" run.toml --max_backoff=0 2>&1 </dev/null | true || complain "does not end well"
   logs 'attempt=3 .* code=0 next="done"'
 }
 

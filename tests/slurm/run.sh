@@ -101,7 +101,7 @@ test_rank_dies() { # started again within the job
 }
 
 submit_and_requeue() { # <name>: what --signal does before the end of the job's time
-  submit "$1" --training.train_iters=300
+  submit "$1" --training.train_iters=150
   wait_until "a checkpoint" has_checkpoint
   scancel --signal=USR1 --batch "$job"
   wait_until "the queue" requeued 1
@@ -111,7 +111,7 @@ expect_second_run() {
   scontrol update JobId="$job" StartTime=now # Slurm waits for two minutes
   wait_until "the second run" has_state RUNNING
   wait_until "the end" has_state COMPLETED
-  expect_log 'attempt=1 .* resumed=.*iter_0.* iteration=300 .* code=0 next="done"'
+  expect_log 'attempt=1 .* resumed=.*iter_0.* iteration=150 .* code=0 next="done"'
 }
 # As a file server keeps it for a machine that died: the file still names the process that had it.
 keep_lock() {
