@@ -66,7 +66,8 @@ parse_options() {
 }
 
 check_placement() {
-  [ -f "$program" ] && [ -x "$program" ] || fail "$program is not there; build it with scripts/build.sh, or name it with MEGATRON_CPP"
+  { [ -f "$program" ] && [ -x "$program" ]; } ||
+    fail "$program is not there; build it with scripts/build.sh, or name it with MEGATRON_CPP"
   [ -z "$ranks" ] || check_number -n "$ranks" 1
   [ -z "$hostfile" ] || { [ -r "$hostfile" ] && [ ! -d "$hostfile" ]; } || fail "--hostfile $hostfile: is no file that can be read"
   [ -z "$hostfile" ] || [ $launcher = mpirun ] || fail "--hostfile is for mpirun; srun takes the machines of its job"

@@ -108,7 +108,8 @@ submit_and_requeue() { # <name>: what --signal does before the end of the job's 
   expect_log 'attempt=1 .* code=85 next="stop: as it was told to"'
 }
 expect_second_run() {
-  scontrol update JobId="$job" StartTime=now # Slurm waits for two minutes
+  wait_until "the end of the first run" has_state PENDING # which sets the time anew
+  scontrol update JobId="$job" StartTime=now              # Slurm waits for two minutes
   wait_until "the second run" has_state RUNNING
   wait_until "the end" has_state COMPLETED
   expect_log 'attempt=1 .* resumed=.*iter_0.* iteration=150 .* code=0 next="done"'
