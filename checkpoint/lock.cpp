@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 
 #include "base/check.h"
@@ -25,40 +26,86 @@ void probe(const Path& folder) {
   check_input(::unlink(path.c_str()) == 0, "cannot remove ", path.string(), ": ", std::strerror(errno));
 }
 
-std::string owner_of(int descriptor) {
+std::string read_owner(int descriptor) {
   std::array<char, 512> text{};
   const ssize_t size = ::pread(descriptor, text.data(), text.size(), 0);
-  return size > 0 ? std::string(text.data(), static_cast<std::size_t>(size)) : "an unknown process";
+  return size > 0 ? std::string(text.data(), static_cast<std::size_t>(size)) : "";
+}
+
+/// What the file of this name says now; another process may have replaced the one that is open.
+std::string read_owner(const Path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return "";
+  const std::string owner = read_owner(descriptor);
+  ::close(descriptor);
+  return owner;
+}
+
+/// All of an owner's text up to how often its job was queued again.
+std::string job_text(const SlurmJob& job) {
+  return str(", Slurm ", job.name, ", requeued ");
+}
+
+bool is_earlier_run(const std::string& owner, const SlurmJob& job) {
+  const std::size_t place = job.name.empty() ? std::string::npos : owner.find(job_text(job));
+  if (place == std::string::npos) return false;
+  const char* number = owner.data() + place + job_text(job).size();
+  i64 requeued = 0;
+  const auto [end, error] = std::from_chars(number, owner.data() + owner.size(), requeued);
+  return error == std::errc() && end == owner.data() + owner.size() && requeued < job.requeued;
+}
+
+void refuse(const Path& path, const std::string& owner) {
+  fail(ExitCode::BadInput, "the checkpoint folder ", path.parent_path().string(), " is in use by ",
+       owner.empty() ? "an unknown process" : owner,
+       "; stop that job or give another folder. If that process is gone for certain, with its machine, remove ",
+       path.string());
 }
 
 }  // namespace
 
-FolderLock::FolderLock(const Path& folder, const Log& log) {
+FolderLock::FolderLock(const Path& folder, const Log& log, const SlurmJob& job) : path_(folder / ".lock") {
   mcpp::create_directories(folder);
-  const Path path = folder / ".lock";
-  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  check_input(descriptor_ >= 0, "cannot write in ", folder.string(), ": ", std::strerror(errno));
-  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
-    const int error = errno;
-    const std::string owner = owner_of(descriptor_);
-    if (error == EWOULDBLOCK) {
-      ::close(descriptor_);
-      fail(ExitCode::BadInput, "the checkpoint folder ", folder.string(), " is in use by ", owner,
-           "; stop that job or give another folder");
-    }
-    log.warn(str("cannot lock ", path.string(), ": ", std::strerror(error),
-                 "; make sure that no other job saves checkpoints there"));
+  std::string me = str("host ", host_name(), ", process ", ::getpid());
+  if (!job.name.empty()) me += str(job_text(job), job.requeued);
+  while (!is_taken(me, log)) {
+    const std::string owner = read_owner(descriptor_);
+    ::close(descriptor_);
+    if (!is_earlier_run(owner, job)) refuse(path_, owner);
+    log.warn(str(path_.string(), ": is taken over from ", owner, ", an earlier run of this job"));
+    // What it has open stays locked, by nobody who is alive; the next file of this name is another.
+    check_input(::unlink(path_.c_str()) == 0 || errno == ENOENT, "cannot remove ", path_.string(), ": ",
+                std::strerror(errno));
   }
-  const std::string owner = str("host ", host_name(), ", process ", ::getpid());
-  const bool written = ::ftruncate(descriptor_, 0) == 0 &&
-                       ::pwrite(descriptor_, owner.data(), owner.size(), 0) == static_cast<ssize_t>(owner.size());
-  if (!written) log.warn(str("cannot write the owner to ", path.string(), ": ", std::strerror(errno)));
   try {
+    check_held();  // who had the file open while it was replaced has locked one that nobody else will find
     probe(folder);
   } catch (...) {
     ::close(descriptor_);
     throw;
   }
+}
+
+bool FolderLock::is_taken(const std::string& owner, const Log& log) {
+  descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  check_input(descriptor_ >= 0, "cannot write in ", path_.parent_path().string(), ": ", std::strerror(errno));
+  const bool locked = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
+  if (!locked && errno == EWOULDBLOCK) return false;
+  if (!locked) {
+    log.warn(str("cannot lock ", path_.string(), ": ", std::strerror(errno),
+                 "; make sure that no other job saves checkpoints there"));
+  }
+  const bool written = ::ftruncate(descriptor_, 0) == 0 &&
+                       ::pwrite(descriptor_, owner.data(), owner.size(), 0) == static_cast<ssize_t>(owner.size());
+  if (!written) log.warn(str("cannot write the owner to ", path_.string(), ": ", std::strerror(errno)));
+  if (locked && written) owner_ = owner;
+  return true;
+}
+
+void FolderLock::check_held() const {
+  const std::string owner = owner_.empty() ? "" : read_owner(path_);
+  check_input(owner.empty() || owner == owner_, "the checkpoint folder ", path_.parent_path().string(),
+              " was taken over by ", owner, ": this run, ", owner_, ", writes nothing more there");
 }
 
 FolderLock::~FolderLock() {

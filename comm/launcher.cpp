@@ -6,6 +6,16 @@
 #include "base/check.h"
 
 namespace mcpp {
+namespace {
+
+/// What the text starts with; 0 when that is no number.
+i64 leading_number(const char* text) {
+  i64 number = 0;
+  std::from_chars(text, text + std::strlen(text), number);
+  return number;
+}
+
+}  // namespace
 
 void Launcher::check(int mpi_size) const {
   check_input(mpi_size >= ranks, variable, " promises ", ranks, " ranks, but MPI sees ", mpi_size,
@@ -26,6 +36,15 @@ Launcher read_launcher(const std::function<const char*(const char*)>& variable) 
     if (ranks > launcher.ranks || launcher.variable.empty()) launcher = {ranks, name};
   }
   return launcher;
+}
+
+SlurmJob read_slurm_job(const std::function<const char*(const char*)>& variable) {
+  const char* id = variable("SLURM_JOB_ID");
+  if (!id || !*id) return {};
+  const char* cluster = variable("SLURM_CLUSTER_NAME");
+  const char* requeued = variable("SLURM_RESTART_COUNT");  // not there in a job's first run
+  return {.name = str("job ", id, " of cluster ", cluster ? cluster : "?"),
+          .requeued = requeued ? leading_number(requeued) : 0};
 }
 
 }  // namespace mcpp

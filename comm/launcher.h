@@ -4,6 +4,8 @@
 #include <functional>
 #include <string>
 
+#include "base/types.h"
+
 namespace mcpp {
 
 struct Launcher {
@@ -16,5 +18,14 @@ struct Launcher {
 
 /// Reads OMPI_COMM_WORLD_SIZE, PMI_SIZE, SLURM_NTASKS and WORLD_SIZE. `variable` is std::getenv in main; null = unset.
 Launcher read_launcher(const std::function<const char*(const char*)>& variable);
+
+/// The Slurm job that this process belongs to.
+struct SlurmJob {
+  std::string name;  ///< "job 77 of cluster x"; empty outside of Slurm
+  i64 requeued = 0;  ///< how often Slurm has queued it again
+};
+
+/// Reads SLURM_JOB_ID, SLURM_CLUSTER_NAME and SLURM_RESTART_COUNT, which Slurm sets.
+SlurmJob read_slurm_job(const std::function<const char*(const char*)>& variable);
 
 }  // namespace mcpp

@@ -32,7 +32,7 @@ CheckpointSaver::CheckpointSaver(const Config& config, const TrainingState& stat
   if (config.checkpoint.local_save.empty()) return;
   Communicator& world = session.parallel.world;
   run_together(world, [&] {
-    local_lock_ = std::make_unique<FolderLock>(local_target(config.checkpoint, world).folder, log);
+    local_lock_ = std::make_unique<FolderLock>(local_target(config.checkpoint, world).folder, log, session.job);
     return std::string();
   });
 }

@@ -97,12 +97,19 @@ std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& sess
   Communicator& world = session.parallel.world;
   run_together(world, [&] {
     if (world.rank() != 0) return std::string();
-    lock = std::make_unique<FolderLock>(config.checkpoint.save, log);
+    lock = std::make_unique<FolderLock>(config.checkpoint.save, log, session.job);
     remove_stale(config.checkpoint.save, log);  // a run that has nothing left to save would leave it
     remove_unfinished(config.metrics_path());
     return std::string();
   });
   return lock;
+}
+
+void check_save_folder(const FolderLock* lock, Session& session) {
+  run_together(session.parallel.world, [&] {
+    if (lock) lock->check_held();
+    return std::string();
+  });
 }
 
 std::string keep_tokenizer(const Config& config, Session& session) {

@@ -33,6 +33,9 @@ struct TrainingProgress {
 /// by rank 0 while the run lasts; nothing on other ranks, or when checkpoint.save is empty.
 std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& session, const Log& log);
 
+/// Before every save: ends the run on all ranks, with BadInput, when a later run of its Slurm job took the folder over.
+void check_save_folder(const FolderLock* lock, Session& session);
+
 /// Leaves the tokenizer beside the checkpoints, so that they can be used by themselves, and returns its checksum ("" on
 /// other ranks than 0 and without a tokenizer). Done once, at the start: saving does not depend on the original file.
 std::string keep_tokenizer(const Config& config, Session& session);

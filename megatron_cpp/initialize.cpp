@@ -135,7 +135,8 @@ Session initialize(const Config& config, const World& world) {
   return {.device = std::move(processor),
           .gpus = std::move(gpus),
           .parallel = std::move(parallel),
-          .recorder = world.recorder};
+          .recorder = world.recorder,
+          .job = world.job};
 }
 
 }  // namespace mcpp

@@ -17,6 +17,7 @@ struct Session {
   std::unique_ptr<Communicator> gpus;  ///< all ranks once more, for tensors on GPUs; null on the CPU
   ParallelState parallel;
   FlightRecorder* recorder = nullptr;  ///< that of the world
+  SlurmJob job;                        ///< that the ranks belong to
 
   /// Tells the watchdog, if there is one, what comes now.
   void enter(Activity activity, i64 iteration) const {

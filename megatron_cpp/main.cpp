@@ -65,7 +65,7 @@ std::unique_ptr<mcpp::Communicator> noted_world(const mcpp::MpiSession& mpi, mcp
 int run_alone(const std::vector<std::string>& args) {
   const std::unique_ptr<mcpp::Communicator> self = mcpp::make_self_communicator();
   mcpp::Log log;
-  return static_cast<int>(mcpp::run_program(args, log, {.ranks = *self}));
+  return static_cast<int>(mcpp::run_program(args, log, {.ranks = *self, .job = mcpp::read_slurm_job(environment)}));
 }
 
 int run_as_rank(const std::vector<std::string>& args, const mcpp::MpiSession& mpi, mcpp::FlightRecorder& recorder) {
@@ -76,7 +76,8 @@ int run_as_rank(const std::vector<std::string>& args, const mcpp::MpiSession& mp
                         {.ranks = *world,
                          .recorder = &recorder,
                          .rank_on_node = mpi.rank_on_node(),
-                         .cores_per_rank = std::max(1, mpi.cores_on_node() / mpi.ranks_on_node())});
+                         .cores_per_rank = std::max(1, mpi.cores_on_node() / mpi.ranks_on_node()),
+                         .job = mcpp::read_slurm_job(environment)});
   recorder.enter(mcpp::Activity::Ending, 0);
   return static_cast<int>(code);
 }

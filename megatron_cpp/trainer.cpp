@@ -302,6 +302,7 @@ void Trainer::save(bool waits) {
 }
 
 void Trainer::check_before_save() {
+  check_save_folder(lock_.get(), session_);
   // Replicas share the work of saving: a checkpoint of ranks that differ would be a mixture.
   if (config_.training.check_weight_hash_across_dp_replicas_interval > 0)
     check_weights_across_replicas(state_, session_.parallel);

@@ -2,6 +2,7 @@
 #pragma once
 #include "comm/communicator.h"
 #include "comm/flight_recorder.h"
+#include "comm/launcher.h"
 
 namespace mcpp {
 
@@ -10,6 +11,7 @@ struct World {
   FlightRecorder* recorder = nullptr;  ///< of what this rank does, for its watchdog; null when there is none
   int rank_on_node = 0;                ///< place of this rank among those of its machine
   int cores_per_rank = 0;              ///< of its machine, that a rank may count on; 0 = all that the process may use
+  SlurmJob job = {};                   ///< that the ranks belong to
 };
 
 }  // namespace mcpp

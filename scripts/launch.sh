@@ -9,6 +9,8 @@
 #                            not answer are left out, and spare ones, or fewer data-parallel ranks, do their work
 #   --srun                   start with Slurm's srun instead of mpirun
 #   --min_ranks N            with fewer ranks than this it waits for machines instead (default 1)
+#   --max_wait S             the longest such wait, which is no restart; also for ranks of a lost machine that still hold the
+#                            checkpoint folder (default 3600)
 #   --max_restarts N         after so many restarts it gives up (default 10)
 #   --max_backoff S          longest wait before a restart: 1 second, doubled until there is a new checkpoint (default 60)
 #   --grace_period S         what SIGTERM or Ctrl-C leave the ranks to save in; a second one ends them at once (default 600)
@@ -18,94 +20,132 @@
 # signal, unless this script passed it on) start again, all others end it, and so do three failures alike without a new
 # checkpoint between them. Codes and signals: docs/operations.md.
 set -euo pipefail
+library=$(dirname "$(readlink -f "$0")")/lib # also where this was called by a link
 # shellcheck source=scripts/lib/common.sh
-source "$(dirname "$0")/lib/common.sh"
+source "$library/common.sh"
 # shellcheck source=scripts/lib/hosts.sh
-source "$(dirname "$0")/lib/hosts.sh"
+source "$library/hosts.sh"
 # shellcheck source=scripts/lib/attempt.sh
-source "$(dirname "$0")/lib/attempt.sh"
+source "$library/attempt.sh"
 
 attempts_alike=3 # failures with one exit code, on the same ranks, without a new checkpoint, are no accident
-declare -A own_options=([--min_ranks]=1 [--max_restarts]=10 [--max_backoff]=60 [--grace_period]=600
+declare -A own_options=([--min_ranks]=1 [--max_wait]=3600 [--max_restarts]=10 [--max_backoff]=60 [--grace_period]=600
   [--no_progress_timeout]=3600 [--log]="")
 take_option() { own_options[$1]=$2; }
 
 # The program alone: what a launcher around this script promises is not for it.
 run_alone() { env -u OMPI_COMM_WORLD_SIZE -u PMI_SIZE -u SLURM_NTASKS -u WORLD_SIZE "$program" "$@"; }
 
-# setting <key>: its value in the resolved configuration.
-setting() { sed -n "s/^$1 = //p" <<<"$configuration" | tr -d '"'; }
+# setting <section> <key>: its value in the resolved configuration, a text without quotes and what TOML escapes.
+setting() {
+  local value
+  value=$(sed -n "/^\[$1\]$/,/^\[/s/^$2 = //p" <<<"$configuration")
+  [[ ${value//\\\\/} != *\\u00* ]] || fail "$1.$2: control characters in a name are more than this script can read"
+  sed 's/^"\(.*\)"$/\1/;s/\\\(["\\]\)/\1/g' <<<"$value"
+}
 
 plan() { run_alone pretrain "${arguments[@]}" --dry_run --world_size="$1"; } # <ranks>
 
 # Everything that would fail at every start is found here, once.
 check_run() {
-  local option load room=""
-  for option in --max_restarts --max_backoff --grace_period --no_progress_timeout; do
+  local option room=""
+  for option in --max_wait --max_restarts --max_backoff --grace_period --no_progress_timeout; do
     check_number $option "${own_options[$option]}" 0
   done
   check_number --min_ranks "${own_options[--min_ranks]}" 1
   check_placement
   configuration=$(run_alone config "${arguments[@]}")
-  save=$(sed -n '/^\[checkpoint\]/,/^\[/s/^save = "\(.*\)"$/\1/p' <<<"$configuration")
-  [ -n "$save" ] || fail "checkpoint.save is empty: a restart would begin anew; give --checkpoint.save=FOLDER"
-  load=$(sed -n '/^\[checkpoint\]/,/^\[/s/^load = "\(.*\)"$/\1/p' <<<"$configuration")
-  [ ! -e "$load/manifest.json" ] || [ "$(setting finetune)" = true ] ||
-    fail "checkpoint.load names one checkpoint: every restart would go back to it; give its folder, or checkpoint.finetune"
-  [ "$(setting save_interval)" != 0 ] ||
-    say "warning: checkpoint.save_interval is 0: a failure loses all since the start; only stopping by a signal saves"
-  replica=$(($(setting tensor_model_parallel_size) * $(setting pipeline_model_parallel_size)))
-  if [ -n "$hostfile" ]; then read_hosts "$hostfile" && room=$(slots_of "${hosts[@]}"); fi
+  check_checkpoint_settings
+  replica=$(($(setting parallel tensor_model_parallel_size) * $(setting parallel pipeline_model_parallel_size)))
+  if [ -n "$hostfile" ]; then read_hosts "$hostfile" && check_ssh && room=$(slots_of "${hosts[@]}"); fi
   if [ $launcher = srun ]; then room=${SLURM_NTASKS:-}; fi
   ranks=${ranks:-${room:-1}}
   [ -z "$room" ] || [ "$ranks" -le "$room" ] || fail "-n $ranks: there are $room slots only"
   [ "${own_options[--min_ranks]}" -le "$ranks" ] || fail "--min_ranks ${own_options[--min_ranks]}: there are $ranks ranks only"
   plan "$ranks" >"$scratch/plan" || exit $? # it has said why
   log=${own_options[--log]:-$save/launch.log}
-  mkdir -p "$(dirname "$log")" || fail "--log $log: cannot make its folder"
-  touch "$log" || fail "--log $log: cannot be written"
+  mkdir -p -- "$(dirname -- "$log")" || fail "--log $log: cannot make its folder"
+  [ ! -d "$log" ] || fail "--log $log: is a folder"
+  touch -- "$log" || fail "--log $log: cannot be written"
+}
+check_checkpoint_settings() {
+  local load
+  save=$(setting checkpoint save) || exit $?
+  [ -n "$save" ] || fail "checkpoint.save is empty: a restart would begin anew; give --checkpoint.save=FOLDER"
+  case $save in /*) ;; *) save=./$save ;; esac # its name may begin like an option
+  load=$(setting checkpoint load) || exit $?
+  [ -z "$load" ] || [ ! -e "$load/manifest.json" ] || [ "$(setting checkpoint finetune)" = true ] ||
+    fail "checkpoint.load names one checkpoint: every restart would go back to it; give its folder, or checkpoint.finetune"
+  [ "$(setting checkpoint save_interval)" != 0 ] ||
+    say "warning: checkpoint.save_interval is 0: a failure loses all since the start; only stopping by a signal saves"
 }
 
 # choose_ranks: sets `ranks_now` and `hosts_now`: the most ranks that the machines which answer have room for and that are
-# a valid layout, in whole replicas of the model. The global batch stays as it is. Fails, saying why, when there are none.
+# a valid layout, in whole replicas of the model. The global batch stays as it is. Fails when there are none. `choice` says
+# in words what is not as it was asked for.
 choose_ranks() {
   local room=$ranks least=${own_options[--min_ranks]}
-  hosts_now=$(uname -n)
+  choice="" hosts_now=$(uname -n)
   if [ $launcher = srun ]; then hosts_now=${SLURM_JOB_NODELIST:-unknown}; fi
   if [ -n "$hostfile" ]; then
     find_hosts
-    [ ${#down[@]} -eq 0 ] || say "no answer from ${down[*]}"
-    room=$(slots_of "${up[@]}") hosts_now=$(IFS=, && echo "${up[*]}")
+    [ ${#down[@]} -eq 0 ] || choice="left out: $(printf '%s, ' "${down[@]}")"
+    room=$(slots_of "${up[@]}") hosts_now=$(IFS=, && echo "${up[*]:--}")
     write_hostfile "${up[@]}" >"$scratch/hostfile"
   fi
   ranks_now=$ranks
   [ "$room" -lt "$ranks" ] || return 0
   for ((ranks_now = room / replica * replica; ranks_now >= least && ranks_now > 0; ranks_now -= replica)); do
     if plan "$ranks_now" >"$scratch/plan" 2>&1; then
-      say "going on with $ranks_now of $ranks ranks, on $hosts_now"
+      choice+="going on with $ranks_now of $ranks ranks, on $hosts_now"
       return 0
     fi
   done
-  say "no layout for the $room ranks that there is room for: of $ranks, at least $least, in replicas of $replica"
+  choice+="no layout for the $room ranks that there is room for: of $ranks, at least $least, in replicas of $replica"
   ranks_now=0
   return 1
 }
 
 newest_checkpoint() { # its iteration, 0 when there is none
   local newest
-  newest=$(find "$save" -maxdepth 1 -name 'iter_*' 2>/dev/null | sed -n 's/.*iter_0*\([0-9]\{1,\}\)$/\1/p' | sort -n | tail -n 1)
+  newest=$(find "$save/" -maxdepth 1 -name 'iter_*' 2>/dev/null | sed -n 's/.*iter_0*\([0-9]\{1,\}\)$/\1/p' | sort -n | tail -n 1)
   echo "${newest:-0}"
 }
 
-# What comes after exit code <code>: "done", "restart" or "stop: <why>".
-verdict() {
-  case $1 in
-    0) echo "done" ;;
-    *) if is_stopped; then echo "stop: as it was told to"; else judge "$1"; fi ;;
-  esac
+# Ranks of a machine that was lost end when they notice; until then rank 0, if it was there, keeps others out of the folder.
+is_folder_in_use() { [ "$code" -eq 2 ] && grep -q 'the checkpoint folder .* is in use by' "$scratch/output"; }
+
+# Takes the machines that are there and runs on them. Sets `code` and what its end is: "run", or "wait" when it has to wait
+# for machines, or for the folder.
+run_or_wait() {
+  code=85 end=run output_iteration=- output_checkpoint=- output_saved=0
+  if is_stopped; then return; fi
+  choose_ranks || code=75
+  [ -z "$choice" ] || [ "$choice" = "$last_choice" ] || say "${choice%, }" # once while it waits
+  last_choice=$choice
+  if is_stopped; then
+    code=85
+  elif [ "$code" -eq 75 ]; then
+    end="wait"
+  else
+    run_attempt
+    if [ "$restarts" -gt 0 ] && is_folder_in_use; then end="wait"; fi
+  fi
 }
-judge() {
-  if [ "$1" -ne 75 ] && [ "$1" -ne 85 ]; then
+
+# What comes after `code` and `end`, or when it was told to stop: "done", "restart", "wait" or "stop: <why>".
+verdict() {
+  if [ "$code" -eq 0 ]; then
+    echo "done"
+  elif [ "$stopped" = yes ]; then
+    echo "stop: as it was told to"
+  elif [ "$end" = wait ]; then
+    if [ $((now - waits_since)) -lt "${own_options[--max_wait]}" ]; then
+      echo "wait"
+    else
+      echo "stop: --max_wait ${own_options[--max_wait]} is over"
+    fi
+  elif [ "$code" -ne 75 ] && [ "$code" -ne 85 ]; then
     echo "stop: starting again does not help after this"
   elif [ "$alike" -ge "$attempts_alike" ]; then
     echo "stop: $alike times the same failure and no new checkpoint"
@@ -116,44 +156,59 @@ judge() {
   fi
 }
 
-# Ranks of a machine that was lost end when they notice; until then rank 0, if it was there, keeps others out of the folder.
-is_folder_in_use() { [ "$code" -eq 2 ] && grep -q 'the checkpoint folder .* is in use by' "$scratch/output"; }
-
-# Takes the machines that are there, runs on them, and notes how it went. Sets `code` and `next`.
-attempt() {
-  local failure began before checkpoint
-  before=$(newest_checkpoint) began=$(date +%s) code=75 output_iteration=- output_checkpoint=-
-  if ! choose_ranks; then
-    failure="" # to wait for machines is no failure of the run
-  elif is_stopped; then
-    code=85 failure=""
-  else
-    run_attempt
-    failure="$code on $ranks_now ranks, $hosts_now"
-    if [ "$restarts" -gt 0 ] && is_folder_in_use; then code=75 failure=""; fi
-  fi
+# note_progress <newest checkpoint before>: counts failures alike. A checkpoint is new where there was none as new in the
+# folder, or, as of those in local_save only the output tells, where none as new was saved since the start.
+note_progress() {
+  local failure="$code on $ranks_now ranks, $hosts_now"
   checkpoint=$(newest_checkpoint)
-  if [ "$checkpoint" != "$before" ]; then alike=0 backoff=1; fi
-  if [ -n "$failure" ] && [ "$failure" = "$last_failure" ]; then alike=$((alike + 1)); else alike=1; fi
+  if [ "$checkpoint" -gt "$1" ] || [ "$output_saved" -gt "$highest_saved" ]; then alike=0 backoff=1; fi
+  if [ "$output_saved" -gt "$highest_saved" ]; then highest_saved=$output_saved; fi
+  if [ "$output_saved" -gt "$checkpoint" ]; then checkpoint=$output_saved; fi
+  if [ "$end" = wait ]; then return; fi
+  if [ "$failure" = "$last_failure" ]; then alike=$((alike + 1)); else alike=1; fi
   last_failure=$failure
-  next=$(verdict "$code")
-  echo "$(date -u +%FT%TZ) attempt=$((restarts + 1)) seconds=$(($(date +%s) - began)) ranks=$ranks_now hosts=$hosts_now" \
-    "resumed=$output_checkpoint iteration=$output_iteration checkpoint=$checkpoint code=$code next=\"$next\"" >>"$log"
-  say "$(tail -n 1 "$log")"
+}
+
+# A line for what began at <time>, unless it is the same wait as before.
+write_log() {
+  if [ "$next" = wait ] && [ "$last_next" = wait ]; then return; fi
+  local line
+  line="$(date -u +%FT%TZ) attempt=$((restarts + 1)) seconds=$((now - $1)) ranks=$ranks_now hosts=$hosts_now"
+  line+=" resumed=$output_checkpoint iteration=$output_iteration checkpoint=$checkpoint code=$code next=\"$next\""
+  echo "$line" >>"$log" || say "warning: $log: cannot be written"
+  say "$line"
+}
+
+# Runs once, or finds that it has to wait. Sets `code` and `next`.
+attempt() {
+  local began before
+  read_clock
+  began=$now before=$(newest_checkpoint) last_next=$next
+  run_or_wait
+  read_clock
+  note_progress "$before"
+  if [ "$end" = run ]; then waits_since=""; else waits_since=${waits_since:-$began}; fi
+  stopped=no
+  if is_stopped; then stopped=yes; fi
+  if [ $stopped = yes ] && [ "$end" = wait ]; then code=85; fi
+  next=$(verdict)
+  write_log "$began"
 }
 
 # Attempts until there is nothing more to gain; exits with the code of the last.
 supervise() {
   local wait_seconds
-  restarts=0 alike=0 backoff=1 last_failure="" ranks_now=$ranks hosts_now=-
+  trap : PIPE # who read what this says may be gone
+  trap 'if is_orphan; then rm -rf "$scratch"; fi' EXIT
+  restarts=0 alike=0 backoff=1 highest_saved=0 waits_since="" last_failure="" last_choice="" next=""
   while true; do
     attempt
-    [ "$next" = restart ] || break
+    case $next in restart | wait) ;; *) break ;; esac
     wait_seconds=$((backoff < own_options[--max_backoff] ? backoff : own_options[--max_backoff]))
-    say "exit code $code; restart $((restarts + 1)) of ${own_options[--max_restarts]} in $wait_seconds s"
+    backoff=$((wait_seconds * 2))
+    [ "$next" = wait ] || say "exit code $code; restart $((restarts + 1)) of ${own_options[--max_restarts]} in $wait_seconds s"
     pause "$wait_seconds"
-    if is_stopped; then exit 85; fi
-    restarts=$((restarts + 1)) backoff=$((wait_seconds * 2))
+    if [ "$next" = restart ]; then restarts=$((restarts + 1)); fi
   done
   [ "$next" = "done" ] || say "exit code $code; $next"
   exit "$code"

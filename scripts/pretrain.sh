@@ -11,7 +11,7 @@
 # Everything else goes to megatron_cpp pretrain. MEGATRON_CPP names another program than build/release/megatron_cpp.
 set -euo pipefail
 # shellcheck source=scripts/lib/common.sh
-source "$(dirname "$0")/lib/common.sh"
+source "$(dirname "$(readlink -f "$0")")/lib/common.sh"
 
 parse_options "$@"
 check_placement

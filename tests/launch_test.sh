@@ -6,16 +6,18 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failures=0
+launch=$root/scripts/launch.sh
 
 # The program: plans layouts of $STUB/valid_ranks (all when there is no such file); its Nth training does what line N of
-# $STUB/ends says: an exit code after the words "save I" to leave a checkpoint or "locked" to say that it is in use; "hang",
-# "signal" to wait for one and save, "stubborn" to wait for ever.
+# $STUB/ends says: an exit code after the words "save I" to leave a checkpoint, "local I" to say so of one elsewhere,
+# "old_clock" to have written two hours ago, or "locked" to say that the folder is in use; "hang", "signal" to wait for one
+# and save, "stubborn" to wait for ever. It saves in $SAVE.
 cat >"$scratch/program" <<'END'
 #!/usr/bin/env bash
 if [ "$1" = config ]; then
   [[ "$*" != *bad_key* ]] || { echo "unknown key" >&2 && exit 2; }
-  printf '[parallel]\ntensor_model_parallel_size = 2\npipeline_model_parallel_size = 1\n[checkpoint]\nsave = "%s"\n' "$STUB/save"
-  printf 'save_interval = 5\n'
+  printf '[parallel]\ntensor_model_parallel_size = 2\npipeline_model_parallel_size = 1\n[other]\nsave = "no"\n[checkpoint]\n'
+  printf 'save = "%s"\nload = ""\nsave_interval = 5\n[last]\nsave = "no"\n' "$(sed 's/["\\]/\\&/g' <<<"$SAVE")"
   exit 0
 elif [[ "$*" == *--dry_run* ]]; then
   [ ! -f "$STUB/valid_ranks" ] || grep -qxe "${*: -1}" "$STUB/valid_ranks" || { echo "no such layout" >&2 && exit 2; }
@@ -27,11 +29,13 @@ echo "resuming from $STUB/save/iter_newest"
 echo "[now] iteration        7/ 100 | words"
 for ((k = 0; k < ${#words[@]}; k++)); do
   case ${words[k]} in
-    save) k=$((k + 1)) && mkdir -p "$STUB/save/iter_000000${words[k]}" ;;
-    locked) echo "the checkpoint folder $STUB/save is in use by host a, process 7" ;;
+    save) k=$((k + 1)) && mkdir -p -- "$SAVE/iter_000000${words[k]}" ;;
+    local) k=$((k + 1)) && echo "saved /local/rank_00000-of-00002/iter_000000${words[k]} in 1.5s" ;;
+    old_clock) touch -d "2 hours ago" /proc/self/fd/1 && sleep 1 ;;
+    locked) echo "the checkpoint folder $SAVE is in use by host a, process 7" ;;
     hang) trap '' USR1 && sleep 60 & wait ;;
     stubborn) trap 'echo asked' USR1 && touch "$STUB/ready" && while true; do sleep 0.1; done ;;
-    signal) trap 'mkdir -p "$STUB/save/iter_0000099"; exit 85' USR1 && touch "$STUB/ready" && while true; do sleep 0.1; done ;;
+    signal) trap 'mkdir -p "$SAVE/iter_0000099"; exit 85' USR1 && touch "$STUB/ready" && while true; do sleep 0.1; done ;;
     *) exit "${words[k]}" ;;
   esac
 done
@@ -47,26 +51,32 @@ exec "$@"
 END
 cat >"$scratch/ssh" <<'END'
 #!/usr/bin/env bash
-! grep -qx "$1" "$STUB/down" 2>/dev/null
+echo "$1" >>"$STUB/asked"
+if grep -qx "$1" "$STUB/down" 2>/dev/null && [ "$(wc -l <"$STUB/asked")" -le "$(cat "$STUB/down_until" 2>/dev/null || echo 999)" ]; then
+  echo "ssh: connect to host $1: No route to host" >&2
+  exit 255
+fi
+shift
+eval "$*" # as the shell on the other side would
 END
 chmod +x "$scratch"/{program,mpirun,ssh}
 export PATH=$scratch:$PATH MEGATRON_CPP=$scratch/program OMPI_MCA_plm_rsh_agent=$scratch/ssh
 
-# expect <name> <exit code> <number of runs> <ends, one a line> <argument ...>: runs launch.sh to its end.
+# expect <name> <exit code> <number of runs> <ends, one a line> <argument ...>: runs launch.sh to its end; "*" runs are any.
 expect() {
   local code=$2 runs=$3 ends=$4 got=0 ran
   prepare "$1" "$ends"
   shift 4
-  "$root/scripts/launch.sh" run.toml --max_backoff=0 "$@" >"$STUB/out" 2>"$STUB/err" </dev/null || got=$?
+  "$launch" run.toml --max_backoff=0 "$@" >"$STUB/out" 2>"$STUB/err" </dev/null || got=$?
   ran=$(wc -l <"$STUB/runs")
-  [ "$got $ran" = "$code $runs" ] || complain "exit code $got after $ran runs, not $code after $runs"
+  [[ "$got $ran" == "$code "$runs ]] || complain "exit code $got after $ran runs, not $code after $runs"
 }
 prepare() { # <name> <ends>
   name=$1
-  export STUB=$scratch/$name
+  export STUB=$scratch/$name SAVE=${save:-$scratch/$name/save}
   mkdir -p "$STUB"
-  cp "$scratch"/next/* "$STUB" 2>/dev/null || true
-  rm -rf "$scratch/next"
+  cp "$scratch/next.$group"/* "$STUB" 2>/dev/null || true
+  rm -rf "$scratch/next.$group"
   echo "$2" >"$STUB/ends"
   touch "$STUB/runs"
 }
@@ -75,39 +85,10 @@ complain() {
   cat "$STUB/out" "$STUB/err"
   failures=$((failures + 1))
 }
+counts() { [ "$(grep -c -- "$2" "$SAVE/launch.log" 2>/dev/null)" = "$1" ] || complain "log has not $1 times: $2"; }
 says() { grep -q -- "$1" "$STUB/err" || complain "does not say: $1"; }
-logs() { grep -q -- "$1" "$STUB/save/launch.log" || complain "log without: $1"; }
-given() { mkdir -p "$scratch/next" && cat >"$scratch/next/$1"; } # <file>: for the next launch
-
-expect ends_with_the_training 0 1 "0"
-logs 'attempt=1 .* ranks=1 .* resumed=.*iter_newest iteration=7 checkpoint=0 code=0 next="done"'
-expect restarts_when_a_peer_is_lost 0 3 $'save 1 75\nsave 2 75\n0'
-logs 'attempt=2 .* checkpoint=2 code=75 next="restart"'
-expect restarts_when_ranks_were_told_to_stop 0 2 $'save 1 85\n0'
-expect killed_ranks_are_lost_peers 0 2 $'save 1 137\n0'
-expect lost_machines_are_lost_peers 0 2 $'save 1 205\n0'
-for code in 1 2 12 17; do expect "stops_on_$code" "$code" 1 "save 1 $code"; done
-expect stops_when_nothing_changes 75 3 $'75\n75\n75\n75'
-says "3 times the same failure and no new checkpoint"
-expect another_failure_is_another_chance 75 5 $'75\n75\nsave 1 75\n75\n75\n75'
-expect waits_for_the_lock_of_a_lost_machine 0 5 $'75\nlocked 2\nlocked 2\nlocked 2\n0'
-expect does_not_wait_for_the_lock_of_another_job 2 1 "locked 2"
-expect stops_after_max_restarts 75 3 $'save 1 75\nsave 2 75\nsave 3 75\n0' --max_restarts 2
-says "max_restarts 2 are used up"
-expect a_hanging_run_is_ended 0 2 $'save 1 hang\n0' --no_progress_timeout=5
-says "no output for 5 s"
-logs 'attempt=1 .* code=75 next="restart"'
-
-for words in "--max_restarts x" "--min_ranks 0" "-n 0" "--hostfile nowhere" "--bad_key=1" "--min_ranks 2" "--log"; do
-  # shellcheck disable=SC2086 # an option and its value
-  expect "refuses_${words%% *}" 2 0 0 $words
-done
-given valid_ranks <<<"--world_size=4"
-expect refuses_what_is_no_layout 2 0 0 -n 3
-says "no such layout"
-given hosts <<<"a"
-expect refuses_hosts_without_slots 2 0 0 --hostfile "$scratch/refuses_hosts_without_slots/hosts"
-says 'hosts:1: not of the form "name slots=N"'
+logs() { grep -q -- "$1" "$SAVE/launch.log" || complain "log without: $1"; }
+given() { mkdir -p "$scratch/next.$group" && cat >"$scratch/next.$group/$1"; } # <file>: for the next launch
 
 # Elastic: three machines of two ranks each; replicas of the model take two ranks.
 elastic() { # <name> <machines that are down> <valid layouts>
@@ -115,49 +96,163 @@ elastic() { # <name> <machines that are down> <valid layouts>
   tr ' ' '\n' <<<"$2" | given down
   for ranks in $3; do echo "--world_size=$ranks"; done | given valid_ranks
 }
-elastic all "" "6 4 2"
-expect uses_all_hosts 0 1 0 --hostfile "$scratch/uses_all_hosts/hosts"
-grep -qx -- '-n 6' "$STUB/mpirun" || complain "not on 6 ranks"
-elastic one_down "b" "6 4 2"
-expect leaves_out_a_host 0 1 0 --hostfile "$scratch/leaves_out_a_host/hosts"
-says "no answer from b"
-[ "$(sort "$STUB/mpirun" | tr '\n' ' ')" = "-n 4 a slots=2;c slots=2; " ] || complain "not 4 ranks on a and c"
-elastic next_layout "b" "6 2"
-expect takes_the_next_valid_layout 0 1 0 --hostfile "$scratch/takes_the_next_valid_layout/hosts"
-says "going on with 2 of 6 ranks"
-elastic spare "a" "4"
-expect uses_spare_hosts 0 1 0 --hostfile "$scratch/uses_spare_hosts/hosts" -n 4
-grep -q 'b slots=2;c slots=2;' "$STUB/mpirun" || complain "not on b and c"
-elastic none "a b c" "6"
-expect gives_up_without_hosts 75 0 0 --hostfile "$scratch/gives_up_without_hosts/hosts" --max_restarts=1
-says "no layout for the 0 ranks"
-elastic minimum "b" "6 4"
-expect waits_for_min_ranks 75 0 0 --hostfile "$scratch/waits_for_min_ranks/hosts" --max_restarts=1 --min_ranks=6
-
-# Signals to launch.sh itself.
-# stopping <name> <ends> <code> <signals> <argument ...>
-errors=""
+# stopping <name> <ends> <code> <signals> <argument ...>: sends them when it runs, or, in a test that waits, asked hosts
+errors="" stopped_runs=1
 stopping() {
   local ends=$2 code=$3 signals=$4 pid got=0 signal
   prepare "$1" "$ends"
   shift 4
-  "$root/scripts/launch.sh" run.toml "$@" >"$STUB/out" 2>"${errors:-$STUB/err}" </dev/null &
+  "$launch" run.toml "$@" >"$STUB/out" 2>"${errors:-$STUB/err}" </dev/null &
   pid=$!
-  for _ in {1..100}; do [ -e "$STUB/ready" ] || sleep 0.1; done
+  for _ in {1..100}; do [ -e "$STUB/ready" ] || [ -e "$STUB/asked" ] || sleep 0.1; done
   for signal in $signals; do kill "-$signal" "$pid" && sleep 0.5; done
   wait "$pid" || got=$?
   [ "$got" -eq "$code" ] || complain "exit code $got, not $code"
-  [ "$(wc -l <"$STUB/runs")" -eq 1 ] || complain "started again"
+  [ "$(wc -l <"$STUB/runs")" -eq "$stopped_runs" ] || complain "started again"
 }
-stopping saves_on_sigterm "signal" 85 TERM
-logs 'checkpoint=99 code=85 next="stop: as it was told to"'
-stopping passes_sigusr1_on "signal" 85 USR1
-stopping a_second_signal_ends_at_once "stubborn" 143 "TERM TERM"
-stopping the_grace_period_is_kept "stubborn" 143 TERM --grace_period=1
-says "the grace period is over"
 
-errors=/dev/full stopping saves_when_the_terminal_is_closed "signal" 85 HUP
-logs 'checkpoint=99 code=85'
+# After each kind of end.
+test_ends() {
+  expect ends_with_the_training 0 1 "0"
+  logs 'attempt=1 .* ranks=1 .* resumed=.*iter_newest iteration=7 checkpoint=0 code=0 next="done"'
+  expect restarts_when_a_peer_is_lost 0 3 $'save 1 75\nsave 2 75\n0'
+  logs 'attempt=2 .* checkpoint=2 code=75 next="restart"'
+  expect restarts_when_ranks_were_told_to_stop 0 2 $'save 1 85\n0'
+  expect killed_ranks_are_lost_peers 0 2 $'save 1 137\n0'
+  expect lost_machines_are_lost_peers 0 2 $'save 1 205\n0'
+  for code in 1 2 12 17; do expect "stops_on_$code" "$code" 1 "save 1 $code"; done
+  expect stops_when_nothing_changes 75 3 $'75\n75\n75\n75'
+  says "3 times the same failure and no new checkpoint"
+  expect another_failure_is_another_chance 75 5 $'75\n75\nsave 1 75\n75\n75\n75'
+  expect waits_for_the_lock_of_a_lost_machine 0 5 $'75\nlocked 2\nlocked 2\nlocked 2\n0' --max_restarts=1
+  counts 1 'code=2 next="wait"'
+  locked=$(printf 'locked 2\n%.0s' {1..40})
+  expect does_not_wait_for_the_lock_for_ever 2 "*" $'75\n'"$locked" --max_wait=1
+  says "max_wait 1 is over"
+  expect local_saves_are_progress 0 4 $'local 1 75\nlocal 2 75\nlocal 3 75\n0'
+  logs 'attempt=3 .* checkpoint=3 code=75 next="restart"'
+  expect the_same_local_save_again_is_none 75 3 $'local 5 75\nlocal 5 75\nlocal 4 75\n0'
+  says "3 times the same failure and no new checkpoint"
+  expect does_not_wait_for_the_lock_of_another_job 2 1 "locked 2"
+  expect stops_after_max_restarts 75 3 $'save 1 75\nsave 2 75\nsave 3 75\n0' --max_restarts 2
+  says "max_restarts 2 are used up"
+  expect a_hanging_run_is_ended 0 2 $'save 1 hang\n0' --no_progress_timeout=3
+  says "no output for 3 s"
+  logs 'attempt=1 .* code=75 next="restart"'
+  expect a_clock_that_is_set_ends_nothing 0 1 "old_clock 0" --no_progress_timeout=60
+  expect a_full_disk_of_the_log_ends_nothing 0 2 $'save 1 75\n0' --log=/dev/full
+  says "warning: /dev/full: cannot be written"
+}
 
-[ "$failures" -eq 0 ] || exit 1
+test_refusals() {
+  for words in "--max_restarts x" "--min_ranks 0" "-n 0" "--hostfile nowhere" "--bad_key=1" "--min_ranks 2" "--log" "--log= " \
+    "--max_wait -1" "--hostfile=" "--hostfile /" "--log /proc/no/log" "--log /tmp"; do
+    # shellcheck disable=SC2086 # an option and its value
+    expect "refuses_${words//\//_}" 2 0 0 $words
+  done
+  given valid_ranks <<<"--world_size=4"
+  expect refuses_what_is_no_layout 2 0 0 -n 3
+  says "no such layout"
+  given hosts <<<"a"
+  expect refuses_hosts_without_slots 2 0 0 --hostfile "$scratch/refuses_hosts_without_slots/hosts"
+  says 'hosts:1: not of the form "name slots=N"'
+  given hosts <<<"-oProxyCommand=evil slots=2"
+  expect refuses_options_as_hosts 2 0 0 --hostfile "$scratch/refuses_options_as_hosts/hosts"
+  says 'hosts:1: no name of a machine'
+  given hosts <<<"a slots=2"
+  OMPI_MCA_plm_rsh_agent=no_ssh expect refuses_hosts_without_ssh 2 0 0 --hostfile "$scratch/refuses_hosts_without_ssh/hosts"
+  says "no_ssh is not installed: a cannot be reached"
+}
+
+test_hosts() {
+  elastic all "" "6 4 2"
+  expect uses_all_hosts 0 1 0 --hostfile "$scratch/uses_all_hosts/hosts"
+  grep -qx -- '-n 6' "$STUB/mpirun" || complain "not on 6 ranks"
+  elastic one_down "b" "6 4 2"
+  expect leaves_out_a_host 0 1 0 --hostfile "$scratch/leaves_out_a_host/hosts"
+  says "left out: b (ssh: connect to host b: No route to host, exit code 255), going on with 4 of 6 ranks, on a,c"
+  [ "$(sort "$STUB/mpirun" | tr '\n' ' ')" = "-n 4 a slots=2;c slots=2; " ] || complain "not 4 ranks on a and c"
+  elastic next_layout "b" "6 2"
+  expect takes_the_next_valid_layout 0 1 0 --hostfile "$scratch/takes_the_next_valid_layout/hosts"
+  says "going on with 2 of 6 ranks"
+  elastic spare "a" "4"
+  expect uses_spare_hosts 0 1 0 --hostfile "$scratch/uses_spare_hosts/hosts" -n 4
+  grep -q 'b slots=2;c slots=2;' "$STUB/mpirun" || complain "not on b and c"
+  elastic none "a b c" "6"
+  expect gives_up_without_hosts 75 0 0 --hostfile "$scratch/gives_up_without_hosts/hosts" --max_wait=1
+  says "no layout for the 0 ranks"
+  says "max_wait 1 is over"
+  elastic minimum "b" "6 4"
+  expect waits_for_min_ranks 75 0 0 --hostfile "$scratch/waits_for_min_ranks/hosts" --max_wait=1 --min_ranks=6
+  elastic back "a b c" "6"
+  given down_until <<<12
+  expect waiting_is_no_restart 0 1 0 --hostfile "$scratch/waiting_is_no_restart/hosts" --max_restarts=0
+  counts 1 'next="wait"'
+  logs 'attempt=1 .* ranks=6 hosts=a,b,c .* code=0 next="done"'
+  printf 'a slots=2\r\n\r\nb slots=2 max_slots=2\r\n' | given hosts
+  OMPI_MCA_plm_rsh_agent="$scratch/ssh : rsh" expect reads_hosts_of_windows 0 1 0 --hostfile "$scratch/reads_hosts_of_windows/hosts"
+  grep -qx 'a slots=2;b slots=2;' "$STUB/mpirun" || complain "not on a and b"
+}
+
+# Where things are, and what they are called.
+test_places() {
+  mkdir -p "$scratch/work" "$scratch/real"
+  cd "$scratch/work"
+  # shellcheck disable=SC2016 # nothing is to be expanded
+  save='-"odd" \u00 $(name)' expect relative_save_with_an_odd_name 0 4 $'save 1 75\nsave 2 75\nsave 3 75\n0'
+  ln -s "$scratch/real" "$scratch/link"
+  save=$scratch/link expect save_is_a_link 0 4 $'save 1 75\nsave 2 75\nsave 3 75\n0'
+  mkdir -p "$scratch/folder with 'quotes'" "$scratch/elsewhere/scripts/lib"
+  cp "$scratch/program" "$scratch/folder with 'quotes'"
+  printf 'a slots=2\n' | given hosts
+  MEGATRON_CPP="$scratch/folder with 'quotes'/program" expect program_in_an_odd_folder 0 1 0 \
+    --hostfile "$scratch/program_in_an_odd_folder/hosts"
+  printf 'a slots=2\n' | given hosts
+  cd "$root"
+  CDPATH=$scratch/elsewhere launch=scripts/launch.sh expect cdpath_leads_nowhere 0 1 0
+  ln -s "$root/scripts/launch.sh" "$scratch/train"
+  launch=$scratch/train expect called_by_a_link 0 1 0
+}
+
+# Signals to launch.sh itself.
+test_signals() {
+  stopping saves_on_sigterm "signal" 85 TERM
+  logs 'checkpoint=99 code=85 next="stop: as it was told to"'
+  stopping passes_sigusr1_on "signal" 85 USR1
+  stopping a_second_signal_ends_at_once "stubborn" 143 "TERM TERM"
+  stopping the_grace_period_is_kept "stubborn" 143 TERM --grace_period=1
+  says "the grace period is over"
+  elastic none "a b c" "6"
+  stopped_runs=0 stopping ends_while_it_waits 0 85 TERM --hostfile "$scratch/ends_while_it_waits/hosts"
+  logs 'code=85 next="stop: as it was told to"'
+
+  errors=/dev/full stopping saves_when_the_terminal_is_closed "signal" 85 HUP
+  logs 'checkpoint=99 code=85'
+
+  # Whoever kills launch.sh leaves nobody who could be told to stop: the ranks save and end.
+  stopping saves_when_it_is_killed "signal" 137 KILL
+  for _ in {1..50}; do grep -q code= "$SAVE/launch.log" || sleep 0.1; done
+  logs 'checkpoint=99 code=85 next="stop: as it was told to"'
+
+  prepare goes_on_when_its_reader_is_gone $'save 1 75\nsave 2 75\n0'
+  touch "$STUB/out" "$STUB/err"
+  env --default-signal=PIPE "$launch" run.toml --max_backoff=0 2>&1 </dev/null | true || complain "does not end well"
+  logs 'attempt=3 .* code=0 next="done"'
+}
+
+# They wait more than they work, so all at once.
+groups=(ends refusals hosts places signals)
+pids=()
+for group in "${groups[@]}"; do
+  (
+    "test_$group"
+    exit "$failures"
+  ) >"$scratch/$group.log" 2>&1 &
+  pids+=($!)
+done
+failed=0
+for k in "${!groups[@]}"; do
+  wait "${pids[k]}" || { failed=1 && cat "$scratch/${groups[k]}.log"; }
+done
+[ "$failed" -eq 0 ] || exit 1
 echo "all as expected"

@@ -1,13 +1,20 @@
 # One run of scripts/pretrain.sh under the eyes of scripts/launch.sh, which sources this.
 # shellcheck shell=bash disable=SC2034,SC2154 # what is not set or read here is in launch.sh
 
-# Signals to launch.sh are files here: "stop" after the first one, "stop_now" after a second.
-is_stopped() { [ -e "$scratch/stop" ]; }
+# Signals to launch.sh are files here: "stop" after the first one, "stop_now" after a second. One that was killed
+# cannot be told any more, and has been.
+is_orphan() { ! kill -0 $$ 2>/dev/null; }
+is_stopped() { [ -e "$scratch/stop" ] || is_orphan; }
 is_stopped_now() { [ -e "$scratch/stop_now" ]; }
 
 pause() { # <seconds>: shorter when a signal comes
-  local end=$((SECONDS + $1))
-  until is_stopped || [ "$SECONDS" -ge "$end" ]; do sleep 0.2; done
+  local end
+  read_clock
+  end=$((now + $1))
+  until is_stopped || [ "$now" -ge "$end" ]; do
+    sleep 0.2
+    read_clock
+  done
 }
 
 signal_job() { kill "-$1" "$job" 2>/dev/null || true; } # <signal>
@@ -16,36 +23,42 @@ signal_job() { kill "-$1" "$job" 2>/dev/null || true; } # <signal>
 # that does not end by itself, because it waits for a machine that is gone.
 ask_job_to_save() {
   say "stopping: the ranks have ${own_options[--grace_period]} s to save; a second signal ends them at once"
-  asked=1 deadline=$((SECONDS + own_options[--grace_period]))
+  asked=1 deadline=$((now + own_options[--grace_period]))
   signal_job USR1
 }
 end_job() {
   [ "$asked" -eq 1 ] || signal_job USR1
-  asked=1 ended=1 deadline=$((SECONDS + 10))
+  asked=1 ended=1 deadline=$((now + 10))
   signal_job TERM
 }
 
-# Is its output older than the longest silence?
-is_silent() {
-  local limit=${own_options[--no_progress_timeout]}
-  [ "$limit" -gt 0 ] && [ $((EPOCHSECONDS - $(stat -c %Y "$output"))) -gt "$limit" ]
+# Adds the time since the last call to `silence`, or ends that when the output has grown. Time in which nothing runs, as of
+# a suspended machine, is no silence: of it two seconds count.
+measure_silence() {
+  local before=$now size_before=$size
+  read_clock
+  size=$(stat -c %s "$output")
+  silence=$((silence + (now - before < 2 ? now - before : 2)))
+  [ "$size" = "$size_before" ] || silence=0
 }
 
 # watch_job: returns when it has ended; sets `hangs` when it had to be ended because it was silent.
 watch_job() {
-  local asked=0 ended=0 deadline=0
+  local asked=0 ended=0 deadline=0 size=0 silence=0 limit=${own_options[--no_progress_timeout]}
   hangs=0
+  read_clock
   while kill -0 "$job" 2>/dev/null; do
     sleep 0.2
+    measure_silence
     if [ "$asked" -eq 0 ] && is_stopped; then
       ask_job_to_save
     elif [ "$ended" -eq 0 ] && is_stopped_now; then
       end_job
-    elif [ "$asked" -eq 0 ] && is_silent; then
-      say "no output for ${own_options[--no_progress_timeout]} s: the run hangs and is ended"
+    elif [ "$asked" -eq 0 ] && [ "$limit" -gt 0 ] && [ "$silence" -gt "$limit" ]; then
+      say "no output for $limit s: the run hangs and is ended"
       hangs=1
       end_job
-    elif [ "$asked" -eq 1 ] && [ "$SECONDS" -ge "$deadline" ]; then
+    elif [ "$asked" -eq 1 ] && [ "$now" -ge "$deadline" ]; then
       [ "$ended" -eq 1 ] || say "the grace period is over"
       end_job
     fi
@@ -53,7 +66,8 @@ watch_job() {
 }
 
 # run_attempt: runs on `ranks_now` ranks; sets `code`, 75 also for one that hangs, and what its output says:
-# `output_iteration`, the last one logged, and `output_checkpoint`, which it resumed from; - where there is none.
+# `output_iteration`, the last one logged, and `output_checkpoint`, which it resumed from, - where there is none; and
+# `output_saved`, the highest iteration that it saved anywhere, 0 without one.
 run_attempt() {
   local words=(-n "$ranks_now") shows hangs
   output=$scratch/output
@@ -75,5 +89,6 @@ run_attempt() {
   if [ "$code" -eq 0 ] && grep -q '^srun: error: .* launch failed' "$output"; then code=75; fi
   output_iteration=$(sed -n 's/.*\] iteration *\([0-9]*\)\/.*/\1/p' "$output" | tail -n 1)
   output_checkpoint=$(sed -n 's/.*resuming from \([^,]*\).*/\1/p' "$output" | tail -n 1)
-  output_iteration=${output_iteration:--} output_checkpoint=${output_checkpoint:--}
+  output_saved=$(sed -n 's/.*saved .*\/iter_0*\([0-9]\{1,\}\) in .*/\1/p' "$output" | sort -n | tail -n 1)
+  output_saved=${output_saved:-0} output_iteration=${output_iteration:--} output_checkpoint=${output_checkpoint:--}
 }

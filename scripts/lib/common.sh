@@ -1,6 +1,7 @@
 # What scripts/pretrain.sh and scripts/launch.sh share; to be sourced.
 # shellcheck shell=bash disable=SC2034 # what is set here is read there
 
+unset CDPATH # which would take cd elsewhere
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 program=${MEGATRON_CPP:-$here/build/release/megatron_cpp}
 
@@ -19,6 +20,9 @@ wait_for() {
   code=0
   wait "$1" || code=$? # bash keeps it
 }
+
+# read_clock: sets `now`, in seconds. Who sets the machine's clock moves the time of day, and with it bash's SECONDS, not this.
+read_clock() { read -r now _ </proc/uptime && now=${now%.*}; }
 
 # check_number <option> <value> <least>
 check_number() {
@@ -48,6 +52,7 @@ parse_options() {
           value=$2
           shift
         fi
+        [ -n "$value" ] || fail "$option needs a value"
         case $option in
           -n) ranks=$value ;;
           --hostfile) hostfile=$value ;;
@@ -61,9 +66,10 @@ parse_options() {
 }
 
 check_placement() {
-  [ -x "$program" ] || fail "$program is not there; build it with scripts/build.sh, or name it with MEGATRON_CPP"
+  { [ -f "$program" ] && [ -x "$program" ]; } ||
+    fail "$program is not there; build it with scripts/build.sh, or name it with MEGATRON_CPP"
   [ -z "$ranks" ] || check_number -n "$ranks" 1
-  [ -z "$hostfile" ] || [ -r "$hostfile" ] || fail "$hostfile: no such file"
+  [ -z "$hostfile" ] || { [ -r "$hostfile" ] && [ ! -d "$hostfile" ]; } || fail "--hostfile $hostfile: is no file that can be read"
   [ -z "$hostfile" ] || [ $launcher = mpirun ] || fail "--hostfile is for mpirun; srun takes the machines of its job"
   command -v $launcher >/dev/null || fail "$launcher is not installed; scripts/install_dependencies.sh installs mpirun"
 }

@@ -7,39 +7,67 @@ probe_seconds=10 # within which a machine has to answer
 hosts=()
 declare -A slots=()
 read_hosts() {
-  local line number=0 name
+  local line number=0 name number_of_slots
   while IFS= read -r line || [ -n "$line" ]; do
     number=$((number + 1))
     line=${line%%#*}
     [[ $line =~ [^[:space:]] ]] || continue
     [[ $line =~ ^[[:space:]]*([^[:space:]]+)[[:space:]]+slots=([1-9][0-9]{0,3})([[:space:]]|$) ]] ||
       fail "$1:$number: not of the form \"name slots=N\": $line"
-    name=${BASH_REMATCH[1]}
+    name=${BASH_REMATCH[1]} number_of_slots=${BASH_REMATCH[2]}
+    # ssh would take a name that begins with - for an option.
+    [[ $name =~ ^[[:alnum:]_:][[:alnum:]_.:@%-]*$ ]] || fail "$1:$number: no name of a machine: $name"
     [ -n "${slots[$name]:-}" ] || hosts+=("$name")
-    slots[$name]=$((${slots[$name]:-0} + BASH_REMATCH[2]))
+    slots[$name]=$((${slots[$name]:-0} + number_of_slots))
   done <"$1"
   [ ${#hosts[@]} -gt 0 ] || fail "$1: names no machine"
 }
 
-# Does it answer, and does it have the program? Its ssh is the one that mpirun starts ranks with.
-probe_host() {
-  case $1 in localhost | 127.0.0.1 | "$(uname -n)") return 0 ;; esac
-  # shellcheck disable=SC2086 # the agent may be a command with arguments
-  timeout --kill-after=1 "$probe_seconds" ${OMPI_MCA_plm_rsh_agent:-ssh -o BatchMode=yes} "$1" \
-    test -x "$program" </dev/null >/dev/null 2>&1
+# The command that reaches a machine: the one that mpirun starts ranks with, whose list of them, "ssh : rsh", begins with the
+# best.
+ssh_command() {
+  local agent=${OMPI_MCA_plm_rsh_agent:-ssh -o BatchMode=yes}
+  echo "${agent%%:*}"
+}
+is_here() { case $1 in localhost | 127.0.0.1 | "$(uname -n)") ;; *) return 1 ;; esac }
+
+# Without it no machine would ever answer.
+check_ssh() {
+  local host command
+  read -r command _ <<<"$(ssh_command)"
+  for host in "${hosts[@]}"; do
+    is_here "$host" || command -v "$command" >/dev/null ||
+      fail "$command is not installed: $host cannot be reached; scripts/install_dependencies.sh installs ssh"
+  done
 }
 
-# find_hosts: fills `up` with those hosts that answer, in order, and `down` with the others. All are asked at once.
+# Does it answer, and does it have the program? Prints why not.
+probe_host() {
+  local words said code=0
+  if is_here "$1"; then return 0; fi
+  read -r -a words <<<"$(ssh_command)"
+  said=$(timeout --kill-after=1 "$probe_seconds" "${words[@]}" "$1" "test -x ${program@Q}" </dev/null 2>&1) || code=$?
+  case $code in
+    0) return 0 ;;
+    1) echo "has no $program" ;;
+    124 | 137) echo "no answer within $probe_seconds s" ;;
+    *) echo "$(tr -d '\r' <<<"$said" | tail -n 1), exit code $code" ;;
+  esac
+  return 1
+}
+
+# find_hosts: fills `up` with those hosts that answer, in order, and `down` with the others, each with the reason. All are
+# asked at once.
 up=() down=()
 find_hosts() {
   local host pids=() k=0
   for host in "${hosts[@]}"; do
-    probe_host "$host" &
+    probe_host "$host" >"$scratch/probe.${#pids[@]}" &
     pids+=($!)
   done
   up=() down=()
   for host in "${hosts[@]}"; do
-    if wait "${pids[k]}"; then up+=("$host"); else down+=("$host"); fi
+    if wait "${pids[k]}"; then up+=("$host"); else down+=("$host ($(cat "$scratch/probe.$k"))"); fi
     k=$((k + 1))
   done
 }

@@ -3,6 +3,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fstream>
+
 #include "checkpoint/process.h"
 #include "tests/checkpoint/fixture.h"
 
@@ -40,6 +42,78 @@ TEST_F(Lock, GoesWithItsProcess) {
   FolderLock mine(folder_, log_);
   ::close(ready[0]);
   ::close(ready[1]);
+}
+
+/// A process that holds the lock until it is told to look after it, and ends with 0 when it still has it.
+class Holder {
+ public:
+  Holder(const Path& folder, const Log& log, const SlurmJob& job) {
+    EXPECT_EQ(::pipe(ready_), 0);
+    EXPECT_EQ(::pipe(look_), 0);
+    process_ = ::fork();
+    if (process_ != 0) {
+      char byte = 0;
+      EXPECT_EQ(::read(ready_[0], &byte, 1), 1);
+      return;
+    }
+    FolderLock lock(folder, log, job);
+    char byte = 'x';
+    if (::write(ready_[1], &byte, 1) != 1 || ::read(look_[0], &byte, 1) != 1) ::_exit(2);
+    ::_exit(error_of([&] { lock.check_held(); }).empty() ? 0 : 1);
+  }
+  bool still_has_it() {
+    int status = 0;
+    EXPECT_EQ(::write(look_[1], "x", 1), 1);
+    ::waitpid(process_, &status, 0);
+    for (const int descriptor : {ready_[0], ready_[1], look_[0], look_[1]}) ::close(descriptor);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) <= 1);
+    return WEXITSTATUS(status) == 0;
+  }
+  pid_t process() const { return process_; }
+
+ private:
+  int ready_[2], look_[2];
+  pid_t process_ = 0;
+};
+
+TEST_F(Lock, OnlyALaterRunOfTheSameSlurmJobTakesItOver) {
+  const SlurmJob job{.name = "job 77 of cluster x", .requeued = 9};
+  Holder old(folder_, log_, job);
+  const std::vector<SlurmJob> others = {{},
+                                        job,
+                                        {.name = job.name, .requeued = 8},
+                                        {.name = "job 7 of cluster x", .requeued = 10},
+                                        {.name = "job 77 of cluster xy", .requeued = 10}};
+  for (const SlurmJob& other : others) {
+    const std::string error = error_of([&] { FolderLock lock(folder_, log_, other); });
+    EXPECT_CONTAINS(error, str("process ", old.process(), ", Slurm job 77 of cluster x, requeued 9;"));
+    EXPECT_CONTAINS(error, "remove " + (folder_ / ".lock").string());
+  }
+  const SlurmJob later{.name = job.name, .requeued = 10};
+  FolderLock lock(folder_, log_, later);
+  EXPECT_NO_THROW(lock.check_held());
+  EXPECT_CONTAINS(error_of([&] { FolderLock third(folder_, log_, later); }), "requeued 10;");
+  EXPECT_FALSE(old.still_has_it());
+  EXPECT_CONTAINS(error_of([&] { FolderLock third(folder_, log_, later); }), "requeued 10;");  // lives on without it
+}
+
+TEST_F(Lock, WhoseOwnerCannotBeReadIsNotTakenOver) {
+  for (const std::string text : {"", "host a, process 7, Slurm job 77 of cluster x, requeued ",
+                                 "host a, process 7, Slurm job 77 of cluster x, requeued 0 or so"}) {
+    Holder old(folder_, log_, {});
+    std::ofstream(folder_ / ".lock") << text;
+    const SlurmJob job{.name = "job 77 of cluster x", .requeued = 1};
+    EXPECT_CONTAINS(error_of([&] { FolderLock lock(folder_, log_, job); }), "is in use by") << text;
+    old.still_has_it();
+  }
+}
+
+TEST_F(Lock, IsHeldWhileNobodyTookIt) {
+  Holder holder(folder_, log_, {});
+  EXPECT_TRUE(holder.still_has_it());
+  Holder another(folder_, log_, {});
+  std::filesystem::remove(folder_ / ".lock");  // by hand: nobody has it instead
+  EXPECT_TRUE(another.still_has_it());
 }
 
 TEST_F(Lock, FindsFoldersThatCannotBeWritten) {

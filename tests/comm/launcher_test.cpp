@@ -10,11 +10,17 @@
 namespace mcpp {
 namespace {
 
-Launcher launcher_in(const std::map<std::string, std::string>& environment) {
-  return read_launcher([&](const char* name) {
+using Environment = std::map<std::string, std::string>;
+
+std::function<const char*(const char*)> variables_of(const Environment& environment) {
+  return [&environment](const char* name) {
     const auto found = environment.find(name);
     return found == environment.end() ? nullptr : found->second.c_str();
-  });
+  };
+}
+
+Launcher launcher_in(const Environment& environment) {
+  return read_launcher(variables_of(environment));
 }
 
 std::string error_of(const std::function<void()>& f) {
@@ -42,6 +48,19 @@ TEST(Launcher, TheLargestPromiseCounts) {
   const std::string error = error_of([&] { launcher.check(1); });
   EXPECT_THAT(error, testing::HasSubstr("SLURM_NTASKS promises 4 ranks, but MPI sees 1"));
   EXPECT_THAT(error, testing::HasSubstr("srun --mpi=pmix"));
+}
+
+SlurmJob job_in(const Environment& environment) {
+  return read_slurm_job(variables_of(environment));
+}
+
+TEST(Launcher, KnowsItsSlurmJob) {
+  EXPECT_EQ(job_in({}).name, "");
+  EXPECT_EQ(job_in({{"SLURM_JOB_ID", ""}, {"SLURM_RESTART_COUNT", "1"}}).name, "");
+  const SlurmJob first = job_in({{"SLURM_JOB_ID", "77"}, {"SLURM_CLUSTER_NAME", "x"}});
+  EXPECT_EQ(first.name, "job 77 of cluster x");
+  EXPECT_EQ(first.requeued, 0);
+  EXPECT_EQ(job_in({{"SLURM_JOB_ID", "77"}, {"SLURM_RESTART_COUNT", "12"}}).requeued, 12);
 }
 
 TEST(Launcher, APromiseMustBeANumber) {

@@ -184,6 +184,20 @@ TEST_F(Resume, OneJobPerFolder) {
   EXPECT_CONTAINS(second.err, "is in use by host");
 }
 
+// Slurm has declared the first one's node dead, which was only cut off.
+TEST_F(Resume, AJobThatWasQueuedAgainTakesItsFolderOver) {
+  const Words job{"env", "SLURM_JOB_ID=77", "SLURM_CLUSTER_NAME=x"}, later = plus(job, "SLURM_RESTART_COUNT=1");
+  test::Program first(pretrain("run", {"--training.train_iters=100000"}), root() / "first", 0, job);
+  wait_for_lines("run", 30);  // beyond the iterations of the second
+  const Outcome second = test::Program(pretrain("run"), root() / "second", 0, later).wait();
+  EXPECT_EQ(second.code, 0) << second.err;
+  EXPECT_CONTAINS(second.err, "is taken over from host");
+  const Outcome cut_off = first.wait();
+  EXPECT_EQ(cut_off.code, 2);
+  EXPECT_CONTAINS(cut_off.err, "was taken over by host");
+  EXPECT_EQ(run(pretrain("run")).code, 0);  // nothing of it is left
+}
+
 TEST_F(Resume, StepsThatAreNotFiniteAreSkippedAndThenEndTheRun) {
   train("run", {"--training.exit_interval=8"});
   const Outcome outcome =

@@ -67,17 +67,17 @@ complain() {
   exit 1
 }
 wait_until() { # <what> <command ...>
-  local what=$1 end=$((SECONDS + 40))
+  local what=$1 end=$((SECONDS + 60))
   shift
   until "$@"; do
-    [ "$SECONDS" -lt "$end" ] || complain "$what: not within 40 s"
+    [ "$SECONDS" -lt "$end" ] || complain "$what: not within a minute"
     sleep 0.1
   done
 }
 submit() { # <name> <option ...>
   name=$1
   shift
-  job=$(sbatch --parsable --ntasks=4 scripts/slurm_pretrain.sbatch run.toml --checkpoint.save="$scratch/$name" "$@")
+  job=$(sbatch --parsable --nodes=1 --ntasks-per-node=4 scripts/slurm_pretrain.sbatch run.toml --checkpoint.save="$scratch/$name" "$@")
 }
 state() { scontrol show job "$job" | sed -n 's/.*JobState=\([A-Z]*\).*/\1/p'; }
 has_state() { [[ $(state) == "$1" ]]; }
@@ -100,16 +100,48 @@ test_rank_dies() { # started again within the job
   expect_log 'attempt=2 .* resumed=.*iter_0.* code=0 next="done"'
 }
 
-test_time_is_over() { # what --signal does before the end of the job's time
-  submit time_is_over --training.train_iters=300
+submit_and_requeue() { # <name>: what --signal does before the end of the job's time
+  submit "$1" --training.train_iters=150
   wait_until "a checkpoint" has_checkpoint
   scancel --signal=USR1 --batch "$job"
   wait_until "the queue" requeued 1
   expect_log 'attempt=1 .* code=85 next="stop: as it was told to"'
-  scontrol update JobId="$job" StartTime=now # Slurm waits for two minutes
+}
+expect_second_run() {
+  wait_until "the end of the first run" has_state PENDING # which sets the time anew
+  scontrol update JobId="$job" StartTime=now              # Slurm waits for two minutes
   wait_until "the second run" has_state RUNNING
   wait_until "the end" has_state COMPLETED
-  expect_log 'attempt=1 .* resumed=.*iter_0.* iteration=300 .* code=0 next="done"'
+  expect_log 'attempt=1 .* resumed=.*iter_0.* iteration=150 .* code=0 next="done"'
+}
+# As a file server keeps it for a machine that died: the file still names the process that had it.
+keep_lock() {
+  flock "$name/.lock" sleep 100 &
+  wait_until "a lock" is_locked
+}
+is_locked() { ! flock --nonblock "$name/.lock" true; }
+expect_output() { grep -q -- "$1" megatron_cpp-"$job".out || complain "the output has no: $1"; }
+
+test_time_is_over() {
+  submit_and_requeue time_is_over
+  expect_second_run
+}
+
+test_lock_is_left() { # by a node that died: the job's next run takes it over
+  submit_and_requeue lock_is_left
+  keep_lock
+  expect_second_run
+  expect_output "is taken over from host node, process [0-9]*, Slurm job $job of cluster test, requeued 0"
+}
+
+test_folder_of_another_job() { # which lives, or may live
+  submit others
+  wait_until "the end" has_state COMPLETED
+  keep_lock
+  submit others
+  wait_until "the end" has_state FAILED
+  expect_output "is in use by host node, process [0-9]*, Slurm job $((job - 1)) of .* remove .*others/.lock"
+  expect_log 'attempt=1 .* code=2 next="stop: starting again does not help after this"'
 }
 
 test_cancelled() { # by its user, who does not want it back
@@ -126,7 +158,7 @@ ln -s "$root/scripts" scripts
 name=start job=0
 make_training >training.log
 start_slurm
-[ $# -gt 0 ] || set -- job rank_dies time_is_over cancelled
+[ $# -gt 0 ] || set -- job rank_dies time_is_over lock_is_left folder_of_another_job cancelled
 for test in "$@"; do
   began=$SECONDS
   "test_$test"
