@@ -33,6 +33,7 @@ class TextSource {
   TextSource(const TextSource&) = delete;
   TextSource& operator=(const TextSource&) = delete;
 
+  /// BadInput for what cannot be read, and for a gzip file that would grow without measure.
   /// The next piece of about `target_bytes`, false after the last. The pieces together are the file; how it is cut
   /// depends on its content alone.
   bool next(TextPiece& piece, std::size_t target_bytes, Cut cut);
