@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kMaxLine = std::size_t{1} << 30;
 // gzip makes text 3 to 20 times smaller; what is this small is made to fill disks, or is one thing many times over.
-constexpr i64 kMostExpansion = 200, kMayExpand = i64{64} << 20;
+constexpr i64 kMostExpansion = 200, kMayExpand = i64{16} << 20;
 constexpr std::size_t npos = std::string::npos;
 
 /// Just after the last blank line of `text` that text follows, or npos. At the very end nothing counts: what follows

@@ -275,6 +275,7 @@ void Trainer::evaluate(const char* split, Dataset* dataset) {
   i64 tokens = 0;
   const i64 count = config_.training.eval_iters;
   bool goes_on = true;
+  // The outcome of a batch is asked for when the next one is queued, so that a GPU never idles.
   for (i64 i = 0; goes_on; ++i) {
     goes_on = i < count && signal_ == 0;
     if (goes_on) state_.start_evaluation(batches.next(), signals_.received());
