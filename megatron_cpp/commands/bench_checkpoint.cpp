@@ -34,8 +34,8 @@ std::string table(const CheckpointTimes& t, double bytes) {
   return str(pad_right("", 32), pad_left("seconds", 10), pad_left("MB/s", 8), "\n", line("plain write", t.plain_write),
              line("save", t.save), line("  first copy when asynchronous", t.first_copy),
              line("  stall when asynchronous", t.stall), line("  asynchronous, to the end", t.beside),
-             line("plain read", t.plain_read), line("verify, from the disk", t.find), line("verify and load", t.load),
-             line("verify, from memory", t.verify));
+             line("plain read", t.plain_read), line("load", t.load), line("verify, from the disk", t.verify_from_disk),
+             line("verify, from memory", t.verify_from_memory));
 }
 
 std::string as_json(const CheckpointTimes& t, double bytes, int ranks) {
@@ -47,9 +47,9 @@ std::string as_json(const CheckpointTimes& t, double bytes, int ranks) {
                                 {"async_stall_s", t.stall},
                                 {"async_total_s", t.beside},
                                 {"plain_read_s", t.plain_read},
-                                {"verify_from_disk_s", t.find},
                                 {"load_s", t.load},
-                                {"verify_from_memory_s", t.verify}}
+                                {"verify_from_disk_s", t.verify_from_disk},
+                                {"verify_from_memory_s", t.verify_from_memory}}
       .dump();
 }
 
