@@ -16,38 +16,14 @@ program=${MEGATRON_CPP:-$PWD/build/release/megatron_cpp}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 places=(step before_files after_files before_manifest before_rename before_latest before_prune)
-iterations=60
 
-head -c 60000 data/tinyshakespeare.txt >"$folder/text.txt"
-"$program" tokenizer train --input="$folder/text.txt" --output="$folder/tokenizer.model" --vocab_size=400 >/dev/null
-"$program" preprocess --input="$folder/text.txt" --text_document=paragraph --output_prefix="$folder/text" \
-  --tokenizer_model="$folder/tokenizer.model" >/dev/null
-cat >"$folder/run.toml" <<TOML
-[model]
-num_layers = 2
-hidden_size = 32
-num_attention_heads = 4
-seq_length = 32
-[training]
-micro_batch_size = 4
-global_batch_size = 8
-train_iters = $iterations
-eval_iters = 0
-[optimizer]
-lr = 1e-2
-lr_decay_style = "cosine"
-lr_warmup_iters = 3
-[data]
-data_path = ["$folder/text_text_document"]
-tokenizer_model = "$folder/tokenizer.model"
-[checkpoint]
-save_interval = 7
-[logging]
-log_interval = 1
-peak_tflops = 1
-[device]
-num_threads = 1
-TOML
+root=$PWD MEGATRON_CPP=$(realpath "$program")
+# shellcheck source=tests/support/small_training.sh
+source tests/support/small_training.sh
+(cd "$folder" && make_training >/dev/null)
+settings=(--training.micro_batch_size=4 --training.eval_iters=0 --optimizer.lr_decay_style=cosine
+  --optimizer.lr_warmup_iters=3 --checkpoint.save_interval=7
+  --parallel.tensor_model_parallel_size=1 --parallel.zero_stage=0)
 
 # train <ranks> <folder to save in> [option ...]: in the background; its process is $job, its output in log
 train() {
@@ -58,7 +34,7 @@ train() {
     launch=(mpirun -n "$ranks" --oversubscribe --bind-to none)
     [ "$(id -u)" -ne 0 ] || launch+=(--allow-run-as-root)
   fi
-  "${launch[@]}" "$program" pretrain "$folder/run.toml" --checkpoint.save="$save" "$@" >"$folder/log" 2>&1 &
+  "${launch[@]}" "$program" pretrain "$folder/run.toml" --checkpoint.save="$save" "${settings[@]}" "$@" >"$folder/log" 2>&1 &
   job=$!
 }
 

@@ -115,6 +115,7 @@ BlendedDataset::BlendedDataset(std::vector<std::unique_ptr<Dataset>> parts, std:
   indices_ = cached_index(
       cache_folder, "blend", blend_description(shares, size),
       [&] {
+        check_index_fits(str("the ", split_name, " blend of ", size, " samples"), 2 * size);
         BlendIndices built = build_blend_indices(shares, size);
         std::vector<std::vector<u32>> arrays;
         arrays.push_back(std::move(built.dataset_index));

@@ -19,6 +19,14 @@ EpochPlan checked_plan(const IndexedDataset& source, const GptDatasetSpec& spec)
   return plan_epochs(tokens, spec.seq_length, spec.num_samples);
 }
 
+/// Before it is built, which takes a while for a long training.
+void announce_index(const IndexedDataset& source, const GptDatasetSpec& spec, const EpochPlan& plan, const Log& log) {
+  constexpr i64 kMany = 10'000'000;
+  if (plan.samples < kMany) return;
+  log.info(str("data: building the index of ", human_count(static_cast<double>(plan.samples)), " ", spec.split_name,
+               " samples of ", source.prefix().string()));
+}
+
 }  // namespace
 
 GptDataset::GptDataset(const IndexedDataset& source, const GptDatasetSpec& spec, const Path& cache_folder,
@@ -29,6 +37,7 @@ GptDataset::GptDataset(const IndexedDataset& source, const GptDatasetSpec& spec,
       indices_(cached_index(
           cache_folder, "gpt", description(),
           [&] {
+            announce_index(source, spec, plan_, log);
             SampleIndices built = build_sample_indices(source, spec.range, spec.seq_length, spec.seed, plan_);
             std::vector<std::vector<u32>> arrays;
             arrays.push_back(std::move(built.document_index));

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/strings.h"
 
 namespace mcpp {
 namespace {
@@ -92,6 +93,13 @@ std::optional<IndexArrays> IndexArrays::open(const Path& path, std::string_view 
     offset += count * sizeof(u32);
   }
   return arrays;
+}
+
+void check_index_fits(const std::string& what, i64 numbers, i64 memory) {
+  check_input(numbers <= memory / 4 / static_cast<i64>(sizeof(u32)), what, ": the index would take ",
+              human_bytes(static_cast<double>(numbers) * sizeof(u32)), ", more than a quarter of the ",
+              human_bytes(static_cast<double>(memory)),
+              " of this machine; lower training.train_iters, train_samples or eval_iters, or take longer sequences");
 }
 
 Path index_cache_path(const Path& folder, std::string_view kind, std::string_view description) {

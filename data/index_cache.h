@@ -14,6 +14,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/machine.h"
 
 namespace mcpp {
 
@@ -33,6 +34,10 @@ class IndexArrays {
   MappedFile file_;
   std::vector<std::span<const u32>> mapped_;
 };
+
+/// BadInput, naming `what` it is the index of, when so many numbers would take more than a quarter of `memory` (bytes
+/// that this machine has): while an index is stored it is there twice, and the training needs memory too.
+void check_index_fits(const std::string& what, i64 numbers, i64 memory = physical_memory());
 
 /// <folder>/<kind>-<checksum of description>.index
 Path index_cache_path(const Path& folder, std::string_view kind, std::string_view description);

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "base/check.h"
+#include "data/index_cache.h"
 #include "data/random_state.h"
 
 namespace mcpp {
@@ -92,10 +93,14 @@ i64 count_tokens(const IndexedDataset& source, SequenceRange range) {
 
 SampleIndices build_sample_indices(const IndexedDataset& source, SequenceRange range, i64 seq_length, i64 seed,
                                    const EpochPlan& plan) {
-  check_input(plan.samples <= kMaxEntries && plan.epochs <= kMaxEntries / range.size(), source.prefix().string(), ": ",
-              plan.samples, " samples of ", plan.epochs, " epochs over ", range.size(),
-              " documents are more than one index can hold (", kMaxEntries,
-              "); preprocess the text into several datasets and blend them");
+  check_input(
+      plan.samples <= kMaxEntries && plan.epochs <= kMaxEntries / range.size(), source.prefix().string(), ": ",
+      plan.samples, " samples of ", plan.epochs, " epochs over ", range.size(),
+      " documents are more than one index can hold (", kMaxEntries,
+      "); lower training.train_iters, train_samples or eval_iters, or preprocess the text into several datasets "
+      "and blend them");
+  check_index_fits(str(source.prefix().string(), ": ", plan.samples, " samples of ", plan.epochs, " epochs"),
+                   plan.epochs * range.size() + 3 * plan.samples);
   // One generator serves all shuffles, in this order.
   RandomState random(seed);
   SampleIndices indices;

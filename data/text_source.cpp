@@ -14,6 +14,8 @@ namespace mcpp {
 namespace {
 
 constexpr std::size_t kMaxLine = std::size_t{1} << 30;
+// gzip makes text 3 to 20 times smaller; what is this small is made to fill disks, or is one thing many times over.
+constexpr i64 kMostExpansion = 200, kMayExpand = i64{16} << 20;
 constexpr std::size_t npos = std::string::npos;
 
 /// Just after the last blank line of `text` that text follows, or npos. At the very end nothing counts: what follows
@@ -79,6 +81,10 @@ void TextSource::fill(std::size_t bytes) {
                 code == Z_BUF_ERROR ? "the gzip data ends early" : message);
     buffer_.resize(have + static_cast<std::size_t>(got));
     at_end_ = got == 0;
+    const i64 size = byte_offset_ + static_cast<i64>(buffer_.size());
+    check_input(size <= kMayExpand || size / kMostExpansion <= static_cast<i64>(bytes_consumed()), path_.string(),
+                ": is more than ", kMostExpansion,
+                " times as large as its gzip file, which no text is; if it is meant so, unpack it with gunzip first");
   }
 }
 

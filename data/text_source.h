@@ -34,7 +34,7 @@ class TextSource {
   TextSource& operator=(const TextSource&) = delete;
 
   /// The next piece of about `target_bytes`, false after the last. The pieces together are the file; how it is cut
-  /// depends on its content alone.
+  /// depends on its content alone. BadInput for what cannot be read, and for a gzip file that grows without measure.
   bool next(TextPiece& piece, std::size_t target_bytes, Cut cut);
 
   const Path& path() const { return path_; }

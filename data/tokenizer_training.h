@@ -30,7 +30,7 @@ struct TokenizerOptions {
   static void fields(Self& self, Visitor& visit) {
     visit("input", self.input, "text or JSONL files, plain or gzip, all of which is read into memory");
     visit("output", self.output, "model file to write, usually tokenizer.model");
-    visit("vocab_size", self.vocab_size, "pieces, with <unk>, <eod> and the 256 bytes among them", at_least(3));
+    visit("vocab_size", self.vocab_size, "pieces, with <unk>, <eod> and the 256 bytes among them", between(3, 1e7));
     visit("model_type", self.model_type, "unigram or bpe");
     visit("character_coverage", self.character_coverage, "share of the characters of the text that become pieces",
           between(0.9, 1));

@@ -49,16 +49,20 @@ bool is_buffer(const std::string& name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with(".rotary_emb.inv_freq");
 }
 
-/// Throws unless the file has exactly the tensors that the model needs.
-void check_tensors(const SafetensorsReader& reader, const std::vector<WeightRule>& rules, const std::string& folder) {
+/// Throws unless the file has the tensors of a rule as the model needs them.
+void check_tensors(const SafetensorsReader& reader, const WeightRule& rule, const std::string& folder) {
+  for (const ForeignTensor& tensor : rule.foreign) {
+    const SafeTensor& found = reader.at(tensor.name);
+    check_input(found.shape == tensor.shape, folder, ": ", tensor.name, " has shape ", found.shape,
+                ", config.json asks for ", tensor.shape);
+  }
+}
+
+/// Throws when the file has tensors that the model has no use for.
+void check_all_used(const SafetensorsReader& reader, const std::vector<WeightRule>& rules, const std::string& folder) {
   std::set<std::string> used;
   for (const WeightRule& rule : rules) {
-    for (const ForeignTensor& tensor : rule.foreign) {
-      const SafeTensor& found = reader.at(tensor.name);
-      check_input(found.shape == tensor.shape, folder, ": ", tensor.name, " has shape ", found.shape,
-                  ", config.json asks for ", tensor.shape);
-      used.insert(tensor.name);
-    }
+    for (const ForeignTensor& tensor : rule.foreign) used.insert(tensor.name);
   }
   for (const SafeTensor& tensor : reader.tensors()) {
     if (used.contains(tensor.name) || is_buffer(tensor.name)) continue;
@@ -97,8 +101,10 @@ ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype,
   ModelConfig model = parse_huggingface_config(read_text_file(config), config.string());
   SafetensorsReader reader(folder);
   const bool is_bare = reader.find("wte.weight") != nullptr;
-  std::vector<WeightRule> rules = weight_map(model, is_bare ? "" : "transformer.");
-  check_tensors(reader, rules, folder.string());
+  std::vector<WeightRule> rules = weight_map(model, is_bare ? "" : "transformer.", [&](const WeightRule& rule) {
+    check_tensors(reader, rule, folder.string());
+  });
+  check_all_used(reader, rules, folder.string());
   const SafeType stored = reader.at(rules[0].foreign[0].name).type;
   const DType type = dtype.value_or(stored == SafeType::BF16  ? DType::BF16
                                     : stored == SafeType::F16 ? DType::F16

@@ -1,6 +1,7 @@
 #include "megatron_cpp/replica_check.h"
 
 #include <algorithm>
+#include <exception>
 #include <map>
 
 #include "base/file.h"
@@ -11,22 +12,28 @@
 namespace mcpp {
 namespace {
 
-/// "<name> <checksum>" of each parameter that this rank uses, a line each, after a line that says who it is.
-std::string fingerprints(const TrainingState& state, int rank) {
-  std::string text = str("rank ", rank, " on ", host_name(), "\n");
-  std::vector<std::byte> bytes;
+/// A line for each parameter that this rank uses, "<name> <fingerprint>", after one that says who it is.
+struct Fingerprints {
+  std::string text;
+  std::exception_ptr error;  ///< of the first that failed
+};
+
+/// Ranks may have to gather a parameter from one another: after an error, too, this one goes on with them to the last.
+Fingerprints fingerprints(const TrainingState& state, int rank, const Fingerprint& fingerprint) {
+  Fingerprints result{.text = str("rank ", rank, " on ", host_name(), "\n"), .error = nullptr};
   for (const TrainingState::Chunk& chunk : state.chunks()) {
     const std::vector<ParamMeta>& metas = chunk.memory->plan().params;
     for (std::size_t i = 0; i < metas.size(); ++i) {
       chunk.memory->acquire(metas[i].unit, Use::Forward);
-      const Tensor& value = chunk.memory->params()[i]->value;
-      bytes.resize(static_cast<std::size_t>(value.bytes()));
-      read_bytes(value, bytes.data());
-      text += str(metas[i].name, " ", checksum_hex(bytes), "\n");
+      try {
+        if (!result.error) result.text += str(metas[i].name, " ", fingerprint(chunk.memory->params()[i]->value), "\n");
+      } catch (...) {
+        result.error = std::current_exception();
+      }
       chunk.memory->release(metas[i].unit, Use::Forward, true);
     }
   }
-  return text;
+  return result;
 }
 
 /// The first name that has another checksum in `b` than in `a`.
@@ -62,10 +69,21 @@ std::string defect_of(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-void check_weights_across_replicas(const TrainingState& state, ParallelState& parallel) {
+std::string checksum_of(const Tensor& value) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(value.bytes()));
+  read_bytes(value, bytes.data());
+  return checksum_hex(bytes);
+}
+
+void check_weights_across_replicas(const TrainingState& state, ParallelState& parallel,
+                                   const Fingerprint& fingerprint) {
+  const Fingerprints mine = fingerprints(state, parallel.world.rank(), fingerprint);
   run_together(parallel.world, [&] {
-    const std::string mine = fingerprints(state, parallel.world.rank());
-    const std::string defect = defect_of(all_gather_text(mine, *parallel.dp));
+    if (mine.error) std::rethrow_exception(mine.error);
+    return std::string();
+  });
+  const std::string defect = defect_of(all_gather_text(mine.text, *parallel.dp));
+  run_together(parallel.world, [&] {
     if (!defect.empty())
       fail(ExitCode::PeerLost, defect,
            ": memory or arithmetic of that machine cannot be trusted. Leave it out and start "

@@ -13,7 +13,6 @@
 #include "megatron_cpp/replica_check.h"
 #include "megatron_cpp/step_policy.h"
 #include "model/flops.h"
-#include "parallel/scalar.h"
 
 namespace mcpp {
 namespace {
@@ -29,8 +28,7 @@ std::string describe(const StepOutcome& outcome) {
     return str("loss or gradient stands out from those before: loss ", shortest(outcome.loss), ", gradient norm ",
                shortest(outcome.grad_norm));
   }
-  if (!std::isfinite(outcome.loss)) return "the loss is not finite";
-  return std::isfinite(outcome.grad_norm) ? "loss or gradient of a rank is not finite" : "the gradient is not finite";
+  return std::isfinite(outcome.loss) ? "the gradient is not finite" : "the loss is not finite";
 }
 
 TrainingLength training_length(const Config& config) {
@@ -276,12 +274,19 @@ void Trainer::evaluate(const char* split, Dataset* dataset) {
   BatchStream batches(*dataset, config_, {{0, batch_size}}, 0, session_);
   double loss_sum = 0;
   i64 tokens = 0;
-  for (i64 i = 0; i < config_.training.eval_iters; ++i) {
-    if (agree_on_signal() != 0) return;  // what matters then is to save in time
-    const StepOutcome outcome = state_.evaluate(batches.next());
+  const i64 count = config_.training.eval_iters;
+  bool goes_on = true;
+  // The outcome of a batch is asked for when the next one is queued, so that a GPU never idles.
+  for (i64 i = 0; goes_on; ++i) {
+    goes_on = i < count && signal_ == 0;
+    if (goes_on) state_.start_evaluation(batches.next(), signals_.received());
+    if (i == 0) continue;
+    const EvaluationOutcome outcome = state_.evaluation();
     loss_sum += outcome.loss * static_cast<double>(outcome.tokens);
     tokens += outcome.tokens;
+    signal_ = outcome.signal;
   }
+  if (signal_ != 0) return;  // what matters then is to save in time
   const ValidationStats stats{.iteration = progress_.iteration,
                               .split = split,
                               .lm_loss = loss_sum / static_cast<double>(tokens),
@@ -311,12 +316,6 @@ void Trainer::check_before_save() {
   const std::string what = str("iteration ", progress_.iteration, ": a weight is not finite (", found, ")");
   if (!config_.may_roll_back()) give_up(what + "; no checkpoint of it is written");
   roll_back(what);
-}
-
-int Trainer::agree_on_signal() {
-  Communicator& world = session_.parallel.world;
-  signal_ = static_cast<int>(reduce_scalar(signals_.received(), ReduceOp::Max, world, *session_.device));
-  return signal_;
 }
 
 /// By what all ranks agreed on in the steps that are settled, so that nobody waits to decide.

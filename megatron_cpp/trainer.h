@@ -53,7 +53,6 @@ class Trainer {
   void save(bool waits);
   void check_before_save();
   bool should_exit();
-  int agree_on_signal();
   /// By this rank since train() began.
   RankSeconds spent() const;
   RankStats rank_stats() const;

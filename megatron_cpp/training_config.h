@@ -96,7 +96,7 @@ struct TrainingConfig {
     visit("recompute_modules", self.recompute_modules,
           "for selective: any of core_attn, layernorm, mlp_act; empty = core_attn");
     visit("eval_interval", self.eval_interval, "iterations between two evaluations; 0 = only at the end", at_least(0));
-    visit("eval_iters", self.eval_iters, "global batches in one evaluation; 0 = no evaluation", at_least(0));
+    visit("eval_iters", self.eval_iters, "global batches in one evaluation; 0 = no evaluation", between(0, 1e12));
     visit("nan_policy", self.nan_policy,
           "when loss or gradient is not finite: skip the step; stop with exit code 17; or rollback: go on from the "
           "newest good checkpoint, past the samples read since. The weights never take such a step");

@@ -13,6 +13,8 @@ namespace mcpp {
 namespace {
 
 constexpr i64 kSignal = StepNumbers::kCount, kMinutes = kSignal + 1, kNumbers = kMinutes + 1;
+// Of an evaluation: totals_, and then the signal.
+constexpr i64 kEvaluationSignal = 2, kEvaluationNumbers = 3;
 
 std::unique_ptr<ParamAndGradBuffer> allocate(GPTModel& model, const TrainingLayout& layout) {
   const ParallelState& parallel = layout.parallel;
@@ -38,7 +40,9 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
       partial_gradients_(memories(), *layout_.parallel.tp),
       totals_(Tensor::zeros({2}, DType::F64, device_, MemoryClass::Other)),
       numbers_(Tensor::zeros({kNumbers}, DType::F64, device_, MemoryClass::Other)),
-      late_numbers_(make_late_copy(device_, kNumbers)) {}
+      late_numbers_(make_late_copy(device_, kNumbers)) {
+  for (auto& copy : late_evaluations_) copy = make_late_copy(device_, kEvaluationNumbers);
+}
 
 std::vector<TrainingState::Chunk> TrainingState::make_chunks(const ModelContext& context) {
   const Schedule places{.ranks = layout_.parallel.topology.pp(),
@@ -141,9 +145,9 @@ void TrainingState::update(const StepOptions& options) {
   ops::copy(optimizer_.judge(totals_, rule), judged);
   Tensor notices = numbers_.flat(kSignal, 2);
   write_values(std::vector<double>{options.signal, options.minutes}, notices);
-  // A rank that finds what others do not, because its memory or a link failed, keeps all from the update.
-  Tensor agreed = numbers_.flat(StepNumbers::kFactor, kNumbers - StepNumbers::kFactor);
-  layout_.parallel.world.all_reduce(agreed, ReduceOp::Max).wait();
+  // A rank that finds what others do not, because its memory or a link failed, keeps all from the update; and all that
+  // ranks decide by these numbers later they decide alike.
+  layout_.parallel.world.all_reduce(numbers_, ReduceOp::Max).wait();
   optimizer_.update(options.lr, options.weight_decay, numbers_.flat(StepNumbers::kFactor, 1));
   late_numbers_->start(numbers_);
   publish_weights();
@@ -172,11 +176,24 @@ StepOutcome TrainingState::train_step(std::span<const MicroBatch> batches, doubl
   return outcome();
 }
 
-StepOutcome TrainingState::evaluate(std::span<const MicroBatch> batches) {
+void TrainingState::start_evaluation(std::span<const MicroBatch> batches, double signal) {
+  MCPP_CHECK(evaluations_started_ - evaluations_taken_ < late_evaluations_.size(), "too many evaluations under way");
   run(batches, /*training=*/false);
   sum_totals_over_ranks();
-  const std::vector<double> totals = read_values<double>(totals_);
-  return {.loss = totals[0] / totals[1], .tokens = static_cast<i64>(totals[1])};
+  Tensor numbers = Tensor::empty({kEvaluationNumbers}, DType::F64, device_, MemoryClass::Workspace);
+  Tensor totals = numbers.flat(0, 2), notice = numbers.flat(kEvaluationSignal, 1);
+  ops::copy(totals_, totals);
+  write_values<double>({&signal, 1}, notice);
+  layout_.parallel.world.all_reduce(notice, ReduceOp::Max).wait();
+  late_evaluations_[evaluations_started_++ % late_evaluations_.size()]->start(numbers);
+}
+
+EvaluationOutcome TrainingState::evaluation() {
+  MCPP_CHECK(evaluations_taken_ < evaluations_started_, "no evaluation is under way");
+  const std::vector<double> numbers = late_evaluations_[evaluations_taken_++ % late_evaluations_.size()]->values();
+  return {.loss = numbers[0] / numbers[1],
+          .tokens = static_cast<i64>(numbers[1]),
+          .signal = static_cast<int>(numbers[kEvaluationSignal])};
 }
 
 }  // namespace mcpp

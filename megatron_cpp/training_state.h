@@ -1,5 +1,6 @@
 // Model, gradients and optimizer of one run on one rank, and the step that trains them.
 #pragma once
+#include <array>
 #include <map>
 #include <memory>
 #include <span>
@@ -15,10 +16,11 @@
 
 namespace mcpp {
 
+/// The same on all ranks, which decide by it.
 struct StepOutcome {
-  double loss = 0;       ///< mean over the target tokens of the global batch
+  double loss = 0;       ///< mean over the target tokens of the global batch; infinity when not finite on some rank
   i64 tokens = 0;        ///< of the global batch
-  double grad_norm = 0;  ///< before clipping
+  double grad_norm = 0;  ///< before clipping; infinity when not finite on some rank
   /// The worst that any rank found; NotFinite: of the loss or the gradient.
   StepVerdict verdict = StepVerdict::Fine;
   bool skipped = false;  ///< nothing was changed
@@ -27,6 +29,12 @@ struct StepOutcome {
   Overflow overflow = Overflow::None;
   double signal = 0;  ///< the largest StepOptions::signal and minutes of all ranks
   double minutes = 0;
+};
+
+struct EvaluationOutcome {
+  double loss = 0;  ///< mean over the target tokens of the global batch
+  i64 tokens = 0;   ///< of the global batch
+  int signal = 0;   ///< the largest of all ranks
 };
 
 /// Of one update. The rule, lr and weight_decay must be the same on every rank.
@@ -84,8 +92,11 @@ class TrainingState {
   /// Between backward() and update(): this rank's sum of losses and number of targets, fp64 [2].
   Tensor& loss_totals() { return totals_; }
 
-  /// The loss alone; dropout is off.
-  StepOutcome evaluate(std::span<const MicroBatch> batches);
+  /// The loss alone; dropout is off. Waits for nothing; goes with it the `signal` that this rank received. At most two
+  /// are under way, so that a device has the next to do while the host asks what became of the first.
+  void start_evaluation(std::span<const MicroBatch> batches, double signal = 0);
+  /// Of the first one started that was not asked for yet, which is waited for.
+  EvaluationOutcome evaluation();
 
   /// After the weights that visit_weights() gives were changed: all ranks see the new ones.
   void publish_weights();
@@ -115,6 +126,8 @@ class TrainingState {
   Tensor totals_;   // fp64 [2]: the loss summed over targets, and their number
   Tensor numbers_;  // fp64: of the last update, StepNumbers and then what StepOptions has for other ranks
   std::unique_ptr<LateCopy> late_numbers_;
+  std::array<std::unique_ptr<LateCopy>, 2> late_evaluations_;  // in turn
+  std::size_t evaluations_started_ = 0, evaluations_taken_ = 0;
   std::map<std::pair<std::size_t, bool>, Schedule> schedules_;  // lowered, by microbatches and whether training
   double pipeline_waiting_ = 0;
 };

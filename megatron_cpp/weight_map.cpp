@@ -7,19 +7,20 @@ namespace {
 
 class MapBuilder {
  public:
-  explicit MapBuilder(const ModelConfig& model) : m_(model) {}
+  MapBuilder(const ModelConfig& model, const std::function<void(const WeightRule&)>& check)
+      : m_(model), check_(check) {}
   std::vector<WeightRule> take() { return std::move(rules_); }
 
   /// A matrix [out, in] or, without a second size, a vector.
   void add(const std::string& ours, const std::string& theirs, i64 out, i64 in = 0, bool transposed = false) {
     const Shape shape = in == 0 ? Shape{out} : Shape{out, in};
-    rules_.push_back({ours, shape, {{theirs, transposed ? Shape{in, out} : shape, transposed}}, {{0, 0, 0, out}}});
+    push({ours, shape, {{theirs, transposed ? Shape{in, out} : shape, transposed}}, {{0, 0, 0, out}}});
   }
 
   /// A matrix with a row per token: ours is padded.
   void add_vocabulary(const std::string& ours, const std::string& theirs) {
     const Shape padded{m_.padded_vocab_size(), m_.hidden_size}, stored{m_.vocab_size, m_.hidden_size};
-    rules_.push_back({ours, padded, {{theirs, stored}}, {{0, 0, 0, m_.vocab_size}}});
+    push({ours, padded, {{theirs, stored}}, {{0, 0, 0, m_.vocab_size}}});
   }
 
   /// Weight or bias of linear_qkv: per group its query heads, its key, its value. GPT-2 has one tensor of all queries,
@@ -36,7 +37,7 @@ class MapBuilder {
       rule.moves.push_back({fused ? 0u : 1u, key_begin + g * dim, row + queries * dim, dim});
       rule.moves.push_back({fused ? 0u : 2u, value_begin + g * dim, row + (queries + 1) * dim, dim});
     }
-    rules_.push_back(std::move(rule));
+    push(std::move(rule));
   }
 
   /// Weight or bias of linear_fc1 of a gated MLP: [2, ffn, ...], gate then up.
@@ -45,11 +46,17 @@ class MapBuilder {
     const Shape half = is_bias ? Shape{f} : Shape{f, m_.hidden_size};
     WeightRule rule{ours, half, {{gate, half}, {up, half}}, {{0, 0, 0, f}, {1, 0, f, f}}};
     rule.shape.insert(rule.shape.begin(), 2);
-    rules_.push_back(std::move(rule));
+    push(std::move(rule));
   }
 
  private:
+  void push(WeightRule rule) {
+    if (check_) check_(rule);
+    rules_.push_back(std::move(rule));
+  }
+
   const ModelConfig& m_;
+  const std::function<void(const WeightRule&)>& check_;
   std::vector<WeightRule> rules_;
 };
 
@@ -115,10 +122,11 @@ void on_bits(DType dtype, F&& f) {
 
 }  // namespace
 
-std::vector<WeightRule> weight_map(const ModelConfig& m, const std::string& prefix) {
+std::vector<WeightRule> weight_map(const ModelConfig& m, const std::string& prefix,
+                                   const std::function<void(const WeightRule&)>& check) {
   const bool is_gpt2 = huggingface_family(m) == HuggingfaceFamily::Gpt2;
   const std::string base = is_gpt2 ? prefix : "model.";
-  MapBuilder map(m);
+  MapBuilder map(m, check);
   map.add_vocabulary("embedding.word_embeddings.weight", base + (is_gpt2 ? "wte.weight" : "embed_tokens.weight"));
   if (is_gpt2) map.add("embedding.position_embeddings.weight", base + "wpe.weight", m.max_positions(), m.hidden_size);
   for (i64 layer = 0; layer < m.num_layers; ++layer) {

@@ -1,6 +1,7 @@
 // Which rows of which Hugging Face tensors make up each of our parameters. All differences between the two layouts are
 // moves of whole rows, after transposing where GPT-2 stores [in, out]; so one description serves both directions.
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -38,8 +39,10 @@ struct WeightRule {
 };
 
 /// The rules for all parameters of a model, the word embeddings first. `prefix` comes before GPT-2's names:
-/// "transformer.", or nothing in files of the bare model.
-std::vector<WeightRule> weight_map(const ModelConfig& model, const std::string& prefix = "transformer.");
+/// "transformer.", or nothing in files of the bare model. `check` sees each before the next is made, and may throw: the
+/// sizes of a model that was not seen to fit its tensors may be absurd.
+std::vector<WeightRule> weight_map(const ModelConfig& model, const std::string& prefix = "transformer.",
+                                   const std::function<void(const WeightRule&)>& check = {});
 
 /// Our parameter from its foreign tensors (in the order of rule.foreign, all of one type).
 Tensor gather_rows(const WeightRule& rule, const std::vector<Tensor>& foreign);

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "tensor/ops.h"
 
@@ -12,14 +13,14 @@ inline constexpr void judge(double loss_sum, double targets, double squares, con
   const double loss = loss_sum / targets, scale = rule.grad_scale / targets;
   const double exact = std::sqrt(squares) * std::abs(scale);
   const double norm = rule.rounds_norm ? static_cast<double>(static_cast<float>(exact)) : exact;
-  const bool finite = std::isfinite(loss) && std::isfinite(norm);
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const bool has_loss = std::isfinite(loss), has_norm = std::isfinite(norm), finite = has_loss && has_norm;
   const bool spike = finite && (loss > rule.most_loss || norm > rule.most_grad_norm);
   const double clip = rule.clip_grad > 0 ? rule.clip_grad / (norm + 1e-6) : 1.0;
-  numbers[StepNumbers::kLoss] = loss;
-  numbers[StepNumbers::kTargets] = targets;
-  numbers[StepNumbers::kGradNorm] = norm;
-  numbers[StepNumbers::kFactor] =
-      !finite || (spike && rule.skips_spikes) ? std::numeric_limits<double>::infinity() : scale * std::min(clip, 1.0);
+  numbers[StepNumbers::kLoss] = has_loss ? loss : kInfinity;
+  numbers[StepNumbers::kTargets] = std::isfinite(targets) ? targets : 0;
+  numbers[StepNumbers::kGradNorm] = has_norm ? norm : kInfinity;
+  numbers[StepNumbers::kFactor] = !finite || (spike && rule.skips_spikes) ? kInfinity : scale * std::min(clip, 1.0);
   numbers[StepNumbers::kVerdict] = static_cast<double>(!finite ? StepVerdict::NotFinite
                                                        : spike ? StepVerdict::Spike
                                                                : StepVerdict::Fine);

@@ -86,12 +86,12 @@ struct StepRule {
 /// What a step is, worst last.
 enum class StepVerdict : u8 { Fine, Spike, NotFinite };
 
-/// Where judge_step() puts what; fp64. Loss and norm are the same on all ranks; the largest of each of the others, over
-/// all ranks, is what all follow.
+/// Where judge_step() puts what; fp64, never NaN. All ranks follow the largest of each over all ranks: normally they
+/// are the same, but one whose memory fails may find what others do not.
 struct StepNumbers {
-  static constexpr i64 kLoss = 0;      ///< mean over the targets
+  static constexpr i64 kLoss = 0;      ///< mean over the targets; infinity when it is not finite
   static constexpr i64 kTargets = 1;   ///< their number
-  static constexpr i64 kGradNorm = 2;  ///< before clipping
+  static constexpr i64 kGradNorm = 2;  ///< before clipping; infinity when it is not finite
   static constexpr i64 kFactor = 3;    ///< for the update: of normalisation and clipping; infinity = no update
   static constexpr i64 kVerdict = 4;   ///< a StepVerdict
   static constexpr i64 kCount = 5;

@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "base/machine.h"
 #include "tensor/cpu/isa.h"
 #include "tensor/on_device.h"
 
@@ -16,8 +17,7 @@ std::string Processor<DeviceType::Cpu>::name(const Device&) {
 
 template <>
 SystemMemory Processor<DeviceType::Cpu>::memory(const Device&) {
-  const i64 page = ::sysconf(_SC_PAGESIZE);
-  return {.total = page * ::sysconf(_SC_PHYS_PAGES), .free = page * ::sysconf(_SC_AVPHYS_PAGES)};
+  return {.total = physical_memory(), .free = ::sysconf(_SC_PAGESIZE) * ::sysconf(_SC_AVPHYS_PAGES)};
 }
 
 template <>

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/machine.h"
 #include "base/strings.h"
 
 namespace mcpp {
@@ -25,7 +26,7 @@ i64 round_up(i64 n, i64 step) {
 }
 
 i64 memory_of_machine() {
-  return round_up(static_cast<i64>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE), kHugePage);
+  return round_up(physical_memory(), kHugePage);
 }
 
 /// Whether a path in /proc leads to the file of an arena. Opening any other could have effects.

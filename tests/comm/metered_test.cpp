@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <thread>
@@ -12,6 +14,44 @@ namespace mcpp {
 namespace {
 
 using namespace std::chrono_literals;
+
+using Clock = std::chrono::steady_clock;
+
+/// Two ranks, of which one is to come late: when the other is seen to wait, and not by the clock of a busy machine.
+class LateRank {
+ public:
+  /// As run_metered, with ranks 0 and 1.
+  void run(const std::function<void(Communicator& group, CommMeter& meter, Device& device)>& body) {
+    run_local_ranks(2, [&](Communicator& world, int rank) {
+      CpuDevice device;
+      const auto meter = std::make_shared<CommMeter>();
+      const auto group =
+          make_metered(world.split(0, rank), meter, {recorders_[static_cast<std::size_t>(rank)], "world", {0, 1}});
+      body(*group, *meter, device);
+    });
+  }
+  /// Rank 0, between the start of an operation and the wait for it.
+  void will_wait() { will_wait_ = true; }
+  /// Rank 1: returns a while after rank 0 began to wait for the operation.
+  void come_late() {
+    while (!will_wait_ || !is_waiting()) std::this_thread::yield();
+    const Clock::time_point begin = Clock::now();
+    std::this_thread::sleep_for(50ms);
+    kept_waiting_ = std::chrono::duration<double>(Clock::now() - begin).count();
+  }
+  /// What rank 0 waited at least, known to it when the operation is over.
+  double kept_waiting() const { return kept_waiting_; }
+
+ private:
+  bool is_waiting() const {
+    const Flight flight = recorders_[0].flight();
+    return !flight.open.empty() && flight.open[0].state == OperationRecord::State::Waiting;
+  }
+
+  std::array<FlightRecorder, 2> recorders_;
+  std::atomic<bool> will_wait_ = false;
+  std::atomic<double> kept_waiting_ = 0;
+};
 
 /// The body on each of n ranks, with a metered group of all of them.
 void run_metered(int n, const std::function<void(Communicator& group, CommMeter& meter, Device& device)>& body) {
@@ -108,13 +148,14 @@ TEST(Metered, GivesTheResultsOfTheGroup) {
 }
 
 TEST(Metered, WaitingIsExposedAndComputingIsNot) {
-  run_metered(2, [](Communicator& group, CommMeter& meter, Device& device) {
+  LateRank late;
+  late.run([&](Communicator& group, CommMeter& meter, Device& device) {
     Tensor t = Tensor::zeros({4}, DType::F32, device);
-    const auto start = std::chrono::steady_clock::now();
+    const Clock::time_point start = Clock::now();
     Work first = group.all_reduce(t, ReduceOp::Sum);
     std::this_thread::sleep_for(200ms);  // a computation that hides it
     first.wait();
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    const std::chrono::duration<double> elapsed = Clock::now() - start;
     EXPECT_GT(meter.exposed_seconds, 0);
     EXPECT_LE(meter.exposed_seconds, elapsed.count() - 0.2);
     group.barrier();
@@ -122,10 +163,13 @@ TEST(Metered, WaitingIsExposedAndComputingIsNot) {
     meter.reset();
     EXPECT_EQ(meter.exposed_seconds, 0);
     expect_count(meter, CommOp::AllReduce, 0, 0);
-    if (group.rank() == 1) std::this_thread::sleep_for(200ms);  // the other waits for this rank
-    group.all_reduce(t, ReduceOp::Sum).wait();
+    if (group.rank() == 1) late.come_late();
+    Work second = group.all_reduce(t, ReduceOp::Sum);
+    if (group.rank() == 0) late.will_wait();
+    second.wait();
     if (group.rank() == 0) {
-      EXPECT_GE(meter.exposed_seconds, 0.1);
+      EXPECT_GE(late.kept_waiting(), 0.05);
+      EXPECT_GE(meter.exposed_seconds, late.kept_waiting());
     }
   });
 }
@@ -146,14 +190,19 @@ TEST(Metered, WorkMayOutliveTheGroup) {
 }
 
 TEST(Metered, AWorkThatNobodyWaitedForIsWaitedForWhenItGoes) {
-  run_metered(2, [](Communicator& group, CommMeter& meter, Device& device) {
+  LateRank late;
+  late.run([&](Communicator& group, CommMeter& meter, Device& device) {
     Tensor t = Tensor::zeros({1}, DType::I32, device);
     t.data<i32>()[0] = group.rank() + 1;
-    if (group.rank() == 1) std::this_thread::sleep_for(100ms);
-    { const Work work = group.all_reduce(t, ReduceOp::Sum); }
+    if (group.rank() == 1) late.come_late();
+    {
+      const Work work = group.all_reduce(t, ReduceOp::Sum);
+      if (group.rank() == 0) late.will_wait();
+    }
     EXPECT_EQ(t.data<i32>()[0], 3);
     if (group.rank() == 0) {
-      EXPECT_GE(meter.exposed_seconds, 0.05);
+      EXPECT_GE(late.kept_waiting(), 0.05);
+      EXPECT_GE(meter.exposed_seconds, late.kept_waiting());
     }
   });
 }

@@ -210,6 +210,14 @@ TEST(IndexCache, ChangedTextGetsItsOwnIndices) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "cache"), {}), 2);
 }
 
+TEST(IndexCache, AnIndexThatDoesNotFitTheMachineIsRefused) {
+  constexpr i64 kMemory = 16'000'000;
+  check_index_fits("few", 1'000'000, kMemory);
+  const std::string error = input_error([] { check_index_fits("many", 1'000'001, kMemory); });
+  EXPECT_THAT(error, HasSubstr("many: the index would take "));
+  EXPECT_THAT(error, HasSubstr("lower training.train_iters"));
+}
+
 TEST(IndexCache, AFolderThatCannotBeWrittenOnlyWarns) {
   const ScratchFolder folder;
   write_dataset(folder / "d", 50, 40);

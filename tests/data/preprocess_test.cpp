@@ -266,6 +266,25 @@ TEST_F(Preprocess, OtherBadInputIsExplained) {
   }
 }
 
+TEST_F(Preprocess, GzipThatGrowsWithoutMeasureIsRefused) {
+  constexpr std::size_t kMebi = 1 << 20;
+  const std::string path = (out_ / "bomb.txt.gz").string(), line(kMebi - 1, 'a'), text = line + "\n";
+  gzFile file = gzopen(path.c_str(), "wb1");
+  for (int i = 0; i < 30; ++i) gzwrite(file, text.data(), static_cast<unsigned>(kMebi));
+  gzclose(file);
+  for (const Cut cut : {Cut::Anywhere, Cut::Line}) {
+    TextSource source(path);
+    TextPiece piece;
+    i64 bytes = 0;
+    const std::string message = input_error([&] {
+      while (source.next(piece, kMebi, cut)) bytes += static_cast<i64>(piece.text.size());
+    });
+    EXPECT_THAT(message, HasSubstr("bomb.txt.gz: is more than 200 times as large as its gzip file"));
+    EXPECT_GE(bytes, i64{14} << 20) << "what is small may be repetitive";
+    EXPECT_LE(bytes, i64{20} << 20);
+  }
+}
+
 TEST_F(Preprocess, VerifyAndShowSeeWhatIsThere) {
   PreprocessOptions o = options({source().string()});
   o.text_document = TextDocument::Paragraph;

@@ -55,6 +55,8 @@ TEST_F(BadInput, InTheConfiguration) {
            {"--training.train_samples=80", "training.train_samples", "only one of"},
            {"--optimizer.lr_warmup_iters=12", "optimizer.lr_warmup_iters", "below"},
            {"--data.split=0,50,50", "data.split", "leaves no text for training"},
+           {"--training.train_iters=1000000000000", "training.train_iters", "than one index can hold"},
+           {"--training.eval_iters=1000000000000000000", "training.eval_iters", "at most"},
            {"--device.device=cuda", "device.device", "cpu"},
        }) {
     SCOPED_TRACE(c.argument);
@@ -107,6 +109,9 @@ TEST_F(BadInput, InText) {
   expect_refused(preprocess(at("absent.txt")), {at("absent.txt")});
   expect_refused({"tokenizer", "train", "--input=" + at("empty.txt"), "--output=" + at("new.model")}, {"empty.txt"});
   expect_refused({"tokenizer", "train", "--input=" + at("bytes.txt"), "--output=" + at("new.model")}, {"bytes.txt"});
+  expect_refused({"tokenizer", "train", "--input=" + (root() / "train.txt").string(), "--output=" + at("new.model"),
+                  "--vocab_size=2000000000"},
+                 {"--vocab_size", "at most 10000000"});
   for (const char* path : {"out_text_document.bin", "out_text_document.idx", "out_text_document.json", "new.model"}) {
     EXPECT_FALSE(std::filesystem::exists(folder_ / path)) << path;
   }

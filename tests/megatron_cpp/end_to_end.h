@@ -149,7 +149,7 @@ num_threads = 1
 
   /// Waits until the metrics of a running training have `lines` lines.
   void wait_for_lines(const std::string& save, std::size_t lines) const {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
     std::string text;
     do {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));

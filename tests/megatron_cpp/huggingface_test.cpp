@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "checkpoint/writer.h"
+#include "megatron_cpp/weight_map.h"
 #include "tests/checkpoint/fixture.h"
 #include "tests/support/build.h"
 
@@ -213,6 +214,43 @@ TEST_F(Huggingface, PadsTheVocabularyWithZerosAndStripsIt) {
   const ImportedModel half = import_huggingface(folder_ / "half", {}, device_);
   ASSERT_EQ(half.weights->shards()[0].dtype, DType::F16);
   EXPECT_EQ(load(half.weights->data(0), 2 * 64 + 63), to_double(Float16(192.0f)));
+}
+
+/// Found by the first tensor that does not fit, before anything of such a size is made.
+TEST_F(Huggingface, AbsurdSizesAreRefusedAtOnce) {
+  using Json = nlohmann::json;
+  struct Case {
+    const char *model, *key;
+    i64 value;
+    const char* message;
+  };
+  std::filesystem::create_directories(folder_);
+  for (const Case& c : std::initializer_list<Case>{
+           {"gpt2", "n_embd", 1'000'000'000, "model.hidden_size"},
+           {"gpt2", "n_embd", 1'000'000, "config.json asks for [128, 1000000]"},
+           {"gpt2", "n_layer", 1'000'000'000, "model.num_layers"},
+           {"gpt2", "n_layer", 100'000, "has no tensor transformer.h.4."},
+           {"gpt2", "vocab_size", 1'000'000'000'000, "model.vocab_size"},
+           {"gpt2", "vocab_size", 2'000'000'000, "config.json asks for [2000000000, 48]"},
+           {"gpt2", "n_positions", 100'000'000, "config.json asks for [100000000, 48]"},
+           {"gpt2", "n_inner", 10'000'000, "config.json asks for [48, 10000000]"},
+           {"llama", "num_hidden_layers", 100'000, "has no tensor model.layers.4."},
+           {"llama", "head_dim", 100'000, "config.json asks for [800000, 64]"},
+       }) {
+    SCOPED_TRACE(str(c.model, " ", c.key, " ", c.value));
+    auto json = Json::parse(read_text_file(golden(c.model) / "config.json"));
+    json[c.key] = c.value;
+    write_file_atomic(folder_ / "config.json", json.dump());
+    std::filesystem::copy_file(golden(c.model) / "model.safetensors", folder_ / "model.safetensors",
+                               std::filesystem::copy_options::overwrite_existing);
+    EXPECT_CONTAINS(error_of([&] { import_huggingface(folder_, {}, device_); }), c.message);
+  }
+  ModelConfig model = model_of(golden("gpt2"));
+  model.num_layers = 100'000;
+  int made = 0;
+  const auto refuse_tenth = [&](const WeightRule&) { check_input(++made < 10, "the tenth"); };
+  EXPECT_CONTAINS(error_of([&] { weight_map(model, "", refuse_tenth); }), "the tenth");
+  EXPECT_EQ(made, 10);
 }
 
 TEST_F(Huggingface, TensorsMustFitTheConfiguration) {

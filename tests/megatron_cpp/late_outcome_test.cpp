@@ -103,5 +103,44 @@ TEST(LateOutcome, TheLargestNoticeOfAllRanksReachesAll) {
   });
 }
 
+/// Finite, and yet another on one rank: what ranks remember of it must not part them later.
+TEST(LateOutcome, AllRanksSeeTheSameOne) {
+  const RunTask what = task();
+  const RunLayout layout{.name = "tp2_dp2", .tp = 2, .dp = 2};
+  std::vector<StepOutcome> outcomes(4);
+  run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+    LayoutRank self(what, layout, world);
+    self.backward(0);
+    Tensor loss = self.state().loss_totals().flat(0, 1);
+    if (rank == 3) ops::scale(loss, 1000);
+    self.state().update({.lr = 1e-3, .rule = {.most_loss = 100}});
+    outcomes[static_cast<std::size_t>(rank)] = self.state().outcome();
+  });
+  for (const StepOutcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.verdict, StepVerdict::Spike);
+    EXPECT_EQ(outcome.loss, outcomes[0].loss);
+    EXPECT_EQ(outcome.tokens, outcomes[0].tokens);
+  }
+}
+
+TEST(LateOutcome, OfAnEvaluationIsThatOfOneThatWaits) {
+  const RunTask what = task();
+  for (const RunLayout& layout : layouts()) {
+    run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+      LayoutRank self(what, layout, world);
+      self.start_evaluation(what, 0, 0);
+      self.start_evaluation(what, 1, rank == layout.ranks() - 1 ? 15 : 0);
+      const EvaluationOutcome first = self.state().evaluation(), second = self.state().evaluation();
+      EXPECT_THROW(self.state().evaluation(), Error);
+      EXPECT_EQ(first.signal, 0);
+      EXPECT_EQ(second.signal, 15) << "of the last rank alone";
+      EXPECT_EQ(first.tokens, what.global_batch_size * what.model.seq_length);
+      EXPECT_NE(first.loss, second.loss);
+      EXPECT_EQ(first.loss, self.evaluate(what, 0).loss) << layout.name;
+      EXPECT_EQ(second.loss, self.evaluate(what, 1).loss) << layout.name;
+    });
+  }
+}
+
 }  // namespace
 }  // namespace mcpp

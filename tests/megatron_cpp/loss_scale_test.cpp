@@ -1,6 +1,7 @@
 // Trainings with a loss scale: a fixed power of two changes no bit, and one that adapts finds its size by itself.
 #include <gtest/gtest.h>
 
+#include "tensor/ops.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/tiny_model.h"
 
@@ -102,6 +103,27 @@ TEST_P(AdaptingLossScale, RecoversFromOverflowAndGrowsAgain) {
   for (std::size_t i = first; i + 1 < first + 10; ++i) EXPECT_FALSE(course[i].skipped) << i;
   EXPECT_EQ(course[first + 9].scale, 2 * course[first].scale);
   EXPECT_LT(course.back().loss, 0.9 * course.front().loss) << "the task teaches nothing";
+}
+
+/// A loss is not scaled, so that no scale would mend it: as when the memory of one rank fails.
+TEST(AdaptingLossScale, IsNotToBlameForALossThatOneRankLost) {
+  RunTask task = task_of(gpt2(), DType::F16);
+  task.optimizer.initial_loss_scale = 0x1p10;
+  for (const RunLayout& layout : {RunLayout{.name = "tp2", .tp = 2}, kLayouts[1]}) {
+    run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+      test::LayoutRank self(task, layout, world);
+      EXPECT_EQ(self.step(0).overflow, Overflow::None);
+      self.backward(1);
+      Tensor loss = self.state().loss_totals().flat(0, 1);
+      if (rank == 1) ops::scale(loss, std::nan(""));
+      self.update(1);
+      const StepOutcome outcome = self.state().outcome();
+      EXPECT_EQ(outcome.overflow, Overflow::Final) << layout.name << " rank " << rank;
+      EXPECT_EQ(outcome.loss, std::numeric_limits<double>::infinity());
+      EXPECT_TRUE(std::isfinite(outcome.grad_norm));
+      EXPECT_EQ(outcome.tokens, task.global_batch_size * task.model.seq_length);
+    });
+  }
 }
 
 TEST_P(AdaptingLossScale, FailsOnlyAtItsLowest) {

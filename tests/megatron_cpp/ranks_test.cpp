@@ -177,7 +177,7 @@ TEST_F(Ranks, ARankThatFailsEndsAllWithItsMessage) {
   EXPECT_EQ(outcome.code, 12) << outcome.out << outcome.err;
   EXPECT_CONTAINS(outcome.err, "[rank 1] megatron_cpp: error: ");
   EXPECT_CONTAINS(outcome.err, "out of");
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(120)) << "found as a hang";
 }
 
 TEST_F(Ranks, AnotherCommandOnOneRankIsFound) {

@@ -16,12 +16,16 @@ using testing::HasSubstr;
 
 constexpr const char* kDamaged = "decoder.final_layernorm.weight";
 
+ModelConfig model() {
+  ModelConfig result = test::tiny_gpt2();
+  result.num_layers = 2;
+  result.num_attention_heads = 2;
+  return result;
+}
+
 /// One step, then one bit of a weight flipped on `damaged`, when there is such a rank; what each rank's check says.
 std::vector<std::string> messages(const RunLayout& layout, int damaged) {
-  ModelConfig model = test::tiny_gpt2();
-  model.num_layers = 2;
-  model.num_attention_heads = 2;
-  const RunTask task = test::learnable_task(model);
+  const RunTask task = test::learnable_task(model());
   std::vector<std::string> result(static_cast<std::size_t>(layout.ranks()));
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
     LayoutRank self(task, layout, world);
@@ -58,6 +62,25 @@ TEST(ReplicaCheck, NamesBothOfTwo) {
     EXPECT_THAT(message, HasSubstr("hold different weights"));
     EXPECT_THAT(message, HasSubstr("rank 3 on "));
     EXPECT_THAT(message, HasSubstr("rank 2 on "));
+  }
+}
+
+TEST(ReplicaCheck, AnErrorOfOneRankEndsAllWithItsMessage) {
+  const RunTask task = test::learnable_task(model());
+  for (const RunLayout& layout :
+       {RunLayout{.name = "tp2_dp2", .tp = 2, .dp = 2}, RunLayout{.name = "dp3_zero3", .dp = 3, .zero_stage = 3}}) {
+    run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+      LayoutRank self(task, layout, world);
+      int calls = 0;
+      const auto fingerprint = [&](const Tensor& value) {
+        if (rank == 1 && ++calls == 3) throw std::runtime_error("no memory for a copy");
+        return checksum_of(value);
+      };
+      const std::string message =
+          test::error_of([&] { check_weights_across_replicas(self.state(), self.parallel(), fingerprint); });
+      EXPECT_THAT(message, HasSubstr("rank 1: no memory for a copy")) << layout.name << " rank " << rank;
+      check_weights_across_replicas(self.state(), self.parallel());  // nobody was left behind
+    });
   }
 }
 

@@ -55,6 +55,16 @@ TEST_F(Resume, AfterASignal) {
   }
 }
 
+TEST_F(Resume, ASignalInterruptsAnEvaluation) {
+  test::Program program(pretrain("run", {"--training.eval_interval=1", "--training.eval_iters=50000"}), root() / "run");
+  wait_for_lines("run", 1);  // which comes before the evaluation of that iteration
+  program.signal(SIGTERM);
+  const Outcome outcome = program.wait();
+  EXPECT_EQ(outcome.code, 85) << outcome.out << outcome.err;
+  EXPECT_CONTAINS(outcome.out, "saving and stopping");
+  EXPECT_EQ(metrics("run").size(), 1u) << "the evaluation came to its end";
+}
+
 /// By turns at a moment that the clock decides, and at a point of a step or a save.
 TEST_F(Resume, AfterBeingKilledAtAnyMoment) {
   const Words longer{"--training.train_iters=60", "--training.eval_interval=0", "--training.eval_iters=0",

@@ -103,7 +103,13 @@ class LayoutRank {
   void backward(i64 step) { state_.backward(batches(task_, step)); }
   void update(i64 step) { state_.update({.lr = task_.lr(step), .weight_decay = task_.weight_decay}); }
   /// Of the samples of a step of `held_out`, which has the same model.
-  StepOutcome evaluate(const RunTask& held_out, i64 step) { return state_.evaluate(batches(held_out, step)); }
+  EvaluationOutcome evaluate(const RunTask& held_out, i64 step) {
+    start_evaluation(held_out, step);
+    return state_.evaluation();
+  }
+  void start_evaluation(const RunTask& held_out, i64 step, double signal = 0) {
+    state_.start_evaluation(batches(held_out, step), signal);
+  }
   TrainingState& state() { return state_; }
   ParallelState& parallel() { return parallel_; }
   Device& device() { return *place_.device; }

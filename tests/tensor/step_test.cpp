@@ -63,7 +63,11 @@ TEST_P(Step, WhatIsNotFiniteIsNoUpdate) {
     for (const Numbers& x : {judge(bad, 4, 400), judge(8, 4, std::abs(bad)), judge(8, 4, bad), judge(bad, 4, bad)}) {
       EXPECT_EQ(x[StepNumbers::kFactor], kInf);
       EXPECT_EQ(verdict(x), StepVerdict::NotFinite);
+      for (const double number : x) EXPECT_FALSE(std::isnan(number)) << "no maximum over ranks could be relied on";
     }
+    EXPECT_EQ(judge(bad, 4, 400)[StepNumbers::kLoss], kInf);
+    EXPECT_EQ(judge(8, 4, -std::abs(bad))[StepNumbers::kGradNorm], kInf);
+    EXPECT_EQ(judge(bad, bad, 400)[StepNumbers::kTargets], 0);
   }
   EXPECT_EQ(verdict(judge(0, 0, 0)), StepVerdict::NotFinite) << "no targets";
   EXPECT_EQ(verdict(judge(8, 1, 1e300)), StepVerdict::NotFinite) << "a norm that fp32 cannot hold";
