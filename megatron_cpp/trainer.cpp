@@ -116,6 +116,7 @@ void Trainer::train_step() {
   // It decides about the learning rate, the optimizer's step count and what counts as a spike, too: otherwise it is
   // waited for here, when the device has the next forward and backward to do.
   if (settle()) state_.backward(batches);
+  saver_.wait_for_copy();
   faults_.corrupt(iteration, state_);
   const StepOptions options{.lr = schedule_.lr(progress_.trained_samples),
                             .weight_decay = schedule_.weight_decay(progress_.trained_samples),
