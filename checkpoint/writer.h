@@ -49,7 +49,8 @@ class CheckpointSave {
   void gather();
   /// After gather(): the leader makes the checkpoint; other ranks have nothing to do. An error is kept for finish().
   void commit() noexcept;
-  /// After commit(): returns path(). When it failed, all ranks throw its error, and the folder is as before.
+  /// After commit(): returns path(). When it failed, all ranks throw its error, and the folder is as before; but a
+  /// checkpoint that already has its name stays.
   Path finish();
   /// All of this from gather() on.
   Path gather_and_finish();

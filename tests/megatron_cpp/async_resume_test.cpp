@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "checkpoint/folder.h"
 #include "tests/megatron_cpp/end_to_end.h"
 
 namespace mcpp {
@@ -32,6 +33,14 @@ TEST_F(AsyncResume, HasTheBitsOfSavesThatAreWaitedFor) {
   for (const std::string iteration : {"/iter_0000006", "/iter_0000009", "/iter_0000012"}) {
     expect_same_checkpoint("waited" + iteration, "beside" + iteration);
   }
+}
+
+/// Each save waits for the one before.
+TEST_F(AsyncResume, HasThemAlsoWhenEveryIterationIsSaved) {
+  const std::string every = "--checkpoint.save_interval=1";
+  train("waited", {every});
+  train("beside", {every, "--checkpoint.async_save"});
+  for (i64 i = 1; i <= 12; ++i) expect_same_checkpoint("waited/" + checkpoint_name(i), "beside/" + checkpoint_name(i));
 }
 
 TEST_F(AsyncResume, AfterBeingKilledAtAnyMoment) {
@@ -72,6 +81,41 @@ TEST_F(AsyncResume, AfterBeingKilledAtEachPointOfASave) {
     expect_same_checkpoint("whole", point);
     EXPECT_EQ(losses("whole", 12), losses(point, 12)) << point;
     EXPECT_EQ(leftovers(folder_ / point), Words{}) << point;
+  }
+}
+
+TEST_F(AsyncResume, AfterAnErrorAtEachPointOfASave) {
+  const Words beside{"--checkpoint.async_save"};
+  train("whole");
+  for (const std::string point :
+       {"before_files", "after_files", "before_manifest", "before_rename", "before_latest", "before_prune"}) {
+    Words fault = beside;
+    fault.insert(fault.end(),
+                 {"--fault_injection.kind=error", "--fault_injection.iteration=8", "--fault_injection.at=" + point});
+    const Outcome failed = run(pretrain(point, fault));
+    EXPECT_EQ(failed.code, 1) << failed.out;
+    EXPECT_CONTAINS(failed.err, "megatron_cpp: error: an injected fault");
+    EXPECT_EQ(leftovers(folder_ / point), Words{}) << point;
+    train(point, beside);
+    expect_same_checkpoint("whole", point);
+    EXPECT_EQ(losses("whole", 12), losses(point, 12)) << point;
+  }
+}
+
+/// The ranks meet for that, and none waits for another that has failed.
+TEST_F(AsyncResume, AfterAnErrorOfOneRank) {
+  if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
+  const Words layout{"--checkpoint.async_save", "--training.micro_batch_size=1", "--parallel.zero_stage=3"};
+  EXPECT_EQ(run_on(2, pretrain("whole", layout)).code, 0);
+  for (const auto& [rank, point] : {std::pair{1, "before_files"}, {0, "before_manifest"}}) {
+    Words fault = layout;
+    fault.insert(fault.end(), {"--fault_injection.kind=error", "--fault_injection.iteration=8",
+                               str("--fault_injection.rank=", rank), str("--fault_injection.at=", point)});
+    const Outcome failed = run_on(2, pretrain(point, fault));
+    EXPECT_EQ(failed.code, 1) << failed.out << failed.err;
+    EXPECT_CONTAINS(failed.err, str("rank ", rank, ": an injected fault"));
+    EXPECT_EQ(run_on(2, pretrain(point, layout)).code, 0);
+    expect_same_checkpoint("whole", point);
   }
 }
 
