@@ -34,6 +34,21 @@ TEST_F(AsyncResume, HasTheBitsOfSavesThatAreWaitedFor) {
   }
 }
 
+/// A save that hangs before its copy holds the next update; later, nothing but the next save.
+TEST_F(AsyncResume, OnlyTheCopyIsWaitedFor) {
+  for (const auto& [point, last] : {std::pair{"before_files", 4u}, {"after_files", 8u}, {"before_manifest", 8u}}) {
+    test::Program program(
+        pretrain(point, without_evaluation({"--checkpoint.async_save", "--fault_injection.kind=hang",
+                                            "--fault_injection.iteration=4", str("--fault_injection.at=", point)})),
+        root() / "process");
+    wait_for_lines(point, last);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    EXPECT_EQ(metrics(point).size(), last) << point;
+    program.signal(SIGKILL);
+    EXPECT_EQ(program.wait().code, -SIGKILL);
+  }
+}
+
 /// Each save waits for the one before.
 TEST_F(AsyncResume, HasThemAlsoWhenEveryIterationIsSaved) {
   const std::string every = "--checkpoint.save_interval=1";
