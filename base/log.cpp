@@ -13,8 +13,7 @@ constexpr const char* kClearLine = "\r\033[K";
 
 void Log::info(std::string_view line) const {
   if (rank_ != 0) return;
-  if (progress_shown_) std::fputs(kClearLine, stdout);
-  progress_shown_ = false;
+  if (progress_shown_.exchange(false)) std::fputs(kClearLine, stdout);
   std::fprintf(stdout, "%.*s\n", static_cast<int>(line.size()), line.data());
   std::fflush(stdout);
 }
@@ -24,8 +23,7 @@ void Log::warn(std::string_view line) const {
 }
 
 void Log::warn_from_any_rank(std::string_view line) const {
-  if (progress_shown_) std::fputs(kClearLine, stdout), std::fflush(stdout);
-  progress_shown_ = false;
+  if (progress_shown_.exchange(false)) std::fputs(kClearLine, stdout), std::fflush(stdout);
   if (rank_ != 0) std::fprintf(stderr, "[rank %d] ", rank_);
   std::fprintf(stderr, "warning: %.*s\n", static_cast<int>(line.size()), line.data());
 }

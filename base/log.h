@@ -1,9 +1,11 @@
 // Rank-aware lines on standard error and standard output. One Log is made in main and handed down.
 #pragma once
+#include <atomic>
 #include <string_view>
 
 namespace mcpp {
 
+/// Any thread may write lines.
 class Log {
  public:
   explicit Log(int rank = 0) : rank_(rank) {}
@@ -21,7 +23,7 @@ class Log {
 
  private:
   int rank_;
-  mutable bool progress_shown_ = false;
+  mutable std::atomic<bool> progress_shown_ = false;
 };
 
 }  // namespace mcpp

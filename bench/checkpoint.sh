@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Saves and loads GPT-2 124M with AdamW's state (fp32, 1.5 GB) on one rank and on two: seconds of a save, of what a training waits
-# for an asynchronous one, of a load and of its verification, in turn with plain writes and reads of the same bytes and, where
-# there is torch, with torch.distributed.checkpoint (bench/torch_checkpoint.py). JSON lines on standard output; on standard error,
-# medians over the rounds and their ratios.
+# for an asynchronous one in all while it goes on with real steps (one sample a rank), of a load and of its verification, in turn
+# with plain writes and reads of the same bytes and, where there is torch, with torch.distributed.checkpoint
+# (bench/torch_checkpoint.py), whose stall is the call that blocks. JSON lines on standard output; on standard error, medians over
+# the rounds and their ratios.
 #   bench/checkpoint.sh [--python=PATH] [--rounds=N] [--folder=DIR] [option of megatron_cpp bench checkpoint ...]
 # DIR, on the disk to measure, must be empty; without it, a temporary folder. PATH is a Python with torch and numpy
 # (python3 -m venv ~/peer && ~/peer/bin/pip install torch numpy).
@@ -37,7 +38,7 @@ printf '{"processor": "%s", "cores": %s, "load": "%s", "date": "%s"}\n' "$proces
 for ((round = 0; round < rounds; ++round)); do
   for ranks in 1 2; do
     line=$("${launch[@]}" -n $ranks "$program" bench checkpoint bench/gpt2_124m.toml "$folder" --rounds=1 --json \
-      --training.global_batch_size=2 --parallel.zero_stage=$((ranks - 1)) --device.num_threads=1 "${options[@]}")
+      --training.global_batch_size=$ranks --parallel.zero_stage=$((ranks - 1)) --device.num_threads=1 "${options[@]}")
     echo "{\"side\": \"megatron_cpp\", \"result\": $line}" | tee -a "$results"
     [ $has_torch = yes ] || continue
     line=$(OMP_NUM_THREADS=1 "$python" -m torch.distributed.run --nproc_per_node $ranks bench/torch_checkpoint.py "$folder" --rounds 1 2>/dev/null)
@@ -59,11 +60,13 @@ tr -d ' "{}' <"$results" | sed 's/result://' | awk -F, '
       for (r = 1; r <= 2; ++r) {
         o = "megatron_cpp " r " "; t = "torch " r " "
         printf "%d rank(s), medians in seconds\n", r
-        split("plain_write_s save_s async_first_copy_s async_stall_s async_total_s plain_read_s verify_from_disk_s load_s verify_from_memory_s", names, " ")
-        for (i = 1; i <= 9; ++i) printf "  %-22s %8.3f   torch %s\n", names[i], median[o names[i]], median[t names[i]]
+        count = split("plain_write_s save_s step_s step_beside_save_s async_first_stall_s async_stall_s async_total_s plain_read_s verify_from_disk_s load_s verify_from_memory_s", names, " ")
+        for (i = 1; i <= count; ++i) printf "  %-22s %8.3f   torch %s\n", names[i], median[o names[i]], median[t names[i]]
         ratio("save against a plain write (1 = as fast)", median[o "plain_write_s"], median[o "save_s"])
         ratio("load against a plain read (1 = as fast)", median[o "plain_read_s"], median[o "load_s"])
-        ratio("stall of an asynchronous save, of a save", median[o "async_stall_s"], median[o "save_s"])
+        ratio("stall of the first asynchronous save, of a save", median[o "async_first_stall_s"], median[o "save_s"])
+        ratio("stall of a later one, of a save", median[o "async_stall_s"], median[o "save_s"])
+        ratio("a step beside a save, of a step alone", median[o "step_beside_save_s"], median[o "step_s"])
         ratio("times as fast as torch, save", median[t "save_s"], median[o "save_s"])
         ratio("times as fast as torch, load", median[t "load_s"], median[o "load_s"])
         ratio("times as fast as torch, stall", median[t "async_stall_s"], median[o "async_stall_s"])

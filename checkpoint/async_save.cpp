@@ -1,27 +1,56 @@
 #include "checkpoint/async_save.h"
 
+#include <chrono>
+
 namespace mcpp {
 
 Tensor AsyncSave::Source::data(std::size_t index) {
-  check_input(!cancelled_, "the save was given up");
+  check_input(!stop_.stop_requested(), "the save was given up");
   return staging_.data(index);
 }
 
 AsyncSave::AsyncSave(SaveTarget target, RunState state, HostStaging& staging, Communicator& world, const Log& log,
                      const FileSystem& files)
-    : save_(std::move(target), std::move(state), world, log, files), source_(staging), writer_([this] {
-        save_.write(source_);
-        is_written_ = true;
-      }) {}
+    : save_(std::move(target), std::move(state), world, log, files),
+      source_(staging, stop_.get_token()),
+      work_(std::async(std::launch::async, [this] { copy_and_write(); })) {}
 
 AsyncSave::~AsyncSave() {
-  source_.cancel();
-  if (writer_.joinable()) writer_.join();
+  stop_.request_stop();
+}
+
+void AsyncSave::copy_and_write() {
+  save_.write(source_, [this] {
+    source_.copy();
+    note_copied();
+  });
+  note_copied();  // nobody waits for a copy that failed
+}
+
+void AsyncSave::note_copied() {
+  is_copied_ = true;
+  is_copied_.notify_all();
+}
+
+bool AsyncSave::is_idle() const {
+  return work_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+bool AsyncSave::advance() {
+  work_.wait();
+  if (is_committing_) {
+    save_.finish();
+    return true;
+  }
+  save_.gather();
+  is_committing_ = true;
+  work_ = std::async(std::launch::async, [this] { save_.commit(); });
+  return false;
 }
 
 Path AsyncSave::finish() {
-  writer_.join();
-  return save_.finish();
+  while (!advance()) continue;
+  return path();
 }
 
 }  // namespace mcpp

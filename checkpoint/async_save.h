@@ -1,46 +1,63 @@
-// Saving beside the training: a thread writes, the training goes on, and ends the save when all ranks have written.
+// Saving beside the training: a thread copies, writes and commits, and the training goes on.
 #pragma once
 #include <atomic>
-#include <thread>
+#include <future>
+#include <stop_token>
 
 #include "checkpoint/host_staging.h"
 #include "checkpoint/writer.h"
 
 namespace mcpp {
 
-/// A save in flight. CheckFreq (Mohan et al., FAST 2021) calls its halves snapshot and persist: HostStaging::copy() is
-/// the first, this the second.
+/// A save in flight, as in CheckFreq (Mohan et al., FAST 2021). Snapshot: while the next forward and backward read the
+/// weights, a thread copies them; what changes them waits for wait_for_copy(). Persist: the thread writes the copy.
+/// Commit: when all ranks have written, the leader's thread makes the checkpoint of that. The thread never
+/// communicates: between these the ranks meet in advance().
 class AsyncSave {
  public:
-  /// Starts to write what `staging` holds. Called by all ranks of `world`; all arguments outlive this.
+  /// Starts to copy and write what `staging` has begun. Called by all ranks of `world`; all arguments outlive this.
   AsyncSave(SaveTarget target, RunState state, HostStaging& staging, Communicator& world, const Log& log,
             const FileSystem& files);
-  /// Without finish(): gives the save up, with no other rank's help, and leaves the folder as before.
+  /// Before the end, with no other rank's help: gives up what is not written and leaves the folder as before; a commit
+  /// that has begun goes on to its end.
   ~AsyncSave();
 
-  /// Whether this rank's part is written, or failed to be: then finish() will not wait for it.
-  bool is_written() const { return is_written_; }
-  /// Waits for this rank's part, then CheckpointSave::finish().
+  /// Of the checkpoint that is to be.
+  Path path() const { return save_.path(); }
+  /// Returns when the copy is made, or failed: then advance() throws, on all ranks. For each rank by itself, before it
+  /// changes what is in host memory of the shards that staging has begun.
+  void wait_for_copy() const { is_copied_.wait(false); }
+  /// Whether this rank's thread has nothing to do: then advance() does not wait for it.
+  bool is_idle() const;
+  /// Waits for what the thread does, and lets it do what comes next. Whether the save has ended and its checkpoint is
+  /// there. Called by all ranks; when any of them failed, all throw its error.
+  bool advance();
+  /// All that is left.
   Path finish();
 
  private:
   /// The staged shards, until nobody wants them any more.
   class Source final : public ShardSource {
    public:
-    explicit Source(HostStaging& staging) : staging_(staging) {}
+    Source(HostStaging& staging, std::stop_token stop) : staging_(staging), stop_(std::move(stop)) {}
+    void copy() { staging_.copy_rest(stop_); }
     std::span<const ShardSpec> shards() const override { return staging_.shards(); }
     Tensor data(std::size_t index) override;
-    void cancel() { cancelled_ = true; }
 
    private:
     HostStaging& staging_;
-    std::atomic<bool> cancelled_ = false;
+    std::stop_token stop_;
   };
 
+  void copy_and_write();
+  void note_copied();
+
   CheckpointSave save_;
+  std::stop_source stop_;
   Source source_;
-  std::atomic<bool> is_written_ = false;
-  std::thread writer_;  // last: it uses all of the above
+  std::atomic<bool> is_copied_ = false;
+  bool is_committing_ = false;
+  std::future<void> work_;  // of the thread; last, because it uses all of the above, and its destructor waits
 };
 
 }  // namespace mcpp

@@ -17,7 +17,35 @@ void remove_checkpoint(const Path& directory, const Log& log) {
   const Path doomed = directory.string() + std::string(kTemporary) + process_tag();
   fs::rename(directory, doomed, error);
   if (!error) fs::remove_all(doomed, error);
-  if (error) log.warn(str("cannot remove the old checkpoint ", directory.string(), ": ", error.message()));
+  if (error)
+    log.warn_from_any_rank(str("cannot remove the old checkpoint ", directory.string(), ": ", error.message()));
+}
+
+/// What a process left.
+struct Stale {
+  Path path, checkpoint;  ///< that it was to become, or was
+  bool is_aside;
+};
+
+std::optional<Stale> as_stale(const Path& path) {
+  std::string name = path.filename().string();
+  const bool ours = name.starts_with("iter_") || name.starts_with(kLatestName), is_aside = name.ends_with(kAside);
+  if (is_aside) name.resize(name.size() - kAside.size());
+  const std::size_t mark = name.find(kTemporary);
+  if (!ours || mark == std::string::npos || !is_stale_tag(name.substr(mark + kTemporary.size()))) return std::nullopt;
+  return Stale{path, path.parent_path() / name.substr(0, mark), is_aside};
+}
+
+std::vector<Stale> stale_entries(const Path& folder, const Log& log) {
+  std::vector<Stale> found;
+  try {
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      if (std::optional<Stale> stale = as_stale(entry.path())) found.push_back(std::move(*stale));
+    }
+  } catch (const fs::filesystem_error& error) {
+    log.warn_from_any_rank(str("cannot look for what died processes left: ", error.what()));
+  }
+  return found;
 }
 
 }  // namespace
@@ -36,23 +64,25 @@ std::vector<Path> outdated(const Path& folder, const Retention& retention) {
 }
 
 void prune(const Path& folder, const Retention& retention, const Log& log) {
-  for (const Path& directory : outdated(folder, retention)) remove_checkpoint(directory, log);
+  try {
+    for (const Path& directory : outdated(folder, retention)) remove_checkpoint(directory, log);
+  } catch (const std::exception& error) {
+    log.warn_from_any_rank(str("cannot look for old checkpoints in ", folder.string(), ": ", error.what()));
+  }
 }
 
 void remove_stale(const Path& folder, const Log& log) {
-  std::vector<Path> stale;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    const std::size_t mark = name.find(kTemporary);
-    const bool ours = name.starts_with("iter_") || name.starts_with(kLatestName);
-    if (ours && mark != std::string::npos && is_stale_tag(name.substr(mark + kTemporary.size()))) {
-      stale.push_back(entry.path());
-    }
-  }
-  for (const Path& path : stale) {
+  for (const Stale& stale : stale_entries(folder, log)) {
     std::error_code error;
-    fs::remove_all(path, error);
-    if (error) log.warn(str("cannot remove ", path.string(), ", left by a process that ended: ", error.message()));
+    if (stale.is_aside && !fs::exists(stale.checkpoint, error)) {
+      fs::rename(stale.path, stale.checkpoint, error);
+    } else {
+      fs::remove_all(stale.path, error);
+    }
+    if (error) {
+      log.warn_from_any_rank(
+          str("cannot clear away ", stale.path.string(), ", left by a process that ended: ", error.message()));
+    }
   }
 }
 

@@ -15,15 +15,19 @@ struct Retention {
 
 /// What stands in the name of an entry that grows, or goes, before the tag of its process.
 inline constexpr std::string_view kTemporary = ".tmp-";
+/// At the end of such a name: a checkpoint that made room for a new one of the same iteration, which is still to come.
+inline constexpr std::string_view kAside = "-old";
 
 /// The checkpoints that `retention` does not keep; never the one that `latest` names, and none when `latest` names
 /// none. It does not look whether the kept ones are sound.
 std::vector<Path> outdated(const Path& folder, const Retention& retention);
 
-/// Removes these. Saving calls it when `latest` has just been written. What cannot be removed gives a warning.
+/// Removes these. Saving calls it when `latest` has just been written. What cannot be listed or removed gives a
+/// warning.
 void prune(const Path& folder, const Retention& retention, const Log& log);
 
-/// Removes temporary entries of processes of this host that ended, and of other hosts.
+/// Removes temporary entries of processes of this host that ended, and of other hosts. But a checkpoint that one of
+/// them had put aside gets its name back, where it died before another had that. What fails gives a warning.
 void remove_stale(const Path& folder, const Log& log);
 
 }  // namespace mcpp

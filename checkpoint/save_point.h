@@ -7,7 +7,7 @@
 namespace mcpp {
 
 enum class SavePoint : u8 {
-  BeforeFiles,     ///< every rank: the temporary directory is there
+  BeforeFiles,     ///< every rank: the temporary directory is there; beside the training, nothing is copied yet
   AfterFiles,      ///< every rank: its file is written and flushed
   BeforeManifest,  ///< rank 0: all files are
   BeforeRename,    ///< rank 0: so is the manifest

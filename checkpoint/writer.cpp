@@ -63,7 +63,7 @@ CheckpointSave::CheckpointSave(SaveTarget target, RunState state, Communicator& 
 
 CheckpointSave::~CheckpointSave() {
   std::error_code ignored;
-  if (owns_staging_) fs::remove_all(staging_, ignored);
+  if (!doomed_.empty()) fs::remove_all(doomed_, ignored);
 }
 
 bool CheckpointSave::is_leader() const {
@@ -79,46 +79,78 @@ void CheckpointSave::make_directory() {
   remove_stale(target_.folder, log_);
   staging_ = str(path().string(), kTemporary, process_tag());
   mcpp::create_directories(staging_);
-  owns_staging_ = true;
+  doomed_ = staging_;
 }
 
-void CheckpointSave::write(ShardSource& source) noexcept {
+template <class F>
+void CheckpointSave::keep_error(F&& f) noexcept {
   try {
-    const Path file = staging_ / shard_file_name(world_.rank(), world_.size());
-    reach(SavePoint::BeforeFiles, target_.observer);
-    part_ = to_json(write_shard_file(file, source, files_));
-    reach(SavePoint::AfterFiles, target_.observer);
+    f();
   } catch (...) {
     error_ = std::current_exception();
   }
 }
 
-Path CheckpointSave::finish() {
-  const std::vector<std::string> parts = run_together(world_, [&] {
-    if (error_) std::rethrow_exception(error_);
+void CheckpointSave::throw_error() const {
+  if (error_) std::rethrow_exception(error_);
+}
+
+void CheckpointSave::write(ShardSource& source, const std::function<void()>& prepare) noexcept {
+  keep_error([&] {
+    const Path file = staging_ / shard_file_name(world_.rank(), world_.size());
+    reach(SavePoint::BeforeFiles, target_.observer);
+    if (prepare) prepare();
+    part_ = to_json(write_shard_file(file, source, files_));
+    reach(SavePoint::AfterFiles, target_.observer);
+  });
+}
+
+void CheckpointSave::gather() {
+  parts_ = run_together(world_, [&] {
+    throw_error();
     return target_.coverage == Coverage::Whole ? part_ : std::string();
   });
+  if (target_.coverage == Coverage::Part) parts_ = {part_};
+}
+
+void CheckpointSave::commit() noexcept {
+  if (!is_leader()) return;
+  keep_error([&] {
+    publish(merge());
+    reach(SavePoint::BeforePrune, target_.observer);
+    std::error_code error;
+    if (!doomed_.empty()) fs::remove_all(doomed_, error);  // what is left of it, the next save removes
+    doomed_.clear();
+    prune(target_.folder, target_.retention, log_);
+  });
+}
+
+Path CheckpointSave::finish() {
   run_together(world_, [&] {
-    if (is_leader()) commit(merge(target_.coverage == Coverage::Whole ? parts : std::vector{part_}));
+    throw_error();
     return std::string();
   });
-  if (is_leader()) reach(SavePoint::BeforePrune, target_.observer);
-  if (is_leader()) prune(target_.folder, target_.retention, log_);
   return path();
 }
 
+Path CheckpointSave::gather_and_finish() {
+  gather();
+  commit();
+  return finish();
+}
+
 /// One manifest of the ranks' parts.
-Manifest CheckpointSave::merge(std::span<const std::string> parts) const {
+Manifest CheckpointSave::merge() const {
   Manifest whole{.saved_at = utc_now(), .coverage = target_.coverage, .state = state_};
   std::map<std::string, TensorEntry> tensors;
-  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
-    add_part(parse_manifest(parts[rank], str("the part of rank ", rank)), rank, whole, tensors);
+  for (std::size_t rank = 0; rank < parts_.size(); ++rank) {
+    add_part(parse_manifest(parts_[rank], str("the part of rank ", rank)), rank, whole, tensors);
   }
   for (auto& [name, tensor] : tensors) whole.tensors.push_back(std::move(tensor));
   return whole;
 }
 
-void CheckpointSave::commit(const Manifest& manifest) {
+void CheckpointSave::publish(const Manifest& manifest) {
   validate(manifest, "the checkpoint to save");
   reach(SavePoint::BeforeManifest, target_.observer);
   write_manifest(staging_, manifest);
@@ -130,30 +162,35 @@ void CheckpointSave::commit(const Manifest& manifest) {
   write_file_atomic(target_.folder / kLatestName, path().filename().string() + "\n");
 }
 
-/// An older checkpoint of the same name takes the temporary directory's place and goes with it.
+/// An older checkpoint of the same name takes the temporary directory's place, and is then to be removed.
 void CheckpointSave::become_checkpoint() {
   std::error_code error;
   const bool replaces = fs::exists(path(), error);
+  doomed_ = replaces ? staging_ : Path();
   int failed = files_.rename(staging_, path(), replaces ? RENAME_EXCHANGE : 0);
-  // Some file systems cannot exchange two names; then the old one goes first.
-  if (failed && (errno == EINVAL || errno == ENOSYS)) {
-    const Path old = staging_.string() + "-old";
-    if (replaces) fs::rename(path(), old, error);
-    failed = files_.rename(staging_, path(), 0);
-    const int reason = errno;
-    if (replaces && failed) fs::rename(old, path(), error);
-    if (replaces && !failed) fs::remove_all(old, error);
-    errno = reason;
-  }
-  check_input(!failed, "cannot rename ", staging_.string(), " to ", path().string(), ": ", std::strerror(errno));
-  owns_staging_ = replaces;  // the older one, to remove
+  if (failed && replaces && (errno == EINVAL || errno == ENOSYS)) failed = rename_in_two_steps();
+  const int reason = errno;
+  if (failed) doomed_ = staging_;
+  check_input(!failed, "cannot rename ", staging_.string(), " to ", path().string(), ": ", std::strerror(reason));
+}
+
+/// Where a file system cannot exchange two names, the older checkpoint goes aside first. When this process dies before
+/// the new one has the name, remove_stale() gives it back.
+int CheckpointSave::rename_in_two_steps() {
+  const Path aside = staging_.string() + std::string(kAside);
+  if (const int failed = files_.rename(path(), aside, 0)) return failed;
+  doomed_ = aside;
+  const int failed = files_.rename(staging_, path(), 0), reason = errno;
+  if (failed) files_.rename(aside, path(), 0);
+  errno = reason;
+  return failed;
 }
 
 Path save_checkpoint(const Path& folder, const RunState& state, ShardSource& source, Communicator& world,
                      const Log& log, const Retention& retention, const FileSystem& files) {
   CheckpointSave save({.folder = folder, .retention = retention}, state, world, log, files);
   save.write(source);
-  return save.finish();
+  return save.gather_and_finish();
 }
 
 Path save_checkpoint(const Path& folder, const RunState& state, std::span<const NamedShard> shards, Communicator& world,

@@ -1,6 +1,7 @@
 // Saving: every rank writes one file, and the checkpoint appears at once, complete and durable, or not at all.
 #pragma once
 #include <exception>
+#include <functional>
 #include <span>
 
 #include "base/log.h"
@@ -21,48 +22,63 @@ struct SaveTarget {
   SaveObserver observer = {};  ///< called in the thread that reaches the point
 };
 
-/// A save in its three steps, of which the second may run beside the training. Each rank holds its own shards;
-/// together, with Coverage::Whole, they must hold every tensor once. The state of rank 0 counts, with Coverage::Part
-/// each rank's own. Who saves in a folder should hold its FolderLock.
+/// A save in its steps. Each rank holds its own shards; together, with Coverage::Whole, they must hold every tensor
+/// once. The state of rank 0 counts, with Coverage::Part each rank's own. Who saves in a folder should hold its
+/// FolderLock.
 ///
 /// Everything goes to a temporary directory first: the ranks' files with checksums, then the manifest, all flushed; a
-/// rename makes it a checkpoint, replacing one of the same iteration; then `latest` points at it; then checkpoints
-/// that the retention does not keep, and what died processes left, are removed.
+/// rename makes it a checkpoint, replacing one of the same iteration; then `latest` points at it; then the one that it
+/// replaced, and checkpoints that the retention does not keep, are removed. What processes that died left goes first
+/// of all.
+///
+/// The constructor, gather() and finish() are called by all ranks of `world`, and exchange little. write() and
+/// commit(), which have the work, do not communicate: any thread may call them, while others do what they like.
 class CheckpointSave {
  public:
-  /// Makes the temporary directory. Called by all ranks of `world`; like `log` and `files` it outlives this.
+  /// Makes the temporary directory. The world, the log and the files outlive this.
   CheckpointSave(SaveTarget target, RunState state, Communicator& world, const Log& log, const FileSystem& files);
   ~CheckpointSave();  ///< removes the temporary directory when it did not become a checkpoint
   CheckpointSave(const CheckpointSave&) = delete;
   CheckpointSave& operator=(const CheckpointSave&) = delete;
 
-  /// The directory <folder>/iter_<state.iteration>/ that finish() completes.
+  /// The directory <folder>/iter_<state.iteration>/ that becomes the checkpoint.
   Path path() const;
-  /// Writes this rank's file, in any thread: it does not communicate. Once. Its error is kept for finish().
-  void write(ShardSource& source) noexcept;
-  /// Makes the checkpoint of what was written, and returns path(). Called by all ranks, when write() has returned.
-  /// When any rank failed, all throw its error and the folder is as before.
+  /// Writes this rank's file, after prepare(). An error of either is kept for gather().
+  void write(ShardSource& source, const std::function<void()>& prepare = {}) noexcept;
+  /// After write(): what all ranks wrote comes together. When any of them failed, all throw its error.
+  void gather();
+  /// After gather(): the leader makes the checkpoint; other ranks have nothing to do. An error is kept for finish().
+  void commit() noexcept;
+  /// After commit(): returns path(). When it failed, all ranks throw its error, and the folder is as before; but a
+  /// checkpoint that already has its name stays.
   Path finish();
+  /// All of this from gather() on.
+  Path gather_and_finish();
 
  private:
   bool is_leader() const;
   void make_directory();
-  Manifest merge(std::span<const std::string> parts) const;
-  void commit(const Manifest& manifest);
+  template <class F>
+  void keep_error(F&& f) noexcept;
+  void throw_error() const;
+  Manifest merge() const;
+  void publish(const Manifest& manifest);
   void become_checkpoint();
+  int rename_in_two_steps();
 
   SaveTarget target_;
   RunState state_;
   Communicator& world_;
   const Log& log_;
   const FileSystem& files_;
-  Path staging_;               // the temporary directory, of all ranks that write in it
-  bool owns_staging_ = false;  // it is this rank's to remove
-  std::string part_;           // the manifest of this rank's file
+  Path staging_;                    // the temporary directory, of all ranks that write in it
+  Path doomed_;                     // what this rank is to remove: that, until it is the checkpoint
+  std::string part_;                // the manifest of this rank's file
+  std::vector<std::string> parts_;  // of the files of the checkpoint
   std::exception_ptr error_;
 };
 
-/// All three steps at once.
+/// All steps at once.
 Path save_checkpoint(const Path& folder, const RunState& state, ShardSource& source, Communicator& world,
                      const Log& log, const Retention& retention = {}, const FileSystem& files = FileSystem());
 Path save_checkpoint(const Path& folder, const RunState& state, std::span<const NamedShard> shards, Communicator& world,

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "megatron_cpp/model_stage.h"
 #include "model/config.h"
 #include "tensor/ops.h"
 
@@ -46,6 +47,9 @@ std::vector<BenchRow> bench_gemms(const std::vector<GemmCase>& cases, DType dtyp
 /// Norms, activations, cross entropy, AdamW ... at the sizes of one pass over [s, b] tokens of the model.
 std::vector<BenchRow> bench_ops(const ModelConfig& config, i64 batch, DType dtype, Device& device,
                                 const BenchTiming& timing);
+
+/// A microbatch of random tokens.
+MicroBatch random_batch(const ModelConfig& config, i64 micro_batch_size, Device& device);
 
 /// The best rate of large square products: what FLOP rates are a share of.
 double peak_flops(DType dtype, Device& device);

@@ -5,8 +5,8 @@
 
 #include <chrono>
 
-#include "checkpoint/async_save.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/host_staging.h"
 #include "checkpoint/input_file.h"
 #include "checkpoint/reader.h"
 #include "megatron_cpp/checkpointing.h"
@@ -27,7 +27,7 @@ class CheckpointBench {
     CheckpointTimes times;
     times.plain_write = timed([&] { write_plain(); });
     times.save = timed([&] { save(); });
-    save_beside(times);
+    times.async = bench_async_save(config_, state_, session_, folder_);
     evict();
     times.plain_read = timed([&] { read_plain(); });
     times.load = timed([&] { load(); });
@@ -51,7 +51,6 @@ class CheckpointBench {
   }
 
   Path plain_file() const { return folder_ / str("plain_", world_.rank()); }
-  RunState describe(i64 iteration) const { return run_state(config_, state_, {.iteration = iteration}); }
 
   void write_plain() {
     const std::vector<NamedShard> shards = shards_to_save(state_);
@@ -67,18 +66,7 @@ class CheckpointBench {
   void save() {
     const std::vector<NamedShard> shards = shards_to_save(state_);
     HostCopies source(shards);
-    save_checkpoint(folder_, describe(1), source, world_, log_);
-  }
-
-  void save_beside(CheckpointTimes& times) {
-    times.first_copy = timed([&] { staging_.copy(shards_to_save(state_)); });
-    std::unique_ptr<AsyncSave> save;
-    times.stall = timed([&] {
-      staging_.copy(shards_to_save(state_));
-      save = std::make_unique<AsyncSave>(SaveTarget{.folder = folder_, .retention = {.keep_last = 1}}, describe(2),
-                                         staging_, world_, log_, files_);
-    });
-    times.beside = times.stall + timed([&] { save->finish(); });
+    save_checkpoint(folder_, run_state(config_, state_, {.iteration = 1}), source, world_, log_);
   }
 
   void read_plain() const {
@@ -134,8 +122,6 @@ class CheckpointBench {
   Communicator& world_;
   const Path folder_;
   const Log& log_;
-  const FileSystem files_;
-  HostStaging staging_;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Timing of saves and loads against plain writes and reads of the same bytes, in turn in the same run.
 #pragma once
+#include "megatron_cpp/bench_async_save.h"
 #include "megatron_cpp/config.h"
 #include "megatron_cpp/initialize.h"
 #include "megatron_cpp/training_state.h"
@@ -10,11 +11,9 @@ namespace mcpp {
 struct CheckpointTimes {
   double plain_write = 0;  ///< of the ranks' bytes to a file each, flushed to the disk
   double save = 0;         ///< a whole checkpoint, while the ranks wait
-  double first_copy = 0;   ///< to host memory that is new, as at the first save beside the training
-  double stall = 0;        ///< what the ranks wait for each later one
-  double beside = 0;       ///< such a save from begin to end
-  double plain_read = 0;   ///< of the plain files, which are not in memory
-  double load = 0;         ///< finding, verifying and loading the checkpoint, which is not in memory
+  AsyncSaveTimes async;
+  double plain_read = 0;  ///< of the plain files, which are not in memory
+  double load = 0;        ///< finding, verifying and loading the checkpoint, which is not in memory
   double verify_from_disk = 0;
   double verify_from_memory = 0;
 };

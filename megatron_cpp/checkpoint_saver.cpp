@@ -50,10 +50,20 @@ void CheckpointSaver::save(const TrainingProgress& progress, SaveObserver observ
     wait_for(progress, local, std::move(observer));
 }
 
+void CheckpointSaver::wait_for_copy() {
+  if (!in_flight_.save) return;
+  const auto start = Clock::now();
+  in_flight_.save->wait_for_copy();
+  in_flight_.stall += seconds_since(start);
+}
+
 void CheckpointSaver::poll() {
   if (!in_flight_.save) return;
-  const double unwritten = in_flight_.save->is_written() ? 0 : 1;
-  if (reduce_scalar(unwritten, ReduceOp::Max, session_.parallel.world, *session_.device) == 0) finish();
+  const auto start = Clock::now();
+  const double busy = in_flight_.save->is_idle() ? 0 : 1;
+  const bool all_wait = reduce_scalar(busy, ReduceOp::Max, session_.parallel.world, *session_.device) == 0;
+  in_flight_.stall += seconds_since(start);
+  if (all_wait) advance();
 }
 
 bool CheckpointSaver::must_save(const TrainingProgress& progress) const {
@@ -89,7 +99,7 @@ void CheckpointSaver::wait_for(const TrainingProgress& progress, bool local, Sav
   CheckpointSave save(target(local, std::move(observer)), describe(progress, local), session_.parallel.world, log_,
                       files_);
   save.write(source);
-  const Path path = save.finish();
+  const Path path = save.gather_and_finish();
   if (!local) saved_iteration_ = progress.iteration;
   log_.info(str("saved ", path.string(), " in ", human_seconds(seconds_since(start))));
 }
@@ -99,7 +109,7 @@ void CheckpointSaver::start(const TrainingProgress& progress, bool local, SaveOb
   finish();
   Communicator& world = session_.parallel.world;
   run_together(world, [&] {
-    staging_.copy(local ? shards_to_load(state_) : shards_to_save(state_));
+    staging_.begin(local ? shards_to_load(state_) : shards_to_save(state_));
     return std::string();
   });
   in_flight_ = {.save = std::make_unique<AsyncSave>(target(local, std::move(observer)), describe(progress, local),
@@ -109,14 +119,21 @@ void CheckpointSaver::start(const TrainingProgress& progress, bool local, SaveOb
   if (!local) saved_iteration_ = progress.iteration;
 }
 
+/// Ends the save in flight, or brings it a part nearer to that.
+void CheckpointSaver::advance() {
+  const auto start = Clock::now();
+  const bool has_ended = in_flight_.save->advance();
+  in_flight_.stall += seconds_since(start);
+  if (!has_ended) return;
+  const InFlight ended = std::exchange(in_flight_, {});
+  log_.info(str("saved ", ended.save->path().string(), " in ", human_seconds(seconds_since(ended.start)),
+                ", of which the training waited for ", human_seconds(ended.stall)));
+}
+
 void CheckpointSaver::finish() {
   if (!in_flight_.save) return;
-  session_.enter(Activity::Saving, saved_iteration_);  // rank 0 may be long at it, in the middle of the training
-  const auto start = Clock::now();
-  const std::unique_ptr<AsyncSave> save = std::move(in_flight_.save);
-  const Path path = save->finish();
-  log_.info(str("saved ", path.string(), " in ", human_seconds(seconds_since(in_flight_.start)),
-                ", of which the training waited for ", human_seconds(in_flight_.stall + seconds_since(start))));
+  session_.enter(Activity::Saving, saved_iteration_);  // ranks may be long at it, in the middle of the training
+  while (in_flight_.save) advance();
 }
 
 }  // namespace mcpp

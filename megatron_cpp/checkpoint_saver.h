@@ -14,8 +14,8 @@ namespace mcpp {
 /// training where checkpoint.async_save says so. At most one save is in flight: the next waits for it.
 ///
 /// A disk that is full, or a save that fails otherwise on any rank, ends the run on all with the error of that rank, as
-/// soon as the save is due to end: earlier checkpoints stay as they are, and once the cause is gone the same command
-/// resumes from them.
+/// soon as all have come to that point of the save: earlier checkpoints stay as they are, and once the cause is gone
+/// the same command resumes from them.
 ///
 /// Every member is called by all ranks, after the same iterations.
 class CheckpointSaver {
@@ -28,8 +28,12 @@ class CheckpointSaver {
   bool is_due(i64 iteration) const;
   /// Starts the save that is due, and ends it too unless it goes on beside the training. `observer` sees it.
   void save(const TrainingProgress& progress, SaveObserver observer);
-  /// After each step: ends the save in flight when all ranks have written.
+  /// Before weights or optimizer state change: waits until the save in flight has its copy of them. Communicates with
+  /// nobody.
+  void wait_for_copy();
+  /// After each step: lets the save in flight go on, or ends it, when all ranks have come to the same point of it.
   void poll();
+  bool is_in_flight() const { return in_flight_.save != nullptr; }
 
   /// Whether checkpoint.save is to have this state, and has it not.
   bool must_save(const TrainingProgress& progress) const;
@@ -49,6 +53,7 @@ class CheckpointSaver {
   SaveTarget target(bool local, SaveObserver observer) const;
   void wait_for(const TrainingProgress& progress, bool local, SaveObserver observer);
   void start(const TrainingProgress& progress, bool local, SaveObserver observer);
+  void advance();
   RunState describe(const TrainingProgress& progress, bool local);
 
   const Config& config_;

@@ -50,11 +50,11 @@ Trainer::Trainer(const Config& config, Session& session, const SignalWatch& sign
       lock_(lock_save_folder(config, session, log)),
       state_(model_provider(config, session), config.optimizer, layout_provider(config, session)),
       progress_(load_training(config, state_, session, log).value_or(TrainingProgress{})),
+      faults_(config.fault_injection, session.parallel.world.rank()),
       saver_(config, state_, progress_, keep_tokenizer(config, session), session, log, files_),
       datasets_(dataset_provider(config, log)),
       schedule_(config.optimizer, training_length(config)),
       metrics_(is_first_rank() ? config.metrics_path() : Path(), progress_.iteration, log),
-      faults_(config.fault_injection, session.parallel.world.rank()),
       peak_tflops_(config.logging.peak_tflops) {
   batches_ = std::make_unique<BatchStream>(*datasets_.train, config, batch_sizes_, progress_.consumed_samples, session);
   if (peak_tflops_ == 0) {
@@ -115,6 +115,7 @@ void Trainer::train_step() {
   // It decides about the learning rate, the optimizer's step count and what counts as a spike, too: otherwise it is
   // waited for here, when the device has the next forward and backward to do.
   if (settle()) state_.backward(batches);
+  saver_.wait_for_copy();
   faults_.corrupt(iteration, state_);
   const StepOptions options{.lr = schedule_.lr(progress_.trained_samples),
                             .weight_decay = schedule_.weight_decay(progress_.trained_samples),

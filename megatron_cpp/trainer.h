@@ -70,12 +70,12 @@ class Trainer {
   TrainingState state_;
   TrainingProgress progress_;
   FileSystem files_;
-  CheckpointSaver saver_;
+  FaultInjection faults_;
+  CheckpointSaver saver_;  // after what the thread of a save in flight uses
   Datasets datasets_;
   LrSchedule schedule_;
   std::unique_ptr<BatchStream> batches_;
   MetricsWriter metrics_;
-  FaultInjection faults_;
   int signal_ = 0;      // that any rank received
   double minutes_ = 0;  // since train() began, on the rank whose clock is the furthest
   double peak_tflops_;

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/number_text.h"
-#include "base/philox.h"
 #include "megatron_cpp/commands.h"
 #include "megatron_cpp/gemm_tuning.h"
 #include "megatron_cpp/layout.h"
@@ -14,7 +13,6 @@
 #include "megatron_cpp/training_state.h"
 #include "model/flops.h"
 #include "tensor/processor.h"
-#include "tensor/transfer.h"
 
 namespace mcpp {
 namespace {
@@ -110,23 +108,6 @@ void bench_rows(const BenchContext& context, const BenchOptions& options, const 
               : std::string()));
 }
 
-MicroBatch random_batch(const BenchContext& context) {
-  const i64 seq = context.config.model.seq_length, batch = context.config.training.micro_batch_size;
-  Device& device = *context.session.device;
-  const auto random_tokens = [&](const char* which) {
-    std::vector<i32> values;
-    const auto vocab = static_cast<u64>(context.config.model.vocab_size);
-    for (i64 i = 0; i < seq * batch; ++i)
-      values.push_back(static_cast<i32>(philox_key(1, which, static_cast<u64>(i)) % vocab));
-    Tensor tokens = Tensor::empty({seq, batch}, DType::I32, device);
-    write_values(values, tokens);
-    return tokens;
-  };
-  MicroBatch result{random_tokens("tokens"), random_tokens("targets"), {}};
-  for (i64 b = 0; b < batch; ++b) result.samples.push_back(b);
-  return result;
-}
-
 /// Of the process on a CPU; on a GPU of the tensors, which leaves out what the driver and the libraries take.
 double peak_memory_bytes(const Device& device) {
   if (device.type() == DeviceType::Cuda) return static_cast<double>(device.memory().total.peak);
@@ -167,7 +148,9 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
   {
     TrainingState state(model_provider(config, context.session), config.optimizer,
                         layout_provider(config, context.session));
-    const std::vector<MicroBatch> batches(static_cast<std::size_t>(microbatches), random_batch(context));
+    const std::vector<MicroBatch> batches(
+        static_cast<std::size_t>(microbatches),
+        random_batch(config.model, config.training.micro_batch_size, *context.session.device));
     seconds = median_seconds(context.timing, *context.session.device, [&] {
       loss = state.train_step(batches, config.optimizer.lr, config.optimizer.weight_decay).loss;
     });

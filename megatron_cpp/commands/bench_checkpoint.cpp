@@ -27,15 +27,18 @@ struct BenchCheckpointOptions {
 };
 
 std::string table(const CheckpointTimes& t, double bytes) {
+  const auto time = [](const char* name, double seconds) {
+    return str(pad_right(name, 32), pad_left(fixed(seconds, 3), 10), "\n");
+  };
   const auto line = [&](const char* name, double seconds) {
     return str(pad_right(name, 32), pad_left(fixed(seconds, 3), 10), pad_left(fixed(bytes / seconds / 1e6, 0), 8),
                "\n");
   };
   return str(pad_right("", 32), pad_left("seconds", 10), pad_left("MB/s", 8), "\n", line("plain write", t.plain_write),
-             line("save", t.save), line("  first copy when asynchronous", t.first_copy),
-             line("  stall when asynchronous", t.stall), line("  asynchronous, to the end", t.beside),
-             line("plain read", t.plain_read), line("load", t.load), line("verify, from the disk", t.verify_from_disk),
-             line("verify, from memory", t.verify_from_memory));
+             line("save", t.save), time("step", t.async.step), time("step beside a save", t.async.step_beside),
+             time("stall of the first such save", t.async.first_stall), time("stall of a later one", t.async.stall),
+             time("  from begin to end", t.async.total), line("plain read", t.plain_read), line("load", t.load),
+             line("verify, from the disk", t.verify_from_disk), line("verify, from memory", t.verify_from_memory));
 }
 
 std::string as_json(const CheckpointTimes& t, double bytes, int ranks) {
@@ -43,9 +46,11 @@ std::string as_json(const CheckpointTimes& t, double bytes, int ranks) {
                                 {"bytes", bytes},
                                 {"plain_write_s", t.plain_write},
                                 {"save_s", t.save},
-                                {"async_first_copy_s", t.first_copy},
-                                {"async_stall_s", t.stall},
-                                {"async_total_s", t.beside},
+                                {"step_s", t.async.step},
+                                {"step_beside_save_s", t.async.step_beside},
+                                {"async_first_stall_s", t.async.first_stall},
+                                {"async_stall_s", t.async.stall},
+                                {"async_total_s", t.async.total},
                                 {"plain_read_s", t.plain_read},
                                 {"load_s", t.load},
                                 {"verify_from_disk_s", t.verify_from_disk},

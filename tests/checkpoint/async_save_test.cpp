@@ -1,5 +1,11 @@
 #include "checkpoint/async_save.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <latch>
+#include <thread>
+
 #include "tests/checkpoint/faulty_files.h"
 #include "tests/checkpoint/fixture.h"
 
@@ -8,6 +14,35 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::FaultyFiles;
+
+/// Holds whoever comes to a point of a save.
+class Gate {
+ public:
+  explicit Gate(SavePoint point) : point_(point) {}
+  ~Gate() {
+    if (opener_.joinable()) opener_.join();
+  }
+  SaveObserver observer() {
+    return [this](SavePoint reached) {
+      if (reached != point_) return;
+      reached_.count_down();
+      open_.wait();
+    };
+  }
+  void wait_until_reached() { reached_.wait(); }
+  void open() { open_.count_down(); }
+  void open_in(i64 milliseconds) {
+    opener_ = std::thread([this, milliseconds] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+      open();
+    });
+  }
+
+ private:
+  SavePoint point_;
+  std::latch reached_{1}, open_{1};
+  std::thread opener_;
+};
 
 class Async : public CheckpointTest {
  protected:
@@ -24,9 +59,16 @@ class Async : public CheckpointTest {
     for (const NamedShard& shard : shards)
       std::memset(shard.data.raw(), 0x5a, static_cast<std::size_t>(shard.data.bytes()));
   }
-  std::unique_ptr<AsyncSave> begin(i64 iteration, Communicator& world, const FileSystem& files) {
-    return std::make_unique<AsyncSave>(SaveTarget{.folder = folder_}, RunState{.iteration = iteration}, staging_, world,
-                                       log_, files);
+  /// Its shards are these, until wait_for_copy().
+  std::unique_ptr<AsyncSave> begin(i64 iteration, const std::vector<NamedShard>& shards, const FileSystem& files,
+                                   SaveObserver observer = {}) {
+    staging_.begin(shards);
+    return std::make_unique<AsyncSave>(SaveTarget{.folder = folder_, .observer = std::move(observer)},
+                                       RunState{.iteration = iteration}, staging_, *self_, log_, files);
+  }
+  static void sleep(i64 milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
+  static void wait_until_idle(const AsyncSave& save) {
+    while (!save.is_idle()) sleep(1);
   }
   static Path file_of(const Path& checkpoint) { return checkpoint / "shard_00000-of-00001.h5"; }
   std::vector<std::string> entries() const {
@@ -43,8 +85,8 @@ class Async : public CheckpointTest {
 TEST_F(Async, HasTheBitsOfASaveThatIsWaitedFor) {
   const Path waited = save(1, state_of(7));
   const std::vector<NamedShard> shards = state_of(7);
-  staging_.copy(shards);
-  const auto save = begin(2, *self_, files_);
+  const auto save = begin(2, shards, files_);
+  save->wait_for_copy();
   spoil(shards);  // the training goes on
   const Path path = save->finish();
   EXPECT_EQ(path, folder_ / "iter_0000002");
@@ -53,19 +95,31 @@ TEST_F(Async, HasTheBitsOfASaveThatIsWaitedFor) {
   EXPECT_EQ(latest_in(folder_), path);
 }
 
+/// What it copied was there when nobody waited for it any more.
+TEST_F(Async, TheThreadCopiesWhileTheNextBackwardRuns) {
+  Gate gate(SavePoint::BeforeFiles);
+  const std::vector<NamedShard> shards = state_of(7);
+  const auto save = begin(2, shards, files_, gate.observer());
+  EXPECT_FALSE(save->is_idle());
+  spoil(shards);  // which wait_for_copy() is there to keep anybody from
+  gate.open();
+  CheckpointReader reader(save->finish());
+  EXPECT_TRUE(same_bits(reader.read_whole("model/b", device_), shards[0].data));
+}
+
 TEST_F(Async, TrainingGoesOnWhileASlowDiskWrites) {
   save(1, state_of(1));
   FaultyFiles files;
   files.close_gate();
   const std::vector<NamedShard> shards = state_of(2);
-  staging_.copy(shards);
-  const auto save = begin(2, *self_, files);
+  const auto save = begin(2, shards, files);
+  save->wait_for_copy();
   spoil(shards);
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_FALSE(save->is_written());
+  sleep(20);
+  EXPECT_FALSE(save->is_idle());
   EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000001") << "as after a kill now";
   files.open_gate();
-  while (!save->is_written()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  wait_until_idle(*save);
   EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000001") << "written, but not yet a checkpoint";
   const Path path = save->finish();
   EXPECT_EQ(newest_good(folder_, log_), path);
@@ -73,28 +127,77 @@ TEST_F(Async, TrainingGoesOnWhileASlowDiskWrites) {
   EXPECT_TRUE(same_bits(reader.read_whole("model/b", device_), state_of(2)[0].data));
 }
 
-TEST_F(Async, GivenUpItLeavesTheFolderAsBefore) {
+TEST_F(Async, TrainingGoesOnWhileTheCheckpointIsCommittedAndOldOnesGo) {
+  for (const SavePoint point : {SavePoint::BeforeManifest, SavePoint::BeforeLatest, SavePoint::BeforePrune}) {
+    Gate gate(point);
+    const auto save = begin(2, state_of(2), files_, gate.observer());
+    wait_until_idle(*save);
+    EXPECT_FALSE(save->advance());
+    gate.wait_until_reached();
+    EXPECT_FALSE(save->is_idle());
+    gate.open();
+    wait_until_idle(*save);
+    EXPECT_TRUE(save->advance());
+    EXPECT_EQ(latest_in(folder_), folder_ / "iter_0000002");
+  }
+}
+
+/// Whoever ends in the midst of a save does not wait for other ranks.
+TEST_F(Async, GivenUpBeforeAllHaveWrittenItLeavesTheFolderAsBefore) {
   save(1, state_of(1));
   const std::vector<std::string> before = entries();
+  for (const SavePoint point : {SavePoint::BeforeFiles, SavePoint::AfterFiles}) {
+    Gate gate(point);
+    auto save = begin(2, state_of(2), files_, gate.observer());
+    gate.wait_until_reached();
+    gate.open_in(20);
+    save.reset();
+    EXPECT_EQ(entries(), before);
+  }
   FaultyFiles files;
   files.close_gate();
-  staging_.copy(state_of(2));
-  auto save = begin(2, *self_, files);
+  auto save = begin(2, state_of(2), files);
   std::thread opener([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    sleep(20);
     files.open_gate();
   });
   save.reset();
   opener.join();
   EXPECT_EQ(entries(), before);
+  save = begin(2, state_of(2), files_);
+  wait_until_idle(*save);
+  save.reset();
+  EXPECT_EQ(entries(), before);
+}
+
+TEST_F(Async, ACommitThatHasBegunGoesOnToItsEnd) {
+  save(1, state_of(1));
+  i64 iteration = 2;
+  for (const SavePoint point :
+       {SavePoint::BeforeManifest, SavePoint::BeforeRename, SavePoint::BeforeLatest, SavePoint::BeforePrune}) {
+    Gate gate(point);
+    auto save = begin(iteration, state_of(iteration), files_, gate.observer());
+    EXPECT_FALSE(save->advance());
+    gate.wait_until_reached();
+    gate.open_in(20);
+    save.reset();
+    EXPECT_EQ(latest_in(folder_), folder_ / checkpoint_name(iteration));
+    EXPECT_EQ(problems_of(folder_ / checkpoint_name(iteration)), std::vector<std::string>{});
+    EXPECT_EQ(entries().size(), static_cast<std::size_t>(iteration) + 1) << "nothing else is left";
+    ++iteration;
+  }
 }
 
 TEST_F(Async, StagingIsPaidForOnce) {
-  staging_.copy(state_of(1));
+  const auto copy = [this](i64 iteration) {
+    staging_.begin(state_of(iteration));
+    staging_.copy_rest();
+  };
+  copy(1);
   const void* memory = staging_.data(0).raw();
   const i64 bytes = staging_.bytes();
   EXPECT_GE(bytes, 64 * 64 * 2 + 1500 * 4);
-  staging_.copy(state_of(2));
+  copy(2);
   EXPECT_EQ(staging_.data(0).raw(), memory);
   EXPECT_EQ(staging_.bytes(), bytes);
   EXPECT_TRUE(same_bits(staging_.data(0), state_of(2)[0].data));
@@ -125,8 +228,9 @@ TEST_F(Async, FaultsOfTheDiskEndItEverywhere) {
         }
         HostStaging staging;
         const Log log(world.rank());
-        staging.copy(mine);
+        staging.begin(mine);
         AsyncSave save({.folder = folder_}, {.iteration = 2}, staging, world, log, files);
+        save.wait_for_copy();
         save.finish();
       });
       for (const std::string& error : errors) {
@@ -140,13 +244,79 @@ TEST_F(Async, FaultsOfTheDiskEndItEverywhere) {
   EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000001");
 }
 
-TEST_F(Async, AFullDiskBesideTheTrainingIsFoundAtTheEndOfTheSave) {
+TEST_F(Async, AFullDiskBesideTheTrainingIsFoundWhenAllHaveWritten) {
   FaultyFiles files;
   files.full_at = 5000;
-  staging_.copy(state_of(1));
-  const auto save = begin(1, *self_, files);
-  while (!save->is_written()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EXPECT_CONTAINS(error_of([&] { save->finish(); }), "shard_00000-of-00001.h5: No space left");
+  const auto save = begin(1, state_of(1), files);
+  wait_until_idle(*save);
+  EXPECT_CONTAINS(error_of([&] { save->advance(); }), "shard_00000-of-00001.h5: No space left");
+}
+
+/// A device that has what no machine has.
+class EndlessDevice final : public Device {
+ public:
+  EndlessDevice() : Device(DeviceType::Cpu) {}
+  ~EndlessDevice() override { free_pool(); }
+
+ private:
+  void* system_allocate(i64) override { return &byte_; }
+  void system_free(void*) noexcept override {}
+  std::byte byte_{};
+};
+
+/// The rank whose copy fails, or never begins, does not wait for it, nor do others for the rank.
+TEST_F(Async, ACopyThatFailsEndsItEverywhere) {
+  save(1, state_of(1));
+  const std::vector<std::string> before = entries();
+  EndlessDevice endless;
+  const i64 count = i64{1} << 50;
+  for (const bool is_out_of_memory : {true, false}) {
+    const auto errors = errors_of_ranks(3, [&](Communicator& world) {
+      std::vector<NamedShard> mine = state_of(2);
+      SaveTarget target{.folder = folder_};
+      if (world.rank() == 1 && is_out_of_memory) {
+        mine = {NamedShard("model/huge", {{count}, {0}, {count}},
+                           Tensor::empty({count}, DType::F32, endless, MemoryClass::Other))};
+      } else if (world.rank() == 1) {
+        target.observer = [](SavePoint) { throw std::runtime_error("memory runs out"); };
+      }
+      HostStaging staging;
+      staging.begin(mine);
+      const Log log(world.rank());
+      AsyncSave save(target, {.iteration = 2}, staging, world, log, files_);
+      save.wait_for_copy();
+      save.advance();
+    });
+    for (const std::string& error : errors) {
+      EXPECT_EQ(error, errors[0]);
+      EXPECT_CONTAINS(error, "rank 1: ");
+      EXPECT_CONTAINS(error, is_out_of_memory ? "out of memory" : "memory runs out");
+    }
+    EXPECT_EQ(entries(), before);
+  }
+}
+
+TEST_F(Async, ACommitThatFailsEndsItEverywhere) {
+  save(1, state_of(1));
+  for (const SavePoint point :
+       {SavePoint::BeforeManifest, SavePoint::BeforeRename, SavePoint::BeforeLatest, SavePoint::BeforePrune}) {
+    const auto errors = errors_of_ranks(3, [&](Communicator& world) {
+      const std::vector<NamedShard> mine{numbered("model/w", whole({{3, 90}, {world.rank(), 0}, {1, 90}}))};
+      HostStaging staging;
+      staging.begin(mine);
+      const Log log(world.rank());
+      const SaveObserver observer = [point](SavePoint reached) {
+        if (reached == point) throw std::runtime_error("an injected fault");
+      };
+      AsyncSave save({.folder = folder_, .observer = observer}, {.iteration = 2}, staging, world, log, files_);
+      EXPECT_FALSE(save.advance());
+      save.advance();
+    });
+    EXPECT_EQ(errors, std::vector<std::string>(3, "rank 0: an injected fault"));
+    const bool is_complete = point >= SavePoint::BeforeLatest;
+    EXPECT_EQ(newest_good(folder_, log_), folder_ / (is_complete ? "iter_0000002" : "iter_0000001"));
+    EXPECT_EQ(entries().size(), is_complete ? 3u : 2u) << "nothing else is left";
+  }
 }
 
 TEST_F(Async, ARenameOfWhichNobodyHearsIsFoundAgain) {
@@ -162,8 +332,7 @@ TEST_F(Async, ShortAndInterruptedWritesAreContinued) {
   const Path plain = save(1, state_of(3));
   FaultyFiles files;
   files.piece = 100;
-  staging_.copy(state_of(3));
-  const Path path = begin(2, *self_, files)->finish();
+  const Path path = begin(2, state_of(3), files)->finish();
   EXPECT_TRUE(read_text_file(file_of(path)) == read_text_file(file_of(plain)));
 }
 
@@ -178,8 +347,51 @@ TEST_F(Async, ReplacesACheckpointWhereNamesCannotBeExchanged) {
   files.rename_fails = true;
   EXPECT_CONTAINS(error_of([&] { save_checkpoint(folder_, {.iteration = 5}, state_of(3), *self_, log_, {}, files); }),
                   "cannot rename");
-  EXPECT_EQ(problems_of(folder_ / "iter_0000005"), std::vector<std::string>{}) << "the old one is back";
+  EXPECT_EQ(problems_of(folder_ / "iter_0000005"), std::vector<std::string>{}) << "the old one is still there";
+  FaultyFiles second;
+  second.cannot_exchange = true;
+  second.last_rename = 1;
+  const std::string error =
+      error_of([&] { save_checkpoint(folder_, {.iteration = 5}, state_of(3), *self_, log_, {}, second); });
+  EXPECT_CONTAINS(error, "cannot rename");
+  remove_stale(folder_, log_);
+  EXPECT_TRUE(same_bits(CheckpointReader(folder_ / "iter_0000005").read_whole("model/b", device_), state_of(2)[0].data))
+      << "the old one is back";
   EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000005", "latest"}));
+}
+
+/// Killed between the two renames that replace a checkpoint there, or after them.
+TEST_F(Async, DyingWhileACheckpointIsReplacedLosesNothing) {
+  save(4, state_of(0));
+  save(5, state_of(1));
+  for (const bool is_between : {true, false}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      FaultyFiles files;
+      files.cannot_exchange = files.dies_at_rename = true;
+      if (is_between) files.last_rename = 1;
+      CheckpointSave save({.folder = folder_,
+                           .observer =
+                               [](SavePoint point) {
+                                 if (point == SavePoint::BeforeLatest) ::_exit(0);
+                               }},
+                          {.iteration = 5}, *self_, log_, files);
+      const std::vector<NamedShard> shards = state_of(2);
+      ShardList source(shards);
+      save.write(source);
+      save.gather_and_finish();
+      ::_exit(1);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    EXPECT_EQ(fs::exists(folder_ / "iter_0000005"), !is_between);
+    remove_stale(folder_, log_);  // what a run does first
+    EXPECT_EQ(newest_good(folder_, log_), folder_ / "iter_0000005");
+    CheckpointReader reader(folder_ / "iter_0000005");
+    EXPECT_TRUE(same_bits(reader.read_whole("model/b", device_), state_of(is_between ? 1 : 2)[0].data));
+    EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000004", "iter_0000005", "latest"}));
+  }
 }
 
 /// The parts of the local tier: each rank has a checkpoint of its own, of what it holds.
@@ -191,7 +403,8 @@ TEST_F(Async, PartsAreSoundByThemselves) {
   const auto errors = errors_of_ranks(2, [&](Communicator& world) {
     const Log log(world.rank());
     HostStaging staging;
-    staging.copy(part_of(world.rank()));
+    const std::vector<NamedShard> mine = part_of(world.rank());
+    staging.begin(mine);
     AsyncSave save({.folder = folder_ / str(world.rank()), .coverage = Coverage::Part}, {.iteration = 3}, staging,
                    world, log, files_);
     EXPECT_EQ(save.finish(), folder_ / str(world.rank()) / "iter_0000003");

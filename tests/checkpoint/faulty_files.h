@@ -1,6 +1,7 @@
 // A disk that fails, tears or takes its time as a test asks.
 #pragma once
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -21,6 +22,8 @@ class FaultyFiles final : public FileSystem {
   bool rename_fails = false;  ///< nothing is renamed: EIO
   bool rename_tears = false;  ///< it is renamed, but that is not known: EIO
   bool cannot_exchange = false;
+  i64 last_rename = -1;         ///< how many renames succeed before they fail; -1 = all
+  bool dies_at_rename = false;  ///< the process ends instead of failing in the first that would
 
   /// While closed, writes wait.
   void close_gate() { is_open_ = false; }
@@ -44,6 +47,10 @@ class FaultyFiles final : public FileSystem {
   int fsync(int file) const override { return flush_fails ? static_cast<int>(refuse(EIO)) : FileSystem::fsync(file); }
   int rename(const Path& from, const Path& to, unsigned flags) const override {
     if (cannot_exchange && flags != 0) return static_cast<int>(refuse(EINVAL));
+    if (last_rename >= 0 && renames_++ >= last_rename) {
+      if (dies_at_rename) ::_exit(0);
+      return static_cast<int>(refuse(EIO));
+    }
     if (rename_fails) return static_cast<int>(refuse(EIO));
     const int result = FileSystem::rename(from, to, flags);
     return rename_tears ? static_cast<int>(refuse(EIO)) : result;
@@ -56,7 +63,7 @@ class FaultyFiles final : public FileSystem {
   }
 
   std::atomic<bool> is_open_ = true;
-  mutable std::atomic<i64> writes_ = 0, written_ = 0;
+  mutable std::atomic<i64> writes_ = 0, written_ = 0, renames_ = 0;
 };
 
 }  // namespace mcpp::test

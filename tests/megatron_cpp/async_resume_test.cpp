@@ -34,6 +34,30 @@ TEST_F(AsyncResume, HasTheBitsOfSavesThatAreWaitedFor) {
   }
 }
 
+/// A save that hangs before its copy holds the next update; later, nothing but the next save.
+TEST_F(AsyncResume, OnlyTheCopyIsWaitedFor) {
+  for (const auto& [point, last] : {std::pair{"before_files", 4u}, {"after_files", 8u}, {"before_manifest", 8u}}) {
+    test::Program program(
+        pretrain(point, without_evaluation({"--checkpoint.async_save", "--fault_injection.kind=hang",
+                                            "--fault_injection.iteration=4", str("--fault_injection.at=", point)})),
+        root() / "process");
+    wait_for_lines(point, last);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    EXPECT_EQ(metrics(point).size(), last) << point;
+    program.signal(SIGKILL);
+    EXPECT_EQ(program.wait().code, -SIGKILL);
+  }
+}
+
+/// Each save waits for the one before.
+TEST_F(AsyncResume, HasThemAlsoWhenEveryIterationIsSaved) {
+  const std::string every = "--checkpoint.save_interval=1";
+  train("waited", {every});
+  train("beside", {every, "--checkpoint.async_save"});
+  for (const std::string iteration : {"/iter_0000010", "/iter_0000011", "/iter_0000012"})
+    expect_same_checkpoint("waited" + iteration, "beside" + iteration);
+}
+
 TEST_F(AsyncResume, AfterBeingKilledAtAnyMoment) {
   const Words waited =
       without_evaluation({"--training.train_iters=60", "--checkpoint.save_interval=2", "--checkpoint.keep_last=2"});
@@ -72,6 +96,41 @@ TEST_F(AsyncResume, AfterBeingKilledAtEachPointOfASave) {
     expect_same_checkpoint("whole", point);
     EXPECT_EQ(losses("whole", 12), losses(point, 12)) << point;
     EXPECT_EQ(leftovers(folder_ / point), Words{}) << point;
+  }
+}
+
+TEST_F(AsyncResume, AfterAnErrorAtEachPointOfASave) {
+  const Words beside{"--checkpoint.async_save"};
+  train("whole");
+  for (const std::string point :
+       {"before_files", "after_files", "before_manifest", "before_rename", "before_latest", "before_prune"}) {
+    Words fault = beside;
+    fault.insert(fault.end(),
+                 {"--fault_injection.kind=error", "--fault_injection.iteration=8", "--fault_injection.at=" + point});
+    const Outcome failed = run(pretrain(point, fault));
+    EXPECT_EQ(failed.code, 1) << failed.out;
+    EXPECT_CONTAINS(failed.err, "megatron_cpp: error: an injected fault");
+    EXPECT_EQ(leftovers(folder_ / point), Words{}) << point;
+    train(point, beside);
+    expect_same_checkpoint("whole", point);
+    EXPECT_EQ(losses("whole", 12), losses(point, 12)) << point;
+  }
+}
+
+/// The ranks meet for that, and none waits for another that has failed.
+TEST_F(AsyncResume, AfterAnErrorOfOneRank) {
+  if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
+  const Words layout{"--checkpoint.async_save", "--training.micro_batch_size=1", "--parallel.zero_stage=3"};
+  EXPECT_EQ(run_on(2, pretrain("whole", layout)).code, 0);
+  for (const auto& [rank, point] : {std::pair{1, "before_files"}, {0, "before_manifest"}}) {
+    Words fault = layout;
+    fault.insert(fault.end(), {"--fault_injection.kind=error", "--fault_injection.iteration=8",
+                               str("--fault_injection.rank=", rank), str("--fault_injection.at=", point)});
+    const Outcome failed = run_on(2, pretrain(point, fault));
+    EXPECT_EQ(failed.code, 1) << failed.out << failed.err;
+    EXPECT_CONTAINS(failed.err, str("rank ", rank, ": an injected fault"));
+    EXPECT_EQ(run_on(2, pretrain(point, layout)).code, 0);
+    expect_same_checkpoint("whole", point);
   }
 }
 

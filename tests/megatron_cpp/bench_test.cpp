@@ -32,7 +32,8 @@ train_iters = 1
 [device]
 num_threads = 1
 )");
-    std::vector<std::string> args{"bench", what, config.string(), "--json", "--repeats=1", "--warmup=1"};
+    std::vector<std::string> args{"bench", what, config.string(), "--json"};
+    if (what != "checkpoint") args.insert(args.end(), {"--repeats=1", "--warmup=1"});
     args.insert(args.end(), more.begin(), more.end());
     Log log;
     const auto self = make_self_communicator();
@@ -82,6 +83,16 @@ TEST_F(Bench, GemmsAreThoseOfAStep) {
   }
   // 6 per weight and token: 12 h^2 in each layer, and the output's padded vocabulary.
   EXPECT_EQ(flops, 6.0 * 32 * (2 * 12 * 32 * 32 + 128 * 32));
+}
+
+TEST_F(Bench, CheckpointTrainsBesideItsSaves) {
+  const Path empty = folder_ / "empty";
+  const nlohmann::json json = run("checkpoint", {empty.string(), "--rounds=1"});
+  for (const char* time : {"plain_write_s", "save_s", "step_s", "step_beside_save_s", "async_first_stall_s",
+                           "async_stall_s", "async_total_s", "plain_read_s", "load_s"})
+    EXPECT_GT(json[time].get<double>(), 0) << time;
+  EXPECT_LT(json["async_stall_s"], json["async_total_s"]);
+  EXPECT_TRUE(std::filesystem::is_empty(empty));
 }
 
 TEST_F(Bench, WithoutAGpuSaysSo) {
