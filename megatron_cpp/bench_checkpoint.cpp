@@ -9,6 +9,7 @@
 #include "checkpoint/host_staging.h"
 #include "checkpoint/input_file.h"
 #include "checkpoint/reader.h"
+#include "checkpoint/writer.h"
 #include "megatron_cpp/checkpointing.h"
 #include "megatron_cpp/training_shards.h"
 #include "parallel/scalar.h"
