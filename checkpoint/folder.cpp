@@ -178,24 +178,33 @@ std::vector<std::string> problems_of(const Path& directory, bool checksums) {
   return problems_of_part(directory, checksums, 0, 1);
 }
 
-std::optional<Path> newest_good(const Path& folder, Communicator& world, const Log& log) {
-  // Rank 0 decides what is tried, so that all try the same.
+std::vector<Path> checkpoints_to_try(const Path& folder, Communicator& world, const Log& log) {
+  // Rank 0 decides, so that all try the same.
   const std::string list =
       run_together(world, [&] { return world.rank() == 0 ? join(candidates(folder, log), "\n") : std::string(); })[0];
-  if (list.empty()) return std::nullopt;
-  for (const std::string& directory : split(list, '\n')) {
-    const std::vector<std::string> reports =
-        run_together(world, [&] { return join(problems_of_part(directory, true, world.rank(), world.size()), "\n"); });
-    const auto bad = std::ranges::find_if(reports, [](const std::string& report) { return !report.empty(); });
-    if (bad == reports.end()) return directory;
-    if (world.rank() == 0) log.warn(str("the checkpoint ", directory, " is damaged and not used:\n", *bad));
+  std::vector<Path> result;
+  if (!list.empty()) {
+    for (const std::string& directory : split(list, '\n')) result.emplace_back(directory);
   }
-  return std::nullopt;
+  return result;
+}
+
+std::optional<Damage> defect_of_files(const Path& directory, Communicator& world, bool checksums) {
+  return first_damage(run_together(
+      world, [&] { return join(problems_of_part(directory, checksums, world.rank(), world.size()), "\n"); }));
+}
+
+std::string damage_warning(const Path& directory, const std::string& problem) {
+  return str("the checkpoint ", directory.string(), " is damaged and not used:\n", problem);
 }
 
 std::optional<Path> newest_good(const Path& folder, const Log& log) {
-  const auto self = make_self_communicator();
-  return newest_good(folder, *self, log);
+  for (const std::string& name : candidates(folder, log)) {
+    const std::vector<std::string> problems = problems_of(name);
+    if (problems.empty()) return name;
+    log.warn(damage_warning(name, join(problems, "\n")));
+  }
+  return std::nullopt;
 }
 
 }  // namespace mcpp

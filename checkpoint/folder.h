@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "checkpoint/damage.h"
 #include "comm/communicator.h"
 
 namespace mcpp {
@@ -31,11 +32,18 @@ void move_latest_up_to(const Path& checkpoint);
 /// Each line names the file, and the tensors in it when they can be told. Empty when it is sound.
 std::vector<std::string> problems_of(const Path& directory, bool checksums = true);
 
-/// The newest checkpoint without problems, or std::nullopt; every damaged one on the way gives a warning that names the
-/// bad file. Newest is what `latest` names, or a higher iteration completed after `latest` was written. Called by all
-/// ranks, which share the reading; all get the same answer.
-std::optional<Path> newest_good(const Path& folder, Communicator& world, const Log& log);
-/// The same on one rank.
+/// The checkpoints of a folder in the order in which to try them: what `latest` names, or a higher iteration completed
+/// after `latest` was written, comes first. Called by all ranks, which get the same answer.
+std::vector<Path> checkpoints_to_try(const Path& folder, Communicator& world, const Log& log);
+
+/// problems_of(), the ranks sharing the files: what the first that found any says, on all ranks.
+std::optional<Damage> defect_of_files(const Path& directory, Communicator& world, bool checksums = false);
+
+/// What the log says of a checkpoint that is passed over.
+std::string damage_warning(const Path& directory, const std::string& problem);
+
+/// The newest checkpoint without problems, every byte being read, or std::nullopt; every damaged one on the way gives a
+/// warning that names the bad file.
 std::optional<Path> newest_good(const Path& folder, const Log& log);
 
 }  // namespace mcpp

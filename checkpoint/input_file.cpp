@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -48,19 +49,41 @@ void InputFile::read(i64 offset, std::span<std::byte> to) const {
   }
 }
 
+void InputFile::prefetch(i64 offset, i64 bytes) const {
+  ::posix_fadvise(descriptor_, offset, bytes, POSIX_FADV_WILLNEED);
+}
+
+i64 InputFile::size() const {
+  struct stat info {};
+  check_input(::fstat(descriptor_, &info) == 0, "cannot stat ", path_.string(), ": ", std::strerror(errno));
+  return info.st_size;
+}
+
 std::string InputFile::checksum() const {
-  constexpr i64 kAhead = i64{32} << 20, kStep = i64{8} << 20;
   std::vector<std::byte> piece(std::size_t{1} << 19);  // stays in the processor's cache for the sum
+  ReadAhead ahead;
+  ahead.expect(*this, 0, size());
   Checksum sum;
-  i64 offset = 0, asked = 0;
-  while (true) {
-    // The disk is to be busy while the sum is computed; what the system reads ahead by itself is too little for that.
-    for (; asked < offset + kAhead; asked += kStep) ::posix_fadvise(descriptor_, asked, kStep, POSIX_FADV_WILLNEED);
+  for (i64 offset = 0;;) {
+    ahead.before_reading(static_cast<i64>(piece.size()));
     const i64 done = read_some(offset, piece);
     if (done == 0) return sum.hex();
     sum.update(std::span(piece).first(static_cast<std::size_t>(done)));
     offset += done;
   }
+}
+
+void ReadAhead::before_reading(i64 bytes) {
+  // In steps, because of a larger request some systems take only the beginning.
+  constexpr i64 kAhead = i64{32} << 20, kStep = i64{1} << 20;
+  while (!expected_.empty() && ahead_ < kAhead) {
+    Extent& next = expected_.front();
+    const i64 count = std::min(next.bytes, kStep);
+    next.file->prefetch(next.offset, count);
+    next.offset += count, next.bytes -= count, ahead_ += count;
+    if (next.bytes == 0) expected_.pop_front();
+  }
+  ahead_ -= bytes;
 }
 
 }  // namespace mcpp

@@ -13,9 +13,9 @@ struct CheckpointTimes {
   double save = 0;         ///< a whole checkpoint, while the ranks wait
   AsyncSaveTimes async;
   double plain_read = 0;  ///< of the plain files, which are not in memory
-  double find = 0;        ///< verifying the checkpoint, which is not in memory: the first half of a load
-  double load = 0;        ///< finding, verifying and loading it
-  double verify = 0;      ///< verifying it again, now in memory
+  double load = 0;        ///< finding, verifying and loading the checkpoint, which is not in memory
+  double verify_from_disk = 0;
+  double verify_from_memory = 0;
 };
 
 /// One round. `folder` holds what is written, and is left empty but for itself. Called by all ranks of the session.

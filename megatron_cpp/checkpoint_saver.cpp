@@ -28,7 +28,7 @@ CheckpointSaver::CheckpointSaver(const Config& config, const TrainingState& stat
       session_(session),
       log_(log),
       files_(files),
-      saved_iteration_(progress.is_only_local ? -1 : progress.iteration) {
+      saved_iteration_(progress.is_saved ? progress.iteration : -1) {
   if (config.checkpoint.local_save.empty()) return;
   Communicator& world = session.parallel.world;
   run_together(world, [&] {

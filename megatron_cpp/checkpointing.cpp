@@ -2,14 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <functional>
 
 #include "base/number_text.h"
 #include "checkpoint/exchange.h"
-#include "checkpoint/folder.h"
+#include "checkpoint/retention.h"
 #include "megatron_cpp/config_compare.h"
-#include "megatron_cpp/local_checkpoint.h"
-#include "megatron_cpp/training_shards.h"
 #include "megatron_cpp/version.h"
 
 namespace mcpp {
@@ -75,32 +72,6 @@ void warn_of_new_length(const Config& saved, const Config& now, const Log& log) 
                ": text that is read in several epochs is shuffled anew, so that samples already read may come again"));
 }
 
-TrainingProgress load_all(const Config& config, TrainingState& state, CheckpointReader& reader, const Log& log) {
-  const RunState& run = reader.state();
-  const std::string place = reader.directory().string();
-  const Config saved = parse_config(run.config, place + "/config");
-  check_same_run(saved, config, place);
-  check_same_tokenizer(config, run, place);
-  const TrainingProgress progress{
-      .iteration = run.iteration,
-      .consumed_samples = run.consumed_samples,
-      .trained_samples = extra_number(run, kTrainedSamples, reader.directory()),
-      .consumed_tokens = run.consumed_tokens,
-      .skipped_iterations = run.skipped_iterations,
-      .consecutive_skips = extra_count(run, kConsecutiveSkips),
-      .rollbacks = extra_count(run, kRollbacks),
-      .spikes = {.losses = extra_numbers(run, kRecentLosses), .grad_norms = extra_numbers(run, kRecentGradNorms)}};
-  state.optimizer().set_steps(extra_number(run, kOptimizerSteps, reader.directory()));
-  // Not there when precision or loss scale were changed: then it starts anew.
-  if (const auto scale = run.extra.find(kLossScale); scale != run.extra.end())
-    state.loss_scale().restore(scale->second, place + ": " + kLossScale);
-  for (NamedShard& shard : shards_to_load(state)) reader.read(shard);
-  state.publish_weights();
-  log.info(str("resuming from ", place));
-  warn_of_new_length(saved, config, log);
-  return progress;
-}
-
 /// What write_file_atomic() left of `file` where it was killed. In a locked folder nobody else writes it.
 void remove_unfinished(const Path& file) {
   std::error_code ignored;
@@ -108,38 +79,6 @@ void remove_unfinished(const Path& file) {
     if (entry.path().filename().string().starts_with(file.filename().string() + ".tmp-"))
       std::filesystem::remove(entry.path(), ignored);
   }
-}
-
-/// What rank 0 sees, on every rank, so that all go the same way.
-bool first_rank_finds(Communicator& world, const std::function<bool()>& look) {
-  return !run_together(world, [&] { return std::string(world.rank() == 0 && look() ? "yes" : ""); })[0].empty();
-}
-
-/// Whether the path is a checkpoint itself, not a folder of some.
-bool is_checkpoint(const Path& path, Communicator& world) {
-  return first_rank_finds(world, [&] { return std::filesystem::exists(path / kManifestName); });
-}
-
-/// The run's own newest checkpoint, of the two tiers, and whether it is of the local one.
-struct OwnCheckpoint {
-  std::optional<Path> path;
-  bool is_local = false;
-};
-
-OwnCheckpoint newest_own(const CheckpointConfig& config, const TrainingState& state, Communicator& world,
-                         const Log& log) {
-  const auto iteration = [](const Path& path) { return *iteration_of(path.filename().string()); };
-  const std::optional<Path> local = newest_local(config, state, world, log);
-  if (local) {  // when it is the newest by name already, the other tier need not be read
-    const std::string newest = run_together(world, [&] {
-      const std::vector<Path> all = checkpoints_in(config.save);
-      return all.empty() ? std::string() : all.back().string();
-    })[0];
-    if (newest.empty() || iteration(newest) < iteration(*local)) return {local, true};
-  }
-  std::optional<Path> shared = newest_good(config.save, world, log);
-  const bool is_local = local && (!shared || iteration(*shared) < iteration(*local));
-  return {is_local ? local : shared, is_local};
 }
 
 }  // namespace
@@ -200,88 +139,32 @@ RunState run_state(const Config& config, const TrainingState& state, const Train
   return run;
 }
 
-bool has_checkpoint(const Config& config, Session& session) {
-  return first_rank_finds(session.parallel.world, [&] { return !checkpoints_in(config.checkpoint.save).empty(); });
-}
-
-TrainingProgress reload_training(const Config& config, TrainingState& state, Session& session, const Log& log) {
-  const std::optional<Path> found = newest_good(config.checkpoint.save, session.parallel.world, log);
-  if (!found) fail(ExitCode::TrainingFailed, config.checkpoint.save, ": no sound checkpoint to go back to");
-  CheckpointReader reader(*found, Trust::Verified);
-  return load_all(config, state, reader, log);
-}
-
-std::optional<TrainingProgress> load_training(const Config& config, TrainingState& state, Session& session,
-                                              const Log& log) {
-  Communicator& world = session.parallel.world;
-  const CheckpointConfig& checkpoint = config.checkpoint;
-  const Path load = checkpoint.load;
-  const bool names_one = !load.empty() && is_checkpoint(load, world);
-  // What the run itself saved comes first, so that it can be interrupted wherever it once started from; only who names
-  // one checkpoint to resume from means that one.
-  OwnCheckpoint own;
-  if (!checkpoint.save.empty() && (checkpoint.finetune || !names_one)) own = newest_own(checkpoint, state, world, log);
-  std::optional<Path> found = own.path;
-  const bool is_own = found.has_value();
-  if (is_own && !own.is_local) {
-    run_together(world, [&] {
-      if (world.rank() == 0) move_latest_up_to(*found);
-      return std::string();
-    });
-  }
-  if (!found && !load.empty()) {
-    const bool must_exist = names_one || checkpoint.exit_on_missing_checkpoint || checkpoint.finetune;
-    found = must_exist ? find_checkpoint(load, world, log) : newest_good(load, world, log);
-    if (!found) log.info(str(load.string(), ": no checkpoint there yet; training starts anew"));
-  }
-  if (!found) return std::nullopt;
-  CheckpointReader reader(*found, Trust::Verified);
-  if (is_own || !checkpoint.finetune) {
-    TrainingProgress progress = load_all(config, state, reader, log);
-    progress.is_only_local = own.is_local;
-    return progress;
-  }
-  log.info(str("starting from the weights of ", found->string()));
-  load_weights(reader, state);
-  return TrainingProgress{};
+TrainingProgress restore_progress(const Config& config, TrainingState& state, const CheckpointReader& reader,
+                                  const Log& log) {
+  const RunState& run = reader.state();
+  const std::string place = reader.directory().string();
+  const Config saved = parse_config(run.config, place + "/config");
+  check_same_run(saved, config, place);
+  check_same_tokenizer(config, run, place);
+  const TrainingProgress progress{
+      .iteration = run.iteration,
+      .consumed_samples = run.consumed_samples,
+      .trained_samples = extra_number(run, kTrainedSamples, reader.directory()),
+      .consumed_tokens = run.consumed_tokens,
+      .skipped_iterations = run.skipped_iterations,
+      .consecutive_skips = extra_count(run, kConsecutiveSkips),
+      .rollbacks = extra_count(run, kRollbacks),
+      .spikes = {.losses = extra_numbers(run, kRecentLosses), .grad_norms = extra_numbers(run, kRecentGradNorms)}};
+  state.optimizer().set_steps(extra_number(run, kOptimizerSteps, reader.directory()));
+  // Not there when precision or loss scale were changed: then it starts anew.
+  if (const auto scale = run.extra.find(kLossScale); scale != run.extra.end())
+    state.loss_scale().restore(scale->second, place + ": " + kLossScale);
+  warn_of_new_length(saved, config, log);
+  return progress;
 }
 
 Path saved_tokenizer(const Path& checkpoint_folder) {
   return checkpoint_folder / "tokenizer.model";
-}
-
-Path find_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const Log& log) {
-  if (is_checkpoint(folder_or_checkpoint, world)) {
-    run_together(world, [&] {
-      if (world.rank() != 0) return std::string();
-      const std::vector<std::string> problems = problems_of(folder_or_checkpoint);
-      check_input(problems.empty(), join(problems, "\n"));
-      return std::string();
-    });
-    return folder_or_checkpoint;
-  }
-  const std::optional<Path> found = newest_good(folder_or_checkpoint, world, log);
-  check_input(found.has_value(), folder_or_checkpoint.string(),
-              ": no checkpoint there; give a checkpoint, or a folder that holds some");
-  return *found;
-}
-
-void load_weights(CheckpointReader& reader, GPTModel& model) {
-  model.visit([&](const Param& param, int) {
-    NamedShard shard(model_tensor(param.name), param.box, param.value);
-    reader.read(shard, Conversion::Convert);
-  });
-}
-
-void load_weights(CheckpointReader& reader, TrainingState& state) {
-  for (const TrainingState::Chunk& chunk : state.chunks()) {
-    chunk.memory->visit_weights([&](const Param& param, i64 first, const Tensor& values) {
-      NamedShard shard(model_tensor(param.name), param.box, first, first + values.numel(), values);
-      reader.read(shard, Conversion::Convert);
-    });
-  }
-  state.publish_weights();
-  state.optimizer().copy_model_to_master();
 }
 
 }  // namespace mcpp

@@ -1,12 +1,10 @@
-// Between a run and its checkpoints: which tensors and numbers are saved, and how a run starts from them.
+// What a checkpoint of a training says beside its tensors, and what else a run does in the folder of its checkpoints.
 #pragma once
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "checkpoint/lock.h"
 #include "checkpoint/reader.h"
-#include "checkpoint/writer.h"
 #include "megatron_cpp/config.h"
 #include "megatron_cpp/initialize.h"
 #include "megatron_cpp/spike_detector.h"
@@ -24,7 +22,7 @@ struct TrainingProgress {
   i64 consecutive_skips = 0;  ///< of which the last step was one
   i64 rollbacks = 0;
   SpikeHistory spikes = {};
-  bool is_only_local = false;  ///< loaded from the local tier, and not yet in checkpoint.save
+  bool is_saved = false;  ///< checkpoint.save has this state
 
   /// After the weights of an earlier checkpoint took the place of these: the steps since count as skipped. What was
   /// read stays read, so that the samples which led here are not read again, and iterations go on counting.
@@ -42,30 +40,12 @@ std::string keep_tokenizer(const Config& config, Session& session);
 /// All that a checkpoint of a training says beside its tensors, but the tokenizer's checksum.
 RunState run_state(const Config& config, const TrainingState& state, const TrainingProgress& progress);
 
-/// Continues from the newest good checkpoint of checkpoint.save, or from a newer one of checkpoint.local_save that is
-/// sound on all ranks, or, while there is none, of checkpoint.load, of which
-/// checkpoint.finetune takes only the weights. When load is one checkpoint and not to finetune, that is taken always.
-/// Nothing when there is none, unless that is an error by checkpoint.exit_on_missing_checkpoint. BadInput when the
-/// checkpoint is of another run.
-std::optional<TrainingProgress> load_training(const Config& config, TrainingState& state, Session& session,
-                                              const Log& log);
-
-/// Whether checkpoint.save has any checkpoint, sound or not; the same answer on every rank.
-bool has_checkpoint(const Config& config, Session& session);
-/// Puts a running training back to the newest good checkpoint of checkpoint.save, and returns where that stood. Ends
-/// the run with TrainingFailed when there is none.
-TrainingProgress reload_training(const Config& config, TrainingState& state, Session& session, const Log& log);
-
-/// A checkpoint named by its own directory, or the newest good one of a folder; its checksums were compared. BadInput
-/// when there is none. Called by all ranks of `world`.
-Path find_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const Log& log);
+/// The inverse of run_state(): where the training stood that saved the checkpoint; the optimizer counts its steps from
+/// there and the loss scale is as it was. BadInput when the checkpoint is of another run, or has weights only.
+TrainingProgress restore_progress(const Config& config, TrainingState& state, const CheckpointReader& reader,
+                                  const Log& log);
 
 /// Where a run leaves its tokenizer: in the folder of its checkpoints.
 Path saved_tokenizer(const Path& checkpoint_folder);
-
-/// Fills the weights alone, converting their type when the model's differs.
-void load_weights(CheckpointReader& reader, GPTModel& model);
-/// The same for a training, whose optimizer then starts from them.
-void load_weights(CheckpointReader& reader, TrainingState& state);
 
 }  // namespace mcpp

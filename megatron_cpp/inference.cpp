@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "megatron_cpp/checkpointing.h"
+#include "megatron_cpp/loading.h"
 #include "megatron_cpp/model_provider.h"
 
 namespace mcpp {
@@ -31,15 +32,20 @@ void allocate_weights(GPTModel& model) {
 }  // namespace
 
 InferenceModel::InferenceModel(const InferenceOptions& options, const Log& log)
-    : options_(options), self_(make_self_communicator()), checkpoint_(find_checkpoint(options.load, *self_, log)) {
-  CheckpointReader reader(checkpoint_, Trust::Verified);
-  config_ = config_of(reader, options);
+    : options_(options), self_(make_self_communicator()) {
+  checkpoint_ =
+      use_checkpoint(options.load, *self_, log, [this](CheckpointReader& reader) { return make_model(reader); });
+}
+
+std::optional<Damage> InferenceModel::make_model(CheckpointReader& reader) {
+  model_ = nullptr;
+  config_ = config_of(reader, options_);
   tokenizer_checksum_ = reader.state().tokenizer_checksum;
   config_.parallel = {};  // of the training
   session_ = std::make_unique<Session>(initialize(config_, {.ranks = *self_}));
   model_ = std::make_unique<GPTModel>(model_provider(config_, *session_));
   allocate_weights(*model_);
-  load_weights(reader, *model_);
+  return load_weights(reader, *model_, *self_);
 }
 
 Tokenizer InferenceModel::tokenizer() const {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/reader.h"
 #include "data/tokenizer.h"
 #include "megatron_cpp/config.h"
 #include "megatron_cpp/initialize.h"
@@ -38,6 +39,8 @@ class InferenceModel {
   Tokenizer tokenizer() const;
 
  private:
+  std::optional<Damage> make_model(CheckpointReader& reader);
+
   InferenceOptions options_;
   std::unique_ptr<Communicator> self_;
   Path checkpoint_;

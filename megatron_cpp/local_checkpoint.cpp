@@ -42,10 +42,18 @@ std::string from_first(Communicator& world, const std::function<std::string()>& 
   return run_together(world, [&] { return world.rank() == 0 ? f() : std::string(); })[0];
 }
 
+i64 iteration_of_part(const Path& part) {
+  return *iteration_of(part.filename().string());
+}
+
+std::string name_for_messages(const Path& part) {
+  return str("the local checkpoint of iteration ", iteration_of_part(part));
+}
+
 /// Whether the folder of all ranks was set back, on purpose, to an older checkpoint after this one was saved.
-bool is_overruled(const Path& local, i64 iteration, const Path& save) {
+bool is_overruled(const Path& local, const Path& save) {
   const std::optional<Path> latest = latest_in(save);
-  if (!latest || iteration <= *iteration_of(latest->filename().string())) return false;
+  if (!latest || iteration_of_part(local) <= *iteration_of(latest->filename().string())) return false;
   return fs::last_write_time(local / kManifestName) < fs::last_write_time(save / kLatestName);
 }
 
@@ -78,25 +86,26 @@ struct Report {
   std::string message() const { return static_cast<char>(verdict) + text; }
 };
 
-Report examine(const Path& directory, i64 iteration, const std::string& run, const CheckpointConfig& config,
+Report examine(const Path& directory, const std::string& run, const CheckpointConfig& config,
                const TrainingState& state) {
-  if (const std::vector<std::string> problems = problems_of(directory); !problems.empty())
+  if (const std::vector<std::string> problems = problems_of(directory, /*checksums=*/false); !problems.empty())
     return {Report::Damaged, join(problems, "\n")};
-  const CheckpointReader reader(directory, Trust::Verified);
+  const CheckpointReader reader(directory);
   const std::map<std::string, std::string>& extra = reader.state().extra;
   const auto id = extra.find(kRunIdName), save = extra.find(kSaveIdName);
   if (id == extra.end() || id->second != run || save == extra.end()) return {Report::OtherRun, "of another run"};
   if (!fits(reader, state)) return {Report::OtherRun, "of another layout"};
-  if (is_overruled(directory, iteration, config.save)) return {Report::OtherRun, "newer than what latest was set to"};
+  if (is_overruled(directory, config.save)) return {Report::OtherRun, "newer than what latest was set to"};
   return {Report::Good, save->second};
 }
 
 /// Whether the parts of all ranks belong together; says why not.
-bool agree(const std::vector<std::string>& reports, const std::string& what, const Log& log) {
+bool agree(const std::vector<std::string>& reports, const Path& part, const Log& log) {
+  const std::string what = name_for_messages(part);
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     const std::string text = reports[rank].substr(1);
     if (reports[rank][0] == Report::Damaged)
-      log.warn(str(what, " is damaged on rank ", rank, " and not used:\n", text));
+      log.warn(local_damage_warning(part, {static_cast<int>(rank), text}));
     else if (reports[rank][0] == Report::OtherRun)
       log.info(str(what, " is not used: on rank ", rank, " it is ", text));
     if (reports[rank][0] != Report::Good) return false;
@@ -121,18 +130,22 @@ void mark_local(RunState& run, const CheckpointConfig& config, Communicator& wor
   run.extra[kSaveIdName] = from_first(world, random_id);
 }
 
-std::optional<Path> newest_local(const CheckpointConfig& config, const TrainingState& state, Communicator& world,
-                                 const Log& log) {
-  if (config.local_save.empty()) return std::nullopt;
+std::vector<Path> local_parts(const CheckpointConfig& config, Communicator& world) {
+  std::vector<Path> parts;
+  if (config.local_save.empty()) return parts;
   const Path folder = local_target(config, world).folder;
+  for (const i64 iteration : common_iterations(folder, world)) parts.push_back(folder / checkpoint_name(iteration));
+  return parts;
+}
+
+bool belong_together(const Path& part, const CheckpointConfig& config, const TrainingState& state, Communicator& world,
+                     const Log& log) {
   const std::string run = from_first(world, [&] { return run_id(config.save); });
-  for (const i64 iteration : common_iterations(folder, world)) {
-    const Path directory = folder / checkpoint_name(iteration);
-    const std::vector<std::string> reports =
-        run_together(world, [&] { return examine(directory, iteration, run, config, state).message(); });
-    if (agree(reports, str("the local checkpoint of iteration ", iteration), log)) return directory;
-  }
-  return std::nullopt;
+  return agree(run_together(world, [&] { return examine(part, run, config, state).message(); }), part, log);
+}
+
+std::string local_damage_warning(const Path& part, const Damage& damage) {
+  return str(name_for_messages(part), " is damaged on rank ", damage.rank, " and not used:\n", damage.text);
 }
 
 }  // namespace mcpp

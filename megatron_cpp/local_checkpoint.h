@@ -1,9 +1,10 @@
 // The local tier: checkpoints on a disk of each node, between those that all ranks share. Every rank saves all it will
 // want back in a folder of its own, so that it restores without the others; that works on the same layout only.
 #pragma once
-#include <optional>
 #include <string>
+#include <vector>
 
+#include "checkpoint/damage.h"
 #include "checkpoint/writer.h"
 #include "megatron_cpp/config.h"
 #include "megatron_cpp/initialize.h"
@@ -18,10 +19,16 @@ SaveTarget local_target(const CheckpointConfig& config, const Communicator& worl
 /// loaded together. Called by all ranks.
 void mark_local(RunState& run, const CheckpointConfig& config, Communicator& world);
 
-/// This rank's part of the newest checkpoint in the local tier that is sound on all ranks, of this run and of this
-/// layout; nothing, on all ranks, when there is none or when checkpoint.save was set back to an older one since. Parts
-/// that are damaged give a warning. Called by all ranks.
-std::optional<Path> newest_local(const CheckpointConfig& config, const TrainingState& state, Communicator& world,
-                                 const Log& log);
+/// This rank's parts of the local tier, newest first: of the iterations of which every rank has something. Called by
+/// all ranks.
+std::vector<Path> local_parts(const CheckpointConfig& config, Communicator& world);
+
+/// Whether the ranks' parts of one iteration belong together, to this run and to this layout, and checkpoint.save was
+/// not set back to an older iteration since; the log says why not. Their numbers are not read. Called by all ranks.
+bool belong_together(const Path& part, const CheckpointConfig& config, const TrainingState& state, Communicator& world,
+                     const Log& log);
+
+/// What the log says of a part that is passed over.
+std::string local_damage_warning(const Path& part, const Damage& damage);
 
 }  // namespace mcpp

@@ -8,6 +8,7 @@
 #include "megatron_cpp/bench.h"
 #include "megatron_cpp/finite_check.h"
 #include "megatron_cpp/gemm_tuning.h"
+#include "megatron_cpp/loading.h"
 #include "megatron_cpp/model_provider.h"
 #include "megatron_cpp/replica_check.h"
 #include "megatron_cpp/step_policy.h"
@@ -74,7 +75,7 @@ ExitCode Trainer::train() {
   start_ = Clock::now();
   window_begin_ = spent();
   // There must be something to go back to.
-  if (config_.may_roll_back() && !has_checkpoint(config_, session_)) save(/*waits=*/true);
+  if (config_.may_roll_back() && !progress_.is_saved) save(/*waits=*/true);
   bool stopping = false;
   while (iteration() < train_iters_ && !stopping) {
     train_step();

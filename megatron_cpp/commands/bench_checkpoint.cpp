@@ -37,9 +37,8 @@ std::string table(const CheckpointTimes& t, double bytes) {
   return str(pad_right("", 32), pad_left("seconds", 10), pad_left("MB/s", 8), "\n", line("plain write", t.plain_write),
              line("save", t.save), time("step", t.async.step), time("step beside a save", t.async.step_beside),
              time("stall of the first such save", t.async.first_stall), time("stall of a later one", t.async.stall),
-             time("  from begin to end", t.async.total), line("plain read", t.plain_read),
-             line("verify, from the disk", t.find), line("verify and load", t.load),
-             line("verify, from memory", t.verify));
+             time("  from begin to end", t.async.total), line("plain read", t.plain_read), line("load", t.load),
+             line("verify, from the disk", t.verify_from_disk), line("verify, from memory", t.verify_from_memory));
 }
 
 std::string as_json(const CheckpointTimes& t, double bytes, int ranks) {
@@ -53,9 +52,9 @@ std::string as_json(const CheckpointTimes& t, double bytes, int ranks) {
                                 {"async_stall_s", t.async.stall},
                                 {"async_total_s", t.async.total},
                                 {"plain_read_s", t.plain_read},
-                                {"verify_from_disk_s", t.find},
                                 {"load_s", t.load},
-                                {"verify_from_memory_s", t.verify}}
+                                {"verify_from_disk_s", t.verify_from_disk},
+                                {"verify_from_memory_s", t.verify_from_memory}}
       .dump();
 }
 

@@ -10,6 +10,7 @@
 #include "megatron_cpp/checkpointing.h"
 #include "megatron_cpp/commands.h"
 #include "megatron_cpp/huggingface.h"
+#include "megatron_cpp/loading.h"
 #include "megatron_cpp/version.h"
 
 namespace mcpp {
@@ -189,9 +190,8 @@ ExitCode export_hf(Arguments args, Log& log) {
       .required = {"load", "folder"}};
   ExportOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
-  const auto self = make_self_communicator();
-  const Path checkpoint = find_checkpoint(options.load, *self, log);
-  CheckpointReader reader(checkpoint, Trust::Verified);
+  const Path checkpoint = find_checkpoint(options.load, log);
+  CheckpointReader reader(checkpoint);
   const Config config = parse_config(reader.state().config, checkpoint.string() + "/config");
   const Path tokenizer = saved_tokenizer(std::filesystem::absolute(checkpoint).parent_path());
   export_huggingface(options.folder, config.model, reader,

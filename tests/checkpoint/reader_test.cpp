@@ -29,6 +29,16 @@ class Reader : public CheckpointTest {
     return regions;
   }
 
+  /// Changes a bit in the middle of these numbers in the file.
+  static void flip(const Path& file, const Tensor& numbers) {
+    std::string content = read_text_file(file);
+    const auto size = static_cast<std::size_t>(numbers.bytes());
+    const std::size_t at = content.find(std::string(static_cast<const char*>(numbers.raw()), size));
+    ASSERT_NE(at, std::string::npos);
+    content[at + size / 2] ^= 1;
+    overwrite(file, content);
+  }
+
   std::mt19937 random_{7};
 };
 
@@ -83,14 +93,94 @@ TEST_F(Reader, NamesWhatIsMissingOrDiffers) {
   EXPECT_CONTAINS(error_of([&] { CheckpointReader nothing(folder_ / "iter_0000009"); }), "manifest.json");
 }
 
-TEST_F(Reader, RefusesADamagedFileUnlessItWasVerified) {
-  const Path directory = save(1, std::vector{numbered("model/w", {100})});
-  const Path file = directory / "shard_00000-of-00001.h5";
-  std::string content = read_text_file(file);
-  content[content.size() / 2] ^= 1;
-  write_file_atomic(file, content);
+TEST_F(Reader, NamesTheDamagedTensorAndReadsTheOthers) {
+  const Path directory = save(1, std::vector{numbered("model/v", {70}), numbered("model/w", {100})});
+  flip(directory / "shard_00000-of-00001.h5", numbered("model/w", {100}).data);
   CheckpointReader reader(directory);
-  EXPECT_CONTAINS(error_of([&] { reader.read_whole("model/w", device_); }), "shard_00000-of-00001.h5 is damaged");
+  EXPECT_CONTAINS(error_of([&] { reader.read_whole("model/w", device_); }),
+                  "shard_00000-of-00001.h5 is damaged: model/w");
+  EXPECT_TRUE(same_bits(reader.read_whole("model/v", device_), numbered("model/v", {70}).data));
+}
+
+TEST_F(Reader, APartIsVerifiedWithTheWholeShard) {
+  const Shape shape{40, 5};
+  const NamedShard whole_shard = numbered("model/w", shape);
+  const Path directory = save(1, std::vector{whole_shard});
+  NamedShard rows = numbered("model/w", whole({shape, {3, 0}, {2, 5}}));
+  const Path file = directory / "shard_00000-of-00001.h5";
+  const std::string original = read_text_file(file);
+  flip(file, whole_shard.data);  // in the middle, which is not wanted
+  CheckpointReader damaged(directory);
+  EXPECT_CONTAINS(error_of([&] { damaged.read(rows); }), "differs from its checksum");
+  overwrite(file, original);
+  CheckpointReader reader(directory);
+  reader.read(rows);
+  flip(file, whole_shard.data);
+  reader.read(rows);  // a second part is read alone
+}
+
+/// Many ranks want any parts, some the same, some nothing; every number is right, and every damage is found by all.
+TEST_F(Reader, RanksLoadTogetherAndVerifyAllThatAnyOfThemReads) {
+  constexpr int kRanks = 3;
+  const Shape shape{6, 40, 9};
+  for (int round = 0; round < 12; ++round) {
+    std::vector<NamedShard> shards;
+    for (const char* name : {"model/v", "model/w"}) {
+      for (const Region& region : random_split(shape)) shards.push_back(numbered(name, region));
+    }
+    const Path directory = save(round + 1, shards);
+    std::vector<std::vector<Region>> wanted(kRanks);
+    for (auto& list : wanted) list = random_split(shape);
+    wanted[2].resize(wanted[2].size() / 2);
+    std::vector<std::optional<Damage>> found(kRanks);
+    const auto load_on_all = [&] {
+      run_local_ranks(kRanks, [&](Communicator& world, int rank) {
+        std::vector<NamedShard> targets;
+        const auto r = static_cast<std::size_t>(rank);
+        for (const Region& region : wanted[r])
+          targets.emplace_back("model/w", region.box, region.flat_begin, region.flat_end,
+                               Tensor::zeros({region.numel()}, DType::F32, device_));
+        CheckpointReader reader(directory);
+        found[r] = reader.load(targets, world);
+        for (std::size_t i = 0; i < targets.size() && !found[r]; ++i)
+          EXPECT_TRUE(same_bits(targets[i].data, numbered("model/w", wanted[r][i]).data));
+      });
+    };
+    load_on_all();
+    for (const auto& damage : found) EXPECT_FALSE(damage) << damage->text;
+
+    // Rank 0 and 1 want all of w and nothing of v.
+    const std::size_t victim = random_() % shards.size();
+    flip(directory / "shard_00000-of-00001.h5", shards[victim].data);
+    load_on_all();
+    const bool is_wanted = shards[victim].name == "model/w";
+    for (const auto& damage : found) {
+      ASSERT_EQ(damage.has_value(), is_wanted);
+      if (damage) {
+        EXPECT_CONTAINS(damage->text, "model/w differs from its checksum");
+        EXPECT_EQ(damage->rank, found[0]->rank);
+      }
+    }
+  }
+}
+
+TEST_F(Reader, AModelThatDiffersOnOneRankIsAnErrorOnAll) {
+  const Path directory = save(1, std::vector{numbered("model/w", {4, 5})});
+  const auto errors = errors_of_ranks(2, [&](Communicator& world) {
+    std::vector<NamedShard> targets{numbered("model/w", world.rank() == 1 ? Shape{5, 4} : Shape{4, 5})};
+    CheckpointReader(directory).load(targets, world);
+  });
+  for (const std::string& error : errors) EXPECT_CONTAINS(error, "rank 1: ");
+}
+
+/// A tensor that two targets want, as tied embeddings at both ends of a pipeline do.
+TEST_F(Reader, TwoTargetsOfOneTensor) {
+  CheckpointReader reader(save(1, std::vector{numbered("model/w", {300, 900})}));
+  std::vector<NamedShard> targets{numbered("model/w", {300, 900}, DType::F32, 5),
+                                  numbered("model/w", whole({{300, 900}, {7, 0}, {200, 900}}), DType::F32, 5)};
+  EXPECT_FALSE(reader.load(targets, *self_));
+  EXPECT_TRUE(same_bits(targets[0].data, numbered("model/w", {300, 900}).data));
+  EXPECT_TRUE(same_bits(targets[1].data, numbered("model/w", whole({{300, 900}, {7, 0}, {200, 900}})).data));
 }
 
 }  // namespace

@@ -97,11 +97,12 @@ TEST_F(Writer, RanksWriteTheirOwnFilesAndAnyLayoutReadsThem) {
     }
   }
   // The same answer on all ranks, with the reading shared.
-  std::vector<std::optional<Path>> found(kRanks);
+  std::vector<std::vector<Path>> to_try(kRanks);
   run_local_ranks(kRanks, [&](Communicator& world, int rank) {
-    found[static_cast<std::size_t>(rank)] = newest_good(folder_, world, Log(rank));
+    to_try[static_cast<std::size_t>(rank)] = checkpoints_to_try(folder_, world, Log(rank));
+    EXPECT_FALSE(defect_of_files(directory, world, /*checksums=*/true));
   });
-  for (const auto& path : found) EXPECT_EQ(path, directory);
+  for (const auto& paths : to_try) EXPECT_EQ(paths, std::vector{directory});
 }
 
 TEST_F(Writer, OneFailedRankFailsAllAndLeavesNothing) {

@@ -13,12 +13,12 @@ using Resume = EndToEnd;
 const char* const kBf16 = "--training.precision=bf16";
 const char* const kFp16 = "--training.precision=fp16";
 
-/// Overwrites a byte in the middle of the checkpoint's tensors.
-void damage(const Path& checkpoint) {
+/// Overwrites bytes in the middle of the checkpoint's tensors, or from byte `at` on.
+void damage(const Path& checkpoint, i64 at = 0) {
   const Path path = checkpoint / "shard_00000-of-00001.h5";
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   ASSERT_TRUE(file) << path;
-  file.seekp(static_cast<std::streamoff>(std::filesystem::file_size(path) / 2));
+  file.seekp(static_cast<std::streamoff>(at > 0 ? at : std::filesystem::file_size(path) / 2));
   file.write("\x5a\xa5\x5a", 3);
 }
 
@@ -93,10 +93,40 @@ TEST_F(Resume, FromAnOlderCheckpointWhenTheNewestIsDamaged) {
   damage(folder_ / "run/iter_0000008");
   const Outcome outcome = run(pretrain("run"));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_CONTAINS(outcome.err, "iter_0000008/shard_00000-of-00001.h5 differs from its checksum");
+  EXPECT_CONTAINS(outcome.err, "iter_0000008/shard_00000-of-00001.h5 is damaged: ");
   EXPECT_CONTAINS(outcome.out, "resuming from " + at("run/iter_0000004"));
   expect_same_checkpoint("whole", "run");
   EXPECT_EQ(losses("whole", 12), losses("run", 12));
+}
+
+/// Nobody wants a long training to begin anew because a disk has lost a bit.
+TEST_F(Resume, NotAtAllWhenEveryCheckpointIsDamaged) {
+  train("run", {"--training.exit_interval=9"});
+  for (const auto& entry : std::filesystem::directory_iterator(folder_ / "run")) {
+    if (entry.is_directory()) damage(entry.path());
+  }
+  const Outcome outcome = run(pretrain("run"));
+  EXPECT_EQ(outcome.code, 2) << outcome.out;
+  EXPECT_CONTAINS(outcome.err, "all of its checkpoints (3) are damaged");
+  EXPECT_CONTAINS(outcome.err, "move them away to start anew");
+}
+
+/// Weights alone are read, so damage elsewhere does not matter to them.
+TEST_F(Resume, EvaluationTakesTheNewestCheckpointWithSoundWeights) {
+  const auto checkpoint_of = [&] {
+    const Outcome outcome = run({"evaluate", "--load=" + at("run"), "--text=" + (root() / "held_out.txt").string()});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    for (const char* name : {"iter_0000012", "iter_0000008"}) {
+      if (outcome.out.find(name) != std::string::npos) return std::string(name);
+    }
+    return outcome.out;
+  };
+  train("run");
+  EXPECT_EQ(checkpoint_of(), "iter_0000012");
+  damage(folder_ / "run/iter_0000012");  // in the middle are the optimizer's numbers
+  EXPECT_EQ(checkpoint_of(), "iter_0000012");
+  damage(folder_ / "run/iter_0000012", 5000);
+  EXPECT_EQ(checkpoint_of(), "iter_0000008");
 }
 
 TEST_F(Resume, OnlyAsTheSameRun) {
