@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Saves and loads GPT-2 124M with AdamW's state (fp32, 1.5 GB) on one rank and on two: seconds of a save, of what a training waits
-# for an asynchronous one in all while it goes on with real steps (one sample a rank), of a load and of its verification, in turn
+# for an asynchronous one in all while it goes on with real steps (256 tokens a rank), of a load and of its verification, in turn
 # with plain writes and reads of the same bytes and, where there is torch, with torch.distributed.checkpoint
 # (bench/torch_checkpoint.py), whose stall is the call that blocks. JSON lines on standard output; on standard error, medians over
 # the rounds and their ratios.
@@ -38,7 +38,8 @@ printf '{"processor": "%s", "cores": %s, "load": "%s", "date": "%s"}\n' "$proces
 for ((round = 0; round < rounds; ++round)); do
   for ranks in 1 2; do
     line=$("${launch[@]}" -n $ranks "$program" bench checkpoint bench/gpt2_124m.toml "$folder" --rounds=1 --json \
-      --training.global_batch_size=$ranks --parallel.zero_stage=$((ranks - 1)) --device.num_threads=1 "${options[@]}")
+      --training.global_batch_size=$ranks --model.seq_length=256 --model.max_position_embeddings=1024 \
+      --parallel.zero_stage=$((ranks - 1)) --device.num_threads=1 "${options[@]}")
     echo "{\"side\": \"megatron_cpp\", \"result\": $line}" | tee -a "$results"
     [ $has_torch = yes ] || continue
     line=$(OMP_NUM_THREADS=1 "$python" -m torch.distributed.run --nproc_per_node $ranks bench/torch_checkpoint.py "$folder" --rounds 1 2>/dev/null)

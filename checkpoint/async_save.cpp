@@ -48,9 +48,4 @@ bool AsyncSave::advance() {
   return false;
 }
 
-Path AsyncSave::finish() {
-  while (!advance()) continue;
-  return path();
-}
-
 }  // namespace mcpp

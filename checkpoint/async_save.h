@@ -32,8 +32,6 @@ class AsyncSave {
   /// Waits for what the thread does, and lets it do what comes next. Whether the save has ended and its checkpoint is
   /// there. Called by all ranks; when any of them failed, all throw its error.
   bool advance();
-  /// All that is left.
-  Path finish();
 
  private:
   /// The staged shards, until nobody wants them any more.

@@ -4,7 +4,16 @@
 #include <span>
 #include <string>
 
+#include "base/check.h"
+
 namespace mcpp {
+
+/// What a file holds is not what was saved: another checkpoint may do. Unlike errors that would befall any, such as too
+/// many open files.
+class DamagedFile : public Error {
+ public:
+  explicit DamagedFile(const std::string& what) : Error(ExitCode::BadInput, what) {}
+};
 
 struct Damage {
   int rank = 0;  ///< that found it

@@ -198,13 +198,4 @@ std::string damage_warning(const Path& directory, const std::string& problem) {
   return str("the checkpoint ", directory.string(), " is damaged and not used:\n", problem);
 }
 
-std::optional<Path> newest_good(const Path& folder, const Log& log) {
-  for (const std::string& name : candidates(folder, log)) {
-    const std::vector<std::string> problems = problems_of(name);
-    if (problems.empty()) return name;
-    log.warn(damage_warning(name, join(problems, "\n")));
-  }
-  return std::nullopt;
-}
-
 }  // namespace mcpp

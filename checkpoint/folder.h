@@ -42,8 +42,4 @@ std::optional<Damage> defect_of_files(const Path& directory, Communicator& world
 /// What the log says of a checkpoint that is passed over.
 std::string damage_warning(const Path& directory, const std::string& problem);
 
-/// The newest checkpoint without problems, every byte being read, or std::nullopt; every damaged one on the way gives a
-/// warning that names the bad file.
-std::optional<Path> newest_good(const Path& folder, const Log& log);
-
 }  // namespace mcpp

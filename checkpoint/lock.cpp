@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -41,6 +42,14 @@ std::string read_owner(const Path& path) {
   return owner;
 }
 
+/// Whether the open file is still the one of this name.
+bool is_current(int descriptor, const Path& path) {
+  struct stat opened {
+  }, named{};
+  return ::fstat(descriptor, &opened) == 0 && ::stat(path.c_str(), &named) == 0 && opened.st_dev == named.st_dev &&
+         opened.st_ino == named.st_ino;
+}
+
 /// All of an owner's text up to how often its job was queued again.
 std::string job_text(const SlurmJob& job) {
   return str(", Slurm ", job.name, ", requeued ");
@@ -70,7 +79,9 @@ FolderLock::FolderLock(const Path& folder, const Log& log, const SlurmJob& job) 
   if (!job.name.empty()) me += str(job_text(job), job.requeued);
   while (!is_taken(me, log)) {
     const std::string owner = read_owner(descriptor_);
+    const bool is_still_there = is_current(descriptor_, path_);
     ::close(descriptor_);
+    if (!is_still_there) continue;  // another process takes it over just now
     if (!is_earlier_run(owner, job)) refuse(path_, owner);
     log.warn(str(path_.string(), ": is taken over from ", owner, ", an earlier run of this job"));
     // What it has open stays locked, by nobody who is alive; the next file of this name is another.
@@ -103,9 +114,10 @@ bool FolderLock::is_taken(const std::string& owner, const Log& log) {
 }
 
 void FolderLock::check_held() const {
-  const std::string owner = owner_.empty() ? "" : read_owner(path_);
-  check_input(owner.empty() || owner == owner_, "the checkpoint folder ", path_.parent_path().string(),
-              " was taken over by ", owner, ": this run, ", owner_, ", writes nothing more there");
+  if (owner_.empty()) return;
+  const std::string owner = read_owner(path_);
+  check_input(owner.empty() || is_current(descriptor_, path_), "the checkpoint folder ", path_.parent_path().string(),
+              " was taken over by ", owner, ": this run, ", owner_, ", makes no more checkpoints there");
 }
 
 FolderLock::~FolderLock() {

@@ -22,8 +22,8 @@ class FolderLock {
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
-  /// To be called before anything is written: throws BadInput when another process took the lock over. So a process
-  /// that was taken for dead, and was only cut off, spoils nothing.
+  /// To be called before what is written becomes visible: throws BadInput when another process took the lock over. So a
+  /// process that was taken for dead, and was only cut off, spoils nothing. For any thread.
   void check_held() const;
 
  private:

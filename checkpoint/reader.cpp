@@ -23,6 +23,16 @@ float want_of(std::span<NamedShard* const> targets, const ShardEntry& shard) {
   return want;
 }
 
+/// f(), whose errors say that a file is damaged.
+template <class F>
+decltype(auto) damaging(F&& f) {
+  try {
+    return f();
+  } catch (const Error& error) {
+    throw DamagedFile(error.what());
+  }
+}
+
 /// Stays in the processor's cache between the read, the checksum and the copy.
 constexpr i64 kPieceBytes = i64{1} << 19;
 
@@ -49,10 +59,12 @@ CheckpointReader::OpenFile& CheckpointReader::open(i64 file) {
   const FileEntry& entry = manifest_.files[static_cast<std::size_t>(file)];
   InputFile content(directory_ / entry.name);
   const std::string path = content.path().string();
-  check_input(content.size() == entry.bytes, path, " has ", content.size(), " bytes instead of ", entry.bytes);
-  Hdf5File layout(content.path());
-  slot = std::make_unique<OpenFile>(OpenFile{std::move(content), std::move(layout)});
-  return *slot;
+  return damaging([&]() -> OpenFile& {
+    check_input(content.size() == entry.bytes, path, " has ", content.size(), " bytes instead of ", entry.bytes);
+    Hdf5File layout(content.path());
+    slot = std::make_unique<OpenFile>(OpenFile{std::move(content), std::move(layout)});
+    return *slot;
+  });
 }
 
 bool CheckpointReader::holds(const ShardSpec& target) const {
@@ -107,8 +119,7 @@ std::optional<Damage> CheckpointReader::load(std::span<NamedShard> targets, Comm
       const std::vector<const Job*> order = in_order_of_files(jobs);
       for (const Job* job : order) expect(*job);
       for (const Job* job : order) fill(*job);
-    } catch (const Error& error) {
-      if (error.code() != ExitCode::BadInput) throw;
+    } catch (const DamagedFile& error) {
       return std::string(error.what());
     }
     return std::string();
@@ -172,7 +183,8 @@ void CheckpointReader::expect(const Job& job) {
 }
 
 i64 CheckpointReader::offset_of(const TensorEntry& tensor, const ShardEntry& shard) {
-  return open(shard.file).layout.offset_of(shard.dataset, tensor.dtype, shard.numel());
+  const Hdf5File& layout = open(shard.file).layout;
+  return damaging([&] { return layout.offset_of(shard.dataset, tensor.dtype, shard.numel()); });
 }
 
 void CheckpointReader::fill(const Job& job) {
@@ -223,12 +235,14 @@ void CheckpointReader::read_shard(const TensorEntry& tensor, const ShardEntry& s
     if (check == Check::Now) read_ahead_.before_reading(bytes);
     std::byte* place = wanted_by == 1 && destinations.size() == 1 ? destinations[0].place_of(first, last) : nullptr;
     const std::span piece(place ? place : piece_.data(), static_cast<std::size_t>(bytes));
-    file.read(offset + first * size, piece);
+    damaging([&] { file.read(offset + first * size, piece); });
     if (verifies) sum.update(piece);
     for (std::size_t i = 0; !place && i < destinations.size(); ++i) destinations[i].take(first, last, piece.data());
   }
-  check_input(!verifies || sum.hex() == shard.checksum, file.path().string(), " is damaged: ", tensor.name,
-              " differs from its checksum in the manifest");
+  if (verifies && sum.hex() != shard.checksum) {
+    throw DamagedFile(
+        str(file.path().string(), " is damaged: ", tensor.name, " differs from its checksum in the manifest"));
+  }
 }
 
 const TensorEntry& tensor_entry(const Manifest& manifest, std::string_view name, const Path& directory) {

@@ -39,11 +39,13 @@ class CheckpointReader {
   /// A whole tensor, in its stored type.
   Tensor read_whole(std::string_view name, Device& device);
 
-  /// The same for all targets of all ranks of `world`, in the order of the files. Each stored shard is verified by a
-  /// rank that wants all of it or, where all want parts, by one of them: the others read their part alone. Needs no
-  /// memory but, for another device than the host, copies of the targets that lie in one tensor.
-  /// When a file is damaged the targets hold anything, and all ranks get the same answer; std::nullopt means that all
-  /// is well. Other errors are thrown on all ranks. Called by all ranks.
+  /// The same for all targets of all ranks of `world`, in the order of the files. Each stored shard is verified by the
+  /// ranks that want all of it or, where all want parts, by one rank, in turn; others read their part alone, trusting
+  /// that they read the same file. Needs no memory but, for another device than the host, copies of the targets that
+  /// lie in one tensor.
+  /// When a file is damaged the targets hold anything, this reader is of no more use, and all ranks get the same
+  /// answer; std::nullopt means that all is well. Other errors are thrown on all ranks. Called by all ranks, of which
+  /// each has a reader of the same checkpoint or, with Coverage::Part, of its own.
   std::optional<Damage> load(std::span<NamedShard> targets, Communicator& world,
                              Conversion conversion = Conversion::Refuse);
 

@@ -7,8 +7,9 @@
 namespace mcpp {
 
 enum class SavePoint : u8 {
-  BeforeFiles,     ///< every rank: the temporary directory is there; beside the training, nothing is copied yet
-  AfterFiles,      ///< every rank: its file is written and flushed
+  BeforeFiles,  ///< every rank: the temporary directory is there; beside the training, nothing in host memory is copied
+                ///< yet
+  AfterFiles,   ///< every rank: its file is written and flushed
   BeforeManifest,  ///< rank 0: all files are
   BeforeRename,    ///< rank 0: so is the manifest
   BeforeLatest,    ///< rank 0: the checkpoint is there, `latest` names the one before

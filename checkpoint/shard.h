@@ -22,7 +22,7 @@ struct ShardSpec : Region {
   DType dtype = DType::F32;
 };
 
-/// A piece of a named tensor with its numbers: numel() elements, row-major over the box, in host memory.
+/// A piece of a named tensor with its numbers: numel() elements, row-major over the box, on any device.
 struct NamedShard : Region {
   std::string name;
   Tensor data;

@@ -61,9 +61,15 @@ CheckpointSave::CheckpointSave(SaveTarget target, RunState state, Communicator& 
   if (!is_leader()) staging_ = made[0];
 }
 
-CheckpointSave::~CheckpointSave() {
+/// What cannot be removed now, the next save removes.
+void CheckpointSave::Doomed::remove() {
   std::error_code ignored;
-  if (!doomed_.empty()) fs::remove_all(doomed_, ignored);
+  if (!path.empty()) fs::remove_all(path, ignored);
+  path.clear();
+}
+
+void CheckpointSave::check_still_ours() const {
+  if (target_.lock) target_.lock->check_held();
 }
 
 bool CheckpointSave::is_leader() const {
@@ -75,11 +81,12 @@ Path CheckpointSave::path() const {
 }
 
 void CheckpointSave::make_directory() {
+  check_still_ours();
   mcpp::create_directories(target_.folder);
   remove_stale(target_.folder, log_);
   staging_ = str(path().string(), kTemporary, process_tag());
   mcpp::create_directories(staging_);
-  doomed_ = staging_;
+  doomed_.path = staging_;
 }
 
 template <class F>
@@ -118,9 +125,7 @@ void CheckpointSave::commit() noexcept {
   keep_error([&] {
     publish(merge());
     reach(SavePoint::BeforePrune, target_.observer);
-    std::error_code error;
-    if (!doomed_.empty()) fs::remove_all(doomed_, error);  // what is left of it, the next save removes
-    doomed_.clear();
+    doomed_.remove();
     prune(target_.folder, target_.retention, log_);
   });
 }
@@ -156,9 +161,11 @@ void CheckpointSave::publish(const Manifest& manifest) {
   write_manifest(staging_, manifest);
   fsync_path(staging_);
   reach(SavePoint::BeforeRename, target_.observer);
+  check_still_ours();
   become_checkpoint();
   fsync_path(target_.folder);
   reach(SavePoint::BeforeLatest, target_.observer);
+  check_still_ours();
   write_file_atomic(target_.folder / kLatestName, path().filename().string() + "\n");
 }
 
@@ -166,11 +173,11 @@ void CheckpointSave::publish(const Manifest& manifest) {
 void CheckpointSave::become_checkpoint() {
   std::error_code error;
   const bool replaces = fs::exists(path(), error);
-  doomed_ = replaces ? staging_ : Path();
+  doomed_.path = replaces ? staging_ : Path();
   int failed = files_.rename(staging_, path(), replaces ? RENAME_EXCHANGE : 0);
   if (failed && replaces && (errno == EINVAL || errno == ENOSYS)) failed = rename_in_two_steps();
   const int reason = errno;
-  if (failed) doomed_ = staging_;
+  if (failed) doomed_.path = staging_;
   check_input(!failed, "cannot rename ", staging_.string(), " to ", path().string(), ": ", std::strerror(reason));
 }
 
@@ -179,7 +186,7 @@ void CheckpointSave::become_checkpoint() {
 int CheckpointSave::rename_in_two_steps() {
   const Path aside = staging_.string() + std::string(kAside);
   if (const int failed = files_.rename(path(), aside, 0)) return failed;
-  doomed_ = aside;
+  doomed_.path = aside;
   const int failed = files_.rename(staging_, path(), 0), reason = errno;
   if (failed) files_.rename(aside, path(), 0);
   errno = reason;

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "checkpoint/file_system.h"
+#include "checkpoint/lock.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/retention.h"
 #include "checkpoint/save_point.h"
@@ -19,7 +20,8 @@ struct SaveTarget {
   Retention retention = {};
   /// Part: every rank saves in a folder of its own what it will want back, without the others.
   Coverage coverage = Coverage::Whole;
-  SaveObserver observer = {};  ///< called in the thread that reaches the point
+  SaveObserver observer = {};        ///< called in the thread that reaches the point
+  const FolderLock* lock = nullptr;  ///< of the folder, on the rank that holds it; outlives the save
 };
 
 /// A save in its steps. Each rank holds its own shards; together, with Coverage::Whole, they must hold every tensor
@@ -35,9 +37,9 @@ struct SaveTarget {
 /// commit(), which have the work, do not communicate: any thread may call them, while others do what they like.
 class CheckpointSave {
  public:
-  /// Makes the temporary directory. The world, the log and the files outlive this.
+  /// Makes the temporary directory, which goes with this unless it became a checkpoint. The world, the log and the
+  /// files outlive this.
   CheckpointSave(SaveTarget target, RunState state, Communicator& world, const Log& log, const FileSystem& files);
-  ~CheckpointSave();  ///< removes the temporary directory when it did not become a checkpoint
   CheckpointSave(const CheckpointSave&) = delete;
   CheckpointSave& operator=(const CheckpointSave&) = delete;
 
@@ -56,7 +58,15 @@ class CheckpointSave {
   Path gather_and_finish();
 
  private:
+  /// A directory that is removed in the end, whatever happens.
+  struct Doomed {
+    Path path = {};
+    ~Doomed() { remove(); }
+    void remove();
+  };
+
   bool is_leader() const;
+  void check_still_ours() const;
   void make_directory();
   template <class F>
   void keep_error(F&& f) noexcept;
@@ -72,7 +82,7 @@ class CheckpointSave {
   const Log& log_;
   const FileSystem& files_;
   Path staging_;                    // the temporary directory, of all ranks that write in it
-  Path doomed_;                     // what this rank is to remove: that, until it is the checkpoint
+  Doomed doomed_;                   // what this rank is to remove: that, until it is the checkpoint
   std::string part_;                // the manifest of this rank's file
   std::vector<std::string> parts_;  // of the files of the checkpoint
   std::exception_ptr error_;

@@ -25,7 +25,7 @@ Config saving_in(const Path& folder, Config config) {
   return config;
 }
 
-/// A training as Trainer runs it, as far as its saves can tell.
+/// Steps with saves beside them as Trainer has them, but that the outcome of each step is waited for.
 class TrainingBesideSaves {
  public:
   TrainingBesideSaves(const Config& config, TrainingState& state, Session& session, const Path& folder)

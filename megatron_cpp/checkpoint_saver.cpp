@@ -21,13 +21,14 @@ bool divides(i64 interval, i64 iteration) {
 
 CheckpointSaver::CheckpointSaver(const Config& config, const TrainingState& state, const TrainingProgress& progress,
                                  std::string tokenizer_checksum, Session& session, const Log& log,
-                                 const FileSystem& files)
+                                 const FileSystem& files, const FolderLock* lock)
     : config_(config),
       state_(state),
       tokenizer_checksum_(std::move(tokenizer_checksum)),
       session_(session),
       log_(log),
       files_(files),
+      lock_(lock),
       saved_iteration_(progress.is_saved ? progress.iteration : -1) {
   if (config.checkpoint.local_save.empty()) return;
   Communicator& world = session.parallel.world;
@@ -61,7 +62,7 @@ void CheckpointSaver::poll() {
   if (!in_flight_.save) return;
   const auto start = Clock::now();
   const double busy = in_flight_.save->is_idle() ? 0 : 1;
-  const bool all_wait = reduce_scalar(busy, ReduceOp::Max, session_.parallel.world, *session_.device) == 0;
+  const bool all_wait = reduce_scalar(busy, ReduceOp::Max, session_.parallel.world, host_) == 0;
   in_flight_.stall += seconds_since(start);
   if (all_wait) advance();
 }
@@ -87,6 +88,7 @@ SaveTarget CheckpointSaver::target(bool local, SaveObserver observer) const {
       .folder = checkpoint.save,
       .retention = {.keep_last = checkpoint.keep_last, .save_retain_interval = checkpoint.save_retain_interval}};
   if (local) target = local_target(checkpoint, session_.parallel.world);
+  target.lock = local ? local_lock_.get() : lock_;
   target.observer = std::move(observer);
   return target;
 }

@@ -20,9 +20,11 @@ namespace mcpp {
 /// Every member is called by all ranks, after the same iterations.
 class CheckpointSaver {
  public:
-  /// `progress` is where the training starts. The rest outlives this, `files` too.
+  /// `progress` is where the training starts, `lock` that of checkpoint.save on the rank that holds it. All but these
+  /// and the checksum outlive this, and the lock does.
   CheckpointSaver(const Config& config, const TrainingState& state, const TrainingProgress& progress,
-                  std::string tokenizer_checksum, Session& session, const Log& log, const FileSystem& files);
+                  std::string tokenizer_checksum, Session& session, const Log& log, const FileSystem& files,
+                  const FolderLock* lock = nullptr);
 
   /// Whether a save is due after this iteration.
   bool is_due(i64 iteration) const;
@@ -62,7 +64,9 @@ class CheckpointSaver {
   Session& session_;
   const Log& log_;
   const FileSystem& files_;
+  const FolderLock* lock_;
   std::unique_ptr<FolderLock> local_lock_;
+  CpuDevice host_;  // for numbers of the ranks, so that a GPU is not waited for
   HostStaging staging_;
   InFlight in_flight_;
   i64 saved_iteration_;  ///< in checkpoint.save, or on its way there

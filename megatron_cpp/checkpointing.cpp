@@ -105,13 +105,6 @@ std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& sess
   return lock;
 }
 
-void check_save_folder(const FolderLock* lock, Session& session) {
-  run_together(session.parallel.world, [&] {
-    if (lock) lock->check_held();
-    return std::string();
-  });
-}
-
 std::string keep_tokenizer(const Config& config, Session& session) {
   if (config.data.tokenizer_model.empty() || config.checkpoint.save.empty()) return "";
   std::string checksum;
@@ -146,28 +139,30 @@ RunState run_state(const Config& config, const TrainingState& state, const Train
   return run;
 }
 
-TrainingProgress restore_progress(const Config& config, TrainingState& state, const CheckpointReader& reader,
-                                  const Log& log) {
+TrainingProgress saved_progress(const Config& config, const CheckpointReader& reader) {
   const RunState& run = reader.state();
   const std::string place = reader.directory().string();
-  const Config saved = parse_config(run.config, place + "/config");
-  check_same_run(saved, config, place);
+  check_same_run(parse_config(run.config, place + "/config"), config, place);
   check_same_tokenizer(config, run, place);
-  const TrainingProgress progress{
-      .iteration = run.iteration,
-      .consumed_samples = run.consumed_samples,
-      .trained_samples = extra_number(run, kTrainedSamples, reader.directory()),
-      .consumed_tokens = run.consumed_tokens,
-      .skipped_iterations = run.skipped_iterations,
-      .consecutive_skips = extra_count(run, kConsecutiveSkips),
-      .rollbacks = extra_count(run, kRollbacks),
-      .spikes = {.losses = extra_numbers(run, kRecentLosses), .grad_norms = extra_numbers(run, kRecentGradNorms)}};
+  extra_number(run, kOptimizerSteps, reader.directory());
+  return {.iteration = run.iteration,
+          .consumed_samples = run.consumed_samples,
+          .trained_samples = extra_number(run, kTrainedSamples, reader.directory()),
+          .consumed_tokens = run.consumed_tokens,
+          .skipped_iterations = run.skipped_iterations,
+          .consecutive_skips = extra_count(run, kConsecutiveSkips),
+          .rollbacks = extra_count(run, kRollbacks),
+          .spikes = {.losses = extra_numbers(run, kRecentLosses), .grad_norms = extra_numbers(run, kRecentGradNorms)}};
+}
+
+void restore_counters(const Config& config, TrainingState& state, const CheckpointReader& reader, const Log& log) {
+  const RunState& run = reader.state();
+  const std::string place = reader.directory().string();
   state.optimizer().set_steps(extra_number(run, kOptimizerSteps, reader.directory()));
   // Not there when precision or loss scale were changed: then it starts anew.
   if (const auto scale = run.extra.find(kLossScale); scale != run.extra.end())
     state.loss_scale().restore(scale->second, place + ": " + kLossScale);
-  warn_of_new_length(saved, config, log);
-  return progress;
+  warn_of_new_length(parse_config(run.config, place + "/config"), config, log);
 }
 
 Path saved_tokenizer(const Path& checkpoint_folder) {

@@ -33,9 +33,6 @@ struct TrainingProgress {
 /// by rank 0 while the run lasts; nothing on other ranks, or when checkpoint.save is empty.
 std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& session, const Log& log);
 
-/// Before every save: ends the run on all ranks, with BadInput, when a later run of its Slurm job took the folder over.
-void check_save_folder(const FolderLock* lock, Session& session);
-
 /// Leaves the tokenizer beside the checkpoints, so that they can be used by themselves, and returns its checksum ("" on
 /// other ranks than 0 and without a tokenizer). Done once, at the start: saving does not depend on the original file.
 std::string keep_tokenizer(const Config& config, Session& session);
@@ -43,10 +40,11 @@ std::string keep_tokenizer(const Config& config, Session& session);
 /// All that a checkpoint of a training says beside its tensors, but the tokenizer's checksum.
 RunState run_state(const Config& config, const TrainingState& state, const TrainingProgress& progress);
 
-/// The inverse of run_state(): where the training stood that saved the checkpoint; the optimizer counts its steps from
-/// there and the loss scale is as it was. BadInput when the checkpoint is of another run, or has weights only.
-TrainingProgress restore_progress(const Config& config, TrainingState& state, const CheckpointReader& reader,
-                                  const Log& log);
+/// The inverse of run_state(): where the training stood that saved the checkpoint. BadInput when the checkpoint is of
+/// another run, or has weights only.
+TrainingProgress saved_progress(const Config& config, const CheckpointReader& reader);
+/// Once its numbers are loaded: the optimizer counts its steps from there, and the loss scale is as it was.
+void restore_counters(const Config& config, TrainingState& state, const CheckpointReader& reader, const Log& log);
 
 /// Where a run leaves its tokenizer: in the folder of its checkpoints.
 Path saved_tokenizer(const Path& checkpoint_folder);

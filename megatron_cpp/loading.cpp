@@ -53,22 +53,26 @@ std::optional<Damage> try_checkpoint(const Candidate& candidate, Communicator& w
     if (auto damage = defect_of_files(candidate.path, world)) return damage;
   }
   std::unique_ptr<CheckpointReader> reader;
-  run_together(world, [&] {
+  const std::vector<std::string> manifests = run_together(world, [&] {
     reader = std::make_unique<CheckpointReader>(candidate.path);
-    return std::string();
+    return candidate.is_local ? std::string() : read_text_file(candidate.path / kManifestChecksumName);
   });
+  const auto other = std::ranges::find_if(manifests, [&](const std::string& one) { return one != manifests[0]; });
+  check_input(other == manifests.end(), candidate.path.string(), ": rank ", other - manifests.begin(),
+              " finds another checkpoint there than rank 0; all nodes must see the same folder");
   return use(*reader);
 }
 
 std::optional<Damage> load_all(const Config& config, TrainingState& state, CheckpointReader& reader,
                                Communicator& world, const Log& log, TrainingProgress& progress) {
   run_together(world, [&] {
-    progress = restore_progress(config, state, reader, log);
+    progress = saved_progress(config, reader);
     return std::string();
   });
   std::vector<NamedShard> shards = shards_to_load(state);
   if (auto damage = reader.load(shards, world)) return damage;
   state.publish_weights();
+  restore_counters(config, state, reader, log);
   log.info(str("resuming from ", reader.directory().string()));
   return std::nullopt;
 }
@@ -94,7 +98,10 @@ std::optional<TrainingProgress> resume_own(const Config& config, TrainingState& 
   int damaged = 0;
   for (const Candidate& candidate : own_candidates(config.checkpoint, world, log)) {
     const Path& path = candidate.path;
-    if (candidate.is_local && !belong_together(path, config.checkpoint, state, world, log)) continue;
+    const LocalParts parts =
+        candidate.is_local ? examine_local(path, config.checkpoint, state, world, log) : LocalParts::Usable;
+    damaged += parts == LocalParts::Damaged;
+    if (parts != LocalParts::Usable) continue;
     TrainingProgress progress;
     const auto damage = try_checkpoint(candidate, world, [&](CheckpointReader& reader) {
       return load_all(config, state, reader, world, log, progress);
@@ -110,7 +117,9 @@ std::optional<TrainingProgress> resume_own(const Config& config, TrainingState& 
     log.warn(candidate.is_local ? local_damage_warning(path, *damage) : damage_warning(path, damage->text));
     ++damaged;
   }
-  check_input(damaged == 0, config.checkpoint.save, ": all of its checkpoints (", damaged,
+  const std::string& local = config.checkpoint.local_save;
+  check_input(damaged == 0, config.checkpoint.save, local.empty() ? "" : " and " + local,
+              ": all checkpoints of this run (", damaged,
               ") are damaged; put a sound copy in their place, or move them away to start anew");
   return std::nullopt;
 }

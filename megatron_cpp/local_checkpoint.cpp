@@ -107,20 +107,23 @@ Report examine(const Path& directory, const std::string& run, const CheckpointCo
   return {Report::Good, save->second};
 }
 
-/// Whether the parts of all ranks belong together; says why not.
-bool agree(const std::vector<std::string>& reports, const Path& part, const Log& log) {
+/// What the parts of all ranks are together; says why they are not usable.
+LocalParts judge(const std::vector<std::string>& reports, const Path& part, const Log& log) {
   const std::string what = name_for_messages(part);
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     const std::string text = reports[rank].substr(1);
-    if (reports[rank][0] == Report::Damaged)
+    if (reports[rank][0] == Report::Damaged) {
       log.warn(local_damage_warning(part, {static_cast<int>(rank), text}));
-    else if (reports[rank][0] == Report::OtherRun)
+      return LocalParts::Damaged;
+    }
+    if (reports[rank][0] == Report::OtherRun) {
       log.info(str(what, " is not used: on rank ", rank, " it is ", text));
-    if (reports[rank][0] != Report::Good) return false;
+      return LocalParts::OfOthers;
+    }
   }
   const bool same = std::ranges::all_of(reports, [&](const std::string& report) { return report == reports[0]; });
   if (!same) log.info(str(what, " is not used: the ranks' parts are not of one save"));
-  return same;
+  return same ? LocalParts::Usable : LocalParts::OfOthers;
 }
 
 }  // namespace
@@ -147,10 +150,10 @@ std::vector<Path> local_parts(const CheckpointConfig& config, Communicator& worl
   return parts;
 }
 
-bool belong_together(const Path& part, const CheckpointConfig& config, const TrainingState& state, Communicator& world,
-                     const Log& log) {
+LocalParts examine_local(const Path& part, const CheckpointConfig& config, const TrainingState& state,
+                         Communicator& world, const Log& log) {
   const std::string run = from_first(world, [&] { return run_id(config.save); });
-  return agree(run_together(world, [&] { return examine(part, run, config, state).message(); }), part, log);
+  return judge(run_together(world, [&] { return examine(part, run, config, state).message(); }), part, log);
 }
 
 std::string local_damage_warning(const Path& part, const Damage& damage) {

@@ -23,10 +23,13 @@ void mark_local(RunState& run, const CheckpointConfig& config, Communicator& wor
 /// all ranks.
 std::vector<Path> local_parts(const CheckpointConfig& config, Communicator& world);
 
-/// Whether the ranks' parts of one iteration belong together, to this run and to this layout, and checkpoint.save was
-/// not set back to an older iteration since; the log says why not. Their numbers are not read. Called by all ranks.
-bool belong_together(const Path& part, const CheckpointConfig& config, const TrainingState& state, Communicator& world,
-                     const Log& log);
+/// What the ranks' parts of one iteration are. Usable: they belong together, to this run and to this layout, and
+/// checkpoint.save was not set back to an older iteration since.
+enum class LocalParts : u8 { Usable, OfOthers, Damaged };
+
+/// Without reading their numbers; when they are not usable the log says why. Called by all ranks.
+LocalParts examine_local(const Path& part, const CheckpointConfig& config, const TrainingState& state,
+                         Communicator& world, const Log& log);
 
 /// What the log says of a part that is passed over.
 std::string local_damage_warning(const Path& part, const Damage& damage);

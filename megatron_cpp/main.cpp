@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/machine.h"
 #include "comm/metered.h"
 #include "comm/mpi.h"
 #include "comm/watchdog.h"
@@ -91,6 +92,7 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a pager that was closed must not end a training
   std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error of write, reported like a full disk
   mcpp::report_bus_errors();
+  mcpp::allow_many_open_files();
   mcpp::FlightRecorder recorder;
   std::optional<mcpp::MpiSession> mpi;  // only where there is a launcher: a single process needs no MPI
   std::unique_ptr<mcpp::StatusBoard> board;

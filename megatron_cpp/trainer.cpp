@@ -51,7 +51,7 @@ Trainer::Trainer(const Config& config, Session& session, const SignalWatch& sign
       state_(model_provider(config, session), config.optimizer, layout_provider(config, session)),
       progress_(load_training(config, state_, session, log).value_or(TrainingProgress{})),
       faults_(config.fault_injection, session.parallel.world.rank()),
-      saver_(config, state_, progress_, keep_tokenizer(config, session), session, log, files_),
+      saver_(config, state_, progress_, keep_tokenizer(config, session), session, log, files_, lock_.get()),
       datasets_(dataset_provider(config, log)),
       schedule_(config.optimizer, training_length(config)),
       metrics_(is_first_rank() ? config.metrics_path() : Path(), progress_.iteration, log),
@@ -308,7 +308,6 @@ void Trainer::save(bool waits) {
 }
 
 void Trainer::check_before_save() {
-  check_save_folder(lock_.get(), session_);
   // Replicas share the work of saving: a checkpoint of ranks that differ would be a mixture.
   if (config_.training.check_weight_hash_across_dp_replicas_interval > 0)
     check_weights_across_replicas(state_, session_.parallel);

@@ -22,6 +22,17 @@ using test::error_of;
 
 #define EXPECT_CONTAINS(text, part) EXPECT_NE(std::string(text).find(part), std::string::npos) << (text)
 
+/// The newest checkpoint of which every byte is sound; of each that is not, the log gets the warning of a load.
+inline std::optional<Path> newest_good(const Path& folder, const Log& log) {
+  const auto self = make_self_communicator();
+  for (const Path& path : checkpoints_to_try(folder, *self, log)) {
+    const auto damage = defect_of_files(path, *self, /*checksums=*/true);
+    if (!damage) return path;
+    log.warn(damage_warning(path, damage->text));
+  }
+  return std::nullopt;
+}
+
 class CheckpointTest : public testing::Test {
  protected:
   ~CheckpointTest() override {

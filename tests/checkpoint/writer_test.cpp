@@ -293,5 +293,30 @@ TEST_F(Writer, H5dumpReadsTheFile) {
   EXPECT_CONTAINS(dump, "global_shape");
 }
 
+/// A process that was cut off, and whose folder another run took over, makes no checkpoint when it comes back.
+TEST_F(Writer, NothingAppearsInAFolderThatWasTakenOver) {
+  save(1, std::vector{numbered("model/w", {4})});
+  const FolderLock lock(folder_, log_);
+  for (const SavePoint lost_at : {SavePoint::AfterFiles, SavePoint::BeforeManifest, SavePoint::BeforeLatest}) {
+    const std::vector<NamedShard> shards{numbered("model/w", {4})};
+    ShardList source(shards);
+    const auto take_over = [&](SavePoint point) {
+      if (point != lost_at) return;
+      std::filesystem::remove(folder_ / ".lock");
+      overwrite(folder_ / ".lock", "host other, process 1");
+    };
+    const std::string error = error_of([&] {
+      CheckpointSave save({.folder = folder_, .observer = take_over, .lock = &lock}, {.iteration = 2}, *self_, log_,
+                          FileSystem());
+      save.write(source);
+      save.gather_and_finish();
+    });
+    EXPECT_CONTAINS(error, "was taken over by host other, process 1");
+    EXPECT_EQ(latest_in(folder_), folder_ / "iter_0000001");
+    EXPECT_EQ(checkpoints_in(folder_).size(), lost_at == SavePoint::BeforeLatest ? 2u : 1u);
+    std::filesystem::remove(folder_ / ".lock");  // as long as nobody has it the run goes on
+  }
+}
+
 }  // namespace
 }  // namespace mcpp

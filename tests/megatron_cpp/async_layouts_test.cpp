@@ -74,7 +74,7 @@ class AsyncLayouts : public testing::Test {
       self.update(1);
       mine.push_back(self.state().outcome().loss);
       for (i64 step = 2; step < task.steps; ++step) mine.push_back(self.step(step).loss);
-      beside.finish();
+      while (!beside.advance()) continue;
       if (rank == 0) losses = mine;
     });
     return losses;

@@ -117,7 +117,7 @@ TEST_F(Resume, NotAtAllWhenEveryCheckpointIsDamaged) {
   }
   const Outcome outcome = run(pretrain("run"));
   EXPECT_EQ(outcome.code, 2) << outcome.out;
-  EXPECT_CONTAINS(outcome.err, "all of its checkpoints (3) are damaged");
+  EXPECT_CONTAINS(outcome.err, ": all checkpoints of this run (3) are damaged");
   EXPECT_CONTAINS(outcome.err, "move them away to start anew");
 }
 
