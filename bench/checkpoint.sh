@@ -42,7 +42,9 @@ for ((round = 0; round < rounds; ++round)); do
       --parallel.zero_stage=$((ranks - 1)) --device.num_threads=1 "${options[@]}")
     echo "{\"side\": \"megatron_cpp\", \"result\": $line}" | tee -a "$results"
     [ $has_torch = yes ] || continue
-    line=$(OMP_NUM_THREADS=1 "$python" -m torch.distributed.run --nproc_per_node $ranks bench/torch_checkpoint.py "$folder" --rounds 1 2>/dev/null)
+    # It was seen to hang; a round without it is better than none.
+    line=$(OMP_NUM_THREADS=1 timeout 180 "$python" -m torch.distributed.run --nproc_per_node $ranks bench/torch_checkpoint.py \
+      "$folder" --rounds 1 2>/dev/null) || { rm -rf "$folder"/* && continue; }
     echo "{\"side\": \"torch\", \"result\": $line}" | tee -a "$results"
   done
 done
