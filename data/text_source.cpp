@@ -58,6 +58,10 @@ TextSource::TextSource(const Path& path) : path_(path) {
   file_ = ::gzopen(path.c_str(), "rb");
   check_input(file_ != nullptr, "cannot open ", path.string(), ": ", std::strerror(errno));
   ::gzbuffer(file_, 1 << 18);
+  if (std::filesystem::is_regular_file(path, error)) {
+    const auto size = std::filesystem::file_size(path, error);
+    if (!error) size_on_disk_ = static_cast<i64>(size);
+  }
 }
 
 TextSource::~TextSource() {
@@ -82,9 +86,10 @@ void TextSource::fill(std::size_t bytes) {
     buffer_.resize(have + static_cast<std::size_t>(got));
     at_end_ = got == 0;
     const i64 size = byte_offset_ + static_cast<i64>(buffer_.size());
-    check_input(size <= kMayExpand || size / kMostExpansion <= static_cast<i64>(bytes_consumed()), path_.string(),
-                ": is more than ", kMostExpansion,
-                " times as large as its gzip file, which no text is; if it is meant so, unpack it with gunzip first");
+    check_input(
+        size <= kMayExpand || !size_on_disk_ || ::gzdirect(file_) != 0 || size / kMostExpansion <= *size_on_disk_,
+        path_.string(), ": is more than ", kMostExpansion,
+        " times as large as its gzip file, which no text is; if it is meant so, unpack it with gunzip first");
   }
 }
 

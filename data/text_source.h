@@ -1,5 +1,6 @@
 // Text files, plain or gzip, in pieces of bounded size cut where text may be cut.
 #pragma once
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -48,6 +49,7 @@ class TextSource {
   std::string buffer_;
   bool at_end_ = false;
   i64 byte_offset_ = 0, line_ = 1;
+  std::optional<i64> size_on_disk_;                   // none when it is no regular file: a pipe has no size
   bool begins_document_ = true, begins_line_ = true;  // the next piece
 };
 

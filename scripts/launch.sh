@@ -44,7 +44,19 @@ setting() {
   sed 's/^"\(.*\)"$/\1/;s/\\\(["\\]\)/\1/g' <<<"$value"
 }
 
-plan() { run_alone pretrain "${arguments[@]}" --dry_run --world_size="$1"; } # <ranks>
+# plan <ranks>: its dry run may take minutes; a signal ends it.
+plan() {
+  local planner
+  set -m # in a process group of its own, it can be ended with all that it runs
+  run_alone pretrain "${arguments[@]}" --dry_run --world_size="$1" </dev/null &
+  planner=$!
+  set +m
+  while kill -0 "$planner" 2>/dev/null; do
+    if is_stopped; then kill -TERM -- "-$planner" 2>/dev/null; fi
+    sleep 0.1
+  done
+  wait "$planner" 2>/dev/null
+}
 
 # Everything that would fail at every start is found here, once.
 check_run() {
@@ -62,7 +74,7 @@ check_run() {
   ranks=${ranks:-${room:-1}}
   [ -z "$room" ] || [ "$ranks" -le "$room" ] || fail "-n $ranks: there are $room slots only"
   [ "${own_options[--min_ranks]}" -le "$ranks" ] || fail "--min_ranks ${own_options[--min_ranks]}: there are $ranks ranks only"
-  plan "$ranks" >"$scratch/plan" || exit $? # it has said why
+  plan "$ranks" >"$scratch/plan" || { code=$? && is_stopped; } || exit "$code" # it has said why
   log=${own_options[--log]:-$save/launch.log}
   mkdir -p -- "$(dirname -- "$log")" || fail "--log $log: cannot make its folder"
   [ ! -d "$log" ] || fail "--log $log: is a folder"
@@ -96,6 +108,7 @@ choose_ranks() {
   ranks_now=$ranks
   [ "$room" -lt "$ranks" ] || return 0
   for ((ranks_now = room / replica * replica; ranks_now >= least && ranks_now > 0; ranks_now -= replica)); do
+    if is_stopped; then return 1; fi
     if plan "$ranks_now" >"$scratch/plan" 2>&1; then
       choice+="going on with $ranks_now of $ranks ranks, on $hosts_now"
       return 0
@@ -169,11 +182,11 @@ note_progress() {
   last_failure=$failure
 }
 
-# A line for what began at <time>, unless it is the same wait as before.
+# write_log <time> <newest checkpoint>: a line for what began then and found that, unless it is the same wait as before.
 write_log() {
   if [ "$next" = wait ] && [ "$last_next" = wait ]; then return; fi
   local line
-  line="$(date -u +%FT%TZ) attempt=$((restarts + 1)) seconds=$((now - $1)) ranks=$ranks_now hosts=$hosts_now"
+  line="$(date -u +%FT%TZ) attempt=$((restarts + 1)) seconds=$((now - $1)) found=$2 ranks=$ranks_now hosts=$hosts_now"
   line+=" resumed=$output_checkpoint iteration=$output_iteration checkpoint=$checkpoint code=$code next=\"$next\""
   echo "$line" >>"$log" || say "warning: $log: cannot be written"
   say "$line"
@@ -192,14 +205,17 @@ attempt() {
   if is_stopped; then stopped=yes; fi
   if [ $stopped = yes ] && [ "$end" = wait ]; then code=85; fi
   next=$(verdict)
-  write_log "$began"
+  write_log "$began" "$before"
 }
 
-# Attempts until there is nothing more to gain; exits with the code of the last.
+# Checks what was asked for, then attempts until there is nothing more to gain; exits with the code of the last.
 supervise() {
   local wait_seconds
-  trap : PIPE # who read what this says may be gone
+  trap : PIPE              # who read what this says may be gone
+  trap : TERM INT USR1 HUP # meant for the shell that waits; who sends them by name sends them here too
   trap 'if is_orphan; then rm -rf "$scratch"; fi' EXIT
+  check_run
+  ranks_now=$ranks hosts_now=-
   restarts=0 alike=0 backoff=1 highest_saved=0 waits_since="" last_failure="" last_choice="" next=""
   while true; do
     attempt
@@ -220,7 +236,6 @@ note_signal() { if [ -e "$scratch/stop" ]; then : >"$scratch/stop_now"; else : >
 parse_options "$@"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-check_run
 # A signal that comes while bash expands a $(command) may be a syntax error to it. So this shell, which gets the signals, from
 # here on only waits, and the work is done by another one, in a process group of its own.
 trap note_signal TERM INT USR1 HUP

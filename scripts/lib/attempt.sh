@@ -37,7 +37,7 @@ end_job() {
 measure_silence() {
   local before=$now size_before=$size
   read_clock
-  size=$(stat -c %s "$output")
+  size=$(stat -c %s "$output") || size=$size_before
   silence=$((silence + (now - before < 2 ? now - before : 2)))
   [ "$size" = "$size_before" ] || silence=0
 }
@@ -81,8 +81,7 @@ run_attempt() {
   shows=$!
   set +m
   watch_job
-  code=0
-  wait "$job" || code=$?
+  wait_for "$job"
   wait "$shows" || true
   [ "$hangs" -eq 0 ] || code=75
   # srun has nothing but words for ranks that it could not start: its exit code is 0.

@@ -23,21 +23,25 @@ read_hosts() {
   [ ${#hosts[@]} -gt 0 ] || fail "$1: names no machine"
 }
 
-# The command that reaches a machine: the one that mpirun starts ranks with, whose list of them, "ssh : rsh", begins with the
-# best.
+# The command that reaches a machine: the one that mpirun starts ranks with, the first of its list, "qrsh : ssh", that is
+# installed. Fails without one.
 ssh_command() {
-  local agent=${OMPI_MCA_plm_rsh_agent:-ssh -o BatchMode=yes}
-  echo "${agent%%:*}"
+  local agent agents command
+  IFS=: read -r -a agents <<<"${OMPI_MCA_plm_rsh_agent:-ssh -o BatchMode=yes}"
+  for agent in "${agents[@]}"; do
+    read -r command _ <<<"$agent"
+    if [ -n "$command" ] && command -v "$command" >/dev/null; then echo "$agent" && return; fi
+  done
+  return 1
 }
 is_here() { case $1 in localhost | 127.0.0.1 | "$(uname -n)") ;; *) return 1 ;; esac }
 
 # Without it no machine would ever answer.
 check_ssh() {
-  local host command
-  read -r command _ <<<"$(ssh_command)"
+  local host
   for host in "${hosts[@]}"; do
-    is_here "$host" || command -v "$command" >/dev/null ||
-      fail "$command is not installed: $host cannot be reached; scripts/install_dependencies.sh installs ssh"
+    is_here "$host" || ssh_command >/dev/null ||
+      fail "${OMPI_MCA_plm_rsh_agent:-ssh} is not installed: $host cannot be reached; scripts/install_dependencies.sh installs ssh"
   done
 }
 
@@ -60,14 +64,15 @@ probe_host() {
 # asked at once.
 up=() down=()
 find_hosts() {
-  local host pids=() k=0
+  local host code pids=() k=0
   for host in "${hosts[@]}"; do
     probe_host "$host" >"$scratch/probe.${#pids[@]}" &
     pids+=($!)
   done
   up=() down=()
   for host in "${hosts[@]}"; do
-    if wait "${pids[k]}"; then up+=("$host"); else down+=("$host ($(cat "$scratch/probe.$k"))"); fi
+    wait_for "${pids[k]}"
+    if [ "$code" -eq 0 ]; then up+=("$host"); else down+=("$host ($(cat "$scratch/probe.$k"))"); fi
     k=$((k + 1))
   done
 }

@@ -1,5 +1,6 @@
 #include "checkpoint/lock.h"
 
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +13,18 @@ namespace mcpp {
 namespace {
 
 using Lock = CheckpointTest;
+
+/// A process that ends with what `body` returns, or with 3 when that throws: it never comes back to the tests.
+pid_t start_process(const std::function<int()>& body) {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  try {
+    ::_exit(body());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "process %d: %s\n", ::getpid(), error.what());
+    ::_exit(3);
+  }
+}
 
 TEST_F(Lock, SecondOwnerIsRefusedAndTheFirstNamed) {
   const Path folder = folder_ / "made/on/demand";
@@ -26,13 +39,14 @@ TEST_F(Lock, SecondOwnerIsRefusedAndTheFirstNamed) {
 TEST_F(Lock, GoesWithItsProcess) {
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
+  const pid_t child = start_process([&] {
+    ::close(ready[0]);
     FolderLock lock(folder_, log_);
     const ssize_t written = ::write(ready[1], "x", 1);
     ::pause();
-    ::_exit(written == 1 ? 0 : 1);
-  }
+    return written == 1 ? 0 : 1;
+  });
+  ::close(ready[1]);
   char byte = 0;
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
   EXPECT_CONTAINS(error_of([&] { FolderLock second(folder_, log_); }), "process " + std::to_string(child));
@@ -41,38 +55,39 @@ TEST_F(Lock, GoesWithItsProcess) {
   ::waitpid(child, &status, 0);
   FolderLock mine(folder_, log_);
   ::close(ready[0]);
-  ::close(ready[1]);
 }
 
 /// A process that holds the lock until it is told to look after it, and ends with 0 when it still has it.
 class Holder {
  public:
   Holder(const Path& folder, const Log& log, const SlurmJob& job) {
-    EXPECT_EQ(::pipe(ready_), 0);
-    EXPECT_EQ(::pipe(look_), 0);
-    process_ = ::fork();
-    if (process_ != 0) {
-      char byte = 0;
-      EXPECT_EQ(::read(ready_[0], &byte, 1), 1);
-      return;
-    }
-    FolderLock lock(folder, log, job);
-    char byte = 'x';
-    if (::write(ready_[1], &byte, 1) != 1 || ::read(look_[0], &byte, 1) != 1) ::_exit(2);
-    ::_exit(error_of([&] { lock.check_held(); }).empty() ? 0 : 1);
+    int ends[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    const int other = ends[1];
+    socket_ = ends[0];
+    process_ = start_process([&] {
+      ::close(socket_);
+      FolderLock lock(folder, log, job);
+      char byte = 'x';
+      if (::send(other, &byte, 1, MSG_NOSIGNAL) != 1 || ::read(other, &byte, 1) != 1) return 2;
+      return error_of([&] { lock.check_held(); }).empty() ? 0 : 1;
+    });
+    ::close(other);
+    char byte = 0;
+    EXPECT_EQ(::read(socket_, &byte, 1), 1);
   }
   bool still_has_it() {
     int status = 0;
-    EXPECT_EQ(::write(look_[1], "x", 1), 1);
+    EXPECT_EQ(::send(socket_, "x", 1, MSG_NOSIGNAL), 1);
     ::waitpid(process_, &status, 0);
-    for (const int descriptor : {ready_[0], ready_[1], look_[0], look_[1]}) ::close(descriptor);
+    ::close(socket_);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) <= 1);
     return WEXITSTATUS(status) == 0;
   }
   pid_t process() const { return process_; }
 
  private:
-  int ready_[2], look_[2];
+  int socket_ = -1;
   pid_t process_ = 0;
 };
 
@@ -122,12 +137,11 @@ TEST_F(Lock, FindsFoldersThatCannotBeWritten) {
   EXPECT_CONTAINS(error_of([&] { FolderLock lock(folder_ / "file/below", log_); }), "file");
   EXPECT_CONTAINS(error_of([&] { FolderLock lock("/proc/nothing", log_); }), "/proc/nothing");
   std::filesystem::permissions(folder_, std::filesystem::perms(0555));
-  const pid_t child = ::fork();
-  if (child == 0) {
-    if (::geteuid() == 0 && ::setuid(65534) != 0) ::_exit(2);  // root writes in read-only folders
+  const pid_t child = start_process([&] {
+    if (::geteuid() == 0 && ::setuid(65534) != 0) return 2;  // root writes in read-only folders
     const std::string error = error_of([&] { FolderLock lock(folder_, log_); });
-    ::_exit(error.find("cannot write in " + folder_.string()) == std::string::npos ? 1 : 0);
-  }
+    return error.find("cannot write in " + folder_.string()) == std::string::npos ? 1 : 0;
+  });
   int status = 0;
   ::waitpid(child, &status, 0);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);

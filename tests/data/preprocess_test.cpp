@@ -2,9 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <zlib.h>
 
+#include <csignal>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "data/document_reader.h"
 #include "data/indexed_dataset.h"
@@ -17,6 +21,7 @@
 namespace mcpp {
 namespace {
 
+using test::error_of;
 using test::input_error;
 using test::ScratchFolder;
 using testing::HasSubstr;
@@ -269,7 +274,7 @@ TEST_F(Preprocess, OtherBadInputIsExplained) {
 TEST_F(Preprocess, GzipThatGrowsWithoutMeasureIsRefused) {
   constexpr std::size_t kMebi = 1 << 20;
   const std::string path = (out_ / "bomb.txt.gz").string(), line(kMebi - 1, 'a'), text = line + "\n";
-  gzFile file = gzopen(path.c_str(), "wb1");
+  gzFile file = gzopen(path.c_str(), "wb9");
   for (int i = 0; i < 30; ++i) gzwrite(file, text.data(), static_cast<unsigned>(kMebi));
   gzclose(file);
   for (const Cut cut : {Cut::Anywhere, Cut::Line}) {
@@ -283,6 +288,40 @@ TEST_F(Preprocess, GzipThatGrowsWithoutMeasureIsRefused) {
     EXPECT_GE(bytes, i64{14} << 20) << "what is small may be repetitive";
     EXPECT_LE(bytes, i64{20} << 20);
   }
+}
+
+i64 bytes_of(const Path& path) {
+  TextSource source(path);
+  TextPiece piece;
+  i64 bytes = 0;
+  while (source.next(piece, 1 << 20, Cut::Line)) bytes += static_cast<i64>(piece.text.size());
+  return bytes;
+}
+
+TEST_F(Preprocess, GzipThatIsRepetitiveInPlacesIsRead) {
+  std::string text;
+  while (text.size() < 18 << 20) text += "the same line again\n";
+  for (u32 i = 0, value = 1; i < 300'000; ++i) {
+    value = value * 1664525 + 1013904223;
+    text += i % 80 == 79 ? '\n' : static_cast<char>('a' + (value >> 24) % 26);
+  }
+  write_gzip(out_ / "begin.txt.gz", text);
+  EXPECT_EQ(bytes_of(out_ / "begin.txt.gz"), static_cast<i64>(text.size()));
+}
+
+TEST_F(Preprocess, PipesAreRead) {
+  const Path path = out_ / "pipe";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const std::string line(1023, 'a');
+  constexpr i64 kLines = 18 << 10;
+  std::signal(SIGPIPE, SIG_IGN);  // should the reader give up
+  std::thread writer([&] {
+    std::ofstream pipe(path);
+    for (i64 i = 0; i < kLines; ++i) pipe << line << '\n';
+  });
+  const std::string error = error_of([&] { EXPECT_EQ(bytes_of(path), kLines * 1024); });
+  writer.join();
+  EXPECT_EQ(error, "");
 }
 
 TEST_F(Preprocess, VerifyAndShowSeeWhatIsThere) {
