@@ -158,9 +158,10 @@ void CheckpointReader::share_checks(Jobs& jobs, Communicator& world) {
 /// By where their first number lies, so that files are read from begin to end.
 std::vector<const CheckpointReader::Job*> CheckpointReader::in_order_of_files(const Jobs& jobs) {
   std::vector<std::pair<std::pair<i64, i64>, const Job*>> order;
-  for (const auto& [t, job] : jobs) {
-    const TensorEntry& tensor = manifest_.tensors[t];
-    const Check* check = &checks_[first_shard_[t]];
+  for (const auto& entry : jobs) {
+    const Job& job = entry.second;
+    const TensorEntry& tensor = manifest_.tensors[job.tensor];
+    const Check* check = &checks_[first_shard_[job.tensor]];
     const auto first = std::ranges::find_if(tensor.shards, [&](const ShardEntry& shard) {
       return *check++ == Check::Now || want_of(job.targets, shard) != kNothing;
     });
