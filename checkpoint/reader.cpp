@@ -59,12 +59,16 @@ CheckpointReader::OpenFile& CheckpointReader::open(i64 file) {
   const FileEntry& entry = manifest_.files[static_cast<std::size_t>(file)];
   InputFile content(directory_ / entry.name);
   const std::string path = content.path().string();
-  return damaging([&]() -> OpenFile& {
-    check_input(content.size() == entry.bytes, path, " has ", content.size(), " bytes instead of ", entry.bytes);
+  if (content.size() != entry.bytes)
+    throw DamagedFile(str(path, " has ", content.size(), " bytes instead of ", entry.bytes));
+  try {
     Hdf5File layout(content.path());
     slot = std::make_unique<OpenFile>(OpenFile{std::move(content), std::move(layout)});
-    return *slot;
-  });
+  } catch (const Error& error) {
+    const InputFile again(path);  // throws when too many files are open, for which this one is not to blame
+    throw DamagedFile(error.what());
+  }
+  return *slot;
 }
 
 bool CheckpointReader::holds(const ShardSpec& target) const {
