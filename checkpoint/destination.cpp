@@ -16,8 +16,6 @@ void convert(const std::byte* from, std::byte* to, i64 count) {
   }
 }
 
-using Converter = void (*)(const std::byte* from, std::byte* to, i64 count);
-
 Converter converter_between(DType from, DType to) {
   if (from == to) return nullptr;
   return on_float(

@@ -12,6 +12,9 @@ struct Types {
   DType stored, wanted;
 };
 
+/// Converts elements of one type to another; the addresses need not be aligned.
+using Converter = void (*)(const std::byte* from, std::byte* to, i64 count);
+
 class Destination {
  public:
   /// `to` holds the elements of `target`, in the wanted type; it outlives this.
@@ -31,11 +34,10 @@ class Destination {
     i64 from, to, count;
     i64 end() const { return from + count; }
   };
-  using Copier = void (*)(const std::byte* from, std::byte* to, i64 count);
 
   std::byte* to_;
   Types types_;
-  Copier converter_;       // nullptr: as they are
+  Converter converter_;    // nullptr: as they are
   std::vector<Run> runs_;  // ascending
   std::size_t next_ = 0;   // the first that does not end before what was asked for last
   i64 count_ = 0;

@@ -60,4 +60,8 @@ std::vector<std::string> run_together(Communicator& group, const std::function<s
   return outcomes;
 }
 
+std::string from_first(Communicator& group, const std::function<std::string()>& f) {
+  return run_together(group, [&] { return group.rank() == 0 ? f() : std::string(); })[0];
+}
+
 }  // namespace mcpp

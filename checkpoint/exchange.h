@@ -16,4 +16,7 @@ std::vector<std::string> all_gather_text(std::string_view mine, Communicator& gr
 /// rank's number: nobody waits for a rank that failed.
 std::vector<std::string> run_together(Communicator& group, const std::function<std::string()>& f);
 
+/// What f() gives on rank 0, on every rank; the others do not call it. An error of it is thrown on all.
+std::string from_first(Communicator& group, const std::function<std::string()>& f);
+
 }  // namespace mcpp

@@ -180,8 +180,7 @@ std::vector<std::string> problems_of(const Path& directory, bool checksums) {
 
 std::vector<Path> checkpoints_to_try(const Path& folder, Communicator& world, const Log& log) {
   // Rank 0 decides, so that all try the same.
-  const std::string list =
-      run_together(world, [&] { return world.rank() == 0 ? join(candidates(folder, log), "\n") : std::string(); })[0];
+  const std::string list = from_first(world, [&] { return join(candidates(folder, log), "\n"); });
   std::vector<Path> result;
   if (!list.empty()) {
     for (const std::string& directory : split(list, '\n')) result.emplace_back(directory);

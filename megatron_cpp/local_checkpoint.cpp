@@ -38,11 +38,6 @@ std::string run_id(const Path& save) {
   return read_text_file(path);
 }
 
-/// f() of rank 0.
-std::string from_first(Communicator& world, const std::function<std::string()>& f) {
-  return run_together(world, [&] { return world.rank() == 0 ? f() : std::string(); })[0];
-}
-
 i64 iteration_of_part(const Path& part) {
   return *iteration_of(part.filename().string());
 }
