@@ -21,16 +21,12 @@ struct Candidate {
 
 /// Whether the path is a checkpoint itself, not a folder of some: as rank 0 sees it, so that all go the same way.
 bool is_checkpoint(const Path& path, Communicator& world) {
-  const auto look = [&] {
-    return std::string(world.rank() == 0 && std::filesystem::exists(path / kManifestName) ? "yes" : "");
-  };
-  return !run_together(world, look)[0].empty();
+  return from_first(world, [&] { return str(std::filesystem::exists(path / kManifestName)); }) == str(true);
 }
 
-std::vector<Candidate> candidates_in(const Path& folder_or_checkpoint, Communicator& world, const Log& log) {
-  if (is_checkpoint(folder_or_checkpoint, world)) return {{folder_or_checkpoint}};
+std::vector<Candidate> saved_in(const Path& folder, Communicator& world, const Log& log) {
   std::vector<Candidate> candidates;
-  for (const Path& path : checkpoints_to_try(folder_or_checkpoint, world, log)) candidates.push_back({path});
+  for (const Path& path : checkpoints_to_try(folder, world, log)) candidates.push_back({path});
   return candidates;
 }
 
@@ -39,8 +35,7 @@ std::vector<Candidate> own_candidates(const CheckpointConfig& config, Communicat
   std::vector<Candidate> locals, all;
   for (const Path& part : local_parts(config, world)) locals.push_back({part, /*is_local=*/true});
   auto local = locals.begin();
-  for (const Path& path : checkpoints_to_try(config.save, world, log)) {
-    const Candidate shared{path};
+  for (const Candidate& shared : saved_in(config.save, world, log)) {
     for (; local != locals.end() && local->iteration() > shared.iteration(); ++local) all.push_back(*local);
     all.push_back(shared);
   }
@@ -61,6 +56,17 @@ std::optional<Damage> try_checkpoint(const Candidate& candidate, Communicator& w
   check_input(other == manifests.end(), candidate.path.string(), ": rank ", other - manifests.begin(),
               " finds another checkpoint there than rank 0; all nodes must see the same folder");
   return use(*reader);
+}
+
+/// The first that `use` finds sound; a warning for each that it does not.
+std::optional<Path> first_sound(const std::vector<Candidate>& candidates, Communicator& world, const Log& log,
+                                const CheckpointUse& use) {
+  for (const Candidate& candidate : candidates) {
+    const std::optional<Damage> damage = try_checkpoint(candidate, world, use);
+    if (!damage) return candidate.path;
+    log.warn(damage_warning(candidate.path, damage->text));
+  }
+  return std::nullopt;
 }
 
 std::optional<Damage> load_all(const Config& config, TrainingState& state, CheckpointReader& reader,
@@ -107,8 +113,8 @@ std::optional<TrainingProgress> resume_own(const Config& config, TrainingState& 
       return load_all(config, state, reader, world, log, progress);
     });
     if (!damage) {
-      run_together(world, [&] {
-        if (world.rank() == 0 && !candidate.is_local) move_latest_up_to(path);
+      from_first(world, [&] {
+        if (!candidate.is_local) move_latest_up_to(path);
         return std::string();
       });
       progress.is_saved = !candidate.is_local;
@@ -129,7 +135,7 @@ std::optional<TrainingProgress> start_from(const Path& load, const Config& confi
                                            Communicator& world, const Log& log) {
   const CheckpointConfig& checkpoint = config.checkpoint;
   const bool must_exist = checkpoint.exit_on_missing_checkpoint || checkpoint.finetune;
-  if (!must_exist && candidates_in(load, world, log).empty()) {
+  if (!must_exist && !is_checkpoint(load, world) && saved_in(load, world, log).empty()) {
     log.info(str(load.string(), ": no checkpoint there yet; training starts anew"));
     return std::nullopt;
   }
@@ -161,35 +167,32 @@ std::optional<TrainingProgress> load_training(const Config& config, TrainingStat
 
 TrainingProgress reload_training(const Config& config, TrainingState& state, Session& session, const Log& log) {
   Communicator& world = session.parallel.world;
-  for (const Path& path : checkpoints_to_try(config.checkpoint.save, world, log)) {
-    TrainingProgress progress;
-    const auto damage = try_checkpoint(
-        {path}, world, [&](CheckpointReader& reader) { return load_all(config, state, reader, world, log, progress); });
-    if (!damage) return progress;
-    log.warn(damage_warning(path, damage->text));
-  }
-  fail(ExitCode::TrainingFailed, config.checkpoint.save, ": no sound checkpoint to go back to");
+  TrainingProgress progress;
+  const auto found =
+      first_sound(saved_in(config.checkpoint.save, world, log), world, log,
+                  [&](CheckpointReader& reader) { return load_all(config, state, reader, world, log, progress); });
+  if (!found) fail(ExitCode::TrainingFailed, config.checkpoint.save, ": no sound checkpoint to go back to");
+  return progress;
 }
 
 Path use_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const Log& log, const CheckpointUse& use) {
-  const std::vector<Candidate> candidates = candidates_in(folder_or_checkpoint, world, log);
-  for (const Candidate& candidate : candidates) {
-    const std::optional<Damage> damage = try_checkpoint(candidate, world, use);
-    if (!damage) return candidate.path;
-    check_input(candidate.path != folder_or_checkpoint, damage->text);
-    log.warn(damage_warning(candidate.path, damage->text));
+  if (is_checkpoint(folder_or_checkpoint, world)) {
+    const std::optional<Damage> damage = try_checkpoint({folder_or_checkpoint}, world, use);
+    if (damage) fail(ExitCode::BadInput, damage->text);
+    return folder_or_checkpoint;
   }
-  fail(ExitCode::BadInput, folder_or_checkpoint.string(),
-       candidates.empty() ? ": no checkpoint there; give a checkpoint, or a folder that holds some"
-                          : ": all of its checkpoints are damaged");
+  const std::vector<Candidate> candidates = saved_in(folder_or_checkpoint, world, log);
+  const std::optional<Path> found = first_sound(candidates, world, log, use);
+  check_input(found.has_value(), folder_or_checkpoint.string(),
+              candidates.empty() ? ": no checkpoint there; give a checkpoint, or a folder that holds some"
+                                 : ": all of its checkpoints are damaged");
+  return *found;
 }
 
 Path find_checkpoint(const Path& folder_or_checkpoint, const Log& log) {
   const auto self = make_self_communicator();
-  return use_checkpoint(folder_or_checkpoint, *self, log, [](CheckpointReader& reader) -> std::optional<Damage> {
-    const std::vector<std::string> problems = problems_of(reader.directory());
-    if (problems.empty()) return std::nullopt;
-    return Damage{0, join(problems, "\n")};
+  return use_checkpoint(folder_or_checkpoint, *self, log, [&](CheckpointReader& reader) {
+    return defect_of_files(reader.directory(), *self, /*checksums=*/true);
   });
 }
 
