@@ -1,9 +1,9 @@
 // megatron_cpp generate: text from a checkpoint, printed as it is made.
 #include <cstdio>
 
-#include "megatron_cpp/commands.h"
-#include "megatron_cpp/generation.h"
-#include "megatron_cpp/inference.h"
+#include "megatron_cpp/commands/commands.h"
+#include "megatron_cpp/inference/generation.h"
+#include "megatron_cpp/inference/inference.h"
 
 namespace mcpp {
 namespace {

@@ -1,10 +1,10 @@
-#include "megatron_cpp/huggingface.h"
+#include "megatron_cpp/huggingface/huggingface.h"
 
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
-#include "checkpoint/writer.h"
-#include "megatron_cpp/weight_map.h"
+#include "checkpoint/save/writer.h"
+#include "megatron_cpp/huggingface/weight_map.h"
 #include "tests/checkpoint/fixture.h"
 #include "tests/support/build.h"
 

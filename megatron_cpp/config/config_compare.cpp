@@ -1,0 +1,84 @@
+#include "megatron_cpp/config/config_compare.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "base/strings.h"
+
+namespace mcpp {
+namespace {
+
+/// "section." stands for all keys of a section.
+constexpr std::array<std::string_view, 12> kRunDefining{"model.",
+                                                        "optimizer.",
+                                                        "training.seed",
+                                                        "training.global_batch_size",
+                                                        "data.data_path",
+                                                        "training.step_batch_size_schedule",
+                                                        "data.split",
+                                                        "training.precision",
+                                                        "data.train_data_path",
+                                                        "data.valid_data_path",
+                                                        "data.test_data_path",
+                                                        "data.tokenizer_model"};
+
+bool defines_run(std::string_view key) {
+  return std::any_of(kRunDefining.begin(), kRunDefining.end(), [&](std::string_view entry) {
+    return entry.ends_with('.') ? key.starts_with(entry) : key == entry;
+  });
+}
+
+}  // namespace
+
+std::vector<std::string> run_defining_keys() {
+  Config config;
+  std::vector<std::string> keys;
+  for (const Field& field : config_fields(config)) {
+    if (defines_run(field.key)) keys.push_back(field.key);
+  }
+  return keys;
+}
+
+std::vector<Difference> differences(const Config& before, const Config& now) {
+  Config a = before, b = now;
+  const std::vector<Field> fields_a = config_fields(a), fields_b = config_fields(b);
+  std::vector<Difference> found;
+  for (std::size_t i = 0; i < fields_a.size(); ++i) {
+    if (!defines_run(fields_a[i].key)) continue;
+    Difference difference{fields_a[i].key, fields_a[i].print(), fields_b[i].print()};
+    if (difference.before != difference.now) found.push_back(std::move(difference));
+  }
+  return found;
+}
+
+void check_same_run(const Config& saved, const Config& now, const std::string& checkpoint) {
+  const std::vector<std::string>& accepted = now.checkpoint.accept_change;
+  std::vector<std::string> lines, refused;
+  for (const Difference& difference : differences(saved, now)) {
+    if (std::find(accepted.begin(), accepted.end(), difference.key) != accepted.end()) continue;
+    lines.push_back(
+        str("\n  ", difference.key, ": ", difference.before, " in the checkpoint, ", difference.now, " now"));
+    refused.push_back(difference.key);
+  }
+  check_input(lines.empty(), checkpoint, ": belongs to another run:", join(lines, ""),
+              "\nSet these keys back, or accept the change with --checkpoint.accept_change=", join(refused, ","),
+              ", or start anew from the weights with --checkpoint.finetune");
+}
+
+std::string decay_warning(const Config& saved, const Config& now) {
+  const bool by_samples = now.training.train_samples > 0;
+  const OptimizerConfig& o = now.optimizer;
+  const bool follows_length = o.lr_decay_iters == 0 && o.lr_decay_samples == 0 &&
+                              (o.lr_decay_style != LrDecayStyle::Constant || o.lr_warmup_fraction > 0);
+  if (!follows_length || saved.total_samples() == now.total_samples()) return "";
+  const std::string key = by_samples ? "optimizer.lr_decay_samples" : "optimizer.lr_decay_iters";
+  const i64 before = by_samples ? saved.total_samples() : saved.total_iterations();
+  const i64 after = by_samples ? now.total_samples() : now.total_iterations();
+  return str("the learning rate decays over the whole training, which was ", before, " and is now ", after,
+             by_samples ? " samples" : " iterations",
+             ": from here on it follows the new length. To keep the old course: --", key, "=", before,
+             " --checkpoint.accept_change=", key);
+}
+
+}  // namespace mcpp

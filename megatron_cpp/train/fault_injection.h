@@ -1,0 +1,28 @@
+// Strikes as section [fault_injection] of the configuration says.
+#pragma once
+#include "checkpoint/save/save_point.h"
+#include "megatron_cpp/config/fault_injection_config.h"
+
+namespace mcpp {
+
+class TrainingState;
+
+class FaultInjection {
+ public:
+  FaultInjection(const FaultInjectionConfig& config, int rank) : config_(config), rank_(rank) {}
+
+  void before_step(i64 iteration) const;
+  /// Between TrainingState::backward() and update().
+  void corrupt(i64 iteration, TrainingState& state) const;
+  /// For the save of this iteration.
+  SaveObserver observer(i64 iteration) const;
+
+ private:
+  bool strikes(i64 iteration) const;
+  void strike(i64 iteration) const;
+
+  const FaultInjectionConfig& config_;
+  int rank_;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,82 @@
+// Matrix products on the CPU: c[M, N] = op(a) op(b) + beta c on plain pointers. One function per way of computing, and
+// the choice among them. All of them cut the work so that no bit of the result depends on the number of threads.
+#pragma once
+#include <dnnl.hpp>
+#include <memory>
+#include <vector>
+
+#include "tensor/device.h"
+#include "tensor/dtype.h"
+
+namespace mcpp {
+namespace kernel {
+
+/// A row-major matrix as an operand. `transposed`: op(x) is the transpose of what is stored.
+template <class T>
+struct Operand {
+  const T* data = nullptr;
+  i64 ld = 0;  ///< elements from one stored row to the next
+  bool transposed = false;
+
+  /// op(x)[row, column].
+  const T* at(i64 row, i64 column) const { return data + (transposed ? column * ld + row : row * ld + column); }
+};
+
+struct GemmSize {
+  i64 m = 0, n = 0, k = 0;
+};
+
+/// How bf16 products are computed.
+enum class Bf16Path : u8 {
+  Widen,   ///< blocks converted to fp32 and multiplied by the fp32 routine: any CPU
+  OneDnn,  ///< oneDNN's kernels for AVX512_BF16
+  Amx,     ///< our own kernel for AMX tiles
+};
+
+/// Whether this CPU can take `path` under that limit.
+bool can_take(Bf16Path path);
+/// The fastest path that this CPU can take.
+Bf16Path best_bf16_path();
+
+/// fp32 through oneDNN's sgemm.
+void gemm_f32(CpuDevice& device, GemmSize size, Operand<float> a, Operand<float> b, float beta, float* c);
+/// A narrow type widened to fp32 block by block. C is float or T, which is rounded once. fp16's only way: this oneDNN
+/// multiplies no halves.
+template <class T, class C>
+void gemm_widened(CpuDevice& device, GemmSize size, Operand<T> a, Operand<T> b, float beta, C* c);
+/// bf16 on AMX tiles; needs can_take(Bf16Path::Amx).
+template <class C>
+void gemm_amx(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c);
+/// bf16 by oneDNN's primitives; needs can_take(Bf16Path::OneDnn).
+template <class C>
+void gemm_onednn(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c);
+/// Few rows of a times b^T, both dense: for size.m up to kFewRows. fp32, or a narrow type with C float or T.
+template <class T, class C>
+void gemm_rows(const CpuDevice& device, GemmSize size, const T* a, const T* b, float beta, C* c);
+inline constexpr i64 kFewRows = 4;
+/// fp64, for gradient checks: simple loops.
+void gemm_f64(const CpuDevice& device, GemmSize size, Operand<double> a, Operand<double> b, float beta, double* c);
+
+/// oneDNN's compiled kernels, apart for each thread: creating one takes as long as a small product.
+struct OneDnnKernels;
+class OneDnnCache {
+ public:
+  OneDnnCache();
+  ~OneDnnCache();
+  /// Before the threads start: makes room for this many.
+  void reserve(int threads);
+  OneDnnKernels& of_thread(int thread);
+
+ private:
+  std::vector<std::unique_ptr<OneDnnKernels>> threads_;
+};
+
+}  // namespace kernel
+
+/// What a CpuDevice keeps for its products.
+struct GemmCache {
+  kernel::Bf16Path bf16_path = kernel::best_bf16_path();
+  kernel::OneDnnCache onednn;
+};
+
+}  // namespace mcpp
