@@ -134,7 +134,7 @@ while read -r model ranks words; do
   if train "$before" before "$model" "$ranks" "${arguments[@]}" && train "$after" after "$model" "$ranks" "${arguments[@]}"; then
     verdict=$("$after" checkpoint diff before/checkpoints after/checkpoints 2>&1 | grep -m 1 'tensors compared') || verdict="no checkpoint"
   fi
-  printf '%-58s %s\n' "$line" "$verdict"
+  printf '%-64s %s\n' "$line" "$verdict"
   [[ $verdict =~ ^[1-9][0-9]*\ tensors\ compared,\ 0\ differ ]] || different=$((different + 1))
   rm -rf before after
 done < <(layouts)
