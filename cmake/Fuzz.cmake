@@ -15,7 +15,8 @@ add_library(mcpp_fuzz STATIC ${fuzz_sources} tests/fuzz/targets.cpp tests/fuzz/n
   parallel/layout.cpp parallel/pp/schedule.cpp parallel/pp/stages.cpp
   model/config.cpp optimizer/config.cpp
   data/blend.cpp data/charsmap.cpp data/config.cpp data/dataset_info.cpp data/document_reader.cpp data/index_cache.cpp
-  data/indexed_dataset.cpp data/text_source.cpp data/tokenizer.cpp
+  data/indexed_dataset.cpp data/proto_reader.cpp
+  data/sentencepiece_model.cpp data/text_source.cpp data/tokenizer.cpp
   megatron_cpp/arguments.cpp megatron_cpp/batch_size_schedule.cpp megatron_cpp/config.cpp
   megatron_cpp/config_compare.cpp megatron_cpp/fault_injection_config.cpp megatron_cpp/huggingface_config.cpp
   megatron_cpp/layout.cpp megatron_cpp/settings.cpp megatron_cpp/toml_reader.cpp megatron_cpp/training_config.cpp)

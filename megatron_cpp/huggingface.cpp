@@ -4,6 +4,7 @@
 #include <set>
 
 #include "checkpoint/json.h"
+#include "megatron_cpp/huggingface_tokenizer.h"
 #include "megatron_cpp/weight_map.h"
 
 namespace mcpp {
@@ -74,16 +75,6 @@ void check_all_used(const SafetensorsReader& reader, const std::vector<WeightRul
   }
 }
 
-/// tokenizer.model, and how transformers is to read it.
-void export_tokenizer(const Path& folder, const Path& tokenizer_model) {
-  std::error_code error;
-  fs::copy_file(tokenizer_model, folder / "tokenizer.model", fs::copy_options::overwrite_existing, error);
-  check_input(!error, "cannot copy ", tokenizer_model.string(), " to ", folder.string(), ": ", error.message());
-  const OrderedJson config{
-      {"tokenizer_class", "LlamaTokenizer"}, {"legacy", false}, {"add_bos_token", false}, {"add_eos_token", false}};
-  write_file_atomic(folder / "tokenizer_config.json", config.dump(2) + "\n");
-}
-
 /// Makes the folder; throws when it already holds a model, because files of two would mix.
 void prepare_folder(const Path& folder) {
   mcpp::create_directories(folder);
@@ -115,6 +106,8 @@ ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype,
 void export_huggingface(const Path& folder, const ModelConfig& model, CheckpointReader& checkpoint,
                         const HuggingfaceExport& options) {
   const std::vector<WeightRule> rules = weight_map(model);
+  std::optional<HuggingfaceTokenizer> tokenizer;  // judged before anything is written
+  if (!options.tokenizer_model.empty()) tokenizer.emplace(options.tokenizer_model);
   prepare_folder(folder);
   std::vector<SafeSpec> specs;
   std::vector<std::pair<const WeightRule*, std::size_t>> parts;  // where specs[i] comes from
@@ -133,8 +126,10 @@ void export_huggingface(const Path& folder, const ModelConfig& model, Checkpoint
     checkpoint.read(ours, Conversion::Convert);
     return scatter_rows(*rule, index, ours.data);
   };
-  write_file_atomic(folder / "config.json", huggingface_config(model, specs[0].dtype, options.tokens));
-  if (!options.tokenizer_model.empty()) export_tokenizer(folder, options.tokenizer_model);
+  if (tokenizer) tokenizer->write(folder, model.max_positions());
+  write_file_atomic(
+      folder / "config.json",
+      huggingface_config(model, specs[0].dtype, tokenizer ? tokenizer->special_tokens() : SpecialTokens{}));
   write_safetensors(folder, specs, data, options.max_file_bytes);
 }
 

@@ -23,8 +23,7 @@ ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype,
 
 struct HuggingfaceExport {
   std::optional<DType> dtype = {};  ///< type of the weights; by default as in the checkpoint
-  Path tokenizer_model = {};        ///< sentencepiece model to go along; empty = none
-  SpecialTokens tokens = {};
+  Path tokenizer_model = {};        ///< sentencepiece model to go along, which says the special tokens; empty = none
   i64 max_file_bytes = kMaxSafetensorsBytes;
 };
 

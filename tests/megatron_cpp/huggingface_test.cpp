@@ -1,9 +1,12 @@
 #include "megatron_cpp/huggingface.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
 #include "checkpoint/writer.h"
+#include "data/tokenizer_training.h"
+#include "megatron_cpp/huggingface_tokenizer.h"
 #include "megatron_cpp/weight_map.h"
 #include "tests/checkpoint/fixture.h"
 #include "tests/support/build.h"
@@ -170,11 +173,9 @@ TEST_F(Huggingface, ExportGivesBackTheSameFile) {
     const Path checkpoint = import_to_checkpoint(golden(name));
     CheckpointReader reader(checkpoint);
     const Path out = folder_ / (std::string("hf_") + name);
-    write_file_atomic(folder_ / "tokenizer.model", "not really");
-    export_huggingface(out, model_of(golden(name)), reader, {.tokenizer_model = folder_ / "tokenizer.model"});
+    export_huggingface(out, model_of(golden(name)), reader);
     EXPECT_TRUE(read_text_file(out / "model.safetensors") == read_text_file(golden(name) / "model.safetensors"))
         << name;
-    EXPECT_EQ(read_text_file(out / "tokenizer.model"), "not really");
     // And what we exported imports to the same checkpoint.
     const ImportedModel again = import_huggingface(out, {}, device_);
     const auto specs = again.weights->shards();
@@ -183,6 +184,54 @@ TEST_F(Huggingface, ExportGivesBackTheSameFile) {
     }
     EXPECT_CONTAINS(error_of([&] { export_huggingface(out, again.model, reader); }), "already holds a model");
   }
+}
+
+/// Whether transformers makes of it what we do, tests/huggingface/check.py asks it.
+TEST_F(Huggingface, ATokenizerGoesAlongWithItsSpecialTokens) {
+  for (const TokenizerModel type : {TokenizerModel::Bpe, TokenizerModel::Unigram}) {
+    const Path checkpoint = import_to_checkpoint(golden("gpt2")), model = folder_ / "tokenizer.model";
+    const Path out = folder_ / std::string(enum_name(type));
+    CheckpointReader reader(checkpoint);
+    train_tokenizer({.input = {(test::source_folder() / "data/tinyshakespeare.txt").string()},
+                     .output = model.string(),
+                     .vocab_size = 400,
+                     .model_type = type,
+                     .num_threads = 2},
+                    log_);
+    export_huggingface(out, model_of(golden("gpt2")), reader, {.tokenizer_model = model});
+    const auto json = [&](const char* name) { return nlohmann::json::parse(read_text_file(out / name)); };
+    EXPECT_TRUE(read_text_file(out / "tokenizer.model") == read_text_file(model));
+    EXPECT_EQ(json("config.json")["eos_token_id"], 1);
+    EXPECT_EQ(json("config.json")["bos_token_id"], 1);
+    const auto config = json("tokenizer_config.json");
+    EXPECT_EQ(config["eos_token"], "<eod>");
+    EXPECT_EQ(config["bos_token"], "<eod>");
+    EXPECT_EQ(config["add_prefix_space"], false);
+    EXPECT_EQ(config["model_max_length"], 32);
+    const auto tokenizer = json("tokenizer.json");
+    EXPECT_TRUE(tokenizer["normalizer"].is_null());
+    EXPECT_EQ(tokenizer["added_tokens"].size(), 2u);  // no id beyond the vocabulary
+    EXPECT_EQ(tokenizer["model"]["vocab"].size(), 400u);
+    // Scores of which all sums are exact.
+    for (const SentencePiece& piece : parse_sentencepiece_model(read_text_file(model), "model").pieces)
+      EXPECT_EQ(piece.score * 1024, std::round(piece.score * 1024)) << piece.text;
+  }
+}
+
+TEST_F(Huggingface, ATokenizerThatTransformersCannotHaveIsRefused) {
+  const auto error = [&](SentencepieceModel model) { return error_of([&] { tokenizer_json(model, "x.model"); }); };
+  SentencepieceModel sound;
+  sound.pieces = {{"<unk>", 0, PieceType::Unknown}, {"a", -1, PieceType::Normal}};
+  EXPECT_EQ(error(sound), "");
+  SentencepieceModel model = sound;
+  model.type = SegmentationType::Word;
+  EXPECT_CONTAINS(error(model), "x.model: transformers knows nothing like its model type");
+  model = sound;
+  model.treat_whitespace_as_suffix = true;
+  EXPECT_CONTAINS(error(model), "treat_whitespace_as_suffix");
+  model = sound;
+  model.pieces.push_back({"b", -2, PieceType::Unused});
+  EXPECT_CONTAINS(error(model), "unused pieces");
 }
 
 TEST_F(Huggingface, PadsTheVocabularyWithZerosAndStripsIt) {
