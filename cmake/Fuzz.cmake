@@ -18,7 +18,7 @@ add_library(mcpp_fuzz STATIC ${fuzz_sources} tests/fuzz/targets.cpp tests/fuzz/n
   data/indexed_dataset.cpp data/proto_reader.cpp
   data/sentencepiece_model.cpp data/text_source.cpp data/tokenizer.cpp
   megatron_cpp/arguments.cpp megatron_cpp/batch_size_schedule.cpp megatron_cpp/config.cpp
-  megatron_cpp/config_compare.cpp megatron_cpp/fault_injection_config.cpp megatron_cpp/huggingface_config.cpp
+  megatron_cpp/config_compare.cpp megatron_cpp/fault_injection_config.cpp megatron_cpp/foreign_names.cpp megatron_cpp/huggingface_config.cpp
   megatron_cpp/layout.cpp megatron_cpp/settings.cpp megatron_cpp/toml_reader.cpp megatron_cpp/training_config.cpp)
 target_compile_options(mcpp_fuzz PUBLIC -fsanitize=${fuzz_sanitizers} -fno-sanitize-recover=all -fno-omit-frame-pointer)
 target_compile_options(mcpp_fuzz PRIVATE -fsanitize=fuzzer-no-link)

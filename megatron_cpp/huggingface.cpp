@@ -1,22 +1,31 @@
 #include "megatron_cpp/huggingface.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "checkpoint/json.h"
 #include "megatron_cpp/huggingface_tokenizer.h"
 #include "megatron_cpp/weight_map.h"
+#include "tensor/ops.h"
 
 namespace mcpp {
 namespace {
 
 namespace fs = std::filesystem;
 
+/// Throws when `what` holds numbers that no model has, or that the element type cannot hold.
+void check_finite(const Tensor& values, const std::string& what) {
+  check_input(std::isfinite(ops::sum_of_squares(values)), what, " holds NaN or infinite numbers as ",
+              name_of(values.dtype()), ": no model to use");
+}
+
 /// Our parameters, made from an open model on request.
 class ImportedWeights final : public ShardSource {
  public:
-  ImportedWeights(SafetensorsReader reader, std::vector<WeightRule> rules, DType dtype, Device& device)
-      : reader_(std::move(reader)), rules_(std::move(rules)), dtype_(dtype), device_(device) {
+  ImportedWeights(const Path& folder, SafetensorsReader reader, std::vector<WeightRule> rules, DType dtype,
+                  Device& device)
+      : folder_(folder.string()), reader_(std::move(reader)), rules_(std::move(rules)), dtype_(dtype), device_(device) {
     for (const WeightRule& rule : rules_) {
       ShardSpec spec;
       static_cast<Region&>(spec) = whole({rule.shape, Shape(rule.shape.size(), 0), rule.shape});
@@ -33,11 +42,13 @@ class ImportedWeights final : public ShardSource {
     std::vector<Tensor> foreign;
     for (const ForeignTensor& tensor : rule.foreign) {
       foreign.push_back(reader_.read(reader_.at(tensor.name), dtype_, device_));
+      check_finite(foreign.back(), folder_ + ": " + tensor.name);
     }
     return gather_rows(rule, foreign);
   }
 
  private:
+  std::string folder_;
   SafetensorsReader reader_;
   std::vector<WeightRule> rules_;
   DType dtype_;
@@ -100,7 +111,8 @@ ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype,
   const DType type = dtype.value_or(stored == SafeType::BF16  ? DType::BF16
                                     : stored == SafeType::F16 ? DType::F16
                                                               : DType::F32);
-  return {std::move(model), std::make_unique<ImportedWeights>(std::move(reader), std::move(rules), type, device)};
+  return {std::move(model),
+          std::make_unique<ImportedWeights>(folder, std::move(reader), std::move(rules), type, device)};
 }
 
 void export_huggingface(const Path& folder, const ModelConfig& model, CheckpointReader& checkpoint,
@@ -124,6 +136,7 @@ void export_huggingface(const Path& folder, const ModelConfig& model, Checkpoint
     NamedShard ours(model_tensor(rule->name), {rule->shape, Shape(rule->shape.size(), 0), rule->shape},
                     Tensor::empty(rule->shape, specs[i].dtype, device, MemoryClass::Other));
     checkpoint.read(ours, Conversion::Convert);
+    check_finite(ours.data, str(checkpoint.directory().string(), ": ", rule->name));
     return scatter_rows(*rule, index, ours.data);
   };
   if (tokenizer) tokenizer->write(folder, model.max_positions());

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/strings.h"
+#include "megatron_cpp/foreign_names.h"
 
 namespace mcpp {
 namespace {

@@ -25,6 +25,19 @@ struct PathOptions {
   }
 };
 
+struct ShowOptions {
+  std::string path;
+  bool toml = false;
+  bool all = false;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("path", self.path, "a checkpoint, or a folder of checkpoints");
+    visit("toml", self.toml, "print the section [model] of its configuration, to start another from");
+    visit("all", self.all, "with --toml: all sections");
+  }
+};
+
 struct DiffOptions {
   std::string a, b;
 
@@ -100,10 +113,21 @@ ExitCode list(Arguments args, Log& log) {
 }
 
 ExitCode show(Arguments args, Log& log) {
-  PathOptions options;
-  if (!read_path(args, "megatron_cpp checkpoint show", "Shows what a checkpoint holds.", options, log))
+  const Usage usage{.command = "megatron_cpp checkpoint show",
+                    .summary = "Shows what a checkpoint holds, or the configuration that it was saved with.",
+                    .positional = {"path"},
+                    .required = {"path"}};
+  ShowOptions options;
+  if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  check_input(options.toml || !options.all, "--all: is for --toml");
+  const Path checkpoint = resolve_checkpoint(options.path);
+  if (!options.toml) {
+    log.info(describe_checkpoint(checkpoint));
     return ExitCode::Done;
-  log.info(describe_checkpoint(resolve_checkpoint(options.path)));
+  }
+  const CheckpointReader reader(checkpoint);
+  const Config config = parse_config(reader.state().config, checkpoint.string() + "/config");
+  log.info(options.all ? print_config(config) : print_section(config, "model"));
   return ExitCode::Done;
 }
 

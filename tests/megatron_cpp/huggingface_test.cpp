@@ -1,12 +1,14 @@
 #include "megatron_cpp/huggingface.h"
 
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
 #include "checkpoint/writer.h"
 #include "data/tokenizer_training.h"
 #include "megatron_cpp/huggingface_tokenizer.h"
+#include "megatron_cpp/inference.h"
 #include "megatron_cpp/weight_map.h"
 #include "tests/checkpoint/fixture.h"
 #include "tests/support/build.h"
@@ -263,6 +265,35 @@ TEST_F(Huggingface, PadsTheVocabularyWithZerosAndStripsIt) {
   const ImportedModel half = import_huggingface(folder_ / "half", {}, device_);
   ASSERT_EQ(half.weights->shards()[0].dtype, DType::F16);
   EXPECT_EQ(load(half.weights->data(0), 2 * 64 + 63), to_double(Float16(192.0f)));
+}
+
+TEST_F(Huggingface, WeightsThatAreNoNumbersAreNeitherUsedNorExported) {
+  Config config;
+  config.model = model_of(golden("gpt2"));
+  config.training.train_iters = config.training.global_batch_size = 1;
+  const ImportedModel imported = import_huggingface(golden("gpt2"), {}, device_);
+  RunState state;
+  state.config = print_config(config);
+  for (const double value : {1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    std::vector<NamedShard> shards;
+    for (std::size_t i = 0; i < imported.weights->shards().size(); ++i) {
+      const ShardSpec& spec = imported.weights->shards()[i];
+      shards.emplace_back(spec.name, spec.box, imported.weights->data(i));
+    }
+    store(shards[5].data, 3, value);
+    const Path folder = folder_ / str("weights_", value), out = folder_ / str("exported_", value);
+    CheckpointReader reader(save_checkpoint(folder, state, shards, *self_, log_));
+    const std::string use = error_of([&] { InferenceModel({.load = folder.string(), .num_threads = 1}, log_); });
+    const std::string exporting = error_of([&] { export_huggingface(out, config.model, reader); });
+    for (const std::string& error : {use, exporting}) {
+      if (std::isfinite(value)) {
+        EXPECT_EQ(error, "");
+        continue;
+      }
+      EXPECT_CONTAINS(error, shards[5].name.substr(model_tensor("").size()));
+      EXPECT_CONTAINS(error, "NaN or infinite");
+    }
+  }
 }
 
 /// Found by the first tensor that does not fit, before anything of such a size is made.
