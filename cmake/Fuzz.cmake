@@ -13,13 +13,13 @@ add_library(mcpp_fuzz STATIC ${fuzz_sources} tests/fuzz/targets.cpp tests/fuzz/n
   tensor/device.cpp tensor/gemm_choices.cpp tensor/out_of_memory.cpp tensor/tensor.cpp
   tensor/cpu/shared_arena.cpp
   parallel/layout.cpp parallel/pp/schedule.cpp parallel/pp/stages.cpp
-  model/config.cpp optimizer/config.cpp
-  data/blend.cpp data/charsmap.cpp data/config.cpp data/dataset_info.cpp data/document_reader.cpp data/index_cache.cpp
-  data/indexed_dataset.cpp data/proto_reader.cpp
-  data/sentencepiece_model.cpp data/text_source.cpp data/tokenizer.cpp
-  megatron_cpp/arguments.cpp megatron_cpp/batch_size_schedule.cpp megatron_cpp/config.cpp
-  megatron_cpp/config_compare.cpp megatron_cpp/fault_injection_config.cpp megatron_cpp/foreign_names.cpp megatron_cpp/huggingface_config.cpp
-  megatron_cpp/layout.cpp megatron_cpp/settings.cpp megatron_cpp/toml_reader.cpp megatron_cpp/training_config.cpp)
+  model/config/config.cpp optimizer/config.cpp
+  data/read/blend.cpp data/tokenizer/charsmap.cpp data/config.cpp data/read/dataset_info.cpp data/prepare/document_reader.cpp data/read/index_cache.cpp
+  data/read/indexed_dataset.cpp data/tokenizer/proto_reader.cpp
+  data/tokenizer/sentencepiece_model.cpp data/prepare/text_source.cpp data/tokenizer/tokenizer.cpp
+  megatron_cpp/config/arguments.cpp megatron_cpp/config/batch_size_schedule.cpp megatron_cpp/config/config.cpp
+  megatron_cpp/config/config_compare.cpp megatron_cpp/config/fault_injection_config.cpp megatron_cpp/config/foreign_names.cpp megatron_cpp/huggingface/huggingface_config.cpp
+  megatron_cpp/config/layout.cpp megatron_cpp/config/settings.cpp megatron_cpp/config/toml_reader.cpp megatron_cpp/config/training_config.cpp)
 target_compile_options(mcpp_fuzz PUBLIC -fsanitize=${fuzz_sanitizers} -fno-sanitize-recover=all -fno-omit-frame-pointer)
 target_compile_options(mcpp_fuzz PRIVATE -fsanitize=fuzzer-no-link)
 target_compile_definitions(mcpp_fuzz PUBLIC _GLIBCXX_ASSERTIONS)

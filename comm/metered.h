@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "comm/communicator.h"
-#include "comm/flight_recorder.h"
+#include "comm/watch/flight_recorder.h"
 
 namespace mcpp {
 

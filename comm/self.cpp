@@ -1,7 +1,7 @@
 #include <cstdlib>
 
 #include "comm/checks.h"
-#include "tensor/ops.h"
+#include "tensor/ops/ops.h"
 
 namespace mcpp {
 namespace {

@@ -16,10 +16,10 @@
 
 #include "base/machine.h"
 #include "comm/metered.h"
-#include "comm/mpi.h"
-#include "comm/watchdog.h"
-#include "megatron_cpp/bus_error.h"
-#include "megatron_cpp/commands.h"
+#include "comm/mpi/mpi.h"
+#include "comm/watch/watchdog.h"
+#include "megatron_cpp/commands/commands.h"
+#include "megatron_cpp/setup/bus_error.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // What a model costs, by arithmetic alone: parameters, and floating-point operations per token.
 #pragma once
-#include "model/config.h"
+#include "model/config/config.h"
 
 namespace mcpp {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "model/recompute.h"
-#include "model/transformer_layer.h"
+#include "model/layers/recompute.h"
+#include "model/layers/transformer_layer.h"
 
 namespace mcpp {
 namespace {

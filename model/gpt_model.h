@@ -7,12 +7,12 @@
 #include <memory>
 #include <vector>
 
-#include "model/attention.h"
-#include "model/embedding.h"
-#include "model/output_layer.h"
+#include "model/layers/attention.h"
+#include "model/layers/embedding.h"
+#include "model/layers/output_layer.h"
+#include "nn/module.h"
 #include "parallel/dp/buffer.h"
 #include "parallel/pp/stages.h"
-#include "tensor/module.h"
 
 namespace mcpp {
 

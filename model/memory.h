@@ -3,7 +3,7 @@
 #pragma once
 #include <vector>
 
-#include "model/context.h"
+#include "model/config/context.h"
 #include "parallel/pp/schedule.h"
 #include "parallel/pp/stages.h"
 

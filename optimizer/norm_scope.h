@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "tensor/param.h"
+#include "nn/param.h"
 
 namespace mcpp {
 

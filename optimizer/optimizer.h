@@ -10,7 +10,7 @@
 #include "optimizer/config.h"
 #include "optimizer/norm_scope.h"
 #include "parallel/dp/buffer.h"
-#include "tensor/ops.h"
+#include "tensor/ops/ops.h"
 
 namespace mcpp {
 

@@ -3,7 +3,7 @@
 #include <functional>
 #include <utility>
 
-#include "tensor/ops.h"
+#include "tensor/ops/ops.h"
 #include "tensor/wide.h"
 
 namespace mcpp {

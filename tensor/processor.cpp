@@ -5,7 +5,7 @@
 #include <chrono>
 
 #include "base/machine.h"
-#include "tensor/cpu/isa.h"
+#include "tensor/isa.h"
 #include "tensor/on_device.h"
 
 namespace mcpp {

@@ -4,7 +4,7 @@
 #include <functional>
 #include <numeric>
 
-#include "tensor/ops.h"
+#include "tensor/ops/ops.h"
 
 namespace mcpp {
 

@@ -1,17 +1,17 @@
 // megatron_cpp bench gemm|ops|step: how fast this machine runs a model, and how close that is to its limits.
-#include "megatron_cpp/bench.h"
+#include "megatron_cpp/bench/bench.h"
 
 #include <sys/resource.h>
 
 #include <nlohmann/json.hpp>
 
 #include "base/number_text.h"
-#include "megatron_cpp/commands.h"
-#include "megatron_cpp/gemm_tuning.h"
-#include "megatron_cpp/layout.h"
-#include "megatron_cpp/model_provider.h"
-#include "megatron_cpp/training_state.h"
-#include "megatron_cpp/vocabulary.h"
+#include "megatron_cpp/commands/commands.h"
+#include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/setup/gemm_tuning.h"
+#include "megatron_cpp/setup/model_provider.h"
+#include "megatron_cpp/setup/vocabulary.h"
+#include "megatron_cpp/step/training_state.h"
 #include "model/flops.h"
 #include "tensor/processor.h"
 

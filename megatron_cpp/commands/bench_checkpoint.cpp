@@ -1,13 +1,13 @@
 // megatron_cpp bench checkpoint: saving and loading a training's state, against plain writes and reads.
-#include "megatron_cpp/bench_checkpoint.h"
+#include "megatron_cpp/bench/bench_checkpoint.h"
 
 #include <nlohmann/json.hpp>
 
 #include "base/number_text.h"
-#include "checkpoint/lock.h"
-#include "megatron_cpp/commands.h"
-#include "megatron_cpp/model_provider.h"
-#include "megatron_cpp/vocabulary.h"
+#include "checkpoint/folder/lock.h"
+#include "megatron_cpp/commands/commands.h"
+#include "megatron_cpp/setup/model_provider.h"
+#include "megatron_cpp/setup/vocabulary.h"
 
 namespace mcpp {
 namespace {

@@ -1,11 +1,11 @@
 // megatron_cpp bench comm: collectives over sizes against MPI's own, under mpirun.
-#include "megatron_cpp/bench_comm.h"
+#include "megatron_cpp/bench/bench_comm.h"
 
 #include <nlohmann/json.hpp>
 
-#include "comm/mpi_baseline.h"
-#include "megatron_cpp/commands.h"
-#include "megatron_cpp/options.h"
+#include "comm/mpi/mpi_baseline.h"
+#include "megatron_cpp/commands/commands.h"
+#include "megatron_cpp/config/options.h"
 
 namespace mcpp {
 namespace {

@@ -3,15 +3,15 @@
 #include <array>
 #include <filesystem>
 
-#include "checkpoint/folder.h"
-#include "checkpoint/inspect.h"
-#include "checkpoint/lock.h"
-#include "checkpoint/writer.h"
-#include "megatron_cpp/checkpointing.h"
-#include "megatron_cpp/commands.h"
-#include "megatron_cpp/huggingface.h"
-#include "megatron_cpp/loading.h"
-#include "megatron_cpp/version.h"
+#include "checkpoint/folder/folder.h"
+#include "checkpoint/folder/lock.h"
+#include "checkpoint/load/inspect.h"
+#include "checkpoint/save/writer.h"
+#include "megatron_cpp/commands/commands.h"
+#include "megatron_cpp/huggingface/huggingface.h"
+#include "megatron_cpp/resume/checkpointing.h"
+#include "megatron_cpp/resume/loading.h"
+#include "megatron_cpp/setup/version.h"
 
 namespace mcpp {
 namespace {

@@ -1,7 +1,7 @@
 // megatron_cpp config: checks a configuration and prints it resolved.
-#include "megatron_cpp/config.h"
+#include "megatron_cpp/config/config.h"
 
-#include "megatron_cpp/commands.h"
+#include "megatron_cpp/commands/commands.h"
 
 namespace mcpp {
 namespace {

@@ -1,8 +1,8 @@
 // megatron_cpp data verify|show.
-#include "data/verify.h"
-#include "megatron_cpp/commands.h"
-#include "megatron_cpp/dataset_provider.h"
-#include "megatron_cpp/vocabulary.h"
+#include "data/prepare/verify.h"
+#include "megatron_cpp/commands/commands.h"
+#include "megatron_cpp/setup/dataset_provider.h"
+#include "megatron_cpp/setup/vocabulary.h"
 
 namespace mcpp {
 namespace {

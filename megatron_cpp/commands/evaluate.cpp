@@ -1,12 +1,12 @@
 // megatron_cpp evaluate: held-out perplexity of a checkpoint.
 #include <nlohmann/json.hpp>
 
-#include "data/dataset_info.h"
-#include "data/indexed_dataset.h"
-#include "data/text_source.h"
-#include "megatron_cpp/commands.h"
-#include "megatron_cpp/inference.h"
-#include "megatron_cpp/perplexity.h"
+#include "data/prepare/text_source.h"
+#include "data/read/dataset_info.h"
+#include "data/read/indexed_dataset.h"
+#include "megatron_cpp/commands/commands.h"
+#include "megatron_cpp/inference/inference.h"
+#include "megatron_cpp/inference/perplexity.h"
 
 namespace mcpp {
 namespace {

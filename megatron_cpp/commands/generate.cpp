@@ -3,9 +3,9 @@
 #include <iostream>
 #include <iterator>
 
-#include "megatron_cpp/commands.h"
-#include "megatron_cpp/generation.h"
-#include "megatron_cpp/inference.h"
+#include "megatron_cpp/commands/commands.h"
+#include "megatron_cpp/inference/generation.h"
+#include "megatron_cpp/inference/inference.h"
 
 namespace mcpp {
 namespace {

@@ -1,8 +1,8 @@
 // megatron_cpp preprocess: text to token files.
-#include "data/preprocess.h"
+#include "data/prepare/preprocess.h"
 
-#include "megatron_cpp/commands.h"
-#include "megatron_cpp/options.h"
+#include "megatron_cpp/commands/commands.h"
+#include "megatron_cpp/config/options.h"
 
 namespace mcpp {
 

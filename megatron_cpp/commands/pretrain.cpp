@@ -1,10 +1,10 @@
 // megatron_cpp pretrain: the main job.
-#include "megatron_cpp/commands.h"
-#include "megatron_cpp/initialize.h"
-#include "megatron_cpp/layout.h"
-#include "megatron_cpp/plan.h"
-#include "megatron_cpp/trainer.h"
-#include "megatron_cpp/vocabulary.h"
+#include "megatron_cpp/commands/commands.h"
+#include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/setup/initialize.h"
+#include "megatron_cpp/setup/plan.h"
+#include "megatron_cpp/setup/vocabulary.h"
+#include "megatron_cpp/train/trainer.h"
 
 namespace mcpp {
 namespace {

@@ -3,8 +3,8 @@
 #include <optional>
 
 #include "base/file.h"
-#include "megatron_cpp/commands.h"
-#include "megatron_cpp/options.h"
+#include "megatron_cpp/commands/commands.h"
+#include "megatron_cpp/config/options.h"
 #include "parallel/pp/draw.h"
 #include "parallel/pp/lower.h"
 

@@ -1,5 +1,5 @@
 // megatron_cpp tokenizer train|encode|decode.
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 #include <array>
 #include <charconv>
@@ -8,9 +8,9 @@
 #include <iterator>
 #include <sstream>
 
-#include "data/tokenizer_training.h"
-#include "megatron_cpp/commands.h"
-#include "megatron_cpp/options.h"
+#include "data/prepare/tokenizer_training.h"
+#include "megatron_cpp/commands/commands.h"
+#include "megatron_cpp/config/options.h"
 
 namespace mcpp {
 namespace {

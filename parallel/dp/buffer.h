@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "nn/param.h"
 #include "parallel/dp/plan.h"
-#include "tensor/param.h"
 
 namespace mcpp {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "tensor/ops.h"
+#include "tensor/ops/ops.h"
 
 namespace mcpp {
 

@@ -1,6 +1,6 @@
 #include "parallel/dp/store.h"
 
-#include "tensor/ops.h"
+#include "tensor/ops/ops.h"
 
 namespace mcpp {
 

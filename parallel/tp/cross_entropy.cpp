@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tensor/ops.h"
+#include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
 #include "tensor/wide.h"
 

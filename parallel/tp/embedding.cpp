@@ -1,7 +1,7 @@
 #include "parallel/tp/embedding.h"
 
 #include "parallel/tp/split.h"
-#include "tensor/ops.h"
+#include "tensor/ops/ops.h"
 
 namespace mcpp {
 

@@ -2,8 +2,8 @@
 #pragma once
 #include <string>
 
+#include "nn/module.h"
 #include "parallel/tp/mappings.h"
-#include "tensor/module.h"
 
 namespace mcpp {
 

@@ -1,7 +1,7 @@
 #include "parallel/tp/linear.h"
 
 #include "parallel/tp/split.h"
-#include "tensor/ops.h"
+#include "tensor/ops/ops.h"
 
 namespace mcpp {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "comm/communicator.h"
+#include "nn/module.h"
 #include "parallel/tp/mappings.h"
-#include "tensor/module.h"
 
 namespace mcpp {
 

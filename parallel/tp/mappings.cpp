@@ -1,6 +1,6 @@
 #include "parallel/tp/mappings.h"
 
-#include "tensor/ops.h"
+#include "tensor/ops/ops.h"
 
 namespace mcpp {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "comm/communicator.h"
-#include "tensor/pass.h"
+#include "nn/pass.h"
 
 namespace mcpp {
 

@@ -1,7 +1,7 @@
 // The slice of a global tensor that one rank of a group holds.
 #pragma once
 #include "comm/communicator.h"
-#include "tensor/param.h"
+#include "nn/param.h"
 
 namespace mcpp {
 

@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "hwy/foreach_target.h"
-#include "tensor/cpu/math-inl.h"
-#include "tensor/cpu/parallel.h"
-#include "tensor/kernels.h"
+#include "tensor/cpu/simd/math-inl.h"
+#include "tensor/cpu/simd/parallel.h"
+#include "tensor/ops/kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {

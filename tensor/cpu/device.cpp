@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "base/check.h"
-#include "tensor/cpu/gemm.h"
+#include "tensor/cpu/gemm/gemm.h"
 #include "tensor/cpu/shared_arena.h"
 
 namespace mcpp {

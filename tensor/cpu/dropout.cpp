@@ -1,9 +1,9 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/dropout.cpp"
 #include "hwy/foreach_target.h"
-#include "tensor/cpu/parallel.h"
-#include "tensor/cpu/philox-inl.h"
-#include "tensor/kernels.h"
+#include "tensor/cpu/simd/parallel.h"
+#include "tensor/cpu/simd/philox-inl.h"
+#include "tensor/ops/kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {

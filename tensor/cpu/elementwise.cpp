@@ -1,10 +1,10 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/elementwise.cpp"
 #include "hwy/foreach_target.h"
-#include "tensor/cpu/parallel.h"
-#include "tensor/cpu/partial_sums-inl.h"
-#include "tensor/cpu/simd-inl.h"
-#include "tensor/kernels.h"
+#include "tensor/cpu/simd/parallel.h"
+#include "tensor/cpu/simd/partial_sums-inl.h"
+#include "tensor/cpu/simd/simd-inl.h"
+#include "tensor/ops/kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {

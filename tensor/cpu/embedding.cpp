@@ -3,9 +3,9 @@
 #include <numeric>
 
 #include "hwy/foreach_target.h"
-#include "tensor/cpu/parallel.h"
-#include "tensor/cpu/simd-inl.h"
-#include "tensor/kernels.h"
+#include "tensor/cpu/simd/parallel.h"
+#include "tensor/cpu/simd/simd-inl.h"
+#include "tensor/ops/kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {

@@ -1,7 +1,7 @@
 // Per row, and small beside the row itself, so one thread does it: the sum then is the same for any number of them.
 #include <cmath>
 
-#include "tensor/kernels.h"
+#include "tensor/ops/kernels.h"
 
 namespace mcpp {
 namespace {

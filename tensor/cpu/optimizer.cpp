@@ -3,10 +3,10 @@
 #include <cmath>
 
 #include "hwy/foreach_target.h"
-#include "tensor/cpu/parallel.h"
-#include "tensor/cpu/simd-inl.h"
-#include "tensor/kernels.h"
-#include "tensor/on_weights.h"
+#include "tensor/cpu/simd/parallel.h"
+#include "tensor/cpu/simd/simd-inl.h"
+#include "tensor/ops/kernels.h"
+#include "tensor/ops/on_weights.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {

@@ -1,5 +1,5 @@
-#include "tensor/judge_step.h"
-#include "tensor/kernels.h"
+#include "tensor/ops/judge_step.h"
+#include "tensor/ops/kernels.h"
 
 namespace mcpp {
 

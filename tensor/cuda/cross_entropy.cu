@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "tensor/cuda/launch.cuh"
-#include "tensor/kernels.h"
+#include "tensor/ops/kernels.h"
 
 namespace mcpp {
 namespace {

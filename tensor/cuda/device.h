@@ -10,9 +10,9 @@
 
 namespace mcpp {
 
-/// State of the matrix product library: handle and the algorithms chosen so far (tensor/cuda/matmul.cpp).
+/// State of the matrix product library: handle and the algorithms chosen so far (tensor/cuda/gemm/matmul.cpp).
 struct CublasLt;
-/// State of the attention library: handle and the plans built so far (tensor/cuda/cudnn_attention.cpp).
+/// State of the attention library: handle and the plans built so far (tensor/cuda/attention/cudnn_attention.cpp).
 struct CudnnAttention;
 
 /// All ops on its tensors run on stream(), in order; only what reads results on the host waits. Memory comes from

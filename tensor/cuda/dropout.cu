@@ -1,7 +1,7 @@
 #include "tensor/cuda/philox.cuh"
 #include "tensor/cuda/rows.cuh"
-#include "tensor/dropout.h"
-#include "tensor/kernels.h"
+#include "tensor/ops/dropout.h"
+#include "tensor/ops/kernels.h"
 
 namespace mcpp {
 namespace {

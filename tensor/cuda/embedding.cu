@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "tensor/cuda/rows.cuh"
-#include "tensor/kernels.h"
+#include "tensor/ops/kernels.h"
 
 namespace mcpp {
 namespace {

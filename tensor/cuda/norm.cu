@@ -1,5 +1,5 @@
 #include "tensor/cuda/norm.cuh"
-#include "tensor/kernels.h"
+#include "tensor/ops/kernels.h"
 
 namespace mcpp {
 namespace {

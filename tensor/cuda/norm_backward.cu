@@ -1,6 +1,6 @@
 #include "tensor/cuda/norm.cuh"
 #include "tensor/cuda/reduce_rows.cuh"
-#include "tensor/kernels.h"
+#include "tensor/ops/kernels.h"
 
 namespace mcpp {
 namespace {

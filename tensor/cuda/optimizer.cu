@@ -1,8 +1,8 @@
 #include <cmath>
 
 #include "tensor/cuda/launch.cuh"
-#include "tensor/kernels.h"
-#include "tensor/on_weights.h"
+#include "tensor/ops/kernels.h"
+#include "tensor/ops/on_weights.h"
 
 namespace mcpp {
 namespace {

@@ -1,6 +1,6 @@
 #include "tensor/cuda/launch.cuh"
-#include "tensor/judge_step.h"
-#include "tensor/kernels.h"
+#include "tensor/ops/judge_step.h"
+#include "tensor/ops/kernels.h"
 
 namespace mcpp {
 namespace {

@@ -1,4 +1,4 @@
-#include "checkpoint/async_save.h"
+#include "checkpoint/save/async_save.h"
 
 #include <sys/wait.h>
 #include <unistd.h>

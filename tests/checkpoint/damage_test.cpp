@@ -1,6 +1,6 @@
 // Damaged checkpoints: each kind of damage is found, named, and the newest sound checkpoint is used instead.
-#include "checkpoint/folder.h"
-#include "checkpoint/inspect.h"
+#include "checkpoint/folder/folder.h"
+#include "checkpoint/load/inspect.h"
 #include "tests/checkpoint/fixture.h"
 
 namespace mcpp {

@@ -9,7 +9,7 @@
 #include <chrono>
 #include <thread>
 
-#include "checkpoint/file_system.h"
+#include "checkpoint/folder/file_system.h"
 
 namespace mcpp::test {
 

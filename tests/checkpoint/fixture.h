@@ -9,9 +9,9 @@
 #include <numeric>
 #include <random>
 
-#include "checkpoint/folder.h"
-#include "checkpoint/reader.h"
-#include "checkpoint/writer.h"
+#include "checkpoint/folder/folder.h"
+#include "checkpoint/load/reader.h"
+#include "checkpoint/save/writer.h"
 #include "comm/local.h"
 #include "tests/support/errors.h"
 #include "tests/support/scratch_folder.h"

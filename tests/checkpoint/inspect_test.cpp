@@ -1,4 +1,4 @@
-#include "checkpoint/inspect.h"
+#include "checkpoint/load/inspect.h"
 
 #include "tests/checkpoint/fixture.h"
 

@@ -1,4 +1,4 @@
-#include "checkpoint/lock.h"
+#include "checkpoint/folder/lock.h"
 
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-#include "checkpoint/process.h"
+#include "checkpoint/folder/process.h"
 #include "tests/checkpoint/fixture.h"
 
 namespace mcpp {

@@ -1,4 +1,4 @@
-#include "checkpoint/process.h"
+#include "checkpoint/folder/process.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

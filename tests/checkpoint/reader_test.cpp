@@ -1,4 +1,4 @@
-#include "checkpoint/reader.h"
+#include "checkpoint/load/reader.h"
 
 #include "tests/checkpoint/fixture.h"
 

@@ -1,4 +1,4 @@
-#include "checkpoint/region.h"
+#include "checkpoint/format/region.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "checkpoint/writer.h"
+#include "checkpoint/save/writer.h"
 
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <limits>
 
-#include "checkpoint/process.h"
+#include "checkpoint/folder/process.h"
 #include "tests/checkpoint/fixture.h"
 
 namespace mcpp {

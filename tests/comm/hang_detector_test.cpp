@@ -1,9 +1,9 @@
-#include "comm/hang_detector.h"
+#include "comm/watch/hang_detector.h"
 
 #include <gtest/gtest.h>
 
-#include "comm/status_board.h"
-#include "comm/watchdog.h"
+#include "comm/watch/status_board.h"
+#include "comm/watch/watchdog.h"
 
 namespace mcpp {
 namespace {

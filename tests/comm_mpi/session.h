@@ -1,6 +1,6 @@
 // What the tests over MPI share.
 #pragma once
-#include "comm/mpi.h"
+#include "comm/mpi/mpi.h"
 #include "tensor/device.h"
 
 namespace mcpp::test {

@@ -1,4 +1,4 @@
-#include "data/batch.h"
+#include "data/read/batch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,9 +6,9 @@
 #include <atomic>
 #include <set>
 
-#include "data/gpt_dataset.h"
-#include "data/indexed_writer.h"
-#include "data/sampler.h"
+#include "data/prepare/indexed_writer.h"
+#include "data/read/gpt_dataset.h"
+#include "data/read/sampler.h"
 #include "tests/data/data_golden.h"
 
 namespace mcpp {

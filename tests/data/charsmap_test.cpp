@@ -1,4 +1,4 @@
-#include "data/charsmap.h"
+#include "data/tokenizer/charsmap.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

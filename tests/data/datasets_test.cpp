@@ -1,14 +1,14 @@
-#include "data/datasets.h"
+#include "data/read/datasets.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "data/blend.h"
-#include "data/gpt_dataset.h"
-#include "data/indexed_writer.h"
-#include "data/random_state.h"
+#include "data/prepare/indexed_writer.h"
+#include "data/read/blend.h"
+#include "data/read/gpt_dataset.h"
+#include "data/read/random_state.h"
 #include "tests/data/data_golden.h"
 
 namespace mcpp {

@@ -1,10 +1,10 @@
 // Against Megatron Core 0.16.1: file bytes, indices, blends and tokens (tests/golden/data).
 #include <gtest/gtest.h>
 
-#include "data/blend.h"
-#include "data/datasets.h"
-#include "data/gpt_dataset.h"
-#include "data/indexed_writer.h"
+#include "data/prepare/indexed_writer.h"
+#include "data/read/blend.h"
+#include "data/read/datasets.h"
+#include "data/read/gpt_dataset.h"
 #include "tests/data/data_golden.h"
 #include "tests/support/hdf5_file.h"
 

@@ -1,4 +1,4 @@
-#include "data/preprocess.h"
+#include "data/prepare/preprocess.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,11 +10,11 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "data/document_reader.h"
-#include "data/indexed_dataset.h"
-#include "data/tokenizer.h"
-#include "data/tokenizer_training.h"
-#include "data/verify.h"
+#include "data/prepare/document_reader.h"
+#include "data/prepare/tokenizer_training.h"
+#include "data/prepare/verify.h"
+#include "data/read/indexed_dataset.h"
+#include "data/tokenizer/tokenizer.h"
 #include "tests/data/data_golden.h"
 #include "tests/support/build.h"
 

@@ -1,4 +1,4 @@
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 
 #include "base/philox.h"
 #include "base/utf8.h"
-#include "data/tokenizer_training.h"
+#include "data/prepare/tokenizer_training.h"
 #include "tests/data/data_golden.h"
 #include "tests/support/build.h"
 

@@ -1,11 +1,11 @@
-#include "data/verify.h"
+#include "data/prepare/verify.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "data/datasets.h"
-#include "data/indexed_writer.h"
-#include "data/thread_pool.h"
+#include "data/prepare/indexed_writer.h"
+#include "data/prepare/thread_pool.h"
+#include "data/read/datasets.h"
 #include "tests/data/data_golden.h"
 
 namespace mcpp {

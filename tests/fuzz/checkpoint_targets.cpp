@@ -1,8 +1,8 @@
 // Files of checkpoints, ours and Hugging Face's.
 #include "base/check.h"
-#include "checkpoint/manifest.h"
-#include "checkpoint/reader.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/format/safetensors.h"
+#include "checkpoint/load/reader.h"
 #include "tests/fuzz/targets.h"
 
 namespace mcpp::fuzz {

@@ -1,8 +1,8 @@
 // The configuration of a run and of a model.
 #include "base/check.h"
-#include "megatron_cpp/config.h"
-#include "megatron_cpp/huggingface_config.h"
-#include "megatron_cpp/layout.h"
+#include "megatron_cpp/config/config.h"
+#include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/huggingface/huggingface_config.h"
 #include "tests/fuzz/targets.h"
 
 namespace mcpp::fuzz {

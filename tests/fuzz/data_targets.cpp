@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "base/check.h"
-#include "data/document_reader.h"
-#include "data/indexed_dataset.h"
-#include "data/tokenizer.h"
+#include "data/prepare/document_reader.h"
+#include "data/read/indexed_dataset.h"
+#include "data/tokenizer/tokenizer.h"
 #include "tests/fuzz/targets.h"
 
 namespace mcpp::fuzz {

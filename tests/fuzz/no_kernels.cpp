@@ -3,7 +3,7 @@
 
 #include "base/check.h"
 #include "tensor/cpu/shared_arena.h"
-#include "tensor/ops.h"
+#include "tensor/ops/ops.h"
 #include "tensor/processor.h"
 #include "tensor/transfer.h"
 

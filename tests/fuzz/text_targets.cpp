@@ -2,8 +2,8 @@
 #include <numeric>
 
 #include "base/check.h"
-#include "data/blend.h"
-#include "megatron_cpp/batch_size_schedule.h"
+#include "data/read/blend.h"
+#include "megatron_cpp/config/batch_size_schedule.h"
 #include "parallel/pp/stages.h"
 #include "tensor/gemm_choices.h"
 #include "tests/fuzz/targets.h"

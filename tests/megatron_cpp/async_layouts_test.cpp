@@ -4,9 +4,9 @@
 
 #include <latch>
 
-#include "checkpoint/async_save.h"
-#include "checkpoint/folder.h"
-#include "megatron_cpp/training_shards.h"
+#include "checkpoint/folder/folder.h"
+#include "checkpoint/save/async_save.h"
+#include "megatron_cpp/step/training_shards.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tiny_model.h"

@@ -1,4 +1,4 @@
-#include "megatron_cpp/batch_size_schedule.h"
+#include "megatron_cpp/config/batch_size_schedule.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "megatron_cpp/bench_comm.h"
+#include "megatron_cpp/bench/bench_comm.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

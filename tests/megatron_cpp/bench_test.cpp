@@ -1,4 +1,4 @@
-#include "megatron_cpp/bench.h"
+#include "megatron_cpp/bench/bench.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
-#include "megatron_cpp/commands.h"
+#include "megatron_cpp/commands/commands.h"
 #include "tests/support/errors.h"
 #include "tests/support/scratch_folder.h"
 

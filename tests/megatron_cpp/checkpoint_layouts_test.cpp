@@ -2,11 +2,11 @@
 // and a training that goes on as the one that was saved. Ranks as threads.
 #include <gtest/gtest.h>
 
-#include "checkpoint/folder.h"
-#include "checkpoint/reader.h"
-#include "checkpoint/writer.h"
-#include "megatron_cpp/huggingface.h"
-#include "megatron_cpp/training_shards.h"
+#include "checkpoint/folder/folder.h"
+#include "checkpoint/load/reader.h"
+#include "checkpoint/save/writer.h"
+#include "megatron_cpp/huggingface/huggingface.h"
+#include "megatron_cpp/step/training_shards.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tiny_model.h"

@@ -1,4 +1,4 @@
-#include "megatron_cpp/commands.h"
+#include "megatron_cpp/commands/commands.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/file.h"
-#include "megatron_cpp/version.h"
+#include "megatron_cpp/setup/version.h"
 
 namespace mcpp {
 namespace {

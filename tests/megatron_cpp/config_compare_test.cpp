@@ -1,4 +1,4 @@
-#include "megatron_cpp/config_compare.h"
+#include "megatron_cpp/config/config_compare.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
-#include "megatron_cpp/config.h"
+#include "megatron_cpp/config/config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/check.h"
-#include "megatron_cpp/model_provider.h"
+#include "megatron_cpp/setup/model_provider.h"
 #include "model/flops.h"
 #include "tests/support/build.h"
 #include "tests/support/errors.h"

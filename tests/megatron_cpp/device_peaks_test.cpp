@@ -1,4 +1,4 @@
-#include "megatron_cpp/device_peaks.h"
+#include "megatron_cpp/setup/device_peaks.h"
 
 #include <gtest/gtest.h>
 

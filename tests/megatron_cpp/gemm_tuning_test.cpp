@@ -1,4 +1,4 @@
-#include "megatron_cpp/gemm_tuning.h"
+#include "megatron_cpp/setup/gemm_tuning.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

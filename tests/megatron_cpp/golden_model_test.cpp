@@ -6,10 +6,10 @@
 #include <cstring>
 #include <map>
 
-#include "megatron_cpp/huggingface.h"
-#include "megatron_cpp/model_provider.h"
-#include "megatron_cpp/training_state.h"
-#include "megatron_cpp/weight_map.h"
+#include "megatron_cpp/huggingface/huggingface.h"
+#include "megatron_cpp/huggingface/weight_map.h"
+#include "megatron_cpp/setup/model_provider.h"
+#include "megatron_cpp/step/training_state.h"
 #include "optimizer/lr_schedule.h"
 #include "tests/support/gpu.h"
 #include "tests/support/hdf5_file.h"

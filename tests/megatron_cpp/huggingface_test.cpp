@@ -1,15 +1,15 @@
-#include "megatron_cpp/huggingface.h"
+#include "megatron_cpp/huggingface/huggingface.h"
 
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
-#include "checkpoint/writer.h"
-#include "data/tokenizer_training.h"
-#include "megatron_cpp/huggingface_tokenizer.h"
-#include "megatron_cpp/inference.h"
-#include "megatron_cpp/weight_map.h"
+#include "checkpoint/save/writer.h"
+#include "data/prepare/tokenizer_training.h"
+#include "megatron_cpp/huggingface/huggingface_tokenizer.h"
+#include "megatron_cpp/huggingface/weight_map.h"
+#include "megatron_cpp/inference/inference.h"
 #include "tests/checkpoint/fixture.h"
 #include "tests/support/build.h"
 

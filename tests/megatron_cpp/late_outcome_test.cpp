@@ -1,7 +1,7 @@
 // A host that learns what became of a step when the next one is half queued trains the same bits as one that waits.
 #include <gtest/gtest.h>
 
-#include "tensor/ops.h"
+#include "tensor/ops/ops.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/tiny_model.h"
 

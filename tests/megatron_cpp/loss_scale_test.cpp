@@ -1,7 +1,7 @@
 // Trainings with a loss scale: a fixed power of two changes no bit, and one that adapts finds its size by itself.
 #include <gtest/gtest.h>
 
-#include "tensor/ops.h"
+#include "tensor/ops/ops.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/tiny_model.h"
 

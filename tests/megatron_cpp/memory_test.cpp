@@ -1,7 +1,7 @@
 // Peak memory of ranks in real steps, as threads, against the plan that --dry_run prints.
 #include <gtest/gtest.h>
 
-#include "megatron_cpp/plan.h"
+#include "megatron_cpp/setup/plan.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/tiny_model.h"
 

@@ -1,9 +1,9 @@
-#include "megatron_cpp/options.h"
+#include "megatron_cpp/config/options.h"
 
 #include <gtest/gtest.h>
 
 #include "base/check.h"
-#include "megatron_cpp/config.h"
+#include "megatron_cpp/config/config.h"
 #include "tests/support/errors.h"
 
 namespace mcpp {

@@ -1,4 +1,4 @@
-#include "megatron_cpp/perplexity.h"
+#include "megatron_cpp/inference/perplexity.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "megatron_cpp/replica_check.h"
+#include "megatron_cpp/step/replica_check.h"
 
 #include <gmock/gmock.h>
 

@@ -1,4 +1,4 @@
-#include "megatron_cpp/sampling.h"
+#include "megatron_cpp/inference/sampling.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "megatron_cpp/signals.h"
+#include "megatron_cpp/train/signals.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

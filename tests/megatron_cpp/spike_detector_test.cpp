@@ -1,11 +1,11 @@
-#include "megatron_cpp/spike_detector.h"
+#include "megatron_cpp/step/spike_detector.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-#include "megatron_cpp/step_policy.h"
+#include "megatron_cpp/step/step_policy.h"
 
 namespace mcpp {
 namespace {

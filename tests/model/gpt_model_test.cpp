@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "model/kv_cache.h"
+#include "model/layers/kv_cache.h"
 #include "model/memory.h"
 #include "tests/support/gpu.h"
 #include "tests/support/gradcheck.h"

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "comm/local.h"
-#include "model/recompute.h"
-#include "model/transformer_layer.h"
+#include "model/layers/recompute.h"
+#include "model/layers/transformer_layer.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {

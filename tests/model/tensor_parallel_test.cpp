@@ -6,7 +6,7 @@
 #include "comm/local.h"
 #include "comm/metered.h"
 #include "model/gpt_model.h"
-#include "model/kv_cache.h"
+#include "model/layers/kv_cache.h"
 #include "parallel/tp/split.h"
 #include "tests/support/boxes.h"
 #include "tests/support/tiny_model.h"

@@ -5,7 +5,7 @@
 
 #include "comm/local.h"
 #include "optimizer/optimizer.h"
-#include "tensor/ops.h"
+#include "tensor/ops/ops.h"
 #include "tests/support/dp_toy.h"
 
 namespace mcpp {

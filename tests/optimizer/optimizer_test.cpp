@@ -10,7 +10,7 @@
 #include <optional>
 #include <random>
 
-#include "tensor/ops.h"
+#include "tensor/ops/ops.h"
 #include "tests/support/mirror_communicator.h"
 
 namespace mcpp {

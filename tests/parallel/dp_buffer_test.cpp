@@ -3,7 +3,7 @@
 #include <list>
 
 #include "parallel/dp/buffer.h"
-#include "tensor/ops.h"
+#include "tensor/ops/ops.h"
 #include "tests/support/mirror_communicator.h"
 
 namespace mcpp {

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "parallel/dp/buffer.h"
-#include "tensor/ops.h"
+#include "tensor/ops/ops.h"
 
 namespace mcpp {
 namespace {

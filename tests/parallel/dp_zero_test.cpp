@@ -3,7 +3,7 @@
 #include "comm/local.h"
 #include "comm/metered.h"
 #include "parallel/scalar.h"
-#include "tensor/ops.h"
+#include "tensor/ops/ops.h"
 #include "tests/support/dp_toy.h"
 
 namespace mcpp {

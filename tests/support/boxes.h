@@ -1,6 +1,6 @@
 // What a box of a global tensor holds.
 #pragma once
-#include "tensor/param.h"
+#include "nn/param.h"
 #include "tests/support/tensors.h"
 
 namespace mcpp::test {

@@ -10,7 +10,7 @@
 
 #include "base/philox.h"
 #include "comm/local.h"
-#include "megatron_cpp/training_state.h"
+#include "megatron_cpp/step/training_state.h"
 #include "tests/support/boxes.h"
 
 namespace mcpp::test {

@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "tensor/ops.h"
+#include "tensor/ops/ops.h"
 #include "tests/support/gpu.h"
 #include "tests/support/tensors.h"
 

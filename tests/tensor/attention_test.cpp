@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "tensor/cpu/attention_kernels.h"
-#include "tensor/dropout.h"
+#include "tensor/cpu/attention/attention_kernels.h"
+#include "tensor/ops/dropout.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/ops.h"
 

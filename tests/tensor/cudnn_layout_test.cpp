@@ -1,4 +1,4 @@
-#include "tensor/cuda/cudnn_layout.h"
+#include "tensor/cuda/attention/cudnn_layout.h"
 
 #include <gtest/gtest.h>
 

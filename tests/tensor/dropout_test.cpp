@@ -1,4 +1,4 @@
-#include "tensor/dropout.h"
+#include "tensor/ops/dropout.h"
 
 #include "tests/support/gradcheck.h"
 #include "tests/support/ops.h"

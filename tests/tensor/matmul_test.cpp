@@ -4,8 +4,8 @@
 #include <random>
 #include <vector>
 
-#include "tensor/cpu/gemm.h"
-#include "tensor/ops.h"
+#include "tensor/cpu/gemm/gemm.h"
+#include "tensor/ops/ops.h"
 #include "tests/support/gpu.h"
 #include "tests/support/tensors.h"
 

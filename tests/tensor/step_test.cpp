@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "tensor/late_copy.h"
-#include "tensor/ops.h"
+#include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
 #include "tests/support/gpu.h"
 #include "tests/support/tensors.h"

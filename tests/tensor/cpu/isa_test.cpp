@@ -1,4 +1,4 @@
-#include "tensor/cpu/isa.h"
+#include "tensor/isa.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "tensor/cpu/gemm.h"
+#include "tensor/cpu/gemm/gemm.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {

@@ -1,0 +1,200 @@
+#include "checkpoint/folder/folder.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <set>
+
+#include "checkpoint/folder/exchange.h"
+#include "checkpoint/format/hdf5.h"
+#include "checkpoint/format/input_file.h"
+#include "checkpoint/format/manifest.h"
+
+namespace mcpp {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::string_view kPrefix = "iter_";
+
+/// The tensors of a damaged file whose numbers are wrong, as " (damaged: a, b)"; empty when HDF5 cannot find them.
+std::string damaged_tensors(const Manifest& manifest, i64 file, const MappedFile& content) {
+  constexpr std::size_t kNamed = 3;
+  std::vector<std::string> damaged;
+  try {
+    const Hdf5File layout(content.path());
+    for (const TensorEntry& tensor : manifest.tensors) {
+      for (const ShardEntry& shard : tensor.shards) {
+        if (shard.file != file || damaged.size() > kNamed) continue;
+        const auto offset = static_cast<u64>(layout.offset_of(shard.dataset, tensor.dtype, shard.numel()));
+        const auto size = static_cast<u64>(shard.numel() * size_of(tensor.dtype));
+        if (checksum_hex(content.bytes().subspan(offset, size)) != shard.checksum) damaged.push_back(tensor.name);
+      }
+    }
+  } catch (const Error&) {
+    return {};  // the layout itself is damaged; the caller reports the file
+  }
+  if (damaged.size() > kNamed) damaged.back() = "...";
+  return damaged.empty() ? std::string() : " (damaged: " + join(damaged, ", ") + ")";
+}
+
+/// Why the datasets of a file are not those of the manifest; empty when they are.
+std::string layout_problem(const Path& path, const Manifest& manifest, i64 file) {
+  try {
+    const Hdf5File layout(path);
+    for (const TensorEntry& tensor : manifest.tensors) {
+      for (const ShardEntry& shard : tensor.shards) {
+        if (shard.file == file) layout.offset_of(shard.dataset, tensor.dtype, shard.numel());
+      }
+    }
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+/// What is wrong with file number `index` of the manifest; empty when nothing.
+std::string problem_of_file(const Path& directory, const Manifest& manifest, i64 index, bool checksums) {
+  const FileEntry& file = manifest.files[static_cast<std::size_t>(index)];
+  const Path path = directory / file.name;
+  std::error_code error;
+  const auto size = fs::file_size(path, error);
+  if (error) return str(path.string(), ": ", error.message());
+  if (static_cast<i64>(size) != file.bytes) {
+    return str(path.string(), " has ", size, " bytes instead of ", file.bytes);
+  }
+  if (!checksums) return {};
+  if (InputFile(path).checksum() == file.checksum) return layout_problem(path, manifest, index);
+  return str(path.string(), " differs from its checksum", damaged_tensors(manifest, index, MappedFile(path)));
+}
+
+std::vector<std::string> surplus_files(const Path& directory, const Manifest& manifest) {
+  std::set<std::string> expected{std::string(kManifestName), std::string(kManifestChecksumName)};
+  for (const FileEntry& file : manifest.files) expected.insert(file.name);
+  std::vector<std::string> found;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    if (!expected.contains(entry.path().filename().string())) {
+      found.push_back(str(entry.path().string(), " does not belong to the checkpoint"));
+    }
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
+/// problems_of for one of `parts` readers: file i is read by reader i % parts, the rest is checked by reader 0.
+std::vector<std::string> problems_of_part(const Path& directory, bool checksums, i64 part, i64 parts) {
+  std::vector<std::string> problems;
+  try {
+    const Manifest manifest = read_manifest(directory);
+    if (part == 0) problems = surplus_files(directory, manifest);
+    for (i64 i = part; i < static_cast<i64>(manifest.files.size()); i += parts) {
+      std::string problem = problem_of_file(directory, manifest, i, checksums);
+      if (!problem.empty()) problems.push_back(std::move(problem));
+    }
+  } catch (const Error& error) {
+    problems.emplace_back(error.what());
+  } catch (const fs::filesystem_error& error) {
+    problems.emplace_back(error.what());
+  }
+  return problems;
+}
+
+/// Whether `directory` was completed after `latest` was written: the process died between the two.
+bool is_after_latest(const Path& directory, const Path& folder) {
+  std::error_code error;
+  const auto completed = fs::last_write_time(directory / kManifestName, error);
+  if (error) return false;
+  const auto pointed = fs::last_write_time(folder / kLatestName, error);
+  return !error && completed >= pointed;
+}
+
+/// Checkpoints in the order in which to try them. Later iterations that are older than `latest` come last: somebody
+/// went back on purpose.
+std::vector<std::string> candidates(const Path& folder, const Log& log) {
+  const std::optional<Path> latest = latest_in(folder);
+  std::error_code error;
+  if (!latest && fs::exists(folder / kLatestName, error)) {
+    log.warn(
+        str((folder / kLatestName).string(), " does not name a checkpoint of this folder; looking for the newest"));
+  }
+  std::vector<std::string> first, last;
+  std::vector<Path> all = checkpoints_in(folder);
+  std::ranges::reverse(all);
+  bool above_latest = latest.has_value();
+  for (const Path& directory : all) {
+    if (latest && directory == *latest) above_latest = false;
+    (above_latest && !is_after_latest(directory, folder) ? last : first).push_back(directory.string());
+  }
+  first.insert(first.end(), last.begin(), last.end());
+  return first;
+}
+
+}  // namespace
+
+std::string checkpoint_name(i64 iteration) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%s%07lld", kPrefix.data(), static_cast<long long>(iteration));
+  return text.data();
+}
+
+std::optional<i64> iteration_of(const std::string& name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  i64 iteration = 0;
+  const char *begin = name.data() + kPrefix.size(), *end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(begin, end, iteration);
+  if (error != std::errc() || stop != end || checkpoint_name(iteration) != name) return std::nullopt;
+  return iteration;
+}
+
+std::vector<Path> checkpoints_in(const Path& folder) {
+  std::vector<Path> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (iteration_of(entry.path().filename().string()) && entry.is_directory(error)) found.push_back(entry.path());
+  }
+  check_input(!error || error == std::errc::no_such_file_or_directory, "cannot list ", folder.string(), ": ",
+              error.message());
+  std::ranges::sort(found, {}, [](const Path& path) { return *iteration_of(path.filename().string()); });
+  return found;
+}
+
+std::optional<Path> latest_in(const Path& folder) {
+  std::error_code error;
+  if (!fs::is_regular_file(folder / kLatestName, error)) return std::nullopt;
+  std::string name = read_text_file(folder / kLatestName);
+  while (!name.empty() && (name.back() == '\n' || name.back() == '\r' || name.back() == ' ')) name.pop_back();
+  if (!iteration_of(name) || !fs::is_directory(folder / name, error)) return std::nullopt;
+  return folder / name;
+}
+
+void move_latest_up_to(const Path& checkpoint) {
+  const Path folder = checkpoint.parent_path();
+  const std::string name = checkpoint.filename().string();
+  const std::optional<Path> latest = latest_in(folder);
+  if (latest && iteration_of(latest->filename().string()) >= iteration_of(name)) return;
+  write_file_atomic(folder / kLatestName, name + "\n");
+}
+
+std::vector<std::string> problems_of(const Path& directory, bool checksums) {
+  return problems_of_part(directory, checksums, 0, 1);
+}
+
+std::vector<Path> checkpoints_to_try(const Path& folder, Communicator& world, const Log& log) {
+  // Rank 0 decides, so that all try the same.
+  const std::string list = from_first(world, [&] { return join(candidates(folder, log), "\n"); });
+  std::vector<Path> result;
+  if (!list.empty()) {
+    for (const std::string& directory : split(list, '\n')) result.emplace_back(directory);
+  }
+  return result;
+}
+
+std::optional<Damage> defect_of_files(const Path& directory, Communicator& world, bool checksums) {
+  return first_damage(run_together(
+      world, [&] { return join(problems_of_part(directory, checksums, world.rank(), world.size()), "\n"); }));
+}
+
+std::string damage_warning(const Path& directory, const std::string& problem) {
+  return str("the checkpoint ", directory.string(), " is damaged and not used:\n", problem);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,89 @@
+#include "checkpoint/folder/retention.h"
+
+#include <algorithm>
+
+#include "base/strings.h"
+#include "checkpoint/folder/folder.h"
+#include "checkpoint/folder/process.h"
+
+namespace mcpp {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Removes a checkpoint so that, killed on the way, it leaves a temporary directory rather than a broken checkpoint.
+void remove_checkpoint(const Path& directory, const Log& log) {
+  std::error_code error;
+  const Path doomed = directory.string() + std::string(kTemporary) + process_tag();
+  fs::rename(directory, doomed, error);
+  if (!error) fs::remove_all(doomed, error);
+  if (error)
+    log.warn_from_any_rank(str("cannot remove the old checkpoint ", directory.string(), ": ", error.message()));
+}
+
+/// What a process left.
+struct Stale {
+  Path path, checkpoint;  ///< that it was to become, or was
+  bool is_aside;
+};
+
+std::optional<Stale> as_stale(const Path& path) {
+  std::string name = path.filename().string();
+  const bool ours = name.starts_with("iter_") || name.starts_with(kLatestName), is_aside = name.ends_with(kAside);
+  if (is_aside) name.resize(name.size() - kAside.size());
+  const std::size_t mark = name.find(kTemporary);
+  if (!ours || mark == std::string::npos || !is_stale_tag(name.substr(mark + kTemporary.size()))) return std::nullopt;
+  return Stale{path, path.parent_path() / name.substr(0, mark), is_aside};
+}
+
+std::vector<Stale> stale_entries(const Path& folder, const Log& log) {
+  std::vector<Stale> found;
+  try {
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      if (std::optional<Stale> stale = as_stale(entry.path())) found.push_back(std::move(*stale));
+    }
+  } catch (const fs::filesystem_error& error) {
+    log.warn_from_any_rank(str("cannot look for what died processes left: ", error.what()));
+  }
+  return found;
+}
+
+}  // namespace
+
+std::vector<Path> outdated(const Path& folder, const Retention& retention) {
+  const std::optional<Path> latest = latest_in(folder);
+  if (retention.keep_last == 0 || !latest) return {};
+  std::vector<Path> all = checkpoints_in(folder);
+  all.resize(all.size() - std::min(all.size(), static_cast<std::size_t>(retention.keep_last)));
+  std::erase_if(all, [&](const Path& directory) {
+    const i64 interval = retention.save_retain_interval;
+    const bool retained = interval > 0 && *iteration_of(directory.filename().string()) % interval == 0;
+    return retained || directory == *latest;
+  });
+  return all;
+}
+
+void prune(const Path& folder, const Retention& retention, const Log& log) {
+  try {
+    for (const Path& directory : outdated(folder, retention)) remove_checkpoint(directory, log);
+  } catch (const std::exception& error) {
+    log.warn_from_any_rank(str("cannot look for old checkpoints in ", folder.string(), ": ", error.what()));
+  }
+}
+
+void remove_stale(const Path& folder, const Log& log) {
+  for (const Stale& stale : stale_entries(folder, log)) {
+    std::error_code error;
+    if (stale.is_aside && !fs::exists(stale.checkpoint, error)) {
+      fs::rename(stale.path, stale.checkpoint, error);
+    } else {
+      fs::remove_all(stale.path, error);
+    }
+    if (error) {
+      log.warn_from_any_rank(
+          str("cannot clear away ", stale.path.string(), ", left by a process that ended: ", error.message()));
+    }
+  }
+}
+
+}  // namespace mcpp

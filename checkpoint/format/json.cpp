@@ -1,0 +1,95 @@
+#include "checkpoint/format/json.h"
+
+#include <set>
+
+namespace mcpp {
+
+Json parse_json(std::string_view text, std::string_view source) {
+  constexpr int kMaxDepth = 16;
+  std::vector<std::set<std::string>> keys;  // of the objects that are open at this point of the text
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    check_input(depth <= kMaxDepth, source, ": nested deeper than ", kMaxDepth, " levels");
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      check_input(keys.back().insert(key).second, source, ": the key '", key, "' appears twice");
+    }
+    return true;
+  };
+  Json parsed;
+  try {
+    parsed = Json::parse(text, watch);
+  } catch (const Json::exception& error) {
+    fail(ExitCode::BadInput, source, " is not valid JSON: ", error.what());
+  }
+  check_input(parsed.is_object(), source, " is not a JSON object");
+  return parsed;
+}
+
+JsonObject::JsonObject(const Json& value, std::string source) : value_(&value), source_(std::move(source)) {
+  check_input(value.is_object(), source_, " is not a JSON object");
+}
+
+const Json* JsonObject::find(const std::string& key) const {
+  const auto found = value_->find(key);
+  return found == value_->end() || found->is_null() ? nullptr : &*found;
+}
+
+const Json& JsonObject::at(const std::string& key) const {
+  const Json* found = find(key);
+  require(found != nullptr, key, "is missing");
+  return *found;
+}
+
+i64 JsonObject::integer(const std::string& key, i64 min, i64 max) const {
+  const Json& value = at(key);
+  require(value.is_number_integer(), key, "is not an integer");
+  // An unsigned number that no i64 holds would wrap to a negative one.
+  require(!value.is_number_unsigned() || value.get<u64>() <= u64{std::numeric_limits<i64>::max()}, key, "is too large");
+  const i64 number = value.get<i64>();
+  require(number >= min && number <= max, key, "is ", number, ", allowed are ", min, " to ", max);
+  return number;
+}
+
+double JsonObject::number(const std::string& key) const {
+  const Json& value = at(key);
+  require(value.is_number(), key, "is not a number");
+  return value.get<double>();
+}
+
+bool JsonObject::boolean(const std::string& key) const {
+  const Json& value = at(key);
+  require(value.is_boolean(), key, "is neither true nor false");
+  return value.get<bool>();
+}
+
+const std::string& JsonObject::text(const std::string& key) const {
+  const Json& value = at(key);
+  require(value.is_string(), key, "is not a string");
+  return value.get_ref<const std::string&>();
+}
+
+JsonObject JsonObject::object(const std::string& key) const {
+  return {at(key), str(source_, ": '", key, "'")};
+}
+
+const Json& JsonObject::array(const std::string& key) const {
+  const Json& value = at(key);
+  require(value.is_array(), key, "is not an array");
+  return value;
+}
+
+std::vector<i64> JsonObject::integers(const std::string& key, std::size_t max_size) const {
+  const Json& values = array(key);
+  require(values.size() <= max_size, key, "has ", values.size(), " elements, allowed are ", max_size);
+  std::vector<i64> numbers;
+  for (const Json& value : values) {
+    require(value.is_number_unsigned() && value.get<u64>() <= u64{std::numeric_limits<i64>::max()}, key,
+            "has an element that is not a non-negative integer");
+    numbers.push_back(value.get<i64>());
+  }
+  return numbers;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,277 @@
+#include "checkpoint/format/safetensors.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "checkpoint/format/json.h"
+
+namespace mcpp {
+namespace {
+
+constexpr std::string_view kSingleName = "model.safetensors";
+constexpr std::string_view kIndexName = "model.safetensors.index.json";
+constexpr u64 kMaxHeaderBytes = 100'000'000;
+constexpr std::size_t kMaxRank = 8;
+
+struct TypeInfo {
+  std::string_view name;
+  i64 size;
+  SafeType type;
+};
+constexpr TypeInfo kTypes[]{
+    {"F64", 8, SafeType::F64},    {"F32", 4, SafeType::F32},       {"F16", 2, SafeType::F16},
+    {"BF16", 2, SafeType::BF16},  {"I64", 8, SafeType::Other},     {"U64", 8, SafeType::Other},
+    {"I32", 4, SafeType::Other},  {"U32", 4, SafeType::Other},     {"I16", 2, SafeType::Other},
+    {"U16", 2, SafeType::Other},  {"I8", 1, SafeType::Other},      {"U8", 1, SafeType::Other},
+    {"BOOL", 1, SafeType::Other}, {"F8_E5M2", 1, SafeType::Other}, {"F8_E4M3", 1, SafeType::Other}};
+
+const TypeInfo& type_info(const JsonObject& json) {
+  const std::string& name = json.text("dtype");
+  const auto found = std::ranges::find(kTypes, name, &TypeInfo::name);
+  check_input(found != std::end(kTypes), json.source(), ": unknown dtype '", name, "'");
+  return *found;
+}
+
+/// One entry of a header, with its offsets counted from the file's begin.
+SafeTensor parse_tensor(const std::string& name, const JsonObject& json, std::size_t file, i64 data_begin) {
+  const TypeInfo& type = type_info(json);
+  SafeTensor tensor{name, type.type, json.integers("shape", kMaxRank), file, 0, 0};
+  i64 bytes = type.size;
+  for (const i64 size : tensor.shape) {
+    check_input(!__builtin_mul_overflow(bytes, size, &bytes), json.source(), ": absurdly large shape ", tensor.shape);
+  }
+  const std::vector<i64> offsets = json.integers("data_offsets", 2);
+  check_input(offsets.size() == 2 && offsets[0] <= offsets[1], json.source(), ": bad data_offsets ", offsets);
+  check_input(offsets[1] - offsets[0] == bytes, json.source(), ": data_offsets ", offsets, " do not fit shape ",
+              tensor.shape, " of ", json.text("dtype"));
+  check_input(offsets[1] <= std::numeric_limits<i64>::max() - data_begin, json.source(), ": bad data_offsets ",
+              offsets);
+  tensor.begin = offsets[0] + data_begin, tensor.end = offsets[1] + data_begin;
+  return tensor;
+}
+
+/// Throws unless the tensors follow one another from `begin` to `end` without gap or overlap.
+void check_cover(std::vector<SafeTensor> tensors, i64 begin, i64 end, const std::string& path) {
+  std::ranges::sort(tensors, {}, [](const SafeTensor& t) { return std::pair(t.begin, t.end); });
+  i64 position = begin;
+  for (const SafeTensor& tensor : tensors) {
+    check_input(tensor.begin == position, path, ": tensor ", tensor.name,
+                tensor.begin < position ? " overlaps the one before" : " leaves a gap before it");
+    position = tensor.end;
+  }
+  check_input(position == end, path, ": the header describes ", position - begin, " bytes of data, the file has ",
+              end - begin);
+}
+
+std::vector<SafeTensor> parse_file(const MappedFile& content, std::size_t file) {
+  const std::string path = content.path().string();
+  const std::span<const std::byte> bytes = content.bytes();
+  u64 header_size = 0;
+  check_input(bytes.size() >= sizeof(header_size), path, " is too small for a safetensors file");
+  std::memcpy(&header_size, bytes.data(), sizeof(header_size));
+  check_input(header_size <= kMaxHeaderBytes, path, ": the header of ", header_size, " bytes is larger than allowed, ",
+              kMaxHeaderBytes);
+  check_input(header_size <= bytes.size() - sizeof(header_size), path, ": the header of ", header_size,
+              " bytes reaches beyond the end of the file");
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + sizeof(header_size), header_size);
+  check_input(text.starts_with('{'), path, ": the header does not begin with {");
+
+  const Json header = parse_json(text, path + ": header");
+  const auto data_begin = static_cast<i64>(sizeof(header_size) + header_size);
+  std::vector<SafeTensor> tensors;
+  for (const auto& [name, value] : header.items()) {
+    if (name == "__metadata__") continue;
+    tensors.push_back(parse_tensor(name, {value, path + ": " + name}, file, data_begin));
+  }
+  check_cover(tensors, data_begin, static_cast<i64>(bytes.size()), path);
+  return tensors;
+}
+
+template <class Stored>
+void convert(std::span<const std::byte> from, Tensor& to) {
+  on_float(to.dtype(), [&]<class T>() {
+    T* out = to.data<T>();
+    for (i64 i = 0; i < to.numel(); ++i) {
+      Stored x;
+      std::memcpy(&x, from.data() + i * static_cast<i64>(sizeof(Stored)), sizeof(Stored));
+      if constexpr (std::is_same_v<Stored, T>)
+        out[i] = x;
+      else
+        out[i] = from_double<T>(to_double(x));
+    }
+  });
+}
+
+std::string_view type_name(DType t) {
+  switch (t) {
+    case DType::F32:
+      return "F32";
+    case DType::BF16:
+      return "BF16";
+    case DType::F16:
+      return "F16";
+    case DType::F64:
+      return "F64";
+    default:
+      fail(ExitCode::Internal, "safetensors files get floating-point tensors only");
+  }
+}
+
+/// The header of a file with these tensors, in this order, padded so that the data begin at a multiple of 8.
+std::string header_of(const std::vector<SafeSpec>& specs, std::span<const std::size_t> order) {
+  OrderedJson json;
+  json["__metadata__"] = {{"format", "pt"}};
+  i64 offset = 0;
+  for (const std::size_t i : order) {
+    const SafeSpec& spec = specs[i];
+    json[spec.name] = {
+        {"dtype", type_name(spec.dtype)}, {"shape", spec.shape}, {"data_offsets", {offset, offset + spec.bytes()}}};
+    offset += spec.bytes();
+  }
+  std::string text = json.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  return text;
+}
+
+void write_file(const Path& path, const std::vector<SafeSpec>& specs, std::vector<std::size_t> order,
+                const std::function<Tensor(std::size_t)>& data) {
+  std::ranges::sort(order, {}, [&](std::size_t i) { return std::pair(-size_of(specs[i].dtype), specs[i].name); });
+  const std::string header = header_of(specs, order);
+  const u64 header_size = header.size();
+  AtomicFile file(path);
+  file.write(std::as_bytes(std::span(&header_size, 1)));
+  file.write(header);
+  for (const std::size_t i : order) {
+    const Tensor numbers = data(i);
+    MCPP_CHECK(numbers.dtype() == specs[i].dtype && numbers.bytes() == specs[i].bytes(), specs[i].name);
+    if (numbers.bytes() == 0) continue;
+    file.write({static_cast<const std::byte*>(numbers.raw()), static_cast<std::size_t>(numbers.bytes())});
+  }
+  file.commit();
+}
+
+/// Splits the tensors, in order, into files of at most max_bytes; a larger tensor has a file of its own.
+std::vector<std::vector<std::size_t>> split_files(const std::vector<SafeSpec>& specs, i64 max_bytes) {
+  std::vector<std::vector<std::size_t>> files(1);
+  i64 filled = 0;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    if (!files.back().empty() && filled + specs[i].bytes() > max_bytes) files.emplace_back(), filled = 0;
+    files.back().push_back(i);
+    filled += specs[i].bytes();
+  }
+  return files;
+}
+
+std::string numbered_name(std::size_t number, std::size_t count) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), "model-%05zu-of-%05zu.safetensors", number, count);
+  return text.data();
+}
+
+}  // namespace
+
+SafetensorsReader::SafetensorsReader(const Path& path) : path_(path) {
+  if (!std::filesystem::is_directory(path)) {
+    open_file(path);
+  } else if (std::filesystem::exists(path / kIndexName)) {
+    open_index(path / kIndexName);
+  } else {
+    check_input(std::filesystem::exists(path / kSingleName), path.string(), " has neither ", kSingleName, " nor ",
+                kIndexName);
+    open_file(path / kSingleName);
+  }
+  std::ranges::sort(tensors_, {}, &SafeTensor::name);
+  for (std::size_t i = 1; i < tensors_.size(); ++i) {
+    check_input(tensors_[i - 1].name != tensors_[i].name, path.string(), ": the tensor ", tensors_[i].name,
+                " is in two files");
+  }
+}
+
+void SafetensorsReader::open_file(const Path& path) {
+  files_.emplace_back(path);
+  std::vector<SafeTensor> found = parse_file(files_.back(), files_.size() - 1);
+  std::ranges::move(found, std::back_inserter(tensors_));
+}
+
+void SafetensorsReader::open_index(const Path& path) {
+  const Json parsed = parse_json(read_text_file(path), path.string());
+  const JsonObject map = JsonObject(parsed, path.string()).object("weight_map");
+  std::map<std::string, std::set<std::string>> names_by_file;
+  for (const auto& [name, value] : map.json().items()) names_by_file[map.text(name)].insert(name);
+  for (const auto& [file, names] : names_by_file) {
+    check_input(Path(file).filename() == file && file != "..", path.string(), ": '", file,
+                "' is not the name of a file in this folder");
+    const std::size_t before = tensors_.size();
+    open_file(path.parent_path() / file);
+    std::set<std::string> held;
+    for (std::size_t i = before; i < tensors_.size(); ++i) held.insert(tensors_[i].name);
+    for (const std::string& name : names) {
+      check_input(held.contains(name), path.string(), ": ", name, " is not in ", file);
+    }
+  }
+}
+
+const SafeTensor* SafetensorsReader::find(std::string_view name) const {
+  const auto found = std::ranges::lower_bound(tensors_, name, {}, &SafeTensor::name);
+  return found != tensors_.end() && found->name == name ? &*found : nullptr;
+}
+
+const SafeTensor& SafetensorsReader::at(std::string_view name) const {
+  if (const SafeTensor* found = find(name)) return *found;
+  std::vector<std::string> names;
+  for (const SafeTensor& tensor : tensors_) names.push_back(tensor.name);
+  const std::string nearest = nearest_name(name, names);
+  fail(ExitCode::BadInput, path_.string(), " has no tensor ", name,
+       nearest.empty() ? std::string() : "; the nearest is " + nearest);
+}
+
+std::span<const std::byte> SafetensorsReader::bytes(const SafeTensor& tensor) const {
+  return files_[tensor.file].bytes().subspan(static_cast<std::size_t>(tensor.begin),
+                                             static_cast<std::size_t>(tensor.end - tensor.begin));
+}
+
+Tensor SafetensorsReader::read(const SafeTensor& tensor, DType dtype, Device& device) const {
+  Tensor result = Tensor::empty(tensor.shape, dtype, device, MemoryClass::Other);
+  const std::span<const std::byte> stored = bytes(tensor);
+  switch (tensor.type) {
+    case SafeType::F64:
+      convert<double>(stored, result);
+      break;
+    case SafeType::F32:
+      convert<float>(stored, result);
+      break;
+    case SafeType::BF16:
+      convert<BFloat16>(stored, result);
+      break;
+    case SafeType::F16:
+      convert<Float16>(stored, result);
+      break;
+    case SafeType::Other:
+      fail(ExitCode::BadInput, files_[tensor.file].path().string(), ": ", tensor.name,
+           " has an element type that weights cannot have; F64, F32, F16 and BF16 can be read");
+  }
+  return result;
+}
+
+void write_safetensors(const Path& folder, const std::vector<SafeSpec>& specs,
+                       const std::function<Tensor(std::size_t)>& data, i64 max_file_bytes) {
+  mcpp::create_directories(folder);
+  const std::vector<std::vector<std::size_t>> files = split_files(specs, max_file_bytes);
+  if (files.size() == 1) return write_file(folder / kSingleName, specs, files[0], data);
+  OrderedJson index{{"metadata", {{"total_size", 0}}}, {"weight_map", OrderedJson::object()}};
+  std::map<std::string, std::string> file_of;
+  i64 total = 0;
+  for (std::size_t f = 0; f < files.size(); ++f) {
+    const std::string name = numbered_name(f + 1, files.size());
+    write_file(folder / name, specs, files[f], data);
+    for (const std::size_t i : files[f]) file_of[specs[i].name] = name, total += specs[i].bytes();
+  }
+  index["metadata"]["total_size"] = total;
+  index["weight_map"] = file_of;
+  write_file_atomic(folder / kIndexName, index.dump(2) + "\n");
+}
+
+}  // namespace mcpp

@@ -1,0 +1,60 @@
+// What a checkpoint holds: named pieces of global tensors. Names begin with their kind:
+//   model/decoder.layers.0.mlp.linear_fc1.weight         the weight, in the model's type
+//   optimizer/master/..., optimizer/exp_avg/..., ...     what the optimizer keeps for it
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/format/region.h"
+#include "tensor/tensor.h"
+
+namespace mcpp {
+
+/// "model/<name>": the weight of a parameter.
+std::string model_tensor(std::string_view param_name);
+/// "optimizer/<state>/<name>": one state of a parameter in the optimizer, such as "exp_avg".
+std::string optimizer_tensor(std::string_view state, std::string_view param_name);
+
+/// What is held, without the numbers.
+struct ShardSpec : Region {
+  std::string name;
+  DType dtype = DType::F32;
+};
+
+/// A piece of a named tensor with its numbers: numel() elements, row-major over the box, on any device.
+struct NamedShard : Region {
+  std::string name;
+  Tensor data;
+
+  NamedShard() = default;
+  /// A whole box.
+  NamedShard(std::string tensor_name, Box where, Tensor numbers)
+      : Region(whole(std::move(where))), name(std::move(tensor_name)), data(std::move(numbers)) {}
+  /// Elements [begin, end) of a box.
+  NamedShard(std::string tensor_name, Box where, i64 begin, i64 end, Tensor numbers)
+      : Region{std::move(where), begin, end}, name(std::move(tensor_name)), data(std::move(numbers)) {}
+};
+
+/// Shards whose numbers are made when they are asked for, so that they need not be in memory all at once.
+class ShardSource {
+ public:
+  virtual ~ShardSource() = default;
+  virtual std::span<const ShardSpec> shards() const = 0;
+  /// The numbers of shards()[index], in host memory; asked for once each, in any order.
+  virtual Tensor data(std::size_t index) = 0;
+};
+
+/// The shards at hand.
+class ShardList final : public ShardSource {
+ public:
+  explicit ShardList(std::span<const NamedShard> shards);
+  std::span<const ShardSpec> shards() const override { return specs_; }
+  Tensor data(std::size_t index) override { return data_[index]; }
+
+ private:
+  std::vector<ShardSpec> specs_;
+  std::vector<Tensor> data_;
+};
+
+}  // namespace mcpp

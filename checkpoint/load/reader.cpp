@@ -1,0 +1,262 @@
+#include "checkpoint/load/reader.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/checksum.h"
+#include "checkpoint/folder/exchange.h"
+#include "checkpoint/format/hdf5.h"
+#include "tensor/transfer.h"
+
+namespace mcpp {
+namespace {
+
+/// What a rank wants of a shard: the maximum over ranks tells whether anybody wants all of it.
+constexpr float kNothing = 0, kPart = 1, kWhole = 2;
+
+float want_of(std::span<NamedShard* const> targets, const ShardEntry& shard) {
+  float want = kNothing;
+  for (const NamedShard* target : targets) {
+    const i64 count = overlap(shard, *target);
+    if (count > 0) want = std::max(want, count == shard.numel() ? kWhole : kPart);
+  }
+  return want;
+}
+
+/// f(), whose errors say that a file is damaged.
+template <class F>
+decltype(auto) damaging(F&& f) {
+  try {
+    return f();
+  } catch (const Error& error) {
+    throw DamagedFile(error.what());
+  }
+}
+
+/// Stays in the processor's cache between the read, the checksum and the copy.
+constexpr i64 kPieceBytes = i64{1} << 19;
+
+}  // namespace
+
+struct CheckpointReader::OpenFile {
+  InputFile file;
+  Hdf5File layout;
+};
+
+CheckpointReader::CheckpointReader(Path directory)
+    : directory_(std::move(directory)), manifest_(read_manifest(directory_)), files_(manifest_.files.size()) {
+  for (const TensorEntry& tensor : manifest_.tensors) {
+    first_shard_.push_back(checks_.size());
+    checks_.resize(checks_.size() + tensor.shards.size(), Check::WhenRead);
+  }
+}
+
+CheckpointReader::~CheckpointReader() = default;
+
+CheckpointReader::OpenFile& CheckpointReader::open(i64 file) {
+  auto& slot = files_[static_cast<std::size_t>(file)];
+  if (slot) return *slot;
+  const FileEntry& entry = manifest_.files[static_cast<std::size_t>(file)];
+  InputFile content(directory_ / entry.name);
+  const std::string path = content.path().string();
+  if (content.size() != entry.bytes)
+    throw DamagedFile(str(path, " has ", content.size(), " bytes instead of ", entry.bytes));
+  try {
+    Hdf5File layout(content.path());
+    slot = std::make_unique<OpenFile>(OpenFile{std::move(content), std::move(layout)});
+  } catch (const Error& error) {
+    const InputFile again(path);  // throws when too many files are open, for which this one is not to blame
+    throw DamagedFile(error.what());
+  }
+  return *slot;
+}
+
+bool CheckpointReader::holds(const ShardSpec& target) const {
+  const TensorEntry* tensor = manifest_.find(target.name);
+  if (!tensor || tensor->global != target.box.global || tensor->dtype != target.dtype) return false;
+  i64 held = 0;
+  for (const ShardEntry& shard : tensor->shards) held += overlap(shard, target);
+  return held == target.numel();
+}
+
+/// Whether the checkpoint is of a model that has this target.
+void CheckpointReader::check(const NamedShard& target, Conversion conversion) const {
+  const TensorEntry& tensor = tensor_entry(manifest_, target.name, directory_);
+  const DType stored = tensor.dtype, wanted = target.data.dtype();
+  const std::string defect = defect_of(target);
+  MCPP_CHECK(defect.empty(), target.name, ": ", defect);
+  MCPP_CHECK(target.data.numel() == target.numel(), target.name);
+  check_input(tensor.global == target.box.global, directory_.string(), ": ", target.name, " has shape ", tensor.global,
+              ", this model needs ", target.box.global);
+  check_input(stored == wanted || (conversion == Conversion::Convert && is_float(stored) && is_float(wanted)),
+              directory_.string(), ": ", target.name, " is stored as ", name_of(stored), ", wanted is ",
+              name_of(wanted));
+}
+
+void CheckpointReader::read(NamedShard& target, Conversion conversion) {
+  check(target, conversion);
+  fill(Job{index_of(target.name), {&target}});
+}
+
+Tensor CheckpointReader::read_whole(std::string_view name, Device& device) {
+  const TensorEntry& tensor = tensor_entry(manifest_, name, directory_);
+  NamedShard target(tensor.name, {tensor.global, Shape(tensor.global.size(), 0), tensor.global},
+                    Tensor::empty(tensor.global, tensor.dtype, device, MemoryClass::Other));
+  read(target);
+  return target.data;
+}
+
+std::optional<Damage> CheckpointReader::load(std::span<NamedShard> targets, Communicator& world,
+                                             Conversion conversion) {
+  run_together(world, [&] {
+    for (const NamedShard& target : targets) check(target, conversion);
+    return std::string();
+  });
+  Jobs jobs;
+  for (NamedShard& target : targets) {
+    const std::size_t tensor = index_of(target.name);
+    jobs.try_emplace(tensor, Job{tensor, {}}).first->second.targets.push_back(&target);
+  }
+  share_checks(jobs, world);
+  const std::vector<std::string> reports = run_together(world, [&] {
+    try {
+      const std::vector<const Job*> order = in_order_of_files(jobs);
+      for (const Job* job : order) expect(*job);
+      for (const Job* job : order) fill(*job);
+    } catch (const DamagedFile& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  });
+  return first_damage(reports);
+}
+
+std::size_t CheckpointReader::index_of(std::string_view name) const {
+  return static_cast<std::size_t>(&tensor_entry(manifest_, name, directory_) - manifest_.tensors.data());
+}
+
+/// Decides which shards this rank verifies; adds a job for each tensor of which it wants nothing else.
+void CheckpointReader::share_checks(Jobs& jobs, Communicator& world) {
+  Tensor most = Tensor::zeros({static_cast<i64>(checks_.size())}, DType::F32, host_, MemoryClass::Other);
+  std::vector<float> mine(checks_.size(), kNothing);
+  for (const auto& [t, job] : jobs) {
+    std::size_t shard = first_shard_[t];
+    for (const ShardEntry& entry : manifest_.tensors[t].shards) mine[shard++] = want_of(job.targets, entry);
+  }
+  std::ranges::copy(mine, most.data<float>());
+  const bool is_shared = manifest_.coverage == Coverage::Whole;
+  if (is_shared) world.all_reduce(most, ReduceOp::Max).wait();
+  int turn = 0;
+  for (std::size_t t = 0; t < first_shard_.size(); ++t) {
+    for (std::size_t shard = first_shard_[t]; shard < first_shard_[t] + manifest_.tensors[t].shards.size(); ++shard) {
+      const float anybody = most.data<float>()[shard];
+      if (anybody == kNothing) continue;
+      const bool is_mine =
+          anybody == kWhole || !is_shared ? mine[shard] == anybody : turn++ % world.size() == world.rank();
+      checks_[shard] = is_mine ? Check::Now : Check::Done;
+      if (is_mine) jobs.try_emplace(t, Job{t, {}});
+    }
+  }
+}
+
+/// By where their first number lies, so that files are read from begin to end.
+std::vector<const CheckpointReader::Job*> CheckpointReader::in_order_of_files(const Jobs& jobs) {
+  std::vector<std::pair<std::pair<i64, i64>, const Job*>> order;
+  for (const auto& entry : jobs) {
+    const Job& job = entry.second;
+    const TensorEntry& tensor = manifest_.tensors[job.tensor];
+    const Check* check = &checks_[first_shard_[job.tensor]];
+    const auto first = std::ranges::find_if(tensor.shards, [&](const ShardEntry& shard) {
+      return *check++ == Check::Now || want_of(job.targets, shard) != kNothing;
+    });
+    const bool has_any = first != tensor.shards.end();
+    order.emplace_back(has_any ? std::pair(first->file, offset_of(tensor, *first)) : std::pair<i64, i64>(), &job);
+  }
+  std::ranges::stable_sort(order, {}, [](const auto& item) { return item.first; });
+  std::vector<const Job*> result;
+  for (const auto& [place, job] : order) result.push_back(job);
+  return result;
+}
+
+void CheckpointReader::expect(const Job& job) {
+  const TensorEntry& tensor = manifest_.tensors[job.tensor];
+  const Check* check = &checks_[first_shard_[job.tensor]];
+  for (const ShardEntry& shard : tensor.shards) {
+    if (*check++ == Check::Now)
+      read_ahead_.expect(open(shard.file).file, offset_of(tensor, shard), shard.numel() * size_of(tensor.dtype));
+  }
+}
+
+i64 CheckpointReader::offset_of(const TensorEntry& tensor, const ShardEntry& shard) {
+  const Hdf5File& layout = open(shard.file).layout;
+  return damaging([&] { return layout.offset_of(shard.dataset, tensor.dtype, shard.numel()); });
+}
+
+void CheckpointReader::fill(const Job& job) {
+  const TensorEntry& tensor = manifest_.tensors[job.tensor];
+  std::vector<Tensor> numbers;  // of each target, in host memory
+  std::vector<i64> left;        // elements of it that are to come
+  for (const NamedShard* target : job.targets) {
+    const bool is_here = target->data.device().type() == DeviceType::Cpu;
+    numbers.push_back(is_here ? target->data
+                              : Tensor::empty(target->data.shape(), target->data.dtype(), host_, MemoryClass::Other));
+    left.push_back(target->numel());
+  }
+  for (std::size_t s = 0; s < tensor.shards.size(); ++s) {
+    const ShardEntry& shard = tensor.shards[s];
+    std::vector<Destination> destinations;
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      Destination destination(shard, *job.targets[i], static_cast<std::byte*>(numbers[i].raw()),
+                              {tensor.dtype, numbers[i].dtype()});
+      left[i] -= destination.count();
+      if (destination.count() > 0) destinations.push_back(std::move(destination));
+    }
+    Check& check = checks_[first_shard_[job.tensor] + s];
+    if (destinations.empty() && check != Check::Now) continue;
+    read_shard(tensor, shard, destinations, check);
+    check = Check::Done;
+  }
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const i64 all = numbers[i].numel();
+    check_input(left[i] == 0, directory_.string(), ": ", tensor.name, ": only ", all - left[i], " of ", all,
+                " elements are in the checkpoint");
+    if (numbers[i].raw() != job.targets[i]->data.raw()) write_bytes(numbers[i].raw(), job.targets[i]->data);
+  }
+}
+
+/// In one pass, which skips what nobody wants unless all is to be verified.
+void CheckpointReader::read_shard(const TensorEntry& tensor, const ShardEntry& shard,
+                                  std::span<Destination> destinations, Check check) {
+  const bool verifies = check != Check::Done;
+  const InputFile& file = open(shard.file).file;
+  const i64 offset = offset_of(tensor, shard), size = size_of(tensor.dtype), step = kPieceBytes / size;
+  piece_.resize(kPieceBytes);
+  Checksum sum;
+  for (i64 first = 0; first < shard.numel(); first += step) {
+    const i64 last = std::min(first + step, shard.numel()), bytes = (last - first) * size;
+    i64 wanted_by = 0;
+    for (Destination& destination : destinations) wanted_by += destination.wants(first, last);
+    if (wanted_by == 0 && !verifies) continue;
+    if (check == Check::Now) read_ahead_.before_reading(bytes);
+    std::byte* place = wanted_by == 1 && destinations.size() == 1 ? destinations[0].place_of(first, last) : nullptr;
+    const std::span piece(place ? place : piece_.data(), static_cast<std::size_t>(bytes));
+    damaging([&] { file.read(offset + first * size, piece); });
+    if (verifies) sum.update(piece);
+    for (std::size_t i = 0; !place && i < destinations.size(); ++i) destinations[i].take(first, last, piece.data());
+  }
+  if (verifies && sum.hex() != shard.checksum) {
+    throw DamagedFile(
+        str(file.path().string(), " is damaged: ", tensor.name, " differs from its checksum in the manifest"));
+  }
+}
+
+const TensorEntry& tensor_entry(const Manifest& manifest, std::string_view name, const Path& directory) {
+  if (const TensorEntry* found = manifest.find(name)) return *found;
+  std::vector<std::string> names;
+  for (const TensorEntry& tensor : manifest.tensors) names.push_back(tensor.name);
+  const std::string nearest = nearest_name(name, names);
+  fail(ExitCode::BadInput, directory.string(), " has no tensor ", name,
+       nearest.empty() ? std::string() : "; the nearest is " + nearest);
+}
+
+}  // namespace mcpp

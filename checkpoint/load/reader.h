@@ -1,0 +1,87 @@
+// Loading: any box, or flat range of one, of any tensor in a checkpoint, whatever boxes it was saved in. Every number
+// is verified on the way, in the same pass over the files.
+#pragma once
+#include <map>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/format/damage.h"
+#include "checkpoint/format/input_file.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/load/destination.h"
+#include "comm/communicator.h"
+
+namespace mcpp {
+
+/// What to do when the stored element type is not the wanted one: refuse, or convert between floating-point types.
+enum class Conversion : u8 { Refuse, Convert };
+
+/// Not for several threads at once.
+class CheckpointReader {
+ public:
+  /// `directory` is a checkpoint, such as <folder>/iter_0000100. Throws BadInput when its manifest is not sound.
+  explicit CheckpointReader(Path directory);
+  ~CheckpointReader();
+
+  const Path& directory() const { return directory_; }
+  const Manifest& manifest() const { return manifest_; }
+  const RunState& state() const { return manifest_.state; }
+  bool has(std::string_view name) const { return manifest_.find(name) != nullptr; }
+  /// Whether every element that target's box and range name is there. Always so in a sound checkpoint that covers all.
+  bool holds(const ShardSpec& target) const;
+
+  /// Fills target.data, on any device, with the elements that target's box and range name. Throws BadInput when the
+  /// checkpoint has no such tensor, when its global shape or type differs, and when a file is damaged. A stored shard
+  /// that is read for the first time is read as a whole and compared with its checksum.
+  void read(NamedShard& target, Conversion conversion = Conversion::Refuse);
+  /// A whole tensor, in its stored type.
+  Tensor read_whole(std::string_view name, Device& device);
+
+  /// The same for all targets of all ranks of `world`, in the order of the files. Each stored shard is verified by the
+  /// ranks that want all of it or, where all want parts, by one rank, in turn; others read their part alone, trusting
+  /// that they read the same file. Needs no memory but, for another device than the host, copies of the targets that
+  /// lie in one tensor.
+  /// When a file is damaged the targets hold anything, this reader is of no more use, and all ranks get the same
+  /// answer; std::nullopt means that all is well. Other errors are thrown on all ranks. Called by all ranks, of which
+  /// each has a reader of the same checkpoint or, with Coverage::Part, of its own.
+  std::optional<Damage> load(std::span<NamedShard> targets, Communicator& world,
+                             Conversion conversion = Conversion::Refuse);
+
+ private:
+  struct OpenFile;
+  /// All targets of one tensor, by its place in the manifest.
+  struct Job {
+    std::size_t tensor;
+    std::vector<NamedShard*> targets;
+  };
+  using Jobs = std::map<std::size_t, Job>;
+  /// When a stored shard is compared with its checksum. Now: in the load that goes on, by this rank. Done: it was, here
+  /// or by another rank.
+  enum class Check : u8 { WhenRead, Now, Done };
+
+  OpenFile& open(i64 file);
+  std::size_t index_of(std::string_view name) const;
+  i64 offset_of(const TensorEntry& tensor, const ShardEntry& shard);
+  void check(const NamedShard& target, Conversion conversion) const;
+  void share_checks(Jobs& jobs, Communicator& world);
+  std::vector<const Job*> in_order_of_files(const Jobs& jobs);
+  void expect(const Job& job);
+  void fill(const Job& job);
+  void read_shard(const TensorEntry& tensor, const ShardEntry& shard, std::span<Destination> destinations, Check check);
+
+  Path directory_;
+  Manifest manifest_;
+  CpuDevice host_;
+  std::vector<std::unique_ptr<OpenFile>> files_;  // as in the manifest; opened when first needed
+  std::vector<std::size_t> first_shard_;          // of each tensor, all shards being counted one after another
+  std::vector<Check> checks_;                     // by shard
+  std::vector<std::byte> piece_;                  // of a shard
+  ReadAhead read_ahead_;                          // of the shards that are to be verified now
+};
+
+/// The manifest's tensor of this name. Throws BadInput, with the nearest name, when there is none.
+const TensorEntry& tensor_entry(const Manifest& manifest, std::string_view name, const Path& directory);
+
+}  // namespace mcpp

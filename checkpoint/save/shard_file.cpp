@@ -1,0 +1,220 @@
+#include "checkpoint/save/shard_file.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <numeric>
+
+#include "base/checksum.h"
+#include "checkpoint/format/hdf5.h"
+
+namespace mcpp {
+namespace {
+
+std::string bytes_text(i64 bytes) {
+  return str(human_bytes(static_cast<double>(bytes)), " (", bytes, " bytes)");
+}
+
+/// Free bytes for this user in the file system of `path`.
+i64 free_bytes(const Path& path) {
+  struct statvfs info {};
+  check_input(::statvfs(path.c_str(), &info) == 0, "cannot stat ", path.string(), ": ", std::strerror(errno));
+  return static_cast<i64>(info.f_bavail) * static_cast<i64>(info.f_frsize);
+}
+
+/// Before anything is written, because a full disk in the middle costs time and leaves litter, and crossing the limit
+/// of file sizes would kill the process by a signal.
+void check_space(const Path& path, i64 needed) {
+  const i64 free = free_bytes(path.parent_path());
+  check_input(needed <= free, "not enough space for ", path.string(), ": needed ", bytes_text(needed), ", free ",
+              bytes_text(free), "; free some, or lower checkpoint.keep_last");
+  struct rlimit limit {};
+  const bool limited = ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  check_input(!limited || static_cast<rlim_t>(needed) <= limit.rlim_cur, path.string(), " needs ", bytes_text(needed),
+              ", more than the limit of file sizes (ulimit -f) allows: ", bytes_text(static_cast<i64>(limit.rlim_cur)));
+}
+
+/// An existing file, rewritten in place.
+class File {
+ public:
+  File(const Path& path, const FileSystem& files)
+      : path_(path), files_(files), fd_(::open(path.c_str(), O_RDWR | O_CLOEXEC)) {
+    check_input(fd_ >= 0, "cannot open ", path.string(), ": ", std::strerror(errno));
+  }
+  ~File() { ::close(fd_); }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  i64 size() const {
+    struct stat info {};
+    check_input(::fstat(fd_, &info) == 0, "cannot stat ", path_.string(), ": ", std::strerror(errno));
+    return info.st_size;
+  }
+
+  void reserve(i64 bytes) {
+    const int error = ::posix_fallocate(fd_, 0, bytes);
+    check_input(error == 0, "cannot reserve ", bytes_text(bytes), " for ", path_.string(), ": ", std::strerror(error),
+                "; free are ", bytes_text(free_bytes(path_.parent_path())));
+  }
+
+  void write(i64 offset, std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t done = files_.pwrite(fd_, bytes, offset);
+      if (done < 0 && errno == EINTR) continue;
+      check_input(done > 0, "cannot write ", path_.string(), ": ", std::strerror(done < 0 ? errno : ENOSPC));
+      bytes = bytes.subspan(static_cast<std::size_t>(done));
+      offset += done;
+    }
+  }
+
+  void read(i64 offset, std::span<std::byte> bytes) const {
+    while (!bytes.empty()) {
+      const ssize_t done = ::pread(fd_, bytes.data(), bytes.size(), offset);
+      if (done < 0 && errno == EINTR) continue;
+      check_input(done > 0, "cannot read ", path_.string(), ": ", std::strerror(done < 0 ? errno : EIO));
+      bytes = bytes.subspan(static_cast<std::size_t>(done));
+      offset += done;
+    }
+  }
+
+  /// Lets the system write these bytes to the disk now, while we prepare the next ones. A hint: errors come with
+  /// flush().
+  void start_flush(i64 offset, i64 bytes) { ::sync_file_range(fd_, offset, bytes, SYNC_FILE_RANGE_WRITE); }
+
+  void flush() { check_input(files_.fsync(fd_) == 0, "cannot flush ", path_.string(), ": ", std::strerror(errno)); }
+
+ private:
+  Path path_;
+  const FileSystem& files_;
+  int fd_;
+};
+
+Hdf5Dataset describe(const ShardSpec& shard, i64 number) {
+  return {.path = str(shard.name, "/", number),
+          .dtype = shard.dtype,
+          .shape = shard.is_whole_box() ? shard.box.shape : Shape{shard.numel()},
+          .attributes = {{"global_shape", shard.box.global},
+                         {"box_offset", shard.box.offset},
+                         {"box_shape", shard.box.shape},
+                         {"flat_range", {shard.flat_begin, shard.flat_end}}}};
+}
+
+/// An upper bound of the file's size: the numbers, each dataset on a page of its own, and its header.
+i64 estimate(std::span<const ShardSpec> shards) {
+  i64 bytes = i64{1} << 16;
+  for (const ShardSpec& shard : shards) bytes += shard.numel() * size_of(shard.dtype) + 4096 + 2048;
+  return bytes;
+}
+
+/// Writes numbers in the order of their offsets, so that one pass gives the checksum of the whole file: what HDF5 laid
+/// out between them is read back.
+class InOrderWriter {
+ public:
+  InOrderWriter(const Path& path, const FileSystem& files) : file_(path, files), size_(file_.size()) {
+    file_.reserve(size_);
+  }
+
+  /// Returns the checksum of these bytes. Piece by piece, so that both sums and the write find them in the cache.
+  std::string write(i64 offset, std::span<const std::byte> bytes) {
+    constexpr std::size_t kPiece = std::size_t{1} << 18;
+    add_existing(offset);
+    Checksum own;
+    for (; !bytes.empty(); bytes = bytes.subspan(std::min(kPiece, bytes.size()))) {
+      const std::span<const std::byte> piece = bytes.first(std::min(kPiece, bytes.size()));
+      own.update(piece);
+      whole_.update(piece);
+      file_.write(position_, piece);
+      position_ += static_cast<i64>(piece.size());
+      if (position_ - flushed_ >= kFlushAhead) {
+        file_.start_flush(flushed_, position_ - flushed_);
+        flushed_ = position_;
+      }
+    }
+    return own.hex();
+  }
+
+  FileEntry finish(std::string name) {
+    add_existing(size_);
+    file_.flush();
+    return {std::move(name), size_, whole_.hex()};
+  }
+
+ private:
+  void add_existing(i64 end) {
+    MCPP_CHECK(position_ <= end && end <= size_, "datasets overlap in the file");
+    std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(end - position_, i64{1} << 20)));
+    while (position_ < end) {
+      const auto count = static_cast<std::size_t>(std::min(end - position_, static_cast<i64>(buffer.size())));
+      file_.read(position_, std::span(buffer).first(count));
+      whole_.update(std::span(buffer).first(count));
+      position_ += static_cast<i64>(count);
+    }
+  }
+
+  static constexpr i64 kFlushAhead = i64{16} << 20;
+
+  File file_;
+  i64 size_, position_ = 0, flushed_ = 0;
+  Checksum whole_;
+};
+
+/// The tensor's bytes, after checking that the source kept its word.
+std::span<const std::byte> bytes_of(const Tensor& data, const ShardSpec& shard) {
+  MCPP_CHECK(data.defined() && data.dtype() == shard.dtype && data.numel() == shard.numel(), shard.name, ": expected ",
+             shard.numel(), " ", name_of(shard.dtype));
+  MCPP_CHECK(data.device().type() == DeviceType::Cpu, shard.name, " is not in host memory");
+  return {static_cast<const std::byte*>(data.raw()), static_cast<std::size_t>(data.bytes())};
+}
+
+}  // namespace
+
+Manifest write_shard_file(const Path& path, ShardSource& source, const FileSystem& files) {
+  const std::span<const ShardSpec> shards = source.shards();
+  std::vector<std::size_t> order;  // the shards to write, as indices into `shards`
+  std::vector<Hdf5Dataset> datasets;
+  std::map<std::string, i64> shards_of_name;
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    const std::string defect = defect_of(shards[i]);
+    MCPP_CHECK(defect.empty(), shards[i].name, ": ", defect);
+    if (shards[i].numel() == 0) continue;
+    order.push_back(i);
+    datasets.push_back(describe(shards[i], shards_of_name[shards[i].name]++));
+  }
+  if (order.empty()) return {};
+
+  check_space(path, estimate(shards));
+  const std::vector<i64> offsets = create_hdf5(path, datasets);
+  std::vector<std::size_t> by_offset(order.size());
+  std::iota(by_offset.begin(), by_offset.end(), std::size_t{0});
+  std::ranges::sort(by_offset, {}, [&](std::size_t i) { return offsets[i]; });
+
+  InOrderWriter writer(path, files);
+  std::vector<std::string> checksums(order.size());
+  for (const std::size_t i : by_offset) {
+    const Tensor data = source.data(order[i]);
+    checksums[i] = writer.write(offsets[i], bytes_of(data, shards[order[i]]));
+  }
+
+  Manifest manifest;
+  manifest.files.push_back(writer.finish(path.filename().string()));
+  std::map<std::string, TensorEntry> tensors;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const ShardSpec& shard = shards[order[i]];
+    TensorEntry& tensor = tensors[shard.name];
+    MCPP_CHECK(tensor.shards.empty() || (tensor.dtype == shard.dtype && tensor.global == shard.box.global), shard.name,
+               ": two shards differ in element type or global shape");
+    tensor.name = shard.name, tensor.dtype = shard.dtype, tensor.global = shard.box.global;
+    tensor.shards.push_back({static_cast<const Region&>(shard), 0, datasets[i].path, checksums[i]});
+  }
+  for (auto& [name, tensor] : tensors) manifest.tensors.push_back(std::move(tensor));
+  return manifest;
+}
+
+}  // namespace mcpp

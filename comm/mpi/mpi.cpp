@@ -1,0 +1,270 @@
+#include "comm/mpi/mpi.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <list>
+#include <vector>
+
+#include "comm/checks.h"
+#include "comm/mpi/mpi_board.h"
+#include "comm/mpi/mpi_direct.h"
+#include "comm/mpi/mpi_reduce.h"
+
+namespace mcpp {
+namespace {
+
+constexpr int kTag = 0;
+/// Smaller tensors are rarely where peers can map them, and to ask costs more than to copy.
+constexpr i64 kDirectBytes = SharedArena::kSmallestBlock;
+
+/// A message that was copied out of its tensor and is on its way. The copy is no tensor: the group may outlive the
+/// device.
+struct Outgoing {
+  std::unique_ptr<std::byte[]> copy;
+  i64 capacity;
+  std::vector<MPI_Request> requests;
+
+  bool is_done() {
+    int done = 0;
+    check_mpi(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
+              "MPI_Testall");
+    return done != 0;
+  }
+};
+
+/// Starts `call(request)` and waits for it.
+template <class Call>
+void complete(const char* name, const Call& call) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(call(&request), name);
+  wait_all({&request, 1});
+}
+
+std::vector<int> gather_numbers(int own, const MpiComm& comm) {
+  std::vector<int> all(comm.size());
+  complete("MPI_Iallgather", [&](MPI_Request* request) {
+    return MPI_Iallgather(&own, 1, MPI_INT, all.data(), 1, MPI_INT, comm.get(), request);
+  });
+  return all;
+}
+
+class MpiCommunicator final : public Communicator {
+ public:
+  /// node: of this rank. may_spin: as of SharedWindow.
+  MpiCommunicator(MpiComm comm, int node, bool may_spin, std::shared_ptr<PeerArenas> arenas)
+      : comm_(std::move(comm)),
+        rank_(comm_.rank()),
+        nodes_(gather_numbers(node, comm_)),
+        may_spin_(may_spin),
+        arenas_(std::move(arenas)) {}
+  ~MpiCommunicator() override {
+    if (!can_free()) return;
+    for (Outgoing& message : outgoing_) wait_all(message.requests);
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(nodes_.size()); }
+
+  Work all_reduce(Tensor& t, ReduceOp op) override {
+    check_on_cpu(t);
+    if (t.numel() == 0 || size() == 1) return {};
+    if (!directly(t.bytes(), [&](DirectCollectives& node) { return node.all_reduce(op, t); }))
+      reducer().all_reduce(op, t.dtype(), bytes_of(t), t.numel());
+    return {};
+  }
+
+  Work all_gather(const Tensor& shard, Tensor& full) override {
+    check_shard(shard, full, *this);
+    const i64 bytes = shard.bytes();
+    if (bytes == 0 || size() == 1) return copy(shard, full);
+    if (directly(bytes, [&](DirectCollectives& node) { return node.all_gather(shard, full); })) return {};
+    if (reducer().on_one_node()) {
+      reducer().all_gather(bytes_of(shard), bytes_of(full), bytes);
+      return {};
+    }
+    Tensor own = full.view({size(), -1}).slice(rank_, rank_ + 1);
+    copy(shard, own);
+    in_messages(bytes, [&](i64 begin, int n) {
+      const MpiPart part(n, bytes);
+      complete("MPI_Iallgather", [&](MPI_Request* request) {
+        return MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, bytes_of(full) + begin, 1, part.get(), comm_.get(),
+                              request);
+      });
+    });
+    return {};
+  }
+
+  Work reduce_scatter(const Tensor& full, Tensor& shard) override {
+    check_shard(shard, full, *this);
+    if (shard.numel() == 0 || size() == 1) return copy(full, shard);
+    if (!directly(shard.bytes(), [&](DirectCollectives& node) { return node.reduce_scatter(full, shard); }))
+      reducer().reduce_scatter(full.dtype(), bytes_of(full), bytes_of(shard), shard.numel());
+    return {};
+  }
+
+  Work broadcast(Tensor& t, int root) override {
+    check_on_cpu(t);
+    check_root(root, *this);
+    if (directly(t.bytes(), [&](DirectCollectives& node) { return node.broadcast(t, root); })) return {};
+    in_messages(t.bytes(), [&](i64 begin, int n) {
+      complete("MPI_Ibcast", [&](MPI_Request* request) {
+        return MPI_Ibcast(bytes_of(t) + begin, n, MPI_BYTE, root, comm_.get(), request);
+      });
+    });
+    return {};
+  }
+
+  Work all_to_all(const Tensor& in, Tensor& out) override {
+    check_exchange(in, out, *this);
+    const i64 bytes = in.bytes() / size();
+    if (directly(bytes, [&](DirectCollectives& node) { return node.all_to_all(in, out); })) return {};
+    in_messages(bytes, [&](i64 begin, int n) {
+      const MpiPart part(n, bytes);
+      complete("MPI_Ialltoall", [&](MPI_Request* request) {
+        return MPI_Ialltoall(bytes_of(in) + begin, 1, part.get(), bytes_of(out) + begin, 1, part.get(), comm_.get(),
+                             request);
+      });
+    });
+    return {};
+  }
+
+  Work send(const Tensor& t, int destination) override {
+    check_on_cpu(t);
+    check_peer(destination, *this);
+    if (t.bytes() == 0) return {};
+    Outgoing& message = new_message(t.bytes());
+    std::memcpy(message.copy.get(), t.raw(), static_cast<std::size_t>(t.bytes()));
+    in_messages(t.bytes(), [&](i64 begin, int n) {
+      check_mpi(MPI_Isend(message.copy.get() + begin, n, MPI_BYTE, destination, kTag, comm_.get(),
+                          &message.requests.emplace_back()),
+                "MPI_Isend");
+    });
+    return {};
+  }
+
+  Work recv(Tensor& t, int source) override {
+    check_on_cpu(t);
+    check_peer(source, *this);
+    std::vector<MPI_Request> requests;
+    in_messages(t.bytes(), [&](i64 begin, int n) {
+      check_mpi(MPI_Irecv(bytes_of(t) + begin, n, MPI_BYTE, source, kTag, comm_.get(), &requests.emplace_back()),
+                "MPI_Irecv");
+    });
+    return Work([t, requests = std::move(requests), source]() mutable { finish_receive(t, requests, source); });
+  }
+
+  void barrier() override {
+    complete("MPI_Ibarrier", [&](MPI_Request* request) { return MPI_Ibarrier(comm_.get(), request); });
+  }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    check_color(color);
+    return std::make_unique<MpiCommunicator>(MpiComm::split(comm_.get(), color, key), nodes_[rank_], may_spin_,
+                                             arenas_);
+  }
+  void abort(int exit_code) noexcept override { MPI_Abort(MPI_COMM_WORLD, exit_code); }
+
+ private:
+  static std::byte* bytes_of(const Tensor& t) { return static_cast<std::byte*>(t.raw()); }
+  static Work copy(const Tensor& from, Tensor& to) {
+    if (from.bytes() > 0 && from.raw() != to.raw())
+      std::memcpy(to.raw(), from.raw(), static_cast<std::size_t>(from.bytes()));
+    return {};
+  }
+
+  /// Room for a message: that of one which has arrived, or new.
+  Outgoing& new_message(i64 bytes) {
+    for (Outgoing& message : outgoing_) {
+      if (message.capacity < bytes || !message.is_done()) continue;
+      message.requests.clear();
+      return message;
+    }
+    outgoing_.remove_if([](Outgoing& message) { return message.is_done(); });
+    return outgoing_.emplace_back(Outgoing{std::make_unique_for_overwrite<std::byte[]>(bytes), bytes, {}});
+  }
+
+  static void finish_receive(const Tensor& t, std::vector<MPI_Request>& requests, int source) {
+    std::vector<MPI_Status> statuses(requests.size());
+    wait_all(requests, statuses.data());
+    i64 received = 0;
+    for (const MPI_Status& status : statuses) {
+      int bytes = 0;
+      check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
+      received += bytes;
+    }
+    MCPP_CHECK(received == t.bytes(), "rank ", source, " sent ", received, " bytes, expected were ", t.bytes());
+  }
+
+  /// Made when first needed: many groups only pass messages.
+  NodeReducer& reducer() {
+    if (!reducer_) reducer_ = std::make_unique<NodeReducer>(comm_, nodes_, may_spin_);
+    return *reducer_;
+  }
+  /// Whether `call` did an operation on parts of so many bytes with tensors in place.
+  template <class Call>
+  bool directly(i64 bytes, const Call& call) {
+    if (bytes < kDirectBytes || size() == 1 || !reducer().on_one_node()) return false;
+    if (!direct_) direct_ = std::make_unique<DirectCollectives>(reducer().window(), *arenas_);
+    return call(*direct_);
+  }
+
+  MpiComm comm_;
+  int rank_;
+  std::vector<int> nodes_;  // the node of each rank
+  bool may_spin_;
+  std::shared_ptr<PeerArenas> arenas_;
+  std::unique_ptr<NodeReducer> reducer_;
+  std::unique_ptr<DirectCollectives> direct_;
+  std::list<Outgoing> outgoing_;
+};
+
+}  // namespace
+
+MpiSession::MpiSession(const Launcher& launcher) {
+  int provided = 0;
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+  MCPP_CHECK(provided >= MPI_THREAD_SERIALIZED, "this MPI library does not allow calls from several threads");
+  try {
+    launcher.check(size());
+  } catch (...) {
+    MPI_Finalize();  // nobody communicated yet: this world can end in good order
+    throw;
+  }
+  machine_ = find_machine();
+}
+
+MpiSession::~MpiSession() {
+  if (std::uncaught_exceptions() > 0) MPI_Abort(MPI_COMM_WORLD, static_cast<int>(ExitCode::Internal));
+  MPI_Finalize();
+}
+
+int MpiSession::rank() const {
+  return rank_in(MPI_COMM_WORLD);
+}
+
+int MpiSession::size() const {
+  return ranks_of(MPI_COMM_WORLD);
+}
+
+std::unique_ptr<Communicator> MpiSession::world(const std::function<int(int rank)>& node_of) const {
+  MPI_Comm copy = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &copy), "MPI_Comm_dup");
+  MpiComm world(copy);
+  const int node = node_of ? node_of(world.rank()) : machine_.node;
+  return std::make_unique<MpiCommunicator>(std::move(world), node, machine_.has_core_for_each_rank(),
+                                           std::make_shared<PeerArenas>());
+}
+
+std::unique_ptr<StatusBoard> MpiSession::status_board() const {
+  return make_status_board();
+}
+
+void MpiSession::try_abort(int exit_code) noexcept {
+  MPI_Abort(MPI_COMM_WORLD, exit_code);
+}
+
+void MpiSession::abort(int exit_code) const noexcept {
+  try_abort(exit_code);
+  std::_Exit(exit_code);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,34 @@
+#include "comm/mpi/mpi_machine.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include "comm/mpi/mpi_calls.h"
+
+namespace mcpp {
+namespace {
+
+/// Cores that any rank of `node` may run on.
+int usable_cores(const MpiComm& node) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  ::sched_getaffinity(0, sizeof(cores), &cores);  // fails where there are more than a cpu_set_t holds: then none is set
+  check_mpi(MPI_Allreduce(MPI_IN_PLACE, &cores, sizeof(cores), MPI_BYTE, MPI_BOR, node.get()), "MPI_Allreduce");
+  return std::max(1, CPU_COUNT(&cores));
+}
+
+}  // namespace
+
+Machine find_machine() {
+  const int rank = rank_in(MPI_COMM_WORLD);
+  MPI_Comm shared = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &shared),
+            "MPI_Comm_split_type");
+  const MpiComm node(shared);
+  Machine machine{.node = rank, .ranks = node.size(), .index = node.rank(), .cores = usable_cores(node)};
+  check_mpi(MPI_Bcast(&machine.node, 1, MPI_INT, 0, node.get()), "MPI_Bcast");
+  return machine;
+}
+
+}  // namespace mcpp

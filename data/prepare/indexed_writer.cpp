@@ -1,0 +1,124 @@
+#include "data/prepare/indexed_writer.h"
+
+#include <cstring>
+#include <limits>
+
+#include "base/check.h"
+
+namespace mcpp {
+namespace {
+
+constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
+
+/// Small values gathered to large writes.
+class BufferedOutput {
+ public:
+  explicit BufferedOutput(AtomicFile& file) : file_(file) {}
+  template <class T>
+  void put(T value) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+    buffer_.insert(buffer_.end(), bytes, bytes + sizeof(T));
+    if (buffer_.size() >= kBufferBytes) flush();
+  }
+  void flush() {
+    file_.write(buffer_);
+    buffer_.clear();
+  }
+
+ private:
+  AtomicFile& file_;
+  std::vector<std::byte> buffer_;
+};
+
+template <class T>
+void append_as(std::vector<std::byte>& buffer, std::span<const i32> tokens) {
+  const std::size_t begin = buffer.size();
+  buffer.resize(begin + tokens.size() * sizeof(T));
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const auto value = static_cast<T>(tokens[i]);
+    std::memcpy(buffer.data() + begin + i * sizeof(T), &value, sizeof(T));
+  }
+}
+
+}  // namespace
+
+IndexedDatasetWriter::IndexedDatasetWriter(const Path& prefix, i64 vocab_size)
+    : prefix_(prefix), vocab_size_(vocab_size), type_(token_type_for_vocab(vocab_size)) {
+  MCPP_CHECK(vocab_size >= 1, "vocab_size ", vocab_size);
+  if (prefix.has_parent_path()) mcpp::create_directories(prefix.parent_path());
+  bin_.emplace(bin_path(prefix));
+}
+
+void IndexedDatasetWriter::add_tokens(std::span<const i32> tokens) {
+  for (const i32 token : tokens) {
+    check_input(token >= 0 && token < vocab_size_, prefix_.string(), ": document ", num_documents(), ": token id ",
+                token, " is outside 0 .. ", vocab_size_ - 1);
+  }
+  open_tokens_ += static_cast<i64>(tokens.size());
+  check_input(open_tokens_ <= std::numeric_limits<i32>::max(), prefix_.string(), ": document ", num_documents(),
+              " has more than 2147483647 tokens, which the .idx format cannot hold; cut the text into several "
+              "documents");
+  if (type_ == TokenType::U16) {
+    append_as<u16>(buffer_, tokens);
+  } else {
+    append_as<i32>(buffer_, tokens);
+  }
+  if (buffer_.size() >= kBufferBytes) flush();
+}
+
+void IndexedDatasetWriter::flush() {
+  bin_->write(buffer_);
+  buffer_.clear();
+}
+
+void IndexedDatasetWriter::end_sequence() {
+  lengths_.push_back(static_cast<i32>(open_tokens_));
+  tokens_ += open_tokens_;
+  open_tokens_ = 0;
+  ++open_sequences_;
+}
+
+void IndexedDatasetWriter::end_document() {
+  MCPP_CHECK(open_tokens_ == 0, "end_document() inside a sequence");
+  sequences_in_document_.push_back(open_sequences_);
+  open_sequences_ = 0;
+}
+
+void IndexedDatasetWriter::write_index(AtomicFile& file) const {
+  BufferedOutput out(file);
+  for (const char c : kIndexMagic) out.put(c);
+  out.put(u64{1});
+  out.put(static_cast<u8>(type_));
+  out.put(static_cast<u64>(lengths_.size()));
+  out.put(static_cast<u64>(sequences_in_document_.size() + 1));
+  for (const i32 length : lengths_) out.put(length);
+  i64 offset = 0;
+  for (const i32 length : lengths_) {
+    out.put(offset);
+    offset += length * token_bytes(type_);
+  }
+  i64 sequence = 0;
+  out.put(sequence);
+  for (const i32 count : sequences_in_document_) out.put(sequence += count);
+  out.flush();
+}
+
+void IndexedDatasetWriter::finish() {
+  MCPP_CHECK(bin_ && open_tokens_ == 0 && open_sequences_ == 0, "finish() inside a document, or called twice");
+  flush();
+  AtomicFile idx(idx_path(prefix_));
+  write_index(idx);
+  // Without the old index first, a crash between the two renames leaves "no .idx", never a pair that does not match.
+  std::error_code ignored;
+  std::filesystem::remove(idx_path(prefix_), ignored);
+  bin_->commit();
+  bin_.reset();
+  try {
+    idx.commit();
+  } catch (...) {
+    std::filesystem::remove(bin_path(prefix_), ignored);
+    throw;
+  }
+}
+
+}  // namespace mcpp

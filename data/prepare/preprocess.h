@@ -1,0 +1,65 @@
+// Text to .bin/.idx: parallel, streaming, in bounded memory, and the same bytes for any number of workers.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "base/fields.h"
+#include "base/log.h"
+#include "data/prepare/document_reader.h"
+#include "data/read/dataset_info.h"
+
+namespace mcpp {
+
+struct PreprocessOptions {
+  std::vector<std::string> input;
+  std::string output_prefix;
+  std::string tokenizer_model;
+  std::vector<std::string> json_keys{"text"};
+  TextDocument text_document = TextDocument::File;
+  bool append_eod = true;
+  bool keep_empty = false;
+  bool skip_malformed = false;
+  InvalidUtf8 invalid_utf8 = InvalidUtf8::Error;
+  i64 workers = 0;
+  i64 log_interval = 1;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("input", self.input,
+          "files, in order: .jsonl or .json with one object per line, others plain text; also .gz");
+    visit("output_prefix", self.output_prefix,
+          "writes <output_prefix>_<key>_document.bin, .idx and .json, with the key "
+          "text for plain text");
+    visit("tokenizer_model", self.tokenizer_model, "sentencepiece model");
+    visit("json_keys", self.json_keys, "keys of each JSON object to tokenise, one dataset per key");
+    visit("text_document", self.text_document,
+          "what is one document in plain text: file, line, or paragraph (between "
+          "blank lines)");
+    visit("append_eod", self.append_eod, "end each document with <eod>");
+    visit("keep_empty", self.keep_empty,
+          "keep documents without text as documents of no sequence, as Megatron-LM does");
+    visit("skip_malformed", self.skip_malformed, "leave out JSON lines that cannot be used, and count them");
+    visit("invalid_utf8", self.invalid_utf8, "error, or replace by U+FFFD");
+    visit("workers", self.workers, "threads that tokenise; 0 = all cores", between(0, 1024));
+    visit("log_interval", self.log_interval, "seconds between progress lines", at_least(1));
+  }
+};
+
+/// What one key gave.
+struct PreprocessOutput {
+  std::string prefix;
+  DatasetInfo info;
+};
+
+struct PreprocessResult {
+  std::vector<PreprocessOutput> outputs;
+  i64 empty_documents = 0;  ///< left out, or kept empty with keep_empty
+  i64 malformed_lines = 0;  ///< left out
+  double seconds = 0;
+};
+
+/// Runs to the end and writes all outputs, or throws and leaves none. BadInput for missing files, malformed JSON, text
+/// that is not UTF-8 (with file:line), and when there is no text at all.
+PreprocessResult run_preprocess(const PreprocessOptions& options, const Log& log);
+
+}  // namespace mcpp

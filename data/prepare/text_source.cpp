@@ -1,0 +1,143 @@
+#include "data/prepare/text_source.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "base/utf8.h"
+
+namespace mcpp {
+namespace {
+
+constexpr std::size_t kMaxLine = std::size_t{1} << 30;
+// gzip makes text 3 to 20 times smaller; what is this small is made to fill disks, or is one thing many times over.
+constexpr i64 kMostExpansion = 200, kMayExpand = i64{16} << 20;
+constexpr std::size_t npos = std::string::npos;
+
+/// Just after the last blank line of `text` that text follows, or npos. At the very end nothing counts: what follows
+/// may be blank too, and belongs to the same gap.
+std::size_t after_blank_line(std::string_view text) {
+  for (std::size_t newline = text.rfind('\n'); newline != npos && newline > 0;
+       newline = text.rfind('\n', newline - 1)) {
+    const std::size_t begin = text.rfind('\n', newline - 1) + 1;  // npos + 1 is 0
+    const std::size_t next = text.find_first_not_of(" \t\r", newline + 1);
+    const bool next_is_text = next != npos && text[next] != '\n';
+    if (next_is_text && is_blank(text.substr(begin, newline - begin))) return newline + 1;
+  }
+  return npos;
+}
+
+/// Cut::Anywhere. Never 0 for a text of some length.
+std::size_t cut_anywhere(std::string_view text) {
+  const std::size_t newline = text.rfind('\n');
+  if (newline != npos) return newline + 1;
+  const std::size_t space = text.rfind(' ');  // goes with the word after it, as in the tokenizer's pieces
+  if (space != npos && space > 0) return space;
+  const std::size_t boundary = utf8_boundary(text, text.size() - 1);
+  return boundary > 0 ? boundary : text.size();
+}
+
+/// Whether the last line of `text` is whole, blank and, unless `begins_line`, not the first: then a paragraph ends
+/// here.
+bool ends_in_blank_line(std::string_view text, bool begins_line) {
+  if (!text.ends_with('\n')) return false;
+  text.remove_suffix(1);
+  const std::size_t newline = text.rfind('\n');
+  return newline == npos ? begins_line && is_blank(text) : is_blank(text.substr(newline + 1));
+}
+
+}  // namespace
+
+TextSource::TextSource(const Path& path) : path_(path) {
+  std::error_code error;
+  check_input(!std::filesystem::is_directory(path, error), path.string(), " is a directory; give text files");
+  file_ = ::gzopen(path.c_str(), "rb");
+  check_input(file_ != nullptr, "cannot open ", path.string(), ": ", std::strerror(errno));
+  ::gzbuffer(file_, 1 << 18);
+  if (std::filesystem::is_regular_file(path, error)) {
+    const auto size = std::filesystem::file_size(path, error);
+    if (!error) size_on_disk_ = static_cast<i64>(size);
+  }
+}
+
+TextSource::~TextSource() {
+  ::gzclose(file_);
+}
+
+u64 TextSource::bytes_consumed() const {
+  return static_cast<u64>(std::max<z_off_t>(::gzoffset(file_), 0));
+}
+
+/// Reads until the buffer holds `bytes` or the file ends.
+void TextSource::fill(std::size_t bytes) {
+  while (!at_end_ && buffer_.size() < bytes) {
+    const std::size_t have = buffer_.size();
+    buffer_.resize(std::max(bytes, have + 1));
+    const int got = ::gzread(file_, buffer_.data() + have,
+                             static_cast<unsigned>(std::min<std::size_t>(buffer_.size() - have, 1 << 30)));
+    int code = Z_OK;
+    const char* message = ::gzerror(file_, &code);
+    check_input(got >= 0 && (code == Z_OK || code == Z_STREAM_END), "cannot read ", path_.string(), ": ",
+                code == Z_BUF_ERROR ? "the gzip data ends early" : message);
+    buffer_.resize(have + static_cast<std::size_t>(got));
+    at_end_ = got == 0;
+    const i64 size = byte_offset_ + static_cast<i64>(buffer_.size());
+    check_input(
+        size <= kMayExpand || !size_on_disk_ || ::gzdirect(file_) != 0 || size / kMostExpansion <= *size_on_disk_,
+        path_.string(), ": is more than ", kMostExpansion,
+        " times as large as its gzip file, which no text is; if it is meant so, unpack it with gunzip first");
+  }
+}
+
+bool TextSource::next(TextPiece& piece, std::size_t target_bytes, Cut cut) {
+  fill(target_bytes + 1);  // one byte more than is cut: a piece that ends the file is known to do so
+  if (buffer_.empty()) return false;
+  std::size_t size = buffer_.size();
+  piece.ends_document = at_end_;
+  if (!at_end_ && cut == Cut::Line) {
+    std::size_t newline = buffer_.rfind('\n');
+    while (newline == npos && !at_end_) {
+      check_input(buffer_.size() < kMaxLine, path_.string(), ": line ", line_, " is longer than 1 GiB");
+      fill(2 * buffer_.size());
+      newline = buffer_.rfind('\n');
+    }
+    size = newline == npos ? buffer_.size() : newline + 1;
+    piece.ends_document = true;
+  } else if (!at_end_) {
+    const std::string_view text = std::string_view(buffer_).substr(0, size - 1);
+    const std::size_t blank = cut == Cut::Paragraph ? after_blank_line(text) : npos;
+    size = blank != npos ? blank : cut_anywhere(text);
+    piece.ends_document =
+        blank != npos || (cut == Cut::Paragraph && ends_in_blank_line(text.substr(0, size), begins_line_));
+  }
+  piece.text.assign(buffer_, 0, size);
+  piece.begins_document = std::exchange(begins_document_, piece.ends_document);
+  piece.begins_line = std::exchange(begins_line_, piece.text.ends_with('\n'));
+  buffer_.erase(0, size);
+  piece.byte_offset = byte_offset_;
+  piece.first_line = line_;
+  byte_offset_ += static_cast<i64>(size);
+  line_ += std::count(piece.text.begin(), piece.text.end(), '\n');
+  return true;
+}
+
+bool is_blank(std::string_view line) {
+  return line.find_first_not_of(" \t\r") == npos;
+}
+
+i64 count_words(std::string_view text) {
+  i64 words = 0;
+  bool inside = false;
+  for (const char c : text) {
+    const bool is_space = c == ' ' || (c >= '\t' && c <= '\r');
+    words += !is_space && !inside;
+    inside = !is_space;
+  }
+  return words;
+}
+
+}  // namespace mcpp

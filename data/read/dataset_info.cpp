@@ -1,0 +1,54 @@
+#include "data/read/dataset_info.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+
+namespace mcpp {
+namespace {
+
+/// One list of keys for reading and writing.
+template <class Info, class Visit>
+void for_each_key(Info& info, Visit&& visit) {
+  visit("tokenizer_checksum", info.tokenizer_checksum);
+  visit("vocab_size", info.vocab_size);
+  visit("eod", info.eod);
+  visit("append_eod", info.append_eod);
+  visit("documents", info.documents);
+  visit("tokens", info.tokens);
+  visit("source_bytes", info.source_bytes);
+  visit("source_words", info.source_words);
+}
+
+}  // namespace
+
+Path info_path(const Path& prefix) {
+  Path path = prefix;
+  path += ".json";
+  return path;
+}
+
+std::string info_to_json(const DatasetInfo& info) {
+  nlohmann::ordered_json json;
+  for_each_key(info, [&](const char* key, const auto& value) { json[key] = value; });
+  return json.dump(2) + "\n";
+}
+
+void write_dataset_info(const Path& prefix, const DatasetInfo& info) {
+  write_file_atomic(info_path(prefix), info_to_json(info));
+}
+
+std::optional<DatasetInfo> read_dataset_info(const Path& prefix) {
+  const Path path = info_path(prefix);
+  if (!std::filesystem::exists(path)) return std::nullopt;
+  DatasetInfo info;
+  try {
+    const auto json = nlohmann::json::parse(read_text_file(path));
+    for_each_key(info, [&](const char* key, auto& value) { json.at(key).get_to(value); });
+  } catch (const nlohmann::json::exception& error) {
+    fail(ExitCode::BadInput, path.string(), ": damaged: ", error.what(), "; preprocess the text again");
+  }
+  return info;
+}
+
+}  // namespace mcpp

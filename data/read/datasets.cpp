@@ -1,0 +1,191 @@
+#include "data/read/datasets.h"
+
+#include <charconv>
+#include <cmath>
+
+#include "base/check.h"
+#include "base/strings.h"
+#include "data/read/blend.h"
+#include "data/read/gpt_dataset.h"
+
+namespace mcpp {
+namespace {
+
+std::vector<double> parse_shares(const std::string& split_text) {
+  const auto entries = split(split_text, ',');
+  const auto complain = [&](std::string_view why) {
+    fail(ExitCode::BadInput, "data.split = \"", split_text, "\": ", why,
+         "; give up to three shares for training, validation and test, such as \"969,30,1\"");
+  };
+  if (entries.size() > 3) complain("too many shares");
+  std::vector<double> shares;
+  for (std::string_view entry : entries) {
+    while (!entry.empty() && entry.front() == ' ') entry.remove_prefix(1);
+    while (!entry.empty() && entry.back() == ' ') entry.remove_suffix(1);
+    double share = 0;
+    const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), share);
+    if (error != std::errc{} || end != entry.data() + entry.size()) complain(str("\"", entry, "\" is no number"));
+    if (!(std::isfinite(share) && share >= 0)) complain(str(entry, " is no share"));
+    shares.push_back(share);
+  }
+  shares.resize(3, 0.0);
+  if (!(shares[0] + shares[1] + shares[2] > 0)) complain("the shares add up to 0");
+  return shares;
+}
+
+/// Builds the datasets of one configuration; keeps what all of them share.
+class Builder {
+ public:
+  Builder(const DataConfig& config, i64 seq_length, i64 seed, const Log& log)
+      : config_(config), seq_length_(seq_length), seed_(seed), log_(log) {}
+
+  /// One split of one list of prefixes. `whole`: all of the text, data.split does not apply.
+  std::unique_ptr<Dataset> build(const std::vector<std::string>& entries, std::string_view key, std::size_t split,
+                                 bool whole, i64 num_samples) {
+    const BlendList list = parse_blend_list(entries, key);
+    if (!whole && !split_ranges(config_.split, 1000)[split]) {
+      check_input(split != 0, "data.split = \"", config_.split, "\" leaves no text for training");
+      return nullptr;
+    }
+    // A single prefix is not blended, except that Megatron-LM does so when data_path gives it a weight.
+    if (list.prefixes.size() == 1 && (whole || list.weights.empty())) {
+      if (!whole && split == 2 && is_too_small_to_test(list.prefixes[0])) return nullptr;
+      return part(list.prefixes[0], split, whole, num_samples);
+    }
+    return list.weights.empty() ? blend_by_size(list, key, split, whole, num_samples)
+                                : blend_by_weight(list, split, whole, num_samples);
+  }
+
+  std::vector<std::unique_ptr<IndexedDataset>> take_sources() { return std::move(sources_); }
+
+ private:
+  /// The usual share of the test is so small that a small text has none; that is no reason not to train on it.
+  bool is_too_small_to_test(const std::string& prefix) {
+    const IndexedDataset& text = source(prefix);
+    const SequenceRange range = split_ranges(config_.split, text.num_sequences())[2].value();
+    if (count_tokens(text, range) > seq_length_) return false;
+    log_.warn(str(prefix, ": the test split of data.split = \"", config_.split, "\" is shorter than one sample of ",
+                  seq_length_, " tokens; there will be no test"));
+    return true;
+  }
+
+  const IndexedDataset& source(const std::string& prefix) {
+    for (const auto& source : sources_) {
+      if (source->prefix() == prefix) return *source;
+    }
+    return *sources_.emplace_back(std::make_unique<IndexedDataset>(prefix));
+  }
+
+  Path cache_folder(const std::string& prefix) const {
+    if (!config_.data_cache_path.empty()) return config_.data_cache_path;
+    return Path(prefix).parent_path() / "cache";
+  }
+
+  std::unique_ptr<Dataset> part(const std::string& prefix, std::size_t split, bool whole, std::optional<i64> samples) {
+    const IndexedDataset& text = source(prefix);
+    const SequenceRange all{0, text.num_sequences()};
+    const SequenceRange range = whole ? all : split_ranges(config_.split, text.num_sequences())[split].value();
+    const GptDatasetSpec spec{range, kSplitNames[split], seq_length_, seed_, samples};
+    auto dataset = std::make_unique<GptDataset>(text, spec, cache_folder(prefix), log_);
+    const EpochPlan& plan = dataset->plan();
+    log_.info(str("data: ", spec.split_name, " of ", prefix, ": ", range.size(), " documents, ",
+                  human_count(static_cast<double>(plan.tokens_per_epoch)), " tokens, ", plan.epochs,
+                  plan.epochs == 1 ? " epoch, " : " epochs, ", plan.samples, " samples"));
+    return dataset;
+  }
+
+  std::unique_ptr<Dataset> blend_by_weight(const BlendList& list, std::size_t split, bool whole, i64 num_samples) {
+    const std::vector<double> weights = normalized(list.weights);
+    std::vector<std::unique_ptr<Dataset>> parts;
+    i64 size = 0;
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      parts.push_back(part(list.prefixes[i], split, whole, blend_target_with_surplus(num_samples, weights[i])));
+      size += blend_target(num_samples, weights[i]);
+    }
+    return std::make_unique<BlendedDataset>(std::move(parts), weights, size, kSplitNames[split],
+                                            cache_folder(list.prefixes[0]), log_);
+  }
+
+  std::unique_ptr<Dataset> blend_by_size(const BlendList& list, std::string_view key, std::size_t split, bool whole,
+                                         i64 num_samples) {
+    std::vector<std::unique_ptr<Dataset>> parts;
+    std::vector<double> sizes;
+    i64 available = 0;
+    for (const std::string& prefix : list.prefixes) {
+      parts.push_back(part(prefix, split, whole, std::nullopt));
+      sizes.push_back(static_cast<double>(parts.back()->size()));
+      available += parts.back()->size();
+    }
+    check_input(num_samples <= available, key, ": ", num_samples, " ", kSplitNames[split],
+                " samples are needed, but the datasets hold ", available,
+                " and a blend without weights is read only once; give each prefix a weight so that text may repeat");
+    return std::make_unique<BlendedDataset>(std::move(parts), sizes, num_samples, kSplitNames[split],
+                                            cache_folder(list.prefixes[0]), log_);
+  }
+
+  const DataConfig& config_;
+  i64 seq_length_, seed_;
+  const Log& log_;
+  std::vector<std::unique_ptr<IndexedDataset>> sources_;
+};
+
+void check_held_out(const DataConfig& config) {
+  const BlendList train = parse_blend_list(config.train_data_path, "data.train_data_path");
+  const auto same_file = [](const std::string& a, const std::string& b) {
+    std::error_code error;
+    return std::filesystem::equivalent(bin_path(a), bin_path(b), error) && !error;
+  };
+  const auto check = [&](const std::vector<std::string>& entries, std::string_view key) {
+    if (entries.empty()) return;
+    for (const std::string& held_out : parse_blend_list(entries, key).prefixes) {
+      for (const std::string& trained : train.prefixes) {
+        check_input(!same_file(trained, held_out), key, ": ", held_out,
+                    " is also in data.train_data_path; held-out text must not be trained on");
+      }
+    }
+  };
+  check(config.valid_data_path, "data.valid_data_path");
+  check(config.test_data_path, "data.test_data_path");
+}
+
+}  // namespace
+
+std::array<std::optional<SequenceRange>, 3> split_ranges(const std::string& split_text, i64 num_sequences) {
+  std::vector<double> shares = normalized(parse_shares(split_text));
+  std::array<std::optional<SequenceRange>, 3> ranges;
+  double begin = 0;
+  for (std::size_t i = 0; i < 3; ++i) {
+    const double end = begin + shares[i];
+    const auto bound = [&](double x) {
+      return static_cast<i64>(std::nearbyint(x * static_cast<double>(num_sequences)));
+    };
+    if (end > begin) ranges[i] = SequenceRange{bound(begin), bound(end)};
+    begin = end;
+  }
+  return ranges;
+}
+
+Datasets build_train_valid_test_datasets(const DataConfig& config, i64 seq_length, i64 seed,
+                                         std::array<i64, 3> num_samples, const Log& log) {
+  for (const std::string& conflict : config.conflicts()) fail(ExitCode::BadInput, conflict);
+  check_input(!config.data_path.empty() || !config.train_data_path.empty(),
+              "data.data_path: is empty; give the prefix of a dataset made by preprocess");
+  if (!config.train_data_path.empty()) check_held_out(config);
+
+  const std::vector<std::string>* separate[] = {&config.train_data_path, &config.valid_data_path,
+                                                &config.test_data_path};
+  Datasets datasets;
+  std::unique_ptr<Dataset>* outputs[] = {&datasets.train, &datasets.valid, &datasets.test};
+  Builder builder(config, seq_length, seed, log);
+  for (std::size_t split = 0; split < 3; ++split) {
+    if (num_samples[split] <= 0) continue;
+    const bool whole = config.data_path.empty();
+    if (whole && separate[split]->empty()) continue;
+    const std::string key = whole ? str("data.", kSplitNames[split], "_data_path") : "data.data_path";
+    *outputs[split] = builder.build(whole ? *separate[split] : config.data_path, key, split, whole, num_samples[split]);
+  }
+  datasets.sources = builder.take_sources();
+  return datasets;
+}
+
+}  // namespace mcpp

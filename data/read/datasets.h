@@ -1,0 +1,35 @@
+// From the data section of the configuration to the three datasets of a run.
+#pragma once
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "data/config.h"
+#include "data/read/dataset.h"
+#include "data/read/indexed_dataset.h"
+#include "data/read/sample_index.h"
+
+namespace mcpp {
+
+inline constexpr std::array<const char*, 3> kSplitNames{"train", "valid", "test"};
+
+/// The sequences of a dataset that belong to training, validation and test, for shares such as "969,30,1"; none where
+/// the share is 0. Bounds are rounded as Megatron-LM does (half to even). BadInput when the text is not up to three
+/// numbers that add up to more than 0.
+std::array<std::optional<SequenceRange>, 3> split_ranges(const std::string& split, i64 num_sequences);
+
+struct Datasets {
+  std::vector<std::unique_ptr<IndexedDataset>> sources;  ///< read by the datasets below, so they live as long
+  std::unique_ptr<Dataset> train, valid, test;           ///< null when not asked for or without a share
+};
+
+/// `num_samples` of train, valid, test; each dataset holds at least as many, by repeating its text for as many epochs
+/// as needed. 0 = not built. A blend without weights is never repeated: asking for more than it holds is an error. The
+/// same text in train_data_path and in valid_data_path or test_data_path is an error. All errors are BadInput.
+Datasets build_train_valid_test_datasets(const DataConfig& config, i64 seq_length, i64 seed,
+                                         std::array<i64, 3> num_samples, const Log& log);
+
+}  // namespace mcpp

@@ -1,0 +1,50 @@
+// One split of one .bin/.idx pair as samples in Megatron-LM's order.
+#pragma once
+#include <optional>
+
+#include "base/log.h"
+#include "data/read/dataset.h"
+#include "data/read/index_cache.h"
+#include "data/read/indexed_dataset.h"
+#include "data/read/sample_index.h"
+
+namespace mcpp {
+
+/// Everything that decides which tokens sample i holds.
+struct GptDatasetSpec {
+  SequenceRange range;     ///< the split
+  std::string split_name;  ///< "train", "valid" or "test", for messages
+  i64 seq_length = 0;
+  i64 seed = 0;
+  std::optional<i64> num_samples;  ///< asked for; none = what one epoch holds
+};
+
+class GptDataset : public Dataset {
+ public:
+  /// `source` must outlive the dataset. BadInput when the split has no documents or not even the tokens of one sample.
+  GptDataset(const IndexedDataset& source, const GptDatasetSpec& spec, const Path& cache_folder, const Log& log);
+
+  i64 size() const override { return static_cast<i64>(shuffle_index().size()); }
+  i64 seq_length() const override { return spec_.seq_length; }
+  void at(i64 sample, std::span<i32> out) const override;
+  SampleOrigin origin(i64 sample) const override;
+
+  const EpochPlan& plan() const { return plan_; }
+  std::span<const u32> document_index() const { return indices_[0]; }  ///< [epochs * sequences]
+  std::span<const u32> sample_index() const { return indices_[1]; }    ///< [size + 1, 2]
+  std::span<const u32> shuffle_index() const { return indices_[2]; }   ///< [size]
+  bool is_cached() const { return indices_.is_mapped(); }
+
+ private:
+  /// Calls visit(sequence, offset, length) for each part of the sample.
+  template <class Visit>
+  void for_each_part(i64 sample, Visit&& visit) const;
+  std::string description() const;
+
+  const IndexedDataset& source_;
+  GptDatasetSpec spec_;
+  EpochPlan plan_;
+  IndexArrays indices_;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,133 @@
+#include "data/read/index_cache.h"
+
+#include <cstring>
+
+#include "base/check.h"
+#include "base/strings.h"
+
+namespace mcpp {
+namespace {
+
+// Layout: Header, u64 entries[arrays], then payload = description padded to 4 bytes, arrays. Checksum over payload.
+constexpr std::string_view kMagic{"mcppidx1", 8};
+
+struct Header {
+  char magic[8];
+  u64 arrays, description_bytes;
+  char checksum[32];
+};
+
+u64 padded(u64 bytes) {
+  return (bytes + 3) / 4 * 4;
+}
+
+std::vector<std::byte> payload_of(std::string_view description, std::span<const std::vector<u32>> arrays) {
+  u64 size = padded(description.size());
+  for (const auto& array : arrays) size += array.size() * sizeof(u32);
+  std::vector<std::byte> payload(size);
+  std::memcpy(payload.data(), description.data(), description.size());
+  u64 offset = padded(description.size());
+  for (const auto& array : arrays) {
+    if (!array.empty()) std::memcpy(payload.data() + offset, array.data(), array.size() * sizeof(u32));
+    offset += array.size() * sizeof(u32);
+  }
+  return payload;
+}
+
+void store(const Path& path, std::string_view description, std::span<const std::vector<u32>> arrays) {
+  const std::vector<std::byte> payload = payload_of(description, arrays);
+  Header header{};
+  std::memcpy(header.magic, kMagic.data(), kMagic.size());
+  header.arrays = arrays.size();
+  header.description_bytes = description.size();
+  std::memcpy(header.checksum, checksum_hex(payload).data(), sizeof header.checksum);
+  std::vector<u64> entries;
+  for (const auto& array : arrays) entries.push_back(array.size());
+
+  mcpp::create_directories(path.parent_path());
+  AtomicFile file(path);
+  file.write(std::as_bytes(std::span(&header, 1)));
+  file.write(std::as_bytes(std::span(entries)));
+  file.write(payload);
+  file.commit();
+}
+
+/// Why the bytes cannot be a whole cache file of this description; "" when they are. Fills the size of each array.
+std::string find_damage(std::span<const std::byte> bytes, std::string_view description, std::vector<u64>& entries) {
+  Header header{};
+  if (bytes.size() < sizeof header) return "it is truncated";
+  std::memcpy(&header, bytes.data(), sizeof header);
+  if (std::memcmp(header.magic, kMagic.data(), kMagic.size()) != 0) return "it is no index file";
+  const u64 left = bytes.size() - sizeof header;
+  if (header.arrays > left / sizeof(u64) || header.description_bytes > left) return "its header is damaged";
+  entries.resize(header.arrays);
+  if (!entries.empty()) std::memcpy(entries.data(), bytes.data() + sizeof header, entries.size() * sizeof(u64));
+  u64 expected = sizeof header + entries.size() * sizeof(u64) + padded(header.description_bytes);
+  for (const u64 count : entries) {
+    if (count > left / sizeof(u32)) return "its header is damaged";
+    expected += count * sizeof(u32);
+  }
+  if (expected != bytes.size()) return str("it has ", bytes.size(), " bytes instead of ", expected);
+  const auto payload = bytes.subspan(sizeof header + entries.size() * sizeof(u64));
+  if (checksum_hex(payload) != std::string_view(header.checksum, sizeof header.checksum))
+    return "its checksum is wrong";
+  const std::string_view stored(reinterpret_cast<const char*>(payload.data()), header.description_bytes);
+  return stored == description ? "" : "it describes another dataset";
+}
+
+}  // namespace
+
+std::optional<IndexArrays> IndexArrays::open(const Path& path, std::string_view description, std::string& reason) {
+  reason.clear();
+  if (!std::filesystem::exists(path)) return std::nullopt;
+  IndexArrays arrays;
+  arrays.file_ = MappedFile(path);
+  const auto bytes = arrays.file_.bytes();
+  std::vector<u64> entries;
+  reason = find_damage(bytes, description, entries);
+  if (!reason.empty()) return std::nullopt;
+  // Header, entry counts and padded description are multiples of 4 bytes, so the arrays are aligned.
+  u64 offset = sizeof(Header) + entries.size() * sizeof(u64) + padded(description.size());
+  for (const u64 count : entries) {
+    arrays.mapped_.emplace_back(reinterpret_cast<const u32*>(bytes.data() + offset), count);
+    offset += count * sizeof(u32);
+  }
+  return arrays;
+}
+
+void check_index_fits(const std::string& what, i64 numbers, i64 memory) {
+  check_input(numbers <= memory / 4 / static_cast<i64>(sizeof(u32)), what, ": the index would take ",
+              human_bytes(static_cast<double>(numbers) * sizeof(u32)), ", more than a quarter of the ",
+              human_bytes(static_cast<double>(memory)),
+              " of this machine; lower training.train_iters, train_samples or eval_iters, or take longer sequences");
+}
+
+Path index_cache_path(const Path& folder, std::string_view kind, std::string_view description) {
+  return folder / str(kind, "-", checksum_hex(std::as_bytes(std::span(description))), ".index");
+}
+
+IndexArrays cached_index(const Path& folder, std::string_view kind, const std::string& description,
+                         const std::function<std::vector<std::vector<u32>>()>& build, const Log& log) {
+  const Path path = index_cache_path(folder, kind, description);
+  std::string reason;
+  try {
+    if (auto arrays = IndexArrays::open(path, description, reason)) return std::move(*arrays);
+  } catch (const Error& error) {
+    reason = error.what();
+  }
+  if (!reason.empty()) log.warn(str("the index ", path.string(), " is built again: ", reason));
+
+  auto built = build();
+  // Training can go on without the cache, so this is the one place where an error becomes a warning.
+  try {
+    store(path, description, built);
+    if (auto arrays = IndexArrays::open(path, description, reason)) return std::move(*arrays);
+  } catch (const Error& error) {
+    reason = error.what();
+  }
+  log.warn_from_any_rank(str("the data index stays in memory, it cannot be cached in ", folder.string(), ": ", reason,
+                             "; set data.data_cache_path to a folder that can be written"));
+  return IndexArrays(std::move(built));
+}
+
+}  // namespace mcpp

@@ -1,0 +1,240 @@
+#include "megatron_cpp/bench/bench.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/philox.h"
+#include "megatron_cpp/setup/device_peaks.h"
+#include "tensor/processor.h"
+#include "tensor/transfer.h"
+
+namespace mcpp {
+namespace {
+
+/// Random numbers, never zeros: processors are faster on zeros. Large tensors repeat a block of them, whose odd length
+/// puts no two rows of a matrix on the same numbers.
+Tensor random_tensor(const Shape& shape, DType dtype, Device& device, u64 key) {
+  constexpr i64 kBlock = (i64{1} << 20) - 1;
+  Tensor result = Tensor::empty(shape, dtype, device, MemoryClass::Workspace);
+  const i64 count = result.numel(), block = std::min(count, kBlock);
+  std::vector<float> values(static_cast<std::size_t>(block));
+  for (i64 i = 0; i < block; ++i) {
+    values[static_cast<std::size_t>(i)] =
+        static_cast<float>(uniform_open(static_cast<u32>(philox_key(key, "bench", static_cast<u64>(i)))) - 0.5);
+  }
+  Tensor drawn = Tensor::empty({block}, DType::F32, device, MemoryClass::Workspace);
+  write_values(values, drawn);
+  for (i64 begin = 0; begin < count; begin += block) {
+    Tensor part = result.flat(begin, std::min(block, count - begin));
+    ops::copy(drawn.slice(0, part.numel()), part);
+  }
+  return result;
+}
+
+/// Calls of one timed run of something that takes `seconds`.
+i64 calls_in_a_run(double seconds, const Device& device) {
+  constexpr double kLeastSeconds = 2e-3, kMostCalls = 1000;
+  if (device.type() == DeviceType::Cpu) return 1;
+  return static_cast<i64>(std::clamp(kLeastSeconds / seconds, 1.0, kMostCalls));
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+BenchRow bench_gemm(const GemmCase& c, DType dtype, Device& device, const BenchTiming& timing) {
+  const Tensor a = random_tensor(c.options.transpose_a ? Shape{c.k, c.m} : Shape{c.m, c.k}, dtype, device, 1);
+  const Tensor b = random_tensor(c.options.transpose_b ? Shape{c.n, c.k} : Shape{c.k, c.n}, dtype, device, 2);
+  Tensor out = Tensor::zeros({c.m, c.n}, c.output_is_wide ? DType::F32 : dtype, device, MemoryClass::Workspace);
+  const double seconds = median_seconds(timing, device, [&] { ops::matmul(a, b, out, c.options); });
+  return {.name = c.name, .seconds = seconds, .flops = c.flops(), .count = c.count};
+}
+
+/// Times the ops of one pass over [s, b] tokens, part by part.
+class OpBench {
+ public:
+  OpBench(const ModelConfig& config, i64 batch, DType dtype, Device& device, const BenchTiming& timing)
+      : config_(config),
+        batch_(batch),
+        tokens_(config.seq_length * batch),
+        dtype_(dtype),
+        device_(device),
+        timing_(timing) {}
+
+  std::vector<BenchRow> run() {
+    norms();
+    activations();
+    attention();
+    cross_entropy();
+    optimizer();
+    return std::move(rows_);
+  }
+
+ private:
+  void add(const char* name, double flops, double bytes, const std::function<void()>& f) {
+    rows_.push_back({.name = name, .seconds = median_seconds(timing_, device_, f), .flops = flops, .bytes = bytes});
+  }
+  Tensor random(const Shape& shape) { return random_tensor(shape, dtype_, device_, ++key_); }
+  Tensor wide(i64 n) { return random_tensor({n}, DType::F32, device_, ++key_); }
+
+  void norms() {
+    const i64 h = config_.hidden_size;
+    const Tensor x = random({config_.seq_length, batch_, h}), dy = random(x.shape()), w = random({h});
+    Tensor y = Tensor::like(x), mean = wide(tokens_), rstd = wide(tokens_), dw = wide(h), db = wide(h);
+    const double bytes = static_cast<double>(x.bytes());
+    add("layer_norm", 0, 2 * bytes, [&] { ops::layer_norm(x, w, w, 1e-5, y, mean, rstd); });
+    add("layer_norm_backward", 0, 4 * bytes,
+        [&] { ops::layer_norm_backward(dy, x, w, mean, rstd, y, true, dw, 0, db, 0); });
+    add("rms_norm", 0, 2 * bytes, [&] { ops::rms_norm(x, w, 1e-5, y, rstd); });
+    add("rms_norm_backward", 0, 4 * bytes, [&] { ops::rms_norm_backward(dy, x, w, rstd, y, true, dw, 0); });
+    add("bias_dropout_add", 0, 3 * bytes, [&] { ops::bias_dropout_add(x, &w, dy, {}, y); });
+  }
+
+  void activations() {
+    const Activation kind = config_.gated() ? Activation::SwiGlu : Activation::Gelu;
+    const Tensor up = random({tokens_, config_.ffn() * (config_.gated() ? 2 : 1)}),
+                 dy = random({tokens_, config_.ffn()});
+    Tensor y = Tensor::like(dy), dx = Tensor::like(up);
+    const double in = static_cast<double>(up.bytes()), out = static_cast<double>(dy.bytes());
+    add("activation", 0, in + out, [&] { ops::activation(kind, up, nullptr, y); });
+    add("activation_backward", 0, 2 * in + out, [&] { ops::activation_backward(kind, dy, up, nullptr, dx); });
+  }
+
+  void attention() {
+    const i64 s = config_.seq_length, heads = config_.num_attention_heads, groups = config_.query_groups(),
+              d = config_.head_dim();
+    const Tensor qkv = random({s, batch_, groups, heads / groups + 2, d}), d_qkv = Tensor::like(qkv),
+                 d_out = random({s, batch_, heads * d});
+    PackedHeads in = packed_heads(qkv), gradient = packed_heads(d_qkv);
+    Tensor out = Tensor::like(d_out), lse = wide(batch_ * heads * s);
+    AttentionOptions options;
+    options.softmax_scale = 1 / std::sqrt(static_cast<double>(d));
+    const double product = static_cast<double>(tokens_ * heads * s * d);  // flops of one causal s x s product
+    add("attention", 2 * product, 0, [&] { ops::attention(in.q, in.k, in.v, options, out, lse); });
+    add("attention_backward", 5 * product, 0, [&] {
+      ops::attention_backward(d_out, in.q, in.k, in.v, out, lse, options, gradient.q, gradient.k, gradient.v);
+    });
+  }
+
+  void cross_entropy() {
+    const i64 vocab = config_.padded_vocab_size();
+    Tensor logits = random({tokens_, vocab}),
+           targets = Tensor::zeros({tokens_}, DType::I32, device_, MemoryClass::Workspace);
+    Tensor largest = wide(tokens_), sum_exp = wide(tokens_), target_logit = wide(tokens_);
+    const double bytes = static_cast<double>(logits.bytes());
+    add("cross_entropy_stats", 0, bytes,
+        [&] { ops::cross_entropy_stats(logits, targets, 0, vocab, largest, sum_exp, target_logit); });
+    add("cross_entropy_gradient", 0, 2 * bytes,
+        [&] { ops::cross_entropy_gradient(logits, targets, 0, vocab, largest, 1); });
+  }
+
+  void optimizer() {
+    const i64 n = 16 << 20;
+    Tensor master = wide(n), grad = wide(n), m = wide(n),
+           v = Tensor::zeros({n}, DType::F32, device_, MemoryClass::Workspace);
+    const double bytes = static_cast<double>(master.bytes());
+    add("adamw, 16M parameters", 0, 7 * bytes, [&] { ops::adamw(master, m, v, grad, {.lr = 1e-3}, nullptr); });
+    add("sum_of_squares, 16M", 0, bytes, [&] { ops::sum_of_squares(grad); });
+  }
+
+  const ModelConfig& config_;
+  i64 batch_, tokens_;
+  DType dtype_;
+  Device& device_;
+  BenchTiming timing_;
+  u64 key_ = 0;
+  std::vector<BenchRow> rows_;
+};
+
+}  // namespace
+
+double median_seconds(const BenchTiming& timing, Device& device, const std::function<void()>& f) {
+  double last = 0;
+  for (int i = 0; i < timing.warmup; ++i) last = seconds_of(device, f);
+  const i64 calls = timing.warmup > 0 ? calls_in_a_run(last, device) : 1;
+  std::vector<double> times;
+  for (int i = 0; i < timing.repeats; ++i) {
+    const double seconds = seconds_of(device, [&] {
+      for (i64 k = 0; k < calls; ++k) f();
+    });
+    times.push_back(seconds / static_cast<double>(calls));
+  }
+  return median(std::move(times));
+}
+
+std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 tokens) {
+  const i64 h = config.hidden_size, heads = config.num_attention_heads * config.head_dim();
+  const i64 kv = config.query_groups() * config.head_dim();
+  struct Linear {
+    const char* name;
+    i64 in, out, count;
+  };
+  const Linear linears[]{
+      {"qkv", h, heads + 2 * kv, config.num_layers},
+      {"proj", heads, h, config.num_layers},
+      {"fc1", h, (config.gated() ? 2 : 1) * config.ffn(), config.num_layers},
+      {"fc2", config.ffn(), h, config.num_layers},
+      {"output", h, config.padded_vocab_size(), 1},
+  };
+  std::vector<GemmCase> cases;
+  for (const Linear& l : linears) {
+    cases.push_back({str(l.name, " forward"), tokens, l.out, l.in, {.transpose_b = true}, false, l.count});
+    cases.push_back({str(l.name, " dgrad"), tokens, l.in, l.out, {}, false, l.count});
+    cases.push_back({str(l.name, " wgrad"), l.out, l.in, tokens, {.transpose_a = true}, true, l.count});
+  }
+  return cases;
+}
+
+std::vector<BenchRow> bench_gemms(const std::vector<GemmCase>& cases, DType dtype, Device& device,
+                                  const BenchTiming& timing) {
+  std::vector<BenchRow> rows;
+  for (const GemmCase& c : cases) rows.push_back(bench_gemm(c, dtype, device, timing));
+  return rows;
+}
+
+std::vector<BenchRow> bench_ops(const ModelConfig& config, i64 batch, DType dtype, Device& device,
+                                const BenchTiming& timing) {
+  return OpBench(config, batch, dtype, device, timing).run();
+}
+
+MicroBatch random_batch(const ModelConfig& config, i64 micro_batch_size, Device& device) {
+  const auto random_tokens = [&](const char* which) {
+    std::vector<i32> values;
+    const auto vocab = static_cast<u64>(config.vocab_size);
+    for (i64 i = 0; i < config.seq_length * micro_batch_size; ++i)
+      values.push_back(static_cast<i32>(philox_key(1, which, static_cast<u64>(i)) % vocab));
+    Tensor tokens = Tensor::empty({config.seq_length, micro_batch_size}, DType::I32, device);
+    write_values(values, tokens);
+    return tokens;
+  };
+  MicroBatch result{random_tokens("tokens"), random_tokens("targets"), {}};
+  for (i64 b = 0; b < micro_batch_size; ++b) result.samples.push_back(b);
+  return result;
+}
+
+double peak_flops(DType dtype, Device& device) {
+  const bool is_gpu = device.type() == DeviceType::Cuda;
+  double best = 0;
+  for (i64 n : is_gpu ? std::vector<i64>{4096, 8192} : std::vector<i64>{512, 1024, 2048}) {
+    const GemmCase square{str("square ", n), n, n, n, {.transpose_b = true}, false, 1};
+    best = std::max(best, square.flops() / bench_gemm(square, dtype, device, {.warmup = 2, .repeats = 5}).seconds);
+  }
+  return best;
+}
+
+double mfu_peak_flops(DType dtype, bool allow_tf32, Device& device) {
+  const double rated = rated_flops(device_name(device), dtype, allow_tf32);
+  return rated > 0 ? rated : peak_flops(dtype, device);
+}
+
+double copy_bandwidth(Device& device) {
+  const i64 count = device.type() == DeviceType::Cuda ? 256 << 20 : 32 << 20;  // far beyond every cache
+  const Tensor from = random_tensor({count}, DType::F32, device, 1);
+  Tensor to = Tensor::like(from);
+  const double seconds = median_seconds({.warmup = 1, .repeats = 5}, device, [&] { ops::copy(from, to); });
+  return 2.0 * static_cast<double>(from.bytes()) / seconds;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,61 @@
+// Timing on random numbers: matrix products, single ops, whole training steps. Medians of several runs after a warm-up.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "megatron_cpp/step/model_stage.h"
+#include "model/config/config.h"
+#include "tensor/ops/ops.h"
+
+namespace mcpp {
+
+struct BenchTiming {
+  int warmup = 1;
+  int repeats = 5;
+};
+
+/// Median seconds that one call of f takes the device. On a GPU each run is of so many calls, one behind the other,
+/// that neither the clock's resolution nor the host's time to start them counts.
+double median_seconds(const BenchTiming& timing, Device& device, const std::function<void()>& f);
+
+/// A matrix product of a training step: op(a) [m, k] times op(b) [k, n].
+struct GemmCase {
+  std::string name;  ///< "fc1 wgrad"
+  i64 m = 0, n = 0, k = 0;
+  ops::MatmulOptions options;
+  bool output_is_wide = false;  ///< an fp32 main gradient
+  i64 count = 1;                ///< in one forward and backward pass of the model
+
+  double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
+};
+
+/// Every product of one forward and backward pass over `tokens` tokens: forward, dgrad and wgrad of each linear layer.
+std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 tokens);
+
+/// One line of a table and one JSON object.
+struct BenchRow {
+  std::string name;
+  double seconds = 0;
+  double flops = 0;  ///< 0 where it does not count
+  double bytes = 0;  ///< moved at least; 0 where it does not count
+  i64 count = 1;
+};
+
+std::vector<BenchRow> bench_gemms(const std::vector<GemmCase>& cases, DType dtype, Device& device,
+                                  const BenchTiming& timing);
+/// Norms, activations, cross entropy, AdamW ... at the sizes of one pass over [s, b] tokens of the model.
+std::vector<BenchRow> bench_ops(const ModelConfig& config, i64 batch, DType dtype, Device& device,
+                                const BenchTiming& timing);
+
+/// A microbatch of random tokens.
+MicroBatch random_batch(const ModelConfig& config, i64 micro_batch_size, Device& device);
+
+/// The best rate of large square products: what FLOP rates are a share of.
+double peak_flops(DType dtype, Device& device);
+/// What MFU is a share of, in FLOP/s: the data sheet's rate of a GPU that is known (device_peaks.h), else peak_flops().
+double mfu_peak_flops(DType dtype, bool allow_tf32, Device& device);
+/// Bytes per second of copying memory, read and write counted.
+double copy_bandwidth(Device& device);
+
+}  // namespace mcpp

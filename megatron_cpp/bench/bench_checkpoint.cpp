@@ -1,0 +1,141 @@
+#include "megatron_cpp/bench/bench_checkpoint.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <chrono>
+
+#include "checkpoint/folder/folder.h"
+#include "checkpoint/format/input_file.h"
+#include "checkpoint/load/reader.h"
+#include "checkpoint/save/host_staging.h"
+#include "checkpoint/save/writer.h"
+#include "megatron_cpp/resume/checkpointing.h"
+#include "megatron_cpp/step/training_shards.h"
+#include "parallel/scalar.h"
+
+namespace mcpp {
+namespace {
+
+namespace fs = std::filesystem;
+
+class CheckpointBench {
+ public:
+  CheckpointBench(const Config& config, TrainingState& state, Session& session, const Path& folder, const Log& log)
+      : config_(config), state_(state), session_(session), world_(session.parallel.world), folder_(folder), log_(log) {}
+
+  CheckpointTimes run() {
+    CheckpointTimes times;
+    times.plain_write = timed([&] { write_plain(); });
+    times.save = timed([&] { save(); });
+    times.async = bench_async_save(config_, state_, session_, folder_);
+    evict();
+    times.plain_read = timed([&] { read_plain(); });
+    times.load = timed([&] { load(); });
+    evict();
+    times.verify_from_disk = timed([&] { verify(); });
+    times.verify_from_memory = timed([&] { verify(); });
+    world_.barrier();
+    if (world_.rank() == 0) clear();
+    world_.barrier();
+    return times;
+  }
+
+ private:
+  /// Of the slowest rank.
+  double timed(const std::function<void()>& f) {
+    world_.barrier();
+    const auto start = std::chrono::steady_clock::now();
+    f();
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return reduce_scalar(seconds, ReduceOp::Max, world_, *session_.device);
+  }
+
+  Path plain_file() const { return folder_ / str("plain_", world_.rank()); }
+
+  void write_plain() {
+    const std::vector<NamedShard> shards = shards_to_save(state_);
+    HostCopies source(shards);
+    AtomicFile file(plain_file());
+    for (std::size_t i = 0; i < shards.size(); ++i) {
+      const Tensor data = source.data(i);
+      file.write({static_cast<const std::byte*>(data.raw()), static_cast<std::size_t>(data.bytes())});
+    }
+    file.commit();
+  }
+
+  void save() {
+    const std::vector<NamedShard> shards = shards_to_save(state_);
+    HostCopies source(shards);
+    save_checkpoint(folder_, run_state(config_, state_, {.iteration = 1}), source, world_, log_);
+  }
+
+  void read_plain() const {
+    const InputFile file(plain_file());
+    std::vector<std::byte> piece(std::size_t{1} << 23);
+    const auto size = static_cast<i64>(fs::file_size(plain_file()));
+    for (i64 at = 0; at < size; at += static_cast<i64>(piece.size())) {
+      const i64 count = std::min(size - at, static_cast<i64>(piece.size()));
+      file.read(at, std::span(piece).first(static_cast<std::size_t>(count)));
+    }
+  }
+
+  static void expect_sound(const std::optional<Damage>& damage) {
+    if (damage) fail(ExitCode::BadInput, damage->text);
+  }
+
+  /// As a run that is started again does.
+  void load() {
+    const Path newest = checkpoints_to_try(folder_, world_, log_).at(0);
+    expect_sound(defect_of_files(newest, world_));
+    CheckpointReader reader(newest);
+    std::vector<NamedShard> shards = shards_to_load(state_);
+    expect_sound(reader.load(shards, world_));
+    state_.publish_weights();
+  }
+
+  void verify() {
+    const Path newest = checkpoints_to_try(folder_, world_, log_).at(0);
+    expect_sound(defect_of_files(newest, world_, /*checksums=*/true));
+  }
+
+  /// Makes the system forget the content of all files, which are on the disk already.
+  void evict() {
+    world_.barrier();
+    if (world_.rank() != 0) return world_.barrier();
+    for (const auto& entry : fs::recursive_directory_iterator(folder_)) {
+      if (!entry.is_regular_file()) continue;
+      const int file = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
+      if (file < 0) continue;
+      ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+      ::close(file);
+    }
+    world_.barrier();
+  }
+
+  void clear() const {
+    for (const auto& entry : fs::directory_iterator(folder_)) fs::remove_all(entry.path());
+  }
+
+  const Config& config_;
+  TrainingState& state_;
+  Session& session_;
+  Communicator& world_;
+  const Path folder_;
+  const Log& log_;
+};
+
+}  // namespace
+
+CheckpointTimes bench_checkpoint(const Config& config, TrainingState& state, Session& session, const Path& folder,
+                                 const Log& log) {
+  return CheckpointBench(config, state, session, folder, log).run();
+}
+
+i64 checkpoint_bytes(const TrainingState& state, Session& session) {
+  double bytes = 0;
+  for (const NamedShard& shard : shards_to_save(state)) bytes += static_cast<double>(shard.data.bytes());
+  return static_cast<i64>(reduce_scalar(bytes, ReduceOp::Sum, session.parallel.world, *session.device));
+}
+
+}  // namespace mcpp

@@ -1,0 +1,96 @@
+#include "megatron_cpp/commands/commands.h"
+
+#include <array>
+
+#include "base/number_text.h"
+#include "base/strings.h"
+#include "megatron_cpp/setup/initialize.h"
+#include "megatron_cpp/setup/version.h"
+
+namespace mcpp {
+namespace {
+
+constexpr std::array kCommands{
+    Command{"tokenizer", "train a sentencepiece tokenizer, encode and decode", tokenizer_command},
+    Command{"preprocess", "turn text or JSONL into token files (.bin/.idx)", preprocess_command},
+    Command{"data", "verify token files, show what a sample or an iteration reads", data_command},
+    Command{"pretrain", "train a model, on any number of ranks: the main job", nullptr, pretrain_command},
+    Command{"evaluate", "measure held-out perplexity of a checkpoint", evaluate_command},
+    Command{"generate", "sample text from a checkpoint", generate_command},
+    Command{"checkpoint", "list, verify and compare checkpoints; import from and export to Hugging Face",
+            checkpoint_command},
+    Command{"config", "check a configuration and print it with all defaults", config_command},
+    Command{"schedule", "draw and time a pipeline schedule, or compare all of them", schedule_command},
+    Command{"bench", "time matrix products, operations, whole steps or communication", nullptr, bench_command},
+};
+
+constexpr const char* kExitCodes =
+    "Exit codes: 0 done, 1 internal error, 2 bad input, 12 out of memory, 17 training failed (loss or gradient not\n"
+    "finite), 75 a peer was lost (restart from the last checkpoint), 85 stopped by a signal after saving (requeue).\n";
+
+/// Runs the one of `table` that args[0] names; `kind` is how messages call it.
+ExitCode dispatch(std::span<const Command> table, const std::string& kind, Arguments args, Log& log,
+                  const World& world) {
+  std::vector<std::string> names;
+  for (const Command& command : table) {
+    names.emplace_back(command.name);
+    if (command.name != args[0]) continue;
+    if (command.run_on_ranks) return command.run_on_ranks(args.subspan(1), log, world);
+    check_input(world.ranks.size() == 1, "megatron_cpp ", args[0], " runs in one process, not on ", world.ranks.size(),
+                " ranks; start it without mpirun or srun");
+    return command.run(args.subspan(1), log);
+  }
+  const std::string nearest = nearest_name(args[0], names);
+  fail(ExitCode::BadInput, "unknown ", kind, " \"", args[0], "\"; ",
+       nearest.empty() ? str("there are: ", join(names, ", ")) : str("did you mean ", nearest, "?"));
+}
+
+bool asks_for_list(Arguments args) {
+  return args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help";
+}
+
+std::string list_of(std::span<const Command> table) {
+  std::string text;
+  for (const Command& command : table) text += str("\n  ", pad_right(command.name, 12), command.summary);
+  return text;
+}
+
+}  // namespace
+
+std::span<const Command> commands() {
+  return kCommands;
+}
+
+std::string program_help() {
+  std::string text =
+      "usage: megatron_cpp COMMAND [arguments]\n\nPretrains language models in the style of Megatron-LM.\n";
+  return text + list_of(kCommands) +
+         "\n\nmegatron_cpp COMMAND --help explains a command; megatron_cpp --version names the libraries used.\n" +
+         kExitCodes;
+}
+
+ExitCode run_program(Arguments args, Log& log, const World& world) {
+  // A rank with another command would never come to where these wait for it.
+  check_same_on_ranks("command", args.empty() ? "" : args[0], world.ranks, "start all ranks with the same arguments");
+  if (asks_for_list(args)) {
+    log.info(program_help());
+    return args.empty() ? ExitCode::BadInput : ExitCode::Done;
+  }
+  if (args[0] == "--version") {
+    log.info(version_text());
+    return ExitCode::Done;
+  }
+  return dispatch(kCommands, "command", args, log, world);
+}
+
+ExitCode run_subcommand(const std::string& name, std::span<const Command> table, Arguments args, Log& log) {
+  if (!asks_for_list(args)) {
+    const std::unique_ptr<Communicator> self = make_self_communicator();
+    return dispatch(table, name + " command", args, log, {.ranks = *self});
+  }
+  log.info(str("usage: megatron_cpp ", name, " COMMAND [arguments]\n", list_of(table), "\n\nmegatron_cpp ", name,
+               " COMMAND --help explains one.\n"));
+  return args.empty() ? ExitCode::BadInput : ExitCode::Done;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,49 @@
+// The subcommands of the program. Each is one function in commands/<name>.cpp, declared here, with one line in the
+// table of commands.cpp.
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "megatron_cpp/setup/world.h"
+
+namespace mcpp {
+
+using Arguments = std::span<const std::string>;  ///< those after the subcommand's name
+
+/// Either runs in one process, or on all ranks of a world together.
+struct Command {
+  std::string_view name;
+  std::string_view summary;  ///< one line for megatron_cpp --help
+  ExitCode (*run)(Arguments args, Log& log) = nullptr;
+  ExitCode (*run_on_ranks)(Arguments args, Log& log, const World& world) = nullptr;
+};
+
+std::span<const Command> commands();
+
+/// Runs the subcommand that args[0] names, with the arguments after it; answers --help and --version. Called by all
+/// ranks of `world`. Throws BadInput for an unknown one, and for one that does not run on several ranks.
+ExitCode run_program(Arguments args, Log& log, const World& world);
+
+/// The same, in one process, for commands with subcommands of their own, such as `tokenizer train`.
+ExitCode run_subcommand(const std::string& name, std::span<const Command> table, Arguments args, Log& log);
+
+/// The text of --help: all subcommands and exit codes.
+std::string program_help();
+
+ExitCode bench_command(Arguments args, Log& log, const World& world);
+ExitCode bench_comm_command(Arguments args, Log& log, const World& world);        ///< bench comm
+ExitCode bench_checkpoint_command(Arguments args, Log& log, const World& world);  ///< bench checkpoint
+ExitCode checkpoint_command(Arguments args, Log& log);
+ExitCode config_command(Arguments args, Log& log);
+ExitCode data_command(Arguments args, Log& log);
+ExitCode evaluate_command(Arguments args, Log& log);
+ExitCode generate_command(Arguments args, Log& log);
+ExitCode preprocess_command(Arguments args, Log& log);
+ExitCode pretrain_command(Arguments args, Log& log, const World& world);
+ExitCode schedule_command(Arguments args, Log& log);
+ExitCode tokenizer_command(Arguments args, Log& log);
+
+}  // namespace mcpp

@@ -1,0 +1,230 @@
+#include "megatron_cpp/config/config.h"
+
+#include <algorithm>
+
+#include "base/strings.h"
+#include "megatron_cpp/config/config_compare.h"
+#include "megatron_cpp/config/toml_reader.h"
+
+namespace mcpp {
+namespace {
+
+/// Calls header(section) before the first field of each section, and line(field) for every field.
+template <class Header, class Line>
+void for_each_line(const std::vector<Field>& fields, Header header, Line line) {
+  std::string_view section;
+  for (const Field& field : fields) {
+    if (field.section() != section) header(section = field.section());
+    line(field);
+  }
+}
+
+/// Whoever counts the training in iterations says so everywhere, and likewise in samples: as Megatron-LM has it.
+void schedule_unit_conflicts(const Config& config, std::vector<std::string>& found) {
+  const OptimizerConfig& o = config.optimizer;
+  const auto refuse = [&](i64 value, const char* key, const char* instead, const char* unit) {
+    if (value > 0) found.push_back(str("optimizer.", key, ": training is counted in ", unit, "; use ", instead));
+  };
+  if (config.training.train_samples > 0) {
+    refuse(o.lr_decay_iters, "lr_decay_iters", "lr_decay_samples", "samples (training.train_samples)");
+    refuse(o.lr_warmup_iters, "lr_warmup_iters", "lr_warmup_samples", "samples (training.train_samples)");
+    refuse(o.lr_wsd_decay_iters, "lr_wsd_decay_iters", "lr_wsd_decay_samples", "samples (training.train_samples)");
+  } else if (config.training.train_iters > 0) {
+    refuse(o.lr_decay_samples, "lr_decay_samples", "lr_decay_iters", "iterations (training.train_iters)");
+    refuse(o.lr_warmup_samples, "lr_warmup_samples", "lr_warmup_iters", "iterations (training.train_iters)");
+    refuse(o.lr_wsd_decay_samples, "lr_wsd_decay_samples", "lr_wsd_decay_iters", "iterations (training.train_iters)");
+  }
+}
+
+/// Warm-up and WSD's decay must fit into the decay, in whichever unit is used.
+void schedule_length_conflicts(const Config& config, std::vector<std::string>& found) {
+  const auto check = [&](i64 decay, i64 total, i64 warmup, i64 wsd, const char* unit) {
+    const i64 length = decay > 0 ? decay : total;
+    if (length == 0) return;
+    if (warmup >= length) {
+      found.push_back(str("optimizer.lr_warmup_", unit, ": ", warmup, " must be below the decay's length of ", length));
+    }
+    if (wsd > length) {
+      found.push_back(str("optimizer.lr_wsd_decay_", unit, ": ", wsd, " is above the decay's length of ", length));
+    }
+  };
+  const OptimizerConfig& o = config.optimizer;
+  check(o.lr_decay_iters, config.training.train_iters, o.lr_warmup_iters, o.lr_wsd_decay_iters, "iters");
+  check(o.lr_decay_samples, config.training.train_samples, o.lr_warmup_samples, o.lr_wsd_decay_samples, "samples");
+}
+
+/// Keys of the factor that adapts itself would be ignored.
+void loss_scale_conflicts(const Config& config, std::vector<std::string>& found) {
+  const OptimizerConfig& o = config.optimizer;
+  if (config.training.precision == Precision::Fp16 && o.loss_scale == 0) return;
+  const OptimizerConfig defaults;
+  const auto refuse = [&](bool is_set, const char* key) {
+    if (is_set)
+      found.push_back(
+          str("optimizer.", key, ": only read when training.precision is \"fp16\" and optimizer.loss_scale is 0"));
+  };
+  refuse(o.initial_loss_scale != defaults.initial_loss_scale, "initial_loss_scale");
+  refuse(o.min_loss_scale != defaults.min_loss_scale, "min_loss_scale");
+  refuse(o.loss_scale_window != defaults.loss_scale_window, "loss_scale_window");
+  refuse(o.hysteresis != defaults.hysteresis, "hysteresis");
+}
+
+void accept_change_conflicts(const Config& config, std::vector<std::string>& found) {
+  const std::vector<std::string> keys = run_defining_keys();
+  for (const std::string& key : config.checkpoint.accept_change) {
+    if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
+    const std::string nearest = nearest_name(key, keys);
+    found.push_back(str("checkpoint.accept_change: ", toml_string(key), " is no key that defines a run",
+                        nearest.empty() ? "" : str("; did you mean ", nearest, "?")));
+  }
+}
+
+void rollback_conflicts(const Config& config, std::vector<std::string>& found) {
+  if (!config.may_roll_back()) return;
+  const bool by_nan = config.training.nan_policy == NanPolicy::Rollback;
+  if (config.checkpoint.save.empty() || config.checkpoint.save_interval == 0) {
+    found.push_back(
+        str("training.", by_nan ? "nan_policy" : "spike_policy",
+            ": rollback needs checkpoints to go back to: set checkpoint.save and checkpoint.save_interval"));
+  }
+}
+
+void cross_conflicts(const Config& config, std::vector<std::string>& found) {
+  const TrainingConfig& t = config.training;
+  const BatchSizeSchedule schedule =
+      parse_batch_size_schedule(t.step_batch_size_schedule, config.model.seq_length, t.micro_batch_size);
+  for (const std::string& problem : schedule.problems) {
+    found.push_back("training.step_batch_size_schedule: " + problem);
+  }
+  if (t.recompute_num_layers > config.model.num_layers) {
+    found.push_back(str("training.recompute_num_layers: ", t.recompute_num_layers, " is above model.num_layers ",
+                        config.model.num_layers));
+  }
+  if (t.train_samples > 0 && schedule.problems.empty() && config.total_iterations() == 0) {
+    found.push_back(str("training.train_samples: ", t.train_samples, " is less than one batch of ",
+                        config.batch_sizes().front().batch_size));
+  }
+  if (config.model.vocab_size == 0 && config.data.tokenizer_model.empty()) {
+    found.push_back("model.vocab_size: is missing; give it, or data.tokenizer_model");
+  }
+  rollback_conflicts(config, found);
+  accept_change_conflicts(config, found);
+  loss_scale_conflicts(config, found);
+  schedule_unit_conflicts(config, found);
+  schedule_length_conflicts(config, found);
+}
+
+/// What only says how to save has nothing to say any more: one word on the command line turns saving off.
+void turn_saving_off(CheckpointConfig& checkpoint) {
+  checkpoint.save_interval = checkpoint.local_save_interval = 0;
+  checkpoint.async_save = false;
+  checkpoint.local_save.clear();
+}
+
+}  // namespace
+
+std::vector<std::string> Config::conflicts() const {
+  std::vector<std::string> found;
+  sections(*this, [&](std::string_view, const auto& section) {
+    if constexpr (requires { section.conflicts(); }) {
+      for (std::string& text : section.conflicts()) found.push_back(std::move(text));
+    }
+  });
+  cross_conflicts(*this, found);
+  return found;
+}
+
+std::vector<BatchSizeStep> Config::batch_sizes() const {
+  if (training.step_batch_size_schedule.empty()) {
+    return {{0, training.global_batch_size > 0 ? training.global_batch_size : training.micro_batch_size}};
+  }
+  return parse_batch_size_schedule(training.step_batch_size_schedule, model.seq_length, training.micro_batch_size)
+      .steps;
+}
+
+i64 Config::total_iterations() const {
+  if (training.train_iters > 0) return training.train_iters;
+  const std::vector<BatchSizeStep> steps = batch_sizes();
+  return whole_batches(steps, training.train_samples).iterations;
+}
+
+i64 Config::total_samples() const {
+  const std::vector<BatchSizeStep> steps = batch_sizes();
+  if (training.train_iters > 0) return training.train_iters * steps.front().batch_size;
+  return whole_batches(steps, training.train_samples).samples;
+}
+
+bool Config::may_roll_back() const {
+  return training.nan_policy == NanPolicy::Rollback || training.spike_policy == SpikePolicy::Rollback;
+}
+
+Path Config::metrics_path() const {
+  if (!logging.metrics.empty()) return logging.metrics;
+  return checkpoint.save.empty() ? Path() : Path(checkpoint.save) / "metrics.jsonl";
+}
+
+std::vector<Field> config_fields(Config& config) {
+  std::vector<Field> fields;
+  Config::sections(config, [&](std::string_view name, auto& section) { list_fields(section, name, fields); });
+  return fields;
+}
+
+void complete_config(Config& config, SettingsReader& reader, std::string_view default_place) {
+  if (reader.was_set("checkpoint.save") && config.checkpoint.save.empty()) turn_saving_off(config.checkpoint);
+  for (const std::string& text : config.conflicts()) reader.add_conflict(text, default_place);
+  TrainingConfig& t = config.training;
+  // Written down, because it must stay what it was when a resumed run has another micro batch.
+  if (t.global_batch_size == 0 && t.step_batch_size_schedule.empty()) t.global_batch_size = t.micro_batch_size;
+}
+
+ConfigText read_config_text(const std::string& file) {
+  return file.empty() ? ConfigText{} : ConfigText{.toml = read_text_file(file), .name = file};
+}
+
+void read_config(const ConfigText& text, SettingsReader& reader) {
+  if (!text.name.empty()) read_toml(text.toml, text.name, reader);
+}
+
+Config parse_config(std::string_view toml, const std::string& name, std::span<const std::string> overrides) {
+  Config config;
+  SettingsReader reader(config_fields(config));
+  read_toml(toml, name, reader);
+  read_arguments(overrides, Usage{}, reader);
+  complete_config(config, reader, name);
+  reader.finish();
+  return config;
+}
+
+Config load_config(const Path& file, std::span<const std::string> overrides) {
+  return parse_config(read_text_file(file), file.string(), overrides);
+}
+
+std::string print_config(const Config& config) {
+  std::vector<std::string> sections;
+  Config::sections(config,
+                   [&](std::string_view name, const auto&) { sections.push_back(print_section(config, name)); });
+  return join(sections, "\n");
+}
+
+std::string print_section(const Config& config, std::string_view section) {
+  Config copy = config;
+  std::string text = str("[", section, "]\n");
+  for (const Field& field : config_fields(copy)) {
+    if (field.section() == section) text += str(field.name(), " = ", field.print(), "\n");
+  }
+  return text;
+}
+
+std::string config_help() {
+  Config defaults;
+  const std::vector<Field> fields = config_fields(defaults);
+  std::size_t width = 0;
+  for (const Field& field : fields) width = std::max(width, field.name().size() + 2);
+  std::string text;
+  for_each_line(
+      fields, [&](std::string_view section) { text += str(text.empty() ? "" : "\n", "[", section, "]\n"); },
+      [&](const Field& field) { text += str("  ", pad_right(field.name(), width), describe_field(field), "\n"); });
+  return text;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,138 @@
+// The whole configuration of a run: read from a TOML file with one section per struct, and from --section.key=value
+// on the command line, which wins. Every mistake is found before anything starts, and all are reported at once.
+#pragma once
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/file.h"
+#include "checkpoint/config.h"
+#include "data/config.h"
+#include "megatron_cpp/config/batch_size_schedule.h"
+#include "megatron_cpp/config/device_config.h"
+#include "megatron_cpp/config/logging_config.h"
+#include "megatron_cpp/config/options.h"
+#include "megatron_cpp/config/parallel_config.h"
+#include "megatron_cpp/config/training_config.h"
+#include "megatron_cpp/train/fault_injection.h"
+#include "model/config/config.h"
+#include "optimizer/config.h"
+
+namespace mcpp {
+
+struct Config {
+  ModelConfig model;
+  TrainingConfig training;
+  ParallelConfig parallel;
+  OptimizerConfig optimizer;
+  DataConfig data;
+  CheckpointConfig checkpoint;
+  LoggingConfig logging;
+  DeviceConfig device;
+  FaultInjectionConfig fault_injection;
+
+  /// Calls visit(name, section) for every section.
+  template <class Self, class Visitor>
+  static void sections(Self& self, Visitor&& visit) {
+    visit("model", self.model);
+    visit("training", self.training);
+    visit("parallel", self.parallel);
+    visit("optimizer", self.optimizer);
+    visit("data", self.data);
+    visit("checkpoint", self.checkpoint);
+    visit("logging", self.logging);
+    visit("device", self.device);
+    visit("fault_injection", self.fault_injection);
+  }
+
+  /// Every rule that does not hold, inside the sections and between them, as "section.key: what is wrong".
+  std::vector<std::string> conflicts() const;
+
+  /// Global batch size from each number of consumed samples on; one step when it never changes.
+  std::vector<BatchSizeStep> batch_sizes() const;
+  i64 total_iterations() const;
+  i64 total_samples() const;  ///< of whole batches only: at most train_samples
+  /// Whether a step gone wrong may lead back to a checkpoint.
+  bool may_roll_back() const;
+  /// Where metrics.jsonl goes; empty = nowhere.
+  Path metrics_path() const;
+};
+
+/// Reads TOML text; `name` is the file name that messages show. `overrides` are arguments "--section.key=value".
+/// Throws one BadInput error that lists every problem with its place. In the result, global_batch_size is filled in.
+Config parse_config(std::string_view toml, const std::string& name, std::span<const std::string> overrides = {});
+Config load_config(const Path& file, std::span<const std::string> overrides = {});
+
+/// The configuration as TOML, every key with its value, that parse_config reads back to an equal one. It goes into
+/// checkpoints.
+std::string print_config(const Config& config);
+/// One section of it.
+std::string print_section(const Config& config, std::string_view section);
+/// All sections and keys with their meaning, type, range and default.
+std::string config_help();
+
+/// The fields of all sections, named "section.key". They refer to `config`.
+std::vector<Field> config_fields(Config& config);
+
+/// After the fields were filled by `reader`, derives what is left open, and hands it every rule that does not hold.
+void complete_config(Config& config, SettingsReader& reader, std::string_view default_place);
+/// TOML and the name of its file, as messages show it; no name = no text.
+struct ConfigText {
+  std::string toml;
+  std::string name;
+};
+
+/// The text of `file`; none when the name is empty. BadInput when it cannot be read.
+ConfigText read_config_text(const std::string& file);
+/// Reads `text` into the fields of `reader`.
+void read_config(const ConfigText& text, SettingsReader& reader);
+
+/// For commands that take a configuration and options of their own:
+///   megatron_cpp evaluate --checkpoint.load=runs/a --split=test --training.micro_batch_size=4
+/// `source(options, config)` gives the text that everything starts from, such as the copy in a checkpoint; it sees what
+/// the command line alone says. Returns nothing when --help was asked for, which has then been printed. Throws BadInput
+/// with every problem of the text and of the arguments.
+template <class Options, class Source>
+std::optional<Config> read_config_and_options(std::span<const std::string> args, const Usage& usage, Options& options,
+                                              const Log& log, Source source) {
+  if (asks_for_help(args)) {
+    log.info(options_help<Options>(usage) + "\nKeys of the configuration, also as --section.key=value:\n\n" +
+             config_help());
+    return std::nullopt;
+  }
+  const auto fields_of = [](Options& some_options, Config& some_config) {
+    std::vector<Field> fields;
+    list_fields(some_options, "", fields);
+    for (Field& field : config_fields(some_config)) fields.push_back(std::move(field));
+    return fields;
+  };
+  // The arguments are read twice, because they must win over the text that they name. The problems of this first
+  // reading are dropped: the second finds them again.
+  Options first_options = options;
+  Config first_config;
+  SettingsReader first_reader(fields_of(first_options, first_config));
+  read_arguments(args, usage, first_reader);
+  const ConfigText text = source(std::as_const(first_options), std::as_const(first_config));
+
+  Config config;
+  SettingsReader reader(fields_of(options, config));
+  read_config(text, reader);
+  read_arguments(args, usage, reader);
+  complete_config(config, reader, text.name);
+  reader.finish();
+  return config;
+}
+
+/// The same for `megatron_cpp pretrain run.toml --model.num_layers=4 --dry_run`: Options has a member
+/// `std::string config`, the file; when it stays empty, all stands in the arguments.
+template <class Options>
+std::optional<Config> read_config_and_options(std::span<const std::string> args, const Usage& usage, Options& options,
+                                              const Log& log) {
+  return read_config_and_options(args, usage, options, log,
+                                 [](const Options& given, const Config&) { return read_config_text(given.config); });
+}
+
+}  // namespace mcpp

@@ -1,0 +1,127 @@
+#include "megatron_cpp/config/config_compare.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "base/strings.h"
+
+namespace mcpp {
+namespace {
+
+/// "section." stands for all keys of a section.
+constexpr std::array<std::string_view, 12> kRunDefining{"model.",
+                                                        "optimizer.",
+                                                        "training.seed",
+                                                        "training.global_batch_size",
+                                                        "data.data_path",
+                                                        "training.step_batch_size_schedule",
+                                                        "data.split",
+                                                        "training.precision",
+                                                        "data.train_data_path",
+                                                        "data.valid_data_path",
+                                                        "data.test_data_path",
+                                                        "data.tokenizer_model"};
+
+bool defines_run(std::string_view key) {
+  return std::any_of(kRunDefining.begin(), kRunDefining.end(), [&](std::string_view entry) {
+    return entry.ends_with('.') ? key.starts_with(entry) : key == entry;
+  });
+}
+
+/// With what 0 stands for written out.
+Config spelled_out(Config config) {
+  ModelConfig& m = config.model;
+  m.ffn_hidden_size = m.ffn();
+  m.num_query_groups = m.query_groups();
+  m.kv_channels = m.head_dim();
+  m.max_position_embeddings = m.max_positions();
+  return config;
+}
+
+/// `model` without what does not change the function that its weights are.
+ModelConfig architecture(ModelConfig model) {
+  const ModelConfig defaults;
+  const bool is_learned = model.position_embedding_type == PositionEmbedding::LearnedAbsolute;
+  model.max_position_embeddings = is_learned ? model.max_positions() : 0;
+  model.seq_length = defaults.seq_length;
+  model.hidden_dropout = defaults.hidden_dropout;
+  model.attention_dropout = defaults.attention_dropout;
+  model.init_method_std = defaults.init_method_std;
+  return model;
+}
+
+/// Throws BadInput, of `what` and the differences that are not accepted, with `otherwise` as one more way out.
+void refuse_unless_accepted(const std::vector<Difference>& found, const std::vector<std::string>& accepted,
+                            const std::string& what, const std::string& otherwise, const Log& log) {
+  std::vector<std::string> lines, refused;
+  for (const Difference& difference : found) {
+    const std::string text =
+        str(difference.key, ": ", difference.before, " in the checkpoint, ", difference.now, " now");
+    if (std::ranges::count(accepted, difference.key) > 0) {
+      log.info("accepted: " + text);
+      continue;
+    }
+    lines.push_back("\n  " + text);
+    refused.push_back(difference.key);
+  }
+  check_input(lines.empty(), what, join(lines, ""),
+              "\nSet these keys back, or accept the change with --checkpoint.accept_change=", join(refused, ","),
+              otherwise);
+}
+
+}  // namespace
+
+std::vector<std::string> run_defining_keys() {
+  Config config;
+  std::vector<std::string> keys;
+  for (const Field& field : config_fields(config)) {
+    if (defines_run(field.key)) keys.push_back(field.key);
+  }
+  return keys;
+}
+
+std::vector<Difference> differences(const Config& before, const Config& now) {
+  Config a = before, b = now, full_a = spelled_out(before), full_b = spelled_out(now);
+  const auto fields_a = config_fields(a), fields_b = config_fields(b);
+  const auto values_a = config_fields(full_a), values_b = config_fields(full_b);
+  std::vector<Difference> found;
+  for (std::size_t i = 0; i < fields_a.size(); ++i) {
+    if (!defines_run(fields_a[i].key) || fields_a[i].print() == fields_b[i].print()) continue;
+    Difference difference{fields_a[i].key, values_a[i].print(), values_b[i].print()};
+    if (difference.before != difference.now) found.push_back(std::move(difference));
+  }
+  return found;
+}
+
+void check_same_run(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log) {
+  refuse_unless_accepted(differences(saved, now), now.checkpoint.accept_change,
+                         str(checkpoint, ": belongs to another run:"),
+                         ", or start anew from the weights with --checkpoint.finetune", log);
+}
+
+void check_same_architecture(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log) {
+  Config before, after;
+  before.model = architecture(saved.model);
+  after.model = architecture(now.model);
+  refuse_unless_accepted(differences(before, after), now.checkpoint.accept_change,
+                         str(checkpoint, ": has the weights of another model:"),
+                         str("; `megatron_cpp checkpoint show --toml ", checkpoint, "` prints what to set"), log);
+}
+
+std::string decay_warning(const Config& saved, const Config& now) {
+  const bool by_samples = now.training.train_samples > 0;
+  const OptimizerConfig& o = now.optimizer;
+  const bool follows_length = o.lr_decay_iters == 0 && o.lr_decay_samples == 0 &&
+                              (o.lr_decay_style != LrDecayStyle::Constant || o.lr_warmup_fraction > 0);
+  if (!follows_length || saved.total_samples() == now.total_samples()) return "";
+  const std::string key = by_samples ? "optimizer.lr_decay_samples" : "optimizer.lr_decay_iters";
+  const i64 before = by_samples ? saved.total_samples() : saved.total_iterations();
+  const i64 after = by_samples ? now.total_samples() : now.total_iterations();
+  return str("the learning rate decays over the whole training, which was ", before, " and is now ", after,
+             by_samples ? " samples" : " iterations",
+             ": from here on it follows the new length. To keep the old course: --", key, "=", before,
+             " --checkpoint.accept_change=", key);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,39 @@
+// Whether a resumed run is still the run that its checkpoint belongs to.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "megatron_cpp/config/config.h"
+
+namespace mcpp {
+
+/// A key that defines the run and whose values differ, both in TOML.
+struct Difference {
+  std::string key;
+  std::string before;
+  std::string now;
+};
+
+/// The differences between two configurations, other than in how one says the same, in the keys that decide what is
+/// trained, on which data, in which order. How long, where to, how fast and with how much memory (train_iters, paths of
+/// checkpoints, logging, device, micro_batch_size, recompute) may change freely.
+std::vector<Difference> differences(const Config& before, const Config& now);
+
+/// Throws BadInput listing every difference that checkpoint.accept_change of `now` does not name; the others are
+/// logged. `checkpoint` is the place that `saved` was read from, for the message.
+void check_same_run(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log);
+
+/// The same for a run that takes only the weights: they mean nothing in another model. Dropout, initialisation and,
+/// where no table of positions was trained, the context may differ.
+void check_same_architecture(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log);
+
+/// A training may be made longer or shorter. Where the learning rate decays over the whole training, that changes the
+/// rest of its course: the warning that says so, or nothing.
+std::string decay_warning(const Config& saved, const Config& now);
+
+/// The keys that define a run, as "section.key", in the order of the sections: those that checkpoint.accept_change may
+/// name, which is checked when a configuration is read.
+std::vector<std::string> run_defining_keys();
+
+}  // namespace mcpp

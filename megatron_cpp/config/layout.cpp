@@ -1,0 +1,112 @@
+#include "megatron_cpp/config/layout.h"
+
+#include <set>
+
+#include "base/check.h"
+#include "parallel/layout.h"
+
+namespace mcpp {
+namespace {
+
+LayoutRules layout_rules(const Config& config, int world_size) {
+  const ModelConfig& model = config.model;
+  LayoutRules rules;
+  rules.world_size = world_size;
+  rules.sizes = parallel_sizes(config);
+  rules.stages = stage_split(config);
+  rules.sequence_parallel = config.parallel.sequence_parallel && config.parallel.tensor_model_parallel_size > 1;
+  rules.num_attention_heads = model.num_attention_heads;
+  rules.num_query_groups = model.query_groups();
+  rules.ffn_hidden_size = model.ffn();
+  rules.padded_vocab_size = model.padded_vocab_size();
+  rules.seq_length = model.seq_length;
+  rules.micro_batch_size = config.training.micro_batch_size;
+  return rules;
+}
+
+/// Rules that hold for each global batch size of the run.
+void add_batch_problems(const Config& config, const LayoutRules& common, std::set<std::string>& found) {
+  const ParallelConfig& p = config.parallel;
+  for (const BatchSizeStep& step : config.batch_sizes()) {
+    LayoutRules rules = common;
+    rules.global_batch_size = step.batch_size;
+    const std::vector<std::string> conflicts = layout_conflicts(rules);
+    found.insert(conflicts.begin(), conflicts.end());
+    if (!conflicts.empty()) continue;
+    const i64 dp = data_parallel_size(config, common.world_size);
+    const i64 microbatches = step.batch_size / (config.training.micro_batch_size * dp);
+    const auto problems =
+        schedule_conflicts(p.pipeline_schedule, static_cast<int>(p.pipeline_model_parallel_size),
+                           static_cast<int>(p.num_virtual_stages_per_pipeline_rank), static_cast<int>(microbatches));
+    found.insert(problems.begin(), problems.end());
+  }
+}
+
+void add_zero_problems(const Config& config, std::set<std::string>& found) {
+  const ParallelConfig& p = config.parallel;
+  const bool splits_backward = p.pipeline_schedule == ScheduleKind::ZbH1 || p.pipeline_schedule == ScheduleKind::ZbV;
+  if (p.zero_stage >= 2 && splits_backward)
+    found.insert(str("zero_stage = ", p.zero_stage, " reduces gradients as backward leaves a layer, but ",
+                     enum_name(p.pipeline_schedule),
+                     " computes them later; use zero_stage 0 or 1, or pipeline_schedule "
+                     "1f1b or interleaved"));
+  const i64 instances = p.num_distributed_optimizer_instances;
+  if (instances > 1 && p.zero_stage == 0)
+    found.insert(
+        str("num_distributed_optimizer_instances = ", instances,
+            " has no meaning with zero_stage = 0, where every rank holds everything; use zero_stage 1, 2 or 3"));
+}
+
+}  // namespace
+
+ParallelSizes parallel_sizes(const Config& config) {
+  return {.tensor_model_parallel_size = config.parallel.tensor_model_parallel_size,
+          .pipeline_model_parallel_size = config.parallel.pipeline_model_parallel_size,
+          .num_distributed_optimizer_instances = config.parallel.num_distributed_optimizer_instances};
+}
+
+i64 data_parallel_size(const Config& config, int world_size) {
+  return world_size / (config.parallel.tensor_model_parallel_size * config.parallel.pipeline_model_parallel_size);
+}
+
+i64 microbatches_per_step(const Config& config, int world_size) {
+  return config.batch_sizes().back().batch_size /
+         (config.training.micro_batch_size * data_parallel_size(config, world_size));
+}
+
+StageSplit stage_split(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  return {.num_layers = config.model.num_layers,
+          .pipeline_model_parallel_size = p.pipeline_model_parallel_size,
+          .virtual_stages = p.num_virtual_stages_per_pipeline_rank,
+          .decoder_first_pipeline_num_layers = p.decoder_first_pipeline_num_layers,
+          .decoder_last_pipeline_num_layers = p.decoder_last_pipeline_num_layers,
+          .pipeline_model_parallel_layout = p.pipeline_model_parallel_layout,
+          .placement = placement_of(p.pipeline_schedule)};
+}
+
+Schedule schedule_of(const Config& config, int microbatches) {
+  const ParallelConfig& p = config.parallel;
+  return make_schedule(p.pipeline_schedule, static_cast<int>(p.pipeline_model_parallel_size), microbatches,
+                       static_cast<int>(p.num_virtual_stages_per_pipeline_rank));
+}
+
+int output_rank(const Config& config) {
+  const int last = static_cast<int>(config.parallel.pipeline_model_parallel_size) - 1;
+  return placement_of(config.parallel.pipeline_schedule) == StagePlacement::V ? 0 : last;
+}
+
+std::vector<std::string> layout_problems(const Config& config, int world_size) {
+  std::set<std::string> found;
+  add_batch_problems(config, layout_rules(config, world_size), found);
+  add_zero_problems(config, found);
+  return {found.begin(), found.end()};
+}
+
+void check_layout(const Config& config, int world_size) {
+  const std::vector<std::string> problems = layout_problems(config, world_size);
+  check_input(problems.empty(), "this configuration cannot run on ", world_size, world_size == 1 ? " rank" : " ranks",
+              ":\n  parallel: ", join(problems, "\n  parallel: "));
+}
+
+}  // namespace mcpp

@@ -1,0 +1,30 @@
+// From the configuration to the layout of a run over ranks.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "megatron_cpp/config/config.h"
+#include "parallel/pp/schedule.h"
+#include "parallel/pp/stages.h"
+#include "parallel/topology.h"
+
+namespace mcpp {
+
+ParallelSizes parallel_sizes(const Config& config);
+/// Ranks that read different samples, of a world that layout_problems() accepts.
+i64 data_parallel_size(const Config& config, int world_size);
+/// Of one rank in one step at the largest global batch size.
+i64 microbatches_per_step(const Config& config, int world_size);
+StageSplit stage_split(const Config& config);
+/// The pipeline's schedule for so many microbatches.
+Schedule schedule_of(const Config& config, int microbatches);
+/// Position in the pipeline of the rank with the output layer.
+int output_rank(const Config& config);
+
+/// Every reason why this configuration cannot run on `world_size` ranks, with the nearest values that could. Empty when
+/// it can.
+std::vector<std::string> layout_problems(const Config& config, int world_size);
+/// Throws BadInput with all of them.
+void check_layout(const Config& config, int world_size);
+
+}  // namespace mcpp

@@ -1,0 +1,279 @@
+#include "megatron_cpp/config/settings.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+
+#include "base/check.h"
+#include "base/strings.h"
+#include "megatron_cpp/config/foreign_names.h"
+
+namespace mcpp {
+namespace {
+
+using Kind = FieldType::Kind;
+
+/// Up to 2^53 every integral double is exact; beyond, 1e18 would not say which integer is meant.
+constexpr double kLargestExactDouble = 9007199254740992.0;
+
+std::string_view section_of(std::string_view key) {
+  const std::size_t dot = key.find('.');
+  return dot == std::string_view::npos ? "" : key.substr(0, dot);
+}
+
+std::string_view name_of(std::string_view key) {
+  return key.substr(key.find('.') + 1);
+}
+
+/// What the text of a command line is for a field of this kind: strings are taken as they are unless they are quoted,
+/// all else is TOML, falling back to a string, which convert then refuses with a message that shows it.
+Value read_raw(const std::string& text, Kind kind) {
+  const bool is_text = kind == Kind::Text || kind == Kind::Name;
+  const bool is_quoted = !text.empty() && (text[0] == '"' || text[0] == '\'');
+  if (is_text && !is_quoted) return {text};
+  const std::vector<Value> parsed = toml_value(text);
+  return parsed.empty() ? Value{text} : parsed[0];
+}
+
+Value::List read_raw_list(const std::string& text) {
+  if (text.empty()) return {};
+  Value::List list;
+  for (std::string& element : split(text, ',')) list.push_back({Value::Raw{std::move(element)}});
+  return list;
+}
+
+bool mentions(std::string_view text, std::string_view word) {
+  const auto is_word = [](char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)) != 0; };
+  for (std::size_t at = text.find(word); at != std::string_view::npos; at = text.find(word, at + 1)) {
+    const std::size_t end = at + word.size();
+    if ((at == 0 || !is_word(text[at - 1])) && (end == text.size() || !is_word(text[end]))) return true;
+  }
+  return false;
+}
+
+/// A setting as messages repeat it: many problems of one long list must not each show all of it.
+std::string shortened(const std::string& spelled) {
+  constexpr std::size_t kLongest = 200;
+  return spelled.size() <= kLongest ? spelled : spelled.substr(0, kLongest) + "...";
+}
+
+std::string refused(const FieldType& type, const Value& value) {
+  return str("must be ", type.describe(), ", not ", value.describe());
+}
+
+/// A number within the constraint, in the kind of number the field has.
+std::string convert_number(const FieldType& type, const Constraint& constraint, Value& value) {
+  const Value given = value;
+  double number = 0;
+  if (const i64* integer = std::get_if<i64>(&value.data)) {
+    number = static_cast<double>(*integer);
+    if (type.kind == Kind::Real) value.data = number;
+  } else if (const double* real = std::get_if<double>(&value.data)) {
+    number = *real;
+    if (type.kind == Kind::Integer) {
+      if (number != std::trunc(number) || std::abs(number) > kLargestExactDouble) return refused(type, value);
+      value.data = static_cast<i64>(number);
+    }
+  } else {
+    return refused(type, value);
+  }
+  if (!std::isfinite(number)) return str("must be finite, not ", given.describe());
+  if (!constraint.accepts(number)) return str("must be ", constraint.describe(), ", not ", given.describe());
+  return "";
+}
+
+std::string convert_scalar(const FieldType& type, const Constraint& constraint, Value& value) {
+  if (const auto* raw = std::get_if<Value::Raw>(&value.data)) value = read_raw(std::string(raw->text), type.kind);
+  switch (type.kind) {
+    case Kind::Bool:
+      return std::holds_alternative<bool>(value.data) ? "" : refused(type, value);
+    case Kind::Text:
+      return std::holds_alternative<std::string>(value.data) ? "" : refused(type, value);
+    case Kind::Name: {
+      const std::string* name = std::get_if<std::string>(&value.data);
+      const auto found = name ? std::find(type.names.begin(), type.names.end(), *name) : type.names.end();
+      if (found == type.names.end()) return refused(type, value);
+      value.data = static_cast<i64>(found - type.names.begin());
+      return "";
+    }
+    default:
+      return convert_number(type, constraint, value);
+  }
+}
+
+}  // namespace
+
+std::string Value::describe() const {
+  if (const bool* b = std::get_if<bool>(&data)) return *b ? "true" : "false";
+  if (const i64* i = std::get_if<i64>(&data)) return std::to_string(*i);
+  if (const double* d = std::get_if<double>(&data)) return shortest(*d);
+  if (const std::string* s = std::get_if<std::string>(&data)) return toml_string(*s);
+  if (const Raw* raw = std::get_if<Raw>(&data)) return toml_string(raw->text);
+  if (const Other* other = std::get_if<Other>(&data)) return other->what;
+  return "a list";
+}
+
+std::string toml_string(std::string_view text) {
+  static constexpr std::string_view kHex = "0123456789ABCDEF";
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out.append({'\\', c});
+    } else if (byte < 0x20 || byte == 0x7f) {
+      out.append("\\u00").append({kHex[byte >> 4], kHex[byte & 15]});
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+std::string FieldType::describe() const {
+  std::vector<std::string> quoted_names;
+  for (const std::string& name : names) quoted_names.push_back(toml_string(name));
+  switch (kind) {
+    case Kind::Bool:
+      return "true or false";
+    case Kind::Integer:
+      return is_list ? "a list of integers" : "an integer";
+    case Kind::Real:
+      return is_list ? "a list of numbers" : "a number";
+    case Kind::Text:
+      return is_list ? "a list of strings" : "a string";
+    default:
+      return str("one of ", join(quoted_names, ", "));
+  }
+}
+
+std::string_view Field::section() const {
+  return section_of(key);
+}
+
+std::string_view Field::name() const {
+  return name_of(key);
+}
+
+std::string Field::convert(Value& value) const {
+  if (!type.is_list) return convert_scalar(type, constraint, value);
+  if (const auto* raw = std::get_if<Value::Raw>(&value.data)) {
+    const std::string text = raw->text;
+    if (text.starts_with('[')) {
+      const std::vector<Value> parsed = toml_value(text);
+      if (parsed.empty()) return str(toml_string(text), " is no TOML list; write [\"a\", \"b\"] or a,b");
+      value = parsed[0];
+    } else {
+      value.data = read_raw_list(text);
+    }
+  }
+  if (std::holds_alternative<Value::Other>(value.data)) return refused(type, value);
+  if (!std::holds_alternative<Value::List>(value.data)) value.data = Value::List{value};  // "a" stands for ["a"]
+  FieldType element_type = type;
+  element_type.is_list = false;
+  auto& list = std::get<Value::List>(value.data);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const std::string problem = convert_scalar(element_type, constraint, list[i]);
+    if (!problem.empty()) return list.size() == 1 ? problem : str("element ", i + 1, " ", problem);
+  }
+  return "";
+}
+
+const Field* SettingsReader::find(std::string_view key) const {
+  for (const Field& field : fields_) {
+    if (field.key == key) return &field;
+  }
+  return nullptr;
+}
+
+std::string SettingsReader::suggest(std::string_view key, std::string_view prefix) {
+  std::vector<std::string> candidates, elsewhere;
+  for (const Field& field : fields_) {
+    if (field.section() == section_of(key)) candidates.emplace_back(field.name());
+    if (field.name() == name_of(key)) elsewhere.push_back(field.key);
+  }
+  if (!elsewhere.empty()) {
+    doubtful_.insert(elsewhere[0]);
+    return str("; did you mean ", prefix, elsewhere[0], "?");
+  }
+  const std::string nearest = nearest_name(name_of(key), candidates);
+  if (nearest.empty()) return "";
+  const std::string section(section_of(key));
+  const std::string full = section.empty() ? nearest : section + "." + nearest;
+  doubtful_.insert(full);
+  return str("; did you mean ", prefix, full, "?");
+}
+
+void SettingsReader::assign(const Setting& setting) {
+  const std::string origin = setting.place + ": " + shortened(setting.spelled) + ": ";
+  const Field* field = find(setting.key);
+  if (field == nullptr) {
+    if (const std::string problem = unknown(setting); !problem.empty()) add_problem(origin + problem);
+    return;
+  }
+  const auto earlier = settings_.find(setting.key);
+  if (earlier != settings_.end() && earlier->second.place == setting.place) {
+    return add_problem(str(origin, "was given before as ", shortened(earlier->second.spelled), "; give it once"));
+  }
+  Value value = setting.value;
+  if (const std::string problem = field->convert(value); !problem.empty()) {
+    add_problem(origin + problem);
+    doubtful_.insert(setting.key);
+    return;
+  }
+  field->store(value);
+  doubtful_.erase(setting.key);
+  settings_[setting.key] = setting;
+}
+
+/// What is wrong with a setting that no field takes; "" for the mere header of a known section, or for a key of a
+/// section that was already reported.
+std::string SettingsReader::unknown(const Setting& setting) {
+  std::vector<std::string> sections;
+  for (const Field& field : fields_) {
+    if (const std::string section(field.section());
+        !section.empty() && (sections.empty() || sections.back() != section)) {
+      sections.push_back(section);
+    }
+  }
+  const bool is_header = setting.key.find('.') == std::string::npos;
+  const std::string section(is_header ? setting.key : section_of(setting.key));
+  const bool is_table = !is_header || std::holds_alternative<Value::Other>(setting.value.data);
+  const bool is_known = std::find(sections.begin(), sections.end(), section) != sections.end();
+  if (is_known && !is_header) return "unknown key" + suggest(setting.key);
+  if (is_known) return is_table ? "" : str("is a section; write its keys below a line [", section, "]");
+  if (!is_table) {
+    const std::string suggestion = suggest(setting.key);
+    return "every key stands in a section" + (suggestion.empty() ? str(": ", join(sections, ", ")) : suggestion);
+  }
+  if (!unknown_sections_.insert(section).second) return "";
+  const std::string nearest = nearest_name(section, sections);
+  for (const Field& field : fields_) {
+    if (field.section() == nearest) doubtful_.insert(field.key);
+  }
+  return str("unknown section [", section, "]; ",
+             nearest.empty() ? str("there are ", join(sections, ", ")) : str("did you mean [", nearest, "]?"));
+}
+
+void SettingsReader::add_conflict(const std::string& text, std::string_view default_place) {
+  if (is_incomplete_) return;
+  for (const std::string& key : doubtful_) {
+    if (mentions(text, name_of(key))) return;
+  }
+  const std::size_t key_end = text.find_first_of(":,");
+  const auto found = settings_.find(text.substr(0, key_end));
+  if (found == settings_.end()) {
+    add_problem(default_place.empty() ? text : str(default_place, ": ", text));
+  } else if (key_end != std::string::npos && text[key_end] == ':') {
+    add_problem(str(found->second.place, ": ", shortened(found->second.spelled), text.substr(key_end)));
+  } else {
+    add_problem(str(found->second.place, ": ", text));
+  }
+}
+
+void SettingsReader::finish() const {
+  if (problems_.empty()) return;
+  if (problems_.size() == 1) fail(ExitCode::BadInput, problems_[0]);
+  fail(ExitCode::BadInput, problems_.size(), " problems:\n  ", join(problems_, "\n  "));
+}
+
+}  // namespace mcpp

@@ -1,0 +1,139 @@
+#include "megatron_cpp/config/toml_reader.h"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/strings.h"
+
+namespace mcpp {
+namespace {
+
+using Position = std::pair<u32, u32>;  // line, column
+
+Value to_value(const toml::node& node) {
+  if (const auto* b = node.as_boolean()) return {b->get()};
+  if (const auto* i = node.as_integer()) return {i->get()};
+  if (const auto* d = node.as_floating_point()) return {d->get()};
+  if (const auto* s = node.as_string()) return {s->get()};
+  if (const auto* array = node.as_array()) {
+    Value::List list;
+    for (const toml::node& element : *array) list.push_back(to_value(element));
+    return {std::move(list)};
+  }
+  return {Value::Other{node.is_table() ? "a table" : "a date or time"}};
+}
+
+Position position_of(const toml::source_region& region) {
+  return {region.begin.line, region.begin.column};
+}
+
+/// How deep a text nests, as a parser would find it: toml++ follows dotted keys as deep as they go, and with them the
+/// stack. Brackets and dots count outside of strings and comments alone.
+class NestingScan {
+ public:
+  explicit NestingScan(std::string_view text) : text_(text) {}
+
+  /// The offset at which the text is nested deeper than kDeepest, or npos.
+  std::size_t find() {
+    while (at_ < text_.size()) {
+      const char c = text_[at_];
+      if (c == '"' || c == '\'') {
+        skip_string(c);
+        continue;
+      }
+      if (c == '#') {
+        at_ = std::min(text_.find('\n', at_), text_.size());
+        continue;
+      }
+      count(c);
+      if (brackets_ > kDeepest || dots_ > kDeepest) return at_;
+      ++at_;
+    }
+    return std::string_view::npos;
+  }
+
+  static constexpr int kDeepest = 32;
+
+ private:
+  void count(char c) {
+    if (c == '[' || c == '{') ++brackets_;
+    if (c == ']' || c == '}') brackets_ = std::max(brackets_ - 1, 0);
+    if (c == '.') ++dots_;
+    if (c == '\n' || c == '=' || c == ',') dots_ = 0;
+  }
+  /// Past a string, of one line or, after three quotes, of several.
+  void skip_string(char quote) {
+    const std::string three(3, quote);
+    const bool is_long = text_.substr(at_).starts_with(three);
+    at_ += is_long ? 3 : 1;
+    while (at_ < text_.size()) {
+      if (quote == '"' && text_[at_] == '\\') {
+        at_ += 2;
+      } else if (is_long ? text_.substr(at_).starts_with(three) : text_[at_] == quote) {
+        at_ += is_long ? 3 : 1;
+        return;
+      } else if (!is_long && text_[at_] == '\n') {
+        return;  // no TOML, as the parser will say
+      } else {
+        ++at_;
+      }
+    }
+    at_ = text_.size();
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  int brackets_ = 0, dots_ = 0;
+};
+
+struct Located {
+  Position position;
+  Setting setting;
+};
+
+void collect(const toml::table& table, const std::string& section, const std::string& name,
+             std::vector<Located>& found) {
+  for (const auto& [key, node] : table) {
+    const Position at = position_of(key.source());
+    const std::string full = section.empty() ? std::string(key.str()) : str(section, ".", key.str());
+    found.push_back({at, {full, to_value(node), str(name, ":", at.first, ":", at.second), full}});
+    if (section.empty() && node.is_table()) collect(*node.as_table(), full, name, found);
+  }
+}
+
+}  // namespace
+
+void read_toml(std::string_view toml, const std::string& name, SettingsReader& reader) {
+  if (const std::size_t deep = NestingScan(toml).find(); deep != std::string_view::npos) {
+    const std::string_view before = toml.substr(0, deep);
+    const auto line = 1 + std::ranges::count(before, '\n');
+    const std::size_t column = deep - (before.rfind('\n') + 1) + 1;  // npos + 1 == 0
+    return reader.add_gap(str(name, ":", line, ":", column, ": nested deeper than ", NestingScan::kDeepest, " levels"));
+  }
+  std::vector<Located> found;
+  try {
+    collect(toml::parse(toml), "", name, found);
+  } catch (const toml::parse_error& error) {
+    const Position at = position_of(error.source());
+    return reader.add_gap(str(name, ":", at.first, ":", at.second, ": ", error.description()));
+  }
+  // A table is ordered by name; people expect the order of the text. Headers come before their keys either way.
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Located& a, const Located& b) { return a.position < b.position; });
+  for (const Located& located : found) reader.assign(located.setting);
+}
+
+std::vector<Value> toml_value(std::string_view text) {
+  if (NestingScan(text).find() != std::string_view::npos) return {};
+  try {
+    const toml::table table = toml::parse(str("value = ", text));
+    if (table.size() == 1) return {to_value(table.begin()->second)};
+  } catch (const toml::parse_error&) {
+    // Not TOML: the caller treats it as plain text.
+  }
+  return {};
+}
+
+}  // namespace mcpp

@@ -1,0 +1,149 @@
+#include "megatron_cpp/huggingface/huggingface.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "checkpoint/format/json.h"
+#include "megatron_cpp/huggingface/huggingface_tokenizer.h"
+#include "megatron_cpp/huggingface/weight_map.h"
+#include "tensor/ops/ops.h"
+
+namespace mcpp {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Throws when `what` holds numbers that no model has, or that the element type cannot hold.
+void check_finite(const Tensor& values, const std::string& what) {
+  check_input(std::isfinite(ops::sum_of_squares(values)), what, " holds NaN or infinite numbers as ",
+              name_of(values.dtype()), ": no model to use");
+}
+
+/// Our parameters, made from an open model on request.
+class ImportedWeights final : public ShardSource {
+ public:
+  ImportedWeights(const Path& folder, SafetensorsReader reader, std::vector<WeightRule> rules, DType dtype,
+                  Device& device)
+      : folder_(folder.string()), reader_(std::move(reader)), rules_(std::move(rules)), dtype_(dtype), device_(device) {
+    for (const WeightRule& rule : rules_) {
+      ShardSpec spec;
+      static_cast<Region&>(spec) = whole({rule.shape, Shape(rule.shape.size(), 0), rule.shape});
+      spec.name = model_tensor(rule.name);
+      spec.dtype = dtype;
+      specs_.push_back(std::move(spec));
+    }
+  }
+
+  std::span<const ShardSpec> shards() const override { return specs_; }
+
+  Tensor data(std::size_t index) override {
+    const WeightRule& rule = rules_[index];
+    std::vector<Tensor> foreign;
+    for (const ForeignTensor& tensor : rule.foreign) {
+      foreign.push_back(reader_.read(reader_.at(tensor.name), dtype_, device_));
+      check_finite(foreign.back(), folder_ + ": " + tensor.name);
+    }
+    return gather_rows(rule, foreign);
+  }
+
+ private:
+  std::string folder_;
+  SafetensorsReader reader_;
+  std::vector<WeightRule> rules_;
+  DType dtype_;
+  Device& device_;
+  std::vector<ShardSpec> specs_;
+};
+
+/// Buffers of old transformers versions, which are no weights: masks and RoPE tables.
+bool is_buffer(const std::string& name) {
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with(".rotary_emb.inv_freq");
+}
+
+/// Throws unless the file has the tensors of a rule as the model needs them.
+void check_tensors(const SafetensorsReader& reader, const WeightRule& rule, const std::string& folder) {
+  for (const ForeignTensor& tensor : rule.foreign) {
+    const SafeTensor& found = reader.at(tensor.name);
+    check_input(found.shape == tensor.shape, folder, ": ", tensor.name, " has shape ", found.shape,
+                ", config.json asks for ", tensor.shape);
+  }
+}
+
+/// Throws when the file has tensors that the model has no use for.
+void check_all_used(const SafetensorsReader& reader, const std::vector<WeightRule>& rules, const std::string& folder) {
+  std::set<std::string> used;
+  for (const WeightRule& rule : rules) {
+    for (const ForeignTensor& tensor : rule.foreign) used.insert(tensor.name);
+  }
+  for (const SafeTensor& tensor : reader.tensors()) {
+    if (used.contains(tensor.name) || is_buffer(tensor.name)) continue;
+    // A tied output matrix may be stored a second time; then it must be the embedding.
+    const SafeTensor& embedding = reader.at(rules[0].foreign[0].name);
+    const bool is_tied_copy = tensor.name == "lm_head.weight" && tensor.type == embedding.type &&
+                              std::ranges::equal(reader.bytes(tensor), reader.bytes(embedding));
+    check_input(is_tied_copy, folder, ": the tensor ", tensor.name, " has no place in the model of config.json");
+  }
+}
+
+/// Makes the folder; throws when it already holds a model, because files of two would mix.
+void prepare_folder(const Path& folder) {
+  mcpp::create_directories(folder);
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    check_input(name.find(".safetensors") == std::string::npos, folder.string(), " already holds a model (", name,
+                "); give another folder");
+  }
+}
+
+}  // namespace
+
+ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype, Device& device) {
+  const Path config = folder / "config.json";
+  ModelConfig model = parse_huggingface_config(read_text_file(config), config.string());
+  SafetensorsReader reader(folder);
+  const bool is_bare = reader.find("wte.weight") != nullptr;
+  std::vector<WeightRule> rules = weight_map(model, is_bare ? "" : "transformer.", [&](const WeightRule& rule) {
+    check_tensors(reader, rule, folder.string());
+  });
+  check_all_used(reader, rules, folder.string());
+  const SafeType stored = reader.at(rules[0].foreign[0].name).type;
+  const DType type = dtype.value_or(stored == SafeType::BF16  ? DType::BF16
+                                    : stored == SafeType::F16 ? DType::F16
+                                                              : DType::F32);
+  return {std::move(model),
+          std::make_unique<ImportedWeights>(folder, std::move(reader), std::move(rules), type, device)};
+}
+
+void export_huggingface(const Path& folder, const ModelConfig& model, CheckpointReader& checkpoint,
+                        const HuggingfaceExport& options) {
+  const std::vector<WeightRule> rules = weight_map(model);
+  std::optional<HuggingfaceTokenizer> tokenizer;  // judged before anything is written
+  if (!options.tokenizer_model.empty()) tokenizer.emplace(options.tokenizer_model);
+  prepare_folder(folder);
+  std::vector<SafeSpec> specs;
+  std::vector<std::pair<const WeightRule*, std::size_t>> parts;  // where specs[i] comes from
+  for (const WeightRule& rule : rules) {
+    const DType stored = tensor_entry(checkpoint.manifest(), model_tensor(rule.name), checkpoint.directory()).dtype;
+    for (std::size_t i = 0; i < rule.foreign.size(); ++i) {
+      specs.push_back({rule.foreign[i].name, options.dtype.value_or(stored), rule.foreign[i].shape});
+      parts.emplace_back(&rule, i);
+    }
+  }
+  CpuDevice device;
+  const auto data = [&](std::size_t i) {
+    const auto& [rule, index] = parts[i];
+    NamedShard ours(model_tensor(rule->name), {rule->shape, Shape(rule->shape.size(), 0), rule->shape},
+                    Tensor::empty(rule->shape, specs[i].dtype, device, MemoryClass::Other));
+    checkpoint.read(ours, Conversion::Convert);
+    check_finite(ours.data, str(checkpoint.directory().string(), ": ", rule->name));
+    return scatter_rows(*rule, index, ours.data);
+  };
+  if (tokenizer) tokenizer->write(folder, model.max_positions());
+  write_file_atomic(
+      folder / "config.json",
+      huggingface_config(model, specs[0].dtype, tokenizer ? tokenizer->special_tokens() : SpecialTokens{}));
+  write_safetensors(folder, specs, data, options.max_file_bytes);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,218 @@
+#include "megatron_cpp/huggingface/huggingface_config.h"
+
+#include "checkpoint/format/json.h"
+
+namespace mcpp {
+namespace {
+
+/// Members of config.json with transformers' defaults for absent ones.
+class Config {
+ public:
+  Config(const Json& json, const std::string& source) : json_(json, source) {}
+
+  i64 integer(const char* key) const { return json_.integer(key, 1, i64{1} << 40); }
+  i64 integer(const char* key, i64 absent) const { return json_.find(key) ? integer(key) : absent; }
+  double number(const char* key, double absent) const { return json_.find(key) ? json_.number(key) : absent; }
+  bool flag(const char* key, bool absent) const { return json_.find(key) ? json_.boolean(key) : absent; }
+  std::string text(const char* key, const std::string& absent) const {
+    return json_.find(key) ? json_.text(key) : absent;
+  }
+  std::optional<Config> object(const char* key) const {
+    if (!json_.find(key)) return std::nullopt;
+    return Config(json_.at(key), str(json_.source(), ": '", key, "'"));
+  }
+
+  /// Throws that this value of the key cannot be expressed, unless `supported`.
+  template <class Value>
+  void require(bool supported, const char* key, const Value& value, const char* allowed) const {
+    check_input(supported, json_.source(), ": '", key, "' is ", value, ", which is not supported; allowed: ", allowed);
+  }
+
+ private:
+  JsonObject json_;
+};
+
+ModelConfig parse_gpt2(const Config& config) {
+  ModelConfig model;
+  model.num_layers = config.integer("n_layer");
+  model.hidden_size = config.integer("n_embd");
+  model.num_attention_heads = config.integer("n_head");
+  model.seq_length = model.max_position_embeddings = config.integer("n_positions");
+  model.ffn_hidden_size = config.integer("n_inner", 4 * model.hidden_size);
+  model.vocab_size = config.integer("vocab_size");
+  model.norm_epsilon = config.number("layer_norm_epsilon", 1e-5);
+  model.init_method_std = config.number("initializer_range", 0.02);
+  model.untie_embeddings_and_output_weights = !config.flag("tie_word_embeddings", true);
+
+  const std::string activation = config.text("activation_function", "gelu_new");
+  const bool is_tanh = activation == "gelu_new" || activation == "gelu_pytorch_tanh";
+  config.require(is_tanh || activation == "gelu", "activation_function", activation, "gelu_new, gelu");
+  model.activation_func = is_tanh ? ActivationFunction::Gelu : ActivationFunction::GeluErf;
+
+  model.hidden_dropout = config.number("resid_pdrop", 0.1);
+  model.attention_dropout = config.number("attn_pdrop", 0.1);
+  const double embedding = config.number("embd_pdrop", 0.1);
+  config.require(embedding == model.hidden_dropout, "embd_pdrop", embedding, "the same as resid_pdrop");
+  config.require(config.flag("scale_attn_weights", true), "scale_attn_weights", "false", "true");
+  for (const char* key : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"}) {
+    config.require(!config.flag(key, false), key, "true", "false");
+  }
+  return model;
+}
+
+/// The base of RoPE, from rope_theta or from rope_parameters of transformers 5. Scaled variants are refused.
+double parse_rope(const Config& config) {
+  double theta = config.number("rope_theta", 10000);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const std::optional<Config> rope = config.object(key);
+    if (!rope) continue;
+    const std::string type = rope->text("rope_type", rope->text("type", "default"));
+    rope->require(type == "default", "rope_type", type, "default");
+    const double share = rope->number("partial_rotary_factor", 1);
+    rope->require(share == 1, "partial_rotary_factor", share, "1");
+    theta = rope->number("rope_theta", theta);
+  }
+  config.require(theta > 1, "rope_theta", theta, "greater than 1");
+  return theta;
+}
+
+ModelConfig parse_llama(const Config& config) {
+  ModelConfig model;
+  model.num_layers = config.integer("num_hidden_layers");
+  model.hidden_size = config.integer("hidden_size");
+  model.ffn_hidden_size = config.integer("intermediate_size");
+  model.num_attention_heads = config.integer("num_attention_heads");
+  model.num_query_groups = config.integer("num_key_value_heads", model.num_attention_heads);
+  model.kv_channels = config.integer("head_dim", model.hidden_size / model.num_attention_heads);
+  model.seq_length = model.max_position_embeddings = config.integer("max_position_embeddings", 2048);
+  model.vocab_size = config.integer("vocab_size");
+  model.position_embedding_type = PositionEmbedding::Rope;
+  model.rotary_base = parse_rope(config);
+  model.normalization = Normalization::RMSNorm;
+  model.norm_epsilon = config.number("rms_norm_eps", 1e-6);
+  model.activation_func = ActivationFunction::SwiGLU;
+  model.init_method_std = config.number("initializer_range", 0.02);
+  model.untie_embeddings_and_output_weights = !config.flag("tie_word_embeddings", false);
+  model.hidden_dropout = 0;
+  model.attention_dropout = config.number("attention_dropout", 0);
+
+  const std::string activation = config.text("hidden_act", "silu");
+  config.require(activation == "silu" || activation == "swish", "hidden_act", activation, "silu");
+  model.add_bias_linear = config.flag("attention_bias", false);
+  const bool mlp_bias = config.flag("mlp_bias", false);
+  config.require(mlp_bias == model.add_bias_linear, "mlp_bias", mlp_bias ? "true" : "false",
+                 "the same as attention_bias");
+  return model;
+}
+
+/// Every field of a model that lies outside its range, and every rule between fields that does not hold.
+std::vector<std::string> defects_of(const ModelConfig& model) {
+  std::vector<std::string> found = model.conflicts();
+  const auto visit = [&]<class T>(const char* name, const T& value, const char*, const Constraint& range = {}) {
+    if constexpr (std::is_same_v<T, double> || std::is_same_v<T, i64>) {
+      if (!range.accepts(static_cast<double>(value))) {
+        found.push_back(str("model.", name, " would be ", value, ", allowed is ", range.describe()));
+      }
+    }
+  };
+  ModelConfig::fields(model, visit);
+  return found;
+}
+
+/// What keeps a model from being of a family, as names of keys.
+std::vector<std::string> obstacles(const ModelConfig& m, HuggingfaceFamily family) {
+  std::vector<std::string> found;
+  const auto need = [&](bool holds, const char* key) {
+    if (!holds) found.push_back(str("model.", key));
+  };
+  if (family == HuggingfaceFamily::Gpt2) {
+    need(m.position_embedding_type == PositionEmbedding::LearnedAbsolute, "position_embedding_type");
+    need(m.normalization == Normalization::LayerNorm, "normalization");
+    need(m.activation_func == ActivationFunction::Gelu || m.activation_func == ActivationFunction::GeluErf,
+         "activation_func");
+    need(m.add_bias_linear, "add_bias_linear");
+    need(m.query_groups() == m.num_attention_heads, "num_query_groups");
+    need(m.head_dim() * m.num_attention_heads == m.hidden_size, "kv_channels");
+  } else {
+    need(m.position_embedding_type == PositionEmbedding::Rope, "position_embedding_type");
+    need(m.rotary_percent == 1, "rotary_percent");
+    need(m.normalization == Normalization::RMSNorm, "normalization");
+    need(m.activation_func == ActivationFunction::SwiGLU, "activation_func");
+    need(m.add_bias_linear || !m.add_qkv_bias, "add_qkv_bias");
+  }
+  return found;
+}
+
+OrderedJson gpt2_json(const ModelConfig& m) {
+  return {{"architectures", OrderedJson::array({"GPT2LMHeadModel"})},
+          {"model_type", "gpt2"},
+          {"vocab_size", m.vocab_size},
+          {"n_positions", m.max_positions()},
+          {"n_embd", m.hidden_size},
+          {"n_layer", m.num_layers},
+          {"n_head", m.num_attention_heads},
+          {"n_inner", m.ffn()},
+          {"activation_function", m.activation_func == ActivationFunction::Gelu ? "gelu_new" : "gelu"},
+          {"layer_norm_epsilon", m.norm_epsilon},
+          {"resid_pdrop", m.hidden_dropout},
+          {"embd_pdrop", m.hidden_dropout},
+          {"attn_pdrop", m.attention_dropout}};
+}
+
+OrderedJson llama_json(const ModelConfig& m) {
+  return {{"architectures", OrderedJson::array({"LlamaForCausalLM"})},
+          {"model_type", "llama"},
+          {"vocab_size", m.vocab_size},
+          {"max_position_embeddings", m.max_positions()},
+          {"hidden_size", m.hidden_size},
+          {"intermediate_size", m.ffn()},
+          {"num_hidden_layers", m.num_layers},
+          {"num_attention_heads", m.num_attention_heads},
+          {"num_key_value_heads", m.query_groups()},
+          {"head_dim", m.head_dim()},
+          {"hidden_act", "silu"},
+          {"rms_norm_eps", m.norm_epsilon},
+          {"rope_theta", m.rotary_base},
+          {"rope_scaling", nullptr},
+          {"attention_bias", m.add_bias_linear},
+          {"mlp_bias", m.add_bias_linear},
+          {"attention_dropout", m.attention_dropout}};
+}
+
+}  // namespace
+
+HuggingfaceFamily huggingface_family(const ModelConfig& model) {
+  const std::vector<std::string> gpt2 = obstacles(model, HuggingfaceFamily::Gpt2);
+  if (gpt2.empty()) return HuggingfaceFamily::Gpt2;
+  const std::vector<std::string> llama = obstacles(model, HuggingfaceFamily::Llama);
+  check_input(llama.empty(), "no Hugging Face model type can express this model: gpt2 needs other values of ",
+              join(gpt2, ", "), "; llama of ", join(llama, ", "));
+  return HuggingfaceFamily::Llama;
+}
+
+ModelConfig parse_huggingface_config(std::string_view text, const std::string& source) {
+  const Json json = parse_json(text, source);
+  const Config config(json, source);
+  const std::string type = config.text("model_type", "none");
+  config.require(type == "gpt2" || type == "llama", "model_type", type, "gpt2, llama");
+  const ModelConfig model = type == "gpt2" ? parse_gpt2(config) : parse_llama(config);
+  const std::vector<std::string> defects = defects_of(model);
+  check_input(defects.empty(), source, ": ", join(defects, "; "));
+  return model;
+}
+
+std::string huggingface_config(const ModelConfig& model, DType dtype, const SpecialTokens& tokens) {
+  OrderedJson json = huggingface_family(model) == HuggingfaceFamily::Gpt2 ? gpt2_json(model) : llama_json(model);
+  json["tie_word_embeddings"] = !model.untie_embeddings_and_output_weights;
+  json["initializer_range"] = model.init_method_std;
+  json["torch_dtype"] = dtype == DType::BF16  ? "bfloat16"
+                        : dtype == DType::F16 ? "float16"
+                        : dtype == DType::F64 ? "float64"
+                                              : "float32";
+  json["bos_token_id"] = tokens.bos ? OrderedJson(*tokens.bos) : OrderedJson();
+  json["eos_token_id"] = tokens.eos ? OrderedJson(*tokens.eos) : OrderedJson();
+  json["use_cache"] = true;
+  return json.dump(2) + "\n";
+}
+
+}  // namespace mcpp

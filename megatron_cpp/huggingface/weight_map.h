@@ -1,0 +1,52 @@
+// Which rows of which Hugging Face tensors make up each of our parameters. All differences between the two layouts are
+// moves of whole rows, after transposing where GPT-2 stores [in, out]; so one description serves both directions.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "megatron_cpp/huggingface/huggingface_config.h"
+#include "tensor/tensor.h"
+
+namespace mcpp {
+
+/// A Hugging Face tensor, seen as a matrix whose rows are output features: [rows, columns].
+struct ForeignTensor {
+  std::string name;
+  Shape shape;              ///< as stored
+  bool transposed = false;  ///< stored as [columns, rows]
+
+  i64 columns() const { return shape.size() == 1 ? 1 : shape[transposed ? 0 : 1]; }
+  i64 row_stride() const { return transposed ? 1 : columns(); }  ///< in elements
+  i64 column_stride() const { return transposed ? shape[1] : 1; }
+};
+
+/// `count` rows from `foreign_row` of foreign tensor number `foreign` are our rows from `our_row`.
+struct RowMove {
+  std::size_t foreign = 0;
+  i64 foreign_row = 0;
+  i64 our_row = 0;
+  i64 count = 0;
+};
+
+struct WeightRule {
+  std::string name;  ///< of our parameter
+  Shape shape;       ///< global
+  std::vector<ForeignTensor> foreign;
+  std::vector<RowMove> moves;  ///< cover every row of every foreign tensor; our other rows are padding
+
+  i64 columns() const { return foreign[0].columns(); }
+};
+
+/// The rules for all parameters of a model, the word embeddings first. `prefix` comes before GPT-2's names:
+/// "transformer.", or nothing in files of the bare model. `check` sees each before the next is made, and may throw: the
+/// sizes of a model that was not seen to fit its tensors may be absurd.
+std::vector<WeightRule> weight_map(const ModelConfig& model, const std::string& prefix = "transformer.",
+                                   const std::function<void(const WeightRule&)>& check = {});
+
+/// Our parameter from its foreign tensors (in the order of rule.foreign, all of one type).
+Tensor gather_rows(const WeightRule& rule, const std::vector<Tensor>& foreign);
+/// Foreign tensor number `index` from our parameter.
+Tensor scatter_rows(const WeightRule& rule, std::size_t index, const Tensor& ours);
+
+}  // namespace mcpp

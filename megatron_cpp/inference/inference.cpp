@@ -1,0 +1,65 @@
+#include "megatron_cpp/inference/inference.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "megatron_cpp/resume/checkpointing.h"
+#include "megatron_cpp/resume/loading.h"
+#include "megatron_cpp/setup/model_provider.h"
+
+namespace mcpp {
+namespace {
+
+Config config_of(const CheckpointReader& reader, const InferenceOptions& options) {
+  Config config = parse_config(reader.state().config, reader.directory().string() + "/config");
+  const auto& names = EnumNames<Precision>::value;
+  const auto named = std::ranges::find(names, options.precision);
+  check_input(options.precision.empty() || named != names.end(), "--precision: \"", options.precision,
+              "\" is none of fp32, bf16, fp16");
+  if (!options.precision.empty()) config.training.precision = static_cast<Precision>(named - names.begin());
+  config.device.num_threads = options.num_threads;
+  return config;
+}
+
+/// Parameters without gradients, each a tensor of its own.
+void allocate_weights(GPTModel& model) {
+  const ModelContext& context = model.context();
+  model.visit([&](Param& param, int) {
+    param.value = Tensor::empty(param.box.shape, context.dtype, context.device, MemoryClass::Params);
+  });
+}
+
+}  // namespace
+
+InferenceModel::InferenceModel(const InferenceOptions& options, const Log& log)
+    : options_(options), self_(make_self_communicator()) {
+  checkpoint_ =
+      use_checkpoint(options.load, *self_, log, [this](CheckpointReader& reader) { return make_model(reader); });
+}
+
+std::optional<Damage> InferenceModel::make_model(CheckpointReader& reader) {
+  model_ = nullptr;
+  config_ = config_of(reader, options_);
+  tokenizer_checksum_ = reader.state().tokenizer_checksum;
+  config_.parallel = {};  // of the training
+  session_ = std::make_unique<Session>(initialize(config_, {.ranks = *self_}));
+  model_ = std::make_unique<GPTModel>(model_provider(config_, *session_));
+  allocate_weights(*model_);
+  return load_weights(reader, *model_, *self_);
+}
+
+Tokenizer InferenceModel::tokenizer() const {
+  const Path beside = saved_tokenizer(std::filesystem::absolute(checkpoint_).parent_path());
+  Path path = options_.tokenizer_model;
+  if (path.empty()) path = std::filesystem::exists(beside) ? beside : Path(config_.data.tokenizer_model);
+  check_input(!path.empty(), "the checkpoint has no tokenizer beside it; give --tokenizer_model");
+  Tokenizer tokenizer(path);
+  check_input(tokenizer_checksum_.empty() || tokenizer.checksum() == tokenizer_checksum_, path.string(),
+              ": is not the tokenizer that this model was trained with (checksum ", tokenizer.checksum(),
+              ", trained with ", tokenizer_checksum_, ")");
+  check_input(tokenizer.vocab_size() <= config_.model.vocab_size, path.string(), ": has ", tokenizer.vocab_size(),
+              " pieces, the model only ", config_.model.vocab_size);
+  return tokenizer;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,141 @@
+#include "megatron_cpp/resume/checkpoint_saver.h"
+
+#include "checkpoint/folder/exchange.h"
+#include "megatron_cpp/resume/local_checkpoint.h"
+#include "megatron_cpp/step/training_shards.h"
+#include "parallel/scalar.h"
+
+namespace mcpp {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Whether something is due at every `interval`-th iteration; 0 = never.
+bool divides(i64 interval, i64 iteration) {
+  return interval > 0 && iteration % interval == 0;
+}
+
+}  // namespace
+
+CheckpointSaver::CheckpointSaver(const Config& config, const TrainingState& state, const TrainingProgress& progress,
+                                 std::string tokenizer_checksum, Session& session, const Log& log,
+                                 const FileSystem& files, const FolderLock* lock)
+    : config_(config),
+      state_(state),
+      tokenizer_checksum_(std::move(tokenizer_checksum)),
+      session_(session),
+      log_(log),
+      files_(files),
+      lock_(lock),
+      saved_iteration_(progress.is_saved ? progress.iteration : -1) {
+  if (config.checkpoint.local_save.empty()) return;
+  Communicator& world = session.parallel.world;
+  run_together(world, [&] {
+    local_lock_ = std::make_unique<FolderLock>(local_target(config.checkpoint, world).folder, log, session.job);
+    return std::string();
+  });
+}
+
+bool CheckpointSaver::is_due(i64 iteration) const {
+  return divides(config_.checkpoint.save_interval, iteration) ||
+         divides(config_.checkpoint.local_save_interval, iteration);
+}
+
+void CheckpointSaver::save(const TrainingProgress& progress, SaveObserver observer) {
+  const bool local = !divides(config_.checkpoint.save_interval, progress.iteration);
+  if (config_.checkpoint.async_save)
+    start(progress, local, std::move(observer));
+  else
+    wait_for(progress, local, std::move(observer));
+}
+
+void CheckpointSaver::wait_for_copy() {
+  if (!in_flight_.save) return;
+  const auto start = Clock::now();
+  in_flight_.save->wait_for_copy();
+  in_flight_.stall += seconds_since(start);
+}
+
+void CheckpointSaver::poll() {
+  if (!in_flight_.save) return;
+  const auto start = Clock::now();
+  const double busy = in_flight_.save->is_idle() ? 0 : 1;
+  const bool all_wait = reduce_scalar(busy, ReduceOp::Max, session_.parallel.world, host_) == 0;
+  in_flight_.stall += seconds_since(start);
+  if (all_wait) advance();
+}
+
+bool CheckpointSaver::must_save(const TrainingProgress& progress) const {
+  return !config_.checkpoint.save.empty() && saved_iteration_ != progress.iteration;
+}
+
+void CheckpointSaver::save_and_wait(const TrainingProgress& progress, SaveObserver observer) {
+  wait_for(progress, /*local=*/false, std::move(observer));
+}
+
+RunState CheckpointSaver::describe(const TrainingProgress& progress, bool local) {
+  RunState run = run_state(config_, state_, progress);
+  run.tokenizer_checksum = tokenizer_checksum_;
+  if (local) mark_local(run, config_.checkpoint, session_.parallel.world);
+  return run;
+}
+
+SaveTarget CheckpointSaver::target(bool local, SaveObserver observer) const {
+  const CheckpointConfig& checkpoint = config_.checkpoint;
+  SaveTarget target{
+      .folder = checkpoint.save,
+      .retention = {.keep_last = checkpoint.keep_last, .save_retain_interval = checkpoint.save_retain_interval}};
+  if (local) target = local_target(checkpoint, session_.parallel.world);
+  target.lock = local ? local_lock_.get() : lock_;
+  target.observer = std::move(observer);
+  return target;
+}
+
+void CheckpointSaver::wait_for(const TrainingProgress& progress, bool local, SaveObserver observer) {
+  finish();
+  const auto start = Clock::now();
+  const std::vector<NamedShard> shards = local ? shards_to_load(state_) : shards_to_save(state_);
+  HostCopies source(shards);
+  CheckpointSave save(target(local, std::move(observer)), describe(progress, local), session_.parallel.world, log_,
+                      files_);
+  save.write(source);
+  const Path path = save.gather_and_finish();
+  if (!local) saved_iteration_ = progress.iteration;
+  log_.info(str("saved ", path.string(), " in ", human_seconds(seconds_since(start))));
+}
+
+void CheckpointSaver::start(const TrainingProgress& progress, bool local, SaveObserver observer) {
+  const auto start = Clock::now();
+  finish();
+  Communicator& world = session_.parallel.world;
+  run_together(world, [&] {
+    staging_.begin(local ? shards_to_load(state_) : shards_to_save(state_));
+    return std::string();
+  });
+  in_flight_ = {.save = std::make_unique<AsyncSave>(target(local, std::move(observer)), describe(progress, local),
+                                                    staging_, world, log_, files_),
+                .start = start,
+                .stall = seconds_since(start)};
+  if (!local) saved_iteration_ = progress.iteration;
+}
+
+/// Ends the save in flight, or brings it a part nearer to that.
+void CheckpointSaver::advance() {
+  const auto start = Clock::now();
+  const bool has_ended = in_flight_.save->advance();
+  in_flight_.stall += seconds_since(start);
+  if (!has_ended) return;
+  const InFlight ended = std::exchange(in_flight_, {});
+  log_.info(str("saved ", ended.save->path().string(), " in ", human_seconds(seconds_since(ended.start)),
+                ", of which the training waited for ", human_seconds(ended.stall)));
+}
+
+void CheckpointSaver::finish() {
+  if (!in_flight_.save) return;
+  session_.enter(Activity::Saving, saved_iteration_);  // ranks may be long at it, in the middle of the training
+  while (in_flight_.save) advance();
+}
+
+}  // namespace mcpp

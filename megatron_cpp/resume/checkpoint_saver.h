@@ -1,0 +1,75 @@
+// When a training saves, where, and whether it waits for that.
+#pragma once
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "checkpoint/folder/lock.h"
+#include "checkpoint/save/async_save.h"
+#include "megatron_cpp/resume/checkpointing.h"
+
+namespace mcpp {
+
+/// Saves weights, optimizer state and progress in checkpoint.save, and between in checkpoint.local_save; beside the
+/// training where checkpoint.async_save says so. At most one save is in flight: the next waits for it.
+///
+/// A disk that is full, or a save that fails otherwise on any rank, ends the run on all with the error of that rank, as
+/// soon as all have come to that point of the save: earlier checkpoints stay as they are, and once the cause is gone
+/// the same command resumes from them.
+///
+/// Every member is called by all ranks, after the same iterations.
+class CheckpointSaver {
+ public:
+  /// `progress` is where the training starts, `lock` that of checkpoint.save on the rank that holds it. All but these
+  /// and the checksum outlive this, and the lock does.
+  CheckpointSaver(const Config& config, const TrainingState& state, const TrainingProgress& progress,
+                  std::string tokenizer_checksum, Session& session, const Log& log, const FileSystem& files,
+                  const FolderLock* lock = nullptr);
+
+  /// Whether a save is due after this iteration.
+  bool is_due(i64 iteration) const;
+  /// Starts the save that is due, and ends it too unless it goes on beside the training. `observer` sees it.
+  void save(const TrainingProgress& progress, SaveObserver observer);
+  /// Before weights or optimizer state change: waits until the save in flight has its copy of them. Communicates with
+  /// nobody.
+  void wait_for_copy();
+  /// After each step: lets the save in flight go on, or ends it, when all ranks have come to the same point of it.
+  void poll();
+  bool is_in_flight() const { return in_flight_.save != nullptr; }
+
+  /// Whether checkpoint.save is to have this state, and has it not.
+  bool must_save(const TrainingProgress& progress) const;
+  /// Saves the state there, and returns when it is on the disk.
+  void save_and_wait(const TrainingProgress& progress, SaveObserver observer);
+  /// Waits for the save in flight, if there is one.
+  void finish();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct InFlight {
+    std::unique_ptr<AsyncSave> save;
+    Clock::time_point start;
+    double stall = 0;  ///< seconds that the training waited
+  };
+
+  SaveTarget target(bool local, SaveObserver observer) const;
+  void wait_for(const TrainingProgress& progress, bool local, SaveObserver observer);
+  void start(const TrainingProgress& progress, bool local, SaveObserver observer);
+  void advance();
+  RunState describe(const TrainingProgress& progress, bool local);
+
+  const Config& config_;
+  const TrainingState& state_;
+  std::string tokenizer_checksum_;
+  Session& session_;
+  const Log& log_;
+  const FileSystem& files_;
+  const FolderLock* lock_;
+  std::unique_ptr<FolderLock> local_lock_;
+  CpuDevice host_;  // for numbers of the ranks, so that a GPU is not waited for
+  HostStaging staging_;
+  InFlight in_flight_;
+  i64 saved_iteration_;  ///< in checkpoint.save, or on its way there
+};
+
+}  // namespace mcpp

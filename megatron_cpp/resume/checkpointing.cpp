@@ -1,0 +1,180 @@
+#include "megatron_cpp/resume/checkpointing.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/number_text.h"
+#include "checkpoint/folder/exchange.h"
+#include "checkpoint/folder/retention.h"
+#include "megatron_cpp/config/config_compare.h"
+#include "megatron_cpp/setup/version.h"
+
+namespace mcpp {
+namespace {
+
+constexpr const char* kTrainedSamples = "trained_samples";
+constexpr const char* kOptimizerSteps = "optimizer_steps";
+constexpr const char* kConsecutiveSkips = "consecutive_skips";
+constexpr const char* kRollbacks = "rollbacks";
+constexpr const char* kRecentLosses = "recent_losses";
+constexpr const char* kRecentGradNorms = "recent_grad_norms";
+constexpr const char* kLossScale = "loss_scale";
+
+/// Texts that read back to the same bits.
+std::string numbers_text(std::span<const double> values) {
+  std::vector<std::string> words;
+  for (const double value : values) words.push_back(shortest(value));
+  return join(words, " ");
+}
+
+std::vector<double> extra_numbers(const RunState& run, const char* name) {
+  const auto found = run.extra.find(name);
+  std::vector<double> values;
+  if (found == run.extra.end() || found->second.empty()) return values;
+  for (const std::string& word : split(found->second, ' ')) values.push_back(std::strtod(word.c_str(), nullptr));
+  return values;
+}
+
+/// Of what a checkpoint need not have: 0 then.
+i64 extra_count(const RunState& run, const char* name) {
+  const auto found = run.extra.find(name);
+  return found == run.extra.end() ? 0 : std::stoll(found->second);
+}
+
+std::string checksum_of(const std::string& text) {
+  return checksum_hex(std::as_bytes(std::span(text)));
+}
+
+/// The file's name alone is no proof that the run spells its text as before.
+void check_same_tokenizer(const Config& config, const RunState& run, const std::string& checkpoint, const Log& log) {
+  const std::string& path = config.data.tokenizer_model;
+  if (path.empty() || run.tokenizer_checksum.empty()) return;
+  const std::string checksum = checksum_of(read_text_file(path));
+  if (checksum == run.tokenizer_checksum) return;
+  const std::string change = str("(checksum ", run.tokenizer_checksum, ", now ", checksum, ")");
+  const bool is_accepted = std::ranges::count(config.checkpoint.accept_change, "data.tokenizer_model") > 0;
+  check_input(is_accepted, checkpoint, ": was trained with another tokenizer than ", path, " ", change,
+              "; name the one it was trained with, or accept the change with "
+              "--checkpoint.accept_change=data.tokenizer_model");
+  log.info(str("accepted: data.tokenizer_model: another tokenizer ", change));
+}
+
+i64 extra_number(const RunState& run, const char* name, const Path& checkpoint) {
+  const auto found = run.extra.find(name);
+  check_input(found != run.extra.end(), checkpoint.string(), ": has weights only, no ", name,
+              "; to start a new training from them set checkpoint.finetune = true");
+  return std::stoll(found->second);
+}
+
+/// A resumed run may become longer or shorter, but what follows from its length must not come as a surprise.
+void warn_of_new_length(const Config& saved, const Config& now, const Log& log) {
+  if (saved.total_samples() == now.total_samples()) return;
+  if (const std::string warning = decay_warning(saved, now); !warning.empty()) log.warn(warning);
+  log.warn(str("the training is of ", now.total_samples(), " samples now, it was of ", saved.total_samples(),
+               ": text that is read in several epochs is shuffled anew, so that samples already read may come again"));
+}
+
+/// What write_file_atomic() left of `file` where it was killed. In a locked folder nobody else writes it.
+void remove_unfinished(const Path& file) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(file.parent_path(), ignored)) {
+    if (entry.path().filename().string().starts_with(file.filename().string() + ".tmp-"))
+      std::filesystem::remove(entry.path(), ignored);
+  }
+}
+
+}  // namespace
+
+void TrainingProgress::roll_back_to(const TrainingProgress& saved) {
+  trained_samples = saved.trained_samples;
+  skipped_iterations = saved.skipped_iterations + iteration - saved.iteration;
+  consecutive_skips = 0;
+  rollbacks += 1;
+  spikes = saved.spikes;
+}
+
+std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& session, const Log& log) {
+  std::unique_ptr<FolderLock> lock;
+  if (config.checkpoint.save.empty()) return lock;
+  Communicator& world = session.parallel.world;
+  run_together(world, [&] {
+    if (world.rank() != 0) return std::string();
+    lock = std::make_unique<FolderLock>(config.checkpoint.save, log, session.job);
+    remove_stale(config.checkpoint.save, log);  // a run that has nothing left to save would leave it
+    remove_unfinished(config.metrics_path());
+    return std::string();
+  });
+  return lock;
+}
+
+std::string keep_tokenizer(const Config& config, Session& session) {
+  if (config.data.tokenizer_model.empty() || config.checkpoint.save.empty()) return "";
+  std::string checksum;
+  Communicator& world = session.parallel.world;
+  run_together(world, [&] {
+    if (world.rank() != 0) return std::string();
+    const std::string model = read_text_file(config.data.tokenizer_model);
+    const Path kept = saved_tokenizer(config.checkpoint.save);
+    remove_unfinished(kept);
+    if (!std::filesystem::exists(kept) || read_text_file(kept) != model) write_file_atomic(kept, model);
+    checksum = checksum_of(model);
+    return std::string();
+  });
+  return checksum;
+}
+
+RunState run_state(const Config& config, const TrainingState& state, const TrainingProgress& progress) {
+  RunState run;
+  run.iteration = progress.iteration;
+  run.consumed_samples = progress.consumed_samples;
+  run.consumed_tokens = progress.consumed_tokens;
+  run.skipped_iterations = progress.skipped_iterations;
+  run.config = print_config(config);
+  run.program_version = version_text();
+  run.extra[kTrainedSamples] = str(progress.trained_samples);
+  run.extra[kOptimizerSteps] = str(state.optimizer().steps());
+  run.extra[kConsecutiveSkips] = str(progress.consecutive_skips);
+  run.extra[kRollbacks] = str(progress.rollbacks);
+  run.extra[kRecentLosses] = numbers_text(progress.spikes.losses);
+  run.extra[kRecentGradNorms] = numbers_text(progress.spikes.grad_norms);
+  if (state.loss_scale().adapts()) run.extra[kLossScale] = state.loss_scale().state();
+  return run;
+}
+
+TrainingProgress saved_progress(const Config& config, const CheckpointReader& reader, const Log& log) {
+  const RunState& run = reader.state();
+  const std::string place = reader.directory().string();
+  extra_number(run, kOptimizerSteps, reader.directory());
+  check_same_run(parse_config(run.config, place + "/config"), config, place, log);
+  check_same_tokenizer(config, run, place, log);
+  return {.iteration = run.iteration,
+          .consumed_samples = run.consumed_samples,
+          .trained_samples = extra_number(run, kTrainedSamples, reader.directory()),
+          .consumed_tokens = run.consumed_tokens,
+          .skipped_iterations = run.skipped_iterations,
+          .consecutive_skips = extra_count(run, kConsecutiveSkips),
+          .rollbacks = extra_count(run, kRollbacks),
+          .spikes = {.losses = extra_numbers(run, kRecentLosses), .grad_norms = extra_numbers(run, kRecentGradNorms)}};
+}
+
+void check_weights(const Config& config, const CheckpointReader& reader, const Log& log) {
+  const std::string place = reader.directory().string();
+  check_same_architecture(parse_config(reader.state().config, place + "/config"), config, place, log);
+  check_same_tokenizer(config, reader.state(), place, log);
+}
+
+void restore_counters(const Config& config, TrainingState& state, const CheckpointReader& reader, const Log& log) {
+  const RunState& run = reader.state();
+  const std::string place = reader.directory().string();
+  state.optimizer().set_steps(extra_number(run, kOptimizerSteps, reader.directory()));
+  // Not there when precision or loss scale were changed: then it starts anew.
+  if (const auto scale = run.extra.find(kLossScale); scale != run.extra.end())
+    state.loss_scale().restore(scale->second, place + ": " + kLossScale);
+  warn_of_new_length(parse_config(run.config, place + "/config"), config, log);
+}
+
+Path saved_tokenizer(const Path& checkpoint_folder) {
+  return checkpoint_folder / "tokenizer.model";
+}
+
+}  // namespace mcpp

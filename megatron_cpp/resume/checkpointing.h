@@ -1,0 +1,54 @@
+// What a checkpoint of a training says beside its tensors, and what else a run does in the folder of its checkpoints.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "checkpoint/folder/lock.h"
+#include "checkpoint/load/reader.h"
+#include "megatron_cpp/config/config.h"
+#include "megatron_cpp/setup/initialize.h"
+#include "megatron_cpp/step/spike_detector.h"
+#include "megatron_cpp/step/training_state.h"
+
+namespace mcpp {
+
+/// Where a training stands, beside its tensors.
+struct TrainingProgress {
+  i64 iteration = 0;         ///< steps done, skipped ones included
+  i64 consumed_samples = 0;  ///< decides what is read next
+  i64 trained_samples = 0;   ///< of steps that were not skipped: the learning rate follows them
+  i64 consumed_tokens = 0;
+  i64 skipped_iterations = 0;
+  i64 consecutive_skips = 0;  ///< of which the last step was one
+  i64 rollbacks = 0;
+  SpikeHistory spikes = {};
+  bool is_saved = false;  ///< checkpoint.save has this state
+
+  /// After the weights of an earlier checkpoint took the place of these: the steps since count as skipped. What was
+  /// read stays read, so that the samples which led here are not read again, and iterations go on counting.
+  void roll_back_to(const TrainingProgress& saved);
+};
+
+/// Taken before the first step, so that a folder that cannot be written, or that another job uses, is found then. Held
+/// by rank 0 while the run lasts; nothing on other ranks, or when checkpoint.save is empty.
+std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& session, const Log& log);
+
+/// Leaves the tokenizer beside the checkpoints, so that they can be used by themselves, and returns its checksum ("" on
+/// other ranks than 0 and without a tokenizer). Done once, at the start: saving does not depend on the original file.
+std::string keep_tokenizer(const Config& config, Session& session);
+
+/// All that a checkpoint of a training says beside its tensors, but the tokenizer's checksum.
+RunState run_state(const Config& config, const TrainingState& state, const TrainingProgress& progress);
+
+/// The inverse of run_state(): where the training stood that saved the checkpoint. BadInput when the checkpoint is of
+/// another run, or has weights only.
+TrainingProgress saved_progress(const Config& config, const CheckpointReader& reader, const Log& log);
+/// For a run that takes only the weights. BadInput when the checkpoint is of another model, or of another tokenizer.
+void check_weights(const Config& config, const CheckpointReader& reader, const Log& log);
+/// Once its numbers are loaded: the optimizer counts its steps from there, and the loss scale is as it was.
+void restore_counters(const Config& config, TrainingState& state, const CheckpointReader& reader, const Log& log);
+
+/// Where a run leaves its tokenizer: in the folder of its checkpoints.
+Path saved_tokenizer(const Path& checkpoint_folder);
+
+}  // namespace mcpp

@@ -1,0 +1,158 @@
+#include "megatron_cpp/resume/local_checkpoint.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <set>
+
+#include "checkpoint/folder/exchange.h"
+#include "checkpoint/folder/folder.h"
+#include "checkpoint/load/reader.h"
+#include "megatron_cpp/step/training_shards.h"
+
+namespace mcpp {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr const char* kRunIdName = "run_id";    // a file in checkpoint.save, and a number of the parts
+constexpr const char* kSaveIdName = "save_id";  // the same in all parts of a save
+constexpr const char* kLatestWrittenName = "latest_written";
+
+std::string random_id() {
+  u64 random = 0;
+  check_input(::getrandom(&random, sizeof(random), 0) == sizeof(random), "cannot get random bytes from the system");
+  std::array<char, 17> text{};
+  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(random));
+  return text.data();
+}
+
+/// The run is what saves in this folder, until somebody empties it.
+std::string run_id(const Path& save) {
+  const Path path = save / kRunIdName;
+  if (!fs::exists(path)) {
+    mcpp::create_directories(save);
+    write_file_atomic(path, random_id());
+  }
+  return read_text_file(path);
+}
+
+i64 iteration_of_part(const Path& part) {
+  return *iteration_of(part.filename().string());
+}
+
+std::string name_for_messages(const Path& part) {
+  return str("the local checkpoint of iteration ", iteration_of_part(part));
+}
+
+/// When `latest` of the folder of all ranks was written, by the clock of its file system; "" when it names nothing.
+std::string latest_written(const Path& save) {
+  return latest_in(save) ? str(fs::last_write_time(save / kLatestName).time_since_epoch().count()) : std::string();
+}
+
+/// Whether the folder of all ranks was set back, on purpose, to an older checkpoint after this part was saved: runs
+/// themselves only ever make `latest` name newer ones.
+bool is_overruled(const CheckpointReader& part, const Path& save) {
+  const std::optional<Path> latest = latest_in(save);
+  if (!latest || part.state().iteration <= *iteration_of(latest->filename().string())) return false;
+  const auto known = part.state().extra.find(kLatestWrittenName);
+  return known == part.state().extra.end() || known->second != latest_written(save);
+}
+
+/// The iterations of which every rank has something, newest first.
+std::vector<i64> common_iterations(const Path& folder, Communicator& world) {
+  const std::vector<std::string> lists = run_together(world, [&] {
+    std::string list;
+    for (const Path& directory : checkpoints_in(folder)) list += directory.filename().string() + "\n";
+    return list;
+  });
+  std::set<i64> common;
+  for (const Path& directory : checkpoints_in(folder)) common.insert(*iteration_of(directory.filename().string()));
+  for (const std::string& list : lists) {
+    const std::vector<std::string> names = split(list, '\n');
+    std::erase_if(common, [&](i64 i) { return std::ranges::count(names, checkpoint_name(i)) == 0; });
+  }
+  return {common.rbegin(), common.rend()};
+}
+
+bool fits(const CheckpointReader& reader, const TrainingState& state) {
+  const std::vector<NamedShard> wanted = shards_to_load(state);
+  const ShardList list(wanted);
+  return std::ranges::all_of(list.shards(), [&](const ShardSpec& shard) { return reader.holds(shard); });
+}
+
+/// What a rank says of its part: its save, or why it cannot be used.
+struct Report {
+  enum Verdict : char { Good = 'g', OtherRun = 'o', Damaged = 'd' } verdict;
+  std::string text;
+  std::string message() const { return static_cast<char>(verdict) + text; }
+};
+
+Report examine(const Path& directory, const std::string& run, const CheckpointConfig& config,
+               const TrainingState& state) {
+  if (const std::vector<std::string> problems = problems_of(directory, /*checksums=*/false); !problems.empty())
+    return {Report::Damaged, join(problems, "\n")};
+  const CheckpointReader reader(directory);
+  const std::map<std::string, std::string>& extra = reader.state().extra;
+  const auto id = extra.find(kRunIdName), save = extra.find(kSaveIdName);
+  if (id == extra.end() || id->second != run || save == extra.end()) return {Report::OtherRun, "of another run"};
+  if (!fits(reader, state)) return {Report::OtherRun, "of another layout"};
+  if (is_overruled(reader, config.save)) return {Report::OtherRun, "newer than what latest was set to"};
+  return {Report::Good, save->second};
+}
+
+/// What the parts of all ranks are together; says why they are not usable.
+LocalParts judge(const std::vector<std::string>& reports, const Path& part, const Log& log) {
+  const std::string what = name_for_messages(part);
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    const std::string text = reports[rank].substr(1);
+    if (reports[rank][0] == Report::Damaged) {
+      log.warn(local_damage_warning(part, {static_cast<int>(rank), text}));
+      return LocalParts::Damaged;
+    }
+    if (reports[rank][0] == Report::OtherRun) {
+      log.info(str(what, " is not used: on rank ", rank, " it is ", text));
+      return LocalParts::OfOthers;
+    }
+  }
+  const bool same = std::ranges::all_of(reports, [&](const std::string& report) { return report == reports[0]; });
+  if (!same) log.info(str(what, " is not used: the ranks' parts are not of one save"));
+  return same ? LocalParts::Usable : LocalParts::OfOthers;
+}
+
+}  // namespace
+
+SaveTarget local_target(const CheckpointConfig& config, const Communicator& world) {
+  std::array<char, 64> name{};
+  std::snprintf(name.data(), name.size(), "rank_%05d-of-%05d", world.rank(), world.size());
+  return {.folder = Path(config.local_save) / name.data(),
+          .retention = {.keep_last = config.local_keep_last},
+          .coverage = Coverage::Part};
+}
+
+void mark_local(RunState& run, const CheckpointConfig& config, Communicator& world) {
+  run.extra[kRunIdName] = from_first(world, [&] { return run_id(config.save); });
+  run.extra[kSaveIdName] = from_first(world, random_id);
+  run.extra[kLatestWrittenName] = from_first(world, [&] { return latest_written(config.save); });
+}
+
+std::vector<Path> local_parts(const CheckpointConfig& config, Communicator& world) {
+  std::vector<Path> parts;
+  if (config.local_save.empty()) return parts;
+  const Path folder = local_target(config, world).folder;
+  for (const i64 iteration : common_iterations(folder, world)) parts.push_back(folder / checkpoint_name(iteration));
+  return parts;
+}
+
+LocalParts examine_local(const Path& part, const CheckpointConfig& config, const TrainingState& state,
+                         Communicator& world, const Log& log) {
+  const std::string run = from_first(world, [&] { return run_id(config.save); });
+  return judge(run_together(world, [&] { return examine(part, run, config, state).message(); }), part, log);
+}
+
+std::string local_damage_warning(const Path& part, const Damage& damage) {
+  return str(name_for_messages(part), " is damaged on rank ", damage.rank, " and not used:\n", damage.text);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,85 @@
+#include "megatron_cpp/setup/dataset_provider.h"
+
+#include <algorithm>
+
+#include "megatron_cpp/config/layout.h"
+#include "tensor/transfer.h"
+
+namespace mcpp {
+namespace {
+
+/// [b, s] on the host to [s, b] on the device.
+Tensor sequence_first(const std::vector<i32>& values, i64 batch, i64 seq, Device& device) {
+  std::vector<i32> ordered;
+  ordered.reserve(values.size());
+  for (i64 s = 0; s < seq; ++s) {
+    for (i64 b = 0; b < batch; ++b) ordered.push_back(values[static_cast<std::size_t>(b * seq + s)]);
+  }
+  Tensor t = Tensor::empty({seq, batch}, DType::I32, device);
+  write_values(ordered, t);
+  return t;
+}
+
+}  // namespace
+
+Datasets dataset_provider(const Config& config, const Log& log) {
+  const TrainingConfig& training = config.training;
+  const i64 train = config.total_samples();
+  const i64 largest = config.batch_sizes().back().batch_size;
+  const i64 held_out = training.eval_iters * largest;  // the same samples at every evaluation
+  Datasets datasets = build_train_valid_test_datasets(config.data, config.model.seq_length, training.seed,
+                                                      {train, held_out, held_out}, log);
+  if (training.eval_iters > 0 && !datasets.valid) {
+    log.info(
+        "data: no text is held out for validation (data.split, data.valid_data_path): nothing is evaluated while "
+        "training");
+  }
+  return datasets;
+}
+
+std::vector<i64> MicroBatchWalk::operator()() {
+  const i64 global_batch_size = batch_size_at(batch_sizes_, consumed_);
+  std::vector<i64> samples = micro_batch_samples(consumed_, micro_batch_, layout_);
+  if (++micro_batch_ == num_micro_batches(global_batch_size, layout_)) {
+    micro_batch_ = 0;
+    consumed_ += global_batch_size;
+  }
+  return samples;
+}
+
+BatchStream::BatchStream(const Dataset& dataset, const Config& config, std::vector<BatchSizeStep> batch_sizes,
+                         i64 consumed_samples, Session& session)
+    : micro_batch_size_(config.training.micro_batch_size),
+      seq_length_(config.model.seq_length),
+      session_(session),
+      walk_(std::move(batch_sizes), {micro_batch_size_, session.parallel.dp->size(), session.parallel.dp->rank()},
+            consumed_samples),
+      needs_tokens_(session.parallel.me.pp == 0 || session.parallel.me.pp == output_rank(config)) {
+  if (!needs_tokens_ || session.parallel.tp->rank() != 0) return;
+  prefetcher_ = std::make_unique<Prefetcher>(dataset, config.model.vocab_size, walk_, config.data.prefetch_batches);
+}
+
+MicroBatch BatchStream::next_micro_batch() {
+  MicroBatch result;
+  result.samples = walk_();
+  if (!needs_tokens_) return result;
+  Device& device = *session_.device;
+  if (prefetcher_) {
+    const Batch batch = prefetcher_->next();
+    result.tokens = sequence_first(batch.tokens, micro_batch_size_, seq_length_, device);
+    result.targets = sequence_first(batch.labels, micro_batch_size_, seq_length_, device);
+  } else {
+    result.tokens = Tensor::empty({seq_length_, micro_batch_size_}, DType::I32, device);
+    result.targets = Tensor::like(result.tokens);
+  }
+  for (Tensor* t : {&result.tokens, &result.targets}) session_.parallel.tp->broadcast(*t, 0).wait();
+  return result;
+}
+
+std::vector<MicroBatch> BatchStream::next() {
+  std::vector<MicroBatch> batches(static_cast<std::size_t>(walk_.microbatches()));
+  for (MicroBatch& batch : batches) batch = next_micro_batch();
+  return batches;
+}
+
+}  // namespace mcpp

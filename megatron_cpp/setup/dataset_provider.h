@@ -1,0 +1,56 @@
+// From the configuration to microbatches on the device.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "data/read/batch.h"
+#include "data/read/datasets.h"
+#include "data/read/sampler.h"
+#include "megatron_cpp/config/config.h"
+#include "megatron_cpp/setup/initialize.h"
+#include "megatron_cpp/step/training_state.h"
+
+namespace mcpp {
+
+/// The datasets of a run, each with as many samples as the run will read. BadInput when they cannot be.
+Datasets dataset_provider(const Config& config, const Log& log);
+
+/// Walks over the microbatches of one data-parallel rank: the sample numbers of each.
+class MicroBatchWalk {
+ public:
+  MicroBatchWalk(std::vector<BatchSizeStep> batch_sizes, SamplerLayout layout, i64 consumed_samples)
+      : batch_sizes_(std::move(batch_sizes)), layout_(layout), consumed_(consumed_samples) {}
+
+  std::vector<i64> operator()();
+  /// In the global batch that comes next; asked between two of them.
+  i64 microbatches() const { return num_micro_batches(batch_size_at(batch_sizes_, consumed_), layout_); }
+
+ private:
+  std::vector<BatchSizeStep> batch_sizes_;
+  SamplerLayout layout_;
+  i64 consumed_;
+  i64 micro_batch_ = 0;
+};
+
+/// The global batches of one dataset, in order from `consumed_samples` on: this rank's microbatches of each. Reads
+/// ahead in a thread. Only tensor-parallel rank 0 of the first and the last pipeline stage reads; it broadcasts to the
+/// ranks that share its layers. The stages between need only the sample numbers.
+class BatchStream {
+ public:
+  /// `batch_sizes` as Config::batch_sizes(). The dataset must outlive the stream.
+  BatchStream(const Dataset& dataset, const Config& config, std::vector<BatchSizeStep> batch_sizes,
+              i64 consumed_samples, Session& session);
+
+  std::vector<MicroBatch> next();
+
+ private:
+  MicroBatch next_micro_batch();
+
+  i64 micro_batch_size_, seq_length_;
+  Session& session_;
+  MicroBatchWalk walk_;
+  bool needs_tokens_;
+  std::unique_ptr<Prefetcher> prefetcher_;  // where this rank reads
+};
+
+}  // namespace mcpp

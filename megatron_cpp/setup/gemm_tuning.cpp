@@ -1,0 +1,46 @@
+#include "megatron_cpp/setup/gemm_tuning.h"
+
+#include <unistd.h>
+
+#include "base/file.h"
+#include "checkpoint/folder/exchange.h"
+#include "tensor/cuda_device.h"
+#include "tensor/with_cuda.h"
+
+namespace mcpp {
+namespace {
+
+std::string read_choices(const DeviceConfig& config) {
+  const Path path = config.gemm_choice_file;
+  if (std::filesystem::exists(path)) return read_text_file(path);
+  check_input(config.gemm_tuning == GemmTuning::Time, "device.gemm_choice_file: there is no ", path.string(),
+              "; a run with device.gemm_tuning = \"time\" makes it");
+  const Path folder = path.has_parent_path() ? path.parent_path() : Path(".");
+  check_input(::access(folder.c_str(), W_OK) == 0, "device.gemm_choice_file: no file can be written in ",
+              folder.string());
+  return "";
+}
+
+}  // namespace
+
+void load_gemm_choices(const DeviceConfig& config, Device& device, Communicator& ranks) {
+  if (config.gemm_choice_file.empty()) return;
+  const std::vector<std::string> texts =
+      run_together(ranks, [&] { return ranks.rank() == 0 ? read_choices(config) : std::string(); });
+  if (texts[0].empty() || device.type() == DeviceType::Cpu) return;
+  if constexpr (kWithCuda) use_gemm_choices(device, std::span(texts).first(1), config.gemm_choice_file);
+}
+
+void share_gemm_choices(const DeviceConfig& config, Device& device, Communicator& ranks) {
+  if constexpr (kWithCuda) {
+    if (config.gemm_tuning == GemmTuning::Off || device.type() == DeviceType::Cpu) return;
+    const std::vector<std::string> found = all_gather_text(gemm_choices_text(device), ranks);
+    use_gemm_choices(device, found, "the choices of the ranks");
+    if (ranks.rank() != 0) return;
+    const Path path = config.gemm_choice_file;
+    const std::string text = gemm_choices_text(device);
+    if (!std::filesystem::exists(path) || read_text_file(path) != text) write_file_atomic(path, text);
+  }
+}
+
+}  // namespace mcpp

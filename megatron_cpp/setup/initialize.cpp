@@ -1,0 +1,142 @@
+#include "megatron_cpp/setup/initialize.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <span>
+#include <sstream>
+
+#include "base/checksum.h"
+#include "checkpoint/folder/exchange.h"
+#include "comm/metered.h"
+#include "comm/nccl.h"
+#include "comm/staged.h"
+#include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/setup/gemm_tuning.h"
+#include "megatron_cpp/setup/version.h"
+#include "tensor/cuda_device.h"
+#include "tensor/isa.h"
+#include "tensor/with_cuda.h"
+
+namespace mcpp {
+namespace {
+
+/// Cores that this process may run on.
+int usable_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (::sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
+  return std::max(1, CPU_COUNT(&cores));
+}
+
+/// " (lr = 1 on rank 0, lr = 2 there)" for the first line that differs.
+std::string first_difference(const std::string& here, const std::string& there) {
+  std::istringstream a(here), b(there);
+  std::string line_a, line_b;
+  while (std::getline(a, line_a) && std::getline(b, line_b)) {
+    if (line_a != line_b) return str(" (", line_a, " on rank 0, ", line_b, " there)");
+  }
+  return "";
+}
+
+/// Ranks with another configuration, or another program, would train another model, or wait for one another for ever.
+void check_same_everywhere(const Config& config, Communicator& world) {
+  if (world.size() == 1) return;
+  const std::string program = read_text_file("/proc/self/exe");
+  check_same_on_ranks("program", version_text() + checksum_hex(std::as_bytes(std::span(program))), world,
+                      "install the same build on every machine");
+  check_same_on_ranks("configuration", print_config(config), world, "give every rank the same file and arguments");
+  check_same_on_ranks("instruction set", cpu_isa_name(), world, "set device.cpu_isa to the lowest of them");
+}
+
+std::unique_ptr<Device> make_device(const DeviceConfig& config, const World& world) {
+  if constexpr (kWithCuda) {
+    // More ranks than GPUs share them.
+    if (config.device == DeviceType::Cuda)
+      return make_cuda_device({.ordinal = world.rank_on_node % std::max(1, cuda_device_count()),
+                               .allow_tf32 = config.allow_tf32,
+                               .time_gemms = config.gemm_tuning == GemmTuning::Time,
+                               .deterministic = config.deterministic});
+  }
+  const int cores = world.cores_per_rank > 0 ? world.cores_per_rank : usable_cores();
+  const CpuOptions options{.threads = config.num_threads > 0 ? static_cast<int>(config.num_threads) : cores,
+                           .shared = world.ranks.size() > 1};
+  return std::make_unique<CpuDevice>(options);
+}
+
+/// Whether to use NCCL, which takes one rank for each GPU. The same on all ranks.
+[[maybe_unused]] bool choose_nccl(DistributedBackend backend, const std::string& gpu, Communicator& ranks) {
+  if (backend == DistributedBackend::Mpi) return false;
+  std::map<std::string, std::size_t> owners;
+  const std::vector<std::string> gpus = all_gather_text(gpu, ranks);
+  for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
+    const auto [owner, is_new] = owners.try_emplace(gpus[rank], rank);
+    check_input(is_new || backend == DistributedBackend::Auto, "parallel.distributed_backend: ranks ", owner->second,
+                " and ", rank, " share a GPU, which \"nccl\" cannot do; start fewer ranks, or use \"mpi\" or \"auto\"");
+    if (!is_new) return false;
+  }
+  return true;
+}
+
+/// All ranks, for tensors of the device; null when `ranks` are that already.
+std::unique_ptr<Communicator> connect_gpus([[maybe_unused]] const ParallelConfig& config, Device& device,
+                                           Communicator& ranks) {
+  if (device.type() == DeviceType::Cpu || ranks.size() == 1) return nullptr;
+  if constexpr (kWithCuda) {
+    std::unique_ptr<Communicator> all = ranks.split(0, ranks.rank());
+    if (choose_nccl(config.distributed_backend, cuda_device_id(device), ranks))
+      return make_nccl_communicator(std::move(all), device);
+    return make_staged_communicator(std::move(all), device,
+                                    {.pin = pin_host_memory, .finish = [&device] { synchronize(device); }});
+  }
+  return nullptr;
+}
+
+/// `gpus` as a world that the watchdog sees.
+std::unique_ptr<Communicator> noted(std::unique_ptr<Communicator> gpus, FlightRecorder* recorder) {
+  if (!gpus || !recorder) return gpus;
+  std::vector<int> ranks(static_cast<std::size_t>(gpus->size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return make_metered(std::move(gpus), std::make_shared<CommMeter>(), {*recorder, "world of GPUs", std::move(ranks)});
+}
+
+HangLimits hang_limits(const ParallelConfig& config) {
+  return {.longest = 60 * config.distributed_timeout_minutes, .step = 60 * config.step_timeout_minutes};
+}
+
+}  // namespace
+
+void check_same_on_ranks(const char* what, const std::string& mine, Communicator& world, const char* remedy) {
+  if (world.size() == 1) return;
+  const std::vector<std::string> all = all_gather_text(mine, world);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    check_input(all[rank] == all[0], "rank ", rank, " has another ", what, " than rank 0",
+                first_difference(all[0], all[rank]), "; ", remedy);
+  }
+}
+
+Session initialize(const Config& config, const World& world) {
+  Communicator& ranks = world.ranks;
+  const DeviceConfig& device = config.device;
+  if (world.recorder) world.recorder->set_limits(hang_limits(config.parallel));
+  check_input(
+      device.device == DeviceType::Cpu || kWithCuda,
+      "device.device: this program was built without CUDA; use \"cpu\", or build where the CUDA toolkit is installed");
+  check_layout(config, ranks.size());
+  limit_cpu_isa(device.cpu_isa);
+  check_same_everywhere(config, ranks);
+  std::unique_ptr<Device> processor = make_device(device, world);
+  load_gemm_choices(device, *processor, ranks);
+  std::unique_ptr<Communicator> gpus = noted(connect_gpus(config.parallel, *processor, ranks), world.recorder);
+  ParallelState parallel =
+      make_parallel_state(gpus ? *gpus : ranks, parallel_sizes(config), output_rank(config), world.recorder);
+  return {.device = std::move(processor),
+          .gpus = std::move(gpus),
+          .parallel = std::move(parallel),
+          .recorder = world.recorder,
+          .job = world.job};
+}
+
+}  // namespace mcpp

@@ -1,0 +1,60 @@
+#include "megatron_cpp/setup/model_provider.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "megatron_cpp/config/layout.h"
+
+namespace mcpp {
+
+namespace {
+
+/// Chen et al. 2016: with groups of sqrt(L) of a stage's L layers, inputs kept and layers computed again at a time are
+/// as few as can be.
+i64 sqrt_of_layers(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  const i64 stages = p.pipeline_model_parallel_size * p.num_virtual_stages_per_pipeline_rank;
+  const double layers = static_cast<double>(config.model.num_layers) / static_cast<double>(stages);
+  return static_cast<i64>(std::ceil(std::sqrt(layers)));
+}
+
+}  // namespace
+
+Recompute recompute_of(const Config& whole) {
+  const TrainingConfig& config = whole.training;
+  Recompute recompute;
+  recompute.granularity = static_cast<Recompute::Granularity>(config.recompute_granularity);
+  const bool by_sqrt = config.recompute_method == RecomputeMethod::Sqrt;
+  recompute.method =
+      config.recompute_method == RecomputeMethod::Block ? Recompute::Method::Block : Recompute::Method::Uniform;
+  recompute.num_layers = by_sqrt ? sqrt_of_layers(whole) : std::max<i64>(1, config.recompute_num_layers);
+  if (config.recompute_granularity != RecomputeGranularity::Selective) return recompute;
+  const auto chosen = [&](const char* module) { return std::ranges::count(config.recompute_modules, module) > 0; };
+  recompute.core_attn = config.recompute_modules.empty() || chosen("core_attn");
+  recompute.layernorm = chosen("layernorm");
+  recompute.mlp_act = chosen("mlp_act");
+  return recompute;
+}
+
+ModelContext model_provider(const Config& config, Session& session) {
+  return {.config = config.model,
+          .dtype = dtype_of(config.training.precision),
+          .seed = static_cast<u64>(config.training.seed),
+          .recompute = recompute_of(config),
+          .device = *session.device,
+          .tp = *session.parallel.tp,
+          .sequence_parallel = config.parallel.sequence_parallel && session.parallel.topology.tp() > 1};
+}
+
+TrainingLayout layout_provider(const Config& config, Session& session) {
+  const ParallelConfig& parallel = config.parallel;
+  return {.parallel = session.parallel,
+          .schedule = parallel.pipeline_schedule,
+          .stages = split_stages(stage_split(config)),
+          .data_parallel = {.zero_stage = static_cast<int>(parallel.zero_stage),
+                            .bucket_elements = parallel.ddp_bucket_size,
+                            .overlap_grad_reduce = parallel.overlap_grad_reduce,
+                            .overlap_param_gather = parallel.overlap_param_gather}};
+}
+
+}  // namespace mcpp

@@ -1,0 +1,116 @@
+#include "megatron_cpp/setup/plan.h"
+
+#include <algorithm>
+
+#include "base/number_text.h"
+#include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/setup/model_provider.h"
+#include "model/flops.h"
+#include "parallel/pp/lower.h"
+#include "parallel/pp/simulate.h"
+
+namespace mcpp {
+namespace {
+
+void add_line(std::string& text, const std::string& name, const std::string& value) {
+  std::string line = "  " + name;
+  line.resize(std::max<std::size_t>(24, line.size() + 2), ' ');
+  text += line + value + "\n";
+}
+
+std::string count(i64 n) {
+  return human_count(static_cast<double>(n));
+}
+
+std::string parameters(const ModelConfig& model) {
+  const ParameterCounts counts = count_parameters(model);
+  std::string text = str("parameters: ", count(counts.total()), " (", counts.total(), ")\n");
+  add_line(text, "word embeddings", count(counts.word_embeddings));
+  if (counts.position_embeddings > 0) add_line(text, "position embeddings", count(counts.position_embeddings));
+  add_line(text, "attention", count(counts.attention));
+  add_line(text, "mlp", count(counts.mlp));
+  add_line(text, "norms", count(counts.norms));
+  if (counts.output > 0) add_line(text, "output layer", count(counts.output));
+  return text;
+}
+
+std::string memory(const Config& config, int world_size) {
+  const std::vector<MemoryEstimate> ranks = estimate_memory_by_stage(config, world_size);
+  const auto largest = std::ranges::max_element(ranks, {}, &MemoryEstimate::total);
+  std::string text = str("memory: ", human_bytes(largest->total()), world_size > 1 ? " per rank" : "", " estimated");
+  if (ranks.size() > 1) text += str(", most on pipeline rank ", largest - ranks.begin());
+  text += "\n";
+  add_line(text, "parameters", human_bytes(largest->params));
+  add_line(text, "gradients", human_bytes(largest->grads));
+  add_line(text, "optimizer state", human_bytes(largest->optimizer_state));
+  add_line(text, "activations", human_bytes(largest->activations));
+  return text;
+}
+
+std::string layout(const Config& config, int world_size) {
+  if (world_size == 1) return "";
+  const ParallelConfig& p = config.parallel;
+  std::string text = str("layout: ", world_size, " ranks\n");
+  add_line(text, "tensor parallel",
+           str(p.tensor_model_parallel_size, p.sequence_parallel ? ", with sequence parallel" : ""));
+  if (p.pipeline_model_parallel_size > 1) {
+    const Timeline timeline =
+        simulate(lower(schedule_of(config, static_cast<int>(microbatches_per_step(config, world_size)))));
+    add_line(text, "pipeline parallel",
+             str(p.pipeline_model_parallel_size, ", ", enum_name(p.pipeline_schedule), ", bubble ",
+                 fixed(100 * timeline.bubble, 1), "% when forward, input and weight gradients take the same time"));
+  }
+  add_line(text, "data parallel", str(data_parallel_size(config, world_size), ", ZeRO stage ", p.zero_stage));
+  return text;
+}
+
+std::string schedule(const Config& config, int world_size) {
+  const i64 iterations = config.total_iterations(), samples = config.total_samples();
+  const double tokens = static_cast<double>(samples) * static_cast<double>(config.model.seq_length);
+  std::string text = "run:\n";
+  add_line(text, "iterations", str(iterations));
+  add_line(text, "samples", str(samples, " of ", config.model.seq_length, " tokens: ", human_count(tokens), " tokens"));
+  for (const BatchSizeStep& step : config.batch_sizes()) {
+    add_line(
+        text, "global batch size",
+        str(step.batch_size, " samples from sample ", step.first_sample, " on, in ",
+            step.batch_size / config.training.micro_batch_size / data_parallel_size(config, world_size),
+            world_size > 1 ? " microbatches per rank of " : " microbatches of ", config.training.micro_batch_size));
+  }
+  add_line(text, "precision", std::string(enum_name(config.training.precision)));
+  add_line(text, "learning rate",
+           str(config.optimizer.lr, " to ", config.optimizer.min_lr, ", ", enum_name(config.optimizer.lr_decay_style)));
+  add_line(text, "operations",
+           str(flops_per_token(config.model) * tokens, " FLOP, ", human_count(flops_per_token(config.model)),
+               "FLOP per token"));
+  return text;
+}
+
+}  // namespace
+
+std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int world_size) {
+  const ParallelConfig& p = config.parallel;
+  const ActivationSetup setup{.dtype = dtype_of(config.training.precision),
+                              .recompute = recompute_of(config),
+                              .micro_batch_size = config.training.micro_batch_size,
+                              .tensor_parallel = p.tensor_model_parallel_size,
+                              .sequence_parallel = p.sequence_parallel};
+  RankShare share{.stages = split_stages(stage_split(config)),
+                  .schedule = schedule_of(config, static_cast<int>(microbatches_per_step(config, world_size))),
+                  .zero_stage = static_cast<int>(p.zero_stage),
+                  .shards = data_parallel_size(config, world_size) / p.num_distributed_optimizer_instances,
+                  .overlap_grad_reduce = p.overlap_grad_reduce,
+                  .overlap_param_gather = p.overlap_param_gather};
+  std::vector<MemoryEstimate> ranks;
+  for (share.pipeline_rank = 0; share.pipeline_rank < share.schedule.ranks; ++share.pipeline_rank)
+    ranks.push_back(
+        estimate_memory(config.model, setup, config.optimizer.optimizer == OptimizerKind::Adam ? 2 : 1, share));
+  return ranks;
+}
+
+std::string run_plan(const Config& config, int world_size) {
+  return parameters(config.model) + layout(config, world_size) + memory(config, world_size) +
+         schedule(config, world_size);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,19 @@
+// What a configuration would do, without doing it: the text of pretrain --dry_run, and the head of a real run's log.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "megatron_cpp/config/config.h"
+#include "model/memory.h"
+
+namespace mcpp {
+
+/// Peak memory of a rank of each position in the pipeline, with the largest global batch. Ranks that differ in their
+/// tensor- or data-parallel position alone have the same.
+std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int world_size);
+
+/// Parameters by part, the layout over `world_size` ranks, memory by class of the ranks that need most, batches,
+/// iterations, learning rate and operations of the run.
+std::string run_plan(const Config& config, int world_size);
+
+}  // namespace mcpp

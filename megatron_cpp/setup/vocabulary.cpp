@@ -1,0 +1,75 @@
+#include "megatron_cpp/setup/vocabulary.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/number_text.h"
+#include "data/read/dataset_info.h"
+#include "data/tokenizer/tokenizer.h"
+#include "megatron_cpp/setup/dataset_provider.h"
+
+namespace mcpp {
+namespace {
+
+/// The prefixes of a list in which each may be preceded by its weight.
+std::vector<std::string> prefixes(const DataConfig& data) {
+  std::vector<std::string> found;
+  for (const auto* list : {&data.data_path, &data.train_data_path, &data.valid_data_path, &data.test_data_path}) {
+    for (const std::string& entry : *list) {
+      if (std::filesystem::exists(entry + ".idx")) found.push_back(entry);
+    }
+  }
+  return found;
+}
+
+void check_dataset(const std::string& prefix, const Config& config, const Tokenizer* tokenizer) {
+  const std::optional<DatasetInfo> info = read_dataset_info(prefix);
+  if (!info) return;
+  check_input(info->vocab_size <= config.model.vocab_size, prefix, ".json: the dataset was made with a vocabulary of ",
+              info->vocab_size, ", model.vocab_size is ", config.model.vocab_size);
+  check_input(!tokenizer || tokenizer->checksum() == info->tokenizer_checksum, prefix,
+              ".json: the dataset was made with another tokenizer than ", config.data.tokenizer_model,
+              "; preprocess the text again with this one, or name the one it was made with");
+}
+
+/// Some more rows than pieces are padding; many are more likely a mistake, which costs memory and time.
+void warn_of_unused_rows(const ModelConfig& model, i64 pieces, const Log& log) {
+  const i64 unused = model.vocab_size - pieces;
+  if (unused <= std::max(model.make_vocab_size_divisible_by, pieces / 10)) return;
+  log.warn(str("model.vocab_size: ", model.vocab_size, " is far above the ", pieces,
+               " pieces of data.tokenizer_model: ", unused, " tokens never occur; 0 takes it from the tokenizer"));
+}
+
+}  // namespace
+
+void resolve_vocabulary(Config& config, const Log& log) {
+  std::optional<Tokenizer> tokenizer;
+  if (!config.data.tokenizer_model.empty()) tokenizer.emplace(config.data.tokenizer_model);
+  check_input(tokenizer || config.model.vocab_size > 0,
+              "model.vocab_size: give it, or data.tokenizer_model to take it from");
+  if (tokenizer && config.model.vocab_size == 0) config.model.vocab_size = tokenizer->vocab_size();
+  check_input(!tokenizer || config.model.vocab_size >= tokenizer->vocab_size(),
+              "model.vocab_size: ", config.model.vocab_size, " is below the ", tokenizer ? tokenizer->vocab_size() : 0,
+              " pieces of ", config.data.tokenizer_model);
+  warn_of_unused_rows(config.model, tokenizer ? tokenizer->vocab_size() : config.model.vocab_size, log);
+  for (const std::string& prefix : prefixes(config.data))
+    check_dataset(prefix, config, tokenizer ? &*tokenizer : nullptr);
+}
+
+void check_data(const Config& config, const Log& log) {
+  if (config.data.data_path.empty() && config.data.train_data_path.empty()) {
+    log.info("data: none named (data.data_path)");
+    return;
+  }
+  const Datasets datasets = dataset_provider(config, log);
+  std::string text = "data:";
+  const auto add = [&](const char* name, const Dataset* dataset) {
+    text += str("\n  ", name, "  ", dataset ? str(dataset->size(), " samples") : std::string("none"));
+  };
+  add("train     ", datasets.train.get());
+  add("validation", datasets.valid.get());
+  add("test      ", datasets.test.get());
+  log.info(text);
+}
+
+}  // namespace mcpp

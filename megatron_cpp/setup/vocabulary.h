@@ -1,0 +1,15 @@
+// Does the tokenizer fit the model, and the data the tokenizer?
+#pragma once
+#include "base/log.h"
+#include "megatron_cpp/config/config.h"
+
+namespace mcpp {
+
+/// Fills model.vocab_size from data.tokenizer_model where it is open. BadInput when both are given and do not fit, when
+/// neither is, and when a dataset was made with another tokenizer.
+void resolve_vocabulary(Config& config, const Log& log);
+
+/// Opens every dataset as a training would, and says how many samples each split has. Nothing when no dataset is named.
+void check_data(const Config& config, const Log& log);
+
+}  // namespace mcpp

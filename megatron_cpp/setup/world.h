@@ -1,0 +1,17 @@
+// The ranks that one command runs on.
+#pragma once
+#include "comm/communicator.h"
+#include "comm/launcher.h"
+#include "comm/watch/flight_recorder.h"
+
+namespace mcpp {
+
+struct World {
+  Communicator& ranks;
+  FlightRecorder* recorder = nullptr;  ///< of what this rank does, for its watchdog; null when there is none
+  int rank_on_node = 0;                ///< place of this rank among those of its machine
+  int cores_per_rank = 0;              ///< of its machine, that a rank may count on; 0 = all that the process may use
+  SlurmJob job = {};                   ///< that the ranks belong to
+};
+
+}  // namespace mcpp

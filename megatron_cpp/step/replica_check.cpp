@@ -1,0 +1,95 @@
+#include "megatron_cpp/step/replica_check.h"
+
+#include <algorithm>
+#include <exception>
+#include <map>
+
+#include "base/file.h"
+#include "checkpoint/folder/exchange.h"
+#include "checkpoint/folder/process.h"
+#include "tensor/transfer.h"
+
+namespace mcpp {
+namespace {
+
+/// A line for each parameter that this rank uses, "<name> <fingerprint>", after one that says who it is.
+struct Fingerprints {
+  std::string text;
+  std::exception_ptr error;  ///< of the first that failed
+};
+
+/// Ranks may have to gather a parameter from one another: after an error, too, this one goes on with them to the last.
+Fingerprints fingerprints(const TrainingState& state, int rank, const Fingerprint& fingerprint) {
+  Fingerprints result{.text = str("rank ", rank, " on ", host_name(), "\n"), .error = nullptr};
+  for (const TrainingState::Chunk& chunk : state.chunks()) {
+    const std::vector<ParamMeta>& metas = chunk.memory->plan().params;
+    for (std::size_t i = 0; i < metas.size(); ++i) {
+      chunk.memory->acquire(metas[i].unit, Use::Forward);
+      try {
+        if (!result.error) result.text += str(metas[i].name, " ", fingerprint(chunk.memory->params()[i]->value), "\n");
+      } catch (...) {
+        result.error = std::current_exception();
+      }
+      chunk.memory->release(metas[i].unit, Use::Forward, true);
+    }
+  }
+  return result;
+}
+
+/// The first name that has another checksum in `b` than in `a`.
+std::string first_difference(const std::string& a, const std::string& b) {
+  const std::vector<std::string> left = split(a, '\n'), right = split(b, '\n');
+  for (std::size_t i = 0; i < std::min(left.size(), right.size()); ++i) {
+    if (left[i] != right[i]) return left[i].substr(0, left[i].find(' '));
+  }
+  return "the list of parameters";
+}
+
+/// Empty when all of `texts`, each a line of who and then the fingerprints, are the same below that line.
+std::string defect_of(const std::vector<std::string>& texts) {
+  std::map<std::string, std::vector<std::string>> holders;  // who holds what
+  for (const std::string& text : texts) {
+    const std::size_t end = text.find('\n');
+    holders[text.substr(end + 1)].push_back(text.substr(0, end));
+  }
+  if (holders.size() == 1) return "";
+  const auto most = std::ranges::max_element(holders, {}, [](const auto& h) { return h.second.size(); });
+  const bool is_clear =
+      std::ranges::count(holders, most->second.size(), [](const auto& h) { return h.second.size(); }) == 1;
+  std::vector<std::string> odd;
+  std::string parameter;
+  for (const auto& holder : holders) {
+    if (holder.first == most->first && is_clear) continue;
+    odd.insert(odd.end(), holder.second.begin(), holder.second.end());
+    if (holder.first != most->first) parameter = first_difference(most->first, holder.first);
+  }
+  return str(join(odd, ", "), is_clear ? " holds other weights than its replicas" : " hold different weights",
+             ", first in ", parameter);
+}
+
+}  // namespace
+
+std::string checksum_of(const Tensor& value) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(value.bytes()));
+  read_bytes(value, bytes.data());
+  return checksum_hex(bytes);
+}
+
+void check_weights_across_replicas(const TrainingState& state, ParallelState& parallel,
+                                   const Fingerprint& fingerprint) {
+  const Fingerprints mine = fingerprints(state, parallel.world.rank(), fingerprint);
+  run_together(parallel.world, [&] {
+    if (mine.error) std::rethrow_exception(mine.error);
+    return std::string();
+  });
+  const std::string defect = defect_of(all_gather_text(mine.text, *parallel.dp));
+  run_together(parallel.world, [&] {
+    if (!defect.empty())
+      fail(ExitCode::PeerLost, defect,
+           ": memory or arithmetic of that machine cannot be trusted. Leave it out and start "
+           "again; the run goes on from its last checkpoint");
+    return std::string();
+  });
+}
+
+}  // namespace mcpp

@@ -1,0 +1,199 @@
+#include "megatron_cpp/step/training_state.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "optimizer/norm_scope.h"
+#include "parallel/pp/lower.h"
+#include "parallel/pp/simulate.h"
+#include "tensor/ops/ops.h"
+#include "tensor/transfer.h"
+
+namespace mcpp {
+namespace {
+
+constexpr i64 kSignal = StepNumbers::kCount, kMinutes = kSignal + 1, kNumbers = kMinutes + 1;
+// Of an evaluation: totals_, and then the signal.
+constexpr i64 kEvaluationSignal = 2, kEvaluationNumbers = 3;
+
+std::unique_ptr<ParamAndGradBuffer> allocate(GPTModel& model, const TrainingLayout& layout) {
+  const ParallelState& parallel = layout.parallel;
+  // With the V-shaped schedule both stages are on one rank, which is then alone in its embedding group.
+  Communicator* holders = parallel.embedding && parallel.embedding->size() > 1 ? parallel.embedding.get() : nullptr;
+  std::vector<UnitParam> params;
+  model.visit([&](Param& param, int unit) {
+    params.push_back({&param, unit, &param == model.tied_copy() ? holders : nullptr});
+  });
+  const ModelContext& context = model.context();
+  return make_param_and_grad_buffer(params, context.dtype, context.device, {*parallel.dp_shard, *parallel.dp_replicate},
+                                    layout.data_parallel);
+}
+
+}  // namespace
+
+TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig& optimizer, TrainingLayout layout)
+    : layout_(std::move(layout)),
+      device_(context.device),
+      chunks_(make_chunks(context)),
+      optimizer_(make_optimizer(optimizer)),
+      loss_scale_(optimizer, context.dtype == DType::F16),
+      partial_gradients_(memories(), *layout_.parallel.tp),
+      totals_(Tensor::zeros({2}, DType::F64, device_, MemoryClass::Other)),
+      numbers_(Tensor::zeros({kNumbers}, DType::F64, device_, MemoryClass::Other)),
+      late_numbers_(make_late_copy(device_, kNumbers)) {
+  for (auto& copy : late_evaluations_) copy = make_late_copy(device_, kEvaluationNumbers);
+}
+
+std::vector<TrainingState::Chunk> TrainingState::make_chunks(const ModelContext& context) {
+  const Schedule places{.ranks = layout_.parallel.topology.pp(),
+                        .chunks_per_rank = layout_.chunks_per_rank(),
+                        .placement = placement_of(layout_.schedule),
+                        .per_rank = {}};
+  std::vector<Chunk> chunks;
+  for (int c = 0; c < layout_.chunks_per_rank(); ++c) {
+    const int stage = places.stage_of(layout_.parallel.me.pp, c);
+    GPTModel* first = chunks.empty() || !chunks[0].model->stage().has_embedding ? nullptr : chunks[0].model.get();
+    Chunk& chunk = chunks.emplace_back();
+    chunk.model = std::make_unique<GPTModel>(context, layout_.stages[static_cast<std::size_t>(stage)], first);
+    chunk.memory = allocate(*chunk.model, layout_);
+    chunk.memory->visit_weights(
+        [&](const Param& param, i64 begin, Tensor values) { initialize(param, context.seed, begin, values); });
+    chunk.memory->publish();
+    chunk.model->set_memory(*chunk.memory);
+    chunk.stage = std::make_unique<ModelStage>(*chunk.model);
+  }
+  return chunks;
+}
+
+std::vector<ParamAndGradBuffer*> TrainingState::memories() const {
+  std::vector<ParamAndGradBuffer*> list;
+  for (const Chunk& chunk : chunks_) list.push_back(chunk.memory.get());
+  return list;
+}
+
+bool TrainingState::is_tied_copy(const Param& param) const {
+  return std::ranges::any_of(chunks_, [&](const Chunk& chunk) {
+    return !chunk.model->stage().has_embedding && chunk.model->tied_copy() == &param;
+  });
+}
+
+bool TrainingState::saves(const Param& param) const {
+  return param.stands_for_copies(layout_.parallel.me.tp) && !is_tied_copy(param);
+}
+
+Optimizer TrainingState::make_optimizer(const OptimizerConfig& config) {
+  const ParallelState& parallel = layout_.parallel;
+  Communicator* shard = layout_.data_parallel.zero_stage > 0 ? parallel.dp_shard.get() : nullptr;
+  return Optimizer(memories(), config,
+                   make_norm_scope(*parallel.model, shard, parallel.me.tp,
+                                   [this](const Param& param) { return is_tied_copy(param); }));
+}
+
+void TrainingState::publish_weights() {
+  for (const Chunk& chunk : chunks_) chunk.memory->publish();
+}
+
+const Schedule& TrainingState::schedule_for(std::size_t microbatches, bool training) {
+  const auto [found, is_new] = schedules_.try_emplace({microbatches, training});
+  if (is_new) {
+    const Schedule schedule = make_schedule(layout_.schedule, layout_.parallel.topology.pp(),
+                                            static_cast<int>(microbatches), layout_.chunks_per_rank());
+    found->second = lower(training ? schedule : forwards_of(schedule));
+    simulate(found->second);  // finds what could not work before a rank waits for ever
+  }
+  return found->second;
+}
+
+void TrainingState::run(std::span<const MicroBatch> batches, bool training, double loss_scale) {
+  ops::fill_zero(totals_);
+  std::vector<PipelineStage*> stages;
+  for (const Chunk& chunk : chunks_) {
+    chunk.stage->begin(batches, training, loss_scale, totals_);
+    stages.push_back(chunk.stage.get());
+  }
+  const Schedule& schedule = schedule_for(batches.size(), training);
+  pipeline_waiting_ += run_schedule(schedule, *layout_.parallel.pp, *layout_.parallel.pp_backward, stages).waiting;
+}
+
+void TrainingState::sum_totals_over_ranks() {
+  // Stages without the output add zero, so that the bits are those of a run without pipeline.
+  layout_.parallel.dp->all_reduce(totals_, ReduceOp::Sum).wait();
+  layout_.parallel.pp->all_reduce(totals_, ReduceOp::Sum).wait();
+}
+
+/// Whether or not they count as targets: known before the forward pass, and to every rank.
+i64 TrainingState::tokens_of_global_batch(std::span<const MicroBatch> batches) const {
+  const auto samples = static_cast<i64>(batches.size() * batches.front().samples.size());
+  return samples * layout_.parallel.dp->size() * chunks_.front().model->context().config.seq_length;
+}
+
+void TrainingState::backward(std::span<const MicroBatch> batches) {
+  for (const Chunk& chunk : chunks_) chunk.memory->clear_grads();
+  gradient_factor_ = loss_scale_.factor(tokens_of_global_batch(batches));
+  run(batches, /*training=*/true, gradient_factor_);
+  for (const Chunk& chunk : chunks_) chunk.model->add_shared_gradient();
+  for (const Chunk& chunk : chunks_) chunk.memory->finish();
+  partial_gradients_.reduce();
+}
+
+void TrainingState::update(const StepOptions& options) {
+  sum_totals_over_ranks();
+  // Gradients are of the summed loss; dividing by the tokens of the global batch makes them layout-independent.
+  Tensor judged = numbers_.flat(0, StepNumbers::kCount);
+  StepRule rule = options.rule;
+  rule.grad_scale = 1 / gradient_factor_;
+  ops::copy(optimizer_.judge(totals_, rule), judged);
+  Tensor notices = numbers_.flat(kSignal, 2);
+  write_values(std::vector<double>{options.signal, options.minutes}, notices);
+  // A rank that finds what others do not, because its memory or a link failed, keeps all from the update; and all that
+  // ranks decide by these numbers later they decide alike.
+  layout_.parallel.world.all_reduce(numbers_, ReduceOp::Max).wait();
+  optimizer_.update(options.lr, options.weight_decay, numbers_.flat(StepNumbers::kFactor, 1));
+  late_numbers_->start(numbers_);
+  publish_weights();
+}
+
+StepOutcome TrainingState::outcome() {
+  const std::vector<double> numbers = late_numbers_->values();
+  const bool skipped = !std::isfinite(numbers[StepNumbers::kFactor]);
+  if (!skipped) optimizer_.count_step();
+  const auto verdict = static_cast<StepVerdict>(numbers[StepNumbers::kVerdict]);
+  Overflow overflow = loss_scale_.update(verdict == StepVerdict::NotFinite);
+  if (!std::isfinite(numbers[StepNumbers::kLoss])) overflow = Overflow::Final;  // the loss itself is not scaled
+  return {.loss = numbers[StepNumbers::kLoss],
+          .tokens = static_cast<i64>(numbers[StepNumbers::kTargets]),
+          .grad_norm = numbers[StepNumbers::kGradNorm],
+          .verdict = verdict,
+          .skipped = skipped,
+          .overflow = overflow,
+          .signal = numbers[kSignal],
+          .minutes = numbers[kMinutes]};
+}
+
+StepOutcome TrainingState::train_step(std::span<const MicroBatch> batches, double lr, double weight_decay) {
+  backward(batches);
+  update({.lr = lr, .weight_decay = weight_decay});
+  return outcome();
+}
+
+void TrainingState::start_evaluation(std::span<const MicroBatch> batches, double signal) {
+  MCPP_CHECK(evaluations_started_ - evaluations_taken_ < late_evaluations_.size(), "too many evaluations under way");
+  run(batches, /*training=*/false);
+  sum_totals_over_ranks();
+  Tensor numbers = Tensor::empty({kEvaluationNumbers}, DType::F64, device_, MemoryClass::Workspace);
+  Tensor totals = numbers.flat(0, 2), notice = numbers.flat(kEvaluationSignal, 1);
+  ops::copy(totals_, totals);
+  write_values<double>({&signal, 1}, notice);
+  layout_.parallel.world.all_reduce(notice, ReduceOp::Max).wait();
+  late_evaluations_[evaluations_started_++ % late_evaluations_.size()]->start(numbers);
+}
+
+EvaluationOutcome TrainingState::evaluation() {
+  MCPP_CHECK(evaluations_taken_ < evaluations_started_, "no evaluation is under way");
+  const std::vector<double> numbers = late_evaluations_[evaluations_taken_++ % late_evaluations_.size()]->values();
+  return {.loss = numbers[0] / numbers[1],
+          .tokens = static_cast<i64>(numbers[1]),
+          .signal = static_cast<int>(numbers[kEvaluationSignal])};
+}
+
+}  // namespace mcpp

@@ -1,0 +1,135 @@
+// Model, gradients and optimizer of one run on one rank, and the step that trains them.
+#pragma once
+#include <array>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "megatron_cpp/step/model_stage.h"
+#include "optimizer/loss_scale.h"
+#include "optimizer/optimizer.h"
+#include "parallel/partial_gradients.h"
+#include "parallel/pp/stages.h"
+#include "parallel/state.h"
+#include "tensor/late_copy.h"
+
+namespace mcpp {
+
+/// The same on all ranks, which decide by it.
+struct StepOutcome {
+  double loss = 0;       ///< mean over the target tokens of the global batch; infinity when not finite on some rank
+  i64 tokens = 0;        ///< of the global batch
+  double grad_norm = 0;  ///< before clipping; infinity when not finite on some rank
+  /// The worst that any rank found; NotFinite: of the loss or the gradient.
+  StepVerdict verdict = StepVerdict::Fine;
+  bool skipped = false;  ///< nothing was changed
+  /// What a gradient that is not finite means for the loss scale. Handled = such steps end by themselves, as it comes
+  /// down.
+  Overflow overflow = Overflow::None;
+  double signal = 0;  ///< the largest StepOptions::signal and minutes of all ranks
+  double minutes = 0;
+};
+
+struct EvaluationOutcome {
+  double loss = 0;  ///< mean over the target tokens of the global batch
+  i64 tokens = 0;   ///< of the global batch
+  int signal = 0;   ///< the largest of all ranks
+};
+
+/// Of one update. The rule, lr and weight_decay must be the same on every rank.
+struct StepOptions {
+  double lr = 0;
+  double weight_decay = 0;
+  StepRule rule = {};  ///< of which clip_grad, rounds_norm and grad_scale are filled in here
+  /// What ranks have to tell one another about stopping goes with the step's own numbers: the signal that this one
+  /// received, and the minutes since it started.
+  double signal = 0;
+  double minutes = 0;
+};
+
+/// How a training is laid out over its ranks.
+struct TrainingLayout {
+  ParallelState& parallel;
+  ScheduleKind schedule = ScheduleKind::OneFOneB;
+  std::vector<StageContents> stages = {};  ///< of the whole pipeline, in order; a multiple of its ranks
+  DataParallelOptions data_parallel = {};
+
+  int chunks_per_rank() const { return static_cast<int>(stages.size()) / parallel.topology.pp(); }
+};
+
+class TrainingState {
+ public:
+  /// One stage of the pipeline on this rank.
+  struct Chunk {
+    std::unique_ptr<GPTModel> model;
+    std::unique_ptr<ParamAndGradBuffer> memory;
+    std::unique_ptr<ModelStage> stage;
+  };
+
+  /// Allocates parameters and gradients, draws the initial weights, allocates the optimizer's state.
+  TrainingState(const ModelContext& context, const OptimizerConfig& optimizer, TrainingLayout layout);
+
+  std::span<const Chunk> chunks() const { return chunks_; }
+  Optimizer& optimizer() { return optimizer_; }
+  const Optimizer& optimizer() const { return optimizer_; }
+
+  /// With fp16, or where the configuration names one; the same on all ranks.
+  LossScale& loss_scale() { return loss_scale_; }
+  const LossScale& loss_scale() const { return loss_scale_; }
+
+  /// A step in three parts, none of which but the last waits for the device. Forward and backward over this rank's
+  /// microbatches of one global batch; any gradients of before are forgotten.
+  /// A loss scale that adapts needs the outcome of the update before.
+  void backward(std::span<const MicroBatch> batches);
+  /// The update, or none when the loss or the gradient is not finite on any rank, or by options.rule. To be called when
+  /// the outcome of the update before is known.
+  void update(const StepOptions& options);
+  /// What became of the last update(), which is waited for; nothing that was queued after it is. Once per update.
+  StepOutcome outcome();
+  /// All three at once.
+  StepOutcome train_step(std::span<const MicroBatch> batches, double lr, double weight_decay);
+  /// Between backward() and update(): this rank's sum of losses and number of targets, fp64 [2].
+  Tensor& loss_totals() { return totals_; }
+
+  /// The loss alone; dropout is off. Waits for nothing; goes with it the `signal` that this rank received. At most two
+  /// are under way, so that a device has the next to do while the host asks what became of the first.
+  void start_evaluation(std::span<const MicroBatch> batches, double signal = 0);
+  /// Of the first one started that was not asked for yet, which is waited for.
+  EvaluationOutcome evaluation();
+
+  /// After the weights that visit_weights() gives were changed: all ranks see the new ones.
+  void publish_weights();
+  /// Whether this rank is the one to save `param`, of the ranks that hold a copy of it in their slice of the model.
+  bool saves(const Param& param) const;
+  /// For messages in the pipeline's schedules, since the start.
+  double pipeline_waiting_seconds() const { return pipeline_waiting_; }
+
+ private:
+  std::vector<Chunk> make_chunks(const ModelContext& context);
+  Optimizer make_optimizer(const OptimizerConfig& config);
+  bool is_tied_copy(const Param& param) const;
+  std::vector<ParamAndGradBuffer*> memories() const;
+  const Schedule& schedule_for(std::size_t microbatches, bool training);
+  /// Leaves this rank's part in totals_.
+  void run(std::span<const MicroBatch> batches, bool training, double loss_scale = 1);
+  i64 tokens_of_global_batch(std::span<const MicroBatch> batches) const;
+  void sum_totals_over_ranks();
+
+  TrainingLayout layout_;
+  Device& device_;
+  std::vector<Chunk> chunks_;
+  Optimizer optimizer_;
+  LossScale loss_scale_;
+  double gradient_factor_ = 1;  // of the last backward()
+  PartialGradients partial_gradients_;
+  Tensor totals_;   // fp64 [2]: the loss summed over targets, and their number
+  Tensor numbers_;  // fp64: of the last update, StepNumbers and then what StepOptions has for other ranks
+  std::unique_ptr<LateCopy> late_numbers_;
+  std::array<std::unique_ptr<LateCopy>, 2> late_evaluations_;  // in turn
+  std::size_t evaluations_started_ = 0, evaluations_taken_ = 0;
+  std::map<std::pair<std::size_t, bool>, Schedule> schedules_;  // lowered, by microbatches and whether training
+  double pipeline_waiting_ = 0;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,95 @@
+#include "megatron_cpp/train/fault_injection.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <stdexcept>
+
+#include "base/strings.h"
+#include "megatron_cpp/step/training_state.h"
+#include "tensor/ops/ops.h"
+#include "tensor/transfer.h"
+
+namespace mcpp {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+/// The first element of `t` becomes NaN.
+void poison(const Tensor& t) {
+  Tensor first = t.flat(0, 1);
+  on_float(t.dtype(), [&]<class T>() { write_values(std::vector<T>{from_double<T>(kNan)}, first); });
+}
+
+void poison_weights(TrainingState& state) {
+  state.chunks().front().memory->visit_weights([](const Param&, i64, const Tensor& values) { poison(values); });
+  state.optimizer().visit_state([](StateKind kind, const Param&, i64, const Tensor& values) {
+    if (kind == StateKind::Master) poison(values);
+  });
+}
+
+/// But for the padding between parameters, which must stay zero.
+void scale_gradients(TrainingState& state, double factor) {
+  for (const TrainingState::Chunk& chunk : state.chunks()) {
+    chunk.memory->visit_grads([&](const Param&, i64, Tensor values) { ops::scale(values, factor); });
+  }
+}
+
+void enlarge(TrainingState& state) {
+  constexpr double kTimes = 1000;
+  std::vector<double> totals = read_values<double>(state.loss_totals());
+  totals[0] *= kTimes;
+  write_values(totals, state.loss_totals());
+  scale_gradients(state, kTimes);
+}
+
+}  // namespace
+
+bool FaultInjection::strikes(i64 iteration) const {
+  return config_.kind != FaultKind::None && (config_.rank == -1 || config_.rank == rank_) &&
+         iteration >= config_.iteration &&
+         (config_.iterations == 0 || iteration < config_.iteration + config_.iterations);
+}
+
+void FaultInjection::strike(i64 iteration) const {
+  std::fprintf(stderr, "fault injection: %s on rank %d, iteration %lld, %s\n", enum_name(config_.kind).data(), rank_,
+               static_cast<long long>(iteration), enum_name(config_.at).data());
+  switch (config_.kind) {
+    case FaultKind::Error:
+      throw std::runtime_error("an injected fault");
+    case FaultKind::Exit:
+      std::_Exit(static_cast<int>(config_.exit_code));
+    case FaultKind::Kill:
+      ::raise(SIGKILL);
+      break;
+    case FaultKind::Hang:
+      while (true) ::pause();
+    default:
+      break;
+  }
+}
+
+void FaultInjection::before_step(i64 iteration) const {
+  if (config_.at == FaultPlace::Step && ends_process(config_.kind) && strikes(iteration)) strike(iteration);
+}
+
+void FaultInjection::corrupt(i64 iteration, TrainingState& state) const {
+  if (ends_process(config_.kind) || !strikes(iteration)) return;
+  if (config_.kind == FaultKind::NanLoss) poison(state.loss_totals());
+  // All of it, as of some parts only one rank counts the norm.
+  if (config_.kind == FaultKind::NanGrad) scale_gradients(state, kNan);
+  if (config_.kind == FaultKind::NanWeights) poison_weights(state);
+  if (config_.kind == FaultKind::Spike) enlarge(state);
+}
+
+SaveObserver FaultInjection::observer(i64 iteration) const {
+  if (config_.at == FaultPlace::Step || !strikes(iteration)) return {};
+  return [this, iteration](SavePoint point) {
+    if (static_cast<int>(point) + 1 == static_cast<int>(config_.at)) strike(iteration);
+  };
+}
+
+}  // namespace mcpp

@@ -1,0 +1,85 @@
+// What a training tells about itself: the line of the log, the live line of a terminal, and metrics.jsonl.
+#pragma once
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/types.h"
+#include "megatron_cpp/train/rank_report.h"
+
+namespace mcpp {
+
+/// One logged iteration; times and rates are means since the line before.
+struct IterationStats {
+  i64 iteration = 0;  ///< counted from 1
+  i64 train_iters = 0;
+  i64 consumed_samples = 0;
+  double elapsed_ms = 0;  ///< per iteration
+  double learning_rate = 0;
+  i64 global_batch_size = 0;
+  double lm_loss = 0;
+  double loss_scale = 1;
+  double grad_norm = 0;
+  i64 skipped_iterations = 0;  ///< since the line before
+  i64 nan_iterations = 0;
+  double tokens_per_second = 0;    ///< of all devices together
+  double tflops = 0;               ///< TFLOP/s of one device
+  std::optional<double> mfu;       ///< share of the device's peak, 0 to 1, where the peak is known
+  double eta_seconds = 0;          ///< to the end of the training
+  std::optional<RankStats> ranks;  ///< with several ranks: the mean of them, and the largest peak of memory
+};
+
+/// Fills tokens_per_second, tflops, mfu and eta_seconds from elapsed_ms and the work of one iteration: its `tokens` and
+/// `flops` on `devices` devices, each with `peak_tflops` at best (0 = unknown).
+void set_rates(IterationStats& stats, double tokens, double flops, double peak_tflops, i64 devices = 1);
+
+/// Megatron-LM's line, field for field, so that tools which read its logs read ours; after it tokens/s, MFU, ETA.
+/// A loss that is not a number is shown as nan.
+std::string iteration_line(const IterationStats& stats, std::chrono::system_clock::time_point now);
+
+/// A short line for terminals: "iteration 12/100 | loss 4.567 | 12.3K tokens/s | ETA 3m05s".
+std::string progress_line(const IterationStats& stats);
+
+struct ValidationStats {
+  i64 iteration = 0;
+  std::string split;  ///< "validation" or "test"
+  double lm_loss = 0;
+  i64 tokens = 0;
+
+  double perplexity() const;  ///< exp(min(20, loss)), as Megatron-LM
+};
+
+/// Megatron-LM's line for an evaluation, between rules of dashes.
+std::string validation_lines(const ValidationStats& stats);
+
+/// Appends one JSON object per line to a file, each written through at once, so that a killed run keeps its history.
+/// What is not a number becomes null. A disk that fills up costs metrics, never the training: it warns once and goes on
+/// trying; a line is written whole or not at all.
+///
+/// A run resumed at iteration N keeps the file's lines up to N and drops later ones, which are computed again, as well
+/// as a last line cut off in a crash: so no iteration is there twice. A run that starts anew (N = 0) does not erase
+/// another run's history: an existing file is renamed to <path>.old.
+class MetricsWriter {
+ public:
+  /// An empty path writes nothing. BadInput when the file cannot be opened. The log must outlive the writer.
+  MetricsWriter(const Path& path, i64 resumed_iteration, const Log& log);
+  ~MetricsWriter();
+  MetricsWriter(const MetricsWriter&) = delete;
+  MetricsWriter& operator=(const MetricsWriter&) = delete;
+
+  void write(const IterationStats& stats);   ///< {"type": "train", "iteration": ...}
+  void write(const ValidationStats& stats);  ///< {"type": "validation" or "test", "iteration": ...}
+
+ private:
+  void write_line(std::string line);
+
+  Path path_;
+  const Log& log_;
+  int descriptor_ = -1;
+  bool has_warned_ = false;
+};
+
+}  // namespace mcpp

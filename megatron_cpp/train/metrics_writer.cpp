@@ -1,0 +1,109 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+#include "megatron_cpp/train/metrics.h"
+
+namespace mcpp {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// The lines of `text` that belong to iterations up to `last`. Lines that are no JSON object with an iteration, such as
+/// one that a crash cut off, are left out.
+std::string lines_up_to(const std::string& text, i64 last) {
+  std::string kept;
+  for (const std::string& line : split(text, '\n')) {
+    const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!object.is_object()) continue;
+    const auto iteration = object.find("iteration");
+    if (iteration == object.end() || !iteration->is_number_integer() || iteration->get<i64>() > last) continue;
+    kept.append(line).append("\n");
+  }
+  return kept;
+}
+
+void prepare(const Path& path, i64 resumed_iteration) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return;
+  if (resumed_iteration > 0) {
+    const std::string text = read_text_file(path);
+    const std::string kept = lines_up_to(text, resumed_iteration);
+    if (kept != text) write_file_atomic(path, kept);
+  } else if (std::filesystem::file_size(path) > 0) {
+    std::filesystem::rename(path, path.string() + ".old", error);
+    check_input(!error, path.string(), ": cannot be renamed to keep another run's metrics: ", error.message());
+  }
+}
+
+}  // namespace
+
+MetricsWriter::MetricsWriter(const Path& path, i64 resumed_iteration, const Log& log) : path_(path), log_(log) {
+  if (path.empty()) return;
+  if (path.has_parent_path()) mcpp::create_directories(path.parent_path());
+  prepare(path, resumed_iteration);
+  descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  check_input(descriptor_ >= 0, path.string(), ": cannot open the metrics file: ", std::strerror(errno));
+}
+
+MetricsWriter::~MetricsWriter() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void MetricsWriter::write(const IterationStats& stats) {
+  if (descriptor_ < 0) return;
+  Json object{{"type", "train"},
+              {"iteration", stats.iteration},
+              {"consumed_samples", stats.consumed_samples},
+              {"global_batch_size", stats.global_batch_size},
+              {"learning_rate", stats.learning_rate},
+              {"lm_loss", stats.lm_loss},
+              {"loss_scale", stats.loss_scale},
+              {"grad_norm", stats.grad_norm},
+              {"skipped_iterations", stats.skipped_iterations},
+              {"nan_iterations", stats.nan_iterations},
+              {"elapsed_ms", stats.elapsed_ms},
+              {"tokens_per_second", stats.tokens_per_second},
+              {"tflops", stats.tflops}};
+  if (stats.mfu) object["mfu"] = *stats.mfu;
+  if (stats.ranks) {
+    object["bubble"] = stats.ranks->bubble;
+    object["exposed_communication"] = stats.ranks->exposed_communication;
+    object["peak_memory_bytes"] = stats.ranks->peak_memory_bytes;
+  }
+  write_line(object.dump());
+}
+
+void MetricsWriter::write(const ValidationStats& stats) {
+  if (descriptor_ < 0) return;
+  const Json object{{"type", stats.split},
+                    {"iteration", stats.iteration},
+                    {"lm_loss", stats.lm_loss},
+                    {"perplexity", stats.perplexity()},
+                    {"tokens", stats.tokens}};
+  write_line(object.dump());
+}
+
+void MetricsWriter::write_line(std::string line) {
+  line += '\n';
+  const off_t begin = ::lseek(descriptor_, 0, SEEK_END);
+  ssize_t written = 0;
+  do {
+    written = ::write(descriptor_, line.data(), line.size());
+  } while (written < 0 && errno == EINTR);
+  if (written == static_cast<ssize_t>(line.size())) return;
+  const char* reason = written < 0 ? std::strerror(errno) : "the disk is full";
+  // A cut-off line would spoil the next one too. Where it cannot be taken back, resuming drops it.
+  const bool is_restored = written <= 0 || (begin >= 0 && ::ftruncate(descriptor_, begin) == 0);
+  if (!has_warned_) {
+    log_.warn(
+        str(path_.string(), ": metrics are being lost: ", reason, is_restored ? "" : "; its last line is cut off"));
+  }
+  has_warned_ = true;
+}
+
+}  // namespace mcpp

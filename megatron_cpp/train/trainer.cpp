@@ -1,0 +1,337 @@
+#include "megatron_cpp/train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/number_text.h"
+#include "megatron_cpp/bench/bench.h"
+#include "megatron_cpp/resume/loading.h"
+#include "megatron_cpp/setup/gemm_tuning.h"
+#include "megatron_cpp/setup/model_provider.h"
+#include "megatron_cpp/step/finite_check.h"
+#include "megatron_cpp/step/replica_check.h"
+#include "megatron_cpp/step/step_policy.h"
+#include "model/flops.h"
+
+namespace mcpp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::string describe(const StepOutcome& outcome) {
+  if (outcome.verdict == StepVerdict::Spike) {
+    return str("loss or gradient stands out from those before: loss ", shortest(outcome.loss), ", gradient norm ",
+               shortest(outcome.grad_norm));
+  }
+  return std::isfinite(outcome.loss) ? "the gradient is not finite" : "the loss is not finite";
+}
+
+TrainingLength training_length(const Config& config) {
+  // A growing batch comes with train_samples, where no length is counted in iterations: then any of its sizes will do.
+  return {.train_iters = config.training.train_iters,
+          .train_samples = config.training.train_samples,
+          .global_batch_size = config.batch_sizes().front().batch_size};
+}
+
+}  // namespace
+
+Trainer::Trainer(const Config& config, Session& session, const SignalWatch& signals, const Log& log)
+    : config_(config),
+      session_(session),
+      signals_(signals),
+      log_(log),
+      batch_sizes_(config.batch_sizes()),
+      train_iters_(config.total_iterations()),
+      lock_(lock_save_folder(config, session, log)),
+      state_(model_provider(config, session), config.optimizer, layout_provider(config, session)),
+      progress_(load_training(config, state_, session, log).value_or(TrainingProgress{})),
+      faults_(config.fault_injection, session.parallel.world.rank()),
+      saver_(config, state_, progress_, keep_tokenizer(config, session), session, log, files_, lock_.get()),
+      datasets_(dataset_provider(config, log)),
+      schedule_(config.optimizer, training_length(config)),
+      metrics_(is_first_rank() ? config.metrics_path() : Path(), progress_.iteration, log),
+      peak_tflops_(config.logging.peak_tflops) {
+  batches_ = std::make_unique<BatchStream>(*datasets_.train, config, batch_sizes_, progress_.consumed_samples, session);
+  if (peak_tflops_ == 0) {
+    peak_tflops_ =
+        mfu_peak_flops(dtype_of(config.training.precision), config.device.allow_tf32, *session.device) / 1e12;
+  }
+  session.device->trim();
+}
+
+ExitCode Trainer::train() {
+  if (progress_.iteration >= train_iters_) {
+    if (saver_.must_save(progress_)) saver_.save_and_wait(progress_, {});
+    log_.info(str("all ", train_iters_, " iterations are done; set training.train_iters higher to train on"));
+    return ExitCode::Done;
+  }
+  start_ = Clock::now();
+  window_begin_ = spent();
+  // There must be something to go back to.
+  if (config_.may_roll_back() && !progress_.is_saved) save(/*waits=*/true);
+  bool stopping = false;
+  while (iteration() < train_iters_ && !stopping) {
+    train_step();
+    if (must_settle()) settle();
+    if (is_due(config_.training.check_weight_hash_across_dp_replicas_interval))
+      check_weights_across_replicas(state_, session_.parallel);
+    saver_.poll();
+    if (saver_.is_due(iteration())) save(/*waits=*/false);
+    if (is_due(config_.training.eval_interval) && iteration() < train_iters_)
+      evaluate("validation", datasets_.valid.get());
+    stopping = should_exit();
+  }
+  settle();
+  session_.enter(Activity::Saving, progress_.iteration);
+  saver_.finish();
+  if (saver_.must_save(progress_)) save(/*waits=*/true);
+  if (signal_ != 0) return ExitCode::Preempted;
+  if (progress_.iteration >= train_iters_) {
+    evaluate("validation", datasets_.valid.get());
+    evaluate("test", datasets_.test.get());
+  }
+  return ExitCode::Done;
+}
+
+/// What saves, evaluates or ends the run must know all that happened.
+bool Trainer::must_settle() const {
+  return iteration() == train_iters_ || saver_.is_due(iteration()) || is_due(config_.training.eval_interval) ||
+         is_due(config_.training.exit_interval) ||
+         is_due(config_.training.check_weight_hash_across_dp_replicas_interval);
+}
+
+void Trainer::train_step() {
+  const i64 iteration = this->iteration() + 1;
+  session_.enter(Activity::Training, iteration);
+  faults_.before_step(iteration);
+  const std::vector<MicroBatch> batches = batches_->next();
+  if (state_.loss_scale().adapts()) settle();  // the step before decides about the scale
+  state_.backward(batches);
+  // It decides about the learning rate, the optimizer's step count and what counts as a spike, too: otherwise it is
+  // waited for here, when the device has the next forward and backward to do.
+  if (settle()) state_.backward(batches);
+  saver_.wait_for_copy();
+  faults_.corrupt(iteration, state_);
+  const StepOptions options{.lr = schedule_.lr(progress_.trained_samples),
+                            .weight_decay = schedule_.weight_decay(progress_.trained_samples),
+                            .rule = step_rule(config_.training, progress_.spikes),
+                            .signal = static_cast<double>(signals_.received()),
+                            .minutes = seconds_since(start_) / 60};
+  state_.update(options);
+  pending_ = {.learning_rate = options.lr,
+              .batch_size = batch_size_at(batch_sizes_, progress_.consumed_samples),
+              .spent = spent()};
+}
+
+bool Trainer::settle() {
+  if (!pending_) return false;
+  const PendingStep step = *std::exchange(pending_, std::nullopt);
+  const StepOutcome outcome = state_.outcome();
+  progress_.iteration += 1;
+  progress_.consumed_samples += step.batch_size;
+  progress_.consumed_tokens += outcome.tokens;
+  if (!outcome.skipped) progress_.trained_samples += step.batch_size;
+  if (outcome.verdict != StepVerdict::NotFinite && config_.training.spike_policy != SpikePolicy::Off)
+    progress_.spikes.add(outcome.loss, outcome.grad_norm, config_.training.spike_window);
+  signal_ = static_cast<int>(outcome.signal);
+  minutes_ = outcome.minutes;
+  note(outcome, step);
+  const bool rolled_back = follow_policy(outcome, step.batch_size);
+  if (is_due(config_.logging.log_interval) || iteration() == 1 || iteration() == train_iters_) log_iteration();
+  return rolled_back;
+}
+
+void Trainer::note(const StepOutcome& outcome, const PendingStep& step) {
+  window_.iteration = progress_.iteration;
+  window_.train_iters = train_iters_;
+  window_.consumed_samples = progress_.consumed_samples;
+  window_.learning_rate = step.learning_rate;
+  window_.global_batch_size = step.batch_size;
+  window_.grad_norm = outcome.grad_norm;
+  window_.lm_loss = outcome.loss;
+  window_.loss_scale = state_.loss_scale().value();
+  window_iterations_ += 1;
+  window_samples_ += step.batch_size;
+  if (!outcome.skipped) {
+    window_losses_ += 1;
+    window_loss_ += outcome.loss;
+  }
+  window_.skipped_iterations += outcome.skipped;
+  window_.nan_iterations += !std::isfinite(outcome.loss);
+  window_end_ = step.spent;
+  window_.elapsed_ms = 1000 * (window_end_ - window_begin_).clock / static_cast<double>(window_iterations_);
+  const double samples = static_cast<double>(window_samples_) / static_cast<double>(window_iterations_);
+  set_rates(window_, samples * static_cast<double>(config_.model.seq_length),
+            samples * flops_per_batch(config_.model, 1), peak_tflops_, session_.parallel.world.size());
+  if (config_.logging.log_progress) log_.progress(progress_line(window_));
+}
+
+bool Trainer::follow_policy(const StepOutcome& outcome, i64 batch_size) {
+  if (outcome.overflow == Overflow::Handled) {
+    progress_.skipped_iterations += 1;
+    log_.info(str("iteration ", progress_.iteration,
+                  ": the gradient overflows; the step is skipped, the loss scale is ", fixed(window_.loss_scale, 1)));
+    return false;
+  }
+  const StepAction action = action_for(config_.training, outcome.verdict);
+  if (action != StepAction::Skip) progress_.consecutive_skips = 0;
+  if (action == StepAction::GoOn) return false;
+  const std::string what = str("iteration ", progress_.iteration, ": ", describe(outcome)),
+                    samples = str(" (samples ", progress_.consumed_samples - batch_size, " to ",
+                                  progress_.consumed_samples - 1, ")");
+  if (action == StepAction::Warn) log_.warn(what + samples);
+  if (action == StepAction::Skip) count_skip(what + "; the step is skipped, the weights stay as they were" + samples);
+  if (action == StepAction::RollBack) roll_back(what + samples);
+  if (action == StepAction::Stop) give_up(what + samples + "; training.nan_policy is \"stop\"");
+  return action == StepAction::RollBack;
+}
+
+void Trainer::count_skip(const std::string& warning) {
+  progress_.skipped_iterations += 1;
+  progress_.consecutive_skips += 1;
+  log_.warn(warning);
+  if (progress_.consecutive_skips > config_.training.max_consecutive_skips) {
+    give_up(str(progress_.consecutive_skips,
+                " steps in a row had a non-finite loss or gradient, or one that stands out; "
+                "training.max_consecutive_skips is ",
+                config_.training.max_consecutive_skips));
+  }
+}
+
+void Trainer::roll_back(const std::string& reason) {
+  const i64 limit = config_.training.max_rollbacks;
+  if (progress_.rollbacks >= limit) give_up(str(reason, "; training.max_rollbacks is ", limit));
+  session_.enter(Activity::SettingUp, progress_.iteration);
+  log_.warn(str(reason, "; going back to the newest good checkpoint (", progress_.rollbacks + 1, " of ", limit, ")"));
+  saver_.finish();
+  const TrainingProgress saved = reload_training(config_, state_, session_, log_);
+  if (saved.iteration > progress_.iteration) {
+    give_up(str(config_.checkpoint.save, ": has a checkpoint of iteration ", saved.iteration,
+                ", which this run has not reached; move it away"));
+  }
+  progress_.roll_back_to(saved);
+  log_.info(str("the weights are those of iteration ", saved.iteration, "; going on after sample ",
+                progress_.consumed_samples - 1));
+}
+
+void Trainer::give_up(const std::string& reason) {
+  if (window_iterations_ > 0) log_iteration();
+  saver_.finish();
+  fail(ExitCode::TrainingFailed, reason,
+       ". Lower optimizer.lr, lengthen the warm-up, or look at the data of these samples");
+}
+
+RankSeconds Trainer::spent() const {
+  return {.clock = seconds_since(start_),
+          .pipeline = state_.pipeline_waiting_seconds(),
+          .communication = exposed_seconds(session_.parallel)};
+}
+
+RankStats Trainer::rank_stats() const {
+  const RankSeconds window = window_end_ - window_begin_;
+  return {.peak_memory_bytes = static_cast<double>(session_.device->memory().total.peak),
+          .bubble = window.pipeline / window.clock,
+          .exposed_communication = window.communication / window.clock};
+}
+
+/// What the ranks spend, as means in the line, and once, after the first line that is not of a cold start, by rank.
+void Trainer::note_ranks() {
+  if (session_.parallel.world.size() == 1) return;
+  const std::vector<RankStats> ranks = gather_rank_stats(rank_stats(), session_.parallel.world, *session_.device);
+  RankStats mean;
+  for (const RankStats& rank : ranks) {
+    mean.bubble += rank.bubble / static_cast<double>(ranks.size());
+    mean.exposed_communication += rank.exposed_communication / static_cast<double>(ranks.size());
+    mean.peak_memory_bytes = std::max(mean.peak_memory_bytes, rank.peak_memory_bytes);
+  }
+  window_.ranks = mean;
+  if (progress_.iteration > 1 && !std::exchange(ranks_are_shown_, true))
+    log_.info(rank_table(ranks, session_.parallel.topology));
+}
+
+void Trainer::log_iteration() {
+  share_gemm_choices(config_.device, *session_.device, session_.parallel.world);
+  window_.lm_loss = window_loss_ / static_cast<double>(window_losses_);  // nan when all were skipped
+  note_ranks();
+  log_.info(iteration_line(window_, std::chrono::system_clock::now()));
+  metrics_.write(window_);
+  window_ = {};
+  window_loss_ = 0;
+  window_losses_ = window_samples_ = window_iterations_ = 0;
+  window_begin_ = window_end_;
+}
+
+void Trainer::evaluate(const char* split, Dataset* dataset) {
+  if (!dataset || config_.training.eval_iters == 0) return;
+  session_.enter(Activity::Evaluating, progress_.iteration);
+  const RankSeconds before = spent();
+  // A fixed set of samples, so that evaluations can be compared with one another.
+  const i64 batch_size = batch_sizes_.back().batch_size;
+  BatchStream batches(*dataset, config_, {{0, batch_size}}, 0, session_);
+  double loss_sum = 0;
+  i64 tokens = 0;
+  const i64 count = config_.training.eval_iters;
+  bool goes_on = true;
+  // The outcome of a batch is asked for when the next one is queued, so that a GPU never idles.
+  for (i64 i = 0; goes_on; ++i) {
+    goes_on = i < count && signal_ == 0;
+    if (goes_on) state_.start_evaluation(batches.next(), signals_.received());
+    if (i == 0) continue;
+    const EvaluationOutcome outcome = state_.evaluation();
+    loss_sum += outcome.loss * static_cast<double>(outcome.tokens);
+    tokens += outcome.tokens;
+    signal_ = outcome.signal;
+  }
+  if (signal_ != 0) return;  // what matters then is to save in time
+  const ValidationStats stats{.iteration = progress_.iteration,
+                              .split = split,
+                              .lm_loss = loss_sum / static_cast<double>(tokens),
+                              .tokens = tokens};
+  log_.info(validation_lines(stats));
+  metrics_.write(stats);
+  window_begin_ += spent() - before;  // it is not training
+}
+
+void Trainer::save(bool waits) {
+  session_.enter(Activity::Saving, progress_.iteration);
+  const RankSeconds before = spent();
+  share_gemm_choices(config_.device, *session_.device, session_.parallel.world);
+  check_before_save();
+  const SaveObserver observer = faults_.observer(progress_.iteration);
+  waits ? saver_.save_and_wait(progress_, observer) : saver_.save(progress_, observer);
+  window_begin_ += spent() - before;  // it is not training
+}
+
+void Trainer::check_before_save() {
+  // Replicas share the work of saving: a checkpoint of ranks that differ would be a mixture.
+  if (config_.training.check_weight_hash_across_dp_replicas_interval > 0)
+    check_weights_across_replicas(state_, session_.parallel);
+  const std::string found = weight_that_is_not_finite(state_, session_.parallel.world, *session_.device);
+  if (found.empty()) return;
+  const std::string what = str("iteration ", progress_.iteration, ": a weight is not finite (", found, ")");
+  if (!config_.may_roll_back()) give_up(what + "; no checkpoint of it is written");
+  roll_back(what);
+}
+
+/// By what all ranks agreed on in the steps that are settled, so that nobody waits to decide.
+bool Trainer::should_exit() {
+  const TrainingConfig& training = config_.training;
+  const char* then = config_.checkpoint.save.empty() ? "stopping; nothing is saved, because checkpoint.save is empty"
+                                                     : "saving and stopping";
+  if (signal_ != 0) {
+    log_.info(str("signal ", signal_, " received: ", then));
+    return true;
+  }
+  if (training.exit_duration_in_mins > 0 && minutes_ >= training.exit_duration_in_mins) {
+    log_.info(str("training.exit_duration_in_mins is over: ", then));
+    return true;
+  }
+  return is_due(training.exit_interval);
+}
+
+}  // namespace mcpp

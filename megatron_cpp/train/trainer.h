@@ -1,0 +1,95 @@
+// The training loop.
+#pragma once
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "checkpoint/folder/lock.h"
+#include "megatron_cpp/resume/checkpoint_saver.h"
+#include "megatron_cpp/setup/dataset_provider.h"
+#include "megatron_cpp/train/fault_injection.h"
+#include "megatron_cpp/train/metrics.h"
+#include "megatron_cpp/train/signals.h"
+#include "optimizer/lr_schedule.h"
+
+namespace mcpp {
+
+class Trainer {
+ public:
+  /// Builds everything that `config` names and resumes from the newest checkpoint, if there is one. Called by all
+  /// ranks, which then do everything together; rank 0 logs.
+  Trainer(const Config& config, Session& session, const SignalWatch& signals, const Log& log);
+
+  /// Trains to the end, or until a signal, exit_interval or exit_duration_in_mins says to stop. Saves, evaluates and
+  /// logs on the way. Returns Done, or Preempted after a signal.
+  ExitCode train();
+
+ private:
+  /// The step whose outcome the host has not waited for.
+  struct PendingStep {
+    double learning_rate;
+    i64 batch_size;
+    RankSeconds spent;  ///< when it was queued
+  };
+
+  /// Queues a step; meanwhile the outcome of the one before comes in.
+  void train_step();
+  /// Waits for the outcome of the step that was queued last, if that is still to be done, and does what follows from
+  /// it. Whether that put other weights into the model.
+  bool settle();
+  bool must_settle() const;
+  /// Steps queued since iteration 0; progress_ is of those that are settled.
+  i64 iteration() const { return progress_.iteration + (pending_ ? 1 : 0); }
+  bool is_due(i64 interval) const { return interval > 0 && iteration() % interval == 0; }
+  void note(const StepOutcome& outcome, const PendingStep& step);
+  bool follow_policy(const StepOutcome& outcome, i64 batch_size);
+  void count_skip(const std::string& warning);
+  void roll_back(const std::string& reason);
+  [[noreturn]] void give_up(const std::string& reason);
+  void log_iteration();
+  void evaluate(const char* split, Dataset* dataset);
+  /// What is due; `waits`: in checkpoint.save, until it is on the disk.
+  void save(bool waits);
+  void check_before_save();
+  bool should_exit();
+  /// By this rank since train() began.
+  RankSeconds spent() const;
+  RankStats rank_stats() const;
+  void note_ranks();
+  bool is_first_rank() const { return session_.parallel.world.rank() == 0; }
+
+  const Config& config_;
+  Session& session_;
+  const SignalWatch& signals_;
+  const Log& log_;
+  std::vector<BatchSizeStep> batch_sizes_;
+  i64 train_iters_;
+  // Of checkpoint.save; first, because it finds at once what would end the run at its first save.
+  std::unique_ptr<FolderLock> lock_;
+  TrainingState state_;
+  TrainingProgress progress_;
+  FileSystem files_;
+  FaultInjection faults_;
+  CheckpointSaver saver_;  // after what the thread of a save in flight uses
+  Datasets datasets_;
+  LrSchedule schedule_;
+  std::unique_ptr<BatchStream> batches_;
+  MetricsWriter metrics_;
+  int signal_ = 0;      // that any rank received
+  double minutes_ = 0;  // since train() began, on the rank whose clock is the furthest
+  double peak_tflops_;
+  std::chrono::steady_clock::time_point start_;
+
+  std::optional<PendingStep> pending_;
+
+  // Since the last line of the log.
+  IterationStats window_;
+  double window_loss_ = 0;
+  i64 window_losses_ = 0;  // steps in it: those not skipped
+  i64 window_iterations_ = 0, window_samples_ = 0;
+  RankSeconds window_begin_, window_end_;
+  bool ranks_are_shown_ = false;
+};
+
+}  // namespace mcpp

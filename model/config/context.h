@@ -1,0 +1,48 @@
+// What every module of one model is built with.
+#pragma once
+#include <vector>
+
+#include "comm/communicator.h"
+#include "model/config/config.h"
+#include "nn/param.h"
+#include "nn/pass.h"
+#include "tensor/ops/ops.h"
+
+namespace mcpp {
+
+/// Which outputs are computed again in backward instead of kept (Korthikanti et al., "Reducing Activation Recomputation
+/// in Large Transformer Models", 2022). The results are the same bits.
+struct Recompute {
+  enum class Granularity : u8 { None, Full, Selective } granularity = Granularity::None;
+  /// Full: layers are recomputed in groups of `num_layers` (uniform), or only the first `num_layers` one by one
+  /// (block).
+  enum class Method : u8 { Uniform, Block } method = Method::Uniform;
+  i64 num_layers = 1;
+  /// Selective: what is recomputed inside each layer.
+  bool core_attn = false, layernorm = false, mlp_act = false;
+};
+
+struct ModelContext {
+  ModelConfig config;
+  DType dtype = DType::F32;  ///< of weights and activations
+  u64 seed = 1234;           ///< of dropout
+  Recompute recompute;
+  Device& device;
+  Communicator& tp;
+  /// Between the parallel regions of a layer each tensor-parallel rank holds its part of the sequence, [s / tp, b, h]
+  /// (Korthikanti et al. 2022): norms and dropout are not computed twice, and activations take less memory.
+  bool sequence_parallel = false;
+
+  /// Standard deviation of the layers that write to the residual stream: smaller, as there are 2 per layer (GPT-2).
+  double output_init_std() const;
+  /// Whether there are several parts of the sequence at all.
+  bool splits_sequence() const { return sequence_parallel && tp.size() > 1; }
+  /// The position in the sequence of row 0 of x [s or s / tp, b, h], outside the parallel regions.
+  i64 first_position(const Tensor& x, const Pass& pass) const;
+  /// The dropout of a site such as "decoder.layers.3.mlp" for rows of a pass from `first_position` on.
+  Dropout dropout_for(double p, const std::string& site, i64 first_position, const Pass& pass) const;
+  /// Marks a parameter that every rank holds whole and uses on its part of the sequence.
+  void mark_copy(Param& param) const;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,46 @@
+// Causal self-attention: QKV projection, rotary positions, flash attention, output projection.
+#pragma once
+#include <string>
+
+#include "model/config/context.h"
+#include "model/layers/qkv_projection.h"
+#include "parallel/tp/linear.h"
+#include "tensor/ops/ops.h"
+
+namespace mcpp {
+
+/// Rotary tables shared by all layers of a model; undefined without RoPE.
+struct RotaryTable {
+  Tensor cos, sin;  ///< [max_positions, rotary_dim / 2]
+  static RotaryTable make(const ModelContext& context);
+};
+
+/// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]) without the output bias, which the
+/// caller adds with the residual. Heads are split over the tensor-parallel group; each rank sees the whole sequence.
+/// Saves, beside what the projections save: queries, keys and values, the attention's output and its log-sum-exp
+/// [b, heads / tp, s].
+class SelfAttention final : public Module {
+ public:
+  SelfAttention(const std::string& name, i64 layer, const ModelContext& context, const RotaryTable& rotary);
+
+  Tensor forward(const Tensor& x, Pass& pass) override;
+  Tensor backward(const Tensor& dy, Pass& pass) override;
+  void visit(const ParamVisitor& f) override;
+  const Tensor* bias() const { return linear_proj_.bias(); }
+
+ private:
+  AttentionOptions options(const Pass& pass) const;
+  void rotate(PackedHeads heads, i64 first_position, bool inverse) const;
+  Tensor attend_cached(const PackedHeads& heads, Pass& pass);
+  void save(const Qkv& qkv, Pass& pass) const;
+  Qkv take(Pass& pass) const;
+
+  std::string name_;
+  i64 layer_;
+  const ModelContext& context_;
+  const RotaryTable& rotary_;
+  QkvProjection linear_qkv_;
+  RowParallelLinear linear_proj_;
+};
+
+}  // namespace mcpp

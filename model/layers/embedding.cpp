@@ -1,0 +1,55 @@
+#include "model/layers/embedding.h"
+
+#include "tensor/processor.h"
+
+namespace mcpp {
+
+LanguageModelEmbedding::LanguageModelEmbedding(const ModelContext& context)
+    : context_(context),
+      word_embeddings_("embedding.word_embeddings", context.config.padded_vocab_size(), context.config.hidden_size,
+                       context.tp, context.config.init_method_std, context.sequence_parallel) {
+  if (context.config.position_embedding_type == PositionEmbedding::LearnedAbsolute) {
+    position_embeddings_ = std::make_unique<Param>("embedding.position_embeddings.weight",
+                                                   Shape{context.config.max_positions(), context.config.hidden_size},
+                                                   Init::Normal, context.config.init_method_std);
+    context.mark_copy(*position_embeddings_);
+  }
+}
+
+Dropout LanguageModelEmbedding::dropout(const Tensor& y, const Pass& pass) const {
+  return context_.dropout_for(context_.config.hidden_dropout, "embedding", context_.first_position(y, pass), pass);
+}
+
+Tensor LanguageModelEmbedding::forward(const Tensor& tokens, Pass& pass) {
+  const ProfileRange range(context_.device, "embedding");
+  Tensor y = word_embeddings_.forward(tokens, pass);
+  if (position_embeddings_) ops::add_positions(y, position_embeddings_->value, context_.first_position(y, pass));
+  if (const Dropout drop = dropout(y, pass); drop.p > 0) ops::dropout(y, drop, y);
+  return y;
+}
+
+Tensor LanguageModelEmbedding::backward(const Tensor& dy, Pass& pass) {
+  const ProfileRange range(context_.device, "embedding");
+  Tensor dx = dy;
+  if (const Dropout drop = dropout(dy, pass); drop.p > 0) {
+    dx = Tensor::like(dy);
+    ops::dropout(dy, drop, dx);
+  }
+  if (position_embeddings_) {
+    pass.weights([this, dx, first = context_.first_position(dx, pass)] {
+      ops::add_positions_backward(dx, first, position_embeddings_->main_grad, position_embeddings_->take_beta());
+    });
+  }
+  return word_embeddings_.backward(dx, pass);
+}
+
+void LanguageModelEmbedding::visit(const ParamVisitor& f) {
+  visit_word_embeddings(f);
+  visit_position_embeddings(f);
+}
+
+void LanguageModelEmbedding::visit_position_embeddings(const ParamVisitor& f) {
+  if (position_embeddings_) f(*position_embeddings_);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,31 @@
+// Word embeddings plus, when they are learned, positions; then dropout.
+#pragma once
+#include <memory>
+
+#include "model/config/context.h"
+#include "parallel/tp/embedding.h"
+
+namespace mcpp {
+
+/// tokens int32 [s, b] -> [s, b, h] (sequence parallel: this rank's part of it, [s / tp, b, h]).
+class LanguageModelEmbedding final : public Module {
+ public:
+  explicit LanguageModelEmbedding(const ModelContext& context);
+
+  Tensor forward(const Tensor& tokens, Pass& pass) override;
+  Tensor backward(const Tensor& dy, Pass& pass) override;
+  void visit(const ParamVisitor& f) override;
+  void visit_word_embeddings(const ParamVisitor& f) { word_embeddings_.visit(f); }
+  /// Calls nothing when positions are not learned.
+  void visit_position_embeddings(const ParamVisitor& f);
+  Param& word_embeddings() { return word_embeddings_.weight(); }
+
+ private:
+  Dropout dropout(const Tensor& y, const Pass& pass) const;
+
+  const ModelContext& context_;
+  VocabParallelEmbedding word_embeddings_;
+  std::unique_ptr<Param> position_embeddings_;
+};
+
+}  // namespace mcpp

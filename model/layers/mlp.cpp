@@ -1,0 +1,73 @@
+#include "model/layers/mlp.h"
+
+#include <optional>
+
+namespace mcpp {
+namespace {
+
+Activation activation_of(ActivationFunction f) {
+  switch (f) {
+    case ActivationFunction::Gelu:
+      return Activation::Gelu;
+    case ActivationFunction::GeluErf:
+      return Activation::GeluErf;
+    case ActivationFunction::SquaredReLU:
+      return Activation::SquaredRelu;
+    case ActivationFunction::SwiGLU:
+      return Activation::SwiGlu;
+  }
+  fail(ExitCode::Internal, "unknown activation");
+}
+
+/// The output axes of the up projection: gate and up side by side when gated, split over ranks inside each.
+Shape up_shape(const ModelConfig& config) {
+  return config.gated() ? Shape{2, config.ffn()} : Shape{config.ffn()};
+}
+
+}  // namespace
+
+Mlp::Mlp(const std::string& name, const ModelContext& context)
+    : context_(context),
+      activation_(activation_of(context.config.activation_func)),
+      linear_fc1_(name + ".linear_fc1", context.config.hidden_size, up_shape(context.config),
+                  context.config.gated() ? 1 : 0, context.tp,
+                  {.bias = context.config.add_bias_linear,
+                   .skip_bias_add = true,
+                   .init_std = context.config.init_method_std,
+                   .sequence_parallel = context.sequence_parallel}),
+      linear_fc2_(name + ".linear_fc2", context.config.ffn(), context.config.hidden_size, context.tp,
+                  {.bias = context.config.add_bias_linear,
+                   .skip_bias_add = true,
+                   .init_std = context.output_init_std(),
+                   .sequence_parallel = context.sequence_parallel}) {}
+
+Tensor Mlp::activate(const Tensor& up) const {
+  const i64 width = up.dim(-1) / (is_gated(activation_) ? 2 : 1);
+  Tensor y = Tensor::like(up, {up.dim(0), up.dim(1), width});
+  ops::activation(activation_, up, linear_fc1_.bias(), y);
+  return y;
+}
+
+Tensor Mlp::forward(const Tensor& x, Pass& pass) {
+  const Tensor up = linear_fc1_.forward(x, pass);
+  pass.save(this, up);
+  const Tensor activated = activate(up);
+  std::optional<Pass::DiscardScope> discard;
+  if (context_.recompute.mlp_act) discard.emplace(pass, activated, [this, up] { return activate(up); });
+  return linear_fc2_.forward(activated, pass);
+}
+
+Tensor Mlp::backward(const Tensor& dy, Pass& pass) {
+  const Tensor d_activated = linear_fc2_.backward(dy, pass);
+  Tensor up = pass.take(this);
+  Tensor d_up = up;  // written over its own input, which is not needed any more
+  ops::activation_backward(activation_, d_activated, up, linear_fc1_.bias(), d_up);
+  return linear_fc1_.backward(d_up, pass);
+}
+
+void Mlp::visit(const ParamVisitor& f) {
+  linear_fc1_.visit(f);
+  linear_fc2_.visit(f);
+}
+
+}  // namespace mcpp

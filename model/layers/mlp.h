@@ -1,0 +1,32 @@
+// The feed-forward part of a layer: up projection, activation, down projection.
+#pragma once
+#include <string>
+
+#include "model/config/context.h"
+#include "parallel/tp/linear.h"
+#include "tensor/ops/ops.h"
+
+namespace mcpp {
+
+/// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]) without the output bias, which the
+/// caller adds with the residual. Saves, beside what the projections save (the activation's output is linear_fc2's
+/// input): the up projection [s, b, f] (gated: [s, b, 2 f]) before its bias.
+class Mlp final : public Module {
+ public:
+  Mlp(const std::string& name, const ModelContext& context);
+
+  Tensor forward(const Tensor& x, Pass& pass) override;
+  Tensor backward(const Tensor& dy, Pass& pass) override;
+  void visit(const ParamVisitor& f) override;
+  const Tensor* bias() const { return linear_fc2_.bias(); }
+
+ private:
+  Tensor activate(const Tensor& up) const;
+
+  const ModelContext& context_;
+  Activation activation_;
+  ColumnParallelLinear linear_fc1_;
+  RowParallelLinear linear_fc2_;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,68 @@
+#include "model/layers/norm.h"
+
+#include "tensor/ops/ops.h"
+#include "tensor/wide.h"
+
+namespace mcpp {
+
+Norm::Norm(const std::string& name, const ModelContext& context)
+    : epsilon_(context.config.norm_epsilon), weight_(name + ".weight", Shape{context.config.hidden_size}, Init::Ones) {
+  if (context.config.normalization == Normalization::LayerNorm) {
+    bias_ = std::make_unique<Param>(name + ".bias", Shape{context.config.hidden_size}, Init::Zeros);
+  }
+  visit([&](Param& param) { context.mark_copy(param); });
+}
+
+Norm::Output Norm::compute(const Tensor& x) const {
+  const auto statistic = [&] { return Tensor::empty({x.numel() / x.dim(-1)}, wide(x.dtype()), x.device()); };
+  Output out{.y = Tensor::like(x), .mean = {}, .rstd = statistic()};
+  if (bias_) {
+    out.mean = statistic();
+    ops::layer_norm(x, weight_.value, bias_->value, epsilon_, out.y, out.mean, out.rstd);
+  } else {
+    ops::rms_norm(x, weight_.value, epsilon_, out.y, out.rstd);
+  }
+  return out;
+}
+
+Tensor Norm::normalize(const Tensor& x) const {
+  return compute(x).y;
+}
+
+Tensor Norm::forward(const Tensor& x, Pass& pass) {
+  Output out = compute(x);
+  pass.save(this, x);
+  pass.save(this, out.rstd);
+  if (bias_) pass.save(this, out.mean);
+  return out.y;
+}
+
+void Norm::input_gradient(const Tensor& dy, Pass& pass, Tensor& dx, bool add) {
+  const Tensor mean = bias_ ? pass.take(this) : Tensor();
+  const Tensor rstd = pass.take(this);
+  const Tensor x = pass.take(this);
+  // Weight and input gradient come from one sweep over dy and x, so a split backward does both here.
+  if (bias_) {
+    ops::layer_norm_backward(dy, x, weight_.value, mean, rstd, dx, add, weight_.main_grad, weight_.take_beta(),
+                             bias_->main_grad, bias_->take_beta());
+  } else {
+    ops::rms_norm_backward(dy, x, weight_.value, rstd, dx, add, weight_.main_grad, weight_.take_beta());
+  }
+}
+
+Tensor Norm::backward(const Tensor& dy, Pass& pass) {
+  Tensor dx = Tensor::like(dy);
+  input_gradient(dy, pass, dx, false);
+  return dx;
+}
+
+void Norm::backward_add(const Tensor& dy, Pass& pass, Tensor& dx) {
+  input_gradient(dy, pass, dx, true);
+}
+
+void Norm::visit(const ParamVisitor& f) {
+  f(weight_);
+  if (bias_) f(*bias_);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,87 @@
+#include "model/layers/output_layer.h"
+
+#include "parallel/tp/split.h"
+#include "tensor/processor.h"
+#include "tensor/wide.h"
+
+namespace mcpp {
+namespace {
+
+const char* weight_name(const ModelConfig& config) {
+  return config.untie_embeddings_and_output_weights ? "output_layer.weight" : "embedding.word_embeddings.weight";
+}
+
+}  // namespace
+
+OutputLayer::OutputLayer(const ModelContext& context, Param* shared)
+    : context_(context),
+      region_(context.tp, context.sequence_parallel),
+      final_layernorm_("decoder.final_layernorm", context),
+      shared_(shared),
+      weight_(weight_name(context.config),
+              split_box({context.config.padded_vocab_size(), context.config.hidden_size}, 0, context.tp), Init::Normal,
+              context.config.init_method_std) {
+  MCPP_CHECK(!shared || !context.config.untie_embeddings_and_output_weights, "untied embeddings are not shared");
+}
+
+Tensor OutputLayer::logits(const Tensor& hidden, Pass& pass) {
+  const Tensor normalized = final_layernorm_.forward(hidden, pass);
+  pass.save(this, normalized);
+  const Tensor rows = region_.whole(normalized).wait().as_matrix();
+  Tensor y = Tensor::like(rows, {rows.dim(0), weight().dim(0)});
+  ops::matmul(rows, weight(), y, {.transpose_b = true});
+  return y;
+}
+
+TokenLosses OutputLayer::loss(const Tensor& hidden, const Tensor& targets, double loss_scale, Pass& pass) {
+  const ProfileRange range(context_.device, "output_layer and loss");
+  Tensor y = logits(hidden, pass);
+  TokenLosses losses =
+      vocab_parallel_cross_entropy(y, targets.view({-1}), weight_.box.offset[0], context_.config.vocab_size,
+                                   pass.keeps_stash ? loss_scale : 0, context_.tp);
+  pass.save(this, y);
+  return losses;
+}
+
+Tensor OutputLayer::backward(Pass& pass) {
+  const ProfileRange range(context_.device, "output_layer");
+  const Tensor d_logits = pass.take(this), normalized = pass.take(this);
+  const auto input_gradient = [&] {
+    Tensor dx = Tensor::like(normalized, {d_logits.dim(0) / normalized.dim(1), normalized.dim(1), normalized.dim(2)});
+    Tensor rows = dx.as_matrix();
+    ops::matmul(d_logits, weight(), rows);
+    return dx;
+  };
+  const Tensor d_normalized = region_.backward(
+      normalized, pass, input_gradient, [this, d_logits](const Tensor& whole) { weight_gradient(d_logits, whole); });
+  return final_layernorm_.backward(d_normalized, pass);
+}
+
+void OutputLayer::weight_gradient(const Tensor& d_logits, const Tensor& normalized) {
+  Tensor& dw = weight_.main_grad;
+  if (shared_ && !dw.defined())
+    dw = Tensor::empty(weight_.box.shape, wide(d_logits.dtype()), d_logits.device(), MemoryClass::Grads);
+  ops::matmul(d_logits, normalized.as_matrix(), dw, {.transpose_a = true, .beta = weight_.take_beta()});
+}
+
+void OutputLayer::add_shared_gradient() {
+  if (!shared_ || !weight_.has_grad()) return;
+  if (shared_->take_beta() == 0) {
+    ops::copy(weight_.main_grad, shared_->main_grad);
+  } else {
+    ops::add_to(weight_.main_grad, shared_->main_grad);
+  }
+  weight_.main_grad = {};
+  weight_.clear_grad();
+}
+
+void OutputLayer::visit(const ParamVisitor& f) {
+  visit_norm(f);
+  visit_weight(f);
+}
+
+void OutputLayer::visit_weight(const ParamVisitor& f) {
+  if (!shared_) f(weight_);
+}
+
+}  // namespace mcpp

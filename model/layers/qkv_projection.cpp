@@ -1,0 +1,92 @@
+#include "model/layers/qkv_projection.h"
+
+namespace mcpp {
+namespace {
+
+/// Heads [first, first + heads) of a dense tensor [s, b, n, head_dim].
+Heads dense_heads(const Tensor& x, i64 first, i64 heads) {
+  const i64 head_dim = x.dim(3), token = x.dim(2) * head_dim;
+  return {.base = x,
+          .offset = first * head_dim,
+          .seq = x.dim(0),
+          .batch = x.dim(1),
+          .heads = heads,
+          .head_dim = head_dim,
+          .group_size = heads,
+          .seq_stride = x.dim(1) * token,
+          .batch_stride = token};
+}
+
+}  // namespace
+
+PackedHeads Qkv::heads() const {
+  if (is_fused()) return packed_heads(queries);
+  return {dense_heads(queries, 0, queries.dim(2)), dense_heads(keys_values, 0, 1), dense_heads(keys_values, 1, 1)};
+}
+
+Qkv Qkv::like() const {
+  return {Tensor::like(queries), is_fused() ? Tensor() : Tensor::like(keys_values)};
+}
+
+QkvProjection::QkvProjection(const std::string& name, const ModelContext& context)
+    : context_(context), region_(context.tp, context.sequence_parallel) {
+  const ModelConfig& config = context.config;
+  const i64 tp = context.tp.size(), groups = config.query_groups(), head_dim = config.head_dim();
+  const i64 q_rows = config.num_attention_heads / groups * head_dim;
+  if (groups % tp == 0) {
+    queries_ = make_slice(name, groups / tp, 0, q_rows + 2 * head_dim);
+    return;
+  }
+  MCPP_CHECK(tp % groups == 0, groups, " query groups over ", tp, " ranks");
+  const i64 sharing = tp / groups, own_rows = q_rows / sharing;
+  queries_ = make_slice(name, 1, context.tp.rank() % sharing * own_rows, own_rows);
+  keys_values_ = make_slice(name, 1, q_rows, 2 * head_dim);
+  keys_values_->visit([&](Param& param) {
+    param.tp_copies = static_cast<int>(sharing);
+    param.grad_is_partial = true;
+  });
+}
+
+/// `groups` query groups from this rank's first one on, and of each the output rows [first_row, first_row + rows).
+std::unique_ptr<LinearSlice> QkvProjection::make_slice(const std::string& name, i64 groups, i64 first_row,
+                                                       i64 rows) const {
+  const ModelConfig& config = context_.config;
+  const i64 all = config.query_groups(), first = context_.tp.rank() * all / context_.tp.size();
+  const i64 rows_per_group = (config.num_attention_heads / all + 2) * config.head_dim(), h = config.hidden_size;
+  return std::make_unique<LinearSlice>(name, Box{{all, rows_per_group, h}, {first, first_row, 0}, {groups, rows, h}},
+                                       Box{{all, rows_per_group}, {first, first_row}, {groups, rows}},
+                                       LinearOptions{.bias = config.qkv_bias(), .init_std = config.init_method_std});
+}
+
+Qkv QkvProjection::forward(const Tensor& x, Pass& pass) {
+  pass.save(this, x);
+  const Tensor whole_x = region_.whole(x).wait();
+  const i64 head_dim = context_.config.head_dim(), s = whole_x.dim(0), b = whole_x.dim(1);
+  const Tensor queries = queries_->multiply_add(whole_x);
+  if (keys_values_)
+    return {queries.view({s, b, -1, head_dim}), keys_values_->multiply_add(whole_x).view({s, b, 2, head_dim})};
+  return {queries.view({s, b, queries_->weight.box.shape[0], -1, head_dim}), {}};
+}
+
+Tensor QkvProjection::backward(const Qkv& gradient, Pass& pass) {
+  const Tensor x = pass.take(this);
+  const auto rows = [](const Tensor& t) { return t.view({t.dim(0), t.dim(1), -1}); };
+  const Tensor d_queries = rows(gradient.queries);
+  const Tensor d_keys_values = keys_values_ ? rows(gradient.keys_values) : Tensor();
+  const auto input_gradient = [&] {
+    Tensor dx = queries_->input_gradient(d_queries);
+    if (keys_values_) keys_values_->add_input_gradient(d_keys_values, dx);
+    return dx;
+  };
+  return region_.backward(x, pass, input_gradient, [this, d_queries, d_keys_values](const Tensor& whole_x) {
+    queries_->weight_gradient(d_queries, whole_x);
+    if (keys_values_) keys_values_->weight_gradient(d_keys_values, whole_x);
+  });
+}
+
+void QkvProjection::visit(const ParamVisitor& f) {
+  queries_->visit(f);
+  if (keys_values_) keys_values_->visit(f);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,67 @@
+#include "model/layers/transformer_layer.h"
+
+#include <optional>
+
+#include "tensor/processor.h"
+
+namespace mcpp {
+
+TransformerLayer::TransformerLayer(i64 layer, const ModelContext& context, const RotaryTable& rotary)
+    : name_(str("decoder.layers.", layer)),
+      context_(context),
+      input_layernorm_(name_ + ".input_layernorm", context),
+      self_attention_(name_ + ".self_attention", layer, context, rotary),
+      pre_mlp_layernorm_(name_ + ".pre_mlp_layernorm", context),
+      mlp_(name_ + ".mlp", context) {}
+
+Dropout TransformerLayer::residual_dropout(const Tensor& x, const std::string& site, const Pass& pass) const {
+  return context_.dropout_for(context_.config.hidden_dropout, site, context_.first_position(x, pass), pass);
+}
+
+template <class Branch>
+Tensor TransformerLayer::residual_forward(const Tensor& x, Norm& norm, Branch& branch, const std::string& site,
+                                          Pass& pass) {
+  const ProfileRange range(context_.device, site.c_str());
+  const Tensor normalized = norm.forward(x, pass);
+  std::optional<Pass::DiscardScope> discard;
+  if (context_.recompute.layernorm) discard.emplace(pass, normalized, [&norm, x] { return norm.normalize(x); });
+  Tensor y = branch.forward(normalized, pass);
+  ops::bias_dropout_add(y, branch.bias(), x, residual_dropout(x, site, pass), y);
+  return y;
+}
+
+template <class Branch>
+Tensor TransformerLayer::residual_backward(const Tensor& dy, Norm& norm, Branch& branch, const std::string& site,
+                                           Pass& pass) {
+  const ProfileRange range(context_.device, site.c_str());
+  const Dropout dropout = residual_dropout(dy, site, pass);
+  Tensor d_branch = dy, dx = dy;
+  if (dropout.p > 0) {
+    d_branch = Tensor::like(dy);
+    ops::dropout(dy, dropout, d_branch);
+  } else if (pass.defers_weights) {  // a deferred weight gradient still reads dy
+    dx = Tensor::like(dy);
+    ops::copy(dy, dx);
+  }
+  norm.backward_add(branch.backward(d_branch, pass), pass, dx);
+  return dx;
+}
+
+Tensor TransformerLayer::forward(const Tensor& x, Pass& pass) {
+  const Tensor x1 = residual_forward(x, input_layernorm_, self_attention_, name_ + ".self_attention", pass);
+  return residual_forward(x1, pre_mlp_layernorm_, mlp_, name_ + ".mlp", pass);
+}
+
+Tensor TransformerLayer::backward(const Tensor& dy, Pass& pass) {
+  const Tensor dx1 = residual_backward(dy, pre_mlp_layernorm_, mlp_, name_ + ".mlp", pass);
+  return residual_backward(dx1, input_layernorm_, self_attention_, name_ + ".self_attention", pass);
+}
+
+void TransformerLayer::visit(const ParamVisitor& f) {
+  input_layernorm_.visit(f);
+  self_attention_.visit(f);
+  pre_mlp_layernorm_.visit(f);
+  mlp_.visit(f);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,82 @@
+#include <omp.h>
+
+#include <algorithm>
+
+#include "base/philox.h"
+#include "nn/param.h"
+#include "tensor/cpu/simd/parallel.h"
+#include "tensor/ops/ops.h"
+#include "tensor/transfer.h"
+
+namespace mcpp {
+namespace {
+
+/// Index in the global tensor of the first element of row `r` (along the last axis) of the box.
+i64 global_index(const Box& box, i64 r) {
+  i64 global = box.offset.back(), stride = box.global.back();
+  for (i64 axis = static_cast<i64>(box.shape.size()) - 2; axis >= 0; --axis) {
+    const auto a = static_cast<std::size_t>(axis);
+    global += (box.offset[a] + r % box.shape[a]) * stride;
+    r /= box.shape[a];
+    stride *= box.global[a];
+  }
+  return global;
+}
+
+/// Elements [begin, end) of row `r` of the box, to `out`.
+template <class T>
+void fill_row(const Param& param, u64 key, i64 r, i64 begin, i64 end, T* out) {
+  const i64 global = global_index(param.box, r);
+  for (i64 i = begin; i < end; ++i) {
+    const double x = param.init == Init::Normal ? param.init_std * philox_normal(key, static_cast<u64>(global + i))
+                                                : (param.init == Init::Ones ? 1.0 : 0.0);
+    *out++ = from_double<T>(x);
+  }
+}
+
+/// For values in host memory.
+void draw(const Param& param, u64 seed, i64 first, Tensor& values) {
+  const u64 key = philox_key(seed, param.name);
+  const i64 row = param.box.shape.back(), last = first + values.numel();
+  const i64 first_row = first / row, rows = (last - 1) / row + 1 - first_row;
+  on_float(values.dtype(), [&]<class T>() {
+    parallel_for(cpu(values), rows, 16, [&](i64 begin, i64 end) {
+      for (i64 r = first_row + begin; r < first_row + end; ++r) {
+        const i64 from = std::max(first, r * row), to = std::min(last, (r + 1) * row);
+        fill_row<T>(param, key, r, from - r * row, to - r * row, values.data<T>() + (from - first));
+      }
+    });
+  });
+}
+
+/// Drawn on the host for other devices too, so that they start from the same bits; piece by piece, to need little
+/// memory there.
+void draw_on_host(const Param& param, u64 seed, i64 first, Tensor& values) {
+  constexpr i64 kPiece = i64{1} << 24;
+  CpuDevice host({.threads = omp_get_max_threads()});
+  for (i64 begin = 0; begin < values.numel(); begin += kPiece) {
+    Tensor piece = values.flat(begin, std::min(kPiece, values.numel() - begin));
+    Tensor drawn = Tensor::empty(piece.shape(), piece.dtype(), host, MemoryClass::Workspace);
+    draw(param, seed, first + begin, drawn);
+    write_bytes(drawn.raw(), piece);
+  }
+}
+
+}  // namespace
+
+void initialize(const Param& param, u64 seed, i64 first, Tensor& values) {
+  const i64 last = first + values.numel();
+  if (first == last) return;
+  MCPP_CHECK(first >= 0 && last <= param.numel(), param.name, " has no elements [", first, ", ", last, ")");
+  if (values.device().type() == DeviceType::Cpu)
+    draw(param, seed, first, values);
+  else
+    draw_on_host(param, seed, first, values);
+}
+
+void initialize(Param& param, u64 seed) {
+  Tensor values = param.value.view({-1});
+  initialize(param, seed, 0, values);
+}
+
+}  // namespace mcpp

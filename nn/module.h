@@ -1,0 +1,22 @@
+// A module maps one tensor to one of the same or another shape, and back.
+#pragma once
+#include "nn/param.h"
+#include "nn/pass.h"
+
+namespace mcpp {
+
+class Module {
+ public:
+  Module() = default;
+  virtual ~Module() = default;
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  virtual Tensor forward(const Tensor& x, Pass& pass) = 0;
+  /// Takes from pass.stash, in reverse, what forward saved; adds to the main gradients of its parameters; returns dx.
+  virtual Tensor backward(const Tensor& dy, Pass& pass) = 0;
+  /// Calls f on every parameter, in a fixed order that is the same at every layout.
+  virtual void visit(const ParamVisitor& f) = 0;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,101 @@
+// Attention on the CPU: cuts the work into items that do not depend on the number of threads, and gives each thread its
+// scratch memory. The kernels are in attention_forward.cpp, attention_backward.cpp and attention_decode.cpp.
+#include <omp.h>
+
+#include "tensor/cpu/attention/attention_kernels.h"
+#include "tensor/cpu/simd/amx.h"
+#include "tensor/cpu/simd/parallel.h"
+#include "tensor/ops/kernels.h"
+
+namespace mcpp {
+namespace kernel {
+namespace {
+
+/// Up to this many queries are answered one by one.
+constexpr i64 kFewQueries = 3;
+
+/// Calls f(item, memory) for all items, with `bytes` of memory for each thread, allocated before threads start.
+template <class F>
+void run_items(CpuDevice& device, i64 items, i64 bytes, F&& f) {
+  const i64 stride = round_up(bytes, 4096) + 64;  // so that threads do not share lines or compete for the same sets
+  const Buffer memory(device.threads() * stride, device, MemoryClass::Workspace);
+  parallel_for(device, items, 1, [&](i64 item, i64) { f(item, memory.data() + omp_get_thread_num() * stride); });
+}
+
+/// The rows of keys that no query sees have no gradient.
+template <class T>
+void zero_rows(const HeadRows<T>& x, i64 b, i64 head, i64 begin, i64 end) {
+  for (i64 s = begin; s < end; ++s) std::fill_n(x.row(b, head, s), x.head_dim, T());
+}
+
+}  // namespace
+
+template <class T>
+void attention_forward(AttentionProblem<T> p, CpuDevice& device) {
+  if (p.queries <= kFewQueries && p.dropout.p == 0) {
+    return run_items(device, p.batch * p.heads, attention_decode_bytes(p),
+                     [&](i64 item, std::byte* memory) { attention_decode_item(p, item, memory); });
+  }
+  // Sharing the packed keys saves work, but every thread needs an item. The split does not change any number.
+  const i64 shared = p.batch * p.kv_heads, threads = device.threads();
+  if (threads > 1 && shared < 4 * threads) {
+    p.parts = std::min((4 * threads + shared - 1) / shared, p.group() * p.query_blocks());
+  }
+  run_items(device, shared * p.parts, attention_forward_bytes(p),
+            [&](i64 item, std::byte* memory) { attention_forward_item(p, item, memory); });
+}
+
+template <class T>
+void attention_backward(const AttentionProblem<T>& p, CpuDevice& device) {
+  run_items(device, p.batch * p.kv_heads, attention_backward_bytes(p), [&](i64 item, std::byte* memory) {
+    attention_backward_item(p, item, memory);
+    for (const auto& x : {p.dk, p.dv}) zero_rows(x, item / p.kv_heads, item % p.kv_heads, p.keys, p.all_keys);
+  });
+}
+
+template void attention_forward(AttentionProblem<float>, CpuDevice&);
+template void attention_forward(AttentionProblem<double>, CpuDevice&);
+template void attention_forward(AttentionProblem<BFloat16>, CpuDevice&);
+template void attention_forward(AttentionProblem<Float16>, CpuDevice&);
+template void attention_backward(const AttentionProblem<float>&, CpuDevice&);
+template void attention_backward(const AttentionProblem<double>&, CpuDevice&);
+template void attention_backward(const AttentionProblem<BFloat16>&, CpuDevice&);
+template void attention_backward(const AttentionProblem<Float16>&, CpuDevice&);
+
+}  // namespace kernel
+
+namespace {
+
+template <class T>
+kernel::AttentionProblem<T> make_problem(const Heads& q, const Heads& k, const Heads& v,
+                                         const AttentionOptions& options, const Tensor& out, const Tensor& lse) {
+  MCPP_CHECK(options.softmax_scale > 0, "attention: softmax_scale must be positive, it is ", options.softmax_scale);
+  kernel::AttentionProblem<T> p(q, k, v, options);
+  p.out = kernel::HeadRows<T>(out, p.batch, p.heads, p.head_dim);
+  p.lse = lse.data<kernel::Wide<T>>();
+  p.bf16_tiles = std::is_same_v<T, BFloat16> && kernel::amx_available();
+  return p;
+}
+
+}  // namespace
+
+template <>
+void Kernels<DeviceType::Cpu>::attention(const Heads& q, const Heads& k, const Heads& v,
+                                         const AttentionOptions& options, Tensor& out, Tensor& lse) {
+  on_float(q.base.dtype(),
+           [&]<class T>() { kernel::attention_forward(make_problem<T>(q, k, v, options, out, lse), cpu(out)); });
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::attention_backward(const Tensor& dout, const Heads& q, const Heads& k, const Heads& v,
+                                                  const Tensor& out, const Tensor& lse, const AttentionOptions& options,
+                                                  Heads& dq, Heads& dk, Heads& dv) {
+  on_float(q.base.dtype(), [&]<class T>() {
+    kernel::AttentionProblem<T> p = make_problem<T>(q, k, v, options, out, lse);
+    p.dout = kernel::HeadRows<T>(dout, p.batch, p.heads, p.head_dim);
+    p.dq = kernel::HeadRows<T>(dq), p.dk = kernel::HeadRows<T>(dk), p.dv = kernel::HeadRows<T>(dv);
+    kernel::attention_backward(p, cpu(out));
+  });
+}
+
+}  // namespace mcpp

@@ -1,0 +1,166 @@
+// The two ways to multiply the tiles of attention, behind one interface, so that the algorithms (attention_forward.cpp,
+// attention_backward.cpp) are written once:
+//  - VectorTiles: fp32 or fp64 on the vector units;
+//  - MatrixTiles: bf16 operands and fp32 sums on AMX.
+//
+// A block of up to 64 rows X [64, padded_dim] of q, k, v or dout is kept in the forms that products need:
+//   rows     X as it is; the left operand of X Y^T (k and v against queries)
+//   left_t   the left operand of X^T P (v in the output, k in dq)
+//   right_t  the right operand of Y X^T (q and dout against keys)
+//   right    the right operand of P X (q in dk, dout in dv)
+// and a tile of probabilities P [64 keys, 64 queries], computed in the wide type, in those that `left` and `right`
+// make.
+#if defined(MCPP_TENSOR_CPU_ATTENTION_ENGINES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MCPP_TENSOR_CPU_ATTENTION_ENGINES_INL_H_
+#undef MCPP_TENSOR_CPU_ATTENTION_ENGINES_INL_H_
+#else
+#define MCPP_TENSOR_CPU_ATTENTION_ENGINES_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstring>
+
+#include "tensor/cpu/attention/amx_tile.h"
+#include "tensor/cpu/attention/attention_problem.h"
+#include "tensor/cpu/attention/tile_gemm-inl.h"
+#include "tensor/cpu/simd/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mcpp::kernel::HWY_NAMESPACE {
+
+namespace simd = mcpp::HWY_NAMESPACE;
+
+/// Rows of a head lie far apart, often each in a page of its own, where processors do not prefetch by themselves. This
+/// asks for the row of `dim` elements that comes a few iterations after `row`.
+template <bool kToWrite, class T>
+HWY_INLINE void prefetch_row_after(const T* row, i64 stride, i64 dim) {
+  constexpr i64 kRowsAhead = 12;
+  const T* ahead = row + kRowsAhead * stride;
+  for (i64 i = 0; i < dim; i += 64 / static_cast<i64>(sizeof(T))) __builtin_prefetch(ahead + i, kToWrite);
+}
+
+/// dst[64, padded_dim] = `count` rows, converted, with zeros around them.
+template <class T, class P>
+void copy_rows(const HeadRows<T>& x, i64 b, i64 head, i64 first, i64 count, i64 padded_dim, P* dst) {
+  const i64 dim = x.head_dim;
+  const T* src = x.row(b, head, first);
+  for (i64 r = 0; r < count; ++r, src += x.seq_stride, dst += padded_dim) {
+    prefetch_row_after<false>(src, x.seq_stride, dim);
+    if constexpr (std::is_same_v<T, P>) {
+      std::memcpy(dst, src, static_cast<std::size_t>(dim) * sizeof(T));
+    } else {
+      const hn::ScalableTag<P> d;
+      simd::sweep(d, 0, dim,
+                  [&](i64 i, auto lanes) HWY_ATTR { simd::store(simd::load(d, src + i, lanes), d, dst + i, lanes); });
+    }
+    std::fill(dst + dim, dst + padded_dim, P());
+  }
+  std::fill_n(dst, (kTile - count) * padded_dim, P());
+}
+
+/// The first `count` rows of a head from `first` = factor * rows [count, padded_dim], rounded.
+template <class T, class R = Wide<T>>
+void store_rows(const HeadRows<T>& to, i64 b, i64 head, i64 first, i64 count, i64 padded_dim, R factor, const R* rows) {
+  const hn::ScalableTag<R> d;
+  const auto f = hn::Set(d, factor);
+  T* row = to.row(b, head, first);
+  for (i64 r = 0; r < count; ++r, row += to.seq_stride, rows += padded_dim) {
+    prefetch_row_after<true>(row, to.seq_stride, to.head_dim);
+    simd::sweep(d, 0, to.head_dim, [&](i64 i, auto lanes) HWY_ATTR {
+      simd::store(hn::Mul(f, simd::load(d, rows + i, lanes)), d, row + i, lanes);
+    });
+  }
+}
+
+template <class T>
+class VectorTiles {
+ public:
+  using Packed = Wide<T>;
+  static constexpr bool kOneForm = true;  ///< rows serve as left_t and right, too
+
+  explicit VectorTiles(const AttentionProblem<T>& p) : dim_(p.head_dim), padded_(p.padded_dim()) {}
+
+  void right_t(const Packed* rows, Packed* dst) const { transpose(rows, kTile, padded_, dst); }
+  void left_t(const Packed*, Packed*) const {}
+  void right(const Packed*, Packed*) const {}
+  const Packed* tile_as_left(const Packed* tile, Packed*) const { return tile; }
+  const Packed* tile_as_right(const Packed* tile, Packed*) const { return tile; }
+
+  /// s[0..keys, queries of the span] = rows of x times right_t of y.
+  void scores(const Packed* x_rows, const Packed* y_right_t, Packed* s, const Span& q) const {
+    const Operands<Packed> o{x_rows, padded_, y_right_t + q.begin, kTile, s + q.begin, kTile};
+    multiply<false>(d_, o, q.depth, q.end - q.begin, dim_, false);
+  }
+  /// sum[padded_dim, queries of the span] += left_t of x times the tile as right operand.
+  void add_to_queries(const Packed* x_left_t, const Packed* tile, Packed* sum, const Span& q) const {
+    const Operands<Packed> o{x_left_t, padded_, tile + q.begin, kTile, sum + q.begin, kTile};
+    multiply<true>(d_, o, dim_, q.end - q.begin, q.depth, true);
+  }
+  /// sum[keys, padded_dim] += the tile's rows times `right` of x, over the span's queries.
+  void add_to_keys(const Packed* tile, const Packed* x_right, Packed* sum, const KeySpan& k) const {
+    const Operands<Packed> o{tile + k.first_key * kTile + k.begin, kTile,  x_right + k.begin * padded_, padded_,
+                             sum + k.first_key * padded_,          padded_};
+    multiply<false>(d_, o, k.keys, round_up(dim_, static_cast<i64>(hn::Lanes(d_))), k.end - k.begin, true);
+  }
+
+ private:
+  static constexpr hn::ScalableTag<Packed> d_{};
+  i64 dim_, padded_;
+};
+
+/// Operands of AMX. In right operands two neighbours along the contraction lie side by side, in one 32-bit word.
+class MatrixTiles {
+ public:
+  using Packed = BFloat16;
+  static constexpr bool kOneForm = false;
+
+  explicit MatrixTiles(const AttentionProblem<BFloat16>& p) : padded_(p.padded_dim()) {}
+
+  void right_t(const Packed* rows, Packed* dst) const {  // [padded_dim / 2 words, 64]
+    transpose(reinterpret_cast<const float*>(rows), kTile, padded_ / 2, reinterpret_cast<float*>(dst));
+  }
+  void left_t(const Packed* rows, Packed* dst) const {  // [padded_dim, 64]
+    alignas(64) Packed words[kTile * 2];
+    for (i64 i = 0; i < padded_; i += 2, dst += 2 * kTile) {
+      for (i64 r = 0; r < kTile; ++r)
+        words[2 * r] = rows[r * padded_ + i], words[2 * r + 1] = rows[r * padded_ + i + 1];
+      for (i64 r = 0; r < kTile; ++r) dst[r] = words[2 * r], dst[kTile + r] = words[2 * r + 1];
+    }
+  }
+  void right(const Packed* rows, Packed* dst) const {  // [32, padded_dim words]
+    for (i64 r = 0; r < kTile; r += 2, rows += 2 * padded_) {
+      for (i64 i = 0; i < padded_; ++i, dst += 2) dst[0] = rows[i], dst[1] = rows[padded_ + i];
+    }
+  }
+  const Packed* tile_as_left(const float* tile, Packed* buffer) const {
+    amx::round_rows(tile, buffer);
+    return buffer;
+  }
+  const Packed* tile_as_right(const float* tile, Packed* buffer) const {
+    amx::round_row_pairs(tile, buffer);
+    return buffer;
+  }
+
+  void scores(const Packed* x_rows, const Packed* y_right_t, float* s, const Span& q) const {
+    amx::multiply({x_rows, padded_, y_right_t + 2 * q.begin, 2 * kTile, s + q.begin, kTile}, q.depth, q.end - q.begin,
+                  padded_, false);
+  }
+  void add_to_queries(const Packed* x_left_t, const Packed* tile, float* sum, const Span& q) const {
+    amx::multiply({x_left_t, kTile, tile + 2 * q.begin, 2 * kTile, sum + q.begin, kTile}, padded_, q.end - q.begin,
+                  q.depth, true);
+  }
+  void add_to_keys(const Packed* tile, const Packed* x_right, float* sum, const KeySpan& k) const {
+    amx::multiply({tile + k.first_key * kTile + k.begin, kTile, x_right + k.begin * padded_, 2 * padded_,
+                   sum + k.first_key * padded_, padded_},
+                  k.keys, padded_, k.end - k.begin, true);
+  }
+
+ private:
+  TileSession session_;
+  i64 padded_;
+};
+
+}  // namespace mcpp::kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // MCPP_TENSOR_CPU_ATTENTION_ENGINES_INL_H_

@@ -1,0 +1,161 @@
+// What the attention kernels of every instruction level share: the arguments as pointers, how the scores are cut into
+// tiles, and the scratch memory of one thread.
+//
+// Scores are computed transposed, S^T [keys, queries], in tiles of 64 x 64 with queries along the vector lanes: then
+// the maximum, the sum and the scale of a query are one lane each, and no reduction ever crosses lanes.
+#pragma once
+#include <algorithm>
+#include <array>
+
+#include "tensor/ops/ops.h"
+
+namespace mcpp::kernel {
+
+inline constexpr i64 kTile = 64;  ///< queries and keys of a tile
+inline constexpr i64 kHalf = 32;  ///< tiles on the causal diagonal are skipped in squares of this size
+
+constexpr i64 round_up(i64 n, i64 multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+/// The type that attention on elements of type T is computed in, and the type of lse.
+template <class T>
+using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+/// A Heads view with its type known.
+template <class T>
+struct HeadRows {
+  T* data = nullptr;
+  i64 head_dim = 0, group_size = 1, seq_stride = 0, batch_stride = 0, group_stride = 0;
+
+  HeadRows() = default;
+  explicit HeadRows(const Heads& x)
+      : data(x.base.data<T>() + x.offset),
+        head_dim(x.head_dim),
+        group_size(x.group_size),
+        seq_stride(x.seq_stride),
+        batch_stride(x.batch_stride),
+        group_stride(x.group_stride) {}
+  /// A dense tensor [s, b, heads * head_dim].
+  HeadRows(const Tensor& x, i64 batch, i64 heads, i64 dim)
+      : data(x.data<T>()),
+        head_dim(dim),
+        group_size(heads),
+        seq_stride(batch * heads * dim),
+        batch_stride(heads * dim) {}
+
+  T* row(i64 b, i64 head, i64 s) const {
+    return data + s * seq_stride + b * batch_stride + head / group_size * group_stride + head % group_size * head_dim;
+  }
+};
+
+template <class T>
+struct AttentionProblem {
+  HeadRows<T> q, k, v, out;
+  Wide<T>* lse = nullptr;        ///< [batch, heads, queries]
+  HeadRows<T> dout, dq, dk, dv;  ///< of the backward pass only
+  i64 batch = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  i64 queries = 0, query_offset = 0;
+  i64 keys = 0;      ///< that any query sees
+  i64 all_keys = 0;  ///< that there are
+  bool causal = false;
+  double scale = 1;
+  Dropout dropout;
+  bool bf16_tiles = false;  ///< multiply tiles of bf16 with the processor's matrix unit (amx.h)
+  i64 parts = 1;            ///< work items that share the query blocks of one key head (forward)
+
+  AttentionProblem(const Heads& q_heads, const Heads& k_heads, const Heads& v_heads, const AttentionOptions& options)
+      : q(q_heads),
+        k(k_heads),
+        v(v_heads),
+        batch(q_heads.batch),
+        heads(q_heads.heads),
+        kv_heads(k_heads.heads),
+        head_dim(q_heads.head_dim),
+        queries(q_heads.seq),
+        query_offset(options.query_offset),
+        keys(options.causal ? std::min(k_heads.seq, q_heads.seq + options.query_offset) : k_heads.seq),
+        all_keys(k_heads.seq),
+        causal(options.causal),
+        scale(options.softmax_scale),
+        dropout(options.dropout) {}
+
+  i64 group() const { return heads / kv_heads; }
+  i64 query_blocks() const { return (queries + kTile - 1) / kTile; }
+  i64 key_blocks() const { return (keys + kTile - 1) / kTile; }
+  i64 padded_dim() const { return round_up(head_dim, 32); }
+};
+
+/// The part of the tile (first_query, first_key) that has to be computed.
+struct Visible {
+  std::array<i64, 2> keys{};  ///< per half of the queries: 0, 32 or 64 keys, counted from the first
+  bool masked = false;        ///< some elements inside that part must not be seen
+
+  bool none() const { return keys[0] == 0 && keys[1] == 0; }
+};
+
+template <class T>
+Visible visible(const AttentionProblem<T>& p, i64 first_query, i64 first_key) {
+  Visible result;
+  for (i64 half = 0; half < 2; ++half) {
+    const i64 begin = first_query + half * kHalf, end = std::min(p.queries, begin + kHalf);
+    if (begin >= end) continue;
+    const i64 limit = p.causal ? std::min(p.keys, end + p.query_offset) : p.keys;
+    result.keys[static_cast<std::size_t>(half)] = round_up(std::clamp<i64>(limit - first_key, 0, kTile), kHalf);
+  }
+  result.masked = first_key + kTile > p.keys || (p.causal && first_key + kTile - 1 > first_query + p.query_offset);
+  return result;
+}
+
+/// Queries [begin, end) of a tile, which see its first `depth` keys.
+struct Span {
+  i64 begin = 0, end = 0;
+  i64 depth = 0;
+};
+
+/// Keys [first_key, first_key + keys) of a tile, which are seen by its queries [begin, end).
+struct KeySpan {
+  i64 first_key = 0, keys = 0;
+  i64 begin = 0, end = 0;
+};
+
+/// Calls f(Span) for the ranges of queries of a tile.
+template <class F>
+void for_query_spans(const Visible& v, F&& f) {
+  if (v.keys[0] == v.keys[1]) return f(Span{0, kTile, v.keys[0]});
+  if (v.keys[0] > 0) f(Span{0, kHalf, v.keys[0]});
+  if (v.keys[1] > 0) f(Span{kHalf, kTile, v.keys[1]});
+}
+
+/// Calls f(KeySpan) for the ranges of keys of the same tile.
+template <class F>
+void for_key_spans(const Visible& v, F&& f) {
+  const i64 both = std::min(v.keys[0], v.keys[1]), most = std::max(v.keys[0], v.keys[1]);
+  if (both > 0) f(KeySpan{0, both, 0, kTile});
+  if (most > both)
+    f(v.keys[0] > v.keys[1] ? KeySpan{both, most - both, 0, kHalf} : KeySpan{both, most - both, kHalf, kTile});
+}
+
+/// Bump allocation from the memory of one thread, in steps of 64 bytes.
+class Scratch {
+ public:
+  explicit Scratch(std::byte* memory) : next_(memory) {}
+  template <class E>
+  E* take(i64 count) {
+    E* result = reinterpret_cast<E*>(next_);
+    next_ += round_up(count * static_cast<i64>(sizeof(E)), 64);
+    return result;
+  }
+
+ private:
+  std::byte* next_;
+};
+
+/// The matrix product engines, the vector units and AMX, take blocks of up to 64 rows of q, k, v or dout in several
+/// forms. Each form has room for 64 * padded_dim numbers of the wide type.
+template <class T>
+i64 block_elements(const AttentionProblem<T>& p) {
+  return kTile * p.padded_dim();
+}
+
+}  // namespace mcpp::kernel

@@ -1,0 +1,167 @@
+// Elementwise work on a tile of transposed scores [64 keys, 64 queries]: causal mask, 2^x, dropout.
+#if defined(MCPP_TENSOR_CPU_ATTENTION_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MCPP_TENSOR_CPU_ATTENTION_TILE_INL_H_
+#undef MCPP_TENSOR_CPU_ATTENTION_TILE_INL_H_
+#else
+#define MCPP_TENSOR_CPU_ATTENTION_TILE_INL_H_
+#endif
+
+#include <limits>
+#include <numbers>
+
+#include "tensor/cpu/attention/attention_problem.h"
+#include "tensor/cpu/simd/math-inl.h"
+#include "tensor/ops/dropout.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mcpp::kernel::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+namespace simd = mcpp::HWY_NAMESPACE;
+
+template <class R>
+struct Exp2Constants;
+template <>
+struct Exp2Constants<float> {
+  static constexpr int kFraction = 23;
+  static constexpr float kLowest = -126, kRound = 0x1.8p23f;
+  /// Minimax fit of 2^x on |x| <= 1/2, highest power first; with rounding, 1 unit in the last place.
+  static constexpr float kPolynomial[]{
+      0.00015345812f, 0.00133999309f, 0.00961848907f, 0.0555032864f, 0.240226462f, 0.693147182f, 1.0f};
+};
+template <>
+struct Exp2Constants<double> {
+  static constexpr int kFraction = 52;
+  static constexpr double kLowest = -1022, kRound = 0x1.8p52;
+  /// Taylor's ln(2)^n / n!, highest power first.
+  static constexpr double kPolynomial[]{1.3691488853904124e-12, 2.5678435993488196e-11,
+                                        4.44553827187081e-10,   7.054911620801121e-09,
+                                        1.0178086009239696e-07, 1.3215486790144305e-06,
+                                        1.5252733804059838e-05, 0.00015403530393381606,
+                                        0.0013333558146428441,  0.009618129107628477,
+                                        0.055504108664821576,   0.2402265069591007,
+                                        0.6931471805599453,     1.0};
+};
+
+/// 2^x for x <= 0, or slightly above. Denormal results are 0; NaN stays NaN.
+template <class D>
+HWY_INLINE hn::Vec<D> exp2_of(D d, hn::Vec<D> x) {
+  using C = Exp2Constants<hn::TFromD<D>>;
+  const hn::RebindToUnsigned<D> bits;
+  const auto round = hn::Set(d, C::kRound);
+  const auto shifted = hn::Add(x, round);  // the nearest integer, in the low bits
+  const auto rest = hn::Sub(x, hn::Sub(shifted, round));
+  const auto y = simd::polynomial(d, rest, C::kPolynomial);
+  const auto exponent = hn::ShiftLeft<C::kFraction>(hn::BitCast(bits, shifted));
+  const auto scaled = hn::BitCast(d, hn::Add(hn::BitCast(bits, y), exponent));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, C::kLowest)), scaled);
+}
+
+/// The tile that starts at (first_query, first_key) of one head.
+struct TilePlace {
+  i64 first_query, first_key;
+};
+
+/// Sets scores that must not be seen to -infinity, in the part that `v` says is computed.
+template <class T, class R = Wide<T>>
+void mask_tile(const AttentionProblem<T>& p, const TilePlace& at, const Visible& v, R* s) {
+  const hn::ScalableTag<R> d;
+  const i64 lanes = static_cast<i64>(hn::Lanes(d));
+  const auto hidden = hn::Set(d, -std::numeric_limits<R>::infinity());
+  for_query_spans(v, [&](const Span& span) {
+    for (i64 k = 0; k < span.depth; ++k) {
+      // Queries of the tile before this one do not see key k.
+      i64 first_seeing = p.causal ? at.first_key + k - p.query_offset - at.first_query : 0;
+      if (at.first_key + k >= p.keys) first_seeing = kTile;
+      const auto bound = hn::Set(d, static_cast<R>(first_seeing));
+      for (i64 q = span.begin; q < std::min(span.end, first_seeing); q += lanes) {
+        const auto is_hidden = hn::Lt(hn::Iota(d, static_cast<R>(q)), bound);
+        R* at_q = s + k * kTile + q;
+        hn::StoreU(hn::IfThenElse(is_hidden, hidden, hn::LoadU(d, at_q)), d, at_q);
+      }
+    }
+  });
+}
+
+/// The four outputs of Philox4x32-10 (base/philox.h) for a vector of counters.
+template <class D>
+struct PhiloxVectors {
+  hn::Vec<D> word[4];
+};
+template <class D>
+HWY_INLINE PhiloxVectors<D> philox(D d, u64 key, PhiloxVectors<D> c) {
+  const auto multiply_wide = [d](hn::Vec<D> x, u32 factor, hn::Vec<D>& high) {
+    const hn::Repartition<u64, D> wide;
+    const auto f = hn::Set(d, factor);
+    const auto even = hn::MulEven(x, f);
+    const auto odd = hn::MulEven(hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(wide, x))), f);
+    high = hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, hn::ShiftRight<32>(even)));
+    return hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd)), hn::BitCast(d, even));
+  };
+  u32 k0 = static_cast<u32>(key), k1 = static_cast<u32>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    hn::Vec<D> high0, high1;
+    const auto low0 = multiply_wide(c.word[0], 0xD2511F53, high0);
+    const auto low1 = multiply_wide(c.word[2], 0xCD9E8D57, high1);
+    c = {{hn::Xor(hn::Xor(high1, c.word[1]), hn::Set(d, k0)), low1, hn::Xor(hn::Xor(high0, c.word[3]), hn::Set(d, k1)),
+          low0}};
+    k0 += 0x9E3779B9, k1 += 0xBB67AE85;
+  }
+  return c;
+}
+
+/// Dropout of the probabilities of one (batch column, query head), as attention_dropout_key says. Neither tiles nor
+/// ranks show in it.
+class ProbabilityDropout {
+ public:
+  template <class T>
+  ProbabilityDropout(const AttentionProblem<T>& p, i64 b, i64 head) : active_(p.dropout.p > 0) {
+    if (!active_) return;
+    key_ = attention_dropout_key(p.dropout, head);
+    threshold_ = dropout_threshold(p.dropout.p);
+    factor_ = dropout_scale(p.dropout.p);
+    sample_ = p.dropout.samples[static_cast<std::size_t>(b)];
+    first_position_ = p.query_offset;
+  }
+  bool active() const { return active_; }
+
+  /// keep[64, 64] = 0 where a probability is dropped, else 1 / (1 - p).
+  template <class R>
+  void factors(const TilePlace& at, R* keep) const {
+    const hn::ScalableTag<u32> d;
+    const i64 lanes = static_cast<i64>(hn::Lanes(d));
+    for (i64 k = 0; k < kTile; k += 4, keep += 4 * kTile) {
+      for (i64 q = 0; q < kTile; q += lanes) {
+        const Philox4 c = dropout_counter(sample_, first_position_ + at.first_query + q, (at.first_key + k) / 4);
+        const auto random =
+            philox(d, key_, {{hn::Set(d, c[0]), hn::Set(d, c[1]), hn::Iota(d, c[2]), hn::Set(d, c[3])}});
+        for (i64 w = 0; w < 4; ++w) store_factors(d, random.word[w], keep + w * kTile + q);
+      }
+    }
+  }
+
+ private:
+  template <class D>
+  HWY_INLINE void store_factors(D d, hn::Vec<D> words, float* keep) const {
+    const hn::Rebind<float, D> df;
+    const auto kept = hn::Eq(hn::Max(words, hn::Set(d, threshold_)), words);
+    hn::StoreU(hn::IfThenElseZero(hn::RebindMask(df, kept), hn::Set(df, static_cast<float>(factor_))), df, keep);
+  }
+  template <class D>
+  HWY_INLINE void store_factors(D d, hn::Vec<D> words, double* keep) const {
+    alignas(64) u32 lane[hn::MaxLanes(d)];
+    hn::StoreU(words, d, lane);
+    for (std::size_t i = 0; i < hn::Lanes(d); ++i) keep[i] = lane[i] >= threshold_ ? factor_ : 0;
+  }
+
+  bool active_;
+  u64 key_ = 0;
+  u32 threshold_ = 0;
+  double factor_ = 1;
+  i64 sample_ = 0, first_position_ = 0;
+};
+
+}  // namespace mcpp::kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // MCPP_TENSOR_CPU_ATTENTION_TILE_INL_H_

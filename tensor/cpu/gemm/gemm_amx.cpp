@@ -1,0 +1,215 @@
+// bf16 products with AMX, after Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008: a
+// chunk of B (and of A, where it cannot be used in place) is packed by all threads together, then they take tasks of
+// whole 32 x 32 blocks of C. Each element of C is one fp32 sum over k in ascending order, wherever chunks and tasks end
+// (sums on the way are kept in fp32), so no choice of sizes changes a bit and tasks may be cut to suit the threads.
+#include <immintrin.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "tensor/cpu/gemm/gemm.h"
+#include "tensor/cpu/simd/amx.h"
+#include "tensor/cpu/simd/avx512.h"
+#include "tensor/tensor.h"
+
+// GCC 12 takes the undefined register that intrinsics start from for a mistake (its bug 105593).
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512bf16")
+
+namespace mcpp::kernel {
+namespace {
+
+constexpr i64 ceil_div(i64 a, i64 b) {
+  return (a + b - 1) / b;
+}
+
+void store_row(float* c, i64 columns, float beta, __m512 left, __m512 right) {
+  const __mmask16 l = first16(columns), r = first16(columns - 16);
+  if (beta != 0) {
+    left = _mm512_add_ps(left, _mm512_maskz_loadu_ps(l, c));
+    right = _mm512_add_ps(right, _mm512_maskz_loadu_ps(r, c + 16));
+  }
+  _mm512_mask_storeu_ps(c, l, left);
+  _mm512_mask_storeu_ps(c + 16, r, right);
+}
+
+__m512 widen(__m256i x) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+}
+
+void store_row(BFloat16* c, i64 columns, float beta, __m512 left, __m512 right) {
+  if (beta != 0) {
+    left = _mm512_add_ps(left, widen(_mm256_maskz_loadu_epi16(first16(columns), c)));
+    right = _mm512_add_ps(right, widen(_mm256_maskz_loadu_epi16(first16(columns - 16), c + 16)));
+  }
+  _mm512_mask_storeu_epi16(c, first32(columns), (__m512i)_mm512_cvtne2ps_pbh(right, left));
+}
+
+// What is computed between two packings: rows x columns of C, `depth` of k.
+struct Chunk {
+  i64 row = 0, rows = 0, column = 0, columns = 0, k = 0, depth = 0;
+};
+
+template <class C>
+class AmxGemm {
+ public:
+  AmxGemm(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c)
+      : size_(size), a_(a), b_(b), beta_(beta), c_(c), threads_(device.threads()) {
+    a_in_place_ = !a_.transposed && size_.k % kPanelStep == 0;
+    choose_chunks();
+    const auto workspace = [&](i64 count, DType type) {
+      return Tensor::empty({count}, type, device, MemoryClass::Workspace);
+    };
+    const i64 a_panels = a_in_place_ ? 1 : ceil_div(chunk_.rows, kPanelWidth);
+    const i64 b_panels = ceil_div(chunk_.columns, kPanelWidth);
+    packed_a_ = workspace(a_panels * panel_size(chunk_.depth), DType::BF16);
+    packed_b_ = workspace(b_panels * panel_size(chunk_.depth), DType::BF16);
+    if (slice_ < size_.k) {
+      sums_ = workspace(ceil_div(chunk_.rows, kPanelWidth) * b_panels * kBlockSize, DType::F32);
+    }
+  }
+
+  void run() {
+#pragma omp parallel num_threads(threads_)
+    {
+      const TileSession tiles;
+      run_on_thread();
+    }
+  }
+
+ private:
+  void choose_chunks() {
+    const i64 slices = ceil_div(size_.k, kDepth);
+    chunk_.depth = ceil_div(ceil_div(size_.k, slices), kPanelStep) * kPanelStep;
+    slice_ = chunk_.depth <= kWholeSlice ? chunk_.depth : kSlice;
+    chunk_.columns = std::min(size_.n, kColumns * 1024 / chunk_.depth / 32 * 32);
+    chunk_.rows = a_in_place_ && slices == 1 ? size_.m : std::min(size_.m, kRows);
+  }
+
+  // The team calls this together; every `omp for` ends with a barrier.
+  void run_on_thread() {
+    for (i64 row = 0; row < size_.m; row += chunk_.rows) {
+      for (i64 column = 0; column < size_.n; column += chunk_.columns) {
+        for (i64 k = 0; k < size_.k; k += chunk_.depth) {
+          run_chunk({row, std::min(chunk_.rows, size_.m - row), column, std::min(chunk_.columns, size_.n - column), k,
+                     std::min(chunk_.depth, size_.k - k)});
+        }
+      }
+    }
+  }
+
+  void run_chunk(const Chunk& chunk) {
+    const bool whole_k = chunk.depth == size_.k;  // then the chunk before has packed the same, unless we moved on
+    const bool a_is_packed = whole_k && chunk.column > 0;
+    const bool b_is_packed = whole_k && chunk.columns == size_.n && chunk.row > 0;
+    const i64 a_all = a_in_place_ ? chunk.rows % kPanelWidth != 0 : ceil_div(chunk.rows, kPanelWidth);
+    const i64 a_panels = a_is_packed ? 0 : a_all;
+    const i64 b_panels = b_is_packed ? 0 : ceil_div(chunk.columns, kPanelWidth);
+#pragma omp for schedule(static)
+    for (i64 i = 0; i < a_panels + b_panels; ++i) {
+      if (i < a_panels) {
+        pack_a(chunk, i);
+      } else {
+        pack_b(chunk, i - a_panels);
+      }
+    }
+    const i64 down = ceil_div(chunk.rows, kPanelWidth), step = task_columns(chunk, down);
+#pragma omp for schedule(dynamic, 1)
+    for (i64 t = 0; t < down * ceil_div(chunk.columns, step); ++t) {
+      const i64 column = t / down * step;
+      multiply(chunk, t % down * kPanelWidth, column, std::min(column + step, chunk.columns));
+    }
+  }
+
+  // Columns of a task, which has one panel of rows. All of the chunk's, so that C is written along its rows and A's
+  // slice stays in the first-level cache; cut smaller until there are enough tasks to keep the threads equally busy.
+  i64 task_columns(const Chunk& chunk, i64 down) const {
+    i64 columns = ceil_div(chunk.columns, kPanelWidth) * kPanelWidth;
+    while (down * ceil_div(chunk.columns, columns) < kTasksPerThread * threads_ && columns > kPanelWidth) {
+      columns = ceil_div(columns / 2, kPanelWidth) * kPanelWidth;
+    }
+    return columns;
+  }
+
+  void pack_a(const Chunk& chunk, i64 index) {
+    const i64 row = a_in_place_ ? chunk.rows / kPanelWidth * kPanelWidth : index * kPanelWidth;
+    pack_panel(PanelOf::A, a_.at(chunk.row + row, chunk.k), a_.ld, !a_.transposed, chunk.rows - row, chunk.depth,
+               packed_a_.data<BFloat16>() + index * panel_size(chunk_.depth));
+  }
+
+  void pack_b(const Chunk& chunk, i64 index) {
+    const i64 column = index * kPanelWidth;
+    pack_panel(PanelOf::B, b_.at(chunk.k, chunk.column + column), b_.ld, b_.transposed, chunk.columns - column,
+               chunk.depth, packed_b_.data<BFloat16>() + index * panel_size(chunk_.depth));
+  }
+
+  ATiles a_tiles(const Chunk& chunk, i64 row) const {
+    if (!a_in_place_) return ATiles::packed(packed_a_.data<BFloat16>() + row / kPanelWidth * panel_size(chunk_.depth));
+    if (chunk.rows - row < kPanelWidth) return ATiles::packed(packed_a_.data<BFloat16>());
+    return ATiles::in_place(a_.at(chunk.row + row, chunk.k), a_.ld);
+  }
+
+  // A task, in slices of k so that A's part stays in the first-level cache while B's panels pass.
+  void multiply(const Chunk& chunk, i64 row, i64 column_begin, i64 column_end) {
+    for (i64 k = 0; k < chunk.depth; k += slice_) {
+      for (i64 column = column_begin; column < column_end; column += kPanelWidth) multiply_at(chunk, k, row, column);
+    }
+  }
+
+  void multiply_at(const Chunk& chunk, i64 k, i64 row, i64 column) {
+    alignas(64) float block[kBlockSize];
+    const i64 depth = std::min(slice_, chunk.depth - k);
+    const bool first = chunk.k + k == 0, last = chunk.k + k + depth == size_.k;
+    float* sums = nullptr;  // of earlier slices of k
+    if (!first || !last) {
+      const i64 across = ceil_div(chunk_.columns, kPanelWidth);
+      sums = sums_.data<float>() + (row / kPanelWidth * across + column / kPanelWidth) * kBlockSize;
+    }
+    ATiles a = a_tiles(chunk, row);
+    a.data += k / kPanelStep * a.step;
+    const BFloat16* b = packed_b_.data<BFloat16>() + column / kPanelWidth * panel_size(chunk_.depth) + panel_size(k);
+    multiply_block(a, b, ceil_div(depth, kPanelStep), first ? nullptr : sums, last ? block : sums);
+    if (last) store(chunk, row, column, block);
+  }
+
+  void store(const Chunk& chunk, i64 row, i64 column, const float* block) const {
+    const i64 rows = std::min(kPanelWidth, chunk.rows - row);
+    C* c = c_ + (chunk.row + row) * size_.n + chunk.column + column;
+    for (i64 i = 0; i < rows; ++i, c += size_.n, block += kPanelWidth) {
+      store_row(c, chunk.columns - column, beta_, _mm512_load_ps(block), _mm512_load_ps(block + 16));
+    }
+  }
+
+  // Measured on one Xeon with AMX and 2 MiB of second-level cache per core. A chunk of B fills half of the second-level
+  // cache: kDepth x kColumns, or as much of another form.
+  static constexpr i64 kDepth = 1024, kColumns = 512;
+  static constexpr i64 kRows = 4096;                     // of a chunk when A is packed
+  static constexpr i64 kWholeSlice = 384, kSlice = 256;  // up to kWholeSlice of k in one slice, else slices of kSlice
+  static constexpr i64 kTasksPerThread = 4;
+
+  GemmSize size_;
+  Operand<BFloat16> a_, b_;
+  float beta_;
+  C* c_;
+  int threads_;
+  i64 slice_ = 0;
+  bool c_transposed_ = false, a_in_place_ = !a_.transposed && size_.k % kPanelStep == 0;
+  Chunk chunk_;  // the largest sizes
+  Tensor packed_a_, packed_b_, sums_;
+};
+
+}  // namespace
+
+template <class C>
+void gemm_amx(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c) {
+  AmxGemm<C>(device, size, a, b, beta, c).run();
+}
+
+template void gemm_amx(CpuDevice&, GemmSize, Operand<BFloat16>, Operand<BFloat16>, float, float*);
+template void gemm_amx(CpuDevice&, GemmSize, Operand<BFloat16>, Operand<BFloat16>, float, BFloat16*);
+
+}  // namespace mcpp::kernel
+
+#pragma GCC pop_options

@@ -1,0 +1,63 @@
+// Cutting c[M, N] into blocks that threads compute one at a time, whole.
+#pragma once
+#include <omp.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "tensor/cpu/gemm/gemm.h"
+
+namespace mcpp::kernel {
+
+struct Block {
+  i64 row = 0, column = 0, rows = 0, columns = 0;
+};
+
+/// The block size (rows, columns) for a product of this size, from measurements of sgemm: wide blocks use the packed
+/// operands more often, but there must be enough blocks to keep several threads equally busy. Never depends on how
+/// many threads there are.
+inline Block block_of(GemmSize size, bool transpose_a) {
+  Block block{0, 0, transpose_a ? 384 : 512, transpose_a ? 768 : 384};
+  const auto count = [&] {
+    return ((size.m + block.rows - 1) / block.rows) * ((size.n + block.columns - 1) / block.columns);
+  };
+  while (count() < 4 && (block.rows > 128 || block.columns > 128)) {
+    i64& longer = block.rows >= block.columns ? block.rows : block.columns;
+    longer /= 2;
+  }
+  return block;
+}
+
+/// While it lives, OpenMP regions of the calling thread have one thread: oneDNN then works on it alone.
+class OneThread {
+ public:
+  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
+
+/// Calls f(Block) for every block, on the device's threads. The first exception is thrown again on the calling thread.
+template <class F>
+void for_each_block(const CpuDevice& device, GemmSize size, Block step, F&& f) {
+  const i64 down = (size.m + step.rows - 1) / step.rows, across = (size.n + step.columns - 1) / step.columns;
+  const bool by_columns = size.n > size.m;  // the larger operand's block is used several times in a row
+  std::exception_ptr error;
+#pragma omp parallel for num_threads(device.threads()) schedule(dynamic, 1) if (down * across > 1)
+  for (i64 i = 0; i < down * across; ++i) {
+    const i64 row = (by_columns ? i % down : i / across) * step.rows;
+    const i64 column = (by_columns ? i / down : i % across) * step.columns;
+    try {
+      f(Block{row, column, std::min(step.rows, size.m - row), std::min(step.columns, size.n - column)});
+    } catch (...) {
+#pragma omp critical(mcpp_gemm_error)
+      if (!error) error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace mcpp::kernel

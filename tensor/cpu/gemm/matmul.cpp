@@ -1,0 +1,107 @@
+// ops::matmul on the CPU: picks the way of computing by type and by what the CPU offers.
+#include <cpuid.h>
+
+#include <algorithm>
+#include <dnnl.hpp>
+
+#include "tensor/cpu/gemm/gemm.h"
+#include "tensor/cpu/simd/amx.h"
+#include "tensor/cpu/simd/parallel.h"
+#include "tensor/ops/kernels.h"
+
+namespace mcpp {
+namespace kernel {
+
+bool isa_reaches(dnnl::cpu_isa level) {
+  const auto have = static_cast<unsigned>(dnnl::get_effective_cpu_isa()), needed = static_cast<unsigned>(level);
+  return (have & needed) == needed;
+}
+
+namespace {
+
+bool is_amd() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned kAuth = 0x68747541;  // the first letters of "AuthenticAMD"
+  return __get_cpuid(0, &eax, &ebx, &ecx, &edx) && ebx == kAuth;
+}
+
+}  // namespace
+
+bool can_take(Bf16Path path) {
+  switch (path) {
+    case Bf16Path::Amx:
+      return amx_available();
+    case Bf16Path::OneDnn:
+      return isa_reaches(dnnl::cpu_isa::avx512_core_bf16);
+    case Bf16Path::Widen:
+      return true;
+  }
+  return false;
+}
+
+Bf16Path best_bf16_path() {
+  if (can_take(Bf16Path::Amx)) return Bf16Path::Amx;
+  // Intel's cores multiply no more bf16 than fp32 numbers per cycle without tiles, AMD's twice as many.
+  if (can_take(Bf16Path::OneDnn) && is_amd()) return Bf16Path::OneDnn;
+  return Bf16Path::Widen;
+}
+
+namespace {
+
+template <class T>
+Operand<T> operand(const Tensor& x, bool transposed) {
+  return {x.data<T>(), x.dim(1), transposed};
+}
+
+template <class C>
+void multiply_bf16(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c) {
+  switch (device.gemm_cache().bf16_path) {
+    case Bf16Path::Amx:
+      return gemm_amx(device, size, a, b, beta, c);
+    case Bf16Path::OneDnn:
+      return gemm_onednn(device, size, a, b, beta, c);
+    case Bf16Path::Widen:
+      return gemm_widened(device, size, a, b, beta, c);
+  }
+}
+
+template <class T, class C>
+void multiply(CpuDevice& device, GemmSize size, Operand<T> a, Operand<T> b, float beta, C* c) {
+  if constexpr (std::is_same_v<T, double>) {
+    gemm_f64(device, size, a, b, beta, c);
+  } else if (size.m <= kFewRows && !a.transposed && b.transposed) {
+    gemm_rows(device, size, a.data, b.data, beta, c);
+  } else if constexpr (std::is_same_v<T, float>) {
+    gemm_f32(device, size, a, b, beta, c);
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    multiply_bf16(device, size, a, b, beta, c);
+  } else {
+    gemm_widened(device, size, a, b, beta, c);
+  }
+}
+
+}  // namespace
+}  // namespace kernel
+
+template <>
+void Kernels<DeviceType::Cpu>::matmul(const Tensor& a, const Tensor& b, Tensor& c, const ops::MatmulOptions& options) {
+  const kernel::GemmSize size{c.dim(0), c.dim(1), a.dim(options.transpose_a ? 0 : 1)};
+  if (size.m == 0 || size.n == 0) return;
+  const auto run = [&]<class T, class C>() {
+    if (size.k == 0) {
+      if (options.beta == 0) std::fill_n(c.data<C>(), c.numel(), C());
+      return;
+    }
+    kernel::multiply(cpu(c), size, kernel::operand<T>(a, options.transpose_a),
+                     kernel::operand<T>(b, options.transpose_b), options.beta, c.data<C>());
+  };
+  on_float(a.dtype(), [&]<class T>() {
+    if (c.dtype() == a.dtype()) {
+      run.template operator()<T, T>();
+    } else if constexpr (kIsNarrow<T>) {
+      run.template operator()<T, float>();
+    }
+  });
+}
+
+}  // namespace mcpp

@@ -1,0 +1,117 @@
+// exp, the logistic function and the normal distribution on vectors of fp32 and fp64. Coefficients are Chebyshev fits
+// of ours, made in 40 digits.
+#if defined(MCPP_TENSOR_CPU_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MCPP_TENSOR_CPU_MATH_INL_H_
+#undef MCPP_TENSOR_CPU_MATH_INL_H_
+#else
+#define MCPP_TENSOR_CPU_MATH_INL_H_
+#endif
+
+#include "tensor/cpu/simd/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mcpp::HWY_NAMESPACE {
+
+template <class T>
+struct ExpConstants;
+template <>
+struct ExpConstants<float> {
+  static constexpr float kLowest = -88, kHighest = 89;  // where n is -127 and 128
+  static constexpr float kRound = 0x1.8p23f + 127;      // adding it leaves n + 127 in the low bits
+  static constexpr float kLn2High = 0x1.62ep-1f, kLn2Low = 0x1.0bfbe8p-15f;
+  static constexpr int kFraction = 23;
+  /// (exp(r) - 1 - r) / r^2 on |r| <= ln(2) / 2, highest power first; the error of exp is 1e-8.
+  static constexpr float kPolynomial[]{0.00139262508f, 0.00836323288f, 0.0416665542f, 0.166665767f, 0.5f};
+};
+template <>
+struct ExpConstants<double> {
+  static constexpr double kLowest = -709, kHighest = 709.6;
+  static constexpr double kRound = 0x1.8p52 + 1023;
+  static constexpr double kLn2High = 0x1.62e42fefa38p-1, kLn2Low = 0x1.ef35793c7673p-45;
+  static constexpr int kFraction = 52;
+  static constexpr double kPolynomial[]{2.5100472505694996e-8,  2.76202015910315488e-7, 2.75572682769056962e-6,
+                                        2.48015210578682052e-5, 1.9841269863171556e-4,  1.38888889173670806e-3,
+                                        8.3333333333300382e-3,  4.16666666666238205e-2, .166666666666666675,
+                                        .500000000000000103};
+};
+
+template <class D, std::size_t N>
+HWY_INLINE hn::Vec<D> polynomial(D d, hn::Vec<D> x, const hn::TFromD<D> (&high_to_low)[N]) {
+  auto y = hn::Set(d, high_to_low[0]);
+  for (std::size_t i = 1; i < N; ++i) y = hn::MulAdd(y, x, hn::Set(d, high_to_low[i]));
+  return y;
+}
+
+/// exp(x) to about one unit in the last place: x = n ln 2 + r, and 2^n made of its bits, which are those of 0 for the
+/// lowest n and of infinity for the highest. So results below 2^-126.5 are 0 and above 2^127.5 infinite (in fp64 the
+/// same with 1022.5 and 1023.5). NaN stays NaN.
+template <class D>
+HWY_INLINE hn::Vec<D> exp_of(D d, hn::Vec<D> x) {
+  using T = hn::TFromD<D>;
+  using C = ExpConstants<T>;
+  const hn::RebindToSigned<D> integers;
+  // In this order of arguments a NaN is passed on by all processors.
+  const auto clamped = hn::Min(hn::Set(d, C::kHighest), hn::Max(hn::Set(d, C::kLowest), x));
+  const auto shifted = hn::MulAdd(clamped, hn::Set(d, static_cast<T>(1.4426950408889634)), hn::Set(d, C::kRound));
+  const auto n = hn::Sub(shifted, hn::Set(d, C::kRound));
+  const auto r = hn::NegMulAdd(n, hn::Set(d, C::kLn2Low), hn::NegMulAdd(n, hn::Set(d, C::kLn2High), clamped));
+  const auto q = polynomial(d, r, C::kPolynomial);
+  const auto power = hn::Add(hn::MulAdd(hn::Mul(r, r), q, r), hn::Set(d, T{1}));
+  return hn::Mul(power, hn::BitCast(d, hn::ShiftLeft<C::kFraction>(hn::BitCast(integers, shifted))));
+}
+
+/// 1 / (1 + exp(-x)).
+template <class D>
+HWY_INLINE hn::Vec<D> logistic(D d, hn::Vec<D> x) {
+  const auto one = hn::Set(d, hn::TFromD<D>{1});
+  return hn::Div(one, hn::Add(one, exp_of(d, hn::Neg(x))));
+}
+
+template <class T>
+struct NormalConstants;
+template <>
+struct NormalConstants<float> {
+  /// (1 + 2 z) exp(z^2) erfc(z) in u = (z - 3) / (z + 3), highest power first: error 4e-8 for z >= 0.
+  static constexpr float kPolynomial[]{-1.39803301e-4f, 2.29609418e-3f, 2.26196545e-3f, -.0240344844f, .068335908f,
+                                       -.119221778f,    .129645314f,    -.0475656504f,  -.135621147f,  1.25300809f};
+};
+template <>
+struct NormalConstants<double> {
+  static constexpr double kPolynomial[]{
+      -1.12285375487132375e-9, -6.62408814889794894e-9, -5.71223636085109662e-9, 4.1611856538284896e-8,
+      8.99675968606605004e-8,  -1.44714065752387468e-7, -6.0608267829572822e-7,  3.61090969742458688e-7,
+      3.46655012232745932e-6,  -7.34331953914425625e-7, -2.00984573061929018e-5, 4.95059011160612235e-6,
+      1.25098857647937495e-4,  -1.05160066145030534e-4, -7.79832198208349841e-4, 1.88869039803222284e-3,
+      2.52939180937967626e-3,  -.0237705149218731045,   .0683080273443116726,    -.119273663415173468,
+      .129645158702753007,     -.0475622943534529456,   -.135621106124581121,    1.25300805826972966};
+};
+
+/// The standard normal distribution at x.
+template <class V>
+struct Normal {
+  V cdf;      ///< P(X <= x) = erfc(-x / sqrt(2)) / 2
+  V density;  ///< exp(-x^2 / 2) / sqrt(2 pi)
+};
+template <class D>
+HWY_INLINE Normal<hn::Vec<D>> normal(D d, hn::Vec<D> x) {
+  using T = hn::TFromD<D>;
+  const auto one = hn::Set(d, T{1}), two = hn::Set(d, T{2}), three = hn::Set(d, T{3});
+  const auto distance = hn::Mul(hn::Abs(x), hn::Set(d, static_cast<T>(0.70710678118654752)));
+  // Far out e is 0 and the rest only has to stay finite.
+  const auto limit = hn::Set(d, T{40});
+  const auto z = hn::IfThenElse(hn::Gt(distance, limit), limit, distance);
+  const auto e = exp_of(d, hn::Mul(hn::Mul(x, x), hn::Set(d, T{-0.5})));
+  const auto sum = hn::Add(z, three), line = hn::MulAdd(two, z, one);
+  // One division for both 1 / (z + 3) and 1 / (1 + 2 z).
+  const auto inverse = hn::Div(one, hn::Mul(sum, line));
+  const auto u = hn::Mul(hn::Mul(hn::Sub(z, three), line), inverse);
+  const auto scaled = hn::Mul(polynomial(d, u, NormalConstants<T>::kPolynomial), hn::Mul(sum, inverse));
+  const auto tail = hn::Mul(hn::Mul(hn::Set(d, T{0.5}), e), scaled);
+  return {hn::IfThenElse(hn::Lt(x, hn::Zero(d)), tail, hn::Sub(one, tail)),
+          hn::Mul(e, hn::Set(d, static_cast<T>(0.39894228040143268)))};
+}
+
+}  // namespace mcpp::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // MCPP_TENSOR_CPU_MATH_INL_H_

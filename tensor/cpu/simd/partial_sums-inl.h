@@ -1,0 +1,54 @@
+// Sums over the rows of a matrix that do not depend on the number of threads: fixed pieces of rows are summed each into
+// vectors of their own, and those are added in order.
+#if defined(MCPP_TENSOR_CPU_PARTIAL_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MCPP_TENSOR_CPU_PARTIAL_SUMS_INL_H_
+#undef MCPP_TENSOR_CPU_PARTIAL_SUMS_INL_H_
+#else
+#define MCPP_TENSOR_CPU_PARTIAL_SUMS_INL_H_
+#endif
+
+#include "tensor/cpu/simd/parallel.h"
+#include "tensor/cpu/simd/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mcpp::HWY_NAMESPACE {
+
+/// One vector of `n` sums per piece of rows, uninitialised at first. L is float or double.
+template <class L>
+class PartialSums {
+ public:
+  PartialSums(i64 rows, i64 n, const Tensor& like)
+      : rows_per_piece(std::max<i64>(64, piece_count(rows, kMostPieces))),
+        pieces_(piece_count(rows, rows_per_piece)),
+        sums_(Tensor::empty({pieces_, n}, DTypeOf<L>::value, like.device(), MemoryClass::Workspace)) {}
+
+  const i64 rows_per_piece;
+
+  /// The sums of the piece that begins with `row`.
+  L* of_row(i64 row) const { return sums_.data<L>() + row / rows_per_piece * sums_.dim(1); }
+
+  /// out = beta out + the pieces' sums, from column `first` on.
+  void add_to(Tensor& out, i64 first, float beta) const {
+    const LaneTag<L> d;
+    const L* sums = sums_.data<L>() + first;
+    L* to = out.data<L>();
+    parallel_for(cpu(out), out.numel(), kColumnsPerPiece, [=, this](i64 begin, i64 end) {
+      sweep(d, begin, end, [=, this](i64 i, auto lanes) {
+        auto sum = previous(d, to + i, beta, lanes);
+        for (i64 p = 0; p < pieces_; ++p) sum = hn::Add(sum, load(d, sums + p * sums_.dim(1) + i, lanes));
+        store(sum, d, to + i, lanes);
+      });
+    });
+  }
+
+ private:
+  static constexpr i64 kMostPieces = 256, kColumnsPerPiece = 256;
+
+  i64 pieces_;
+  Tensor sums_;
+};
+
+}  // namespace mcpp::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // MCPP_TENSOR_CPU_PARTIAL_SUMS_INL_H_

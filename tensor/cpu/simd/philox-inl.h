@@ -1,0 +1,98 @@
+// Philox4x32-10 (base/philox.h) on vectors, and the dropout factors made from it.
+#if defined(MCPP_TENSOR_CPU_PHILOX_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MCPP_TENSOR_CPU_PHILOX_INL_H_
+#undef MCPP_TENSOR_CPU_PHILOX_INL_H_
+#else
+#define MCPP_TENSOR_CPU_PHILOX_INL_H_
+#endif
+
+#include "tensor/cpu/simd/simd-inl.h"
+#include "tensor/ops/dropout.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mcpp::HWY_NAMESPACE {
+
+/// The words of one row of random numbers, element by element: word(j) is word j % 4 of Philox(key, {counter[0..2],
+/// j / 4}). Holds a window of kCapacity elements at a time.
+class RandomRow {
+ public:
+  static constexpr i64 kCapacity = 512;
+
+  RandomRow(u64 key, const Philox4& counter) : key_(key), counter_(counter) {}
+
+  /// Makes the words of elements first .. first + count - 1 (count <= kCapacity) and returns a pointer to the first; as
+  /// many lanes as a vector has may be read beyond the last.
+  HWY_INLINE const u32* window(i64 first, i64 count) {
+    const i64 begin = first / 4, end = (first + count + 3) / 4;
+    const i64 step = static_cast<i64>(hn::Lanes(Tag()));
+    for (i64 block = begin; block < end; block += step) make_blocks(block, words_ + 4 * (block - begin));
+    return words_ + first % 4;
+  }
+
+ private:
+  // One block per 64-bit lane, each word in the lane's low half: the multiplication reads only that half, so what is
+  // above it does not matter until the end.
+  using Tag = hn::ScalableTag<u64>;
+  using V = hn::Vec<Tag>;
+
+  HWY_INLINE static V multiply(V a, V b) {
+    const hn::Repartition<u32, Tag> halves;
+    return hn::MulEven(hn::BitCast(halves, a), hn::BitCast(halves, b));
+  }
+
+  HWY_INLINE void make_blocks(i64 first, u32* out) const {
+    const Tag d;
+    V c0 = hn::Set(d, counter_[0]), c1 = hn::Set(d, counter_[1]), c2 = hn::Set(d, counter_[2]);
+    V c3 = hn::Iota(d, static_cast<u64>(first));
+    const V m0 = hn::Set(d, 0xD2511F53), m1 = hn::Set(d, 0xCD9E8D57);
+    u32 k0 = static_cast<u32>(key_), k1 = static_cast<u32>(key_ >> 32);
+    for (int round = 0; round < 10; ++round) {
+      const V p0 = multiply(c0, m0), p1 = multiply(c2, m1);
+      c0 = hn::Xor(hn::ShiftRight<32>(p1), hn::Xor(c1, hn::Set(d, k0)));
+      c2 = hn::Xor(hn::ShiftRight<32>(p0), hn::Xor(c3, hn::Set(d, k1)));
+      c1 = p1;
+      c3 = p0;
+      k0 += 0x9E3779B9, k1 += 0xBB67AE85;
+    }
+    const V low = hn::Set(d, 0xFFFFFFFF);
+    const V first_pair = hn::Or(hn::And(c0, low), hn::ShiftLeft<32>(c1));
+    const V second_pair = hn::Or(hn::And(c2, low), hn::ShiftLeft<32>(c3));
+    hn::StoreInterleaved2(first_pair, second_pair, d, reinterpret_cast<u64*>(out));
+  }
+
+  u64 key_;
+  Philox4 counter_;
+  // Room for the first block's skipped words, the last vector of blocks and reading past the end.
+  HWY_ALIGN u32 words_[kCapacity + 4 + 8 * hn::MaxLanes(hn::ScalableTag<u32>())];
+};
+
+/// What dropout multiplies elements by.
+template <class D>
+struct DropoutFactor {
+  u32 threshold;
+  hn::TFromD<D> scale;
+
+  explicit DropoutFactor(float p)
+      : threshold(dropout_threshold(p)), scale(static_cast<hn::TFromD<D>>(dropout_scale(p))) {}
+
+  /// `scale` where the word says keep, else 0.
+  HWY_INLINE hn::Vec<D> of(D d, const u32* words) const {
+    const hn::RebindToUnsigned<D> bits;
+    const auto drop = hn::Lt(lanes(bits, words), hn::Set(bits, threshold));
+    return hn::IfThenZeroElse(hn::RebindMask(d, drop), hn::Set(d, scale));
+  }
+
+ private:
+  template <class U>
+  HWY_INLINE static hn::Vec<U> lanes(U bits, const u32* words) {
+    if constexpr (sizeof(hn::TFromD<U>) == 4)
+      return hn::LoadU(bits, words);
+    else
+      return hn::PromoteTo(bits, hn::LoadU(hn::Rebind<u32, U>(), words));
+  }
+};
+
+}  // namespace mcpp::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // MCPP_TENSOR_CPU_PHILOX_INL_H_

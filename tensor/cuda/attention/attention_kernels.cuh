@@ -1,0 +1,177 @@
+// Attention and its gradient in tiles, without ever storing s x s numbers. Dao et al., "FlashAttention", 2022.
+#pragma once
+#include "tensor/cuda/attention/attention_tile.cuh"
+
+namespace mcpp::attention {
+
+template <class W>
+__device__ W minus_infinity() {
+  return -static_cast<W>(INFINITY);
+}
+
+/// The softmax of the rows of one warp while keys come in (Milakov, Gimelshein, "Online normalizer calculation", 2018).
+template <int kRows, class W>
+struct Softmax {
+  W largest[kRows], sum[kRows];
+
+  __device__ Softmax() {
+    for (int i = 0; i < kRows; ++i) largest[i] = minus_infinity<W>(), sum[i] = 0;
+  }
+  /// Turns the scores of 32 keys, one per lane, into exp(score - largest); what was summed before must shrink by the
+  /// result.
+  __device__ W add(int i, W& score) {
+    const W most = warp_max(score);
+    const W next = most > largest[i] || most != most ? most : largest[i];
+    const W shrink = exp(largest[i] - next);
+    score = exp(score - next);
+    sum[i] = sum[i] * shrink + warp_sum(score);
+    largest[i] = next;
+    return shrink;
+  }
+};
+
+template <int kDim, class E, class W>
+__global__ void __launch_bounds__(kThreads) forward(const __grid_constant__ Problem<E, W> p) {
+  constexpr int kRows = kRowsOf<W>;
+  extern __shared__ double shared[];
+  W* q = reinterpret_cast<W*>(shared);
+  W* keys = q + kOwn<W> * kStride<kDim>;
+  const Place at(p.heads, p.queries, kOwn<W>);
+  const i64 kv_head = at.head / (p.heads / p.kv_heads), mine = at.first + threadIdx.x / kWarp * kRows;
+  const Keep<E, W> keep(p, at.b, at.head);
+  load_tile<kDim>(p.q, at.b, at.head, at.first, p.queries, kOwn<W>, q);
+  Softmax<kRows, W> softmax;
+  Sums<kDim, kRows, W> sums = {};
+  const i64 end = p.causal ? min(p.keys, at.first + kOwn<W> + p.query_offset) : p.keys;
+  for (i64 first = 0; first < end; first += kWarp) {
+    W weights[kRows];
+    __syncthreads();
+    load_tile<kDim>(p.k, at.b, kv_head, first, p.keys, kWarp, keys);
+    __syncthreads();
+    dot_rows<kDim>(q, keys, p.head_dim, weights);
+    __syncthreads();
+    load_tile<kDim>(p.v, at.b, kv_head, first, p.keys, kWarp, keys);
+    const i64 key = first + threadIdx.x % kWarp;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      // Rows past the last query are computed like it, so that no sum is empty; nobody stores them.
+      const i64 query = min(mine + i, p.queries - 1);
+      W score = p.sees(query, key) ? weights[i] * p.scale : minus_infinity<W>();
+      const W shrink = softmax.add(i, score);
+      weights[i] = score * keep.factor(query, key);
+#pragma unroll
+      for (int c = 0; c < kDim / kWarp; ++c) sums[i][c] *= shrink;
+    }
+    __syncthreads();
+    add_rows<kDim>(weights, keys, sums);
+  }
+  W factor[kRows];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    factor[i] = 1 / softmax.sum[i];
+    if (threadIdx.x % kWarp == 0 && mine + i < p.queries)
+      p.lse[p.lse_row(at.b, at.head) + mine + i] = softmax.largest[i] + log(softmax.sum[i]);
+  }
+  store_rows<kDim>(p.out, at.b, at.head, at.first, p.queries, factor, sums);
+}
+
+/// One warp for each row of dout and out.
+template <class E, class W>
+__global__ void __launch_bounds__(kThreads) sum_products(const __grid_constant__ Problem<E, W> p) {
+  const i64 rows = p.batch * p.heads * p.queries, step = i64{gridDim.x} * kWarps;
+  for (i64 r = blockIdx.x * i64{kWarps} + threadIdx.x / kWarp; r < rows; r += step) {
+    const i64 s = r % p.queries, head = r / p.queries % p.heads, b = r / p.queries / p.heads;
+    const E *x = p.dout.row(b, head, s), *y = p.out.row(b, head, s);
+    W sum = 0;
+    for (i64 d = threadIdx.x % kWarp; d < p.head_dim; d += kWarp) sum += widen(x[d]) * widen(y[d]);
+    sum = warp_sum(sum);
+    if (threadIdx.x % kWarp == 0) p.delta[r] = sum;
+  }
+}
+
+/// From score and dot(dout, v) of one (query, key): the probability after dropout, and the gradient of the score before
+/// it was scaled.
+template <class E, class W>
+__device__ void score_gradient(const Problem<E, W>& p, const Keep<E, W>& keep, i64 row, i64 query, i64 key, W& score,
+                               W& gradient) {
+  if (!p.sees(query, key)) {
+    score = gradient = 0;
+    return;
+  }
+  const W probability = exp(score * p.scale - p.lse[row + query]), factor = keep.factor(query, key);
+  gradient = probability * (factor * gradient - p.delta[row + query]) * p.scale;
+  score = probability * factor;
+}
+
+template <int kDim, class E, class W>
+__global__ void __launch_bounds__(kThreads) backward_queries(const __grid_constant__ Problem<E, W> p) {
+  constexpr int kRows = kRowsOf<W>;
+  extern __shared__ double shared[];
+  W* q = reinterpret_cast<W*>(shared);
+  W* dout = q + kOwn<W> * kStride<kDim>;
+  W* k = dout + kOwn<W> * kStride<kDim>;
+  W* v = k + kWarp * kStride<kDim>;
+  const Place at(p.heads, p.queries, kOwn<W>);
+  const i64 kv_head = at.head / (p.heads / p.kv_heads), mine = at.first + threadIdx.x / kWarp * kRows;
+  const Keep<E, W> keep(p, at.b, at.head);
+  load_tile<kDim>(p.q, at.b, at.head, at.first, p.queries, kOwn<W>, q);
+  load_tile<kDim>(p.dout, at.b, at.head, at.first, p.queries, kOwn<W>, dout);
+  Sums<kDim, kRows, W> sums = {};
+  const i64 end = p.causal ? min(p.keys, at.first + kOwn<W> + p.query_offset) : p.keys;
+  for (i64 first = 0; first < end; first += kWarp) {
+    __syncthreads();
+    load_tile<kDim>(p.k, at.b, kv_head, first, p.keys, kWarp, k);
+    load_tile<kDim>(p.v, at.b, kv_head, first, p.keys, kWarp, v);
+    __syncthreads();
+    W scores[kRows], gradients[kRows];
+    dot_rows<kDim>(q, k, p.head_dim, scores);
+    dot_rows<kDim>(dout, v, p.head_dim, gradients);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i)
+      score_gradient(p, keep, p.lse_row(at.b, at.head), mine + i, first + threadIdx.x % kWarp, scores[i], gradients[i]);
+    add_rows<kDim>(gradients, k, sums);
+  }
+  W one[kRows];
+  for (int i = 0; i < kRows; ++i) one[i] = 1;
+  store_rows<kDim>(p.dq, at.b, at.head, at.first, p.queries, one, sums);
+}
+
+/// dk and dv of a tile of keys: all queries of all heads that share the key head, in order.
+template <int kDim, class E, class W>
+__global__ void __launch_bounds__(kThreads) backward_keys(const __grid_constant__ Problem<E, W> p) {
+  constexpr int kRows = kRowsOf<W>;
+  extern __shared__ double shared[];
+  W* k = reinterpret_cast<W*>(shared);
+  W* v = k + kOwn<W> * kStride<kDim>;
+  W* q = v + kOwn<W> * kStride<kDim>;
+  W* dout = q + kWarp * kStride<kDim>;
+  const Place at(p.kv_heads, p.keys, kOwn<W>);
+  const i64 group = p.heads / p.kv_heads, mine = at.first + threadIdx.x / kWarp * kRows;
+  load_tile<kDim>(p.k, at.b, at.head, at.first, p.keys, kOwn<W>, k);
+  load_tile<kDim>(p.v, at.b, at.head, at.first, p.keys, kOwn<W>, v);
+  Sums<kDim, kRows, W> dk = {}, dv = {};
+  const i64 begin = p.causal ? max(i64{0}, at.first - p.query_offset) / kWarp * kWarp : 0;
+  for (i64 head = at.head * group; head < (at.head + 1) * group; ++head) {
+    const Keep<E, W> keep(p, at.b, head);
+    for (i64 first = begin; first < p.queries; first += kWarp) {
+      __syncthreads();
+      load_tile<kDim>(p.q, at.b, head, first, p.queries, kWarp, q);
+      load_tile<kDim>(p.dout, at.b, head, first, p.queries, kWarp, dout);
+      __syncthreads();
+      W scores[kRows], gradients[kRows];
+      dot_rows<kDim>(k, q, p.head_dim, scores);
+      dot_rows<kDim>(v, dout, p.head_dim, gradients);
+#pragma unroll
+      for (int i = 0; i < kRows; ++i)
+        score_gradient(p, keep, p.lse_row(at.b, head), first + threadIdx.x % kWarp, mine + i, scores[i], gradients[i]);
+      add_rows<kDim>(scores, dout, dv);
+      add_rows<kDim>(gradients, q, dk);
+    }
+  }
+  W one[kRows];
+  for (int i = 0; i < kRows; ++i) one[i] = 1;
+  store_rows<kDim>(p.dk, at.b, at.head, at.first, p.keys, one, dk);
+  store_rows<kDim>(p.dv, at.b, at.head, at.first, p.keys, one, dv);
+}
+
+}  // namespace mcpp::attention

@@ -1,0 +1,163 @@
+// What the attention kernels share. A block of 8 warps owns a tile of rows (queries, or keys), kRows for each warp, and
+// meets the rows of the other kind 32 at a time, one per lane. Tiles lie in shared memory in the wide type, padded with
+// zeros to kDim channels; a row's odd stride keeps the lanes in different banks.
+#pragma once
+#include "tensor/cuda/launch.cuh"
+#include "tensor/cuda/philox.cuh"
+#include "tensor/ops/dropout.h"
+
+namespace mcpp::attention {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = kWarps * kWarp;
+
+/// Rows of a warp. fp64 takes twice the shared memory.
+template <class W>
+constexpr int kRowsOf = sizeof(W) == 8 ? 2 : 4;
+template <class W>
+constexpr int kOwn = kWarps* kRowsOf<W>;
+
+/// Heads, with the type known.
+template <class E>
+struct HeadRows {
+  E* data = nullptr;
+  i64 group_size = 1, head_dim = 0, seq_stride = 0, batch_stride = 0, group_stride = 0;
+
+  __device__ E* row(i64 b, i64 head, i64 s) const {
+    return data + s * seq_stride + b * batch_stride + head / group_size * group_stride + head % group_size * head_dim;
+  }
+};
+
+template <class T>
+HeadRows<Element<T>> head_rows(const Heads& x) {
+  return {elements<T>(x.base) + x.offset, x.group_size, x.head_dim, x.seq_stride, x.batch_stride, x.group_stride};
+}
+/// A dense tensor [s, b, heads * head_dim].
+template <class T>
+HeadRows<Element<T>> head_rows(const Tensor& x, const Heads& like) {
+  return {elements<T>(x),
+          like.heads,
+          like.head_dim,
+          like.batch * like.heads * like.head_dim,
+          like.heads * like.head_dim,
+          0};
+}
+
+template <class E, class W>
+struct Problem {
+  HeadRows<E> q, k, v, out, dout, dq, dk, dv;
+  W* lse = nullptr;    ///< [batch, heads, queries]
+  W* delta = nullptr;  ///< [batch, heads, queries]: the sum over channels of dout * out
+  i64 batch = 0, heads = 0, kv_heads = 0, head_dim = 0, queries = 0, keys = 0, query_offset = 0;
+  bool causal = false;
+  W scale = 1;
+  const i64* samples = nullptr;  ///< [batch]; null without dropout
+  u64 dropout_key = 0;
+  i64 first_head = 0;
+  u32 threshold = 0;
+  W keep_scale = 1;
+
+  __device__ bool sees(i64 query, i64 key) const {
+    return query < queries && key < keys && (!causal || key <= query + query_offset);
+  }
+  __device__ i64 lse_row(i64 b, i64 head) const { return (b * heads + head) * queries; }
+};
+
+/// What dropout multiplies the probabilities of one head by: 0 or 1 / (1 - p), or 1 without dropout.
+template <class E, class W>
+struct Keep {
+  const Problem<E, W>& p;
+  u64 key = 0;
+  i64 sample = 0;
+
+  __device__ Keep(const Problem<E, W>& problem, i64 b, i64 head) : p(problem) {
+    if (!p.samples) return;
+    key = philox_key(p.dropout_key, "attention", static_cast<u64>(p.first_head + head));
+    sample = p.samples[b];
+  }
+  __device__ W factor(i64 query, i64 k) const {
+    if (!p.samples) return 1;
+    const Philox4 bits = philox4x32(key, dropout_counter(sample, p.query_offset + query, k / 4));
+    return word_of(bits, k % 4) >= p.threshold ? p.keep_scale : W{0};
+  }
+};
+
+template <int kDim>
+constexpr int kStride = kDim + 1;
+
+/// Rows first .. first + rows - 1 of a head, zeros from row `count` on.
+template <int kDim, class E, class W>
+__device__ void load_tile(const HeadRows<E>& x, i64 b, i64 head, i64 first, i64 count, int rows, W* tile) {
+  for (int r = threadIdx.x / kWarp; r < rows; r += kWarps) {
+    const E* from = first + r < count ? x.row(b, head, first + r) : nullptr;
+    for (int d = threadIdx.x % kWarp; d < kDim; d += kWarp)
+      tile[r * kStride<kDim> + d] = from && d < x.head_dim ? W(widen(from[d])) : W{0};
+  }
+}
+
+/// dots[i] = own row i of this warp times the lane's row of `other`.
+template <int kDim, int kRows, class W>
+__device__ void dot_rows(const W* own, const W* other, i64 head_dim, W (&dots)[kRows]) {
+  const W* mine = own + threadIdx.x / kWarp * kRows * kStride<kDim>;
+  const W* theirs = other + threadIdx.x % kWarp * kStride<kDim>;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) dots[i] = 0;
+  const int n = static_cast<int>(head_dim);
+#pragma unroll 4
+  for (int d = 0; d < n; ++d) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) dots[i] += mine[i * kStride<kDim> + d] * theirs[d];
+  }
+}
+
+/// Channels lane, lane + 32, .. of the warp's rows.
+template <int kDim, int kRows, class W>
+using Sums = W[kRows][kDim / kWarp];
+
+/// sums[i] += the sum over rows r of `other` of weights[i] on lane r times that row.
+template <int kDim, int kRows, class W>
+__device__ void add_rows(const W (&weights)[kRows], const W* other, Sums<kDim, kRows, W>& sums) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll 2
+  for (int r = 0; r < kWarp; ++r) {
+    W weight[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) weight[i] = __shfl_sync(~0u, weights[i], r);
+#pragma unroll
+    for (int c = 0; c < kDim / kWarp; ++c) {
+      const W x = other[r * kStride<kDim> + c * kWarp + lane];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) sums[i][c] += weight[i] * x;
+    }
+  }
+}
+
+/// Stores the warp's rows, times factor[i], as rows first .. of a head; none from row `count` on.
+template <int kDim, int kRows, class E, class W>
+__device__ void store_rows(const HeadRows<E>& x, i64 b, i64 head, i64 first, i64 count, const W (&factor)[kRows],
+                           const Sums<kDim, kRows, W>& sums) {
+  const i64 mine = first + threadIdx.x / kWarp * kRows;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    if (mine + i >= count) continue;
+    E* to = x.row(b, head, mine + i);
+#pragma unroll
+    for (int c = 0; c < kDim / kWarp; ++c) {
+      const int d = c * kWarp + threadIdx.x % kWarp;
+      if (d < x.head_dim) to[d] = narrow<E>(sums[i][c] * factor[i]);
+    }
+  }
+}
+
+/// Which tile of own rows, of which head and sample, a block has.
+struct Place {
+  i64 first, head, b;
+  __device__ Place(i64 heads, i64 rows, int own) {
+    const i64 tiles = (rows + own - 1) / own;
+    first = blockIdx.x % tiles * own;
+    head = blockIdx.x / tiles % heads;
+    b = blockIdx.x / tiles / heads;
+  }
+};
+
+}  // namespace mcpp::attention

@@ -1,0 +1,108 @@
+#include <limits>
+
+#include "tensor/cuda/attention/attention.h"
+#include "tensor/cuda/attention/attention_kernels.cuh"
+#include "tensor/transfer.h"
+
+namespace mcpp {
+namespace attention {
+namespace {
+
+/// The sample numbers of dropout on the GPU; undefined without dropout.
+Tensor device_samples(const Dropout& dropout, CudaDevice& device) {
+  if (dropout.p == 0) return {};
+  const i64 count = static_cast<i64>(dropout.samples.size());
+  Tensor samples = Tensor::empty({count}, DType::I64, device, MemoryClass::Workspace);
+  write_values(dropout.samples, samples);
+  return samples;
+}
+
+template <class T>
+Problem<Element<T>, Wide<T>> make_problem(const Heads& q, const Heads& k, const Heads& v, const Tensor& out,
+                                          const Tensor& lse, const AttentionOptions& options, const Tensor& samples) {
+  using W = Wide<T>;
+  Problem<Element<T>, W> p;
+  p.q = head_rows<T>(q), p.k = head_rows<T>(k), p.v = head_rows<T>(v), p.out = head_rows<T>(out, q);
+  p.lse = lse.data<W>();
+  p.batch = q.batch, p.heads = q.heads, p.kv_heads = k.heads, p.head_dim = q.head_dim;
+  p.queries = q.seq, p.keys = k.seq, p.query_offset = options.query_offset;
+  p.causal = options.causal;
+  p.scale = static_cast<W>(options.softmax_scale);
+  if (options.dropout.p > 0) {
+    p.samples = samples.data<i64>();
+    p.dropout_key = options.dropout.key;
+    p.first_head = options.dropout.first_column;
+    p.threshold = dropout_threshold(options.dropout.p);
+    p.keep_scale = static_cast<W>(dropout_scale(options.dropout.p));
+  }
+  return p;
+}
+
+/// Launches `kernel` with a block for each tile of `rows` rows of `heads` heads, and `bytes` of shared memory.
+template <class P>
+void launch(void (*kernel)(P), const char* name, const P& p, i64 heads, i64 rows, i64 own, i64 bytes,
+            CudaDevice& device) {
+  const i64 blocks = (rows + own - 1) / own * heads * p.batch;
+  if (blocks == 0) return;
+  MCPP_CHECK(blocks <= std::numeric_limits<i32>::max(), name, ": too many blocks, ", blocks);
+  const i64 most = static_cast<i64>(device.properties().sharedMemPerBlockOptin);
+  MCPP_CHECK(bytes <= most, name, ": head_dim ", p.head_dim, " needs ", bytes, " bytes of shared memory, the GPU has ",
+             most);
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), name);
+  kernel<<<static_cast<unsigned>(blocks), kThreads, static_cast<std::size_t>(bytes), device.stream()>>>(p);
+  check_launch(name);
+}
+
+template <int kDim, class E, class W>
+void launch_forward(const Problem<E, W>& p, CudaDevice& device) {
+  const i64 bytes = i64{kOwn<W> + kWarp} * kStride<kDim> * i64{sizeof(W)};
+  launch(forward<kDim, E, W>, "attention", p, p.heads, p.queries, kOwn<W>, bytes, device);
+}
+
+template <int kDim, class E, class W>
+void launch_backward(const Problem<E, W>& p, CudaDevice& device) {
+  const i64 rows = p.batch * p.heads * p.queries;
+  sum_products<E, W><<<grid_for(rows * kWarp, kThreads, device), kThreads, 0, device.stream()>>>(p);
+  check_launch("sum_products");
+  const i64 bytes = i64{2 * (kOwn<W> + kWarp)} * kStride<kDim> * i64{sizeof(W)};
+  launch(backward_queries<kDim, E, W>, "attention_backward", p, p.heads, p.queries, kOwn<W>, bytes, device);
+  launch(backward_keys<kDim, E, W>, "attention_backward", p, p.kv_heads, p.keys, kOwn<W>, bytes, device);
+}
+
+/// Calls f.template operator()<kDim>() with the channels that tiles have room for.
+template <class F>
+void with_padded_dim(i64 head_dim, F&& f) {
+  MCPP_CHECK(head_dim > 0 && head_dim <= 256, "attention: head_dim is 1 to 256, not ", head_dim);
+  if (head_dim <= 64) return f.template operator()<64>();
+  if (head_dim <= 128) return f.template operator()<128>();
+  f.template operator()<256>();
+}
+
+}  // namespace
+}  // namespace attention
+
+void TiledAttention::forward(const Heads& q, const Heads& k, const Heads& v, const AttentionOptions& options,
+                             Tensor& out, Tensor& lse) {
+  CudaDevice& device = cuda(out);
+  const Tensor samples = attention::device_samples(options.dropout, device);
+  on_float(q.base.dtype(), [&]<class T>() {
+    const auto p = attention::make_problem<T>(q, k, v, out, lse, options, samples);
+    attention::with_padded_dim(q.head_dim, [&]<int kDim>() { attention::launch_forward<kDim>(p, device); });
+  });
+}
+
+void TiledAttention::backward(const Tensor& dout, const Heads& q, const Heads& k, const Heads& v, const Tensor& out,
+                              const Tensor& lse, const AttentionOptions& options, Heads& dq, Heads& dk, Heads& dv) {
+  CudaDevice& device = cuda(out);
+  const Tensor samples = attention::device_samples(options.dropout, device);
+  const Tensor delta = Tensor::empty({q.batch, q.heads, q.seq}, lse.dtype(), device, MemoryClass::Workspace);
+  on_float(q.base.dtype(), [&]<class T>() {
+    auto p = attention::make_problem<T>(q, k, v, out, lse, options, samples);
+    p.dout = attention::head_rows<T>(dout, q);
+    p.dq = attention::head_rows<T>(dq), p.dk = attention::head_rows<T>(dk), p.dv = attention::head_rows<T>(dv);
+    p.delta = delta.data<Wide<T>>();
+    attention::with_padded_dim(q.head_dim, [&]<int kDim>() { attention::launch_backward<kDim>(p, device); });
+  });
+}
+
+}  // namespace mcpp

@@ -1,0 +1,99 @@
+// How cuDNN sees Heads: as [batch, heads, seq, head_dim] with one stride for each axis.
+#pragma once
+#include <array>
+#include <compare>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "tensor/ops/ops.h"
+
+namespace mcpp {
+
+/// Sizes and strides (in elements) of four axes.
+struct CudnnShape {
+  std::array<i64, 4> dims{}, strides{};
+  auto operator<=>(const CudnnShape&) const = default;
+
+  /// Row-major.
+  static CudnnShape dense(i64 a, i64 b, i64 c, i64 d) { return {{a, b, c, d}, {b * c * d, c * d, d, 1}}; }
+  /// With the last two axes exchanged: the transposed matrices.
+  CudnnShape transposed() const {
+    CudnnShape t = *this;
+    std::swap(t.dims[2], t.dims[3]);
+    std::swap(t.strides[2], t.strides[3]);
+    return t;
+  }
+};
+
+/// A dense tensor [s, b, heads * head_dim] as heads like those of `q`.
+inline Heads dense_heads(const Tensor& x, const Heads& q) {
+  Heads h{x, 0, q.seq, q.batch, q.heads, q.head_dim, q.heads};
+  h.seq_stride = q.batch * q.heads * q.head_dim;
+  h.batch_stride = q.heads * q.head_dim;
+  h.group_stride = q.heads * q.head_dim;
+  return h;
+}
+
+/// The distance between runs of `per` heads, when it is the same everywhere.
+inline std::optional<i64> head_stride(const Heads& x, i64 per) {
+  if (x.heads == per || x.group_stride == x.group_size * x.head_dim || x.group_size == x.heads) return per * x.head_dim;
+  if (x.group_size == per) return x.group_stride;
+  return std::nullopt;
+}
+
+/// The heads as they are.
+inline std::optional<CudnnShape> plain_shape(const Heads& x, i64 /*kv_heads*/) {
+  const std::optional<i64> stride = head_stride(x, 1);
+  if (!stride) return std::nullopt;
+  return CudnnShape{{x.batch, x.heads, x.seq, x.head_dim}, {x.batch_stride, *stride, x.seq_stride, 1}};
+}
+
+/// The key heads as part of the batch, each with the query heads that share it: attention never mixes them. That is how
+/// a fused QKV tensor with grouped queries, whose query heads are not evenly spaced, has strides.
+inline std::optional<CudnnShape> folded_shape(const Heads& x, i64 kv_heads) {
+  const i64 per = x.heads / kv_heads;
+  if (per > 1 && x.group_size % per != 0) return std::nullopt;
+  std::optional<i64> stride = kv_heads == 1 ? x.batch_stride : head_stride(x, per);
+  if (!stride || (x.batch > 1 && x.batch_stride != kv_heads * *stride)) return std::nullopt;
+  return CudnnShape{{x.batch * kv_heads, per, x.seq, x.head_dim}, {*stride, x.head_dim, x.seq_stride, 1}};
+}
+
+/// All of them in the same way, or none when no way fits all. Both ways give the same products.
+inline std::vector<CudnnShape> cudnn_shapes(std::span<const Heads* const> all, i64 kv_heads, bool prefer_folded) {
+  using ShapeOf = std::optional<CudnnShape> (*)(const Heads&, i64);
+  const std::array<ShapeOf, 2> ways = prefer_folded ? std::array<ShapeOf, 2>{folded_shape, plain_shape}
+                                                    : std::array<ShapeOf, 2>{plain_shape, folded_shape};
+  for (const ShapeOf shape_of : ways) {
+    std::vector<CudnnShape> shapes;
+    for (const Heads* x : all) {
+      if (const auto shape = shape_of(*x, kv_heads)) shapes.push_back(*shape);
+    }
+    if (shapes.size() == all.size()) return shapes;
+  }
+  return {};
+}
+
+/// What a plan is compiled for.
+struct AttentionCase {
+  bool backward = false, causal = false;
+  std::vector<CudnnShape> shapes = {};  ///< of q, k, v, out; backward: and dout, dq, dk, dv
+  DType dtype = DType::BF16;            ///< or fp16
+  auto operator<=>(const AttentionCase&) const = default;
+};
+
+/// The backward pass's fixed order of sums costs memory for all probabilities, in the narrow type. Samples (and,
+/// folded, key heads) therefore go through it in parts that need about this much.
+inline constexpr i64 kMostProbabilities = i64{1} << 30;
+
+/// Along axis 0 of q, the most at a time that divides all of it and keeps within kMostProbabilities; at least 1.
+inline i64 backward_part(const CudnnShape& q) {
+  constexpr i64 kTile = 128;
+  const i64 padded = (q.dims[2] + kTile - 1) / kTile * kTile;
+  i64 part = q.dims[0];
+  while (part > 1 && (q.dims[0] % part != 0 || part * q.dims[1] * padded * padded * 2 > kMostProbabilities)) --part;
+  return part;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,242 @@
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <span>
+
+#include "tensor/cuda/event.h"
+#include "tensor/cuda/gemm/cublas.h"
+#include "tensor/ops/kernels.h"
+
+namespace mcpp {
+
+CublasLt* make_cublas(const CudaDevice& device) {
+  auto state = std::make_unique<CublasLt>();
+  check_cublas(cublasLtCreate(&state->handle), "cublasLtCreate");
+  state->timed = device.options().time_gemms;
+  state->allow_tf32 = device.options().allow_tf32;
+  state->platform = str("cuBLASLt ", cublasLtGetVersion(), ", ", device.properties().name);
+  return state.release();
+}
+
+void destroy_cublas(CublasLt* state) {
+  cublasLtDestroy(state->handle);
+  delete state;
+}
+
+std::string gemm_choices_text(Device& device) {
+  const CublasLt& state = static_cast<CudaDevice&>(device).cublas();
+  return to_text(state.choices, state.platform);
+}
+
+void use_gemm_choices(Device& device, std::span<const std::string> texts, std::string_view name) {
+  CublasLt& state = static_cast<CudaDevice&>(device).cublas();
+  GemmChoices choices = merged_gemm_choices(texts, state.platform, name);
+  if (choices == state.choices) return;
+  state.choices = std::move(choices);
+  state.plans.clear();
+}
+
+namespace {
+
+/// What Hopper's kernels ask for.
+constexpr u64 kMostWorkspace = u64{32} << 20;
+constexpr int kCandidates = 8;
+constexpr int kTimings = 5;
+/// The heuristics' first candidate stays unless another takes less than this share of its time: differences within the
+/// noise of the timer must not decide.
+constexpr float kClearlyFaster = 0.98f;
+/// Split sums are added up in fp32 by a kernel of their own, in a fixed order. Adding them in the type of the output
+/// would round them.
+constexpr u32 kReductions = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+
+cudaDataType_t cuda_type(DType t) {
+  switch (t) {
+    case DType::BF16:
+      return CUDA_R_16BF;
+    case DType::F16:
+      return CUDA_R_16F;
+    case DType::F64:
+      return CUDA_R_64F;
+    default:
+      return CUDA_R_32F;
+  }
+}
+
+/// One product: where its numbers are.
+struct Operands {
+  const void *a, *b;
+  void* c;
+};
+
+template <class T>
+void set(cublasLtMatmulDescOpaque_t& operation, cublasLtMatmulDescAttributes_t attribute, T value) {
+  check_cublas(cublasLtMatmulDescSetAttribute(&operation, attribute, &value, sizeof(value)),
+               "cublasLtMatmulDescSetAttribute");
+}
+template <class T>
+void set(cublasLtMatmulPreferenceOpaque_t& preference, cublasLtMatmulPreferenceAttributes_t attribute, T value) {
+  check_cublas(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof(value)),
+               "cublasLtMatmulPreferenceSetAttribute");
+}
+
+/// The layout of a row-major matrix, seen as the column-major transposed one.
+cublasLtMatrixLayoutOpaque_t layout(DType type, i64 rows, i64 columns) {
+  cublasLtMatrixLayoutOpaque_t result{};
+  check_cublas(cublasLtMatrixLayoutInit(&result, cuda_type(type), static_cast<u64>(columns), static_cast<u64>(rows),
+                                        std::max<i64>(1, columns)),
+               "cublasLtMatrixLayoutInit");
+  return result;
+}
+
+GemmPlan describe(const GemmKey& key) {
+  GemmPlan plan;
+  const bool fp64 = key.in == DType::F64;
+  const cublasComputeType_t fp32 = key.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  check_cublas(
+      cublasLtMatmulDescInit(&plan.operation, fp64 ? CUBLAS_COMPUTE_64F : fp32, fp64 ? CUDA_R_64F : CUDA_R_32F),
+      "cublasLtMatmulDescInit");
+  const auto form = [](bool transpose) { return i32{transpose ? CUBLAS_OP_T : CUBLAS_OP_N}; };
+  set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, form(key.transpose_b));
+  set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, form(key.transpose_a));
+  plan.a = key.transpose_a ? layout(key.in, key.k, key.m) : layout(key.in, key.m, key.k);
+  plan.b = key.transpose_b ? layout(key.in, key.n, key.k) : layout(key.in, key.k, key.n);
+  plan.c = layout(key.out, key.m, key.n);
+  return plan;
+}
+
+/// c = op(a) op(b), or added to c.
+cublasStatus_t try_run(const CublasLt& state, const GemmKey& key, const GemmPlan& plan, const Operands& x,
+                       CudaDevice& device) {
+  const Buffer workspace(plan.workspace, device, MemoryClass::Workspace);
+  const bool fp64 = key.in == DType::F64;
+  const double one = 1, beta = key.accumulate ? 1 : 0;
+  const float one_f = 1, beta_f = key.accumulate ? 1 : 0;
+  const void* alpha_at = fp64 ? static_cast<const void*>(&one) : &one_f;
+  const void* beta_at = fp64 ? static_cast<const void*>(&beta) : &beta_f;
+  return cublasLtMatmul(state.handle, &plan.operation, alpha_at, x.b, &plan.b, x.a, &plan.a, beta_at, x.c, &plan.c, x.c,
+                        &plan.c, &plan.algorithm, workspace.data(), static_cast<std::size_t>(plan.workspace),
+                        device.stream());
+}
+
+void check_product(cublasStatus_t status, const char* call, const GemmKey& key) {
+  if (status != CUBLAS_STATUS_SUCCESS) check_cublas(status, str(call, " for ", to_text(key)).c_str());
+}
+
+/// What the heuristics propose, most promising first.
+std::vector<GemmChoice> candidates(const CublasLt& state, const GemmKey& key, const GemmPlan& plan) {
+  cublasLtMatmulPreferenceOpaque_t preference{};
+  check_cublas(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMostWorkspace);
+  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kReductions);
+  // The key has the least of all three; each is aligned to its own elements at least.
+  const auto alignment = [&](DType type) { return static_cast<u32>(std::max(key.alignment, size_of(type))); };
+  for (auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES})
+    set(preference, attribute, alignment(key.in));
+  for (auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+    set(preference, attribute, alignment(key.out));
+  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> found{};
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(state.handle, &plan.operation, &plan.b, &plan.a, &plan.c,
+                                                               &plan.c, &preference, kCandidates, found.data(), &count);
+  check_product(status, "cublasLtMatmulAlgoGetHeuristic", key);
+  std::vector<GemmChoice> choices;
+  for (const auto& result : std::span(found).first(static_cast<std::size_t>(count))) {
+    if (result.state != CUBLAS_STATUS_SUCCESS) continue;
+    choices.push_back({std::to_array(result.algo.data), static_cast<i64>(result.workspaceSize)});
+  }
+  MCPP_CHECK(!choices.empty(), "cuBLASLt has no algorithm for ", to_text(key));
+  return choices;
+}
+
+void choose(GemmPlan& plan, const GemmChoice& choice) {
+  std::ranges::copy(choice.algorithm, plan.algorithm.data);
+  plan.workspace = choice.workspace;
+}
+
+/// The shortest of some runs, in ms, after one to warm up; infinite for an algorithm that the library refuses to run.
+float time_of(const CublasLt& state, const GemmKey& key, const GemmPlan& plan, const Operands& x, CudaDevice& device) {
+  const CudaEvent start, stop;
+  float best = std::numeric_limits<float>::infinity();
+  if (try_run(state, key, plan, x, device) != CUBLAS_STATUS_SUCCESS) return best;
+  for (int i = 0; i < kTimings; ++i) {
+    start.record(device.stream());
+    check_product(try_run(state, key, plan, x, device), "cublasLtMatmul", key);
+    stop.record(device.stream());
+    best = std::min(best, stop.milliseconds_since(start));
+  }
+  return best;
+}
+
+GemmChoice fastest(const CublasLt& state, const GemmKey& key, GemmPlan plan, const Operands& x, CudaDevice& device) {
+  const std::vector<GemmChoice> all = candidates(state, key, plan);
+  if (!state.timed || all.size() == 1) return all.front();
+  GemmChoice best = all.front();
+  float limit = std::numeric_limits<float>::infinity();
+  for (const GemmChoice& choice : all) {
+    choose(plan, choice);
+    const float time = time_of(state, key, plan, x, device);
+    if (time >= limit) continue;
+    best = choice;
+    limit = &choice == &all.front() ? time * kClearlyFaster : time;
+  }
+  return best;
+}
+
+/// As fastest(), leaving alone what c holds when it is to be added to. (Else the product overwrites it anyway.)
+GemmChoice find_choice(const CublasLt& state, const GemmKey& key, const GemmPlan& plan, Operands x,
+                       CudaDevice& device) {
+  if (!key.accumulate) return fastest(state, key, plan, x, device);
+  const auto bytes = static_cast<std::size_t>(key.m * key.n * size_of(key.out));
+  const Buffer scratch(key.m * key.n * size_of(key.out), device, MemoryClass::Workspace);
+  check_cuda(cudaMemcpyAsync(scratch.data(), x.c, bytes, cudaMemcpyDeviceToDevice, device.stream()), "cudaMemcpyAsync");
+  x.c = scratch.data();
+  return fastest(state, key, plan, x, device);
+}
+
+/// Whether the library takes an algorithm that was read from a file.
+bool is_valid(const CublasLt& state, const GemmPlan& plan) {
+  cublasLtMatmulHeuristicResult_t result{};
+  return cublasLtMatmulAlgoCheck(state.handle, &plan.operation, &plan.b, &plan.a, &plan.c, &plan.c, &plan.algorithm,
+                                 &result) == CUBLAS_STATUS_SUCCESS &&
+         static_cast<i64>(result.workspaceSize) <= plan.workspace;
+}
+
+const GemmPlan& plan_for(CublasLt& state, const GemmKey& key, const Operands& x, CudaDevice& device) {
+  if (const auto found = state.plans.find(key); found != state.plans.end()) return found->second;
+  GemmPlan plan = describe(key);
+  const auto known = state.choices.find(key);
+  if (known != state.choices.end()) choose(plan, known->second);
+  if (known == state.choices.end() || !is_valid(state, plan)) {
+    const GemmChoice choice = find_choice(state, key, plan, x, device);
+    choose(plan, choice);
+    state.choices[key] = choice;
+  }
+  return state.plans.emplace(key, plan).first->second;
+}
+
+}  // namespace
+
+template <>
+void Kernels<DeviceType::Cuda>::matmul(const Tensor& a, const Tensor& b, Tensor& c, const ops::MatmulOptions& options) {
+  if (c.numel() == 0) return;
+  CudaDevice& device = cuda(c);
+  const Operands x{a.raw(), b.raw(), c.raw()};
+  const GemmKey key{.in = a.dtype(),
+                    .out = c.dtype(),
+                    .tf32 = device.cublas().allow_tf32 && a.dtype() == DType::F32,
+                    .transpose_a = options.transpose_a,
+                    .transpose_b = options.transpose_b,
+                    .accumulate = options.beta != 0,
+                    .m = c.dim(0),
+                    .n = c.dim(1),
+                    .k = a.dim(options.transpose_a ? 0 : 1),
+                    .alignment = gemm_alignment(x.a, x.b, x.c)};
+  if (key.k == 0) {
+    if (!key.accumulate) Kernels<DeviceType::Cuda>::fill_zero(c);
+    return;
+  }
+  CublasLt& state = device.cublas();
+  check_product(try_run(state, key, plan_for(state, key, x, device), x, device), "cublasLtMatmul", key);
+}
+
+}  // namespace mcpp

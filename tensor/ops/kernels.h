@@ -1,0 +1,43 @@
+// The backends' side of ops.h: each op once more as a static member with the very same signature, specialised per
+// device in tensor/cpu/<op>.cpp and tensor/cuda/<op>.cu. Arguments are already checked. There is no generic definition:
+// a build with a backend that lacks an op does not link.
+#pragma once
+#include "tensor/ops/ops.h"
+
+namespace mcpp {
+
+template <DeviceType D>
+struct Kernels {
+  static decltype(ops::matmul) matmul;
+  static decltype(ops::fill_zero) fill_zero;
+  static decltype(ops::copy) copy;
+  static decltype(ops::scale) scale;
+  static decltype(ops::add_to) add_to;
+  static decltype(ops::add_sum_of_squares) add_sum_of_squares;
+  static decltype(ops::column_sum) column_sum;
+  static decltype(ops::add_bias) add_bias;
+  static decltype(ops::layer_norm) layer_norm;
+  static decltype(ops::layer_norm_backward) layer_norm_backward;
+  static decltype(ops::rms_norm) rms_norm;
+  static decltype(ops::rms_norm_backward) rms_norm_backward;
+  static decltype(ops::activation) activation;
+  static decltype(ops::activation_backward) activation_backward;
+  static decltype(ops::bias_dropout_add) bias_dropout_add;
+  static decltype(ops::dropout) dropout;
+  static decltype(ops::rope) rope;
+  static decltype(ops::attention) attention;
+  static decltype(ops::attention_backward) attention_backward;
+  static decltype(ops::embedding) embedding;
+  static decltype(ops::embedding_backward) embedding_backward;
+  static decltype(ops::add_positions) add_positions;
+  static decltype(ops::add_positions_backward) add_positions_backward;
+  static decltype(ops::cross_entropy_stats) cross_entropy_stats;
+  static decltype(ops::cross_entropy_rescale) cross_entropy_rescale;
+  static decltype(ops::cross_entropy_losses) cross_entropy_losses;
+  static decltype(ops::cross_entropy_gradient) cross_entropy_gradient;
+  static decltype(ops::judge_step) judge_step;
+  static decltype(ops::adamw) adamw;
+  static decltype(ops::sgd) sgd;
+};
+
+}  // namespace mcpp

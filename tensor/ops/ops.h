@@ -1,0 +1,205 @@
+// Every operation on tensors: what it computes, checked and dispatched by device once (ops.cpp), defined once per
+// backend (tensor/cpu/, tensor/cuda/, in files of the op's name). The math is done in fp32, that of fp64 tensors
+// in fp64; results are rounded once. Statistics and main gradients are fp32 (fp64 for fp64 tensors).
+//
+// Shape letters: T tokens (s * b rows), h hidden size, f width of the MLP, V vocabulary rows held here, s sequence, b
+// batch. `beta` as in BLAS: 0 overwrites the output (whatever it held), 1 adds to it. No result depends on the number
+// of threads.
+#pragma once
+#include <limits>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace mcpp {
+
+/// Activations inside the MLP. Gated: the input has two halves, gate and up; the output is act(gate) * up.
+enum class Activation : u8 { Gelu, GeluErf, SquaredRelu, SwiGlu };
+constexpr bool is_gated(Activation a) {
+  return a == Activation::SwiGlu;
+}
+
+/// Which numbers a dropout site draws, independent of layout. Element j of the token at (sample, position) is kept when
+/// word j % 4 of Philox4x32-10(key, {low and high half of sample, position, j / 4}) is at least p * 2^32; kept values
+/// are multiplied by 1 / (1 - p). Row r of a [s * b, h] tensor is position first_position + r / b of samples[r % b],
+/// and its column i is element first_column + i. tensor/ops/dropout.h has the arithmetic. `key` comes from seed, layer
+/// and site.
+struct Dropout {
+  float p = 0;  ///< probability to drop; 0 = no dropout, nothing else is read
+  u64 key = 0;
+  std::vector<i64> samples;  ///< [b] global sample number of each column of the batch
+  i64 first_position = 0;    ///< sequence position of row 0
+  i64 first_column = 0;      ///< global index of column 0, when columns are split over ranks
+};
+
+/// q, k or v as [seq, batch, heads, head_dim] inside a larger tensor. Element (s, b, head, d) is at offset + s *
+/// seq_stride
+/// + b * batch_stride + (head / group_size) * group_stride + (head % group_size) * head_dim + d.
+struct Heads {
+  Tensor base;
+  i64 offset = 0;
+  i64 seq = 0, batch = 0, heads = 0, head_dim = 0;
+  i64 group_size = 1;  ///< heads that lie side by side before the next jump of group_stride
+  i64 seq_stride = 0, batch_stride = 0, group_stride = 0;
+};
+
+/// Views into a fused QKV tensor [s, b, groups, (q_per_group + 2), head_dim], Megatron's layout: per group its query
+/// heads, then its key, then its value.
+struct PackedHeads {
+  Heads q, k, v;
+};
+PackedHeads packed_heads(const Tensor& qkv);
+
+struct AttentionOptions {
+  double softmax_scale = 1;
+  bool causal = true;    ///< query i sees keys 0 .. i + query_offset
+  i64 query_offset = 0;  ///< keys that come before the first query (a KV cache)
+  Dropout dropout;       ///< of the probabilities; element index is (query head, query position, key position)
+};
+
+struct AdamWStep {
+  double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+  i64 step = 1;           ///< 1 for the first update: bias correction uses beta^step
+  double grad_scale = 1;  ///< multiplies the gradient (normalisation times clipping)
+  /// fp64 [1], multiplies grad_scale; when it is not finite nothing is changed. Undefined = 1. For what the host does
+  /// not know yet.
+  Tensor factor = {};
+};
+
+struct SgdStep {
+  double lr = 0, momentum = 0, weight_decay = 0;
+  double grad_scale = 1;
+  Tensor factor = {};  ///< as AdamWStep's
+};
+
+/// How judge_step() decides about the update of the weights.
+struct StepRule {
+  double grad_scale = 1;    ///< multiplies the gradient, beside 1 / number of targets: 1 / loss scale
+  double clip_grad = 0;     ///< the largest norm of the gradient; 0 = any. By clip_grad / (norm + 1e-6), as Megatron-LM
+  bool rounds_norm = true;  ///< to fp32, which hides that layouts add up squares in another order
+  /// A finite step above one of these is a spike.
+  double most_loss = std::numeric_limits<double>::infinity();
+  double most_grad_norm = std::numeric_limits<double>::infinity();
+  bool skips_spikes = false;
+};
+
+/// What a step is, worst last.
+enum class StepVerdict : u8 { Fine, Spike, NotFinite };
+
+/// Where judge_step() puts what; fp64, never NaN. All ranks follow the largest of each over all ranks: normally they
+/// are the same, but one whose memory fails may find what others do not.
+struct StepNumbers {
+  static constexpr i64 kLoss = 0;      ///< mean over the targets; infinity when it is not finite
+  static constexpr i64 kTargets = 1;   ///< their number
+  static constexpr i64 kGradNorm = 2;  ///< before clipping; infinity when it is not finite
+  static constexpr i64 kFactor = 3;    ///< for the update: of normalisation and clipping; infinity = no update
+  static constexpr i64 kVerdict = 4;   ///< a StepVerdict
+  static constexpr i64 kCount = 5;
+};
+
+namespace ops {
+
+struct MatmulOptions {
+  bool transpose_a = false;
+  bool transpose_b = false;
+  float beta = 0;
+};
+
+/// c[M, N] = op(a) op(b) + beta c. op(a) is [M, K], op(b) is [K, N]; matrices (use as_matrix()). Types: all fp32, all
+/// fp64, or a and b of a narrow type (bf16, fp16) with c of that type or fp32. Sums in fp32 or better.
+void matmul(const Tensor& a, const Tensor& b, Tensor& c, const MatmulOptions& options = {});
+
+void fill_zero(Tensor& x);
+/// dst = src, converted; same number of elements, any two floating-point types, or the same type.
+void copy(const Tensor& src, Tensor& dst);
+/// x *= factor.
+void scale(Tensor& x, double factor);
+/// y += x, of the same type.
+void add_to(const Tensor& x, Tensor& y);
+/// Sum of squares, in fp64 and in a fixed order. Infinite or NaN when x holds such a number or overflows.
+double sum_of_squares(const Tensor& x);
+/// sum, fp64 [1], += that of x: the host does not wait for it.
+void add_sum_of_squares(const Tensor& x, Tensor& sum);
+/// db[n] = beta db + sum over rows of dy[T, n]: the gradient of a bias. db is fp32 (fp64).
+void column_sum(const Tensor& dy, Tensor& db, float beta);
+/// x[T, n] += bias[n].
+void add_bias(Tensor& x, const Tensor& bias);
+
+/// y[T, h] = (x - mean) rstd w + b over each row; mean, rstd [T] are kept for backward. Ba, Kiros, Hinton 2016.
+void layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps, Tensor& y, Tensor& mean, Tensor& rstd);
+/// dx is overwritten, or added to when `add_to_dx`: then it already holds the gradient of the residual branch.
+void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean, const Tensor& rstd,
+                         Tensor& dx, bool add_to_dx, Tensor& dw, float beta_dw, Tensor& db, float beta_db);
+/// y[T, h] = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps). Zhang, Sennrich 2019.
+void rms_norm(const Tensor& x, const Tensor& w, double eps, Tensor& y, Tensor& rstd);
+void rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd, Tensor& dx,
+                       bool add_to_dx, Tensor& dw, float beta_dw);
+
+/// y = act(x + bias). x [T, f] and y [T, f]; gated: x [T, 2f] = gate | up, y [T, f]. `bias` (of x's width) may be null.
+void activation(Activation a, const Tensor& x, const Tensor* bias, Tensor& y);
+/// dx from dy and forward's x (and bias); dx may be x itself.
+void activation_backward(Activation a, const Tensor& dy, const Tensor& x, const Tensor* bias, Tensor& dx);
+
+/// y = residual + dropout(x + bias), all [T, h] with T = s * b rows, sequence first; bias [h] may be null; y may be x
+/// or residual.
+void bias_dropout_add(const Tensor& x, const Tensor* bias, const Tensor& residual, const Dropout& dropout, Tensor& y);
+/// y = dropout(x): also its own backward. [T, h]; y may be x.
+void dropout(const Tensor& x, const Dropout& dropout, Tensor& y);
+
+/// cos and sin [positions, dim / 2] of position * base^(-2 i / dim), computed in fp64. Su et al., "RoFormer", 2021.
+void rope_table(double base, i64 dim, Tensor& cos, Tensor& sin);
+/// Rotates the first 2 * cos.dim(1) channels of every head in place (rotate-half: channel i pairs with i + dim / 2).
+/// Row s of x is at position first_position + s of the table. `inverse` rotates back: the backward pass.
+void rope(Heads& x, const Tensor& cos, const Tensor& sin, i64 first_position, bool inverse);
+
+/// out [s, b, heads * head_dim] = softmax(scale q k^T) v; lse [b, heads, s] (fp32 / fp64) = log of the softmax's
+/// denominator, kept for backward. k and v may have fewer heads (grouped queries: q.heads % k.heads == 0). Never stores
+/// s x s. Dao et al., "FlashAttention", 2022.
+void attention(const Heads& q, const Heads& k, const Heads& v, const AttentionOptions& options, Tensor& out,
+               Tensor& lse);
+/// dq, dk, dv are overwritten.
+void attention_backward(const Tensor& dout, const Heads& q, const Heads& k, const Heads& v, const Tensor& out,
+                        const Tensor& lse, const AttentionOptions& options, Heads& dq, Heads& dk, Heads& dv);
+
+/// y[T, h] = table[token - first_row]; zeros where the token is not in the table's rows (another rank has it). tokens
+/// int32 [T].
+void embedding(const Tensor& tokens, const Tensor& table, i64 first_row, Tensor& y);
+/// dtable = beta dtable + scatter of dy, in fixed order. dtable is fp32 (fp64).
+void embedding_backward(const Tensor& dy, const Tensor& tokens, i64 first_row, Tensor& dtable, float beta);
+/// y[s, b, h] += table[first_position + s].
+void add_positions(Tensor& y, const Tensor& table, i64 first_position);
+/// dtable[first_position + s] = beta dtable + sum over b of dy[s, b]; rows that no position uses are only scaled by
+/// beta.
+void add_positions_backward(const Tensor& dy, i64 first_position, Tensor& dtable, float beta);
+
+/// Per row of logits [T, V]: the largest logit, sum of exp(logit - largest), and the logit of the target (0 when
+/// targets[t] - first_row is not in [0, V); int32 targets, negative = no target). fp32 (fp64) [T]. Only columns below
+/// valid_columns count (the rest pads the vocabulary).
+void cross_entropy_stats(const Tensor& logits, const Tensor& targets, i64 first_row, i64 valid_columns, Tensor& largest,
+                         Tensor& sum_exp, Tensor& target_logit);
+/// Where other ranks hold the rest of the vocabulary: sum_exp *= exp(own_largest - largest), which makes the sum of
+/// this rank's columns one that adds up with the others'. All [T].
+void cross_entropy_rescale(const Tensor& own_largest, const Tensor& largest, Tensor& sum_exp);
+/// From what all columns have together: lse = largest + log(sum_exp), in the place of `largest`; loss = lse -
+/// target_logit, 0 in rows without a target (targets < 0). totals, fp64 [2] = the sum of losses, in fp64 in a fixed
+/// order (on the CPU row by row), and the number of targets.
+void cross_entropy_losses(Tensor& largest, const Tensor& sum_exp, const Tensor& target_logit, const Tensor& targets,
+                          Tensor& losses, Tensor& totals);
+/// In place: logits[t, v] = (exp(logits - lse[t]) - [v is the target]) * scale; 0 in rows without a target and in
+/// padding.
+void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row, i64 valid_columns, const Tensor& lse,
+                            double scale);
+
+/// Whether a step's weights are updated, and how its gradient is scaled, without the host. totals as of
+/// cross_entropy_losses(), summed over the global batch; squares, fp64 [1]: of the gradient of the summed loss, over
+/// all its parts. numbers, fp64 [StepNumbers::kCount], is overwritten; a step whose loss or norm is not finite must not
+/// be taken.
+void judge_step(const Tensor& totals, const Tensor& squares, const StepRule& rule, Tensor& numbers);
+/// One AdamW update of flat fp32 vectors (Loshchilov, Hutter 2019): m, v, then master -= lr (mhat / (sqrt(vhat) + eps)
+/// + weight_decay master). `model`, when not null, receives the new weights rounded to its type.
+void adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamWStep& step, Tensor* model);
+/// PyTorch's SGD with momentum: g += weight_decay w; momentum_buffer = momentum buffer + g; w -= lr buffer.
+void sgd(Tensor& master, Tensor& momentum, const Tensor& grad, const SgdStep& step, Tensor* model);
+
+}  // namespace ops
+}  // namespace mcpp
