@@ -23,7 +23,7 @@ function(mcpp_room name)
   list(TRANSFORM sources REPLACE "^${CMAKE_SOURCE_DIR}/" "")  # a folder above may have any name
   list(FILTER sources EXCLUDE REGEX "/cuda/|/main\\.cpp$")
   if(MCPP_CUDA)
-    file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/cuda/*.cpp ${CMAKE_SOURCE_DIR}/${name}/cuda/*.cu)
+    file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/cuda/*.cpp ${CMAKE_SOURCE_DIR}/${name}/cuda/*.cu)
     list(APPEND sources ${cuda_sources})
     set_source_files_properties(${cuda_sources} PROPERTIES INCLUDE_DIRECTORIES "${cuda_include_folders}")
   endif()

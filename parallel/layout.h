@@ -29,11 +29,4 @@ struct LayoutRules {
 /// divide num_attention_heads = 16; the nearest that do are 2 and 4". Empty when the layout is good.
 std::vector<std::string> layout_conflicts(const LayoutRules& rules);
 
-/// The divisors of n next to `value` on both sides, those that exist; {value} when it is one.
-std::vector<i64> nearest_divisors(i64 n, i64 value);
-/// The multiples of `step`, from `step` on, next to `value` on both sides; {value} when it is one.
-std::vector<i64> nearest_multiples(i64 step, i64 value);
-/// "4 or 8".
-std::string one_of(const std::vector<i64>& values);
-
 }  // namespace mcpp

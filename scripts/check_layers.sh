@@ -1,43 +1,90 @@
 #!/usr/bin/env bash
-# The rooms are a ladder: an include goes down or sideways inside its own room, never up, never between siblings.
-# Also: headers carry #pragma once, and no file outgrows 600 lines.
+# The rooms are a ladder, and so are the folders inside a room: an include goes down or sideways inside its own folder,
+# never up, never between siblings.
+# Also: headers carry #pragma once, no file outgrows 600 lines, and no folder 26 sources.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-declare -A level=([base]=1 [tensor]=2 [comm]=3 [parallel]=4 [model]=5 [optimizer]=5 [data]=5 [checkpoint]=5 [megatron_cpp]=6)
-rooms=(base tensor comm parallel model optimizer data checkpoint megatron_cpp)
+# From the bottom to the top; siblings stand on one line.
+read -r -d '' ladder <<'END' || true
+base
+tensor
+tensor/ops
+tensor/cpu/simd
+tensor/cpu/gemm tensor/cpu/attention
+tensor/cpu tensor/cuda
+tensor/cuda/attention tensor/cuda/gemm
+nn comm/watch
+comm
+comm/mpi comm/cuda
+parallel/tp parallel/dp parallel/pp parallel/cp parallel/ep
+parallel
+model/config optimizer data checkpoint
+model/layers data/tokenizer data/read checkpoint/format
+model data/prepare checkpoint/folder
+checkpoint/load checkpoint/save
+megatron_cpp/config
+megatron_cpp/step
+megatron_cpp/setup
+megatron_cpp/resume
+megatron_cpp/inference megatron_cpp/huggingface megatron_cpp/bench
+megatron_cpp/train
+megatron_cpp/commands
+megatron_cpp
+END
+# The folders of a room below may be used by a whole room above; among the siblings model, optimizer, data and
+# checkpoint and their folders nobody uses another's.
+sibling_rooms=" model optimizer data checkpoint "
+most_sources=26
+
+declare -A level=()
+rooms=()
+row=0
+while read -r -a siblings; do
+  row=$((row + 1))
+  for folder in "${siblings[@]}"; do
+    level[$folder]=$row
+    room=${folder%%/*}
+    [[ " ${rooms[*]} " == *" $room "* ]] || rooms+=("$room")
+  done
+done <<<"$ladder"
+
 errors=0
 complain() {
   echo "$1"
   errors=$((errors + 1))
 }
 
-for room in "${rooms[@]}"; do
-  while IFS=: read -r file line text; do
-    included=${text#*\"}
-    included=${included%%\"*}
-    other=${included%%/*}
-    [ "$other" != hwy ] || continue  # a library whose headers take their place among ours, compiled once per target
-    [ -f "$included" ] || complain "$file:$line: \"$included\" is not a path from the root"
-    [ -n "${level[$other]:-}" ] || continue
-    [ "$other" = "$room" ] && continue
-    [ "${level[$other]}" -lt "${level[$room]}" ] || complain "$file:$line: $room must not include $included"
-  done < <(grep -rnE '^#include "' "$room" --include='*.h' --include='*.cpp' --include='*.cu' --include='*.cuh' || true)
-  # Strategies of parallelism are siblings too.
-  if [ "$room" = parallel ]; then
-    while IFS=: read -r file line text; do
-      from=$(echo "$file" | cut -d/ -f2)
-      to=$(echo "${text#*parallel/}" | cut -d/ -f1)
-      [ "$from" = "$to" ] || complain "$file:$line: parallel/$from must not include parallel/$to"
-    done < <(grep -rnE '^#include "parallel/(tp|pp|dp|cp|ep)/' parallel/tp parallel/pp parallel/dp || true)
-  fi
-done
+# Whether a source in folder $1 may include one in folder $2.
+may_include() {
+  [ "$1" != "$2" ] || return 0
+  local from=${1%%/*} to=${2%%/*}
+  [[ $from = "$to" || $sibling_rooms != *" $from "* || $sibling_rooms != *" $to "* ]] || return 1
+  [ "${level[$2]}" -lt "${level[$1]}" ]
+}
+
+sources=(-name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
+while IFS=: read -r file line text; do
+  included=${text#*\"}
+  included=${included%%\"*}
+  [ "${included%%/*}" != hwy ] || continue # a library whose headers take their place among ours, compiled once per target
+  [ -f "$included" ] || complain "$file:$line: \"$included\" is not a path from the root"
+  from=${file%/*} to=${included%/*}
+  [ -n "${level[$from]:-}" ] || continue # named below
+  [ -n "${level[$to]:-}" ] || continue
+  may_include "$from" "$to" || complain "$file:$line: $from must not include $included"
+done < <(find "${rooms[@]}" \( "${sources[@]}" \) -exec grep -nHE '^#include "' {} +)
+
+while read -r count folder; do
+  [ -n "${level[$folder]:-}" ] || complain "$folder: has no place in the ladder of $0"
+  [ "$count" -le "$most_sources" ] || complain "$folder: $count sources, at most $most_sources"
+done < <(find "${rooms[@]}" \( "${sources[@]}" \) -printf '%h\n' | sort | uniq -c)
 
 while read -r header; do
   grep -q '^#pragma once' "$header" || [[ $header == *-inl.h ]] || complain "$header: no #pragma once"
 done < <(find "${rooms[@]}" -name '*.h')
 while read -r lines file; do
   if [ "$file" != total ] && [ "$lines" -gt 600 ]; then complain "$file: $lines lines, at most 600"; fi
-done < <(find "${rooms[@]}" tests \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' \) -exec wc -l {} +)
+done < <(find "${rooms[@]}" tests \( "${sources[@]}" \) -exec wc -l {} +)
 
 [ "$errors" -eq 0 ] || exit 1

@@ -4,8 +4,6 @@
 #include <functional>
 #include <numeric>
 
-#include "tensor/ops/ops.h"
-
 namespace mcpp {
 
 i64 numel(const Shape& shape) {
@@ -25,12 +23,6 @@ Tensor Tensor::empty(Shape shape, DType dtype, Device& device, MemoryClass c) {
   t.storage_ = std::make_shared<Buffer>(mcpp::numel(shape) * size_of(dtype), device, c);
   t.shape_ = std::move(shape);
   t.dtype_ = dtype;
-  return t;
-}
-
-Tensor Tensor::zeros(Shape shape, DType dtype, Device& device, MemoryClass c) {
-  Tensor t = empty(std::move(shape), dtype, device, c);
-  ops::fill_zero(t);
   return t;
 }
 

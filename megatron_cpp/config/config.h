@@ -13,11 +13,11 @@
 #include "data/config.h"
 #include "megatron_cpp/config/batch_size_schedule.h"
 #include "megatron_cpp/config/device_config.h"
+#include "megatron_cpp/config/fault_injection_config.h"
 #include "megatron_cpp/config/logging_config.h"
 #include "megatron_cpp/config/options.h"
 #include "megatron_cpp/config/parallel_config.h"
 #include "megatron_cpp/config/training_config.h"
-#include "megatron_cpp/train/fault_injection.h"
 #include "model/config/config.h"
 #include "optimizer/config.h"
 

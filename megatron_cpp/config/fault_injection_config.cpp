@@ -1,4 +1,4 @@
-#include "megatron_cpp/train/fault_injection.h"
+#include "megatron_cpp/config/fault_injection_config.h"
 
 namespace mcpp {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "parallel/layout.h"
+#include "base/nearest.h"
 
 namespace mcpp {
 namespace {

@@ -4,7 +4,7 @@
 #include <charconv>
 
 #include "base/check.h"
-#include "parallel/layout.h"
+#include "base/nearest.h"
 
 namespace mcpp {
 namespace {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/log.h"
 #include "checkpoint/save/writer.h"
@@ -80,7 +81,6 @@ TEST_F(Huggingface, RefusesWhatItCannotExpressByKey) {
   EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["layer_norm_epsilon"] = 0; }), "norm_epsilon");
   EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j.erase("n_head"); }), "'n_head' is missing");
   EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["hidden_act"] = "gelu"; }), "'hidden_act' is gelu");
-  EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["mlp_bias"] = true; }), "'mlp_bias'");
   EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["rope_parameters"]["rope_type"] = "llama3"; }), "llama3");
   EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["rope_scaling"] = {{"type", "linear"}}; }), "linear");
   EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["num_key_value_heads"] = 3; }), "num_query_groups");
@@ -110,6 +110,31 @@ TEST_F(Huggingface, ConfigurationsRoundTrip) {
   const std::string error = error_of([&] { huggingface_config(odd, DType::F32); });
   EXPECT_CONTAINS(error, "gpt2 needs other values of model.normalization");
   EXPECT_CONTAINS(error, "model.activation_func");
+}
+
+TEST_F(Huggingface, LlamasBiasesAreTwoSettings) {
+  for (const bool attention : {false, true}) {
+    for (const bool mlp : {false, true}) {
+      auto json = nlohmann::json::parse(read_text_file(golden("llama") / "config.json"));
+      json["attention_bias"] = attention, json["mlp_bias"] = mlp;
+      const ModelConfig model = parse_huggingface_config(json.dump(), "config.json");
+      EXPECT_EQ(model.qkv_bias(), attention);
+      EXPECT_EQ(model.attention_output_bias(), attention);
+      EXPECT_EQ(model.mlp_bias(), mlp);
+      const auto again = nlohmann::json::parse(huggingface_config(model, DType::F32));
+      EXPECT_EQ(again["attention_bias"], attention);
+      EXPECT_EQ(again["mlp_bias"], mlp);
+      std::set<std::string> names;
+      for (const WeightRule& rule : weight_map(model)) names.insert(rule.name);
+      EXPECT_EQ(names.contains("decoder.layers.0.self_attention.linear_qkv.bias"), attention);
+      EXPECT_EQ(names.contains("decoder.layers.0.self_attention.linear_proj.bias"), attention);
+      EXPECT_EQ(names.contains("decoder.layers.0.mlp.linear_fc1.bias"), mlp);
+      EXPECT_EQ(names.contains("decoder.layers.0.mlp.linear_fc2.bias"), mlp);
+    }
+  }
+  ModelConfig only_qkv = model_of(golden("llama"));
+  only_qkv.add_qkv_bias = true;
+  EXPECT_CONTAINS(error_of([&] { huggingface_config(only_qkv, DType::F32); }), "model.add_attention_output_bias");
 }
 
 TEST_F(Huggingface, Gpt2WeightsLandWhereTheyBelong) {

@@ -63,7 +63,7 @@ node_is_idle() { [ "$(sinfo -h -o %T)" = idle ]; }
 
 complain() {
   echo "FAILED $name: $*"
-  tail -n 40 ./*"-$job.out" ./*"-$job.log" || true
+  tail -n 40 ./*"-$job.out" ./*"-$job.log" ctld.log d.log || true
   exit 1
 }
 wait_until() { # <what> <command ...>
@@ -108,8 +108,10 @@ submit_and_requeue() { # <name>: what --signal does before the end of the job's 
   expect_log 'attempt=1 .* code=85 next="stop: as it was told to"'
 }
 expect_second_run() {
-  wait_until "the end of the first run" has_state PENDING # which sets the time anew
-  scontrol update JobId="$job" StartTime=now              # Slurm waits for two minutes
+  wait_until "the end of the first run" has_state PENDING # which sets the time of its start anew
+  # Slurm would wait for two minutes. It must not start in the second in which the first run ended: a node takes nothing
+  # of a job that is not newer, in whole seconds, than that end, and Slurm then waits again.
+  scontrol update JobId="$job" StartTime=now+2
   wait_until "the second run" has_state RUNNING
   wait_until "the end" has_state COMPLETED
   expect_log 'attempt=1 .* resumed=.*iter_0.* iteration=150 .* code=0 next="done"'

@@ -33,8 +33,6 @@ enum class Bf16Path : u8 {
   Amx,     ///< our own kernel for AMX tiles
 };
 
-/// Whether oneDNN may use the instruction sets of `level`: the CPU has them and dnnl::set_max_cpu_isa allows them.
-bool isa_reaches(dnnl::cpu_isa level);
 /// Whether this CPU can take `path` under that limit.
 bool can_take(Bf16Path path);
 /// The fastest path that this CPU can take.

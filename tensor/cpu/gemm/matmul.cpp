@@ -6,17 +6,12 @@
 
 #include "tensor/cpu/gemm/gemm.h"
 #include "tensor/cpu/simd/amx.h"
+#include "tensor/cpu/simd/onednn_isa.h"
 #include "tensor/cpu/simd/parallel.h"
 #include "tensor/ops/kernels.h"
 
 namespace mcpp {
 namespace kernel {
-
-bool isa_reaches(dnnl::cpu_isa level) {
-  const auto have = static_cast<unsigned>(dnnl::get_effective_cpu_isa()), needed = static_cast<unsigned>(level);
-  return (have & needed) == needed;
-}
-
 namespace {
 
 bool is_amd() {

@@ -12,8 +12,8 @@
 #include <algorithm>
 #include <dnnl.hpp>
 
-#include "tensor/cpu/gemm/gemm.h"
 #include "tensor/cpu/simd/avx512.h"
+#include "tensor/cpu/simd/onednn_isa.h"
 
 namespace mcpp::kernel {
 namespace {

@@ -1,0 +1,58 @@
+// Faults on demand, for tests of recovery: section [fault_injection] of the configuration, empty in any real run.
+#pragma once
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fields.h"
+
+namespace mcpp {
+
+enum class FaultKind { None, NanLoss, NanGrad, NanWeights, Spike, Error, Exit, Kill, Hang };
+/// Where Error, Exit, Kill and Hang strike: before a step, or at one of the SavePoints.
+enum class FaultPlace { Step, BeforeFiles, AfterFiles, BeforeManifest, BeforeRename, BeforeLatest, BeforePrune };
+
+template <>
+struct EnumNames<FaultKind> {
+  static constexpr std::array<std::string_view, 9> value{"none",  "nan_loss", "nan_grad", "nan_weights", "spike",
+                                                         "error", "exit",     "kill",     "hang"};
+};
+template <>
+struct EnumNames<FaultPlace> {
+  static constexpr std::array<std::string_view, 7> value{
+      "step", "before_files", "after_files", "before_manifest", "before_rename", "before_latest", "before_prune"};
+};
+
+/// Whether such a fault is the process's last deed, rather than a wrong number.
+constexpr bool ends_process(FaultKind kind) {
+  return kind == FaultKind::Error || kind == FaultKind::Exit || kind == FaultKind::Kill || kind == FaultKind::Hang;
+}
+
+struct FaultInjectionConfig {
+  FaultKind kind = FaultKind::None;
+  i64 iteration = 1;
+  i64 iterations = 1;
+  i64 rank = -1;
+  FaultPlace at = FaultPlace::Step;
+  i64 exit_code = 1;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("kind", self.kind,
+          "for tests of recovery: nan_loss, nan_grad, nan_weights put NaN there; spike makes loss and gradient 1000 "
+          "times as large; error fails as a bug would; exit leaves the process, kill kills it, hang sleeps for ever");
+    visit("iteration", self.iteration, "the first that it strikes", at_least(0));
+    visit("iterations", self.iterations, "how many in a row, counted from there; 0 = all", at_least(0));
+    visit("rank", self.rank, "the rank that it strikes; -1 = all", at_least(-1));
+    visit("at", self.at,
+          "for error, exit, kill, hang: before the step, or a point of the iteration's save; before_manifest and later "
+          "ones are points of rank 0");
+    visit("exit_code", self.exit_code, "for exit", between(0, 255));
+  }
+
+  /// Every rule between fields that does not hold, as "fault_injection.key: what is wrong and what is allowed".
+  std::vector<std::string> conflicts() const;
+};
+
+}  // namespace mcpp
