@@ -3,6 +3,7 @@
 #include <array>
 #include <filesystem>
 
+#include "base/checksum.h"
 #include "checkpoint/folder/folder.h"
 #include "checkpoint/folder/lock.h"
 #include "checkpoint/load/inspect.h"
@@ -197,8 +198,12 @@ ExitCode import_hf(Arguments args, Log& log) {
   config.training.global_batch_size = config.training.train_iters = 1;
   const Path tokenizer = Path(options.folder) / "tokenizer.model";
   const FolderLock lock(options.save, log);
-  if (std::filesystem::exists(tokenizer)) write_file_atomic(saved_tokenizer(options.save), read_text_file(tokenizer));
   RunState state;
+  if (std::filesystem::exists(tokenizer)) {
+    const std::string content = read_text_file(tokenizer);
+    write_file_atomic(saved_tokenizer(options.save), content);
+    state.tokenizer_checksum = checksum_hex(std::as_bytes(std::span(content)));
+  }
   state.config = print_config(config);
   state.program_version = version_text();
   const auto world = make_self_communicator();

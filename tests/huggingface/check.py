@@ -7,6 +7,7 @@ Exit code 77, saying why, where transformers is not installed.
 import argparse
 import pathlib
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -99,6 +100,9 @@ class Check:
             return
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         self.expect(model.config.eos_token_id == tokenizer.eos_token_id, name, "eos_token_id", model.config.eos_token_id)
+        self.check_prompts(name, model, checkpoints, tokenizer)
+
+    def check_prompts(self, name, model, checkpoints, tokenizer):
         for prompt in ["ROMEO:\n", "a <eod> b", "  two  spaces\t", " leading"]:
             ids = torch.tensor([tokenizer(prompt)["input_ids"]])
             out = model.generate(ids, max_new_tokens=40, do_sample=False, use_cache=True)[0]
@@ -126,6 +130,25 @@ class Check:
         print(name, "done", flush=True)
 
 
+    def check_biases(self, attention, mlp, exported):
+        """A Llama made by transformers, with the tokenizer of an export."""
+        name = f"llama with attention_bias {attention}, mlp_bias {mlp}"
+        folder = self.scratch / name.replace(" ", "_")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
+        torch.manual_seed(3)
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+            vocab_size=len(tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=64, attention_bias=attention, mlp_bias=mlp,
+            bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id))
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.2)
+        model.save_pretrained(folder)
+        shutil.copy(exported / "tokenizer.model", folder)
+        self.run("checkpoint", "import-hf", f"{folder}", f"--save={folder}/run")
+        self.check_prompts(name, model, folder / "run", tokenizer)
+        print(name, "done", flush=True)
+
+
 def main():
     print("transformers", transformers.__version__, "torch", torch.__version__ if torch else "missing", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -134,6 +157,9 @@ def main():
         check.check("unigram", True, "llama", 1500)
         check.check("bpe", False, "llama", 1000)
         check.check("unigram", False, "gpt2", 1000)
+        if torch is not None:
+            for attention, mlp in [(True, False), (False, True), (True, True)]:
+                check.check_biases(attention, mlp, check.scratch / "bpe_with_bytes_gpt2" / "exported")
     sys.exit(1 if check.failures else 0)
 
 

@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <regex>
+#include <set>
+
 #include "base/check.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "model/flops.h"
@@ -378,6 +382,43 @@ TEST(Config, NestsNoDeeperThanAConfigurationNeeds) {
   EXPECT_EQ(error_of(kLeast + ("[data]\ndata_path = [\"" + dots + "\", '" + dots + "', \"\"\"\n" + dots +
                                "\\\"\"\"\"]  # " + dots + "\nsplit = \"9,1,0\"\n")),
             "");
+}
+
+/// Of all texts in the program, other than comments: who follows a message must find the key.
+TEST(Config, MessagesNameKeysThatExist) {
+  Config config;
+  std::set<std::string> keys, sections;
+  for (const Field& field : config_fields(config)) {
+    keys.insert(field.key);
+    sections.insert(std::string(field.section()));
+  }
+  const std::set<std::string> files{"model.safetensors"};
+  const std::regex text("\"(?:[^\"\\\\]|\\\\.)*\""), mention("(^|[^a-z_A-Z0-9./>])([a-z_]+)\\.([a-z_0-9]+)");
+  int mentions = 0;
+  for (const char* room :
+       {"base", "tensor", "comm", "parallel", "model", "optimizer", "data", "checkpoint", "megatron_cpp"}) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(test::source_folder() / room)) {
+      if (entry.path().extension() != ".cpp" && entry.path().extension() != ".h") continue;
+      for (const std::string& line : split(read_text_file(entry.path()), '\n')) {
+        const std::string code = line.substr(0, line.find("//"));
+        if (code.starts_with("#include")) continue;
+        for (std::sregex_iterator found(code.begin(), code.end(), text), end; found != end; ++found) {
+          const std::string words = found->str();
+          for (std::sregex_iterator word(words.begin(), words.end(), mention); word != end; ++word) {
+            const std::string key = (*word)[2].str() + "." + (*word)[3].str();
+            if (!sections.contains((*word)[2].str()) || files.contains(key)) continue;
+            ++mentions;
+            // "optimizer.lr_warmup_" goes on with what depends.
+            const auto after = keys.lower_bound(key);
+            const bool exists =
+                keys.contains(key) || (key.ends_with('_') && after != keys.end() && after->starts_with(key));
+            EXPECT_TRUE(exists) << entry.path() << ": " << key << " is no key";
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(mentions, 100);
 }
 
 }  // namespace

@@ -308,7 +308,10 @@ TEST_F(Huggingface, WeightsThatAreNoNumbersAreNeitherUsedNorExported) {
     store(shards[5].data, 3, value);
     const Path folder = folder_ / str("weights_", value), out = folder_ / str("exported_", value);
     CheckpointReader reader(save_checkpoint(folder, state, shards, *self_, log_));
-    const std::string use = error_of([&] { InferenceModel({.load = folder.string(), .num_threads = 1}, log_); });
+    InferenceOptions options;
+    options.load = folder.string();
+    options.num_threads = 1;
+    const std::string use = error_of([&] { InferenceModel(options, log_); });
     const std::string exporting = error_of([&] { export_huggingface(out, config.model, reader); });
     for (const std::string& error : {use, exporting}) {
       if (std::isfinite(value)) {
