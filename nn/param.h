@@ -38,8 +38,6 @@ struct Param {
       : name(std::move(param_name)), box(std::move(where)), init(how), init_std(std) {}
 
   i64 numel() const { return mcpp::numel(box.shape); }
-  /// Megatron's rule: biases and one-dimensional parameters (norms) do not decay.
-  bool decays() const { return box.shape.size() > 1 && !name.ends_with(".bias"); }
 
   /// After this the next gradient overwrites main_grad instead of adding to it: cheaper than filling with zeros.
   void clear_grad() { grad_is_clear_ = true; }

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "tensor/processor.h"
 #include "tensor/transfer.h"
+#include "tensor/wide.h"
 
 namespace mcpp {
 namespace {
@@ -38,38 +40,79 @@ std::vector<std::pair<i64, i64>> counted_ranges(const ParamAndGradBuffer& buffer
 
 }  // namespace
 
-std::string_view name_of(StateKind kind) {
-  static constexpr std::string_view kNames[]{"master", "exp_avg", "exp_avg_sq", "momentum_buffer"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
-
-Optimizer::Optimizer(std::span<ParamAndGradBuffer* const> buffers, const OptimizerConfig& config, NormScope scope)
+Optimizer::Optimizer(std::span<ParamAndGradBuffer* const> buffers, const OptimizerConfig& config, NormScope scope,
+                     std::unique_ptr<StateStore> states)
     : config_(config),
       scope_(std::move(scope)),
       device_(checked_front(buffers).device()),
-      is_double_(checked_front(buffers).dtype() == DType::F64) {
+      dtype_(checked_front(buffers).dtype()),
+      states_(states ? std::move(states) : make_resident_states(wide(dtype_), device_)) {
   for (const ParamAndGradBuffer* buffer : buffers) {
-    MCPP_CHECK(buffer->dtype() == buffers.front()->dtype(), "buffers of one optimizer must have one type");
-    for (const ShardSegment& shard : buffer->shard()) segments_.push_back(make_segment(*buffer, shard));
+    MCPP_CHECK(buffer->dtype() == dtype_, "buffers of one optimizer must have one type");
+    for (const ShardSegment& shard : buffer->shard()) {
+      add_segments(*buffer, shard);
+      count_in_norm(*buffer, shard);
+    }
   }
   copy_model_to_master();
 }
 
-Optimizer::Segment Optimizer::make_segment(const ParamAndGradBuffer& buffer, const ShardSegment& shard) const {
-  const i64 count = shard.params.numel();
-  const DType type = shard.grads.dtype();
-  const auto state = [&] { return Tensor::zeros({count}, type, buffer.device(), MemoryClass::OptimizerState); };
-  Segment segment{.buffer = &buffer,
-                  .begin = shard.begin,
-                  .model = shard.params,
-                  .grads = shard.grads,
-                  .master = shard.params.dtype() == type ? shard.params : state(),
+const UpdateRule& Optimizer::rule_of(OptimizerKind kind) {
+  std::unique_ptr<UpdateRule>& rule = rules_[kind];
+  if (!rule) rule = make_update_rule(kind, config_);
+  return *rule;
+}
+
+void Optimizer::add_segments(const ParamAndGradBuffer& buffer, const ShardSegment& shard) {
+  std::vector<ParamGroup> groups;
+  for (const Param* param : buffer.params()) groups.push_back(group_of(*param, config_));
+  std::map<OptimizerKind, std::vector<Run>> by_rule;
+  for (const GroupRun& run : group_runs(buffer.plan(), groups, shard.begin, shard.begin + shard.params.numel())) {
+    std::vector<Run>& runs = by_rule[run.group.rule];
+    const i64 at = runs.empty() ? 0 : runs.back().at + runs.back().count;
+    runs.push_back({.begin = run.begin - shard.begin, .count = run.end - run.begin, .at = at, .group = run.group});
+  }
+  for (auto& [kind, runs] : by_rule) {
+    const UpdateRule& rule = rule_of(kind);
+    states_->add(rule.states().size() + (has_master_copy() ? 1 : 0), runs.back().at + runs.back().count);
+    segments_.push_back({.buffer = &buffer,
+                         .begin = shard.begin,
+                         .model = shard.params,
+                         .grads = shard.grads,
+                         .rule = &rule,
+                         .runs = std::move(runs)});
+  }
+}
+
+/// The ranges whose gradient this rank counts. Padding is zero, so neighbours are joined over it.
+void Optimizer::count_in_norm(const ParamAndGradBuffer& buffer, const ShardSegment& shard) {
+  for (const auto& [begin, end] : counted_ranges(buffer, shard.begin, shard.begin + shard.params.numel(), scope_))
+    counted_.push_back(shard.grads.flat(begin, end - begin));
+}
+
+UpdatePart Optimizer::part_of(const Segment& segment, const Run& run, std::span<const Tensor> states) const {
+  UpdatePart part{.weights = segment.model.flat(run.begin, run.count),
                   .states = {},
-                  .runs = decay_runs(buffer.plan(), shard.begin, shard.begin + count),
-                  .counted = counted_ranges(buffer, shard.begin, shard.begin + count, scope_)};
-  const std::size_t states = config_.optimizer == OptimizerKind::Adam ? 2 : 1;
-  while (segment.states.size() < states) segment.states.push_back(state());
-  return segment;
+                  .grads = segment.grads.flat(run.begin, run.count),
+                  .model = {}};
+  for (const Tensor& state : states) part.states.push_back(state.flat(run.at, run.count));
+  if (has_master_copy()) {
+    part.model = std::exchange(part.weights, part.states.front());
+    part.states.erase(part.states.begin());
+  }
+  return part;
+}
+
+template <class F>
+void Optimizer::for_each_part(F&& f) {
+  for (std::size_t s = 0; s < segments_.size(); ++s) {
+    const std::vector<Tensor> states = states_->fetch(s);
+    for (const Run& run : segments_[s].runs) {
+      UpdatePart part = part_of(segments_[s], run, states);
+      f(*segments_[s].rule, part, run.group);
+    }
+    states_->drop(s);
+  }
 }
 
 StepResult Optimizer::step(double lr, double weight_decay, double grad_scale) {
@@ -86,17 +129,14 @@ StepResult Optimizer::step(double lr, double weight_decay, double grad_scale) {
 Tensor Optimizer::judge(const Tensor& totals, StepRule rule) const {
   const ProfileRange range(device_, "norm of the gradient");
   Tensor squares = Tensor::zeros({1}, DType::F64, device_, MemoryClass::Workspace);
-  for (const Segment& segment : segments_) {
-    for (const auto& [begin, end] : segment.counted)
-      ops::add_sum_of_squares(segment.grads.flat(begin, end - begin), squares);
-  }
+  for (const Tensor& grads : counted_) ops::add_sum_of_squares(grads, squares);
   for (Communicator* group : scope_.groups) {
     if (group->size() > 1) group->all_reduce(squares, ReduceOp::Sum).wait();
   }
   rule.clip_grad = config_.clip_grad;
   // Layouts cut the vector at other places, so their fp64 sums differ in the last bits. Rounding to fp32 hides that, so
   // that the clipped gradient, and with it the whole run, keeps the same bits.
-  rule.rounds_norm = !is_double_;
+  rule.rounds_norm = dtype_ != DType::F64;
   Tensor numbers = Tensor::empty({StepNumbers::kCount}, DType::F64, device_, MemoryClass::Workspace);
   ops::judge_step(totals, squares, rule, numbers);
   return numbers;
@@ -104,59 +144,41 @@ Tensor Optimizer::judge(const Tensor& totals, StepRule rule) const {
 
 void Optimizer::update(double lr, double weight_decay, const Tensor& factor) {
   const ProfileRange range(device_, "optimizer");
-  for (Segment& segment : segments_) {
-    for (const DecayRun& run : segment.runs) update(segment, run, lr, run.decays ? weight_decay : 0.0, factor);
-  }
-}
-
-void Optimizer::update(Segment& segment, const DecayRun& run, double lr, double weight_decay, const Tensor& factor) {
-  const auto part = [&](const Tensor& t) { return t.flat(run.begin - segment.begin, run.end - run.begin); };
-  Tensor master = part(segment.master), model = part(segment.model), first = part(segment.states[0]);
-  const Tensor grads = part(segment.grads);
-  Tensor* copy = segment.has_master_copy() ? &model : nullptr;
-  if (config_.optimizer == OptimizerKind::Sgd) {
-    const SgdStep step{.lr = lr, .momentum = config_.sgd_momentum, .weight_decay = weight_decay, .factor = factor};
-    return ops::sgd(master, first, grads, step, copy);
-  }
-  Tensor second = part(segment.states[1]);
-  const AdamWStep step{.lr = lr,
-                       .beta1 = config_.adam_beta1,
-                       .beta2 = config_.adam_beta2,
-                       .eps = config_.adam_eps,
-                       .weight_decay = weight_decay,
-                       .step = steps_ + 1,
-                       .factor = factor};
-  ops::adamw(master, first, second, grads, step, copy);
+  for_each_part([&](const UpdateRule& rule, UpdatePart& part, const ParamGroup& group) {
+    rule.update(
+        part,
+        {.lr = lr * group.lr_mult, .weight_decay = weight_decay * group.wd_mult, .step = steps_ + 1, .factor = factor});
+  });
 }
 
 void Optimizer::copy_model_to_master() {
-  for (Segment& segment : segments_) {
-    if (segment.has_master_copy()) ops::copy(segment.model, segment.master);
-  }
+  if (!has_master_copy()) return;
+  for_each_part([](const UpdateRule&, UpdatePart& part, const ParamGroup&) { ops::copy(part.model, part.weights); });
 }
 
 void Optimizer::copy_master_to_model() {
-  for (Segment& segment : segments_) {
-    if (segment.has_master_copy()) ops::copy(segment.master, segment.model);
-  }
+  if (!has_master_copy()) return;
+  for_each_part([](const UpdateRule&, UpdatePart& part, const ParamGroup&) { ops::copy(part.weights, part.model); });
 }
 
 void Optimizer::visit_state(const StateVisitor& f) const {
-  const bool is_adam = config_.optimizer == OptimizerKind::Adam;
-  const StateKind first_kind = is_adam ? StateKind::ExpAvg : StateKind::Momentum;
-  for (const Segment& segment : segments_) {
-    const ParamAndGradBuffer& buffer = *segment.buffer;
-    for (std::size_t i = 0; i < buffer.params().size(); ++i) {
-      const ParamPart part = part_inside(buffer.plan(), i, segment.begin, segment.begin + segment.model.numel());
-      if (part.count <= 0) continue;
-      const i64 at = buffer.plan().offsets[i] + part.first - segment.begin;
-      const auto visit = [&](StateKind kind, const Tensor& t) {
-        f(kind, *buffer.params()[i], part.first, t.flat(at, part.count));
-      };
-      if (segment.has_master_copy()) visit(StateKind::Master, segment.master);
-      visit(first_kind, segment.states[0]);
-      if (is_adam) visit(StateKind::ExpAvgSq, segment.states[1]);
-    }
+  for (std::size_t s = 0; s < segments_.size(); ++s) {
+    for (const Run& run : segments_[s].runs) visit_run(segments_[s], run, states_->at_rest(s), f);
+  }
+}
+
+void Optimizer::visit_run(const Segment& segment, const Run& run, std::span<const Tensor> states,
+                          const StateVisitor& f) const {
+  std::vector<std::string_view> names(segment.rule->states().begin(), segment.rule->states().end());
+  if (has_master_copy()) names.insert(names.begin(), kMasterState);
+  const BufferPlan& plan = segment.buffer->plan();
+  const i64 begin = segment.begin + run.begin;  // in the flat vectors
+  for (std::size_t i = 0; i < plan.params.size(); ++i) {
+    const ParamPart part = part_inside(plan, i, begin, begin + run.count);
+    if (part.count <= 0) continue;
+    const i64 at = run.at + plan.offsets[i] + part.first - begin;
+    for (std::size_t k = 0; k < names.size(); ++k)
+      f(names[k], *segment.buffer->params()[i], part.first, states[k].flat(at, part.count));
   }
 }
 

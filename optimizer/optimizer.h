@@ -1,14 +1,18 @@
-// The update of the weights: global gradient norm, clipping, AdamW or SGD over the flat vectors, with fp32 moments and,
-// for bf16 and fp16 models, fp32 master weights.
+// The update of the weights: global gradient norm, clipping, and each parameter by the rule of its group over the flat
+// vectors, with fp32 states and, for bf16 and fp16 models, fp32 master weights.
 #pragma once
 #include <functional>
+#include <map>
+#include <memory>
 #include <span>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "optimizer/config.h"
 #include "optimizer/norm_scope.h"
+#include "optimizer/param_group.h"
+#include "optimizer/state_store.h"
+#include "optimizer/update_rule.h"
 #include "parallel/dp/buffer.h"
 #include "tensor/ops/ops.h"
 
@@ -21,20 +25,20 @@ struct StepResult {
   double weight_decay = 0;  ///< as given
 };
 
-enum class StateKind : u8 { Master, ExpAvg, ExpAvgSq, Momentum };
-/// "master", "exp_avg", "exp_avg_sq", "momentum_buffer".
-std::string_view name_of(StateKind kind);
+/// The state beside those of UpdateRule::states(): the weights of a bf16 or fp16 model in fp32.
+inline constexpr std::string_view kMasterState = "master";
 
 class Optimizer {
  public:
-  /// Allocates the state of what the buffers' shard() gives this rank; the buffers must outlive the optimizer. Master
-  /// weights start as the model's weights.
-  Optimizer(std::span<ParamAndGradBuffer* const> buffers, const OptimizerConfig& config, NormScope scope = {});
+  /// Allocates the state of what the buffers' shard() gives this rank, in `states`, which is empty (null: in a store on
+  /// the device); the buffers must outlive the optimizer. Master weights start as the model's weights.
+  Optimizer(std::span<ParamAndGradBuffer* const> buffers, const OptimizerConfig& config, NormScope scope = {},
+            std::unique_ptr<StateStore> states = nullptr);
 
   /// One update, after every buffer's finish(); the caller then calls publish() on each. `grad_scale` turns the summed
   /// gradient into that of the loss (1 / number of target tokens). A gradient whose norm is not finite leaves weights,
   /// state and step counter as they are, on every rank. Clipping as Megatron-LM does: by clip_grad / (norm + 1e-6)
-  /// where that is below 1. Parameters that do not decay (Param::decays()) get no weight decay.
+  /// where that is below 1. group_of() says which parameters get no weight decay.
   StepResult step(double lr, double weight_decay, double grad_scale = 1);
 
   /// The parts of step(), for a caller that does not wait: it queues judge(), agrees on the factor with the ranks that
@@ -52,10 +56,11 @@ class Optimizer {
   void copy_model_to_master();  ///< after other weights were loaded into the model alone
   void copy_master_to_model();  ///< after master weights were loaded; the caller then publishes
 
-  /// Calls f(kind, param, first, values) for each state of each parameter: `values` is a flat view of the param's
-  /// elements [first, first + values.numel()) that this rank updates, counted in its box. Master comes up only where it
-  /// is a copy (bf16 and fp16 models). The order is fixed; parameters of which this rank updates nothing are left out.
-  using StateVisitor = std::function<void(StateKind, Param&, i64 first, Tensor values)>;
+  /// Calls f(state, param, first, values) for each state of each parameter: `values` is a flat view of the param's
+  /// elements [first, first + values.numel()) that this rank updates, counted in its box, where the state lies between
+  /// updates. Master comes up only where it is a copy (bf16 and fp16 models). The order is fixed; parameters of which
+  /// this rank updates nothing are left out.
+  using StateVisitor = std::function<void(std::string_view state, Param&, i64 first, Tensor values)>;
   void visit_state(const StateVisitor& f) const;
 
   /// Updates done; skipped steps do not count. Bias correction depends on it, so it belongs in checkpoints.
@@ -63,27 +68,40 @@ class Optimizer {
   void set_steps(i64 steps) { steps_ = steps; }
 
  private:
-  /// One contiguous range of a buffer's flat vectors, with its state. All tensors have one axis of the same length.
+  /// What is updated alike of a segment. The states hold only what the segment's rule updates, run after run.
+  struct Run {
+    i64 begin, count;  // in the tensors of the segment
+    i64 at;            // in the states
+    ParamGroup group;
+  };
+  /// What one rule updates of one contiguous range of a buffer's flat vectors.
   struct Segment {
     const ParamAndGradBuffer* buffer;
     i64 begin;  // in the flat vectors
     Tensor model, grads;
-    Tensor master;               // model itself, unless the model is bf16 or fp16
-    std::vector<Tensor> states;  // AdamW: first and second moment; SGD: momentum
-    std::vector<DecayRun> runs;
-    std::vector<std::pair<i64, i64>> counted;  // for the norm, relative to begin
-
-    bool has_master_copy() const { return master.dtype() != model.dtype(); }
+    const UpdateRule* rule;
+    std::vector<Run> runs;
   };
 
-  Segment make_segment(const ParamAndGradBuffer& buffer, const ShardSegment& shard) const;
-  void update(Segment& segment, const DecayRun& run, double lr, double weight_decay, const Tensor& factor);
+  void add_segments(const ParamAndGradBuffer& buffer, const ShardSegment& shard);
+  void count_in_norm(const ParamAndGradBuffer& buffer, const ShardSegment& shard);
+  const UpdateRule& rule_of(OptimizerKind kind);
+  bool has_master_copy() const { return is_narrow(dtype_); }
+  UpdatePart part_of(const Segment& segment, const Run& run, std::span<const Tensor> states) const;
+  /// Calls f(rule, part, group) for each run of each segment, whose states are fetched meanwhile.
+  template <class F>
+  void for_each_part(F&& f);
+  void visit_run(const Segment& segment, const Run& run, std::span<const Tensor> states, const StateVisitor& f) const;
 
   OptimizerConfig config_;
   NormScope scope_;
   Device& device_;
-  bool is_double_;  // an fp64 model
+  DType dtype_;  // of the model
+  std::map<OptimizerKind, std::unique_ptr<UpdateRule>> rules_;
   std::vector<Segment> segments_;
+  /// By segment: the master weights where these are a copy, then the states of its rule.
+  std::unique_ptr<StateStore> states_;
+  std::vector<Tensor> counted_;  // gradients that make up this rank's part of the norm
   i64 steps_ = 0;
 };
 

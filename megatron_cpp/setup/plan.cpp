@@ -6,6 +6,7 @@
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "model/flops.h"
+#include "optimizer/update_rule.h"
 #include "parallel/pp/lower.h"
 #include "parallel/pp/simulate.h"
 
@@ -101,10 +102,11 @@ std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int w
                   .shards = data_parallel_size(config, world_size) / p.num_distributed_optimizer_instances,
                   .overlap_grad_reduce = p.overlap_grad_reduce,
                   .overlap_param_gather = p.overlap_param_gather};
+  const auto rule = make_update_rule(config.optimizer.optimizer, config.optimizer);
+  const int states = static_cast<int>(rule->states().size());
   std::vector<MemoryEstimate> ranks;
   for (share.pipeline_rank = 0; share.pipeline_rank < share.schedule.ranks; ++share.pipeline_rank)
-    ranks.push_back(
-        estimate_memory(config.model, setup, config.optimizer.optimizer == OptimizerKind::Adam ? 2 : 1, share));
+    ranks.push_back(estimate_memory(config.model, setup, states, share));
   return ranks;
 }
 

@@ -13,8 +13,8 @@ void for_each_part(const TrainingState& state, F&& f) {
       f(model_tensor(param.name), param, first, values);
     });
   }
-  state.optimizer().visit_state([&](StateKind kind, const Param& param, i64 first, const Tensor& values) {
-    f(optimizer_tensor(name_of(kind), param.name), param, first, values);
+  state.optimizer().visit_state([&](std::string_view state_name, const Param& param, i64 first, const Tensor& values) {
+    f(optimizer_tensor(state_name, param.name), param, first, values);
   });
 }
 

@@ -26,8 +26,8 @@ void poison(const Tensor& t) {
 
 void poison_weights(TrainingState& state) {
   state.chunks().front().memory->visit_weights([](const Param&, i64, const Tensor& values) { poison(values); });
-  state.optimizer().visit_state([](StateKind kind, const Param&, i64, const Tensor& values) {
-    if (kind == StateKind::Master) poison(values);
+  state.optimizer().visit_state([](std::string_view name, const Param&, i64, const Tensor& values) {
+    if (name == kMasterState) poison(values);
   });
 }
 

@@ -12,7 +12,7 @@ std::vector<ParamMeta> metas(std::span<const UnitParam> params) {
   std::set<const Param*> seen;
   for (const UnitParam& p : params) {
     MCPP_CHECK(seen.insert(p.param).second, p.param->name, " is listed twice");
-    result.push_back({p.param->name, p.param->numel(), p.unit, p.param->decays()});
+    result.push_back({p.param->name, p.param->numel(), p.unit});
   }
   return result;
 }

@@ -70,21 +70,6 @@ std::optional<std::size_t> bucket_of(const BufferPlan& plan, int unit) {
   return static_cast<std::size_t>(bucket - plan.buckets.begin()) - 1;
 }
 
-std::vector<DecayRun> decay_runs(const BufferPlan& plan, i64 begin, i64 end) {
-  std::vector<DecayRun> runs;
-  for (std::size_t i = 0; i < plan.params.size(); ++i) {
-    const i64 next = i + 1 < plan.params.size() ? plan.offsets[i + 1] : plan.total;
-    const i64 from = std::max(begin, plan.offsets[i]), to = std::min(end, next);
-    if (from >= to) continue;
-    if (!runs.empty() && runs.back().decays == plan.params[i].decays) {
-      runs.back().end = to;
-    } else {
-      runs.push_back({from, to, plan.params[i].decays});
-    }
-  }
-  return runs;
-}
-
 ParamPart part_inside(const BufferPlan& plan, std::size_t param, i64 begin, i64 end) {
   const i64 offset = plan.offsets[param];
   const i64 from = std::max(begin, offset), to = std::min(end, offset + plan.params[param].numel);

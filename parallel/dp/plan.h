@@ -17,7 +17,6 @@ struct ParamMeta {
   std::string name;
   i64 numel = 0;
   int unit = 0;  ///< what is acquired and released together: usually a block; forward visits 0, 1, 2 ...
-  bool decays = true;
 };
 
 /// Elements [begin, end) of the flat vectors, holding units [first_unit, end_unit) whole. end - begin is a multiple of
@@ -45,15 +44,6 @@ BufferPlan plan_buffer(std::span<const ParamMeta> params, int dp, i64 bucket_ele
 
 /// The bucket that holds the unit's parameters; none when it has none.
 std::optional<std::size_t> bucket_of(const BufferPlan& plan, int unit);
-
-/// Consecutive elements of the flat vectors of parameters with the same decay flag (padding between them included).
-struct DecayRun {
-  i64 begin = 0, end = 0;
-  bool decays = true;
-};
-
-/// [begin, end) of the flat vectors as the fewest runs. Padding goes with the parameter before it.
-std::vector<DecayRun> decay_runs(const BufferPlan& plan, i64 begin, i64 end);
 
 /// The part of parameter `param` inside [begin, end) of the flat vectors; empty when count <= 0.
 struct ParamPart {

@@ -60,7 +60,7 @@ class Reference {
     const double norm = static_cast<float>(std::sqrt(squares) * kGradScale);
     const double scale = kGradScale * std::min(1.0, config_.clip_grad / (norm + 1e-6));
     for (Vector& v : vectors_) {
-      const double decay = v.param->decays() ? kWeightDecay : 0;
+      const double decay = group_of(*v.param, config_).wd_mult * kWeightDecay;
       if (config_.optimizer == OptimizerKind::Sgd) {
         ops::sgd(v.master, v.first, v.grad, {kLr, config_.sgd_momentum, decay, scale}, &v.weight);
       } else {

@@ -32,7 +32,8 @@ std::vector<std::byte> bytes_of(const Tensor& t) {
 
 /// A small model of two units, with parameters that decay and that do not, and its optimizer.
 struct Fixture {
-  explicit Fixture(DType dtype, const OptimizerConfig& config = {}, NormScope scope = {}) {
+  explicit Fixture(DType dtype, const OptimizerConfig& config = {}, NormScope scope = {},
+                   std::unique_ptr<StateStore> states = nullptr) {
     std::vector<UnitParam> list;
     const auto add = [&](const std::string& name, Shape shape, int unit) {
       list.push_back({&params.emplace_back(name, shape, Init::Normal), unit});
@@ -46,7 +47,7 @@ struct Fixture {
       for (i64 i = 0; i < param.numel(); ++i) set_element(param.value, i, normal(random));
     }
     ParamAndGradBuffer* const buffers[]{buffer.get()};
-    optimizer.emplace(buffers, config, std::move(scope));
+    optimizer.emplace(buffers, config, std::move(scope), std::move(states));
   }
 
   /// Writes new gradients of about the given size.
@@ -61,7 +62,7 @@ struct Fixture {
 
   std::vector<std::vector<std::byte>> all_bytes() const {
     std::vector<std::vector<std::byte>> result{bytes_of(buffer->shard()[0].params)};
-    optimizer->visit_state([&](StateKind, Param&, i64, Tensor t) { result.push_back(bytes_of(t)); });
+    optimizer->visit_state([&](std::string_view, Param&, i64, Tensor t) { result.push_back(bytes_of(t)); });
     return result;
   }
 
@@ -96,7 +97,7 @@ class Reference {
     std::size_t at = 0;
     for (const Param& param : f.params) {
       for (i64 i = 0; i < param.numel(); ++i, ++at) {
-        const double decay = param.decays() ? weight_decay : 0;
+        const double decay = group_of(param, config_).wd_mult * weight_decay;
         config_.optimizer == OptimizerKind::Adam ? adamw(elements_[at], grads[at] * clip, lr, decay)
                                                  : sgd(elements_[at], grads[at] * clip, lr, decay);
       }
@@ -248,8 +249,8 @@ TEST(Optimizer, MasterWeightsKeepUpdatesTooSmallForBf16) {
     }
   }
   EXPECT_NEAR(element(weight, 0), 0.99, 1.0 / 512);
-  f.optimizer->visit_state([&](StateKind kind, Param& param, i64 first, Tensor values) {
-    if (kind != StateKind::Master || &param != &f.params.front()) return;
+  f.optimizer->visit_state([&](std::string_view state, Param& param, i64 first, Tensor values) {
+    if (state != kMasterState || &param != &f.params.front()) return;
     EXPECT_EQ(first, 0);
     EXPECT_NEAR(element(values, 0), 0.99, 1e-5);
   });
@@ -259,8 +260,8 @@ TEST(Optimizer, CopiesBetweenModelAndMaster) {
   Fixture f(DType::BF16);
   const Tensor weight = f.params.front().value;
   Tensor master;
-  f.optimizer->visit_state([&](StateKind kind, Param& param, i64, Tensor values) {
-    if (kind == StateKind::Master && &param == &f.params.front()) master = values;
+  f.optimizer->visit_state([&](std::string_view state, Param& param, i64, Tensor values) {
+    if (state == kMasterState && &param == &f.params.front()) master = values;
   });
   set_element(weight, 2, 0.5);
   f.optimizer->copy_model_to_master();
@@ -277,10 +278,10 @@ TEST(Optimizer, VisitsTheStateOfEveryParameter) {
     config.optimizer = kind;
     Fixture f(dtype, config);
     std::string kinds;
-    f.optimizer->visit_state([&](StateKind state, Param& param, i64 first, Tensor values) {
+    f.optimizer->visit_state([&](std::string_view state, Param& param, i64 first, Tensor values) {
       EXPECT_EQ(first, 0);
       EXPECT_EQ(values.numel(), param.numel());
-      if (param.name == "linear.bias") kinds += str(name_of(state), " ");
+      if (param.name == "linear.bias") kinds += str(state, " ");
     });
     return kinds;
   };
@@ -297,9 +298,9 @@ TEST(Optimizer, ContinuesFromCopiedState) {
     a.optimizer->step(1e-2, 0.1);
   }
   std::vector<Tensor> states;
-  a.optimizer->visit_state([&](StateKind, Param&, i64, Tensor t) { states.push_back(t); });
+  a.optimizer->visit_state([&](std::string_view, Param&, i64, Tensor t) { states.push_back(t); });
   auto next = states.begin();
-  b.optimizer->visit_state([&](StateKind, Param&, i64, Tensor t) { ops::copy(*next++, t); });
+  b.optimizer->visit_state([&](std::string_view, Param&, i64, Tensor t) { ops::copy(*next++, t); });
   b.optimizer->copy_master_to_model();
   b.optimizer->set_steps(a.optimizer->steps());
   EXPECT_EQ(a.all_bytes(), b.all_bytes());
@@ -310,6 +311,47 @@ TEST(Optimizer, ContinuesFromCopiedState) {
     f->optimizer->step(1e-2, 0.1);
   }
   EXPECT_EQ(a.all_bytes(), b.all_bytes());
+}
+
+/// Keeps states elsewhere; what fetch() gave is of no use any more after drop(), and states are not used without them.
+class ParkedStates final : public StateStore {
+ public:
+  explicit ParkedStates(Device& device) : device_(device) {}
+
+  void add(std::size_t states, i64 count) override {
+    std::vector<Tensor>& segment = parked_.emplace_back();
+    while (segment.size() < states) segment.push_back(Tensor::zeros({count}, DType::F32, device_));
+  }
+  std::vector<Tensor> fetch(std::size_t segment) override {
+    EXPECT_TRUE(fetched_.empty()) << "one segment at a time";
+    for (const Tensor& state : parked_[segment]) ops::copy(state, fetched_.emplace_back(Tensor::like(state)));
+    return fetched_;
+  }
+  void drop(std::size_t segment) override {
+    for (std::size_t i = 0; i < fetched_.size(); ++i) {
+      ops::copy(fetched_[i], parked_[segment][i]);
+      for (i64 k = 0; k < fetched_[i].numel(); ++k) set_element(fetched_[i], k, std::nan(""));
+    }
+    fetched_.clear();
+  }
+  const std::vector<Tensor>& at_rest(std::size_t segment) const override { return parked_[segment]; }
+
+ private:
+  Device& device_;
+  std::vector<std::vector<Tensor>> parked_;
+  std::vector<Tensor> fetched_;
+};
+
+TEST(Optimizer, ItsStatesMayBeKeptElsewhere) {
+  CpuDevice device;
+  Fixture here(DType::BF16), elsewhere(DType::BF16, {}, {}, std::make_unique<ParkedStates>(device));
+  for (int step = 0; step < 3; ++step) {
+    for (Fixture* f : {&here, &elsewhere}) {
+      f->make_grads(1);
+      f->optimizer->step(1e-2, 0.1);
+    }
+  }
+  EXPECT_EQ(here.all_bytes(), elsewhere.all_bytes());
 }
 
 TEST(Optimizer, TheNormLeavesOutWhatOthersCount) {

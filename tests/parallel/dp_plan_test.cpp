@@ -9,8 +9,7 @@ namespace mcpp {
 namespace {
 
 std::vector<ParamMeta> three_units() {
-  return {{"embedding", 1000, 0, true}, {"w0", 100, 1, true}, {"b0", 10, 1, false},
-          {"w1", 100, 2, true},         {"b1", 10, 2, false}, {"norm", 5, 2, false}};
+  return {{"embedding", 1000, 0}, {"w0", 100, 1}, {"b0", 10, 1}, {"w1", 100, 2}, {"b1", 10, 2}, {"norm", 5, 2}};
 }
 
 TEST(BufferPlan, PlacesParametersAtAlignedOffsets) {
@@ -36,22 +35,11 @@ TEST(BufferPlan, OfNothingIsEmpty) {
   const BufferPlan plan = plan_buffer({}, 4, 100);
   EXPECT_EQ(plan.total, 0);
   EXPECT_TRUE(plan.buckets.empty());
-  EXPECT_TRUE(decay_runs(plan, 0, 0).empty());
 }
 
 TEST(BufferPlan, RefusesDecreasingUnits) {
-  const std::vector<ParamMeta> params{{"a", 1, 1, true}, {"b", 1, 0, true}};
+  const std::vector<ParamMeta> params{{"a", 1, 1}, {"b", 1, 0}};
   EXPECT_THROW(plan_buffer(params, 1, 0), Error);
-}
-
-TEST(DecayRuns, JoinNeighboursOfTheSameKind) {
-  const BufferPlan plan = plan_buffer(three_units(), 1, 0);
-  const std::vector<DecayRun> runs = decay_runs(plan, 0, plan.total);
-  ASSERT_EQ(runs.size(), 4u);
-  EXPECT_EQ(runs[0].end, 1152);  // embedding and w0
-  EXPECT_EQ(runs[3].begin, 1344);
-  EXPECT_EQ(runs[3].end, plan.total);
-  EXPECT_FALSE(runs[3].decays);
 }
 
 std::vector<ParamMeta> random_params(std::mt19937& random) {
@@ -59,7 +47,7 @@ std::vector<ParamMeta> random_params(std::mt19937& random) {
   std::vector<ParamMeta> params(static_cast<std::size_t>(below(40)));
   int unit = 0;
   for (ParamMeta& p : params) {
-    p = {"p", below(3) == 0 ? below(70) : below(5000), unit, below(2) == 0};
+    p = {"p", below(3) == 0 ? below(70) : below(5000), unit};
     if (below(3) == 0) unit += 1 + below(2);
   }
   return params;
@@ -100,18 +88,11 @@ void expect_sound_buckets(const BufferPlan& plan, i64 bucket_elements) {
   EXPECT_EQ(next_param, plan.params.size());
 }
 
-/// The pieces of the vector between `cuts` have runs that cover it, and parts that make up every parameter.
+/// The parts of every parameter in the pieces of the vector make it up.
 void expect_pieces_cover(const BufferPlan& plan, i64 piece) {
-  i64 covered = 0;
   std::vector<i64> elements(plan.params.size(), 0);
   for (i64 begin = 0; begin < plan.total; begin += piece) {
     const i64 end = std::min(begin + piece, plan.total);
-    for (const DecayRun& run : decay_runs(plan, begin, end)) {
-      EXPECT_EQ(run.begin, covered);
-      EXPECT_LT(run.begin, run.end);
-      covered = run.end;
-    }
-    EXPECT_EQ(covered, end);
     for (std::size_t i = 0; i < plan.params.size(); ++i) {
       const ParamPart part = part_inside(plan, i, begin, end);
       if (part.count <= 0) continue;

@@ -1,0 +1,27 @@
+#include "optimizer/param_group.h"
+
+#include <algorithm>
+
+namespace mcpp {
+
+ParamGroup group_of(const Param& param, const OptimizerConfig& config) {
+  const bool decays = param.box.shape.size() > 1 && !param.name.ends_with(".bias");
+  return {.rule = config.optimizer, .lr_mult = 1, .wd_mult = decays ? 1.0 : 0.0};
+}
+
+std::vector<GroupRun> group_runs(const BufferPlan& plan, std::span<const ParamGroup> groups, i64 begin, i64 end) {
+  std::vector<GroupRun> runs;
+  for (std::size_t i = 0; i < plan.params.size(); ++i) {
+    const i64 next = i + 1 < plan.params.size() ? plan.offsets[i + 1] : plan.total;
+    const i64 from = std::max(begin, plan.offsets[i]), to = std::min(end, next);
+    if (from >= to) continue;
+    if (!runs.empty() && runs.back().group == groups[i]) {
+      runs.back().end = to;
+    } else {
+      runs.push_back({from, to, groups[i]});
+    }
+  }
+  return runs;
+}
+
+}  // namespace mcpp
