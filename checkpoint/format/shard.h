@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/format/region.h"
+#include "nn/region.h"
 #include "tensor/tensor.h"
 
 namespace mcpp {

@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "checkpoint/format/region.h"
+#include "nn/region.h"
 #include "tensor/dtype.h"
 
 namespace mcpp {

@@ -1,4 +1,4 @@
-#include "checkpoint/format/region.h"
+#include "nn/region.h"
 
 #include <algorithm>
 
