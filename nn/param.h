@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "nn/placement.h"
@@ -20,6 +21,14 @@ struct Box {
   Shape shape;   ///< its size
 };
 
+/// Of a tensor of shape `global`, [first, first + count) along one axis and all along the others.
+inline Box slab(const Shape& global, std::size_t axis, i64 first, i64 count) {
+  Box box{global, Shape(global.size(), 0), global};
+  box.offset[axis] = first;
+  box.shape[axis] = count;
+  return box;
+}
+
 struct Param {
   std::string name;  ///< Megatron's, global: "decoder.layers.3.mlp.linear_fc1.weight"
   Box box;
@@ -27,6 +36,10 @@ struct Param {
   double init_std = 0.02;  ///< for Init::Normal
 
   Placement placement;  ///< who else holds it
+
+  /// The linear maps between hidden vectors that are fused in the global tensor, for optimizers that treat each as a
+  /// matrix: boxes of which all axes but the last are rows. Empty for biases, norms, embeddings and the output layer.
+  std::vector<Box> matrices;
 
   Tensor value;      ///< box.shape, in the model's type
   Tensor main_grad;  ///< box.shape, fp32 (fp64 in an fp64 model)

@@ -24,6 +24,14 @@ Shape up_shape(const ModelConfig& config) {
   return config.gated() ? Shape{2, config.ffn()} : Shape{config.ffn()};
 }
 
+/// Gate and up, or up alone.
+std::vector<Box> up_matrices(const ModelConfig& config) {
+  Shape weight = up_shape(config);
+  weight.push_back(config.hidden_size);
+  if (!config.gated()) return {slab(weight, 0, 0, weight[0])};
+  return {slab(weight, 0, 0, 1), slab(weight, 0, 1, 1)};
+}
+
 }  // namespace
 
 Mlp::Mlp(const std::string& name, const ModelContext& context)
@@ -34,6 +42,7 @@ Mlp::Mlp(const std::string& name, const ModelContext& context)
                   {.bias = context.config.mlp_bias(),
                    .skip_bias_add = true,
                    .init_std = context.config.init_method_std,
+                   .matrices = up_matrices(context.config),
                    .sequence_parallel = context.sequence_parallel}),
       linear_fc2_(name + ".linear_fc2", context.config.ffn(), context.config.hidden_size, context.tp,
                   {.bias = context.config.mlp_bias(),

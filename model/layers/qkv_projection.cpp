@@ -17,6 +17,12 @@ Heads dense_heads(const Tensor& x, i64 first, i64 heads) {
           .batch_stride = token};
 }
 
+/// Of the weight [groups, (q + 2) * head_dim, h].
+std::vector<Box> queries_keys_values(const Shape& weight, i64 head_dim) {
+  const i64 keys = weight[1] - 2 * head_dim;
+  return {slab(weight, 1, 0, keys), slab(weight, 1, keys, head_dim), slab(weight, 1, keys + head_dim, head_dim)};
+}
+
 }  // namespace
 
 PackedHeads Qkv::heads() const {
@@ -54,9 +60,12 @@ std::unique_ptr<LinearSlice> QkvProjection::make_slice(const std::string& name, 
   const ModelConfig& config = context_.config;
   const i64 all = config.query_groups(), first = context_.tp.rank() * all / context_.tp.size();
   const i64 rows_per_group = (config.num_attention_heads / all + 2) * config.head_dim(), h = config.hidden_size;
-  return std::make_unique<LinearSlice>(name, Box{{all, rows_per_group, h}, {first, first_row, 0}, {groups, rows, h}},
-                                       Box{{all, rows_per_group}, {first, first_row}, {groups, rows}},
-                                       LinearOptions{.bias = config.qkv_bias(), .init_std = config.init_method_std});
+  return std::make_unique<LinearSlice>(
+      name, Box{{all, rows_per_group, h}, {first, first_row, 0}, {groups, rows, h}},
+      Box{{all, rows_per_group}, {first, first_row}, {groups, rows}},
+      LinearOptions{.bias = config.qkv_bias(),
+                    .init_std = config.init_method_std,
+                    .matrices = queries_keys_values({all, rows_per_group, h}, config.head_dim())});
 }
 
 Qkv QkvProjection::forward(const Tensor& x, Pass& pass) {

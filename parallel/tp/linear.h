@@ -16,6 +16,7 @@ struct LinearOptions {
   bool bias = true;
   bool skip_bias_add = false;  ///< the caller adds bias(), fused with what follows; its gradient is still computed here
   double init_std = 0.02;
+  std::vector<Box> matrices = {};  ///< Param::matrices of the weight; empty = it is one
   bool sequence_parallel = false;  ///< outside the region each rank has its part of the sequence, [s / tp, b, h]
 };
 

@@ -7,12 +7,10 @@ namespace mcpp {
 
 /// Even split of `global` along `axis` over the ranks of `group`.
 inline Box split_box(const Shape& global, int axis, const Communicator& group) {
-  Box box{global, Shape(global.size(), 0), global};
-  i64& size = box.shape[static_cast<std::size_t>(axis)];
+  const i64 size = global[static_cast<std::size_t>(axis)];
   MCPP_CHECK(size % group.size() == 0, "axis ", axis, " of ", global, " over ", group.size(), " ranks");
-  size /= group.size();
-  box.offset[static_cast<std::size_t>(axis)] = size * group.rank();
-  return box;
+  const i64 part = size / group.size();
+  return slab(global, static_cast<std::size_t>(axis), part * group.rank(), part);
 }
 
 }  // namespace mcpp
