@@ -92,13 +92,29 @@ i64 output_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   return splits_sequence(setup) ? 2 * t.whole + t.residual : 2 * t.whole;
 }
 
+/// Rows of a rank's queries, keys and values, and of its up projection.
+struct LayerRows {
+  i64 queries, qkv, up;
+};
+LayerRows layer_rows(const ModelConfig& c, i64 tp) {
+  const i64 d = c.head_dim(), queries = c.num_attention_heads / tp * d;
+  return {.queries = queries,
+          .qkv = queries + 2 * std::max<i64>(c.query_groups() / tp, 1) * d,
+          .up = (c.gated() ? 2 : 1) * c.ffn() / tp};
+}
+
+/// Elements of the weights of a layer's projections.
+i64 layer_matrices(const ModelConfig& c, i64 tp) {
+  const LayerRows rows = layer_rows(c, tp);
+  return (rows.qkv + rows.queries + rows.up + c.ffn() / tp) * c.hidden_size;
+}
+
 i64 layer_parameters(const ModelConfig& c, i64 tp) {
-  const i64 h = c.hidden_size, d = c.head_dim(), f = c.ffn(), bias = c.mlp_bias() ? 1 : 0;
-  const i64 queries = c.num_attention_heads / tp * d;
-  const i64 qkv = queries + 2 * std::max<i64>(c.query_groups() / tp, 1) * d, up = (c.gated() ? 2 : 1) * f / tp;
-  const i64 norm = c.normalization == Normalization::LayerNorm ? 2 * h : h;
-  const i64 attention = qkv * (h + (c.qkv_bias() ? 1 : 0)) + queries * h + (c.attention_output_bias() ? h : 0);
-  return 2 * norm + attention + up * (h + bias) + f / tp * h + bias * h;
+  const LayerRows rows = layer_rows(c, tp);
+  const i64 h = c.hidden_size, norm = c.normalization == Normalization::LayerNorm ? 2 * h : h;
+  const i64 biases =
+      (c.qkv_bias() ? rows.qkv : 0) + (c.attention_output_bias() ? h : 0) + (c.mlp_bias() ? rows.up + h : 0);
+  return 2 * norm + layer_matrices(c, tp) + biases;
 }
 
 const StageContents& contents(const RankShare& share, int chunk) {
@@ -212,17 +228,19 @@ std::vector<i64> unit_parameters(const ModelConfig& c, const ActivationSetup& se
   return units;
 }
 
-MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, int states_per_param,
+MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
                                const RankShare& share) {
   const auto element = static_cast<double>(size_of(setup.dtype)),
              grad = static_cast<double>(size_of(wide(setup.dtype)));
   const bool tied = ties_on_rank(config, share);
-  double params = 0, whole_params = 0, whole_grads = 0;  // elements
+  double params = 0, matrices = 0, whole_params = 0, whole_grads = 0;  // elements
   for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk) {
     const std::vector<i64> units = unit_parameters(config, setup, share, chunk);
     const bool keeps_embedding = tied && contents(share, chunk).has_embedding;
     const auto most = [&](bool overlap) { return static_cast<double>(whole_units(units, overlap, keeps_embedding)); };
     params += static_cast<double>(std::accumulate(units.begin(), units.end(), i64{0}));
+    matrices +=
+        static_cast<double>(contents(share, chunk).num_layers() * layer_matrices(config, setup.tensor_parallel));
     whole_params = std::max(whole_params, most(share.overlap_param_gather));
     whole_grads = std::max(whole_grads, most(share.overlap_grad_reduce));
   }
@@ -231,10 +249,11 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup&
   // The output layer's part of a shared weight's gradient is kept apart.
   const double shared =
       tied ? static_cast<double>(config.padded_vocab_size() / setup.tensor_parallel * config.hidden_size) : 0;
+  const double kept = matrices * states.of_matrices + (params - matrices) * states.of_others;
   const auto cut = [&](int stage) { return share.zero_stage >= stage ? shards : 1; };
   return {.params = element * (params / cut(3) + (share.zero_stage >= 3 ? whole_params : 0)),
           .grads = grad * (params / cut(2) + (share.zero_stage >= 2 ? whole_grads : 0) + shared),
-          .optimizer_state = grad * params / cut(1) * (master + states_per_param),
+          .optimizer_state = grad / cut(1) * (params * master + kept),
           .activations =
               static_cast<double>(peak_activations(config, setup, share) + constant_activations(config, setup, share))};
 }

@@ -54,8 +54,13 @@ struct MemoryEstimate {
   double total() const { return params + grads + optimizer_state + activations; }
 };
 
-/// `states_per_param`: fp32 numbers that the optimizer keeps beside master weights: 2 for AdamW, 1 for SGD.
-MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, int states_per_param,
+/// Numbers in fp32 that the optimizer keeps of each weight beside the master weight: 2 for AdamW, 1 for SGD.
+struct StatesPerWeight {
+  int of_matrices = 2;  ///< of linear layers (Param::matrices)
+  int of_others = 2;
+};
+
+MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
                                const RankShare& share);
 
 }  // namespace mcpp

@@ -41,7 +41,7 @@ std::vector<std::pair<i64, i64>> counted_ranges(const ParamAndGradBuffer& buffer
 }  // namespace
 
 Optimizer::Optimizer(std::span<ParamAndGradBuffer* const> buffers, const OptimizerConfig& config, NormScope scope,
-                     std::unique_ptr<StateStore> states)
+                     Communicator* holders, std::unique_ptr<StateStore> states)
     : config_(config),
       scope_(std::move(scope)),
       device_(checked_front(buffers).device()),
@@ -54,12 +54,17 @@ Optimizer::Optimizer(std::span<ParamAndGradBuffer* const> buffers, const Optimiz
       count_in_norm(*buffer, shard);
     }
   }
+  const auto needs_matrices = [this](const Param& param) {
+    return rule_of(group_of(param, config_).rule).needs_matrices();
+  };
+  if (rule_of(config_.optimizer).needs_matrices())
+    matrices_ = std::make_unique<WholeMatrices>(buffers, needs_matrices, holders);
   copy_model_to_master();
 }
 
 const UpdateRule& Optimizer::rule_of(OptimizerKind kind) {
   std::unique_ptr<UpdateRule>& rule = rules_[kind];
-  if (!rule) rule = make_update_rule(kind, config_);
+  if (!rule) rule = make_update_rule(kind, config_, dtype_);
   return *rule;
 }
 
@@ -104,8 +109,9 @@ UpdatePart Optimizer::part_of(const Segment& segment, const Run& run, std::span<
 }
 
 template <class F>
-void Optimizer::for_each_part(F&& f) {
+void Optimizer::for_each_part(F&& f, bool of_matrices_only) {
   for (std::size_t s = 0; s < segments_.size(); ++s) {
+    if (of_matrices_only && !segments_[s].rule->needs_matrices()) continue;
     const std::vector<Tensor> states = states_->fetch(s);
     for (const Run& run : segments_[s].runs) {
       UpdatePart part = part_of(segments_[s], run, states);
@@ -144,11 +150,18 @@ Tensor Optimizer::judge(const Tensor& totals, StepRule rule) const {
 
 void Optimizer::update(double lr, double weight_decay, const Tensor& factor) {
   const ProfileRange range(device_, "optimizer");
-  for_each_part([&](const UpdateRule& rule, UpdatePart& part, const ParamGroup& group) {
-    rule.update(
-        part,
-        {.lr = lr * group.lr_mult, .weight_decay = weight_decay * group.wd_mult, .step = steps_ + 1, .factor = factor});
-  });
+  const auto step_of = [&](const ParamGroup& group) {
+    return UpdateStep{
+        .lr = lr * group.lr_mult, .weight_decay = weight_decay * group.wd_mult, .step = steps_ + 1, .factor = factor};
+  };
+  if (matrices_) {
+    for_each_part(
+        [&](const UpdateRule& rule, UpdatePart& part, const ParamGroup& group) { rule.prepare(part, step_of(group)); },
+        /*of_matrices_only=*/true);
+    matrices_->transform([this](Tensor& matrix) { rule_of(config_.optimizer).transform(matrix); });
+  }
+  for_each_part(
+      [&](const UpdateRule& rule, UpdatePart& part, const ParamGroup& group) { rule.update(part, step_of(group)); });
 }
 
 void Optimizer::copy_model_to_master() {

@@ -13,6 +13,7 @@
 #include "optimizer/param_group.h"
 #include "optimizer/state_store.h"
 #include "optimizer/update_rule.h"
+#include "optimizer/whole_matrices.h"
 #include "parallel/dp/buffer.h"
 #include "tensor/ops/ops.h"
 
@@ -31,9 +32,11 @@ inline constexpr std::string_view kMasterState = "master";
 class Optimizer {
  public:
   /// Allocates the state of what the buffers' shard() gives this rank, in `states`, which is empty (null: in a store on
-  /// the device); the buffers must outlive the optimizer. Master weights start as the model's weights.
+  /// the device). Master weights start as the model's weights. `holders`: the ranks whose shard()s make up whole
+  /// matrices, for rules that need them; null = this one alone has all. The buffers and groups must outlive the
+  /// optimizer, and all ranks of `holders` make theirs.
   Optimizer(std::span<ParamAndGradBuffer* const> buffers, const OptimizerConfig& config, NormScope scope = {},
-            std::unique_ptr<StateStore> states = nullptr);
+            Communicator* holders = nullptr, std::unique_ptr<StateStore> states = nullptr);
 
   /// One update, after every buffer's finish(); the caller then calls publish() on each. `grad_scale` turns the summed
   /// gradient into that of the loss (1 / number of target tokens). A gradient whose norm is not finite leaves weights,
@@ -88,9 +91,10 @@ class Optimizer {
   const UpdateRule& rule_of(OptimizerKind kind);
   bool has_master_copy() const { return is_narrow(dtype_); }
   UpdatePart part_of(const Segment& segment, const Run& run, std::span<const Tensor> states) const;
-  /// Calls f(rule, part, group) for each run of each segment, whose states are fetched meanwhile.
+  /// Calls f(rule, part, group) for each run of each segment, whose states are fetched meanwhile; or only where the
+  /// rule needs whole matrices.
   template <class F>
-  void for_each_part(F&& f);
+  void for_each_part(F&& f, bool of_matrices_only = false);
   void visit_run(const Segment& segment, const Run& run, std::span<const Tensor> states, const StateVisitor& f) const;
 
   OptimizerConfig config_;
@@ -101,7 +105,8 @@ class Optimizer {
   std::vector<Segment> segments_;
   /// By segment: the master weights where these are a copy, then the states of its rule.
   std::unique_ptr<StateStore> states_;
-  std::vector<Tensor> counted_;  // gradients that make up this rank's part of the norm
+  std::unique_ptr<WholeMatrices> matrices_;  // null unless the configuration's rule needs them
+  std::vector<Tensor> counted_;              // gradients that make up this rank's part of the norm
   i64 steps_ = 0;
 };
 

@@ -4,9 +4,13 @@
 
 namespace mcpp {
 
+OptimizerKind rule_for(bool /*is_matrix*/, const OptimizerConfig& config) {
+  return config.optimizer;
+}
+
 ParamGroup group_of(const Param& param, const OptimizerConfig& config) {
   const bool decays = param.box.shape.size() > 1 && !param.name.ends_with(".bias");
-  return {.rule = config.optimizer, .lr_mult = 1, .wd_mult = decays ? 1.0 : 0.0};
+  return {.rule = rule_for(!param.matrices.empty(), config), .lr_mult = 1, .wd_mult = decays ? 1.0 : 0.0};
 }
 
 std::vector<GroupRun> group_runs(const BufferPlan& plan, std::span<const ParamGroup> groups, i64 begin, i64 end) {

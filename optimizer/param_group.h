@@ -18,6 +18,8 @@ struct ParamGroup {
   bool operator==(const ParamGroup&) const = default;
 };
 
+/// Of parameters that are matrices (Param::matrices), and of the others.
+OptimizerKind rule_for(bool is_matrix, const OptimizerConfig& config);
 /// The group of a parameter. Megatron-LM's rule: biases and one-dimensional parameters (norms) do not decay.
 ParamGroup group_of(const Param& param, const OptimizerConfig& config);
 

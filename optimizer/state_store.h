@@ -8,8 +8,8 @@
 namespace mcpp {
 
 /// Holds the states of segments, which are numbered 0, 1, ... in the order in which they were added. The optimizer uses
-/// one segment after another, in that order, each between its fetch() and its drop(): a store that keeps states
-/// elsewhere can bring the next one meanwhile.
+/// one segment at a time, in that order (some it may leave out), each between its fetch() and its drop(): a store that
+/// keeps states elsewhere can bring the next one meanwhile.
 class StateStore {
  public:
   virtual ~StateStore() = default;

@@ -54,7 +54,7 @@ class SgdRule final : public UpdateRule {
 
 }  // namespace
 
-std::unique_ptr<UpdateRule> make_update_rule(OptimizerKind kind, const OptimizerConfig& config) {
+std::unique_ptr<UpdateRule> make_update_rule(OptimizerKind kind, const OptimizerConfig& config, DType /*dtype*/) {
   switch (kind) {
     case OptimizerKind::Adam:
       return std::make_unique<AdamWRule>(config);

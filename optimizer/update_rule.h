@@ -34,9 +34,17 @@ class UpdateRule {
   /// Names of the numbers kept per weight, by which checkpoints know them: PyTorch's. They begin as zeros.
   virtual std::span<const std::string_view> states() const = 0;
   virtual void update(UpdatePart& part, const UpdateStep& step) const = 0;
+
+  /// A rule whose update of one weight depends on the whole matrix that it is in takes part in three ways: each part's
+  /// prepare() leaves in the place of the gradient what the matrix is to be made of; transform() gets each matrix
+  /// [out, in], in the type of gradients, and overwrites it, on one of the ranks that hold parts of it; update() finds
+  /// its part of the result in the place of the gradient.
+  virtual bool needs_matrices() const { return false; }
+  virtual void prepare(UpdatePart&, const UpdateStep&) const {}
+  virtual void transform(Tensor& /*matrix*/) const {}
 };
 
-/// The rule of that name, with its settings.
-std::unique_ptr<UpdateRule> make_update_rule(OptimizerKind kind, const OptimizerConfig& config);
+/// The rule of that name, with its settings, for a model of type `dtype`.
+std::unique_ptr<UpdateRule> make_update_rule(OptimizerKind kind, const OptimizerConfig& config, DType dtype);
 
 }  // namespace mcpp

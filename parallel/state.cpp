@@ -69,6 +69,7 @@ ParallelState make_parallel_state(Communicator& world, const ParallelSizes& size
                       .data_context = {},
                       .dp_shard = {},
                       .dp_replicate = {},
+                      .tp_dp_shard = {},
                       .pp = {},
                       .pp_backward = {},
                       .model = {},
@@ -95,6 +96,12 @@ ParallelState make_parallel_state(Communicator& world, const ParallelSizes& size
   state.dp_shard = shards == 1 ? groups.alone("dp_shard") : groups.split("dp_shard", shard.front(), shard);
   state.dp_replicate =
       instances == 1 ? groups.alone("dp_replicate") : groups.split("dp_replicate", replicas.front(), replicas);
+  std::vector<int> slices;
+  for (const int holder : shard) {
+    for (const int slice : dense.group(holder, {Axis::Tp})) slices.push_back(slice);
+  }
+  state.tp_dp_shard =
+      slices.size() == 1 ? groups.alone("tp_dp_shard") : groups.split("tp_dp_shard", slices.front(), slices);
 
   const std::vector<int> members = topology.embedding_group(rank, state.output_rank);
   const bool is_member = std::find(members.begin(), members.end(), rank) != members.end();

@@ -25,6 +25,8 @@ struct ParallelState {
   std::shared_ptr<Communicator> data_context;
   /// Of data_context: those that together hold one copy of what ZeRO shares, and those that hold the same part of it.
   std::unique_ptr<Communicator> dp_shard, dp_replicate;
+  /// tp x dp_shard: those that together hold one copy of a stage's weights where ZeRO cuts them.
+  std::unique_ptr<Communicator> tp_dp_shard;
   std::unique_ptr<Communicator> pp;           ///< the stages of one pipeline, in order: activations go over it
   std::unique_ptr<Communicator> pp_backward;  ///< the same ranks once more, for the gradients of activations
   std::unique_ptr<Communicator> model;        ///< those that together hold one copy of the weights: tp x pp, for norms

@@ -6,6 +6,7 @@
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "model/flops.h"
+#include "optimizer/param_group.h"
 #include "optimizer/update_rule.h"
 #include "parallel/pp/lower.h"
 #include "parallel/pp/simulate.h"
@@ -65,6 +66,12 @@ std::string layout(const Config& config, int world_size) {
   return text;
 }
 
+int states_per_weight(const Config& config, bool is_matrix) {
+  const OptimizerKind rule = rule_for(is_matrix, config.optimizer);
+  return static_cast<int>(
+      make_update_rule(rule, config.optimizer, dtype_of(config.training.precision))->states().size());
+}
+
 std::string schedule(const Config& config, int world_size) {
   const i64 iterations = config.total_iterations(), samples = config.total_samples();
   const double tokens = static_cast<double>(samples) * static_cast<double>(config.model.seq_length);
@@ -102,8 +109,8 @@ std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int w
                   .shards = data_parallel_size(config, world_size) / p.num_distributed_optimizer_instances,
                   .overlap_grad_reduce = p.overlap_grad_reduce,
                   .overlap_param_gather = p.overlap_param_gather};
-  const auto rule = make_update_rule(config.optimizer.optimizer, config.optimizer);
-  const int states = static_cast<int>(rule->states().size());
+  const StatesPerWeight states{.of_matrices = states_per_weight(config, true),
+                               .of_others = states_per_weight(config, false)};
   std::vector<MemoryEstimate> ranks;
   for (share.pipeline_rank = 0; share.pipeline_rank < share.schedule.ranks; ++share.pipeline_rank)
     ranks.push_back(estimate_memory(config.model, setup, states, share));

@@ -25,13 +25,19 @@ std::unique_ptr<ModelMemory> allocate(GPTModel& model, const TrainingLayout& lay
       layout.data_parallel);
 }
 
+/// The ranks that together update one copy of a stage's weights.
+Communicator* holders_of_a_stage(const TrainingLayout& layout) {
+  return layout.data_parallel.zero_stage > 0 ? layout.parallel.tp_dp_shard.get() : layout.parallel.tp.get();
+}
+
 }  // namespace
 
 TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig& optimizer, TrainingLayout layout)
     : layout_(std::move(layout)),
       device_(context.device),
       chunks_(make_chunks(context)),
-      optimizer_(buffers(), optimizer, make_norm_scope(layout_.parallel, layout_.data_parallel.zero_stage > 0)),
+      optimizer_(buffers(), optimizer, make_norm_scope(layout_.parallel, layout_.data_parallel.zero_stage > 0),
+                 holders_of_a_stage(layout_)),
       loss_scale_(optimizer, context.dtype == DType::F16),
       partial_gradients_(buffers(), {*layout_.parallel.tp, layout_.parallel.embedding.get()}),
       totals_(Tensor::zeros({2}, DType::F64, device_, MemoryClass::Other)),

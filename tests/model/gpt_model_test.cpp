@@ -224,7 +224,7 @@ TEST(EstimateMemory, MatchesWhatIsAllocated) {
       m.make_batch(4);
       m.step();
       const MemoryEstimate estimate =
-          estimate_memory(config, {.recompute = recompute, .micro_batch_size = 4}, 2, whole_share(config));
+          estimate_memory(config, {.recompute = recompute, .micro_batch_size = 4}, {}, whole_share(config));
       const auto peak = [&](MemoryClass c) {
         return static_cast<double>(m.device.memory().by_class[static_cast<std::size_t>(c)].peak);
       };

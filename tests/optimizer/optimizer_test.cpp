@@ -47,7 +47,7 @@ struct Fixture {
       for (i64 i = 0; i < param.numel(); ++i) set_element(param.value, i, normal(random));
     }
     ParamAndGradBuffer* const buffers[]{buffer.get()};
-    optimizer.emplace(buffers, config, std::move(scope), std::move(states));
+    optimizer.emplace(buffers, config, std::move(scope), nullptr, std::move(states));
   }
 
   /// Writes new gradients of about the given size.

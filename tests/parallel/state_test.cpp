@@ -56,6 +56,8 @@ TEST(ParallelState, GroupsThatShareWhatZeroSharesAndTheirNames) {
     EXPECT_EQ(state.data, state.data_context) << "the same ranks need one group";
     expect(*state.dp_shard, {dp / 2 * 4 + tp, dp / 2 * 4 + 2 + tp});
     expect(*state.dp_replicate, {dp % 2 * 2 + tp, dp % 2 * 2 + 4 + tp});
+    const int first = dp / 2 * 4;
+    expect(*state.tp_dp_shard, {first, first + 1, first + 2, first + 3});
     expect(*state.pp, {rank});
     expect(*state.model, {rank - tp, rank - tp + 1});
     expect(*state.embedding, {rank});
