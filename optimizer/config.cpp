@@ -4,6 +4,28 @@
 
 namespace mcpp {
 
+/// Keys of other optimizers would be ignored.
+void OptimizerConfig::add_ignored_keys(std::vector<std::string>& found) const {
+  const OptimizerConfig defaults;
+  const bool sets_adam =
+      adam_beta1 != defaults.adam_beta1 || adam_beta2 != defaults.adam_beta2 || adam_eps != defaults.adam_eps;
+  const bool sets_muon = muon_momentum != defaults.muon_momentum || muon_nesterov != defaults.muon_nesterov ||
+                         muon_num_ns_steps != defaults.muon_num_ns_steps ||
+                         muon_scale_mode != defaults.muon_scale_mode ||
+                         muon_extra_scale_factor != defaults.muon_extra_scale_factor;
+  if (optimizer == OptimizerKind::Sgd && sets_adam) {
+    found.push_back("optimizer.adam_beta1, adam_beta2, adam_eps: only read when optimizer is \"adam\" or \"muon\"");
+  }
+  if (optimizer != OptimizerKind::Sgd && sgd_momentum != defaults.sgd_momentum) {
+    found.push_back("optimizer.sgd_momentum: only read when optimizer is \"sgd\"");
+  }
+  if (optimizer != OptimizerKind::Muon && sets_muon) {
+    found.push_back(
+        "optimizer.muon_momentum, muon_nesterov, muon_num_ns_steps, muon_scale_mode, muon_extra_scale_factor: only "
+        "read when optimizer is \"muon\"");
+  }
+}
+
 std::vector<std::string> OptimizerConfig::conflicts() const {
   std::vector<std::string> found;
   const auto at_most_one = [&](const char* names, int given) {
@@ -26,16 +48,7 @@ std::vector<std::string> OptimizerConfig::conflicts() const {
   if (lr_decay_style != LrDecayStyle::Wsd && has_wsd_length) {
     found.push_back("optimizer.lr_wsd_decay_iters: only read when lr_decay_style is \"WSD\"");
   }
-  // Keys of the other optimizer would be ignored.
-  const OptimizerConfig defaults;
-  const bool sets_adam =
-      adam_beta1 != defaults.adam_beta1 || adam_beta2 != defaults.adam_beta2 || adam_eps != defaults.adam_eps;
-  if (optimizer == OptimizerKind::Sgd && sets_adam) {
-    found.push_back("optimizer.adam_beta1, adam_beta2, adam_eps: only read when optimizer is \"adam\"");
-  }
-  if (optimizer == OptimizerKind::Adam && sgd_momentum != defaults.sgd_momentum) {
-    found.push_back("optimizer.sgd_momentum: only read when optimizer is \"sgd\"");
-  }
+  add_ignored_keys(found);
   const bool ramps = start_weight_decay >= 0 || end_weight_decay >= 0;
   if (weight_decay_incr_style == WeightDecayIncrStyle::Constant && ramps) {
     found.push_back(

@@ -9,14 +9,19 @@
 
 namespace mcpp {
 
-enum class OptimizerKind { Adam, Sgd };
+enum class OptimizerKind { Adam, Sgd, Muon };
+enum class MuonScaleMode { Spectral, UnitRmsNorm, ShapeScaling };
 enum class LrDecayStyle { Constant, Linear, Cosine, InverseSquareRoot, Wsd };
 enum class WsdDecayStyle { Exponential, Linear, Cosine, MinusSqrt };
 enum class WeightDecayIncrStyle { Constant, Linear, Cosine };
 
 template <>
 struct EnumNames<OptimizerKind> {
-  static constexpr std::array<std::string_view, 2> value{"adam", "sgd"};
+  static constexpr std::array<std::string_view, 3> value{"adam", "sgd", "muon"};
+};
+template <>
+struct EnumNames<MuonScaleMode> {
+  static constexpr std::array<std::string_view, 3> value{"spectral", "unit_rms_norm", "shape_scaling"};
 };
 template <>
 struct EnumNames<LrDecayStyle> {
@@ -53,6 +58,11 @@ struct OptimizerConfig {
   double adam_beta2 = 0.999;
   double adam_eps = 1e-8;
   double sgd_momentum = 0.9;
+  double muon_momentum = 0.95;
+  bool muon_nesterov = true;
+  i64 muon_num_ns_steps = 5;
+  MuonScaleMode muon_scale_mode = MuonScaleMode::Spectral;
+  double muon_extra_scale_factor = 0.2;
   double clip_grad = 1.0;
   double loss_scale = 0;
   double initial_loss_scale = 4294967296;
@@ -62,7 +72,8 @@ struct OptimizerConfig {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("optimizer", self.optimizer, "adam is AdamW: decoupled weight decay");
+    visit("optimizer", self.optimizer,
+          "adam is AdamW: decoupled weight decay; muon for the matrices of linear layers, and adam for the rest");
     visit("lr", self.lr, "highest learning rate", greater_than(0));
     visit("min_lr", self.min_lr, "learning rate at the end of the decay", at_least(0));
     visit("lr_decay_style", self.lr_decay_style, "shape of the decay");
@@ -87,6 +98,16 @@ struct OptimizerConfig {
     visit("adam_beta2", self.adam_beta2, "decay of the second moment", from_to_below(0, 1));
     visit("adam_eps", self.adam_eps, "added to the square root of the second moment", greater_than(0));
     visit("sgd_momentum", self.sgd_momentum, "momentum of sgd", from_to_below(0, 1));
+    visit("muon_momentum", self.muon_momentum, "momentum of muon", from_to_below(0, 1));
+    visit("muon_nesterov", self.muon_nesterov, "look ahead along the momentum, as Nesterov does");
+    visit("muon_num_ns_steps", self.muon_num_ns_steps, "steps of Newton and Schulz towards an orthogonal matrix",
+          between(1, 100));
+    visit("muon_scale_mode", self.muon_scale_mode,
+          "size of an update of [out, in]: spectral = sqrt(max(out, in)), unit_rms_norm = sqrt(out / in), "
+          "shape_scaling = sqrt(max(1, out / in))");
+    visit("muon_extra_scale_factor", self.muon_extra_scale_factor,
+          "multiplies it; spectral times 0.2 gives updates of AdamW's size, for its learning rates and decay",
+          greater_than(0));
     visit("clip_grad", self.clip_grad, "largest global norm of the gradient; 0 = no clipping", at_least(0));
     visit(
         "loss_scale", self.loss_scale,
@@ -101,6 +122,9 @@ struct OptimizerConfig {
 
   /// Every rule between fields that does not hold, as "optimizer.key: what is wrong and what is allowed".
   std::vector<std::string> conflicts() const;
+
+ private:
+  void add_ignored_keys(std::vector<std::string>& found) const;
 };
 
 }  // namespace mcpp

@@ -4,8 +4,8 @@
 
 namespace mcpp {
 
-OptimizerKind rule_for(bool /*is_matrix*/, const OptimizerConfig& config) {
-  return config.optimizer;
+OptimizerKind rule_for(bool is_matrix, const OptimizerConfig& config) {
+  return config.optimizer == OptimizerKind::Muon && !is_matrix ? OptimizerKind::Adam : config.optimizer;
 }
 
 ParamGroup group_of(const Param& param, const OptimizerConfig& config) {

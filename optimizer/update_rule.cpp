@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/check.h"
+#include "optimizer/muon.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {
@@ -54,12 +55,14 @@ class SgdRule final : public UpdateRule {
 
 }  // namespace
 
-std::unique_ptr<UpdateRule> make_update_rule(OptimizerKind kind, const OptimizerConfig& config, DType /*dtype*/) {
+std::unique_ptr<UpdateRule> make_update_rule(OptimizerKind kind, const OptimizerConfig& config, DType dtype) {
   switch (kind) {
     case OptimizerKind::Adam:
       return std::make_unique<AdamWRule>(config);
     case OptimizerKind::Sgd:
       return std::make_unique<SgdRule>(config);
+    case OptimizerKind::Muon:
+      return make_muon_rule(config, dtype);
   }
   fail(ExitCode::Internal, "unknown optimizer");
 }

@@ -1,5 +1,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/elementwise.cpp"
+#include <cmath>
+
 #include "hwy/foreach_target.h"
 #include "tensor/cpu/simd/parallel.h"
 #include "tensor/cpu/simd/partial_sums-inl.h"
@@ -158,6 +160,11 @@ void Kernels<DeviceType::Cpu>::add_to(const Tensor& x, Tensor& y) {
 template <>
 void Kernels<DeviceType::Cpu>::add_sum_of_squares(const Tensor& x, Tensor& sum) {
   HWY_DYNAMIC_DISPATCH(add_sum_of_squares)(x, sum);
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::normalize(Tensor& x, const Tensor& squares, double eps) {
+  scale(x, 1 / (std::sqrt(*squares.data<double>()) + eps));
 }
 
 template <>

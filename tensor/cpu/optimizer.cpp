@@ -12,13 +12,12 @@ HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
 /// What the gradient is multiplied by; not finite = no update.
-template <class Step>
-double factor_of(const Step& step) {
-  return step.factor.defined() ? step.grad_scale * *step.factor.template data<double>() : step.grad_scale;
+double factor_of(const Tensor& factor, double grad_scale = 1) {
+  return factor.defined() ? grad_scale * *factor.data<double>() : grad_scale;
 }
 
 void adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamWStep& step, Tensor* model) {
-  const double factor = factor_of(step);
+  const double factor = factor_of(step.factor, step.grad_scale);
   if (!std::isfinite(factor)) return;
   const double steps = static_cast<double>(step.step);
   const double first_correction = 1 / (1 - std::pow(step.beta1, steps));
@@ -52,7 +51,7 @@ void adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamW
 }
 
 void sgd(Tensor& master, Tensor& momentum, const Tensor& grad, const SgdStep& step, Tensor* model) {
-  const double factor = factor_of(step);
+  const double factor = factor_of(step.factor, step.grad_scale);
   if (!std::isfinite(factor)) return;
   on_weights(master, model, [&]<class T, class M>() {
     M* copies = model ? model->data<M>() : nullptr;
@@ -75,6 +74,44 @@ void sgd(Tensor& master, Tensor& momentum, const Tensor& grad, const SgdStep& st
   });
 }
 
+void momentum(Tensor& buffer, Tensor& grad, const MomentumStep& step) {
+  const double factor = factor_of(step.factor);
+  if (!std::isfinite(factor)) return;
+  on_weights(buffer, nullptr, [&]<class T, class>() {
+    const LaneTag<T> d;
+    T *buffers = buffer.data<T>(), *gs = grad.data<T>();
+    const T keep = static_cast<T>(step.momentum), grad_scale = static_cast<T>(factor);
+    parallel_for(cpu(buffer), buffer.numel(), kElementsPerPiece, [=, ahead = step.nesterov](i64 begin, i64 end) {
+      sweep(d, begin, end, [=](i64 i, auto lanes) {
+        const auto g = hn::Mul(load(d, gs + i, lanes), hn::Set(d, grad_scale));
+        const auto sum = hn::MulAdd(hn::Set(d, keep), load(d, buffers + i, lanes), g);
+        store(sum, d, buffers + i, lanes);
+        store(ahead ? hn::MulAdd(hn::Set(d, keep), sum, g) : sum, d, gs + i, lanes);
+      });
+    });
+  });
+}
+
+void descend(Tensor& master, const Tensor& direction, const DescentStep& step, Tensor* model) {
+  if (!std::isfinite(factor_of(step.factor))) return;
+  on_weights(master, model, [&]<class T, class M>() {
+    M* copies = model ? model->data<M>() : nullptr;
+    const LaneTag<T> d;
+    T* ws = master.data<T>();
+    const T* directions = direction.data<T>();
+    const T lr = static_cast<T>(step.lr), decay = static_cast<T>(step.weight_decay);
+    parallel_for(cpu(master), master.numel(), kElementsPerPiece, [=](i64 begin, i64 end) {
+      sweep(d, begin, end, [=](i64 i, auto lanes) {
+        const auto w = load(d, ws + i, lanes);
+        const auto update = hn::MulAdd(hn::Set(d, decay), w, load(d, directions + i, lanes));
+        const auto updated = hn::NegMulAdd(hn::Set(d, lr), update, w);
+        store(updated, d, ws + i, lanes);
+        if (copies) store(updated, d, copies + i, lanes);
+      });
+    });
+  });
+}
+
 }  // namespace mcpp::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -83,6 +120,8 @@ namespace mcpp {
 
 HWY_EXPORT(adamw);
 HWY_EXPORT(sgd);
+HWY_EXPORT(momentum);
+HWY_EXPORT(descend);
 
 template <>
 void Kernels<DeviceType::Cpu>::adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamWStep& step,
@@ -94,6 +133,17 @@ template <>
 void Kernels<DeviceType::Cpu>::sgd(Tensor& master, Tensor& momentum, const Tensor& grad, const SgdStep& step,
                                    Tensor* model) {
   HWY_DYNAMIC_DISPATCH(sgd)(master, momentum, grad, step, model);
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::momentum(Tensor& buffer, Tensor& grad, const MomentumStep& step) {
+  HWY_DYNAMIC_DISPATCH(momentum)(buffer, grad, step);
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::descend(Tensor& master, const Tensor& direction, const DescentStep& step,
+                                       Tensor* model) {
+  HWY_DYNAMIC_DISPATCH(descend)(master, direction, step, model);
 }
 
 }  // namespace mcpp

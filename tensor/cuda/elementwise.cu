@@ -20,6 +20,15 @@ struct Scale {
   }
 };
 
+struct Normalize {
+  const double* squares;
+  double eps;
+  template <class W>
+  __device__ W operator()(W x, W) const {
+    return x * static_cast<W>(1 / (sqrt(*squares) + eps));
+  }
+};
+
 /// y = f(x, y), 16 bytes at a time, and one by one what is left after `packs` of them.
 template <class E, class F>
 __global__ void update(const E* x, E* y, i64 n, i64 packs, F f) {
@@ -182,6 +191,11 @@ void Kernels<DeviceType::Cuda>::add_sum_of_squares(const Tensor& x, Tensor& sum)
   });
   add_up<<<1, kThreads, 0, device.stream()>>>(partial.data<double>(), kSumBlocks, sum.data<double>());
   check_launch("add_up");
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::normalize(Tensor& x, const Tensor& squares, double eps) {
+  launch_update(x, x, Normalize{squares.data<double>(), eps});
 }
 
 template <>

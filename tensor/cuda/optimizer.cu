@@ -49,6 +49,31 @@ struct Sgd {
   }
 };
 
+template <class T>
+struct Momentum {
+  T keep;
+  bool nesterov;
+  T grad_scale = 0;
+
+  explicit Momentum(const MomentumStep& step) : keep(static_cast<T>(step.momentum)), nesterov(step.nesterov) {}
+
+  __device__ void operator()(T& buffer, T& grad) const {
+    const T g = grad * grad_scale;
+    buffer = fma(keep, buffer, g);
+    grad = nesterov ? fma(keep, buffer, g) : buffer;
+  }
+};
+
+template <class T>
+struct Descent {
+  T lr, decay;
+  T grad_scale = 0;  // of no use
+
+  explicit Descent(const DescentStep& step) : lr(static_cast<T>(step.lr)), decay(static_cast<T>(step.weight_decay)) {}
+
+  __device__ void operator()(T& w, T direction) const { w = fma(-lr, fma(decay, w, direction), w); }
+};
+
 /// The vectors of one update; `model` may be null.
 template <class T, class M>
 struct AdamWVectors {
@@ -104,6 +129,49 @@ struct SgdVectors {
   }
 };
 
+template <class T>
+struct MomentumVectors {
+  T *buffer, *grad;
+
+  template <int N>
+  bool is_aligned() const {
+    return is_pack_aligned<N>(buffer) && is_pack_aligned<N>(grad);
+  }
+  template <int N>
+  __device__ __forceinline__ void update(i64 i, const Momentum<T>& f) const {
+    Pack<T, N> buffers = load_pack<N>(buffer + i), gs = load_pack<N>(grad + i);
+#pragma unroll
+    for (int k = 0; k < N; ++k) f(buffers.values[k], gs.values[k]);
+    store_pack(buffer + i, buffers);
+    store_pack(grad + i, gs);
+  }
+};
+
+template <class T, class M>
+struct DescentVectors {
+  T* w;
+  const T* direction;
+  M* model;
+
+  template <int N>
+  bool is_aligned() const {
+    return is_pack_aligned<N>(w) && is_pack_aligned<N>(direction) && is_pack_aligned<N>(model);
+  }
+  template <int N>
+  __device__ __forceinline__ void update(i64 i, const Descent<T>& f) const {
+    Pack<T, N> ws = load_pack<N>(w + i);
+    const Pack<T, N> directions = load_pack<N>(direction + i);
+    Pack<M, N> copies;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      f(ws.values[k], directions.values[k]);
+      copies.values[k] = narrow<M>(ws.values[k]);
+    }
+    store_pack(w + i, ws);
+    if (model) store_pack(model + i, copies);
+  }
+};
+
 /// N elements at a time, and one by one what is left after `packs` of them. The gradient is multiplied by `scale`, and
 /// by `factor` where that is not null; when the product is not finite nothing is changed.
 template <int N, class Vectors, class F>
@@ -117,16 +185,17 @@ __global__ void __launch_bounds__(kThreads)
   for (i64 i = packs * N + first; i < n; i += step) vectors.template update<1>(i, f);
 }
 
-template <class T, class Vectors, class F, class Step>
-void launch_update(const Tensor& master, const Vectors& vectors, const F& f, const Step& step) {
+template <class T, class Vectors, class F>
+void launch_update(const Tensor& master, const Vectors& vectors, const F& f, const Tensor& factor,
+                   double grad_scale = 1) {
   constexpr int kCount = Pack<T>::kCount;
   const i64 n = master.numel();
   if (n == 0) return;
   CudaDevice& device = cuda(master);
   const i64 packs = vectors.template is_aligned<kCount>() ? n / kCount : 0;
-  const double* factor = step.factor.defined() ? step.factor.template data<double>() : nullptr;
+  const double* multiplier = factor.defined() ? factor.data<double>() : nullptr;
   update_weights<kCount><<<grid_for(packs > 0 ? packs : n, kThreads, device), kThreads, 0, device.stream()>>>(
-      vectors, n, packs, f, step.grad_scale, factor);
+      vectors, n, packs, f, grad_scale, multiplier);
   check_launch("update_weights");
 }
 
@@ -144,7 +213,7 @@ void Kernels<DeviceType::Cuda>::adamw(Tensor& master, Tensor& m, Tensor& v, cons
   on_weights(master, model, [&]<class T, class M>() {
     const AdamWVectors<T, Element<M>> vectors{master.data<T>(), m.data<T>(), v.data<T>(), grad.data<T>(),
                                               copies<M>(model)};
-    launch_update<T>(master, vectors, AdamW<T>(step), step);
+    launch_update<T>(master, vectors, AdamW<T>(step), step.factor, step.grad_scale);
   });
 }
 
@@ -153,7 +222,24 @@ void Kernels<DeviceType::Cuda>::sgd(Tensor& master, Tensor& momentum, const Tens
                                     Tensor* model) {
   on_weights(master, model, [&]<class T, class M>() {
     const SgdVectors<T, Element<M>> vectors{master.data<T>(), momentum.data<T>(), grad.data<T>(), copies<M>(model)};
-    launch_update<T>(master, vectors, Sgd<T>(step), step);
+    launch_update<T>(master, vectors, Sgd<T>(step), step.factor, step.grad_scale);
+  });
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::momentum(Tensor& buffer, Tensor& grad, const MomentumStep& step) {
+  on_weights(buffer, nullptr, [&]<class T, class>() {
+    const MomentumVectors<T> vectors{buffer.data<T>(), grad.data<T>()};
+    launch_update<T>(buffer, vectors, Momentum<T>(step), step.factor);
+  });
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::descend(Tensor& master, const Tensor& direction, const DescentStep& step,
+                                        Tensor* model) {
+  on_weights(master, model, [&]<class T, class M>() {
+    const DescentVectors<T, Element<M>> vectors{master.data<T>(), direction.data<T>(), copies<M>(model)};
+    launch_update<T>(master, vectors, Descent<T>(step), step.factor);
   });
 }
 

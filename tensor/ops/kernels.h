@@ -14,6 +14,7 @@ struct Kernels {
   static decltype(ops::scale) scale;
   static decltype(ops::add_to) add_to;
   static decltype(ops::add_sum_of_squares) add_sum_of_squares;
+  static decltype(ops::normalize) normalize;
   static decltype(ops::column_sum) column_sum;
   static decltype(ops::add_bias) add_bias;
   static decltype(ops::layer_norm) layer_norm;
@@ -38,6 +39,8 @@ struct Kernels {
   static decltype(ops::judge_step) judge_step;
   static decltype(ops::adamw) adamw;
   static decltype(ops::sgd) sgd;
+  static decltype(ops::momentum) momentum;
+  static decltype(ops::descend) descend;
 };
 
 }  // namespace mcpp

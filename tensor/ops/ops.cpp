@@ -126,6 +126,11 @@ void add_sum_of_squares(const Tensor& x, Tensor& sum) {
   on_device(x, [&]<DeviceType D>() { Kernels<D>::add_sum_of_squares(x, sum); });
 }
 
+void normalize(Tensor& x, const Tensor& squares, double eps) {
+  check_numbers("normalize", "squares", squares, 1);
+  on_device(x, [&]<DeviceType D>() { Kernels<D>::normalize(x, squares, eps); });
+}
+
 void column_sum(const Tensor& dy, Tensor& db, float beta) {
   check_wide("column_sum", "db", db, dy, dy.dim(-1));
   on_device(dy, [&]<DeviceType D>() { Kernels<D>::column_sum(dy, db, beta); });
@@ -332,6 +337,19 @@ void sgd(Tensor& master, Tensor& momentum, const Tensor& grad, const SgdStep& st
   MCPP_CHECK(!model || model->numel() == master.numel(), "sgd: model weights");
   if (step.factor.defined()) check_numbers("sgd", "factor", step.factor, 1);
   on_device(master, [&]<DeviceType D>() { Kernels<D>::sgd(master, momentum, grad, step, model); });
+}
+
+void momentum(Tensor& buffer, Tensor& grad, const MomentumStep& step) {
+  check_same("momentum", "gradient", grad, buffer);
+  if (step.factor.defined()) check_numbers("momentum", "factor", step.factor, 1);
+  on_device(buffer, [&]<DeviceType D>() { Kernels<D>::momentum(buffer, grad, step); });
+}
+
+void descend(Tensor& master, const Tensor& direction, const DescentStep& step, Tensor* model) {
+  check_same("descend", "direction", direction, master);
+  MCPP_CHECK(!model || model->numel() == master.numel(), "descend: model weights");
+  if (step.factor.defined()) check_numbers("descend", "factor", step.factor, 1);
+  on_device(master, [&]<DeviceType D>() { Kernels<D>::descend(master, direction, step, model); });
 }
 
 }  // namespace ops

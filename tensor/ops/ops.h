@@ -72,6 +72,17 @@ struct SgdStep {
   Tensor factor = {};  ///< as AdamWStep's
 };
 
+struct MomentumStep {
+  double momentum = 0;
+  bool nesterov = false;
+  Tensor factor = {};  ///< as AdamWStep's
+};
+
+struct DescentStep {
+  double lr = 0, weight_decay = 0;
+  Tensor factor = {};  ///< nothing is changed when it is not finite; it does not multiply
+};
+
 /// How judge_step() decides about the update of the weights.
 struct StepRule {
   double grad_scale = 1;    ///< multiplies the gradient, beside 1 / number of targets: 1 / loss scale
@@ -120,6 +131,8 @@ void add_to(const Tensor& x, Tensor& y);
 double sum_of_squares(const Tensor& x);
 /// sum, fp64 [1], += that of x: the host does not wait for it.
 void add_sum_of_squares(const Tensor& x, Tensor& sum);
+/// x /= sqrt(squares) + eps, with squares, fp64 [1], the sum of squares of x or of what x is a part of.
+void normalize(Tensor& x, const Tensor& squares, double eps);
 /// db[n] = beta db + sum over rows of dy[T, n]: the gradient of a bias. db is fp32 (fp64).
 void column_sum(const Tensor& dy, Tensor& db, float beta);
 /// x[T, n] += bias[n].
@@ -200,6 +213,11 @@ void judge_step(const Tensor& totals, const Tensor& squares, const StepRule& rul
 void adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamWStep& step, Tensor* model);
 /// PyTorch's SGD with momentum: g += weight_decay w; momentum_buffer = momentum buffer + g; w -= lr buffer.
 void sgd(Tensor& master, Tensor& momentum, const Tensor& grad, const SgdStep& step, Tensor* model);
+/// The direction of an update, in the place of the gradient: g = factor grad; buffer = momentum buffer + g; grad =
+/// buffer, with nesterov g + momentum buffer.
+void momentum(Tensor& buffer, Tensor& grad, const MomentumStep& step);
+/// master -= lr (direction + weight_decay master); `model` as in adamw().
+void descend(Tensor& master, const Tensor& direction, const DescentStep& step, Tensor* model);
 
 }  // namespace ops
 }  // namespace mcpp

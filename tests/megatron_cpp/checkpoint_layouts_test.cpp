@@ -164,6 +164,14 @@ TEST_F(CheckpointLayouts, AlsoInBf16WithMasterWeightsAndGroupedQueries) {
                     {kLayouts[0], kLayouts[2], kLayouts[5], kLayouts[9], kLayouts[10]});
 }
 
+TEST_F(CheckpointLayouts, AlsoMuonsMomentum) {
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    RunTask task = task_of(test::tiny_llama(), dtype);
+    task.optimizer.optimizer = OptimizerKind::Muon;
+    expect_any_to_any(task, {kLayouts[0], kLayouts[2], kLayouts[5], kLayouts[9], kLayouts[10]});
+  }
+}
+
 /// Hugging Face models pass through any layout: exported from shards, imported, spread and exported again they are the
 /// same files. The vocabulary is padded here and not there.
 TEST_F(CheckpointLayouts, HuggingFaceModelsPassThroughAnyLayout) {

@@ -162,11 +162,16 @@ RunLayout reference_of(const Row& row) {
 }
 
 /// Layouts are compared with few others, which are run once each.
-const RunResult& reference(const std::string& model, const RunLayout& layout, DType dtype = DType::F32) {
+const RunResult& reference(const std::string& model, const RunLayout& layout, DType dtype = DType::F32,
+                           OptimizerKind optimizer = OptimizerKind::Adam) {
   static std::map<std::string, RunResult> results;
-  const std::string key =
-      str(model, name_of(dtype), layout.tp, ",", layout.dp, ",", layout.sequence_parallel, ",", layout.zero_stage);
-  if (!results.contains(key)) results[key] = run_layout(task_of(model, dtype), layout);
+  const std::string key = str(model, name_of(dtype), enum_name(optimizer), layout.tp, ",", layout.dp, ",",
+                              layout.sequence_parallel, ",", layout.zero_stage);
+  if (!results.contains(key)) {
+    RunTask task = task_of(model, dtype);
+    task.optimizer.optimizer = optimizer;
+    results[key] = run_layout(task, layout);
+  }
   return results.at(key);
 }
 
@@ -183,19 +188,25 @@ void expect_near(const RunResult& a, const RunResult& b, double loss, double wei
   }
 }
 
-class LayoutParity : public testing::TestWithParam<std::tuple<const char*, Row>> {};
+class LayoutParity : public testing::TestWithParam<std::tuple<const char*, OptimizerKind, Row>> {};
 INSTANTIATE_TEST_SUITE_P(Layouts, LayoutParity,
-                         testing::Combine(testing::Values("gpt2", "llama"), testing::ValuesIn(kRows)),
+                         testing::Combine(testing::Values("gpt2", "llama"),
+                                          testing::Values(OptimizerKind::Adam, OptimizerKind::Muon),
+                                          testing::ValuesIn(kRows)),
                          [](const auto& p) {
-                           return str(std::get<0>(p.param), "_", std::get<1>(p.param).layout.name);
+                           const bool is_adam = std::get<1>(p.param) == OptimizerKind::Adam;
+                           return str(std::get<0>(p.param), is_adam ? "_" : "_muon_", std::get<2>(p.param).layout.name);
                          });
 
 TEST_P(LayoutParity, TwentyStepsGiveTheSameModel) {
-  const auto& [model, row] = GetParam();
-  const RunResult result = run_layout(task_of(model), row.layout);
-  const RunResult& one_rank = reference(model, {});
+  const auto& [model, optimizer, row] = GetParam();
+  RunTask task = task_of(model);
+  task.optimizer.optimizer = optimizer;
+  const RunResult result = run_layout(task, row.layout);
+  const RunResult& one_rank = reference(model, {}, DType::F32, optimizer);
   EXPECT_LT(one_rank.losses.back(), 0.9 * one_rank.losses.front()) << "the task teaches nothing";
-  if (row.equals != Equals::Nothing) expect_same_bits(result, reference(model, reference_of(row)));
+  if (row.equals != Equals::Nothing)
+    expect_same_bits(result, reference(model, reference_of(row), DType::F32, optimizer));
   if (row.equals != Equals::OneRank) expect_near(result, one_rank, 1e-5, 1e-4, task_of(model).model);
 }
 

@@ -40,6 +40,7 @@ Config config_of(const RunTask& task, const RunLayout& layout) {
   config.training.global_batch_size = task.global_batch_size;
   config.training.train_iters = 1;
   config.training.precision = task.dtype == DType::BF16 ? Precision::Bf16 : Precision::Fp32;
+  config.optimizer = task.optimizer;
   config.training.recompute_granularity = static_cast<RecomputeGranularity>(layout.recompute.granularity);
   config.training.recompute_num_layers = layout.recompute.num_layers;
   if (layout.recompute.core_attn) config.training.recompute_modules = {"core_attn", "layernorm", "mlp_act"};
@@ -134,6 +135,19 @@ INSTANTIATE_TEST_SUITE_P(Layouts, PlannedMemory,
                            return str(std::get<0>(p.param), "_", name_of(std::get<1>(p.param)), "_",
                                       std::get<2>(p.param).name);
                          });
+
+/// Of matrices one state, of all else two.
+TEST(PlannedMemoryOfMuon, IsThePeak) {
+  for (const RunLayout& layout : {RunLayout{}, RunLayout{.tp = 2, .dp = 2, .zero_stage = 1}}) {
+    RunTask task = task_of("llama", DType::BF16, 16 * layout.dp);
+    const double adam = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0].optimizer_state;
+    task.optimizer.optimizer = OptimizerKind::Muon;
+    const double muon = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0].optimizer_state;
+    EXPECT_LT(muon, 0.8 * adam);
+    for (const MemoryTable& table : peaks(task, layout))
+      EXPECT_NEAR(muon / peak_of(table, MemoryClass::OptimizerState), 1, 0.06);
+  }
+}
 
 TEST(PlannedMemoryText, NamesTheRankThatNeedsMost) {
   const RunTask task = task_of("llama", DType::F32, 16);

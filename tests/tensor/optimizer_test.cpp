@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "tests/support/ops.h"
 
 namespace mcpp::test {
@@ -62,6 +64,70 @@ TEST_P(OptimizerOps, SgdFollowsItsFormula) {
     expect_close(outputs[0], w, tolerance(wide()), 1, "weights");
     expect_close(outputs[1], buffer, tolerance(wide()), 1, "momentum");
     EXPECT_TRUE(same_bits(outputs[2], outputs[3]));
+  }
+}
+
+TEST_P(OptimizerOps, MomentumFollowsItsFormula) {
+  for (const i64 count : kCounts) {
+    for (const bool nesterov : {false, true}) {
+      const Numbers b0 = test::normals(count, 2, wide()), g0 = test::normals(count, 3, wide());
+      const auto outputs = run([&](Device& device) {
+        Tensor buffer = tensor_of(b0, {count}, wide(), device), grad = tensor_of(g0, {count}, wide(), device);
+        const Tensor factor = tensor_of({0.25}, {1}, DType::F64, device);
+        ops::momentum(buffer, grad, {.momentum = 0.95, .nesterov = nesterov, .factor = factor});
+        return std::vector{buffer, grad};
+      });
+      Numbers buffer = b0, direction = g0;
+      for (std::size_t i = 0; i < buffer.size(); ++i) {
+        const double g = 0.25 * g0[i];
+        buffer[i] = 0.95 * buffer[i] + g;
+        direction[i] = nesterov ? g + 0.95 * buffer[i] : buffer[i];
+      }
+      expect_close(outputs[0], buffer, tolerance(wide()), 1, "momentum");
+      expect_close(outputs[1], direction, tolerance(wide()), 1, "direction");
+    }
+  }
+}
+
+TEST_P(OptimizerOps, DescendFollowsItsFormula) {
+  for (const i64 count : kCounts) {
+    const Numbers w0 = test::normals(count, 1, wide()), direction = test::normals(count, 3, wide());
+    const auto outputs = run([&](Device& device) {
+      Tensor w = tensor_of(w0, {count}, wide(), device), model = garbage({count}, dtype(), device);
+      ops::descend(w, tensor_of(direction, {count}, wide(), device), {.lr = 0.1, .weight_decay = 0.01}, &model);
+      return std::vector{w, model, tensor_of(numbers(w), {count}, dtype(), device)};
+    });
+    Numbers w = w0;
+    for (std::size_t i = 0; i < w.size(); ++i) w[i] -= 0.1 * (direction[i] + 0.01 * w[i]);
+    expect_close(outputs[0], w, tolerance(wide()), 1, "weights");
+    EXPECT_TRUE(same_bits(outputs[1], outputs[2]));
+  }
+}
+
+TEST_P(OptimizerOps, MomentumAndDescendChangeNothingWhenTheFactorIsNotFinite) {
+  const auto outputs = run([&](Device& device) {
+    Tensor buffer = tensor_of({1, 2}, {2}, wide(), device), grad = tensor_of({3, 4}, {2}, wide(), device),
+           w = tensor_of({5, 6}, {2}, wide(), device);
+    const Tensor factor = tensor_of({std::numeric_limits<double>::infinity()}, {1}, DType::F64, device);
+    ops::momentum(buffer, grad, {.momentum = 0.9, .factor = factor});
+    ops::descend(w, grad, {.lr = 1, .factor = factor}, nullptr);
+    return std::vector{buffer, w};
+  });
+  EXPECT_EQ(numbers(outputs[0]), (Numbers{1, 2}));
+  EXPECT_EQ(numbers(outputs[1]), (Numbers{5, 6}));
+}
+
+TEST_P(OptimizerOps, NormalizeDividesByTheNorm) {
+  for (const i64 count : kCounts) {
+    const Numbers x0 = test::normals(count, 1, dtype());
+    const auto outputs = run([&](Device& device) {
+      Tensor x = tensor_of(x0, {count}, dtype(), device);
+      ops::normalize(x, tensor_of({16}, {1}, DType::F64, device), 1e-7);
+      return std::vector{x};
+    });
+    Numbers x = x0;
+    for (double& v : x) v /= 4 + 1e-7;
+    expect_close(outputs[0], x, tolerance(dtype()), 0, "x");
   }
 }
 

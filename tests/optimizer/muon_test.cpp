@@ -1,0 +1,281 @@
+#include "optimizer/muon.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <list>
+#include <map>
+
+#include "optimizer/optimizer.h"
+#include "tests/support/boxes.h"
+
+namespace mcpp {
+namespace {
+
+using test::Numbers;
+using test::numbers;
+using test::set_numbers;
+
+/// [rows, columns] in double precision.
+struct Matrix {
+  i64 rows, columns;
+  Numbers values;
+
+  double& at(i64 i, i64 j) { return values[static_cast<std::size_t>(i * columns + j)]; }
+  double at(i64 i, i64 j) const { return values[static_cast<std::size_t>(i * columns + j)]; }
+};
+
+Matrix transposed(const Matrix& x) {
+  Matrix y{x.columns, x.rows, Numbers(x.values.size())};
+  for (i64 i = 0; i < x.rows; ++i) {
+    for (i64 j = 0; j < x.columns; ++j) y.at(j, i) = x.at(i, j);
+  }
+  return y;
+}
+
+Matrix product(const Matrix& a, const Matrix& b) {
+  Matrix c{a.rows, b.columns, Numbers(static_cast<std::size_t>(a.rows * b.columns))};
+  for (i64 i = 0; i < a.rows; ++i) {
+    for (i64 k = 0; k < a.columns; ++k) {
+      for (i64 j = 0; j < b.columns; ++j) c.at(i, j) += a.at(i, k) * b.at(k, j);
+    }
+  }
+  return c;
+}
+
+/// As Jordan writes it: X = a X + (b A + c A A) X with A = X X^T, from X / |X|; a tall matrix as its transpose. `type`:
+/// what X, A and the polynomial are rounded to.
+Matrix orthogonalized(Matrix x, i64 steps, DType type = DType::F64) {
+  if (x.rows > x.columns) return transposed(orthogonalized(transposed(x), steps, type));
+  const auto round = [&](Matrix& m) {
+    for (double& v : m.values) v = test::rounded(v, type);
+  };
+  double squares = 0;
+  for (const double v : x.values) squares += v * v;
+  for (double& v : x.values) v /= std::sqrt(squares) + 1e-7;
+  round(x);
+  for (i64 step = 0; step < steps; ++step) {
+    Matrix a = product(x, transposed(x));
+    round(a);
+    const Matrix aa = product(a, a);
+    Matrix b = a;
+    for (std::size_t i = 0; i < b.values.size(); ++i) b.values[i] = -4.7750 * a.values[i] + 2.0315 * aa.values[i];
+    round(b);
+    const Matrix bx = product(b, x);
+    for (std::size_t i = 0; i < x.values.size(); ++i) x.values[i] = 3.4445 * x.values[i] + bx.values[i];
+    round(x);
+  }
+  return x;
+}
+
+double frobenius(const Numbers& x) {
+  double sum = 0;
+  for (const double v : x) sum += v * v;
+  return std::sqrt(sum);
+}
+
+double distance(Numbers a, const Numbers& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] -= b[i];
+  return frobenius(a) / frobenius(b);
+}
+
+const std::pair<i64, i64> kShapes[]{{7, 7}, {5, 19}, {33, 8}, {1, 6}, {64, 48}};
+
+TEST(Muon, OrthogonalizesAsTheIterationInDoublePrecision) {
+  CpuDevice device;
+  for (const auto& [rows, columns] : kShapes) {
+    SCOPED_TRACE(str(rows, " x ", columns));
+    const Matrix x{rows, columns, test::normals(rows * columns, 3, DType::F32, 40)};
+    const Matrix expected = orthogonalized(x, 5);
+    // What bf16 does to the same iteration, once more for its intermediate results, which are rounded more often.
+    const double bf16 = 2 * distance(orthogonalized(x, 5, DType::BF16).values, expected.values);
+    for (const auto& [type, product_type, tolerance] :
+         {std::tuple{DType::F64, DType::F64, 1e-11}, {DType::F32, DType::F32, 1e-5}, {DType::F32, DType::BF16, bf16}}) {
+      Tensor y = test::tensor_of(x.values, {rows, columns}, type, device);
+      orthogonalize(y, 5, product_type);
+      EXPECT_LE(distance(numbers(y), expected.values), tolerance) << name_of(product_type);
+    }
+  }
+}
+
+/// What it is for: singular values near 1, here measured as X X^T near the identity.
+TEST(Muon, MakesSingularValuesAboutOne) {
+  CpuDevice device;
+  constexpr i64 kRows = 16, kColumns = 40;
+  Tensor x = test::random_tensor({kRows, kColumns}, DType::F32, device, 9, 1e-3);
+  orthogonalize(x, 5, DType::F32);
+  const Matrix y{kRows, kColumns, numbers(x)};
+  const Matrix gram = product(y, transposed(y));
+  double trace = 0;
+  for (i64 i = 0; i < kRows; ++i) {
+    trace += gram.at(i, i);
+    EXPECT_NEAR(gram.at(i, i), 0.85, 0.4);
+  }
+  EXPECT_NEAR(frobenius(gram.values) / (trace / std::sqrt(kRows)), 1, 0.1) << "singular values are not alike";
+}
+
+TEST(Muon, LeavesAMatrixOfZerosAsItIs) {
+  CpuDevice device;
+  Tensor x = Tensor::zeros({3, 4}, DType::F32, device);
+  orthogonalize(x, 5, DType::F32);
+  EXPECT_EQ(frobenius(numbers(x)), 0);
+}
+
+/// Two linear layers, one with two maps fused as [2, 6, 5], with a bias, an embedding, and Muon.
+struct MuonModel {
+  MuonModel(DType dtype, const OptimizerConfig& config) {
+    const auto add = [&](const std::string& name, const Shape& shape) -> Param& {
+      Param& param = params.emplace_back(name, shape, Init::Normal);
+      list.push_back({&param, 0});
+      return param;
+    };
+    add("embedding.weight", {9, 5});
+    add("fc1.weight", {2, 6, 5}).matrices = {slab({2, 6, 5}, 0, 0, 1), slab({2, 6, 5}, 0, 1, 1)};
+    add("fc1.bias", {2, 6});
+    add("fc2.weight", {4, 12}).matrices = {slab({4, 12}, 0, 0, 4)};
+    memory = make_param_and_grad_buffer(list, dtype, device, {*self, *self}, {.bucket_elements = 0});
+    u64 seed = 0;
+    for (Param& param : params) set_numbers(param.value, test::normals(param.numel(), ++seed));
+    ParamAndGradBuffer* const buffers[]{memory.get()};
+    optimizer = std::make_unique<Optimizer>(buffers, config);
+  }
+
+  void make_grads(u64 seed) {
+    memory->clear_grads();
+    for (Param& param : params) {
+      param.take_beta();
+      set_numbers(param.main_grad, test::normals(param.numel(), ++seed * 100, DType::F32));
+    }
+    memory->finish();
+  }
+
+  CpuDevice device;
+  std::unique_ptr<Communicator> self = make_self_communicator();
+  std::list<Param> params;
+  std::vector<UnitParam> list;
+  std::unique_ptr<ParamAndGradBuffer> memory;
+  std::unique_ptr<Optimizer> optimizer;
+};
+
+struct Step {
+  double lr = 0.02, weight_decay = 0.1, clip = 1;
+};
+
+/// One update in double precision of the matrices in `weight`, which lie one after another in it.
+void reference_update(Numbers& weight, Numbers& momentum, const Numbers& grad, i64 rows, i64 columns, const Step& step,
+                      const OptimizerConfig& config) {
+  const auto count = static_cast<std::size_t>(rows * columns);
+  for (std::size_t begin = 0; begin < weight.size(); begin += count) {
+    Matrix direction{rows, columns, {}};
+    for (std::size_t i = begin; i < begin + count; ++i) {
+      const double g = step.clip * grad[i];
+      momentum[i] = config.muon_momentum * momentum[i] + g;
+      direction.values.push_back(config.muon_nesterov ? g + config.muon_momentum * momentum[i] : momentum[i]);
+    }
+    const Matrix update = orthogonalized(direction, config.muon_num_ns_steps);
+    const auto out = static_cast<double>(rows), in = static_cast<double>(columns);
+    const double size = config.muon_scale_mode == MuonScaleMode::Spectral      ? std::sqrt(std::max(out, in))
+                        : config.muon_scale_mode == MuonScaleMode::UnitRmsNorm ? std::sqrt(out / in)
+                                                                               : std::sqrt(std::max(1.0, out / in));
+    for (std::size_t i = 0; i < count; ++i) {
+      double& w = weight[begin + i];
+      w -= step.lr * (config.muon_extra_scale_factor * size * update.values[i] + step.weight_decay * w);
+    }
+  }
+}
+
+struct Case {
+  DType dtype;
+  bool nesterov;
+  MuonScaleMode mode;
+  double tolerance;
+};
+
+class MuonSteps : public testing::TestWithParam<Case> {};
+
+/// Three steps, of which the second is clipped; what is no matrix is updated as by AdamW.
+TEST_P(MuonSteps, FollowTheFormulaInDoublePrecision) {
+  OptimizerConfig config;
+  config.optimizer = OptimizerKind::Muon;
+  config.clip_grad = 0;
+  config.muon_nesterov = GetParam().nesterov;
+  config.muon_scale_mode = GetParam().mode;
+  OptimizerConfig adam = config;
+  adam.optimizer = OptimizerKind::Adam;
+  MuonModel model(GetParam().dtype, config), with_adam(GetParam().dtype, adam);
+
+  std::map<std::string, Numbers> weights, momenta;
+  for (const Param& param : model.params) {
+    weights[param.name] = numbers(param.value);
+    momenta[param.name].resize(static_cast<std::size_t>(param.numel()));
+  }
+  for (u64 i = 1; i <= 3; ++i) {
+    const Step step{.clip = i == 2 ? 0.01 : 1};
+    for (MuonModel* m : {&model, &with_adam}) m->make_grads(i);
+    for (const Param& param : model.params) {
+      if (param.matrices.empty()) continue;
+      const Shape& shape = param.box.shape;
+      reference_update(weights[param.name], momenta[param.name], numbers(param.main_grad), shape[shape.size() - 2],
+                       shape.back(), step, config);
+    }
+    for (MuonModel* m : {&model, &with_adam})
+      EXPECT_FALSE(m->optimizer->step(step.lr, step.weight_decay, step.clip).skipped);
+    for (const Param& param : model.params) {
+      if (param.matrices.empty()) continue;
+      EXPECT_LE(distance(numbers(param.value), weights[param.name]), GetParam().tolerance) << param.name << " " << i;
+    }
+  }
+  for (auto a = model.params.begin(), b = with_adam.params.begin(); a != model.params.end(); ++a, ++b) {
+    if (!a->matrices.empty()) continue;
+    EXPECT_EQ(numbers(a->value), numbers(b->value)) << a->name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MuonSteps,
+                         testing::Values(Case{DType::F64, true, MuonScaleMode::Spectral, 1e-12},
+                                         Case{DType::F64, false, MuonScaleMode::UnitRmsNorm, 1e-12},
+                                         Case{DType::F64, true, MuonScaleMode::ShapeScaling, 1e-12},
+                                         Case{DType::F32, true, MuonScaleMode::Spectral, 1e-6},
+                                         // Half of the last bit of a weight, 1/256 of it, evenly spread.
+                                         Case{DType::BF16, true, MuonScaleMode::Spectral, 4e-3}));
+
+TEST(Muon, KeepsOneStateOfMatricesAndTwoOfTheRest) {
+  OptimizerConfig config;
+  config.optimizer = OptimizerKind::Muon;
+  MuonModel model(DType::BF16, config);
+  std::map<std::string, std::string> states;
+  i64 elements = 0;
+  model.optimizer->visit_state([&](std::string_view state, Param& param, i64 first, const Tensor& values) {
+    EXPECT_EQ(first, 0);
+    EXPECT_EQ(values.numel(), param.numel());
+    states[param.name] += str(state, " ");
+    elements += values.numel();
+  });
+  EXPECT_EQ(states.at("embedding.weight"), "master exp_avg exp_avg_sq ");
+  EXPECT_EQ(states.at("fc1.weight"), "master momentum_buffer ");
+  EXPECT_EQ(states.at("fc1.bias"), "master exp_avg exp_avg_sq ");
+  EXPECT_EQ(states.at("fc2.weight"), "master momentum_buffer ");
+  EXPECT_EQ(elements, 3 * (9 * 5 + 2 * 6) + 2 * (2 * 6 * 5 + 4 * 12));
+}
+
+TEST(Muon, LeavesEveryBitAsItWasWhenTheGradientIsNotFinite) {
+  OptimizerConfig config;
+  config.optimizer = OptimizerKind::Muon;
+  MuonModel model(DType::BF16, config);
+  const auto everything = [&] {
+    std::vector<std::vector<std::byte>> bytes{test::bytes_of(model.memory->shard()[0].params)};
+    model.optimizer->visit_state(
+        [&](std::string_view, Param&, i64, const Tensor& values) { bytes.push_back(test::bytes_of(values)); });
+    return bytes;
+  };
+  model.make_grads(1);
+  EXPECT_FALSE(model.optimizer->step(0.02, 0.1).skipped);
+  const auto before = everything();
+  model.make_grads(2);
+  model.params.back().main_grad.data<float>()[5] = std::nanf("");
+  EXPECT_TRUE(model.optimizer->step(0.02, 0.1).skipped);
+  EXPECT_EQ(everything(), before);
+}
+
+}  // namespace
+}  // namespace mcpp
