@@ -16,7 +16,7 @@ std::vector<float> next_logits(GPTModel& model, std::span<const i32> tokens, i64
   Pass pass;
   pass.training = false;
   pass.keeps_stash = false;
-  pass.first_position = first_position;
+  pass.positions.first = first_position;
   pass.kv_cache = &cache;
   const Tensor logits = model.logits(input, pass);
   Tensor last = Tensor::empty({logits.dim(1)}, DType::F32, context.device);

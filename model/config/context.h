@@ -37,10 +37,10 @@ struct ModelContext {
   double output_init_std() const;
   /// Whether there are several parts of the sequence at all.
   bool splits_sequence() const { return sequence_parallel && tp.size() > 1; }
-  /// The position in the sequence of row 0 of x [s or s / tp, b, h], outside the parallel regions.
-  i64 first_position(const Tensor& x, const Pass& pass) const;
-  /// The dropout of a site such as "decoder.layers.3.mlp" for rows of a pass from `first_position` on.
-  Dropout dropout_for(double p, const std::string& site, i64 first_position, const Pass& pass) const;
+  /// Of the rows of x [s or s / tp, b, h], outside the parallel regions: for learned positions and dropout.
+  Positions positions(const Tensor& x, const Pass& pass) const;
+  /// The dropout of a site such as "decoder.layers.3.mlp" for rows of a pass that stand at `positions`.
+  Dropout dropout_for(double p, const std::string& site, const PositionRanges& positions, const Pass& pass) const;
   /// Marks a parameter that every rank holds whole and uses on its part of the sequence.
   void mark_copy(Param& param) const;
 };

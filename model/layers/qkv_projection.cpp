@@ -19,7 +19,7 @@ Heads dense_heads(const Tensor& x, i64 first, i64 heads) {
 
 }  // namespace
 
-PackedHeads Qkv::heads() const {
+QkvHeads Qkv::heads() const {
   if (is_fused()) return packed_heads(queries);
   return {dense_heads(queries, 0, queries.dim(2)), dense_heads(keys_values, 0, 1), dense_heads(keys_values, 1, 1)};
 }
