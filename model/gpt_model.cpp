@@ -39,6 +39,12 @@ std::vector<std::unique_ptr<Module>> make_layers(const ModelContext& context, co
   return layers;
 }
 
+/// What a module computes in this pass: nothing when the pass was given up.
+template <class F>
+auto in_pass(const Pass& pass, F&& f) {
+  return pass.is_given_up() ? decltype(f()){} : f();
+}
+
 }  // namespace
 
 GPTModel::GPTModel(ModelContext context) : GPTModel(context, whole_model(context.config), nullptr) {}
@@ -47,10 +53,27 @@ GPTModel::GPTModel(ModelContext context, const StageContents& stage, GPTModel* e
     : context_(std::move(context)), stage_(stage), rotary_(RotaryTable::make(context_)) {
   if (stage_.has_embedding) embedding_ = std::make_unique<LanguageModelEmbedding>(context_);
   layers_ = make_layers(context_, stage_, rotary_);
-  if (!stage_.has_output) return;
-  LanguageModelEmbedding* embedding = embedding_stage ? embedding_stage->embedding_.get() : embedding_.get();
-  const bool shares = !context_.config.untie_embeddings_and_output_weights && embedding;
-  output_ = std::make_unique<OutputLayer>(context_, shares ? &embedding->word_embeddings() : nullptr);
+  if (stage_.has_output) {
+    LanguageModelEmbedding* embedding = embedding_stage ? embedding_stage->embedding_.get() : embedding_.get();
+    const bool shares = ties_embeddings() && embedding;
+    output_ = std::make_unique<OutputLayer>(context_, shares ? &embedding->word_embeddings() : nullptr);
+  }
+  check_placements();
+}
+
+void GPTModel::check_placements() {
+  std::vector<const Param*> params;
+  visit([&](Param& param, int) { params.push_back(&param); });
+  check_boxes(params, context_.tp.size());
+  MCPP_CHECK(!output_ || !ties_embeddings() || (context_.output_rank > 0) == (output_->own_weight() != nullptr),
+             "the output layer is ", output_->own_weight() ? "not " : "",
+             "beside the embedding that it is tied to, but ",
+             "the model is built for a pipeline with the output on rank ", context_.output_rank);
+  ActivationPlacement x = embedding_ ? embedding_->gives(ActivationPlacement::Whole) : context_.stream();
+  for (const auto& layer : layers_) x = layer->gives(x);
+  MCPP_CHECK(x == context_.stream(), "a stage ends with activations that are ", name_of(x), ", and the next one takes ",
+             "some that are ", name_of(context_.stream()));
+  if (output_) output_->gives(x);
 }
 
 void GPTModel::visit(const std::function<void(Param&, int unit)>& f) {
@@ -68,18 +91,17 @@ void GPTModel::visit(const std::function<void(Param&, int unit)>& f) {
   }
 }
 
+bool GPTModel::ties_embeddings() const {
+  return !context_.config.untie_embeddings_and_output_weights;
+}
+
 bool GPTModel::ties_own_embedding() const {
-  return embedding_ && output_ && !context_.config.untie_embeddings_and_output_weights;
+  return embedding_ && output_ && ties_embeddings();
 }
 
-bool GPTModel::embedding_is_used_elsewhere() const {
-  return embedding_ && !output_ && !context_.config.untie_embeddings_and_output_weights;
-}
-
-Param* GPTModel::tied_copy() {
-  if (embedding_is_used_elsewhere()) return &embedding_->word_embeddings();
-  const bool is_tied = output_ && !context_.config.untie_embeddings_and_output_weights;
-  return is_tied ? output_->own_weight() : nullptr;
+bool GPTModel::is_completed_later(int unit) const {
+  if (!ties_embeddings() || (embedding_ && output_)) return false;
+  return (embedding_ && unit == 0) || (output_ && unit == output_unit());
 }
 
 void GPTModel::acquire(int unit, Use use) {
@@ -95,8 +117,9 @@ template <class F>
 auto GPTModel::with_units(int first, int last, Use use, const Pass& pass, F&& f) {
   const int step = first <= last ? 1 : -1;
   for (int unit = first; unit != last + step; unit += step) acquire(unit, use);
-  auto result = f();
-  for (int unit = first; unit != last + step; unit += step) release(unit, use, pass.is_last);
+  auto result = in_pass(pass, f);
+  for (int unit = first; unit != last + step; unit += step)
+    release(unit, use, pass.is_last && !is_completed_later(unit));
   return result;
 }
 
@@ -115,11 +138,13 @@ Tensor GPTModel::hidden(const Tensor& input, Pass& pass) {
 template <class F>
 auto GPTModel::with_output(const Tensor& input, Pass& pass, F&& f) {
   const Tensor x = hidden(input, pass);
-  return with_units(norm_unit(), output_unit(), Use::Forward, pass, [&] {
-    if (!ties_own_embedding()) return f(x);
-    // Inside the use of a later unit, so that it does not count as the loop going back.
-    return with_units(0, 0, Use::Forward, pass, [&] { return f(x); });
-  });
+  for (const int unit : {norm_unit(), output_unit()}) acquire(unit, Use::Forward);
+  // Inside the use of a later unit, so that it does not count as the loop going back.
+  if (ties_own_embedding()) acquire(0, Use::Forward);
+  auto result = in_pass(pass, [&] { return f(x); });
+  if (ties_own_embedding()) release(0, Use::Forward, pass.is_last);
+  for (const int unit : {norm_unit(), output_unit()}) release(unit, Use::Forward, pass.is_last);
+  return result;
 }
 
 Tensor GPTModel::forward(const Tensor& input, Pass& pass) {
@@ -155,12 +180,12 @@ Tensor GPTModel::backward(const Tensor& dy, Pass& pass) {
 void GPTModel::backward_embedding(const Tensor& dy, Pass& pass) {
   acquire(1, Use::Backward);
   acquire(0, Use::Backward);
-  embedding_->backward(dy, pass);
+  if (!pass.is_given_up()) embedding_->backward(dy, pass);
   const bool leaves_now = pass.is_last || (memory_ && memory_->reduces_every_pass());
   if (output_ && leaves_now) output_->add_shared_gradient();
   release(1, Use::Backward, pass.is_last);
   if (ties_own_embedding()) release(0, Use::Backward, false);  // acquired for the output
-  release(0, Use::Backward, pass.is_last && !embedding_is_used_elsewhere());
+  release(0, Use::Backward, pass.is_last && !is_completed_later(0));
 }
 
 void GPTModel::release_gradients() {
@@ -168,7 +193,7 @@ void GPTModel::release_gradients() {
   if (ties_own_embedding()) output_->add_shared_gradient();
   for (int unit = units() - 1; unit >= 0; --unit) {
     acquire(unit, Use::Backward);
-    release(unit, Use::Backward, unit > 0 || !embedding_is_used_elsewhere());
+    release(unit, Use::Backward, !is_completed_later(unit));
   }
 }
 

@@ -1,7 +1,7 @@
 #include "megatron_cpp/step/training_state.h"
 
-#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "optimizer/norm_scope.h"
 #include "parallel/pp/lower.h"
@@ -12,21 +12,17 @@
 namespace mcpp {
 namespace {
 
-constexpr i64 kSignal = StepNumbers::kCount, kMinutes = kSignal + 1, kNumbers = kMinutes + 1;
+constexpr i64 kSignal = StepNumbers::kCount, kMinutes = kSignal + 1, kGivenUp = kMinutes + 1, kNumbers = kGivenUp + 1;
 // Of an evaluation: totals_, and then the signal.
 constexpr i64 kEvaluationSignal = 2, kEvaluationNumbers = 3;
 
-std::unique_ptr<ParamAndGradBuffer> allocate(GPTModel& model, const TrainingLayout& layout) {
-  const ParallelState& parallel = layout.parallel;
-  // With the V-shaped schedule both stages are on one rank, which is then alone in its embedding group.
-  Communicator* holders = parallel.embedding && parallel.embedding->size() > 1 ? parallel.embedding.get() : nullptr;
+std::unique_ptr<ModelMemory> allocate(GPTModel& model, const TrainingLayout& layout) {
   std::vector<UnitParam> params;
-  model.visit([&](Param& param, int unit) {
-    params.push_back({&param, unit, &param == model.tied_copy() ? holders : nullptr});
-  });
+  model.visit([&](Param& param, int unit) { params.push_back({&param, unit}); });
   const ModelContext& context = model.context();
-  return make_param_and_grad_buffer(params, context.dtype, context.device, {*parallel.dp_shard, *parallel.dp_replicate},
-                                    layout.data_parallel);
+  return std::make_unique<ModelMemory>(
+      params, context.dtype, context.device, [&](GridKind grid) { return layout.parallel.gradient_groups(grid); },
+      layout.data_parallel);
 }
 
 }  // namespace
@@ -35,12 +31,13 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
     : layout_(std::move(layout)),
       device_(context.device),
       chunks_(make_chunks(context)),
-      optimizer_(make_optimizer(optimizer)),
+      optimizer_(buffers(), optimizer, make_norm_scope(layout_.parallel, layout_.data_parallel.zero_stage > 0)),
       loss_scale_(optimizer, context.dtype == DType::F16),
-      partial_gradients_(memories(), *layout_.parallel.tp),
+      partial_gradients_(buffers(), {*layout_.parallel.tp, layout_.parallel.embedding.get()}),
       totals_(Tensor::zeros({2}, DType::F64, device_, MemoryClass::Other)),
       numbers_(Tensor::zeros({kNumbers}, DType::F64, device_, MemoryClass::Other)),
-      late_numbers_(make_late_copy(device_, kNumbers)) {
+      late_numbers_(make_late_copy(device_, kNumbers)),
+      step_(*layout_.parallel.tp) {
   for (auto& copy : late_evaluations_) copy = make_late_copy(device_, kEvaluationNumbers);
 }
 
@@ -65,28 +62,12 @@ std::vector<TrainingState::Chunk> TrainingState::make_chunks(const ModelContext&
   return chunks;
 }
 
-std::vector<ParamAndGradBuffer*> TrainingState::memories() const {
+std::vector<ParamAndGradBuffer*> TrainingState::buffers() const {
   std::vector<ParamAndGradBuffer*> list;
-  for (const Chunk& chunk : chunks_) list.push_back(chunk.memory.get());
+  for (const Chunk& chunk : chunks_) {
+    for (ParamAndGradBuffer* buffer : chunk.memory->buffers()) list.push_back(buffer);
+  }
   return list;
-}
-
-bool TrainingState::is_tied_copy(const Param& param) const {
-  return std::ranges::any_of(chunks_, [&](const Chunk& chunk) {
-    return !chunk.model->stage().has_embedding && chunk.model->tied_copy() == &param;
-  });
-}
-
-bool TrainingState::saves(const Param& param) const {
-  return param.stands_for_copies(layout_.parallel.me.tp) && !is_tied_copy(param);
-}
-
-Optimizer TrainingState::make_optimizer(const OptimizerConfig& config) {
-  const ParallelState& parallel = layout_.parallel;
-  Communicator* shard = layout_.data_parallel.zero_stage > 0 ? parallel.dp_shard.get() : nullptr;
-  return Optimizer(memories(), config,
-                   make_norm_scope(*parallel.model, shard, parallel.me.tp,
-                                   [this](const Param& param) { return is_tied_copy(param); }));
 }
 
 void TrainingState::publish_weights() {
@@ -106,25 +87,26 @@ const Schedule& TrainingState::schedule_for(std::size_t microbatches, bool train
 
 void TrainingState::run(std::span<const MicroBatch> batches, bool training, double loss_scale) {
   ops::fill_zero(totals_);
+  const Schedule& schedule = schedule_for(batches.size(), training);
+  step_.begin(schedule.passes(layout_.parallel.me.pp), static_cast<i64>(batches.size()));
   std::vector<PipelineStage*> stages;
   for (const Chunk& chunk : chunks_) {
-    chunk.stage->begin(batches, training, loss_scale, totals_);
+    chunk.stage->begin(batches, training, loss_scale, totals_, step_);
     stages.push_back(chunk.stage.get());
   }
-  const Schedule& schedule = schedule_for(batches.size(), training);
   pipeline_waiting_ += run_schedule(schedule, *layout_.parallel.pp, *layout_.parallel.pp_backward, stages).waiting;
 }
 
 void TrainingState::sum_totals_over_ranks() {
   // Stages without the output add zero, so that the bits are those of a run without pipeline.
-  layout_.parallel.dp->all_reduce(totals_, ReduceOp::Sum).wait();
+  layout_.parallel.data_context->all_reduce(totals_, ReduceOp::Sum).wait();
   layout_.parallel.pp->all_reduce(totals_, ReduceOp::Sum).wait();
 }
 
 /// Whether or not they count as targets: known before the forward pass, and to every rank.
 i64 TrainingState::tokens_of_global_batch(std::span<const MicroBatch> batches) const {
   const auto samples = static_cast<i64>(batches.size() * batches.front().samples.size());
-  return samples * layout_.parallel.dp->size() * chunks_.front().model->context().config.seq_length;
+  return samples * layout_.parallel.data->size() * chunks_.front().model->context().config.seq_length;
 }
 
 void TrainingState::backward(std::span<const MicroBatch> batches) {
@@ -132,8 +114,7 @@ void TrainingState::backward(std::span<const MicroBatch> batches) {
   gradient_factor_ = loss_scale_.factor(tokens_of_global_batch(batches));
   run(batches, /*training=*/true, gradient_factor_);
   for (const Chunk& chunk : chunks_) chunk.model->add_shared_gradient();
-  for (const Chunk& chunk : chunks_) chunk.memory->finish();
-  partial_gradients_.reduce();
+  partial_gradients_.finish();
 }
 
 void TrainingState::update(const StepOptions& options) {
@@ -143,8 +124,12 @@ void TrainingState::update(const StepOptions& options) {
   StepRule rule = options.rule;
   rule.grad_scale = 1 / gradient_factor_;
   ops::copy(optimizer_.judge(totals_, rule), judged);
-  Tensor notices = numbers_.flat(kSignal, 2);
-  write_values(std::vector<double>{options.signal, options.minutes}, notices);
+  Tensor notices = numbers_.flat(kSignal, 3);
+  write_values<double>({double(step_.signal()), options.minutes, double(step_.is_given_up())}, notices);
+  if (step_.is_given_up()) {
+    Tensor factor = numbers_.flat(StepNumbers::kFactor, 1);
+    write_values<double>({std::numeric_limits<double>::infinity()}, factor);
+  }
   // A rank that finds what others do not, because its memory or a link failed, keeps all from the update; and all that
   // ranks decide by these numbers later they decide alike.
   layout_.parallel.world.all_reduce(numbers_, ReduceOp::Max).wait();
@@ -155,6 +140,9 @@ void TrainingState::update(const StepOptions& options) {
 
 StepOutcome TrainingState::outcome() {
   const std::vector<double> numbers = late_numbers_->values();
+  const auto signal = static_cast<int>(numbers[kSignal]);
+  if (numbers[kGivenUp] != 0)
+    return {.skipped = true, .is_given_up = true, .signal = signal, .minutes = numbers[kMinutes]};
   const bool skipped = !std::isfinite(numbers[StepNumbers::kFactor]);
   if (!skipped) optimizer_.count_step();
   const auto verdict = static_cast<StepVerdict>(numbers[StepNumbers::kVerdict]);
@@ -166,7 +154,7 @@ StepOutcome TrainingState::outcome() {
           .verdict = verdict,
           .skipped = skipped,
           .overflow = overflow,
-          .signal = numbers[kSignal],
+          .signal = signal,
           .minutes = numbers[kMinutes]};
 }
 
@@ -176,14 +164,14 @@ StepOutcome TrainingState::train_step(std::span<const MicroBatch> batches, doubl
   return outcome();
 }
 
-void TrainingState::start_evaluation(std::span<const MicroBatch> batches, double signal) {
+void TrainingState::start_evaluation(std::span<const MicroBatch> batches) {
   MCPP_CHECK(evaluations_started_ - evaluations_taken_ < late_evaluations_.size(), "too many evaluations under way");
   run(batches, /*training=*/false);
   sum_totals_over_ranks();
   Tensor numbers = Tensor::empty({kEvaluationNumbers}, DType::F64, device_, MemoryClass::Workspace);
   Tensor totals = numbers.flat(0, 2), notice = numbers.flat(kEvaluationSignal, 1);
   ops::copy(totals_, totals);
-  write_values<double>({&signal, 1}, notice);
+  write_values<double>({double(step_.signal())}, notice);
   layout_.parallel.world.all_reduce(notice, ReduceOp::Max).wait();
   late_evaluations_[evaluations_started_++ % late_evaluations_.size()]->start(numbers);
 }

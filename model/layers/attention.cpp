@@ -27,7 +27,7 @@ SelfAttention::SelfAttention(const std::string& name, i64 layer, const ModelCont
       core_attention_(std::make_unique<LocalAttention>()),
       linear_proj_(name + ".linear_proj", context.config.num_attention_heads * context.config.head_dim(),
                    context.config.hidden_size, context.tp,
-                   {.bias = context.config.add_bias_linear,
+                   {.bias = context.config.attention_output_bias(),
                     .skip_bias_add = true,
                     .init_std = context.output_init_std(),
                     .sequence_parallel = context.sequence_parallel}) {}
@@ -96,6 +96,10 @@ Tensor SelfAttention::backward(const Tensor& dy, Pass& pass) {
   core_attention_->backward(d_out, qkv.heads(), result, options(pass), gradients);
   rotate(gradients, pass, true);
   return linear_qkv_.backward(d_qkv, pass);
+}
+
+ActivationPlacement SelfAttention::gives(ActivationPlacement x) const {
+  return linear_proj_.gives(linear_qkv_.gives(x));
 }
 
 void SelfAttention::visit(const ParamVisitor& f) {

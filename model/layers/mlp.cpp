@@ -31,12 +31,12 @@ Mlp::Mlp(const std::string& name, const ModelContext& context)
       activation_(activation_of(context.config.activation_func)),
       linear_fc1_(name + ".linear_fc1", context.config.hidden_size, up_shape(context.config),
                   context.config.gated() ? 1 : 0, context.tp,
-                  {.bias = context.config.add_bias_linear,
+                  {.bias = context.config.mlp_bias(),
                    .skip_bias_add = true,
                    .init_std = context.config.init_method_std,
                    .sequence_parallel = context.sequence_parallel}),
       linear_fc2_(name + ".linear_fc2", context.config.ffn(), context.config.hidden_size, context.tp,
-                  {.bias = context.config.add_bias_linear,
+                  {.bias = context.config.mlp_bias(),
                    .skip_bias_add = true,
                    .init_std = context.output_init_std(),
                    .sequence_parallel = context.sequence_parallel}) {}
@@ -63,6 +63,10 @@ Tensor Mlp::backward(const Tensor& dy, Pass& pass) {
   Tensor d_up = up;  // written over its own input, which is not needed any more
   ops::activation_backward(activation_, d_activated, up, linear_fc1_.bias(), d_up);
   return linear_fc1_.backward(d_up, pass);
+}
+
+ActivationPlacement Mlp::gives(ActivationPlacement x) const {
+  return linear_fc2_.gives(linear_fc1_.gives(x));
 }
 
 void Mlp::visit(const ParamVisitor& f) {

@@ -25,7 +25,7 @@ std::vector<NamedConfig> families() {
   odd.num_query_groups = 1;
   odd.kv_channels = 6;
   odd.add_bias_linear = false;
-  odd.add_qkv_bias = true;
+  odd.add_qkv_bias = odd.add_mlp_bias = true;
   ModelConfig exact = test::tiny_llama();
   exact.activation_func = ActivationFunction::GeluErf;
   exact.add_bias_linear = true;
@@ -179,7 +179,7 @@ TEST(GPTModel, MicrobatchesAddUpToTheBatch) {
     sum += whole.model.loss(tokens, targets, 1, p).sum();
     whole.model.backward({}, p);
   }
-  whole.memory->finish();
+  whole.partial_gradients->finish();
   EXPECT_NEAR(sum / loss, 1, 1e-13);
   const test::Numbers parts = gradients(whole);
   for (std::size_t i = 0; i < parts.size(); ++i) ASSERT_NEAR(parts[i], expected[i], 1e-12) << i;
