@@ -3,11 +3,10 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
-#include "base/check.h"
+#include "base/system_error.h"
 #include "base/utf8.h"
 
 namespace mcpp {
@@ -56,7 +55,7 @@ TextSource::TextSource(const Path& path) : path_(path) {
   std::error_code error;
   check_input(!std::filesystem::is_directory(path, error), path.string(), " is a directory; give text files");
   file_ = ::gzopen(path.c_str(), "rb");
-  check_input(file_ != nullptr, "cannot open ", path.string(), ": ", std::strerror(errno));
+  MCPP_CHECK_SYSTEM(file_ != nullptr, "cannot open ", path.string());
   ::gzbuffer(file_, 1 << 18);
   if (std::filesystem::is_regular_file(path, error)) {
     const auto size = std::filesystem::file_size(path, error);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "checkpoint/folder/shared_folder.h"
 #include "checkpoint/format/json.h"
 #include "megatron_cpp/huggingface/weight_map.h"
 
@@ -86,6 +87,7 @@ void export_tokenizer(const Path& folder, const Path& tokenizer_model) {
 
 /// Makes the folder; throws when it already holds a model, because files of two would mix.
 void prepare_folder(const Path& folder) {
+  check_outside_checkpoints(folder);
   mcpp::create_directories(folder);
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();

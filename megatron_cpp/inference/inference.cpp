@@ -5,6 +5,7 @@
 
 #include "megatron_cpp/resume/checkpointing.h"
 #include "megatron_cpp/resume/loading.h"
+#include "megatron_cpp/setup/memory_check.h"
 #include "megatron_cpp/setup/model_provider.h"
 
 namespace mcpp {
@@ -43,6 +44,7 @@ std::optional<Damage> InferenceModel::make_model(CheckpointReader& reader) {
   tokenizer_checksum_ = reader.state().tokenizer_checksum;
   config_.parallel = {};  // of the training
   session_ = std::make_unique<Session>(initialize(config_, {.ranks = *self_}));
+  check_weights_memory(config_, str("the model ", reader.directory().string()));
   model_ = std::make_unique<GPTModel>(model_provider(config_, *session_));
   allocate_weights(*model_);
   return load_weights(reader, *model_, *self_);

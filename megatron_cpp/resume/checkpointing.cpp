@@ -6,6 +6,7 @@
 #include "base/number_text.h"
 #include "checkpoint/folder/exchange.h"
 #include "checkpoint/folder/retention.h"
+#include "checkpoint/folder/shared_folder.h"
 #include "megatron_cpp/config/config_compare.h"
 #include "megatron_cpp/setup/version.h"
 
@@ -102,6 +103,7 @@ std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& sess
     remove_unfinished(config.metrics_path());
     return std::string();
   });
+  check_shared_folder(config.checkpoint.save, world);
   return lock;
 }
 

@@ -33,7 +33,7 @@ std::vector<Candidate> saved_in(const Path& folder, Communicator& world, const L
 /// What the run itself saved, in both tiers: a local one comes before what is older than it.
 std::vector<Candidate> own_candidates(const CheckpointConfig& config, Communicator& world, const Log& log) {
   std::vector<Candidate> locals, all;
-  for (const Path& part : local_parts(config, world)) locals.push_back({part, /*is_local=*/true});
+  for (const Path& part : local_parts(config, world, log)) locals.push_back({part, /*is_local=*/true});
   auto local = locals.begin();
   for (const Candidate& shared : saved_in(config.save, world, log)) {
     for (; local != locals.end() && local->iteration() > shared.iteration(); ++local) all.push_back(*local);

@@ -70,7 +70,7 @@ class MetricsWriter {
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
-  void write(const IterationStats& stats);   ///< {"type": "train", "iteration": ...}
+  void write(const IterationStats& stats);   ///< {"type": "train", "iteration": ..., "time": when it was written, UTC}
   void write(const ValidationStats& stats);  ///< {"type": "validation" or "test", "iteration": ...}
 
  private:

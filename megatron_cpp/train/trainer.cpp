@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/machine.h"
 #include "base/number_text.h"
 #include "megatron_cpp/bench/bench.h"
 #include "megatron_cpp/resume/loading.h"
@@ -38,6 +39,15 @@ TrainingLength training_length(const Config& config) {
           .global_batch_size = config.batch_sizes().front().batch_size};
 }
 
+/// What MFU is a share of, in TFLOP/s: as configured, or measured.
+double peak_tflops(const Config& config, Device& device) {
+  if (config.logging.peak_tflops > 0) return config.logging.peak_tflops;
+  const double peak = mfu_peak_flops(dtype_of(config.training.precision), config.device.allow_tf32, device) / 1e12;
+  device.trim();
+  device.reset_peak();
+  return peak;
+}
+
 }  // namespace
 
 Trainer::Trainer(const Config& config, Session& session, const SignalWatch& signals, const Log& log)
@@ -48,19 +58,15 @@ Trainer::Trainer(const Config& config, Session& session, const SignalWatch& sign
       batch_sizes_(config.batch_sizes()),
       train_iters_(config.total_iterations()),
       lock_(lock_save_folder(config, session, log)),
+      peak_tflops_(peak_tflops(config, *session.device)),
       state_(model_provider(config, session), config.optimizer, layout_provider(config, session)),
       progress_(load_training(config, state_, session, log).value_or(TrainingProgress{})),
       faults_(config.fault_injection, session.parallel.world.rank()),
       saver_(config, state_, progress_, keep_tokenizer(config, session), session, log, files_, lock_.get()),
       datasets_(dataset_provider(config, log)),
       schedule_(config.optimizer, training_length(config)),
-      metrics_(is_first_rank() ? config.metrics_path() : Path(), progress_.iteration, log),
-      peak_tflops_(config.logging.peak_tflops) {
+      metrics_(is_first_rank() ? config.metrics_path() : Path(), progress_.iteration, log) {
   batches_ = std::make_unique<BatchStream>(*datasets_.train, config, batch_sizes_, progress_.consumed_samples, session);
-  if (peak_tflops_ == 0) {
-    peak_tflops_ =
-        mfu_peak_flops(dtype_of(config.training.precision), config.device.allow_tf32, *session.device) / 1e12;
-  }
   session.device->trim();
 }
 
@@ -71,7 +77,7 @@ ExitCode Trainer::train() {
     return ExitCode::Done;
   }
   start_ = Clock::now();
-  window_begin_ = spent();
+  window_begin_ = step_begin_ = spent();
   // There must be something to go back to.
   if (config_.may_roll_back() && !progress_.is_saved) save(/*waits=*/true);
   bool stopping = false;
@@ -121,7 +127,7 @@ void Trainer::train_step() {
                             .weight_decay = schedule_.weight_decay(progress_.trained_samples),
                             .rule = step_rule(config_.training, progress_.spikes),
                             .signal = static_cast<double>(signals_.received()),
-                            .minutes = seconds_since(start_) / 60};
+                            .minutes = process_seconds() / 60};
   state_.update(options);
   pending_ = {.learning_rate = options.lr,
               .batch_size = batch_size_at(batch_sizes_, progress_.consumed_samples),
@@ -169,6 +175,20 @@ void Trainer::note(const StepOutcome& outcome, const PendingStep& step) {
   set_rates(window_, samples * static_cast<double>(config_.model.seq_length),
             samples * flops_per_batch(config_.model, 1), peak_tflops_, session_.parallel.world.size());
   if (config_.logging.log_progress) log_.progress(progress_line(window_));
+  if (config_.logging.metrics_every_iteration) write_iteration(outcome, step);
+  step_begin_ = step.spent;
+}
+
+/// The window's numbers are means; these are of the one step.
+void Trainer::write_iteration(const StepOutcome& outcome, const PendingStep& step) {
+  IterationStats stats = window_;
+  stats.lm_loss = outcome.skipped ? std::nan("") : outcome.loss;
+  stats.skipped_iterations = outcome.skipped;
+  stats.nan_iterations = !std::isfinite(outcome.loss);
+  stats.elapsed_ms = 1000 * (step.spent - step_begin_).clock;
+  set_rates(stats, static_cast<double>(step.batch_size * config_.model.seq_length),
+            flops_per_batch(config_.model, step.batch_size), peak_tflops_, session_.parallel.world.size());
+  metrics_.write(stats);
 }
 
 bool Trainer::follow_policy(const StepOutcome& outcome, i64 batch_size) {
@@ -232,6 +252,12 @@ RankSeconds Trainer::spent() const {
           .communication = exposed_seconds(session_.parallel)};
 }
 
+void Trainer::leave_out(const RankSeconds& since) {
+  const RankSeconds passed = spent() - since;
+  window_begin_ += passed;
+  step_begin_ += passed;
+}
+
 RankStats Trainer::rank_stats() const {
   const RankSeconds window = window_end_ - window_begin_;
   return {.peak_memory_bytes = static_cast<double>(session_.device->memory().total.peak),
@@ -259,7 +285,7 @@ void Trainer::log_iteration() {
   window_.lm_loss = window_loss_ / static_cast<double>(window_losses_);  // nan when all were skipped
   note_ranks();
   log_.info(iteration_line(window_, std::chrono::system_clock::now()));
-  metrics_.write(window_);
+  if (!config_.logging.metrics_every_iteration) metrics_.write(window_);
   window_ = {};
   window_loss_ = 0;
   window_losses_ = window_samples_ = window_iterations_ = 0;
@@ -294,7 +320,7 @@ void Trainer::evaluate(const char* split, Dataset* dataset) {
                               .tokens = tokens};
   log_.info(validation_lines(stats));
   metrics_.write(stats);
-  window_begin_ += spent() - before;  // it is not training
+  leave_out(before);
 }
 
 void Trainer::save(bool waits) {
@@ -304,7 +330,7 @@ void Trainer::save(bool waits) {
   check_before_save();
   const SaveObserver observer = faults_.observer(progress_.iteration);
   waits ? saver_.save_and_wait(progress_, observer) : saver_.save(progress_, observer);
-  window_begin_ += spent() - before;  // it is not training
+  leave_out(before);
 }
 
 void Trainer::check_before_save() {

@@ -43,6 +43,7 @@ class Trainer {
   i64 iteration() const { return progress_.iteration + (pending_ ? 1 : 0); }
   bool is_due(i64 interval) const { return interval > 0 && iteration() % interval == 0; }
   void note(const StepOutcome& outcome, const PendingStep& step);
+  void write_iteration(const StepOutcome& outcome, const PendingStep& step);
   bool follow_policy(const StepOutcome& outcome, i64 batch_size);
   void count_skip(const std::string& warning);
   void roll_back(const std::string& reason);
@@ -55,6 +56,8 @@ class Trainer {
   bool should_exit();
   /// By this rank since train() began.
   RankSeconds spent() const;
+  /// What the rank did since then is not training.
+  void leave_out(const RankSeconds& since);
   RankStats rank_stats() const;
   void note_ranks();
   bool is_first_rank() const { return session_.parallel.world.rank() == 0; }
@@ -67,6 +70,7 @@ class Trainer {
   i64 train_iters_;
   // Of checkpoint.save; first, because it finds at once what would end the run at its first save.
   std::unique_ptr<FolderLock> lock_;
+  double peak_tflops_;  // before the model: what the measurement takes must not count as the model's memory
   TrainingState state_;
   TrainingProgress progress_;
   FileSystem files_;
@@ -77,8 +81,7 @@ class Trainer {
   std::unique_ptr<BatchStream> batches_;
   MetricsWriter metrics_;
   int signal_ = 0;      // that any rank received
-  double minutes_ = 0;  // since train() began, on the rank whose clock is the furthest
-  double peak_tflops_;
+  double minutes_ = 0;  // since the process began, on the rank whose clock is the furthest
   std::chrono::steady_clock::time_point start_;
 
   std::optional<PendingStep> pending_;
@@ -89,6 +92,7 @@ class Trainer {
   i64 window_losses_ = 0;  // steps in it: those not skipped
   i64 window_iterations_ = 0, window_samples_ = 0;
   RankSeconds window_begin_, window_end_;
+  RankSeconds step_begin_;  // of the step to be settled next
   bool ranks_are_shown_ = false;
 };
 
