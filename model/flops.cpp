@@ -20,12 +20,12 @@ i64 mlp_matrices(const ModelConfig& c) {
 
 ParameterCounts count_parameters(const ModelConfig& c) {
   const i64 h = c.hidden_size, q = query_width(c), qkv = q + 2 * key_width(c);
-  const i64 bias = c.add_bias_linear ? 1 : 0;
+  const i64 bias = c.mlp_bias() ? 1 : 0;
   const i64 norm = c.normalization == Normalization::LayerNorm ? 2 * h : h;
   ParameterCounts n;
   n.word_embeddings = c.padded_vocab_size() * h;
   n.position_embeddings = c.position_embedding_type == PositionEmbedding::LearnedAbsolute ? c.max_positions() * h : 0;
-  n.attention = c.num_layers * (h * qkv + (c.qkv_bias() ? qkv : 0) + q * h + bias * h);
+  n.attention = c.num_layers * (h * qkv + (c.qkv_bias() ? qkv : 0) + q * h + (c.attention_output_bias() ? h : 0));
   n.mlp = c.num_layers * (mlp_matrices(c) * h * c.ffn() + bias * ((mlp_matrices(c) - 1) * c.ffn() + h));
   n.norms = (2 * c.num_layers + 1) * norm;
   n.output = c.untie_embeddings_and_output_weights ? c.padded_vocab_size() * h : 0;

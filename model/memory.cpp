@@ -93,11 +93,11 @@ i64 output_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {
 }
 
 i64 layer_parameters(const ModelConfig& c, i64 tp) {
-  const i64 h = c.hidden_size, d = c.head_dim(), f = c.ffn(), bias = c.add_bias_linear ? 1 : 0;
+  const i64 h = c.hidden_size, d = c.head_dim(), f = c.ffn(), bias = c.mlp_bias() ? 1 : 0;
   const i64 queries = c.num_attention_heads / tp * d;
   const i64 qkv = queries + 2 * std::max<i64>(c.query_groups() / tp, 1) * d, up = (c.gated() ? 2 : 1) * f / tp;
   const i64 norm = c.normalization == Normalization::LayerNorm ? 2 * h : h;
-  const i64 attention = qkv * (h + (c.qkv_bias() ? 1 : 0)) + queries * h + bias * h;
+  const i64 attention = qkv * (h + (c.qkv_bias() ? 1 : 0)) + queries * h + (c.attention_output_bias() ? h : 0);
   return 2 * norm + attention + up * (h + bias) + f / tp * h + bias * h;
 }
 

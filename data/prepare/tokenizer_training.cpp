@@ -11,6 +11,7 @@
 #include "base/strings.h"
 #include "base/utf8.h"
 #include "data/prepare/document_reader.h"
+#include "data/tokenizer/sentencepiece_model.h"
 #include "data/tokenizer/tokenizer.h"
 
 namespace mcpp {
@@ -144,6 +145,7 @@ void train_tokenizer(const TokenizerOptions& options, const Log& log) {
   std::string model;
   const auto status = sentencepiece::SentencePieceTrainer::Train(trainer_arguments(options), &blocks, &model);
   if (!status.ok()) explain(status.ToString(), options);
+  round_scores(model, options.output);
   const Path output = options.output;
   if (output.has_parent_path()) mcpp::create_directories(output.parent_path());
   write_file_atomic(output, model);

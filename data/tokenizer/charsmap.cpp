@@ -1,70 +1,15 @@
 #include "data/tokenizer/charsmap.h"
 
 #include <cstring>
-#include <functional>
 
 #include "base/check.h"
-#include "base/types.h"
+#include "data/tokenizer/proto_reader.h"
 
 namespace mcpp {
 namespace {
 
 // Field numbers of sentencepiece_model.proto.
 constexpr u64 kNormalizerSpec = 3, kDenormalizerSpec = 5, kPrecompiledCharsmap = 2;
-
-/// Reads a protocol buffer's fields one after another.
-class ProtoReader {
- public:
-  ProtoReader(std::string_view bytes, const std::string& source) : rest_(bytes), source_(source) {}
-
-  /// Calls visit(field number, content) for each field that is a string of bytes or a message.
-  void for_each_bytes(const std::function<void(u64, std::string_view)>& visit) {
-    while (!rest_.empty()) {
-      const u64 tag = varint();
-      switch (tag & 7) {
-        case 0:
-          varint();
-          break;
-        case 1:
-          take(8);
-          break;
-        case 2: {
-          const u64 size = varint();
-          visit(tag >> 3, take(size));
-          break;
-        }
-        case 5:
-          take(4);
-          break;
-        default:
-          damaged();
-      }
-    }
-  }
-
- private:
-  [[noreturn]] void damaged() const {
-    fail(ExitCode::BadInput, "tokenizer model ", source_, ": not a sentencepiece model, or damaged");
-  }
-  std::string_view take(u64 size) {
-    if (size > rest_.size()) damaged();
-    const std::string_view taken = rest_.substr(0, size);
-    rest_.remove_prefix(size);
-    return taken;
-  }
-  u64 varint() {
-    u64 value = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-      const auto byte = static_cast<u8>(take(1)[0]);
-      value |= static_cast<u64>(byte & 0x7F) << shift;
-      if (byte < 0x80) return value;
-    }
-    damaged();
-  }
-
-  std::string_view rest_;
-  const std::string& source_;
-};
 
 /// A unit of darts-clone's double array: a node, reached by the byte it is labelled with, or the value of one.
 class Unit {
@@ -86,7 +31,7 @@ bool keeps_to_itself(std::string_view table) {
   if (table.size() < sizeof array_bytes) return false;
   std::memcpy(&array_bytes, table.data(), sizeof array_bytes);
   table.remove_prefix(sizeof array_bytes);
-  const u32 units = array_bytes / sizeof(u32);
+  const u32 units = array_bytes / u32{sizeof(u32)};
   if (array_bytes > table.size() || array_bytes % sizeof(u32) != 0 || units == 0) return false;
   const std::string_view replacements = table.substr(array_bytes);
   if (replacements.empty() || replacements.back() != '\0') return false;
@@ -108,13 +53,15 @@ bool keeps_to_itself(std::string_view table) {
 }  // namespace
 
 void check_charsmaps(std::string_view model, const std::string& source) {
-  ProtoReader(model, source).for_each_bytes([&](u64 field, std::string_view spec) {
-    if (field != kNormalizerSpec && field != kDenormalizerSpec) return;
-    ProtoReader(spec, source).for_each_bytes([&](u64 inner, std::string_view table) {
-      check_input(inner != kPrecompiledCharsmap || table.empty() || keeps_to_itself(table), "tokenizer model ", source,
-                  ": damaged: its table of characters points outside of itself");
-    });
-  });
+  ProtoReader specs(model, source);
+  for (ProtoField spec; specs.next(spec);) {
+    if (spec.number != kNormalizerSpec && spec.number != kDenormalizerSpec) continue;
+    ProtoReader reader(spec.bytes, source);
+    for (ProtoField field; reader.next(field);) {
+      check_input(field.number != kPrecompiledCharsmap || field.bytes.empty() || keeps_to_itself(field.bytes),
+                  "tokenizer model ", source, ": damaged: its table of characters points outside of itself");
+    }
+  }
 }
 
 }  // namespace mcpp

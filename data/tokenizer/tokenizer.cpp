@@ -7,11 +7,11 @@
 #include "base/check.h"
 #include "base/utf8.h"
 #include "data/tokenizer/charsmap.h"
+#include "data/tokenizer/sentencepiece_model.h"
 
 namespace mcpp {
 namespace {
 
-constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, how pieces spell a space
 constexpr std::size_t kBlockBytes = 1024;
 
 /// "<0x0A>" -> '\n'
@@ -28,17 +28,6 @@ bool load(sentencepiece::SentencePieceProcessor& processor, const std::string& m
   } catch (const std::exception&) {
     return false;
   }
-}
-
-std::string with_spaces(std::string_view piece) {
-  std::string text;
-  for (std::size_t at = 0; at < piece.size();) {
-    const std::size_t next = std::min(piece.find(kSpace, at), piece.size());
-    text.append(piece.substr(at, next - at));
-    if (next < piece.size()) text.push_back(' ');
-    at = std::min(next + kSpace.size(), piece.size());
-  }
-  return text;
 }
 
 }  // namespace
@@ -169,10 +158,10 @@ std::vector<i32> Tokenizer::encode(std::string_view text) const {
   // sentencepiece would turn a U+2581 of the text into a space: spelled in bytes, it comes back as what it was.
   std::vector<i32> ids;
   if (!impl_->adds_prefix_space && !impl_->literal_space.empty()) {
-    for (std::size_t at = text.find(kSpace); at != std::string_view::npos; at = text.find(kSpace)) {
+    for (std::size_t at = text.find(kSpaceMark); at != std::string_view::npos; at = text.find(kSpaceMark)) {
       impl_->append_encoded(text.substr(0, at), ids);
       ids.insert(ids.end(), impl_->literal_space.begin(), impl_->literal_space.end());
-      text.remove_prefix(at + kSpace.size());
+      text.remove_prefix(at + kSpaceMark.size());
     }
   }
   impl_->append_encoded(text, ids);

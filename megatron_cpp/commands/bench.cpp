@@ -11,6 +11,7 @@
 #include "megatron_cpp/setup/gemm_tuning.h"
 #include "megatron_cpp/setup/memory_check.h"
 #include "megatron_cpp/setup/model_provider.h"
+#include "megatron_cpp/setup/vocabulary.h"
 #include "megatron_cpp/step/training_state.h"
 #include "model/flops.h"
 #include "tensor/processor.h"
@@ -198,11 +199,11 @@ ExitCode bench_command(Arguments args, Log& log, const World& world) {
                     .positional = {"what", "config"},
                     .required = {"what", "config"}};
   BenchOptions options;
-  const std::optional<Config> config = read_config_and_options(args, usage, options, log);
+  std::optional<Config> config = read_config_and_options(args, usage, options, log);
   if (!config) return ExitCode::Done;
   check_input(options.what == "gemm" || options.what == "ops" || options.what == "step", "bench: \"", options.what,
               "\" is none of gemm, ops, step, comm, checkpoint");
-  check_input(config->model.vocab_size > 0, "model.vocab_size: bench needs it given");
+  resolve_vocabulary(*config, log);
   check_input(world.ranks.size() == 1 || options.what == "step", "bench ", options.what,
               " runs in one process; start it without mpirun");
   check_layout(*config, world.ranks.size());

@@ -7,6 +7,7 @@
 #include "checkpoint/folder/lock.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/setup/model_provider.h"
+#include "megatron_cpp/setup/vocabulary.h"
 
 namespace mcpp {
 namespace {
@@ -66,9 +67,9 @@ ExitCode bench_checkpoint_command(Arguments args, Log& log, const World& world) 
                     .positional = {"config", "folder"},
                     .required = {"config", "folder"}};
   BenchCheckpointOptions options;
-  const std::optional<Config> config = read_config_and_options(args, usage, options, log);
+  std::optional<Config> config = read_config_and_options(args, usage, options, log);
   if (!config) return ExitCode::Done;
-  check_input(config->model.vocab_size > 0, "model.vocab_size: bench needs it given");
+  resolve_vocabulary(*config, log);
   const Path folder = options.folder;
   mcpp::create_directories(folder);
   check_input(std::filesystem::is_empty(folder), folder.string(), " is not empty: bench checkpoint clears its folder");

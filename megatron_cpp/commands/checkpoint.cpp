@@ -3,6 +3,7 @@
 #include <array>
 #include <filesystem>
 
+#include "base/checksum.h"
 #include "checkpoint/folder/folder.h"
 #include "checkpoint/folder/lock.h"
 #include "checkpoint/load/inspect.h"
@@ -22,6 +23,19 @@ struct PathOptions {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("path", self.path, "a checkpoint, or a folder of checkpoints");
+  }
+};
+
+struct ShowOptions {
+  std::string path;
+  bool toml = false;
+  bool all = false;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("path", self.path, "a checkpoint, or a folder of checkpoints");
+    visit("toml", self.toml, "print the section [model] of its configuration, to start another from");
+    visit("all", self.all, "with --toml: all sections");
   }
 };
 
@@ -100,10 +114,21 @@ ExitCode list(Arguments args, Log& log) {
 }
 
 ExitCode show(Arguments args, Log& log) {
-  PathOptions options;
-  if (!read_path(args, "megatron_cpp checkpoint show", "Shows what a checkpoint holds.", options, log))
+  const Usage usage{.command = "megatron_cpp checkpoint show",
+                    .summary = "Shows what a checkpoint holds, or the configuration that it was saved with.",
+                    .positional = {"path"},
+                    .required = {"path"}};
+  ShowOptions options;
+  if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  check_input(options.toml || !options.all, "--all: is for --toml");
+  const Path checkpoint = resolve_checkpoint(options.path);
+  if (!options.toml) {
+    log.info(describe_checkpoint(checkpoint));
     return ExitCode::Done;
-  log.info(describe_checkpoint(resolve_checkpoint(options.path)));
+  }
+  const CheckpointReader reader(checkpoint);
+  const Config config = parse_config(reader.state().config, checkpoint.string() + "/config");
+  log.info(options.all ? print_config(config) : print_section(config, "model"));
   return ExitCode::Done;
 }
 
@@ -181,8 +206,12 @@ ExitCode import_hf(Arguments args, Log& log) {
   config.training.global_batch_size = config.training.train_iters = 1;
   const Path tokenizer = Path(options.folder) / "tokenizer.model";
   const FolderLock lock(options.save, log);
-  if (std::filesystem::exists(tokenizer)) write_file_atomic(saved_tokenizer(options.save), read_text_file(tokenizer));
   RunState state;
+  if (std::filesystem::exists(tokenizer)) {
+    const std::string content = read_text_file(tokenizer);
+    write_file_atomic(saved_tokenizer(options.save), content);
+    state.tokenizer_checksum = checksum_hex(std::as_bytes(std::span(content)));
+  }
   state.config = print_config(config);
   state.program_version = version_text();
   const auto world = make_self_communicator();

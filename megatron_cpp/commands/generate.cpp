@@ -1,5 +1,7 @@
 // megatron_cpp generate: text from a checkpoint, printed as it is made.
 #include <cstdio>
+#include <iostream>
+#include <iterator>
 
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/inference/generation.h"
@@ -12,6 +14,8 @@ struct GenerateOptions {
   InferenceOptions inference;
   SamplingOptions sampling;
   std::string prompt;
+  std::string prompt_file;
+  bool prepend_eod = false;
   i64 max_new_tokens = 256;
   i64 num_samples = 1;
   bool ignore_eod = false;
@@ -20,6 +24,11 @@ struct GenerateOptions {
   static void fields(Self& self, Visitor& visit) {
     InferenceOptions::fields(self.inference, visit);
     visit("prompt", self.prompt, "text to continue; empty = the beginning of a document");
+    visit("prompt_file", self.prompt_file, "or a file with it; - = standard input");
+    visit(
+        "prepend_eod", self.prepend_eod,
+        "begin with the end of the document before, as evaluate does: for a prompt that begins a document. Without it "
+        "the prompt stands for itself, as in transformers");
     visit("max_new_tokens", self.max_new_tokens, "tokens at most", at_least(1));
     visit("num_samples", self.num_samples, "texts, with seeds seed, seed + 1, ...", at_least(1));
     visit("ignore_eod", self.ignore_eod, "go on after the end of a document");
@@ -32,11 +41,29 @@ void print_now(std::string_view text) {
   std::fflush(stdout);
 }
 
-void generate_one(InferenceModel& inference, const Tokenizer& tokenizer, const GenerateOptions& options,
-                  const SamplingOptions& sampling) {
-  std::vector<i32> prompt = tokenizer.encode(options.prompt);
-  if (prompt.empty()) prompt.push_back(tokenizer.eod());
-  print_now(options.prompt);
+std::string prompt_text(const GenerateOptions& options) {
+  check_input(options.prompt.empty() || options.prompt_file.empty(), "generate: give either --prompt or --prompt_file");
+  if (options.prompt_file.empty()) return options.prompt;
+  if (options.prompt_file == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+  return read_text_file(options.prompt_file);
+}
+
+/// The tokens to continue. What does not fit the context is left out, which is said.
+std::vector<i32> prompt_tokens(const std::string& text, const Tokenizer& tokenizer, const GenerateOptions& options,
+                               i64 longest, const Log& log) {
+  std::vector<i32> tokens = tokenizer.encode(text);
+  if (options.prepend_eod || tokens.empty()) tokens.insert(tokens.begin(), tokenizer.eod());
+  const i64 left_out = static_cast<i64>(tokens.size()) - longest;
+  if (left_out > 0) {
+    log.warn(str("the prompt has ", tokens.size(), " tokens, the model's context ", longest, ": the first ", left_out,
+                 " are left out"));
+  }
+  return tokens;
+}
+
+void generate_one(InferenceModel& inference, const Tokenizer& tokenizer, const std::string& text,
+                  const std::vector<i32>& prompt, const GenerateOptions& options, const SamplingOptions& sampling) {
+  print_now(text);
   StreamDecoder decoder(tokenizer);
   for (i32 token : prompt) decoder.add(token);  // so that what follows joins on
   generate(inference.model(), prompt, sampling,
@@ -57,13 +84,16 @@ ExitCode generate_command(Arguments args, Log& log) {
                     .required = {"load"}};
   GenerateOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  const std::string text = prompt_text(options);
   InferenceModel inference(options.inference, log);
   const Tokenizer tokenizer = inference.tokenizer();
+  const std::vector<i32> prompt =
+      prompt_tokens(text, tokenizer, options, inference.config().model.max_positions(), log);
   for (i64 i = 0; i < options.num_samples; ++i) {
     SamplingOptions sampling = options.sampling;
     sampling.seed += i;
     if (i > 0) print_now("----\n");
-    generate_one(inference, tokenizer, options, sampling);
+    generate_one(inference, tokenizer, text, prompt, options, sampling);
   }
   return ExitCode::Done;
 }

@@ -30,6 +30,9 @@ struct EnumNames<Choice> {
 
 namespace {
 
+/// What a time may be: the sums of all of a step stay far from what no double holds.
+constexpr Constraint kTime{.min = 0, .max = 1e100};
+
 struct ScheduleOptions {
   Choice schedule = static_cast<Choice>(ScheduleKind::OneFOneB);
   i64 pipeline_model_parallel_size = 4;
@@ -47,11 +50,11 @@ struct ScheduleOptions {
     visit("num_virtual_stages_per_pipeline_rank", self.num_virtual_stages_per_pipeline_rank,
           "model chunks per rank; 0 = the fewest that the schedule works with", between(0, 64));
     visit("forward", self.costs.forward, "time of one microbatch's forward on one rank, all its chunks together",
-          at_least(0));
-    visit("backward_input", self.costs.backward_input, "the same of the gradient of the activations", at_least(0));
-    visit("backward_weight", self.costs.backward_weight, "the same of the gradient of the weights", at_least(0));
-    visit("message", self.costs.message, "time that activations take from rank to rank", at_least(0));
-    visit("reduce_grad", self.costs.reduce_grad, "time of a rank's gradient reduction at the end", at_least(0));
+          kTime);
+    visit("backward_input", self.costs.backward_input, "the same of the gradient of the activations", kTime);
+    visit("backward_weight", self.costs.backward_weight, "the same of the gradient of the weights", kTime);
+    visit("message", self.costs.message, "time that activations take from rank to rank", kTime);
+    visit("reduce_grad", self.costs.reduce_grad, "time of a rank's gradient reduction at the end", kTime);
     visit("svg", self.svg, "file for the drawing as an image");
     visit("width", self.width, "columns of the drawing in text, at most", between(10, 10000));
   }

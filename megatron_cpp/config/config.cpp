@@ -114,6 +114,13 @@ void cross_conflicts(const Config& config, std::vector<std::string>& found) {
   schedule_length_conflicts(config, found);
 }
 
+/// What only says how to save has nothing to say any more: one word on the command line turns saving off.
+void turn_saving_off(CheckpointConfig& checkpoint) {
+  checkpoint.save_interval = checkpoint.local_save_interval = 0;
+  checkpoint.async_save = false;
+  checkpoint.local_save.clear();
+}
+
 }  // namespace
 
 std::vector<std::string> Config::conflicts() const {
@@ -163,6 +170,7 @@ std::vector<Field> config_fields(Config& config) {
 }
 
 void complete_config(Config& config, SettingsReader& reader, std::string_view default_place) {
+  if (reader.was_set("checkpoint.save") && config.checkpoint.save.empty()) turn_saving_off(config.checkpoint);
   for (const std::string& text : config.conflicts()) reader.add_conflict(text, default_place);
   TrainingConfig& t = config.training;
   // Written down, because it must stay what it was when a resumed run has another micro batch.
@@ -192,12 +200,18 @@ Config load_config(const Path& file, std::span<const std::string> overrides) {
 }
 
 std::string print_config(const Config& config) {
+  std::vector<std::string> sections;
+  Config::sections(config,
+                   [&](std::string_view name, const auto&) { sections.push_back(print_section(config, name)); });
+  return join(sections, "\n");
+}
+
+std::string print_section(const Config& config, std::string_view section) {
   Config copy = config;
-  std::string text;
-  for_each_line(
-      config_fields(copy),
-      [&](std::string_view section) { text += str(text.empty() ? "" : "\n", "[", section, "]\n"); },
-      [&](const Field& field) { text += str(field.name(), " = ", field.print(), "\n"); });
+  std::string text = str("[", section, "]\n");
+  for (const Field& field : config_fields(copy)) {
+    if (field.section() == section) text += str(field.name(), " = ", field.print(), "\n");
+  }
   return text;
 }
 

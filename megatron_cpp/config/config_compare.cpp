@@ -29,6 +29,47 @@ bool defines_run(std::string_view key) {
   });
 }
 
+/// With what 0 stands for written out.
+Config spelled_out(Config config) {
+  ModelConfig& m = config.model;
+  m.ffn_hidden_size = m.ffn();
+  m.num_query_groups = m.query_groups();
+  m.kv_channels = m.head_dim();
+  m.max_position_embeddings = m.max_positions();
+  return config;
+}
+
+/// `model` without what does not change the function that its weights are.
+ModelConfig architecture(ModelConfig model) {
+  const ModelConfig defaults;
+  const bool is_learned = model.position_embedding_type == PositionEmbedding::LearnedAbsolute;
+  model.max_position_embeddings = is_learned ? model.max_positions() : 0;
+  model.seq_length = defaults.seq_length;
+  model.hidden_dropout = defaults.hidden_dropout;
+  model.attention_dropout = defaults.attention_dropout;
+  model.init_method_std = defaults.init_method_std;
+  return model;
+}
+
+/// Throws BadInput, of `what` and the differences that are not accepted, with `otherwise` as one more way out.
+void refuse_unless_accepted(const std::vector<Difference>& found, const std::vector<std::string>& accepted,
+                            const std::string& what, const std::string& otherwise, const Log& log) {
+  std::vector<std::string> lines, refused;
+  for (const Difference& difference : found) {
+    const std::string text =
+        str(difference.key, ": ", difference.before, " in the checkpoint, ", difference.now, " now");
+    if (std::ranges::count(accepted, difference.key) > 0) {
+      log.info("accepted: " + text);
+      continue;
+    }
+    lines.push_back("\n  " + text);
+    refused.push_back(difference.key);
+  }
+  check_input(lines.empty(), what, join(lines, ""),
+              "\nSet these keys back, or accept the change with --checkpoint.accept_change=", join(refused, ","),
+              otherwise);
+}
+
 }  // namespace
 
 std::vector<std::string> run_defining_keys() {
@@ -41,29 +82,31 @@ std::vector<std::string> run_defining_keys() {
 }
 
 std::vector<Difference> differences(const Config& before, const Config& now) {
-  Config a = before, b = now;
-  const std::vector<Field> fields_a = config_fields(a), fields_b = config_fields(b);
+  Config a = before, b = now, full_a = spelled_out(before), full_b = spelled_out(now);
+  const auto fields_a = config_fields(a), fields_b = config_fields(b);
+  const auto values_a = config_fields(full_a), values_b = config_fields(full_b);
   std::vector<Difference> found;
   for (std::size_t i = 0; i < fields_a.size(); ++i) {
-    if (!defines_run(fields_a[i].key)) continue;
-    Difference difference{fields_a[i].key, fields_a[i].print(), fields_b[i].print()};
+    if (!defines_run(fields_a[i].key) || fields_a[i].print() == fields_b[i].print()) continue;
+    Difference difference{fields_a[i].key, values_a[i].print(), values_b[i].print()};
     if (difference.before != difference.now) found.push_back(std::move(difference));
   }
   return found;
 }
 
-void check_same_run(const Config& saved, const Config& now, const std::string& checkpoint) {
-  const std::vector<std::string>& accepted = now.checkpoint.accept_change;
-  std::vector<std::string> lines, refused;
-  for (const Difference& difference : differences(saved, now)) {
-    if (std::find(accepted.begin(), accepted.end(), difference.key) != accepted.end()) continue;
-    lines.push_back(
-        str("\n  ", difference.key, ": ", difference.before, " in the checkpoint, ", difference.now, " now"));
-    refused.push_back(difference.key);
-  }
-  check_input(lines.empty(), checkpoint, ": belongs to another run:", join(lines, ""),
-              "\nSet these keys back, or accept the change with --checkpoint.accept_change=", join(refused, ","),
-              ", or start anew from the weights with --checkpoint.finetune");
+void check_same_run(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log) {
+  refuse_unless_accepted(differences(saved, now), now.checkpoint.accept_change,
+                         str(checkpoint, ": belongs to another run:"),
+                         ", or start anew from the weights with --checkpoint.finetune", log);
+}
+
+void check_same_architecture(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log) {
+  Config before, after;
+  before.model = architecture(saved.model);
+  after.model = architecture(now.model);
+  refuse_unless_accepted(differences(before, after), now.checkpoint.accept_change,
+                         str(checkpoint, ": has the weights of another model:"),
+                         str("; `megatron_cpp checkpoint show --toml ", checkpoint, "` prints what to set"), log);
 }
 
 std::string decay_warning(const Config& saved, const Config& now) {

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "megatron_cpp/config/config.h"
 
 namespace mcpp {
@@ -14,14 +15,18 @@ struct Difference {
   std::string now;
 };
 
-/// The differences between two configurations in the keys that decide what is trained, on which data, in which order.
-/// How long, where to, how fast and with how much memory (train_iters, paths of checkpoints, logging, device,
-/// micro_batch_size, recompute) may change freely.
+/// The differences between two configurations, other than in how one says the same, in the keys that decide what is
+/// trained, on which data, in which order. How long, where to, how fast and with how much memory (train_iters, paths of
+/// checkpoints, logging, device, micro_batch_size, recompute) may change freely.
 std::vector<Difference> differences(const Config& before, const Config& now);
 
-/// Throws BadInput listing every difference that checkpoint.accept_change of `now` does not name. `checkpoint` is the
-/// place that `saved` was read from, for the message.
-void check_same_run(const Config& saved, const Config& now, const std::string& checkpoint);
+/// Throws BadInput listing every difference that checkpoint.accept_change of `now` does not name; the others are
+/// logged. `checkpoint` is the place that `saved` was read from, for the message.
+void check_same_run(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log);
+
+/// The same for a run that takes only the weights: they mean nothing in another model. Dropout, initialisation and,
+/// where no table of positions was trained, the context may differ.
+void check_same_architecture(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log);
 
 /// A training may be made longer or shorter. Where the learning rate decays over the whole training, that changes the
 /// rest of its course: the warning that says so, or nothing.

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/strings.h"
 #include "base/utf8.h"
+#include "megatron_cpp/config/foreign_names.h"
 
 namespace mcpp {
 namespace {
@@ -206,6 +207,10 @@ const Field* SettingsReader::find(std::string_view key) const {
 }
 
 std::string SettingsReader::suggest(std::string_view key, std::string_view prefix) {
+  if (const Field* field = find(own_name(name_of(key)))) {
+    doubtful_.insert(field->key);
+    return str("; did you mean ", prefix, field->key, "?");
+  }
   std::vector<std::string> candidates, elsewhere;
   for (const Field& field : fields_) {
     if (field.section() == section_of(key)) candidates.emplace_back(field.name());

@@ -29,6 +29,65 @@ Position position_of(const toml::source_region& region) {
   return {region.begin.line, region.begin.column};
 }
 
+/// How deep a text nests, as a parser would find it: toml++ follows dotted keys as deep as they go, and with them the
+/// stack. Brackets and dots count outside of strings and comments alone.
+class NestingScan {
+ public:
+  explicit NestingScan(std::string_view text) : text_(text) {}
+
+  /// The offset at which the text is nested deeper than kDeepest, or npos.
+  std::size_t find() {
+    while (at_ < text_.size()) {
+      const char c = text_[at_];
+      if (c == '"' || c == '\'') {
+        skip_string(c);
+        continue;
+      }
+      if (c == '#') {
+        at_ = std::min(text_.find('\n', at_), text_.size());
+        continue;
+      }
+      count(c);
+      if (brackets_ > kDeepest || dots_ > kDeepest) return at_;
+      ++at_;
+    }
+    return std::string_view::npos;
+  }
+
+  static constexpr int kDeepest = 32;
+
+ private:
+  void count(char c) {
+    if (c == '[' || c == '{') ++brackets_;
+    if (c == ']' || c == '}') brackets_ = std::max(brackets_ - 1, 0);
+    if (c == '.') ++dots_;
+    if (c == '\n' || c == '=' || c == ',') dots_ = 0;
+  }
+  /// Past a string, of one line or, after three quotes, of several.
+  void skip_string(char quote) {
+    const std::string three(3, quote);
+    const bool is_long = text_.substr(at_).starts_with(three);
+    at_ += is_long ? 3 : 1;
+    while (at_ < text_.size()) {
+      if (quote == '"' && text_[at_] == '\\') {
+        at_ += 2;
+      } else if (is_long ? text_.substr(at_).starts_with(three) : text_[at_] == quote) {
+        at_ += is_long ? 3 : 1;
+        return;
+      } else if (!is_long && text_[at_] == '\n') {
+        return;  // no TOML, as the parser will say
+      } else {
+        ++at_;
+      }
+    }
+    at_ = text_.size();
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  int brackets_ = 0, dots_ = 0;
+};
+
 struct Located {
   Position position;
   Setting setting;
@@ -47,6 +106,12 @@ void collect(const toml::table& table, const std::string& section, const std::st
 }  // namespace
 
 void read_toml(std::string_view toml, const std::string& name, SettingsReader& reader) {
+  if (const std::size_t deep = NestingScan(toml).find(); deep != std::string_view::npos) {
+    const std::string_view before = toml.substr(0, deep);
+    const auto line = 1 + std::ranges::count(before, '\n');
+    const std::size_t column = deep - (before.rfind('\n') + 1) + 1;  // npos + 1 == 0
+    return reader.add_gap(str(name, ":", line, ":", column, ": nested deeper than ", NestingScan::kDeepest, " levels"));
+  }
   std::vector<Located> found;
   try {
     collect(toml::parse(toml), "", name, found);
@@ -61,6 +126,7 @@ void read_toml(std::string_view toml, const std::string& name, SettingsReader& r
 }
 
 std::vector<Value> toml_value(std::string_view text) {
+  if (NestingScan(text).find() != std::string_view::npos) return {};
   try {
     const toml::table table = toml::parse(str("value = ", text));
     if (table.size() == 1) return {to_value(table.begin()->second)};

@@ -1,22 +1,32 @@
 #include "megatron_cpp/huggingface/huggingface.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "checkpoint/folder/shared_folder.h"
 #include "checkpoint/format/json.h"
+#include "megatron_cpp/huggingface/huggingface_tokenizer.h"
 #include "megatron_cpp/huggingface/weight_map.h"
+#include "tensor/ops/ops.h"
 
 namespace mcpp {
 namespace {
 
 namespace fs = std::filesystem;
 
+/// Throws when `what` holds numbers that no model has, or that the element type cannot hold.
+void check_finite(const Tensor& values, const std::string& what) {
+  check_input(std::isfinite(ops::sum_of_squares(values)), what, " holds NaN or infinite numbers as ",
+              name_of(values.dtype()), ": no model to use");
+}
+
 /// Our parameters, made from an open model on request.
 class ImportedWeights final : public ShardSource {
  public:
-  ImportedWeights(SafetensorsReader reader, std::vector<WeightRule> rules, DType dtype, Device& device)
-      : reader_(std::move(reader)), rules_(std::move(rules)), dtype_(dtype), device_(device) {
+  ImportedWeights(const Path& folder, SafetensorsReader reader, std::vector<WeightRule> rules, DType dtype,
+                  Device& device)
+      : folder_(folder.string()), reader_(std::move(reader)), rules_(std::move(rules)), dtype_(dtype), device_(device) {
     for (const WeightRule& rule : rules_) {
       ShardSpec spec;
       static_cast<Region&>(spec) = whole({rule.shape, Shape(rule.shape.size(), 0), rule.shape});
@@ -33,11 +43,13 @@ class ImportedWeights final : public ShardSource {
     std::vector<Tensor> foreign;
     for (const ForeignTensor& tensor : rule.foreign) {
       foreign.push_back(reader_.read(reader_.at(tensor.name), dtype_, device_));
+      check_finite(foreign.back(), folder_ + ": " + tensor.name);
     }
     return gather_rows(rule, foreign);
   }
 
  private:
+  std::string folder_;
   SafetensorsReader reader_;
   std::vector<WeightRule> rules_;
   DType dtype_;
@@ -75,16 +87,6 @@ void check_all_used(const SafetensorsReader& reader, const std::vector<WeightRul
   }
 }
 
-/// tokenizer.model, and how transformers is to read it.
-void export_tokenizer(const Path& folder, const Path& tokenizer_model) {
-  std::error_code error;
-  fs::copy_file(tokenizer_model, folder / "tokenizer.model", fs::copy_options::overwrite_existing, error);
-  check_input(!error, "cannot copy ", tokenizer_model.string(), " to ", folder.string(), ": ", error.message());
-  const OrderedJson config{
-      {"tokenizer_class", "LlamaTokenizer"}, {"legacy", false}, {"add_bos_token", false}, {"add_eos_token", false}};
-  write_file_atomic(folder / "tokenizer_config.json", config.dump(2) + "\n");
-}
-
 /// Makes the folder; throws when it already holds a model, because files of two would mix.
 void prepare_folder(const Path& folder) {
   check_outside_checkpoints(folder);
@@ -111,12 +113,15 @@ ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype,
   const DType type = dtype.value_or(stored == SafeType::BF16  ? DType::BF16
                                     : stored == SafeType::F16 ? DType::F16
                                                               : DType::F32);
-  return {std::move(model), std::make_unique<ImportedWeights>(std::move(reader), std::move(rules), type, device)};
+  return {std::move(model),
+          std::make_unique<ImportedWeights>(folder, std::move(reader), std::move(rules), type, device)};
 }
 
 void export_huggingface(const Path& folder, const ModelConfig& model, CheckpointReader& checkpoint,
                         const HuggingfaceExport& options) {
   const std::vector<WeightRule> rules = weight_map(model);
+  std::optional<HuggingfaceTokenizer> tokenizer;  // judged before anything is written
+  if (!options.tokenizer_model.empty()) tokenizer.emplace(options.tokenizer_model);
   prepare_folder(folder);
   std::vector<SafeSpec> specs;
   std::vector<std::pair<const WeightRule*, std::size_t>> parts;  // where specs[i] comes from
@@ -133,10 +138,13 @@ void export_huggingface(const Path& folder, const ModelConfig& model, Checkpoint
     NamedShard ours(model_tensor(rule->name), {rule->shape, Shape(rule->shape.size(), 0), rule->shape},
                     Tensor::empty(rule->shape, specs[i].dtype, device, MemoryClass::Other));
     checkpoint.read(ours, Conversion::Convert);
+    check_finite(ours.data, str(checkpoint.directory().string(), ": ", rule->name));
     return scatter_rows(*rule, index, ours.data);
   };
-  write_file_atomic(folder / "config.json", huggingface_config(model, specs[0].dtype, options.tokens));
-  if (!options.tokenizer_model.empty()) export_tokenizer(folder, options.tokenizer_model);
+  if (tokenizer) tokenizer->write(folder, model.max_positions());
+  write_file_atomic(
+      folder / "config.json",
+      huggingface_config(model, specs[0].dtype, tokenizer ? tokenizer->special_tokens() : SpecialTokens{}));
   write_safetensors(folder, specs, data, options.max_file_bytes);
 }
 

@@ -18,19 +18,19 @@ struct ImportedModel {
 
 /// Opens a gpt2 or llama model. `dtype` is the type to give the weights; by default bf16 or fp16 where the file has
 /// that, else fp32. `device` must outlive the result. Throws BadInput for tensors that are missing, have another shape
-/// than config.json says, or have no place in the model.
+/// than config.json says, or have no place in the model;
+/// its weights throw it for a tensor with NaN or infinite numbers.
 ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype, Device& device);
 
 struct HuggingfaceExport {
   std::optional<DType> dtype = {};  ///< type of the weights; by default as in the checkpoint
-  Path tokenizer_model = {};        ///< sentencepiece model to go along; empty = none
-  SpecialTokens tokens = {};
+  Path tokenizer_model = {};        ///< sentencepiece model to go along, which says the special tokens; empty = none
   i64 max_file_bytes = kMaxSafetensorsBytes;
 };
 
 /// Writes the weights of a checkpoint as a folder that transformers' from_pretrained reads. `model` must be the model
-/// of the checkpoint. Throws BadInput when no Hugging Face model type can express it, and when the folder already holds
-/// a model.
+/// of the checkpoint. Throws BadInput when no Hugging Face model type can express it, when the folder already holds
+/// a model, and for a tensor with NaN or infinite numbers.
 void export_huggingface(const Path& folder, const ModelConfig& model, CheckpointReader& checkpoint,
                         const HuggingfaceExport& options = {});
 

@@ -98,10 +98,12 @@ ModelConfig parse_llama(const Config& config) {
 
   const std::string activation = config.text("hidden_act", "silu");
   config.require(activation == "silu" || activation == "swish", "hidden_act", activation, "silu");
-  model.add_bias_linear = config.flag("attention_bias", false);
-  const bool mlp_bias = config.flag("mlp_bias", false);
-  config.require(mlp_bias == model.add_bias_linear, "mlp_bias", mlp_bias ? "true" : "false",
-                 "the same as attention_bias");
+  const bool attention_bias = config.flag("attention_bias", false), mlp_bias = config.flag("mlp_bias", false);
+  model.add_bias_linear = attention_bias && mlp_bias;
+  if (!model.add_bias_linear) {
+    model.add_qkv_bias = model.add_attention_output_bias = attention_bias;
+    model.add_mlp_bias = mlp_bias;
+  }
   return model;
 }
 
@@ -130,7 +132,9 @@ std::vector<std::string> obstacles(const ModelConfig& m, HuggingfaceFamily famil
     need(m.normalization == Normalization::LayerNorm, "normalization");
     need(m.activation_func == ActivationFunction::Gelu || m.activation_func == ActivationFunction::GeluErf,
          "activation_func");
-    need(m.add_bias_linear, "add_bias_linear");
+    need(m.qkv_bias(), "add_qkv_bias");
+    need(m.attention_output_bias(), "add_attention_output_bias");
+    need(m.mlp_bias(), "add_mlp_bias");
     need(m.query_groups() == m.num_attention_heads, "num_query_groups");
     need(m.head_dim() * m.num_attention_heads == m.hidden_size, "kv_channels");
   } else {
@@ -138,7 +142,7 @@ std::vector<std::string> obstacles(const ModelConfig& m, HuggingfaceFamily famil
     need(m.rotary_percent == 1, "rotary_percent");
     need(m.normalization == Normalization::RMSNorm, "normalization");
     need(m.activation_func == ActivationFunction::SwiGLU, "activation_func");
-    need(m.add_bias_linear || !m.add_qkv_bias, "add_qkv_bias");
+    need(m.qkv_bias() == m.attention_output_bias(), "add_attention_output_bias");
   }
   return found;
 }
@@ -174,8 +178,8 @@ OrderedJson llama_json(const ModelConfig& m) {
           {"rms_norm_eps", m.norm_epsilon},
           {"rope_theta", m.rotary_base},
           {"rope_scaling", nullptr},
-          {"attention_bias", m.add_bias_linear},
-          {"mlp_bias", m.add_bias_linear},
+          {"attention_bias", m.qkv_bias()},
+          {"mlp_bias", m.mlp_bias()},
           {"attention_dropout", m.attention_dropout}};
 }
 

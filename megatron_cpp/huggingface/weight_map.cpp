@@ -85,15 +85,17 @@ void add_llama_layer(MapBuilder& map, const ModelConfig& m, const std::string& o
   map.add(ours + "input_layernorm.weight", theirs + "input_layernorm.weight", h);
   map.add(ours + "pre_mlp_layernorm.weight", theirs + "post_attention_layernorm.weight", h);
   for (const bool is_bias : {false, true}) {
-    if (is_bias && !m.add_bias_linear) continue;
     const std::string suffix = is_bias ? "bias" : "weight";
     const auto shape = [&](i64 rows) { return is_bias ? Shape{rows} : Shape{rows, h}; };
-    map.add_qkv(ours + "self_attention.linear_qkv." + suffix,
-                {{attention + "q_proj." + suffix, shape(queries)},
-                 {attention + "k_proj." + suffix, shape(keys)},
-                 {attention + "v_proj." + suffix, shape(keys)}},
-                is_bias);
-    map.add(ours + "self_attention.linear_proj." + suffix, attention + "o_proj." + suffix, h, is_bias ? 0 : queries);
+    if (!is_bias || m.qkv_bias()) {
+      map.add_qkv(ours + "self_attention.linear_qkv." + suffix,
+                  {{attention + "q_proj." + suffix, shape(queries)},
+                   {attention + "k_proj." + suffix, shape(keys)},
+                   {attention + "v_proj." + suffix, shape(keys)}},
+                  is_bias);
+      map.add(ours + "self_attention.linear_proj." + suffix, attention + "o_proj." + suffix, h, is_bias ? 0 : queries);
+    }
+    if (is_bias && !m.mlp_bias()) continue;
     map.add_gate_up(ours + "mlp.linear_fc1." + suffix, mlp + "gate_proj." + suffix, mlp + "up_proj." + suffix, is_bias);
     map.add(ours + "mlp.linear_fc2." + suffix, mlp + "down_proj." + suffix, h, is_bias ? 0 : f);
   }

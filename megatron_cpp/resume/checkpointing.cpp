@@ -46,16 +46,18 @@ std::string checksum_of(const std::string& text) {
   return checksum_hex(std::as_bytes(std::span(text)));
 }
 
-/// The file's name alone is no proof that a resumed run spells its text as before.
-void check_same_tokenizer(const Config& config, const RunState& run, const std::string& checkpoint) {
+/// The file's name alone is no proof that the run spells its text as before.
+void check_same_tokenizer(const Config& config, const RunState& run, const std::string& checkpoint, const Log& log) {
   const std::string& path = config.data.tokenizer_model;
-  const bool accepted = std::ranges::count(config.checkpoint.accept_change, "data.tokenizer_model") > 0;
-  if (path.empty() || run.tokenizer_checksum.empty() || accepted) return;
+  if (path.empty() || run.tokenizer_checksum.empty()) return;
   const std::string checksum = checksum_of(read_text_file(path));
-  check_input(checksum == run.tokenizer_checksum, checkpoint, ": was trained with another tokenizer than ", path,
-              " (checksum ", run.tokenizer_checksum, ", now ", checksum,
-              "); name the one it was trained with, or accept the change with "
+  if (checksum == run.tokenizer_checksum) return;
+  const std::string change = str("(checksum ", run.tokenizer_checksum, ", now ", checksum, ")");
+  const bool is_accepted = std::ranges::count(config.checkpoint.accept_change, "data.tokenizer_model") > 0;
+  check_input(is_accepted, checkpoint, ": was trained with another tokenizer than ", path, " ", change,
+              "; name the one it was trained with, or accept the change with "
               "--checkpoint.accept_change=data.tokenizer_model");
+  log.info(str("accepted: data.tokenizer_model: another tokenizer ", change));
 }
 
 i64 extra_number(const RunState& run, const char* name, const Path& checkpoint) {
@@ -141,12 +143,12 @@ RunState run_state(const Config& config, const TrainingState& state, const Train
   return run;
 }
 
-TrainingProgress saved_progress(const Config& config, const CheckpointReader& reader) {
+TrainingProgress saved_progress(const Config& config, const CheckpointReader& reader, const Log& log) {
   const RunState& run = reader.state();
   const std::string place = reader.directory().string();
-  check_same_run(parse_config(run.config, place + "/config"), config, place);
-  check_same_tokenizer(config, run, place);
   extra_number(run, kOptimizerSteps, reader.directory());
+  check_same_run(parse_config(run.config, place + "/config"), config, place, log);
+  check_same_tokenizer(config, run, place, log);
   return {.iteration = run.iteration,
           .consumed_samples = run.consumed_samples,
           .trained_samples = extra_number(run, kTrainedSamples, reader.directory()),
@@ -155,6 +157,12 @@ TrainingProgress saved_progress(const Config& config, const CheckpointReader& re
           .consecutive_skips = extra_count(run, kConsecutiveSkips),
           .rollbacks = extra_count(run, kRollbacks),
           .spikes = {.losses = extra_numbers(run, kRecentLosses), .grad_norms = extra_numbers(run, kRecentGradNorms)}};
+}
+
+void check_weights(const Config& config, const CheckpointReader& reader, const Log& log) {
+  const std::string place = reader.directory().string();
+  check_same_architecture(parse_config(reader.state().config, place + "/config"), config, place, log);
+  check_same_tokenizer(config, reader.state(), place, log);
 }
 
 void restore_counters(const Config& config, TrainingState& state, const CheckpointReader& reader, const Log& log) {

@@ -42,7 +42,9 @@ RunState run_state(const Config& config, const TrainingState& state, const Train
 
 /// The inverse of run_state(): where the training stood that saved the checkpoint. BadInput when the checkpoint is of
 /// another run, or has weights only.
-TrainingProgress saved_progress(const Config& config, const CheckpointReader& reader);
+TrainingProgress saved_progress(const Config& config, const CheckpointReader& reader, const Log& log);
+/// For a run that takes only the weights. BadInput when the checkpoint is of another model, or of another tokenizer.
+void check_weights(const Config& config, const CheckpointReader& reader, const Log& log);
 /// Once its numbers are loaded: the optimizer counts its steps from there, and the loss scale is as it was.
 void restore_counters(const Config& config, TrainingState& state, const CheckpointReader& reader, const Log& log);
 

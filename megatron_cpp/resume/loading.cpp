@@ -1,13 +1,17 @@
 #include "megatron_cpp/resume/loading.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <memory>
+#include <set>
 
 #include "checkpoint/folder/exchange.h"
 #include "checkpoint/folder/folder.h"
 #include "megatron_cpp/resume/local_checkpoint.h"
+#include "megatron_cpp/step/finite_check.h"
 #include "megatron_cpp/step/training_shards.h"
+#include "tensor/ops/ops.h"
 
 namespace mcpp {
 namespace {
@@ -69,13 +73,33 @@ std::optional<Path> first_sound(const std::vector<Candidate>& candidates, Commun
   return std::nullopt;
 }
 
+constexpr const char* kNotFinite = " holds NaN or infinite numbers: no model to go on from";
+
+/// Throws BadInput when the checkpoint has weights that no rank wants: then it is another model's.
+void check_all_used(const CheckpointReader& reader, std::span<const NamedShard> targets, Communicator& world) {
+  std::vector<std::string> mine;
+  for (const NamedShard& target : targets) mine.push_back(target.name);
+  std::set<std::string, std::less<>> wanted;
+  for (const std::string& names : run_together(world, [&] { return join(mine, "\n"); })) {
+    for (std::string& name : split(names, '\n')) wanted.insert(std::move(name));
+  }
+  std::vector<std::string> left;
+  for (const TensorEntry& tensor : reader.manifest().tensors) {
+    if (tensor.name.starts_with(model_tensor("")) && !wanted.contains(tensor.name)) left.push_back(tensor.name);
+  }
+  check_input(left.empty(), reader.directory().string(), ": ", left.empty() ? "" : left[0],
+              left.size() > 1 ? str(" and ", left.size() - 1, " more tensors have") : std::string(" has"),
+              " no place in this model; `megatron_cpp checkpoint show --toml` prints the one that it was saved from");
+}
+
 std::optional<Damage> load_all(const Config& config, TrainingState& state, CheckpointReader& reader,
                                Communicator& world, const Log& log, TrainingProgress& progress) {
   run_together(world, [&] {
-    progress = saved_progress(config, reader);
+    progress = saved_progress(config, reader, log);
     return std::string();
   });
   std::vector<NamedShard> shards = shards_to_load(state);
+  check_all_used(reader, shards, world);
   if (auto damage = reader.load(shards, world)) return damage;
   state.publish_weights();
   restore_counters(config, state, reader, log);
@@ -84,16 +108,26 @@ std::optional<Damage> load_all(const Config& config, TrainingState& state, Check
 }
 
 /// For a training, whose optimizer then starts from them.
-std::optional<Damage> load_weights(CheckpointReader& reader, TrainingState& state, Communicator& world) {
+std::optional<Damage> load_weights(const Config& config, TrainingState& state, CheckpointReader& reader,
+                                   Session& session, const Log& log) {
+  Communicator& world = session.parallel.world;
+  run_together(world, [&] {
+    check_weights(config, reader, log);
+    return std::string();
+  });
   std::vector<NamedShard> shards;
   for (const TrainingState::Chunk& chunk : state.chunks()) {
     chunk.memory->visit_weights([&](const Param& param, i64 first, const Tensor& values) {
       shards.emplace_back(model_tensor(param.name), param.box, first, first + values.numel(), values);
     });
   }
+  check_all_used(reader, shards, world);
   if (auto damage = reader.load(shards, world, Conversion::Convert)) return damage;
   state.publish_weights();
+  const std::string bad = weight_that_is_not_finite(state, world, *session.device);
+  check_input(bad.empty(), reader.directory().string(), ": ", bad, kNotFinite);
   state.optimizer().copy_model_to_master();
+  log.info(str("starting from the weights of ", reader.directory().string()));
   return std::nullopt;
 }
 
@@ -132,7 +166,8 @@ std::optional<TrainingProgress> resume_own(const Config& config, TrainingState& 
 
 /// The newest of a folder, or the one that the path names.
 std::optional<TrainingProgress> start_from(const Path& load, const Config& config, TrainingState& state,
-                                           Communicator& world, const Log& log) {
+                                           Session& session, const Log& log) {
+  Communicator& world = session.parallel.world;
   const CheckpointConfig& checkpoint = config.checkpoint;
   const bool must_exist = checkpoint.exit_on_missing_checkpoint || checkpoint.finetune;
   if (!must_exist && !is_checkpoint(load, world) && saved_in(load, world, log).empty()) {
@@ -141,10 +176,8 @@ std::optional<TrainingProgress> start_from(const Path& load, const Config& confi
   }
   TrainingProgress progress;
   use_checkpoint(load, world, log, [&](CheckpointReader& reader) {
-    if (!checkpoint.finetune) return load_all(config, state, reader, world, log, progress);
-    const auto damage = load_weights(reader, state, world);
-    if (!damage) log.info(str("starting from the weights of ", reader.directory().string()));
-    return damage;
+    return checkpoint.finetune ? load_weights(config, state, reader, session, log)
+                               : load_all(config, state, reader, world, log, progress);
   });
   return progress;
 }
@@ -162,7 +195,7 @@ std::optional<TrainingProgress> load_training(const Config& config, TrainingStat
     if (const auto progress = resume_own(config, state, world, log)) return progress;
   }
   if (checkpoint.load.empty()) return std::nullopt;
-  return start_from(checkpoint.load, config, state, world, log);
+  return start_from(checkpoint.load, config, state, session, log);
 }
 
 TrainingProgress reload_training(const Config& config, TrainingState& state, Session& session, const Log& log) {
@@ -199,7 +232,13 @@ Path find_checkpoint(const Path& folder_or_checkpoint, const Log& log) {
 std::optional<Damage> load_weights(CheckpointReader& reader, GPTModel& model, Communicator& world) {
   std::vector<NamedShard> shards;
   model.visit([&](const Param& param, int) { shards.emplace_back(model_tensor(param.name), param.box, param.value); });
-  return reader.load(shards, world, Conversion::Convert);
+  check_all_used(reader, shards, world);
+  if (auto damage = reader.load(shards, world, Conversion::Convert)) return damage;
+  model.visit([&](const Param& param, int) {
+    check_input(std::isfinite(ops::sum_of_squares(param.value)), reader.directory().string(), ": ", param.name,
+                kNotFinite);
+  });
+  return std::nullopt;
 }
 
 }  // namespace mcpp

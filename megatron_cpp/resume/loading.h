@@ -10,8 +10,8 @@ namespace mcpp {
 
 /// Continues from the newest sound checkpoint of checkpoint.save, or from a newer one of checkpoint.local_save that is
 /// sound on all ranks, or, while there is none at all, of checkpoint.load, of which checkpoint.finetune takes only the
-/// weights. When load is one checkpoint and not to finetune, that is taken always. Numbers are verified while they are
-/// read; a damaged checkpoint gives a warning and the one before is tried.
+/// weights, of the same architecture and all finite. When load is one checkpoint and not to finetune, that is taken
+/// always. Numbers are verified while they are read; a damaged checkpoint gives a warning and the one before is tried.
 /// Nothing when there is no checkpoint, unless that is an error by checkpoint.exit_on_missing_checkpoint. BadInput when
 /// the checkpoint is of another run, and when there are some and all are damaged.
 std::optional<TrainingProgress> load_training(const Config& config, TrainingState& state, Session& session,
@@ -31,7 +31,8 @@ Path use_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const
 /// The same, every byte being verified before anything is taken.
 Path find_checkpoint(const Path& folder_or_checkpoint, const Log& log);
 
-/// Fills the weights alone, converting their type when the model's differs.
+/// Fills the weights alone, converting their type when the model's differs. BadInput when one is left over, and when
+/// one holds NaN or infinite numbers.
 std::optional<Damage> load_weights(CheckpointReader& reader, GPTModel& model, Communicator& world);
 
 }  // namespace mcpp

@@ -1,5 +1,6 @@
 #include "megatron_cpp/setup/vocabulary.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "base/number_text.h"
@@ -31,9 +32,17 @@ void check_dataset(const std::string& prefix, const Config& config, const Tokeni
               "; preprocess the text again with this one, or name the one it was made with");
 }
 
+/// Some more rows than pieces are padding; many are more likely a mistake, which costs memory and time.
+void warn_of_unused_rows(const ModelConfig& model, i64 pieces, const Log& log) {
+  const i64 unused = model.vocab_size - pieces;
+  if (unused <= std::max(model.make_vocab_size_divisible_by, pieces / 10)) return;
+  log.warn(str("model.vocab_size: ", model.vocab_size, " is far above the ", pieces,
+               " pieces of data.tokenizer_model: ", unused, " tokens never occur; 0 takes it from the tokenizer"));
+}
+
 }  // namespace
 
-void resolve_vocabulary(Config& config, const Log&) {
+void resolve_vocabulary(Config& config, const Log& log) {
   std::optional<Tokenizer> tokenizer;
   if (!config.data.tokenizer_model.empty()) tokenizer.emplace(config.data.tokenizer_model);
   check_input(tokenizer || config.model.vocab_size > 0,
@@ -42,6 +51,7 @@ void resolve_vocabulary(Config& config, const Log&) {
   check_input(!tokenizer || config.model.vocab_size >= tokenizer->vocab_size(),
               "model.vocab_size: ", config.model.vocab_size, " is below the ", tokenizer ? tokenizer->vocab_size() : 0,
               " pieces of ", config.data.tokenizer_model);
+  warn_of_unused_rows(config.model, tokenizer ? tokenizer->vocab_size() : config.model.vocab_size, log);
   for (const std::string& prefix : prefixes(config.data))
     check_dataset(prefix, config, tokenizer ? &*tokenizer : nullptr);
 }

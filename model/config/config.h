@@ -46,6 +46,8 @@ struct ModelConfig {
   ActivationFunction activation_func = ActivationFunction::Gelu;
   bool add_bias_linear = true;
   bool add_qkv_bias = false;
+  bool add_attention_output_bias = false;
+  bool add_mlp_bias = false;
   bool untie_embeddings_and_output_weights = false;
   double hidden_dropout = 0.1;
   double attention_dropout = 0.1;
@@ -74,6 +76,9 @@ struct ModelConfig {
     visit("activation_func", self.activation_func, "activation of the MLP");
     visit("add_bias_linear", self.add_bias_linear, "biases in all linear layers");
     visit("add_qkv_bias", self.add_qkv_bias, "a bias in the QKV projection even when add_bias_linear is false");
+    visit("add_attention_output_bias", self.add_attention_output_bias,
+          "a bias in attention's output projection even when add_bias_linear is false");
+    visit("add_mlp_bias", self.add_mlp_bias, "biases in the MLP even when add_bias_linear is false");
     visit("untie_embeddings_and_output_weights", self.untie_embeddings_and_output_weights,
           "an output matrix of its own instead of the word embeddings");
     visit("hidden_dropout", self.hidden_dropout, "dropout after embedding, attention and MLP", from_to_below(0, 1));
@@ -92,6 +97,8 @@ struct ModelConfig {
   }
   bool gated() const { return activation_func == ActivationFunction::SwiGLU; }
   bool qkv_bias() const { return add_bias_linear || add_qkv_bias; }
+  bool attention_output_bias() const { return add_bias_linear || add_attention_output_bias; }
+  bool mlp_bias() const { return add_bias_linear || add_mlp_bias; }
   /// Dimensions of a head that RoPE rotates; even.
   i64 rotary_dim() const { return static_cast<i64>(static_cast<double>(head_dim()) * rotary_percent) / 2 * 2; }
 

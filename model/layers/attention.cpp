@@ -43,7 +43,7 @@ SelfAttention::SelfAttention(const std::string& name, i64 layer, const ModelCont
       linear_qkv_(name + ".linear_qkv", context),
       linear_proj_(name + ".linear_proj", context.config.num_attention_heads * context.config.head_dim(),
                    context.config.hidden_size, context.tp,
-                   {.bias = context.config.add_bias_linear,
+                   {.bias = context.config.attention_output_bias(),
                     .skip_bias_add = true,
                     .init_std = context.output_init_std(),
                     .sequence_parallel = context.sequence_parallel}) {}

@@ -31,6 +31,14 @@ void config(std::string_view input) {
   use(parse_config(input, "run.toml"));
 }
 
+void toml_nesting(std::string_view input) {
+  if (input.empty()) return;
+  const int times = 1 << (static_cast<unsigned char>(input[0]) % 18);
+  std::string text;
+  for (int i = 0; i < times; ++i) text += input.substr(1);
+  use(parse_config(text + "a = 1\n[model]\nvocab_size = 512\n", "run.toml"));
+}
+
 void huggingface_config(std::string_view input) {
   const ModelConfig model = parse_huggingface_config(input, "config.json");
   const std::string text = mcpp::huggingface_config(model, DType::F32, {});

@@ -21,7 +21,8 @@ constexpr Target kTargets[]{{"arguments", arguments},
                             {"pipeline_layout", pipeline_layout},
                             {"safetensors", safetensors},
                             {"safetensors_index", safetensors_index},
-                            {"tokenizer", tokenizer}};
+                            {"tokenizer", tokenizer},
+                            {"toml_nesting", toml_nesting}};
 
 }  // namespace
 

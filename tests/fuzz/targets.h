@@ -26,6 +26,7 @@ void pipeline_layout(std::string_view input);
 void safetensors(std::string_view input);
 void safetensors_index(std::string_view input);  ///< beside two sound files
 void tokenizer(std::string_view input);          ///< a sentencepiece model
+void toml_nesting(std::string_view input);       ///< TOML that repeats the input: the first byte says how often
 
 struct Target {
   std::string_view name;

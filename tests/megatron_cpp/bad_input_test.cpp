@@ -1,6 +1,8 @@
 // What users and files can get wrong: each ends with exit code 2 and a message that names the place and what to do, and
 // leaves nothing half-written.
+#include <cstring>
 #include <functional>
+#include <limits>
 
 #include "tests/megatron_cpp/end_to_end.h"
 
@@ -121,7 +123,9 @@ TEST_F(BadInput, InCheckpoints) {
   train("run");
   expect_refused(pretrain("run", {"--model.hidden_size=64"}), {"model.hidden_size: 32 in the checkpoint, 64 now"});
   const Words tune{"--checkpoint.load=" + at("run"), "--checkpoint.finetune", "--model.hidden_size=64"};
-  expect_refused(pretrain("tuned", tune), {at("run"), "has shape [512, 32], this model needs [512, 64]"});
+  expect_refused(pretrain("tuned", tune), {at("run"), "model.hidden_size: 32 in the checkpoint, 64 now"});
+  expect_refused(pretrain("tuned", plus(tune, "--checkpoint.accept_change=model.hidden_size")),
+                 {at("run"), "has shape [512, 32], this model needs [512, 64]"});
   expect_refused(pretrain("new", {"--checkpoint.load=" + at("nothing"), "--checkpoint.exit_on_missing_checkpoint"}),
                  {at("nothing"), "no checkpoint"});
   const Words evaluate{"evaluate", "--load=" + at("run"), "--text=" + write("empty.txt", "").string()};
@@ -148,6 +152,32 @@ TEST_F(BadInput, InNames) {
   expect_refused(pretrain("run/iter_0000004/more"), {at("run/iter_0000004") + " is a checkpoint itself"});
   expect_refused({"checkpoint", "export-hf", at("run"), at("run/iter_0000004/hf")}, {"is a checkpoint itself"});
   EXPECT_CONTAINS(good({"checkpoint", "verify", at("run")}), "sound");
+}
+
+TEST_F(BadInput, WeightsThatNoLayerTakes) {
+  train("run", {"--model.untie_embeddings_and_output_weights=true"});
+  const Words tune{"--checkpoint.load=" + at("run"), "--checkpoint.finetune"};
+  expect_refused(pretrain("new", tune),
+                 {"model.untie_embeddings_and_output_weights: true in the checkpoint, false now"});
+  expect_refused(pretrain("new", plus(tune, "--checkpoint.accept_change=model.untie_embeddings_and_output_weights")),
+                 {at("run"), "model/output_layer.weight has no place in this model"});
+  Words fewer = tune;
+  fewer.insert(fewer.end(), {"--model.untie_embeddings_and_output_weights=true", "--model.num_layers=1",
+                             "--checkpoint.accept_change=model.num_layers"});
+  expect_refused(pretrain("new", fewer), {"model/decoder.layers.1.", "more tensors have no place in this model"});
+}
+
+TEST_F(BadInput, WeightsThatAreNoNumbers) {
+  train("run");
+  good({"checkpoint", "export-hf", at("run"), at("hf")});
+  const std::string file = at("hf") + "/model.safetensors";
+  std::string content = read_text_file(file);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(content.data() + content.size() - sizeof nan, &nan, sizeof nan);
+  write_file_atomic(file, content);
+  expect_refused({"checkpoint", "import-hf", at("hf"), "--save=" + at("imported")},
+                 {at("hf") + ": transformer.", "NaN or infinite"});
+  EXPECT_NE(run({"checkpoint", "ls", at("imported")}).code, 0) << "nothing is left of it";
 }
 
 TEST_F(BadInput, AFolderThatCannotBeWritten) {

@@ -15,7 +15,10 @@ Config parse(const std::vector<std::string>& overrides) {
 }
 
 std::string error_of(const Config& saved, const Config& now) {
-  return test::input_error([&] { check_same_run(saved, now, "runs/a/iter_7"); });
+  return test::input_error([&] { check_same_run(saved, now, "runs/a/iter_7", Log()); });
+}
+std::string architecture_error(const std::vector<std::string>& saved, const std::vector<std::string>& now) {
+  return test::input_error([&] { check_same_architecture(parse(saved), parse(now), "runs/a/iter_7", Log()); });
 }
 
 TEST(ConfigCompare, WhatDoesNotDefineTheRunMayChange) {
@@ -53,6 +56,40 @@ TEST(ConfigCompare, DifferencesAreRefusedUnlessAccepted) {
   std::vector<std::string> accepted = changes;
   accepted.push_back("--checkpoint.accept_change=model.num_layers,training.seed,optimizer.lr,data.data_path");
   EXPECT_EQ(error_of(saved, parse(accepted)), "");
+}
+
+TEST(ConfigCompare, AcceptedChangesAreLogged) {
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(error_of(parse({}), parse({"--training.seed=1", "--checkpoint.accept_change=training.seed"})), "");
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "accepted: training.seed: 1234 in the checkpoint, 1 now\n");
+}
+
+TEST(ConfigCompare, ADefaultWrittenOutIsNoChange) {
+  EXPECT_EQ(error_of(parse({}), parse({"--model.ffn_hidden_size=3072", "--model.num_query_groups=12",
+                                       "--model.kv_channels=64", "--model.max_position_embeddings=1024"})),
+            "");
+}
+
+TEST(ConfigCompare, WeightsBelongToTheirArchitecture) {
+  const std::string rope = "--model.position_embedding_type=rope";
+  EXPECT_EQ(architecture_error(
+                {rope}, {rope, "--model.seq_length=4096", "--model.hidden_dropout=0", "--model.attention_dropout=0",
+                         "--model.init_method_std=1", "--optimizer.lr=1", "--training.seed=3"}),
+            "");
+  EXPECT_EQ(architecture_error({}, {"--model.seq_length=512", "--model.max_position_embeddings=1024"}), "");
+  for (const char* change :
+       {"num_layers=3", "untie_embeddings_and_output_weights=true", "rotary_base=20000", "norm_epsilon=1e-6",
+        "num_attention_heads=6", "num_query_groups=2", "activation_func=\"gelu_erf\"", "rotary_percent=0.5"}) {
+    const std::string option = std::string("--model.") + change;
+    const std::string key = option.substr(2, option.find('=') - 2);
+    const std::string error = architecture_error({rope}, {rope, option});
+    EXPECT_NE(error.find("runs/a/iter_7: has the weights of another model:\n  " + key + ": "), std::string::npos)
+        << error;
+    EXPECT_EQ(architecture_error({rope}, {rope, option, "--checkpoint.accept_change=" + key}), "") << key;
+  }
+  const std::string shorter = architecture_error({}, {"--model.seq_length=512"});
+  EXPECT_NE(shorter.find("model.max_position_embeddings: 1024 in the checkpoint, 512 now"), std::string::npos)
+      << shorter;
 }
 
 TEST(ConfigCompare, TheTableNamesOnlyKeysThatExist) {

@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <regex>
+#include <set>
+
 #include "base/check.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "model/flops.h"
@@ -334,6 +338,87 @@ TEST(Config, ShippedConfigurationsAreGoodAndHaveTheirSize) {
   for (const auto& entry : std::filesystem::directory_iterator(test::source_folder() / "configs")) {
     EXPECT_NO_THROW(load_config(entry.path())) << entry.path();
   }
+}
+
+TEST(Config, NamesOfOtherProgramsLeadToOurs) {
+  EXPECT_THAT(error_of(with_model("n_layer = 2")),
+              HasSubstr("model.n_layer: unknown key; did you mean model.num_layers?"));
+  EXPECT_THAT(error_of(with_model("num_key_value_heads = 2")), HasSubstr("did you mean model.num_query_groups?"));
+  EXPECT_THAT(error_of(with_model("rope_theta = 2")), HasSubstr("did you mean model.rotary_base?"));
+  EXPECT_THAT(error_of(kLeast, {"--learning_rate=1"}), HasSubstr("did you mean --optimizer.lr?"));
+  EXPECT_THAT(error_of(kLeast, {"--training.max_steps=1"}), HasSubstr("did you mean --training.train_iters?"));
+  EXPECT_THAT(error_of(kLeast, {"--training.per_device_train_batch_size=1"}),
+              HasSubstr("did you mean --training.micro_batch_size?"));
+}
+
+TEST(Config, OneEmptyFolderTurnsSavingOff) {
+  const std::string saving = std::string(kLeast) +
+                             "[checkpoint]\nsave = \"a\"\nsave_interval = 5\nasync_save = true\nlocal_save = \"b\"\n"
+                             "local_save_interval = 2\n";
+  EXPECT_EQ(error_of(saving), "");
+  const CheckpointConfig off = parse(saving, {"--checkpoint.save="}).checkpoint;
+  EXPECT_EQ(off.save_interval, 0);
+  EXPECT_FALSE(off.async_save);
+  EXPECT_EQ(off.local_save, "");
+  EXPECT_THAT(error_of(std::string(kLeast) + "[checkpoint]\nsave_interval = 5\n"), HasSubstr("needs checkpoint.save"));
+}
+
+/// Deeper than the stack, were it followed.
+TEST(Config, NestsNoDeeperThanAConfigurationNeeds) {
+  const auto repeated = [](const std::string& text, int times) {
+    std::string all;
+    for (int i = 0; i < times; ++i) all += text;
+    return all;
+  };
+  for (const std::string& deep : {repeated("a.", 300'000) + "b = 1", repeated("\"a\" . ", 300'000) + "b = 1",
+                                  "[" + repeated("a.", 300'000) + "b]", "x = " + repeated("[", 300'000),
+                                  "x = " + repeated("{a = ", 300'000), "x = {" + repeated("a.", 300'000) + "b = 1}"}) {
+    EXPECT_THAT(error_of(kLeast + deep), HasSubstr("run.toml:5:")) << deep.substr(0, 20);
+    EXPECT_THAT(error_of(kLeast + deep), HasSubstr("nested deeper than 32 levels")) << deep.substr(0, 20);
+  }
+  EXPECT_THAT(error_of(kLeast, {"--data.data_path=" + repeated("[", 300'000)}), HasSubstr("data.data_path"));
+  // Dots and brackets of texts and comments do not count.
+  const std::string dots = repeated(".[{", 100);
+  EXPECT_EQ(error_of(kLeast + ("[data]\ndata_path = [\"" + dots + "\", '" + dots + "', \"\"\"\n" + dots +
+                               "\\\"\"\"\"]  # " + dots + "\nsplit = \"9,1,0\"\n")),
+            "");
+}
+
+/// Of all texts in the program, other than comments: who follows a message must find the key.
+TEST(Config, MessagesNameKeysThatExist) {
+  Config config;
+  std::set<std::string> keys, sections;
+  for (const Field& field : config_fields(config)) {
+    keys.insert(field.key);
+    sections.insert(std::string(field.section()));
+  }
+  const std::set<std::string> files{"model.safetensors"};
+  const std::regex text("\"(?:[^\"\\\\]|\\\\.)*\""), mention("(^|[^a-z_A-Z0-9./>])([a-z_]+)\\.([a-z_0-9]+)");
+  int mentions = 0;
+  for (const char* room :
+       {"base", "tensor", "comm", "parallel", "model", "optimizer", "data", "checkpoint", "megatron_cpp"}) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(test::source_folder() / room)) {
+      if (entry.path().extension() != ".cpp" && entry.path().extension() != ".h") continue;
+      for (const std::string& line : split(read_text_file(entry.path()), '\n')) {
+        const std::string code = line.substr(0, line.find("//"));
+        if (code.starts_with("#include")) continue;
+        for (std::sregex_iterator found(code.begin(), code.end(), text), end; found != end; ++found) {
+          const std::string words = found->str();
+          for (std::sregex_iterator word(words.begin(), words.end(), mention); word != end; ++word) {
+            const std::string key = (*word)[2].str() + "." + (*word)[3].str();
+            if (!sections.contains((*word)[2].str()) || files.contains(key)) continue;
+            ++mentions;
+            // "optimizer.lr_warmup_" goes on with what depends.
+            const auto after = keys.lower_bound(key);
+            const bool exists =
+                keys.contains(key) || (key.ends_with('_') && after != keys.end() && after->starts_with(key));
+            EXPECT_TRUE(exists) << entry.path() << ": " << key << " is no key";
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(mentions, 100);
 }
 
 }  // namespace

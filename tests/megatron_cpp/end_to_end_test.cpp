@@ -55,6 +55,51 @@ TEST_F(UserJourney, FromTextToAModelAndBack) {
   EXPECT_NEAR(losses("tuned", 12)[0], loss[11], 0.5);
 }
 
+TEST_F(UserJourney, AConfigurationStartsFromACheckpoint) {
+  train("run", {"--model.position_embedding_type=rope", "--model.rotary_base=500"});
+  const std::string model = good({"checkpoint", "show", at("run"), "--toml"});
+  EXPECT_CONTAINS(model, "[model]\nnum_layers = 2\n");
+  EXPECT_EQ(model.find("[training]"), std::string::npos);
+  EXPECT_CONTAINS(good({"checkpoint", "show", at("run"), "--toml", "--all"}), "\n[training]\n");
+  write_file_atomic(at("tuned.toml"), model);
+  const Words tune{"pretrain",
+                   at("tuned.toml"),
+                   str("--data.data_path=", dataset()),
+                   str("--data.tokenizer_model=", (root() / "tokenizer.model").string()),
+                   "--training.train_iters=1",
+                   str("--checkpoint.load=", at("run")),
+                   "--checkpoint.finetune"};
+  EXPECT_CONTAINS(good(tune), "starting from the weights of " + at("run"));
+  // Another tokenizer would make other words of the same numbers.
+  make_tokenizer(at("other.model"), 399);
+  Words other = tune;
+  other[3] = "--data.tokenizer_model=" + at("other.model");
+  EXPECT_CONTAINS(run(other).err, "another tokenizer");
+}
+
+TEST_F(UserJourney, GenerationSaysWhatItDoesWithThePrompt) {
+  train("run");
+  const Words generate{"generate", str("--load=", at("run")), "--max_new_tokens=5", "--temperature=0"};
+  const std::string text = "ROMEO: but soft, what light?";
+  const std::string expected = good(plus(generate, "--prompt=" + text));
+  write_file_atomic(at("prompt.txt"), text);
+  EXPECT_EQ(good(plus(generate, "--prompt_file=" + at("prompt.txt"))), expected);
+  EXPECT_TRUE(good(plus(plus(generate, "--prompt=" + text), "--prepend_eod")).starts_with(text));
+  EXPECT_CONTAINS(run(plus(plus(generate, "--prompt=a"), "--prompt_file=b")).err, "either --prompt or --prompt_file");
+  std::string lengthy;
+  for (int i = 0; i < 20; ++i) lengthy += text;
+  EXPECT_CONTAINS(run(plus(generate, "--prompt=" + lengthy)).err, "the model's context 32: the first ");
+  EXPECT_EQ(run(plus(generate, "--prompt=" + text)).err, "");
+}
+
+TEST_F(UserJourney, AVocabularyFarAboveTheTokenizersIsTold) {
+  const auto warning = [&](const char* size) {
+    return run(pretrain("x", {"--dry_run", str("--model.vocab_size=", size)})).err;
+  };
+  EXPECT_CONTAINS(warning("50000"), "model.vocab_size: 50000 is far above the 400 pieces");
+  EXPECT_EQ(warning("512"), "");
+}
+
 TEST_F(UserJourney, EvaluationMeasuresTheSameHoweverItIsBatched) {
   train("run");
   const double whole = nll("run");

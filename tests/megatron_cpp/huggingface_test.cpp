@@ -1,10 +1,16 @@
 #include "megatron_cpp/huggingface/huggingface.h"
 
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/log.h"
 #include "checkpoint/save/writer.h"
+#include "data/prepare/tokenizer_training.h"
+#include "megatron_cpp/huggingface/huggingface_tokenizer.h"
 #include "megatron_cpp/huggingface/weight_map.h"
+#include "megatron_cpp/inference/inference.h"
 #include "tests/checkpoint/fixture.h"
 #include "tests/support/build.h"
 
@@ -66,6 +72,7 @@ TEST_F(Huggingface, ReadsTheConfigurations) {
 TEST_F(Huggingface, RefusesWhatItCannotExpressByKey) {
   using Json = nlohmann::json;
   EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["model_type"] = "opt"; }), "'model_type' is opt");
+  EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["model_type"] = "mixtral"; }), "'model_type' is mixtral");
   EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["activation_function"] = "relu"; }), "'activation_function'");
   EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["scale_attn_weights"] = false; }), "'scale_attn_weights'");
   EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["scale_attn_by_inverse_layer_idx"] = true; }), "inverse_layer");
@@ -75,7 +82,6 @@ TEST_F(Huggingface, RefusesWhatItCannotExpressByKey) {
   EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["layer_norm_epsilon"] = 0; }), "norm_epsilon");
   EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j.erase("n_head"); }), "'n_head' is missing");
   EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["hidden_act"] = "gelu"; }), "'hidden_act' is gelu");
-  EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["mlp_bias"] = true; }), "'mlp_bias'");
   EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["rope_parameters"]["rope_type"] = "llama3"; }), "llama3");
   EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["rope_scaling"] = {{"type", "linear"}}; }), "linear");
   EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["num_key_value_heads"] = 3; }), "num_query_groups");
@@ -105,6 +111,31 @@ TEST_F(Huggingface, ConfigurationsRoundTrip) {
   const std::string error = error_of([&] { huggingface_config(odd, DType::F32); });
   EXPECT_CONTAINS(error, "gpt2 needs other values of model.normalization");
   EXPECT_CONTAINS(error, "model.activation_func");
+}
+
+TEST_F(Huggingface, LlamasBiasesAreTwoSettings) {
+  for (const bool attention : {false, true}) {
+    for (const bool mlp : {false, true}) {
+      auto json = nlohmann::json::parse(read_text_file(golden("llama") / "config.json"));
+      json["attention_bias"] = attention, json["mlp_bias"] = mlp;
+      const ModelConfig model = parse_huggingface_config(json.dump(), "config.json");
+      EXPECT_EQ(model.qkv_bias(), attention);
+      EXPECT_EQ(model.attention_output_bias(), attention);
+      EXPECT_EQ(model.mlp_bias(), mlp);
+      const auto again = nlohmann::json::parse(huggingface_config(model, DType::F32));
+      EXPECT_EQ(again["attention_bias"], attention);
+      EXPECT_EQ(again["mlp_bias"], mlp);
+      std::set<std::string> names;
+      for (const WeightRule& rule : weight_map(model)) names.insert(rule.name);
+      EXPECT_EQ(names.contains("decoder.layers.0.self_attention.linear_qkv.bias"), attention);
+      EXPECT_EQ(names.contains("decoder.layers.0.self_attention.linear_proj.bias"), attention);
+      EXPECT_EQ(names.contains("decoder.layers.0.mlp.linear_fc1.bias"), mlp);
+      EXPECT_EQ(names.contains("decoder.layers.0.mlp.linear_fc2.bias"), mlp);
+    }
+  }
+  ModelConfig only_qkv = model_of(golden("llama"));
+  only_qkv.add_qkv_bias = true;
+  EXPECT_CONTAINS(error_of([&] { huggingface_config(only_qkv, DType::F32); }), "model.add_attention_output_bias");
 }
 
 TEST_F(Huggingface, Gpt2WeightsLandWhereTheyBelong) {
@@ -170,11 +201,9 @@ TEST_F(Huggingface, ExportGivesBackTheSameFile) {
     const Path checkpoint = import_to_checkpoint(golden(name));
     CheckpointReader reader(checkpoint);
     const Path out = folder_ / (std::string("hf_") + name);
-    write_file_atomic(folder_ / "tokenizer.model", "not really");
-    export_huggingface(out, model_of(golden(name)), reader, {.tokenizer_model = folder_ / "tokenizer.model"});
+    export_huggingface(out, model_of(golden(name)), reader);
     EXPECT_TRUE(read_text_file(out / "model.safetensors") == read_text_file(golden(name) / "model.safetensors"))
         << name;
-    EXPECT_EQ(read_text_file(out / "tokenizer.model"), "not really");
     // And what we exported imports to the same checkpoint.
     const ImportedModel again = import_huggingface(out, {}, device_);
     const auto specs = again.weights->shards();
@@ -183,6 +212,54 @@ TEST_F(Huggingface, ExportGivesBackTheSameFile) {
     }
     EXPECT_CONTAINS(error_of([&] { export_huggingface(out, again.model, reader); }), "already holds a model");
   }
+}
+
+/// Whether transformers makes of it what we do, tests/huggingface/check.py asks it.
+TEST_F(Huggingface, ATokenizerGoesAlongWithItsSpecialTokens) {
+  for (const TokenizerModel type : {TokenizerModel::Bpe, TokenizerModel::Unigram}) {
+    const Path checkpoint = import_to_checkpoint(golden("gpt2")), model = folder_ / "tokenizer.model";
+    const Path out = folder_ / std::string(enum_name(type));
+    CheckpointReader reader(checkpoint);
+    train_tokenizer({.input = {(test::source_folder() / "data/tinyshakespeare.txt").string()},
+                     .output = model.string(),
+                     .vocab_size = 400,
+                     .model_type = type,
+                     .num_threads = 2},
+                    log_);
+    export_huggingface(out, model_of(golden("gpt2")), reader, {.tokenizer_model = model});
+    const auto json = [&](const char* name) { return nlohmann::json::parse(read_text_file(out / name)); };
+    EXPECT_TRUE(read_text_file(out / "tokenizer.model") == read_text_file(model));
+    EXPECT_EQ(json("config.json")["eos_token_id"], 1);
+    EXPECT_EQ(json("config.json")["bos_token_id"], 1);
+    const auto config = json("tokenizer_config.json");
+    EXPECT_EQ(config["eos_token"], "<eod>");
+    EXPECT_EQ(config["bos_token"], "<eod>");
+    EXPECT_EQ(config["add_prefix_space"], false);
+    EXPECT_EQ(config["model_max_length"], 32);
+    const auto tokenizer = json("tokenizer.json");
+    EXPECT_TRUE(tokenizer["normalizer"].is_null());
+    EXPECT_EQ(tokenizer["added_tokens"].size(), 2u);  // no id beyond the vocabulary
+    EXPECT_EQ(tokenizer["model"]["vocab"].size(), 400u);
+    // Scores of which all sums are exact.
+    for (const SentencePiece& piece : parse_sentencepiece_model(read_text_file(model), "model").pieces)
+      EXPECT_EQ(piece.score * 1024, std::round(piece.score * 1024)) << piece.text;
+  }
+}
+
+TEST_F(Huggingface, ATokenizerThatTransformersCannotHaveIsRefused) {
+  const auto error = [&](SentencepieceModel model) { return error_of([&] { tokenizer_json(model, "x.model"); }); };
+  SentencepieceModel sound;
+  sound.pieces = {{"<unk>", 0, PieceType::Unknown}, {"a", -1, PieceType::Normal}};
+  EXPECT_EQ(error(sound), "");
+  SentencepieceModel model = sound;
+  model.type = SegmentationType::Word;
+  EXPECT_CONTAINS(error(model), "x.model: transformers knows nothing like its model type");
+  model = sound;
+  model.treat_whitespace_as_suffix = true;
+  EXPECT_CONTAINS(error(model), "treat_whitespace_as_suffix");
+  model = sound;
+  model.pieces.push_back({"b", -2, PieceType::Unused});
+  EXPECT_CONTAINS(error(model), "unused pieces");
 }
 
 TEST_F(Huggingface, PadsTheVocabularyWithZerosAndStripsIt) {
@@ -214,6 +291,38 @@ TEST_F(Huggingface, PadsTheVocabularyWithZerosAndStripsIt) {
   const ImportedModel half = import_huggingface(folder_ / "half", {}, device_);
   ASSERT_EQ(half.weights->shards()[0].dtype, DType::F16);
   EXPECT_EQ(load(half.weights->data(0), 2 * 64 + 63), to_double(Float16(192.0f)));
+}
+
+TEST_F(Huggingface, WeightsThatAreNoNumbersAreNeitherUsedNorExported) {
+  Config config;
+  config.model = model_of(golden("gpt2"));
+  config.training.train_iters = config.training.global_batch_size = 1;
+  const ImportedModel imported = import_huggingface(golden("gpt2"), {}, device_);
+  RunState state;
+  state.config = print_config(config);
+  for (const double value : {1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    std::vector<NamedShard> shards;
+    for (std::size_t i = 0; i < imported.weights->shards().size(); ++i) {
+      const ShardSpec& spec = imported.weights->shards()[i];
+      shards.emplace_back(spec.name, spec.box, imported.weights->data(i));
+    }
+    store(shards[5].data, 3, value);
+    const Path folder = folder_ / str("weights_", value), out = folder_ / str("exported_", value);
+    CheckpointReader reader(save_checkpoint(folder, state, shards, *self_, log_));
+    InferenceOptions options;
+    options.load = folder.string();
+    options.num_threads = 1;
+    const std::string use = error_of([&] { InferenceModel(options, log_); });
+    const std::string exporting = error_of([&] { export_huggingface(out, config.model, reader); });
+    for (const std::string& error : {use, exporting}) {
+      if (std::isfinite(value)) {
+        EXPECT_EQ(error, "");
+        continue;
+      }
+      EXPECT_CONTAINS(error, shards[5].name.substr(model_tensor("").size()));
+      EXPECT_CONTAINS(error, "NaN or infinite");
+    }
+  }
 }
 
 /// Found by the first tensor that does not fit, before anything of such a size is made.

@@ -88,6 +88,10 @@ TEST_F(ScheduleCommand, RefusesAllAtOnce) {
   expect_refused(
       {"all", "--svg=x", "--pipeline_model_parallel_size=256", "--num_microbatches=8192"},
       {"svg: needs one schedule", "gpipe: 1 x 256 stages x 8192 microbatches are more than", "zb-v: 2 x 256 stages"});
+  for (const char* key : {"forward", "backward_input", "backward_weight", "message", "reduce_grad"})
+    expect_refused({"zb-v", std::string("--") + key + "=1e308"}, {"at most 1e+100, not 1e+308"});
+  const std::string large = output({"all", "--forward=1e100", "--message=1e100"});
+  EXPECT_THAT(large, testing::Not(HasSubstr("inf")));
   expect_refused({"zb-v", "--svg=" + (folder_ / "no" / "folder.svg").string()}, {"folder.svg"});
 }
 

@@ -25,7 +25,7 @@ std::vector<NamedConfig> families() {
   odd.num_query_groups = 1;
   odd.kv_channels = 6;
   odd.add_bias_linear = false;
-  odd.add_qkv_bias = true;
+  odd.add_qkv_bias = odd.add_mlp_bias = true;
   ModelConfig exact = test::tiny_llama();
   exact.activation_func = ActivationFunction::GeluErf;
   exact.add_bias_linear = true;

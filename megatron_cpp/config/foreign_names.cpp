@@ -1,0 +1,74 @@
+#include "megatron_cpp/config/foreign_names.h"
+
+#include <algorithm>
+
+namespace mcpp {
+namespace {
+
+struct ForeignName {
+  std::string_view foreign, own;
+};
+
+constexpr ForeignName kNames[]{
+    {"n_layer", "model.num_layers"},
+    {"n_layers", "model.num_layers"},
+    {"num_hidden_layers", "model.num_layers"},
+    {"n_embd", "model.hidden_size"},
+    {"d_model", "model.hidden_size"},
+    {"n_head", "model.num_attention_heads"},
+    {"n_heads", "model.num_attention_heads"},
+    {"n_kv_heads", "model.num_query_groups"},
+    {"num_key_value_heads", "model.num_query_groups"},
+    {"head_dim", "model.kv_channels"},
+    {"n_inner", "model.ffn_hidden_size"},
+    {"intermediate_size", "model.ffn_hidden_size"},
+    {"block_size", "model.seq_length"},
+    {"max_seq_len", "model.seq_length"},
+    {"n_positions", "model.max_position_embeddings"},
+    {"hidden_act", "model.activation_func"},
+    {"activation_function", "model.activation_func"},
+    {"rope_theta", "model.rotary_base"},
+    {"partial_rotary_factor", "model.rotary_percent"},
+    {"rms_norm_eps", "model.norm_epsilon"},
+    {"layer_norm_epsilon", "model.norm_epsilon"},
+    {"layer_norm_eps", "model.norm_epsilon"},
+    {"initializer_range", "model.init_method_std"},
+    {"dropout", "model.hidden_dropout"},
+    {"resid_pdrop", "model.hidden_dropout"},
+    {"attn_pdrop", "model.attention_dropout"},
+    {"bias", "model.add_bias_linear"},
+    {"attention_bias", "model.add_qkv_bias"},
+    {"tie_word_embeddings", "model.untie_embeddings_and_output_weights"},
+    {"max_steps", "training.train_iters"},
+    {"max_iters", "training.train_iters"},
+    {"num_train_steps", "training.train_iters"},
+    {"batch_size", "training.micro_batch_size"},
+    {"per_device_train_batch_size", "training.micro_batch_size"},
+    {"eval_steps", "training.eval_interval"},
+    {"learning_rate", "optimizer.lr"},
+    {"min_learning_rate", "optimizer.min_lr"},
+    {"lr_scheduler_type", "optimizer.lr_decay_style"},
+    {"warmup_steps", "optimizer.lr_warmup_iters"},
+    {"warmup_iters", "optimizer.lr_warmup_iters"},
+    {"warmup_ratio", "optimizer.lr_warmup_fraction"},
+    {"beta1", "optimizer.adam_beta1"},
+    {"beta2", "optimizer.adam_beta2"},
+    {"adam_epsilon", "optimizer.adam_eps"},
+    {"grad_clip", "optimizer.clip_grad"},
+    {"max_grad_norm", "optimizer.clip_grad"},
+    {"output_dir", "checkpoint.save"},
+    {"out_dir", "checkpoint.save"},
+    {"save_steps", "checkpoint.save_interval"},
+    {"save_total_limit", "checkpoint.keep_last"},
+    {"resume_from_checkpoint", "checkpoint.load"},
+    {"logging_steps", "logging.log_interval"},
+};
+
+}  // namespace
+
+std::string_view own_name(std::string_view foreign) {
+  const auto found = std::ranges::find(kNames, foreign, &ForeignName::foreign);
+  return found == std::end(kNames) ? std::string_view() : found->own;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,265 @@
+#include "megatron_cpp/huggingface/huggingface_tokenizer.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "base/strings.h"
+#include "base/utf8.h"
+#include "checkpoint/format/json.h"
+
+namespace mcpp {
+namespace {
+
+std::string base64(std::string_view bytes) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    u32 bits = 0;
+    for (std::size_t j = i; j < i + 3; ++j) bits = bits << 8 | (j < bytes.size() ? static_cast<u8>(bytes[j]) : 0);
+    for (std::size_t j = 0; j < 4; ++j) text += i + j > bytes.size() ? '=' : kDigits[bits >> (18 - 6 * j) & 63];
+  }
+  return text;
+}
+
+bool has_byte_fallback(const SentencepieceModel& model) {
+  return std::ranges::any_of(model.pieces, [](const SentencePiece& piece) { return piece.type == PieceType::Byte; });
+}
+
+/// Pieces that text never becomes, whatever it says.
+bool is_apart(const SentencePiece& piece) {
+  return piece.type == PieceType::Unknown || piece.type == PieceType::Control || piece.type == PieceType::Byte;
+}
+
+OrderedJson normalizer(const SentencepieceModel& model) {
+  auto steps = OrderedJson::array();
+  const auto replace = [&](const char* kind, std::string_view pattern) {
+    steps.push_back({{"type", "Replace"}, {"pattern", {{kind, pattern}}}, {"content", " "}});
+  };
+  if (!model.charsmap.empty())
+    steps.push_back({{"type", "Precompiled"}, {"precompiled_charsmap", base64(model.charsmap)}});
+  if (model.remove_extra_whitespaces) {
+    steps.push_back({{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}});
+    replace("Regex", " {2,}");
+  }
+  if (model.add_dummy_prefix) steps.push_back({{"type", "Prepend"}, {"prepend", " "}});
+  // Where Tokenizer::encode() spells it in bytes, it is no space.
+  if (model.add_dummy_prefix || !has_byte_fallback(model)) replace("String", kSpaceMark);
+  return steps.empty() ? OrderedJson() : OrderedJson{{"type", "Sequence"}, {"normalizers", steps}};
+}
+
+OrderedJson decoder(const SentencepieceModel& model) {
+  auto steps = OrderedJson::array({{{"type", "ByteFallback"}}, {{"type", "Fuse"}}});
+  if (model.add_dummy_prefix) steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  return {{"type", "Sequence"}, {"decoders", steps}};
+}
+
+/// Tokens that decoding leaves out, and those that sentencepiece looks for before all else.
+OrderedJson added_tokens(const SentencepieceModel& model) {
+  auto tokens = OrderedJson::array();
+  for (std::size_t id = 0; id < model.pieces.size(); ++id) {
+    const SentencePiece& piece = model.pieces[id];
+    const bool is_special = piece.type == PieceType::Control || piece.type == PieceType::Unknown;
+    if (!is_special && piece.type != PieceType::UserDefined) continue;
+    tokens.push_back({{"id", id},
+                      {"content", with_spaces(piece.text)},
+                      {"single_word", false},
+                      {"lstrip", false},
+                      {"rstrip", false},
+                      {"normalized", false},
+                      {"special", is_special}});
+  }
+  return tokens;
+}
+
+/// sentencepiece joins the two neighbours that make the piece of the highest score, whichever they are, the leftmost
+/// first. Here pairs have ranks instead: those of one piece follow one another. Two overlapping pairs can make the same
+/// piece where it repeats itself, "ab a ba" for "aba"; then the left one has a first part after which the piece goes on
+/// as it began.
+OrderedJson merges(const SentencepieceModel& model) {
+  std::set<std::string_view> normal;
+  for (const SentencePiece& piece : model.pieces)
+    if (piece.type == PieceType::Normal) normal.insert(piece.text);
+  struct Merge {
+    float score;
+    std::size_t id;
+    bool repeats;
+    std::string_view left, right;
+  };
+  std::vector<Merge> found;
+  for (std::size_t id = 0; id < model.pieces.size(); ++id) {
+    const SentencePiece& piece = model.pieces[id];
+    if (piece.type != PieceType::Normal) continue;
+    const std::string_view text = piece.text;
+    for (std::size_t at = text.size(); at-- > 1;) {
+      const std::string_view left = text.substr(0, at), right = text.substr(at);
+      if (normal.contains(left) && normal.contains(right))
+        found.push_back({piece.score, id, text.starts_with(right), left, right});
+    }
+  }
+  std::ranges::stable_sort(found, [](const Merge& a, const Merge& b) {
+    return std::tuple(-a.score, a.id, !a.repeats) < std::tuple(-b.score, b.id, !b.repeats);
+  });
+  auto list = OrderedJson::array();
+  for (const Merge& merge : found) list.push_back({with_spaces(merge.left), with_spaces(merge.right)});
+  return list;
+}
+
+OrderedJson bpe(const SentencepieceModel& model) {
+  auto vocab = OrderedJson::object();
+  OrderedJson unknown;
+  for (std::size_t id = 0; id < model.pieces.size(); ++id) {
+    const SentencePiece& piece = model.pieces[id];
+    if (piece.type == PieceType::Unknown) unknown = piece.text;
+    // Not vocab[...], which would look through all that is there.
+    vocab.get_ref<OrderedJson::object_t&>().emplace_back(with_spaces(piece.text), id);
+  }
+  return {{"type", "BPE"},
+          {"dropout", nullptr},
+          {"unk_token", unknown},
+          {"continuing_subword_prefix", nullptr},
+          {"end_of_word_suffix", nullptr},
+          {"fuse_unk", true},
+          {"byte_fallback", has_byte_fallback(model)},
+          {"ignore_merges", false},
+          {"vocab", std::move(vocab)},
+          {"merges", merges(model)}};
+}
+
+/// The characters of a text.
+std::vector<std::string_view> characters(std::string_view text) {
+  std::vector<std::string_view> found;
+  while (!text.empty()) {
+    const auto size = static_cast<std::size_t>(std::max(utf8_sequence_length(text), i64{1}));
+    found.push_back(text.substr(0, size));
+    text.remove_prefix(size);
+  }
+  return found;
+}
+
+/// Unigram models of transformers find every piece in the text, those too that stand apart. A score below that of any
+/// spelling keeps the text "<eod>" from becoming that piece.
+OrderedJson unigram(const SentencepieceModel& model) {
+  double least = 0;
+  OrderedJson unknown;
+  for (std::size_t id = 0; id < model.pieces.size(); ++id) {
+    least = std::min(least, static_cast<double>(model.pieces[id].score));
+    if (model.pieces[id].type == PieceType::Unknown) unknown = id;
+  }
+  const double never = 100 * least - 1000;
+  auto vocab = OrderedJson::array();
+  for (const SentencePiece& piece : model.pieces) {
+    vocab.push_back(
+        OrderedJson::array({with_spaces(piece.text), is_apart(piece) ? never : static_cast<double>(piece.score)}));
+  }
+  return {{"type", "Unigram"},
+          {"unk_id", unknown},
+          {"vocab", std::move(vocab)},
+          {"byte_fallback", has_byte_fallback(model)}};
+}
+
+/// `text` in a regular expression.
+std::string quoted(std::string_view text) {
+  std::string pattern;
+  for (const char c : text) {
+    if (std::string_view("\\^$.|?*+()[]{}").find(c) != std::string_view::npos) pattern.push_back('\\');
+    pattern.push_back(c);
+  }
+  return pattern;
+}
+
+/// What to cut `text` after, so that it never becomes one piece: between a character that is a piece and one that is
+/// none, which no piece reaches over. Not between two that are none, which are one unknown. Empty when all are pieces.
+std::string cut_in(std::string_view text, const std::set<std::string_view>& pieces) {
+  const std::vector<std::string_view> parts = characters(text);
+  const auto is_piece = [&](std::string_view part) { return pieces.contains(part); };
+  if (parts.size() < 2 || std::ranges::all_of(parts, is_piece)) return "";
+  std::size_t last = 0;  // before the cut
+  while (last + 2 < parts.size() && is_piece(parts[last]) == is_piece(parts[last + 1])) ++last;
+  const auto from = static_cast<std::size_t>(parts[last].data() - text.data());
+  return str(last == 0 ? "" : str("(?<=", quoted(text.substr(0, from)), ")"), quoted(parts[last]),
+             "(?=", quoted(text.substr(from + parts[last].size())), ")");
+}
+
+/// The score alone does not keep "<eod>" from becoming that piece where a character of it is no piece itself: to be
+/// unknown is worse still. The text is cut there.
+OrderedJson pre_tokenizer(const SentencepieceModel& model) {
+  std::set<std::string_view> normal;
+  for (const SentencePiece& piece : model.pieces)
+    if (piece.type == PieceType::Normal) normal.insert(piece.text);
+  std::vector<std::string> cuts;
+  for (const SentencePiece& piece : model.pieces) {
+    const std::string cut = is_apart(piece) ? cut_in(piece.text, normal) : "";
+    if (!cut.empty()) cuts.push_back(cut);
+  }
+  if (cuts.empty()) return {};
+  return {{"type", "Split"},
+          {"pattern", {{"Regex", join(cuts, "|")}}},
+          {"behavior", "MergedWithPrevious"},
+          {"invert", false}};
+}
+
+}  // namespace
+
+std::string tokenizer_json(const SentencepieceModel& model, const std::string& source) {
+  const bool is_unigram = model.type == SegmentationType::Unigram;
+  const auto need = [&](bool holds, const char* what) {
+    check_input(holds, "tokenizer model ", source, ": transformers knows nothing like its ", what,
+                "; move it away to export the weights alone");
+  };
+  need(is_unigram || model.type == SegmentationType::Bpe, "model type (neither unigram nor bpe)");
+  need(!model.treat_whitespace_as_suffix, "treat_whitespace_as_suffix");
+  need(model.escape_whitespaces, "escape_whitespaces = false");
+  std::set<std::string> names;
+  for (const SentencePiece& piece : model.pieces) names.insert(with_spaces(piece.text));
+  need(names.size() == model.pieces.size(), "pieces, some of which differ in how they spell spaces alone");
+  const bool has_unused =
+      std::ranges::any_of(model.pieces, [](const SentencePiece& piece) { return piece.type == PieceType::Unused; });
+  need(!has_unused, "unused pieces");
+  const OrderedJson json{{"version", "1.0"},
+                         {"truncation", nullptr},
+                         {"padding", nullptr},
+                         {"added_tokens", added_tokens(model)},
+                         {"normalizer", normalizer(model)},
+                         {"pre_tokenizer", is_unigram ? pre_tokenizer(model) : OrderedJson()},
+                         {"post_processor", nullptr},
+                         {"decoder", decoder(model)},
+                         {"model", is_unigram ? unigram(model) : bpe(model)}};
+  return json.dump(1) + "\n";
+}
+
+HuggingfaceTokenizer::HuggingfaceTokenizer(const Path& model)
+    : file_(read_text_file(model)), model_(parse_sentencepiece_model(file_, model.string())) {
+  tokens_.eos = tokens_.bos = Tokenizer(model).eod();
+  const auto bos = std::ranges::find(model_.pieces, model_.bos_piece, &SentencePiece::text);
+  if (bos != model_.pieces.end() && bos->type == PieceType::Control) tokens_.bos = bos - model_.pieces.begin();
+  json_ = tokenizer_json(model_, model.string());
+}
+
+SpecialTokens HuggingfaceTokenizer::special_tokens() const {
+  return tokens_;
+}
+
+std::string HuggingfaceTokenizer::name_of(i64 id) const {
+  return with_spaces(model_.pieces[static_cast<std::size_t>(id)].text);
+}
+
+void HuggingfaceTokenizer::write(const Path& folder, i64 longest) const {
+  OrderedJson config{{"tokenizer_class", "PreTrainedTokenizerFast"},
+                     {"bos_token", name_of(*tokens_.bos)},
+                     {"eos_token", name_of(*tokens_.eos)},
+                     {"add_bos_token", false},
+                     {"add_eos_token", false},
+                     {"add_prefix_space", model_.add_dummy_prefix},
+                     {"clean_up_tokenization_spaces", false},
+                     {"model_max_length", longest},
+                     // The text "<eod>" is ordinary text, as it is to us.
+                     {"split_special_tokens", true}};
+  const auto unknown = std::ranges::find(model_.pieces, PieceType::Unknown, &SentencePiece::type);
+  if (unknown != model_.pieces.end()) config["unk_token"] = unknown->text;
+  write_file_atomic(folder / "tokenizer.model", file_);
+  write_file_atomic(folder / "tokenizer.json", json_);
+  write_file_atomic(folder / "tokenizer_config.json", config.dump(2) + "\n");
+}
+
+}  // namespace mcpp

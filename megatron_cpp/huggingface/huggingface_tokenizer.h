@@ -1,0 +1,35 @@
+// A sentencepiece model as transformers reads it, so that its ids are ours for every text.
+#pragma once
+#include <string>
+
+#include "data/tokenizer/sentencepiece_model.h"
+#include "data/tokenizer/tokenizer.h"
+#include "megatron_cpp/huggingface/huggingface_config.h"
+
+namespace mcpp {
+
+/// A tokenizer as the files of a Hugging Face folder. BadInput for a model that they cannot express.
+class HuggingfaceTokenizer {
+ public:
+  explicit HuggingfaceTokenizer(const Path& model);
+
+  /// Writes tokenizer.json, which transformers 4.45 and later encodes by, tokenizer_config.json, and tokenizer.model
+  /// itself for others. `longest` is the most tokens that the model takes.
+  void write(const Path& folder, i64 longest) const;
+  /// Documents end with eos; they begin with bos where the model has such a piece, else after the eos of another.
+  SpecialTokens special_tokens() const;
+
+ private:
+  std::string name_of(i64 id) const;
+
+  std::string file_;
+  SentencepieceModel model_;
+  std::string json_;
+  SpecialTokens tokens_;
+};
+
+/// tokenizer.json: pieces spelled with plain spaces, as the text has them, so that a U+2581 of the text is a character
+/// like any other. `source` is how messages call the model.
+std::string tokenizer_json(const SentencepieceModel& model, const std::string& source);
+
+}  // namespace mcpp

@@ -1,0 +1,166 @@
+"""Trains small tokenizers and models, exports them, and asks transformers for the same ids and the same text.
+
+usage: check.py MEGATRON_CPP SOURCE_FOLDER
+Exit code 77, saying why, where transformers is not installed.
+"""
+
+import argparse
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+
+try:
+    import transformers
+except ImportError:
+    print("SKIPPED: this Python has no transformers (python3 -m venv ~/peer && ~/peer/bin/pip install transformers torch,"
+          " then HUGGINGFACE_PYTHON=~/peer/bin/python)")
+    sys.exit(77)
+try:
+    import torch
+except ImportError:
+    torch = None
+
+# What tokenizers are known to treat in ways of their own.
+ODD = ["<eod>", "<unk>", "<s>", "</s>", "<0x0A>", "<0x41>", "\t", " ", "  ", "     ", "\n", "\n\n", "\r\n", "\u00a0", "\u3000",
+       "\u2009", "\u200b", "\ufeff", "\u2581", "\u2581\u2581", "\u00e9", "e\u0301", "\U0001f600", "\u6f22\u5b57", "\x00",
+       "\x7f", "<", ">", "<<eod>>", "----", "...", "''", "!!!!!", "aaaa", "\ufb01", "\u2047"]
+EDGES = ["", " ", "  ", " leading", "trailing ", "\tleading", "trailing\n", "<eod>", "a <eod> b", "<unk>", " <eod><eod> ",
+         "two  spaces", "NBSP\u00a0here", "ideographic\u3000space", "one\u2581mark", "\u2581", "\n\n\n\n\n", " " * 37]
+MODELS = {
+    "gpt2": [],
+    "llama": ["--model.position_embedding_type=rope", "--model.normalization=RMSNorm", "--model.activation_func=swiglu",
+              "--model.add_bias_linear=false", "--model.num_query_groups=2"],
+}
+
+
+class Check:
+    def __init__(self, program, source, scratch):
+        self.program, self.scratch = program, scratch
+        self.shakespeare = (source / "data" / "tinyshakespeare.txt").read_text()
+        self.random = random.Random(20)
+        self.failures = 0
+        # Prose alone has no runs of spaces worth a piece.
+        self.corpus = scratch / "corpus.txt"
+        program_text = pathlib.Path(argparse.__file__).read_text()
+        self.corpus.write_text(self.shakespeare[:300000] + program_text, newline="")
+        self.prose, self.program_text = self.shakespeare[300000:], program_text
+
+    def run(self, *arguments):
+        done = subprocess.run([self.program, *arguments], capture_output=True)
+        if done.returncode != 0:
+            sys.exit(f"{arguments[:2]}: {done.stderr.decode()}")
+        return done.stdout
+
+    def expect(self, holds, *message):
+        if not holds:
+            self.failures += 1
+            print("FAILED:", *message)
+
+    def texts(self, count):
+        def excerpt(text, size):
+            at = self.random.randrange(len(text) - size)
+            return text[at:at + size]
+
+        yield from EDGES
+        yield from ODD
+        yield self.prose[:40000]
+        yield self.program_text[:40000]
+        for _ in range(count):
+            parts = []
+            for _ in range(self.random.randrange(1, 12)):
+                size = self.random.randrange(1, 40)
+                parts.append(self.random.choice([self.random.choice(ODD), excerpt(self.prose, size),
+                                                 excerpt(self.program_text, size)]))
+            yield "".join(parts)
+
+    def ids(self, model, text):
+        """Ours, for a text that stands in a file, so that every byte arrives."""
+        file = self.scratch / "text.txt"
+        file.write_bytes(text.encode())
+        return [int(word) for word in self.run("tokenizer", "encode", f"--model={model}", f"--input={file}").split()]
+
+    def check_tokenizer(self, name, folder, count):
+        """Of the exported folder, against tokenizer.model in it. Returns transformers' tokenizer."""
+        theirs = transformers.AutoTokenizer.from_pretrained(folder)
+        self.expect(len(theirs) == self.vocab_size, name, "has", len(theirs), "tokens, ours", self.vocab_size)
+        for text in self.texts(count):
+            ours = self.ids(folder / "tokenizer.model", text)
+            got = theirs(text)["input_ids"]
+            self.expect(got == ours, name, repr(text[:200]), "\n  ours  ", ours[:60], "\n  theirs", got[:60])
+            if self.is_lossless:
+                self.expect(theirs.decode(got) == text, name, repr(text[:200]), "decodes to", repr(theirs.decode(got)[:200]))
+        return theirs
+
+    def check_text(self, name, folder, checkpoints, tokenizer):
+        if torch is None:
+            print("SKIPPED in part: no torch, so no text was generated")
+            return
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        self.expect(model.config.eos_token_id == tokenizer.eos_token_id, name, "eos_token_id", model.config.eos_token_id)
+        self.check_prompts(name, model, checkpoints, tokenizer)
+
+    def check_prompts(self, name, model, checkpoints, tokenizer):
+        for prompt in ["ROMEO:\n", "a <eod> b", "  two  spaces\t", " leading"]:
+            ids = torch.tensor([tokenizer(prompt)["input_ids"]])
+            out = model.generate(ids, max_new_tokens=40, do_sample=False, use_cache=True)[0]
+            theirs = tokenizer.decode(out[ids.shape[1]:], skip_special_tokens=True) + "\n"
+            ours = self.run("generate", f"--load={checkpoints}", f"--prompt={prompt}", "--temperature=0",
+                            "--max_new_tokens=40").decode()[len(prompt):]
+            self.expect(ours == theirs, name, repr(prompt), "\n  ours  ", repr(ours), "\n  theirs", repr(theirs))
+
+    def check(self, model_type, byte_fallback, family, vocab_size):
+        name = f"{model_type} {'with bytes' if byte_fallback else 'without bytes'} {family}"
+        folder = self.scratch / name.replace(" ", "_")
+        self.is_lossless, self.vocab_size = byte_fallback, vocab_size
+        self.run("tokenizer", "train", f"--input={self.corpus}", f"--output={folder}/tokenizer.model",
+                 f"--vocab_size={vocab_size}", f"--model_type={model_type}", f"--byte_fallback={str(byte_fallback).lower()}")
+        self.run("preprocess", f"--input={self.corpus}", "--text_document=paragraph", f"--output_prefix={folder}/data",
+                 f"--tokenizer_model={folder}/tokenizer.model")
+        (folder / "run.toml").write_text("")
+        self.run("pretrain", f"{folder}/run.toml", f"--data.data_path={folder}/data_text_document", f"--data.tokenizer_model={folder}/tokenizer.model",
+                 "--model.num_layers=2", "--model.hidden_size=64", "--model.num_attention_heads=4", "--model.seq_length=64",
+                 "--training.train_iters=100", "--training.micro_batch_size=4", "--optimizer.lr=1e-2",
+                 f"--checkpoint.save={folder}/run", *MODELS[family])
+        exported = folder / "exported"
+        self.run("checkpoint", "export-hf", f"{folder}/run", str(exported))
+        self.check_text(name, exported, folder / "run", self.check_tokenizer(name, exported, 60))
+        print(name, "done", flush=True)
+
+
+    def check_biases(self, attention, mlp, exported):
+        """A Llama made by transformers, with the tokenizer of an export."""
+        name = f"llama with attention_bias {attention}, mlp_bias {mlp}"
+        folder = self.scratch / name.replace(" ", "_")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
+        torch.manual_seed(3)
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+            vocab_size=len(tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=64, attention_bias=attention, mlp_bias=mlp,
+            bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id))
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.2)
+        model.save_pretrained(folder)
+        shutil.copy(exported / "tokenizer.model", folder)
+        self.run("checkpoint", "import-hf", f"{folder}", f"--save={folder}/run")
+        self.check_prompts(name, model, folder / "run", tokenizer)
+        print(name, "done", flush=True)
+
+
+def main():
+    print("transformers", transformers.__version__, "torch", torch.__version__ if torch else "missing", flush=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        check = Check(sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(scratch))
+        check.check("bpe", True, "gpt2", 1500)
+        check.check("unigram", True, "llama", 1500)
+        check.check("bpe", False, "llama", 1000)
+        check.check("unigram", False, "gpt2", 1000)
+        if torch is not None:
+            for attention, mlp in [(True, False), (False, True), (True, True)]:
+                check.check_biases(attention, mlp, check.scratch / "bpe_with_bytes_gpt2" / "exported")
+    sys.exit(1 if check.failures else 0)
+
+
+main()
