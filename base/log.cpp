@@ -1,8 +1,10 @@
 #include "base/log.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <string>
 
 namespace mcpp {
 namespace {
@@ -28,6 +30,16 @@ void Log::warn_from_any_rank(std::string_view line) const {
   std::fprintf(stderr, "warning: %.*s\n", static_cast<int>(line.size()), line.data());
 }
 
+void Log::urgent(std::string_view line) const {
+  const int file = rank_ == 0 ? STDOUT_FILENO : STDERR_FILENO;
+  std::string text = progress_shown_.exchange(false) ? kClearLine : "";
+  if (rank_ != 0) text += "[rank " + std::to_string(rank_) + "] ";
+  text.append(line).append("\n");
+  pollfd writable{.fd = file, .events = POLLOUT, .revents = 0};
+  if (::poll(&writable, 1, 0) <= 0) return;  // a pipe that is writable has room for a short line
+  [[maybe_unused]] const ssize_t written = ::write(file, text.data(), text.size());
+}
+
 void Log::progress(std::string_view line) const {
   if (rank_ != 0 || !is_live()) return;
   std::fprintf(stdout, "%s%.*s", kClearLine, static_cast<int>(line.size()), line.data());
@@ -36,7 +48,7 @@ void Log::progress(std::string_view line) const {
 }
 
 bool Log::is_live() const {
-  return ::isatty(STDOUT_FILENO) != 0;
+  return may_be_live_ && ::isatty(STDOUT_FILENO) != 0;
 }
 
 }  // namespace mcpp

@@ -24,27 +24,26 @@ for argument in "$@"; do
 done
 program=${MEGATRON_CPP:-}
 [ -n "$program" ] || { scripts/build.sh release megatron_cpp >/dev/null && program=build/release/megatron_cpp; }
-launch=(mpirun --oversubscribe --bind-to none)
-[ "$(id -u)" -ne 0 ] || launch+=(--allow-run-as-root)
+# shellcheck source=bench/lib/machine.sh
+source bench/lib/machine.sh
 results=$(mktemp)
 trap 'rm -f "$results"; [ -z "${temporary:-}" ] || rm -rf "$temporary"' EXIT
 [ -n "$folder" ] || folder=$(mktemp -d) temporary=$folder
 has_torch=no
 ! "$python" -c 'import torch' 2>/dev/null || has_torch=yes
 
-processor=$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)
-printf '{"processor": "%s", "cores": %s, "load": "%s", "date": "%s"}\n' "$processor" "$(nproc)" "$(cut -d' ' -f1-3 /proc/loadavg)" \
-  "$(date -u +%FT%TZ)"
+machine_json "\"load\": \"$(cut -d' ' -f1-3 /proc/loadavg)\""
 for ((round = 0; round < rounds; ++round)); do
   for ranks in 1 2; do
-    line=$("${launch[@]}" -n $ranks "$program" bench checkpoint bench/gpt2_124m.toml "$folder" --rounds=1 --json \
+    launch_ranks $ranks --bind-to none
+    line=$("${launch[@]}" "$program" bench checkpoint bench/gpt2_124m.toml "$folder" --rounds=1 --json \
       --training.global_batch_size=$ranks --model.seq_length=256 --model.max_position_embeddings=1024 \
       --parallel.zero_stage=$((ranks - 1)) --device.num_threads=1 "${options[@]}")
     echo "{\"side\": \"megatron_cpp\", \"result\": $line}" | tee -a "$results"
     [ $has_torch = yes ] || continue
     # It was seen to hang; a round without it is better than none.
     line=$(OMP_NUM_THREADS=1 timeout 180 "$python" -m torch.distributed.run --nproc_per_node $ranks bench/torch_checkpoint.py \
-      "$folder" --rounds 1 2>/dev/null) || { rm -rf "$folder"/* && continue; }
+      "$folder" --rounds 1 2>/dev/null) || { rm -rf "${folder:?}"/* && continue; }
     echo "{\"side\": \"torch\", \"result\": $line}" | tee -a "$results"
   done
 done

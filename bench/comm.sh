@@ -18,17 +18,12 @@ for argument in "$@"; do
 done
 scripts/build.sh release megatron_cpp >/dev/null
 
-# Containers often run as root, where Open MPI asks for a word; MPICH knows neither option.
-launch=(mpirun -n "$ranks")
-if mpirun --version | grep -q 'Open MPI'; then
-  launch+=(--oversubscribe)
-  [ "$(id -u)" -ne 0 ] || launch+=(--allow-run-as-root)
-fi
+# shellcheck source=bench/lib/machine.sh
+source bench/lib/machine.sh
+launch_ranks "$ranks"
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
-processor=$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)
-printf '{"processor": "%s", "cores": %s, "date": "%s", "mpi": "%s"}\n' "$processor" "$(nproc)" "$(date -u +%FT%TZ)" \
-  "$(mpirun --version | head -n 1)"
+machine_json "\"mpi\": \"$(mpirun --version | head -n 1)\""
 for ((run = 0; run < runs; ++run)); do
   "${launch[@]}" build/release/megatron_cpp bench comm --json "${options[@]}" | tee -a "$results"
 done

@@ -16,8 +16,9 @@ for argument in "$@"; do
 done
 scripts/build.sh release megatron_cpp >/dev/null
 program=build/release/megatron_cpp
-launch=(mpirun -n 2 --oversubscribe --bind-to none)
-[ "$(id -u)" -ne 0 ] || launch+=(--allow-run-as-root)
+# shellcheck source=bench/lib/machine.sh
+source bench/lib/machine.sh
+launch_ranks 2 --bind-to none
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
 
@@ -32,8 +33,8 @@ run() {
   echo "{\"model\": \"$model\", \"layout\": \"$layout\", \"result\": $line}" | tee -a "$results"
 }
 
-processor=$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)
-printf '{"processor": "%s", "cores": %s, "date": "%s"}\n' "$processor" "$(nproc)" "$(date -u +%FT%TZ)"
+# shellcheck disable=SC2119
+machine_json
 for ((round = 0; round < rounds; ++round)); do
   for model in 14m 124m; do
     micro=1

@@ -8,6 +8,8 @@
 # goes to FILE (default bench/results/vs_torch_<device>_<date>.jsonl). --program: a megatron_cpp that is built already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=bench/lib/machine.sh
+source bench/lib/machine.sh
 
 device=cpu
 python=python3
@@ -37,7 +39,7 @@ case $device in
   cpu)
     preset=release all=(14m 124m) dtypes=(fp32 bf16)
     [ ${#tuning[@]} -eq 0 ] || refuse "--tune is for --device=cuda"
-    processor=$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)
+    processor=$(cpu_name)
     ;;
   cuda)
     preset=cuda all=(gpt2-124m gpt2-1558m llama-1b llama-3b llama-8b) dtypes=(bf16)
@@ -84,7 +86,8 @@ describe() {
 
 peer_errors=$(mktemp)
 trap 'rm -f "$peer_errors"' EXIT
-printf '{"processor": "%s", "cores": %s, "date": "%s"}\n' "$processor" "$(nproc)" "$(date -u +%FT%TZ)" >>"$output"
+# shellcheck disable=SC2119
+machine_json >>"$output"
 printf '%-10s %-5s %14s %14s %8s %6s %12s %22s\n' model dtype tokens/s PyTorch ratio MFU 'of GEMM-only' 'peak GiB (PyTorch)'
 for model in "${models[@]}"; do
   describe

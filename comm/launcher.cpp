@@ -1,7 +1,11 @@
 #include "comm/launcher.h"
 
+#include <unistd.h>
+
 #include <charconv>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 
 #include "base/check.h"
 
@@ -15,7 +19,31 @@ i64 leading_number(const char* text) {
   return number;
 }
 
+/// What is behind the standard output of a process; "" when the system does not tell.
+std::string standard_output_of(const std::string& process) {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/" + process + "/fd/1", error).string();
+}
+
+/// The process that started it; "" when the system does not tell.
+std::string parent_of(const std::string& process) {
+  std::ifstream file("/proc/" + process + "/status");
+  for (std::string word; file >> word;) {
+    if (word == "PPid:" && file >> word) return word;
+  }
+  return "";
+}
+
 }  // namespace
+
+bool output_ends_in_terminal() {
+  if (::isatty(STDOUT_FILENO) == 0) return false;
+  const std::string own = standard_output_of("self");
+  std::string process = parent_of("self"), output = own;
+  for (; output == own && process != "" && process != "0"; process = parent_of(process))
+    output = standard_output_of(process);
+  return output.starts_with("/dev/pts/") || output.starts_with("/dev/tty") || output == "/dev/console";
+}
 
 void Launcher::check(int mpi_size) const {
   check_input(mpi_size >= ranks, variable, " promises ", ranks, " ranks, but MPI sees ", mpi_size,

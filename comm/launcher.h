@@ -19,6 +19,10 @@ struct Launcher {
 /// Reads OMPI_COMM_WORLD_SIZE, PMI_SIZE, SLURM_NTASKS and WORLD_SIZE. `variable` is std::getenv in main; null = unset.
 Launcher read_launcher(const std::function<const char*(const char*)>& variable);
 
+/// Whether what this process writes on standard output comes to a terminal, and not to a file. mpirun gives its ranks a
+/// terminal of its own in either case; so that of the next process above which has another standard output decides.
+bool output_ends_in_terminal();
+
 /// The Slurm job that this process belongs to.
 struct SlurmJob {
   std::string name;  ///< "job 77 of cluster x"; empty outside of Slurm

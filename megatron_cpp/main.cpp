@@ -82,18 +82,20 @@ int run_alone(const std::vector<std::string>& args) {
   return static_cast<int>(mcpp::run_program(args, log, {.ranks = *self, .job = mcpp::read_slurm_job(environment)}));
 }
 
-int run_as_rank(const std::vector<std::string>& args, const mcpp::MpiSession& mpi, mcpp::FlightRecorder& recorder) {
+int run_as_rank(const std::vector<std::string>& args, const mcpp::MpiSession& mpi, mcpp::FlightRecorder& recorder,
+                mcpp::StatusBoard& board) {
   const mcpp::u64 start = recorder.begin({.name = "MPI_Comm_dup"});
   const std::unique_ptr<mcpp::Communicator> world = noted_world(mpi, recorder);
   recorder.set_state(start, mcpp::OperationRecord::State::Done);
-  mcpp::Log log(world->rank());
+  mcpp::Log log(world->rank(), mcpp::output_ends_in_terminal());
   const mcpp::ExitCode code =
       mcpp::run_program(args, log,
                         {.ranks = *world,
                          .recorder = &recorder,
                          .rank_on_node = mpi.rank_on_node(),
                          .cores_per_rank = std::max(1, mpi.cores_on_node() / mpi.ranks_on_node()),
-                         .job = mcpp::read_slurm_job(environment)});
+                         .job = mcpp::read_slurm_job(environment),
+                         .board = &board});
   recorder.enter(mcpp::Activity::Ending, 0);
   return static_cast<int>(code);
 }
@@ -136,7 +138,7 @@ int main(int argc, char** argv) {
     if (mpi->size() > 1)
       watchdog.emplace(recorder, *board,
                        [] { mcpp::MpiSession::try_abort(static_cast<int>(mcpp::ExitCode::PeerLost)); });
-    const int result = run_as_rank(args, *mpi, recorder);
+    const int result = run_as_rank(args, *mpi, recorder, *board);
     recorder.begin({.name = "MPI_Finalize"});
     mpi.reset();
     return result;

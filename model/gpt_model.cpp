@@ -39,6 +39,12 @@ std::vector<std::unique_ptr<Module>> make_layers(const ModelContext& context, co
   return layers;
 }
 
+/// What a module computes in this pass: nothing when the pass was given up.
+template <class F>
+auto in_pass(const Pass& pass, F&& f) {
+  return pass.is_given_up() ? decltype(f()){} : f();
+}
+
 }  // namespace
 
 GPTModel::GPTModel(ModelContext context) : GPTModel(context, whole_model(context.config), nullptr) {}
@@ -95,7 +101,7 @@ template <class F>
 auto GPTModel::with_units(int first, int last, Use use, const Pass& pass, F&& f) {
   const int step = first <= last ? 1 : -1;
   for (int unit = first; unit != last + step; unit += step) acquire(unit, use);
-  auto result = f();
+  auto result = in_pass(pass, f);
   for (int unit = first; unit != last + step; unit += step) release(unit, use, pass.is_last);
   return result;
 }
@@ -115,11 +121,13 @@ Tensor GPTModel::hidden(const Tensor& input, Pass& pass) {
 template <class F>
 auto GPTModel::with_output(const Tensor& input, Pass& pass, F&& f) {
   const Tensor x = hidden(input, pass);
-  return with_units(norm_unit(), output_unit(), Use::Forward, pass, [&] {
-    if (!ties_own_embedding()) return f(x);
-    // Inside the use of a later unit, so that it does not count as the loop going back.
-    return with_units(0, 0, Use::Forward, pass, [&] { return f(x); });
-  });
+  for (const int unit : {norm_unit(), output_unit()}) acquire(unit, Use::Forward);
+  // Inside the use of a later unit, so that it does not count as the loop going back.
+  if (ties_own_embedding()) acquire(0, Use::Forward);
+  auto result = in_pass(pass, [&] { return f(x); });
+  if (ties_own_embedding()) release(0, Use::Forward, pass.is_last);
+  for (const int unit : {norm_unit(), output_unit()}) release(unit, Use::Forward, pass.is_last);
+  return result;
 }
 
 Tensor GPTModel::forward(const Tensor& input, Pass& pass) {
@@ -155,7 +163,7 @@ Tensor GPTModel::backward(const Tensor& dy, Pass& pass) {
 void GPTModel::backward_embedding(const Tensor& dy, Pass& pass) {
   acquire(1, Use::Backward);
   acquire(0, Use::Backward);
-  embedding_->backward(dy, pass);
+  if (!pass.is_given_up()) embedding_->backward(dy, pass);
   const bool leaves_now = pass.is_last || (memory_ && memory_->reduces_every_pass());
   if (output_ && leaves_now) output_->add_shared_gradient();
   release(1, Use::Backward, pass.is_last);

@@ -36,7 +36,8 @@ class GPTModel {
   void set_memory(ParamAndGradBuffer& memory) { memory_ = &memory; }
 
   /// `input`: tokens int32 [s, b] where the stage has the embedding, otherwise hidden states [s, b, h] ([s / tp, b, h]
-  /// with sequence parallelism), as are those returned. Saves what backward(pass) needs.
+  /// with sequence parallelism), as are those returned. Saves what backward(pass) needs. Of a pass that was given up
+  /// these and the following return nothing of use.
   Tensor forward(const Tensor& input, Pass& pass);
   /// For a stage with the output. targets int32 [s, b]; `loss_scale` multiplies the gradient, not the returned losses.
   TokenLosses loss(const Tensor& input, const Tensor& targets, double loss_scale, Pass& pass);

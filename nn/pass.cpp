@@ -59,6 +59,12 @@ void Pass::run_deferred() {
   for (const auto& f : std::exchange(deferred_, {})) f();
 }
 
+void Pass::give_up() {
+  is_given_up_ = true;
+  stash = {};
+  deferred_.clear();
+}
+
 void Pass::defer_from(Pass& other) {
   for (auto& f : std::exchange(other.deferred_, {})) deferred_.push_back(std::move(f));
 }

@@ -74,10 +74,16 @@ class Pass {
   /// Takes over what another pass deferred.
   void defer_from(Pass& other);
 
+  /// Nothing more is computed in this pass, and what it kept is dropped. Its units are acquired and released all the
+  /// same, so that ranks which compute it and ranks which do not still communicate alike.
+  void give_up();
+  bool is_given_up() const { return is_given_up_; }
+
  private:
   std::vector<std::pair<Tensor, std::shared_ptr<Recomputed>>>
       discarded_;  // holds the tensors, so that no address is reused
   std::vector<std::function<void()>> deferred_;
+  bool is_given_up_ = false;
 };
 
 }  // namespace mcpp

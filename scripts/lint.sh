@@ -30,7 +30,7 @@ check_format() {
 }
 
 check_scripts() {
-  find scripts tests .ci -type f \( -name '*.sh' -o -name '*.sbatch' -o -name run \) -exec shellcheck --external-sources {} + ||
+  find scripts tests bench .ci -type f \( -name '*.sh' -o -name '*.sbatch' -o -name run \) -exec shellcheck --external-sources {} + ||
     found "shellcheck found something"
 }
 

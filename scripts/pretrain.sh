@@ -16,9 +16,6 @@ source "$(dirname "$(readlink -f "$0")")/lib/common.sh"
 parse_options "$@"
 check_placement
 
-# Ranks see a terminal of mpirun's even where its output goes to a file, which the progress line would only clutter.
-[[ -t 1 || "${arguments[*]}" == *log_progress* ]] || arguments+=(--logging.log_progress=false)
-
 if [ $launcher = srun ]; then
   start=(srun --mpi=pmix ${ranks:+--ntasks="$ranks"})
 else

@@ -9,8 +9,9 @@ failures=0
 launch=$root/scripts/launch.sh
 
 # The program: plans layouts of $STUB/valid_ranks (all when there is no such file); its Nth training does what line N of
-# $STUB/ends says: an exit code after the words "save I" to leave a checkpoint, "local I" to say so of one elsewhere,
-# "old_clock" to have written two hours ago, or "locked" to say that the folder is in use; "hang", "oom" to take 300 MB, "signal" to wait for one
+# $STUB/ends says: an exit code, "mute" for a 0 in mid-run, "improper" for what mpirun makes of that, after the words "save I"
+# to leave a checkpoint, "local I" to say so of one elsewhere, "old_clock" to have written two hours ago, or "locked" to say
+# that the folder is in use; "hang", "oom" to take 300 MB, "signal" to wait for one
 # and save, "stubborn" to wait for ever. It saves in $SAVE.
 cat >"$scratch/program" <<'END'
 #!/usr/bin/env bash
@@ -38,6 +39,9 @@ for ((k = 0; k < ${#words[@]}; k++)); do
     stubborn) trap 'echo asked' USR1 && touch "$STUB/ready" && while true; do sleep 0.1; done ;;
     oom) exec bash -c 'x=$(tail -c 300M /dev/zero | tr "\0" x)' ;;
     signal) trap 'mkdir -p "$SAVE/iter_0000099"; exit 85' USR1 && touch "$STUB/ready" && while true; do sleep 0.1; done ;;
+    mute) exit 0 ;; # as a rank that leaves in mid-run: Slurm's srun knows no better
+    improper) echo "mpirun has exited due to process rank 1 with PID 0 on" && exit 1 ;;
+    0) echo "ended at iteration 7 of 100" && exit 0 ;;
     *) exit "${words[k]}" ;;
   esac
 done
@@ -136,6 +140,9 @@ test_ends() {
   expect restarts_when_ranks_were_told_to_stop 0 2 $'save 1 85\n0'
   expect killed_ranks_are_lost_peers 0 2 $'save 1 137\n0'
   expect lost_machines_are_lost_peers 0 2 $'save 1 205\n0'
+  expect ranks_that_leave_are_lost_peers 0 3 $'save 1 mute\nsave 2 improper\n0'
+  says "ended with exit code 0 before its end"
+  counts 2 'code=75 next="restart"'
   for code in 1 2 12 17; do expect "stops_on_$code" "$code" 1 "save 1 $code"; done
   expect stops_when_nothing_changes 75 3 $'75\n75\n75\n75'
   says "3 times the same failure and no new checkpoint"

@@ -74,4 +74,13 @@ bool StatusBoard::claim() {
   return header().claimed.exchange(1) == 0;
 }
 
+bool StatusBoard::note_signal(int signal) {
+  u64 none = 0;
+  return header().signal.compare_exchange_strong(none, static_cast<u64>(signal));
+}
+
+int StatusBoard::noted_signal() const {
+  return static_cast<int>(header().signal.load());
+}
+
 }  // namespace mcpp

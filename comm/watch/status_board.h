@@ -35,6 +35,11 @@ class StatusBoard {
   std::vector<Status> read() const;
   /// True for the first caller on the machine.
   bool claim();
+  /// Tells all ranks of the machine that one of them received a signal which asks to stop. True for the first one that
+  /// does.
+  bool note_signal(int signal);
+  /// The first that was noted, or 0.
+  int noted_signal() const;
 
  private:
   static constexpr std::size_t kWords = 24;
@@ -45,7 +50,7 @@ class StatusBoard {
     std::array<std::atomic<u64>, kWords> text;
   };
   struct Header {
-    std::atomic<u64> claimed;
+    std::atomic<u64> claimed, signal;
   };
   static_assert(std::atomic<u64>::is_always_lock_free && std::atomic<i64>::is_always_lock_free);
   Header& header() const { return *static_cast<Header*>(memory_.get()); }

@@ -59,7 +59,11 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   }
   check_input(!config->data.data_path.empty() || !config->data.train_data_path.empty(),
               "data.data_path: names no dataset to train on; make one with megatron_cpp preprocess");
-  const SignalWatch signals;  // before there are threads
+  const bool saves = !config->checkpoint.save.empty();
+  const SignalWatch signals(world.board, [&](int signal) {  // before there are threads
+    log.urgent(str("signal ", signal, " received: ", saves ? "saving" : "stopping",
+                   " after this microbatch; a second Ctrl-C ends the program at once"));
+  });
   Session session = initialize(*config, world);
   return Trainer(*config, session, signals, log).train();
 }

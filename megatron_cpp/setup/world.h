@@ -3,6 +3,7 @@
 #include "comm/communicator.h"
 #include "comm/launcher.h"
 #include "comm/watch/flight_recorder.h"
+#include "comm/watch/status_board.h"
 
 namespace mcpp {
 
@@ -12,6 +13,7 @@ struct World {
   int rank_on_node = 0;                ///< place of this rank among those of its machine
   int cores_per_rank = 0;              ///< of its machine, that a rank may count on; 0 = all that the process may use
   SlurmJob job = {};                   ///< that the ranks belong to
+  StatusBoard* board = nullptr;        ///< of the ranks of the machine; null when this one is alone
 };
 
 }  // namespace mcpp

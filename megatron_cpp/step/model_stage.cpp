@@ -5,10 +5,12 @@
 
 namespace mcpp {
 
-void ModelStage::begin(std::span<const MicroBatch> batches, bool training, double loss_scale, const Tensor& totals) {
+void ModelStage::begin(std::span<const MicroBatch> batches, bool training, double loss_scale, const Tensor& totals,
+                       StepUnderWay& step) {
   batches_ = batches;
   loss_scale_ = loss_scale;
   totals_ = totals;
+  step_ = &step;
   passes_.clear();
   for (const MicroBatch& batch : batches) {
     Pass& pass = passes_.emplace_back();
@@ -18,30 +20,54 @@ void ModelStage::begin(std::span<const MicroBatch> batches, bool training, doubl
   }
 }
 
+Pass& ModelStage::pass(int microbatch) {
+  Pass& pass = passes_.at(static_cast<std::size_t>(microbatch));
+  if (!step_->goes_on()) pass.give_up();
+  return pass;
+}
+
 Tensor ModelStage::forward(int microbatch, const Tensor& x) {
   const ProfileRange range(model_.context().device, "forward");
   const MicroBatch& batch = batches_[static_cast<std::size_t>(microbatch)];
   const Tensor& input = model_.stage().has_embedding ? batch.tokens : x;
-  if (!model_.stage().has_output) return model_.forward(input, pass(microbatch));
-  ops::add_to(model_.loss(input, batch.targets, loss_scale_, pass(microbatch)).totals, totals_);
+  Pass& next = pass(microbatch);
+  if (!model_.stage().has_output) {
+    const Tensor y = model_.forward(input, next);
+    return next.is_given_up() ? zero_activation() : y;
+  }
+  const TokenLosses losses = model_.loss(input, batch.targets, loss_scale_, next);
+  if (!next.is_given_up()) ops::add_to(losses.totals, totals_);
   return {};
 }
 
 Tensor ModelStage::backward(int microbatch, const Tensor& dy, bool is_last) {
   const ProfileRange range(model_.context().device, "backward");
-  pass(microbatch).is_last = is_last;
-  return model_.backward(dy, pass(microbatch));
+  Pass& next = pass(microbatch);
+  next.is_last = is_last;
+  return gradient_of_input(next, dy);
 }
 
 Tensor ModelStage::backward_input(int microbatch, const Tensor& dy) {
   const ProfileRange range(model_.context().device, "backward of the input");
-  pass(microbatch).defers_weights = true;
-  return model_.backward(dy, pass(microbatch));
+  Pass& next = pass(microbatch);
+  next.defers_weights = true;
+  return gradient_of_input(next, dy);
+}
+
+Tensor ModelStage::gradient_of_input(Pass& next, const Tensor& dy) {
+  const Tensor dx = model_.backward(dy, next);
+  return next.is_given_up() && !model_.stage().has_embedding ? zero_activation() : dx;
 }
 
 void ModelStage::backward_weight(int microbatch, bool) {
   const ProfileRange range(model_.context().device, "backward of the weights");
   pass(microbatch).run_deferred();
+}
+
+Tensor ModelStage::zero_activation() {
+  Tensor zeros = empty_activation();
+  ops::fill_zero(zeros);
+  return zeros;
 }
 
 Tensor ModelStage::empty_activation() {

@@ -3,6 +3,7 @@
 #include <span>
 #include <vector>
 
+#include "megatron_cpp/step/step_watch.h"
 #include "model/gpt_model.h"
 #include "parallel/pp/engine.h"
 
@@ -20,8 +21,10 @@ class ModelStage final : public PipelineStage {
   explicit ModelStage(GPTModel& model) : model_(model) {}
 
   /// Before each run of a schedule. `batches` must stay until it has ended. `loss_scale` multiplies the gradients. The
-  /// last stage adds the losses and targets of each to `totals`, fp64 [2], in order.
-  void begin(std::span<const MicroBatch> batches, bool training, double loss_scale, const Tensor& totals);
+  /// last stage adds the losses and targets of each to `totals`, fp64 [2], in order. `step`, which outlives the run, is
+  /// asked before each pass; once it is given up nothing more is computed, and zeros go to the other stages.
+  void begin(std::span<const MicroBatch> batches, bool training, double loss_scale, const Tensor& totals,
+             StepUnderWay& step);
 
   Tensor forward(int microbatch, const Tensor& x) override;
   Tensor backward(int microbatch, const Tensor& dy, bool is_last) override;
@@ -31,9 +34,13 @@ class ModelStage final : public PipelineStage {
   Tensor empty_activation() override;
 
  private:
-  Pass& pass(int microbatch) { return passes_.at(static_cast<std::size_t>(microbatch)); }
+  /// The one that comes next.
+  Pass& pass(int microbatch);
+  Tensor gradient_of_input(Pass& next, const Tensor& dy);
+  Tensor zero_activation();
 
   GPTModel& model_;
+  StepUnderWay* step_ = nullptr;
   std::span<const MicroBatch> batches_;
   double loss_scale_ = 1;
   std::vector<Pass> passes_;

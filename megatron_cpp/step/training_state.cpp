@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "optimizer/norm_scope.h"
 #include "parallel/pp/lower.h"
@@ -12,7 +13,7 @@
 namespace mcpp {
 namespace {
 
-constexpr i64 kSignal = StepNumbers::kCount, kMinutes = kSignal + 1, kNumbers = kMinutes + 1;
+constexpr i64 kSignal = StepNumbers::kCount, kMinutes = kSignal + 1, kGivenUp = kMinutes + 1, kNumbers = kGivenUp + 1;
 // Of an evaluation: totals_, and then the signal.
 constexpr i64 kEvaluationSignal = 2, kEvaluationNumbers = 3;
 
@@ -40,7 +41,8 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
       partial_gradients_(memories(), *layout_.parallel.tp),
       totals_(Tensor::zeros({2}, DType::F64, device_, MemoryClass::Other)),
       numbers_(Tensor::zeros({kNumbers}, DType::F64, device_, MemoryClass::Other)),
-      late_numbers_(make_late_copy(device_, kNumbers)) {
+      late_numbers_(make_late_copy(device_, kNumbers)),
+      step_(*layout_.parallel.tp) {
   for (auto& copy : late_evaluations_) copy = make_late_copy(device_, kEvaluationNumbers);
 }
 
@@ -106,12 +108,13 @@ const Schedule& TrainingState::schedule_for(std::size_t microbatches, bool train
 
 void TrainingState::run(std::span<const MicroBatch> batches, bool training, double loss_scale) {
   ops::fill_zero(totals_);
+  const Schedule& schedule = schedule_for(batches.size(), training);
+  step_.begin(schedule.passes(layout_.parallel.me.pp), static_cast<i64>(batches.size()));
   std::vector<PipelineStage*> stages;
   for (const Chunk& chunk : chunks_) {
-    chunk.stage->begin(batches, training, loss_scale, totals_);
+    chunk.stage->begin(batches, training, loss_scale, totals_, step_);
     stages.push_back(chunk.stage.get());
   }
-  const Schedule& schedule = schedule_for(batches.size(), training);
   pipeline_waiting_ += run_schedule(schedule, *layout_.parallel.pp, *layout_.parallel.pp_backward, stages).waiting;
 }
 
@@ -143,8 +146,12 @@ void TrainingState::update(const StepOptions& options) {
   StepRule rule = options.rule;
   rule.grad_scale = 1 / gradient_factor_;
   ops::copy(optimizer_.judge(totals_, rule), judged);
-  Tensor notices = numbers_.flat(kSignal, 2);
-  write_values(std::vector<double>{options.signal, options.minutes}, notices);
+  Tensor notices = numbers_.flat(kSignal, 3);
+  write_values<double>({double(step_.signal()), options.minutes, double(step_.is_given_up())}, notices);
+  if (step_.is_given_up()) {
+    Tensor factor = numbers_.flat(StepNumbers::kFactor, 1);
+    write_values<double>({std::numeric_limits<double>::infinity()}, factor);
+  }
   // A rank that finds what others do not, because its memory or a link failed, keeps all from the update; and all that
   // ranks decide by these numbers later they decide alike.
   layout_.parallel.world.all_reduce(numbers_, ReduceOp::Max).wait();
@@ -155,6 +162,9 @@ void TrainingState::update(const StepOptions& options) {
 
 StepOutcome TrainingState::outcome() {
   const std::vector<double> numbers = late_numbers_->values();
+  const auto signal = static_cast<int>(numbers[kSignal]);
+  if (numbers[kGivenUp] != 0)
+    return {.skipped = true, .is_given_up = true, .signal = signal, .minutes = numbers[kMinutes]};
   const bool skipped = !std::isfinite(numbers[StepNumbers::kFactor]);
   if (!skipped) optimizer_.count_step();
   const auto verdict = static_cast<StepVerdict>(numbers[StepNumbers::kVerdict]);
@@ -166,7 +176,7 @@ StepOutcome TrainingState::outcome() {
           .verdict = verdict,
           .skipped = skipped,
           .overflow = overflow,
-          .signal = numbers[kSignal],
+          .signal = signal,
           .minutes = numbers[kMinutes]};
 }
 
@@ -176,14 +186,14 @@ StepOutcome TrainingState::train_step(std::span<const MicroBatch> batches, doubl
   return outcome();
 }
 
-void TrainingState::start_evaluation(std::span<const MicroBatch> batches, double signal) {
+void TrainingState::start_evaluation(std::span<const MicroBatch> batches) {
   MCPP_CHECK(evaluations_started_ - evaluations_taken_ < late_evaluations_.size(), "too many evaluations under way");
   run(batches, /*training=*/false);
   sum_totals_over_ranks();
   Tensor numbers = Tensor::empty({kEvaluationNumbers}, DType::F64, device_, MemoryClass::Workspace);
   Tensor totals = numbers.flat(0, 2), notice = numbers.flat(kEvaluationSignal, 1);
   ops::copy(totals_, totals);
-  write_values<double>({&signal, 1}, notice);
+  write_values<double>({double(step_.signal())}, notice);
   layout_.parallel.world.all_reduce(notice, ReduceOp::Max).wait();
   late_evaluations_[evaluations_started_++ % late_evaluations_.size()]->start(numbers);
 }

@@ -27,14 +27,16 @@ struct StepOutcome {
   /// What a gradient that is not finite means for the loss scale. Handled = such steps end by themselves, as it comes
   /// down.
   Overflow overflow = Overflow::None;
-  double signal = 0;  ///< the largest StepOptions::signal and minutes of all ranks
+  /// By a signal, on some rank: nothing was changed, and what is above says nothing.
+  bool is_given_up = false;
+  int signal = 0;  ///< the largest of all ranks, as of StepOptions::minutes
   double minutes = 0;
 };
 
 struct EvaluationOutcome {
   double loss = 0;  ///< mean over the target tokens of the global batch
   i64 tokens = 0;   ///< of the global batch
-  int signal = 0;   ///< the largest of all ranks
+  int signal = 0;   ///< the largest of all ranks; with one the loss may say nothing
 };
 
 /// Of one update. The rule, lr and weight_decay must be the same on every rank.
@@ -42,9 +44,8 @@ struct StepOptions {
   double lr = 0;
   double weight_decay = 0;
   StepRule rule = {};  ///< of which clip_grad, rounds_norm and grad_scale are filled in here
-  /// What ranks have to tell one another about stopping goes with the step's own numbers: the signal that this one
-  /// received, and the minutes since it started.
-  double signal = 0;
+  /// Since this rank started. What ranks have to tell one another about stopping, this and the signal of the
+  /// StepWatch, goes with the step's own numbers.
   double minutes = 0;
 };
 
@@ -78,6 +79,10 @@ class TrainingState {
   LossScale& loss_scale() { return loss_scale_; }
   const LossScale& loss_scale() const { return loss_scale_; }
 
+  /// Between the passes of steps and evaluations this is asked and told, and outlives them; the same on all ranks that
+  /// it is there. What it gives up changes nothing, in this and every later update().
+  void set_watch(StepWatch* watch) { step_.set_watch(watch); }
+
   /// A step in three parts, none of which but the last waits for the device. Forward and backward over this rank's
   /// microbatches of one global batch; any gradients of before are forgotten.
   /// A loss scale that adapts needs the outcome of the update before.
@@ -92,9 +97,9 @@ class TrainingState {
   /// Between backward() and update(): this rank's sum of losses and number of targets, fp64 [2].
   Tensor& loss_totals() { return totals_; }
 
-  /// The loss alone; dropout is off. Waits for nothing; goes with it the `signal` that this rank received. At most two
-  /// are under way, so that a device has the next to do while the host asks what became of the first.
-  void start_evaluation(std::span<const MicroBatch> batches, double signal = 0);
+  /// The loss alone; dropout is off. Waits for nothing. At most two are under way, so that a device has the next to do
+  /// while the host asks what became of the first.
+  void start_evaluation(std::span<const MicroBatch> batches);
   /// Of the first one started that was not asked for yet, which is waited for.
   EvaluationOutcome evaluation();
 
@@ -128,6 +133,7 @@ class TrainingState {
   std::unique_ptr<LateCopy> late_numbers_;
   std::array<std::unique_ptr<LateCopy>, 2> late_evaluations_;  // in turn
   std::size_t evaluations_started_ = 0, evaluations_taken_ = 0;
+  StepUnderWay step_;
   std::map<std::pair<std::size_t, bool>, Schedule> schedules_;  // lowered, by microbatches and whether training
   double pipeline_waiting_ = 0;
 };

@@ -2,8 +2,10 @@
 #pragma once
 #include <chrono>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -70,12 +72,18 @@ class MetricsWriter {
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
+  /// Whether there is a line for such an evaluation at the iteration that the run was resumed at, or a later one.
+  bool has_evaluation(const std::string& split, i64 iteration) const {
+    return evaluations_.contains({split, iteration});
+  }
+
   void write(const IterationStats& stats);   ///< {"type": "train", "iteration": ..., "time": when it was written, UTC}
   void write(const ValidationStats& stats);  ///< {"type": "validation" or "test", "iteration": ...}
 
  private:
   void write_line(std::string line);
 
+  std::set<std::pair<std::string, i64>> evaluations_;  // split and iteration
   Path path_;
   const Log& log_;
   int descriptor_ = -1;

@@ -15,9 +15,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+using Evaluations = std::set<std::pair<std::string, i64>>;
+
 /// The lines of `text` that belong to iterations up to `last`. Lines that are no JSON object with an iteration, such as
-/// one that a crash cut off, are left out.
-std::string lines_up_to(const std::string& text, i64 last) {
+/// one that a crash cut off, are left out. Evaluations of the last are entered in `evaluations`.
+std::string lines_up_to(const std::string& text, i64 last, Evaluations& evaluations) {
   std::string kept;
   for (const std::string& line : split(text, '\n')) {
     const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
@@ -25,6 +27,7 @@ std::string lines_up_to(const std::string& text, i64 last) {
     const auto iteration = object.find("iteration");
     if (iteration == object.end() || !iteration->is_number_integer() || iteration->get<i64>() > last) continue;
     kept.append(line).append("\n");
+    if (*iteration == last) evaluations.insert({object.value("type", ""), last});
   }
   return kept;
 }
@@ -43,12 +46,12 @@ std::string utc_now() {
   return str(text.data(), ".", std::string(3 - digits.size(), '0'), digits, "Z");
 }
 
-void prepare(const Path& path, i64 resumed_iteration) {
+void prepare(const Path& path, i64 resumed_iteration, Evaluations& evaluations) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return;
   if (resumed_iteration > 0) {
     const std::string text = read_text_file(path);
-    const std::string kept = lines_up_to(text, resumed_iteration);
+    const std::string kept = lines_up_to(text, resumed_iteration, evaluations);
     if (kept != text) write_file_atomic(path, kept);
   } else if (std::filesystem::file_size(path) > 0) {
     std::filesystem::rename(path, path.string() + ".old", error);
@@ -61,7 +64,7 @@ void prepare(const Path& path, i64 resumed_iteration) {
 MetricsWriter::MetricsWriter(const Path& path, i64 resumed_iteration, const Log& log) : path_(path), log_(log) {
   if (path.empty()) return;
   if (path.has_parent_path()) mcpp::create_directories(path.parent_path());
-  prepare(path, resumed_iteration);
+  prepare(path, resumed_iteration, evaluations_);
   descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   MCPP_CHECK_SYSTEM(descriptor_ >= 0, path.string(), ": cannot open the metrics file");
 }
@@ -96,6 +99,7 @@ void MetricsWriter::write(const IterationStats& stats) {
 }
 
 void MetricsWriter::write(const ValidationStats& stats) {
+  evaluations_.insert({stats.split, stats.iteration});
   if (descriptor_ < 0) return;
   const Json object{{"type", stats.split},      {"iteration", stats.iteration},
                     {"lm_loss", stats.lm_loss}, {"perplexity", stats.perplexity()},

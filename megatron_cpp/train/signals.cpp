@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <utility>
 
 namespace mcpp {
 namespace {
@@ -10,13 +11,12 @@ namespace {
 constexpr std::array kSignals{SIGTERM, SIGINT, SIGUSR1};
 
 // A handler can reach nothing but static storage; SignalWatch is its only user.
-std::atomic<int> received_signal = 0;
-static_assert(std::atomic<int>::is_always_lock_free);
+std::atomic<pthread_t> taker_thread;
+static_assert(std::atomic<pthread_t>::is_always_lock_free);
 
-void on_signal(int signal) {
-  // Launchers and schedulers send SIGTERM and SIGUSR1 more than once; only an impatient Ctrl-C means it.
-  if (received_signal == SIGINT && signal == SIGINT) ::_exit(128 + signal);
-  received_signal = signal;
+/// In threads that were there before: on to the one that may do more than a handler.
+void hand_on(int signal) {
+  ::pthread_kill(taker_thread, signal);
 }
 
 void set_handlers(void (*handler)(int)) {
@@ -35,19 +35,21 @@ sigset_t signal_set() {
 
 }  // namespace
 
-SignalWatch::SignalWatch() {
-  received_signal = 0;
-  set_handlers(on_signal);  // for threads that were there before
+SignalWatch::SignalWatch(StatusBoard* board, std::function<void(int signal)> say)
+    : board_(board), say_(std::move(say)) {
   const sigset_t set = signal_set();
   ::pthread_sigmask(SIG_BLOCK, &set, &mask_before_);
   taker_ = std::thread([this, set] {
     for (int signal = 0; !ends_;) {
-      if (::sigwait(&set, &signal) == 0 && !ends_) on_signal(signal);
+      if (::sigwait(&set, &signal) == 0 && !ends_) take(signal);
     }
   });
+  taker_thread = taker_.native_handle();
+  set_handlers(hand_on);
 }
 
 SignalWatch::~SignalWatch() {
+  set_handlers(SIG_IGN);  // what comes from here on has come too late
   ends_ = true;
   ::pthread_kill(taker_.native_handle(), kSignals[0]);  // wakes it
   taker_.join();
@@ -55,8 +57,18 @@ SignalWatch::~SignalWatch() {
   ::pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
 }
 
+void SignalWatch::take(int signal) {
+  // Launchers and schedulers send SIGTERM and SIGUSR1 more than once; only an impatient Ctrl-C means it.
+  if (signal == SIGINT && ++interrupts_ == 2) ::_exit(128 + signal);
+  int none = 0;
+  if (!received_.compare_exchange_strong(none, signal)) return;
+  const bool is_first = !board_ || board_->note_signal(signal);
+  if (is_first && say_) say_(signal);
+}
+
 int SignalWatch::received() const {
-  return received_signal;
+  const int own = received_;
+  return own != 0 || !board_ ? own : board_->noted_signal();
 }
 
 }  // namespace mcpp

@@ -6,6 +6,7 @@
 
 #include "base/machine.h"
 #include "base/number_text.h"
+#include "checkpoint/folder/exchange.h"
 #include "megatron_cpp/bench/bench.h"
 #include "megatron_cpp/resume/loading.h"
 #include "megatron_cpp/setup/gemm_tuning.h"
@@ -53,8 +54,8 @@ double peak_tflops(const Config& config, Device& device) {
 Trainer::Trainer(const Config& config, Session& session, const SignalWatch& signals, const Log& log)
     : config_(config),
       session_(session),
-      signals_(signals),
       log_(log),
+      watch_(signals, log, config.logging.log_progress),
       batch_sizes_(config.batch_sizes()),
       train_iters_(config.total_iterations()),
       lock_(lock_save_folder(config, session, log)),
@@ -66,24 +67,42 @@ Trainer::Trainer(const Config& config, Session& session, const SignalWatch& sign
       datasets_(dataset_provider(config, log)),
       schedule_(config.optimizer, training_length(config)),
       metrics_(is_first_rank() ? config.metrics_path() : Path(), progress_.iteration, log) {
+  state_.set_watch(&watch_);
   batches_ = std::make_unique<BatchStream>(*datasets_.train, config, batch_sizes_, progress_.consumed_samples, session);
   session.device->trim();
 }
 
 ExitCode Trainer::train() {
-  if (progress_.iteration >= train_iters_) {
-    if (saver_.must_save(progress_)) saver_.save_and_wait(progress_, {});
-    log_.info(str("all ", train_iters_, " iterations are done; set training.train_iters higher to train on"));
-    return ExitCode::Done;
-  }
   start_ = Clock::now();
+  minutes_ = process_seconds() / 60;
   window_begin_ = step_begin_ = spent();
+  const bool is_done = progress_.iteration >= train_iters_;
+  if (is_done)
+    log_.info(str("all ", train_iters_, " iterations are done; set training.train_iters higher to train on"));
   // There must be something to go back to.
-  if (config_.may_roll_back() && !progress_.is_saved) save(/*waits=*/true);
+  if (!is_done && config_.may_roll_back() && !progress_.is_saved) save(/*waits=*/true);
+  if (!is_done) evaluate_what_is_owed();
+  if (!is_done && signal_ == 0) run_iterations();
+  if (signal_ != 0) say_that_it_stops(str("signal ", signal_, " received"));
+  session_.enter(Activity::Saving, progress_.iteration);
+  saver_.finish();
+  if (saver_.must_save(progress_)) save(/*waits=*/true);
+  if (signal_ == 0 && progress_.iteration >= train_iters_) {
+    evaluate_what_is_owed();
+    if (signal_ != 0)
+      log_.info(str("signal ", signal_, " received: stopping; the next start makes up for the evaluation"));
+  }
+  if (signal_ != 0) return ExitCode::Preempted;
+  log_.info(str("ended at iteration ", progress_.iteration, " of ", train_iters_));  // launch.sh looks for it
+  return ExitCode::Done;
+}
+
+void Trainer::run_iterations() {
   bool stopping = false;
   while (iteration() < train_iters_ && !stopping) {
     train_step();
     if (must_settle()) settle();
+    if (signal_ != 0) break;
     if (is_due(config_.training.check_weight_hash_across_dp_replicas_interval))
       check_weights_across_replicas(state_, session_.parallel);
     saver_.poll();
@@ -93,27 +112,19 @@ ExitCode Trainer::train() {
     stopping = should_exit();
   }
   settle();
-  session_.enter(Activity::Saving, progress_.iteration);
-  saver_.finish();
-  if (saver_.must_save(progress_)) save(/*waits=*/true);
-  if (signal_ != 0) return ExitCode::Preempted;
-  if (progress_.iteration >= train_iters_) {
-    evaluate("validation", datasets_.valid.get());
-    evaluate("test", datasets_.test.get());
-  }
-  return ExitCode::Done;
 }
 
 /// What saves, evaluates or ends the run must know all that happened.
 bool Trainer::must_settle() const {
-  return iteration() == train_iters_ || saver_.is_due(iteration()) || is_due(config_.training.eval_interval) ||
-         is_due(config_.training.exit_interval) ||
+  return step_minutes_ >= kLongStep || iteration() == train_iters_ || saver_.is_due(iteration()) ||
+         is_due(config_.training.eval_interval) || is_due(config_.training.exit_interval) ||
          is_due(config_.training.check_weight_hash_across_dp_replicas_interval);
 }
 
 void Trainer::train_step() {
   const i64 iteration = this->iteration() + 1;
   session_.enter(Activity::Training, iteration);
+  watch_.begin(str("iteration ", iteration, "/", train_iters_));
   faults_.before_step(iteration);
   const std::vector<MicroBatch> batches = batches_->next();
   if (state_.loss_scale().adapts()) settle();  // the step before decides about the scale
@@ -121,12 +132,12 @@ void Trainer::train_step() {
   // It decides about the learning rate, the optimizer's step count and what counts as a spike, too: otherwise it is
   // waited for here, when the device has the next forward and backward to do.
   if (settle()) state_.backward(batches);
+  if (is_given_up_) return;
   saver_.wait_for_copy();
   faults_.corrupt(iteration, state_);
   const StepOptions options{.lr = schedule_.lr(progress_.trained_samples),
                             .weight_decay = schedule_.weight_decay(progress_.trained_samples),
                             .rule = step_rule(config_.training, progress_.spikes),
-                            .signal = static_cast<double>(signals_.received()),
                             .minutes = process_seconds() / 60};
   state_.update(options);
   pending_ = {.learning_rate = options.lr,
@@ -138,14 +149,19 @@ bool Trainer::settle() {
   if (!pending_) return false;
   const PendingStep step = *std::exchange(pending_, std::nullopt);
   const StepOutcome outcome = state_.outcome();
+  signal_ = outcome.signal;
+  step_minutes_ = outcome.minutes - std::exchange(minutes_, outcome.minutes);
+  is_given_up_ = outcome.is_given_up;
+  if (is_given_up_) {
+    log_.info(str("iteration ", progress_.iteration + 1, " is given up: nothing of it counts"));
+    return false;
+  }
   progress_.iteration += 1;
   progress_.consumed_samples += step.batch_size;
   progress_.consumed_tokens += outcome.tokens;
   if (!outcome.skipped) progress_.trained_samples += step.batch_size;
   if (outcome.verdict != StepVerdict::NotFinite && config_.training.spike_policy != SpikePolicy::Off)
     progress_.spikes.add(outcome.loss, outcome.grad_norm, config_.training.spike_window);
-  signal_ = static_cast<int>(outcome.signal);
-  minutes_ = outcome.minutes;
   note(outcome, step);
   const bool rolled_back = follow_policy(outcome, step.batch_size);
   if (is_due(config_.logging.log_interval) || iteration() == 1 || iteration() == train_iters_) log_iteration();
@@ -306,7 +322,8 @@ void Trainer::evaluate(const char* split, Dataset* dataset) {
   // The outcome of a batch is asked for when the next one is queued, so that a GPU never idles.
   for (i64 i = 0; goes_on; ++i) {
     goes_on = i < count && signal_ == 0;
-    if (goes_on) state_.start_evaluation(batches.next(), signals_.received());
+    watch_.begin(str(split, " ", i + 1, "/", count));
+    if (goes_on) state_.start_evaluation(batches.next());
     if (i == 0) continue;
     const EvaluationOutcome outcome = state_.evaluation();
     loss_sum += outcome.loss * static_cast<double>(outcome.tokens);
@@ -321,6 +338,18 @@ void Trainer::evaluate(const char* split, Dataset* dataset) {
   log_.info(validation_lines(stats));
   metrics_.write(stats);
   leave_out(before);
+}
+
+void Trainer::evaluate_what_is_owed() {
+  const bool is_end = progress_.iteration >= train_iters_;
+  for (const auto& [split, dataset] :
+       {std::pair("validation", datasets_.valid.get()), {"test", datasets_.test.get()}}) {
+    const bool is_due = is_end || (progress_.iteration > 0 && this->is_due(config_.training.eval_interval) &&
+                                   dataset == datasets_.valid.get());
+    if (!is_due || !dataset || signal_ != 0) continue;
+    const auto has_it = [&, name = split] { return str(metrics_.has_evaluation(name, progress_.iteration)); };
+    if (from_first(session_.parallel.world, has_it) == str(false)) evaluate(split, dataset);
+  }
 }
 
 void Trainer::save(bool waits) {
@@ -344,20 +373,21 @@ void Trainer::check_before_save() {
   roll_back(what);
 }
 
-/// By what all ranks agreed on in the steps that are settled, so that nobody waits to decide.
+/// By what all ranks agreed on in the steps that are settled, so that nobody waits to decide. train() says so of
+/// signals.
 bool Trainer::should_exit() {
   const TrainingConfig& training = config_.training;
-  const char* then = config_.checkpoint.save.empty() ? "stopping; nothing is saved, because checkpoint.save is empty"
-                                                     : "saving and stopping";
-  if (signal_ != 0) {
-    log_.info(str("signal ", signal_, " received: ", then));
-    return true;
-  }
+  if (signal_ != 0) return true;
   if (training.exit_duration_in_mins > 0 && minutes_ >= training.exit_duration_in_mins) {
-    log_.info(str("training.exit_duration_in_mins is over: ", then));
+    say_that_it_stops("training.exit_duration_in_mins is over");
     return true;
   }
   return is_due(training.exit_interval);
+}
+
+void Trainer::say_that_it_stops(const std::string& reason) const {
+  log_.info(reason + (config_.checkpoint.save.empty() ? ": stopping; nothing is saved, because checkpoint.save is empty"
+                                                      : ": saving and stopping"));
 }
 
 }  // namespace mcpp

@@ -10,7 +10,7 @@
 #include "megatron_cpp/setup/dataset_provider.h"
 #include "megatron_cpp/train/fault_injection.h"
 #include "megatron_cpp/train/metrics.h"
-#include "megatron_cpp/train/signals.h"
+#include "megatron_cpp/train/step_progress.h"
 #include "optimizer/lr_schedule.h"
 
 namespace mcpp {
@@ -22,7 +22,8 @@ class Trainer {
   Trainer(const Config& config, Session& session, const SignalWatch& signals, const Log& log);
 
   /// Trains to the end, or until a signal, exit_interval or exit_duration_in_mins says to stop. Saves, evaluates and
-  /// logs on the way. Returns Done, or Preempted after a signal.
+  /// logs on the way. Returns Done, or Preempted after a signal. An evaluation that a run before this one owes, because
+  /// it ended just then, comes first.
   ExitCode train();
 
  private:
@@ -33,12 +34,16 @@ class Trainer {
     RankSeconds spent;  ///< when it was queued
   };
 
+  void run_iterations();
   /// Queues a step; meanwhile the outcome of the one before comes in.
   void train_step();
   /// Waits for the outcome of the step that was queued last, if that is still to be done, and does what follows from
   /// it. Whether that put other weights into the model.
   bool settle();
   bool must_settle() const;
+  /// Minutes; after such steps the host waits for the outcome at once, which then costs nothing, so that a signal on
+  /// another machine need not wait for one more.
+  static constexpr double kLongStep = 0.1;
   /// Steps queued since iteration 0; progress_ is of those that are settled.
   i64 iteration() const { return progress_.iteration + (pending_ ? 1 : 0); }
   bool is_due(i64 interval) const { return interval > 0 && iteration() % interval == 0; }
@@ -50,10 +55,13 @@ class Trainer {
   [[noreturn]] void give_up(const std::string& reason);
   void log_iteration();
   void evaluate(const char* split, Dataset* dataset);
+  /// Those that are due where the training stands and that metrics.jsonl does not have.
+  void evaluate_what_is_owed();
   /// What is due; `waits`: in checkpoint.save, until it is on the disk.
   void save(bool waits);
   void check_before_save();
   bool should_exit();
+  void say_that_it_stops(const std::string& reason) const;
   /// By this rank since train() began.
   RankSeconds spent() const;
   /// What the rank did since then is not training.
@@ -64,8 +72,8 @@ class Trainer {
 
   const Config& config_;
   Session& session_;
-  const SignalWatch& signals_;
   const Log& log_;
+  StepProgress watch_;
   std::vector<BatchSizeStep> batch_sizes_;
   i64 train_iters_;
   // Of checkpoint.save; first, because it finds at once what would end the run at its first save.
@@ -80,8 +88,10 @@ class Trainer {
   LrSchedule schedule_;
   std::unique_ptr<BatchStream> batches_;
   MetricsWriter metrics_;
-  int signal_ = 0;      // that any rank received
-  double minutes_ = 0;  // since the process began, on the rank whose clock is the furthest
+  int signal_ = 0;  // that any rank received, as all know by now
+  bool is_given_up_ = false;
+  double minutes_ = 0;               // since the process began, on the rank whose clock is the furthest
+  double step_minutes_ = kLongStep;  // of the last step that is settled, likewise
   std::chrono::steady_clock::time_point start_;
 
   std::optional<PendingStep> pending_;

@@ -10,10 +10,6 @@ namespace {
 
 using enum ActionKind;
 
-constexpr bool computes(ActionKind kind) {
-  return kind <= BackwardWeight;
-}
-
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }

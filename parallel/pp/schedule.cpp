@@ -79,6 +79,11 @@ std::string describe(const Action& action) {
                                : str(name, " of microbatch ", action.microbatch, " in stage ", action.stage);
 }
 
+i64 Schedule::passes(int rank) const {
+  return std::ranges::count_if(per_rank.at(static_cast<std::size_t>(rank)),
+                               [](const Action& action) { return computes(action.kind); });
+}
+
 Schedule gpipe(int ranks, int microbatches) {
   Schedule schedule = empty_schedule(ScheduleKind::GPipe, ranks, microbatches);
   for (int rank = 0; rank < ranks; ++rank) {

@@ -59,8 +59,13 @@ struct Schedule {
     const bool back = placement == StagePlacement::V && chunk % 2 == 1;
     return chunk * ranks + (back ? ranks - 1 - rank : rank);
   }
+  /// Actions of a rank that compute: forward and backward passes of a microbatch through a stage.
+  i64 passes(int rank) const;
 };
 
+constexpr bool computes(ActionKind k) {
+  return k <= ActionKind::BackwardWeight;
+}
 constexpr bool computes_input_grad(ActionKind k) {
   return k == ActionKind::Backward || k == ActionKind::BackwardInput;
 }

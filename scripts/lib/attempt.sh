@@ -84,8 +84,13 @@ run_attempt() {
   wait_for "$job"
   wait "$shows" || true
   [ "$hangs" -eq 0 ] || code=75
-  # srun has nothing but words for ranks that it could not start: its exit code is 0.
-  if [ "$code" -eq 0 ] && grep -q '^srun: error: .* launch failed' "$output"; then code=75; fi
+  # A rank that leaves in mid-run without an error is lost as one that is killed: mpirun makes a 1 of its 0 and says why, srun
+  # waits for the others. Nor has srun more than words for ranks that it could not start. Only rank 0 says that a run has ended.
+  if [ "$code" -eq 1 ] && grep -q '^mpirun has exited due to process rank' "$output"; then code=75; fi
+  if [ "$code" -eq 0 ] && [[ "${arguments[*]}" != *--dry_run* ]] && ! grep -q '^ended at iteration' "$output"; then
+    say "the run ended with exit code 0 before its end: a rank was lost; 75 stands for that"
+    code=75
+  fi
   output_iteration=$(sed -n 's/.*\] iteration *\([0-9]*\)\/.*/\1/p' "$output" | tail -n 1)
   output_checkpoint=$(sed -n 's/.*resuming from \([^,]*\).*/\1/p' "$output" | tail -n 1)
   output_saved=$(sed -n 's/.*saved .*\/iter_0*\([0-9]\{1,\}\) in .*/\1/p' "$output" | sort -n | tail -n 1)

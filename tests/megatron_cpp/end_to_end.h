@@ -45,33 +45,11 @@ class EndToEnd : public testing::Test {
   static std::string dataset() { return (root() / "train_text_document").string(); }
 
   static std::string configuration() {
-    return str(R"([model]
-num_layers = 2
-hidden_size = 32
-num_attention_heads = 4
-seq_length = 32
-[training]
-micro_batch_size = 4
-global_batch_size = 8
-train_iters = 12
-eval_interval = 5
-eval_iters = 2
-[optimizer]
-lr = 1e-2
-min_lr = 1e-4
-lr_decay_style = "cosine"
-lr_warmup_iters = 3
-[data]
-data_path = [")",
-               dataset(), "\"]\nsplit = \"90,5,5\"\ntokenizer_model = \"", root().string(), R"(/tokenizer.model"
-[checkpoint]
-save_interval = 4
-[logging]
-log_interval = 1
-peak_tflops = 1
-[device]
-num_threads = 1
-)");
+    const std::string place = "@folder@";
+    std::string text = read_text_file(test::source_folder() / "tests/support/small_training.toml");
+    for (std::size_t at = 0; (at = text.find(place)) != std::string::npos;)
+      text.replace(at, place.size(), root().string());
+    return text;
   }
 
   static void make_tokenizer(const Path& path, i64 vocab_size) {

@@ -2,24 +2,17 @@
 // start, and says who did not come.
 #include <signal.h>
 
-#include <charconv>
 #include <csignal>
-#include <filesystem>
 
-#include "tests/megatron_cpp/end_to_end.h"
+#include "tests/megatron_cpp/end_to_end_on_ranks.h"
 
 namespace mcpp {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-class Hang : public EndToEnd {
+class Hang : public EndToEndOnRanks {
  protected:
-  void SetUp() override {
-    if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
-    EndToEnd::SetUp();
-  }
-
   /// A training for ever on so many ranks, by the script that users start it with.
   Words endless(const std::string& save, int ranks, const Words& layout, std::chrono::duration<double> limit) const {
     Words args =
@@ -30,32 +23,6 @@ class Hang : public EndToEnd {
     args.insert(args.end(), layout.begin(), layout.end());
     return args;
   }
-  static Words script() {
-    const std::string path = (test::source_folder() / "scripts/pretrain.sh").string();
-    return {"sh", "-c", "export MEGATRON_CPP=\"$1\"; shift 2; exec " + path + " \"$@\"", "sh"};
-  }
-
-  /// The process that is this rank of the run that saves there.
-  pid_t process_of(int rank, const std::string& save) const {
-    const std::string variable = str("OMPI_COMM_WORLD_RANK=", rank);
-    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-      const std::string name = entry.path().filename().string();
-      pid_t id = 0;
-      if (std::from_chars(name.data(), name.data() + name.size(), id).ec != std::errc()) continue;
-      if (holds(entry.path() / "environ", variable) && holds(entry.path() / "cmdline", at(save))) return id;
-    }
-    ADD_FAILURE() << "no process is rank " << rank;
-    return 0;
-  }
-  /// Whether a file of strings that end with zero has one that contains the text; for a variable, is it.
-  static bool holds(const Path& path, const std::string& text) {
-    std::ifstream file(path);
-    for (std::string word; std::getline(file, word, '\0');) {
-      if (word == text || (text[0] == '/' && word.find(text) != std::string::npos)) return true;
-    }
-    return false;
-  }
-
   struct End {
     Outcome outcome;
     std::chrono::duration<double> after;

@@ -14,7 +14,7 @@ using test::RunLayout;
 using test::RunResult;
 using test::RunTask;
 
-constexpr i64 kSteps = 6, kBadStep = 2;
+constexpr i64 kSteps = 6, kBadStep = 2, kNever = 1 << 30;
 
 RunTask task() {
   ModelConfig model = test::tiny_gpt2();
@@ -95,8 +95,10 @@ TEST(LateOutcome, TheLargestNoticeOfAllRanksReachesAll) {
   const RunLayout layout{.name = "tp2_pp2", .tp = 2, .pp = 2};
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
     LayoutRank self(what, layout, world);
+    test::SignalAfter watch(rank == 2 ? 0 : kNever);
+    self.state().set_watch(&watch);
     self.backward(0);
-    self.state().update({.lr = 1e-3, .signal = rank == 2 ? 15.0 : 0.0, .minutes = 0.5 * rank});
+    self.state().update({.lr = 1e-3, .minutes = 0.5 * rank});
     const StepOutcome outcome = self.state().outcome();
     EXPECT_EQ(outcome.signal, 15);
     EXPECT_EQ(outcome.minutes, 1.5);
@@ -128,12 +130,18 @@ TEST(LateOutcome, OfAnEvaluationIsThatOfOneThatWaits) {
   for (const RunLayout& layout : layouts()) {
     run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
       LayoutRank self(what, layout, world);
-      self.start_evaluation(what, 0, 0);
-      self.start_evaluation(what, 1, rank == layout.ranks() - 1 ? 15 : 0);
+      test::SignalAfter never(kNever), now(rank == layout.ranks() - 1 ? 0 : kNever);
+      self.state().set_watch(&never);
+      self.start_evaluation(what, 0);
+      self.start_evaluation(what, 1);
       const EvaluationOutcome first = self.state().evaluation(), second = self.state().evaluation();
       EXPECT_THROW(self.state().evaluation(), Error);
       EXPECT_EQ(first.signal, 0);
-      EXPECT_EQ(second.signal, 15) << "of the last rank alone";
+      EXPECT_EQ(second.signal, 0);
+      self.state().set_watch(&now);
+      self.start_evaluation(what, 1);
+      EXPECT_EQ(self.state().evaluation().signal, 15) << "of the last rank alone";
+      self.state().set_watch(nullptr);
       EXPECT_EQ(first.tokens, what.global_batch_size * what.model.seq_length);
       EXPECT_NE(first.loss, second.loss);
       EXPECT_EQ(first.loss, self.evaluate(what, 0).loss) << layout.name;

@@ -1,21 +1,15 @@
 // The real program on several ranks under mpirun: the same model as one process, the same bits every time, and an end
 // for all when one cannot go on.
 #include <csignal>
-#include <cstdlib>
 
-#include "tests/megatron_cpp/end_to_end.h"
+#include "tests/megatron_cpp/end_to_end_on_ranks.h"
 #include "tests/support/build.h"
 
 namespace mcpp {
 namespace {
 
-class Ranks : public EndToEnd {
+class Ranks : public EndToEndOnRanks {
  protected:
-  void SetUp() override {
-    if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
-    EndToEnd::SetUp();
-  }
-
   std::string train_on(int ranks, const std::string& save, const Words& more = {}) const {
     const Outcome outcome = run_on(ranks, pretrain(save, more));
     EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
@@ -111,6 +105,7 @@ TEST_F(Ranks, EightRanksTrainTheSameModelAndLogOnce) {
   EXPECT_CONTAINS(log, "exposed communication: ");
   EXPECT_CONTAINS(log, "bubble: ");
   EXPECT_CONTAINS(log, "\n     7     1     1     1");  // the table of ranks
+  EXPECT_EQ(count(log, "\033"), 0u) << "escape codes in a file";
 }
 
 TEST_F(Ranks, SameLayoutSameBitsAlsoAfterAnInterruption) {
@@ -156,13 +151,11 @@ TEST_F(Ranks, ASignalToOneRankSavesAndStopsAll) {
 
 /// mpirun itself ends its ranks at once on these signals.
 TEST_F(Ranks, TheLauncherSavesOnTheSignalsThatEndMpirun) {
-  const std::string script = (test::source_folder() / "scripts/pretrain.sh").string();
-  const Words shell{"sh", "-c", "export MEGATRON_CPP=\"$1\"; shift 2; exec " + script + " \"$@\"", "sh"};
   for (const int signal : {SIGTERM, SIGINT}) {
     const std::string save = str("signal_", signal);
     const Words args = pretrain(save, {"-n", "2", "--training.train_iters=200000", "--training.eval_interval=0",
                                        "--training.eval_iters=0", "--checkpoint.save_interval=0"});
-    test::Program program(args, root() / "process", 0, shell);
+    test::Program program(args, root() / "process", 0, script());
     wait_for_lines(save, 3);
     program.signal(signal);
     const Outcome outcome = program.wait();

@@ -5,7 +5,11 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
+#include <functional>
+#include <memory>
 #include <thread>
+#include <vector>
 
 namespace mcpp {
 namespace {
@@ -30,6 +34,30 @@ TEST(SignalWatch, TakesSignalsOnAThreadOfItsOwn) {
   EXPECT_FALSE(is_blocked(SIGUSR1));
   const SignalWatch next;
   EXPECT_EQ(next.received(), 0);
+}
+
+void wait_for(const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!condition() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+}
+
+TEST(SignalWatch, TheFirstRankOfAMachineSaysSoAndTheOthersHearOfIt) {
+  const std::shared_ptr<void> memory(std::calloc(1, static_cast<std::size_t>(StatusBoard::bytes_for(2))), std::free);
+  StatusBoard board(memory, 2, 0, 6), other(memory, 2, 1, 7);
+  EXPECT_EQ(other.noted_signal(), 0);
+  std::vector<int> said;
+  {
+    const SignalWatch watch(&board, [&](int signal) { said.push_back(signal); });
+    for (const int signal : {SIGTERM, SIGUSR1, SIGTERM}) {
+      ::kill(::getpid(), signal);
+      wait_for([&] { return watch.received() != 0; });
+    }
+    wait_for([&] { return other.noted_signal() != 0; });
+    EXPECT_EQ(watch.received(), SIGTERM);
+  }
+  EXPECT_EQ(other.noted_signal(), SIGTERM);
+  EXPECT_EQ(said, std::vector{SIGTERM});
+  EXPECT_FALSE(other.note_signal(SIGINT)) << "it is no news";
 }
 
 }  // namespace

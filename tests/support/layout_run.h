@@ -65,6 +65,17 @@ inline RankPlace cpu_place(Communicator&) {
   return {std::make_unique<CpuDevice>(), nullptr};
 }
 
+/// A rank that receives a signal, once it has begun so many passes.
+class SignalAfter final : public StepWatch {
+ public:
+  explicit SignalAfter(i64 passes) : passes_left_(passes) {}
+  int signal() const override { return passes_left_ < 0 ? 15 : 0; }
+  void passed(i64, i64, i64) override { --passes_left_; }
+
+ private:
+  i64 passes_left_;
+};
+
 class LayoutRank {
  public:
   LayoutRank(const RunTask& task, const RunLayout& layout, Communicator& ranks, const PlaceOfRank& place = cpu_place)
@@ -107,9 +118,7 @@ class LayoutRank {
     start_evaluation(held_out, step);
     return state_.evaluation();
   }
-  void start_evaluation(const RunTask& held_out, i64 step, double signal = 0) {
-    state_.start_evaluation(batches(held_out, step), signal);
-  }
+  void start_evaluation(const RunTask& held_out, i64 step) { state_.start_evaluation(batches(held_out, step)); }
   TrainingState& state() { return state_; }
   ParallelState& parallel() { return parallel_; }
   Device& device() { return *place_.device; }

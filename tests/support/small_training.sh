@@ -8,30 +8,8 @@ make_training() {
   head -c 60000 "$root/data/tinyshakespeare.txt" >train.txt
   "$MEGATRON_CPP" tokenizer train --input=train.txt --output=tokenizer.model --vocab_size=400
   "$MEGATRON_CPP" preprocess --input=train.txt --output_prefix=train --tokenizer_model=tokenizer.model --text_document=paragraph
-  cat >run.toml <<END
-[model]
-num_layers = 2
-hidden_size = 32
-num_attention_heads = 4
-seq_length = 32
-[training]
-micro_batch_size = 2
-global_batch_size = 8
-train_iters = $iterations
-[parallel]
-tensor_model_parallel_size = 2
-zero_stage = 1
-[optimizer]
-lr = 1e-2
-[data]
-data_path = ["$PWD/train_text_document"]
-tokenizer_model = "$PWD/tokenizer.model"
-[checkpoint]
-save_interval = 5
-[logging]
-log_interval = 1
-peak_tflops = 1
-[device]
-num_threads = 1
-END
+  sed -e "s|@folder@|$PWD|" -e 's/^micro_batch_size = .*/micro_batch_size = 2/' -e "s/^train_iters = .*/train_iters = $iterations/" \
+    -e 's/^eval_iters = .*/eval_iters = 0/' -e 's/^save_interval = .*/save_interval = 5/' \
+    "$root/tests/support/small_training.toml" >run.toml
+  printf '[parallel]\ntensor_model_parallel_size = 2\nzero_stage = 1\n' >>run.toml
 }

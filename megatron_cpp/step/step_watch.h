@@ -1,0 +1,48 @@
+// What happens between the forward and backward passes of a step, which may take long: its progress is shown, and a
+// signal ends it.
+#pragma once
+#include "comm/communicator.h"
+
+namespace mcpp {
+
+/// Who looks at a training step, or at a batch of an evaluation, between its passes.
+class StepWatch {
+ public:
+  virtual ~StepWatch() = default;
+  /// The signal that asks to stop, as far as this rank knows, or 0. Once there is one there always is.
+  virtual int signal() const = 0;
+  /// `done` of the `all` passes of this rank in the step are over, or queued on a GPU; there are as many
+  /// `microbatches`.
+  virtual void passed(i64 done, i64 all, i64 microbatches) = 0;
+};
+
+/// One run of a schedule on one rank, which a signal gives up at the next pass of a microbatch.
+///
+/// A rank that gives up goes on through its schedule to the end, with all that it exchanges with others, and computes
+/// nothing (Pass::give_up()). So it need not agree with anybody about when: others compute on until they hear of the
+/// signal themselves, and no rank waits for a message that does not come. All learn at the end of the step that
+/// somebody gave it up, and then nothing of it counts. Only tensor-parallel ranks, which meet inside each layer, give
+/// up together, by one number on the host before each pass.
+class StepUnderWay {
+ public:
+  explicit StepUnderWay(Communicator& tp) : tp_(tp) {}
+
+  /// Null: nobody; the step goes on in any case. The same on all ranks.
+  void set_watch(StepWatch* watch) { watch_ = watch; }
+  void begin(i64 passes, i64 microbatches);
+  /// Before each pass, by all tensor-parallel ranks. False from the moment when the step is given up.
+  bool goes_on();
+  bool is_given_up() const { return is_given_up_; }
+  /// That this rank knows of.
+  int signal() const;
+
+ private:
+  Communicator& tp_;
+  CpuDevice host_;  // for the number that ranks agree by, so that no GPU is waited for
+  StepWatch* watch_ = nullptr;
+  i64 passes_ = 0, done_ = 0, microbatches_ = 0;
+  int agreed_signal_ = 0;
+  bool is_given_up_ = false;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,40 @@
+#include "megatron_cpp/train/step_progress.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/strings.h"
+
+namespace mcpp {
+
+LongStep::Said LongStep::at(double seconds, double share, i64 microbatches) {
+  Said said;
+  if (share <= 0) return said;
+  const i64 current = std::min(microbatches, 1 + static_cast<i64>(share * static_cast<double>(microbatches)));
+  const std::string place = str("microbatch ", current, " of ", microbatches),
+                    left = human_seconds(seconds * (1 - share) / share) + " left";
+  if (seconds - last_live_ >= kLivePause) {
+    said.live = str(place, ", ", left);
+    last_live_ = seconds;
+  }
+  if (seconds - last_log_ >= kLogPause) {
+    said.log = str(place, " after ", human_seconds(seconds), ", ", left);
+    last_log_ = seconds;
+  }
+  return said;
+}
+
+void StepProgress::begin(std::string name) {
+  name_ = std::move(name);
+  start_ = std::chrono::steady_clock::now();
+  step_ = {};
+}
+
+void StepProgress::passed(i64 done, i64 all, i64 microbatches) {
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  const LongStep::Said said = step_.at(seconds, static_cast<double>(done) / static_cast<double>(all), microbatches);
+  if (said.log) log_.info(str(name_, ": ", *said.log));
+  if (said.live && is_live_) log_.progress(str(name_, ": ", *said.live));
+}
+
+}  // namespace mcpp

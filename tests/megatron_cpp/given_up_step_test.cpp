@@ -1,0 +1,130 @@
+// A step that a signal gives up at any pass, on one rank of any layout: nobody waits for ever, and it leaves no trace.
+#include <gtest/gtest.h>
+
+#include "megatron_cpp/train/step_progress.h"
+#include "tests/support/layout_run.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::LayoutRank;
+using test::RunLayout;
+using test::RunTask;
+using test::SignalAfter;
+using test::Weights;
+
+constexpr i64 kNever = 1 << 30;
+
+/// GPT-2 with tied embeddings and dropout, and a loss scale that must not hear of the step.
+RunTask task() {
+  ModelConfig model = test::tiny_gpt2();
+  model.num_layers = 4;
+  model.num_attention_heads = 2;
+  model.seq_length = 8;
+  model.hidden_dropout = model.attention_dropout = 0.1;
+  RunTask task = test::learnable_task(model);
+  task.steps = 3;
+  return task;
+}
+
+const RunLayout kLayouts[]{
+    {},
+    {.name = "tp2_sp", .tp = 2, .sequence_parallel = true},
+    {.name = "dp2", .dp = 2},
+    {.name = "dp2_zero1", .dp = 2, .zero_stage = 1},
+    {.name = "dp2_zero2", .dp = 2, .zero_stage = 2},
+    {.name = "dp2_zero3", .dp = 2, .zero_stage = 3},
+    {.name = "dp4_hsdp", .dp = 4, .zero_stage = 3, .instances = 2},
+    {.name = "pp2_gpipe", .pp = 2, .schedule = ScheduleKind::GPipe},
+    {.name = "pp2_dp2", .pp = 2, .dp = 2},
+    {.name = "pp2_dp2_zero3", .pp = 2, .dp = 2, .zero_stage = 3},
+    {.name = "pp2_interleaved_dp2",
+     .pp = 2,
+     .dp = 2,
+     .schedule = ScheduleKind::Interleaved,
+     .virtual_stages = 2,
+     .zero_stage = 1},
+    {.name = "pp2_zb_h1_tp2", .tp = 2, .pp = 2, .schedule = ScheduleKind::ZbH1},
+    {.name = "pp2_zb_v_dp2", .pp = 2, .dp = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2},
+};
+
+struct Result {
+  Weights weights;
+  test::Numbers losses;
+};
+
+/// Three steps; before the second, it is tried and given up on `victim` after `passes`.
+Result train(const RunLayout& layout, int victim, i64 passes) {
+  Result result;
+  std::mutex mutex;
+  const RunTask what = task();
+  run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+    LayoutRank self(what, layout, world);
+    test::Numbers losses{self.step(0).loss};
+    if (victim >= 0) {
+      SignalAfter watch(rank == victim ? passes : kNever);
+      self.state().set_watch(&watch);
+      const i64 steps_before = self.state().optimizer().steps();
+      const StepOutcome outcome = self.step(1);
+      EXPECT_TRUE(outcome.is_given_up) << layout.name;
+      EXPECT_EQ(outcome.signal, 15) << layout.name;
+      EXPECT_EQ(self.state().optimizer().steps(), steps_before);
+      self.state().set_watch(nullptr);
+    }
+    for (i64 step = 1; step < what.steps; ++step) losses.push_back(self.step(step).loss);
+    const std::lock_guard lock(mutex);
+    self.collect(result.weights);
+    if (rank == 0) result.losses = losses;
+  });
+  return result;
+}
+
+TEST(GivenUpStep, LeavesNoTraceOnAnyLayout) {
+  for (const RunLayout& layout : kLayouts) {
+    SCOPED_TRACE(layout.name);
+    const Result whole = train(layout, -1, 0);
+    const i64 passes = 2 * task().global_batch_size / layout.dp;  // at least, on each rank
+    for (int victim = 0; victim < layout.ranks(); ++victim) {
+      for (const i64 after : {i64{0}, i64{1}, passes / 2, passes - 1}) {
+        const Result result = train(layout, victim, after);
+        EXPECT_EQ(result.losses, whole.losses) << "rank " << victim << " after " << after << " passes";
+        EXPECT_EQ(result.weights, whole.weights) << "rank " << victim << " after " << after << " passes";
+      }
+    }
+  }
+}
+
+TEST(GivenUpStep, ComputesNoFurtherPass) {
+  struct Count final : StepWatch {
+    int signal() const override { return last >= 5 ? 15 : 0; }
+    void passed(i64 done, i64 all_passes, i64 count) override { last = done, all = all_passes, microbatches = count; }
+    i64 last = -1, all = 0, microbatches = 0;
+  };
+  const RunTask what = task();
+  run_local_ranks(1, [&](Communicator& world, int) {
+    LayoutRank self(what, {}, world);
+    Count count;
+    self.state().set_watch(&count);
+    EXPECT_TRUE(self.step(0).is_given_up);
+    EXPECT_EQ(count.last, 5) << "asked again";
+    EXPECT_EQ(count.all, 16);
+    EXPECT_EQ(count.microbatches, 8);
+    EXPECT_TRUE(self.step(1).is_given_up) << "the signal is still there";
+  });
+}
+
+TEST(LongStep, SaysSomethingNowAndThen) {
+  LongStep step;
+  EXPECT_FALSE(step.at(0.5, 0.1, 64).live) << "not long yet";
+  EXPECT_EQ(step.at(10, 0.25, 64).live.value(), "microbatch 17 of 64, 30.0s left");
+  EXPECT_FALSE(step.at(10.1, 0.26, 64).live) << "flickers";
+  EXPECT_FALSE(step.at(20, 0.5, 64).log);
+  EXPECT_EQ(step.at(130, 0.5, 64).log.value(), "microbatch 33 of 64 after 2m10s, 2m10s left");
+  EXPECT_FALSE(step.at(200, 0.6, 64).log);
+  EXPECT_TRUE(step.at(251, 1.0, 64).log);
+  EXPECT_FALSE(LongStep().at(500, 0, 64).log) << "nobody can tell yet";
+}
+
+}  // namespace
+}  // namespace mcpp
