@@ -18,7 +18,9 @@ Config config_of(const CheckpointReader& reader, const InferenceOptions& options
   check_input(options.precision.empty() || named != names.end(), "--precision: \"", options.precision,
               "\" is none of fp32, bf16, fp16");
   if (!options.precision.empty()) config.training.precision = static_cast<Precision>(named - names.begin());
-  config.device = {.device = options.device, .num_threads = options.num_threads};
+  config.device = {};
+  config.device.device = options.device;
+  config.device.num_threads = options.num_threads;
   config.parallel = options.parallel;
   // No step is taken: any batch will do that these ranks can share.
   config.training.micro_batch_size = 1;
