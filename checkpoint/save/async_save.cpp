@@ -9,8 +9,8 @@ Tensor AsyncSave::Source::data(std::size_t index) {
   return staging_.data(index);
 }
 
-AsyncSave::AsyncSave(SaveTarget target, RunState state, HostStaging& staging, Communicator& world, const Log& log,
-                     const FileSystem& files)
+AsyncSave::AsyncSave(SaveTarget target, RunState state, HostStaging& staging, Communicator& world, KeptRef<Log> log,
+                     KeptRef<FileSystem> files)
     : save_(std::move(target), std::move(state), world, log, files),
       source_(staging, stop_.get_token()),
       work_(std::async(std::launch::async, [this] { copy_and_write(); })) {}

@@ -16,8 +16,8 @@ namespace mcpp {
 class AsyncSave {
  public:
   /// Starts to copy and write what `staging` has begun. Called by all ranks of `world`; all arguments outlive this.
-  AsyncSave(SaveTarget target, RunState state, HostStaging& staging, Communicator& world, const Log& log,
-            const FileSystem& files);
+  AsyncSave(SaveTarget target, RunState state, HostStaging& staging, Communicator& world, KeptRef<Log> log,
+            KeptRef<FileSystem> files);
   /// Before the end, with no other rank's help: gives up what is not written and leaves the folder as before; a commit
   /// that has begun goes on to its end.
   ~AsyncSave();

@@ -51,8 +51,8 @@ void add_part(Manifest part, std::size_t rank, Manifest& whole, std::map<std::st
 
 }  // namespace
 
-CheckpointSave::CheckpointSave(SaveTarget target, RunState state, Communicator& world, const Log& log,
-                               const FileSystem& files)
+CheckpointSave::CheckpointSave(SaveTarget target, RunState state, Communicator& world, KeptRef<Log> log,
+                               KeptRef<FileSystem> files)
     : target_(std::move(target)), state_(std::move(state)), world_(world), log_(log), files_(files) {
   const std::vector<std::string> made = run_together(world_, [&] {
     if (is_leader()) make_directory();

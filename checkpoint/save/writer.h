@@ -4,6 +4,7 @@
 #include <functional>
 #include <span>
 
+#include "base/kept_ref.h"
 #include "base/log.h"
 #include "checkpoint/folder/file_system.h"
 #include "checkpoint/folder/lock.h"
@@ -39,7 +40,7 @@ class CheckpointSave {
  public:
   /// Makes the temporary directory, which goes with this unless it became a checkpoint. The world, the log and the
   /// files outlive this.
-  CheckpointSave(SaveTarget target, RunState state, Communicator& world, const Log& log, const FileSystem& files);
+  CheckpointSave(SaveTarget target, RunState state, Communicator& world, KeptRef<Log> log, KeptRef<FileSystem> files);
   CheckpointSave(const CheckpointSave&) = delete;
   CheckpointSave& operator=(const CheckpointSave&) = delete;
 

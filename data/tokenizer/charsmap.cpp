@@ -86,7 +86,7 @@ bool keeps_to_itself(std::string_view table) {
   if (table.size() < sizeof array_bytes) return false;
   std::memcpy(&array_bytes, table.data(), sizeof array_bytes);
   table.remove_prefix(sizeof array_bytes);
-  const u32 units = array_bytes / sizeof(u32);
+  const u32 units = array_bytes / u32{sizeof(u32)};
   if (array_bytes > table.size() || array_bytes % sizeof(u32) != 0 || units == 0) return false;
   const std::string_view replacements = table.substr(array_bytes);
   if (replacements.empty() || replacements.back() != '\0') return false;

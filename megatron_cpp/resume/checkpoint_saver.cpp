@@ -19,9 +19,9 @@ bool divides(i64 interval, i64 iteration) {
 
 }  // namespace
 
-CheckpointSaver::CheckpointSaver(const Config& config, const TrainingState& state, const TrainingProgress& progress,
-                                 std::string tokenizer_checksum, Session& session, const Log& log,
-                                 const FileSystem& files, const FolderLock* lock)
+CheckpointSaver::CheckpointSaver(KeptRef<Config> config, KeptRef<TrainingState> state, const TrainingProgress& progress,
+                                 std::string tokenizer_checksum, Session& session, KeptRef<Log> log,
+                                 KeptRef<FileSystem> files, const FolderLock* lock)
     : config_(config),
       state_(state),
       tokenizer_checksum_(std::move(tokenizer_checksum)),
@@ -30,10 +30,10 @@ CheckpointSaver::CheckpointSaver(const Config& config, const TrainingState& stat
       files_(files),
       lock_(lock),
       saved_iteration_(progress.is_saved ? progress.iteration : -1) {
-  if (config.checkpoint.local_save.empty()) return;
+  if (config_.checkpoint.local_save.empty()) return;
   Communicator& world = session.parallel.world;
   run_together(world, [&] {
-    local_lock_ = std::make_unique<FolderLock>(local_target(config.checkpoint, world).folder, log, session.job);
+    local_lock_ = std::make_unique<FolderLock>(local_target(config_.checkpoint, world).folder, log_, session.job);
     return std::string();
   });
 }

@@ -22,8 +22,8 @@ class CheckpointSaver {
  public:
   /// `progress` is where the training starts, `lock` that of checkpoint.save on the rank that holds it. All but these
   /// and the checksum outlive this, and the lock does.
-  CheckpointSaver(const Config& config, const TrainingState& state, const TrainingProgress& progress,
-                  std::string tokenizer_checksum, Session& session, const Log& log, const FileSystem& files,
+  CheckpointSaver(KeptRef<Config> config, KeptRef<TrainingState> state, const TrainingProgress& progress,
+                  std::string tokenizer_checksum, Session& session, KeptRef<Log> log, KeptRef<FileSystem> files,
                   const FolderLock* lock = nullptr);
 
   /// Whether a save is due after this iteration.

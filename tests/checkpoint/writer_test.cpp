@@ -293,10 +293,19 @@ TEST_F(Writer, H5dumpReadsTheFile) {
   EXPECT_CONTAINS(dump, "global_shape");
 }
 
+/// What a save keeps a reference to is no temporary.
+template <class LogGiven, class FilesGiven>
+constexpr bool can_save_with =
+    std::is_constructible_v<CheckpointSave, SaveTarget, RunState, Communicator&, LogGiven, FilesGiven>;
+static_assert(can_save_with<const Log&, const FileSystem&>);
+static_assert(!can_save_with<const Log&, FileSystem>);
+static_assert(!can_save_with<Log, const FileSystem&>);
+
 /// A process that was cut off, and whose folder another run took over, makes no checkpoint when it comes back.
 TEST_F(Writer, NothingAppearsInAFolderThatWasTakenOver) {
   save(1, std::vector{numbered("model/w", {4})});
   const FolderLock lock(folder_, log_);
+  const FileSystem files;
   for (const SavePoint lost_at : {SavePoint::AfterFiles, SavePoint::BeforeManifest, SavePoint::BeforeLatest}) {
     const std::vector<NamedShard> shards{numbered("model/w", {4})};
     ShardList source(shards);
@@ -307,7 +316,7 @@ TEST_F(Writer, NothingAppearsInAFolderThatWasTakenOver) {
     };
     const std::string error = error_of([&] {
       CheckpointSave save({.folder = folder_, .observer = take_over, .lock = &lock}, {.iteration = 2}, *self_, log_,
-                          FileSystem());
+                          files);
       save.write(source);
       save.gather_and_finish();
     });

@@ -435,18 +435,5 @@ TEST_P(GoldenLayouts, TwelveStepsOfTraining) {
               });
 }
 
-TEST(GoldenMixtral, IsRefusedByName) {
-  const Path folder = test::source_folder() / "../shared/golden/mixtral";
-  if (!std::filesystem::exists(folder)) GTEST_SKIP() << folder << " is not there";
-  CpuDevice device;
-  try {
-    import_huggingface(folder, {}, device);
-    FAIL() << "a mixture of experts was imported";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::BadInput);
-    EXPECT_NE(std::string(error.what()).find("'model_type' is mixtral"), std::string::npos) << error.what();
-  }
-}
-
 }  // namespace
 }  // namespace mcpp
