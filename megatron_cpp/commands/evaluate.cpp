@@ -1,6 +1,8 @@
 // megatron_cpp evaluate: held-out perplexity of a checkpoint.
+#include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/folder/exchange.h"
 #include "data/prepare/text_source.h"
 #include "data/read/dataset_info.h"
 #include "data/read/indexed_dataset.h"
@@ -70,6 +72,31 @@ HeldOut read_dataset(const Path& prefix, i64 vocab_size) {
   return held_out;
 }
 
+/// As bytes, for other ranks.
+std::string pack(const HeldOut& held_out) {
+  std::string bytes;
+  const auto add = [&](const auto* data, std::size_t count) {
+    bytes.append(reinterpret_cast<const char*>(data), count * sizeof(*data));
+  };
+  add(&held_out.words, 1);
+  add(&held_out.bytes, 1);
+  add(held_out.tokens.data(), held_out.tokens.size());
+  return bytes;
+}
+
+HeldOut unpack(std::string_view bytes) {
+  HeldOut held_out;
+  const auto take = [&](auto* data, std::size_t count) {
+    std::memcpy(data, bytes.data(), count * sizeof(*data));
+    bytes.remove_prefix(count * sizeof(*data));
+  };
+  take(&held_out.words, 1);
+  take(&held_out.bytes, 1);
+  held_out.tokens.resize(bytes.size() / sizeof(i32));
+  take(held_out.tokens.data(), held_out.tokens.size());
+  return held_out;
+}
+
 std::string as_text(const Perplexity& p) {
   std::string text = str("tokens               ", p.tokens, "\nloss per token       ", p.loss(),
                          "\ntoken perplexity     ", p.token_perplexity());
@@ -96,7 +123,7 @@ std::string as_json(const Perplexity& p, const Path& checkpoint) {
 
 }  // namespace
 
-ExitCode evaluate_command(Arguments args, Log& log) {
+ExitCode evaluate_command(Arguments args, Log& log, const World& world) {
   const Usage usage{.command = "megatron_cpp evaluate",
                     .summary = "Measures held-out perplexity of a checkpoint on a text or a dataset.",
                     .positional = {},
@@ -105,15 +132,20 @@ ExitCode evaluate_command(Arguments args, Log& log) {
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
   check_input(options.text.empty() != options.data.empty(),
               "evaluate: give either --text, a text file, or --data, a dataset prefix");
-  InferenceModel inference(options.inference, log);
+  InferenceModel inference(options.inference, world, log);
   const i64 seq_length = inference.config().model.seq_length;
   check_input(options.stride <= seq_length, "--stride: ", options.stride, " is above the model's seq_length ",
               seq_length);
-  const HeldOut held_out = options.text.empty() ? read_dataset(options.data, inference.config().model.vocab_size)
-                                                : read_text(options.text, inference.tokenizer());
+  // Rank 0 alone needs to see the text.
+  const HeldOut held_out = unpack(from_first(world.ranks, [&] {
+    return pack(options.text.empty() ? read_dataset(options.data, inference.config().model.vocab_size)
+                                     : read_text(options.text, inference.tokenizer()));
+  }));
   Perplexity result = evaluate_tokens(
-      inference.model(), held_out.tokens, options.stride > 0 ? options.stride : seq_length, options.micro_batch_size,
-      [&](i64 done, i64 all) { log.progress(str("evaluated ", done, " of ", all, " windows")); });
+      inference.model(), inference.parallel(), held_out.tokens,
+      {.stride = options.stride > 0 ? options.stride : seq_length,
+       .micro_batch_size = options.micro_batch_size,
+       .progress = [&](i64 done, i64 all) { log.progress(str("evaluated ", done, " of ", all, " windows")); }});
   result.words = held_out.words;
   result.bytes = held_out.bytes;
   log.info(options.json ? as_json(result, inference.checkpoint())

@@ -84,11 +84,16 @@ std::string memory_warning(const Config& config, int world_size) {
   return "";
 }
 
-void check_weights_memory(const Config& config, const std::string& what) {
-  const auto self = make_self_communicator();
+void check_weights_memory(const Config& config, Communicator& ranks, const std::string& what) {
+  if (config.device.device != DeviceType::Cpu) return;
+  const auto shares =
+      static_cast<double>(config.parallel.tensor_model_parallel_size * config.parallel.pipeline_model_parallel_size);
   const auto bytes = static_cast<double>(count_parameters(config.model).total()) *
                      static_cast<double>(size_of(dtype_of(config.training.precision)));
-  check_memory(bytes, *self, what, "a machine with more memory, or a narrower --precision, has room for its weights");
+  check_memory(bytes / shares, ranks, what,
+               "machines with more memory, ranks on more of them that share the model "
+               "(--parallel.tensor_model_parallel_size, --parallel.pipeline_model_parallel_size), or a narrower "
+               "--precision have room for its weights");
 }
 
 }  // namespace mcpp
