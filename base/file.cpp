@@ -15,6 +15,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "base/check.h"
+#include "base/links.h"
 #include "base/system_error.h"
 
 namespace mcpp {
@@ -45,9 +47,20 @@ Path temporary_name(const Path& path) {
   return path.string() + suffix.data();
 }
 
+Path folder_of(const Path& path) {
+  return path.has_parent_path() ? path.parent_path() : Path(".");
+}
+
+/// A file that goes with the process unless it gets a name; -1 where the file system has none such, as NFS.
+int open_without_name(const Path& folder) {
+  if (::access("/proc/self/fd", X_OK) != 0) return -1;  // through which it gets its name
+  return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0644);
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const Path& path) : path_(path) {
+  check_leads_somewhere(path);
   const Descriptor file(path, O_RDONLY | O_NONBLOCK);  // a pipe without a writer is refused below, not waited for
   struct stat info {};
   MCPP_CHECK_SYSTEM(::fstat(file.get(), &info) == 0, "cannot stat ", path.string());
@@ -73,7 +86,10 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-AtomicFile::AtomicFile(Path path) : path_(std::move(path)), temporary_(temporary_name(path_)) {
+AtomicFile::AtomicFile(Path path) : path_(std::move(path)) {
+  descriptor_ = open_without_name(folder_of(path_));
+  if (descriptor_ >= 0) return;
+  temporary_ = temporary_name(path_);
   descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   MCPP_CHECK_SYSTEM(descriptor_ >= 0, "cannot create ", temporary_.string());
 }
@@ -81,14 +97,14 @@ AtomicFile::AtomicFile(Path path) : path_(std::move(path)), temporary_(temporary
 AtomicFile::~AtomicFile() {
   if (descriptor_ < 0) return;
   ::close(descriptor_);
-  ::unlink(temporary_.c_str());
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t done = ::write(descriptor_, bytes.data(), bytes.size());
     if (done < 0 && errno == EINTR) continue;
-    MCPP_CHECK_ERROR(error_of_write(done), "cannot write ", temporary_.string());
+    MCPP_CHECK_ERROR(error_of_write(done), "cannot write ", path_.string());
     bytes = bytes.subspan(static_cast<std::size_t>(done));
   }
 }
@@ -97,18 +113,26 @@ void AtomicFile::write_at(u64 offset, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t done = ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (done < 0 && errno == EINTR) continue;
-    MCPP_CHECK_ERROR(error_of_write(done), "cannot write ", temporary_.string());
+    MCPP_CHECK_ERROR(error_of_write(done), "cannot write ", path_.string());
     bytes = bytes.subspan(static_cast<std::size_t>(done));
     offset += static_cast<u64>(done);
   }
 }
 
 void AtomicFile::commit() {
-  MCPP_CHECK_SYSTEM(::fsync(descriptor_) == 0, "cannot flush ", temporary_.string());
+  MCPP_CHECK_SYSTEM(::fsync(descriptor_) == 0, "cannot flush ", path_.string());
+  if (temporary_.empty()) {  // a link cannot take the place of a file, a rename can
+    const Path name = temporary_name(path_);
+    const std::string without_name = str("/proc/self/fd/", descriptor_);
+    MCPP_CHECK_SYSTEM(::linkat(AT_FDCWD, without_name.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0,
+                      "cannot create ", name.string());
+    temporary_ = name;
+  }
   MCPP_CHECK_SYSTEM(::rename(temporary_.c_str(), path_.c_str()) == 0, "cannot rename ", temporary_.string(), " to ",
                     path_.string());
+  temporary_.clear();  // as while the file has no name
   MCPP_CHECK_SYSTEM(::close(std::exchange(descriptor_, -1)) == 0, "cannot close ", path_.string());
-  fsync_path(path_.has_parent_path() ? path_.parent_path() : Path("."));
+  fsync_path(folder_of(path_));
 }
 
 std::string read_text_file(const Path& path) {

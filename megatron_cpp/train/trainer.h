@@ -79,6 +79,7 @@ class Trainer {
   // Of checkpoint.save; first, because it finds at once what would end the run at its first save.
   std::unique_ptr<FolderLock> lock_;
   double peak_tflops_;  // before the model: what the measurement takes must not count as the model's memory
+  RunSources sources_;
   TrainingState state_;
   TrainingProgress progress_;
   FileSystem files_;
