@@ -71,7 +71,7 @@ HeldOut read_texts(const EvaluateOptions& options, const Tokenizer& tokenizer) {
       if (segment.ends_document) end_document();
     }
   }
-  check_input(!held_out.tokens.empty(), join(files.paths(), ", "), ": holds no text, there is nothing to evaluate");
+  check_input(!held_out.tokens.empty(), join(files.paths(), ", "), ": is empty, there is nothing to evaluate");
   return held_out;
 }
 

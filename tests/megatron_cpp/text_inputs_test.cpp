@@ -70,7 +70,7 @@ TEST_F(TextInputs, EvaluateReadsWhatPreprocessReads) {
   expect_refused({"evaluate", "--load=" + at("run"), "--text=" + at("d.jsonl"), "--json_key=body"},
                  {"d.jsonl:1: has no key \"body\""});
   write("empty.txt", "");
-  expect_refused({"evaluate", "--load=" + at("run"), "--text=" + at("empty.txt")}, {"empty.txt: holds no text"});
+  expect_refused({"evaluate", "--load=" + at("run"), "--text=" + at("empty.txt")}, {"empty.txt: is empty"});
 }
 
 TEST_F(TextInputs, SeveralFilesAndPatternsAreOneInput) {
