@@ -18,6 +18,7 @@
 #include <xxhash.h>
 
 #include "base/check.h"
+#include "base/links.h"
 
 namespace mcpp {
 namespace {
@@ -47,9 +48,20 @@ Path temporary_name(const Path& path) {
   return path.string() + suffix.data();
 }
 
+Path folder_of(const Path& path) {
+  return path.has_parent_path() ? path.parent_path() : Path(".");
+}
+
+/// A file that goes with the process unless it gets a name; -1 where the file system has none such, as NFS.
+int open_without_name(const Path& folder) {
+  if (::access("/proc/self/fd", X_OK) != 0) return -1;  // through which it gets its name
+  return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0644);
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const Path& path) : path_(path) {
+  check_leads_somewhere(path);
   const Descriptor file(path, O_RDONLY | O_NONBLOCK);  // a pipe without a writer is refused below, not waited for
   struct stat info {};
   check_input(::fstat(file.get(), &info) == 0, "cannot stat ", path.string(), ": ", std::strerror(errno));
@@ -75,7 +87,10 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-AtomicFile::AtomicFile(Path path) : path_(std::move(path)), temporary_(temporary_name(path_)) {
+AtomicFile::AtomicFile(Path path) : path_(std::move(path)) {
+  descriptor_ = open_without_name(folder_of(path_));
+  if (descriptor_ >= 0) return;
+  temporary_ = temporary_name(path_);
   descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   check_input(descriptor_ >= 0, "cannot create ", temporary_.string(), ": ", std::strerror(errno));
 }
@@ -83,14 +98,14 @@ AtomicFile::AtomicFile(Path path) : path_(std::move(path)), temporary_(temporary
 AtomicFile::~AtomicFile() {
   if (descriptor_ < 0) return;
   ::close(descriptor_);
-  ::unlink(temporary_.c_str());
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t done = ::write(descriptor_, bytes.data(), bytes.size());
     if (done < 0 && errno == EINTR) continue;
-    check_input(done > 0, "cannot write ", temporary_.string(), ": ", std::strerror(done < 0 ? errno : ENOSPC));
+    check_input(done > 0, "cannot write ", path_.string(), ": ", std::strerror(done < 0 ? errno : ENOSPC));
     bytes = bytes.subspan(static_cast<std::size_t>(done));
   }
 }
@@ -99,19 +114,27 @@ void AtomicFile::write_at(u64 offset, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t done = ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (done < 0 && errno == EINTR) continue;
-    check_input(done > 0, "cannot write ", temporary_.string(), ": ", std::strerror(done < 0 ? errno : ENOSPC));
+    check_input(done > 0, "cannot write ", path_.string(), ": ", std::strerror(done < 0 ? errno : ENOSPC));
     bytes = bytes.subspan(static_cast<std::size_t>(done));
     offset += static_cast<u64>(done);
   }
 }
 
 void AtomicFile::commit() {
-  check_input(::fsync(descriptor_) == 0, "cannot flush ", temporary_.string(), ": ", std::strerror(errno));
-  check_input(::close(std::exchange(descriptor_, -1)) == 0, "cannot close ", temporary_.string(), ": ",
-              std::strerror(errno));
+  check_input(::fsync(descriptor_) == 0, "cannot flush ", path_.string(), ": ", std::strerror(errno));
+  if (temporary_.empty()) {  // a link cannot take the place of a file, a rename can
+    const Path name = temporary_name(path_);
+    const std::string without_name = str("/proc/self/fd/", descriptor_);
+    check_input(::linkat(AT_FDCWD, without_name.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0,
+                "cannot create ", name.string(), ": ", std::strerror(errno));
+    temporary_ = name;
+  }
   check_input(::rename(temporary_.c_str(), path_.c_str()) == 0, "cannot rename ", temporary_.string(), " to ",
               path_.string(), ": ", std::strerror(errno));
-  fsync_path(path_.has_parent_path() ? path_.parent_path() : Path("."));
+  temporary_.clear();  // as while the file has no name
+  check_input(::close(std::exchange(descriptor_, -1)) == 0, "cannot close ", path_.string(), ": ",
+              std::strerror(errno));
+  fsync_path(folder_of(path_));
 }
 
 std::string read_text_file(const Path& path) {

@@ -48,10 +48,20 @@ std::optional<Damage> InferenceModel::make_model(CheckpointReader& reader) {
   return load_weights(reader, *model_, *self_);
 }
 
-Tokenizer InferenceModel::tokenizer() const {
+Path InferenceModel::tokenizer_path() const {
+  if (!options_.tokenizer_model.empty()) return options_.tokenizer_model;
   const Path beside = saved_tokenizer(std::filesystem::absolute(checkpoint_).parent_path());
-  Path path = options_.tokenizer_model;
-  if (path.empty()) path = std::filesystem::exists(beside) ? beside : Path(config_.data.tokenizer_model);
+  return std::filesystem::exists(beside) ? beside : Path(config_.data.tokenizer_model);
+}
+
+std::string InferenceModel::tokenizer_checksum() const {
+  if (!tokenizer_checksum_.empty()) return tokenizer_checksum_;
+  const Path path = tokenizer_path();
+  return path.empty() ? "" : Tokenizer(path).checksum();
+}
+
+Tokenizer InferenceModel::tokenizer() const {
+  const Path path = tokenizer_path();
   check_input(!path.empty(), "the checkpoint has no tokenizer beside it; give --tokenizer_model");
   Tokenizer tokenizer(path);
   check_input(tokenizer_checksum_.empty() || tokenizer.checksum() == tokenizer_checksum_, path.string(),

@@ -37,8 +37,12 @@ class InferenceModel {
   const Path& checkpoint() const { return checkpoint_; }
   /// BadInput when there is none, or when it is not the one the model was trained with.
   Tokenizer tokenizer() const;
+  /// Of the tokenizer that the model was trained with; where the checkpoint does not say, of the one that tokenizer()
+  /// would give; "" when there is none.
+  std::string tokenizer_checksum() const;
 
  private:
+  Path tokenizer_path() const;  ///< "" when there is none
   std::optional<Damage> make_model(CheckpointReader& reader);
 
   InferenceOptions options_;

@@ -49,10 +49,12 @@ Trainer::Trainer(const Config& config, Session& session, const SignalWatch& sign
       batch_sizes_(config.batch_sizes()),
       train_iters_(config.total_iterations()),
       lock_(lock_save_folder(config, session, log)),
+      sources_{.tokenizer_checksum = keep_tokenizer(config, session),
+               .datasets = identify_datasets(config, session.parallel.world)},
       state_(model_provider(config, session), config.optimizer, layout_provider(config, session)),
-      progress_(load_training(config, state_, session, log).value_or(TrainingProgress{})),
+      progress_(load_training(config, sources_.datasets, state_, session, log).value_or(TrainingProgress{})),
       faults_(config.fault_injection, session.parallel.world.rank()),
-      saver_(config, state_, progress_, keep_tokenizer(config, session), session, log, files_, lock_.get()),
+      saver_(config, state_, progress_, sources_, session, log, files_, lock_.get()),
       datasets_(dataset_provider(config, log)),
       schedule_(config.optimizer, training_length(config)),
       metrics_(is_first_rank() ? config.metrics_path() : Path(), progress_.iteration, log),
@@ -224,7 +226,7 @@ void Trainer::roll_back(const std::string& reason) {
   session_.enter(Activity::SettingUp, progress_.iteration);
   log_.warn(str(reason, "; going back to the newest good checkpoint (", progress_.rollbacks + 1, " of ", limit, ")"));
   saver_.finish();
-  const TrainingProgress saved = reload_training(config_, state_, session_, log_);
+  const TrainingProgress saved = reload_training(config_, sources_.datasets, state_, session_, log_);
   if (saved.iteration > progress_.iteration) {
     give_up(str(config_.checkpoint.save, ": has a checkpoint of iteration ", saved.iteration,
                 ", which this run has not reached; move it away"));

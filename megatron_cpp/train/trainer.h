@@ -75,6 +75,7 @@ class Trainer {
   i64 train_iters_;
   // Of checkpoint.save; first, because it finds at once what would end the run at its first save.
   std::unique_ptr<FolderLock> lock_;
+  RunSources sources_;
   TrainingState state_;
   TrainingProgress progress_;
   FileSystem files_;
