@@ -53,10 +53,27 @@ GPTModel::GPTModel(ModelContext context, const StageContents& stage, GPTModel* e
     : context_(std::move(context)), stage_(stage), rotary_(RotaryTable::make(context_)) {
   if (stage_.has_embedding) embedding_ = std::make_unique<LanguageModelEmbedding>(context_);
   layers_ = make_layers(context_, stage_, rotary_);
-  if (!stage_.has_output) return;
-  LanguageModelEmbedding* embedding = embedding_stage ? embedding_stage->embedding_.get() : embedding_.get();
-  const bool shares = !context_.config.untie_embeddings_and_output_weights && embedding;
-  output_ = std::make_unique<OutputLayer>(context_, shares ? &embedding->word_embeddings() : nullptr);
+  if (stage_.has_output) {
+    LanguageModelEmbedding* embedding = embedding_stage ? embedding_stage->embedding_.get() : embedding_.get();
+    const bool shares = ties_embeddings() && embedding;
+    output_ = std::make_unique<OutputLayer>(context_, shares ? &embedding->word_embeddings() : nullptr);
+  }
+  check_placements();
+}
+
+void GPTModel::check_placements() {
+  std::vector<const Param*> params;
+  visit([&](Param& param, int) { params.push_back(&param); });
+  check_boxes(params, context_.tp.size());
+  MCPP_CHECK(!output_ || !ties_embeddings() || (context_.output_rank > 0) == (output_->own_weight() != nullptr),
+             "the output layer is ", output_->own_weight() ? "not " : "",
+             "beside the embedding that it is tied to, but ",
+             "the model is built for a pipeline with the output on rank ", context_.output_rank);
+  ActivationPlacement x = embedding_ ? embedding_->gives(ActivationPlacement::Whole) : context_.stream();
+  for (const auto& layer : layers_) x = layer->gives(x);
+  MCPP_CHECK(x == context_.stream(), "a stage ends with activations that are ", name_of(x), ", and the next one takes ",
+             "some that are ", name_of(context_.stream()));
+  if (output_) output_->gives(x);
 }
 
 void GPTModel::visit(const std::function<void(Param&, int unit)>& f) {
@@ -74,18 +91,17 @@ void GPTModel::visit(const std::function<void(Param&, int unit)>& f) {
   }
 }
 
+bool GPTModel::ties_embeddings() const {
+  return !context_.config.untie_embeddings_and_output_weights;
+}
+
 bool GPTModel::ties_own_embedding() const {
-  return embedding_ && output_ && !context_.config.untie_embeddings_and_output_weights;
+  return embedding_ && output_ && ties_embeddings();
 }
 
-bool GPTModel::embedding_is_used_elsewhere() const {
-  return embedding_ && !output_ && !context_.config.untie_embeddings_and_output_weights;
-}
-
-Param* GPTModel::tied_copy() {
-  if (embedding_is_used_elsewhere()) return &embedding_->word_embeddings();
-  const bool is_tied = output_ && !context_.config.untie_embeddings_and_output_weights;
-  return is_tied ? output_->own_weight() : nullptr;
+bool GPTModel::is_completed_later(int unit) const {
+  if (!ties_embeddings() || (embedding_ && output_)) return false;
+  return (embedding_ && unit == 0) || (output_ && unit == output_unit());
 }
 
 void GPTModel::acquire(int unit, Use use) {
@@ -102,7 +118,8 @@ auto GPTModel::with_units(int first, int last, Use use, const Pass& pass, F&& f)
   const int step = first <= last ? 1 : -1;
   for (int unit = first; unit != last + step; unit += step) acquire(unit, use);
   auto result = in_pass(pass, f);
-  for (int unit = first; unit != last + step; unit += step) release(unit, use, pass.is_last);
+  for (int unit = first; unit != last + step; unit += step)
+    release(unit, use, pass.is_last && !is_completed_later(unit));
   return result;
 }
 
@@ -168,7 +185,7 @@ void GPTModel::backward_embedding(const Tensor& dy, Pass& pass) {
   if (output_ && leaves_now) output_->add_shared_gradient();
   release(1, Use::Backward, pass.is_last);
   if (ties_own_embedding()) release(0, Use::Backward, false);  // acquired for the output
-  release(0, Use::Backward, pass.is_last && !embedding_is_used_elsewhere());
+  release(0, Use::Backward, pass.is_last && !is_completed_later(0));
 }
 
 void GPTModel::release_gradients() {
@@ -176,7 +193,7 @@ void GPTModel::release_gradients() {
   if (ties_own_embedding()) output_->add_shared_gradient();
   for (int unit = units() - 1; unit >= 0; --unit) {
     acquire(unit, Use::Backward);
-    release(unit, Use::Backward, unit > 0 || !embedding_is_used_elsewhere());
+    release(unit, Use::Backward, !is_completed_later(unit));
   }
 }
 

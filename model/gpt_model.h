@@ -11,7 +11,7 @@
 #include "model/layers/embedding.h"
 #include "model/layers/output_layer.h"
 #include "nn/module.h"
-#include "parallel/dp/buffer.h"
+#include "parallel/dp/model_memory.h"
 #include "parallel/pp/stages.h"
 
 namespace mcpp {
@@ -30,10 +30,11 @@ class GPTModel {
   const StageContents& stage() const { return stage_; }
   /// Every parameter with its unit, in a fixed order. Units without parameters here have a number too.
   void visit(const std::function<void(Param&, int unit)>& f);
-  /// When embedding and output are tied and lie in different stages: the weight that this one has of the two, or null.
-  Param* tied_copy();
+  /// Refuses, by name, modules that do not take what those before them give over the tensor-parallel ranks, and
+  /// parameters that are not placed as they are held and used. Asked by the constructor.
+  void check_placements();
   /// The parameters' memory, told before and after each use of a unit. Must outlive the model's last use.
-  void set_memory(ParamAndGradBuffer& memory) { memory_ = &memory; }
+  void set_memory(ModelMemory& memory) { memory_ = &memory; }
 
   /// `input`: tokens int32 [s, b] where the stage has the embedding, otherwise hidden states [s, b, h] ([s / tp, b, h]
   /// with sequence parallelism), as are those returned. Saves what backward(pass) needs. Of a pass that was given up
@@ -60,8 +61,11 @@ class GPTModel {
   int units() const { return static_cast<int>(layers_.size()) + 4; }
   int norm_unit() const { return units() - 2; }
   int output_unit() const { return units() - 1; }
+  bool ties_embeddings() const;
   bool ties_own_embedding() const;
-  bool embedding_is_used_elsewhere() const;
+  /// Whether another chunk, here or on another rank, adds its part to the unit's gradient after backward: that of tied
+  /// embeddings which are not both in this stage.
+  bool is_completed_later(int unit) const;
 
   Tensor hidden(const Tensor& input, Pass& pass);
   void backward_embedding(const Tensor& dy, Pass& pass);
@@ -78,7 +82,7 @@ class GPTModel {
   std::unique_ptr<LanguageModelEmbedding> embedding_;
   std::vector<std::unique_ptr<Module>> layers_;
   std::unique_ptr<OutputLayer> output_;
-  ParamAndGradBuffer* memory_ = nullptr;
+  ModelMemory* memory_ = nullptr;
   bool gradients_are_released_ = false;  // by the backward of the step's last microbatch
 };
 

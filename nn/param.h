@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "nn/placement.h"
 #include "tensor/tensor.h"
 
 namespace mcpp {
@@ -25,15 +26,7 @@ struct Param {
   Init init = Init::Normal;
   double init_std = 0.02;  ///< for Init::Normal
 
-  /// How many neighbouring tensor-parallel ranks hold this same box: 1 when each has a slice of its own, the whole
-  /// group for norms, tp / num_query_groups for keys and values when there are fewer of them than ranks.
-  int tp_copies = 1;
-  /// Whether this tensor-parallel rank stands for all that hold the box, where each number must come up once: in norms
-  /// and checkpoints.
-  bool stands_for_copies(int tp_rank) const { return tp_rank % tp_copies == 0; }
-  /// Each of those ranks computes only a part of the gradient (of its part of the sequence, or of its query heads): the
-  /// parts must be summed. Otherwise all of them compute the same.
-  bool grad_is_partial = false;
+  Placement placement;  ///< who else holds it
 
   Tensor value;      ///< box.shape, in the model's type
   Tensor main_grad;  ///< box.shape, fp32 (fp64 in an fp64 model)

@@ -1,16 +1,11 @@
 #include "optimizer/norm_scope.h"
 
-#include <utility>
-
 namespace mcpp {
 
-NormScope make_norm_scope(Communicator& model, Communicator* shard, int tp_rank,
-                          std::function<bool(const Param&)> is_copy) {
-  NormScope scope{.groups = {&model}, .counts = {}};
-  if (shard) scope.groups.insert(scope.groups.begin(), shard);
-  scope.counts = [tp_rank, is_copy = std::move(is_copy)](const Param& param) {
-    return param.stands_for_copies(tp_rank) && !(is_copy && is_copy(param));
-  };
+NormScope make_norm_scope(const ParallelState& parallel, bool gradients_are_cut) {
+  NormScope scope{.groups = {parallel.model.get()}, .counts = {}};
+  if (gradients_are_cut) scope.groups.insert(scope.groups.begin(), parallel.dp_shard.get());
+  scope.counts = [&parallel](const Param& param) { return parallel.stands_for_holders(param.placement); };
   return scope;
 }
 

@@ -3,56 +3,111 @@
 #include <functional>
 #include <utility>
 
+#include "parallel/dp/store.h"
 #include "tensor/ops/ops.h"
 #include "tensor/wide.h"
 
 namespace mcpp {
 namespace {
 
-/// Calls f on the gradients in this rank's shards that are summed over `copies` ranks.
-void visit_partial(std::span<ParamAndGradBuffer* const> buffers, int copies, const std::function<void(Tensor&)>& f) {
+bool is_summed_over_stages(const Param& param) {
+  return param.placement.pp.spread == Spread::Partial;
+}
+
+/// Calls f on the gradients in this rank's shards that are summed over `copies` ranks of a tensor-parallel group.
+void visit_partial(std::span<ParamAndGradBuffer* const> buffers, int copies, int tp,
+                   const std::function<void(Tensor&)>& f) {
   for (const ParamAndGradBuffer* buffer : buffers) {
     buffer->visit_grads([&](const Param& param, i64, Tensor grads) {
-      if (param.grad_is_partial && param.tp_copies == copies) f(grads);
+      const AlongAxis& along = param.placement.tp;
+      if (along.spread == Spread::Partial && along.copies(tp) == copies) f(grads);
     });
   }
 }
 
+/// Ranks that sum their shards of a parameter must have cut it at the same places.
+bool is_alone_in_its_bucket(const ParamAndGradBuffer& buffer, const Param& param) {
+  for (const Bucket& bucket : buffer.plan().buckets) {
+    if (bucket.end_param - bucket.first_param == 1 && buffer.params()[bucket.first_param] == &param) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
-PartialGradients::PartialGradients(std::span<ParamAndGradBuffer* const> buffers, Communicator& tp)
-    : buffers_(buffers.begin(), buffers.end()) {
+PartialGradients::PartialGradients(std::span<ParamAndGradBuffer* const> buffers, const HolderGroups& groups)
+    : buffers_(buffers.begin(), buffers.end()), tp_size_(groups.tp.size()), embedding_(groups.embedding) {
   for (const ParamAndGradBuffer* buffer : buffers) {
-    for (const Param* param : buffer->params()) {
-      if (param->grad_is_partial && param->tp_copies > 1) groups_[param->tp_copies] = &tp;
+    for (const Param* param : buffer->params()) add_groups(*buffer, *param, groups.tp);
+  }
+  for (auto& [copies, group] : tp_groups_) {
+    if (copies == groups.tp.size()) continue;
+    group = (neighbours_[copies] = groups.tp.split(groups.tp.rank() / copies, groups.tp.rank())).get();
+  }
+}
+
+void PartialGradients::add_groups(const ParamAndGradBuffer& buffer, const Param& param, Communicator& tp) {
+  const Placement& placement = param.placement;
+  MCPP_CHECK(placement.ep.spread != Spread::Partial, param.name,
+             " is placed Partial along ep, over which nobody sums gradients");
+  if (const int copies = placement.tp.copies(tp.size()); placement.tp.spread == Spread::Partial && copies > 1) {
+    MCPP_CHECK(tp.size() % copies == 0, param.name, " is held by ", copies, " of ", tp.size(), " ranks");
+    const Holders neighbours{.first = tp.rank() / copies * copies, .count = copies};
+    MCPP_CHECK(placement.tp.holders.value_or(neighbours) == neighbours, param.name,
+               " is placed on ranks of tp that are no neighbours of rank ", tp.rank());
+    tp_groups_[copies] = &tp;
+  }
+  if (!is_summed_over_stages(param)) return;
+  const int holders = placement.pp.holders ? placement.pp.holders->count : 0,
+            members = embedding_ ? embedding_->size() : 0;
+  MCPP_CHECK(holders == members, param.name, " is placed Partial along pp on ", holders,
+             " ranks of the pipeline, but gradients are summed over ", members);
+  MCPP_CHECK(!buffer.reduces_every_pass() || is_alone_in_its_bucket(buffer, param), param.name,
+             " is held by several pipeline stages and not alone in its unit");
+}
+
+void PartialGradients::finish() {
+  sum_whole_over_stages();
+  for (ParamAndGradBuffer* buffer : buffers_) buffer->finish();
+  sum_shards_over_stages();
+  for (const auto& [copies, group] : tp_groups_) sum_over_tp(copies, *group);
+}
+
+void PartialGradients::sum_whole_over_stages() {
+  for (const ParamAndGradBuffer* buffer : buffers_) {
+    if (buffer->reduces_every_pass()) continue;
+    for (Param* param : buffer->params()) {
+      if (!is_summed_over_stages(*param)) continue;
+      zero_missing_grad(*param);
+      embedding_->all_reduce(param->main_grad, ReduceOp::Sum).wait();
     }
   }
-  for (auto& [copies, group] : groups_) {
-    if (copies == tp.size()) continue;
-    MCPP_CHECK(tp.size() % copies == 0, copies, " copies in a group of ", tp.size());
-    group = (parts_[copies] = tp.split(tp.rank() / copies, tp.rank())).get();
+}
+
+void PartialGradients::sum_shards_over_stages() {
+  for (const ParamAndGradBuffer* buffer : buffers_) {
+    if (!buffer->reduces_every_pass()) continue;
+    buffer->visit_grads([&](const Param& param, i64, Tensor grads) {
+      if (is_summed_over_stages(param)) embedding_->all_reduce(grads, ReduceOp::Sum).wait();
+    });
   }
 }
 
-void PartialGradients::reduce() {
-  for (const auto& [copies, group] : groups_) reduce(copies, *group);
-}
-
-void PartialGradients::reduce(int copies, Communicator& group) {
+void PartialGradients::sum_over_tp(int copies, Communicator& group) {
   i64 count = 0;
-  visit_partial(buffers_, copies, [&](const Tensor& grads) { count += grads.numel(); });
+  visit_partial(buffers_, copies, tp_size_, [&](const Tensor& grads) { count += grads.numel(); });
   if (count == 0) return;  // the same on all ranks of the group: they hold the same shards
   const ParamAndGradBuffer& first = *buffers_.front();
   Tensor all = Tensor::empty({count}, wide(first.dtype()), first.device(), MemoryClass::Workspace);
   i64 at = 0;
   const auto next = [&](const Tensor& grads) { return all.flat(std::exchange(at, at + grads.numel()), grads.numel()); };
-  visit_partial(buffers_, copies, [&](const Tensor& grads) {
+  visit_partial(buffers_, copies, tp_size_, [&](const Tensor& grads) {
     Tensor place = next(grads);
     ops::copy(grads, place);
   });
   group.all_reduce(all, ReduceOp::Sum).wait();
   at = 0;
-  visit_partial(buffers_, copies, [&](Tensor& grads) { ops::copy(next(grads), grads); });
+  visit_partial(buffers_, copies, tp_size_, [&](Tensor& grads) { ops::copy(next(grads), grads); });
 }
 
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-// Gradients of parameters that several tensor-parallel ranks hold, and of which each computed only a part.
+// Gradients of parameters that several ranks hold alike and of which each computed only a part (Spread::Partial).
 #pragma once
 #include <map>
 #include <memory>
@@ -10,24 +10,42 @@
 
 namespace mcpp {
 
-/// Sums the gradients marked Param::grad_is_partial over the ranks with a copy: those of norms and learned positions
-/// under sequence parallelism (Korthikanti et al. 2022), those of keys and values that ranks share. They are small and
-/// many, so that all with the same number of copies are summed as one tensor, once a step.
+/// Those among whom holders of one parameter are found.
+struct HolderGroups {
+  Communicator& tp;
+  /// The ranks of this rank's pipeline that hold the word embeddings; may be null where nothing is placed Partial along
+  /// pp.
+  Communicator* embedding = nullptr;
+};
+
+/// Completes the gradients of a step: over the data-parallel ranks, which the buffers do themselves, and over the
+/// holders of what is Partial along tp or pp. Along tp these are norms and learned positions under sequence parallelism
+/// (Korthikanti et al. 2022), and keys and values that ranks share: small and many, so that all with the same number of
+/// holders are summed as one tensor, once a step. Along pp it is the matrix of tied embeddings, which the stage with
+/// the embedding and the one with the output hold.
 class PartialGradients {
  public:
-  /// The buffers of all chunks of this rank, and its tensor-parallel group: both outlive this. Called by all of `tp`,
-  /// whose ranks have the same parameters in the same order.
-  PartialGradients(std::span<ParamAndGradBuffer* const> buffers, Communicator& tp);
+  /// The buffers of all chunks of this rank, and the groups: all outlive this. Called by all ranks of the groups, of
+  /// which those of tp have the same parameters in the same order. An Internal error for a parameter whose gradient
+  /// nobody would sum.
+  PartialGradients(std::span<ParamAndGradBuffer* const> buffers, const HolderGroups& groups);
 
-  /// After ParamAndGradBuffer::finish() of all buffers: completes the gradients in their shards.
-  void reduce();
+  /// In place of ParamAndGradBuffer::finish() of each buffer, after which shard() holds sums over all ranks. Stages are
+  /// summed before the data-parallel ranks where gradients are whole (ZeRO 0 and 1), for the bits of a run without
+  /// pipeline, which adds up embedding and output first; after them where they are sharded.
+  void finish();
 
  private:
-  void reduce(int copies, Communicator& group);
+  void add_groups(const ParamAndGradBuffer& buffer, const Param& param, Communicator& tp);
+  void sum_whole_over_stages();
+  void sum_shards_over_stages();
+  void sum_over_tp(int copies, Communicator& group);
 
   std::vector<ParamAndGradBuffer*> buffers_;
-  std::map<int, std::unique_ptr<Communicator>> parts_;  // by copies: neighbours in the group
-  std::map<int, Communicator*> groups_;
+  int tp_size_;
+  Communicator* embedding_;
+  std::map<int, std::unique_ptr<Communicator>> neighbours_;  // by how many: parts of the group
+  std::map<int, Communicator*> tp_groups_;
 };
 
 }  // namespace mcpp

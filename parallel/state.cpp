@@ -62,9 +62,11 @@ ParallelState make_parallel_state(Communicator& world, const ParallelSizes& size
   ParallelState state{.topology = topology,
                       .me = dense.coordinates(rank),
                       .expert_me = expert.coordinates(rank),
+                      .output_rank = output_rank < 0 ? topology.pp() - 1 : output_rank,
                       .world = world,
                       .tp = {},
-                      .dp = {},
+                      .data = {},
+                      .data_context = {},
                       .dp_shard = {},
                       .dp_replicate = {},
                       .pp = {},
@@ -74,24 +76,27 @@ ParallelState make_parallel_state(Communicator& world, const ParallelSizes& size
                       .meters = {}};
   GroupMaker groups(world, state, recorder);
   state.tp = groups.over("tp", dense, {Axis::Tp});
-  state.dp = groups.over("dp", dense, {Axis::Dp});
+  state.data = groups.over("dp", dense, {Axis::Dp});
+  state.data_context = topology.cp() == 1 ? state.data : groups.over("dp_cp", dense, {Axis::Cp, Axis::Dp});
   state.pp = groups.over("pp", dense, {Axis::Pp});
   state.pp_backward = groups.over("pp_backward", dense, {Axis::Pp});
   for (Communicator* pipeline : {state.pp.get(), state.pp_backward.get()})
     pipeline->connect(neighbours(pipeline->rank(), pipeline->size()));
   state.model = groups.over("model", dense, {Axis::Tp, Axis::Pp});
 
+  const std::vector<int> holders = dense.group(rank, {Axis::Cp, Axis::Dp});
   const int instances = static_cast<int>(sizes.num_distributed_optimizer_instances);
-  check_input(instances >= 1 && topology.dp() % instances == 0, "num_distributed_optimizer_instances = ", instances,
-              " does not divide the number of data-parallel ranks, ", topology.dp());
-  const int shards = topology.dp() / instances, instance = state.me.dp / shards, part = state.me.dp % shards;
-  const std::vector<int> dp = dense.group(rank, {Axis::Dp});
-  const std::vector<int> shard = every(dp, instance * shards, 1, shards), replicas = every(dp, part, shards, instances);
+  const int all = static_cast<int>(holders.size()), own = dense.group_rank(rank, {Axis::Cp, Axis::Dp});
+  check_input(instances >= 1 && all % instances == 0, "num_distributed_optimizer_instances = ", instances,
+              " does not divide the number of data-parallel ranks, ", all);
+  const int shards = all / instances, instance = own / shards, part = own % shards;
+  const std::vector<int> shard = every(holders, instance * shards, 1, shards),
+                         replicas = every(holders, part, shards, instances);
   state.dp_shard = shards == 1 ? groups.alone("dp_shard") : groups.split("dp_shard", shard.front(), shard);
   state.dp_replicate =
       instances == 1 ? groups.alone("dp_replicate") : groups.split("dp_replicate", replicas.front(), replicas);
 
-  const std::vector<int> members = topology.embedding_group(rank, output_rank < 0 ? topology.pp() - 1 : output_rank);
+  const std::vector<int> members = topology.embedding_group(rank, state.output_rank);
   const bool is_member = std::find(members.begin(), members.end(), rank) != members.end();
   if (topology.pp() == 1) {
     state.embedding = groups.alone("embedding");
@@ -102,6 +107,11 @@ ParallelState make_parallel_state(Communicator& world, const ParallelSizes& size
     if (is_member) state.embedding = std::move(embedding);
   }
   return state;
+}
+
+DataParallelGroups ParallelState::gradient_groups(GridKind grid) const {
+  MCPP_CHECK(grid == GridKind::Dense, "there are no groups for parameters of experts");
+  return {*dp_shard, *dp_replicate};
 }
 
 }  // namespace mcpp

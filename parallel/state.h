@@ -5,6 +5,7 @@
 #include <string>
 
 #include "comm/metered.h"
+#include "parallel/dp/buffer.h"
 #include "parallel/topology.h"
 
 namespace mcpp {
@@ -13,11 +14,16 @@ struct ParallelState {
   Topology topology;
   AxisValues me;         ///< in the dense grid
   AxisValues expert_me;  ///< in the expert grid
+  int output_rank;       ///< the position in the pipeline of the rank with the output layer
   Communicator& world;   ///< outlives this
 
   std::unique_ptr<Communicator> tp;  ///< those that share one copy of each layer
-  std::unique_ptr<Communicator> dp;  ///< those that hold the same weights and read different samples
-  /// Of dp: those that together hold one copy of what ZeRO shares, and those that hold the same part of it.
+  /// Those that read different samples.
+  std::shared_ptr<Communicator> data;
+  /// Those that hold the same weights of the dense layers and over which their gradients, and losses, are summed: those
+  /// of `data`, and those that see other positions of the same samples. Without context parallelism `data` itself.
+  std::shared_ptr<Communicator> data_context;
+  /// Of data_context: those that together hold one copy of what ZeRO shares, and those that hold the same part of it.
   std::unique_ptr<Communicator> dp_shard, dp_replicate;
   std::unique_ptr<Communicator> pp;           ///< the stages of one pipeline, in order: activations go over it
   std::unique_ptr<Communicator> pp_backward;  ///< the same ranks once more, for the gradients of activations
@@ -25,8 +31,16 @@ struct ParallelState {
   /// The ranks with word embeddings; null on ranks without.
   std::unique_ptr<Communicator> embedding;
 
-  /// What each of these groups sent and waited for, by its name above.
+  /// What each of these groups sent and waited for: "tp", "dp" (data), "dp_cp" (data_context, where it is another),
+  /// "dp_shard" and so on, by its name above.
   std::map<std::string, std::shared_ptr<CommMeter>> meters;
+
+  /// Over whom the gradients of parameters on a grid are summed; of Dense: data_context, in the parts of ZeRO.
+  DataParallelGroups gradient_groups(GridKind grid) const;
+  /// Whether this rank is the one of all that hold the same box to count it in norms and to save it.
+  bool stands_for_holders(const Placement& placement) const {
+    return placement.stands_for_holders(placement.grid == GridKind::Dense ? me : expert_me);
+  }
 };
 
 /// Called by all ranks of `world`. `output_rank` is the position in the pipeline of the rank with the output layer,

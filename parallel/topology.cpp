@@ -1,6 +1,7 @@
 #include "parallel/topology.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/check.h"
 

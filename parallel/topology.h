@@ -1,26 +1,14 @@
 // Which rank does what: pure arithmetic between ranks and their coordinates on the axes of parallelism. The order of
 // axes is Megatron-LM's tp-cp-ep-dp-pp, neighbours in tp being neighbouring ranks, as they exchange the most.
 #pragma once
-#include <array>
 #include <initializer_list>
 #include <vector>
 
-#include "base/types.h"
+#include "nn/placement.h"
 
 namespace mcpp {
 
-/// Tensor, context, expert, data and pipeline parallelism, fastest first.
-enum class Axis : u8 { Tp, Cp, Ep, Dp, Pp };
-inline constexpr int kAxes = 5;
 using Axes = std::initializer_list<Axis>;
-
-/// One number per axis: sizes of a grid, or the place of a rank in it.
-struct AxisValues {
-  int tp = 1, cp = 1, ep = 1, dp = 1, pp = 1;
-
-  int operator[](Axis axis) const { return std::array{tp, cp, ep, dp, pp}[static_cast<std::size_t>(axis)]; }
-  bool operator==(const AxisValues&) const = default;
-};
 
 /// All ranks as a grid of the given sizes, which are at least 1.
 class Grid {

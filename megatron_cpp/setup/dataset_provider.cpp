@@ -52,9 +52,9 @@ BatchStream::BatchStream(const Dataset& dataset, const Config& config, std::vect
     : micro_batch_size_(config.training.micro_batch_size),
       seq_length_(config.model.seq_length),
       session_(session),
-      walk_(std::move(batch_sizes), {micro_batch_size_, session.parallel.dp->size(), session.parallel.dp->rank()},
+      walk_(std::move(batch_sizes), {micro_batch_size_, session.parallel.data->size(), session.parallel.data->rank()},
             consumed_samples),
-      needs_tokens_(session.parallel.me.pp == 0 || session.parallel.me.pp == output_rank(config)) {
+      needs_tokens_(session.parallel.me.pp == 0 || session.parallel.me.pp == session.parallel.output_rank) {
   if (!needs_tokens_ || session.parallel.tp->rank() != 0) return;
   prefetcher_ = std::make_unique<Prefetcher>(dataset, config.model.vocab_size, walk_, config.data.prefetch_batches);
 }

@@ -43,7 +43,8 @@ ModelContext model_provider(const Config& config, Session& session) {
           .recompute = recompute_of(config),
           .device = *session.device,
           .tp = *session.parallel.tp,
-          .sequence_parallel = config.parallel.sequence_parallel && session.parallel.topology.tp() > 1};
+          .sequence_parallel = config.parallel.sequence_parallel && session.parallel.topology.tp() > 1,
+          .output_rank = session.parallel.output_rank};
 }
 
 TrainingLayout layout_provider(const Config& config, Session& session) {

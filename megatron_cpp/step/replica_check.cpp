@@ -21,16 +21,16 @@ struct Fingerprints {
 /// Ranks may have to gather a parameter from one another: after an error, too, this one goes on with them to the last.
 Fingerprints fingerprints(const TrainingState& state, int rank, const Fingerprint& fingerprint) {
   Fingerprints result{.text = str("rank ", rank, " on ", host_name(), "\n"), .error = nullptr};
-  for (const TrainingState::Chunk& chunk : state.chunks()) {
-    const std::vector<ParamMeta>& metas = chunk.memory->plan().params;
+  for (ParamAndGradBuffer* buffer : state.buffers()) {
+    const std::vector<ParamMeta>& metas = buffer->plan().params;
     for (std::size_t i = 0; i < metas.size(); ++i) {
-      chunk.memory->acquire(metas[i].unit, Use::Forward);
+      buffer->acquire(metas[i].unit, Use::Forward);
       try {
-        if (!result.error) result.text += str(metas[i].name, " ", fingerprint(chunk.memory->params()[i]->value), "\n");
+        if (!result.error) result.text += str(metas[i].name, " ", fingerprint(buffer->params()[i]->value), "\n");
       } catch (...) {
         result.error = std::current_exception();
       }
-      chunk.memory->release(metas[i].unit, Use::Forward, true);
+      buffer->release(metas[i].unit, Use::Forward, true);
     }
   }
   return result;
@@ -82,7 +82,7 @@ void check_weights_across_replicas(const TrainingState& state, ParallelState& pa
     if (mine.error) std::rethrow_exception(mine.error);
     return std::string();
   });
-  const std::string defect = defect_of(all_gather_text(mine.text, *parallel.dp));
+  const std::string defect = defect_of(all_gather_text(mine.text, *parallel.data_context));
   run_together(parallel.world, [&] {
     if (!defect.empty())
       fail(ExitCode::PeerLost, defect,

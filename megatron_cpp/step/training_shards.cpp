@@ -1,5 +1,7 @@
 #include "megatron_cpp/step/training_shards.h"
 
+#include <map>
+
 namespace mcpp {
 namespace {
 
@@ -28,8 +30,12 @@ std::vector<NamedShard> shards_to_load(const TrainingState& state) {
 
 std::vector<NamedShard> shards_to_save(const TrainingState& state) {
   std::vector<NamedShard> shards;
-  const Communicator& replicas = state.chunks().front().memory->replicas();
+  std::map<const Param*, const Communicator*> holders;
+  for (const ParamAndGradBuffer* buffer : state.buffers()) {
+    for (const Param* param : buffer->params()) holders[param] = &buffer->replicas();
+  }
   for_each_part(state, [&](std::string name, const Param& param, i64 first, const Tensor& values) {
+    const Communicator& replicas = *holders.at(&param);
     const i64 begin = values.numel() * replicas.rank() / replicas.size();
     const i64 end = values.numel() * (replicas.rank() + 1) / replicas.size();
     if (begin == end || !state.saves(param)) return;

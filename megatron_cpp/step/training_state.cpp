@@ -1,6 +1,5 @@
 #include "megatron_cpp/step/training_state.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -17,17 +16,13 @@ constexpr i64 kSignal = StepNumbers::kCount, kMinutes = kSignal + 1, kGivenUp = 
 // Of an evaluation: totals_, and then the signal.
 constexpr i64 kEvaluationSignal = 2, kEvaluationNumbers = 3;
 
-std::unique_ptr<ParamAndGradBuffer> allocate(GPTModel& model, const TrainingLayout& layout) {
-  const ParallelState& parallel = layout.parallel;
-  // With the V-shaped schedule both stages are on one rank, which is then alone in its embedding group.
-  Communicator* holders = parallel.embedding && parallel.embedding->size() > 1 ? parallel.embedding.get() : nullptr;
+std::unique_ptr<ModelMemory> allocate(GPTModel& model, const TrainingLayout& layout) {
   std::vector<UnitParam> params;
-  model.visit([&](Param& param, int unit) {
-    params.push_back({&param, unit, &param == model.tied_copy() ? holders : nullptr});
-  });
+  model.visit([&](Param& param, int unit) { params.push_back({&param, unit}); });
   const ModelContext& context = model.context();
-  return make_param_and_grad_buffer(params, context.dtype, context.device, {*parallel.dp_shard, *parallel.dp_replicate},
-                                    layout.data_parallel);
+  return std::make_unique<ModelMemory>(
+      params, context.dtype, context.device, [&](GridKind grid) { return layout.parallel.gradient_groups(grid); },
+      layout.data_parallel);
 }
 
 }  // namespace
@@ -36,9 +31,9 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
     : layout_(std::move(layout)),
       device_(context.device),
       chunks_(make_chunks(context)),
-      optimizer_(make_optimizer(optimizer)),
+      optimizer_(buffers(), optimizer, make_norm_scope(layout_.parallel, layout_.data_parallel.zero_stage > 0)),
       loss_scale_(optimizer, context.dtype == DType::F16),
-      partial_gradients_(memories(), *layout_.parallel.tp),
+      partial_gradients_(buffers(), {*layout_.parallel.tp, layout_.parallel.embedding.get()}),
       totals_(Tensor::zeros({2}, DType::F64, device_, MemoryClass::Other)),
       numbers_(Tensor::zeros({kNumbers}, DType::F64, device_, MemoryClass::Other)),
       late_numbers_(make_late_copy(device_, kNumbers)),
@@ -67,28 +62,12 @@ std::vector<TrainingState::Chunk> TrainingState::make_chunks(const ModelContext&
   return chunks;
 }
 
-std::vector<ParamAndGradBuffer*> TrainingState::memories() const {
+std::vector<ParamAndGradBuffer*> TrainingState::buffers() const {
   std::vector<ParamAndGradBuffer*> list;
-  for (const Chunk& chunk : chunks_) list.push_back(chunk.memory.get());
+  for (const Chunk& chunk : chunks_) {
+    for (ParamAndGradBuffer* buffer : chunk.memory->buffers()) list.push_back(buffer);
+  }
   return list;
-}
-
-bool TrainingState::is_tied_copy(const Param& param) const {
-  return std::ranges::any_of(chunks_, [&](const Chunk& chunk) {
-    return !chunk.model->stage().has_embedding && chunk.model->tied_copy() == &param;
-  });
-}
-
-bool TrainingState::saves(const Param& param) const {
-  return param.stands_for_copies(layout_.parallel.me.tp) && !is_tied_copy(param);
-}
-
-Optimizer TrainingState::make_optimizer(const OptimizerConfig& config) {
-  const ParallelState& parallel = layout_.parallel;
-  Communicator* shard = layout_.data_parallel.zero_stage > 0 ? parallel.dp_shard.get() : nullptr;
-  return Optimizer(memories(), config,
-                   make_norm_scope(*parallel.model, shard, parallel.me.tp,
-                                   [this](const Param& param) { return is_tied_copy(param); }));
 }
 
 void TrainingState::publish_weights() {
@@ -120,14 +99,14 @@ void TrainingState::run(std::span<const MicroBatch> batches, bool training, doub
 
 void TrainingState::sum_totals_over_ranks() {
   // Stages without the output add zero, so that the bits are those of a run without pipeline.
-  layout_.parallel.dp->all_reduce(totals_, ReduceOp::Sum).wait();
+  layout_.parallel.data_context->all_reduce(totals_, ReduceOp::Sum).wait();
   layout_.parallel.pp->all_reduce(totals_, ReduceOp::Sum).wait();
 }
 
 /// Whether or not they count as targets: known before the forward pass, and to every rank.
 i64 TrainingState::tokens_of_global_batch(std::span<const MicroBatch> batches) const {
   const auto samples = static_cast<i64>(batches.size() * batches.front().samples.size());
-  return samples * layout_.parallel.dp->size() * chunks_.front().model->context().config.seq_length;
+  return samples * layout_.parallel.data->size() * chunks_.front().model->context().config.seq_length;
 }
 
 void TrainingState::backward(std::span<const MicroBatch> batches) {
@@ -135,8 +114,7 @@ void TrainingState::backward(std::span<const MicroBatch> batches) {
   gradient_factor_ = loss_scale_.factor(tokens_of_global_batch(batches));
   run(batches, /*training=*/true, gradient_factor_);
   for (const Chunk& chunk : chunks_) chunk.model->add_shared_gradient();
-  for (const Chunk& chunk : chunks_) chunk.memory->finish();
-  partial_gradients_.reduce();
+  partial_gradients_.finish();
 }
 
 void TrainingState::update(const StepOptions& options) {

@@ -64,7 +64,7 @@ class TrainingState {
   /// One stage of the pipeline on this rank.
   struct Chunk {
     std::unique_ptr<GPTModel> model;
-    std::unique_ptr<ParamAndGradBuffer> memory;
+    std::unique_ptr<ModelMemory> memory;
     std::unique_ptr<ModelStage> stage;
   };
 
@@ -72,6 +72,8 @@ class TrainingState {
   TrainingState(const ModelContext& context, const OptimizerConfig& optimizer, TrainingLayout layout);
 
   std::span<const Chunk> chunks() const { return chunks_; }
+  /// The parameters and gradients of all chunks.
+  std::vector<ParamAndGradBuffer*> buffers() const;
   Optimizer& optimizer() { return optimizer_; }
   const Optimizer& optimizer() const { return optimizer_; }
 
@@ -106,15 +108,12 @@ class TrainingState {
   /// After the weights that visit_weights() gives were changed: all ranks see the new ones.
   void publish_weights();
   /// Whether this rank is the one to save `param`, of the ranks that hold a copy of it in their slice of the model.
-  bool saves(const Param& param) const;
+  bool saves(const Param& param) const { return layout_.parallel.stands_for_holders(param.placement); }
   /// For messages in the pipeline's schedules, since the start.
   double pipeline_waiting_seconds() const { return pipeline_waiting_; }
 
  private:
   std::vector<Chunk> make_chunks(const ModelContext& context);
-  Optimizer make_optimizer(const OptimizerConfig& config);
-  bool is_tied_copy(const Param& param) const;
-  std::vector<ParamAndGradBuffer*> memories() const;
   const Schedule& schedule_for(std::size_t microbatches, bool training);
   /// Leaves this rank's part in totals_.
   void run(std::span<const MicroBatch> batches, bool training, double loss_scale = 1);

@@ -24,9 +24,13 @@ Dropout ModelContext::dropout_for(double p, const std::string& site, i64 first_p
           .first_position = first_position};
 }
 
-void ModelContext::mark_copy(Param& param) const {
-  param.tp_copies = tp.size();
-  param.grad_is_partial = splits_sequence();
+AlongAxis ModelContext::holders_of_word_embeddings() const {
+  if (config.untie_embeddings_and_output_weights || output_rank == 0) return {};
+  return {Spread::Partial, Holders{.first = 0, .count = 2, .stride = output_rank}};
+}
+
+void ModelContext::place_in_stream(Param& param) const {
+  param.placement.tp = {gradient_spread(stream())};
 }
 
 }  // namespace mcpp

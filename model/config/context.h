@@ -35,14 +35,24 @@ struct ModelContext {
 
   /// Standard deviation of the layers that write to the residual stream: smaller, as there are 2 per layer (GPT-2).
   double output_init_std() const;
+  /// The position in the pipeline of the rank with the output layer; the embedding is on the first. Where they are
+  /// tied, the two ranks hold one parameter.
+  int output_rank = 0;
+
   /// Whether there are several parts of the sequence at all.
   bool splits_sequence() const { return sequence_parallel && tp.size() > 1; }
+  /// How activations lie between the parallel regions, and between pipeline stages.
+  ActivationPlacement stream() const {
+    return splits_sequence() ? ActivationPlacement::Sequence : ActivationPlacement::Whole;
+  }
+  /// Along pp: the ranks that hold the word embeddings, each of which has a part of their gradient.
+  AlongAxis holders_of_word_embeddings() const;
   /// The position in the sequence of row 0 of x [s or s / tp, b, h], outside the parallel regions.
   i64 first_position(const Tensor& x, const Pass& pass) const;
   /// The dropout of a site such as "decoder.layers.3.mlp" for rows of a pass from `first_position` on.
   Dropout dropout_for(double p, const std::string& site, i64 first_position, const Pass& pass) const;
-  /// Marks a parameter that every rank holds whole and uses on its part of the sequence.
-  void mark_copy(Param& param) const;
+  /// Places a parameter that every tensor-parallel rank holds whole and uses between the parallel regions.
+  void place_in_stream(Param& param) const;
 };
 
 }  // namespace mcpp

@@ -112,6 +112,10 @@ Tensor SelfAttention::backward(const Tensor& dy, Pass& pass) {
   return linear_qkv_.backward(d_qkv, pass);
 }
 
+ActivationPlacement SelfAttention::gives(ActivationPlacement x) const {
+  return linear_proj_.gives(linear_qkv_.gives(x));
+}
+
 void SelfAttention::visit(const ParamVisitor& f) {
   linear_qkv_.visit(f);
   linear_proj_.visit(f);

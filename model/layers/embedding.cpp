@@ -8,11 +8,12 @@ LanguageModelEmbedding::LanguageModelEmbedding(const ModelContext& context)
     : context_(context),
       word_embeddings_("embedding.word_embeddings", context.config.padded_vocab_size(), context.config.hidden_size,
                        context.tp, context.config.init_method_std, context.sequence_parallel) {
+  word_embeddings().placement.pp = context.holders_of_word_embeddings();
   if (context.config.position_embedding_type == PositionEmbedding::LearnedAbsolute) {
     position_embeddings_ = std::make_unique<Param>("embedding.position_embeddings.weight",
                                                    Shape{context.config.max_positions(), context.config.hidden_size},
                                                    Init::Normal, context.config.init_method_std);
-    context.mark_copy(*position_embeddings_);
+    context.place_in_stream(*position_embeddings_);
   }
 }
 
@@ -41,6 +42,12 @@ Tensor LanguageModelEmbedding::backward(const Tensor& dy, Pass& pass) {
     });
   }
   return word_embeddings_.backward(dx, pass);
+}
+
+ActivationPlacement LanguageModelEmbedding::gives(ActivationPlacement tokens) const {
+  const ActivationPlacement y = word_embeddings_.gives(tokens);
+  if (position_embeddings_) check_gradient_spread(*position_embeddings_, y);
+  return y;
 }
 
 void LanguageModelEmbedding::visit(const ParamVisitor& f) {

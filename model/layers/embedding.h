@@ -14,6 +14,7 @@ class LanguageModelEmbedding final : public Module {
 
   Tensor forward(const Tensor& tokens, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;
+  ActivationPlacement gives(ActivationPlacement tokens) const override;
   void visit(const ParamVisitor& f) override;
   void visit_word_embeddings(const ParamVisitor& f) { word_embeddings_.visit(f); }
   /// Calls nothing when positions are not learned.

@@ -65,6 +65,10 @@ Tensor Mlp::backward(const Tensor& dy, Pass& pass) {
   return linear_fc1_.backward(d_up, pass);
 }
 
+ActivationPlacement Mlp::gives(ActivationPlacement x) const {
+  return linear_fc2_.gives(linear_fc1_.gives(x));
+}
+
 void Mlp::visit(const ParamVisitor& f) {
   linear_fc1_.visit(f);
   linear_fc2_.visit(f);

@@ -10,7 +10,7 @@ Norm::Norm(const std::string& name, const ModelContext& context)
   if (context.config.normalization == Normalization::LayerNorm) {
     bias_ = std::make_unique<Param>(name + ".bias", Shape{context.config.hidden_size}, Init::Zeros);
   }
-  visit([&](Param& param) { context.mark_copy(param); });
+  visit([&](Param& param) { context.place_in_stream(param); });
 }
 
 Norm::Output Norm::compute(const Tensor& x) const {
@@ -58,6 +58,14 @@ Tensor Norm::backward(const Tensor& dy, Pass& pass) {
 
 void Norm::backward_add(const Tensor& dy, Pass& pass, Tensor& dx) {
   input_gradient(dy, pass, dx, true);
+}
+
+ActivationPlacement Norm::gives(ActivationPlacement x) const {
+  MCPP_CHECK(x == ActivationPlacement::Whole || x == ActivationPlacement::Sequence, weight_.name,
+             " takes whole rows, and is given some that are ", name_of(x));
+  check_gradient_spread(weight_, x);
+  if (bias_) check_gradient_spread(*bias_, x);
+  return x;
 }
 
 void Norm::visit(const ParamVisitor& f) {

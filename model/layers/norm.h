@@ -15,6 +15,7 @@ class Norm final : public Module {
 
   Tensor forward(const Tensor& x, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;
+  ActivationPlacement gives(ActivationPlacement x) const override;
   /// dx += the gradient: dx already holds that of the residual branch.
   void backward_add(const Tensor& dy, Pass& pass, Tensor& dx);
   void visit(const ParamVisitor& f) override;

@@ -22,6 +22,7 @@ OutputLayer::OutputLayer(const ModelContext& context, Param* shared)
               split_box({context.config.padded_vocab_size(), context.config.hidden_size}, 0, context.tp), Init::Normal,
               context.config.init_method_std) {
   MCPP_CHECK(!shared || !context.config.untie_embeddings_and_output_weights, "untied embeddings are not shared");
+  weight_.placement.pp = context.holders_of_word_embeddings();
 }
 
 Tensor OutputLayer::logits(const Tensor& hidden, Pass& pass) {
@@ -73,6 +74,11 @@ void OutputLayer::add_shared_gradient() {
   }
   weight_.main_grad = {};
   weight_.clear_grad();
+}
+
+ActivationPlacement OutputLayer::gives(ActivationPlacement hidden) const {
+  region_.check_entry(final_layernorm_.gives(hidden), weight_.name);
+  return ActivationPlacement::Columns;
 }
 
 void OutputLayer::visit(const ParamVisitor& f) {

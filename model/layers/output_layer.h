@@ -21,6 +21,8 @@ class OutputLayer {
   TokenLosses loss(const Tensor& hidden, const Tensor& targets, double loss_scale, Pass& pass);
   /// The gradient with respect to hidden.
   Tensor backward(Pass& pass);
+  /// Of the logits, as Module::gives().
+  ActivationPlacement gives(ActivationPlacement hidden) const;
 
   /// Adds what backward made of the shared weight's gradient, kept apart until now, to that weight's main_grad. So the
   /// sum over microbatches is (the embedding's) + (the output's), the same bits as between pipeline stages. Does

@@ -42,8 +42,9 @@ QkvProjection::QkvProjection(const std::string& name, const ModelContext& contex
   queries_ = make_slice(name, 1, context.tp.rank() % sharing * own_rows, own_rows);
   keys_values_ = make_slice(name, 1, q_rows, 2 * head_dim);
   keys_values_->visit([&](Param& param) {
-    param.tp_copies = static_cast<int>(sharing);
-    param.grad_is_partial = true;
+    param.placement.tp = {
+        gradient_spread(ActivationPlacement::Columns),
+        Holders{.first = static_cast<int>(context.tp.rank() / sharing * sharing), .count = static_cast<int>(sharing)}};
   });
 }
 
@@ -82,6 +83,17 @@ Tensor QkvProjection::backward(const Qkv& gradient, Pass& pass) {
     queries_->weight_gradient(d_queries, whole_x);
     if (keys_values_) keys_values_->weight_gradient(d_keys_values, whole_x);
   });
+}
+
+ActivationPlacement QkvProjection::gives(ActivationPlacement x) const {
+  region_.check_entry(x, queries_->weight.name);
+  constexpr auto kOwnHeads = ActivationPlacement::Columns;
+  for (const LinearSlice* slice : {queries_.get(), keys_values_.get()}) {
+    if (!slice) continue;
+    check_gradient_spread(slice->weight, kOwnHeads);
+    if (slice->bias) check_gradient_spread(*slice->bias, kOwnHeads);
+  }
+  return kOwnHeads;
 }
 
 void QkvProjection::visit(const ParamVisitor& f) {

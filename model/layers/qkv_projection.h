@@ -32,6 +32,8 @@ class QkvProjection {
   Qkv forward(const Tensor& x, Pass& pass);
   /// Returns dx.
   Tensor backward(const Qkv& gradient, Pass& pass);
+  /// As Module::gives().
+  ActivationPlacement gives(ActivationPlacement x) const;
   void visit(const ParamVisitor& f);
   bool shares_groups() const { return keys_values_ != nullptr; }
 

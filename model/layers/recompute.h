@@ -30,6 +30,11 @@ class RecomputedLayers final : public Module {
     return dx;
   }
 
+  ActivationPlacement gives(ActivationPlacement x) const override {
+    for (const auto& layer : layers_) x = layer->gives(x);
+    return x;
+  }
+
   void visit(const ParamVisitor& f) override {
     for (const auto& layer : layers_) layer->visit(f);
   }

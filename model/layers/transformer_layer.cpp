@@ -5,6 +5,17 @@
 #include "tensor/processor.h"
 
 namespace mcpp {
+namespace {
+
+template <class Branch>
+ActivationPlacement residual_gives(ActivationPlacement x, const Norm& norm, const Branch& branch,
+                                   const std::string& site) {
+  const ActivationPlacement y = branch.gives(norm.gives(x));
+  MCPP_CHECK(y == x, site, " adds activations that are ", name_of(y), " to a residual that is ", name_of(x));
+  return y;
+}
+
+}  // namespace
 
 TransformerLayer::TransformerLayer(i64 layer, const ModelContext& context, const RotaryTable& rotary)
     : name_(str("decoder.layers.", layer)),
@@ -55,6 +66,11 @@ Tensor TransformerLayer::forward(const Tensor& x, Pass& pass) {
 Tensor TransformerLayer::backward(const Tensor& dy, Pass& pass) {
   const Tensor dx1 = residual_backward(dy, pre_mlp_layernorm_, mlp_, name_ + ".mlp", pass);
   return residual_backward(dx1, input_layernorm_, self_attention_, name_ + ".self_attention", pass);
+}
+
+ActivationPlacement TransformerLayer::gives(ActivationPlacement x) const {
+  const ActivationPlacement x1 = residual_gives(x, input_layernorm_, self_attention_, name_ + ".self_attention");
+  return residual_gives(x1, pre_mlp_layernorm_, mlp_, name_ + ".mlp");
 }
 
 void TransformerLayer::visit(const ParamVisitor& f) {

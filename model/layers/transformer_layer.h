@@ -19,6 +19,7 @@ class TransformerLayer final : public Module {
   Tensor forward(const Tensor& x, Pass& pass) override;
   /// dy's memory may be used for the result.
   Tensor backward(const Tensor& dy, Pass& pass) override;
+  ActivationPlacement gives(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override;
 
  private:

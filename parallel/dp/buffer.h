@@ -10,8 +10,7 @@
 // With 1, 2 and 3 each rank updates its part of the weights, and its optimizer holds state for no more than that.
 //
 // Sums over ranks are by rank, so stages 0 and 1 give the same bits, and so do 2 and 3. All four agree when a step has
-// one microbatch; with more, 0 and 1 add up microbatches before ranks and 2 and 3 after, which rounds differently. A
-// parameter tied over pipeline stages is summed over these first with 0 and 1, last with 2 and 3, with the same effect.
+// one microbatch; with more, 0 and 1 add up microbatches before ranks and 2 and 3 after, which rounds differently.
 #pragma once
 #include <functional>
 #include <memory>
@@ -29,10 +28,6 @@ enum class Use : u8 { Forward, Backward };
 struct UnitParam {
   Param* param;  ///< must outlive the buffer; each parameter once
   int unit;      ///< must not decrease along the list
-  /// Ranks that hold this same parameter in other pipeline stages (tied embeddings): its gradient is summed over them
-  /// too: in finish(), with stages 0 and 1 before the sum over the data-parallel ranks, with 2 and 3 after it. Such a
-  /// parameter is the only one of its unit. A group of one rank is as good as none.
-  Communicator* tied = nullptr;
 };
 
 /// Over which ranks a model is trained with different samples. Must outlive the buffer.
@@ -76,8 +71,7 @@ class ParamAndGradBuffer {
   /// Ends a use. `last`: it was the unit's last of that kind in the step; with Backward its gradients are complete,
   /// deferred weight gradients included. Inside a nested use, it takes effect when the outermost ends.
   virtual void release(int unit, Use use, bool last) = 0;
-  /// Completes the reduction of all gradients, also of units that were never released as last, and waits for it. Of
-  /// buffers with tied parameters, all stages call it in an order that agrees.
+  /// Completes the reduction of all gradients, also of units that were never released as last, and waits for it.
   virtual void finish() = 0;
   /// After shard()'s weights were changed: all ranks see the new ones at their next acquire. Also after loading. No
   /// unit is in use meanwhile.

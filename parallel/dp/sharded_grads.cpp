@@ -6,9 +6,8 @@
 
 namespace mcpp {
 
-ShardedGrads::ShardedGrads(const StoreContext& context, std::vector<TiedParam> tied, DType dtype, bool overlap)
+ShardedGrads::ShardedGrads(const StoreContext& context, DType dtype, bool overlap)
     : context_(context),
-      tied_(std::move(tied)),
       overlap_(overlap),
       shards_(Tensor::zeros({context.plan.total / context.parts}, dtype, context.device, MemoryClass::Grads)),
       full_(context.plan.buckets.size()),
@@ -55,11 +54,6 @@ void ShardedGrads::finish() {
     if (!has_grads_[b]) ops::fill_zero(part);
   }
   if (context_.groups.replicate.size() > 1) context_.groups.replicate.all_reduce(shards_, ReduceOp::Sum).wait();
-  // Both stages cut a tied parameter at the same places, as it is alone in its unit.
-  for (const TiedParam& tied : tied_) {
-    Tensor part = shard(tied.bucket);
-    tied.group->all_reduce(part, ReduceOp::Sum).wait();
-  }
 }
 
 }  // namespace mcpp

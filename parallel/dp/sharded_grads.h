@@ -10,7 +10,7 @@ namespace mcpp {
 class ShardedGrads final : public GradStore {
  public:
   /// `overlap`: reduce a unit's gradients while backward computes the next one's.
-  ShardedGrads(const StoreContext& context, std::vector<TiedParam> tied, DType dtype, bool overlap);
+  ShardedGrads(const StoreContext& context, DType dtype, bool overlap);
 
   void begin_step() override;
   void acquire(std::size_t bucket) override;
@@ -29,7 +29,6 @@ class ShardedGrads final : public GradStore {
   void collect();
 
   StoreContext context_;
-  std::vector<TiedParam> tied_;
   bool overlap_;
   Tensor shards_;
   std::vector<Tensor> full_;     // by bucket; undefined unless acquired

@@ -7,13 +7,6 @@
 
 namespace mcpp {
 
-/// A parameter whose gradient is summed over pipeline stages too.
-struct TiedParam {
-  std::size_t bucket;
-  Param* param;
-  Communicator* group;  ///< of more than one rank
-};
-
 /// What stores know of their buffer.
 struct StoreContext {
   const BufferPlan& plan;

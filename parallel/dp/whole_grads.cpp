@@ -1,12 +1,9 @@
 #include "parallel/dp/whole_grads.h"
 
-#include <algorithm>
-
 namespace mcpp {
 
-WholeGrads::WholeGrads(const StoreContext& context, std::vector<TiedParam> tied, DType dtype, bool overlap)
+WholeGrads::WholeGrads(const StoreContext& context, DType dtype, bool overlap)
     : context_(context),
-      tied_(std::move(tied)),
       overlap_(overlap),
       flat_(Tensor::zeros({context.plan.total}, dtype, context.device, MemoryClass::Grads)) {
   for (std::size_t b = 0; b < context_.plan.buckets.size(); ++b) context_.make_views(b, whole(b), &Param::main_grad);
@@ -27,8 +24,7 @@ void WholeGrads::release(std::size_t bucket, int unit, bool last) {
   Reduction& reduction = reductions_[bucket];
   MCPP_CHECK(!reduction.is_started, "unit ", unit, " was released after its gradients had been reduced");
   reduction.pending.erase(unit);
-  // Other stages finish a tied parameter at another time; finish() is where they meet.
-  if (overlap_ && reduction.pending.empty() && !has_tied(bucket)) start_reduction(bucket);
+  if (overlap_ && reduction.pending.empty()) start_reduction(bucket);
 }
 
 void WholeGrads::start_reduction(std::size_t bucket) {
@@ -43,20 +39,12 @@ void WholeGrads::start_reduction(std::size_t bucket) {
 }
 
 void WholeGrads::finish() {
-  sum_over_stages();
   // The last bucket first, as backward completes them: every rank must start them in the same order.
   for (std::size_t b = reductions_.size(); b-- > 0;) {
     if (!reductions_[b].is_started) start_reduction(b);
   }
   for (std::size_t b = reductions_.size(); b-- > 0;) reductions_[b].work.wait();
   if (context_.groups.replicate.size() > 1) sum_over_replicas();
-}
-
-void WholeGrads::sum_over_stages() {
-  for (const TiedParam& tied : tied_) {
-    zero_missing_grad(*tied.param);
-    tied.group->all_reduce(tied.param->main_grad, ReduceOp::Sum).wait();
-  }
 }
 
 void WholeGrads::sum_over_replicas() {
@@ -69,10 +57,6 @@ void WholeGrads::sum_over_replicas() {
 
 Tensor WholeGrads::whole(std::size_t bucket) const {
   return flat_.flat(context_.plan.buckets[bucket].begin, context_.plan.buckets[bucket].size());
-}
-
-bool WholeGrads::has_tied(std::size_t bucket) const {
-  return std::ranges::any_of(tied_, [&](const TiedParam& tied) { return tied.bucket == bucket; });
 }
 
 }  // namespace mcpp

@@ -10,7 +10,7 @@ namespace mcpp {
 class WholeGrads final : public GradStore {
  public:
   /// `overlap`: reduce a bucket as soon as its units are done.
-  WholeGrads(const StoreContext& context, std::vector<TiedParam> tied, DType dtype, bool overlap);
+  WholeGrads(const StoreContext& context, DType dtype, bool overlap);
 
   void begin_step() override;
   void acquire(std::size_t) override {}
@@ -26,13 +26,10 @@ class WholeGrads final : public GradStore {
   };
 
   Tensor whole(std::size_t bucket) const;
-  bool has_tied(std::size_t bucket) const;
   void start_reduction(std::size_t bucket);
-  void sum_over_stages();
   void sum_over_replicas();
 
   StoreContext context_;
-  std::vector<TiedParam> tied_;
   bool overlap_;
   Tensor flat_;
   std::vector<Reduction> reductions_;  // by bucket

@@ -17,24 +17,11 @@ std::unique_ptr<ParamStore> make_param_store(const StoreContext& context, DType 
   return std::make_unique<WholeParams>(context, dtype, options.overlap_param_gather);
 }
 
-std::unique_ptr<GradStore> make_grad_store(const StoreContext& context, std::vector<TiedParam> tied, DType dtype,
+std::unique_ptr<GradStore> make_grad_store(const StoreContext& context, DType dtype,
                                            const DataParallelOptions& options) {
   const bool overlap = options.overlap_grad_reduce;
-  if (options.zero_stage >= 2) return std::make_unique<ShardedGrads>(context, std::move(tied), dtype, overlap);
-  return std::make_unique<WholeGrads>(context, std::move(tied), dtype, overlap);
-}
-
-std::vector<TiedParam> tied_params(const BufferPlan& plan, std::span<const UnitParam> params) {
-  std::vector<TiedParam> result;
-  for (std::size_t i = 0; i < params.size(); ++i) {
-    const UnitParam& p = params[i];
-    if (!p.tied || p.tied->size() == 1) continue;
-    const bool is_alone =
-        (i == 0 || params[i - 1].unit != p.unit) && (i + 1 == params.size() || params[i + 1].unit != p.unit);
-    MCPP_CHECK(is_alone, p.param->name, " is tied to another pipeline stage and not alone in unit ", p.unit);
-    result.push_back({*bucket_of(plan, p.unit), p.param, p.tied});
-  }
-  return result;
+  if (options.zero_stage >= 2) return std::make_unique<ShardedGrads>(context, dtype, overlap);
+  return std::make_unique<WholeGrads>(context, dtype, overlap);
 }
 
 }  // namespace
@@ -57,7 +44,7 @@ ZeroBuffer::ZeroBuffer(std::span<const UnitParam> params, DType dtype, Device& d
     MCPP_CHECK(stage_ < 2 || is_one_unit, "unit ", bucket.first_unit, " or a neighbour has no elements");
   }
   params_ = make_param_store(context_, dtype, options);
-  grads_ = make_grad_store(context_, tied_params(plan(), params), wide(dtype), options);
+  grads_ = make_grad_store(context_, wide(dtype), options);
   clear_grads();
 }
 

@@ -27,4 +27,10 @@ Tensor VocabParallelEmbedding::backward(const Tensor& dy, Pass& pass) {
   return {};
 }
 
+ActivationPlacement VocabParallelEmbedding::gives(ActivationPlacement tokens) const {
+  MCPP_CHECK(tokens == ActivationPlacement::Whole, weight_.name, " takes all tokens, and is given some that are ",
+             name_of(tokens));
+  return region_.outside();
+}
+
 }  // namespace mcpp

@@ -17,6 +17,7 @@ class VocabParallelEmbedding final : public Module {
 
   Tensor forward(const Tensor& tokens, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;
+  ActivationPlacement gives(ActivationPlacement tokens) const override;
   void visit(const ParamVisitor& f) override { f(weight_); }
   /// The output layer multiplies with it when embeddings are tied.
   Param& weight() { return weight_; }

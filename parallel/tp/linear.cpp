@@ -86,13 +86,18 @@ Tensor ColumnParallelLinear::backward(const Tensor& dy, Pass& pass) {
       [this, own_dy](const Tensor& whole_x) { slice_.weight_gradient(own_dy, whole_x); });
 }
 
+ActivationPlacement ColumnParallelLinear::gives(ActivationPlacement x) const {
+  region_.check_entry(x, slice_.weight.name);
+  return gather_output_ ? ActivationPlacement::Whole : ActivationPlacement::Columns;
+}
+
 RowParallelLinear::RowParallelLinear(const std::string& name, i64 in, i64 out, Communicator& tp,
                                      const LinearOptions& options, bool input_is_parallel)
     : region_(tp, options.sequence_parallel),
       slice_(name, split_box({out, in}, 1, tp), Box{{out}, {0}, {out}}, options),
       skip_bias_add_(options.skip_bias_add),
       input_is_parallel_(input_is_parallel) {
-  if (slice_.bias) slice_.bias->tp_copies = tp.size();
+  if (slice_.bias) slice_.bias->placement.tp = {gradient_spread(ActivationPlacement::Whole)};
 }
 
 Tensor RowParallelLinear::forward(const Tensor& x, Pass& pass) {
@@ -113,6 +118,15 @@ Tensor RowParallelLinear::backward(const Tensor& dy, Pass& pass) {
     slice_.weight_gradient(whole_dy, x);
   }
   return input_is_parallel_ ? dx : gather_from_tensor_parallel_region(dx, region_.tp());
+}
+
+ActivationPlacement RowParallelLinear::gives(ActivationPlacement x) const {
+  const ActivationPlacement taken = input_is_parallel_ ? ActivationPlacement::Columns : ActivationPlacement::Whole;
+  MCPP_CHECK(x == taken, slice_.weight.name, " takes activations that are ", name_of(taken),
+             ", and is given some that are ", name_of(x));
+  // Whoever adds the bias, its gradient is that of the whole dy, which backward gathers.
+  if (slice_.bias) check_gradient_spread(*slice_.bias, ActivationPlacement::Whole);
+  return region_.outside();
 }
 
 }  // namespace mcpp

@@ -45,6 +45,7 @@ class ColumnParallelLinear final : public Module {
                        const LinearOptions& options, bool gather_output = false);
   Tensor forward(const Tensor& x, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;
+  ActivationPlacement gives(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override { slice_.visit(f); }
   /// Null without a bias.
   const Tensor* bias() const { return slice_.bias ? &slice_.bias->value : nullptr; }
@@ -66,6 +67,7 @@ class RowParallelLinear final : public Module {
                     bool input_is_parallel = true);
   Tensor forward(const Tensor& x, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;
+  ActivationPlacement gives(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override { slice_.visit(f); }
   const Tensor* bias() const { return slice_.bias ? &slice_.bias->value : nullptr; }
 

@@ -60,6 +60,11 @@ Tensor scatter_to_tensor_parallel_region(const Tensor& x, Communicator& tp) {
   return y;
 }
 
+void TensorParallelRegion::check_entry(ActivationPlacement x, const std::string& user) const {
+  MCPP_CHECK(x == outside(), user, " takes activations that are ", name_of(outside()), ", and is given some that are ",
+             name_of(x));
+}
+
 Pending TensorParallelRegion::whole(const Tensor& x) const {
   if (!sequence_parallel_) return {x, Work()};
   return gather_from_sequence_parallel_region(x, tp_);

@@ -2,10 +2,12 @@
 // another one.
 #pragma once
 #include <functional>
+#include <string>
 #include <utility>
 
 #include "comm/communicator.h"
 #include "nn/pass.h"
+#include "nn/placement.h"
 
 namespace mcpp {
 
@@ -44,6 +46,12 @@ class TensorParallelRegion {
 
   Communicator& tp() const { return tp_; }
   bool sequence_parallel() const { return sequence_parallel_; }
+  /// How activations lie outside of the region: what whole() takes and sum() gives.
+  ActivationPlacement outside() const {
+    return sequence_parallel_ ? ActivationPlacement::Sequence : ActivationPlacement::Whole;
+  }
+  /// Refuses activations that whole() does not take; `user` is named.
+  void check_entry(ActivationPlacement x, const std::string& user) const;
 
   /// The whole sequence of x: x itself, or gathered.
   Pending whole(const Tensor& x) const;

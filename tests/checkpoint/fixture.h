@@ -20,8 +20,6 @@ namespace mcpp {
 
 using test::error_of;
 
-#define EXPECT_CONTAINS(text, part) EXPECT_NE(std::string(text).find(part), std::string::npos) << (text)
-
 /// The newest checkpoint of which every byte is sound; of each that is not, the log gets the warning of a load.
 inline std::optional<Path> newest_good(const Path& folder, const Log& log) {
   const auto self = make_self_communicator();

@@ -12,11 +12,10 @@
 
 #include "base/strings.h"
 #include "tests/support/build.h"
+#include "tests/support/errors.h"
 #include "tests/support/program.h"
 
 namespace mcpp {
-
-#define EXPECT_CONTAINS(text, part) EXPECT_NE(std::string(text).find(part), std::string::npos) << (text)
 
 class EndToEnd : public testing::Test {
  protected:

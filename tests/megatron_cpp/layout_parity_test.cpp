@@ -4,17 +4,21 @@
 // do.
 #include <gtest/gtest.h>
 
+#include "tests/support/compare_runs.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {
 namespace {
 
+using test::all_weights;
+using test::expect_same_bits;
 using test::Numbers;
+using test::relative_distance;
 using test::RunLayout;
 using test::RunResult;
 using test::RunTask;
-using test::Weights;
+using test::without_key_bias;
 
 constexpr auto kGPipe = ScheduleKind::GPipe, k1F1B = ScheduleKind::OneFOneB, kInterleaved = ScheduleKind::Interleaved,
                kZbH1 = ScheduleKind::ZbH1, kZbV = ScheduleKind::ZbV;
@@ -166,32 +170,6 @@ const RunResult& reference(const std::string& model, const RunLayout& layout, DT
   return results.at(key);
 }
 
-void expect_same_bits(const RunResult& a, const RunResult& b) {
-  EXPECT_EQ(a.losses, b.losses);
-  EXPECT_EQ(a.grad_norms, b.grad_norms);
-  ASSERT_EQ(a.weights.size(), b.weights.size());
-  for (const auto& [name, values] : a.weights) EXPECT_EQ(values, b.weights.at(name)) << name;
-}
-
-double relative_distance(const Numbers& a, const Numbers& b) {
-  double difference = 0, whole = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) difference += (a[i] - b[i]) * (a[i] - b[i]), whole += b[i] * b[i];
-  return std::sqrt(difference / whole);
-}
-
-/// A bias of the keys moves all scores of a query alike: its gradient is 0 but for rounding, of which AdamW makes steps
-/// of full length. [groups, (q + k + v) * head_dim]: left out.
-Numbers without_key_bias(const std::string& name, const Numbers& values, const ModelConfig& config) {
-  if (!name.ends_with("linear_qkv.bias")) return values;
-  const i64 d = config.head_dim(), q = config.num_attention_heads / config.query_groups() * d, group = q + 2 * d;
-  Numbers kept;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const i64 at = static_cast<i64>(i) % group;
-    if (at < q || at >= q + d) kept.push_back(values[i]);
-  }
-  return kept;
-}
-
 void expect_near(const RunResult& a, const RunResult& b, double loss, double weights, const ModelConfig& config) {
   ASSERT_EQ(a.losses.size(), b.losses.size());
   for (std::size_t i = 0; i < a.losses.size(); ++i)
@@ -241,16 +219,6 @@ INSTANTIATE_TEST_SUITE_P(Layouts, NarrowLayoutParity,
                          testing::Combine(testing::Values("gpt2", "llama"), testing::Values(DType::BF16, DType::F16),
                                           testing::ValuesIn(kNarrowRows)),
                          narrow_name);
-
-/// All weights of a run as one vector.
-Numbers all_weights(const RunResult& run, const ModelConfig& config) {
-  Numbers all;
-  for (const auto& [name, values] : run.weights) {
-    const Numbers kept = without_key_bias(name, values, config);
-    all.insert(all.end(), kept.begin(), kept.end());
-  }
-  return all;
-}
 
 /// bf16 keeps 8 bits of a number. Layouts that take a sum in another order round its result, an activation, at another
 /// place in the last of them, as often as bf16 rounds where fp32 does not; so a layout may differ from one rank by as

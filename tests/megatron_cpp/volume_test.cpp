@@ -67,7 +67,7 @@ TEST_P(DataParallelVolume, OfAStepIsThatOfTheFormula) {
   const RunLayout layout{.dp = ranks, .zero_stage = volume.stage, .overlaps = overlaps};
   in_each_rank(task_of(name, dtype, ranks * kBatch), layout,
                [&, v = volume, d = ranks, dtype = dtype](LayoutRank& rank, const Meters& meters) {
-                 const BufferPlan& plan = rank.state().chunks()[0].memory->plan();
+                 const BufferPlan& plan = rank.state().chunks()[0].memory->buffers().front()->plan();
                  const bool tied =
                      !rank.state().chunks()[0].model->context().config.untie_embeddings_and_output_weights;
                  const i64 p = plan.total, embedding = tied && v.stage == 3 ? plan.buckets[0].size() : 0;

@@ -179,7 +179,7 @@ TEST(GPTModel, MicrobatchesAddUpToTheBatch) {
     sum += whole.model.loss(tokens, targets, 1, p).sum();
     whole.model.backward({}, p);
   }
-  whole.memory->finish();
+  whole.partial_gradients->finish();
   EXPECT_NEAR(sum / loss, 1, 1e-13);
   const test::Numbers parts = gradients(whole);
   for (std::size_t i = 0; i < parts.size(); ++i) ASSERT_NEAR(parts[i], expected[i], 1e-12) << i;

@@ -109,14 +109,16 @@ TEST_P(TensorParallel, LossAndGradientsAreThoseOfOneRank) {
   }
 }
 
-/// How many ranks hold each element: told by tp_copies, seen by counting.
+/// How many ranks hold each element: told by the placement, seen by counting.
 TEST_P(TensorParallel, BoxesAndCopiesCoverEveryParameter) {
   TinyModel whole(config(), DType::F64);
   const auto tensors = whole_gradients(whole);
   run_local_ranks(ranks(), [&](Communicator& tp, int) {
     TinyModel m(config(), DType::F64, {}, 1, &tp);
     std::map<std::string, double> held;
-    m.model.visit([&](Param& param, int) { held[param.name] += static_cast<double>(param.numel()) / param.tp_copies; });
+    m.model.visit([&](Param& param, int) {
+      held[param.name] += static_cast<double>(param.numel()) / param.placement.tp.copies(tp.size());
+    });
     EXPECT_EQ(held.size(), tensors.size());
     for (auto& [name, count] : held) {
       Tensor sum = test::tensor_of({count}, {1}, DType::F64, m.device);

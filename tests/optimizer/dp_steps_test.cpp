@@ -103,7 +103,6 @@ TEST_P(ZeroSteps, FollowOneVector) {
   if (stage == 0) c.layout = {c.layout.ranks(), 1};  // cuts nothing
   run_local_ranks(c.layout.ranks(), [&](Communicator& world, int rank) {
     const DpGroups groups(world, c.layout);
-    const auto self = make_self_communicator();
     CpuDevice device;
     ToyModel model;
     const auto buffer = make_param_and_grad_buffer(model.unit_params(), c.dtype, device, groups.refs(),
@@ -111,8 +110,9 @@ TEST_P(ZeroSteps, FollowOneVector) {
     buffer->visit_weights([](Param& param, i64 first, Tensor values) { initialize(param, 11, first, values); });
     buffer->publish();
     ParamAndGradBuffer* const buffers[]{buffer.get()};
-    Optimizer optimizer(buffers, config_of(c.kind),
-                        make_norm_scope(*self, stage >= 1 ? groups.shard.get() : nullptr, 0));
+    NormScope scope;  // of a model that no other ranks share
+    if (stage >= 1) scope.groups = {groups.shard.get()};
+    Optimizer optimizer(buffers, config_of(c.kind), scope);
 
     Reference reference(config_of(c.kind), c.dtype,
                         {.layout = c.layout, .microbatches = c.microbatches, .reduces_every_pass = stage >= 2});

@@ -1,8 +1,11 @@
 // A parameter that two pipeline stages hold, each trained over two data-parallel ranks.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "comm/local.h"
 #include "comm/metered.h"
+#include "parallel/partial_gradients.h"
 #include "parallel/scalar.h"
 #include "tests/support/dp_toy.h"
 
@@ -12,6 +15,7 @@ namespace {
 using test::made_up_grad;
 
 constexpr i64 kTied = 101;
+const AlongAxis kTwoStages{Spread::Partial, Holders{.first = 0, .count = 2, .stride = 1}};
 
 /// The first stage holds the tied parameter and two layers, the last one a layer and the tied parameter.
 struct Stage {
@@ -21,10 +25,13 @@ struct Stage {
       params.emplace_back(str(is_first ? "first" : "last", i), Shape{20, 5 + i}, Init::Normal);
     }
     if (!is_first) params.emplace_back("tied", Shape{kTied}, Init::Normal);
+    for (Param& param : params) {
+      if (param.name == "tied") param.placement.pp = kTwoStages;
+    }
   }
-  std::vector<UnitParam> unit_params(Communicator& tied) {
+  std::vector<UnitParam> unit_params() {
     std::vector<UnitParam> list;
-    for (int unit = 0; Param & param : params) list.push_back({&param, unit++, param.name == "tied" ? &tied : nullptr});
+    for (int unit = 0; Param & param : params) list.push_back({&param, unit++});
     return list;
   }
 
@@ -41,7 +48,7 @@ void run_backward(Stage& stage, ParamAndGradBuffer& buffer, int rank, int microb
     for (i64 i = 0; i < param->numel(); ++i) {
       grad[i] = (beta == 0 ? 0 : grad[i]) + made_up_grad(0, microbatch, rank, 0, param->name, i);
     }
-    buffer.release(unit, Use::Backward, last);
+    buffer.release(unit, Use::Backward, last && param->placement.pp.spread == Spread::Shard);
   }
 }
 
@@ -72,12 +79,13 @@ TEST_P(TiedParams, AreSummedOverStagesToo) {
     CpuDevice device;
     Stage stage(rank < 2);
     const auto buffer =
-        make_param_and_grad_buffer(stage.unit_params(*tied), DType::F32, device, {*dp, *self},
+        make_param_and_grad_buffer(stage.unit_params(), DType::F32, device, {*dp, *self},
                                    {.zero_stage = zero_stage, .bucket_elements = 1, .overlap_grad_reduce = overlap});
+    PartialGradients partial(std::array{buffer.get()}, {*self, tied.get()});
     for (int step = 0; step < 2; ++step) {
       buffer->clear_grads();
       for (int m = 0; m < microbatches; ++m) run_backward(stage, *buffer, rank, m, m + 1 == microbatches);
-      buffer->finish();
+      partial.finish();
       i64 elements = 0;
       buffer->visit_grads([&](Param& param, i64 begin, Tensor grads) {
         if (param.name == "tied") elements += grads.numel();
@@ -102,12 +110,13 @@ TEST(TiedParam, WithoutAGradientAddsNothing) {
       const auto self = make_self_communicator();
       CpuDevice device;
       Stage stage(rank == 0);
-      const auto buffer = make_param_and_grad_buffer(stage.unit_params(world), DType::F32, device, {*self, *self},
+      const auto buffer = make_param_and_grad_buffer(stage.unit_params(), DType::F32, device, {*self, *self},
                                                      {.zero_stage = zero_stage, .bucket_elements = 1});
+      PartialGradients partial(std::array{buffer.get()}, {*self, &world});
       for (const bool both : {true, false}) {
         buffer->clear_grads();
         if (both || rank == 1) run_backward(stage, *buffer, rank, 0, true);
-        buffer->finish();
+        partial.finish();
         buffer->visit_grads([&](Param& param, i64, Tensor grads) {
           if (param.name != "tied") return;
           const float first = made_up_grad(0, 0, 0, 0, "tied", 0), second = made_up_grad(0, 0, 1, 0, "tied", 0);
@@ -118,39 +127,41 @@ TEST(TiedParam, WithoutAGradientAddsNothing) {
   }
 }
 
-/// Only the bucket of the tied parameter waits for finish(), and only when another rank has the parameter too.
+/// Only the bucket of the tied parameter waits for finish().
 TEST(TiedParam, IsNotReducedBeforeFinish) {
-  for (const bool is_shared : {true, false}) {
-    run_local_ranks(4, [&](Communicator& world, int rank) {
-      const auto meter = std::make_shared<CommMeter>();
-      const auto dp = make_metered(world.split(rank / 2, 0), meter);
-      const auto tied = world.split(is_shared ? rank % 2 : rank, 0), self = make_self_communicator();
-      CpuDevice device;
-      Stage stage(rank < 2);
-      const auto buffer = make_param_and_grad_buffer(stage.unit_params(*tied), DType::F32, device, {*dp, *self},
-                                                     {.zero_stage = 1, .bucket_elements = 1});
-      buffer->clear_grads();
-      run_backward(stage, *buffer, rank, 0, true);
-      const auto buckets = static_cast<i64>(stage.params.size());
-      EXPECT_EQ((*meter)[CommOp::ReduceScatter].calls, is_shared ? buckets - 1 : buckets);
-      buffer->finish();
-      EXPECT_EQ((*meter)[CommOp::ReduceScatter].calls, buckets);
-    });
-  }
+  run_local_ranks(4, [&](Communicator& world, int rank) {
+    const auto meter = std::make_shared<CommMeter>();
+    const auto dp = make_metered(world.split(rank / 2, 0), meter);
+    const auto tied = world.split(rank % 2, 0), self = make_self_communicator();
+    CpuDevice device;
+    Stage stage(rank < 2);
+    const auto buffer = make_param_and_grad_buffer(stage.unit_params(), DType::F32, device, {*dp, *self},
+                                                   {.zero_stage = 1, .bucket_elements = 1});
+    PartialGradients partial(std::array{buffer.get()}, {*self, tied.get()});
+    buffer->clear_grads();
+    run_backward(stage, *buffer, rank, 0, true);
+    const auto buckets = static_cast<i64>(stage.params.size());
+    EXPECT_EQ((*meter)[CommOp::ReduceScatter].calls, buckets - 1);
+    partial.finish();
+    EXPECT_EQ((*meter)[CommOp::ReduceScatter].calls, buckets);
+  });
 }
 
-TEST(TiedParam, MustBeAloneInItsUnit) {
+TEST(TiedParam, MustBeAloneInItsUnitWhereItsShardsAreSummed) {
   run_local_ranks(2, [](Communicator& world, int) {
     const auto self = make_self_communicator();
     CpuDevice device;
     Param tied("tied", Shape{4}, Init::Ones), other("other", Shape{4}, Init::Ones);
-    const auto make = [&](const std::vector<UnitParam>& list) {
-      return make_param_and_grad_buffer(list, DType::F32, device, {*self, *self}, {.zero_stage = 2});
+    tied.placement.pp = kTwoStages;
+    const auto make = [&](const std::vector<UnitParam>& list, int zero_stage) {
+      const auto buffer =
+          make_param_and_grad_buffer(list, DType::F32, device, {*self, *self}, {.zero_stage = zero_stage});
+      PartialGradients(std::array{buffer.get()}, {*self, &world});
     };
-    EXPECT_THROW(make({{&tied, 0, &world}, {&other, 0}}), Error);
-    EXPECT_THROW(make({{&other, 1}, {&tied, 1, &world}}), Error);
-    EXPECT_NO_THROW(make({{&tied, 0, self.get()}, {&other, 0}}));
-    EXPECT_NO_THROW(make({{&tied, 0, &world}, {&other, 1}}));
+    EXPECT_THROW(make({{&tied, 0}, {&other, 0}}, 2), Error);
+    EXPECT_THROW(make({{&other, 1}, {&tied, 1}}, 3), Error);
+    EXPECT_NO_THROW(make({{&tied, 0}, {&other, 1}}, 2));
+    EXPECT_NO_THROW(make({{&tied, 0}, {&other, 0}}, 1));
   });
 }
 

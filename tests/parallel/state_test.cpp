@@ -28,7 +28,10 @@ TEST(ParallelState, CommunicatorsConnectTheRanksOfTheTopology) {
       EXPECT_EQ(members(group, rank, device), ranks);
     };
     expect(*state.tp, dense.group(rank, {Axis::Tp}));
-    expect(*state.dp, dense.group(rank, {Axis::Dp}));
+    expect(*state.data, dense.group(rank, {Axis::Dp}));
+    expect(*state.data_context, dense.group(rank, {Axis::Cp, Axis::Dp}));
+    expect(state.gradient_groups(GridKind::Dense).shard, dense.group(rank, {Axis::Cp, Axis::Dp}));
+    EXPECT_EQ(state.output_rank, 1);
     expect(*state.pp, dense.group(rank, {Axis::Pp}));
     expect(*state.model, dense.group(rank, {Axis::Tp, Axis::Pp}));
     ASSERT_NE(state.embedding, nullptr);
@@ -49,7 +52,8 @@ TEST(ParallelState, GroupsThatShareWhatZeroSharesAndTheirNames) {
       EXPECT_EQ(recorder.last_done(1).at(0).group->ranks, ranks);
     };
     expect(*state.tp, {rank - tp, rank - tp + 1});
-    expect(*state.dp, {tp, 2 + tp, 4 + tp, 6 + tp});
+    expect(*state.data, {tp, 2 + tp, 4 + tp, 6 + tp});
+    EXPECT_EQ(state.data, state.data_context) << "the same ranks need one group";
     expect(*state.dp_shard, {dp / 2 * 4 + tp, dp / 2 * 4 + 2 + tp});
     expect(*state.dp_replicate, {dp % 2 * 2 + tp, dp % 2 * 2 + 4 + tp});
     expect(*state.pp, {rank});

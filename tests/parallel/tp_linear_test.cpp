@@ -101,7 +101,7 @@ void expect_same(int ranks, const Variant& v, const std::function<std::unique_pt
     test::expect_part(actual.dx, dx, own_x, kTolerance, "dx " + name_of(v));
     EXPECT_EQ(actual.params.size(), expected.params.size());
     for (const auto& [name, param] : actual.params) {
-      EXPECT_FALSE(param->grad_is_partial) << name;
+      EXPECT_NE(param->placement.tp.spread, Spread::Partial) << name;
       test::expect_part(param->main_grad, test::numbers(expected.params.at(name)->main_grad), param->box, kTolerance,
                         name + " " + name_of(v));
     }
@@ -137,10 +137,11 @@ TEST_P(ParallelLinearTest, RowParallelIsTheWholeLayer) {
 TEST_P(ParallelLinearTest, MarksWhatEveryRankHolds) {
   run_local_ranks(GetParam(), [](Communicator& tp, int) {
     ColumnParallelLinear column("column", kIn, {kOut}, 0, tp, {});
-    column.visit([](Param& param) { EXPECT_EQ(param.tp_copies, 1) << param.name; });
+    column.visit([](Param& param) { EXPECT_EQ(param.placement.tp.spread, Spread::Shard) << param.name; });
     RowParallelLinear row("row", kIn, kOut, tp, {});
-    row.visit(
-        [&](Param& param) { EXPECT_EQ(param.tp_copies, param.name == "row.bias" ? tp.size() : 1) << param.name; });
+    row.visit([&](Param& param) {
+      EXPECT_EQ(param.placement.tp.copies(tp.size()), param.name == "row.bias" ? tp.size() : 1) << param.name;
+    });
   });
 }
 

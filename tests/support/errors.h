@@ -7,6 +7,8 @@
 
 #include "base/check.h"
 
+#define EXPECT_CONTAINS(text, part) EXPECT_NE(std::string(text).find(part), std::string::npos) << (text)
+
 namespace mcpp::test {
 
 /// The message of the Error that `f` throws; "" when it throws none.

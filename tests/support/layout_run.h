@@ -91,7 +91,8 @@ class LayoutRank {
                 .recompute = layout.recompute,
                 .device = *place_.device,
                 .tp = *parallel_.tp,
-                .sequence_parallel = layout.sequence_parallel},
+                .sequence_parallel = layout.sequence_parallel,
+                .output_rank = parallel_.output_rank},
                task.optimizer,
                {.parallel = parallel_,
                 .schedule = layout.schedule,
@@ -125,9 +126,9 @@ class LayoutRank {
 
   /// Adds the weights that this rank is the one to save.
   void collect(Weights& weights) {
-    for (const TrainingState::Chunk& chunk : state_.chunks()) {
-      if (chunk.memory->replicas().rank() != 0) continue;
-      chunk.memory->visit_weights([&](const Param& param, i64 first, const Tensor& values) {
+    for (const ParamAndGradBuffer* buffer : state_.buffers()) {
+      if (buffer->replicas().rank() != 0) continue;
+      buffer->visit_weights([&](const Param& param, i64 first, const Tensor& values) {
         if (!state_.saves(param)) return;
         Numbers& whole = weights[param.name];
         whole.resize(static_cast<std::size_t>(numel(param.box.global)), std::nan(""));
@@ -156,7 +157,7 @@ class LayoutRank {
 
   /// This rank's microbatches of a step, dealt out as Megatron-LM does.
   std::vector<MicroBatch> batches(const RunTask& task, i64 step) {
-    const i64 dp = parallel_.dp->size(), rank = parallel_.dp->rank(), b = task.micro_batch_size;
+    const i64 dp = parallel_.data->size(), rank = parallel_.data->rank(), b = task.micro_batch_size;
     std::vector<MicroBatch> result;
     for (i64 first = rank * b; first < task.global_batch_size; first += dp * b)
       result.push_back(micro_batch(task, step * task.global_batch_size + first));

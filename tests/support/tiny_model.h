@@ -1,13 +1,11 @@
 // Small models of both families, with parameters of their own, for tests.
 #pragma once
-#include <array>
 #include <memory>
 #include <vector>
 
 #include "base/philox.h"
 #include "comm/communicator.h"
 #include "model/gpt_model.h"
-#include "parallel/dp/buffer.h"
 #include "parallel/partial_gradients.h"
 #include "tests/support/tensors.h"
 
@@ -60,8 +58,13 @@ struct TinyModel {
                .sequence_parallel = sequence_parallel}) {
     std::vector<UnitParam> params;
     model.visit([&](Param& param, int unit) { params.push_back({&param, unit}); });
-    memory = make_param_and_grad_buffer(params, dtype, device, {*self, *self}, {.bucket_elements = 0});
-    partial_gradients = std::make_unique<PartialGradients>(std::array{memory.get()}, model.context().tp);
+    memory = std::make_unique<ModelMemory>(
+        params, dtype, device,
+        [this](GridKind) {
+          return DataParallelGroups{*self, *self};
+        },
+        DataParallelOptions{.bucket_elements = 0});
+    partial_gradients = std::make_unique<PartialGradients>(memory->buffers(), HolderGroups{model.context().tp});
     model.visit([&](Param& param, int) { initialize(param, 7); });
     model.set_memory(*memory);
   }
@@ -101,8 +104,7 @@ struct TinyModel {
     model.backward({}, p);
     p.run_deferred();
     model.release_gradients();
-    memory->finish();
-    partial_gradients->reduce();
+    partial_gradients->finish();
     return sum;
   }
 
@@ -110,7 +112,7 @@ struct TinyModel {
   Device& device;
   std::unique_ptr<Communicator> self;
   GPTModel model;
-  std::unique_ptr<ParamAndGradBuffer> memory;
+  std::unique_ptr<ModelMemory> memory;
   std::unique_ptr<PartialGradients> partial_gradients;
   Tensor tokens, targets;
   std::vector<i64> samples;

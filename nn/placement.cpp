@@ -1,0 +1,51 @@
+#include "nn/placement.h"
+
+#include <map>
+#include <string>
+
+#include "nn/param.h"
+
+namespace mcpp {
+
+std::string_view name_of(Axis axis) {
+  return std::array<std::string_view, kAxes>{"tp", "cp", "ep", "dp", "pp"}[static_cast<std::size_t>(axis)];
+}
+
+std::string_view name_of(Spread spread) {
+  return std::array<std::string_view, 3>{"Shard", "Replicate", "Partial"}[static_cast<std::size_t>(spread)];
+}
+
+std::string_view name_of(ActivationPlacement placement) {
+  static constexpr std::array<std::string_view, 4> kNames{"whole", "cut along the sequence", "cut by columns",
+                                                          "a part of a sum"};
+  return kNames[static_cast<std::size_t>(placement)];
+}
+
+Spread gradient_spread(ActivationPlacement y) {
+  // The gradient of a sum is that of each of its parts.
+  const bool is_cut = y == ActivationPlacement::Sequence || y == ActivationPlacement::Columns;
+  return is_cut ? Spread::Partial : Spread::Replicate;
+}
+
+void check_boxes(std::span<const Param* const> params, int tp) {
+  std::map<std::string, i64> held;
+  for (const Param* param : params) {
+    const int copies = param->placement.tp.copies(tp);
+    MCPP_CHECK(copies > 0 && tp % copies == 0, param->name, " is held alike by ", copies, " of ", tp, " ranks");
+    held[param->name] += param->numel() * (tp / copies);
+  }
+  for (const Param* param : params) {
+    MCPP_CHECK(held[param->name] == numel(param->box.global), param->name, " is placed ",
+               name_of(param->placement.tp.spread), " along tp, so that its boxes on ", tp, " ranks make up ",
+               held[param->name], " elements, but it has ", numel(param->box.global));
+  }
+}
+
+void check_gradient_spread(const Param& param, ActivationPlacement y) {
+  const Spread spread = param.placement.tp.spread;
+  MCPP_CHECK(spread == Spread::Shard || spread == gradient_spread(y), param.name, " is placed ", name_of(spread),
+             " along tp, but is used for activations that are ", name_of(y), ", which makes its gradient ",
+             name_of(gradient_spread(y)));
+}
+
+}  // namespace mcpp

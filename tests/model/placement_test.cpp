@@ -1,0 +1,150 @@
+// Compositions of modules and placements of parameters that cannot be right are refused as a model is built.
+#include <gtest/gtest.h>
+
+#include "comm/local.h"
+#include "model/layers/norm.h"
+#include "model/layers/recompute.h"
+#include "parallel/tp/linear.h"
+#include "tests/support/errors.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::TinyModel;
+using A = ActivationPlacement;
+
+ModelConfig model() {
+  ModelConfig config = test::tiny_llama();
+  config.num_query_groups = 1;  // ranks share keys and values
+  config.num_layers = 2;
+  config.seq_length = 12;
+  config.add_bias_linear = config.add_qkv_bias = true;
+  return config;
+}
+
+/// Calls f(context) as one of two tensor-parallel ranks.
+void on_two_ranks(bool sequence_parallel, const std::function<void(const ModelContext&)>& f) {
+  run_local_ranks(2, [&](Communicator& tp, int) {
+    CpuDevice device;
+    f({.config = model(), .recompute = {}, .device = device, .tp = tp, .sequence_parallel = sequence_parallel});
+  });
+}
+
+/// A layer whose author forgot to sum over the ranks.
+class WithoutSum final : public Module {
+ public:
+  Tensor forward(const Tensor& x, Pass&) override { return x; }
+  Tensor backward(const Tensor& dy, Pass&) override { return dy; }
+  ActivationPlacement gives(ActivationPlacement) const override { return A::Sum; }
+  void visit(const ParamVisitor&) override {}
+};
+
+template <class... Modules>
+std::string refusal(A x, std::unique_ptr<Modules>... modules) {
+  std::vector<std::unique_ptr<Module>> list;
+  (list.push_back(std::move(modules)), ...);
+  const RecomputedLayers chain(std::move(list));
+  return test::error_of([&] { chain.gives(x); });
+}
+
+std::unique_ptr<ColumnParallelLinear> column(const ModelContext& context, bool sequence_parallel) {
+  return std::make_unique<ColumnParallelLinear>("fc1", 32, Shape{64}, 0, context.tp,
+                                                LinearOptions{.sequence_parallel = sequence_parallel});
+}
+std::unique_ptr<RowParallelLinear> row(const ModelContext& context, bool sequence_parallel) {
+  return std::make_unique<RowParallelLinear>("fc2", 64, 32, context.tp,
+                                             LinearOptions{.sequence_parallel = sequence_parallel});
+}
+
+TEST(Composition, ModulesTakeWhatThoseBeforeThemGive) {
+  for (const bool sequence_parallel : {false, true}) {
+    on_two_ranks(sequence_parallel, [&](const ModelContext& context) {
+      const auto norm = [&] { return std::make_unique<Norm>("norm", context); };
+      const A stream = context.stream();
+      EXPECT_EQ(stream, sequence_parallel ? A::Sequence : A::Whole);
+      EXPECT_EQ(refusal(stream, norm(), column(context, sequence_parallel), row(context, sequence_parallel), norm()),
+                "");
+      EXPECT_CONTAINS(refusal(stream, std::make_unique<WithoutSum>(), norm()),
+                      "norm.weight takes whole rows, and is given some that are a part of a sum");
+      EXPECT_CONTAINS(refusal(stream, norm(), std::make_unique<WithoutSum>(), column(context, sequence_parallel)),
+                      "fc1.weight takes activations that are ");
+      EXPECT_CONTAINS(refusal(stream, column(context, sequence_parallel), norm()), "are cut by columns");
+      EXPECT_CONTAINS(refusal(stream, row(context, sequence_parallel)), "fc2.weight takes activations that are cut by");
+    });
+  }
+}
+
+TEST(Composition, LayersMustAgreeOnSequenceParallelism) {
+  on_two_ranks(true, [](const ModelContext& context) {
+    EXPECT_CONTAINS(refusal(A::Sequence, column(context, false)),
+                    "that are whole, and is given some that are cut along");
+    EXPECT_CONTAINS(refusal(A::Sequence, column(context, true), row(context, false), column(context, true)),
+                    "fc1.weight takes activations that are cut along the sequence, and is given some that are whole");
+    const auto norm = std::make_unique<Norm>("norm", context);
+    EXPECT_CONTAINS(test::error_of([&] { norm->gives(A::Whole); }),
+                    "norm.weight is placed Partial along tp, but is used for activations that are whole");
+  });
+  on_two_ranks(false, [](const ModelContext& context) {
+    const auto norm = std::make_unique<Norm>("norm", context);
+    EXPECT_CONTAINS(test::error_of([&] { norm->gives(A::Sequence); }), "makes its gradient Partial");
+  });
+}
+
+/// Builds the model, changes the placement along tp of the last parameter so named, and asks the model again.
+std::string refusal_with(const ModelContext& context, const std::string& name, const AlongAxis& tp) {
+  GPTModel gpt(context);
+  Param* found = nullptr;
+  gpt.visit([&](Param& param, int) {
+    if (param.name == name) found = &param;
+  });
+  MCPP_CHECK(found, "no parameter ", name);
+  found->placement.tp = tp;
+  return test::error_of([&] { gpt.check_placements(); });
+}
+
+TEST(Composition, ParametersArePlacedAsTheyAreUsed) {
+  const AlongAxis replicate{Spread::Replicate}, partial{Spread::Partial}, shard{Spread::Shard};
+  const std::string attention = "decoder.layers.1.self_attention.", mlp = "decoder.layers.1.mlp.";
+  for (const bool sequence_parallel : {false, true}) {
+    on_two_ranks(sequence_parallel, [&](const ModelContext& context) {
+      const AlongAxis &right = sequence_parallel ? partial : replicate,
+                      &wrong = sequence_parallel ? replicate : partial;
+      for (const char* norm : {"decoder.layers.1.input_layernorm.weight", "decoder.final_layernorm.weight"}) {
+        EXPECT_EQ(refusal_with(context, norm, right), "");
+        EXPECT_CONTAINS(refusal_with(context, norm, wrong), norm);
+        EXPECT_CONTAINS(refusal_with(context, norm, shard), norm);  // and is held whole
+      }
+      EXPECT_CONTAINS(refusal_with(context, mlp + "linear_fc2.bias", partial), "linear_fc2.bias is placed Partial");
+      EXPECT_CONTAINS(refusal_with(context, mlp + "linear_fc2.bias", shard), "make up 64 elements, but it has 32");
+      EXPECT_CONTAINS(refusal_with(context, mlp + "linear_fc1.weight", replicate),
+                      "linear_fc1.weight is placed Replicate");
+      // The last of that name: keys and values, which both ranks hold, and use with query heads of their own.
+      EXPECT_EQ(refusal_with(context, attention + "linear_qkv.weight", partial), "");
+      EXPECT_CONTAINS(
+          refusal_with(context, attention + "linear_qkv.weight", replicate),
+          "linear_qkv.weight is placed Replicate along tp, but is used for activations that are cut by columns");
+      EXPECT_CONTAINS(refusal_with(context, "embedding.word_embeddings.weight", partial), "word_embeddings.weight");
+    });
+  }
+}
+
+/// A stage with one end of a tied pair, in a pipeline that has both on one rank, or the other way round.
+TEST(Composition, TiedEmbeddingsAreHeldWhereThePipelineSays) {
+  const auto self = make_self_communicator();
+  CpuDevice device;
+  ModelContext context{.config = test::tiny_gpt2(), .recompute = {}, .device = device, .tp = *self};
+  const StageContents last{.first_layer = 2, .end_layer = 3, .has_embedding = false, .has_output = true};
+  EXPECT_CONTAINS(test::error_of([&] { GPTModel(context, last, nullptr); }), "not beside the embedding");
+  context.output_rank = 1;
+  EXPECT_CONTAINS(test::error_of([&] { GPTModel gpt(context); }), "beside the embedding that it is tied to");
+  GPTModel stage(context, last, nullptr);
+  int held = 0;
+  stage.visit([&](Param& param, int) {
+    if (param.placement.pp == AlongAxis{Spread::Partial, Holders{.first = 0, .count = 2, .stride = 1}}) ++held;
+  });
+  EXPECT_EQ(held, 1);
+}
+
+}  // namespace
+}  // namespace mcpp

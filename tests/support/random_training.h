@@ -1,0 +1,145 @@
+// A training of everything that exists, put together by chance: a model, a layout, a schedule, ZeRO, recomputation,
+// precision, an optimizer. A seed is one training; each choice is drawn by its own name, so that a new kind of choice
+// leaves the others of a seed as they were.
+#pragma once
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "base/philox.h"
+#include "megatron_cpp/config/config.h"
+#include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/setup/model_provider.h"
+#include "tests/support/layout_run.h"
+
+namespace mcpp::test {
+
+class RandomTraining {
+ public:
+  explicit RandomTraining(u64 seed) : seed_(seed) {
+    do {
+      ++attempt_;
+      draw_model();
+      draw_layout();
+      draw_batch();
+    } while (!is_possible());
+  }
+
+  RunTask task() const {
+    RunTask task = learnable_task(config_.model, dtype_);
+    task.optimizer = config_.optimizer;
+    task.global_batch_size = config_.training.global_batch_size;
+    task.micro_batch_size = config_.training.micro_batch_size;
+    task.steps = 3;
+    // Calm: where a gradient's norm jumps, rounding is amplified a thousand times, and every right layout differs.
+    task.lr = [](i64) { return 3e-4; };
+    return task;
+  }
+  RunLayout layout() const {
+    const ParallelConfig& p = config_.parallel;
+    return {.name = "random",
+            .tp = p.tensor_model_parallel_size,
+            .pp = p.pipeline_model_parallel_size,
+            .dp = dp_,
+            .sequence_parallel = p.sequence_parallel,
+            .schedule = p.pipeline_schedule,
+            .virtual_stages = p.num_virtual_stages_per_pipeline_rank,
+            .zero_stage = static_cast<int>(p.zero_stage),
+            .instances = p.num_distributed_optimizer_instances,
+            .recompute = recompute_of(config_),
+            .bucket_elements = p.ddp_bucket_size,
+            .overlaps = p.overlap_grad_reduce,
+            .first_layers = p.decoder_first_pipeline_num_layers,
+            .last_layers = p.decoder_last_pipeline_num_layers};
+  }
+  /// What differs from the defaults, for whoever looks for the cause.
+  std::string text() const {
+    return str("seed ", seed_, ": ", layout().ranks(), " ranks, ", name_of(dtype_), "\n", print_config(config_));
+  }
+
+ private:
+  template <class T>
+  T pick(const char* what, std::initializer_list<T> values) const {
+    const u64 number = philox_key(seed_, what, static_cast<u64>(attempt_)) >> 20;
+    return values.begin()[number % values.size()];
+  }
+  bool flip(const char* what) const { return pick(what, {false, true}); }
+
+  void draw_model() {
+    ModelConfig& m = config_.model;
+    m = {};
+    m.hidden_size = 32;
+    m.seq_length = 8;
+    m.vocab_size = 29;
+    m.make_vocab_size_divisible_by = 16;
+    m.init_method_std = 0.1;
+    m.num_layers = pick<i64>("num_layers", {4, 8, 3, 6});
+    m.ffn_hidden_size = pick<i64>("ffn_hidden_size", {40, 64});
+    m.num_attention_heads = pick<i64>("num_attention_heads", {4, 8});
+    m.num_query_groups = pick<i64>("num_query_groups", {0, 1, 2, 4});
+    m.position_embedding_type = pick("position_embedding_type", {PositionEmbedding::LearnedAbsolute,
+                                                                 PositionEmbedding::Rope, PositionEmbedding::None});
+    m.rotary_percent = pick("rotary_percent", {0.5, 1.0});
+    m.normalization = pick("normalization", {Normalization::LayerNorm, Normalization::RMSNorm});
+    m.activation_func = pick("activation_func", {ActivationFunction::Gelu, ActivationFunction::GeluErf,
+                                                 ActivationFunction::SwiGLU, ActivationFunction::SquaredReLU});
+    m.add_bias_linear = flip("add_bias_linear");
+    m.add_qkv_bias = flip("add_qkv_bias");
+    m.untie_embeddings_and_output_weights = flip("untie_embeddings_and_output_weights");
+    m.hidden_dropout = pick("hidden_dropout", {0.0, 0.1});
+    m.attention_dropout = pick("attention_dropout", {0.0, 0.1});
+    dtype_ = pick("dtype", {DType::F64, DType::F64, DType::F32, DType::F32, DType::BF16, DType::F16});
+    config_.optimizer = {};
+    config_.optimizer.optimizer = pick("optimizer", {OptimizerKind::Adam, OptimizerKind::Sgd});
+    config_.optimizer.clip_grad = pick("clip_grad", {1.0, 0.0});
+    config_.optimizer.initial_loss_scale = 0x1p12;  // of fp16; at which no step is lost
+  }
+
+  void draw_layout() {
+    ParallelConfig& p = config_.parallel;
+    p = {};
+    p.tensor_model_parallel_size = pick<i64>("tp", {1, 2, 2, 4});
+    p.pipeline_model_parallel_size = pick<i64>("pp", {1, 1, 2, 4});
+    dp_ = pick<i64>("dp", {1, 1, 2, 4});
+    p.sequence_parallel = p.tensor_model_parallel_size > 1 && flip("sequence_parallel");
+    p.pipeline_schedule = pick("pipeline_schedule", {ScheduleKind::GPipe, ScheduleKind::OneFOneB,
+                                                     ScheduleKind::Interleaved, ScheduleKind::ZbH1, ScheduleKind::ZbV});
+    p.num_virtual_stages_per_pipeline_rank = fewest_chunks(p.pipeline_schedule);
+    if (p.pipeline_model_parallel_size > 1 && flip("uneven"))
+      p.decoder_first_pipeline_num_layers = pick<i64>("decoder_first_pipeline_num_layers", {1, 2});
+    p.zero_stage = pick<i64>("zero_stage", {0, 1, 2, 3});
+    p.num_distributed_optimizer_instances = pick<i64>("num_distributed_optimizer_instances", {1, 1, 2});
+    p.ddp_bucket_size = pick<i64>("ddp_bucket_size", {2000, 0});
+    p.overlap_grad_reduce = p.overlap_param_gather = flip("overlap");
+  }
+
+  void draw_batch() {
+    TrainingConfig& t = config_.training;
+    t = {};
+    t.train_iters = 1;
+    t.micro_batch_size = pick<i64>("micro_batch_size", {1, 2});
+    t.global_batch_size = t.micro_batch_size * dp_ * pick<i64>("microbatches", {1, 2, 4});
+    t.recompute_granularity = pick("recompute_granularity", {RecomputeGranularity::None, RecomputeGranularity::Full,
+                                                             RecomputeGranularity::Selective});
+    t.recompute_method = pick("recompute_method", {RecomputeMethod::Uniform, RecomputeMethod::Block});
+    t.recompute_num_layers = pick<i64>("recompute_num_layers", {1, 2, 3});
+    t.recompute_modules.clear();
+    for (const char* module : {"core_attn", "layernorm", "mlp_act"})
+      if (flip(module)) t.recompute_modules.emplace_back(module);
+  }
+
+  bool is_possible() const {
+    const ParallelConfig& p = config_.parallel;
+    const i64 ranks = p.tensor_model_parallel_size * p.pipeline_model_parallel_size * dp_;
+    if (ranks < 2 || ranks > 8) return false;
+    return config_.model.conflicts().empty() && layout_problems(config_, static_cast<int>(ranks)).empty();
+  }
+
+  u64 seed_;
+  int attempt_ = 0;
+  Config config_;
+  DType dtype_ = DType::F32;
+  i64 dp_ = 1;
+};
+
+}  // namespace mcpp::test
