@@ -52,6 +52,19 @@ void check_dataset(const std::string& prefix, const Config& config, const Tokeni
               "; preprocess the text again with this one, or name the one it was made with");
 }
 
+/// Without data.tokenizer_model, too, one run has one vocabulary.
+void check_same_tokenizer(const std::vector<std::string>& prefixes) {
+  std::string first, checksum;
+  for (const std::string& prefix : prefixes) {
+    const std::optional<DatasetInfo> info = read_dataset_info(prefix);
+    if (!info) continue;
+    check_input(first.empty() || info->tokenizer_checksum == checksum, prefix,
+                ".json: the dataset was made with another tokenizer than ", first,
+                "; one run can read only what one tokenizer made");
+    first = prefix, checksum = info->tokenizer_checksum;
+  }
+}
+
 /// Some more rows than pieces are padding; many are more likely a mistake, which costs memory and time.
 void warn_of_unused_rows(const ModelConfig& model, i64 pieces, const Log& log) {
   const i64 unused = model.vocab_size - pieces;
@@ -72,8 +85,9 @@ void resolve_vocabulary(Config& config, const Log& log) {
               "model.vocab_size: ", config.model.vocab_size, " is below the ", tokenizer ? tokenizer->vocab_size() : 0,
               " pieces of ", config.data.tokenizer_model);
   warn_of_unused_rows(config.model, tokenizer ? tokenizer->vocab_size() : config.model.vocab_size, log);
-  for (const std::string& prefix : prefixes(config.data))
-    check_dataset(prefix, config, tokenizer ? &*tokenizer : nullptr);
+  const std::vector<std::string> datasets = prefixes(config.data);
+  for (const std::string& prefix : datasets) check_dataset(prefix, config, tokenizer ? &*tokenizer : nullptr);
+  check_same_tokenizer(datasets);
   resolve_eod(config.data, config.model.vocab_size, tokenizer ? &*tokenizer : nullptr);
 }
 
