@@ -138,7 +138,7 @@ Perplexity evaluate_tokens(GPTModel& stage, ParallelState& parallel, std::span<c
   const i64 all = static_cast<i64>(windows.size()), batch = std::clamp<i64>(all, 1, options.micro_batch_size);
   TextScorer scorer(stage, parallel, tokens, windows, batch);
   // A pipeline stays full over several batches, of which each has its activations in memory; so not over all at once.
-  const i64 ranks = parallel.dp->size(), mine = parallel.dp->rank(), round = ranks * 4 * parallel.pp->size();
+  const i64 ranks = parallel.data->size(), mine = parallel.data->rank(), round = ranks * 4 * parallel.pp->size();
   for (i64 begin = 0; begin < scorer.batches(); begin += round) {
     const i64 end = std::min(begin + round, scorer.batches());
     scorer.score(begin + mine, ranks, end);
