@@ -7,9 +7,7 @@
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <utility>
@@ -18,6 +16,8 @@
 #include <xxhash.h>
 
 #include "base/check.h"
+#include "base/links.h"
+#include "base/system_error.h"
 
 namespace mcpp {
 namespace {
@@ -25,7 +25,7 @@ namespace {
 class Descriptor {
  public:
   Descriptor(const Path& path, int flags) : fd_(::open(path.c_str(), flags | O_CLOEXEC)) {
-    check_input(fd_ >= 0, "cannot open ", path.string(), ": ", std::strerror(errno));
+    MCPP_CHECK_SYSTEM(fd_ >= 0, "cannot open ", path.string());
   }
   ~Descriptor() { ::close(fd_); }
   Descriptor(const Descriptor&) = delete;
@@ -40,24 +40,35 @@ class Descriptor {
 /// file system.
 Path temporary_name(const Path& path) {
   u64 random = 0;
-  check_input(::getrandom(&random, sizeof(random), 0) == sizeof(random),
-              "cannot get random bytes from the system: ", std::strerror(errno));
+  MCPP_CHECK_SYSTEM(::getrandom(&random, sizeof(random), 0) == sizeof(random),
+                    "cannot get random bytes from the system");
   std::array<char, 48> suffix{};
   std::snprintf(suffix.data(), suffix.size(), ".tmp-%d.%016llx", ::getpid(), static_cast<unsigned long long>(random));
   return path.string() + suffix.data();
 }
 
+Path folder_of(const Path& path) {
+  return path.has_parent_path() ? path.parent_path() : Path(".");
+}
+
+/// A file that goes with the process unless it gets a name; -1 where the file system has none such, as NFS.
+int open_without_name(const Path& folder) {
+  if (::access("/proc/self/fd", X_OK) != 0) return -1;  // through which it gets its name
+  return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0644);
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const Path& path) : path_(path) {
+  check_leads_somewhere(path);
   const Descriptor file(path, O_RDONLY | O_NONBLOCK);  // a pipe without a writer is refused below, not waited for
   struct stat info {};
-  check_input(::fstat(file.get(), &info) == 0, "cannot stat ", path.string(), ": ", std::strerror(errno));
+  MCPP_CHECK_SYSTEM(::fstat(file.get(), &info) == 0, "cannot stat ", path.string());
   check_input(S_ISREG(info.st_mode), path.string(), " is not a regular file");
   size_ = static_cast<std::size_t>(info.st_size);
   if (size_ == 0) return;
   void* data = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.get(), 0);
-  check_input(data != MAP_FAILED, "cannot map ", path.string(), ": ", std::strerror(errno));
+  MCPP_CHECK_SYSTEM(data != MAP_FAILED, "cannot map ", path.string());
   data_ = data;
 }
 
@@ -75,22 +86,25 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-AtomicFile::AtomicFile(Path path) : path_(std::move(path)), temporary_(temporary_name(path_)) {
+AtomicFile::AtomicFile(Path path) : path_(std::move(path)) {
+  descriptor_ = open_without_name(folder_of(path_));
+  if (descriptor_ >= 0) return;
+  temporary_ = temporary_name(path_);
   descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  check_input(descriptor_ >= 0, "cannot create ", temporary_.string(), ": ", std::strerror(errno));
+  MCPP_CHECK_SYSTEM(descriptor_ >= 0, "cannot create ", temporary_.string());
 }
 
 AtomicFile::~AtomicFile() {
   if (descriptor_ < 0) return;
   ::close(descriptor_);
-  ::unlink(temporary_.c_str());
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t done = ::write(descriptor_, bytes.data(), bytes.size());
     if (done < 0 && errno == EINTR) continue;
-    check_input(done > 0, "cannot write ", temporary_.string(), ": ", std::strerror(done < 0 ? errno : ENOSPC));
+    MCPP_CHECK_ERROR(error_of_write(done), "cannot write ", path_.string());
     bytes = bytes.subspan(static_cast<std::size_t>(done));
   }
 }
@@ -99,19 +113,26 @@ void AtomicFile::write_at(u64 offset, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t done = ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (done < 0 && errno == EINTR) continue;
-    check_input(done > 0, "cannot write ", temporary_.string(), ": ", std::strerror(done < 0 ? errno : ENOSPC));
+    MCPP_CHECK_ERROR(error_of_write(done), "cannot write ", path_.string());
     bytes = bytes.subspan(static_cast<std::size_t>(done));
     offset += static_cast<u64>(done);
   }
 }
 
 void AtomicFile::commit() {
-  check_input(::fsync(descriptor_) == 0, "cannot flush ", temporary_.string(), ": ", std::strerror(errno));
-  check_input(::close(std::exchange(descriptor_, -1)) == 0, "cannot close ", temporary_.string(), ": ",
-              std::strerror(errno));
-  check_input(::rename(temporary_.c_str(), path_.c_str()) == 0, "cannot rename ", temporary_.string(), " to ",
-              path_.string(), ": ", std::strerror(errno));
-  fsync_path(path_.has_parent_path() ? path_.parent_path() : Path("."));
+  MCPP_CHECK_SYSTEM(::fsync(descriptor_) == 0, "cannot flush ", path_.string());
+  if (temporary_.empty()) {  // a link cannot take the place of a file, a rename can
+    const Path name = temporary_name(path_);
+    const std::string without_name = str("/proc/self/fd/", descriptor_);
+    MCPP_CHECK_SYSTEM(::linkat(AT_FDCWD, without_name.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0,
+                      "cannot create ", name.string());
+    temporary_ = name;
+  }
+  MCPP_CHECK_SYSTEM(::rename(temporary_.c_str(), path_.c_str()) == 0, "cannot rename ", temporary_.string(), " to ",
+                    path_.string());
+  temporary_.clear();  // as while the file has no name
+  MCPP_CHECK_SYSTEM(::close(std::exchange(descriptor_, -1)) == 0, "cannot close ", path_.string());
+  fsync_path(folder_of(path_));
 }
 
 std::string read_text_file(const Path& path) {
@@ -127,7 +148,7 @@ void write_file_atomic(const Path& path, std::string_view content) {
 
 void fsync_path(const Path& path) {
   const Descriptor entry(path, O_RDONLY);
-  check_input(::fsync(entry.get()) == 0, "cannot flush ", path.string(), ": ", std::strerror(errno));
+  MCPP_CHECK_SYSTEM(::fsync(entry.get()) == 0, "cannot flush ", path.string());
 }
 
 void create_directories(const Path& path) {

@@ -29,9 +29,10 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-/// Writes to `<path>.tmp-<pid>.<16 random digits>`; commit() makes it durable (fsync) and renames it to `path`.
-/// Destroyed without commit, it removes the temporary file: a reader of `path` sees the old content, or all of the new,
-/// never a part. Threads, processes and hosts may write the same path at once: the last commit stays.
+/// Writes to a file without a name; commit() makes it durable (fsync) and gives it the name `path`. A reader of that
+/// sees the old content, or all of the new, never a part, and who is killed leaves nothing; but on file systems without
+/// such files (NFS) a `<path>.tmp-<pid>.<random>`. Threads, processes, hosts may write one path at once: the last one
+/// stays.
 class AtomicFile {
  public:
   explicit AtomicFile(Path path);

@@ -1,9 +1,109 @@
 #include "base/machine.h"
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
+#include <ctime>
+#include <fstream>
+#include <limits>
+#include <optional>
+
+#include "base/strings.h"
+
 namespace mcpp {
+namespace {
+
+/// What stands in a file of the system, which has no size that one could ask for; "" when it cannot be read.
+std::string text_of(const Path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// The number at the start of a text; none where there is another word, such as "max".
+std::optional<i64> number_in(const std::string& text) {
+  const std::size_t begin = std::min(text.find_first_not_of(" \t"), text.size());
+  u64 number = 0;
+  const auto [end, error] = std::from_chars(text.data() + begin, text.data() + text.size(), number);
+  if (error != std::errc()) return std::nullopt;
+  return static_cast<i64>(std::min(number, static_cast<u64>(std::numeric_limits<i64>::max())));
+}
+
+/// The number behind `word` in lines "word number"; 0 without one.
+i64 entry(const std::string& text, const std::string& word) {
+  for (const std::string& line : split(text, '\n')) {
+    if (line.starts_with(word)) return number_in(line.substr(word.size())).value_or(0);
+  }
+  return 0;
+}
+
+/// Control groups are directories: who mounts them elsewhere still has the same ones.
+std::string id_of(const Path& file) {
+  struct stat info {};
+  if (::stat(file.parent_path().c_str(), &info) != 0) return file.string();
+  return str(info.st_dev, ":", info.st_ino);
+}
+
+/// Where memory is limited by groups of one version: files in directories that lie in one another.
+struct Hierarchy {
+  Path root;
+  std::string limit, swap;  ///< names of files
+};
+
+/// Of the group at `path` and of all that it lies in.
+void add_limits(const Hierarchy& groups, const std::string& path, const MemoryLimit& machine, i64 swap,
+                std::vector<MemoryLimit>& limits) {
+  Path inside = Path(path).relative_path();
+  for (bool is_root = false; !is_root; inside = inside.parent_path()) {
+    is_root = inside.empty();
+    const Path file = groups.root / inside / groups.limit;
+    const std::optional<i64> bytes = number_in(text_of(file));
+    if (!bytes || *bytes >= machine.bytes) continue;
+    const i64 beside =
+        groups.swap.empty() ? swap : number_in(text_of(groups.root / inside / groups.swap)).value_or(swap);
+    limits.push_back({machine.id + " " + id_of(file), "the limit " + file.string(),
+                      std::min(machine.bytes, *bytes + std::min(swap, beside))});
+  }
+}
+
+}  // namespace
+
+std::vector<MemoryLimit> memory_limits(const Path& root) {
+  const std::string memory = text_of(root / "proc/meminfo");
+  const i64 swap = 1024 * entry(memory, "SwapTotal:");
+  const MemoryLimit machine{split(text_of(root / "proc/sys/kernel/random/boot_id") + "\n", '\n')[0],
+                            "the machine's memory", 1024 * entry(memory, "MemTotal:") + swap};
+  if (machine.bytes == swap) return {};
+  std::vector<MemoryLimit> limits{machine};
+  const Path mounts = root / "sys/fs/cgroup";
+  for (const std::string& line : split(text_of(root / "proc/self/cgroup"), '\n')) {
+    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::vector<std::string> controllers = split(line.substr(first + 1, second - first - 1), ',');
+    const std::string path = line.substr(second + 1);
+    if (line.starts_with("0::"))
+      add_limits({mounts, "memory.max", "memory.swap.max"}, path, machine, swap, limits);
+    else if (std::ranges::find(controllers, "memory") != controllers.end())
+      add_limits({mounts / "memory", "memory.limit_in_bytes", ""}, path, machine, swap, limits);
+  }
+  return limits;
+}
+
+double process_seconds() {
+  // The 22nd word of all, the 20th behind the name, which may hold anything.
+  const std::string text = text_of("/proc/self/stat");
+  const std::size_t name_end = text.rfind(") ");
+  const std::vector<std::string> words =
+      name_end == std::string::npos ? std::vector<std::string>{} : split(text.substr(name_end + 2), ' ');
+  constexpr std::size_t kStart = 19;
+  struct timespec now {};
+  if (words.size() <= kStart || ::clock_gettime(CLOCK_BOOTTIME, &now) != 0) return 0;
+  const double started =
+      static_cast<double>(number_in(words[kStart]).value_or(0)) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  return std::max(0.0, static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - started);
+}
 
 i64 physical_memory() {
   return static_cast<i64>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);

@@ -16,6 +16,10 @@ struct DataConfig {
   std::string data_cache_path;
   std::string tokenizer_model;
   i64 prefetch_batches = 2;
+  bool reset_position_ids = false;
+  bool reset_attention_mask = false;
+  bool eod_mask_loss = false;
+  i64 eod_token = -1;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
@@ -30,7 +34,18 @@ struct DataConfig {
     visit("tokenizer_model", self.tokenizer_model, "sentencepiece model; gives vocabulary size and <eod>");
     visit("prefetch_batches", self.prefetch_batches, "batches read ahead by a thread; 0 = read when asked",
           between(0, 64));
+    visit("reset_position_ids", self.reset_position_ids,
+          "positions count from the beginning of each document, not of the sample that it is packed into");
+    visit("reset_attention_mask", self.reset_attention_mask, "attention sees nothing of a sample's earlier documents");
+    visit("eod_mask_loss", self.eod_mask_loss, "the token after the end of a document does not count in the loss");
+    visit("eod_token", self.eod_token,
+          "id of the token that ends documents, which these three read; -1 = that of tokenizer_model or of the "
+          "dataset's .json file",
+          at_least(-1));
   }
+
+  /// Whether samples are looked through for where documents begin.
+  bool has_document_starts() const { return reset_position_ids || reset_attention_mask; }
 
   /// Every rule between fields that does not hold, as "data.key: what is wrong and what is allowed".
   std::vector<std::string> conflicts() const;

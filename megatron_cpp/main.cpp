@@ -17,6 +17,7 @@
 #include "base/machine.h"
 #include "comm/metered.h"
 #include "comm/mpi/mpi.h"
+#include "comm/start_limit.h"
 #include "comm/watch/watchdog.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/setup/bus_error.h"
@@ -52,6 +53,18 @@ void give_streams_their_own_queues() {
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
 }
 
+/// Until a training takes them itself, signals that ask for an end bring it, also where who started the process had
+/// ignored or blocked them: what starts and waits for others must not be deaf.
+void take_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGTERM, SIGUSR1}) {
+    std::signal(signal, SIG_DFL);
+    sigaddset(&set, signal);
+  }
+  sigprocmask(SIG_UNBLOCK, &set, nullptr);
+}
+
 const char* environment(const char* name) {
   return std::getenv(name);
 }
@@ -71,7 +84,9 @@ int run_alone(const std::vector<std::string>& args) {
 
 int run_as_rank(const std::vector<std::string>& args, const mcpp::MpiSession& mpi, mcpp::FlightRecorder& recorder,
                 mcpp::StatusBoard& board) {
+  const mcpp::u64 start = recorder.begin({.name = "MPI_Comm_dup"});
   const std::unique_ptr<mcpp::Communicator> world = noted_world(mpi, recorder);
+  recorder.set_state(start, mcpp::OperationRecord::State::Done);
   mcpp::Log log(world->rank(), mcpp::output_ends_in_terminal());
   const mcpp::ExitCode code =
       mcpp::run_program(args, log,
@@ -91,6 +106,7 @@ int main(int argc, char** argv) {
   limit_spinning(argv);
   let_idle_ranks_yield();
   give_streams_their_own_queues();
+  take_signals();
   std::signal(SIGPIPE, SIG_IGN);  // a pager that was closed must not end a training
   std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error of write, reported like a full disk
   mcpp::report_bus_errors();
@@ -111,8 +127,14 @@ int main(int argc, char** argv) {
     const std::vector<std::string> args(argv + 1, argv + argc);
     const mcpp::Launcher launcher = mcpp::read_launcher(environment);
     if (launcher.variable.empty()) return run_alone(args);
-    mpi.emplace(launcher);
-    board = mpi->status_board();
+    const double start_limit = mcpp::read_start_limit(environment);
+    recorder.set_limits({.longest = start_limit});  // until the configuration says more
+    {
+      mcpp::StartLimit limit(start_limit, launcher, mcpp::read_rank(environment));
+      mpi.emplace(launcher);
+      limit.enter("the exchange of the ranks of this machine");
+      board = mpi->status_board();
+    }
     if (mpi->size() > 1)
       watchdog.emplace(recorder, *board,
                        [] { mcpp::MpiSession::try_abort(static_cast<int>(mcpp::ExitCode::PeerLost)); });

@@ -30,7 +30,9 @@ Pass Pass::again() const {
   pass.training = training;
   pass.defers_weights = defers_weights;
   pass.samples = samples;
-  pass.first_position = first_position;
+  pass.positions = positions;
+  pass.attention_starts = attention_starts;
+  pass.position_starts = position_starts;
   return pass;
 }
 

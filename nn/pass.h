@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "tensor/tensor.h"
+#include "tensor/ops/positions.h"
 
 namespace mcpp {
 
@@ -44,7 +44,10 @@ class Pass {
   bool defers_weights = false;  ///< weight gradients wait for run_deferred()
   bool is_last = true;          ///< the last microbatch of its step: after its backward the gradients are complete
   std::vector<i64> samples;     ///< [b] global sample numbers of the microbatch: they key dropout
-  i64 first_position = 0;       ///< position of the first token (generation with a cache)
+  PositionRanges positions;     ///< where the tokens stand in their samples
+  /// int32 [s, b], of samples packed from documents: where the document of each token begins. Undefined = at 0.
+  Tensor attention_starts;  ///< attention looks no further back
+  Tensor position_starts;   ///< learned and rotary positions count from here
   KvCache* kv_cache = nullptr;
   Stash stash;
 

@@ -52,10 +52,17 @@ stop() {
   esac
 }
 trap stop TERM INT USR1 HUP
+kills_before=$(oom_kills "")
 set -m
 "${start[@]}" "$program" pretrain "${arguments[@]}" </dev/null &
 job=$!
 wait_for "$job"
+
+# A rank that takes more memory than there is would do so again.
+if [ "$code" -eq 137 ] && [ "$signals" -eq 0 ] && [ "$(oom_kills "")" -gt "$kills_before" ]; then
+  say "the kernel killed a rank, as memory ran out on this machine; 12 stands for that"
+  code=12
+fi
 
 # Above 128: a rank was killed (128 + signal), or mpirun lost a machine (205, 255).
 if [ "$code" -gt 128 ] && [ "$signals" -lt 2 ]; then

@@ -9,8 +9,9 @@ failures=0
 launch=$root/scripts/launch.sh
 
 # The program: plans layouts of $STUB/valid_ranks (all when there is no such file); its Nth training does what line N of
-# $STUB/ends says: an exit code, "mute" for a 0 in mid-run, "improper" for what mpirun makes of that, after the words "save I" to leave a checkpoint, "local I" to say so of one elsewhere,
-# "old_clock" to have written two hours ago, or "locked" to say that the folder is in use; "hang", "signal" to wait for one
+# $STUB/ends says: an exit code, "mute" for a 0 in mid-run, "improper" for what mpirun makes of that, after the words "save I"
+# to leave a checkpoint, "local I" to say so of one elsewhere, "old_clock" to have written two hours ago, or "locked" to say
+# that the folder is in use; "hang", "oom" to take 300 MB, "signal" to wait for one
 # and save, "stubborn" to wait for ever. It saves in $SAVE.
 cat >"$scratch/program" <<'END'
 #!/usr/bin/env bash
@@ -36,6 +37,7 @@ for ((k = 0; k < ${#words[@]}; k++)); do
     locked) echo "the checkpoint folder $SAVE is in use by host a, process 7" ;;
     hang) trap '' USR1 && sleep 60 & wait ;;
     stubborn) trap 'echo asked' USR1 && touch "$STUB/ready" && while true; do sleep 0.1; done ;;
+    oom) exec bash -c 'x=$(tail -c 300M /dev/zero | tr "\0" x)' ;;
     signal) trap 'mkdir -p "$SAVE/iter_0000099"; exit 85' USR1 && touch "$STUB/ready" && while true; do sleep 0.1; done ;;
     mute) exit 0 ;; # as a rank that leaves in mid-run: Slurm's srun knows no better
     improper) echo "mpirun has exited due to process rank 1 with PID 0 on" && exit 1 ;;
@@ -297,8 +299,55 @@ test_jobs() {
   job 75 6 1
 }
 
+# Counters of the kernel, in control groups of version 1 and 2 and without any.
+kills_with() { # <count> <file> <line> [file line]: what oom_kills says of a system that has these files
+  local expected=$1 system
+  shift
+  system=$(mktemp -d "$scratch/system.XXXX")
+  while [ $# -gt 0 ]; do
+    mkdir -p "$system/$(dirname "$1")" && printf '%b\n' "$2" >"$system/$1"
+    shift 2
+  done
+  [ "$(source "$root/scripts/lib/common.sh" && oom_kills "$system")" = "$expected" ] || complain "not $expected kills"
+}
+in_group() { # <control group> <what expect takes ...>: runs launch.sh, with all that it starts, inside of it
+  local control=$1 failed=0
+  shift
+  (
+    echo "$BASHPID" >"$control/cgroup.procs"
+    failures=0
+    expect "$@"
+    [ "$2" -eq 0 ] || grep -q 'the kernel killed a rank, as memory ran out' "$STUB/out" || complain "does not say why"
+    exit "$failures"
+  ) || failed=$?
+  failures=$((failures + failed))
+}
+test_memory() {
+  prepare kills_for_memory_are_counted "0"
+  kills_with 7 proc/self/cgroup '0::/a/b' sys/fs/cgroup/a/b/memory.events 'oom 9\noom_kill 7\noom_group_kill 1' proc/vmstat 'oom_kill 5'
+  kills_with 3 proc/self/cgroup '4:cpu,memory:/a\n0::/' sys/fs/cgroup/memory/a/memory.oom_control 'under_oom 0\noom_kill 3'
+  kills_with 5 proc/self/cgroup '0::/' proc/vmstat 'oom_kill 5'
+  kills_with 0 proc/self/cgroup '0::/'
+
+  # For real, where this may make control groups.
+  local control
+  for control in /sys/fs/cgroup/memory"$(sed -n 's/^[0-9]*:[^:]*memory[^:]*://p' /proc/self/cgroup)"/mcpp_$$ \
+    /sys/fs/cgroup"$(sed -n 's/^0:://p' /proc/self/cgroup)"/mcpp_$$; do
+    mkdir "$control" 2>/dev/null || continue
+    if ! echo 100M >"$control/memory.limit_in_bytes" && ! echo 100M >"$control/memory.max"; then
+      rmdir "$control"
+      continue
+    fi 2>/dev/null
+    in_group "$control" a_kill_for_memory_ends_it 12 1 $'save 1 oom\n0'
+    in_group "$control" another_kill_does_not 0 2 $'save 1 137\n0'
+    rmdir "$control" || complain "$control is left"
+    return
+  done
+  echo "skipped: no control group can be made here"
+}
+
 # They wait more than they work, so all at once.
-groups=(ends refusals hosts places signals jobs)
+groups=(ends refusals hosts places signals jobs memory)
 pids=()
 for group in "${groups[@]}"; do
   (

@@ -80,6 +80,14 @@ std::vector<std::string> surplus_files(const Path& directory, const Manifest& ma
   return found;
 }
 
+/// A checkpoint under the name of another iteration: what keeps, orders and resumes checkpoints goes by names.
+std::vector<std::string> wrong_name(const Path& directory, const Manifest& manifest) {
+  const std::optional<i64> named = iteration_of(directory.filename().string());
+  if (!named || *named == manifest.state.iteration) return {};
+  return {str(directory.string(), " is the checkpoint of iteration ", manifest.state.iteration,
+              ", by its manifest, and was renamed; call it ", checkpoint_name(manifest.state.iteration), " again")};
+}
+
 /// problems_of for one of `parts` readers: file i is read by reader i % parts, the rest is checked by reader 0.
 std::vector<std::string> problems_of_part(const Path& directory, bool checksums, i64 part, i64 parts) {
   std::vector<std::string> problems;
@@ -90,6 +98,7 @@ std::vector<std::string> problems_of_part(const Path& directory, bool checksums,
       std::string problem = problem_of_file(directory, manifest, i, checksums);
       if (!problem.empty()) problems.push_back(std::move(problem));
     }
+    if (part == 0 && problems.empty()) problems = wrong_name(directory, manifest);  // not the manifest of other files
   } catch (const Error& error) {
     problems.emplace_back(error.what());
   } catch (const fs::filesystem_error& error) {

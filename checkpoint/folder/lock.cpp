@@ -6,26 +6,17 @@
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
+#include <chrono>
+#include <thread>
 
 #include "base/check.h"
+#include "base/system_error.h"
 #include "checkpoint/folder/process.h"
+#include "checkpoint/folder/shared_folder.h"
 
 namespace mcpp {
 namespace {
-
-void probe(const Path& folder) {
-  const Path path = folder / str(".probe-", process_tag());
-  constexpr std::array<std::byte, 4096> kPage{};
-  {
-    AtomicFile file(path);
-    file.write(kPage);
-    file.commit();
-  }
-  check_input(::unlink(path.c_str()) == 0, "cannot remove ", path.string(), ": ", std::strerror(errno));
-}
 
 std::string read_owner(int descriptor) {
   std::array<char, 512> text{};
@@ -49,6 +40,41 @@ bool is_current(int descriptor, const Path& path) {
   return ::fstat(descriptor, &opened) == 0 && ::stat(path.c_str(), &named) == 0 && opened.st_dev == named.st_dev &&
          opened.st_ino == named.st_ino;
 }
+
+/// Whoever looks at the lock and takes it, or takes it over, does so alone: between looking and replacing the file
+/// another process could have made it its own. Held for moments.
+class Guard {
+ public:
+  explicit Guard(const Path& path) : path_(path) {
+    constexpr std::chrono::milliseconds kPause{10}, kLongest{30'000};
+    for (auto waited = kPause - kPause; !is_taken(); waited += kPause) {
+      check_input(waited < kLongest, "another process has been holding ", path_.string(), " for ",
+                  kLongest.count() / 1000, " s; if none is alive, with its machine, remove that file");
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+  ~Guard() {
+    ::unlink(path_.c_str());
+    ::close(descriptor_);
+  }
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+ private:
+  bool is_taken() {
+    descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    MCPP_CHECK_SYSTEM(descriptor_ >= 0, "cannot write in ", path_.parent_path().string());
+    // Where there are no locks FolderLock says so. Who had it before has removed it: the name may be another file's
+    // now.
+    const bool is_free = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+    if (is_free && is_current(descriptor_, path_)) return true;
+    ::close(descriptor_);
+    return false;
+  }
+
+  Path path_;
+  int descriptor_ = -1;
+};
 
 /// All of an owner's text up to how often its job was queued again.
 std::string job_text(const SlurmJob& job) {
@@ -74,23 +100,23 @@ void refuse(const Path& path, const std::string& owner) {
 }  // namespace
 
 FolderLock::FolderLock(const Path& folder, const Log& log, const SlurmJob& job) : path_(folder / ".lock") {
+  check_outside_checkpoints(folder);
   mcpp::create_directories(folder);
   std::string me = str("host ", host_name(), ", process ", ::getpid());
   if (!job.name.empty()) me += str(job_text(job), job.requeued);
-  while (!is_taken(me, log)) {
-    const std::string owner = read_owner(descriptor_);
-    const bool is_still_there = is_current(descriptor_, path_);
-    ::close(descriptor_);
-    if (!is_still_there) continue;  // another process takes it over just now
-    if (!is_earlier_run(owner, job)) refuse(path_, owner);
-    log.warn(str(path_.string(), ": is taken over from ", owner, ", an earlier run of this job"));
-    // What it has open stays locked, by nobody who is alive; the next file of this name is another.
-    check_input(::unlink(path_.c_str()) == 0 || errno == ENOENT, "cannot remove ", path_.string(), ": ",
-                std::strerror(errno));
+  {
+    const Guard guard(folder / ".lock.guard");
+    while (!is_taken(me, log)) {
+      const std::string owner = read_owner(descriptor_);
+      ::close(descriptor_);
+      if (!is_earlier_run(owner, job)) refuse(path_, owner);
+      log.warn(str(path_.string(), ": is taken over from ", owner, ", an earlier run of this job"));
+      // What it has open stays locked, by nobody who is alive; the next file of this name is another.
+      MCPP_CHECK_SYSTEM(::unlink(path_.c_str()) == 0 || errno == ENOENT, "cannot remove ", path_.string());
+    }
   }
   try {
-    check_held();  // who had the file open while it was replaced has locked one that nobody else will find
-    probe(folder);
+    check_writable(folder);
   } catch (...) {
     ::close(descriptor_);
     throw;
@@ -99,16 +125,18 @@ FolderLock::FolderLock(const Path& folder, const Log& log, const SlurmJob& job) 
 
 bool FolderLock::is_taken(const std::string& owner, const Log& log) {
   descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  check_input(descriptor_ >= 0, "cannot write in ", path_.parent_path().string(), ": ", std::strerror(errno));
+  MCPP_CHECK_SYSTEM(descriptor_ >= 0, "cannot write in ", path_.parent_path().string());
   const bool locked = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
-  if (!locked && errno == EWOULDBLOCK) return false;
+  const int lock_error = locked ? 0 : call_error();
+  if (lock_error == EWOULDBLOCK) return false;
   if (!locked) {
-    log.warn(str("cannot lock ", path_.string(), ": ", std::strerror(errno),
+    log.warn(str("cannot lock ", path_.string(), ": ", system_reason(lock_error),
                  "; make sure that no other job saves checkpoints there"));
   }
   const bool written = ::ftruncate(descriptor_, 0) == 0 &&
                        ::pwrite(descriptor_, owner.data(), owner.size(), 0) == static_cast<ssize_t>(owner.size());
-  if (!written) log.warn(str("cannot write the owner to ", path_.string(), ": ", std::strerror(errno)));
+  const int owner_error = written ? 0 : call_error();
+  if (!written) log.warn(str("cannot write the owner to ", path_.string(), ": ", system_reason(owner_error)));
   if (locked && written) owner_ = owner;
   return true;
 }

@@ -5,20 +5,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
 #include "base/checksum.h"
+#include "base/system_error.h"
 
 namespace mcpp {
 
 // O_NONBLOCK: opening a pipe that somebody put there must not wait for its writer.
 InputFile::InputFile(const Path& path)
     : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-  check_input(descriptor_ >= 0, "cannot open ", path.string(), ": ", std::strerror(errno));
+  MCPP_CHECK_SYSTEM(descriptor_ >= 0, "cannot open ", path.string());
   struct stat info {};
   const bool is_file = ::fstat(descriptor_, &info) == 0 && S_ISREG(info.st_mode);
   if (!is_file) ::close(descriptor_);
@@ -36,7 +34,7 @@ i64 InputFile::read_some(i64 offset, std::span<std::byte> to) const {
   ssize_t done = 0;
   do done = ::pread(descriptor_, to.data(), to.size(), offset);
   while (done < 0 && errno == EINTR);
-  check_input(done >= 0, "cannot read ", path_.string(), ": ", std::strerror(errno));
+  MCPP_CHECK_SYSTEM(done >= 0, "cannot read ", path_.string());
   return done;
 }
 
@@ -55,7 +53,7 @@ void InputFile::prefetch(i64 offset, i64 bytes) const {
 
 i64 InputFile::size() const {
   struct stat info {};
-  check_input(::fstat(descriptor_, &info) == 0, "cannot stat ", path_.string(), ": ", std::strerror(errno));
+  MCPP_CHECK_SYSTEM(::fstat(descriptor_, &info) == 0, "cannot stat ", path_.string());
   return info.st_size;
 }
 

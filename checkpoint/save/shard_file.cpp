@@ -7,12 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <map>
 #include <numeric>
 
 #include "base/checksum.h"
+#include "base/system_error.h"
 #include "checkpoint/format/hdf5.h"
 
 namespace mcpp {
@@ -25,7 +24,7 @@ std::string bytes_text(i64 bytes) {
 /// Free bytes for this user in the file system of `path`.
 i64 free_bytes(const Path& path) {
   struct statvfs info {};
-  check_input(::statvfs(path.c_str(), &info) == 0, "cannot stat ", path.string(), ": ", std::strerror(errno));
+  MCPP_CHECK_SYSTEM(::statvfs(path.c_str(), &info) == 0, "cannot stat ", path.string());
   return static_cast<i64>(info.f_bavail) * static_cast<i64>(info.f_frsize);
 }
 
@@ -33,8 +32,10 @@ i64 free_bytes(const Path& path) {
 /// of file sizes would kill the process by a signal.
 void check_space(const Path& path, i64 needed) {
   const i64 free = free_bytes(path.parent_path());
-  check_input(needed <= free, "not enough space for ", path.string(), ": needed ", bytes_text(needed), ", free ",
-              bytes_text(free), "; free some, or lower checkpoint.keep_last");
+  check_input(needed <= free, "not enough space for ", path.string(), ": needed at most ", bytes_text(needed),
+              ", free ", bytes_text(free),
+              "; free some, or keep fewer checkpoints: lower checkpoint.keep_last, or local_keep_last in "
+              "checkpoint.local_save");
   struct rlimit limit {};
   const bool limited = ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   check_input(!limited || static_cast<rlim_t>(needed) <= limit.rlim_cur, path.string(), " needs ", bytes_text(needed),
@@ -46,7 +47,7 @@ class File {
  public:
   File(const Path& path, const FileSystem& files)
       : path_(path), files_(files), fd_(::open(path.c_str(), O_RDWR | O_CLOEXEC)) {
-    check_input(fd_ >= 0, "cannot open ", path.string(), ": ", std::strerror(errno));
+    MCPP_CHECK_SYSTEM(fd_ >= 0, "cannot open ", path.string());
   }
   ~File() { ::close(fd_); }
   File(const File&) = delete;
@@ -54,21 +55,21 @@ class File {
 
   i64 size() const {
     struct stat info {};
-    check_input(::fstat(fd_, &info) == 0, "cannot stat ", path_.string(), ": ", std::strerror(errno));
+    MCPP_CHECK_SYSTEM(::fstat(fd_, &info) == 0, "cannot stat ", path_.string());
     return info.st_size;
   }
 
   void reserve(i64 bytes) {
     const int error = ::posix_fallocate(fd_, 0, bytes);
-    check_input(error == 0, "cannot reserve ", bytes_text(bytes), " for ", path_.string(), ": ", std::strerror(error),
-                "; free are ", bytes_text(free_bytes(path_.parent_path())));
+    MCPP_CHECK_ERROR(error, "cannot reserve ", bytes_text(bytes), " of the ",
+                     bytes_text(free_bytes(path_.parent_path())), " that are free for ", path_.string());
   }
 
   void write(i64 offset, std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
       const ssize_t done = files_.pwrite(fd_, bytes, offset);
       if (done < 0 && errno == EINTR) continue;
-      check_input(done > 0, "cannot write ", path_.string(), ": ", std::strerror(done < 0 ? errno : ENOSPC));
+      MCPP_CHECK_ERROR(error_of_write(done), "cannot write ", path_.string());
       bytes = bytes.subspan(static_cast<std::size_t>(done));
       offset += done;
     }
@@ -78,7 +79,8 @@ class File {
     while (!bytes.empty()) {
       const ssize_t done = ::pread(fd_, bytes.data(), bytes.size(), offset);
       if (done < 0 && errno == EINTR) continue;
-      check_input(done > 0, "cannot read ", path_.string(), ": ", std::strerror(done < 0 ? errno : EIO));
+      MCPP_CHECK_SYSTEM(done >= 0, "cannot read ", path_.string());
+      check_input(done > 0, path_.string(), " ends before byte ", offset + static_cast<i64>(bytes.size()));
       bytes = bytes.subspan(static_cast<std::size_t>(done));
       offset += done;
     }
@@ -88,7 +90,7 @@ class File {
   /// flush().
   void start_flush(i64 offset, i64 bytes) { ::sync_file_range(fd_, offset, bytes, SYNC_FILE_RANGE_WRITE); }
 
-  void flush() { check_input(files_.fsync(fd_) == 0, "cannot flush ", path_.string(), ": ", std::strerror(errno)); }
+  void flush() { MCPP_CHECK_SYSTEM(files_.fsync(fd_) == 0, "cannot flush ", path_.string()); }
 
  private:
   Path path_;
@@ -106,10 +108,15 @@ Hdf5Dataset describe(const ShardSpec& shard, i64 number) {
                          {"flat_range", {shard.flat_begin, shard.flat_end}}}};
 }
 
-/// An upper bound of the file's size: the numbers, each dataset on a page of its own, and its header.
+/// An upper bound of the file's size: the numbers, large datasets on pages of their own, and headers.
 i64 estimate(std::span<const ShardSpec> shards) {
+  constexpr i64 kPage = 4096;
   i64 bytes = i64{1} << 16;
-  for (const ShardSpec& shard : shards) bytes += shard.numel() * size_of(shard.dtype) + 4096 + 2048;
+  for (const ShardSpec& shard : shards) {
+    if (shard.numel() == 0) continue;
+    const i64 numbers = shard.numel() * size_of(shard.dtype);
+    bytes += numbers + (numbers >= kPage ? kPage : 0) + 2048;
+  }
   return bytes;
 }
 

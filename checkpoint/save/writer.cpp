@@ -3,11 +3,10 @@
 #include <stdio.h>
 
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <ctime>
 #include <map>
 
+#include "base/system_error.h"
 #include "checkpoint/folder/exchange.h"
 #include "checkpoint/folder/folder.h"
 #include "checkpoint/folder/process.h"
@@ -178,7 +177,7 @@ void CheckpointSave::become_checkpoint() {
   if (failed && replaces && (errno == EINVAL || errno == ENOSYS)) failed = rename_in_two_steps();
   const int reason = errno;
   if (failed) doomed_.path = staging_;
-  check_input(!failed, "cannot rename ", staging_.string(), " to ", path().string(), ": ", std::strerror(reason));
+  MCPP_CHECK_ERROR(failed ? reason : 0, "cannot rename ", staging_.string(), " to ", path().string());
 }
 
 /// Where a file system cannot exchange two names, the older checkpoint goes aside first. When this process dies before

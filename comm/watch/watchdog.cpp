@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 
 #include "base/check.h"
 #include "base/strings.h"
+#include "comm/watch/quiet_thread.h"
 
 namespace mcpp {
 namespace {
@@ -25,22 +25,6 @@ constexpr std::size_t kOperationsShown = 8;
 /// Between two looks: often enough for the limit, and not more than once a second, which costs nothing.
 Seconds pause_for(double limit) {
   return Seconds(std::clamp(limit / 20, 0.02, 1.0));
-}
-
-/// Starts a thread that takes no signals: they are for those that the program meant to take them.
-template <class F>
-std::thread start_quiet_thread(F f) {
-  sigset_t all, before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(f));
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
-}
-
-/// In one piece, so that ranks do not write into one another's lines.
-void write_error(const std::string& text) {
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
 std::string machine_name() {

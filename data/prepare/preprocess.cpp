@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/strings.h"
 #include "data/prepare/indexed_writer.h"
+#include "data/prepare/input_files.h"
 #include "data/prepare/thread_pool.h"
 #include "data/tokenizer/tokenizer.h"
 
@@ -31,52 +32,11 @@ struct TokenisedPiece {
   u64 progress = 0;  // bytes of input files read up to here
 };
 
-struct RawPiece {
-  Path path;
-  TextPiece piece;
-  u64 progress = 0;
-};
-
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// The pieces of all input files in order.
-class InputFiles {
- public:
-  InputFiles(const std::vector<std::string>& paths, const DocumentFormat& format) : paths_(paths), format_(format) {
-    for (const std::string& path : paths) {
-      check_input(std::filesystem::is_regular_file(path), "preprocess: input ", path, ": there is no such file");
-      total_bytes_ += std::filesystem::file_size(path);
-    }
-  }
-
-  std::optional<RawPiece> next() {
-    while (true) {
-      if (!source_) {
-        if (file_ == paths_.size()) return std::nullopt;
-        source_.emplace(paths_[file_]);
-      }
-      RawPiece raw{.path = source_->path(), .piece = {}, .progress = 0};
-      if (source_->next(raw.piece, kPieceBytes, cut_for(raw.path, format_))) {
-        raw.progress = finished_bytes_ + source_->bytes_consumed();
-        return raw;
-      }
-      source_.reset();
-      finished_bytes_ += std::filesystem::file_size(paths_[file_++]);
-    }
-  }
-  u64 total_bytes() const { return total_bytes_; }
-
- private:
-  const std::vector<std::string>& paths_;
-  const DocumentFormat& format_;
-  std::size_t file_ = 0;
-  std::optional<TextSource> source_;
-  u64 total_bytes_ = 0, finished_bytes_ = 0;
-};
-
-TokenisedPiece tokenise(RawPiece raw, const DocumentFormat& format, const Tokenizer& tokenizer) {
+TokenisedPiece tokenise(InputFiles::Piece raw, const DocumentFormat& format, const Tokenizer& tokenizer) {
   PieceDocuments documents = parse_piece(raw.path, std::move(raw.piece), format);
   TokenisedPiece result;
   result.malformed = documents.malformed;
@@ -150,31 +110,29 @@ class Output {
 class Progress {
  public:
   Progress(const PreprocessOptions& options, u64 total_bytes, const Log& log)
-      : interval_(static_cast<double>(options.log_interval)), total_(static_cast<double>(total_bytes)), log_(log) {}
+      : interval_(static_cast<double>(options.log_interval)), total_bytes_(total_bytes), log_(log) {}
 
   void update(u64 done_bytes, const Output& output) {
-    const double elapsed = seconds_since(start_);
+    const double elapsed = seconds();
     if (!log_.is_live() || elapsed < next_) return;
     next_ = elapsed + interval_;
-    const auto done = static_cast<double>(done_bytes);
-    const double left = done > 0 ? elapsed * (total_ - done) / done : 0;
-    log_.progress(str("preprocess ", static_cast<int>(100 * done / std::max(total_, 1.0)), " %, ",
-                      human_count(static_cast<double>(output.documents())), " documents, ",
-                      human_count(static_cast<double>(output.tokens())), " tokens, ", human_bytes(done / elapsed),
-                      "/s, ", human_seconds(std::max(left, 0.0)), " left"));
+    log_.progress(str("preprocess ", human_count(static_cast<double>(output.documents())), " documents, ",
+                      human_count(static_cast<double>(output.tokens())), " tokens, ",
+                      describe_progress(done_bytes, total_bytes_, elapsed)));
   }
   double seconds() const { return seconds_since(start_); }
 
  private:
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  double interval_, total_, next_ = 0;
+  double interval_, next_ = 0;
+  u64 total_bytes_;
   const Log& log_;
 };
 
 /// JSON input has the keys of the options, plain text the key "text"; both may be given together only with that key.
-std::vector<std::string> output_keys(const PreprocessOptions& options) {
-  const bool any_json = std::any_of(options.input.begin(), options.input.end(), is_json_file);
-  const bool any_text = !std::all_of(options.input.begin(), options.input.end(), is_json_file);
+std::vector<std::string> output_keys(const PreprocessOptions& options, const std::vector<std::string>& input) {
+  const bool any_json = std::ranges::any_of(input, is_json_file);
+  const bool any_text = !std::ranges::all_of(input, is_json_file);
   const std::vector<std::string> text{"text"};
   if (!any_json) return text;
   check_input(!options.json_keys.empty(), "preprocess: json_keys is empty; name the keys to tokenise");
@@ -208,10 +166,10 @@ std::vector<PreprocessOutput> finish_all(std::vector<std::unique_ptr<Output>>& o
 PreprocessResult run_preprocess(const PreprocessOptions& options, const Log& log) {
   check_options(options);
   const DocumentFormat format{options.json_keys, options.text_document, options.invalid_utf8, options.skip_malformed};
-  InputFiles files(options.input, format);
+  InputFiles files(options.input, format, kPieceBytes);
   const Tokenizer tokenizer{Path(options.tokenizer_model)};
   std::vector<std::unique_ptr<Output>> outputs;
-  for (const std::string& key : output_keys(options)) {
+  for (const std::string& key : output_keys(options, files.paths())) {
     outputs.push_back(std::make_unique<Output>(str(options.output_prefix, "_", key, "_document"), options, tokenizer));
   }
 
@@ -220,7 +178,7 @@ PreprocessResult run_preprocess(const PreprocessOptions& options, const Log& log
   const i64 cores = std::max<i64>(1, std::thread::hardware_concurrency());
   ordered_parallel(
       options.workers > 0 ? options.workers : cores, [&] { return files.next(); },
-      [&](RawPiece raw) { return tokenise(std::move(raw), format, tokenizer); },
+      [&](InputFiles::Piece raw) { return tokenise(std::move(raw), format, tokenizer); },
       [&](const TokenisedPiece& piece) {
         for (std::size_t k = 0; k < piece.by_key.size(); ++k) {
           for (const TokenSegment& segment : piece.by_key[k]) outputs[k]->add(segment);

@@ -26,7 +26,8 @@ struct PreprocessOptions {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("input", self.input,
-          "files, in order: .jsonl or .json with one object per line, others plain text; also .gz");
+          "files, in order, or patterns of their names such as data/*.jsonl.gz: .jsonl or .json with one object per "
+          "line, others plain text; gzip or not; a pipe is plain text");
     visit("output_prefix", self.output_prefix,
           "writes <output_prefix>_<key>_document.bin, .idx and .json, with the key "
           "text for plain text");

@@ -1,10 +1,6 @@
 #include "data/prepare/text_source.h"
 
-#include <zlib.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -52,24 +48,8 @@ bool ends_in_blank_line(std::string_view text, bool begins_line) {
 
 }  // namespace
 
-TextSource::TextSource(const Path& path) : path_(path) {
-  std::error_code error;
-  check_input(!std::filesystem::is_directory(path, error), path.string(), " is a directory; give text files");
-  file_ = ::gzopen(path.c_str(), "rb");
-  check_input(file_ != nullptr, "cannot open ", path.string(), ": ", std::strerror(errno));
-  ::gzbuffer(file_, 1 << 18);
-  if (std::filesystem::is_regular_file(path, error)) {
-    const auto size = std::filesystem::file_size(path, error);
-    if (!error) size_on_disk_ = static_cast<i64>(size);
-  }
-}
-
-TextSource::~TextSource() {
-  ::gzclose(file_);
-}
-
-u64 TextSource::bytes_consumed() const {
-  return static_cast<u64>(std::max<z_off_t>(::gzoffset(file_), 0));
+TextSource::TextSource(const Path& path) : path_(path), file_(path) {
+  if (file_.is_regular_file()) size_on_disk_ = static_cast<i64>(std::filesystem::file_size(path));
 }
 
 /// Reads until the buffer holds `bytes` or the file ends.
@@ -77,19 +57,13 @@ void TextSource::fill(std::size_t bytes) {
   while (!at_end_ && buffer_.size() < bytes) {
     const std::size_t have = buffer_.size();
     buffer_.resize(std::max(bytes, have + 1));
-    const int got = ::gzread(file_, buffer_.data() + have,
-                             static_cast<unsigned>(std::min<std::size_t>(buffer_.size() - have, 1 << 30)));
-    int code = Z_OK;
-    const char* message = ::gzerror(file_, &code);
-    check_input(got >= 0 && (code == Z_OK || code == Z_STREAM_END), "cannot read ", path_.string(), ": ",
-                code == Z_BUF_ERROR ? "the gzip data ends early" : message);
-    buffer_.resize(have + static_cast<std::size_t>(got));
+    const std::size_t got = file_.read(std::span(buffer_).subspan(have));
+    buffer_.resize(have + got);
     at_end_ = got == 0;
     const i64 size = byte_offset_ + static_cast<i64>(buffer_.size());
-    check_input(
-        size <= kMayExpand || !size_on_disk_ || ::gzdirect(file_) != 0 || size / kMostExpansion <= *size_on_disk_,
-        path_.string(), ": is more than ", kMostExpansion,
-        " times as large as its gzip file, which no text is; if it is meant so, unpack it with gunzip first");
+    check_input(size <= kMayExpand || !size_on_disk_ || !file_.is_gzip() || size / kMostExpansion <= *size_on_disk_,
+                path_.string(), ": is more than ", kMostExpansion,
+                " times as large as its gzip file, which no text is; if it is meant so, unpack it with gunzip first");
   }
 }
 

@@ -4,9 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/file.h"
-
-struct gzFile_s;
+#include "data/prepare/input_stream.h"
 
 namespace mcpp {
 
@@ -30,22 +28,19 @@ class TextSource {
  public:
   /// BadInput when it cannot be opened. gzip is recognised by content.
   explicit TextSource(const Path& path);
-  ~TextSource();
-  TextSource(const TextSource&) = delete;
-  TextSource& operator=(const TextSource&) = delete;
 
   /// The next piece of about `target_bytes`, false after the last. The pieces together are the file; how it is cut
   /// depends on its content alone. BadInput for what cannot be read, and for a gzip file that grows without measure.
   bool next(TextPiece& piece, std::size_t target_bytes, Cut cut);
 
   const Path& path() const { return path_; }
-  u64 bytes_consumed() const;  ///< of the file on disk, for progress
+  u64 bytes_consumed() const { return file_.bytes_consumed(); }  ///< of the file on disk, for progress
 
  private:
   void fill(std::size_t bytes);
 
   Path path_;
-  gzFile_s* file_ = nullptr;
+  InputStream file_;
   std::string buffer_;
   bool at_end_ = false;
   i64 byte_offset_ = 0, line_ = 1;

@@ -2,15 +2,19 @@
 
 #include <sentencepiece_trainer.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <deque>
+#include <mutex>
 #include <optional>
+#include <thread>
 #include <unordered_map>
 
 #include "base/check.h"
 #include "base/file.h"
 #include "base/strings.h"
 #include "base/utf8.h"
-#include "data/prepare/document_reader.h"
+#include "data/prepare/input_files.h"
 #include "data/tokenizer/sentencepiece_model.h"
 #include "data/tokenizer/tokenizer.h"
 
@@ -21,6 +25,7 @@ namespace {
 // 9 % (unigram) and 2 % (bpe) fewer tokens than with sentencepiece's own reading line by line, where a newline is never
 // seen.
 constexpr std::size_t kBlockBytes = 4096;
+constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 // Longer blocks would be dropped by sentencepiece without a word; cut() makes none.
 constexpr const char* kMaxSentenceBytes = "1000000";
 // sentencepiece uses these characters as marks inside its trainers and would leave out the blocks that contain them.
@@ -52,11 +57,43 @@ void append_blocks(std::string_view text, std::deque<std::string>& blocks) {
   append_without_reserved(text, blocks);
 }
 
+/// The live line of a terminal while the library trains, which does not say how far it is.
+class Progress {
+ public:
+  explicit Progress(const Log& log) : log_(log) {}
+
+  void reading(u64 done_bytes, u64 total_bytes) {
+    if (!log_.is_live() || seconds() < next_) return;
+    next_ = seconds() + 1;
+    log_.progress(str("tokenizer: reading, ", describe_progress(done_bytes, total_bytes, seconds())));
+  }
+  /// From here on a thread shows that time passes.
+  void training() {
+    if (!log_.is_live() || ticker_.joinable()) return;
+    ticker_ = std::jthread([this](const std::stop_token& stop) {
+      std::mutex mutex;
+      std::unique_lock lock(mutex);
+      std::condition_variable_any stopped;
+      do {
+        log_.progress(str("tokenizer: all is read, training since ", human_seconds(seconds())));
+      } while (!stopped.wait_for(lock, stop, std::chrono::seconds(1), [&] { return stop.stop_requested(); }));
+    });
+  }
+
+ private:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+  const Log& log_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  double next_ = 0;
+  std::jthread ticker_;  // last: it uses all of the above
+};
+
 /// The documents of all input files as training blocks, read as they are asked for.
 class BlockIterator : public sentencepiece::SentenceIterator {
  public:
-  explicit BlockIterator(const TokenizerOptions& options) : options_(options) {
-    format_.json_keys = options.json_keys;
+  BlockIterator(const TokenizerOptions& options, Progress& progress)
+      : files_(options.input, {.json_keys = options.json_keys}, kPieceBytes), progress_(progress) {
     advance();
   }
   bool done() const override { return blocks_.empty(); }
@@ -70,26 +107,17 @@ class BlockIterator : public sentencepiece::SentenceIterator {
  private:
   void advance() {
     while (blocks_.empty()) {
-      if (!source_) {
-        if (file_ == options_.input.size()) return;
-        source_.emplace(options_.input[file_++]);
-      }
-      TextPiece piece;
-      const Path path = source_->path();
-      if (!source_->next(piece, std::size_t{1} << 20, cut_for(path, format_))) {
-        source_.reset();
-        continue;
-      }
-      for (const auto& segments : parse_piece(path, std::move(piece), format_).by_key) {
+      std::optional<InputFiles::Piece> read = files_.next();
+      if (!read) return progress_.training();
+      progress_.reading(read->progress, files_.total_bytes());
+      for (const auto& segments : parse_piece(read->path, std::move(read->piece), files_.format()).by_key) {
         for (const Segment& segment : segments) append_blocks(segment.text, blocks_);
       }
     }
   }
 
-  const TokenizerOptions& options_;
-  DocumentFormat format_;
-  std::size_t file_ = 0;
-  std::optional<TextSource> source_;
+  InputFiles files_;
+  Progress& progress_;
   std::deque<std::string> blocks_;
 };
 
@@ -139,7 +167,8 @@ std::string number_after(const std::string& message, std::string_view mark) {
 void train_tokenizer(const TokenizerOptions& options, const Log& log) {
   check_input(!options.input.empty(), "tokenizer: input is empty; give text files");
   check_input(!options.output.empty(), "tokenizer: output is empty; give the model file to write");
-  BlockIterator blocks(options);
+  Progress progress(log);
+  BlockIterator blocks(options, progress);
   check_input(!blocks.done(), "tokenizer: there is no text in ", join(options.input, ", "));
   log.info(str("training a ", enum_name(options.model_type), " tokenizer of ", options.vocab_size, " pieces"));
   std::string model;

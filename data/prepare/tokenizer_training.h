@@ -28,7 +28,8 @@ struct TokenizerOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("input", self.input, "text or JSONL files, plain or gzip, all of which is read into memory");
+    visit("input", self.input,
+          "text or JSONL files, plain or gzip, or patterns of their names such as data/*.txt; all is read into memory");
     visit("output", self.output, "model file to write, usually tokenizer.model");
     visit("vocab_size", self.vocab_size, "pieces, with <unk>, <eod> and the 256 bytes among them", between(3, 1e7));
     visit("model_type", self.model_type, "unigram or bpe");

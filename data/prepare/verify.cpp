@@ -110,6 +110,32 @@ std::string to_text(const DatasetSummary& s) {
   return out.str();
 }
 
+namespace {
+
+/// The text of a sample with every end of a document marked: by its <eod>, or, where there is none, in words.
+std::string marked_text(const SampleView& view, const Tokenizer& tokenizer) {
+  std::string text;
+  std::span<const i32> left = view.tokens;
+  for (std::size_t i = 0; i < view.origin.parts.size(); ++i) {
+    const SamplePart& part = view.origin.parts[i];
+    std::span<const i32> tokens = left.first(static_cast<std::size_t>(part.length));
+    left = left.subspan(tokens.size());
+    const bool has_eod = tokens.back() == tokenizer.eod();
+    const bool has_end = i + 1 < view.origin.parts.size() && view.origin.parts[i + 1].document != part.document;
+    while (!tokens.empty()) {
+      const auto end = std::ranges::find(tokens, tokenizer.eod());
+      const auto size = static_cast<std::size_t>(end - tokens.begin());
+      text += tokenizer.decode(tokens.first(size));
+      if (end != tokens.end()) text += str(kEodPiece, "\n");
+      tokens = tokens.subspan(std::min(size + 1, tokens.size()));
+    }
+    if (has_end && !has_eod) text += "<end of document>\n";
+  }
+  return text;
+}
+
+}  // namespace
+
 SampleView data_show(const Dataset& dataset, i64 sample, const Tokenizer* tokenizer) {
   check_input(sample >= 0 && sample < dataset.size(), "sample ", sample, " is not in the dataset of ", dataset.size(),
               " samples");
@@ -118,7 +144,7 @@ SampleView data_show(const Dataset& dataset, i64 sample, const Tokenizer* tokeni
   view.origin = dataset.origin(sample);
   view.tokens.resize(static_cast<std::size_t>(dataset.seq_length() + 1));
   dataset.at(sample, view.tokens);
-  if (tokenizer) view.text = tokenizer->decode(view.tokens);
+  if (tokenizer) view.text = marked_text(view, *tokenizer);
   return view;
 }
 

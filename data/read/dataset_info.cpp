@@ -40,7 +40,8 @@ void write_dataset_info(const Path& prefix, const DatasetInfo& info) {
 
 std::optional<DatasetInfo> read_dataset_info(const Path& prefix) {
   const Path path = info_path(prefix);
-  if (!std::filesystem::exists(path)) return std::nullopt;
+  std::error_code unknown;  // a link that leads nowhere is no reason to do without
+  if (!std::filesystem::exists(std::filesystem::symlink_status(path, unknown))) return std::nullopt;
   DatasetInfo info;
   try {
     const auto json = nlohmann::json::parse(read_text_file(path));

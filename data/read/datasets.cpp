@@ -42,14 +42,15 @@ class Builder {
   /// One split of one list of prefixes. `whole`: all of the text, data.split does not apply.
   std::unique_ptr<Dataset> build(const std::vector<std::string>& entries, std::string_view key, std::size_t split,
                                  bool whole, i64 num_samples) {
-    const BlendList list = parse_blend_list(entries, key);
+    BlendList list = parse_blend_list(entries, key);
     if (!whole && !split_ranges(config_.split, 1000)[split]) {
       check_input(split != 0, "data.split = \"", config_.split, "\" leaves no text for training");
       return nullptr;
     }
+    if (!whole && split != 0) list = without_small_parts(list, split);
+    if (list.prefixes.empty()) return nullptr;
     // A single prefix is not blended, except that Megatron-LM does so when data_path gives it a weight.
     if (list.prefixes.size() == 1 && (whole || list.weights.empty())) {
-      if (!whole && split == 2 && is_too_small_to_test(list.prefixes[0])) return nullptr;
       return part(list.prefixes[0], split, whole, num_samples);
     }
     return list.weights.empty() ? blend_by_size(list, key, split, whole, num_samples)
@@ -59,14 +60,35 @@ class Builder {
   std::vector<std::unique_ptr<IndexedDataset>> take_sources() { return std::move(sources_); }
 
  private:
-  /// The usual share of the test is so small that a small text has none; that is no reason not to train on it.
-  bool is_too_small_to_test(const std::string& prefix) {
-    const IndexedDataset& text = source(prefix);
-    const SequenceRange range = split_ranges(config_.split, text.num_sequences())[2].value();
-    if (count_tokens(text, range) > seq_length_) return false;
-    log_.warn(str(prefix, ": the test split of data.split = \"", config_.split, "\" is shorter than one sample of ",
-                  seq_length_, " tokens; there will be no test"));
-    return true;
+  /// The usual shares for validation and test are so small that a small text has none of them; that is no reason not to
+  /// train on it. The list without such texts, of each of which a warning says what is missing.
+  BlendList without_small_parts(const BlendList& list, std::size_t split) {
+    BlendList kept;
+    for (std::size_t i = 0; i < list.prefixes.size(); ++i) {
+      const IndexedDataset& text = source(list.prefixes[i]);
+      const SequenceRange range = split_ranges(config_.split, text.num_sequences())[split].value();
+      const i64 tokens = count_tokens(text, range);
+      if (tokens <= seq_length_) {
+        log_.warn(str(list.prefixes[i], ": data.split = \"", config_.split, "\" gives the ", kSplitNames[split],
+                      " split ", range.size(), " of ", text.num_sequences(), " documents with ", tokens,
+                      " tokens, and one sample needs ", seq_length_ + 1,
+                      "; nothing of it is held out for that. Give it a larger share, or more documents"));
+        continue;
+      }
+      kept.prefixes.push_back(list.prefixes[i]);
+      if (!list.weights.empty()) kept.weights.push_back(list.weights[i]);
+    }
+    return kept;
+  }
+
+  /// Each evaluation reads the same samples: those that are the same text again measure nothing more.
+  void warn_of_repetition(const std::string& prefix, const GptDatasetSpec& spec, const EpochPlan& plan) const {
+    const i64 asked = spec.num_samples.value_or(0), different = (plan.tokens_per_epoch - 1) / seq_length_;
+    if (asked < 2 * different) return;
+    log_.warn(str(prefix, ": the ", spec.split_name, " split has ", spec.range.size(), " documents, ",
+                  plan.tokens_per_epoch, " tokens, ", different, " samples; every evaluation reads ", asked,
+                  " samples of it, each ", asked / different,
+                  " times. Lower training.eval_iters, or give the split a larger share of data.split or more text"));
   }
 
   const IndexedDataset& source(const std::string& prefix) {
@@ -91,6 +113,7 @@ class Builder {
     log_.info(str("data: ", spec.split_name, " of ", prefix, ": ", range.size(), " documents, ",
                   human_count(static_cast<double>(plan.tokens_per_epoch)), " tokens, ", plan.epochs,
                   plan.epochs == 1 ? " epoch, " : " epochs, ", plan.samples, " samples"));
+    if (split != 0) warn_of_repetition(prefix, spec, plan);
     return dataset;
   }
 

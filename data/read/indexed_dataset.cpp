@@ -4,6 +4,8 @@
 #include <limits>
 
 #include "base/check.h"
+#include "base/links.h"
+#include "data/read/index_header.h"
 
 namespace mcpp {
 namespace {
@@ -23,10 +25,21 @@ void check_present(const Path& prefix) {
   const auto extension = prefix.extension();
   const bool is_file_name = extension == ".bin" || extension == ".idx";
   for (const Path& path : {idx_path(prefix), bin_path(prefix)}) {
-    check_input(std::filesystem::exists(path), "dataset ", prefix.string(), ": there is no file ", path.string(),
+    std::error_code unknown;
+    if (std::filesystem::is_symlink(path, unknown)) check_leads_somewhere(path);
+    check_input(std::filesystem::exists(path, unknown), "dataset ", prefix.string(), ": there is no file ",
+                path.string(),
                 is_file_name ? "; give the prefix without .bin or .idx"
                              : "; a dataset is the common prefix of a .bin and an .idx file made by preprocess");
   }
+}
+
+/// The arrays of .idx are not aligned.
+template <class T>
+T load_at(const MappedFile& idx, i64 byte_offset) {
+  T value;
+  std::memcpy(&value, idx.bytes().data() + byte_offset, sizeof(T));
+  return value;
 }
 
 }  // namespace
@@ -47,38 +60,22 @@ Path idx_path(const Path& prefix) {
   return with_suffix(prefix, ".idx");
 }
 
-IndexedDataset::IndexedDataset(const Path& prefix) : prefix_(prefix) {
-  check_present(prefix);
-  bin_ = MappedFile(bin_path(prefix));
-  idx_ = MappedFile(idx_path(prefix));
-  check_header();
-  check_sequences();
-  check_documents();
-}
-
-template <class T>
-T IndexedDataset::load(i64 byte_offset) const {
-  T value;
-  std::memcpy(&value, idx_.bytes().data() + byte_offset, sizeof(T));
-  return value;
-}
-
-void IndexedDataset::check_header() {
-  const std::string name = idx_.path().string();
-  const u64 size = idx_.bytes().size();
+IndexHeader read_index_header(const MappedFile& idx) {
+  const std::string name = idx.path().string();
+  const u64 size = idx.bytes().size();
   check_input(size >= kIndexHeaderBytes, name, ": truncated: ", size, " bytes, the header alone has ",
               kIndexHeaderBytes);
-  check_input(std::memcmp(idx_.bytes().data(), kIndexMagic.data(), kIndexMagic.size()) == 0, name,
+  check_input(std::memcmp(idx.bytes().data(), kIndexMagic.data(), kIndexMagic.size()) == 0, name,
               ": not a Megatron index file (it does not begin with MMIDIDX)");
-  const u64 version = load<u64>(9);
+  const u64 version = load_at<u64>(idx, 9);
   check_input(version == 1, name, ": version ", version, " of the index format; only version 1 is known");
-  const int code = load<u8>(17);
+  const int code = load_at<u8>(idx, 17);
   check_input(code >= 1 && code <= 8, name, ": dtype code ", code, " is unknown (1 to 8 are defined)");
-  type_ = static_cast<TokenType>(code);
-  check_input(type_ != TokenType::F32 && type_ != TokenType::F64, name, ": holds ", token_type_name(type_),
+  const auto type = static_cast<TokenType>(code);
+  check_input(type != TokenType::F32 && type != TokenType::F64, name, ": holds ", token_type_name(type),
               " values; tokens must be integers");
 
-  const u64 sequences = load<u64>(18), document_entries = load<u64>(26);
+  const u64 sequences = load_at<u64>(idx, 18), document_entries = load_at<u64>(idx, 26);
   // Each sequence takes 12 bytes and each document 8: bounding both by the file's size first keeps the sums exact.
   check_input(sequences <= size / 12 && document_entries <= size / 8, name, ": truncated or damaged: ", sequences,
               " sequences and ", document_entries, " document entries do not fit in ", size, " bytes");
@@ -91,8 +88,28 @@ void IndexedDataset::check_header() {
               " are expected for ", sequences, " sequences and ", document_entries, " document entries");
   check_input(sequences <= static_cast<u64>(std::numeric_limits<i32>::max()), name, ": ", sequences,
               " sequences; at most 2147483647 can be indexed");
-  sequences_ = static_cast<i64>(sequences);
-  documents_ = static_cast<i64>(document_entries) - 1;
+  return {.type = type, .sequences = sequences, .document_entries = document_entries};
+}
+
+IndexedDataset::IndexedDataset(const Path& prefix) : prefix_(prefix) {
+  check_present(prefix);
+  bin_ = MappedFile(bin_path(prefix));
+  idx_ = MappedFile(idx_path(prefix));
+  check_header();
+  check_sequences();
+  check_documents();
+}
+
+template <class T>
+T IndexedDataset::load(i64 byte_offset) const {
+  return load_at<T>(idx_, byte_offset);
+}
+
+void IndexedDataset::check_header() {
+  const IndexHeader header = read_index_header(idx_);
+  type_ = header.type;
+  sequences_ = static_cast<i64>(header.sequences);
+  documents_ = static_cast<i64>(header.document_entries) - 1;
 }
 
 void IndexedDataset::check_sequences() {

@@ -85,7 +85,9 @@ bool Tokenizer::Impl::pieces_end_at_spaces() const {
 
 Tokenizer::Tokenizer(const Path& model) : impl_(std::make_unique<Impl>()) {
   const std::string name = model.string();
-  check_input(std::filesystem::exists(model), "tokenizer model ", name, ": there is no such file");
+  std::error_code unknown;
+  check_input(std::filesystem::is_symlink(model, unknown) || std::filesystem::exists(model, unknown),
+              "tokenizer model ", name, ": there is no such file");
   const std::string content = read_text_file(model);
   impl_->path = model;
   impl_->checksum = checksum_hex(std::as_bytes(std::span(content)));

@@ -107,15 +107,13 @@ class OpBench {
               d = config_.head_dim();
     const Tensor qkv = random({s, batch_, groups, heads / groups + 2, d}), d_qkv = Tensor::like(qkv),
                  d_out = random({s, batch_, heads * d});
-    PackedHeads in = packed_heads(qkv), gradient = packed_heads(d_qkv);
-    Tensor out = Tensor::like(d_out), lse = wide(batch_ * heads * s);
+    QkvHeads in = packed_heads(qkv), gradient = packed_heads(d_qkv);
+    AttentionResult y{Tensor::like(d_out), wide(batch_ * heads * s)};
     AttentionOptions options;
     options.softmax_scale = 1 / std::sqrt(static_cast<double>(d));
     const double product = static_cast<double>(tokens_ * heads * s * d);  // flops of one causal s x s product
-    add("attention", 2 * product, 0, [&] { ops::attention(in.q, in.k, in.v, options, out, lse); });
-    add("attention_backward", 5 * product, 0, [&] {
-      ops::attention_backward(d_out, in.q, in.k, in.v, out, lse, options, gradient.q, gradient.k, gradient.v);
-    });
+    add("attention", 2 * product, 0, [&] { ops::attention(in, options, y); });
+    add("attention_backward", 5 * product, 0, [&] { ops::attention_backward(d_out, in, y, options, gradient); });
   }
 
   void cross_entropy() {

@@ -34,7 +34,7 @@ class TrainingBesideSaves {
         session_(session),
         batches_(static_cast<std::size_t>(microbatches_per_step(config, session.parallel.world.size())),
                  random_batch(config.model, config.training.micro_batch_size, *session.device)),
-        saver_(config_, state, {}, /*tokenizer_checksum=*/"", session, quiet_, files_) {}
+        saver_(config_, state, {}, /*sources=*/{}, session, quiet_, files_) {}
 
   AsyncSaveTimes run() {
     constexpr int kSteps = 2;

@@ -9,6 +9,7 @@
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/gemm_tuning.h"
+#include "megatron_cpp/setup/memory_check.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "megatron_cpp/setup/vocabulary.h"
 #include "megatron_cpp/step/training_state.h"
@@ -205,6 +206,8 @@ ExitCode bench_command(Arguments args, Log& log, const World& world) {
   resolve_vocabulary(*config, log);
   check_input(world.ranks.size() == 1 || options.what == "step", "bench ", options.what,
               " runs in one process; start it without mpirun");
+  check_layout(*config, world.ranks.size());
+  if (options.what == "step") check_training_memory(*config, world.ranks);
   Session session = initialize(*config, world);
   const BenchContext context{
       *config,

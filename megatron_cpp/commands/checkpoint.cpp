@@ -144,15 +144,23 @@ ExitCode verify(Arguments args, Log& log) {
   return sound ? ExitCode::Done : ExitCode::BadInput;
 }
 
+/// Of diff(1) and this alone; a bug has the same number.
+constexpr ExitCode kDifferent{1};
+
 ExitCode diff(Arguments args, Log& log) {
-  const Usage usage{.command = "megatron_cpp checkpoint diff",
-                    .summary = "Compares two checkpoints tensor by tensor, whatever layouts they were saved in.",
-                    .positional = {"a", "b"},
-                    .required = {"a", "b"}};
+  const Usage usage{
+      .command = "megatron_cpp checkpoint diff",
+      .summary =
+          "Compares two checkpoints tensor by tensor, whatever layouts they were saved in; exit code 1 when "
+          "tensors differ.",
+      .positional = {"a", "b"},
+      .required = {"a", "b"}};
   DiffOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
-  log.info(to_text(diff_checkpoints(resolve_checkpoint(options.a), resolve_checkpoint(options.b))));
-  return ExitCode::Done;
+  const CheckpointDifference difference =
+      diff_checkpoints(resolve_checkpoint(options.a), resolve_checkpoint(options.b));
+  log.info(to_text(difference));
+  return difference.tensors.empty() ? ExitCode::Done : kDifferent;
 }
 
 /// Takes the lock, so that no job that saves there is disturbed, and removes nothing unless what stays is sound.

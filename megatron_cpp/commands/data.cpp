@@ -59,11 +59,18 @@ const Dataset& chosen_split(const Datasets& datasets, const std::string& split) 
   return *dataset;
 }
 
-/// Samples consumed before an iteration (counted from 1).
-i64 samples_before(const std::vector<BatchSizeStep>& sizes, i64 iteration) {
-  i64 consumed = 0;
-  for (i64 i = 1; i < iteration; ++i) consumed += batch_size_at(sizes, consumed);
-  return consumed;
+/// Samples that are consumed before an iteration, counted from 1, if that begins within `samples`.
+std::optional<i64> samples_before(const std::vector<BatchSizeStep>& sizes, i64 iteration, i64 samples) {
+  if (whole_batches(sizes, samples).iterations < iteration - 1) return std::nullopt;
+  i64 low = 0, high = samples;  // high is enough
+  while (low < high) {
+    const i64 middle = low + (high - low) / 2;
+    if (whole_batches(sizes, middle).iterations >= iteration - 1)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return high;
 }
 
 ExitCode show(Arguments args, Log& log) {
@@ -86,8 +93,11 @@ ExitCode show(Arguments args, Log& log) {
     return ExitCode::Done;
   }
   const std::vector<BatchSizeStep> sizes = config->batch_sizes();
-  const i64 consumed = samples_before(sizes, options.iteration);
-  for (const SampleView& view : data_show_batch(dataset, consumed, batch_size_at(sizes, consumed), decoder))
+  const std::optional<i64> consumed = samples_before(sizes, options.iteration, dataset.size() - 1);
+  check_input(consumed.has_value(), "--iteration=", options.iteration, ": the ", options.split,
+              " data of this configuration has ", dataset.size(), " samples, which are ",
+              whole_batches(sizes, dataset.size()).iterations, " iterations");
+  for (const SampleView& view : data_show_batch(dataset, *consumed, batch_size_at(sizes, *consumed), decoder))
     log.info(to_text(view));
   return ExitCode::Done;
 }

@@ -3,6 +3,7 @@
 #include <iostream>
 #include <iterator>
 
+#include "checkpoint/folder/exchange.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/inference/generation.h"
 #include "megatron_cpp/inference/inference.h"
@@ -36,10 +37,19 @@ struct GenerateOptions {
   }
 };
 
-void print_now(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
+/// Prints at once, on rank 0.
+class Printer {
+ public:
+  explicit Printer(int rank) : prints_(rank == 0) {}
+  void operator()(std::string_view text) const {
+    if (!prints_) return;
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+
+ private:
+  bool prints_;
+};
 
 std::string prompt_text(const GenerateOptions& options) {
   check_input(options.prompt.empty() || options.prompt_file.empty(), "generate: give either --prompt or --prompt_file");
@@ -62,11 +72,12 @@ std::vector<i32> prompt_tokens(const std::string& text, const Tokenizer& tokeniz
 }
 
 void generate_one(InferenceModel& inference, const Tokenizer& tokenizer, const std::string& text,
-                  const std::vector<i32>& prompt, const GenerateOptions& options, const SamplingOptions& sampling) {
+                  const std::vector<i32>& prompt, const GenerateOptions& options, const SamplingOptions& sampling,
+                  const Printer& print_now) {
   print_now(text);
   StreamDecoder decoder(tokenizer);
   for (i32 token : prompt) decoder.add(token);  // so that what follows joins on
-  generate(inference.model(), prompt, sampling,
+  generate(inference.model(), inference.parallel(), prompt, sampling,
            {.max_new_tokens = options.max_new_tokens, .stop_token = options.ignore_eod ? -1 : tokenizer.eod()},
            [&](i32 token) {
              print_now(decoder.add(token));
@@ -77,15 +88,21 @@ void generate_one(InferenceModel& inference, const Tokenizer& tokenizer, const s
 
 }  // namespace
 
-ExitCode generate_command(Arguments args, Log& log) {
+ExitCode generate_command(Arguments args, Log& log, const World& world) {
   const Usage usage{.command = "megatron_cpp generate",
                     .summary = "Samples text from a checkpoint.",
                     .positional = {},
                     .required = {"load"}};
   GenerateOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
-  const std::string text = prompt_text(options);
-  InferenceModel inference(options.inference, log);
+  // Rank 0 alone sees standard input.
+  const std::string text = from_first(world.ranks, [&] { return prompt_text(options); });
+  InferenceModel inference(options.inference, world, log);
+  const int copies = inference.parallel().topology.dp();
+  check_input(copies == 1, "generate: ", world.ranks.size(), " ranks hold the model ", copies,
+              " times, and one text needs it once; start as many ranks as --parallel.tensor_model_parallel_size x "
+              "--parallel.pipeline_model_parallel_size");
+  const Printer print_now(world.ranks.rank());
   const Tokenizer tokenizer = inference.tokenizer();
   const std::vector<i32> prompt =
       prompt_tokens(text, tokenizer, options, inference.config().model.max_positions(), log);
@@ -93,7 +110,7 @@ ExitCode generate_command(Arguments args, Log& log) {
     SamplingOptions sampling = options.sampling;
     sampling.seed += i;
     if (i > 0) print_now("----\n");
-    generate_one(inference, tokenizer, text, prompt, options, sampling);
+    generate_one(inference, tokenizer, text, prompt, options, sampling, print_now);
   }
   return ExitCode::Done;
 }

@@ -10,7 +10,7 @@ ExitCode preprocess_command(Arguments args, Log& log) {
   const Usage usage{
       .command = "megatron_cpp preprocess",
       .summary = "Turns text or JSONL into <output_prefix>_<key>_document.bin and .idx, as Megatron-LM writes them.",
-      .positional = {},
+      .positional = {"input"},
       .required = {"input", "output_prefix", "tokenizer_model"}};
   PreprocessOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;

@@ -1,7 +1,9 @@
 // megatron_cpp pretrain: the main job.
+#include "megatron_cpp/bench/step_time.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/initialize.h"
+#include "megatron_cpp/setup/memory_check.h"
 #include "megatron_cpp/setup/plan.h"
 #include "megatron_cpp/setup/vocabulary.h"
 #include "megatron_cpp/train/trainer.h"
@@ -18,9 +20,9 @@ struct PretrainOptions {
   static void fields(Self& self, Visitor& visit) {
     visit("config", self.config, "configuration file in TOML");
     visit("dry_run", self.dry_run,
-          "check everything and print parameters, memory and the run's plan, without training");
-    visit("world_size", self.world_size, "ranks that dry_run plans for; 0 = those it was started on",
-          between(0, 1 << 20));
+          "check everything and print parameters, memory, the run's plan and the time of a step, without training");
+    visit("world_size", self.world_size,
+          "ranks that dry_run plans for, on other machines; 0 = those it was started on, here", between(0, 1 << 20));
   }
 };
 
@@ -42,8 +44,17 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   resolve_vocabulary(*config, log);
   check_layout(*config, world_size);
   log.info(run_plan(*config, world_size));
+  if (options.world_size == 0) {
+    check_training_memory(*config, world.ranks);
+  } else if (const std::string warning = memory_warning(*config, world_size); !warning.empty()) {
+    log.warn(warning);
+  }
   if (options.dry_run) {
     check_data(*config, log);
+    if (options.world_size == 0 && config->device.device == DeviceType::Cpu) {
+      const Session session = initialize(*config, world);
+      log.info(step_time(*config, world_size, *session.device));
+    }
     return ExitCode::Done;
   }
   check_input(!config->data.data_path.empty() || !config->data.train_data_path.empty(),

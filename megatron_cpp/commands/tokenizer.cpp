@@ -39,7 +39,7 @@ std::string source_text(const CodingOptions& options) {
 ExitCode train(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp tokenizer train",
                     .summary = "Trains a sentencepiece model that gives every text back byte for byte.",
-                    .positional = {},
+                    .positional = {"input"},
                     .required = {"input", "output"}};
   TokenizerOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;

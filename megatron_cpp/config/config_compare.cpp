@@ -10,7 +10,7 @@ namespace mcpp {
 namespace {
 
 /// "section." stands for all keys of a section.
-constexpr std::array<std::string_view, 12> kRunDefining{"model.",
+constexpr std::array<std::string_view, 16> kRunDefining{"model.",
                                                         "optimizer.",
                                                         "training.seed",
                                                         "training.global_batch_size",
@@ -21,7 +21,11 @@ constexpr std::array<std::string_view, 12> kRunDefining{"model.",
                                                         "data.train_data_path",
                                                         "data.valid_data_path",
                                                         "data.test_data_path",
-                                                        "data.tokenizer_model"};
+                                                        "data.tokenizer_model",
+                                                        "data.reset_position_ids",
+                                                        "data.reset_attention_mask",
+                                                        "data.eod_mask_loss",
+                                                        "data.eod_token"};
 
 bool defines_run(std::string_view key) {
   return std::any_of(kRunDefining.begin(), kRunDefining.end(), [&](std::string_view entry) {

@@ -10,6 +10,7 @@ struct LoggingConfig {
   i64 log_interval = 10;
   bool log_progress = true;
   std::string metrics;
+  bool metrics_every_iteration = false;
   double peak_tflops = 0;
 
   template <class Self, class Visitor>
@@ -17,7 +18,9 @@ struct LoggingConfig {
     visit("log_interval", self.log_interval, "iterations between two lines of the log", at_least(1));
     visit("log_progress", self.log_progress, "a live line, overwritten at every iteration, when there is a terminal");
     visit("metrics", self.metrics,
-          "file that gets one JSON object per logged iteration; empty = metrics.jsonl in checkpoint.save, if any");
+          "file that gets one JSON object per line of the log; empty = metrics.jsonl in checkpoint.save, if any");
+    visit("metrics_every_iteration", self.metrics_every_iteration,
+          "an object for every iteration, of that one alone, instead of means at each line of the log");
     visit("peak_tflops", self.peak_tflops,
           "peak of one device in TFLOP/s, that MFU is a share of; 0 = the data sheet's of a known GPU, else measured",
           at_least(0));

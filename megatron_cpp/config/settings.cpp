@@ -1,11 +1,13 @@
 #include "megatron_cpp/config/settings.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
 
 #include "base/check.h"
 #include "base/strings.h"
+#include "base/utf8.h"
 #include "megatron_cpp/config/foreign_names.h"
 
 namespace mcpp {
@@ -55,6 +57,21 @@ bool mentions(std::string_view text, std::string_view word) {
 std::string shortened(const std::string& spelled) {
   constexpr std::size_t kLongest = 200;
   return spelled.size() <= kLongest ? spelled : spelled.substr(0, kLongest) + "...";
+}
+
+/// What people write, where other texts name things.
+constexpr std::array<std::string_view, 2> kFreeTexts{"prompt", "text"};
+
+/// Names end in manifests, in logs and in lists with a line for each; a newline saves and cannot be resumed.
+std::string name_problem(std::string_view key, const Value& value) {
+  const std::string* text = std::get_if<std::string>(&value.data);
+  if (text == nullptr || std::ranges::find(kFreeTexts, key) != kFreeTexts.end()) return "";
+  if (find_invalid_utf8(*text) >= 0) return str("must be UTF-8, not ", toml_string(replace_invalid_utf8(*text)));
+  const bool is_plain = std::ranges::none_of(*text, [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte < 0x20 || byte == 0x7f;
+  });
+  return is_plain ? "" : str("must not have newlines or other control characters, as ", toml_string(*text), " has");
 }
 
 std::string refused(const FieldType& type, const Value& value) {
@@ -155,7 +172,11 @@ std::string_view Field::name() const {
 }
 
 std::string Field::convert(Value& value) const {
-  if (!type.is_list) return convert_scalar(type, constraint, value);
+  const auto convert_one = [this](const FieldType& one_type, Value& one) {
+    const std::string problem = convert_scalar(one_type, constraint, one);
+    return problem.empty() ? name_problem(key, one) : problem;
+  };
+  if (!type.is_list) return convert_one(type, value);
   if (const auto* raw = std::get_if<Value::Raw>(&value.data)) {
     const std::string text = raw->text;
     if (text.starts_with('[')) {
@@ -172,7 +193,7 @@ std::string Field::convert(Value& value) const {
   element_type.is_list = false;
   auto& list = std::get<Value::List>(value.data);
   for (std::size_t i = 0; i < list.size(); ++i) {
-    const std::string problem = convert_scalar(element_type, constraint, list[i]);
+    const std::string problem = convert_one(element_type, list[i]);
     if (!problem.empty()) return list.size() == 1 ? problem : str("element ", i + 1, " ", problem);
   }
   return "";

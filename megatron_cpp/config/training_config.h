@@ -114,8 +114,8 @@ struct TrainingConfig {
         "every save: finds machines that corrupt data silently; 0 = never",
         at_least(0));
     visit("exit_interval", self.exit_interval, "save and stop at multiples of this iteration; 0 = never", at_least(0));
-    visit("exit_duration_in_mins", self.exit_duration_in_mins, "save and stop after so many minutes; 0 = never",
-          at_least(0));
+    visit("exit_duration_in_mins", self.exit_duration_in_mins,
+          "save and stop when the process has run for so many minutes; 0 = never", at_least(0));
   }
 
   /// Every rule between fields that does not hold, as "training.key: what is wrong and what is allowed".

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "checkpoint/folder/shared_folder.h"
 #include "checkpoint/format/json.h"
 #include "megatron_cpp/huggingface/huggingface_tokenizer.h"
 #include "megatron_cpp/huggingface/weight_map.h"
@@ -88,6 +89,7 @@ void check_all_used(const SafetensorsReader& reader, const std::vector<WeightRul
 
 /// Makes the folder; throws when it already holds a model, because files of two would mix.
 void prepare_folder(const Path& folder) {
+  check_outside_checkpoints(folder);
   mcpp::create_directories(folder);
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();

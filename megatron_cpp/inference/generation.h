@@ -5,6 +5,7 @@
 
 #include "megatron_cpp/inference/sampling.h"
 #include "model/gpt_model.h"
+#include "parallel/state.h"
 
 namespace mcpp {
 
@@ -13,10 +14,10 @@ struct GenerationLimits {
   i32 stop_token = -1;  ///< ends the text and is not delivered; -1 = none
 };
 
-/// Continues `prompt` (at least one token), calling `deliver` with each new token as soon as it is known; `deliver`
-/// returns false to stop. Keys and values are cached; when the context is full, the later half of it is read anew and
-/// kept.
-void generate(GPTModel& model, std::vector<i32> prompt, const SamplingOptions& sampling, const GenerationLimits& limits,
-              const std::function<bool(i32)>& deliver);
+/// Continues `prompt` (at least one token) on all ranks of `parallel` together, which get the same tokens; calls
+/// `deliver` with each new token as soon as it is known; `deliver` returns false to stop. Keys and values are cached;
+/// when the context is full, the later half of it is read anew and kept.
+void generate(GPTModel& stage, ParallelState& parallel, std::vector<i32> prompt, const SamplingOptions& sampling,
+              const GenerationLimits& limits, const std::function<bool(i32)>& deliver);
 
 }  // namespace mcpp

@@ -3,21 +3,30 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/resume/checkpointing.h"
 #include "megatron_cpp/resume/loading.h"
+#include "megatron_cpp/setup/memory_check.h"
 #include "megatron_cpp/setup/model_provider.h"
 
 namespace mcpp {
 namespace {
 
-Config config_of(const CheckpointReader& reader, const InferenceOptions& options) {
+Config config_of(const CheckpointReader& reader, const InferenceOptions& options, int ranks) {
   Config config = parse_config(reader.state().config, reader.directory().string() + "/config");
   const auto& names = EnumNames<Precision>::value;
   const auto named = std::ranges::find(names, options.precision);
   check_input(options.precision.empty() || named != names.end(), "--precision: \"", options.precision,
               "\" is none of fp32, bf16, fp16");
   if (!options.precision.empty()) config.training.precision = static_cast<Precision>(named - names.begin());
+  config.device = {};
+  config.device.device = options.device;
   config.device.num_threads = options.num_threads;
+  config.parallel = options.parallel;
+  // No step is taken: any batch will do that these ranks can share.
+  config.training.micro_batch_size = 1;
+  config.training.global_batch_size = ranks;
+  config.training.step_batch_size_schedule = {};
   return config;
 }
 
@@ -31,27 +40,39 @@ void allocate_weights(GPTModel& model) {
 
 }  // namespace
 
-InferenceModel::InferenceModel(const InferenceOptions& options, const Log& log)
-    : options_(options), self_(make_self_communicator()) {
+InferenceModel::InferenceModel(const InferenceOptions& options, const World& world, const Log& log)
+    : options_(options), world_(world) {
   checkpoint_ =
-      use_checkpoint(options.load, *self_, log, [this](CheckpointReader& reader) { return make_model(reader); });
+      use_checkpoint(options.load, world.ranks, log, [this](CheckpointReader& reader) { return make_model(reader); });
 }
 
 std::optional<Damage> InferenceModel::make_model(CheckpointReader& reader) {
   model_ = nullptr;
-  config_ = config_of(reader, options_);
+  config_ = config_of(reader, options_, world_.ranks.size());
   tokenizer_checksum_ = reader.state().tokenizer_checksum;
-  config_.parallel = {};  // of the training
-  session_ = std::make_unique<Session>(initialize(config_, {.ranks = *self_}));
-  model_ = std::make_unique<GPTModel>(model_provider(config_, *session_));
+  session_ = std::make_unique<Session>(initialize(config_, world_));
+  check_weights_memory(config_, world_.ranks, str("the model ", reader.directory().string()));
+  const auto stage = static_cast<std::size_t>(session_->parallel.me.pp);
+  model_ = std::make_unique<GPTModel>(model_provider(config_, *session_), split_stages(stage_split(config_)).at(stage),
+                                      /*embedding_stage=*/nullptr);
   allocate_weights(*model_);
-  return load_weights(reader, *model_, *self_);
+  return load_weights(reader, *model_, world_.ranks);
+}
+
+Path InferenceModel::tokenizer_path() const {
+  if (!options_.tokenizer_model.empty()) return options_.tokenizer_model;
+  const Path beside = saved_tokenizer(std::filesystem::absolute(checkpoint_).parent_path());
+  return std::filesystem::exists(beside) ? beside : Path(config_.data.tokenizer_model);
+}
+
+std::string InferenceModel::tokenizer_checksum() const {
+  if (!tokenizer_checksum_.empty()) return tokenizer_checksum_;
+  const Path path = tokenizer_path();
+  return path.empty() ? "" : Tokenizer(path).checksum();
 }
 
 Tokenizer InferenceModel::tokenizer() const {
-  const Path beside = saved_tokenizer(std::filesystem::absolute(checkpoint_).parent_path());
-  Path path = options_.tokenizer_model;
-  if (path.empty()) path = std::filesystem::exists(beside) ? beside : Path(config_.data.tokenizer_model);
+  const Path path = tokenizer_path();
   check_input(!path.empty(), "the checkpoint has no tokenizer beside it; give --tokenizer_model");
   Tokenizer tokenizer(path);
   check_input(tokenizer_checksum_.empty() || tokenizer.checksum() == tokenizer_checksum_, path.string(),

@@ -1,9 +1,13 @@
-// A trained model as evaluate and generate use it: weights only, from a checkpoint.
+// A trained model as evaluate and generate use it: weights only, from a checkpoint, laid out over the ranks as the
+// command line says, whatever the layout of its training was.
 #pragma once
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/strings.h"
 #include "checkpoint/load/reader.h"
 #include "data/tokenizer/tokenizer.h"
 #include "megatron_cpp/config/config.h"
@@ -17,32 +21,53 @@ struct InferenceOptions {
   std::string load;
   std::string tokenizer_model;
   std::string precision;
+  DeviceType device = DeviceType::Cpu;
   i64 num_threads = 0;
+  ParallelConfig parallel;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("load", self.load, "a checkpoint, or a folder of checkpoints: then its newest good one");
     visit("tokenizer_model", self.tokenizer_model, "sentencepiece model; empty = the one saved beside the checkpoints");
     visit("precision", self.precision, "fp32, bf16 or fp16; empty = as it was trained");
+    visit("device", self.device, "where to run; what it was trained on does not matter");
     visit("num_threads", self.num_threads, "threads on the CPU; 0 = all usable cores", between(0, 4096));
+    // Those of the configuration's keys that mean something without training.
+    const auto visit_parallel = [&](std::string_view name, auto& member, std::string_view help,
+                                    Constraint constraint = {}) {
+      if (std::ranges::count(kParallelKeys, name) > 0) visit(str("parallel.", name), member, help, constraint);
+    };
+    ParallelConfig::fields(self.parallel, visit_parallel);
   }
+
+  static constexpr std::array<std::string_view, 7> kParallelKeys{
+      "tensor_model_parallel_size",       "pipeline_model_parallel_size",   "decoder_first_pipeline_num_layers",
+      "decoder_last_pipeline_num_layers", "pipeline_model_parallel_layout", "distributed_backend",
+      "distributed_timeout_minutes"};
 };
 
 class InferenceModel {
  public:
-  InferenceModel(const InferenceOptions& options, const Log& log);
+  /// Called by all ranks of `world`, which outlives this.
+  InferenceModel(const InferenceOptions& options, const World& world, const Log& log);
 
+  /// This rank's stage of the pipeline.
   GPTModel& model() { return *model_; }
+  ParallelState& parallel() { return session_->parallel; }
   const Config& config() const { return config_; }
   const Path& checkpoint() const { return checkpoint_; }
   /// BadInput when there is none, or when it is not the one the model was trained with.
   Tokenizer tokenizer() const;
+  /// Of the tokenizer that the model was trained with; where the checkpoint does not say, of the one that tokenizer()
+  /// would give; "" when there is none.
+  std::string tokenizer_checksum() const;
 
  private:
+  Path tokenizer_path() const;  ///< "" when there is none
   std::optional<Damage> make_model(CheckpointReader& reader);
 
   InferenceOptions options_;
-  std::unique_ptr<Communicator> self_;
+  World world_;
   Path checkpoint_;
   Config config_;
   std::string tokenizer_checksum_;  // of the training; empty = unknown

@@ -3,31 +3,33 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 
+#include "megatron_cpp/inference/forward_pipeline.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
 namespace {
 
-/// Inputs and targets of windows of equal length side by side, [s, b]; only scored targets are not -1.
+using Windows = std::span<const EvaluationWindow>;
+
+/// Windows side by side, [seq, batch]; what they leave of that is no target.
 struct WindowBatch {
-  Tensor tokens, targets;
+  std::vector<i32> inputs, targets;
 };
 
-WindowBatch make_batch(std::span<const i32> tokens, std::span<const EvaluationWindow> windows, Device& device) {
-  const i64 batch = static_cast<i64>(windows.size()), length = windows.front().length - 1;
-  std::vector<i32> inputs, targets;
-  for (i64 s = 0; s < length; ++s) {
-    for (const EvaluationWindow& window : windows) {
-      const bool scored = s >= length - window.scored;
-      inputs.push_back(tokens[static_cast<std::size_t>(window.begin + s)]);
-      targets.push_back(scored ? tokens[static_cast<std::size_t>(window.begin + s + 1)] : -1);
+WindowBatch make_batch(std::span<const i32> tokens, Windows windows, i64 seq, i64 batch) {
+  const auto size = static_cast<std::size_t>(seq * batch);
+  WindowBatch result{std::vector<i32>(size, 0), std::vector<i32>(size, -1)};
+  for (std::size_t b = 0; b < windows.size(); ++b) {
+    const EvaluationWindow& window = windows[b];
+    for (i64 s = 0; s < window.length - 1; ++s) {
+      const std::size_t at = static_cast<std::size_t>(s * batch) + b,
+                        token = static_cast<std::size_t>(window.begin + s);
+      result.inputs[at] = tokens[token];
+      if (s >= window.length - 1 - window.scored) result.targets[at] = tokens[token + 1];
     }
   }
-  WindowBatch result{Tensor::empty({length, batch}, DType::I32, device),
-                     Tensor::empty({length, batch}, DType::I32, device)};
-  write_values(inputs, result.tokens);
-  write_values(targets, result.targets);
   return result;
 }
 
@@ -38,15 +40,68 @@ std::vector<double> values_of(const Tensor& t) {
   return {values.begin(), values.end()};
 }
 
-/// Windows that can share a batch: of the same length.
-std::span<const EvaluationWindow> next_batch(std::span<const EvaluationWindow> windows, i64 micro_batch_size) {
-  std::size_t count = 1;
-  while (count < windows.size() && count < static_cast<std::size_t>(micro_batch_size) &&
-         windows[count].length == windows.front().length) {
-    ++count;
+/// The windows of one text on their way through this rank's stage, and the losses of their tokens.
+class TextScorer {
+ public:
+  TextScorer(GPTModel& stage, ParallelState& parallel, std::span<const i32> tokens, Windows windows, i64 batch)
+      : stage_(stage), parallel_(parallel), tokens_(tokens), windows_(windows), batch_(batch), losses_(tokens.size()) {
+    for (const EvaluationWindow& window : windows) seq_ = std::max(seq_, window.length - 1);
   }
-  return windows.first(count);
-}
+
+  i64 batches() const { return (static_cast<i64>(windows_.size()) + batch_ - 1) / batch_; }
+
+  /// Batches first, first + step, ... below `end`. Called by all ranks of a pipeline.
+  void score(i64 first, i64 step, i64 end) {
+    const auto index = [=](int i) { return first + i * step; };
+    const ForwardTask task{
+        .microbatches = static_cast<int>((end - first + step - 1) / step),
+        .seq = seq_,
+        .batch = batch_,
+        .tokens = [&](int i) { return place(batch_at(index(i)).inputs); },
+        .output = [&](int i, const Tensor& x, Pass& pass) { take_losses(index(i), x, pass); },
+    };
+    if (task.microbatches > 0) run_forward(stage_, parallel_, task);
+  }
+
+  /// Of every token, on every rank; called by all.
+  std::vector<double> losses() {
+    Tensor all = Tensor::empty({static_cast<i64>(losses_.size())}, DType::F64, stage_.context().device);
+    write_values(losses_, all);
+    parallel_.world.all_reduce(all, ReduceOp::Sum).wait();  // one rank has it, the others have zero
+    return read_values<double>(all);
+  }
+
+ private:
+  Windows windows_of(i64 index) const {
+    const auto begin = static_cast<std::size_t>(index * batch_);
+    return windows_.subspan(begin, std::min(static_cast<std::size_t>(batch_), windows_.size() - begin));
+  }
+  WindowBatch batch_at(i64 index) const { return make_batch(tokens_, windows_of(index), seq_, batch_); }
+  Tensor place(const std::vector<i32>& values) const {
+    Tensor t = Tensor::empty({seq_, batch_}, DType::I32, stage_.context().device);
+    write_values(values, t);
+    return t;
+  }
+
+  void take_losses(i64 index, const Tensor& input, Pass& pass) {
+    const TokenLosses result = stage_.loss(input, place(batch_at(index).targets), /*loss_scale=*/1, pass);
+    if (parallel_.tp->rank() != 0) return;
+    const std::vector<double> per_token = values_of(result.per_token);
+    const Windows windows = windows_of(index);
+    for (std::size_t b = 0; b < windows.size(); ++b) {
+      const EvaluationWindow& window = windows[b];
+      for (i64 s = window.length - 1 - window.scored; s < window.length - 1; ++s)
+        losses_[static_cast<std::size_t>(window.begin + s + 1)] = per_token[static_cast<std::size_t>(s * batch_) + b];
+    }
+  }
+
+  GPTModel& stage_;
+  ParallelState& parallel_;
+  std::span<const i32> tokens_;
+  Windows windows_;
+  i64 batch_, seq_ = 0;
+  std::vector<double> losses_;  // by token; zero for those that other ranks score
+};
 
 }  // namespace
 
@@ -76,29 +131,23 @@ double Perplexity::bits_per_byte() const {
   return nll / static_cast<double>(bytes) / std::numbers::ln2;
 }
 
-Perplexity evaluate_tokens(GPTModel& model, std::span<const i32> tokens, i64 stride, i64 micro_batch_size,
-                           const std::function<void(i64, i64)>& progress) {
-  const std::vector<EvaluationWindow> all =
-      evaluation_windows(static_cast<i64>(tokens.size()), model.context().config.seq_length, stride);
-  Perplexity result;
-  for (std::span<const EvaluationWindow> left = all; !left.empty();) {
-    const auto windows = next_batch(left, micro_batch_size);
-    const WindowBatch batch = make_batch(tokens, windows, model.context().device);
-    Pass pass;
-    pass.training = false;
-    pass.keeps_stash = false;
-    const TokenLosses losses = model.loss(batch.tokens, batch.targets, 1, pass);
-    const std::vector<double> per_token = values_of(losses.per_token);
-    const i64 columns = static_cast<i64>(windows.size()), rows = batch.tokens.dim(0);
-    for (i64 b = 0; b < columns; ++b) {
-      for (i64 s = rows - windows[static_cast<std::size_t>(b)].scored; s < rows; ++s) {
-        result.nll += per_token[static_cast<std::size_t>(s * columns + b)];
-      }
-    }
-    result.tokens += losses.tokens();
-    left = left.subspan(windows.size());
-    progress(static_cast<i64>(all.size() - left.size()), static_cast<i64>(all.size()));
+Perplexity evaluate_tokens(GPTModel& stage, ParallelState& parallel, std::span<const i32> tokens,
+                           const EvaluationOptions& options) {
+  const std::vector<EvaluationWindow> windows =
+      evaluation_windows(static_cast<i64>(tokens.size()), stage.context().config.seq_length, options.stride);
+  const i64 all = static_cast<i64>(windows.size()), batch = std::clamp<i64>(all, 1, options.micro_batch_size);
+  TextScorer scorer(stage, parallel, tokens, windows, batch);
+  // A pipeline stays full over several batches, of which each has its activations in memory; so not over all at once.
+  const i64 ranks = parallel.data->size(), mine = parallel.data->rank(), round = ranks * 4 * parallel.pp->size();
+  for (i64 begin = 0; begin < scorer.batches(); begin += round) {
+    const i64 end = std::min(begin + round, scorer.batches());
+    scorer.score(begin + mine, ranks, end);
+    options.progress(std::min(all, end * batch), all);
   }
+  const std::vector<double> losses = scorer.losses();
+  Perplexity result;
+  result.nll = std::accumulate(losses.begin(), losses.end(), 0.0);
+  for (const EvaluationWindow& window : windows) result.tokens += window.scored;
   return result;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/gpt_model.h"
+#include "parallel/state.h"
 
 namespace mcpp {
 
@@ -30,9 +31,17 @@ struct Perplexity {
   double bits_per_byte() const;
 };
 
-/// Scores `tokens`, of which the first is context only. The sum is in fp64 in token order, for any micro_batch_size the
-/// same tokens with the same contexts. `progress(done, all)` is called after each batch.
-Perplexity evaluate_tokens(GPTModel& model, std::span<const i32> tokens, i64 stride, i64 micro_batch_size,
-                           const std::function<void(i64, i64)>& progress);
+/// How evaluate_tokens() goes through a text.
+struct EvaluationOptions {
+  i64 stride = 1;            ///< of evaluation_windows()
+  i64 micro_batch_size = 1;  ///< windows in one pass; does not change the result
+  std::function<void(i64 done, i64 all)> progress = [](i64, i64) {};  ///< called with numbers of windows now and then
+};
+
+/// Scores `tokens`, of which the first is context only, on all ranks of `parallel` together: data-parallel ranks take
+/// windows in turn. Called with the same tokens on every rank, which get the same result; of Perplexity it fills in nll
+/// and tokens. The sum is in fp64 in token order, whatever the micro-batch and the layout are.
+Perplexity evaluate_tokens(GPTModel& stage, ParallelState& parallel, std::span<const i32> tokens,
+                           const EvaluationOptions& options);
 
 }  // namespace mcpp

@@ -20,11 +20,11 @@ bool divides(i64 interval, i64 iteration) {
 }  // namespace
 
 CheckpointSaver::CheckpointSaver(KeptRef<Config> config, KeptRef<TrainingState> state, const TrainingProgress& progress,
-                                 std::string tokenizer_checksum, Session& session, KeptRef<Log> log,
-                                 KeptRef<FileSystem> files, const FolderLock* lock)
+                                 RunSources sources, Session& session, KeptRef<Log> log, KeptRef<FileSystem> files,
+                                 const FolderLock* lock)
     : config_(config),
       state_(state),
-      tokenizer_checksum_(std::move(tokenizer_checksum)),
+      sources_(std::move(sources)),
       session_(session),
       log_(log),
       files_(files),
@@ -77,7 +77,7 @@ void CheckpointSaver::save_and_wait(const TrainingProgress& progress, SaveObserv
 
 RunState CheckpointSaver::describe(const TrainingProgress& progress, bool local) {
   RunState run = run_state(config_, state_, progress);
-  run.tokenizer_checksum = tokenizer_checksum_;
+  note_sources(sources_, run);
   if (local) mark_local(run, config_.checkpoint, session_.parallel.world);
   return run;
 }

@@ -21,9 +21,9 @@ namespace mcpp {
 class CheckpointSaver {
  public:
   /// `progress` is where the training starts, `lock` that of checkpoint.save on the rank that holds it. All but these
-  /// and the checksum outlive this, and the lock does.
+  /// and the sources outlive this, and the lock does.
   CheckpointSaver(KeptRef<Config> config, KeptRef<TrainingState> state, const TrainingProgress& progress,
-                  std::string tokenizer_checksum, Session& session, KeptRef<Log> log, KeptRef<FileSystem> files,
+                  RunSources sources, Session& session, KeptRef<Log> log, KeptRef<FileSystem> files,
                   const FolderLock* lock = nullptr);
 
   /// Whether a save is due after this iteration.
@@ -60,7 +60,7 @@ class CheckpointSaver {
 
   const Config& config_;
   const TrainingState& state_;
-  std::string tokenizer_checksum_;
+  RunSources sources_;
   Session& session_;
   const Log& log_;
   const FileSystem& files_;

@@ -6,6 +6,7 @@
 #include "base/number_text.h"
 #include "checkpoint/folder/exchange.h"
 #include "checkpoint/folder/retention.h"
+#include "checkpoint/folder/shared_folder.h"
 #include "megatron_cpp/config/config_compare.h"
 #include "megatron_cpp/setup/version.h"
 
@@ -104,6 +105,7 @@ std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& sess
     remove_unfinished(config.metrics_path());
     return std::string();
   });
+  check_shared_folder(config.checkpoint.save, world);
   return lock;
 }
 
@@ -141,12 +143,14 @@ RunState run_state(const Config& config, const TrainingState& state, const Train
   return run;
 }
 
-TrainingProgress saved_progress(const Config& config, const CheckpointReader& reader, const Log& log) {
+TrainingProgress saved_progress(const Config& config, const DatasetIdentities& datasets, const CheckpointReader& reader,
+                                const Log& log) {
   const RunState& run = reader.state();
   const std::string place = reader.directory().string();
   extra_number(run, kOptimizerSteps, reader.directory());
   check_same_run(parse_config(run.config, place + "/config"), config, place, log);
   check_same_tokenizer(config, run, place, log);
+  check_same_datasets(config, datasets, run, place);
   return {.iteration = run.iteration,
           .consumed_samples = run.consumed_samples,
           .trained_samples = extra_number(run, kTrainedSamples, reader.directory()),

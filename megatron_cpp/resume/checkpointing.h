@@ -6,6 +6,7 @@
 #include "checkpoint/folder/lock.h"
 #include "checkpoint/load/reader.h"
 #include "megatron_cpp/config/config.h"
+#include "megatron_cpp/resume/run_sources.h"
 #include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/step/spike_detector.h"
 #include "megatron_cpp/step/training_state.h"
@@ -37,12 +38,13 @@ std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& sess
 /// other ranks than 0 and without a tokenizer). Done once, at the start: saving does not depend on the original file.
 std::string keep_tokenizer(const Config& config, Session& session);
 
-/// All that a checkpoint of a training says beside its tensors, but the tokenizer's checksum.
+/// All that a checkpoint of a training says beside its tensors, but what it read: tokenizer and datasets.
 RunState run_state(const Config& config, const TrainingState& state, const TrainingProgress& progress);
 
 /// The inverse of run_state(): where the training stood that saved the checkpoint. BadInput when the checkpoint is of
-/// another run, or has weights only.
-TrainingProgress saved_progress(const Config& config, const CheckpointReader& reader, const Log& log);
+/// another run or of other text, or has weights only.
+TrainingProgress saved_progress(const Config& config, const DatasetIdentities& datasets, const CheckpointReader& reader,
+                                const Log& log);
 /// For a run that takes only the weights. BadInput when the checkpoint is of another model, or of another tokenizer.
 void check_weights(const Config& config, const CheckpointReader& reader, const Log& log);
 /// Once its numbers are loaded: the optimizer counts its steps from there, and the loss scale is as it was.

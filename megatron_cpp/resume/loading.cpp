@@ -37,7 +37,7 @@ std::vector<Candidate> saved_in(const Path& folder, Communicator& world, const L
 /// What the run itself saved, in both tiers: a local one comes before what is older than it.
 std::vector<Candidate> own_candidates(const CheckpointConfig& config, Communicator& world, const Log& log) {
   std::vector<Candidate> locals, all;
-  for (const Path& part : local_parts(config, world)) locals.push_back({part, /*is_local=*/true});
+  for (const Path& part : local_parts(config, world, log)) locals.push_back({part, /*is_local=*/true});
   auto local = locals.begin();
   for (const Candidate& shared : saved_in(config.save, world, log)) {
     for (; local != locals.end() && local->iteration() > shared.iteration(); ++local) all.push_back(*local);
@@ -93,9 +93,10 @@ void check_all_used(const CheckpointReader& reader, std::span<const NamedShard> 
 }
 
 std::optional<Damage> load_all(const Config& config, TrainingState& state, CheckpointReader& reader,
-                               Communicator& world, const Log& log, TrainingProgress& progress) {
+                               const DatasetIdentities& datasets, Communicator& world, const Log& log,
+                               TrainingProgress& progress) {
   run_together(world, [&] {
-    progress = saved_progress(config, reader, log);
+    progress = saved_progress(config, datasets, reader, log);
     return std::string();
   });
   std::vector<NamedShard> shards = shards_to_load(state);
@@ -133,8 +134,8 @@ std::optional<Damage> load_weights(const Config& config, TrainingState& state, C
 
 /// The newest sound one of both tiers; nothing when there are none that are this run's. Where there were some and all
 /// are damaged, nobody should train on from the beginning, unless on purpose.
-std::optional<TrainingProgress> resume_own(const Config& config, TrainingState& state, Communicator& world,
-                                           const Log& log) {
+std::optional<TrainingProgress> resume_own(const Config& config, TrainingState& state,
+                                           const DatasetIdentities& datasets, Communicator& world, const Log& log) {
   int damaged = 0;
   for (const Candidate& candidate : own_candidates(config.checkpoint, world, log)) {
     const Path& path = candidate.path;
@@ -144,7 +145,7 @@ std::optional<TrainingProgress> resume_own(const Config& config, TrainingState& 
     if (parts != LocalParts::Usable) continue;
     TrainingProgress progress;
     const auto damage = try_checkpoint(candidate, world, [&](CheckpointReader& reader) {
-      return load_all(config, state, reader, world, log, progress);
+      return load_all(config, state, reader, datasets, world, log, progress);
     });
     if (!damage) {
       from_first(world, [&] {
@@ -166,7 +167,7 @@ std::optional<TrainingProgress> resume_own(const Config& config, TrainingState& 
 
 /// The newest of a folder, or the one that the path names.
 std::optional<TrainingProgress> start_from(const Path& load, const Config& config, TrainingState& state,
-                                           Session& session, const Log& log) {
+                                           const DatasetIdentities& datasets, Session& session, const Log& log) {
   Communicator& world = session.parallel.world;
   const CheckpointConfig& checkpoint = config.checkpoint;
   const bool must_exist = checkpoint.exit_on_missing_checkpoint || checkpoint.finetune;
@@ -177,33 +178,34 @@ std::optional<TrainingProgress> start_from(const Path& load, const Config& confi
   TrainingProgress progress;
   use_checkpoint(load, world, log, [&](CheckpointReader& reader) {
     return checkpoint.finetune ? load_weights(config, state, reader, session, log)
-                               : load_all(config, state, reader, world, log, progress);
+                               : load_all(config, state, reader, datasets, world, log, progress);
   });
   return progress;
 }
 
 }  // namespace
 
-std::optional<TrainingProgress> load_training(const Config& config, TrainingState& state, Session& session,
-                                              const Log& log) {
+std::optional<TrainingProgress> load_training(const Config& config, const DatasetIdentities& datasets,
+                                              TrainingState& state, Session& session, const Log& log) {
   Communicator& world = session.parallel.world;
   const CheckpointConfig& checkpoint = config.checkpoint;
   // What the run itself saved comes first, so that it can be interrupted wherever it once started from; only who names
   // one checkpoint to resume from means that one.
   const bool names_one = !checkpoint.load.empty() && is_checkpoint(checkpoint.load, world);
   if (!checkpoint.save.empty() && (checkpoint.finetune || !names_one)) {
-    if (const auto progress = resume_own(config, state, world, log)) return progress;
+    if (const auto progress = resume_own(config, state, datasets, world, log)) return progress;
   }
   if (checkpoint.load.empty()) return std::nullopt;
-  return start_from(checkpoint.load, config, state, session, log);
+  return start_from(checkpoint.load, config, state, datasets, session, log);
 }
 
-TrainingProgress reload_training(const Config& config, TrainingState& state, Session& session, const Log& log) {
+TrainingProgress reload_training(const Config& config, const DatasetIdentities& datasets, TrainingState& state,
+                                 Session& session, const Log& log) {
   Communicator& world = session.parallel.world;
   TrainingProgress progress;
-  const auto found =
-      first_sound(saved_in(config.checkpoint.save, world, log), world, log,
-                  [&](CheckpointReader& reader) { return load_all(config, state, reader, world, log, progress); });
+  const auto found = first_sound(
+      saved_in(config.checkpoint.save, world, log), world, log,
+      [&](CheckpointReader& reader) { return load_all(config, state, reader, datasets, world, log, progress); });
   if (!found) fail(ExitCode::TrainingFailed, config.checkpoint.save, ": no sound checkpoint to go back to");
   return progress;
 }

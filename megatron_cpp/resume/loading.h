@@ -13,13 +13,14 @@ namespace mcpp {
 /// weights, of the same architecture and all finite. When load is one checkpoint and not to finetune, that is taken
 /// always. Numbers are verified while they are read; a damaged checkpoint gives a warning and the one before is tried.
 /// Nothing when there is no checkpoint, unless that is an error by checkpoint.exit_on_missing_checkpoint. BadInput when
-/// the checkpoint is of another run, and when there are some and all are damaged.
-std::optional<TrainingProgress> load_training(const Config& config, TrainingState& state, Session& session,
-                                              const Log& log);
+/// the checkpoint is of another run or of other text than `datasets`, and when there are some and all are damaged.
+std::optional<TrainingProgress> load_training(const Config& config, const DatasetIdentities& datasets,
+                                              TrainingState& state, Session& session, const Log& log);
 
 /// Puts a running training back to the newest sound checkpoint of checkpoint.save, and returns where that stood. Ends
 /// the run with TrainingFailed when there is none.
-TrainingProgress reload_training(const Config& config, TrainingState& state, Session& session, const Log& log);
+TrainingProgress reload_training(const Config& config, const DatasetIdentities& datasets, TrainingState& state,
+                                 Session& session, const Log& log);
 
 /// Takes from a checkpoint what it wants. Damage, the same on all ranks, means that another checkpoint is to be tried.
 using CheckpointUse = std::function<std::optional<Damage>(CheckpointReader&)>;

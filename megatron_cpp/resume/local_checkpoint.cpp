@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <map>
 #include <set>
 
 #include "checkpoint/folder/exchange.h"
@@ -42,8 +43,11 @@ i64 iteration_of_part(const Path& part) {
   return *iteration_of(part.filename().string());
 }
 
+std::string name_for_messages(i64 iteration) {
+  return str("the local checkpoint of iteration ", iteration);
+}
 std::string name_for_messages(const Path& part) {
-  return str("the local checkpoint of iteration ", iteration_of_part(part));
+  return name_for_messages(iteration_of_part(part));
 }
 
 /// When `latest` of the folder of all ranks was written, by the clock of its file system; "" when it names nothing.
@@ -60,20 +64,64 @@ bool is_overruled(const CheckpointReader& part, const Path& save) {
   return known == part.state().extra.end() || known->second != latest_written(save);
 }
 
-/// The iterations of which every rank has something, newest first.
-std::vector<i64> common_iterations(const Path& folder, Communicator& world) {
-  const std::vector<std::string> lists = run_together(world, [&] {
-    std::string list;
-    for (const Path& directory : checkpoints_in(folder)) list += directory.filename().string() + "\n";
-    return list;
-  });
-  std::set<i64> common;
-  for (const Path& directory : checkpoints_in(folder)) common.insert(*iteration_of(directory.filename().string()));
-  for (const std::string& list : lists) {
-    const std::vector<std::string> names = split(list, '\n');
-    std::erase_if(common, [&](i64 i) { return std::ranges::count(names, checkpoint_name(i)) == 0; });
+/// What a rank has in its folder of the local tier, by iteration: whether it may be a checkpoint, or is a file in the
+/// place of one.
+std::map<i64, bool> read_list(const std::string& text) {
+  std::map<i64, bool> list;
+  for (const std::string& line : split(text, '\n')) {
+    if (const auto iteration = iteration_of(line.substr(0, line.find(' '))))
+      list[*iteration] = !line.ends_with(" file");
   }
-  return {common.rbegin(), common.rend()};
+  return list;
+}
+std::string list_of(const Path& folder) {
+  std::string list;
+  for (const Path& directory : checkpoints_in(folder)) list += directory.filename().string() + " directory\n";
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (iteration_of(name) && !entry.is_directory(error)) list += name + " file\n";
+  }
+  return list;
+}
+
+/// The iterations of which every rank has something, newest first. Of the others the log says why they are not used.
+std::vector<i64> common_iterations(const Path& folder, Communicator& world, const Log& log) {
+  std::vector<std::map<i64, bool>> lists;
+  for (const std::string& text : run_together(world, [&] { return list_of(folder); })) lists.push_back(read_list(text));
+  std::set<i64> all;
+  for (const auto& list : lists) {
+    for (const auto& [iteration, is_directory] : list) all.insert(iteration);
+  }
+  std::vector<i64> common;
+  for (auto iteration = all.rbegin(); iteration != all.rend(); ++iteration) {
+    const auto lacks = std::ranges::find_if(lists, [&](const auto& list) {
+      const auto found = list.find(*iteration);
+      return found == list.end() || !found->second;
+    });
+    if (lacks == lists.end()) {
+      common.push_back(*iteration);
+      continue;
+    }
+    log.info(str(name_for_messages(*iteration), " is not used: rank ", lacks - lists.begin(),
+                 lacks->contains(*iteration) ? " has a file in its place" : " has none"));
+  }
+  return common;
+}
+
+/// Of rank 0's machine: what runs on another number of ranks left there.
+void name_other_worlds(const Path& local_save, const Path& own, const Log& log) {
+  std::error_code error;
+  std::set<std::string> worlds;
+  for (const auto& entry : fs::directory_iterator(local_save, error)) {
+    const std::string name = entry.path().filename().string();
+    const std::size_t of = name.find("-of-");
+    if (name.starts_with("rank_") && of != std::string::npos && !own.filename().string().ends_with(name.substr(of)))
+      worlds.insert(name.substr(of + 4));
+  }
+  for (const std::string& ranks : worlds)
+    log.info(str(local_save.string(), ": the checkpoints of ", ranks,
+                 " ranks there are not used: only as many ranks as saved can resume from local ones"));
 }
 
 bool fits(const CheckpointReader& reader, const TrainingState& state) {
@@ -137,11 +185,13 @@ void mark_local(RunState& run, const CheckpointConfig& config, Communicator& wor
   run.extra[kLatestWrittenName] = from_first(world, [&] { return latest_written(config.save); });
 }
 
-std::vector<Path> local_parts(const CheckpointConfig& config, Communicator& world) {
+std::vector<Path> local_parts(const CheckpointConfig& config, Communicator& world, const Log& log) {
   std::vector<Path> parts;
   if (config.local_save.empty()) return parts;
   const Path folder = local_target(config, world).folder;
-  for (const i64 iteration : common_iterations(folder, world)) parts.push_back(folder / checkpoint_name(iteration));
+  name_other_worlds(config.local_save, folder, log);
+  for (const i64 iteration : common_iterations(folder, world, log))
+    parts.push_back(folder / checkpoint_name(iteration));
   return parts;
 }
 

@@ -20,8 +20,8 @@ SaveTarget local_target(const CheckpointConfig& config, const Communicator& worl
 void mark_local(RunState& run, const CheckpointConfig& config, Communicator& world);
 
 /// This rank's parts of the local tier, newest first: of the iterations of which every rank has something. Called by
-/// all ranks.
-std::vector<Path> local_parts(const CheckpointConfig& config, Communicator& world);
+/// all ranks; the log says why others are not used.
+std::vector<Path> local_parts(const CheckpointConfig& config, Communicator& world, const Log& log);
 
 /// What the ranks' parts of one iteration are. Usable: they belong together, to this run and to this layout, and
 /// checkpoint.save was not set back to an older iteration since.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "data/read/documents.h"
 #include "megatron_cpp/config/layout.h"
 #include "tensor/transfer.h"
 
@@ -49,30 +50,42 @@ std::vector<i64> MicroBatchWalk::operator()() {
 
 BatchStream::BatchStream(const Dataset& dataset, const Config& config, std::vector<BatchSizeStep> batch_sizes,
                          i64 consumed_samples, Session& session)
-    : micro_batch_size_(config.training.micro_batch_size),
+    : data_(config.data),
+      micro_batch_size_(config.training.micro_batch_size),
       seq_length_(config.model.seq_length),
       session_(session),
       walk_(std::move(batch_sizes), {micro_batch_size_, session.parallel.data->size(), session.parallel.data->rank()},
             consumed_samples),
-      needs_tokens_(session.parallel.me.pp == 0 || session.parallel.me.pp == session.parallel.output_rank) {
+      needs_tokens_(session.parallel.me.pp == 0 || session.parallel.me.pp == session.parallel.output_rank ||
+                    config.data.has_document_starts()) {
   if (!needs_tokens_ || session.parallel.tp->rank() != 0) return;
   prefetcher_ = std::make_unique<Prefetcher>(dataset, config.model.vocab_size, walk_, config.data.prefetch_batches);
+}
+
+Batch BatchStream::read() {
+  Batch batch = prefetcher_->next();
+  if (data_.eod_mask_loss) leave_out_after_eod(batch, data_.eod_token);
+  return batch;
 }
 
 MicroBatch BatchStream::next_micro_batch() {
   MicroBatch result;
   result.samples = walk_();
   if (!needs_tokens_) return result;
-  Device& device = *session_.device;
-  if (prefetcher_) {
-    const Batch batch = prefetcher_->next();
-    result.tokens = sequence_first(batch.tokens, micro_batch_size_, seq_length_, device);
-    result.targets = sequence_first(batch.labels, micro_batch_size_, seq_length_, device);
-  } else {
-    result.tokens = Tensor::empty({seq_length_, micro_batch_size_}, DType::I32, device);
-    result.targets = Tensor::like(result.tokens);
-  }
-  for (Tensor* t : {&result.tokens, &result.targets}) session_.parallel.tp->broadcast(*t, 0).wait();
+  const Batch batch = prefetcher_ ? read() : Batch();
+  // From what this rank read, or from the one that did.
+  const auto shared = [&](const std::vector<i32>& values) {
+    Tensor t = prefetcher_ ? sequence_first(values, micro_batch_size_, seq_length_, *session_.device)
+                           : Tensor::empty({seq_length_, micro_batch_size_}, DType::I32, *session_.device);
+    session_.parallel.tp->broadcast(t, 0).wait();
+    return t;
+  };
+  result.tokens = shared(batch.tokens);
+  result.targets = shared(batch.labels);
+  if (!data_.has_document_starts()) return result;
+  const Tensor starts = shared(document_starts(batch, data_.eod_token));
+  if (data_.reset_attention_mask) result.attention_starts = starts;
+  if (data_.reset_position_ids) result.position_starts = starts;
   return result;
 }
 

@@ -34,7 +34,8 @@ class MicroBatchWalk {
 
 /// The global batches of one dataset, in order from `consumed_samples` on: this rank's microbatches of each. Reads
 /// ahead in a thread. Only tensor-parallel rank 0 of the first and the last pipeline stage reads; it broadcasts to the
-/// ranks that share its layers. The stages between need only the sample numbers.
+/// ranks that share its layers. The stages between need only the sample numbers; unless documents are told apart, where
+/// they read as well, to know where these begin.
 class BatchStream {
  public:
   /// `batch_sizes` as Config::batch_sizes(). The dataset must outlive the stream.
@@ -46,6 +47,10 @@ class BatchStream {
  private:
   MicroBatch next_micro_batch();
 
+  /// This rank reads the next microbatch.
+  Batch read();
+
+  DataConfig data_;
   i64 micro_batch_size_, seq_length_;
   Session& session_;
   MicroBatchWalk walk_;

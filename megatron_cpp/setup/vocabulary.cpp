@@ -22,6 +22,26 @@ std::vector<std::string> prefixes(const DataConfig& data) {
   return found;
 }
 
+/// Fills data.eod_token where documents are told apart by it and it is open.
+void resolve_eod(DataConfig& data, i64 vocab_size, const Tokenizer* tokenizer) {
+  if (!data.has_document_starts() && !data.eod_mask_loss) return;
+  if (data.eod_token < 0 && tokenizer) data.eod_token = tokenizer->eod();
+  for (const std::string& prefix : prefixes(data)) {
+    const std::optional<DatasetInfo> info = read_dataset_info(prefix);
+    if (!info) continue;
+    check_input(info->append_eod, prefix, ".json: the dataset was made without an <eod> after each document; ",
+                "data.reset_position_ids, data.reset_attention_mask and data.eod_mask_loss need one");
+    if (data.eod_token < 0) data.eod_token = info->eod;
+    check_input(info->eod == data.eod_token, prefix, ".json: documents end with token ", info->eod,
+                ", data.eod_token is ", data.eod_token);
+  }
+  check_input(data.eod_token >= 0,
+              "data.eod_token: give it, or data.tokenizer_model to take it from; data.reset_position_ids, "
+              "data.reset_attention_mask and data.eod_mask_loss read it");
+  check_input(data.eod_token < vocab_size, "data.eod_token: ", data.eod_token, " is outside the vocabulary of ",
+              vocab_size);
+}
+
 void check_dataset(const std::string& prefix, const Config& config, const Tokenizer* tokenizer) {
   const std::optional<DatasetInfo> info = read_dataset_info(prefix);
   if (!info) return;
@@ -30,6 +50,19 @@ void check_dataset(const std::string& prefix, const Config& config, const Tokeni
   check_input(!tokenizer || tokenizer->checksum() == info->tokenizer_checksum, prefix,
               ".json: the dataset was made with another tokenizer than ", config.data.tokenizer_model,
               "; preprocess the text again with this one, or name the one it was made with");
+}
+
+/// Without data.tokenizer_model, too, one run has one vocabulary.
+void check_same_tokenizer(const std::vector<std::string>& prefixes) {
+  std::string first, checksum;
+  for (const std::string& prefix : prefixes) {
+    const std::optional<DatasetInfo> info = read_dataset_info(prefix);
+    if (!info) continue;
+    check_input(first.empty() || info->tokenizer_checksum == checksum, prefix,
+                ".json: the dataset was made with another tokenizer than ", first,
+                "; one run can read only what one tokenizer made");
+    first = prefix, checksum = info->tokenizer_checksum;
+  }
 }
 
 /// Some more rows than pieces are padding; many are more likely a mistake, which costs memory and time.
@@ -52,8 +85,10 @@ void resolve_vocabulary(Config& config, const Log& log) {
               "model.vocab_size: ", config.model.vocab_size, " is below the ", tokenizer ? tokenizer->vocab_size() : 0,
               " pieces of ", config.data.tokenizer_model);
   warn_of_unused_rows(config.model, tokenizer ? tokenizer->vocab_size() : config.model.vocab_size, log);
-  for (const std::string& prefix : prefixes(config.data))
-    check_dataset(prefix, config, tokenizer ? &*tokenizer : nullptr);
+  const std::vector<std::string> datasets = prefixes(config.data);
+  for (const std::string& prefix : datasets) check_dataset(prefix, config, tokenizer ? &*tokenizer : nullptr);
+  check_same_tokenizer(datasets);
+  resolve_eod(config.data, config.model.vocab_size, tokenizer ? &*tokenizer : nullptr);
 }
 
 void check_data(const Config& config, const Log& log) {

@@ -6,7 +6,7 @@
 namespace mcpp {
 
 /// Fills model.vocab_size from data.tokenizer_model where it is open. BadInput when both are given and do not fit, when
-/// neither is, and when a dataset was made with another tokenizer.
+/// neither is, and when a dataset was made with another tokenizer. The same for data.eod_token, where it is read.
 void resolve_vocabulary(Config& config, const Log& log);
 
 /// Opens every dataset as a training would, and says how many samples each split has. Nothing when no dataset is named.

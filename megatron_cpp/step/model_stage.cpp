@@ -17,6 +17,8 @@ void ModelStage::begin(std::span<const MicroBatch> batches, bool training, doubl
     pass.training = pass.keeps_stash = training;
     pass.is_last = false;
     pass.samples = batch.samples;
+    pass.attention_starts = batch.attention_starts;
+    pass.position_starts = batch.position_starts;
   }
 }
 

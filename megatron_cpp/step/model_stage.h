@@ -14,6 +14,8 @@ struct MicroBatch {
   Tensor tokens;             ///< int32 [s, b]; on the first pipeline stage
   Tensor targets;            ///< int32 [s, b], -1 = not counted; on the last
   std::vector<i64> samples;  ///< [b] global sample numbers
+  /// int32 [s, b], as Pass's; on every stage, where documents are told apart.
+  Tensor attention_starts = {}, position_starts = {};
 };
 
 class ModelStage final : public PipelineStage {

@@ -77,7 +77,7 @@ class MetricsWriter {
     return evaluations_.contains({split, iteration});
   }
 
-  void write(const IterationStats& stats);   ///< {"type": "train", "iteration": ...}
+  void write(const IterationStats& stats);   ///< {"type": "train", "iteration": ..., "time": when it was written, UTC}
   void write(const ValidationStats& stats);  ///< {"type": "validation" or "test", "iteration": ...}
 
  private:

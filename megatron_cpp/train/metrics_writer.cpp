@@ -1,11 +1,13 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
+#include <array>
+#include <chrono>
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "base/system_error.h"
 #include "megatron_cpp/train/metrics.h"
 
 namespace mcpp {
@@ -30,6 +32,20 @@ std::string lines_up_to(const std::string& text, i64 last, Evaluations& evaluati
   return kept;
 }
 
+/// "2026-01-31T23:59:59.123Z".
+std::string utc_now() {
+  const auto now = std::chrono::system_clock::now();
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(now);
+  const std::time_t time = std::chrono::system_clock::to_time_t(seconds);
+  std::tm parts{};
+  ::gmtime_r(&time, &parts);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S", &parts);
+  const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(now - seconds).count();
+  const std::string digits = std::to_string(millis);
+  return str(text.data(), ".", std::string(3 - digits.size(), '0'), digits, "Z");
+}
+
 void prepare(const Path& path, i64 resumed_iteration, Evaluations& evaluations) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return;
@@ -50,7 +66,7 @@ MetricsWriter::MetricsWriter(const Path& path, i64 resumed_iteration, const Log&
   if (path.has_parent_path()) mcpp::create_directories(path.parent_path());
   prepare(path, resumed_iteration, evaluations_);
   descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  check_input(descriptor_ >= 0, path.string(), ": cannot open the metrics file: ", std::strerror(errno));
+  MCPP_CHECK_SYSTEM(descriptor_ >= 0, path.string(), ": cannot open the metrics file");
 }
 
 MetricsWriter::~MetricsWriter() {
@@ -71,7 +87,8 @@ void MetricsWriter::write(const IterationStats& stats) {
               {"nan_iterations", stats.nan_iterations},
               {"elapsed_ms", stats.elapsed_ms},
               {"tokens_per_second", stats.tokens_per_second},
-              {"tflops", stats.tflops}};
+              {"tflops", stats.tflops},
+              {"time", utc_now()}};
   if (stats.mfu) object["mfu"] = *stats.mfu;
   if (stats.ranks) {
     object["bubble"] = stats.ranks->bubble;
@@ -84,11 +101,9 @@ void MetricsWriter::write(const IterationStats& stats) {
 void MetricsWriter::write(const ValidationStats& stats) {
   evaluations_.insert({stats.split, stats.iteration});
   if (descriptor_ < 0) return;
-  const Json object{{"type", stats.split},
-                    {"iteration", stats.iteration},
-                    {"lm_loss", stats.lm_loss},
-                    {"perplexity", stats.perplexity()},
-                    {"tokens", stats.tokens}};
+  const Json object{{"type", stats.split},      {"iteration", stats.iteration},
+                    {"lm_loss", stats.lm_loss}, {"perplexity", stats.perplexity()},
+                    {"tokens", stats.tokens},   {"time", utc_now()}};
   write_line(object.dump());
 }
 
@@ -100,7 +115,7 @@ void MetricsWriter::write_line(std::string line) {
     written = ::write(descriptor_, line.data(), line.size());
   } while (written < 0 && errno == EINTR);
   if (written == static_cast<ssize_t>(line.size())) return;
-  const char* reason = written < 0 ? std::strerror(errno) : "the disk is full";
+  const std::string reason = system_reason(written < 0 ? call_error() : ENOSPC);
   // A cut-off line would spoil the next one too. Where it cannot be taken back, resuming drops it.
   const bool is_restored = written <= 0 || (begin >= 0 && ::ftruncate(descriptor_, begin) == 0);
   if (!has_warned_) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/machine.h"
 #include "base/number_text.h"
 #include "checkpoint/folder/exchange.h"
 #include "megatron_cpp/bench/bench.h"
@@ -39,6 +40,15 @@ TrainingLength training_length(const Config& config) {
           .global_batch_size = config.batch_sizes().front().batch_size};
 }
 
+/// What MFU is a share of, in TFLOP/s: as configured, or measured.
+double peak_tflops(const Config& config, Device& device) {
+  if (config.logging.peak_tflops > 0) return config.logging.peak_tflops;
+  const double peak = mfu_peak_flops(dtype_of(config.training.precision), config.device.allow_tf32, device) / 1e12;
+  device.trim();
+  device.reset_peak();
+  return peak;
+}
+
 }  // namespace
 
 Trainer::Trainer(const Config& config, Session& session, const SignalWatch& signals, const Log& log)
@@ -49,26 +59,25 @@ Trainer::Trainer(const Config& config, Session& session, const SignalWatch& sign
       batch_sizes_(config.batch_sizes()),
       train_iters_(config.total_iterations()),
       lock_(lock_save_folder(config, session, log)),
+      peak_tflops_(peak_tflops(config, *session.device)),
+      sources_{.tokenizer_checksum = keep_tokenizer(config, session),
+               .datasets = identify_datasets(config, session.parallel.world)},
       state_(model_provider(config, session), config.optimizer, layout_provider(config, session)),
-      progress_(load_training(config, state_, session, log).value_or(TrainingProgress{})),
+      progress_(load_training(config, sources_.datasets, state_, session, log).value_or(TrainingProgress{})),
       faults_(config.fault_injection, session.parallel.world.rank()),
-      saver_(config, state_, progress_, keep_tokenizer(config, session), session, log, files_, lock_.get()),
+      saver_(config, state_, progress_, sources_, session, log, files_, lock_.get()),
       datasets_(dataset_provider(config, log)),
       schedule_(config.optimizer, training_length(config)),
-      metrics_(is_first_rank() ? config.metrics_path() : Path(), progress_.iteration, log),
-      peak_tflops_(config.logging.peak_tflops) {
+      metrics_(is_first_rank() ? config.metrics_path() : Path(), progress_.iteration, log) {
   state_.set_watch(&watch_);
   batches_ = std::make_unique<BatchStream>(*datasets_.train, config, batch_sizes_, progress_.consumed_samples, session);
-  if (peak_tflops_ == 0) {
-    peak_tflops_ =
-        mfu_peak_flops(dtype_of(config.training.precision), config.device.allow_tf32, *session.device) / 1e12;
-  }
   session.device->trim();
 }
 
 ExitCode Trainer::train() {
   start_ = Clock::now();
-  window_begin_ = spent();
+  minutes_ = process_seconds() / 60;
+  window_begin_ = step_begin_ = spent();
   const bool is_done = progress_.iteration >= train_iters_;
   if (is_done)
     log_.info(str("all ", train_iters_, " iterations are done; set training.train_iters higher to train on"));
@@ -131,7 +140,7 @@ void Trainer::train_step() {
   const StepOptions options{.lr = schedule_.lr(progress_.trained_samples),
                             .weight_decay = schedule_.weight_decay(progress_.trained_samples),
                             .rule = step_rule(config_.training, progress_.spikes),
-                            .minutes = seconds_since(start_) / 60};
+                            .minutes = process_seconds() / 60};
   state_.update(options);
   pending_ = {.learning_rate = options.lr,
               .batch_size = batch_size_at(batch_sizes_, progress_.consumed_samples),
@@ -184,6 +193,20 @@ void Trainer::note(const StepOutcome& outcome, const PendingStep& step) {
   set_rates(window_, samples * static_cast<double>(config_.model.seq_length),
             samples * flops_per_batch(config_.model, 1), peak_tflops_, session_.parallel.world.size());
   if (config_.logging.log_progress) log_.progress(progress_line(window_));
+  if (config_.logging.metrics_every_iteration) write_iteration(outcome, step);
+  step_begin_ = step.spent;
+}
+
+/// The window's numbers are means; these are of the one step.
+void Trainer::write_iteration(const StepOutcome& outcome, const PendingStep& step) {
+  IterationStats stats = window_;
+  stats.lm_loss = outcome.skipped ? std::nan("") : outcome.loss;
+  stats.skipped_iterations = outcome.skipped;
+  stats.nan_iterations = !std::isfinite(outcome.loss);
+  stats.elapsed_ms = 1000 * (step.spent - step_begin_).clock;
+  set_rates(stats, static_cast<double>(step.batch_size * config_.model.seq_length),
+            flops_per_batch(config_.model, step.batch_size), peak_tflops_, session_.parallel.world.size());
+  metrics_.write(stats);
 }
 
 bool Trainer::follow_policy(const StepOutcome& outcome, i64 batch_size) {
@@ -224,7 +247,7 @@ void Trainer::roll_back(const std::string& reason) {
   session_.enter(Activity::SettingUp, progress_.iteration);
   log_.warn(str(reason, "; going back to the newest good checkpoint (", progress_.rollbacks + 1, " of ", limit, ")"));
   saver_.finish();
-  const TrainingProgress saved = reload_training(config_, state_, session_, log_);
+  const TrainingProgress saved = reload_training(config_, sources_.datasets, state_, session_, log_);
   if (saved.iteration > progress_.iteration) {
     give_up(str(config_.checkpoint.save, ": has a checkpoint of iteration ", saved.iteration,
                 ", which this run has not reached; move it away"));
@@ -245,6 +268,12 @@ RankSeconds Trainer::spent() const {
   return {.clock = seconds_since(start_),
           .pipeline = state_.pipeline_waiting_seconds(),
           .communication = exposed_seconds(session_.parallel)};
+}
+
+void Trainer::leave_out(const RankSeconds& since) {
+  const RankSeconds passed = spent() - since;
+  window_begin_ += passed;
+  step_begin_ += passed;
 }
 
 RankStats Trainer::rank_stats() const {
@@ -274,7 +303,7 @@ void Trainer::log_iteration() {
   window_.lm_loss = window_loss_ / static_cast<double>(window_losses_);  // nan when all were skipped
   note_ranks();
   log_.info(iteration_line(window_, std::chrono::system_clock::now()));
-  metrics_.write(window_);
+  if (!config_.logging.metrics_every_iteration) metrics_.write(window_);
   window_ = {};
   window_loss_ = 0;
   window_losses_ = window_samples_ = window_iterations_ = 0;
@@ -310,7 +339,7 @@ void Trainer::evaluate(const char* split, Dataset* dataset) {
                               .tokens = tokens};
   log_.info(validation_lines(stats));
   metrics_.write(stats);
-  window_begin_ += spent() - before;  // it is not training
+  leave_out(before);
 }
 
 void Trainer::evaluate_what_is_owed() {
@@ -332,7 +361,7 @@ void Trainer::save(bool waits) {
   check_before_save();
   const SaveObserver observer = faults_.observer(progress_.iteration);
   waits ? saver_.save_and_wait(progress_, observer) : saver_.save(progress_, observer);
-  window_begin_ += spent() - before;  // it is not training
+  leave_out(before);
 }
 
 void Trainer::check_before_save() {

@@ -48,6 +48,7 @@ class Trainer {
   i64 iteration() const { return progress_.iteration + (pending_ ? 1 : 0); }
   bool is_due(i64 interval) const { return interval > 0 && iteration() % interval == 0; }
   void note(const StepOutcome& outcome, const PendingStep& step);
+  void write_iteration(const StepOutcome& outcome, const PendingStep& step);
   bool follow_policy(const StepOutcome& outcome, i64 batch_size);
   void count_skip(const std::string& warning);
   void roll_back(const std::string& reason);
@@ -63,6 +64,8 @@ class Trainer {
   void say_that_it_stops(const std::string& reason) const;
   /// By this rank since train() began.
   RankSeconds spent() const;
+  /// What the rank did since then is not training.
+  void leave_out(const RankSeconds& since);
   RankStats rank_stats() const;
   void note_ranks();
   bool is_first_rank() const { return session_.parallel.world.rank() == 0; }
@@ -75,6 +78,8 @@ class Trainer {
   i64 train_iters_;
   // Of checkpoint.save; first, because it finds at once what would end the run at its first save.
   std::unique_ptr<FolderLock> lock_;
+  double peak_tflops_;  // before the model: what the measurement takes must not count as the model's memory
+  RunSources sources_;
   TrainingState state_;
   TrainingProgress progress_;
   FileSystem files_;
@@ -86,9 +91,8 @@ class Trainer {
   MetricsWriter metrics_;
   int signal_ = 0;  // that any rank received, as all know by now
   bool is_given_up_ = false;
-  double minutes_ = 0;               // since train() began, on the rank whose clock is the furthest
+  double minutes_ = 0;               // since the process began, on the rank whose clock is the furthest
   double step_minutes_ = kLongStep;  // of the last step that is settled, likewise
-  double peak_tflops_;
   std::chrono::steady_clock::time_point start_;
 
   std::optional<PendingStep> pending_;
@@ -99,6 +103,7 @@ class Trainer {
   i64 window_losses_ = 0;  // steps in it: those not skipped
   i64 window_iterations_ = 0, window_samples_ = 0;
   RankSeconds window_begin_, window_end_;
+  RankSeconds step_begin_;  // of the step to be settled next
   bool ranks_are_shown_ = false;
 };
 

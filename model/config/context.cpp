@@ -12,16 +12,19 @@ double ModelContext::output_init_std() const {
   return config.init_method_std / std::sqrt(2.0 * static_cast<double>(config.num_layers));
 }
 
-i64 ModelContext::first_position(const Tensor& x, const Pass& pass) const {
-  return pass.first_position + (splits_sequence() ? tp.rank() * x.dim(0) : 0);
+Positions ModelContext::positions(const Tensor& x, const Pass& pass) const {
+  const Positions all{pass.positions, pass.position_starts};
+  if (!splits_sequence()) return all;
+  return all.slice(tp.rank() * x.dim(0), (tp.rank() + 1) * x.dim(0));
 }
 
-Dropout ModelContext::dropout_for(double p, const std::string& site, i64 first_position, const Pass& pass) const {
+Dropout ModelContext::dropout_for(double p, const std::string& site, const PositionRanges& positions,
+                                  const Pass& pass) const {
   if (p == 0 || !pass.training) return {};
   return {.p = static_cast<float>(p),
           .key = philox_key(seed, "dropout." + site),
           .samples = pass.samples,
-          .first_position = first_position};
+          .positions = positions};
 }
 
 AlongAxis ModelContext::holders_of_word_embeddings() const {

@@ -47,10 +47,10 @@ struct ModelContext {
   }
   /// Along pp: the ranks that hold the word embeddings, each of which has a part of their gradient.
   AlongAxis holders_of_word_embeddings() const;
-  /// The position in the sequence of row 0 of x [s or s / tp, b, h], outside the parallel regions.
-  i64 first_position(const Tensor& x, const Pass& pass) const;
-  /// The dropout of a site such as "decoder.layers.3.mlp" for rows of a pass from `first_position` on.
-  Dropout dropout_for(double p, const std::string& site, i64 first_position, const Pass& pass) const;
+  /// Of the rows of x [s or s / tp, b, h], outside the parallel regions: for learned positions and dropout.
+  Positions positions(const Tensor& x, const Pass& pass) const;
+  /// The dropout of a site such as "decoder.layers.3.mlp" for rows of a pass that stand at `positions`.
+  Dropout dropout_for(double p, const std::string& site, const PositionRanges& positions, const Pass& pass) const;
   /// Places a parameter that every tensor-parallel rank holds whole and uses between the parallel regions.
   void place_in_stream(Param& param) const;
 };

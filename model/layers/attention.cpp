@@ -7,23 +7,6 @@
 #include "tensor/wide.h"
 
 namespace mcpp {
-namespace {
-
-struct AttentionOutput {
-  Tensor out;  // [s, b, heads * head_dim]
-  Tensor lse;  // [b, heads, s]
-};
-
-AttentionOutput run(const Heads& q, const Heads& k, const Heads& v, const AttentionOptions& options) {
-  AttentionOutput result{
-      .out = Tensor::like(q.base, {q.seq, q.batch, q.heads * q.head_dim}),
-      .lse = Tensor::empty({q.batch, q.heads, q.seq}, wide(q.base.dtype()), q.base.device()),
-  };
-  ops::attention(q, k, v, options, result.out, result.lse);
-  return result;
-}
-
-}  // namespace
 
 RotaryTable RotaryTable::make(const ModelContext& context) {
   const ModelConfig& config = context.config;
@@ -41,6 +24,7 @@ SelfAttention::SelfAttention(const std::string& name, i64 layer, const ModelCont
       context_(context),
       rotary_(rotary),
       linear_qkv_(name + ".linear_qkv", context),
+      core_attention_(std::make_unique<LocalAttention>()),
       linear_proj_(name + ".linear_proj", context.config.num_attention_heads * context.config.head_dim(),
                    context.config.hidden_size, context.tp,
                    {.bias = context.config.attention_output_bias(),
@@ -51,23 +35,25 @@ SelfAttention::SelfAttention(const std::string& name, i64 layer, const ModelCont
 AttentionOptions SelfAttention::options(const Pass& pass) const {
   AttentionOptions options;
   options.softmax_scale = 1 / std::sqrt(static_cast<double>(context_.config.head_dim()));
+  options.queries = {pass.positions, pass.attention_starts};
+  options.keys = pass.positions;
   options.dropout =
-      context_.dropout_for(context_.config.attention_dropout, name_ + ".core_attention", pass.first_position, pass);
+      context_.dropout_for(context_.config.attention_dropout, name_ + ".core_attention", pass.positions, pass);
   options.dropout.first_column = context_.tp.rank() * (context_.config.num_attention_heads / context_.tp.size());
   return options;
 }
 
-void SelfAttention::rotate(PackedHeads heads, i64 first_position, bool inverse) const {
+void SelfAttention::rotate(QkvHeads heads, const Pass& pass, bool inverse) const {
   if (!rotary_.cos.defined()) return;
-  ops::rope(heads.q, rotary_.cos, rotary_.sin, first_position, inverse);
-  ops::rope(heads.k, rotary_.cos, rotary_.sin, first_position, inverse);
+  const Positions positions{pass.positions, pass.position_starts};
+  for (Heads* x : {&heads.q, &heads.k}) ops::rope(*x, rotary_.cos, rotary_.sin, positions, inverse);
 }
 
-Tensor SelfAttention::attend_cached(const PackedHeads& heads, Pass& pass) {
-  const KvCache::View cache = pass.kv_cache->append(layer_, heads.k, heads.v, pass.first_position);
+Tensor SelfAttention::attend_cached(const QkvHeads& heads, Pass& pass) {
+  const KvCache::View cache = pass.kv_cache->append(layer_, heads.k, heads.v, pass.positions.first);
   AttentionOptions with_past = options(pass);
-  with_past.query_offset = pass.first_position;
-  return run(heads.q, cache.k, cache.v, with_past).out;
+  with_past.keys = {};
+  return core_attention_->forward({heads.q, cache.k, cache.v}, with_past).out;
 }
 
 void SelfAttention::save(const Qkv& qkv, Pass& pass) const {
@@ -84,15 +70,16 @@ Qkv SelfAttention::take(Pass& pass) const {
 
 Tensor SelfAttention::forward(const Tensor& x, Pass& pass) {
   const Qkv qkv = linear_qkv_.forward(x, pass);
-  const PackedHeads heads = qkv.heads();
-  rotate(heads, pass.first_position, false);
+  const QkvHeads heads = qkv.heads();
+  rotate(heads, pass, false);
   if (pass.kv_cache) return linear_proj_.forward(attend_cached(heads, pass), pass);
 
-  const AttentionOutput result = run(heads.q, heads.k, heads.v, options(pass));
+  const AttentionResult result = core_attention_->forward(heads, options(pass));
   std::optional<Pass::DiscardScope>
       discard;  // the output is saved here and as linear_proj's input: one run serves both
   if (context_.recompute.core_attn) {
-    discard.emplace(pass, result.out, [heads, how = options(pass)] { return run(heads.q, heads.k, heads.v, how).out; });
+    discard.emplace(pass, result.out,
+                    [this, heads, how = options(pass)] { return core_attention_->forward(heads, how).out; });
   }
   save(qkv, pass);
   pass.save(this, result.lse);
@@ -102,13 +89,12 @@ Tensor SelfAttention::forward(const Tensor& x, Pass& pass) {
 
 Tensor SelfAttention::backward(const Tensor& dy, Pass& pass) {
   const Tensor d_out = linear_proj_.backward(dy, pass);
-  const Tensor out = pass.take(this), lse = pass.take(this);
+  AttentionResult result;
+  result.out = pass.take(this), result.lse = pass.take(this);
   const Qkv qkv = take(pass), d_qkv = qkv.like();
-  const PackedHeads heads = qkv.heads();
-  PackedHeads gradients = d_qkv.heads();
-  ops::attention_backward(d_out, heads.q, heads.k, heads.v, out, lse, options(pass), gradients.q, gradients.k,
-                          gradients.v);
-  rotate(gradients, pass.first_position, true);
+  QkvHeads gradients = d_qkv.heads();
+  core_attention_->backward(d_out, qkv.heads(), result, options(pass), gradients);
+  rotate(gradients, pass, true);
   return linear_qkv_.backward(d_qkv, pass);
 }
 

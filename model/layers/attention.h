@@ -1,11 +1,12 @@
-// Causal self-attention: QKV projection, rotary positions, flash attention, output projection.
+// Causal self-attention: QKV projection, rotary positions, core attention, output projection.
 #pragma once
+#include <memory>
 #include <string>
 
 #include "model/config/context.h"
 #include "model/layers/qkv_projection.h"
+#include "parallel/cp/core_attention.h"
 #include "parallel/tp/linear.h"
-#include "tensor/ops/ops.h"
 
 namespace mcpp {
 
@@ -31,8 +32,8 @@ class SelfAttention final : public Module {
 
  private:
   AttentionOptions options(const Pass& pass) const;
-  void rotate(PackedHeads heads, i64 first_position, bool inverse) const;
-  Tensor attend_cached(const PackedHeads& heads, Pass& pass);
+  void rotate(QkvHeads heads, const Pass& pass, bool inverse) const;
+  Tensor attend_cached(const QkvHeads& heads, Pass& pass);
   void save(const Qkv& qkv, Pass& pass) const;
   Qkv take(Pass& pass) const;
 
@@ -41,6 +42,7 @@ class SelfAttention final : public Module {
   const ModelContext& context_;
   const RotaryTable& rotary_;
   QkvProjection linear_qkv_;
+  std::unique_ptr<CoreAttention> core_attention_;
   RowParallelLinear linear_proj_;
 };
 

@@ -18,13 +18,13 @@ LanguageModelEmbedding::LanguageModelEmbedding(const ModelContext& context)
 }
 
 Dropout LanguageModelEmbedding::dropout(const Tensor& y, const Pass& pass) const {
-  return context_.dropout_for(context_.config.hidden_dropout, "embedding", context_.first_position(y, pass), pass);
+  return context_.dropout_for(context_.config.hidden_dropout, "embedding", context_.positions(y, pass).ranges, pass);
 }
 
 Tensor LanguageModelEmbedding::forward(const Tensor& tokens, Pass& pass) {
   const ProfileRange range(context_.device, "embedding");
   Tensor y = word_embeddings_.forward(tokens, pass);
-  if (position_embeddings_) ops::add_positions(y, position_embeddings_->value, context_.first_position(y, pass));
+  if (position_embeddings_) ops::add_positions(y, position_embeddings_->value, context_.positions(y, pass));
   if (const Dropout drop = dropout(y, pass); drop.p > 0) ops::dropout(y, drop, y);
   return y;
 }
@@ -37,8 +37,8 @@ Tensor LanguageModelEmbedding::backward(const Tensor& dy, Pass& pass) {
     ops::dropout(dy, drop, dx);
   }
   if (position_embeddings_) {
-    pass.weights([this, dx, first = context_.first_position(dx, pass)] {
-      ops::add_positions_backward(dx, first, position_embeddings_->main_grad, position_embeddings_->take_beta());
+    pass.weights([this, dx, positions = context_.positions(dx, pass)] {
+      ops::add_positions_backward(dx, positions, position_embeddings_->main_grad, position_embeddings_->take_beta());
     });
   }
   return word_embeddings_.backward(dx, pass);

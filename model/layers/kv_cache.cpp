@@ -33,23 +33,27 @@ void copy_in(const Heads& from, const Tensor& cache, i64 first_position) {
 
 }  // namespace
 
-KvCache::KvCache(const ModelContext& context, i64 batch, i64 max_length) : max_length_(max_length) {
-  const ModelConfig& config = context.config;
-  const i64 groups = std::max<i64>(1, config.query_groups() / context.tp.size());
-  const Shape shape{max_length, batch, groups, config.head_dim()};
-  for (i64 layer = 0; layer < config.num_layers; ++layer) {
-    keys_.push_back(Tensor::empty(shape, context.dtype, context.device));
-    values_.push_back(Tensor::empty(shape, context.dtype, context.device));
+KvCache::KvCache(const ModelContext& context, i64 batch, i64 max_length)
+    : context_(context),
+      shape_{max_length, batch, std::max<i64>(1, context.config.query_groups() / context.tp.size()),
+             context.config.head_dim()},
+      layers_(static_cast<std::size_t>(context.config.num_layers)) {}
+
+KvCache::Layer& KvCache::layer(i64 index) {
+  Layer& layer = layers_.at(static_cast<std::size_t>(index));
+  for (Tensor* t : {&layer.keys, &layer.values}) {
+    if (!t->defined()) *t = Tensor::empty(shape_, context_.dtype, context_.device);
   }
+  return layer;
 }
 
-KvCache::View KvCache::append(i64 layer, const Heads& k, const Heads& v, i64 first_position) {
+KvCache::View KvCache::append(i64 index, const Heads& k, const Heads& v, i64 first_position) {
   const i64 length = first_position + k.seq;
-  MCPP_CHECK(length <= max_length_, "the cache holds ", max_length_, " positions, ", length, " are needed");
-  const auto i = static_cast<std::size_t>(layer);
-  copy_in(k, keys_[i], first_position);
-  copy_in(v, values_[i], first_position);
-  return {view_of(keys_[i], length), view_of(values_[i], length)};
+  MCPP_CHECK(length <= max_length(), "the cache holds ", max_length(), " positions, ", length, " are needed");
+  const Layer& here = layer(index);
+  copy_in(k, here.keys, first_position);
+  copy_in(v, here.values, first_position);
+  return {view_of(here.keys, length), view_of(here.values, length)};
 }
 
 }  // namespace mcpp

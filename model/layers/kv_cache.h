@@ -9,19 +9,26 @@ namespace mcpp {
 
 class KvCache {
  public:
-  /// Room for `max_length` positions of `batch` sequences in every layer of the model, on this rank.
+  /// Room for `max_length` positions of `batch` sequences in every layer that is appended to: a stage of a pipeline
+  /// has some alone. The context must outlive this.
   KvCache(const ModelContext& context, i64 batch, i64 max_length);
 
   struct View {
     Heads k, v;
   };
   /// Copies the keys and values of new positions (from first_position on) in, and returns views of all so far.
-  View append(i64 layer, const Heads& k, const Heads& v, i64 first_position);
-  i64 max_length() const { return max_length_; }
+  View append(i64 index, const Heads& k, const Heads& v, i64 first_position);
+  i64 max_length() const { return shape_[0]; }
 
  private:
-  i64 max_length_;
-  std::vector<Tensor> keys_, values_;  // per layer [max_length, b, groups, head_dim]
+  struct Layer {
+    Tensor keys, values;
+  };
+  Layer& layer(i64 index);
+
+  const ModelContext& context_;
+  Shape shape_;  // of keys and of values: [max_length, b, groups, head_dim]
+  std::vector<Layer> layers_;
 };
 
 }  // namespace mcpp

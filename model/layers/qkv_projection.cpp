@@ -25,7 +25,7 @@ std::vector<Box> queries_keys_values(const Shape& weight, i64 head_dim) {
 
 }  // namespace
 
-PackedHeads Qkv::heads() const {
+QkvHeads Qkv::heads() const {
   if (is_fused()) return packed_heads(queries);
   return {dense_heads(queries, 0, queries.dim(2)), dense_heads(keys_values, 0, 1), dense_heads(keys_values, 1, 1)};
 }

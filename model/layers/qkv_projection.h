@@ -16,7 +16,7 @@ struct Qkv {
   Tensor queries, keys_values;
 
   bool is_fused() const { return !keys_values.defined(); }
-  PackedHeads heads() const;
+  QkvHeads heads() const;
   /// Uninitialised, of the same shapes.
   Qkv like() const;
 };

@@ -26,7 +26,7 @@ TransformerLayer::TransformerLayer(i64 layer, const ModelContext& context, const
       mlp_(name_ + ".mlp", context) {}
 
 Dropout TransformerLayer::residual_dropout(const Tensor& x, const std::string& site, const Pass& pass) const {
-  return context_.dropout_for(context_.config.hidden_dropout, site, context_.first_position(x, pass), pass);
+  return context_.dropout_for(context_.config.hidden_dropout, site, context_.positions(x, pass).ranges, pass);
 }
 
 template <class Branch>

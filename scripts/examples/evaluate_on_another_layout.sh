@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A checkpoint does not remember on how many ranks it was saved: trains a little on two ranks that share each layer, goes on
-# with two that share each batch, and measures perplexity in one process. After scripts/quickstart.sh, whose data it uses.
+# with two that share each batch, and measures perplexity in one process and, as for a model that fits no single one, on two
+# ranks that hold half of it each. After scripts/quickstart.sh, whose data it uses.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 save=runs/another_layout
@@ -11,4 +12,8 @@ train() {
 
 train --parallel.tensor_model_parallel_size=2 --training.exit_interval=10
 train --parallel.zero_stage=3
-build/release/megatron_cpp evaluate --load=$save --text=runs/quickstart/data/valid.txt
+evaluate=(build/release/megatron_cpp evaluate --load=$save --text=runs/quickstart/data/valid.txt)
+"${evaluate[@]}"
+as_root=()
+[ "$(id -u)" -ne 0 ] || as_root=(--allow-run-as-root)
+mpirun -n 2 --bind-to none --oversubscribe "${as_root[@]}" "${evaluate[@]}" --parallel.pipeline_model_parallel_size=2

@@ -21,6 +21,26 @@ wait_for() {
   wait "$1" || code=$? # bash keeps it
 }
 
+# oom_kills <root>: how many processes the kernel has ended for want of memory in this control group, or on this machine where
+# groups do not count them. `root` is what stands before /proc and /sys, for tests.
+oom_kills() {
+  local root=$1 controllers path file count
+  while IFS=: read -r _ controllers path; do
+    case ",$controllers," in
+      *,memory,*) file=$root/sys/fs/cgroup/memory$path/memory.oom_control ;;
+      ,,) file=$root/sys/fs/cgroup$path/memory.events ;;
+      *) continue ;;
+    esac
+    count=$(sed -n 's/^oom_kill //p' "$file" 2>/dev/null) || count=""
+    if [ -n "$count" ]; then
+      echo "$count"
+      return
+    fi
+  done <"$root/proc/self/cgroup"
+  count=$(sed -n 's/^oom_kill //p' "$root/proc/vmstat" 2>/dev/null) || count=""
+  echo "${count:-0}"
+}
+
 # read_clock: sets `now`, in seconds. Who sets the machine's clock moves the time of day, and with it bash's SECONDS, not this.
 read_clock() { read -r now _ </proc/uptime && now=${now%.*}; }
 

@@ -14,7 +14,7 @@ HWY_INLINE void sweep_dropped(D d, const Dropout& dropout, i64 row, i64 n, F&& f
   const DropoutFactor<D> factor(dropout.p);
   const i64 batch = static_cast<i64>(dropout.samples.size());
   const i64 sample = dropout.samples[static_cast<std::size_t>(row % batch)];
-  RandomRow random(dropout.key, dropout_counter(sample, dropout.first_position + row / batch, 0));
+  RandomRow random(dropout.key, dropout_counter(sample, dropout.positions.at(row / batch), 0));
   for (i64 begin = 0; begin < n; begin += RandomRow::kCapacity) {
     const i64 end = std::min(n, begin + RandomRow::kCapacity);
     const u32* words = random.window(dropout.first_column + begin, end - begin);

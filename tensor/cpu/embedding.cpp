@@ -53,15 +53,17 @@ void embedding_backward(const Tensor& dy, const Tensor& tokens, i64 first_row, T
   });
 }
 
-void add_positions(Tensor& y, const Tensor& table, i64 first_position) {
+void add_positions(Tensor& y, const Tensor& table, const Positions& positions) {
   on_float(y.dtype(), [&]<class T>() {
     const LaneTag<T> d;
     const i64 batch = y.dim(1), n = y.dim(2);
-    const T* from = table.data<T>() + first_position * n;
+    const T* from = table.data<T>();
+    const i32* starts = positions.starts_or_null();
     T* to = y.data<T>();
-    parallel_for(cpu(y), row_count(y), rows_per_piece(n), [=](i64 begin, i64 end) {
+    parallel_for(cpu(y), row_count(y), rows_per_piece(n), [=, &positions](i64 begin, i64 end) {
       for (i64 r = begin; r < end; ++r) {
-        sweep(d, 0, n, [row = to + r * n, position = from + r / batch * n, d](i64 i, auto lanes) {
+        const i64 at = positions.ranges.at(r / batch) - (starts ? starts[r] : 0);
+        sweep(d, 0, n, [row = to + r * n, position = from + at * n, d](i64 i, auto lanes) {
           store(hn::Add(load(d, row + i, lanes), load(d, position + i, lanes)), d, row + i, lanes);
         });
       }
@@ -69,15 +71,26 @@ void add_positions(Tensor& y, const Tensor& table, i64 first_position) {
   });
 }
 
-void add_positions_backward(const Tensor& dy, i64 first_position, Tensor& dtable, float beta) {
+/// The rows of the table that tokens read, int32 [s, b].
+Tensor rows_of_documents(const Positions& positions) {
+  const Tensor& starts = positions.starts;
+  Tensor rows = Tensor::empty(starts.shape(), DType::I32, starts.device(), MemoryClass::Workspace);
+  for (i64 t = 0; t < starts.numel(); ++t)
+    rows.data<i32>()[t] = static_cast<i32>(positions.ranges.at(t / starts.dim(1))) - starts.data<i32>()[t];
+  return rows;
+}
+
+void add_positions_backward(const Tensor& dy, const Positions& positions, Tensor& dtable, float beta) {
+  if (positions.starts.defined()) return embedding_backward(dy, rows_of_documents(positions), 0, dtable, beta);
   on_float(dy.dtype(), [&]<class T>() {
     const i64 seq = dy.dim(0), batch = dy.dim(1), n = dy.dim(2);
     const T* from = dy.data<T>();
     auto* to = dtable.data<Lane<T>>();
+    const PositionRanges& ranges = positions.ranges;
     parallel_for(cpu(dy), dtable.dim(0), rows_per_piece(n * std::max<i64>(1, batch)), [=](i64 begin, i64 end) {
       for (i64 r = begin; r < end; ++r) {
-        const i64 s = r - first_position;
-        const bool is_used = s >= 0 && s < seq && batch > 0;
+        const i64 s = ranges.rows_before(r);
+        const bool is_used = s < seq && ranges.at(s) == r && batch > 0;
         add_row(is_used ? from + s * batch * n : nullptr, to + r * n, n, beta);
         for (i64 b = 1; is_used && b < batch; ++b) add_row(from + (s * batch + b) * n, to + r * n, n, 1);
       }
@@ -119,14 +132,14 @@ void Kernels<DeviceType::Cpu>::embedding_backward(const Tensor& dy, const Tensor
 }
 
 template <>
-void Kernels<DeviceType::Cpu>::add_positions(Tensor& y, const Tensor& table, i64 first_position) {
-  HWY_DYNAMIC_DISPATCH(add_positions)(y, table, first_position);
+void Kernels<DeviceType::Cpu>::add_positions(Tensor& y, const Tensor& table, const Positions& positions) {
+  HWY_DYNAMIC_DISPATCH(add_positions)(y, table, positions);
 }
 
 template <>
-void Kernels<DeviceType::Cpu>::add_positions_backward(const Tensor& dy, i64 first_position, Tensor& dtable,
+void Kernels<DeviceType::Cpu>::add_positions_backward(const Tensor& dy, const Positions& positions, Tensor& dtable,
                                                       float beta) {
-  HWY_DYNAMIC_DISPATCH(add_positions_backward)(dy, first_position, dtable, beta);
+  HWY_DYNAMIC_DISPATCH(add_positions_backward)(dy, positions, dtable, beta);
 }
 
 }  // namespace mcpp

@@ -20,20 +20,21 @@ void rotate(T* lower, T* upper, const Lane<T>* cos, const Lane<T>* sin, Lane<T> 
   });
 }
 
-void rope(Heads& x, const Tensor& cos, const Tensor& sin, i64 first_position, bool inverse) {
+void rope(Heads& x, const Tensor& cos, const Tensor& sin, const Positions& positions, bool inverse) {
   on_float(x.base.dtype(), [&]<class T>() {
     const i64 half = cos.dim(1);
     T* base = x.base.data<T>() + x.offset;
-    const auto *cosines = cos.data<Lane<T>>() + first_position * half,
-               *sines = sin.data<Lane<T>>() + first_position * half;
+    const auto *cosines = cos.data<Lane<T>>(), *sines = sin.data<Lane<T>>();
+    const i32* starts = positions.starts_or_null();
     const auto sign = static_cast<Lane<T>>(inverse ? -1 : 1);
     parallel_for(cpu(x.base), x.seq * x.batch, rows_per_piece(x.heads * x.head_dim), [&](i64 begin, i64 end) {
       for (i64 row = begin; row < end; ++row) {
         const i64 s = row / x.batch, b = row % x.batch;
+        const i64 at = (positions.ranges.at(s) - (starts ? starts[row] : 0)) * half;
         for (i64 head = 0; head < x.heads; ++head) {
           T* channels = base + s * x.seq_stride + b * x.batch_stride + head / x.group_size * x.group_stride +
                         head % x.group_size * x.head_dim;
-          rotate(channels, channels + half, cosines + s * half, sines + s * half, sign, half);
+          rotate(channels, channels + half, cosines + at, sines + at, sign, half);
         }
       }
     });
@@ -49,8 +50,9 @@ namespace mcpp {
 HWY_EXPORT(rope);
 
 template <>
-void Kernels<DeviceType::Cpu>::rope(Heads& x, const Tensor& cos, const Tensor& sin, i64 first_position, bool inverse) {
-  HWY_DYNAMIC_DISPATCH(rope)(x, cos, sin, first_position, inverse);
+void Kernels<DeviceType::Cpu>::rope(Heads& x, const Tensor& cos, const Tensor& sin, const Positions& positions,
+                                    bool inverse) {
+  HWY_DYNAMIC_DISPATCH(rope)(x, cos, sin, positions, inverse);
 }
 
 }  // namespace mcpp

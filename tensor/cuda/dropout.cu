@@ -15,7 +15,8 @@ struct Draw {
   u64 key = 0;
   u32 threshold = 0;
   W scale = 1;
-  i64 first_position = 0, first_column = 0;
+  PositionRanges positions;
+  i64 first_column = 0;
   i64 first_sample = 0;
   i64 samples[kMostSamples] = {};
 };
@@ -59,7 +60,7 @@ __global__ void drop_and_add(const Operands<E> t, const __grid_constant__ Draw<W
   };
   const auto use = [&](int k, i64 position) {
     u32 words[kUnit] = {};
-    if constexpr (kDrops) draw_words<kUnit>(draw, sample, draw.first_position + position, draw.first_column + i, words);
+    if constexpr (kDrops) draw_words<kUnit>(draw, sample, draw.positions.at(position), draw.first_column + i, words);
 #pragma unroll
     for (int j = 0; j < kUnit; ++j) {
       const W v = widen(x[k].values[j]) + widen(bias.values[j]);
@@ -101,7 +102,7 @@ void apply_dropout(const Tensor& x, const Tensor* bias, const Tensor* residual, 
     draw.key = dropout.key;
     draw.threshold = dropout_threshold(dropout.p);
     draw.scale = static_cast<Wide<E>>(dropout_scale(dropout.p));
-    draw.first_position = dropout.first_position;
+    draw.positions = dropout.positions;
     draw.first_column = dropout.first_column;
     for (; draw.first_sample < t.batch; draw.first_sample += kMostSamples) {
       const i64 count = std::min(kMostSamples, t.batch - draw.first_sample);

@@ -36,11 +36,13 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int N, class E>
-__global__ void __launch_bounds__(kThreads) add_table_rows(E* y, const E* table, i64 batch, i64 n) {
+__global__ void __launch_bounds__(kThreads)
+    add_table_rows(E* y, const E* table, i64 batch, i64 n, const PositionRanges positions, const i32* starts) {
   const i64 row = blockIdx.x, column = own_column<N>();
   if (column >= n) return;
+  const i64 at = positions.at(row / batch) - (starts ? starts[row] : 0);
   Pack<E, N> sum = load_pack<N>(y + row * n + column);
-  const Pack<E, N> position = load_pack<N>(table + row / batch * n + column);
+  const Pack<E, N> position = load_pack<N>(table + at * n + column);
 #pragma unroll
   for (int k = 0; k < N; ++k) sum.values[k] = narrow<E>(widen(sum.values[k]) + widen(position.values[k]));
   store_pack(y + row * n + column, sum);
@@ -119,16 +121,34 @@ __global__ void __launch_bounds__(kThreads) add_tokens(const E* dy, SortedTokens
   sum.store(dtable + row * n + column);
 }
 
-/// dtable[s] += sum over b of dy[s, b].
+/// The row of the table of s += sum over b of dy[s, b].
 template <int N, class E, class W>
-__global__ void __launch_bounds__(kThreads) add_batch(const E* dy, i64 batch, i64 n, W* dtable) {
-  const i64 s = blockIdx.x, column = own_column<N>();
+__global__ void __launch_bounds__(kThreads)
+    add_batch(const E* dy, i64 batch, i64 n, const PositionRanges positions, W* dtable) {
+  const i64 s = blockIdx.x, column = own_column<N>(), at = positions.at(s) * n + column;
   if (column >= n) return;
   RowSum<N, W> sum;
-  sum.load(dtable + s * n + column);
+  sum.load(dtable + at);
 #pragma unroll 4
   for (i64 b = 0; b < batch; ++b) sum.add(load_pack<N>(dy + (s * batch + b) * n + column));
-  sum.store(dtable + s * n + column);
+  sum.store(dtable + at);
+}
+
+/// The rows of the table that tokens [s, b] of documents read.
+__global__ void __launch_bounds__(kThreads)
+    find_rows(const PositionRanges positions, const i32* starts, i64 count, i64 batch, i32* rows) {
+  const i64 t = i64{blockIdx.x} * kThreads + threadIdx.x;
+  if (t < count) rows[t] = static_cast<i32>(positions.at(t / batch)) - starts[t];
+}
+
+Tensor rows_of_documents(const Positions& positions) {
+  const Tensor& starts = positions.starts;
+  Tensor rows = Tensor::empty(starts.shape(), DType::I32, starts.device(), MemoryClass::Workspace);
+  const i64 count = starts.numel();
+  find_rows<<<static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0, cuda(starts).stream()>>>(
+      positions.ranges, starts.data<i32>(), count, starts.dim(1), rows.data<i32>());
+  check_launch("find_rows");
+  return rows;
 }
 
 /// What a gradient holds before sums are added to it.
@@ -222,24 +242,27 @@ void Kernels<DeviceType::Cuda>::embedding_backward(const Tensor& dy, const Tenso
 }
 
 template <>
-void Kernels<DeviceType::Cuda>::add_positions(Tensor& y, const Tensor& table, i64 first_position) {
+void Kernels<DeviceType::Cuda>::add_positions(Tensor& y, const Tensor& table, const Positions& positions) {
   if (y.numel() == 0) return;
   const cudaStream_t stream = cuda(y).stream();
   const i64 batch = y.dim(1), n = y.dim(2);
   on_float(y.dtype(), [&]<class T>() {
     using E = Element<T>;
-    const E* from = elements<T>(table) + first_position * n;
+    const E* from = elements<T>(table);
     E* to = elements<T>(y);
     on_unit<E>(is_packable(n, from, to), [&]<int N>() {
-      add_table_rows<N><<<row_grid(y.dim(0) * batch, n / N), kThreads, 0, stream>>>(to, from, batch, n);
+      add_table_rows<N><<<row_grid(y.dim(0) * batch, n / N), kThreads, 0, stream>>>(
+          to, from, batch, n, positions.ranges, positions.starts_or_null());
       check_launch("add_table_rows");
     });
   });
 }
 
 template <>
-void Kernels<DeviceType::Cuda>::add_positions_backward(const Tensor& dy, i64 first_position, Tensor& dtable,
+void Kernels<DeviceType::Cuda>::add_positions_backward(const Tensor& dy, const Positions& positions, Tensor& dtable,
                                                        float beta) {
+  if (positions.starts.defined() && dy.numel() > 0)
+    return embedding_backward(dy, rows_of_documents(positions), 0, dtable, beta);
   start_sum(dtable, beta);
   if (dy.numel() == 0) return;
   const cudaStream_t stream = cuda(dy).stream();
@@ -248,9 +271,9 @@ void Kernels<DeviceType::Cuda>::add_positions_backward(const Tensor& dy, i64 fir
     using E = Element<T>;
     using W = Wide<T>;
     const E* from = elements<T>(dy);
-    W* to = dtable.data<W>() + first_position * n;
+    W* to = dtable.data<W>();
     on_unit<E>(is_packable(n, from, to), [&]<int N>() {
-      add_batch<N><<<row_grid(dy.dim(0), n / N), kThreads, 0, stream>>>(from, batch, n, to);
+      add_batch<N><<<row_grid(dy.dim(0), n / N), kThreads, 0, stream>>>(from, batch, n, positions.ranges, to);
       check_launch("add_batch");
     });
   });

@@ -12,8 +12,10 @@ constexpr int kThreads = 256;
 template <class E, class W>
 struct Rotation {
   E* base;
-  const W *cos, *sin;  ///< of sequence position 0 of the heads
+  const W *cos, *sin;
   W sign;
+  PositionRanges positions;
+  const i32* starts;  ///< of documents, [s, b], or null
   i64 batch, seq_stride, batch_stride, group_stride;
   int heads, group_size, head_dim, half;
 
@@ -55,10 +57,11 @@ template <int N, class E, class W>
 __global__ void __launch_bounds__(kThreads) rotate_heads(Rotation<E, W> r) {
   const i64 s = blockIdx.x / r.batch, b = blockIdx.x % r.batch;
   const int per_head = r.half / N;
+  const i64 table_row = (r.positions.at(s) - (r.starts ? r.starts[blockIdx.x] : 0)) * r.half;
   for (int item = static_cast<int>(threadIdx.x); item < r.heads * per_head; item += static_cast<int>(blockDim.x)) {
     const int head = item / per_head, i = item % per_head * N;
     E* lower = r.channels(s, b, head) + i;
-    rotate<N>(lower, lower + r.half, r.cos + s * r.half + i, r.sin + s * r.half + i, r.sign);
+    rotate<N>(lower, lower + r.half, r.cos + table_row + i, r.sin + table_row + i, r.sign);
   }
 }
 
@@ -81,16 +84,19 @@ void launch_rotate(const Rotation<E, W>& r, i64 rows, const CudaDevice& device) 
 }  // namespace
 
 template <>
-void Kernels<DeviceType::Cuda>::rope(Heads& x, const Tensor& cos, const Tensor& sin, i64 first_position, bool inverse) {
+void Kernels<DeviceType::Cuda>::rope(Heads& x, const Tensor& cos, const Tensor& sin, const Positions& positions,
+                                     bool inverse) {
   const i64 rows = x.seq * x.batch, half = cos.dim(1);
   if (rows == 0 || x.heads == 0 || half == 0) return;
   const CudaDevice& device = cuda(x.base);
   on_float(x.base.dtype(), [&]<class T>() {
     using W = Wide<T>;
     const Rotation<Element<T>, W> r{.base = elements<T>(x.base) + x.offset,
-                                    .cos = cos.data<W>() + first_position * half,
-                                    .sin = sin.data<W>() + first_position * half,
+                                    .cos = cos.data<W>(),
+                                    .sin = sin.data<W>(),
                                     .sign = static_cast<W>(inverse ? -1 : 1),
+                                    .positions = positions.ranges,
+                                    .starts = positions.starts_or_null(),
                                     .batch = x.batch,
                                     .seq_stride = x.seq_stride,
                                     .batch_stride = x.batch_stride,

@@ -24,8 +24,8 @@ constexpr Philox4 dropout_counter(i64 sample, i64 position, i64 block) {
 }
 
 /// The key for the probabilities of query head `head` of those here. The probability at (query, key) is kept when word
-/// key % 4 of Philox(this, dropout_counter(sample, position of the query, key / 4)) is not below the threshold; the
-/// position is query_offset + query, whatever first_position says.
+/// key % 4 of Philox(this, dropout_counter(sample, query, key / 4)) is not below the threshold; query and key are
+/// positions, those of AttentionOptions.
 inline u64 attention_dropout_key(const Dropout& dropout, i64 head) {
   return philox_key(dropout.key, "attention", static_cast<u64>(dropout.first_column + head));
 }

@@ -1,86 +1,12 @@
 #include "tensor/ops/ops.h"
 
-#include <cmath>
-
 #include "tensor/on_device.h"
+#include "tensor/ops/checks.h"
 #include "tensor/ops/kernels.h"
 #include "tensor/transfer.h"
 #include "tensor/wide.h"
 
-namespace mcpp {
-namespace {
-
-void check_shape(const char* op, const char* name, const Tensor& t, const Shape& wanted) {
-  MCPP_CHECK(t.defined() && t.shape() == wanted, op, ": ", name, " has shape ", t.defined() ? t.shape() : Shape{},
-             ", not ", wanted);
-}
-
-void check_wide(const char* op, const char* name, const Tensor& t, const Tensor& x, i64 count) {
-  MCPP_CHECK(t.defined() && t.numel() == count && t.dtype() == wide(x.dtype()), op, ": ", name, " must be ",
-             name_of(wide(x.dtype())), " with ", count, " elements");
-}
-
-void check_same(const char* op, const char* name, const Tensor& t, const Tensor& x) {
-  MCPP_CHECK(t.defined() && t.numel() == x.numel() && t.dtype() == x.dtype(), op, ": ", name,
-             " must be like the input ", x.shape());
-}
-
-void check_vector(const char* op, const char* name, const Tensor& t, const Tensor& x, i64 count) {
-  MCPP_CHECK(t.defined() && t.numel() == count && t.dtype() == x.dtype(), op, ": ", name, " must have ", count,
-             " elements of ", name_of(x.dtype()));
-}
-
-void check_numbers(const char* op, const char* name, const Tensor& t, i64 count) {
-  MCPP_CHECK(t.defined() && t.numel() == count && t.dtype() == DType::F64, op, ": ", name, " must be ", count,
-             " fp64 numbers");
-}
-
-void check_dropout(const char* op, const Dropout& d, i64 row_count) {
-  if (d.p == 0) return;
-  const i64 batch = static_cast<i64>(d.samples.size());
-  MCPP_CHECK(d.p > 0 && d.p < 1 && batch > 0 && row_count % batch == 0, op, ": dropout of ", d.p, " over ", row_count,
-             " rows with ", batch, " samples");
-}
-
-void check_heads(const char* op, const Heads& x) {
-  MCPP_CHECK(x.base.defined() && is_float(x.base.dtype()) && x.group_size > 0 && x.heads % x.group_size == 0, op, ": ",
-             x.heads, " heads in groups of ", x.group_size);
-  const i64 last = x.offset + (x.seq - 1) * x.seq_stride + (x.batch - 1) * x.batch_stride +
-                   (x.heads / x.group_size - 1) * x.group_stride + x.group_size * x.head_dim;
-  MCPP_CHECK(x.seq == 0 || x.batch == 0 || last <= x.base.numel(), op, ": the heads end at ", last, " of ",
-             x.base.numel());
-}
-
-void check_attention(const char* op, const Heads& q, const Heads& k, const Heads& v, const AttentionOptions& options) {
-  for (const Heads* x : {&q, &k, &v}) check_heads(op, *x);
-  MCPP_CHECK(q.heads % k.heads == 0 && k.heads == v.heads && k.seq == v.seq && q.head_dim == k.head_dim &&
-                 k.head_dim == v.head_dim && q.batch == k.batch && k.batch == v.batch &&
-                 q.base.dtype() == k.base.dtype() && k.base.dtype() == v.base.dtype(),
-             op, ": q, k and v do not fit");
-  MCPP_CHECK(!options.causal || k.seq >= q.seq + options.query_offset, op, ": ", q.seq, " queries from ",
-             options.query_offset, " need as many keys, there are ", k.seq);
-  check_dropout(op, options.dropout, q.batch);
-}
-
-}  // namespace
-
-PackedHeads packed_heads(const Tensor& qkv) {
-  MCPP_CHECK(qkv.rank() == 5 && qkv.dim(3) >= 3,
-             "a fused QKV tensor is [s, b, groups, q_per_group + 2, head_dim], not ", qkv.shape());
-  const i64 seq = qkv.dim(0), batch = qkv.dim(1), groups = qkv.dim(2), q_per_group = qkv.dim(3) - 2, d = qkv.dim(4);
-  const i64 group_stride = (q_per_group + 2) * d;
-  const Heads kv{
-      qkv,         q_per_group * d, seq, batch, groups, d, 1, batch * groups * group_stride, groups * group_stride,
-      group_stride};
-  PackedHeads views{kv, kv, kv};
-  views.q.offset = 0;
-  views.q.heads = groups * q_per_group;
-  views.q.group_size = q_per_group;
-  views.v.offset += d;
-  return views;
-}
-
-namespace ops {
+namespace mcpp::ops {
 
 void matmul(const Tensor& a, const Tensor& b, Tensor& c, const MatmulOptions& options) {
   MCPP_CHECK(a.rank() == 2 && b.rank() == 2 && c.rank() == 2, "matmul needs matrices: ", a.shape(), b.shape(),
@@ -205,50 +131,6 @@ void dropout(const Tensor& x, const Dropout& dropout, Tensor& y) {
   on_device(x, [&]<DeviceType D>() { Kernels<D>::dropout(x, dropout, y); });
 }
 
-void rope_table(double base, i64 dim, Tensor& cos, Tensor& sin) {
-  const i64 positions = cos.dim(0), half = dim / 2;
-  check_shape("rope_table", "cos", cos, {positions, half});
-  check_shape("rope_table", "sin", sin, {positions, half});
-  on_float(cos.dtype(), [&]<class T>() {
-    std::vector<T> cosines, sines;
-    for (i64 p = 0; p < positions; ++p) {
-      for (i64 i = 0; i < half; ++i) {
-        const double angle =
-            static_cast<double>(p) * std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
-        cosines.push_back(from_double<T>(std::cos(angle)));
-        sines.push_back(from_double<T>(std::sin(angle)));
-      }
-    }
-    write_values(cosines, cos);
-    write_values(sines, sin);
-  });
-}
-
-void rope(Heads& x, const Tensor& cos, const Tensor& sin, i64 first_position, bool inverse) {
-  check_heads("rope", x);
-  check_shape("rope", "sin", sin, cos.shape());
-  MCPP_CHECK(cos.dtype() == wide(x.base.dtype()) && 2 * cos.dim(1) <= x.head_dim && first_position >= 0 &&
-                 first_position + x.seq <= cos.dim(0),
-             "rope: positions ", first_position, " to ", first_position + x.seq, " of a table ", cos.shape());
-  on_device(x.base, [&]<DeviceType D>() { Kernels<D>::rope(x, cos, sin, first_position, inverse); });
-}
-
-void attention(const Heads& q, const Heads& k, const Heads& v, const AttentionOptions& options, Tensor& out,
-               Tensor& lse) {
-  check_attention("attention", q, k, v, options);
-  check_vector("attention", "out", out, q.base, q.seq * q.batch * q.heads * q.head_dim);
-  check_wide("attention", "lse", lse, q.base, q.batch * q.heads * q.seq);
-  on_device(out, [&]<DeviceType D>() { Kernels<D>::attention(q, k, v, options, out, lse); });
-}
-
-void attention_backward(const Tensor& dout, const Heads& q, const Heads& k, const Heads& v, const Tensor& out,
-                        const Tensor& lse, const AttentionOptions& options, Heads& dq, Heads& dk, Heads& dv) {
-  check_attention("attention_backward", q, k, v, options);
-  check_attention("attention_backward", dq, dk, dv, options);
-  check_same("attention_backward", "dout", dout, out);
-  on_device(out, [&]<DeviceType D>() { Kernels<D>::attention_backward(dout, q, k, v, out, lse, options, dq, dk, dv); });
-}
-
 void embedding(const Tensor& tokens, const Tensor& table, i64 first_row, Tensor& y) {
   MCPP_CHECK(tokens.dtype() == DType::I32 && table.rank() == 2, "embedding: tokens ", name_of(tokens.dtype()),
              ", table ", table.shape());
@@ -261,20 +143,6 @@ void embedding_backward(const Tensor& dy, const Tensor& tokens, i64 first_row, T
                  dtable.dtype() == wide(dy.dtype()),
              "embedding_backward: dy ", dy.shape(), ", dtable ", dtable.shape());
   on_device(dy, [&]<DeviceType D>() { Kernels<D>::embedding_backward(dy, tokens, first_row, dtable, beta); });
-}
-
-void add_positions(Tensor& y, const Tensor& table, i64 first_position) {
-  MCPP_CHECK(y.rank() == 3 && table.rank() == 2 && y.dim(2) == table.dim(1) && y.dtype() == table.dtype() &&
-                 first_position >= 0 && first_position + y.dim(0) <= table.dim(0),
-             "add_positions: ", y.shape(), " from position ", first_position, " of ", table.shape());
-  on_device(y, [&]<DeviceType D>() { Kernels<D>::add_positions(y, table, first_position); });
-}
-
-void add_positions_backward(const Tensor& dy, i64 first_position, Tensor& dtable, float beta) {
-  MCPP_CHECK(dy.rank() == 3 && dtable.rank() == 2 && dy.dim(2) == dtable.dim(1) && dtable.dtype() == wide(dy.dtype()) &&
-                 first_position >= 0 && first_position + dy.dim(0) <= dtable.dim(0),
-             "add_positions_backward: ", dy.shape(), " from position ", first_position, " of ", dtable.shape());
-  on_device(dy, [&]<DeviceType D>() { Kernels<D>::add_positions_backward(dy, first_position, dtable, beta); });
 }
 
 void cross_entropy_stats(const Tensor& logits, const Tensor& targets, i64 first_row, i64 valid_columns, Tensor& largest,
@@ -352,5 +220,4 @@ void descend(Tensor& master, const Tensor& direction, const DescentStep& step, T
   on_device(master, [&]<DeviceType D>() { Kernels<D>::descend(master, direction, step, model); });
 }
 
-}  // namespace ops
-}  // namespace mcpp
+}  // namespace mcpp::ops

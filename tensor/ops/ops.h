@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "tensor/ops/positions.h"
 #include "tensor/tensor.h"
 
 namespace mcpp {
@@ -21,20 +22,20 @@ constexpr bool is_gated(Activation a) {
 
 /// Which numbers a dropout site draws, independent of layout. Element j of the token at (sample, position) is kept when
 /// word j % 4 of Philox4x32-10(key, {low and high half of sample, position, j / 4}) is at least p * 2^32; kept values
-/// are multiplied by 1 / (1 - p). Row r of a [s * b, h] tensor is position first_position + r / b of samples[r % b],
+/// are multiplied by 1 / (1 - p). Row r of a [s * b, h] tensor is position positions.at(r / b) of samples[r % b],
 /// and its column i is element first_column + i. tensor/ops/dropout.h has the arithmetic. `key` comes from seed, layer
 /// and site.
 struct Dropout {
   float p = 0;  ///< probability to drop; 0 = no dropout, nothing else is read
   u64 key = 0;
-  std::vector<i64> samples;  ///< [b] global sample number of each column of the batch
-  i64 first_position = 0;    ///< sequence position of row 0
-  i64 first_column = 0;      ///< global index of column 0, when columns are split over ranks
+  std::vector<i64> samples;       ///< [b] global sample number of each column of the batch
+  PositionRanges positions = {};  ///< of the rows of the sequence
+  i64 first_column = 0;           ///< global index of column 0, when columns are split over ranks
 };
 
-/// q, k or v as [seq, batch, heads, head_dim] inside a larger tensor. Element (s, b, head, d) is at offset + s *
-/// seq_stride
-/// + b * batch_stride + (head / group_size) * group_stride + (head % group_size) * head_dim + d.
+/// q, k or v as [seq, batch, heads, head_dim] inside a larger tensor. Element (s, b, head, d) is at
+/// offset + s * seq_stride + b * batch_stride + (head / group_size) * group_stride + (head % group_size) * head_dim +
+/// d.
 struct Heads {
   Tensor base;
   i64 offset = 0;
@@ -43,18 +44,28 @@ struct Heads {
   i64 seq_stride = 0, batch_stride = 0, group_stride = 0;
 };
 
-/// Views into a fused QKV tensor [s, b, groups, (q_per_group + 2), head_dim], Megatron's layout: per group its query
-/// heads, then its key, then its value.
-struct PackedHeads {
+/// What attention works on. k and v may have fewer heads than q (grouped queries: q.heads % k.heads == 0), and may be
+/// of other positions.
+struct QkvHeads {
   Heads q, k, v;
 };
-PackedHeads packed_heads(const Tensor& qkv);
+/// Views into a fused QKV tensor [s, b, groups, (q_per_group + 2), head_dim], Megatron's layout: per group its query
+/// heads, then its key, then its value.
+QkvHeads packed_heads(const Tensor& qkv);
 
+/// A query sees a key where starts(query) <= position(key) <= position(query): the keys of its own document that are
+/// not in its future.
 struct AttentionOptions {
   double softmax_scale = 1;
-  bool causal = true;    ///< query i sees keys 0 .. i + query_offset
-  i64 query_offset = 0;  ///< keys that come before the first query (a KV cache)
-  Dropout dropout;       ///< of the probabilities; element index is (query head, query position, key position)
+  Positions queries;    ///< starts: [s, b] of the queries
+  PositionRanges keys;  ///< also of values
+  Dropout dropout;      ///< of the probabilities; element index is (query head, query position, key position)
+};
+
+/// Attention over some keys. What different keys gave for the same queries can be merged.
+struct AttentionResult {
+  Tensor out;  ///< [s, b, heads * head_dim]; zero for a query that sees no key
+  Tensor lse;  ///< [b, heads, s] (fp32 / fp64): log of the softmax's denominator; -infinity where no key is seen
 };
 
 struct AdamWStep {
@@ -162,28 +173,29 @@ void dropout(const Tensor& x, const Dropout& dropout, Tensor& y);
 /// cos and sin [positions, dim / 2] of position * base^(-2 i / dim), computed in fp64. Su et al., "RoFormer", 2021.
 void rope_table(double base, i64 dim, Tensor& cos, Tensor& sin);
 /// Rotates the first 2 * cos.dim(1) channels of every head in place (rotate-half: channel i pairs with i + dim / 2).
-/// Row s of x is at position first_position + s of the table. `inverse` rotates back: the backward pass.
-void rope(Heads& x, const Tensor& cos, const Tensor& sin, i64 first_position, bool inverse);
+/// The row of the table is the token's position in its document. `inverse` rotates back: the backward pass.
+void rope(Heads& x, const Tensor& cos, const Tensor& sin, const Positions& positions, bool inverse);
 
-/// out [s, b, heads * head_dim] = softmax(scale q k^T) v; lse [b, heads, s] (fp32 / fp64) = log of the softmax's
-/// denominator, kept for backward. k and v may have fewer heads (grouped queries: q.heads % k.heads == 0). Never stores
-/// s x s. Dao et al., "FlashAttention", 2022.
-void attention(const Heads& q, const Heads& k, const Heads& v, const AttentionOptions& options, Tensor& out,
-               Tensor& lse);
-/// dq, dk, dv are overwritten.
-void attention_backward(const Tensor& dout, const Heads& q, const Heads& k, const Heads& v, const Tensor& out,
-                        const Tensor& lse, const AttentionOptions& options, Heads& dq, Heads& dk, Heads& dv);
+/// y.out = softmax(scale q k^T) v over the keys that each query sees. Never stores s x s; blocks of keys that no query
+/// of a block sees cost nothing. Dao et al., "FlashAttention", 2022.
+void attention(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y);
+/// dx is overwritten. Where x has a part of the keys, and y and dout are those of all: that part's share of the
+/// gradient.
+void attention_backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
+                        const AttentionOptions& options, QkvHeads& dx);
+/// total = attention over its keys and those of `part`, which are others. total.out is of part's type or, so that many
+/// parts lose nothing, of the wide one. Liu, Zaharia, Abbeel, "Ring Attention", 2023.
+void merge_attention(const AttentionResult& part, AttentionResult& total);
 
 /// y[T, h] = table[token - first_row]; zeros where the token is not in the table's rows (another rank has it). tokens
 /// int32 [T].
 void embedding(const Tensor& tokens, const Tensor& table, i64 first_row, Tensor& y);
 /// dtable = beta dtable + scatter of dy, in fixed order. dtable is fp32 (fp64).
 void embedding_backward(const Tensor& dy, const Tensor& tokens, i64 first_row, Tensor& dtable, float beta);
-/// y[s, b, h] += table[first_position + s].
-void add_positions(Tensor& y, const Tensor& table, i64 first_position);
-/// dtable[first_position + s] = beta dtable + sum over b of dy[s, b]; rows that no position uses are only scaled by
-/// beta.
-void add_positions_backward(const Tensor& dy, i64 first_position, Tensor& dtable, float beta);
+/// y[s, b, h] += the row of the table at the token's position in its document.
+void add_positions(Tensor& y, const Tensor& table, const Positions& positions);
+/// dtable = beta dtable + scatter of dy[s, b, h], in fixed order.
+void add_positions_backward(const Tensor& dy, const Positions& positions, Tensor& dtable, float beta);
 
 /// Per row of logits [T, V]: the largest logit, sum of exp(logit - largest), and the logit of the target (0 when
 /// targets[t] - first_row is not in [0, V); int32 targets, negative = no target). fp32 (fp64) [T]. Only columns below

@@ -2,11 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
 
+#include "base/links.h"
 #include "tests/support/errors.h"
 #include "tests/support/scratch_folder.h"
 
@@ -50,10 +53,26 @@ TEST_F(FileTest, WritersOfTheSamePathDoNotMeet) {
   EXPECT_EQ(scratch_.count(), 1u) << "a temporary file was left behind";
 }
 
-TEST_F(FileTest, TemporaryNamesTellTheProcess) {
-  const AtomicFile file(folder_ / "a.txt");
-  const std::string name = std::filesystem::directory_iterator(folder_)->path().filename();
-  EXPECT_TRUE(name.starts_with("a.txt.tmp-" + std::to_string(::getpid()) + ".")) << name;
+TEST_F(FileTest, WhoIsKilledLeavesNothing) {
+  write_file_atomic(folder_ / "a.txt", "old");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    AtomicFile file(folder_ / "a.txt");
+    file.write("half of the new");
+    ::kill(::getpid(), SIGKILL);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(read_text_file(folder_ / "a.txt"), "old");
+  EXPECT_EQ(scratch_.count(), 1u) << "a temporary file was left behind";
+}
+
+TEST_F(FileTest, LinksThatLeadNowhereAreNamed) {
+  std::filesystem::create_symlink("absent", folder_ / "link");
+  EXPECT_THAT(test::input_error([&] { check_leads_somewhere(folder_ / "link"); }),
+              testing::HasSubstr("link, a link to absent: No such file"));
+  EXPECT_THAT(test::input_error([&] { read_text_file(folder_ / "link"); }), testing::HasSubstr("a link to absent"));
 }
 
 TEST_F(FileTest, ErrorsNameThePath) {

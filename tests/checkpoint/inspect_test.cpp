@@ -30,6 +30,19 @@ TEST_F(Inspect, DiffFindsWhatDiffersWhateverTheLayout) {
   EXPECT_TRUE(diff_checkpoints(a, a).tensors.empty());
 }
 
+TEST_F(Inspect, ARenamedCheckpointIsNamed) {
+  save(55, std::vector{numbered("model/w", {8, 8})});
+  std::filesystem::rename(folder_ / "iter_0000055", folder_ / "iter_0000060");
+  const std::string what = (folder_ / "iter_0000060").string() + " is the checkpoint of iteration 55";
+  EXPECT_CONTAINS(to_text(list_checkpoints(folder_)), what);
+  EXPECT_CONTAINS(to_text(verify_checkpoints(folder_)), what);
+  EXPECT_CONTAINS(to_text(verify_checkpoints(folder_)), "call it iter_0000055 again");
+  EXPECT_EQ(newest_good(folder_, log_), std::nullopt);
+  // Under a name that says nothing of iterations it is as good as before.
+  std::filesystem::rename(folder_ / "iter_0000060", folder_ / "best");
+  EXPECT_CONTAINS(to_text(verify_checkpoints(folder_ / "best")), "sound");
+}
+
 TEST_F(Inspect, ShowsAndLists) {
   save(1, std::vector{numbered("model/w", {8, 8}), numbered("optimizer/exp_avg/w", {8, 8}, DType::BF16)});
   save(2, std::vector{numbered("model/w", {8, 8})});

@@ -112,6 +112,50 @@ TEST_F(Lock, OnlyALaterRunOfTheSameSlurmJobTakesItOver) {
   EXPECT_CONTAINS(error_of([&] { FolderLock third(folder_, log_, later); }), "requeued 10;");  // lives on without it
 }
 
+/// Processes that try to take the lock at the same moment; how many have it.
+int winners(int contenders, const Path& folder, const Log& log, const SlurmJob& job) {
+  int start[2], result[2], end[2];
+  for (int* ends : {start, result, end}) EXPECT_EQ(::pipe(ends), 0);
+  std::vector<pid_t> processes;
+  for (int i = 0; i < contenders; ++i) {
+    processes.push_back(start_process([&] {
+      for (int* ends : {start, end}) ::close(ends[1]);
+      char byte = 0;
+      if (::read(start[0], &byte, 1) != 0) return 2;  // until the test closes it: all at once
+      std::unique_ptr<FolderLock> lock;
+      const bool has_it = error_of([&] { lock = std::make_unique<FolderLock>(folder, log, job); }).empty();
+      if (::write(result[1], has_it ? "y" : "n", 1) != 1) return 2;
+      return ::read(end[0], &byte, 1) == 0 ? 0 : 2;  // keeps it until all have tried
+    }));
+  }
+  for (int* ends : {start, end}) ::close(ends[0]);
+  ::close(start[1]);
+  int count = 0;
+  for (int i = 0; i < contenders; ++i) {
+    char byte = 0;
+    EXPECT_EQ(::read(result[0], &byte, 1), 1);
+    count += byte == 'y';
+  }
+  for (int descriptor : {end[1], result[0], result[1]}) ::close(descriptor);
+  for (const pid_t process : processes) {
+    int status = 0;
+    ::waitpid(process, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+  return count;
+}
+
+TEST_F(Lock, OneOfManyThatTryAtOnceGetsIt) {
+  const std::string name = "job 77 of cluster x";
+  for (int round = 0; round < 40; ++round) {
+    const Path folder = folder_ / std::to_string(round);
+    EXPECT_EQ(winners(4, folder, log_, {}), 1) << "free, round " << round;
+    Holder old(folder, log_, {.name = name, .requeued = 1});
+    EXPECT_EQ(winners(4, folder, log_, {.name = name, .requeued = 2}), 1) << "taken over, round " << round;
+    old.still_has_it();
+  }
+}
+
 TEST_F(Lock, WhoseOwnerCannotBeReadIsNotTakenOver) {
   for (const std::string text : {"", "host a, process 7, Slurm job 77 of cluster x, requeued ",
                                  "host a, process 7, Slurm job 77 of cluster x, requeued 0 or so"}) {
@@ -145,6 +189,17 @@ TEST_F(Lock, FindsFoldersThatCannotBeWritten) {
   int status = 0;
   ::waitpid(child, &status, 0);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+TEST_F(Lock, RefusesToSaveInsideACheckpoint) {
+  mcpp::create_directories(folder_ / "iter_0000010/below");
+  write_file_atomic(folder_ / "iter_0000010/manifest.json", "{}");
+  for (const char* inside : {"iter_0000010", "iter_0000010/", "iter_0000010/below", "iter_0000010/new/one"}) {
+    const std::string error = error_of([&] { FolderLock lock(folder_ / inside, log_); });
+    EXPECT_CONTAINS(error, (folder_ / "iter_0000010").string() + " is a checkpoint itself");
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "iter_0000010/new"));
+  FolderLock beside(folder_, log_);
 }
 
 TEST_F(Lock, LeavesOnlyTheLockFile) {

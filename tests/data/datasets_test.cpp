@@ -7,6 +7,7 @@
 
 #include "data/prepare/indexed_writer.h"
 #include "data/read/blend.h"
+#include "data/read/dataset_identity.h"
 #include "data/read/gpt_dataset.h"
 #include "data/read/random_state.h"
 #include "tests/data/data_golden.h"
@@ -21,7 +22,7 @@ using testing::HasSubstr;
 
 /// `documents` documents of `length` tokens; every token is new: token i of document d is d * length + i.
 std::string write_dataset(const Path& prefix, i32 documents, i32 length) {
-  IndexedDatasetWriter writer(prefix, 1 << 20);
+  IndexedDatasetWriter writer(prefix, 1 << 22);
   for (i32 d = 0; d < documents; ++d) {
     std::vector<i32> tokens(static_cast<std::size_t>(length));
     for (i32 i = 0; i < length; ++i) tokens[static_cast<std::size_t>(i)] = d * length + i;
@@ -115,13 +116,9 @@ TEST(Datasets, BadInputIsExplained) {
   EXPECT_THAT(build_error(config, {1, 0, 0}), HasSubstr("nothing.idx"));
   config.data_path = {d};
   config.split = "99,1,0";
-  EXPECT_THAT(build_error(config, {1, 1, 0}), HasSubstr("valid split has no documents"));
   EXPECT_EQ(build(config, {1, 0, 1}).test, nullptr);
-  config.split = "90,10,0";
+  config.split = "10,90,0";
   EXPECT_THAT(build_error(config, {1, 1, 0}, 20), HasSubstr("has only 20 tokens, one sample needs 21"));
-  config.split = "80,10,10";
-  EXPECT_EQ(build(config, {1, 0, 1}, 20).test, nullptr) << "too short to test, yet long enough to train";
-  EXPECT_NE(build(config, {1, 0, 1}, 10).test, nullptr);
   for (const char* split : {"", "a", "1,2,3,4", "-1,2", "0,0", "1,,2", "nan"}) {
     config.split = split;
     EXPECT_THAT(build_error(config, {1, 1, 0}), HasSubstr("data.split")) << split;
@@ -142,6 +139,79 @@ TEST(Datasets, BadInputIsExplained) {
   config.train_data_path = {d};
   config.valid_data_path = {e, (folder / "." / "d").string()};
   EXPECT_THAT(build_error(config, {1, 1, 0}), HasSubstr("must not be trained on"));
+}
+
+std::string warnings_of(const DataConfig& config, std::array<i64, 3> samples, i64 seq_length = 16) {
+  testing::internal::CaptureStderr();
+  build_train_valid_test_datasets(config, seq_length, 1234, samples, Log(0));
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(Datasets, ATextTooSmallToHoldOutFromIsTrainedOn) {
+  const ScratchFolder folder;
+  const std::string d = write_dataset(folder / "d", 400, 20), e = write_dataset(folder / "e", 10, 20);
+  DataConfig config;
+  config.data_path = {d};  // the usual split: 12 documents for validation, none for the test
+  const Datasets datasets = build(config, {100, 8, 8}, 250);
+  EXPECT_GE(datasets.train->size(), 30);
+  EXPECT_EQ(datasets.valid, nullptr) << "12 documents have 240 tokens";
+  EXPECT_EQ(datasets.test, nullptr);
+  const std::string warnings = warnings_of(config, {100, 8, 8}, 250);
+  EXPECT_THAT(warnings,
+              HasSubstr("gives the valid split 12 of 400 documents with 240 tokens, and one sample needs 251"));
+  EXPECT_THAT(warnings, HasSubstr("gives the test split 0 of 400 documents with 0 tokens, and one sample needs 251"));
+  EXPECT_NE(build(config, {100, 8, 8}, 200).valid, nullptr);
+
+  for (const auto& list : {std::vector<std::string>{"1", d, "2", e}, {d, e}}) {
+    config.data_path = list;
+    const Datasets blend = build(config, {10, 4, 4}, 16);
+    EXPECT_GE(blend.train->size(), 10);
+    ASSERT_NE(blend.valid, nullptr);
+    for (i64 i = 0; i < blend.valid->size(); ++i) EXPECT_EQ(blend.valid->origin(i).prefix, d);
+    EXPECT_EQ(blend.test, nullptr);
+    EXPECT_THAT(warnings_of(config, {10, 4, 4}, 16),
+                HasSubstr("e: data.split = \"969,30,1\" gives the valid split 0 of 10"));
+  }
+  config.data_path.clear();
+  config.train_data_path = {d};
+  config.valid_data_path = {e};  // named to be evaluated on
+  EXPECT_THAT(build_error(config, {1, 1, 0}, 200), HasSubstr("the valid split has only 200 tokens"));
+}
+
+TEST(Datasets, HeldOutTextThatIsReadManyTimesIsMentioned) {
+  const ScratchFolder folder;
+  DataConfig config;
+  config.data_path = {write_dataset(folder / "d", 100, 20)};
+  config.split = "97,3,0";  // 3 documents, 60 tokens, 3 samples of 16
+  EXPECT_THAT(
+      warnings_of(config, {10, 18918, 0}),
+      HasSubstr("the valid split has 3 documents, 60 tokens, 3 samples; every evaluation reads 18918 samples of "
+                "it, each 6306 times"));
+  EXPECT_EQ(warnings_of(config, {10, 5, 0}), "") << "less than twice";
+  EXPECT_EQ(warnings_of(config, {10000, 0, 0}), "") << "training in epochs is what one asks for";
+}
+
+TEST(DatasetIdentity, TellsTextsApart) {
+  const ScratchFolder folder;
+  const std::string d = write_dataset(folder / "d", 300'000, 5);  // larger than what is hashed whole
+  const std::string identity = dataset_identity(d);
+  EXPECT_THAT(identity, HasSubstr("300000 sequences, 300000 documents, 1500000 tokens, .idx "));
+  EXPECT_EQ(dataset_identity(d), identity);
+  const std::string bin = read_text_file(d + ".bin"), idx = read_text_file(d + ".idx");
+  for (const auto& [name, content] : {std::pair(".bin", bin), std::pair(".idx", idx)}) {
+    for (const std::size_t at : {content.size() - 1, content.size() / 255 * 100, std::size_t{40}}) {
+      std::string other = content;
+      other[at] = static_cast<char>(other[at] ^ 1);
+      write_file_atomic(d + name, other);
+      EXPECT_NE(dataset_identity(d), identity) << name << " " << at;
+    }
+    write_file_atomic(d + name, content);
+  }
+  EXPECT_EQ(dataset_identity(d), identity);
+  write_dataset(folder / "d", 300'000, 4);
+  EXPECT_NE(dataset_identity(d), identity);
+  write_file_atomic(d + ".idx", idx.substr(0, 20));
+  EXPECT_THAT(input_error([&] { dataset_identity(d); }), HasSubstr("d.idx: truncated"));
 }
 
 TEST(Datasets, SeparatePathsUseAllTheirText) {

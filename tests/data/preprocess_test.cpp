@@ -309,6 +309,68 @@ TEST_F(Preprocess, GzipThatIsRepetitiveInPlacesIsRead) {
   EXPECT_EQ(bytes_of(out_ / "begin.txt.gz"), static_cast<i64>(text.size()));
 }
 
+/// The text of a file, or the message that refuses it.
+std::string text_or_error(const Path& path) {
+  std::string text;
+  const std::string error = input_error([&] {
+    TextSource source(path);
+    TextPiece piece;
+    while (source.next(piece, 1 << 16, Cut::Anywhere)) text += piece.text;
+  });
+  return error.empty() ? text : error;
+}
+
+TEST_F(Preprocess, EveryGzipMemberIsRead) {
+  const std::string text = read_text_file(source()).substr(0, 300'000);
+  write_gzip(out_ / "a.gz", text.substr(0, 100'000));
+  write_gzip(out_ / "none.gz", "");
+  write_gzip(out_ / "b.gz", text.substr(100'000));
+  const std::string a = bytes("a.gz"), none = bytes("none.gz"), b = bytes("b.gz");
+  for (const std::string& padding : {std::string(), std::string(700, '\0')}) {
+    EXPECT_EQ(text_or_error(file("all.txt.gz", a + none + b + none + padding)), text);
+  }
+  EXPECT_EQ(text_or_error(file("none.txt.gz", none)), "");
+}
+
+TEST_F(Preprocess, WhatFollowsAGzipMemberIsNotPassedOver) {
+  const std::string text = read_text_file(source()).substr(0, 300'000);
+  write_gzip(out_ / "a.gz", text);
+  const std::string a = bytes("a.gz");
+  const auto expect_refused = [&](const std::string& content, const char* why) {
+    const std::string path = file("d.txt.gz", content);
+    EXPECT_THAT(text_or_error(path), testing::AllOf(HasSubstr("d.txt.gz: "), HasSubstr(why))) << content.size();
+    EXPECT_THAT(error(options({path})), HasSubstr("d.txt.gz: "));
+  };
+  expect_refused(a + "plain text", "something that is none follows");
+  expect_refused(a + std::string(9, '\0') + a, "something that is none follows");
+  expect_refused(a + "\x1F", "something that is none follows");
+  std::string headless = a;
+  headless[2] = 7;  // a method of packing that nobody has
+  expect_refused(a + headless, "damaged");
+  for (const std::size_t kept : {std::size_t{2}, std::size_t{10}, a.size() / 2, a.size() - 1})
+    expect_refused(a + a.substr(0, kept), "ends early");
+  for (const std::size_t at : {std::size_t{3}, a.size() / 3, a.size() - 6, a.size() - 2}) {  // flags, data, check, size
+    std::string flipped = a;
+    flipped[at] = static_cast<char>(flipped[at] ^ 0x40);
+    expect_refused(a + flipped, "the gzip data");
+  }
+}
+
+TEST_F(Preprocess, WhatIsNoFileIsNamed) {
+  std::filesystem::create_symlink("absent", out_ / "dangling.txt");
+  std::filesystem::create_symlink("circle.txt", out_ / "circle.txt");
+  EXPECT_THAT(text_or_error(out_ / "dangling.txt"), HasSubstr("dangling.txt, a link to absent: No such file"));
+  EXPECT_THAT(text_or_error(out_ / "circle.txt"), HasSubstr("circle.txt, a link to circle.txt: Too many levels"));
+  EXPECT_THAT(text_or_error(out_.path()), HasSubstr("is a directory"));
+  EXPECT_THAT(text_or_error("/dev/null"), HasSubstr("is neither a file nor a pipe"));
+  for (const char* name : {"dangling.txt", "circle.txt"}) {
+    EXPECT_THAT(error(options({(out_ / name).string()})), HasSubstr(str(name, ", a link to ")));
+    PreprocessOptions other = options({file("text.txt", "text")});
+    other.tokenizer_model = (out_ / name).string();
+    EXPECT_THAT(error(other), HasSubstr(str(name, ", a link to ")));
+  }
+}
+
 TEST_F(Preprocess, PipesAreRead) {
   const Path path = out_ / "pipe";
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);

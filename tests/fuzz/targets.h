@@ -19,6 +19,7 @@ void checkpoint_file(std::string_view input);  ///< the HDF5 file of a checkpoin
 void config(std::string_view input);           ///< TOML
 void documents(std::string_view input);        ///< text, JSONL or gzip, after a byte that says how to cut it
 void gemm_choices(std::string_view input);
+void gzip_members(std::string_view input);  ///< parts of a gzip file: packed, packed and spoilt, or as they are
 void huggingface_config(std::string_view input);
 void indexed_dataset(std::string_view input);  ///< .idx; the .bin has the size that fits best
 void manifest(std::string_view input);

@@ -188,6 +188,17 @@ TEST_F(AsyncResume, NotFromALocalTierThatIsDamagedOrOfAnotherRun) {
   lose("run", "iter_0000008");
   write_file_atomic(folder_ / "run/latest", "iter_0000006\n");
   EXPECT_CONTAINS(good(pretrain("run", stop)), "resuming from " + at("run/iter_0000006"));
+  // A file in its place.
+  lose("run", "iter_0000008");
+  fs::remove_all(folder_ / "local/rank_00000-of-00001/iter_0000008");
+  write_file_atomic(folder_ / "local/rank_00000-of-00001/iter_0000008", "x");
+  const std::string file_there = good(pretrain("run", {stop[0], stop[1], stop[2], "--training.exit_interval=7"}));
+  EXPECT_CONTAINS(file_there, "the local checkpoint of iteration 8 is not used: rank 0 has a file in its place");
+  EXPECT_CONTAINS(file_there, "resuming from " + at("run/iter_0000006"));
+  fs::remove(folder_ / "local/rank_00000-of-00001/iter_0000008");
+  // Another number of ranks.
+  fs::create_directories(folder_ / "local/rank_00003-of-00004/iter_0000008");
+  EXPECT_CONTAINS(good(pretrain("run", stop)), "the checkpoints of 00004 ranks there are not used");
   // Another run on the same nodes.
   const Outcome other = run(pretrain("other", stop));
   EXPECT_EQ(other.out.find("resuming"), std::string::npos) << other.out;
@@ -220,7 +231,9 @@ TEST_F(AsyncResume, RanksUseTheLocalTierTogetherOrNotAtAll) {
 
   interrupt();
   fs::remove_all(folder_ / "local/rank_00001-of-00002");  // a node was replaced
-  EXPECT_CONTAINS(train_on_two("run", tiers), "resuming from " + at("run/iter_0000006"));
+  const std::string replaced = train_on_two("run", tiers);
+  EXPECT_CONTAINS(replaced, "the local checkpoint of iteration 8 is not used: rank 1 has none");
+  EXPECT_CONTAINS(replaced, "resuming from " + at("run/iter_0000006"));
   expect_same_checkpoint("whole", "run");
 
   interrupt();

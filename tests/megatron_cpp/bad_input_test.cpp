@@ -145,6 +145,21 @@ TEST_F(BadInput, InCheckpoints) {
   EXPECT_EQ(run({"checkpoint", "verify", at("run")}).code, 2);
 }
 
+TEST_F(BadInput, InNames) {
+  expect_refused(pretrain("two\nlines"), {"--checkpoint.save=", "must not have newlines or other control characters"});
+  expect_refused(pretrain("no\xff"
+                          "utf8"),
+                 {"--checkpoint.save=", "must be UTF-8"});
+  expect_refused(pretrain("run", {"--logging.metrics=a\rb", "--data.tokenizer_model=\xc3", "--data.data_path=a,b\nc"}),
+                 {"logging.metrics", "data.tokenizer_model", "data.data_path", "3 problems"});
+  expect_refused({"evaluate", "--load=a\nb", "--text=x"}, {"--load", "control characters"});
+  train("run", {"--training.train_iters=4"});
+  expect_refused(pretrain("run/iter_0000004"), {at("run/iter_0000004") + " is a checkpoint itself"});
+  expect_refused(pretrain("run/iter_0000004/more"), {at("run/iter_0000004") + " is a checkpoint itself"});
+  expect_refused({"checkpoint", "export-hf", at("run"), at("run/iter_0000004/hf")}, {"is a checkpoint itself"});
+  EXPECT_CONTAINS(good({"checkpoint", "verify", at("run")}), "sound");
+}
+
 TEST_F(BadInput, WeightsThatNoLayerTakes) {
   train("run", {"--model.untie_embeddings_and_output_weights=true"});
   const Words tune{"--checkpoint.load=" + at("run"), "--checkpoint.finetune"};

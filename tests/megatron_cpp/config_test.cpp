@@ -280,7 +280,7 @@ TEST(Config, DerivedSizes) {
 TEST(Config, PrintedConfigReadsBackToTheSame) {
   const Config c =
       parse(with_training("step_batch_size_schedule = ['0:4', '1M:8']\n[data]\ndata_path = ['0.1', "
-                          "'a \"b\"\\\\\\u0001é', '0.9', \"c\\nd\"]\n[optimizer]\nlr = 0.1\nadam_eps = "
+                          "'a \"b\"\\\\\\u0001é', '0.9', \"c'd\"]\n[optimizer]\nlr = 0.1\nadam_eps = "
                           "3.3333333333333333e-9\n[device]\ncpu_isa = 'avx2'"));
   const std::string text = print_config(c);
   EXPECT_THAT(text, HasSubstr("[optimizer]\noptimizer = \"adam\"\nlr = 0.1\n"));

@@ -72,6 +72,40 @@ TEST_F(Hang, AKilledRankEndsAllAtOnce) {
   EXPECT_LT(after, kSoon) << "two seconds on an idle machine";
 }
 
+/// Where not even MPI works yet nothing else would notice.
+TEST_F(Hang, ARankThatDoesNotComeToMpiEndsAll) {
+  for (const char* end : {"exec sleep 1000", "kill -STOP $$", "exit 0"}) {
+    const std::string peer = str("if [ $OMPI_COMM_WORLD_RANK = 1 ]; then ", end, "; fi; exec \"$@\"");
+    Words launcher = mpirun(2);
+    launcher.insert(launcher.begin() + 1, "MEGATRON_CPP_START_TIMEOUT_MINUTES=0.05");
+    launcher.insert(launcher.end(), {"sh", "-c", peer, "sh"});
+    const Clock::time_point start = Clock::now();
+    const Outcome outcome = test::Program(pretrain("run"), root() / "process", 0, launcher).wait();
+    EXPECT_EQ(outcome.code, 75) << end << outcome.out << outcome.err;
+    EXPECT_CONTAINS(outcome.err, "[rank 0] megatron_cpp: error: MPI_Init waits since 3.0s for the other ranks");
+    EXPECT_LT(Clock::now() - start, kSoon) << end;
+  }
+}
+
+TEST_F(Hang, ARankThatWaitsForMpiIsNotDeaf) {
+  const std::string peer = "if [ $OMPI_COMM_WORLD_RANK = 1 ]; then exec sleep 1000; fi; trap '' TERM USR1; echo $$ >" +
+                           at("waits") + "; exec \"$@\"";
+  Words launcher = mpirun(2);
+  launcher.insert(launcher.end(), {"sh", "-c", peer, "sh"});
+  test::Program program(pretrain("run"), root() / "process", 0, launcher);
+  const Clock::time_point start = Clock::now();
+  std::string process;
+  while (process.empty() && Clock::now() - start < kSoon) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::ifstream file(at("waits"));
+    std::getline(file, process);
+  }
+  std::this_thread::sleep_for(std::chrono::seconds(2));  // then it is past its first lines
+  ::kill(std::stoi(process), SIGTERM);
+  EXPECT_NE(program.wait().code, 0);
+  EXPECT_LT(Clock::now() - start, kSoon);
+}
+
 /// What a scheduler does to a job that makes room for another.
 TEST_F(Hang, ARunThatIsSuspendedAsAWholeGoesOn) {
   test::Program program(endless("run", 2, {}, kLimit), root() / "process", 0, script());

@@ -312,7 +312,7 @@ TEST_F(Huggingface, WeightsThatAreNoNumbersAreNeitherUsedNorExported) {
     InferenceOptions options;
     options.load = folder.string();
     options.num_threads = 1;
-    const std::string use = error_of([&] { InferenceModel(options, log_); });
+    const std::string use = error_of([&] { InferenceModel(options, {.ranks = *self_}, log_); });
     const std::string exporting = error_of([&] { export_huggingface(out, config.model, reader); });
     for (const std::string& error : {use, exporting}) {
       if (std::isfinite(value)) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -122,6 +123,13 @@ TEST(MetricsWriter, OneObjectPerLineWithNullForNan) {
   EXPECT_TRUE(train["lm_loss"].is_null());
   EXPECT_EQ(train["learning_rate"].get<double>(), 1.0 / 3);
   EXPECT_FALSE(train.contains("mfu"));
+  const std::string time = train["time"].get<std::string>();
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ASSERT_EQ(*::strptime(time.c_str(), "%Y-%m-%dT%H:%M:%S", &parts), '.') << time;
+  EXPECT_NEAR(static_cast<double>(::timegm(&parts)), static_cast<double>(now), 100) << time;
+  EXPECT_TRUE(time.ends_with("Z") && time.size() == 24) << time;
+  EXPECT_TRUE(nlohmann::json::parse(lines[1]).contains("time"));
   EXPECT_EQ(nlohmann::json::parse(lines[1])["type"], "validation");
   EXPECT_EQ(nlohmann::json::parse(lines[1])["tokens"], 7);
 }

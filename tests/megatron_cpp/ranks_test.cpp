@@ -40,6 +40,62 @@ TEST_F(Ranks, PipelineTrainsTheBitsOfOneProcess) {
   expect_same_checkpoint("one", "two");
 }
 
+TEST_F(Ranks, InstructionSetsAreLimitedOnRanksToo) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    const Words common{"--training.micro_batch_size=1", "--device.cpu_isa=sse4",
+                       str("--training.precision=", precision)};
+    const std::string one = str("one_", precision), two = str("two_", precision);
+    train(one, common);
+    train_on(2, two, plus(common, "--parallel.pipeline_model_parallel_size=2"));
+    EXPECT_EQ(losses(one, 12), losses(two, 12));
+    expect_same_checkpoint(one, two);
+  }
+}
+
+TEST_F(Ranks, ASaveFolderThatNotAllShareIsFoundAtTheStart) {
+  // Rank 1 has another file system there, in a mount name space of its own.
+  const std::string elsewhere =
+      "if [ \"$OMPI_COMM_WORLD_RANK\" = 1 ]; then exec unshare --mount sh -c 'mount -t tmpfs none \"$0\" && exec "
+      "\"$@\"' \"" +
+      at("run") + "\" \"$@\"; fi; exec \"$@\"";
+  if (std::system("unshare --mount sh -c 'mount -t tmpfs none /tmp' 2>/dev/null") != 0)
+    GTEST_SKIP() << "no mount name spaces here";
+  mcpp::create_directories(at("run"));
+  Words launcher = mpirun(2);
+  launcher.insert(launcher.end(), {"sh", "-c", elsewhere, "sh"});
+  const Outcome outcome = test::Program(pretrain("run"), root() / "process", 0, launcher).wait();
+  EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
+  EXPECT_CONTAINS(outcome.err, "rank 1: host ");
+  EXPECT_CONTAINS(outcome.err, "all ranks must share checkpoint.save");
+  EXPECT_EQ(outcome.out.find("] iteration"), std::string::npos) << outcome.out;
+  EXPECT_EQ(leftovers(at("run")), Words{});
+}
+
+TEST_F(Ranks, TheMeasurementForMfuIsNoMemoryOfTheModel) {
+  train_on(2, "given", {"--logging.peak_tflops=1"});
+  train_on(2, "measured", {"--logging.peak_tflops=0"});
+  const auto peak = [&](const std::string& save) { return metrics(save)[3]["peak_memory_bytes"].get<double>(); };
+  EXPECT_GT(peak("given"), 0);
+  EXPECT_EQ(peak("measured"), peak("given"));
+}
+
+TEST_F(Ranks, WhatRanksNeedTogetherIsComparedWithTheMachine) {
+  // Some 14 TiB each: none fits, and nothing may be allocated to find out.
+  const Words large{"--model.hidden_size=65536", "--model.num_layers=24", "--training.micro_batch_size=1"};
+  const Outcome one = run(pretrain("run", large)), two = run_on(2, pretrain("run", large));
+  for (const Outcome& outcome : {one, two}) {
+    EXPECT_EQ(outcome.code, 12) << outcome.out << outcome.err;
+    EXPECT_CONTAINS(outcome.err, "not enough memory for this training: ");
+    EXPECT_CONTAINS(outcome.err, "parallel.zero_stage");
+  }
+  EXPECT_CONTAINS(one.err, "training: it needs ");
+  EXPECT_CONTAINS(two.err, "2 ranks need ");
+  EXPECT_EQ(run(plus(pretrain("run", large), "--dry_run")).code, 12);
+  const Outcome elsewhere = run(plus(plus(pretrain("run", large), "--dry_run"), "--world_size=2"));
+  EXPECT_EQ(elsewhere.code, 0) << elsewhere.err;
+  EXPECT_CONTAINS(elsewhere.err, "on machines like this one it cannot run");
+}
+
 TEST_F(Ranks, EightRanksTrainTheSameModelAndLogOnce) {
   train("one", {"--training.micro_batch_size=1"});
   const std::string log = train_on(8, "eight", kEightRanks);

@@ -69,5 +69,32 @@ TEST_F(Surroundings, AMetricsFolderThatGoesAwayDoesNotEndATraining) {
   EXPECT_CONTAINS(good({"checkpoint", "verify", at("run")}), "sound");
 }
 
+/// A limit of a batch system counts from the start of the process, with all that it did before the first step.
+TEST_F(Surroundings, TheDurationCountsFromTheStartOfTheProcess) {
+  const Words args = endless("run", {"--training.exit_duration_in_mins=0.05"});
+  const Outcome outcome = test::Program(args, root() / "shell", 0, {"sh", "-c", "sleep 4; exec \"$@\"", "sh"}).wait();
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_CONTAINS(outcome.out, "training.exit_duration_in_mins is over");
+  EXPECT_LE(metrics("run").size(), 3u) << outcome.out;
+}
+
+TEST_F(Surroundings, MetricsOfEveryIterationOnRequest) {
+  train("each");
+  train("requested", {"--logging.log_interval=5", "--logging.metrics_every_iteration"});
+  EXPECT_EQ(losses("each", 12), losses("requested", 12));
+  for (const nlohmann::json& line : metrics("requested")) {
+    if (line["type"] != "train") continue;
+    EXPECT_GT(line["elapsed_ms"].get<double>(), 0);
+    EXPECT_EQ(line["skipped_iterations"], 0);
+  }
+}
+
+TEST_F(Surroundings, ADryRunSaysWhatAStepTakesHere) {
+  const std::string here = good(pretrain("run", {"--dry_run"}));
+  EXPECT_CONTAINS(here, "FLOP/s measured");
+  EXPECT_CONTAINS(here, "  a step                at least ");
+  EXPECT_EQ(good(pretrain("run", {"--dry_run", "--world_size=2"})).find("a step "), std::string::npos);
+}
+
 }  // namespace
 }  // namespace mcpp

@@ -140,7 +140,7 @@ TEST_P(GPTModelOnDevice, CachedGenerationGivesTheLogitsOfTheWholeContext) {
   for (i64 done = 0; done < length;) {
     const i64 count = done == 0 ? 3 : 1;  // a prompt, then token by token
     Pass p = m.pass(false);
-    p.first_position = done;
+    p.positions.first = done;
     p.kv_cache = &cache;
     const Tensor logits = m.model.logits(m.tokens.slice(done, done + count), p);
     test::expect_close(logits, test::numbers(expected.flat(done * vocab, count * vocab)), 1e-12, 1, "logits");

@@ -55,8 +55,8 @@ ModelConfig with_dropout(ModelConfig config) {
   return config;
 }
 
-/// Random numbers in all parameters, biases and norms too, and a batch.
-void prepare(TinyModel& m) {
+/// Random numbers in all parameters, biases and norms too, and a batch; of documents, where it `is_packed`.
+void prepare(TinyModel& m, bool is_packed = false) {
   m.model.visit([](Param& param, int) {
     param.init = Init::Normal;
     param.init_std = param.name.find("norm") == std::string::npos ? 0.2 : 1;
@@ -64,6 +64,7 @@ void prepare(TinyModel& m) {
   });
   m.memory->publish();
   m.make_batch(2);
+  if (is_packed) m.make_documents({{5, 4, 3}, {1, 11}});
 }
 
 /// Gradients on one rank, by name.
@@ -91,14 +92,15 @@ INSTANTIATE_TEST_SUITE_P(Models, TensorParallel, testing::Combine(testing::Value
 
 TEST_P(TensorParallel, LossAndGradientsAreThoseOfOneRank) {
   for (const ModelConfig& model : {config(), with_dropout(config())}) {
+    const bool is_packed = model.hidden_dropout > 0;
     TinyModel whole(model, DType::F64);
-    prepare(whole);
+    prepare(whole, is_packed);
     const double loss = whole.step();
     const auto expected = whole_gradients(whole);
     for (const bool sequence_parallel : {false, true}) {
       run_local_ranks(ranks(), [&](Communicator& tp, int) {
         TinyModel m(model, DType::F64, {}, 1, &tp, sequence_parallel);
-        prepare(m);
+        prepare(m, is_packed);
         EXPECT_NEAR(m.step() / loss, 1, kTolerance);
         m.model.visit([&](Param& param, int) {
           test::expect_part(param.main_grad, expected.at(param.name), param.box, kTolerance,
@@ -177,7 +179,7 @@ TEST_P(TensorParallel, CachedGenerationGivesTheLogitsOfOneRank) {
     for (i64 done = 0; done < length;) {
       const i64 count = done == 0 ? 5 : 1;
       Pass p = m.pass(false);
-      p.first_position = done;
+      p.positions.first = done;
       p.kv_cache = &cache;
       const Tensor part = m.model.logits(m.tokens.slice(done, done + count), p);
       Box box = split_box(expected.shape(), 1, tp);

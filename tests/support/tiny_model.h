@@ -83,10 +83,26 @@ struct TinyModel {
     for (i64 b = 0; b < batch; ++b) samples.push_back(b + 100);
   }
 
+  /// Packs each sample from documents: [b][document] lengths.
+  void make_documents(const std::vector<std::vector<i64>>& lengths) {
+    const i64 batch = static_cast<i64>(lengths.size());
+    std::vector<i32> starts(static_cast<std::size_t>(tokens.numel()));
+    for (i64 b = 0; b < batch; ++b) {
+      i64 begin = 0;
+      for (const i64 length : lengths[static_cast<std::size_t>(b)]) {
+        for (i64 s = begin; s < begin + length; ++s)
+          starts[static_cast<std::size_t>(s * batch + b)] = static_cast<i32>(begin);
+        begin += length;
+      }
+    }
+    attention_starts = position_starts = integers_of(starts, device).view(tokens.shape());
+  }
+
   Pass pass(bool training) const {
     Pass p;
     p.training = p.keeps_stash = training;
     p.samples = samples;
+    p.attention_starts = attention_starts, p.position_starts = position_starts;
     return p;
   }
 
@@ -115,6 +131,7 @@ struct TinyModel {
   std::unique_ptr<ModelMemory> memory;
   std::unique_ptr<PartialGradients> partial_gradients;
   Tensor tokens, targets;
+  Tensor attention_starts, position_starts;  ///< as Pass's
   std::vector<i64> samples;
 };
 

@@ -39,7 +39,7 @@ class CudnnLayout : public testing::TestWithParam<Layout> {
 
 TEST_P(CudnnLayout, HasEveryRowOfFusedQkvInPlace) {
   const auto [batch, groups, q_per_group] = GetParam();
-  const PackedHeads x = packed_heads(Tensor::empty({5, batch, groups, q_per_group + 2, 8}, DType::BF16, device_));
+  const QkvHeads x = packed_heads(Tensor::empty({5, batch, groups, q_per_group + 2, 8}, DType::BF16, device_));
   const Heads out = dense_heads(Tensor::empty({5, batch, groups * q_per_group * 8}, DType::BF16, device_), x.q);
   const std::array<const Heads*, 4> all{&x.q, &x.k, &x.v, &out};
   for (bool prefer_folded : {false, true}) {
@@ -59,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(All, CudnnLayout,
 
 TEST(CudnnShapes, AreNoneWhenStridesAreUneven) {
   CpuDevice device;
-  PackedHeads x = packed_heads(Tensor::empty({5, 2, 3, 4, 8}, DType::BF16, device));
+  QkvHeads x = packed_heads(Tensor::empty({5, 2, 3, 4, 8}, DType::BF16, device));
   x.q.batch_stride += 8;  // neither the heads nor the pairs (sample, group) are evenly spaced now
   EXPECT_TRUE(cudnn_shapes(std::array<const Heads*, 2>{&x.q, &x.k}, 3, false).empty());
 }
@@ -68,7 +68,7 @@ TEST(CudnnShapes, AreNoneWhenStridesAreUneven) {
 TEST(AttentionCase, DiffersWithEverySizeAndStride) {
   CpuDevice device;
   const auto case_of = [&](const Shape& qkv, bool causal, bool backward) {
-    const PackedHeads x = packed_heads(Tensor::empty(qkv, DType::BF16, device));
+    const QkvHeads x = packed_heads(Tensor::empty(qkv, DType::BF16, device));
     return AttentionCase{backward, causal, cudnn_shapes(std::array{&x.q, &x.k, &x.v}, x.k.heads, backward)};
   };
   const Shape qkv{5, 2, 3, 4, 8};

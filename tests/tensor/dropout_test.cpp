@@ -19,7 +19,7 @@ Numbers factors(const Dropout& d, i64 rows, i64 n) {
       const i64 column = d.first_column + i;
       const Philox4 words =
           philox4x32(d.key, {static_cast<u32>(sample), static_cast<u32>(sample >> 32),
-                             static_cast<u32>(d.first_position + r / batch), static_cast<u32>(column / 4)});
+                             static_cast<u32>(d.positions.at(r / batch)), static_cast<u32>(column / 4)});
       const bool is_kept = words[static_cast<std::size_t>(column % 4)] >= static_cast<double>(d.p) * 0x1p32;
       result.push_back(is_kept ? 1 / (1 - static_cast<double>(d.p)) : 0);
     }
@@ -28,8 +28,11 @@ Numbers factors(const Dropout& d, i64 rows, i64 n) {
 }
 
 Dropout site(float p) {
-  return {
-      .p = p, .key = 0x1234567890ABCDEF, .samples = {7, (i64{1} << 40) + 3}, .first_position = 5, .first_column = 6};
+  return {.p = p,
+          .key = 0x1234567890ABCDEF,
+          .samples = {7, (i64{1} << 40) + 3},
+          .positions = {.first = 5, .split = 40, .second = 100},
+          .first_column = 6};
 }
 
 TEST_P(DropoutOps, DropoutFollowsItsDefinition) {
@@ -77,7 +80,7 @@ TEST_P(DropoutOps, DropoutDoesNotDependOnTheLayout) {
     ops::dropout(all, whole, all);
     Dropout some = whole;
     some.samples = {6, 4};
-    some.first_position = 7;
+    some.positions = {.first = 2, .split = 1, .second = 9};
     some.first_column = 101;
     ops::dropout(part, some, part);
     return std::vector{all, part};
@@ -87,7 +90,8 @@ TEST_P(DropoutOps, DropoutDoesNotDependOnTheLayout) {
   for (i64 s = 0; s < 4; ++s)
     for (i64 b = 0; b < 2; ++b)
       for (i64 i = 0; i < 50; ++i)
-        ASSERT_EQ(part[(s * 2 + b) * 50 + i], all[((s + 7) * 3 + column_of_sample[b]) * n + 101 + i]);
+        ASSERT_EQ(part[(s * 2 + b) * 50 + i],
+                  all[(PositionRanges{2, 1, 9}.at(s) * 3 + column_of_sample[b]) * n + 101 + i]);
 }
 
 TEST_P(DropoutOps, DropoutKeepsTheRightShare) {

@@ -2,6 +2,7 @@
 
 #include "tests/support/gradcheck.h"
 #include "tests/support/ops.h"
+#include "tests/support/positions.h"
 
 namespace mcpp::test {
 namespace {
@@ -55,33 +56,36 @@ TEST_P(EmbeddingOps, EmbeddingAndBackward) {
 
 TEST_P(EmbeddingOps, PositionsAndBackward) {
   for (const auto [seq, n] : kSizes) {
-    for (const i64 batch : {1, 3}) {
-      const i64 first = 2, rows = seq + 5;
+    for (const Standing& standing : every_standing(seq)) {
+      const i64 batch = standing.ranges.first == 2 ? 1 : 3, rows = seq + 5;
       const Numbers x = normals(seq * batch * n, 1), table = normals(rows * n, 2),
                     old = test::normals(rows * n, 3, wide());
       const auto outputs = run([&](Device& device) {
+        const Positions positions = standing.of(seq, batch, device);
         const Tensor dy = tensor_of(x, {seq, batch, n}, dtype(), device);
         Tensor y = tensor_of(x, {seq, batch, n}, dtype(), device), fresh = garbage({rows, n}, wide(), device),
                added = tensor_of(old, {rows, n}, wide(), device), halved = tensor_of(old, {rows, n}, wide(), device);
-        ops::add_positions(y, tensor_of(table, {rows, n}, dtype(), device), first);
-        ops::add_positions_backward(dy, first, fresh, 0);
-        ops::add_positions_backward(dy, first, added, 1);
-        ops::add_positions_backward(dy, first, halved, 0.5f);
+        ops::add_positions(y, tensor_of(table, {rows, n}, dtype(), device), positions);
+        ops::add_positions_backward(dy, positions, fresh, 0);
+        ops::add_positions_backward(dy, positions, added, 1);
+        ops::add_positions_backward(dy, positions, halved, 0.5f);
         return std::vector{y, fresh, added, halved};
       });
       Numbers y = x, sums(old.size()), added = old, halved = old;
       for (double& v : halved) v /= 2;
+      const std::vector<i64> places = standing.in_documents(seq, batch);
       for (i64 row = 0; row < seq * batch; ++row) {
+        const i64 first = places[static_cast<std::size_t>(row)] * n;
         for (i64 i = 0; i < n; ++i) {
-          const i64 at = (first + row / batch) * n + i;
-          y[row * n + i] += table[at];
-          for (Numbers* t : {&sums, &added, &halved}) (*t)[at] += x[row * n + i];
+          y[row * n + i] += table[first + i];
+          for (Numbers* t : {&sums, &added, &halved}) (*t)[first + i] += x[row * n + i];
         }
       }
+      const double magnitude = standing.documents == 0 ? 4 : 4 * std::sqrt(static_cast<double>(seq * batch)) + 4;
       expect_close(outputs[0], y, "add_positions");
-      expect_close(outputs[1], sums, tolerance(wide()), 4, "add_positions_backward");
-      expect_close(outputs[2], added, tolerance(wide()), 4, "add_positions_backward added");
-      expect_close(outputs[3], halved, tolerance(wide()), 4, "add_positions_backward halved");
+      expect_close(outputs[1], sums, tolerance(wide()), magnitude, "add_positions_backward");
+      expect_close(outputs[2], added, tolerance(wide()), magnitude, "add_positions_backward added");
+      expect_close(outputs[3], halved, tolerance(wide()), magnitude, "add_positions_backward halved");
     }
   }
 }
@@ -95,11 +99,11 @@ TEST(EmbeddingGradients, AgreeWithFiniteDifferences) {
   Tensor y = Tensor::like(dy), dtable = Tensor::like(table), dpositions = Tensor::like(positions);
   const auto forward = [&] {
     ops::embedding(tokens, table, 0, y);
-    ops::add_positions(y, positions, 1);
+    ops::add_positions(y, positions, {after(1), {}});
     return dot(y, dy);
   };
   ops::embedding_backward(dy, tokens, 0, dtable, 0);
-  ops::add_positions_backward(dy, 1, dpositions, 0);
+  ops::add_positions_backward(dy, {after(1), {}}, dpositions, 0);
   expect_gradient(forward, table, dtable, "table");
   expect_gradient(forward, positions, dpositions, "positions");
 }

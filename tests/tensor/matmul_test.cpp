@@ -202,7 +202,7 @@ TEST_P(FastMatmulOp, HasTheSameBitsForAnyNumberOfThreads) {
 
 TEST(Matmul, TakesTheFastestPathOfTheCpu) {
   CpuDevice device;
-  EXPECT_EQ(device.gemm_cache().bf16_path, kernel::best_bf16_path());
+  EXPECT_EQ(device.gemm_cache().choose_bf16_path(), kernel::best_bf16_path());
   EXPECT_TRUE(kernel::can_take(Bf16Path::Widen));
 }
 

@@ -67,12 +67,10 @@ template void attention_backward(const AttentionProblem<Float16>&, CpuDevice&);
 namespace {
 
 template <class T>
-kernel::AttentionProblem<T> make_problem(const Heads& q, const Heads& k, const Heads& v,
-                                         const AttentionOptions& options, const Tensor& out, const Tensor& lse) {
-  MCPP_CHECK(options.softmax_scale > 0, "attention: softmax_scale must be positive, it is ", options.softmax_scale);
-  kernel::AttentionProblem<T> p(q, k, v, options);
-  p.out = kernel::HeadRows<T>(out, p.batch, p.heads, p.head_dim);
-  p.lse = lse.data<kernel::Wide<T>>();
+kernel::AttentionProblem<T> make_problem(const QkvHeads& x, const AttentionOptions& options, const AttentionResult& y) {
+  kernel::AttentionProblem<T> p(x, options);
+  p.out = kernel::HeadRows<T>(y.out, p.batch, p.heads, p.head_dim);
+  p.lse = y.lse.data<kernel::Wide<T>>();
   p.bf16_tiles = std::is_same_v<T, BFloat16> && kernel::amx_available();
   return p;
 }
@@ -80,21 +78,18 @@ kernel::AttentionProblem<T> make_problem(const Heads& q, const Heads& k, const H
 }  // namespace
 
 template <>
-void Kernels<DeviceType::Cpu>::attention(const Heads& q, const Heads& k, const Heads& v,
-                                         const AttentionOptions& options, Tensor& out, Tensor& lse) {
-  on_float(q.base.dtype(),
-           [&]<class T>() { kernel::attention_forward(make_problem<T>(q, k, v, options, out, lse), cpu(out)); });
+void Kernels<DeviceType::Cpu>::attention(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y) {
+  on_float(x.q.base.dtype(), [&]<class T>() { kernel::attention_forward(make_problem<T>(x, options, y), cpu(y.out)); });
 }
 
 template <>
-void Kernels<DeviceType::Cpu>::attention_backward(const Tensor& dout, const Heads& q, const Heads& k, const Heads& v,
-                                                  const Tensor& out, const Tensor& lse, const AttentionOptions& options,
-                                                  Heads& dq, Heads& dk, Heads& dv) {
-  on_float(q.base.dtype(), [&]<class T>() {
-    kernel::AttentionProblem<T> p = make_problem<T>(q, k, v, options, out, lse);
+void Kernels<DeviceType::Cpu>::attention_backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
+                                                  const AttentionOptions& options, QkvHeads& dx) {
+  on_float(x.q.base.dtype(), [&]<class T>() {
+    kernel::AttentionProblem<T> p = make_problem<T>(x, options, y);
     p.dout = kernel::HeadRows<T>(dout, p.batch, p.heads, p.head_dim);
-    p.dq = kernel::HeadRows<T>(dq), p.dk = kernel::HeadRows<T>(dk), p.dv = kernel::HeadRows<T>(dv);
-    kernel::attention_backward(p, cpu(out));
+    p.dq = kernel::HeadRows<T>(dx.q), p.dk = kernel::HeadRows<T>(dx.k), p.dv = kernel::HeadRows<T>(dx.v);
+    kernel::attention_backward(p, cpu(dout));
   });
 }
 

@@ -75,18 +75,19 @@ void pack_queries(const AttentionProblem<T>& p, const Engine& engine, i64 b, i64
                   const BackwardScratch<Engine, T>& x) {
   using R = Wide<T>;
   const R* lse = p.lse + (b * p.heads + head) * p.queries;
+  // Gives probability 0: to queries that see no key, and to those that fill the last tile.
+  constexpr R nothing = std::numeric_limits<R>::max();
   for (i64 i = 0; i < p.query_blocks(); ++i) {
     const i64 first = i * kTile, count = std::min(kTile, p.queries - first), at = i * block_elements(p);
     pack_right(engine, p.q, b, head, first, count, p.padded_dim(), x.rows, x.q_right + at, x.q_right_t + at);
     pack_right(engine, p.dout, b, head, first, count, p.padded_dim(), x.rows, x.dout_right + at, x.dout_right_t + at);
     for (i64 q = first; q < first + count; ++q) {
       prefetch_row_after<false>(p.out.row(b, head, q), p.out.seq_stride, p.head_dim);
-      x.lse_log2[q] = lse[q] * std::numbers::log2e_v<R>;
+      x.lse_log2[q] = lse[q] == -std::numeric_limits<R>::infinity() ? nothing : lse[q] * std::numbers::log2e_v<R>;
       x.delta[q] = dot(p.dout.row(b, head, q), p.out.row(b, head, q), p.head_dim);
     }
   }
-  // Queries that fill the last tile get probability 0.
-  std::fill(x.lse_log2 + p.queries, x.lse_log2 + p.query_blocks() * kTile, std::numeric_limits<R>::max());
+  std::fill(x.lse_log2 + p.queries, x.lse_log2 + p.query_blocks() * kTile, nothing);
   std::fill(x.delta + p.queries, x.delta + p.query_blocks() * kTile, R{0});
 }
 
@@ -113,13 +114,12 @@ void differentiate_softmax(const Span& span, R to_log2, const R* lse_log2, const
 }
 
 template <class Engine, class T>
-void backward_tile(const AttentionProblem<T>& p, const Engine& engine, const ProbabilityDropout& dropout, i64 i, i64 j,
-                   const BackwardScratch<Engine, T>& x) {
+void backward_tile(const AttentionProblem<T>& p, const Engine& engine, const ProbabilityDropout& dropout,
+                   const TilePlace& at, const BackwardScratch<Engine, T>& x) {
   using R = Wide<T>;
-  const TilePlace at{i * kTile, j * kTile};
-  const Visible v = visible(p, at.first_query, at.first_key);
+  const Visible v = visible(p, at);
   if (v.none()) return;
-  const i64 q_at = i * block_elements(p), k_at = j * block_elements(p);
+  const i64 q_at = at.first_query * p.padded_dim(), k_at = at.first_key * p.padded_dim();
   for_query_spans(v, [&](const Span& s) {
     engine.scores(x.k_rows + k_at, x.q_right_t + q_at, x.probabilities, s);
     engine.scores(x.v_rows + k_at, x.dout_right_t + q_at, x.gradients, s);
@@ -166,7 +166,7 @@ void backward_item(const AttentionProblem<T>& p, i64 item, std::byte* memory) {
     pack_queries(p, engine, b, head, x);
     std::fill_n(x.dq_t, p.query_blocks() * block_elements(p), R{0});
     for (i64 j = 0; j < p.key_blocks(); ++j) {
-      for (i64 i = 0; i < p.query_blocks(); ++i) backward_tile(p, engine, dropout, i, j, x);
+      for (i64 i = 0; i < p.query_blocks(); ++i) backward_tile(p, engine, dropout, {b, i * kTile, j * kTile}, x);
     }
     store_query_gradient(p, b, head, x);
   }

@@ -26,13 +26,13 @@ void key_scores(D d, const AttentionProblem<T>& p, i64 b, i64 kv_head, const T* 
 /// One query of one head, over blocks of 64 keys with a running maximum. `out` [head_dim] is in the wide type.
 template <class D, class T, class R = Wide<T>>
 void decode_query(D d, const AttentionProblem<T>& p, i64 b, i64 head, i64 query, R* out) {
-  const i64 kv_head = head / p.group(), seen = p.causal ? query + p.query_offset + 1 : p.keys;
+  const i64 kv_head = head / p.group(), end = p.end_of_keys(query);
   const R to_log2 = static_cast<R>(p.scale * std::numbers::log2e);
   R largest = std::numeric_limits<R>::lowest(), sum = 0;
   alignas(64) R weights[kTile];
   std::fill_n(out, p.head_dim, R{0});
-  for (i64 first = 0; first < seen; first += kTile) {
-    const i64 count = std::min(kTile, seen - first);
+  for (i64 first = p.first_key(b, query); first < end; first += kTile) {
+    const i64 count = std::min(kTile, end - first);
     key_scores(d, p, b, kv_head, p.q.row(b, head, query), first, count, weights);
     const R before = largest;
     largest = std::max(largest, to_log2 * simd::largest_of(d, weights, count));
@@ -55,7 +55,7 @@ void decode_query(D d, const AttentionProblem<T>& p, i64 b, i64 head, i64 query,
     });
   }
   p.lse[(b * p.heads + head) * p.queries + query] = largest * std::numbers::ln2_v<R> + std::log(sum);
-  const auto inverse = hn::Set(d, 1 / sum);
+  const auto inverse = hn::Set(d, sum == 0 ? 0 : 1 / sum);  // 0 when no key is seen
   T* to = p.out.row(b, head, query);
   simd::sweep(d, 0, p.head_dim, [&](i64 i, auto lanes) HWY_ATTR {
     simd::store(hn::Mul(simd::load(d, out + i, lanes), inverse), d, to + i, lanes);

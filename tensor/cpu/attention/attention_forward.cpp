@@ -128,7 +128,7 @@ void finish_block(const AttentionProblem<T>& p, i64 b, i64 head, i64 first, Soft
   R* lse = p.lse + (b * p.heads + head) * p.queries + first;
   for (i64 q = 0; q < count; ++q) {
     lse[q] = softmax.largest[q] * std::numbers::ln2_v<R> + std::log(softmax.sum[q]);
-    softmax.shrink[q] = 1 / softmax.sum[q];
+    softmax.shrink[q] = softmax.sum[q] == 0 ? 0 : 1 / softmax.sum[q];  // 0 for a query that sees no key
   }
   std::fill(softmax.shrink + count, softmax.shrink + kTile, R{0});
   scale_queries(Span{0, kTile, 0}, p.head_dim, softmax.shrink, out_t);
@@ -146,16 +146,18 @@ void forward_block(const AttentionProblem<T>& p, const Engine& engine, i64 b, i6
   engine.right_t(x.rows, x.q_right_t);
   std::fill_n(x.out_t, block_elements(p), R{0});
   Softmax<R> softmax;
-  for (i64 j = 0; j < p.key_blocks(); ++j) {
-    const TilePlace at{first_query, j * kTile};
-    const Visible v = visible(p, at.first_query, at.first_key);
-    if (v.none()) break;
+  const i64 first_block = p.first_key(b, first_query) / kTile;
+  const i64 end = p.end_of_keys(std::min(first_query + kTile, p.queries) - 1);
+  for (i64 j = first_block; j * kTile < end; ++j) {
+    const TilePlace at{b, first_query, j * kTile};
+    const Visible v = visible(p, at);
+    if (v.none()) continue;
     for_query_spans(v,
                     [&](const Span& s) { engine.scores(x.k_rows + j * block_elements(p), x.q_right_t, x.scores, s); });
     if (v.masked) mask_tile(p, at, v, x.scores);
     if (dropout.active()) dropout.factors(at, x.keep);
     for_query_spans(v, [&](const Span& s) {
-      if (softmax.add(s, to_log2, x.scores) && j > 0) scale_queries(s, p.head_dim, softmax.shrink, x.out_t);
+      if (softmax.add(s, to_log2, x.scores) && j > first_block) scale_queries(s, p.head_dim, softmax.shrink, x.out_t);
       if (dropout.active()) drop(s, x.keep, x.scores);
     });
     const auto* tile = engine.tile_as_right(x.scores, x.tile);

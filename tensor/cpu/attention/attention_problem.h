@@ -55,38 +55,51 @@ struct AttentionProblem {
   Wide<T>* lse = nullptr;        ///< [batch, heads, queries]
   HeadRows<T> dout, dq, dk, dv;  ///< of the backward pass only
   i64 batch = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  i64 queries = 0, query_offset = 0;
-  i64 keys = 0;      ///< that any query sees
+  i64 queries = 0;
+  i64 keys = 0;      ///< rows of keys from the first to the last that any query sees
   i64 all_keys = 0;  ///< that there are
-  bool causal = false;
+  PositionRanges query_at, key_at;
+  const i32* starts = nullptr;  ///< [queries, batch]: where the documents of queries begin; null = at 0
   double scale = 1;
   Dropout dropout;
   bool bf16_tiles = false;  ///< multiply tiles of bf16 with the processor's matrix unit (amx.h)
   i64 parts = 1;            ///< work items that share the query blocks of one key head (forward)
 
-  AttentionProblem(const Heads& q_heads, const Heads& k_heads, const Heads& v_heads, const AttentionOptions& options)
-      : q(q_heads),
-        k(k_heads),
-        v(v_heads),
-        batch(q_heads.batch),
-        heads(q_heads.heads),
-        kv_heads(k_heads.heads),
-        head_dim(q_heads.head_dim),
-        queries(q_heads.seq),
-        query_offset(options.query_offset),
-        keys(options.causal ? std::min(k_heads.seq, q_heads.seq + options.query_offset) : k_heads.seq),
-        all_keys(k_heads.seq),
-        causal(options.causal),
+  AttentionProblem(const QkvHeads& x, const AttentionOptions& options)
+      : q(x.q),
+        k(x.k),
+        v(x.v),
+        batch(x.q.batch),
+        heads(x.q.heads),
+        kv_heads(x.k.heads),
+        head_dim(x.q.head_dim),
+        queries(x.q.seq),
+        keys(x.k.seq),
+        all_keys(x.k.seq),
+        query_at(options.queries.ranges),
+        key_at(options.keys),
+        starts(options.queries.starts_or_null()),
         scale(options.softmax_scale),
-        dropout(options.dropout) {}
+        dropout(options.dropout) {
+    keys = queries > 0 ? end_of_keys(queries - 1) : 0;
+  }
 
   i64 group() const { return heads / kv_heads; }
   i64 query_blocks() const { return (queries + kTile - 1) / kTile; }
   i64 key_blocks() const { return (keys + kTile - 1) / kTile; }
   i64 padded_dim() const { return round_up(head_dim, 32); }
+
+  // A query sees keys [first_key, end_of_keys). Both never descend from one query to the next.
+  i64 first_key(i64 b, i64 query) const { return starts ? key_at.rows_before(starts[query * batch + b]) : 0; }
+  i64 end_of_keys(i64 query) const { return std::min(keys, key_at.rows_before(query_at.at(query) + 1)); }
 };
 
-/// The part of the tile (first_query, first_key) that has to be computed.
+/// The tile of one head of batch column b that starts at (first_query, first_key).
+struct TilePlace {
+  i64 b, first_query, first_key;
+};
+
+/// The part of a tile that has to be computed.
 struct Visible {
   std::array<i64, 2> keys{};  ///< per half of the queries: 0, 32 or 64 keys, counted from the first
   bool masked = false;        ///< some elements inside that part must not be seen
@@ -95,15 +108,16 @@ struct Visible {
 };
 
 template <class T>
-Visible visible(const AttentionProblem<T>& p, i64 first_query, i64 first_key) {
+Visible visible(const AttentionProblem<T>& p, const TilePlace& at) {
   Visible result;
+  const i64 end_of_tile = at.first_key + kTile, end_of_queries = std::min(p.queries, at.first_query + kTile);
   for (i64 half = 0; half < 2; ++half) {
-    const i64 begin = first_query + half * kHalf, end = std::min(p.queries, begin + kHalf);
-    if (begin >= end) continue;
-    const i64 limit = p.causal ? std::min(p.keys, end + p.query_offset) : p.keys;
-    result.keys[static_cast<std::size_t>(half)] = round_up(std::clamp<i64>(limit - first_key, 0, kTile), kHalf);
+    const i64 begin = at.first_query + half * kHalf, end = std::min(end_of_queries, begin + kHalf);
+    if (begin >= end || p.first_key(at.b, begin) >= end_of_tile) continue;
+    const i64 limit = p.end_of_keys(end - 1) - at.first_key;
+    result.keys[static_cast<std::size_t>(half)] = round_up(std::clamp<i64>(limit, 0, kTile), kHalf);
   }
-  result.masked = first_key + kTile > p.keys || (p.causal && first_key + kTile - 1 > first_query + p.query_offset);
+  result.masked = end_of_tile > p.end_of_keys(at.first_query) || p.first_key(at.b, end_of_queries - 1) > at.first_key;
   return result;
 }
 

@@ -1,4 +1,4 @@
-// Elementwise work on a tile of transposed scores [64 keys, 64 queries]: causal mask, 2^x, dropout.
+// Elementwise work on a tile of transposed scores [64 keys, 64 queries]: mask, 2^x, dropout.
 #if defined(MCPP_TENSOR_CPU_ATTENTION_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MCPP_TENSOR_CPU_ATTENTION_TILE_INL_H_
 #undef MCPP_TENSOR_CPU_ATTENTION_TILE_INL_H_
@@ -57,22 +57,17 @@ HWY_INLINE hn::Vec<D> exp2_of(D d, hn::Vec<D> x) {
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, C::kLowest)), scaled);
 }
 
-/// The tile that starts at (first_query, first_key) of one head.
-struct TilePlace {
-  i64 first_query, first_key;
-};
-
-/// Sets scores that must not be seen to -infinity, in the part that `v` says is computed.
+/// Hides keys that come after a query, and those past the last.
 template <class T, class R = Wide<T>>
-void mask_tile(const AttentionProblem<T>& p, const TilePlace& at, const Visible& v, R* s) {
+void hide_later_keys(const AttentionProblem<T>& p, const TilePlace& at, const Visible& v, R* s) {
   const hn::ScalableTag<R> d;
   const i64 lanes = static_cast<i64>(hn::Lanes(d));
   const auto hidden = hn::Set(d, -std::numeric_limits<R>::infinity());
   for_query_spans(v, [&](const Span& span) {
     for (i64 k = 0; k < span.depth; ++k) {
+      const i64 key = at.first_key + k;
       // Queries of the tile before this one do not see key k.
-      i64 first_seeing = p.causal ? at.first_key + k - p.query_offset - at.first_query : 0;
-      if (at.first_key + k >= p.keys) first_seeing = kTile;
+      const i64 first_seeing = key < p.keys ? p.query_at.rows_before(p.key_at.at(key)) - at.first_query : kTile;
       const auto bound = hn::Set(d, static_cast<R>(first_seeing));
       for (i64 q = span.begin; q < std::min(span.end, first_seeing); q += lanes) {
         const auto is_hidden = hn::Lt(hn::Iota(d, static_cast<R>(q)), bound);
@@ -81,6 +76,35 @@ void mask_tile(const AttentionProblem<T>& p, const TilePlace& at, const Visible&
       }
     }
   });
+}
+
+/// Hides keys of earlier documents.
+template <class T, class R = Wide<T>>
+void hide_earlier_documents(const AttentionProblem<T>& p, const TilePlace& at, const Visible& v, R* s) {
+  const hn::ScalableTag<R> d;
+  alignas(64) R first_keys[kTile];  // of the tile
+  for (i64 q = 0; q < kTile; ++q) {
+    const i64 first = p.first_key(at.b, std::min(at.first_query + q, p.queries - 1)) - at.first_key;
+    first_keys[q] = static_cast<R>(std::clamp<i64>(first, 0, kTile));
+  }
+  const auto hidden = hn::Set(d, -std::numeric_limits<R>::infinity());
+  for_query_spans(v, [&](const Span& span) {
+    for (i64 k = 0; k < span.depth; ++k) {
+      const auto key = hn::Set(d, static_cast<R>(k));
+      for (i64 q = span.begin; q < span.end; q += static_cast<i64>(hn::Lanes(d))) {
+        R* at_q = s + k * kTile + q;
+        const auto is_hidden = hn::Lt(key, hn::Load(d, first_keys + q));
+        hn::StoreU(hn::IfThenElse(is_hidden, hidden, hn::LoadU(d, at_q)), d, at_q);
+      }
+    }
+  });
+}
+
+/// Sets scores that must not be seen to -infinity, in the part that `v` says is computed.
+template <class T, class R = Wide<T>>
+void mask_tile(const AttentionProblem<T>& p, const TilePlace& at, const Visible& v, R* s) {
+  hide_later_keys(p, at, v, s);
+  if (p.starts) hide_earlier_documents(p, at, v, s);
 }
 
 /// The four outputs of Philox4x32-10 (base/philox.h) for a vector of counters.
@@ -121,7 +145,7 @@ class ProbabilityDropout {
     threshold_ = dropout_threshold(p.dropout.p);
     factor_ = dropout_scale(p.dropout.p);
     sample_ = p.dropout.samples[static_cast<std::size_t>(b)];
-    first_position_ = p.query_offset;
+    query_at_ = p.query_at, key_at_ = p.key_at;
   }
   bool active() const { return active_; }
 
@@ -130,12 +154,16 @@ class ProbabilityDropout {
   void factors(const TilePlace& at, R* keep) const {
     const hn::ScalableTag<u32> d;
     const i64 lanes = static_cast<i64>(hn::Lanes(d));
-    for (i64 k = 0; k < kTile; k += 4, keep += 4 * kTile) {
+    alignas(64) u32 query_positions[kTile];
+    for (i64 q = 0; q < kTile; ++q) query_positions[q] = static_cast<u32>(query_at_.at(at.first_query + q));
+    const auto position = [&](i64 k) { return key_at_.at(at.first_key + k); };
+    for (i64 k = 0, end = 0; k < kTile; k = end) {  // [k, end): keys that share a draw
+      while (end < kTile && position(end) / 4 == position(k) / 4) ++end;
+      const Philox4 c = dropout_counter(sample_, 0, position(k) / 4);
       for (i64 q = 0; q < kTile; q += lanes) {
-        const Philox4 c = dropout_counter(sample_, first_position_ + at.first_query + q, (at.first_key + k) / 4);
         const auto random =
-            philox(d, key_, {{hn::Set(d, c[0]), hn::Set(d, c[1]), hn::Iota(d, c[2]), hn::Set(d, c[3])}});
-        for (i64 w = 0; w < 4; ++w) store_factors(d, random.word[w], keep + w * kTile + q);
+            philox(d, key_, {{hn::Set(d, c[0]), hn::Set(d, c[1]), hn::Load(d, query_positions + q), hn::Set(d, c[3])}});
+        for (i64 i = k; i < end; ++i) store_factors(d, random.word[position(i) % 4], keep + i * kTile + q);
       }
     }
   }
@@ -158,7 +186,8 @@ class ProbabilityDropout {
   u64 key_ = 0;
   u32 threshold_ = 0;
   double factor_ = 1;
-  i64 sample_ = 0, first_position_ = 0;
+  i64 sample_ = 0;
+  PositionRanges query_at_, key_at_;
 };
 
 }  // namespace mcpp::kernel::HWY_NAMESPACE

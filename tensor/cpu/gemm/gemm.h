@@ -3,6 +3,7 @@
 #pragma once
 #include <dnnl.hpp>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "tensor/device.h"
@@ -75,8 +76,15 @@ class OneDnnCache {
 
 /// What a CpuDevice keeps for its products.
 struct GemmCache {
-  kernel::Bf16Path bf16_path = kernel::best_bf16_path();
+  std::optional<kernel::Bf16Path> bf16_path;  ///< set by the first product, or by a test before it
   kernel::OneDnnCache onednn;
+
+  /// Asked for by products alone: the answer settles which instructions this process may use, and ranks exchange texts
+  /// through a device before that is configured.
+  kernel::Bf16Path choose_bf16_path() {
+    if (!bf16_path) bf16_path = kernel::best_bf16_path();
+    return *bf16_path;
+  }
 };
 
 }  // namespace mcpp

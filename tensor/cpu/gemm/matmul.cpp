@@ -50,7 +50,7 @@ Operand<T> operand(const Tensor& x, bool transposed) {
 
 template <class C>
 void multiply_bf16(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c) {
-  switch (device.gemm_cache().bf16_path) {
+  switch (device.gemm_cache().choose_bf16_path()) {
     case Bf16Path::Amx:
       return gemm_amx(device, size, a, b, beta, c);
     case Bf16Path::OneDnn:

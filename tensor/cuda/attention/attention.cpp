@@ -5,17 +5,14 @@
 namespace mcpp {
 
 template <>
-void Kernels<DeviceType::Cuda>::attention(const Heads& q, const Heads& k, const Heads& v,
-                                          const AttentionOptions& options, Tensor& out, Tensor& lse) {
-  if (!FusedAttention::forward(q, k, v, options, out, lse)) TiledAttention::forward(q, k, v, options, out, lse);
+void Kernels<DeviceType::Cuda>::attention(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y) {
+  if (!FusedAttention::forward(x, options, y)) TiledAttention::forward(x, options, y);
 }
 
 template <>
-void Kernels<DeviceType::Cuda>::attention_backward(const Tensor& dout, const Heads& q, const Heads& k, const Heads& v,
-                                                   const Tensor& out, const Tensor& lse,
-                                                   const AttentionOptions& options, Heads& dq, Heads& dk, Heads& dv) {
-  if (!FusedAttention::backward(dout, q, k, v, out, lse, options, dq, dk, dv))
-    TiledAttention::backward(dout, q, k, v, out, lse, options, dq, dk, dv);
+void Kernels<DeviceType::Cuda>::attention_backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
+                                                   const AttentionOptions& options, QkvHeads& dx) {
+  if (!FusedAttention::backward(dout, x, y, options, dx)) TiledAttention::backward(dout, x, y, options, dx);
 }
 
 }  // namespace mcpp

@@ -11,12 +11,12 @@ struct TiledAttention {
 };
 
 /// cuDNN's fused kernels, several times as fast. They have the cases that pretraining needs: bf16 or fp16, as many keys
-/// as queries, head_dim a multiple of 8 up to 128, no dropout. False, and nothing done, for all others.
+/// as queries, which stand where these do or before all of them, one document to a sample, head_dim a multiple of 8 up
+/// to 128, no dropout. False, and nothing done, for all others.
 struct FusedAttention {
-  static bool forward(const Heads& q, const Heads& k, const Heads& v, const AttentionOptions& options, Tensor& out,
-                      Tensor& lse);
-  static bool backward(const Tensor& dout, const Heads& q, const Heads& k, const Heads& v, const Tensor& out,
-                       const Tensor& lse, const AttentionOptions& options, Heads& dq, Heads& dk, Heads& dv);
+  static bool forward(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y);
+  static bool backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y, const AttentionOptions& options,
+                       QkvHeads& dx);
 };
 
 }  // namespace mcpp

@@ -1,5 +1,7 @@
 // Attention and its gradient in tiles, without ever storing s x s numbers. Dao et al., "FlashAttention", 2022.
 #pragma once
+#include <limits>
+
 #include "tensor/cuda/attention/attention_tile.cuh"
 
 namespace mcpp::attention {
@@ -9,13 +11,22 @@ __device__ W minus_infinity() {
   return -static_cast<W>(INFINITY);
 }
 
+/// The keys that the queries of a tile of `own` rows from `first` on may see, the first rounded down to the 32 that are
+/// met at a time. Queries see ever later keys.
+template <class E, class W>
+__device__ SeenKeys keys_of_tile(const Problem<E, W>& p, i64 b, i64 first, int own) {
+  return {static_cast<int>(p.first_key(b, first) / kWarp * kWarp),
+          static_cast<int>(p.end_of_keys(min(first + own, p.queries) - 1))};
+}
+
 /// The softmax of the rows of one warp while keys come in (Milakov, Gimelshein, "Online normalizer calculation", 2018).
 template <int kRows, class W>
 struct Softmax {
   W largest[kRows], sum[kRows];
 
   __device__ Softmax() {
-    for (int i = 0; i < kRows; ++i) largest[i] = minus_infinity<W>(), sum[i] = 0;
+    // Finite, so that keys which a row does not see change nothing even when they come first.
+    for (int i = 0; i < kRows; ++i) largest[i] = std::numeric_limits<W>::lowest(), sum[i] = 0;
   }
   /// Turns the scores of 32 keys, one per lane, into exp(score - largest); what was summed before must shrink by the
   /// result.
@@ -42,8 +53,11 @@ __global__ void __launch_bounds__(kThreads) forward(const __grid_constant__ Prob
   load_tile<kDim>(p.q, at.b, at.head, at.first, p.queries, kOwn<W>, q);
   Softmax<kRows, W> softmax;
   Sums<kDim, kRows, W> sums = {};
-  const i64 end = p.causal ? min(p.keys, at.first + kOwn<W> + p.query_offset) : p.keys;
-  for (i64 first = 0; first < end; first += kWarp) {
+  SeenKeys seen[kRows];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) seen[i] = p.seen_keys(at.b, mine + i);
+  const SeenKeys all = keys_of_tile(p, at.b, at.first, kOwn<W>);
+  for (i64 first = all.begin; first < all.end; first += kWarp) {
     W weights[kRows];
     __syncthreads();
     load_tile<kDim>(p.k, at.b, kv_head, first, p.keys, kWarp, keys);
@@ -54,11 +68,9 @@ __global__ void __launch_bounds__(kThreads) forward(const __grid_constant__ Prob
     const i64 key = first + threadIdx.x % kWarp;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      // Rows past the last query are computed like it, so that no sum is empty; nobody stores them.
-      const i64 query = min(mine + i, p.queries - 1);
-      W score = p.sees(query, key) ? weights[i] * p.scale : minus_infinity<W>();
+      W score = seen[i].has(key) ? weights[i] * p.scale : minus_infinity<W>();
       const W shrink = softmax.add(i, score);
-      weights[i] = score * keep.factor(query, key);
+      weights[i] = score * keep.factor(mine + i, key);
 #pragma unroll
       for (int c = 0; c < kDim / kWarp; ++c) sums[i][c] *= shrink;
     }
@@ -68,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) forward(const __grid_constant__ Prob
   W factor[kRows];
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    factor[i] = 1 / softmax.sum[i];
+    factor[i] = softmax.sum[i] == 0 ? W{0} : 1 / softmax.sum[i];  // a row that sees no key is zero, its lse -infinity
     if (threadIdx.x % kWarp == 0 && mine + i < p.queries)
       p.lse[p.lse_row(at.b, at.head) + mine + i] = softmax.largest[i] + log(softmax.sum[i]);
   }
@@ -90,11 +102,11 @@ __global__ void __launch_bounds__(kThreads) sum_products(const __grid_constant__
 }
 
 /// From score and dot(dout, v) of one (query, key): the probability after dropout, and the gradient of the score before
-/// it was scaled.
+/// it was scaled. `seen` by the query; `row` is the head's first of lse and delta.
 template <class E, class W>
-__device__ void score_gradient(const Problem<E, W>& p, const Keep<E, W>& keep, i64 row, i64 query, i64 key, W& score,
-                               W& gradient) {
-  if (!p.sees(query, key)) {
+__device__ void score_gradient(const Problem<E, W>& p, const Keep<E, W>& keep, const SeenKeys& seen, i64 row, i64 query,
+                               i64 key, W& score, W& gradient) {
+  if (!seen.has(key)) {
     score = gradient = 0;
     return;
   }
@@ -117,8 +129,12 @@ __global__ void __launch_bounds__(kThreads) backward_queries(const __grid_consta
   load_tile<kDim>(p.q, at.b, at.head, at.first, p.queries, kOwn<W>, q);
   load_tile<kDim>(p.dout, at.b, at.head, at.first, p.queries, kOwn<W>, dout);
   Sums<kDim, kRows, W> sums = {};
-  const i64 end = p.causal ? min(p.keys, at.first + kOwn<W> + p.query_offset) : p.keys;
-  for (i64 first = 0; first < end; first += kWarp) {
+  SeenKeys seen[kRows];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) seen[i] = p.seen_keys(at.b, mine + i);
+  const SeenKeys all = keys_of_tile(p, at.b, at.first, kOwn<W>);
+  const i64 row = p.lse_row(at.b, at.head);
+  for (i64 first = all.begin; first < all.end; first += kWarp) {
     __syncthreads();
     load_tile<kDim>(p.k, at.b, kv_head, first, p.keys, kWarp, k);
     load_tile<kDim>(p.v, at.b, kv_head, first, p.keys, kWarp, v);
@@ -128,7 +144,7 @@ __global__ void __launch_bounds__(kThreads) backward_queries(const __grid_consta
     dot_rows<kDim>(dout, v, p.head_dim, gradients);
 #pragma unroll
     for (int i = 0; i < kRows; ++i)
-      score_gradient(p, keep, p.lse_row(at.b, at.head), mine + i, first + threadIdx.x % kWarp, scores[i], gradients[i]);
+      score_gradient(p, keep, seen[i], row, mine + i, first + threadIdx.x % kWarp, scores[i], gradients[i]);
     add_rows<kDim>(gradients, k, sums);
   }
   W one[kRows];
@@ -150,10 +166,11 @@ __global__ void __launch_bounds__(kThreads) backward_keys(const __grid_constant_
   load_tile<kDim>(p.k, at.b, at.head, at.first, p.keys, kOwn<W>, k);
   load_tile<kDim>(p.v, at.b, at.head, at.first, p.keys, kOwn<W>, v);
   Sums<kDim, kRows, W> dk = {}, dv = {};
-  const i64 begin = p.causal ? max(i64{0}, at.first - p.query_offset) / kWarp * kWarp : 0;
+  const i64 begin = p.query_at.rows_before(p.key_at.at(at.first)) / kWarp * kWarp;
   for (i64 head = at.head * group; head < (at.head + 1) * group; ++head) {
     const Keep<E, W> keep(p, at.b, head);
     for (i64 first = begin; first < p.queries; first += kWarp) {
+      if (p.first_key(at.b, first) >= at.first + kOwn<W>) break;  // documents that begin after these keys
       __syncthreads();
       load_tile<kDim>(p.q, at.b, head, first, p.queries, kWarp, q);
       load_tile<kDim>(p.dout, at.b, head, first, p.queries, kWarp, dout);
@@ -161,9 +178,10 @@ __global__ void __launch_bounds__(kThreads) backward_keys(const __grid_constant_
       W scores[kRows], gradients[kRows];
       dot_rows<kDim>(k, q, p.head_dim, scores);
       dot_rows<kDim>(v, dout, p.head_dim, gradients);
+      const i64 query = first + threadIdx.x % kWarp, row = p.lse_row(at.b, head);
+      const SeenKeys seen = p.seen_keys(at.b, query);
 #pragma unroll
-      for (int i = 0; i < kRows; ++i)
-        score_gradient(p, keep, p.lse_row(at.b, head), first + threadIdx.x % kWarp, mine + i, scores[i], gradients[i]);
+      for (int i = 0; i < kRows; ++i) score_gradient(p, keep, seen, row, query, mine + i, scores[i], gradients[i]);
       add_rows<kDim>(scores, dout, dv);
       add_rows<kDim>(gradients, q, dk);
     }

@@ -43,13 +43,20 @@ HeadRows<Element<T>> head_rows(const Tensor& x, const Heads& like) {
           0};
 }
 
+/// Keys [begin, end): those that a query sees.
+struct SeenKeys {
+  int begin = 0, end = 0;
+  __device__ bool has(i64 key) const { return key >= begin && key < end; }
+};
+
 template <class E, class W>
 struct Problem {
   HeadRows<E> q, k, v, out, dout, dq, dk, dv;
   W* lse = nullptr;    ///< [batch, heads, queries]
   W* delta = nullptr;  ///< [batch, heads, queries]: the sum over channels of dout * out
-  i64 batch = 0, heads = 0, kv_heads = 0, head_dim = 0, queries = 0, keys = 0, query_offset = 0;
-  bool causal = false;
+  i64 batch = 0, heads = 0, kv_heads = 0, head_dim = 0, queries = 0, keys = 0;
+  PositionRanges query_at, key_at;
+  const i32* starts = nullptr;  ///< [queries, batch]: where the documents of queries begin; null = at 0
   W scale = 1;
   const i64* samples = nullptr;  ///< [batch]; null without dropout
   u64 dropout_key = 0;
@@ -57,8 +64,14 @@ struct Problem {
   u32 threshold = 0;
   W keep_scale = 1;
 
-  __device__ bool sees(i64 query, i64 key) const {
-    return query < queries && key < keys && (!causal || key <= query + query_offset);
+  __device__ i64 first_key(i64 b, i64 query) const {
+    return starts ? min(keys, key_at.rows_before(starts[query * batch + b])) : 0;
+  }
+  __device__ i64 end_of_keys(i64 query) const { return min(keys, key_at.rows_before(query_at.at(query) + 1)); }
+  /// None of a query that there is not.
+  __device__ SeenKeys seen_keys(i64 b, i64 query) const {
+    if (query >= queries) return {};
+    return {static_cast<int>(first_key(b, query)), static_cast<int>(end_of_keys(query))};
   }
   __device__ i64 lse_row(i64 b, i64 head) const { return (b * heads + head) * queries; }
 };
@@ -77,8 +90,9 @@ struct Keep {
   }
   __device__ W factor(i64 query, i64 k) const {
     if (!p.samples) return 1;
-    const Philox4 bits = philox4x32(key, dropout_counter(sample, p.query_offset + query, k / 4));
-    return word_of(bits, k % 4) >= p.threshold ? p.keep_scale : W{0};
+    const i64 position = p.key_at.at(k);
+    const Philox4 bits = philox4x32(key, dropout_counter(sample, p.query_at.at(query), position / 4));
+    return word_of(bits, position % 4) >= p.threshold ? p.keep_scale : W{0};
   }
 };
 

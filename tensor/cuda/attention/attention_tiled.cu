@@ -18,15 +18,17 @@ Tensor device_samples(const Dropout& dropout, CudaDevice& device) {
 }
 
 template <class T>
-Problem<Element<T>, Wide<T>> make_problem(const Heads& q, const Heads& k, const Heads& v, const Tensor& out,
-                                          const Tensor& lse, const AttentionOptions& options, const Tensor& samples) {
+Problem<Element<T>, Wide<T>> make_problem(const QkvHeads& x, const AttentionResult& y, const AttentionOptions& options,
+                                          const Tensor& samples) {
   using W = Wide<T>;
+  const auto& [q, k, v] = x;
   Problem<Element<T>, W> p;
-  p.q = head_rows<T>(q), p.k = head_rows<T>(k), p.v = head_rows<T>(v), p.out = head_rows<T>(out, q);
-  p.lse = lse.data<W>();
+  p.q = head_rows<T>(q), p.k = head_rows<T>(k), p.v = head_rows<T>(v), p.out = head_rows<T>(y.out, q);
+  p.lse = y.lse.data<W>();
   p.batch = q.batch, p.heads = q.heads, p.kv_heads = k.heads, p.head_dim = q.head_dim;
-  p.queries = q.seq, p.keys = k.seq, p.query_offset = options.query_offset;
-  p.causal = options.causal;
+  p.queries = q.seq, p.keys = k.seq;
+  p.query_at = options.queries.ranges, p.key_at = options.keys;
+  p.starts = options.queries.starts_or_null();
   p.scale = static_cast<W>(options.softmax_scale);
   if (options.dropout.p > 0) {
     p.samples = samples.data<i64>();
@@ -81,27 +83,26 @@ void with_padded_dim(i64 head_dim, F&& f) {
 }  // namespace
 }  // namespace attention
 
-void TiledAttention::forward(const Heads& q, const Heads& k, const Heads& v, const AttentionOptions& options,
-                             Tensor& out, Tensor& lse) {
-  CudaDevice& device = cuda(out);
+void TiledAttention::forward(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y) {
+  CudaDevice& device = cuda(y.out);
   const Tensor samples = attention::device_samples(options.dropout, device);
-  on_float(q.base.dtype(), [&]<class T>() {
-    const auto p = attention::make_problem<T>(q, k, v, out, lse, options, samples);
-    attention::with_padded_dim(q.head_dim, [&]<int kDim>() { attention::launch_forward<kDim>(p, device); });
+  on_float(x.q.base.dtype(), [&]<class T>() {
+    const auto p = attention::make_problem<T>(x, y, options, samples);
+    attention::with_padded_dim(x.q.head_dim, [&]<int kDim>() { attention::launch_forward<kDim>(p, device); });
   });
 }
 
-void TiledAttention::backward(const Tensor& dout, const Heads& q, const Heads& k, const Heads& v, const Tensor& out,
-                              const Tensor& lse, const AttentionOptions& options, Heads& dq, Heads& dk, Heads& dv) {
-  CudaDevice& device = cuda(out);
+void TiledAttention::backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
+                              const AttentionOptions& options, QkvHeads& dx) {
+  CudaDevice& device = cuda(dout);
   const Tensor samples = attention::device_samples(options.dropout, device);
-  const Tensor delta = Tensor::empty({q.batch, q.heads, q.seq}, lse.dtype(), device, MemoryClass::Workspace);
-  on_float(q.base.dtype(), [&]<class T>() {
-    auto p = attention::make_problem<T>(q, k, v, out, lse, options, samples);
-    p.dout = attention::head_rows<T>(dout, q);
-    p.dq = attention::head_rows<T>(dq), p.dk = attention::head_rows<T>(dk), p.dv = attention::head_rows<T>(dv);
+  const Tensor delta = Tensor::empty(y.lse.shape(), y.lse.dtype(), device, MemoryClass::Workspace);
+  on_float(x.q.base.dtype(), [&]<class T>() {
+    auto p = attention::make_problem<T>(x, y, options, samples);
+    p.dout = attention::head_rows<T>(dout, x.q);
+    p.dq = attention::head_rows<T>(dx.q), p.dk = attention::head_rows<T>(dx.k), p.dv = attention::head_rows<T>(dx.v);
     p.delta = delta.data<Wide<T>>();
-    attention::with_padded_dim(q.head_dim, [&]<int kDim>() { attention::launch_backward<kDim>(p, device); });
+    attention::with_padded_dim(x.q.head_dim, [&]<int kDim>() { attention::launch_backward<kDim>(p, device); });
   });
 }
 

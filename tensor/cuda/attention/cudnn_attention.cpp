@@ -140,10 +140,19 @@ const CudnnPlan* plan_for(CudnnAttention& state, const AttentionCase& c) {
   return found->second ? &*found->second : nullptr;
 }
 
+/// The masks that cuDNN knows: below the diagonal, or none.
+enum class Mask : u8 { Causal, None, Other };
+
+Mask mask_of(const Heads& k, const AttentionOptions& options) {
+  if (options.queries.starts.defined()) return Mask::Other;
+  if (options.queries.ranges == options.keys) return Mask::Causal;
+  return options.keys.at(k.seq - 1) <= options.queries.ranges.at(0) ? Mask::None : Mask::Other;
+}
+
 bool is_suited(const Heads& q, const Heads& k, const AttentionOptions& options) {
   // Before 9.16 other lengths need padding masks in the backward pass.
   constexpr std::size_t kAnyLength = 91600;
-  return is_narrow(q.base.dtype()) && options.dropout.p == 0 && options.query_offset == 0 && q.seq == k.seq &&
+  return is_narrow(q.base.dtype()) && options.dropout.p == 0 && mask_of(k, options) != Mask::Other && q.seq == k.seq &&
          q.seq > 1 && q.batch > 0 && q.heads > 0 && q.head_dim % 8 == 0 && q.head_dim <= 128 &&
          (q.seq % 128 == 0 || cudnnGetVersion() >= kAnyLength);
 }
@@ -161,7 +170,7 @@ bool is_aligned(const Heads& x) {
 
 /// The case of these operands (q, k, v, out, ..); without shapes when cuDNN's kernels cannot take them.
 AttentionCase make_case(std::span<const Heads* const> operands, bool backward, const AttentionOptions& options) {
-  AttentionCase c{backward, options.causal, {}, operands[0]->base.dtype()};
+  AttentionCase c{backward, mask_of(*operands[1], options) == Mask::Causal, {}, operands[0]->base.dtype()};
   if (is_suited(*operands[0], *operands[1], options) &&
       std::ranges::all_of(operands, [](const Heads* x) { return is_aligned(*x); }))
     c.shapes = cudnn_shapes(operands, operands[1]->heads, backward);
@@ -175,31 +184,31 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 }  // namespace
 
-bool FusedAttention::forward(const Heads& q, const Heads& k, const Heads& v, const AttentionOptions& options,
-                             Tensor& out, Tensor& lse) {
-  CudaDevice& device = cuda(out);
-  const Heads o = dense_heads(out, q);
+bool FusedAttention::forward(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y) {
+  CudaDevice& device = cuda(y.out);
+  const auto& [q, k, v] = x;
+  const Heads o = dense_heads(y.out, q);
   const AttentionCase c = make_case(std::array{&q, &k, &v, &o}, false, options);
   const CudnnPlan* plan = c.shapes.empty() ? nullptr : plan_for(device.cudnn(), c);
   if (!plan) return false;
   const float scale = static_cast<float>(options.softmax_scale);
-  std::vector<CudnnBinding> bindings{{kQ, first(q)},   {kK, first(k)},    {kV, first(v)},
-                                     {kOut, first(o)}, {kLse, lse.raw()}, {kScale, &scale}};
-  if (options.causal) bindings.push_back({kMasked, &kMinusInfinity});
+  std::vector<CudnnBinding> bindings{{kQ, first(q)},   {kK, first(k)},      {kV, first(v)},
+                                     {kOut, first(o)}, {kLse, y.lse.raw()}, {kScale, &scale}};
+  if (c.causal) bindings.push_back({kMasked, &kMinusInfinity});
   const Buffer workspace(plan->workspace(), device, MemoryClass::Workspace);
   plan->run(device.cudnn().handle, bindings, workspace.data());
   return true;
 }
 
-bool FusedAttention::backward(const Tensor& dout, const Heads& q, const Heads& k, const Heads& v, const Tensor& out,
-                              const Tensor& lse, const AttentionOptions& options, Heads& dq, Heads& dk, Heads& dv) {
-  CudaDevice& device = cuda(out);
+bool FusedAttention::backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
+                              const AttentionOptions& options, QkvHeads& dx) {
+  CudaDevice& device = cuda(dout);
   if (device.options().deterministic && device.properties().major > kNewestDeterministic) return false;
-  const Heads o = dense_heads(out, q), d = dense_heads(dout, q);
-  const std::array<const Heads*, 8> operands{&q, &k, &v, &o, &d, &dq, &dk, &dv};
+  const Heads o = dense_heads(y.out, x.q), d = dense_heads(dout, x.q);
+  const std::array<const Heads*, 8> operands{&x.q, &x.k, &x.v, &o, &d, &dx.q, &dx.k, &dx.v};
   AttentionCase c = make_case(operands, true, options);
   if (c.shapes.empty()) return false;
-  const i64 all = c.shapes[0].dims[0], part = backward_part(c.shapes[0]), rows = part * c.shapes[0].dims[1] * q.seq;
+  const i64 all = c.shapes[0].dims[0], part = backward_part(c.shapes[0]), rows = part * c.shapes[0].dims[1] * x.q.seq;
   if (part != all && rows % 4 != 0) return false;  // cuDNN is promised 16-byte alignment of each part of lse
   for (CudnnShape& shape : c.shapes) shape.dims[0] = part;
   const CudnnPlan* plan = plan_for(device.cudnn(), c);
@@ -209,8 +218,8 @@ bool FusedAttention::backward(const Tensor& dout, const Heads& q, const Heads& k
   const Buffer workspace(plan->workspace(), device, MemoryClass::Workspace);
   for (i64 begin = 0; begin < all; begin += part) {
     std::vector<CudnnBinding> bindings{{kScale, &scale}, {kOne, &one}, {kDelta, delta.raw()}};
-    if (options.causal) bindings.push_back({kMasked, &kMinusInfinity});
-    bindings.push_back({kLse, lse.data<float>() + begin / part * rows});
+    if (c.causal) bindings.push_back({kMasked, &kMinusInfinity});
+    bindings.push_back({kLse, y.lse.data<float>() + begin / part * rows});
     for (std::size_t i = 0; i < operands.size(); ++i)
       bindings.push_back({kOperands[i], first(*operands[i]) + 2 * begin * c.shapes[i].strides[0]});
     plan->run(device.cudnn().handle, bindings, workspace.data());

@@ -1,0 +1,89 @@
+#include "checkpoint/folder/shared_folder.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <optional>
+#include <thread>
+
+#include "base/checksum.h"
+#include "base/system_error.h"
+#include "checkpoint/folder/exchange.h"
+#include "checkpoint/folder/process.h"
+#include "checkpoint/format/manifest.h"
+
+namespace mcpp {
+namespace {
+
+constexpr std::size_t kProbeBytes = 4096;
+
+/// File servers may show another machine's file a little later.
+constexpr std::chrono::seconds kPatience{5};
+
+/// A file that goes with this.
+class ProbeFile {
+ public:
+  ProbeFile(Path path, std::string_view content) : path_(std::move(path)) { write_file_atomic(path_, content); }
+  ~ProbeFile() { ::unlink(path_.c_str()); }
+  ProbeFile(const ProbeFile&) = delete;
+  ProbeFile& operator=(const ProbeFile&) = delete;
+
+ private:
+  Path path_;
+};
+
+bool appears(const Path& path, const std::string& content) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (true) {
+    std::error_code error;
+    if (std::filesystem::exists(path, error) && read_text_file(path) == content) return true;
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+}
+
+}  // namespace
+
+void check_outside_checkpoints(const Path& folder) {
+  std::error_code error;
+  for (Path above = std::filesystem::weakly_canonical(folder, error); !above.empty(); above = above.parent_path()) {
+    check_input(!std::filesystem::is_regular_file(above / kManifestName, error), folder.string(), ": ", above.string(),
+                " is a checkpoint itself; save in a folder outside of it");
+    if (above == above.parent_path()) return;
+  }
+}
+
+void check_writable(const Path& folder) {
+  const Path path = folder / str(".probe-", process_tag());
+  constexpr std::array<std::byte, kProbeBytes> kPage{};
+  {
+    AtomicFile file(path);
+    file.write(kPage);
+    file.commit();
+  }
+  MCPP_CHECK_SYSTEM(::unlink(path.c_str()) == 0, "cannot remove ", path.string());
+}
+
+void check_shared_folder(const Path& folder, Communicator& world) {
+  if (world.size() == 1) return;
+  std::optional<ProbeFile> probe;
+  const std::string owner = from_first(world, process_tag);
+  // The name is new on every rank, so that no file server answers from what it remembers.
+  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
+  const std::string token = from_first(world, [&] { return str(owner, ".", now); });
+  const Path path = folder / str(".probe-", token, ".shared");
+  from_first(world, [&] {
+    probe.emplace(path, token);
+    return std::string();
+  });
+  run_together(world, [&] {
+    if (world.rank() == 0) return std::string();
+    check_input(appears(path, token), "host ", host_name(), " does not see in ", folder.string(),
+                " what rank 0 wrote there (", owner, "): all ranks must share checkpoint.save");
+    ProbeFile(folder / str(".probe-", token, ".", world.rank()), std::string(kProbeBytes, '\0'));
+    return std::string();
+  });
+}
+
+}  // namespace mcpp

@@ -1,0 +1,73 @@
+#include "data/prepare/input_files.h"
+
+#include <glob.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/links.h"
+#include "base/strings.h"
+
+namespace mcpp {
+namespace {
+
+std::vector<std::string> matches_of(const std::string& pattern) {
+  glob_t found{};
+  const int code = ::glob(pattern.c_str(), 0, nullptr, &found);
+  std::vector<std::string> names(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  ::globfree(&found);
+  check_input(code != GLOB_NOMATCH, pattern, ": no file matches this pattern");
+  check_input(code == 0, pattern, ": cannot look for files that match this pattern");
+  return names;
+}
+
+bool is_pattern(const std::string& name) {
+  std::error_code unknown;
+  return name.find_first_of("*?[") != std::string::npos &&
+         !std::filesystem::exists(std::filesystem::symlink_status(name, unknown));
+}
+
+}  // namespace
+
+std::vector<std::string> matching_files(const std::vector<std::string>& inputs) {
+  std::vector<std::string> files;
+  for (const std::string& input : inputs) {
+    const std::vector<std::string> matches = is_pattern(input) ? matches_of(input) : std::vector{input};
+    for (const std::string& file : matches) check_leads_somewhere(file);
+    files.insert(files.end(), matches.begin(), matches.end());
+  }
+  return files;
+}
+
+InputFiles::InputFiles(const std::vector<std::string>& inputs, DocumentFormat format, std::size_t piece_bytes)
+    : paths_(matching_files(inputs)), format_(std::move(format)), piece_bytes_(piece_bytes) {
+  const bool all_have_sizes =
+      std::ranges::all_of(paths_, [](const Path& path) { return std::filesystem::is_regular_file(path); });
+  if (!all_have_sizes) return;
+  for (const std::string& path : paths_) total_bytes_ += std::filesystem::file_size(path);
+}
+
+std::optional<InputFiles::Piece> InputFiles::next() {
+  while (true) {
+    if (!source_) {
+      if (file_ == paths_.size()) return std::nullopt;
+      source_.emplace(paths_[file_++]);
+    }
+    Piece result{.path = source_->path(), .piece = {}, .progress = 0};
+    const bool has_more = source_->next(result.piece, piece_bytes_, cut_for(result.path, format_));
+    result.progress = finished_bytes_ + source_->bytes_consumed();
+    if (has_more) return result;
+    finished_bytes_ = result.progress;
+    source_.reset();
+  }
+}
+
+std::string describe_progress(u64 done_bytes, u64 total_bytes, double seconds) {
+  const auto done = static_cast<double>(done_bytes), total = static_cast<double>(total_bytes);
+  const std::string speed = str(human_bytes(done / std::max(seconds, 1e-3)), "/s");
+  if (total_bytes == 0) return str(human_bytes(done), ", ", speed);
+  const double left = done > 0 ? seconds * (total - done) / done : 0;
+  return str(static_cast<int>(100 * done / total), " %, ", speed, ", ", human_seconds(std::max(left, 0.0)), " left");
+}
+
+}  // namespace mcpp

@@ -1,0 +1,31 @@
+#include "megatron_cpp/bench/step_time.h"
+
+#include "base/number_text.h"
+#include "megatron_cpp/bench/bench.h"
+#include "model/flops.h"
+
+namespace mcpp {
+namespace {
+
+std::string short_time(double seconds) {
+  return seconds < 1 ? fixed(1e3 * seconds, 1) + " ms" : human_seconds(seconds);
+}
+
+}  // namespace
+
+std::string step_time(const Config& config, int world_size, Device& device) {
+  // What README's measurements reach, of large matrix products alone.
+  constexpr double kGood = 0.8, kPoor = 0.4;
+  const double peak = mfu_peak_flops(dtype_of(config.training.precision), config.device.allow_tf32, device);
+  const double flops = flops_per_batch(config.model, config.batch_sizes().back().batch_size) / world_size;
+  const double least = flops / peak;
+  std::string text = "time, on this machine as it is now:\n";
+  text += str("  matrix products       ", fixed(peak / 1e9, 1), " GFLOP/s measured", world_size > 1 ? " per rank" : "",
+              "\n");
+  text += str("  a step                at least ", short_time(least),
+              "; models reach 40 to 80 % of that rate: ", short_time(least / kGood), " to ", short_time(least / kPoor),
+              world_size > 1 ? ", and more with the pipeline's bubble and communication" : "", "\n");
+  return text;
+}
+
+}  // namespace mcpp

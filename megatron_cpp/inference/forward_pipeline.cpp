@@ -1,0 +1,49 @@
+#include "megatron_cpp/inference/forward_pipeline.h"
+
+#include "parallel/pp/engine.h"
+#include "parallel/pp/lower.h"
+
+namespace mcpp {
+namespace {
+
+class ForwardStage final : public PipelineStage {
+ public:
+  ForwardStage(GPTModel& model, const ForwardTask& task) : model_(model), task_(task) {}
+
+  Tensor forward(int microbatch, const Tensor& x) override {
+    Pass pass;
+    pass.training = false;
+    pass.keeps_stash = false;
+    if (task_.prepare) task_.prepare(pass);
+    const Tensor input = model_.stage().has_embedding ? task_.tokens(microbatch) : x;
+    if (!model_.stage().has_output) return model_.forward(input, pass);
+    task_.output(microbatch, input, pass);
+    return {};
+  }
+  Tensor backward(int, const Tensor&, bool) override { no_backward(); }
+  Tensor backward_input(int, const Tensor&) override { no_backward(); }
+  void backward_weight(int, bool) override { no_backward(); }
+  void reduce_gradients() override { no_backward(); }
+  Tensor empty_activation() override {
+    const ModelContext& context = model_.context();
+    return Tensor::empty({task_.seq, task_.batch, context.config.hidden_size}, context.dtype, context.device);
+  }
+
+ private:
+  [[noreturn]] static void no_backward() { fail(ExitCode::Internal, "a schedule of forwards has no backward"); }
+
+  GPTModel& model_;
+  const ForwardTask& task_;
+};
+
+}  // namespace
+
+void run_forward(GPTModel& stage, const ParallelState& parallel, const ForwardTask& task) {
+  const Schedule schedule =
+      lower(forwards_of(make_schedule(ScheduleKind::GPipe, parallel.topology.pp(), task.microbatches, /*chunks=*/1)));
+  ForwardStage here(stage, task);
+  PipelineStage* const chunks[]{&here};
+  run_schedule(schedule, *parallel.pp, *parallel.pp_backward, chunks);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,80 @@
+#include "megatron_cpp/resume/run_sources.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "checkpoint/folder/exchange.h"
+#include "data/read/blend.h"
+#include "data/read/dataset_identity.h"
+#include "megatron_cpp/setup/initialize.h"
+
+namespace mcpp {
+namespace {
+
+constexpr char kBetween = ';';  // datasets of one key
+
+/// The prefixes of each key that names datasets.
+std::map<std::string, std::vector<std::string>> prefixes_by_key(const DataConfig& data) {
+  std::map<std::string, std::vector<std::string>> result;
+  const auto add = [&](const char* key, const std::vector<std::string>& entries) {
+    if (!entries.empty()) result[key] = parse_blend_list(entries, key).prefixes;
+  };
+  add("data.data_path", data.data_path);
+  add("data.train_data_path", data.train_data_path);
+  add("data.valid_data_path", data.valid_data_path);
+  add("data.test_data_path", data.test_data_path);
+  return result;
+}
+
+std::string name_in_checkpoint(const std::string& key) {
+  return "datasets of " + key;
+}
+
+}  // namespace
+
+DatasetIdentities identify_datasets(const Config& config, Communicator& world) {
+  DatasetIdentities identities;
+  std::string lines;
+  run_together(world, [&] {
+    for (const auto& [key, prefixes] : prefixes_by_key(config.data)) {
+      std::vector<std::string> found;
+      for (const std::string& prefix : prefixes) {
+        found.push_back(dataset_identity(prefix));
+        lines += str(prefix, ": ", found.back(), "\n");
+      }
+      identities[key] = join(found, std::string(1, kBetween));
+    }
+    return std::string();
+  });
+  check_same_on_ranks("dataset", lines, world, "let all machines read the same files, or copy them anew");
+  return identities;
+}
+
+void note_sources(const RunSources& sources, RunState& run) {
+  run.tokenizer_checksum = sources.tokenizer_checksum;
+  for (const auto& [key, identities] : sources.datasets) run.extra[name_in_checkpoint(key)] = identities;
+}
+
+void check_same_datasets(const Config& config, const DatasetIdentities& now, const RunState& run,
+                         const std::string& checkpoint) {
+  const std::vector<std::string>& accepted = config.checkpoint.accept_change;
+  std::vector<std::string> lines, refused;
+  for (const auto& [key, prefixes] : prefixes_by_key(config.data)) {
+    const auto saved = run.extra.find(name_in_checkpoint(key));
+    const auto found = now.find(key);
+    if (saved == run.extra.end() || found == now.end() || std::ranges::count(accepted, key) > 0) continue;
+    const std::vector<std::string> before = split(saved->second, kBetween), after = split(found->second, kBetween);
+    for (std::size_t i = 0; i < std::min(before.size(), after.size()); ++i) {
+      if (before[i] == after[i]) continue;
+      lines.push_back(str("\n  ", key, ": ", prefixes[i], "\n    in the checkpoint: ", before[i],
+                          "\n    now:               ", after[i]));
+      if (std::ranges::count(refused, key) == 0) refused.push_back(key);
+    }
+  }
+  check_input(lines.empty(), checkpoint, ": was trained on another text than these datasets hold now:", join(lines, ""),
+              "\nPut the old files back, or accept the change with --checkpoint.accept_change=", join(refused, ","),
+              ", or start anew from the weights with --checkpoint.finetune");
+}
+
+}  // namespace mcpp

@@ -1,0 +1,99 @@
+#include "megatron_cpp/setup/memory_check.h"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "base/machine.h"
+#include "base/number_text.h"
+#include "checkpoint/folder/exchange.h"
+#include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/setup/model_provider.h"
+#include "megatron_cpp/setup/plan.h"
+#include "model/flops.h"
+
+namespace mcpp {
+namespace {
+
+/// Of what was planned this much is needed for certain: estimates are up to a tenth too high (docs/memory.md).
+constexpr double kCertain = 0.9;
+
+constexpr const char* kTrainingAdvice =
+    "a smaller training.micro_batch_size, training.recompute_granularity, training.precision = \"bf16\", a higher "
+    "parallel.zero_stage, more ranks on more machines, or a smaller model need less";
+
+/// A limit, and what the ranks under it need together.
+struct Demand {
+  std::string name;
+  double limit = 0, bytes = 0;
+  int ranks = 0;
+};
+
+/// By id. Each rank tells a line for itself and one for each limit that it sees.
+std::map<std::string, Demand> demands(double bytes, Communicator& ranks) {
+  std::string mine = fixed(bytes, 0);
+  for (const MemoryLimit& limit : memory_limits()) mine += str("\n", limit.id, "\t", limit.name, "\t", limit.bytes);
+  std::map<std::string, Demand> found;
+  for (const std::string& text : all_gather_text(mine, ranks)) {
+    const std::vector<std::string> lines = split(text, '\n');
+    for (std::size_t i = 1; i < lines.size(); ++i) {
+      const std::vector<std::string> parts = split(lines[i], '\t');
+      Demand& demand = found[parts[0]];
+      demand.name = parts[1];
+      demand.limit = std::stod(parts[2]);
+      demand.bytes += std::stod(lines[0]);
+      demand.ranks += 1;
+    }
+  }
+  return found;
+}
+
+double largest_rank(const Config& config, int world_size) {
+  const std::vector<MemoryEstimate> stages = estimate_memory_by_stage(config, world_size);
+  return std::ranges::max_element(stages, {}, &MemoryEstimate::total)->total();
+}
+
+}  // namespace
+
+void check_memory(double bytes, Communicator& ranks, const std::string& what, const std::string& advice) {
+  for (const auto& [id, demand] : demands(bytes, ranks)) {
+    if (demand.bytes <= demand.limit) continue;
+    fail(ExitCode::OutOfMemory, "not enough memory for ", what, ": ",
+         demand.ranks > 1 ? str(demand.ranks, " ranks need ") : "it needs ", human_bytes(demand.bytes),
+         ", by the estimate, and ", demand.name, " is ", human_bytes(demand.limit), "; ", advice);
+  }
+}
+
+void check_training_memory(const Config& config, Communicator& ranks) {
+  if (config.device.device != DeviceType::Cpu) return;
+  const Topology topology(ranks.size(), parallel_sizes(config));
+  const int stage = topology.dense().coordinates(ranks.rank()).pp;
+  const double planned = estimate_memory_by_stage(config, ranks.size())[static_cast<std::size_t>(stage)].total();
+  check_memory(kCertain * planned, ranks, "this training", kTrainingAdvice);
+}
+
+std::string memory_warning(const Config& config, int world_size) {
+  if (config.device.device != DeviceType::Cpu) return "";
+  const double planned = largest_rank(config, world_size);
+  for (const MemoryLimit& limit : memory_limits()) {
+    if (kCertain * planned <= static_cast<double>(limit.bytes)) continue;
+    return str("one rank needs ", human_bytes(planned), ", and ", limit.name, " is ",
+               human_bytes(static_cast<double>(limit.bytes)), ": on machines like this one it cannot run; ",
+               kTrainingAdvice);
+  }
+  return "";
+}
+
+void check_weights_memory(const Config& config, Communicator& ranks, const std::string& what) {
+  if (config.device.device != DeviceType::Cpu) return;
+  const auto shares =
+      static_cast<double>(config.parallel.tensor_model_parallel_size * config.parallel.pipeline_model_parallel_size);
+  const auto bytes = static_cast<double>(count_parameters(config.model).total()) *
+                     static_cast<double>(size_of(dtype_of(config.training.precision)));
+  check_memory(bytes / shares, ranks, what,
+               "machines with more memory, ranks on more of them that share the model "
+               "(--parallel.tensor_model_parallel_size, --parallel.pipeline_model_parallel_size), or a narrower "
+               "--precision have room for its weights");
+}
+
+}  // namespace mcpp

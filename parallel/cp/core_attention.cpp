@@ -1,0 +1,20 @@
+#include "parallel/cp/core_attention.h"
+
+#include "tensor/wide.h"
+
+namespace mcpp {
+
+AttentionResult LocalAttention::forward(const QkvHeads& x, const AttentionOptions& options) {
+  const Heads& q = x.q;
+  AttentionResult y{.out = Tensor::like(q.base, {q.seq, q.batch, q.heads * q.head_dim}),
+                    .lse = Tensor::empty({q.batch, q.heads, q.seq}, wide(q.base.dtype()), q.base.device())};
+  ops::attention(x, options, y);
+  return y;
+}
+
+void LocalAttention::backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
+                              const AttentionOptions& options, QkvHeads& dx) {
+  ops::attention_backward(dout, x, y, options, dx);
+}
+
+}  // namespace mcpp

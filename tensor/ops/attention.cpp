@@ -1,0 +1,146 @@
+// What depends on where tokens stand: attention, rotary and learned positions.
+#include <cmath>
+
+#include "tensor/on_device.h"
+#include "tensor/ops/checks.h"
+#include "tensor/ops/kernels.h"
+#include "tensor/transfer.h"
+
+namespace mcpp {
+namespace {
+
+void check_heads(const char* op, const Heads& x) {
+  MCPP_CHECK(x.base.defined() && is_float(x.base.dtype()) && x.group_size > 0 && x.heads % x.group_size == 0, op, ": ",
+             x.heads, " heads in groups of ", x.group_size);
+  const i64 last = x.offset + (x.seq - 1) * x.seq_stride + (x.batch - 1) * x.batch_stride +
+                   (x.heads / x.group_size - 1) * x.group_stride + x.group_size * x.head_dim;
+  MCPP_CHECK(x.seq == 0 || x.batch == 0 || last <= x.base.numel(), op, ": the heads end at ", last, " of ",
+             x.base.numel());
+}
+
+void check_ranges(const char* op, const PositionRanges& x) {
+  const bool is_one = x.split == PositionRanges::kNone;
+  MCPP_CHECK(x.first >= 0 && x.split >= 0 && (is_one ? x.second == x.split : x.second >= x.first + x.split), op,
+             ": positions must ascend, they are ", x.split, " from ", x.first, ", then from ", x.second);
+}
+
+void check_positions(const char* op, const Positions& x, i64 seq, i64 batch) {
+  check_ranges(op, x.ranges);
+  if (!x.starts.defined()) return;
+  MCPP_CHECK(x.starts.dtype() == DType::I32 && x.starts.shape() == Shape({seq, batch}), op, ": starts of documents ",
+             name_of(x.starts.dtype()), " ", x.starts.shape(), ", not ", Shape{seq, batch});
+}
+
+/// Every position of `seq` rows must have a row in the table.
+void check_table(const char* op, const Positions& x, i64 seq, i64 batch, const Tensor& table) {
+  check_positions(op, x, seq, batch);
+  MCPP_CHECK(seq == 0 || x.ranges.at(seq - 1) < table.dim(0), op, ": positions ", x.ranges.at(0), " to ",
+             x.ranges.at(std::max<i64>(seq, 1) - 1), " of a table ", table.shape());
+}
+
+void check_attention(const char* op, const QkvHeads& x, const AttentionOptions& options) {
+  const auto& [q, k, v] = x;
+  for (const Heads* heads : {&q, &k, &v}) check_heads(op, *heads);
+  MCPP_CHECK(q.heads % k.heads == 0 && k.heads == v.heads && k.seq == v.seq && q.head_dim == k.head_dim &&
+                 k.head_dim == v.head_dim && q.batch == k.batch && k.batch == v.batch &&
+                 q.base.dtype() == k.base.dtype() && k.base.dtype() == v.base.dtype(),
+             op, ": q, k and v do not fit");
+  MCPP_CHECK(options.softmax_scale > 0, op, ": softmax_scale must be positive, it is ", options.softmax_scale);
+  check_positions(op, options.queries, q.seq, q.batch);
+  check_ranges(op, options.keys);
+  check_dropout(op, options.dropout, q.batch);
+}
+
+}  // namespace
+
+QkvHeads packed_heads(const Tensor& qkv) {
+  MCPP_CHECK(qkv.rank() == 5 && qkv.dim(3) >= 3,
+             "a fused QKV tensor is [s, b, groups, q_per_group + 2, head_dim], not ", qkv.shape());
+  const i64 seq = qkv.dim(0), batch = qkv.dim(1), groups = qkv.dim(2), q_per_group = qkv.dim(3) - 2, d = qkv.dim(4);
+  const i64 group_stride = (q_per_group + 2) * d;
+  const Heads kv{
+      qkv,         q_per_group * d, seq, batch, groups, d, 1, batch * groups * group_stride, groups * group_stride,
+      group_stride};
+  QkvHeads views{kv, kv, kv};
+  views.q.offset = 0;
+  views.q.heads = groups * q_per_group;
+  views.q.group_size = q_per_group;
+  views.v.offset += d;
+  return views;
+}
+
+namespace ops {
+
+void rope_table(double base, i64 dim, Tensor& cos, Tensor& sin) {
+  const i64 positions = cos.dim(0), half = dim / 2;
+  check_shape("rope_table", "cos", cos, {positions, half});
+  check_shape("rope_table", "sin", sin, {positions, half});
+  on_float(cos.dtype(), [&]<class T>() {
+    std::vector<T> cosines, sines;
+    for (i64 p = 0; p < positions; ++p) {
+      for (i64 i = 0; i < half; ++i) {
+        const double angle =
+            static_cast<double>(p) * std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
+        cosines.push_back(from_double<T>(std::cos(angle)));
+        sines.push_back(from_double<T>(std::sin(angle)));
+      }
+    }
+    write_values(cosines, cos);
+    write_values(sines, sin);
+  });
+}
+
+void rope(Heads& x, const Tensor& cos, const Tensor& sin, const Positions& positions, bool inverse) {
+  check_heads("rope", x);
+  check_shape("rope", "sin", sin, cos.shape());
+  MCPP_CHECK(cos.dtype() == wide(x.base.dtype()) && 2 * cos.dim(1) <= x.head_dim, "rope: a table ", cos.shape(), " of ",
+             name_of(cos.dtype()), " for heads of ", x.head_dim);
+  check_table("rope", positions, x.seq, x.batch, cos);
+  on_device(x.base, [&]<DeviceType D>() { Kernels<D>::rope(x, cos, sin, positions, inverse); });
+}
+
+void attention(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y) {
+  const Heads& q = x.q;
+  check_attention("attention", x, options);
+  check_vector("attention", "out", y.out, q.base, q.seq * q.batch * q.heads * q.head_dim);
+  check_wide("attention", "lse", y.lse, q.base, q.batch * q.heads * q.seq);
+  on_device(y.out, [&]<DeviceType D>() { Kernels<D>::attention(x, options, y); });
+}
+
+void attention_backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
+                        const AttentionOptions& options, QkvHeads& dx) {
+  check_attention("attention_backward", x, options);
+  check_attention("attention_backward", dx, options);
+  check_same("attention_backward", "dout", dout, y.out);
+  on_device(dout, [&]<DeviceType D>() { Kernels<D>::attention_backward(dout, x, y, options, dx); });
+}
+
+void merge_attention(const AttentionResult& part, AttentionResult& total) {
+  MCPP_CHECK(part.out.rank() == 3 && part.lse.rank() == 3 && part.lse.dim(0) == part.out.dim(1) &&
+                 part.lse.dim(2) == part.out.dim(0) && part.lse.dim(1) > 0 && part.out.dim(2) % part.lse.dim(1) == 0,
+             "merge_attention: out ", part.out.shape(), ", lse ", part.lse.shape());
+  check_shape("merge_attention", "total.out", total.out, part.out.shape());
+  check_shape("merge_attention", "total.lse", total.lse, part.lse.shape());
+  MCPP_CHECK(total.out.dtype() == part.out.dtype() || total.out.dtype() == wide(part.out.dtype()),
+             "merge_attention: ", name_of(part.out.dtype()), " into ", name_of(total.out.dtype()));
+  for (const Tensor* lse : {&part.lse, static_cast<const Tensor*>(&total.lse)})
+    check_wide("merge_attention", "lse", *lse, part.out, part.lse.numel());
+  on_device(part.out, [&]<DeviceType D>() { Kernels<D>::merge_attention(part, total); });
+}
+
+void add_positions(Tensor& y, const Tensor& table, const Positions& positions) {
+  MCPP_CHECK(y.rank() == 3 && table.rank() == 2 && y.dim(2) == table.dim(1) && y.dtype() == table.dtype(),
+             "add_positions: ", y.shape(), " and ", table.shape());
+  check_table("add_positions", positions, y.dim(0), y.dim(1), table);
+  on_device(y, [&]<DeviceType D>() { Kernels<D>::add_positions(y, table, positions); });
+}
+
+void add_positions_backward(const Tensor& dy, const Positions& positions, Tensor& dtable, float beta) {
+  MCPP_CHECK(dy.rank() == 3 && dtable.rank() == 2 && dy.dim(2) == dtable.dim(1) && dtable.dtype() == wide(dy.dtype()),
+             "add_positions_backward: dy ", dy.shape(), ", dtable ", dtable.shape());
+  check_table("add_positions_backward", positions, dy.dim(0), dy.dim(1), dtable);
+  on_device(dy, [&]<DeviceType D>() { Kernels<D>::add_positions_backward(dy, positions, dtable, beta); });
+}
+
+}  // namespace ops
+}  // namespace mcpp

@@ -1,0 +1,40 @@
+// What ops demand of their arguments, by op and argument.
+#pragma once
+#include "tensor/ops/ops.h"
+#include "tensor/wide.h"
+
+namespace mcpp {
+
+inline void check_shape(const char* op, const char* name, const Tensor& t, const Shape& wanted) {
+  MCPP_CHECK(t.defined() && t.shape() == wanted, op, ": ", name, " has shape ", t.defined() ? t.shape() : Shape{},
+             ", not ", wanted);
+}
+
+inline void check_wide(const char* op, const char* name, const Tensor& t, const Tensor& x, i64 count) {
+  MCPP_CHECK(t.defined() && t.numel() == count && t.dtype() == wide(x.dtype()), op, ": ", name, " must be ",
+             name_of(wide(x.dtype())), " with ", count, " elements");
+}
+
+inline void check_same(const char* op, const char* name, const Tensor& t, const Tensor& x) {
+  MCPP_CHECK(t.defined() && t.numel() == x.numel() && t.dtype() == x.dtype(), op, ": ", name,
+             " must be like the input ", x.shape());
+}
+
+inline void check_vector(const char* op, const char* name, const Tensor& t, const Tensor& x, i64 count) {
+  MCPP_CHECK(t.defined() && t.numel() == count && t.dtype() == x.dtype(), op, ": ", name, " must have ", count,
+             " elements of ", name_of(x.dtype()));
+}
+
+inline void check_numbers(const char* op, const char* name, const Tensor& t, i64 count) {
+  MCPP_CHECK(t.defined() && t.numel() == count && t.dtype() == DType::F64, op, ": ", name, " must be ", count,
+             " fp64 numbers");
+}
+
+inline void check_dropout(const char* op, const Dropout& d, i64 row_count) {
+  if (d.p == 0) return;
+  const i64 batch = static_cast<i64>(d.samples.size());
+  MCPP_CHECK(d.p > 0 && d.p < 1 && batch > 0 && row_count % batch == 0, op, ": dropout of ", d.p, " over ", row_count,
+             " rows with ", batch, " samples");
+}
+
+}  // namespace mcpp

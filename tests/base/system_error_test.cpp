@@ -1,0 +1,42 @@
+#include "base/system_error.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/errors.h"
+
+namespace mcpp {
+namespace {
+
+/// A part of a message that the system is asked for, and that fails on the way.
+std::string part_that_changes_errno() {
+  errno = 0;
+  return "part";
+}
+
+int fails_with(int error) {
+  errno = error;
+  return -1;
+}
+
+TEST(SystemError, TheReasonIsThatOfTheCallWhateverTheMessageTakes) {
+  const std::string error =
+      test::error_of([&] { MCPP_CHECK_SYSTEM(fails_with(ENOSPC) == 0, "cannot write ", part_that_changes_errno()); });
+  EXPECT_EQ(error, "cannot write part: No space left on device");
+}
+
+TEST(SystemError, IsNeverCalledASuccess) {
+  EXPECT_EQ(test::error_of([&] { MCPP_CHECK_SYSTEM(fails_with(0) == 0, "x"); }), "x: Input/output error");
+  EXPECT_EQ(test::error_of([&] { MCPP_CHECK_ERROR(error_of_write(0), "x"); }), "x: No space left on device");
+  EXPECT_EQ(test::error_of([&] { MCPP_CHECK_ERROR(error_of_write(fails_with(EDQUOT)), "x"); }),
+            "x: Disk quota exceeded");
+}
+
+TEST(SystemError, PartsAreNotEvaluatedWithoutAFailure) {
+  errno = ENOENT;
+  MCPP_CHECK_SYSTEM(true, part_that_changes_errno());
+  MCPP_CHECK_ERROR(error_of_write(1), part_that_changes_errno());
+  EXPECT_EQ(errno, ENOENT);
+}
+
+}  // namespace
+}  // namespace mcpp

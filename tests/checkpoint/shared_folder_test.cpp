@@ -1,0 +1,50 @@
+#include "checkpoint/folder/shared_folder.h"
+
+#include <unistd.h>
+
+#include "tests/checkpoint/fixture.h"
+
+namespace mcpp {
+namespace {
+
+class SharedFolder : public CheckpointTest {
+ protected:
+  /// What the check says when rank r sees the folder under the name names[r].
+  std::string check(const std::vector<std::string>& names) {
+    std::vector<std::string> errors(names.size());
+    for (const std::string& name : names) mcpp::create_directories(folder_ / name);
+    run_local_ranks(static_cast<int>(names.size()), [&](Communicator& world, int rank) {
+      const auto at = static_cast<std::size_t>(rank);
+      errors[at] = test::input_error([&] { check_shared_folder(folder_ / names[at], world); });
+    });
+    for (const std::string& error : errors) EXPECT_EQ(error, errors[0]);
+    for (const std::string& name : names) EXPECT_TRUE(std::filesystem::is_empty(folder_ / name)) << name;
+    return errors[0];
+  }
+};
+
+TEST_F(SharedFolder, OneThatAllRanksSeeIsFine) {
+  EXPECT_EQ(check({"a"}), "");
+  EXPECT_EQ(check({"a", "a", "a"}), "");
+}
+
+TEST_F(SharedFolder, ARankThatSeesAnotherIsNamed) {
+  const std::string error = check({"a", "a", "b"});
+  EXPECT_CONTAINS(error, "rank 2: host ");
+  EXPECT_CONTAINS(error, "does not see in " + (folder_ / "b").string() + " what rank 0 wrote there");
+  EXPECT_CONTAINS(error, "all ranks must share checkpoint.save");
+}
+
+TEST_F(SharedFolder, ARankThatHasNoneIsNamed) {
+  std::string error;
+  run_local_ranks(2, [&](Communicator& world, int rank) {
+    const std::string mine =
+        test::input_error([&] { check_shared_folder(rank == 0 ? folder_ : folder_ / "none", world); });
+    if (rank == 0) error = mine;
+  });
+  EXPECT_CONTAINS(error, "rank 1: host ");
+  EXPECT_CONTAINS(error, (folder_ / "none").string());
+}
+
+}  // namespace
+}  // namespace mcpp

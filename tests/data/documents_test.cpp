@@ -1,0 +1,42 @@
+#include "data/read/documents.h"
+
+#include <gtest/gtest.h>
+
+namespace mcpp {
+namespace {
+
+constexpr i64 kEod = 9;
+
+Batch two_samples() {
+  Batch batch;
+  batch.batch_size = 2, batch.seq_length = 6;
+  batch.tokens = {1, 2, 9, 3, 9, 9, 4, 5, 6, 9, 7, 8};
+  batch.labels = {2, 9, 3, 9, 9, 4, 5, 6, 9, 7, 8, 1};
+  return batch;
+}
+
+// Megatron-LM's position_ids are {0, 1, 2, 0, 1, 0} and {0, 1, 2, 3, 0, 1}.
+TEST(Documents, BeginAfterTheEndOfAnother) {
+  EXPECT_EQ(document_starts(two_samples(), kEod), (std::vector<i32>{0, 0, 0, 3, 3, 5, 0, 0, 0, 0, 4, 4}));
+  EXPECT_EQ(document_starts(two_samples(), 100), std::vector<i32>(12, 0));
+  EXPECT_TRUE(document_starts(Batch(), kEod).empty());
+}
+
+// The last token of a sample may end a document: that says nothing about the sample after it.
+TEST(Documents, DoNotReachIntoTheNextSample) {
+  Batch batch = two_samples();
+  batch.tokens[5] = 9, batch.tokens[6] = 9;
+  const std::vector<i32> starts = document_starts(batch, kEod);
+  EXPECT_EQ(starts[6], 0);
+  EXPECT_EQ(starts[7], 1);
+}
+
+TEST(Documents, TokensAfterTheEndAreNotCounted) {
+  Batch batch = two_samples();
+  leave_out_after_eod(batch, kEod);
+  EXPECT_EQ(batch.labels, (std::vector<i32>{2, 9, -1, 9, -1, -1, 5, 6, 9, -1, 8, 1}));
+  EXPECT_EQ(batch.tokens, two_samples().tokens);
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,76 @@
+// Places of tokens for tests: ranges as context parallelism cuts them, and documents packed at random.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "base/philox.h"
+#include "tensor/ops/positions.h"
+#include "tests/support/tensors.h"
+
+namespace mcpp::test {
+
+inline PositionRanges after(i64 first) {
+  return {.first = first};
+}
+/// What rank `rank` of `ranks` has of a sequence of 2 * ranks pieces.
+inline PositionRanges zigzag(i64 rank, i64 ranks, i64 piece) {
+  return {.first = rank * piece, .split = piece, .second = (2 * ranks - 1 - rank) * piece};
+}
+/// One or two runs of positions, for `rows` rows.
+inline PositionRanges random_ranges(i64 rows, u64 seed) {
+  const auto draw = [&](const char* what, i64 below) {
+    return static_cast<i64>(philox_key(seed, what) % static_cast<u64>(below));
+  };
+  const i64 first = draw("first", 50);
+  if (draw("runs", 3) == 0) return after(first);
+  const i64 split = draw("split", rows + 1);
+  return {.first = first, .split = split, .second = first + split + draw("gap", 100)};
+}
+
+inline std::string text_of(const PositionRanges& x) {
+  return x.split == PositionRanges::kNone ? str(x.first) : str(x.first, " x ", x.split, ", ", x.second);
+}
+
+/// On the host, [rows, batch]: each sample is cut into about `documents` documents, at places of its own.
+inline std::vector<i32> starts_on_host(const PositionRanges& at, i64 rows, i64 batch, i64 documents, u64 seed) {
+  std::vector<i32> starts(static_cast<std::size_t>(rows * batch));
+  for (i64 b = 0; b < batch; ++b) {
+    i64 start = 0, position = 0;
+    for (i64 s = 0; s < rows; ++s) {
+      for (; position <= at.at(s); ++position) {
+        const u64 drawn = philox_key(seed + static_cast<u64>(b), "document", static_cast<u64>(position));
+        if (drawn % static_cast<u64>(at.at(rows - 1) + 1) < static_cast<u64>(documents)) start = position;
+      }
+      starts[static_cast<std::size_t>(s * batch + b)] = static_cast<i32>(start);
+    }
+  }
+  return starts;
+}
+inline Tensor random_starts(const PositionRanges& at, i64 rows, i64 batch, i64 documents, u64 seed, Device& device) {
+  return integers_of(starts_on_host(at, rows, batch, documents, seed), device).view({rows, batch});
+}
+
+/// Where the rows of a sequence may stand, with about `documents` documents to a sample (0 = no starts).
+struct Standing {
+  PositionRanges ranges;
+  i64 documents = 0;
+
+  Positions of(i64 rows, i64 batch, Device& device) const {
+    return {ranges, documents > 0 ? random_starts(ranges, rows, batch, documents, 1, device) : Tensor()};
+  }
+  /// [rows, batch]: the position of each token in its document.
+  std::vector<i64> in_documents(i64 rows, i64 batch) const {
+    const std::vector<i32> starts = starts_on_host(ranges, rows, batch, documents, 1);
+    std::vector<i64> result;
+    for (std::size_t t = 0; t < starts.size(); ++t)
+      result.push_back(ranges.at(static_cast<i64>(t) / batch) - (documents > 0 ? starts[t] : 0));
+    return result;
+  }
+};
+/// One run, two, and either with documents.
+inline std::vector<Standing> every_standing(i64 rows) {
+  const PositionRanges two{.first = 1, .split = rows / 2, .second = rows / 2 + 4};
+  return {{after(3)}, {two}, {after(2), 3}, {two, 5}};
+}
+
+}  // namespace mcpp::test

@@ -1,0 +1,133 @@
+// Attention to keys that come in parts, as those of other ranks do.
+#include "tensor/wide.h"
+#include "tests/support/attention.h"
+
+namespace mcpp::test {
+namespace {
+
+class AttentionParts : public Ops {};
+INSTANTIATE_TEST_SUITE_P(Types, AttentionParts, every_type(), ops_name);
+
+/// What rank `rank` of a ring has after attending to its own keys and to those of every other rank, from the queries,
+/// keys and values of the whole sequence.
+struct RingRank {
+  RingRank(const AttentionCall& whole, i64 rank, i64 ranks, i64 piece)
+      : at(zigzag(rank, ranks, piece)), mine(rows_of(whole, at, piece)) {
+    const Tensor& q = whole.x.q.base;
+    total.out = Tensor::zeros(mine.y.out.shape(), wide(q.dtype()), q.device());
+    total.lse = tensor_of(Numbers(static_cast<std::size_t>(mine.y.lse.numel()), -HUGE_VAL), mine.y.lse.shape(),
+                          mine.y.lse.dtype(), q.device());
+    for (i64 hop = 0; hop < ranks; ++hop) {
+      AttentionCall part = with_keys_of(whole, (rank + ranks - hop) % ranks, ranks, piece);
+      ops::attention(part.x, part.options, part.y);
+      ops::merge_attention(part.y, total);
+    }
+  }
+  /// This rank's queries with the keys of another.
+  AttentionCall with_keys_of(const AttentionCall& whole, i64 other, i64 ranks, i64 piece) const {
+    const PositionRanges keys_at = zigzag(other, ranks, piece);
+    AttentionCall part = mine;
+    const AttentionCall theirs = rows_of(whole, keys_at, piece);
+    part.x.k = theirs.x.k, part.x.v = theirs.x.v, part.dx.k = theirs.dx.k, part.dx.v = theirs.dx.v;
+    part.options.keys = keys_at;
+    return part;
+  }
+  /// The rows of a call that stand at `at`, and room for their results.
+  static AttentionCall rows_of(const AttentionCall& whole, const PositionRanges& at, i64 piece) {
+    const auto rows = [&](const Tensor& x) {
+      const i64 row = x.numel() / x.dim(0);
+      Shape shape = x.shape();
+      shape[0] = 2 * piece;
+      Tensor part = Tensor::like(x, shape);
+      for (i64 s = 0; s < 2 * piece; ++s) {
+        Tensor to = part.flat(s * row, row);
+        ops::copy(x.flat(at.at(s) * row, row), to);
+      }
+      return part;
+    };
+    const auto copies = [&](const QkvHeads& x) {
+      return QkvHeads{dense_heads(rows(x.q.base)), dense_heads(rows(x.k.base)), dense_heads(rows(x.v.base))};
+    };
+    AttentionCall part = whole;
+    part.x = copies(whole.x), part.dx = copies(whole.dx);
+    part.dout = rows(whole.dout), part.y.out = rows(whole.y.out);
+    part.y.lse = Tensor::like(whole.y.lse, {whole.y.lse.dim(0), whole.y.lse.dim(1), 2 * piece});
+    part.options.queries.ranges = at;
+    if (whole.options.queries.starts.defined()) {
+      std::vector<i32> starts;
+      const std::vector<i32> all = read_values<i32>(whole.options.queries.starts);
+      const i64 batch = whole.x.q.batch;
+      for (i64 t = 0; t < 2 * piece * batch; ++t)
+        starts.push_back(all[static_cast<std::size_t>(at.at(t / batch) * batch + t % batch)]);
+      part.options.queries.starts = integers_of(starts, whole.dout.device()).view({2 * piece, batch});
+    }
+    return part;
+  }
+
+  PositionRanges at;
+  AttentionCall mine;
+  AttentionResult total;
+};
+
+/// The rows of `truth`, [s, row], that stand at `at`.
+std::vector<double> rows_at(const std::vector<double>& truth, const PositionRanges& at, i64 rows, i64 length) {
+  const i64 row = static_cast<i64>(truth.size()) / length;
+  std::vector<double> part;
+  for (i64 s = 0; s < rows; ++s) {
+    const auto from = truth.begin() + at.at(s) * row;
+    part.insert(part.end(), from, from + row);
+  }
+  return part;
+}
+
+/// As in a ring: parts of the keys, of which some queries see none, give the attention to all of them; and with the
+/// merged result the gradients of parts add up.
+TEST_P(AttentionParts, MergeToTheWhole) {
+  constexpr i64 kRanks = 3, kPiece = 23, kLength = 2 * kRanks * kPiece;
+  for (const i64 documents : {0, 3}) {
+    AttentionCall whole({{kLength, kLength, 2, 4, 2, 24}, {}, {}, 0, 1, documents}, dtype(), any_device(),
+                        place().first);
+    const AttentionTruth truth(whole);
+    const AttentionTolerance t = attention_tolerance(dtype());
+    Numbers dk(truth.dk.size());
+    const auto of = [](const Numbers& x) { return [&x](i64 i) { return x[static_cast<std::size_t>(i)]; }; };
+    for (i64 rank = 0; rank < kRanks; ++rank) {
+      RingRank ring(whole, rank, kRanks, kPiece);
+      EXPECT_LT(attention_error(rows_at(truth.out, ring.at, 2 * kPiece, kLength), ring.total.out), t.out);
+      ops::copy(ring.total.out, ring.mine.y.out);
+      Numbers dq(static_cast<std::size_t>(ring.mine.dx.q.base.numel()));
+      for (i64 other = 0; other < kRanks; ++other) {
+        AttentionCall part = ring.with_keys_of(whole, other, kRanks, kPiece);
+        part.y = {ring.mine.y.out, ring.total.lse};
+        ops::attention_backward(part.dout, part.x, part.y, part.options, part.dx);
+        const Numbers dq_part = numbers(part.dx.q.base), dk_part = numbers(part.dx.k.base);
+        for (std::size_t i = 0; i < dq.size(); ++i) dq[i] += dq_part[i];
+        const i64 row = static_cast<i64>(dk_part.size()) / (2 * kPiece);
+        for (std::size_t i = 0; i < dk_part.size(); ++i) {
+          const i64 s = static_cast<i64>(i) / row;
+          dk[static_cast<std::size_t>(part.options.keys.at(s) * row) + i % static_cast<std::size_t>(row)] += dk_part[i];
+        }
+      }
+      EXPECT_LT(attention_error(rows_at(truth.dq, ring.at, 2 * kPiece, kLength), of(dq)), t.gradient) << "dq";
+    }
+    EXPECT_LT(attention_error(truth.dk, of(dk)), t.gradient) << "dk";
+  }
+}
+
+TEST_P(AttentionParts, MergeAtExtremes) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const Numbers totals{-inf, -inf, 5, 700, -700, 3e4}, parts{-inf, 2, -inf, -700, 700, 3e4};
+  const auto outputs = run([&](Device& device) {
+    const AttentionResult part{tensor_of(Numbers(12, 4.0), {6, 1, 2}, dtype(), device),
+                               tensor_of(parts, {1, 1, 6}, wide(), device)};
+    AttentionResult total{tensor_of({0, 0, 0, 0, 8, 8, 8, 8, 8, 8, 8, 8}, {6, 1, 2}, dtype(), device),
+                          tensor_of(totals, {1, 1, 6}, wide(), device)};
+    ops::merge_attention(part, total);
+    return std::vector{total.out, total.lse};
+  });
+  expect_close(outputs[0], {0, 0, 4, 4, 8, 8, 8, 8, 4, 4, 6, 6}, tolerance(dtype()), 1, "out");
+  expect_close(outputs[1], {-inf, 2, 5, 700, 700, 3e4 + std::log(2.0)}, tolerance(wide()), 1, "lse");
+}
+
+}  // namespace
+}  // namespace mcpp::test
