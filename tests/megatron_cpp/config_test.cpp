@@ -299,7 +299,7 @@ TEST(Config, KeysThatWouldBeIgnoredAreErrors) {
   EXPECT_THAT(error_of(kLeast, {"--optimizer.optimizer=sgd", "--optimizer.adam_eps=1e-6"}), HasSubstr("adam_eps"));
   EXPECT_EQ(error_of(kLeast, {"--optimizer.optimizer=muon", "--optimizer.adam_eps=1e-6"}), "");
   EXPECT_THAT(error_of(kLeast, {"--optimizer.optimizer=muon", "--optimizer.sgd_momentum=0.5"}),
-              HasSubstr("sgd_momentum: only read when optimizer is \"sgd\""));
+              HasSubstr("sgd_momentum=0.5: only read when optimizer is \"sgd\""));
   EXPECT_THAT(error_of(kLeast, {"--optimizer.optimizer=sgd", "--optimizer.muon_nesterov=false"}),
               HasSubstr("only read when optimizer is \"muon\""));
   EXPECT_EQ(error_of(kLeast, {"--optimizer.hysteresis=1"}),
