@@ -13,24 +13,15 @@ namespace {
 
 using Windows = std::span<const EvaluationWindow>;
 
-/// Windows side by side, [seq, batch]; what they leave of that is no target.
-struct WindowBatch {
-  std::vector<i32> inputs, targets;
-};
-
-WindowBatch make_batch(std::span<const i32> tokens, Windows windows, i64 seq, i64 batch) {
-  const auto size = static_cast<std::size_t>(seq * batch);
-  WindowBatch result{std::vector<i32>(size, 0), std::vector<i32>(size, -1)};
+/// Values of windows side by side, [seq, batch]: `value(window, s)` at row s of each, `rest` in what windows leave.
+template <class F>
+std::vector<i32> side_by_side(Windows windows, i64 seq, i64 batch, i32 rest, F&& value) {
+  std::vector<i32> values(static_cast<std::size_t>(seq * batch), rest);
   for (std::size_t b = 0; b < windows.size(); ++b) {
-    const EvaluationWindow& window = windows[b];
-    for (i64 s = 0; s < window.length - 1; ++s) {
-      const std::size_t at = static_cast<std::size_t>(s * batch) + b,
-                        token = static_cast<std::size_t>(window.begin + s);
-      result.inputs[at] = tokens[token];
-      if (s >= window.length - 1 - window.scored) result.targets[at] = tokens[token + 1];
-    }
+    for (i64 s = 0; s < windows[b].length - 1; ++s)
+      values[static_cast<std::size_t>(s * batch) + b] = value(windows[b], s);
   }
-  return result;
+  return values;
 }
 
 /// Losses as fp64.
@@ -57,7 +48,7 @@ class TextScorer {
         .microbatches = static_cast<int>((end - first + step - 1) / step),
         .seq = seq_,
         .batch = batch_,
-        .tokens = [&](int i) { return place(batch_at(index(i)).inputs); },
+        .tokens = [&](int i) { return inputs(index(i)); },
         .output = [&](int i, const Tensor& x, Pass& pass) { take_losses(index(i), x, pass); },
     };
     if (task.microbatches > 0) run_forward(stage_, parallel_, task);
@@ -76,7 +67,17 @@ class TextScorer {
     const auto begin = static_cast<std::size_t>(index * batch_);
     return windows_.subspan(begin, std::min(static_cast<std::size_t>(batch_), windows_.size() - begin));
   }
-  WindowBatch batch_at(i64 index) const { return make_batch(tokens_, windows_of(index), seq_, batch_); }
+  i32 token(i64 index) const { return tokens_[static_cast<std::size_t>(index)]; }
+  Tensor inputs(i64 index) const {
+    return place(side_by_side(windows_of(index), seq_, batch_, 0,
+                              [&](const EvaluationWindow& window, i64 s) { return token(window.begin + s); }));
+  }
+  /// Only those that count; the others are -1.
+  Tensor targets(i64 index) const {
+    return place(side_by_side(windows_of(index), seq_, batch_, -1, [&](const EvaluationWindow& window, i64 s) {
+      return s >= window.length - 1 - window.scored ? token(window.begin + s + 1) : -1;
+    }));
+  }
   Tensor place(const std::vector<i32>& values) const {
     Tensor t = Tensor::empty({seq_, batch_}, DType::I32, stage_.context().device);
     write_values(values, t);
@@ -84,7 +85,7 @@ class TextScorer {
   }
 
   void take_losses(i64 index, const Tensor& input, Pass& pass) {
-    const TokenLosses result = stage_.loss(input, place(batch_at(index).targets), /*loss_scale=*/1, pass);
+    const TokenLosses result = stage_.loss(input, targets(index), /*loss_scale=*/1, pass);
     if (parallel_.tp->rank() != 0) return;
     const std::vector<double> per_token = values_of(result.per_token);
     const Windows windows = windows_of(index);
