@@ -17,9 +17,14 @@ struct LayerTensors {
   i64 statistics, log_sum_exps;  ///< of one norm, [s b] each; of attention, [b, heads, s]; fp32
 };
 
+/// Of one microbatch on one rank.
+i64 tokens_of(const ModelConfig& c, const ActivationSetup& setup) {
+  return c.seq_length / setup.context_parallel * setup.micro_batch_size;
+}
+
 LayerTensors layer_tensors(const ModelConfig& c, const ActivationSetup& setup) {
   const i64 tp = setup.tensor_parallel, parts = setup.sequence_parallel ? tp : 1;
-  const i64 tokens = c.seq_length * setup.micro_batch_size, element = size_of(setup.dtype);
+  const i64 tokens = tokens_of(c, setup), element = size_of(setup.dtype);
   const i64 heads = c.num_attention_heads / tp, groups = std::max<i64>(c.query_groups() / tp, 1);
   const i64 statistic = tokens * size_of(wide(setup.dtype));
   return {.residual = tokens * c.hidden_size * element / parts,
@@ -83,7 +88,7 @@ std::vector<LayerGroup> layer_groups(const Recompute& recompute, i64 layers) {
 
 /// Logits, which become their own gradient, and the norm before them.
 i64 output_bytes(const ModelConfig& c, const ActivationSetup& setup) {
-  const i64 tokens = c.seq_length * setup.micro_batch_size;
+  const i64 tokens = tokens_of(c, setup);
   return norm_bytes(layer_tensors(c, setup), true) +
          tokens * c.padded_vocab_size() / setup.tensor_parallel * size_of(setup.dtype);
 }
@@ -178,7 +183,7 @@ i64 constant_activations(const ModelConfig& c, const ActivationSetup& setup, con
   const i64 rotary = c.position_embedding_type == PositionEmbedding::Rope
                          ? c.max_positions() * c.rotary_dim() * size_of(wide(setup.dtype))
                          : 0;
-  const i64 tokens = c.seq_length * setup.micro_batch_size * share.schedule.microbatches;
+  const i64 tokens = tokens_of(c, setup) * share.schedule.microbatches;
   return share.schedule.chunks_per_rank * rotary + 2 * tokens * size_of(DType::I32);
 }
 

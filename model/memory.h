@@ -16,6 +16,7 @@ struct ActivationSetup {
   i64 micro_batch_size = 1;
   i64 tensor_parallel = 1;
   bool sequence_parallel = false;
+  i64 context_parallel = 1;
 };
 
 /// Bytes that one layer keeps from its forward to its backward pass, its own input included and its output not. Exact

@@ -1,5 +1,7 @@
 #include "parallel/layout.h"
 
+#include <algorithm>
+
 #include "base/nearest.h"
 #include "base/strings.h"
 
@@ -67,6 +69,17 @@ void check_world(const LayoutRules& rules, Conflicts& conflicts) {
                         s.expert_tensor_parallel_size * s.expert_model_parallel_size * pp);
 }
 
+/// Ranks that exchange heads share what tensor parallelism leaves on each.
+void check_head_exchange(const LayoutRules& rules, Conflicts& conflicts) {
+  const i64 tp = rules.sizes.tensor_model_parallel_size, ranks = rules.sizes.context_parallel_heads;
+  if (ranks == 1 || rules.num_attention_heads % tp != 0) return;
+  const char* size = ranks == rules.sizes.context_parallel_size ? "context_parallel_size (cp_comm_type = \"a2a\")"
+                                                                : "hierarchical_context_parallel_sizes[0]";
+  conflicts.divides(size, ranks, "the attention heads of a tensor-parallel rank", rules.num_attention_heads / tp);
+  conflicts.divides_or_is_multiple(size, ranks, "the query groups of a tensor-parallel rank",
+                                   std::max<i64>(rules.num_query_groups / tp, 1));
+}
+
 void check_model(const LayoutRules& rules, Conflicts& conflicts) {
   const ParallelSizes& s = rules.sizes;
   const i64 tp = s.tensor_model_parallel_size, cp = s.context_parallel_size;
@@ -82,6 +95,7 @@ void check_model(const LayoutRules& rules, Conflicts& conflicts) {
   }
   // Each rank takes a piece from the front and one from the back, so that causal attention is even.
   if (cp > 1) conflicts.is_multiple("seq_length", rules.seq_length, "2 x context_parallel_size", 2 * cp);
+  check_head_exchange(rules, conflicts);
   if (rules.sequence_parallel)
     conflicts.is_multiple("seq_length", rules.seq_length,
                           "tensor_model_parallel_size x context_parallel_size (sequence_parallel)", tp * cp);
@@ -99,7 +113,9 @@ void check_batch(const LayoutRules& rules, Conflicts& conflicts) {
   const i64 model = s.tensor_model_parallel_size * s.context_parallel_size * s.pipeline_model_parallel_size;
   const i64 dp = rules.world_size / model;  // rounded down where the world does not divide, which is reported already
   conflicts.divides("num_distributed_optimizer_instances", s.num_distributed_optimizer_instances,
-                    "the number of data-parallel ranks", dp);
+                    s.context_parallel_size == 1 ? "the number of data-parallel ranks"
+                                                 : "the number of data-parallel x context-parallel ranks",
+                    dp * s.context_parallel_size);
   if (rules.global_batch_size > 0 && rules.micro_batch_size > 0 && dp > 0)
     conflicts.is_multiple("global_batch_size", rules.global_batch_size,
                           "micro_batch_size x data-parallel ranks (" + std::to_string(dp) + ")",

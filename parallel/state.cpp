@@ -52,7 +52,31 @@ std::vector<int> every(const std::vector<int>& ranks, int first, int step, int c
   return chosen;
 }
 
+/// Of this rank's context-parallel ranks, `heads` neighbours exchange heads; those at the same place of all such
+/// neighbourhoods are a ring.
+void make_context_groups(GroupMaker& groups, int rank, const Grid& dense, int heads, ParallelState& state) {
+  const std::vector<int> ranks = dense.group(rank, {Axis::Cp});
+  const int own = dense.group_rank(rank, {Axis::Cp}), all = static_cast<int>(ranks.size());
+  check_input(heads >= 1 && all % heads == 0, "context_parallel_heads = ", heads,
+              " does not divide context_parallel_size = ", all);
+  const auto made = [&](const char* name, const std::vector<int>& members) {
+    return members.size() == 1 ? groups.alone(name) : groups.split(name, members.front(), members);
+  };
+  state.cp_heads = made("cp_heads", every(ranks, own / heads * heads, 1, heads));
+  state.cp_ring = made("cp_ring", every(ranks, own % heads, heads, all / heads));
+  state.cp_ring->connect(neighbours(state.cp_ring->rank(), state.cp_ring->size()));
+  state.tp_cp = all == 1 ? state.tp : groups.over("tp_cp", dense, {Axis::Tp, Axis::Cp});
+}
+
 }  // namespace
+
+ContextParallel ParallelState::context_parallel(CpCommType comm_type) const {
+  return {.comm_type = comm_type,
+          .cut = {.heads = cp_heads->size(), .rings = cp_ring->size()},
+          .rank = me.cp,
+          .heads = cp_heads.get(),
+          .ring = cp_ring.get()};
+}
 
 ParallelState make_parallel_state(Communicator& world, const ParallelSizes& sizes, int output_rank,
                                   FlightRecorder* recorder) {
@@ -65,6 +89,9 @@ ParallelState make_parallel_state(Communicator& world, const ParallelSizes& size
                       .output_rank = output_rank < 0 ? topology.pp() - 1 : output_rank,
                       .world = world,
                       .tp = {},
+                      .cp_heads = {},
+                      .cp_ring = {},
+                      .tp_cp = {},
                       .data = {},
                       .data_context = {},
                       .dp_shard = {},
@@ -77,6 +104,7 @@ ParallelState make_parallel_state(Communicator& world, const ParallelSizes& size
                       .meters = {}};
   GroupMaker groups(world, state, recorder);
   state.tp = groups.over("tp", dense, {Axis::Tp});
+  make_context_groups(groups, rank, dense, static_cast<int>(sizes.context_parallel_heads), state);
   state.data = groups.over("dp", dense, {Axis::Dp});
   state.data_context = topology.cp() == 1 ? state.data : groups.over("dp_cp", dense, {Axis::Cp, Axis::Dp});
   state.pp = groups.over("pp", dense, {Axis::Pp});

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "comm/metered.h"
+#include "parallel/cp/context_parallel.h"
 #include "parallel/dp/buffer.h"
 #include "parallel/topology.h"
 
@@ -17,7 +18,12 @@ struct ParallelState {
   int output_rank;       ///< the position in the pipeline of the rank with the output layer
   Communicator& world;   ///< outlives this
 
-  std::unique_ptr<Communicator> tp;  ///< those that share one copy of each layer
+  std::shared_ptr<Communicator> tp;  ///< those that share one copy of each layer
+  /// Of the ranks that have other positions of the same samples: neighbours that exchange heads, and those whose keys
+  /// and values meet (SequenceCut).
+  std::unique_ptr<Communicator> cp_heads, cp_ring;
+  /// tp x cp: those that meet inside a layer. Without context parallelism `tp` itself.
+  std::shared_ptr<Communicator> tp_cp;
   /// Those that read different samples.
   std::shared_ptr<Communicator> data;
   /// Those that hold the same weights of the dense layers and over which their gradients, and losses, are summed: those
@@ -39,6 +45,7 @@ struct ParallelState {
 
   /// Over whom the gradients of parameters on a grid are summed; of Dense: data_context, in the parts of ZeRO.
   DataParallelGroups gradient_groups(GridKind grid) const;
+  ContextParallel context_parallel(CpCommType comm_type) const;
   /// Whether this rank is the one of all that hold the same box to count it in norms and to save it.
   bool stands_for_holders(const Placement& placement) const {
     return placement.stands_for_holders(placement.grid == GridKind::Dense ? me : expert_me);

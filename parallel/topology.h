@@ -38,6 +38,7 @@ struct ParallelSizes {
   i64 tensor_model_parallel_size = 1;
   i64 pipeline_model_parallel_size = 1;
   i64 context_parallel_size = 1;
+  i64 context_parallel_heads = 1;  ///< of these, neighbours that exchange heads (SequenceCut::heads)
   i64 expert_model_parallel_size = 1;
   i64 expert_tensor_parallel_size = 1;
   i64 num_distributed_optimizer_instances =

@@ -42,6 +42,19 @@ void add_batch_problems(const Config& config, const LayoutRules& common, std::se
   }
 }
 
+void add_context_problems(const ParallelConfig& p, std::set<std::string>& found) {
+  const std::vector<i64>& sizes = p.hierarchical_context_parallel_sizes;
+  const i64 cp = p.context_parallel_size;
+  const bool is_hierarchical = p.cp_comm_type == CpCommType::A2aP2p;
+  if (is_hierarchical && (sizes.size() != 2 || sizes[0] * sizes[1] != cp))
+    found.insert(str("cp_comm_type = \"a2a+p2p\" needs hierarchical_context_parallel_sizes = [ranks that exchange heads, "
+                     "members of the ring] with a product of context_parallel_size = ",
+                     cp, cp % 2 == 0 ? str(", such as [2, ", cp / 2, "]") : std::string()));
+  if (!is_hierarchical && !sizes.empty())
+    found.insert(str("hierarchical_context_parallel_sizes has no meaning with cp_comm_type = \"",
+                     enum_name(p.cp_comm_type), "\"; leave it empty, or use \"a2a+p2p\""));
+}
+
 void add_zero_problems(const Config& config, std::set<std::string>& found) {
   const ParallelConfig& p = config.parallel;
   const bool splits_backward = p.pipeline_schedule == ScheduleKind::ZbH1 || p.pipeline_schedule == ScheduleKind::ZbV;
@@ -57,16 +70,26 @@ void add_zero_problems(const Config& config, std::set<std::string>& found) {
             " has no meaning with zero_stage = 0, where every rank holds everything; use zero_stage 1, 2 or 3"));
 }
 
+/// Of the context-parallel ranks, neighbours that exchange heads.
+i64 context_parallel_heads(const ParallelConfig& p) {
+  if (p.cp_comm_type == CpCommType::A2a) return p.context_parallel_size;
+  const std::vector<i64>& sizes = p.hierarchical_context_parallel_sizes;
+  return p.cp_comm_type == CpCommType::A2aP2p && !sizes.empty() ? sizes[0] : 1;
+}
+
 }  // namespace
 
 ParallelSizes parallel_sizes(const Config& config) {
   return {.tensor_model_parallel_size = config.parallel.tensor_model_parallel_size,
           .pipeline_model_parallel_size = config.parallel.pipeline_model_parallel_size,
+          .context_parallel_size = config.parallel.context_parallel_size,
+          .context_parallel_heads = context_parallel_heads(config.parallel),
           .num_distributed_optimizer_instances = config.parallel.num_distributed_optimizer_instances};
 }
 
 i64 data_parallel_size(const Config& config, int world_size) {
-  return world_size / (config.parallel.tensor_model_parallel_size * config.parallel.pipeline_model_parallel_size);
+  const ParallelConfig& p = config.parallel;
+  return world_size / (p.tensor_model_parallel_size * p.context_parallel_size * p.pipeline_model_parallel_size);
 }
 
 i64 microbatches_per_step(const Config& config, int world_size) {
@@ -98,6 +121,7 @@ int output_rank(const Config& config) {
 
 std::vector<std::string> layout_problems(const Config& config, int world_size) {
   std::set<std::string> found;
+  add_context_problems(config.parallel, found);
   add_batch_problems(config, layout_rules(config, world_size), found);
   add_zero_problems(config, found);
   return {found.begin(), found.end()};

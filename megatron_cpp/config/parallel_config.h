@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/fields.h"
+#include "parallel/cp/context_parallel.h"
 #include "parallel/pp/schedule.h"
 
 namespace mcpp {
@@ -20,6 +21,9 @@ struct EnumNames<DistributedBackend> {
 struct ParallelConfig {
   i64 tensor_model_parallel_size = 1;
   bool sequence_parallel = false;
+  i64 context_parallel_size = 1;
+  CpCommType cp_comm_type = CpCommType::P2p;
+  std::vector<i64> hierarchical_context_parallel_sizes;
   i64 pipeline_model_parallel_size = 1;
   i64 num_virtual_stages_per_pipeline_rank = 1;
   ScheduleKind pipeline_schedule = ScheduleKind::OneFOneB;
@@ -41,6 +45,13 @@ struct ParallelConfig {
           between(1, 4096));
     visit("sequence_parallel", self.sequence_parallel,
           "these ranks also share the sequence between layers: less memory, the same communication");
+    visit("context_parallel_size", self.context_parallel_size,
+          "ranks that share each sample: every one has some positions of it", between(1, 4096));
+    visit("cp_comm_type", self.cp_comm_type,
+          "how attention meets the keys of these ranks: p2p = a ring, all_gather, a2a = heads in exchange for positions, "
+          "a2a+p2p = among neighbours, with a ring between them");
+    visit("hierarchical_context_parallel_sizes", self.hierarchical_context_parallel_sizes,
+          "with a2a+p2p: ranks that exchange heads (of one machine), and members of the ring", at_least(1));
     visit("pipeline_model_parallel_size", self.pipeline_model_parallel_size, "ranks that the layers are dealt out to",
           between(1, 4096));
     visit("num_virtual_stages_per_pipeline_rank", self.num_virtual_stages_per_pipeline_rank,

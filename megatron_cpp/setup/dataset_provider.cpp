@@ -53,12 +53,13 @@ BatchStream::BatchStream(const Dataset& dataset, const Config& config, std::vect
     : data_(config.data),
       micro_batch_size_(config.training.micro_batch_size),
       seq_length_(config.model.seq_length),
+      cp_comm_type_(config.parallel.cp_comm_type),
       session_(session),
       walk_(std::move(batch_sizes), {micro_batch_size_, session.parallel.data->size(), session.parallel.data->rank()},
             consumed_samples),
       needs_tokens_(session.parallel.me.pp == 0 || session.parallel.me.pp == session.parallel.output_rank ||
                     config.data.has_document_starts()) {
-  if (!needs_tokens_ || session.parallel.tp->rank() != 0) return;
+  if (!needs_tokens_ || session.parallel.tp_cp->rank() != 0) return;
   prefetcher_ = std::make_unique<Prefetcher>(dataset, config.model.vocab_size, walk_, config.data.prefetch_batches);
 }
 
@@ -73,12 +74,14 @@ MicroBatch BatchStream::next_micro_batch() {
   result.samples = walk_();
   if (!needs_tokens_) return result;
   const Batch batch = prefetcher_ ? read() : Batch();
-  // From what this rank read, or from the one that did.
+  const ContextParallel cp = session_.parallel.context_parallel(cp_comm_type_);
+  const i64 rows = seq_length_ / cp.size();
+  // This rank's positions, from what it read, or the one that did.
   const auto shared = [&](const std::vector<i32>& values) {
     Tensor t = prefetcher_ ? sequence_first(values, micro_batch_size_, seq_length_, *session_.device)
                            : Tensor::empty({seq_length_, micro_batch_size_}, DType::I32, *session_.device);
-    session_.parallel.tp->broadcast(t, 0).wait();
-    return t;
+    session_.parallel.tp_cp->broadcast(t, 0).wait();
+    return rows_at(t, cp.positions(rows), rows);
   };
   result.tokens = shared(batch.tokens);
   result.targets = shared(batch.labels);

@@ -33,8 +33,8 @@ class MicroBatchWalk {
 };
 
 /// The global batches of one dataset, in order from `consumed_samples` on: this rank's microbatches of each. Reads
-/// ahead in a thread. Only tensor-parallel rank 0 of the first and the last pipeline stage reads; it broadcasts to the
-/// ranks that share its layers. The stages between need only the sample numbers; unless documents are told apart, where
+/// ahead in a thread. Of those that share the layers of the first and the last pipeline stage (tp x cp) only the first
+/// rank reads; it broadcasts to the others, and each keeps its positions. The stages between need only the sample numbers; unless documents are told apart, where
 /// they read as well, to know where these begin.
 class BatchStream {
  public:
@@ -52,6 +52,7 @@ class BatchStream {
 
   DataConfig data_;
   i64 micro_batch_size_, seq_length_;
+  CpCommType cp_comm_type_;
   Session& session_;
   MicroBatchWalk walk_;
   bool needs_tokens_;

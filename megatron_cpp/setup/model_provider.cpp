@@ -44,6 +44,7 @@ ModelContext model_provider(const Config& config, Session& session) {
           .device = *session.device,
           .tp = *session.parallel.tp,
           .sequence_parallel = config.parallel.sequence_parallel && session.parallel.topology.tp() > 1,
+          .cp = session.parallel.context_parallel(config.parallel.cp_comm_type),
           .output_rank = session.parallel.output_rank};
 }
 

@@ -55,6 +55,8 @@ std::string layout(const Config& config, int world_size) {
   std::string text = str("layout: ", world_size, " ranks\n");
   add_line(text, "tensor parallel",
            str(p.tensor_model_parallel_size, p.sequence_parallel ? ", with sequence parallel" : ""));
+  if (p.context_parallel_size > 1)
+    add_line(text, "context parallel", str(p.context_parallel_size, ", ", enum_name(p.cp_comm_type)));
   if (p.pipeline_model_parallel_size > 1) {
     const Timeline timeline =
         simulate(lower(schedule_of(config, static_cast<int>(microbatches_per_step(config, world_size)))));
@@ -102,11 +104,13 @@ std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int w
                               .recompute = recompute_of(config),
                               .micro_batch_size = config.training.micro_batch_size,
                               .tensor_parallel = p.tensor_model_parallel_size,
-                              .sequence_parallel = p.sequence_parallel};
+                              .sequence_parallel = p.sequence_parallel,
+                              .context_parallel = p.context_parallel_size};
   RankShare share{.stages = split_stages(stage_split(config)),
                   .schedule = schedule_of(config, static_cast<int>(microbatches_per_step(config, world_size))),
                   .zero_stage = static_cast<int>(p.zero_stage),
-                  .shards = data_parallel_size(config, world_size) / p.num_distributed_optimizer_instances,
+                  .shards = data_parallel_size(config, world_size) * p.context_parallel_size /
+                            p.num_distributed_optimizer_instances,
                   .overlap_grad_reduce = p.overlap_grad_reduce,
                   .overlap_param_gather = p.overlap_param_gather};
   const StatesPerWeight states{.of_matrices = states_per_weight(config, true),

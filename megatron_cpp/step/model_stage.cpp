@@ -17,6 +17,7 @@ void ModelStage::begin(std::span<const MicroBatch> batches, bool training, doubl
     pass.training = pass.keeps_stash = training;
     pass.is_last = false;
     pass.samples = batch.samples;
+    pass.positions = model_.context().cp.positions(model_.context().local_seq_length());
     pass.attention_starts = batch.attention_starts;
     pass.position_starts = batch.position_starts;
   }
@@ -74,7 +75,7 @@ Tensor ModelStage::zero_activation() {
 
 Tensor ModelStage::empty_activation() {
   const ModelContext& context = model_.context();
-  const i64 seq = context.config.seq_length / (context.sequence_parallel ? context.tp.size() : 1);
+  const i64 seq = context.local_seq_length() / (context.sequence_parallel ? context.tp.size() : 1);
   return Tensor::empty({seq, static_cast<i64>(batches_.front().samples.size()), context.config.hidden_size},
                        context.dtype, context.device);
 }

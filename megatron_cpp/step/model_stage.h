@@ -9,7 +9,7 @@
 
 namespace mcpp {
 
-/// One forward and backward pass's worth of samples, sequence first.
+/// One forward and backward pass's worth of samples, sequence first: s are the positions that this rank has.
 struct MicroBatch {
   Tensor tokens;             ///< int32 [s, b]; on the first pipeline stage
   Tensor targets;            ///< int32 [s, b], -1 = not counted; on the last

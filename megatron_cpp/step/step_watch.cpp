@@ -16,7 +16,7 @@ void StepUnderWay::begin(i64 passes, i64 microbatches) {
 bool StepUnderWay::goes_on() {
   if (!watch_ || is_given_up_) return !is_given_up_;
   watch_->passed(done_++, passes_, microbatches_);
-  agreed_signal_ = static_cast<int>(reduce_scalar(signal(), ReduceOp::Max, tp_, host_));
+  agreed_signal_ = static_cast<int>(reduce_scalar(signal(), ReduceOp::Max, tp_cp_, host_));
   is_given_up_ = agreed_signal_ != 0;
   return !is_given_up_;
 }

@@ -21,23 +21,23 @@ class StepWatch {
 /// A rank that gives up goes on through its schedule to the end, with all that it exchanges with others, and computes
 /// nothing (Pass::give_up()). So it need not agree with anybody about when: others compute on until they hear of the
 /// signal themselves, and no rank waits for a message that does not come. All learn at the end of the step that
-/// somebody gave it up, and then nothing of it counts. Only tensor-parallel ranks, which meet inside each layer, give
-/// up together, by one number on the host before each pass.
+/// somebody gave it up, and then nothing of it counts. Only tensor- and context-parallel ranks, which meet inside each
+/// layer, give up together, by one number on the host before each pass.
 class StepUnderWay {
  public:
-  explicit StepUnderWay(Communicator& tp) : tp_(tp) {}
+  explicit StepUnderWay(Communicator& tp_cp) : tp_cp_(tp_cp) {}
 
   /// Null: nobody; the step goes on in any case. The same on all ranks.
   void set_watch(StepWatch* watch) { watch_ = watch; }
   void begin(i64 passes, i64 microbatches);
-  /// Before each pass, by all tensor-parallel ranks. False from the moment when the step is given up.
+  /// Before each pass, by all ranks of tp_cp. False from the moment when the step is given up.
   bool goes_on();
   bool is_given_up() const { return is_given_up_; }
   /// That this rank knows of.
   int signal() const;
 
  private:
-  Communicator& tp_;
+  Communicator& tp_cp_;
   CpuDevice host_;  // for the number that ranks agree by, so that no GPU is waited for
   StepWatch* watch_ = nullptr;
   i64 passes_ = 0, done_ = 0, microbatches_ = 0;

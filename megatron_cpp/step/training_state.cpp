@@ -43,7 +43,7 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
       totals_(Tensor::zeros({2}, DType::F64, device_, MemoryClass::Other)),
       numbers_(Tensor::zeros({kNumbers}, DType::F64, device_, MemoryClass::Other)),
       late_numbers_(make_late_copy(device_, kNumbers)),
-      step_(*layout_.parallel.tp) {
+      step_(*layout_.parallel.tp_cp) {
   for (auto& copy : late_evaluations_) copy = make_late_copy(device_, kEvaluationNumbers);
 }
 

@@ -6,6 +6,7 @@
 #include "model/config/config.h"
 #include "nn/param.h"
 #include "nn/pass.h"
+#include "parallel/cp/context_parallel.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {
@@ -32,6 +33,8 @@ struct ModelContext {
   /// Between the parallel regions of a layer each tensor-parallel rank holds its part of the sequence, [s / tp, b, h]
   /// (Korthikanti et al. 2022): norms and dropout are not computed twice, and activations take less memory.
   bool sequence_parallel = false;
+  /// Of what each rank has of a sample, [s / cp, b, h], sequence parallelism takes a part once more.
+  ContextParallel cp = {};
 
   /// Standard deviation of the layers that write to the residual stream: smaller, as there are 2 per layer (GPT-2).
   double output_init_std() const;
@@ -39,6 +42,8 @@ struct ModelContext {
   /// tied, the two ranks hold one parameter.
   int output_rank = 0;
 
+  /// Positions of each sample that this rank's passes have, of model.seq_length.
+  i64 local_seq_length() const { return config.seq_length / cp.size(); }
   /// Whether there are several parts of the sequence at all.
   bool splits_sequence() const { return sequence_parallel && tp.size() > 1; }
   /// How activations lie between the parallel regions, and between pipeline stages.

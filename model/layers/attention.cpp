@@ -24,7 +24,8 @@ SelfAttention::SelfAttention(const std::string& name, i64 layer, const ModelCont
       context_(context),
       rotary_(rotary),
       linear_qkv_(name + ".linear_qkv", context),
-      core_attention_(std::make_unique<LocalAttention>()),
+      exchange_(context.cp.make_head_exchange(linear_qkv_.query_groups())),
+      core_attention_(context.cp.make_core_attention()),
       linear_proj_(name + ".linear_proj", context.config.num_attention_heads * context.config.head_dim(),
                    context.config.hidden_size, context.tp,
                    {.bias = context.config.attention_output_bias(),
@@ -32,14 +33,16 @@ SelfAttention::SelfAttention(const std::string& name, i64 layer, const ModelCont
                     .init_std = context.output_init_std(),
                     .sequence_parallel = context.sequence_parallel}) {}
 
-AttentionOptions SelfAttention::options(const Pass& pass) const {
+AttentionOptions SelfAttention::options(i64 rows, const Pass& pass) const {
+  const i64 heads = context_.config.num_attention_heads / context_.tp.size();
   AttentionOptions options;
   options.softmax_scale = 1 / std::sqrt(static_cast<double>(context_.config.head_dim()));
   options.queries = {pass.positions, pass.attention_starts};
-  options.keys = pass.positions;
+  if (exchange_) options.queries = exchange_->positions(options.queries, rows);
+  options.keys = options.queries.ranges;
   options.dropout =
-      context_.dropout_for(context_.config.attention_dropout, name_ + ".core_attention", pass.positions, pass);
-  options.dropout.first_column = context_.tp.rank() * (context_.config.num_attention_heads / context_.tp.size());
+      context_.dropout_for(context_.config.attention_dropout, name_ + ".core_attention", options.keys, pass);
+  options.dropout.first_column = context_.tp.rank() * heads + (exchange_ ? exchange_->first_head(heads) : 0);
   return options;
 }
 
@@ -51,7 +54,7 @@ void SelfAttention::rotate(QkvHeads heads, const Pass& pass, bool inverse) const
 
 Tensor SelfAttention::attend_cached(const QkvHeads& heads, Pass& pass) {
   const KvCache::View cache = pass.kv_cache->append(layer_, heads.k, heads.v, pass.positions.first);
-  AttentionOptions with_past = options(pass);
+  AttentionOptions with_past = options(heads.q.seq, pass);
   with_past.keys = {};
   return core_attention_->forward({heads.q, cache.k, cache.v}, with_past).out;
 }
@@ -63,39 +66,48 @@ void SelfAttention::save(const Qkv& qkv, Pass& pass) const {
 
 Qkv SelfAttention::take(Pass& pass) const {
   Qkv qkv;
-  if (linear_qkv_.shares_groups()) qkv.keys_values = pass.take(this);
+  if (exchange_ ? exchange_->shares_groups() : linear_qkv_.shares_groups()) qkv.keys_values = pass.take(this);
   qkv.queries = pass.take(this);
   return qkv;
 }
 
 Tensor SelfAttention::forward(const Tensor& x, Pass& pass) {
-  const Qkv qkv = linear_qkv_.forward(x, pass);
-  const QkvHeads heads = qkv.heads();
-  rotate(heads, pass, false);
-  if (pass.kv_cache) return linear_proj_.forward(attend_cached(heads, pass), pass);
+  Qkv qkv = linear_qkv_.forward(x, pass);
+  rotate(qkv.heads(), pass, false);
+  if (pass.kv_cache) return linear_proj_.forward(attend_cached(qkv.heads(), pass), pass);
 
-  const AttentionResult result = core_attention_->forward(heads, options(pass));
-  std::optional<Pass::DiscardScope>
-      discard;  // the output is saved here and as linear_proj's input: one run serves both
+  const AttentionOptions how = options(qkv.queries.dim(0), pass);
+  if (exchange_) qkv = exchange_->to_heads(qkv);
+  const QkvHeads heads = qkv.heads();
+  const AttentionResult result = core_attention_->forward(heads, how);
+  std::optional<Pass::DiscardScope> discard;  // where the output is linear_proj's input, too, one run serves both
   if (context_.recompute.core_attn) {
-    discard.emplace(pass, result.out,
-                    [this, heads, how = options(pass)] { return core_attention_->forward(heads, how).out; });
+    discard.emplace(pass, result.out, [this, heads, how] { return core_attention_->forward(heads, how).out; });
   }
   save(qkv, pass);
   pass.save(this, result.lse);
   pass.save(this, result.out);
-  return linear_proj_.forward(result.out, pass);
+  return linear_proj_.forward(exchange_ ? exchange_->to_positions(result.out) : result.out, pass);
+}
+
+Qkv SelfAttention::core_backward(const Tensor& d_out, Pass& pass) {
+  AttentionResult result;
+  result.out = pass.take(this), result.lse = pass.take(this);
+  const Qkv qkv = take(pass);
+  const AttentionOptions how = options(d_out.dim(0), pass);
+  Qkv gradient = exchange_ ? exchange_->gradient_of_heads(qkv) : qkv.like();
+  QkvHeads heads = gradient.heads();
+  core_attention_->backward(exchange_ ? exchange_->to_heads(d_out) : d_out, qkv.heads(), result, how, heads);
+  if (!exchange_) return gradient;
+  Qkv mine = linear_qkv_.empty(d_out.dim(0), d_out.dim(1));
+  exchange_->to_positions(gradient, mine);
+  return mine;
 }
 
 Tensor SelfAttention::backward(const Tensor& dy, Pass& pass) {
-  const Tensor d_out = linear_proj_.backward(dy, pass);
-  AttentionResult result;
-  result.out = pass.take(this), result.lse = pass.take(this);
-  const Qkv qkv = take(pass), d_qkv = qkv.like();
-  QkvHeads gradients = d_qkv.heads();
-  core_attention_->backward(d_out, qkv.heads(), result, options(pass), gradients);
-  rotate(gradients, pass, true);
-  return linear_qkv_.backward(d_qkv, pass);
+  const Qkv gradient = core_backward(linear_proj_.backward(dy, pass), pass);
+  rotate(gradient.heads(), pass, true);
+  return linear_qkv_.backward(gradient, pass);
 }
 
 ActivationPlacement SelfAttention::gives(ActivationPlacement x) const {

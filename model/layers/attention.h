@@ -17,9 +17,9 @@ struct RotaryTable {
 };
 
 /// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]) without the output bias, which the
-/// caller adds with the residual. Heads are split over the tensor-parallel group; each rank sees the whole sequence.
-/// Saves, beside what the projections save: queries, keys and values, the attention's output and its log-sum-exp
-/// [b, heads / tp, s].
+/// caller adds with the residual. Heads are split over the tensor-parallel group; with context parallelism s are this
+/// rank's positions. Saves, beside what the projections save: queries, keys and values, the attention's output and its
+/// log-sum-exp [b, heads / tp, s], all as they are once heads are exchanged.
 class SelfAttention final : public Module {
  public:
   SelfAttention(const std::string& name, i64 layer, const ModelContext& context, const RotaryTable& rotary);
@@ -31,9 +31,12 @@ class SelfAttention final : public Module {
   const Tensor* bias() const { return linear_proj_.bias(); }
 
  private:
-  AttentionOptions options(const Pass& pass) const;
+  /// Of what core attention takes, for `rows` positions of this rank.
+  AttentionOptions options(i64 rows, const Pass& pass) const;
   void rotate(QkvHeads heads, const Pass& pass, bool inverse) const;
   Tensor attend_cached(const QkvHeads& heads, Pass& pass);
+  /// The gradient of what linear_qkv gave, still rotated.
+  Qkv core_backward(const Tensor& d_out, Pass& pass);
   void save(const Qkv& qkv, Pass& pass) const;
   Qkv take(Pass& pass) const;
 
@@ -42,6 +45,7 @@ class SelfAttention final : public Module {
   const ModelContext& context_;
   const RotaryTable& rotary_;
   QkvProjection linear_qkv_;
+  std::unique_ptr<HeadExchange> exchange_;  // null without
   std::unique_ptr<CoreAttention> core_attention_;
   RowParallelLinear linear_proj_;
 };

@@ -3,20 +3,6 @@
 namespace mcpp {
 namespace {
 
-/// Heads [first, first + heads) of a dense tensor [s, b, n, head_dim].
-Heads dense_heads(const Tensor& x, i64 first, i64 heads) {
-  const i64 head_dim = x.dim(3), token = x.dim(2) * head_dim;
-  return {.base = x,
-          .offset = first * head_dim,
-          .seq = x.dim(0),
-          .batch = x.dim(1),
-          .heads = heads,
-          .head_dim = head_dim,
-          .group_size = heads,
-          .seq_stride = x.dim(1) * token,
-          .batch_stride = token};
-}
-
 /// Of the weight [groups, (q + 2) * head_dim, h].
 std::vector<Box> queries_keys_values(const Shape& weight, i64 head_dim) {
   const i64 keys = weight[1] - 2 * head_dim;
@@ -24,15 +10,6 @@ std::vector<Box> queries_keys_values(const Shape& weight, i64 head_dim) {
 }
 
 }  // namespace
-
-QkvHeads Qkv::heads() const {
-  if (is_fused()) return packed_heads(queries);
-  return {dense_heads(queries, 0, queries.dim(2)), dense_heads(keys_values, 0, 1), dense_heads(keys_values, 1, 1)};
-}
-
-Qkv Qkv::like() const {
-  return {Tensor::like(queries), is_fused() ? Tensor() : Tensor::like(keys_values)};
-}
 
 QkvProjection::QkvProjection(const std::string& name, const ModelContext& context)
     : context_(context), region_(context.tp, context.sequence_parallel) {
@@ -76,6 +53,14 @@ Qkv QkvProjection::forward(const Tensor& x, Pass& pass) {
   if (keys_values_)
     return {queries.view({s, b, -1, head_dim}), keys_values_->multiply_add(whole_x).view({s, b, 2, head_dim})};
   return {queries.view({s, b, queries_->weight.box.shape[0], -1, head_dim}), {}};
+}
+
+Qkv QkvProjection::empty(i64 s, i64 b) const {
+  const Shape& box = queries_->weight.box.shape;
+  const i64 head_dim = context_.config.head_dim(), heads = box[1] / head_dim;
+  const auto make = [&](Shape shape) { return Tensor::empty(std::move(shape), context_.dtype, context_.device); };
+  if (keys_values_) return {make({s, b, heads, head_dim}), make({s, b, 2, head_dim})};
+  return {make({s, b, box[0], heads, head_dim}), {}};
 }
 
 Tensor QkvProjection::backward(const Qkv& gradient, Pass& pass) {

@@ -4,22 +4,10 @@
 #include <string>
 
 #include "model/config/context.h"
+#include "parallel/cp/qkv.h"
 #include "parallel/tp/linear.h"
-#include "tensor/ops/ops.h"
 
 namespace mcpp {
-
-/// This rank's queries, keys and values of one microbatch: `queries` is Megatron's fused tensor
-/// [s, b, groups / tp, q + 2, head_dim]; or, where several ranks share a group, it is [s, b, heads / tp, head_dim] and
-/// `keys_values` is [s, b, 2, head_dim].
-struct Qkv {
-  Tensor queries, keys_values;
-
-  bool is_fused() const { return !keys_values.defined(); }
-  QkvHeads heads() const;
-  /// Uninitialised, of the same shapes.
-  Qkv like() const;
-};
 
 /// x [s, b, h] (sequence parallel: [s / tp, b, h]) -> Qkv. The weight is the box
 /// [groups, (q + 2) * head_dim, h] with all of some groups; with fewer groups than ranks, two boxes of it: the rows of
@@ -30,12 +18,16 @@ class QkvProjection {
   QkvProjection(const std::string& name, const ModelContext& context);
 
   Qkv forward(const Tensor& x, Pass& pass);
+  /// Uninitialised, of the shapes that forward gives for s positions of b samples.
+  Qkv empty(i64 s, i64 b) const;
   /// Returns dx.
   Tensor backward(const Qkv& gradient, Pass& pass);
   /// As Module::gives().
   ActivationPlacement gives(ActivationPlacement x) const;
   void visit(const ParamVisitor& f);
   bool shares_groups() const { return keys_values_ != nullptr; }
+  /// That this rank has keys and values of.
+  i64 query_groups() const { return queries_->weight.box.shape[0]; }
 
  private:
   std::unique_ptr<LinearSlice> make_slice(const std::string& name, i64 groups, i64 first_row, i64 rows) const;

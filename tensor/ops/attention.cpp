@@ -38,11 +38,14 @@ void check_table(const char* op, const Positions& x, i64 seq, i64 batch, const T
              x.ranges.at(std::max<i64>(seq, 1) - 1), " of a table ", table.shape());
 }
 
+bool is_alike(const Heads& a, const Heads& b) {
+  return a.seq == b.seq && a.batch == b.batch && a.heads == b.heads && a.head_dim == b.head_dim;
+}
+
 void check_attention(const char* op, const QkvHeads& x, const AttentionOptions& options) {
   const auto& [q, k, v] = x;
   for (const Heads* heads : {&q, &k, &v}) check_heads(op, *heads);
-  MCPP_CHECK(q.heads % k.heads == 0 && k.heads == v.heads && k.seq == v.seq && q.head_dim == k.head_dim &&
-                 k.head_dim == v.head_dim && q.batch == k.batch && k.batch == v.batch &&
+  MCPP_CHECK(q.heads % k.heads == 0 && is_alike(k, v) && q.head_dim == k.head_dim && q.batch == k.batch &&
                  q.base.dtype() == k.base.dtype() && k.base.dtype() == v.base.dtype(),
              op, ": q, k and v do not fit");
   MCPP_CHECK(options.softmax_scale > 0, op, ": softmax_scale must be positive, it is ", options.softmax_scale);
@@ -51,7 +54,46 @@ void check_attention(const char* op, const QkvHeads& x, const AttentionOptions& 
   check_dropout(op, options.dropout, q.batch);
 }
 
+/// What attention writes: of the operands' type or of the wide one.
+void check_result(const char* op, const char* name, DType result, DType type) {
+  MCPP_CHECK(result == type || result == wide(type), op, ": ", name, " must be of ", name_of(type), " or ",
+             name_of(wide(type)), ", not ", name_of(result));
+}
+
+void check_gradient(const char* op, const char* name, const Heads& dx, const Heads& x) {
+  check_heads(op, dx);
+  MCPP_CHECK(is_alike(dx, x), op, ": ", name, " has other heads than what it is the gradient of");
+  check_result(op, name, dx.base.dtype(), x.base.dtype());
+}
+
 }  // namespace
+
+Heads dense_heads(const Tensor& x, i64 heads) {
+  const Tensor rows = x.view({x.dim(0), x.dim(1), -1});
+  MCPP_CHECK(heads > 0 && rows.dim(2) % heads == 0, heads, " heads of ", x.shape());
+  return {x, 0, x.dim(0), x.dim(1), heads, rows.dim(2) / heads, heads, x.dim(1) * rows.dim(2), rows.dim(2), rows.dim(2)};
+}
+
+Heads some_heads(const Heads& x, i64 first, i64 count) {
+  const i64 inside = first % x.group_size;
+  MCPP_CHECK(first >= 0 && first + count <= x.heads &&
+                 (inside + count <= x.group_size || (inside == 0 && count % x.group_size == 0)),
+             "heads ", first, " to ", first + count, " of ", x.heads, " in groups of ", x.group_size);
+  Heads part = x;
+  part.offset += first / x.group_size * x.group_stride + inside * x.head_dim;
+  part.heads = count, part.group_size = std::min(count, x.group_size);
+  return part;
+}
+
+Heads every_head(const Heads& x, i64 first, i64 step) {
+  MCPP_CHECK((x.group_size == 1 || x.group_size == x.heads) && first < step && x.heads % step == 0, "every ", step,
+             "th of ", x.heads, " heads from ", first, " on, in groups of ", x.group_size);
+  const i64 distance = x.group_size == 1 ? x.group_stride : x.head_dim;
+  Heads some = x;
+  some.offset += first * distance;
+  some.heads = x.heads / step, some.group_size = 1, some.group_stride = step * distance;
+  return some;
+}
 
 QkvHeads packed_heads(const Tensor& qkv) {
   MCPP_CHECK(qkv.rank() == 5 && qkv.dim(3) >= 3,
@@ -102,7 +144,9 @@ void rope(Heads& x, const Tensor& cos, const Tensor& sin, const Positions& posit
 void attention(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y) {
   const Heads& q = x.q;
   check_attention("attention", x, options);
-  check_vector("attention", "out", y.out, q.base, q.seq * q.batch * q.heads * q.head_dim);
+  MCPP_CHECK(y.out.defined() && y.out.numel() == q.seq * q.batch * q.heads * q.head_dim, "attention: out must have ",
+             q.seq * q.batch * q.heads * q.head_dim, " elements");
+  check_result("attention", "out", y.out.dtype(), q.base.dtype());
   check_wide("attention", "lse", y.lse, q.base, q.batch * q.heads * q.seq);
   on_device(y.out, [&]<DeviceType D>() { Kernels<D>::attention(x, options, y); });
 }
@@ -110,9 +154,21 @@ void attention(const QkvHeads& x, const AttentionOptions& options, AttentionResu
 void attention_backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
                         const AttentionOptions& options, QkvHeads& dx) {
   check_attention("attention_backward", x, options);
-  check_attention("attention_backward", dx, options);
+  check_gradient("attention_backward", "dx.q", dx.q, x.q);
+  check_gradient("attention_backward", "dx.k", dx.k, x.k);
+  check_gradient("attention_backward", "dx.v", dx.v, x.v);
+  const Heads& q = x.q;
+  check_vector("attention_backward", "out", y.out, q.base, q.seq * q.batch * q.heads * q.head_dim);
   check_same("attention_backward", "dout", dout, y.out);
   on_device(dout, [&]<DeviceType D>() { Kernels<D>::attention_backward(dout, x, y, options, dx); });
+}
+
+void copy_heads(const Heads& from, Heads& to) {
+  check_heads("copy_heads", from);
+  check_heads("copy_heads", to);
+  MCPP_CHECK(is_alike(from, to), "copy_heads: [", from.seq, ", ", from.batch, ", ", from.heads, ", ", from.head_dim, "] to [", to.seq, ", ",
+             to.batch, ", ", to.heads, ", ", to.head_dim, "]");
+  on_device(from.base, [&]<DeviceType D>() { Kernels<D>::copy_heads(from, to); });
 }
 
 void merge_attention(const AttentionResult& part, AttentionResult& total) {

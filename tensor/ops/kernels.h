@@ -28,6 +28,7 @@ struct Kernels {
   static decltype(ops::rope) rope;
   static decltype(ops::attention) attention;
   static decltype(ops::attention_backward) attention_backward;
+  static decltype(ops::copy_heads) copy_heads;
   static decltype(ops::merge_attention) merge_attention;
   static decltype(ops::embedding) embedding;
   static decltype(ops::embedding_backward) embedding_backward;

@@ -49,6 +49,12 @@ struct Heads {
 struct QkvHeads {
   Heads q, k, v;
 };
+/// View of a dense tensor [s, b, heads * head_dim], or with heads as an axis of its own.
+Heads dense_heads(const Tensor& x, i64 heads);
+/// Heads [first, first + count) of x: whole groups of them, or some of one group.
+Heads some_heads(const Heads& x, i64 first, i64 count);
+/// Heads first, first + step, ... of x, whose heads lie at equal distances.
+Heads every_head(const Heads& x, i64 first, i64 step);
 /// Views into a fused QKV tensor [s, b, groups, (q_per_group + 2), head_dim], Megatron's layout: per group its query
 /// heads, then its key, then its value.
 QkvHeads packed_heads(const Tensor& qkv);
@@ -64,7 +70,9 @@ struct AttentionOptions {
 
 /// Attention over some keys. What different keys gave for the same queries can be merged.
 struct AttentionResult {
-  Tensor out;  ///< [s, b, heads * head_dim]; zero for a query that sees no key
+  /// [s, b, heads * head_dim], of the queries' type or of the wide one, in which parts lose nothing; zero for a query
+  /// that sees no key.
+  Tensor out;
   Tensor lse;  ///< [b, heads, s] (fp32 / fp64): log of the softmax's denominator; -infinity where no key is seen
 };
 
@@ -179,10 +187,12 @@ void rope(Heads& x, const Tensor& cos, const Tensor& sin, const Positions& posit
 /// y.out = softmax(scale q k^T) v over the keys that each query sees. Never stores s x s; blocks of keys that no query
 /// of a block sees cost nothing. Dao et al., "FlashAttention", 2022.
 void attention(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y);
-/// dx is overwritten. Where x has a part of the keys, and y and dout are those of all: that part's share of the
-/// gradient.
+/// dx, of x's type or of the wide one, is overwritten. Where x has a part of the keys, and y and dout, of x's type, are
+/// those of all: that part's share of the gradient.
 void attention_backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
                         const AttentionOptions& options, QkvHeads& dx);
+/// to = from, converted, between views of the same seq, batch, heads and head_dim that do not overlap.
+void copy_heads(const Heads& from, Heads& to);
 /// total = attention over its keys and those of `part`, which are others. total.out is of part's type or, so that many
 /// parts lose nothing, of the wide one. Liu, Zaharia, Abbeel, "Ring Attention", 2023.
 void merge_attention(const AttentionResult& part, AttentionResult& total);

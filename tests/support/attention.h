@@ -34,8 +34,7 @@ struct HeadNumbers {
 };
 
 inline Heads dense_heads(const Tensor& x) {  // [s, b, heads, dim]
-  return {x,       0, x.dim(0), x.dim(1), x.dim(2), x.dim(3), 1, x.dim(1) * x.dim(2) * x.dim(3), x.dim(2) * x.dim(3),
-          x.dim(3)};
+  return mcpp::dense_heads(x, x.dim(2));
 }
 
 /// Inputs, outputs and gradients of one call; outputs start as NaN. Tensors lie as tensor_of() says of `first`.

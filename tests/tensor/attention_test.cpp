@@ -134,11 +134,12 @@ TEST(AttentionOfBf16, AlsoWorksWithoutTheMatrixUnit) {
     SCOPED_TRACE(describe(c, DType::BF16));
     AttentionCall call(c, DType::BF16, device);
     kernel::AttentionProblem<BFloat16> p(call.x, call.options);
-    p.out = kernel::HeadRows<BFloat16>(call.y.out, p.batch, p.heads, p.head_dim);
+    p.out = kernel::ResultRows<BFloat16>(call.y.out, p.batch, p.heads, p.head_dim);
     p.dout = kernel::HeadRows<BFloat16>(call.dout, p.batch, p.heads, p.head_dim);
+    p.y = kernel::HeadRows<BFloat16>(call.y.out, p.batch, p.heads, p.head_dim);
     p.lse = call.y.lse.data<float>();
-    p.dq = kernel::HeadRows<BFloat16>(call.dx.q), p.dk = kernel::HeadRows<BFloat16>(call.dx.k);
-    p.dv = kernel::HeadRows<BFloat16>(call.dx.v);
+    p.dq = kernel::ResultRows<BFloat16>(call.dx.q), p.dk = kernel::ResultRows<BFloat16>(call.dx.k);
+    p.dv = kernel::ResultRows<BFloat16>(call.dx.v);
     kernel::attention_forward(p, device);
     kernel::attention_backward(p, device);
     expect_truth(call, {0.005, 1e-5, 0.08});

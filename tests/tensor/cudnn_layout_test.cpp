@@ -40,7 +40,7 @@ class CudnnLayout : public testing::TestWithParam<Layout> {
 TEST_P(CudnnLayout, HasEveryRowOfFusedQkvInPlace) {
   const auto [batch, groups, q_per_group] = GetParam();
   const QkvHeads x = packed_heads(Tensor::empty({5, batch, groups, q_per_group + 2, 8}, DType::BF16, device_));
-  const Heads out = dense_heads(Tensor::empty({5, batch, groups * q_per_group * 8}, DType::BF16, device_), x.q);
+  const Heads out = dense_heads(Tensor::empty({5, batch, groups * q_per_group * 8}, DType::BF16, device_), x.q.heads);
   const std::array<const Heads*, 4> all{&x.q, &x.k, &x.v, &out};
   for (bool prefer_folded : {false, true}) {
     const std::vector<CudnnShape> shapes = cudnn_shapes(all, x.k.heads, prefer_folded);

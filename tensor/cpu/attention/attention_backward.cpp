@@ -82,9 +82,9 @@ void pack_queries(const AttentionProblem<T>& p, const Engine& engine, i64 b, i64
     pack_right(engine, p.q, b, head, first, count, p.padded_dim(), x.rows, x.q_right + at, x.q_right_t + at);
     pack_right(engine, p.dout, b, head, first, count, p.padded_dim(), x.rows, x.dout_right + at, x.dout_right_t + at);
     for (i64 q = first; q < first + count; ++q) {
-      prefetch_row_after<false>(p.out.row(b, head, q), p.out.seq_stride, p.head_dim);
+      prefetch_row_after<false>(p.y.row(b, head, q), p.y.seq_stride, p.head_dim);
       x.lse_log2[q] = lse[q] == -std::numeric_limits<R>::infinity() ? nothing : lse[q] * std::numbers::log2e_v<R>;
-      x.delta[q] = dot(p.dout.row(b, head, q), p.out.row(b, head, q), p.head_dim);
+      x.delta[q] = dot(p.dout.row(b, head, q), p.y.row(b, head, q), p.head_dim);
     }
   }
   std::fill(x.lse_log2 + p.queries, x.lse_log2 + p.query_blocks() * kTile, nothing);

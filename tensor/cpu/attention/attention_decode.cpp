@@ -56,9 +56,11 @@ void decode_query(D d, const AttentionProblem<T>& p, i64 b, i64 head, i64 query,
   }
   p.lse[(b * p.heads + head) * p.queries + query] = largest * std::numbers::ln2_v<R> + std::log(sum);
   const auto inverse = hn::Set(d, sum == 0 ? 0 : 1 / sum);  // 0 when no key is seen
-  T* to = p.out.row(b, head, query);
-  simd::sweep(d, 0, p.head_dim, [&](i64 i, auto lanes) HWY_ATTR {
-    simd::store(hn::Mul(simd::load(d, out + i, lanes), inverse), d, to + i, lanes);
+  p.out.visit([&](const auto& rows) {
+    auto* to = rows.row(b, head, query);
+    simd::sweep(d, 0, p.head_dim, [&](i64 i, auto lanes) HWY_ATTR {
+      simd::store(hn::Mul(simd::load(d, out + i, lanes), inverse), d, to + i, lanes);
+    });
   });
 }
 

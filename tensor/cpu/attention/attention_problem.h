@@ -49,11 +49,41 @@ struct HeadRows {
   }
 };
 
+/// Rows that are written: of the operands' type T, or of the wide one, so that sums over several calls lose nothing.
+template <class T>
+struct ResultRows {
+  HeadRows<T> same;
+  HeadRows<Wide<T>> wide;  ///< used when `same` has no data
+
+  ResultRows() = default;
+  explicit ResultRows(const Heads& x) {
+    if (x.base.dtype() == DTypeOf<T>::value)
+      same = HeadRows<T>(x);
+    else
+      wide = HeadRows<Wide<T>>(x);
+  }
+  /// A dense tensor [s, b, heads * head_dim].
+  ResultRows(const Tensor& x, i64 batch, i64 heads, i64 dim) {
+    if (x.dtype() == DTypeOf<T>::value)
+      same = HeadRows<T>(x, batch, heads, dim);
+    else
+      wide = HeadRows<Wide<T>>(x, batch, heads, dim);
+  }
+
+  /// f(HeadRows) of the type that there is.
+  template <class F>
+  void visit(F&& f) const {
+    same.data ? f(same) : f(wide);
+  }
+};
+
 template <class T>
 struct AttentionProblem {
-  HeadRows<T> q, k, v, out;
-  Wide<T>* lse = nullptr;        ///< [batch, heads, queries]
-  HeadRows<T> dout, dq, dk, dv;  ///< of the backward pass only
+  HeadRows<T> q, k, v;
+  ResultRows<T> out;
+  Wide<T>* lse = nullptr;       ///< [batch, heads, queries]
+  HeadRows<T> y, dout;          ///< of the backward pass only: what forward gave as `out`, and its gradient
+  ResultRows<T> dq, dk, dv;     ///< of the backward pass only
   i64 batch = 0, heads = 0, kv_heads = 0, head_dim = 0;
   i64 queries = 0;
   i64 keys = 0;      ///< rows of keys from the first to the last that any query sees

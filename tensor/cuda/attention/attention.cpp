@@ -3,16 +3,50 @@
 #include "tensor/ops/kernels.h"
 
 namespace mcpp {
+namespace {
+
+bool is_of_type_of(const Tensor& result, const Heads& x) {
+  return result.dtype() == x.base.dtype();
+}
+bool are_of_type_of(const QkvHeads& dx, const Heads& x) {
+  return is_of_type_of(dx.q.base, x) && is_of_type_of(dx.k.base, x) && is_of_type_of(dx.v.base, x);
+}
+/// Room for heads like those of x, of the type `type`.
+Heads dense_like(const Heads& x, const Tensor& type) {
+  return dense_heads(Tensor::like(type, {x.seq, x.batch, x.heads, x.head_dim}), x.heads);
+}
+
+/// cuDNN's kernels write the operands' type: a part is rounded once, and then added up in the wide one.
+bool fused_forward(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y) {
+  if (is_of_type_of(y.out, x.q)) return FusedAttention::forward(x, options, y);
+  AttentionResult narrow{Tensor::like(x.q.base, y.out.shape()), y.lse};
+  const bool done = FusedAttention::forward(x, options, narrow);
+  if (done) ops::copy(narrow.out, y.out);
+  return done;
+}
+
+bool fused_backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y, const AttentionOptions& options,
+                    QkvHeads& dx) {
+  if (are_of_type_of(dx, x.q)) return FusedAttention::backward(dout, x, y, options, dx);
+  QkvHeads narrow{dense_like(x.q, dout), dense_like(x.k, dout), dense_like(x.v, dout)};
+  if (!FusedAttention::backward(dout, x, y, options, narrow)) return false;
+  ops::copy_heads(narrow.q, dx.q);
+  ops::copy_heads(narrow.k, dx.k);
+  ops::copy_heads(narrow.v, dx.v);
+  return true;
+}
+
+}  // namespace
 
 template <>
 void Kernels<DeviceType::Cuda>::attention(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y) {
-  if (!FusedAttention::forward(x, options, y)) TiledAttention::forward(x, options, y);
+  if (!fused_forward(x, options, y)) TiledAttention::forward(x, options, y);
 }
 
 template <>
 void Kernels<DeviceType::Cuda>::attention_backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
                                                    const AttentionOptions& options, QkvHeads& dx) {
-  if (!FusedAttention::backward(dout, x, y, options, dx)) TiledAttention::backward(dout, x, y, options, dx);
+  if (!fused_backward(dout, x, y, options, dx)) TiledAttention::backward(dout, x, y, options, dx);
 }
 
 }  // namespace mcpp

@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads) sum_products(const __grid_constant__
   const i64 rows = p.batch * p.heads * p.queries, step = i64{gridDim.x} * kWarps;
   for (i64 r = blockIdx.x * i64{kWarps} + threadIdx.x / kWarp; r < rows; r += step) {
     const i64 s = r % p.queries, head = r / p.queries % p.heads, b = r / p.queries / p.heads;
-    const E *x = p.dout.row(b, head, s), *y = p.out.row(b, head, s);
+    const E *x = p.dout.row(b, head, s), *y = p.y.row(b, head, s);
     W sum = 0;
     for (i64 d = threadIdx.x % kWarp; d < p.head_dim; d += kWarp) sum += widen(x[d]) * widen(y[d]);
     sum = warp_sum(sum);

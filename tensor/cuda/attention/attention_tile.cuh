@@ -32,16 +32,12 @@ template <class T>
 HeadRows<Element<T>> head_rows(const Heads& x) {
   return {elements<T>(x.base) + x.offset, x.group_size, x.head_dim, x.seq_stride, x.batch_stride, x.group_stride};
 }
-/// A dense tensor [s, b, heads * head_dim].
-template <class T>
-HeadRows<Element<T>> head_rows(const Tensor& x, const Heads& like) {
-  return {elements<T>(x),
-          like.heads,
-          like.head_dim,
-          like.batch * like.heads * like.head_dim,
-          like.heads * like.head_dim,
-          0};
-}
+/// Rows that are written: of the operands' type, or, when these have no data, of the wide one.
+template <class E, class W>
+struct ResultRows {
+  HeadRows<E> same;
+  HeadRows<W> wide;
+};
 
 /// Keys [begin, end): those that a query sees.
 struct SeenKeys {
@@ -51,7 +47,10 @@ struct SeenKeys {
 
 template <class E, class W>
 struct Problem {
-  HeadRows<E> q, k, v, out, dout, dq, dk, dv;
+  HeadRows<E> q, k, v;
+  ResultRows<E, W> out;
+  HeadRows<E> y, dout;  ///< of the backward pass only: what forward gave as `out`, and its gradient
+  ResultRows<E, W> dq, dk, dv;
   W* lse = nullptr;    ///< [batch, heads, queries]
   W* delta = nullptr;  ///< [batch, heads, queries]: the sum over channels of dout * out
   i64 batch = 0, heads = 0, kv_heads = 0, head_dim = 0, queries = 0, keys = 0;
@@ -161,6 +160,15 @@ __device__ void store_rows(const HeadRows<E>& x, i64 b, i64 head, i64 first, i64
       if (d < x.head_dim) to[d] = narrow<E>(sums[i][c] * factor[i]);
     }
   }
+}
+
+template <int kDim, int kRows, class E, class W>
+__device__ void store_rows(const ResultRows<E, W>& x, i64 b, i64 head, i64 first, i64 count, const W (&factor)[kRows],
+                           const Sums<kDim, kRows, W>& sums) {
+  if (x.same.data)
+    store_rows<kDim>(x.same, b, head, first, count, factor, sums);
+  else
+    store_rows<kDim>(x.wide, b, head, first, count, factor, sums);
 }
 
 /// Which tile of own rows, of which head and sample, a block has.

@@ -187,7 +187,7 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 bool FusedAttention::forward(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y) {
   CudaDevice& device = cuda(y.out);
   const auto& [q, k, v] = x;
-  const Heads o = dense_heads(y.out, q);
+  const Heads o = dense_heads(y.out, q.heads);
   const AttentionCase c = make_case(std::array{&q, &k, &v, &o}, false, options);
   const CudnnPlan* plan = c.shapes.empty() ? nullptr : plan_for(device.cudnn(), c);
   if (!plan) return false;
@@ -204,7 +204,7 @@ bool FusedAttention::backward(const Tensor& dout, const QkvHeads& x, const Atten
                               const AttentionOptions& options, QkvHeads& dx) {
   CudaDevice& device = cuda(dout);
   if (device.options().deterministic && device.properties().major > kNewestDeterministic) return false;
-  const Heads o = dense_heads(y.out, x.q), d = dense_heads(dout, x.q);
+  const Heads o = dense_heads(y.out, x.q.heads), d = dense_heads(dout, x.q.heads);
   const std::array<const Heads*, 8> operands{&x.q, &x.k, &x.v, &o, &d, &dx.q, &dx.k, &dx.v};
   AttentionCase c = make_case(operands, true, options);
   if (c.shapes.empty()) return false;

@@ -27,15 +27,6 @@ struct CudnnShape {
   }
 };
 
-/// A dense tensor [s, b, heads * head_dim] as heads like those of `q`.
-inline Heads dense_heads(const Tensor& x, const Heads& q) {
-  Heads h{x, 0, q.seq, q.batch, q.heads, q.head_dim, q.heads};
-  h.seq_stride = q.batch * q.heads * q.head_dim;
-  h.batch_stride = q.heads * q.head_dim;
-  h.group_stride = q.heads * q.head_dim;
-  return h;
-}
-
 /// The distance between runs of `per` heads, when it is the same everywhere.
 inline std::optional<i64> head_stride(const Heads& x, i64 per) {
   if (x.heads == per || x.group_stride == x.group_size * x.head_dim || x.group_size == x.heads) return per * x.head_dim;

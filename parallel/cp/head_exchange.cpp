@@ -1,0 +1,157 @@
+#include "parallel/cp/head_exchange.h"
+
+#include <array>
+
+#include "tensor/wide.h"
+
+namespace mcpp {
+namespace {
+
+constexpr i64 kRuns = 2;
+
+/// Rows of one of the two runs that stand side by side in x.
+Heads run_of(const Heads& x, i64 run) {
+  Heads part = x;
+  part.seq = x.seq / kRuns;
+  part.offset += run * part.seq * x.seq_stride;
+  return part;
+}
+
+/// Of a tensor [n, s, b, width]: column i of a row is row s, b of part i.
+Heads parts_as_columns(const Tensor& x) {
+  const i64 batch = x.dim(2), width = x.dim(3);
+  return {.base = x,
+          .seq = x.dim(1),
+          .batch = batch,
+          .heads = x.dim(0),
+          .head_dim = width,
+          .group_size = 1,
+          .seq_stride = batch * width,
+          .batch_stride = width,
+          .group_stride = x.dim(1) * batch * width};
+}
+
+/// Of the fused tensor, or keys_values alone as one group: each group's keys and values as one head.
+Heads keys_and_values(const Qkv& x) {
+  const QkvHeads heads = x.heads();
+  Heads both = heads.k;
+  both.head_dim *= 2;
+  return both;
+}
+
+/// The queries as `ranks` columns, each of them the heads of one rank; several for each group.
+Heads query_columns(const Qkv& x, i64 ranks) {
+  Heads q = x.heads().q;
+  const i64 heads = q.heads / ranks;
+  q.heads = ranks, q.head_dim *= heads, q.group_size /= heads;
+  return q;
+}
+
+}  // namespace
+
+bool HeadExchange::is_possible(i64 ranks, i64 heads, i64 query_groups) {
+  return heads % ranks == 0 && (query_groups % ranks == 0 || ranks % query_groups == 0);
+}
+
+Tensor HeadExchange::give(const Heads& columns) {
+  const i64 n = group_.size(), rows = columns.seq / kRuns, b = columns.batch, width = columns.head_dim;
+  Tensor whole = Tensor::like(columns.base, {n * columns.seq, b, width});
+  std::array<Work, kRuns> works;
+  for (i64 run = 0; run < kRuns; ++run) {
+    const Tensor packed = Tensor::like(columns.base, {n, rows, b, width});
+    Heads parts = parts_as_columns(packed);
+    ops::copy_heads(run_of(columns, run), parts);
+    Tensor piece = whole.slice(run * n * rows, (run + 1) * n * rows);
+    works[static_cast<std::size_t>(run)] = group_.all_to_all(packed, piece);
+  }
+  for (Work& work : works) work.wait();
+  return whole;
+}
+
+void HeadExchange::take_back(const Tensor& exchanged, Heads& columns) {
+  const i64 n = group_.size(), rows = columns.seq / kRuns, b = columns.batch, width = columns.head_dim;
+  std::array<Tensor, kRuns> packed;
+  std::array<Work, kRuns> works;
+  for (std::size_t run = 0; run < kRuns; ++run) {
+    const i64 begin = static_cast<i64>(run) * n * rows;
+    packed[run] = Tensor::like(exchanged, {n, rows, b, width});
+    works[run] = group_.all_to_all(exchanged.slice(begin, begin + n * rows), packed[run]);
+  }
+  for (std::size_t run = 0; run < kRuns; ++run) {
+    works[run].wait();
+    Heads place = run_of(columns, static_cast<i64>(run));
+    ops::copy_heads(parts_as_columns(packed[run]), place);
+  }
+}
+
+Qkv HeadExchange::to_heads(const Qkv& mine) {
+  const i64 n = group_.size(), s = mine.queries.dim(0), b = mine.queries.dim(1);
+  const QkvHeads heads = mine.heads();
+  const i64 head_dim = heads.k.head_dim;
+  if (!shares_groups()) {
+    const Tensor whole = give(dense_heads(mine.queries, n));
+    return {whole.view({n * s, b, query_groups_ / n, mine.queries.dim(3), head_dim}), {}};
+  }
+  const i64 sharing = n / query_groups_;  // ranks that get the same group
+  const Tensor queries = give(query_columns(mine, n));
+  const Tensor copies = Tensor::like(mine.queries, {s, b, n * 2 * head_dim});
+  const Heads columns = dense_heads(copies, n), own = keys_and_values(mine);
+  for (i64 i = 0; i < sharing; ++i) {
+    Heads column = every_head(columns, i, sharing);
+    ops::copy_heads(own, column);
+  }
+  return {queries.view({n * s, b, heads.q.heads / n, head_dim}), give(columns).view({n * s, b, 2, head_dim})};
+}
+
+Qkv HeadExchange::gradient_of_heads(const Qkv& x) const {
+  if (!shares_groups()) return x.like();
+  const Tensor& kv = x.keys_values;
+  return {Tensor::like(x.queries), Tensor::empty(kv.shape(), wide(kv.dtype()), kv.device())};
+}
+
+void HeadExchange::to_positions(const Qkv& gradient, Qkv& mine) {
+  const i64 n = group_.size(), s = mine.queries.dim(0), b = mine.queries.dim(1);
+  if (!shares_groups()) {
+    Heads columns = dense_heads(mine.queries, n);
+    return take_back(gradient.queries, columns);
+  }
+  Heads queries = query_columns(mine, n), own = keys_and_values(mine);
+  take_back(gradient.queries, queries);
+  const i64 sharing = n / own.heads, width = own.head_dim;
+  const Tensor parts = Tensor::like(gradient.keys_values, {s, b, n * width});
+  Heads columns = dense_heads(parts, n);
+  take_back(gradient.keys_values, columns);
+  Tensor sum = Tensor::like(parts, {s, b, own.heads * width}), part = Tensor::like(sum);
+  for (i64 i = 0; i < sharing; ++i) {
+    Heads to = dense_heads(i == 0 ? sum : part, own.heads);
+    ops::copy_heads(every_head(columns, i, sharing), to);
+    if (i > 0) ops::add_to(part, sum);
+  }
+  ops::copy_heads(dense_heads(sum, own.heads), own);
+}
+
+Tensor HeadExchange::to_heads(const Tensor& out) {
+  return give(dense_heads(out, group_.size()));
+}
+
+Tensor HeadExchange::to_positions(const Tensor& out) {
+  const i64 n = group_.size();
+  const Tensor mine = Tensor::like(out, {out.dim(0) / n, out.dim(1), n * out.dim(2)});
+  Heads columns = dense_heads(mine, n);
+  take_back(out, columns);
+  return mine;
+}
+
+Positions HeadExchange::positions(const Positions& mine, i64 rows) {
+  const i64 n = group_.size(), part = rows / kRuns, inside = group_.rank() * part;
+  Positions whole{{.first = mine.ranges.first - inside, .split = n * part, .second = mine.ranges.second - inside}, {}};
+  if (!mine.starts.defined()) return whole;
+  whole.starts = Tensor::like(mine.starts, {n * rows, mine.starts.dim(1)});
+  for (i64 run = 0; run < kRuns; ++run) {
+    Tensor piece = whole.starts.slice(run * n * part, (run + 1) * n * part);
+    group_.all_gather(mine.starts.slice(run * part, (run + 1) * part), piece).wait();
+  }
+  return whole;
+}
+
+}  // namespace mcpp
