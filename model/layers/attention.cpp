@@ -18,20 +18,21 @@ RotaryTable RotaryTable::make(const ModelContext& context) {
   return table;
 }
 
-SelfAttention::SelfAttention(const std::string& name, i64 layer, const ModelContext& context, const RotaryTable& rotary)
+SelfAttention::SelfAttention(const std::string& name, i64 layer, KeptRef<ModelContext> context,
+                             KeptRef<RotaryTable> rotary)
     : name_(name),
       layer_(layer),
       context_(context),
       rotary_(rotary),
       linear_qkv_(name + ".linear_qkv", context),
-      exchange_(context.cp.make_head_exchange(linear_qkv_.query_groups())),
-      core_attention_(context.cp.make_core_attention()),
-      linear_proj_(name + ".linear_proj", context.config.num_attention_heads * context.config.head_dim(),
-                   context.config.hidden_size, context.tp,
-                   {.bias = context.config.attention_output_bias(),
+      exchange_(context_.cp.make_head_exchange(linear_qkv_.query_groups())),
+      core_attention_(context_.cp.make_core_attention()),
+      linear_proj_(name + ".linear_proj", context_.config.num_attention_heads * context_.config.head_dim(),
+                   context_.config.hidden_size, context_.tp,
+                   {.bias = context_.config.attention_output_bias(),
                     .skip_bias_add = true,
-                    .init_std = context.output_init_std(),
-                    .sequence_parallel = context.sequence_parallel}) {}
+                    .init_std = context_.output_init_std(),
+                    .sequence_parallel = context_.sequence_parallel}) {}
 
 AttentionOptions SelfAttention::options(i64 rows, const Pass& pass) const {
   const i64 heads = context_.config.num_attention_heads / context_.tp.size();

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "base/kept_ref.h"
 #include "model/config/context.h"
 #include "parallel/cp/qkv.h"
 #include "parallel/tp/linear.h"
@@ -15,7 +16,7 @@ namespace mcpp {
 /// share it. Each of these has the part of the keys' and values' gradient that comes from its own queries.
 class QkvProjection {
  public:
-  QkvProjection(const std::string& name, const ModelContext& context);
+  QkvProjection(const std::string& name, KeptRef<ModelContext> context);
 
   Qkv forward(const Tensor& x, Pass& pass);
   /// Uninitialised, of the shapes that forward gives for s positions of b samples.
