@@ -68,7 +68,8 @@ check_run() {
   check_placement
   configuration=$(run_alone config "${arguments[@]}")
   check_checkpoint_settings
-  replica=$(($(setting parallel tensor_model_parallel_size) * $(setting parallel pipeline_model_parallel_size)))
+  replica=$(($(setting parallel tensor_model_parallel_size) * $(setting parallel context_parallel_size) *
+    $(setting parallel pipeline_model_parallel_size)))
   if [ -n "$hostfile" ]; then read_hosts "$hostfile" && check_ssh && room=$(slots_of "${hosts[@]}"); fi
   if [ $launcher = srun ]; then room=${SLURM_NTASKS:-}; fi
   ranks=${ranks:-${room:-1}}

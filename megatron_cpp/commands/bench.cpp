@@ -190,19 +190,20 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
 }  // namespace
 
 ExitCode bench_command(Arguments args, Log& log, const World& world) {
+  if (!args.empty() && args[0] == "attention") return bench_attention_command(args.subspan(1), log, world);
   if (!args.empty() && args[0] == "comm") return bench_comm_command(args.subspan(1), log, world);
   if (!args.empty() && args[0] == "checkpoint") return bench_checkpoint_command(args.subspan(1), log, world);
   const Usage usage{.command = "megatron_cpp bench",
                     .summary =
                         "Times matrix products (gemm), the other operations (ops) or whole training steps (step) of a "
-                        "configuration; comm and checkpoint: see bench comm --help, bench checkpoint --help.",
+                        "configuration; attention, comm and checkpoint: see bench attention --help and so on.",
                     .positional = {"what", "config"},
                     .required = {"what", "config"}};
   BenchOptions options;
   std::optional<Config> config = read_config_and_options(args, usage, options, log);
   if (!config) return ExitCode::Done;
   check_input(options.what == "gemm" || options.what == "ops" || options.what == "step", "bench: \"", options.what,
-              "\" is none of gemm, ops, step, comm, checkpoint");
+              "\" is none of gemm, ops, step, attention, comm, checkpoint");
   resolve_vocabulary(*config, log);
   check_input(world.ranks.size() == 1 || options.what == "step", "bench ", options.what,
               " runs in one process; start it without mpirun");

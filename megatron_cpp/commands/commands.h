@@ -34,6 +34,7 @@ ExitCode run_subcommand(const std::string& name, std::span<const Command> table,
 std::string program_help();
 
 ExitCode bench_command(Arguments args, Log& log, const World& world);
+ExitCode bench_attention_command(Arguments args, Log& log, const World& world);   ///< bench attention
 ExitCode bench_comm_command(Arguments args, Log& log, const World& world);        ///< bench comm
 ExitCode bench_checkpoint_command(Arguments args, Log& log, const World& world);  ///< bench checkpoint
 ExitCode checkpoint_command(Arguments args, Log& log);

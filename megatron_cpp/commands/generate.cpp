@@ -97,6 +97,9 @@ ExitCode generate_command(Arguments args, Log& log, const World& world) {
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
   // Rank 0 alone sees standard input.
   const std::string text = from_first(world.ranks, [&] { return prompt_text(options); });
+  check_input(options.inference.parallel.context_parallel_size == 1,
+              "generate: one token at a time cannot be shared: --parallel.context_parallel_size must be 1; use "
+              "--parallel.tensor_model_parallel_size or --parallel.pipeline_model_parallel_size");
   InferenceModel inference(options.inference, world, log);
   const int copies = inference.parallel().topology.dp();
   check_input(copies == 1, "generate: ", world.ranks.size(), " ranks hold the model ", copies,

@@ -47,9 +47,10 @@ void add_context_problems(const ParallelConfig& p, std::set<std::string>& found)
   const i64 cp = p.context_parallel_size;
   const bool is_hierarchical = p.cp_comm_type == CpCommType::A2aP2p;
   if (is_hierarchical && (sizes.size() != 2 || sizes[0] * sizes[1] != cp))
-    found.insert(str("cp_comm_type = \"a2a+p2p\" needs hierarchical_context_parallel_sizes = [ranks that exchange heads, "
-                     "members of the ring] with a product of context_parallel_size = ",
-                     cp, cp % 2 == 0 ? str(", such as [2, ", cp / 2, "]") : std::string()));
+    found.insert(
+        str("cp_comm_type = \"a2a+p2p\" needs hierarchical_context_parallel_sizes = [ranks that exchange heads, "
+            "members of the ring] with a product of context_parallel_size = ",
+            cp, cp % 2 == 0 ? str(", such as [2, ", cp / 2, "]") : std::string()));
   if (!is_hierarchical && !sizes.empty())
     found.insert(str("hierarchical_context_parallel_sizes has no meaning with cp_comm_type = \"",
                      enum_name(p.cp_comm_type), "\"; leave it empty, or use \"a2a+p2p\""));

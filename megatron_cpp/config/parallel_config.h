@@ -47,9 +47,10 @@ struct ParallelConfig {
           "these ranks also share the sequence between layers: less memory, the same communication");
     visit("context_parallel_size", self.context_parallel_size,
           "ranks that share each sample: every one has some positions of it", between(1, 4096));
-    visit("cp_comm_type", self.cp_comm_type,
-          "how attention meets the keys of these ranks: p2p = a ring, all_gather, a2a = heads in exchange for positions, "
-          "a2a+p2p = among neighbours, with a ring between them");
+    visit(
+        "cp_comm_type", self.cp_comm_type,
+        "how attention meets the keys of these ranks: p2p = a ring, all_gather, a2a = heads in exchange for positions, "
+        "a2a+p2p = among neighbours, with a ring between them");
     visit("hierarchical_context_parallel_sizes", self.hierarchical_context_parallel_sizes,
           "with a2a+p2p: ranks that exchange heads (of one machine), and members of the ring", at_least(1));
     visit("pipeline_model_parallel_size", self.pipeline_model_parallel_size, "ranks that the layers are dealt out to",

@@ -36,7 +36,14 @@ class TextScorer {
  public:
   TextScorer(GPTModel& stage, ParallelState& parallel, std::span<const i32> tokens, Windows windows, i64 batch)
       : stage_(stage), parallel_(parallel), tokens_(tokens), windows_(windows), batch_(batch), losses_(tokens.size()) {
-    for (const EvaluationWindow& window : windows) seq_ = std::max(seq_, window.length - 1);
+    i64 longest = 0;
+    for (const EvaluationWindow& window : windows) longest = std::max(longest, window.length - 1);
+    // Each context-parallel rank has as much from the front as from the back.
+    const ContextParallel& cp = stage.context().cp;
+    const i64 step = cp.size() == 1 ? 1 : 2 * cp.size();
+    seq_ = (longest + step - 1) / step * step;
+    rows_ = seq_ / cp.size();
+    at_ = cp.positions(rows_);
   }
 
   i64 batches() const { return (static_cast<i64>(windows_.size()) + batch_ - 1) / batch_; }
@@ -46,9 +53,10 @@ class TextScorer {
     const auto index = [=](int i) { return first + i * step; };
     const ForwardTask task{
         .microbatches = static_cast<int>((end - first + step - 1) / step),
-        .seq = seq_,
+        .seq = rows_,
         .batch = batch_,
         .tokens = [&](int i) { return inputs(index(i)); },
+        .prepare = [&](Pass& pass) { pass.positions = at_; },
         .output = [&](int i, const Tensor& x, Pass& pass) { take_losses(index(i), x, pass); },
     };
     if (task.microbatches > 0) run_forward(stage_, parallel_, task);
@@ -81,7 +89,7 @@ class TextScorer {
   Tensor place(const std::vector<i32>& values) const {
     Tensor t = Tensor::empty({seq_, batch_}, DType::I32, stage_.context().device);
     write_values(values, t);
-    return t;
+    return rows_at(t, at_, rows_);
   }
 
   void take_losses(i64 index, const Tensor& input, Pass& pass) {
@@ -91,8 +99,12 @@ class TextScorer {
     const Windows windows = windows_of(index);
     for (std::size_t b = 0; b < windows.size(); ++b) {
       const EvaluationWindow& window = windows[b];
-      for (i64 s = window.length - 1 - window.scored; s < window.length - 1; ++s)
-        losses_[static_cast<std::size_t>(window.begin + s + 1)] = per_token[static_cast<std::size_t>(s * batch_) + b];
+      for (i64 row = 0; row < rows_; ++row) {
+        const i64 s = at_.at(row);
+        if (s >= window.length - 1 - window.scored && s < window.length - 1)
+          losses_[static_cast<std::size_t>(window.begin + s + 1)] =
+              per_token[static_cast<std::size_t>(row * batch_) + b];
+      }
     }
   }
 
@@ -100,7 +112,9 @@ class TextScorer {
   ParallelState& parallel_;
   std::span<const i32> tokens_;
   Windows windows_;
-  i64 batch_, seq_ = 0;
+  i64 batch_, seq_ = 0;         // of windows side by side
+  i64 rows_ = 0;                // of these, that this rank has
+  PositionRanges at_;           // their positions
   std::vector<double> losses_;  // by token; zero for those that other ranks score
 };
 

@@ -7,6 +7,14 @@
 #include "tensor/wide.h"
 
 namespace mcpp {
+namespace {
+
+/// Query heads of a tensor-parallel rank.
+i64 heads_of(const ModelContext& context) {
+  return context.config.num_attention_heads / context.tp.size();
+}
+
+}  // namespace
 
 RotaryTable RotaryTable::make(const ModelContext& context) {
   const ModelConfig& config = context.config;
@@ -25,8 +33,7 @@ SelfAttention::SelfAttention(const std::string& name, i64 layer, KeptRef<ModelCo
       context_(context),
       rotary_(rotary),
       linear_qkv_(name + ".linear_qkv", context),
-      exchange_(context_.cp.make_head_exchange(linear_qkv_.query_groups())),
-      core_attention_(context_.cp.make_core_attention()),
+      core_attention_(context_.cp, heads_of(context_), linear_qkv_.query_groups()),
       linear_proj_(name + ".linear_proj", context_.config.num_attention_heads * context_.config.head_dim(),
                    context_.config.hidden_size, context_.tp,
                    {.bias = context_.config.attention_output_bias(),
@@ -34,16 +41,14 @@ SelfAttention::SelfAttention(const std::string& name, i64 layer, KeptRef<ModelCo
                     .init_std = context_.output_init_std(),
                     .sequence_parallel = context_.sequence_parallel}) {}
 
-AttentionOptions SelfAttention::options(i64 rows, const Pass& pass) const {
-  const i64 heads = context_.config.num_attention_heads / context_.tp.size();
+AttentionOptions SelfAttention::options(const Pass& pass) const {
   AttentionOptions options;
   options.softmax_scale = 1 / std::sqrt(static_cast<double>(context_.config.head_dim()));
   options.queries = {pass.positions, pass.attention_starts};
-  if (exchange_) options.queries = exchange_->positions(options.queries, rows);
-  options.keys = options.queries.ranges;
+  options.keys = pass.positions;
   options.dropout =
-      context_.dropout_for(context_.config.attention_dropout, name_ + ".core_attention", options.keys, pass);
-  options.dropout.first_column = context_.tp.rank() * heads + (exchange_ ? exchange_->first_head(heads) : 0);
+      context_.dropout_for(context_.config.attention_dropout, name_ + ".core_attention", pass.positions, pass);
+  options.dropout.first_column = context_.tp.rank() * heads_of(context_);
   return options;
 }
 
@@ -55,58 +60,48 @@ void SelfAttention::rotate(QkvHeads heads, const Pass& pass, bool inverse) const
 
 Tensor SelfAttention::attend_cached(const QkvHeads& heads, Pass& pass) {
   const KvCache::View cache = pass.kv_cache->append(layer_, heads.k, heads.v, pass.positions.first);
-  AttentionOptions with_past = options(heads.q.seq, pass);
+  AttentionOptions with_past = options(pass);
   with_past.keys = {};
-  return core_attention_->forward({heads.q, cache.k, cache.v}, with_past).out;
+  return LocalAttention().forward({heads.q, cache.k, cache.v}, with_past).out;
 }
 
-void SelfAttention::save(const Qkv& qkv, Pass& pass) const {
-  pass.save(this, qkv.queries);
-  if (!qkv.is_fused()) pass.save(this, qkv.keys_values);
+void SelfAttention::save(const ContextAttention::Kept& kept, Pass& pass) const {
+  pass.save(this, kept.qkv.queries);
+  if (!kept.qkv.is_fused()) pass.save(this, kept.qkv.keys_values);
+  pass.save(this, kept.result.lse);
+  pass.save(this, kept.result.out);
 }
 
-Qkv SelfAttention::take(Pass& pass) const {
-  Qkv qkv;
-  if (exchange_ ? exchange_->shares_groups() : linear_qkv_.shares_groups()) qkv.keys_values = pass.take(this);
-  qkv.queries = pass.take(this);
-  return qkv;
+ContextAttention::Kept SelfAttention::take(Pass& pass) const {
+  ContextAttention::Kept kept;
+  kept.result.out = pass.take(this), kept.result.lse = pass.take(this);
+  if (core_attention_.shares_groups(linear_qkv_.shares_groups())) kept.qkv.keys_values = pass.take(this);
+  kept.qkv.queries = pass.take(this);
+  return kept;
 }
 
 Tensor SelfAttention::forward(const Tensor& x, Pass& pass) {
-  Qkv qkv = linear_qkv_.forward(x, pass);
+  const Qkv qkv = linear_qkv_.forward(x, pass);
   rotate(qkv.heads(), pass, false);
   if (pass.kv_cache) return linear_proj_.forward(attend_cached(qkv.heads(), pass), pass);
 
-  const AttentionOptions how = options(qkv.queries.dim(0), pass);
-  if (exchange_) qkv = exchange_->to_heads(qkv);
-  const QkvHeads heads = qkv.heads();
-  const AttentionResult result = core_attention_->forward(heads, how);
+  const AttentionOptions how = core_attention_.options(options(pass), qkv.queries.dim(0));
+  const ContextAttention::Kept kept = core_attention_.forward(qkv, how);
   std::optional<Pass::DiscardScope> discard;  // where the output is linear_proj's input, too, one run serves both
   if (context_.recompute.core_attn) {
-    discard.emplace(pass, result.out, [this, heads, how] { return core_attention_->forward(heads, how).out; });
+    discard.emplace(pass, kept.result.out,
+                    [this, kept_qkv = kept.qkv, how] { return core_attention_.forward_again(kept_qkv, how); });
   }
-  save(qkv, pass);
-  pass.save(this, result.lse);
-  pass.save(this, result.out);
-  return linear_proj_.forward(exchange_ ? exchange_->to_positions(result.out) : result.out, pass);
-}
-
-Qkv SelfAttention::core_backward(const Tensor& d_out, Pass& pass) {
-  AttentionResult result;
-  result.out = pass.take(this), result.lse = pass.take(this);
-  const Qkv qkv = take(pass);
-  const AttentionOptions how = options(d_out.dim(0), pass);
-  Qkv gradient = exchange_ ? exchange_->gradient_of_heads(qkv) : qkv.like();
-  QkvHeads heads = gradient.heads();
-  core_attention_->backward(exchange_ ? exchange_->to_heads(d_out) : d_out, qkv.heads(), result, how, heads);
-  if (!exchange_) return gradient;
-  Qkv mine = linear_qkv_.empty(d_out.dim(0), d_out.dim(1));
-  exchange_->to_positions(gradient, mine);
-  return mine;
+  save(kept, pass);
+  return linear_proj_.forward(core_attention_.output(kept), pass);
 }
 
 Tensor SelfAttention::backward(const Tensor& dy, Pass& pass) {
-  const Qkv gradient = core_backward(linear_proj_.backward(dy, pass), pass);
+  const Tensor d_output = linear_proj_.backward(dy, pass);
+  const i64 s = d_output.dim(0), b = d_output.dim(1);
+  const AttentionOptions how = core_attention_.options(options(pass), s);
+  const Qkv empty = core_attention_.exchanges_heads() ? linear_qkv_.empty(s, b) : Qkv();
+  const Qkv gradient = core_attention_.backward(d_output, take(pass), how, empty);
   rotate(gradient.heads(), pass, true);
   return linear_qkv_.backward(gradient, pass);
 }

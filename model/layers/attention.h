@@ -6,7 +6,7 @@
 #include "base/kept_ref.h"
 #include "model/config/context.h"
 #include "model/layers/qkv_projection.h"
-#include "parallel/cp/core_attention.h"
+#include "parallel/cp/context_attention.h"
 #include "parallel/tp/linear.h"
 
 namespace mcpp {
@@ -32,22 +32,18 @@ class SelfAttention final : public Module {
   const Tensor* bias() const { return linear_proj_.bias(); }
 
  private:
-  /// Of what core attention takes, for `rows` positions of this rank.
-  AttentionOptions options(i64 rows, const Pass& pass) const;
+  AttentionOptions options(const Pass& pass) const;
   void rotate(QkvHeads heads, const Pass& pass, bool inverse) const;
   Tensor attend_cached(const QkvHeads& heads, Pass& pass);
-  /// The gradient of what linear_qkv gave, still rotated.
-  Qkv core_backward(const Tensor& d_out, Pass& pass);
-  void save(const Qkv& qkv, Pass& pass) const;
-  Qkv take(Pass& pass) const;
+  void save(const ContextAttention::Kept& kept, Pass& pass) const;
+  ContextAttention::Kept take(Pass& pass) const;
 
   std::string name_;
   i64 layer_;
   const ModelContext& context_;
   const RotaryTable& rotary_;
   QkvProjection linear_qkv_;
-  std::unique_ptr<HeadExchange> exchange_;  // null without
-  std::unique_ptr<CoreAttention> core_attention_;
+  ContextAttention core_attention_;
   RowParallelLinear linear_proj_;
 };
 

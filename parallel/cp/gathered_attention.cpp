@@ -20,15 +20,16 @@ void reverse_parts(const Tensor& from, i64 count, Tensor& to) {
   }
 }
 
-/// The zigzag pieces of all ranks [s / n, ...] in the order of the sequence [s, ...]: first pieces ascend with the rank,
-/// second ones descend.
+/// The zigzag pieces of all ranks [s / n, ...] in the order of the sequence [s, ...]: first pieces ascend with the
+/// rank, second ones descend.
 Tensor gather_sequence(Communicator& group, const Tensor& mine) {
   const i64 rows = mine.dim(0), half = rows / 2, all = rows * group.size();
   Shape shape = mine.shape();
   shape[0] = all;
   Tensor whole = Tensor::like(mine, shape);
   Tensor front = whole.slice(0, all / 2), back = whole.slice(all / 2, all), reversed = Tensor::like(back);
-  Work first = group.all_gather(mine.slice(0, half), front), second = group.all_gather(mine.slice(half, rows), reversed);
+  Work first = group.all_gather(mine.slice(0, half), front),
+       second = group.all_gather(mine.slice(half, rows), reversed);
   first.wait(), second.wait();
   reverse_parts(reversed, group.size(), back);
   return whole;

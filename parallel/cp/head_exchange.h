@@ -6,9 +6,9 @@
 
 namespace mcpp {
 
-/// The n ranks of `group` hold positions as SequenceCut says of ranks that exchange heads: each an equal part of the same
-/// two pieces. After the exchange each has both pieces whole, [n s, b, ...], of its part of the heads; query groups go
-/// with their heads, and where there are fewer groups than ranks, several ranks get the same one.
+/// The n ranks of `group` hold positions as SequenceCut says of ranks that exchange heads: each an equal part of the
+/// same two pieces. After the exchange each has both pieces whole, [n s, b, ...], of its part of the heads; query
+/// groups go with their heads, and where there are fewer groups than ranks, several ranks get the same one.
 ///
 /// Sent per rank, for q, k and v bytes of queries, keys and values: (n - 1) / n of (q + k + v) and of the attention's
 /// output q, once forward and once backward; with fewer groups than ranks k and v count n / groups times, and their

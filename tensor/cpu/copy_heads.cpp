@@ -36,9 +36,8 @@ void copy_rows(const Heads& from, Heads& to) {
 }
 
 void copy_heads(const Heads& from, Heads& to) {
-  on_float(from.base.dtype(), [&]<class From>() {
-    on_float(to.base.dtype(), [&]<class To>() { copy_rows<From, To>(from, to); });
-  });
+  on_float(from.base.dtype(),
+           [&]<class From>() { on_float(to.base.dtype(), [&]<class To>() { copy_rows<From, To>(from, to); }); });
 }
 
 }  // namespace mcpp::HWY_NAMESPACE

@@ -14,8 +14,8 @@ struct HeadView {
 
   __device__ E* channel(i64 s, i64 b, i64 i) const {
     const i64 head = i / head_dim;
-    return base + s * seq_stride + b * batch_stride + head / group_size * group_stride +
-           head % group_size * head_dim + i % head_dim;
+    return base + s * seq_stride + b * batch_stride + head / group_size * group_stride + head % group_size * head_dim +
+           i % head_dim;
   }
 };
 

@@ -71,7 +71,8 @@ void check_gradient(const char* op, const char* name, const Heads& dx, const Hea
 Heads dense_heads(const Tensor& x, i64 heads) {
   const Tensor rows = x.view({x.dim(0), x.dim(1), -1});
   MCPP_CHECK(heads > 0 && rows.dim(2) % heads == 0, heads, " heads of ", x.shape());
-  return {x, 0, x.dim(0), x.dim(1), heads, rows.dim(2) / heads, heads, x.dim(1) * rows.dim(2), rows.dim(2), rows.dim(2)};
+  return {x,           0,          x.dim(0), x.dim(1), heads, rows.dim(2) / heads, heads, x.dim(1) * rows.dim(2),
+          rows.dim(2), rows.dim(2)};
 }
 
 Heads some_heads(const Heads& x, i64 first, i64 count) {
@@ -166,8 +167,8 @@ void attention_backward(const Tensor& dout, const QkvHeads& x, const AttentionRe
 void copy_heads(const Heads& from, Heads& to) {
   check_heads("copy_heads", from);
   check_heads("copy_heads", to);
-  MCPP_CHECK(is_alike(from, to), "copy_heads: [", from.seq, ", ", from.batch, ", ", from.heads, ", ", from.head_dim, "] to [", to.seq, ", ",
-             to.batch, ", ", to.heads, ", ", to.head_dim, "]");
+  MCPP_CHECK(is_alike(from, to), "copy_heads: [", from.seq, ", ", from.batch, ", ", from.heads, ", ", from.head_dim,
+             "] to [", to.seq, ", ", to.batch, ", ", to.heads, ", ", to.head_dim, "]");
   on_device(from.base, [&]<DeviceType D>() { Kernels<D>::copy_heads(from, to); });
 }
 

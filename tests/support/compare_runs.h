@@ -35,6 +35,22 @@ inline Numbers without_key_bias(const std::string& name, const Numbers& values, 
   return kept;
 }
 
+/// Each loss within `loss` of the other's and each weight at the end within `weights` (relative; root of the sum of
+/// squares).
+inline void expect_near(const RunResult& a, const RunResult& b, double loss, double weights,
+                        const ModelConfig& config) {
+  ASSERT_EQ(a.losses.size(), b.losses.size());
+  for (std::size_t i = 0; i < a.losses.size(); ++i)
+    EXPECT_LE(std::abs(a.losses[i] - b.losses[i]) / b.losses[i], loss) << "step " << i;
+  ASSERT_EQ(a.weights.size(), b.weights.size());
+  for (const auto& [name, values] : b.weights) {
+    EXPECT_LE(
+        relative_distance(without_key_bias(name, a.weights.at(name), config), without_key_bias(name, values, config)),
+        weights)
+        << name;
+  }
+}
+
 /// All weights of a run as one vector.
 inline Numbers all_weights(const RunResult& run, const ModelConfig& config) {
   Numbers all;

@@ -10,6 +10,7 @@
 
 #include "base/philox.h"
 #include "comm/local.h"
+#include "data/read/documents.h"
 #include "megatron_cpp/step/training_state.h"
 #include "tests/support/boxes.h"
 
@@ -19,6 +20,9 @@ struct RunLayout {
   const char* name = "one rank";
   i64 tp = 1, pp = 1, dp = 1;
   bool sequence_parallel = false;
+  i64 cp = 1;
+  CpCommType cp_comm_type = CpCommType::P2p;
+  i64 cp_heads = 1;  ///< context-parallel ranks that exchange heads
   ScheduleKind schedule = ScheduleKind::OneFOneB;
   i64 virtual_stages = 1;
   int zero_stage = 0;
@@ -29,7 +33,7 @@ struct RunLayout {
   i64 first_layers = 0, last_layers = 0;
   const char* stages = "";
 
-  int ranks() const { return static_cast<int>(tp * pp * dp); }
+  int ranks() const { return static_cast<int>(tp * cp * pp * dp); }
 };
 
 using Weights = std::map<std::string, Numbers>;  ///< whole tensors by name, row-major
@@ -51,6 +55,9 @@ struct RunTask {
   double weight_decay = 0.1;
   /// seq_length + 1 tokens of a sample.
   std::function<std::vector<i32>(i64 sample)> tokens;
+  /// The token that ends documents, which do not see one another and count positions and losses for themselves; -1 = a
+  /// sample is one.
+  i32 eod = -1;
   const Weights* initial = nullptr;  ///< drawn from the seed when null
 };
 
@@ -84,6 +91,8 @@ class LayoutRank {
         parallel_(make_parallel_state(place_.world ? *place_.world : ranks,
                                       {.tensor_model_parallel_size = layout.tp,
                                        .pipeline_model_parallel_size = layout.pp,
+                                       .context_parallel_size = layout.cp,
+                                       .context_parallel_heads = layout.cp_heads,
                                        .num_distributed_optimizer_instances = layout.instances},
                                       placement_of(layout.schedule) == StagePlacement::V ? 0 : -1)),
         state_({.config = task.model,
@@ -92,6 +101,7 @@ class LayoutRank {
                 .device = *place_.device,
                 .tp = *parallel_.tp,
                 .sequence_parallel = layout.sequence_parallel,
+                .cp = parallel_.context_parallel(layout.cp_comm_type),
                 .output_rank = parallel_.output_rank},
                task.optimizer,
                {.parallel = parallel_,
@@ -165,21 +175,31 @@ class LayoutRank {
   }
 
   MicroBatch micro_batch(const RunTask& task, i64 first_sample) {
-    const i64 seq = task.model.seq_length, b = task.micro_batch_size;
-    const auto count = static_cast<std::size_t>(seq * b);
-    std::vector<i32> tokens(count), targets(count);
-    MicroBatch batch;
-    for (i64 i = 0; i < b; ++i) {
+    const i64 seq = task.model.seq_length;
+    Batch whole{.batch_size = task.micro_batch_size, .seq_length = seq, .tokens = {}, .labels = {}, .samples = {}};
+    for (i64 i = 0; i < task.micro_batch_size; ++i) {
       const std::vector<i32> sample = task.tokens(first_sample + i);
-      for (i64 s = 0; s < seq; ++s) {
-        const auto to = static_cast<std::size_t>(s * b + i), from = static_cast<std::size_t>(s);
-        tokens[to] = sample[from], targets[to] = sample[from + 1];
-      }
-      batch.samples.push_back(first_sample + i);
+      whole.tokens.insert(whole.tokens.end(), sample.begin(), sample.end() - 1);
+      whole.labels.insert(whole.labels.end(), sample.begin() + 1, sample.end());
+      whole.samples.push_back(first_sample + i);
     }
-    batch.tokens = integers_of(tokens, *place_.device).view({seq, b});
-    batch.targets = integers_of(targets, *place_.device).view({seq, b});
+    if (task.eod >= 0) leave_out_after_eod(whole, task.eod);
+    MicroBatch batch{
+        .tokens = mine(whole, whole.tokens), .targets = mine(whole, whole.labels), .samples = whole.samples};
+    if (task.eod >= 0) batch.attention_starts = batch.position_starts = mine(whole, document_starts(whole, task.eod));
     return batch;
+  }
+
+  /// [b, s] on the host to this rank's positions, [s / cp, b].
+  Tensor mine(const Batch& batch, const std::vector<i32>& values) {
+    const i64 s = batch.seq_length, b = batch.batch_size;
+    std::vector<i32> ordered(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const auto at = static_cast<i64>(i);
+      ordered[static_cast<std::size_t>(at % s * b + at / s)] = values[i];
+    }
+    const ContextParallel& cp = state_.chunks()[0].model->context().cp;
+    return rows_at(integers_of(ordered, *place_.device).view({s, b}), cp.positions(s / cp.size()), s / cp.size());
   }
 
   const RunTask& task_;

@@ -31,6 +31,7 @@ class RandomTraining {
     task.global_batch_size = config_.training.global_batch_size;
     task.micro_batch_size = config_.training.micro_batch_size;
     task.steps = 3;
+    if (flip("documents")) task.eod = 3;
     // Calm: where a gradient's norm jumps, rounding is amplified a thousand times, and every right layout differs.
     task.lr = [](i64) { return 3e-4; };
     return task;
@@ -42,6 +43,9 @@ class RandomTraining {
             .pp = p.pipeline_model_parallel_size,
             .dp = dp_,
             .sequence_parallel = p.sequence_parallel,
+            .cp = p.context_parallel_size,
+            .cp_comm_type = p.cp_comm_type,
+            .cp_heads = parallel_sizes(config_).context_parallel_heads,
             .schedule = p.pipeline_schedule,
             .virtual_stages = p.num_virtual_stages_per_pipeline_rank,
             .zero_stage = static_cast<int>(p.zero_stage),
@@ -102,6 +106,12 @@ class RandomTraining {
     p.pipeline_model_parallel_size = pick<i64>("pp", {1, 1, 2, 4});
     dp_ = pick<i64>("dp", {1, 1, 2, 4});
     p.sequence_parallel = p.tensor_model_parallel_size > 1 && flip("sequence_parallel");
+    p.context_parallel_size = pick<i64>("cp", {1, 1, 2, 4});
+    p.cp_comm_type =
+        pick("cp_comm_type", {CpCommType::P2p, CpCommType::AllGather, CpCommType::A2a, CpCommType::A2aP2p});
+    p.hierarchical_context_parallel_sizes.clear();
+    if (p.cp_comm_type == CpCommType::A2aP2p)
+      p.hierarchical_context_parallel_sizes = {std::min<i64>(2, p.context_parallel_size), p.context_parallel_size / 2};
     p.pipeline_schedule = pick("pipeline_schedule", {ScheduleKind::GPipe, ScheduleKind::OneFOneB,
                                                      ScheduleKind::Interleaved, ScheduleKind::ZbH1, ScheduleKind::ZbV});
     p.num_virtual_stages_per_pipeline_rank = fewest_chunks(p.pipeline_schedule);
@@ -130,7 +140,7 @@ class RandomTraining {
 
   bool is_possible() const {
     const ParallelConfig& p = config_.parallel;
-    const i64 ranks = p.tensor_model_parallel_size * p.pipeline_model_parallel_size * dp_;
+    const i64 ranks = p.tensor_model_parallel_size * p.context_parallel_size * p.pipeline_model_parallel_size * dp_;
     if (ranks < 2 || ranks > 8) return false;
     return config_.model.conflicts().empty() && layout_problems(config_, static_cast<int>(ranks)).empty();
   }

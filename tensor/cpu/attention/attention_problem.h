@@ -81,9 +81,9 @@ template <class T>
 struct AttentionProblem {
   HeadRows<T> q, k, v;
   ResultRows<T> out;
-  Wide<T>* lse = nullptr;       ///< [batch, heads, queries]
-  HeadRows<T> y, dout;          ///< of the backward pass only: what forward gave as `out`, and its gradient
-  ResultRows<T> dq, dk, dv;     ///< of the backward pass only
+  Wide<T>* lse = nullptr;    ///< [batch, heads, queries]
+  HeadRows<T> y, dout;       ///< of the backward pass only: what forward gave as `out`, and its gradient
+  ResultRows<T> dq, dk, dv;  ///< of the backward pass only
   i64 batch = 0, heads = 0, kv_heads = 0, head_dim = 0;
   i64 queries = 0;
   i64 keys = 0;      ///< rows of keys from the first to the last that any query sees

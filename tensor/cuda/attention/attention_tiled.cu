@@ -106,8 +106,10 @@ void TiledAttention::backward(const Tensor& dout, const QkvHeads& x, const Atten
   const Tensor delta = Tensor::empty(y.lse.shape(), y.lse.dtype(), device, MemoryClass::Workspace);
   on_float(x.q.base.dtype(), [&]<class T>() {
     auto p = attention::make_problem<T>(x, y, options, samples);
-    p.y = attention::head_rows<T>(dense_heads(y.out, x.q.heads)), p.dout = attention::head_rows<T>(dense_heads(dout, x.q.heads));
-    p.dq = attention::result_rows<T>(dx.q), p.dk = attention::result_rows<T>(dx.k), p.dv = attention::result_rows<T>(dx.v);
+    p.y = attention::head_rows<T>(dense_heads(y.out, x.q.heads)),
+    p.dout = attention::head_rows<T>(dense_heads(dout, x.q.heads));
+    p.dq = attention::result_rows<T>(dx.q), p.dk = attention::result_rows<T>(dx.k),
+    p.dv = attention::result_rows<T>(dx.v);
     p.delta = delta.data<Wide<T>>();
     attention::with_padded_dim(x.q.head_dim, [&]<int kDim>() { attention::launch_backward<kDim>(p, device); });
   });

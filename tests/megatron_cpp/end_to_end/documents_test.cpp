@@ -32,6 +32,14 @@ TEST_F(DocumentsApart, GiveTheSameLossOnEveryLayout) {
     const std::pair<const char*, Words> layouts[]{
         {"tp", {"--parallel.tensor_model_parallel_size=4", "--parallel.sequence_parallel=true"}},
         {"pp", {"--parallel.pipeline_model_parallel_size=4", "--training.micro_batch_size=1"}},  // stages in the middle
+        {"ring", {"--parallel.context_parallel_size=4"}},
+        {"gathered", {"--parallel.context_parallel_size=2", "--parallel.cp_comm_type=all_gather"}},
+        {"hierarchical",
+         {"--parallel.context_parallel_size=4", "--parallel.cp_comm_type=a2a+p2p",
+          "--parallel.hierarchical_context_parallel_sizes=2,2"}},
+        {"context_in_stages",
+         {"--parallel.context_parallel_size=2", "--parallel.cp_comm_type=a2a",
+          "--parallel.pipeline_model_parallel_size=2"}},
         {"mixed", {"--parallel.tensor_model_parallel_size=2", "--training.recompute_granularity=full"}}};
     for (const auto& [name, layout] : layouts) {
       SCOPED_TRACE(name);

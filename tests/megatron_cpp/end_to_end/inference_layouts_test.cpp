@@ -47,6 +47,20 @@ TEST_F(InferenceLayouts, PerplexityIsTheSame) {
   }
 }
 
+/// Windows are as long as the text makes them; ranks have even parts of them all the same.
+TEST_F(InferenceLayouts, PerplexityIsTheSameOverContextParallelRanks) {
+  train("run");
+  const nlohmann::json one = json_of(good(evaluate()));
+  for (const char* type : {"p2p", "all_gather", "a2a"}) {
+    for (const int cp : {2, 4}) {
+      const Words keys{str("--parallel.context_parallel_size=", cp), str("--parallel.cp_comm_type=", type)};
+      const nlohmann::json many = json_of(on(4, evaluate(keys)));
+      EXPECT_NEAR(many["nll"].get<double>() / one["nll"].get<double>(), 1, 1e-7) << type << ", " << cp;
+      EXPECT_EQ(many["tokens"], one["tokens"]);
+    }
+  }
+}
+
 TEST_F(InferenceLayouts, TextIsTheSame) {
   train("run");
   const std::string one = good(generate());
@@ -63,6 +77,9 @@ TEST_F(InferenceLayouts, WhatCannotBeIsNamed) {
   const Outcome heads = run_on(3, evaluate(layout(3, 1)));
   EXPECT_EQ(heads.code, 2);
   EXPECT_CONTAINS(heads.err, "tensor_model_parallel_size = 3 does not divide num_attention_heads = 4");
+  const Outcome context = run_on(2, generate({"--parallel.context_parallel_size=2"}));
+  EXPECT_EQ(context.code, 2);
+  EXPECT_CONTAINS(context.err, "--parallel.context_parallel_size must be 1");
   const Outcome training = run(evaluate({"--parallel.zero_stage=1"}));
   EXPECT_EQ(training.code, 2);
   EXPECT_CONTAINS(training.err, "zero_stage");

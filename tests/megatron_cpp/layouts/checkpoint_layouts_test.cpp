@@ -32,6 +32,8 @@ const std::vector<RunLayout> kLayouts{
     {.name = "dp2_zero1_one_bucket", .dp = 2, .zero_stage = 1, .bucket_elements = 0},
     {.name = "dp4_zero2", .dp = 4, .zero_stage = 2},
     {.name = "dp4_zero3", .dp = 4, .zero_stage = 3},
+    {.name = "cp2_dp2_zero1", .dp = 2, .cp = 2, .zero_stage = 1},
+    {.name = "cp4_a2a_p2p_zero3", .cp = 4, .cp_comm_type = CpCommType::A2aP2p, .cp_heads = 2, .zero_stage = 3},
     {.name = "tp2_pp2_dp2_zero1", .tp = 2, .pp = 2, .dp = 2, .zero_stage = 1},
     {.name = "tp2_sp_dp4_hsdp_zero3", .tp = 2, .dp = 4, .sequence_parallel = true, .zero_stage = 3, .instances = 2},
     {.name = "tp4_pp4", .tp = 4, .pp = 4},
@@ -48,7 +50,7 @@ const std::vector<RunLayout> kLayouts{
 /// Whether the two add all sums in the same order (layout_parity_test.cpp): then they train the same bits.
 bool add_alike(const RunLayout& a, const RunLayout& b) {
   const auto plain = [](const RunLayout& l) { return l.zero_stage <= 1 && l.instances == 1; };
-  const bool same_groups = a.tp == b.tp && a.dp == b.dp && a.sequence_parallel == b.sequence_parallel;
+  const bool same_groups = a.tp == b.tp && a.dp == b.dp && a.cp == b.cp && a.sequence_parallel == b.sequence_parallel;
   return a.name == b.name || (same_groups && plain(a) && plain(b));
 }
 

@@ -12,13 +12,13 @@ namespace mcpp {
 namespace {
 
 using test::all_weights;
+using test::expect_near;
 using test::expect_same_bits;
 using test::Numbers;
 using test::relative_distance;
 using test::RunLayout;
 using test::RunResult;
 using test::RunTask;
-using test::without_key_bias;
 
 constexpr auto kGPipe = ScheduleKind::GPipe, k1F1B = ScheduleKind::OneFOneB, kInterleaved = ScheduleKind::Interleaved,
                kZbH1 = ScheduleKind::ZbH1, kZbV = ScheduleKind::ZbV;
@@ -173,19 +173,6 @@ const RunResult& reference(const std::string& model, const RunLayout& layout, DT
     results[key] = run_layout(task, layout);
   }
   return results.at(key);
-}
-
-void expect_near(const RunResult& a, const RunResult& b, double loss, double weights, const ModelConfig& config) {
-  ASSERT_EQ(a.losses.size(), b.losses.size());
-  for (std::size_t i = 0; i < a.losses.size(); ++i)
-    EXPECT_LE(std::abs(a.losses[i] - b.losses[i]) / b.losses[i], loss) << "step " << i;
-  ASSERT_EQ(a.weights.size(), b.weights.size());
-  for (const auto& [name, values] : b.weights) {
-    EXPECT_LE(
-        relative_distance(without_key_bias(name, a.weights.at(name), config), without_key_bias(name, values, config)),
-        weights)
-        << name;
-  }
 }
 
 class LayoutParity : public testing::TestWithParam<std::tuple<const char*, OptimizerKind, Row>> {};

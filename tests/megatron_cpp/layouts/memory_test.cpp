@@ -47,6 +47,10 @@ Config config_of(const RunTask& task, const RunLayout& layout) {
   ParallelConfig& p = config.parallel;
   p.tensor_model_parallel_size = layout.tp;
   p.sequence_parallel = layout.sequence_parallel;
+  p.context_parallel_size = layout.cp;
+  p.cp_comm_type = layout.cp_comm_type;
+  if (layout.cp_comm_type == CpCommType::A2aP2p)
+    p.hierarchical_context_parallel_sizes = {layout.cp_heads, layout.cp / layout.cp_heads};
   p.pipeline_model_parallel_size = layout.pp;
   p.num_virtual_stages_per_pipeline_rank = layout.virtual_stages;
   p.pipeline_schedule = layout.schedule;
@@ -98,6 +102,12 @@ const RunLayout kLayouts[]{
     {.name = "dp2_zero1", .dp = 2, .zero_stage = 1},
     {.name = "dp2_zero2", .dp = 2, .zero_stage = 2},
     {.name = "dp4_zero3", .dp = 4, .zero_stage = 3},
+    {.name = "cp2", .cp = 2},
+    {.name = "cp4_zero1", .cp = 4, .zero_stage = 1},
+    {.name = "cp2_gather", .cp = 2, .cp_comm_type = CpCommType::AllGather},
+    {.name = "cp2_a2a", .cp = 2, .cp_comm_type = CpCommType::A2a, .cp_heads = 2},
+    {.name = "cp4_a2a_p2p", .cp = 4, .cp_comm_type = CpCommType::A2aP2p, .cp_heads = 2},
+    {.name = "tp2_sp_cp2_pp2", .tp = 2, .pp = 2, .sequence_parallel = true, .cp = 2},
     {.name = "tp2_sp_pp2_dp2_zero1", .tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 1},
 };
 
@@ -108,8 +118,9 @@ TEST_P(PlannedMemory, IsThePeakOfEveryRank) {
   const RunTask task = task_of(name, dtype, 16 * layout.dp);
   const Peaks measured = peaks(task, layout);
   const std::vector<MemoryEstimate> plan = estimate_memory_by_stage(config_of(task, layout), layout.ranks());
-  const Topology topology(layout.ranks(),
-                          {.tensor_model_parallel_size = layout.tp, .pipeline_model_parallel_size = layout.pp});
+  const Topology topology(layout.ranks(), {.tensor_model_parallel_size = layout.tp,
+                                           .pipeline_model_parallel_size = layout.pp,
+                                           .context_parallel_size = layout.cp});
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     const MemoryTable& table = measured[static_cast<std::size_t>(rank)];
     const MemoryEstimate& e = plan[static_cast<std::size_t>(topology.dense().coordinates(rank).pp)];

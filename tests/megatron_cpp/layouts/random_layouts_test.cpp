@@ -47,7 +47,12 @@ Tolerance tolerance_of(DType dtype) {
 /// What gives the same bits: stages, schedules, recomputation, buckets, overlaps, and ZeRO 1 take no sum in another
 /// order. Of fp64 that is not promised, as its norm for clipping is not rounded.
 RunLayout same_sums_as(const RunLayout& layout) {
-  return {.tp = layout.tp, .dp = layout.dp, .sequence_parallel = layout.sequence_parallel};
+  return {.tp = layout.tp,
+          .dp = layout.dp,
+          .sequence_parallel = layout.sequence_parallel,
+          .cp = layout.cp,
+          .cp_comm_type = layout.cp_comm_type,
+          .cp_heads = layout.cp_heads};
 }
 bool promises_bits(const RunTask& task, const RunLayout& layout) {
   return task.dtype != DType::F64 && layout.zero_stage <= 1 && layout.instances == 1;

@@ -137,6 +137,50 @@ INSTANTIATE_TEST_SUITE_P(Ranks, TensorParallelVolume,
                          testing::Combine(testing::Values("gpt2", "llama"), testing::Values(2),
                                           testing::Values<i64>(1, 3)));
 
+class ContextParallelVolume : public testing::TestWithParam<std::tuple<const char*, DType, RunLayout>> {};
+
+/// Per layer and microbatch, of k bytes of a rank's keys and values (w in fp32) and q of its queries. Ring: (n - 1) k
+/// forward; (n - 1) k and n w backward (Liu et al. 2023; the last hop takes the gradient home). Gathered: (n - 1) k,
+/// then (n - 1) (k + w). Heads exchanged: (n - 1) / n of k + 2 q, forward and backward (Jacobs et al. 2023,
+/// section 3.2: 4 exchanges of s h / n each).
+TEST_P(ContextParallelVolume, OfAStepIsThatOfTheFormula) {
+  const auto& [name, dtype, layout] = GetParam();
+  constexpr i64 kMicrobatches = 2;
+  RunTask task = task_of(name, dtype, kMicrobatches * kBatch);
+  task.model.num_attention_heads = 8;
+  in_each_rank(task, layout, [&, n = layout.cp, l = layout, dtype = dtype](LayoutRank&, const Meters& meters) {
+    const ModelConfig& c = task.model;
+    const i64 tokens = c.seq_length * kBatch / n, passes = kMicrobatches * c.num_layers;
+    const i64 kv_numbers = tokens * 2 * c.query_groups() * c.head_dim(), k = kv_numbers * size_of(dtype),
+              w = kv_numbers * 4, q = tokens * c.hidden_size * size_of(dtype);
+    const CommMeter &ring = meters.at("cp_ring"), &heads = meters.at("cp_heads");
+    if (l.cp_comm_type == CpCommType::A2a) {
+      EXPECT_EQ(ring.total_bytes(), 0);
+      EXPECT_EQ(heads.total_bytes(), passes * 2 * (k + 2 * q) * (n - 1) / n);
+      return;
+    }
+    EXPECT_EQ(heads.total_bytes(), 0);
+    if (l.cp_comm_type == CpCommType::P2p) {
+      EXPECT_EQ(ring[CommOp::Send].bytes, passes * (2 * (n - 1) * k + n * w));
+      EXPECT_EQ(ring.total_bytes(), ring[CommOp::Send].bytes);
+    } else {
+      EXPECT_EQ(ring[CommOp::AllGather].bytes, passes * 2 * (n - 1) * k);
+      EXPECT_EQ(ring[CommOp::ReduceScatter].bytes, passes * (n - 1) * w);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ways, ContextParallelVolume,
+    testing::Combine(testing::Values("gpt2", "llama"), testing::Values(DType::F32, DType::BF16),
+                     testing::Values(RunLayout{.name = "p2p_2", .cp = 2}, RunLayout{.name = "p2p_4", .cp = 4},
+                                     RunLayout{.name = "gather_4", .cp = 4, .cp_comm_type = CpCommType::AllGather},
+                                     RunLayout{
+                                         .name = "a2a_2", .cp = 2, .cp_comm_type = CpCommType::A2a, .cp_heads = 2})),
+    [](const auto& p) {
+      return str(std::get<0>(p.param), "_", name_of(std::get<1>(p.param)), "_", std::get<2>(p.param).name);
+    });
+
 struct Pipeline {
   const char* name;
   RunLayout layout;

@@ -1,0 +1,141 @@
+#include "megatron_cpp/bench/bench_attention.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "base/philox.h"
+#include "parallel/cp/context_attention.h"
+#include "parallel/scalar.h"
+#include "tensor/cuda_device.h"
+#include "tensor/transfer.h"
+#include "tensor/with_cuda.h"
+
+namespace mcpp {
+namespace {
+
+Tensor random_numbers(const Shape& shape, u64 seed, DType dtype, Device& device) {
+  Tensor t = Tensor::empty(shape, dtype, device);
+  on_float(dtype, [&]<class T>() {
+    std::vector<T> values(static_cast<std::size_t>(t.numel()));
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = from_double<T>(philox_normal(seed, i));
+    write_values(values, t);
+  });
+  return t;
+}
+
+/// [rows, batch]: documents of `length` tokens each, of rows that stand at `at`.
+Tensor document_starts(const PositionRanges& at, i64 rows, i64 batch, i64 length, Device& device) {
+  std::vector<i32> starts;
+  for (i64 i = 0; i < rows * batch; ++i) starts.push_back(static_cast<i32>(at.at(i / batch) / length * length));
+  Tensor t = Tensor::empty({rows, batch}, DType::I32, device);
+  write_values(starts, t);
+  return t;
+}
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// One layer's attention on this rank, and what its runs took.
+class AttentionRun {
+ public:
+  AttentionRun(const ModelConfig& config, const AttentionWay& way, const AttentionBench& bench, Communicator& world,
+               Device& device)
+      : world_(world),
+        device_(device),
+        state_(
+            make_parallel_state(world, {.context_parallel_size = world.size(), .context_parallel_heads = way.heads})),
+        cp_(state_.context_parallel(way.comm_type)),
+        attention_(cp_, config.num_attention_heads, config.query_groups()) {
+    const i64 rows = config.seq_length / cp_.size(), groups = config.query_groups();
+    const i64 q_per_group = config.num_attention_heads / groups, dim = config.head_dim();
+    qkv_.queries = random_numbers({rows, bench.batch, groups, q_per_group + 2, dim}, 1, bench.dtype, device);
+    dout_ = random_numbers({rows, bench.batch, config.num_attention_heads * dim}, 2, bench.dtype, device);
+    options_.softmax_scale = 1 / std::sqrt(static_cast<double>(dim));
+    options_.queries.ranges = options_.keys = cp_.positions(rows);
+    if (bench.document_length > 0)
+      options_.queries.starts = document_starts(options_.keys, rows, bench.batch, bench.document_length, device);
+  }
+
+  AttentionRow measure(const BenchTiming& timing) {
+    for (int i = 0; i < timing.warmup; ++i) run_once();
+    forwards_.clear(), backwards_.clear();
+    const double exposed_before = exposed();
+    const i64 sent_before = sent();
+    for (int i = 0; i < timing.repeats; ++i) run_once();
+    const double runs = timing.repeats, waited = (exposed() - exposed_before) / runs;
+    double all = 0;
+    for (std::size_t i = 0; i < forwards_.size(); ++i) all += forwards_[i] + backwards_[i];
+    const double computed = all / runs - waited;
+    AttentionRow row;
+    row.forward_s = slowest(median(forwards_)), row.backward_s = slowest(median(backwards_));
+    row.sent_bytes = slowest(static_cast<double>(sent() - sent_before) / runs);
+    row.exposed_s = reduce_scalar(waited, ReduceOp::Sum, world_, device_) / world_.size();
+    row.balance = slowest(computed) / -slowest(-computed);
+    return row;
+  }
+
+ private:
+  void run_once() {
+    world_.barrier();
+    const double start = seconds_now();
+    const AttentionOptions how = attention_.options(options_, dout_.dim(0));
+    const ContextAttention::Kept kept = attention_.forward(qkv_, how);
+    const Tensor out = attention_.output(kept);
+    finish();
+    const double middle = seconds_now();
+    attention_.backward(dout_, kept, how, qkv_.like());
+    finish();
+    forwards_.push_back(middle - start), backwards_.push_back(seconds_now() - middle);
+  }
+  void finish() {
+    if constexpr (kWithCuda) {
+      if (device_.type() == DeviceType::Cuda) synchronize(device_);
+    }
+  }
+  double exposed() const {
+    return state_.meters.at("cp_ring")->exposed_seconds + state_.meters.at("cp_heads")->exposed_seconds;
+  }
+  i64 sent() const { return state_.meters.at("cp_ring")->total_bytes() + state_.meters.at("cp_heads")->total_bytes(); }
+  double slowest(double value) { return reduce_scalar(value, ReduceOp::Max, world_, device_); }
+  static double median(std::vector<double> values) {
+    std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2));
+    return values[values.size() / 2];
+  }
+
+  Communicator& world_;
+  Device& device_;
+  ParallelState state_;
+  ContextParallel cp_;
+  ContextAttention attention_;
+  Qkv qkv_;
+  Tensor dout_;
+  AttentionOptions options_;
+  std::vector<double> forwards_, backwards_;
+};
+
+}  // namespace
+
+std::vector<AttentionWay> attention_ways(const ModelConfig& config, int ranks) {
+  if (ranks == 1) return {{"one rank", CpCommType::P2p}};
+  std::vector<AttentionWay> ways{{"p2p", CpCommType::P2p}, {"all_gather", CpCommType::AllGather}};
+  for (i64 heads = 2; heads <= ranks; ++heads) {
+    if (ranks % heads != 0 || !HeadExchange::is_possible(heads, config.num_attention_heads, config.query_groups()))
+      continue;
+    if (heads == ranks)
+      ways.push_back({"a2a", CpCommType::A2a, heads});
+    else
+      ways.push_back({str("a2a+p2p ", heads, "x", ranks / heads), CpCommType::A2aP2p, heads});
+  }
+  return ways;
+}
+
+AttentionRow bench_attention(const ModelConfig& config, const AttentionWay& way, const AttentionBench& bench,
+                             Communicator& world, Device& device) {
+  AttentionRow row = AttentionRun(config, way, bench, world, device).measure(bench.timing);
+  row.way = way;
+  return row;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,97 @@
+// megatron_cpp bench attention: the ways to share a sample over ranks, one against another, under mpirun.
+#include "megatron_cpp/bench/bench_attention.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/number_text.h"
+#include "megatron_cpp/commands/commands.h"
+#include "megatron_cpp/config/options.h"
+
+namespace mcpp {
+namespace {
+
+struct BenchAttentionOptions {
+  std::string config;
+  i64 document_length = 0;
+  i64 repeats = 5;
+  i64 warmup = 1;
+  bool json = false;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("config", self.config, "configuration file in TOML: heads, seq_length, precision, batch and threads");
+    visit("document_length", self.document_length,
+          "tokens of the documents that samples are packed from, which do not see one another; 0 = one to a sample",
+          at_least(0));
+    visit("repeats", self.repeats, "timed runs, of which the median counts", between(1, 1e6));
+    visit("warmup", self.warmup, "runs before them", between(0, 1e6));
+    visit("json", self.json, "print one JSON object instead of a table");
+  }
+};
+
+std::string table(const std::vector<AttentionRow>& rows) {
+  std::string text = str(pad_right("", 14), pad_left("forward ms", 12), pad_left("backward ms", 13),
+                         pad_left("sent MiB", 10), pad_left("waiting ms", 12), pad_left("balance", 9), "\n");
+  for (const AttentionRow& row : rows) {
+    text += str(pad_right(row.way.name, 14), pad_left(fixed(row.forward_s * 1e3, 2), 12),
+                pad_left(fixed(row.backward_s * 1e3, 2), 13), pad_left(fixed(row.sent_bytes / (1 << 20), 2), 10),
+                pad_left(fixed(row.exposed_s * 1e3, 2), 12), pad_left(fixed(row.balance, 3), 9), "\n");
+  }
+  return text;
+}
+
+nlohmann::ordered_json as_json(const std::vector<AttentionRow>& rows) {
+  auto list = nlohmann::ordered_json::array();
+  for (const AttentionRow& row : rows) {
+    list.push_back({{"way", row.way.name},
+                    {"forward_s", row.forward_s},
+                    {"backward_s", row.backward_s},
+                    {"sent_bytes", row.sent_bytes},
+                    {"exposed_s", row.exposed_s},
+                    {"balance", row.balance}});
+  }
+  return list;
+}
+
+}  // namespace
+
+ExitCode bench_attention_command(Arguments args, Log& log, const World& world) {
+  const Usage usage{.command = "[mpirun -n N] megatron_cpp bench attention",
+                    .summary =
+                        "Times one layer's attention over a sample that all ranks share, in each way "
+                        "(parallel.cp_comm_type) that there is for so many.",
+                    .positional = {"config"},
+                    .required = {"config"}};
+  BenchAttentionOptions options;
+  const std::optional<Config> read = read_config_and_options(args, usage, options, log);
+  if (!read) return ExitCode::Done;
+  Config config = *read;
+  config.parallel = {};
+  config.parallel.context_parallel_size = world.ranks.size();
+  config.training.global_batch_size = config.training.micro_batch_size;
+  config.training.step_batch_size_schedule = {};
+  Session session = initialize(config, world);
+  const AttentionBench bench{
+      .batch = config.training.micro_batch_size,
+      .document_length = options.document_length,
+      .dtype = dtype_of(config.training.precision),
+      .timing = {.warmup = static_cast<int>(options.warmup), .repeats = static_cast<int>(options.repeats)}};
+  std::vector<AttentionRow> rows;
+  for (const AttentionWay& way : attention_ways(config.model, world.ranks.size()))
+    rows.push_back(bench_attention(config.model, way, bench, session.parallel.world, *session.device));
+  if (options.json)
+    log.info(nlohmann::ordered_json{{"ranks", world.ranks.size()},
+                                    {"dtype", name_of(bench.dtype)},
+                                    {"seq_length", config.model.seq_length},
+                                    {"batch", bench.batch},
+                                    {"document_length", options.document_length},
+                                    {"rows", as_json(rows)}}
+                 .dump());
+  else
+    log.info(str(world.ranks.size(), world.ranks.size() == 1 ? " rank, " : " ranks, ", config.model.seq_length,
+                 " tokens, ", config.model.num_attention_heads, " heads of ", config.model.head_dim(), ", ",
+                 name_of(bench.dtype), "\n", table(rows)));
+  return ExitCode::Done;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,166 @@
+// Samples cut over context-parallel ranks train the model that one rank trains, whichever way attention meets the keys
+// of others, with every other kind of parallelism, with dropout and with packed documents.
+#include <gtest/gtest.h>
+
+#include "tests/support/compare_runs.h"
+#include "tests/support/layout_run.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::all_weights;
+using test::expect_near;
+using test::expect_same_bits;
+using test::Numbers;
+using test::relative_distance;
+using test::RunLayout;
+using test::RunResult;
+using test::RunTask;
+
+constexpr auto kP2p = CpCommType::P2p, kGather = CpCommType::AllGather, kA2a = CpCommType::A2a,
+               kBoth = CpCommType::A2aP2p;
+
+Recompute full() {
+  return {.granularity = Recompute::Granularity::Full, .method = Recompute::Method::Uniform, .num_layers = 2};
+}
+Recompute selective() {
+  return {.granularity = Recompute::Granularity::Selective, .core_attn = true, .layernorm = true, .mlp_act = true};
+}
+
+constexpr auto k1F1B = ScheduleKind::OneFOneB, kInterleaved = ScheduleKind::Interleaved, kZbH1 = ScheduleKind::ZbH1,
+               kZbV = ScheduleKind::ZbV;
+
+const RunLayout kLayouts[]{
+    {.name = "p2p_2", .cp = 2},
+    {.name = "p2p_4", .cp = 4},
+    {.name = "p2p_8", .cp = 8},
+    {.name = "gather_2", .cp = 2, .cp_comm_type = kGather},
+    {.name = "gather_4", .cp = 4, .cp_comm_type = kGather},
+    {.name = "gather_8", .cp = 8, .cp_comm_type = kGather},
+    {.name = "a2a_2", .cp = 2, .cp_comm_type = kA2a, .cp_heads = 2},
+    {.name = "a2a_4", .cp = 4, .cp_comm_type = kA2a, .cp_heads = 4},
+    {.name = "a2a_8", .cp = 8, .cp_comm_type = kA2a, .cp_heads = 8},
+    {.name = "a2a_p2p_2x2", .cp = 4, .cp_comm_type = kBoth, .cp_heads = 2},
+    {.name = "a2a_p2p_2x4", .cp = 8, .cp_comm_type = kBoth, .cp_heads = 2},
+    {.name = "a2a_p2p_4x2", .cp = 8, .cp_comm_type = kBoth, .cp_heads = 4},
+    {.name = "tp2_p2p_2", .tp = 2, .cp = 2},
+    {.name = "tp2_sp_p2p_2", .tp = 2, .sequence_parallel = true, .cp = 2},
+    {.name = "tp2_sp_p2p_4", .tp = 2, .sequence_parallel = true, .cp = 4},
+    {.name = "tp2_sp_gather_2", .tp = 2, .sequence_parallel = true, .cp = 2, .cp_comm_type = kGather},
+    {.name = "tp4_a2a_2", .tp = 4, .cp = 2, .cp_comm_type = kA2a, .cp_heads = 2},
+    {.name = "tp2_sp_a2a_p2p_2x2", .tp = 2, .sequence_parallel = true, .cp = 4, .cp_comm_type = kBoth, .cp_heads = 2},
+    {.name = "pp2_p2p_2", .pp = 2, .cp = 2},
+    {.name = "pp2_interleaved_gather_2",
+     .pp = 2,
+     .cp = 2,
+     .cp_comm_type = kGather,
+     .schedule = kInterleaved,
+     .virtual_stages = 2},
+    {.name = "pp2_zb_v_a2a_2",
+     .pp = 2,
+     .cp = 2,
+     .cp_comm_type = kA2a,
+     .cp_heads = 2,
+     .schedule = kZbV,
+     .virtual_stages = 2},
+    {.name = "pp4_zb_h1_p2p_2", .pp = 4, .cp = 2, .schedule = kZbH1},
+    {.name = "dp2_p2p_2_zero1", .dp = 2, .cp = 2, .zero_stage = 1},
+    {.name = "dp2_gather_2_zero2", .dp = 2, .cp = 2, .cp_comm_type = kGather, .zero_stage = 2},
+    {.name = "dp2_a2a_2_zero3", .dp = 2, .cp = 2, .cp_comm_type = kA2a, .cp_heads = 2, .zero_stage = 3},
+    {.name = "p2p_4_zero3", .cp = 4, .zero_stage = 3},
+    {.name = "dp4_p2p_2_hsdp_zero3", .dp = 4, .cp = 2, .zero_stage = 3, .instances = 2},
+    {.name = "p2p_2_recompute_full", .cp = 2, .recompute = full()},
+    {.name = "p2p_4_recompute_selective", .cp = 4, .recompute = selective()},
+    {.name = "a2a_2_recompute_selective", .cp = 2, .cp_comm_type = kA2a, .cp_heads = 2, .recompute = selective()},
+    {.name = "tp2_sp_pp2_p2p_2_dp2_zero1",
+     .tp = 2,
+     .pp = 2,
+     .dp = 2,
+     .sequence_parallel = true,
+     .cp = 2,
+     .schedule = k1F1B,
+     .zero_stage = 1},
+};
+
+/// GPT-2 with dropout, tied embeddings and learned positions; Llama with grouped queries, of which some ways have fewer
+/// groups than ranks.
+ModelConfig model_of(const std::string& name) {
+  ModelConfig config = name == "gpt2" ? test::tiny_gpt2() : test::tiny_llama();
+  config.num_layers = 4;
+  config.hidden_size = 32;
+  config.num_attention_heads = 8;
+  config.seq_length = 32;
+  if (name == "gpt2") config.hidden_dropout = config.attention_dropout = 0.1;
+  return config;
+}
+
+constexpr i32 kEod = 3;
+
+RunTask task_of(const std::string& model, bool has_documents, DType dtype = DType::F32) {
+  RunTask task = test::learnable_task(model_of(model), dtype);
+  task.steps = 10;
+  task.global_batch_size = 4;
+  if (has_documents) task.eod = kEod;
+  return task;
+}
+
+/// Layouts are compared with few others, which are run once each.
+const RunResult& reference(const std::string& model, bool has_documents, const RunLayout& layout,
+                           DType dtype = DType::F32) {
+  static std::map<std::string, RunResult> results;
+  const std::string key = str(model, has_documents, name_of(dtype), layout.name);
+  if (!results.contains(key)) results[key] = run_layout(task_of(model, has_documents, dtype), layout);
+  return results.at(key);
+}
+
+class ContextParallel : public testing::TestWithParam<std::tuple<const char*, bool, RunLayout>> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, ContextParallel,
+                         testing::Combine(testing::Values("gpt2", "llama"), testing::Bool(),
+                                          testing::ValuesIn(kLayouts)),
+                         [](const auto& p) {
+                           return str(std::get<0>(p.param), std::get<1>(p.param) ? "_documents_" : "_",
+                                      std::get<2>(p.param).name);
+                         });
+
+TEST_P(ContextParallel, TenStepsGiveTheModelOfOneRank) {
+  const auto& [model, has_documents, layout] = GetParam();
+  const RunResult& one_rank = reference(model, has_documents, {});
+  EXPECT_LT(one_rank.losses.back(), 0.9 * one_rank.losses.front()) << "the task teaches nothing";
+  expect_near(run_layout(task_of(model, has_documents), layout), one_rank, 1e-5, 1e-4, model_of(model));
+}
+
+/// A layout may differ from one rank by as much as the narrow type differs from fp32 (layout_parity_test.cpp).
+class NarrowContextParallel : public testing::TestWithParam<std::tuple<const char*, DType, RunLayout>> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, NarrowContextParallel,
+                         testing::Combine(testing::Values("gpt2", "llama"), testing::Values(DType::BF16, DType::F16),
+                                          testing::Values(kLayouts[1], kLayouts[4], kLayouts[6], kLayouts[9])),
+                         [](const auto& p) {
+                           return str(std::get<0>(p.param), "_", name_of(std::get<1>(p.param)), "_",
+                                      std::get<2>(p.param).name);
+                         });
+
+TEST_P(NarrowContextParallel, TenStepsGiveTheModelOfOneRankWithinTheErrorOfTheType) {
+  const auto& [model, dtype, layout] = GetParam();
+  const ModelConfig config = model_of(model);
+  const RunResult result = run_layout(task_of(model, true, dtype), layout);
+  const RunResult &one_rank = reference(model, true, {}, dtype), &exact = reference(model, true, {});
+  EXPECT_LE(relative_distance(result.losses, one_rank.losses), relative_distance(one_rank.losses, exact.losses));
+  const Numbers weights = all_weights(one_rank, config);
+  EXPECT_LE(relative_distance(all_weights(result, config), weights),
+            relative_distance(weights, all_weights(exact, config)));
+}
+
+/// Of exchanged heads no sum is taken by two ranks: every token of the first loss has the bits of one rank.
+TEST(ContextParallelBits, AreThoseOfOneRankWhereNoSumIsCut) {
+  for (const char* model : {"gpt2", "llama"}) {
+    RunTask task = task_of(model, true);
+    task.steps = 1, task.global_batch_size = 1;
+    const RunResult one_rank = run_layout(task, {});
+    const RunResult result = run_layout(task, {.cp = 2, .cp_comm_type = kA2a, .cp_heads = 2});
+    EXPECT_NEAR(result.losses[0], one_rank.losses[0], 1e-15 * one_rank.losses[0]) << "added up in fp64";
+  }
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,188 @@
+// Attention over positions that several ranks hold, against the same on one rank.
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "comm/local.h"
+#include "parallel/cp/context_attention.h"
+#include "parallel/state.h"
+#include "tests/support/positions.h"
+#include "tests/support/tensors.h"
+
+namespace mcpp {
+namespace {
+
+using test::Numbers;
+
+struct Way {
+  const char* name;
+  CpCommType type;
+  i64 heads, rings;  ///< SequenceCut
+
+  int ranks() const { return static_cast<int>(heads * rings); }
+  friend void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
+};
+
+constexpr Way kWays[]{
+    {"p2p_2", CpCommType::P2p, 1, 2},          {"p2p_3", CpCommType::P2p, 1, 3},
+    {"p2p_4", CpCommType::P2p, 1, 4},          {"gather_2", CpCommType::AllGather, 1, 2},
+    {"gather_3", CpCommType::AllGather, 1, 3}, {"a2a_2", CpCommType::A2a, 2, 1},
+    {"a2a_4", CpCommType::A2a, 4, 1},          {"a2a_p2p_2x2", CpCommType::A2aP2p, 2, 2},
+    {"a2a_p2p_4x2", CpCommType::A2aP2p, 4, 2}, {"a2a_p2p_2x3", CpCommType::A2aP2p, 2, 3},
+};
+
+struct Problem {
+  i64 seq, batch, groups, q_per_group, head_dim;
+  bool is_fused;  ///< else one group, whose keys and values are apart
+  i64 documents;
+  double dropout;
+
+  i64 heads() const { return groups * q_per_group; }
+  Shape queries() const {
+    return is_fused ? Shape{seq, batch, groups, q_per_group + 2, head_dim} : Shape{seq, batch, heads(), head_dim};
+  }
+  Shape keys_values() const { return {seq, batch, 2, head_dim}; }
+};
+
+/// What numbers are computed in, and the type that the inputs were rounded to before.
+struct Types {
+  DType type, inputs;
+};
+
+/// Queries, keys and values of the whole sequence, and the gradient of the output.
+struct Whole {
+  Whole(const Problem& p, const Types& t, Device& device) {
+    const auto draw = [&](const Shape& shape, u64 seed) {
+      return test::tensor_of(test::normals(numel(shape), seed, t.inputs), shape, t.type, device);
+    };
+    qkv.queries = draw(p.queries(), 1), dout = draw({p.seq, p.batch, p.heads() * p.head_dim}, 2);
+    if (!p.is_fused) qkv.keys_values = draw(p.keys_values(), 3);
+    if (p.documents > 0) starts = test::random_starts({}, p.seq, p.batch, p.documents, 4, device);
+  }
+  Qkv qkv;
+  Tensor dout, starts;
+};
+
+AttentionOptions options_for(const Problem& p, const Positions& at) {
+  AttentionOptions options{.softmax_scale = 0.3, .queries = at, .keys = at.ranges, .dropout = {}};
+  options.dropout = {.p = static_cast<float>(p.dropout), .key = 9, .samples = {}, .positions = at.ranges};
+  for (i64 b = 0; b < p.batch; ++b) options.dropout.samples.push_back(100 + b);
+  return options;
+}
+
+struct Outcome {
+  Tensor out;
+  Qkv gradient;
+};
+
+Outcome attend(const Problem& p, const Qkv& qkv, const Tensor& dout, const Positions& at, const ContextParallel& cp) {
+  ContextAttention attention(cp, p.heads(), p.groups);
+  const AttentionOptions how = attention.options(options_for(p, at), dout.dim(0));
+  const ContextAttention::Kept kept = attention.forward(qkv, how);
+  return {attention.output(kept), attention.backward(dout, kept, how, qkv.like())};
+}
+
+/// A tensor's rows, which stand at `at`, into those of the whole.
+void scatter(const Tensor& part, const PositionRanges& at, Numbers& whole, i64 seq) {
+  const Numbers values = test::numbers(part);
+  whole.resize(values.size() / static_cast<std::size_t>(part.dim(0)) * static_cast<std::size_t>(seq));
+  const i64 row = part.numel() / part.dim(0);
+  for (i64 i = 0; i < part.numel(); ++i)
+    whole[static_cast<std::size_t>(at.at(i / row) * row + i % row)] = values[static_cast<std::size_t>(i)];
+}
+
+struct Numeric {
+  Numbers out, queries, keys_values;
+
+  void add(const Outcome& x, const PositionRanges& at, i64 seq) {
+    scatter(x.out, at, out, seq);
+    scatter(x.gradient.queries, at, queries, seq);
+    if (!x.gradient.is_fused()) scatter(x.gradient.keys_values, at, keys_values, seq);
+  }
+};
+
+Numeric on_ranks(const Problem& p, const Types& t, const Way& way) {
+  Numeric result;
+  std::mutex mutex;
+  run_local_ranks(way.ranks(), [&](Communicator& world, int) {
+    CpuDevice device;
+    const ParallelState state =
+        make_parallel_state(world, {.context_parallel_size = way.ranks(), .context_parallel_heads = way.heads});
+    const ContextParallel cp = state.context_parallel(way.type);
+    const Whole whole(p, t, device);
+    const i64 rows = p.seq / cp.size();
+    const PositionRanges at = cp.positions(rows);
+    const auto mine = [&](const Tensor& x) { return x.defined() ? rows_at(x, at, rows) : x; };
+    const Outcome outcome = attend(p, {mine(whole.qkv.queries), mine(whole.qkv.keys_values)}, mine(whole.dout),
+                                   {at, mine(whole.starts)}, cp);
+    const std::lock_guard lock(mutex);
+    result.add(outcome, at, p.seq);
+  });
+  return result;
+}
+
+Numeric on_one_rank(const Problem& p, const Types& t) {
+  CpuDevice device;
+  const Whole whole(p, t, device);
+  Numeric result;
+  result.add(attend(p, whole.qkv, whole.dout, {{}, whole.starts}, {}), {}, p.seq);
+  return result;
+}
+
+/// Relative; root of the sum of squares.
+double distance(const Numbers& a, const Numbers& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double squares = 1e-300, difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) squares += b[i] * b[i], difference += (a[i] - b[i]) * (a[i] - b[i]);
+  return std::sqrt(difference / squares);
+}
+
+/// The largest of the result's three parts.
+double distance(const Numeric& a, const Numeric& b) {
+  return std::max({distance(a.out, b.out), distance(a.queries, b.queries), distance(a.keys_values, b.keys_values)});
+}
+
+class CpAttention : public testing::TestWithParam<std::tuple<DType, Way>> {};
+INSTANTIATE_TEST_SUITE_P(
+    Ways, CpAttention, testing::Combine(testing::Values(DType::F64, DType::F32, DType::BF16), testing::ValuesIn(kWays)),
+    [](const auto& p) { return str(name_of(std::get<0>(p.param)), "_", std::get<1>(p.param).name); });
+
+/// In fp64 to the last digits. In the other types no further from that than one rank is, give or take what rounding
+/// does by chance: parts are merged in the wide type.
+TEST_P(CpAttention, IsThatOfOneRank) {
+  const auto& [type, way] = GetParam();
+  const Problem kProblems[]{
+      {96, 2, 4, 2, 16, true, 0, 0},   {96, 1, 8, 1, 24, true, 5, 0.2}, {96, 2, 2, 4, 16, true, 3, 0},
+      {96, 1, 1, 8, 16, true, 0, 0.1}, {96, 2, 1, 4, 16, false, 4, 0},  {480, 1, 4, 1, 32, true, 0, 0},
+      {48, 1, 4, 1, 8, true, 40, 0},
+  };
+  for (const Problem& p : kProblems) {
+    SCOPED_TRACE(str(p.seq, " positions, ", p.groups, " x ", p.q_per_group, " heads, ", p.documents, " documents"));
+    const Numeric truth = on_one_rank(p, {DType::F64, type}), ranks = on_ranks(p, {type, type}, way);
+    if (type == DType::F64)
+      EXPECT_LT(distance(ranks, truth), 1e-14);
+    else
+      EXPECT_LT(distance(ranks, truth), 1.1 * distance(on_one_rank(p, {type, type}), truth));
+  }
+}
+
+TEST(SequenceCut, DealsOutEveryPositionOnceAndEvenly) {
+  for (const auto& [heads, rings] : {std::pair{1, 1}, {1, 4}, {4, 1}, {2, 3}, {3, 2}}) {
+    const SequenceCut cut{heads, rings};
+    const i64 rows = 12, length = rows * cut.ranks();
+    std::vector<int> owners(static_cast<std::size_t>(length), 0);
+    std::vector<i64> work(static_cast<std::size_t>(rings), 0);  // keys that the queries of a ring's member see
+    for (i64 rank = 0; rank < cut.ranks(); ++rank) {
+      const PositionRanges at = cut.of(rank, rows);
+      for (i64 row = 0; row < rows; ++row) {
+        ++owners.at(static_cast<std::size_t>(at.at(row)));
+        work[static_cast<std::size_t>(rank / heads)] += at.at(row) + 1;
+      }
+    }
+    for (const int owner : owners) EXPECT_EQ(owner, 1);
+    for (const i64 w : work) EXPECT_EQ(w, work[0]);
+  }
+}
+
+}  // namespace
+}  // namespace mcpp
