@@ -12,8 +12,7 @@ class SentenceIterator;
 namespace mcpp {
 
 /// The text of `files`, which outlives it, in blocks of several whole lines, newlines kept, read as they are asked for.
-/// So
-/// ":\n" or ".\n\n" can become pieces: on English drama 9 % (unigram) and 2 % (bpe) fewer tokens than with
+/// So ":\n" or ".\n\n" can become pieces: on English drama 9 % (unigram) and 2 % (bpe) fewer tokens than with
 /// sentencepiece's own reading line by line, where a newline is never seen. Reserved characters are left out. BadInput
 /// for what cannot be read.
 std::unique_ptr<sentencepiece::SentenceIterator> training_blocks(InputFiles& files, TrainingProgress& progress);
