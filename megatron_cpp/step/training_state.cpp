@@ -48,16 +48,16 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
 }
 
 std::vector<TrainingState::Chunk> TrainingState::make_chunks(const ModelContext& context) {
-  const Schedule places{.ranks = layout_.parallel.topology.pp(),
+  const StageMap places{.ranks = layout_.parallel.topology.pp(),
                         .chunks_per_rank = layout_.chunks_per_rank(),
-                        .placement = placement_of(layout_.schedule),
-                        .per_rank = {}};
+                        .placement = row_of(layout_.schedule).placement};
+  std::vector<StageContents> stages;
+  for (int c = 0; c < layout_.chunks_per_rank(); ++c)
+    stages.push_back(layout_.stages[static_cast<std::size_t>(places.stage_of(layout_.parallel.me.pp, c))]);
   std::vector<Chunk> chunks;
-  for (int c = 0; c < layout_.chunks_per_rank(); ++c) {
-    const int stage = places.stage_of(layout_.parallel.me.pp, c);
-    GPTModel* first = chunks.empty() || !chunks[0].model->stage().has_embedding ? nullptr : chunks[0].model.get();
+  for (std::unique_ptr<GPTModel>& model : mcpp::make_chunks(context, stages)) {
     Chunk& chunk = chunks.emplace_back();
-    chunk.model = std::make_unique<GPTModel>(context, layout_.stages[static_cast<std::size_t>(stage)], first);
+    chunk.model = std::move(model);
     chunk.memory = allocate(*chunk.model, layout_);
     chunk.memory->visit_weights(
         [&](const Param& param, i64 begin, Tensor values) { initialize(param, context.seed, begin, values); });

@@ -10,6 +10,7 @@
 #include "optimizer/loss_scale.h"
 #include "optimizer/optimizer.h"
 #include "parallel/partial_gradients.h"
+#include "parallel/pp/schedule_kind.h"
 #include "parallel/pp/stages.h"
 #include "parallel/state.h"
 #include "tensor/late_copy.h"

@@ -59,6 +59,7 @@ Trainer::Trainer(const Config& config, Session& session, const SignalWatch& sign
       batch_sizes_(config.batch_sizes()),
       train_iters_(config.total_iterations()),
       lock_(lock_save_folder(config, session, log)),
+      flops_per_sample_(flops_per_batch(config.model, 1)),
       peak_tflops_(peak_tflops(config, *session.device)),
       sources_{.tokenizer_checksum = keep_tokenizer(config, session),
                .datasets = identify_datasets(config, session.parallel.world)},
@@ -190,8 +191,8 @@ void Trainer::note(const StepOutcome& outcome, const PendingStep& step) {
   window_end_ = step.spent;
   window_.elapsed_ms = 1000 * (window_end_ - window_begin_).clock / static_cast<double>(window_iterations_);
   const double samples = static_cast<double>(window_samples_) / static_cast<double>(window_iterations_);
-  set_rates(window_, samples * static_cast<double>(config_.model.seq_length),
-            samples * flops_per_batch(config_.model, 1), peak_tflops_, session_.parallel.world.size());
+  set_rates(window_, samples * static_cast<double>(config_.model.seq_length), samples * flops_per_sample_, peak_tflops_,
+            session_.parallel.world.size());
   if (config_.logging.log_progress) log_.progress(progress_line(window_));
   if (config_.logging.metrics_every_iteration) write_iteration(outcome, step);
   step_begin_ = step.spent;
@@ -205,7 +206,7 @@ void Trainer::write_iteration(const StepOutcome& outcome, const PendingStep& ste
   stats.nan_iterations = !std::isfinite(outcome.loss);
   stats.elapsed_ms = 1000 * (step.spent - step_begin_).clock;
   set_rates(stats, static_cast<double>(step.batch_size * config_.model.seq_length),
-            flops_per_batch(config_.model, step.batch_size), peak_tflops_, session_.parallel.world.size());
+            static_cast<double>(step.batch_size) * flops_per_sample_, peak_tflops_, session_.parallel.world.size());
   metrics_.write(stats);
 }
 

@@ -78,6 +78,7 @@ class Trainer {
   i64 train_iters_;
   // Of checkpoint.save; first, because it finds at once what would end the run at its first save.
   std::unique_ptr<FolderLock> lock_;
+  double flops_per_sample_;
   double peak_tflops_;  // before the model: what the measurement takes must not count as the model's memory
   RunSources sources_;
   TrainingState state_;

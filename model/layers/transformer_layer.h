@@ -14,7 +14,7 @@ namespace mcpp {
 class TransformerLayer final : public Module {
  public:
   /// `layer` counts from 0 over the whole model.
-  TransformerLayer(i64 layer, const ModelContext& context, const RotaryTable& rotary);
+  TransformerLayer(i64 layer, const ModelContext& context, RotaryTable& rotary);
 
   Tensor forward(const Tensor& x, Pass& pass) override;
   /// dy's memory may be used for the result.

@@ -70,7 +70,7 @@ i64 measured(const ModelConfig& config, DType dtype, const Recompute& recompute,
                              .device = device,
                              .tp = tp,
                              .sequence_parallel = split.sequence_parallel};
-  const RotaryTable rotary = RotaryTable::make(context);
+  RotaryTable rotary(context);
   std::unique_ptr<Module> layer = std::make_unique<TransformerLayer>(0, context, rotary);
   if (recompute.granularity == Recompute::Granularity::Full) {
     std::vector<std::unique_ptr<Module>> group;
