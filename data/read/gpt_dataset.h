@@ -2,6 +2,7 @@
 #pragma once
 #include <optional>
 
+#include "base/kept_ref.h"
 #include "base/log.h"
 #include "data/read/dataset.h"
 #include "data/read/index_cache.h"
@@ -22,7 +23,7 @@ struct GptDatasetSpec {
 class GptDataset : public Dataset {
  public:
   /// `source` must outlive the dataset. BadInput when the split has no documents or not even the tokens of one sample.
-  GptDataset(const IndexedDataset& source, const GptDatasetSpec& spec, const Path& cache_folder, const Log& log);
+  GptDataset(KeptRef<IndexedDataset> source, const GptDatasetSpec& spec, const Path& cache_folder, const Log& log);
 
   i64 size() const override { return static_cast<i64>(shuffle_index().size()); }
   i64 seq_length() const override { return spec_.seq_length; }

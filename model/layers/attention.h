@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "base/kept_ref.h"
 #include "model/config/context.h"
 #include "model/layers/qkv_projection.h"
 #include "parallel/cp/core_attention.h"
@@ -14,7 +15,7 @@ namespace mcpp {
 /// use on, so that a model which is only looked at needs none.
 class RotaryTable {
  public:
-  explicit RotaryTable(const ModelContext& context) : context_(context) {}
+  explicit RotaryTable(KeptRef<ModelContext> context) : context_(context) {}
 
   /// Rotates the heads of x, in place, to where its tokens stand, or back; nothing without RoPE.
   void rotate(Heads& x, const Positions& positions, bool inverse);
@@ -32,7 +33,7 @@ class RotaryTable {
 /// [b, heads / tp, s].
 class SelfAttention final : public Module {
  public:
-  SelfAttention(const std::string& name, i64 layer, const ModelContext& context, RotaryTable& rotary);
+  SelfAttention(const std::string& name, i64 layer, KeptRef<ModelContext> context, RotaryTable& rotary);
 
   Tensor forward(const Tensor& x, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;

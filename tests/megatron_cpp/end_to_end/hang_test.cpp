@@ -4,7 +4,7 @@
 
 #include <csignal>
 
-#include "tests/megatron_cpp/end_to_end_on_ranks.h"
+#include "tests/megatron_cpp/end_to_end/end_to_end_on_ranks.h"
 
 namespace mcpp {
 namespace {

@@ -1,5 +1,5 @@
 // Trainings that tell the documents of a sample apart.
-#include "tests/megatron_cpp/end_to_end.h"
+#include "tests/megatron_cpp/end_to_end/end_to_end.h"
 
 namespace mcpp {
 namespace {

@@ -1,5 +1,5 @@
 // Evaluation and generation with the program on several ranks: the same numbers and the same text on every layout.
-#include "tests/megatron_cpp/end_to_end.h"
+#include "tests/megatron_cpp/end_to_end/end_to_end.h"
 
 namespace mcpp {
 namespace {

@@ -1,5 +1,5 @@
 // The way of a user through the program, and what must not depend on how it is run.
-#include "tests/megatron_cpp/end_to_end.h"
+#include "tests/megatron_cpp/end_to_end/end_to_end.h"
 
 #include <cmath>
 

@@ -2,7 +2,7 @@
 // for all when one cannot go on.
 #include <csignal>
 
-#include "tests/megatron_cpp/end_to_end_on_ranks.h"
+#include "tests/megatron_cpp/end_to_end/end_to_end_on_ranks.h"
 #include "tests/support/build.h"
 
 namespace mcpp {

@@ -2,7 +2,7 @@
 // settings.
 #include <csignal>
 
-#include "tests/megatron_cpp/end_to_end.h"
+#include "tests/megatron_cpp/end_to_end/end_to_end.h"
 
 namespace mcpp {
 namespace {

@@ -3,7 +3,7 @@
 #include <csignal>
 #include <random>
 
-#include "tests/megatron_cpp/end_to_end.h"
+#include "tests/megatron_cpp/end_to_end/end_to_end.h"
 
 namespace mcpp {
 namespace {
