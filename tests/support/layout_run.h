@@ -65,15 +65,17 @@ inline RankPlace cpu_place(Communicator&) {
   return {std::make_unique<CpuDevice>(), nullptr};
 }
 
-/// A rank that receives a signal, once it has begun so many passes.
+/// A rank that receives a signal, once it has begun so many passes, and that has run for so many minutes.
 class SignalAfter final : public StepWatch {
  public:
-  explicit SignalAfter(i64 passes) : passes_left_(passes) {}
+  explicit SignalAfter(i64 passes, double minutes = 0) : passes_left_(passes), minutes_(minutes) {}
   int signal() const override { return passes_left_ < 0 ? 15 : 0; }
+  double minutes() const override { return minutes_; }
   void passed(i64, i64, i64) override { --passes_left_; }
 
  private:
   i64 passes_left_;
+  double minutes_;
 };
 
 class LayoutRank {
