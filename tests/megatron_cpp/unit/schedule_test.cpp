@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/strings.h"
 #include "parallel/pp/schedule_kind.h"
+#include "tests/support/build.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch_folder.h"
 
@@ -82,7 +83,7 @@ TEST_F(ScheduleCommand, ComparesAll) {
 
 // The table of docs/pipeline_parallelism.md has what the command says, and what kSchedules says of every kind.
 TEST_F(ScheduleCommand, TheDocumentationSaysTheSame) {
-  const std::string page = read_text_file(Path(MCPP_SOURCE_DIR) / "docs/pipeline_parallelism.md");
+  const std::string page = read_text_file(test::source_folder() / "docs/pipeline_parallelism.md");
   for (const std::string chunks : {"0", "4"}) {
     std::istringstream lines(output({"all", "--num_virtual_stages_per_pipeline_rank=" + chunks}));
     std::size_t kinds = 0;
