@@ -45,7 +45,7 @@ Batch read_batch(const Dataset& dataset, std::span<const i64> samples, i64 vocab
   return batch;
 }
 
-Prefetcher::Prefetcher(const Dataset& dataset, i64 vocab_size, NextSamples next_samples, i64 depth)
+Prefetcher::Prefetcher(KeptRef<Dataset> dataset, i64 vocab_size, NextSamples next_samples, i64 depth)
     : dataset_(dataset),
       vocab_size_(vocab_size),
       next_samples_(std::move(next_samples)),

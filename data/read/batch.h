@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/kept_ref.h"
 #include "data/read/dataset.h"
 
 namespace mcpp {
@@ -30,7 +31,7 @@ class Prefetcher {
   /// The samples of the next batch; empty = no more. Called in order, by one thread (the caller's when depth is 0).
   using NextSamples = std::function<std::vector<i64>()>;
 
-  Prefetcher(const Dataset& dataset, i64 vocab_size, NextSamples next_samples, i64 depth);
+  Prefetcher(KeptRef<Dataset> dataset, i64 vocab_size, NextSamples next_samples, i64 depth);
   ~Prefetcher();  ///< stops the thread; batches read ahead are dropped
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;

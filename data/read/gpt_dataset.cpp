@@ -29,7 +29,7 @@ void announce_index(const IndexedDataset& source, const GptDatasetSpec& spec, co
 
 }  // namespace
 
-GptDataset::GptDataset(const IndexedDataset& source, const GptDatasetSpec& spec, const Path& cache_folder,
+GptDataset::GptDataset(KeptRef<IndexedDataset> source, const GptDatasetSpec& spec, const Path& cache_folder,
                        const Log& log, const IndexRanks& ranks)
     : source_(source),
       spec_(spec),

@@ -2,6 +2,7 @@
 #pragma once
 #include <optional>
 
+#include "base/kept_ref.h"
 #include "base/log.h"
 #include "data/read/dataset.h"
 #include "data/read/index_cache.h"
@@ -23,7 +24,7 @@ class GptDataset : public Dataset {
  public:
   /// `source` must outlive the dataset. BadInput when the split has no documents or not even the tokens of one sample.
   /// Called by all of `ranks`.
-  GptDataset(const IndexedDataset& source, const GptDatasetSpec& spec, const Path& cache_folder, const Log& log,
+  GptDataset(KeptRef<IndexedDataset> source, const GptDatasetSpec& spec, const Path& cache_folder, const Log& log,
              const IndexRanks& ranks = OneIndexRank());
 
   i64 size() const override { return static_cast<i64>(shuffle_index().size()); }

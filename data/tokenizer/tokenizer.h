@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/kept_ref.h"
 
 namespace mcpp {
 
@@ -50,7 +51,7 @@ class Tokenizer {
 /// returned is printable.
 class StreamDecoder {
  public:
-  explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  explicit StreamDecoder(KeptRef<Tokenizer> tokenizer) : tokenizer_(tokenizer) {}
   std::string add(i32 id);
   std::string finish();  ///< what was held back, with U+FFFD for broken characters
 

@@ -1,5 +1,6 @@
 // Strikes as section [fault_injection] of the configuration says.
 #pragma once
+#include "base/kept_ref.h"
 #include "checkpoint/save/save_point.h"
 #include "megatron_cpp/config/fault_injection_config.h"
 
@@ -9,7 +10,7 @@ class TrainingState;
 
 class FaultInjection {
  public:
-  FaultInjection(const FaultInjectionConfig& config, int rank) : config_(config), rank_(rank) {}
+  FaultInjection(KeptRef<FaultInjectionConfig> config, int rank) : config_(config), rank_(rank) {}
 
   void before_step(i64 iteration) const;
   /// Between TrainingState::backward() and update().

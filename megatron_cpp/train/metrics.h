@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "base/kept_ref.h"
 #include "base/log.h"
 #include "base/types.h"
 #include "megatron_cpp/train/rank_report.h"
@@ -67,7 +68,7 @@ std::string validation_lines(const ValidationStats& stats);
 class MetricsWriter {
  public:
   /// An empty path writes nothing. BadInput when the file cannot be opened. The log must outlive the writer.
-  MetricsWriter(const Path& path, i64 resumed_iteration, const Log& log);
+  MetricsWriter(const Path& path, i64 resumed_iteration, KeptRef<Log> log);
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;

@@ -61,7 +61,7 @@ void prepare(const Path& path, i64 resumed_iteration, Evaluations& evaluations) 
 
 }  // namespace
 
-MetricsWriter::MetricsWriter(const Path& path, i64 resumed_iteration, const Log& log) : path_(path), log_(log) {
+MetricsWriter::MetricsWriter(const Path& path, i64 resumed_iteration, KeptRef<Log> log) : path_(path), log_(log) {
   if (path.empty()) return;
   if (path.has_parent_path()) mcpp::create_directories(path.parent_path());
   prepare(path, resumed_iteration, evaluations_);

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "base/kept_ref.h"
 #include "base/log.h"
 #include "megatron_cpp/step/step_watch.h"
 #include "megatron_cpp/train/signals.h"
@@ -31,8 +32,8 @@ class LongStep {
 class StepProgress final : public StepWatch {
  public:
   /// `is_live`: also on the live line of a terminal. Signals and log outlive this.
-  StepProgress(const SignalWatch& signals, const Log& log, bool is_live)
-      : signals_(signals), log_(log), is_live_(is_live && log.is_live()) {}
+  StepProgress(KeptRef<SignalWatch> signals, KeptRef<Log> log, bool is_live)
+      : signals_(signals), log_(log), is_live_(is_live && log_.is_live()) {}
 
   /// A step begins, "iteration 3/100".
   void begin(std::string name);

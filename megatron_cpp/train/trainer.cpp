@@ -52,25 +52,25 @@ double peak_tflops(const Config& config, Device& device) {
 
 }  // namespace
 
-Trainer::Trainer(const Config& config, Session& session, const SignalWatch& signals, const Log& log)
+Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& signals, KeptRef<Log> log)
     : config_(config),
       session_(session),
       log_(log),
-      watch_(signals, log, config.logging.log_progress),
-      batch_sizes_(config.batch_sizes()),
-      train_iters_(config.total_iterations()),
+      watch_(signals, log, config_.logging.log_progress),
+      batch_sizes_(config_.batch_sizes()),
+      train_iters_(config_.total_iterations()),
       lock_(lock_save_folder(config, session, log)),
       peak_tflops_(peak_tflops(config, *session.device)),
       sources_{.tokenizer_checksum = keep_tokenizer(config, session),
                .datasets = identify_datasets(config, session.parallel.world)},
-      state_(model_provider(config, session), config.optimizer, layout_provider(config, session)),
+      state_(model_provider(config, session), config_.optimizer, layout_provider(config, session)),
       progress_(load_training(config, sources_.datasets, state_, session, log).value_or(TrainingProgress{})),
-      faults_(config.fault_injection, session.parallel.world.rank()),
+      faults_(config_.fault_injection, session.parallel.world.rank()),
       saver_(config, state_, progress_, sources_, session, log, files_, lock_.get()),
       datasets_(dataset_provider(
           config, SharedIndexRanks(session.parallel.world, *session.node, [&] { return signals.received(); }), log)),
-      schedule_(config.optimizer, training_length(config)),
-      metrics_(is_first_rank() ? config.metrics_path() : Path(), progress_.iteration, log) {
+      schedule_(config_.optimizer, training_length(config)),
+      metrics_(is_first_rank() ? config_.metrics_path() : Path(), progress_.iteration, log) {
   state_.set_watch(&watch_);
   batches_ = std::make_unique<BatchStream>(*datasets_.train, config, batch_sizes_, progress_.consumed_samples, session);
   session.device->trim();

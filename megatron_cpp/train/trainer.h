@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "base/kept_ref.h"
 #include "checkpoint/folder/lock.h"
 #include "megatron_cpp/resume/checkpoint_saver.h"
 #include "megatron_cpp/setup/dataset_provider.h"
@@ -19,7 +20,7 @@ class Trainer {
  public:
   /// Builds everything that `config` names and resumes from the newest checkpoint, if there is one. Called by all
   /// ranks, which then do everything together; rank 0 logs.
-  Trainer(const Config& config, Session& session, const SignalWatch& signals, const Log& log);
+  Trainer(KeptRef<Config> config, Session& session, const SignalWatch& signals, KeptRef<Log> log);
 
   /// Trains to the end, or until a signal, exit_interval or exit_duration_in_mins says to stop. Saves, evaluates and
   /// logs on the way. Returns Done, or Preempted after a signal. An evaluation that a run before this one owes, because

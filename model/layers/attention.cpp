@@ -18,19 +18,20 @@ RotaryTable RotaryTable::make(const ModelContext& context) {
   return table;
 }
 
-SelfAttention::SelfAttention(const std::string& name, i64 layer, const ModelContext& context, const RotaryTable& rotary)
+SelfAttention::SelfAttention(const std::string& name, i64 layer, KeptRef<ModelContext> context,
+                             KeptRef<RotaryTable> rotary)
     : name_(name),
       layer_(layer),
       context_(context),
       rotary_(rotary),
       linear_qkv_(name + ".linear_qkv", context),
       core_attention_(std::make_unique<LocalAttention>()),
-      linear_proj_(name + ".linear_proj", context.config.num_attention_heads * context.config.head_dim(),
-                   context.config.hidden_size, context.tp,
-                   {.bias = context.config.attention_output_bias(),
+      linear_proj_(name + ".linear_proj", context_.config.num_attention_heads * context_.config.head_dim(),
+                   context_.config.hidden_size, context_.tp,
+                   {.bias = context_.config.attention_output_bias(),
                     .skip_bias_add = true,
-                    .init_std = context.output_init_std(),
-                    .sequence_parallel = context.sequence_parallel}) {}
+                    .init_std = context_.output_init_std(),
+                    .sequence_parallel = context_.sequence_parallel}) {}
 
 AttentionOptions SelfAttention::options(const Pass& pass) const {
   AttentionOptions options;

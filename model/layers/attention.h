@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "base/kept_ref.h"
 #include "model/config/context.h"
 #include "model/layers/qkv_projection.h"
 #include "parallel/cp/core_attention.h"
@@ -22,7 +23,7 @@ struct RotaryTable {
 /// [b, heads / tp, s].
 class SelfAttention final : public Module {
  public:
-  SelfAttention(const std::string& name, i64 layer, const ModelContext& context, const RotaryTable& rotary);
+  SelfAttention(const std::string& name, i64 layer, KeptRef<ModelContext> context, KeptRef<RotaryTable> rotary);
 
   Tensor forward(const Tensor& x, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;

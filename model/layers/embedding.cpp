@@ -4,16 +4,16 @@
 
 namespace mcpp {
 
-LanguageModelEmbedding::LanguageModelEmbedding(const ModelContext& context)
+LanguageModelEmbedding::LanguageModelEmbedding(KeptRef<ModelContext> context)
     : context_(context),
-      word_embeddings_("embedding.word_embeddings", context.config.padded_vocab_size(), context.config.hidden_size,
-                       context.tp, context.config.init_method_std, context.sequence_parallel) {
-  word_embeddings().placement.pp = context.holders_of_word_embeddings();
-  if (context.config.position_embedding_type == PositionEmbedding::LearnedAbsolute) {
+      word_embeddings_("embedding.word_embeddings", context_.config.padded_vocab_size(), context_.config.hidden_size,
+                       context_.tp, context_.config.init_method_std, context_.sequence_parallel) {
+  word_embeddings().placement.pp = context_.holders_of_word_embeddings();
+  if (context_.config.position_embedding_type == PositionEmbedding::LearnedAbsolute) {
     position_embeddings_ = std::make_unique<Param>("embedding.position_embeddings.weight",
-                                                   Shape{context.config.max_positions(), context.config.hidden_size},
-                                                   Init::Normal, context.config.init_method_std);
-    context.place_in_stream(*position_embeddings_);
+                                                   Shape{context_.config.max_positions(), context_.config.hidden_size},
+                                                   Init::Normal, context_.config.init_method_std);
+    context_.place_in_stream(*position_embeddings_);
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 
+#include "base/kept_ref.h"
 #include "model/config/context.h"
 #include "parallel/tp/embedding.h"
 
@@ -10,7 +11,7 @@ namespace mcpp {
 /// tokens int32 [s, b] -> [s, b, h] (sequence parallel: this rank's part of it, [s / tp, b, h]).
 class LanguageModelEmbedding final : public Module {
  public:
-  explicit LanguageModelEmbedding(const ModelContext& context);
+  explicit LanguageModelEmbedding(KeptRef<ModelContext> context);
 
   Tensor forward(const Tensor& tokens, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;

@@ -33,11 +33,11 @@ void copy_in(const Heads& from, const Tensor& cache, i64 first_position) {
 
 }  // namespace
 
-KvCache::KvCache(const ModelContext& context, i64 batch, i64 max_length)
+KvCache::KvCache(KeptRef<ModelContext> context, i64 batch, i64 max_length)
     : context_(context),
-      shape_{max_length, batch, std::max<i64>(1, context.config.query_groups() / context.tp.size()),
-             context.config.head_dim()},
-      layers_(static_cast<std::size_t>(context.config.num_layers)) {}
+      shape_{max_length, batch, std::max<i64>(1, context_.config.query_groups() / context_.tp.size()),
+             context_.config.head_dim()},
+      layers_(static_cast<std::size_t>(context_.config.num_layers)) {}
 
 KvCache::Layer& KvCache::layer(i64 index) {
   Layer& layer = layers_.at(static_cast<std::size_t>(index));

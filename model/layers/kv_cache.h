@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "base/kept_ref.h"
 #include "model/config/context.h"
 #include "tensor/ops/ops.h"
 
@@ -11,7 +12,7 @@ class KvCache {
  public:
   /// Room for `max_length` positions of `batch` sequences in every layer that is appended to: a stage of a pipeline
   /// has some alone. The context must outlive this.
-  KvCache(const ModelContext& context, i64 batch, i64 max_length);
+  KvCache(KeptRef<ModelContext> context, i64 batch, i64 max_length);
 
   struct View {
     Heads k, v;

@@ -34,21 +34,21 @@ std::vector<Box> up_matrices(const ModelConfig& config) {
 
 }  // namespace
 
-Mlp::Mlp(const std::string& name, const ModelContext& context)
+Mlp::Mlp(const std::string& name, KeptRef<ModelContext> context)
     : context_(context),
-      activation_(activation_of(context.config.activation_func)),
-      linear_fc1_(name + ".linear_fc1", context.config.hidden_size, up_shape(context.config),
-                  context.config.gated() ? 1 : 0, context.tp,
-                  {.bias = context.config.mlp_bias(),
+      activation_(activation_of(context_.config.activation_func)),
+      linear_fc1_(name + ".linear_fc1", context_.config.hidden_size, up_shape(context_.config),
+                  context_.config.gated() ? 1 : 0, context_.tp,
+                  {.bias = context_.config.mlp_bias(),
                    .skip_bias_add = true,
-                   .init_std = context.config.init_method_std,
-                   .matrices = up_matrices(context.config),
-                   .sequence_parallel = context.sequence_parallel}),
-      linear_fc2_(name + ".linear_fc2", context.config.ffn(), context.config.hidden_size, context.tp,
-                  {.bias = context.config.mlp_bias(),
+                   .init_std = context_.config.init_method_std,
+                   .matrices = up_matrices(context_.config),
+                   .sequence_parallel = context_.sequence_parallel}),
+      linear_fc2_(name + ".linear_fc2", context_.config.ffn(), context_.config.hidden_size, context_.tp,
+                  {.bias = context_.config.mlp_bias(),
                    .skip_bias_add = true,
-                   .init_std = context.output_init_std(),
-                   .sequence_parallel = context.sequence_parallel}) {}
+                   .init_std = context_.output_init_std(),
+                   .sequence_parallel = context_.sequence_parallel}) {}
 
 Tensor Mlp::activate(const Tensor& up) const {
   const i64 width = up.dim(-1) / (is_gated(activation_) ? 2 : 1);

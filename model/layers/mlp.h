@@ -2,6 +2,7 @@
 #pragma once
 #include <string>
 
+#include "base/kept_ref.h"
 #include "model/config/context.h"
 #include "parallel/tp/linear.h"
 #include "tensor/ops/ops.h"
@@ -13,7 +14,7 @@ namespace mcpp {
 /// input): the up projection [s, b, f] (gated: [s, b, 2 f]) before its bias.
 class Mlp final : public Module {
  public:
-  Mlp(const std::string& name, const ModelContext& context);
+  Mlp(const std::string& name, KeptRef<ModelContext> context);
 
   Tensor forward(const Tensor& x, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;

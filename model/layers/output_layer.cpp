@@ -13,16 +13,16 @@ const char* weight_name(const ModelConfig& config) {
 
 }  // namespace
 
-OutputLayer::OutputLayer(const ModelContext& context, Param* shared)
+OutputLayer::OutputLayer(KeptRef<ModelContext> context, Param* shared)
     : context_(context),
-      region_(context.tp, context.sequence_parallel),
+      region_(context_.tp, context_.sequence_parallel),
       final_layernorm_("decoder.final_layernorm", context),
       shared_(shared),
-      weight_(weight_name(context.config),
-              split_box({context.config.padded_vocab_size(), context.config.hidden_size}, 0, context.tp), Init::Normal,
-              context.config.init_method_std) {
-  MCPP_CHECK(!shared || !context.config.untie_embeddings_and_output_weights, "untied embeddings are not shared");
-  weight_.placement.pp = context.holders_of_word_embeddings();
+      weight_(weight_name(context_.config),
+              split_box({context_.config.padded_vocab_size(), context_.config.hidden_size}, 0, context_.tp),
+              Init::Normal, context_.config.init_method_std) {
+  MCPP_CHECK(!shared || !context_.config.untie_embeddings_and_output_weights, "untied embeddings are not shared");
+  weight_.placement.pp = context_.holders_of_word_embeddings();
 }
 
 Tensor OutputLayer::logits(const Tensor& hidden, Pass& pass) {

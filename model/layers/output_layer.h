@@ -1,5 +1,6 @@
 // The end of the model: final norm, logits over the vocabulary, and the loss.
 #pragma once
+#include "base/kept_ref.h"
 #include "model/layers/norm.h"
 #include "parallel/tp/cross_entropy.h"
 #include "parallel/tp/mappings.h"
@@ -12,7 +13,7 @@ namespace mcpp {
 class OutputLayer {
  public:
   /// `shared`: the word embeddings' weight when embeddings are tied and both are on this rank, else null.
-  OutputLayer(const ModelContext& context, Param* shared);
+  OutputLayer(KeptRef<ModelContext> context, Param* shared);
 
   /// hidden [s, b, h] (sequence parallel: [s / tp, b, h]) -> logits [s * b, padded vocabulary / tp].
   Tensor logits(const Tensor& hidden, Pass& pass);

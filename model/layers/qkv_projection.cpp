@@ -34,10 +34,10 @@ Qkv Qkv::like() const {
   return {Tensor::like(queries), is_fused() ? Tensor() : Tensor::like(keys_values)};
 }
 
-QkvProjection::QkvProjection(const std::string& name, const ModelContext& context)
-    : context_(context), region_(context.tp, context.sequence_parallel) {
-  const ModelConfig& config = context.config;
-  const i64 tp = context.tp.size(), groups = config.query_groups(), head_dim = config.head_dim();
+QkvProjection::QkvProjection(const std::string& name, KeptRef<ModelContext> context)
+    : context_(context), region_(context_.tp, context_.sequence_parallel) {
+  const ModelConfig& config = context_.config;
+  const i64 tp = context_.tp.size(), groups = config.query_groups(), head_dim = config.head_dim();
   const i64 q_rows = config.num_attention_heads / groups * head_dim;
   if (groups % tp == 0) {
     queries_ = make_slice(name, groups / tp, 0, q_rows + 2 * head_dim);
@@ -45,12 +45,12 @@ QkvProjection::QkvProjection(const std::string& name, const ModelContext& contex
   }
   MCPP_CHECK(tp % groups == 0, groups, " query groups over ", tp, " ranks");
   const i64 sharing = tp / groups, own_rows = q_rows / sharing;
-  queries_ = make_slice(name, 1, context.tp.rank() % sharing * own_rows, own_rows);
+  queries_ = make_slice(name, 1, context_.tp.rank() % sharing * own_rows, own_rows);
   keys_values_ = make_slice(name, 1, q_rows, 2 * head_dim);
   keys_values_->visit([&](Param& param) {
     param.placement.tp = {
         gradient_spread(ActivationPlacement::Columns),
-        Holders{.first = static_cast<int>(context.tp.rank() / sharing * sharing), .count = static_cast<int>(sharing)}};
+        Holders{.first = static_cast<int>(context_.tp.rank() / sharing * sharing), .count = static_cast<int>(sharing)}};
   });
 }
 

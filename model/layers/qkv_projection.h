@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "base/kept_ref.h"
 #include "model/config/context.h"
 #include "parallel/tp/linear.h"
 #include "tensor/ops/ops.h"
@@ -27,7 +28,7 @@ struct Qkv {
 /// share it. Each of these has the part of the keys' and values' gradient that comes from its own queries.
 class QkvProjection {
  public:
-  QkvProjection(const std::string& name, const ModelContext& context);
+  QkvProjection(const std::string& name, KeptRef<ModelContext> context);
 
   Qkv forward(const Tensor& x, Pass& pass);
   /// Returns dx.

@@ -5,6 +5,7 @@
 #pragma once
 #include <string>
 
+#include "base/kept_ref.h"
 #include "model/layers/attention.h"
 #include "model/layers/mlp.h"
 #include "model/layers/norm.h"
@@ -14,7 +15,7 @@ namespace mcpp {
 class TransformerLayer final : public Module {
  public:
   /// `layer` counts from 0 over the whole model.
-  TransformerLayer(i64 layer, const ModelContext& context, const RotaryTable& rotary);
+  TransformerLayer(i64 layer, KeptRef<ModelContext> context, KeptRef<RotaryTable> rotary);
 
   Tensor forward(const Tensor& x, Pass& pass) override;
   /// dy's memory may be used for the result.

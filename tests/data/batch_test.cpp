@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <set>
+#include <type_traits>
 
 #include "data/prepare/indexed_writer.h"
 #include "data/read/gpt_dataset.h"
@@ -60,6 +61,11 @@ Prefetcher::NextSamples counter(i64 end) {
     return std::vector<i64>{next - 2, next - 1};
   };
 }
+
+/// What reads data keeps no reference to a temporary.
+static_assert(std::is_constructible_v<Prefetcher, const GptDataset&, i64, Prefetcher::NextSamples, i64>);
+static_assert(!std::is_constructible_v<Prefetcher, GptDataset, i64, Prefetcher::NextSamples, i64>);
+static_assert(!std::is_constructible_v<GptDataset, IndexedDataset, const GptDatasetSpec&, const Path&, const Log&>);
 
 TEST(Prefetcher, DeliversInOrderWithAndWithoutThread) {
   const Counting dataset;

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <type_traits>
+
 #include "model/layers/kv_cache.h"
+#include "model/layers/transformer_layer.h"
 #include "model/memory.h"
 #include "tests/support/gpu.h"
 #include "tests/support/gradcheck.h"
@@ -12,6 +15,13 @@ namespace mcpp {
 namespace {
 
 using test::TinyModel;
+
+/// What a layer keeps a reference to is no temporary.
+static_assert(std::is_constructible_v<Mlp, std::string, const ModelContext&>);
+static_assert(!std::is_constructible_v<Mlp, std::string, ModelContext>);
+static_assert(!std::is_constructible_v<SelfAttention, std::string, i64, const ModelContext&, RotaryTable>);
+static_assert(!std::is_constructible_v<TransformerLayer, i64, const ModelContext&, RotaryTable>);
+static_assert(!std::is_constructible_v<KvCache, ModelContext, i64, i64>);
 
 struct NamedConfig {
   const char* name;
