@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/links.h"
+#include "base/machine.h"
 #include "base/system_error.h"
 
 namespace mcpp {
@@ -35,17 +35,6 @@ class Descriptor {
  private:
   int fd_;
 };
-
-/// The process id lets one see whether a file was left behind; random digits tell apart threads, and hosts that share a
-/// file system.
-Path temporary_name(const Path& path) {
-  u64 random = 0;
-  MCPP_CHECK_SYSTEM(::getrandom(&random, sizeof(random), 0) == sizeof(random),
-                    "cannot get random bytes from the system");
-  std::array<char, 48> suffix{};
-  std::snprintf(suffix.data(), suffix.size(), ".tmp-%d.%016llx", ::getpid(), static_cast<unsigned long long>(random));
-  return path.string() + suffix.data();
-}
 
 Path folder_of(const Path& path) {
   return path.has_parent_path() ? path.parent_path() : Path(".");

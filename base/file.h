@@ -31,7 +31,7 @@ class MappedFile {
 
 /// Writes to a file without a name; commit() makes it durable (fsync) and gives it the name `path`. A reader of that
 /// sees the old content, or all of the new, never a part, and who is killed leaves nothing; but on file systems without
-/// such files (NFS) a `<path>.tmp-<pid>.<random>`. Threads, processes, hosts may write one path at once: the last one
+/// such files (NFS) a temporary_name() (machine.h). Threads, processes, hosts may write one path at once: the last one
 /// stays.
 class AtomicFile {
  public:

@@ -1,17 +1,24 @@
 #include "base/machine.h"
 
+#include <signal.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <charconv>
+#include <cstdio>
 #include <ctime>
 #include <fstream>
 #include <limits>
 #include <optional>
 
+#include "base/check.h"
 #include "base/strings.h"
+#include "base/system_error.h"
 
 namespace mcpp {
 namespace {
@@ -68,6 +75,14 @@ void add_limits(const Hierarchy& groups, const std::string& path, const MemoryLi
   }
 }
 
+/// A zombie has ended: it only waits for its parent to ask for its exit code, which may take seconds.
+bool runs(pid_t pid) {
+  if (::kill(pid, 0) != 0 && errno == ESRCH) return false;
+  const std::string text = text_of(str("/proc/", pid, "/stat"));
+  const std::size_t state = text.rfind(')');  // after the name, which may hold anything: ") Z ..."
+  return state == std::string::npos || text.compare(state, 3, ") Z") != 0;
+}
+
 }  // namespace
 
 std::vector<MemoryLimit> memory_limits(const Path& root) {
@@ -114,6 +129,36 @@ void allow_many_open_files() {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);  // where that is refused, what cannot be opened is told then
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown";
+  return name.data();
+}
+
+std::string process_tag() {
+  return str(host_name(), "-", ::getpid());
+}
+
+Path temporary_name(const Path& path) {
+  u64 random = 0;
+  MCPP_CHECK_SYSTEM(::getrandom(&random, sizeof(random), 0) == sizeof(random),
+                    "cannot get random bytes from the system");
+  std::array<char, 24> digits{};
+  std::snprintf(digits.data(), digits.size(), "%016llx", static_cast<unsigned long long>(random));
+  return str(path.string(), ".tmp-", process_tag(), ".", digits.data());
+}
+
+bool is_stale_tag(const std::string& tag) {
+  const std::size_t dash = tag.rfind('-');
+  if (dash == std::string::npos) return false;
+  if (tag.substr(0, dash) != host_name()) return true;
+  const std::string number = tag.substr(dash + 1, tag.find('.', dash) - dash - 1);
+  pid_t pid = 0;
+  const auto [stop, error] = std::from_chars(number.data(), number.data() + number.size(), pid);
+  if (error != std::errc() || stop != number.data() + number.size() || pid <= 0) return false;
+  return pid == ::getpid() || !runs(pid);
 }
 
 }  // namespace mcpp

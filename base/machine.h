@@ -1,4 +1,5 @@
-// What the machine has that a process runs on.
+// What the machine has that a process runs on, and which processes run there: host and number, for names of temporary
+// entries and for locks.
 #pragma once
 #include <string>
 #include <vector>
@@ -25,5 +26,18 @@ double process_seconds();
 
 /// Lets this process open as many files at once as the system permits it: a checkpoint of many ranks has many.
 void allow_many_open_files();
+
+std::string host_name();
+
+/// "<host>-<pid>" of this process.
+std::string process_tag();
+
+/// "<path>.tmp-<host>-<pid>.<random>": the name of a file while it is written, as no other thread, process or host
+/// makes it. What follows ".tmp-" is a tag.
+Path temporary_name(const Path& path);
+
+/// Whether the process of a tag, with or without ".<random>", has certainly ended or is this one. Processes of other
+/// hosts cannot be seen and count as ended.
+bool is_stale_tag(const std::string& tag);
 
 }  // namespace mcpp

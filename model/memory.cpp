@@ -250,12 +250,14 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup&
   const double shared =
       tied ? static_cast<double>(config.padded_vocab_size() / setup.tensor_parallel * config.hidden_size) : 0;
   const double kept = matrices * states.of_matrices + (params - matrices) * states.of_others;
+  const double state = params * master + kept;
   const auto cut = [&](int stage) { return share.zero_stage >= stage ? shards : 1; };
   return {.params = element * (params / cut(3) + (share.zero_stage >= 3 ? whole_params : 0)),
           .grads = grad * (params / cut(2) + (share.zero_stage >= 2 ? whole_grads : 0) + shared),
-          .optimizer_state = grad / cut(1) * (params * master + kept),
+          .optimizer_state = grad / cut(1) * state,
           .activations =
-              static_cast<double>(peak_activations(config, setup, share) + constant_activations(config, setup, share))};
+              static_cast<double>(peak_activations(config, setup, share) + constant_activations(config, setup, share)),
+          .save_copy = share.savers > 0 ? (element * params + grad * state) / static_cast<double>(share.savers) : 0};
 }
 
 }  // namespace mcpp

@@ -36,6 +36,9 @@ struct RankShare {
   int zero_stage = 0;
   i64 shards = 1;  ///< ranks that share what the ZeRO stage cuts
   bool overlap_grad_reduce = true, overlap_param_gather = true;
+  /// Ranks that share the copy of weights and optimizer state which a save beside the training writes; 0: there is
+  /// none.
+  i64 savers = 0;
 };
 /// All of the model on one rank, one microbatch in a step.
 RankShare whole_share(const ModelConfig& config);
@@ -50,8 +53,9 @@ std::vector<i64> unit_parameters(const ModelConfig& config, const ActivationSetu
 struct MemoryEstimate {
   double params = 0, grads = 0, optimizer_state = 0;
   double activations = 0;  ///< of the microbatches in flight, with the working set of the pass that needs most
+  double save_copy = 0;    ///< of what an asynchronous save writes
 
-  double total() const { return params + grads + optimizer_state + activations; }
+  double total() const { return params + grads + optimizer_state + activations + save_copy; }
 };
 
 /// Numbers in fp32 that the optimizer keeps of each weight beside the master weight: 2 for AdamW, 1 for SGD.

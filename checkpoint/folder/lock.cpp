@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/machine.h"
 #include "base/system_error.h"
-#include "checkpoint/folder/process.h"
 #include "checkpoint/folder/shared_folder.h"
 
 namespace mcpp {

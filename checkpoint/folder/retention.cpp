@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "base/machine.h"
 #include "base/strings.h"
 #include "checkpoint/folder/folder.h"
-#include "checkpoint/folder/process.h"
 
 namespace mcpp {
 namespace {

@@ -8,9 +8,9 @@
 #include <thread>
 
 #include "base/checksum.h"
+#include "base/machine.h"
 #include "base/system_error.h"
 #include "checkpoint/folder/exchange.h"
-#include "checkpoint/folder/process.h"
 #include "checkpoint/format/manifest.h"
 
 namespace mcpp {

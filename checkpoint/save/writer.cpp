@@ -6,10 +6,10 @@
 #include <ctime>
 #include <map>
 
+#include "base/machine.h"
 #include "base/system_error.h"
 #include "checkpoint/folder/exchange.h"
 #include "checkpoint/folder/folder.h"
-#include "checkpoint/folder/process.h"
 #include "checkpoint/save/shard_file.h"
 
 namespace mcpp {

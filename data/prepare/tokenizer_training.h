@@ -29,7 +29,8 @@ struct TokenizerOptions {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("input", self.input,
-          "text or JSONL files, plain or gzip, or patterns of their names such as data/*.txt; all is read into memory");
+          "text or JSONL files, plain or gzip, or patterns of their names such as data/*.txt; all of it, for bpe its "
+          "words, is read into memory");
     visit("output", self.output, "model file to write, usually tokenizer.model");
     visit("vocab_size", self.vocab_size, "pieces, with <unk>, <eod> and the 256 bytes among them", between(3, 1e7));
     visit("model_type", self.model_type, "unigram or bpe");
@@ -41,8 +42,9 @@ struct TokenizerOptions {
   }
 };
 
-/// Writes the model atomically. The same text and options give the same bytes. BadInput when there is no text, when it
-/// is not UTF-8, or when vocab_size does not suit it (the message gives the limit).
+/// Writes the model atomically. The same text and options give the same bytes, for bpe with any number of threads.
+/// BadInput when there is no text, when it is not UTF-8, or when vocab_size does not suit it (the message gives the
+/// limit).
 void train_tokenizer(const TokenizerOptions& options, const Log& log);
 
 }  // namespace mcpp

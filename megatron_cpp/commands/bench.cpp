@@ -30,8 +30,8 @@ struct BenchOptions {
   static void fields(Self& self, Visitor& visit) {
     visit("what", self.what, "gemm: the matrix products of one step; ops: everything else; step: whole training steps");
     visit("config", self.config, "configuration file in TOML: the model, precision, batch and threads to time");
-    visit("repeats", self.repeats, "timed runs, of which the median counts", at_least(1));
-    visit("warmup", self.warmup, "runs before them", at_least(0));
+    visit("repeats", self.repeats, "timed runs, of which the median counts", between(1, 1e6));
+    visit("warmup", self.warmup, "runs before them", between(0, 1e6));
     visit("json", self.json, "print one JSON object instead of a table");
   }
 };

@@ -22,7 +22,7 @@ struct BenchCheckpointOptions {
   static void fields(Self& self, Visitor& visit) {
     visit("config", self.config, "configuration file in TOML: the model, precision and layout whose state is saved");
     visit("folder", self.folder, "an empty folder on the disk to measure");
-    visit("rounds", self.rounds, "how often everything is timed", at_least(1));
+    visit("rounds", self.rounds, "how often everything is timed", between(1, 1e6));
     visit("json", self.json, "print one JSON object a round instead of a table");
   }
 };

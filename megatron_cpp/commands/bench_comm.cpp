@@ -6,9 +6,12 @@
 #include "comm/mpi/mpi_baseline.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/options.h"
+#include "megatron_cpp/setup/memory_check.h"
 
 namespace mcpp {
 namespace {
+
+constexpr double kLargest = 1e12;  // bytes; far from where four times as much has no number
 
 struct BenchCommOptions {
   i64 smallest = CommTiming{}.smallest;
@@ -19,10 +22,11 @@ struct BenchCommOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("smallest", self.smallest, "bytes of the smallest tensor; each is four times the last", at_least(1 << 10));
-    visit("largest", self.largest, "bytes of the largest", at_least(1 << 10));
-    visit("rounds", self.rounds, "turns of each side", at_least(1));
-    visit("repeats", self.repeats, "timed runs in a turn; the median of all counts", at_least(1));
+    visit("smallest", self.smallest, "bytes of the smallest tensor; each is four times the last",
+          between(1 << 10, kLargest));
+    visit("largest", self.largest, "bytes of the largest", between(1 << 10, kLargest));
+    visit("rounds", self.rounds, "turns of each side", between(1, 1e6));
+    visit("repeats", self.repeats, "timed runs in a turn; the median of all counts", between(1, 1e6));
     visit("json", self.json, "print one JSON object instead of a table");
   }
 };
@@ -46,6 +50,11 @@ ExitCode bench_comm_command(Arguments args, Log& log, const World& world) {
   BenchCommOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
   check_input(world.ranks.size() >= 2, "bench comm: one rank has nobody to talk to; start it with mpirun -n 2 or more");
+  check_input(options.smallest <= options.largest, "--smallest=", options.smallest,
+              " is more than --largest=", options.largest);
+  // Each side has two whole tensors and a part of one.
+  check_memory(4 * static_cast<double>(options.largest), world.ranks, "tensors of this size",
+               "a smaller --largest needs less");
   CpuDevice device({.shared = true}), ordinary;
   const auto mpi = make_mpi_baseline();
   const std::vector<CommRow> rows = bench_comm({world.ranks, device}, {*mpi, ordinary},

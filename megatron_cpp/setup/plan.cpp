@@ -46,6 +46,7 @@ std::string memory(const Config& config, int world_size) {
   add_line(text, "gradients", human_bytes(largest->grads));
   add_line(text, "optimizer state", human_bytes(largest->optimizer_state));
   add_line(text, "activations", human_bytes(largest->activations));
+  if (largest->save_copy > 0) add_line(text, "copy for saves", human_bytes(largest->save_copy));
   return text;
 }
 
@@ -70,6 +71,17 @@ int states_per_weight(const Config& config, bool is_matrix) {
   const OptimizerKind rule = rule_for(is_matrix, config.optimizer);
   return static_cast<int>(
       make_update_rule(rule, config.optimizer, dtype_of(config.training.precision))->states().size());
+}
+
+/// RankShare::savers. Of a training on GPUs the copy is in the memory of the host, which is not planned.
+i64 savers(const Config& config, int world_size) {
+  const CheckpointConfig& checkpoint = config.checkpoint;
+  if (!checkpoint.async_save || config.device.device != DeviceType::Cpu) return 0;
+  const i64 replicas = data_parallel_size(config, world_size);
+  // Each rank keeps all that it updates in its local checkpoints.
+  if (checkpoint.local_save_interval > 0)
+    return config.parallel.zero_stage == 0 ? 1 : replicas / config.parallel.num_distributed_optimizer_instances;
+  return checkpoint.save_interval > 0 ? replicas : 0;  // the last save waits, and needs no copy
 }
 
 std::string schedule(const Config& config, int world_size) {
@@ -108,7 +120,8 @@ std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int w
                   .zero_stage = static_cast<int>(p.zero_stage),
                   .shards = data_parallel_size(config, world_size) / p.num_distributed_optimizer_instances,
                   .overlap_grad_reduce = p.overlap_grad_reduce,
-                  .overlap_param_gather = p.overlap_param_gather};
+                  .overlap_param_gather = p.overlap_param_gather,
+                  .savers = savers(config, world_size)};
   const StatesPerWeight states{.of_matrices = states_per_weight(config, true),
                                .of_others = states_per_weight(config, false)};
   std::vector<MemoryEstimate> ranks;

@@ -5,8 +5,8 @@
 #include <map>
 
 #include "base/file.h"
+#include "base/machine.h"
 #include "checkpoint/folder/exchange.h"
-#include "checkpoint/folder/process.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {

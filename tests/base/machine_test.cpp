@@ -1,6 +1,9 @@
 #include "base/machine.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -97,6 +100,43 @@ TEST(Machine, KnowsHowLongThisProcessRuns) {
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   EXPECT_GT(process_seconds(), before + 0.25);
   EXPECT_LT(process_seconds(), 3600);
+}
+
+TEST(ProcessTag, IsStaleWhenItsProcessHasEnded) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    while (true) ::pause();
+  }
+  const std::string tag = str(host_name(), "-", child);
+  EXPECT_FALSE(is_stale_tag(tag));
+  ::kill(child, SIGKILL);
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+  EXPECT_TRUE(is_stale_tag(tag)) << "a zombie";
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_TRUE(is_stale_tag(tag));
+}
+
+TEST(ProcessTag, IsStaleOnOtherHostsAndInThisProcess) {
+  EXPECT_TRUE(is_stale_tag(process_tag()));
+  EXPECT_TRUE(is_stale_tag("some-other-host-1"));
+  EXPECT_FALSE(is_stale_tag(host_name() + "-1")) << "it always runs";
+  EXPECT_FALSE(is_stale_tag(host_name() + "-1.0123456789abcdef"));
+  EXPECT_TRUE(is_stale_tag("some-other-host.example.org-1.0123456789abcdef"));
+  EXPECT_FALSE(is_stale_tag("no number here"));
+  EXPECT_FALSE(is_stale_tag(host_name() + "-"));
+}
+
+/// What is left of a file that a killed process wrote where files must have names.
+TEST(ProcessTag, OfATemporaryNameIsThatOfTheProcess) {
+  const std::string begin = "/data/latest.tmp-", name = temporary_name("/data/latest").string();
+  ASSERT_TRUE(name.starts_with(begin + process_tag() + ".")) << name;
+  EXPECT_NE(name, temporary_name("/data/latest").string());
+  const std::string random = name.substr((begin + process_tag()).size());
+  EXPECT_TRUE(is_stale_tag(name.substr(begin.size())));
+  EXPECT_FALSE(is_stale_tag(host_name() + "-1" + random)) << "it always runs";
+  EXPECT_TRUE(is_stale_tag("another" + host_name() + "-1" + random)) << "of that number another one runs here";
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-#include "checkpoint/folder/process.h"
+#include "base/machine.h"
 #include "tests/checkpoint/fixture.h"
 
 namespace mcpp {

@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <limits>
 
-#include "checkpoint/folder/process.h"
+#include "base/machine.h"
 #include "tests/checkpoint/fixture.h"
 
 namespace mcpp {
@@ -189,13 +189,13 @@ TEST_F(Writer, RemovesWhatDeadProcessesLeft) {
   make(str("iter_0000001.tmp-", host_name(), "-", child));  // its process ended
   make("iter_0000002.tmp-elsewhere-1");                     // another host, which the folder's lock keeps out
   make(str("iter_0000003.tmp-", host_name(), "-1"));        // process 1 always lives
-  write_file_atomic(folder_ / str("latest.tmp-", child), "x");
-  write_file_atomic(folder_ / str("latest.tmp-", child, ".0123456789abcdef"), "x");
-  write_file_atomic(folder_ / "latest.tmp-1.0123456789abcdef", "x");
+  write_file_atomic(folder_ / str("latest.tmp-", host_name(), "-", child, ".0123456789abcdef"), "x");
+  write_file_atomic(folder_ / "latest.tmp-elsewhere-1.0123456789abcdef", "x");
+  write_file_atomic(folder_ / str("latest.tmp-", host_name(), "-1.0123456789abcdef"), "x");
   make("mine.tmp-1");
   save(4, std::vector{numbered("model/w", {4})});
   EXPECT_EQ(entries(), (std::vector<std::string>{"iter_0000003.tmp-" + host_name() + "-1", "iter_0000004", "latest",
-                                                 "latest.tmp-1.0123456789abcdef", "mine.tmp-1"}));
+                                                 "latest.tmp-" + host_name() + "-1.0123456789abcdef", "mine.tmp-1"}));
 }
 
 /// A save that is killed at any point leaves the previous checkpoint, or the new one, complete.

@@ -5,6 +5,8 @@
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
 
+#include <regex>
+
 #include "base/philox.h"
 #include "base/utf8.h"
 #include "data/prepare/tokenizer_training.h"
@@ -135,6 +137,78 @@ TEST_P(TokenizerTypes, TrainingIsReproducible) {
   options.model_type = GetParam();
   const std::string first = train(options).checksum();
   EXPECT_EQ(train(options).checksum(), first);
+}
+
+/// Sentences that the library is handed as they are.
+class Sentences : public sentencepiece::SentenceIterator {
+ public:
+  explicit Sentences(const std::vector<std::string>& all) : all_(all) {}
+  bool done() const override { return next_ == all_.size(); }
+  void Next() override { ++next_; }
+  const std::string& value() const override { return all_[next_]; }
+  sentencepiece::util::Status status() const override { return {}; }
+
+ private:
+  const std::vector<std::string>& all_;
+  std::size_t next_ = 0;
+};
+
+/// `text` cut before and after each end of a line: newlines with the ASCII punctuation before them, and the spaces
+/// before it.
+std::vector<std::string> cut_at_line_ends(const std::string& text) {
+  const std::regex line_end("( +[!-/:-@\\[-`{-~]*|[!-/:-@\\[-`{-~]*)\n+");
+  std::vector<std::string> parts;
+  auto rest = text.begin();
+  for (std::sregex_iterator end(text.begin(), text.end(), line_end); end != std::sregex_iterator(); ++end) {
+    for (const std::string& part : {std::string(rest, (*end)[0].first), end->str()}) {
+      if (!part.empty()) parts.push_back(part);
+    }
+    rest = (*end)[0].second;
+  }
+  if (rest != text.end()) parts.emplace_back(rest, text.end());
+  return parts;
+}
+
+TEST(TokenizerTraining, CountedWordsGiveSentencepiecesOwnPieces) {
+  const ScratchFolder folder;
+  const std::string text = "\n\nbegins\n" + english() +
+                           "  <eod> two  spaces \n \n  in  -- ...\n  na\xC3\xAFve \xE4\xB8\xAD\xE6\x96\x87\n\n  ends ";
+  const Tokenizer ours = train(options_for(folder, text));
+  const std::vector<std::string> parts = cut_at_line_ends(text);
+  Sentences sentences(parts);
+  std::string model;
+  ASSERT_TRUE(sentencepiece::SentencePieceTrainer::Train({{"model_type", "bpe"},
+                                                          {"vocab_size", "1000"},
+                                                          {"byte_fallback", "true"},
+                                                          {"normalization_rule_name", "identity"},
+                                                          {"remove_extra_whitespaces", "false"},
+                                                          {"add_dummy_prefix", "false"},
+                                                          {"allow_whitespace_only_pieces", "true"},
+                                                          {"unk_id", "0"},
+                                                          {"eos_id", "1"},
+                                                          {"eos_piece", "<eod>"},
+                                                          {"bos_id", "-1"},
+                                                          {"pad_id", "-1"},
+                                                          {"minloglevel", "2"}},
+                                                         &sentences, &model)
+                  .ok());
+  sentencepiece::SentencePieceProcessor theirs;
+  ASSERT_TRUE(theirs.LoadFromSerializedProto(model).ok());
+  ASSERT_EQ(ours.vocab_size(), theirs.GetPieceSize());
+  for (i32 id = 0; id < theirs.GetPieceSize(); ++id) EXPECT_EQ(ours.piece(id), theirs.IdToPiece(id)) << id;
+}
+
+TEST(TokenizerTraining, ThreadsDoNotChangeABpeModel) {
+  const ScratchFolder folder;
+  std::string text;  // several pieces of input
+  while (text.size() < 3'000'000) text += english();
+  TokenizerOptions options = options_for(folder, text);
+  options.num_threads = 1;
+  train_tokenizer(options, Log(1));
+  const std::string one = read_text_file(options.output);
+  options.num_threads = 5;
+  train_tokenizer(options, Log(1));
+  EXPECT_EQ(read_text_file(options.output), one);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, TokenizerTypes, testing::Values(TokenizerModel::Unigram, TokenizerModel::Bpe));

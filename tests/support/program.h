@@ -6,8 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <fstream>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -18,9 +21,26 @@
 namespace mcpp::test {
 
 struct Outcome {
-  int code = 0;  ///< exit code, or the negative number of the signal that ended it
+  int code = 0;            ///< exit code, or the negative number of the signal that ended it
+  double cpu_seconds = 0;  ///< of it and all that it started and waited for
   std::string out, err;
 };
+
+/// CPU time of a process that runs, of its children that run, and of those that they have waited for.
+inline double cpu_seconds_of(pid_t pid) {
+  const std::string folder = "/proc/" + std::to_string(pid) + "/";
+  std::ifstream file(folder + "stat");
+  std::string stat, word;
+  std::getline(file, stat);
+  std::istringstream numbers(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));  // the name may hold anything
+  for (int field = 3; field < 14; ++field) numbers >> word;
+  double ticks = 0, seconds = 0;
+  for (int field = 14; field <= 17 && numbers >> ticks; ++field)
+    seconds += ticks / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  std::ifstream children(folder + "task/" + std::to_string(pid) + "/children");
+  for (pid_t child = 0; children >> child;) seconds += cpu_seconds_of(child);
+  return seconds;
+}
 
 /// megatron_cpp, running from construction on; killed on destruction if it still runs.
 class Program {
@@ -61,12 +81,18 @@ class Program {
   static std::string path() { return binary_folder() / "megatron_cpp"; }
 
   void signal(int number) const { ::kill(pid_, number); }
+  double cpu_seconds() const { return cpu_seconds_of(pid_); }
   Outcome wait() {
     int status = 0;
-    while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+    rusage used{};
+    while (::wait4(pid_, &status, 0, &used) < 0 && errno == EINTR) {
     }
     pid_ = -1;
+    const auto seconds = [](const timeval& t) {
+      return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+    };
     return {.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status),
+            .cpu_seconds = seconds(used.ru_utime) + seconds(used.ru_stime),
             .out = read_text_file(output_.string() + ".out"),
             .err = read_text_file(output_.string() + ".err")};
   }

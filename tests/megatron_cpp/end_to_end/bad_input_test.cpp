@@ -4,6 +4,10 @@
 #include <functional>
 #include <limits>
 
+#include "checkpoint/folder/folder.h"
+#include "checkpoint/load/reader.h"
+#include "checkpoint/save/host_staging.h"
+#include "checkpoint/save/writer.h"
 #include "tests/megatron_cpp/end_to_end/end_to_end.h"
 
 namespace mcpp {
@@ -17,6 +21,30 @@ class BadInput : public EndToEnd {
     EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
     for (const std::string& part : parts) EXPECT_CONTAINS(outcome.err, part);
     EXPECT_EQ(leftovers(folder_), Words{}) << outcome.err;
+  }
+  /// Saves the newest checkpoint of a folder again in another one, after `change` of each tensor.
+  void rewrite(const std::string& from, const std::string& to,
+               const std::function<void(const std::string&, Tensor&)>& change) const {
+    CheckpointReader reader(*latest_in(at(from)));
+    CpuDevice device;
+    std::vector<NamedShard> shards;
+    for (const TensorEntry& tensor : reader.manifest().tensors) {
+      Tensor values = reader.read_whole(tensor.name, device);
+      change(tensor.name, values);
+      shards.emplace_back(tensor.name, Box{tensor.global, Shape(tensor.global.size(), 0), tensor.global}, values);
+    }
+    HostCopies source(shards);
+    const auto self = make_self_communicator();
+    const Log log;
+    const FileSystem files;
+    std::filesystem::create_directories(at(to));
+    CheckpointSave save({.folder = at(to)}, reader.state(), *self, log, files);
+    save.write(source);
+    save.gather_and_finish();
+    for (const auto& entry : std::filesystem::directory_iterator(at(from)))  // the tokenizer of the run
+      if (entry.is_regular_file() && entry.path().filename() != "latest" && entry.path().extension() != ".jsonl")
+        std::filesystem::copy_file(entry.path(), Path(at(to)) / entry.path().filename(),
+                                   std::filesystem::copy_options::skip_existing);
   }
   /// A copy of the dataset that may be spoilt, under the name "copy"; with its .json only where asked for.
   void copy_dataset(bool with_info = true) const {
@@ -184,6 +212,24 @@ TEST_F(BadInput, WeightsThatAreNoNumbers) {
   expect_refused({"checkpoint", "import-hf", at("hf"), "--save=" + at("imported")},
                  {at("hf") + ": transformer.", "NaN or infinite"});
   EXPECT_NE(run({"checkpoint", "ls", at("imported")}).code, 0) << "nothing is left of it";
+}
+
+/// No run of ours saves such weights; other programs may, with the right checksums.
+TEST_F(BadInput, ACheckpointWithWeightsThatAreNoNumbers) {
+  train("run");
+  const std::string bad = "model/decoder.final_layernorm.weight";
+  for (const float number : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    rewrite("run", "bad", [&](const std::string& name, Tensor& values) {
+      if (name == bad) values.data<float>()[values.numel() - 1] = number;
+    });
+    EXPECT_CONTAINS(good({"checkpoint", "verify", at("bad")}), "sound");
+    const Words parts{at("bad") + "/iter_0000012", "decoder.final_layernorm.weight", "NaN or infinite"};
+    expect_refused(pretrain("new", {"--checkpoint.load=" + at("bad"), "--checkpoint.finetune"}), parts);
+    EXPECT_EQ(metrics("new").size(), 0u);
+    expect_refused({"generate", "--load=" + at("bad"), "--prompt=a"}, parts);
+    expect_refused({"evaluate", "--load=" + at("bad"), "--text=" + (root() / "held_out.txt").string()}, parts);
+    expect_refused({"checkpoint", "export-hf", at("bad"), at("hf")}, parts);
+  }
 }
 
 TEST_F(BadInput, AFolderThatCannotBeWritten) {

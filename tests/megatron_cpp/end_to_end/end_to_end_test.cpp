@@ -84,6 +84,13 @@ TEST_F(UserJourney, GenerationSaysWhatItDoesWithThePrompt) {
   const std::string expected = good(plus(generate, "--prompt=" + text));
   write_file_atomic(at("prompt.txt"), text);
   EXPECT_EQ(good(plus(generate, "--prompt_file=" + at("prompt.txt"))), expected);
+  for (const Words& launcher : {Words{}, mpirun(2)}) {  // of several ranks the first alone sees standard input
+    Words from_file{"sh", "-c", "exec \"$@\" <" + at("prompt.txt"), "sh"};
+    from_file.insert(from_file.end(), launcher.begin(), launcher.end());
+    const Outcome outcome = test::Program(plus(generate, "--prompt_file=-"), root() / "process", 0, from_file).wait();
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, expected) << launcher.size();
+  }
   EXPECT_TRUE(good(plus(plus(generate, "--prompt=" + text), "--prepend_eod")).starts_with(text));
   EXPECT_CONTAINS(run(plus(plus(generate, "--prompt=a"), "--prompt_file=b")).err, "either --prompt or --prompt_file");
   std::string lengthy;

@@ -1,7 +1,9 @@
 // Peak memory of ranks in real steps, as threads, against the plan that --dry_run prints.
 #include <gtest/gtest.h>
 
+#include "checkpoint/save/host_staging.h"
 #include "megatron_cpp/setup/plan.h"
+#include "megatron_cpp/step/training_shards.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/tiny_model.h"
 
@@ -51,6 +53,10 @@ Peaks peaks(const RunTask& task, const RunLayout& layout) {
 
 double peak_of(const MemoryTable& table, MemoryClass c) {
   return static_cast<double>(table.by_class[static_cast<std::size_t>(c)].peak);
+}
+
+double planned_copy(const Config& config, const RunLayout& layout, int stage) {
+  return estimate_memory_by_stage(config, layout.ranks())[static_cast<std::size_t>(stage)].save_copy;
 }
 
 constexpr Recompute kFull{.granularity = Recompute::Granularity::Full, .num_layers = 2};
@@ -125,6 +131,59 @@ TEST(PlannedMemoryOfMuon, IsThePeak) {
     for (const MemoryTable& table : peaks(task, layout))
       EXPECT_NEAR(muon / peak_of(table, MemoryClass::OptimizerState), 1, 0.06);
   }
+}
+
+/// What a save beside the training copies, by the kind of save that copies most.
+TEST(PlannedMemoryOfSaves, IsTheirCopy) {
+  const RunLayout layouts[]{{},
+                            {.tp = 2},
+                            {.pp = 2},
+                            {.dp = 2},
+                            {.dp = 2, .zero_stage = 1},
+                            {.dp = 4, .zero_stage = 3},
+                            {.dp = 4, .zero_stage = 2, .instances = 2}};
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    for (const RunLayout& layout : layouts) {
+      const RunTask task = task_of("llama", dtype, 16 * layout.dp);
+      Config in_shared_folder = config_of(task, layout);
+      in_shared_folder.checkpoint.async_save = true;
+      in_shared_folder.checkpoint.save_interval = 10;
+      Config in_local_folder = in_shared_folder;
+      in_local_folder.checkpoint.local_save_interval = 1;
+      run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+        LayoutRank self(task, layout, world);
+        self.step(0);
+        const int stage = self.parallel().topology.dense().coordinates(rank).pp;
+        const auto expect_copy = [&](const Config& config, std::span<const NamedShard> shards) {
+          HostStaging staging;
+          staging.begin(shards);
+          staging.copy_rest();
+          EXPECT_NEAR(planned_copy(config, layout, stage) / static_cast<double>(staging.bytes()), 1, 0.06)
+              << "rank " << rank << " of " << layout.ranks() << ", ZeRO " << layout.zero_stage;
+        };
+        expect_copy(in_shared_folder, shards_to_save(self.state()));
+        expect_copy(in_local_folder, shards_to_load(self.state()));
+      });
+    }
+  }
+}
+
+TEST(PlannedMemoryOfSaves, IsNothingWhereSavesWait) {
+  Config config = config_of(task_of("llama", DType::F32, 16), {});
+  const auto planned = [&] { return planned_copy(config, {}, 0); };
+  config.checkpoint.save_interval = 10;
+  const double without = estimate_memory_by_stage(config, 1)[0].total();
+  EXPECT_EQ(planned(), 0);
+  EXPECT_EQ(run_plan(config, 1).find("copy for saves"), std::string::npos);
+  config.checkpoint.async_save = true;
+  EXPECT_GT(planned(), 0);
+  EXPECT_EQ(estimate_memory_by_stage(config, 1)[0].total(), without + planned());
+  EXPECT_NE(run_plan(config, 1).find("copy for saves"), std::string::npos);
+  config.device.device = DeviceType::Cuda;
+  EXPECT_EQ(planned(), 0) << "not in the GPU's memory";
+  config.device.device = DeviceType::Cpu;
+  config.checkpoint.save_interval = 0;
+  EXPECT_EQ(planned(), 0) << "the last save waits";
 }
 
 TEST(PlannedMemoryText, NamesTheRankThatNeedsMost) {

@@ -7,6 +7,7 @@
 
 #include "comm/local.h"
 #include "comm/metered.h"
+#include "megatron_cpp/commands/commands.h"
 
 namespace mcpp {
 namespace {
@@ -46,6 +47,27 @@ TEST(BenchComm, TableHasTimesRatioAndBandwidth) {
   const CommRow row{.operation = "all_reduce", .bytes = 16 << 20, .seconds = 1e-3, .baseline_seconds = 3.5e-3};
   EXPECT_THAT(comm_table({row}),
               testing::HasSubstr("all_reduce       16.00 MiB     1000.00     3500.00    3.50   16.78"));
+}
+
+TEST(BenchComm, RefusesNumbersThatNobodyCanMean) {
+  const auto refusal = [](const std::string& option) {
+    std::array<std::string, 2> errors;
+    run_local_ranks(2, [&](Communicator& world, int rank) {
+      Log log;
+      try {
+        run_program(std::vector<std::string>{"bench", "comm", option}, log, {.ranks = world});
+      } catch (const Error& e) {
+        errors[static_cast<std::size_t>(rank)] = e.what();
+      }
+    });
+    EXPECT_EQ(errors[0], errors[1]);
+    return errors[0];
+  };
+  for (const char* option : {"--repeats=4294967296", "--rounds=9223372036854775807", "--repeats=0"})
+    EXPECT_THAT(refusal(option), testing::HasSubstr("at most 1000000")) << option;
+  EXPECT_THAT(refusal("--largest=9223372036854775807"), testing::HasSubstr("largest"));
+  EXPECT_THAT(refusal("--largest=999999999999"), testing::HasSubstr("a smaller --largest needs less"));
+  EXPECT_THAT(refusal("--smallest=268435456"), testing::HasSubstr("is more than --largest="));
 }
 
 TEST(BenchComm, ARankAloneHasNothingToTime) {

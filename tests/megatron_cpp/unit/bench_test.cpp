@@ -16,10 +16,8 @@ namespace {
 
 class Bench : public testing::Test {
  protected:
-  /// What `bench <what>` on a tiny model prints as JSON.
-  nlohmann::json run(const std::string& what, std::vector<std::string> more = {}) const {
-    const Path config = folder_.path() / "tiny.toml";
-    write_file_atomic(config, R"([model]
+  void SetUp() override {
+    write_file_atomic(config_, R"([model]
 num_layers = 2
 hidden_size = 32
 num_attention_heads = 4
@@ -32,7 +30,11 @@ train_iters = 1
 [device]
 num_threads = 1
 )");
-    std::vector<std::string> args{"bench", what, config.string(), "--json"};
+  }
+
+  /// What `bench <what>` on a tiny model prints as JSON.
+  nlohmann::json run(const std::string& what, std::vector<std::string> more = {}) const {
+    std::vector<std::string> args{"bench", what, config_.string(), "--json"};
     if (what != "checkpoint") args.insert(args.end(), {"--repeats=1", "--warmup=1"});
     args.insert(args.end(), more.begin(), more.end());
     Log log;
@@ -48,7 +50,16 @@ num_threads = 1
     return error.empty() ? nlohmann::json::parse(out) : nlohmann::json{{"error", error}};
   }
 
+  /// What a command that must not begin says.
+  static std::string refusal(std::vector<std::string> args) {
+    args.insert(args.begin(), "bench");
+    Log log;
+    const auto self = make_self_communicator();
+    return input_error([&] { run_program(args, log, {.ranks = *self}); });
+  }
+
   ScratchFolder folder_;
+  Path config_ = folder_.path() / "tiny.toml";
 };
 
 TEST_F(Bench, CountsWarmUpAndRepeats) {
@@ -93,6 +104,17 @@ TEST_F(Bench, CheckpointTrainsBesideItsSaves) {
     EXPECT_GT(json[time].get<double>(), 0) << time;
   EXPECT_LT(json["async_stall_s"], json["async_total_s"]);
   EXPECT_TRUE(std::filesystem::is_empty(empty));
+}
+
+TEST_F(Bench, RefusesNumbersThatNobodyCanMean) {
+  for (const std::string option : {"--repeats=0", "--repeats=-1", "--repeats=1000001", "--repeats=4294967296",
+                                   "--warmup=-1", "--warmup=9223372036854775807"}) {
+    const std::string error = refusal({"gemm", config_.string(), option});
+    EXPECT_THAT(error, testing::HasSubstr(option + ": must be "));
+    EXPECT_THAT(error, testing::HasSubstr("at most 1000000"));
+  }
+  EXPECT_THAT(refusal({"checkpoint", config_.string(), "folder", "--rounds=1000000000000"}),
+              testing::HasSubstr("--rounds=1000000000000: must be "));
 }
 
 TEST_F(Bench, WithoutAGpuSaysSo) {

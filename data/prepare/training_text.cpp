@@ -1,0 +1,176 @@
+#include "data/prepare/training_text.h"
+
+#include <sentencepiece_trainer.h>
+
+#include <cctype>
+#include <deque>
+#include <unordered_map>
+
+#include "base/strings.h"
+#include "base/utf8.h"
+#include "data/prepare/thread_pool.h"
+
+namespace mcpp {
+namespace {
+
+constexpr std::size_t kBlockBytes = 4096;  // nor is a word longer: the library counts no further than 65535
+// sentencepiece uses these characters as marks inside its trainers and would leave out the sentences that contain them.
+constexpr std::string_view kReserved[] = {"\t", std::string_view("\0", 1), "\xE2\x96\x85", "\xE2\x96\x81"};
+
+/// The first position of a reserved character, and its length.
+std::pair<std::size_t, std::size_t> find_reserved(std::string_view text) {
+  std::pair<std::size_t, std::size_t> first(text.size(), 0);
+  for (const std::string_view reserved : kReserved) {
+    const std::size_t found = text.substr(0, first.first).find(reserved);
+    if (found != std::string_view::npos) first = {found, reserved.size()};
+  }
+  return first;
+}
+
+/// Calls visit(part) for what lies between reserved characters, which are left to the byte pieces.
+template <class Visit>
+void for_each_unreserved(std::string_view text, Visit&& visit) {
+  while (!text.empty()) {
+    const auto [end, skip] = find_reserved(text);
+    if (end > 0) visit(text.substr(0, end));
+    text.remove_prefix(end + skip);
+  }
+}
+
+/// Blocks of about kBlockBytes, cut after a line, else before a space, else between characters.
+void append_blocks(std::string_view text, std::deque<std::string>& blocks) {
+  const auto append = [&](std::string_view part) { blocks.emplace_back(part); };
+  while (text.size() > kBlockBytes) {
+    const std::string_view head = text.substr(0, kBlockBytes);
+    std::size_t end = head.rfind('\n') + 1;  // npos + 1 == 0
+    if (end == 0 && head.find(' ', 1) != std::string_view::npos) end = head.rfind(' ');
+    if (end == 0) end = utf8_boundary(text, kBlockBytes);
+    for_each_unreserved(text.substr(0, end), append);
+    text.remove_prefix(end);
+  }
+  for_each_unreserved(text, append);
+}
+
+bool is_punctuation(char c) {
+  return std::ispunct(static_cast<unsigned char>(c)) != 0;
+}
+
+/// Bytes of the first word of `text`: spaces and what follows them up to the next space or the end of the line; where
+/// nothing but punctuation is left of the line, that with its newlines.
+std::size_t word_size(std::string_view text) {
+  const std::size_t begin = std::min(text.find_first_not_of(' '), text.size());
+  const std::size_t end = std::min(text.find_first_of(" \n", begin), text.size());
+  std::size_t size = end;
+  if (end < text.size() && text[end] == '\n') {
+    while (size > begin && is_punctuation(text[size - 1])) --size;
+    if (size == begin) size = std::min(text.find_first_not_of('\n', end), text.size());
+  }
+  return size <= kBlockBytes ? size : utf8_boundary(text, kBlockBytes);
+}
+
+class BlockIterator : public sentencepiece::SentenceIterator {
+ public:
+  BlockIterator(InputFiles& files, TrainingProgress& progress) : files_(files), progress_(progress) { advance(); }
+  bool done() const override { return blocks_.empty(); }
+  void Next() override {
+    blocks_.pop_front();
+    advance();
+  }
+  const std::string& value() const override { return blocks_.front(); }
+  sentencepiece::util::Status status() const override { return {}; }
+
+ private:
+  void advance() {
+    while (blocks_.empty()) {
+      std::optional<InputFiles::Piece> read = files_.next();
+      if (!read) return progress_.training();
+      progress_.reading(read->progress, files_.total_bytes());
+      for (const auto& segments : parse_piece(read->path, std::move(read->piece), files_.format()).by_key) {
+        for (const Segment& segment : segments) append_blocks(segment.text, blocks_);
+      }
+    }
+  }
+
+  InputFiles& files_;
+  TrainingProgress& progress_;
+  std::deque<std::string> blocks_;
+};
+
+/// The words of a piece of a file with their numbers.
+struct CountedPiece {
+  PieceDocuments documents;  // whose text the words are part of
+  std::unordered_map<std::string_view, i64> counts;
+  u64 progress = 0;
+};
+
+CountedPiece count_words_of(InputFiles::Piece read, const DocumentFormat& format) {
+  CountedPiece counted;
+  counted.documents = parse_piece(read.path, std::move(read.piece), format);
+  counted.progress = read.progress;
+  for (const auto& segments : counted.documents.by_key) {
+    for (const Segment& segment : segments) {
+      for_each_unreserved(segment.text, [&](std::string_view part) {
+        for (std::size_t size = 0; !part.empty(); part.remove_prefix(size)) {
+          size = word_size(part);
+          ++counted.counts[part.substr(0, size)];
+        }
+      });
+    }
+  }
+  return counted;
+}
+
+struct TextHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+};
+using WordCounts = std::unordered_map<std::string, i64, TextHash, std::equal_to<>>;
+
+class WordIterator : public sentencepiece::SentenceIterator {
+ public:
+  explicit WordIterator(WordCounts counts) : counts_(std::move(counts)), next_(counts_.begin()) { write_line(); }
+  bool done() const override { return next_ == counts_.end(); }
+  void Next() override {
+    ++next_;
+    write_line();
+  }
+  const std::string& value() const override { return line_; }
+  sentencepiece::util::Status status() const override { return {}; }
+
+ private:
+  void write_line() {
+    if (!done()) line_ = str(next_->first, "\t", next_->second);
+  }
+
+  WordCounts counts_;
+  WordCounts::const_iterator next_;
+  std::string line_;
+};
+
+}  // namespace
+
+std::unique_ptr<sentencepiece::SentenceIterator> training_blocks(InputFiles& files, TrainingProgress& progress) {
+  return std::make_unique<BlockIterator>(files, progress);
+}
+
+std::unique_ptr<sentencepiece::SentenceIterator> training_words(InputFiles& files, i64 threads,
+                                                                TrainingProgress& progress) {
+  WordCounts counts;
+  ordered_parallel(
+      threads, [&] { return files.next(); },
+      [&](InputFiles::Piece read) { return count_words_of(std::move(read), files.format()); },
+      [&](const CountedPiece& piece) {
+        for (const auto& [word, times] : piece.counts) {
+          const auto known = counts.find(word);
+          if (known != counts.end())
+            known->second += times;
+          else
+            counts.emplace(word, times);
+        }
+        progress.reading(piece.progress, files.total_bytes());
+      });
+  progress.training();
+  return std::make_unique<WordIterator>(std::move(counts));
+}
+
+}  // namespace mcpp

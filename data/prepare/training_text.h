@@ -1,0 +1,29 @@
+// The text of files in the forms that sentencepiece's trainers take.
+#pragma once
+#include <memory>
+
+#include "data/prepare/input_files.h"
+#include "data/prepare/training_progress.h"
+
+namespace sentencepiece {
+class SentenceIterator;
+}
+
+namespace mcpp {
+
+/// The text of `files`, which outlives it, in blocks of several whole lines, newlines kept, read as they are asked for.
+/// So ":\n" or ".\n\n" can become pieces: on English drama 9 % (unigram) and 2 % (bpe) fewer tokens than with
+/// sentencepiece's own reading line by line, where a newline is never seen. Reserved characters are left out. BadInput
+/// for what cannot be read.
+std::unique_ptr<sentencepiece::SentenceIterator> training_blocks(InputFiles& files, TrainingProgress& progress);
+
+/// Each different word of `files` once, as "word<TAB>count", which is all that byte pair encoding learns from: the
+/// library, which would put each word of the text through all its steps before it counts, gets each once. A word has
+/// the spaces before it. It ends where its line does, and what ends a line, such as ",\n" or "!\n\n", is a word of its
+/// own: the library's time goes by the number of different words, and "word", "word,\n" and "word\nNext" would be
+/// three. All is read at once, on `threads` threads; the words and counts do not depend on their number. Reserved
+/// characters are left out. BadInput for what cannot be read.
+std::unique_ptr<sentencepiece::SentenceIterator> training_words(InputFiles& files, i64 threads,
+                                                                TrainingProgress& progress);
+
+}  // namespace mcpp
