@@ -7,7 +7,7 @@
 
 #include "base/fields.h"
 #include "base/strings.h"
-#include "parallel/cp/context_parallel.h"
+#include "parallel/cp/comm_type.h"
 #include "parallel/pp/schedule_kind.h"
 
 namespace mcpp {

@@ -2,28 +2,14 @@
 // attention work on these as on samples of their own; attention brings queries, keys and values of other positions
 // together. docs/context_parallelism.md draws who holds what, and says when to take which way.
 #pragma once
-#include <array>
 #include <memory>
-#include <string_view>
 
-#include "base/fields.h"
+#include "parallel/cp/comm_type.h"
 #include "parallel/cp/core_attention.h"
 #include "parallel/cp/head_exchange.h"
 #include "parallel/cp/sequence_cut.h"
 
 namespace mcpp {
-
-/// How attention meets the keys of other ranks; names are Megatron-LM's.
-enum class CpCommType : u8 {
-  P2p,        ///< keys and values travel round a ring: RingAttention
-  AllGather,  ///< keys and values are gathered: GatheredAttention
-  A2a,        ///< positions are exchanged for heads: HeadExchange
-  A2aP2p,     ///< exchanged among neighbours, and a ring between these: hierarchical
-};
-template <>
-struct EnumNames<CpCommType> {
-  static constexpr std::array<std::string_view, 4> value{"p2p", "all_gather", "a2a", "a2a+p2p"};
-};
 
 /// What a rank does of it. As made: nothing, it has all positions.
 struct ContextParallel {

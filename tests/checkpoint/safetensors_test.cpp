@@ -28,7 +28,7 @@ class Safetensors : public CheckpointTest {
 
 TEST_F(Safetensors, GoldenFilesAreRewrittenByteForByte) {
   for (const char* model : {"gpt2", "llama"}) {
-    const Path golden = test::source_folder() / "tests/golden" / model;
+    const Path golden = test::golden_folder() / model;
     const SafetensorsReader reader(golden);
     std::vector<SafeSpec> specs;
     for (const SafeTensor& tensor : reader.tensors()) specs.push_back({tensor.name, DType::F32, tensor.shape});
@@ -145,7 +145,7 @@ TEST_F(Safetensors, IndexesAreChecked) {
 }
 
 TEST_F(Safetensors, RandomMutationsNeverCrash) {
-  const std::string original = read_text_file(test::source_folder() / "tests/golden/llama/model.safetensors");
+  const std::string original = read_text_file(test::golden_folder() / "llama/model.safetensors");
   const std::string start = original.substr(0, 4000);
   std::mt19937 random(13);
   for (int round = 0; round < 500; ++round) {

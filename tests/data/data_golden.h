@@ -7,7 +7,7 @@
 namespace mcpp::test {
 
 inline Path golden_data() {
-  return source_folder() / "tests/golden/data";
+  return golden_folder() / "data";
 }
 
 }  // namespace mcpp::test

@@ -48,7 +48,7 @@ struct GoldenRow {
 };
 
 std::vector<GoldenRow> golden_rows() {
-  std::ifstream file(test::source_folder() / "tests/golden/lr_schedules.csv");
+  std::ifstream file(test::golden_folder() / "lr_schedules.csv");
   std::vector<GoldenRow> rows;
   std::string line;
   std::getline(file, line);  // header

@@ -23,6 +23,10 @@ Path source_folder() {
   return folder("MCPP_SOURCE_DIR", MCPP_SOURCE_DIR);
 }
 
+Path golden_folder() {
+  return folder("MCPP_GOLDEN_DIR", (source_folder() / "tests/golden").c_str());
+}
+
 Path binary_folder() {
   return folder("MCPP_BINARY_DIR", MCPP_BINARY_DIR);
 }

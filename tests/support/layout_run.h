@@ -11,7 +11,8 @@
 #include "base/philox.h"
 #include "comm/local.h"
 #include "data/read/documents.h"
-#include "megatron_cpp/step/training_state.h"
+#include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/setup/model_provider.h"
 #include "tests/support/boxes.h"
 
 namespace mcpp::test {
@@ -85,40 +86,66 @@ class SignalAfter final : public StepWatch {
   double minutes_;
 };
 
+/// The configuration of a run that trains so.
+inline Config config_of(const RunTask& task, const RunLayout& layout) {
+  Config config;
+  config.model = task.model;
+  config.optimizer = task.optimizer;
+  TrainingConfig& t = config.training;
+  t.micro_batch_size = task.micro_batch_size;
+  t.global_batch_size = task.global_batch_size;
+  t.train_iters = task.steps;
+  t.precision = precision_of(task.dtype);
+  t.recompute_granularity = static_cast<RecomputeGranularity>(layout.recompute.granularity);
+  t.recompute_method =
+      layout.recompute.method == Recompute::Method::Block ? RecomputeMethod::Block : RecomputeMethod::Uniform;
+  t.recompute_num_layers = layout.recompute.num_layers;
+  if (layout.recompute.core_attn) t.recompute_modules.emplace_back("core_attn");
+  if (layout.recompute.layernorm) t.recompute_modules.emplace_back("layernorm");
+  if (layout.recompute.mlp_act) t.recompute_modules.emplace_back("mlp_act");
+  ParallelConfig& p = config.parallel;
+  p.tensor_model_parallel_size = layout.tp;
+  p.sequence_parallel = layout.sequence_parallel;
+  p.context_parallel_size = layout.cp;
+  p.cp_comm_type = layout.cp_comm_type;
+  if (layout.cp_comm_type == CpCommType::A2aP2p)
+    p.hierarchical_context_parallel_sizes = {layout.cp_heads, layout.cp / layout.cp_heads};
+  p.pipeline_model_parallel_size = layout.pp;
+  p.num_virtual_stages_per_pipeline_rank = layout.virtual_stages;
+  p.pipeline_schedule = layout.schedule;
+  p.decoder_first_pipeline_num_layers = layout.first_layers;
+  p.decoder_last_pipeline_num_layers = layout.last_layers;
+  p.pipeline_model_parallel_layout = layout.stages;
+  p.zero_stage = layout.zero_stage;
+  p.num_distributed_optimizer_instances = layout.instances;
+  p.ddp_bucket_size = layout.bucket_elements;
+  p.overlap_grad_reduce = p.overlap_param_gather = layout.overlaps;
+  return config;
+}
+
+/// What initialize() makes of it, on a device of the test's choice.
+inline Session session_of(const Config& config, Communicator& ranks, RankPlace place) {
+  Communicator& world = place.world ? *place.world : ranks;
+  return {.device = std::move(place.device),
+          .gpus = std::move(place.world),
+          .parallel = make_parallel_state(world, parallel_sizes(config), output_rank(config)),
+          .node = &ranks};
+}
+
+/// The program's, in a type that no configuration has: fp64 is for tests.
+inline ModelContext context_of(const Config& config, DType dtype, Session& session) {
+  ModelContext context = model_provider(config, session);
+  context.dtype = dtype;
+  return context;
+}
+
 class LayoutRank {
  public:
   LayoutRank(const RunTask& task, const RunLayout& layout, Communicator& ranks, const PlaceOfRank& place = cpu_place)
       : task_(task),
-        place_(place(ranks)),
-        parallel_(make_parallel_state(place_.world ? *place_.world : ranks,
-                                      {.tensor_model_parallel_size = layout.tp,
-                                       .pipeline_model_parallel_size = layout.pp,
-                                       .context_parallel_size = layout.cp,
-                                       .context_parallel_heads = layout.cp_heads,
-                                       .num_distributed_optimizer_instances = layout.instances},
-                                      row_of(layout.schedule).placement == StagePlacement::V ? 0 : -1)),
-        state_({.config = task.model,
-                .dtype = task.dtype,
-                .recompute = layout.recompute,
-                .device = *place_.device,
-                .tp = *parallel_.tp,
-                .sequence_parallel = layout.sequence_parallel,
-                .cp = parallel_.context_parallel(layout.cp_comm_type),
-                .output_rank = parallel_.output_rank},
-               task.optimizer,
-               {.parallel = parallel_,
-                .schedule = layout.schedule,
-                .stages = split_stages({.num_layers = task.model.num_layers,
-                                        .pipeline_model_parallel_size = layout.pp,
-                                        .virtual_stages = layout.virtual_stages,
-                                        .decoder_first_pipeline_num_layers = layout.first_layers,
-                                        .decoder_last_pipeline_num_layers = layout.last_layers,
-                                        .pipeline_model_parallel_layout = layout.stages,
-                                        .placement = row_of(layout.schedule).placement}),
-                .data_parallel = {.zero_stage = layout.zero_stage,
-                                  .bucket_elements = layout.bucket_elements,
-                                  .overlap_grad_reduce = layout.overlaps,
-                                  .overlap_param_gather = layout.overlaps}}) {
+        config_(config_of(task, layout)),
+        session_(session_of(config_, ranks, place(ranks))),
+        state_(context_of(config_, task.dtype, session_), config_.optimizer, layout_provider(config_, session_)) {
     if (task.initial) load(*task.initial);
   }
 
@@ -133,8 +160,8 @@ class LayoutRank {
   }
   void start_evaluation(const RunTask& held_out, i64 step) { state_.start_evaluation(batches(held_out, step)); }
   TrainingState& state() { return state_; }
-  ParallelState& parallel() { return parallel_; }
-  Device& device() { return *place_.device; }
+  ParallelState& parallel() { return session_.parallel; }
+  Device& device() { return *session_.device; }
 
   /// Adds the weights that this rank is the one to save.
   void collect(Weights& weights) {
@@ -169,7 +196,8 @@ class LayoutRank {
 
   /// This rank's microbatches of a step, dealt out as Megatron-LM does.
   std::vector<MicroBatch> batches(const RunTask& task, i64 step) {
-    const i64 dp = parallel_.data->size(), rank = parallel_.data->rank(), b = task.micro_batch_size;
+    const Communicator& data = *session_.parallel.data;
+    const i64 dp = data.size(), rank = data.rank(), b = task.micro_batch_size;
     std::vector<MicroBatch> result;
     for (i64 first = rank * b; first < task.global_batch_size; first += dp * b)
       result.push_back(micro_batch(task, step * task.global_batch_size + first));
@@ -201,12 +229,12 @@ class LayoutRank {
       ordered[static_cast<std::size_t>(at % s * b + at / s)] = values[i];
     }
     const ContextParallel& cp = state_.chunks()[0].model->context().cp;
-    return rows_at(integers_of(ordered, *place_.device).view({s, b}), cp.positions(s / cp.size()), s / cp.size());
+    return rows_at(integers_of(ordered, *session_.device).view({s, b}), cp.positions(s / cp.size()), s / cp.size());
   }
 
   const RunTask& task_;
-  RankPlace place_;
-  ParallelState parallel_;
+  Config config_;
+  Session session_;
   TrainingState state_;
 };
 

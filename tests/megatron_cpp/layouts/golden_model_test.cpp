@@ -1,5 +1,6 @@
-// Whole models against PyTorch and transformers in double precision (tests/golden/gpt2, llama): logits, loss, every
-// gradient, and twelve steps of AdamW with warm-up, cosine decay, weight decay and clipping.
+// Whole models against PyTorch and transformers in double precision (tests/golden/gpt2, llama, or others of the same
+// form and any size: test::golden_folder()): logits, loss, every gradient, and twelve steps of AdamW with warm-up,
+// cosine decay, weight decay and clipping.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,8 +9,6 @@
 
 #include "megatron_cpp/huggingface/huggingface.h"
 #include "megatron_cpp/huggingface/weight_map.h"
-#include "megatron_cpp/setup/model_provider.h"
-#include "megatron_cpp/step/training_state.h"
 #include "optimizer/lr_schedule.h"
 #include "tests/support/gpu.h"
 #include "tests/support/hdf5_file.h"
@@ -24,7 +23,7 @@ using test::Numbers;
 constexpr i64 kSteps = 12, kBatch = 4;
 
 Path golden(const std::string& model) {
-  return test::source_folder() / "tests/golden" / model;
+  return test::golden_folder() / model;
 }
 
 /// How far `actual` is from `expected`, both as one long vector.
@@ -72,13 +71,13 @@ class GoldenModel {
  public:
   GoldenModel(const std::string& name, DType dtype, std::unique_ptr<Device> device, const Recompute& recompute = {})
       : expected(golden(name) / "expected.h5"),
-        device_(std::move(device)),
         self_(make_self_communicator()),
-        parallel_(make_parallel_state(*self_, {})),
         imported_(import_huggingface(golden(name), dtype, host_)),
-        state_({.config = imported_.model, .dtype = dtype, .recompute = recompute, .device = *device_, .tp = *self_},
-               golden_optimizer(),
-               {.parallel = parallel_, .stages = split_stages({.num_layers = imported_.model.num_layers})}),
+        config_(
+            test::config_of({.model = imported_.model, .dtype = dtype, .optimizer = golden_optimizer(), .tokens = {}},
+                            {.recompute = recompute})),
+        session_(test::session_of(config_, *self_, {std::move(device), nullptr})),
+        state_(test::context_of(config_, dtype, session_), config_.optimizer, layout_provider(config_, session_)),
         tokens_(expected.read<i32>("tokens")) {
     std::map<std::string, Tensor> weights;
     for (std::size_t i = 0; i < imported_.weights->shards().size(); ++i) {
@@ -101,8 +100,8 @@ class GoldenModel {
       }
       result.samples.push_back(step * kBatch + first + b);
     }
-    result.tokens = test::integers_of(tokens, *device_).view({seq, count});
-    result.targets = test::integers_of(targets, *device_).view({seq, count});
+    result.tokens = test::integers_of(tokens, *session_.device).view({seq, count});
+    result.targets = test::integers_of(targets, *session_.device).view({seq, count});
     return result;
   }
 
@@ -111,15 +110,18 @@ class GoldenModel {
     Pass pass;
     pass.training = pass.keeps_stash = false;
     const MicroBatch all = batch(0, 0, kBatch);
-    const Numbers ours = test::numbers(model().logits(all.tokens, pass));  // [seq * batch, vocabulary]
-    const i64 seq = all.tokens.dim(0), vocab = imported_.model.vocab_size;
-    Numbers result(ours.size());
+    const Numbers ours = test::numbers(model().logits(all.tokens, pass));  // [seq * batch, padded vocabulary]
+    const i64 seq = all.tokens.dim(0), vocab = imported_.model.vocab_size, padded = imported_.model.padded_vocab_size();
+    Numbers result(static_cast<std::size_t>(seq * kBatch * vocab));
     for (i64 row = 0; row < seq * kBatch; ++row) {
       const i64 s = row / kBatch, b = row % kBatch;
-      std::copy_n(ours.begin() + row * vocab, vocab, result.begin() + (b * seq + s) * vocab);
+      std::copy_n(ours.begin() + row * padded, vocab, result.begin() + (b * seq + s) * vocab);
     }
     return result;
   }
+
+  /// Targets of a batch.
+  i64 targets() const { return kBatch * (tokens_.shape[2] - 1); }
 
   /// Loss and gradient of the first batch; the learning rate of 0 leaves the weights as they are.
   StepOutcome step_in_place(i64 micro_batch_size) { return state_.train_step(batches(0, micro_batch_size), 0, 0); }
@@ -170,10 +172,10 @@ class GoldenModel {
   }
 
   CpuDevice host_;
-  std::unique_ptr<Device> device_;
   std::unique_ptr<Communicator> self_;
-  ParallelState parallel_;
   ImportedModel imported_;
+  Config config_;
+  Session session_;
   TrainingState state_;
   test::Hdf5Array<i32> tokens_;
 };
@@ -254,7 +256,7 @@ TEST_P(GoldenModelTest, LogitsLossAndEveryGradient) {
   const double loss = model->expected.read<double>("loss").values.at(0);
   const StepOutcome outcome = model->step_in_place(kBatch);
   EXPECT_LE(relative_error(outcome.loss, loss), limits.loss) << outcome.loss;
-  EXPECT_EQ(outcome.tokens, kBatch * 32);
+  EXPECT_EQ(outcome.tokens, model->targets());
 
   auto gradients = model->by_foreign_name([](Param& param) { return param.main_grad; });
   // Of the mean, from that of the sum.
@@ -371,10 +373,18 @@ TEST_P(GoldenTraining, Fp16IsSeveralTimesAsNearAsBf16) {
   EXPECT_LE(fp16.weights, bf16.weights / 3);
 }
 
+/// The layers dealt out to two stages, one of which has one more of an odd number, or all of one.
+std::string two_stages(i64 layers) {
+  const i64 second = layers / 2;
+  return str("Et*", layers - second, second > 0 ? str("|t*", second, "L") : "|L");
+}
+
 /// The same training, from the same weights, on a layout of several ranks.
-Trajectory train_on(const char* name, const test::RunLayout& layout) {
+Trajectory train_on(const char* name, test::RunLayout layout) {
   CpuDevice device;
   const ImportedModel imported = import_huggingface(golden(name), DType::F32, device);
+  const std::string stages = two_stages(imported.model.num_layers);
+  if (layout.pp == 2) layout.stages = stages.c_str();
   const auto tokens = test::Hdf5File(golden(name) / "expected.h5").read<i32>("tokens");
   test::Weights initial;
   for (std::size_t i = 0; i < imported.weights->shards().size(); ++i)

@@ -10,6 +10,7 @@
 namespace mcpp {
 namespace {
 
+using test::config_of;
 using test::LayoutRank;
 using test::RunLayout;
 using test::RunTask;
@@ -33,34 +34,6 @@ RunTask task_of(const std::string& name, DType dtype, i64 samples) {
   task.global_batch_size = samples;
   task.micro_batch_size = 2;
   return task;
-}
-
-Config config_of(const RunTask& task, const RunLayout& layout) {
-  Config config;
-  config.model = task.model;
-  config.training.micro_batch_size = task.micro_batch_size;
-  config.training.global_batch_size = task.global_batch_size;
-  config.training.train_iters = 1;
-  config.training.precision = task.dtype == DType::BF16 ? Precision::Bf16 : Precision::Fp32;
-  config.optimizer = task.optimizer;
-  config.training.recompute_granularity = static_cast<RecomputeGranularity>(layout.recompute.granularity);
-  config.training.recompute_num_layers = layout.recompute.num_layers;
-  if (layout.recompute.core_attn) config.training.recompute_modules = {"core_attn", "layernorm", "mlp_act"};
-  ParallelConfig& p = config.parallel;
-  p.tensor_model_parallel_size = layout.tp;
-  p.sequence_parallel = layout.sequence_parallel;
-  p.context_parallel_size = layout.cp;
-  p.cp_comm_type = layout.cp_comm_type;
-  if (layout.cp_comm_type == CpCommType::A2aP2p)
-    p.hierarchical_context_parallel_sizes = {layout.cp_heads, layout.cp / layout.cp_heads};
-  p.pipeline_model_parallel_size = layout.pp;
-  p.num_virtual_stages_per_pipeline_rank = layout.virtual_stages;
-  p.pipeline_schedule = layout.schedule;
-  p.decoder_first_pipeline_num_layers = layout.first_layers;
-  p.decoder_last_pipeline_num_layers = layout.last_layers;
-  p.zero_stage = layout.zero_stage;
-  p.num_distributed_optimizer_instances = layout.instances;
-  return config;
 }
 
 using Peaks = std::vector<MemoryTable>;  ///< by rank
