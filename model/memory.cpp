@@ -4,81 +4,12 @@
 #include <map>
 #include <numeric>
 
+#include "model/layer_memory.h"
 #include "model/on_paper.h"
 #include "tensor/wide.h"
 
 namespace mcpp {
 namespace {
-
-/// Bytes of the tensors of a layer on one rank. The names are those of the modules that make them.
-struct LayerTensors {
-  i64 residual;       ///< x [s, b, h] between the parallel regions: with sequence parallelism this rank's part
-  i64 whole;          ///< [s, b, h] inside them
-  i64 qkv, heads;     ///< [s, b, queries + keys + values], and the queries' part alone
-  i64 up, activated;  ///< [s, b, ffn], twice when gated; [s, b, ffn]
-  i64 statistics, log_sum_exps;  ///< of one norm, [s b] each; of attention, [b, heads, s]; fp32
-};
-
-/// Of one microbatch on one rank.
-i64 tokens_of(const ModelConfig& c, const ActivationSetup& setup) {
-  return c.seq_length / setup.context_parallel * setup.micro_batch_size;
-}
-
-LayerTensors layer_tensors(const ModelConfig& c, const ActivationSetup& setup) {
-  const i64 tp = setup.tensor_parallel, parts = setup.sequence_parallel ? tp : 1;
-  const i64 tokens = tokens_of(c, setup), element = size_of(setup.dtype);
-  const i64 heads = c.num_attention_heads / tp, groups = std::max<i64>(c.query_groups() / tp, 1);
-  const i64 statistic = tokens * size_of(wide(setup.dtype));
-  return {.residual = tokens * c.hidden_size * element / parts,
-          .whole = tokens * c.hidden_size * element,
-          .qkv = tokens * (heads + 2 * groups) * c.head_dim() * element,
-          .heads = tokens * heads * c.head_dim() * element,
-          .up = tokens * (c.gated() ? 2 : 1) * c.ffn() / tp * element,
-          .activated = tokens * c.ffn() / tp * element,
-          .statistics = (c.normalization == Normalization::LayerNorm ? 2 : 1) * statistic / parts,
-          .log_sum_exps = heads * statistic};
-}
-
-bool splits_sequence(const ActivationSetup& setup) {
-  return setup.sequence_parallel && setup.tensor_parallel > 1;
-}
-
-i64 norm_bytes(const LayerTensors& t, bool keeps_output) {
-  return t.residual + t.statistics + (keeps_output ? t.residual : 0);
-}
-i64 mlp_bytes(const LayerTensors& t, const Recompute& recompute) {
-  return norm_bytes(t, !recompute.layernorm) + t.up + (recompute.mlp_act ? 0 : t.activated);
-}
-i64 attention_bytes(const LayerTensors& t, const Recompute& recompute) {
-  return norm_bytes(t, !recompute.layernorm) + t.qkv + t.log_sum_exps + (recompute.core_attn ? 0 : t.heads);
-}
-
-/// The most that the backward pass of a layer holds beside what it keeps, at one of the three products with the largest
-/// operands; dy is [s, b, h].
-i64 layer_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {
-  const LayerTensors t = layer_tensors(c, setup);
-  const Recompute& r = setup.recompute;
-  const bool splits = splits_sequence(setup);
-  const i64 dy = t.residual + (c.hidden_dropout > 0 ? t.residual : 0), gathered = splits ? t.whole : 0;
-  const i64 norm_output = r.layernorm ? t.residual : 0;
-  // The input's gradient, whole and summed, and the input gathered.
-  const i64 column_parallel = norm_output + t.whole + (splits ? t.whole + t.residual : 0);
-  const i64 fc2 = dy + gathered + t.activated + (r.mlp_act ? t.activated : 0);
-  const i64 fc1 = dy + (r.mlp_act ? t.activated : 0) + column_parallel;
-  const i64 qkv = dy + t.heads + (r.core_attn ? t.heads : 0) + t.qkv + column_parallel - mlp_bytes(t, r);
-  return std::max({fc2, fc1, qkv});
-}
-
-/// Logits, which become their own gradient, and the norm before them.
-i64 output_bytes(const ModelConfig& c, const ActivationSetup& setup) {
-  const i64 tokens = tokens_of(c, setup);
-  return norm_bytes(layer_tensors(c, setup), true) +
-         tokens * c.padded_vocab_size() / setup.tensor_parallel * size_of(setup.dtype);
-}
-i64 output_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {
-  const LayerTensors t = layer_tensors(c, setup);
-  return splits_sequence(setup) ? 2 * t.whole + t.residual : 2 * t.whole;
-}
 
 const StageContents& contents(const RankShare& share, int chunk) {
   return share.stages[static_cast<std::size_t>(share.schedule.stage_of(share.pipeline_rank, chunk))];
@@ -156,7 +87,7 @@ i64 peak_activations(const ModelConfig& c, const ActivationSetup& setup, const R
   std::vector<StageActivations> chunks;
   for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk)
     chunks.push_back(stage_activations(c, setup, contents(share, chunk)));
-  const i64 message = layer_tensors(c, setup).residual;
+  const i64 message = residual_bytes(c, setup);
   const std::vector<Action>& actions = share.schedule.per_rank[static_cast<std::size_t>(share.pipeline_rank)];
   i64 kept = 0, peak = 0;
   for (std::size_t i = 0; i < actions.size(); ++i) {
@@ -175,20 +106,15 @@ i64 constant_activations(const ModelConfig& c, const ActivationSetup& setup, con
   const i64 rotary = c.position_embedding_type == PositionEmbedding::Rope
                          ? c.max_positions() * c.rotary_dim() * size_of(wide(setup.dtype))
                          : 0;
-  const i64 tokens = tokens_of(c, setup) * share.schedule.microbatches;
+  const i64 tokens = setup.tokens(c) * share.schedule.microbatches;
   return share.schedule.chunks_per_rank * rotary + 2 * tokens * size_of(DType::I32);
 }
 
 }  // namespace
 
-i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& setup) {
-  const LayerTensors t = layer_tensors(config, setup);
-  return attention_bytes(t, setup.recompute) + mlp_bytes(t, setup.recompute);
-}
-
 StageActivations stage_activations(const ModelConfig& config, const ActivationSetup& setup,
                                    const StageContents& stage) {
-  const i64 input = layer_tensors(config, setup).residual, layer = layer_activation_bytes(config, setup),
+  const i64 input = residual_bytes(config, setup), layer = layer_activation_bytes(config, setup),
             working = layer_working_bytes(config, setup);
   StageActivations sum;
   for (const LayerGroup& group : layer_groups(setup.recompute, stage.num_layers())) {

@@ -17,7 +17,11 @@ struct ActivationSetup {
   i64 micro_batch_size = 1;
   i64 tensor_parallel = 1;
   bool sequence_parallel = false;
-  i64 context_parallel = 1;
+  SequenceCut cut = {};  ///< over context-parallel ranks
+  CpCommType cp_comm_type = CpCommType::P2p;
+
+  /// Of one microbatch on one rank.
+  i64 tokens(const ModelConfig& config) const { return config.seq_length / cut.ranks() * micro_batch_size; }
 };
 
 /// Bytes that one layer keeps from its forward to its backward pass, its own input included and its output not. Exact

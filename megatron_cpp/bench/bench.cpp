@@ -9,10 +9,7 @@
 #include "tensor/transfer.h"
 
 namespace mcpp {
-namespace {
 
-/// Random numbers, never zeros: processors are faster on zeros. Large tensors repeat a block of them, whose odd length
-/// puts no two rows of a matrix on the same numbers.
 Tensor random_tensor(const Shape& shape, DType dtype, Device& device, u64 key) {
   constexpr i64 kBlock = (i64{1} << 20) - 1;
   Tensor result = Tensor::empty(shape, dtype, device, MemoryClass::Workspace);
@@ -30,6 +27,8 @@ Tensor random_tensor(const Shape& shape, DType dtype, Device& device, u64 key) {
   }
   return result;
 }
+
+namespace {
 
 /// Calls of one timed run of something that takes `seconds`.
 i64 calls_in_a_run(double seconds, const Device& device) {

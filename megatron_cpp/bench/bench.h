@@ -48,6 +48,9 @@ std::vector<BenchRow> bench_gemms(const std::vector<GemmCase>& cases, DType dtyp
 std::vector<BenchRow> bench_ops(const ModelConfig& config, i64 batch, DType dtype, Device& device,
                                 const BenchTiming& timing);
 
+/// Numbers between -0.5 and 0.5, never zeros: processors are faster on zeros. Large tensors repeat a block of them,
+/// whose odd length puts no two rows of a matrix on the same numbers.
+Tensor random_tensor(const Shape& shape, DType dtype, Device& device, u64 key);
 /// A microbatch of random tokens.
 MicroBatch random_batch(const ModelConfig& config, i64 micro_batch_size, Device& device);
 

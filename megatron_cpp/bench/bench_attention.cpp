@@ -1,28 +1,15 @@
 #include "megatron_cpp/bench/bench_attention.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
-#include "base/philox.h"
 #include "parallel/cp/context_attention.h"
 #include "parallel/scalar.h"
-#include "tensor/cuda_device.h"
+#include "tensor/processor.h"
 #include "tensor/transfer.h"
-#include "tensor/with_cuda.h"
 
 namespace mcpp {
 namespace {
-
-Tensor random_numbers(const Shape& shape, u64 seed, DType dtype, Device& device) {
-  Tensor t = Tensor::empty(shape, dtype, device);
-  on_float(dtype, [&]<class T>() {
-    std::vector<T> values(static_cast<std::size_t>(t.numel()));
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = from_double<T>(philox_normal(seed, i));
-    write_values(values, t);
-  });
-  return t;
-}
 
 /// [rows, batch]: documents of `length` tokens each, of rows that stand at `at`.
 Tensor document_starts(const PositionRanges& at, i64 rows, i64 batch, i64 length, Device& device) {
@@ -31,10 +18,6 @@ Tensor document_starts(const PositionRanges& at, i64 rows, i64 batch, i64 length
   Tensor t = Tensor::empty({rows, batch}, DType::I32, device);
   write_values(starts, t);
   return t;
-}
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 /// One layer's attention on this rank, and what its runs took.
@@ -50,8 +33,8 @@ class AttentionRun {
         attention_(cp_, config.num_attention_heads, config.query_groups()) {
     const i64 rows = config.seq_length / cp_.size(), groups = config.query_groups();
     const i64 q_per_group = config.num_attention_heads / groups, dim = config.head_dim();
-    qkv_.queries = random_numbers({rows, bench.batch, groups, q_per_group + 2, dim}, 1, bench.dtype, device);
-    dout_ = random_numbers({rows, bench.batch, config.num_attention_heads * dim}, 2, bench.dtype, device);
+    qkv_.queries = random_tensor({rows, bench.batch, groups, q_per_group + 2, dim}, bench.dtype, device, 1);
+    dout_ = random_tensor({rows, bench.batch, config.num_attention_heads * dim}, bench.dtype, device, 2);
     options_.softmax_scale = 1 / std::sqrt(static_cast<double>(dim));
     options_.queries.ranges = options_.keys = cp_.positions(rows);
     if (bench.document_length > 0)
@@ -79,20 +62,13 @@ class AttentionRun {
  private:
   void run_once() {
     world_.barrier();
-    const double start = seconds_now();
     const AttentionOptions how = attention_.options(options_, dout_.dim(0));
-    const ContextAttention::Kept kept = attention_.forward(qkv_, how);
-    const Tensor out = attention_.output(kept);
-    finish();
-    const double middle = seconds_now();
-    attention_.backward(dout_, kept, how, qkv_.like());
-    finish();
-    forwards_.push_back(middle - start), backwards_.push_back(seconds_now() - middle);
-  }
-  void finish() {
-    if constexpr (kWithCuda) {
-      if (device_.type() == DeviceType::Cuda) synchronize(device_);
-    }
+    ContextAttention::Kept kept;
+    forwards_.push_back(seconds_of(device_, [&] {
+      kept = attention_.forward(qkv_, how);
+      attention_.output(kept);
+    }));
+    backwards_.push_back(seconds_of(device_, [&] { attention_.backward(dout_, kept, how, qkv_.like()); }));
   }
   double exposed() const {
     return state_.meters.at("cp_ring")->exposed_seconds + state_.meters.at("cp_heads")->exposed_seconds;

@@ -5,7 +5,9 @@
 
 #include "base/number_text.h"
 #include "megatron_cpp/commands/commands.h"
+#include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/options.h"
+#include "megatron_cpp/setup/initialize.h"
 
 namespace mcpp {
 namespace {

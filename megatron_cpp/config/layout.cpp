@@ -92,6 +92,10 @@ i64 data_parallel_size(const Config& config, int world_size) {
   return world_size / (p.tensor_model_parallel_size * p.context_parallel_size * p.pipeline_model_parallel_size);
 }
 
+i64 data_context_size(const Config& config, int world_size) {
+  return data_parallel_size(config, world_size) * config.parallel.context_parallel_size;
+}
+
 i64 microbatches_per_step(const Config& config, int world_size) {
   return config.batch_sizes().back().batch_size /
          (config.training.micro_batch_size * data_parallel_size(config, world_size));

@@ -13,6 +13,8 @@ namespace mcpp {
 ParallelSizes parallel_sizes(const Config& config);
 /// Ranks that read different samples, of a world that layout_problems() accepts.
 i64 data_parallel_size(const Config& config, int world_size);
+/// Ranks over which gradients are summed and ZeRO shares: those, and those that see other positions of their samples.
+i64 data_context_size(const Config& config, int world_size);
 /// Of one rank in one step at the largest global batch size.
 i64 microbatches_per_step(const Config& config, int world_size);
 StageSplit stage_split(const Config& config);

@@ -79,7 +79,7 @@ int states_per_weight(const Config& config, bool is_matrix) {
 i64 savers(const Config& config, int world_size) {
   const CheckpointConfig& checkpoint = config.checkpoint;
   if (!checkpoint.async_save || config.device.device != DeviceType::Cpu) return 0;
-  const i64 replicas = data_parallel_size(config, world_size);
+  const i64 replicas = data_context_size(config, world_size);
   // Each rank keeps all that it updates in its local checkpoints.
   if (checkpoint.local_save_interval > 0)
     return config.parallel.zero_stage == 0 ? 1 : replicas / config.parallel.num_distributed_optimizer_instances;
@@ -112,17 +112,19 @@ std::string schedule(const Config& config, int world_size) {
 
 std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int world_size) {
   const ParallelConfig& p = config.parallel;
+  const ParallelSizes sizes = parallel_sizes(config);
   const ActivationSetup setup{.dtype = dtype_of(config.training.precision),
                               .recompute = recompute_of(config),
                               .micro_batch_size = config.training.micro_batch_size,
                               .tensor_parallel = p.tensor_model_parallel_size,
                               .sequence_parallel = p.sequence_parallel,
-                              .context_parallel = p.context_parallel_size};
+                              .cut = {.heads = sizes.context_parallel_heads,
+                                      .rings = sizes.context_parallel_size / sizes.context_parallel_heads},
+                              .cp_comm_type = p.cp_comm_type};
   RankShare share{.stages = split_stages(stage_split(config)),
                   .schedule = schedule_of(config, static_cast<int>(microbatches_per_step(config, world_size))),
                   .zero_stage = static_cast<int>(p.zero_stage),
-                  .shards = data_parallel_size(config, world_size) * p.context_parallel_size /
-                            p.num_distributed_optimizer_instances,
+                  .shards = data_context_size(config, world_size) / p.num_distributed_optimizer_instances,
                   .overlap_grad_reduce = p.overlap_grad_reduce,
                   .overlap_param_gather = p.overlap_param_gather,
                   .savers = savers(config, world_size)};

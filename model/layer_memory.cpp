@@ -1,0 +1,126 @@
+#include "model/layer_memory.h"
+
+#include <algorithm>
+
+#include "tensor/wide.h"
+
+namespace mcpp {
+namespace {
+
+/// Bytes of the tensors of a layer on one rank. The names are those of the modules that make them.
+struct LayerTensors {
+  i64 residual;       ///< x [s, b, h] between the parallel regions: with sequence parallelism this rank's part
+  i64 whole;          ///< [s, b, h] inside them
+  i64 qkv, heads;     ///< [s, b, queries + keys + values], and the queries' part alone
+  i64 exchanged_qkv;  ///< after the exchange of heads: more where several ranks get the same query group
+  i64 up, activated;  ///< [s, b, ffn], twice when gated; [s, b, ffn]
+  i64 statistics, log_sum_exps;  ///< of one norm, [s b] each; of attention, [b, heads, s]; fp32
+};
+
+i64 query_groups(const ModelConfig& c, const ActivationSetup& setup) {
+  return std::max<i64>(c.query_groups() / setup.tensor_parallel, 1);
+}
+bool exchange_shares_groups(const ModelConfig& c, const ActivationSetup& setup) {
+  return query_groups(c, setup) % setup.cut.heads != 0;
+}
+bool splits_sequence(const ActivationSetup& setup) {
+  return setup.sequence_parallel && setup.tensor_parallel > 1;
+}
+
+LayerTensors layer_tensors(const ModelConfig& c, const ActivationSetup& setup) {
+  const i64 tp = setup.tensor_parallel, parts = setup.sequence_parallel ? tp : 1;
+  const i64 tokens = setup.tokens(c), element = size_of(setup.dtype);
+  const i64 heads = c.num_attention_heads / tp, groups = query_groups(c, setup);
+  const i64 statistic = tokens * size_of(wide(setup.dtype)), head = tokens * c.head_dim() * element;
+  const i64 exchanged_groups = exchange_shares_groups(c, setup) ? setup.cut.heads : groups;
+  return {.residual = residual_bytes(c, setup),
+          .whole = tokens * c.hidden_size * element,
+          .qkv = (heads + 2 * groups) * head,
+          .heads = heads * head,
+          .exchanged_qkv = (heads + 2 * exchanged_groups) * head,
+          .up = tokens * (c.gated() ? 2 : 1) * c.ffn() / tp * element,
+          .activated = tokens * c.ffn() / tp * element,
+          .statistics = (c.normalization == Normalization::LayerNorm ? 2 : 1) * statistic / parts,
+          .log_sum_exps = heads * statistic};
+}
+
+i64 norm_bytes(const LayerTensors& t, bool keeps_output) {
+  return t.residual + t.statistics + (keeps_output ? t.residual : 0);
+}
+i64 mlp_bytes(const LayerTensors& t, const Recompute& recompute) {
+  return norm_bytes(t, !recompute.layernorm) + t.up + (recompute.mlp_act ? 0 : t.activated);
+}
+/// Of core attention alone: queries, keys, values and the result.
+i64 core_bytes(const LayerTensors& t, const Recompute& recompute) {
+  return t.exchanged_qkv + t.log_sum_exps + (recompute.core_attn ? 0 : t.heads);
+}
+/// Where heads are exchanged, the projection after it keeps an output of its own.
+i64 exchanged_output(const LayerTensors& t, const ActivationSetup& setup) {
+  return setup.cut.heads > 1 ? t.heads : 0;
+}
+i64 attention_bytes(const LayerTensors& t, const ActivationSetup& setup) {
+  return norm_bytes(t, !setup.recompute.layernorm) + core_bytes(t, setup.recompute) + exchanged_output(t, setup);
+}
+
+/// What ranks whose keys meet hold of them in backward, and of gradients in the wide type: see the sources of
+/// RingAttention and GatheredAttention.
+i64 keys_of_others(const LayerTensors& t, const ActivationSetup& setup) {
+  const i64 ranks = setup.cut.rings, keys_values = t.exchanged_qkv - t.heads;
+  const i64 widening = size_of(wide(setup.dtype)) / size_of(setup.dtype);
+  if (ranks == 1) return 0;
+  if (setup.cp_comm_type == CpCommType::AllGather)
+    return ranks * keys_values + (3 * ranks + 2) * keys_values * widening / 2;
+  return (ranks > 2 ? 2 : 1) * keys_values + 2 * t.exchanged_qkv * widening;
+}
+
+/// While core attention goes backward, beside what is kept: the gradients of its output, and of queries, keys and
+/// values before and after the exchange of heads, which packs them once more.
+i64 core_working_bytes(const ModelConfig& c, const ActivationSetup& setup, const LayerTensors& t) {
+  const i64 widening = size_of(wide(setup.dtype)) / size_of(setup.dtype),
+            again = setup.recompute.core_attn ? t.heads : 0;
+  if (setup.cut.heads == 1) return t.heads + t.qkv + again + keys_of_others(t, setup);
+  const i64 gradient =
+      exchange_shares_groups(c, setup) ? t.heads + (t.exchanged_qkv - t.heads) * widening : t.exchanged_qkv;
+  // The output that the projection kept is gone.
+  return t.qkv + again + gradient + std::max(t.heads + keys_of_others(t, setup), gradient);
+}
+
+}  // namespace
+
+i64 residual_bytes(const ModelConfig& c, const ActivationSetup& setup) {
+  return setup.tokens(c) * c.hidden_size * size_of(setup.dtype) / (setup.sequence_parallel ? setup.tensor_parallel : 1);
+}
+
+i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& setup) {
+  const LayerTensors t = layer_tensors(config, setup);
+  return attention_bytes(t, setup) + mlp_bytes(t, setup.recompute);
+}
+
+/// At core attention, or at one of the three products with the largest operands; dy is [s, b, h].
+i64 layer_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {
+  const LayerTensors t = layer_tensors(c, setup);
+  const Recompute& r = setup.recompute;
+  const bool splits = splits_sequence(setup);
+  const i64 dy = t.residual + (c.hidden_dropout > 0 ? t.residual : 0), gathered = splits ? t.whole : 0;
+  const i64 norm_output = r.layernorm ? t.residual : 0;
+  // The input's gradient, whole and summed, and the input gathered.
+  const i64 column_parallel = norm_output + t.whole + (splits ? t.whole + t.residual : 0);
+  const i64 fc2 = dy + gathered + t.activated + (r.mlp_act ? t.activated : 0);
+  const i64 fc1 = dy + (r.mlp_act ? t.activated : 0) + column_parallel;
+  const i64 core = dy + core_working_bytes(c, setup, t) - mlp_bytes(t, r);
+  const i64 qkv =
+      dy + t.heads + t.qkv + column_parallel - mlp_bytes(t, r) - core_bytes(t, r) - exchanged_output(t, setup);
+  return std::max({fc2, fc1, core, qkv});
+}
+
+i64 output_bytes(const ModelConfig& c, const ActivationSetup& setup) {
+  return norm_bytes(layer_tensors(c, setup), true) +
+         setup.tokens(c) * c.padded_vocab_size() / setup.tensor_parallel * size_of(setup.dtype);
+}
+
+i64 output_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {
+  const LayerTensors t = layer_tensors(c, setup);
+  return splits_sequence(setup) ? 2 * t.whole + t.residual : 2 * t.whole;
+}
+
+}  // namespace mcpp
