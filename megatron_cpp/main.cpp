@@ -69,11 +69,10 @@ const char* environment(const char* name) {
   return std::getenv(name);
 }
 
-/// All ranks, whose operations the recorder notes.
-std::unique_ptr<mcpp::Communicator> noted_world(const mcpp::MpiSession& mpi, mcpp::FlightRecorder& recorder) {
-  std::vector<int> ranks(static_cast<std::size_t>(mpi.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return mcpp::make_metered(mpi.world(), std::make_shared<mcpp::CommMeter>(), {recorder, "world", std::move(ranks)});
+/// A group of these ranks of the world, whose operations the recorder notes.
+std::unique_ptr<mcpp::Communicator> noted(std::unique_ptr<mcpp::Communicator> group, mcpp::FlightRecorder& recorder,
+                                          const char* name, std::vector<int> ranks) {
+  return mcpp::make_metered(std::move(group), std::make_shared<mcpp::CommMeter>(), {recorder, name, std::move(ranks)});
 }
 
 int run_alone(const std::vector<std::string>& args) {
@@ -85,17 +84,21 @@ int run_alone(const std::vector<std::string>& args) {
 int run_as_rank(const std::vector<std::string>& args, const mcpp::MpiSession& mpi, mcpp::FlightRecorder& recorder,
                 mcpp::StatusBoard& board) {
   const mcpp::u64 start = recorder.begin({.name = "MPI_Comm_dup"});
-  const std::unique_ptr<mcpp::Communicator> world = noted_world(mpi, recorder);
+  std::vector<int> ranks(static_cast<std::size_t>(mpi.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const std::unique_ptr<mcpp::Communicator> world = noted(mpi.world(), recorder, "world", std::move(ranks));
+  const std::vector<int>& neighbours = mpi.ranks_on_node();
+  const std::unique_ptr<mcpp::Communicator> node =
+      noted(world->split(neighbours.front(), world->rank()), recorder, "node", neighbours);
   recorder.set_state(start, mcpp::OperationRecord::State::Done);
   mcpp::Log log(world->rank(), mcpp::output_ends_in_terminal());
-  const mcpp::ExitCode code =
-      mcpp::run_program(args, log,
-                        {.ranks = *world,
-                         .recorder = &recorder,
-                         .rank_on_node = mpi.rank_on_node(),
-                         .cores_per_rank = std::max(1, mpi.cores_on_node() / mpi.ranks_on_node()),
-                         .job = mcpp::read_slurm_job(environment),
-                         .board = &board});
+  const mcpp::ExitCode code = mcpp::run_program(args, log,
+                                                {.ranks = *world,
+                                                 .node = node.get(),
+                                                 .recorder = &recorder,
+                                                 .cores_per_rank = std::max(1, mpi.cores_on_node() / node->size()),
+                                                 .job = mcpp::read_slurm_job(environment),
+                                                 .board = &board});
   recorder.enter(mcpp::Activity::Ending, 0);
   return static_cast<int>(code);
 }

@@ -23,6 +23,29 @@ float want_of(std::span<NamedShard* const> targets, const ShardEntry& shard) {
   return want;
 }
 
+/// Who of the ranks of a node compares which shards with their checksums.
+class NodeShare {
+ public:
+  /// `wants`: of all shards, rank after rank.
+  NodeShare(const Tensor& wants, int ranks) : wants_(wants), elements_(static_cast<std::size_t>(ranks), 0) {}
+
+  /// Of those that want that much of a shard the one that has the least to compare so far; -1 when there is none.
+  int next(std::size_t shard, float want, i64 elements) {
+    const std::size_t shards = static_cast<std::size_t>(wants_.numel()) / elements_.size();
+    int found = -1;
+    for (std::size_t rank = 0; rank < elements_.size(); ++rank) {
+      if (wants_.data<float>()[rank * shards + shard] != want) continue;
+      if (found < 0 || elements_[rank] < elements_[static_cast<std::size_t>(found)]) found = static_cast<int>(rank);
+    }
+    if (found >= 0) elements_[static_cast<std::size_t>(found)] += elements;
+    return found;
+  }
+
+ private:
+  const Tensor& wants_;
+  std::vector<i64> elements_;
+};
+
 /// f(), whose errors say that a file is damaged.
 template <class F>
 decltype(auto) damaging(F&& f) {
@@ -106,9 +129,9 @@ Tensor CheckpointReader::read_whole(std::string_view name, Device& device) {
   return target.data;
 }
 
-std::optional<Damage> CheckpointReader::load(std::span<NamedShard> targets, Communicator& world,
+std::optional<Damage> CheckpointReader::load(std::span<NamedShard> targets, const LoadingRanks& ranks,
                                              Conversion conversion) {
-  run_together(world, [&] {
+  run_together(ranks.world, [&] {
     for (const NamedShard& target : targets) check(target, conversion);
     return std::string();
   });
@@ -117,8 +140,8 @@ std::optional<Damage> CheckpointReader::load(std::span<NamedShard> targets, Comm
     const std::size_t tensor = index_of(target.name);
     jobs.try_emplace(tensor, Job{tensor, {}}).first->second.targets.push_back(&target);
   }
-  share_checks(jobs, world);
-  const std::vector<std::string> reports = run_together(world, [&] {
+  share_checks(jobs, ranks);
+  const std::vector<std::string> reports = run_together(ranks.world, [&] {
     try {
       const std::vector<const Job*> order = in_order_of_files(jobs);
       for (const Job* job : order) expect(*job);
@@ -136,24 +159,32 @@ std::size_t CheckpointReader::index_of(std::string_view name) const {
 }
 
 /// Decides which shards this rank verifies; adds a job for each tensor of which it wants nothing else.
-void CheckpointReader::share_checks(Jobs& jobs, Communicator& world) {
-  Tensor most = Tensor::zeros({static_cast<i64>(checks_.size())}, DType::F32, host_, MemoryClass::Other);
-  std::vector<float> mine(checks_.size(), kNothing);
+void CheckpointReader::share_checks(Jobs& jobs, const LoadingRanks& ranks) {
+  const auto count = static_cast<i64>(checks_.size());
+  Tensor most = Tensor::zeros({count}, DType::F32, host_, MemoryClass::Other);
+  float* wants = most.data<float>();
   for (const auto& [t, job] : jobs) {
-    std::size_t shard = first_shard_[t];
-    for (const ShardEntry& entry : manifest_.tensors[t].shards) mine[shard++] = want_of(job.targets, entry);
+    float* shard = wants + first_shard_[t];
+    for (const ShardEntry& entry : manifest_.tensors[t].shards) *shard++ = want_of(job.targets, entry);
   }
-  std::ranges::copy(mine, most.data<float>());
-  const bool is_shared = manifest_.coverage == Coverage::Whole;
-  if (is_shared) world.all_reduce(most, ReduceOp::Max).wait();
+  const bool is_shared = manifest_.coverage == Coverage::Whole;  // else the files of each rank are its own
+  const auto self = make_self_communicator();
+  Communicator& node = is_shared ? ranks.node : *self;
+  Tensor on_node = Tensor::empty({node.size() * count}, DType::F32, host_, MemoryClass::Other);
+  node.all_gather(most, on_node).wait();
+  if (is_shared) ranks.world.all_reduce(most, ReduceOp::Max).wait();
+
+  NodeShare share(on_node, node.size());
   int turn = 0;
   for (std::size_t t = 0; t < first_shard_.size(); ++t) {
-    for (std::size_t shard = first_shard_[t]; shard < first_shard_[t] + manifest_.tensors[t].shards.size(); ++shard) {
-      const float anybody = most.data<float>()[shard];
+    std::size_t shard = first_shard_[t];
+    for (const ShardEntry& entry : manifest_.tensors[t].shards) {
+      const float anybody = wants[shard];
+      const std::size_t i = shard++;
       if (anybody == kNothing) continue;
-      const bool is_mine =
-          anybody == kWhole || !is_shared ? mine[shard] == anybody : turn++ % world.size() == world.rank();
-      checks_[shard] = is_mine ? Check::Now : Check::Done;
+      const bool is_mine = is_shared && anybody == kPart ? turn++ % ranks.world.size() == ranks.world.rank()
+                                                         : share.next(i, anybody, entry.numel()) == node.rank();
+      checks_[i] = is_mine ? Check::Now : Check::Done;
       if (is_mine) jobs.try_emplace(t, Job{t, {}});
     }
   }

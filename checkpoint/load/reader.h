@@ -18,6 +18,16 @@ namespace mcpp {
 /// What to do when the stored element type is not the wanted one: refuse, or convert between floating-point types.
 enum class Conversion : u8 { Refuse, Convert };
 
+/// Ranks that load a checkpoint together.
+struct LoadingRanks {
+  Communicator& world;
+  Communicator& node;  ///< those of this rank's machine
+
+  /// All on one machine.
+  LoadingRanks(Communicator& all) : world(all), node(all) {}
+  LoadingRanks(Communicator& all, Communicator& of_machine) : world(all), node(of_machine) {}
+};
+
 /// Not for several threads at once.
 class CheckpointReader {
  public:
@@ -39,14 +49,14 @@ class CheckpointReader {
   /// A whole tensor, in its stored type.
   Tensor read_whole(std::string_view name, Device& device);
 
-  /// The same for all targets of all ranks of `world`, in the order of the files. Each stored shard is verified by the
-  /// ranks that want all of it or, where all want parts, by one rank, in turn; others read their part alone, trusting
-  /// that they read the same file. Needs no memory but, for another device than the host, copies of the targets that
-  /// lie in one tensor.
-  /// When a file is damaged the targets hold anything, this reader is of no more use, and all ranks get the same
-  /// answer; std::nullopt means that all is well. Other errors are thrown on all ranks. Called by all ranks, of which
-  /// each has a reader of the same checkpoint or, with Coverage::Part, of its own.
-  std::optional<Damage> load(std::span<NamedShard> targets, Communicator& world,
+  /// The same for all targets of all ranks, in the order of the files. On each node that wants all of a stored shard
+  /// one rank, of those that do, compares it with its checksum, so that all share that work; where every rank of the
+  /// world wants parts only, one of the world does, in turn, for nobody else needs to read all of it. Others trust that
+  /// they read the same file. Needs no memory but, for another device than the host, copies of the targets that lie in
+  /// one tensor. When a file is damaged the targets hold anything, this reader is of no more use, and all ranks get the
+  /// same answer; std::nullopt means that all is well. Other errors are thrown on all ranks. Called by all ranks, of
+  /// which each has a reader of the same checkpoint or, with Coverage::Part, of its own.
+  std::optional<Damage> load(std::span<NamedShard> targets, const LoadingRanks& ranks,
                              Conversion conversion = Conversion::Refuse);
 
  private:
@@ -65,7 +75,7 @@ class CheckpointReader {
   std::size_t index_of(std::string_view name) const;
   i64 offset_of(const TensorEntry& tensor, const ShardEntry& shard);
   void check(const NamedShard& target, Conversion conversion) const;
-  void share_checks(Jobs& jobs, Communicator& world);
+  void share_checks(Jobs& jobs, const LoadingRanks& ranks);
   std::vector<const Job*> in_order_of_files(const Jobs& jobs);
   void expect(const Job& job);
   void fill(const Job& job);

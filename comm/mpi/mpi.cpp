@@ -249,7 +249,7 @@ std::unique_ptr<Communicator> MpiSession::world(const std::function<int(int rank
   MPI_Comm copy = MPI_COMM_NULL;
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &copy), "MPI_Comm_dup");
   MpiComm world(copy);
-  const int node = node_of ? node_of(world.rank()) : machine_.node;
+  const int node = node_of ? node_of(world.rank()) : machine_.node();
   return std::make_unique<MpiCommunicator>(std::move(world), node, machine_.has_core_for_each_rank(),
                                            std::make_shared<PeerArenas>());
 }

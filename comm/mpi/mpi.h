@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "comm/launcher.h"
@@ -22,12 +23,10 @@ class MpiSession {
 
   int rank() const;
   int size() const;
-  /// Ranks that share the machine of this one, with itself.
-  int ranks_on_node() const { return machine_.ranks; }
-  /// Place of this one among them, from 0.
-  int rank_on_node() const { return machine_.index; }
-  /// Cores that these ranks may use together, however the launcher bound them: divided by ranks_on_node(), the threads
-  /// that a rank can have for itself.
+  /// Ranks that share the machine of this one, with itself, ascending.
+  const std::vector<int>& ranks_on_node() const { return machine_.ranks; }
+  /// Cores that these ranks may use together, however the launcher bound them: divided by the number of them, the
+  /// threads that a rank can have for itself.
   int cores_on_node() const { return machine_.cores; }
   /// All ranks. `node_of` tells the node that a rank runs on; left out, MPI is asked. (Tests play several nodes on
   /// one.)

@@ -26,8 +26,8 @@ Machine find_machine() {
   check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &shared),
             "MPI_Comm_split_type");
   const MpiComm node(shared);
-  Machine machine{.node = rank, .ranks = node.size(), .index = node.rank(), .cores = usable_cores(node)};
-  check_mpi(MPI_Bcast(&machine.node, 1, MPI_INT, 0, node.get()), "MPI_Bcast");
+  Machine machine{.ranks = std::vector<int>(node.size()), .cores = usable_cores(node)};
+  check_mpi(MPI_Allgather(&rank, 1, MPI_INT, machine.ranks.data(), 1, MPI_INT, node.get()), "MPI_Allgather");
   return machine;
 }
 

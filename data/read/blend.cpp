@@ -86,12 +86,13 @@ i64 blend_target_with_surplus(i64 num_samples, double normalized_weight) {
   return static_cast<i64>(std::ceil(static_cast<double>(blend_target(num_samples, normalized_weight)) * (1 + 0.005)));
 }
 
-BlendIndices build_blend_indices(std::span<const double> weights, i64 size) {
+BlendIndices build_blend_indices(std::span<const double> weights, i64 size, const IndexBuild& how) {
   BlendIndices indices;
   indices.dataset_index.reserve(static_cast<std::size_t>(size));
   indices.dataset_sample_index.reserve(static_cast<std::size_t>(size));
   std::vector<u32> taken(weights.size(), 0);
   for (i64 sample = 0; sample < size; ++sample) {
+    how.check_goes_on("the index of a blend");
     const double count = std::max(static_cast<double>(sample), 1.0);
     std::size_t best = 0;
     double largest = -std::numeric_limits<double>::infinity();
@@ -106,7 +107,8 @@ BlendIndices build_blend_indices(std::span<const double> weights, i64 size) {
 }
 
 BlendedDataset::BlendedDataset(std::vector<std::unique_ptr<Dataset>> parts, std::span<const double> weights, i64 size,
-                               const std::string& split_name, const Path& cache_folder, const Log& log)
+                               const std::string& split_name, const Path& cache_folder, const Log& log,
+                               const IndexRanks& ranks)
     : parts_(std::move(parts)) {
   MCPP_CHECK(!parts_.empty() && parts_.size() == weights.size(), parts_.size(), " parts, ", weights.size(), " weights");
   check_input(size < std::numeric_limits<u32>::max(), "the ", split_name, " blend of ", size,
@@ -114,15 +116,15 @@ BlendedDataset::BlendedDataset(std::vector<std::unique_ptr<Dataset>> parts, std:
   const std::vector<double> shares = normalized(weights);
   indices_ = cached_index(
       cache_folder, "blend", blend_description(shares, size),
-      [&] {
-        check_index_fits(str("the ", split_name, " blend of ", size, " samples"), 2 * size);
-        BlendIndices built = build_blend_indices(shares, size);
+      [&](const IndexBuild& how) {
+        check_index_fits(str("the ", split_name, " blend of ", size, " samples"), 2 * size, how.copies);
+        BlendIndices built = build_blend_indices(shares, size, how);
         std::vector<std::vector<u32>> arrays;
         arrays.push_back(std::move(built.dataset_index));
         arrays.push_back(std::move(built.dataset_sample_index));
         return arrays;
       },
-      log);
+      ranks, log);
   std::vector<i64> needed(parts_.size(), 0);
   for (std::size_t i = 0; i < dataset_index().size(); ++i) {
     MCPP_CHECK(dataset_index()[i] < parts_.size(), "dataset ", dataset_index()[i], " of ", parts_.size());

@@ -34,13 +34,14 @@ i64 blend_target_with_surplus(i64 num_samples, double normalized_weight);
 struct BlendIndices {
   std::vector<u32> dataset_index, dataset_sample_index;
 };
-BlendIndices build_blend_indices(std::span<const double> weights, i64 size);
+BlendIndices build_blend_indices(std::span<const double> weights, i64 size, const IndexBuild& how = {});
 
 class BlendedDataset : public Dataset {
  public:
-  /// Weights need not be normalised. `split_name` is for messages.
+  /// Weights need not be normalised. `split_name` is for messages. Called by all of `ranks`.
   BlendedDataset(std::vector<std::unique_ptr<Dataset>> parts, std::span<const double> weights, i64 size,
-                 const std::string& split_name, const Path& cache_folder, const Log& log);
+                 const std::string& split_name, const Path& cache_folder, const Log& log,
+                 const IndexRanks& ranks = OneIndexRank());
 
   i64 size() const override { return static_cast<i64>(dataset_index().size()); }
   i64 seq_length() const override { return parts_.front()->seq_length(); }

@@ -36,8 +36,8 @@ std::vector<double> parse_shares(const std::string& split_text) {
 /// Builds the datasets of one configuration; keeps what all of them share.
 class Builder {
  public:
-  Builder(const DataConfig& config, i64 seq_length, i64 seed, const Log& log)
-      : config_(config), seq_length_(seq_length), seed_(seed), log_(log) {}
+  Builder(const DataConfig& config, i64 seq_length, i64 seed, const Log& log, const IndexRanks& ranks)
+      : config_(config), seq_length_(seq_length), seed_(seed), log_(log), ranks_(ranks) {}
 
   /// One split of one list of prefixes. `whole`: all of the text, data.split does not apply.
   std::unique_ptr<Dataset> build(const std::vector<std::string>& entries, std::string_view key, std::size_t split,
@@ -108,7 +108,7 @@ class Builder {
     const SequenceRange all{0, text.num_sequences()};
     const SequenceRange range = whole ? all : split_ranges(config_.split, text.num_sequences())[split].value();
     const GptDatasetSpec spec{range, kSplitNames[split], seq_length_, seed_, samples};
-    auto dataset = std::make_unique<GptDataset>(text, spec, cache_folder(prefix), log_);
+    auto dataset = std::make_unique<GptDataset>(text, spec, cache_folder(prefix), log_, ranks_);
     const EpochPlan& plan = dataset->plan();
     log_.info(str("data: ", spec.split_name, " of ", prefix, ": ", range.size(), " documents, ",
                   human_count(static_cast<double>(plan.tokens_per_epoch)), " tokens, ", plan.epochs,
@@ -126,7 +126,7 @@ class Builder {
       size += blend_target(num_samples, weights[i]);
     }
     return std::make_unique<BlendedDataset>(std::move(parts), weights, size, kSplitNames[split],
-                                            cache_folder(list.prefixes[0]), log_);
+                                            cache_folder(list.prefixes[0]), log_, ranks_);
   }
 
   std::unique_ptr<Dataset> blend_by_size(const BlendList& list, std::string_view key, std::size_t split, bool whole,
@@ -143,12 +143,13 @@ class Builder {
                 " samples are needed, but the datasets hold ", available,
                 " and a blend without weights is read only once; give each prefix a weight so that text may repeat");
     return std::make_unique<BlendedDataset>(std::move(parts), sizes, num_samples, kSplitNames[split],
-                                            cache_folder(list.prefixes[0]), log_);
+                                            cache_folder(list.prefixes[0]), log_, ranks_);
   }
 
   const DataConfig& config_;
   i64 seq_length_, seed_;
   const Log& log_;
+  const IndexRanks& ranks_;
   std::vector<std::unique_ptr<IndexedDataset>> sources_;
 };
 
@@ -189,7 +190,7 @@ std::array<std::optional<SequenceRange>, 3> split_ranges(const std::string& spli
 }
 
 Datasets build_train_valid_test_datasets(const DataConfig& config, i64 seq_length, i64 seed,
-                                         std::array<i64, 3> num_samples, const Log& log) {
+                                         std::array<i64, 3> num_samples, const Log& log, const IndexRanks& ranks) {
   for (const std::string& conflict : config.conflicts()) fail(ExitCode::BadInput, conflict);
   check_input(!config.data_path.empty() || !config.train_data_path.empty(),
               "data.data_path: is empty; give the prefix of a dataset made by preprocess");
@@ -199,7 +200,7 @@ Datasets build_train_valid_test_datasets(const DataConfig& config, i64 seq_lengt
                                                 &config.test_data_path};
   Datasets datasets;
   std::unique_ptr<Dataset>* outputs[] = {&datasets.train, &datasets.valid, &datasets.test};
-  Builder builder(config, seq_length, seed, log);
+  Builder builder(config, seq_length, seed, log, ranks);
   for (std::size_t split = 0; split < 3; ++split) {
     if (num_samples[split] <= 0) continue;
     const bool whole = config.data_path.empty();

@@ -28,8 +28,10 @@ struct Datasets {
 
 /// `num_samples` of train, valid, test; each dataset holds at least as many, by repeating its text for as many epochs
 /// as needed. 0 = not built. A blend without weights is never repeated: asking for more than it holds is an error. The
-/// same text in train_data_path and in valid_data_path or test_data_path is an error. All errors are BadInput.
+/// same text in train_data_path and in valid_data_path or test_data_path is an error. All errors are BadInput. Called
+/// by all of `ranks`, of which one of each folder of indices builds them.
 Datasets build_train_valid_test_datasets(const DataConfig& config, i64 seq_length, i64 seed,
-                                         std::array<i64, 3> num_samples, const Log& log);
+                                         std::array<i64, 3> num_samples, const Log& log,
+                                         const IndexRanks& ranks = OneIndexRank());
 
 }  // namespace mcpp

@@ -30,22 +30,22 @@ void announce_index(const IndexedDataset& source, const GptDatasetSpec& spec, co
 }  // namespace
 
 GptDataset::GptDataset(KeptRef<IndexedDataset> source, const GptDatasetSpec& spec, const Path& cache_folder,
-                       const Log& log)
+                       const Log& log, const IndexRanks& ranks)
     : source_(source),
       spec_(spec),
       plan_(checked_plan(source, spec)),
       indices_(cached_index(
           cache_folder, "gpt", description(),
-          [&] {
+          [&](const IndexBuild& how) {
             announce_index(source, spec, plan_, log);
-            SampleIndices built = build_sample_indices(source, spec.range, spec.seq_length, spec.seed, plan_);
+            SampleIndices built = build_sample_indices(source, spec.range, spec.seq_length, spec.seed, plan_, how);
             std::vector<std::vector<u32>> arrays;
             arrays.push_back(std::move(built.document_index));
             arrays.push_back(std::move(built.sample_index));
             arrays.push_back(std::move(built.shuffle_index));
             return arrays;
           },
-          log)) {}
+          ranks, log)) {}
 
 /// The path is left out on purpose: a moved dataset keeps its indices, a changed one loses them.
 std::string GptDataset::description() const {

@@ -23,7 +23,9 @@ struct GptDatasetSpec {
 class GptDataset : public Dataset {
  public:
   /// `source` must outlive the dataset. BadInput when the split has no documents or not even the tokens of one sample.
-  GptDataset(KeptRef<IndexedDataset> source, const GptDatasetSpec& spec, const Path& cache_folder, const Log& log);
+  /// Called by all of `ranks`.
+  GptDataset(KeptRef<IndexedDataset> source, const GptDatasetSpec& spec, const Path& cache_folder, const Log& log,
+             const IndexRanks& ranks = OneIndexRank());
 
   i64 size() const override { return static_cast<i64>(shuffle_index().size()); }
   i64 seq_length() const override { return spec_.seq_length; }

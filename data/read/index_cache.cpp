@@ -53,7 +53,8 @@ void store(const Path& path, std::string_view description, std::span<const std::
 }
 
 /// Why the bytes cannot be a whole cache file of this description; "" when they are. Fills the size of each array.
-std::string find_damage(std::span<const std::byte> bytes, std::string_view description, std::vector<u64>& entries) {
+std::string find_damage(std::span<const std::byte> bytes, std::string_view description, IndexArrays::Verify verify,
+                        std::vector<u64>& entries) {
   Header header{};
   if (bytes.size() < sizeof header) return "it is truncated";
   std::memcpy(&header, bytes.data(), sizeof header);
@@ -69,22 +70,61 @@ std::string find_damage(std::span<const std::byte> bytes, std::string_view descr
   }
   if (expected != bytes.size()) return str("it has ", bytes.size(), " bytes instead of ", expected);
   const auto payload = bytes.subspan(sizeof header + entries.size() * sizeof(u64));
-  if (checksum_hex(payload) != std::string_view(header.checksum, sizeof header.checksum))
+  if (verify == IndexArrays::Verify::All &&
+      checksum_hex(payload) != std::string_view(header.checksum, sizeof header.checksum))
     return "its checksum is wrong";
   const std::string_view stored(reinterpret_cast<const char*>(payload.data()), header.description_bytes);
   return stored == description ? "" : "it describes another dataset";
 }
 
+/// From the file; else built and, if that can be, stored there.
+IndexArrays provide(const Path& path, const std::string& description, const IndexBuilder& build, const IndexBuild& how,
+                    const Log& log) {
+  std::string reason;
+  try {
+    if (auto arrays = IndexArrays::open(path, description, IndexArrays::Verify::All, reason)) return std::move(*arrays);
+  } catch (const Error& error) {
+    reason = error.what();
+  }
+  if (!reason.empty()) log.warn_from_any_rank(str("the index ", path.string(), " is built again: ", reason));
+
+  auto built = build(how);
+  // Training can go on without the cache, so this is the one place where an error becomes a warning.
+  try {
+    store(path, description, built);
+    if (auto arrays = IndexArrays::open(path, description, IndexArrays::Verify::All, reason)) return std::move(*arrays);
+  } catch (const Error& error) {
+    reason = error.what();
+  }
+  log.warn_from_any_rank(str("the data index stays in memory, it cannot be cached in ", path.parent_path().string(),
+                             ": ", reason, "; set data.data_cache_path to a folder that can be written"));
+  return IndexArrays(std::move(built));
+}
+
+/// From the file that the first rank of this node holds. No such file: none.
+std::optional<IndexArrays> take(const Path& path, const std::string& description, const Log& log) {
+  std::string reason;
+  try {
+    if (auto arrays = IndexArrays::open(path, description, IndexArrays::Verify::Header, reason)) return arrays;
+  } catch (const Error& error) {
+    reason = error.what();
+  }
+  log.warn_from_any_rank(str("the index ", path.string(), " serves the first rank of this machine and not this one, ",
+                             "which keeps its own in memory: ", reason.empty() ? "there is no such file" : reason));
+  return std::nullopt;
+}
+
 }  // namespace
 
-std::optional<IndexArrays> IndexArrays::open(const Path& path, std::string_view description, std::string& reason) {
+std::optional<IndexArrays> IndexArrays::open(const Path& path, std::string_view description, Verify verify,
+                                             std::string& reason) {
   reason.clear();
   if (!std::filesystem::exists(path)) return std::nullopt;
   IndexArrays arrays;
   arrays.file_ = MappedFile(path);
   const auto bytes = arrays.file_.bytes();
   std::vector<u64> entries;
-  reason = find_damage(bytes, description, entries);
+  reason = find_damage(bytes, description, verify, entries);
   if (!reason.empty()) return std::nullopt;
   // Header, entry counts and padded description are multiples of 4 bytes, so the arrays are aligned.
   u64 offset = sizeof(Header) + entries.size() * sizeof(u64) + padded(description.size());
@@ -95,10 +135,13 @@ std::optional<IndexArrays> IndexArrays::open(const Path& path, std::string_view 
   return arrays;
 }
 
-void check_index_fits(const std::string& what, i64 numbers, i64 memory) {
-  check_input(numbers <= memory / 4 / static_cast<i64>(sizeof(u32)), what, ": the index would take ",
-              human_bytes(static_cast<double>(numbers) * sizeof(u32)), ", more than a quarter of the ",
-              human_bytes(static_cast<double>(memory)),
+void check_index_fits(const std::string& what, i64 numbers, i64 copies, i64 memory) {
+  check_input(numbers <= memory / 4 / static_cast<i64>(sizeof(u32)) / copies, what, ": the index would take ",
+              human_bytes(static_cast<double>(numbers) * sizeof(u32)),
+              copies > 1 ? str(" in the memory of each of ", copies,
+                               " ranks, since no file of data.data_cache_path holds it for all: ")
+                         : ", ",
+              "more than a quarter of the ", human_bytes(static_cast<double>(memory)),
               " of this machine; lower training.train_iters, train_samples or eval_iters, or take longer sequences");
 }
 
@@ -107,27 +150,21 @@ Path index_cache_path(const Path& folder, std::string_view kind, std::string_vie
 }
 
 IndexArrays cached_index(const Path& folder, std::string_view kind, const std::string& description,
-                         const std::function<std::vector<std::vector<u32>>()>& build, const Log& log) {
+                         const IndexBuilder& build, const IndexRanks& ranks, const Log& log) {
   const Path path = index_cache_path(folder, kind, description);
-  std::string reason;
-  try {
-    if (auto arrays = IndexArrays::open(path, description, reason)) return std::move(*arrays);
-  } catch (const Error& error) {
-    reason = error.what();
-  }
-  if (!reason.empty()) log.warn(str("the index ", path.string(), " is built again: ", reason));
-
-  auto built = build();
-  // Training can go on without the cache, so this is the one place where an error becomes a warning.
-  try {
-    store(path, description, built);
-    if (auto arrays = IndexArrays::open(path, description, reason)) return std::move(*arrays);
-  } catch (const Error& error) {
-    reason = error.what();
-  }
-  log.warn_from_any_rank(str("the data index stays in memory, it cannot be cached in ", folder.string(), ": ", reason,
-                             "; set data.data_cache_path to a folder that can be written"));
-  return IndexArrays(std::move(built));
+  std::optional<IndexArrays> arrays;
+  const auto look = [&](const IndexBuild& how) {
+    if (!arrays) arrays = provide(path, description, build, how, log);
+    return arrays->is_mapped();
+  };
+  ranks.run(IndexRanks::Who::First, look);
+  const bool has_file = ranks.run(IndexRanks::Who::FirstOfNode, look);
+  ranks.run(IndexRanks::Who::All, [&](const IndexBuild& how) {
+    if (!arrays && has_file) arrays = take(path, description, log);
+    if (!arrays) arrays = IndexArrays(build(how));
+    return true;
+  });
+  return std::move(*arrays);
 }
 
 }  // namespace mcpp

@@ -13,10 +13,19 @@ class RandomState {
   /// RandomState(seed); BadInput unless 0 <= seed < 2^32, as numpy demands.
   explicit RandomState(i64 seed);
 
-  /// Fisher-Yates from the end, as RandomState.shuffle of a one-dimensional array.
+  /// Fisher-Yates from the end, as RandomState.shuffle of a one-dimensional array. `check` is called now and then, and
+  /// may throw.
+  template <class T, class Check>
+  void shuffle(std::span<T> values, const Check& check) {
+    constexpr u64 kNow = 1 << 16;
+    for (u64 i = values.size(); i-- > 1;) {
+      if (i % kNow == 0) check();
+      std::swap(values[i], values[interval(i)]);
+    }
+  }
   template <class T>
   void shuffle(std::span<T> values) {
-    for (u64 i = values.size(); i-- > 1;) std::swap(values[i], values[interval(i)]);
+    shuffle(values, [] {});
   }
 
   /// Uniform in [0, max]: draws masked to the next power of two until one fits (numpy's legacy random_interval).

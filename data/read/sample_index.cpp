@@ -11,35 +11,40 @@
 namespace mcpp {
 namespace {
 
+constexpr const char* kWhat = "the index of the samples";
 constexpr i64 kMaxEntries = std::numeric_limits<u32>::max() - i64{1};
 
 /// `epochs` repetitions of the range, appended and shuffled together.
-void append_epochs(std::vector<u32>& index, SequenceRange range, i64 epochs, RandomState& random) {
+void append_epochs(std::vector<u32>& index, SequenceRange range, i64 epochs, RandomState& random,
+                   const IndexBuild& how) {
   const std::size_t begin = index.size();
   index.reserve(begin + static_cast<std::size_t>(epochs * range.size()));
   for (i64 epoch = 0; epoch < epochs; ++epoch) {
+    how.check_goes_on(kWhat);
     for (i64 i = range.begin; i < range.end; ++i) index.push_back(static_cast<u32>(i));
   }
-  random.shuffle(std::span(index).subspan(begin));
+  random.shuffle(std::span(index).subspan(begin), [&] { how.check_goes_on(kWhat); });
 }
 
-std::vector<u32> build_document_index(SequenceRange range, const EpochPlan& plan, RandomState& random) {
+std::vector<u32> build_document_index(SequenceRange range, const EpochPlan& plan, RandomState& random,
+                                      const IndexBuild& how) {
   std::vector<u32> index;
   const i64 together = plan.separate_final_epoch ? plan.epochs - 1 : plan.epochs;
-  append_epochs(index, range, together, random);
-  if (plan.separate_final_epoch) append_epochs(index, range, 1, random);
+  append_epochs(index, range, together, random, how);
+  if (plan.separate_final_epoch) append_epochs(index, range, 1, random, how);
   return index;
 }
 
 /// Walks the line of sequences, noting where each sample begins.
 std::vector<u32> build_sample_index(const IndexedDataset& source, std::span<const u32> documents, i64 samples,
-                                    i64 seq_length) {
+                                    i64 seq_length, const IndexBuild& how) {
   std::vector<u32> index;
   index.reserve(2 * static_cast<std::size_t>(samples + 1));
   std::size_t position = 0;
   i64 offset = 0;
   index.insert(index.end(), {0, 0});
   for (i64 sample = 0; sample < samples; ++sample) {
+    how.check_goes_on(kWhat);
     i64 remaining = seq_length + 1;
     while (true) {
       const i64 available = source.length(documents[position]) - offset;
@@ -54,13 +59,14 @@ std::vector<u32> build_sample_index(const IndexedDataset& source, std::span<cons
   return index;
 }
 
-std::vector<u32> build_shuffle_index(const EpochPlan& plan, RandomState& random) {
+std::vector<u32> build_shuffle_index(const EpochPlan& plan, RandomState& random, const IndexBuild& how) {
+  const auto check = [&] { how.check_goes_on(kWhat); };
   std::vector<u32> index(static_cast<std::size_t>(plan.samples));
   std::iota(index.begin(), index.end(), 0u);
   const std::size_t first =
       plan.separate_final_epoch ? static_cast<std::size_t>(plan.samples_sans_final_epoch) : index.size();
-  random.shuffle(std::span(index).first(first));
-  random.shuffle(std::span(index).subspan(first));
+  random.shuffle(std::span(index).first(first), check);
+  random.shuffle(std::span(index).subspan(first), check);
   return index;
 }
 
@@ -92,7 +98,7 @@ i64 count_tokens(const IndexedDataset& source, SequenceRange range) {
 }
 
 SampleIndices build_sample_indices(const IndexedDataset& source, SequenceRange range, i64 seq_length, i64 seed,
-                                   const EpochPlan& plan) {
+                                   const EpochPlan& plan, const IndexBuild& how) {
   check_input(
       plan.samples <= kMaxEntries && plan.epochs <= kMaxEntries / range.size(), source.prefix().string(), ": ",
       plan.samples, " samples of ", plan.epochs, " epochs over ", range.size(),
@@ -100,13 +106,13 @@ SampleIndices build_sample_indices(const IndexedDataset& source, SequenceRange r
       "); lower training.train_iters, train_samples or eval_iters, or preprocess the text into several datasets "
       "and blend them");
   check_index_fits(str(source.prefix().string(), ": ", plan.samples, " samples of ", plan.epochs, " epochs"),
-                   plan.epochs * range.size() + 3 * plan.samples);
+                   plan.epochs * range.size() + 3 * plan.samples, how.copies);
   // One generator serves all shuffles, in this order.
   RandomState random(seed);
   SampleIndices indices;
-  indices.document_index = build_document_index(range, plan, random);
-  indices.sample_index = build_sample_index(source, indices.document_index, plan.samples, seq_length);
-  indices.shuffle_index = build_shuffle_index(plan, random);
+  indices.document_index = build_document_index(range, plan, random, how);
+  indices.sample_index = build_sample_index(source, indices.document_index, plan.samples, seq_length, how);
+  indices.shuffle_index = build_shuffle_index(plan, random, how);
   return indices;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "data/read/index_ranks.h"
 #include "data/read/indexed_dataset.h"
 
 namespace mcpp {
@@ -39,7 +40,8 @@ struct SampleIndices {
 };
 
 i64 count_tokens(const IndexedDataset& source, SequenceRange range);
+/// BadInput when the machine has no memory for as many copies as `how` says.
 SampleIndices build_sample_indices(const IndexedDataset& source, SequenceRange range, i64 seq_length, i64 seed,
-                                   const EpochPlan& plan);
+                                   const EpochPlan& plan, const IndexBuild& how = {});
 
 }  // namespace mcpp

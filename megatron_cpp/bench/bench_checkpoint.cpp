@@ -90,7 +90,7 @@ class CheckpointBench {
     expect_sound(defect_of_files(newest, world_));
     CheckpointReader reader(newest);
     std::vector<NamedShard> shards = shards_to_load(state_);
-    expect_sound(reader.load(shards, world_));
+    expect_sound(reader.load(shards, {world_, *session_.node}));
     state_.publish_weights();
   }
 

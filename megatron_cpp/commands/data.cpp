@@ -83,7 +83,7 @@ ExitCode show(Arguments args, Log& log) {
   if (!config) return ExitCode::Done;
   check_input((options.iteration > 0) != (options.sample >= 0), "data show: give either --iteration or --sample");
   resolve_vocabulary(*config, log);
-  const Datasets datasets = dataset_provider(*config, log);
+  const Datasets datasets = dataset_provider(*config, OneIndexRank(), log);
   const Dataset& dataset = chosen_split(datasets, options.split);
   std::optional<Tokenizer> tokenizer;
   if (!config->data.tokenizer_model.empty()) tokenizer.emplace(config->data.tokenizer_model);

@@ -50,7 +50,7 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
     log.warn(warning);
   }
   if (options.dry_run) {
-    check_data(*config, log);
+    check_data(*config, world, log);
     if (options.world_size == 0 && config->device.device == DeviceType::Cpu) {
       const Session session = initialize(*config, world);
       log.info(step_time(*config, world_size, *session.device));

@@ -56,7 +56,7 @@ std::optional<Damage> InferenceModel::make_model(CheckpointReader& reader) {
   model_ = std::make_unique<GPTModel>(model_provider(config_, *session_), split_stages(stage_split(config_)).at(stage),
                                       /*embedding_stage=*/nullptr);
   allocate_weights(*model_);
-  return load_weights(reader, *model_, world_.ranks);
+  return load_weights(reader, *model_, {world_.ranks, world_.ranks_of_node()});
 }
 
 Path InferenceModel::tokenizer_path() const {

@@ -93,15 +93,16 @@ void check_all_used(const CheckpointReader& reader, std::span<const NamedShard> 
 }
 
 std::optional<Damage> load_all(const Config& config, TrainingState& state, CheckpointReader& reader,
-                               const DatasetIdentities& datasets, Communicator& world, const Log& log,
+                               const DatasetIdentities& datasets, Session& session, const Log& log,
                                TrainingProgress& progress) {
+  Communicator& world = session.parallel.world;
   run_together(world, [&] {
     progress = saved_progress(config, datasets, reader, log);
     return std::string();
   });
   std::vector<NamedShard> shards = shards_to_load(state);
   check_all_used(reader, shards, world);
-  if (auto damage = reader.load(shards, world)) return damage;
+  if (auto damage = reader.load(shards, {world, *session.node})) return damage;
   state.publish_weights();
   restore_counters(config, state, reader, log);
   log.info(str("resuming from ", reader.directory().string()));
@@ -123,7 +124,7 @@ std::optional<Damage> load_weights(const Config& config, TrainingState& state, C
     });
   }
   check_all_used(reader, shards, world);
-  if (auto damage = reader.load(shards, world, Conversion::Convert)) return damage;
+  if (auto damage = reader.load(shards, {world, *session.node}, Conversion::Convert)) return damage;
   state.publish_weights();
   const std::string bad = weight_that_is_not_finite(state, world, *session.device);
   check_input(bad.empty(), reader.directory().string(), ": ", bad, kNotFinite);
@@ -135,7 +136,8 @@ std::optional<Damage> load_weights(const Config& config, TrainingState& state, C
 /// The newest sound one of both tiers; nothing when there are none that are this run's. Where there were some and all
 /// are damaged, nobody should train on from the beginning, unless on purpose.
 std::optional<TrainingProgress> resume_own(const Config& config, TrainingState& state,
-                                           const DatasetIdentities& datasets, Communicator& world, const Log& log) {
+                                           const DatasetIdentities& datasets, Session& session, const Log& log) {
+  Communicator& world = session.parallel.world;
   int damaged = 0;
   for (const Candidate& candidate : own_candidates(config.checkpoint, world, log)) {
     const Path& path = candidate.path;
@@ -145,7 +147,7 @@ std::optional<TrainingProgress> resume_own(const Config& config, TrainingState& 
     if (parts != LocalParts::Usable) continue;
     TrainingProgress progress;
     const auto damage = try_checkpoint(candidate, world, [&](CheckpointReader& reader) {
-      return load_all(config, state, reader, datasets, world, log, progress);
+      return load_all(config, state, reader, datasets, session, log, progress);
     });
     if (!damage) {
       from_first(world, [&] {
@@ -178,7 +180,7 @@ std::optional<TrainingProgress> start_from(const Path& load, const Config& confi
   TrainingProgress progress;
   use_checkpoint(load, world, log, [&](CheckpointReader& reader) {
     return checkpoint.finetune ? load_weights(config, state, reader, session, log)
-                               : load_all(config, state, reader, datasets, world, log, progress);
+                               : load_all(config, state, reader, datasets, session, log, progress);
   });
   return progress;
 }
@@ -193,7 +195,7 @@ std::optional<TrainingProgress> load_training(const Config& config, const Datase
   // one checkpoint to resume from means that one.
   const bool names_one = !checkpoint.load.empty() && is_checkpoint(checkpoint.load, world);
   if (!checkpoint.save.empty() && (checkpoint.finetune || !names_one)) {
-    if (const auto progress = resume_own(config, state, datasets, world, log)) return progress;
+    if (const auto progress = resume_own(config, state, datasets, session, log)) return progress;
   }
   if (checkpoint.load.empty()) return std::nullopt;
   return start_from(checkpoint.load, config, state, datasets, session, log);
@@ -205,7 +207,7 @@ TrainingProgress reload_training(const Config& config, const DatasetIdentities& 
   TrainingProgress progress;
   const auto found = first_sound(
       saved_in(config.checkpoint.save, world, log), world, log,
-      [&](CheckpointReader& reader) { return load_all(config, state, reader, datasets, world, log, progress); });
+      [&](CheckpointReader& reader) { return load_all(config, state, reader, datasets, session, log, progress); });
   if (!found) fail(ExitCode::TrainingFailed, config.checkpoint.save, ": no sound checkpoint to go back to");
   return progress;
 }
@@ -231,11 +233,11 @@ Path find_checkpoint(const Path& folder_or_checkpoint, const Log& log) {
   });
 }
 
-std::optional<Damage> load_weights(CheckpointReader& reader, GPTModel& model, Communicator& world) {
+std::optional<Damage> load_weights(CheckpointReader& reader, GPTModel& model, const LoadingRanks& ranks) {
   std::vector<NamedShard> shards;
   model.visit([&](const Param& param, int) { shards.emplace_back(model_tensor(param.name), param.box, param.value); });
-  check_all_used(reader, shards, world);
-  if (auto damage = reader.load(shards, world, Conversion::Convert)) return damage;
+  check_all_used(reader, shards, ranks.world);
+  if (auto damage = reader.load(shards, ranks, Conversion::Convert)) return damage;
   model.visit([&](const Param& param, int) {
     check_input(std::isfinite(ops::sum_of_squares(param.value)), reader.directory().string(), ": ", param.name,
                 kNotFinite);

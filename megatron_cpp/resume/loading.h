@@ -34,6 +34,6 @@ Path find_checkpoint(const Path& folder_or_checkpoint, const Log& log);
 
 /// Fills the weights alone, converting their type when the model's differs. BadInput when one is left over, and when
 /// one holds NaN or infinite numbers.
-std::optional<Damage> load_weights(CheckpointReader& reader, GPTModel& model, Communicator& world);
+std::optional<Damage> load_weights(CheckpointReader& reader, GPTModel& model, const LoadingRanks& ranks);
 
 }  // namespace mcpp

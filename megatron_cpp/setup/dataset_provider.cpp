@@ -23,13 +23,13 @@ Tensor sequence_first(const std::vector<i32>& values, i64 batch, i64 seq, Device
 
 }  // namespace
 
-Datasets dataset_provider(const Config& config, const Log& log) {
+Datasets dataset_provider(const Config& config, const IndexRanks& ranks, const Log& log) {
   const TrainingConfig& training = config.training;
   const i64 train = config.total_samples();
   const i64 largest = config.batch_sizes().back().batch_size;
   const i64 held_out = training.eval_iters * largest;  // the same samples at every evaluation
   Datasets datasets = build_train_valid_test_datasets(config.data, config.model.seq_length, training.seed,
-                                                      {train, held_out, held_out}, log);
+                                                      {train, held_out, held_out}, log, ranks);
   if (training.eval_iters > 0 && !datasets.valid) {
     log.info(
         "data: no text is held out for validation (data.split, data.valid_data_path): nothing is evaluated while "

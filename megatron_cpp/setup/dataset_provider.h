@@ -12,8 +12,9 @@
 
 namespace mcpp {
 
-/// The datasets of a run, each with as many samples as the run will read. BadInput when they cannot be.
-Datasets dataset_provider(const Config& config, const Log& log);
+/// The datasets of a run, each with as many samples as the run will read. BadInput when they cannot be. Called by all
+/// of `ranks`.
+Datasets dataset_provider(const Config& config, const IndexRanks& ranks, const Log& log);
 
 /// Walks over the microbatches of one data-parallel rank: the sample numbers of each.
 class MicroBatchWalk {

@@ -55,7 +55,7 @@ std::unique_ptr<Device> make_device(const DeviceConfig& config, const World& wor
   if constexpr (kWithCuda) {
     // More ranks than GPUs share them.
     if (config.device == DeviceType::Cuda)
-      return make_cuda_device({.ordinal = world.rank_on_node % std::max(1, cuda_device_count()),
+      return make_cuda_device({.ordinal = world.ranks_of_node().rank() % std::max(1, cuda_device_count()),
                                .allow_tf32 = config.allow_tf32,
                                .time_gemms = config.gemm_tuning == GemmTuning::Time,
                                .deterministic = config.deterministic});
@@ -135,6 +135,7 @@ Session initialize(const Config& config, const World& world) {
   return {.device = std::move(processor),
           .gpus = std::move(gpus),
           .parallel = std::move(parallel),
+          .node = &world.ranks_of_node(),
           .recorder = world.recorder,
           .job = world.job};
 }

@@ -16,6 +16,7 @@ struct Session {
   std::unique_ptr<Device> device;
   std::unique_ptr<Communicator> gpus;  ///< all ranks once more, for tensors on GPUs; null on the CPU
   ParallelState parallel;
+  Communicator* node;                  ///< the ranks of this one's machine
   FlightRecorder* recorder = nullptr;  ///< that of the world
   SlurmJob job;                        ///< that the ranks belong to
 

@@ -7,6 +7,7 @@
 #include "data/read/dataset_info.h"
 #include "data/tokenizer/tokenizer.h"
 #include "megatron_cpp/setup/dataset_provider.h"
+#include "megatron_cpp/setup/shared_index.h"
 
 namespace mcpp {
 namespace {
@@ -91,12 +92,12 @@ void resolve_vocabulary(Config& config, const Log& log) {
   resolve_eod(config.data, config.model.vocab_size, tokenizer ? &*tokenizer : nullptr);
 }
 
-void check_data(const Config& config, const Log& log) {
+void check_data(const Config& config, const World& world, const Log& log) {
   if (config.data.data_path.empty() && config.data.train_data_path.empty()) {
     log.info("data: none named (data.data_path)");
     return;
   }
-  const Datasets datasets = dataset_provider(config, log);
+  const Datasets datasets = dataset_provider(config, SharedIndexRanks(world.ranks, world.ranks_of_node()), log);
   std::string text = "data:";
   const auto add = [&](const char* name, const Dataset* dataset) {
     text += str("\n  ", name, "  ", dataset ? str(dataset->size(), " samples") : std::string("none"));

@@ -2,6 +2,7 @@
 #pragma once
 #include "base/log.h"
 #include "megatron_cpp/config/config.h"
+#include "megatron_cpp/setup/world.h"
 
 namespace mcpp {
 
@@ -10,6 +11,6 @@ namespace mcpp {
 void resolve_vocabulary(Config& config, const Log& log);
 
 /// Opens every dataset as a training would, and says how many samples each split has. Nothing when no dataset is named.
-void check_data(const Config& config, const Log& log);
+void check_data(const Config& config, const World& world, const Log& log);
 
 }  // namespace mcpp

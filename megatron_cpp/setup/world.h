@@ -9,11 +9,13 @@ namespace mcpp {
 
 struct World {
   Communicator& ranks;
+  Communicator* node = nullptr;        ///< those of this rank's machine; null: all are
   FlightRecorder* recorder = nullptr;  ///< of what this rank does, for its watchdog; null when there is none
-  int rank_on_node = 0;                ///< place of this rank among those of its machine
   int cores_per_rank = 0;              ///< of its machine, that a rank may count on; 0 = all that the process may use
   SlurmJob job = {};                   ///< that the ranks belong to
   StatusBoard* board = nullptr;        ///< of the ranks of the machine; null when this one is alone
+
+  Communicator& ranks_of_node() const { return node ? *node : ranks; }
 };
 
 }  // namespace mcpp

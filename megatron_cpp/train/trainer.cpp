@@ -11,6 +11,7 @@
 #include "megatron_cpp/resume/loading.h"
 #include "megatron_cpp/setup/gemm_tuning.h"
 #include "megatron_cpp/setup/model_provider.h"
+#include "megatron_cpp/setup/shared_index.h"
 #include "megatron_cpp/step/finite_check.h"
 #include "megatron_cpp/step/replica_check.h"
 #include "megatron_cpp/step/step_policy.h"
@@ -66,7 +67,8 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
       progress_(load_training(config, sources_.datasets, state_, session, log).value_or(TrainingProgress{})),
       faults_(config_.fault_injection, session.parallel.world.rank()),
       saver_(config, state_, progress_, sources_, session, log, files_, lock_.get()),
-      datasets_(dataset_provider(config, log)),
+      datasets_(dataset_provider(
+          config, SharedIndexRanks(session.parallel.world, *session.node, [&] { return signals.received(); }), log)),
       schedule_(config_.optimizer, training_length(config)),
       metrics_(is_first_rank() ? config_.metrics_path() : Path(), progress_.iteration, log) {
   state_.set_watch(&watch_);

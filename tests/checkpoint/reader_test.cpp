@@ -1,5 +1,7 @@
 #include "checkpoint/load/reader.h"
 
+#include <set>
+
 #include "tests/checkpoint/fixture.h"
 
 namespace mcpp {
@@ -161,6 +163,38 @@ TEST_F(Reader, RanksLoadTogetherAndVerifyAllThatAnyOfThemReads) {
         EXPECT_EQ(damage->rank, found[0]->rank);
       }
     }
+  }
+}
+
+/// Two nodes of two ranks, which all want everything; each node has a disk of its own. What is damaged on one alone
+/// must be found there, and by both of its ranks in turn, as they share the work.
+TEST_F(Reader, EachNodeVerifiesWhatItReadsAndItsRanksShareThat) {
+  std::vector<NamedShard> shards;
+  for (const char* name : {"model/a", "model/b", "model/c", "model/d"})
+    shards.push_back(numbered(name, {30, 20}, DType::F32, 1000 * static_cast<i64>(shards.size())));
+  const Path directory = save(1, shards), elsewhere = folder_ / "other_disk";
+  for (const int node : {0, 1}) {
+    std::set<int> finders;
+    for (const NamedShard& victim : shards) {
+      std::filesystem::remove_all(elsewhere);
+      std::filesystem::copy(directory, elsewhere);
+      flip(elsewhere / "shard_00000-of-00001.h5", victim.data);
+      std::array<std::optional<Damage>, 4> found;
+      run_local_ranks(4, [&](Communicator& world, int rank) {
+        const auto ranks_of_node = world.split(rank / 2, rank);
+        CheckpointReader reader(rank / 2 == node ? elsewhere : directory);
+        std::vector<NamedShard> targets;
+        for (const NamedShard& shard : shards)
+          targets.emplace_back(shard.name, shard.box, Tensor::zeros({30, 20}, DType::F32, device_));
+        found.at(static_cast<std::size_t>(rank)) = reader.load(targets, {world, *ranks_of_node});
+      });
+      for (const auto& damage : found) {
+        ASSERT_TRUE(damage.has_value());
+        EXPECT_CONTAINS(damage->text, victim.name + " differs from its checksum");
+        finders.insert(damage->rank);
+      }
+    }
+    EXPECT_EQ(finders, (std::set{2 * node, 2 * node + 1}));
   }
 }
 

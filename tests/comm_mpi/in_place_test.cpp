@@ -93,7 +93,7 @@ TEST(InPlace, PartsOfABufferMayBeginAnywhere) {
 }
 
 TEST(Session, KnowsTheRanksAndCoresOfItsMachine) {
-  EXPECT_EQ(session().ranks_on_node(), session().size());  // the tests run on one
+  EXPECT_EQ(static_cast<int>(session().ranks_on_node().size()), session().size());  // the tests run on one
   // However each rank is bound, it counts its own cores and those of the others, and never more than there are.
   cpu_set_t own;
   ASSERT_EQ(::sched_getaffinity(0, sizeof(own), &own), 0);

@@ -282,8 +282,8 @@ TEST(IndexCache, ChangedTextGetsItsOwnIndices) {
 
 TEST(IndexCache, AnIndexThatDoesNotFitTheMachineIsRefused) {
   constexpr i64 kMemory = 16'000'000;
-  check_index_fits("few", 1'000'000, kMemory);
-  const std::string error = input_error([] { check_index_fits("many", 1'000'001, kMemory); });
+  check_index_fits("few", 1'000'000, 1, kMemory);
+  const std::string error = input_error([] { check_index_fits("many", 1'000'001, 1, kMemory); });
   EXPECT_THAT(error, HasSubstr("many: the index would take "));
   EXPECT_THAT(error, HasSubstr("lower training.train_iters"));
 }

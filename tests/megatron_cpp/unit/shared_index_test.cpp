@@ -1,0 +1,194 @@
+// Ranks as threads, on nodes that a table deals them to.
+#include "megatron_cpp/setup/shared_index.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <csignal>
+#include <ctime>
+#include <thread>
+
+#include "comm/local.h"
+#include "comm/metered.h"
+#include "comm/watch/hang_detector.h"
+#include "data/read/index_cache.h"
+#include "tests/support/errors.h"
+#include "tests/support/scratch_folder.h"
+
+namespace mcpp {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::Each;
+using testing::HasSubstr;
+using Arrays = std::vector<std::vector<u32>>;
+
+constexpr int kRanks = 4, kPerNode = 2;
+
+/// What rank `rank` does with the others, on two nodes.
+using OnRank = std::function<void(int rank, const SharedIndexRanks&)>;
+
+void on_two_nodes(
+    const OnRank& f, const std::function<int(int rank)>& signal = [](int) { return 0; }) {
+  run_local_ranks(kRanks, [&](Communicator& world, int rank) {
+    const auto node = world.split(rank / kPerNode, rank);
+    f(rank, SharedIndexRanks(world, *node, [&] { return signal(rank); }));
+  });
+}
+
+class SharedIndex : public testing::Test {
+ protected:
+  /// The index by the cache in the folder of each rank; all must hold the right numbers.
+  void read_on_all(const std::function<Path(int rank)>& folder_of) {
+    on_two_nodes([&](int rank, const SharedIndexRanks& ranks) {
+      const IndexArrays arrays = cached_index(
+          folder_of(rank), "test", "an index",
+          [&](const IndexBuild& how) {
+            ++builds_;
+            copies_ = how.copies;
+            return truth_;
+          },
+          ranks, Log(1));
+      from_file_ += arrays.is_mapped();
+      for (std::size_t i = 0; i < truth_.size(); ++i) EXPECT_THAT(truth_[i], testing::ElementsAreArray(arrays[i]));
+    });
+  }
+
+  const Arrays truth_{{1, 2, 3, 4}, std::vector<u32>(100'000, 7)};
+  test::ScratchFolder scratch_;
+  std::atomic<int> builds_ = 0, from_file_ = 0, copies_ = 0;
+};
+
+TEST_F(SharedIndex, OneRankBuildsForAllThatSeeItsFolder) {
+  read_on_all([&](int) { return scratch_ / "cache"; });
+  EXPECT_EQ(builds_, 1);
+  EXPECT_EQ(copies_, 1);
+  EXPECT_EQ(from_file_, kRanks);
+}
+
+TEST_F(SharedIndex, OneRankOfEachNodeBuildsWhereNodesHaveFoldersOfTheirOwn) {
+  read_on_all([&](int rank) { return scratch_ / str("disk_of_node_", rank / kPerNode); });
+  EXPECT_EQ(builds_, 2);
+  EXPECT_EQ(from_file_, kRanks);
+}
+
+TEST_F(SharedIndex, AnUnwritableFolderLeavesEachRankItsOwnWhichCountTogether) {
+  write_file_atomic(scratch_ / "file", "a file where the folder should be");
+  read_on_all([&](int rank) { return scratch_ / (rank / kPerNode == 1 ? "file" : "cache"); });
+  EXPECT_EQ(builds_, 3);  // one on node 0, both on node 1
+  EXPECT_EQ(copies_, kPerNode);
+  EXPECT_EQ(from_file_, kPerNode);
+}
+
+TEST_F(SharedIndex, ADamagedFileIsRepairedForAll) {
+  const auto folder = [&](int) { return scratch_ / "cache"; };
+  read_on_all(folder);
+  const Path file = std::filesystem::directory_iterator(scratch_ / "cache")->path();
+  const std::string good = read_text_file(file);
+  std::string bad = good;
+  bad[bad.size() / 2] ^= 1;
+  write_file_atomic(file, bad);
+  read_on_all(folder);
+  EXPECT_EQ(builds_, 2);
+  EXPECT_EQ(read_text_file(file), good);
+}
+
+/// The first rank of a node sees the damage, and cannot repair it: then nobody may trust the file.
+TEST_F(SharedIndex, ADamagedFileOnAFullDiskIsReadByNobody) {
+  const auto folder = [&](int) { return scratch_ / "cache"; };
+  read_on_all(folder);
+  const Path file = std::filesystem::directory_iterator(scratch_ / "cache")->path();
+  std::string bad = read_text_file(file);
+  bad[bad.size() / 2] ^= 1;
+  write_file_atomic(file, bad);
+  from_file_ = 0;
+  struct rlimit before {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const struct rlimit full { 1000, before.rlim_max };
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &full), 0);
+  testing::internal::CaptureStderr();
+  read_on_all(folder);
+  const std::string said = testing::internal::GetCapturedStderr();
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_THAT(said, HasSubstr("cannot be cached"));
+  EXPECT_EQ(from_file_, 0);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch_ / "cache"), {}), 1);  // nothing is left over
+}
+
+TEST_F(SharedIndex, TwoRunsAtOnceBothRead) {
+  const auto folder = [&](int) { return scratch_ / "cache"; };
+  std::thread other([&] { read_on_all(folder); });
+  read_on_all(folder);
+  other.join();
+  EXPECT_LE(builds_, 2);
+  EXPECT_EQ(from_file_, 2 * kRanks);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch_ / "cache"), {}), 1);
+}
+
+TEST_F(SharedIndex, WhatTheBuilderThrowsAllThrow) {
+  std::vector<std::string> errors(kRanks);
+  on_two_nodes([&](int rank, const SharedIndexRanks& ranks) {
+    errors[static_cast<std::size_t>(rank)] = test::input_error([&] {
+      cached_index(
+          scratch_ / "cache", "test", "an index",
+          [](const IndexBuild&) -> Arrays { fail(ExitCode::BadInput, "no such document"); }, ranks, Log(1));
+    });
+  });
+  EXPECT_THAT(errors, Each("rank 0: no such document"));
+}
+
+TEST_F(SharedIndex, ASignalOnAnyRankEndsTheBuild) {
+  std::atomic<bool> is_building = false;
+  std::vector<std::string> errors(kRanks);
+  const auto begin = std::chrono::steady_clock::now();
+  on_two_nodes(
+      [&](int rank, const SharedIndexRanks& ranks) {
+        errors[static_cast<std::size_t>(rank)] = test::error_of([&] {
+          ranks.run(IndexRanks::Who::First, [&](const IndexBuild& how) {
+            is_building = true;
+            while (std::chrono::steady_clock::now() < begin + 30s) how.check_goes_on("an index");
+            return true;
+          });
+        });
+      },
+      [&](int rank) { return rank == kRanks - 1 && is_building ? 15 : 0; });
+  EXPECT_THAT(errors, Each("rank 0: a signal stopped the run while it was building an index"));
+  EXPECT_LT(std::chrono::steady_clock::now(), begin + 20s);
+}
+
+/// A build that takes several times as long as ranks may wait for one another.
+TEST_F(SharedIndex, ALongBuildIsNoHangAndWhoWaitsSleeps) {
+  std::atomic<bool> is_over = false;
+  std::vector<std::string> hangs(kRanks);
+  std::vector<double> spent(kRanks);
+  run_local_ranks(kRanks, [&](Communicator& ranks, int rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    FlightRecorder recorder;
+    recorder.set_limits({.longest = 1});
+    const auto world = make_metered(ranks.split(0, rank), std::make_shared<CommMeter>(), {recorder, "world", {}});
+    const auto node = ranks.split(rank / kPerNode, rank);
+    std::thread watchdog([&] {
+      HangDetector detector;
+      for (; !is_over && hangs[r].empty(); std::this_thread::sleep_for(50ms))
+        hangs[r] = detector.check(recorder.flight(), 0.05).value_or("");
+    });
+    SharedIndexRanks(*world, *node).run(IndexRanks::Who::First, [](const IndexBuild&) {
+      std::this_thread::sleep_for(4s);
+      return true;
+    });
+    struct timespec time {};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    spent[r] = static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+    is_over = true;
+    watchdog.join();
+  });
+  EXPECT_THAT(hangs, Each(""));
+  EXPECT_THAT(spent, Each(testing::Lt(0.5)));
+}
+
+}  // namespace
+}  // namespace mcpp
