@@ -5,11 +5,11 @@
 #
 # An input must be read, or be refused as bad input, within 256 MiB of any one allocation and 5 seconds (sanitizers make all
 # several times slower); anything else ends this with 1 and is left in build/fuzz/findings/. Starts from the inputs in
-# tests/fuzz/corpus/<target>/, which the ordinary tests read too; new ones that reach more code go to build/fuzz/corpus/.
+# tests/fuzz/corpus/<target>/, which were written by hand, and in tests/fuzz/found/<target>.tar.gz, which fuzzing found; the
+# ordinary tests read both. New ones that reach more code go to build/fuzz/corpus/.
 #
-#   scripts/fuzz.sh merge        adds those to tests/fuzz/corpus/ that reach code which its inputs do not
-#   scripts/fuzz.sh minimise     keeps of tests/fuzz/corpus/ as few inputs as reach the same code, and all that have a name
-#                                of their own, not a checksum for one: those were written by hand
+#   scripts/fuzz.sh merge        adds those to tests/fuzz/found/ that reach code which no input kept does
+#   scripts/fuzz.sh minimise     keeps in tests/fuzz/found/ as few inputs as reach the same code
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,29 +28,31 @@ limits=(-timeout=5 -malloc_limit_mb=256 -rss_limit_mb=1024 -max_len=16384)
 targets=()
 for folder in tests/fuzz/corpus/*/; do targets+=("$(basename "$folder")"); done
 
-# add_inputs <target> <folder> <other folder>: to the first, few of the second that reach what its inputs do not.
-add_inputs() {
-  mkdir -p "$2" "$3"
-  "build/fuzz/fuzz_$1" -merge=1 -set_cover_merge=1 -use_counters=0 "${limits[@]}" "$2" "$3" >"$scratch/log" 2>&1 ||
+for target in "${targets[@]}"; do
+  mkdir -p "$scratch/found/$target" "build/fuzz/corpus/$target"
+  [ ! -f "tests/fuzz/found/$target.tar.gz" ] || tar -xzf "tests/fuzz/found/$target.tar.gz" -C "$scratch/found/$target"
+done
+
+# keep <target> <folder> ...: of the inputs in these folders few that reach what those written by hand do not. The same
+# inputs make the same archive.
+keep() {
+  local target=$1 few=$scratch/few input
+  shift
+  rm -rf "$few"
+  cp -r "tests/fuzz/corpus/$target" "$few"
+  "build/fuzz/fuzz_$target" -merge=1 -set_cover_merge=1 -use_counters=0 "${limits[@]}" "$few" "$@" >"$scratch/log" 2>&1 ||
     { tail -n 20 "$scratch/log" >&2 && exit 1; }
-  printf '%-20s %5d inputs, %s bytes\n' "$1" "$(find "$2" -type f | wc -l)" "$(du -bcs "$2" | tail -1 | cut -f1)"
+  for input in "tests/fuzz/corpus/$target"/*; do rm "$few/${input##*/}"; done
+  rm -f "tests/fuzz/found/$target.tar.gz"
+  [ -z "$(ls "$few")" ] || tar --sort=name --mtime=@0 --mode=a=rX,u+w --owner=0 --group=0 --numeric-owner -C "$few" -cf - . |
+    gzip -9n >"tests/fuzz/found/$target.tar.gz"
+  printf '%-20s %5d inputs found\n' "$target" "$(find "$few" -type f | wc -l)"
 }
 
-if [ "${1:-}" = merge ]; then
-  for target in "${targets[@]}"; do add_inputs "$target" "tests/fuzz/corpus/$target" "build/fuzz/corpus/$target"; done
-  exit
-fi
-if [ "${1:-}" = minimise ]; then
-  for target in "${targets[@]}"; do
-    all=tests/fuzz/corpus/$target few=$scratch/$target
-    mkdir "$few"
-    find "$all" -type f -regextype posix-extended ! -regex '.*/[0-9a-f]{40}' -exec cp {} "$few" \;
-    add_inputs "$target" "$few" "$all"
-    rm -r "$all"
-    mv "$few" "$all"
-  done
-  exit
-fi
+case ${1:-} in
+  merge) for target in "${targets[@]}"; do keep "$target" "$scratch/found/$target" "build/fuzz/corpus/$target"; done && exit ;;
+  minimise) for target in "${targets[@]}"; do keep "$target" "$scratch/found/$target"; done && exit ;;
+esac
 
 seconds=${1:-60}
 shift || true
@@ -61,7 +63,7 @@ for target in "${targets[@]}"; do
   mkdir -p "$new" "$findings"
   log=$scratch/$target.log
   if "build/fuzz/fuzz_$target" "${limits[@]}" -max_total_time="$seconds" -print_final_stats=1 \
-    -artifact_prefix="$findings/" "$new" "tests/fuzz/corpus/$target" >"$log" 2>&1; then
+    -artifact_prefix="$findings/" "$new" "tests/fuzz/corpus/$target" "$scratch/found/$target" >"$log" 2>&1; then
     executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
     coverage=$(sed -n 's/.* cov: \([0-9]*\) ft: \([0-9]*\) .*/\1 branches, \2 features/p' "$log" | tail -1)
     printf '%-20s %9d executions, %s\n' "$target" "$executions" "$coverage"

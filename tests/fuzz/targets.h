@@ -1,5 +1,6 @@
 // What reads bytes that anybody may have written, as functions that a fuzzer can call: tests/fuzz/libfuzzer.cpp makes a
-// program of each (scripts/fuzz.sh), tests/fuzz/replay_test.cpp runs all on the inputs kept in tests/fuzz/corpus/.
+// program of each (scripts/fuzz.sh), tests/fuzz/replay_test.cpp runs all on the inputs kept in
+// tests/fuzz/corpus/ and tests/fuzz/found/.
 #pragma once
 #include <span>
 #include <string>
