@@ -104,7 +104,7 @@ class RandomTraining {
     p.sequence_parallel = p.tensor_model_parallel_size > 1 && flip("sequence_parallel");
     p.pipeline_schedule = pick("pipeline_schedule", {ScheduleKind::GPipe, ScheduleKind::OneFOneB,
                                                      ScheduleKind::Interleaved, ScheduleKind::ZbH1, ScheduleKind::ZbV});
-    p.num_virtual_stages_per_pipeline_rank = fewest_chunks(p.pipeline_schedule);
+    p.num_virtual_stages_per_pipeline_rank = row_of(p.pipeline_schedule).fewest_chunks;
     if (p.pipeline_model_parallel_size > 1 && flip("uneven"))
       p.decoder_first_pipeline_num_layers = pick<i64>("decoder_first_pipeline_num_layers", {1, 2});
     p.zero_stage = pick<i64>("zero_stage", {0, 1, 2, 3});
