@@ -129,7 +129,9 @@ inline Session session_of(const Config& config, Communicator& ranks, RankPlace p
   return {.device = std::move(place.device),
           .gpus = std::move(place.world),
           .parallel = make_parallel_state(world, parallel_sizes(config), output_rank(config)),
-          .node = &ranks};
+          .node = &ranks,
+          .recorder = nullptr,
+          .job = {}};
 }
 
 /// The program's, in a type that no configuration has: fp64 is for tests.

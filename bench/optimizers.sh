@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Muon beside AdamW: the quick start with both, the same model, text, samples, seed, learning rate, weight decay and number of
+# iterations, at the same time on one thread each. JSON lines on standard output: every window of iterations, and what each
+# evaluates to on the held-out text; the last lines also on standard error.
+#   bench/optimizers.sh [--iterations=N] [option of megatron_cpp pretrain ...]
+# Start from the data of scripts/quickstart.sh.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+iterations=300
+options=()
+for argument in "$@"; do
+  case $argument in
+    --iterations=*) iterations=${argument#*=} ;;
+    *) options+=("$argument") ;;
+  esac
+done
+scripts/build.sh release megatron_cpp >/dev/null
+program=build/release/megatron_cpp
+# shellcheck source=bench/lib/machine.sh
+source bench/lib/machine.sh
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+
+# Only the number of iterations differs from the quick start, over which the learning rate decays.
+train() { # <name> <configuration>
+  "$program" pretrain "$2" --training.train_iters="$iterations" --training.eval_interval=50 --device.num_threads=1 \
+    --checkpoint.save="$results/$1" --logging.metrics="$results/$1.jsonl" "${options[@]}" >"$results/$1.log" 2>&1 ||
+    { cat "$results/$1.log" >&2 && return 1; }
+}
+
+train adam configs/quickstart.toml &
+adam=$!
+train muon configs/quickstart_muon.toml
+wait "$adam"
+
+# shellcheck disable=SC2119
+machine_json
+for name in adam muon; do
+  sed "s/^/{\"optimizer\": \"$name\", \"result\": /; s/\$/}/" "$results/$name.jsonl"
+  echo "$name:" >&2
+  tail -n 2 "$results/$name.jsonl" >&2
+done
