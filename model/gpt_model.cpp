@@ -160,8 +160,8 @@ Tensor GPTModel::logits(const Tensor& input, Pass& pass) {
   return with_output(input, pass, [&](const Tensor& x) { return output_->logits(x, pass); });
 }
 
-TokenLosses GPTModel::loss(const Tensor& input, const Tensor& targets, double loss_scale, Pass& pass) {
-  return with_output(input, pass, [&](const Tensor& x) { return output_->loss(x, targets, loss_scale, pass); });
+TokenLosses GPTModel::loss(const Tensor& input, const Tensor& targets, double grad_scale, Pass& pass) {
+  return with_output(input, pass, [&](const Tensor& x) { return output_->loss(x, targets, grad_scale, pass); });
 }
 
 Tensor GPTModel::backward(const Tensor& dy, Pass& pass) {

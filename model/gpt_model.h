@@ -40,12 +40,12 @@ class GPTModel {
   /// with sequence parallelism), as are those returned. Saves what backward(pass) needs. Of a pass that was given up
   /// these and the following return nothing of use.
   Tensor forward(const Tensor& input, Pass& pass);
-  /// For a stage with the output. targets int32 [s, b]; `loss_scale` multiplies the gradient, not the returned losses.
-  TokenLosses loss(const Tensor& input, const Tensor& targets, double loss_scale, Pass& pass);
+  /// For a stage with the output. targets int32 [s, b]; `grad_scale` multiplies the gradient, not the returned losses.
+  TokenLosses loss(const Tensor& input, const Tensor& targets, double grad_scale, Pass& pass);
   /// logits [s * b, padded vocabulary / tp], for generation and tests.
   Tensor logits(const Tensor& input, Pass& pass);
 
-  /// Adds the gradient of (sum of losses x loss_scale) to the main gradients; `dy` is the gradient of what forward
+  /// Adds the gradient of (sum of losses x grad_scale) to the main gradients; `dy` is the gradient of what forward
   /// returned, undefined after loss(). Returns the gradient of the input, undefined for tokens.
   Tensor backward(const Tensor& dy, Pass& pass);
   /// All weight gradients of the step are there: those that backward kept back, as they were deferred, may be reduced

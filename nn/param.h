@@ -54,8 +54,12 @@ struct Param {
 
   /// After this the next gradient overwrites main_grad instead of adding to it: cheaper than filling with zeros.
   void clear_grad() { grad_is_clear_ = true; }
-  /// The beta for writing one contribution to main_grad: 0 for the first after clear_grad(), then 1.
-  float take_beta() { return std::exchange(grad_is_clear_, false) ? 0.0f : 1.0f; }
+  /// Adds a contribution to main_grad: f(main_grad, beta) makes it beta main_grad + contribution, with beta 0 for the
+  /// first after clear_grad(), then 1.
+  template <class F>
+  void add_grad(F&& f) {
+    f(main_grad, std::exchange(grad_is_clear_, false) ? 0.0f : 1.0f);
+  }
   bool has_grad() const { return !grad_is_clear_; }
 
  private:

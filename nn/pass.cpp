@@ -52,9 +52,9 @@ Pass::DiscardScope::~DiscardScope() {
   pass_.discarded_.pop_back();
 }
 
-void Pass::weights(std::function<void()> f) {
-  if (!defers_weights) return f();
-  deferred_.push_back(std::move(f));
+void Pass::run_or_defer(std::function<void()> weight_gradient) {
+  if (!defers_weights) return weight_gradient();
+  deferred_.push_back(std::move(weight_gradient));
 }
 
 void Pass::run_deferred() {

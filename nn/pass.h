@@ -71,8 +71,8 @@ class Pass {
     Pass& pass_;
   };
 
-  /// Runs a weight-gradient computation now, or keeps it for run_deferred() when the schedule splits backward in two.
-  void weights(std::function<void()> f);
+  /// Computes a weight gradient now, or keeps that for run_deferred() when the schedule splits backward in two.
+  void run_or_defer(std::function<void()> weight_gradient);
   void run_deferred();
   /// Takes over what another pass deferred.
   void defer_from(Pass& other);

@@ -124,7 +124,7 @@ void Optimizer::for_each_part(F&& f, bool of_matrices_only) {
 StepResult Optimizer::step(double lr, double weight_decay, double grad_scale) {
   Tensor totals = Tensor::empty({2}, DType::F64, device_, MemoryClass::Workspace);
   write_values<double>({0.0, 1.0}, totals);
-  const Tensor numbers = judge(totals, {.grad_scale = grad_scale});
+  const Tensor numbers = decide_update(totals, {.grad_scale = grad_scale});
   update(lr, weight_decay, numbers.flat(StepNumbers::kFactor, 1));
   const std::vector<double> values = read_values<double>(numbers);
   const bool taken = std::isfinite(values[StepNumbers::kFactor]);
@@ -132,7 +132,7 @@ StepResult Optimizer::step(double lr, double weight_decay, double grad_scale) {
   return {.grad_norm = values[StepNumbers::kGradNorm], .skipped = !taken, .lr = lr, .weight_decay = weight_decay};
 }
 
-Tensor Optimizer::judge(const Tensor& totals, StepRule rule) const {
+Tensor Optimizer::decide_update(const Tensor& totals, StepRule rule) const {
   const ProfileRange range(device_, "norm of the gradient");
   Tensor squares = Tensor::zeros({1}, DType::F64, device_, MemoryClass::Workspace);
   for (const Tensor& grads : counted_) ops::add_sum_of_squares(grads, squares);
@@ -144,7 +144,7 @@ Tensor Optimizer::judge(const Tensor& totals, StepRule rule) const {
   // that the clipped gradient, and with it the whole run, keeps the same bits.
   rule.rounds_norm = dtype_ != DType::F64;
   Tensor numbers = Tensor::empty({StepNumbers::kCount}, DType::F64, device_, MemoryClass::Workspace);
-  ops::judge_step(totals, squares, rule, numbers);
+  ops::decide_update(totals, squares, rule, numbers);
   return numbers;
 }
 

@@ -44,13 +44,13 @@ class Optimizer {
   /// where that is below 1. group_of() says which parameters get no weight decay.
   StepResult step(double lr, double weight_decay, double grad_scale = 1);
 
-  /// The parts of step(), for a caller that does not wait: it queues judge(), agrees on the factor with the ranks that
-  /// hold other gradients or the same weights, queues update(), and calls count_step() before the next update() when
-  /// this one was taken.
+  /// The parts of step(), for a caller that does not wait: it queues decide_update(), agrees on the factor with the
+  /// ranks that hold other gradients or the same weights, queues update(), and calls count_step() before the next
+  /// update() when this one was taken.
   ///
-  /// What ops::judge_step() says of this gradient by `rule`, whose clip_grad and rounds_norm are filled in here, and of
-  /// the loss in `totals`.
-  Tensor judge(const Tensor& totals, StepRule rule) const;
+  /// What ops::decide_update() says of this gradient by `rule`, whose clip_grad and rounds_norm are filled in here, and
+  /// of the loss in `totals`.
+  Tensor decide_update(const Tensor& totals, StepRule rule) const;
   /// `factor`: fp64 [1]; nothing is changed when it is not finite.
   void update(double lr, double weight_decay, const Tensor& factor);
   void count_step() { ++steps_; }

@@ -93,7 +93,7 @@ class TextScorer {
   }
 
   void take_losses(i64 index, const Tensor& input, Pass& pass) {
-    const TokenLosses result = stage_.loss(input, targets(index), /*loss_scale=*/1, pass);
+    const TokenLosses result = stage_.loss(input, targets(index), /*grad_scale=*/1, pass);
     if (parallel_.tp->rank() != 0) return;
     const std::vector<double> per_token = values_of(result.per_token);
     const Windows windows = windows_of(index);

@@ -136,10 +136,10 @@ void TrainingState::update(const StepOptions& options) {
   MCPP_CHECK(!std::exchange(owes_outcome_, true), "update() before the outcome() of the step before");
   sum_totals_over_ranks();
   // Gradients are of the summed loss; dividing by the tokens of the global batch makes them layout-independent.
-  Tensor judged = numbers_.flat(0, StepNumbers::kCount);
+  Tensor decided = numbers_.flat(0, StepNumbers::kCount);
   StepRule rule = options.rule;
   rule.grad_scale = 1 / grad_scale_;
-  ops::copy(optimizer_.judge(totals_, rule), judged);
+  ops::copy(optimizer_.decide_update(totals_, rule), decided);
   write_notices(kStepNotices, numbers_);
   Tensor given_up = numbers_.flat(kGivenUp, 1);
   write_values<double>({double(step_.is_given_up())}, given_up);

@@ -37,8 +37,9 @@ Tensor LanguageModelEmbedding::backward(const Tensor& dy, Pass& pass) {
     ops::dropout(dy, drop, dx);
   }
   if (position_embeddings_) {
-    pass.weights([this, dx, positions = context_.positions(dx, pass)] {
-      ops::add_positions_backward(dx, positions, position_embeddings_->main_grad, position_embeddings_->take_beta());
+    pass.run_or_defer([this, dx, positions = context_.positions(dx, pass)] {
+      position_embeddings_->add_grad(
+          [&](Tensor& sum, float beta) { ops::add_positions_backward(dx, positions, sum, beta); });
     });
   }
   return word_embeddings_.backward(dx, pass);

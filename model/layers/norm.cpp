@@ -42,12 +42,12 @@ void Norm::input_gradient(const Tensor& dy, Pass& pass, Tensor& dx, bool add) {
   const Tensor rstd = pass.take(this);
   const Tensor x = pass.take(this);
   // Weight and input gradient come from one sweep over dy and x, so a split backward does both here.
-  if (bias_) {
-    ops::layer_norm_backward(dy, x, weight_.value, mean, rstd, dx, add, weight_.main_grad, weight_.take_beta(),
-                             bias_->main_grad, bias_->take_beta());
-  } else {
-    ops::rms_norm_backward(dy, x, weight_.value, rstd, dx, add, weight_.main_grad, weight_.take_beta());
-  }
+  weight_.add_grad([&](Tensor& dw, float beta) {
+    if (!bias_) return ops::rms_norm_backward(dy, x, weight_.value, rstd, dx, add, dw, beta);
+    bias_->add_grad([&](Tensor& db, float beta_db) {
+      ops::layer_norm_backward(dy, x, weight_.value, mean, rstd, dx, add, dw, beta, db, beta_db);
+    });
+  });
 }
 
 Tensor Norm::backward(const Tensor& dy, Pass& pass) {

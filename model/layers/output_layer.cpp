@@ -34,12 +34,12 @@ Tensor OutputLayer::logits(const Tensor& hidden, Pass& pass) {
   return y;
 }
 
-TokenLosses OutputLayer::loss(const Tensor& hidden, const Tensor& targets, double loss_scale, Pass& pass) {
+TokenLosses OutputLayer::loss(const Tensor& hidden, const Tensor& targets, double grad_scale, Pass& pass) {
   const ProfileRange range(context_.device, "output_layer and loss");
   Tensor y = logits(hidden, pass);
   TokenLosses losses =
       vocab_parallel_cross_entropy(y, targets.view({-1}), weight_.box.offset[0], context_.config.vocab_size,
-                                   pass.keeps_stash ? loss_scale : 0, context_.tp);
+                                   pass.keeps_stash ? grad_scale : 0, context_.tp);
   pass.save(this, y);
   return losses;
 }
@@ -62,16 +62,16 @@ void OutputLayer::weight_gradient(const Tensor& d_logits, const Tensor& normaliz
   Tensor& dw = weight_.main_grad;
   if (shared_ && !dw.defined())
     dw = Tensor::empty(weight_.box.shape, wide(d_logits.dtype()), d_logits.device(), MemoryClass::Grads);
-  ops::matmul(d_logits, normalized.as_matrix(), dw, {.transpose_a = true, .beta = weight_.take_beta()});
+  weight_.add_grad([&](Tensor& sum, float beta) {
+    ops::matmul(d_logits, normalized.as_matrix(), sum, {.transpose_a = true, .beta = beta});
+  });
 }
 
 void OutputLayer::add_shared_gradient() {
   if (!shared_ || !weight_.has_grad()) return;
-  if (shared_->take_beta() == 0) {
-    ops::copy(weight_.main_grad, shared_->main_grad);
-  } else {
-    ops::add_to(weight_.main_grad, shared_->main_grad);
-  }
+  shared_->add_grad([&](Tensor& sum, float beta) {
+    beta == 0 ? ops::copy(weight_.main_grad, sum) : ops::add_to(weight_.main_grad, sum);
+  });
   weight_.main_grad = {};
   weight_.clear_grad();
 }

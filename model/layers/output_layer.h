@@ -18,8 +18,8 @@ class OutputLayer {
   /// hidden [s, b, h] (sequence parallel: [s / tp, b, h]) -> logits [s * b, padded vocabulary / tp].
   Tensor logits(const Tensor& hidden, Pass& pass);
   /// Loss of the microbatch; targets int32 [s, b], negative = not counted. When backward will come, saves the gradient
-  /// of (sum of the losses x loss_scale) with respect to the logits, computed in place of the logits.
-  TokenLosses loss(const Tensor& hidden, const Tensor& targets, double loss_scale, Pass& pass);
+  /// of (sum of the losses x grad_scale) with respect to the logits, computed in place of the logits.
+  TokenLosses loss(const Tensor& hidden, const Tensor& targets, double grad_scale, Pass& pass);
   /// The gradient with respect to hidden.
   Tensor backward(Pass& pass);
   /// Of the logits, as Module::gives().

@@ -32,8 +32,7 @@ void StoreContext::zero_missing_grads(std::size_t bucket) const {
 
 void zero_missing_grad(Param& param) {
   if (param.has_grad()) return;
-  ops::fill_zero(param.main_grad);
-  param.take_beta();
+  param.add_grad([](Tensor& sum, float) { ops::fill_zero(sum); });
 }
 
 }  // namespace mcpp

@@ -16,9 +16,9 @@ struct TokenLosses {
 };
 
 /// logits [T, V / tp] with columns from `first_row` of the padded vocabulary, of which the first `vocab_size` are real;
-/// targets int32 [T], negative = none. When `gradient_scale` is not 0 the logits are overwritten by their gradient
+/// targets int32 [T], negative = none. When `grad_scale` is not 0 the logits are overwritten by their gradient
 /// times that scale.
 TokenLosses vocab_parallel_cross_entropy(Tensor& logits, const Tensor& targets, i64 first_row, i64 vocab_size,
-                                         double gradient_scale, Communicator& tp);
+                                         double grad_scale, Communicator& tp);
 
 }  // namespace mcpp

@@ -20,9 +20,10 @@ Tensor VocabParallelEmbedding::forward(const Tensor& tokens, Pass& pass) {
 
 Tensor VocabParallelEmbedding::backward(const Tensor& dy, Pass& pass) {
   const Tensor tokens = pass.take(this);
-  pass.weights([this, dy, tokens] {
-    ops::embedding_backward(region_.whole(dy).wait(), tokens, weight_.box.offset[0], weight_.main_grad,
-                            weight_.take_beta());
+  pass.run_or_defer([this, dy, tokens] {
+    const Tensor whole_dy = region_.whole(dy).wait();
+    weight_.add_grad(
+        [&](Tensor& sum, float beta) { ops::embedding_backward(whole_dy, tokens, weight_.box.offset[0], sum, beta); });
   });
   return {};
 }

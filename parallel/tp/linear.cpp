@@ -54,9 +54,11 @@ void LinearSlice::add_input_gradient(const Tensor& dy, Tensor& dx) const {
 }
 
 void LinearSlice::weight_gradient(const Tensor& dy, const Tensor& x) {
-  Tensor dw = weight.main_grad.as_matrix();
-  ops::matmul(dy.as_matrix(), x.as_matrix(), dw, {.transpose_a = true, .beta = weight.take_beta()});
-  if (bias) ops::column_sum(dy.as_matrix(), bias->main_grad, bias->take_beta());
+  weight.add_grad([&](const Tensor& sum, float beta) {
+    Tensor dw = sum.as_matrix();
+    ops::matmul(dy.as_matrix(), x.as_matrix(), dw, {.transpose_a = true, .beta = beta});
+  });
+  if (bias) bias->add_grad([&](Tensor& db, float beta) { ops::column_sum(dy.as_matrix(), db, beta); });
 }
 
 void LinearSlice::visit(const ParamVisitor& f) {
@@ -115,7 +117,7 @@ Tensor RowParallelLinear::backward(const Tensor& dy, Pass& pass) {
   const Tensor whole_dy = region_.whole(dy).wait();
   const Tensor dx = slice_.input_gradient(whole_dy);
   if (pass.defers_weights) {  // keeps this rank's part, as TensorParallelRegion::backward() does
-    pass.weights([this, dy, x] { slice_.weight_gradient(region_.whole(dy).wait(), x); });
+    pass.run_or_defer([this, dy, x] { slice_.weight_gradient(region_.whole(dy).wait(), x); });
   } else {
     slice_.weight_gradient(whole_dy, x);
   }

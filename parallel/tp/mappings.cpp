@@ -81,7 +81,7 @@ Tensor TensorParallelRegion::backward(const Tensor& x, Pass& pass, const std::fu
   if (pass.defers_weights) {
     // What waits for its weight gradient is this rank's part only: schedules that hold many microbatches need the
     // memory more than the overlap. All ranks of the group run the same schedule, so they gather in the same order.
-    pass.weights([this, x, weight_gradient = std::move(weight_gradient)] { weight_gradient(whole(x).wait()); });
+    pass.run_or_defer([this, x, weight_gradient = std::move(weight_gradient)] { weight_gradient(whole(x).wait()); });
     return sum(input_gradient()).wait();
   }
   Pending whole_x = whole(x);

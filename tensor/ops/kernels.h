@@ -38,7 +38,7 @@ struct Kernels {
   static decltype(ops::cross_entropy_rescale) cross_entropy_rescale;
   static decltype(ops::cross_entropy_losses) cross_entropy_losses;
   static decltype(ops::cross_entropy_gradient) cross_entropy_gradient;
-  static decltype(ops::judge_step) judge_step;
+  static decltype(ops::decide_update) decide_update;
   static decltype(ops::adamw) adamw;
   static decltype(ops::sgd) sgd;
   static decltype(ops::momentum) momentum;

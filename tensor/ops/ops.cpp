@@ -186,11 +186,11 @@ void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row
   });
 }
 
-void judge_step(const Tensor& totals, const Tensor& squares, const StepRule& rule, Tensor& numbers) {
-  check_numbers("judge_step", "totals", totals, 2);
-  check_numbers("judge_step", "squares", squares, 1);
-  check_numbers("judge_step", "numbers", numbers, StepNumbers::kCount);
-  on_device(numbers, [&]<DeviceType D>() { Kernels<D>::judge_step(totals, squares, rule, numbers); });
+void decide_update(const Tensor& totals, const Tensor& squares, const StepRule& rule, Tensor& numbers) {
+  check_numbers("decide_update", "totals", totals, 2);
+  check_numbers("decide_update", "squares", squares, 1);
+  check_numbers("decide_update", "numbers", numbers, StepNumbers::kCount);
+  on_device(numbers, [&]<DeviceType D>() { Kernels<D>::decide_update(totals, squares, rule, numbers); });
 }
 
 void adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamWStep& step, Tensor* model) {

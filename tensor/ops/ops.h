@@ -102,7 +102,7 @@ struct DescentStep {
   Tensor factor = {};  ///< nothing is changed when it is not finite; it does not multiply
 };
 
-/// How judge_step() decides about the update of the weights.
+/// How decide_update() decides about the update of the weights.
 struct StepRule {
   double grad_scale = 1;    ///< multiplies the gradient, beside 1 / number of targets: 1 / loss scale
   double clip_grad = 0;     ///< the largest norm of the gradient; 0 = any. By clip_grad / (norm + 1e-6), as Megatron-LM
@@ -116,7 +116,7 @@ struct StepRule {
 /// What a step is, worst last.
 enum class StepVerdict : u8 { Fine, Spike, NotFinite };
 
-/// Where judge_step() puts what; fp64, never NaN. All ranks follow the largest of each over all ranks: normally they
+/// Where decide_update() puts what; fp64, never NaN. All ranks follow the largest of each over all ranks: normally they
 /// are the same, but one whose memory fails may find what others do not.
 struct StepNumbers {
   static constexpr i64 kLoss = 0;      ///< mean over the targets; infinity when it is not finite
@@ -229,7 +229,7 @@ void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row
 /// cross_entropy_losses(), summed over the global batch; squares, fp64 [1]: of the gradient of the summed loss, over
 /// all its parts. numbers, fp64 [StepNumbers::kCount], is overwritten; a step whose loss or norm is not finite must not
 /// be taken.
-void judge_step(const Tensor& totals, const Tensor& squares, const StepRule& rule, Tensor& numbers);
+void decide_update(const Tensor& totals, const Tensor& squares, const StepRule& rule, Tensor& numbers);
 /// One AdamW update of flat fp32 vectors (Loshchilov, Hutter 2019): m, v, then master -= lr (mhat / (sqrt(vhat) + eps)
 /// + weight_decay master). `model`, when not null, receives the new weights rounded to its type.
 void adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamWStep& step, Tensor* model);

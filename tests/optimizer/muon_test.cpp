@@ -163,8 +163,8 @@ struct MuonModel {
   void make_grads(u64 seed) {
     memory->clear_grads();
     for (Param& param : params) {
-      param.take_beta();
-      set_numbers(param.main_grad, test::normals(param.numel(), ++seed * 100, DType::F32));
+      param.add_grad(
+          [&](Tensor& sum, float) { set_numbers(sum, test::normals(param.numel(), ++seed * 100, DType::F32)); });
     }
     memory->finish();
   }

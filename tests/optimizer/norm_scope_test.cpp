@@ -39,9 +39,9 @@ TEST(NormScope, CountsEveryElementOnce) {
         buffer->acquire(unit, Use::Backward);
         for (const UnitParam& p : list) {
           if (p.unit != unit) continue;
-          p.param->take_beta();
           // Of the tied parameter both stages have a half.
-          std::fill_n(p.param->main_grad.data<float>(), p.param->numel(), p.unit == 0 ? 0.5f : 1.0f);
+          p.param->add_grad(
+              [&](Tensor& sum, float) { std::fill_n(sum.data<float>(), p.param->numel(), p.unit == 0 ? 0.5f : 1.0f); });
         }
         buffer->release(unit, Use::Backward, unit > 0);
       }

@@ -54,8 +54,9 @@ struct Fixture {
   void make_grads(double size) {
     buffer->clear_grads();
     for (Param& param : params) {
-      param.take_beta();
-      for (i64 i = 0; i < param.numel(); ++i) set_element(param.main_grad, i, size * normal(random));
+      param.add_grad([&](Tensor& sum, float) {
+        for (i64 i = 0; i < param.numel(); ++i) set_element(sum, i, size * normal(random));
+      });
     }
     buffer->finish();
   }

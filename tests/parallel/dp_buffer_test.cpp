@@ -23,9 +23,10 @@ class BufferTest : public testing::Test {
 
   /// What a backward pass does: adds `value` to every gradient of the parameter.
   static void add_grad(Param& param, float value) {
-    const float beta = param.take_beta();
-    float* grad = param.main_grad.data<float>();
-    for (i64 i = 0; i < param.numel(); ++i) grad[i] = (beta == 0 ? 0 : beta * grad[i]) + value;
+    param.add_grad([&](Tensor& sum, float beta) {
+      float* grad = sum.data<float>();
+      for (i64 i = 0; i < param.numel(); ++i) grad[i] = (beta == 0 ? 0 : beta * grad[i]) + value;
+    });
   }
 
   CpuDevice device_;

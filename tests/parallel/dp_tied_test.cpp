@@ -43,11 +43,11 @@ void run_backward(Stage& stage, ParamAndGradBuffer& buffer, int rank, int microb
   int unit = static_cast<int>(stage.params.size());
   for (auto param = stage.params.rbegin(); param != stage.params.rend(); ++param) {
     buffer.acquire(--unit, Use::Backward);
-    const float beta = param->take_beta();
-    float* grad = param->main_grad.data<float>();
-    for (i64 i = 0; i < param->numel(); ++i) {
-      grad[i] = (beta == 0 ? 0 : grad[i]) + made_up_grad(0, microbatch, rank, 0, param->name, i);
-    }
+    param->add_grad([&](Tensor& sum, float beta) {
+      float* grad = sum.data<float>();
+      for (i64 i = 0; i < param->numel(); ++i)
+        grad[i] = (beta == 0 ? 0 : grad[i]) + made_up_grad(0, microbatch, rank, 0, param->name, i);
+    });
     buffer.release(unit, Use::Backward, last && param->placement.pp.spread == Spread::Shard);
   }
 }

@@ -40,8 +40,9 @@ struct Chunk {
       memory->acquire(unit, Use::Backward);
       auto param = std::next(params.begin(), unit * 5);
       for (int i = 0; i < 5; ++i, ++param) {
-        param->take_beta();
-        for (i64 k = 0; k < param->numel(); ++k) param->main_grad.data<float>()[k] = value * static_cast<float>(k + 1);
+        param->add_grad([&](Tensor& sum, float) {
+          for (i64 k = 0; k < param->numel(); ++k) sum.data<float>()[k] = value * static_cast<float>(k + 1);
+        });
       }
       memory->release(unit, Use::Backward, true);
     }
@@ -146,8 +147,9 @@ TEST(ModelMemory, HasABufferForEachGrid) {
         memory.acquire(unit, Use::Backward);
         for (const UnitParam& p : list) {
           if (p.unit != unit) continue;
-          p.param->take_beta();
-          std::fill_n(p.param->main_grad.data<float>(), p.param->numel(), static_cast<float>(std::pow(10, rank)));
+          p.param->add_grad([&](Tensor& sum, float) {
+            std::fill_n(sum.data<float>(), p.param->numel(), static_cast<float>(std::pow(10, rank)));
+          });
         }
         memory.release(unit, Use::Backward, true);
       }

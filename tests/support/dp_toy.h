@@ -119,13 +119,14 @@ struct ToyTraining {
   void add_grads(int unit, int step, int microbatch, int part) {
     for (ToyModel::Entry& e : model.entries) {
       if (e.unit != unit || !ToyModel::is_used(e.param)) continue;
-      const bool overwrites = e.param.take_beta() == 0;
-      on_float(e.param.main_grad.dtype(), [&]<class T>() {
-        T* grad = e.param.main_grad.data<T>();
-        for (i64 i = 0; i < e.param.numel(); ++i) {
-          const float g = made_up_grad(step, microbatch, rank, part, e.param.name, i);
-          grad[i] = from_double<T>(overwrites ? g : to_double(grad[i]) + g);
-        }
+      e.param.add_grad([&](Tensor& sum, float beta) {
+        on_float(sum.dtype(), [&]<class T>() {
+          T* grad = sum.data<T>();
+          for (i64 i = 0; i < e.param.numel(); ++i) {
+            const float g = made_up_grad(step, microbatch, rank, part, e.param.name, i);
+            grad[i] = from_double<T>(beta == 0 ? g : to_double(grad[i]) + g);
+          }
+        });
       });
     }
   }

@@ -26,7 +26,7 @@ class Step : public testing::TestWithParam<DeviceType> {
 
   Numbers judge(double loss_sum, double targets, double squares, const StepRule& rule = {}) {
     Tensor result = garbage({StepNumbers::kCount}, DType::F64, device());
-    ops::judge_step(f64({loss_sum, targets}), f64({squares}), rule, result);
+    ops::decide_update(f64({loss_sum, targets}), f64({squares}), rule, result);
     return numbers(result);
   }
   static StepVerdict verdict(const Numbers& x) { return static_cast<StepVerdict>(x[StepNumbers::kVerdict]); }
@@ -163,8 +163,8 @@ TEST_P(Step, ALateCopyHoldsWhatWasThereWhenItStarted) {
 TEST_P(Step, NumbersOfTheWrongTypeOrSizeAreRefused) {
   Tensor wrong = tensor_of({1}, {1}, DType::F32, device()), two = f64({1, 2}), result = f64(Numbers(5, 0));
   EXPECT_THROW(ops::add_sum_of_squares(two, wrong), Error);
-  EXPECT_THROW(ops::judge_step(two, two, {}, result), Error);
-  EXPECT_THROW(ops::judge_step(two, f64({1}), {}, two), Error);
+  EXPECT_THROW(ops::decide_update(two, two, {}, result), Error);
+  EXPECT_THROW(ops::decide_update(two, f64({1}), {}, two), Error);
   Tensor w = f64({1}), m = f64({1}), v = f64({1});
   EXPECT_THROW(ops::adamw(w, m, v, f64({1}), {.factor = two}, nullptr), Error);
 }

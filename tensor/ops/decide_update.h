@@ -1,4 +1,4 @@
-// The arithmetic of ops::judge_step, the same on every device.
+// The arithmetic of ops::decide_update, the same on every device.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 namespace mcpp {
 
 /// `numbers` as StepNumbers says. constexpr only so that device code may call it.
-inline constexpr void judge(double loss_sum, double targets, double squares, const StepRule& rule, double* numbers) {
+inline constexpr void decide(double loss_sum, double targets, double squares, const StepRule& rule, double* numbers) {
   const double loss = loss_sum / targets, scale = rule.grad_scale / targets;
   const double exact = std::sqrt(squares) * std::abs(scale);
   const double norm = rule.rounds_norm ? static_cast<double>(static_cast<float>(exact)) : exact;
