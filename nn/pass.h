@@ -46,7 +46,7 @@ class Pass {
   std::vector<i64> samples;     ///< [b] global sample numbers of the microbatch: they key dropout
   PositionRanges positions;     ///< where the tokens stand in their samples
   /// int32 [s, b], of samples packed from documents: where the document of each token begins. Undefined = at 0.
-  Tensor attention_starts;  ///< attention looks no further back
+  Tensor attention_starts;  ///< attention looks no further back; of the rows that it has after an exchange of heads
   Tensor position_starts;   ///< learned and rotary positions count from here
   KvCache* kv_cache = nullptr;
   Stash stash;

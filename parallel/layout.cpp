@@ -73,8 +73,7 @@ void check_world(const LayoutRules& rules, Conflicts& conflicts) {
 void check_head_exchange(const LayoutRules& rules, Conflicts& conflicts) {
   const i64 tp = rules.sizes.tensor_model_parallel_size, ranks = rules.sizes.context_parallel_heads;
   if (ranks == 1 || rules.num_attention_heads % tp != 0) return;
-  const char* size = ranks == rules.sizes.context_parallel_size ? "context_parallel_size (cp_comm_type = \"a2a\")"
-                                                                : "hierarchical_context_parallel_sizes[0]";
+  const char* size = "the number of ranks that exchange heads (cp_comm_type)";
   conflicts.divides(size, ranks, "the attention heads of a tensor-parallel rank", rules.num_attention_heads / tp);
   conflicts.divides_or_is_multiple(size, ranks, "the query groups of a tensor-parallel rank",
                                    std::max<i64>(rules.num_query_groups / tp, 1));

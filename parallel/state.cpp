@@ -117,7 +117,7 @@ ParallelState make_parallel_state(Communicator& world, const ParallelSizes& size
   const int instances = static_cast<int>(sizes.num_distributed_optimizer_instances);
   const int all = static_cast<int>(holders.size()), own = dense.group_rank(rank, {Axis::Cp, Axis::Dp});
   check_input(instances >= 1 && all % instances == 0, "num_distributed_optimizer_instances = ", instances,
-              " does not divide the number of data-parallel ranks, ", all);
+              " does not divide the number of data-parallel x context-parallel ranks, ", all);
   const int shards = all / instances, instance = own / shards, part = own % shards;
   const std::vector<int> shard = every(holders, instance * shards, 1, shards),
                          replicas = every(holders, part, shards, instances);

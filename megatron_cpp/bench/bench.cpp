@@ -196,19 +196,20 @@ std::vector<BenchRow> bench_ops(const ModelConfig& config, i64 batch, DType dtyp
   return OpBench(config, batch, dtype, device, timing).run();
 }
 
-MicroBatch random_batch(const ModelConfig& config, i64 micro_batch_size, Device& device) {
+MicroBatch random_batch(const ModelContext& context, i64 micro_batch_size) {
+  const ModelConfig& config = context.config;
   const auto random_tokens = [&](const char* which) {
     std::vector<i32> values;
     const auto vocab = static_cast<u64>(config.vocab_size);
     for (i64 i = 0; i < config.seq_length * micro_batch_size; ++i)
       values.push_back(static_cast<i32>(philox_key(1, which, static_cast<u64>(i)) % vocab));
-    Tensor tokens = Tensor::empty({config.seq_length, micro_batch_size}, DType::I32, device);
+    Tensor tokens = Tensor::empty({config.seq_length, micro_batch_size}, DType::I32, context.device);
     write_values(values, tokens);
     return tokens;
   };
   MicroBatch result{random_tokens("tokens"), random_tokens("targets"), {}};
   for (i64 b = 0; b < micro_batch_size; ++b) result.samples.push_back(b);
-  return result;
+  return cut(result, context.cp);
 }
 
 double peak_flops(DType dtype, Device& device) {

@@ -51,8 +51,8 @@ std::vector<BenchRow> bench_ops(const ModelConfig& config, i64 batch, DType dtyp
 /// Numbers between -0.5 and 0.5, never zeros: processors are faster on zeros. Large tensors repeat a block of them,
 /// whose odd length puts no two rows of a matrix on the same numbers.
 Tensor random_tensor(const Shape& shape, DType dtype, Device& device, u64 key);
-/// A microbatch of random tokens.
-MicroBatch random_batch(const ModelConfig& config, i64 micro_batch_size, Device& device);
+/// What the context's rank has of a microbatch of random tokens.
+MicroBatch random_batch(const ModelContext& context, i64 micro_batch_size);
 
 /// The best rate of large square products: what FLOP rates are a share of.
 double peak_flops(DType dtype, Device& device);

@@ -5,6 +5,7 @@
 #include "megatron_cpp/bench/bench.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/resume/checkpoint_saver.h"
+#include "megatron_cpp/setup/model_provider.h"
 #include "parallel/scalar.h"
 
 namespace mcpp {
@@ -33,7 +34,7 @@ class TrainingBesideSaves {
         state_(state),
         session_(session),
         batches_(static_cast<std::size_t>(microbatches_per_step(config, session.parallel.world.size())),
-                 random_batch(config.model, config.training.micro_batch_size, *session.device)),
+                 random_batch(model_provider(config, session), config.training.micro_batch_size)),
         saver_(config_, state, {}, /*sources=*/{}, session, quiet_, files_) {}
 
   AsyncSaveTimes run() {

@@ -11,8 +11,8 @@
 namespace mcpp {
 namespace {
 
-/// [rows, batch]: documents of `length` tokens each, of rows that stand at `at`.
-Tensor document_starts(const PositionRanges& at, i64 rows, i64 batch, i64 length, Device& device) {
+/// [rows, batch]: where the documents of `length` tokens each begin, of rows that stand at `at`.
+Tensor starts_of_documents(const PositionRanges& at, i64 rows, i64 batch, i64 length, Device& device) {
   std::vector<i32> starts;
   for (i64 i = 0; i < rows * batch; ++i) starts.push_back(static_cast<i32>(at.at(i / batch) / length * length));
   Tensor t = Tensor::empty({rows, batch}, DType::I32, device);
@@ -38,7 +38,8 @@ class AttentionRun {
     options_.softmax_scale = 1 / std::sqrt(static_cast<double>(dim));
     options_.queries.ranges = options_.keys = cp_.positions(rows);
     if (bench.document_length > 0)
-      options_.queries.starts = document_starts(options_.keys, rows, bench.batch, bench.document_length, device);
+      options_.queries.starts = starts_of_documents(cp_.attention_positions(rows), cp_.attention_rows(rows),
+                                                    bench.batch, bench.document_length, device);
   }
 
   AttentionRow measure(const BenchTiming& timing) {

@@ -152,7 +152,7 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
                         layout_provider(config, context.session));
     const std::vector<MicroBatch> batches(
         static_cast<std::size_t>(microbatches),
-        random_batch(config.model, config.training.micro_batch_size, *context.session.device));
+        random_batch(model_provider(config, context.session), config.training.micro_batch_size));
     seconds = median_seconds(context.timing, *context.session.device, [&] {
       loss = state.train_step(batches, config.optimizer.lr, config.optimizer.weight_decay).loss;
     });

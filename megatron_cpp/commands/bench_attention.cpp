@@ -69,6 +69,8 @@ ExitCode bench_attention_command(Arguments args, Log& log, const World& world) {
   if (!read) return ExitCode::Done;
   Config config = *read;
   config.parallel = {};
+  config.parallel.distributed_backend = read->parallel.distributed_backend;
+  config.parallel.distributed_timeout_minutes = read->parallel.distributed_timeout_minutes;
   config.parallel.context_parallel_size = world.ranks.size();
   config.training.global_batch_size = config.training.micro_batch_size;
   config.training.step_batch_size_schedule = {};

@@ -70,26 +70,25 @@ Batch BatchStream::read() {
 }
 
 MicroBatch BatchStream::next_micro_batch() {
-  MicroBatch result;
-  result.samples = walk_();
-  if (!needs_tokens_) return result;
+  MicroBatch whole;
+  whole.samples = walk_();
+  if (!needs_tokens_) return whole;
   const Batch batch = prefetcher_ ? read() : Batch();
-  const ContextParallel cp = session_.parallel.context_parallel(cp_comm_type_);
-  const i64 rows = seq_length_ / cp.size();
-  // This rank's positions, from what it read, or the one that did.
+  // From what this rank read, or from the one that did.
   const auto shared = [&](const std::vector<i32>& values) {
     Tensor t = prefetcher_ ? sequence_first(values, micro_batch_size_, seq_length_, *session_.device)
                            : Tensor::empty({seq_length_, micro_batch_size_}, DType::I32, *session_.device);
     session_.parallel.tp_cp->broadcast(t, 0).wait();
-    return rows_at(t, cp.positions(rows), rows);
+    return t;
   };
-  result.tokens = shared(batch.tokens);
-  result.targets = shared(batch.labels);
-  if (!data_.has_document_starts()) return result;
-  const Tensor starts = shared(document_starts(batch, data_.eod_token));
-  if (data_.reset_attention_mask) result.attention_starts = starts;
-  if (data_.reset_position_ids) result.position_starts = starts;
-  return result;
+  whole.tokens = shared(batch.tokens);
+  whole.targets = shared(batch.labels);
+  if (data_.has_document_starts()) {
+    const Tensor starts = shared(document_starts(batch, data_.eod_token));
+    if (data_.reset_attention_mask) whole.attention_starts = starts;
+    if (data_.reset_position_ids) whole.position_starts = starts;
+  }
+  return cut(whole, session_.parallel.context_parallel(cp_comm_type_));
 }
 
 std::vector<MicroBatch> BatchStream::next() {

@@ -35,8 +35,8 @@ class MicroBatchWalk {
 
 /// The global batches of one dataset, in order from `consumed_samples` on: this rank's microbatches of each. Reads
 /// ahead in a thread. Of those that share the layers of the first and the last pipeline stage (tp x cp) only the first
-/// rank reads; it broadcasts to the others, and each keeps its positions. The stages between need only the sample numbers; unless documents are told apart, where
-/// they read as well, to know where these begin.
+/// rank reads; it broadcasts to the others, and each keeps its positions. The stages between need only the sample
+/// numbers; unless documents are told apart, where they read as well, to know where these begin.
 class BatchStream {
  public:
   /// `batch_sizes` as Config::batch_sizes(). The dataset must outlive the stream.

@@ -5,6 +5,19 @@
 
 namespace mcpp {
 
+MicroBatch cut(const MicroBatch& whole, const ContextParallel& cp) {
+  const auto rows_of = [](const Tensor& t, const PositionRanges& at, i64 rows) {
+    return t.defined() ? rows_at(t, at, rows) : t;
+  };
+  const i64 rows = whole.tokens.dim(0) / cp.size();
+  const PositionRanges at = cp.positions(rows);
+  return {.tokens = rows_of(whole.tokens, at, rows),
+          .targets = rows_of(whole.targets, at, rows),
+          .samples = whole.samples,
+          .attention_starts = rows_of(whole.attention_starts, cp.attention_positions(rows), cp.attention_rows(rows)),
+          .position_starts = rows_of(whole.position_starts, at, rows)};
+}
+
 void ModelStage::begin(std::span<const MicroBatch> batches, bool training, double grad_scale, const Tensor& totals,
                        StepUnderWay& step) {
   batches_ = batches;

@@ -14,9 +14,12 @@ struct MicroBatch {
   Tensor tokens;             ///< int32 [s, b]; on the first pipeline stage
   Tensor targets;            ///< int32 [s, b], -1 = not counted; on the last
   std::vector<i64> samples;  ///< [b] global sample numbers
-  /// int32 [s, b], as Pass's; on every stage, where documents are told apart.
+  /// int32 [s, b], as Pass's; on every stage, where documents are told apart. attention_starts is of the rows that
+  /// attention has, after an exchange of heads.
   Tensor attention_starts = {}, position_starts = {};
 };
+/// What a context-parallel rank has of a microbatch of whole samples.
+MicroBatch cut(const MicroBatch& whole, const ContextParallel& cp);
 
 class ModelStage final : public PipelineStage {
  public:

@@ -22,11 +22,11 @@ std::vector<RankStats> gather_rank_stats(const RankStats& mine, Communicator& wo
 
 std::string rank_table(const std::vector<RankStats>& ranks, const Topology& topology) {
   const auto percent = [](double share) { return pad_left(fixed(100 * share, 1) + "%", 8); };
-  std::string text = "  rank    tp    pp    dp   peak memory  bubble  exposed communication\n";
+  std::string text = "  rank    tp    cp    pp    dp   peak memory  bubble  exposed communication\n";
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const AxisValues at = topology.dense().coordinates(static_cast<int>(r));
     const auto number = [](int n) { return pad_left(std::to_string(n), 6); };
-    text += str(number(static_cast<int>(r)), number(at.tp), number(at.pp), number(at.dp),
+    text += str(number(static_cast<int>(r)), number(at.tp), number(at.cp), number(at.pp), number(at.dp),
                 pad_left(human_bytes(ranks[r].peak_memory_bytes), 14), percent(ranks[r].bubble),
                 pad_left(fixed(100 * ranks[r].exposed_communication, 1) + "%", 23), "\n");
   }

@@ -3,12 +3,11 @@
 namespace mcpp {
 
 ContextAttention::ContextAttention(const ContextParallel& cp, i64 heads, i64 query_groups)
-    : exchange_(cp.make_head_exchange(query_groups)), core_(cp.make_core_attention()), heads_(heads) {}
+    : exchange_(cp.make_head_exchange(query_groups)), core_(cp.make_core_attention()), cp_(cp), heads_(heads) {}
 
-AttentionOptions ContextAttention::options(AttentionOptions mine, i64 rows) {
+AttentionOptions ContextAttention::options(AttentionOptions mine, i64 rows) const {
   if (!exchange_) return mine;
-  mine.queries = exchange_->positions(mine.queries, rows);
-  mine.keys = mine.dropout.positions = mine.queries.ranges;
+  mine.queries.ranges = mine.keys = mine.dropout.positions = cp_.attention_positions(rows);
   mine.dropout.first_column += exchange_->first_head(heads_);
   return mine;
 }

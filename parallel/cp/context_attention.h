@@ -19,9 +19,9 @@ class ContextAttention {
     AttentionResult result;
   };
 
-  /// As core attention takes them: `mine` says where this rank's `rows` rows of queries and keys stand, and which head
-  /// is its first for dropout. Called by all ranks.
-  AttentionOptions options(AttentionOptions mine, i64 rows);
+  /// As core attention takes them. `mine`, of this rank's `rows` rows before an exchange, says which head is its first
+  /// for dropout; its starts of documents are of the rows after it (ContextParallel::attention_positions).
+  AttentionOptions options(AttentionOptions mine, i64 rows) const;
   Kept forward(const Qkv& mine, const AttentionOptions& how);
   /// result.out once more, from what forward kept.
   Tensor forward_again(const Qkv& kept, const AttentionOptions& how) { return core_->forward(kept.heads(), how).out; }
@@ -38,6 +38,7 @@ class ContextAttention {
  private:
   std::unique_ptr<HeadExchange> exchange_;  // null without
   std::unique_ptr<CoreAttention> core_;
+  ContextParallel cp_;
   i64 heads_;
 };
 

@@ -142,16 +142,4 @@ Tensor HeadExchange::to_positions(const Tensor& out) {
   return mine;
 }
 
-Positions HeadExchange::positions(const Positions& mine, i64 rows) {
-  const i64 n = group_.size(), part = rows / kRuns, inside = group_.rank() * part;
-  Positions whole{{.first = mine.ranges.first - inside, .split = n * part, .second = mine.ranges.second - inside}, {}};
-  if (!mine.starts.defined()) return whole;
-  whole.starts = Tensor::like(mine.starts, {n * rows, mine.starts.dim(1)});
-  for (i64 run = 0; run < kRuns; ++run) {
-    Tensor piece = whole.starts.slice(run * n * part, (run + 1) * n * part);
-    group_.all_gather(mine.starts.slice(run * part, (run + 1) * part), piece).wait();
-  }
-  return whole;
-}
-
 }  // namespace mcpp

@@ -34,8 +34,6 @@ class HeadExchange {
   Tensor to_heads(const Tensor& out);
   Tensor to_positions(const Tensor& out);
 
-  /// Where tokens stand after the exchange, from where this rank's `rows` stood before.
-  Positions positions(const Positions& mine, i64 rows);
   /// The first of this rank's heads after the exchange, of `heads` before.
   i64 first_head(i64 heads) const { return group_.rank() * (heads / group_.size()); }
 

@@ -113,8 +113,11 @@ Numeric on_ranks(const Problem& p, const Types& t, const Way& way) {
     const i64 rows = p.seq / cp.size();
     const PositionRanges at = cp.positions(rows);
     const auto mine = [&](const Tensor& x) { return x.defined() ? rows_at(x, at, rows) : x; };
-    const Outcome outcome = attend(p, {mine(whole.qkv.queries), mine(whole.qkv.keys_values)}, mine(whole.dout),
-                                   {at, mine(whole.starts)}, cp);
+    Positions place{at, {}};
+    if (whole.starts.defined())
+      place.starts = rows_at(whole.starts, cp.attention_positions(rows), cp.attention_rows(rows));
+    const Outcome outcome =
+        attend(p, {mine(whole.qkv.queries), mine(whole.qkv.keys_values)}, mine(whole.dout), place, cp);
     const std::lock_guard lock(mutex);
     result.add(outcome, at, p.seq);
   });

@@ -217,21 +217,21 @@ class LayoutRank {
     }
     if (task.eod >= 0) leave_out_after_eod(whole, task.eod);
     MicroBatch batch{
-        .tokens = mine(whole, whole.tokens), .targets = mine(whole, whole.labels), .samples = whole.samples};
-    if (task.eod >= 0) batch.attention_starts = batch.position_starts = mine(whole, document_starts(whole, task.eod));
-    return batch;
+        .tokens = on_device(whole, whole.tokens), .targets = on_device(whole, whole.labels), .samples = whole.samples};
+    if (task.eod >= 0)
+      batch.attention_starts = batch.position_starts = on_device(whole, document_starts(whole, task.eod));
+    return cut(batch, state_.chunks()[0].model->context().cp);
   }
 
-  /// [b, s] on the host to this rank's positions, [s / cp, b].
-  Tensor mine(const Batch& batch, const std::vector<i32>& values) {
+  /// [b, s] on the host to [s, b].
+  Tensor on_device(const Batch& batch, const std::vector<i32>& values) {
     const i64 s = batch.seq_length, b = batch.batch_size;
     std::vector<i32> ordered(values.size());
     for (std::size_t i = 0; i < values.size(); ++i) {
       const auto at = static_cast<i64>(i);
       ordered[static_cast<std::size_t>(at % s * b + at / s)] = values[i];
     }
-    const ContextParallel& cp = state_.chunks()[0].model->context().cp;
-    return rows_at(integers_of(ordered, *session_.device).view({s, b}), cp.positions(s / cp.size()), s / cp.size());
+    return integers_of(ordered, *session_.device).view({s, b});
   }
 
   const RunTask& task_;

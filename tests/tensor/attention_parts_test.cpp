@@ -1,4 +1,5 @@
 // Attention to keys that come in parts, as those of other ranks do.
+#include "base/check.h"
 #include "tensor/wide.h"
 #include "tests/support/attention.h"
 
@@ -112,6 +113,65 @@ TEST_P(AttentionParts, MergeToTheWhole) {
     }
     EXPECT_LT(attention_error(truth.dk, of(dk)), t.gradient) << "dk";
   }
+}
+
+/// In the wide type a result is what the narrow one is rounded from.
+TEST_P(AttentionParts, WideResultsAreTheNarrowOnesBeforeRounding) {
+  const AttentionCase c{{70, 70, 2, 4, 2, 24}, {}, {}, 0, 1, 3};
+  AttentionCall narrow(c, dtype(), any_device(), place().first), wide_one = narrow;
+  narrow.run();
+  const auto widened = [&](Tensor& t) { t = garbage(t.shape(), wide(), t.device()); };
+  widened(wide_one.y.out);
+  widened(wide_one.dx.k.base), widened(wide_one.dx.v.base);  // dq stays narrow: each has a type of its own
+  wide_one.dx.k = dense_heads(wide_one.dx.k.base), wide_one.dx.v = dense_heads(wide_one.dx.v.base);
+  ops::attention(wide_one.x, wide_one.options, wide_one.y);
+  ops::attention_backward(wide_one.dout, wide_one.x, narrow.y, wide_one.options, wide_one.dx);
+  const auto expect_rounded = [&](const Tensor& from, const Tensor& to, const char* what) {
+    Tensor rounded = Tensor::like(to);
+    ops::copy(from, rounded);
+    EXPECT_EQ(numbers(rounded), numbers(to)) << what;
+  };
+  expect_rounded(wide_one.y.out, narrow.y.out, "out");
+  expect_rounded(wide_one.dx.k.base, narrow.dx.k.base, "dk");
+  expect_rounded(wide_one.dx.v.base, narrow.dx.v.base, "dv");
+  EXPECT_EQ(numbers(wide_one.dx.q.base), numbers(narrow.dx.q.base));
+}
+
+/// Every element of heads, in the order of [seq, batch, heads, head_dim].
+Numbers elements_of(const Heads& x) {
+  const HeadNumbers at(x);
+  Numbers all;
+  for (i64 s = 0; s < x.seq; ++s)
+    for (i64 b = 0; b < x.batch; ++b)
+      for (i64 head = 0; head < x.heads; ++head)
+        for (i64 d = 0; d < x.head_dim; ++d) all.push_back(at(s, b, head, d));
+  return all;
+}
+
+TEST_P(AttentionParts, HeadsAreCopiedBetweenViewsOfAnyKind) {
+  constexpr i64 kSeq = 5, kBatch = 2, kDim = 6;
+  // Twelve query heads in groups of 6, of 4, and side by side.
+  const auto fused = [&](i64 groups, u64 seed) {
+    return packed_heads(random_tensor({kSeq, kBatch, groups, 12 / groups + 2, kDim}, dtype(), any_device(), seed));
+  };
+  const Heads sources[]{fused(2, 1).q, fused(3, 2).q,
+                        mcpp::dense_heads(random_tensor({kSeq, kBatch, 12 * kDim}, dtype(), any_device(), 3), 12)};
+  for (const Heads& from : sources) {
+    for (const DType type : {dtype(), wide()}) {
+      Heads to = packed_heads(garbage({kSeq, kBatch, 3, 6, kDim}, type, any_device())).q;
+      ops::copy_heads(from, to);
+      EXPECT_EQ(elements_of(to), elements_of(from));
+      EXPECT_EQ(elements_of(some_heads(to, 4, 4)), elements_of(some_heads(mcpp::dense_heads(to.base, 18), 6, 4)));
+      const Heads odd = every_head(dense_heads(garbage({kSeq, kBatch, 8, kDim}, type, any_device())), 1, 2);
+      Heads fifth = some_heads(odd, 2, 1);
+      ops::copy_heads(some_heads(from, 0, 1), fifth);
+      EXPECT_EQ(elements_of(some_heads(odd, 2, 1)), elements_of(some_heads(from, 0, 1)));
+    }
+  }
+  Heads few = some_heads(sources[2], 0, 4);
+  EXPECT_THROW(ops::copy_heads(sources[0], few), Error);
+  EXPECT_THROW(some_heads(sources[0], 3, 6), Error) << "from the middle of one group to that of the next";
+  EXPECT_THROW(every_head(sources[2], 0, 5), Error);
 }
 
 TEST_P(AttentionParts, MergeAtExtremes) {

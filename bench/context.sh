@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# What it costs to cut a sample over two ranks of one machine: tokens/s of training steps on one rank with two threads against
+# two ranks with one thread each, in each way of context parallelism, in turn; the peak memory of activations of a rank; and
+# attention alone, with documents and without. JSON lines on standard output; medians of the ratios on standard error.
+#   bench/context.sh [--rounds=N] [--lengths="8192 32768"] [option of megatron_cpp bench step ...]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+rounds=3
+lengths="8192 32768"
+options=()
+for argument in "$@"; do
+  case $argument in
+    --rounds=*) rounds=${argument#*=} ;;
+    --lengths=*) lengths=${argument#*=} ;;
+    *) options+=("$argument") ;;
+  esac
+done
+scripts/build.sh release megatron_cpp >/dev/null
+program=build/release/megatron_cpp
+# shellcheck source=bench/lib/machine.sh
+source bench/lib/machine.sh
+launch_ranks 2 --bind-to none
+results=$(mktemp)
+trap 'rm -f "$results"' EXIT
+
+# run <length> <layout> <words before the program> -- <options>
+run() {
+  local length=$1 layout=$2 line
+  shift 2
+  local before=()
+  while [ "$1" != -- ]; do before+=("$1") && shift; done
+  shift
+  line=$("${before[@]}" "$program" bench step bench/gpt2_long.toml --json --warmup=1 --repeats=3 --model.seq_length="$length" "$@" \
+    "${options[@]}")
+  echo "{\"length\": $length, \"layout\": \"$layout\", \"result\": $line}" | tee -a "$results"
+}
+
+# attention <words before the program> -- <options>
+attention() {
+  local before=() line
+  while [ "$1" != -- ]; do before+=("$1") && shift; done
+  shift
+  line=$("${before[@]}" "$program" bench attention bench/gpt2_long.toml --json "$@")
+  echo "{\"attention\": $line}"
+}
+
+# shellcheck disable=SC2119
+machine_json
+for ((round = 0; round < rounds; ++round)); do
+  for length in $lengths; do
+    run "$length" one_rank env -- --device.num_threads=2
+    for way in p2p all_gather a2a; do
+      run "$length" $way "${launch[@]}" -- --device.num_threads=1 --parallel.context_parallel_size=2 --parallel.cp_comm_type=$way
+    done
+  done
+done
+for documents in 0 512; do
+  attention env -- --device.num_threads=2 --document_length=$documents
+  attention "${launch[@]}" -- --device.num_threads=1 --document_length=$documents
+done
+
+grep -o '"length": [^,]*, "layout": "[^"]*"\|"tokens_per_s":[^,]*' "$results" | paste - - | tr -d '"' | awk -F'[:,\t]' '
+  { length_ = $2; layout = $4; speed = $6; if (layout == " one_rank") base = speed; else print length_, layout, speed / base }' |
+  sort -k1,1n -k2,2 -k3,3g | awk '
+    function flush() { if (n) printf "%-6s %-10s %.3f\n", length_, layout, ratio[int((n + 1) / 2)] }
+    $1 != length_ || $2 != layout { flush(); length_ = $1; layout = $2; n = 0 }
+    { ratio[++n] = $3 }
+    END { flush() }' >&2
