@@ -221,6 +221,9 @@ check "same bits twice" 60 same_bits_twice
 check "tp 2 on one GPU" 60 layout 2 --parallel.tensor_model_parallel_size=2
 check "pp 2 on one GPU" 60 layout 2 --parallel.pipeline_model_parallel_size=2
 check "dp 2 on one GPU" 60 layout 2 --parallel.zero_stage=1
+check "cp 2, ring" 60 layout 2 --parallel.context_parallel_size=2
+check "cp 2, gathered" 60 layout 2 --parallel.context_parallel_size=2 --parallel.cp_comm_type=all_gather
+check "cp 2, heads" 60 layout 2 --parallel.context_parallel_size=2 --parallel.cp_comm_type=a2a
 check "tp 2 x pp 2 x dp 2" 90 layout 8 --parallel.tensor_model_parallel_size=2 --parallel.pipeline_model_parallel_size=2
 check "bench gemm" 40 bench gemm
 check "bench ops" 40 bench ops

@@ -85,6 +85,12 @@ void RingAttention::backward(const Tensor& dout, const QkvHeads& x, const Attent
   };
   AttentionOptions how = options;
   KeyValues at_hand = KeyValues::of(x);
+  const auto share_of_keys = [&](const Heads& d_queries) {
+    KeyValues share = KeyValues::like(x, x.k.seq, type);
+    QkvHeads d_part{d_queries, share.keys(), share.values()};
+    ops::attention_backward(dout, with_keys(q, at_hand), y, how, d_part);
+    return share;
+  };
   Traveller keys_values(ring_, previous(), next()), gradients(ring_, previous(), next());
   Heads dq = share_of_queries(), dq_share;
   for (int hop = 0; hop < ring_.size(); ++hop) {
@@ -92,9 +98,7 @@ void RingAttention::backward(const Tensor& dout, const QkvHeads& x, const Attent
     if (!is_last) keys_values.pass_on(at_hand.both);
     how.keys = keys_after(hop, q.seq);
     if (hop == 1) dq_share = share_of_queries();
-    KeyValues share = KeyValues::like(x, x.k.seq, type);
-    QkvHeads d_part{hop == 0 ? dq : dq_share, share.keys(), share.values()};
-    ops::attention_backward(dout, with_keys(q, at_hand), y, how, d_part);
+    KeyValues share = share_of_keys(hop == 0 ? dq : dq_share);
     if (hop > 0) {
       ops::add_to(dq_share.base, dq.base);
       Tensor sum = gradients.arrived();  // of those who had these keys before, their owner first

@@ -87,7 +87,9 @@ TEST_F(UserJourney, GenerationSaysWhatItDoesWithThePrompt) {
   for (const Words& launcher : {Words{}, mpirun(2)}) {  // of several ranks the first alone sees standard input
     Words from_file{"sh", "-c", "exec \"$@\" <" + at("prompt.txt"), "sh"};
     from_file.insert(from_file.end(), launcher.begin(), launcher.end());
-    const Outcome outcome = test::Program(plus(generate, "--prompt_file=-"), root() / "process", 0, from_file).wait();
+    Words from_input = plus(generate, "--prompt_file=-");
+    if (!launcher.empty()) from_input.emplace_back("--parallel.pipeline_model_parallel_size=2");
+    const Outcome outcome = test::Program(from_input, root() / "process", 0, from_file).wait();
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_EQ(outcome.out, expected) << launcher.size();
   }
