@@ -1,5 +1,7 @@
 #include "model/flops.h"
 
+#include <algorithm>
+
 namespace mcpp {
 namespace {
 
@@ -32,15 +34,23 @@ ParameterCounts count_parameters(const ModelConfig& c) {
   return n;
 }
 
+double seen_keys(const ModelConfig& c, i64 layer) {
+  const auto s = static_cast<double>(c.seq_length);
+  const i64 window = c.window_of(layer);
+  const double w = window == 0 ? s : std::min(s, static_cast<double>(window));
+  return w - w * w / (2 * s);  // the first w queries see half as many as the others
+}
+
 double flops_per_token(const ModelConfig& c) {
   const auto d = [](i64 x) { return static_cast<double>(x); };
   const double h = d(c.hidden_size), q = d(query_width(c)), k = d(key_width(c));
   const double mlp = d(mlp_matrices(c)) * h * d(c.ffn());
   const double projections = h * (q + 2 * k) + q * h;
-  const double attention = q * d(c.seq_length);  // scores and values, 2 * q * s, of which the causal mask leaves half
+  double attention = 0;
+  for (i64 layer = 0; layer < c.num_layers; ++layer) attention += 2 * q * seen_keys(c, layer);  // scores and values
   const double output = h * d(c.padded_vocab_size());
   // 6 = forward, gradient of the input, gradient of the weight; each a multiplication and an addition.
-  return 6 * (d(c.num_layers) * (mlp + projections + attention) + output);
+  return 6 * (d(c.num_layers) * (mlp + projections) + attention + output);
 }
 
 double flops_per_batch(const ModelConfig& c, i64 samples) {

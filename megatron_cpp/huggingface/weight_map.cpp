@@ -93,6 +93,8 @@ void add_llama_layer(MapBuilder& map, const ModelConfig& m, const std::string& o
                    {attention + "k_proj." + suffix, shape(keys)},
                    {attention + "v_proj." + suffix, shape(keys)}},
                   is_bias);
+    }
+    if (!is_bias || m.attention_output_bias()) {
       map.add(ours + "self_attention.linear_proj." + suffix, attention + "o_proj." + suffix, h, is_bias ? 0 : queries);
     }
     if (is_bias && !m.mlp_bias()) continue;

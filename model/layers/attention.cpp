@@ -14,7 +14,7 @@ RotaryTable RotaryTable::make(const ModelContext& context) {
   const Shape shape{config.max_positions(), config.rotary_dim() / 2};
   RotaryTable table{Tensor::empty(shape, wide(context.dtype), context.device),
                     Tensor::empty(shape, wide(context.dtype), context.device)};
-  ops::rope_table(config.rotary_base, config.rotary_dim(), table.cos, table.sin);
+  ops::rope_table(config.rotary_frequencies(), config.rope_scaling.magnitude(), table.cos, table.sin);
   return table;
 }
 
@@ -38,6 +38,7 @@ AttentionOptions SelfAttention::options(const Pass& pass) const {
   options.softmax_scale = 1 / std::sqrt(static_cast<double>(context_.config.head_dim()));
   options.queries = {pass.positions, pass.attention_starts};
   options.keys = pass.positions;
+  options.window = context_.config.window_of(layer_);
   options.dropout =
       context_.dropout_for(context_.config.attention_dropout, name_ + ".core_attention", pass.positions, pass);
   options.dropout.first_column = context_.tp.rank() * (context_.config.num_attention_heads / context_.tp.size());
