@@ -1,37 +1,36 @@
 #include "model/flops.h"
 
 #include <algorithm>
+#include <array>
+
+#include "model/on_paper.h"
 
 namespace mcpp {
 namespace {
 
-/// Channels of the queries, and of the keys or the values.
-i64 query_width(const ModelConfig& c) {
-  return c.head_dim() * c.num_attention_heads;
-}
-i64 key_width(const ModelConfig& c) {
-  return c.head_dim() * c.query_groups();
-}
-
-/// Matrices from hidden_size to ffn and back: a gated MLP has two on the way in.
-i64 mlp_matrices(const ModelConfig& c) {
-  return c.gated() ? 3 : 2;
+/// The part that a parameter belongs to, by its name.
+i64& part_of(const std::string& name, ParameterCounts& counts) {
+  static constexpr std::array<std::pair<const char*, i64 ParameterCounts::*>, 6> kParts{
+      {{"word_embeddings.", &ParameterCounts::word_embeddings},
+       {"position_embeddings.", &ParameterCounts::position_embeddings},
+       {"layernorm.", &ParameterCounts::norms},
+       {".self_attention.", &ParameterCounts::attention},
+       {".mlp.", &ParameterCounts::mlp},
+       {"output_layer.", &ParameterCounts::output}}};
+  for (const auto& [word, part] : kParts)
+    if (name.find(word) != std::string::npos) return counts.*part;
+  fail(ExitCode::Internal, name, " is counted nowhere");
 }
 
 }  // namespace
 
-ParameterCounts count_parameters(const ModelConfig& c) {
-  const i64 h = c.hidden_size, q = query_width(c), qkv = q + 2 * key_width(c);
-  const i64 bias = c.mlp_bias() ? 1 : 0;
-  const i64 norm = c.normalization == Normalization::LayerNorm ? 2 * h : h;
-  ParameterCounts n;
-  n.word_embeddings = c.padded_vocab_size() * h;
-  n.position_embeddings = c.position_embedding_type == PositionEmbedding::LearnedAbsolute ? c.max_positions() * h : 0;
-  n.attention = c.num_layers * (h * qkv + (c.qkv_bias() ? qkv : 0) + q * h + (c.attention_output_bias() ? h : 0));
-  n.mlp = c.num_layers * (mlp_matrices(c) * h * c.ffn() + bias * ((mlp_matrices(c) - 1) * c.ffn() + h));
-  n.norms = (2 * c.num_layers + 1) * norm;
-  n.output = c.untie_embeddings_and_output_weights ? c.padded_vocab_size() * h : 0;
-  return n;
+ParameterCounts count_parameters(const ModelConfig& config) {
+  ParameterCounts counts;
+  visit_on_paper(config, [&](const Param& param) {
+    part_of(param.name, counts) += param.numel();
+    if (!param.matrices.empty()) counts.matrices += param.numel();
+  });
+  return counts;
 }
 
 double seen_keys(const ModelConfig& c, i64 layer) {
@@ -42,15 +41,13 @@ double seen_keys(const ModelConfig& c, i64 layer) {
 }
 
 double flops_per_token(const ModelConfig& c) {
-  const auto d = [](i64 x) { return static_cast<double>(x); };
-  const double h = d(c.hidden_size), q = d(query_width(c)), k = d(key_width(c));
-  const double mlp = d(mlp_matrices(c)) * h * d(c.ffn());
-  const double projections = h * (q + 2 * k) + q * h;
-  double attention = 0;
-  for (i64 layer = 0; layer < c.num_layers; ++layer) attention += 2 * q * seen_keys(c, layer);  // scores and values
-  const double output = h * d(c.padded_vocab_size());
+  const ParameterCounts counts = count_parameters(c);
+  const i64 output = counts.output > 0 ? counts.output : counts.word_embeddings;
+  double seen = 0;
+  for (i64 layer = 0; layer < c.num_layers; ++layer) seen += seen_keys(c, layer);
+  const double attention = 2 * static_cast<double>(c.num_attention_heads * c.head_dim()) * seen;  // scores and values
   // 6 = forward, gradient of the input, gradient of the weight; each a multiplication and an addition.
-  return 6 * (d(c.num_layers) * (mlp + projections) + attention + output);
+  return 6 * (static_cast<double>(counts.matrices) + attention + static_cast<double>(output));
 }
 
 double flops_per_batch(const ModelConfig& c, i64 samples) {

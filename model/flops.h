@@ -1,4 +1,4 @@
-// What a model costs, by arithmetic alone: parameters, and floating-point operations per token.
+// What a model costs: parameters, as its layers declare them, and floating-point operations per token.
 #pragma once
 #include "model/config/config.h"
 
@@ -12,6 +12,7 @@ struct ParameterCounts {
   i64 mlp = 0;                  ///< of all layers, biases included
   i64 norms = 0;                ///< of all layers, and the last
   i64 output = 0;               ///< the output matrix, unless it is the word embeddings'
+  i64 matrices = 0;             ///< those of attention and mlp that multiply each token (Param::matrices)
 
   i64 total() const { return word_embeddings + position_embeddings + attention + mlp + norms + output; }
   /// What the literature calls the size of a model without its embeddings.

@@ -16,25 +16,20 @@ StageContents whole_model(const ModelConfig& config) {
   return {.first_layer = 0, .end_layer = config.num_layers, .has_embedding = true, .has_output = true};
 }
 
-/// The layers of a stage. Recomputation by groups or by count begins anew in each.
+/// The layers of a stage.
 std::vector<std::unique_ptr<Module>> make_layers(const ModelContext& context, const StageContents& stage,
-                                                 const RotaryTable& rotary) {
-  const Recompute& recompute = context.recompute;
-  const i64 begin = stage.first_layer, count = stage.end_layer;
-  const auto layer = [&](i64 i) { return std::make_unique<TransformerLayer>(i, context, rotary); };
+                                                 RotaryTable& rotary) {
   std::vector<std::unique_ptr<Module>> layers;
-  for (i64 i = begin; i < count;) {
-    const bool uniform = recompute.method == Recompute::Method::Uniform;
-    const bool recomputed =
-        recompute.granularity == Recompute::Granularity::Full && (uniform || i - begin < recompute.num_layers);
-    if (!recomputed) {
-      layers.push_back(layer(i++));
+  i64 next = stage.first_layer;
+  const auto layer = [&] { return std::make_unique<TransformerLayer>(next++, context, rotary); };
+  for (const LayerGroup& group : layer_groups(context.recompute, stage.num_layers())) {
+    if (!group.is_recomputed) {
+      layers.push_back(layer());
       continue;
     }
-    std::vector<std::unique_ptr<Module>> group;
-    for (const i64 end = std::min(count, i + (uniform ? recompute.num_layers : 1)); i < end; ++i)
-      group.push_back(layer(i));
-    layers.push_back(std::make_unique<RecomputedLayers>(std::move(group)));
+    std::vector<std::unique_ptr<Module>> together;
+    for (i64 i = 0; i < group.layers; ++i) together.push_back(layer());
+    layers.push_back(std::make_unique<RecomputedLayers>(std::move(together)));
   }
   return layers;
 }
@@ -50,7 +45,7 @@ auto in_pass(const Pass& pass, F&& f) {
 GPTModel::GPTModel(ModelContext context) : GPTModel(context, whole_model(context.config), nullptr) {}
 
 GPTModel::GPTModel(ModelContext context, const StageContents& stage, GPTModel* embedding_stage)
-    : context_(std::move(context)), stage_(stage), rotary_(RotaryTable::make(context_)) {
+    : context_(std::move(context)), stage_(stage), rotary_(context_) {
   if (stage_.has_embedding) embedding_ = std::make_unique<LanguageModelEmbedding>(context_);
   layers_ = make_layers(context_, stage_, rotary_);
   if (stage_.has_output) {
@@ -59,6 +54,16 @@ GPTModel::GPTModel(ModelContext context, const StageContents& stage, GPTModel* e
     output_ = std::make_unique<OutputLayer>(context_, shares ? &embedding->word_embeddings() : nullptr);
   }
   check_placements();
+}
+
+std::vector<std::unique_ptr<GPTModel>> make_chunks(const ModelContext& context,
+                                                   const std::vector<StageContents>& stages) {
+  std::vector<std::unique_ptr<GPTModel>> chunks;
+  for (const StageContents& stage : stages) {
+    const bool has_embedding = !chunks.empty() && chunks.front()->stage().has_embedding;
+    chunks.push_back(std::make_unique<GPTModel>(context, stage, has_embedding ? chunks.front().get() : nullptr));
+  }
+  return chunks;
 }
 
 void GPTModel::check_placements() {

@@ -86,4 +86,8 @@ class GPTModel {
   bool gradients_are_released_ = false;  // by the backward of the step's last microbatch
 };
 
+/// The chunks of one pipeline rank, which holds `stages`, in their order. The first outlives the others.
+std::vector<std::unique_ptr<GPTModel>> make_chunks(const ModelContext& context,
+                                                   const std::vector<StageContents>& stages);
+
 }  // namespace mcpp

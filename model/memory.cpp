@@ -1,8 +1,10 @@
 #include "model/memory.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
+#include "model/on_paper.h"
 #include "tensor/wide.h"
 
 namespace mcpp {
@@ -62,25 +64,6 @@ i64 layer_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   return std::max({fc2, fc1, qkv});
 }
 
-/// The row of layers of a stage, cut into what is recomputed together: groups of one are single layers, which are
-/// recomputed or not.
-struct LayerGroup {
-  i64 layers;
-  bool recomputed;
-};
-std::vector<LayerGroup> layer_groups(const Recompute& recompute, i64 layers) {
-  const bool uniform = recompute.method == Recompute::Method::Uniform;
-  std::vector<LayerGroup> groups;
-  for (i64 done = 0; done < layers;) {
-    const bool recomputed =
-        recompute.granularity == Recompute::Granularity::Full && (uniform || done < recompute.num_layers);
-    const i64 count = recomputed && uniform ? std::min(recompute.num_layers, layers - done) : 1;
-    groups.push_back({count, recomputed});
-    done += count;
-  }
-  return groups;
-}
-
 /// Logits, which become their own gradient, and the norm before them.
 i64 output_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   const i64 tokens = c.seq_length * setup.micro_batch_size;
@@ -90,31 +73,6 @@ i64 output_bytes(const ModelConfig& c, const ActivationSetup& setup) {
 i64 output_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   const LayerTensors t = layer_tensors(c, setup);
   return splits_sequence(setup) ? 2 * t.whole + t.residual : 2 * t.whole;
-}
-
-/// Rows of a rank's queries, keys and values, and of its up projection.
-struct LayerRows {
-  i64 queries, qkv, up;
-};
-LayerRows layer_rows(const ModelConfig& c, i64 tp) {
-  const i64 d = c.head_dim(), queries = c.num_attention_heads / tp * d;
-  return {.queries = queries,
-          .qkv = queries + 2 * std::max<i64>(c.query_groups() / tp, 1) * d,
-          .up = (c.gated() ? 2 : 1) * c.ffn() / tp};
-}
-
-/// Elements of the weights of a layer's projections.
-i64 layer_matrices(const ModelConfig& c, i64 tp) {
-  const LayerRows rows = layer_rows(c, tp);
-  return (rows.qkv + rows.queries + rows.up + c.ffn() / tp) * c.hidden_size;
-}
-
-i64 layer_parameters(const ModelConfig& c, i64 tp) {
-  const LayerRows rows = layer_rows(c, tp);
-  const i64 h = c.hidden_size, norm = c.normalization == Normalization::LayerNorm ? 2 * h : h;
-  const i64 biases =
-      (c.qkv_bias() ? rows.qkv : 0) + (c.attention_output_bias() ? h : 0) + (c.mlp_bias() ? rows.up + h : 0);
-  return 2 * norm + layer_matrices(c, tp) + biases;
 }
 
 const StageContents& contents(const RankShare& share, int chunk) {
@@ -129,6 +87,40 @@ bool ties_on_rank(const ModelConfig& c, const RankShare& share) {
     output |= contents(share, chunk).has_output;
   }
   return embedding && output && !c.untie_embeddings_and_output_weights;
+}
+
+/// What a rank holds of one of its chunks, in elements; padding is not included.
+struct ChunkParameters {
+  std::vector<i64> units;  ///< those that have parameters here, in order
+  i64 matrices = 0;        ///< of linear layers
+
+  i64 total() const { return std::accumulate(units.begin(), units.end(), i64{0}); }
+};
+
+ChunkParameters count(GPTModel& chunk) {
+  std::map<int, i64> by_unit;
+  ChunkParameters counts;
+  chunk.visit([&](const Param& param, int unit) {
+    by_unit[unit] += param.numel();
+    if (!param.matrices.empty()) counts.matrices += param.numel();
+  });
+  for (const auto& [unit, elements] : by_unit) counts.units.push_back(elements);
+  return counts;
+}
+
+/// The chunks of the rank, as its modules are built.
+std::vector<ChunkParameters> chunk_parameters(const ModelConfig& config, const ActivationSetup& setup,
+                                              const RankShare& share) {
+  Paper paper(setup.tensor_parallel);
+  ModelContext context = paper.context(config);
+  context.recompute = setup.recompute;
+  context.sequence_parallel = setup.sequence_parallel;
+  context.output_rank = share.schedule.rank_of(share.schedule.stages() - 1);
+  std::vector<StageContents> stages;
+  for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk) stages.push_back(contents(share, chunk));
+  std::vector<ChunkParameters> counts;
+  for (const auto& chunk : make_chunks(context, stages)) counts.push_back(count(*chunk));
+  return counts;
 }
 
 /// Elements of the units of a chunk that are whole at the same time, where the others are cut over ranks: the one in
@@ -195,9 +187,9 @@ StageActivations stage_activations(const ModelConfig& config, const ActivationSe
             working = layer_working_bytes(config, setup);
   StageActivations sum;
   for (const LayerGroup& group : layer_groups(setup.recompute, stage.num_layers())) {
-    sum.kept += group.recomputed ? input : layer;
+    sum.kept += group.is_recomputed ? input : layer;
     // What came before is all kept while this group's backward runs.
-    sum.working = std::max(sum.working, working + (group.recomputed ? group.layers * layer - input : 0));
+    sum.working = std::max(sum.working, working + (group.is_recomputed ? group.layers * layer - input : 0));
   }
   if (!stage.has_output) return sum;
   const i64 output = output_bytes(config, setup);
@@ -210,45 +202,28 @@ RankShare whole_share(const ModelConfig& config) {
   return {.stages = {{.first_layer = 0, .end_layer = config.num_layers}}, .schedule = one_f_one_b(1, 1)};
 }
 
-std::vector<i64> unit_parameters(const ModelConfig& c, const ActivationSetup& setup, const RankShare& share,
-                                 int chunk) {
-  const StageContents& stage = contents(share, chunk);
-  const i64 tp = setup.tensor_parallel, h = c.hidden_size, matrix = c.padded_vocab_size() / tp * h;
-  const bool learned = c.position_embedding_type == PositionEmbedding::LearnedAbsolute;
-  std::vector<i64> units;
-  if (stage.has_embedding) {
-    units.push_back(matrix);
-    if (learned) units.push_back(c.max_positions() * h);
-  }
-  for (const LayerGroup& group : layer_groups(setup.recompute, stage.num_layers()))
-    units.push_back(group.layers * layer_parameters(c, tp));
-  if (!stage.has_output) return units;
-  units.push_back(c.normalization == Normalization::LayerNorm ? 2 * h : h);
-  if (!ties_on_rank(c, share)) units.push_back(matrix);
-  return units;
-}
-
 MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
                                const RankShare& share) {
   const auto element = static_cast<double>(size_of(setup.dtype)),
              grad = static_cast<double>(size_of(wide(setup.dtype)));
   const bool tied = ties_on_rank(config, share);
   double params = 0, matrices = 0, whole_params = 0, whole_grads = 0;  // elements
-  for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk) {
-    const std::vector<i64> units = unit_parameters(config, setup, share, chunk);
-    const bool keeps_embedding = tied && contents(share, chunk).has_embedding;
-    const auto most = [&](bool overlap) { return static_cast<double>(whole_units(units, overlap, keeps_embedding)); };
-    params += static_cast<double>(std::accumulate(units.begin(), units.end(), i64{0}));
-    matrices +=
-        static_cast<double>(contents(share, chunk).num_layers() * layer_matrices(config, setup.tensor_parallel));
+  double shared = 0;  // the output layer's part of a shared weight's gradient, which is kept apart
+  const std::vector<ChunkParameters> chunks = chunk_parameters(config, setup, share);
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const ChunkParameters& chunk = chunks[i];
+    const bool keeps_embedding = tied && contents(share, static_cast<int>(i)).has_embedding;
+    const auto most = [&](bool overlap) {
+      return static_cast<double>(whole_units(chunk.units, overlap, keeps_embedding));
+    };
+    params += static_cast<double>(chunk.total());
+    matrices += static_cast<double>(chunk.matrices);
     whole_params = std::max(whole_params, most(share.overlap_param_gather));
     whole_grads = std::max(whole_grads, most(share.overlap_grad_reduce));
+    if (keeps_embedding) shared = static_cast<double>(chunk.units.front());
   }
   const auto shards = static_cast<double>(share.shards);
   const double master = is_narrow(setup.dtype) ? 1 : 0;
-  // The output layer's part of a shared weight's gradient is kept apart.
-  const double shared =
-      tied ? static_cast<double>(config.padded_vocab_size() / setup.tensor_parallel * config.hidden_size) : 0;
   const double kept = matrices * states.of_matrices + (params - matrices) * states.of_others;
   const double state = params * master + kept;
   const auto cut = [&](int stage) { return share.zero_stage >= stage ? shards : 1; };

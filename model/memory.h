@@ -1,4 +1,5 @@
-// How much memory training takes on one rank, by arithmetic alone. docs/memory.md derives the formulas and sets them
+// How much memory training takes on one rank: parameters as a model on paper declares them (model/on_paper.h), and
+// arithmetic. docs/memory.md derives the formulas and sets them
 // beside what was measured.
 #pragma once
 #include <vector>
@@ -42,11 +43,6 @@ struct RankShare {
 };
 /// All of the model on one rank, one microbatch in a step.
 RankShare whole_share(const ModelConfig& config);
-
-/// Elements of the parameters that a tensor-parallel rank holds of one of the pipeline rank's chunks, padding not
-/// included, by unit of GPTModel.
-std::vector<i64> unit_parameters(const ModelConfig& config, const ActivationSetup& setup, const RankShare& share,
-                                 int chunk);
 
 /// Peak bytes of each class of memory on one rank. Not all of them need be reached at the same moment, and what kernels
 /// use for themselves (Workspace) is not included.

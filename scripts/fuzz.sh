@@ -8,6 +8,8 @@
 # tests/fuzz/corpus/<target>/, which the ordinary tests read too; new ones that reach more code go to build/fuzz/corpus/.
 #
 #   scripts/fuzz.sh merge        adds those to tests/fuzz/corpus/ that reach code which its inputs do not
+#   scripts/fuzz.sh minimise     keeps of tests/fuzz/corpus/ as few inputs as reach the same code, and all that have a name
+#                                of their own, not a checksum for one: those were written by hand
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,13 +28,26 @@ limits=(-timeout=5 -malloc_limit_mb=256 -rss_limit_mb=1024 -max_len=16384)
 targets=()
 for folder in tests/fuzz/corpus/*/; do targets+=("$(basename "$folder")"); done
 
+# add_inputs <target> <folder> <other folder>: to the first, few of the second that reach what its inputs do not.
+add_inputs() {
+  mkdir -p "$2" "$3"
+  "build/fuzz/fuzz_$1" -merge=1 -set_cover_merge=1 -use_counters=0 "${limits[@]}" "$2" "$3" >"$scratch/log" 2>&1 ||
+    { tail -n 20 "$scratch/log" >&2 && exit 1; }
+  printf '%-20s %5d inputs, %s bytes\n' "$1" "$(find "$2" -type f | wc -l)" "$(du -bcs "$2" | tail -1 | cut -f1)"
+}
+
 if [ "${1:-}" = merge ]; then
+  for target in "${targets[@]}"; do add_inputs "$target" "tests/fuzz/corpus/$target" "build/fuzz/corpus/$target"; done
+  exit
+fi
+if [ "${1:-}" = minimise ]; then
   for target in "${targets[@]}"; do
-    kept=tests/fuzz/corpus/$target
-    mkdir -p "build/fuzz/corpus/$target"
-    "build/fuzz/fuzz_$target" -merge=1 -set_cover_merge=1 -use_counters=0 "${limits[@]}" "$kept" "build/fuzz/corpus/$target" \
-      >"$scratch/log" 2>&1
-    printf '%-20s %5d inputs, %s bytes\n' "$target" "$(find "$kept" -type f | wc -l)" "$(du -bcs "$kept" | tail -1 | cut -f1)"
+    all=tests/fuzz/corpus/$target few=$scratch/$target
+    mkdir "$few"
+    find "$all" -type f -regextype posix-extended ! -regex '.*/[0-9a-f]{40}' -exec cp {} "$few" \;
+    add_inputs "$target" "$few" "$all"
+    rm -r "$all"
+    mv "$few" "$all"
   done
   exit
 fi

@@ -7,11 +7,12 @@
 #include "megatron_cpp/config/options.h"
 #include "parallel/pp/draw.h"
 #include "parallel/pp/lower.h"
+#include "parallel/pp/schedule_kind.h"
 
 namespace mcpp {
 namespace {
 
-constexpr std::size_t kKinds = EnumNames<ScheduleKind>::value.size();
+constexpr std::size_t kKinds = kSchedules.size();
 
 /// A ScheduleKind, or all of them.
 enum class Choice : u8 { All = kKinds };
@@ -64,33 +65,10 @@ struct ScheduleOptions {
   /// `compares`: among others, where a kind that cannot have the chunks asked for shows what it can.
   int chunks(ScheduleKind kind, bool compares) const {
     const auto asked = static_cast<int>(num_virtual_stages_per_pipeline_rank);
-    const bool is_free = asked == 0 || (compares && kind != ScheduleKind::Interleaved);
-    return is_free ? fewest_chunks(kind) : asked;
+    const ScheduleRow& row = row_of(kind);
+    return asked == 0 || (compares && !row.takes_more_chunks) ? row.fewest_chunks : asked;
   }
 };
-
-/// The fraction of time that a rank waits according to the papers, which leave communication out; nothing where they
-/// have no formula for such costs or so few microbatches.
-std::optional<double> published_bubble(ScheduleKind kind, int ranks, int chunks, int microbatches,
-                                       const ScheduleCosts& c) {
-  const double p = ranks, m = microbatches, work = c.forward + c.backward_input + c.backward_weight;
-  switch (kind) {
-    case ScheduleKind::GPipe:
-    case ScheduleKind::OneFOneB:
-    case ScheduleKind::Interleaved:
-      return (p - 1) / (chunks * m + p - 1);
-    case ScheduleKind::ZbH1: {
-      const double idle = (p - 1) * (c.forward + c.backward_input - c.backward_weight);
-      if (microbatches < ranks || idle < 0 || work == 0) return std::nullopt;
-      return idle / (m * work + idle);
-    }
-    case ScheduleKind::ZbV:
-      if (microbatches < 2 * ranks || c.forward != c.backward_input || c.forward != c.backward_weight)
-        return std::nullopt;
-      return 0;
-  }
-  return std::nullopt;
-}
 
 /// One schedule and how it runs.
 struct Study {
@@ -102,7 +80,8 @@ struct Study {
       *time /= chunks;
     const Schedule lowered = lower(schedule);
     timeline = simulate(lowered, costs);
-    published = published_bubble(kind, schedule.ranks, chunks, schedule.microbatches, costs);
+    published = row_of(kind).published_bubble(
+        {.ranks = schedule.ranks, .microbatches = schedule.microbatches, .chunks = chunks}, costs);
     costs.message = costs.reduce_grad = 0;
     exposed = timeline.makespan - simulate(lowered, costs).makespan;
   }

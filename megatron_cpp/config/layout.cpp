@@ -44,12 +44,11 @@ void add_batch_problems(const Config& config, const LayoutRules& common, std::se
 
 void add_zero_problems(const Config& config, std::set<std::string>& found) {
   const ParallelConfig& p = config.parallel;
-  const bool splits_backward = p.pipeline_schedule == ScheduleKind::ZbH1 || p.pipeline_schedule == ScheduleKind::ZbV;
-  if (p.zero_stage >= 2 && splits_backward)
+  if (p.zero_stage >= 2 && row_of(p.pipeline_schedule).splits_backward)
     found.insert(str("zero_stage = ", p.zero_stage, " reduces gradients as backward leaves a layer, but ",
                      enum_name(p.pipeline_schedule),
-                     " computes them later; use zero_stage 0 or 1, or pipeline_schedule "
-                     "1f1b or interleaved"));
+                     " computes them later; use zero_stage 0 or 1, or pipeline_schedule ",
+                     kinds_with_whole_backward()));
   const i64 instances = p.num_distributed_optimizer_instances;
   if (instances > 1 && p.zero_stage == 0)
     found.insert(
@@ -82,7 +81,7 @@ StageSplit stage_split(const Config& config) {
           .decoder_first_pipeline_num_layers = p.decoder_first_pipeline_num_layers,
           .decoder_last_pipeline_num_layers = p.decoder_last_pipeline_num_layers,
           .pipeline_model_parallel_layout = p.pipeline_model_parallel_layout,
-          .placement = placement_of(p.pipeline_schedule)};
+          .placement = row_of(p.pipeline_schedule).placement};
 }
 
 Schedule schedule_of(const Config& config, int microbatches) {
@@ -92,8 +91,11 @@ Schedule schedule_of(const Config& config, int microbatches) {
 }
 
 int output_rank(const Config& config) {
-  const int last = static_cast<int>(config.parallel.pipeline_model_parallel_size) - 1;
-  return placement_of(config.parallel.pipeline_schedule) == StagePlacement::V ? 0 : last;
+  const ParallelConfig& p = config.parallel;
+  const StageMap map{.ranks = static_cast<int>(p.pipeline_model_parallel_size),
+                     .chunks_per_rank = static_cast<int>(p.num_virtual_stages_per_pipeline_rank),
+                     .placement = row_of(p.pipeline_schedule).placement};
+  return map.rank_of(map.stages() - 1);
 }
 
 std::vector<std::string> layout_problems(const Config& config, int world_size) {

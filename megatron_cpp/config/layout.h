@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "megatron_cpp/config/config.h"
-#include "parallel/pp/schedule.h"
+#include "parallel/pp/schedule_kind.h"
 #include "parallel/pp/stages.h"
 #include "parallel/topology.h"
 

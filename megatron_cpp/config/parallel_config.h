@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "base/fields.h"
-#include "parallel/pp/schedule.h"
+#include "base/strings.h"
+#include "parallel/pp/schedule_kind.h"
 
 namespace mcpp {
 
@@ -44,7 +45,7 @@ struct ParallelConfig {
     visit("pipeline_model_parallel_size", self.pipeline_model_parallel_size, "ranks that the layers are dealt out to",
           between(1, 4096));
     visit("num_virtual_stages_per_pipeline_rank", self.num_virtual_stages_per_pipeline_rank,
-          "parts of the model on each pipeline rank: at least 2 for interleaved, 2 for zb-v", between(1, 4096));
+          str("parts of the model on each pipeline rank: ", chunks_needed()), between(1, 4096));
     visit("pipeline_schedule", self.pipeline_schedule, "order of forward and backward passes over the pipeline");
     visit("decoder_first_pipeline_num_layers", self.decoder_first_pipeline_num_layers,
           "layers on the first pipeline rank; 0 = as many as on the others", at_least(0));

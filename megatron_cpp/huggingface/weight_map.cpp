@@ -1,106 +1,122 @@
 #include "megatron_cpp/huggingface/weight_map.h"
 
+#include <algorithm>
 #include <cstring>
+
+#include "model/on_paper.h"
 
 namespace mcpp {
 namespace {
 
-class MapBuilder {
- public:
-  MapBuilder(const ModelConfig& model, const std::function<void(const WeightRule&)>& check)
-      : m_(model), check_(check) {}
-  std::vector<WeightRule> take() { return std::move(rules_); }
-
-  /// A matrix [out, in] or, without a second size, a vector.
-  void add(const std::string& ours, const std::string& theirs, i64 out, i64 in = 0, bool transposed = false) {
-    const Shape shape = in == 0 ? Shape{out} : Shape{out, in};
-    push({ours, shape, {{theirs, transposed ? Shape{in, out} : shape, transposed}}, {{0, 0, 0, out}}});
-  }
-
-  /// A matrix with a row per token: ours is padded.
-  void add_vocabulary(const std::string& ours, const std::string& theirs) {
-    const Shape padded{m_.padded_vocab_size(), m_.hidden_size}, stored{m_.vocab_size, m_.hidden_size};
-    push({ours, padded, {{theirs, stored}}, {{0, 0, 0, m_.vocab_size}}});
-  }
-
-  /// Weight or bias of linear_qkv: per group its query heads, its key, its value. GPT-2 has one tensor of all queries,
-  /// all keys, all values; Llama a tensor of each.
-  void add_qkv(const std::string& ours, std::vector<ForeignTensor> foreign, bool is_bias) {
-    const i64 groups = m_.query_groups(), dim = m_.head_dim(), queries = m_.num_attention_heads / groups;
-    const bool fused = foreign.size() == 1;
-    WeightRule rule{ours, {groups, (queries + 2) * dim}, std::move(foreign), {}};
-    if (!is_bias) rule.shape.push_back(m_.hidden_size);
-    const i64 key_begin = fused ? groups * queries * dim : 0, value_begin = fused ? key_begin + groups * dim : 0;
-    for (i64 g = 0; g < groups; ++g) {
-      const i64 row = g * (queries + 2) * dim;
-      rule.moves.push_back({0, g * queries * dim, row, queries * dim});
-      rule.moves.push_back({fused ? 0u : 1u, key_begin + g * dim, row + queries * dim, dim});
-      rule.moves.push_back({fused ? 0u : 2u, value_begin + g * dim, row + (queries + 1) * dim, dim});
-    }
-    push(std::move(rule));
-  }
-
-  /// Weight or bias of linear_fc1 of a gated MLP: [2, ffn, ...], gate then up.
-  void add_gate_up(const std::string& ours, const std::string& gate, const std::string& up, bool is_bias) {
-    const i64 f = m_.ffn();
-    const Shape half = is_bias ? Shape{f} : Shape{f, m_.hidden_size};
-    WeightRule rule{ours, half, {{gate, half}, {up, half}}, {{0, 0, 0, f}, {1, 0, f, f}}};
-    rule.shape.insert(rule.shape.begin(), 2);
-    push(std::move(rule));
-  }
-
- private:
-  void push(WeightRule rule) {
-    if (check_) check_(rule);
-    rules_.push_back(std::move(rule));
-  }
-
-  const ModelConfig& m_;
-  const std::function<void(const WeightRule&)>& check_;
-  std::vector<WeightRule> rules_;
+/// How one of our parameters is made of theirs. Biases are vectors, which nobody transposes.
+enum class Made : u8 {
+  AsIs,
+  Transposed,  ///< Conv1D stores its matrix as [in, out]
+  Padded,      ///< a row per token of the vocabulary, of which we have some more
+  Qkv,         ///< per group its query heads, its key, its value: of one tensor, transposed, or of one for each
+  Stacked,     ///< gate, then up
 };
 
-void add_gpt2_layer(MapBuilder& map, const ModelConfig& m, const std::string& ours, const std::string& theirs) {
-  const i64 h = m.hidden_size, f = m.ffn();
-  for (const bool is_bias : {false, true}) {
-    const std::string suffix = is_bias ? "bias" : "weight";
-    // Conv1D stores its matrix as [in, out].
-    const auto linear = [&](const std::string& our_name, const std::string& name, i64 out, i64 in) {
-      map.add(ours + our_name + suffix, theirs + name + suffix, out, is_bias ? 0 : in, !is_bias);
-    };
-    map.add(ours + "input_layernorm." + suffix, theirs + "ln_1." + suffix, h);
-    map.add_qkv(ours + "self_attention.linear_qkv." + suffix,
-                {{theirs + "attn.c_attn." + suffix, is_bias ? Shape{3 * h} : Shape{h, 3 * h}, !is_bias}}, is_bias);
-    linear("self_attention.linear_proj.", "attn.c_proj.", h, h);
-    map.add(ours + "pre_mlp_layernorm." + suffix, theirs + "ln_2." + suffix, h);
-    linear("mlp.linear_fc1.", "mlp.c_fc.", f, h);
-    linear("mlp.linear_fc2.", "mlp.c_proj.", h, f);
+/// Names without ".weight" or ".bias"; in a layer also without "decoder.layers.3." and what they call that.
+struct Counterpart {
+  std::string_view ours;
+  Made made;
+  std::vector<std::string_view> theirs;
+};
+
+const std::vector<Counterpart>& counterparts(HuggingfaceFamily family) {
+  static const std::vector<Counterpart> kGpt2{
+      {"embedding.word_embeddings", Made::Padded, {"wte"}},
+      {"embedding.position_embeddings", Made::AsIs, {"wpe"}},
+      {"input_layernorm", Made::AsIs, {"ln_1"}},
+      {"self_attention.linear_qkv", Made::Qkv, {"attn.c_attn"}},
+      {"self_attention.linear_proj", Made::Transposed, {"attn.c_proj"}},
+      {"pre_mlp_layernorm", Made::AsIs, {"ln_2"}},
+      {"mlp.linear_fc1", Made::Transposed, {"mlp.c_fc"}},
+      {"mlp.linear_fc2", Made::Transposed, {"mlp.c_proj"}},
+      {"decoder.final_layernorm", Made::AsIs, {"ln_f"}},
+      {"output_layer", Made::Padded, {"lm_head"}},
+  };
+  static const std::vector<Counterpart> kLlama{
+      {"embedding.word_embeddings", Made::Padded, {"embed_tokens"}},
+      {"input_layernorm", Made::AsIs, {"input_layernorm"}},
+      {"self_attention.linear_qkv", Made::Qkv, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
+      {"self_attention.linear_proj", Made::AsIs, {"self_attn.o_proj"}},
+      {"pre_mlp_layernorm", Made::AsIs, {"post_attention_layernorm"}},
+      {"mlp.linear_fc1", Made::Stacked, {"mlp.gate_proj", "mlp.up_proj"}},
+      {"mlp.linear_fc2", Made::AsIs, {"mlp.down_proj"}},
+      {"decoder.final_layernorm", Made::AsIs, {"norm"}},
+      {"output_layer", Made::Padded, {"lm_head"}},
+  };
+  return family == HuggingfaceFamily::Gpt2 ? kGpt2 : kLlama;
+}
+
+/// Of the name of one of our parameters.
+struct NameParts {
+  std::string layer;   ///< its number, or nothing outside the layers
+  std::string module;  ///< as Counterpart::ours
+  std::string suffix;  ///< ".weight" or ".bias"
+};
+
+NameParts parts_of(const std::string& name) {
+  constexpr std::string_view kLayers = "decoder.layers.";
+  const std::size_t dot = name.rfind('.');
+  NameParts parts{.layer = {}, .module = name.substr(0, dot), .suffix = name.substr(dot)};
+  if (!name.starts_with(kLayers)) return parts;
+  const std::size_t end = name.find('.', kLayers.size());
+  parts.layer = name.substr(kLayers.size(), end - kLayers.size());
+  parts.module = name.substr(end + 1, dot - end - 1);
+  return parts;
+}
+
+Shape transposed(Shape shape) {
+  std::swap(shape.at(0), shape.at(1));
+  return shape;
+}
+
+/// Fills in what a rule for linear_qkv moves: ours are [groups, (query heads of a group + 2) * head_dim, ...].
+void make_qkv(WeightRule& rule, i64 dim) {
+  const i64 groups = rule.shape[0], rows = rule.shape[1], queries = rows / dim - 2;
+  const auto shape = [&](i64 heads) {
+    Shape theirs(rule.shape.begin() + 1, rule.shape.end());
+    theirs[0] = heads * dim;
+    return theirs;
+  };
+  const bool is_fused = rule.foreign.size() == 1;
+  if (is_fused) {
+    const Shape all = shape(groups * (queries + 2));
+    rule.foreign[0].transposed = all.size() == 2;
+    rule.foreign[0].shape = rule.foreign[0].transposed ? transposed(all) : all;
+  } else {
+    rule.foreign[0].shape = shape(groups * queries);
+    rule.foreign[1].shape = rule.foreign[2].shape = shape(groups);
+  }
+  const i64 key_begin = is_fused ? groups * queries * dim : 0, value_begin = is_fused ? key_begin + groups * dim : 0;
+  for (i64 g = 0; g < groups; ++g) {
+    const i64 row = g * rows;
+    rule.moves.push_back({0, g * queries * dim, row, queries * dim});
+    rule.moves.push_back({is_fused ? 0u : 1u, key_begin + g * dim, row + queries * dim, dim});
+    rule.moves.push_back({is_fused ? 0u : 2u, value_begin + g * dim, row + (queries + 1) * dim, dim});
   }
 }
 
-void add_llama_layer(MapBuilder& map, const ModelConfig& m, const std::string& ours, const std::string& theirs) {
-  const i64 h = m.hidden_size, f = m.ffn();
-  const i64 queries = m.num_attention_heads * m.head_dim(), keys = m.query_groups() * m.head_dim();
-  const std::string attention = theirs + "self_attn.", mlp = theirs + "mlp.";
-  map.add(ours + "input_layernorm.weight", theirs + "input_layernorm.weight", h);
-  map.add(ours + "pre_mlp_layernorm.weight", theirs + "post_attention_layernorm.weight", h);
-  for (const bool is_bias : {false, true}) {
-    const std::string suffix = is_bias ? "bias" : "weight";
-    const auto shape = [&](i64 rows) { return is_bias ? Shape{rows} : Shape{rows, h}; };
-    if (!is_bias || m.qkv_bias()) {
-      map.add_qkv(ours + "self_attention.linear_qkv." + suffix,
-                  {{attention + "q_proj." + suffix, shape(queries)},
-                   {attention + "k_proj." + suffix, shape(keys)},
-                   {attention + "v_proj." + suffix, shape(keys)}},
-                  is_bias);
-    }
-    if (!is_bias || m.attention_output_bias()) {
-      map.add(ours + "self_attention.linear_proj." + suffix, attention + "o_proj." + suffix, h, is_bias ? 0 : queries);
-    }
-    if (is_bias && !m.mlp_bias()) continue;
-    map.add_gate_up(ours + "mlp.linear_fc1." + suffix, mlp + "gate_proj." + suffix, mlp + "up_proj." + suffix, is_bias);
-    map.add(ours + "mlp.linear_fc2." + suffix, mlp + "down_proj." + suffix, h, is_bias ? 0 : f);
+/// Likewise of gate and up: ours are [2, ffn, ...].
+void make_stacked(WeightRule& rule) {
+  const Shape half(rule.shape.begin() + 1, rule.shape.end());
+  for (std::size_t i = 0; i < rule.foreign.size(); ++i) {
+    rule.foreign[i].shape = half;
+    rule.moves.push_back({i, 0, static_cast<i64>(i) * half[0], half[0]});
   }
+}
+
+/// Likewise of all that come from one tensor in the same order of rows.
+void make_rows(WeightRule& rule, Made made, const ModelConfig& model) {
+  ForeignTensor& theirs = rule.foreign[0];
+  theirs.shape = rule.shape;
+  if (made == Made::Padded) theirs.shape[0] = model.vocab_size;
+  rule.moves.push_back({0, 0, 0, theirs.shape[0]});
+  theirs.transposed = made == Made::Transposed && theirs.shape.size() == 2;
+  if (theirs.transposed) theirs.shape = transposed(theirs.shape);
 }
 
 /// Copies a [rows, columns] block between two strided matrices of elements of T's size, whatever they mean.
@@ -126,24 +142,32 @@ void on_bits(DType dtype, F&& f) {
 
 }  // namespace
 
-std::vector<WeightRule> weight_map(const ModelConfig& m, const std::string& prefix,
+std::vector<WeightRule> weight_map(const ModelConfig& model, const std::string& prefix,
                                    const std::function<void(const WeightRule&)>& check) {
-  const bool is_gpt2 = huggingface_family(m) == HuggingfaceFamily::Gpt2;
-  const std::string base = is_gpt2 ? prefix : "model.";
-  MapBuilder map(m, check);
-  map.add_vocabulary("embedding.word_embeddings.weight", base + (is_gpt2 ? "wte.weight" : "embed_tokens.weight"));
-  if (is_gpt2) map.add("embedding.position_embeddings.weight", base + "wpe.weight", m.max_positions(), m.hidden_size);
-  for (i64 layer = 0; layer < m.num_layers; ++layer) {
-    const std::string ours = str("decoder.layers.", layer, ".");
-    if (is_gpt2)
-      add_gpt2_layer(map, m, ours, str(base, "h.", layer, "."));
+  const HuggingfaceFamily family = huggingface_family(model);
+  const bool is_gpt2 = family == HuggingfaceFamily::Gpt2;
+  const std::string base = is_gpt2 ? prefix : "model.", layers = base + (is_gpt2 ? "h." : "layers.");
+  const std::vector<Counterpart>& names = counterparts(family);
+  std::vector<WeightRule> rules;
+  visit_on_paper(model, [&](const Param& param) {
+    const NameParts name = parts_of(param.name);
+    const auto found = std::ranges::find(names, name.module, &Counterpart::ours);
+    MCPP_CHECK(found != names.end(), param.name, " has no counterpart");
+    WeightRule rule{.name = param.name, .shape = param.box.global, .foreign = {}, .moves = {}};
+    const std::string where = name.module == "output_layer" ? ""
+                              : name.layer.empty()          ? base
+                                                            : layers + name.layer + ".";
+    for (const std::string_view theirs : found->theirs) rule.foreign.push_back({str(where, theirs, name.suffix), {}});
+    if (found->made == Made::Qkv)
+      make_qkv(rule, model.head_dim());
+    else if (found->made == Made::Stacked)
+      make_stacked(rule);
     else
-      add_llama_layer(map, m, ours, str(base, "layers.", layer, "."));
-  }
-  map.add("decoder.final_layernorm.weight", base + (is_gpt2 ? "ln_f.weight" : "norm.weight"), m.hidden_size);
-  if (is_gpt2) map.add("decoder.final_layernorm.bias", base + "ln_f.bias", m.hidden_size);
-  if (m.untie_embeddings_and_output_weights) map.add_vocabulary("output_layer.weight", "lm_head.weight");
-  return map.take();
+      make_rows(rule, found->made, model);
+    if (check) check(rule);
+    rules.push_back(std::move(rule));
+  });
+  return rules;
 }
 
 Tensor gather_rows(const WeightRule& rule, const std::vector<Tensor>& foreign) {

@@ -2,6 +2,7 @@
 
 #include "parallel/pp/engine.h"
 #include "parallel/pp/lower.h"
+#include "parallel/pp/schedule_kind.h"
 
 namespace mcpp {
 namespace {

@@ -130,41 +130,48 @@ bool fits(const CheckpointReader& reader, const TrainingState& state) {
   return std::ranges::all_of(list.shards(), [&](const ShardSpec& shard) { return reader.holds(shard); });
 }
 
+enum class PartVerdict : u8 { Good, OfOthers, Damaged };
+
 /// What a rank says of its part: its save, or why it cannot be used.
 struct Report {
-  enum Verdict : char { Good = 'g', OtherRun = 'o', Damaged = 'd' } verdict;
+  PartVerdict verdict;
   std::string text;
-  std::string message() const { return static_cast<char>(verdict) + text; }
+
+  std::string to_message() const { return str(static_cast<int>(verdict), " ", text); }
+  static Report from(const std::string& message) {
+    const std::size_t space = message.find(' ');
+    return {static_cast<PartVerdict>(std::stoi(message.substr(0, space))), message.substr(space + 1)};
+  }
 };
 
 Report examine(const Path& directory, const std::string& run, const CheckpointConfig& config,
                const TrainingState& state) {
   if (const std::vector<std::string> problems = problems_of(directory, /*checksums=*/false); !problems.empty())
-    return {Report::Damaged, join(problems, "\n")};
+    return {PartVerdict::Damaged, join(problems, "\n")};
   const CheckpointReader reader(directory);
   const std::map<std::string, std::string>& extra = reader.state().extra;
   const auto id = extra.find(kRunIdName), save = extra.find(kSaveIdName);
-  if (id == extra.end() || id->second != run || save == extra.end()) return {Report::OtherRun, "of another run"};
-  if (!fits(reader, state)) return {Report::OtherRun, "of another layout"};
-  if (is_overruled(reader, config.save)) return {Report::OtherRun, "newer than what latest was set to"};
-  return {Report::Good, save->second};
+  if (id == extra.end() || id->second != run || save == extra.end()) return {PartVerdict::OfOthers, "of another run"};
+  if (!fits(reader, state)) return {PartVerdict::OfOthers, "of another layout"};
+  if (is_overruled(reader, config.save)) return {PartVerdict::OfOthers, "newer than what latest was set to"};
+  return {PartVerdict::Good, save->second};
 }
 
 /// What the parts of all ranks are together; says why they are not usable.
-LocalParts judge(const std::vector<std::string>& reports, const Path& part, const Log& log) {
+LocalParts verdict_of(const std::vector<std::string>& messages, const Path& part, const Log& log) {
   const std::string what = name_for_messages(part);
-  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
-    const std::string text = reports[rank].substr(1);
-    if (reports[rank][0] == Report::Damaged) {
+  for (std::size_t rank = 0; rank < messages.size(); ++rank) {
+    const auto [verdict, text] = Report::from(messages[rank]);
+    if (verdict == PartVerdict::Damaged) {
       log.warn(local_damage_warning(part, {static_cast<int>(rank), text}));
       return LocalParts::Damaged;
     }
-    if (reports[rank][0] == Report::OtherRun) {
+    if (verdict == PartVerdict::OfOthers) {
       log.info(str(what, " is not used: on rank ", rank, " it is ", text));
       return LocalParts::OfOthers;
     }
   }
-  const bool same = std::ranges::all_of(reports, [&](const std::string& report) { return report == reports[0]; });
+  const bool same = std::ranges::all_of(messages, [&](const std::string& message) { return message == messages[0]; });
   if (!same) log.info(str(what, " is not used: the ranks' parts are not of one save"));
   return same ? LocalParts::Usable : LocalParts::OfOthers;
 }
@@ -198,7 +205,7 @@ std::vector<Path> local_parts(const CheckpointConfig& config, Communicator& worl
 LocalParts examine_local(const Path& part, const CheckpointConfig& config, const TrainingState& state,
                          Communicator& world, const Log& log) {
   const std::string run = from_first(world, [&] { return run_id(config.save); });
-  return judge(run_together(world, [&] { return examine(part, run, config, state).message(); }), part, log);
+  return verdict_of(run_together(world, [&] { return examine(part, run, config, state).to_message(); }), part, log);
 }
 
 std::string local_damage_warning(const Path& part, const Damage& damage) {

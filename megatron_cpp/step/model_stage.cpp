@@ -5,10 +5,10 @@
 
 namespace mcpp {
 
-void ModelStage::begin(std::span<const MicroBatch> batches, bool training, double loss_scale, const Tensor& totals,
+void ModelStage::begin(std::span<const MicroBatch> batches, bool training, double grad_scale, const Tensor& totals,
                        StepUnderWay& step) {
   batches_ = batches;
-  loss_scale_ = loss_scale;
+  grad_scale_ = grad_scale;
   totals_ = totals;
   step_ = &step;
   passes_.clear();
@@ -37,7 +37,7 @@ Tensor ModelStage::forward(int microbatch, const Tensor& x) {
     const Tensor y = model_.forward(input, next);
     return next.is_given_up() ? zero_activation() : y;
   }
-  const TokenLosses losses = model_.loss(input, batch.targets, loss_scale_, next);
+  const TokenLosses losses = model_.loss(input, batch.targets, grad_scale_, next);
   if (!next.is_given_up()) ops::add_to(losses.totals, totals_);
   return {};
 }

@@ -22,10 +22,10 @@ class ModelStage final : public PipelineStage {
  public:
   explicit ModelStage(GPTModel& model) : model_(model) {}
 
-  /// Before each run of a schedule. `batches` must stay until it has ended. `loss_scale` multiplies the gradients. The
+  /// Before each run of a schedule. `batches` must stay until it has ended. `grad_scale` multiplies the gradients. The
   /// last stage adds the losses and targets of each to `totals`, fp64 [2], in order. `step`, which outlives the run, is
   /// asked before each pass; once it is given up nothing more is computed, and zeros go to the other stages.
-  void begin(std::span<const MicroBatch> batches, bool training, double loss_scale, const Tensor& totals,
+  void begin(std::span<const MicroBatch> batches, bool training, double grad_scale, const Tensor& totals,
              StepUnderWay& step);
 
   Tensor forward(int microbatch, const Tensor& x) override;
@@ -44,7 +44,7 @@ class ModelStage final : public PipelineStage {
   GPTModel& model_;
   StepUnderWay* step_ = nullptr;
   std::span<const MicroBatch> batches_;
-  double loss_scale_ = 1;
+  double grad_scale_ = 1;
   std::vector<Pass> passes_;
   Tensor totals_;
 };

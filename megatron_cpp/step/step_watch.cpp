@@ -16,13 +16,15 @@ void StepUnderWay::begin(i64 passes, i64 microbatches) {
 bool StepUnderWay::goes_on() {
   if (!watch_ || is_given_up_) return !is_given_up_;
   watch_->passed(done_++, passes_, microbatches_);
-  agreed_signal_ = static_cast<int>(reduce_scalar(signal(), ReduceOp::Max, tp_, host_));
+  agreed_signal_ =
+      static_cast<int>(reduce_scalar(std::max(agreed_signal_, watch_->signal()), ReduceOp::Max, tp_, host_));
   is_given_up_ = agreed_signal_ != 0;
   return !is_given_up_;
 }
 
-int StepUnderWay::signal() const {
-  return std::max(agreed_signal_, watch_ ? watch_->signal() : 0);
+Notices StepUnderWay::notices() const {
+  if (!watch_) return {.signal = agreed_signal_};
+  return {.signal = std::max(agreed_signal_, watch_->signal()), .minutes = watch_->minutes()};
 }
 
 }  // namespace mcpp

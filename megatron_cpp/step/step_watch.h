@@ -1,9 +1,23 @@
 // What happens between the forward and backward passes of a step, which may take long: its progress is shown, and a
 // signal ends it.
 #pragma once
+#include <array>
+#include <span>
+
 #include "comm/communicator.h"
 
 namespace mcpp {
+
+/// What ranks tell one another about stopping. It rides along with the numbers that they exchange of a step, or of a
+/// batch of an evaluation, and all come to know the largest of each.
+struct Notices {
+  int signal = 0;      ///< that asks to stop, or 0
+  double minutes = 0;  ///< since the process began
+
+  static constexpr i64 kCount = 2;
+  std::array<double, kCount> numbers() const { return {static_cast<double>(signal), minutes}; }
+  static Notices of(std::span<const double, kCount> numbers) { return {static_cast<int>(numbers[0]), numbers[1]}; }
+};
 
 /// Who looks at a training step, or at a batch of an evaluation, between its passes.
 class StepWatch {
@@ -11,6 +25,8 @@ class StepWatch {
   virtual ~StepWatch() = default;
   /// The signal that asks to stop, as far as this rank knows, or 0. Once there is one there always is.
   virtual int signal() const = 0;
+  /// Since the process of this rank began.
+  virtual double minutes() const = 0;
   /// `done` of the `all` passes of this rank in the step are over, or queued on a GPU; there are as many
   /// `microbatches`.
   virtual void passed(i64 done, i64 all, i64 microbatches) = 0;
@@ -33,8 +49,8 @@ class StepUnderWay {
   /// Before each pass, by all tensor-parallel ranks. False from the moment when the step is given up.
   bool goes_on();
   bool is_given_up() const { return is_given_up_; }
-  /// That this rank knows of.
-  int signal() const;
+  /// What this rank knows; nothing without a watch.
+  Notices notices() const;
 
  private:
   Communicator& tp_;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "optimizer/norm_scope.h"
 #include "parallel/pp/lower.h"
@@ -12,9 +13,14 @@
 namespace mcpp {
 namespace {
 
-constexpr i64 kSignal = StepNumbers::kCount, kMinutes = kSignal + 1, kGivenUp = kMinutes + 1, kNumbers = kGivenUp + 1;
-// Of an evaluation: totals_, and then the signal.
-constexpr i64 kEvaluationSignal = 2, kEvaluationNumbers = 3;
+// What ranks exchange of a step: StepNumbers, Notices, and whether one gave it up.
+constexpr i64 kStepNotices = StepNumbers::kCount, kGivenUp = kStepNotices + Notices::kCount, kNumbers = kGivenUp + 1;
+// Of an evaluation: totals_, and then Notices.
+constexpr i64 kEvaluationNotices = 2, kEvaluationNumbers = kEvaluationNotices + Notices::kCount;
+
+Notices notices_at(i64 place, const std::vector<double>& numbers) {
+  return Notices::of(std::span(numbers).subspan(static_cast<std::size_t>(place)).first<Notices::kCount>());
+}
 
 std::unique_ptr<ModelMemory> allocate(GPTModel& model, const TrainingLayout& layout) {
   std::vector<UnitParam> params;
@@ -48,16 +54,16 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
 }
 
 std::vector<TrainingState::Chunk> TrainingState::make_chunks(const ModelContext& context) {
-  const Schedule places{.ranks = layout_.parallel.topology.pp(),
+  const StageMap places{.ranks = layout_.parallel.topology.pp(),
                         .chunks_per_rank = layout_.chunks_per_rank(),
-                        .placement = placement_of(layout_.schedule),
-                        .per_rank = {}};
+                        .placement = row_of(layout_.schedule).placement};
+  std::vector<StageContents> stages;
+  for (int c = 0; c < layout_.chunks_per_rank(); ++c)
+    stages.push_back(layout_.stages[static_cast<std::size_t>(places.stage_of(layout_.parallel.me.pp, c))]);
   std::vector<Chunk> chunks;
-  for (int c = 0; c < layout_.chunks_per_rank(); ++c) {
-    const int stage = places.stage_of(layout_.parallel.me.pp, c);
-    GPTModel* first = chunks.empty() || !chunks[0].model->stage().has_embedding ? nullptr : chunks[0].model.get();
+  for (std::unique_ptr<GPTModel>& model : mcpp::make_chunks(context, stages)) {
     Chunk& chunk = chunks.emplace_back();
-    chunk.model = std::make_unique<GPTModel>(context, layout_.stages[static_cast<std::size_t>(stage)], first);
+    chunk.model = std::move(model);
     chunk.memory = allocate(*chunk.model, layout_);
     chunk.memory->visit_weights(
         [&](const Param& param, i64 begin, Tensor values) { initialize(param, context.seed, begin, values); });
@@ -91,13 +97,13 @@ const Schedule& TrainingState::schedule_for(std::size_t microbatches, bool train
   return found->second;
 }
 
-void TrainingState::run(std::span<const MicroBatch> batches, bool training, double loss_scale) {
+void TrainingState::run(std::span<const MicroBatch> batches, bool training, double grad_scale) {
   ops::fill_zero(totals_);
   const Schedule& schedule = schedule_for(batches.size(), training);
   step_.begin(schedule.passes(layout_.parallel.me.pp), static_cast<i64>(batches.size()));
   std::vector<PipelineStage*> stages;
   for (const Chunk& chunk : chunks_) {
-    chunk.stage->begin(batches, training, loss_scale, totals_, step_);
+    chunk.stage->begin(batches, training, grad_scale, totals_, step_);
     stages.push_back(chunk.stage.get());
   }
   pipeline_waiting_ += run_schedule(schedule, *layout_.parallel.pp, *layout_.parallel.pp_backward, stages).waiting;
@@ -116,22 +122,27 @@ i64 TrainingState::tokens_of_global_batch(std::span<const MicroBatch> batches) c
 }
 
 void TrainingState::backward(std::span<const MicroBatch> batches) {
+  MCPP_CHECK(!owes_outcome_ || !loss_scale_.adapts(), "the loss scale waits for the outcome of the step before");
   for (const Chunk& chunk : chunks_) chunk.memory->clear_grads();
-  gradient_factor_ = loss_scale_.factor(tokens_of_global_batch(batches));
-  run(batches, /*training=*/true, gradient_factor_);
+  grad_scale_ = loss_scale_.factor(tokens_of_global_batch(batches));
+  run(batches, /*training=*/true, grad_scale_);
   for (const Chunk& chunk : chunks_) chunk.model->add_shared_gradient();
   partial_gradients_.finish();
+  has_gradients_ = true;
 }
 
 void TrainingState::update(const StepOptions& options) {
+  MCPP_CHECK(std::exchange(has_gradients_, false), "update() without the backward() before it");
+  MCPP_CHECK(!std::exchange(owes_outcome_, true), "update() before the outcome() of the step before");
   sum_totals_over_ranks();
   // Gradients are of the summed loss; dividing by the tokens of the global batch makes them layout-independent.
   Tensor judged = numbers_.flat(0, StepNumbers::kCount);
   StepRule rule = options.rule;
-  rule.grad_scale = 1 / gradient_factor_;
+  rule.grad_scale = 1 / grad_scale_;
   ops::copy(optimizer_.judge(totals_, rule), judged);
-  Tensor notices = numbers_.flat(kSignal, 3);
-  write_values<double>({double(step_.signal()), options.minutes, double(step_.is_given_up())}, notices);
+  write_notices(kStepNotices, numbers_);
+  Tensor given_up = numbers_.flat(kGivenUp, 1);
+  write_values<double>({double(step_.is_given_up())}, given_up);
   if (step_.is_given_up()) {
     Tensor factor = numbers_.flat(StepNumbers::kFactor, 1);
     write_values<double>({std::numeric_limits<double>::infinity()}, factor);
@@ -144,11 +155,17 @@ void TrainingState::update(const StepOptions& options) {
   publish_weights();
 }
 
+void TrainingState::write_notices(i64 place, Tensor& numbers) const {
+  Tensor to = numbers.flat(place, Notices::kCount);
+  const auto mine = step_.notices().numbers();
+  write_values(std::span<const double>(mine), to);
+}
+
 StepOutcome TrainingState::outcome() {
+  MCPP_CHECK(std::exchange(owes_outcome_, false), "outcome() without the update() before it");
   const std::vector<double> numbers = late_numbers_->values();
-  const auto signal = static_cast<int>(numbers[kSignal]);
-  if (numbers[kGivenUp] != 0)
-    return {.skipped = true, .is_given_up = true, .signal = signal, .minutes = numbers[kMinutes]};
+  notices_ = notices_at(kStepNotices, numbers);
+  if (numbers[kGivenUp] != 0) return {.skipped = true, .is_given_up = true};
   const bool skipped = !std::isfinite(numbers[StepNumbers::kFactor]);
   if (!skipped) optimizer_.count_step();
   const auto verdict = static_cast<StepVerdict>(numbers[StepNumbers::kVerdict]);
@@ -159,9 +176,7 @@ StepOutcome TrainingState::outcome() {
           .grad_norm = numbers[StepNumbers::kGradNorm],
           .verdict = verdict,
           .skipped = skipped,
-          .overflow = overflow,
-          .signal = signal,
-          .minutes = numbers[kMinutes]};
+          .overflow = overflow};
 }
 
 StepOutcome TrainingState::train_step(std::span<const MicroBatch> batches, double lr, double weight_decay) {
@@ -175,19 +190,18 @@ void TrainingState::start_evaluation(std::span<const MicroBatch> batches) {
   run(batches, /*training=*/false);
   sum_totals_over_ranks();
   Tensor numbers = Tensor::empty({kEvaluationNumbers}, DType::F64, device_, MemoryClass::Workspace);
-  Tensor totals = numbers.flat(0, 2), notice = numbers.flat(kEvaluationSignal, 1);
+  Tensor totals = numbers.flat(0, 2), notices = numbers.flat(kEvaluationNotices, Notices::kCount);
   ops::copy(totals_, totals);
-  write_values<double>({double(step_.signal())}, notice);
-  layout_.parallel.world.all_reduce(notice, ReduceOp::Max).wait();
+  write_notices(kEvaluationNotices, numbers);
+  layout_.parallel.world.all_reduce(notices, ReduceOp::Max).wait();
   late_evaluations_[evaluations_started_++ % late_evaluations_.size()]->start(numbers);
 }
 
 EvaluationOutcome TrainingState::evaluation() {
   MCPP_CHECK(evaluations_taken_ < evaluations_started_, "no evaluation is under way");
   const std::vector<double> numbers = late_evaluations_[evaluations_taken_++ % late_evaluations_.size()]->values();
-  return {.loss = numbers[0] / numbers[1],
-          .tokens = static_cast<i64>(numbers[1]),
-          .signal = static_cast<int>(numbers[kEvaluationSignal])};
+  notices_ = notices_at(kEvaluationNotices, numbers);
+  return {.loss = numbers[0] / numbers[1], .tokens = static_cast<i64>(numbers[1])};
 }
 
 }  // namespace mcpp

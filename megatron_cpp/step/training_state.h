@@ -10,6 +10,7 @@
 #include "optimizer/loss_scale.h"
 #include "optimizer/optimizer.h"
 #include "parallel/partial_gradients.h"
+#include "parallel/pp/schedule_kind.h"
 #include "parallel/pp/stages.h"
 #include "parallel/state.h"
 #include "tensor/late_copy.h"
@@ -29,14 +30,11 @@ struct StepOutcome {
   Overflow overflow = Overflow::None;
   /// By a signal, on some rank: nothing was changed, and what is above says nothing.
   bool is_given_up = false;
-  int signal = 0;  ///< the largest of all ranks, as of StepOptions::minutes
-  double minutes = 0;
 };
 
 struct EvaluationOutcome {
   double loss = 0;  ///< mean over the target tokens of the global batch
   i64 tokens = 0;   ///< of the global batch
-  int signal = 0;   ///< the largest of all ranks; with one the loss may say nothing
 };
 
 /// Of one update. The rule, lr and weight_decay must be the same on every rank.
@@ -44,9 +42,6 @@ struct StepOptions {
   double lr = 0;
   double weight_decay = 0;
   StepRule rule = {};  ///< of which clip_grad, rounds_norm and grad_scale are filled in here
-  /// Since this rank started. What ranks have to tell one another about stopping, this and the signal of the
-  /// StepWatch, goes with the step's own numbers.
-  double minutes = 0;
 };
 
 /// How a training is laid out over its ranks.
@@ -85,14 +80,16 @@ class TrainingState {
   /// it is there. What it gives up changes nothing, in this and every later update().
   void set_watch(StepWatch* watch) { step_.set_watch(watch); }
 
-  /// A step in three parts, none of which but the last waits for the device. Forward and backward over this rank's
-  /// microbatches of one global batch; any gradients of before are forgotten.
-  /// A loss scale that adapts needs the outcome of the update before.
+  // A step has three parts, none of which but the last waits for the device: backward(), update(), outcome(). The
+  // backward() of the next step may come before the outcome() of this one, so that the device has something to do
+  // meanwhile, unless the loss scale adapts; its update() may not. A part that is called when it is not its turn is an
+  // Internal error.
+
+  /// Forward and backward over this rank's microbatches of one global batch; any gradients of before are forgotten.
   void backward(std::span<const MicroBatch> batches);
-  /// The update, or none when the loss or the gradient is not finite on any rank, or by options.rule. To be called when
-  /// the outcome of the update before is known.
+  /// The update, or none when the loss or the gradient is not finite on any rank, or by options.rule.
   void update(const StepOptions& options);
-  /// What became of the last update(), which is waited for; nothing that was queued after it is. Once per update.
+  /// What became of the last update(), which is waited for; nothing that was queued after it is.
   StepOutcome outcome();
   /// All three at once.
   StepOutcome train_step(std::span<const MicroBatch> batches, double lr, double weight_decay);
@@ -104,6 +101,9 @@ class TrainingState {
   void start_evaluation(std::span<const MicroBatch> batches);
   /// Of the first one started that was not asked for yet, which is waited for.
   EvaluationOutcome evaluation();
+  /// Of all ranks, which decide by them: those that came with the last outcome() or evaluation(). With a signal the
+  /// loss of an evaluation may say nothing.
+  const Notices& notices() const { return notices_; }
 
   /// After the weights that visit_weights() gives were changed: all ranks see the new ones.
   void publish_weights();
@@ -116,23 +116,27 @@ class TrainingState {
   std::vector<Chunk> make_chunks(const ModelContext& context);
   const Schedule& schedule_for(std::size_t microbatches, bool training);
   /// Leaves this rank's part in totals_.
-  void run(std::span<const MicroBatch> batches, bool training, double loss_scale = 1);
+  void run(std::span<const MicroBatch> batches, bool training, double grad_scale = 1);
   i64 tokens_of_global_batch(std::span<const MicroBatch> batches) const;
   void sum_totals_over_ranks();
+  /// Puts what this rank has to tell the others into `numbers` from `place` on.
+  void write_notices(i64 place, Tensor& numbers) const;
 
   TrainingLayout layout_;
   Device& device_;
   std::vector<Chunk> chunks_;
   Optimizer optimizer_;
   LossScale loss_scale_;
-  double gradient_factor_ = 1;  // of the last backward()
+  double grad_scale_ = 1;                              // of the last backward()
+  bool has_gradients_ = false, owes_outcome_ = false;  // since backward(); since update()
   PartialGradients partial_gradients_;
   Tensor totals_;   // fp64 [2]: the loss summed over targets, and their number
-  Tensor numbers_;  // fp64: of the last update, StepNumbers and then what StepOptions has for other ranks
+  Tensor numbers_;  // fp64: of the last update, StepNumbers, then Notices, then whether a rank gave it up
   std::unique_ptr<LateCopy> late_numbers_;
   std::array<std::unique_ptr<LateCopy>, 2> late_evaluations_;  // in turn
   std::size_t evaluations_started_ = 0, evaluations_taken_ = 0;
   StepUnderWay step_;
+  Notices notices_;
   std::map<std::pair<std::size_t, bool>, Schedule> schedules_;  // lowered, by microbatches and whether training
   double pipeline_waiting_ = 0;
 };

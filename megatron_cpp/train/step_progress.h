@@ -6,6 +6,7 @@
 
 #include "base/kept_ref.h"
 #include "base/log.h"
+#include "base/machine.h"
 #include "megatron_cpp/step/step_watch.h"
 #include "megatron_cpp/train/signals.h"
 
@@ -38,6 +39,7 @@ class StepProgress final : public StepWatch {
   /// A step begins, "iteration 3/100".
   void begin(std::string name);
   int signal() const override { return signals_.received(); }
+  double minutes() const override { return process_seconds() / 60; }
   void passed(i64 done, i64 all, i64 microbatches) override;
 
  private:

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "base/machine.h"
 #include "base/number_text.h"
 #include "checkpoint/folder/exchange.h"
 #include "megatron_cpp/bench/bench.h"
@@ -59,7 +58,10 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
       batch_sizes_(config_.batch_sizes()),
       train_iters_(config_.total_iterations()),
       lock_(lock_save_folder(config, session, log)),
-      peak_tflops_(peak_tflops(config, *session.device)),
+      window_({.tokens = static_cast<double>(config_.model.seq_length),
+               .flops = flops_per_batch(config_.model, 1),
+               .peak_tflops = peak_tflops(config, *session.device),
+               .devices = session.parallel.world.size()}),
       sources_{.tokenizer_checksum = keep_tokenizer(config, session),
                .datasets = identify_datasets(config, session.parallel.world)},
       state_(model_provider(config, session), config_.optimizer, layout_provider(config, session)),
@@ -76,25 +78,24 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
 
 ExitCode Trainer::train() {
   start_ = Clock::now();
-  minutes_ = process_seconds() / 60;
-  window_begin_ = step_begin_ = spent();
+  window_.begin(spent());
   const bool is_done = progress_.iteration >= train_iters_;
   if (is_done)
     log_.info(str("all ", train_iters_, " iterations are done; set training.train_iters higher to train on"));
   // There must be something to go back to.
   if (!is_done && config_.may_roll_back() && !progress_.is_saved) save(/*waits=*/true);
   if (!is_done) evaluate_what_is_owed();
-  if (!is_done && signal_ == 0) run_iterations();
-  if (signal_ != 0) say_that_it_stops(str("signal ", signal_, " received"));
+  if (!is_done && signal() == 0) run_iterations();
+  if (signal() != 0) say_that_it_stops(str("signal ", signal(), " received"));
   session_.enter(Activity::Saving, progress_.iteration);
   saver_.finish();
   if (saver_.must_save(progress_)) save(/*waits=*/true);
-  if (signal_ == 0 && progress_.iteration >= train_iters_) {
+  if (signal() == 0 && progress_.iteration >= train_iters_) {
     evaluate_what_is_owed();
-    if (signal_ != 0)
-      log_.info(str("signal ", signal_, " received: stopping; the next start makes up for the evaluation"));
+    if (signal() != 0)
+      log_.info(str("signal ", signal(), " received: stopping; the next start makes up for the evaluation"));
   }
-  if (signal_ != 0) return ExitCode::Preempted;
+  if (signal() != 0) return ExitCode::Preempted;
   log_.info(str("ended at iteration ", progress_.iteration, " of ", train_iters_));  // launch.sh looks for it
   return ExitCode::Done;
 }
@@ -103,8 +104,8 @@ void Trainer::run_iterations() {
   bool stopping = false;
   while (iteration() < train_iters_ && !stopping) {
     train_step();
-    if (must_settle()) settle();
-    if (signal_ != 0) break;
+    if (must_finish_step()) finish_step();
+    if (signal() != 0) break;
     if (is_due(config_.training.check_weight_hash_across_dp_replicas_interval))
       check_weights_across_replicas(state_, session_.parallel);
     saver_.poll();
@@ -113,11 +114,11 @@ void Trainer::run_iterations() {
       evaluate("validation", datasets_.valid.get());
     stopping = should_exit();
   }
-  settle();
+  finish_step();
 }
 
 /// What saves, evaluates or ends the run must know all that happened.
-bool Trainer::must_settle() const {
+bool Trainer::must_finish_step() const {
   return step_minutes_ >= kLongStep || iteration() == train_iters_ || saver_.is_due(iteration()) ||
          is_due(config_.training.eval_interval) || is_due(config_.training.exit_interval) ||
          is_due(config_.training.check_weight_hash_across_dp_replicas_interval);
@@ -129,30 +130,29 @@ void Trainer::train_step() {
   watch_.begin(str("iteration ", iteration, "/", train_iters_));
   faults_.before_step(iteration);
   const std::vector<MicroBatch> batches = batches_->next();
-  if (state_.loss_scale().adapts()) settle();  // the step before decides about the scale
+  if (state_.loss_scale().adapts()) finish_step();  // the step before decides about the scale
   state_.backward(batches);
   // It decides about the learning rate, the optimizer's step count and what counts as a spike, too: otherwise it is
   // waited for here, when the device has the next forward and backward to do.
-  if (settle()) state_.backward(batches);
+  if (finish_step()) state_.backward(batches);
   if (is_given_up_) return;
   saver_.wait_for_copy();
   faults_.corrupt(iteration, state_);
   const StepOptions options{.lr = schedule_.lr(progress_.trained_samples),
                             .weight_decay = schedule_.weight_decay(progress_.trained_samples),
-                            .rule = step_rule(config_.training, progress_.spikes),
-                            .minutes = process_seconds() / 60};
+                            .rule = step_rule(config_.training, progress_.spikes)};
   state_.update(options);
   pending_ = {.learning_rate = options.lr,
               .batch_size = batch_size_at(batch_sizes_, progress_.consumed_samples),
               .spent = spent()};
 }
 
-bool Trainer::settle() {
+bool Trainer::finish_step() {
   if (!pending_) return false;
   const PendingStep step = *std::exchange(pending_, std::nullopt);
+  const double minutes_before = state_.notices().minutes;
   const StepOutcome outcome = state_.outcome();
-  signal_ = outcome.signal;
-  step_minutes_ = outcome.minutes - std::exchange(minutes_, outcome.minutes);
+  step_minutes_ = state_.notices().minutes - minutes_before;
   is_given_up_ = outcome.is_given_up;
   if (is_given_up_) {
     log_.info(str("iteration ", progress_.iteration + 1, " is given up: nothing of it counts"));
@@ -164,56 +164,36 @@ bool Trainer::settle() {
   if (!outcome.skipped) progress_.trained_samples += step.batch_size;
   if (outcome.verdict != StepVerdict::NotFinite && config_.training.spike_policy != SpikePolicy::Off)
     progress_.spikes.add(outcome.loss, outcome.grad_norm, config_.training.spike_window);
-  note(outcome, step);
+  record(outcome, step);
   const bool rolled_back = follow_policy(outcome, step.batch_size);
   if (is_due(config_.logging.log_interval) || iteration() == 1 || iteration() == train_iters_) log_iteration();
   return rolled_back;
 }
 
-void Trainer::note(const StepOutcome& outcome, const PendingStep& step) {
-  window_.iteration = progress_.iteration;
-  window_.train_iters = train_iters_;
-  window_.consumed_samples = progress_.consumed_samples;
-  window_.learning_rate = step.learning_rate;
-  window_.global_batch_size = step.batch_size;
-  window_.grad_norm = outcome.grad_norm;
-  window_.lm_loss = outcome.loss;
-  window_.loss_scale = state_.loss_scale().value();
-  window_iterations_ += 1;
-  window_samples_ += step.batch_size;
-  if (!outcome.skipped) {
-    window_losses_ += 1;
-    window_loss_ += outcome.loss;
-  }
-  window_.skipped_iterations += outcome.skipped;
-  window_.nan_iterations += !std::isfinite(outcome.loss);
-  window_end_ = step.spent;
-  window_.elapsed_ms = 1000 * (window_end_ - window_begin_).clock / static_cast<double>(window_iterations_);
-  const double samples = static_cast<double>(window_samples_) / static_cast<double>(window_iterations_);
-  set_rates(window_, samples * static_cast<double>(config_.model.seq_length),
-            samples * flops_per_batch(config_.model, 1), peak_tflops_, session_.parallel.world.size());
-  if (config_.logging.log_progress) log_.progress(progress_line(window_));
-  if (config_.logging.metrics_every_iteration) write_iteration(outcome, step);
-  step_begin_ = step.spent;
-}
-
-/// The window's numbers are means; these are of the one step.
-void Trainer::write_iteration(const StepOutcome& outcome, const PendingStep& step) {
-  IterationStats stats = window_;
-  stats.lm_loss = outcome.skipped ? std::nan("") : outcome.loss;
-  stats.skipped_iterations = outcome.skipped;
-  stats.nan_iterations = !std::isfinite(outcome.loss);
-  stats.elapsed_ms = 1000 * (step.spent - step_begin_).clock;
-  set_rates(stats, static_cast<double>(step.batch_size * config_.model.seq_length),
-            flops_per_batch(config_.model, step.batch_size), peak_tflops_, session_.parallel.world.size());
-  metrics_.write(stats);
+void Trainer::record(const StepOutcome& outcome, const PendingStep& step) {
+  window_.add({.iteration = progress_.iteration,
+               .train_iters = train_iters_,
+               .consumed_samples = progress_.consumed_samples,
+               .learning_rate = step.learning_rate,
+               .global_batch_size = step.batch_size,
+               .lm_loss = outcome.loss,
+               .loss_scale = state_.loss_scale().value(),
+               .grad_norm = outcome.grad_norm,
+               .skipped_iterations = outcome.skipped,
+               .nan_iterations = !std::isfinite(outcome.loss),
+               .mfu = {},
+               .ranks = {}},
+              step.spent);
+  if (config_.logging.log_progress) log_.progress(progress_line(window_.means()));
+  if (config_.logging.metrics_every_iteration) metrics_.write(window_.last());
 }
 
 bool Trainer::follow_policy(const StepOutcome& outcome, i64 batch_size) {
   if (outcome.overflow == Overflow::Handled) {
     progress_.skipped_iterations += 1;
     log_.info(str("iteration ", progress_.iteration,
-                  ": the gradient overflows; the step is skipped, the loss scale is ", fixed(window_.loss_scale, 1)));
+                  ": the gradient overflows; the step is skipped, the loss scale is ",
+                  fixed(state_.loss_scale().value(), 1)));
     return false;
   }
   const StepAction action = action_for(config_.training, outcome.verdict);
@@ -258,7 +238,7 @@ void Trainer::roll_back(const std::string& reason) {
 }
 
 void Trainer::give_up(const std::string& reason) {
-  if (window_iterations_ > 0) log_iteration();
+  if (!window_.is_empty()) log_iteration();
   saver_.finish();
   fail(ExitCode::TrainingFailed, reason,
        ". Lower optimizer.lr, lengthen the warm-up, or look at the data of these samples");
@@ -271,21 +251,20 @@ RankSeconds Trainer::spent() const {
 }
 
 void Trainer::leave_out(const RankSeconds& since) {
-  const RankSeconds passed = spent() - since;
-  window_begin_ += passed;
-  step_begin_ += passed;
+  window_.leave_out(spent() - since);
 }
 
 RankStats Trainer::rank_stats() const {
-  const RankSeconds window = window_end_ - window_begin_;
+  const RankSeconds window = window_.seconds();
   return {.peak_memory_bytes = static_cast<double>(session_.device->memory().total.peak),
           .bubble = window.pipeline / window.clock,
           .exposed_communication = window.communication / window.clock};
 }
 
-/// What the ranks spend, as means in the line, and once, after the first line that is not of a cold start, by rank.
-void Trainer::note_ranks() {
-  if (session_.parallel.world.size() == 1) return;
+/// The mean of what the ranks spend, for the line. All of them are shown once, after the first line that is not of a
+/// cold start. Nothing with one rank.
+std::optional<RankStats> Trainer::report_ranks() {
+  if (session_.parallel.world.size() == 1) return std::nullopt;
   const std::vector<RankStats> ranks = gather_rank_stats(rank_stats(), session_.parallel.world, *session_.device);
   RankStats mean;
   for (const RankStats& rank : ranks) {
@@ -293,21 +272,19 @@ void Trainer::note_ranks() {
     mean.exposed_communication += rank.exposed_communication / static_cast<double>(ranks.size());
     mean.peak_memory_bytes = std::max(mean.peak_memory_bytes, rank.peak_memory_bytes);
   }
-  window_.ranks = mean;
   if (progress_.iteration > 1 && !std::exchange(ranks_are_shown_, true))
     log_.info(rank_table(ranks, session_.parallel.topology));
+  return mean;
 }
 
 void Trainer::log_iteration() {
   share_gemm_choices(config_.device, *session_.device, session_.parallel.world);
-  window_.lm_loss = window_loss_ / static_cast<double>(window_losses_);  // nan when all were skipped
-  note_ranks();
-  log_.info(iteration_line(window_, std::chrono::system_clock::now()));
-  if (!config_.logging.metrics_every_iteration) metrics_.write(window_);
-  window_ = {};
-  window_loss_ = 0;
-  window_losses_ = window_samples_ = window_iterations_ = 0;
-  window_begin_ = window_end_;
+  IterationStats stats = window_.means();
+  stats.lm_loss = window_.mean_loss();
+  stats.ranks = report_ranks();
+  log_.info(iteration_line(stats, std::chrono::system_clock::now()));
+  if (!config_.logging.metrics_every_iteration) metrics_.write(stats);
+  window_.restart();
 }
 
 void Trainer::evaluate(const char* split, Dataset* dataset) {
@@ -323,16 +300,15 @@ void Trainer::evaluate(const char* split, Dataset* dataset) {
   bool goes_on = true;
   // The outcome of a batch is asked for when the next one is queued, so that a GPU never idles.
   for (i64 i = 0; goes_on; ++i) {
-    goes_on = i < count && signal_ == 0;
+    goes_on = i < count && signal() == 0;
     watch_.begin(str(split, " ", i + 1, "/", count));
     if (goes_on) state_.start_evaluation(batches.next());
     if (i == 0) continue;
     const EvaluationOutcome outcome = state_.evaluation();
     loss_sum += outcome.loss * static_cast<double>(outcome.tokens);
     tokens += outcome.tokens;
-    signal_ = outcome.signal;
   }
-  if (signal_ != 0) return;  // what matters then is to save in time
+  if (signal() != 0) return;  // what matters then is to save in time
   const ValidationStats stats{.iteration = progress_.iteration,
                               .split = split,
                               .lm_loss = loss_sum / static_cast<double>(tokens),
@@ -348,7 +324,7 @@ void Trainer::evaluate_what_is_owed() {
        {std::pair("validation", datasets_.valid.get()), {"test", datasets_.test.get()}}) {
     const bool is_due = is_end || (progress_.iteration > 0 && this->is_due(config_.training.eval_interval) &&
                                    dataset == datasets_.valid.get());
-    if (!is_due || !dataset || signal_ != 0) continue;
+    if (!is_due || !dataset || signal() != 0) continue;
     const auto has_it = [&, name = split] { return str(metrics_.has_evaluation(name, progress_.iteration)); };
     if (from_first(session_.parallel.world, has_it) == str(false)) evaluate(split, dataset);
   }
@@ -375,12 +351,12 @@ void Trainer::check_before_save() {
   roll_back(what);
 }
 
-/// By what all ranks agreed on in the steps that are settled, so that nobody waits to decide. train() says so of
+/// By what all ranks agreed on in the steps that are finished, so that nobody waits to decide. train() says so of
 /// signals.
 bool Trainer::should_exit() {
   const TrainingConfig& training = config_.training;
-  if (signal_ != 0) return true;
-  if (training.exit_duration_in_mins > 0 && minutes_ >= training.exit_duration_in_mins) {
+  if (signal() != 0) return true;
+  if (training.exit_duration_in_mins > 0 && state_.notices().minutes >= training.exit_duration_in_mins) {
     say_that_it_stops("training.exit_duration_in_mins is over");
     return true;
   }

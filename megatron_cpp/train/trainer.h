@@ -10,7 +10,7 @@
 #include "megatron_cpp/resume/checkpoint_saver.h"
 #include "megatron_cpp/setup/dataset_provider.h"
 #include "megatron_cpp/train/fault_injection.h"
-#include "megatron_cpp/train/metrics.h"
+#include "megatron_cpp/train/log_window.h"
 #include "megatron_cpp/train/step_progress.h"
 #include "optimizer/lr_schedule.h"
 
@@ -40,16 +40,15 @@ class Trainer {
   void train_step();
   /// Waits for the outcome of the step that was queued last, if that is still to be done, and does what follows from
   /// it. Whether that put other weights into the model.
-  bool settle();
-  bool must_settle() const;
+  bool finish_step();
+  bool must_finish_step() const;
   /// Minutes; after such steps the host waits for the outcome at once, which then costs nothing, so that a signal on
   /// another machine need not wait for one more.
   static constexpr double kLongStep = 0.1;
-  /// Steps queued since iteration 0; progress_ is of those that are settled.
+  /// Steps queued since iteration 0; progress_ is of those that are finished.
   i64 iteration() const { return progress_.iteration + (pending_ ? 1 : 0); }
   bool is_due(i64 interval) const { return interval > 0 && iteration() % interval == 0; }
-  void note(const StepOutcome& outcome, const PendingStep& step);
-  void write_iteration(const StepOutcome& outcome, const PendingStep& step);
+  void record(const StepOutcome& outcome, const PendingStep& step);
   bool follow_policy(const StepOutcome& outcome, i64 batch_size);
   void count_skip(const std::string& warning);
   void roll_back(const std::string& reason);
@@ -68,7 +67,9 @@ class Trainer {
   /// What the rank did since then is not training.
   void leave_out(const RankSeconds& since);
   RankStats rank_stats() const;
-  void note_ranks();
+  std::optional<RankStats> report_ranks();
+  /// That any rank received, as all know by now, or 0.
+  int signal() const { return state_.notices().signal; }
   bool is_first_rank() const { return session_.parallel.world.rank() == 0; }
 
   const Config& config_;
@@ -79,7 +80,7 @@ class Trainer {
   i64 train_iters_;
   // Of checkpoint.save; first, because it finds at once what would end the run at its first save.
   std::unique_ptr<FolderLock> lock_;
-  double peak_tflops_;  // before the model: what the measurement takes must not count as the model's memory
+  LogWindow window_;  // before the model: what measuring the device's peak takes must not count as the model's memory
   RunSources sources_;
   TrainingState state_;
   TrainingProgress progress_;
@@ -90,21 +91,12 @@ class Trainer {
   LrSchedule schedule_;
   std::unique_ptr<BatchStream> batches_;
   MetricsWriter metrics_;
-  int signal_ = 0;  // that any rank received, as all know by now
   bool is_given_up_ = false;
-  double minutes_ = 0;               // since the process began, on the rank whose clock is the furthest
-  double step_minutes_ = kLongStep;  // of the last step that is settled, likewise
+  double step_minutes_ = kLongStep;  // of the last step that is finished, as all ranks know by now
   std::chrono::steady_clock::time_point start_;
 
   std::optional<PendingStep> pending_;
 
-  // Since the last line of the log.
-  IterationStats window_;
-  double window_loss_ = 0;
-  i64 window_losses_ = 0;  // steps in it: those not skipped
-  i64 window_iterations_ = 0, window_samples_ = 0;
-  RankSeconds window_begin_, window_end_;
-  RankSeconds step_begin_;  // of the step to be settled next
   bool ranks_are_shown_ = false;
 };
 

@@ -42,9 +42,9 @@ struct ModelConfig {
   PositionEmbedding position_embedding_type = PositionEmbedding::LearnedAbsolute;
   double rotary_base = 10000;
   double rotary_percent = 1;
-  RopeScaling rope_scaling;
-  std::vector<i64> window_size;
-  std::vector<i64> window_attn_skip_freq;
+  RopeScaling rope_scaling = {};
+  std::vector<i64> window_size = {};
+  std::vector<i64> window_attn_skip_freq = {};
   Normalization normalization = Normalization::LayerNorm;
   double norm_epsilon = 1e-5;
   ActivationFunction activation_func = ActivationFunction::Gelu;

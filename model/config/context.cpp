@@ -1,5 +1,6 @@
 #include "model/config/context.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/philox.h"
@@ -7,6 +8,18 @@
 #include "tensor/ops/ops.h"
 
 namespace mcpp {
+
+std::vector<LayerGroup> layer_groups(const Recompute& recompute, i64 layers) {
+  const bool is_uniform = recompute.method == Recompute::Method::Uniform;
+  std::vector<LayerGroup> groups;
+  for (i64 done = 0; done < layers; done += groups.back().layers) {
+    const bool is_recomputed =
+        recompute.granularity == Recompute::Granularity::Full && (is_uniform || done < recompute.num_layers);
+    const i64 count = is_recomputed && is_uniform ? std::min(recompute.num_layers, layers - done) : 1;
+    groups.push_back({count, is_recomputed});
+  }
+  return groups;
+}
 
 double ModelContext::output_init_std() const {
   return config.init_method_std / std::sqrt(2.0 * static_cast<double>(config.num_layers));

@@ -22,6 +22,14 @@ struct Recompute {
   bool core_attn = false, layernorm = false, mlp_act = false;
 };
 
+/// Layers of a stage that follow one another and are recomputed together, or one that is kept.
+struct LayerGroup {
+  i64 layers = 1;
+  bool is_recomputed = false;
+};
+/// All `layers` of one stage, in order: recomputation by groups or by count begins anew in each.
+std::vector<LayerGroup> layer_groups(const Recompute& recompute, i64 layers);
+
 struct ModelContext {
   ModelConfig config;
   DType dtype = DType::F32;  ///< of weights and activations

@@ -8,18 +8,20 @@
 
 namespace mcpp {
 
-RotaryTable RotaryTable::make(const ModelContext& context) {
-  const ModelConfig& config = context.config;
-  if (config.position_embedding_type != PositionEmbedding::Rope) return {};
+void RotaryTable::make() {
+  const ModelConfig& config = context_.config;
   const Shape shape{config.max_positions(), config.rotary_dim() / 2};
-  RotaryTable table{Tensor::empty(shape, wide(context.dtype), context.device),
-                    Tensor::empty(shape, wide(context.dtype), context.device)};
-  ops::rope_table(config.rotary_frequencies(), config.rope_scaling.magnitude(), table.cos, table.sin);
-  return table;
+  for (Tensor* table : {&cos_, &sin_}) *table = Tensor::empty(shape, wide(context_.dtype), context_.device);
+  ops::rope_table(config.rotary_frequencies(), config.rope_scaling.magnitude(), cos_, sin_);
 }
 
-SelfAttention::SelfAttention(const std::string& name, i64 layer, KeptRef<ModelContext> context,
-                             KeptRef<RotaryTable> rotary)
+void RotaryTable::rotate(Heads& x, const Positions& positions, bool inverse) {
+  if (context_.config.position_embedding_type != PositionEmbedding::Rope) return;
+  if (!cos_.defined()) make();
+  ops::rope(x, cos_, sin_, positions, inverse);
+}
+
+SelfAttention::SelfAttention(const std::string& name, i64 layer, KeptRef<ModelContext> context, RotaryTable& rotary)
     : name_(name),
       layer_(layer),
       context_(context),
@@ -46,9 +48,8 @@ AttentionOptions SelfAttention::options(const Pass& pass) const {
 }
 
 void SelfAttention::rotate(QkvHeads heads, const Pass& pass, bool inverse) const {
-  if (!rotary_.cos.defined()) return;
   const Positions positions{pass.positions, pass.position_starts};
-  for (Heads* x : {&heads.q, &heads.k}) ops::rope(*x, rotary_.cos, rotary_.sin, positions, inverse);
+  for (Heads* x : {&heads.q, &heads.k}) rotary_.rotate(*x, positions, inverse);
 }
 
 Tensor SelfAttention::attend_cached(const QkvHeads& heads, Pass& pass) {

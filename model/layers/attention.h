@@ -11,10 +11,20 @@
 
 namespace mcpp {
 
-/// Rotary tables shared by all layers of a model; undefined without RoPE.
-struct RotaryTable {
-  Tensor cos, sin;  ///< [max_positions, rotary_dim / 2]
-  static RotaryTable make(const ModelContext& context);
+/// The table of rotary positions, shared by all layers of a model, which it outlives. It takes memory from its first
+/// use on, so that a model which is only looked at needs none.
+class RotaryTable {
+ public:
+  explicit RotaryTable(KeptRef<ModelContext> context) : context_(context) {}
+
+  /// Rotates the heads of x, in place, to where its tokens stand, or back; nothing without RoPE.
+  void rotate(Heads& x, const Positions& positions, bool inverse);
+
+ private:
+  void make();
+
+  const ModelContext& context_;
+  Tensor cos_, sin_;  // [max_positions, rotary_dim / 2]
 };
 
 /// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]) without the output bias, which the
@@ -23,7 +33,7 @@ struct RotaryTable {
 /// [b, heads / tp, s].
 class SelfAttention final : public Module {
  public:
-  SelfAttention(const std::string& name, i64 layer, KeptRef<ModelContext> context, KeptRef<RotaryTable> rotary);
+  SelfAttention(const std::string& name, i64 layer, KeptRef<ModelContext> context, RotaryTable& rotary);
 
   Tensor forward(const Tensor& x, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;
@@ -41,7 +51,7 @@ class SelfAttention final : public Module {
   std::string name_;
   i64 layer_;
   const ModelContext& context_;
-  const RotaryTable& rotary_;
+  RotaryTable& rotary_;
   QkvProjection linear_qkv_;
   std::unique_ptr<CoreAttention> core_attention_;
   RowParallelLinear linear_proj_;

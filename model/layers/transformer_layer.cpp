@@ -17,7 +17,7 @@ ActivationPlacement residual_gives(ActivationPlacement x, const Norm& norm, cons
 
 }  // namespace
 
-TransformerLayer::TransformerLayer(i64 layer, KeptRef<ModelContext> context, KeptRef<RotaryTable> rotary)
+TransformerLayer::TransformerLayer(i64 layer, KeptRef<ModelContext> context, RotaryTable& rotary)
     : name_(str("decoder.layers.", layer)),
       context_(context),
       input_layernorm_(name_ + ".input_layernorm", context),

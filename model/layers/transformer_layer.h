@@ -15,7 +15,7 @@ namespace mcpp {
 class TransformerLayer final : public Module {
  public:
   /// `layer` counts from 0 over the whole model.
-  TransformerLayer(i64 layer, KeptRef<ModelContext> context, KeptRef<RotaryTable> rotary);
+  TransformerLayer(i64 layer, KeptRef<ModelContext> context, RotaryTable& rotary);
 
   Tensor forward(const Tensor& x, Pass& pass) override;
   /// dy's memory may be used for the result.

@@ -11,7 +11,7 @@ ModelMemory::ModelMemory(std::span<const UnitParam> params, DType dtype, Device&
   for (const UnitParam& p : params) {
     const Placement& placement = p.param->placement;
     for (const Axis axis : {Axis::Cp, Axis::Dp}) {
-      MCPP_CHECK(placement[axis] == AlongAxis{Spread::Partial}, p.param->name, " is placed ",
+      MCPP_CHECK(placement[axis].spread == Spread::Partial && !placement[axis].holders, p.param->name, " is placed ",
                  name_of(placement[axis].spread), " along ", name_of(axis),
                  ", over all of which its buffer sums gradients: it must be Partial there");
     }

@@ -1,22 +1,18 @@
 #include "parallel/pp/schedule.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/check.h"
-#include "base/nearest.h"
+#include "parallel/pp/schedule_kind.h"
 
 namespace mcpp {
 namespace {
 
-void check_possible(ScheduleKind kind, int ranks, int chunks, int microbatches) {
+Schedule empty_schedule(ScheduleKind kind, int ranks, int microbatches, int chunks = 1) {
   const std::vector<std::string> conflicts = schedule_conflicts(kind, ranks, chunks, microbatches);
   check_input(conflicts.empty(), join(conflicts, "\n"));
-}
-
-Schedule empty_schedule(ScheduleKind kind, int ranks, int microbatches, int chunks = 1) {
-  check_possible(kind, ranks, chunks, microbatches);
-  const StagePlacement placement = kind == ScheduleKind::ZbV ? StagePlacement::V : StagePlacement::Loop;
-  return {ranks, chunks, microbatches, placement, std::vector<std::vector<Action>>(ranks)};
+  return {{ranks, chunks, row_of(kind).placement}, microbatches, std::vector<std::vector<Action>>(ranks)};
 }
 
 /// Writes one rank's list. Every kind of work takes the microbatches of a chunk in rising order, so only the kind and
@@ -182,57 +178,6 @@ Schedule zb_v(int ranks, int microbatches) {
   }
   shorten(schedule, microbatches);
   return schedule;
-}
-
-Schedule make_schedule(ScheduleKind kind, int ranks, int microbatches, int chunks) {
-  check_possible(kind, ranks, chunks, microbatches);
-  switch (kind) {
-    case ScheduleKind::GPipe:
-      return gpipe(ranks, microbatches);
-    case ScheduleKind::OneFOneB:
-      return one_f_one_b(ranks, microbatches);
-    case ScheduleKind::Interleaved:
-      return interleaved_1f1b(ranks, microbatches, chunks);
-    case ScheduleKind::ZbH1:
-      return zb_h1(ranks, microbatches);
-    case ScheduleKind::ZbV:
-      return zb_v(ranks, microbatches);
-  }
-  fail(ExitCode::Internal, "unknown schedule");
-}
-
-std::vector<std::string> schedule_conflicts(ScheduleKind kind, int ranks, int chunks, int microbatches) {
-  std::vector<std::string> found;
-  const auto at_least_one = [&](const char* name, int value) {
-    if (value < 1) found.push_back(str(name, " = ", value, " must be at least 1"));
-  };
-  at_least_one("pipeline_model_parallel_size", ranks);
-  at_least_one("num_virtual_stages_per_pipeline_rank", chunks);
-  at_least_one("num_microbatches", microbatches);
-  if (!found.empty()) return found;
-  // Every rank holds the whole schedule. This many are some hundred MiB, and more than any training has a use for.
-  constexpr i64 kMost = i64{1} << 23;
-  if (i64{ranks} * chunks > kMost / microbatches)
-    found.push_back(str(i64{ranks} * chunks, " pipeline stages x ", microbatches, " microbatches are more than ", kMost,
-                        "; raise micro_batch_size, or use fewer stages"));
-
-  const std::string name = str("pipeline_schedule = ", enum_name(kind));
-  if (kind != ScheduleKind::Interleaved) {
-    if (chunks != fewest_chunks(kind))
-      found.push_back(str(name, " needs num_virtual_stages_per_pipeline_rank = ", fewest_chunks(kind), ", not ", chunks,
-                          "; with ", chunks, " there is ", chunks == 1 ? "1f1b" : "interleaved"));
-    return found;
-  }
-  if (ranks < 2)
-    found.push_back(str(name, " needs pipeline_model_parallel_size of at least 2, not 1; with 1 there is 1f1b"));
-  if (chunks < 2)
-    found.push_back(
-        str(name, " needs num_virtual_stages_per_pipeline_rank of at least 2, not 1; with 1 there is 1f1b"));
-  if (microbatches % ranks != 0)
-    found.push_back(str(name, " needs num_microbatches, which is global_batch_size / (micro_batch_size x data-parallel",
-                        " ranks), to be a multiple of pipeline_model_parallel_size = ", ranks, ", not ", microbatches,
-                        "; nearest: ", one_of(nearest_multiples(ranks, microbatches))));
-  return found;
 }
 
 Schedule forwards_of(const Schedule& schedule) {

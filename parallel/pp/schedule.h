@@ -4,13 +4,11 @@
 // The model is cut into stages 0 .. stages()-1; a rank holds chunks_per_rank of them. A microbatch goes forward through
 // all stages and backward through all in reverse.
 #pragma once
-#include <array>
 #include <compare>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "base/fields.h"
+#include "base/types.h"
 
 namespace mcpp {
 
@@ -40,13 +38,11 @@ std::string describe(const Action& action);
 /// and the last stage share a rank.
 enum class StagePlacement : u8 { Loop, V };
 
-struct Schedule {
+/// Which rank holds which stages of a pipeline.
+struct StageMap {
   int ranks = 1;
   int chunks_per_rank = 1;
-  int microbatches = 1;
   StagePlacement placement = StagePlacement::Loop;
-  std::vector<std::vector<Action>> per_rank;
-  bool forward_only = false;  ///< evaluation: there is no backward, and nothing is kept for it
 
   int stages() const { return ranks * chunks_per_rank; }
   int rank_of(int stage) const {
@@ -59,6 +55,13 @@ struct Schedule {
     const bool back = placement == StagePlacement::V && chunk % 2 == 1;
     return chunk * ranks + (back ? ranks - 1 - rank : rank);
   }
+};
+
+struct Schedule : StageMap {
+  int microbatches = 1;
+  std::vector<std::vector<Action>> per_rank;
+  bool forward_only = false;  ///< evaluation: there is no backward, and nothing is kept for it
+
   /// Actions of a rank that compute: forward and backward passes of a microbatch through a stage.
   i64 passes(int rank) const;
 };
@@ -73,19 +76,9 @@ constexpr bool computes_weight_grad(ActionKind k) {
   return k == ActionKind::Backward || k == ActionKind::BackwardWeight;
 }
 
-enum class ScheduleKind : u8 { GPipe, OneFOneB, Interleaved, ZbH1, ZbV };
-template <>
-struct EnumNames<ScheduleKind> {
-  static constexpr std::array<std::string_view, 5> value{"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"};
-};
-
-constexpr StagePlacement placement_of(ScheduleKind kind) {
-  return kind == ScheduleKind::ZbV ? StagePlacement::V : StagePlacement::Loop;
-}
-
 // The builders hold for any number of ranks and microbatches >= 1, unless they say otherwise; what they cannot build is
-// a BadInput error with the texts of schedule_conflicts(). Each microbatch's weight gradients are added in rising
-// order, so that all schedules give the same bits.
+// a BadInput error with the texts of schedule_conflicts() (schedule_kind.h, where each has its row). Each microbatch's
+// weight gradients are added in rising order, so that all schedules give the same bits.
 
 /// All forwards, then all backwards (Huang et al., "GPipe", 2019). Keeps every microbatch in memory.
 Schedule gpipe(int ranks, int microbatches);
@@ -101,18 +94,6 @@ Schedule zb_h1(int ranks, int microbatches);
 /// Two chunks per rank, placed in a V: no bubble when F, B and W take the same time, with the memory of 1F1B (Qi et
 /// al., "Pipeline Parallelism with Controllable Memory", 2024).
 Schedule zb_v(int ranks, int microbatches);
-
-/// `chunks` must be what the kind has: 2 for zb-v, at least 2 for interleaved, otherwise 1.
-Schedule make_schedule(ScheduleKind kind, int ranks, int microbatches, int chunks);
-
-/// Every reason why make_schedule() refuses these, in the names of the configuration (pipeline_schedule,
-/// pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank), each with the nearest values that would do.
-/// Empty when there is such a schedule.
-std::vector<std::string> schedule_conflicts(ScheduleKind kind, int ranks, int chunks, int microbatches);
-/// The fewest model chunks per rank with which the kind works.
-constexpr int fewest_chunks(ScheduleKind kind) {
-  return kind == ScheduleKind::Interleaved || kind == ScheduleKind::ZbV ? 2 : 1;
-}
 
 /// The forwards of a schedule that is not lowered yet, in its order.
 Schedule forwards_of(const Schedule& schedule);

@@ -130,7 +130,7 @@ class Splitter {
   template <class LayersOfRank>
   void deal(const LayersOfRank& layers_of_rank) {
     if (!conflicts.empty()) return;
-    const Schedule pipeline{static_cast<int>(ranks()), static_cast<int>(chunks()), 1, split_.placement, {}};
+    const StageMap pipeline{static_cast<int>(ranks()), static_cast<int>(chunks()), split_.placement};
     i64 layer = 0;
     for (int stage = 0; stage < pipeline.stages(); ++stage) {
       const i64 begin = layer;

@@ -70,7 +70,7 @@ i64 measured(const ModelConfig& config, DType dtype, const Recompute& recompute,
                              .device = device,
                              .tp = tp,
                              .sequence_parallel = split.sequence_parallel};
-  const RotaryTable rotary = RotaryTable::make(context);
+  RotaryTable rotary(context);
   std::unique_ptr<Module> layer = std::make_unique<TransformerLayer>(0, context, rotary);
   if (recompute.granularity == Recompute::Granularity::Full) {
     std::vector<std::unique_ptr<Module>> group;
@@ -87,11 +87,16 @@ i64 measured(const ModelConfig& config, DType dtype, const Recompute& recompute,
     const auto& table = device.memory().by_class;
     return table[static_cast<std::size_t>(MemoryClass::Activations)].bytes;
   };
+  const Shape input{config.seq_length / (split.sequence_parallel ? split.tp : 1), kBatch, config.hidden_size};
+  Pass first;  // after which the table of rotary positions is there, which is the model's
+  first.keeps_stash = false;
+  first.samples = {0, 1};
+  layer->forward(Tensor::zeros(input, dtype, device), first);
+
   const i64 before = activations();
   Pass pass;
   pass.samples = {0, 1};
-  Tensor x = Tensor::zeros({config.seq_length / (split.sequence_parallel ? split.tp : 1), kBatch, config.hidden_size},
-                           dtype, device);
+  Tensor x = Tensor::zeros(input, dtype, device);
   Tensor y = layer->forward(x, pass);
   const Shape shape = y.shape();
   x = y = {};

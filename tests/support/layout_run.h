@@ -65,15 +65,17 @@ inline RankPlace cpu_place(Communicator&) {
   return {std::make_unique<CpuDevice>(), nullptr};
 }
 
-/// A rank that receives a signal, once it has begun so many passes.
+/// A rank that receives a signal, once it has begun so many passes, and that has run for so many minutes.
 class SignalAfter final : public StepWatch {
  public:
-  explicit SignalAfter(i64 passes) : passes_left_(passes) {}
+  explicit SignalAfter(i64 passes, double minutes = 0) : passes_left_(passes), minutes_(minutes) {}
   int signal() const override { return passes_left_ < 0 ? 15 : 0; }
+  double minutes() const override { return minutes_; }
   void passed(i64, i64, i64) override { --passes_left_; }
 
  private:
   i64 passes_left_;
+  double minutes_;
 };
 
 class LayoutRank {
@@ -85,7 +87,7 @@ class LayoutRank {
                                       {.tensor_model_parallel_size = layout.tp,
                                        .pipeline_model_parallel_size = layout.pp,
                                        .num_distributed_optimizer_instances = layout.instances},
-                                      placement_of(layout.schedule) == StagePlacement::V ? 0 : -1)),
+                                      row_of(layout.schedule).placement == StagePlacement::V ? 0 : -1)),
         state_({.config = task.model,
                 .dtype = task.dtype,
                 .recompute = layout.recompute,
@@ -102,7 +104,7 @@ class LayoutRank {
                                         .decoder_first_pipeline_num_layers = layout.first_layers,
                                         .decoder_last_pipeline_num_layers = layout.last_layers,
                                         .pipeline_model_parallel_layout = layout.stages,
-                                        .placement = placement_of(layout.schedule)}),
+                                        .placement = row_of(layout.schedule).placement}),
                 .data_parallel = {.zero_stage = layout.zero_stage,
                                   .bucket_elements = layout.bucket_elements,
                                   .overlap_grad_reduce = layout.overlaps,

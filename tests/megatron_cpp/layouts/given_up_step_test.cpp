@@ -68,7 +68,7 @@ Result train(const RunLayout& layout, int victim, i64 passes) {
       const i64 steps_before = self.state().optimizer().steps();
       const StepOutcome outcome = self.step(1);
       EXPECT_TRUE(outcome.is_given_up) << layout.name;
-      EXPECT_EQ(outcome.signal, 15) << layout.name;
+      EXPECT_EQ(self.state().notices().signal, 15) << layout.name;
       EXPECT_EQ(self.state().optimizer().steps(), steps_before);
       self.state().set_watch(nullptr);
     }
@@ -98,6 +98,7 @@ TEST(GivenUpStep, LeavesNoTraceOnAnyLayout) {
 TEST(GivenUpStep, ComputesNoFurtherPass) {
   struct Count final : StepWatch {
     int signal() const override { return last >= 5 ? 15 : 0; }
+    double minutes() const override { return 0; }
     void passed(i64 done, i64 all_passes, i64 count) override { last = done, all = all_passes, microbatches = count; }
     i64 last = -1, all = 0, microbatches = 0;
   };

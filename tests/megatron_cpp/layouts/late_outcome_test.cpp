@@ -95,13 +95,28 @@ TEST(LateOutcome, TheLargestNoticeOfAllRanksReachesAll) {
   const RunLayout layout{.name = "tp2_pp2", .tp = 2, .pp = 2};
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
     LayoutRank self(what, layout, world);
-    test::SignalAfter watch(rank == 2 ? 0 : kNever);
+    test::SignalAfter watch(rank == 2 ? 0 : kNever, 0.5 * rank);
     self.state().set_watch(&watch);
     self.backward(0);
-    self.state().update({.lr = 1e-3, .minutes = 0.5 * rank});
-    const StepOutcome outcome = self.state().outcome();
-    EXPECT_EQ(outcome.signal, 15);
-    EXPECT_EQ(outcome.minutes, 1.5);
+    self.state().update({.lr = 1e-3});
+    EXPECT_EQ(self.state().notices().signal, 0) << "nobody has heard of it yet";
+    self.state().outcome();
+    EXPECT_EQ(self.state().notices().signal, 15);
+    EXPECT_EQ(self.state().notices().minutes, 1.5);
+  });
+}
+
+TEST(LateOutcome, ThePartsOfAStepComeInTheirOrder) {
+  const RunTask what = task();
+  run_local_ranks(1, [&](Communicator& world, int) {
+    LayoutRank self(what, {}, world);
+    TrainingState& state = self.state();
+    EXPECT_THROW(state.outcome(), Error) << "of no update";
+    EXPECT_THROW(state.update({.lr = 1e-3}), Error) << "without gradients";
+    self.backward(0);
+    state.update({.lr = 1e-3});
+    self.backward(1);
+    EXPECT_THROW(state.update({.lr = 1e-3}), Error) << "before the outcome of the first";
   });
 }
 
@@ -136,11 +151,11 @@ TEST(LateOutcome, OfAnEvaluationIsThatOfOneThatWaits) {
       self.start_evaluation(what, 1);
       const EvaluationOutcome first = self.state().evaluation(), second = self.state().evaluation();
       EXPECT_THROW(self.state().evaluation(), Error);
-      EXPECT_EQ(first.signal, 0);
-      EXPECT_EQ(second.signal, 0);
+      EXPECT_EQ(self.state().notices().signal, 0);
       self.state().set_watch(&now);
       self.start_evaluation(what, 1);
-      EXPECT_EQ(self.state().evaluation().signal, 15) << "of the last rank alone";
+      self.state().evaluation();
+      EXPECT_EQ(self.state().notices().signal, 15) << "of the last rank alone";
       self.state().set_watch(nullptr);
       EXPECT_EQ(first.tokens, what.global_batch_size * what.model.seq_length);
       EXPECT_NE(first.loss, second.loss);

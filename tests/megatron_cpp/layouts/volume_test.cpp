@@ -169,14 +169,15 @@ TEST_P(PipelineVolume, IsAMessageEachWayPerMicrobatchAndBorder) {
     EXPECT_EQ(meters.at("pp")[CommOp::AllReduce].bytes, all_reduce(kLossAndTokens, layout.pp));
     EXPECT_EQ(meters.at("pp_backward").total_bytes(), meters.at("pp_backward")[CommOp::Send].bytes);
     const ModelConfig& c = task.model;
-    const bool tied = !c.untie_embeddings_and_output_weights && placement_of(layout.schedule) == StagePlacement::Loop;
+    const bool tied =
+        !c.untie_embeddings_and_output_weights && row_of(layout.schedule).placement == StagePlacement::Loop;
     const i64 table = c.padded_vocab_size() * c.hidden_size * 4 / layout.tp;
     if (rank.parallel().embedding) {
       EXPECT_EQ(meters.at("embedding").total_bytes(), tied ? all_reduce(table, 2) : 0);
     }
   });
   const i64 message = task.model.seq_length * kBatch * task.model.hidden_size * 4 / layout.tp;
-  const i64 turns = placement_of(layout.schedule) == StagePlacement::V ? 1 : 0;
+  const i64 turns = row_of(layout.schedule).placement == StagePlacement::V ? 1 : 0;
   const i64 borders = layout.pp * layout.virtual_stages - 1 - turns;
   EXPECT_EQ(forward, layout.tp * borders * kMicrobatches * message);
   EXPECT_EQ(backward, layout.tp * borders * kMicrobatches * message);

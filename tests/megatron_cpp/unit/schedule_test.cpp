@@ -2,6 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <sstream>
+
+#include "base/file.h"
+#include "base/strings.h"
+#include "parallel/pp/schedule_kind.h"
+#include "tests/support/build.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch_folder.h"
 
@@ -72,6 +79,26 @@ TEST_F(ScheduleCommand, ComparesAll) {
             HasSubstr("nearest: 4 or 8\n"), HasSubstr("\nzb-v               2 "), HasSubstr(" %          -  ")));
   EXPECT_THAT(output({"all", "--num_virtual_stages_per_pipeline_rank=4"}),
               HasSubstr("\ninterleaved        4     8.6 %"));
+}
+
+// The table of docs/pipeline_parallelism.md has what the command says, and what kSchedules says of every kind.
+TEST_F(ScheduleCommand, TheDocumentationSaysTheSame) {
+  const std::string page = read_text_file(test::source_folder() / "docs/pipeline_parallelism.md");
+  for (const std::string chunks : {"0", "4"}) {
+    std::istringstream lines(output({"all", "--num_virtual_stages_per_pipeline_rank=" + chunks}));
+    std::size_t kinds = 0;
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      std::string name, of_rank, bubble, percent, published, time, kept;
+      words >> name >> of_rank >> bubble >> percent >> published >> percent >> time >> kept;
+      const auto row = std::ranges::find(kSchedules, name, &ScheduleRow::name);
+      if (row == kSchedules.end()) continue;
+      ++kinds;
+      EXPECT_THAT(page, HasSubstr(str("\n| ", name, " | ", of_rank, " | ", bubble, " % | ", row->formula, " | ", time,
+                                      " | ", kept, " | ", row->in_rounds ? "multiples of p" : "any", " |\n")));
+    }
+    EXPECT_EQ(kinds, kSchedules.size());
+  }
 }
 
 TEST_F(ScheduleCommand, WritesAnImage) {

@@ -1,0 +1,93 @@
+#include "parallel/pp/schedule_kind.h"
+
+#include "base/check.h"
+#include "base/nearest.h"
+
+namespace mcpp {
+namespace {
+
+constexpr bool is_in_order() {
+  for (std::size_t i = 0; i < kSchedules.size(); ++i)
+    if (static_cast<std::size_t>(kSchedules[i].kind) != i) return false;
+  return true;
+}
+static_assert(is_in_order(), "row_of() finds a kind by its number");
+
+}  // namespace
+
+std::optional<double> bubble_of_1f1b(const PipelineSize& size, const ScheduleCosts&) {
+  const double p = size.ranks, m = size.microbatches;
+  return (p - 1) / (size.chunks * m + p - 1);
+}
+
+std::optional<double> bubble_of_zb_h1(const PipelineSize& size, const ScheduleCosts& c) {
+  const double work = c.forward + c.backward_input + c.backward_weight;
+  const double idle = (size.ranks - 1) * (c.forward + c.backward_input - c.backward_weight);
+  if (size.microbatches < size.ranks || idle < 0 || work == 0) return std::nullopt;
+  return idle / (size.microbatches * work + idle);
+}
+
+std::optional<double> bubble_of_zb_v(const PipelineSize& size, const ScheduleCosts& c) {
+  if (size.microbatches < 2 * size.ranks || c.forward != c.backward_input || c.forward != c.backward_weight)
+    return std::nullopt;
+  return 0;
+}
+
+Schedule make_schedule(ScheduleKind kind, int ranks, int microbatches, int chunks) {
+  const std::vector<std::string> conflicts = schedule_conflicts(kind, ranks, chunks, microbatches);
+  check_input(conflicts.empty(), join(conflicts, "\n"));
+  return row_of(kind).build({.ranks = ranks, .microbatches = microbatches, .chunks = chunks});
+}
+
+std::vector<std::string> schedule_conflicts(ScheduleKind kind, int ranks, int chunks, int microbatches) {
+  std::vector<std::string> found;
+  const auto at_least_one = [&](const char* name, int value) {
+    if (value < 1) found.push_back(str(name, " = ", value, " must be at least 1"));
+  };
+  at_least_one("pipeline_model_parallel_size", ranks);
+  at_least_one("num_virtual_stages_per_pipeline_rank", chunks);
+  at_least_one("num_microbatches", microbatches);
+  if (!found.empty()) return found;
+  // Every rank holds the whole schedule. This many are some hundred MiB, and more than any training has a use for.
+  constexpr i64 kMost = i64{1} << 23;
+  if (i64{ranks} * chunks > kMost / microbatches)
+    found.push_back(str(i64{ranks} * chunks, " pipeline stages x ", microbatches, " microbatches are more than ", kMost,
+                        "; raise micro_batch_size, or use fewer stages"));
+
+  const ScheduleRow& row = row_of(kind);
+  const std::string name = str("pipeline_schedule = ", row.name), simplest(enum_name(ScheduleKind::OneFOneB));
+  if (!row.takes_more_chunks && chunks != row.fewest_chunks)
+    found.push_back(str(name, " needs num_virtual_stages_per_pipeline_rank = ", row.fewest_chunks, ", not ", chunks,
+                        "; with ", chunks, " there is ",
+                        chunks == 1 ? simplest : std::string(enum_name(ScheduleKind::Interleaved))));
+  if (ranks < row.fewest_ranks)
+    found.push_back(str(name, " needs pipeline_model_parallel_size of at least ", row.fewest_ranks, ", not ", ranks,
+                        "; with ", ranks, " there is ", simplest));
+  if (row.takes_more_chunks && chunks < row.fewest_chunks)
+    found.push_back(str(name, " needs num_virtual_stages_per_pipeline_rank of at least ", row.fewest_chunks, ", not ",
+                        chunks, "; with ", chunks, " there is ", simplest));
+  if (row.in_rounds && microbatches % ranks != 0)
+    found.push_back(str(name, " needs num_microbatches, which is global_batch_size / (micro_batch_size x data-parallel",
+                        " ranks), to be a multiple of pipeline_model_parallel_size = ", ranks, ", not ", microbatches,
+                        "; nearest: ", one_of(nearest_multiples(ranks, microbatches))));
+  return found;
+}
+
+std::string chunks_needed() {
+  std::vector<std::string> needs;
+  for (const ScheduleRow& row : kSchedules)
+    if (row.fewest_chunks > 1)
+      needs.push_back(str(row.takes_more_chunks ? "at least " : "", row.fewest_chunks, " for ", row.name));
+  return join(needs, ", ");
+}
+
+std::string kinds_with_whole_backward() {
+  std::vector<std::string> names;
+  for (const ScheduleRow& row : kSchedules)
+    if (!row.splits_backward) names.emplace_back(row.name);
+  const std::string last = names.back();
+  names.pop_back();
+  return str(join(names, ", "), " or ", last);
+}
+
+}  // namespace mcpp
