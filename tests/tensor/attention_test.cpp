@@ -197,6 +197,8 @@ TEST(AttentionCost, FallsWithTheWindow) {
   EXPECT_EQ(visible_tiles(kSeq, 1), kBlocks);
   EXPECT_EQ(visible_tiles(kSeq, 65), 2 * kBlocks - 1);  // the first query of a block sees one whole block before it
   EXPECT_EQ(visible_tiles(kSeq, 66), 3 * kBlocks - 3);
+  EXPECT_EQ(visible_tiles(8192, 0), 8256);
+  EXPECT_EQ(visible_tiles(8192, 512), 1116);
   EXPECT_EQ(visible_tiles(2 * kSeq, 256),
             2 * visible_tiles(kSeq, 256) + 10);  // linear in the length, but for the start
 }
