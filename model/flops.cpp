@@ -1,5 +1,6 @@
 #include "model/flops.h"
 
+#include <algorithm>
 #include <array>
 
 #include "model/on_paper.h"
@@ -32,12 +33,19 @@ ParameterCounts count_parameters(const ModelConfig& config) {
   return counts;
 }
 
+double seen_keys(const ModelConfig& c, i64 layer) {
+  const auto s = static_cast<double>(c.seq_length);
+  const i64 window = c.window_of(layer);
+  const double w = window == 0 ? s : std::min(s, static_cast<double>(window));
+  return w - w * w / (2 * s);  // the first w queries see half as many as the others
+}
+
 double flops_per_token(const ModelConfig& c) {
   const ParameterCounts counts = count_parameters(c);
   const i64 output = counts.output > 0 ? counts.output : counts.word_embeddings;
-  // Scores and values, 2 * queries * s, of which the causal mask leaves half.
-  const double attention =
-      static_cast<double>(c.num_layers * c.num_attention_heads * c.head_dim()) * static_cast<double>(c.seq_length);
+  double seen = 0;
+  for (i64 layer = 0; layer < c.num_layers; ++layer) seen += seen_keys(c, layer);
+  const double attention = 2 * static_cast<double>(c.num_attention_heads * c.head_dim()) * seen;  // scores and values
   // 6 = forward, gradient of the input, gradient of the weight; each a multiplication and an addition.
   return 6 * (static_cast<double>(counts.matrices) + attention + static_cast<double>(output));
 }

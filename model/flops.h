@@ -21,9 +21,13 @@ struct ParameterCounts {
 
 ParameterCounts count_parameters(const ModelConfig& config);
 
+/// How many keys a query of a layer sees, on average over samples of seq_length tokens: half of them, or of a window
+/// and those before it.
+double seen_keys(const ModelConfig& config, i64 layer);
+
 /// Floating-point operations of training on one token, forward and backward, in samples of seq_length tokens:
-/// Megatron-LM's count since 0.12, of matrix products only, with the causal half of attention. Recompute is not
-/// counted.
+/// Megatron-LM's count since 0.12, of matrix products only, with the causal half of attention, and within its window.
+/// Recompute is not counted.
 double flops_per_token(const ModelConfig& config);
 /// The same for a global batch of `samples`.
 double flops_per_batch(const ModelConfig& config, i64 samples);

@@ -17,7 +17,7 @@ cat >"$scratch/program" <<'END'
 #!/usr/bin/env bash
 if [ "$1" = config ]; then
   [[ "$*" != *bad_key* ]] || { echo "unknown key" >&2 && exit 2; }
-  printf '[parallel]\ntensor_model_parallel_size = 2\npipeline_model_parallel_size = 1\n[other]\nsave = "no"\n[checkpoint]\n'
+  printf '[parallel]\ntensor_model_parallel_size = 2\ncontext_parallel_size = 1\npipeline_model_parallel_size = 1\n[other]\nsave = "no"\n[checkpoint]\n'
   printf 'save = "%s"\nload = ""\nsave_interval = 5\n[last]\nsave = "no"\n' "$(sed 's/["\\]/\\&/g' <<<"$SAVE")"
   exit 0
 elif [[ "$*" == *--dry_run* ]]; then

@@ -5,6 +5,7 @@
 
 #include "base/philox.h"
 #include "megatron_cpp/setup/device_peaks.h"
+#include "model/flops.h"
 #include "tensor/processor.h"
 #include "tensor/transfer.h"
 
@@ -110,7 +111,8 @@ class OpBench {
     AttentionResult y{Tensor::like(d_out), wide(batch_ * heads * s)};
     AttentionOptions options;
     options.softmax_scale = 1 / std::sqrt(static_cast<double>(d));
-    const double product = static_cast<double>(tokens_ * heads * s * d);  // flops of one causal s x s product
+    options.window = config_.window_of(0);
+    const double product = 2 * static_cast<double>(tokens_ * heads * d) * seen_keys(config_, 0);  // flops of q k^T
     add("attention", 2 * product, 0, [&] { ops::attention(in, options, y); });
     add("attention_backward", 5 * product, 0, [&] { ops::attention_backward(d_out, in, y, options, gradient); });
   }

@@ -190,12 +190,13 @@ ExitCode remove_old(Arguments args, Log& log) {
 }
 
 ExitCode import_hf(Arguments args, Log& log) {
-  const Usage usage{.command = "megatron_cpp checkpoint import-hf",
-                    .summary =
-                        "Turns a Hugging Face GPT-2 or Llama model into a checkpoint of weights, to evaluate, sample "
-                        "from or finetune.",
-                    .positional = {"folder"},
-                    .required = {"folder", "save"}};
+  const Usage usage{
+      .command = "megatron_cpp checkpoint import-hf",
+      .summary =
+          "Turns a Hugging Face model (GPT-2, Llama, Mistral, Qwen2) into a checkpoint of weights, to evaluate, sample "
+          "from or finetune.",
+      .positional = {"folder"},
+      .required = {"folder", "save"}};
   ImportOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
   CpuDevice device;

@@ -33,6 +33,13 @@ bool defines_run(std::string_view key) {
   });
 }
 
+/// RoPE's scaling follows from the longest context unless it says from which.
+void spell_out_context(ModelConfig& m) {
+  const RopeScalingType type = m.rope_scaling.type;
+  if (type == RopeScalingType::Yarn || type == RopeScalingType::Llama3)
+    m.rope_scaling.original_max_position_embeddings = m.rope_scaling.original_context(m.max_positions());
+}
+
 /// With what 0 stands for written out.
 Config spelled_out(Config config) {
   ModelConfig& m = config.model;
@@ -40,6 +47,7 @@ Config spelled_out(Config config) {
   m.num_query_groups = m.query_groups();
   m.kv_channels = m.head_dim();
   m.max_position_embeddings = m.max_positions();
+  spell_out_context(m);
   return config;
 }
 
@@ -47,6 +55,7 @@ Config spelled_out(Config config) {
 ModelConfig architecture(ModelConfig model) {
   const ModelConfig defaults;
   const bool is_learned = model.position_embedding_type == PositionEmbedding::LearnedAbsolute;
+  spell_out_context(model);
   model.max_position_embeddings = is_learned ? model.max_positions() : 0;
   model.seq_length = defaults.seq_length;
   model.hidden_dropout = defaults.hidden_dropout;

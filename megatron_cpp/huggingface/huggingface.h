@@ -16,10 +16,10 @@ struct ImportedModel {
   std::unique_ptr<ShardSource> weights;
 };
 
-/// Opens a gpt2 or llama model. `dtype` is the type to give the weights; by default bf16 or fp16 where the file has
-/// that, else fp32. `device` must outlive the result. Throws BadInput for tensors that are missing, have another shape
-/// than config.json says, or have no place in the model;
-/// its weights throw it for a tensor with NaN or infinite numbers.
+/// Opens a model of a HuggingfaceFamily. `dtype` is the type to give the weights; by default bf16 or fp16 where the
+/// file has that, else fp32. `device` must outlive the result. Throws BadInput for tensors that are missing, have
+/// another shape than config.json says, or have no place in the model; its weights throw it for a tensor with NaN or
+/// infinite numbers.
 ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype, Device& device);
 
 struct HuggingfaceExport {

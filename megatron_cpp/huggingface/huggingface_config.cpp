@@ -1,38 +1,26 @@
 #include "megatron_cpp/huggingface/huggingface_config.h"
 
+#include <algorithm>
+
 #include "checkpoint/format/json.h"
+#include "megatron_cpp/huggingface/attention_keys.h"
+#include "megatron_cpp/huggingface/config_json.h"
 
 namespace mcpp {
 namespace {
 
-/// Members of config.json with transformers' defaults for absent ones.
-class Config {
- public:
-  Config(const Json& json, const std::string& source) : json_(json, source) {}
-
-  i64 integer(const char* key) const { return json_.integer(key, 1, i64{1} << 40); }
-  i64 integer(const char* key, i64 absent) const { return json_.find(key) ? integer(key) : absent; }
-  double number(const char* key, double absent) const { return json_.find(key) ? json_.number(key) : absent; }
-  bool flag(const char* key, bool absent) const { return json_.find(key) ? json_.boolean(key) : absent; }
-  std::string text(const char* key, const std::string& absent) const {
-    return json_.find(key) ? json_.text(key) : absent;
-  }
-  std::optional<Config> object(const char* key) const {
-    if (!json_.find(key)) return std::nullopt;
-    return Config(json_.at(key), str(json_.source(), ": '", key, "'"));
-  }
-
-  /// Throws that this value of the key cannot be expressed, unless `supported`.
-  template <class Value>
-  void require(bool supported, const char* key, const Value& value, const char* allowed) const {
-    check_input(supported, json_.source(), ": '", key, "' is ", value, ", which is not supported; allowed: ", allowed);
-  }
-
- private:
-  JsonObject json_;
+struct Family {
+  HuggingfaceFamily family;
+  std::string_view model_type, architecture;
 };
+/// In the order of the enum, which is that of preference.
+constexpr Family kFamilies[]{{HuggingfaceFamily::Gpt2, "gpt2", "GPT2LMHeadModel"},
+                             {HuggingfaceFamily::Llama, "llama", "LlamaForCausalLM"},
+                             {HuggingfaceFamily::Mistral, "mistral", "MistralForCausalLM"},
+                             {HuggingfaceFamily::Ministral, "ministral", "MinistralForCausalLM"},
+                             {HuggingfaceFamily::Qwen2, "qwen2", "Qwen2ForCausalLM"}};
 
-ModelConfig parse_gpt2(const Config& config) {
+ModelConfig parse_gpt2(const ConfigJson& config) {
   ModelConfig model;
   model.num_layers = config.integer("n_layer");
   model.hidden_size = config.integer("n_embd");
@@ -60,34 +48,23 @@ ModelConfig parse_gpt2(const Config& config) {
   return model;
 }
 
-/// The base of RoPE, from rope_theta or from rope_parameters of transformers 5. Scaled variants are refused.
-double parse_rope(const Config& config) {
-  double theta = config.number("rope_theta", 10000);
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const std::optional<Config> rope = config.object(key);
-    if (!rope) continue;
-    const std::string type = rope->text("rope_type", rope->text("type", "default"));
-    rope->require(type == "default", "rope_type", type, "default");
-    const double share = rope->number("partial_rotary_factor", 1);
-    rope->require(share == 1, "partial_rotary_factor", share, "1");
-    theta = rope->number("rope_theta", theta);
-  }
-  config.require(theta > 1, "rope_theta", theta, "greater than 1");
-  return theta;
-}
-
-ModelConfig parse_llama(const Config& config) {
+/// Llama and its kin, which differ in biases and windows.
+ModelConfig parse_llama(const ConfigJson& config, HuggingfaceFamily family) {
+  const bool is_mistral = family == HuggingfaceFamily::Mistral || family == HuggingfaceFamily::Ministral;
   ModelConfig model;
   model.num_layers = config.integer("num_hidden_layers");
   model.hidden_size = config.integer("hidden_size");
   model.ffn_hidden_size = config.integer("intermediate_size");
   model.num_attention_heads = config.integer("num_attention_heads");
-  model.num_query_groups = config.integer("num_key_value_heads", model.num_attention_heads);
+  const bool has_eight = is_mistral && !config.states("num_key_value_heads");
+  model.num_query_groups = config.integer("num_key_value_heads", has_eight ? 8 : model.num_attention_heads);
   model.kv_channels = config.integer("head_dim", model.hidden_size / model.num_attention_heads);
-  model.seq_length = model.max_position_embeddings = config.integer("max_position_embeddings", 2048);
+  const i64 longest = is_mistral ? 131072 : family == HuggingfaceFamily::Qwen2 ? 32768 : 2048;
+  model.seq_length = model.max_position_embeddings = config.integer("max_position_embeddings", longest);
   model.vocab_size = config.integer("vocab_size");
   model.position_embedding_type = PositionEmbedding::Rope;
-  model.rotary_base = parse_rope(config);
+  parse_rope(config, model);
+  parse_windows(config, family, model);
   model.normalization = Normalization::RMSNorm;
   model.norm_epsilon = config.number("rms_norm_eps", 1e-6);
   model.activation_func = ActivationFunction::SwiGLU;
@@ -98,12 +75,15 @@ ModelConfig parse_llama(const Config& config) {
 
   const std::string activation = config.text("hidden_act", "silu");
   config.require(activation == "silu" || activation == "swish", "hidden_act", activation, "silu");
-  const bool attention_bias = config.flag("attention_bias", false), mlp_bias = config.flag("mlp_bias", false);
+  const bool is_llama = family == HuggingfaceFamily::Llama;  // the others have no choice
+  const bool attention_bias = is_llama && config.flag("attention_bias", false),
+             mlp_bias = is_llama && config.flag("mlp_bias", false);
   model.add_bias_linear = attention_bias && mlp_bias;
   if (!model.add_bias_linear) {
     model.add_qkv_bias = model.add_attention_output_bias = attention_bias;
     model.add_mlp_bias = mlp_bias;
   }
+  if (family == HuggingfaceFamily::Qwen2) model.add_qkv_bias = true;
   return model;
 }
 
@@ -137,12 +117,19 @@ std::vector<std::string> obstacles(const ModelConfig& m, HuggingfaceFamily famil
     need(m.mlp_bias(), "add_mlp_bias");
     need(m.query_groups() == m.num_attention_heads, "num_query_groups");
     need(m.head_dim() * m.num_attention_heads == m.hidden_size, "kv_channels");
+    need(count_windows(m) == 0, "window_size");
   } else {
     need(m.position_embedding_type == PositionEmbedding::Rope, "position_embedding_type");
     need(m.rotary_percent == 1, "rotary_percent");
     need(m.normalization == Normalization::RMSNorm, "normalization");
     need(m.activation_func == ActivationFunction::SwiGLU, "activation_func");
-    need(m.qkv_bias() == m.attention_output_bias(), "add_attention_output_bias");
+    const bool is_llama = family == HuggingfaceFamily::Llama, is_qwen2 = family == HuggingfaceFamily::Qwen2;
+    need(is_llama || m.qkv_bias() == is_qwen2, "add_qkv_bias");
+    need(is_llama ? m.qkv_bias() == m.attention_output_bias() : !m.attention_output_bias(),
+         "add_attention_output_bias");
+    need(is_llama || !m.mlp_bias(), "add_mlp_bias");
+    need(!is_llama || count_windows(m) == 0, "window_size");
+    need(family != HuggingfaceFamily::Mistral || count_windows(m) == m.num_layers, "window_attn_skip_freq");
   }
   return found;
 }
@@ -163,50 +150,60 @@ OrderedJson gpt2_json(const ModelConfig& m) {
           {"attn_pdrop", m.attention_dropout}};
 }
 
-OrderedJson llama_json(const ModelConfig& m) {
-  return {{"architectures", OrderedJson::array({"LlamaForCausalLM"})},
-          {"model_type", "llama"},
-          {"vocab_size", m.vocab_size},
-          {"max_position_embeddings", m.max_positions()},
-          {"hidden_size", m.hidden_size},
-          {"intermediate_size", m.ffn()},
-          {"num_hidden_layers", m.num_layers},
-          {"num_attention_heads", m.num_attention_heads},
-          {"num_key_value_heads", m.query_groups()},
-          {"head_dim", m.head_dim()},
-          {"hidden_act", "silu"},
-          {"rms_norm_eps", m.norm_epsilon},
-          {"rope_theta", m.rotary_base},
-          {"rope_scaling", nullptr},
-          {"attention_bias", m.qkv_bias()},
-          {"mlp_bias", m.mlp_bias()},
-          {"attention_dropout", m.attention_dropout}};
+OrderedJson llama_json(const ModelConfig& m, HuggingfaceFamily family) {
+  const Family& names = kFamilies[static_cast<std::size_t>(family)];
+  OrderedJson json{{"architectures", OrderedJson::array({names.architecture})},
+                   {"model_type", names.model_type},
+                   {"vocab_size", m.vocab_size},
+                   {"max_position_embeddings", m.max_positions()},
+                   {"hidden_size", m.hidden_size},
+                   {"intermediate_size", m.ffn()},
+                   {"num_hidden_layers", m.num_layers},
+                   {"num_attention_heads", m.num_attention_heads},
+                   {"num_key_value_heads", m.query_groups()},
+                   {"head_dim", m.head_dim()},
+                   {"hidden_act", "silu"},
+                   {"rms_norm_eps", m.norm_epsilon},
+                   {"rope_theta", m.rotary_base},
+                   {"rope_scaling", rope_scaling_json(m)}};
+  if (family == HuggingfaceFamily::Llama) {
+    json["attention_bias"] = m.qkv_bias();
+    json["mlp_bias"] = m.mlp_bias();
+  } else {
+    add_windows(m, family, json);
+  }
+  json["attention_dropout"] = m.attention_dropout;
+  return json;
 }
 
 }  // namespace
 
 HuggingfaceFamily huggingface_family(const ModelConfig& model) {
-  const std::vector<std::string> gpt2 = obstacles(model, HuggingfaceFamily::Gpt2);
-  if (gpt2.empty()) return HuggingfaceFamily::Gpt2;
-  const std::vector<std::string> llama = obstacles(model, HuggingfaceFamily::Llama);
-  check_input(llama.empty(), "no Hugging Face model type can express this model: gpt2 needs other values of ",
-              join(gpt2, ", "), "; llama of ", join(llama, ", "));
-  return HuggingfaceFamily::Llama;
+  std::vector<std::string> reasons;
+  for (const Family& candidate : kFamilies) {
+    const std::vector<std::string> found = obstacles(model, candidate.family);
+    if (found.empty()) return candidate.family;
+    reasons.push_back(str(candidate.model_type, " needs other values of ", join(found, ", ")));
+  }
+  fail(ExitCode::BadInput, "no Hugging Face model type can express this model: ", join(reasons, "; "));
 }
 
 ModelConfig parse_huggingface_config(std::string_view text, const std::string& source) {
   const Json json = parse_json(text, source);
-  const Config config(json, source);
+  const ConfigJson config(json, source);
   const std::string type = config.text("model_type", "none");
-  config.require(type == "gpt2" || type == "llama", "model_type", type, "gpt2, llama");
-  const ModelConfig model = type == "gpt2" ? parse_gpt2(config) : parse_llama(config);
+  const auto* found = std::ranges::find(kFamilies, type, &Family::model_type);
+  config.require(found != std::end(kFamilies), "model_type", type, "gpt2, llama, mistral, ministral, qwen2");
+  const ModelConfig model =
+      found->family == HuggingfaceFamily::Gpt2 ? parse_gpt2(config) : parse_llama(config, found->family);
   const std::vector<std::string> defects = defects_of(model);
   check_input(defects.empty(), source, ": ", join(defects, "; "));
   return model;
 }
 
 std::string huggingface_config(const ModelConfig& model, DType dtype, const SpecialTokens& tokens) {
-  OrderedJson json = huggingface_family(model) == HuggingfaceFamily::Gpt2 ? gpt2_json(model) : llama_json(model);
+  const HuggingfaceFamily family = huggingface_family(model);
+  OrderedJson json = family == HuggingfaceFamily::Gpt2 ? gpt2_json(model) : llama_json(model, family);
   json["tie_word_embeddings"] = !model.untie_embeddings_and_output_weights;
   json["initializer_range"] = model.init_method_std;
   json["torch_dtype"] = dtype == DType::BF16  ? "bfloat16"

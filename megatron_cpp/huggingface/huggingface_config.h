@@ -1,4 +1,5 @@
-// Hugging Face's config.json and our ModelConfig, for the model types gpt2 and llama.
+// Hugging Face's config.json and our ModelConfig, for the model types gpt2 and llama, and those that are llama with
+// sliding windows (mistral: in every layer, ministral: in some) or with biases of queries, keys and values (qwen2).
 #pragma once
 #include <optional>
 #include <string>
@@ -9,7 +10,7 @@
 
 namespace mcpp {
 
-enum class HuggingfaceFamily : u8 { Gpt2, Llama };
+enum class HuggingfaceFamily : u8 { Gpt2, Llama, Mistral, Ministral, Qwen2 };
 
 /// The family that can express `model`. Throws BadInput, naming the keys that stand in the way, when none can.
 HuggingfaceFamily huggingface_family(const ModelConfig& model);

@@ -1,8 +1,43 @@
 #include "model/config/config.h"
 
+#include <algorithm>
+
 #include "base/strings.h"
 
 namespace mcpp {
+namespace {
+
+/// Of window_size and window_attn_skip_freq.
+void add_window_conflicts(const ModelConfig& m, std::vector<std::string>& found) {
+  const auto& window = m.window_size;
+  const auto& layers = m.window_attn_skip_freq;
+  if (!window.empty() && (window.size() != 2 || window[1] != 0)) {
+    found.push_back(
+        "model.window_size: must be [before, 0], the keys that a query sees before its own and, in a causal model, "
+        "none after");
+  }
+  if (layers.empty()) return;
+  if (window.empty()) found.push_back("model.window_attn_skip_freq: only read when window_size is set");
+  if (layers.size() == 1) {
+    if (layers[0] == 0) found.push_back("model.window_attn_skip_freq: [n] must be at least 1");
+  } else if (static_cast<i64>(layers.size()) != m.num_layers) {
+    found.push_back(str("model.window_attn_skip_freq: has ", layers.size(),
+                        " numbers; allowed are one, or one for each ", "of the ", m.num_layers, " layers"));
+  } else if (std::ranges::any_of(layers, [](i64 x) { return x > 1; })) {
+    found.push_back("model.window_attn_skip_freq: of each layer it must say 1 (window) or 0 (all keys)");
+  }
+}
+
+}  // namespace
+
+i64 ModelConfig::window_of(i64 layer) const {
+  if (window_size.empty()) return 0;
+  const std::vector<i64>& layers = window_attn_skip_freq;
+  const bool has_window = layers.empty()       ? true
+                          : layers.size() == 1 ? (layer + 1) % layers[0] != 0
+                                               : layers.at(static_cast<std::size_t>(layer)) == 1;
+  return has_window ? window_size[0] + 1 : 0;
+}
 
 std::vector<std::string> ModelConfig::conflicts() const {
   std::vector<std::string> found;
@@ -26,6 +61,8 @@ std::vector<std::string> ModelConfig::conflicts() const {
     only_with_rope(rotary_base != defaults.rotary_base, "rotary_base");
     only_with_rope(rotary_percent != defaults.rotary_percent, "rotary_percent");
   }
+  rope_scaling.add_conflicts(position_embedding_type == PositionEmbedding::Rope, found);
+  add_window_conflicts(*this, found);
   if (max_position_embeddings > 0 && max_position_embeddings < seq_length) {
     found.push_back(
         str("model.max_position_embeddings: ", max_position_embeddings, " is below seq_length ", seq_length));

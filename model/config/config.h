@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/fields.h"
+#include "model/config/rope_scaling.h"
 
 namespace mcpp {
 
@@ -41,6 +42,9 @@ struct ModelConfig {
   PositionEmbedding position_embedding_type = PositionEmbedding::LearnedAbsolute;
   double rotary_base = 10000;
   double rotary_percent = 1;
+  RopeScaling rope_scaling = {};
+  std::vector<i64> window_size = {};
+  std::vector<i64> window_attn_skip_freq = {};
   Normalization normalization = Normalization::LayerNorm;
   double norm_epsilon = 1e-5;
   ActivationFunction activation_func = ActivationFunction::Gelu;
@@ -71,6 +75,14 @@ struct ModelConfig {
     visit("position_embedding_type", self.position_embedding_type, "how positions enter");
     visit("rotary_base", self.rotary_base, "base of RoPE's wave lengths", greater_than(1));
     visit("rotary_percent", self.rotary_percent, "share of each head that RoPE rotates", between(0, 1));
+    RopeScaling::fields(self.rope_scaling, visit);
+    visit("window_size", self.window_size,
+          "sliding window: how many keys before and after its own a query sees, as [before, 0]; [] = all before",
+          between(0, 1e8));
+    visit("window_attn_skip_freq", self.window_attn_skip_freq,
+          "which layers have the window: [n] = all but each n-th, or 1 (window) or 0 (all keys) for each layer; "
+          "[] = all layers",
+          between(0, 1e5));
     visit("normalization", self.normalization, "norm before attention, MLP and output");
     visit("norm_epsilon", self.norm_epsilon, "added to the variance in a norm", greater_than(0));
     visit("activation_func", self.activation_func, "activation of the MLP");
@@ -101,6 +113,13 @@ struct ModelConfig {
   bool mlp_bias() const { return add_bias_linear || add_mlp_bias; }
   /// Dimensions of a head that RoPE rotates; even.
   i64 rotary_dim() const { return static_cast<i64>(static_cast<double>(head_dim()) * rotary_percent) / 2 * 2; }
+  /// [rotary_dim() / 2]: by which angle RoPE turns each pair of channels from one position to the next.
+  std::vector<double> rotary_frequencies() const {
+    return rope_scaling.frequencies(rotary_base, rotary_dim(), max_positions());
+  }
+
+  /// How many keys, its own and those before it, a query of layer 0, 1, .. sees; 0 = all.
+  i64 window_of(i64 layer) const;
 
   /// Every rule between fields that does not hold, as "model.key: what is wrong and what is allowed".
   std::vector<std::string> conflicts() const;

@@ -20,7 +20,7 @@ void RotaryTable::make() {
   const ModelConfig& config = context_.config;
   const Shape shape{config.max_positions(), config.rotary_dim() / 2};
   for (Tensor* table : {&cos_, &sin_}) *table = Tensor::empty(shape, wide(context_.dtype), context_.device);
-  ops::rope_table(config.rotary_base, config.rotary_dim(), cos_, sin_);
+  ops::rope_table(config.rotary_frequencies(), config.rope_scaling.magnitude(), cos_, sin_);
 }
 
 void RotaryTable::rotate(Heads& x, const Positions& positions, bool inverse) {
@@ -48,6 +48,7 @@ AttentionOptions SelfAttention::options(const Pass& pass) const {
   options.softmax_scale = 1 / std::sqrt(static_cast<double>(context_.config.head_dim()));
   options.queries = {pass.positions, pass.attention_starts};
   options.keys = pass.positions;
+  options.window = context_.config.window_of(layer_);
   options.dropout =
       context_.dropout_for(context_.config.attention_dropout, name_ + ".core_attention", pass.positions, pass);
   options.dropout.first_column = context_.tp.rank() * heads_of(context_);

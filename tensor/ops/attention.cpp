@@ -49,6 +49,7 @@ void check_attention(const char* op, const QkvHeads& x, const AttentionOptions& 
                  q.base.dtype() == k.base.dtype() && k.base.dtype() == v.base.dtype(),
              op, ": q, k and v do not fit");
   MCPP_CHECK(options.softmax_scale > 0, op, ": softmax_scale must be positive, it is ", options.softmax_scale);
+  MCPP_CHECK(options.window >= 0, op, ": a window of ", options.window, " positions");
   check_positions(op, options.queries, q.seq, q.batch);
   check_ranges(op, options.keys);
   check_dropout(op, options.dropout, q.batch);
@@ -114,18 +115,17 @@ QkvHeads packed_heads(const Tensor& qkv) {
 
 namespace ops {
 
-void rope_table(double base, i64 dim, Tensor& cos, Tensor& sin) {
-  const i64 positions = cos.dim(0), half = dim / 2;
-  check_shape("rope_table", "cos", cos, {positions, half});
-  check_shape("rope_table", "sin", sin, {positions, half});
+void rope_table(const std::vector<double>& frequencies, double magnitude, Tensor& cos, Tensor& sin) {
+  const i64 positions = cos.dim(0), channels = static_cast<i64>(frequencies.size());
+  check_shape("rope_table", "cos", cos, {positions, channels});
+  check_shape("rope_table", "sin", sin, {positions, channels});
   on_float(cos.dtype(), [&]<class T>() {
     std::vector<T> cosines, sines;
     for (i64 p = 0; p < positions; ++p) {
-      for (i64 i = 0; i < half; ++i) {
-        const double angle =
-            static_cast<double>(p) * std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
-        cosines.push_back(from_double<T>(std::cos(angle)));
-        sines.push_back(from_double<T>(std::sin(angle)));
+      for (const double frequency : frequencies) {
+        const double angle = static_cast<double>(p) * frequency;
+        cosines.push_back(from_double<T>(magnitude * std::cos(angle)));
+        sines.push_back(from_double<T>(magnitude * std::sin(angle)));
       }
     }
     write_values(cosines, cos);

@@ -59,12 +59,13 @@ Heads every_head(const Heads& x, i64 first, i64 step);
 /// heads, then its key, then its value.
 QkvHeads packed_heads(const Tensor& qkv);
 
-/// A query sees a key where starts(query) <= position(key) <= position(query): the keys of its own document that are
-/// not in its future.
+/// A query sees a key where starts(query) <= position(key) <= position(query) and position(query) - position(key) <
+/// window: the keys of its own document that are not in its future, of those the last `window`.
 struct AttentionOptions {
   double softmax_scale = 1;
   Positions queries;    ///< starts: [s, b] of the queries
   PositionRanges keys;  ///< also of values
+  i64 window = 0;       ///< how many positions a query sees, its own included; 0 = all
   Dropout dropout;      ///< of the probabilities; element index is (query head, query position, key position)
 };
 
@@ -178,10 +179,12 @@ void bias_dropout_add(const Tensor& x, const Tensor* bias, const Tensor& residua
 /// y = dropout(x): also its own backward. [T, h]; y may be x.
 void dropout(const Tensor& x, const Dropout& dropout, Tensor& y);
 
-/// cos and sin [positions, dim / 2] of position * base^(-2 i / dim), computed in fp64. Su et al., "RoFormer", 2021.
-void rope_table(double base, i64 dim, Tensor& cos, Tensor& sin);
+/// magnitude times cos and sin of position * frequencies[i], as [positions, frequencies], computed in fp64. Su et al.,
+/// "RoFormer", 2021.
+void rope_table(const std::vector<double>& frequencies, double magnitude, Tensor& cos, Tensor& sin);
 /// Rotates the first 2 * cos.dim(1) channels of every head in place (rotate-half: channel i pairs with i + dim / 2).
-/// The row of the table is the token's position in its document. `inverse` rotates back: the backward pass.
+/// The row of the table is the token's position in its document. `inverse` rotates back: the backward pass, also where
+/// the table has a magnitude.
 void rope(Heads& x, const Tensor& cos, const Tensor& sin, const Positions& positions, bool inverse);
 
 /// y.out = softmax(scale q k^T) v over the keys that each query sees. Never stores s x s; blocks of keys that no query

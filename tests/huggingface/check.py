@@ -109,6 +109,7 @@ class Check:
             theirs = tokenizer.decode(out[ids.shape[1]:], skip_special_tokens=True) + "\n"
             ours = self.run("generate", f"--load={checkpoints}", f"--prompt={prompt}", "--temperature=0",
                             "--max_new_tokens=40").decode()[len(prompt):]
+            ours = ours.replace(" \u2047 ", "")  # <unk>, which transformers skips as special
             self.expect(ours == theirs, name, repr(prompt), "\n  ours  ", repr(ours), "\n  theirs", repr(theirs))
 
     def check(self, model_type, byte_fallback, family, vocab_size):
@@ -129,17 +130,15 @@ class Check:
         self.check_text(name, exported, folder / "run", self.check_tokenizer(name, exported, 60))
         print(name, "done", flush=True)
 
-
-    def check_biases(self, attention, mlp, exported):
-        """A Llama made by transformers, with the tokenizer of an export."""
-        name = f"llama with attention_bias {attention}, mlp_bias {mlp}"
+    def check_made(self, name, family, exported, **options):
+        """A small model made by transformers, with the tokenizer of an export."""
         folder = self.scratch / name.replace(" ", "_")
         tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
         torch.manual_seed(3)
-        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        model = getattr(transformers, f"{family}ForCausalLM")(getattr(transformers, f"{family}Config")(
             vocab_size=len(tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-            num_key_value_heads=2, max_position_embeddings=64, attention_bias=attention, mlp_bias=mlp,
-            bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id))
+            num_key_value_heads=2, max_position_embeddings=64, bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id, **options))
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter, std=0.2)
         model.save_pretrained(folder)
@@ -148,18 +147,40 @@ class Check:
         self.check_prompts(name, model, folder / "run", tokenizer)
         print(name, "done", flush=True)
 
+    def check_round_trip(self, original):
+        """A folder of transformers, imported and exported again, is the same model to it."""
+        folder = self.scratch / "round_trip" / original.name
+        self.run("checkpoint", "import-hf", f"{original}", f"--save={folder}/run")
+        self.run("checkpoint", "export-hf", f"{folder}/run", f"{folder}/exported")
+        tokens = torch.arange(100)[None] * 7 % 32
+        logits = [transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float64)(tokens).logits
+                  for path in (original, folder / "exported")]
+        self.expect(torch.equal(*logits), original.name, "is off after a round trip by", (logits[0] - logits[1]).abs().max())
+        print(original.name, "done", flush=True)
+
 
 def main():
     print("transformers", transformers.__version__, "torch", torch.__version__ if torch else "missing", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
-        check = Check(sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(scratch))
+        source = pathlib.Path(sys.argv[2])
+        check = Check(sys.argv[1], source, pathlib.Path(scratch))
         check.check("bpe", True, "gpt2", 1500)
         check.check("unigram", True, "llama", 1500)
         check.check("bpe", False, "llama", 1000)
         check.check("unigram", False, "gpt2", 1000)
         if torch is not None:
+            exported = check.scratch / "bpe_with_bytes_gpt2" / "exported"
             for attention, mlp in [(True, False), (False, True), (True, True)]:
-                check.check_biases(attention, mlp, check.scratch / "bpe_with_bytes_gpt2" / "exported")
+                check.check_made(f"llama with attention_bias {attention}, mlp_bias {mlp}", "Llama", exported,
+                                 attention_bias=attention, mlp_bias=mlp)
+            check.check_made("mistral", "Mistral", exported, sliding_window=9)  # 40 tokens are generated
+            check.check_made("qwen2", "Qwen2", exported, use_sliding_window=True, sliding_window=9, max_window_layers=1)
+            for rope in [{"rope_type": "linear", "factor": 2.0}, {"rope_type": "yarn", "factor": 4.0,
+                         "original_max_position_embeddings": 16}, {"rope_type": "llama3", "factor": 8.0,
+                         "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}]:
+                check.check_made(f"llama {rope['rope_type']}", "Llama", exported, rope_scaling=rope)
+            for original in sorted((source / "tests" / "golden" / "attention").iterdir()):
+                check.check_round_trip(original)
     sys.exit(1 if check.failures else 0)
 
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace mcpp {
 namespace {
 
@@ -80,6 +82,22 @@ TEST(Flops, PublishedLlama3) {
   EXPECT_NEAR(flops_per_token(llama(32, 4096, 32, 8, 14336)), 5.147e10, 0.001e10);
   const ModelConfig c = llama(32, 4096, 32, 8, 14336);
   EXPECT_DOUBLE_EQ(flops_per_batch(c, 3), flops_per_token(c) * 8192 * 3);
+}
+
+TEST(Flops, AWindowCostsWhatItsQueriesSee) {
+  ModelConfig c = llama(32, 4096, 32, 8, 14336);
+  const double full = flops_per_token(c), q = 4096, s = 8192;
+  EXPECT_EQ(seen_keys(c, 0), s / 2);
+  c.window_size = {1023, 0};
+  double seen = 0;  // one key more or less: a sum over whole positions, and an integral
+  for (double query = 0; query < s; ++query) seen += std::min(query + 0.5, 1024.0) / s;
+  EXPECT_NEAR(seen_keys(c, 0), seen, 0.1);
+  EXPECT_NEAR(full - flops_per_token(c), 32 * 6 * 2 * q * (s / 2 - seen_keys(c, 0)), 1e-6 * full);
+  c.window_attn_skip_freq = {4};
+  EXPECT_EQ(seen_keys(c, 3), s / 2);
+  EXPECT_NEAR(full - flops_per_token(c), 24 * 6 * 2 * q * (s / 2 - seen_keys(c, 0)), 1e-6 * full);
+  c.window_size = {8192, 0};
+  EXPECT_EQ(flops_per_token(c), full);
 }
 
 }  // namespace

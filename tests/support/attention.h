@@ -19,6 +19,7 @@ struct AttentionCase {
   float magnitude = 1;  // of q and k
   i64 documents = 0;    // about so many begin in a sample; 0 = no starts
   u64 seed = 1;
+  i64 window = 0;
 };
 
 /// The numbers of heads, on the host.
@@ -76,7 +77,7 @@ struct AttentionCall {
     y.lse = garbage({n.batch, n.heads, n.queries}, type == DType::F64 ? type : DType::F32, device, first);
     dout = random_tensor(y.out.shape(), type, device, 5, 1, first);
     options.softmax_scale = 1 / std::sqrt(static_cast<double>(n.dim));
-    options.queries.ranges = c.queries, options.keys = c.keys;
+    options.queries.ranges = c.queries, options.keys = c.keys, options.window = c.window;
     if (c.documents > 0)
       options.queries.starts = random_starts(c.queries, n.queries, n.batch, c.documents, c.seed, device);
     options.dropout = {.p = c.dropout, .key = 77, .samples = {}, .positions = {}, .first_column = 3};
@@ -114,13 +115,13 @@ struct AttentionTruth {
                             : std::vector<i32>(static_cast<std::size_t>(c.x.q.seq * c.x.q.batch), 0);
   }
 
-  /// The keys that query s of sample b sees: its document's, up to its own position.
+  /// The keys that query s of sample b sees: its document's, up to its own position, within the window.
   std::vector<i64> seen_keys(const AttentionCall& c, i64 s, i64 b) const {
     std::vector<i64> seen;
     for (i64 k = 0; k < c.x.k.seq; ++k) {
-      const i64 position = c.options.keys.at(k);
-      if (starts_[static_cast<std::size_t>(s * c.x.q.batch + b)] <= position &&
-          position <= c.options.queries.ranges.at(s))
+      const i64 position = c.options.keys.at(k), query = c.options.queries.ranges.at(s), window = c.options.window;
+      if (starts_[static_cast<std::size_t>(s * c.x.q.batch + b)] <= position && position <= query &&
+          (window == 0 || query - position < window))
         seen.push_back(k);
     }
     return seen;
@@ -219,7 +220,7 @@ inline std::string describe(const AttentionCase& c, DType type) {
   const AttentionSizes& n = c.size;
   return str(name_of(type), ": ", n.queries, " queries at ", text_of(c.queries), ", ", n.keys, " keys at ",
              text_of(c.keys), ", batch ", n.batch, ", heads ", n.heads, "/", n.kv_heads, " of ", n.dim, ", dropout ",
-             c.dropout, ", ", c.documents, " documents, seed ", c.seed);
+             c.dropout, ", ", c.documents, " documents, seed ", c.seed, ", window ", c.window);
 }
 
 }  // namespace mcpp::test

@@ -84,6 +84,17 @@ class RandomTraining {
     m.position_embedding_type = pick("position_embedding_type", {PositionEmbedding::LearnedAbsolute,
                                                                  PositionEmbedding::Rope, PositionEmbedding::None});
     m.rotary_percent = pick("rotary_percent", {0.5, 1.0});
+    if (m.position_embedding_type == PositionEmbedding::Rope) {
+      m.rope_scaling.type = pick("rope_scaling_type", {RopeScalingType::None, RopeScalingType::Linear,
+                                                       RopeScalingType::Yarn, RopeScalingType::Llama3});
+      if (m.rope_scaling.type != RopeScalingType::None) m.rope_scaling.factor = 4;
+    }
+    // Not of one key: then nothing depends on queries and keys, whose gradients are rounding, of which AdamW makes
+    // steps.
+    const i64 window = pick<i64>("window_size", {0, 2, 3, 6}),
+              skip_freq = pick<i64>("window_attn_skip_freq", {0, 2, 3});
+    if (window > 0) m.window_size = {window - 1, 0};
+    if (window > 0 && skip_freq > 0) m.window_attn_skip_freq = {skip_freq};
     m.normalization = pick("normalization", {Normalization::LayerNorm, Normalization::RMSNorm});
     m.activation_func = pick("activation_func", {ActivationFunction::Gelu, ActivationFunction::GeluErf,
                                                  ActivationFunction::SwiGLU, ActivationFunction::SquaredReLU});

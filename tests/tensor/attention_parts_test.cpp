@@ -85,8 +85,10 @@ std::vector<double> rows_at(const std::vector<double>& truth, const PositionRang
 /// merged result the gradients of parts add up.
 TEST_P(AttentionParts, MergeToTheWhole) {
   constexpr i64 kRanks = 3, kPiece = 23, kLength = 2 * kRanks * kPiece;
-  for (const i64 documents : {0, 3}) {
-    AttentionCall whole({{kLength, kLength, 2, 4, 2, 24}, {}, {}, 0, 1, documents}, dtype(), any_device(),
+  for (const i64 seen : {0, 1, 2, 3}) {
+    const i64 documents = seen % 2 * 3, window = seen / 2 * 40;
+    SCOPED_TRACE(str(documents, " documents, window ", window));
+    AttentionCall whole({{kLength, kLength, 2, 4, 2, 24}, {}, {}, 0, 1, documents, 1, window}, dtype(), any_device(),
                         place().first);
     const AttentionTruth truth(whole);
     const AttentionTolerance t = attention_tolerance(dtype());

@@ -48,6 +48,18 @@ const std::vector<AttentionCase> kCases{
     {{150, 150, 3, 4, 2, 64}, zigzag(1, 2, 75), zigzag(1, 2, 75), 0, 1, 3},
     {{1, 130, 2, 4, 2, 64}, after(129), {}, 0, 1, 2},
     {{3, 70, 2, 2, 1, 24}, after(67), {}, 0, 1, 30},
+    {{5, 5, 1, 2, 2, 32}, {}, {}, 0, 1, 0, 1, 1},  // each query sees its own key alone
+    {{130, 130, 2, 4, 2, 64}, {}, {}, 0, 1, 0, 1, 20},
+    {{200, 200, 1, 2, 1, 32}, {}, {}, 0.2f, 1, 0, 1, 64},
+    {{300, 300, 1, 2, 2, 16}, {}, {}, 0, 1, 0, 1, 65},
+    {{200, 200, 1, 2, 1, 40}, {}, {}, 0, 1, 0, 1, 1000},  // wider than all keys
+    {{200, 200, 2, 2, 1, 64}, {}, {}, 0.1f, 1, 4, 1, 33},
+    {{150, 150, 2, 4, 2, 24}, zigzag(1, 2, 75), zigzag(1, 2, 75), 0.1f, 1, 3, 1, 50},
+    {{140, 140, 1, 4, 2, 40}, zigzag(1, 2, 70), zigzag(0, 2, 70), 0, 1, 0, 1, 90},
+    {{70, 70, 1, 2, 1, 16}, after(500), {}, 0, 1, 0, 1, 100},  // all keys lie before every window
+    {{1, 300, 2, 4, 2, 64}, after(299), {}, 0, 1, 0, 1, 70},
+    {{3, 70, 2, 2, 1, 24}, after(67), {}, 0, 1, 2, 1, 5},
+    {{70, 300, 1, 2, 1, 24}, after(230), {}, 0, 1, 0, 1, 100},
 };
 
 TEST_P(Attention, IsSoftmaxOfScoresTimesValues) {
@@ -72,7 +84,8 @@ TEST_P(Attention, FollowsAnyPositions) {
                           draw("drops", 3) == 0 ? 0.2f : 0,
                           1,
                           draw("documents", 6),
-                          seed};
+                          seed,
+                          draw("has_window", 2) * (60 + draw("window", 150))};
     SCOPED_TRACE(describe(c, dtype()));
     AttentionCall call(c, dtype(), any_device(), place().first);
     call.run();
@@ -93,6 +106,7 @@ TEST_P(Attention, GivesTheSameBitsForAnyNumberOfThreads) {
   for (const AttentionCase& c :
        {AttentionCase{{200, 200, 1, 4, 1, 64}}, AttentionCase{{100, 100, 2, 4, 2, 40}, {}, {}, 0.1f},
         AttentionCase{{150, 150, 2, 2, 1, 64}, zigzag(1, 2, 75), zigzag(1, 2, 75), 0, 1, 3},
+        AttentionCase{{200, 200, 1, 4, 2, 64}, {}, {}, 0.1f, 1, 0, 1, 50},
         AttentionCase{{1, 300, 1, 4, 2, 64}, after(299)}}) {
     run([&](Device& device) {
       AttentionCall call(c, dtype(), device, place().first);
@@ -150,7 +164,8 @@ TEST(AttentionGradient, IsTheDerivativeOfTheOutput) {
   CpuDevice device;
   for (const AttentionCase& c :
        {AttentionCase{{9, 9, 2, 4, 2, 8}}, AttentionCase{{70, 90, 1, 2, 1, 8}, after(17), {}, 0.2f},
-        AttentionCase{{70, 70, 1, 2, 1, 8}, zigzag(1, 2, 35), zigzag(1, 2, 35), 0, 1, 3}}) {
+        AttentionCase{{70, 70, 1, 2, 1, 8}, zigzag(1, 2, 35), zigzag(1, 2, 35), 0, 1, 3},
+        AttentionCase{{90, 90, 1, 2, 1, 8}, {}, {}, 0.2f, 1, 2, 1, 11}}) {
     AttentionCall call(c, DType::F64, device);
     call.run();
     const auto loss = [&] {
@@ -161,6 +176,48 @@ TEST(AttentionGradient, IsTheDerivativeOfTheOutput) {
     expect_gradient(loss, call.x.k.base, call.dx.k.base, "dk");
     expect_gradient(loss, call.x.v.base, call.dx.v.base, "dv");
   }
+}
+
+/// Tiles of 64 x 64 that are computed for one head.
+i64 visible_tiles(i64 seq, i64 window) {
+  CpuDevice device;
+  AttentionCall call({{seq, seq, 1, 1, 1, 8}, {}, {}, 0, 1, 0, 1, window}, DType::F32, device);
+  const kernel::AttentionProblem<float> p(call.x, call.options);
+  i64 count = 0;
+  for (i64 i = 0; i < p.query_blocks(); ++i) {
+    for (i64 j = 0; j < p.key_blocks(); ++j)
+      count += kernel::visible(p, {0, i * kernel::kTile, j * kernel::kTile}).none() ? 0 : 1;
+  }
+  return count;
+}
+
+TEST(AttentionCost, FallsWithTheWindow) {
+  constexpr i64 kBlocks = 32, kSeq = kBlocks * kernel::kTile;
+  EXPECT_EQ(visible_tiles(kSeq, 0), kBlocks * (kBlocks + 1) / 2);
+  EXPECT_EQ(visible_tiles(kSeq, kSeq), kBlocks * (kBlocks + 1) / 2);
+  EXPECT_EQ(visible_tiles(kSeq, 1), kBlocks);
+  EXPECT_EQ(visible_tiles(kSeq, 65), 2 * kBlocks - 1);  // the first query of a block sees one whole block before it
+  EXPECT_EQ(visible_tiles(kSeq, 66), 3 * kBlocks - 3);
+  EXPECT_EQ(visible_tiles(8192, 0), 8256);
+  EXPECT_EQ(visible_tiles(8192, 512), 1116);
+  EXPECT_EQ(visible_tiles(2 * kSeq, 256),
+            2 * visible_tiles(kSeq, 256) + 10);  // linear in the length, but for the start
+}
+
+/// Tiles outside the window are not read: NaN there shows nowhere.
+TEST_P(Attention, ReadsNoKeyBeforeTheWindow) {
+  constexpr i64 kSeq = 256, kWindow = 40,
+                kNan = 128;  // the first keys, which queries from kNan + kWindow on do not see
+  AttentionCall call({{kSeq, kSeq, 1, 2, 1, 16}, {}, {}, 0, 1, 0, 1, kWindow}, dtype(), any_device(), place().first);
+  Numbers keys = numbers(call.x.k.base);
+  std::fill_n(keys.begin(), kNan * 16, std::nan(""));
+  set_numbers(call.x.k.base, keys);
+  ops::attention(call.x, call.options, call.y);
+  const Numbers out = numbers(call.y.out);
+  for (i64 s = 192; s < kSeq; ++s) {
+    for (i64 i = 0; i < 32; ++i) ASSERT_TRUE(std::isfinite(out[static_cast<std::size_t>(s * 32 + i)])) << s;
+  }
+  EXPECT_TRUE(std::isnan(out[static_cast<std::size_t>(kNan * 32)]));
 }
 
 TEST(AttentionArguments, AreChecked) {
@@ -174,6 +231,7 @@ TEST(AttentionArguments, AreChecked) {
   refuses([](AttentionCall& c) { c.options.softmax_scale = -1; });
   refuses([](AttentionCall& c) { c.options.queries.ranges = {.first = 4, .split = 2, .second = 5}; });  // not ascending
   refuses([](AttentionCall& c) { c.options.keys.first = -1; });
+  refuses([](AttentionCall& c) { c.options.window = -1; });
   refuses([](AttentionCall& c) { c.options.keys.second = 10; });  // without an end of the first run
   refuses([&](AttentionCall& c) { c.options.queries.starts = integers_of(std::vector<i32>(8), device).view({2, 4}); });
   refuses([&](AttentionCall& c) { c.x.k.seq = 3; });

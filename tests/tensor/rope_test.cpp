@@ -14,6 +14,12 @@ struct RopeCase {
 const std::vector<RopeCase> kCases{{1, 1, 1, 1, 2, 2},    {5, 2, 2, 3, 16, 16},   {9, 3, 1, 2, 64, 32},
                                    {70, 2, 3, 1, 34, 34}, {4, 1, 2, 2, 128, 128}, {0, 2, 1, 1, 8, 8}};
 
+std::vector<double> frequencies(double base, i64 dim) {
+  std::vector<double> result;
+  for (i64 i = 0; i < dim; i += 2) result.push_back(std::pow(base, -static_cast<double>(i) / static_cast<double>(dim)));
+  return result;
+}
+
 /// x with every query head rotated to where its token stands.
 Numbers rotated(const RopeCase& c, const Standing& standing, Numbers x) {
   const i64 half = c.rotated / 2;
@@ -42,7 +48,7 @@ TEST_P(RopeOps, RopeRotatesTheQueriesOfAFusedTensor) {
       const Numbers x = normals(numel(shape), 1);
       const auto outputs = run([&](Device& device) {
         Tensor cos = Tensor::empty({c.seq + 5, c.rotated / 2}, wide(), device), sin = Tensor::like(cos);
-        ops::rope_table(10000, c.rotated, cos, sin);
+        ops::rope_table(frequencies(10000, c.rotated), 1, cos, sin);
         const Positions positions = standing.of(c.seq, c.batch, device);
         const Tensor turned = tensor_of(x, shape, dtype(), device), back = tensor_of(x, shape, dtype(), device);
         QkvHeads heads = packed_heads(turned), returning = packed_heads(back);
@@ -61,7 +67,7 @@ TEST(RopeArguments, AreChecked) {
   CpuDevice device;
   const Tensor qkv = random_tensor({6, 2, 1, 3, 8}, DType::F32, device, 1);
   Tensor cos = Tensor::empty({8, 4}, DType::F32, device), sin = Tensor::like(cos);
-  ops::rope_table(100, 8, cos, sin);
+  ops::rope_table(frequencies(100, 8), 1, cos, sin);
   Heads q = packed_heads(qkv).q;
   ops::rope(q, cos, sin, {after(2), {}}, false);
   EXPECT_THROW(ops::rope(q, cos, sin, {after(3), {}}, false), Error);  // the last row is past the table
@@ -75,7 +81,7 @@ TEST(RopeGradient, IsTheInverseRotation) {
   const Tensor dy = random_tensor({6, 2, 2, 4, 8}, DType::F64, device, 2);
   Tensor cos = Tensor::empty({6, 4}, DType::F64, device), sin = Tensor::like(cos), y = Tensor::like(qkv),
          dx = Tensor::like(qkv);
-  ops::rope_table(100, 8, cos, sin);
+  ops::rope_table(frequencies(100, 8), 1, cos, sin);
   const auto forward = [&] {
     ops::copy(qkv, y);
     QkvHeads heads = packed_heads(y);

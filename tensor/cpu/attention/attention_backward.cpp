@@ -41,7 +41,7 @@ struct BackwardScratch {
 template <class Engine, class T>
 void pack_keys(const AttentionProblem<T>& p, const Engine& engine, i64 b, i64 kv_head,
                const BackwardScratch<Engine, T>& x) {
-  for (i64 j = 0; j < p.key_blocks(); ++j) {
+  for (i64 j = p.first_key_block(b); j < p.key_blocks(); ++j) {
     const i64 first = j * kTile, count = std::min(kTile, p.keys - first), at = j * block_elements(p);
     copy_rows(p.k, b, kv_head, first, count, p.padded_dim(), x.k_rows + at);
     copy_rows(p.v, b, kv_head, first, count, p.padded_dim(), x.v_rows + at);
@@ -165,8 +165,11 @@ void backward_item(const AttentionProblem<T>& p, i64 item, std::byte* memory) {
     const ProbabilityDropout dropout(p, b, head);
     pack_queries(p, engine, b, head, x);
     std::fill_n(x.dq_t, p.query_blocks() * block_elements(p), R{0});
-    for (i64 j = 0; j < p.key_blocks(); ++j) {
-      for (i64 i = 0; i < p.query_blocks(); ++i) backward_tile(p, engine, dropout, {b, i * kTile, j * kTile}, x);
+    for (i64 j = p.first_key_block(b); j < p.key_blocks(); ++j) {
+      for (i64 i = p.first_query_block(j * kTile); i < p.query_blocks(); ++i) {
+        if (p.first_key(b, i * kTile) >= (j + 1) * kTile) break;  // this query and all later ones see later keys
+        backward_tile(p, engine, dropout, {b, i * kTile, j * kTile}, x);
+      }
     }
     store_query_gradient(p, b, head, x);
   }

@@ -112,7 +112,7 @@ struct ForwardScratch {
 template <class Engine, class T>
 void pack_keys(const AttentionProblem<T>& p, const Engine& engine, i64 b, i64 kv_head,
                const ForwardScratch<Engine, T>& x) {
-  for (i64 j = 0; j < p.key_blocks(); ++j) {
+  for (i64 j = p.first_key_block(b); j < p.key_blocks(); ++j) {
     const i64 first = j * kTile, count = std::min(kTile, p.keys - first), at = j * block_elements(p);
     copy_rows(p.k, b, kv_head, first, count, p.padded_dim(), x.k_rows + at);
     auto* v_rows = Engine::kOneForm ? x.v_left_t + at : x.rows;

@@ -90,6 +90,7 @@ struct AttentionProblem {
   i64 all_keys = 0;  ///< that there are
   PositionRanges query_at, key_at;
   const i32* starts = nullptr;  ///< [queries, batch]: where the documents of queries begin; null = at 0
+  i64 window = 0;               ///< positions that a query sees; 0 = all
   double scale = 1;
   Dropout dropout;
   bool bf16_tiles = false;  ///< multiply tiles of bf16 with the processor's matrix unit (amx.h)
@@ -109,6 +110,7 @@ struct AttentionProblem {
         query_at(options.queries.ranges),
         key_at(options.keys),
         starts(options.queries.starts_or_null()),
+        window(options.window),
         scale(options.softmax_scale),
         dropout(options.dropout) {
     keys = queries > 0 ? end_of_keys(queries - 1) : 0;
@@ -120,8 +122,16 @@ struct AttentionProblem {
   i64 padded_dim() const { return round_up(head_dim, 32); }
 
   // A query sees keys [first_key, end_of_keys). Both never descend from one query to the next.
-  i64 first_key(i64 b, i64 query) const { return starts ? key_at.rows_before(starts[query * batch + b]) : 0; }
+  i64 first_key(i64 b, i64 query) const {
+    i64 first = starts ? starts[query * batch + b] : 0;
+    if (window > 0) first = std::max(first, query_at.at(query) - window + 1);
+    return first > 0 ? key_at.rows_before(first) : 0;
+  }
   i64 end_of_keys(i64 query) const { return std::min(keys, key_at.rows_before(query_at.at(query) + 1)); }
+  /// Before this block of 64 no query sees a key.
+  i64 first_key_block(i64 b) const { return queries > 0 ? first_key(b, 0) / kTile : 0; }
+  /// The blocks of queries from the first that may see a key of the block that starts at `key`.
+  i64 first_query_block(i64 key) const { return query_at.rows_before(key_at.at(key)) / kTile; }
 };
 
 /// The tile of one head of batch column b that starts at (first_query, first_key).

@@ -78,9 +78,9 @@ void hide_later_keys(const AttentionProblem<T>& p, const TilePlace& at, const Vi
   });
 }
 
-/// Hides keys of earlier documents.
+/// Hides keys of earlier documents, and those before the window.
 template <class T, class R = Wide<T>>
-void hide_earlier_documents(const AttentionProblem<T>& p, const TilePlace& at, const Visible& v, R* s) {
+void hide_earlier_keys(const AttentionProblem<T>& p, const TilePlace& at, const Visible& v, R* s) {
   const hn::ScalableTag<R> d;
   alignas(64) R first_keys[kTile];  // of the tile
   for (i64 q = 0; q < kTile; ++q) {
@@ -104,7 +104,7 @@ void hide_earlier_documents(const AttentionProblem<T>& p, const TilePlace& at, c
 template <class T, class R = Wide<T>>
 void mask_tile(const AttentionProblem<T>& p, const TilePlace& at, const Visible& v, R* s) {
   hide_later_keys(p, at, v, s);
-  if (p.starts) hide_earlier_documents(p, at, v, s);
+  if (p.starts || p.window > 0) hide_earlier_keys(p, at, v, s);
 }
 
 /// The four outputs of Philox4x32-10 (base/philox.h) for a vector of counters.

@@ -56,6 +56,7 @@ struct Problem {
   i64 batch = 0, heads = 0, kv_heads = 0, head_dim = 0, queries = 0, keys = 0;
   PositionRanges query_at, key_at;
   const i32* starts = nullptr;  ///< [queries, batch]: where the documents of queries begin; null = at 0
+  i64 window = 0;               ///< positions that a query sees; 0 = all
   W scale = 1;
   const i64* samples = nullptr;  ///< [batch]; null without dropout
   u64 dropout_key = 0;
@@ -64,7 +65,9 @@ struct Problem {
   W keep_scale = 1;
 
   __device__ i64 first_key(i64 b, i64 query) const {
-    return starts ? min(keys, key_at.rows_before(starts[query * batch + b])) : 0;
+    i64 first = starts ? starts[query * batch + b] : 0;
+    if (window > 0) first = max(first, query_at.at(query) - window + 1);
+    return first > 0 ? min(keys, key_at.rows_before(first)) : 0;
   }
   __device__ i64 end_of_keys(i64 query) const { return min(keys, key_at.rows_before(query_at.at(query) + 1)); }
   /// None of a query that there is not.

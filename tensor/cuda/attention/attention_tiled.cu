@@ -35,6 +35,7 @@ Problem<Element<T>, Wide<T>> make_problem(const QkvHeads& x, const AttentionResu
   p.queries = q.seq, p.keys = k.seq;
   p.query_at = options.queries.ranges, p.key_at = options.keys;
   p.starts = options.queries.starts_or_null();
+  p.window = options.window;
   p.scale = static_cast<W>(options.softmax_scale);
   if (options.dropout.p > 0) {
     p.samples = samples.data<i64>();

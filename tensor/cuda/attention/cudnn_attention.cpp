@@ -143,8 +143,13 @@ const CudnnPlan* plan_for(CudnnAttention& state, const AttentionCase& c) {
 /// The masks that cuDNN knows: below the diagonal, or none.
 enum class Mask : u8 { Causal, None, Other };
 
+/// Whether the window hides a key from the last query; there are as many queries as keys.
+bool is_windowed(const Heads& k, const AttentionOptions& options) {
+  return options.window > 0 && options.queries.ranges.at(k.seq - 1) - options.keys.at(0) >= options.window;
+}
+
 Mask mask_of(const Heads& k, const AttentionOptions& options) {
-  if (options.queries.starts.defined()) return Mask::Other;
+  if (options.queries.starts.defined() || is_windowed(k, options)) return Mask::Other;
   if (options.queries.ranges == options.keys) return Mask::Causal;
   return options.keys.at(k.seq - 1) <= options.queries.ranges.at(0) ? Mask::None : Mask::Other;
 }

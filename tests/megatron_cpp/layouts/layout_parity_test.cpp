@@ -143,8 +143,17 @@ ModelConfig llama() {
   return config;
 }
 
+/// Sliding windows in two layers of three, and RoPE as Llama 3.1 scales it.
+ModelConfig windows() {
+  ModelConfig config = llama();
+  config.window_size = {2, 0};
+  config.window_attn_skip_freq = {3};
+  config.rope_scaling = {.type = RopeScalingType::Llama3, .factor = 8, .original_max_position_embeddings = 8};
+  return config;
+}
+
 RunTask task_of(const std::string& model, DType dtype = DType::F32) {
-  RunTask task = test::learnable_task(model == "gpt2" ? gpt2() : llama(), dtype);
+  RunTask task = test::learnable_task(model == "gpt2" ? gpt2() : model == "llama" ? llama() : windows(), dtype);
   task.optimizer.initial_loss_scale = 0x1p16;  // of fp16; at which no step is lost
   return task;
 }
@@ -184,6 +193,20 @@ INSTANTIATE_TEST_SUITE_P(Layouts, LayoutParity,
                            const bool is_adam = std::get<1>(p.param) == OptimizerKind::Adam;
                            return str(std::get<0>(p.param), is_adam ? "_" : "_muon_", std::get<2>(p.param).layout.name);
                          });
+
+// Which layers have a window must not depend on the stage that they lie on.
+const Row kWindowRows[]{
+    {{.name = "recompute_selective", .recompute = selective()}, Equals::OneRank},
+    {{.name = "pp2_zb_v_uneven", .pp = 2, .schedule = kZbV, .virtual_stages = 2, .stages = "E|ttt|tt|tttL"},
+     Equals::OneRank},
+    {{.name = "tp2_sp", .tp = 2, .sequence_parallel = true}, Equals::Nothing},
+    {{.name = "dp2_zero3", .dp = 2, .zero_stage = 3}, Equals::Zero2},
+    {{.name = "tp2_pp2_dp2", .tp = 2, .pp = 2, .dp = 2}, Equals::SameDp},
+};
+INSTANTIATE_TEST_SUITE_P(Windows, LayoutParity,
+                         testing::Combine(testing::Values("windows"), testing::Values(OptimizerKind::Adam),
+                                          testing::ValuesIn(kWindowRows)),
+                         [](const auto& p) { return std::get<2>(p.param).layout.name; });
 
 TEST_P(LayoutParity, TwentyStepsGiveTheSameModel) {
   const auto& [model, optimizer, row] = GetParam();

@@ -77,9 +77,9 @@ TEST(ConfigCompare, WeightsBelongToTheirArchitecture) {
                          "--model.init_method_std=1", "--optimizer.lr=1", "--training.seed=3"}),
             "");
   EXPECT_EQ(architecture_error({}, {"--model.seq_length=512", "--model.max_position_embeddings=1024"}), "");
-  for (const char* change :
-       {"num_layers=3", "untie_embeddings_and_output_weights=true", "rotary_base=20000", "norm_epsilon=1e-6",
-        "num_attention_heads=6", "num_query_groups=2", "activation_func=\"gelu_erf\"", "rotary_percent=0.5"}) {
+  for (const char* change : {"num_layers=3", "untie_embeddings_and_output_weights=true", "rotary_base=20000",
+                             "norm_epsilon=1e-6", "num_attention_heads=6", "num_query_groups=2",
+                             "activation_func=\"gelu_erf\"", "rotary_percent=0.5", "window_size=[63, 0]"}) {
     const std::string option = std::string("--model.") + change;
     const std::string key = option.substr(2, option.find('=') - 2);
     const std::string error = architecture_error({rope}, {rope, option});
@@ -90,6 +90,25 @@ TEST(ConfigCompare, WeightsBelongToTheirArchitecture) {
   const std::string shorter = architecture_error({}, {"--model.seq_length=512"});
   EXPECT_NE(shorter.find("model.max_position_embeddings: 1024 in the checkpoint, 512 now"), std::string::npos)
       << shorter;
+}
+
+TEST(ConfigCompare, ScaledRopeBelongsToItsOriginalContext) {
+  const std::vector<std::string> yarn{"--model.position_embedding_type=rope", "--model.rope_scaling_type=yarn",
+                                      "--model.rope_scaling_factor=4"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), yarn.begin(), yarn.end());
+    return more;
+  };
+  // A longer context alone is no other function, unless the scaling follows from it.
+  const std::string original = "--model.rope_scaling_original_max_position_embeddings=1024";
+  EXPECT_EQ(architecture_error(with({}), with({original})), "");
+  EXPECT_EQ(architecture_error(with({original}), with({original, "--model.max_position_embeddings=4096"})), "");
+  const std::string error = architecture_error(with({}), with({"--model.max_position_embeddings=4096"}));
+  EXPECT_NE(error.find("model.rope_scaling_original_max_position_embeddings: 1024 in the checkpoint, 4096 now"),
+            std::string::npos)
+      << error;
+  EXPECT_NE(architecture_error(with({}), {"--model.position_embedding_type=rope"}).find("model.rope_scaling_type"),
+            std::string::npos);
 }
 
 TEST(ConfigCompare, TheTableNamesOnlyKeysThatExist) {

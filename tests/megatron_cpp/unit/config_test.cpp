@@ -350,6 +350,8 @@ TEST(Config, NamesOfOtherProgramsLeadToOurs) {
               HasSubstr("model.n_layer: unknown key; did you mean model.num_layers?"));
   EXPECT_THAT(error_of(with_model("num_key_value_heads = 2")), HasSubstr("did you mean model.num_query_groups?"));
   EXPECT_THAT(error_of(with_model("rope_theta = 2")), HasSubstr("did you mean model.rotary_base?"));
+  EXPECT_THAT(error_of(with_model("sliding_window = 2")), HasSubstr("did you mean model.window_size?"));
+  EXPECT_THAT(error_of(with_model("low_freq_factor = 2")), HasSubstr("model.rope_scaling_low_freq_factor?"));
   EXPECT_THAT(error_of(kLeast, {"--learning_rate=1"}), HasSubstr("did you mean --optimizer.lr?"));
   EXPECT_THAT(error_of(kLeast, {"--training.max_steps=1"}), HasSubstr("did you mean --training.train_iters?"));
   EXPECT_THAT(error_of(kLeast, {"--training.per_device_train_batch_size=1"}),

@@ -1,0 +1,148 @@
+#include "megatron_cpp/huggingface/attention_keys.h"
+
+#include <algorithm>
+
+namespace mcpp {
+namespace {
+
+constexpr const char* kRopeTypes = "default, linear, llama3, yarn";
+constexpr const char *kSliding = "sliding_attention", *kFull = "full_attention";
+constexpr i64 kMostLayers = 100000;
+constexpr i64 kUsualWindow = 4096;  ///< where config.json does not state sliding_window
+
+/// rope_scaling of transformers 4, or rope_parameters of transformers 5; `longest` is the model's context.
+RopeScaling parse_rope_scaling(const ConfigJson& rope, i64 longest) {
+  RopeScaling scaling;
+  const std::string type = rope.text("rope_type", rope.text("type", "default"));
+  rope.require(type != "dynamic", "rope_type", "dynamic, whose frequencies depend on the length of the sequence",
+               kRopeTypes);
+  if (type == "default") return scaling;
+  const auto known = std::ranges::find(EnumNames<RopeScalingType>::value, type);
+  rope.require(known != EnumNames<RopeScalingType>::value.end() && type != "none", "rope_type", type, kRopeTypes);
+  scaling.type = static_cast<RopeScalingType>(known - EnumNames<RopeScalingType>::value.begin());
+  const i64 original = rope.integer("original_max_position_embeddings", longest);
+  if (scaling.type != RopeScalingType::Linear) scaling.original_max_position_embeddings = original;
+  if (scaling.type == RopeScalingType::Yarn) {
+    scaling.factor = rope.number("factor", static_cast<double>(longest) / static_cast<double>(original));
+    scaling.beta_fast = rope.number("beta_fast", scaling.beta_fast);
+    scaling.beta_slow = rope.number("beta_slow", scaling.beta_slow);
+    scaling.mscale = rope.number("mscale", 0);
+    scaling.mscale_all_dim = rope.number("mscale_all_dim", 0);
+    scaling.attention_factor = rope.number("attention_factor", 0);
+    scaling.truncate = rope.flag("truncate", true);
+  } else {
+    scaling.factor = rope.number("factor");
+  }
+  if (scaling.type == RopeScalingType::Llama3) {
+    scaling.low_freq_factor = rope.number("low_freq_factor");
+    scaling.high_freq_factor = rope.number("high_freq_factor");
+  }
+  return scaling;
+}
+
+/// Which layers layer_types gives a window; empty without that key.
+std::vector<bool> parse_layer_types(const ConfigJson& config, i64 layers) {
+  std::vector<bool> windows;
+  if (!config.find("layer_types")) return windows;
+  for (const Json& type : config.array("layer_types")) {
+    const bool slides = type == kSliding;
+    config.require(slides || type == kFull, "layer_types", type.dump(), "sliding_attention, full_attention");
+    windows.push_back(slides);
+  }
+  config.require(static_cast<i64>(windows.size()) == layers, "layer_types", str("of ", windows.size(), " layers"),
+                 "one for each of num_hidden_layers");
+  return windows;
+}
+
+/// The shortest window_attn_skip_freq for these layers, of which some have a window and some have none.
+std::vector<i64> skip_freq_of(const std::vector<bool>& windows) {
+  const i64 layers = static_cast<i64>(windows.size());
+  for (i64 n = 2; n <= layers; ++n) {
+    const auto fits = [&](i64 layer) { return windows[static_cast<std::size_t>(layer)] == ((layer + 1) % n != 0); };
+    i64 layer = 0;
+    while (layer < layers && fits(layer)) ++layer;
+    if (layer == layers) return {n};
+  }
+  return {windows.begin(), windows.end()};
+}
+
+}  // namespace
+
+void parse_rope(const ConfigJson& config, ModelConfig& model) {
+  model.rotary_base = config.number("rope_theta", 10000);
+  std::optional<ConfigJson> rope = config.object("rope_scaling");
+  if (!rope) rope = config.object("rope_parameters");
+  if (rope) {
+    for (const char* kind : {"full_attention", "sliding_attention"})
+      rope->require(!rope->object(kind), kind, "given its own", "one RoPE for all layers");
+    const double share = rope->number("partial_rotary_factor", 1);
+    rope->require(share == 1, "partial_rotary_factor", share, "1");
+    model.rotary_base = rope->number("rope_theta", model.rotary_base);
+    model.rope_scaling = parse_rope_scaling(*rope, model.max_positions());
+    if (model.rope_scaling.original_max_position_embeddings > 0)  // where Phi-3 has it
+      model.rope_scaling.original_max_position_embeddings =
+          config.integer("original_max_position_embeddings", model.rope_scaling.original_max_position_embeddings);
+  }
+  config.require(model.rotary_base > 1, "rope_theta", model.rotary_base, "greater than 1");
+}
+
+/// What transformers 4 calls so, and transformers 5 reads as rope_parameters.
+OrderedJson rope_scaling_json(const ModelConfig& m) {
+  const RopeScaling& scaling = m.rope_scaling;
+  if (scaling.type == RopeScalingType::None) return nullptr;
+  OrderedJson json{{"rope_type", enum_name(scaling.type)}, {"factor", scaling.factor}};
+  if (scaling.type == RopeScalingType::Linear) return json;
+  json["original_max_position_embeddings"] = scaling.original_context(m.max_positions());
+  if (scaling.type == RopeScalingType::Llama3) {
+    json["low_freq_factor"] = scaling.low_freq_factor;
+    json["high_freq_factor"] = scaling.high_freq_factor;
+    return json;
+  }
+  json["beta_fast"] = scaling.beta_fast;
+  json["beta_slow"] = scaling.beta_slow;
+  if (scaling.mscale > 0) json["mscale"] = scaling.mscale;
+  if (scaling.mscale_all_dim > 0) json["mscale_all_dim"] = scaling.mscale_all_dim;
+  if (scaling.attention_factor > 0) json["attention_factor"] = scaling.attention_factor;
+  if (!scaling.truncate) json["truncate"] = false;
+  return json;
+}
+
+void parse_windows(const ConfigJson& config, HuggingfaceFamily family, ModelConfig& model) {
+  const bool is_stated = config.states("sliding_window");
+  const i64 window = is_stated ? config.integer("sliding_window", 0) : kUsualWindow;
+  if (family == HuggingfaceFamily::Llama) {
+    config.require(!is_stated || window == 0, "sliding_window", window, "null; model_type mistral has windows");
+    return;
+  }
+  if (model.num_layers > kMostLayers) return;  // is refused with what else is out of range
+  const auto layers = static_cast<std::size_t>(model.num_layers);
+  std::vector<bool> windows(layers, window > 0);
+  if (family == HuggingfaceFamily::Qwen2) {
+    const auto full = std::min(layers, static_cast<std::size_t>(config.count("max_window_layers", 28)));
+    std::fill_n(windows.begin(), config.flag("use_sliding_window", false) ? full : layers, false);
+  }
+  if (const std::vector<bool> types = parse_layer_types(config, model.num_layers); !types.empty()) windows = types;
+  const i64 count = std::ranges::count(windows, true);
+  if (count == 0) return;
+  config.require(window > 0, "sliding_window", "null", "a number, for the layers of sliding_attention");
+  model.window_size = {window - 1, 0};
+  if (count < model.num_layers) model.window_attn_skip_freq = skip_freq_of(windows);
+}
+
+i64 count_windows(const ModelConfig& model) {
+  i64 count = 0;
+  for (i64 layer = 0; layer < model.num_layers; ++layer) count += model.window_of(layer) > 0 ? 1 : 0;
+  return count;
+}
+
+void add_windows(const ModelConfig& model, HuggingfaceFamily family, OrderedJson& json) {
+  const bool has_windows = count_windows(model) > 0;
+  json["sliding_window"] = has_windows ? OrderedJson(model.window_size[0] + 1) : OrderedJson();
+  if (family == HuggingfaceFamily::Mistral) return;
+  OrderedJson types = OrderedJson::array();
+  for (i64 layer = 0; layer < model.num_layers; ++layer) types.push_back(model.window_of(layer) > 0 ? kSliding : kFull);
+  json["layer_types"] = types;
+  if (family == HuggingfaceFamily::Qwen2) json["use_sliding_window"] = has_windows;
+}
+
+}  // namespace mcpp

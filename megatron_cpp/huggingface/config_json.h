@@ -1,0 +1,46 @@
+// A reader of config.json.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "checkpoint/format/json.h"
+
+namespace mcpp {
+
+/// Members of config.json with transformers' defaults for absent ones.
+class ConfigJson {
+ public:
+  ConfigJson(const Json& json, const std::string& source) : json_(json, source) {}
+
+  const Json* find(const char* key) const { return json_.find(key); }
+  /// Whether it is there, be it null.
+  bool states(const char* key) const { return json_.json().contains(key); }
+  i64 integer(const char* key) const { return json_.integer(key, 1, i64{1} << 40); }
+  i64 integer(const char* key, i64 absent) const { return json_.find(key) ? integer(key) : absent; }
+  i64 count(const char* key, i64 absent) const {
+    return json_.find(key) ? json_.integer(key, 0, i64{1} << 40) : absent;
+  }
+  double number(const char* key) const { return json_.number(key); }
+  double number(const char* key, double absent) const { return json_.find(key) ? json_.number(key) : absent; }
+  bool flag(const char* key, bool absent) const { return json_.find(key) ? json_.boolean(key) : absent; }
+  std::string text(const char* key, const std::string& absent) const {
+    return json_.find(key) ? json_.text(key) : absent;
+  }
+  std::optional<ConfigJson> object(const char* key) const {
+    if (!json_.find(key)) return std::nullopt;
+    return ConfigJson(json_.at(key), str(json_.source(), ": '", key, "'"));
+  }
+
+  const Json& array(const char* key) const { return json_.array(key); }
+
+  /// Throws that this value of the key cannot be expressed, unless `supported`.
+  template <class Value>
+  void require(bool supported, const char* key, const Value& value, const char* allowed) const {
+    check_input(supported, json_.source(), ": '", key, "' is ", value, ", which is not supported; allowed: ", allowed);
+  }
+
+ private:
+  JsonObject json_;
+};
+
+}  // namespace mcpp

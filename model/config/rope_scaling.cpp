@@ -1,0 +1,97 @@
+#include "model/config/rope_scaling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "base/strings.h"
+
+namespace mcpp {
+namespace {
+
+/// Of a frequency: how far it is scaled (0 = not at all, 1 = divided by the factor), where the share of it that stays
+/// rises from 0 at `low` to 1 at `high` turns within the original context.
+double llama3_share(const RopeScaling& s, double frequency, double context) {
+  const double turns = context * frequency / (2 * std::numbers::pi);
+  return 1 - std::clamp((turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor), 0.0, 1.0);
+}
+
+/// The channel, as a real number, that turns `turns` times within the context.
+double channel_of_turns(double turns, double base, i64 dim, double context) {
+  return static_cast<double>(dim) * std::log(context / (turns * 2 * std::numbers::pi)) / (2 * std::log(base));
+}
+
+/// Where YaRN passes from channels that stay to those that are scaled.
+struct Ramp {
+  double first = 0, last = 0;
+  double share(i64 channel) const {
+    return std::clamp((static_cast<double>(channel) - first) / (last - first), 0.0, 1.0);
+  }
+};
+
+Ramp yarn_ramp(const RopeScaling& s, double base, i64 dim, double context) {
+  double first = channel_of_turns(s.beta_fast, base, dim, context),
+         last = channel_of_turns(s.beta_slow, base, dim, context);
+  if (s.truncate) first = std::floor(first), last = std::ceil(last);
+  first = std::max(first, 0.0), last = std::min(last, static_cast<double>(dim - 1));
+  return {first, first == last ? last + 0.001 : last};  // as transformers keeps them apart
+}
+
+double yarn_magnitude(double factor, double mscale) {
+  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
+}
+
+}  // namespace
+
+std::vector<double> RopeScaling::frequencies(double base, i64 dim, i64 longest) const {
+  const auto context = static_cast<double>(original_context(longest));
+  const Ramp ramp = type == RopeScalingType::Yarn ? yarn_ramp(*this, base, dim, context) : Ramp{};
+  std::vector<double> result;
+  for (i64 i = 0; i < dim / 2; ++i) {
+    const double frequency = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
+    const double share = type == RopeScalingType::Linear   ? 1
+                         : type == RopeScalingType::Yarn   ? ramp.share(i)
+                         : type == RopeScalingType::Llama3 ? llama3_share(*this, frequency, context)
+                                                           : 0;
+    result.push_back(share == 0 ? frequency : (1 - share) * frequency + share * frequency / factor);
+  }
+  return result;
+}
+
+double RopeScaling::magnitude() const {
+  if (type != RopeScalingType::Yarn) return 1;
+  if (attention_factor > 0) return attention_factor;
+  if (mscale > 0 && mscale_all_dim > 0) return yarn_magnitude(factor, mscale) / yarn_magnitude(factor, mscale_all_dim);
+  return yarn_magnitude(factor, 1);
+}
+
+void RopeScaling::add_conflicts(bool rotates, std::vector<std::string>& found) const {
+  const RopeScaling defaults;
+  if (!rotates && type != RopeScalingType::None)
+    found.push_back("model.rope_scaling_type: only read when position_embedding_type is \"rope\"");
+  const auto only_with = [&](bool is_set, bool is_read, const char* key, const char* types) {
+    if (is_set && !is_read)
+      found.push_back(str("model.rope_scaling_", key, ": only read when rope_scaling_type is ", types));
+  };
+  const bool scales = type != RopeScalingType::None, llama3 = type == RopeScalingType::Llama3,
+             yarn = type == RopeScalingType::Yarn;
+  only_with(factor != defaults.factor, scales, "factor", "not \"none\"");
+  only_with(original_max_position_embeddings != 0, yarn || llama3, "original_max_position_embeddings",
+            "\"yarn\" or \"llama3\"");
+  only_with(low_freq_factor != defaults.low_freq_factor, llama3, "low_freq_factor", "\"llama3\"");
+  only_with(high_freq_factor != defaults.high_freq_factor, llama3, "high_freq_factor", "\"llama3\"");
+  only_with(beta_fast != defaults.beta_fast, yarn, "beta_fast", "\"yarn\"");
+  only_with(beta_slow != defaults.beta_slow, yarn, "beta_slow", "\"yarn\"");
+  only_with(mscale != 0, yarn, "mscale", "\"yarn\"");
+  only_with(mscale_all_dim != 0, yarn, "mscale_all_dim", "\"yarn\"");
+  only_with(attention_factor != 0, yarn, "attention_factor", "\"yarn\"");
+  only_with(!truncate, yarn, "truncate", "\"yarn\"");
+  if (llama3 && low_freq_factor >= high_freq_factor)
+    found.push_back(str("model.rope_scaling_high_freq_factor: ", high_freq_factor,
+                        " must be above rope_scaling_low_freq_factor, which is ", low_freq_factor));
+  if (yarn && beta_slow >= beta_fast)
+    found.push_back(str("model.rope_scaling_beta_fast: ", beta_fast, " must be above rope_scaling_beta_slow, which is ",
+                        beta_slow));
+}
+
+}  // namespace mcpp

@@ -1,0 +1,78 @@
+// How RoPE's wave lengths are stretched, so that a model takes more tokens than it was first trained on. The keys are
+// those of Hugging Face's rope_scaling (rope_parameters in transformers 5) after "rope_scaling_".
+#pragma once
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fields.h"
+
+namespace mcpp {
+
+/// Linear divides every frequency by the factor (Chen et al. 2023). Yarn and Llama3 divide the low frequencies, keep
+/// the high ones, and pass from one to the other in between: by the number of turns within the original context (Peng
+/// et al., "YaRN", 2023; which also sharpens attention), or by wave length (Llama 3.1).
+enum class RopeScalingType { None, Linear, Yarn, Llama3 };
+
+template <>
+struct EnumNames<RopeScalingType> {
+  static constexpr std::array<std::string_view, 4> value{"none", "linear", "yarn", "llama3"};
+};
+
+struct RopeScaling {
+  RopeScalingType type = RopeScalingType::None;
+  double factor = 1;
+  i64 original_max_position_embeddings = 0;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  double beta_fast = 32;
+  double beta_slow = 1;
+  double mscale = 0;
+  double mscale_all_dim = 0;
+  double attention_factor = 0;
+  bool truncate = true;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("rope_scaling_type", self.type, "how RoPE's frequencies are scaled for a longer context");
+    visit("rope_scaling_factor", self.factor, "how much longer the context becomes", at_least(1));
+    visit("rope_scaling_original_max_position_embeddings", self.original_max_position_embeddings,
+          "context before scaling; 0 = max_position_embeddings", between(0, 1e8));
+    visit("rope_scaling_low_freq_factor", self.low_freq_factor,
+          "llama3: waves that turn less often than this in the original context are stretched by the factor",
+          greater_than(0));
+    visit("rope_scaling_high_freq_factor", self.high_freq_factor,
+          "llama3: waves that turn more often than this in the original context stay", greater_than(0));
+    visit("rope_scaling_beta_fast", self.beta_fast,
+          "yarn: waves that turn more often than this in the original context stay", greater_than(0));
+    visit("rope_scaling_beta_slow", self.beta_slow,
+          "yarn: waves that turn less often than this in the original context are stretched by the factor",
+          greater_than(0));
+    visit("rope_scaling_mscale", self.mscale,
+          "yarn: weight of log(factor) in the attention factor; 0 = as the paper, also when mscale_all_dim is 0",
+          at_least(0));
+    visit("rope_scaling_mscale_all_dim", self.mscale_all_dim,
+          "yarn: weight of log(factor) in what the attention factor is divided by", at_least(0));
+    visit("rope_scaling_attention_factor", self.attention_factor,
+          "yarn: multiplies cosines and sines; 0 = from factor and mscale", at_least(0));
+    visit("rope_scaling_truncate", self.truncate, "yarn: cut the bounds of the passage to whole channels");
+  }
+
+  bool operator==(const RopeScaling&) const = default;
+
+  /// Every rule that does not hold, and every key that is set but not read, as "model.key: ..". `rotates`: there is
+  /// RoPE.
+  void add_conflicts(bool rotates, std::vector<std::string>& found) const;
+  /// [dim / 2]: the angles by which channels turn from one position to the next, base^(-2 i / dim) before scaling.
+  /// `longest`: the context, for what original_max_position_embeddings 0 stands for.
+  std::vector<double> frequencies(double base, i64 dim, i64 longest) const;
+  /// Tokens before scaling.
+  i64 original_context(i64 longest) const {
+    return original_max_position_embeddings > 0 ? original_max_position_embeddings : longest;
+  }
+  /// What cosines and sines are multiplied by.
+  double magnitude() const;
+};
+
+}  // namespace mcpp

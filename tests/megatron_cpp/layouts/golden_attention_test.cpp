@@ -1,0 +1,92 @@
+// Models with scaled RoPE and with sliding windows against transformers in double precision: tests/golden/attention,
+// which tests/huggingface/make_golden.py wrote.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "megatron_cpp/huggingface/huggingface.h"
+#include "model/layers/kv_cache.h"
+#include "tests/support/build.h"
+#include "tests/support/hdf5_file.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::Numbers;
+using test::TinyModel;
+
+struct GoldenAttention : testing::TestWithParam<const char*> {
+  Path folder = test::source_folder() / "tests/golden/attention" / GetParam();
+  test::Hdf5File expected{folder / "expected.h5"};
+  CpuDevice host;
+  ImportedModel imported = import_huggingface(folder, DType::F64, host);
+  TinyModel m{imported.model, DType::F64};
+
+  void SetUp() override {
+    std::map<std::string, Tensor> weights;
+    for (std::size_t i = 0; i < imported.weights->shards().size(); ++i)
+      weights[imported.weights->shards()[i].name] = imported.weights->data(i);
+    m.model.visit([&](Param& param, int) { write_bytes(weights.at("model/" + param.name).raw(), param.value); });
+  }
+
+  /// Tokens [batch, s] of a golden file as [s, batch], rows [begin, end).
+  Tensor rows(const test::Hdf5Array<i32>& tokens, i64 begin, i64 end) const {
+    std::vector<i32> result;
+    for (i64 s = begin; s < end; ++s) {
+      for (i64 b = 0; b < tokens.shape[0]; ++b)
+        result.push_back(tokens.values[static_cast<std::size_t>(b * tokens.shape[1] + s)]);
+    }
+    return test::integers_of(result, m.device).view({end - begin, tokens.shape[0]});
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenAttention,
+                         testing::Values("linear", "llama3", "yarn", "yarn_mscale", "yarn_attention_factor", "mistral",
+                                         "ministral", "qwen2"),
+                         [](const auto& p) { return std::string(p.param); });
+
+TEST_P(GoldenAttention, LogitsAreThoseOfTransformers) {
+  const auto tokens = expected.read<i32>("tokens");
+  const Numbers theirs = expected.read<double>("logits").values;  // [batch, s, vocabulary]
+  const i64 batch = tokens.shape[0], seq = tokens.shape[1], vocab = imported.model.vocab_size;
+  Pass pass = m.pass(false);
+  const Tensor logits = m.model.logits(rows(tokens, 0, seq), pass);
+  const Numbers ours = test::numbers(logits);
+  double largest = 0;
+  for (i64 s = 0; s < seq; ++s) {
+    for (i64 b = 0; b < batch; ++b) {
+      for (i64 v = 0; v < vocab; ++v) {
+        const double a = ours[static_cast<std::size_t>((s * batch + b) * logits.dim(1) + v)];
+        largest = std::max(largest, std::abs(a - theirs[static_cast<std::size_t>((b * seq + s) * vocab + v)]));
+      }
+    }
+  }
+  EXPECT_LE(largest, 1e-11);
+}
+
+/// Word by word with a cache, from a prompt of eight to well past the windows.
+TEST_P(GoldenAttention, GeneratesWhatTransformersDoes) {
+  const auto theirs = expected.read<i32>("generated");
+  const i64 batch = theirs.shape[0], length = theirs.shape[1], vocab = imported.model.vocab_size;
+  KvCache cache(m.model.context(), batch, length);
+  for (i64 done = 0; done < length - 1;) {
+    const i64 end = done == 0 ? 8 : done + 1;
+    Pass pass = m.pass(false);
+    pass.positions.first = done;
+    pass.kv_cache = &cache;
+    const Tensor logits = m.model.logits(rows(theirs, done, end), pass);
+    const Numbers all = test::numbers(logits);
+    for (i64 b = 0; b < batch; ++b) {
+      const auto first = all.begin() + ((end - done - 1) * batch + b) * logits.dim(1);
+      const auto next = std::max_element(first, first + vocab) - first;
+      ASSERT_EQ(next, theirs.values[static_cast<std::size_t>(b * length + end)]) << "token " << end << " of " << b;
+    }
+    done = end;
+  }
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,230 @@
+// config.json to and from our configuration.
+#include "megatron_cpp/huggingface/huggingface_config.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/file.h"
+#include "megatron_cpp/huggingface/weight_map.h"
+#include "tests/support/build.h"
+#include "tests/support/errors.h"
+
+namespace mcpp {
+namespace {
+
+using test::error_of;
+
+Path golden(const std::string& model) {
+  return test::source_folder() / "tests/golden" / model;
+}
+ModelConfig model_of(const Path& folder) {
+  return parse_huggingface_config(read_text_file(folder / "config.json"), "config.json");
+}
+std::string config_error(const std::string& model, const std::function<void(nlohmann::json&)>& change) {
+  auto json = nlohmann::json::parse(read_text_file(golden(model) / "config.json"));
+  change(json);
+  return error_of([&] { parse_huggingface_config(json.dump(), "config.json"); });
+}
+
+TEST(HuggingfaceConfig, ReadsTheConfigurations) {
+  const ModelConfig gpt2 = model_of(golden("gpt2"));
+  EXPECT_EQ(gpt2.num_layers, 4);
+  EXPECT_EQ(gpt2.hidden_size, 48);
+  EXPECT_EQ(gpt2.ffn(), 192);
+  EXPECT_EQ(gpt2.num_attention_heads, 4);
+  EXPECT_EQ(gpt2.max_positions(), 32);
+  EXPECT_EQ(gpt2.vocab_size, 128);
+  EXPECT_EQ(gpt2.activation_func, ActivationFunction::Gelu);
+  EXPECT_EQ(gpt2.hidden_dropout, 0);
+  EXPECT_FALSE(gpt2.untie_embeddings_and_output_weights);
+
+  const ModelConfig llama = model_of(golden("llama"));
+  EXPECT_EQ(llama.query_groups(), 4);
+  EXPECT_EQ(llama.head_dim(), 8);
+  EXPECT_EQ(llama.ffn(), 160);
+  EXPECT_EQ(llama.rotary_base, 10000);
+  EXPECT_EQ(llama.position_embedding_type, PositionEmbedding::Rope);
+  EXPECT_EQ(llama.normalization, Normalization::RMSNorm);
+  EXPECT_FALSE(llama.add_bias_linear);
+  EXPECT_TRUE(llama.untie_embeddings_and_output_weights);
+}
+
+TEST(HuggingfaceConfig, RefusesWhatItCannotExpressByKey) {
+  using Json = nlohmann::json;
+  EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["model_type"] = "opt"; }), "'model_type' is opt");
+  EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["model_type"] = "mixtral"; }), "'model_type' is mixtral");
+  EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["activation_function"] = "relu"; }), "'activation_function'");
+  EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["scale_attn_weights"] = false; }), "'scale_attn_weights'");
+  EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["scale_attn_by_inverse_layer_idx"] = true; }), "inverse_layer");
+  EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["embd_pdrop"] = 0.5; }), "'embd_pdrop'");
+  EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["n_embd"] = 50; }), "num_attention_heads");
+  EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["n_layer"] = -1; }), "'n_layer'");
+  EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["layer_norm_epsilon"] = 0; }), "norm_epsilon");
+  EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j.erase("n_head"); }), "'n_head' is missing");
+  EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["hidden_act"] = "gelu"; }), "'hidden_act' is gelu");
+  const auto rope_error = [&](const Json& rope) {
+    return config_error("llama", [&](Json& j) { j["rope_scaling"] = rope; });
+  };
+  EXPECT_CONTAINS(rope_error({{"rope_type", "dynamic"}, {"factor", 2}}),
+                  "'rope_scaling': 'rope_type' is dynamic, whose frequencies depend on the length of the sequence");
+  EXPECT_CONTAINS(rope_error({{"rope_type", "longrope"}}), "allowed: default, linear, llama3, yarn");
+  EXPECT_CONTAINS(rope_error({{"rope_type", "none"}}), "'rope_type' is none");
+  EXPECT_CONTAINS(rope_error({{"type", "linear"}}), "'factor' is missing");
+  EXPECT_CONTAINS(rope_error({{"type", "linear"}, {"factor", 0.5}}), "model.rope_scaling_factor would be 0.5");
+  EXPECT_CONTAINS(rope_error({{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 1}}),
+                  "rope_scaling_high_freq_factor");
+  EXPECT_CONTAINS(rope_error({{"full_attention", {{"rope_type", "default"}}}}), "one RoPE for all layers");
+  EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["sliding_window"] = 64; }), "model_type mistral has windows");
+  const auto mistral_error = [&](const Json& types, const Json& window) {
+    return config_error(
+        "llama", [&](Json& j) { j["model_type"] = "mistral", j["layer_types"] = types, j["sliding_window"] = window; });
+  };
+  EXPECT_CONTAINS(mistral_error({"sliding_attention"}, 8), "'layer_types' is of 1 layers");
+  EXPECT_CONTAINS(mistral_error({"linear_attention"}, 8), "allowed: sliding_attention, full_attention");
+  EXPECT_CONTAINS(
+      mistral_error(Json::array({"sliding_attention", "full_attention", "full_attention", "full_attention"}), nullptr),
+      "'sliding_window' is null");
+  EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["num_key_value_heads"] = 3; }), "num_query_groups");
+  EXPECT_EQ(config_error("llama", [](Json& j) { j["rope_scaling"] = nullptr; }), "");
+}
+
+TEST(HuggingfaceConfig, ConfigurationsRoundTrip) {
+  for (const char* name : {"gpt2", "llama"}) {
+    const ModelConfig model = model_of(golden(name));
+    const std::string text = huggingface_config(model, DType::BF16, {.bos = 1, .eos = 2});
+    EXPECT_EQ(huggingface_config(parse_huggingface_config(text, "x"), DType::BF16, {.bos = 1, .eos = 2}), text);
+    const auto ours = nlohmann::json::parse(text);
+    const auto original = nlohmann::json::parse(read_text_file(golden(name) / "config.json"));
+    // Whatever both state, they state alike; an absent n_inner means 4 n_embd.
+    for (const auto& [key, value] : ours.items()) {
+      if (original.contains(key) && !original[key].is_null() && key.find("token_id") == std::string::npos) {
+        EXPECT_EQ(value, original[key]) << key;
+      }
+    }
+    EXPECT_EQ(ours["architectures"], original["architectures"]);
+    EXPECT_EQ(ours["torch_dtype"], "bfloat16");
+    EXPECT_EQ(nlohmann::json::parse(huggingface_config(model, DType::F16, {}))["torch_dtype"], "float16");
+    EXPECT_EQ(ours["eos_token_id"], 2);
+  }
+  ModelConfig odd;
+  odd.normalization = Normalization::RMSNorm;
+  const std::string error = error_of([&] { huggingface_config(odd, DType::F32); });
+  EXPECT_CONTAINS(error, "gpt2 needs other values of model.normalization");
+  EXPECT_CONTAINS(error, "model.activation_func");
+}
+
+TEST(HuggingfaceConfig, LlamasBiasesAreTwoSettings) {
+  for (const bool attention : {false, true}) {
+    for (const bool mlp : {false, true}) {
+      auto json = nlohmann::json::parse(read_text_file(golden("llama") / "config.json"));
+      json["attention_bias"] = attention, json["mlp_bias"] = mlp;
+      const ModelConfig model = parse_huggingface_config(json.dump(), "config.json");
+      EXPECT_EQ(model.qkv_bias(), attention);
+      EXPECT_EQ(model.attention_output_bias(), attention);
+      EXPECT_EQ(model.mlp_bias(), mlp);
+      const auto again = nlohmann::json::parse(huggingface_config(model, DType::F32));
+      EXPECT_EQ(again["attention_bias"], attention);
+      EXPECT_EQ(again["mlp_bias"], mlp);
+      std::set<std::string> names;
+      for (const WeightRule& rule : weight_map(model)) names.insert(rule.name);
+      EXPECT_EQ(names.contains("decoder.layers.0.self_attention.linear_qkv.bias"), attention);
+      EXPECT_EQ(names.contains("decoder.layers.0.self_attention.linear_proj.bias"), attention);
+      EXPECT_EQ(names.contains("decoder.layers.0.mlp.linear_fc1.bias"), mlp);
+      EXPECT_EQ(names.contains("decoder.layers.0.mlp.linear_fc2.bias"), mlp);
+    }
+  }
+  ModelConfig only_qkv = model_of(golden("llama"));
+  only_qkv.add_qkv_bias = true;
+  EXPECT_EQ(nlohmann::json::parse(huggingface_config(only_qkv, DType::F32))["model_type"], "qwen2");
+  only_qkv.add_mlp_bias = true;
+  EXPECT_CONTAINS(error_of([&] { huggingface_config(only_qkv, DType::F32); }),
+                  "llama needs other values of model.add_attention_output_bias");
+}
+
+TEST(HuggingfaceConfig, RopeScalingIsReadInBothForms) {
+  using Json = nlohmann::json;
+  const auto scaling_of = [&](const Json& scaling, bool is_new, i64 longest = 131072) {
+    auto json = Json::parse(read_text_file(golden("llama") / "config.json"));
+    json["max_position_embeddings"] = longest;
+    json.erase("rope_parameters");
+    if (!is_new) json["rope_theta"] = 500000.0;
+    json[is_new ? "rope_parameters" : "rope_scaling"] = scaling;
+    if (is_new) json["rope_parameters"]["rope_theta"] = 500000.0;
+    const ModelConfig model = parse_huggingface_config(json.dump(), "config.json");
+    EXPECT_EQ(model.rotary_base, 500000);
+    const ModelConfig again = parse_huggingface_config(huggingface_config(model, DType::F32), "again");
+    EXPECT_EQ(again.rope_scaling, model.rope_scaling);
+    return model.rope_scaling;
+  };
+  // That of Llama 3.1 8B.
+  const Json llama31{{"factor", 8.0},
+                     {"low_freq_factor", 1.0},
+                     {"high_freq_factor", 4.0},
+                     {"original_max_position_embeddings", 8192},
+                     {"rope_type", "llama3"}};
+  const RopeScaling expected{.type = RopeScalingType::Llama3, .factor = 8, .original_max_position_embeddings = 8192};
+  for (const bool is_new : {false, true}) {
+    EXPECT_EQ(scaling_of(llama31, is_new), expected);
+    EXPECT_EQ(scaling_of({{"type", "linear"}, {"factor", 2}}, is_new),
+              (RopeScaling{.type = RopeScalingType::Linear, .factor = 2}));
+    EXPECT_EQ(scaling_of({{"rope_type", "yarn"}, {"original_max_position_embeddings", 32768}}, is_new),
+              (RopeScaling{.type = RopeScalingType::Yarn, .factor = 4, .original_max_position_embeddings = 32768}));
+    EXPECT_EQ(scaling_of({{"rope_type", "yarn"},
+                          {"factor", 3},
+                          {"beta_fast", 16},
+                          {"mscale", 0.5},
+                          {"mscale_all_dim", 0.7},
+                          {"truncate", false}},
+                         is_new),
+              (RopeScaling{.type = RopeScalingType::Yarn,
+                           .factor = 3,
+                           .original_max_position_embeddings = 131072,
+                           .beta_fast = 16,
+                           .mscale = 0.5,
+                           .mscale_all_dim = 0.7,
+                           .truncate = false}));
+  }
+}
+
+TEST(HuggingfaceConfig, WindowsAreReadAsTransformersDoes) {
+  using Json = nlohmann::json;
+  const auto layers_of = [&](const char* type, const std::function<void(Json&)>& change) {
+    auto json = Json::parse(read_text_file(golden("llama") / "config.json"));  // of four layers
+    json["model_type"] = type;
+    change(json);
+    const ModelConfig model = parse_huggingface_config(json.dump(), "config.json");
+    const ModelConfig again = parse_huggingface_config(huggingface_config(model, DType::F32), "again");
+    EXPECT_EQ(again.window_size, model.window_size);
+    EXPECT_EQ(again.window_attn_skip_freq, model.window_attn_skip_freq);
+    std::vector<i64> windows;
+    for (i64 layer = 0; layer < 4; ++layer) windows.push_back(model.window_of(layer));
+    return windows;
+  };
+  using Windows = std::vector<i64>;
+  const auto types = [](Json& j, const std::vector<int>& slides) {
+    for (const int x : slides) j["layer_types"].push_back(x != 0 ? "sliding_attention" : "full_attention");
+    j["sliding_window"] = 9;
+  };
+  EXPECT_EQ(layers_of("mistral", [](Json&) {}), (Windows{4096, 4096, 4096, 4096}));  // the default of the type
+  EXPECT_EQ(layers_of("mistral", [](Json& j) { j["sliding_window"] = nullptr; }), (Windows{0, 0, 0, 0}));
+  EXPECT_EQ(layers_of("mistral", [](Json& j) { j["sliding_window"] = 7; }), (Windows{7, 7, 7, 7}));
+  EXPECT_EQ(layers_of("ministral", [&](Json& j) { types(j, {1, 0, 1, 0}); }), (Windows{9, 0, 9, 0}));
+  EXPECT_EQ(layers_of("mistral", [&](Json& j) { types(j, {0, 1, 1, 0}); }), (Windows{0, 9, 9, 0}));
+  EXPECT_EQ(layers_of("qwen2", [&](Json& j) { types(j, {0, 1, 0, 1}); }), (Windows{0, 9, 0, 9}));
+  EXPECT_EQ(layers_of("qwen2", [](Json& j) { j["sliding_window"] = 7, j["max_window_layers"] = 0; }),
+            (Windows{0, 0, 0, 0}));
+  const auto used = [](i64 max_window_layers) {
+    return [=](Json& j) {
+      j["sliding_window"] = 7, j["use_sliding_window"] = true, j["max_window_layers"] = max_window_layers;
+    };
+  };
+  EXPECT_EQ(layers_of("qwen2", used(0)), (Windows{7, 7, 7, 7}));
+  EXPECT_EQ(layers_of("qwen2", used(3)), (Windows{0, 0, 0, 7}));
+  EXPECT_EQ(layers_of("qwen2", used(28)), (Windows{0, 0, 0, 0}));
+}
+
+}  // namespace
+}  // namespace mcpp
