@@ -83,7 +83,7 @@ const RunLayout kLayouts[]{
 };
 
 /// GPT-2 with dropout, tied embeddings and learned positions; Llama with grouped queries, of which some ways have fewer
-/// groups than ranks.
+/// groups than ranks; the same with windows, which end in the pieces of other ranks.
 ModelConfig model_of(const std::string& name) {
   ModelConfig config = name == "gpt2" ? test::tiny_gpt2() : test::tiny_llama();
   config.num_layers = 4;
@@ -91,6 +91,10 @@ ModelConfig model_of(const std::string& name) {
   config.num_attention_heads = 8;
   config.seq_length = 32;
   if (name == "gpt2") config.hidden_dropout = config.attention_dropout = 0.1;
+  if (name == "windows") {  // in all layers but each third
+    config.window_size = {9, 0};
+    config.window_attn_skip_freq = {3};
+  }
   return config;
 }
 
@@ -115,7 +119,7 @@ const RunResult& reference(const std::string& model, bool has_documents, const R
 
 class ContextParallel : public testing::TestWithParam<std::tuple<const char*, bool, RunLayout>> {};
 INSTANTIATE_TEST_SUITE_P(Layouts, ContextParallel,
-                         testing::Combine(testing::Values("gpt2", "llama"), testing::Bool(),
+                         testing::Combine(testing::Values("gpt2", "llama", "windows"), testing::Bool(),
                                           testing::ValuesIn(kLayouts)),
                          [](const auto& p) {
                            return str(std::get<0>(p.param), std::get<1>(p.param) ? "_documents_" : "_",
