@@ -1,6 +1,7 @@
 #include "parallel/layout.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/nearest.h"
 #include "base/strings.h"
@@ -93,11 +94,14 @@ void check_model(const LayoutRules& rules, Conflicts& conflicts) {
     conflicts.add(stage_conflicts(stages));
   }
   // Each rank takes a piece from the front and one from the back, so that causal attention is even.
-  if (cp > 1) conflicts.is_multiple("seq_length", rules.seq_length, "2 x context_parallel_size", 2 * cp);
+  if (cp > 1 && !rules.sequence_parallel)
+    conflicts.is_multiple("seq_length", rules.seq_length, "2 x context_parallel_size", 2 * cp);
   check_head_exchange(rules, conflicts);
   if (rules.sequence_parallel)
     conflicts.is_multiple("seq_length", rules.seq_length,
-                          "tensor_model_parallel_size x context_parallel_size (sequence_parallel)", tp * cp);
+                          cp == 1 ? "tensor_model_parallel_size (sequence_parallel)"
+                                  : "both 2 and tensor_model_parallel_size (sequence_parallel) x context_parallel_size",
+                          std::lcm(cp == 1 ? 1 : 2, tp) * cp);
   conflicts.divides("expert_model_parallel_size", s.expert_model_parallel_size, "num_experts", rules.num_experts);
   if (rules.num_experts > 0)
     conflicts.divides("expert_tensor_parallel_size", s.expert_tensor_parallel_size, "ffn_hidden_size",

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/strings.h"
 #include "checkpoint/folder/exchange.h"
 #include "data/prepare/input_files.h"
 #include "data/read/dataset_info.h"
@@ -9,6 +10,7 @@
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/inference/inference.h"
 #include "megatron_cpp/inference/perplexity.h"
+#include "megatron_cpp/setup/initialize.h"
 
 namespace mcpp {
 namespace {
@@ -165,6 +167,8 @@ ExitCode evaluate_command(Arguments args, Log& log, const World& world) {
                     .required = {"load"}};
   EvaluateOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  check_same_on_ranks("command line", join(args, "\n"), world.ranks,
+                      "give every rank the same arguments");
   check_input(options.text.empty() != options.data.empty(),
               "evaluate: give either --text, text files, or --data, a dataset prefix");
   InferenceModel inference(options.inference, world, log);

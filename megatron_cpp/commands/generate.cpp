@@ -3,10 +3,12 @@
 #include <iostream>
 #include <iterator>
 
+#include "base/strings.h"
 #include "checkpoint/folder/exchange.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/inference/generation.h"
 #include "megatron_cpp/inference/inference.h"
+#include "megatron_cpp/setup/initialize.h"
 
 namespace mcpp {
 namespace {
@@ -95,6 +97,8 @@ ExitCode generate_command(Arguments args, Log& log, const World& world) {
                     .required = {"load"}};
   GenerateOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  check_same_on_ranks("command line", join(args, "\n"), world.ranks,
+                      "give every rank the same arguments");
   // Rank 0 alone sees standard input.
   const std::string text = from_first(world.ranks, [&] { return prompt_text(options); });
   check_input(options.inference.parallel.context_parallel_size == 1,

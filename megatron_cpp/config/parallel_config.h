@@ -53,7 +53,7 @@ struct ParallelConfig {
         "how attention meets the keys of these ranks: p2p = a ring, all_gather, a2a = heads in exchange for positions, "
         "a2a+p2p = among neighbours, with a ring between them");
     visit("hierarchical_context_parallel_sizes", self.hierarchical_context_parallel_sizes,
-          "with a2a+p2p: ranks that exchange heads (of one machine), and members of the ring", at_least(1));
+          "with a2a+p2p: ranks that exchange heads (of one machine), and members of the ring", between(1, 4096));
     visit("pipeline_model_parallel_size", self.pipeline_model_parallel_size, "ranks that the layers are dealt out to",
           between(1, 4096));
     visit("num_virtual_stages_per_pipeline_rank", self.num_virtual_stages_per_pipeline_rank,

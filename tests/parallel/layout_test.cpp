@@ -88,8 +88,29 @@ TEST(Layout, RulesOfSequencesAndExperts) {
   rules.seq_length = 1026;
   rules.sequence_parallel = true;
   EXPECT_THAT(layout_conflicts(rules),
-              UnorderedElementsAre(HasSubstr("2 x context_parallel_size = 4; the nearest that do are 1024 and 1028"),
-                                   HasSubstr("(sequence_parallel) = 8"), HasSubstr("needs a model with experts")));
+              UnorderedElementsAre(HasSubstr("x context_parallel_size = 8; the nearest that do are 1024 and 1032"),
+                                   HasSubstr("needs a model with experts")));
+  rules.sizes = {.tensor_model_parallel_size = 3, .context_parallel_size = 2};
+  rules.world_size = 6, rules.num_attention_heads = rules.num_query_groups = 3, rules.ffn_hidden_size = 96;
+  rules.padded_vocab_size = 387, rules.seq_length = 20;
+  EXPECT_THAT(layout_conflicts(rules), ElementsAre(HasSubstr("= 12; the nearest that do are 12 and 24")))
+      << "one that does for all rules";
+  rules.sequence_parallel = false;
+  rules.seq_length = 1026;
+  EXPECT_THAT(layout_conflicts(rules), ElementsAre("seq_length = 1026 is not a multiple of 2 x context_parallel_size = "
+                                                   "4; the nearest that do are 1024 and 1028"));
+}
+
+TEST(Layout, RanksThatExchangeHeadsDivideThoseOfATensorParallelRank) {
+  LayoutRules rules = good_rules();  // 8 heads of 4 groups on each
+  rules.sizes = {.tensor_model_parallel_size = 2, .context_parallel_size = 8, .context_parallel_heads = 8};
+  EXPECT_THAT(layout_conflicts(rules), IsEmpty()) << "two ranks get the same group";
+  rules.num_attention_heads = 24, rules.num_query_groups = 12;
+  EXPECT_THAT(
+      layout_conflicts(rules),
+      UnorderedElementsAre(HasSubstr("= 8 does not divide the attention heads of a tensor-parallel rank = 12; the "
+                                     "nearest that do are 6 and 12"),
+                           HasSubstr("= 8 neither divides the query groups of a tensor-parallel rank = 6")));
 }
 
 TEST(Layout, SizesBelowOneAreReportedFirst) {

@@ -80,6 +80,14 @@ TEST_F(InferenceLayouts, WhatCannotBeIsNamed) {
   const Outcome context = run_on(2, generate({"--parallel.context_parallel_size=2"}));
   EXPECT_EQ(context.code, 2);
   EXPECT_CONTAINS(context.err, "--parallel.context_parallel_size must be 1");
+  // mpirun starts another command line on the second rank.
+  Words both = mpirun(1);
+  both.push_back(test::Program::path());
+  for (const std::string& word : evaluate()) both.push_back(word);
+  for (const char* word : {":", "-n", "1"}) both.emplace_back(word);
+  const Outcome differing = test::Program(evaluate({"--micro_batch_size=3"}), root() / "process", 0, both).wait();
+  EXPECT_EQ(differing.code, 2);
+  EXPECT_CONTAINS(differing.err, "rank 1 has another command line than rank 0");
   const Outcome training = run(evaluate({"--parallel.zero_stage=1"}));
   EXPECT_EQ(training.code, 2);
   EXPECT_CONTAINS(training.err, "zero_stage");
