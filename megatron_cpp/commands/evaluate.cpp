@@ -167,8 +167,7 @@ ExitCode evaluate_command(Arguments args, Log& log, const World& world) {
                     .required = {"load"}};
   EvaluateOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
-  check_same_on_ranks("command line", join(args, "\n"), world.ranks,
-                      "give every rank the same arguments");
+  check_same_on_ranks("command line", join(args, "\n"), world.ranks, "give every rank the same arguments");
   check_input(options.text.empty() != options.data.empty(),
               "evaluate: give either --text, text files, or --data, a dataset prefix");
   InferenceModel inference(options.inference, world, log);

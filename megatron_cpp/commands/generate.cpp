@@ -97,8 +97,7 @@ ExitCode generate_command(Arguments args, Log& log, const World& world) {
                     .required = {"load"}};
   GenerateOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
-  check_same_on_ranks("command line", join(args, "\n"), world.ranks,
-                      "give every rank the same arguments");
+  check_same_on_ranks("command line", join(args, "\n"), world.ranks, "give every rank the same arguments");
   // Rank 0 alone sees standard input.
   const std::string text = from_first(world.ranks, [&] { return prompt_text(options); });
   check_input(options.inference.parallel.context_parallel_size == 1,
