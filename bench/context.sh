@@ -1,18 +1,21 @@
 #!/usr/bin/env bash
 # What it costs to cut a sample over two ranks of one machine: tokens/s of training steps on one rank with two threads against
-# two ranks with one thread each, in each way of context parallelism, in turn; the peak memory of activations of a rank; and
-# attention alone, with documents and without. JSON lines on standard output; medians of the ratios on standard error.
-#   bench/context.sh [--rounds=N] [--lengths="8192 32768"] [option of megatron_cpp bench step ...]
+# two ranks with one thread each, in each way of context parallelism, in turn; and attention alone, with documents and without. JSON lines on standard output; medians of the ratios on standard error.
+#   bench/context.sh [--rounds=N] [--repeats=N] [--lengths="8192 32768"] [--ways="p2p all_gather a2a"] [option of megatron_cpp bench step ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 rounds=3
+repeats=3
 lengths="8192 32768"
+ways="p2p all_gather a2a"
 options=()
 for argument in "$@"; do
   case $argument in
     --rounds=*) rounds=${argument#*=} ;;
+    --repeats=*) repeats=${argument#*=} ;;
     --lengths=*) lengths=${argument#*=} ;;
+    --ways=*) ways=${argument#*=} ;;
     *) options+=("$argument") ;;
   esac
 done
@@ -31,7 +34,7 @@ run() {
   local before=()
   while [ "$1" != -- ]; do before+=("$1") && shift; done
   shift
-  line=$("${before[@]}" "$program" bench step bench/gpt2_long.toml --json --warmup=1 --repeats=3 --model.seq_length="$length" "$@" \
+  line=$("${before[@]}" "$program" bench step bench/gpt2_long.toml --json --warmup=1 --repeats="$repeats" --model.seq_length="$length" "$@" \
     "${options[@]}")
   echo "{\"length\": $length, \"layout\": \"$layout\", \"result\": $line}" | tee -a "$results"
 }
@@ -50,8 +53,8 @@ machine_json
 for ((round = 0; round < rounds; ++round)); do
   for length in $lengths; do
     run "$length" one_rank env -- --device.num_threads=2
-    for way in p2p all_gather a2a; do
-      run "$length" $way "${launch[@]}" -- --device.num_threads=1 --parallel.context_parallel_size=2 --parallel.cp_comm_type=$way
+    for way in $ways; do
+      run "$length" "$way" "${launch[@]}" -- --device.num_threads=1 --parallel.context_parallel_size=2 --parallel.cp_comm_type="$way"
     done
   done
 done
