@@ -1,5 +1,6 @@
 // What fuzzers link in place of kernels and of the libraries behind them: nothing that reads a file computes.
 #include <cstdlib>
+#include <cstring>
 
 #include "base/check.h"
 #include "tensor/cpu/shared_arena.h"
@@ -30,6 +31,11 @@ SystemMemory system_memory(const Device&) {
 
 void ops::fill_zero(Tensor&) {
   fail(ExitCode::Internal, "a fuzzer has no kernels");
+}
+
+/// Of one type: what a group of one rank does.
+void ops::copy(const Tensor& src, Tensor& dst) {
+  std::memcpy(dst.raw(), src.raw(), static_cast<std::size_t>(src.bytes()));
 }
 
 void write_bytes(const void*, Tensor&) {
