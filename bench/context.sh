@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # What it costs to cut a sample over two ranks of one machine: tokens/s of training steps on one rank with two threads against
-# two ranks with one thread each, in each way of context parallelism, in turn; and attention alone, with documents and without. JSON lines on standard output; medians of the ratios on standard error.
-#   bench/context.sh [--rounds=N] [--repeats=N] [--lengths="8192 32768"] [--ways="p2p all_gather a2a"] [option of megatron_cpp bench step ...]
+# two ranks with one thread each, in each way of context parallelism, in turn; and
+# attention alone, with documents and without. JSON lines on standard output; medians of the ratios on standard error.
+#   bench/context.sh [--rounds=N] [--repeats=N] [--lengths="8192 32768"] [--ways="p2p all_gather a2a"]
+#     [option of megatron_cpp bench step ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,23 +32,12 @@ trap 'rm -f "$results"' EXIT
 # run <length> <layout> <words before the program> -- <options>
 run() {
   local length=$1 layout=$2 line
-  shift 2
-  local before=()
-  while [ "$1" != -- ]; do before+=("$1") && shift; done
-  shift
-  line=$("${before[@]}" "$program" bench step bench/gpt2_long.toml --json --warmup=1 --repeats="$repeats" --model.seq_length="$length" "$@" \
-    "${options[@]}")
+  line=$(bench_json step bench/gpt2_long.toml "${@:3}" --warmup=1 --repeats="$repeats" --model.seq_length="$length" "${options[@]}")
   echo "{\"length\": $length, \"layout\": \"$layout\", \"result\": $line}" | tee -a "$results"
 }
 
 # attention <words before the program> -- <options>
-attention() {
-  local before=() line
-  while [ "$1" != -- ]; do before+=("$1") && shift; done
-  shift
-  line=$("${before[@]}" "$program" bench attention bench/gpt2_long.toml --json "$@")
-  echo "{\"attention\": $line}"
-}
+attention() { echo "{\"attention\": $(bench_json attention bench/gpt2_long.toml "$@")}"; }
 
 # shellcheck disable=SC2119
 machine_json

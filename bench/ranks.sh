@@ -25,11 +25,7 @@ trap 'rm -f "$results"' EXIT
 # run <model> <layout> <words before the program> -- <options>
 run() {
   local model=$1 layout=$2 line
-  shift 2
-  local before=()
-  while [ "$1" != -- ]; do before+=("$1") && shift; done
-  shift
-  line=$("${before[@]}" "$program" bench step "bench/gpt2_$model.toml" --json --training.global_batch_size=8 "$@" "${options[@]}")
+  line=$(bench_json step "bench/gpt2_$model.toml" "${@:3}" --training.global_batch_size=8 "${options[@]}")
   echo "{\"model\": \"$model\", \"layout\": \"$layout\", \"result\": $line}" | tee -a "$results"
 }
 

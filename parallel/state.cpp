@@ -12,7 +12,10 @@ class GroupMaker {
       : world_(world), state_(state), recorder_(recorder) {}
 
   std::unique_ptr<Communicator> over(const char* name, const Grid& grid, Axes axes) {
-    std::vector<int> ranks = grid.group(world_.rank(), axes);
+    return of(name, grid.group(world_.rank(), axes));
+  }
+  /// The group of these ranks, in order, among which this one is; every rank is in one group of the name.
+  std::unique_ptr<Communicator> of(const char* name, std::vector<int> ranks) {
     const int first = ranks.front();
     return ranks.size() == 1 ? alone(name) : split(name, first, std::move(ranks));
   }
@@ -59,11 +62,8 @@ void make_context_groups(GroupMaker& groups, int rank, const Grid& dense, int he
   const int own = dense.group_rank(rank, {Axis::Cp}), all = static_cast<int>(ranks.size());
   check_input(heads >= 1 && all % heads == 0, "context_parallel_heads = ", heads,
               " does not divide context_parallel_size = ", all);
-  const auto made = [&](const char* name, const std::vector<int>& members) {
-    return members.size() == 1 ? groups.alone(name) : groups.split(name, members.front(), members);
-  };
-  state.cp_heads = made("cp_heads", every(ranks, own / heads * heads, 1, heads));
-  state.cp_ring = made("cp_ring", every(ranks, own % heads, heads, all / heads));
+  state.cp_heads = groups.of("cp_heads", every(ranks, own / heads * heads, 1, heads));
+  state.cp_ring = groups.of("cp_ring", every(ranks, own % heads, heads, all / heads));
   state.cp_ring->connect(neighbours(state.cp_ring->rank(), state.cp_ring->size()));
   state.tp_cp = all == 1 ? state.tp : groups.over("tp_cp", dense, {Axis::Tp, Axis::Cp});
 }
@@ -121,15 +121,13 @@ ParallelState make_parallel_state(Communicator& world, const ParallelSizes& size
   const int shards = all / instances, instance = own / shards, part = own % shards;
   const std::vector<int> shard = every(holders, instance * shards, 1, shards),
                          replicas = every(holders, part, shards, instances);
-  state.dp_shard = shards == 1 ? groups.alone("dp_shard") : groups.split("dp_shard", shard.front(), shard);
-  state.dp_replicate =
-      instances == 1 ? groups.alone("dp_replicate") : groups.split("dp_replicate", replicas.front(), replicas);
+  state.dp_shard = groups.of("dp_shard", shard);
+  state.dp_replicate = groups.of("dp_replicate", replicas);
   std::vector<int> slices;
   for (const int holder : shard) {
     for (const int slice : dense.group(holder, {Axis::Tp})) slices.push_back(slice);
   }
-  state.tp_dp_shard =
-      slices.size() == 1 ? groups.alone("tp_dp_shard") : groups.split("tp_dp_shard", slices.front(), slices);
+  state.tp_dp_shard = groups.of("tp_dp_shard", slices);
 
   const std::vector<int> members = topology.embedding_group(rank, state.output_rank);
   const bool is_member = std::find(members.begin(), members.end(), rank) != members.end();

@@ -20,3 +20,12 @@ launch_ranks() {
   launch+=(--oversubscribe "${@:2}")
   [ "$(id -u)" -ne 0 ] || launch+=(--allow-run-as-root)
 }
+
+# bench_json <step|attention> <configuration> [word before the program ...] -- [option ...]: the JSON line of that bench of $program.
+bench_json() {
+  local what=$1 configuration=$2 before=()
+  shift 2
+  while [ "$1" != -- ]; do before+=("$1") && shift; done
+  shift
+  "${before[@]}" "$program" bench "$what" "$configuration" --json "$@"
+}

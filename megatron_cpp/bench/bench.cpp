@@ -11,6 +11,12 @@
 
 namespace mcpp {
 
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 Tensor random_tensor(const Shape& shape, DType dtype, Device& device, u64 key) {
   constexpr i64 kBlock = (i64{1} << 20) - 1;
   Tensor result = Tensor::empty(shape, dtype, device, MemoryClass::Workspace);
@@ -36,12 +42,6 @@ i64 calls_in_a_run(double seconds, const Device& device) {
   constexpr double kLeastSeconds = 2e-3, kMostCalls = 1000;
   if (device.type() == DeviceType::Cpu) return 1;
   return static_cast<i64>(std::clamp(kLeastSeconds / seconds, 1.0, kMostCalls));
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 BenchRow bench_gemm(const GemmCase& c, DType dtype, Device& device, const BenchTiming& timing) {

@@ -15,6 +15,8 @@ struct BenchTiming {
   int repeats = 5;
 };
 
+/// The middle one, of an even number the upper.
+double median(std::vector<double> values);
 /// Median seconds that one call of f takes the device. On a GPU each run is of so many calls, one behind the other,
 /// that neither the clock's resolution nor the host's time to start them counts.
 double median_seconds(const BenchTiming& timing, Device& device, const std::function<void()>& f);

@@ -1,6 +1,5 @@
 #include "megatron_cpp/bench/bench_attention.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "parallel/cp/context_attention.h"
@@ -76,10 +75,6 @@ class AttentionRun {
   }
   i64 sent() const { return state_.meters.at("cp_ring")->total_bytes() + state_.meters.at("cp_heads")->total_bytes(); }
   double slowest(double value) { return reduce_scalar(value, ReduceOp::Max, world_, device_); }
-  static double median(std::vector<double> values) {
-    std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2));
-    return values[values.size() / 2];
-  }
 
   Communicator& world_;
   Device& device_;
