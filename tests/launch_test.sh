@@ -55,7 +55,7 @@ while [ "$1" != "$MEGATRON_CPP" ]; do
 done
 exec "$@"
 END
-# Slurm's srun, and its scontrol, which notes what it is asked.
+# Slurm's srun, and its scontrol, which notes what it is asked and knows the state of the job in $STUB/job_state.
 cat >"$scratch/srun" <<'END'
 #!/usr/bin/env bash
 while [ "$1" != "$MEGATRON_CPP" ]; do shift; done
@@ -64,6 +64,7 @@ END
 cat >"$scratch/scontrol" <<'END'
 #!/usr/bin/env bash
 echo "$*" >>"$STUB/scontrol"
+[ "$1" != show ] || echo "   JobState=$(cat "$STUB/job_state" 2>/dev/null || echo RUNNING) Reason=None Dependency=(null)"
 END
 cat >"$scratch/ssh" <<'END'
 #!/usr/bin/env bash
@@ -297,6 +298,10 @@ test_jobs() {
   touch "$STUB/scontrol"
   job 0 3 1
   job 75 6 1
+  prepare cancelled_jobs_are_not_queued_again $'save 60 75\n75\n75'
+  ln -s "$root/scripts" "$STUB/scripts"
+  echo CANCELLED >"$STUB/job_state"
+  job 75 3 0
 }
 
 # Counters of the kernel, in control groups of version 1 and 2 and without any.

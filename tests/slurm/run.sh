@@ -146,7 +146,7 @@ test_folder_of_another_job() { # which lives, or may live
   expect_log 'attempt=1 .* code=2 next="stop: starting again does not help after this"'
 }
 
-test_cancelled() { # by its user, who does not want it back
+test_cancelled() { # by its user, who does not want it back, though there may be time to save
   submit cancelled --training.train_iters=200000
   wait_until "a checkpoint" has_checkpoint
   scancel "$job"
