@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "tensor/cuda/device.h"
+#include "tensor/wide.h"
 
 namespace mcpp {
 
@@ -30,10 +31,6 @@ template <class T>
 Element<T>* elements(const Tensor& t) {
   return reinterpret_cast<Element<T>*>(t.data<T>());
 }
-
-/// What arithmetic on T is done in: fp32, or fp64 for fp64.
-template <class T>
-using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 /// Whether E is CUDA's type of a narrow one.
 template <class E>

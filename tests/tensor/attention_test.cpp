@@ -147,13 +147,9 @@ TEST(AttentionOfBf16, AlsoWorksWithoutTheMatrixUnit) {
   for (const AttentionCase& c : kCases) {
     SCOPED_TRACE(describe(c, DType::BF16));
     AttentionCall call(c, DType::BF16, device);
-    kernel::AttentionProblem<BFloat16> p(call.x, call.options);
-    p.out = kernel::ResultRows<BFloat16>(call.y.out, p.batch, p.heads, p.head_dim);
-    p.dout = kernel::HeadRows<BFloat16>(call.dout, p.batch, p.heads, p.head_dim);
-    p.y = kernel::HeadRows<BFloat16>(call.y.out, p.batch, p.heads, p.head_dim);
-    p.lse = call.y.lse.data<float>();
-    p.dq = kernel::ResultRows<BFloat16>(call.dx.q), p.dk = kernel::ResultRows<BFloat16>(call.dx.k);
-    p.dv = kernel::ResultRows<BFloat16>(call.dx.v);
+    kernel::AttentionProblem<BFloat16> p(call.x, call.options, call.y);
+    p.read_forward<BFloat16>(call.y);
+    p.read_backward<BFloat16>(call.dout, call.y, call.dx);
     kernel::attention_forward(p, device);
     kernel::attention_backward(p, device);
     expect_truth(call, {0.005, 1e-5, 0.08});
@@ -182,7 +178,7 @@ TEST(AttentionGradient, IsTheDerivativeOfTheOutput) {
 i64 visible_tiles(i64 seq, i64 window) {
   CpuDevice device;
   AttentionCall call({{seq, seq, 1, 1, 1, 8}, {}, {}, 0, 1, 0, 1, window}, DType::F32, device);
-  const kernel::AttentionProblem<float> p(call.x, call.options);
+  const kernel::AttentionProblem<float> p(call.x, call.options, call.y);
   i64 count = 0;
   for (i64 i = 0; i < p.query_blocks(); ++i) {
     for (i64 j = 0; j < p.key_blocks(); ++j)

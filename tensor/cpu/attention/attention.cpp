@@ -23,10 +23,10 @@ void run_items(CpuDevice& device, i64 items, i64 bytes, F&& f) {
 }
 
 /// The rows of keys that no query sees have no gradient.
-template <class T>
-void zero_rows(const ResultRows<T>& x, i64 b, i64 head, i64 begin, i64 end) {
-  x.visit([=]<class E>(const HeadRows<E>& rows) {
-    for (i64 s = begin; s < end; ++s) std::fill_n(rows.row(b, head, s), rows.head_dim, E());
+template <class E, class W>
+void zero_rows(const ResultRows<E, W>& x, i64 b, i64 head, i64 begin, i64 end) {
+  x.visit([=]<class T>(const HeadRows<T>& rows) {
+    for (i64 s = begin; s < end; ++s) std::fill_n(rows.row(b, head, s), rows.head_dim, T());
   });
 }
 
@@ -70,8 +70,7 @@ namespace {
 
 template <class T>
 kernel::AttentionProblem<T> make_problem(const QkvHeads& x, const AttentionOptions& options, const AttentionResult& y) {
-  kernel::AttentionProblem<T> p(x, options);
-  p.lse = y.lse.data<kernel::Wide<T>>();
+  kernel::AttentionProblem<T> p(x, options, y);
   p.bf16_tiles = std::is_same_v<T, BFloat16> && kernel::amx_available();
   return p;
 }
@@ -82,7 +81,7 @@ template <>
 void Kernels<DeviceType::Cpu>::attention(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y) {
   on_float(x.q.base.dtype(), [&]<class T>() {
     kernel::AttentionProblem<T> p = make_problem<T>(x, options, y);
-    p.out = kernel::ResultRows<T>(y.out, p.batch, p.heads, p.head_dim);
+    p.template read_forward<T>(y);
     kernel::attention_forward(p, cpu(y.out));
   });
 }
@@ -92,9 +91,7 @@ void Kernels<DeviceType::Cpu>::attention_backward(const Tensor& dout, const QkvH
                                                   const AttentionOptions& options, QkvHeads& dx) {
   on_float(x.q.base.dtype(), [&]<class T>() {
     kernel::AttentionProblem<T> p = make_problem<T>(x, options, y);
-    p.y = kernel::HeadRows<T>(y.out, p.batch, p.heads, p.head_dim);
-    p.dout = kernel::HeadRows<T>(dout, p.batch, p.heads, p.head_dim);
-    p.dq = kernel::ResultRows<T>(dx.q), p.dk = kernel::ResultRows<T>(dx.k), p.dv = kernel::ResultRows<T>(dx.v);
+    p.template read_backward<T>(dout, y, dx);
     kernel::attention_backward(p, cpu(dout));
   });
 }

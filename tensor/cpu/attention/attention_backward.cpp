@@ -74,7 +74,7 @@ template <class Engine, class T>
 void pack_queries(const AttentionProblem<T>& p, const Engine& engine, i64 b, i64 head,
                   const BackwardScratch<Engine, T>& x) {
   using R = Wide<T>;
-  const R* lse = p.lse + (b * p.heads + head) * p.queries;
+  const R* lse = p.lse + p.lse_row(b, head);
   // Gives probability 0: to queries that see no key, and to those that fill the last tile.
   constexpr R nothing = std::numeric_limits<R>::max();
   for (i64 i = 0; i < p.query_blocks(); ++i) {

@@ -54,7 +54,7 @@ void decode_query(D d, const AttentionProblem<T>& p, i64 b, i64 head, i64 query,
       simd::store(total, d, out + i, lanes);
     });
   }
-  p.lse[(b * p.heads + head) * p.queries + query] = largest * std::numbers::ln2_v<R> + std::log(sum);
+  p.lse[p.lse_row(b, head) + query] = largest * std::numbers::ln2_v<R> + std::log(sum);
   const auto inverse = hn::Set(d, sum == 0 ? 0 : 1 / sum);  // 0 when no key is seen
   p.out.visit([&](const auto& rows) {
     auto* to = rows.row(b, head, query);

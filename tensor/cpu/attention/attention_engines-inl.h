@@ -72,8 +72,8 @@ void store_rows(const HeadRows<T>& to, i64 b, i64 head, i64 first, i64 count, i6
   }
 }
 
-template <class T, class R>
-void store_rows(const ResultRows<T>& to, i64 b, i64 head, i64 first, i64 count, i64 padded_dim, R factor,
+template <class E, class W, class R>
+void store_rows(const ResultRows<E, W>& to, i64 b, i64 head, i64 first, i64 count, i64 padded_dim, R factor,
                 const R* rows) {
   to.visit([=](const auto& typed) { store_rows(typed, b, head, first, count, padded_dim, factor, rows); });
 }

@@ -125,7 +125,7 @@ void pack_keys(const AttentionProblem<T>& p, const Engine& engine, i64 b, i64 kv
 template <class T, class R = Wide<T>>
 void finish_block(const AttentionProblem<T>& p, i64 b, i64 head, i64 first, Softmax<R>& softmax, R* out_t, R* rows) {
   const i64 count = std::min(kTile, p.queries - first);
-  R* lse = p.lse + (b * p.heads + head) * p.queries + first;
+  R* lse = p.lse + p.lse_row(b, head) + first;
   for (i64 q = 0; q < count; ++q) {
     lse[q] = softmax.largest[q] * std::numbers::ln2_v<R> + std::log(softmax.sum[q]);
     softmax.shrink[q] = softmax.sum[q] == 0 ? 0 : 1 / softmax.sum[q];  // 0 for a query that sees no key

@@ -1,5 +1,5 @@
-// What the attention kernels of every instruction level share: the arguments as pointers, how the scores are cut into
-// tiles, and the scratch memory of one thread.
+// What the attention kernels of every instruction level share: how the scores are cut into tiles, and the scratch
+// memory of one thread.
 //
 // Scores are computed transposed, S^T [keys, queries], in tiles of 64 x 64 with queries along the vector lanes: then
 // the maximum, the sum and the scale of a query are one lane each, and no reduction ever crosses lanes.
@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <array>
 
-#include "tensor/ops/ops.h"
+#include "tensor/ops/attention_arguments.h"
 
 namespace mcpp::kernel {
 
@@ -18,118 +18,28 @@ constexpr i64 round_up(i64 n, i64 multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-/// The type that attention on elements of type T is computed in, and the type of lse.
 template <class T>
-using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+struct AttentionProblem : AttentionArguments<T, Wide<T>> {
+  using Arguments = AttentionArguments<T, Wide<T>>;
+  using Arguments::queries, Arguments::keys, Arguments::query_at, Arguments::key_at, Arguments::head_dim;
 
-/// A Heads view with its type known.
-template <class T>
-struct HeadRows {
-  T* data = nullptr;
-  i64 head_dim = 0, group_size = 1, seq_stride = 0, batch_stride = 0, group_stride = 0;
-
-  HeadRows() = default;
-  explicit HeadRows(const Heads& x)
-      : data(x.base.data<T>() + x.offset),
-        head_dim(x.head_dim),
-        group_size(x.group_size),
-        seq_stride(x.seq_stride),
-        batch_stride(x.batch_stride),
-        group_stride(x.group_stride) {}
-  /// A dense tensor [s, b, heads * head_dim].
-  HeadRows(const Tensor& x, i64 batch, i64 heads, i64 dim)
-      : data(x.data<T>()),
-        head_dim(dim),
-        group_size(heads),
-        seq_stride(batch * heads * dim),
-        batch_stride(heads * dim) {}
-
-  T* row(i64 b, i64 head, i64 s) const {
-    return data + s * seq_stride + b * batch_stride + head / group_size * group_stride + head % group_size * head_dim;
-  }
-};
-
-/// Rows that are written: of the operands' type T, or of the wide one, so that sums over several calls lose nothing.
-template <class T>
-struct ResultRows {
-  HeadRows<T> same;
-  HeadRows<Wide<T>> wide;  ///< used when `same` has no data
-
-  ResultRows() = default;
-  explicit ResultRows(const Heads& x) {
-    if (x.base.dtype() == DTypeOf<T>::value)
-      same = HeadRows<T>(x);
-    else
-      wide = HeadRows<Wide<T>>(x);
-  }
-  /// A dense tensor [s, b, heads * head_dim].
-  ResultRows(const Tensor& x, i64 batch, i64 heads, i64 dim) {
-    if (x.dtype() == DTypeOf<T>::value)
-      same = HeadRows<T>(x, batch, heads, dim);
-    else
-      wide = HeadRows<Wide<T>>(x, batch, heads, dim);
-  }
-
-  /// f(HeadRows) of the type that there is.
-  template <class F>
-  void visit(F&& f) const {
-    same.data ? f(same) : f(wide);
-  }
-};
-
-template <class T>
-struct AttentionProblem {
-  HeadRows<T> q, k, v;
-  ResultRows<T> out;
-  Wide<T>* lse = nullptr;    ///< [batch, heads, queries]
-  HeadRows<T> y, dout;       ///< of the backward pass only: what forward gave as `out`, and its gradient
-  ResultRows<T> dq, dk, dv;  ///< of the backward pass only
-  i64 batch = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  i64 queries = 0;
-  i64 keys = 0;      ///< rows of keys from the first to the last that any query sees
-  i64 all_keys = 0;  ///< that there are
-  PositionRanges query_at, key_at;
-  const i32* starts = nullptr;  ///< [queries, batch]: where the documents of queries begin; null = at 0
-  i64 window = 0;               ///< positions that a query sees; 0 = all
+  i64 all_keys = 0;  ///< `keys` are those from the first to the last that any query sees, these all that there are
   double scale = 1;
   Dropout dropout;
   bool bf16_tiles = false;  ///< multiply tiles of bf16 with the processor's matrix unit (amx.h)
   i64 parts = 1;            ///< work items that share the query blocks of one key head (forward)
 
-  AttentionProblem(const QkvHeads& x, const AttentionOptions& options)
-      : q(x.q),
-        k(x.k),
-        v(x.v),
-        batch(x.q.batch),
-        heads(x.q.heads),
-        kv_heads(x.k.heads),
-        head_dim(x.q.head_dim),
-        queries(x.q.seq),
-        keys(x.k.seq),
-        all_keys(x.k.seq),
-        query_at(options.queries.ranges),
-        key_at(options.keys),
-        starts(options.queries.starts_or_null()),
-        window(options.window),
-        scale(options.softmax_scale),
-        dropout(options.dropout) {
-    keys = queries > 0 ? end_of_keys(queries - 1) : 0;
+  AttentionProblem(const QkvHeads& x, const AttentionOptions& options, const AttentionResult& result)
+      : all_keys(x.k.seq), scale(options.softmax_scale), dropout(options.dropout) {
+    Arguments::template read<T>(x, options, result);
+    keys = queries > 0 ? Arguments::end_of_keys(queries - 1) : 0;
   }
 
-  i64 group() const { return heads / kv_heads; }
   i64 query_blocks() const { return (queries + kTile - 1) / kTile; }
   i64 key_blocks() const { return (keys + kTile - 1) / kTile; }
   i64 padded_dim() const { return round_up(head_dim, 32); }
-
-  // A query sees keys [first_key, end_of_keys). Both never descend from one query to the next.
-  i64 first_key(i64 b, i64 query) const {
-    i64 first = starts ? starts[query * batch + b] : 0;
-    if (window > 0) first = std::max(first, query_at.at(query) - window + 1);
-    return first > 0 ? key_at.rows_before(first) : 0;
-  }
-  i64 end_of_keys(i64 query) const { return std::min(keys, key_at.rows_before(query_at.at(query) + 1)); }
   /// Before this block of 64 no query sees a key.
-  i64 first_key_block(i64 b) const { return queries > 0 ? first_key(b, 0) / kTile : 0; }
+  i64 first_key_block(i64 b) const { return queries > 0 ? Arguments::first_key(b, 0) / kTile : 0; }
   /// The blocks of queries from the first that may see a key of the block that starts at `key`.
   i64 first_query_block(i64 key) const { return query_at.rows_before(key_at.at(key)) / kTile; }
 };

@@ -12,7 +12,7 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
-#include "tensor/dtype.h"
+#include "tensor/wide.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
@@ -21,7 +21,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 /// The type that math on elements of type T is done in.
 template <class T>
-using Lane = std::conditional_t<std::is_same_v<T, double>, double, float>;
+using Lane = Wide<T>;
 /// Highway's descriptor of a full vector of Lane<T>.
 template <class T>
 using LaneTag = hn::ScalableTag<Lane<T>>;

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads) forward(const __grid_constant__ Prob
   W* q = reinterpret_cast<W*>(shared);
   W* keys = q + kOwn<W> * kStride<kDim>;
   const Place at(p.heads, p.queries, kOwn<W>);
-  const i64 kv_head = at.head / (p.heads / p.kv_heads), mine = at.first + threadIdx.x / kWarp * kRows;
+  const i64 kv_head = at.head / p.group(), mine = at.first + threadIdx.x / kWarp * kRows;
   const Keep<E, W> keep(p, at.b, at.head);
   load_tile<kDim>(p.q, at.b, at.head, at.first, p.queries, kOwn<W>, q);
   Softmax<kRows, W> softmax;
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kThreads) backward_queries(const __grid_consta
   W* k = dout + kOwn<W> * kStride<kDim>;
   W* v = k + kWarp * kStride<kDim>;
   const Place at(p.heads, p.queries, kOwn<W>);
-  const i64 kv_head = at.head / (p.heads / p.kv_heads), mine = at.first + threadIdx.x / kWarp * kRows;
+  const i64 kv_head = at.head / p.group(), mine = at.first + threadIdx.x / kWarp * kRows;
   const Keep<E, W> keep(p, at.b, at.head);
   load_tile<kDim>(p.q, at.b, at.head, at.first, p.queries, kOwn<W>, q);
   load_tile<kDim>(p.dout, at.b, at.head, at.first, p.queries, kOwn<W>, dout);
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads) backward_keys(const __grid_constant_
   W* q = v + kOwn<W> * kStride<kDim>;
   W* dout = q + kWarp * kStride<kDim>;
   const Place at(p.kv_heads, p.keys, kOwn<W>);
-  const i64 group = p.heads / p.kv_heads, mine = at.first + threadIdx.x / kWarp * kRows;
+  const i64 group = p.group(), mine = at.first + threadIdx.x / kWarp * kRows;
   load_tile<kDim>(p.k, at.b, at.head, at.first, p.keys, kOwn<W>, k);
   load_tile<kDim>(p.v, at.b, at.head, at.first, p.keys, kOwn<W>, v);
   Sums<kDim, kRows, W> dk = {}, dv = {};

@@ -4,6 +4,7 @@
 #pragma once
 #include "tensor/cuda/launch.cuh"
 #include "tensor/cuda/philox.cuh"
+#include "tensor/ops/attention_arguments.h"
 #include "tensor/ops/dropout.h"
 
 namespace mcpp::attention {
@@ -17,28 +18,6 @@ constexpr int kRowsOf = sizeof(W) == 8 ? 2 : 4;
 template <class W>
 constexpr int kOwn = kWarps* kRowsOf<W>;
 
-/// Heads, with the type known.
-template <class E>
-struct HeadRows {
-  E* data = nullptr;
-  i64 group_size = 1, head_dim = 0, seq_stride = 0, batch_stride = 0, group_stride = 0;
-
-  __device__ E* row(i64 b, i64 head, i64 s) const {
-    return data + s * seq_stride + b * batch_stride + head / group_size * group_stride + head % group_size * head_dim;
-  }
-};
-
-template <class T>
-HeadRows<Element<T>> head_rows(const Heads& x) {
-  return {elements<T>(x.base) + x.offset, x.group_size, x.head_dim, x.seq_stride, x.batch_stride, x.group_stride};
-}
-/// Rows that are written: of the operands' type, or, when these have no data, of the wide one.
-template <class E, class W>
-struct ResultRows {
-  HeadRows<E> same;
-  HeadRows<W> wide;
-};
-
 /// Keys [begin, end): those that a query sees.
 struct SeenKeys {
   int begin = 0, end = 0;
@@ -46,17 +25,8 @@ struct SeenKeys {
 };
 
 template <class E, class W>
-struct Problem {
-  HeadRows<E> q, k, v;
-  ResultRows<E, W> out;
-  HeadRows<E> y, dout;  ///< of the backward pass only: what forward gave as `out`, and its gradient
-  ResultRows<E, W> dq, dk, dv;
-  W* lse = nullptr;    ///< [batch, heads, queries]
-  W* delta = nullptr;  ///< [batch, heads, queries]: the sum over channels of dout * out
-  i64 batch = 0, heads = 0, kv_heads = 0, head_dim = 0, queries = 0, keys = 0;
-  PositionRanges query_at, key_at;
-  const i32* starts = nullptr;  ///< [queries, batch]: where the documents of queries begin; null = at 0
-  i64 window = 0;               ///< positions that a query sees; 0 = all
+struct Problem : AttentionArguments<E, W> {
+  W* delta = nullptr;  ///< [batch, heads, queries]: the sum over channels of dout * y
   W scale = 1;
   const i64* samples = nullptr;  ///< [batch]; null without dropout
   u64 dropout_key = 0;
@@ -64,18 +34,11 @@ struct Problem {
   u32 threshold = 0;
   W keep_scale = 1;
 
-  __device__ i64 first_key(i64 b, i64 query) const {
-    i64 first = starts ? starts[query * batch + b] : 0;
-    if (window > 0) first = max(first, query_at.at(query) - window + 1);
-    return first > 0 ? min(keys, key_at.rows_before(first)) : 0;
-  }
-  __device__ i64 end_of_keys(i64 query) const { return min(keys, key_at.rows_before(query_at.at(query) + 1)); }
   /// None of a query that there is not.
   __device__ SeenKeys seen_keys(i64 b, i64 query) const {
-    if (query >= queries) return {};
-    return {static_cast<int>(first_key(b, query)), static_cast<int>(end_of_keys(query))};
+    if (query >= this->queries) return {};
+    return {static_cast<int>(this->first_key(b, query)), static_cast<int>(this->end_of_keys(query))};
   }
-  __device__ i64 lse_row(i64 b, i64 head) const { return (b * heads + head) * queries; }
 };
 
 /// What dropout multiplies the probabilities of one head by: 0 or 1 / (1 - p), or 1 without dropout.

@@ -18,24 +18,11 @@ Tensor device_samples(const Dropout& dropout, CudaDevice& device) {
 }
 
 template <class T>
-ResultRows<Element<T>, Wide<T>> result_rows(const Heads& x) {
-  if (x.base.dtype() == DTypeOf<T>::value) return {head_rows<T>(x), {}};
-  return {{}, head_rows<Wide<T>>(x)};
-}
-
-template <class T>
 Problem<Element<T>, Wide<T>> make_problem(const QkvHeads& x, const AttentionResult& y, const AttentionOptions& options,
                                           const Tensor& samples) {
   using W = Wide<T>;
-  const auto& [q, k, v] = x;
   Problem<Element<T>, W> p;
-  p.q = head_rows<T>(q), p.k = head_rows<T>(k), p.v = head_rows<T>(v);
-  p.lse = y.lse.data<W>();
-  p.batch = q.batch, p.heads = q.heads, p.kv_heads = k.heads, p.head_dim = q.head_dim;
-  p.queries = q.seq, p.keys = k.seq;
-  p.query_at = options.queries.ranges, p.key_at = options.keys;
-  p.starts = options.queries.starts_or_null();
-  p.window = options.window;
+  p.template read<T>(x, options, y);
   p.scale = static_cast<W>(options.softmax_scale);
   if (options.dropout.p > 0) {
     p.samples = samples.data<i64>();
@@ -95,7 +82,7 @@ void TiledAttention::forward(const QkvHeads& x, const AttentionOptions& options,
   const Tensor samples = attention::device_samples(options.dropout, device);
   on_float(x.q.base.dtype(), [&]<class T>() {
     auto p = attention::make_problem<T>(x, y, options, samples);
-    p.out = attention::result_rows<T>(dense_heads(y.out, x.q.heads));
+    p.template read_forward<T>(y);
     attention::with_padded_dim(x.q.head_dim, [&]<int kDim>() { attention::launch_forward<kDim>(p, device); });
   });
 }
@@ -107,10 +94,7 @@ void TiledAttention::backward(const Tensor& dout, const QkvHeads& x, const Atten
   const Tensor delta = Tensor::empty(y.lse.shape(), y.lse.dtype(), device, MemoryClass::Workspace);
   on_float(x.q.base.dtype(), [&]<class T>() {
     auto p = attention::make_problem<T>(x, y, options, samples);
-    p.y = attention::head_rows<T>(dense_heads(y.out, x.q.heads)),
-    p.dout = attention::head_rows<T>(dense_heads(dout, x.q.heads));
-    p.dq = attention::result_rows<T>(dx.q), p.dk = attention::result_rows<T>(dx.k),
-    p.dv = attention::result_rows<T>(dx.v);
+    p.template read_backward<T>(dout, y, dx);
     p.delta = delta.data<Wide<T>>();
     attention::with_padded_dim(x.q.head_dim, [&]<int kDim>() { attention::launch_backward<kDim>(p, device); });
   });

@@ -1,0 +1,99 @@
+// The arguments of ops::attention as the kernels of every device read them: rows by pointer, and which keys a query
+// sees. Functions are constexpr only so that device code may call them.
+#pragma once
+#include <algorithm>
+
+#include "tensor/ops/ops.h"
+#include "tensor/wide.h"
+
+namespace mcpp {
+
+/// A Heads view with its type known.
+template <class E>
+struct HeadRows {
+  E* data = nullptr;
+  i64 head_dim = 0, group_size = 1, seq_stride = 0, batch_stride = 0, group_stride = 0;
+
+  constexpr E* row(i64 b, i64 head, i64 s) const {
+    return data + s * seq_stride + b * batch_stride + head / group_size * group_stride + head % group_size * head_dim;
+  }
+};
+
+/// E is what the device calls elements of type T.
+template <class T, class E = T>
+HeadRows<E> head_rows(const Heads& x) {
+  return {.data = reinterpret_cast<E*>(x.base.data<T>() + x.offset),
+          .head_dim = x.head_dim,
+          .group_size = x.group_size,
+          .seq_stride = x.seq_stride,
+          .batch_stride = x.batch_stride,
+          .group_stride = x.group_stride};
+}
+
+/// Rows that are written: of the operands' type, or of the wide one, so that sums over several calls lose nothing.
+template <class E, class W>
+struct ResultRows {
+  HeadRows<E> same;
+  HeadRows<W> wide;  ///< used when `same` has no data
+
+  /// f(HeadRows) of the type that there is.
+  template <class F>
+  constexpr void visit(F&& f) const {
+    same.data ? f(same) : f(wide);
+  }
+};
+
+template <class T, class E = T>
+ResultRows<E, Wide<T>> result_rows(const Heads& x) {
+  if (x.base.dtype() == DTypeOf<T>::value) return {head_rows<T, E>(x), {}};
+  return {{}, head_rows<Wide<T>>(x)};
+}
+
+/// E: the device's type of elements; W: the wide type, which attention is computed in.
+template <class E, class W>
+struct AttentionArguments {
+  HeadRows<E> q, k, v;
+  W* lse = nullptr;             ///< [batch, heads, queries]
+  ResultRows<E, W> out;         ///< of the forward pass only
+  HeadRows<E> y, dout;          ///< of the backward pass only: what forward gave as `out`, and its gradient
+  ResultRows<E, W> dq, dk, dv;  ///< of the backward pass only
+  i64 batch = 0, heads = 0, kv_heads = 0, head_dim = 0, queries = 0, keys = 0;
+  PositionRanges query_at, key_at;
+  const i32* starts = nullptr;  ///< [queries, batch]: where the documents of queries begin; null = at 0
+  i64 window = 0;               ///< positions that a query sees; 0 = all
+
+  /// What both passes read. T is the host's name of E.
+  template <class T>
+  void read(const QkvHeads& x, const AttentionOptions& options, const AttentionResult& result) {
+    q = head_rows<T, E>(x.q), k = head_rows<T, E>(x.k), v = head_rows<T, E>(x.v);
+    lse = result.lse.data<W>();
+    batch = x.q.batch, heads = x.q.heads, kv_heads = x.k.heads, head_dim = x.q.head_dim;
+    queries = x.q.seq, keys = x.k.seq;
+    query_at = options.queries.ranges, key_at = options.keys;
+    starts = options.queries.starts_or_null();
+    window = options.window;
+  }
+  template <class T>
+  void read_forward(AttentionResult& result) {
+    out = result_rows<T, E>(dense_heads(result.out, heads));
+  }
+  template <class T>
+  void read_backward(const Tensor& gradient, const AttentionResult& result, QkvHeads& dx) {
+    y = head_rows<T, E>(dense_heads(result.out, heads)), dout = head_rows<T, E>(dense_heads(gradient, heads));
+    dq = result_rows<T, E>(dx.q), dk = result_rows<T, E>(dx.k), dv = result_rows<T, E>(dx.v);
+  }
+
+  constexpr i64 group() const { return heads / kv_heads; }
+  // A query sees keys [first_key, end_of_keys), none when they are in the wrong order. Both never descend from one
+  // query to the next.
+  constexpr i64 first_key(i64 b, i64 query) const {
+    i64 first = starts ? starts[query * batch + b] : 0;
+    if (window > 0) first = std::max(first, query_at.at(query) - window + 1);
+    return first > 0 ? key_at.rows_before(first) : 0;
+  }
+  constexpr i64 end_of_keys(i64 query) const { return std::min(keys, key_at.rows_before(query_at.at(query) + 1)); }
+  /// Where the queries of a head begin in lse.
+  constexpr i64 lse_row(i64 b, i64 head) const { return (b * heads + head) * queries; }
+};
+
+}  // namespace mcpp
