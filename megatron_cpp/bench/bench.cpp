@@ -85,10 +85,11 @@ class OpBench {
     Tensor y = Tensor::like(x), mean = wide(tokens_), rstd = wide(tokens_), dw = wide(h), db = wide(h);
     const double bytes = static_cast<double>(x.bytes());
     add("layer_norm", 0, 2 * bytes, [&] { ops::layer_norm(x, w, w, 1e-5, y, mean, rstd); });
-    add("layer_norm_backward", 0, 4 * bytes,
-        [&] { ops::layer_norm_backward(dy, x, w, mean, rstd, y, true, dw, 0, db, 0); });
+    const NormForward forward{x, w, mean, rstd};
+    NormGradients gradients{.dx = y, .add_to_dx = true, .dw = dw, .db = db};
+    add("layer_norm_backward", 0, 4 * bytes, [&] { ops::layer_norm_backward(dy, forward, gradients); });
     add("rms_norm", 0, 2 * bytes, [&] { ops::rms_norm(x, w, 1e-5, y, rstd); });
-    add("rms_norm_backward", 0, 4 * bytes, [&] { ops::rms_norm_backward(dy, x, w, rstd, y, true, dw, 0); });
+    add("rms_norm_backward", 0, 4 * bytes, [&] { ops::rms_norm_backward(dy, forward, gradients); });
     add("bias_dropout_add", 0, 3 * bytes, [&] { ops::bias_dropout_add(x, &w, dy, {}, y); });
   }
 

@@ -38,14 +38,17 @@ Tensor Norm::forward(const Tensor& x, Pass& pass) {
 }
 
 void Norm::input_gradient(const Tensor& dy, Pass& pass, Tensor& dx, bool add) {
-  const Tensor mean = bias_ ? pass.take(this) : Tensor();
-  const Tensor rstd = pass.take(this);
-  const Tensor x = pass.take(this);
+  NormForward y{.x = {}, .w = weight_.value, .mean = {}, .rstd = {}};
+  if (bias_) y.mean = pass.take(this);
+  y.rstd = pass.take(this);
+  y.x = pass.take(this);
   // Weight and input gradient come from one sweep over dy and x, so a split backward does both here.
-  weight_.add_grad([&](Tensor& dw, float beta) {
-    if (!bias_) return ops::rms_norm_backward(dy, x, weight_.value, rstd, dx, add, dw, beta);
+  weight_.add_grad([&](Tensor& dw, float beta_dw) {
+    NormGradients gradients{.dx = dx, .add_to_dx = add, .dw = dw, .beta_dw = beta_dw};
+    if (!bias_) return ops::rms_norm_backward(dy, y, gradients);
     bias_->add_grad([&](Tensor& db, float beta_db) {
-      ops::layer_norm_backward(dy, x, weight_.value, mean, rstd, dx, add, dw, beta, db, beta_db);
+      gradients.db = db, gradients.beta_db = beta_db;
+      ops::layer_norm_backward(dy, y, gradients);
     });
   });
 }

@@ -119,25 +119,23 @@ void backward_row(const BackwardRow<T>& row, T* dx, bool add_to_dx, Lane<T>* dw,
   });
 }
 
-/// Both norms; mean and db are null for RMSNorm.
-void norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor* mean, const Tensor& rstd,
-                   Tensor& dx, bool add_to_dx, Tensor& dw, float beta_dw, Tensor* db, float beta_db) {
+void norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradients, bool has_mean) {
+  const Tensor& x = y.x;
   on_float(x.dtype(), [&]<class T>() {
     const i64 n = x.dim(-1), rows = row_count(x);
-    const PartialSums<Lane<T>> partial(rows, mean ? 2 * n : n, dw);
-    const T *dys = dy.data<T>(), *xs = x.data<T>(), *ws = w.data<T>();
-    const auto *means = mean ? mean->data<Lane<T>>() : nullptr, *rstds = rstd.data<Lane<T>>();
-    T* dxs = dx.data<T>();
+    const PartialSums<Lane<T>> partial(rows, has_mean ? 2 * n : n, gradients.dw);
+    const T *dys = dy.data<T>(), *xs = x.data<T>(), *ws = y.w.data<T>();
+    const auto *means = has_mean ? y.mean.data<Lane<T>>() : nullptr, *rstds = y.rstd.data<Lane<T>>();
+    T* dxs = gradients.dx.data<T>();
     parallel_for(cpu(x), rows, partial.rows_per_piece, [&](i64 begin, i64 end) {
       auto* sums = partial.of_row(begin);
       for (i64 r = begin; r < end; ++r) {
-        const BackwardRow<T> row{dys + r * n, xs + r * n,      ws, means ? means[r] : Lane<T>{0}, rstds[r],
-                                 n,           means != nullptr};
-        backward_row(row, dxs + r * n, add_to_dx, sums, sums + n, r == begin ? 0.0f : 1.0f);
+        const BackwardRow<T> row{dys + r * n, xs + r * n, ws, has_mean ? means[r] : Lane<T>{0}, rstds[r], n, has_mean};
+        backward_row(row, dxs + r * n, gradients.add_to_dx, sums, sums + n, r == begin ? 0.0f : 1.0f);
       }
     });
-    partial.add_to(dw, 0, beta_dw);
-    if (db) partial.add_to(*db, n, beta_db);
+    partial.add_to(gradients.dw, 0, gradients.beta_dw);
+    if (has_mean) partial.add_to(gradients.db, n, gradients.beta_db);
   });
 }
 
@@ -158,10 +156,8 @@ void Kernels<DeviceType::Cpu>::layer_norm(const Tensor& x, const Tensor& w, cons
 }
 
 template <>
-void Kernels<DeviceType::Cpu>::layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w,
-                                                   const Tensor& mean, const Tensor& rstd, Tensor& dx, bool add_to_dx,
-                                                   Tensor& dw, float beta_dw, Tensor& db, float beta_db) {
-  HWY_DYNAMIC_DISPATCH(norm_backward)(dy, x, w, &mean, rstd, dx, add_to_dx, dw, beta_dw, &db, beta_db);
+void Kernels<DeviceType::Cpu>::layer_norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradients) {
+  HWY_DYNAMIC_DISPATCH(norm_backward)(dy, y, gradients, true);
 }
 
 template <>
@@ -170,9 +166,8 @@ void Kernels<DeviceType::Cpu>::rms_norm(const Tensor& x, const Tensor& w, double
 }
 
 template <>
-void Kernels<DeviceType::Cpu>::rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd,
-                                                 Tensor& dx, bool add_to_dx, Tensor& dw, float beta_dw) {
-  HWY_DYNAMIC_DISPATCH(norm_backward)(dy, x, w, nullptr, rstd, dx, add_to_dx, dw, beta_dw, nullptr, 0.0f);
+void Kernels<DeviceType::Cpu>::rms_norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradients) {
+  HWY_DYNAMIC_DISPATCH(norm_backward)(dy, y, gradients, false);
 }
 
 }  // namespace mcpp

@@ -7,7 +7,7 @@ namespace {
 
 /// Operands of either norm; RMSNorm has no mean, and no second half in a piece's sums.
 template <class E>
-struct NormGradients {
+struct NormOperands {
   const E *dy, *x, *w;
   const Wide<E>*mean, *rstd;
   E* dx;
@@ -28,7 +28,7 @@ struct Row {
   RowUnits<E, kUnit, held_of_row(kHeld)> dy, x;
   Wide<E> center, rstd;
 
-  __device__ __forceinline__ void load(const NormGradients<E>& t, i64 row) {
+  __device__ __forceinline__ void load(const NormOperands<E>& t, i64 row) {
     dy.load(t.dy + row * t.n, t.n);
     x.load(t.x + row * t.n, t.n);
     center = t.mean ? t.mean[row] : Wide<E>{0};
@@ -75,7 +75,7 @@ class Backward {
  public:
   using W = Wide<E>;
 
-  __device__ __forceinline__ Backward(const NormGradients<E>& t, W* sums) : t_(t), dw_(sums), db_(sums + t.n) {
+  __device__ __forceinline__ Backward(const NormOperands<E>& t, W* sums) : t_(t), dw_(sums), db_(sums + t.n) {
     w_.load(t.w, t.n);
   }
 
@@ -123,14 +123,14 @@ class Backward {
     return {kIsCentered ? sums.first / n : W{0}, sums.second / n};
   }
 
-  const NormGradients<E>& t_;
+  const NormOperands<E>& t_;
   RowUnits<E, kUnit, kIsCentered ? 0 : held_of_row(kHeld)> w_;  // LayerNorm has no registers left for it
   ColumnSums<W, kUnit, kHeld> dw_, db_;
 };
 
 /// A block has one piece of rows, one after another; the next is on its way while one is worked on.
 template <class E, int kUnit, int kHeld, bool kIsCentered>
-__global__ void __launch_bounds__(kMostRowThreads) normalize_backward(const NormGradients<E> t) {
+__global__ void __launch_bounds__(kMostRowThreads) normalize_backward(const NormOperands<E> t) {
   const i64 begin = blockIdx.x * t.rows_per_piece;
   const i64 end = begin + t.rows_per_piece < t.rows ? begin + t.rows_per_piece : t.rows;
   Backward<E, kUnit, kHeld, kIsCentered> backward(t, t.sums + blockIdx.x * (kIsCentered ? 2 : 1) * t.n);
@@ -152,7 +152,7 @@ i64 most_pieces(i64 n) {
 }
 
 template <class E, bool kIsCentered>
-void launch(const NormGradients<E>& t, i64 pieces, const CudaDevice& device) {
+void launch(const NormOperands<E>& t, i64 pieces, const CudaDevice& device) {
   constexpr int kLoopThreads = 256;
   if (t.rows == 0) return;
   on_unit<E>(is_packable(t.n, t.dy, t.x, t.w, t.dx), [&]<int kUnit>() {
@@ -170,48 +170,43 @@ void launch(const NormGradients<E>& t, i64 pieces, const CudaDevice& device) {
   });
 }
 
-/// Both norms; mean and db are null for RMSNorm.
 template <bool kIsCentered>
-void norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor* mean, const Tensor& rstd,
-                   Tensor& dx, bool add_to_dx, Tensor& dw, float beta_dw, Tensor* db, float beta_db) {
+void norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradients) {
   constexpr i64 kLeastRows = 4;
+  const Tensor& x = y.x;
   CudaDevice& device = cuda(x);
   const i64 rows = row_count(x), n = x.dim(-1);
   on_float(x.dtype(), [&]<class T>() {
     using E = Element<T>;
     using W = Wide<E>;
     const PartialSums<W> partial(rows, kIsCentered ? 2 * n : n, kLeastRows, most_pieces(n), device);
-    const NormGradients<E> t{elements<T>(dy),
-                             elements<T>(x),
-                             elements<T>(w),
-                             mean ? mean->data<W>() : nullptr,
-                             rstd.data<W>(),
-                             elements<T>(dx),
-                             add_to_dx,
-                             partial.data(),
-                             rows,
-                             n,
-                             partial.rows_per_piece};
+    const NormOperands<E> t{elements<T>(dy),
+                            elements<T>(x),
+                            elements<T>(y.w),
+                            kIsCentered ? y.mean.data<W>() : nullptr,
+                            y.rstd.data<W>(),
+                            elements<T>(gradients.dx),
+                            gradients.add_to_dx,
+                            partial.data(),
+                            rows,
+                            n,
+                            partial.rows_per_piece};
     launch<E, kIsCentered>(t, partial.pieces, device);
-    partial.add_to(dw, 0, beta_dw);
-    if (db) partial.add_to(*db, n, beta_db);
+    partial.add_to(gradients.dw, 0, gradients.beta_dw);
+    if constexpr (kIsCentered) partial.add_to(gradients.db, n, gradients.beta_db);
   });
 }
 
 }  // namespace
 
 template <>
-void Kernels<DeviceType::Cuda>::layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w,
-                                                    const Tensor& mean, const Tensor& rstd, Tensor& dx, bool add_to_dx,
-                                                    Tensor& dw, float beta_dw, Tensor& db, float beta_db) {
-  norm_backward<true>(dy, x, w, &mean, rstd, dx, add_to_dx, dw, beta_dw, &db, beta_db);
+void Kernels<DeviceType::Cuda>::layer_norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradients) {
+  norm_backward<true>(dy, y, gradients);
 }
 
 template <>
-void Kernels<DeviceType::Cuda>::rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w,
-                                                  const Tensor& rstd, Tensor& dx, bool add_to_dx, Tensor& dw,
-                                                  float beta_dw) {
-  norm_backward<false>(dy, x, w, nullptr, rstd, dx, add_to_dx, dw, beta_dw, nullptr, 0.0f);
+void Kernels<DeviceType::Cuda>::rms_norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradients) {
+  norm_backward<false>(dy, y, gradients);
 }
 
 }  // namespace mcpp

@@ -76,15 +76,14 @@ void layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps, T
   on_device(x, [&]<DeviceType D>() { Kernels<D>::layer_norm(x, w, b, eps, y, mean, rstd); });
 }
 
-void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean, const Tensor& rstd,
-                         Tensor& dx, bool add_to_dx, Tensor& dw, float beta_dw, Tensor& db, float beta_db) {
-  check_same("layer_norm_backward", "dy", dy, x);
-  check_same("layer_norm_backward", "dx", dx, x);
-  check_wide("layer_norm_backward", "dw", dw, x, x.dim(-1));
-  check_wide("layer_norm_backward", "db", db, x, x.dim(-1));
-  on_device(x, [&]<DeviceType D>() {
-    Kernels<D>::layer_norm_backward(dy, x, w, mean, rstd, dx, add_to_dx, dw, beta_dw, db, beta_db);
-  });
+void layer_norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradients) {
+  check_same("layer_norm_backward", "dy", dy, y.x);
+  check_same("layer_norm_backward", "dx", gradients.dx, y.x);
+  check_wide("layer_norm_backward", "mean", y.mean, y.x, row_count(y.x));
+  check_wide("layer_norm_backward", "rstd", y.rstd, y.x, row_count(y.x));
+  check_wide("layer_norm_backward", "dw", gradients.dw, y.x, y.x.dim(-1));
+  check_wide("layer_norm_backward", "db", gradients.db, y.x, y.x.dim(-1));
+  on_device(dy, [&]<DeviceType D>() { Kernels<D>::layer_norm_backward(dy, y, gradients); });
 }
 
 void rms_norm(const Tensor& x, const Tensor& w, double eps, Tensor& y, Tensor& rstd) {
@@ -94,12 +93,12 @@ void rms_norm(const Tensor& x, const Tensor& w, double eps, Tensor& y, Tensor& r
   on_device(x, [&]<DeviceType D>() { Kernels<D>::rms_norm(x, w, eps, y, rstd); });
 }
 
-void rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd, Tensor& dx,
-                       bool add_to_dx, Tensor& dw, float beta_dw) {
-  check_same("rms_norm_backward", "dy", dy, x);
-  check_same("rms_norm_backward", "dx", dx, x);
-  check_wide("rms_norm_backward", "dw", dw, x, x.dim(-1));
-  on_device(x, [&]<DeviceType D>() { Kernels<D>::rms_norm_backward(dy, x, w, rstd, dx, add_to_dx, dw, beta_dw); });
+void rms_norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradients) {
+  check_same("rms_norm_backward", "dy", dy, y.x);
+  check_same("rms_norm_backward", "dx", gradients.dx, y.x);
+  check_wide("rms_norm_backward", "rstd", y.rstd, y.x, row_count(y.x));
+  check_wide("rms_norm_backward", "dw", gradients.dw, y.x, y.x.dim(-1));
+  on_device(dy, [&]<DeviceType D>() { Kernels<D>::rms_norm_backward(dy, y, gradients); });
 }
 
 void activation(Activation a, const Tensor& x, const Tensor* bias, Tensor& y) {

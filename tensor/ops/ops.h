@@ -77,6 +77,23 @@ struct AttentionResult {
   Tensor lse;  ///< [b, heads, s] (fp32 / fp64): log of the softmax's denominator; -infinity where no key is seen
 };
 
+/// What the backward pass of a norm needs of its forward pass.
+struct NormForward {
+  Tensor x, w;
+  Tensor mean, rstd;  ///< RMSNorm has no mean
+};
+
+/// What it gives. dx is overwritten, or added to when `add_to_dx`: then it already holds the gradient of the residual
+/// branch.
+struct NormGradients {
+  Tensor dx;
+  bool add_to_dx = false;
+  Tensor dw;
+  float beta_dw = 0;
+  Tensor db = {};  ///< RMSNorm has no bias
+  float beta_db = 0;
+};
+
 struct AdamWStep {
   double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   i64 step = 1;           ///< 1 for the first update: bias correction uses beta^step
@@ -160,13 +177,10 @@ void add_bias(Tensor& x, const Tensor& bias);
 
 /// y[T, h] = (x - mean) rstd w + b over each row; mean, rstd [T] are kept for backward. Ba, Kiros, Hinton 2016.
 void layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps, Tensor& y, Tensor& mean, Tensor& rstd);
-/// dx is overwritten, or added to when `add_to_dx`: then it already holds the gradient of the residual branch.
-void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean, const Tensor& rstd,
-                         Tensor& dx, bool add_to_dx, Tensor& dw, float beta_dw, Tensor& db, float beta_db);
+void layer_norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradients);
 /// y[T, h] = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps). Zhang, Sennrich 2019.
 void rms_norm(const Tensor& x, const Tensor& w, double eps, Tensor& y, Tensor& rstd);
-void rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd, Tensor& dx,
-                       bool add_to_dx, Tensor& dw, float beta_dw);
+void rms_norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradients);
 
 /// y = act(x + bias). x [T, f] and y [T, f]; gated: x [T, 2f] = gate | up, y [T, f]. `bias` (of x's width) may be null.
 void activation(Activation a, const Tensor& x, const Tensor* bias, Tensor& y);

@@ -78,10 +78,12 @@ TEST_P(NormOps, LayerNormAndBackward) {
       ops::layer_norm(x, w, b, kEps, y, mean, rstd);
       Tensor dx = garbage(in.shape, dtype(), device), dw = garbage({n}, wide(), device),
              db = garbage({n}, wide(), device);
-      ops::layer_norm_backward(dy, x, w, mean, rstd, dx, false, dw, 0, db, 0);
+      NormGradients fresh{.dx = dx, .dw = dw, .db = db};
+      ops::layer_norm_backward(dy, {x, w, mean, rstd}, fresh);
       Tensor added = tensor_of(in.residual, in.shape, dtype(), device), dw2 = tensor_of(in.old, {n}, wide(), device),
              db2 = tensor_of(in.old, {n}, wide(), device);
-      ops::layer_norm_backward(dy, x, w, mean, rstd, added, true, dw2, 1, db2, 1);
+      NormGradients sums{.dx = added, .add_to_dx = true, .dw = dw2, .beta_dw = 1, .db = db2, .beta_db = 1};
+      ops::layer_norm_backward(dy, {x, w, mean, rstd}, sums);
       return std::vector{y, mean, rstd, dx, dw, db, added, dw2, db2};
     });
     const NormReference expected(rows, n, true, in.x, in.w, in.b, in.dy);
@@ -109,9 +111,11 @@ TEST_P(NormOps, RmsNormAndBackward) {
       Tensor y = garbage(in.shape, dtype(), device), rstd = garbage({rows}, wide(), device);
       ops::rms_norm(x, w, kEps, y, rstd);
       Tensor dx = garbage(in.shape, dtype(), device), dw = garbage({n}, wide(), device);
-      ops::rms_norm_backward(dy, x, w, rstd, dx, false, dw, 0);
+      NormGradients fresh{.dx = dx, .dw = dw};
+      ops::rms_norm_backward(dy, {x, w, {}, rstd}, fresh);
       Tensor added = tensor_of(in.residual, in.shape, dtype(), device), dw2 = tensor_of(in.old, {n}, wide(), device);
-      ops::rms_norm_backward(dy, x, w, rstd, added, true, dw2, 1);
+      NormGradients sums{.dx = added, .add_to_dx = true, .dw = dw2, .beta_dw = 1};
+      ops::rms_norm_backward(dy, {x, w, {}, rstd}, sums);
       return std::vector{y, rstd, dx, dw, added, dw2};
     });
     const NormReference expected(rows, n, false, in.x, in.w, in.b, in.dy);
@@ -154,7 +158,8 @@ TEST(NormGradients, AgreeWithFiniteDifferences) {
     return dot(y, dy);
   };
   layer_norm();
-  ops::layer_norm_backward(dy, x, w, mean, rstd, dx, false, dw, 0, db, 0);
+  NormGradients gradients{.dx = dx, .dw = dw, .db = db};
+  ops::layer_norm_backward(dy, {x, w, mean, rstd}, gradients);
   expect_gradient(layer_norm, x, dx, "layer_norm dx");
   expect_gradient(layer_norm, w, dw, "layer_norm dw");
   expect_gradient(layer_norm, b, db, "layer_norm db");
@@ -163,7 +168,7 @@ TEST(NormGradients, AgreeWithFiniteDifferences) {
     return dot(y, dy);
   };
   rms_norm();
-  ops::rms_norm_backward(dy, x, w, rstd, dx, false, dw, 0);
+  ops::rms_norm_backward(dy, {x, w, {}, rstd}, gradients);
   expect_gradient(rms_norm, x, dx, "rms_norm dx");
   expect_gradient(rms_norm, w, dw, "rms_norm dw");
 }
