@@ -114,7 +114,7 @@ void GPTModel::acquire(int unit, Use use) {
 }
 
 void GPTModel::release(int unit, Use use, bool last) {
-  if (memory_) memory_->release(unit, use, last);
+  if (memory_) memory_->release(unit, use, last && !is_completed_later(unit));
 }
 
 /// Runs f between acquire and release of the units from `first` to `last`, which may count down.
@@ -123,8 +123,7 @@ auto GPTModel::with_units(int first, int last, Use use, const Pass& pass, F&& f)
   const int step = first <= last ? 1 : -1;
   for (int unit = first; unit != last + step; unit += step) acquire(unit, use);
   auto result = in_pass(pass, f);
-  for (int unit = first; unit != last + step; unit += step)
-    release(unit, use, pass.is_last && !is_completed_later(unit));
+  for (int unit = first; unit != last + step; unit += step) release(unit, use, pass.is_last);
   return result;
 }
 
@@ -177,20 +176,18 @@ Tensor GPTModel::backward(const Tensor& dy, Pass& pass) {
     dx = with_units(unit, unit, Use::Backward, pass, [&] { return (*layer)->backward(dx, pass); });
   }
   if (embedding_) backward_embedding(dx, pass), dx = {};
+  if (ties_own_embedding()) release(0, Use::Backward, pass.is_last);
   if (pass.is_last) gradients_are_released_ = true;
   MCPP_CHECK(pass.stash.empty(), "backward left something that forward saved");
   return dx;
 }
 
 void GPTModel::backward_embedding(const Tensor& dy, Pass& pass) {
-  acquire(1, Use::Backward);
-  acquire(0, Use::Backward);
+  for (const int unit : {1, 0}) acquire(unit, Use::Backward);
   if (!pass.is_given_up()) embedding_->backward(dy, pass);
   const bool leaves_now = pass.is_last || (memory_ && memory_->reduces_every_pass());
   if (output_ && leaves_now) output_->add_shared_gradient();
-  release(1, Use::Backward, pass.is_last);
-  if (ties_own_embedding()) release(0, Use::Backward, false);  // acquired for the output
-  release(0, Use::Backward, pass.is_last && !is_completed_later(0));
+  for (const int unit : {1, 0}) release(unit, Use::Backward, pass.is_last);
 }
 
 void GPTModel::release_gradients() {
@@ -198,7 +195,7 @@ void GPTModel::release_gradients() {
   if (ties_own_embedding()) output_->add_shared_gradient();
   for (int unit = units() - 1; unit >= 0; --unit) {
     acquire(unit, Use::Backward);
-    release(unit, Use::Backward, !is_completed_later(unit));
+    release(unit, Use::Backward, true);
   }
 }
 
