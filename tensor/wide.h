@@ -13,4 +13,12 @@ constexpr DType wide(DType t) {
 template <class T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
+/// Calls f.template operator()<T>() with the type of statistics of type `t`: float or double.
+template <class F>
+decltype(auto) on_wide(DType t, F&& f) {
+  MCPP_CHECK(t == wide(t), "statistics are fp32 or fp64, not ", name_of(t));
+  if (t == DType::F64) return f.template operator()<double>();
+  return f.template operator()<float>();
+}
+
 }  // namespace mcpp
