@@ -145,6 +145,7 @@ void report_step_on_ranks(const BenchContext& context, const BenchOptions& optio
 void bench_step(const BenchContext& context, const BenchOptions& options, const Log& log) {
   const Config& config = context.config;
   double seconds = 0, loss = 0;
+  MemoryTable memory;
   const int ranks = context.session.parallel.world.size();
   const i64 microbatches = microbatches_per_step(config, ranks);
   {
@@ -156,6 +157,7 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
     seconds = median_seconds(context.timing, *context.session.device, [&] {
       loss = state.train_step(batches, config.optimizer.lr, config.optimizer.weight_decay).loss;
     });
+    memory = context.session.device->memory();  // before other measurements need some
   }
   const double peak_memory = peak_memory_bytes(*context.session.device);
   const double tokens = static_cast<double>(context.tokens() * microbatches * data_parallel_size(config, ranks));
@@ -184,7 +186,7 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
                " % of a peak of ", fixed(peak / 1e12, 3), ")\nGEMMs alone          ", fixed(gemm_seconds * 1e3, 1),
                " ms, ", fixed(tokens / gemm_seconds, 1), " tokens/s; the step reaches ",
                fixed(100 * gemm_seconds / seconds, 1), " % of that\npeak memory          ", human_bytes(peak_memory),
-               "\n", context.session.device->memory().to_string()));
+               "\n", memory.to_string()));
 }
 
 }  // namespace

@@ -81,7 +81,8 @@ ExitCode show(Arguments args, Log& log) {
   ShowOptions options;
   std::optional<Config> config = read_config_and_options(args, usage, options, log);
   if (!config) return ExitCode::Done;
-  check_input((options.iteration > 0) != (options.sample >= 0), "data show: give either --iteration or --sample");
+  check_input((options.iteration > 0) != (options.sample >= 0),
+              "data show: give either --iteration, counted from 1, or --sample, counted from 0");
   resolve_vocabulary(*config, log);
   const Datasets datasets = dataset_provider(*config, OneIndexRank(), log);
   const Dataset& dataset = chosen_split(datasets, options.split);

@@ -62,6 +62,7 @@ constexpr ForeignName kNames[]{
     {"num_train_steps", "training.train_iters"},
     {"batch_size", "training.micro_batch_size"},
     {"per_device_train_batch_size", "training.micro_batch_size"},
+    {"gradient_accumulation_steps", "training.global_batch_size"},
     {"eval_steps", "training.eval_interval"},
     {"learning_rate", "optimizer.lr"},
     {"min_learning_rate", "optimizer.min_lr"},

@@ -176,6 +176,7 @@ TEST_F(TextInputs, ShowMarksTheEndsOfDocuments) {
   EXPECT_CONTAINS(text, "<eod>\n");
   for (const char* iteration : {"100000", "1000000000000", "9223372036854775807"})
     expect_refused(show({str("--iteration=", iteration)}), {str("--iteration=", iteration), "samples"});
+  expect_refused(show({"--iteration=0"}), {"--iteration, counted from 1"});
 
   write("plain.txt", "one two three four five six\n\nseven eight nine ten eleven twelve\n\nthirteen fourteen fifteen");
   good(preprocess("plain", {at("plain.txt"), "--append_eod=false"}));

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "base/file.h"
 #include "megatron_cpp/commands/commands.h"
@@ -37,6 +38,12 @@ num_threads = 1
     std::vector<std::string> args{"bench", what, config_.string(), "--json"};
     if (what != "checkpoint") args.insert(args.end(), {"--repeats=1", "--warmup=1"});
     args.insert(args.end(), more.begin(), more.end());
+    const auto [out, error] = output(args);
+    return error.empty() ? nlohmann::json::parse(out) : nlohmann::json{{"error", error}};
+  }
+
+  /// What it prints, and why it ended early.
+  static std::pair<std::string, std::string> output(const std::vector<std::string>& args) {
     Log log;
     const auto self = make_self_communicator();
     testing::internal::CaptureStdout();
@@ -46,8 +53,7 @@ num_threads = 1
     } catch (const Error& e) {
       error = e.what();
     }
-    const std::string out = testing::internal::GetCapturedStdout();
-    return error.empty() ? nlohmann::json::parse(out) : nlohmann::json{{"error", error}};
+    return {testing::internal::GetCapturedStdout(), error};
   }
 
   /// What a command that must not begin says.
@@ -81,6 +87,17 @@ TEST_F(Bench, StepHasRatesThatAgreeWithItsTime) {
   EXPECT_LT(json["mfu"], 1);
   EXPECT_NEAR(json["loss"], std::log(100), 0.5);
   EXPECT_EQ(json["threads"], 1);
+}
+
+/// Not that of the measurement of the peak, which takes tens of MiB.
+TEST_F(Bench, StepShowsTheMemoryOfTheStepAlone) {
+  const auto [out, error] = output({"bench", "step", config_.string(), "--repeats=1", "--warmup=1"});
+  EXPECT_EQ(error, "");
+  std::smatch found;
+  ASSERT_TRUE(std::regex_search(out, found, std::regex("\n  parameters +(.*) \\(peak"))) << out;
+  EXPECT_NE(found.str(1), "0 B");
+  ASSERT_TRUE(std::regex_search(out, found, std::regex("\n  total .*\\(peak (.*)\\)"))) << out;
+  EXPECT_THAT(found.str(1), testing::HasSubstr(" KiB")) << out;
 }
 
 TEST_F(Bench, GemmsAreThoseOfAStep) {
