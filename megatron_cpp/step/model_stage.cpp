@@ -29,6 +29,7 @@ void ModelStage::begin(std::span<const MicroBatch> batches, bool training, doubl
     Pass& pass = passes_.emplace_back();
     pass.training = pass.keeps_stash = training;
     pass.is_last = false;
+    pass.grad_scale = grad_scale;
     pass.samples = batch.samples;
     pass.positions = model_.context().cp.positions(model_.context().local_seq_length());
     pass.attention_starts = batch.attention_starts;
