@@ -31,6 +31,7 @@ Pass Pass::again() const {
   pass.defers_weights = defers_weights;
   pass.samples = samples;
   pass.positions = positions;
+  pass.cut = cut;
   pass.attention_starts = attention_starts;
   pass.position_starts = position_starts;
   return pass;
