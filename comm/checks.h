@@ -1,5 +1,8 @@
 // What every backend on a CPU requires of the arguments of a Communicator.
 #pragma once
+#include <algorithm>
+#include <vector>
+
 #include "base/check.h"
 #include "comm/communicator.h"
 
@@ -35,6 +38,35 @@ inline void check_exchange(const Tensor& in, const Tensor& out, const Communicat
   check_on_cpu(out);
   check_same_kind(in, out);
   MCPP_CHECK(in.numel() % group.size() == 0, in.numel(), " elements in ", group.size(), " equal parts");
+}
+
+/// One part per rank, inside the tensor.
+inline void check_parts(const Tensor& t, std::span<const Part> parts, const Communicator& group) {
+  MCPP_CHECK(static_cast<int>(parts.size()) == group.size(), parts.size(), " parts for ", group.size(), " ranks");
+  for (const Part& part : parts)
+    MCPP_CHECK(part.first >= 0 && part.count >= 0 && part.first + part.count <= t.numel(), "a part of ", part.count,
+               " elements from ", part.first, " of ", t.numel());
+}
+
+/// What a rank has for another must be as much as that one expects.
+inline void check_counts(i64 sent, int source, i64 expected, int destination) {
+  MCPP_CHECK(sent == expected, "rank ", source, " sends ", sent, " elements to rank ", destination, ", which expects ",
+             expected);
+}
+
+inline void check_exchange(const Tensor& in, std::span<const Part> send, const Tensor& out,
+                           std::span<const Part> receive, const Communicator& group) {
+  MCPP_CHECK(in.dtype() == out.dtype(), "parts of ", name_of(in.dtype()), " are received as ", name_of(out.dtype()));
+  check_parts(in, send, group);
+  check_parts(out, receive, group);
+  const auto own = static_cast<std::size_t>(group.rank());
+  check_counts(send[own].count, group.rank(), receive[own].count, group.rank());
+  std::vector<Part> ordered(receive.begin(), receive.end());
+  std::erase_if(ordered, [](const Part& part) { return part.count == 0; });
+  std::ranges::sort(ordered, {}, &Part::first);
+  for (std::size_t i = 1; i < ordered.size(); ++i)
+    MCPP_CHECK(ordered[i - 1].first + ordered[i - 1].count <= ordered[i].first, "parts that are received overlap, at ",
+               ordered[i].first);
 }
 
 inline void check_color(int color) {

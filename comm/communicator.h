@@ -4,6 +4,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,11 @@
 namespace mcpp {
 
 enum class ReduceOp : u8 { Sum, Max };
+
+/// Elements [first, first + count) of a tensor.
+struct Part {
+  i64 first = 0, count = 0;
+};
 
 /// A started operation. wait() makes its result visible: on a CPU it blocks, on CUDA the compute stream waits, not the
 /// host. It holds the tensors alive until then. Destroying a Work that was not waited for waits, and throws what wait()
@@ -68,6 +74,11 @@ class Communicator {
   virtual Work broadcast(Tensor& t, int root) = 0;
   /// Part r of `in` goes to rank r; part r of `out` came from rank r. Equal parts; the tensors do not overlap.
   virtual Work all_to_all(const Tensor& in, Tensor& out) = 0;
+  /// Part send[r] of `in` goes to rank r; part receive[r] of `out` is what came from rank r, of as many elements as
+  /// that rank has for this one. A part for each rank, this one too; any may be empty. Parts of `in` may overlap, those
+  /// of `out` do not, and what lies between them is kept; the tensors do not overlap.
+  virtual Work all_to_all_v(const Tensor& in, std::span<const Part> send, Tensor& out,
+                            std::span<const Part> receive) = 0;
   /// To be called by all ranks of a group before the first message, each with the ranks that it sends to or receives
   /// from, which name it in turn. Only NCCL has something to prepare.
   virtual void connect(const std::vector<int>& peers) { static_cast<void>(peers); }

@@ -56,10 +56,10 @@ struct World {
   }
 };
 
-enum class Kind : u8 { AllReduce, AllGather, ReduceScatter, Broadcast, AllToAll, Barrier, Split };
+enum class Kind : u8 { AllReduce, AllGather, ReduceScatter, Broadcast, AllToAll, AllToAllV, Barrier, Split };
 constexpr std::string_view name_of(Kind kind) {
-  constexpr std::string_view kNames[]{"all_reduce", "all_gather", "reduce_scatter", "broadcast",
-                                      "all_to_all", "barrier",    "split"};
+  constexpr std::string_view kNames[]{"all_reduce", "all_gather",   "reduce_scatter", "broadcast",
+                                      "all_to_all", "all_to_all_v", "barrier",        "split"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -85,8 +85,9 @@ struct Collective {
   struct Argument {
     const std::byte* in = nullptr;
     std::byte* out = nullptr;
-    int color = 0, key = 0;        // of split
-    std::shared_ptr<Group> group;  // its result
+    std::vector<Part> send, receive;  // of all_to_all_v
+    int color = 0, key = 0;           // of split
+    std::shared_ptr<Group> group;     // its result
     int rank = 0;
   };
   Call call;
@@ -141,6 +142,18 @@ void split_group(Collective& c, const std::shared_ptr<World>& world) {
   }
 }
 
+void exchange_parts(const Collective& c) {
+  const i64 item = size_of(c.call.dtype);
+  const int n = static_cast<int>(c.arguments.size());
+  for (int to = 0; to < n; ++to) {
+    for (int from = 0; from < n; ++from) {
+      const Collective::Argument &a = c.arguments[from], &b = c.arguments[to];
+      check_counts(a.send[to].count, from, b.receive[from].count, to);
+      copy_bytes(a.in + a.send[to].first * item, b.out + b.receive[from].first * item, a.send[to].count * item);
+    }
+  }
+}
+
 /// Does the work of all ranks. Ranks in turn, so that a reduction is by rank.
 void carry_out(Collective& c, Group& group) {
   const int n = group.size;
@@ -164,6 +177,9 @@ void carry_out(Collective& c, Group& group) {
     case Kind::AllToAll:
       for (int r = 0; r < n; ++r)
         for (int q = 0; q < n; ++q) copy_bytes(a[q].in + r * part, a[r].out + q * part, part);
+      break;
+    case Kind::AllToAllV:
+      exchange_parts(c);
       break;
     case Kind::Barrier:
       break;
@@ -255,6 +271,15 @@ class LocalCommunicator final : public Communicator {
     check_exchange(in, out, *this);
     return start({Kind::AllToAll, in.dtype(), in.numel()}, in, out);
   }
+  Work all_to_all_v(const Tensor& in, std::span<const Part> send, Tensor& out, std::span<const Part> receive) override {
+    check_on_cpu(in);
+    check_on_cpu(out);
+    check_exchange(in, send, out, receive, *this);
+    Collective::Argument argument;
+    argument.send.assign(send.begin(), send.end());
+    argument.receive.assign(receive.begin(), receive.end());
+    return start({Kind::AllToAllV, in.dtype()}, in, out, std::move(argument));
+  }
 
   Work send(const Tensor& t, int destination) override {
     check_on_cpu(t);
@@ -291,11 +316,10 @@ class LocalCommunicator final : public Communicator {
   void abort(int exit_code) noexcept override { std::_Exit(exit_code); }
 
  private:
-  Work start(const Call& call, const Tensor& in, Tensor& out) {
-    Collective::Argument argument;
+  Work start(const Call& call, const Tensor& in, Tensor& out, Collective::Argument argument = {}) {
     argument.in = bytes_of(in);
     argument.out = static_cast<std::byte*>(out.raw());
-    const auto share = std::make_shared<Share>(group_, rank_, call, argument, std::vector{in, out});
+    const auto share = std::make_shared<Share>(group_, rank_, call, std::move(argument), std::vector{in, out});
     return Work([share] { share->wait(); });
   }
 

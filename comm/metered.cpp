@@ -47,6 +47,13 @@ class MeteredCommunicator final : public Communicator {
     return start(CommOp::AllToAll, share_of_others(in.bytes()), log_.collective("all_to_all", in.bytes()),
                  [&] { return inner_->all_to_all(in, out); });
   }
+  Work all_to_all_v(const Tensor& in, std::span<const Part> send, Tensor& out, std::span<const Part> receive) override {
+    i64 sent = 0;
+    for (int r = 0; r < static_cast<int>(send.size()); ++r) sent += r == rank() ? 0 : send[r].count;
+    const i64 bytes = sent * size_of(in.dtype());
+    return start(CommOp::AllToAll, bytes, log_.collective("all_to_all_v", bytes),
+                 [&] { return inner_->all_to_all_v(in, send, out, receive); });
+  }
   void connect(const std::vector<int>& peers) override {
     const GroupLog::Entry entry = log_.collective("connect", 0);
     inner_->connect(peers);

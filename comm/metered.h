@@ -17,8 +17,9 @@ struct CommMeter {
   struct Count {
     i64 calls = 0;
     /// What a rank sends when the operation uses the network best, for n bytes of the whole tensor in a group of d:
-    /// all-reduce 2 n (d - 1) / d, all-gather, reduce-scatter and all-to-all n (d - 1) / d, broadcast and send n,
-    /// receive and barrier 0. Each call rounded down; alone in a group, a rank sends nothing.
+    /// all-reduce 2 n (d - 1) / d, all-gather, reduce-scatter and all-to-all n (d - 1) / d, of uneven parts those for
+    /// others, broadcast and send n, receive and barrier 0. Each call rounded down; alone in a group, a rank sends
+    /// nothing.
     i64 bytes = 0;
   };
   std::array<Count, kCommOps> by_op{};

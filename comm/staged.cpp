@@ -69,6 +69,14 @@ class Staged {
     write_bytes(from.raw(), t);
     buffers_->finish_copies();
   }
+  /// The same parts of t as of the copy.
+  void write_parts(const Tensor& t, const std::vector<Part>& parts) const {
+    for (const Part& part : parts) {
+      Tensor to = t.flat(part.first, part.count);
+      if (part.count > 0) write_bytes(copy_.flat(part.first, part.count).raw(), to);
+    }
+    buffers_->finish_copies();
+  }
 
  private:
   std::shared_ptr<StagingBuffers> buffers_;
@@ -124,6 +132,14 @@ class StagedCommunicator final : public Communicator {
     auto from = read(in), to = room_for(out);
     return finish(host_->all_to_all(from->copy(), to->copy()),
                   [from, to, out]() mutable { to->write_to(out, to->copy()); });
+  }
+  Work all_to_all_v(const Tensor& in, std::span<const Part> send, Tensor& out, std::span<const Part> receive) override {
+    if (!is_remote(in)) return host_->all_to_all_v(in, send, out, receive);
+    check_exchange(in, send, out, receive, *this);
+    auto from = read(in), to = room_for(out);
+    return finish(
+        host_->all_to_all_v(from->copy(), send, to->copy(), receive),
+        [from, to, out, parts = std::vector<Part>(receive.begin(), receive.end())] { to->write_parts(out, parts); });
   }
 
   void connect(const std::vector<int>& peers) override { host_->connect(peers); }

@@ -26,6 +26,7 @@ class PaperGroup final : public Communicator {
   Work reduce_scatter(const Tensor&, Tensor&) override { refuse(); }
   Work broadcast(Tensor&, int) override { refuse(); }
   Work all_to_all(const Tensor&, Tensor&) override { refuse(); }
+  Work all_to_all_v(const Tensor&, std::span<const Part>, Tensor&, std::span<const Part>) override { refuse(); }
   Work send(const Tensor&, int) override { refuse(); }
   Work recv(Tensor&, int) override { refuse(); }
   void barrier() override { refuse(); }

@@ -12,7 +12,9 @@
 
 namespace mcpp {
 
-/// All that a product's speed depends on. c[m, n] = op(a) op(b) (+ c when `accumulate`), a and b of type `in`.
+/// All that a product's speed depends on. c[m, n] = op(a) op(b) (+ c when `accumulate`), a and b of type `in`. One with
+/// a group of rows has 0 for their number, be it m or k: what it chooses is for all groups, so that no row's result
+/// depends on how many others there are.
 struct GemmKey {
   DType in = DType::F32, out = DType::F32;
   bool tf32 = false;  ///< fp32 factors are rounded to TF32

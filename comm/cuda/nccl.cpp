@@ -190,8 +190,16 @@ class NcclCommunicator final : public Communicator {
   Work all_to_all(const Tensor& in, Tensor& out) override {
     if (is_on_host(in)) return host_->all_to_all(in, out);
     if (in.numel() == 0) return {};
-    return collectives().run("ncclSend and ncclRecv", {in, out},
-                             [&](ncclComm_t comm, cudaStream_t stream) { return exchange(in, out, comm, stream); });
+    std::vector<Part> parts;
+    for (int r = 0; r < size(); ++r) parts.push_back({r * (in.numel() / size()), in.numel() / size()});
+    return all_to_all_v(in, parts, out, parts);
+  }
+  Work all_to_all_v(const Tensor& in, std::span<const Part> send, Tensor& out, std::span<const Part> receive) override {
+    if (is_on_host(in)) return host_->all_to_all_v(in, send, out, receive);
+    check_exchange(in, send, out, receive, *this);
+    return collectives().run("ncclSend and ncclRecv", {in, out}, [&](ncclComm_t comm, cudaStream_t stream) {
+      return exchange(in, send, out, receive, comm, stream);
+    });
   }
 
   // The messages from one rank to another have a lane of their own, where both sides have them in the same order:
@@ -260,15 +268,18 @@ class NcclCommunicator final : public Communicator {
     return *found->second;
   }
 
-  ncclResult_t exchange(const Tensor& in, Tensor& out, ncclComm_t comm, cudaStream_t stream) const {
-    const i64 part = in.bytes() / size();
+  /// Parts without elements are no messages, on either side.
+  static ncclResult_t exchange(const Tensor& in, std::span<const Part> send, const Tensor& out,
+                               std::span<const Part> receive, ncclComm_t comm, cudaStream_t stream) {
+    const i64 item = size_of(in.dtype());
     auto* from = static_cast<std::byte*>(in.raw());
     auto* to = static_cast<std::byte*>(out.raw());
+    const auto bytes = [=](const Part& part) { return static_cast<std::size_t>(part.count * item); };
     ncclResult_t result = ncclGroupStart();
-    for (int r = 0; r < size() && result == ncclSuccess; ++r) {
-      const auto bytes = static_cast<std::size_t>(part);
-      result = ncclSend(from + r * part, bytes, ncclInt8, r, comm, stream);
-      if (result == ncclSuccess) result = ncclRecv(to + r * part, bytes, ncclInt8, r, comm, stream);
+    for (int r = 0; r < static_cast<int>(send.size()) && result == ncclSuccess; ++r) {
+      if (send[r].count > 0) result = ncclSend(from + send[r].first * item, bytes(send[r]), ncclInt8, r, comm, stream);
+      if (receive[r].count > 0 && result == ncclSuccess)
+        result = ncclRecv(to + receive[r].first * item, bytes(receive[r]), ncclInt8, r, comm, stream);
     }
     const ncclResult_t ended = ncclGroupEnd();
     return result == ncclSuccess ? ended : result;

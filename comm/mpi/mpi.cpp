@@ -13,7 +13,7 @@
 namespace mcpp {
 namespace {
 
-constexpr int kTag = 0;
+constexpr int kTag = 0, kExchangeTag = 1;
 /// Smaller tensors are rarely where peers can map them, and to ask costs more than to copy.
 constexpr i64 kDirectBytes = SharedArena::kSmallestBlock;
 
@@ -40,12 +40,29 @@ void complete(const char* name, const Call& call) {
   wait_all({&request, 1});
 }
 
+/// A message that is to come.
+struct Incoming {
+  Tensor to;
+  std::vector<MPI_Request> requests;
+  int source;
+};
+
 std::vector<int> gather_numbers(int own, const MpiComm& comm) {
   std::vector<int> all(comm.size());
   complete("MPI_Iallgather", [&](MPI_Request* request) {
     return MPI_Iallgather(&own, 1, MPI_INT, all.data(), 1, MPI_INT, comm.get(), request);
   });
   return all;
+}
+
+/// x, or a copy of it in memory that peers may map, where the device has some: small blocks of its own are elsewhere.
+Tensor where_peers_reach(const Tensor& x) {
+  const SharedArena* arena = static_cast<const CpuDevice&>(x.device()).arena();
+  if (!arena || arena->contains(x.raw())) return x;
+  const i64 room = kDirectBytes / size_of(x.dtype());
+  Tensor copy = Tensor::empty({std::max(room, x.numel())}, x.dtype(), x.device(), MemoryClass::Workspace);
+  if (x.bytes() > 0) std::memcpy(copy.raw(), x.raw(), static_cast<std::size_t>(x.bytes()));
+  return copy;
 }
 
 class MpiCommunicator final : public Communicator {
@@ -128,6 +145,18 @@ class MpiCommunicator final : public Communicator {
     return {};
   }
 
+  Work all_to_all_v(const Tensor& in, std::span<const Part> send, Tensor& out, std::span<const Part> receive) override {
+    check_on_cpu(in);
+    check_on_cpu(out);
+    check_exchange(in, send, out, receive, *this);
+    const auto exchange = [&](DirectCollectives& node) {
+      return node.all_to_all_v(where_peers_reach(in), send, out, receive);
+    };
+    // Whatever the size: ranks have different ones.
+    if (directly(kDirectBytes, exchange)) return {};
+    return exchange_messages(in, send, out, receive);
+  }
+
   Work send(const Tensor& t, int destination) override {
     check_on_cpu(t);
     check_peer(destination, *this);
@@ -145,12 +174,8 @@ class MpiCommunicator final : public Communicator {
   Work recv(Tensor& t, int source) override {
     check_on_cpu(t);
     check_peer(source, *this);
-    std::vector<MPI_Request> requests;
-    in_messages(t.bytes(), [&](i64 begin, int n) {
-      check_mpi(MPI_Irecv(bytes_of(t) + begin, n, MPI_BYTE, source, kTag, comm_.get(), &requests.emplace_back()),
-                "MPI_Irecv");
-    });
-    return Work([t, requests = std::move(requests), source]() mutable { finish_receive(t, requests, source); });
+    return Work(
+        [t, requests = start_receive(t, source, kTag), source]() mutable { finish_receive(t, requests, source); });
   }
 
   void barrier() override {
@@ -171,6 +196,31 @@ class MpiCommunicator final : public Communicator {
     return {};
   }
 
+  Work exchange_messages(const Tensor& in, std::span<const Part> send, Tensor& out, std::span<const Part> receive) {
+    const i64 item = size_of(in.dtype());
+    std::vector<Incoming> incoming;
+    for (int r = 0; r < size(); ++r) {
+      Tensor to = out.flat(receive[r].first, receive[r].count);
+      if (r == rank_)
+        copy(in.flat(send[r].first, send[r].count), to);
+      else
+        incoming.push_back({to, start_receive(to, r, kExchangeTag), r});
+    }
+    std::vector<MPI_Request> requests;
+    for (int step = 1; step < size(); ++step) {  // each rank begins with another one
+      const int r = (rank_ + step) % size();
+      in_messages(send[r].count * item, [&](i64 begin, int n) {
+        check_mpi(MPI_Isend(bytes_of(in) + send[r].first * item + begin, n, MPI_BYTE, r, kExchangeTag, comm_.get(),
+                            &requests.emplace_back()),
+                  "MPI_Isend");
+      });
+    }
+    return Work([in, incoming = std::move(incoming), requests = std::move(requests)]() mutable {
+      for (Incoming& x : incoming) finish_receive(x.to, x.requests, x.source);
+      wait_all(requests);
+    });
+  }
+
   /// Room for a message: that of one which has arrived, or new.
   Outgoing& new_message(i64 bytes) {
     for (Outgoing& message : outgoing_) {
@@ -182,6 +232,14 @@ class MpiCommunicator final : public Communicator {
     return outgoing_.emplace_back(Outgoing{std::make_unique_for_overwrite<std::byte[]>(bytes), bytes, {}});
   }
 
+  std::vector<MPI_Request> start_receive(const Tensor& t, int source, int tag) const {
+    std::vector<MPI_Request> requests;
+    in_messages(t.bytes(), [&](i64 begin, int n) {
+      check_mpi(MPI_Irecv(bytes_of(t) + begin, n, MPI_BYTE, source, tag, comm_.get(), &requests.emplace_back()),
+                "MPI_Irecv");
+    });
+    return requests;
+  }
   static void finish_receive(const Tensor& t, std::vector<MPI_Request>& requests, int source) {
     std::vector<MPI_Status> statuses(requests.size());
     wait_all(requests, statuses.data());

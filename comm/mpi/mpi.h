@@ -34,7 +34,7 @@ class MpiSession {
   /// Inside a node collectives work through shared memory: in place on tensors of devices with CpuOptions::shared where
   /// ranks can map one another's, otherwise through 2 MiB per rank and group that reduces. Between nodes partial sums
   /// travel from node to node in the order of ranks, so that the result has the same bits as on one node. Collectives
-  /// and barriers are complete when they return; receives are asynchronous.
+  /// and barriers are complete when they return; receives, and the parts of all_to_all_v between nodes, are not.
   std::unique_ptr<Communicator> world(const std::function<int(int rank)>& node_of = {}) const;
   /// Of the ranks of this machine; stays as it is after the session. Called by all ranks.
   std::unique_ptr<StatusBoard> status_board() const;

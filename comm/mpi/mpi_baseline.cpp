@@ -1,5 +1,7 @@
 #include "comm/mpi/mpi_baseline.h"
 
+#include <vector>
+
 #include "comm/checks.h"
 #include "comm/mpi/mpi_calls.h"
 
@@ -11,6 +13,17 @@ MpiComm copy_of_world() {
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &copy), "MPI_Comm_dup");
   return MpiComm(copy);
 }
+
+/// Parts in bytes, as MPI takes them.
+struct IntParts {
+  IntParts(std::span<const Part> parts, i64 item) {
+    for (const Part& part : parts) {
+      counts.push_back(static_cast<int>(part.count * item));
+      firsts.push_back(static_cast<int>(part.first * item));
+    }
+  }
+  std::vector<int> counts, firsts;
+};
 
 class MpiBaseline final : public Communicator {
  public:
@@ -46,6 +59,14 @@ class MpiBaseline final : public Communicator {
     check_exchange(in, out, *this);
     const int part = bytes(in) / size_;
     check_mpi(MPI_Alltoall(in.raw(), part, MPI_BYTE, out.raw(), part, MPI_BYTE, comm_.get()), "MPI_Alltoall");
+    return {};
+  }
+  Work all_to_all_v(const Tensor& in, std::span<const Part> send, Tensor& out, std::span<const Part> receive) override {
+    check_exchange(in, send, out, receive, *this);
+    const IntParts from(send, size_of(in.dtype())), to(receive, size_of(in.dtype()));
+    check_mpi(MPI_Alltoallv(in.raw(), from.counts.data(), from.firsts.data(), MPI_BYTE, out.raw(), to.counts.data(),
+                            to.firsts.data(), MPI_BYTE, comm_.get()),
+              "MPI_Alltoallv");
     return {};
   }
   Work send(const Tensor& t, int destination) override {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "comm/checks.h"
 #include "comm/reduce.h"
 
 namespace mcpp {
@@ -21,7 +22,7 @@ void copy_bytes(std::byte* to, const std::byte* from, i64 bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
 
-std::byte* bytes_of(const Tensor& t) {
+std::byte* data_of(const Tensor& t) {
   return static_cast<std::byte*>(t.raw());
 }
 
@@ -48,7 +49,7 @@ bool DirectCollectives::all_reduce(ReduceOp op, Tensor& t) {
 bool DirectCollectives::all_gather(const Tensor& shard, Tensor& full) {
   if (!peers_.exchange(shard)) return false;
   const i64 bytes = shard.bytes();
-  for (int r = 0; r < window_.size(); ++r) copy_bytes(bytes_of(full) + r * bytes, peers_[r], bytes);
+  for (int r = 0; r < window_.size(); ++r) copy_bytes(data_of(full) + r * bytes, peers_[r], bytes);
   window_.barrier();
   return true;
 }
@@ -64,7 +65,7 @@ bool DirectCollectives::reduce_scatter(const Tensor& full, Tensor& shard) {
 
 bool DirectCollectives::broadcast(Tensor& t, int root) {
   if (!peers_.exchange(t)) return false;
-  copy_bytes(bytes_of(t), peers_[root], t.bytes());
+  copy_bytes(data_of(t), peers_[root], t.bytes());
   window_.barrier();
   return true;
 }
@@ -73,9 +74,27 @@ bool DirectCollectives::all_to_all(const Tensor& in, Tensor& out) {
   if (!peers_.exchange(in)) return false;
   const i64 bytes = in.bytes() / window_.size();
   for (int r = 0; r < window_.size(); ++r)
-    copy_bytes(bytes_of(out) + r * bytes, peers_[r] + window_.rank() * bytes, bytes);
+    copy_bytes(data_of(out) + r * bytes, peers_[r] + window_.rank() * bytes, bytes);
   window_.barrier();
   return true;
+}
+
+bool DirectCollectives::all_to_all_v(const Tensor& in, std::span<const Part> send, Tensor& out,
+                                     std::span<const Part> receive) {
+  const int ranks = window_.size(), me = window_.rank();
+  const i64 item = size_of(in.dtype());
+  const auto table = [this](int rank) { return reinterpret_cast<Part*>(window_.slot(rank)); };
+  MCPP_CHECK(ranks * static_cast<i64>(sizeof(Part)) <= SharedWindow::kSlotBytes, ranks, " ranks on one node");
+  std::ranges::copy(send, table(me));
+  const bool is_direct = peers_.exchange(in);
+  for (int r = 0; r < ranks; ++r) {
+    const Part &part = table(r)[me], &to = receive[r];
+    check_counts(part.count, r, to.count, me);
+    if (is_direct) copy_bytes(data_of(out) + to.first * item, peers_[r] + part.first * item, part.count * item);
+  }
+  window_.next_round();
+  if (is_direct) window_.barrier();
+  return is_direct;
 }
 
 }  // namespace mcpp

@@ -16,6 +16,8 @@ class DirectCollectives {
   bool reduce_scatter(const Tensor& full, Tensor& shard);
   bool broadcast(Tensor& t, int root);
   bool all_to_all(const Tensor& in, Tensor& out);
+  /// Finds counts that do not agree, also where it returns false.
+  bool all_to_all_v(const Tensor& in, std::span<const Part> send, Tensor& out, std::span<const Part> receive);
 
  private:
   SharedWindow& window_;

@@ -31,6 +31,14 @@ struct CommOperation {
   double share = 1;  ///< of the time that counts
 };
 
+/// As even parts, of which every other one is cut in half.
+void exchange_uneven(Communicator& group, CommBuffers& buffers) {
+  const i64 even = buffers.full.numel() / group.size();
+  std::vector<Part> parts;
+  for (int r = 0; r < group.size(); ++r) parts.push_back({r * even, (r + group.rank()) % 2 == 0 ? even : even / 2});
+  group.all_to_all_v(buffers.full, parts, buffers.other, parts).wait();
+}
+
 void there_and_back(Communicator& group, CommBuffers& buffers) {
   const int rank = group.rank();
   if (rank == 0) group.send(buffers.full, 1).wait();
@@ -44,6 +52,7 @@ constexpr std::array kOperations{
     CommOperation{"reduce_scatter", [](Communicator& g, CommBuffers& b) { g.reduce_scatter(b.full, b.shard).wait(); }},
     CommOperation{"broadcast", [](Communicator& g, CommBuffers& b) { g.broadcast(b.full, 0).wait(); }},
     CommOperation{"all_to_all", [](Communicator& g, CommBuffers& b) { g.all_to_all(b.full, b.other).wait(); }},
+    CommOperation{"all_to_all_v", exchange_uneven},
     CommOperation{"send_recv", there_and_back, 0.5},
 };
 

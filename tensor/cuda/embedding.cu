@@ -8,20 +8,8 @@
 namespace mcpp {
 namespace {
 
-constexpr int kThreads = 128;
-
-/// As many blocks of kThreads as a row of `packs` needs, for kernels whose grid is (rows, blocks of a row).
-dim3 row_grid(i64 rows, i64 packs) {
-  return {static_cast<unsigned>(rows), static_cast<unsigned>((packs + kThreads - 1) / kThreads)};
-}
-/// The first of the N elements of a row that are this thread's.
-template <int N>
-__device__ i64 own_column() {
-  return (i64{blockIdx.y} * kThreads + threadIdx.x) * N;
-}
-
 template <int N, class E>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRowThreads)
     look_up(const i32* tokens, const E* table, i64 first_row, i64 rows, i64 n, E* y) {
   const i64 t = blockIdx.x, row = tokens[t] - first_row, column = own_column<N>();
   if (column >= n) return;
@@ -36,7 +24,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int N, class E>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRowThreads)
     add_table_rows(E* y, const E* table, i64 batch, i64 n, const PositionRanges positions, const i32* starts) {
   const i64 row = blockIdx.x, column = own_column<N>();
   if (column >= n) return;
@@ -92,7 +80,7 @@ struct SortedTokens {
 
 /// The block at the first token of a row adds all tokens of that row.
 template <int N, class E, class W>
-__global__ void __launch_bounds__(kThreads) add_tokens(const E* dy, SortedTokens tokens, i64 n, W* dtable) {
+__global__ void __launch_bounds__(kRowThreads) add_tokens(const E* dy, SortedTokens tokens, i64 n, W* dtable) {
   i64 i = blockIdx.x;
   const i64 column = own_column<N>();
   const u32 row = tokens.rows[i];
@@ -123,7 +111,7 @@ __global__ void __launch_bounds__(kThreads) add_tokens(const E* dy, SortedTokens
 
 /// The row of the table of s += sum over b of dy[s, b].
 template <int N, class E, class W>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRowThreads)
     add_batch(const E* dy, i64 batch, i64 n, const PositionRanges positions, W* dtable) {
   const i64 s = blockIdx.x, column = own_column<N>(), at = positions.at(s) * n + column;
   if (column >= n) return;
@@ -135,9 +123,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// The rows of the table that tokens [s, b] of documents read.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRowThreads)
     find_rows(const PositionRanges positions, const i32* starts, i64 count, i64 batch, i32* rows) {
-  const i64 t = i64{blockIdx.x} * kThreads + threadIdx.x;
+  const i64 t = i64{blockIdx.x} * kRowThreads + threadIdx.x;
   if (t < count) rows[t] = static_cast<i32>(positions.at(t / batch)) - starts[t];
 }
 
@@ -145,7 +133,7 @@ Tensor rows_of_documents(const Positions& positions) {
   const Tensor& starts = positions.starts;
   Tensor rows = Tensor::empty(starts.shape(), DType::I32, starts.device(), MemoryClass::Workspace);
   const i64 count = starts.numel();
-  find_rows<<<static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0, cuda(starts).stream()>>>(
+  find_rows<<<static_cast<unsigned>((count + kRowThreads - 1) / kRowThreads), kRowThreads, 0, cuda(starts).stream()>>>(
       positions.ranges, starts.data<i32>(), count, starts.dim(1), rows.data<i32>());
   check_launch("find_rows");
   return rows;
@@ -179,7 +167,7 @@ class TokenSort {
     rows_ = vector(count), positions_ = vector(count);
     sorted_ = {numbers(rows_), positions_.data<i32>(), count, static_cast<u32>(row_count)};
 
-    rows_of_tokens<<<grid_for(count, kThreads, device), kThreads, 0, device.stream()>>>(
+    rows_of_tokens<<<grid_for(count, kRowThreads, device), kRowThreads, 0, device.stream()>>>(
         tokens.data<i32>(), count, first_row, sorted_.row_count, numbers(rows), positions.data<i32>());
     check_launch("rows_of_tokens");
     const auto sort = [&](void* workspace, std::size_t& bytes) {
@@ -215,7 +203,7 @@ void Kernels<DeviceType::Cuda>::embedding(const Tensor& tokens, const Tensor& ta
     const E* from = elements<T>(table);
     E* to = elements<T>(y);
     on_unit<E>(is_packable(n, from, to), [&]<int N>() {
-      look_up<N><<<row_grid(count, n / N), kThreads, 0, stream>>>(tokens.data<i32>(), from, first_row, rows, n, to);
+      look_up<N><<<row_grid(count, n / N), kRowThreads, 0, stream>>>(tokens.data<i32>(), from, first_row, rows, n, to);
       check_launch("look_up");
     });
   });
@@ -235,7 +223,7 @@ void Kernels<DeviceType::Cuda>::embedding_backward(const Tensor& dy, const Tenso
     const E* from = elements<T>(dy);
     W* to = dtable.data<W>();
     on_unit<E>(is_packable(n, from, to), [&]<int N>() {
-      add_tokens<N><<<row_grid(tokens.numel(), n / N), kThreads, 0, device.stream()>>>(from, sort.sorted(), n, to);
+      add_tokens<N><<<row_grid(tokens.numel(), n / N), kRowThreads, 0, device.stream()>>>(from, sort.sorted(), n, to);
       check_launch("add_tokens");
     });
   });
@@ -251,7 +239,7 @@ void Kernels<DeviceType::Cuda>::add_positions(Tensor& y, const Tensor& table, co
     const E* from = elements<T>(table);
     E* to = elements<T>(y);
     on_unit<E>(is_packable(n, from, to), [&]<int N>() {
-      add_table_rows<N><<<row_grid(y.dim(0) * batch, n / N), kThreads, 0, stream>>>(
+      add_table_rows<N><<<row_grid(y.dim(0) * batch, n / N), kRowThreads, 0, stream>>>(
           to, from, batch, n, positions.ranges, positions.starts_or_null());
       check_launch("add_table_rows");
     });
@@ -273,7 +261,7 @@ void Kernels<DeviceType::Cuda>::add_positions_backward(const Tensor& dy, const P
     const E* from = elements<T>(dy);
     W* to = dtable.data<W>();
     on_unit<E>(is_packable(n, from, to), [&]<int N>() {
-      add_batch<N><<<row_grid(dy.dim(0), n / N), kThreads, 0, stream>>>(from, batch, n, positions.ranges, to);
+      add_batch<N><<<row_grid(dy.dim(0), n / N), kRowThreads, 0, stream>>>(from, batch, n, positions.ranges, to);
       check_launch("add_batch");
     });
   });

@@ -32,6 +32,17 @@ inline ColumnLaunch columns_launch(i64 units, i64 rows, const CudaDevice& device
           dim3(static_cast<unsigned>(across), static_cast<unsigned>(down))};
 }
 
+/// Blocks that have a part of one row each, as wide as this, for grids of (rows, parts of a row).
+constexpr int kRowThreads = 128;
+inline dim3 row_grid(i64 rows, i64 units) {
+  return {static_cast<unsigned>(rows), static_cast<unsigned>((units + kRowThreads - 1) / kRowThreads)};
+}
+/// The first column of the calling thread in such a grid.
+template <int kUnit>
+__device__ __forceinline__ i64 own_column() {
+  return (i64{blockIdx.y} * kRowThreads + threadIdx.x) * kUnit;
+}
+
 /// The first column of the calling thread under a ColumnLaunch.
 template <int kUnit>
 __device__ __forceinline__ i64 first_column() {

@@ -38,6 +38,15 @@ struct Kernels {
   static decltype(ops::cross_entropy_rescale) cross_entropy_rescale;
   static decltype(ops::cross_entropy_losses) cross_entropy_losses;
   static decltype(ops::cross_entropy_gradient) cross_entropy_gradient;
+  static decltype(ops::choose_experts) choose_experts;
+  static decltype(ops::expert_weights) expert_weights;
+  static decltype(ops::expert_weights_backward) expert_weights_backward;
+  static decltype(ops::router_score_sums) router_score_sums;
+  static decltype(ops::router_score_sums_backward) router_score_sums_backward;
+  static decltype(ops::combine_rows) combine_rows;
+  static decltype(ops::combine_rows_backward) combine_rows_backward;
+  static decltype(ops::grouped_matmul) grouped_matmul;
+  static decltype(ops::grouped_weight_gradient) grouped_weight_gradient;
   static decltype(ops::decide_update) decide_update;
   static decltype(ops::adamw) adamw;
   static decltype(ops::sgd) sgd;

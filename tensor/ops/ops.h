@@ -3,10 +3,11 @@
 // in fp64; results are rounded once. Statistics and main gradients are fp32 (fp64 for fp64 tensors).
 //
 // Shape letters: T tokens (s * b rows), h hidden size, f width of the MLP, V vocabulary rows held here, s sequence, b
-// batch. `beta` as in BLAS: 0 overwrites the output (whatever it held), 1 adds to it. No result depends on the number
-// of threads.
+// batch, E experts, k experts of a token. `beta` as in BLAS: 0 overwrites the output (whatever it held), 1 adds to it.
+// No result depends on the number of threads.
 #pragma once
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "tensor/ops/positions.h"
@@ -75,6 +76,18 @@ struct AttentionResult {
   /// that sees no key.
   Tensor out;
   Tensor lse;  ///< [b, heads, s] (fp32 / fp64): log of the softmax's denominator; -infinity where no key is seen
+};
+
+/// How a router scores experts.
+enum class RouterScore : u8 { Softmax, Sigmoid };
+
+/// Which experts take a token and how much each counts, as Megatron Core's topk_routing_with_score_function has it.
+struct RoutingRule {
+  i64 topk = 2;
+  RouterScore score = RouterScore::Softmax;
+  bool pre_softmax = false;        ///< softmax over all experts; otherwise over those chosen
+  i64 groups = 0, group_topk = 0;  ///< experts are chosen from the group_topk best of so many groups; 0 = no groups
+  double scale = 1;                ///< multiplies the weights
 };
 
 struct AdamWStep {
@@ -227,6 +240,49 @@ void cross_entropy_losses(Tensor& largest, const Tensor& sum_exp, const Tensor& 
 /// padding.
 void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row, i64 valid_columns, const Tensor& lse,
                             double scale);
+
+// Routers: logits, weights and their gradients are fp32 (fp64).
+
+/// experts int32 [T, k] = for each row of logits [T, E] those of the highest scores, the highest first, of equal ones
+/// the lower number; NaN counts as higher than all. A score is the logit, with pre_softmax the softmax over all
+/// experts, or the sigmoid; `bias`, fp32 [E], which may be null, is added to it for the choice alone. A group's score
+/// is the sum of its best topk / group_topk.
+void choose_experts(const Tensor& logits, const Tensor* bias, const RoutingRule& rule, Tensor& experts);
+/// weights [T, k] of the experts chosen: the softmax of their logits; with pre_softmax, their part of the softmax over
+/// all; or their sigmoids, where k > 1 divided by the sum of these + 1e-20. Times rule.scale.
+void expert_weights(const Tensor& logits, const Tensor& experts, const RoutingRule& rule, Tensor& weights);
+/// d_logits [T, E] is overwritten.
+void expert_weights_backward(const Tensor& d_weights, const Tensor& logits, const Tensor& experts,
+                             const RoutingRule& rule, Tensor& d_logits);
+/// What losses that balance experts are made of; fp64, overwritten, in a fixed order. sums [b, E]: over the rows r with
+/// r % b = i, of the scores of all experts: their softmax, or their sigmoids divided by the sum of these + 1e-20.
+/// squares [1]: the sum over rows of logsumexp(logits)^2.
+void router_score_sums(const Tensor& logits, RouterScore score, Tensor& sums, Tensor& squares);
+/// d_logits += the gradient of the sum over rows and experts of factors[r % b, e] score[r, e], factors being fp64
+/// [b, E], plus z_factor times the sum over rows of logsumexp(logits)^2.
+void router_score_sums_backward(const Tensor& logits, RouterScore score, const Tensor& factors, double z_factor,
+                                Tensor& d_logits);
+
+// Rows of tokens in another order.
+
+/// y[i] = x[rows[i]], x [T, h] and y [N, h]; zeros where rows[i] is not a row of x. rows int32 [N].
+void gather_rows(const Tensor& x, const Tensor& rows, Tensor& y);
+/// y[t] = sum over j of weights[t, j] x[slots[t, j]], added in the order of j. x [N, h], y [T, h]; slots int32 [T, k],
+/// negative = none; weights [T, k] fp32 (fp64), null = all 1.
+void combine_rows(const Tensor& x, const Tensor& slots, const Tensor* weights, Tensor& y);
+/// dx[slots[t, j]] = weights[t, j] dy[t], and d_weights[t, j] = dy[t] . x[slots[t, j]], 0 where there is none. No row
+/// of x may have two slots; a row of dx that has none is left alone. dx may be x.
+void combine_rows_backward(const Tensor& dy, const Tensor& x, const Tensor& slots, const Tensor& weights, Tensor& dx,
+                           Tensor& d_weights);
+
+/// Products of groups of rows with a matrix each: rows[g] of x [N, k], one group after another, times weights[g]. Those
+/// are [G, n, k] and transposed, or [G, k, n] and taken as they are; y [N, n]. Types as of matmul(). Groups may be
+/// empty. No bit of a row's result depends on how many others its group has, nor on where the row lies.
+void grouped_matmul(const Tensor& x, const Tensor& weights, std::span<const i64> rows, Tensor& y,
+                    bool transpose_weights);
+/// dw[g] = beta dw[g] + dy_g^T x_g, dw [G, n, k], for the rows of each group of dy [N, n] and x [N, k]; with beta 0 an
+/// empty group gives zeros. Types as of matmul().
+void grouped_weight_gradient(const Tensor& dy, const Tensor& x, std::span<const i64> rows, Tensor& dw, float beta);
 
 /// Whether a step's weights are updated, and how its gradient is scaled, without the host. totals as of
 /// cross_entropy_losses(), summed over the global batch; squares, fp64 [1]: of the gradient of the summed loss, over

@@ -180,6 +180,97 @@ TEST_P(CommunicatorTest, AllToAll) {
   });
 }
 
+/// Elements from rank `source` to rank `destination`: any of kCounts but the largest, which one pair has.
+i64 uneven_count(int source, int destination, int ranks) {
+  if (source == ranks - 1 && destination == 0) return kCounts[4];
+  return kCounts[(source * 3 + destination * 2 + source * destination) % 4];
+}
+
+/// An exchange in which every rank sends parts that overlap, and receives them in an order of its own, with gaps.
+struct UnevenExchange {
+  UnevenExchange(Communicator& world, Device& device, DType type, int n) : number(n) {
+    i64 most = 0, end = 3;
+    const int ranks = world.size(), me = world.rank();
+    receive.resize(static_cast<std::size_t>(ranks));
+    for (int r = 0; r < ranks; ++r) {
+      send.push_back({first_of(me, r), uneven_count(me, r, ranks)});
+      most = std::max(most, send.back().first + send.back().count);
+    }
+    for (int k = 0; k < ranks; ++k) {
+      const int r = (ranks - k + me) % ranks;
+      receive[static_cast<std::size_t>(r)] = {end, uneven_count(r, me, ranks)};
+      end += receive[static_cast<std::size_t>(r)].count + k % 2;
+    }
+    in = make(type, most, me + number, device);
+    out = make(type, end + 2, 99, device);
+  }
+  static i64 first_of(int source, int destination) { return source + 5 * (destination % 3); }
+
+  /// Bit by bit; what nobody sent is as it was.
+  void expect_received(const Communicator& world) const {
+    on_type(out.dtype(), [&]<class T>() {
+      const auto expected = [&](i64 i) {
+        for (int r = 0; r < world.size(); ++r) {
+          const auto [first, count] = receive[static_cast<std::size_t>(r)];
+          if (i >= first && i < first + count)
+            return test::number<T>(r + number, first_of(r, world.rank()) + i - first);
+        }
+        return test::number<T>(99, i);
+      };
+      expect_bits<T>(out, expected, "all_to_all_v");
+    });
+  }
+
+  int number;
+  std::vector<Part> send, receive;
+  Tensor in, out;
+};
+
+TEST_P(CommunicatorTest, AllToAllOfUnevenParts) {
+  run([](Communicator& world, Device& device) {
+    for (const DType type : kTypes) {
+      UnevenExchange x(world, device, type, 0);
+      world.all_to_all_v(x.in, x.send, x.out, x.receive).wait();
+      x.expect_received(world);
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, SeveralExchangesAreOnTheirWay) {
+  run([](Communicator& world, Device& device) {
+    std::vector<UnevenExchange> exchanges;
+    std::vector<Work> works;
+    Tensor sum = filled<i64>(1, world.rank(), device);
+    for (int k = 0; k < 4; ++k) {
+      exchanges.emplace_back(world, device, k % 2 ? DType::F32 : DType::BF16, 10 * k);
+      UnevenExchange& x = exchanges.back();
+      works.push_back(world.all_to_all_v(x.in, x.send, x.out, x.receive));
+    }
+    world.all_reduce(sum, ReduceOp::Sum).wait();
+    const bool backwards = world.rank() % 2 == 1;
+    for (int k = 0; k < 4; ++k) works[backwards ? 3 - k : k].wait();
+    for (const UnevenExchange& x : exchanges) x.expect_received(world);
+    EXPECT_EQ(read_values<i64>(sum)[0], world.size() * (world.size() - 1) / 2);
+  });
+}
+
+TEST_P(CommunicatorTest, ExchangesMayBeEmpty) {
+  run([](Communicator& world, Device& device) {
+    // All to the last rank, then nothing at all.
+    const int last = world.size() - 1;
+    for (const i64 count : {5, 0}) {
+      std::vector<Part> send(static_cast<std::size_t>(world.size())), receive(send);
+      send.back().count = count;
+      for (int r = 0; world.rank() == last && r <= last; ++r) receive[static_cast<std::size_t>(r)] = {r * count, count};
+      const Tensor in = make(DType::F32, count, world.rank(), device);
+      Tensor out = Tensor::empty({world.rank() == last ? world.size() * count : 0}, DType::F32, device);
+      world.all_to_all_v(in, send, out, receive).wait();
+      expect_bits<float>(
+          out, [&](i64 i) { return number<float>(static_cast<int>(i / 5), i % 5); }, "what all sent");
+    }
+  });
+}
+
 TEST_P(CommunicatorTest, MessagesArriveInOrder) {
   run([](Communicator& world, Device& device) {
     // Everyone first sends everything to everyone: no send may wait for its receive.
@@ -343,6 +434,16 @@ TEST_P(CommunicatorTest, WrongSizesAreErrors) {
     EXPECT_THROW(world.all_gather(one, other), Error);
     EXPECT_THROW(world.reduce_scatter(other, one), Error);
     EXPECT_THROW(world.all_to_all(one, other), Error);
+    const auto n = static_cast<std::size_t>(world.size());
+    const std::vector<Part> none(n), beyond(n, Part{1, 3}), few(n + 1);
+    std::vector<Part> own(n), same(n, Part{1, 1});
+    own[static_cast<std::size_t>(world.rank())].count = 2;
+    EXPECT_THROW(world.all_to_all_v(one, few, other, none), Error);
+    EXPECT_THROW(world.all_to_all_v(one, beyond, other, beyond), Error);
+    EXPECT_THROW(world.all_to_all_v(one, own, other, none), Error);
+    if (n > 1) {  // received on top of one another
+      EXPECT_THROW(world.all_to_all_v(one, same, other, same), Error);
+    }
     EXPECT_THROW(world.broadcast(one, world.size()), Error);
     EXPECT_THROW(world.send(one, world.rank()), Error);
     EXPECT_THROW(world.recv(one, world.size()), Error);

@@ -19,6 +19,9 @@ class HostOnly final : public Communicator {
   }
   Work broadcast(Tensor& t, int root) override { return inner_->broadcast(checked(t), root); }
   Work all_to_all(const Tensor& in, Tensor& out) override { return inner_->all_to_all(checked(in), checked(out)); }
+  Work all_to_all_v(const Tensor& in, std::span<const Part> send, Tensor& out, std::span<const Part> receive) override {
+    return inner_->all_to_all_v(checked(in), send, checked(out), receive);
+  }
   Work send(const Tensor& t, int destination) override { return inner_->send(checked(t), destination); }
   Work recv(Tensor& t, int source) override { return inner_->recv(checked(t), source); }
   void barrier() override { inner_->barrier(); }

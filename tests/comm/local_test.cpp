@@ -99,6 +99,18 @@ TEST(LocalRanks, NeedsARank) {
   EXPECT_THROW(run_local_ranks(0, [](Communicator&, int) {}), Error);
 }
 
+TEST(LocalRanks, CountsThatDisagreeAreErrors) {
+  const std::string error = error_of(3, [](Communicator& world, int rank, Device& device) {
+    const Tensor in = Tensor::zeros({4}, DType::F32, device);
+    Tensor out = Tensor::zeros({4}, DType::F32, device);
+    std::vector<Part> send(3), receive(3);
+    if (rank == 2) send[1] = {0, 3};
+    if (rank == 1) receive[2] = {0, 2};
+    world.all_to_all_v(in, send, out, receive).wait();
+  });
+  EXPECT_NE(error.find("rank 2 sends 3 elements to rank 1, which expects 2"), std::string::npos) << error;
+}
+
 /// As NCCL's: any bytes, zeros and negative ones among them.
 struct Id {
   std::array<char, 128> bytes{};

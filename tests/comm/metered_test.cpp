@@ -81,6 +81,14 @@ TEST(Metered, CountsTheBytesOfEachOperation) {
     group.broadcast(full, 1).wait();
     group.all_to_all(full, other).wait();
     const int next = (group.rank() + 1) % 4, previous = (group.rank() + 3) % 4;
+    const std::vector<Part> parts{{0, 2}, {2, 3}, {5, 4}, {9, 5}};  // of each rank, for every other
+    std::vector<Part> send, receive;
+    for (int r = 0; r < 4; ++r) {
+      send.push_back(parts[static_cast<std::size_t>(group.rank())]);
+      receive.push_back(parts[static_cast<std::size_t>(r)]);
+    }
+    group.all_to_all_v(full, send, other, receive).wait();
+    const i64 uneven = 3 * 4 * (group.rank() + 2);  // to three others
     group.send(shard, next).wait();
     group.recv(shard, previous).wait();
     group.barrier();
@@ -89,11 +97,11 @@ TEST(Metered, CountsTheBytesOfEachOperation) {
     expect_count(meter, CommOp::AllGather, 1, 72);
     expect_count(meter, CommOp::ReduceScatter, 2, 144);
     expect_count(meter, CommOp::Broadcast, 1, 96);
-    expect_count(meter, CommOp::AllToAll, 1, 72);
+    expect_count(meter, CommOp::AllToAll, 2, 72 + uneven);
     expect_count(meter, CommOp::Send, 1, 24);
     expect_count(meter, CommOp::Recv, 1, 0);
     expect_count(meter, CommOp::Barrier, 1, 0);
-    EXPECT_EQ(meter.total_bytes(), 144 + 9 + 72 + 144 + 96 + 72 + 24);
+    EXPECT_EQ(meter.total_bytes(), 144 + 9 + 72 + 144 + 96 + 72 + uneven + 24);
   });
 }
 

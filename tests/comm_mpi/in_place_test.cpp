@@ -4,8 +4,10 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "tensor/cpu/shared_arena.h"
 #include "tests/comm_mpi/session.h"
@@ -77,6 +79,29 @@ TEST(InPlace, DevicesAndBlocksMayChangeBetweenOperations) {
     world->all_reduce(b, ReduceOp::Sum).wait();
     expect_sum(b, world->size());
     expect_sum(c, world->size());
+  }
+}
+
+/// A rank with little to send keeps nobody from working in place.
+TEST(InPlace, UnevenPartsMayBeSmall) {
+  const auto world = session().world();
+  CpuDevice device({.shared = true});
+  const int ranks = world->size(), me = world->rank();
+  const i64 count = me == 0 ? 3 : kCount;
+  const Tensor in = make(me, device).flat(0, count);
+  Tensor small = Tensor::empty({count}, DType::I64, device), out = Tensor::zeros({kCount * ranks}, DType::I64, device);
+  std::copy_n(in.data<i64>(), count, small.data<i64>());
+  std::vector<Part> send(static_cast<std::size_t>(ranks)), receive(send);
+  for (int r = 0; r < ranks; ++r) {
+    send[static_cast<std::size_t>(r)] = {0, count};
+    receive[static_cast<std::size_t>(r)] = {r * kCount, r == 0 ? 3 : kCount};
+  }
+  Work work = world->all_to_all_v(small, send, out, receive);
+  EXPECT_TRUE(work.is_over());  // messages are still on their way
+  work.wait();
+  for (i64 i = 0; i < out.numel(); ++i) {
+    const i64 source = i / kCount, at = i % kCount;
+    ASSERT_EQ(out.data<i64>()[i], source == 0 && at >= 3 ? 0 : (source + 1) * 1000000 + at) << i;
   }
 }
 

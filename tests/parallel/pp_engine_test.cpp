@@ -226,6 +226,7 @@ class RecordingChannel final : public Communicator {
   Work reduce_scatter(const Tensor&, Tensor&) override { return {}; }
   Work broadcast(Tensor&, int) override { return {}; }
   Work all_to_all(const Tensor&, Tensor&) override { return {}; }
+  Work all_to_all_v(const Tensor&, std::span<const Part>, Tensor&, std::span<const Part>) override { return {}; }
   void barrier() override {}
   std::unique_ptr<Communicator> split(int, int) override { return nullptr; }
   void abort(int) noexcept override {}

@@ -24,6 +24,7 @@ class MirrorCommunicator final : public Communicator {
   Work reduce_scatter(const Tensor&, Tensor&) override { return unused(); }
   Work broadcast(Tensor&, int) override { return unused(); }
   Work all_to_all(const Tensor&, Tensor&) override { return unused(); }
+  Work all_to_all_v(const Tensor&, std::span<const Part>, Tensor&, std::span<const Part>) override { return unused(); }
   Work send(const Tensor&, int) override { return unused(); }
   Work recv(Tensor&, int) override { return unused(); }
   void barrier() override {}

@@ -30,4 +30,14 @@ struct CublasLt {
   bool allow_tf32 = false;  ///< for products of fp32
 };
 
+/// One product: where its numbers are.
+struct Operands {
+  const void *a, *b;
+  void* c;
+};
+
+/// The product of one group of rows, which are more than none; `key` has 0 for their number. The algorithm is the same
+/// for all groups. It never splits a sum.
+void multiply_group(const GemmKey& key, i64 rows, const Operands& x, CudaDevice& device);
+
 }  // namespace mcpp

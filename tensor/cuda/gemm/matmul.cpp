@@ -62,12 +62,6 @@ cudaDataType_t cuda_type(DType t) {
   }
 }
 
-/// One product: where its numbers are.
-struct Operands {
-  const void *a, *b;
-  void* c;
-};
-
 template <class T>
 void set(cublasLtMatmulDescOpaque_t& operation, cublasLtMatmulDescAttributes_t attribute, T value) {
   check_cublas(cublasLtMatmulDescSetAttribute(&operation, attribute, &value, sizeof(value)),
@@ -78,6 +72,17 @@ void set(cublasLtMatmulPreferenceOpaque_t& preference, cublasLtMatmulPreferenceA
   check_cublas(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof(value)),
                "cublasLtMatmulPreferenceSetAttribute");
 }
+
+/// Whether the product is with a group of any number of rows.
+bool is_grouped(const GemmKey& key) {
+  return key.m == 0 || key.k == 0;
+}
+GemmKey with_rows(GemmKey key, i64 rows) {
+  (key.m == 0 ? key.m : key.k) = rows;
+  return key;
+}
+/// A group that a choice for all is made for.
+constexpr i64 kTypicalRows = 512;
 
 /// The layout of a row-major matrix, seen as the column-major transposed one.
 cublasLtMatrixLayoutOpaque_t layout(DType type, i64 rows, i64 columns) {
@@ -127,7 +132,9 @@ std::vector<GemmChoice> candidates(const CublasLt& state, const GemmKey& key, co
   cublasLtMatmulPreferenceOpaque_t preference{};
   check_cublas(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMostWorkspace);
-  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kReductions);
+  // How a sum is split would fit one number of rows.
+  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      is_grouped(key) ? u32{CUBLASLT_REDUCTION_SCHEME_NONE} : kReductions);
   // The key has the least of all three; each is aligned to its own elements at least.
   const auto alignment = [&](DType type) { return static_cast<u32>(std::max(key.alignment, size_of(type))); };
   for (auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES})
@@ -169,7 +176,7 @@ float time_of(const CublasLt& state, const GemmKey& key, const GemmPlan& plan, c
 
 GemmChoice fastest(const CublasLt& state, const GemmKey& key, GemmPlan plan, const Operands& x, CudaDevice& device) {
   const std::vector<GemmChoice> all = candidates(state, key, plan);
-  if (!state.timed || all.size() == 1) return all.front();
+  if (!state.timed || all.size() == 1 || is_grouped(key)) return all.front();  // the group at hand may be small
   GemmChoice best = all.front();
   float limit = std::numeric_limits<float>::infinity();
   for (const GemmChoice& choice : all) {
@@ -203,7 +210,7 @@ bool is_valid(const CublasLt& state, const GemmPlan& plan) {
 
 const GemmPlan& plan_for(CublasLt& state, const GemmKey& key, const Operands& x, CudaDevice& device) {
   if (const auto found = state.plans.find(key); found != state.plans.end()) return found->second;
-  GemmPlan plan = describe(key);
+  GemmPlan plan = describe(is_grouped(key) ? with_rows(key, kTypicalRows) : key);
   const auto known = state.choices.find(key);
   if (known != state.choices.end()) choose(plan, known->second);
   if (known == state.choices.end() || !is_valid(state, plan)) {
@@ -215,6 +222,15 @@ const GemmPlan& plan_for(CublasLt& state, const GemmKey& key, const Operands& x,
 }
 
 }  // namespace
+
+void multiply_group(const GemmKey& key, i64 rows, const Operands& x, CudaDevice& device) {
+  CublasLt& state = device.cublas();
+  const GemmKey sized = with_rows(key, rows);
+  GemmPlan plan = plan_for(state, key, x, device);
+  const GemmPlan layouts = describe(sized);
+  plan.a = layouts.a, plan.b = layouts.b, plan.c = layouts.c;
+  check_product(try_run(state, sized, plan, x, device), "cublasLtMatmul", sized);
+}
 
 template <>
 void Kernels<DeviceType::Cuda>::matmul(const Tensor& a, const Tensor& b, Tensor& c, const ops::MatmulOptions& options) {

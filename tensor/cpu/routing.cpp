@@ -1,0 +1,366 @@
+// Routers of mixtures of experts. A row has a logit per expert, a few hundred at most: it is read into the first cache
+// once and swept there.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tensor/cpu/routing.cpp"
+#include <cmath>
+#include <vector>
+
+#include "hwy/foreach_target.h"
+#include "tensor/cpu/simd/math-inl.h"
+#include "tensor/cpu/simd/partial_sums-inl.h"
+#include "tensor/ops/kernels.h"
+#include "tensor/wide.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mcpp::HWY_NAMESPACE {
+
+/// What sums of sigmoids are divided with, so that 0 / 0 is none.
+template <class L>
+inline constexpr L kTiny = static_cast<L>(1e-20);
+
+/// to[n] = f(x), f working on vectors, and the sum of all; to may be x.
+template <class L, class F>
+HWY_INLINE L map_and_sum(const L* x, i64 n, L* to, F&& f) {
+  const LaneTag<L> d;
+  Sum<LaneTag<L>> sum;
+  sweep_slots(d, 0, n, [&](i64 i, auto lanes, int slot) {
+    const auto y = f(load(d, x + i, lanes));
+    store(y, d, to + i, lanes);
+    sum.add(used_or(d, y, hn::Zero(d), lanes), slot);
+  });
+  return sum.total();
+}
+
+template <class L>
+void divide(L* x, i64 n, L divisor) {
+  const LaneTag<L> d;
+  const auto inverse = hn::Set(d, 1 / divisor);
+  sweep(d, 0, n, [=](i64 i, auto lanes) { store(hn::Mul(load(d, x + i, lanes), inverse), d, x + i, lanes); });
+}
+
+/// to[n] = softmax(x), which may be the same; returns logsumexp(x).
+template <class L>
+L softmax_of_row(const L* x, i64 n, L* to) {
+  const LaneTag<L> d;
+  const L largest = largest_of(d, x, n);
+  const L sum = map_and_sum(x, n, to, [=](auto v) { return exp_of(d, hn::Sub(v, hn::Set(d, largest))); });
+  divide(to, n, sum);
+  return largest + std::log(sum);
+}
+
+/// to[n] = sigmoid(x), which may be the same; returns their sum.
+template <class L>
+L sigmoid_of_row(const L* x, i64 n, L* to) {
+  const LaneTag<L> d;
+  return map_and_sum(x, n, to, [=](auto v) { return logistic(d, v); });
+}
+
+/// Keeps the largest of the values that it is given, largest first; of equal ones those that came first.
+template <class L>
+class Largest {
+ public:
+  explicit Largest(i64 most) : most_(static_cast<std::size_t>(most)) {}
+
+  void clear() { kept_.clear(); }
+  void add(L value, i64 number) {
+    if (kept_.size() == most_ && !is_above(value, kept_.back().value)) return;
+    if (kept_.size() == most_) kept_.pop_back();
+    auto at = kept_.end();
+    while (at != kept_.begin() && is_above(value, (at - 1)->value)) --at;
+    kept_.insert(at, {value, number});
+  }
+  L sum() const {
+    L total = 0;
+    for (const Kept& x : kept_) total += x.value;
+    return total;
+  }
+  i64 number(i64 i) const { return kept_[static_cast<std::size_t>(i)].number; }
+
+ private:
+  struct Kept {
+    L value;
+    i64 number;
+  };
+  static bool is_above(L a, L b) { return a > b || (std::isnan(a) && !std::isnan(b)); }
+
+  std::size_t most_;
+  std::vector<Kept> kept_;
+};
+
+/// Chooses the experts of one row after another.
+template <class L>
+class Chooser {
+ public:
+  Chooser(const RoutingRule& rule, const float* bias, i64 experts)
+      : rule_(rule),
+        bias_(bias),
+        experts_(experts),
+        scores_(static_cast<std::size_t>(experts)),
+        chosen_(rule.topk),
+        groups_(rule.group_topk),
+        in_group_(rule.groups == 0 ? 1 : rule.topk / rule.group_topk) {}
+
+  void choose(const L* logits, i32* to) {
+    const L* scores = scores_of(logits);
+    chosen_.clear();
+    if (rule_.groups == 0) {
+      add(scores, 0, experts_, chosen_);
+    } else {
+      for (const i64 first : best_groups(scores)) add(scores, first, experts_ / rule_.groups, chosen_);
+    }
+    for (i64 j = 0; j < rule_.topk; ++j) to[j] = static_cast<i32>(chosen_.number(j));
+  }
+
+ private:
+  /// Where nothing is added to scores or summed, logits are in the same order, and lose nothing to rounding.
+  const L* scores_of(const L* logits) {
+    if (!bias_ && rule_.groups == 0) return logits;
+    L* scores = scores_.data();
+    if (rule_.score == RouterScore::Sigmoid) {
+      sigmoid_of_row(logits, experts_, scores);
+    } else if (rule_.pre_softmax) {
+      softmax_of_row(logits, experts_, scores);
+    } else {
+      std::copy_n(logits, experts_, scores);
+    }
+    for (i64 e = 0; bias_ && e < experts_; ++e) scores[e] += static_cast<L>(bias_[e]);
+    return scores;
+  }
+
+  static void add(const L* scores, i64 first, i64 count, Largest<L>& to) {
+    for (i64 e = first; e < first + count; ++e) to.add(scores[e], e);
+  }
+
+  /// The first experts of the best groups, in ascending order.
+  std::vector<i64> best_groups(const L* scores) {
+    const i64 size = experts_ / rule_.groups;
+    groups_.clear();
+    for (i64 first = 0; first < experts_; first += size) {
+      in_group_.clear();
+      add(scores, first, size, in_group_);
+      groups_.add(in_group_.sum(), first);
+    }
+    std::vector<i64> firsts;
+    for (i64 i = 0; i < rule_.group_topk; ++i) firsts.push_back(groups_.number(i));
+    std::sort(firsts.begin(), firsts.end());
+    return firsts;
+  }
+
+  const RoutingRule& rule_;
+  const float* bias_;
+  i64 experts_;
+  std::vector<L> scores_;
+  Largest<L> chosen_, groups_, in_group_;
+};
+
+void choose_experts(const Tensor& logits, const Tensor* bias, const RoutingRule& rule, Tensor& experts) {
+  on_wide(logits.dtype(), [&]<class L>() {
+    const i64 n = logits.dim(1);
+    const L* x = logits.data<L>();
+    i32* to = experts.data<i32>();
+    parallel_for(cpu(logits), logits.dim(0), rows_per_piece(n), [&](i64 begin, i64 end) {
+      Chooser<L> chooser(rule, bias ? bias->data<float>() : nullptr, n);
+      for (i64 r = begin; r < end; ++r) chooser.choose(x + r * n, to + r * rule.topk);
+    });
+  });
+}
+
+/// What the weights of a row's experts are made of.
+template <class L>
+struct ChosenScores {
+  std::vector<L> all;     ///< [E] with pre_softmax: the softmax over all
+  std::vector<L> chosen;  ///< [k] softmax, or sigmoids
+  L sum = 1;              ///< what these are divided by
+
+  ChosenScores(const RoutingRule& rule, i64 experts)
+      : all(static_cast<std::size_t>(experts)), chosen(static_cast<std::size_t>(rule.topk)) {}
+
+  void compute(const RoutingRule& rule, const L* logits, const i32* experts) {
+    const bool is_over_all = rule.score == RouterScore::Softmax && rule.pre_softmax;
+    if (is_over_all) softmax_of_row(logits, static_cast<i64>(all.size()), all.data());
+    const L* from = is_over_all ? all.data() : logits;
+    for (i64 j = 0; j < rule.topk; ++j) chosen[static_cast<std::size_t>(j)] = from[experts[j]];
+    if (rule.score == RouterScore::Sigmoid) {
+      const L sigmoids = sigmoid_of_row(chosen.data(), rule.topk, chosen.data());
+      if (rule.topk > 1) sum = sigmoids + kTiny<L>;
+    } else if (!rule.pre_softmax) {
+      softmax_of_row(chosen.data(), rule.topk, chosen.data());
+    }
+  }
+};
+
+void expert_weights(const Tensor& logits, const Tensor& experts, const RoutingRule& rule, Tensor& weights) {
+  on_wide(logits.dtype(), [&]<class L>() {
+    const i64 n = logits.dim(1), k = rule.topk;
+    const L* x = logits.data<L>();
+    const i32* ids = experts.data<i32>();
+    L* to = weights.data<L>();
+    parallel_for(cpu(logits), logits.dim(0), rows_per_piece(n), [=, &rule](i64 begin, i64 end) {
+      ChosenScores<L> scores(rule, n);
+      for (i64 r = begin; r < end; ++r) {
+        scores.compute(rule, x + r * n, ids + r * k);
+        const L factor = static_cast<L>(rule.scale) / scores.sum;
+        for (i64 j = 0; j < k; ++j) to[r * k + j] = scores.chosen[static_cast<std::size_t>(j)] * factor;
+      }
+    });
+  });
+}
+
+/// The gradient by the logits of a row, of which the weights' is dw.
+template <class L>
+void weights_backward_of_row(const RoutingRule& rule, const ChosenScores<L>& scores, const L* dw, const i32* experts,
+                             L* dx, i64 n) {
+  const LaneTag<L> d;
+  const L scale = static_cast<L>(rule.scale);
+  const bool is_sigmoid = rule.score == RouterScore::Sigmoid;
+  L mean = 0;  // of dw, weighted by what adds up to 1
+  for (i64 j = 0; j < rule.topk; ++j) mean += scale * dw[j] * scores.chosen[static_cast<std::size_t>(j)] / scores.sum;
+  if (is_sigmoid && rule.topk == 1) mean = 0;
+  if (rule.pre_softmax && !is_sigmoid) {
+    const auto factor = hn::Set(d, -mean);
+    sweep(d, 0, n,
+          [&](i64 i, auto lanes) { store(hn::Mul(load(d, scores.all.data() + i, lanes), factor), d, dx + i, lanes); });
+  } else {
+    std::fill_n(dx, n, L{0});
+  }
+  for (i64 j = 0; j < rule.topk; ++j) {
+    const L y = scores.chosen[static_cast<std::size_t>(j)];
+    dx[experts[j]] = (scale * dw[j] - mean) / scores.sum * y * (is_sigmoid ? 1 - y : L{1});
+  }
+}
+
+void expert_weights_backward(const Tensor& d_weights, const Tensor& logits, const Tensor& experts,
+                             const RoutingRule& rule, Tensor& d_logits) {
+  on_wide(logits.dtype(), [&]<class L>() {
+    const i64 n = logits.dim(1), k = rule.topk;
+    const L *x = logits.data<L>(), *dw = d_weights.data<L>();
+    const i32* ids = experts.data<i32>();
+    L* dx = d_logits.data<L>();
+    parallel_for(cpu(logits), logits.dim(0), rows_per_piece(n), [=, &rule](i64 begin, i64 end) {
+      ChosenScores<L> scores(rule, n);
+      for (i64 r = begin; r < end; ++r) {
+        scores.compute(rule, x + r * n, ids + r * k);
+        weights_backward_of_row(rule, scores, dw + r * k, ids + r * k, dx + r * n, n);
+      }
+    });
+  });
+}
+
+/// The scores of all experts that balancing losses take, at `to`; returns logsumexp(x).
+template <class L>
+L balanced_scores_of_row(RouterScore score, const L* x, i64 n, L* to) {
+  const L lse = softmax_of_row(x, n, to);
+  if (score == RouterScore::Sigmoid) divide(to, n, sigmoid_of_row(x, n, to) + kTiny<L>);
+  return lse;
+}
+
+void router_score_sums(const Tensor& logits, RouterScore score, Tensor& sums, Tensor& squares) {
+  on_wide(logits.dtype(), [&]<class L>() {
+    const LaneTag<double> d;
+    const i64 n = logits.dim(1), rows = logits.dim(0), batch = sums.dim(0), all = batch * n;
+    const L* x = logits.data<L>();
+    const PartialSums<double> partial(rows, all + 1, sums);
+    parallel_for(cpu(logits), rows, partial.rows_per_piece, [&](i64 begin, i64 end) {
+      std::vector<L> scores(static_cast<std::size_t>(n));
+      double* piece = partial.of_row(begin);
+      std::fill_n(piece, all + 1, 0.0);
+      for (i64 r = begin; r < end; ++r) {
+        const auto lse = static_cast<double>(balanced_scores_of_row(score, x + r * n, n, scores.data()));
+        piece[all] += lse * lse;
+        sweep(d, 0, n, [&, to = piece + r % batch * n](i64 i, auto lanes) {
+          store(hn::Add(load(d, to + i, lanes), load(d, scores.data() + i, lanes)), d, to + i, lanes);
+        });
+      }
+    });
+    partial.add_to(sums, 0, 0);
+    partial.add_to(squares, all, 0);
+  });
+}
+
+/// dx += the gradient by a row x of logits: of f . scores, and of logsumexp(x), times z and 2 logsumexp(x). p and q are
+/// room for n numbers each.
+template <class L>
+void score_sums_backward_of_row(RouterScore score, const L* x, const L* f, L z, i64 n, L* p, L* q, L* dx) {
+  const LaneTag<L> d;
+  const L lse = softmax_of_row(x, n, p);
+  const bool is_sigmoid = score == RouterScore::Sigmoid;
+  const L divisor = is_sigmoid ? sigmoid_of_row(x, n, q) + kTiny<L> : L{1};
+  const L* y = is_sigmoid ? q : p;
+  Sum<LaneTag<L>> sum;
+  sweep_slots(d, 0, n, [&](i64 i, auto lanes, int slot) {
+    sum.add_product(load(d, y + i, lanes), load(d, f + i, lanes), slot);
+  });
+  const auto mean = hn::Set(d, sum.total() / divisor), inverse = hn::Set(d, 1 / divisor), one = hn::Set(d, L{1});
+  const auto of_lse = hn::Set(d, 2 * z * lse);
+  sweep(d, 0, n, [=](i64 i, auto lanes) {
+    const auto s = load(d, y + i, lanes);
+    auto slope = hn::Mul(s, inverse);  // of a score by its logit, less what is common to the row
+    if (is_sigmoid) slope = hn::Mul(slope, hn::Sub(one, s));
+    const auto of_scores = hn::Mul(hn::Sub(load(d, f + i, lanes), mean), slope);
+    const auto gradient = hn::MulAdd(load(d, p + i, lanes), of_lse, of_scores);
+    store(hn::Add(load(d, dx + i, lanes), gradient), d, dx + i, lanes);
+  });
+}
+
+void router_score_sums_backward(const Tensor& logits, RouterScore score, const Tensor& factors, double z_factor,
+                                Tensor& d_logits) {
+  on_wide(logits.dtype(), [&]<class L>() {
+    const i64 n = logits.dim(1), batch = factors.dim(0);
+    const L* x = logits.data<L>();
+    L* dx = d_logits.data<L>();
+    const std::vector<L> f(factors.data<double>(), factors.data<double>() + factors.numel());
+    parallel_for(cpu(logits), logits.dim(0), rows_per_piece(n), [&](i64 begin, i64 end) {
+      std::vector<L> p(static_cast<std::size_t>(n)), q(p);
+      for (i64 r = begin; r < end; ++r) {
+        score_sums_backward_of_row(score, x + r * n, f.data() + r % batch * n, static_cast<L>(z_factor), n, p.data(),
+                                   q.data(), dx + r * n);
+      }
+    });
+  });
+}
+
+}  // namespace mcpp::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mcpp {
+
+HWY_EXPORT(choose_experts);
+HWY_EXPORT(expert_weights);
+HWY_EXPORT(expert_weights_backward);
+HWY_EXPORT(router_score_sums);
+HWY_EXPORT(router_score_sums_backward);
+
+template <>
+void Kernels<DeviceType::Cpu>::choose_experts(const Tensor& logits, const Tensor* bias, const RoutingRule& rule,
+                                              Tensor& experts) {
+  HWY_DYNAMIC_DISPATCH(choose_experts)(logits, bias, rule, experts);
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::expert_weights(const Tensor& logits, const Tensor& experts, const RoutingRule& rule,
+                                              Tensor& weights) {
+  HWY_DYNAMIC_DISPATCH(expert_weights)(logits, experts, rule, weights);
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::expert_weights_backward(const Tensor& d_weights, const Tensor& logits,
+                                                       const Tensor& experts, const RoutingRule& rule,
+                                                       Tensor& d_logits) {
+  HWY_DYNAMIC_DISPATCH(expert_weights_backward)(d_weights, logits, experts, rule, d_logits);
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::router_score_sums(const Tensor& logits, RouterScore score, Tensor& sums,
+                                                 Tensor& squares) {
+  HWY_DYNAMIC_DISPATCH(router_score_sums)(logits, score, sums, squares);
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::router_score_sums_backward(const Tensor& logits, RouterScore score,
+                                                          const Tensor& factors, double z_factor, Tensor& d_logits) {
+  HWY_DYNAMIC_DISPATCH(router_score_sums_backward)(logits, score, factors, z_factor, d_logits);
+}
+
+}  // namespace mcpp
+#endif  // HWY_ONCE

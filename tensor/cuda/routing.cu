@@ -1,0 +1,359 @@
+// Routers of mixtures of experts: a warp has a row, of a logit per expert.
+#include "tensor/cuda/reduce_rows.cuh"
+#include "tensor/ops/kernels.h"
+#include "tensor/wide.h"
+
+namespace mcpp {
+namespace {
+
+constexpr int kWarps = 8, kThreads = kWarps * kWarp;
+constexpr double kTiny = 1e-20;  // what sums of sigmoids are divided with, so that 0 / 0 is none
+
+template <class W>
+__device__ __forceinline__ W sigmoid(W x) {
+  return W{1} / (W{1} + exp(-x));
+}
+
+/// Calls f(i) for the elements of a row of n that this lane has.
+template <class F>
+__device__ __forceinline__ void each_of_lane(i64 n, F&& f) {
+  for (i64 i = threadIdx.x % kWarp; i < n; i += kWarp) f(i);
+}
+/// The sum of f(i) over a row, on every lane.
+template <class W, class F>
+__device__ __forceinline__ W row_sum(i64 n, F&& f) {
+  W sum = 0;
+  each_of_lane(n, [&](i64 i) { sum += f(i); });
+  return warp_sum(sum);
+}
+
+/// The row of the calling warp, or -1.
+__device__ __forceinline__ i64 row_of_warp(i64 rows) {
+  const i64 row = blockIdx.x * i64{blockDim.x / kWarp} + threadIdx.x / kWarp;
+  return row < rows ? row : -1;
+}
+unsigned blocks_for(i64 rows, int warps = kWarps) {
+  return static_cast<unsigned>((rows + warps - 1) / warps);
+}
+
+/// softmax(x)[i] = exp(x[i] - largest) / sum.
+template <class W>
+struct Softmax {
+  W largest, sum;
+
+  /// Of f(0) to f(n - 1), by a warp.
+  template <class F>
+  __device__ Softmax(i64 n, F&& f) {
+    W most = -INFINITY;
+    each_of_lane(n, [&](i64 i) {
+      const W x = f(i);
+      most = x > most || x != x ? x : most;
+    });
+    largest = warp_max(most);
+    sum = row_sum<W>(n, [&](i64 i) { return exp(f(i) - largest); });
+  }
+  __device__ W operator()(W x) const { return exp(x - largest) / sum; }
+  __device__ W lse() const { return largest + log(sum); }
+};
+
+/// A candidate for the best; number -1 = none.
+template <class W>
+struct Ranked {
+  W value = 0;
+  int number = -1;
+
+  /// Ahead of x: higher, NaN above all; of equal ones, of the lower number.
+  __device__ bool is_before(const Ranked& x) const {
+    if (number < 0 || x.number < 0) return number >= 0;
+    const bool nan = value != value, other_nan = x.value != x.value;
+    if (nan != other_nan) return nan;
+    if (!nan && value != x.value) return value > x.value;
+    return number < x.number;
+  }
+};
+
+/// The best of f(0) to f(n - 1) behind `last` of those that may(i), by a warp.
+template <class W, class F, class May>
+__device__ Ranked<W> next_best(i64 n, const Ranked<W>& last, F&& f, May&& may) {
+  Ranked<W> best;
+  each_of_lane(n, [&](i64 i) {
+    const Ranked<W> x{f(i), static_cast<int>(i)};
+    if (may(i) && (last.number < 0 || last.is_before(x)) && x.is_before(best)) best = x;
+  });
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    const Ranked<W> other{__shfl_xor_sync(~0u, best.value, offset), __shfl_xor_sync(~0u, best.number, offset)};
+    if (other.is_before(best)) best = other;
+  }
+  return best;
+}
+
+/// Where nothing is added to scores or summed, logits are in the same order, and lose nothing to rounding.
+template <class W>
+__device__ void write_scores(const W* x, const float* bias, const RoutingRule& rule, i64 n, W* scores) {
+  const bool is_raw = !bias && rule.groups == 0;
+  if (!is_raw && rule.score == RouterScore::Softmax && rule.pre_softmax) {
+    const Softmax<W> softmax(n, [&](i64 i) { return x[i]; });
+    each_of_lane(n, [&](i64 i) { scores[i] = softmax(x[i]); });
+  } else {
+    const bool is_sigmoid = !is_raw && rule.score == RouterScore::Sigmoid;
+    each_of_lane(n, [&](i64 i) { scores[i] = is_sigmoid ? sigmoid(x[i]) : x[i]; });
+  }
+  if (bias) each_of_lane(n, [&](i64 i) { scores[i] += static_cast<W>(bias[i]); });
+  __syncwarp();
+}
+
+/// is_best[g] = 1 for the best groups, and 0. `sums` is room for one number per group.
+template <class W>
+__device__ void mark_groups(const W* scores, const RoutingRule& rule, i64 n, W* sums, W* is_best) {
+  const auto any = [](i64) { return true; };
+  const i64 size = n / rule.groups;
+  for (i64 g = 0; g < rule.groups; ++g) {
+    W sum = 0;
+    Ranked<W> last;
+    for (i64 j = 0; j < rule.topk / rule.group_topk; ++j) {
+      last = next_best(
+          size, last, [&](i64 i) { return scores[g * size + i]; }, any);
+      sum += last.value;
+    }
+    if (threadIdx.x % kWarp == 0) sums[g] = sum, is_best[g] = 0;
+  }
+  __syncwarp();
+  Ranked<W> last;
+  for (i64 j = 0; j < rule.group_topk; ++j) {
+    last = next_best(
+        rule.groups, last, [&](i64 g) { return sums[g]; }, any);
+    if (threadIdx.x % kWarp == 0) is_best[last.number] = 1;
+  }
+  __syncwarp();
+}
+
+/// Shared memory: for each warp a score per expert, and two numbers per group.
+template <class W>
+__global__ void choose(const W* logits, const float* bias, const RoutingRule rule, i64 rows, i64 n, i32* experts) {
+  extern __shared__ double shared[];
+  const i64 row = row_of_warp(rows);
+  if (row < 0) return;
+  W* scores = reinterpret_cast<W*>(shared) + threadIdx.x / kWarp * (n + 2 * rule.groups);
+  write_scores(logits + row * n, bias, rule, n, scores);
+  W *sums = scores + n, *is_best = sums + rule.groups;
+  if (rule.groups > 0) mark_groups(scores, rule, n, sums, is_best);
+  const i64 size = rule.groups > 0 ? n / rule.groups : n;
+  Ranked<W> last;
+  for (i64 j = 0; j < rule.topk; ++j) {
+    last = next_best(
+        n, last, [&](i64 i) { return scores[i]; },
+        [&](i64 i) { return rule.groups == 0 || is_best[i / size] != W{0}; });
+    if (threadIdx.x % kWarp == 0) experts[row * rule.topk + j] = last.number;
+  }
+}
+
+/// The weights of a row's experts, less the factor: raw(logit) / divisor.
+template <class W>
+struct ChosenScores {
+  bool is_sigmoid;
+  W largest = 0, divisor = 1;
+
+  __device__ ChosenScores(const W* logits, const i32* experts, const RoutingRule& rule, i64 n)
+      : is_sigmoid(rule.score == RouterScore::Sigmoid) {
+    const auto chosen = [&](i64 j) { return logits[experts[j]]; };
+    if (is_sigmoid) {
+      if (rule.topk > 1)
+        divisor = row_sum<W>(rule.topk, [&](i64 j) { return sigmoid(chosen(j)); }) + static_cast<W>(kTiny);
+    } else {
+      const Softmax<W> softmax =
+          rule.pre_softmax ? Softmax<W>(n, [&](i64 i) { return logits[i]; }) : Softmax<W>(rule.topk, chosen);
+      largest = softmax.largest;
+      divisor = softmax.sum;
+    }
+  }
+  __device__ W raw(W logit) const { return is_sigmoid ? sigmoid(logit) : exp(logit - largest); }
+};
+
+template <class W>
+__global__ void __launch_bounds__(kThreads)
+    weigh(const W* logits, const i32* experts, const RoutingRule rule, i64 rows, i64 n, W* weights) {
+  const i64 row = row_of_warp(rows), k = rule.topk;
+  if (row < 0) return;
+  const W* x = logits + row * n;
+  const i32* ids = experts + row * k;
+  const ChosenScores<W> scores(x, ids, rule, n);
+  each_of_lane(
+      k, [&](i64 j) { weights[row * k + j] = scores.raw(x[ids[j]]) / scores.divisor * static_cast<W>(rule.scale); });
+}
+
+template <class W>
+__global__ void __launch_bounds__(kThreads) weigh_backward(const W* d_weights, const W* logits, const i32* experts,
+                                                           const RoutingRule rule, i64 rows, i64 n, W* d_logits) {
+  const i64 row = row_of_warp(rows), k = rule.topk;
+  if (row < 0) return;
+  const W *x = logits + row * n, *dw = d_weights + row * k;
+  const i32* ids = experts + row * k;
+  W* dx = d_logits + row * n;
+  const ChosenScores<W> scores(x, ids, rule, n);
+  const W scale = static_cast<W>(rule.scale);
+  W mean = row_sum<W>(k, [&](i64 j) { return scale * dw[j] * scores.raw(x[ids[j]]) / scores.divisor; });
+  if (scores.is_sigmoid && k == 1) mean = 0;
+  const bool is_over_all = rule.pre_softmax && !scores.is_sigmoid;
+  each_of_lane(n, [&](i64 i) { dx[i] = is_over_all ? -mean * (scores.raw(x[i]) / scores.divisor) : W{0}; });
+  __syncwarp();  // what follows overwrites some
+  each_of_lane(k, [&](i64 j) {
+    const W y = scores.raw(x[ids[j]]);
+    dx[ids[j]] = (scale * dw[j] - mean) * (y / scores.divisor) * (scores.is_sigmoid ? W{1} - y : W{1});
+  });
+}
+
+/// What a row's scores of all experts are made of: raw(logit) / divisor.
+template <class W>
+struct BalancedScores {
+  W largest, divisor, lse;
+
+  __device__ static BalancedScores of(const W* x, RouterScore score, i64 n) {
+    const Softmax<W> softmax(n, [&](i64 i) { return x[i]; });
+    BalancedScores result{softmax.largest, softmax.sum, softmax.lse()};
+    if (score == RouterScore::Sigmoid)
+      result.divisor = row_sum<W>(n, [&](i64 i) { return sigmoid(x[i]); }) + static_cast<W>(kTiny);
+    return result;
+  }
+  __device__ W raw(W logit, RouterScore score) const {
+    return score == RouterScore::Sigmoid ? sigmoid(logit) : exp(logit - largest);
+  }
+};
+
+template <class W>
+__global__ void __launch_bounds__(kThreads)
+    find_scores(const W* logits, RouterScore score, i64 rows, i64 n, BalancedScores<W>* found) {
+  const i64 row = row_of_warp(rows);
+  if (row < 0) return;
+  const BalancedScores<W> result = BalancedScores<W>::of(logits + row * n, score, n);
+  if (threadIdx.x % kWarp == 0) found[row] = result;
+}
+
+/// sums[piece]: those of its rows, [batch, n], and the square of their lse. A block has a piece.
+template <class W>
+__global__ void __launch_bounds__(kThreads)
+    sum_scores(const W* logits, const BalancedScores<W>* rows_scores, RouterScore score, i64 rows, i64 rows_per_piece,
+               i64 batch, i64 n, double* sums) {
+  const i64 begin = blockIdx.x * rows_per_piece, end = min(rows, begin + rows_per_piece);
+  double* to = sums + blockIdx.x * (batch * n + 1);
+  for (i64 i = threadIdx.x; i < batch * n; i += kThreads) {
+    const i64 sample = i / n, e = i % n;
+    double sum = 0;
+    for (i64 r = begin + (sample - begin % batch + batch) % batch; r < end; r += batch) {
+      const BalancedScores<W> scores = rows_scores[r];
+      sum += static_cast<double>(scores.raw(logits[r * n + e], score) / scores.divisor);
+    }
+    to[i] = sum;
+  }
+  double squares = 0;
+  for (i64 r = begin + threadIdx.x; r < end; r += kThreads) {
+    const double lse = static_cast<double>(rows_scores[r].lse);
+    squares += lse * lse;
+  }
+  squares = block_sum(squares);
+  if (threadIdx.x == 0) to[batch * n] = squares;
+}
+
+template <class W>
+__global__ void __launch_bounds__(kThreads)
+    add_score_gradients(const W* logits, RouterScore score, const double* factors, double z_factor, i64 rows, i64 batch,
+                        i64 n, W* d_logits) {
+  const i64 row = row_of_warp(rows);
+  if (row < 0) return;
+  const W* x = logits + row * n;
+  const double* f = factors + row % batch * n;
+  W* dx = d_logits + row * n;
+  const bool is_sigmoid = score == RouterScore::Sigmoid;
+  const Softmax<W> softmax(n, [&](i64 i) { return x[i]; });
+  const BalancedScores<W> scores = BalancedScores<W>::of(x, score, n);
+  const W mean = row_sum<W>(n, [&](i64 i) { return static_cast<W>(f[i]) * scores.raw(x[i], score); }) / scores.divisor;
+  const W of_lse = 2 * static_cast<W>(z_factor) * scores.lse;
+  each_of_lane(n, [&](i64 i) {
+    const W s = scores.raw(x[i], score), slope = s / scores.divisor * (is_sigmoid ? W{1} - s : W{1});
+    dx[i] += (static_cast<W>(f[i]) - mean) * slope + softmax(x[i]) * of_lse;
+  });
+}
+
+}  // namespace
+
+template <>
+void Kernels<DeviceType::Cuda>::choose_experts(const Tensor& logits, const Tensor* bias, const RoutingRule& rule,
+                                               Tensor& experts) {
+  constexpr i64 kMostShared = 48 << 10;
+  const i64 rows = logits.dim(0), n = logits.dim(1);
+  if (rows == 0) return;
+  const cudaStream_t stream = cuda(logits).stream();
+  on_wide(logits.dtype(), [&]<class W>() {
+    const i64 bytes = (n + 2 * rule.groups) * static_cast<i64>(sizeof(W));
+    MCPP_CHECK(bytes <= kMostShared, "choose_experts: ", n, " experts are too many for this GPU");
+    const int warps = static_cast<int>(std::min<i64>(kWarps, kMostShared / bytes));
+    choose<<<blocks_for(rows, warps), warps * kWarp, static_cast<std::size_t>(bytes * warps), stream>>>(
+        logits.data<W>(), bias ? bias->data<float>() : nullptr, rule, rows, n, experts.data<i32>());
+    check_launch("choose");
+  });
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::expert_weights(const Tensor& logits, const Tensor& experts, const RoutingRule& rule,
+                                               Tensor& weights) {
+  const i64 rows = logits.dim(0), n = logits.dim(1);
+  if (rows == 0) return;
+  const cudaStream_t stream = cuda(logits).stream();
+  on_wide(logits.dtype(), [&]<class W>() {
+    weigh<<<blocks_for(rows), kThreads, 0, stream>>>(logits.data<W>(), experts.data<i32>(), rule, rows, n,
+                                                     weights.data<W>());
+    check_launch("weigh");
+  });
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::expert_weights_backward(const Tensor& d_weights, const Tensor& logits,
+                                                        const Tensor& experts, const RoutingRule& rule,
+                                                        Tensor& d_logits) {
+  const i64 rows = logits.dim(0), n = logits.dim(1);
+  if (rows == 0) return;
+  const cudaStream_t stream = cuda(logits).stream();
+  on_wide(logits.dtype(), [&]<class W>() {
+    weigh_backward<<<blocks_for(rows), kThreads, 0, stream>>>(d_weights.data<W>(), logits.data<W>(),
+                                                              experts.data<i32>(), rule, rows, n, d_logits.data<W>());
+    check_launch("weigh_backward");
+  });
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::router_score_sums(const Tensor& logits, RouterScore score, Tensor& sums,
+                                                  Tensor& squares) {
+  constexpr i64 kLeastRows = 32, kMostPieces = 512;
+  const i64 rows = logits.dim(0), n = logits.dim(1), batch = sums.dim(0);
+  CudaDevice& device = cuda(logits);
+  const PartialSums<double> partial(rows, batch * n + 1, kLeastRows, kMostPieces, device);
+  on_wide(logits.dtype(), [&]<class W>() {
+    if (rows == 0) return;
+    using Scores = BalancedScores<W>;
+    const Tensor found = Tensor::empty({rows * static_cast<i64>(sizeof(Scores) / sizeof(W))}, logits.dtype(), device,
+                                       MemoryClass::Workspace);
+    auto* scores = static_cast<Scores*>(found.raw());
+    const W* x = logits.data<W>();
+    find_scores<<<blocks_for(rows), kThreads, 0, device.stream()>>>(x, score, rows, n, scores);
+    check_launch("find_scores");
+    sum_scores<<<static_cast<unsigned>(partial.pieces), kThreads, 0, device.stream()>>>(
+        x, scores, score, rows, partial.rows_per_piece, batch, n, partial.data());
+    check_launch("sum_scores");
+  });
+  partial.add_to(sums, 0, 0);
+  partial.add_to(squares, batch * n, 0);
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::router_score_sums_backward(const Tensor& logits, RouterScore score,
+                                                           const Tensor& factors, double z_factor, Tensor& d_logits) {
+  const i64 rows = logits.dim(0), n = logits.dim(1);
+  if (rows == 0) return;
+  const cudaStream_t stream = cuda(logits).stream();
+  on_wide(logits.dtype(), [&]<class W>() {
+    add_score_gradients<<<blocks_for(rows), kThreads, 0, stream>>>(
+        logits.data<W>(), score, factors.data<double>(), z_factor, rows, factors.dim(0), n, d_logits.data<W>());
+    check_launch("add_score_gradients");
+  });
+}
+
+}  // namespace mcpp
