@@ -1,22 +1,26 @@
 #!/usr/bin/env bash
 # What a rank's tensors take, measured in training steps and as the plan says, where 1, 2, 4 and 8 ranks share each sample. JSON
 # lines on standard output; on standard error activations in MiB, and times the ranks in parts of those of one.
-#   bench/context_memory.sh [--length=8192] [--ranks="1 2 4 8"] [option of megatron_cpp bench step ...]
+#   bench/context_memory.sh [--length=8192] [--ranks="1 2 4 8"] [--program=PATH] [option of megatron_cpp bench step ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 length=8192
 ranks="1 2 4 8"
 options=()
+program=
 for argument in "$@"; do
   case $argument in
     --length=*) length=${argument#*=} ;;
     --ranks=*) ranks=${argument#*=} ;;
+    --program=*) program=${argument#*=} ;;
     *) options+=("$argument") ;;
   esac
 done
-scripts/build.sh release megatron_cpp >/dev/null
-program=build/release/megatron_cpp
+if [ -z "$program" ]; then
+  scripts/build.sh release megatron_cpp >/dev/null
+  program=build/release/megatron_cpp
+fi
 # shellcheck source=bench/lib/machine.sh
 source bench/lib/machine.sh
 results=$(mktemp)

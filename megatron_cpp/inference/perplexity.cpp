@@ -113,8 +113,8 @@ class TextScorer {
   ParallelState& parallel_;
   std::span<const i32> tokens_;
   Windows windows_;
-  i64 batch_, seq_ = 0;         // of windows side by side
-  i64 rows_ = 0;                // of these, that this rank has
+  i64 batch_, seq_ = 0;  // of windows side by side
+  i64 rows_ = 0;         // of these, that this rank has
   std::shared_ptr<const SampleCut> cut_;
   PositionRanges at_;           // their positions
   std::vector<double> losses_;  // by token; zero for those that other ranks score
