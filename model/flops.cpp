@@ -29,8 +29,24 @@ ParameterCounts count_parameters(const ModelConfig& config) {
   visit_on_paper(config, [&](const Param& param) {
     part_of(param.name, counts) += param.numel();
     if (!param.matrices.empty()) counts.matrices += param.numel();
+    if (param.placement.grid == GridKind::Expert) counts.experts += param.numel();
   });
   return counts;
+}
+
+namespace {
+
+/// Of the experts' matrices, those that do not take a token.
+i64 idle_experts(const ModelConfig& c, const ParameterCounts& counts) {
+  if (c.moe.num_experts == 0) return 0;
+  return counts.experts / c.moe.num_experts * (c.moe.num_experts - c.moe.router_topk);
+}
+
+}  // namespace
+
+i64 active_parameters(const ModelConfig& config) {
+  const ParameterCounts counts = count_parameters(config);
+  return counts.total() - idle_experts(config, counts);
 }
 
 double seen_keys(const ModelConfig& c, i64 layer) {
@@ -47,7 +63,7 @@ double flops_per_token(const ModelConfig& c) {
   for (i64 layer = 0; layer < c.num_layers; ++layer) seen += seen_keys(c, layer);
   const double attention = 2 * static_cast<double>(c.num_attention_heads * c.head_dim()) * seen;  // scores and values
   // 6 = forward, gradient of the input, gradient of the weight; each a multiplication and an addition.
-  return 6 * (static_cast<double>(counts.matrices) + attention + static_cast<double>(output));
+  return 6 * (static_cast<double>(counts.matrices - idle_experts(c, counts)) + attention + static_cast<double>(output));
 }
 
 double flops_per_batch(const ModelConfig& c, i64 samples) {

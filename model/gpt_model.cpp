@@ -16,24 +16,6 @@ StageContents whole_model(const ModelConfig& config) {
   return {.first_layer = 0, .end_layer = config.num_layers, .has_embedding = true, .has_output = true};
 }
 
-/// The layers of a stage.
-std::vector<std::unique_ptr<Module>> make_layers(const ModelContext& context, const StageContents& stage,
-                                                 RotaryTable& rotary) {
-  std::vector<std::unique_ptr<Module>> layers;
-  i64 next = stage.first_layer;
-  const auto layer = [&] { return std::make_unique<TransformerLayer>(next++, context, rotary); };
-  for (const LayerGroup& group : layer_groups(context.recompute, stage.num_layers())) {
-    if (!group.is_recomputed) {
-      layers.push_back(layer());
-      continue;
-    }
-    std::vector<std::unique_ptr<Module>> together;
-    for (i64 i = 0; i < group.layers; ++i) together.push_back(layer());
-    layers.push_back(std::make_unique<RecomputedLayers>(std::move(together)));
-  }
-  return layers;
-}
-
 /// What a module computes in this pass: nothing when the pass was given up.
 template <class F>
 auto in_pass(const Pass& pass, F&& f) {
@@ -47,13 +29,32 @@ GPTModel::GPTModel(ModelContext context) : GPTModel(context, whole_model(context
 GPTModel::GPTModel(ModelContext context, const StageContents& stage, GPTModel* embedding_stage)
     : context_(std::move(context)), stage_(stage), rotary_(context_) {
   if (stage_.has_embedding) embedding_ = std::make_unique<LanguageModelEmbedding>(context_);
-  layers_ = make_layers(context_, stage_, rotary_);
+  make_layers();
   if (stage_.has_output) {
     LanguageModelEmbedding* embedding = embedding_stage ? embedding_stage->embedding_.get() : embedding_.get();
     const bool shares = ties_embeddings() && embedding;
     output_ = std::make_unique<OutputLayer>(context_, shares ? &embedding->word_embeddings() : nullptr);
   }
   check_placements();
+}
+
+void GPTModel::make_layers() {
+  i64 next = stage_.first_layer;
+  const auto layer = [&] {
+    auto made = std::make_unique<TransformerLayer>(next, context_, rotary_);
+    if (made->router()) routers_.push_back({next, made->router()});
+    ++next;
+    return made;
+  };
+  for (const LayerGroup& group : layer_groups(context_.recompute, stage_.num_layers())) {
+    if (!group.is_recomputed) {
+      layers_.push_back(layer());
+      continue;
+    }
+    std::vector<std::unique_ptr<Module>> together;
+    for (i64 i = 0; i < group.layers; ++i) together.push_back(layer());
+    layers_.push_back(std::make_unique<RecomputedLayers>(std::move(together)));
+  }
 }
 
 std::vector<std::unique_ptr<GPTModel>> make_chunks(const ModelContext& context,
@@ -69,7 +70,8 @@ std::vector<std::unique_ptr<GPTModel>> make_chunks(const ModelContext& context,
 void GPTModel::check_placements() {
   std::vector<const Param*> params;
   visit([&](Param& param, int) { params.push_back(&param); });
-  check_boxes(params, context_.tp.size());
+  check_boxes(params,
+              {.dense = {.tp = context_.tp.size()}, .expert = {.tp = context_.experts.tp, .ep = context_.experts.ep}});
   MCPP_CHECK(!output_ || !ties_embeddings() || (context_.output_rank > 0) == (output_->own_weight() != nullptr),
              "the output layer is ", output_->own_weight() ? "not " : "",
              "beside the embedding that it is tied to, but ",

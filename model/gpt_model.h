@@ -5,11 +5,13 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "model/layers/attention.h"
 #include "model/layers/embedding.h"
 #include "model/layers/output_layer.h"
+#include "model/layers/router.h"
 #include "nn/module.h"
 #include "parallel/dp/model_memory.h"
 #include "parallel/pp/stages.h"
@@ -30,6 +32,12 @@ class GPTModel {
   const StageContents& stage() const { return stage_; }
   /// Every parameter with its unit, in a fixed order. Units without parameters here have a number too.
   void visit(const std::function<void(Param&, int unit)>& f);
+  /// Those of the stage's layers with experts, in order.
+  struct LayerRouter {
+    i64 layer;
+    Router* router;
+  };
+  std::span<const LayerRouter> routers() const { return routers_; }
   /// Refuses, by name, modules that do not take what those before them give over the tensor-parallel ranks, and
   /// parameters that are not placed as they are held and used. Asked by the constructor.
   void check_placements();
@@ -67,6 +75,7 @@ class GPTModel {
   /// embeddings which are not both in this stage.
   bool is_completed_later(int unit) const;
 
+  void make_layers();
   Tensor hidden(const Tensor& input, Pass& pass);
   void backward_embedding(const Tensor& dy, Pass& pass);
   void acquire(int unit, Use use);
@@ -81,6 +90,7 @@ class GPTModel {
   RotaryTable rotary_;
   std::unique_ptr<LanguageModelEmbedding> embedding_;
   std::vector<std::unique_ptr<Module>> layers_;
+  std::vector<LayerRouter> routers_;  // of layers_
   std::unique_ptr<OutputLayer> output_;
   ModelMemory* memory_ = nullptr;
   bool gradients_are_released_ = false;  // by the backward of the step's last microbatch

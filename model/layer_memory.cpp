@@ -62,6 +62,60 @@ i64 attention_bytes(const LayerTensors& t, const ActivationSetup& setup) {
   return norm_bytes(t, !setup.recompute.layernorm) + core_bytes(t, setup.recompute) + exchanged_output(t, setup);
 }
 
+/// Rows of tokens on a rank around its experts.
+struct ExpertRows {
+  i64 sent;  ///< choices of this rank's tokens
+  i64 even;  ///< that its experts take when all are equally busy
+  i64 most;  ///< that they could be given
+};
+
+ExpertRows expert_rows(const ModelConfig& c, const ActivationSetup& setup) {
+  const i64 tokens = setup.tokens(c) / setup.tensor_parallel, topk = c.moe.router_topk;
+  const i64 parts = setup.expert_parallel, ranks = parts * setup.expert_tensor_parallel;
+  const i64 own = c.moe.num_experts / parts;
+  i64 most = tokens * ranks * std::min(topk, own);
+  if (c.moe.expert_capacity_factor > 0) {
+    const double share = static_cast<double>(tokens * ranks * topk) / static_cast<double>(c.moe.num_experts);
+    most = std::min(most, static_cast<i64>(share * c.moe.expert_capacity_factor) * own + own);
+  }
+  return {.sent = tokens * topk, .even = tokens * topk * ranks / parts, .most = most};
+}
+
+/// Of rows that experts take: their input, the up projection, what comes out of the activation.
+i64 kept_of_rows(const ModelConfig& c, const ActivationSetup& setup, i64 rows) {
+  const i64 width = c.moe_ffn() / setup.expert_tensor_parallel;
+  return rows * (c.hidden_size + ((c.gated() ? 2 : 1) + (setup.recompute.moe_act ? 0 : 1)) * width) *
+         size_of(setup.dtype);
+}
+
+/// Logits, weights, choices before and after drops, and the counts of all ranks.
+i64 router_bytes(const ModelConfig& c, const ActivationSetup& setup) {
+  const i64 tokens = setup.tokens(c) / setup.tensor_parallel, experts = c.moe.num_experts, topk = c.moe.router_topk;
+  const i64 number = size_of(wide(setup.dtype)), drops = c.moe.expert_capacity_factor > 0 ? 1 : 0;
+  const i64 ranks = setup.expert_parallel * setup.expert_tensor_parallel;
+  return tokens * (experts + topk) * number + (tokens * topk * (1 + drops) + ranks * experts) * size_of(DType::I32);
+}
+
+i64 shared_expert_bytes(const ModelConfig& c, const ActivationSetup& setup) {
+  const i64 rows = (c.gated() ? 2 : 1) + (setup.recompute.mlp_act ? 0 : 1);
+  return setup.tokens(c) * rows * c.moe.shared_expert_intermediate_size / setup.tensor_parallel * size_of(setup.dtype);
+}
+
+i64 branch_bytes(const ModelConfig& c, const ActivationSetup& setup, const LayerTensors& t, i64 layer) {
+  if (!c.moe.has_experts(layer)) return mlp_bytes(t, setup.recompute);
+  const ExpertRows rows = expert_rows(c, setup);
+  return norm_bytes(t, !setup.recompute.layernorm) + router_bytes(c, setup) + kept_of_rows(c, setup, rows.even) +
+         rows.sent * c.hidden_size * size_of(setup.dtype) + shared_expert_bytes(c, setup);
+}
+
+/// While gradients pass the first matrices of experts: of their output, of the activation's output, of their input, and
+/// these once more on their way.
+i64 experts_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {
+  const ExpertRows rows = expert_rows(c, setup);
+  const i64 width = c.moe_ffn() / setup.expert_tensor_parallel, again = setup.recompute.moe_act ? 2 : 1;
+  return rows.even * (2 * c.hidden_size + again * width) * size_of(setup.dtype);
+}
+
 /// What ranks whose keys meet hold of them in backward, and of gradients in the wide type: see the sources of
 /// RingAttention and GatheredAttention.
 i64 keys_of_others(const LayerTensors& t, const ActivationSetup& setup) {
@@ -91,14 +145,20 @@ i64 residual_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   return setup.tokens(c) * c.hidden_size * size_of(setup.dtype) / (setup.sequence_parallel ? setup.tensor_parallel : 1);
 }
 
-i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& setup) {
+i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer) {
   const LayerTensors t = layer_tensors(config, setup);
-  return attention_bytes(t, setup) + mlp_bytes(t, setup.recompute);
+  return attention_bytes(t, setup) + branch_bytes(config, setup, t, layer);
+}
+
+i64 most_expert_bytes(const ModelConfig& c, const ActivationSetup& setup) {
+  const ExpertRows rows = expert_rows(c, setup);
+  return kept_of_rows(c, setup, rows.most) - kept_of_rows(c, setup, rows.even);
 }
 
 /// At core attention, or at one of the three products with the largest operands; dy is [s, b, h].
-i64 layer_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {
+i64 layer_working_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 layer) {
   const LayerTensors t = layer_tensors(c, setup);
+  const i64 branch = branch_bytes(c, setup, t, layer);
   const Recompute& r = setup.recompute;
   const bool splits = splits_sequence(setup);
   const i64 dy = t.residual + (c.hidden_dropout > 0 ? t.residual : 0), gathered = splits ? t.whole : 0;
@@ -107,10 +167,11 @@ i64 layer_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   const i64 column_parallel = norm_output + t.whole + (splits ? t.whole + t.residual : 0);
   const i64 fc2 = dy + gathered + t.activated + (r.mlp_act ? t.activated : 0);
   const i64 fc1 = dy + (r.mlp_act ? t.activated : 0) + column_parallel;
-  const i64 core = dy + core_working_bytes(c, setup, t) - mlp_bytes(t, r);
-  const i64 qkv =
-      dy + t.heads + t.qkv + column_parallel - mlp_bytes(t, r) - core_bytes(t, r) - exchanged_output(t, setup);
-  return std::max({fc2, fc1, core, qkv});
+  const i64 core = dy + core_working_bytes(c, setup, t) - branch;
+  const i64 qkv = dy + t.heads + t.qkv + column_parallel - branch - core_bytes(t, r) - exchanged_output(t, setup);
+  const i64 attention = std::max(core, qkv);
+  if (c.moe.has_experts(layer)) return std::max(attention, dy + experts_working_bytes(c, setup));
+  return std::max({fc2, fc1, attention});
 }
 
 i64 output_bytes(const ModelConfig& c, const ActivationSetup& setup) {

@@ -25,7 +25,7 @@ bool ties_on_rank(const ModelConfig& c, const RankShare& share) {
   return embedding && output && !c.untie_embeddings_and_output_weights;
 }
 
-/// What a rank holds of one of its chunks, in elements; padding is not included.
+/// What a rank holds of one of its chunks that is placed on one grid, in elements; padding is not included.
 struct ChunkParameters {
   std::vector<i64> units;  ///< those that have parameters here, in order
   i64 matrices = 0;        ///< of linear layers
@@ -33,10 +33,11 @@ struct ChunkParameters {
   i64 total() const { return std::accumulate(units.begin(), units.end(), i64{0}); }
 };
 
-ChunkParameters count(GPTModel& chunk) {
+ChunkParameters count(GPTModel& chunk, GridKind grid) {
   std::map<int, i64> by_unit;
   ChunkParameters counts;
   chunk.visit([&](const Param& param, int unit) {
+    if (param.placement.grid != grid) return;
     by_unit[unit] += param.numel();
     if (!param.matrices.empty()) counts.matrices += param.numel();
   });
@@ -46,16 +47,18 @@ ChunkParameters count(GPTModel& chunk) {
 
 /// The chunks of the rank, as its modules are built.
 std::vector<ChunkParameters> chunk_parameters(const ModelConfig& config, const ActivationSetup& setup,
-                                              const RankShare& share) {
+                                              const RankShare& share, GridKind grid) {
   Paper paper(setup.tensor_parallel);
   ModelContext context = paper.context(config);
   context.recompute = setup.recompute;
   context.sequence_parallel = setup.sequence_parallel;
+  context.experts = {.ep = static_cast<int>(setup.expert_parallel),
+                     .tp = static_cast<int>(setup.expert_tensor_parallel)};
   context.output_rank = share.schedule.rank_of(share.schedule.stages() - 1);
   std::vector<StageContents> stages;
   for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk) stages.push_back(contents(share, chunk));
   std::vector<ChunkParameters> counts;
-  for (const auto& chunk : make_chunks(context, stages)) counts.push_back(count(*chunk));
+  for (const auto& chunk : make_chunks(context, stages)) counts.push_back(count(*chunk, grid));
   return counts;
 }
 
@@ -114,13 +117,18 @@ i64 constant_activations(const ModelConfig& c, const ActivationSetup& setup, con
 
 StageActivations stage_activations(const ModelConfig& config, const ActivationSetup& setup,
                                    const StageContents& stage) {
-  const i64 input = residual_bytes(config, setup), layer = layer_activation_bytes(config, setup),
-            working = layer_working_bytes(config, setup);
+  const i64 input = residual_bytes(config, setup);
   StageActivations sum;
+  i64 next = stage.first_layer;
   for (const LayerGroup& group : layer_groups(setup.recompute, stage.num_layers())) {
-    sum.kept += group.is_recomputed ? input : layer;
+    i64 layers = 0, working = 0;
+    for (i64 i = 0; i < group.layers; ++i, ++next) {
+      layers += layer_activation_bytes(config, setup, next);
+      working = std::max(working, layer_working_bytes(config, setup, next));
+    }
+    sum.kept += group.is_recomputed ? input : layers;
     // What came before is all kept while this group's backward runs.
-    sum.working = std::max(sum.working, working + (group.is_recomputed ? group.layers * layer - input : 0));
+    sum.working = std::max(sum.working, working + (group.is_recomputed ? layers - input : 0));
   }
   if (!stage.has_output) return sum;
   const i64 output = output_bytes(config, setup);
@@ -133,14 +141,17 @@ RankShare whole_share(const ModelConfig& config) {
   return {.stages = {{.first_layer = 0, .end_layer = config.num_layers}}, .schedule = one_f_one_b(1, 1)};
 }
 
-MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
-                               const RankShare& share) {
+namespace {
+
+/// Bytes of the parameters on one grid, which `shards` ranks share as the ZeRO stage says.
+MemoryEstimate grid_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
+                           const RankShare& share, GridKind grid) {
   const auto element = static_cast<double>(size_of(setup.dtype)),
              grad = static_cast<double>(size_of(wide(setup.dtype)));
-  const bool tied = ties_on_rank(config, share);
+  const bool tied = grid == GridKind::Dense && ties_on_rank(config, share);
   double params = 0, matrices = 0, whole_params = 0, whole_grads = 0;  // elements
   double shared = 0;  // the output layer's part of a shared weight's gradient, which is kept apart
-  const std::vector<ChunkParameters> chunks = chunk_parameters(config, setup, share);
+  const std::vector<ChunkParameters> chunks = chunk_parameters(config, setup, share, grid);
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     const ChunkParameters& chunk = chunks[i];
     const bool keeps_embedding = tied && contents(share, static_cast<int>(i)).has_embedding;
@@ -153,7 +164,7 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup&
     whole_grads = std::max(whole_grads, most(share.overlap_grad_reduce));
     if (keeps_embedding) shared = static_cast<double>(chunk.units.front());
   }
-  const auto shards = static_cast<double>(share.shards);
+  const auto shards = static_cast<double>(grid == GridKind::Dense ? share.shards : share.expert_shards);
   const double master = is_narrow(setup.dtype) ? 1 : 0;
   const double kept = matrices * states.of_matrices + (params - matrices) * states.of_others;
   const double state = params * master + kept;
@@ -161,9 +172,22 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup&
   return {.params = element * (params / cut(3) + (share.zero_stage >= 3 ? whole_params : 0)),
           .grads = grad * (params / cut(2) + (share.zero_stage >= 2 ? whole_grads : 0) + shared),
           .optimizer_state = grad / cut(1) * state,
-          .activations =
-              static_cast<double>(peak_activations(config, setup, share) + constant_activations(config, setup, share)),
           .save_copy = share.savers > 0 ? (element * params + grad * state) / static_cast<double>(share.savers) : 0};
+}
+
+}  // namespace
+
+MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
+                               const RankShare& share) {
+  MemoryEstimate sum = grid_memory(config, setup, states, share, GridKind::Dense);
+  if (config.moe.num_experts > 0) {
+    const MemoryEstimate experts = grid_memory(config, setup, states, share, GridKind::Expert);
+    sum.params += experts.params, sum.grads += experts.grads;
+    sum.optimizer_state += experts.optimizer_state, sum.save_copy += experts.save_copy;
+  }
+  sum.activations =
+      static_cast<double>(peak_activations(config, setup, share) + constant_activations(config, setup, share));
+  return sum;
 }
 
 }  // namespace mcpp

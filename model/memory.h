@@ -19,14 +19,18 @@ struct ActivationSetup {
   bool sequence_parallel = false;
   SequenceCut cut = {};  ///< over context-parallel ranks
   CpCommType cp_comm_type = CpCommType::P2p;
+  i64 expert_parallel = 1, expert_tensor_parallel = 1;
 
   /// Of one microbatch on one rank.
   i64 tokens(const ModelConfig& config) const { return config.seq_length / cut.ranks() * micro_batch_size; }
 };
 
-/// Bytes that one layer keeps from its forward to its backward pass, its own input included and its output not. Exact
-/// on every tensor-parallel rank. With full recomputation, those of a layer that is not recomputed.
-i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& setup);
+/// Bytes that layer 0, 1, ... keeps from its forward to its backward pass, its own input included and its output not.
+/// Exact on every tensor-parallel rank; of experts when all are equally busy. With full recomputation, those of a layer
+/// that is not recomputed.
+i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer = 0);
+/// What a layer with experts keeps more, of one microbatch, on a rank whose experts get all tokens that they can get.
+i64 most_expert_bytes(const ModelConfig& config, const ActivationSetup& setup);
 
 struct StageActivations {
   i64 kept = 0;     ///< bytes from forward to backward of one microbatch; exact
@@ -40,7 +44,8 @@ struct RankShare {
   Schedule schedule;                  ///< of one step; lowered or not
   int pipeline_rank = 0;
   int zero_stage = 0;
-  i64 shards = 1;  ///< ranks that share what the ZeRO stage cuts
+  i64 shards = 1;         ///< ranks that share what the ZeRO stage cuts
+  i64 expert_shards = 1;  ///< the same of the experts' parameters
   bool overlap_grad_reduce = true, overlap_param_gather = true;
   /// Ranks that share the copy of weights and optimizer state which a save beside the training writes; 0: there is
   /// none.

@@ -29,6 +29,8 @@ Pass Pass::again() const {
   Pass pass;
   pass.training = training;
   pass.defers_weights = defers_weights;
+  pass.grad_scale = grad_scale;
+  pass.decisions_ = decisions_;
   pass.samples = samples;
   pass.positions = positions;
   pass.cut = cut;
@@ -43,6 +45,17 @@ void Pass::save(const void* owner, const Tensor& t) {
     if (tensor.raw() == t.raw()) return stash.save(owner, recomputed);
   }
   stash.save(owner, t);
+}
+
+Pass::Decisions Pass::decide(const void* owner, const std::function<Decisions()>& make) {
+  if (const auto kept = decisions_->find(owner); kept != decisions_->end()) {
+    Decisions decisions = std::move(kept->second);
+    decisions_->erase(kept);
+    return decisions;
+  }
+  Decisions decisions = make();
+  if (training && !keeps_stash) (*decisions_)[owner] = decisions;
+  return decisions;
 }
 
 Pass::DiscardScope::DiscardScope(Pass& pass, const Tensor& t, std::function<Tensor()> compute) : pass_(pass) {

@@ -1,6 +1,7 @@
 // One microbatch on its way through the model: what backward will need, and what weight gradients wait to be done.
 #pragma once
 #include <functional>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -44,6 +45,7 @@ class Pass {
   bool keeps_stash = true;      ///< backward will come; off in evaluation and in the first forward of recomputed layers
   bool defers_weights = false;  ///< weight gradients wait for run_deferred()
   bool is_last = true;          ///< the last microbatch of its step: after its backward the gradients are complete
+  double grad_scale = 1;        ///< of the loss, for losses that layers add to it
   std::vector<i64> samples;     ///< [b] global sample numbers of the microbatch: they key dropout
   PositionRanges positions;     ///< where the tokens stand in their samples
   /// How these are cut over context-parallel ranks; null where they are not.
@@ -60,6 +62,11 @@ class Pass {
   /// Saves for backward, if there will be one. A tensor that was discarded is not kept but computed again.
   void save(const void* owner, const Tensor& t);
   Tensor take(const void* owner) { return stash.take(owner); }
+
+  using Decisions = std::vector<Tensor>;
+  /// What `make` gives; a layer that is computed again for backward gets what it was given the first time, since what
+  /// was decided must not be decided otherwise, nor counted twice.
+  Decisions decide(const void* owner, const std::function<Decisions()>& make);
 
   /// From here to the end of the scope, saving `t` (whoever does) keeps only the means to compute it again: selective
   /// recomputation. `compute` must give the same bits.
@@ -89,6 +96,7 @@ class Pass {
   std::vector<std::pair<Tensor, std::shared_ptr<Recomputed>>>
       discarded_;  // holds the tensors, so that no address is reused
   std::vector<std::function<void()>> deferred_;
+  std::shared_ptr<std::map<const void*, Decisions>> decisions_ = std::make_shared<std::map<const void*, Decisions>>();
   bool is_given_up_ = false;
 };
 

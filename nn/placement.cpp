@@ -27,17 +27,24 @@ Spread gradient_spread(ActivationPlacement y) {
   return is_cut ? Spread::Partial : Spread::Replicate;
 }
 
-void check_boxes(std::span<const Param* const> params, int tp) {
+void check_boxes(std::span<const Param* const> params, const GridSizes& grids) {
   std::map<std::string, i64> held;
   for (const Param* param : params) {
-    const int copies = param->placement.tp.copies(tp);
-    MCPP_CHECK(copies > 0 && tp % copies == 0, param->name, " is held alike by ", copies, " of ", tp, " ranks");
-    held[param->name] += param->numel() * (tp / copies);
+    i64 boxes = 1;
+    for (const Axis axis : {Axis::Tp, Axis::Ep}) {
+      const int size = grids[param->placement.grid][axis], copies = param->placement[axis].copies(size);
+      MCPP_CHECK(copies > 0 && size % copies == 0, param->name, " is held alike by ", copies, " of ", size,
+                 " ranks along ", name_of(axis));
+      boxes *= size / copies;
+    }
+    held[param->name] += param->numel() * boxes;
   }
   for (const Param* param : params) {
-    MCPP_CHECK(held[param->name] == numel(param->box.global), param->name, " is placed ",
-               name_of(param->placement.tp.spread), " along tp, so that its boxes on ", tp, " ranks make up ",
-               held[param->name], " elements, but it has ", numel(param->box.global));
+    const Placement& placement = param->placement;
+    const AxisValues& sizes = grids[placement.grid];
+    MCPP_CHECK(held[param->name] == numel(param->box.global), param->name, " is placed ", name_of(placement.tp.spread),
+               " along tp and ", name_of(placement.ep.spread), " along ep, so that its boxes on ", sizes.tp, " x ",
+               sizes.ep, " ranks make up ", held[param->name], " elements, but it has ", numel(param->box.global));
   }
 }
 

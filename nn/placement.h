@@ -87,9 +87,14 @@ std::string_view name_of(ActivationPlacement placement);
 Spread gradient_spread(ActivationPlacement y);
 
 struct Param;
-/// Refuses parameters of a model whose boxes, each as often as its placement along tp says, do not make up their global
-/// tensors: of a bias that every rank holds whole, placed as if each had a slice.
-void check_boxes(std::span<const Param* const> params, int tp);
+/// Sizes of both grids, of which a model's boxes are cut along tp and ep.
+struct GridSizes {
+  AxisValues dense = {}, expert = {};
+  const AxisValues& operator[](GridKind grid) const { return grid == GridKind::Dense ? dense : expert; }
+};
+/// Refuses parameters of a model whose boxes, each as often as its placement along tp and ep says, do not make up their
+/// global tensors: of a bias that every rank holds whole, placed as if each had a slice.
+void check_boxes(std::span<const Param* const> params, const GridSizes& grids);
 /// Refuses a parameter whose placement along tp contradicts gradient_spread(y).
 void check_gradient_spread(const Param& param, ActivationPlacement y);
 

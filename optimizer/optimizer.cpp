@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "tensor/processor.h"
@@ -38,15 +39,22 @@ std::vector<std::pair<i64, i64>> counted_ranges(const ParamAndGradBuffer& buffer
   return ranges;
 }
 
+void sum_over(std::span<Communicator* const> groups, Tensor& values) {
+  for (Communicator* group : groups) {
+    if (group->size() > 1) group->all_reduce(values, ReduceOp::Sum).wait();
+  }
+}
+
 }  // namespace
 
 Optimizer::Optimizer(std::span<ParamAndGradBuffer* const> buffers, const OptimizerConfig& config, NormScope scope,
-                     Communicator* holders, std::unique_ptr<StateStore> states)
+                     const MatrixHolders& holders, std::unique_ptr<StateStore> states)
     : config_(config),
       scope_(std::move(scope)),
       device_(checked_front(buffers).device()),
       dtype_(checked_front(buffers).dtype()),
       states_(states ? std::move(states) : make_resident_states(wide(dtype_), device_)) {
+  for (const auto& [grid, groups] : scope_.groups) counted_[grid];
   for (const ParamAndGradBuffer* buffer : buffers) {
     MCPP_CHECK(buffer->dtype() == dtype_, "buffers of one optimizer must have one type");
     for (const ShardSegment& shard : buffer->shard()) {
@@ -54,11 +62,7 @@ Optimizer::Optimizer(std::span<ParamAndGradBuffer* const> buffers, const Optimiz
       count_in_norm(*buffer, shard);
     }
   }
-  const auto needs_matrices = [this](const Param& param) {
-    return rule_of(group_of(param, config_).rule).needs_matrices();
-  };
-  if (rule_of(config_.optimizer).needs_matrices())
-    matrices_ = std::make_unique<WholeMatrices>(buffers, needs_matrices, holders);
+  if (rule_of(config_.optimizer).needs_matrices()) gather_matrices(buffers, holders);
   copy_model_to_master();
 }
 
@@ -66,6 +70,20 @@ const UpdateRule& Optimizer::rule_of(OptimizerKind kind) {
   std::unique_ptr<UpdateRule>& rule = rules_[kind];
   if (!rule) rule = make_update_rule(kind, config_, dtype_);
   return *rule;
+}
+
+void Optimizer::gather_matrices(std::span<ParamAndGradBuffer* const> buffers, const MatrixHolders& holders) {
+  const auto needs_matrices = [this](const Param& param) {
+    return rule_of(group_of(param, config_).rule).needs_matrices();
+  };
+  for (const GridKind grid : {GridKind::Dense, GridKind::Expert}) {
+    std::vector<ParamAndGradBuffer*> of_grid;
+    std::ranges::copy_if(buffers, std::back_inserter(of_grid), [&](const auto* b) { return b->grid() == grid; });
+    if (of_grid.empty()) continue;  // on all ranks that hold this stage
+    const auto group = holders.find(grid);
+    Communicator* ranks = group == holders.end() ? nullptr : group->second;
+    matrices_.push_back(std::make_unique<WholeMatrices>(of_grid, needs_matrices, ranks));
+  }
 }
 
 void Optimizer::add_segments(const ParamAndGradBuffer& buffer, const ShardSegment& shard) {
@@ -92,7 +110,7 @@ void Optimizer::add_segments(const ParamAndGradBuffer& buffer, const ShardSegmen
 /// The ranges whose gradient this rank counts. Padding is zero, so neighbours are joined over it.
 void Optimizer::count_in_norm(const ParamAndGradBuffer& buffer, const ShardSegment& shard) {
   for (const auto& [begin, end] : counted_ranges(buffer, shard.begin, shard.begin + shard.params.numel(), scope_))
-    counted_.push_back(shard.grads.flat(begin, end - begin));
+    counted_[buffer.grid()].push_back(shard.grads.flat(begin, end - begin));
 }
 
 UpdatePart Optimizer::part_of(const Segment& segment, const Run& run, std::span<const Tensor> states) const {
@@ -135,9 +153,11 @@ StepResult Optimizer::step(double lr, double weight_decay, double grad_scale) {
 Tensor Optimizer::decide_update(const Tensor& totals, StepRule rule) const {
   const ProfileRange range(device_, "norm of the gradient");
   Tensor squares = Tensor::zeros({1}, DType::F64, device_, MemoryClass::Workspace);
-  for (const Tensor& grads : counted_) ops::add_sum_of_squares(grads, squares);
-  for (Communicator* group : scope_.groups) {
-    if (group->size() > 1) group->all_reduce(squares, ReduceOp::Sum).wait();
+  for (const auto& [grid, gradients] : counted_) {
+    Tensor of_grid = Tensor::zeros({1}, DType::F64, device_, MemoryClass::Workspace);
+    for (const Tensor& grads : gradients) ops::add_sum_of_squares(grads, of_grid);
+    if (const auto groups = scope_.groups.find(grid); groups != scope_.groups.end()) sum_over(groups->second, of_grid);
+    ops::add_to(of_grid, squares);
   }
   rule.clip_grad = config_.clip_grad;
   // Layouts cut the vector at other places, so their fp64 sums differ in the last bits. Rounding to fp32 hides that, so
@@ -154,11 +174,12 @@ void Optimizer::update(double lr, double weight_decay, const Tensor& factor) {
     return UpdateStep{
         .lr = lr * group.lr_mult, .weight_decay = weight_decay * group.wd_mult, .step = steps_ + 1, .factor = factor};
   };
-  if (matrices_) {
+  if (!matrices_.empty()) {
     for_each_part(
         [&](const UpdateRule& rule, UpdatePart& part, const ParamGroup& group) { rule.prepare(part, step_of(group)); },
         /*of_matrices_only=*/true);
-    matrices_->transform([this](Tensor& matrix) { rule_of(config_.optimizer).transform(matrix); });
+    for (const auto& matrices : matrices_)
+      matrices->transform([this](Tensor& matrix) { rule_of(config_.optimizer).transform(matrix); });
   }
   for_each_part(
       [&](const UpdateRule& rule, UpdatePart& part, const ParamGroup& group) { rule.update(part, step_of(group)); });

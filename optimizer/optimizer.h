@@ -29,14 +29,16 @@ struct StepResult {
 /// The state beside those of UpdateRule::states(): the weights of a bf16 or fp16 model in fp32.
 inline constexpr std::string_view kMasterState = "master";
 
+/// Per grid, the ranks whose shard()s make up whole matrices; a grid without = this rank alone has all.
+using MatrixHolders = std::map<GridKind, Communicator*>;
+
 class Optimizer {
  public:
   /// Allocates the state of what the buffers' shard() gives this rank, in `states`, which is empty (null: in a store on
-  /// the device). Master weights start as the model's weights. `holders`: the ranks whose shard()s make up whole
-  /// matrices, for rules that need them; null = this one alone has all. The buffers and groups must outlive the
-  /// optimizer, and all ranks of `holders` make theirs.
+  /// the device). Master weights start as the model's weights. `holders`: for rules that need whole matrices. The
+  /// buffers and groups must outlive the optimizer, and all ranks of `holders` make theirs.
   Optimizer(std::span<ParamAndGradBuffer* const> buffers, const OptimizerConfig& config, NormScope scope = {},
-            Communicator* holders = nullptr, std::unique_ptr<StateStore> states = nullptr);
+            const MatrixHolders& holders = {}, std::unique_ptr<StateStore> states = nullptr);
 
   /// One update, after every buffer's finish(); the caller then calls publish() on each. `grad_scale` turns the summed
   /// gradient into that of the loss (1 / number of target tokens). A gradient whose norm is not finite leaves weights,
@@ -86,6 +88,7 @@ class Optimizer {
     std::vector<Run> runs;
   };
 
+  void gather_matrices(std::span<ParamAndGradBuffer* const> buffers, const MatrixHolders& holders);
   void add_segments(const ParamAndGradBuffer& buffer, const ShardSegment& shard);
   void count_in_norm(const ParamAndGradBuffer& buffer, const ShardSegment& shard);
   const UpdateRule& rule_of(OptimizerKind kind);
@@ -105,8 +108,9 @@ class Optimizer {
   std::vector<Segment> segments_;
   /// By segment: the master weights where these are a copy, then the states of its rule.
   std::unique_ptr<StateStore> states_;
-  std::unique_ptr<WholeMatrices> matrices_;  // null unless the configuration's rule needs them
-  std::vector<Tensor> counted_;              // gradients that make up this rank's part of the norm
+  std::vector<std::unique_ptr<WholeMatrices>> matrices_;  // by grid; none unless the configuration's rule needs them
+  /// Gradients that make up this rank's part of the norm; every grid of the scope has its place.
+  std::map<GridKind, std::vector<Tensor>> counted_;
   i64 steps_ = 0;
 };
 

@@ -107,6 +107,23 @@ void check_sequence(const LayoutRules& rules, Conflicts& conflicts) {
   conflicts.add(text);
 }
 
+void check_experts(const LayoutRules& rules, Conflicts& conflicts) {
+  const ParallelSizes& s = rules.sizes;
+  if (rules.num_experts == 0) {
+    if (s.expert_model_parallel_size > 1)
+      conflicts.add(str("expert_model_parallel_size = ", s.expert_model_parallel_size,
+                        " needs a model with experts; without, it must be 1"));
+    return;
+  }
+  const i64 tp = s.tensor_model_parallel_size, cp = s.context_parallel_size;
+  conflicts.divides("expert_model_parallel_size", s.expert_model_parallel_size, "num_experts", rules.num_experts);
+  conflicts.divides("expert_tensor_parallel_size", s.expert_tensor_parallel_size, "moe_ffn_hidden_size",
+                    rules.moe_ffn_hidden_size);
+  if (tp > 1 && !rules.sequence_parallel)  // each routes its part of the tokens all the same
+    conflicts.is_multiple("seq_length", rules.seq_length,
+                          "tensor_model_parallel_size x context_parallel_size (experts)", tp * cp);
+}
+
 void check_model(const LayoutRules& rules, Conflicts& conflicts) {
   const ParallelSizes& s = rules.sizes;
   const i64 tp = s.tensor_model_parallel_size;
@@ -122,13 +139,7 @@ void check_model(const LayoutRules& rules, Conflicts& conflicts) {
   }
   check_sequence(rules, conflicts);
   check_head_exchange(rules, conflicts);
-  conflicts.divides("expert_model_parallel_size", s.expert_model_parallel_size, "num_experts", rules.num_experts);
-  if (rules.num_experts > 0)
-    conflicts.divides("expert_tensor_parallel_size", s.expert_tensor_parallel_size, "ffn_hidden_size",
-                      rules.ffn_hidden_size);
-  if (rules.num_experts == 0 && s.expert_model_parallel_size > 1)
-    conflicts.add(str("expert_model_parallel_size = ", s.expert_model_parallel_size,
-                      " needs a model with experts; without, it must be 1"));
+  check_experts(rules, conflicts);
 }
 
 void check_batch(const LayoutRules& rules, Conflicts& conflicts) {
@@ -144,6 +155,10 @@ void check_batch(const LayoutRules& rules, Conflicts& conflicts) {
                     s.context_parallel_size == 1 ? "the number of data-parallel ranks"
                                                  : "the number of data-parallel x context-parallel ranks",
                     dp * s.context_parallel_size);
+  const i64 experts = s.expert_tensor_parallel_size * s.expert_model_parallel_size * s.pipeline_model_parallel_size;
+  if (s.has_experts && rules.world_size % experts == 0)
+    conflicts.divides("num_distributed_optimizer_instances", s.num_distributed_optimizer_instances,
+                      "the number of expert-data-parallel ranks", rules.world_size / experts);
   if (rules.global_batch_size > 0 && rules.micro_batch_size > 0 && dp > 0)
     conflicts.is_multiple("global_batch_size", rules.global_batch_size,
                           "micro_batch_size x data-parallel ranks (" + std::to_string(dp) + ")",

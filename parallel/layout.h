@@ -21,6 +21,7 @@ struct LayoutRules {
   i64 padded_vocab_size = 0;
   i64 seq_length = 0;
   i64 num_experts = 0;
+  i64 moe_ffn_hidden_size = 0;
   i64 micro_batch_size = 0;
   i64 global_batch_size = 0;
 };

@@ -18,6 +18,7 @@ bool is_summed_over_stages(const Param& param) {
 void visit_partial(std::span<ParamAndGradBuffer* const> buffers, int copies, int tp,
                    const std::function<void(Tensor&)>& f) {
   for (const ParamAndGradBuffer* buffer : buffers) {
+    if (buffer->grid() != GridKind::Dense) continue;
     buffer->visit_grads([&](const Param& param, i64, Tensor grads) {
       const AlongAxis& along = param.placement.tp;
       if (along.spread == Spread::Partial && along.copies(tp) == copies) f(grads);
@@ -50,6 +51,8 @@ void PartialGradients::add_groups(const ParamAndGradBuffer& buffer, const Param&
   const Placement& placement = param.placement;
   MCPP_CHECK(placement.ep.spread != Spread::Partial, param.name,
              " is placed Partial along ep, over which nobody sums gradients");
+  MCPP_CHECK(placement.grid == GridKind::Dense || placement.tp.spread != Spread::Partial, param.name,
+             " is placed Partial along the experts' tp, over which nobody sums gradients");
   if (const int copies = placement.tp.copies(tp.size()); placement.tp.spread == Spread::Partial && copies > 1) {
     MCPP_CHECK(tp.size() % copies == 0, param.name, " is held by ", copies, " of ", tp.size(), " ranks");
     const Holders neighbours{.first = tp.rank() / copies * copies, .count = copies};

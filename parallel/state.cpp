@@ -1,6 +1,7 @@
 #include "parallel/state.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace mcpp {
 namespace {
@@ -71,6 +72,52 @@ void make_context_groups(GroupMaker& groups, int rank, const Grid& dense, int he
   state.tp_cp = all == 1 ? state.tp : groups.over("tp_cp", dense, {Axis::Tp, Axis::Cp});
 }
 
+/// Ranks that ZeRO cuts over, and those that hold the same part.
+struct DataParallelRanks {
+  std::vector<int> shard, replicas;
+};
+DataParallelRanks split_instances(const std::vector<int>& holders, int own, i64 instances, const char* names) {
+  const int all = static_cast<int>(holders.size()), count = static_cast<int>(instances);
+  check_input(count >= 1 && all % count == 0, "num_distributed_optimizer_instances = ", count,
+              " does not divide the number of ", names, " ranks, ", all);
+  const int shards = all / count, instance = own / shards, part = own % shards;
+  return {.shard = every(holders, instance * shards, 1, shards), .replicas = every(holders, part, shards, count)};
+}
+
+/// These ranks and their tensor-parallel neighbours.
+std::vector<int> with_slices(const Grid& grid, const std::vector<int>& holders) {
+  std::vector<int> slices;
+  for (const int holder : holders) {
+    for (const int slice : grid.group(holder, {Axis::Tp})) slices.push_back(slice);
+  }
+  return slices;
+}
+
+/// Both grids number the ranks of a pipeline stage alike, so that those which meet in a layer, in attention and around
+/// the experts, are neighbours.
+std::vector<int> ranks_of_a_layer(int rank, const Grid& dense, const Grid& expert) {
+  const AxisValues &d = dense.sizes(), &e = expert.sizes();
+  const int together = std::lcm(d.tp * d.cp, e.tp * e.ep);
+  std::vector<int> ranks;
+  for (int i = 0; i < together; ++i) ranks.push_back(rank / together * together + i);
+  return ranks;
+}
+
+void make_expert_groups(GroupMaker& groups, int rank, const ParallelSizes& sizes, ParallelState& state) {
+  const Grid &dense = state.topology.dense(), &expert = state.topology.expert();
+  state.expert_exchange = groups.over("ep", expert, {Axis::Tp, Axis::Ep});
+  state.expert_model = groups.over("expert_model", expert, {Axis::Tp, Axis::Ep, Axis::Pp});
+  const DataParallelRanks ranks = split_instances(expert.group(rank, {Axis::Dp}), expert.group_rank(rank, {Axis::Dp}),
+                                                  sizes.num_distributed_optimizer_instances, "expert-data-parallel");
+  state.expert_tp = groups.over("expert_tp", expert, {Axis::Tp});
+  state.expert_data = groups.over("expert_dp", expert, {Axis::Dp});
+  state.expert_dp_shard = groups.of("expert_dp_shard", ranks.shard);
+  state.expert_dp_replicate = groups.of("expert_dp_replicate", ranks.replicas);
+  state.expert_tp_dp_shard = groups.of("expert_tp_dp_shard", with_slices(expert, ranks.shard));
+  std::vector<int> layer = ranks_of_a_layer(rank, dense, expert);
+  if (static_cast<int>(layer.size()) > state.tp_cp->size()) state.layer = groups.of("layer", std::move(layer));
+}
+
 }  // namespace
 
 ContextParallel ParallelState::context_parallel(CpCommType comm_type) const {
@@ -81,14 +128,26 @@ ContextParallel ParallelState::context_parallel(CpCommType comm_type) const {
           .ring = cp_ring.get()};
 }
 
+ExpertParallel ParallelState::expert_parallel(TokenDispatcherType dispatcher) const {
+  if (!expert_exchange) return {};
+  const AxisValues& sizes = topology.expert().sizes();
+  return {.dispatcher = dispatcher,
+          .ep = sizes.ep,
+          .ep_rank = expert_me.ep,
+          .tp = sizes.tp,
+          .tp_rank = expert_me.tp,
+          .exchange = expert_exchange.get(),
+          .sample = tp_cp.get()};
+}
+
 ParallelState make_parallel_state(Communicator& world, const ParallelSizes& sizes, int output_rank,
                                   FlightRecorder* recorder) {
   const Topology topology(world.size(), sizes);
   const int rank = world.rank();
-  const Grid &dense = topology.dense(), &expert = topology.expert();
+  const Grid& dense = topology.dense();
   ParallelState state{.topology = topology,
                       .me = dense.coordinates(rank),
-                      .expert_me = expert.coordinates(rank),
+                      .expert_me = topology.expert().coordinates(rank),
                       .output_rank = output_rank < 0 ? topology.pp() - 1 : output_rank,
                       .world = world,
                       .tp = {},
@@ -100,6 +159,14 @@ ParallelState make_parallel_state(Communicator& world, const ParallelSizes& size
                       .dp_shard = {},
                       .dp_replicate = {},
                       .tp_dp_shard = {},
+                      .layer = {},
+                      .expert_exchange = {},
+                      .expert_tp = {},
+                      .expert_data = {},
+                      .expert_dp_shard = {},
+                      .expert_dp_replicate = {},
+                      .expert_tp_dp_shard = {},
+                      .expert_model = {},
                       .pp = {},
                       .pp_backward = {},
                       .model = {},
@@ -116,21 +183,14 @@ ParallelState make_parallel_state(Communicator& world, const ParallelSizes& size
     pipeline->connect(neighbours(pipeline->rank(), pipeline->size()));
   state.model = groups.over("model", dense, {Axis::Tp, Axis::Pp});
 
-  const std::vector<int> holders = dense.group(rank, {Axis::Cp, Axis::Dp});
-  const int instances = static_cast<int>(sizes.num_distributed_optimizer_instances);
-  const int all = static_cast<int>(holders.size()), own = dense.group_rank(rank, {Axis::Cp, Axis::Dp});
-  check_input(instances >= 1 && all % instances == 0, "num_distributed_optimizer_instances = ", instances,
-              " does not divide the number of data-parallel x context-parallel ranks, ", all);
-  const int shards = all / instances, instance = own / shards, part = own % shards;
-  const std::vector<int> shard = every(holders, instance * shards, 1, shards),
-                         replicas = every(holders, part, shards, instances);
-  state.dp_shard = groups.of("dp_shard", shard);
-  state.dp_replicate = groups.of("dp_replicate", replicas);
-  std::vector<int> slices;
-  for (const int holder : shard) {
-    for (const int slice : dense.group(holder, {Axis::Tp})) slices.push_back(slice);
-  }
-  state.tp_dp_shard = groups.of("tp_dp_shard", slices);
+  const DataParallelRanks ranks =
+      split_instances(dense.group(rank, {Axis::Cp, Axis::Dp}), dense.group_rank(rank, {Axis::Cp, Axis::Dp}),
+                      sizes.num_distributed_optimizer_instances, "data-parallel x context-parallel");
+  state.dp_shard = groups.of("dp_shard", ranks.shard);
+  state.dp_replicate = groups.of("dp_replicate", ranks.replicas);
+  state.tp_dp_shard = groups.of("tp_dp_shard", with_slices(dense, ranks.shard));
+  state.layer = state.tp_cp;
+  if (sizes.has_experts) make_expert_groups(groups, rank, sizes, state);
 
   const std::vector<int> members = topology.embedding_group(rank, state.output_rank);
   const bool is_member = std::find(members.begin(), members.end(), rank) != members.end();
@@ -146,8 +206,9 @@ ParallelState make_parallel_state(Communicator& world, const ParallelSizes& size
 }
 
 DataParallelGroups ParallelState::gradient_groups(GridKind grid) const {
-  MCPP_CHECK(grid == GridKind::Dense, "there are no groups for parameters of experts");
-  return {*dp_shard, *dp_replicate};
+  if (grid == GridKind::Dense) return {*dp_shard, *dp_replicate};
+  MCPP_CHECK(expert_dp_shard, "the groups were made for a model without experts");
+  return {*expert_dp_shard, *expert_dp_replicate};
 }
 
 }  // namespace mcpp

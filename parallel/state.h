@@ -7,6 +7,7 @@
 #include "comm/metered.h"
 #include "parallel/cp/context_parallel.h"
 #include "parallel/dp/buffer.h"
+#include "parallel/ep/expert_parallel.h"
 #include "parallel/topology.h"
 
 namespace mcpp {
@@ -33,6 +34,13 @@ struct ParallelState {
   std::unique_ptr<Communicator> dp_shard, dp_replicate;
   /// tp x dp_shard: those that together hold one copy of a stage's weights where ZeRO cuts them.
   std::unique_ptr<Communicator> tp_dp_shard;
+  /// Those that meet inside a layer: tp x cp, and with experts all whose tokens may come to one rank. Often tp_cp
+  /// itself.
+  std::shared_ptr<Communicator> layer;
+  /// Where there are experts, of their grid, else null: tp x ep, those that exchange tokens; and what tp, data_context,
+  /// dp_shard, dp_replicate, tp_dp_shard and model are to the dense layers.
+  std::unique_ptr<Communicator> expert_exchange, expert_tp, expert_data, expert_dp_shard, expert_dp_replicate,
+      expert_tp_dp_shard, expert_model;
   std::unique_ptr<Communicator> pp;           ///< the stages of one pipeline, in order: activations go over it
   std::unique_ptr<Communicator> pp_backward;  ///< the same ranks once more, for the gradients of activations
   std::unique_ptr<Communicator> model;        ///< those that together hold one copy of the weights: tp x pp, for norms
@@ -43,9 +51,10 @@ struct ParallelState {
   /// "dp_shard" and so on, by its name above.
   std::map<std::string, std::shared_ptr<CommMeter>> meters;
 
-  /// Over whom the gradients of parameters on a grid are summed; of Dense: data_context, in the parts of ZeRO.
+  /// Over whom the gradients of parameters on a grid are summed, in the parts of ZeRO; of Dense: data_context.
   DataParallelGroups gradient_groups(GridKind grid) const;
   ContextParallel context_parallel(CpCommType comm_type) const;
+  ExpertParallel expert_parallel(TokenDispatcherType dispatcher) const;
   /// Whether this rank is the one of all that hold the same box to count it in norms and to save it.
   bool stands_for_holders(const Placement& placement) const {
     return placement.stands_for_holders(placement.grid == GridKind::Dense ? me : expert_me);

@@ -39,6 +39,7 @@ struct ParallelSizes {
   i64 pipeline_model_parallel_size = 1;
   i64 context_parallel_size = 1;
   i64 context_parallel_heads = 1;  ///< of these, neighbours that exchange heads (SequenceCut::heads)
+  bool has_experts = false;        ///< without, nobody makes groups of the expert grid
   i64 expert_model_parallel_size = 1;
   i64 expert_tensor_parallel_size = 1;
   i64 num_distributed_optimizer_instances =

@@ -66,6 +66,7 @@ class OpBench {
   std::vector<BenchRow> run() {
     norms();
     activations();
+    experts();
     attention();
     cross_entropy();
     optimizer();
@@ -100,6 +101,29 @@ class OpBench {
     const double in = static_cast<double>(up.bytes()), out = static_cast<double>(dy.bytes());
     add("activation", 0, in + out, [&] { ops::activation(kind, up, nullptr, y); });
     add("activation_backward", 0, 2 * in + out, [&] { ops::activation_backward(kind, dy, up, nullptr, dx); });
+  }
+
+  /// The first product of 8 experts as wide as the model's MLP, over as many tokens, beside one product of that size.
+  void experts() {
+    constexpr i64 kExperts = 8;
+    const i64 h = config_.hidden_size, f = config_.ffn();
+    const Tensor x = random({tokens_, h}), w = random({kExperts, f, h}), one = w.slice(0, 1).view({f, h});
+    Tensor y = random({tokens_, f}), dx = Tensor::like(x),
+           dw = Tensor::zeros({kExperts, f, h}, DType::F32, device_, MemoryClass::Workspace);
+    std::vector<i64> even(kExperts, tokens_ / kExperts), uneven(kExperts);
+    even[0] += tokens_ % kExperts;
+    for (i64 g = 0, left = tokens_; g < kExperts; left -= uneven[static_cast<std::size_t>(g++)])
+      uneven[static_cast<std::size_t>(g)] = g + 1 < kExperts ? left * 3 / 8 : left;
+    const double flops = 2 * static_cast<double>(tokens_) * static_cast<double>(h * f);
+    add("matmul", flops, 0, [&] { ops::matmul(x, one, y, {.transpose_b = true}); });
+    add("grouped_matmul", flops, 0, [&] { ops::grouped_matmul(x, w, even, y, true); });
+    add("grouped_matmul, uneven", flops, 0, [&] { ops::grouped_matmul(x, w, uneven, y, true); });
+    add("grouped_matmul dgrad", flops, 0, [&] { ops::grouped_matmul(y, w, even, dx, false); });
+    add("matmul wgrad", flops, 0, [&] {
+      Tensor all = dw.slice(0, 1).view({f, h});
+      ops::matmul(y, x, all, {.transpose_a = true, .beta = 1});
+    });
+    add("grouped_weight_gradient", flops, 0, [&] { ops::grouped_weight_gradient(y, x, even, dw, 1); });
   }
 
   void attention() {

@@ -1,4 +1,4 @@
-// megatron_cpp checkpoint ls|show|verify|diff|prune|import-hf|export-hf.
+// megatron_cpp checkpoint ls|show|verify|diff|prune|upcycle|import-hf|export-hf.
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -12,6 +12,7 @@
 #include "megatron_cpp/huggingface/huggingface.h"
 #include "megatron_cpp/resume/checkpointing.h"
 #include "megatron_cpp/resume/loading.h"
+#include "megatron_cpp/resume/upcycle.h"
 #include "megatron_cpp/setup/version.h"
 
 namespace mcpp {
@@ -88,6 +89,21 @@ struct ExportOptions {
     visit("load", self.load, "a checkpoint, or a folder of checkpoints: then its newest good one");
     visit("folder", self.folder, "folder to write config.json and safetensors in");
     visit("precision", self.precision, "fp32, bf16 or fp16; empty = as in the checkpoint");
+  }
+};
+
+struct UpcycleOptions {
+  std::string load;
+  std::string save;
+  i64 seed = TrainingConfig{}.seed;
+  MoeConfig moe;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("load", self.load, "a checkpoint of a dense model, or a folder of checkpoints: then its newest good one");
+    visit("save", self.save, "folder to write the checkpoint in");
+    visit("seed", self.seed, "of the routers' weights, which are drawn", at_least(0));
+    MoeConfig::fields(self.moe, visit);
   }
 };
 
@@ -189,14 +205,55 @@ ExitCode remove_old(Arguments args, Log& log) {
   return ExitCode::Done;
 }
 
-ExitCode import_hf(Arguments args, Log& log) {
+/// The model of the checkpoint with these experts. BadInput when they do not go together.
+ModelConfig with_experts(const Config& dense, const MoeConfig& moe) {
+  check_input(dense.model.moe.num_experts == 0, "--load: this model has experts already");
+  check_input(moe.num_experts > 0, "--num_experts: must be at least 1");
+  ModelConfig model = dense.model;
+  model.moe = moe;
+  const std::vector<std::string> conflicts = model.conflicts();
+  check_input(conflicts.empty(), join(conflicts, "\n"));
+  return model;
+}
+
+ExitCode upcycle(Arguments args, Log& log) {
   const Usage usage{
-      .command = "megatron_cpp checkpoint import-hf",
+      .command = "megatron_cpp checkpoint upcycle",
       .summary =
-          "Turns a Hugging Face model (GPT-2, Llama, Mistral, Qwen2) into a checkpoint of weights, to evaluate, sample "
-          "from or finetune.",
-      .positional = {"folder"},
-      .required = {"folder", "save"}};
+          "Turns the weights of a dense checkpoint into those of a mixture of experts, each of which begins "
+          "as the MLP of its layer, to go on from with checkpoint.finetune.",
+      .positional = {"load", "save"},
+      .required = {"load", "save", "num_experts"}};
+  UpcycleOptions options;
+  if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  const Path checkpoint = find_checkpoint(options.load, log);
+  CheckpointReader reader(checkpoint);
+  Config config = parse_config(reader.state().config, checkpoint.string() + "/config");
+  config.model = with_experts(config, options.moe);
+  CpuDevice device;
+  const auto weights = mcpp::upcycle(reader, config.model, static_cast<u64>(options.seed), device);
+  const FolderLock lock(options.save, log);
+  RunState state;
+  const Path tokenizer = saved_tokenizer(std::filesystem::absolute(checkpoint).parent_path());
+  if (std::filesystem::exists(tokenizer)) {
+    write_file_atomic(saved_tokenizer(options.save), read_text_file(tokenizer));
+    state.tokenizer_checksum = reader.state().tokenizer_checksum;
+  }
+  state.config = print_config(config);
+  state.program_version = version_text();
+  const auto world = make_self_communicator();
+  log.info(str("wrote ", save_checkpoint(options.save, state, *weights, *world, log).string()));
+  return ExitCode::Done;
+}
+
+ExitCode import_hf(Arguments args, Log& log) {
+  const Usage usage{.command = "megatron_cpp checkpoint import-hf",
+                    .summary =
+                        "Turns a Hugging Face model (GPT-2, Llama, Mistral, Mixtral, Qwen2, Qwen2-MoE) into a "
+                        "checkpoint of weights, to evaluate, sample "
+                        "from or finetune.",
+                    .positional = {"folder"},
+                    .required = {"folder", "save"}};
   ImportOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
   CpuDevice device;
@@ -248,6 +305,7 @@ ExitCode checkpoint_command(Arguments args, Log& log) {
       Command{"verify", "read every byte and compare checksums", verify},
       Command{"diff", "compare two checkpoints", diff},
       Command{"prune", "remove old checkpoints", remove_old},
+      Command{"upcycle", "from a dense model to a mixture of experts", upcycle},
       Command{"import-hf", "from a Hugging Face model", import_hf},
       Command{"export-hf", "to a Hugging Face model", export_hf},
   };

@@ -61,6 +61,10 @@ ModelConfig architecture(ModelConfig model) {
   model.hidden_dropout = defaults.hidden_dropout;
   model.attention_dropout = defaults.attention_dropout;
   model.init_method_std = defaults.init_method_std;
+  model.moe.router_load_balancing_type = defaults.moe.router_load_balancing_type;
+  model.moe.router_bias_update_rate = defaults.moe.router_bias_update_rate;
+  model.moe.aux_loss_coeff = defaults.moe.aux_loss_coeff;
+  model.moe.z_loss_coeff = defaults.moe.z_loss_coeff;
   return model;
 }
 

@@ -21,6 +21,8 @@ LayoutRules layout_rules(const Config& config, int world_size) {
   rules.ffn_hidden_size = model.ffn();
   rules.padded_vocab_size = model.padded_vocab_size();
   rules.seq_length = model.seq_length;
+  rules.num_experts = model.moe.num_experts;
+  rules.moe_ffn_hidden_size = model.moe_ffn();
   rules.micro_batch_size = config.training.micro_batch_size;
   return rules;
 }
@@ -83,6 +85,23 @@ void add_zero_problems(const Config& config, std::set<std::string>& found) {
             " has no meaning with zero_stage = 0, where every rank holds everything; use zero_stage 1, 2 or 3"));
 }
 
+/// Without experts nobody shares any.
+i64 expert_tensor_parallel_size(const Config& config) {
+  if (config.model.moe.num_experts == 0) return 1;
+  const ParallelConfig& p = config.parallel;
+  return p.expert_tensor_parallel_size > 0 ? p.expert_tensor_parallel_size : p.tensor_model_parallel_size;
+}
+
+void add_expert_problems(const Config& config, std::set<std::string>& found) {
+  if (config.model.moe.num_experts > 0) return;
+  const ParallelConfig &p = config.parallel, defaults;
+  const auto only_with_experts = [&](bool is_set, const char* key) {
+    if (is_set) found.insert(str(key, " needs a model with experts (model.num_experts)"));
+  };
+  only_with_experts(p.expert_tensor_parallel_size != 0, "expert_tensor_parallel_size");
+  only_with_experts(p.moe_token_dispatcher_type != defaults.moe_token_dispatcher_type, "moe_token_dispatcher_type");
+}
+
 /// Of the context-parallel ranks, neighbours that exchange heads.
 i64 context_parallel_heads(const ParallelConfig& p) {
   if (p.cp_comm_type == CpCommType::A2a) return p.context_parallel_size;
@@ -97,7 +116,16 @@ ParallelSizes parallel_sizes(const Config& config) {
           .pipeline_model_parallel_size = config.parallel.pipeline_model_parallel_size,
           .context_parallel_size = config.parallel.context_parallel_size,
           .context_parallel_heads = context_parallel_heads(config.parallel),
+          .has_experts = config.model.moe.num_experts > 0,
+          .expert_model_parallel_size = config.parallel.expert_model_parallel_size,
+          .expert_tensor_parallel_size = expert_tensor_parallel_size(config),
           .num_distributed_optimizer_instances = config.parallel.num_distributed_optimizer_instances};
+}
+
+i64 expert_data_size(const Config& config, int world_size) {
+  const ParallelSizes sizes = parallel_sizes(config);
+  return world_size /
+         (sizes.expert_tensor_parallel_size * sizes.expert_model_parallel_size * sizes.pipeline_model_parallel_size);
 }
 
 i64 data_parallel_size(const Config& config, int world_size) {
@@ -142,6 +170,7 @@ int output_rank(const Config& config) {
 std::vector<std::string> layout_problems(const Config& config, int world_size) {
   std::set<std::string> found;
   add_context_problems(config, found);
+  add_expert_problems(config, found);
   add_batch_problems(config, layout_rules(config, world_size), found);
   add_zero_problems(config, found);
   return {found.begin(), found.end()};

@@ -15,6 +15,8 @@ ParallelSizes parallel_sizes(const Config& config);
 i64 data_parallel_size(const Config& config, int world_size);
 /// Ranks over which gradients are summed and ZeRO shares: those, and those that see other positions of their samples.
 i64 data_context_size(const Config& config, int world_size);
+/// Ranks over which the gradients of experts are summed.
+i64 expert_data_size(const Config& config, int world_size);
 /// Of one rank in one step at the largest global batch size.
 i64 microbatches_per_step(const Config& config, int world_size);
 StageSplit stage_split(const Config& config);

@@ -8,6 +8,7 @@
 #include "base/fields.h"
 #include "base/strings.h"
 #include "parallel/cp/comm_type.h"
+#include "parallel/ep/expert_parallel.h"
 #include "parallel/pp/schedule_kind.h"
 
 namespace mcpp {
@@ -25,6 +26,9 @@ struct ParallelConfig {
   i64 context_parallel_size = 1;
   CpCommType cp_comm_type = CpCommType::P2p;
   std::vector<i64> hierarchical_context_parallel_sizes;
+  i64 expert_model_parallel_size = 1;
+  i64 expert_tensor_parallel_size = 0;
+  TokenDispatcherType moe_token_dispatcher_type = TokenDispatcherType::AllToAll;
   i64 pipeline_model_parallel_size = 1;
   i64 num_virtual_stages_per_pipeline_rank = 1;
   ScheduleKind pipeline_schedule = ScheduleKind::OneFOneB;
@@ -54,6 +58,13 @@ struct ParallelConfig {
         "a2a+p2p = among neighbours, with a ring between them");
     visit("hierarchical_context_parallel_sizes", self.hierarchical_context_parallel_sizes,
           "with a2a+p2p: ranks that exchange heads (of one machine), and members of the ring", between(1, 4096));
+    visit("expert_model_parallel_size", self.expert_model_parallel_size,
+          "ranks that the experts of a layer are dealt out to, of those that share its other parts or its batch",
+          between(1, 4096));
+    visit("expert_tensor_parallel_size", self.expert_tensor_parallel_size,
+          "ranks that share each expert; 0 = tensor_model_parallel_size", between(0, 4096));
+    visit("moe_token_dispatcher_type", self.moe_token_dispatcher_type,
+          "how tokens come to their experts: alltoall = to the ranks that have them, allgather = all to all");
     visit("pipeline_model_parallel_size", self.pipeline_model_parallel_size, "ranks that the layers are dealt out to",
           between(1, 4096));
     visit("num_virtual_stages_per_pipeline_rank", self.num_virtual_stages_per_pipeline_rank,

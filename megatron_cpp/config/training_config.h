@@ -46,7 +46,7 @@ constexpr Precision precision_of(DType type) {
 }
 
 /// What recompute_modules may name: parts of a layer whose activations are cheap to compute again.
-inline constexpr std::array<std::string_view, 3> kRecomputeModules{"core_attn", "layernorm", "mlp_act"};
+inline constexpr std::array<std::string_view, 4> kRecomputeModules{"core_attn", "layernorm", "mlp_act", "moe_act"};
 
 struct TrainingConfig {
   i64 seed = 1234;
@@ -94,7 +94,7 @@ struct TrainingConfig {
     visit("recompute_num_layers", self.recompute_num_layers, "for full: layers, see recompute_method; 0 = 1",
           at_least(0));
     visit("recompute_modules", self.recompute_modules,
-          "for selective: any of core_attn, layernorm, mlp_act; empty = core_attn");
+          "for selective: any of core_attn, layernorm, mlp_act, moe_act; empty = core_attn");
     visit("eval_interval", self.eval_interval, "iterations between two evaluations; 0 = only at the end", at_least(0));
     visit("eval_iters", self.eval_iters, "global batches in one evaluation; 0 = no evaluation", between(0, 1e12));
     visit("nan_policy", self.nan_policy,

@@ -109,7 +109,8 @@ OrderedJson rope_scaling_json(const ModelConfig& m) {
 
 void parse_windows(const ConfigJson& config, HuggingfaceFamily family, ModelConfig& model) {
   const bool is_stated = config.states("sliding_window");
-  const i64 window = is_stated ? config.integer("sliding_window", 0) : kUsualWindow;
+  const i64 usual = family == HuggingfaceFamily::Mixtral ? 0 : kUsualWindow;
+  const i64 window = is_stated ? config.integer("sliding_window", 0) : usual;
   if (family == HuggingfaceFamily::Llama) {
     config.require(!is_stated || window == 0, "sliding_window", window, "null; model_type mistral has windows");
     return;
@@ -117,7 +118,7 @@ void parse_windows(const ConfigJson& config, HuggingfaceFamily family, ModelConf
   if (model.num_layers > kMostLayers) return;  // is refused with what else is out of range
   const auto layers = static_cast<std::size_t>(model.num_layers);
   std::vector<bool> windows(layers, window > 0);
-  if (family == HuggingfaceFamily::Qwen2) {
+  if (is_of_qwen2(family)) {
     const auto full = std::min(layers, static_cast<std::size_t>(config.count("max_window_layers", 28)));
     std::fill_n(windows.begin(), config.flag("use_sliding_window", false) ? full : layers, false);
   }
@@ -138,11 +139,11 @@ i64 count_windows(const ModelConfig& model) {
 void add_windows(const ModelConfig& model, HuggingfaceFamily family, OrderedJson& json) {
   const bool has_windows = count_windows(model) > 0;
   json["sliding_window"] = has_windows ? OrderedJson(model.window_size[0] + 1) : OrderedJson();
-  if (family == HuggingfaceFamily::Mistral) return;
+  if (family == HuggingfaceFamily::Mistral || family == HuggingfaceFamily::Mixtral) return;
   OrderedJson types = OrderedJson::array();
   for (i64 layer = 0; layer < model.num_layers; ++layer) types.push_back(model.window_of(layer) > 0 ? kSliding : kFull);
   json["layer_types"] = types;
-  if (family == HuggingfaceFamily::Qwen2) json["use_sliding_window"] = has_windows;
+  if (is_of_qwen2(family)) json["use_sliding_window"] = has_windows;
 }
 
 }  // namespace mcpp

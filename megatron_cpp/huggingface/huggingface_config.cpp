@@ -5,6 +5,7 @@
 #include "checkpoint/format/json.h"
 #include "megatron_cpp/huggingface/attention_keys.h"
 #include "megatron_cpp/huggingface/config_json.h"
+#include "megatron_cpp/huggingface/expert_keys.h"
 
 namespace mcpp {
 namespace {
@@ -18,7 +19,15 @@ constexpr Family kFamilies[]{{HuggingfaceFamily::Gpt2, "gpt2", "GPT2LMHeadModel"
                              {HuggingfaceFamily::Llama, "llama", "LlamaForCausalLM"},
                              {HuggingfaceFamily::Mistral, "mistral", "MistralForCausalLM"},
                              {HuggingfaceFamily::Ministral, "ministral", "MinistralForCausalLM"},
-                             {HuggingfaceFamily::Qwen2, "qwen2", "Qwen2ForCausalLM"}};
+                             {HuggingfaceFamily::Qwen2, "qwen2", "Qwen2ForCausalLM"},
+                             {HuggingfaceFamily::Mixtral, "mixtral", "MixtralForCausalLM"},
+                             {HuggingfaceFamily::Qwen2Moe, "qwen2_moe", "Qwen2MoeForCausalLM"}};
+
+/// Mistral and what is mistral else.
+bool is_of_mistral(HuggingfaceFamily family) {
+  return family == HuggingfaceFamily::Mistral || family == HuggingfaceFamily::Ministral ||
+         family == HuggingfaceFamily::Mixtral;
+}
 
 ModelConfig parse_gpt2(const ConfigJson& config) {
   ModelConfig model;
@@ -50,7 +59,7 @@ ModelConfig parse_gpt2(const ConfigJson& config) {
 
 /// Llama and its kin, which differ in biases and windows.
 ModelConfig parse_llama(const ConfigJson& config, HuggingfaceFamily family) {
-  const bool is_mistral = family == HuggingfaceFamily::Mistral || family == HuggingfaceFamily::Ministral;
+  const bool is_mistral = is_of_mistral(family);
   ModelConfig model;
   model.num_layers = config.integer("num_hidden_layers");
   model.hidden_size = config.integer("hidden_size");
@@ -59,14 +68,15 @@ ModelConfig parse_llama(const ConfigJson& config, HuggingfaceFamily family) {
   const bool has_eight = is_mistral && !config.states("num_key_value_heads");
   model.num_query_groups = config.integer("num_key_value_heads", has_eight ? 8 : model.num_attention_heads);
   model.kv_channels = config.integer("head_dim", model.hidden_size / model.num_attention_heads);
-  const i64 longest = is_mistral ? 131072 : family == HuggingfaceFamily::Qwen2 ? 32768 : 2048;
+  const i64 longest = is_mistral ? 131072 : is_of_qwen2(family) ? 32768 : 2048;
   model.seq_length = model.max_position_embeddings = config.integer("max_position_embeddings", longest);
   model.vocab_size = config.integer("vocab_size");
   model.position_embedding_type = PositionEmbedding::Rope;
   parse_rope(config, model);
   parse_windows(config, family, model);
+  parse_experts(config, family, model);
   model.normalization = Normalization::RMSNorm;
-  model.norm_epsilon = config.number("rms_norm_eps", 1e-6);
+  model.norm_epsilon = config.number("rms_norm_eps", family == HuggingfaceFamily::Mixtral ? 1e-5 : 1e-6);
   model.activation_func = ActivationFunction::SwiGLU;
   model.init_method_std = config.number("initializer_range", 0.02);
   model.untie_embeddings_and_output_weights = !config.flag("tie_word_embeddings", false);
@@ -83,7 +93,7 @@ ModelConfig parse_llama(const ConfigJson& config, HuggingfaceFamily family) {
     model.add_qkv_bias = model.add_attention_output_bias = attention_bias;
     model.add_mlp_bias = mlp_bias;
   }
-  if (family == HuggingfaceFamily::Qwen2) model.add_qkv_bias = true;
+  if (is_of_qwen2(family)) model.add_qkv_bias = true;
   return model;
 }
 
@@ -123,14 +133,18 @@ std::vector<std::string> obstacles(const ModelConfig& m, HuggingfaceFamily famil
     need(m.rotary_percent == 1, "rotary_percent");
     need(m.normalization == Normalization::RMSNorm, "normalization");
     need(m.activation_func == ActivationFunction::SwiGLU, "activation_func");
-    const bool is_llama = family == HuggingfaceFamily::Llama, is_qwen2 = family == HuggingfaceFamily::Qwen2;
+    const bool is_llama = family == HuggingfaceFamily::Llama, is_qwen2 = is_of_qwen2(family);
     need(is_llama || m.qkv_bias() == is_qwen2, "add_qkv_bias");
     need(is_llama ? m.qkv_bias() == m.attention_output_bias() : !m.attention_output_bias(),
          "add_attention_output_bias");
     need(is_llama || !m.mlp_bias(), "add_mlp_bias");
     need(!is_llama || count_windows(m) == 0, "window_size");
     need(family != HuggingfaceFamily::Mistral || count_windows(m) == m.num_layers, "window_attn_skip_freq");
+    need(family != HuggingfaceFamily::Mixtral || count_windows(m) == 0 || count_windows(m) == m.num_layers,
+         "window_attn_skip_freq");
   }
+  const std::vector<std::string> of_experts = expert_obstacles(m, family);
+  found.insert(found.end(), of_experts.begin(), of_experts.end());
   return found;
 }
 
@@ -172,6 +186,7 @@ OrderedJson llama_json(const ModelConfig& m, HuggingfaceFamily family) {
   } else {
     add_windows(m, family, json);
   }
+  add_experts(m, family, json);
   json["attention_dropout"] = m.attention_dropout;
   return json;
 }
@@ -193,7 +208,8 @@ ModelConfig parse_huggingface_config(std::string_view text, const std::string& s
   const ConfigJson config(json, source);
   const std::string type = config.text("model_type", "none");
   const auto* found = std::ranges::find(kFamilies, type, &Family::model_type);
-  config.require(found != std::end(kFamilies), "model_type", type, "gpt2, llama, mistral, ministral, qwen2");
+  config.require(found != std::end(kFamilies), "model_type", type,
+                 "gpt2, llama, mistral, ministral, qwen2, mixtral, qwen2_moe");
   const ModelConfig model =
       found->family == HuggingfaceFamily::Gpt2 ? parse_gpt2(config) : parse_llama(config, found->family);
   const std::vector<std::string> defects = defects_of(model);

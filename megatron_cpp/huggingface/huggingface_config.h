@@ -1,5 +1,6 @@
 // Hugging Face's config.json and our ModelConfig, for the model types gpt2 and llama, and those that are llama with
-// sliding windows (mistral: in every layer, ministral: in some) or with biases of queries, keys and values (qwen2).
+// sliding windows (mistral: in every layer, ministral: in some), with biases of queries, keys and values (qwen2), or
+// with experts (mixtral, which is mistral else, and qwen2_moe).
 #pragma once
 #include <optional>
 #include <string>
@@ -10,7 +11,11 @@
 
 namespace mcpp {
 
-enum class HuggingfaceFamily : u8 { Gpt2, Llama, Mistral, Ministral, Qwen2 };
+enum class HuggingfaceFamily : u8 { Gpt2, Llama, Mistral, Ministral, Qwen2, Mixtral, Qwen2Moe };
+
+constexpr bool is_of_qwen2(HuggingfaceFamily family) {
+  return family == HuggingfaceFamily::Qwen2 || family == HuggingfaceFamily::Qwen2Moe;
+}
 
 /// The family that can express `model`. Throws BadInput, naming the keys that stand in the way, when none can.
 HuggingfaceFamily huggingface_family(const ModelConfig& model);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "model/on_paper.h"
 
@@ -15,14 +16,21 @@ enum class Made : u8 {
   Padded,      ///< a row per token of the vocabulary, of which we have some more
   Qkv,         ///< per group its query heads, its key, its value: of one tensor, transposed, or of one for each
   Stacked,     ///< gate, then up
+  PerExpert,   ///< of each expert in turn its tensors, one after another
 };
 
-/// Names without ".weight" or ".bias"; in a layer also without "decoder.layers.3." and what they call that.
+/// Names without ".weight" or ".bias"; in a layer also without "decoder.layers.3." and what they call that. # stands
+/// for the number of an expert.
 struct Counterpart {
   std::string_view ours;
   Made made;
   std::vector<std::string_view> theirs;
 };
+
+std::vector<Counterpart> with(std::vector<Counterpart> names, const std::vector<Counterpart>& more) {
+  names.insert(names.end(), more.begin(), more.end());
+  return names;
+}
 
 const std::vector<Counterpart>& counterparts(HuggingfaceFamily family) {
   static const std::vector<Counterpart> kGpt2{
@@ -48,7 +56,35 @@ const std::vector<Counterpart>& counterparts(HuggingfaceFamily family) {
       {"decoder.final_layernorm", Made::AsIs, {"norm"}},
       {"output_layer", Made::Padded, {"lm_head"}},
   };
-  return family == HuggingfaceFamily::Gpt2 ? kGpt2 : kLlama;
+  static const std::vector<Counterpart> kMixtral =
+      with(kLlama, {
+                       {"mlp.router", Made::AsIs, {"block_sparse_moe.gate"}},
+                       {"mlp.experts.linear_fc1",
+                        Made::PerExpert,
+                        {"block_sparse_moe.experts.#.w1", "block_sparse_moe.experts.#.w3"}},
+                       {"mlp.experts.linear_fc2", Made::PerExpert, {"block_sparse_moe.experts.#.w2"}},
+                   });
+  static const std::vector<Counterpart> kQwen2Moe = with(
+      kLlama, {
+                  {"mlp.router", Made::AsIs, {"mlp.gate"}},
+                  {"mlp.experts.linear_fc1", Made::PerExpert, {"mlp.experts.#.gate_proj", "mlp.experts.#.up_proj"}},
+                  {"mlp.experts.linear_fc2", Made::PerExpert, {"mlp.experts.#.down_proj"}},
+                  {"mlp.shared_experts.linear_fc1",
+                   Made::Stacked,
+                   {"mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"}},
+                  {"mlp.shared_experts.linear_fc2", Made::AsIs, {"mlp.shared_expert.down_proj"}},
+                  {"mlp.shared_experts.gate", Made::AsIs, {"mlp.shared_expert_gate"}},
+              });
+  switch (family) {
+    case HuggingfaceFamily::Gpt2:
+      return kGpt2;
+    case HuggingfaceFamily::Mixtral:
+      return kMixtral;
+    case HuggingfaceFamily::Qwen2Moe:
+      return kQwen2Moe;
+    default:
+      return kLlama;
+  }
 }
 
 /// Of the name of one of our parameters.
@@ -109,6 +145,22 @@ void make_stacked(WeightRule& rule) {
   }
 }
 
+/// Likewise of the experts, of which ours are one tensor. The names of one expert's tensors become those of all.
+void make_experts(WeightRule& rule) {
+  const std::vector<ForeignTensor> names = std::exchange(rule.foreign, {});
+  const auto axes = static_cast<std::ptrdiff_t>(names.size() > 1 ? 2 : 1);  // experts, and the tensors of each
+  const Shape shape(rule.shape.begin() + axes, rule.shape.end());
+  for (i64 expert = 0; expert < rule.shape[0]; ++expert) {
+    for (ForeignTensor tensor : names) {
+      tensor.name.replace(tensor.name.find('#'), 1, str(expert));
+      tensor.shape = shape;
+      const std::size_t index = rule.foreign.size();
+      rule.moves.push_back({index, 0, static_cast<i64>(index) * shape[0], shape[0]});
+      rule.foreign.push_back(std::move(tensor));
+    }
+  }
+}
+
 /// Likewise of all that come from one tensor in the same order of rows.
 void make_rows(WeightRule& rule, Made made, const ModelConfig& model) {
   ForeignTensor& theirs = rule.foreign[0];
@@ -162,6 +214,8 @@ std::vector<WeightRule> weight_map(const ModelConfig& model, const std::string& 
       make_qkv(rule, model.head_dim());
     else if (found->made == Made::Stacked)
       make_stacked(rule);
+    else if (found->made == Made::PerExpert)
+      make_experts(rule);
     else
       make_rows(rule, found->made, model);
     if (check) check(rule);

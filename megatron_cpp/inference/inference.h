@@ -40,9 +40,10 @@ struct InferenceOptions {
     ParallelConfig::fields(self.parallel, visit_parallel);
   }
 
-  static constexpr std::array<std::string_view, 10> kParallelKeys{
+  static constexpr std::array<std::string_view, 13> kParallelKeys{
       "tensor_model_parallel_size",          "context_parallel_size",          "cp_comm_type",
-      "hierarchical_context_parallel_sizes", "pipeline_model_parallel_size",   "decoder_first_pipeline_num_layers",
+      "hierarchical_context_parallel_sizes", "expert_model_parallel_size",     "expert_tensor_parallel_size",
+      "moe_token_dispatcher_type",           "pipeline_model_parallel_size",   "decoder_first_pipeline_num_layers",
       "decoder_last_pipeline_num_layers",    "pipeline_model_parallel_layout", "distributed_backend",
       "distributed_timeout_minutes"};
 };

@@ -52,8 +52,12 @@ class TextScorer {
   /// Batches first, first + step, ... below `end`. Called by all ranks of a pipeline.
   void score(i64 first, i64 step, i64 end) {
     const auto index = [=](int i) { return first + i * step; };
+    // Where tokens of several batches meet around the experts, ranks score as many each, of which the last may be
+    // empty.
+    const bool meets_others = parallel_.layer->size() > parallel_.tp_cp->size();
+    const i64 from = meets_others ? first - parallel_.data->rank() : first;
     const ForwardTask task{
-        .microbatches = static_cast<int>((end - first + step - 1) / step),
+        .microbatches = static_cast<int>((end - from + step - 1) / step),
         .seq = rows_,
         .batch = batch_,
         .tokens = [&](int i) { return inputs(index(i)); },
@@ -73,7 +77,7 @@ class TextScorer {
 
  private:
   Windows windows_of(i64 index) const {
-    const auto begin = static_cast<std::size_t>(index * batch_);
+    const auto begin = std::min(static_cast<std::size_t>(index * batch_), windows_.size());
     return windows_.subspan(begin, std::min(static_cast<std::size_t>(batch_), windows_.size() - begin));
   }
   i32 token(i64 index) const { return tokens_[static_cast<std::size_t>(index)]; }

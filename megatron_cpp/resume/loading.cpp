@@ -73,6 +73,13 @@ std::optional<Path> first_sound(const std::vector<Candidate>& candidates, Commun
   return std::nullopt;
 }
 
+void add_expert_biases(const GPTModel& model, std::vector<NamedShard>& shards) {
+  for (const auto& [layer, router] : model.routers()) {
+    const Tensor* bias = router->expert_bias();
+    if (bias) shards.emplace_back(model_tensor(router->bias_name()), slab(bias->shape(), 0, 0, bias->numel()), *bias);
+  }
+}
+
 constexpr const char* kNotFinite = " holds NaN or infinite numbers: no model to go on from";
 
 /// Throws BadInput when the checkpoint has weights that no rank wants: then it is another model's.
@@ -122,6 +129,7 @@ std::optional<Damage> load_weights(const Config& config, TrainingState& state, C
     chunk.memory->visit_weights([&](const Param& param, i64 first, const Tensor& values) {
       shards.emplace_back(model_tensor(param.name), param.box, first, first + values.numel(), values);
     });
+    add_expert_biases(*chunk.model, shards);
   }
   check_all_used(reader, shards, world);
   if (auto damage = reader.load(shards, {world, *session.node}, Conversion::Convert)) return damage;
@@ -236,6 +244,8 @@ Path find_checkpoint(const Path& folder_or_checkpoint, const Log& log) {
 std::optional<Damage> load_weights(CheckpointReader& reader, GPTModel& model, const LoadingRanks& ranks) {
   std::vector<NamedShard> shards;
   model.visit([&](const Param& param, int) { shards.emplace_back(model_tensor(param.name), param.box, param.value); });
+  for (const auto& [layer, router] : model.routers()) router->make_state();
+  add_expert_biases(model, shards);
   check_all_used(reader, shards, ranks.world);
   if (auto damage = reader.load(shards, ranks, Conversion::Convert)) return damage;
   model.visit([&](const Param& param, int) {

@@ -33,6 +33,7 @@ Recompute recompute_of(const Config& whole) {
   recompute.core_attn = config.recompute_modules.empty() || chosen("core_attn");
   recompute.layernorm = chosen("layernorm");
   recompute.mlp_act = chosen("mlp_act");
+  recompute.moe_act = chosen("moe_act");
   return recompute;
 }
 
@@ -45,6 +46,7 @@ ModelContext model_provider(const Config& config, Session& session) {
           .tp = *session.parallel.tp,
           .sequence_parallel = config.parallel.sequence_parallel && session.parallel.topology.tp() > 1,
           .cp = session.parallel.context_parallel(config.parallel.cp_comm_type),
+          .experts = session.parallel.expert_parallel(config.parallel.moe_token_dispatcher_type),
           .output_rank = session.parallel.output_rank};
 }
 

@@ -31,9 +31,43 @@ std::string parameters(const ModelConfig& model) {
   if (counts.position_embeddings > 0) add_line(text, "position embeddings", count(counts.position_embeddings));
   add_line(text, "attention", count(counts.attention));
   add_line(text, "mlp", count(counts.mlp));
+  if (counts.experts > 0)
+    add_line(text, "experts",
+             str(count(counts.experts), " of it; each token uses ", count(active_parameters(model)),
+                 " parameters of the model"));
   add_line(text, "norms", count(counts.norms));
   if (counts.output > 0) add_line(text, "output layer", count(counts.output));
   return text;
+}
+
+ActivationSetup activation_setup(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  const ParallelSizes sizes = parallel_sizes(config);
+  return {.dtype = dtype_of(config.training.precision),
+          .recompute = recompute_of(config),
+          .micro_batch_size = config.training.micro_batch_size,
+          .tensor_parallel = p.tensor_model_parallel_size,
+          .sequence_parallel = p.sequence_parallel,
+          .cut = {.heads = sizes.context_parallel_heads,
+                  .rings = sizes.context_parallel_size / sizes.context_parallel_heads},
+          .cp_comm_type = p.cp_comm_type,
+          .expert_parallel = sizes.expert_model_parallel_size,
+          .expert_tensor_parallel = sizes.expert_tensor_parallel_size};
+}
+
+/// Of all layers with experts of a stage and all its microbatches under way: bytes beyond those of an even load.
+i64 more_for_experts(const Config& config, int world_size) {
+  if (config.model.moe.num_experts == 0) return 0;
+  const Schedule schedule = schedule_of(config, static_cast<int>(microbatches_per_step(config, world_size)));
+  const i64 in_flight = std::min<i64>(schedule.microbatches, schedule.ranks);
+  i64 most = 0;
+  for (const StageContents& stage : split_stages(stage_split(config))) {
+    i64 layers = 0;
+    for (i64 layer = stage.first_layer; layer < stage.end_layer; ++layer)
+      layers += config.model.moe.has_experts(layer) ? 1 : 0;
+    most = std::max(most, layers);
+  }
+  return most * in_flight * most_expert_bytes(config.model, activation_setup(config));
 }
 
 std::string memory(const Config& config, int world_size) {
@@ -46,6 +80,10 @@ std::string memory(const Config& config, int world_size) {
   add_line(text, "gradients", human_bytes(largest->grads));
   add_line(text, "optimizer state", human_bytes(largest->optimizer_state));
   add_line(text, "activations", human_bytes(largest->activations));
+  if (const i64 more = more_for_experts(config, world_size); more > 0)
+    add_line(text, "experts",
+             str("as if equally busy; up to ", human_bytes(static_cast<double>(more)),
+                 " more where all tokens choose those of one rank"));
   if (largest->save_copy > 0) add_line(text, "copy for saves", human_bytes(largest->save_copy));
   return text;
 }
@@ -58,6 +96,12 @@ std::string layout(const Config& config, int world_size) {
            str(p.tensor_model_parallel_size, p.sequence_parallel ? ", with sequence parallel" : ""));
   if (p.context_parallel_size > 1)
     add_line(text, "context parallel", str(p.context_parallel_size, ", ", enum_name(p.cp_comm_type)));
+  if (config.model.moe.num_experts > 0) {
+    const ParallelSizes sizes = parallel_sizes(config);
+    add_line(text, "expert parallel",
+             str(sizes.expert_model_parallel_size, ", ", enum_name(p.moe_token_dispatcher_type), "; each expert on ",
+                 sizes.expert_tensor_parallel_size, ", in ", expert_data_size(config, world_size), " copies"));
+  }
   if (p.pipeline_model_parallel_size > 1) {
     const Timeline timeline =
         simulate(lower(schedule_of(config, static_cast<int>(microbatches_per_step(config, world_size)))));
@@ -112,22 +156,16 @@ std::string schedule(const Config& config, int world_size) {
 
 std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int world_size) {
   const ParallelConfig& p = config.parallel;
-  const ParallelSizes sizes = parallel_sizes(config);
-  const ActivationSetup setup{.dtype = dtype_of(config.training.precision),
-                              .recompute = recompute_of(config),
-                              .micro_batch_size = config.training.micro_batch_size,
-                              .tensor_parallel = p.tensor_model_parallel_size,
-                              .sequence_parallel = p.sequence_parallel,
-                              .cut = {.heads = sizes.context_parallel_heads,
-                                      .rings = sizes.context_parallel_size / sizes.context_parallel_heads},
-                              .cp_comm_type = p.cp_comm_type};
-  RankShare share{.stages = split_stages(stage_split(config)),
-                  .schedule = schedule_of(config, static_cast<int>(microbatches_per_step(config, world_size))),
-                  .zero_stage = static_cast<int>(p.zero_stage),
-                  .shards = data_context_size(config, world_size) / p.num_distributed_optimizer_instances,
-                  .overlap_grad_reduce = p.overlap_grad_reduce,
-                  .overlap_param_gather = p.overlap_param_gather,
-                  .savers = savers(config, world_size)};
+  const ActivationSetup setup = activation_setup(config);
+  RankShare share{
+      .stages = split_stages(stage_split(config)),
+      .schedule = schedule_of(config, static_cast<int>(microbatches_per_step(config, world_size))),
+      .zero_stage = static_cast<int>(p.zero_stage),
+      .shards = data_context_size(config, world_size) / p.num_distributed_optimizer_instances,
+      .expert_shards = std::max<i64>(1, expert_data_size(config, world_size) / p.num_distributed_optimizer_instances),
+      .overlap_grad_reduce = p.overlap_grad_reduce,
+      .overlap_param_gather = p.overlap_param_gather,
+      .savers = savers(config, world_size)};
   const StatesPerWeight states{.of_matrices = states_per_weight(config, true),
                                .of_others = states_per_weight(config, false)};
   std::vector<MemoryEstimate> ranks;

@@ -45,6 +45,7 @@ void ModelStage::begin(std::span<const MicroBatch> batches, bool training, doubl
     Pass& pass = passes_.emplace_back();
     pass.training = pass.keeps_stash = training;
     pass.is_last = false;
+    pass.grad_scale = grad_scale;
     pass.samples = batch.samples;
     pass.cut = batch.cut;
     if (pass.cut) pass.positions = pass.cut->of_rank(model_.context().cp.rank);

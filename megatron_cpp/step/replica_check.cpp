@@ -12,16 +12,17 @@
 namespace mcpp {
 namespace {
 
-/// A line for each parameter that this rank uses, "<name> <fingerprint>", after one that says who it is.
+/// A line for each parameter of a grid that this rank uses, "<name> <fingerprint>", after one that says who it is.
 struct Fingerprints {
   std::string text;
   std::exception_ptr error;  ///< of the first that failed
 };
 
 /// Ranks may have to gather a parameter from one another: after an error, too, this one goes on with them to the last.
-Fingerprints fingerprints(const TrainingState& state, int rank, const Fingerprint& fingerprint) {
+Fingerprints fingerprints(const TrainingState& state, GridKind grid, int rank, const Fingerprint& fingerprint) {
   Fingerprints result{.text = str("rank ", rank, " on ", host_name(), "\n"), .error = nullptr};
   for (ParamAndGradBuffer* buffer : state.buffers()) {
+    if (buffer->grid() != grid) continue;
     const std::vector<ParamMeta>& metas = buffer->plan().params;
     for (std::size_t i = 0; i < metas.size(); ++i) {
       buffer->acquire(metas[i].unit, Use::Forward);
@@ -67,6 +68,23 @@ std::string defect_of(const std::vector<std::string>& texts) {
              ", first in ", parameter);
 }
 
+void check_grid(const TrainingState& state, ParallelState& parallel, GridKind grid, Communicator& replicas,
+                const Fingerprint& fingerprint) {
+  const Fingerprints mine = fingerprints(state, grid, parallel.world.rank(), fingerprint);
+  run_together(parallel.world, [&] {
+    if (mine.error) std::rethrow_exception(mine.error);
+    return std::string();
+  });
+  const std::string defect = defect_of(all_gather_text(mine.text, replicas));
+  run_together(parallel.world, [&] {
+    if (!defect.empty())
+      fail(ExitCode::PeerLost, defect,
+           ": memory or arithmetic of that machine cannot be trusted. Leave it out and start "
+           "again; the run goes on from its last checkpoint");
+    return std::string();
+  });
+}
+
 }  // namespace
 
 std::string checksum_of(const Tensor& value) {
@@ -77,19 +95,8 @@ std::string checksum_of(const Tensor& value) {
 
 void check_weights_across_replicas(const TrainingState& state, ParallelState& parallel,
                                    const Fingerprint& fingerprint) {
-  const Fingerprints mine = fingerprints(state, parallel.world.rank(), fingerprint);
-  run_together(parallel.world, [&] {
-    if (mine.error) std::rethrow_exception(mine.error);
-    return std::string();
-  });
-  const std::string defect = defect_of(all_gather_text(mine.text, *parallel.data_context));
-  run_together(parallel.world, [&] {
-    if (!defect.empty())
-      fail(ExitCode::PeerLost, defect,
-           ": memory or arithmetic of that machine cannot be trusted. Leave it out and start "
-           "again; the run goes on from its last checkpoint");
-    return std::string();
-  });
+  check_grid(state, parallel, GridKind::Dense, *parallel.data_context, fingerprint);
+  if (parallel.expert_data) check_grid(state, parallel, GridKind::Expert, *parallel.expert_data, fingerprint);
 }
 
 }  // namespace mcpp

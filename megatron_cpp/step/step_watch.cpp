@@ -17,7 +17,7 @@ bool StepUnderWay::goes_on() {
   if (!watch_ || is_given_up_) return !is_given_up_;
   watch_->passed(done_++, passes_, microbatches_);
   agreed_signal_ =
-      static_cast<int>(reduce_scalar(std::max(agreed_signal_, watch_->signal()), ReduceOp::Max, tp_cp_, host_));
+      static_cast<int>(reduce_scalar(std::max(agreed_signal_, watch_->signal()), ReduceOp::Max, layer_, host_));
   is_given_up_ = agreed_signal_ != 0;
   return !is_given_up_;
 }

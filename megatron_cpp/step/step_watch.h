@@ -37,23 +37,23 @@ class StepWatch {
 /// A rank that gives up goes on through its schedule to the end, with all that it exchanges with others, and computes
 /// nothing (Pass::give_up()). So it need not agree with anybody about when: others compute on until they hear of the
 /// signal themselves, and no rank waits for a message that does not come. All learn at the end of the step that
-/// somebody gave it up, and then nothing of it counts. Only tensor- and context-parallel ranks, which meet inside each
-/// layer, give up together, by one number on the host before each pass.
+/// somebody gave it up, and then nothing of it counts. Only ranks that meet inside a layer, the tensor-, context- and
+/// expert-parallel ones, give up together, by one number on the host before each pass.
 class StepUnderWay {
  public:
-  explicit StepUnderWay(Communicator& tp_cp) : tp_cp_(tp_cp) {}
+  explicit StepUnderWay(Communicator& layer) : layer_(layer) {}
 
   /// Null: nobody; the step goes on in any case. The same on all ranks.
   void set_watch(StepWatch* watch) { watch_ = watch; }
   void begin(i64 passes, i64 microbatches);
-  /// Before each pass, by all ranks of tp_cp. False from the moment when the step is given up.
+  /// Before each pass, by all ranks of the layer. False from the moment when the step is given up.
   bool goes_on();
   bool is_given_up() const { return is_given_up_; }
   /// What this rank knows; nothing without a watch.
   Notices notices() const;
 
  private:
-  Communicator& tp_cp_;
+  Communicator& layer_;
   CpuDevice host_;  // for the number that ranks agree by, so that no GPU is waited for
   StepWatch* watch_ = nullptr;
   i64 passes_ = 0, done_ = 0, microbatches_ = 0;

@@ -18,10 +18,24 @@ void for_each_part(const TrainingState& state, F&& f) {
   });
 }
 
+/// What routers have beside weights; it is small, and every rank of a stage has all of it.
+void add_router_state(const TrainingState& state, std::vector<NamedShard>& shards) {
+  const auto add = [&](const std::string& name, Tensor* values) {
+    if (values) shards.emplace_back(name, slab(values->shape(), 0, 0, values->numel()), *values);
+  };
+  for (const TrainingState::Chunk& chunk : state.chunks()) {
+    for (const auto& [layer, router] : chunk.model->routers()) {
+      add(model_tensor(router->bias_name()), router->expert_bias());
+      add(optimizer_tensor("tokens_per_expert", router->weight().name), router->global_tokens());
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<NamedShard> shards_to_load(const TrainingState& state) {
   std::vector<NamedShard> shards;
+  add_router_state(state, shards);
   for_each_part(state, [&](std::string name, const Param& param, i64 first, const Tensor& values) {
     shards.emplace_back(std::move(name), param.box, first, first + values.numel(), values);
   });
@@ -30,6 +44,7 @@ std::vector<NamedShard> shards_to_load(const TrainingState& state) {
 
 std::vector<NamedShard> shards_to_save(const TrainingState& state) {
   std::vector<NamedShard> shards;
+  if (state.saves_for_stage()) add_router_state(state, shards);
   std::map<const Param*, const Communicator*> holders;
   for (const ParamAndGradBuffer* buffer : state.buffers()) {
     for (const Param* param : buffer->params()) holders[param] = &buffer->replicas();

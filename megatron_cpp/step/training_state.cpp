@@ -32,8 +32,12 @@ std::unique_ptr<ModelMemory> allocate(GPTModel& model, const TrainingLayout& lay
 }
 
 /// The ranks that together update one copy of a stage's weights.
-Communicator* holders_of_a_stage(const TrainingLayout& layout) {
-  return layout.data_parallel.zero_stage > 0 ? layout.parallel.tp_dp_shard.get() : layout.parallel.tp.get();
+MatrixHolders holders_of_a_stage(const TrainingLayout& layout) {
+  const ParallelState& p = layout.parallel;
+  const bool is_cut = layout.data_parallel.zero_stage > 0;
+  MatrixHolders holders{{GridKind::Dense, is_cut ? p.tp_dp_shard.get() : p.tp.get()}};
+  if (p.expert_tp) holders[GridKind::Expert] = is_cut ? p.expert_tp_dp_shard.get() : p.expert_tp.get();
+  return holders;
 }
 
 }  // namespace
@@ -46,10 +50,11 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
                  holders_of_a_stage(layout_)),
       loss_scale_(optimizer, context.dtype == DType::F16),
       partial_gradients_(buffers(), {*layout_.parallel.tp, layout_.parallel.embedding.get()}),
+      routers_(context.config, models(), layout_.parallel.world, device_),
       totals_(Tensor::zeros({2}, DType::F64, device_, MemoryClass::Other)),
       numbers_(Tensor::zeros({kNumbers}, DType::F64, device_, MemoryClass::Other)),
       late_numbers_(make_late_copy(device_, kNumbers)),
-      step_(*layout_.parallel.tp_cp) {
+      step_(*layout_.parallel.layer) {
   for (auto& copy : late_evaluations_) copy = make_late_copy(device_, kEvaluationNumbers);
 }
 
@@ -79,6 +84,12 @@ std::vector<ParamAndGradBuffer*> TrainingState::buffers() const {
   for (const Chunk& chunk : chunks_) {
     for (ParamAndGradBuffer* buffer : chunk.memory->buffers()) list.push_back(buffer);
   }
+  return list;
+}
+
+std::vector<GPTModel*> TrainingState::models() const {
+  std::vector<GPTModel*> list;
+  for (const Chunk& chunk : chunks_) list.push_back(chunk.model.get());
   return list;
 }
 
@@ -124,6 +135,7 @@ i64 TrainingState::tokens_of_global_batch(std::span<const MicroBatch> batches) c
 void TrainingState::backward(std::span<const MicroBatch> batches) {
   MCPP_CHECK(!owes_outcome_ || !loss_scale_.adapts(), "the loss scale waits for the outcome of the step before");
   for (const Chunk& chunk : chunks_) chunk.memory->clear_grads();
+  routers_.clear();
   grad_scale_ = loss_scale_.factor(tokens_of_global_batch(batches));
   run(batches, /*training=*/true, grad_scale_);
   for (const Chunk& chunk : chunks_) chunk.model->add_shared_gradient();
@@ -151,6 +163,8 @@ void TrainingState::update(const StepOptions& options) {
   // ranks decide by these numbers later they decide alike.
   layout_.parallel.world.all_reduce(numbers_, ReduceOp::Max).wait();
   optimizer_.update(options.lr, options.weight_decay, numbers_.flat(StepNumbers::kFactor, 1));
+  routers_.sum();
+  if (routers_.has_state() && std::isfinite(read_values<double>(numbers_)[StepNumbers::kFactor])) routers_.end_step();
   late_numbers_->start(numbers_);
   publish_weights();
 }
@@ -176,7 +190,9 @@ StepOutcome TrainingState::outcome() {
           .grad_norm = numbers[StepNumbers::kGradNorm],
           .verdict = verdict,
           .skipped = skipped,
-          .overflow = overflow};
+          .overflow = overflow,
+          .is_given_up = false,
+          .experts = routers_.tallies()};
 }
 
 StepOutcome TrainingState::train_step(std::span<const MicroBatch> batches, double lr, double weight_decay) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "megatron_cpp/step/model_stage.h"
+#include "megatron_cpp/step/router_board.h"
 #include "optimizer/loss_scale.h"
 #include "optimizer/optimizer.h"
 #include "parallel/partial_gradients.h"
@@ -30,6 +31,7 @@ struct StepOutcome {
   Overflow overflow = Overflow::None;
   /// By a signal, on some rank: nothing was changed, and what is above says nothing.
   bool is_given_up = false;
+  std::vector<LayerTally> experts = {};  ///< of the layers with experts
 };
 
 struct EvaluationOutcome {
@@ -109,11 +111,14 @@ class TrainingState {
   void publish_weights();
   /// Whether this rank is the one to save `param`, of the ranks that hold a copy of it in their slice of the model.
   bool saves(const Param& param) const { return layout_.parallel.stands_for_holders(param.placement); }
+  /// The same for what all ranks of a stage hold alike.
+  bool saves_for_stage() const { return layout_.parallel.me.tp == 0 && layout_.parallel.data_context->rank() == 0; }
   /// For messages in the pipeline's schedules, since the start.
   double pipeline_waiting_seconds() const { return pipeline_waiting_; }
 
  private:
   std::vector<Chunk> make_chunks(const ModelContext& context);
+  std::vector<GPTModel*> models() const;
   const Schedule& schedule_for(std::size_t microbatches, bool training);
   /// Leaves this rank's part in totals_.
   void run(std::span<const MicroBatch> batches, bool training, double grad_scale = 1);
@@ -130,6 +135,7 @@ class TrainingState {
   double grad_scale_ = 1;                              // of the last backward()
   bool has_gradients_ = false, owes_outcome_ = false;  // since backward(); since update()
   PartialGradients partial_gradients_;
+  RouterBoard routers_;
   Tensor totals_;   // fp64 [2]: the loss summed over targets, and their number
   Tensor numbers_;  // fp64: of the last update, StepNumbers, then Notices, then whether a rank gave it up
   std::unique_ptr<LateCopy> late_numbers_;

@@ -54,6 +54,13 @@ std::string iteration_line(const IterationStats& stats, std::chrono::system_cloc
   field("grad norm", fixed(stats.grad_norm, 3));
   field("number of skipped iterations", padded(stats.skipped_iterations, 3));
   field("number of nan iterations", padded(stats.nan_iterations, 3));
+  if (!stats.experts.empty()) {
+    const ExpertLayerStats experts = summary_of(stats.experts);
+    field("largest expert load", fixed(experts.largest_load, 2));
+    if (experts.balance_loss > 0) field("load balancing loss", fixed(experts.balance_loss, 4));
+    if (experts.z_loss > 0) field("z loss", fixed(experts.z_loss, 4));
+    if (experts.dropped > 0) field("dropped tokens", fixed(100 * experts.dropped, 2) + "%");
+  }
   field("tokens/s", fixed(stats.tokens_per_second, 0));
   if (stats.mfu) field("MFU", fixed(*stats.mfu * 100, 1) + "%");
   if (stats.ranks) {

@@ -11,6 +11,7 @@
 #include "base/kept_ref.h"
 #include "base/log.h"
 #include "base/types.h"
+#include "megatron_cpp/train/expert_stats.h"
 #include "megatron_cpp/train/rank_report.h"
 
 namespace mcpp {
@@ -28,11 +29,12 @@ struct IterationStats {
   double grad_norm = 0;
   i64 skipped_iterations = 0;  ///< since the line before
   i64 nan_iterations = 0;
-  double tokens_per_second = 0;    ///< of all devices together
-  double tflops = 0;               ///< TFLOP/s of one device
-  std::optional<double> mfu;       ///< share of the device's peak, 0 to 1, where the peak is known
-  double eta_seconds = 0;          ///< to the end of the training
-  std::optional<RankStats> ranks;  ///< with several ranks: the mean of them, and the largest peak of memory
+  double tokens_per_second = 0;                ///< of all devices together
+  double tflops = 0;                           ///< TFLOP/s of one device
+  std::optional<double> mfu;                   ///< share of the device's peak, 0 to 1, where the peak is known
+  double eta_seconds = 0;                      ///< to the end of the training
+  std::vector<ExpertLayerStats> experts = {};  ///< by layer, of the last iteration
+  std::optional<RankStats> ranks;              ///< with several ranks: the mean of them, and the largest peak of memory
 };
 
 /// Fills tokens_per_second, tflops, mfu and eta_seconds from elapsed_ms and the work of one iteration: its `tokens` and

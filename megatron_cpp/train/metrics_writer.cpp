@@ -95,6 +95,14 @@ void MetricsWriter::write(const IterationStats& stats) {
     object["exposed_communication"] = stats.ranks->exposed_communication;
     object["peak_memory_bytes"] = stats.ranks->peak_memory_bytes;
   }
+  for (const ExpertLayerStats& layer : stats.experts) {
+    object["experts"].push_back({{"layer", layer.layer},
+                                 {"tokens_per_expert", layer.tokens},
+                                 {"largest_load", layer.largest_load},
+                                 {"dropped", layer.dropped},
+                                 {"load_balancing_loss", layer.balance_loss},
+                                 {"z_loss", layer.z_loss}});
+  }
   write_line(object.dump());
 }
 

@@ -173,19 +173,22 @@ bool Trainer::finish_step() {
 }
 
 void Trainer::record(const StepOutcome& outcome, const PendingStep& step) {
-  window_.add({.iteration = progress_.iteration,
-               .train_iters = train_iters_,
-               .consumed_samples = progress_.consumed_samples,
-               .learning_rate = step.learning_rate,
-               .global_batch_size = step.batch_size,
-               .lm_loss = outcome.loss,
-               .loss_scale = state_.loss_scale().value(),
-               .grad_norm = outcome.grad_norm,
-               .skipped_iterations = outcome.skipped,
-               .nan_iterations = !std::isfinite(outcome.loss),
-               .mfu = {},
-               .ranks = {}},
-              step.spent);
+  window_.add(
+      {.iteration = progress_.iteration,
+       .train_iters = train_iters_,
+       .consumed_samples = progress_.consumed_samples,
+       .learning_rate = step.learning_rate,
+       .global_batch_size = step.batch_size,
+       .lm_loss = outcome.loss,
+       .loss_scale = state_.loss_scale().value(),
+       .grad_norm = outcome.grad_norm,
+       .skipped_iterations = outcome.skipped,
+       .nan_iterations = !std::isfinite(outcome.loss),
+       .mfu = {},
+       .experts = expert_stats(outcome.experts, static_cast<double>(step.batch_size * config_.model.seq_length)),
+       .ranks = {}},
+      step.spent);
+  for (const std::string& warning : idle_experts_.add(outcome.experts)) log_.warn(warning);
   if (config_.logging.log_progress) log_.progress(progress_line(window_.means()));
   if (config_.logging.metrics_every_iteration) metrics_.write(window_.last());
 }

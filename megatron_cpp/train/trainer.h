@@ -84,6 +84,7 @@ class Trainer {
   RunSources sources_;
   TrainingState state_;
   TrainingProgress progress_;
+  IdleExperts idle_experts_;
   FileSystem files_;
   FaultInjection faults_;
   CheckpointSaver saver_;  // after what the thread of a save in flight uses

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/fields.h"
+#include "model/config/moe.h"
 #include "model/config/rope_scaling.h"
 
 namespace mcpp {
@@ -56,6 +57,7 @@ struct ModelConfig {
   double hidden_dropout = 0.1;
   double attention_dropout = 0.1;
   double init_method_std = 0.02;
+  MoeConfig moe = {};
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
@@ -96,10 +98,12 @@ struct ModelConfig {
     visit("hidden_dropout", self.hidden_dropout, "dropout after embedding, attention and MLP", from_to_below(0, 1));
     visit("attention_dropout", self.attention_dropout, "dropout of attention probabilities", from_to_below(0, 1));
     visit("init_method_std", self.init_method_std, "standard deviation of initial weights", greater_than(0));
+    MoeConfig::fields(self.moe, visit);
   }
 
   // Sizes with the defaults filled in.
   i64 ffn() const { return ffn_hidden_size > 0 ? ffn_hidden_size : 4 * hidden_size; }
+  i64 moe_ffn() const { return moe.ffn_hidden_size > 0 ? moe.ffn_hidden_size : ffn(); }
   i64 query_groups() const { return num_query_groups > 0 ? num_query_groups : num_attention_heads; }
   i64 head_dim() const { return kv_channels > 0 ? kv_channels : hidden_size / num_attention_heads; }
   i64 max_positions() const { return max_position_embeddings > 0 ? max_position_embeddings : seq_length; }

@@ -7,6 +7,7 @@
 #include "nn/param.h"
 #include "nn/pass.h"
 #include "parallel/cp/context_parallel.h"
+#include "parallel/ep/expert_parallel.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {
@@ -20,7 +21,7 @@ struct Recompute {
   enum class Method : u8 { Uniform, Block } method = Method::Uniform;
   i64 num_layers = 1;
   /// Selective: what is recomputed inside each layer.
-  bool core_attn = false, layernorm = false, mlp_act = false;
+  bool core_attn = false, layernorm = false, mlp_act = false, moe_act = false;
 };
 
 /// Layers of a stage that follow one another and are recomputed together, or one that is kept.
@@ -43,6 +44,8 @@ struct ModelContext {
   bool sequence_parallel = false;
   /// Of what each rank has of a sample, [s / cp, b, h], sequence parallelism takes a part once more.
   ContextParallel cp = {};
+  /// Who exchanges tokens of the layers with experts.
+  ExpertParallel experts = {};
 
   /// Standard deviation of the layers that write to the residual stream: smaller, as there are 2 per layer (GPT-2).
   double output_init_std() const;

@@ -5,6 +5,7 @@
 
 #include "base/kept_ref.h"
 #include "model/config/context.h"
+#include "model/layers/branch.h"
 #include "model/layers/qkv_projection.h"
 #include "parallel/cp/context_attention.h"
 #include "parallel/tp/linear.h"
@@ -31,7 +32,7 @@ class RotaryTable {
 /// caller adds with the residual. Heads are split over the tensor-parallel group; with context parallelism s are this
 /// rank's positions. Saves, beside what the projections save: queries, keys and values, the attention's output and its
 /// log-sum-exp [b, heads / tp, s], all as they are once heads are exchanged.
-class SelfAttention final : public Module {
+class SelfAttention final : public Branch {
  public:
   SelfAttention(const std::string& name, i64 layer, KeptRef<ModelContext> context, RotaryTable& rotary);
 
@@ -39,7 +40,7 @@ class SelfAttention final : public Module {
   Tensor backward(const Tensor& dy, Pass& pass) override;
   ActivationPlacement gives(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override;
-  const Tensor* bias() const { return linear_proj_.bias(); }
+  const Tensor* bias() const override { return linear_proj_.bias(); }
 
  private:
   AttentionOptions options(const Pass& pass) const;

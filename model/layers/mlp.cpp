@@ -3,7 +3,6 @@
 #include <optional>
 
 namespace mcpp {
-namespace {
 
 Activation activation_of(ActivationFunction f) {
   switch (f) {
@@ -19,14 +18,16 @@ Activation activation_of(ActivationFunction f) {
   fail(ExitCode::Internal, "unknown activation");
 }
 
+namespace {
+
 /// The output axes of the up projection: gate and up side by side when gated, split over ranks inside each.
-Shape up_shape(const ModelConfig& config) {
-  return config.gated() ? Shape{2, config.ffn()} : Shape{config.ffn()};
+Shape up_shape(const ModelConfig& config, i64 ffn) {
+  return config.gated() ? Shape{2, ffn} : Shape{ffn};
 }
 
 /// Gate and up, or up alone.
-std::vector<Box> up_matrices(const ModelConfig& config) {
-  Shape weight = up_shape(config);
+std::vector<Box> up_matrices(const ModelConfig& config, i64 ffn) {
+  Shape weight = up_shape(config, ffn);
   weight.push_back(config.hidden_size);
   if (!config.gated()) return {slab(weight, 0, 0, weight[0])};
   return {slab(weight, 0, 0, 1), slab(weight, 0, 1, 1)};
@@ -34,17 +35,17 @@ std::vector<Box> up_matrices(const ModelConfig& config) {
 
 }  // namespace
 
-Mlp::Mlp(const std::string& name, KeptRef<ModelContext> context)
+Mlp::Mlp(const std::string& name, KeptRef<ModelContext> context, i64 ffn)
     : context_(context),
       activation_(activation_of(context_.config.activation_func)),
-      linear_fc1_(name + ".linear_fc1", context_.config.hidden_size, up_shape(context_.config),
+      linear_fc1_(name + ".linear_fc1", context_.config.hidden_size, up_shape(context_.config, ffn),
                   context_.config.gated() ? 1 : 0, context_.tp,
                   {.bias = context_.config.mlp_bias(),
                    .skip_bias_add = true,
                    .init_std = context_.config.init_method_std,
-                   .matrices = up_matrices(context_.config),
+                   .matrices = up_matrices(context_.config, ffn),
                    .sequence_parallel = context_.sequence_parallel}),
-      linear_fc2_(name + ".linear_fc2", context_.config.ffn(), context_.config.hidden_size, context_.tp,
+      linear_fc2_(name + ".linear_fc2", ffn, context_.config.hidden_size, context_.tp,
                   {.bias = context_.config.mlp_bias(),
                    .skip_bias_add = true,
                    .init_std = context_.output_init_std(),

@@ -4,23 +4,27 @@
 
 #include "base/kept_ref.h"
 #include "model/config/context.h"
+#include "model/layers/branch.h"
 #include "parallel/tp/linear.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {
 
+Activation activation_of(ActivationFunction f);
+
 /// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]) without the output bias, which the
 /// caller adds with the residual. Saves, beside what the projections save (the activation's output is linear_fc2's
 /// input): the up projection [s, b, f] (gated: [s, b, 2 f]) before its bias.
-class Mlp final : public Module {
+class Mlp final : public Branch {
  public:
-  Mlp(const std::string& name, KeptRef<ModelContext> context);
+  /// f: `ffn`.
+  Mlp(const std::string& name, KeptRef<ModelContext> context, i64 ffn);
 
   Tensor forward(const Tensor& x, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;
   ActivationPlacement gives(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override;
-  const Tensor* bias() const { return linear_fc2_.bias(); }
+  const Tensor* bias() const override { return linear_fc2_.bias(); }
 
  private:
   Tensor activate(const Tensor& up) const;

@@ -1,13 +1,13 @@
 #include "model/layers/transformer_layer.h"
 
 #include <optional>
+#include <utility>
 
 #include "tensor/processor.h"
 
 namespace mcpp {
 namespace {
 
-template <class Branch>
 ActivationPlacement residual_gives(ActivationPlacement x, const Norm& norm, const Branch& branch,
                                    const std::string& site) {
   const ActivationPlacement y = branch.gives(norm.gives(x));
@@ -22,14 +22,21 @@ TransformerLayer::TransformerLayer(i64 layer, KeptRef<ModelContext> context, Rot
       context_(context),
       input_layernorm_(name_ + ".input_layernorm", context),
       self_attention_(name_ + ".self_attention", layer, context, rotary),
-      pre_mlp_layernorm_(name_ + ".pre_mlp_layernorm", context),
-      mlp_(name_ + ".mlp", context) {}
+      pre_mlp_layernorm_(name_ + ".pre_mlp_layernorm", context) {
+  const std::string mlp = name_ + ".mlp";
+  if (context_.config.moe.has_experts(layer)) {
+    auto experts = std::make_unique<MoELayer>(mlp, context);
+    router_ = &experts->router();
+    mlp_ = std::move(experts);
+  } else {
+    mlp_ = std::make_unique<Mlp>(mlp, context, context_.config.ffn());
+  }
+}
 
 Dropout TransformerLayer::residual_dropout(const Tensor& x, const std::string& site, const Pass& pass) const {
   return context_.dropout_for(context_.config.hidden_dropout, site, context_.positions(x, pass).ranges, pass);
 }
 
-template <class Branch>
 Tensor TransformerLayer::residual_forward(const Tensor& x, Norm& norm, Branch& branch, const std::string& site,
                                           Pass& pass) {
   const ProfileRange range(context_.device, site.c_str());
@@ -41,7 +48,6 @@ Tensor TransformerLayer::residual_forward(const Tensor& x, Norm& norm, Branch& b
   return y;
 }
 
-template <class Branch>
 Tensor TransformerLayer::residual_backward(const Tensor& dy, Norm& norm, Branch& branch, const std::string& site,
                                            Pass& pass) {
   const ProfileRange range(context_.device, site.c_str());
@@ -60,24 +66,24 @@ Tensor TransformerLayer::residual_backward(const Tensor& dy, Norm& norm, Branch&
 
 Tensor TransformerLayer::forward(const Tensor& x, Pass& pass) {
   const Tensor x1 = residual_forward(x, input_layernorm_, self_attention_, name_ + ".self_attention", pass);
-  return residual_forward(x1, pre_mlp_layernorm_, mlp_, name_ + ".mlp", pass);
+  return residual_forward(x1, pre_mlp_layernorm_, *mlp_, name_ + ".mlp", pass);
 }
 
 Tensor TransformerLayer::backward(const Tensor& dy, Pass& pass) {
-  const Tensor dx1 = residual_backward(dy, pre_mlp_layernorm_, mlp_, name_ + ".mlp", pass);
+  const Tensor dx1 = residual_backward(dy, pre_mlp_layernorm_, *mlp_, name_ + ".mlp", pass);
   return residual_backward(dx1, input_layernorm_, self_attention_, name_ + ".self_attention", pass);
 }
 
 ActivationPlacement TransformerLayer::gives(ActivationPlacement x) const {
   const ActivationPlacement x1 = residual_gives(x, input_layernorm_, self_attention_, name_ + ".self_attention");
-  return residual_gives(x1, pre_mlp_layernorm_, mlp_, name_ + ".mlp");
+  return residual_gives(x1, pre_mlp_layernorm_, *mlp_, name_ + ".mlp");
 }
 
 void TransformerLayer::visit(const ParamVisitor& f) {
   input_layernorm_.visit(f);
   self_attention_.visit(f);
   pre_mlp_layernorm_.visit(f);
-  mlp_.visit(f);
+  mlp_->visit(f);
 }
 
 }  // namespace mcpp

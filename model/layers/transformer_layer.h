@@ -1,13 +1,14 @@
 // One pre-norm transformer layer:
 //   x1 = x  + dropout(attention(norm(x)) + bias)
-//   y  = x1 + dropout(mlp(norm(x1)) + bias)
+//   y  = x1 + dropout(mlp(norm(x1)) + bias), or experts in place of the MLP
 // With sequence parallelism x, x1 and y are this rank's part of the sequence, [s / tp, b, h].
 #pragma once
+#include <memory>
 #include <string>
 
 #include "base/kept_ref.h"
 #include "model/layers/attention.h"
-#include "model/layers/mlp.h"
+#include "model/layers/moe_layer.h"
 #include "model/layers/norm.h"
 
 namespace mcpp {
@@ -22,13 +23,13 @@ class TransformerLayer final : public Module {
   Tensor backward(const Tensor& dy, Pass& pass) override;
   ActivationPlacement gives(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override;
+  /// Null in a layer without experts.
+  Router* router() { return router_; }
 
  private:
   Dropout residual_dropout(const Tensor& x, const std::string& site, const Pass& pass) const;
-  /// norm, then the branch (attention or MLP), then bias, dropout and the residual.
-  template <class Branch>
+  /// norm, then the branch, then bias, dropout and the residual.
   Tensor residual_forward(const Tensor& x, Norm& norm, Branch& branch, const std::string& site, Pass& pass);
-  template <class Branch>
   Tensor residual_backward(const Tensor& dy, Norm& norm, Branch& branch, const std::string& site, Pass& pass);
 
   std::string name_;
@@ -36,7 +37,8 @@ class TransformerLayer final : public Module {
   Norm input_layernorm_;
   SelfAttention self_attention_;
   Norm pre_mlp_layernorm_;
-  Mlp mlp_;
+  Router* router_ = nullptr;
+  std::unique_ptr<Branch> mlp_;
 };
 
 }  // namespace mcpp

@@ -94,6 +94,8 @@ class ParamAndGradBuffer {
 
   /// The ranks that hold the same shard() as this one, and could share the work of saving it.
   virtual Communicator& replicas() const = 0;
+  /// That all its parameters are placed on.
+  GridKind grid() const { return params_.empty() ? GridKind::Dense : params_.front()->placement.grid; }
   const BufferPlan& plan() const { return plan_; }
   /// In the order of plan().params.
   std::span<Param* const> params() const { return params_; }

@@ -111,7 +111,7 @@ TEST_P(ZeroSteps, FollowOneVector) {
     buffer->publish();
     ParamAndGradBuffer* const buffers[]{buffer.get()};
     NormScope scope;  // of a model that no other ranks share
-    if (stage >= 1) scope.groups = {groups.shard.get()};
+    if (stage >= 1) scope.groups[GridKind::Dense] = {groups.shard.get()};
     Optimizer optimizer(buffers, config_of(c.kind), scope);
 
     Reference reference(config_of(c.kind), c.dtype,

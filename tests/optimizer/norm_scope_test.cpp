@@ -56,7 +56,7 @@ TEST(NormScope, CountsAllParametersOfASingleRank) {
   const auto self = make_self_communicator();
   const ParallelState parallel = make_parallel_state(*self, {});
   const NormScope scope = make_norm_scope(parallel, false);
-  EXPECT_EQ(scope.groups, std::vector<Communicator*>{parallel.model.get()});
+  EXPECT_EQ(scope.groups.at(GridKind::Dense), std::vector<Communicator*>{parallel.model.get()});
   EXPECT_TRUE(scope.counts(Param("w", Shape{2}, Init::Ones)));
 }
 

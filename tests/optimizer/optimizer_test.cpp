@@ -47,7 +47,7 @@ struct Fixture {
       for (i64 i = 0; i < param.numel(); ++i) set_element(param.value, i, normal(random));
     }
     ParamAndGradBuffer* const buffers[]{buffer.get()};
-    optimizer.emplace(buffers, config, std::move(scope), nullptr, std::move(states));
+    optimizer.emplace(buffers, config, std::move(scope), MatrixHolders{}, std::move(states));
   }
 
   /// Writes new gradients of about the given size.
@@ -368,7 +368,7 @@ TEST(Optimizer, TheNormLeavesOutWhatOthersCount) {
 
 TEST(Optimizer, TheNormSpansItsGroups) {
   MirrorCommunicator tensor_parallel, pipeline;
-  Fixture f(DType::F64, {}, {.groups = {&tensor_parallel, &pipeline}, .counts = {}});
+  Fixture f(DType::F64, {}, {.groups = {{GridKind::Dense, {&tensor_parallel, &pipeline}}}, .counts = {}});
   f.make_grads(1);
   const double alone = std::sqrt(ops::sum_of_squares(f.buffer->shard()[0].grads));
   EXPECT_NEAR(f.optimizer->step(0, 0).grad_norm, 2 * alone, 1e-12);  // four times the sum of squares

@@ -24,6 +24,8 @@ struct RunLayout {
   i64 cp = 1;
   CpCommType cp_comm_type = CpCommType::P2p;
   i64 cp_heads = 1;  ///< context-parallel ranks that exchange heads
+  i64 ep = 1, etp = 0;
+  TokenDispatcherType dispatcher = TokenDispatcherType::AllToAll;
   ScheduleKind schedule = ScheduleKind::OneFOneB;
   i64 virtual_stages = 1;
   int zero_stage = 0;
@@ -103,6 +105,7 @@ inline Config config_of(const RunTask& task, const RunLayout& layout) {
   if (layout.recompute.core_attn) t.recompute_modules.emplace_back("core_attn");
   if (layout.recompute.layernorm) t.recompute_modules.emplace_back("layernorm");
   if (layout.recompute.mlp_act) t.recompute_modules.emplace_back("mlp_act");
+  if (layout.recompute.moe_act) t.recompute_modules.emplace_back("moe_act");
   ParallelConfig& p = config.parallel;
   p.tensor_model_parallel_size = layout.tp;
   p.sequence_parallel = layout.sequence_parallel;
@@ -110,6 +113,9 @@ inline Config config_of(const RunTask& task, const RunLayout& layout) {
   p.cp_comm_type = layout.cp_comm_type;
   if (layout.cp_comm_type == CpCommType::A2aP2p)
     p.hierarchical_context_parallel_sizes = {layout.cp_heads, layout.cp / layout.cp_heads};
+  p.expert_model_parallel_size = layout.ep;
+  p.expert_tensor_parallel_size = layout.etp;
+  p.moe_token_dispatcher_type = layout.dispatcher;
   p.pipeline_model_parallel_size = layout.pp;
   p.num_virtual_stages_per_pipeline_rank = layout.virtual_stages;
   p.pipeline_schedule = layout.schedule;

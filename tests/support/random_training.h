@@ -46,6 +46,9 @@ class RandomTraining {
             .cp = p.context_parallel_size,
             .cp_comm_type = p.cp_comm_type,
             .cp_heads = parallel_sizes(config_).context_parallel_heads,
+            .ep = p.expert_model_parallel_size,
+            .etp = p.expert_tensor_parallel_size,
+            .dispatcher = p.moe_token_dispatcher_type,
             .schedule = p.pipeline_schedule,
             .virtual_stages = p.num_virtual_stages_per_pipeline_rank,
             .zero_stage = static_cast<int>(p.zero_stage),
@@ -104,10 +107,36 @@ class RandomTraining {
     m.hidden_dropout = pick("hidden_dropout", {0.0, 0.1});
     m.attention_dropout = pick("attention_dropout", {0.0, 0.1});
     dtype_ = pick("dtype", {DType::F64, DType::F64, DType::F32, DType::F32, DType::BF16, DType::F16});
+    draw_experts();
     config_.optimizer = {};
     config_.optimizer.optimizer = pick("optimizer", {OptimizerKind::Adam, OptimizerKind::Sgd});
     config_.optimizer.clip_grad = pick("clip_grad", {1.0, 0.0});
     config_.optimizer.initial_loss_scale = 0x1p12;  // of fp16; at which no step is lost
+  }
+
+  /// Not in a narrow type: where rounding sends a token to another expert, every right layout differs.
+  void draw_experts() {
+    ModelConfig& m = config_.model;
+    if (m.mlp_bias() || is_narrow(dtype_) || !flip("experts")) return;
+    m.moe.num_experts = pick<i64>("num_experts", {4, 8});
+    m.moe.router_topk = pick<i64>("moe_router_topk", {1, 2, 3});
+    m.moe.router_score_function = pick("moe_router_score_function", {RouterScore::Softmax, RouterScore::Sigmoid});
+    const bool sigmoid = m.moe.router_score_function == RouterScore::Sigmoid;
+    m.moe.router_pre_softmax = !sigmoid && (m.moe.router_topk == 1 || flip("moe_router_pre_softmax"));
+    m.moe.router_enable_expert_bias = sigmoid && flip("moe_router_enable_expert_bias");
+    if (m.moe.router_topk > 1 && flip("moe_router_num_groups")) m.moe.router_num_groups = m.moe.router_group_topk = 2;
+    m.moe.layer_freq = {pick<i64>("moe_layer_freq", {1, 1, 2})};
+    m.moe.ffn_hidden_size = pick<i64>("moe_ffn_hidden_size", {0, 24});
+    m.moe.router_load_balancing_type =
+        pick("moe_router_load_balancing_type",
+             {LoadBalancing::AuxLoss, LoadBalancing::SeqAuxLoss, LoadBalancing::GlobalAuxLoss});
+    m.moe.aux_loss_coeff = pick("moe_aux_loss_coeff", {0.0, 0.01});
+    m.moe.z_loss_coeff = pick("moe_z_loss_coeff", {0.0, 1e-3});
+    m.moe.expert_capacity_factor = pick("moe_expert_capacity_factor", {0.0, 0.0, 1.0});
+    if (m.moe.expert_capacity_factor > 0)
+      m.moe.token_drop_policy = pick("moe_token_drop_policy", {TokenDropPolicy::Probs, TokenDropPolicy::Position});
+    m.moe.shared_expert_intermediate_size = pick<i64>("moe_shared_expert_intermediate_size", {0, 0, 16});
+    m.moe.shared_expert_gate = m.moe.shared_expert_intermediate_size > 0 && flip("moe_shared_expert_gate");
   }
 
   void draw_layout() {
@@ -128,6 +157,12 @@ class RandomTraining {
     p.num_virtual_stages_per_pipeline_rank = row_of(p.pipeline_schedule).fewest_chunks;
     if (p.pipeline_model_parallel_size > 1 && flip("uneven"))
       p.decoder_first_pipeline_num_layers = pick<i64>("decoder_first_pipeline_num_layers", {1, 2});
+    if (config_.model.moe.num_experts > 0) {
+      p.expert_model_parallel_size = pick<i64>("ep", {1, 2, 2, 4});
+      p.expert_tensor_parallel_size = pick<i64>("etp", {0, 1, 1, 2});
+      p.moe_token_dispatcher_type =
+          pick("moe_token_dispatcher_type", {TokenDispatcherType::AllToAll, TokenDispatcherType::AllGather});
+    }
     p.zero_stage = pick<i64>("zero_stage", {0, 1, 2, 3});
     p.num_distributed_optimizer_instances = pick<i64>("num_distributed_optimizer_instances", {1, 1, 2});
     p.ddp_bucket_size = pick<i64>("ddp_bucket_size", {2000, 0});
@@ -145,7 +180,7 @@ class RandomTraining {
     t.recompute_method = pick("recompute_method", {RecomputeMethod::Uniform, RecomputeMethod::Block});
     t.recompute_num_layers = pick<i64>("recompute_num_layers", {1, 2, 3});
     t.recompute_modules.clear();
-    for (const char* module : {"core_attn", "layernorm", "mlp_act"})
+    for (const char* module : {"core_attn", "layernorm", "mlp_act", "moe_act"})
       if (flip(module)) t.recompute_modules.emplace_back(module);
   }
 

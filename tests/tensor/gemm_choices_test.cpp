@@ -33,6 +33,14 @@ TEST(GemmChoices, OfTf32AreOthersThanOfFp32) {
   EXPECT_EQ(gemm_choices_from_text(to_text(choices, "gpu"), "gpu", "file"), choices);
 }
 
+TEST(GemmChoices, OfGroupsAreForAnyNumberOfRows) {
+  const GemmKey rows{.transpose_b = true, .n = 768, .k = 2048, .alignment = 16},
+      gradient{.transpose_a = true, .accumulate = true, .m = 2048, .n = 768, .alignment = 16};
+  EXPECT_EQ(to_text(rows), "fp32 fp32 NT 0 768 2048 set 16");
+  const GemmChoices choices{{rows, {{1}, 0}}, {gradient, {{2}, 0}}};
+  EXPECT_EQ(gemm_choices_from_text(to_text(choices, "gpu"), "gpu", "file"), choices);
+}
+
 TEST(GemmChoices, OfSeveralRanksTheLowestCounts) {
   const auto key = [](i64 m) { return GemmKey{.m = m, .n = 2, .k = 3, .alignment = 16}; };
   const std::array<std::string, 4> texts{to_text(GemmChoices{{key(1), {{1}, 1}}, {key(2), {{1}, 1}}}, "gpu"),

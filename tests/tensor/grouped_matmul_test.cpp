@@ -1,5 +1,6 @@
 #include <numeric>
 
+#include "tensor/cpu/gemm/gemm.h"
 #include "tests/support/ops.h"
 
 namespace mcpp::test {
@@ -84,6 +85,51 @@ TEST_P(GroupedOps, GivesTheGradientOfEachMatrix) {
         expect_close(results[0], dw, rounding(out), std::sqrt(static_cast<double>(all)) + 2, "gradient");
         if (HasFailure()) return;
       }
+    }
+  }
+}
+
+/// f(device) in each way in which this CPU multiplies bf16; once for other types.
+template <class F>
+void for_each_path(DType type, const F& f) {
+  using kernel::Bf16Path;
+  for (const Bf16Path path : {Bf16Path::Widen, Bf16Path::OneDnn, Bf16Path::Amx}) {
+    if (path != Bf16Path::Widen && (type != DType::BF16 || !kernel::can_take(path))) continue;
+    SCOPED_TRACE(str("path ", static_cast<int>(path)));
+    CpuDevice device({.threads = 2});
+    device.gemm_cache().bf16_path = path;
+    f(device);
+  }
+}
+
+/// The same rows alone, among few and among many, at the beginning of a group and further on: the same bits.
+TEST_P(GroupedOps, ARowDoesNotDependOnItsGroup) {
+  if (dtype() == DType::F64) GTEST_SKIP() << "its products are simple loops, and slow";
+  for (const auto& [n, k] : std::vector<std::pair<i64, i64>>{{257, 200}, {64, 768}, {100, 1030}}) {
+    const std::vector<i64> sizes{1, 7, 64, 200, 0, 16, 600};
+    const i64 all = std::accumulate(sizes.begin(), sizes.end(), i64{0}), groups = static_cast<i64>(sizes.size());
+    const Numbers row = normals(k, 1), w = normals(n * k, 2);
+    Numbers x, weights;
+    for (i64 i = 0; i < all; ++i) x.insert(x.end(), row.begin(), row.end());
+    for (i64 g = 0; g < groups; ++g) weights.insert(weights.end(), w.begin(), w.end());
+    for (const bool transpose : {true, false}) {
+      const auto check = [&](Device& device) {
+        Tensor y = garbage({all, n}, dtype(), device);
+        const Shape shape{groups, transpose ? n : k, transpose ? k : n};
+        ops::grouped_matmul(tensor_of(x, {all, k}, dtype(), device), tensor_of(weights, shape, dtype(), device), sizes,
+                            y, transpose);
+        const std::vector<std::byte> bytes = bytes_of(y);
+        const std::size_t length = bytes.size() / static_cast<std::size_t>(all);
+        for (i64 i = 1; i < all; ++i) {
+          ASSERT_TRUE(std::equal(bytes.begin(), bytes.begin() + length, bytes.begin() + i * length))
+              << "row " << i << ", " << n << " x " << k;
+        }
+      };
+      if (place().device == DeviceType::Cpu)
+        for_each_path(dtype(), check);
+      else
+        check(any_device());
+      if (HasFailure()) return;
     }
   }
 }

@@ -22,8 +22,8 @@
 
 #include "tensor/cpu/attention/amx_tile.h"
 #include "tensor/cpu/attention/attention_problem.h"
-#include "tensor/cpu/attention/tile_gemm-inl.h"
 #include "tensor/cpu/simd/simd-inl.h"
+#include "tensor/cpu/simd/tile_gemm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::kernel::HWY_NAMESPACE {

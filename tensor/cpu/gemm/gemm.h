@@ -4,6 +4,7 @@
 #include <dnnl.hpp>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "tensor/device.h"
@@ -55,6 +56,22 @@ void gemm_onednn(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<
 template <class T, class C>
 void gemm_rows(const CpuDevice& device, GemmSize size, const T* a, const T* b, float beta, C* c);
 inline constexpr i64 kFewRows = 4;
+/// c = op(a) op(b) + beta c, in which rows of c lie ldc apart.
+template <class T, class C>
+struct Product {
+  GemmSize size;
+  Operand<T> a, b;
+  C* c = nullptr;
+  i64 ldc = 0;
+  float beta = 0;
+};
+/// Several products, in which each element of c is a sum over k in ascending order: what a row of c is depends on
+/// nothing but its row of a. c is dense. fp32, or a narrow type with C float or T.
+template <class T, class C>
+void gemm_ordered(CpuDevice& device, std::span<const Product<T, C>> products);
+/// The same for bf16 by its dot products; needs can_take(Bf16Path::OneDnn).
+template <class C>
+void gemm_dot(CpuDevice& device, std::span<const Product<BFloat16, C>> products);
 /// fp64, for gradient checks: simple loops.
 void gemm_f64(const CpuDevice& device, GemmSize size, Operand<double> a, Operand<double> b, float beta, double* c);
 

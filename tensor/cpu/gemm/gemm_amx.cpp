@@ -9,7 +9,7 @@
 
 #include "tensor/cpu/gemm/gemm.h"
 #include "tensor/cpu/simd/amx.h"
-#include "tensor/cpu/simd/avx512.h"
+#include "tensor/cpu/simd/avx512_bf16.h"
 #include "tensor/tensor.h"
 
 // GCC 12 takes the undefined register that intrinsics start from for a mistake (its bug 105593).
@@ -23,28 +23,6 @@ namespace {
 
 constexpr i64 ceil_div(i64 a, i64 b) {
   return (a + b - 1) / b;
-}
-
-void store_row(float* c, i64 columns, float beta, __m512 left, __m512 right) {
-  const __mmask16 l = first16(columns), r = first16(columns - 16);
-  if (beta != 0) {
-    left = _mm512_add_ps(left, _mm512_maskz_loadu_ps(l, c));
-    right = _mm512_add_ps(right, _mm512_maskz_loadu_ps(r, c + 16));
-  }
-  _mm512_mask_storeu_ps(c, l, left);
-  _mm512_mask_storeu_ps(c + 16, r, right);
-}
-
-__m512 widen(__m256i x) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
-}
-
-void store_row(BFloat16* c, i64 columns, float beta, __m512 left, __m512 right) {
-  if (beta != 0) {
-    left = _mm512_add_ps(left, widen(_mm256_maskz_loadu_epi16(first16(columns), c)));
-    right = _mm512_add_ps(right, widen(_mm256_maskz_loadu_epi16(first16(columns - 16), c + 16)));
-  }
-  _mm512_mask_storeu_epi16(c, first32(columns), (__m512i)_mm512_cvtne2ps_pbh(right, left));
 }
 
 // What is computed between two packings: rows x columns of C, `depth` of k.

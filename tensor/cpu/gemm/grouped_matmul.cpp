@@ -1,35 +1,107 @@
+// Products of groups of rows. What a row gives must not depend on how many others its group has, so none of them goes
+// the way of a single product, which is chosen by its size.
+#include "tensor/cpu/gemm/gemm.h"
+#include "tensor/cpu/simd/parallel.h"
 #include "tensor/ops/groups.h"
 #include "tensor/ops/kernels.h"
 
 namespace mcpp {
+namespace kernel {
 namespace {
 
-using Cpu = Kernels<DeviceType::Cpu>;
+/// One product per group.
+template <class T, class C>
+using Products = std::vector<Product<T, C>>;
 
-/// Matrix g of `all`.
-Tensor matrix_of(const Tensor& all, i64 g) {
-  return all.slice(g, g + 1).view({all.dim(1), all.dim(2)});
+/// One after another, each by all threads.
+template <class T, class C, class Gemm>
+void one_by_one(CpuDevice& device, const Products<T, C>& products, Gemm&& gemm) {
+  for (const Product<T, C>& x : products)
+    if (x.size.m > 0) gemm(device, x.size, x.a, x.b, x.beta, x.c);
+}
+
+template <class T, class C>
+void multiply(CpuDevice& device, const Products<T, C>& products) {
+  if constexpr (std::is_same_v<T, double>) {
+    return one_by_one(device, products, gemm_f64);
+  } else {
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      const Bf16Path path = device.gemm_cache().choose_bf16_path();
+      if (path == Bf16Path::Amx) return one_by_one(device, products, gemm_amx<C>);  // its sums are in order, too
+      if (path == Bf16Path::OneDnn) return gemm_dot<C>(device, products);
+    }
+    gemm_ordered<T, C>(device, products);
+  }
+}
+
+template <class T, class C>
+void grouped_matmul(const Tensor& x, const Tensor& weights, std::span<const i64> rows, Tensor& y, bool transpose) {
+  const i64 n = y.dim(1), k = x.dim(1);
+  if (k == 0) return void(std::fill_n(y.data<C>(), y.numel(), C()));
+  Products<T, C> products;
+  for_each_group(rows, [&](i64 g, i64 first, i64 count) {
+    products.push_back({.size = {count, n, k},
+                        .a = {x.data<T>() + first * k, k},
+                        .b = {weights.data<T>() + g * n * k, transpose ? k : n, transpose},
+                        .c = y.data<C>() + first * n,
+                        .ldc = n});
+  });
+  multiply(cpu(y), products);
+}
+
+template <class T, class C>
+void grouped_weight_gradient(const Tensor& dy, const Tensor& x, std::span<const i64> rows, Tensor& dw, float beta) {
+  const i64 n = dy.dim(1), k = x.dim(1);
+  Products<T, C> products;
+  for_each_group(rows, [&](i64 g, i64 first, i64 count) {
+    C* c = dw.data<C>() + g * n * k;
+    if (count > 0) {
+      products.push_back({.size = {n, k, count},
+                          .a = {dy.data<T>() + first * n, n, true},
+                          .b = {x.data<T>() + first * k, k},
+                          .c = c,
+                          .ldc = k,
+                          .beta = beta});
+    } else if (beta == 0) {
+      std::fill_n(c, n * k, C());
+    }
+  });
+  if constexpr (std::is_same_v<T, float>) {
+    one_by_one(cpu(dw), products, gemm_f32);  // faster; here no row has to be alike in two groups
+  } else {
+    multiply(cpu(dw), products);
+  }
+}
+
+/// Calls f.template operator()<T, C>() with the types of factors and products.
+template <class F>
+void on_types(DType in, DType out, F&& f) {
+  on_float(in, [&]<class T>() {
+    if (out == in) {
+      f.template operator()<T, T>();
+    } else if constexpr (kIsNarrow<T>) {
+      f.template operator()<T, float>();
+    }
+  });
 }
 
 }  // namespace
+}  // namespace kernel
 
 template <>
-void Cpu::grouped_matmul(const Tensor& x, const Tensor& weights, std::span<const i64> rows, Tensor& y,
-                         bool transpose_weights) {
-  for_each_group(rows, [&](i64 g, i64 first, i64 count) {
-    Tensor part = y.slice(first, first + count);
-    Cpu::matmul(x.slice(first, first + count), matrix_of(weights, g), part, {.transpose_b = transpose_weights});
-  });
+void Kernels<DeviceType::Cpu>::grouped_matmul(const Tensor& x, const Tensor& weights, std::span<const i64> rows,
+                                              Tensor& y, bool transpose_weights) {
+  if (y.numel() == 0) return;
+  kernel::on_types(x.dtype(), y.dtype(),
+                   [&]<class T, class C>() { kernel::grouped_matmul<T, C>(x, weights, rows, y, transpose_weights); });
 }
 
 template <>
-void Cpu::grouped_weight_gradient(const Tensor& dy, const Tensor& x, std::span<const i64> rows, Tensor& dw,
-                                  float beta) {
-  for_each_group(rows, [&](i64 g, i64 first, i64 count) {
-    Tensor gradient = matrix_of(dw, g);
-    Cpu::matmul(dy.slice(first, first + count), x.slice(first, first + count), gradient,
-                {.transpose_a = true, .beta = beta});
-  });
+void Kernels<DeviceType::Cpu>::grouped_weight_gradient(const Tensor& dy, const Tensor& x, std::span<const i64> rows,
+                                                       Tensor& dw, float beta) {
+  if (dw.numel() == 0) return;
+  kernel::on_types(dy.dtype(), dw.dtype(),
+                   [&]<class T, class C>() { kernel::grouped_weight_gradient<T, C>(dy, x, rows, dw, beta); });
 }
 
 }  // namespace mcpp

@@ -47,10 +47,46 @@ const std::vector<RunLayout> kLayouts{
      .zero_stage = 2},
 };
 
+const std::vector<RunLayout> kExpertLayouts{
+    {.name = "experts_one_rank"},
+    {.name = "ep2", .dp = 2, .ep = 2},
+    {.name = "ep4_zero1", .dp = 4, .ep = 4, .zero_stage = 1},
+    {.name = "tp2_sp_ep2_etp1", .tp = 2, .sequence_parallel = true, .ep = 2, .etp = 1},
+    {.name = "dp4_ep2_etp2_zero3", .dp = 4, .ep = 2, .etp = 2, .zero_stage = 3},
+    {.name = "pp2_interleaved_ep2",
+     .pp = 2,
+     .dp = 2,
+     .ep = 2,
+     .schedule = ScheduleKind::Interleaved,
+     .virtual_stages = 2},
+    {.name = "cp2_ep2_zero2", .dp = 2, .cp = 2, .ep = 2, .zero_stage = 2},
+    {.name = "dp8_ep4_hsdp_zero3", .dp = 8, .ep = 4, .zero_stage = 3, .instances = 2},
+};
+
+/// Experts that are balanced by a bias, and by what all of them were given in the step before.
+ModelConfig tiny_moe() {
+  ModelConfig model = test::tiny_llama();
+  model.moe.num_experts = 4;
+  model.moe.ffn_hidden_size = 24;
+  model.moe.router_score_function = RouterScore::Sigmoid;
+  model.moe.router_enable_expert_bias = true;
+  model.moe.router_load_balancing_type = LoadBalancing::GlobalAuxLoss;
+  model.moe.aux_loss_coeff = 0.01;
+  return model;
+}
+
+ModelConfig tiny_mixtral() {
+  ModelConfig model = test::tiny_llama();
+  model.moe.num_experts = 4;
+  model.moe.aux_loss_coeff = 0.001;
+  return model;
+}
+
 /// Whether the two add all sums in the same order (layout_parity_test.cpp): then they train the same bits.
 bool add_alike(const RunLayout& a, const RunLayout& b) {
   const auto plain = [](const RunLayout& l) { return l.zero_stage <= 1 && l.instances == 1; };
-  const bool same_groups = a.tp == b.tp && a.dp == b.dp && a.cp == b.cp && a.sequence_parallel == b.sequence_parallel;
+  const bool same_groups = a.tp == b.tp && a.dp == b.dp && a.cp == b.cp && a.sequence_parallel == b.sequence_parallel &&
+                           a.ep == b.ep && a.etp == b.etp;
   return a.name == b.name || (same_groups && plain(a) && plain(b));
 }
 
@@ -166,6 +202,16 @@ TEST_F(CheckpointLayouts, AlsoInBf16WithMasterWeightsAndGroupedQueries) {
                     {kLayouts[0], kLayouts[2], kLayouts[5], kLayouts[9], kLayouts[10]});
 }
 
+TEST_F(CheckpointLayouts, AlsoExpertsAndWhatBalancesThem) {
+  expect_any_to_any(task_of(tiny_moe(), DType::F32), kExpertLayouts);
+}
+
+TEST_F(CheckpointLayouts, AlsoMuonsMomentumOfExperts) {
+  RunTask task = task_of(tiny_moe(), DType::F32);
+  task.optimizer.optimizer = OptimizerKind::Muon;
+  expect_any_to_any(task, {kExpertLayouts[0], kExpertLayouts[2], kExpertLayouts[3], kExpertLayouts[4]});
+}
+
 TEST_F(CheckpointLayouts, AlsoMuonsMomentum) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     RunTask task = task_of(test::tiny_llama(), dtype);
@@ -177,11 +223,11 @@ TEST_F(CheckpointLayouts, AlsoMuonsMomentum) {
 /// Hugging Face models pass through any layout: exported from shards, imported, spread and exported again they are the
 /// same files. The vocabulary is padded here and not there.
 TEST_F(CheckpointLayouts, HuggingFaceModelsPassThroughAnyLayout) {
-  for (ModelConfig model : {test::tiny_gpt2(), test::tiny_llama()}) {
+  for (ModelConfig model : {test::tiny_gpt2(), test::tiny_llama(), tiny_mixtral()}) {
     model.rotary_percent = 1;
     model.make_vocab_size_divisible_by = ModelConfig{}.make_vocab_size_divisible_by;  // as an imported model has it
     RunTask task = task_of(model, DType::F32);
-    const std::string name = model.add_bias_linear ? "gpt2" : "llama";
+    const std::string name = model.add_bias_linear ? "gpt2" : model.moe.num_experts > 0 ? "mixtral" : "llama";
     const auto export_to = [&](const Path& checkpoint, const Path& folder) {
       CheckpointReader reader(checkpoint);
       export_huggingface(folder, task.model, reader, {.max_file_bytes = 30'000});

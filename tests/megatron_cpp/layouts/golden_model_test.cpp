@@ -1,6 +1,6 @@
-// Whole models against PyTorch and transformers in double precision (tests/golden/gpt2, llama, or others of the same
-// form and any size: test::golden_folder()): logits, loss, every gradient, and twelve steps of AdamW with warm-up,
-// cosine decay, weight decay and clipping.
+// Whole models against PyTorch and transformers in double precision (tests/golden/gpt2, llama, mixtral, or others of
+// the same form and any size: test::golden_folder()): logits, loss, every gradient, and twelve steps of AdamW with
+// warm-up, cosine decay, weight decay and clipping.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -58,6 +58,29 @@ OptimizerConfig golden_optimizer() {
   config.adam_beta2 = 0.95;
   config.initial_loss_scale = 0x1p16;  // of fp16; at which no step is lost
   return config;
+}
+
+/// Values of our parameters under the names, and in the layout, that PyTorch's modules have. Those of experts are ours:
+/// transformers 5 has them in one tensor too, which only its files do not show.
+std::map<std::string, Numbers> by_module_name(const ModelConfig& model, const std::map<std::string, Tensor>& ours) {
+  std::map<std::string, Numbers> result;
+  for (const WeightRule& rule : weight_map(model)) {
+    const Tensor& values = ours.at(rule.name);
+    const std::size_t experts = rule.name.find(".mlp.experts.");
+    if (experts != std::string::npos) {
+      const std::string layer = rule.name.substr(std::strlen("decoder"), experts - std::strlen("decoder"));
+      const bool is_first = rule.name.ends_with("linear_fc1.weight");
+      result[str("model", layer, ".mlp.experts.", is_first ? "gate_up_proj" : "down_proj")] = test::numbers(values);
+      continue;
+    }
+    for (std::size_t i = 0; i < rule.foreign.size(); ++i) {
+      std::string name = rule.foreign[i].name;
+      const std::string file = "block_sparse_moe.", module = "mlp.";
+      if (const std::size_t at = name.find(file); at != std::string::npos) name.replace(at, file.size(), module);
+      result[name] = test::numbers(scatter_rows(rule, i, values));
+    }
+  }
+  return result;
 }
 
 /// What a run of twelve steps leaves.
@@ -149,13 +172,7 @@ class GoldenModel {
   std::map<std::string, Numbers> by_foreign_name(F&& member) {
     std::map<std::string, Tensor> ours;
     model().visit([&](Param& param, int) { ours[param.name] = test::copy_of(member(param), host_); });
-    std::map<std::string, Numbers> result;
-    for (const WeightRule& rule : weight_map(imported_.model)) {
-      for (std::size_t i = 0; i < rule.foreign.size(); ++i) {
-        result[rule.foreign[i].name] = test::numbers(scatter_rows(rule, i, ours.at(rule.name)));
-      }
-    }
-    return result;
+    return by_module_name(imported_.model, ours);
   }
 
   test::Hdf5File expected;
@@ -215,6 +232,8 @@ std::vector<Limits> all_limits() {
                           {"llama", DType::F32, 1e-5, 1e-5, 1e-4, 1e-4, 1e-4, 1e-4},
                           {"gpt2", DType::F64, 1e-11, 1e-11, 1e-11, 1e-11, 1e-11, 1e-11},
                           {"llama", DType::F64, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6},
+                          {"mixtral", DType::F32, 1e-5, 1e-5, 1e-4, 1e-4, 1e-4, 1e-4},
+                          {"mixtral", DType::F64, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6},
                           {"gpt2", DType::BF16, 1.5e-2, 1e-3, 3e-2, 1e-3, 1e-2, 1e-2},
                           {"llama", DType::BF16, 1.5e-2, 1e-3, 3e-2, 1e-3, 1e-2, 1e-2},
                           {"gpt2", DType::F16, 2e-3, 1.3e-4, 4e-3, 1.3e-4, 1.3e-3, 1.3e-3},
@@ -320,7 +339,8 @@ class GoldenTraining : public testing::TestWithParam<std::tuple<const char*, Dev
 };
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenTraining,
-                         testing::Combine(testing::Values("gpt2", "llama"), testing::ValuesIn(test::device_types())),
+                         testing::Combine(testing::Values("gpt2", "llama", "mixtral"),
+                                          testing::ValuesIn(test::device_types())),
                          [](const auto& p) { return test::on_device(std::get<0>(p.param), std::get<1>(p.param)); });
 
 TEST_P(GoldenTraining, RecomputationAndThreadsChangeNoBit) {
@@ -328,7 +348,11 @@ TEST_P(GoldenTraining, RecomputationAndThreadsChangeNoBit) {
   using Granularity = Recompute::Granularity;
   for (const Recompute& recompute :
        {Recompute{.granularity = Granularity::Full}, Recompute{.granularity = Granularity::Full, .num_layers = 3},
-        Recompute{.granularity = Granularity::Selective, .core_attn = true, .layernorm = true, .mlp_act = true}}) {
+        Recompute{.granularity = Granularity::Selective,
+        .core_attn = true,
+        .layernorm = true,
+        .mlp_act = true,
+        .moe_act = true}}) {
     expect_same_bits(train(recompute), plain);
   }
   if (device() != DeviceType::Cpu) return;
@@ -365,6 +389,7 @@ TrainingError training_error(const char* name, DType dtype, DeviceType device) {
 }
 
 TEST_P(GoldenTraining, Fp16IsSeveralTimesAsNearAsBf16) {
+  if (str(name()) == "mixtral") GTEST_SKIP() << "a token that rounding sends to another expert outweighs all rounding";
   const TrainingError bf16 = training_error(name(), DType::BF16, device()),
                       fp16 = training_error(name(), DType::F16, device());
   RecordProperty("bf16", str(bf16.losses, " ", bf16.weights));
@@ -411,10 +436,7 @@ Trajectory train_on(const char* name, test::RunLayout layout) {
     ours[param] = Tensor::empty(shape_of(*imported.weights, param), DType::F32, device);
     std::copy(values.begin(), values.end(), ours[param].data<float>());
   }
-  for (const WeightRule& rule : weight_map(imported.model)) {
-    for (std::size_t i = 0; i < rule.foreign.size(); ++i)
-      trajectory.weights[rule.foreign[i].name] = test::numbers(scatter_rows(rule, i, ours.at(rule.name)));
-  }
+  trajectory.weights = by_module_name(imported.model, ours);
   return trajectory;
 }
 
@@ -426,6 +448,18 @@ const test::RunLayout kGoldenLayouts[]{{.name = "tp2", .tp = 2},
 class GoldenLayouts : public testing::TestWithParam<std::tuple<const char*, test::RunLayout>> {};
 INSTANTIATE_TEST_SUITE_P(Layouts, GoldenLayouts,
                          testing::Combine(testing::Values("gpt2", "llama"), testing::ValuesIn(kGoldenLayouts)),
+                         [](const auto& p) { return str(std::get<0>(p.param), "_", std::get<1>(p.param).name); });
+
+const test::RunLayout kGoldenExpertLayouts[]{
+    {.name = "tp2", .tp = 2},
+    {.name = "tp2_sp_etp1_ep2", .tp = 2, .sequence_parallel = true, .ep = 2, .etp = 1},
+    {.name = "ep2", .dp = 2, .ep = 2},
+    {.name = "ep4", .dp = 4, .ep = 4},
+    {.name = "ep2_tp2", .tp = 2, .dp = 2, .ep = 2},
+    {.name = "ep2_etp2_pp2_dp2", .tp = 2, .pp = 2, .dp = 2, .ep = 2, .etp = 2},
+    {.name = "ep2_cp2_zero3", .dp = 2, .cp = 2, .ep = 2, .zero_stage = 3}};
+INSTANTIATE_TEST_SUITE_P(Experts, GoldenLayouts,
+                         testing::Combine(testing::Values("mixtral"), testing::ValuesIn(kGoldenExpertLayouts)),
                          [](const auto& p) { return str(std::get<0>(p.param), "_", std::get<1>(p.param).name); });
 
 TEST_P(GoldenLayouts, TwelveStepsOfTraining) {

@@ -52,7 +52,10 @@ RunLayout same_sums_as(const RunLayout& layout) {
           .sequence_parallel = layout.sequence_parallel,
           .cp = layout.cp,
           .cp_comm_type = layout.cp_comm_type,
-          .cp_heads = layout.cp_heads};
+          .cp_heads = layout.cp_heads,
+          .ep = layout.ep,
+          .etp = layout.etp,
+          .dispatcher = layout.dispatcher};
 }
 bool promises_bits(const RunTask& task, const RunLayout& layout) {
   return task.dtype != DType::F64 && layout.zero_stage <= 1 && layout.instances == 1;

@@ -29,7 +29,7 @@ TEST(BenchComm, TimesEveryOperationAtEverySizeOnBothSides) {
     EXPECT_EQ((*ours)[CommOp::Send].calls, (*ours)[CommOp::Recv].calls);
     EXPECT_EQ((*ours)[CommOp::Send].calls > 0, rank < 2);
   });
-  ASSERT_EQ(rows[0].size(), 6 * 3U);
+  ASSERT_EQ(rows[0].size(), 7 * 3U);
   for (std::size_t k = 0; k < rows[0].size(); ++k) {
     const CommRow& row = rows[0][k];
     EXPECT_EQ(row.bytes, kSizes[k % 3]);

@@ -216,7 +216,7 @@ TEST(Config, RulesOfTraining) {
   EXPECT_EQ(error_of(with_training("recompute_modules = ['mlp_act']")),
             "run.toml:5:1: training.recompute_modules: only read when recompute_granularity is \"selective\"");
   EXPECT_EQ(error_of(with_training("recompute_granularity = 'selective'\nrecompute_modules = ['mlp_act', 'x']")),
-            "run.toml:6:1: training.recompute_modules: \"x\" is none of core_attn, layernorm, mlp_act");
+            "run.toml:6:1: training.recompute_modules: \"x\" is none of core_attn, layernorm, mlp_act, moe_act");
 }
 
 TEST(Config, RulesOfTheLearningRate) {

@@ -55,7 +55,7 @@ TEST(HuggingfaceConfig, ReadsTheConfigurations) {
 TEST(HuggingfaceConfig, RefusesWhatItCannotExpressByKey) {
   using Json = nlohmann::json;
   EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["model_type"] = "opt"; }), "'model_type' is opt");
-  EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["model_type"] = "mixtral"; }), "'model_type' is mixtral");
+  EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["model_type"] = "mamba"; }), "'model_type' is mamba");
   EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["activation_function"] = "relu"; }), "'activation_function'");
   EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["scale_attn_weights"] = false; }), "'scale_attn_weights'");
   EXPECT_CONTAINS(config_error("gpt2", [](Json& j) { j["scale_attn_by_inverse_layer_idx"] = true; }), "inverse_layer");

@@ -1,6 +1,7 @@
 // Products of small row-major matrices that lie in the L1 or L2 cache, and transposition: the building blocks of tiled
-// attention. C (+)= A B, where only B is read in vectors; A is broadcast element by element, so that both A and its
-// transpose can be used as they lie.
+// attention and of products whose sums are in order. C (+)= A B, where only B is read in vectors; A is broadcast
+// element by element, so that both A and its transpose can be used as they lie. Each element of C is one sum over k in
+// ascending order, whatever block it falls in and wherever a product was cut along k.
 #if defined(MCPP_TENSOR_CPU_TILE_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MCPP_TENSOR_CPU_TILE_GEMM_INL_H_
 #undef MCPP_TENSOR_CPU_TILE_GEMM_INL_H_
@@ -73,6 +74,27 @@ HWY_NOINLINE void multiply_columns(D d, Operands<R> x, i64 m, i64 k, bool accumu
   for (; m >= 1; advance(1)) multiply_block<1, kVectors, kTransposedA>(d, x, k, accumulate);
 }
 
+/// multiply_block for up to kMostRows rows, of which there are `rows`.
+template <int kMostRows, int kVectors, bool kTransposedA, class D, class R = hn::TFromD<D>>
+HWY_INLINE void multiply_rows(D d, const Operands<R>& x, i64 rows, i64 k, bool accumulate) {
+  if constexpr (kMostRows > 1) {
+    if (rows < kMostRows) return multiply_rows<kMostRows - 1, kVectors, kTransposedA>(d, x, rows, k, accumulate);
+  }
+  multiply_block<kMostRows, kVectors, kTransposedA>(d, x, k, accumulate);
+}
+
+/// As multiply_columns, for any m at full speed: in blocks of nearly the same size, none of more than kMostRows.
+template <int kMostRows, int kVectors, bool kTransposedA, class D, class R = hn::TFromD<D>>
+HWY_NOINLINE void multiply_panel(D d, Operands<R> x, i64 m, i64 k, bool accumulate) {
+  for (i64 blocks = (m + kMostRows - 1) / kMostRows; blocks > 0; --blocks) {
+    const i64 rows = (m + blocks - 1) / blocks;
+    multiply_rows<kMostRows, kVectors, kTransposedA>(d, x, rows, k, accumulate);
+    x.a += rows * (kTransposedA ? 1 : x.lda);
+    x.c += rows * x.ldc;
+    m -= rows;
+  }
+}
+
 /// C[m, n] = A B, or C += A B. n is a multiple of the vector's lanes.
 template <bool kTransposedA, class D, class R = hn::TFromD<D>>
 void multiply(D d, Operands<R> x, i64 m, i64 n, i64 k, bool accumulate) {
@@ -95,23 +117,27 @@ void multiply(D d, Operands<R> x, i64 m, i64 n, i64 k, bool accumulate) {
 #endif
 }
 
-/// dst[columns, rows] = the transpose of src[rows, columns]; both are multiples of 4.
-HWY_INLINE void transpose(const float* src, i64 rows, i64 columns, float* dst) {
+/// dst[columns, rows] = the transpose of src[rows, columns], whose rows lie `to` and `ld` apart; both sizes are
+/// multiples of 4.
+HWY_INLINE void transpose(const float* src, i64 ld, i64 rows, i64 columns, float* dst, i64 step) {
   const hn::CappedTag<float, 4> d;
   for (i64 i = 0; i < rows; i += 4) {
     for (i64 j = 0; j < columns; j += 4) {
-      const float* from = src + i * columns + j;
-      float* to = dst + j * rows + i;
-      const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + columns);
-      const auto r2 = hn::LoadU(d, from + 2 * columns), r3 = hn::LoadU(d, from + 3 * columns);
+      const float* from = src + i * ld + j;
+      float* to = dst + j * step + i;
+      const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + ld);
+      const auto r2 = hn::LoadU(d, from + 2 * ld), r3 = hn::LoadU(d, from + 3 * ld);
       const auto even0 = hn::InterleaveLower(d, r0, r2), odd0 = hn::InterleaveLower(d, r1, r3);
       const auto even1 = hn::InterleaveUpper(d, r0, r2), odd1 = hn::InterleaveUpper(d, r1, r3);
       hn::StoreU(hn::InterleaveLower(d, even0, odd0), d, to);
-      hn::StoreU(hn::InterleaveUpper(d, even0, odd0), d, to + rows);
-      hn::StoreU(hn::InterleaveLower(d, even1, odd1), d, to + 2 * rows);
-      hn::StoreU(hn::InterleaveUpper(d, even1, odd1), d, to + 3 * rows);
+      hn::StoreU(hn::InterleaveUpper(d, even0, odd0), d, to + step);
+      hn::StoreU(hn::InterleaveLower(d, even1, odd1), d, to + 2 * step);
+      hn::StoreU(hn::InterleaveUpper(d, even1, odd1), d, to + 3 * step);
     }
   }
+}
+HWY_INLINE void transpose(const float* src, i64 rows, i64 columns, float* dst) {
+  transpose(src, columns, rows, columns, dst, rows);
 }
 HWY_INLINE void transpose(const double* src, i64 rows, i64 columns, double* dst) {
   for (i64 i = 0; i < rows; ++i) {

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# What experts cost: tokens/s of a model with 8 experts of which each token uses 2, against the dense model with as many
+# parameters in use, against Hugging Face's Mixtral in PyTorch, and of two ranks that share the experts against one rank with two
+# threads; in turn. JSON lines on standard output; medians of the ratios over the rounds on standard error.
+#   bench/moe.sh [--rounds=N] [--python=PATH] [--program=PATH] [option of megatron_cpp bench step ...]
+# PATH is a Python with torch and transformers; without it that race is left out.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+rounds=3
+python=
+program=
+options=()
+for argument in "$@"; do
+  case $argument in
+    --rounds=*) rounds=${argument#*=} ;;
+    --python=*) python=${argument#*=} ;;
+    --program=*) program=${argument#*=} ;;
+    *) options+=("$argument") ;;
+  esac
+done
+if [ -z "$program" ]; then
+  scripts/build.sh release megatron_cpp >/dev/null
+  program=build/release/megatron_cpp
+fi
+# shellcheck source=bench/lib/machine.sh
+source bench/lib/machine.sh
+launch_ranks 2 --bind-to none
+results=$(mktemp)
+trap 'rm -f "$results"' EXIT
+experts=(--model.num_experts=8 --model.moe_router_topk=2 --model.moe_ffn_hidden_size=768 --model.moe_aux_loss_coeff=0.01)
+
+note() { # <what> <dtype> <batch> <JSON>
+  echo "{\"what\": \"$1\", \"dtype\": \"$2\", \"batch\": $3, \"result\": $4}" | tee -a "$results"
+}
+run() { # <what> <dtype> <batch> <words before the program> -- <options>
+  note "$1" "$2" "$3" "$(bench_json step bench/moe_14m.toml "${@:4}" --training.precision="$2" --training.micro_batch_size="$3" \
+    --training.global_batch_size="$3" --repeats=5 --warmup=2 "${options[@]}")"
+}
+
+# shellcheck disable=SC2119
+machine_json
+for ((round = 0; round < rounds; ++round)); do
+  for dtype in fp32 bf16; do
+    for batch in 8 32; do
+      run dense $dtype $batch env -- --device.num_threads=2
+      run experts $dtype $batch env -- --device.num_threads=2 "${experts[@]}"
+      run experts_ep2 $dtype $((batch / 2)) "${launch[@]}" -- --device.num_threads=1 "${experts[@]}" --training.global_batch_size=$batch \
+        --parallel.expert_model_parallel_size=2
+    done
+    [ -z "$python" ] || note pytorch $dtype 8 "$("$python" bench/torch_mixtral.py --dtype $dtype --batch 8 --compile 2>/dev/null)"
+  done
+done

@@ -1,0 +1,106 @@
+#include "megatron_cpp/resume/upcycle.h"
+
+#include <utility>
+#include <vector>
+
+#include "model/on_paper.h"
+#include "tensor/ops/ops.h"
+
+namespace mcpp {
+namespace {
+
+/// A parameter of the model with experts, without storage.
+struct Made {
+  Param param;
+  std::string source;  ///< the dense parameter that it, or each part of it along the first axis, is; empty = drawn
+  bool is_stacked;
+};
+
+/// The MLP's parameter that experts begin as.
+std::string dense_name(std::string name) {
+  constexpr std::string_view kExperts = ".mlp.experts.";
+  if (const std::size_t at = name.find(kExperts); at != std::string::npos) name.replace(at, kExperts.size(), ".mlp.");
+  return name;
+}
+
+Made made_of(const Param& param) {
+  const bool is_router = param.name.find(".mlp.router.") != std::string::npos;
+  const std::string source = is_router ? "" : dense_name(param.name);
+  return {.param = Param(param.name, param.box, param.init, param.init_std),
+          .source = source,
+          .is_stacked = !is_router && source != param.name};
+}
+
+class Upcycled final : public ShardSource {
+ public:
+  Upcycled(CheckpointReader& dense, const ModelConfig& model, u64 seed, Device& device)
+      : dense_(dense), seed_(seed), device_(device) {
+    visit_on_paper(model, [&](const Param& param) { made_.push_back(made_of(param)); });
+    for (const Made& made : made_) add(made);
+    if (model.moe.router_enable_expert_bias) add_biases(model);
+  }
+
+  std::span<const ShardSpec> shards() const override { return specs_; }
+
+  Tensor data(std::size_t index) override {
+    const ShardSpec& spec = specs_[index];
+    if (index >= made_.size()) return Tensor::zeros(spec.box.shape, spec.dtype, device_, MemoryClass::Other);
+    Made& made = made_[index];
+    Tensor values = Tensor::empty(spec.box.shape, spec.dtype, device_, MemoryClass::Other);
+    if (made.source.empty()) {
+      initialize(made.param, seed_, 0, values);
+      return values;
+    }
+    const i64 copies = made.is_stacked ? spec.box.shape[0] : 1;
+    Tensor first = values.flat(0, values.numel() / copies);
+    Shape shape(spec.box.shape.begin() + (made.is_stacked ? 1 : 0), spec.box.shape.end());
+    const Box box{shape, Shape(shape.size(), 0), shape};
+    NamedShard wanted(model_tensor(made.source), box, first);
+    dense_.read(wanted, Conversion::Refuse);
+    for (i64 copy = 1; copy < copies; ++copy) {
+      Tensor other = values.flat(copy * first.numel(), first.numel());
+      ops::copy(first, other);
+    }
+    return values;
+  }
+
+ private:
+  void add(const Made& made) {
+    ShardSpec spec;
+    static_cast<Region&>(spec) = whole(made.param.box);
+    spec.name = model_tensor(made.param.name);
+    const std::string source = made.source.empty() ? made_.front().source : made.source;
+    spec.dtype = tensor_entry(dense_.manifest(), model_tensor(source), dense_.directory()).dtype;
+    specs_.push_back(std::move(spec));
+  }
+  void add_biases(const ModelConfig& model) {
+    for (const Made& made : made_) {
+      if (!made.source.empty()) continue;
+      ShardSpec spec;
+      static_cast<Region&>(spec) = whole(slab({model.moe.num_experts}, 0, 0, model.moe.num_experts));
+      const std::string& weight = made.param.name;  // "<router>.weight"
+      spec.name = model_tensor(weight.substr(0, weight.rfind('.')) + ".expert_bias");
+      spec.dtype = DType::F32;
+      specs_.push_back(std::move(spec));
+    }
+  }
+
+  CheckpointReader& dense_;
+  u64 seed_;
+  Device& device_;
+  std::vector<Made> made_;
+  std::vector<ShardSpec> specs_;
+};
+
+}  // namespace
+
+std::unique_ptr<ShardSource> upcycle(CheckpointReader& dense, const ModelConfig& upcycled, u64 seed, Device& device) {
+  check_input(
+      upcycled.moe.shared_expert_intermediate_size == 0,
+      "model.moe_shared_expert_intermediate_size: a dense model has nothing that a shared expert could begin as");
+  check_input(upcycled.moe_ffn() == upcycled.ffn(), "model.moe_ffn_hidden_size: experts begin as MLPs, of width ",
+              upcycled.ffn(), ", not ", upcycled.moe_ffn());
+  return std::make_unique<Upcycled>(dense, upcycled, seed, device);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,74 @@
+#include "megatron_cpp/step/router_board.h"
+
+#include <algorithm>
+
+#include "tensor/transfer.h"
+
+namespace mcpp {
+namespace {
+
+std::vector<i64> layers_with_experts(const ModelConfig& config) {
+  std::vector<i64> layers;
+  for (i64 layer = 0; layer < config.num_layers; ++layer)
+    if (config.moe.has_experts(layer)) layers.push_back(layer);
+  return layers;
+}
+
+}  // namespace
+
+RouterBoard::RouterBoard(const ModelConfig& config, std::span<GPTModel* const> models, Communicator& world,
+                         Device& device)
+    : layers_(layers_with_experts(config)), columns_(RouterTally::count(config.moe.num_experts)), world_(world) {
+  if (is_empty()) return;
+  for (GPTModel* model : models) routers_.insert(routers_.end(), model->routers().begin(), model->routers().end());
+  for (const auto& [layer, router] : routers_) router->make_state();
+  const auto rows = static_cast<i64>(layers_.size());
+  table_ = Tensor::zeros({rows, columns_}, DType::F64, device, MemoryClass::Other);
+  late_table_ = make_late_copy(device, rows * columns_);
+}
+
+std::size_t RouterBoard::row_of(i64 layer) const {
+  return static_cast<std::size_t>(std::ranges::find(layers_, layer) - layers_.begin());
+}
+
+std::vector<double> RouterBoard::row(std::span<const double> table, std::size_t row) const {
+  const auto columns = static_cast<std::size_t>(columns_);
+  const std::span<const double> numbers = table.subspan(row * columns, columns);
+  return {numbers.begin(), numbers.end()};
+}
+
+void RouterBoard::clear() {
+  for (const auto& [layer, router] : routers_) router->clear_tally();
+}
+
+void RouterBoard::sum() {
+  if (is_empty()) return;
+  std::vector<double> table(static_cast<std::size_t>(table_.numel()), 0);
+  for (const auto& [layer, router] : routers_) {
+    const std::vector<double> numbers = router->tally().numbers();
+    std::ranges::copy(numbers, table.begin() + static_cast<std::ptrdiff_t>(row_of(layer)) * columns_);
+  }
+  write_values(table, table_);
+  world_.all_reduce(table_, ReduceOp::Sum).wait();
+  late_table_->start(table_);
+}
+
+bool RouterBoard::has_state() const {
+  return std::ranges::any_of(routers_,
+                             [](const auto& r) { return r.router->expert_bias() || r.router->global_tokens(); });
+}
+
+void RouterBoard::end_step() {
+  const std::vector<double> table = read_values<double>(table_);
+  for (const auto& [layer, router] : routers_) router->end_step(RouterTally::of(row(table, row_of(layer))).tokens);
+}
+
+std::vector<LayerTally> RouterBoard::tallies() const {
+  if (is_empty()) return {};
+  const std::vector<double> table = late_table_->values();
+  std::vector<LayerTally> tallies;
+  for (std::size_t i = 0; i < layers_.size(); ++i) tallies.push_back({layers_[i], RouterTally::of(row(table, i))});
+  return tallies;
+}
+
+}  // namespace mcpp

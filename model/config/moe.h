@@ -1,0 +1,97 @@
+// Mixture of experts: in some layers the MLP is several, of which a router chooses a few for each token. Names are
+// Megatron Core's.
+#pragma once
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fields.h"
+#include "tensor/ops/ops.h"
+
+namespace mcpp {
+
+template <>
+struct EnumNames<RouterScore> {
+  static constexpr std::array<std::string_view, 2> value{"softmax", "sigmoid"};
+};
+
+/// What keeps experts equally busy. AuxLoss is of each microbatch (Shazeer et al. 2017; Fedus et al., "Switch
+/// Transformers", 2021), SeqAuxLoss of each sample (DeepSeek-V2), GlobalAuxLoss holds a microbatch against how all
+/// tokens of the step before were dealt out (Qiu et al., "Demons in the Detail", 2025).
+enum class LoadBalancing { AuxLoss, SeqAuxLoss, GlobalAuxLoss, None };
+template <>
+struct EnumNames<LoadBalancing> {
+  static constexpr std::array<std::string_view, 4> value{"aux_loss", "seq_aux_loss", "global_aux_loss", "none"};
+};
+
+/// Which tokens an expert that has too many does not take: the least probable, or the last of the microbatch.
+enum class TokenDropPolicy { Probs, Position };
+template <>
+struct EnumNames<TokenDropPolicy> {
+  static constexpr std::array<std::string_view, 2> value{"probs", "position"};
+};
+
+struct MoeConfig {
+  i64 num_experts = 0;
+  std::vector<i64> layer_freq = {1};
+  i64 ffn_hidden_size = 0;
+  i64 router_topk = 2;
+  bool router_pre_softmax = false;
+  RouterScore router_score_function = RouterScore::Softmax;
+  i64 router_num_groups = 0;
+  i64 router_group_topk = 0;
+  double router_topk_scaling_factor = 0;
+  bool router_enable_expert_bias = false;
+  double router_bias_update_rate = 1e-3;
+  LoadBalancing router_load_balancing_type = LoadBalancing::AuxLoss;
+  double aux_loss_coeff = 0;
+  double z_loss_coeff = 0;
+  double expert_capacity_factor = 0;
+  TokenDropPolicy token_drop_policy = TokenDropPolicy::Probs;
+  i64 shared_expert_intermediate_size = 0;
+  bool shared_expert_gate = false;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("num_experts", self.num_experts, "experts of a layer; 0 = no experts", between(0, 1e5));
+    visit("moe_layer_freq", self.layer_freq,
+          "which layers have experts: [n] = each n-th from the first on, or 1 (experts) or 0 (dense) for each layer",
+          between(0, 1e5));
+    visit("moe_ffn_hidden_size", self.ffn_hidden_size, "width inside an expert; 0 = ffn_hidden_size", between(0, 1e7));
+    visit("moe_router_topk", self.router_topk, "experts that take each token", between(1, 1e5));
+    visit("moe_router_pre_softmax", self.router_pre_softmax,
+          "softmax over all experts before the choice, not over those chosen");
+    visit("moe_router_score_function", self.router_score_function, "how the router scores experts");
+    visit("moe_router_num_groups", self.router_num_groups,
+          "experts are chosen from the best of so many groups; 0 = no groups", between(0, 1e5));
+    visit("moe_router_group_topk", self.router_group_topk, "groups that the experts of a token are chosen from",
+          between(0, 1e5));
+    visit("moe_router_topk_scaling_factor", self.router_topk_scaling_factor,
+          "what the weights of the experts of a token are multiplied by; 0 = 1", at_least(0));
+    visit("moe_router_enable_expert_bias", self.router_enable_expert_bias,
+          "sigmoid scores: balance by a bias of each expert that counts for the choice alone, without a loss");
+    visit("moe_router_bias_update_rate", self.router_bias_update_rate, "how far that bias goes in a step", at_least(0));
+    visit("moe_router_load_balancing_type", self.router_load_balancing_type,
+          "the tokens that the balancing loss looks at: of a microbatch, of each sample, of the step before");
+    visit("moe_aux_loss_coeff", self.aux_loss_coeff, "weight of the balancing loss", at_least(0));
+    visit("moe_z_loss_coeff", self.z_loss_coeff, "weight of the loss that keeps the router's logits small",
+          at_least(0));
+    visit("moe_expert_capacity_factor", self.expert_capacity_factor,
+          "an expert takes at most so many times its even share of a microbatch; 0 = all that come", at_least(0));
+    visit("moe_token_drop_policy", self.token_drop_policy,
+          "which tokens an expert leaves that has more: those with the lowest weight, or the last ones");
+    visit("moe_shared_expert_intermediate_size", self.shared_expert_intermediate_size,
+          "width of an expert that takes every token; 0 = none", between(0, 1e7));
+    visit("moe_shared_expert_gate", self.shared_expert_gate, "a gate on what that expert gives (Qwen2-MoE)");
+  }
+
+  bool operator==(const MoeConfig&) const = default;
+
+  bool has_experts(i64 layer) const;
+  RoutingRule routing() const;
+  /// Every rule that does not hold, and every key that is set but not read, as "model.key: ..".
+  void add_conflicts(i64 num_layers, std::vector<std::string>& found) const;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,61 @@
+#include "model/layers/moe_layer.h"
+
+namespace mcpp {
+
+MoELayer::MoELayer(const std::string& name, KeptRef<ModelContext> context)
+    : context_(context),
+      part_(context_.splits_sequence() ? nullptr : &context_.tp),
+      router_(name + ".router", context),
+      experts_(name + ".experts", context) {
+  if (context_.config.moe.shared_expert_intermediate_size > 0)
+    shared_ = std::make_unique<SharedExpert>(name + ".shared_experts", context);
+}
+
+TokenRows MoELayer::rows_of(const Tensor& x, const Pass& pass) const {
+  const i64 batch = x.dim(1), all = x.dim(0) * batch, first = part_.first_row(all);
+  MCPP_CHECK(!pass.training || first % batch == 0, "a rank's tokens begin inside the batch");
+  return {.first = first, .count = part_.count(all), .batch = batch, .positions = context_.positions(x, pass).ranges};
+}
+
+Tensor MoELayer::forward(const Tensor& x, Pass& pass) {
+  const Tensor tokens = part_.of(x.as_matrix());
+  const Router::Output routed = router_.forward(tokens, rows_of(x, pass), pass);
+  pass.save(this, x);
+  const ExpertChoice choice = agree_on(routed.experts, context_.config.moe.num_experts, context_.experts);
+  const auto dispatcher = make_token_dispatcher(choice, context_.experts);
+  const Tensor y = experts_.forward(dispatcher->dispatch(tokens), dispatcher->rows(), pass);
+  const TokenDispatcher::Combined combined = dispatcher->combine(y, routed.weights);
+  for (const Tensor& t : {choice.experts, choice.counts, routed.weights, combined.kept}) pass.save(this, t);
+  Tensor out = part_.whole(combined.out, x.numel() / x.dim(-1)).view(x.shape());
+  if (shared_) ops::add_to(shared_->forward(x, pass), out);
+  return out;
+}
+
+Tensor MoELayer::backward(const Tensor& dy, Pass& pass) {
+  const Tensor d_shared = shared_ ? shared_->backward(dy, pass) : Tensor();
+  const Tensor kept = pass.take(this), weights = pass.take(this), counts = pass.take(this), experts = pass.take(this);
+  const auto dispatcher = make_token_dispatcher({experts, counts}, context_.experts);
+  const auto gradients = dispatcher->combine_backward(part_.of(dy.as_matrix()), kept, weights);
+  Tensor d_tokens = dispatcher->dispatch_backward(experts_.backward(gradients.rows, dispatcher->rows(), pass));
+  router_.backward(gradients.weights, part_.of(pass.take(this).view(dy.shape()).as_matrix()), d_tokens, pass);
+  Tensor dx = part_.whole(d_tokens, dy.numel() / dy.dim(-1)).view(dy.shape());
+  if (shared_) ops::add_to(d_shared, dx);
+  return dx;
+}
+
+ActivationPlacement MoELayer::gives(ActivationPlacement x) const {
+  check_gradient_spread(router_.weight(), ActivationPlacement::Sequence);
+  if (shared_) {
+    const ActivationPlacement y = shared_->gives(x);
+    MCPP_CHECK(y == x, "a shared expert gives activations that are ", name_of(y));
+  }
+  return x;
+}
+
+void MoELayer::visit(const ParamVisitor& f) {
+  router_.visit(f);
+  experts_.visit(f);
+  if (shared_) shared_->visit(f);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,88 @@
+#include "model/layers/shared_expert.h"
+
+#include <numeric>
+
+#include "model/layers/widened.h"
+#include "tensor/transfer.h"
+
+namespace mcpp {
+namespace {
+
+/// sigmoid, as the weight of the one expert that there is.
+const RoutingRule kGate{.topk = 1, .score = RouterScore::Sigmoid};
+
+/// Each token's own row, and its only expert.
+struct Places {
+  Tensor rows, experts;  // int32 [T, 1]
+};
+Places places_of(i64 tokens, Device& device) {
+  const auto column = [&](const std::vector<i32>& values) {
+    Tensor t = Tensor::empty({tokens, 1}, DType::I32, device);
+    write_values(values, t);
+    return t;
+  };
+  std::vector<i32> rows(static_cast<std::size_t>(tokens)), zeros(static_cast<std::size_t>(tokens), 0);
+  std::iota(rows.begin(), rows.end(), 0);
+  return {.rows = column(rows), .experts = column(zeros)};
+}
+
+}  // namespace
+
+SharedExpert::SharedExpert(const std::string& name, KeptRef<ModelContext> context)
+    : mlp_(name, context, context.get().config.moe.shared_expert_intermediate_size) {
+  const ModelConfig& config = context.get().config;
+  if (!config.moe.shared_expert_gate) return;
+  gate_ = std::make_unique<Param>(name + ".gate.weight", Shape{1, config.hidden_size}, Init::Normal,
+                                  config.init_method_std);
+  context.get().place_in_stream(*gate_);
+}
+
+Tensor SharedExpert::forward(const Tensor& x, Pass& pass) {
+  const Tensor y = mlp_.forward(x, pass);
+  if (!gate_) return y;
+  const Tensor rows = x.as_matrix();
+  Tensor logits = Tensor::empty({rows.dim(0), 1}, wide(x.dtype()), x.device()), weights = Tensor::like(logits);
+  ops::matmul(widened(rows), widened(gate_->value), logits, {.transpose_b = true});
+  for (const Tensor& t : {x, logits, y}) pass.save(this, t);
+  const Places places = places_of(rows.dim(0), x.device());
+  ops::expert_weights(logits, places.experts, kGate, weights);
+  Tensor gated = Tensor::like(y);
+  Tensor out = gated.as_matrix();
+  ops::combine_rows(y.as_matrix(), places.rows, &weights, out);
+  return gated;
+}
+
+Tensor SharedExpert::backward(const Tensor& dy, Pass& pass) {
+  if (!gate_) return mlp_.backward(dy, pass);
+  const Tensor y = pass.take(this), logits = pass.take(this), x = pass.take(this);
+  const Places places = places_of(logits.dim(0), x.device());
+  Tensor weights = Tensor::like(logits), d_weights = Tensor::like(logits), d_logits = Tensor::like(logits);
+  ops::expert_weights(logits, places.experts, kGate, weights);
+  Tensor d_y = Tensor::like(y);
+  Tensor d_rows = d_y.as_matrix();
+  ops::combine_rows_backward(dy.as_matrix(), y.as_matrix(), places.rows, weights, d_rows, d_weights);
+  ops::expert_weights_backward(d_weights, logits, places.experts, kGate, d_logits);
+  pass.run_or_defer([this, d_logits, x] {
+    gate_->add_grad([&](Tensor& dw, float beta) {
+      ops::matmul(d_logits, widened(x.as_matrix()), dw, {.transpose_a = true, .beta = beta});
+    });
+  });
+  Tensor dx = mlp_.backward(d_y, pass);
+  Tensor d_gate = Tensor::empty(x.as_matrix().shape(), logits.dtype(), x.device());
+  ops::matmul(d_logits, widened(gate_->value), d_gate);
+  Tensor dx_rows = dx.as_matrix();
+  add_narrowed(d_gate, dx_rows);
+  return dx;
+}
+
+ActivationPlacement SharedExpert::gives(ActivationPlacement x) const {
+  if (gate_) check_gradient_spread(*gate_, x);
+  return mlp_.gives(x);
+}
+
+void SharedExpert::visit(const ParamVisitor& f) {
+  mlp_.visit(f);
+  if (gate_) f(*gate_);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,69 @@
+#include "parallel/ep/all_gather_dispatcher.h"
+
+#include "tensor/ops/ops.h"
+#include "tensor/transfer.h"
+
+namespace mcpp {
+namespace {
+
+Tensor indices(std::span<const i32> values, Device& device) {
+  Tensor t = Tensor::empty({static_cast<i64>(values.size())}, DType::I32, device);
+  write_values(values, t);
+  return t;
+}
+
+}  // namespace
+
+AllGatherDispatcher::AllGatherDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel)
+    : parallel_(parallel), device_(choice.experts.device()), topk_(choice.experts.dim(1)) {
+  std::vector<i32> experts = read_values<i32>(all(choice.experts));
+  const i64 own = choice.counts.dim(1) / parallel_.ep, first = own * parallel_.ep_rank;
+  for (i32& expert : experts) {  // other ranks' experts are none here
+    const bool is_here = expert >= first && expert < first + own;
+    expert = is_here ? static_cast<i32>(expert - first) : -1;
+  }
+  plan_ = plan_dispatch(experts, topk_, count_choices(experts, own), own, 1, 0);
+  tokens_ = indices(plan_.tokens, device_);
+  slots_ = indices(plan_.slots, device_).view({-1, topk_});
+}
+
+Tensor AllGatherDispatcher::all(const Tensor& own) const {
+  Tensor whole = Tensor::like(own, {own.dim(0) * parallel_.exchange->size(), own.dim(1)});
+  parallel_.exchange->all_gather(own, whole).wait();
+  return whole;
+}
+
+Tensor AllGatherDispatcher::own_sum(const Tensor& parts) const {
+  Tensor own = Tensor::like(parts, {parts.dim(0) / parallel_.exchange->size(), parts.dim(1)});
+  parallel_.exchange->reduce_scatter(parts, own).wait();
+  return own;
+}
+
+Tensor AllGatherDispatcher::dispatch(const Tensor& tokens) {
+  Tensor rows = Tensor::like(tokens, {tokens_.numel(), tokens.dim(1)});
+  ops::gather_rows(all(tokens), tokens_, rows);
+  return rows;
+}
+
+Tensor AllGatherDispatcher::dispatch_backward(const Tensor& d_rows) {
+  Tensor parts = Tensor::like(d_rows, {slots_.dim(0), d_rows.dim(1)});
+  ops::combine_rows(d_rows, slots_, nullptr, parts);
+  return own_sum(parts);
+}
+
+TokenDispatcher::Combined AllGatherDispatcher::combine(const Tensor& y, const Tensor& weights) {
+  const Tensor all_weights = all(weights);
+  Tensor parts = Tensor::like(y, {slots_.dim(0), y.dim(1)});
+  ops::combine_rows(y, slots_, &all_weights, parts);
+  return {.out = own_sum(parts), .kept = y};
+}
+
+TokenDispatcher::Gradients AllGatherDispatcher::combine_backward(const Tensor& d_out, const Tensor& kept,
+                                                                 const Tensor& weights) {
+  const Tensor all_weights = all(weights);
+  Tensor d_rows = kept, d_weights = Tensor::like(all_weights);
+  ops::combine_rows_backward(all(d_out), kept, slots_, all_weights, d_rows, d_weights);
+  return {.rows = d_rows, .weights = own_sum(d_weights)};
+}
+
+}  // namespace mcpp

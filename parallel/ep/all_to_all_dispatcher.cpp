@@ -1,0 +1,103 @@
+#include "parallel/ep/all_to_all_dispatcher.h"
+
+#include "tensor/ops/ops.h"
+#include "tensor/transfer.h"
+
+namespace mcpp {
+namespace {
+
+DispatchPlan plan_of(const ExpertChoice& choice, const ExpertParallel& parallel) {
+  const HostValues<i32> experts(choice.experts), counts(choice.counts);
+  return plan_dispatch({experts.begin(), experts.end()}, choice.experts.dim(1), {counts.begin(), counts.end()},
+                       choice.counts.dim(1), parallel.ep, parallel.ep_rank);
+}
+
+}  // namespace
+
+AllToAllDispatcher::AllToAllDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel)
+    : parallel_(parallel),
+      device_(choice.experts.device()),
+      topk_(choice.experts.dim(1)),
+      plan_(plan_of(choice, parallel)),
+      tokens_(indices(plan_.tokens)),
+      slots_(indices(plan_.slots).view({-1, topk_})) {
+  if (plan_.is_sorted()) return;
+  by_expert_ = indices(plan_.by_expert);
+  by_rank_ = indices(plan_.by_rank);
+}
+
+Tensor AllToAllDispatcher::indices(std::span<const i32> values) const {
+  Tensor t = Tensor::empty({static_cast<i64>(values.size())}, DType::I32, device_);
+  write_values(values, t);
+  return t;
+}
+
+std::vector<Part> AllToAllDispatcher::sent(i64 width, i64 copy_stride) const {
+  std::vector<Part> parts;
+  for (const Part& part : plan_.sent) {
+    for (i64 copy = 0; copy < parallel_.tp; ++copy)
+      parts.push_back({(part.first + copy * copy_stride) * width, part.count * width});
+  }
+  return parts;
+}
+
+std::vector<Part> AllToAllDispatcher::received(i64 width) const {
+  std::vector<Part> parts;
+  for (const Part& part : plan_.received) parts.push_back({part.first * width, part.count * width});
+  return parts;
+}
+
+Tensor AllToAllDispatcher::to_experts(const Tensor& choices) const {
+  if (plan_.is_sorted()) return choices;
+  const i64 width = choices.dim(1);
+  Tensor arrived = Tensor::like(choices, {by_expert_.numel(), width});
+  parallel_.exchange->all_to_all_v(choices, sent(width, 0), arrived, received(width)).wait();
+  Tensor rows = Tensor::like(arrived);
+  ops::gather_rows(arrived, by_expert_, rows);
+  return rows;
+}
+
+Tensor AllToAllDispatcher::from_experts(const Tensor& rows) const {
+  if (plan_.is_sorted()) return rows;
+  const i64 width = rows.dim(1), count = tokens_.numel(), copies = parallel_.tp;
+  Tensor leaving = Tensor::like(rows);
+  ops::gather_rows(rows, by_rank_, leaving);
+  Tensor parts = Tensor::like(rows, {copies * count, width});
+  parallel_.exchange->all_to_all_v(leaving, received(width), parts, sent(width, count)).wait();
+  if (copies == 1) return parts;
+  std::vector<i32> places;
+  for (i64 row = 0; row < count; ++row) {
+    for (i64 copy = 0; copy < copies; ++copy) places.push_back(static_cast<i32>(copy * count + row));
+  }
+  Tensor sums = Tensor::like(rows, {count, width});
+  ops::combine_rows(parts, indices(places).view({count, copies}), nullptr, sums);
+  return sums;
+}
+
+Tensor AllToAllDispatcher::dispatch(const Tensor& tokens) {
+  Tensor choices = Tensor::like(tokens, {tokens_.numel(), tokens.dim(1)});
+  ops::gather_rows(tokens, tokens_, choices);
+  return to_experts(choices);
+}
+
+Tensor AllToAllDispatcher::dispatch_backward(const Tensor& d_rows) {
+  Tensor d_tokens = Tensor::like(d_rows, {slots_.dim(0), d_rows.dim(1)});
+  ops::combine_rows(from_experts(d_rows), slots_, nullptr, d_tokens);
+  return d_tokens;
+}
+
+TokenDispatcher::Combined AllToAllDispatcher::combine(const Tensor& y, const Tensor& weights) {
+  const Tensor choices = from_experts(y);
+  Tensor out = Tensor::like(y, {slots_.dim(0), y.dim(1)});
+  ops::combine_rows(choices, slots_, &weights, out);
+  return {.out = out, .kept = choices};
+}
+
+TokenDispatcher::Gradients AllToAllDispatcher::combine_backward(const Tensor& d_out, const Tensor& kept,
+                                                                const Tensor& weights) {
+  Tensor d_choices = kept, d_weights = Tensor::like(weights);
+  ops::combine_rows_backward(d_out, kept, slots_, weights, d_choices, d_weights);
+  return {.rows = to_experts(d_choices), .weights = d_weights};
+}
+
+}  // namespace mcpp

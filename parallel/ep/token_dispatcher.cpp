@@ -1,0 +1,26 @@
+#include "parallel/ep/token_dispatcher.h"
+
+#include "parallel/ep/all_gather_dispatcher.h"
+#include "parallel/ep/all_to_all_dispatcher.h"
+#include "tensor/transfer.h"
+
+namespace mcpp {
+
+ExpertChoice agree_on(const Tensor& experts, i64 num_experts, const ExpertParallel& parallel) {
+  const auto ranks = static_cast<i64>(parallel.exchange ? parallel.exchange->size() : 1);
+  const HostValues<i32> choices(experts);
+  Tensor own = Tensor::empty({1, num_experts}, DType::I32, experts.device());
+  write_values(count_choices(std::span(choices.begin(), choices.end()), num_experts), own);
+  if (ranks == 1) return {experts, own};
+  Tensor all = Tensor::empty({ranks, num_experts}, DType::I32, experts.device());
+  parallel.exchange->all_gather(own, all).wait();
+  return {experts, all};
+}
+
+std::unique_ptr<TokenDispatcher> make_token_dispatcher(const ExpertChoice& choice, const ExpertParallel& parallel) {
+  if (parallel.dispatcher == TokenDispatcherType::AllGather && parallel.exchange && parallel.exchange->size() > 1)
+    return std::make_unique<AllGatherDispatcher>(choice, parallel);
+  return std::make_unique<AllToAllDispatcher>(choice, parallel);
+}
+
+}  // namespace mcpp

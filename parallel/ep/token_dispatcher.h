@@ -1,0 +1,49 @@
+// Tokens on their way to their experts and back. Forward: dispatch(), the experts, combine(); backward:
+// combine_backward(), the experts' backward, dispatch_backward().
+#pragma once
+#include <memory>
+#include <span>
+
+#include "parallel/ep/expert_parallel.h"
+
+namespace mcpp {
+
+/// The experts of a rank's tokens; `counts` is what ranks told one another, so that it need not be asked again in
+/// backward.
+struct ExpertChoice {
+  Tensor experts;  ///< int32 [T, k]; negative = none, as it was dropped
+  Tensor counts;   ///< int32 [ranks of the exchange, num_experts]
+};
+
+/// Of one microbatch. All ranks of the exchange call the same; T and k are the same on each.
+class TokenDispatcher {
+ public:
+  virtual ~TokenDispatcher() = default;
+
+  /// Tokens [T, h] to the M rows that this rank's experts take, one expert after another.
+  virtual Tensor dispatch(const Tensor& tokens) = 0;
+  /// How many each of its experts takes.
+  virtual std::span<const i64> rows() const = 0;
+
+  struct Combined {
+    Tensor out;   ///< [T, h]
+    Tensor kept;  ///< for combine_backward()
+  };
+  /// The sum of what its experts make of each token, y [M, h] on the ranks that have them, times their weights [T, k].
+  /// y's memory may be used.
+  virtual Combined combine(const Tensor& y, const Tensor& weights) = 0;
+  struct Gradients {
+    Tensor rows;     ///< [M, h]
+    Tensor weights;  ///< [T, k]
+  };
+  /// From the gradient of what combine() gave. The memory of `kept` may be used.
+  virtual Gradients combine_backward(const Tensor& d_out, const Tensor& kept, const Tensor& weights) = 0;
+  /// The gradient of tokens [T, h] from that of dispatch()ed rows [M, h].
+  virtual Tensor dispatch_backward(const Tensor& d_rows) = 0;
+};
+
+/// Asks the other ranks for their counts.
+ExpertChoice agree_on(const Tensor& experts, i64 num_experts, const ExpertParallel& parallel);
+std::unique_ptr<TokenDispatcher> make_token_dispatcher(const ExpertChoice& choice, const ExpertParallel& parallel);
+
+}  // namespace mcpp

@@ -1,0 +1,182 @@
+// Products in which each element of c is one fp32 sum over k in ascending order, so that its bits depend on nothing but
+// its row of a and its column of b: not on the number of rows, nor on how the work is cut. oneDNN's sgemm takes other
+// kernels for few rows and for the last of them. Narrow types are widened as they are copied. See ordered_blocks.h.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tensor/cpu/gemm/gemm_ordered.cpp"
+#include "hwy/cache_control.h"
+#include "hwy/foreach_target.h"
+#include "tensor/cpu/gemm/ordered_blocks.h"
+#include "tensor/cpu/simd/simd-inl.h"
+#include "tensor/cpu/simd/tile_gemm-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mcpp::kernel::HWY_NAMESPACE {
+
+using F32 = hn::ScalableTag<float>;
+
+/// to[count] = x, in fp32.
+template <class T>
+void widen(const T* x, i64 count, float* to) {
+  using namespace mcpp::HWY_NAMESPACE;
+  const F32 d;
+  sweep(d, 0, count, [=](i64 i, auto lanes) HWY_ATTR { store(load(d, x + i, lanes), d, to + i, lanes); });
+}
+
+/// to[count, width] = the first `count` of k of columns of b, which lies transposed. `next` is what is read after it.
+void transpose_whole(const float* b, i64 ld, i64 count, i64 width, const float* next, float* to) {
+  constexpr i64 kLine = 16;
+  for (i64 j = 0; j < width; j += 4) {
+    for (i64 i = 0; i < 4; ++i) {
+      for (i64 k = 0; k < kTransposed; k += kLine) hwy::Prefetch(next + (j + i) * ld + k);
+    }
+    transpose(b + j * ld, ld, 4, count, to + j, width);
+  }
+}
+
+/// to[depth, width] = columns of b, which lies transposed, the last ones zero. As many of k at a time as fit the
+/// first-level cache with their copy.
+template <class T>
+void transpose_panel(Operand<T> b, i64 depth, i64 columns, i64 width, float* room, float* to) {
+  for (i64 k = 0; k < depth; k += kTransposed, to += kTransposed * width) {
+    const i64 count = std::min(kTransposed, depth - k), even = (count + 3) / 4 * 4;
+    if constexpr (std::is_same_v<T, float>) {
+      if (columns == width && even == count) {
+        const float* next = k + kTransposed < depth ? b.data + k + kTransposed : b.data + width * b.ld;
+        transpose_whole(b.data + k, b.ld, count, width, next, to);
+        continue;
+      }
+    }
+    for (i64 j = 0; j < width; ++j) {
+      const i64 there = j < columns ? count : 0;
+      if (there > 0) widen(b.data + j * b.ld + k, there, room + j * kTransposedStep);
+      std::fill(room + j * kTransposedStep + there, room + j * kTransposedStep + even, 0.0f);
+    }
+    transpose(room, kTransposedStep, width, even, to, width);
+  }
+}
+
+/// Panels are [depth, width], strips [rows, depth], or if a lies transposed [depth, rows].
+struct WideKernel {
+  static constexpr i64 kDepth = kWords;
+  static constexpr bool kAddsLast = false;
+
+  static i64 width() { return 2 * static_cast<i64>(hn::Lanes(F32())); }
+
+  template <class T>
+  static i64 copy_panels(Operand<T> b, i64 depth, i64 columns, BlockRoom& room) {
+    const i64 size = (depth + 3) / 4 * 4 * width() + kPanelApart;
+    float* to = room.b;
+    if (b.transposed) {
+      for (i64 j = 0; j < columns; j += width(), to += size)
+        transpose_panel<T>({b.data + j * b.ld, b.ld, true}, depth, std::min(width(), columns - j), width(),
+                           room.columns, to);
+      return size;
+    }
+    for (i64 k = 0; k < depth; ++k) {
+      const T* from = b.data + k * b.ld;
+      to = room.b + k * width();
+      for (i64 j = 0; j < columns; j += width(), to += size) {
+        const i64 there = std::min(width(), columns - j);
+        widen(from + j, there, to);
+        if (there < width()) std::fill(to + there, to + width(), 0.0f);
+      }
+    }
+    return size;
+  }
+
+  template <class T>
+  static i64 copy_strip(Operand<T> a, i64 rows, i64 depth, float* to) {
+    const i64 step = a.transposed ? kStripRows : kRowStep;
+    const i64 count = a.transposed ? depth : rows, length = a.transposed ? rows : depth;
+    for (i64 i = 0; i < count; ++i) widen(a.data + i * a.ld, length, to + i * step);
+    return step;
+  }
+
+  static void multiply(bool transposed, const float* a, i64 lda, const float* b, float* c, i64 ldc, i64 rows, i64 depth,
+                       bool accumulate) {
+#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
+    constexpr int kRows = 12;
+#else
+    constexpr int kRows = 6;
+#endif
+    const Operands<float> x{a, lda, b, width(), c, ldc};
+    if (transposed)
+      multiply_panel<kRows, 2, true>(F32(), x, rows, depth, accumulate);
+    else
+      multiply_panel<kRows, 2, false>(F32(), x, rows, depth, accumulate);
+  }
+
+  template <class T, class C>
+  static void write(const Product<T, C>& x, const float* sums, i64 ld) {
+    using namespace mcpp::HWY_NAMESPACE;
+    const F32 d;
+    for (i64 r = 0; r < x.size.m; ++r) {
+      const float* from = sums + r * ld;
+      C* to = x.c + r * x.ldc;
+      sweep(d, 0, x.size.n, [=, &x](i64 i, auto lanes) HWY_ATTR {
+        store(hn::Add(previous(d, to + i, x.beta, lanes), load(d, from + i, lanes)), d, to + i, lanes);
+      });
+    }
+  }
+};
+
+void ordered_f32(const Product<float, float>& x, BlockRoom& room) {
+  compute_block(WideKernel(), x, room);
+}
+void ordered_bf16(const Product<BFloat16, BFloat16>& x, BlockRoom& room) {
+  compute_block(WideKernel(), x, room);
+}
+void ordered_bf16_to_f32(const Product<BFloat16, float>& x, BlockRoom& room) {
+  compute_block(WideKernel(), x, room);
+}
+void ordered_f16(const Product<Float16, Float16>& x, BlockRoom& room) {
+  compute_block(WideKernel(), x, room);
+}
+void ordered_f16_to_f32(const Product<Float16, float>& x, BlockRoom& room) {
+  compute_block(WideKernel(), x, room);
+}
+
+}  // namespace mcpp::kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mcpp::kernel {
+
+HWY_EXPORT(ordered_f32);
+HWY_EXPORT(ordered_bf16);
+HWY_EXPORT(ordered_bf16_to_f32);
+HWY_EXPORT(ordered_f16);
+HWY_EXPORT(ordered_f16_to_f32);
+
+namespace {
+
+template <class T, class C>
+void run_block(const Product<T, C>& x, BlockRoom& room) {
+  if constexpr (std::is_same_v<T, float>) {
+    HWY_DYNAMIC_DISPATCH(ordered_f32)(x, room);
+  } else if constexpr (std::is_same_v<C, BFloat16>) {
+    HWY_DYNAMIC_DISPATCH(ordered_bf16)(x, room);
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    HWY_DYNAMIC_DISPATCH(ordered_bf16_to_f32)(x, room);
+  } else if constexpr (std::is_same_v<C, Float16>) {
+    HWY_DYNAMIC_DISPATCH(ordered_f16)(x, room);
+  } else {
+    HWY_DYNAMIC_DISPATCH(ordered_f16_to_f32)(x, room);
+  }
+}
+
+}  // namespace
+
+template <class T, class C>
+void gemm_ordered(CpuDevice& device, std::span<const Product<T, C>> products) {
+  run_blocks(device, products, run_block<T, C>);
+}
+
+template void gemm_ordered(CpuDevice&, std::span<const Product<float, float>>);
+template void gemm_ordered(CpuDevice&, std::span<const Product<BFloat16, BFloat16>>);
+template void gemm_ordered(CpuDevice&, std::span<const Product<BFloat16, float>>);
+template void gemm_ordered(CpuDevice&, std::span<const Product<Float16, Float16>>);
+template void gemm_ordered(CpuDevice&, std::span<const Product<Float16, float>>);
+
+}  // namespace mcpp::kernel
+#endif  // HWY_ONCE

@@ -1,0 +1,95 @@
+// Mixtures of experts with the program itself: what it says of them, evaluation and generation on other layouts, and
+// dense checkpoints that become mixtures.
+#include "tests/megatron_cpp/end_to_end/end_to_end.h"
+
+namespace mcpp {
+namespace {
+
+class ExpertsEndToEnd : public EndToEnd {
+ protected:
+  static Words joined(Words words, const Words& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  static Words gated() {
+    return {"--model.add_bias_linear=false",        "--model.normalization=RMSNorm", "--model.activation_func=swiglu",
+            "--model.position_embedding_type=rope", "--model.hidden_dropout=0",      "--model.attention_dropout=0"};
+  }
+  static Words with_experts() {
+    return joined(gated(), {"--model.num_experts=4", "--model.moe_router_topk=2", "--model.moe_aux_loss_coeff=0.01"});
+  }
+  double nll(const std::string& run, int ranks = 1, const Words& more = {}) const {
+    const Outcome outcome =
+        run_on(ranks, joined({"evaluate", str("--load=", at(run)), str("--text=", (root() / "held_out.txt").string()),
+                              "--stride=8", "--json"},
+                             more));
+    EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+    return nlohmann::json::parse(outcome.out.substr(outcome.out.find('{')))["nll"].get<double>();
+  }
+};
+
+TEST_F(ExpertsEndToEnd, TellsHowBusyExpertsAre) {
+  const std::string out = good(pretrain("run", with_experts()));
+  EXPECT_CONTAINS(out, "| largest expert load: ");
+  EXPECT_CONTAINS(out, "| load balancing loss: ");
+  const auto lines = metrics("run");
+  const nlohmann::json& experts = lines.front()["experts"];
+  ASSERT_EQ(experts.size(), 2u) << "layers";
+  double choices = 0;
+  for (const nlohmann::json& tokens : experts[0]["tokens_per_expert"]) choices += tokens.get<double>();
+  EXPECT_EQ(choices, 8 * 32 * 2);
+  EXPECT_NEAR(experts[0]["load_balancing_loss"].get<double>(), 1, 0.2);
+  EXPECT_CONTAINS(good(joined(pretrain("plan", with_experts()),
+                              {"--dry_run", "--world_size=2", "--parallel.expert_model_parallel_size=2"})),
+                  "more where all tokens choose those of one rank");
+}
+
+TEST_F(ExpertsEndToEnd, EvaluatesAndGeneratesAlikeOnEveryLayout) {
+  train("run", with_experts());
+  const double one = nll("run");
+  const auto keys = [](int tp, int ep, int etp) {
+    return Words{str("--parallel.tensor_model_parallel_size=", tp), str("--parallel.expert_model_parallel_size=", ep),
+                 str("--parallel.expert_tensor_parallel_size=", etp)};
+  };
+  EXPECT_NEAR(nll("run", 2, keys(1, 2, 1)) / one, 1, 1e-6);
+  EXPECT_NEAR(nll("run", 3, keys(1, 1, 1)) / one, 1, 1e-6);
+  EXPECT_NEAR(nll("run", 4, keys(2, 4, 1)) / one, 1, 1e-6) << "ranks with other windows share the experts";
+  EXPECT_NEAR(nll("run", 4, keys(2, 1, 2)) / one, 1, 1e-6);
+  const Words generate{"generate", str("--load=", at("run")), "--prompt=ROMEO:", "--max_new_tokens=30", "--seed=3"};
+  const std::string text = good(generate);
+  for (const Words& layout : {keys(2, 2, 1), keys(2, 1, 2)}) EXPECT_EQ(run_on(2, joined(generate, layout)).out, text);
+}
+
+TEST_F(ExpertsEndToEnd, ADenseModelBecomesAMixtureThatGivesTheSame) {
+  train("dense", gated());
+  good({"checkpoint", "upcycle", at("dense"), at("start"), "--num_experts=4", "--moe_router_topk=2"});
+  EXPECT_NEAR(nll("start") / nll("dense"), 1, 1e-5);
+  train("moe", joined(with_experts(), {str("--checkpoint.load=", at("start")), "--checkpoint.finetune=true"}));
+  EXPECT_LT(losses("moe", 12).front(), losses("dense", 12).front());
+  const Outcome shared = run(
+      {"checkpoint", "upcycle", at("dense"), at("no"), "--num_experts=4", "--moe_shared_expert_intermediate_size=8"});
+  EXPECT_EQ(shared.code, 2);
+  EXPECT_CONTAINS(shared.err, "a shared expert could begin as");
+  const Outcome again = run({"checkpoint", "upcycle", at("moe"), at("no"), "--num_experts=4"});
+  EXPECT_EQ(again.code, 2);
+  EXPECT_CONTAINS(again.err, "has experts already");
+}
+
+TEST_F(ExpertsEndToEnd, ResumesOnAnotherLayoutOfExperts) {
+  train("run", joined(with_experts(), {"--training.train_iters=12"}));
+  const std::vector<double> expected = losses("run", 12);
+  ASSERT_EQ(run_on(2, joined(pretrain("parts", with_experts()),
+                             {"--training.exit_interval=8", "--parallel.expert_model_parallel_size=2"}))
+                .code,
+            0);
+  ASSERT_EQ(run_on(4, joined(pretrain("parts", with_experts()),
+                             {"--parallel.tensor_model_parallel_size=2", "--parallel.expert_model_parallel_size=4",
+                              "--parallel.expert_tensor_parallel_size=1", "--parallel.zero_stage=2"}))
+                .code,
+            0);
+  const std::vector<double> actual = losses("parts", 12);
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(actual[i], expected[i], 1e-4 * expected[i]) << i;
+}
+
+}  // namespace
+}  // namespace mcpp

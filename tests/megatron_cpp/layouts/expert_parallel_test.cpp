@@ -1,0 +1,171 @@
+// Experts dealt out over ranks train the model that one rank trains: whatever chooses and balances them, with tokens
+// dropped or not, and with every other kind of parallelism.
+#include <gtest/gtest.h>
+
+#include "tests/support/compare_runs.h"
+#include "tests/support/layout_run.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::expect_near;
+using test::RunLayout;
+using test::RunResult;
+using test::RunTask;
+
+Recompute full() {
+  return {.granularity = Recompute::Granularity::Full, .method = Recompute::Method::Uniform, .num_layers = 2};
+}
+Recompute selective() {
+  return {.granularity = Recompute::Granularity::Selective,
+          .core_attn = true,
+          .layernorm = true,
+          .mlp_act = true,
+          .moe_act = true};
+}
+
+constexpr auto kGather = TokenDispatcherType::AllGather;
+constexpr auto kInterleaved = ScheduleKind::Interleaved, kZbH1 = ScheduleKind::ZbH1, kZbV = ScheduleKind::ZbV;
+
+const RunLayout kLayouts[]{
+    {.name = "ep2", .dp = 2, .ep = 2},
+    {.name = "ep4", .dp = 4, .ep = 4},
+    {.name = "ep2_dp4", .dp = 4, .ep = 2},
+    {.name = "tp2", .tp = 2},
+    {.name = "tp2_etp1", .tp = 2, .etp = 1},
+    {.name = "tp2_ep2_etp1", .tp = 2, .ep = 2, .etp = 1},
+    {.name = "tp2_sp_ep2_etp1", .tp = 2, .sequence_parallel = true, .ep = 2, .etp = 1},
+    {.name = "tp2_sp_ep2_dp2", .tp = 2, .dp = 2, .sequence_parallel = true, .ep = 2},
+    {.name = "tp2_ep4_etp1_dp2", .tp = 2, .dp = 2, .ep = 4, .etp = 1},
+    {.name = "dp2_etp2", .dp = 2, .etp = 2},
+    {.name = "dp4_ep2_etp2", .dp = 4, .ep = 2, .etp = 2},
+    {.name = "tp4_sp_ep2_etp2", .tp = 4, .sequence_parallel = true, .ep = 2, .etp = 2},
+    {.name = "cp2_ep2", .cp = 2, .ep = 2},
+    {.name = "cp2_ep4_dp2", .dp = 2, .cp = 2, .ep = 4},
+    {.name = "tp2_sp_cp2_ep4_etp1", .tp = 2, .sequence_parallel = true, .cp = 2, .ep = 4, .etp = 1},
+    {.name = "pp2_ep2", .pp = 2, .dp = 2, .ep = 2},
+    {.name = "pp2_interleaved_ep2", .pp = 2, .dp = 2, .ep = 2, .schedule = kInterleaved, .virtual_stages = 2},
+    {.name = "pp2_zb_v_ep2", .pp = 2, .dp = 2, .ep = 2, .schedule = kZbV, .virtual_stages = 2},
+    {.name = "pp4_zb_h1_ep2", .pp = 4, .dp = 2, .ep = 2, .schedule = kZbH1},
+    {.name = "ep2_dp4_zero1", .dp = 4, .ep = 2, .zero_stage = 1},
+    {.name = "ep2_dp4_zero2", .dp = 4, .ep = 2, .zero_stage = 2},
+    {.name = "ep2_dp4_zero3", .dp = 4, .ep = 2, .zero_stage = 3},
+    {.name = "ep4_dp8_hsdp_zero3", .dp = 8, .ep = 4, .zero_stage = 3, .instances = 2},
+    {.name = "gather_ep4", .dp = 4, .ep = 4, .dispatcher = kGather},
+    {.name = "gather_tp2_ep2", .tp = 2, .dp = 2, .ep = 2, .dispatcher = kGather},
+    {.name = "gather_tp2_sp_cp2_pp2_ep2",
+     .tp = 2,
+     .pp = 2,
+     .sequence_parallel = true,
+     .cp = 2,
+     .ep = 2,
+     .dispatcher = kGather},
+    {.name = "ep2_recompute_full", .dp = 2, .ep = 2, .recompute = full()},
+    {.name = "ep2_recompute_selective", .dp = 2, .ep = 2, .recompute = selective()},
+    {.name = "tp2_sp_ep2_pp2_dp2_zero1",
+     .tp = 2,
+     .pp = 2,
+     .dp = 2,
+     .sequence_parallel = true,
+     .ep = 2,
+     .zero_stage = 1},
+};
+
+/// As Mixtral: softmax over the chosen two of four experts, with the loss of balance. As DeepSeek-V3: sigmoid scores
+/// with a bias that balances, groups, a scale, a shared expert, a dense first layer. As Switch: one expert, which takes
+/// no more than its share, so that tokens are dropped, with dropout and tied embeddings. As GLaM: every other layer,
+/// the last tokens dropped, balance over each sample.
+ModelConfig model_of(const std::string& name) {
+  ModelConfig config = test::tiny_llama();
+  config.num_layers = 4;
+  config.hidden_size = 32;
+  config.num_attention_heads = 8;
+  config.num_query_groups = 4;
+  config.seq_length = 32;
+  MoeConfig& moe = config.moe;
+  moe.num_experts = 4;
+  moe.ffn_hidden_size = 24;
+  if (name == "mixtral") {
+    moe.aux_loss_coeff = 0.02;
+  } else if (name == "deepseek") {
+    moe.num_experts = 8;
+    moe.layer_freq = {0, 1, 1, 1};
+    moe.router_topk = 3;
+    moe.router_score_function = RouterScore::Sigmoid;
+    moe.router_enable_expert_bias = true;
+    moe.router_bias_update_rate = 0.01;
+    moe.router_num_groups = 4;
+    moe.router_group_topk = 2;
+    moe.router_topk_scaling_factor = 1.5;
+    moe.router_load_balancing_type = LoadBalancing::GlobalAuxLoss;
+    moe.aux_loss_coeff = 0.01;
+    moe.shared_expert_intermediate_size = 16;
+    moe.shared_expert_gate = true;
+  } else if (name == "switch") {
+    config.activation_func = ActivationFunction::Gelu;
+    config.untie_embeddings_and_output_weights = false;
+    config.hidden_dropout = 0.1;
+    moe.router_topk = 1;
+    moe.router_pre_softmax = true;
+    moe.aux_loss_coeff = 0.01;
+    moe.z_loss_coeff = 1e-3;
+    moe.expert_capacity_factor = 1;
+  } else {
+    moe.num_experts = 8;
+    moe.layer_freq = {2};
+    moe.expert_capacity_factor = 0.75;
+    moe.token_drop_policy = TokenDropPolicy::Position;
+    moe.router_load_balancing_type = LoadBalancing::SeqAuxLoss;
+    moe.aux_loss_coeff = 0.05;
+  }
+  return config;
+}
+
+RunTask task_of(const std::string& model, DType dtype = DType::F32) {
+  RunTask task = test::learnable_task(model_of(model), dtype);
+  task.steps = 8;
+  task.global_batch_size = 8;
+  return task;
+}
+
+const RunResult& one_rank(const std::string& model) {
+  static std::map<std::string, RunResult> results;
+  if (!results.contains(model)) results[model] = run_layout(task_of(model), {});
+  return results.at(model);
+}
+
+class ExpertParallelLayouts : public testing::TestWithParam<std::tuple<const char*, RunLayout>> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, ExpertParallelLayouts,
+                         testing::Combine(testing::Values("mixtral", "deepseek", "switch", "glam"),
+                                          testing::ValuesIn(kLayouts)),
+                         [](const auto& p) { return str(std::get<0>(p.param), "_", std::get<1>(p.param).name); });
+
+TEST_P(ExpertParallelLayouts, EightStepsGiveTheModelOfOneRank) {
+  const auto& [model, layout] = GetParam();
+  const RunResult& expected = one_rank(model);
+  EXPECT_LT(expected.losses.back(), 0.9 * expected.losses.front()) << "the task teaches nothing";
+  expect_near(run_layout(task_of(model), layout), expected, 1e-5, 1e-4, model_of(model));
+}
+
+/// A router of zeros scores all alike, and of equal experts the first is chosen: all tokens of all ranks go to one
+/// rank.
+TEST(ExpertParallelWorstCase, AllTokensChooseTheExpertsOfOneRank) {
+  RunTask task = task_of("mixtral");
+  task.steps = 2;
+  test::Weights initial =
+      run_layout(RunTask{.model = task.model, .optimizer = task.optimizer, .steps = 0, .tokens = task.tokens}, {})
+          .weights;
+  for (auto& [name, values] : initial)
+    if (name.ends_with("router.weight")) std::fill(values.begin(), values.end(), 0);
+  task.initial = &initial;
+  const RunResult expected = run_layout(task, {});
+  for (const TokenDispatcherType dispatcher : {TokenDispatcherType::AllToAll, TokenDispatcherType::AllGather}) {
+    expect_near(run_layout(task, {.dp = 4, .ep = 4, .dispatcher = dispatcher}), expected, 1e-5, 1e-4, task.model);
+    expect_near(run_layout(task, {.tp = 2, .pp = 2, .dp = 2, .ep = 4, .etp = 1, .dispatcher = dispatcher}), expected,
+                1e-5, 1e-4, task.model);
+  }
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,91 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "model/config/config.h"
+#include "model/config/moe.h"
+
+namespace mcpp {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::UnorderedElementsAre;
+
+ModelConfig with_experts() {
+  ModelConfig config;
+  config.vocab_size = 100;
+  config.num_layers = 4;
+  config.add_bias_linear = false;
+  config.moe.num_experts = 8;
+  return config;
+}
+
+TEST(MoeConfig, KeysOfExpertsNeedExperts) {
+  ModelConfig config = with_experts();
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+  config.moe.num_experts = 0;
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+  config.moe.aux_loss_coeff = 0.01;
+  EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("model.num_experts: must be set")));
+}
+
+TEST(MoeConfig, ExpertsHaveNoBiases) {
+  ModelConfig config = with_experts();
+  config.add_bias_linear = true;
+  EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("model.add_mlp_bias: experts have no biases")));
+  config.add_bias_linear = false;
+  config.add_qkv_bias = true;
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+}
+
+TEST(MoeConfig, AllThatDoesNotGoTogetherIsNamedAtOnce) {
+  ModelConfig config = with_experts();
+  MoeConfig& moe = config.moe;
+  moe.router_topk = 9;
+  moe.layer_freq = {1, 0};
+  moe.router_enable_expert_bias = true;
+  moe.router_num_groups = 3;
+  moe.router_group_topk = 1;
+  moe.token_drop_policy = TokenDropPolicy::Position;
+  moe.shared_expert_gate = true;
+  EXPECT_THAT(
+      config.conflicts(),
+      UnorderedElementsAre(HasSubstr("model.moe_router_topk: 9 is more than num_experts = 8"),
+                           HasSubstr("model.moe_layer_freq: has 2 numbers; allowed are one, or one for each of the 4"),
+                           HasSubstr("model.moe_router_enable_expert_bias: needs"),
+                           HasSubstr("model.moe_router_num_groups: 3 does not divide num_experts = 8"),
+                           HasSubstr("model.moe_token_drop_policy: only read"),
+                           HasSubstr("model.moe_shared_expert_gate: only read")));
+}
+
+TEST(MoeConfig, OneExpertOfASoftmaxOverItselfLearnsNothing) {
+  ModelConfig config = with_experts();
+  config.moe.router_topk = 1;
+  EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("model.moe_router_pre_softmax: must be true")));
+  config.moe.router_pre_softmax = true;
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+}
+
+TEST(MoeConfig, GroupsHaveEnoughExperts) {
+  ModelConfig config = with_experts();
+  config.moe.router_num_groups = 4;
+  EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("must be set together")));
+  config.moe.router_group_topk = 1;
+  config.moe.router_topk = 3;
+  EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("must have at least moe_router_topk = 3 experts")));
+  config.moe.router_group_topk = 2;
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+}
+
+TEST(MoeConfig, SaysWhichLayersHaveExperts) {
+  MoeConfig moe{.num_experts = 2};
+  EXPECT_TRUE(moe.has_experts(0) && moe.has_experts(1));
+  moe.layer_freq = {2};
+  EXPECT_TRUE(moe.has_experts(0) && !moe.has_experts(1) && moe.has_experts(2));
+  moe.layer_freq = {0, 1, 1};
+  EXPECT_TRUE(!moe.has_experts(0) && moe.has_experts(1) && moe.has_experts(2));
+}
+
+}  // namespace
+}  // namespace mcpp

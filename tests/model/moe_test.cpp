@@ -1,0 +1,180 @@
+// Layers with experts on one rank: gradients, those of the losses of balance included, against differences in double
+// precision; and what is decided once stays so.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "model/flops.h"
+#include "model/gpt_model.h"
+#include "tests/support/gradcheck.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::TinyModel;
+
+ModelConfig with_experts() {
+  ModelConfig config = test::tiny_llama();
+  config.num_layers = 2;
+  config.moe.num_experts = 4;
+  config.moe.ffn_hidden_size = 24;
+  return config;
+}
+
+struct NamedConfig {
+  const char* name;
+  ModelConfig config;
+};
+
+std::vector<NamedConfig> models() {
+  std::vector<NamedConfig> all;
+  const auto add = [&](const char* name, auto&& change) {
+    ModelConfig config = with_experts();
+    change(config, config.moe);
+    all.push_back({name, config});
+  };
+  add("softmax", [](ModelConfig&, MoeConfig&) {});
+  add("balanced", [](ModelConfig&, MoeConfig& moe) { moe.aux_loss_coeff = 0.5, moe.z_loss_coeff = 0.3; });
+  add("balanced_by_sample", [](ModelConfig&, MoeConfig& moe) {
+    moe.aux_loss_coeff = 0.5;
+    moe.router_load_balancing_type = LoadBalancing::SeqAuxLoss;
+  });
+  add("switch", [](ModelConfig& config, MoeConfig& moe) {
+    config.activation_func = ActivationFunction::Gelu;
+    moe.router_topk = 1, moe.router_pre_softmax = true, moe.expert_capacity_factor = 1, moe.aux_loss_coeff = 0.1;
+  });
+  add("sigmoid_shared", [](ModelConfig&, MoeConfig& moe) {
+    moe.router_topk = 3, moe.router_score_function = RouterScore::Sigmoid, moe.router_topk_scaling_factor = 2;
+    moe.shared_expert_intermediate_size = 16, moe.shared_expert_gate = true, moe.aux_loss_coeff = 0.2;
+  });
+  add("every_other_layer", [](ModelConfig&, MoeConfig& moe) {
+    moe.layer_freq = {0, 1}, moe.expert_capacity_factor = 0.75, moe.token_drop_policy = TokenDropPolicy::Position;
+    moe.shared_expert_intermediate_size = 8;
+  });
+  return all;
+}
+
+class MoeModel : public testing::TestWithParam<NamedConfig> {};
+INSTANTIATE_TEST_SUITE_P(Models, MoeModel, testing::ValuesIn(models()), [](const auto& p) { return p.param.name; });
+
+/// The whole loss: of the tokens, and what routers add to it, which they report without its coefficients.
+double whole_loss(TinyModel& m) {
+  for (const auto& [layer, router] : m.model.routers()) router->clear_tally();
+  Pass pass = m.pass(true);
+  double loss = m.model.loss(m.tokens, m.targets, 1, pass).sum();
+  const MoeConfig& moe = m.model.context().config.moe;
+  for (const auto& [layer, router] : m.model.routers())
+    loss += moe.aux_loss_coeff * router->tally().balance_loss + moe.z_loss_coeff * router->tally().z_loss;
+  return loss;
+}
+
+TEST_P(MoeModel, EveryGradientIsTheDerivativeOfTheWholeLoss) {
+  TinyModel m(GetParam().config, DType::F64);
+  m.make_batch(2);
+  m.step();
+  m.model.visit([&](Param& param, int) {
+    test::expect_gradient([&] { return whole_loss(m); }, param.value, param.main_grad, param.name, 1e-5, 12);
+  });
+}
+
+test::Numbers gradients(TinyModel& m) {
+  test::Numbers all;
+  m.model.visit([&](Param& param, int) {
+    const test::Numbers x = test::numbers(param.main_grad);
+    all.insert(all.end(), x.begin(), x.end());
+  });
+  return all;
+}
+
+TEST_P(MoeModel, RecomputationAndDeferredWeightsChangeNoBitAndCountNothingTwice) {
+  ModelConfig config = GetParam().config;
+  config.hidden_dropout = 0.1;
+  const auto run = [&](const Recompute& recompute, bool defers) {
+    TinyModel m(config, DType::F32, recompute);
+    m.make_batch(2);
+    m.step(defers);
+    test::Numbers all = gradients(m);
+    for (const auto& [layer, router] : m.model.routers()) {
+      const std::vector<double> tally = router->tally().numbers();
+      all.insert(all.end(), tally.begin(), tally.end());
+    }
+    return all;
+  };
+  const test::Numbers expected = run({}, false);
+  using Granularity = Recompute::Granularity;
+  EXPECT_EQ(run({.granularity = Granularity::Full}, false), expected);
+  EXPECT_EQ(run({.granularity = Granularity::Full, .num_layers = 2}, false), expected);
+  EXPECT_EQ(run({.granularity = Granularity::Selective, .layernorm = true, .mlp_act = true, .moe_act = true}, false),
+            expected);
+  EXPECT_EQ(run({}, true), expected);
+}
+
+TEST_P(MoeModel, CountsEveryChoiceOnce) {
+  TinyModel m(GetParam().config, DType::F32);
+  m.make_batch(2);
+  m.loss();  // an evaluation counts nothing
+  m.step();
+  const ModelConfig& config = GetParam().config;
+  const auto choices = static_cast<double>(2 * config.seq_length * config.moe.router_topk);
+  ASSERT_FALSE(m.model.routers().empty());
+  for (const auto& [layer, router] : m.model.routers()) {
+    const RouterTally& tally = router->tally();
+    EXPECT_EQ(std::accumulate(tally.tokens.begin(), tally.tokens.end(), 0.0), choices);
+    EXPECT_EQ(tally.dropped > 0, config.moe.expert_capacity_factor > 0);
+  }
+}
+
+/// The mean of the balancing loss is 1 where experts are equally busy, whatever their number.
+TEST(MoeBalance, IsOneWhenAllExpertsAreEquallyBusy) {
+  ModelConfig config = with_experts();
+  config.moe.aux_loss_coeff = 1;
+  TinyModel m(config, DType::F64);
+  m.make_batch(2);
+  m.model.visit([](Param& param, int) {
+    if (param.name.ends_with("router.weight")) ops::fill_zero(param.value);
+  });
+  m.step();
+  for (const auto& [layer, router] : m.model.routers())
+    EXPECT_NEAR(router->tally().balance_loss, static_cast<double>(2 * config.seq_length), 1e-9);
+}
+
+/// A bias that counts for the choice alone: it moves tokens, and the weights of those chosen stay what they were.
+TEST(MoeExpertBias, ComesIntoBalanceByItself) {
+  ModelConfig config = with_experts();
+  config.moe.router_score_function = RouterScore::Sigmoid;
+  config.moe.router_enable_expert_bias = true;
+  config.moe.router_bias_update_rate = 0.01;
+  TinyModel m(config, DType::F32);
+  m.make_batch(4);
+  Router& router = *m.model.routers()[0].router;
+  router.make_state();
+  ASSERT_NE(router.expert_bias(), nullptr);
+  test::set_numbers(*router.expert_bias(), {0.2, 0, 0, -0.2});
+  double first = 0, last = 0;
+  for (int step = 0; step < 60; ++step) {
+    router.clear_tally();
+    m.step();
+    const std::vector<double>& tokens = router.tally().tokens;
+    last = *std::max_element(tokens.begin(), tokens.end());
+    if (step == 0) first = last;
+    router.end_step(tokens);
+  }
+  const double even = static_cast<double>(4 * config.seq_length * config.moe.router_topk) / 4;
+  EXPECT_GT(first, 1.3 * even) << "there is nothing to balance";
+  EXPECT_LT(last, 1.2 * even);
+}
+
+TEST(MoeCounts, ATokenUsesSomeOfTheExperts) {
+  const ModelConfig config = with_experts();
+  const ParameterCounts counts = count_parameters(config);
+  EXPECT_EQ(counts.experts, 2 * 4 * 3 * 24 * 32);  // layers, experts, matrices
+  EXPECT_EQ(active_parameters(config), counts.total() - counts.experts / 2);
+  ModelConfig dense = config;
+  dense.moe = {};
+  dense.ffn_hidden_size = 48;  // as wide as two experts
+  EXPECT_EQ(flops_per_token(config), flops_per_token(dense));
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,171 @@
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "comm/local.h"
+#include "parallel/ep/capacity.h"
+#include "parallel/ep/dispatch_plan.h"
+#include "parallel/ep/token_dispatcher.h"
+#include "parallel/ep/token_part.h"
+#include "tensor/transfer.h"
+#include "tests/support/tensors.h"
+
+namespace mcpp {
+namespace {
+
+using test::integers_of;
+using test::Numbers;
+using test::numbers;
+using testing::Test;
+
+TEST(DispatchPlan, OneRankSortsItsChoicesByExpertAndThenByToken) {
+  const std::vector<i32> experts{2, 0, 1, 2, 0, -1};  // three tokens, two choices each
+  const DispatchPlan plan = plan_dispatch(experts, 2, count_choices(experts, 3), 3, 1, 0);
+  EXPECT_EQ(plan.tokens, (std::vector<i32>{0, 2, 1, 0, 1}));
+  EXPECT_EQ(plan.slots, (std::vector<i32>{3, 0, 2, 4, 1, -1}));
+  EXPECT_EQ(plan.rows, (std::vector<i64>{2, 1, 2}));
+  EXPECT_TRUE(plan.is_sorted());
+}
+
+/// What experts make of tokens is known here without them: expert e multiplies by e + 1. All ways of exchange give the
+/// sums that one rank works out by itself, and the gradients.
+struct Case {
+  const char* name;
+  int ep, tp;
+  TokenDispatcherType dispatcher;
+};
+class Dispatch : public testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Ways, Dispatch,
+                         testing::Values(Case{"one", 1, 1, TokenDispatcherType::AllToAll},
+                                         Case{"ep2", 2, 1, TokenDispatcherType::AllToAll},
+                                         Case{"ep4", 4, 1, TokenDispatcherType::AllToAll},
+                                         Case{"tp2", 1, 2, TokenDispatcherType::AllToAll},
+                                         Case{"ep2_tp2", 2, 2, TokenDispatcherType::AllToAll},
+                                         Case{"gather_ep4", 4, 1, TokenDispatcherType::AllGather},
+                                         Case{"gather_ep2_tp2", 2, 2, TokenDispatcherType::AllGather}),
+                         [](const auto& p) { return p.param.name; });
+
+TEST_P(Dispatch, CombinesWhatExpertsMakeOfTokensAndSendsGradientsBack) {
+  const Case& c = GetParam();
+  constexpr i64 kExperts = 4, kTopk = 2, kTokens = 5, kWidth = 3;
+  run_local_ranks(c.ep * c.tp, [&](Communicator& world, int rank) {
+    CpuDevice device;
+    const ExpertParallel parallel{.dispatcher = c.dispatcher,
+                                  .ep = c.ep,
+                                  .ep_rank = rank / c.tp,
+                                  .tp = c.tp,
+                                  .tp_rank = rank % c.tp,
+                                  .exchange = &world};
+    std::vector<i32> experts;
+    Numbers x, w, dy;
+    for (i64 t = 0; t < kTokens; ++t) {
+      for (i64 j = 0; j < kTopk; ++j) {
+        // Of the last rank all tokens choose one expert first; one choice was dropped.
+        const i64 expert = j == 0 && rank == world.size() - 1 ? 3 : (t + 2 * j + rank) % 3;
+        experts.push_back(t == 3 && j == 1 ? -1 : static_cast<i32>(expert));
+        w.push_back(0.25 + 0.125 * static_cast<double>(t + j));
+      }
+      for (i64 i = 0; i < kWidth; ++i)
+        x.push_back(static_cast<double>(rank * 100 + t * 10 + i)), dy.push_back(static_cast<double>(t - i + rank));
+    }
+    const auto tensor = [&](const Numbers& values, const Shape& shape) {
+      Tensor t = Tensor::empty(shape, DType::F64, device);
+      test::set_numbers(t, values);
+      return t;
+    };
+    const Tensor tokens = tensor(x, {kTokens, kWidth}), weights = tensor(w, {kTokens, kTopk}),
+                 d_out = tensor(dy, {kTokens, kWidth});
+    const ExpertChoice choice = agree_on(integers_of(experts, device).view({kTokens, kTopk}), kExperts, parallel);
+    const auto dispatcher = make_token_dispatcher(choice, parallel);
+    const Tensor rows = dispatcher->dispatch(tokens);
+    /// Each rank of an expert's width gives an equal part of the sum.
+    const auto scaled = [&](const Tensor& from) {
+      Tensor y = Tensor::like(from);
+      i64 row = 0;
+      for (std::size_t e = 0; e < dispatcher->rows().size(); ++e) {
+        const double factor = static_cast<double>(kExperts / c.ep * parallel.ep_rank + static_cast<i64>(e) + 1) / c.tp;
+        for (const i64 end = row + dispatcher->rows()[e]; row < end; ++row)
+          for (i64 i = 0; i < kWidth; ++i)
+            y.data<double>()[row * kWidth + i] = factor * from.data<double>()[row * kWidth + i];
+      }
+      EXPECT_EQ(row, from.dim(0));
+      return y;
+    };
+    const auto combined = dispatcher->combine(scaled(rows), weights);
+    const Numbers out = numbers(combined.out);
+    const auto again = make_token_dispatcher(choice, parallel);  // as backward does
+    const auto gradients = again->combine_backward(d_out, combined.kept, weights);
+    const Numbers d_weights = numbers(gradients.weights),
+                  dx = numbers(again->dispatch_backward(scaled(gradients.rows)));
+    for (i64 t = 0; t < kTokens; ++t) {
+      double factor = 0;
+      for (i64 j = 0; j < kTopk; ++j) {
+        const auto at = static_cast<std::size_t>(t * kTopk + j);
+        const double times = experts[at] < 0 ? 0 : experts[at] + 1;
+        factor += w[at] * times;
+        double expected = 0;
+        for (i64 i = 0; i < kWidth; ++i)
+          expected +=
+              times * x[static_cast<std::size_t>(t * kWidth + i)] * dy[static_cast<std::size_t>(t * kWidth + i)];
+        EXPECT_NEAR(d_weights[at], expected, 1e-9) << "token " << t << ", choice " << j;
+      }
+      for (i64 i = 0; i < kWidth; ++i) {
+        const auto at = static_cast<std::size_t>(t * kWidth + i);
+        EXPECT_NEAR(out[at], factor * x[at], 1e-9);
+        EXPECT_NEAR(dx[at], factor * dy[at], 1e-9);
+      }
+    }
+  });
+}
+
+TEST(ExpertCapacity, IsItsShareTimesTheFactorRoundedUp) {
+  EXPECT_EQ(expert_capacity(16, 4, 1), 4);
+  EXPECT_EQ(expert_capacity(17, 4, 1), 5);
+  EXPECT_EQ(expert_capacity(16, 4, 1.25), 5);
+}
+
+/// The same are left out whether one rank has all tokens or two share them.
+TEST(ExpertCapacity, LeavesOutTheLowestWeightsOrTheLastTokens) {
+  const std::vector<i32> experts{0, 0, 1, 0, 0, 1};  // one choice each
+  const std::vector<i32> order{0, 5, 1, 4, 2, 3};
+  const Numbers weights{0.5, 0.9, 0.2, 0.7, 0.7, 0.3};
+  const std::vector<i32> by_weight{-1, 0, 1, -1, 0, 1}, by_order{0, -1, 1, -1, 0, 1};
+  for (const int ranks : {1, 2, 3}) {
+    run_local_ranks(ranks, [&](Communicator& world, int rank) {
+      CpuDevice device;
+      const auto own = static_cast<std::size_t>(6 / ranks), first = own * static_cast<std::size_t>(rank);
+      const auto part = [&](const auto& all) {
+        return std::decay_t<decltype(all)>(all.begin() + static_cast<std::ptrdiff_t>(first),
+                                           all.begin() + static_cast<std::ptrdiff_t>(first + own));
+      };
+      Tensor own_weights = Tensor::empty({static_cast<i64>(own), 1}, DType::F64, device);
+      test::set_numbers(own_weights, part(weights));
+      const std::vector<i32> own_order = part(order);
+      CapacityRule rule{.experts = integers_of(part(experts), device).view({-1, 1}),
+                        .weights = own_weights,
+                        .order = own_order,
+                        .num_experts = 2,
+                        .capacity = 2};
+      EXPECT_EQ(read_values<i32>(drop_overflow(rule, &world)), part(by_weight));
+      rule.weights = {};
+      EXPECT_EQ(read_values<i32>(drop_overflow(rule, &world)), part(by_order));
+    });
+  }
+}
+
+TEST(TokenPart, DealsOutRowsAndBringsThemTogether) {
+  for (const i64 rows : {1, 2, 3, 7, 8}) {
+    run_local_ranks(3, [&](Communicator& world, int) {
+      CpuDevice device;
+      Numbers values(static_cast<std::size_t>(rows * 2));
+      std::iota(values.begin(), values.end(), 1);
+      Tensor x = Tensor::empty({rows, 2}, DType::F32, device);
+      test::set_numbers(x, values);
+      const TokenPart part(&world);
+      EXPECT_EQ(numbers(part.whole(part.of(x), rows)), values) << rows << " rows";
+    });
+  }
+}
+
+}  // namespace
+}  // namespace mcpp
