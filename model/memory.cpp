@@ -25,14 +25,6 @@ bool ties_on_rank(const ModelConfig& c, const RankShare& share) {
   return embedding && output && !c.untie_embeddings_and_output_weights;
 }
 
-/// What a rank holds of one of its chunks that is placed on one grid, in elements; padding is not included.
-struct ChunkParameters {
-  std::vector<i64> units;  ///< those that have parameters here, in order
-  i64 matrices = 0;        ///< of linear layers
-
-  i64 total() const { return std::accumulate(units.begin(), units.end(), i64{0}); }
-};
-
 ChunkParameters count(GPTModel& chunk, GridKind grid) {
   std::map<int, i64> by_unit;
   ChunkParameters counts;
@@ -42,23 +34,6 @@ ChunkParameters count(GPTModel& chunk, GridKind grid) {
     if (!param.matrices.empty()) counts.matrices += param.numel();
   });
   for (const auto& [unit, elements] : by_unit) counts.units.push_back(elements);
-  return counts;
-}
-
-/// The chunks of the rank, as its modules are built.
-std::vector<ChunkParameters> chunk_parameters(const ModelConfig& config, const ActivationSetup& setup,
-                                              const RankShare& share, GridKind grid) {
-  Paper paper(setup.tensor_parallel);
-  ModelContext context = paper.context(config);
-  context.recompute = setup.recompute;
-  context.sequence_parallel = setup.sequence_parallel;
-  context.experts = {.ep = static_cast<int>(setup.expert_parallel),
-                     .tp = static_cast<int>(setup.expert_tensor_parallel)};
-  context.output_rank = share.schedule.rank_of(share.schedule.stages() - 1);
-  std::vector<StageContents> stages;
-  for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk) stages.push_back(contents(share, chunk));
-  std::vector<ChunkParameters> counts;
-  for (const auto& chunk : make_chunks(context, stages)) counts.push_back(count(*chunk, grid));
   return counts;
 }
 
@@ -115,6 +90,26 @@ i64 constant_activations(const ModelConfig& c, const ActivationSetup& setup, con
 
 }  // namespace
 
+i64 ChunkParameters::total() const {
+  return std::accumulate(units.begin(), units.end(), i64{0});
+}
+
+std::vector<ChunkParameters> chunk_parameters(const ModelConfig& config, const ActivationSetup& setup,
+                                              const RankShare& share, GridKind grid) {
+  Paper paper(setup.tensor_parallel);
+  ModelContext context = paper.context(config);
+  context.recompute = setup.recompute;
+  context.sequence_parallel = setup.sequence_parallel;
+  context.experts = {.ep = static_cast<int>(setup.expert_parallel),
+                     .tp = static_cast<int>(setup.expert_tensor_parallel)};
+  context.output_rank = share.schedule.rank_of(share.schedule.stages() - 1);
+  std::vector<StageContents> stages;
+  for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk) stages.push_back(contents(share, chunk));
+  std::vector<ChunkParameters> counts;
+  for (const auto& chunk : make_chunks(context, stages)) counts.push_back(count(*chunk, grid));
+  return counts;
+}
+
 StageActivations stage_activations(const ModelConfig& config, const ActivationSetup& setup,
                                    const StageContents& stage) {
   const i64 input = residual_bytes(config, setup);
@@ -145,13 +140,12 @@ namespace {
 
 /// Bytes of the parameters on one grid, which `shards` ranks share as the ZeRO stage says.
 MemoryEstimate grid_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
-                           const RankShare& share, GridKind grid) {
+                           const RankShare& share, GridKind grid, const std::vector<ChunkParameters>& chunks) {
   const auto element = static_cast<double>(size_of(setup.dtype)),
              grad = static_cast<double>(size_of(wide(setup.dtype)));
   const bool tied = grid == GridKind::Dense && ties_on_rank(config, share);
   double params = 0, matrices = 0, whole_params = 0, whole_grads = 0;  // elements
   double shared = 0;  // the output layer's part of a shared weight's gradient, which is kept apart
-  const std::vector<ChunkParameters> chunks = chunk_parameters(config, setup, share, grid);
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     const ChunkParameters& chunk = chunks[i];
     const bool keeps_embedding = tied && contents(share, static_cast<int>(i)).has_embedding;
@@ -179,9 +173,15 @@ MemoryEstimate grid_memory(const ModelConfig& config, const ActivationSetup& set
 
 MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
                                const RankShare& share) {
-  MemoryEstimate sum = grid_memory(config, setup, states, share, GridKind::Dense);
+  return estimate_memory(config, setup, states, share, chunk_parameters(config, setup, share, GridKind::Dense));
+}
+
+MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
+                               const RankShare& share, const std::vector<ChunkParameters>& dense) {
+  MemoryEstimate sum = grid_memory(config, setup, states, share, GridKind::Dense, dense);
   if (config.moe.num_experts > 0) {
-    const MemoryEstimate experts = grid_memory(config, setup, states, share, GridKind::Expert);
+    const MemoryEstimate experts = grid_memory(config, setup, states, share, GridKind::Expert,
+                                               chunk_parameters(config, setup, share, GridKind::Expert));
     sum.params += experts.params, sum.grads += experts.grads;
     sum.optimizer_state += experts.optimizer_state, sum.save_copy += experts.save_copy;
   }

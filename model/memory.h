@@ -70,7 +70,21 @@ struct StatesPerWeight {
   int of_others = 2;
 };
 
+/// What a rank holds of one of its chunks that is placed on one grid, in elements; padding is not included.
+struct ChunkParameters {
+  std::vector<i64> units;  ///< those that have parameters here, in order
+  i64 matrices = 0;        ///< of linear layers
+
+  i64 total() const;
+};
+/// Of all chunks of the rank, as its modules are built on paper.
+std::vector<ChunkParameters> chunk_parameters(const ModelConfig& config, const ActivationSetup& setup,
+                                              const RankShare& share, GridKind grid);
+
 MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
                                const RankShare& share);
+/// The same, for many estimates with the same dense chunk_parameters().
+MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
+                               const RankShare& share, const std::vector<ChunkParameters>& dense);
 
 }  // namespace mcpp

@@ -42,6 +42,7 @@ ExitCode config_command(Arguments args, Log& log);
 ExitCode data_command(Arguments args, Log& log);
 ExitCode evaluate_command(Arguments args, Log& log, const World& world);
 ExitCode generate_command(Arguments args, Log& log, const World& world);
+ExitCode plan_command(Arguments args, Log& log);
 ExitCode preprocess_command(Arguments args, Log& log);
 ExitCode pretrain_command(Arguments args, Log& log, const World& world);
 ExitCode schedule_command(Arguments args, Log& log);

@@ -113,7 +113,7 @@ std::string layout(const Config& config, int world_size) {
   return text;
 }
 
-int states_per_weight(const Config& config, bool is_matrix) {
+int states_of(const Config& config, bool is_matrix) {
   const OptimizerKind rule = rule_for(is_matrix, config.optimizer);
   return static_cast<int>(
       make_update_rule(rule, config.optimizer, dtype_of(config.training.precision))->states().size());
@@ -166,12 +166,15 @@ std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int w
       .overlap_grad_reduce = p.overlap_grad_reduce,
       .overlap_param_gather = p.overlap_param_gather,
       .savers = savers(config, world_size)};
-  const StatesPerWeight states{.of_matrices = states_per_weight(config, true),
-                               .of_others = states_per_weight(config, false)};
+  const StatesPerWeight states = states_per_weight(config);
   std::vector<MemoryEstimate> ranks;
   for (share.pipeline_rank = 0; share.pipeline_rank < share.schedule.ranks; ++share.pipeline_rank)
     ranks.push_back(estimate_memory(config.model, setup, states, share));
   return ranks;
+}
+
+StatesPerWeight states_per_weight(const Config& config) {
+  return {.of_matrices = states_of(config, true), .of_others = states_of(config, false)};
 }
 
 std::string run_plan(const Config& config, int world_size) {

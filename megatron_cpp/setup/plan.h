@@ -12,6 +12,9 @@ namespace mcpp {
 /// tensor- or data-parallel position alone have the same.
 std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int world_size);
 
+/// What its optimizer keeps of each weight.
+StatesPerWeight states_per_weight(const Config& config);
+
 /// Parameters by part, the layout over `world_size` ranks, memory by class of the ranks that need most, batches,
 /// iterations, learning rate and operations of the run.
 std::string run_plan(const Config& config, int world_size);

@@ -18,7 +18,8 @@ struct Message {
 
 class Simulation {
  public:
-  Simulation(const Schedule& schedule, const ScheduleCosts& costs)
+  /// Costs of each stage, or one for all.
+  Simulation(const Schedule& schedule, std::span<const ScheduleCosts> costs)
       : s_(schedule),
         costs_(costs),
         done_(kKinds * s_.stages() * s_.microbatches, false),
@@ -49,6 +50,7 @@ class Simulation {
   static constexpr int kKinds = 8;  // those with a microbatch
 
   const std::vector<Action>& actions(int rank) const { return s_.per_rank[rank]; }
+  const ScheduleCosts& costs(int stage) const { return costs_.size() == 1 ? costs_[0] : costs_[stage]; }
   std::size_t index(ActionKind kind, int stage, int microbatch) const {
     return (static_cast<std::size_t>(kind) * s_.stages() + stage) * s_.microbatches + microbatch;
   }
@@ -127,7 +129,7 @@ class Simulation {
     require(other >= 0 && other < s_.stages(), rank, "there is no stage to send to");
     require(is_forward ? is_done(Forward, a.stage, a.microbatch) : has_input_grad(a.stage, a.microbatch), rank,
             "sent before it is computed");
-    channel(rank, s_.rank_of(other), is_forward).push_back({a, clock_[rank] + costs_.message});
+    channel(rank, s_.rank_of(other), is_forward).push_back({a, clock_[rank] + costs(a.stage).message});
     record(rank, a, 0, /*works=*/false);
   }
 
@@ -140,7 +142,7 @@ class Simulation {
     }
     timeline_.peak_in_flight[rank] = std::max(timeline_.peak_in_flight[rank], ++in_flight_[rank]);
     if (s_.forward_only) --in_flight_[rank];  // nobody comes back for it
-    record(rank, a, costs_.forward);
+    record(rank, a, costs(a.stage).forward);
   }
 
   void backward(int rank, const Action& a) {
@@ -156,8 +158,8 @@ class Simulation {
       --in_flight_[rank];
     }
     record(rank, a,
-           (computes_input_grad(a.kind) ? costs_.backward_input : 0) +
-               (computes_weight_grad(a.kind) ? costs_.backward_weight : 0));
+           (computes_input_grad(a.kind) ? costs(a.stage).backward_input : 0) +
+               (computes_weight_grad(a.kind) ? costs(a.stage).backward_weight : 0));
   }
 
   void check_output_grad(int rank, const Action& a) const {
@@ -173,7 +175,7 @@ class Simulation {
     require(!reduced_[a.stage], rank, "done twice");
     require(next_weight_grad_[a.stage] == s_.microbatches, rank, "weight gradients are still missing");
     reduced_[a.stage] = true;
-    record(rank, a, costs_.reduce_grad);
+    record(rank, a, costs(a.stage).reduce_grad);
   }
 
   void record(int rank, const Action& a, double time, bool works = true) {
@@ -219,7 +221,7 @@ class Simulation {
   }
 
   const Schedule& s_;
-  const ScheduleCosts& costs_;
+  const std::span<const ScheduleCosts> costs_;
   Timeline timeline_;
   std::vector<bool> done_;             // by index()
   std::vector<int> next_weight_grad_;  // microbatch, by stage
@@ -237,6 +239,11 @@ int Timeline::max_in_flight() const {
 }
 
 Timeline simulate(const Schedule& lowered, const ScheduleCosts& costs) {
+  return simulate(lowered, std::span(&costs, 1));
+}
+
+Timeline simulate(const Schedule& lowered, std::span<const ScheduleCosts> costs) {
+  MCPP_CHECK(costs.size() == 1 || static_cast<int>(costs.size()) == lowered.stages(), "one cost per stage");
   MCPP_CHECK(static_cast<int>(lowered.per_rank.size()) == lowered.ranks, "one list of actions per rank");
   return Simulation(lowered, costs).run();
 }

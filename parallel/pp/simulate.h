@@ -1,5 +1,6 @@
 // Runs a lowered schedule on paper: finds every mistake, and tells how long it takes and what it keeps in memory.
 #pragma once
+#include <span>
 #include <vector>
 
 #include "parallel/pp/schedule.h"
@@ -39,5 +40,7 @@ struct Timeline {
 /// weight gradients of a stage out of the order of microbatches; gradients reduced before they are complete; a
 /// deadlock; anything left undone.
 Timeline simulate(const Schedule& lowered, const ScheduleCosts& costs = {});
+/// With the costs of stages 0, 1, ...; a message costs what its sender says.
+Timeline simulate(const Schedule& lowered, std::span<const ScheduleCosts> costs);
 
 }  // namespace mcpp

@@ -54,6 +54,17 @@ TEST(Schedule, EverySizeIsValid) {
   }
 }
 
+// The last stage takes twice as long: the first waits for it after its second forward, and once more for each
+// microbatch.
+TEST(Schedule, StagesMayTakeDifferentTimes) {
+  const std::vector<ScheduleCosts> costs{{}, {.forward = 2, .backward_input = 2, .backward_weight = 2}};
+  const Timeline timeline = simulate(lower(one_f_one_b(2, 3)), costs);
+  // F on the first, then F and B of three microbatches on the last, then B on the first.
+  EXPECT_DOUBLE_EQ(timeline.makespan, 1 + 3 * 6 + 2);
+  EXPECT_THAT(timeline.busy, ElementsAre(9, 18));
+  EXPECT_DOUBLE_EQ(timeline.idle[1], 0);
+}
+
 // Published: (p - 1) / (m + p - 1).
 TEST(Schedule, BubbleOfGPipeAnd1F1B) {
   for (int p = 1; p <= 16; ++p)

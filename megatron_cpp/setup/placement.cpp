@@ -1,0 +1,67 @@
+#include "megatron_cpp/setup/placement.h"
+
+#include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/setup/model_provider.h"
+#include "megatron_cpp/setup/plan.h"
+
+namespace mcpp {
+
+Workload workload_of(const Config& config) {
+  return {.model = config.model,
+          .dtype = dtype_of(config.training.precision),
+          .products = config.training.precision == Precision::Fp32 ? ProductType::Fp32 : ProductType::Bf16,
+          .global_batch_size = config.batch_sizes().back().batch_size,
+          .states = states_per_weight(config)};
+}
+
+Layout layout_of(const Config& config, int world_size) {
+  const ParallelConfig& p = config.parallel;
+  return {.world_size = world_size,
+          .tp = p.tensor_model_parallel_size,
+          .cp = p.context_parallel_size,
+          .pp = p.pipeline_model_parallel_size,
+          .sequence_parallel = p.sequence_parallel,
+          .cp_comm_type = p.cp_comm_type,
+          .cp_heads = parallel_sizes(config).context_parallel_heads,
+          .schedule = p.pipeline_schedule,
+          .chunks = p.num_virtual_stages_per_pipeline_rank,
+          .first_layers = p.decoder_first_pipeline_num_layers,
+          .last_layers = p.decoder_last_pipeline_num_layers,
+          .stages = p.pipeline_model_parallel_layout,
+          .zero_stage = static_cast<int>(p.zero_stage),
+          .instances = p.num_distributed_optimizer_instances,
+          .micro_batch_size = config.training.micro_batch_size,
+          .recompute = recompute_of(config)};
+}
+
+Config with_layout(Config config, const Layout& layout) {
+  ParallelConfig& p = config.parallel;
+  p.tensor_model_parallel_size = layout.tp;
+  p.context_parallel_size = layout.cp;
+  p.pipeline_model_parallel_size = layout.pp;
+  p.sequence_parallel = layout.sequence_parallel;
+  p.cp_comm_type = layout.cp_comm_type;
+  p.hierarchical_context_parallel_sizes.clear();
+  p.pipeline_schedule = layout.schedule;
+  p.num_virtual_stages_per_pipeline_rank = layout.chunks;
+  p.decoder_first_pipeline_num_layers = layout.first_layers;
+  p.decoder_last_pipeline_num_layers = layout.last_layers;
+  p.pipeline_model_parallel_layout = layout.stages;
+  p.zero_stage = layout.zero_stage;
+  p.num_distributed_optimizer_instances = layout.instances;
+  TrainingConfig& t = config.training;
+  t.micro_batch_size = layout.micro_batch_size;
+  t.recompute_granularity = static_cast<RecomputeGranularity>(layout.recompute.granularity);
+  t.recompute_method = RecomputeMethod::Uniform;
+  t.recompute_num_layers = 0;
+  t.recompute_modules.clear();
+  if (layout.recompute.granularity == Recompute::Granularity::Selective) {
+    const Recompute& r = layout.recompute;
+    for (const auto& [is_chosen, name] :
+         {std::pair(r.core_attn, "core_attn"), std::pair(r.layernorm, "layernorm"), std::pair(r.mlp_act, "mlp_act")})
+      if (is_chosen) t.recompute_modules.emplace_back(name);
+  }
+  return config;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,15 @@
+// Between the configuration of a run and the planner: what is to be laid out, how it is, and a found layout back.
+#pragma once
+#include "megatron_cpp/config/config.h"
+#include "plan/layout.h"
+
+namespace mcpp {
+
+/// The model, precision, largest global batch and optimizer of a configuration.
+Workload workload_of(const Config& config);
+/// How it says that they are laid out. layout_problems() must have found none.
+Layout layout_of(const Config& config, int world_size);
+/// The same training with another layout: the keys of [parallel] that say how, micro_batch_size, and recomputation.
+Config with_layout(Config config, const Layout& layout);
+
+}  // namespace mcpp

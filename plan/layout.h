@@ -1,0 +1,56 @@
+// A layout of a training over ranks, and what is laid out.
+#pragma once
+#include <string>
+
+#include "model/memory.h"
+#include "parallel/pp/schedule_kind.h"
+#include "plan/collectives.h"
+
+namespace mcpp {
+
+/// What every layout has to train.
+struct Workload {
+  ModelConfig model;
+  DType dtype = DType::BF16;
+  ProductType products = ProductType::Bf16;
+  i64 global_batch_size = 1;
+  StatesPerWeight states = {};
+
+  double tokens() const { return static_cast<double>(global_batch_size * model.seq_length); }
+};
+
+/// Names are those of the configuration.
+struct Layout {
+  i64 world_size = 1;
+  i64 tp = 1, cp = 1, pp = 1;
+  bool sequence_parallel = false;
+  CpCommType cp_comm_type = CpCommType::P2p;
+  i64 cp_heads = 1;  ///< of them, neighbours that exchange heads
+  ScheduleKind schedule = ScheduleKind::OneFOneB;
+  i64 chunks = 1;                         ///< num_virtual_stages_per_pipeline_rank
+  i64 first_layers = 0, last_layers = 0;  ///< decoder_first_pipeline_num_layers, decoder_last_pipeline_num_layers
+  std::string stages = {};                ///< pipeline_model_parallel_layout; "" = the same number of layers for all
+  int zero_stage = 0;
+  i64 instances = 1;  ///< num_distributed_optimizer_instances
+  i64 micro_batch_size = 1;
+  Recompute recompute = {};
+  /// Neighbours in the pipeline are nearer than those in data parallelism; this program has it the other way round.
+  bool pipeline_inside = false;
+
+  i64 dp() const { return world_size / (tp * cp * pp); }
+  i64 microbatches(i64 global_batch_size) const { return global_batch_size / (micro_batch_size * dp()); }
+  RankGroup tp_group() const { return {.ranks = tp, .stride = 1}; }
+  RankGroup cp_group() const { return {.ranks = cp, .stride = tp}; }
+  /// Those that share what ZeRO cuts: neighbours along cp and dp.
+  RankGroup shard_group() const;
+  /// Ranks of different instances that hold the same part.
+  RankGroup instance_group() const;
+  i64 pipeline_stride() const { return tp * cp * (pipeline_inside ? 1 : dp()); }
+
+  StageSplit stage_split(const ModelConfig& model) const;
+  ActivationSetup activations(const Workload& work) const;
+  /// "tp 8 sp, cp 2, pp 4 interleaved x 2, dp 16 zero 1, micro batch 1, recompute full".
+  std::string describe() const;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,49 @@
+#include "plan/layout_memory.h"
+
+#include <algorithm>
+
+namespace mcpp {
+
+RankShare& LayoutMemory::share_of(const Layout& layout) {
+  // Once the pipeline is full, more microbatches are never in flight.
+  const i64 all = layout.microbatches(work_.global_batch_size), few = std::min(all, 3 * layout.pp + all % layout.pp);
+  const ShareKey key{layout.schedule, layout.pp, layout.chunks, few, layout.stages};
+  auto found = shares_.find(key);
+  if (found == shares_.end()) {
+    RankShare share{.stages = split_stages(layout.stage_split(work_.model)),
+                    .schedule = make_schedule(layout.schedule, static_cast<int>(layout.pp), static_cast<int>(few),
+                                              static_cast<int>(layout.chunks))};
+    found = shares_.emplace(key, std::move(share)).first;
+  }
+  found->second.schedule.microbatches = static_cast<int>(all);  // whose tokens are all held
+  found->second.zero_stage = layout.zero_stage;
+  found->second.shards = layout.shard_group().ranks;
+  return found->second;
+}
+
+const std::vector<ChunkParameters>& LayoutMemory::chunks_of(const Layout& layout, const ActivationSetup& setup,
+                                                            const RankShare& share) {
+  const ChunksKey key{layout.tp,     layout.schedule,     layout.pp,    layout.chunks,
+                      layout.stages, share.pipeline_rank, share.shards, share.zero_stage >= 2};
+  auto found = chunks_.find(key);
+  if (found == chunks_.end())
+    found = chunks_.emplace(key, chunk_parameters(work_.model, setup, share, GridKind::Dense)).first;
+  return found->second;
+}
+
+MemoryEstimate LayoutMemory::most(const Layout& layout) {
+  const ActivationSetup setup = layout.activations(work_);
+  RankShare& share = share_of(layout);
+  const int output = share.schedule.rank_of(share.schedule.stages() - 1);
+  MemoryEstimate most;
+  for (const int rank : {0, output}) {
+    share.pipeline_rank = rank;
+    const MemoryEstimate estimate =
+        estimate_memory(work_.model, setup, work_.states, share, chunks_of(layout, setup, share));
+    if (estimate.total() > most.total()) most = estimate;
+    if (output == 0) break;
+  }
+  return most;
+}
+
+}  // namespace mcpp

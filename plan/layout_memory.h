@@ -1,0 +1,33 @@
+// How much memory a rank of a layout needs, for many layouts: what they have in common is kept.
+#pragma once
+#include <map>
+#include <string>
+#include <tuple>
+
+#include "plan/layout.h"
+
+namespace mcpp {
+
+/// One search's; not for several threads.
+class LayoutMemory {
+ public:
+  explicit LayoutMemory(const Workload& work) : work_(work) {}
+
+  /// Of the rank that needs most: the first of the pipeline, which has most microbatches in flight, or the one with the
+  /// output layer.
+  MemoryEstimate most(const Layout& layout);
+
+ private:
+  using ShareKey = std::tuple<ScheduleKind, i64, i64, i64, std::string>;
+  using ChunksKey = std::tuple<i64, ScheduleKind, i64, i64, std::string, int, i64, bool>;
+
+  RankShare& share_of(const Layout& layout);
+  const std::vector<ChunkParameters>& chunks_of(const Layout& layout, const ActivationSetup& setup,
+                                                const RankShare& share);
+
+  const Workload& work_;
+  std::map<ShareKey, RankShare> shares_;
+  std::map<ChunksKey, std::vector<ChunkParameters>> chunks_;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,201 @@
+#include "plan/layouts.h"
+
+#include <algorithm>
+
+#include "base/strings.h"
+#include "parallel/layout.h"
+
+namespace mcpp {
+namespace {
+
+/// Tokens of a sample below which a rank is not worth being given a part of it.
+constexpr i64 kFewestTokens = 2048;
+constexpr i64 kMostTensorParallel = 64, kMostContextParallel = 64, kMostChunks = 16;
+
+std::vector<i64> divisors(i64 n, i64 most) {
+  std::vector<i64> list;
+  for (i64 d = 1; d <= std::min(n, most); ++d)
+    if (n % d == 0) list.push_back(d);
+  return list;
+}
+
+/// The one that is asked for, or all.
+std::vector<i64> choices(i64 asked, std::vector<i64> all) {
+  if (asked > 0) return {asked};
+  return all;
+}
+
+bool splits_model(const ModelConfig& m, i64 tp) {
+  const i64 groups = m.query_groups();
+  return m.num_attention_heads % tp == 0 && (groups % tp == 0 || tp % groups == 0) && m.ffn() % tp == 0 &&
+         m.padded_vocab_size() % tp == 0;
+}
+
+/// Of the sizes alone; what schedules and stages need is looked at where they are chosen.
+LayoutRules rules_of(const Workload& work, const Layout& layout) {
+  const ModelConfig& m = work.model;
+  LayoutRules rules;
+  rules.world_size = static_cast<int>(layout.world_size);
+  rules.sizes = {.tensor_model_parallel_size = layout.tp,
+                 .pipeline_model_parallel_size = layout.pp,
+                 .context_parallel_size = layout.cp,
+                 .num_distributed_optimizer_instances = layout.instances};
+  rules.stages = layout.stage_split(m);
+  rules.sequence_parallel = layout.sequence_parallel && layout.tp > 1;
+  rules.num_attention_heads = m.num_attention_heads;
+  rules.num_query_groups = m.query_groups();
+  rules.ffn_hidden_size = m.ffn();
+  rules.padded_vocab_size = m.padded_vocab_size();
+  rules.seq_length = m.seq_length;
+  rules.micro_batch_size = layout.micro_batch_size;
+  rules.global_batch_size = work.global_batch_size;
+  return rules;
+}
+
+class Enumeration {
+ public:
+  Enumeration(const Hardware& hardware, const Workload& work, const SearchLimits& limits,
+              const std::function<void(const Layout&)>& f)
+      : nearest_(hardware.links.ranks.front()), work_(work), limits_(limits), f_(f) {}
+
+  void run() {
+    const i64 world = limits_.world_size;
+    for (const i64 tp : choices(limits_.tensor_model_parallel_size, divisors(world, kMostTensorParallel))) {
+      if (world % tp != 0 || !splits_model(work_.model, tp)) continue;
+      for (const i64 cp : choices(limits_.context_parallel_size, context_parallel(world / tp))) {
+        if (world % (tp * cp) != 0) continue;
+        for (const i64 pp :
+             choices(limits_.pipeline_model_parallel_size, divisors(world / tp / cp, work_.model.num_layers)))
+          if (world % (tp * cp * pp) == 0) split(tp, cp, pp);
+      }
+    }
+  }
+
+ private:
+  std::vector<i64> context_parallel(i64 most) const {
+    std::vector<i64> list{1};
+    const i64 parts = std::min(kMostContextParallel, work_.model.seq_length / kFewestTokens);
+    for (i64 cp = 2; cp <= parts && most % cp == 0; cp *= 2) list.push_back(cp);
+    return list;
+  }
+
+  void split(i64 tp, i64 cp, i64 pp) {
+    Layout layout{.world_size = limits_.world_size, .tp = tp, .cp = cp, .pp = pp};
+    const i64 batch = work_.global_batch_size, dp = layout.dp();
+    if (batch % dp != 0) return;
+    std::vector<i64> micro;
+    for (i64 b = 1; b <= limits_.most_micro_batch_size; b *= 2) micro.push_back(b);
+    for (const i64 b : choices(limits_.micro_batch_size, micro)) {
+      if (batch / dp % b != 0) continue;
+      layout.micro_batch_size = b;
+      for (const bool sequence_parallel : {false, true}) {
+        if (sequence_parallel && tp == 1) continue;
+        layout.sequence_parallel = sequence_parallel;
+        schedules(layout);
+      }
+    }
+  }
+
+  void schedules(Layout layout) {
+    if (layout.pp == 1) return stores(layout);
+    for (const ScheduleRow& row : kSchedules) {
+      if (row.kind == ScheduleKind::GPipe) continue;  // 1F1B takes as long with less memory
+      layout.schedule = row.kind;
+      const i64 most = row.takes_more_chunks ? kMostChunks : row.fewest_chunks;
+      for (layout.chunks = row.fewest_chunks; layout.chunks <= most; ++layout.chunks) {
+        if (!deal_layers(layout)) continue;
+        const i64 microbatches = layout.microbatches(work_.global_batch_size);
+        if (!schedule_conflicts(row.kind, static_cast<int>(layout.pp), static_cast<int>(layout.chunks),
+                                static_cast<int>(microbatches))
+                 .empty())
+          continue;
+        stores(layout);
+      }
+    }
+  }
+
+  /// Evenly; or so that the first and the last stage, which have the embedding and the output, have a layer less.
+  bool deal_layers(Layout& layout) const {
+    const i64 layers = work_.model.num_layers, stages = layout.pp * layout.chunks;
+    layout.stages.clear();
+    if (layers % stages == 0) return true;
+    if ((layers + 2) % stages != 0 || stages < 3) return false;
+    const i64 each = (layers + 2) / stages;
+    const std::string full(static_cast<std::size_t>(each), 't'), less(static_cast<std::size_t>(each - 1), 't');
+    layout.stages = str("E", less, "|", "(", full, "|)*", stages - 2, less, "L");
+    return true;
+  }
+
+  void stores(Layout layout) {
+    const i64 shards = layout.cp * layout.dp();
+    const bool splits_backward = row_of(layout.schedule).splits_backward;
+    for (const int zero : {0, 1, 2, 3}) {
+      if (zero > 0 && shards == 1) continue;
+      if (zero >= 2 && (splits_backward || layout.pp > 1)) continue;  // each microbatch would gather and sum anew
+      layout.zero_stage = zero;
+      for (const i64 instances : instance_counts(layout, shards)) {
+        layout.instances = instances;
+        recomputations(layout);
+      }
+    }
+  }
+
+  /// All data-parallel ranks share what ZeRO 3 cuts, or those whose links are the nearest (HSDP).
+  std::vector<i64> instance_counts(const Layout& layout, i64 shards) const {
+    const i64 near = nearest_ / layout.tp;
+    if (layout.zero_stage < 3 || near < 2 || shards <= near || shards % near != 0) return {1};
+    return {1, shards / near};
+  }
+
+  void recomputations(Layout layout) {
+    using enum Recompute::Granularity;
+    for (const Recompute& recompute :
+         {Recompute{.granularity = None}, Recompute{.granularity = Selective, .layernorm = true, .mlp_act = true},
+          Recompute{.granularity = Full}}) {
+      layout.recompute = recompute;
+      f_(layout);
+    }
+  }
+
+  const i64 nearest_;
+  const Workload& work_;
+  const SearchLimits& limits_;
+  const std::function<void(const Layout&)>& f_;
+};
+
+}  // namespace
+
+void for_each_layout(const Hardware& hardware, const Workload& work, const SearchLimits& limits,
+                     const std::function<void(const Layout&)>& f) {
+  Enumeration(hardware, work, limits, f).run();
+}
+
+bool has_layouts(const Hardware& hardware, const Workload& work, const SearchLimits& limits) {
+  if (!limit_conflicts(hardware, work, limits).empty()) return false;
+  bool has = false;
+  for_each_layout(hardware, work, limits, [&](const Layout&) { has = true; });
+  return has;
+}
+
+std::vector<std::string> limit_conflicts(const Hardware& hardware, const Workload& work, const SearchLimits& limits) {
+  std::vector<std::string> found;
+  if (const i64 most = hardware.links.ranks.back(); limits.world_size > most)
+    found.push_back(str("world_size = ", limits.world_size, ", but the links of ", hardware.device.name, " join ", most,
+                        " at most (links.ranks)"));
+  const auto asked = [](i64 value) { return std::max<i64>(value, 1); };
+  const Layout layout{.world_size = limits.world_size,
+                      .tp = asked(limits.tensor_model_parallel_size),
+                      .cp = asked(limits.context_parallel_size),
+                      .pp = asked(limits.pipeline_model_parallel_size),
+                      .micro_batch_size = limits.micro_batch_size};
+  LayoutRules rules = rules_of(work, layout);
+  rules.stages.num_layers = 0;  // chunks and uneven stages may help
+  rules.global_batch_size = 0;  // and other axes
+  for (std::string& text : layout_conflicts(rules)) found.push_back(std::move(text));
+  if (layout.pp > work.model.num_layers)
+    found.push_back(
+        str("pipeline_model_parallel_size = ", layout.pp, " is above num_layers = ", work.model.num_layers));
+  return found;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,56 @@
+#include "plan/products.h"
+
+#include <algorithm>
+#include <array>
+
+namespace mcpp {
+namespace {
+
+/// Depth at which a tile spends as long on loading its first operands and storing its result as on multiplying.
+constexpr double kRamp = 256;
+/// What long trainings reach of what single products do: power and temperature bound clocks. Fitted, as
+/// docs/planning.md tells, to four published trainings; the same for all devices.
+constexpr double kSustained = 0.898;
+/// Half the tile has less use of what it loads.
+constexpr double kSmallTilePenalty = 1.08;
+
+struct Tile {
+  i64 rows, columns;
+  double penalty;
+};
+
+i64 parts(i64 whole, i64 part) {
+  return (whole + part - 1) / part;
+}
+
+/// With the tiles of one size, each of which has 1 / split of the depth.
+double tiled_seconds(const Hardware& hardware, ProductType type, const ProductShape& s, const Tile& tile, i64 split) {
+  const i64 cores = hardware.device.cores;
+  const i64 tiles = parts(s.m, tile.rows) * parts(s.n, tile.columns) * s.batch * split;
+  const double waves = static_cast<double>(parts(tiles, cores) * cores);
+  const double depth = static_cast<double>(s.k) / static_cast<double>(split);
+  const double flops = 2 * waves * static_cast<double>(tile.rows * tile.columns) * depth;
+  double seconds = flops * tile.penalty / (kSustained * hardware.product_flops(type)) * (1 + kRamp / depth);
+  if (split > 1)  // partial sums, written and read in fp32
+    seconds += hardware.traffic_seconds(8.0 * static_cast<double>(s.m * s.n * s.batch * split) / 2);
+  return seconds;
+}
+
+}  // namespace
+
+double product_seconds(const Hardware& hardware, ProductType type, const ProductShape& s, double output_bytes) {
+  const i64 rows = hardware.device.tile_rows, columns = hardware.device.tile_columns, small = std::min(rows, columns);
+  const std::array<Tile, 3> tiles{{{rows, columns, 1}, {columns, rows, 1}, {small, small, kSmallTilePenalty}}};
+  double best = tiled_seconds(hardware, type, s, tiles[0], 1);
+  for (const i64 split : {1, 2, 4, 8}) {
+    if (split > 1 && s.k / split < static_cast<i64>(kRamp)) break;
+    for (const Tile& tile : tiles) best = std::min(best, tiled_seconds(hardware, type, s, tile, split));
+  }
+  const double operand = type == ProductType::Fp32 ? 4 : type == ProductType::Fp8 ? 1 : 2;
+  const double elements = static_cast<double>(s.batch) * static_cast<double>(s.k) * static_cast<double>(s.m + s.n);
+  const double bytes =
+      operand * elements + output_bytes * static_cast<double>(s.batch * s.m) * static_cast<double>(s.n);
+  return std::max(best, hardware.traffic_seconds(bytes)) + hardware.gap_seconds();
+}
+
+}  // namespace mcpp

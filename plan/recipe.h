@@ -1,0 +1,17 @@
+// The usual recipe for a layout, as a first answer that can be checked by eye.
+#pragma once
+#include "plan/layout.h"
+
+namespace mcpp {
+
+struct RecipeStep {
+  std::string rule;
+  std::string here;  ///< what it means for this model and world
+};
+
+/// Data parallelism up to about 128 ranks; sharded (ZeRO 3) above a billion parameters; recomputation where activations
+/// do not fit; groups (HSDP) above 256 ranks; context, tensor and pipeline parallelism above a thousand ranks, 50
+/// billion parameters or 16 thousand tokens of a sample.
+std::vector<RecipeStep> usual_recipe(const Hardware& hardware, const Workload& work, i64 world_size);
+
+}  // namespace mcpp

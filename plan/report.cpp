@@ -1,0 +1,116 @@
+#include "plan/report.h"
+
+#include <algorithm>
+
+#include "base/number_text.h"
+#include "base/strings.h"
+#include "plan/products.h"
+
+namespace mcpp {
+namespace {
+
+std::string percent(double part) {
+  return fixed(100 * part, 1) + " %";
+}
+
+std::string line(const std::string& name, double seconds, double all) {
+  return str("  ", pad_right(name, 34), pad_left(fixed(1e3 * seconds, 1), 12), pad_left(percent(seconds / all), 10),
+             "\n");
+}
+
+std::string row(const Job& job, const Candidate& candidate) {
+  const double seconds = candidate.time.seconds;
+  return str(pad_left(fixed(seconds, 3), 9), pad_left(fixed(model_tflops(job, seconds), 0), 9),
+             pad_left(percent(model_flops_utilization(job, seconds)), 9),
+             pad_left(human_bytes(candidate.memory.total()), 12), "  ", candidate.layout.describe(), "\n");
+}
+
+}  // namespace
+
+std::string recipe_text(const std::vector<RecipeStep>& recipe) {
+  std::string text = "the usual recipe:\n";
+  for (const RecipeStep& step : recipe) text += str("  ", step.rule, "\n     ", step.here, "\n");
+  return text;
+}
+
+std::string search_text(const Job& job, const SearchResult& result) {
+  std::string text = str(job.layout.world_size, " x ", job.hardware.device.name, ": ", result.possible,
+                         " layouts are possible, ", result.fitting, " fit\n", pad_left("seconds", 9),
+                         pad_left("TFLOP/s", 9), pad_left("MFU", 9), pad_left("memory", 12), "  layout\n");
+  for (const Candidate& candidate : result.best) text += row(job, candidate);
+  text += "and not:\n";
+  for (const Alternative& other : result.alternatives)
+    text += str("  ", pad_right(other.kind, 22), other.reason,
+                other.fits ? str(" (", other.candidate.layout.describe(), ")") : "", "\n");
+  return text;
+}
+
+std::string step_text(const Job& job, const StepTime& t) {
+  const double all = t.seconds;
+  std::string text = str("a step of ", job.layout.describe(), "\n  ", pad_right(str("on pipeline rank ", t.rank), 34),
+                         pad_left("ms", 12), pad_left("of step", 10), "\n");
+  text += line("matrix products", t.work.products, all) + line("attention", t.work.attention, all) +
+          line("elementwise", t.work.elementwise, all) +
+          line("tensor-parallel communication", t.work.tensor_parallel, all);
+  if (job.layout.cp > 1) text += line("context-parallel communication", t.work.context_parallel, all);
+  if (t.work.data_parallel > 0) text += line("ZeRO in each microbatch", t.work.data_parallel, all);
+  if (job.layout.pp > 1)
+    text += line("waits in the pipeline", t.bubble, all) + line("messages between stages", t.messages, all);
+  text += line("gradients and weights, not hidden", t.data_parallel, all) + line("optimizer", t.optimizer, all) +
+          line("step", all, all);
+  const double tokens = job.work.tokens() / all;
+  return text + str("  ", human_count(tokens), " tokens/s, ", fixed(model_tflops(job, all), 1),
+                    " TFLOP/s of a device, MFU ", percent(model_flops_utilization(job, all)), "\n");
+}
+
+std::string products_text(const Job& job) {
+  std::string text =
+      str("matrix products of a layer, forward\n  ", pad_right("", 12), pad_left("m x n x k", 26), pad_left("us", 10),
+          pad_left("TFLOP/s", 9), pad_left("of peak", 9), pad_left("FLOP/byte", 11), "\n");
+  const double peak = job.hardware.peak_flops(job.work.products);
+  const double element = job.work.products == ProductType::Fp32 ? 4 : 2;
+  // Below so many operations for each byte, memory is the limit.
+  const double ridge = job.hardware.product_flops(job.work.products) * job.hardware.traffic_seconds(1);
+  for (const auto& [name, shape] : layer_products(job)) {
+    const double seconds = product_seconds(job.hardware, job.work.products, shape, element),
+                 rate = shape.flops() / seconds;
+    const double bytes = element * static_cast<double>(shape.m * shape.k + shape.k * shape.n + shape.m * shape.n);
+    text += str("  ", pad_right(name, 12), pad_left(str(shape.m, " x ", shape.n, " x ", shape.k), 26),
+                pad_left(fixed(1e6 * seconds, 1), 10), pad_left(fixed(rate / 1e12, 0), 9),
+                pad_left(percent(rate / peak), 9), pad_left(fixed(shape.flops() / bytes, 0), 11),
+                shape.flops() / bytes < ridge ? "  bound by memory" : "", "\n");
+  }
+  return text;
+}
+
+std::string gains_text(const std::vector<Gain>& gains) {
+  std::string text = "the same layout would gain by\n";
+  for (const Gain& gain : gains) text += str("  ", pad_right(gain.change, 44), pad_left(percent(gain.part), 9), "\n");
+  return text;
+}
+
+std::string failures_text(const FailureLoss& loss) {
+  return str("failures: ", fixed(loss.failures_per_day, 2), " a day; a checkpoint each ",
+             human_seconds(loss.interval_seconds), " loses least, ", percent(loss.lost), " of the time\n");
+}
+
+std::string scaling_text(const Job& job, const std::vector<ScalingPoint>& points, bool is_weak) {
+  std::string text = str(is_weak ? "weak" : "strong", " scaling on ", job.hardware.device.name, "\n",
+                         pad_left("ranks", 8), pad_left("batch", 8), pad_left("seconds", 10), pad_left("tokens/s", 10),
+                         pad_left("efficiency", 12), "  layout\n");
+  for (const ScalingPoint& point : points) {
+    text += pad_left(str(point.world_size), 8) + pad_left(str(point.global_batch_size), 8);
+    if (point.found.best.empty()) {
+      text += point.found.possible > 0 ? "  nothing fits\n" : "  no layout divides the model and the batch\n";
+      continue;
+    }
+    const Candidate& best = point.found.best.front();
+    const double tokens = static_cast<double>(point.global_batch_size * job.work.model.seq_length) / best.time.seconds;
+    text += str(pad_left(fixed(best.time.seconds, 3), 10), pad_left(human_count(tokens), 10),
+                pad_left(percent(point.efficiency), 12), "  ", best.layout.describe(), "\n");
+  }
+  if (!is_weak) text += str("by Amdahl's law ", percent(serial_part(points)), " of the first step is not shared\n");
+  return text;
+}
+
+}  // namespace mcpp

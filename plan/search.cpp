@@ -1,0 +1,183 @@
+#include "plan/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "base/check.h"
+#include "base/number_text.h"
+#include "plan/layout_memory.h"
+#include "plan/layouts.h"
+
+namespace mcpp {
+namespace {
+
+struct Entry {
+  Layout layout;
+  MemoryEstimate memory;
+  double least = 0;  ///< seconds, at least
+  std::optional<StepTime> time;
+};
+
+/// The kinds that a user may ask about, of which a layout is one: "tp 8", "pp 4", "recompute full".
+std::vector<std::string> kinds_of(const Layout& l) {
+  std::vector<std::string> kinds{str("tp ", l.tp), str("cp ", l.cp), str("pp ", l.pp), str("ZeRO ", l.zero_stage),
+                                 str("micro batch ", l.micro_batch_size)};
+  if (l.pp > 1) kinds.push_back(str("schedule ", enum_name(l.schedule)));
+  using enum Recompute::Granularity;
+  const auto granularity = l.recompute.granularity;
+  kinds.push_back(str("recompute ", granularity == None ? "none" : granularity == Full ? "full" : "selective"));
+  return kinds;
+}
+
+/// "tp 2" before "tp 16".
+struct InNumbers {
+  bool operator()(const std::string& a, const std::string& b) const {
+    const auto name = [](const std::string& kind) { return kind.substr(0, kind.rfind(' ')); };
+    if (name(a) != name(b)) return name(a) < name(b);
+    return a.size() != b.size() ? a.size() < b.size() : a < b;
+  }
+};
+
+class Search {
+ public:
+  Search(const Hardware& hardware, const Implementation& program, const Workload& work, const SearchLimits& limits)
+      : hardware_(hardware), program_(program), work_(work), limits_(limits), memory_(work) {}
+
+  SearchResult run() {
+    for_each_layout(hardware_, work_, limits_, [&](const Layout& layout) { look_at(layout); });
+    check_input(result_.possible > 0, "no layout of ", limits_.world_size, " ranks divides ", work_.model.num_layers,
+                " layers and a global_batch_size of ", work_.global_batch_size,
+                "; choose a batch that is a multiple of more of the ranks");
+    std::vector<std::size_t> order(fitting_.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::ranges::stable_sort(order, {}, [&](std::size_t i) { return fitting_[i].least; });
+    for (const std::size_t i : order) {
+      if (best_.size() >= keep() && fitting_[i].least >= time_of(best_.back())) break;
+      add_best(i);
+    }
+    for (const std::size_t i : best_) result_.best.push_back(candidate(fitting_[i]));
+    if (!best_.empty()) tell_alternatives(order);
+    return std::move(result_);
+  }
+
+ private:
+  std::size_t keep() const { return static_cast<std::size_t>(limits_.keep); }
+  Job job(const Layout& layout) const { return {hardware_, program_, work_, layout}; }
+  Candidate candidate(Entry& entry) { return {entry.layout, simulated(entry), entry.memory}; }
+  double time_of(std::size_t i) { return simulated(fitting_[i]).seconds; }
+
+  const StepTime& simulated(Entry& entry) {
+    if (!entry.time) {
+      entry.time = step_time(job(entry.layout));
+      ++result_.simulated;
+    }
+    return *entry.time;
+  }
+
+  void look_at(const Layout& layout) {
+    ++result_.possible;
+    const MemoryEstimate memory = memory_.most(layout);
+    if (result_.possible == 1 || memory.total() < result_.smallest.memory.total())
+      result_.smallest = {.layout = layout, .time = {}, .memory = memory};
+    if (memory.total() > limits_.memory_bytes) {
+      for (const std::string& kind : kinds_of(layout)) {
+        const auto [place, is_new] = too_big_.try_emplace(kind, Candidate{layout, {}, memory});
+        if (!is_new && memory.total() < place->second.memory.total()) place->second = {layout, {}, memory};
+      }
+      return;
+    }
+    ++result_.fitting;
+    fitting_.push_back({.layout = layout, .memory = memory, .least = least_seconds(job(layout)), .time = {}});
+  }
+
+  void add_best(std::size_t i) {
+    const double seconds = time_of(i);
+    // Such as two halves of a sample on two ranks instead of a sample on each: the simpler one came first.
+    const auto is_as_fast = [&](std::size_t other) { return std::abs(time_of(other) / seconds - 1) < 1e-9; };
+    if (std::ranges::any_of(best_, is_as_fast)) return;
+    const auto place = std::ranges::find_if(best_, [&](std::size_t other) { return seconds < time_of(other); });
+    best_.insert(place, i);
+    if (best_.size() > keep()) best_.pop_back();
+  }
+
+  void tell_alternatives(const std::vector<std::size_t>& order) {
+    const Candidate& best = result_.best.front();
+    const std::vector<std::string> of_best = kinds_of(best.layout);
+    std::map<std::string, std::size_t, InNumbers> promising;
+    for (const std::size_t i : order)
+      for (const std::string& kind : kinds_of(fitting_[i].layout)) promising.try_emplace(kind, i);
+    for (const auto& [kind, i] : promising) {
+      if (std::ranges::count(of_best, kind) > 0) continue;
+      const Candidate other = candidate(fitting_[i]);
+      result_.alternatives.push_back({.kind = kind, .candidate = other, .reason = slower_because(other, best)});
+    }
+    for (const auto& [kind, smallest] : too_big_)
+      if (!promising.contains(kind))
+        result_.alternatives.push_back({.kind = kind,
+                                        .candidate = smallest,
+                                        .fits = false,
+                                        .reason = str("needs ", human_bytes(smallest.memory.total()), " at least, of ",
+                                                      human_bytes(limits_.memory_bytes))});
+  }
+
+  /// The part of the step that grows most.
+  std::string slower_because(const Candidate& other, const Candidate& best) const {
+    const StepTime &a = other.time, &b = best.time;
+    const Collectives collectives(hardware_);
+    const RankGroup tp = other.layout.tp_group();
+    const bool leaves = tp.ranks > hardware_.links.ranks.front();
+    const std::pair<double, std::string> parts[]{
+        {a.work.tensor_parallel - b.work.tensor_parallel,
+         leaves ? str("tensor parallelism leaves the ", hardware_.links.tier.front(), " domain of ",
+                      hardware_.links.ranks.front(), " for ", collectives.farthest_tier(tp))
+                : "tensor parallelism communicates more"},
+        {a.work.context_parallel - b.work.context_parallel, "keys and values of other positions take longer to come"},
+        {a.work.data_parallel - b.work.data_parallel, "each microbatch gathers weights or sums gradients"},
+        {a.data_parallel - b.data_parallel, "gradients and weights are less hidden"},
+        {a.bubble - b.bubble, "the pipeline waits longer"},
+        {a.messages - b.messages, "more messages between stages"},
+        {a.optimizer - b.optimizer, "the update is shared by fewer"},
+        {a.work.elementwise - b.work.elementwise, "more goes over memory"},
+        {a.work.attention - b.work.attention, "more attention is computed again"},
+        {a.work.products - b.work.products, other.layout.recompute.granularity == Recompute::Granularity::Full
+                                                ? "more products are computed again"
+                                                : "products are smaller, or unevenly shared"}};
+    const auto* most = std::ranges::max_element(parts, {}, [](const auto& part) { return part.first; });
+    const double percent = 100 * (a.seconds / b.seconds - 1);
+    return str(fixed(percent, 1), " % slower: ", most->second);
+  }
+
+  const Hardware& hardware_;
+  const Implementation& program_;
+  const Workload& work_;
+  const SearchLimits& limits_;
+  LayoutMemory memory_;
+  SearchResult result_;
+  std::vector<Entry> fitting_;
+  std::vector<std::size_t> best_;                        // into fitting_, the fastest first
+  std::map<std::string, Candidate, InNumbers> too_big_;  // by kind, the one that needs least
+};
+
+}  // namespace
+
+SearchResult search_layouts(const Hardware& hardware, const Implementation& program, const Workload& work,
+                            const SearchLimits& limits) {
+  const std::vector<std::string> conflicts = limit_conflicts(hardware, work, limits);
+  check_input(conflicts.empty(), "no layout can be found:\n  ", join(conflicts, "\n  "));
+  return Search(hardware, program, work, limits).run();
+}
+
+i64 smallest_world(const Hardware& hardware, const Workload& work, SearchLimits limits) {
+  LayoutMemory memory(work);
+  for (; limits.world_size <= hardware.links.ranks.back(); limits.world_size *= 2) {
+    bool fits = false;
+    for_each_layout(hardware, work, limits,
+                    [&](const Layout& layout) { fits = fits || memory.most(layout).total() <= limits.memory_bytes; });
+    if (fits) return limits.world_size;
+  }
+  return 0;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,52 @@
+// Finds the layouts of a number of ranks that train fastest.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "plan/step_time.h"
+
+namespace mcpp {
+
+/// What a user asks for; 0 = to be found. Names are those of the configuration.
+struct SearchLimits {
+  i64 world_size = 1;
+  i64 tensor_model_parallel_size = 0;
+  i64 context_parallel_size = 0;
+  i64 pipeline_model_parallel_size = 0;
+  i64 micro_batch_size = 0;
+  i64 most_micro_batch_size = 8;
+  double memory_bytes = 0;  ///< that a rank may use
+  int keep = 5;             ///< layouts to be found
+};
+
+struct Candidate {
+  Layout layout;
+  StepTime time;
+  MemoryEstimate memory;  ///< of the rank that needs most
+};
+
+/// The fastest layout of a kind that a user may ask about, and what keeps it from being the best.
+struct Alternative {
+  std::string kind;  ///< "tp 16", "ZeRO 3"
+  Candidate candidate;
+  bool fits = true;
+  std::string reason;
+};
+
+struct SearchResult {
+  std::vector<Candidate> best;  ///< the fastest first, of equally fast ones one; empty when nothing fits
+  std::vector<Alternative> alternatives;
+  Candidate smallest;  ///< the one that needs least memory
+  i64 possible = 0, fitting = 0, simulated = 0;
+};
+
+/// Throws BadInput, with all reasons, when the limits contradict the model or one another. Nothing that fits is not an
+/// error: `best` is empty then. The same every time.
+SearchResult search_layouts(const Hardware& hardware, const Implementation& program, const Workload& work,
+                            const SearchLimits& limits);
+
+/// The smallest world, a multiple of limits.world_size by a power of two, for which some layout fits; 0 when there is
+/// none that the links join.
+i64 smallest_world(const Hardware& hardware, const Workload& work, SearchLimits limits);
+
+}  // namespace mcpp

@@ -1,0 +1,315 @@
+#include "plan/step_time.h"
+
+#include <algorithm>
+
+#include "model/flops.h"
+#include "model/layer_memory.h"
+#include "parallel/pp/lower.h"
+#include "parallel/pp/simulate.h"
+#include "tensor/wide.h"
+
+namespace mcpp {
+namespace {
+
+double real(i64 n) {
+  return static_cast<double>(n);
+}
+
+/// Communication that runs beside `work` adds what of it is left over, and slows down the work.
+double beside(double work, double communication, double lost, bool overlaps) {
+  if (communication <= 0) return 0;
+  return overlaps ? std::max(lost * communication, communication - work) : communication;
+}
+
+class Step {
+ public:
+  explicit Step(const Job& job)
+      : job_(job),
+        layout_(job.layout),
+        collectives_(job.hardware),
+        weights_(job.work.model, layout_.tp),
+        element_(real(size_of(job.work.dtype))),
+        lost_(job.hardware.lost_to_communication()),
+        stages_(split_stages(layout_.stage_split(job.work.model))),
+        microbatches_(layout_.microbatches(job.work.global_batch_size)) {
+    UnitTime kept = layer_time(job);
+    UnitTime again = recomputed(kept);
+    share_weights(kept, false);
+    share_weights(again, true);
+    const UnitTime embedding = embedding_time(job), output = output_time(job);
+    for (const StageContents& stage : stages_) {
+      UnitTime t;
+      for (const LayerGroup& group : layer_groups(layout_.recompute, stage.num_layers()))
+        t += (group.is_recomputed ? again : kept) * real(group.layers);
+      if (stage.has_embedding) t += embedding;
+      if (stage.has_output) t += output;
+      times_.push_back(t);
+    }
+  }
+
+  StepTime time() const {
+    StepTime step = busiest();
+    if (layout_.pp == 1) {
+      step.data_parallel = after_alone();
+    } else {
+      run_pipeline(step);
+    }
+    step.data_parallel += weights_before() + tied_embeddings();
+    step.optimizer = optimizer(step.rank);
+    step.seconds = step.work.total() + step.bubble + step.messages + step.data_parallel + step.optimizer;
+    return step;
+  }
+
+  DrawnStep drawn(i64 most) const {
+    const i64 round = row_of(layout_.schedule).in_rounds ? layout_.pp : 1;
+    const i64 few = std::min(microbatches_, std::max(round, most / round * round));
+    Schedule schedule = lowered(few);
+    Timeline timeline = simulate(schedule, costs(message_seconds()));
+    return {std::move(schedule), std::move(timeline)};
+  }
+
+  double least() const {
+    // The first microbatch comes to a rank through all before it, and the last gradient goes back through them.
+    double longest = 0, before = 0;
+    const bool splits_backward = row_of(layout_.schedule).splits_backward;
+    for (int rank = 0; rank < layout_.pp; ++rank) {
+      longest = std::max(longest, before + work_of(rank).total());
+      const UnitTime& t = times_[static_cast<std::size_t>(rank)];
+      before += t.forward.total() + (splits_backward ? 0 : backward_seconds(static_cast<std::size_t>(rank)));
+    }
+    return longest + optimizer(busiest().rank);
+  }
+
+ private:
+  StageMap map() const {
+    return {.ranks = static_cast<int>(layout_.pp),
+            .chunks_per_rank = static_cast<int>(layout_.chunks),
+            .placement = row_of(layout_.schedule).placement};
+  }
+  template <class F>
+  void for_stages_of(int rank, F f) const {
+    for (int chunk = 0; chunk < layout_.chunks; ++chunk) f(static_cast<std::size_t>(map().stage_of(rank, chunk)));
+  }
+
+  /// All microbatches of a rank.
+  PassTime work_of(int rank) const {
+    PassTime work;
+    for_stages_of(rank, [&](std::size_t stage) { work += times_[stage].total() * real(microbatches_); });
+    return work;
+  }
+
+  double busiest_microbatch() const { return busiest().work.total() / real(microbatches_); }
+  StepTime busiest() const {
+    StepTime most;
+    for (int rank = 0; rank < layout_.pp; ++rank) {
+      const PassTime work = work_of(rank);
+      if (rank == 0 || work.total() > most.work.total()) most = {.work = work, .rank = rank};
+    }
+    return most;
+  }
+
+  /// What ZeRO 2 and 3 communicate for a layer in each microbatch.
+  void share_weights(UnitTime& layer, bool is_recomputed) const {
+    if (layout_.zero_stage < 2) return;
+    const bool overlaps = job_.program.overlaps_data_parallel;
+    const double gather = layout_.zero_stage >= 3 ? of_layer(element_) : 0;
+    const double reduce = job_.program.sums_gradients_whole ? 2 * of_layer(job_.program.gradient_bytes)
+                                                            : of_layer(job_.program.gradient_bytes);
+    const double gathers = is_recomputed && job_.program.gathers_again_to_recompute ? 2 : 1;
+    layer.forward.data_parallel = beside(layer.forward.total(), gather, lost_, overlaps);
+    layer.backward_input.data_parallel = beside(layer.backward_input.total() + layer.backward_weight.total(),
+                                                gathers * gather + reduce, lost_, overlaps);
+  }
+
+  /// A gather of a layer's weights, or a reduce-scatter of its gradients, of so many bytes each.
+  double of_layer(double element) const {
+    const double tensors = job_.program.gathers_each_tensor ? weights_.layer_tensors : 1;
+    return tensors * collectives_.all_gather(element * weights_.layer / tensors, layout_.shard_group());
+  }
+
+  /// Of a stage's gradients at the end of the step.
+  double reduce_seconds(std::size_t stage) const {
+    const double bytes = job_.program.gradient_bytes * weights_.of(stages_[stage]);
+    const RankGroup shards = layout_.shard_group();
+    double seconds = 0;
+    if (layout_.zero_stage == 0) seconds = collectives_.all_reduce(bytes, shards);
+    if (layout_.zero_stage == 1) seconds = collectives_.reduce_scatter(bytes, shards);
+    if (layout_.instances > 1) seconds += collectives_.all_reduce(bytes / real(shards.ranks), layout_.instance_group());
+    return seconds;
+  }
+  double gather_seconds(std::size_t stage) const {
+    if (layout_.zero_stage != 1 && layout_.zero_stage != 2) return 0;
+    return collectives_.all_gather(element_ * weights_.of(stages_[stage]), layout_.shard_group());
+  }
+  double units(std::size_t stage) const { return std::max(1.0, real(stages_[stage].num_layers())); }
+
+  double backward_seconds(std::size_t stage) const {
+    return times_[stage].backward_input.total() + times_[stage].backward_weight.total();
+  }
+
+  /// What gradients add at the end without a pipeline: all but the first unit's go beside the last backward pass.
+  double after_alone() const {
+    const double reduce = reduce_seconds(0), window = backward_seconds(0) * (1 - 1 / units(0));
+    return std::max(beside(window, reduce, lost_, job_.program.overlaps_data_parallel),
+                    job_.program.overlaps_data_parallel ? reduce / units(0) : 0);
+  }
+
+  /// Weights that are gathered before the first pass can begin, or beside it.
+  double weights_before() const {
+    double longest = 0;
+    for (int rank = 0; rank < layout_.pp; ++rank) {
+      double all = 0;
+      for_stages_of(rank, [&](std::size_t stage) { all += gather_seconds(stage); });
+      if (!job_.program.overlaps_data_parallel) {
+        longest = std::max(longest, all);
+        continue;
+      }
+      const auto first = static_cast<std::size_t>(map().stage_of(rank, 0));
+      const double gather = gather_seconds(first);
+      longest = std::max({longest, beside(times_[first].forward.total(), gather, lost_, true), gather / units(first)});
+    }
+    return longest;
+  }
+
+  double tied_embeddings() const {
+    if (layout_.pp == 1 || job_.work.model.untie_embeddings_and_output_weights ||
+        row_of(layout_.schedule).placement == StagePlacement::V)
+      return 0;
+    return 2 * collectives_.message(job_.program.gradient_bytes * weights_.vocabulary,
+                                    (layout_.pp - 1) * layout_.pipeline_stride());
+  }
+
+  double optimizer(int rank) const {
+    double elements = 0;
+    for_stages_of(rank, [&](std::size_t stage) { elements += weights_.of(stages_[stage]); });
+    if (layout_.zero_stage > 0) elements /= real(layout_.shard_group().ranks);
+    // The norm reads gradients; the update reads them, reads and writes states and master weights, writes weights.
+    const double states = job_.work.states.of_matrices + (is_narrow(job_.work.dtype) ? 1 : 0);
+    const double wide = 4;
+    const double bytes = elements * (wide * (2 + 2 * states) + element_);
+    return job_.hardware.slowest(layout_.world_size) * job_.hardware.traffic_seconds(bytes) +
+           collectives_.all_reduce(wide, {.ranks = layout_.world_size, .stride = 1});
+  }
+
+  std::vector<ScheduleCosts> costs(double message) const {
+    std::vector<ScheduleCosts> list;
+    for (const UnitTime& t : times_)
+      list.push_back({.forward = t.forward.total(),
+                      .backward_input = t.backward_input.total(),
+                      .backward_weight = t.backward_weight.total(),
+                      .message = message});
+    return list;
+  }
+
+  struct Run {
+    double seconds = 0, reduced = 0;  ///< until the last pass ends; until all gradients are summed
+  };
+
+  Schedule lowered(i64 microbatches) const {
+    return lower(make_schedule(layout_.schedule, static_cast<int>(layout_.pp), static_cast<int>(microbatches),
+                               static_cast<int>(layout_.chunks)));
+  }
+
+  Run run(i64 microbatches, double message) const {
+    const Schedule schedule = lowered(microbatches);
+    const Timeline timeline = simulate(schedule, costs(message));
+    Run result{.seconds = timeline.makespan, .reduced = timeline.makespan};
+    for (const auto& actions : timeline.per_rank) result.reduced = std::max(result.reduced, reduced_at(actions));
+    return result;
+  }
+
+  /// When the sums of a rank's gradients are there. They go one after another, each beside the passes from the end of
+  /// its stage's last on.
+  double reduced_at(const std::vector<TimedAction>& actions) const {
+    const bool overlaps = job_.program.overlaps_data_parallel;
+    double at = 0, computed = 0, all = 0;
+    for (const TimedAction& timed : actions) {
+      computed = std::max(computed, timed.end);
+      if (timed.action.kind != ActionKind::ReduceGrad) continue;
+      const auto stage = static_cast<std::size_t>(timed.action.stage);
+      const double seconds = reduce_seconds(stage), parts = units(stage);
+      all += seconds;
+      at = std::max(std::max(at, timed.begin - backward_seconds(stage) * (1 - 1 / parts)) + seconds,
+                    timed.begin + seconds / parts);
+    }
+    if (!overlaps) return computed + all;
+    return std::max(at, computed + lost_ * all);
+  }
+
+  /// A schedule repeats itself once the pipeline is full: what more rounds of microbatches take follows from two runs.
+  Run run_all(double message) const {
+    const i64 round = layout_.pp, few = 4 * round + microbatches_ % round;
+    if (microbatches_ <= few + round) return run(microbatches_, message);
+    const Run short_run = run(few, message), longer = run(few + round, message);
+    const double round_seconds = std::max(longer.seconds - short_run.seconds, real(round) * busiest_microbatch());
+    const double more = real((microbatches_ - few) / round) * round_seconds;
+    return {.seconds = short_run.seconds + more, .reduced = short_run.reduced + more};
+  }
+
+  double message_seconds() const {
+    const double bytes = real(residual_bytes(job_.work.model, layout_.activations(job_.work)));
+    const bool scatters = job_.program.scatters_messages && !layout_.sequence_parallel;
+    double message = collectives_.message(scatters ? bytes / real(layout_.tp) : bytes, layout_.pipeline_stride());
+    if (scatters) message += collectives_.all_gather(bytes, layout_.tp_group());
+    return message;
+  }
+
+  void run_pipeline(StepTime& step) const {
+    const Run free = run_all(0), real_run = run_all(message_seconds());
+    step.bubble = std::max(0.0, free.seconds - step.work.total());
+    step.messages = real_run.seconds - free.seconds;
+    step.data_parallel = real_run.reduced - real_run.seconds;
+  }
+
+  const Job& job_;
+  const Layout& layout_;
+  Collectives collectives_;
+  WeightCounts weights_;
+  double element_, lost_;
+  std::vector<StageContents> stages_;
+  i64 microbatches_;
+  std::vector<UnitTime> times_;  // by stage
+};
+
+}  // namespace
+
+WeightCounts::WeightCounts(const ModelConfig& m, i64 tp) {
+  const double h = real(m.hidden_size), d = real(m.head_dim());
+  const double heads = real(m.num_attention_heads) + 2 * real(m.query_groups());
+  const double attention = h * d * (heads + real(m.num_attention_heads));
+  const double mlp = (m.gated() ? 3 : 2) * h * real(m.ffn());
+  layer = (attention + mlp) / real(tp);
+  vocabulary = h * real(m.padded_vocab_size()) / real(tp);
+  is_tied = !m.untie_embeddings_and_output_weights;
+  const bool has_biases = m.normalization == Normalization::LayerNorm;
+  layer_tensors =
+      4 + (has_biases ? 4 : 2) + (m.qkv_bias() ? 1 : 0) + (m.attention_output_bias() ? 1 : 0) + (m.mlp_bias() ? 2 : 0);
+}
+
+double WeightCounts::of(const StageContents& stage) const {
+  const int matrices = (stage.has_embedding ? 1 : 0) + (stage.has_output ? 1 : 0);
+  return layer * real(stage.num_layers()) + vocabulary * (is_tied ? std::min(matrices, 1) : matrices);
+}
+
+StepTime step_time(const Job& job) {
+  return Step(job).time();
+}
+
+DrawnStep drawn_step(const Job& job, i64 most_microbatches) {
+  return Step(job).drawn(most_microbatches);
+}
+
+double least_seconds(const Job& job) {
+  return Step(job).least();
+}
+
+double model_tflops(const Job& job, double step_seconds) {
+  return flops_per_batch(job.work.model, job.work.global_batch_size) / step_seconds /
+         static_cast<double>(job.layout.world_size) / 1e12;
+}
+
+double model_flops_utilization(const Job& job, double step_seconds) {
+  return 1e12 * model_tflops(job, step_seconds) / job.hardware.peak_flops(job.work.products);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,53 @@
+// How long a step takes, and where the time goes.
+#pragma once
+#include <vector>
+
+#include "parallel/pp/simulate.h"
+#include "plan/layer_time.h"
+
+namespace mcpp {
+
+/// Weights of a rank, without biases and norms: what communication and the optimizer cost is in proportion to.
+struct WeightCounts {
+  double layer = 0, vocabulary = 0;  ///< of one layer; of the embedding, and of the output
+  double layer_tensors = 0;          ///< in how many a layer's weights come
+  bool is_tied = false;              ///< embedding and output are one, where a rank has both
+
+  WeightCounts(const ModelConfig& model, i64 tp);
+  double of(const StageContents& stage) const;
+};
+
+/// Seconds. The parts are those of the rank that works longest, and add up to `seconds`.
+struct StepTime {
+  double seconds = 0;
+  PassTime work;             ///< of all microbatches
+  double bubble = 0;         ///< waiting in the pipeline, were messages free
+  double messages = 0;       ///< what messages between stages add
+  double data_parallel = 0;  ///< gradients and weights after and before the passes, where nothing hides them
+  double optimizer = 0;
+  int rank = 0;  ///< of the pipeline, that works longest
+
+  double communication() const {
+    return work.tensor_parallel + work.context_parallel + work.data_parallel + messages + data_parallel;
+  }
+};
+
+/// The layout must be one that layout_conflicts() accepts.
+StepTime step_time(const Job& job);
+/// A bound that step_time() never goes below, much quicker to compute: what a rank works, from the first microbatch's
+/// coming to the last gradient's going back, and the update.
+double least_seconds(const Job& job);
+
+/// The pipeline's time line for so many microbatches of a step, or fewer as the schedule needs; to be drawn.
+struct DrawnStep {
+  Schedule schedule;
+  Timeline timeline;  ///< seconds
+};
+DrawnStep drawn_step(const Job& job, i64 most_microbatches);
+
+/// TFLOP/s of one device by the model's operations (model/flops.h), recomputation not counted.
+double model_tflops(const Job& job, double step_seconds);
+/// The part of the device's peak that it is.
+double model_flops_utilization(const Job& job, double step_seconds);
+
+}  // namespace mcpp

@@ -1,0 +1,43 @@
+#include "plan/what_helps.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "base/strings.h"
+
+namespace mcpp {
+
+std::vector<Gain> what_helps(const Job& job) {
+  const double now = step_time(job).seconds;
+  std::vector<Gain> gains;
+  const auto with = [&](std::string change, const std::function<void(Hardware&)>& improve) {
+    Hardware better = job.hardware;
+    improve(better);
+    gains.push_back({std::move(change), now / step_time({better, job.program, job.work, job.layout}).seconds - 1});
+  };
+  with("twice the matrix products per second", [](Hardware& h) {
+    for (double* rate : {&h.device.bf16_attained, &h.device.fp8_attained, &h.device.fp32_attained}) *rate *= 2;
+  });
+  with("twice the attention per second", [](Hardware& h) { h.device.attention_attained *= 2; });
+  with("twice the memory bandwidth", [](Hardware& h) { h.device.memory_attained *= 2; });
+  with("devices of the same speed", [](Hardware& h) { h.device.speed_spread = 0; });
+  for (std::size_t tier = 0; tier < job.hardware.links.tier.size(); ++tier) {
+    const bool is_used = tier == 0 || job.layout.world_size > job.hardware.links.ranks[tier - 1];
+    if (is_used)
+      with("twice the bandwidth of " + job.hardware.links.tier[tier],
+           [tier](Hardware& h) { h.links.bandwidth[tier] *= 2; });
+  }
+  std::ranges::stable_sort(gains, std::greater(), &Gain::part);
+  return gains;
+}
+
+FailureLoss loss_by_failures(const Failures& failures, i64 world_size) {
+  const double between = 3600 * failures.device_hours / static_cast<double>(world_size);
+  const double interval = std::sqrt(2 * failures.save_seconds * between);
+  const double again = interval / 2 + failures.save_seconds + failures.restart_seconds;  // for each failure
+  const double lost = failures.save_seconds / (interval + failures.save_seconds) + again / between;
+  return {.interval_seconds = interval, .failures_per_day = 86400 / between, .lost = std::min(1.0, lost)};
+}
+
+}  // namespace mcpp

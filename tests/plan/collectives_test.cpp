@@ -1,0 +1,92 @@
+// Collectives and products against what can be worked out by hand.
+#include "plan/collectives.h"
+
+#include <gtest/gtest.h>
+
+#include "plan/products.h"
+
+namespace mcpp {
+namespace {
+
+/// Nodes of 4 at 100 GB/s, any number of them at 10, without losses.
+Hardware two_tiers() {
+  Hardware hardware;
+  hardware.device = {.name = "test",
+                     .bf16_peak = 100,
+                     .bf16_attained = 100,
+                     .fp32_peak = 10,
+                     .fp32_attained = 10,
+                     .attention_attained = 50,
+                     .cores = 10,
+                     .memory = 16,
+                     .memory_bandwidth = 1000,
+                     .memory_attained = 1000};
+  hardware.links = {
+      .tier = {"near", "far"}, .ranks = {4, 64}, .bandwidth = {100, 10}, .attained = {1, 1}, .latency = {0, 0}};
+  return hardware;
+}
+
+constexpr double kStart = 8.4e-6;
+constexpr double kBytes = 8e9;
+
+TEST(Collectives, VolumesByTier) {
+  const Hardware hardware = two_tiers();
+  const Collectives c(hardware);
+  EXPECT_EQ(c.all_gather(kBytes, {.ranks = 1}), 0);
+  EXPECT_NEAR(c.all_gather(kBytes, {.ranks = 4}), kStart + 3.0 / 4 * kBytes / 100e9, 1e-12);
+  EXPECT_NEAR(c.all_reduce(kBytes, {.ranks = 4}), kStart + 2 * 3.0 / 4 * kBytes / 100e9, 1e-12);
+  // A rank of each node: all goes over the far links.
+  EXPECT_NEAR(c.all_gather(kBytes, {.ranks = 8, .stride = 4}), kStart + 7.0 / 8 * kBytes / 10e9, 1e-12);
+  // All ranks of four nodes: each brings a quarter over the far links, as the node's adapters work side by side.
+  EXPECT_NEAR(c.all_gather(kBytes, {.ranks = 16}), kStart + 3.0 / 4 * kBytes / 100e9 + 3.0 / 4 * kBytes / 4 / 10e9,
+              1e-12);
+  // Half of what a rank of 8 sends away goes to the other node.
+  EXPECT_NEAR(c.all_to_all(kBytes, {.ranks = 8}), kStart + 3.0 / 8 * kBytes / 100e9 + 4.0 / 8 * kBytes / 10e9, 1e-12);
+  EXPECT_NEAR(c.message(kBytes, 1), kBytes / 100e9, 1e-12);
+  EXPECT_NEAR(c.message(kBytes, 4), kBytes / 10e9, 1e-12);
+  EXPECT_EQ(c.farthest_tier({.ranks = 4}), "near");
+  EXPECT_EQ(c.farthest_tier({.ranks = 2, .stride = 4}), "far");
+}
+
+TEST(Collectives, LatencyOfRingsAndTrees) {
+  Hardware hardware = two_tiers();
+  hardware.links.latency = {1, 10};  // us
+  const Collectives c(hardware);
+  // A ring over 16 ranks in 4 nodes has 4 far steps and 12 near ones.
+  EXPECT_NEAR(c.all_gather(1, {.ranks = 16}), kStart + 12e-6 + 40e-6, 1e-9);
+  // A tree of an all-reduce has two near and two far steps, each twice as long as a ring's, up and down.
+  EXPECT_NEAR(c.all_reduce(1, {.ranks = 16}), kStart + 2 * (4e-6 + 40e-6), 1e-9);
+}
+
+TEST(Products, LargeOnesReachTheAttainedRate) {
+  const Hardware hardware = two_tiers();
+  const ProductShape shape{.m = 12800, .n = 25600, .k = 8192};  // 100 x 100 tiles on 10 cores
+  const double rate = shape.flops() / product_seconds(hardware, ProductType::Bf16, shape, 2);
+  EXPECT_LT(rate, 100e12);
+  EXPECT_GT(rate, 80e12);
+}
+
+TEST(Products, SmallOnesAreBoundByTilesOrBytes) {
+  Hardware hardware = two_tiers();
+  // Eleven tiles take two waves of ten.
+  const auto seconds = [&](i64 m, i64 n, i64 k) {
+    return product_seconds(hardware, ProductType::Bf16, {.m = m, .n = n, .k = k}, 2);
+  };
+  EXPECT_GT(seconds(128 * 11, 256, 512), 1.3 * seconds(128 * 10, 256, 512));
+  // A vector times a matrix is as long as the matrix takes to read.
+  hardware.device.memory_attained = 100;
+  EXPECT_NEAR(seconds(1, 65536, 65536), 2.0 * 65536 * 65536 / 100e9, 1e-3);
+}
+
+TEST(Hardware, TheSlowestOfMany) {
+  Hardware hardware = two_tiers();
+  EXPECT_EQ(hardware.slowest(1000), 1);
+  hardware.device.speed_spread = 0.02;
+  EXPECT_EQ(hardware.slowest(1), 1);
+  // Means of the largest of n normal numbers: 1.42 of 8, 3.24 of 1000 standard deviations.
+  EXPECT_NEAR(hardware.slowest(8), 1 + 0.02 * 1.42, 0.003);
+  EXPECT_NEAR(hardware.slowest(1000), 1 + 0.02 * 3.24, 0.003);
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,57 @@
+#include "plan/what_helps.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace mcpp {
+namespace {
+
+TEST(Failures, IntervalByYoung) {
+  // 1000 devices that fail every 50,000 hours: one failure in 50 hours.
+  const FailureLoss loss = loss_by_failures({.device_hours = 50'000, .save_seconds = 60, .restart_seconds = 600}, 1000);
+  const double between = 50 * 3600;
+  EXPECT_NEAR(loss.failures_per_day, 24.0 / 50, 1e-12);
+  EXPECT_NEAR(loss.interval_seconds, std::sqrt(2 * 60 * between), 1e-9);
+  // Saves, and for each failure half an interval, a save and the restart.
+  const double interval = loss.interval_seconds;
+  EXPECT_NEAR(loss.lost, 60 / (interval + 60) + (interval / 2 + 660) / between, 1e-12);
+  // No other interval loses less.
+  const auto lost = [&](double every) { return 60 / every + every / 2 / between; };
+  EXPECT_LT(lost(interval), lost(0.9 * interval));
+  EXPECT_LT(lost(interval), lost(1.1 * interval));
+}
+
+TEST(WhatHelps, WhatTheStepWaitsFor) {
+  Hardware hardware;
+  hardware.device = {.name = "test",
+                     .bf16_peak = 300,
+                     .bf16_attained = 250,
+                     .fp32_peak = 20,
+                     .fp32_attained = 18,
+                     .attention_attained = 200,
+                     .cores = 100,
+                     .memory = 80,
+                     .memory_bandwidth = 2000,
+                     .memory_attained = 1800};
+  hardware.links = {
+      .tier = {"near", "far"}, .ranks = {8, 1024}, .bandwidth = {300, 2.5}, .attained = {1, 1}, .latency = {0, 0}};
+  Workload work;
+  work.model.num_layers = 8;
+  work.model.hidden_size = 4096;
+  work.model.num_attention_heads = 32;
+  work.model.seq_length = 2048;
+  work.model.vocab_size = 32000;
+  work.global_batch_size = 16;
+  const Implementation program;
+  const auto best = [&](const Layout& layout) { return what_helps({hardware, program, work, layout}).front().change; };
+  EXPECT_EQ(best({.world_size = 1}), "twice the matrix products per second");
+  EXPECT_EQ(best({.world_size = 16, .tp = 16}), "twice the bandwidth of far");
+  for (const Gain& gain : what_helps({hardware, program, work, {.world_size = 8, .tp = 8}})) {
+    EXPECT_GE(gain.part, 0) << gain.change;
+    EXPECT_NE(gain.change, "twice the bandwidth of far");  // of which eight ranks use nothing
+  }
+}
+
+}  // namespace
+}  // namespace mcpp
