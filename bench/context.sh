@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What it costs to cut a sample over two ranks of one machine: tokens/s of training steps on one rank with two threads against
 # two ranks with one thread each, in each way of context parallelism, in turn; and
-# attention alone, with documents and without. JSON lines on standard output; medians of the ratios on standard error.
-#   bench/context.sh [--rounds=N] [--repeats=N] [--lengths="8192 32768"] [--ways="p2p all_gather a2a"]
+# attention alone, of samples of one document, packed from short ones, and from documents of many lengths. JSON lines on standard output; medians of the ratios on standard error.
+#   bench/context.sh [--rounds=N] [--repeats=N] [--lengths="8192 32768"] [--ways="p2p all_gather a2a"] [--program=PATH]
 #     [option of megatron_cpp bench step ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,17 +12,21 @@ repeats=3
 lengths="8192 32768"
 ways="p2p all_gather a2a"
 options=()
+program=
 for argument in "$@"; do
   case $argument in
     --rounds=*) rounds=${argument#*=} ;;
     --repeats=*) repeats=${argument#*=} ;;
     --lengths=*) lengths=${argument#*=} ;;
     --ways=*) ways=${argument#*=} ;;
+    --program=*) program=${argument#*=} ;;
     *) options+=("$argument") ;;
   esac
 done
-scripts/build.sh release megatron_cpp >/dev/null
-program=build/release/megatron_cpp
+if [ -z "$program" ]; then
+  scripts/build.sh release megatron_cpp >/dev/null
+  program=build/release/megatron_cpp
+fi
 # shellcheck source=bench/lib/machine.sh
 source bench/lib/machine.sh
 launch_ranks 2 --bind-to none
@@ -49,9 +53,11 @@ for ((round = 0; round < rounds; ++round)); do
     done
   done
 done
-for documents in 0 512; do
-  attention env -- --device.num_threads=2 --document_length=$documents
-  attention "${launch[@]}" -- --device.num_threads=1 --document_length=$documents
+for documents in "" --document_length=512 --document_length=3500,200,700,64,1500,400,90,1200; do
+  # shellcheck disable=SC2086 # none or one
+  attention env -- --device.num_threads=2 $documents
+  # shellcheck disable=SC2086
+  attention "${launch[@]}" -- --device.num_threads=1 $documents
 done
 
 grep -o '"length": [^,]*, "layout": "[^"]*"\|"tokens_per_s":[^,]*' "$results" | paste - - | tr -d '"' | awk -F'[:,\t]' '

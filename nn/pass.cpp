@@ -33,6 +33,7 @@ Pass Pass::again() const {
   pass.decisions_ = decisions_;
   pass.samples = samples;
   pass.positions = positions;
+  pass.cut = cut;
   pass.attention_starts = attention_starts;
   pass.position_starts = position_starts;
   return pass;

@@ -11,6 +11,7 @@
 namespace mcpp {
 
 class KvCache;
+class SampleCut;
 
 /// A tensor that is computed again when backward first asks for it, instead of being kept.
 struct Recomputed {
@@ -47,6 +48,8 @@ class Pass {
   double grad_scale = 1;        ///< of the loss, for losses that layers add to it
   std::vector<i64> samples;     ///< [b] global sample numbers of the microbatch: they key dropout
   PositionRanges positions;     ///< where the tokens stand in their samples
+  /// How these are cut over context-parallel ranks; null where they are not.
+  std::shared_ptr<const SampleCut> cut;
   /// int32 [s, b], of samples packed from documents: where the document of each token begins. Undefined = at 0.
   Tensor attention_starts;  ///< attention looks no further back; of the rows that it has after an exchange of heads
   Tensor position_starts;   ///< learned and rotary positions count from here

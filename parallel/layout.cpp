@@ -50,7 +50,7 @@ class Conflicts {
 
 void check_sizes(const LayoutRules& rules, Conflicts& conflicts) {
   const ParallelSizes& s = rules.sizes;
-  conflicts.at_least_one("world_size", rules.world_size);
+  if (rules.world_size != 0) conflicts.at_least_one("world_size", rules.world_size);
   conflicts.at_least_one("tensor_model_parallel_size", s.tensor_model_parallel_size);
   conflicts.at_least_one("pipeline_model_parallel_size", s.pipeline_model_parallel_size);
   conflicts.at_least_one("context_parallel_size", s.context_parallel_size);
@@ -60,6 +60,7 @@ void check_sizes(const LayoutRules& rules, Conflicts& conflicts) {
 }
 
 void check_world(const LayoutRules& rules, Conflicts& conflicts) {
+  if (rules.world_size == 0) return;
   const ParallelSizes& s = rules.sizes;
   const i64 tp = s.tensor_model_parallel_size, cp = s.context_parallel_size, pp = s.pipeline_model_parallel_size;
   conflicts.is_multiple("the number of ranks", rules.world_size,
@@ -78,6 +79,32 @@ void check_head_exchange(const LayoutRules& rules, Conflicts& conflicts) {
   conflicts.divides(size, ranks, "the attention heads of a tensor-parallel rank", rules.num_attention_heads / tp);
   conflicts.divides_or_is_multiple(size, ranks, "the query groups of a tensor-parallel rank",
                                    std::max<i64>(rules.num_query_groups / tp, 1));
+}
+
+/// What seq_length must be a multiple of. Each context-parallel rank takes a piece from the front and one from the
+/// back, so that causal attention is even; sequence parallelism cuts what it has once more.
+i64 sequence_step(const LayoutRules& rules, i64 cp) {
+  const i64 tp = rules.sequence_parallel ? rules.sizes.tensor_model_parallel_size : 1;
+  return std::lcm(cp == 1 ? 1 : 2, tp) * cp;
+}
+
+/// Some models are there already, with a seq_length that cannot be changed: so the other side is proposed, too.
+void check_sequence(const LayoutRules& rules, Conflicts& conflicts) {
+  const i64 cp = rules.sizes.context_parallel_size, step = sequence_step(rules, cp);
+  if (rules.seq_length == 0 || rules.seq_length % step == 0) return;
+  std::string text = str("seq_length = ", rules.seq_length, " is not a multiple of ");
+  if (!rules.sequence_parallel)
+    text += "2 x context_parallel_size";
+  else if (cp == 1)
+    text += "tensor_model_parallel_size (sequence_parallel)";
+  else
+    text += "both 2 and tensor_model_parallel_size (sequence_parallel) x context_parallel_size";
+  text += str(" = ", step, "; ", values(nearest_multiples(step, rules.seq_length)));
+  std::vector<i64> sizes;
+  for (i64 size = 1; size <= 2 * cp; ++size)
+    if (size != cp && rules.seq_length % sequence_step(rules, size) == 0) sizes.push_back(size);
+  if (cp > 1 && !sizes.empty()) text += str("; this length goes with context_parallel_size ", one_of(sizes));
+  conflicts.add(text);
 }
 
 void check_experts(const LayoutRules& rules, Conflicts& conflicts) {
@@ -99,7 +126,7 @@ void check_experts(const LayoutRules& rules, Conflicts& conflicts) {
 
 void check_model(const LayoutRules& rules, Conflicts& conflicts) {
   const ParallelSizes& s = rules.sizes;
-  const i64 tp = s.tensor_model_parallel_size, cp = s.context_parallel_size;
+  const i64 tp = s.tensor_model_parallel_size;
   constexpr const char* kTp = "tensor_model_parallel_size";
   conflicts.divides(kTp, tp, "num_attention_heads", rules.num_attention_heads);
   conflicts.divides_or_is_multiple(kTp, tp, "num_query_groups", rules.num_query_groups);
@@ -110,15 +137,8 @@ void check_model(const LayoutRules& rules, Conflicts& conflicts) {
     stages.pipeline_model_parallel_size = s.pipeline_model_parallel_size;
     conflicts.add(stage_conflicts(stages));
   }
-  // Each rank takes a piece from the front and one from the back, so that causal attention is even.
-  if (cp > 1 && !rules.sequence_parallel)
-    conflicts.is_multiple("seq_length", rules.seq_length, "2 x context_parallel_size", 2 * cp);
+  check_sequence(rules, conflicts);
   check_head_exchange(rules, conflicts);
-  if (rules.sequence_parallel)
-    conflicts.is_multiple("seq_length", rules.seq_length,
-                          cp == 1 ? "tensor_model_parallel_size (sequence_parallel)"
-                                  : "both 2 and tensor_model_parallel_size (sequence_parallel) x context_parallel_size",
-                          std::lcm(cp == 1 ? 1 : 2, tp) * cp);
   check_experts(rules, conflicts);
 }
 
@@ -126,6 +146,11 @@ void check_batch(const LayoutRules& rules, Conflicts& conflicts) {
   const ParallelSizes& s = rules.sizes;
   const i64 model = s.tensor_model_parallel_size * s.context_parallel_size * s.pipeline_model_parallel_size;
   const i64 dp = rules.world_size / model;  // rounded down where the world does not divide, which is reported already
+  if (rules.world_size == 0) {
+    if (rules.micro_batch_size > 0)
+      conflicts.is_multiple("global_batch_size", rules.global_batch_size, "micro_batch_size", rules.micro_batch_size);
+    return;
+  }
   conflicts.divides("num_distributed_optimizer_instances", s.num_distributed_optimizer_instances,
                     s.context_parallel_size == 1 ? "the number of data-parallel ranks"
                                                  : "the number of data-parallel x context-parallel ranks",

@@ -8,7 +8,7 @@
 
 namespace mcpp {
 
-/// What is to be laid out. A size of 0 is not known yet, and its rules are left out.
+/// What is to be laid out. A size of 0, or a world of 0 ranks, is not known yet, and its rules are left out.
 struct LayoutRules {
   int world_size = 1;
   ParallelSizes sizes;

@@ -65,7 +65,10 @@ void make_context_groups(GroupMaker& groups, int rank, const Grid& dense, int he
               " does not divide context_parallel_size = ", all);
   state.cp_heads = groups.of("cp_heads", every(ranks, own / heads * heads, 1, heads));
   state.cp_ring = groups.of("cp_ring", every(ranks, own % heads, heads, all / heads));
-  state.cp_ring->connect(neighbours(state.cp_ring->rank(), state.cp_ring->size()));
+  std::vector<int> others;  // keys go to the neighbour, their gradient comes home from wherever they were seen last
+  for (int other = 0; other < state.cp_ring->size(); ++other)
+    if (other != state.cp_ring->rank()) others.push_back(other);
+  state.cp_ring->connect(others);
   state.tp_cp = all == 1 ? state.tp : groups.over("tp_cp", dense, {Axis::Tp, Axis::Cp});
 }
 

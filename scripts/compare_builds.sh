@@ -40,6 +40,14 @@ llama 4 tp=2 pp=2 schedule=interleaved sp recompute=selective
 gpt2  4 tp=2 zero=3 bf16
 gpt2  4 zero=2 instances=2
 llama 4 zero=1 instances=2 fp16
+gpt2  2 cp=2
+llama 2 cp=2 cp_comm_type=all_gather bf16
+gpt2  2 cp=2 cp_comm_type=a2a recompute=selective
+llama 2 cp=2 documents window=8
+llama 4 cp=4 documents bf16
+gpt2  4 tp=2 sp cp=2 zero=1
+llama 4 pp=2 schedule=zb-v cp=2 documents
+gpt2  8 cp=4 hierarchy=2,2 zero=3 documents
 gpt2  8 tp=2 pp=2 sp zero=1
 gpt2  8 tp=2 pp=2 zero=3 bf16
 llama 8 tp=4 pp=2 schedule=interleaved sp
@@ -57,6 +65,14 @@ arguments_of() {
       tp=*) echo "--parallel.tensor_model_parallel_size=$value" ;;
       pp=*) echo "--parallel.pipeline_model_parallel_size=$value" ;;
       sp) echo --parallel.sequence_parallel=true ;;
+      cp=*) echo "--parallel.context_parallel_size=$value" ;;
+      cp_comm_type=*) echo "--parallel.cp_comm_type=$value" ;;
+      hierarchy=*)
+        echo --parallel.cp_comm_type=a2a+p2p
+        echo "--parallel.hierarchical_context_parallel_sizes=[$value]"
+        ;;
+      documents) printf '%s\n' --data.reset_attention_mask --data.reset_position_ids --data.eod_mask_loss ;;
+      window=*) echo "--model.window_size=[$((value - 1)), 0]" ;;
       zero=*) echo "--parallel.zero_stage=$value" ;;
       instances=*) echo "--parallel.num_distributed_optimizer_instances=$value" ;;
       schedule=interleaved | schedule=zb-v)

@@ -77,6 +77,17 @@ std::string find_damage(std::span<const std::byte> bytes, std::string_view descr
   return stored == description ? "" : "it describes another dataset";
 }
 
+/// Why no file can be made there; "" when one can.
+std::string obstacle_to(const Path& path) {
+  try {
+    mcpp::create_directories(path.parent_path());
+    const AtomicFile trial(path);
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 /// From the file; else built and, if that can be, stored there.
 IndexArrays provide(const Path& path, const std::string& description, const IndexBuilder& build, const IndexBuild& how,
                     const Log& log) {
@@ -88,16 +99,22 @@ IndexArrays provide(const Path& path, const std::string& description, const Inde
   }
   if (!reason.empty()) log.warn_from_any_rank(str("the index ", path.string(), " is built again: ", reason));
 
-  auto built = build(how);
   // Training can go on without the cache, so this is the one place where an error becomes a warning.
+  const auto warn = [&](const std::string& why) {
+    log.warn_from_any_rank(str("the data index stays in memory, it cannot be cached in ", path.parent_path().string(),
+                               ": ", why, "; set data.data_cache_path to a folder that can be written"));
+  };
+  const std::string obstacle = obstacle_to(path);
+  if (!obstacle.empty()) warn(obstacle);  // before it is built, which may take long
+  auto built = build(how);
+  if (!obstacle.empty()) return IndexArrays(std::move(built));
   try {
     store(path, description, built);
     if (auto arrays = IndexArrays::open(path, description, IndexArrays::Verify::All, reason)) return std::move(*arrays);
   } catch (const Error& error) {
     reason = error.what();
   }
-  log.warn_from_any_rank(str("the data index stays in memory, it cannot be cached in ", path.parent_path().string(),
-                             ": ", reason, "; set data.data_cache_path to a folder that can be written"));
+  warn(reason);
   return IndexArrays(std::move(built));
 }
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "parallel/cp/choose_cut.h"
 #include "parallel/cp/context_attention.h"
 #include "parallel/scalar.h"
 #include "tensor/processor.h"
@@ -10,13 +11,16 @@
 namespace mcpp {
 namespace {
 
-/// [rows, batch]: where the documents of `length` tokens each begin, of rows that stand at `at`.
-Tensor starts_of_documents(const PositionRanges& at, i64 rows, i64 batch, i64 length, Device& device) {
+/// [s, batch]: where the document of each token begins; of these lengths in turn.
+std::vector<i32> starts_of_documents(const std::vector<i64>& lengths, i64 seq, i64 batch) {
   std::vector<i32> starts;
-  for (i64 i = 0; i < rows * batch; ++i) starts.push_back(static_cast<i32>(at.at(i / batch) / length * length));
-  Tensor t = Tensor::empty({rows, batch}, DType::I32, device);
-  write_values(starts, t);
-  return t;
+  if (lengths.empty()) return starts;
+  std::size_t document = 0;
+  for (i64 position = 0, start = 0; position < seq; ++position) {
+    if (position == start + lengths[document]) start = position, document = (document + 1) % lengths.size();
+    starts.insert(starts.end(), static_cast<std::size_t>(batch), static_cast<i32>(start));
+  }
+  return starts;
 }
 
 /// One layer's attention on this rank, and what its runs took.
@@ -35,10 +39,17 @@ class AttentionRun {
     qkv_.queries = random_tensor({rows, bench.batch, groups, q_per_group + 2, dim}, bench.dtype, device, 1);
     dout_ = random_tensor({rows, bench.batch, config.num_attention_heads * dim}, bench.dtype, device, 2);
     options_.softmax_scale = 1 / std::sqrt(static_cast<double>(dim));
-    options_.queries.ranges = options_.keys = cp_.positions(rows);
-    if (bench.document_length > 0)
-      options_.queries.starts = starts_of_documents(cp_.attention_positions(rows), cp_.attention_rows(rows),
-                                                    bench.batch, bench.document_length, device);
+    const AttentionWork work{.seq_length = config.seq_length,
+                             .batch = bench.batch,
+                             .starts = starts_of_documents(bench.document_lengths, config.seq_length, bench.batch),
+                             .windows = {config.window_of(0)}};
+    options_.window = config.window_of(0);
+    cut_ = std::make_shared<const SampleCut>(choose_cut(cp_.cut, work));
+    options_.queries.ranges = options_.keys = cut_->of_rank(cp_.rank);
+    if (work.starts.empty()) return;
+    Tensor starts = Tensor::empty({config.seq_length, bench.batch}, DType::I32, device);
+    write_values(work.starts, starts);
+    options_.queries.starts = rows_at(starts, cut_->of_member(cp_.member()), rows * cp_.cut.heads);
   }
 
   AttentionRow measure(const BenchTiming& timing) {
@@ -56,17 +67,18 @@ class AttentionRun {
     row.sent_bytes = slowest(static_cast<double>(sent() - sent_before) / runs);
     row.exposed_s = reduce_scalar(waited, ReduceOp::Sum, world_, device_) / world_.size();
     row.balance = slowest(computed) / -slowest(-computed);
+    row.runs = cut_->runs();
     return row;
   }
 
  private:
   void run_once() {
     world_.barrier();
-    const AttentionOptions how = attention_.options(options_, dout_.dim(0));
+    const CoreAttentionOptions how = attention_.options(options_, cut_);
     ContextAttention::Kept kept;
     forwards_.push_back(seconds_of(device_, [&] {
       kept = attention_.forward(qkv_, how);
-      attention_.output(kept);
+      attention_.output(kept, how);
     }));
     backwards_.push_back(seconds_of(device_, [&] { attention_.backward(dout_, kept, how, qkv_.like()); }));
   }
@@ -81,6 +93,7 @@ class AttentionRun {
   ParallelState state_;
   ContextParallel cp_;
   ContextAttention attention_;
+  std::shared_ptr<const SampleCut> cut_;
   Qkv qkv_;
   Tensor dout_;
   AttentionOptions options_;

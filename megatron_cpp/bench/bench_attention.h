@@ -24,11 +24,13 @@ struct AttentionRow {
   double sent_bytes = 0;                 ///< by the rank that sends most
   double exposed_s = 0;                  ///< a rank's mean time in communication that nothing hid
   double balance = 1;                    ///< computing time of the slowest rank over that of the fastest
+  i64 runs = 1;                          ///< pieces of each sample that a rank has
 };
 
 struct AttentionBench {
   i64 batch = 1;
-  i64 document_length = 0;  ///< of packed documents that do not see one another; 0 = one to a sample
+  /// Of packed documents that do not see one another, in turn until a sample is full; empty = one to a sample.
+  std::vector<i64> document_lengths = {};
   DType dtype = DType::F32;
   BenchTiming timing = {};
 };

@@ -14,7 +14,7 @@ namespace {
 
 struct BenchAttentionOptions {
   std::string config;
-  i64 document_length = 0;
+  std::vector<i64> document_length;
   i64 repeats = 5;
   i64 warmup = 1;
   bool json = false;
@@ -22,22 +22,35 @@ struct BenchAttentionOptions {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("config", self.config, "configuration file in TOML: heads, seq_length, precision, batch and threads");
-    visit("document_length", self.document_length,
-          "tokens of the documents that samples are packed from, which do not see one another; 0 = one to a sample",
-          at_least(0));
+    visit(
+        "document_length", self.document_length,
+        "tokens of the documents that samples are packed from, which do not see one another; several in turn, such as "
+        "512,4096; empty = one to a sample",
+        at_least(1));
     visit("repeats", self.repeats, "timed runs, of which the median counts", between(1, 1e6));
     visit("warmup", self.warmup, "runs before them", between(0, 1e6));
     visit("json", self.json, "print one JSON object instead of a table");
   }
 };
 
+/// The heads that one of `tp` tensor-parallel ranks has: they do not meet in attention.
+void take_heads_of_one_rank(ModelConfig& model, i64 tp) {
+  check_input(model.num_attention_heads % tp == 0, "parallel.tensor_model_parallel_size = ", tp,
+              " does not divide model.num_attention_heads = ", model.num_attention_heads);
+  model.kv_channels = model.head_dim();
+  model.num_query_groups = std::max<i64>(model.query_groups() / tp, 1);
+  model.num_attention_heads /= tp;
+}
+
 std::string table(const std::vector<AttentionRow>& rows) {
-  std::string text = str(pad_right("", 14), pad_left("forward ms", 12), pad_left("backward ms", 13),
-                         pad_left("sent MiB", 10), pad_left("waiting ms", 12), pad_left("balance", 9), "\n");
+  std::string text =
+      str(pad_right("", 14), pad_left("forward ms", 12), pad_left("backward ms", 13), pad_left("sent MiB", 10),
+          pad_left("waiting ms", 12), pad_left("balance", 9), pad_left("pieces", 8), "\n");
   for (const AttentionRow& row : rows) {
     text += str(pad_right(row.way.name, 14), pad_left(fixed(row.forward_s * 1e3, 2), 12),
                 pad_left(fixed(row.backward_s * 1e3, 2), 13), pad_left(fixed(row.sent_bytes / (1 << 20), 2), 10),
-                pad_left(fixed(row.exposed_s * 1e3, 2), 12), pad_left(fixed(row.balance, 3), 9), "\n");
+                pad_left(fixed(row.exposed_s * 1e3, 2), 12), pad_left(fixed(row.balance, 3), 9),
+                pad_left(str(row.runs), 8), "\n");
   }
   return text;
 }
@@ -50,7 +63,8 @@ nlohmann::ordered_json as_json(const std::vector<AttentionRow>& rows) {
                     {"backward_s", row.backward_s},
                     {"sent_bytes", row.sent_bytes},
                     {"exposed_s", row.exposed_s},
-                    {"balance", row.balance}});
+                    {"balance", row.balance},
+                    {"pieces", row.runs}});
   }
   return list;
 }
@@ -61,14 +75,20 @@ ExitCode bench_attention_command(Arguments args, Log& log, const World& world) {
   const Usage usage{.command = "[mpirun -n N] megatron_cpp bench attention",
                     .summary =
                         "Times one layer's attention over a sample that all ranks share, in each way "
-                        "(parallel.cp_comm_type) that there is for so many.",
+                        "(parallel.cp_comm_type) that there is for so many, with the heads that one rank of "
+                        "parallel.tensor_model_parallel_size has.",
                     .positional = {"config"},
                     .required = {"config"}};
   BenchAttentionOptions options;
   const std::optional<Config> read = read_config_and_options(args, usage, options, log);
   if (!read) return ExitCode::Done;
   Config config = *read;
+  const i64 tp = read->parallel.tensor_model_parallel_size, cp = read->parallel.context_parallel_size;
+  check_input(cp == 1 || cp == world.ranks.size(), "parallel.context_parallel_size = ", cp, ", but ",
+              world.ranks.size(), world.ranks.size() == 1 ? " rank was" : " ranks were",
+              " started, and each of them is to have a part of a sample: start ", cp, ", or leave the key out");
   config.parallel = {};
+  take_heads_of_one_rank(config.model, tp);
   config.parallel.distributed_backend = read->parallel.distributed_backend;
   config.parallel.distributed_timeout_minutes = read->parallel.distributed_timeout_minutes;
   config.parallel.context_parallel_size = world.ranks.size();
@@ -77,7 +97,7 @@ ExitCode bench_attention_command(Arguments args, Log& log, const World& world) {
   Session session = initialize(config, world);
   const AttentionBench bench{
       .batch = config.training.micro_batch_size,
-      .document_length = options.document_length,
+      .document_lengths = options.document_length,
       .dtype = dtype_of(config.training.precision),
       .timing = {.warmup = static_cast<int>(options.warmup), .repeats = static_cast<int>(options.repeats)}};
   std::vector<AttentionRow> rows;

@@ -2,6 +2,7 @@
 #include "megatron_cpp/config/config.h"
 
 #include "megatron_cpp/commands/commands.h"
+#include "megatron_cpp/config/layout.h"
 
 namespace mcpp {
 namespace {
@@ -24,6 +25,7 @@ ExitCode config_command(Arguments args, Log& log) {
                     .required = {"config"}};
   ConfigOptions options;
   if (const std::optional<Config> config = read_config_and_options(args, usage, options, log)) {
+    check_layout(*config, kAnyWorld);
     log.info(print_config(*config));
   }
   return ExitCode::Done;

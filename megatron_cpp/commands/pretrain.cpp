@@ -1,4 +1,6 @@
 // megatron_cpp pretrain: the main job.
+#include <atomic>
+
 #include "megatron_cpp/bench/step_time.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/layout.h"
@@ -60,12 +62,16 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   check_input(!config->data.data_path.empty() || !config->data.train_data_path.empty(),
               "data.data_path: names no dataset to train on; make one with megatron_cpp preprocess");
   const bool saves = !config->checkpoint.save.empty();
+  std::atomic<bool> is_training = false;
   const SignalWatch signals(world.board, [&](int signal) {  // before there are threads
-    log.urgent(str("signal ", signal, " received: ", saves ? "saving" : "stopping",
-                   " after this microbatch; a second Ctrl-C ends the program at once"));
+    const char* what = saves ? "saving after this microbatch" : "stopping after this microbatch";
+    log.urgent(str("signal ", signal, " received: ", is_training ? what : "stopping before the first iteration",
+                   "; a second Ctrl-C ends the program at once"));
   });
   Session session = initialize(*config, world);
-  return Trainer(*config, session, signals, log).train();
+  Trainer trainer(*config, session, signals, log);
+  is_training = true;
+  return trainer.train();
 }
 
 }  // namespace mcpp

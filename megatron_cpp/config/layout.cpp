@@ -3,6 +3,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "parallel/cp/head_exchange.h"
 #include "parallel/layout.h"
 
 namespace mcpp {
@@ -34,7 +35,7 @@ void add_batch_problems(const Config& config, const LayoutRules& common, std::se
     rules.global_batch_size = step.batch_size;
     const std::vector<std::string> conflicts = layout_conflicts(rules);
     found.insert(conflicts.begin(), conflicts.end());
-    if (!conflicts.empty()) continue;
+    if (!conflicts.empty() || common.world_size == kAnyWorld) continue;
     const i64 dp = data_parallel_size(config, common.world_size);
     const i64 microbatches = step.batch_size / (config.training.micro_batch_size * dp);
     const auto problems =
@@ -44,15 +45,27 @@ void add_batch_problems(const Config& config, const LayoutRules& common, std::se
   }
 }
 
-void add_context_problems(const ParallelConfig& p, std::set<std::string>& found) {
+/// "such as [2, 4]": sizes of a hierarchy that these heads allow, or what to do where none do.
+std::string possible_hierarchy(const Config& config) {
+  const i64 cp = config.parallel.context_parallel_size, tp = config.parallel.tensor_model_parallel_size;
+  const i64 heads = config.model.num_attention_heads / tp, groups = std::max<i64>(config.model.query_groups() / tp, 1);
+  for (i64 ranks = 2; ranks < cp; ++ranks) {
+    if (cp % ranks == 0 && HeadExchange::is_possible(ranks, heads, groups))
+      return str(", such as [", ranks, ", ", cp / ranks, "]");
+  }
+  return str("; no two such numbers above 1 suit ", heads, " heads in ", groups,
+             " query groups on a tensor-parallel rank: use \"p2p\" or \"all_gather\"");
+}
+
+void add_context_problems(const Config& config, std::set<std::string>& found) {
+  const ParallelConfig& p = config.parallel;
   const std::vector<i64>& sizes = p.hierarchical_context_parallel_sizes;
-  const i64 cp = p.context_parallel_size;
   const bool is_hierarchical = p.cp_comm_type == CpCommType::A2aP2p;
-  if (is_hierarchical && (sizes.size() != 2 || sizes[0] * sizes[1] != cp))
+  if (is_hierarchical && (sizes.size() != 2 || sizes[0] * sizes[1] != p.context_parallel_size))
     found.insert(
         str("cp_comm_type = \"a2a+p2p\" needs hierarchical_context_parallel_sizes = [ranks that exchange heads, "
             "members of the ring] with a product of context_parallel_size = ",
-            cp, cp % 2 == 0 ? str(", such as [2, ", cp / 2, "]") : std::string()));
+            p.context_parallel_size, possible_hierarchy(config)));
   if (!is_hierarchical && !sizes.empty())
     found.insert(str("hierarchical_context_parallel_sizes has no meaning with cp_comm_type = \"",
                      enum_name(p.cp_comm_type), "\"; leave it empty, or use \"a2a+p2p\""));
@@ -156,7 +169,7 @@ int output_rank(const Config& config) {
 
 std::vector<std::string> layout_problems(const Config& config, int world_size) {
   std::set<std::string> found;
-  add_context_problems(config.parallel, found);
+  add_context_problems(config, found);
   add_expert_problems(config, found);
   add_batch_problems(config, layout_rules(config, world_size), found);
   add_zero_problems(config, found);
@@ -165,7 +178,8 @@ std::vector<std::string> layout_problems(const Config& config, int world_size) {
 
 void check_layout(const Config& config, int world_size) {
   const std::vector<std::string> problems = layout_problems(config, world_size);
-  check_input(problems.empty(), "this configuration cannot run on ", world_size, world_size == 1 ? " rank" : " ranks",
+  check_input(problems.empty(), "this configuration cannot run",
+              world_size == kAnyWorld ? std::string() : str(" on ", world_size, world_size == 1 ? " rank" : " ranks"),
               ":\n  parallel: ", join(problems, "\n  parallel: "));
 }
 

@@ -25,6 +25,8 @@ Schedule schedule_of(const Config& config, int microbatches);
 /// Position in the pipeline of the rank with the output layer.
 int output_rank(const Config& config);
 
+/// As a number of ranks: not known yet. What depends on it is not checked.
+inline constexpr int kAnyWorld = 0;
 /// Every reason why this configuration cannot run on `world_size` ranks, with the nearest values that could. Empty when
 /// it can.
 std::vector<std::string> layout_problems(const Config& config, int world_size);

@@ -43,7 +43,8 @@ class TextScorer {
     const i64 step = cp.size() == 1 ? 1 : 2 * cp.size();
     seq_ = (longest + step - 1) / step * step;
     rows_ = seq_ / cp.size();
-    at_ = cp.positions(rows_);
+    cut_ = std::make_shared<const SampleCut>(SampleCut::zigzag(cp.cut, seq_));
+    at_ = cut_->of_rank(cp.rank);
   }
 
   i64 batches() const { return (static_cast<i64>(windows_.size()) + batch_ - 1) / batch_; }
@@ -60,7 +61,7 @@ class TextScorer {
         .seq = rows_,
         .batch = batch_,
         .tokens = [&](int i) { return inputs(index(i)); },
-        .prepare = [&](Pass& pass) { pass.positions = at_; },
+        .prepare = [&](Pass& pass) { pass.positions = at_, pass.cut = cut_; },
         .output = [&](int i, const Tensor& x, Pass& pass) { take_losses(index(i), x, pass); },
     };
     if (task.microbatches > 0) run_forward(stage_, parallel_, task);
@@ -116,8 +117,9 @@ class TextScorer {
   ParallelState& parallel_;
   std::span<const i32> tokens_;
   Windows windows_;
-  i64 batch_, seq_ = 0;         // of windows side by side
-  i64 rows_ = 0;                // of these, that this rank has
+  i64 batch_, seq_ = 0;  // of windows side by side
+  i64 rows_ = 0;         // of these, that this rank has
+  std::shared_ptr<const SampleCut> cut_;
   PositionRanges at_;           // their positions
   std::vector<double> losses_;  // by token; zero for those that other ranks score
 };

@@ -52,7 +52,7 @@ BatchStream::BatchStream(const Dataset& dataset, const Config& config, std::vect
                          i64 consumed_samples, Session& session)
     : data_(config.data),
       micro_batch_size_(config.training.micro_batch_size),
-      seq_length_(config.model.seq_length),
+      model_(config.model),
       cp_comm_type_(config.parallel.cp_comm_type),
       session_(session),
       walk_(std::move(batch_sizes), {micro_batch_size_, session.parallel.data->size(), session.parallel.data->rank()},
@@ -72,12 +72,13 @@ Batch BatchStream::read() {
 MicroBatch BatchStream::next_micro_batch() {
   MicroBatch whole;
   whole.samples = walk_();
-  if (!needs_tokens_) return whole;
+  const auto mine = [&] { return cut(whole, model_, session_.parallel.context_parallel(cp_comm_type_)); };
+  if (!needs_tokens_) return mine();
   const Batch batch = prefetcher_ ? read() : Batch();
   // From what this rank read, or from the one that did.
   const auto shared = [&](const std::vector<i32>& values) {
-    Tensor t = prefetcher_ ? sequence_first(values, micro_batch_size_, seq_length_, *session_.device)
-                           : Tensor::empty({seq_length_, micro_batch_size_}, DType::I32, *session_.device);
+    Tensor t = prefetcher_ ? sequence_first(values, micro_batch_size_, model_.seq_length, *session_.device)
+                           : Tensor::empty({model_.seq_length, micro_batch_size_}, DType::I32, *session_.device);
     session_.parallel.tp_cp->broadcast(t, 0).wait();
     return t;
   };
@@ -88,7 +89,7 @@ MicroBatch BatchStream::next_micro_batch() {
     if (data_.reset_attention_mask) whole.attention_starts = starts;
     if (data_.reset_position_ids) whole.position_starts = starts;
   }
-  return cut(whole, session_.parallel.context_parallel(cp_comm_type_));
+  return mine();
 }
 
 std::vector<MicroBatch> BatchStream::next() {

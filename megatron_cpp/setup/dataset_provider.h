@@ -52,7 +52,8 @@ class BatchStream {
   Batch read();
 
   DataConfig data_;
-  i64 micro_batch_size_, seq_length_;
+  i64 micro_batch_size_;
+  ModelConfig model_;
   CpCommType cp_comm_type_;
   Session& session_;
   MicroBatchWalk walk_;

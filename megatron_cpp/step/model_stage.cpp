@@ -1,21 +1,37 @@
 #include "megatron_cpp/step/model_stage.h"
 
+#include "parallel/cp/choose_cut.h"
 #include "tensor/ops/ops.h"
 #include "tensor/processor.h"
+#include "tensor/transfer.h"
 
 namespace mcpp {
 
-MicroBatch cut(const MicroBatch& whole, const ContextParallel& cp) {
-  const auto rows_of = [](const Tensor& t, const PositionRanges& at, i64 rows) {
-    return t.defined() ? rows_at(t, at, rows) : t;
+namespace {
+
+AttentionWork attention_work(const MicroBatch& batch, const ModelConfig& config) {
+  AttentionWork work{.seq_length = config.seq_length, .batch = static_cast<i64>(batch.samples.size())};
+  if (batch.attention_starts.defined()) work.starts = read_values<i32>(batch.attention_starts);
+  for (i64 layer = 0; layer < config.num_layers; ++layer) work.windows.push_back(config.window_of(layer));
+  return work;
+}
+
+}  // namespace
+
+MicroBatch cut(const MicroBatch& whole, const ModelConfig& config, const ContextParallel& cp) {
+  if (cp.size() == 1) return whole;
+  const auto how = std::make_shared<const SampleCut>(choose_cut(cp.cut, attention_work(whole, config)));
+  const i64 rows = config.seq_length / cp.size();
+  const auto rows_of = [](const Tensor& t, const PositionRanges& at, i64 count) {
+    return t.defined() ? rows_at(t, at, count) : t;
   };
-  const i64 rows = whole.tokens.dim(0) / cp.size();
-  const PositionRanges at = cp.positions(rows);
+  const PositionRanges at = how->of_rank(cp.rank);
   return {.tokens = rows_of(whole.tokens, at, rows),
           .targets = rows_of(whole.targets, at, rows),
           .samples = whole.samples,
-          .attention_starts = rows_of(whole.attention_starts, cp.attention_positions(rows), cp.attention_rows(rows)),
-          .position_starts = rows_of(whole.position_starts, at, rows)};
+          .attention_starts = rows_of(whole.attention_starts, how->of_member(cp.member()), rows * cp.cut.heads),
+          .position_starts = rows_of(whole.position_starts, at, rows),
+          .cut = how};
 }
 
 void ModelStage::begin(std::span<const MicroBatch> batches, bool training, double grad_scale, const Tensor& totals,
@@ -31,7 +47,8 @@ void ModelStage::begin(std::span<const MicroBatch> batches, bool training, doubl
     pass.is_last = false;
     pass.grad_scale = grad_scale;
     pass.samples = batch.samples;
-    pass.positions = model_.context().cp.positions(model_.context().local_seq_length());
+    pass.cut = batch.cut;
+    if (pass.cut) pass.positions = pass.cut->of_rank(model_.context().cp.rank);
     pass.attention_starts = batch.attention_starts;
     pass.position_starts = batch.position_starts;
   }

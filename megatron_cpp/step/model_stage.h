@@ -17,9 +17,11 @@ struct MicroBatch {
   /// int32 [s, b], as Pass's; on every stage, where documents are told apart. attention_starts is of the rows that
   /// attention has, after an exchange of heads.
   Tensor attention_starts = {}, position_starts = {};
+  std::shared_ptr<const SampleCut> cut = nullptr;  ///< over context-parallel ranks; null without
 };
-/// What a context-parallel rank has of a microbatch of whole samples.
-MicroBatch cut(const MicroBatch& whole, const ContextParallel& cp);
+/// What a context-parallel rank has of a microbatch of whole samples, cut so that attention costs all the same. On
+/// stages that read nothing there are only sample numbers.
+MicroBatch cut(const MicroBatch& whole, const ModelConfig& config, const ContextParallel& cp);
 
 class ModelStage final : public PipelineStage {
  public:

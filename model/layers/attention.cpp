@@ -64,7 +64,7 @@ Tensor SelfAttention::attend_cached(const QkvHeads& heads, Pass& pass) {
   const KvCache::View cache = pass.kv_cache->append(layer_, heads.k, heads.v, pass.positions.first);
   AttentionOptions with_past = options(pass);
   with_past.keys = {};
-  return LocalAttention().forward({heads.q, cache.k, cache.v}, with_past).out;
+  return LocalAttention().forward({heads.q, cache.k, cache.v}, {with_past, nullptr}).out;
 }
 
 void SelfAttention::save(const ContextAttention::Kept& kept, Pass& pass) const {
@@ -87,7 +87,7 @@ Tensor SelfAttention::forward(const Tensor& x, Pass& pass) {
   rotate(qkv.heads(), pass, false);
   if (pass.kv_cache) return linear_proj_.forward(attend_cached(qkv.heads(), pass), pass);
 
-  const AttentionOptions how = core_attention_.options(options(pass), qkv.queries.dim(0));
+  const CoreAttentionOptions how = core_attention_.options(options(pass), pass.cut);
   const ContextAttention::Kept kept = core_attention_.forward(qkv, how);
   std::optional<Pass::DiscardScope> discard;  // where the output is linear_proj's input, too, one run serves both
   if (context_.recompute.core_attn) {
@@ -95,13 +95,13 @@ Tensor SelfAttention::forward(const Tensor& x, Pass& pass) {
                     [this, kept_qkv = kept.qkv, how] { return core_attention_.forward_again(kept_qkv, how); });
   }
   save(kept, pass);
-  return linear_proj_.forward(core_attention_.output(kept), pass);
+  return linear_proj_.forward(core_attention_.output(kept, how), pass);
 }
 
 Tensor SelfAttention::backward(const Tensor& dy, Pass& pass) {
   const Tensor d_output = linear_proj_.backward(dy, pass);
   const i64 s = d_output.dim(0), b = d_output.dim(1);
-  const AttentionOptions how = core_attention_.options(options(pass), s);
+  const CoreAttentionOptions how = core_attention_.options(options(pass), pass.cut);
   const Qkv empty = core_attention_.exchanges_heads() ? linear_qkv_.empty(s, b) : Qkv();
   const Qkv gradient = core_attention_.backward(d_output, take(pass), how, empty);
   rotate(gradient.heads(), pass, true);

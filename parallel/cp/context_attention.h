@@ -19,17 +19,22 @@ class ContextAttention {
     AttentionResult result;
   };
 
-  /// As core attention takes them. `mine`, of this rank's `rows` rows before an exchange, says which head is its first
-  /// for dropout; its starts of documents are of the rows after it (ContextParallel::attention_positions).
-  AttentionOptions options(AttentionOptions mine, i64 rows) const;
-  Kept forward(const Qkv& mine, const AttentionOptions& how);
+  /// As core attention takes them, for a microbatch that is cut so (null where it is not). `mine`, before an exchange,
+  /// says which head is its first for dropout; its starts of documents are of the rows after it
+  /// (SampleCut::of_member).
+  CoreAttentionOptions options(const AttentionOptions& mine, std::shared_ptr<const SampleCut> cut) const;
+  Kept forward(const Qkv& mine, const CoreAttentionOptions& how);
   /// result.out once more, from what forward kept.
-  Tensor forward_again(const Qkv& kept, const AttentionOptions& how) { return core_->forward(kept.heads(), how).out; }
+  Tensor forward_again(const Qkv& kept, const CoreAttentionOptions& how) {
+    return core_->forward(kept.heads(), how).out;
+  }
   /// result.out, of all heads that this rank has and of its positions alone.
-  Tensor output(const Kept& kept) { return exchange_ ? exchange_->to_positions(kept.result.out) : kept.result.out; }
+  Tensor output(const Kept& kept, const CoreAttentionOptions& how) {
+    return exchange_ ? exchange_->to_positions(kept.result.out, how.cut->runs()) : kept.result.out;
+  }
   /// The gradient of `mine`, from that of output(); `empty`, of its shapes, is overwritten and returned, where heads
   /// are exchanged.
-  Qkv backward(const Tensor& d_output, const Kept& kept, const AttentionOptions& how, Qkv empty);
+  Qkv backward(const Tensor& d_output, const Kept& kept, const CoreAttentionOptions& how, Qkv empty);
 
   /// Whether keys and values are kept apart from queries, for a projection that gives them so or not.
   bool shares_groups(bool mine_do) const { return exchange_ ? exchange_->shares_groups() : mine_do; }

@@ -20,13 +20,7 @@ struct ContextParallel {
   Communicator* ring = nullptr;   ///< those whose keys meet; null = nobody
 
   i64 size() const { return cut.ranks(); }
-  /// The positions of this rank's `rows` rows of each sample.
-  PositionRanges positions(i64 rows) const { return cut.of(rank, rows); }
-  /// Those of the attention_rows() rows that it has in attention, where heads are exchanged.
-  PositionRanges attention_positions(i64 rows) const {
-    return SequenceCut{.heads = 1, .rings = cut.rings}.of(rank / cut.heads, attention_rows(rows));
-  }
-  i64 attention_rows(i64 rows) const { return rows * cut.heads; }
+  i64 member() const { return rank / cut.heads; }  ///< of the ring
 
   std::unique_ptr<CoreAttention> make_core_attention() const;
   /// For `query_groups` on this rank; null where no heads are exchanged.

@@ -4,7 +4,7 @@
 
 namespace mcpp {
 
-AttentionResult LocalAttention::forward(const QkvHeads& x, const AttentionOptions& options) {
+AttentionResult LocalAttention::forward(const QkvHeads& x, const CoreAttentionOptions& options) {
   const Heads& q = x.q;
   AttentionResult y{.out = Tensor::like(q.base, {q.seq, q.batch, q.heads * q.head_dim}),
                     .lse = Tensor::empty({q.batch, q.heads, q.seq}, wide(q.base.dtype()), q.base.device())};
@@ -13,7 +13,7 @@ AttentionResult LocalAttention::forward(const QkvHeads& x, const AttentionOption
 }
 
 void LocalAttention::backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
-                              const AttentionOptions& options, QkvHeads& dx) {
+                              const CoreAttentionOptions& options, QkvHeads& dx) {
   ops::attention_backward(dout, x, y, options, dx);
 }
 

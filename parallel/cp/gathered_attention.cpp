@@ -6,69 +6,76 @@
 namespace mcpp {
 namespace {
 
-AttentionOptions over_all_keys(AttentionOptions options) {
+CoreAttentionOptions over_all_keys(CoreAttentionOptions options) {
   options.keys = {};
   return options;
 }
 
-/// `to` = the `count` equal parts of `from`, the last one first.
-void reverse_parts(const Tensor& from, i64 count, Tensor& to) {
-  const i64 rows = from.dim(0) / count;
-  for (i64 i = 0; i < count; ++i) {
-    Tensor place = to.slice((count - 1 - i) * rows, (count - i) * rows);
-    ops::copy(from.slice(i * rows, (i + 1) * rows), place);
-  }
+Shape with_rows(const Tensor& x, i64 rows) {
+  Shape shape = x.shape();
+  shape[0] = rows;
+  return shape;
 }
 
-/// The zigzag pieces of all ranks [s / n, ...] in the order of the sequence [s, ...]: first pieces ascend with the
-/// rank, second ones descend.
-Tensor gather_sequence(Communicator& group, const Tensor& mine) {
-  const i64 rows = mine.dim(0), half = rows / 2, all = rows * group.size();
-  Shape shape = mine.shape();
-  shape[0] = all;
-  Tensor whole = Tensor::like(mine, shape);
-  Tensor front = whole.slice(0, all / 2), back = whole.slice(all / 2, all), reversed = Tensor::like(back);
-  Work first = group.all_gather(mine.slice(0, half), front),
-       second = group.all_gather(mine.slice(half, rows), reversed);
-  first.wait(), second.wait();
-  reverse_parts(reversed, group.size(), back);
+/// The pieces of all ranks [s / n, ...] in the order of the sequence [s, ...].
+Tensor gather_sequence(Communicator& group, const SampleCut& cut, const Tensor& mine) {
+  const i64 n = group.size(), piece = cut.piece();
+  Tensor whole = Tensor::like(mine, with_rows(mine, n * mine.dim(0)));
+  if (cut.is_consecutive()) {
+    group.all_gather(mine, whole).wait();
+    return whole;
+  }
+  Tensor run_of_all = Tensor::like(mine, with_rows(mine, n * piece));
+  for (i64 run = 0; run < cut.runs(); ++run) {
+    group.all_gather(mine.slice(run * piece, (run + 1) * piece), run_of_all).wait();
+    for (i64 rank = 0; rank < n; ++rank) {
+      const i64 at = cut.pieces_of(rank)[static_cast<std::size_t>(run)] * piece;
+      Tensor place = whole.slice(at, at + piece);
+      ops::copy(run_of_all.slice(rank * piece, (rank + 1) * piece), place);
+    }
+  }
   return whole;
 }
 
 /// This rank's pieces of the sum of all `whole`.
-Tensor scatter_sequence(Communicator& group, const Tensor& whole) {
-  const i64 all = whole.dim(0), rows = all / group.size();
-  Shape shape = whole.shape();
-  shape[0] = rows;
-  Tensor mine = Tensor::like(whole, shape);
-  Tensor first = mine.slice(0, rows / 2), second = mine.slice(rows / 2, rows);
-  const Tensor back = whole.slice(all / 2, all);
-  Tensor reversed = Tensor::like(back);
-  reverse_parts(back, group.size(), reversed);
-  Work front_work = group.reduce_scatter(whole.slice(0, all / 2), first),
-       back_work = group.reduce_scatter(reversed, second);
-  front_work.wait(), back_work.wait();
+Tensor scatter_sequence(Communicator& group, const SampleCut& cut, const Tensor& whole) {
+  const i64 n = group.size(), piece = cut.piece();
+  Tensor mine = Tensor::like(whole, with_rows(whole, whole.dim(0) / n));
+  if (cut.is_consecutive()) {
+    group.reduce_scatter(whole, mine).wait();
+    return mine;
+  }
+  Tensor run_of_all = Tensor::like(whole, with_rows(whole, n * piece));
+  for (i64 run = 0; run < cut.runs(); ++run) {
+    for (i64 rank = 0; rank < n; ++rank) {
+      const i64 at = cut.pieces_of(rank)[static_cast<std::size_t>(run)] * piece;
+      Tensor place = run_of_all.slice(rank * piece, (rank + 1) * piece);
+      ops::copy(whole.slice(at, at + piece), place);
+    }
+    Tensor sum = mine.slice(run * piece, (run + 1) * piece);
+    group.reduce_scatter(run_of_all, sum).wait();
+  }
   return mine;
 }
 
 }  // namespace
 
-QkvHeads GatheredAttention::with_all_keys(const QkvHeads& x) {
-  const KeyValues all{gather_sequence(group_, KeyValues::of(x).both)};
+QkvHeads GatheredAttention::with_all_keys(const QkvHeads& x, const SampleCut& cut) {
+  const KeyValues all{gather_sequence(group_, cut, KeyValues::of(x).both)};
   return {x.q, all.keys(), all.values()};
 }
 
-AttentionResult GatheredAttention::forward(const QkvHeads& x, const AttentionOptions& options) {
-  return LocalAttention().forward(with_all_keys(x), over_all_keys(options));
+AttentionResult GatheredAttention::forward(const QkvHeads& x, const CoreAttentionOptions& options) {
+  return LocalAttention().forward(with_all_keys(x, *options.cut), over_all_keys(options));
 }
 
 void GatheredAttention::backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
-                                 const AttentionOptions& options, QkvHeads& dx) {
-  const QkvHeads whole = with_all_keys(x);
+                                 const CoreAttentionOptions& options, QkvHeads& dx) {
+  const QkvHeads whole = with_all_keys(x, *options.cut);
   const KeyValues all = KeyValues::like(x, whole.k.seq, wide(x.k.base.dtype()));
   QkvHeads d_whole{dx.q, all.keys(), all.values()};
   ops::attention_backward(dout, whole, y, over_all_keys(options), d_whole);
-  KeyValues{scatter_sequence(group_, all.both)}.copy_to(dx);
+  KeyValues{scatter_sequence(group_, *options.cut, all.both)}.copy_to(dx);
 }
 
 }  // namespace mcpp

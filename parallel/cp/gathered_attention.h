@@ -7,7 +7,7 @@
 
 namespace mcpp {
 
-/// The ranks of `group` hold the sequence in zigzag pieces (SequenceCut). Backward gathers keys and values again,
+/// The ranks of `group` hold the sequence in pieces (SampleCut). Backward gathers keys and values again,
 /// rather than keep them; their gradients are summed, in the wide type, where they belong.
 ///
 /// Sent per rank, for n ranks and k bytes of its keys and values (w in the wide type): forward (n - 1) k, backward
@@ -16,12 +16,12 @@ class GatheredAttention final : public CoreAttention {
  public:
   explicit GatheredAttention(Communicator& group) : group_(group) {}
 
-  AttentionResult forward(const QkvHeads& x, const AttentionOptions& options) override;
-  void backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y, const AttentionOptions& options,
+  AttentionResult forward(const QkvHeads& x, const CoreAttentionOptions& options) override;
+  void backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y, const CoreAttentionOptions& options,
                 QkvHeads& dx) override;
 
  private:
-  QkvHeads with_all_keys(const QkvHeads& x);
+  QkvHeads with_all_keys(const QkvHeads& x, const SampleCut& cut);
 
   Communicator& group_;
 };

@@ -1,18 +1,14 @@
 #include "parallel/cp/head_exchange.h"
 
-#include <array>
-
 #include "tensor/wide.h"
 
 namespace mcpp {
 namespace {
 
-constexpr i64 kRuns = 2;
-
-/// Rows of one of the two runs that stand side by side in x.
-Heads run_of(const Heads& x, i64 run) {
+/// Rows of one of the runs that stand side by side in x.
+Heads run_of(const Heads& x, i64 run, i64 runs) {
   Heads part = x;
-  part.seq = x.seq / kRuns;
+  part.seq = x.seq / runs;
   part.offset += run * part.seq * x.seq_stride;
   return part;
 }
@@ -53,54 +49,53 @@ bool HeadExchange::is_possible(i64 ranks, i64 heads, i64 query_groups) {
   return heads % ranks == 0 && (query_groups % ranks == 0 || ranks % query_groups == 0);
 }
 
-Tensor HeadExchange::give(const Heads& columns) {
-  const i64 n = group_.size(), rows = columns.seq / kRuns, b = columns.batch, width = columns.head_dim;
+Tensor HeadExchange::give(const Heads& columns, i64 runs) {
+  const i64 n = group_.size(), rows = columns.seq / runs, b = columns.batch, width = columns.head_dim;
   Tensor whole = Tensor::like(columns.base, {n * columns.seq, b, width});
-  std::array<Work, kRuns> works;
-  for (i64 run = 0; run < kRuns; ++run) {
+  std::vector<Work> works;
+  for (i64 run = 0; run < runs; ++run) {
     const Tensor packed = Tensor::like(columns.base, {n, rows, b, width});
     Heads parts = parts_as_columns(packed);
-    ops::copy_heads(run_of(columns, run), parts);
+    ops::copy_heads(run_of(columns, run, runs), parts);
     Tensor piece = whole.slice(run * n * rows, (run + 1) * n * rows);
-    works[static_cast<std::size_t>(run)] = group_.all_to_all(packed, piece);
+    works.push_back(group_.all_to_all(packed, piece));
   }
   for (Work& work : works) work.wait();
   return whole;
 }
 
-void HeadExchange::take_back(const Tensor& exchanged, Heads& columns) {
-  const i64 n = group_.size(), rows = columns.seq / kRuns, b = columns.batch, width = columns.head_dim;
-  std::array<Tensor, kRuns> packed;
-  std::array<Work, kRuns> works;
-  for (std::size_t run = 0; run < kRuns; ++run) {
-    const i64 begin = static_cast<i64>(run) * n * rows;
-    packed[run] = Tensor::like(exchanged, {n, rows, b, width});
-    works[run] = group_.all_to_all(exchanged.slice(begin, begin + n * rows), packed[run]);
+void HeadExchange::take_back(const Tensor& exchanged, Heads& columns, i64 runs) {
+  const i64 n = group_.size(), rows = columns.seq / runs, b = columns.batch, width = columns.head_dim;
+  std::vector<Tensor> packed;
+  std::vector<Work> works;
+  for (i64 run = 0; run < runs; ++run) {
+    packed.push_back(Tensor::like(exchanged, {n, rows, b, width}));
+    works.push_back(group_.all_to_all(exchanged.slice(run * n * rows, (run + 1) * n * rows), packed.back()));
   }
-  for (std::size_t run = 0; run < kRuns; ++run) {
-    works[run].wait();
-    Heads place = run_of(columns, static_cast<i64>(run));
-    ops::copy_heads(parts_as_columns(packed[run]), place);
+  for (i64 run = 0; run < runs; ++run) {
+    works[static_cast<std::size_t>(run)].wait();
+    Heads place = run_of(columns, run, runs);
+    ops::copy_heads(parts_as_columns(packed[static_cast<std::size_t>(run)]), place);
   }
 }
 
-Qkv HeadExchange::to_heads(const Qkv& mine) {
+Qkv HeadExchange::to_heads(const Qkv& mine, i64 runs) {
   const i64 n = group_.size(), s = mine.queries.dim(0), b = mine.queries.dim(1);
   const QkvHeads heads = mine.heads();
   const i64 head_dim = heads.k.head_dim;
   if (!shares_groups()) {
-    const Tensor whole = give(dense_heads(mine.queries, n));
+    const Tensor whole = give(dense_heads(mine.queries, n), runs);
     return {whole.view({n * s, b, query_groups_ / n, mine.queries.dim(3), head_dim}), {}};
   }
   const i64 sharing = n / query_groups_;  // ranks that get the same group
-  const Tensor queries = give(query_columns(mine, n));
+  const Tensor queries = give(query_columns(mine, n), runs);
   const Tensor copies = Tensor::like(mine.queries, {s, b, n * 2 * head_dim});
   const Heads columns = dense_heads(copies, n), own = keys_and_values(mine);
   for (i64 i = 0; i < sharing; ++i) {
     Heads column = every_head(columns, i, sharing);
     ops::copy_heads(own, column);
   }
-  return {queries.view({n * s, b, heads.q.heads / n, head_dim}), give(columns).view({n * s, b, 2, head_dim})};
+  return {queries.view({n * s, b, heads.q.heads / n, head_dim}), give(columns, runs).view({n * s, b, 2, head_dim})};
 }
 
 Qkv HeadExchange::gradient_of_heads(const Qkv& x) const {
@@ -109,18 +104,18 @@ Qkv HeadExchange::gradient_of_heads(const Qkv& x) const {
   return {Tensor::like(x.queries), Tensor::empty(kv.shape(), wide(kv.dtype()), kv.device())};
 }
 
-void HeadExchange::to_positions(const Qkv& gradient, Qkv& mine) {
+void HeadExchange::to_positions(const Qkv& gradient, Qkv& mine, i64 runs) {
   const i64 n = group_.size(), s = mine.queries.dim(0), b = mine.queries.dim(1);
   if (!shares_groups()) {
     Heads columns = dense_heads(mine.queries, n);
-    return take_back(gradient.queries, columns);
+    return take_back(gradient.queries, columns, runs);
   }
   Heads queries = query_columns(mine, n), own = keys_and_values(mine);
-  take_back(gradient.queries, queries);
+  take_back(gradient.queries, queries, runs);
   const i64 sharing = n / own.heads, width = own.head_dim;
   const Tensor parts = Tensor::like(gradient.keys_values, {s, b, n * width});
   Heads columns = dense_heads(parts, n);
-  take_back(gradient.keys_values, columns);
+  take_back(gradient.keys_values, columns, runs);
   Tensor sum = Tensor::like(parts, {s, b, own.heads * width}), part = Tensor::like(sum);
   for (i64 i = 0; i < sharing; ++i) {
     Heads to = dense_heads(i == 0 ? sum : part, own.heads);
@@ -130,15 +125,15 @@ void HeadExchange::to_positions(const Qkv& gradient, Qkv& mine) {
   ops::copy_heads(dense_heads(sum, own.heads), own);
 }
 
-Tensor HeadExchange::to_heads(const Tensor& out) {
-  return give(dense_heads(out, group_.size()));
+Tensor HeadExchange::to_heads(const Tensor& out, i64 runs) {
+  return give(dense_heads(out, group_.size()), runs);
 }
 
-Tensor HeadExchange::to_positions(const Tensor& out) {
+Tensor HeadExchange::to_positions(const Tensor& out, i64 runs) {
   const i64 n = group_.size();
   const Tensor mine = Tensor::like(out, {out.dim(0) / n, out.dim(1), n * out.dim(2)});
   Heads columns = dense_heads(mine, n);
-  take_back(out, columns);
+  take_back(out, columns, runs);
   return mine;
 }
 

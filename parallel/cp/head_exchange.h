@@ -6,9 +6,10 @@
 
 namespace mcpp {
 
-/// The n ranks of `group` hold positions as SequenceCut says of ranks that exchange heads: each an equal part of the
-/// same two pieces. After the exchange each has both pieces whole, [n s, b, ...], of its part of the heads; query
-/// groups go with their heads, and where there are fewer groups than ranks, several ranks get the same one.
+/// The n ranks of `group` hold positions as SampleCut says of ranks that exchange heads: each an equal part of the
+/// same pieces, of which there are so many `runs`. After the exchange each has all pieces whole, [n s, b, ...], of its
+/// part of the heads; query groups go with their heads, and where there are fewer groups than ranks, several ranks get
+/// the same one.
 ///
 /// Sent per rank, for q, k and v bytes of queries, keys and values: (n - 1) / n of (q + k + v) and of the attention's
 /// output q, once forward and once backward; with fewer groups than ranks k and v count n / groups times, and their
@@ -24,24 +25,24 @@ class HeadExchange {
   /// Whether several ranks get the same query group: then keys and values are apart from queries.
   bool shares_groups() const { return query_groups_ % group_.size() != 0; }
 
-  Qkv to_heads(const Qkv& mine);
+  Qkv to_heads(const Qkv& mine, i64 runs);
   /// Uninitialised: what the gradient of to_heads(mine) is to be written to.
   Qkv gradient_of_heads(const Qkv& exchanged) const;
   /// `mine`, of the shapes that there were before: the gradient, from that of what they were exchanged for.
-  void to_positions(const Qkv& gradient, Qkv& mine);
+  void to_positions(const Qkv& gradient, Qkv& mine, i64 runs);
 
   /// out [s, b, heads * head_dim], or its gradient, exchanged and back.
-  Tensor to_heads(const Tensor& out);
-  Tensor to_positions(const Tensor& out);
+  Tensor to_heads(const Tensor& out, i64 runs);
+  Tensor to_positions(const Tensor& out, i64 runs);
 
   /// The first of this rank's heads after the exchange, of `heads` before.
   i64 first_head(i64 heads) const { return group_.rank() * (heads / group_.size()); }
 
  private:
   /// Column i of `columns`, views of [s, b, n, width], goes to rank i: [n s, b, width].
-  Tensor give(const Heads& columns);
+  Tensor give(const Heads& columns, i64 runs);
   /// Back.
-  void take_back(const Tensor& exchanged, Heads& columns);
+  void take_back(const Tensor& exchanged, Heads& columns, i64 runs);
 
   Communicator& group_;
   i64 query_groups_;

@@ -1,7 +1,6 @@
 #include "parallel/cp/ring_attention.h"
 
 #include "parallel/cp/key_values.h"
-#include "parallel/cp/sequence_cut.h"
 #include "tensor/wide.h"
 
 namespace mcpp {
@@ -19,17 +18,50 @@ AttentionResult wide_result(const Heads& q) {
           .lse = Tensor::empty({q.batch, q.heads, q.seq}, type, device)};
 }
 
-/// One tensor on its way round: while `at_hand` is worked with, the next one arrives.
+/// What one rank has to do with the keys that are, or might be, at hand after so many hops.
+class RingWay {
+ public:
+  RingWay(const Communicator& ring, const CoreAttentionOptions& options)
+      : rank_(ring.rank()), size_(ring.size()), cut_(*options.cut), window_(options.window) {
+    for (i64 owner = 0; owner < size_; ++owner) reach_.push_back(cut_.reach(owner, window_));
+  }
+
+  i64 hops() const { return size_; }
+  /// The rank whose keys they are.
+  int owner(i64 hop) const { return rank_after(size_ - hop); }
+  int next() const { return rank_after(1); }
+  int previous() const { return rank_after(size_ - 1); }
+  /// The rank from which this one's gradient comes home: the last that sees its keys.
+  int last_seer() const { return rank_after(own_reach()); }
+  i64 own_reach() const { return reach(0); }
+
+  bool arrive(i64 hop) const { return hop < size_ && reach(hop) >= hop; }
+  bool go_on(i64 hop) const { return reach(hop) > hop; }
+  bool are_seen(i64 hop) const { return hop == 0 || cut_.sees(rank_, owner(hop), window_); }
+  PositionRanges positions(i64 hop) const { return cut_.of_member(owner(hop)); }
+
+ private:
+  int rank_after(i64 hops) const { return static_cast<int>((rank_ + hops) % size_); }
+  i64 reach(i64 hop) const { return reach_[static_cast<std::size_t>(owner(hop))]; }
+
+  i64 rank_, size_;
+  const SampleCut& cut_;
+  i64 window_;
+  std::vector<i64> reach_;  // of each rank's keys
+};
+
+/// Messages of one kind, all like one tensor: while one is worked with, the next arrives.
 class Traveller {
  public:
-  Traveller(Communicator& ring, int previous, int next) : ring_(ring), previous_(previous), next_(next) {}
+  Traveller(Communicator& ring, const Tensor& like)
+      : ring_(ring), shape_(like.shape()), dtype_(like.dtype()), device_(like.device()) {}
 
-  /// Sends `at_hand` on; what comes in its place is like it.
-  void pass_on(const Tensor& at_hand) {
-    sent_ = ring_.send(at_hand, next_);
-    coming_ = Tensor::like(at_hand);
-    arrival_ = ring_.recv(coming_, previous_);
+  void send(const Tensor& t, int to) { sent_ = ring_.send(t, to); }
+  void expect(int from) {
+    coming_ = Tensor::empty(shape_, dtype_, device_);
+    arrival_ = ring_.recv(coming_, from);
   }
+  /// What was expected; undefined if nothing was.
   Tensor arrived() {
     sent_.wait();
     arrival_.wait();
@@ -38,37 +70,52 @@ class Traveller {
 
  private:
   Communicator& ring_;
-  int previous_, next_;
+  Shape shape_;
+  DType dtype_;
+  Device& device_;
   Tensor coming_;
   Work sent_, arrival_;
 };
 
+/// The keys and values of this rank, and then those that come.
+class KeysAtHand {
+ public:
+  KeysAtHand(Communicator& ring, const RingWay& way, const QkvHeads& x)
+      : way_(way), at_hand_(KeyValues::of(x)), traveller_(ring, at_hand_.both) {}
+
+  const KeyValues& operator*() const { return at_hand_; }
+  /// They go on to where they are needed, and those of the next hop are on their way.
+  void begin(i64 hop) {
+    if (way_.go_on(hop)) traveller_.send(at_hand_.both, way_.next());
+    if (way_.arrive(hop + 1)) traveller_.expect(way_.previous());
+  }
+  void end() { at_hand_.both = traveller_.arrived(); }
+
+ private:
+  const RingWay& way_;
+  KeyValues at_hand_;
+  Traveller traveller_;
+};
+
 }  // namespace
 
-/// The positions of the keys that are here after so many hops.
-PositionRanges RingAttention::keys_after(int hops, i64 rows) const {
-  const SequenceCut cut{.heads = 1, .rings = ring_.size()};
-  return cut.of((ring_.rank() + ring_.size() - hops) % ring_.size(), rows);
-}
-
-AttentionResult RingAttention::forward(const QkvHeads& x, const AttentionOptions& options) {
+AttentionResult RingAttention::forward(const QkvHeads& x, const CoreAttentionOptions& options) {
   const Heads& q = x.q;
+  const RingWay way(ring_, options);
   AttentionOptions how = options;
   AttentionResult total = wide_result(q), part;
-  KeyValues at_hand = KeyValues::of(x);
-  Traveller keys_values(ring_, previous(), next());
-  for (int hop = 0; hop < ring_.size(); ++hop) {
-    const bool is_last = hop + 1 == ring_.size();
-    if (!is_last) keys_values.pass_on(at_hand.both);
-    how.keys = keys_after(hop, q.seq);
+  KeysAtHand keys(ring_, way, x);
+  for (i64 hop = 0; hop < way.hops(); ++hop) {
+    keys.begin(hop);
+    how.keys = way.positions(hop);
     if (hop == 0) {
-      ops::attention(with_keys(q, at_hand), how, total);
-    } else {
-      if (hop == 1) part = wide_result(q);
-      ops::attention(with_keys(q, at_hand), how, part);
+      ops::attention(with_keys(q, *keys), how, total);
+    } else if (way.are_seen(hop)) {
+      if (!part.out.defined()) part = wide_result(q);
+      ops::attention(with_keys(q, *keys), how, part);
       ops::merge_attention(part, total);
     }
-    if (!is_last) at_hand.both = keys_values.arrived();
+    keys.end();
   }
   if (q.base.dtype() == total.out.dtype()) return total;
   AttentionResult result{Tensor::like(q.base, total.out.shape()), total.lse};
@@ -77,39 +124,50 @@ AttentionResult RingAttention::forward(const QkvHeads& x, const AttentionOptions
 }
 
 void RingAttention::backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
-                             const AttentionOptions& options, QkvHeads& dx) {
+                             const CoreAttentionOptions& options, QkvHeads& dx) {
   const Heads& q = x.q;
   const DType type = wide(q.base.dtype());
+  const RingWay way(ring_, options);
+  AttentionOptions how = options;
+  KeysAtHand keys(ring_, way, x);
   const auto share_of_queries = [&] {
     return dense_heads(Tensor::empty({q.seq, q.batch, q.heads, q.head_dim}, type, q.base.device()), q.heads);
   };
-  AttentionOptions how = options;
-  KeyValues at_hand = KeyValues::of(x);
-  const auto share_of_keys = [&](const Heads& d_queries) {
-    KeyValues share = KeyValues::like(x, x.k.seq, type);
-    QkvHeads d_part{d_queries, share.keys(), share.values()};
-    ops::attention_backward(dout, with_keys(q, at_hand), y, how, d_part);
-    return share;
-  };
-  Traveller keys_values(ring_, previous(), next()), gradients(ring_, previous(), next());
   Heads dq = share_of_queries(), dq_share;
-  for (int hop = 0; hop < ring_.size(); ++hop) {
-    const bool is_last = hop + 1 == ring_.size();
-    if (!is_last) keys_values.pass_on(at_hand.both);
-    how.keys = keys_after(hop, q.seq);
-    if (hop == 1) dq_share = share_of_queries();
-    KeyValues share = share_of_keys(hop == 0 ? dq : dq_share);
-    if (hop > 0) {
+  KeyValues sum = KeyValues::like(x, x.k.seq, type);  // of the shares in the gradient of the keys at hand
+  Traveller sums(ring_, sum.both);
+  const auto compute = [&](const Heads& d_queries, const KeyValues& d_keys) {
+    QkvHeads d_part{d_queries, d_keys.keys(), d_keys.values()};
+    ops::attention_backward(dout, with_keys(q, *keys), y, how, d_part);
+  };
+  for (i64 hop = 0; hop < way.hops(); ++hop) {
+    keys.begin(hop);
+    how.keys = way.positions(hop);
+    if (hop == 0) {
+      compute(dq, sum);
+      if (!way.go_on(0)) sum.copy_to(dx);
+    } else if (way.are_seen(hop)) {
+      if (!dq_share.base.defined()) dq_share = share_of_queries();
+      KeyValues share = KeyValues::like(x, x.k.seq, type);
+      compute(dq_share, share);
       ops::add_to(dq_share.base, dq.base);
-      Tensor sum = gradients.arrived();  // of those who had these keys before, their owner first
-      ops::add_to(share.both, sum);
-      share.both = sum;
+      sum.both = sums.arrived();  // of those who had these keys before, their owner first
+      ops::add_to(share.both, sum.both);
+    } else {
+      sum.both = sums.arrived();
     }
-    gradients.pass_on(share.both);
-    if (!is_last) at_hand.both = keys_values.arrived();
+    if (way.go_on(hop))
+      sums.send(sum.both, way.next());
+    else if (hop > 0 && way.arrive(hop))
+      sums.send(sum.both, way.owner(hop));
+    sum = {};
+    if (way.arrive(hop + 1)) sums.expect(way.previous());
+    keys.end();
   }
   ops::copy_heads(dq, dx.q);
-  KeyValues{gradients.arrived()}.copy_to(dx);
+  if (way.own_reach() == 0) return;
+  sums.expect(way.last_seer());
+  KeyValues{sums.arrived()}.copy_to(dx);
 }
 
 }  // namespace mcpp

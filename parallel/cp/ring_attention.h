@@ -6,26 +6,24 @@
 
 namespace mcpp {
 
-/// The ranks of `ring` hold the sequence in zigzag pieces (SequenceCut). A rank computes with its own keys first, then
-/// with those of the ranks before it, which come from its predecessor while the ones at hand are computed with. Partial
+/// The ranks of `ring` hold the sequence in pieces (SampleCut). A rank computes with its own keys first, then with
+/// those of the ranks before it, which come from its predecessor while the ones at hand are computed with. Partial
 /// results are merged in the wide type. Backward goes round once more; with the keys and values travels their gradient,
-/// in the wide type, to which each rank adds its share before passing it on, until it is home.
+/// in the wide type, to which each rank adds its share before passing it on; the last one that has a share sends it
+/// home.
 ///
-/// Sent per rank, for n ranks and k bytes of its keys and values (w in the wide type): forward (n - 1) k, backward
-/// (n - 1) k + n w.
+/// Keys travel no further than to the last rank that sees some (SampleCut::reach), which all ranks know alike. Sent per
+/// owner of keys whose reach is r, for k bytes of keys and values (w in the wide type): forward r k; backward r k and,
+/// unless r = 0, (r + 1) w. r is below n, the number of ranks: without documents and windows n - 1.
 class RingAttention final : public CoreAttention {
  public:
   explicit RingAttention(Communicator& ring) : ring_(ring) {}
 
-  AttentionResult forward(const QkvHeads& x, const AttentionOptions& options) override;
-  void backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y, const AttentionOptions& options,
+  AttentionResult forward(const QkvHeads& x, const CoreAttentionOptions& options) override;
+  void backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y, const CoreAttentionOptions& options,
                 QkvHeads& dx) override;
 
  private:
-  int next() const { return (ring_.rank() + 1) % ring_.size(); }
-  int previous() const { return (ring_.rank() + ring_.size() - 1) % ring_.size(); }
-  PositionRanges keys_after(int hops, i64 rows) const;
-
   Communicator& ring_;
 };
 

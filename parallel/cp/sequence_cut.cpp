@@ -4,11 +4,56 @@
 
 namespace mcpp {
 
-PositionRanges SequenceCut::of(i64 rank, i64 rows) const {
-  if (ranks() == 1) return {};
-  MCPP_CHECK(rank >= 0 && rank < ranks() && rows % 2 == 0, "rank ", rank, " of ", ranks(), " with ", rows, " rows");
-  const i64 ring = rank / heads, part = rows / 2, piece = part * heads, inside = rank % heads * part;
-  return {.first = ring * piece + inside, .split = part, .second = (2 * rings - 1 - ring) * piece + inside};
+SampleCut SampleCut::zigzag(const SequenceCut& ranks, i64 seq_length) {
+  if (ranks.ranks() == 1) return {ranks, seq_length, {0}};
+  std::vector<i64> pieces;
+  for (i64 member = 0; member < ranks.rings; ++member)
+    pieces.insert(pieces.end(), {member, 2 * ranks.rings - 1 - member});
+  return {ranks, seq_length, std::move(pieces)};
+}
+
+SampleCut::SampleCut(const SequenceCut& ranks, i64 seq_length, std::vector<i64> pieces, std::vector<i64> first_keys)
+    : ranks_(ranks), seq_length_(seq_length), pieces_(std::move(pieces)), first_keys_(std::move(first_keys)) {
+  const auto count = static_cast<i64>(pieces_.size());
+  MCPP_CHECK(count > 0 && count % ranks.rings == 0 && runs() <= PositionRanges::kMostRuns &&
+                 seq_length % (count * ranks.heads) == 0,
+             seq_length, " positions in ", count, " pieces for ", ranks.rings, " x ", ranks.heads, " ranks");
+  MCPP_CHECK(first_keys_.empty() || first_keys_.size() == pieces_.size(), first_keys_.size(), " first keys of ", count);
+}
+
+std::span<const i64> SampleCut::pieces_of(i64 member) const {
+  MCPP_CHECK(member >= 0 && member < ranks_.rings, "member ", member, " of ", ranks_.rings);
+  return std::span(pieces_).subspan(static_cast<std::size_t>(member * runs()), static_cast<std::size_t>(runs()));
+}
+
+PositionRanges SampleCut::positions(i64 member, i64 inside, i64 rows) const {
+  std::vector<i64> begins;
+  for (const i64 number : pieces_of(member)) begins.push_back(number * piece() + inside);
+  return PositionRanges::runs(begins, rows);
+}
+
+PositionRanges SampleCut::of_rank(i64 rank) const {
+  const i64 part = piece() / ranks_.heads;
+  return positions(rank / ranks_.heads, rank % ranks_.heads * part, part);
+}
+
+bool SampleCut::sees(i64 queries, i64 keys, i64 window) const {
+  for (const i64 number : pieces_of(queries)) {
+    const i64 begin = number * piece(), end = begin + piece();
+    i64 first = first_keys_.empty() ? 0 : first_keys_[static_cast<std::size_t>(number)];
+    if (window > 0) first = std::max(first, begin - window + 1);
+    for (const i64 key : pieces_of(keys)) {
+      if (key * piece() < end && (key + 1) * piece() > first) return true;
+    }
+  }
+  return false;
+}
+
+i64 SampleCut::reach(i64 keys, i64 window) const {
+  for (i64 hops = ranks_.rings - 1; hops > 0; --hops) {
+    if (sees((keys + hops) % ranks_.rings, keys, window)) return hops;
+  }
+  return 0;
 }
 
 Tensor rows_at(const Tensor& whole, const PositionRanges& at, i64 rows) {
@@ -16,10 +61,13 @@ Tensor rows_at(const Tensor& whole, const PositionRanges& at, i64 rows) {
   Shape shape = whole.shape();
   shape[0] = rows;
   Tensor part = Tensor::like(whole, shape);
-  const i64 split = std::min(at.split, rows);
-  Tensor first = part.slice(0, split), second = part.slice(split, rows);
-  ops::copy(whole.slice(at.first, at.first + split), first);
-  if (split < rows) ops::copy(whole.slice(at.second, at.second + rows - split), second);
+  for (i64 row = 0; row < rows;) {
+    const PositionRanges rest = at.from(row);
+    const i64 run = std::min(rest.split, rows - row);
+    Tensor to = part.slice(row, row + run);
+    ops::copy(whole.slice(rest.first, rest.first + run), to);
+    row += run;
+  }
   return part;
 }
 

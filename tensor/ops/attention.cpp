@@ -22,6 +22,12 @@ void check_ranges(const char* op, const PositionRanges& x) {
   const bool is_one = x.split == PositionRanges::kNone;
   MCPP_CHECK(x.first >= 0 && x.split >= 0 && (is_one ? x.second == x.split : x.second >= x.first + x.split), op,
              ": positions must ascend, they are ", x.split, " from ", x.first, ", then from ", x.second);
+  MCPP_CHECK(
+      x.more >= 0 && x.more <= PositionRanges::kMostRuns - 2 && (x.more == 0) == (x.length == PositionRanges::kNone),
+      op, ": ", x.more, " more runs of ", x.length);
+  for (i64 i = 0; i < x.more; ++i)
+    MCPP_CHECK(x.length > 0 && x.begins[i] >= (i == 0 ? x.second : x.begins[i - 1]) + x.length, op,
+               ": positions must ascend, run ", i + 2, " begins at ", x.begins[i]);
 }
 
 void check_positions(const char* op, const Positions& x, i64 seq, i64 batch) {

@@ -1,11 +1,15 @@
 // Attention over positions that several ranks hold, against the same on one rank.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <mutex>
+#include <numeric>
+#include <random>
 
 #include "comm/local.h"
 #include "parallel/cp/context_attention.h"
 #include "parallel/state.h"
+#include "tensor/transfer.h"
 #include "tests/support/positions.h"
 #include "tests/support/tensors.h"
 
@@ -36,6 +40,7 @@ struct Problem {
   bool is_fused;  ///< else one group, whose keys and values are apart
   i64 documents;
   double dropout;
+  i64 window = 0;
 
   i64 heads() const { return groups * q_per_group; }
   Shape queries() const {
@@ -64,7 +69,7 @@ struct Whole {
 };
 
 AttentionOptions options_for(const Problem& p, const Positions& at) {
-  AttentionOptions options{.softmax_scale = 0.3, .queries = at, .keys = at.ranges, .dropout = {}};
+  AttentionOptions options{.softmax_scale = 0.3, .queries = at, .keys = at.ranges, .window = p.window, .dropout = {}};
   options.dropout = {.p = static_cast<float>(p.dropout), .key = 9, .samples = {}, .positions = at.ranges};
   for (i64 b = 0; b < p.batch; ++b) options.dropout.samples.push_back(100 + b);
   return options;
@@ -75,11 +80,32 @@ struct Outcome {
   Qkv gradient;
 };
 
-Outcome attend(const Problem& p, const Qkv& qkv, const Tensor& dout, const Positions& at, const ContextParallel& cp) {
+Outcome attend(const Problem& p, const Qkv& qkv, const Tensor& dout, const Positions& at, const ContextParallel& cp,
+               std::shared_ptr<const SampleCut> cut) {
   ContextAttention attention(cp, p.heads(), p.groups);
-  const AttentionOptions how = attention.options(options_for(p, at), dout.dim(0));
+  const CoreAttentionOptions how = attention.options(options_for(p, at), std::move(cut));
   const ContextAttention::Kept kept = attention.forward(qkv, how);
-  return {attention.output(kept), attention.backward(dout, kept, how, qkv.like())};
+  return {attention.output(kept, how), attention.backward(dout, kept, how, qkv.like())};
+}
+
+/// How the samples are cut: the same for all ranks.
+enum class Cut : u8 { Zigzag, Consecutive, Random };
+
+SampleCut cut_of(Cut kind, const Problem& p, const SequenceCut& ranks, const Tensor& starts) {
+  if (kind == Cut::Zigzag) return SampleCut::zigzag(ranks, p.seq);
+  i64 runs = 1;
+  if (kind == Cut::Random) runs = p.seq % (4 * ranks.ranks()) == 0 ? 4 : 3;
+  const i64 count = runs * ranks.rings;
+  std::vector<i64> pieces(static_cast<std::size_t>(count)), first_keys;
+  std::iota(pieces.begin(), pieces.end(), i64{0});
+  std::mt19937 random(5);
+  if (kind == Cut::Random) std::shuffle(pieces.begin(), pieces.end(), random);
+  for (auto member = pieces.begin(); member != pieces.end(); member += runs) std::sort(member, member + runs);
+  for (i64 i = 0; starts.defined() && i < count; ++i) {
+    const std::vector<i32> row = read_values<i32>(starts.slice(i * p.seq / count, i * p.seq / count + 1));
+    first_keys.push_back(*std::min_element(row.begin(), row.end()));
+  }
+  return {ranks, p.seq, pieces, first_keys};
 }
 
 /// A tensor's rows, which stand at `at`, into those of the whole.
@@ -101,7 +127,7 @@ struct Numeric {
   }
 };
 
-Numeric on_ranks(const Problem& p, const Types& t, const Way& way) {
+Numeric on_ranks(const Problem& p, const Types& t, const Way& way, Cut kind) {
   Numeric result;
   std::mutex mutex;
   run_local_ranks(way.ranks(), [&](Communicator& world, int) {
@@ -111,13 +137,13 @@ Numeric on_ranks(const Problem& p, const Types& t, const Way& way) {
     const ContextParallel cp = state.context_parallel(way.type);
     const Whole whole(p, t, device);
     const i64 rows = p.seq / cp.size();
-    const PositionRanges at = cp.positions(rows);
+    const auto cut = std::make_shared<const SampleCut>(cut_of(kind, p, cp.cut, whole.starts));
+    const PositionRanges at = cut->of_rank(cp.rank);
     const auto mine = [&](const Tensor& x) { return x.defined() ? rows_at(x, at, rows) : x; };
     Positions place{at, {}};
-    if (whole.starts.defined())
-      place.starts = rows_at(whole.starts, cp.attention_positions(rows), cp.attention_rows(rows));
+    if (whole.starts.defined()) place.starts = rows_at(whole.starts, cut->of_member(cp.member()), rows * cp.cut.heads);
     const Outcome outcome =
-        attend(p, {mine(whole.qkv.queries), mine(whole.qkv.keys_values)}, mine(whole.dout), place, cp);
+        attend(p, {mine(whole.qkv.queries), mine(whole.qkv.keys_values)}, mine(whole.dout), place, cp, cut);
     const std::lock_guard lock(mutex);
     result.add(outcome, at, p.seq);
   });
@@ -128,7 +154,7 @@ Numeric on_one_rank(const Problem& p, const Types& t) {
   CpuDevice device;
   const Whole whole(p, t, device);
   Numeric result;
-  result.add(attend(p, whole.qkv, whole.dout, {{}, whole.starts}, {}), {}, p.seq);
+  result.add(attend(p, whole.qkv, whole.dout, {{}, whole.starts}, {}, nullptr), {}, p.seq);
   return result;
 }
 
@@ -155,28 +181,28 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_P(CpAttention, IsThatOfOneRank) {
   const auto& [type, way] = GetParam();
   const Problem kProblems[]{
-      {96, 2, 4, 2, 16, true, 0, 0},   {96, 1, 8, 1, 24, true, 5, 0.2}, {96, 2, 2, 4, 16, true, 3, 0},
-      {96, 1, 1, 8, 16, true, 0, 0.1}, {96, 2, 1, 4, 16, false, 4, 0},  {480, 1, 4, 1, 32, true, 0, 0},
-      {48, 1, 4, 1, 8, true, 40, 0},
+      {96, 2, 4, 2, 16, true, 0, 0},   {96, 1, 8, 1, 24, true, 5, 0.2},  {96, 2, 2, 4, 16, true, 3, 0},
+      {96, 1, 1, 8, 16, true, 0, 0.1}, {96, 2, 1, 4, 16, false, 4, 0},   {480, 1, 4, 1, 32, true, 0, 0},
+      {48, 1, 4, 1, 8, true, 40, 0},   {96, 2, 4, 2, 16, true, 0, 0, 7}, {96, 1, 4, 2, 16, true, 6, 0.1, 20},
   };
   for (const Problem& p : kProblems) {
     SCOPED_TRACE(str(p.seq, " positions, ", p.groups, " x ", p.q_per_group, " heads, ", p.documents, " documents"));
-    const Numeric truth = on_one_rank(p, {DType::F64, type}), ranks = on_ranks(p, {type, type}, way);
-    if (type == DType::F64)
-      EXPECT_LT(distance(ranks, truth), 1e-14);
-    else
-      EXPECT_LT(distance(ranks, truth), 1.1 * distance(on_one_rank(p, {type, type}), truth));
+    const Numeric truth = on_one_rank(p, {DType::F64, type});
+    const double most = type == DType::F64 ? 1e-14 : 1.1 * distance(on_one_rank(p, {type, type}), truth);
+    for (const Cut kind : {Cut::Zigzag, Cut::Consecutive, Cut::Random})
+      EXPECT_LT(distance(on_ranks(p, {type, type}, way, kind), truth), most) << static_cast<int>(kind);
   }
 }
 
-TEST(SequenceCut, DealsOutEveryPositionOnceAndEvenly) {
+TEST(SampleCut, DealsOutEveryPositionOnceAndEvenly) {
   for (const auto& [heads, rings] : {std::pair{1, 1}, {1, 4}, {4, 1}, {2, 3}, {3, 2}}) {
-    const SequenceCut cut{heads, rings};
-    const i64 rows = 12, length = rows * cut.ranks();
+    const SequenceCut ranks{heads, rings};
+    const i64 rows = 12, length = rows * ranks.ranks();
+    const SampleCut cut = SampleCut::zigzag(ranks, length);
     std::vector<int> owners(static_cast<std::size_t>(length), 0);
     std::vector<i64> work(static_cast<std::size_t>(rings), 0);  // keys that the queries of a ring's member see
-    for (i64 rank = 0; rank < cut.ranks(); ++rank) {
-      const PositionRanges at = cut.of(rank, rows);
+    for (i64 rank = 0; rank < ranks.ranks(); ++rank) {
+      const PositionRanges at = cut.of_rank(rank);
       for (i64 row = 0; row < rows; ++row) {
         ++owners.at(static_cast<std::size_t>(at.at(row)));
         work[static_cast<std::size_t>(rank / heads)] += at.at(row) + 1;

@@ -98,7 +98,19 @@ TEST(Layout, RulesOfSequencesAndExperts) {
   rules.sequence_parallel = false;
   rules.seq_length = 1026;
   EXPECT_THAT(layout_conflicts(rules), ElementsAre("seq_length = 1026 is not a multiple of 2 x context_parallel_size = "
-                                                   "4; the nearest that do are 1024 and 1028"));
+                                                   "4; the nearest that do are 1024 and 1028; this length goes with "
+                                                   "context_parallel_size 1 or 3"));
+}
+
+TEST(Layout, OfAnUnknownWorldChecksTheOtherRules) {
+  LayoutRules rules = good_rules();
+  rules.world_size = 0, rules.sizes.num_distributed_optimizer_instances = 4;
+  EXPECT_THAT(layout_conflicts(rules), IsEmpty());
+  rules.sizes.context_parallel_size = 3, rules.global_batch_size = 33;
+  EXPECT_THAT(layout_conflicts(rules),
+              UnorderedElementsAre(HasSubstr("is not a multiple of 2 x context_parallel_size = 6"),
+                                   "global_batch_size = 33 is not a multiple of micro_batch_size = 2; the nearest that "
+                                   "do are 32 and 34"));
 }
 
 TEST(Layout, RanksThatExchangeHeadsDivideThoseOfATensorParallelRank) {

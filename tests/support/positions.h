@@ -24,11 +24,20 @@ inline PositionRanges random_ranges(i64 rows, u64 seed) {
   const i64 first = draw("first", 50);
   if (draw("runs", 3) == 0) return after(first);
   const i64 split = draw("split", rows + 1);
-  return {.first = first, .split = split, .second = first + split + draw("gap", 100)};
+  PositionRanges ranges{.first = first, .split = split, .second = first + split + draw("gap", 100)};
+  ranges.more = draw("more", 3) * draw("many", PositionRanges::kMostRuns - 2) / 2;
+  if (ranges.more > 0) ranges.length = 1 + draw("length", rows / ranges.more + 1);
+  for (i64 i = 0, begin = ranges.second; i < ranges.more; ++i)
+    ranges.begins[i] = begin += ranges.length + draw(i % 2 == 0 ? "even" : "odd", 20);
+  return ranges;
 }
 
 inline std::string text_of(const PositionRanges& x) {
-  return x.split == PositionRanges::kNone ? str(x.first) : str(x.first, " x ", x.split, ", ", x.second);
+  if (x.split == PositionRanges::kNone) return str(x.first);
+  std::string text = str(x.first, " x ", x.split, ", ", x.second);
+  if (x.more > 0) text += str(" x ", x.length);
+  for (i64 i = 0; i < x.more; ++i) text += str(", ", x.begins[i]);
+  return text;
 }
 
 /// On the host, [rows, batch]: each sample is cut into about `documents` documents, at places of its own.
@@ -67,10 +76,12 @@ struct Standing {
     return result;
   }
 };
-/// One run, two, and either with documents.
+/// One run, two, several, and each with documents.
 inline std::vector<Standing> every_standing(i64 rows) {
   const PositionRanges two{.first = 1, .split = rows / 2, .second = rows / 2 + 4};
-  return {{after(3)}, {two}, {after(2), 3}, {two, 5}};
+  PositionRanges several{.first = 1, .split = 2, .second = 3, .length = 1, .more = 2};
+  several.begins[0] = 4, several.begins[1] = 6;
+  return {{after(3)}, {two}, {several}, {after(2), 3}, {two, 5}, {several, 5}};
 }
 
 }  // namespace mcpp::test

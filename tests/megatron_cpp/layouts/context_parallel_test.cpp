@@ -2,6 +2,8 @@
 // of others, with every other kind of parallelism, with dropout and with packed documents.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/support/compare_runs.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/tiny_model.h"
@@ -152,6 +154,50 @@ TEST_P(NarrowContextParallel, TenStepsGiveTheModelOfOneRankWithinTheErrorOfTheTy
   const Numbers weights = all_weights(one_rank, config);
   EXPECT_LE(relative_distance(all_weights(result, config), weights),
             relative_distance(weights, all_weights(exact, config)));
+}
+
+/// A long document, short ones and some of 3 tokens: of each sample the long one lies elsewhere.
+const std::vector<i64> kMixedLengths{500, 20, 3, 3, 120, 60, 318, 700, 30};
+
+/// Samples packed from them.
+RunTask task_of_mixed_documents(const std::string& model) {
+  RunTask task = task_of(model, true);
+  task.model.seq_length = 1024;
+  task.steps = 3, task.global_batch_size = 2;
+  task.lr = [](i64) { return 3e-4; };
+  task.tokens = [](i64 sample) {
+    std::vector<i32> tokens = test::learnable_tokens(sample, 1025, 50);
+    std::ranges::replace(tokens, kEod, kEod + 1);
+    std::size_t document = static_cast<std::size_t>(sample) % kMixedLengths.size();
+    for (std::size_t end = 0; end < tokens.size(); document = (document + 1) % kMixedLengths.size()) {
+      end += static_cast<std::size_t>(kMixedLengths[document]);
+      if (end <= tokens.size()) tokens[end - 1] = kEod;
+    }
+    return tokens;
+  };
+  return task;
+}
+
+/// Each microbatch is cut by its own documents.
+class MixedDocuments : public testing::TestWithParam<std::tuple<const char*, RunLayout>> {};
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, MixedDocuments,
+    testing::Combine(testing::Values("gpt2", "llama", "windows"),
+                     testing::Values(RunLayout{.name = "p2p_2", .cp = 2}, RunLayout{.name = "p2p_4", .cp = 4},
+                                     RunLayout{.name = "gather_4", .cp = 4, .cp_comm_type = kGather},
+                                     RunLayout{.name = "a2a_p2p_2x2", .cp = 4, .cp_comm_type = kBoth, .cp_heads = 2},
+                                     RunLayout{.name = "tp2_sp_p2p_2", .tp = 2, .sequence_parallel = true, .cp = 2},
+                                     RunLayout{
+                                         .name = "pp2_dp2_p2p_2_zero1", .pp = 2, .dp = 2, .cp = 2, .zero_stage = 1},
+                                     RunLayout{.name = "p2p_2_recompute_full", .cp = 2, .recompute = full()})),
+    [](const auto& p) { return str(std::get<0>(p.param), "_", std::get<1>(p.param).name); });
+
+TEST_P(MixedDocuments, GiveTheModelOfOneRankHoweverTheyAreCut) {
+  const auto& [model, layout] = GetParam();
+  const RunTask task = task_of_mixed_documents(model);
+  static std::map<std::string, RunResult> one_rank;
+  if (!one_rank.contains(model)) one_rank[model] = run_layout(task, {});
+  expect_near(run_layout(task, layout), one_rank.at(model), 1e-5, 1e-4, task.model);
 }
 
 /// Where heads are exchanged no sum is taken by two ranks: the loss differs from that of one rank by the order in which

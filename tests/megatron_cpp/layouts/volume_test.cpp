@@ -181,6 +181,55 @@ INSTANTIATE_TEST_SUITE_P(
       return str(std::get<0>(p.param), "_", name_of(std::get<1>(p.param)), "_", std::get<2>(p.param).name);
     });
 
+/// What the ring of four ranks sends in a step, by rank, in keys and values forward and backward (k) and in gradients
+/// of them (w): nothing that nobody sees.
+struct RingVolume {
+  const char* name;
+  i64 window;
+  i64 document;  ///< tokens of each; 0 = one to a sample
+  std::vector<i64> keys, gradients;
+};
+
+class RingVolumes : public testing::TestWithParam<RingVolume> {};
+
+TEST_P(RingVolumes, OfAStepIsWhatSomebodySees) {
+  const RingVolume& expected = GetParam();
+  constexpr i64 kMicrobatches = 2, kRanks = 4;
+  RunTask task = task_of("llama", DType::F32, kMicrobatches * kBatch);
+  if (expected.window > 0) task.model.window_size = {expected.window - 1, 0};
+  if (expected.document > 0) {
+    task.eod = 3;
+    task.tokens = [length = expected.document, drawn = task.tokens](i64 sample) {
+      std::vector<i32> tokens = drawn(sample);
+      for (std::size_t i = 0; i < tokens.size(); ++i) {
+        if (tokens[i] == 3) tokens[i] = 4;
+        if ((i + 1) % static_cast<std::size_t>(length) == 0) tokens[i] = 3;
+      }
+      return tokens;
+    };
+  }
+  in_each_rank(task, {.cp = kRanks}, [&](LayoutRank& rank, const Meters& meters) {
+    const ModelConfig& c = task.model;
+    const i64 k = c.seq_length * kBatch / kRanks * 2 * c.query_groups() * c.head_dim() * 4;
+    const auto own = static_cast<std::size_t>(rank.parallel().cp_ring->rank());
+    EXPECT_EQ(meters.at("cp_ring").total_bytes(),
+              kMicrobatches * c.num_layers * k * (expected.keys[own] + expected.gradients[own]));
+  });
+}
+
+// With windows and short documents a rank has 4 consecutive positions of the 16.
+INSTANTIATE_TEST_SUITE_P(
+    Ways, RingVolumes,
+    testing::Values(RingVolume{"everything", 0, 0, {6, 6, 6, 6}, {4, 4, 4, 4}},
+                    // The keys of a rank go to the next one, which sends their gradient home.
+                    RingVolume{"window_4", 4, 0, {2, 2, 2, 0}, {1, 2, 2, 1}},
+                    RingVolume{"window_1_past", 2, 0, {2, 2, 2, 0}, {1, 2, 2, 1}},
+                    RingVolume{"documents_of_4", 0, 4, {0, 0, 0, 0}, {0, 0, 0, 0}},
+                    // Each document is shared by two ranks: neighbours, or, so that it costs both as much, others.
+                    RingVolume{"documents_of_8_window_3", 3, 8, {2, 0, 2, 0}, {1, 1, 1, 1}},
+                    RingVolume{"documents_of_8", 0, 8, {4, 4, 4, 4}, {3, 3, 3, 3}}),
+    [](const auto& p) { return std::string(p.param.name); });
+
 struct Pipeline {
   const char* name;
   RunLayout layout;

@@ -119,6 +119,21 @@ TEST_F(SharedIndex, ADamagedFileOnAFullDiskIsReadByNobody) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch_ / "cache"), {}), 1);  // nothing is left over
 }
 
+/// Building may take minutes, in which a folder can be given.
+TEST_F(SharedIndex, AFolderThatCannotBeWrittenIsNamedBeforeAnythingIsBuilt) {
+  write_file_atomic(scratch_ / "file", "");
+  std::string said;
+  testing::internal::CaptureStderr();
+  const auto build = [&](const IndexBuild&) {
+    said = testing::internal::GetCapturedStderr();
+    return std::vector<std::vector<u32>>{{1, 2}};
+  };
+  const IndexArrays arrays =
+      cached_index(scratch_ / "file" / "cache", "kind", "description", build, OneIndexRank(), Log());
+  EXPECT_THAT(said, HasSubstr("cannot be cached"));
+  EXPECT_EQ(arrays[0].size(), 2u);
+}
+
 TEST_F(SharedIndex, TwoRunsAtOnceBothRead) {
   const auto folder = [&](int) { return scratch_ / "cache"; };
   std::thread other([&] { read_on_all(folder); });

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# What a rank's tensors take, measured in training steps and as the plan says, where 1, 2, 4 and 8 ranks share each sample. JSON
+# lines on standard output; on standard error activations in MiB, and times the ranks in parts of those of one.
+#   bench/context_memory.sh [--length=8192] [--ranks="1 2 4 8"] [--program=PATH] [option of megatron_cpp bench step ...]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+length=8192
+ranks="1 2 4 8"
+options=()
+program=
+for argument in "$@"; do
+  case $argument in
+    --length=*) length=${argument#*=} ;;
+    --ranks=*) ranks=${argument#*=} ;;
+    --program=*) program=${argument#*=} ;;
+    *) options+=("$argument") ;;
+  esac
+done
+if [ -z "$program" ]; then
+  scripts/build.sh release megatron_cpp >/dev/null
+  program=build/release/megatron_cpp
+fi
+# shellcheck source=bench/lib/machine.sh
+source bench/lib/machine.sh
+results=$(mktemp)
+trap 'rm -f "$results"' EXIT
+
+# shellcheck disable=SC2119
+machine_json
+for n in $ranks; do
+  launch_ranks "$n" --bind-to none
+  line=$(bench_json step bench/gpt2_long.toml "${launch[@]}" -- --warmup=0 --repeats=1 --device.num_threads=1 \
+    --model.seq_length="$length" --parallel.context_parallel_size="$n" "${options[@]}")
+  echo "{\"length\": $length, \"ranks\": $n, \"result\": $line}" | tee -a "$results"
+done
+
+sed 's/.*"ranks": \([0-9]*\),.*"activations_bytes":\([0-9.e+]*\),"activations_bytes_estimated":\([0-9.e+]*\).*/\1 \2 \3/' "$results" |
+  awk 'NR == 1 { one = $1 * $2 }
+    { printf "%d ranks: measured %.1f MiB, estimated %.1f, times ranks %.3f of one rank\n", $1, $2 / 2^20, $3 / 2^20, $1 * $2 / one }' >&2

@@ -1,0 +1,133 @@
+// How microbatches are cut over ranks: evenly, whatever they are packed from, and so that keys travel where they are
+// seen.
+#include "parallel/cp/choose_cut.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "base/strings.h"
+
+namespace mcpp {
+namespace {
+
+/// A microbatch of samples that are packed from documents of these lengths; the last one is cut off.
+AttentionWork packed(i64 seq, const std::vector<std::vector<i64>>& samples, std::vector<i64> windows = {0}) {
+  AttentionWork work{.seq_length = seq, .batch = static_cast<i64>(samples.size()), .starts = {}, .windows = windows};
+  work.starts.resize(static_cast<std::size_t>(seq * work.batch));
+  for (i64 b = 0; b < work.batch; ++b) {
+    i64 start = 0;
+    for (const i64 length : samples[static_cast<std::size_t>(b)]) {
+      for (i64 p = start; p < std::min(seq, start + length); ++p)
+        work.starts[static_cast<std::size_t>(p * work.batch + b)] = static_cast<i32>(start);
+      start += length;
+    }
+  }
+  return work;
+}
+
+/// Of the sizes that web pages and books have: most are short, some fill samples.
+std::vector<i64> mixed_lengths(i64 seq, unsigned seed) {
+  std::mt19937 random(seed);
+  std::lognormal_distribution<double> length(6.2, 1.3);
+  std::vector<i64> lengths;
+  for (i64 sum = 0; sum < seq; sum += lengths.back()) lengths.push_back(static_cast<i64>(length(random)) + 16);
+  return lengths;
+}
+
+double slowest_to_fastest(const SequenceCut& ranks, const AttentionWork& work, const SampleCut& cut) {
+  const std::vector<i64> costs = costs_of_members(ranks, work, cut);
+  return static_cast<double>(*std::max_element(costs.begin(), costs.end())) /
+         static_cast<double>(*std::min_element(costs.begin(), costs.end()));
+}
+
+TEST(ChooseCut, IsTheZigzagForSamplesOfOneDocument) {
+  for (const i64 n : {2, 3, 4, 8}) {
+    const SequenceCut ranks{.heads = 1, .rings = n};
+    const SampleCut cut = choose_cut(ranks, {.seq_length = 2 * n * 100, .starts = {}, .windows = {0, 0}}),
+                    zigzag = SampleCut::zigzag(ranks, 2 * n * 100);
+    ASSERT_EQ(cut.runs(), 2);
+    for (i64 rank = 0; rank < n; ++rank) EXPECT_EQ(cut.of_rank(rank), zigzag.of_rank(rank));
+  }
+}
+
+TEST(ChooseCut, LeavesShortDocumentsAndWindowsTogether) {
+  const SequenceCut ranks{.heads = 1, .rings = 4};
+  const SampleCut documents = choose_cut(ranks, packed(8192, {std::vector<i64>(16, 512)}));
+  EXPECT_EQ(documents.runs(), 1);
+  for (i64 owner = 0; owner < 4; ++owner) EXPECT_EQ(documents.reach(owner, 0), 0) << "no document is cut";
+  const SampleCut windows = choose_cut(ranks, {.seq_length = 32768, .starts = {}, .windows = {256}});
+  EXPECT_EQ(windows.runs(), 1);
+  for (i64 owner = 0; owner < 4; ++owner) EXPECT_EQ(windows.reach(owner, 256), owner == 3 ? 0 : 1);
+  EXPECT_EQ(choose_cut(ranks, {.seq_length = 32768, .starts = {}, .windows = {256, 0}}).runs(), 2)
+      << "a layer without a window costs most";
+}
+
+TEST(ChooseCut, BalancesDocumentsOfEveryLength) {
+  double worst = 1, worst_zigzag = 1;
+  for (const i64 seq : {8192, 32768}) {
+    for (const i64 n : {2, 4, 8}) {
+      const SequenceCut ranks{.heads = 1, .rings = n};
+      for (unsigned seed = 1; seed <= 20; ++seed) {
+        const AttentionWork work =
+            packed(seq, {mixed_lengths(seq, seed)}, seed % 3 == 0 ? std::vector<i64>{0, 1024} : std::vector<i64>{0});
+        worst = std::max(worst, slowest_to_fastest(ranks, work, choose_cut(ranks, work)));
+        worst_zigzag = std::max(worst_zigzag, slowest_to_fastest(ranks, work, SampleCut::zigzag(ranks, seq)));
+      }
+    }
+  }
+  EXPECT_LT(worst, 1.05);
+  EXPECT_GT(worst_zigzag, 2) << "these documents test nothing";
+}
+
+/// Hundreds of tiny documents, several samples at once, and cuts that are exchanged for heads as well.
+TEST(ChooseCut, GivesEveryPositionToOneRank) {
+  for (const SequenceCut ranks : {SequenceCut{1, 2}, {1, 3}, {2, 2}, {4, 2}, {2, 4}}) {
+    const i64 seq = 64 * 16 * ranks.ranks();
+    for (unsigned seed = 1; seed <= 5; ++seed) {
+      const AttentionWork work =
+          packed(seq, {mixed_lengths(seq, seed), std::vector<i64>(static_cast<std::size_t>(seq), 3)});
+      const SampleCut cut = choose_cut(ranks, work);
+      std::vector<int> owners(static_cast<std::size_t>(seq), 0);
+      for (i64 rank = 0; rank < ranks.ranks(); ++rank) {
+        const PositionRanges at = cut.of_rank(rank);
+        for (i64 row = 0; row < seq / ranks.ranks(); ++row) ++owners.at(static_cast<std::size_t>(at.at(row)));
+      }
+      EXPECT_EQ(std::count(owners.begin(), owners.end(), 1), seq);
+    }
+  }
+}
+
+/// Against every pair of positions.
+TEST(SampleCut, KnowsWhoSeesWhom) {
+  constexpr i64 kSeq = 96;
+  const SequenceCut ranks{.heads = 1, .rings = 4};
+  for (const i64 window : {0, 1, 5, 30}) {
+    const AttentionWork work = packed(kSeq, {{10, 40, 3, 20, 23}, {50, 46}}, {window});
+    const std::vector<i64> dealt{0, 5, 1, 2, 3, 7, 4, 6};
+    std::vector<i64> first_keys;
+    for (i64 piece = 0; piece < 8; ++piece)
+      first_keys.push_back(std::min(work.starts[static_cast<std::size_t>(24 * piece)],
+                                    work.starts[static_cast<std::size_t>(24 * piece + 1)]));
+    const SampleCut cut(ranks, kSeq, dealt, first_keys);
+    for (i64 asks = 0; asks < 4; ++asks) {
+      for (i64 has = 0; has < 4; ++has) {
+        bool sees = false;
+        for (i64 i = 0; i < 24; ++i) {
+          for (i64 j = 0; j < 24; ++j) {
+            const i64 query = cut.of_rank(asks).at(i), key = cut.of_rank(has).at(j);
+            for (i64 b = 0; b < 2; ++b)
+              sees |= key <= query && key >= work.starts[static_cast<std::size_t>(2 * query + b)] &&
+                      (window == 0 || query - key < window);
+          }
+        }
+        EXPECT_EQ(cut.sees(asks, has, window), sees) << asks << " sees " << has << ", window " << window;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mcpp
