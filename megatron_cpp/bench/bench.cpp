@@ -193,20 +193,30 @@ std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 tokens) {
   const i64 kv = config.query_groups() * config.head_dim();
   struct Linear {
     const char* name;
-    i64 in, out, count;
+    i64 tokens, in, out, count;
   };
-  const Linear linears[]{
-      {"qkv", h, heads + 2 * kv, config.num_layers},
-      {"proj", heads, h, config.num_layers},
-      {"fc1", h, (config.gated() ? 2 : 1) * config.ffn(), config.num_layers},
-      {"fc2", config.ffn(), h, config.num_layers},
-      {"output", h, config.padded_vocab_size(), 1},
+  const i64 halves = config.gated() ? 2 : 1, experts = config.moe.num_experts;
+  i64 sparse = 0;
+  for (i64 layer = 0; layer < config.num_layers; ++layer) sparse += config.moe.has_experts(layer) ? 1 : 0;
+  std::vector<Linear> linears{{"qkv", tokens, h, heads + 2 * kv, config.num_layers},
+                              {"proj", tokens, heads, h, config.num_layers}};
+  const auto add_mlp = [&](const char* up, const char* down, i64 rows, i64 ffn, i64 count) {
+    if (count == 0 || ffn == 0) return;
+    linears.push_back({up, rows, h, halves * ffn, count});
+    linears.push_back({down, rows, ffn, h, count});
   };
+  add_mlp("fc1", "fc2", tokens, config.ffn(), config.num_layers - sparse);
+  if (sparse > 0) {  // all equally busy
+    const i64 rows = std::max<i64>(1, tokens * config.moe.router_topk / experts);
+    add_mlp("expert fc1", "expert fc2", rows, config.moe_ffn(), sparse * experts);
+    add_mlp("shared fc1", "shared fc2", tokens, config.moe.shared_expert_intermediate_size, sparse);
+  }
+  linears.push_back({"output", tokens, h, config.padded_vocab_size(), 1});
   std::vector<GemmCase> cases;
   for (const Linear& l : linears) {
-    cases.push_back({str(l.name, " forward"), tokens, l.out, l.in, {.transpose_b = true}, false, l.count});
-    cases.push_back({str(l.name, " dgrad"), tokens, l.in, l.out, {}, false, l.count});
-    cases.push_back({str(l.name, " wgrad"), l.out, l.in, tokens, {.transpose_a = true}, true, l.count});
+    cases.push_back({str(l.name, " forward"), l.tokens, l.out, l.in, {.transpose_b = true}, false, l.count});
+    cases.push_back({str(l.name, " dgrad"), l.tokens, l.in, l.out, {}, false, l.count});
+    cases.push_back({str(l.name, " wgrad"), l.out, l.in, l.tokens, {.transpose_a = true}, true, l.count});
   }
   return cases;
 }

@@ -120,9 +120,8 @@ double peak_memory_bytes(const Device& device) {
 }
 
 /// What this rank's tensors took at most, and what the plan says that they would, in all and of activations.
-nlohmann::ordered_json memory_json(const BenchContext& context) {
+nlohmann::ordered_json memory_json(const BenchContext& context, const MemoryTable& measured) {
   const Session& session = context.session;
-  const MemoryTable measured = session.device->memory();
   const MemoryEstimate estimated = estimate_memory_by_stage(
       context.config, session.parallel.world.size())[static_cast<std::size_t>(session.parallel.me.pp)];
   return {{"tensors_bytes", measured.total.peak},
@@ -148,7 +147,7 @@ void report_step_on_ranks(const BenchContext& context, const BenchOptions& optio
                  {"tflops", tflops},
                  {"peak_gib", step.peak_memory / (1 << 30)},
                  {"loss", step.loss}});
-    json.update(memory_json(context));
+    json.update(memory_json(context, context.session.device->memory()));
     return log.info(json.dump());
   }
   log.info(str("step on ", context.session.parallel.world.size(), " ranks      ", fixed(step.seconds * 1e3, 1), " ms, ",
@@ -176,7 +175,6 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
   const double peak_memory = peak_memory_bytes(*context.session.device);
   const double tokens = static_cast<double>(context.tokens() * microbatches * data_parallel_size(config, ranks));
   if (ranks > 1) return report_step_on_ranks(context, options, {seconds, tokens, loss, peak_memory}, log);
-  const nlohmann::ordered_json memory = memory_json(context);
   context.session.device->trim();
   const double gemm_seconds = static_cast<double>(microbatches) *
                               total_seconds(bench_gemms(step_gemms(config.model, context.tokens()), context.dtype,
@@ -194,7 +192,7 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
                  {"share_of_gemm_only", gemm_seconds / seconds},
                  {"peak_gib", peak_memory / (1 << 30)},
                  {"loss", loss}});
-    json.update(memory);
+    json.update(memory_json(context, memory));
     return log.info(json.dump());
   }
   log.info(str("step                 ", fixed(seconds * 1e3, 1), " ms, ", fixed(tokens / seconds, 1), " tokens/s, ",

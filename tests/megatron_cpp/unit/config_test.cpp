@@ -8,8 +8,10 @@
 #include <set>
 
 #include "base/check.h"
+#include "megatron_cpp/config/settings.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "model/flops.h"
+#include "plan/hardware.h"
 #include "tests/support/build.h"
 #include "tests/support/errors.h"
 
@@ -334,13 +336,15 @@ TEST(Config, MissingFileIsBadInput) {
 
 TEST(Config, ShippedConfigurationsAreGoodAndHaveTheirSize) {
   const std::vector<std::pair<std::string, double>> sizes{
-      {"gpt2_124m", 124.5e6}, {"gpt2_350m", 354.9e6}, {"gpt2_774m", 774.1e6}, {"gpt2_1558m", 1557.7e6},
-      {"llama_1b", 1.262e9},  {"llama_3b", 3.61e9},   {"llama_8b", 8.03e9},   {"llama_70b", 70.55e9}};
+      {"gpt2_124m", 124.5e6},   {"gpt2_350m", 354.9e6}, {"gpt2_774m", 774.1e6},
+      {"gpt2_1558m", 1557.7e6}, {"llama_1b", 1.262e9},  {"llama_3b", 3.61e9},
+      {"llama_8b", 8.03e9},     {"llama_70b", 70.55e9}, {"mixtral_8x7b", 46.7e9}};
   for (const auto& [name, parameters] : sizes) {
     const Config c = load_config(test::source_folder() / "configs" / (name + ".toml"));
     EXPECT_NEAR(static_cast<double>(count_parameters(c.model).total()), parameters, parameters * 5e-3) << name;
   }
   for (const auto& entry : std::filesystem::directory_iterator(test::source_folder() / "configs")) {
+    if (entry.is_directory()) continue;  // hardware, which is no configuration
     EXPECT_NO_THROW(load_config(entry.path())) << entry.path();
   }
 }
@@ -401,11 +405,15 @@ TEST(Config, MessagesNameKeysThatExist) {
     keys.insert(field.key);
     sections.insert(std::string(field.section()));
   }
+  Hardware hardware;  // whose files have sections of the same names
+  std::vector<Field> of_hardware;
+  Hardware::sections(hardware, [&](std::string_view name, auto& section) { list_fields(section, name, of_hardware); });
+  for (const Field& field : of_hardware) keys.insert(field.key);
   const std::set<std::string> files{"model.safetensors"};
   const std::regex text("\"(?:[^\"\\\\]|\\\\.)*\""), mention("(^|[^a-z_A-Z0-9./>])([a-z_]+)\\.([a-z_0-9]+)");
   int mentions = 0;
   for (const char* room :
-       {"base", "tensor", "comm", "parallel", "model", "optimizer", "data", "checkpoint", "megatron_cpp"}) {
+       {"base", "tensor", "comm", "parallel", "model", "optimizer", "data", "checkpoint", "plan", "megatron_cpp"}) {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(test::source_folder() / room)) {
       if (entry.path().extension() != ".cpp" && entry.path().extension() != ".h") continue;
       for (const std::string& line : split(read_text_file(entry.path()), '\n')) {
