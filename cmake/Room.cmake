@@ -11,9 +11,9 @@ target_compile_options(mcpp_options INTERFACE
 target_compile_options(mcpp_options INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>)
 if(MCPP_SANITIZE)
-  # GCC takes what it adds for uses of uninitialized memory, in its own <regex> for one.
+  # GCC takes what it adds for uses of uninitialized memory, in its own <regex> and intrinsics for two.
   target_compile_options(mcpp_options INTERFACE -fsanitize=${MCPP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all
-                         -Wno-maybe-uninitialized)
+                         -Wno-maybe-uninitialized -Wno-uninitialized)
   target_link_options(mcpp_options INTERFACE -fsanitize=${MCPP_SANITIZE})
 endif()
 

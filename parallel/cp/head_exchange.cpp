@@ -45,10 +45,6 @@ Heads query_columns(const Qkv& x, i64 ranks) {
 
 }  // namespace
 
-bool HeadExchange::is_possible(i64 ranks, i64 heads, i64 query_groups) {
-  return heads % ranks == 0 && (query_groups % ranks == 0 || ranks % query_groups == 0);
-}
-
 Tensor HeadExchange::give(const Heads& columns, i64 runs) {
   const i64 n = group_.size(), rows = columns.seq / runs, b = columns.batch, width = columns.head_dim;
   Tensor whole = Tensor::like(columns.base, {n * columns.seq, b, width});

@@ -20,7 +20,9 @@ class HeadExchange {
   HeadExchange(Communicator& group, i64 query_groups) : group_(group), query_groups_(query_groups) {}
 
   /// Whether so many ranks can exchange the heads and query groups that each has before.
-  static bool is_possible(i64 ranks, i64 heads, i64 query_groups);
+  static constexpr bool is_possible(i64 ranks, i64 heads, i64 query_groups) {
+    return heads % ranks == 0 && (query_groups % ranks == 0 || ranks % query_groups == 0);
+  }
 
   /// Whether several ranks get the same query group: then keys and values are apart from queries.
   bool shares_groups() const { return query_groups_ % group_.size() != 0; }
