@@ -1,30 +1,23 @@
 #include "parallel/ep/all_gather_dispatcher.h"
 
+#include "parallel/ep/integers.h"
 #include "tensor/ops/ops.h"
-#include "tensor/transfer.h"
 
 namespace mcpp {
-namespace {
-
-Tensor indices(std::span<const i32> values, Device& device) {
-  Tensor t = Tensor::empty({static_cast<i64>(values.size())}, DType::I32, device);
-  write_values(values, t);
-  return t;
-}
-
-}  // namespace
 
 AllGatherDispatcher::AllGatherDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel)
-    : parallel_(parallel), device_(choice.experts.device()), topk_(choice.experts.dim(1)) {
+    : parallel_(parallel) {
+  Device& device = choice.experts.device();
+  const i64 topk = choice.experts.dim(1);
   std::vector<i32> experts = read_values<i32>(all(choice.experts));
   const i64 own = choice.counts.dim(1) / parallel_.ep, first = own * parallel_.ep_rank;
   for (i32& expert : experts) {  // other ranks' experts are none here
     const bool is_here = expert >= first && expert < first + own;
     expert = is_here ? static_cast<i32>(expert - first) : -1;
   }
-  plan_ = plan_dispatch(experts, topk_, count_choices(experts, own), own, 1, 0);
-  tokens_ = indices(plan_.tokens, device_);
-  slots_ = indices(plan_.slots, device_).view({-1, topk_});
+  plan_ = plan_dispatch(experts, topk, count_choices(experts, own), own, 1, 0);
+  tokens_ = integers(plan_.tokens, device);
+  slots_ = integers(plan_.slots, device).view({-1, topk});
 }
 
 Tensor AllGatherDispatcher::all(const Tensor& own) const {

@@ -25,8 +25,6 @@ class AllGatherDispatcher final : public TokenDispatcher {
   Tensor own_sum(const Tensor& parts) const;
 
   ExpertParallel parallel_;
-  Device& device_;
-  i64 topk_;
   DispatchPlan plan_;  // of the tokens of all ranks, to this rank's experts alone
   Tensor tokens_, slots_;
 };

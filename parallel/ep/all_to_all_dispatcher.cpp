@@ -1,7 +1,7 @@
 #include "parallel/ep/all_to_all_dispatcher.h"
 
+#include "parallel/ep/integers.h"
 #include "tensor/ops/ops.h"
-#include "tensor/transfer.h"
 
 namespace mcpp {
 namespace {
@@ -12,24 +12,27 @@ DispatchPlan plan_of(const ExpertChoice& choice, const ExpertParallel& parallel)
                        choice.counts.dim(1), parallel.ep, parallel.ep_rank);
 }
 
+/// [rows, copies]: copy c of row r is row c * rows + r.
+std::vector<i32> places_of_copies(i64 rows, i64 copies) {
+  std::vector<i32> places;
+  for (i64 row = 0; row < rows; ++row) {
+    for (i64 copy = 0; copy < copies; ++copy) places.push_back(static_cast<i32>(copy * rows + row));
+  }
+  return places;
+}
+
 }  // namespace
 
 AllToAllDispatcher::AllToAllDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel)
-    : parallel_(parallel),
-      device_(choice.experts.device()),
-      topk_(choice.experts.dim(1)),
-      plan_(plan_of(choice, parallel)),
-      tokens_(indices(plan_.tokens)),
-      slots_(indices(plan_.slots).view({-1, topk_})) {
+    : parallel_(parallel), plan_(plan_of(choice, parallel)) {
+  Device& device = choice.experts.device();
+  tokens_ = integers(plan_.tokens, device);
+  slots_ = integers(plan_.slots, device).view({-1, choice.experts.dim(1)});
   if (plan_.is_sorted()) return;
-  by_expert_ = indices(plan_.by_expert);
-  by_rank_ = indices(plan_.by_rank);
-}
-
-Tensor AllToAllDispatcher::indices(std::span<const i32> values) const {
-  Tensor t = Tensor::empty({static_cast<i64>(values.size())}, DType::I32, device_);
-  write_values(values, t);
-  return t;
+  by_expert_ = integers(plan_.by_expert, device);
+  by_rank_ = integers(plan_.by_rank, device);
+  if (parallel_.tp > 1)
+    copies_ = integers(places_of_copies(tokens_.numel(), parallel_.tp), {tokens_.numel(), parallel_.tp}, device);
 }
 
 std::vector<Part> AllToAllDispatcher::sent(i64 width, i64 copy_stride) const {
@@ -65,12 +68,8 @@ Tensor AllToAllDispatcher::from_experts(const Tensor& rows) const {
   Tensor parts = Tensor::like(rows, {copies * count, width});
   parallel_.exchange->all_to_all_v(leaving, received(width), parts, sent(width, count)).wait();
   if (copies == 1) return parts;
-  std::vector<i32> places;
-  for (i64 row = 0; row < count; ++row) {
-    for (i64 copy = 0; copy < copies; ++copy) places.push_back(static_cast<i32>(copy * count + row));
-  }
   Tensor sums = Tensor::like(rows, {count, width});
-  ops::combine_rows(parts, indices(places).view({count, copies}), nullptr, sums);
+  ops::combine_rows(parts, copies_, nullptr, sums);
   return sums;
 }
 

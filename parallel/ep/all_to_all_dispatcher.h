@@ -24,13 +24,11 @@ class AllToAllDispatcher final : public TokenDispatcher {
   /// Parts of rows as parts of elements, one for each rank of the exchange.
   std::vector<Part> sent(i64 width, i64 copy_stride) const;
   std::vector<Part> received(i64 width) const;
-  Tensor indices(std::span<const i32> values) const;
 
   ExpertParallel parallel_;
-  Device& device_;
-  i64 topk_;
   DispatchPlan plan_;
   Tensor tokens_, slots_, by_expert_, by_rank_;  // of plan_, on the device
+  Tensor copies_;  // int32 [N, tp]: where the parts of each choice's sum come to lie; undefined without
 };
 
 }  // namespace mcpp

@@ -5,8 +5,8 @@
 #include <tuple>
 #include <vector>
 
+#include "parallel/ep/integers.h"
 #include "tensor/ops/ops.h"
-#include "tensor/transfer.h"
 
 namespace mcpp {
 namespace {
@@ -40,8 +40,7 @@ Tensor comparable_weights(const CapacityRule& rule) {
 using ByExpert = std::vector<std::vector<Candidate>>;
 
 ByExpert candidates_of(const CapacityRule& rule, const Tensor& experts, Communicator* sample) {
-  Tensor own_order = Tensor::empty({rule.experts.dim(0)}, DType::I32, rule.experts.device());
-  write_values(rule.order, own_order);
+  const Tensor own_order = integers(rule.order, rule.experts.device());
   const HostValues<i32> chosen(experts), order(of_all(own_order, sample));
   const HostValues<float> weights(of_all(comparable_weights(rule), sample));
   const auto topk = static_cast<std::size_t>(rule.experts.dim(1));
@@ -72,9 +71,7 @@ Tensor drop_overflow(const CapacityRule& rule, Communicator* sample) {
       if (place >= first && place < first + own) kept[place - first] = -1;
     }
   }
-  Tensor experts = Tensor::like(rule.experts);
-  write_values(kept, experts);
-  return experts;
+  return integers(kept, rule.experts.shape(), rule.experts.device());
 }
 
 }  // namespace mcpp

@@ -2,15 +2,15 @@
 
 #include "parallel/ep/all_gather_dispatcher.h"
 #include "parallel/ep/all_to_all_dispatcher.h"
-#include "tensor/transfer.h"
+#include "parallel/ep/integers.h"
 
 namespace mcpp {
 
 ExpertChoice agree_on(const Tensor& experts, i64 num_experts, const ExpertParallel& parallel) {
   const auto ranks = static_cast<i64>(parallel.exchange ? parallel.exchange->size() : 1);
   const HostValues<i32> choices(experts);
-  Tensor own = Tensor::empty({1, num_experts}, DType::I32, experts.device());
-  write_values(count_choices(std::span(choices.begin(), choices.end()), num_experts), own);
+  const std::vector<i32> counts = count_choices(std::span(choices.begin(), choices.end()), num_experts);
+  const Tensor own = integers(counts, {1, num_experts}, experts.device());
   if (ranks == 1) return {experts, own};
   Tensor all = Tensor::empty({ranks, num_experts}, DType::I32, experts.device());
   parallel.exchange->all_gather(own, all).wait();

@@ -1,0 +1,20 @@
+// Tables that the host works out and kernels read.
+#pragma once
+#include <span>
+#include <utility>
+
+#include "tensor/transfer.h"
+
+namespace mcpp {
+
+/// An int32 tensor of these numbers.
+inline Tensor integers(std::span<const i32> values, Shape shape, Device& device) {
+  Tensor t = Tensor::empty(std::move(shape), DType::I32, device);
+  write_values(values, t);
+  return t;
+}
+inline Tensor integers(std::span<const i32> values, Device& device) {
+  return integers(values, {static_cast<i64>(values.size())}, device);
+}
+
+}  // namespace mcpp
