@@ -93,7 +93,7 @@ TEST_P(GroupedOps, GivesTheGradientOfEachMatrix) {
 template <class F>
 void for_each_path(DType type, const F& f) {
   using kernel::Bf16Path;
-  for (const Bf16Path path : {Bf16Path::Widen, Bf16Path::OneDnn, Bf16Path::Amx}) {
+  for (const Bf16Path path : {Bf16Path::Widen, Bf16Path::Dots, Bf16Path::Amx}) {
     if (path != Bf16Path::Widen && (type != DType::BF16 || !kernel::can_take(path))) continue;
     SCOPED_TRACE(str("path ", static_cast<int>(path)));
     CpuDevice device({.threads = 2});

@@ -142,7 +142,7 @@ class MatmulOp : public testing::TestWithParam<Types> {
   template <class F>
   void for_each_path(F&& f) {
     if (is_on_gpu() || GetParam().in != DType::BF16) return f();
-    for (const Bf16Path path : {Bf16Path::Widen, Bf16Path::OneDnn, Bf16Path::Amx}) {
+    for (const Bf16Path path : {Bf16Path::Widen, Bf16Path::Dots, Bf16Path::Amx}) {
       if (!kernel::can_take(path)) continue;
       SCOPED_TRACE(str("path ", static_cast<int>(path)));
       path_ = path;

@@ -1,4 +1,4 @@
-#include "tensor/cpu/attention/amx_tile.h"
+#include "tensor/cpu/attention/bf16_tile.h"
 
 // GCC 12 takes the undefined register that intrinsics start from for a mistake (its bug 105593).
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -6,18 +6,16 @@
 
 #include <immintrin.h>
 
-#include "tensor/cpu/attention/attention_problem.h"
-
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512bf16,amx-tile,amx-bf16")
+#pragma GCC target("avx512f,amx-tile,amx-bf16")
 
-namespace mcpp::kernel::amx {
+namespace mcpp::kernel {
 namespace {
 
 constexpr i64 kEdge = 16;  // rows of a tile register; each is 64 bytes: 16 fp32 or 32 bf16
 
 // C[32, 32] in four tile registers.
-void multiply_32x32(const Operands& x, i64 k, bool accumulate) {
+void multiply_32x32(const Bf16Operands& x, i64 k, bool accumulate) {
   const i64 lda = x.lda * 2, ldb = x.ldb * 2, ldc = x.ldc * 4;  // in bytes
   float* lower = x.c + kEdge * x.ldc;
   if (accumulate) {
@@ -50,7 +48,7 @@ void multiply_32x32(const Operands& x, i64 k, bool accumulate) {
 
 }  // namespace
 
-void multiply(const Operands& x, i64 m, i64 n, i64 k, bool accumulate) {
+void amx_multiply(const Bf16Operands& x, i64 m, i64 n, i64 k, bool accumulate) {
   asm volatile("" ::: "memory");  // GCC's tile loads do not say that they read memory
   for (i64 j = 0; j < n; j += 2 * kEdge) {
     for (i64 i = 0; i < m; i += 2 * kEdge) {
@@ -59,24 +57,5 @@ void multiply(const Operands& x, i64 m, i64 n, i64 k, bool accumulate) {
   }
 }
 
-void round_rows(const float* tile, BFloat16* dst) {
-  for (i64 i = 0; i < kTile * kTile; i += 32) {
-    const __m512bh rounded = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(tile + i + 16), _mm512_loadu_ps(tile + i));
-    _mm512_storeu_si512(dst + i, reinterpret_cast<__m512i>(rounded));
-  }
-}
-
-void round_row_pairs(const float* tile, BFloat16* dst) {
-  // From 16 numbers of the first row, then 16 of the second, to pairs.
-  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
-                                         5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  for (i64 r = 0; r < kTile; r += 2, tile += 2 * kTile) {
-    for (i64 i = 0; i < kTile; i += 16, dst += 32) {
-      const __m512bh rounded = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(tile + kTile + i), _mm512_loadu_ps(tile + i));
-      _mm512_storeu_si512(dst, _mm512_permutexvar_epi16(order, reinterpret_cast<__m512i>(rounded)));
-    }
-  }
-}
-
-}  // namespace mcpp::kernel::amx
+}  // namespace mcpp::kernel
 #pragma GCC pop_options

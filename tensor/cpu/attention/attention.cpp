@@ -3,7 +3,6 @@
 #include <omp.h>
 
 #include "tensor/cpu/attention/attention_kernels.h"
-#include "tensor/cpu/simd/amx.h"
 #include "tensor/cpu/simd/parallel.h"
 #include "tensor/ops/kernels.h"
 
@@ -71,7 +70,7 @@ namespace {
 template <class T>
 kernel::AttentionProblem<T> make_problem(const QkvHeads& x, const AttentionOptions& options, const AttentionResult& y) {
   kernel::AttentionProblem<T> p(x, options, y);
-  p.bf16_tiles = std::is_same_v<T, BFloat16> && kernel::amx_available();
+  if (std::is_same_v<T, BFloat16>) p.bf16_path = kernel::best_bf16_path();
   return p;
 }
 

@@ -184,10 +184,14 @@ void backward_f64(const AttentionProblem<double>& p, i64 item, std::byte* memory
   backward_item<VectorTiles<double>>(p, item, memory);
 }
 void backward_bf16(const AttentionProblem<BFloat16>& p, i64 item, std::byte* memory) {
-  if (p.bf16_tiles)
-    backward_item<MatrixTiles>(p, item, memory);
-  else
-    backward_item<VectorTiles<BFloat16>>(p, item, memory);
+  switch (p.bf16_path) {
+    case Bf16Path::Amx:
+      return backward_item<PairTiles<AmxUnit>>(p, item, memory);
+    case Bf16Path::Dots:
+      return backward_item<PairTiles<DotUnit>>(p, item, memory);
+    case Bf16Path::Widen:
+      return backward_item<VectorTiles<BFloat16>>(p, item, memory);
+  }
 }
 void backward_f16(const AttentionProblem<Float16>& p, i64 item, std::byte* memory) {
   backward_item<VectorTiles<Float16>>(p, item, memory);

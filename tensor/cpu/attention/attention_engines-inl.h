@@ -1,7 +1,7 @@
-// The two ways to multiply the tiles of attention, behind one interface, so that the algorithms (attention_forward.cpp,
+// The ways to multiply the tiles of attention, behind one interface, so that the algorithms (attention_forward.cpp,
 // attention_backward.cpp) are written once:
 //  - VectorTiles: fp32 or fp64 on the vector units;
-//  - MatrixTiles: bf16 operands and fp32 sums on AMX.
+//  - PairTiles: bf16 operands in pairs and fp32 sums, on AMX or by the dot products of AVX512_BF16.
 //
 // A block of up to 64 rows X [64, padded_dim] of q, k, v or dout is kept in the forms that products need:
 //   rows     X as it is; the left operand of X Y^T (k and v against queries)
@@ -20,8 +20,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tensor/cpu/attention/amx_tile.h"
 #include "tensor/cpu/attention/attention_problem.h"
+#include "tensor/cpu/attention/bf16_tile.h"
 #include "tensor/cpu/simd/simd-inl.h"
 #include "tensor/cpu/simd/tile_gemm-inl.h"
 
@@ -114,13 +114,27 @@ class VectorTiles {
   i64 dim_, padded_;
 };
 
-/// Operands of AMX. In right operands two neighbours along the contraction lie side by side, in one 32-bit word.
-class MatrixTiles {
+/// What multiplies pairs.
+struct AmxUnit {
+  TileSession session;
+  static void multiply(const Bf16Operands& x, i64 m, i64 n, i64 k, bool accumulate) {
+    amx_multiply(x, m, n, k, accumulate);
+  }
+};
+struct DotUnit {
+  static void multiply(const Bf16Operands& x, i64 m, i64 n, i64 k, bool accumulate) {
+    dot_multiply(x, m, n, k, accumulate);
+  }
+};
+
+/// In right operands two neighbours along the contraction lie side by side, in one 32-bit word.
+template <class Unit>
+class PairTiles {
  public:
   using Packed = BFloat16;
   static constexpr bool kOneForm = false;
 
-  explicit MatrixTiles(const AttentionProblem<BFloat16>& p) : padded_(p.padded_dim()) {}
+  explicit PairTiles(const AttentionProblem<BFloat16>& p) : padded_(p.padded_dim()) {}
 
   void right_t(const Packed* rows, Packed* dst) const {  // [padded_dim / 2 words, 64]
     transpose(reinterpret_cast<const float*>(rows), kTile, padded_ / 2, reinterpret_cast<float*>(dst));
@@ -139,30 +153,30 @@ class MatrixTiles {
     }
   }
   const Packed* tile_as_left(const float* tile, Packed* buffer) const {
-    amx::round_rows(tile, buffer);
+    round_rows(tile, buffer);
     return buffer;
   }
   const Packed* tile_as_right(const float* tile, Packed* buffer) const {
-    amx::round_row_pairs(tile, buffer);
+    round_row_pairs(tile, buffer);
     return buffer;
   }
 
   void scores(const Packed* x_rows, const Packed* y_right_t, float* s, const Span& q) const {
-    amx::multiply({x_rows, padded_, y_right_t + 2 * q.begin, 2 * kTile, s + q.begin, kTile}, q.depth, q.end - q.begin,
-                  padded_, false);
+    unit_.multiply({x_rows, padded_, y_right_t + 2 * q.begin, 2 * kTile, s + q.begin, kTile}, q.depth, q.end - q.begin,
+                   padded_, false);
   }
   void add_to_queries(const Packed* x_left_t, const Packed* tile, float* sum, const Span& q) const {
-    amx::multiply({x_left_t, kTile, tile + 2 * q.begin, 2 * kTile, sum + q.begin, kTile}, padded_, q.end - q.begin,
-                  q.depth, true);
+    unit_.multiply({x_left_t, kTile, tile + 2 * q.begin, 2 * kTile, sum + q.begin, kTile}, padded_, q.end - q.begin,
+                   q.depth, true);
   }
   void add_to_keys(const Packed* tile, const Packed* x_right, float* sum, const KeySpan& k) const {
-    amx::multiply({tile + k.first_key * kTile + k.begin, kTile, x_right + k.begin * padded_, 2 * padded_,
-                   sum + k.first_key * padded_, padded_},
-                  k.keys, padded_, k.end - k.begin, true);
+    unit_.multiply({tile + k.first_key * kTile + k.begin, kTile, x_right + k.begin * padded_, 2 * padded_,
+                    sum + k.first_key * padded_, padded_},
+                   k.keys, padded_, k.end - k.begin, true);
   }
 
  private:
-  TileSession session_;
+  Unit unit_;
   i64 padded_;
 };
 

@@ -186,10 +186,14 @@ void forward_f64(const AttentionProblem<double>& p, i64 item, std::byte* memory)
   forward_item<VectorTiles<double>>(p, item, memory);
 }
 void forward_bf16(const AttentionProblem<BFloat16>& p, i64 item, std::byte* memory) {
-  if (p.bf16_tiles)
-    forward_item<MatrixTiles>(p, item, memory);
-  else
-    forward_item<VectorTiles<BFloat16>>(p, item, memory);
+  switch (p.bf16_path) {
+    case Bf16Path::Amx:
+      return forward_item<PairTiles<AmxUnit>>(p, item, memory);
+    case Bf16Path::Dots:
+      return forward_item<PairTiles<DotUnit>>(p, item, memory);
+    case Bf16Path::Widen:
+      return forward_item<VectorTiles<BFloat16>>(p, item, memory);
+  }
 }
 void forward_f16(const AttentionProblem<Float16>& p, i64 item, std::byte* memory) {
   forward_item<VectorTiles<Float16>>(p, item, memory);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 
+#include "tensor/cpu/simd/bf16_path.h"
 #include "tensor/ops/attention_arguments.h"
 
 namespace mcpp::kernel {
@@ -26,8 +27,8 @@ struct AttentionProblem : AttentionArguments<T, Wide<T>> {
   i64 all_keys = 0;  ///< `keys` are those from the first to the last that any query sees, these all that there are
   double scale = 1;
   Dropout dropout;
-  bool bf16_tiles = false;  ///< multiply tiles of bf16 with the processor's matrix unit (amx.h)
-  i64 parts = 1;            ///< work items that share the query blocks of one key head (forward)
+  Bf16Path bf16_path = Bf16Path::Widen;
+  i64 parts = 1;  ///< work items that share the query blocks of one key head (forward)
 
   AttentionProblem(const QkvHeads& x, const AttentionOptions& options, const AttentionResult& result)
       : all_keys(x.k.seq), scale(options.softmax_scale), dropout(options.dropout) {

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "tensor/cpu/simd/bf16_path.h"
 #include "tensor/device.h"
 #include "tensor/dtype.h"
 
@@ -28,18 +29,6 @@ struct GemmSize {
   i64 m = 0, n = 0, k = 0;
 };
 
-/// How bf16 products are computed.
-enum class Bf16Path : u8 {
-  Widen,   ///< blocks converted to fp32 and multiplied by the fp32 routine: any CPU
-  OneDnn,  ///< oneDNN's kernels for AVX512_BF16
-  Amx,     ///< our own kernel for AMX tiles
-};
-
-/// Whether this CPU can take `path` under that limit.
-bool can_take(Bf16Path path);
-/// The fastest path that this CPU can take.
-Bf16Path best_bf16_path();
-
 /// fp32 through oneDNN's sgemm.
 void gemm_f32(CpuDevice& device, GemmSize size, Operand<float> a, Operand<float> b, float beta, float* c);
 /// A narrow type widened to fp32 block by block. C is float or T, which is rounded once. fp16's only way: this oneDNN
@@ -49,7 +38,7 @@ void gemm_widened(CpuDevice& device, GemmSize size, Operand<T> a, Operand<T> b, 
 /// bf16 on AMX tiles; needs can_take(Bf16Path::Amx).
 template <class C>
 void gemm_amx(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c);
-/// bf16 by oneDNN's primitives; needs can_take(Bf16Path::OneDnn).
+/// bf16 by oneDNN's primitives; needs can_take(Bf16Path::Dots).
 template <class C>
 void gemm_onednn(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c);
 /// Few rows of a times b^T, both dense: for size.m up to kFewRows. fp32, or a narrow type with C float or T.
@@ -69,7 +58,7 @@ struct Product {
 /// nothing but its row of a. c is dense. fp32, or a narrow type with C float or T.
 template <class T, class C>
 void gemm_ordered(CpuDevice& device, std::span<const Product<T, C>> products);
-/// The same for bf16 by its dot products; needs can_take(Bf16Path::OneDnn).
+/// The same for bf16 by its dot products; needs can_take(Bf16Path::Dots).
 template <class C>
 void gemm_dot(CpuDevice& device, std::span<const Product<BFloat16, C>> products);
 /// fp64, for gradient checks: simple loops.

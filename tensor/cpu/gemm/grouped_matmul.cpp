@@ -28,7 +28,7 @@ void multiply(CpuDevice& device, const Products<T, C>& products) {
     if constexpr (std::is_same_v<T, BFloat16>) {
       const Bf16Path path = device.gemm_cache().choose_bf16_path();
       if (path == Bf16Path::Amx) return one_by_one(device, products, gemm_amx<C>);  // its sums are in order, too
-      if (path == Bf16Path::OneDnn) return gemm_dot<C>(device, products);
+      if (path == Bf16Path::Dots) return gemm_dot<C>(device, products);
     }
     gemm_ordered<T, C>(device, products);
   }

@@ -1,46 +1,12 @@
 // ops::matmul on the CPU: picks the way of computing by type and by what the CPU offers.
-#include <cpuid.h>
-
 #include <algorithm>
-#include <dnnl.hpp>
 
 #include "tensor/cpu/gemm/gemm.h"
-#include "tensor/cpu/simd/amx.h"
-#include "tensor/cpu/simd/onednn_isa.h"
 #include "tensor/cpu/simd/parallel.h"
 #include "tensor/ops/kernels.h"
 
 namespace mcpp {
 namespace kernel {
-namespace {
-
-bool is_amd() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  constexpr unsigned kAuth = 0x68747541;  // the first letters of "AuthenticAMD"
-  return __get_cpuid(0, &eax, &ebx, &ecx, &edx) && ebx == kAuth;
-}
-
-}  // namespace
-
-bool can_take(Bf16Path path) {
-  switch (path) {
-    case Bf16Path::Amx:
-      return amx_available();
-    case Bf16Path::OneDnn:
-      return isa_reaches(dnnl::cpu_isa::avx512_core_bf16);
-    case Bf16Path::Widen:
-      return true;
-  }
-  return false;
-}
-
-Bf16Path best_bf16_path() {
-  if (can_take(Bf16Path::Amx)) return Bf16Path::Amx;
-  // Intel's cores multiply no more bf16 than fp32 numbers per cycle without tiles, AMD's twice as many.
-  if (can_take(Bf16Path::OneDnn) && is_amd()) return Bf16Path::OneDnn;
-  return Bf16Path::Widen;
-}
-
 namespace {
 
 template <class T>
@@ -53,7 +19,7 @@ void multiply_bf16(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operan
   switch (device.gemm_cache().choose_bf16_path()) {
     case Bf16Path::Amx:
       return gemm_amx(device, size, a, b, beta, c);
-    case Bf16Path::OneDnn:
+    case Bf16Path::Dots:
       return gemm_onednn(device, size, a, b, beta, c);
     case Bf16Path::Widen:
       return gemm_widened(device, size, a, b, beta, c);

@@ -31,7 +31,7 @@ HWY_EXPORT(compiled_for);
 bool is_at(int64_t target, const std::string& name) {
   return HWY_DYNAMIC_DISPATCH(compiled_for)() == target && cpu_isa_name() == name &&
          kernel::best_bf16_path() == kernel::Bf16Path::Widen && !kernel::can_take(kernel::Bf16Path::Amx) &&
-         !kernel::can_take(kernel::Bf16Path::OneDnn);
+         !kernel::can_take(kernel::Bf16Path::Dots);
 }
 
 // A limit holds for the rest of the process, so each is tried in one of its own.

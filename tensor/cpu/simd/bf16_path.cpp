@@ -1,0 +1,40 @@
+#include "tensor/cpu/simd/bf16_path.h"
+
+#include <cpuid.h>
+
+#include <dnnl.hpp>
+
+#include "tensor/cpu/simd/amx.h"
+#include "tensor/cpu/simd/onednn_isa.h"
+
+namespace mcpp::kernel {
+namespace {
+
+bool is_amd() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned kAuth = 0x68747541;  // the first letters of "AuthenticAMD"
+  return __get_cpuid(0, &eax, &ebx, &ecx, &edx) && ebx == kAuth;
+}
+
+}  // namespace
+
+bool can_take(Bf16Path path) {
+  switch (path) {
+    case Bf16Path::Amx:
+      return amx_available();
+    case Bf16Path::Dots:
+      return isa_reaches(dnnl::cpu_isa::avx512_core_bf16);
+    case Bf16Path::Widen:
+      return true;
+  }
+  return false;
+}
+
+Bf16Path best_bf16_path() {
+  if (can_take(Bf16Path::Amx)) return Bf16Path::Amx;
+  // Intel's cores multiply no more bf16 than fp32 numbers per cycle without tiles, AMD's twice as many.
+  if (can_take(Bf16Path::Dots) && is_amd()) return Bf16Path::Dots;
+  return Bf16Path::Widen;
+}
+
+}  // namespace mcpp::kernel
