@@ -45,6 +45,8 @@ class Work {
   }
   /// Nothing is left to wait for.
   bool is_over() const { return !wait_; }
+  /// Nothing is left to do: wait() would return at once. False where that cannot be asked before wait().
+  bool is_done() const { return !wait_ || (is_done_ && is_done_()); }
   /// The is_done that it was made with, or null.
   std::function<bool()> take_query() { return std::exchange(is_done_, nullptr); }
 
@@ -82,8 +84,9 @@ class Communicator {
   /// To be called by all ranks of a group before the first message, each with the ranks that it sends to or receives
   /// from, which name it in turn. Only NCCL has something to prepare.
   virtual void connect(const std::vector<int>& peers) { static_cast<void>(peers); }
-  /// Messages between two ranks arrive in the order sent. A send copies: it never waits for its receive, and
-  /// the tensor may be changed at once. A rank does not send to itself.
+  /// Messages between two ranks arrive in the order sent. A send never waits for its receive, nor does its Work: after
+  /// wait() the tensor may be changed, as the message then is a copy, if it is still under way. So who can leave the
+  /// tensor as it is should wait late, or until Work::is_done(). A rank does not send to itself.
   virtual Work send(const Tensor& t, int destination) = 0;
   virtual Work recv(Tensor& t, int source) = 0;
   virtual void barrier() = 0;

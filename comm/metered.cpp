@@ -97,12 +97,13 @@ class MeteredCommunicator final : public Communicator {
     if (work.is_over()) return {};
     entry.pause();
     const auto running = std::make_shared<Running>(Running{std::move(work), std::move(entry)});
-    return Work([running, meter = meter_] {
+    const auto wait = [running, meter = meter_] {
       const Stopwatch waiting(meter->exposed_seconds);
       running->entry.resume();
       running->work.wait();
       if (auto is_done = running->work.take_query()) running->entry.hand_on(std::move(is_done));
-    });
+    };
+    return Work(wait, [running] { return running->work.is_done(); });
   }
 
   std::unique_ptr<Communicator> inner_;

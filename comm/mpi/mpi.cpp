@@ -3,12 +3,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <list>
+#include <map>
 #include <vector>
 
 #include "comm/checks.h"
 #include "comm/mpi/mpi_board.h"
 #include "comm/mpi/mpi_direct.h"
 #include "comm/mpi/mpi_reduce.h"
+#include "comm/mpi/peer_messages.h"
 
 namespace mcpp {
 namespace {
@@ -16,6 +18,8 @@ namespace {
 constexpr int kTag = 0, kExchangeTag = 1;
 /// Smaller tensors are rarely where peers can map them, and to ask costs more than to copy.
 constexpr i64 kDirectBytes = SharedArena::kSmallestBlock;
+/// From here on one copy is worth more than the way to find it.
+constexpr i64 kLetterBytes = 32 << 10;
 
 /// A message that was copied out of its tensor and is on its way. The copy is no tensor: the group may outlive the
 /// device.
@@ -39,6 +43,20 @@ void complete(const char* name, const Call& call) {
   check_mpi(call(&request), name);
   wait_all({&request, 1});
 }
+
+/// What the groups of a world share.
+struct World {
+  bool may_spin;  ///< as of SharedWindow
+  std::shared_ptr<PeerArenas> arenas;
+  std::shared_ptr<PeerMessages> messages;  ///< null where ranks of the machine cannot map one another's memory
+};
+
+/// A message whose receiver copies it from where this rank has it.
+struct Posted {
+  Letter* letter;
+  u64 arena;  ///< of its tensor; 0: none that peers could map
+  int destination;
+};
 
 /// A message that is to come.
 struct Incoming {
@@ -67,16 +85,13 @@ Tensor where_peers_reach(const Tensor& x) {
 
 class MpiCommunicator final : public Communicator {
  public:
-  /// node: of this rank. may_spin: as of SharedWindow.
-  MpiCommunicator(MpiComm comm, int node, bool may_spin, std::shared_ptr<PeerArenas> arenas)
-      : comm_(std::move(comm)),
-        rank_(comm_.rank()),
-        nodes_(gather_numbers(node, comm_)),
-        may_spin_(may_spin),
-        arenas_(std::move(arenas)) {}
+  /// node: of this rank.
+  MpiCommunicator(MpiComm comm, int node, World world)
+      : comm_(std::move(comm)), rank_(comm_.rank()), nodes_(gather_numbers(node, comm_)), world_(std::move(world)) {}
   ~MpiCommunicator() override {
     if (!can_free()) return;
     for (Outgoing& message : outgoing_) wait_all(message.requests);
+    for (; !posted_.empty(); release_letters()) let_messages_move();
   }
 
   int rank() const override { return rank_; }
@@ -161,19 +176,15 @@ class MpiCommunicator final : public Communicator {
     check_on_cpu(t);
     check_peer(destination, *this);
     if (t.bytes() == 0) return {};
-    Outgoing& message = new_message(t.bytes());
-    std::memcpy(message.copy.get(), t.raw(), static_cast<std::size_t>(t.bytes()));
-    in_messages(t.bytes(), [&](i64 begin, int n) {
-      check_mpi(MPI_Isend(message.copy.get() + begin, n, MPI_BYTE, destination, kTag, comm_.get(),
-                          &message.requests.emplace_back()),
-                "MPI_Isend");
-    });
+    if (goes_by_letter(t.bytes(), destination)) return post(t, destination);
+    send_copy(t.raw(), t.bytes(), destination);
     return {};
   }
 
   Work recv(Tensor& t, int source) override {
     check_on_cpu(t);
     check_peer(source, *this);
+    if (goes_by_letter(t.bytes(), source)) return await_letter(t, source);
     return Work(
         [t, requests = start_receive(t, source, kTag), source]() mutable { finish_receive(t, requests, source); });
   }
@@ -183,8 +194,7 @@ class MpiCommunicator final : public Communicator {
   }
   std::unique_ptr<Communicator> split(int color, int key) override {
     check_color(color);
-    return std::make_unique<MpiCommunicator>(MpiComm::split(comm_.get(), color, key), nodes_[rank_], may_spin_,
-                                             arenas_);
+    return std::make_unique<MpiCommunicator>(MpiComm::split(comm_.get(), color, key), nodes_[rank_], world_);
   }
   void abort(int exit_code) noexcept override { MPI_Abort(MPI_COMM_WORLD, exit_code); }
 
@@ -221,6 +231,58 @@ class MpiCommunicator final : public Communicator {
     });
   }
 
+  /// MPI has the copy on its way when this returns.
+  void send_copy(const void* from, i64 bytes, int destination) {
+    Outgoing& message = new_message(bytes);
+    std::memcpy(message.copy.get(), from, static_cast<std::size_t>(bytes));
+    in_messages(bytes, [&](i64 begin, int n) {
+      check_mpi(MPI_Isend(message.copy.get() + begin, n, MPI_BYTE, destination, kTag, comm_.get(),
+                          &message.requests.emplace_back()),
+                "MPI_Isend");
+    });
+  }
+
+  /// Both ranks say the same of a message.
+  bool goes_by_letter(i64 bytes, int peer) const {
+    return bytes >= kLetterBytes && world_.messages && nodes_[peer] == nodes_[rank_];
+  }
+  Work post(const Tensor& t, int destination) {
+    release_letters();
+    const SharedArena* arena = static_cast<const CpuDevice&>(t.device()).arena();
+    const ArenaName own = arena && arena->contains(t.raw()) ? arena->name() : ArenaName();
+    const bool in_place = own.id != 0 && reaches_[{own.id, destination}];
+    PeerMessages& messages = *world_.messages;
+    Letter& letter = messages.post(t, in_place);
+    posted_.push_back({&letter, own.id, destination});
+    const LetterCard card = messages.card_of(letter, own);
+    send_copy(&card, sizeof(card), destination);
+    if (!in_place) return {};
+    return Work([&letter, t, messages = world_.messages] { messages->settle(letter, t); },
+                [&letter] { return PeerMessages::is_taken(letter); });
+  }
+  /// Those that were taken.
+  void release_letters() {
+    std::erase_if(posted_, [this](const Posted& x) {
+      if (!PeerMessages::is_taken(*x.letter)) return false;
+      if (x.arena != 0) reaches_[{x.arena, x.destination}] = x.letter->reached;
+      world_.messages->release(*x.letter);
+      return true;
+    });
+  }
+  Work await_letter(const Tensor& t, int source) const {
+    struct Awaited {
+      LetterCard card;
+      MPI_Request request = MPI_REQUEST_NULL;
+    };
+    const auto awaited = std::make_shared<Awaited>();
+    check_mpi(MPI_Irecv(&awaited->card, sizeof(LetterCard), MPI_BYTE, source, kTag, comm_.get(), &awaited->request),
+              "MPI_Irecv");
+    return Work([awaited, to = Tensor(t), source, messages = world_.messages]() mutable {
+      wait_all({&awaited->request, 1});
+      messages->take(awaited->card, to, source);
+    });
+  }
+
   /// Room for a message: that of one which has arrived, or new.
   Outgoing& new_message(i64 bytes) {
     for (Outgoing& message : outgoing_) {
@@ -254,25 +316,26 @@ class MpiCommunicator final : public Communicator {
 
   /// Made when first needed: many groups only pass messages.
   NodeReducer& reducer() {
-    if (!reducer_) reducer_ = std::make_unique<NodeReducer>(comm_, nodes_, may_spin_);
+    if (!reducer_) reducer_ = std::make_unique<NodeReducer>(comm_, nodes_, world_.may_spin);
     return *reducer_;
   }
   /// Whether `call` did an operation on parts of so many bytes with tensors in place.
   template <class Call>
   bool directly(i64 bytes, const Call& call) {
     if (bytes < kDirectBytes || size() == 1 || !reducer().on_one_node()) return false;
-    if (!direct_) direct_ = std::make_unique<DirectCollectives>(reducer().window(), *arenas_);
+    if (!direct_) direct_ = std::make_unique<DirectCollectives>(reducer().window(), *world_.arenas);
     return call(*direct_);
   }
 
   MpiComm comm_;
   int rank_;
   std::vector<int> nodes_;  // the node of each rank
-  bool may_spin_;
-  std::shared_ptr<PeerArenas> arenas_;
+  World world_;
   std::unique_ptr<NodeReducer> reducer_;
   std::unique_ptr<DirectCollectives> direct_;
   std::list<Outgoing> outgoing_;
+  std::list<Posted> posted_;
+  std::map<std::pair<u64, int>, bool> reaches_;  // by arena and rank: whether it said that it can map the arena
 };
 
 }  // namespace
@@ -308,8 +371,10 @@ std::unique_ptr<Communicator> MpiSession::world(const std::function<int(int rank
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &copy), "MPI_Comm_dup");
   MpiComm world(copy);
   const int node = node_of ? node_of(world.rank()) : machine_.node();
-  return std::make_unique<MpiCommunicator>(std::move(world), node, machine_.has_core_for_each_rank(),
-                                           std::make_shared<PeerArenas>());
+  const auto arenas = std::make_shared<PeerArenas>();
+  auto messages = PeerMessages::create(MpiComm::split(world.get(), node, world.rank()), arenas);
+  return std::make_unique<MpiCommunicator>(std::move(world), node,
+                                           World{machine_.has_core_for_each_rank(), arenas, std::move(messages)});
 }
 
 std::unique_ptr<StatusBoard> MpiSession::status_board() const {

@@ -18,6 +18,10 @@ void check_mpi(int code, const char* call);
 /// Waits until all are complete. Gives the processor away while it does, as there may be more ranks than cores.
 void wait_all(std::span<MPI_Request> requests, MPI_Status* statuses = MPI_STATUSES_IGNORE);
 
+/// MPI moves large messages only inside its own calls. The peer that this rank waits for may itself wait for one that
+/// this rank, or another in a barrier, has sent.
+void let_messages_move();
+
 /// The rank of this process in the group, and the number of its ranks.
 int rank_in(MPI_Comm comm);
 int ranks_of(MPI_Comm comm);

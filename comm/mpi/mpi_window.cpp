@@ -33,13 +33,6 @@ void futex_wake_all(std::atomic<u32>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-/// MPI moves large messages only inside its own calls. The peer that this rank waits for may itself wait for one that
-/// this rank, or another in a barrier, has sent.
-void let_messages_move() {
-  int unused = 0;
-  check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &unused, MPI_STATUS_IGNORE), "MPI_Iprobe");
-}
-
 }  // namespace
 
 SharedWindow::SharedWindow(const MpiComm& node, bool may_spin)

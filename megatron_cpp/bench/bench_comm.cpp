@@ -41,9 +41,11 @@ void exchange_uneven(Communicator& group, CommBuffers& buffers) {
 
 void there_and_back(Communicator& group, CommBuffers& buffers) {
   const int rank = group.rank();
-  if (rank == 0) group.send(buffers.full, 1).wait();
+  Work sent;
+  if (rank == 0) sent = group.send(buffers.full, 1);
   if (rank <= 1) group.recv(buffers.other, 1 - rank).wait();
-  if (rank == 1) group.send(buffers.full, 0).wait();
+  if (rank == 1) sent = group.send(buffers.full, 0);
+  sent.wait();
 }
 
 constexpr std::array kOperations{

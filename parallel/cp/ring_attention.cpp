@@ -63,8 +63,8 @@ class Traveller {
   }
   /// What was expected; undefined if nothing was.
   Tensor arrived() {
-    sent_.wait();
     arrival_.wait();
+    sent_.wait();  // after that: by now the next rank may have it
     return std::exchange(coming_, {});
   }
 

@@ -39,6 +39,7 @@ class Transit {
 
   void send(int stage, int microbatch) {
     const int taker = stage + step_;
+    std::erase_if(sends_, [](const Work& work) { return work.is_done(); });  // with what they keep of tensors
     sends_.push_back(channel_.send(take(taker, microbatch), schedule_.rank_of(taker)));
   }
   void post_receive(int stage, int microbatch, Tensor buffer) {

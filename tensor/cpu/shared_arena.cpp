@@ -60,10 +60,14 @@ ArenaMapping::~ArenaMapping() {
 }
 
 std::unique_ptr<SharedArena> SharedArena::create() {
-  ArenaName name{.bytes = memory_of_machine(), .owner = ::getpid()};
+  return create("tensors", memory_of_machine());
+}
+
+std::unique_ptr<SharedArena> SharedArena::create(std::string_view what, i64 most_bytes) {
+  ArenaName name{.bytes = round_up(most_bytes, kHugePage), .owner = ::getpid()};
   if (::getrandom(&name.id, sizeof(name.id), 0) != sizeof(name.id)) return nullptr;
   name.id |= 1;  // not 0
-  name.fd = ::memfd_create(kFileName, MFD_CLOEXEC);
+  name.fd = ::memfd_create(str(kFileName, "_", what).c_str(), MFD_CLOEXEC);
   if (name.fd < 0) return nullptr;
   std::unique_ptr<SharedArena> arena(new SharedArena(name));
   return arena->mapping_.base() ? std::move(arena) : nullptr;

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <string_view>
 
 #include "base/types.h"
 
@@ -34,14 +35,17 @@ class ArenaMapping {
   i64 bytes_;
 };
 
-/// The arena of this process: a sparse file without a name, as large as the machine's memory, which the system frees
-/// with its last process however that ends. Not locked: the pool of the device is.
+/// An arena of this process: a sparse file without a path, which the system frees with its last process however that
+/// ends. Not locked: the pool of the device is.
 class SharedArena {
  public:
   /// Smaller blocks are not worth a page of their own.
   static constexpr i64 kSmallestBlock = 16 << 10;
 
-  /// nullptr where the system has no such memory.
+  /// For what the system then shows it as, of so many bytes at most: they take room among addresses, in every process
+  /// that maps it, and memory as they are used. nullptr where the system has no such memory.
+  static std::unique_ptr<SharedArena> create(std::string_view what, i64 most_bytes);
+  /// For tensors: as large as the machine's memory.
   static std::unique_ptr<SharedArena> create();
   ~SharedArena();
   SharedArena(const SharedArena&) = delete;
@@ -58,6 +62,7 @@ class SharedArena {
   }
   /// Where p, inside the arena, is in every mapping of it.
   i64 offset_of(const void* p) const { return static_cast<const std::byte*>(p) - mapping_.base(); }
+  void* at(i64 offset) const { return mapping_.base() + offset; }
   const ArenaName& name() const { return name_; }
 
  private:

@@ -17,11 +17,12 @@ namespace {
 
 constexpr i64 kCount = 50000;
 
-/// Arenas that this process has mapped, its own ones and those of peers.
+/// Arenas of tensors that this process has mapped, its own ones and those of peers.
 int mapped_arenas() {
   std::ifstream maps("/proc/self/maps");
   int found = 0;
-  for (std::string line; std::getline(maps, line);) found += line.find("/memfd:megatron_cpp") != std::string::npos;
+  for (std::string line; std::getline(maps, line);)
+    found += line.find("/memfd:megatron_cpp_tensors") != std::string::npos;
   return found;
 }
 
@@ -115,6 +116,56 @@ TEST(InPlace, PartsOfABufferMayBeginAnywhere) {
   expect_sum(part, world->size());
   for (i64 i = 0; i < before; ++i) EXPECT_EQ(buffer.data<i64>()[i], 0) << i;
   for (i64 i = before + kCount; i < buffer.numel(); ++i) EXPECT_EQ(buffer.data<i64>()[i], 0) << i;
+}
+
+/// The first message tells the sender that the other can map its arena; later ones are read where they are, or copied
+/// when the sender wants to change the tensor before.
+TEST(InPlace, MessagesAreTakenFromTheirTensorOrCopiedBeforeItChanges) {
+  const auto world = session().world();
+  CpuDevice device({.shared = true});
+  const int me = world->rank();
+  const auto expect_message = [&](const Tensor& t) {
+    for (i64 i = 0; i < kCount; ++i) ASSERT_EQ(t.data<i64>()[i], 1000000 + i) << i;
+  };
+  Tensor first = make(0, device), changing = make(0, device), kept = make(0, device);
+  Tensor received = Tensor::empty({kCount}, DType::I64, device);
+  if (me == 0) {
+    EXPECT_TRUE(world->send(first, 1).is_over());
+  }
+  if (me == 1) world->recv(received, 0).wait();
+  world->barrier();
+  if (me == 0) {
+    Work work = world->send(changing, 1);
+    EXPECT_FALSE(work.is_done());
+    work.wait();  // rank 1 waits below: for nothing that it could give
+    std::fill_n(changing.data<i64>(), kCount, -1);
+  }
+  world->barrier();
+  if (me == 1) {
+    world->recv(received, 0).wait();
+    expect_message(received);
+  }
+  Work work;
+  if (me == 0) work = world->send(kept, 1);
+  if (me == 1) {
+    world->recv(received, 0).wait();
+    expect_message(received);
+  }
+  world->barrier();
+  EXPECT_TRUE(work.is_done());
+}
+
+TEST(InPlace, AMessageOfAnotherLengthIsRefused) {
+  const auto world = session().world();
+  CpuDevice device({.shared = true});
+  if (world->rank() == 0) world->send(make(0, device), 1);
+  Tensor longer = Tensor::empty({kCount + 1}, DType::I64, device);
+  if (world->rank() == 1) {
+    EXPECT_THROW(world->recv(longer, 0).wait(), Error);
+  }
+  Tensor right = Tensor::empty({kCount}, DType::I64, device);
+  if (world->rank() == 0) world->send(make(0, device), 1);
+  if (world->rank() == 1) world->recv(right, 0).wait();
 }
 
 TEST(Session, KnowsTheRanksAndCoresOfItsMachine) {
