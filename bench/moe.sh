@@ -33,8 +33,8 @@ experts=(--model.num_experts=8 --model.moe_router_topk=2 --model.moe_ffn_hidden_
 note() { # <what> <dtype> <batch> <JSON>
   echo "{\"what\": \"$1\", \"dtype\": \"$2\", \"batch\": $3, \"result\": $4}" | tee -a "$results"
 }
-run() { # <what> <dtype> <batch> <words before the program> -- <options>
-  note "$1" "$2" "$3" "$(bench_json step bench/moe_14m.toml "${@:4}" --training.precision="$2" --training.micro_batch_size="$3" \
+run() { # <what> <dtype> <samples of a step> <of a microbatch> <words before the program> -- <options>
+  note "$1" "$2" "$3" "$(bench_json step bench/moe_14m.toml "${@:5}" --training.precision="$2" --training.micro_batch_size="$4" \
     --training.global_batch_size="$3" --repeats=5 --warmup=2 "${options[@]}")"
 }
 
@@ -43,11 +43,23 @@ machine_json
 for ((round = 0; round < rounds; ++round)); do
   for dtype in fp32 bf16; do
     for batch in 8 32; do
-      run dense $dtype $batch env -- --device.num_threads=2
-      run experts $dtype $batch env -- --device.num_threads=2 "${experts[@]}"
-      run experts_ep2 $dtype $((batch / 2)) "${launch[@]}" -- --device.num_threads=1 "${experts[@]}" --training.global_batch_size=$batch \
+      run dense $dtype $batch $batch env -- --device.num_threads=2
+      run experts $dtype $batch $batch env -- --device.num_threads=2 "${experts[@]}"
+      run experts_ep2 $dtype $batch $((batch / 2)) "${launch[@]}" -- --device.num_threads=1 "${experts[@]}" \
         --parallel.expert_model_parallel_size=2
     done
     [ -z "$python" ] || note pytorch $dtype 8 "$("$python" bench/torch_mixtral.py --dtype $dtype --batch 8 --compile 2>/dev/null)"
   done
 done
+
+# what, dtype, batch, tokens/s, a line; then of each round what the mixture is of the dense model, of PyTorch's and of one rank.
+sed -nE 's/.*"what": "([^"]*)", "dtype": "([^"]*)", "batch": ([0-9]*),.*"tokens_per_s": ?([^,}]*).*/\1 \2 \3 \4/p' "$results" | awk '
+  { speed[$1, $2, $3] = $4 }
+  $1 == "experts" { print $2, $3, "time_by_dense", speed["dense", $2, $3] / $4 }
+  $1 == "experts_ep2" { print $2, $3, "ep2_by_one_rank", $4 / speed["experts", $2, $3] }
+  $1 == "pytorch" { print $2, $3, "speed_by_pytorch", speed["experts", $2, $3] / $4 }' |
+  sort -k1,1 -k2,2n -k3,3 -k4,4g | awk '
+    function flush() { if (n) printf "%s %3d samples  %-18s %.3f\n", dtype, batch, what, ratio[int((n + 1) / 2)] }
+    $1 != dtype || $2 != batch || $3 != what { flush(); dtype = $1; batch = $2; what = $3; n = 0 }
+    { ratio[++n] = $4 }
+    END { flush() }' >&2

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "parallel/ep/capacity.h"
 #include "tensor/wide.h"
 
 namespace mcpp {
@@ -72,13 +73,15 @@ struct ExpertRows {
 ExpertRows expert_rows(const ModelConfig& c, const ActivationSetup& setup) {
   const i64 tokens = setup.tokens(c) / setup.tensor_parallel, topk = c.moe.router_topk;
   const i64 parts = setup.expert_parallel, ranks = parts * setup.expert_tensor_parallel;
-  const i64 own = c.moe.num_experts / parts;
-  i64 most = tokens * ranks * std::min(topk, own);
-  if (c.moe.expert_capacity_factor > 0) {
-    const double share = static_cast<double>(tokens * ranks * topk) / static_cast<double>(c.moe.num_experts);
-    most = std::min(most, static_cast<i64>(share * c.moe.expert_capacity_factor) * own + own);
-  }
-  return {.sent = tokens * topk, .even = tokens * topk * ranks / parts, .most = most};
+  const i64 own = c.moe.num_experts / parts, even = tokens * topk * ranks / parts;
+  const i64 most = tokens * ranks * std::min(topk, own);
+  if (c.moe.expert_capacity_factor == 0) return {.sent = tokens * topk, .even = even, .most = most};
+  const i64 capacity =
+      expert_capacity(c.seq_length * setup.micro_batch_size * topk, c.moe.num_experts, c.moe.expert_capacity_factor);
+  const i64 microbatches = most_microbatches(ranks, setup.tensor_parallel * setup.cut.ranks());
+  const i64 padded = std::min(capacity * microbatches, tokens * ranks) * own;
+  if (c.moe.pad_expert_input_to_capacity) return {.sent = tokens * topk, .even = padded, .most = padded};
+  return {.sent = tokens * topk, .even = even, .most = std::min(most, padded)};
 }
 
 /// Of rows that experts take: their input, the up projection, what comes out of the activation.

@@ -6,6 +6,7 @@
 #include "base/philox.h"
 #include "megatron_cpp/setup/device_peaks.h"
 #include "model/flops.h"
+#include "tensor/integers.h"
 #include "tensor/processor.h"
 #include "tensor/transfer.h"
 
@@ -240,9 +241,7 @@ MicroBatch random_batch(const ModelContext& context, i64 micro_batch_size) {
     const auto vocab = static_cast<u64>(config.vocab_size);
     for (i64 i = 0; i < config.seq_length * micro_batch_size; ++i)
       values.push_back(static_cast<i32>(philox_key(1, which, static_cast<u64>(i)) % vocab));
-    Tensor tokens = Tensor::empty({config.seq_length, micro_batch_size}, DType::I32, context.device);
-    write_values(values, tokens);
-    return tokens;
+    return integers(values, {config.seq_length, micro_batch_size}, context.device);
   };
   MicroBatch result{random_tokens("tokens"), random_tokens("targets"), {}};
   for (i64 b = 0; b < micro_batch_size; ++b) result.samples.push_back(b);

@@ -5,6 +5,7 @@
 #include "parallel/cp/choose_cut.h"
 #include "parallel/cp/context_attention.h"
 #include "parallel/scalar.h"
+#include "tensor/integers.h"
 #include "tensor/processor.h"
 #include "tensor/transfer.h"
 
@@ -47,8 +48,7 @@ class AttentionRun {
     cut_ = std::make_shared<const SampleCut>(choose_cut(cp_.cut, work));
     options_.queries.ranges = options_.keys = cut_->of_rank(cp_.rank);
     if (work.starts.empty()) return;
-    Tensor starts = Tensor::empty({config.seq_length, bench.batch}, DType::I32, device);
-    write_values(work.starts, starts);
+    const Tensor starts = integers(work.starts, {config.seq_length, bench.batch}, device);
     options_.queries.starts = rows_at(starts, cut_->of_member(cp_.member()), rows * cp_.cut.heads);
   }
 

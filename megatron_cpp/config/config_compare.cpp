@@ -65,6 +65,8 @@ ModelConfig architecture(ModelConfig model) {
   model.moe.router_bias_update_rate = defaults.moe.router_bias_update_rate;
   model.moe.aux_loss_coeff = defaults.moe.aux_loss_coeff;
   model.moe.z_loss_coeff = defaults.moe.z_loss_coeff;
+  model.moe.input_jitter_eps = defaults.moe.input_jitter_eps;
+  model.moe.pad_expert_input_to_capacity = defaults.moe.pad_expert_input_to_capacity;
   return model;
 }
 

@@ -4,6 +4,7 @@
 
 #include "megatron_cpp/inference/forward_pipeline.h"
 #include "model/layers/kv_cache.h"
+#include "tensor/integers.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
@@ -25,11 +26,7 @@ std::vector<float> next_logits(GPTModel& stage, ParallelState& parallel, std::sp
   const ModelContext& context = stage.context();
   const auto count = static_cast<i64>(tokens.size());
   Tensor row = Tensor::empty({context.config.padded_vocab_size()}, DType::F32, context.device);
-  const auto input = [&](int) {
-    Tensor t = Tensor::empty({count, 1}, DType::I32, context.device);
-    write_values(tokens, t);
-    return t;
-  };
+  const auto input = [&](int) { return integers(tokens, {count, 1}, context.device); };
   const auto prepare = [&](Pass& pass) {
     pass.positions.first = first_position;
     pass.kv_cache = &cache;

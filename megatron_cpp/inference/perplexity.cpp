@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "megatron_cpp/inference/forward_pipeline.h"
+#include "tensor/integers.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
@@ -92,9 +93,7 @@ class TextScorer {
     }));
   }
   Tensor place(const std::vector<i32>& values) const {
-    Tensor t = Tensor::empty({seq_, batch_}, DType::I32, stage_.context().device);
-    write_values(values, t);
-    return rows_at(t, at_, rows_);
+    return rows_at(integers(values, {seq_, batch_}, stage_.context().device), at_, rows_);
   }
 
   void take_losses(i64 index, const Tensor& input, Pass& pass) {

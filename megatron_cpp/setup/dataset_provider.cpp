@@ -4,6 +4,7 @@
 
 #include "data/read/documents.h"
 #include "megatron_cpp/config/layout.h"
+#include "tensor/integers.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
@@ -16,9 +17,7 @@ Tensor sequence_first(const std::vector<i32>& values, i64 batch, i64 seq, Device
   for (i64 s = 0; s < seq; ++s) {
     for (i64 b = 0; b < batch; ++b) ordered.push_back(values[static_cast<std::size_t>(b * seq + s)]);
   }
-  Tensor t = Tensor::empty({seq, batch}, DType::I32, device);
-  write_values(ordered, t);
-  return t;
+  return integers(ordered, {seq, batch}, device);
 }
 
 }  // namespace

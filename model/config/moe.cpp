@@ -82,6 +82,8 @@ void MoeConfig::add_conflicts(i64 num_layers, std::vector<std::string>& found) c
     found.push_back("model.moe_aux_loss_coeff: only read when moe_router_load_balancing_type is not \"none\"");
   if (expert_capacity_factor == 0 && token_drop_policy != MoeConfig().token_drop_policy)
     found.push_back("model.moe_token_drop_policy: only read when moe_expert_capacity_factor is set");
+  if (expert_capacity_factor == 0 && pad_expert_input_to_capacity)
+    found.push_back("model.moe_pad_expert_input_to_capacity: only read when moe_expert_capacity_factor is set");
   if (shared_expert_gate && shared_expert_intermediate_size == 0)
     found.push_back("model.moe_shared_expert_gate: only read when moe_shared_expert_intermediate_size is set");
 }

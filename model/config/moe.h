@@ -47,7 +47,9 @@ struct MoeConfig {
   LoadBalancing router_load_balancing_type = LoadBalancing::AuxLoss;
   double aux_loss_coeff = 0;
   double z_loss_coeff = 0;
+  double input_jitter_eps = 0;
   double expert_capacity_factor = 0;
+  bool pad_expert_input_to_capacity = false;
   TokenDropPolicy token_drop_policy = TokenDropPolicy::Probs;
   i64 shared_expert_intermediate_size = 0;
   bool shared_expert_gate = false;
@@ -77,8 +79,12 @@ struct MoeConfig {
     visit("moe_aux_loss_coeff", self.aux_loss_coeff, "weight of the balancing loss", at_least(0));
     visit("moe_z_loss_coeff", self.z_loss_coeff, "weight of the loss that keeps the router's logits small",
           at_least(0));
+    visit("moe_input_jitter_eps", self.input_jitter_eps,
+          "in training, what the router sees is multiplied by random factors of 1 - this to 1 + this", between(0, 0.5));
     visit("moe_expert_capacity_factor", self.expert_capacity_factor,
           "an expert takes at most so many times its even share of a microbatch; 0 = all that come", at_least(0));
+    visit("moe_pad_expert_input_to_capacity", self.pad_expert_input_to_capacity,
+          "each expert works on as many rows as it may take, empty ones among them: time and memory never change");
     visit("moe_token_drop_policy", self.token_drop_policy,
           "which tokens an expert leaves that has more: those with the lowest weight, or the last ones");
     visit("moe_shared_expert_intermediate_size", self.shared_expert_intermediate_size,

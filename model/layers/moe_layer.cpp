@@ -1,5 +1,9 @@
 #include "model/layers/moe_layer.h"
 
+#include <algorithm>
+
+#include "parallel/ep/capacity.h"
+
 namespace mcpp {
 
 MoELayer::MoELayer(const std::string& name, KeptRef<ModelContext> context)
@@ -17,27 +21,44 @@ TokenRows MoELayer::rows_of(const Tensor& x, const Pass& pass) const {
   return {.first = first, .count = part_.count(all), .batch = batch, .positions = context_.positions(x, pass).ranges};
 }
 
+std::unique_ptr<TokenDispatcher> MoELayer::dispatcher_of(const ExpertChoice& choice, i64 batch,
+                                                         const Pass& pass) const {
+  const ExpertParallel& parallel = context_.experts;
+  if (!context_.config.moe.pad_expert_input_to_capacity) return make_token_dispatcher(choice, parallel, 0);
+  const i64 ranks = parallel.ep * parallel.tp, tokens = choice.experts.dim(0) * ranks;
+  const i64 microbatches = most_microbatches(ranks, parallel.sample ? parallel.sample->size() : 1);
+  return make_token_dispatcher(choice, parallel, std::min(router_.capacity(batch, pass) * microbatches, tokens));
+}
+
 Tensor MoELayer::forward(const Tensor& x, Pass& pass) {
   const Tensor tokens = part_.of(x.as_matrix());
   const Router::Output routed = router_.forward(tokens, rows_of(x, pass), pass);
   pass.save(this, x);
   const ExpertChoice choice = agree_on(routed.experts, context_.config.moe.num_experts, context_.experts);
-  const auto dispatcher = make_token_dispatcher(choice, context_.experts);
-  const Tensor y = experts_.forward(dispatcher->dispatch(tokens), dispatcher->rows(), pass);
+  const auto dispatcher = dispatcher_of(choice, x.dim(1), pass);
+  Tensor shared;  // computed while tokens travel
+  const Tensor rows = dispatcher->dispatch(tokens, [&] {
+    if (shared_) shared = shared_->forward(x, pass);
+  });
+  const Tensor y = experts_.forward(rows, dispatcher->rows(), pass);
   const TokenDispatcher::Combined combined = dispatcher->combine(y, routed.weights);
   for (const Tensor& t : {choice.experts, choice.counts, routed.weights, combined.kept}) pass.save(this, t);
   Tensor out = part_.whole(combined.out, x.numel() / x.dim(-1)).view(x.shape());
-  if (shared_) ops::add_to(shared_->forward(x, pass), out);
+  if (shared_) ops::add_to(shared, out);
   return out;
 }
 
 Tensor MoELayer::backward(const Tensor& dy, Pass& pass) {
-  const Tensor d_shared = shared_ ? shared_->backward(dy, pass) : Tensor();
   const Tensor kept = pass.take(this), weights = pass.take(this), counts = pass.take(this), experts = pass.take(this);
-  const auto dispatcher = make_token_dispatcher({experts, counts}, context_.experts);
+  const auto dispatcher = dispatcher_of({experts, counts}, dy.dim(1), pass);
   const auto gradients = dispatcher->combine_backward(part_.of(dy.as_matrix()), kept, weights);
-  Tensor d_tokens = dispatcher->dispatch_backward(experts_.backward(gradients.rows, dispatcher->rows(), pass));
-  router_.backward(gradients.weights, part_.of(pass.take(this).view(dy.shape()).as_matrix()), d_tokens, pass);
+  const Tensor d_rows = experts_.backward(gradients.rows, dispatcher->rows(), pass);
+  Tensor d_shared;  // computed while gradients travel
+  Tensor d_tokens = dispatcher->dispatch_backward(d_rows, [&] {
+    if (shared_) d_shared = shared_->backward(dy, pass);
+  });
+  const Tensor x = pass.take(this).view(dy.shape());
+  router_.backward(gradients.weights, part_.of(x.as_matrix()), rows_of(x, pass), d_tokens, pass);
   Tensor dx = part_.whole(d_tokens, dy.numel() / dy.dim(-1)).view(dy.shape());
   if (shared_) ops::add_to(d_shared, dx);
   return dx;

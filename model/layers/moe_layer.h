@@ -29,6 +29,7 @@ class MoELayer final : public Branch {
 
  private:
   TokenRows rows_of(const Tensor& x, const Pass& pass) const;
+  std::unique_ptr<TokenDispatcher> dispatcher_of(const ExpertChoice& choice, i64 batch, const Pass& pass) const;
 
   const ModelContext& context_;
   TokenPart part_;

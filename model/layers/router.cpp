@@ -5,6 +5,7 @@
 
 #include "model/layers/widened.h"
 #include "parallel/ep/capacity.h"
+#include "tensor/integers.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
@@ -63,10 +64,28 @@ void Router::end_step(std::span<const double> tokens) {
   bias.write_back();
 }
 
-Tensor Router::logits_of(const Tensor& x) const {
+i64 Router::capacity(i64 batch, const Pass& pass) const {
+  if (config_.expert_capacity_factor == 0 || pass.kv_cache) return 0;
+  const i64 choices = context_.config.seq_length * batch * rule_.topk;
+  return expert_capacity(choices, config_.num_experts, config_.expert_capacity_factor);
+}
+
+Dropout Router::jitter_of(const TokenRows& rows, const Pass& pass) const {
+  return context_.dropout_for(config_.input_jitter_eps, name_, rows.positions.from(rows.first / rows.batch), pass);
+}
+
+Tensor Router::seen(const Tensor& x, const Dropout& jitter) const {
+  const Tensor wide = widened(x);
+  if (jitter.p == 0) return wide;
+  Tensor jittered = Tensor::like(wide);
+  ops::jitter(wide, jitter, jittered);
+  return jittered;
+}
+
+Tensor Router::logits_of(const Tensor& seen) const {
   const Tensor w = widened(weight_.value);
-  Tensor logits = Tensor::empty({x.dim(0), w.dim(0)}, w.dtype(), x.device());
-  ops::matmul(widened(x), w, logits, {.transpose_b = true});
+  Tensor logits = Tensor::empty({seen.dim(0), w.dim(0)}, w.dtype(), seen.device());
+  ops::matmul(seen, w, logits, {.transpose_b = true});
   return logits;
 }
 
@@ -77,7 +96,7 @@ Tensor Router::weights_of(const Tensor& logits, const Tensor& chosen) const {
 }
 
 Router::Output Router::forward(const Tensor& x, const TokenRows& rows, Pass& pass) {
-  const Tensor logits = logits_of(x);
+  const Tensor logits = logits_of(seen(x, jitter_of(rows, pass)));
   pass.save(this, logits);
   const Pass::Decisions kept = pass.decide(this, [&] { return decide(logits, rows, pass); });
   for (const Tensor& t : kept) pass.save(this, t);
@@ -90,7 +109,7 @@ Pass::Decisions Router::decide(const Tensor& logits, const TokenRows& rows, cons
   ops::choose_experts(logits, expert_bias(), rule_, chosen);
   Tensor experts = chosen;
   if (rows.count < logits.dim(0)) experts = without_filling(chosen, rows);
-  if (config_.expert_capacity_factor > 0 && !pass.kv_cache) experts = without_overflow(logits, chosen, rows);
+  if (const i64 most = capacity(rows.batch, pass); most > 0) experts = without_overflow(logits, chosen, rows, most);
   Pass::Decisions made{chosen, experts};
   if (!pass.training) return made;
   if (has_balance_loss()) made.push_back(loss_factors(chosen, rows));
@@ -102,15 +121,11 @@ Pass::Decisions Router::decide(const Tensor& logits, const TokenRows& rows, cons
 Tensor Router::without_filling(const Tensor& chosen, const TokenRows& rows) const {
   std::vector<i32> experts = read_values<i32>(chosen);
   std::fill(experts.begin() + rows.count * rule_.topk, experts.end(), -1);
-  Tensor result = Tensor::like(chosen);
-  write_values(experts, result);
-  return result;
+  return integers(experts, chosen.shape(), chosen.device());
 }
 
 /// The same on every layout: what an expert takes is decided over the whole microbatch.
-Tensor Router::without_overflow(const Tensor& logits, const Tensor& chosen, const TokenRows& rows) const {
-  const i64 tokens = context_.config.seq_length * rows.batch;
-  const i64 capacity = expert_capacity(tokens * rule_.topk, config_.num_experts, config_.expert_capacity_factor);
+Tensor Router::without_overflow(const Tensor& logits, const Tensor& chosen, const TokenRows& rows, i64 capacity) const {
   const bool by_weight = config_.token_drop_policy == TokenDropPolicy::Probs;
   std::vector<i32> order;
   for (i64 row = 0; row < chosen.dim(0); ++row) order.push_back(static_cast<i32>(rows.place(row)));
@@ -176,20 +191,23 @@ void Router::add_loss_gradient(const Tensor& logits, const Tensor& factors, doub
   ops::router_score_sums_backward(logits, rule_.score, scaled, config_.z_loss_coeff * grad_scale, d_logits);
 }
 
-void Router::backward(const Tensor& d_weights, const Tensor& x, Tensor& dx, Pass& pass) {
+void Router::backward(const Tensor& d_weights, const Tensor& x, const TokenRows& rows, Tensor& dx, Pass& pass) {
   const Tensor factors = has_balance_loss() ? pass.take(this) : Tensor();
   pass.take(this);  // of the choices those that were not dropped, which the weights are no matter of
   const Tensor chosen = pass.take(this), logits = pass.take(this);
   Tensor d_logits = Tensor::like(logits);
   ops::expert_weights_backward(d_weights, logits, chosen, rule_, d_logits);
   add_loss_gradient(logits, factors, pass.grad_scale, d_logits);
-  pass.run_or_defer([this, d_logits, x] {
-    weight_.add_grad(
-        [&](Tensor& dw, float beta) { ops::matmul(d_logits, widened(x), dw, {.transpose_a = true, .beta = beta}); });
+  const Dropout jitter = jitter_of(rows, pass);
+  pass.run_or_defer([this, d_logits, x, jitter] {
+    weight_.add_grad([&](Tensor& dw, float beta) {
+      ops::matmul(d_logits, seen(x, jitter), dw, {.transpose_a = true, .beta = beta});
+    });
   });
   const Tensor w = widened(weight_.value);
   Tensor d_input = Tensor::empty(dx.shape(), w.dtype(), dx.device());
   ops::matmul(d_logits, w, d_input);
+  if (jitter.p > 0) ops::jitter(d_input, jitter, d_input);
   add_narrowed(d_input, dx);
 }
 

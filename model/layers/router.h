@@ -45,10 +45,12 @@ class Router {
   /// x [T, h]. In training it counts what it decides, unless that is done again for backward. Saves its logits [T,
   /// num_experts], and what it decided.
   Output forward(const Tensor& x, const TokenRows& rows, Pass& pass);
-  /// x as forward was given it; dx [T, h] += the gradient, from that of the weights [T, k] and those of the losses that
-  /// keep the router in balance.
-  void backward(const Tensor& d_weights, const Tensor& x, Tensor& dx, Pass& pass);
+  /// x and rows as forward was given them; dx [T, h] += the gradient, from that of the weights [T, k] and those of the
+  /// losses that keep the router in balance.
+  void backward(const Tensor& d_weights, const Tensor& x, const TokenRows& rows, Tensor& dx, Pass& pass);
   void visit(const ParamVisitor& f) { f(weight_); }
+  /// The most tokens of a microbatch of `batch` samples that an expert takes; 0 = all that come.
+  i64 capacity(i64 batch, const Pass& pass) const;
   const Param& weight() const { return weight_; }
 
   /// Of the microbatches since it was last cleared.
@@ -69,10 +71,14 @@ class Router {
   /// The experts chosen, those that remain where tokens are dropped, and the factors of the balancing loss if there is
   /// one.
   Pass::Decisions decide(const Tensor& logits, const TokenRows& rows, const Pass& pass);
-  Tensor logits_of(const Tensor& x) const;
+  /// Nothing is drawn (p = 0) in evaluation, or without jitter.
+  Dropout jitter_of(const TokenRows& rows, const Pass& pass) const;
+  /// What it looks at of x, in the type of logits.
+  Tensor seen(const Tensor& x, const Dropout& jitter) const;
+  Tensor logits_of(const Tensor& seen) const;
   Tensor weights_of(const Tensor& logits, const Tensor& chosen) const;
   Tensor without_filling(const Tensor& chosen, const TokenRows& rows) const;
-  Tensor without_overflow(const Tensor& logits, const Tensor& chosen, const TokenRows& rows) const;
+  Tensor without_overflow(const Tensor& logits, const Tensor& chosen, const TokenRows& rows, i64 capacity) const;
   Tensor loss_factors(const Tensor& chosen, const TokenRows& rows) const;
   std::vector<double> counts_by_sample(const Tensor& chosen, i64 groups) const;
   void count(const Tensor& logits, const Pass::Decisions& made);

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "model/layers/widened.h"
+#include "tensor/integers.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
@@ -16,14 +17,9 @@ struct Places {
   Tensor rows, experts;  // int32 [T, 1]
 };
 Places places_of(i64 tokens, Device& device) {
-  const auto column = [&](const std::vector<i32>& values) {
-    Tensor t = Tensor::empty({tokens, 1}, DType::I32, device);
-    write_values(values, t);
-    return t;
-  };
   std::vector<i32> rows(static_cast<std::size_t>(tokens)), zeros(static_cast<std::size_t>(tokens), 0);
   std::iota(rows.begin(), rows.end(), 0);
-  return {.rows = column(rows), .experts = column(zeros)};
+  return {.rows = integers(rows, {tokens, 1}, device), .experts = integers(zeros, {tokens, 1}, device)};
 }
 
 }  // namespace

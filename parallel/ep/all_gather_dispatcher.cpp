@@ -1,6 +1,6 @@
 #include "parallel/ep/all_gather_dispatcher.h"
 
-#include "parallel/ep/integers.h"
+#include "tensor/integers.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {
@@ -20,28 +20,32 @@ AllGatherDispatcher::AllGatherDispatcher(const ExpertChoice& choice, const Exper
   slots_ = integers(plan_.slots, device).view({-1, topk});
 }
 
-Tensor AllGatherDispatcher::all(const Tensor& own) const {
+Tensor AllGatherDispatcher::all(const Tensor& own, const Meanwhile& meanwhile) const {
   Tensor whole = Tensor::like(own, {own.dim(0) * parallel_.exchange->size(), own.dim(1)});
-  parallel_.exchange->all_gather(own, whole).wait();
+  Work gather = parallel_.exchange->all_gather(own, whole);
+  meanwhile();
+  gather.wait();
   return whole;
 }
 
-Tensor AllGatherDispatcher::own_sum(const Tensor& parts) const {
+Tensor AllGatherDispatcher::own_sum(const Tensor& parts, const Meanwhile& meanwhile) const {
   Tensor own = Tensor::like(parts, {parts.dim(0) / parallel_.exchange->size(), parts.dim(1)});
-  parallel_.exchange->reduce_scatter(parts, own).wait();
+  Work sum = parallel_.exchange->reduce_scatter(parts, own);
+  meanwhile();
+  sum.wait();
   return own;
 }
 
-Tensor AllGatherDispatcher::dispatch(const Tensor& tokens) {
+Tensor AllGatherDispatcher::dispatch(const Tensor& tokens, const Meanwhile& meanwhile) {
   Tensor rows = Tensor::like(tokens, {tokens_.numel(), tokens.dim(1)});
-  ops::gather_rows(all(tokens), tokens_, rows);
+  ops::gather_rows(all(tokens, meanwhile), tokens_, rows);
   return rows;
 }
 
-Tensor AllGatherDispatcher::dispatch_backward(const Tensor& d_rows) {
+Tensor AllGatherDispatcher::dispatch_backward(const Tensor& d_rows, const Meanwhile& meanwhile) {
   Tensor parts = Tensor::like(d_rows, {slots_.dim(0), d_rows.dim(1)});
   ops::combine_rows(d_rows, slots_, nullptr, parts);
-  return own_sum(parts);
+  return own_sum(parts, meanwhile);
 }
 
 TokenDispatcher::Combined AllGatherDispatcher::combine(const Tensor& y, const Tensor& weights) {

@@ -12,17 +12,19 @@ class AllGatherDispatcher final : public TokenDispatcher {
   /// Called by all ranks of the exchange, which is more than one.
   AllGatherDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel);
 
-  Tensor dispatch(const Tensor& tokens) override;
+  Tensor dispatch(const Tensor& tokens, const Meanwhile& meanwhile) override;
   std::span<const i64> rows() const override { return plan_.rows; }
   Combined combine(const Tensor& y, const Tensor& weights) override;
   Gradients combine_backward(const Tensor& d_out, const Tensor& kept, const Tensor& weights) override;
-  Tensor dispatch_backward(const Tensor& d_rows) override;
+  Tensor dispatch_backward(const Tensor& d_rows, const Meanwhile& meanwhile) override;
 
  private:
   /// Of all ranks, one after another.
-  Tensor all(const Tensor& own) const;
+  Tensor all(
+      const Tensor& own, const Meanwhile& meanwhile = [] {}) const;
   /// This rank's part of the sum over ranks.
-  Tensor own_sum(const Tensor& parts) const;
+  Tensor own_sum(
+      const Tensor& parts, const Meanwhile& meanwhile = [] {}) const;
 
   ExpertParallel parallel_;
   DispatchPlan plan_;  // of the tokens of all ranks, to this rank's experts alone

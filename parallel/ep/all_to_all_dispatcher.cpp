@@ -1,6 +1,6 @@
 #include "parallel/ep/all_to_all_dispatcher.h"
 
-#include "parallel/ep/integers.h"
+#include "tensor/integers.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {
@@ -50,43 +50,53 @@ std::vector<Part> AllToAllDispatcher::received(i64 width) const {
   return parts;
 }
 
-Tensor AllToAllDispatcher::to_experts(const Tensor& choices) const {
-  if (plan_.is_sorted()) return choices;
+Tensor AllToAllDispatcher::to_experts(const Tensor& choices, const Meanwhile& meanwhile) const {
+  if (plan_.is_sorted()) {
+    meanwhile();
+    return choices;
+  }
   const i64 width = choices.dim(1);
   Tensor arrived = Tensor::like(choices, {by_expert_.numel(), width});
-  parallel_.exchange->all_to_all_v(choices, sent(width, 0), arrived, received(width)).wait();
+  Work exchange = parallel_.exchange->all_to_all_v(choices, sent(width, 0), arrived, received(width));
+  meanwhile();
+  exchange.wait();
   Tensor rows = Tensor::like(arrived);
   ops::gather_rows(arrived, by_expert_, rows);
   return rows;
 }
 
-Tensor AllToAllDispatcher::from_experts(const Tensor& rows) const {
-  if (plan_.is_sorted()) return rows;
+Tensor AllToAllDispatcher::from_experts(const Tensor& rows, const Meanwhile& meanwhile) const {
+  if (plan_.is_sorted()) {
+    meanwhile();
+    return rows;
+  }
   const i64 width = rows.dim(1), count = tokens_.numel(), copies = parallel_.tp;
   Tensor leaving = Tensor::like(rows);
   ops::gather_rows(rows, by_rank_, leaving);
   Tensor parts = Tensor::like(rows, {copies * count, width});
-  parallel_.exchange->all_to_all_v(leaving, received(width), parts, sent(width, count)).wait();
+  Work exchange = parallel_.exchange->all_to_all_v(leaving, received(width), parts, sent(width, count));
+  meanwhile();
+  exchange.wait();
   if (copies == 1) return parts;
   Tensor sums = Tensor::like(rows, {count, width});
   ops::combine_rows(parts, copies_, nullptr, sums);
   return sums;
 }
 
-Tensor AllToAllDispatcher::dispatch(const Tensor& tokens) {
+Tensor AllToAllDispatcher::dispatch(const Tensor& tokens, const Meanwhile& meanwhile) {
   Tensor choices = Tensor::like(tokens, {tokens_.numel(), tokens.dim(1)});
   ops::gather_rows(tokens, tokens_, choices);
-  return to_experts(choices);
+  return to_experts(choices, meanwhile);
 }
 
-Tensor AllToAllDispatcher::dispatch_backward(const Tensor& d_rows) {
+Tensor AllToAllDispatcher::dispatch_backward(const Tensor& d_rows, const Meanwhile& meanwhile) {
   Tensor d_tokens = Tensor::like(d_rows, {slots_.dim(0), d_rows.dim(1)});
-  ops::combine_rows(from_experts(d_rows), slots_, nullptr, d_tokens);
+  ops::combine_rows(from_experts(d_rows, meanwhile), slots_, nullptr, d_tokens);
   return d_tokens;
 }
 
 TokenDispatcher::Combined AllToAllDispatcher::combine(const Tensor& y, const Tensor& weights) {
-  const Tensor choices = from_experts(y);
+  const Tensor choices = from_experts(y, [] {});
   Tensor out = Tensor::like(y, {slots_.dim(0), y.dim(1)});
   ops::combine_rows(choices, slots_, &weights, out);
   return {.out = out, .kept = choices};
@@ -96,7 +106,7 @@ TokenDispatcher::Gradients AllToAllDispatcher::combine_backward(const Tensor& d_
                                                                 const Tensor& weights) {
   Tensor d_choices = kept, d_weights = Tensor::like(weights);
   ops::combine_rows_backward(d_out, kept, slots_, weights, d_choices, d_weights);
-  return {.rows = to_experts(d_choices), .weights = d_weights};
+  return {.rows = to_experts(d_choices, [] {}), .weights = d_weights};
 }
 
 }  // namespace mcpp

@@ -10,17 +10,17 @@ class AllToAllDispatcher final : public TokenDispatcher {
  public:
   AllToAllDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel);
 
-  Tensor dispatch(const Tensor& tokens) override;
+  Tensor dispatch(const Tensor& tokens, const Meanwhile& meanwhile) override;
   std::span<const i64> rows() const override { return plan_.rows; }
   Combined combine(const Tensor& y, const Tensor& weights) override;
   Gradients combine_backward(const Tensor& d_out, const Tensor& kept, const Tensor& weights) override;
-  Tensor dispatch_backward(const Tensor& d_rows) override;
+  Tensor dispatch_backward(const Tensor& d_rows, const Meanwhile& meanwhile) override;
 
  private:
   /// Rows [N, h] of choices, in the order of plan_.tokens, to where their experts are; [M, h] by expert.
-  Tensor to_experts(const Tensor& choices) const;
+  Tensor to_experts(const Tensor& choices, const Meanwhile& meanwhile) const;
   /// And back, where ranks share an expert's width summed over them: each is the backward of the other.
-  Tensor from_experts(const Tensor& rows) const;
+  Tensor from_experts(const Tensor& rows, const Meanwhile& meanwhile) const;
   /// Parts of rows as parts of elements, one for each rank of the exchange.
   std::vector<Part> sent(i64 width, i64 copy_stride) const;
   std::vector<Part> received(i64 width) const;

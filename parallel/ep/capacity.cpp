@@ -5,7 +5,7 @@
 #include <tuple>
 #include <vector>
 
-#include "parallel/ep/integers.h"
+#include "tensor/integers.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {
@@ -55,6 +55,11 @@ ByExpert candidates_of(const CapacityRule& rule, const Tensor& experts, Communic
 
 i64 expert_capacity(i64 choices, i64 num_experts, double factor) {
   return static_cast<i64>(std::ceil(static_cast<double>(choices) / static_cast<double>(num_experts) * factor));
+}
+
+i64 most_microbatches(i64 exchange, i64 sample) {
+  if (sample % exchange == 0) return 1;
+  return exchange % sample == 0 ? exchange / sample : exchange / sample + 2;  // a part at either end
 }
 
 Tensor drop_overflow(const CapacityRule& rule, Communicator* sample) {

@@ -9,6 +9,10 @@ namespace mcpp {
 /// The most of `choices` that each of `num_experts` takes: `factor` times its even share, rounded up.
 i64 expert_capacity(i64 choices, i64 num_experts, double factor);
 
+/// Of how many microbatches an expert may see tokens, when `exchange` ranks side by side exchange theirs and `sample`
+/// ranks side by side have each microbatch.
+i64 most_microbatches(i64 exchange, i64 sample);
+
 struct CapacityRule {
   Tensor experts;              ///< int32 [T, k]
   Tensor weights;              ///< [T, k]: those with the lowest are left out; undefined = the last ones

@@ -2,7 +2,8 @@
 
 #include "parallel/ep/all_gather_dispatcher.h"
 #include "parallel/ep/all_to_all_dispatcher.h"
-#include "parallel/ep/integers.h"
+#include "parallel/ep/padded_dispatcher.h"
+#include "tensor/integers.h"
 
 namespace mcpp {
 
@@ -17,10 +18,15 @@ ExpertChoice agree_on(const Tensor& experts, i64 num_experts, const ExpertParall
   return {experts, all};
 }
 
-std::unique_ptr<TokenDispatcher> make_token_dispatcher(const ExpertChoice& choice, const ExpertParallel& parallel) {
+std::unique_ptr<TokenDispatcher> make_token_dispatcher(const ExpertChoice& choice, const ExpertParallel& parallel,
+                                                       i64 padded_rows) {
+  std::unique_ptr<TokenDispatcher> dispatcher;
   if (parallel.dispatcher == TokenDispatcherType::AllGather && parallel.exchange && parallel.exchange->size() > 1)
-    return std::make_unique<AllGatherDispatcher>(choice, parallel);
-  return std::make_unique<AllToAllDispatcher>(choice, parallel);
+    dispatcher = std::make_unique<AllGatherDispatcher>(choice, parallel);
+  else
+    dispatcher = std::make_unique<AllToAllDispatcher>(choice, parallel);
+  if (padded_rows == 0) return dispatcher;
+  return std::make_unique<PaddedDispatcher>(std::move(dispatcher), padded_rows, choice.experts.device());
 }
 
 }  // namespace mcpp

@@ -1,6 +1,7 @@
 // Tokens on their way to their experts and back. Forward: dispatch(), the experts, combine(); backward:
 // combine_backward(), the experts' backward, dispatch_backward().
 #pragma once
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -15,13 +16,16 @@ struct ExpertChoice {
   Tensor counts;   ///< int32 [ranks of the exchange, num_experts]
 };
 
+/// What a rank does while rows travel.
+using Meanwhile = std::function<void()>;
+
 /// Of one microbatch. All ranks of the exchange call the same; T and k are the same on each.
 class TokenDispatcher {
  public:
   virtual ~TokenDispatcher() = default;
 
-  /// Tokens [T, h] to the M rows that this rank's experts take, one expert after another.
-  virtual Tensor dispatch(const Tensor& tokens) = 0;
+  /// Tokens [T, h] to the M rows that this rank's experts take, one expert after another. Calls `meanwhile` once.
+  virtual Tensor dispatch(const Tensor& tokens, const Meanwhile& meanwhile) = 0;
   /// How many each of its experts takes.
   virtual std::span<const i64> rows() const = 0;
 
@@ -38,12 +42,14 @@ class TokenDispatcher {
   };
   /// From the gradient of what combine() gave. The memory of `kept` may be used.
   virtual Gradients combine_backward(const Tensor& d_out, const Tensor& kept, const Tensor& weights) = 0;
-  /// The gradient of tokens [T, h] from that of dispatch()ed rows [M, h].
-  virtual Tensor dispatch_backward(const Tensor& d_rows) = 0;
+  /// The gradient of tokens [T, h] from that of dispatch()ed rows [M, h]. Calls `meanwhile` once.
+  virtual Tensor dispatch_backward(const Tensor& d_rows, const Meanwhile& meanwhile) = 0;
 };
 
 /// Asks the other ranks for their counts.
 ExpertChoice agree_on(const Tensor& experts, i64 num_experts, const ExpertParallel& parallel);
-std::unique_ptr<TokenDispatcher> make_token_dispatcher(const ExpertChoice& choice, const ExpertParallel& parallel);
+/// Each expert works on `padded_rows` rows, of which those that no token takes are zeros; 0 = on those that come.
+std::unique_ptr<TokenDispatcher> make_token_dispatcher(const ExpertChoice& choice, const ExpertParallel& parallel,
+                                                       i64 padded_rows);
 
 }  // namespace mcpp

@@ -9,12 +9,16 @@ namespace {
 /// Samples of one launch, which get there as kernel arguments; a larger batch takes several launches.
 constexpr i64 kMostSamples = 128;
 
+/// What elements are multiplied by: 1, what dropout or what jitter makes of their random words.
+enum class Factors { Ones, Dropout, Jitter };
+
 /// What a launch draws: struct Dropout for columns first_sample .. of the batch.
 template <class W>
 struct Draw {
   u64 key = 0;
   u32 threshold = 0;
   W scale = 1;
+  W lowest = 0, step = 0;  ///< of jitter
   PositionRanges positions;
   i64 first_column = 0;
   i64 first_sample = 0;
@@ -43,8 +47,14 @@ __device__ __forceinline__ void draw_words(const Draw<W>& draw, i64 sample, i64 
   }
 }
 
+template <Factors kFactors, class W>
+__device__ __forceinline__ W factor_of(const Draw<W>& draw, u32 word) {
+  if constexpr (kFactors == Factors::Jitter) return fma(static_cast<W>(word >> 8), draw.step, draw.lowest);
+  return word < draw.threshold ? W{0} : draw.scale;
+}
+
 /// A block works on one column of the batch: blockIdx.z of those in `draw`.
-template <class E, int kUnit, bool kDrops>
+template <class E, int kUnit, Factors kFactors>
 __global__ void drop_and_add(const Operands<E> t, const __grid_constant__ Draw<Wide<E>> draw) {
   using W = Wide<E>;
   constexpr int kAtOnce = 2;
@@ -60,11 +70,12 @@ __global__ void drop_and_add(const Operands<E> t, const __grid_constant__ Draw<W
   };
   const auto use = [&](int k, i64 position) {
     u32 words[kUnit] = {};
-    if constexpr (kDrops) draw_words<kUnit>(draw, sample, draw.positions.at(position), draw.first_column + i, words);
+    if constexpr (kFactors != Factors::Ones)
+      draw_words<kUnit>(draw, sample, draw.positions.at(position), draw.first_column + i, words);
 #pragma unroll
     for (int j = 0; j < kUnit; ++j) {
       const W v = widen(x[k].values[j]) + widen(bias.values[j]);
-      const W factor = words[j] < draw.threshold ? W{0} : draw.scale;
+      const W factor = factor_of<kFactors>(draw, words[j]);
       x[k].values[j] = narrow<E>(t.residual ? fma(v, factor, W{widen(residual[k].values[j])}) : v * factor);
     }
     store_pack(t.y + position * stride + first, x[k]);
@@ -72,18 +83,19 @@ __global__ void drop_and_add(const Operands<E> t, const __grid_constant__ Draw<W
   sweep_rows<kAtOnce>(t.positions, load, use);
 }
 
-template <class E, bool kDrops>
+template <class E, Factors kFactors>
 void launch(const Operands<E>& t, const Draw<Wide<E>>& draw, i64 samples, const CudaDevice& device) {
   const bool in_blocks = draw.first_column % std::min(Pack<E>::kCount, 4) == 0;
   on_unit<E>(in_blocks && is_packable(t.n, t.x, t.bias, t.residual, t.y), [&]<int kUnit>() {
     const auto [grid, block] = columns_launch(t.n / kUnit, t.positions, device, samples);
-    drop_and_add<E, kUnit, kDrops><<<grid, block, 0, device.stream()>>>(t, draw);
+    drop_and_add<E, kUnit, kFactors><<<grid, block, 0, device.stream()>>>(t, draw);
     check_launch("drop_and_add");
   });
 }
 
-/// y = residual + dropout(x + bias); bias and residual may be null.
-void apply_dropout(const Tensor& x, const Tensor* bias, const Tensor* residual, const Dropout& dropout, Tensor& y) {
+/// y = residual + (x + bias) times factors; bias and residual may be null.
+template <Factors kFactors>
+void apply_factors(const Tensor& x, const Tensor* bias, const Tensor* residual, const Dropout& dropout, Tensor& y) {
   if (x.numel() == 0) return;
   const CudaDevice& device = cuda(x);
   on_float(x.dtype(), [&]<class T>() {
@@ -96,18 +108,20 @@ void apply_dropout(const Tensor& x, const Tensor* bias, const Tensor* residual, 
                   1,
                   x.dim(-1)};
     Draw<Wide<E>> draw;
-    if (dropout.p == 0) return launch<E, false>(t, draw, 1, device);
+    if (dropout.p == 0) return launch<E, Factors::Ones>(t, draw, 1, device);
     t.batch = static_cast<i64>(dropout.samples.size());
     t.positions /= t.batch;
     draw.key = dropout.key;
     draw.threshold = dropout_threshold(dropout.p);
     draw.scale = static_cast<Wide<E>>(dropout_scale(dropout.p));
+    draw.lowest = static_cast<Wide<E>>(jitter_lowest(dropout.p));
+    draw.step = static_cast<Wide<E>>(jitter_step(dropout.p));
     draw.positions = dropout.positions;
     draw.first_column = dropout.first_column;
     for (; draw.first_sample < t.batch; draw.first_sample += kMostSamples) {
       const i64 count = std::min(kMostSamples, t.batch - draw.first_sample);
       std::copy_n(dropout.samples.begin() + draw.first_sample, count, draw.samples);
-      launch<E, true>(t, draw, count, device);
+      launch<E, kFactors>(t, draw, count, device);
     }
   });
 }
@@ -117,12 +131,17 @@ void apply_dropout(const Tensor& x, const Tensor* bias, const Tensor* residual, 
 template <>
 void Kernels<DeviceType::Cuda>::bias_dropout_add(const Tensor& x, const Tensor* bias, const Tensor& residual,
                                                  const Dropout& dropout, Tensor& y) {
-  apply_dropout(x, bias, &residual, dropout, y);
+  apply_factors<Factors::Dropout>(x, bias, &residual, dropout, y);
 }
 
 template <>
 void Kernels<DeviceType::Cuda>::dropout(const Tensor& x, const Dropout& dropout, Tensor& y) {
-  apply_dropout(x, nullptr, nullptr, dropout, y);
+  apply_factors<Factors::Dropout>(x, nullptr, nullptr, dropout, y);
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::jitter(const Tensor& x, const Dropout& draws, Tensor& y) {
+  apply_factors<Factors::Jitter>(x, nullptr, nullptr, draws, y);
 }
 
 }  // namespace mcpp

@@ -17,6 +17,14 @@ inline double dropout_scale(float p) {
   return 1 / (1 - static_cast<double>(p));
 }
 
+/// jitter's factors are lowest + step * (word >> 8), so that fp32 has the same ones as fp64: 24 bits.
+inline double jitter_lowest(float p) {
+  return 1 - static_cast<double>(p);
+}
+inline double jitter_step(float p) {
+  return 2 * static_cast<double>(p) * 0x1p-24;
+}
+
 /// The counter of elements 4 * block .. 4 * block + 3 of the token at `position` of `sample`.
 constexpr Philox4 dropout_counter(i64 sample, i64 position, i64 block) {
   const u64 bits = static_cast<u64>(sample);

@@ -25,6 +25,7 @@ struct Kernels {
   static decltype(ops::activation_backward) activation_backward;
   static decltype(ops::bias_dropout_add) bias_dropout_add;
   static decltype(ops::dropout) dropout;
+  static decltype(ops::jitter) jitter;
   static decltype(ops::rope) rope;
   static decltype(ops::attention) attention;
   static decltype(ops::attention_backward) attention_backward;

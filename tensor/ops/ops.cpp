@@ -130,6 +130,12 @@ void dropout(const Tensor& x, const Dropout& dropout, Tensor& y) {
   on_device(x, [&]<DeviceType D>() { Kernels<D>::dropout(x, dropout, y); });
 }
 
+void jitter(const Tensor& x, const Dropout& draws, Tensor& y) {
+  check_same("jitter", "y", y, x);
+  check_dropout("jitter", draws, row_count(x));
+  on_device(x, [&]<DeviceType D>() { Kernels<D>::jitter(x, draws, y); });
+}
+
 void embedding(const Tensor& tokens, const Tensor& table, i64 first_row, Tensor& y) {
   MCPP_CHECK(tokens.dtype() == DType::I32 && table.rank() == 2, "embedding: tokens ", name_of(tokens.dtype()),
              ", table ", table.shape());

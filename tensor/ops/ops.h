@@ -205,6 +205,9 @@ void activation_backward(Activation a, const Tensor& dy, const Tensor& x, const 
 void bias_dropout_add(const Tensor& x, const Tensor* bias, const Tensor& residual, const Dropout& dropout, Tensor& y);
 /// y = dropout(x): also its own backward. [T, h]; y may be x.
 void dropout(const Tensor& x, const Dropout& dropout, Tensor& y);
+/// y = x times factors that lie evenly in [1 - p, 1 + p), made from the words that dropout would look at: also its own
+/// backward. [T, h]; y may be x. Fedus et al., "Switch Transformers", 2021.
+void jitter(const Tensor& x, const Dropout& draws, Tensor& y);
 
 /// magnitude times cos and sin of position * frequencies[i], as [positions, frequencies], computed in fp64. Su et al.,
 /// "RoFormer", 2021.

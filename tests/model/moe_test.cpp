@@ -44,6 +44,11 @@ std::vector<NamedConfig> models() {
     config.activation_func = ActivationFunction::Gelu;
     moe.router_topk = 1, moe.router_pre_softmax = true, moe.expert_capacity_factor = 1, moe.aux_loss_coeff = 0.1;
   });
+  add("jitter", [](ModelConfig&, MoeConfig& moe) { moe.input_jitter_eps = 0.1, moe.aux_loss_coeff = 0.1; });
+  add("padded", [](ModelConfig&, MoeConfig& moe) {
+    moe.expert_capacity_factor = 0.75, moe.pad_expert_input_to_capacity = true;
+    moe.shared_expert_intermediate_size = 16;
+  });
   add("sigmoid_shared", [](ModelConfig&, MoeConfig& moe) {
     moe.router_topk = 3, moe.router_score_function = RouterScore::Sigmoid, moe.router_topk_scaling_factor = 2;
     moe.shared_expert_intermediate_size = 16, moe.shared_expert_gate = true, moe.aux_loss_coeff = 0.2;

@@ -33,6 +33,7 @@ struct Case {
   const char* name;
   int ep, tp;
   TokenDispatcherType dispatcher;
+  i64 padded_rows = 0;
 };
 class Dispatch : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Ways, Dispatch,
@@ -42,7 +43,10 @@ INSTANTIATE_TEST_SUITE_P(Ways, Dispatch,
                                          Case{"tp2", 1, 2, TokenDispatcherType::AllToAll},
                                          Case{"ep2_tp2", 2, 2, TokenDispatcherType::AllToAll},
                                          Case{"gather_ep4", 4, 1, TokenDispatcherType::AllGather},
-                                         Case{"gather_ep2_tp2", 2, 2, TokenDispatcherType::AllGather}),
+                                         Case{"gather_ep2_tp2", 2, 2, TokenDispatcherType::AllGather},
+                                         Case{"padded_one", 1, 1, TokenDispatcherType::AllToAll, 6},
+                                         Case{"padded_ep2_tp2", 2, 2, TokenDispatcherType::AllToAll, 20},
+                                         Case{"padded_gather_ep4", 4, 1, TokenDispatcherType::AllGather, 20}),
                          [](const auto& p) { return p.param.name; });
 
 TEST_P(Dispatch, CombinesWhatExpertsMakeOfTokensAndSendsGradientsBack) {
@@ -76,8 +80,10 @@ TEST_P(Dispatch, CombinesWhatExpertsMakeOfTokensAndSendsGradientsBack) {
     const Tensor tokens = tensor(x, {kTokens, kWidth}), weights = tensor(w, {kTokens, kTopk}),
                  d_out = tensor(dy, {kTokens, kWidth});
     const ExpertChoice choice = agree_on(integers_of(experts, device).view({kTokens, kTopk}), kExperts, parallel);
-    const auto dispatcher = make_token_dispatcher(choice, parallel);
-    const Tensor rows = dispatcher->dispatch(tokens);
+    const auto dispatcher = make_token_dispatcher(choice, parallel, c.padded_rows);
+    int calls = 0;
+    const Tensor rows = dispatcher->dispatch(tokens, [&] { ++calls; });
+    for (const i64 count : dispatcher->rows()) EXPECT_TRUE(c.padded_rows == 0 || count == c.padded_rows);
     /// Each rank of an expert's width gives an equal part of the sum.
     const auto scaled = [&](const Tensor& from) {
       Tensor y = Tensor::like(from);
@@ -93,10 +99,11 @@ TEST_P(Dispatch, CombinesWhatExpertsMakeOfTokensAndSendsGradientsBack) {
     };
     const auto combined = dispatcher->combine(scaled(rows), weights);
     const Numbers out = numbers(combined.out);
-    const auto again = make_token_dispatcher(choice, parallel);  // as backward does
+    const auto again = make_token_dispatcher(choice, parallel, c.padded_rows);  // as backward does
     const auto gradients = again->combine_backward(d_out, combined.kept, weights);
     const Numbers d_weights = numbers(gradients.weights),
-                  dx = numbers(again->dispatch_backward(scaled(gradients.rows)));
+                  dx = numbers(again->dispatch_backward(scaled(gradients.rows), [&] { ++calls; }));
+    EXPECT_EQ(calls, 2);
     for (i64 t = 0; t < kTokens; ++t) {
       double factor = 0;
       for (i64 j = 0; j < kTopk; ++j) {
@@ -116,6 +123,20 @@ TEST_P(Dispatch, CombinesWhatExpertsMakeOfTokensAndSendsGradientsBack) {
       }
     }
   });
+}
+
+TEST(PaddedDispatch, RefusesMoreRowsThanThereIsRoomFor) {
+  CpuDevice device;
+  const Tensor experts = integers_of({0, 0, 1}, device).view({3, 1});
+  const ExpertParallel alone;
+  EXPECT_THROW(make_token_dispatcher(agree_on(experts, 2, alone), alone, 1), std::exception);
+}
+
+TEST(ExpertCapacity, CountsTheMicrobatchesWhoseTokensMeet) {
+  EXPECT_EQ(most_microbatches(1, 1), 1);
+  EXPECT_EQ(most_microbatches(2, 4), 1);  // a part of one
+  EXPECT_EQ(most_microbatches(8, 2), 4);
+  EXPECT_EQ(most_microbatches(6, 4), 3);  // ranks 2 .. 7 of microbatches of 4: parts of two, and at 6 .. 11 of three
 }
 
 TEST(ExpertCapacity, IsItsShareTimesTheFactorRoundedUp) {

@@ -133,8 +133,11 @@ class RandomTraining {
     m.moe.aux_loss_coeff = pick("moe_aux_loss_coeff", {0.0, 0.01});
     m.moe.z_loss_coeff = pick("moe_z_loss_coeff", {0.0, 1e-3});
     m.moe.expert_capacity_factor = pick("moe_expert_capacity_factor", {0.0, 0.0, 1.0});
-    if (m.moe.expert_capacity_factor > 0)
+    if (m.moe.expert_capacity_factor > 0) {
       m.moe.token_drop_policy = pick("moe_token_drop_policy", {TokenDropPolicy::Probs, TokenDropPolicy::Position});
+      m.moe.pad_expert_input_to_capacity = flip("moe_pad_expert_input_to_capacity");
+    }
+    m.moe.input_jitter_eps = pick("moe_input_jitter_eps", {0.0, 0.0, 0.01});
     m.moe.shared_expert_intermediate_size = pick<i64>("moe_shared_expert_intermediate_size", {0, 0, 16});
     m.moe.shared_expert_gate = m.moe.shared_expert_intermediate_size > 0 && flip("moe_shared_expert_gate");
   }

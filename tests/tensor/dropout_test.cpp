@@ -1,5 +1,7 @@
 #include "tensor/ops/dropout.h"
 
+#include <algorithm>
+
 #include "tests/support/gradcheck.h"
 #include "tests/support/ops.h"
 
@@ -9,8 +11,9 @@ namespace {
 class DropoutOps : public Ops {};
 INSTANTIATE_TEST_SUITE_P(Types, DropoutOps, every_type(), ops_name);
 
-/// 0 or 1 / (1 - p) for every element, by the definition of struct Dropout.
-Numbers factors(const Dropout& d, i64 rows, i64 n) {
+/// What `of` makes of every element's random word, by the definition of struct Dropout.
+template <class F>
+Numbers factors(const Dropout& d, i64 rows, i64 n, F&& of) {
   Numbers result;
   const i64 batch = static_cast<i64>(d.samples.size());
   for (i64 r = 0; r < rows; ++r) {
@@ -20,11 +23,16 @@ Numbers factors(const Dropout& d, i64 rows, i64 n) {
       const Philox4 words =
           philox4x32(d.key, {static_cast<u32>(sample), static_cast<u32>(sample >> 32),
                              static_cast<u32>(d.positions.at(r / batch)), static_cast<u32>(column / 4)});
-      const bool is_kept = words[static_cast<std::size_t>(column % 4)] >= static_cast<double>(d.p) * 0x1p32;
-      result.push_back(is_kept ? 1 / (1 - static_cast<double>(d.p)) : 0);
+      result.push_back(of(words[static_cast<std::size_t>(column % 4)]));
     }
   }
   return result;
+}
+
+/// 0 or 1 / (1 - p).
+Numbers factors(const Dropout& d, i64 rows, i64 n) {
+  const double p = static_cast<double>(d.p);
+  return factors(d, rows, n, [=](u32 word) { return word >= p * 0x1p32 ? 1 / (1 - p) : 0; });
 }
 
 Dropout site(float p) {
@@ -113,6 +121,27 @@ TEST_P(DropoutOps, DropoutKeepsTheRightShare) {
   EXPECT_NEAR(sum / count, keep, 4 * std::sqrt(keep * (1 - keep) / count));
   // Neighbours are independent: both are kept with the square of the probability.
   EXPECT_NEAR(pairs / count, keep * keep, 8 * std::sqrt(keep * (1 - keep) / count));
+}
+
+TEST_P(DropoutOps, JitterFollowsItsDefinition) {
+  for (const auto [odd_rows, n] : kSizes) {
+    const i64 rows = odd_rows * 2;
+    const Numbers x = normals(rows * n, 1);
+    const Dropout d = site(0.01f);
+    const auto outputs = run([&](Device& device) {
+      Tensor y = garbage({rows, n}, dtype(), device), in_place = tensor_of(x, {rows, n}, dtype(), device);
+      ops::jitter(tensor_of(x, {rows, n}, dtype(), device), d, y);
+      ops::jitter(in_place, d, in_place);
+      return std::vector{y, in_place};
+    });
+    const double p = static_cast<double>(d.p);
+    const Numbers factor = factors(d, rows, n, [=](u32 word) { return 1 - p + 2 * p * (word >> 8) * 0x1p-24; });
+    EXPECT_TRUE(std::ranges::all_of(factor, [p](double f) { return f >= 1 - p && f < 1 + p; }));
+    Numbers y = x;
+    for (std::size_t i = 0; i < x.size(); ++i) y[i] *= factor[i];
+    expect_close(outputs[0], y, tolerance(dtype()), is_narrow(dtype()) ? 0.01 : 4, "jitter");
+    EXPECT_TRUE(same_bits(outputs[0], outputs[1]));
+  }
 }
 
 TEST(DropoutGradients, AreTheSameDropout) {

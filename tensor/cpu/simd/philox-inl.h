@@ -66,6 +66,31 @@ class RandomRow {
   HWY_ALIGN u32 words_[kCapacity + 4 + 8 * hn::MaxLanes(hn::ScalableTag<u32>())];
 };
 
+/// Random words in the lanes of a vector of unsigned numbers, 32 or 64 bits wide.
+template <class U>
+HWY_INLINE hn::Vec<U> words_in_lanes(U bits, const u32* words) {
+  if constexpr (sizeof(hn::TFromD<U>) == 4)
+    return hn::LoadU(bits, words);
+  else
+    return hn::PromoteTo(bits, hn::LoadU(hn::Rebind<u32, U>(), words));
+}
+
+/// What jitter multiplies elements by. A word counts by its upper 24 bits, so that every type has the same factors.
+template <class D>
+struct JitterFactor {
+  hn::TFromD<D> lowest, step;
+
+  explicit JitterFactor(float p)
+      : lowest(static_cast<hn::TFromD<D>>(jitter_lowest(p))), step(static_cast<hn::TFromD<D>>(jitter_step(p))) {}
+
+  HWY_INLINE hn::Vec<D> of(D d, const u32* words) const {
+    const hn::RebindToSigned<D> whole;
+    const hn::RebindToUnsigned<D> bits;
+    const auto steps = hn::BitCast(whole, hn::ShiftRight<8>(words_in_lanes(bits, words)));
+    return hn::MulAdd(hn::ConvertTo(d, steps), hn::Set(d, step), hn::Set(d, lowest));
+  }
+};
+
 /// What dropout multiplies elements by.
 template <class D>
 struct DropoutFactor {
@@ -78,17 +103,8 @@ struct DropoutFactor {
   /// `scale` where the word says keep, else 0.
   HWY_INLINE hn::Vec<D> of(D d, const u32* words) const {
     const hn::RebindToUnsigned<D> bits;
-    const auto drop = hn::Lt(lanes(bits, words), hn::Set(bits, threshold));
+    const auto drop = hn::Lt(words_in_lanes(bits, words), hn::Set(bits, threshold));
     return hn::IfThenZeroElse(hn::RebindMask(d, drop), hn::Set(d, scale));
-  }
-
- private:
-  template <class U>
-  HWY_INLINE static hn::Vec<U> lanes(U bits, const u32* words) {
-    if constexpr (sizeof(hn::TFromD<U>) == 4)
-      return hn::LoadU(bits, words);
-    else
-      return hn::PromoteTo(bits, hn::LoadU(hn::Rebind<u32, U>(), words));
   }
 };
 

@@ -1,0 +1,74 @@
+// A router, its losses and their gradients against PyTorch's autograd in double precision: tests/golden/router, which
+// make_router_golden.py writes.
+#include <gtest/gtest.h>
+
+#include "model/gpt_model.h"
+#include "tests/support/build.h"
+#include "tests/support/hdf5_file.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::numbers;
+using test::Numbers;
+
+ModelConfig model_of(const std::string& name) {
+  ModelConfig config = test::tiny_llama();
+  config.num_layers = 1;
+  MoeConfig& moe = config.moe;
+  moe.num_experts = 6;
+  moe.aux_loss_coeff = 0.3, moe.z_loss_coeff = 0.2;
+  moe.router_pre_softmax = name == "pre_softmax";
+  if (name.starts_with("sigmoid")) moe.router_score_function = RouterScore::Sigmoid;
+  if (name.ends_with("by_sample")) moe.router_load_balancing_type = LoadBalancing::SeqAuxLoss;
+  return config;
+}
+
+class RouterGolden : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Rules, RouterGolden,
+                         testing::Values("softmax", "pre_softmax", "sigmoid", "softmax_by_sample", "sigmoid_by_sample"),
+                         [](const auto& p) { return p.param; });
+
+void expect_near(const Numbers& found, const Numbers& expected, const char* what) {
+  ASSERT_EQ(found.size(), expected.size()) << what;
+  for (std::size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-11) << what << " " << i;
+}
+
+TEST_P(RouterGolden, ChoicesWeightsLossesAndGradientsArePyTorchs) {
+  const std::string name = GetParam();
+  const test::Hdf5File golden(test::source_folder() / "tests/golden/router/expected.h5");
+  test::TinyModel m(model_of(name), DType::F64);
+  m.make_batch(2);
+  const auto tensor = [&](const std::string& path) {
+    const auto array = golden.read<double>(path);
+    Tensor t = Tensor::empty(Shape(array.shape.begin(), array.shape.end()), DType::F64, m.device);
+    test::set_numbers(t, array.values);
+    return t;
+  };
+  Param* weight = nullptr;
+  m.model.visit([&](Param& param, int) {
+    if (param.name.ends_with("router.weight")) weight = &param;
+  });
+  ASSERT_NE(weight, nullptr);
+  test::set_numbers(weight->value, golden.read<double>("weight").values);
+  m.memory->clear_grads();
+
+  const Tensor x = tensor("x");
+  const TokenRows rows{.count = x.dim(0), .batch = 2};
+  Router& router = *m.model.routers()[0].router;
+  Pass pass = m.pass(true);
+  const Router::Output routed = router.forward(x, rows, pass);
+  Tensor dx = Tensor::zeros(x.shape(), DType::F64, m.device);
+  router.backward(tensor("d_weights"), x, rows, dx, pass);
+
+  EXPECT_EQ(read_values<i32>(routed.experts), golden.read<i32>(name + "/experts").values);
+  expect_near(numbers(routed.weights), golden.read<double>(name + "/weights").values, "weights");
+  expect_near({router.tally().balance_loss}, golden.read<double>(name + "/balance_loss").values, "balance loss");
+  expect_near({router.tally().z_loss}, golden.read<double>(name + "/z_loss").values, "z loss");
+  expect_near(numbers(dx), golden.read<double>(name + "/dx").values, "dx");
+  expect_near(numbers(weight->main_grad), golden.read<double>(name + "/d_weight").values, "d_weight");
+}
+
+}  // namespace
+}  // namespace mcpp
