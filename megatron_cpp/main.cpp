@@ -48,9 +48,11 @@ void let_idle_ranks_yield() {
 }
 
 /// A GPU has 8 queues for all streams unless told otherwise. Streams that share one wait for one another, and a message
-/// that waits behind another group's would be a deadlock. Other processors do not read this.
-void give_streams_their_own_queues() {
+/// that waits behind another group's would be a deadlock. So would a kernel that is loaded when it is first needed, which
+/// may wait for all streams, behind a collective whose other ranks come later. Other processors do not read these.
+void keep_streams_apart() {
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+  ::setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
 }
 
 /// Until a training takes them itself, signals that ask for an end bring it, also where who started the process had
@@ -108,7 +110,7 @@ int run_as_rank(const std::vector<std::string>& args, const mcpp::MpiSession& mp
 int main(int argc, char** argv) {
   limit_spinning(argv);
   let_idle_ranks_yield();
-  give_streams_their_own_queues();
+  keep_streams_apart();
   take_signals();
   std::signal(SIGPIPE, SIG_IGN);  // a pager that was closed must not end a training
   std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error of write, reported like a full disk

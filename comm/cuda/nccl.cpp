@@ -89,7 +89,10 @@ class Lane {
   Lane(CudaDevice& device, const ncclUniqueId& id, int ranks, int rank) : device_(device) {
     device_.activate();
     connection_ = std::make_shared<Connection>(id, ranks, rank);
-    check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    // Above the compute stream: where both want the processor, what other ranks wait for goes first.
+    int least = 0, greatest = 0;
+    check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+    check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest), "cudaStreamCreateWithPriority");
   }
   ~Lane() {
     const bool failed = std::uncaught_exceptions() > 0;
