@@ -20,7 +20,7 @@ comm
 comm/mpi comm/cuda
 parallel/tp parallel/dp parallel/pp parallel/cp parallel/ep
 parallel
-model/config optimizer data checkpoint
+model/config optimizer data checkpoint data/tokenizer/bpe
 model/layers data/tokenizer data/read checkpoint/format
 model data/prepare checkpoint/folder
 checkpoint/load checkpoint/save

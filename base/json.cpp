@@ -1,4 +1,4 @@
-#include "checkpoint/format/json.h"
+#include "base/json.h"
 
 #include <set>
 
