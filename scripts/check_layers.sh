@@ -9,6 +9,7 @@ cd "$(dirname "$0")/.."
 # From the bottom to the top; siblings stand on one line.
 read -r -d '' ladder <<'END' || true
 base
+base/json
 tensor
 tensor/ops
 tensor/cpu/simd

@@ -4,7 +4,7 @@
 #include <set>
 #include <tuple>
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/strings.h"
 #include "base/utf8.h"
 #include "data/tokenizer/bpe/regex.h"

@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/philox.h"
 #include "data/prepare/byte_bpe_trainer.h"
 #include "data/prepare/tokenizer_training.h"
@@ -196,7 +196,7 @@ TEST_F(BpeTokenizer, DamagedFilesAreRefusedByName) {
 TEST_F(BpeTokenizer, PatternsThatNeverEndAreStopped) {
   Json file = small_file({});
   auto& pattern = file["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"];
-  pattern = "(a+)+(?!.)b";
+  pattern = "(a|aa)+$";
   const Tokenizer tokenizer = open(file);
   EXPECT_THAT(input_error([&] { tokenizer.encode(std::string(64, 'a') + "c"); }), HasSubstr("gives up on the text"));
   pattern = "(unbalanced";
