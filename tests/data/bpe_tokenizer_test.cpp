@@ -63,7 +63,7 @@ class BpeTokenizer : public testing::Test {
 };
 
 TEST_F(BpeTokenizer, GivesTheIdsOfTheLibrary) {
-  for (const std::string rules : {"gpt2", "llama3", "qwen2"}) {
+  for (const std::string rules : {"gpt2", "llama3", "qwen2", "metaspace"}) {
     const Path golden = test::golden_folder() / "tokenizers";
     const Tokenizer tokenizer(golden / (rules + ".json"));
     i64 count = 0;
@@ -121,6 +121,31 @@ TEST_F(BpeTokenizer, SpecialTokensAreFoundInTheTextAndDecodeToNothing) {
   EXPECT_THAT(pieces(tokenizer, "a<|endoftext|>b"), ElementsAre("a", "<|endoftext|>", "b"));
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("a<|endoftext|>b")), "ab");
   EXPECT_THAT(input_error([&] { tokenizer.encode("a\xFF"); }), HasSubstr("not UTF-8 at byte 1"));
+}
+
+TEST_F(BpeTokenizer, WhatItsTemplatePutsBeforeTextsIsToldAndNotPut) {
+  Json file = small_file({});
+  file["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single", {{{"SpecialToken", {{"id", "<|endoftext|>"}, {"type_id", 0}}}}, {{"Sequence", {}}}}},
+      {"special_tokens", {{"<|endoftext|>", {{"ids", {0}}}}}}};
+  const Tokenizer tokenizer = open(file);
+  EXPECT_THAT(tokenizer.prefix_tokens(), ElementsAre(0));
+  EXPECT_THAT(pieces(tokenizer, "a"), ElementsAre("a"));
+  EXPECT_THAT(tokenizer.describe(), testing::Contains(testing::Pair("not put before texts", "<|endoftext|> (0)")));
+  file["post_processor"]["special_tokens"]["<|endoftext|>"]["ids"] = {999};
+  EXPECT_THAT(refusal(file), HasSubstr("the token 999 before texts"));
+}
+
+TEST_F(BpeTokenizer, AnAddedTokenIsNoPieceThatWordsBecome) {
+  Json file = small_file({});
+  file["model"]["ignore_merges"] = true;
+  Json token = file["added_tokens"][0];
+  token["id"] = 257, token["content"] = "word", token["single_word"] = true, token["special"] = false;
+  file["added_tokens"].push_back(token);
+  const Tokenizer tokenizer = open(file);
+  EXPECT_THAT(pieces(tokenizer, "word."), ElementsAre("word", "."));
+  EXPECT_THAT(pieces(tokenizer, "words"), ElementsAre("w", "o", "r", "d", "s"));
 }
 
 TEST_F(BpeTokenizer, ThreadsShareOne) {

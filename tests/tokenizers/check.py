@@ -215,25 +215,28 @@ class Check:
         for name in ("vocab.json", "merges.txt"):
             self.compare(name, folder / name, theirs, 2000)
 
-    def check_metaspace(self):
+    def metaspace(self, scheme, vocab_size):
         """As Llama 2's: spaces are U+2581, bytes are pieces, nothing is cut."""
+        tokenizer = tokenizers.Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+        specials = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.train_from_iterator([self.corpus_text[:200000]], trainers.BpeTrainer(
+            vocab_size=vocab_size, special_tokens=specials, show_progress=False, limit_alphabet=90))
+        file = json.loads(tokenizer.to_str())
+        file["added_tokens"] = file["added_tokens"][:3]
+        tokenizer = tokenizers.Tokenizer.from_str(json.dumps(file))
+        if scheme == "normalizer":
+            tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+            tokenizer.pre_tokenizer = None
+        else:
+            tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+        strip = [decoders.Strip(" ", 1, 0)] if scheme != "never" else []
+        tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()] + strip)
+        return tokenizer
+
+    def check_metaspace(self):
         for scheme in ("normalizer", "first", "never"):
-            tokenizer = tokenizers.Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
-            specials = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
-            tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-            tokenizer.train_from_iterator([self.corpus_text[:200000]], trainers.BpeTrainer(
-                vocab_size=1500, special_tokens=specials, show_progress=False, limit_alphabet=90))
-            file = json.loads(tokenizer.to_str())
-            file["added_tokens"] = file["added_tokens"][:3]
-            steps = [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
-            tokenizer = tokenizers.Tokenizer.from_str(json.dumps(file))
-            if scheme == "normalizer":
-                tokenizer.normalizer = normalizers.Sequence(steps)
-                tokenizer.pre_tokenizer = None
-            else:
-                tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
-            strip = [decoders.Strip(" ", 1, 0)] if scheme != "never" else []
-            tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()] + strip)
+            tokenizer = self.metaspace(scheme, 1500)
             path = self.scratch / "metaspace.json"
             tokenizer.save(str(path))
             self.compare(f"metaspace, {scheme}", path, tokenizer, self.strings // 10)
@@ -262,8 +265,8 @@ class Check:
     def write_golden(self, folder):
         folder.mkdir(parents=True, exist_ok=True)
         texts = ODD + [self.prose[:2000], self.code[:2000]] + [self.random_string() for _ in range(300)]
-        for rules in ("gpt2", "llama3", "qwen2"):
-            tokenizer = self.trained(rules, 600)
+        for rules in ("gpt2", "llama3", "qwen2", "metaspace"):
+            tokenizer = self.metaspace("first", 600) if rules == "metaspace" else self.trained(rules, 600)
             tokenizer.add_tokens(ADDED)
             tokenizer.save(str(folder / f"{rules}.json"))
             with open(folder / f"{rules}_ids.jsonl", "w") as file:
