@@ -65,9 +65,10 @@ void BpeModel::learn_bytes(const BpeDescription& description, const std::string&
     if (description.ignore_merges) words_.emplace(*bytes, id);
   }
   const auto missing = std::ranges::find(byte_ids_, -1);
-  check_input(missing == byte_ids_.end(), source, ": has no piece for the byte ",
-              byte_piece(static_cast<u32>(missing - byte_ids_.begin())).substr(1, 4),
-              ": text with it would be lost; train it with the whole alphabet of bytes");
+  if (missing == byte_ids_.end()) return;
+  fail(ExitCode::BadInput, source, ": has no piece for the byte ",
+       byte_piece(static_cast<u32>(missing - byte_ids_.begin())).substr(1, 4),
+       ": text with it would be lost; train it with the whole alphabet of bytes");
 }
 
 void BpeModel::learn_characters(const BpeDescription& description, const std::string& source) {
