@@ -146,7 +146,8 @@ void BpeModel::merge_short(Workspace& workspace) const {
 
 /// The same for a word of any length: pairs in a heap, those that others took a piece of left in it as they are.
 void BpeModel::merge_long(Workspace& workspace) const {
-  auto& [ids, merges, previous, next] = workspace;
+  std::vector<u32>& ids = workspace.ids;
+  std::vector<i32>&previous = workspace.previous, &next = workspace.next;
   const auto size = static_cast<i32>(ids.size());
   previous.resize(ids.size()), next.resize(ids.size());
   for (i32 i = 0; i < size; ++i)
