@@ -2,9 +2,12 @@
 # Times tokenizer train against spm_train of the same sentencepiece library (Debian package sentencepiece), in turn, on the same
 # text with the same settings and threads. JSON lines on standard output: the machine, then one for each size and kind of model
 # with medians of seconds of processor time and of the clock.
-#   bench/tokenizer.sh [--runs=3] [--vocab_size=8192] [--threads=2] [--kinds="bpe unigram"] [--sizes="2000000 100000000"] [text ...]
+#   bench/tokenizer.sh [--runs=3] [--vocab_size=8192] [--threads=2] [--kinds="bpe unigram"] [--sizes="2000000 100000000"]
+#                      [--rules="gpt2 llama3 qwen2"] [--encode_size=50000000] [text ...]
 # The texts (default data/tinyshakespeare.txt) are taken again and again until there are so many bytes, so that a large size says
 # how fast text is read and counted, a small one how fast pieces are learnt. spm_train reads line by line and learns no newlines.
+# Then preprocess, which also reads and writes, against the library `tokenizers` encoding the same paragraphs from memory with the same
+# tokenizer.json and threads, one line for each of the rules; of the Python that HUGGINGFACE_PYTHON names, without which they are left out.
 # On a machine that others use too, processor time is the one to look at.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,6 +15,7 @@ cd "$(dirname "$0")/.."
 source bench/lib/machine.sh
 
 runs=3 vocab_size=8192 threads=2 kinds="bpe unigram" sizes="2000000 100000000"
+rules="gpt2 llama3 qwen2" encode_size=50000000 python=${HUGGINGFACE_PYTHON:-python3}
 texts=()
 for argument in "$@"; do
   case $argument in
@@ -20,12 +24,14 @@ for argument in "$@"; do
     --threads=*) threads=${argument#*=} ;;
     --kinds=*) kinds=${argument#*=} ;;
     --sizes=*) sizes=${argument#*=} ;;
+    --rules=*) rules=${argument#*=} ;;
+    --encode_size=*) encode_size=${argument#*=} ;;
     --*) echo "unknown option $argument; see the head of $0" >&2 && exit 2 ;;
     *) texts+=("$argument") ;;
   esac
 done
 [ ${#texts[@]} -gt 0 ] || texts=(data/tinyshakespeare.txt)
-command -v spm_train >/dev/null || { echo "spm_train is missing; install the Debian package sentencepiece" >&2 && exit 2; }
+[ -z "$kinds" ] || command -v spm_train >/dev/null || { echo "spm_train is missing; install the Debian package sentencepiece" >&2 && exit 2; }
 [ -x "${MEGATRON_CPP:=build/release/megatron_cpp}" ] || scripts/build.sh release megatron_cpp >/dev/null
 
 folder=$(mktemp -d)
@@ -58,8 +64,37 @@ race() {
     "$(median "$folder/theirs" 2)" "$(median "$folder/ours" 1)" "$(median "$folder/theirs" 1)"
 }
 
-machine_json "\"spm_train\": \"$(spm_train --version | tr -d '\n')\", \"texts\": \"${texts[*]##*/}\""
+# make_text <bytes>: $folder/text.
+make_text() {
+  while cat "${texts[@]}"; do :; done 2>/dev/null | head -c "$1" | iconv -c -f utf-8 -t utf-8 >"$folder/text" || true
+}
+
+# race_encode <rules>: of $folder/text, with a tokenizer trained on its beginning.
+race_encode() {
+  local run
+  rm -f "$folder"/ours "$folder"/theirs
+  head -c 2000000 "$folder/text" | iconv -c -f utf-8 -t utf-8 >"$folder/part"
+  "$MEGATRON_CPP" tokenizer train --input="$folder/part" --output="$folder/tokenizer.json" --model_type=bpe-bytes \
+    --vocab_size="$vocab_size" --pre_tokenizer="$1" >"$folder/log"
+  for ((run = 0; run < runs; ++run)); do
+    timed "$folder/ours" "$MEGATRON_CPP" preprocess "$folder/text" --output_prefix="$folder/out" --text_document=paragraph \
+      --tokenizer_model="$folder/tokenizer.json" --workers="$threads"
+    "$python" bench/lib/tokenizers_encode.py "$folder/tokenizer.json" "$folder/text" "$threads" >>"$folder/theirs"
+  done
+  printf '{"bytes": %s, "rules": "%s", "vocab_size": %s, "threads": %s, "runs": %s, ' "$(stat -c %s "$folder/text")" "$1" \
+    "$vocab_size" "$threads" "$runs"
+  printf '"cpu_seconds": %s, "tokenizers_cpu_seconds": %s, "seconds": %s, "tokenizers_seconds": %s}\n' \
+    "$(median "$folder/ours" 2)" "$(median "$folder/theirs" 2)" "$(median "$folder/ours" 1)" "$(median "$folder/theirs" 1)"
+}
+
+machine_json "\"spm_train\": \"$(spm_train --version 2>/dev/null | tr -d '\n')\", \"texts\": \"${texts[*]##*/}\""
 for size in $sizes; do
-  while cat "${texts[@]}"; do :; done 2>/dev/null | head -c "$size" | iconv -c -f utf-8 -t utf-8 >"$folder/text" || true
+  make_text "$size"
   for kind in $kinds; do race "$kind"; done
 done
+if [ -n "$rules" ] && "$python" -c 'import tokenizers' 2>/dev/null; then
+  make_text "$encode_size"
+  for kind in $rules; do race_encode "$kind"; done
+else
+  echo "encoding is not timed: $python has no tokenizers" >&2
+fi

@@ -31,7 +31,10 @@ struct DataConfig {
     visit("test_data_path", self.test_data_path, "the same for the test alone");
     visit("split", self.split, "shares of the documents of data_path for training, validation, test");
     visit("data_cache_path", self.data_cache_path, "folder of the sample indices; empty = cache/ beside the dataset");
-    visit("tokenizer_model", self.tokenizer_model, "sentencepiece model; gives vocabulary size and <eod>");
+    visit("tokenizer_model", self.tokenizer_model,
+          "sentencepiece model, tokenizer.json, vocab.json beside merges.txt, or list of ranks of tiktoken; gives "
+          "vocabulary "
+          "size and <eod>");
     visit("prefetch_batches", self.prefetch_batches, "batches read ahead by a thread; 0 = read when asked",
           between(0, 64));
     visit("reset_position_ids", self.reset_position_ids,

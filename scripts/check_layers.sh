@@ -9,6 +9,7 @@ cd "$(dirname "$0")/.."
 # From the bottom to the top; siblings stand on one line.
 read -r -d '' ladder <<'END' || true
 base
+base/json
 tensor
 tensor/ops
 tensor/cpu/simd
@@ -20,7 +21,7 @@ comm
 comm/mpi comm/cuda
 parallel/tp parallel/dp parallel/pp parallel/cp parallel/ep
 parallel
-model/config optimizer data checkpoint
+model/config optimizer data checkpoint data/tokenizer/bpe
 model/layers data/tokenizer data/read checkpoint/format
 model data/prepare checkpoint/folder
 checkpoint/load checkpoint/save

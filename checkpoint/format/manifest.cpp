@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "checkpoint/format/json.h"
+#include "base/json/json.h"
 
 namespace mcpp {
 namespace {

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <set>
 
-#include "checkpoint/format/json.h"
+#include "base/json/json.h"
 
 namespace mcpp {
 namespace {

@@ -144,7 +144,7 @@ std::vector<std::string> output_keys(const PreprocessOptions& options, const std
 void check_options(const PreprocessOptions& options) {
   check_input(!options.input.empty(), "preprocess: input is empty; give text or JSONL files");
   check_input(!options.output_prefix.empty(), "preprocess: output_prefix is empty");
-  check_input(!options.tokenizer_model.empty(), "preprocess: tokenizer_model is empty; give a sentencepiece model");
+  check_input(!options.tokenizer_model.empty(), "preprocess: tokenizer_model is empty; give a tokenizer's file");
 }
 
 std::vector<PreprocessOutput> finish_all(std::vector<std::unique_ptr<Output>>& outputs) {

@@ -31,7 +31,8 @@ struct PreprocessOptions {
     visit("output_prefix", self.output_prefix,
           "writes <output_prefix>_<key>_document.bin, .idx and .json, with the key "
           "text for plain text");
-    visit("tokenizer_model", self.tokenizer_model, "sentencepiece model");
+    visit("tokenizer_model", self.tokenizer_model,
+          "sentencepiece model, tokenizer.json, vocab.json beside merges.txt, or list of ranks of tiktoken");
     visit("json_keys", self.json_keys, "keys of each JSON object to tokenise, one dataset per key");
     visit("text_document", self.text_document,
           "what is one document in plain text: file, line, or paragraph (between "

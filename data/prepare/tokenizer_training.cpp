@@ -2,11 +2,14 @@
 
 #include <sentencepiece_trainer.h>
 
+#include <set>
 #include <unordered_map>
 
 #include "base/check.h"
 #include "base/file.h"
 #include "base/strings.h"
+#include "base/utf8.h"
+#include "data/prepare/byte_bpe_trainer.h"
 #include "data/prepare/input_files.h"
 #include "data/prepare/training_progress.h"
 #include "data/prepare/training_text.h"
@@ -65,6 +68,53 @@ std::string number_after(const std::string& message, std::string_view mark) {
   fail(ExitCode::BadInput, "sentencepiece cannot train on this text: ", message);
 }
 
+void check_has_text(bool has_text, const TokenizerOptions& options) {
+  check_input(has_text, "tokenizer: there is no text in ", join(options.input, ", "));
+}
+
+void say_training(const TokenizerOptions& options, const Log& log) {
+  log.info(str("training a ", enum_name(options.model_type), " tokenizer of ", options.vocab_size, " pieces"));
+}
+
+std::string sentencepiece_model(const TokenizerOptions& options, InputFiles& files, TrainingProgress& progress,
+                                const Log& log) {
+  const auto text = options.model_type == TokenizerModel::Bpe ? training_words(files, options.num_threads, progress)
+                                                              : training_blocks(files, progress);
+  check_has_text(!text->done(), options);
+  say_training(options, log);
+  std::string model;
+  const auto status = sentencepiece::SentencePieceTrainer::Train(trainer_arguments(options), text.get(), &model);
+  if (!status.ok()) explain(status.ToString(), options);
+  round_scores(model, options.output);
+  return model;
+}
+
+void check_special_tokens(const TokenizerOptions& options) {
+  std::set<std::string_view> seen;
+  for (const std::string& token : options.special_tokens) {
+    check_input(token.size() > 1 && find_invalid_utf8(token) < 0, "special_tokens: \"", token,
+                "\" is no token: two characters or more, in UTF-8");
+    check_input(seen.insert(token).second, "special_tokens: ", token, " is there twice");
+  }
+  const auto least = static_cast<i64>(256 + options.special_tokens.size());
+  check_input(options.vocab_size >= least, "vocab_size ", options.vocab_size, " is too small: the 256 bytes and ",
+              options.special_tokens.size(), " special tokens are ", least);
+}
+
+std::string byte_level_model(const TokenizerOptions& options, InputFiles& files, TrainingProgress& progress,
+                             const Log& log) {
+  check_special_tokens(options);
+  const WordCounts words = count_byte_words(files, options.pre_tokenizer, options.num_threads, progress);
+  check_has_text(!words.empty(), options);
+  say_training(options, log);
+  BpeDescription description = train_byte_bpe(words, options.special_tokens, options.vocab_size, options.min_frequency);
+  const auto most = static_cast<i64>(description.pieces.size());
+  check_input(most >= options.vocab_size, "vocab_size ", options.vocab_size,
+              " is too large for this text, which gives only ", most, " pieces; use a smaller vocab_size or more text");
+  set_rules(description, options.pre_tokenizer);
+  return to_tokenizer_json(description);
+}
+
 }  // namespace
 
 void train_tokenizer(const TokenizerOptions& options, const Log& log) {
@@ -72,14 +122,9 @@ void train_tokenizer(const TokenizerOptions& options, const Log& log) {
   check_input(!options.output.empty(), "tokenizer: output is empty; give the model file to write");
   TrainingProgress progress(log);
   InputFiles files(options.input, {.json_keys = options.json_keys}, kPieceBytes);
-  const auto text = options.model_type == TokenizerModel::Bpe ? training_words(files, options.num_threads, progress)
-                                                              : training_blocks(files, progress);
-  check_input(!text->done(), "tokenizer: there is no text in ", join(options.input, ", "));
-  log.info(str("training a ", enum_name(options.model_type), " tokenizer of ", options.vocab_size, " pieces"));
-  std::string model;
-  const auto status = sentencepiece::SentencePieceTrainer::Train(trainer_arguments(options), text.get(), &model);
-  if (!status.ok()) explain(status.ToString(), options);
-  round_scores(model, options.output);
+  const std::string model = options.model_type == TokenizerModel::BpeBytes
+                                ? byte_level_model(options, files, progress, log)
+                                : sentencepiece_model(options, files, progress, log);
   const Path output = options.output;
   if (output.has_parent_path()) mcpp::create_directories(output.parent_path());
   write_file_atomic(output, model);

@@ -9,6 +9,8 @@
 #include "base/strings.h"
 #include "base/utf8.h"
 #include "data/prepare/thread_pool.h"
+#include "data/tokenizer/bpe/normalizer.h"
+#include "data/tokenizer/bpe/pre_tokenizer.h"
 
 namespace mcpp {
 namespace {
@@ -98,7 +100,8 @@ class BlockIterator : public sentencepiece::SentenceIterator {
 
 /// The words of a piece of a file with their numbers.
 struct CountedPiece {
-  PieceDocuments documents;  // whose text the words are part of
+  PieceDocuments documents;            // whose text the words are part of
+  std::deque<std::string> normalized;  // or this
   std::unordered_map<std::string_view, i64> counts;
   u64 progress = 0;
 };
@@ -120,11 +123,47 @@ CountedPiece count_words_of(InputFiles::Piece read, const DocumentFormat& format
   return counted;
 }
 
-struct TextHash {
-  using is_transparent = void;
-  std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+/// The sum of count(piece) over all pieces, which are counted on so many threads.
+template <class Count>
+WordCounts count_all(InputFiles& files, i64 threads, TrainingProgress& progress, Count&& count) {
+  WordCounts counts;
+  ordered_parallel(
+      threads, [&] { return files.next(); }, count,
+      [&](const CountedPiece& piece) {
+        for (const auto& [word, times] : piece.counts) {
+          const auto known = counts.find(word);
+          if (known != counts.end())
+            known->second += times;
+          else
+            counts.emplace(word, times);
+        }
+        progress.reading(piece.progress, files.total_bytes());
+      });
+  progress.training();
+  return counts;
+}
+
+class ByteWords final : public WordSink {
+ public:
+  explicit ByteWords(PreTokenization rules) {
+    BpeDescription description;
+    set_rules(description, rules);
+    normalizer_.emplace(description.normalizer, description.rules);
+    pre_tokenizer_.emplace(description.pre_tokenizer, description.rules);
+  }
+  void count_in(const std::string& text, CountedPiece& counted) {
+    counts_ = &counted.counts;
+    std::string& buffer = counted.normalized.emplace_back();
+    pre_tokenizer_->split(normalizer_->apply(text, buffer, memory_), true, memory_, *this);
+  }
+  void add_word(std::string_view word) override { ++(*counts_)[word]; }
+
+ private:
+  std::optional<Normalizer> normalizer_;
+  std::optional<PreTokenizer> pre_tokenizer_;
+  RegexMemory memory_;
+  std::unordered_map<std::string_view, i64>* counts_ = nullptr;
 };
-using WordCounts = std::unordered_map<std::string, i64, TextHash, std::equal_to<>>;
 
 class WordIterator : public sentencepiece::SentenceIterator {
  public:
@@ -155,22 +194,22 @@ std::unique_ptr<sentencepiece::SentenceIterator> training_blocks(InputFiles& fil
 
 std::unique_ptr<sentencepiece::SentenceIterator> training_words(InputFiles& files, i64 threads,
                                                                 TrainingProgress& progress) {
-  WordCounts counts;
-  ordered_parallel(
-      threads, [&] { return files.next(); },
-      [&](InputFiles::Piece read) { return count_words_of(std::move(read), files.format()); },
-      [&](const CountedPiece& piece) {
-        for (const auto& [word, times] : piece.counts) {
-          const auto known = counts.find(word);
-          if (known != counts.end())
-            known->second += times;
-          else
-            counts.emplace(word, times);
-        }
-        progress.reading(piece.progress, files.total_bytes());
-      });
-  progress.training();
+  WordCounts counts = count_all(files, threads, progress, [&](InputFiles::Piece read) {
+    return count_words_of(std::move(read), files.format());
+  });
   return std::make_unique<WordIterator>(std::move(counts));
+}
+
+WordCounts count_byte_words(InputFiles& files, PreTokenization rules, i64 threads, TrainingProgress& progress) {
+  return count_all(files, threads, progress, [&](InputFiles::Piece read) {
+    CountedPiece counted;
+    counted.documents = parse_piece(read.path, std::move(read.piece), files.format());
+    counted.progress = read.progress;
+    ByteWords words(rules);
+    for (const auto& segments : counted.documents.by_key)
+      for (const Segment& segment : segments) words.count_in(segment.text, counted);
+    return counted;
+  });
 }
 
 }  // namespace mcpp

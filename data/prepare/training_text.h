@@ -1,15 +1,25 @@
-// The text of files in the forms that sentencepiece's trainers take.
+// The text of files in the forms that trainers take.
 #pragma once
 #include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
 
 #include "data/prepare/input_files.h"
 #include "data/prepare/training_progress.h"
+#include "data/tokenizer/bpe/known_rules.h"
 
 namespace sentencepiece {
 class SentenceIterator;
 }
 
 namespace mcpp {
+
+struct TextHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+};
+using WordCounts = std::unordered_map<std::string, i64, TextHash, std::equal_to<>>;
 
 /// The text of `files`, which outlives it, in blocks of several whole lines, newlines kept, read as they are asked for.
 /// So ":\n" or ".\n\n" can become pieces: on English drama 9 % (unigram) and 2 % (bpe) fewer tokens than with
@@ -25,5 +35,10 @@ std::unique_ptr<sentencepiece::SentenceIterator> training_blocks(InputFiles& fil
 /// characters are left out. BadInput for what cannot be read.
 std::unique_ptr<sentencepiece::SentenceIterator> training_words(InputFiles& files, i64 threads,
                                                                 TrainingProgress& progress);
+
+/// Each different word of `files`, as the rules cut and normalise them, and how often it is there. Parts of a document
+/// that are read at once are cut for themselves. Read on `threads` threads; nothing depends on their number. BadInput
+/// for what cannot be read.
+WordCounts count_byte_words(InputFiles& files, PreTokenization rules, i64 threads, TrainingProgress& progress);
 
 }  // namespace mcpp

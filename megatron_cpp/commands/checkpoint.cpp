@@ -8,6 +8,7 @@
 #include "checkpoint/folder/lock.h"
 #include "checkpoint/load/inspect.h"
 #include "checkpoint/save/writer.h"
+#include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/huggingface/huggingface.h"
 #include "megatron_cpp/resume/checkpointing.h"
@@ -262,11 +263,12 @@ ExitCode import_hf(Arguments args, Log& log) {
   config.model = imported.model;
   config.training.precision = precision_of(imported.weights->shards().front().dtype);
   config.training.global_batch_size = config.training.train_iters = 1;
-  const Path tokenizer = Path(options.folder) / "tokenizer.model";
+  const Path tokenizer = find_tokenizer_file(options.folder);
   const FolderLock lock(options.save, log);
   RunState state;
-  if (std::filesystem::exists(tokenizer)) {
-    const std::string content = read_text_file(tokenizer);
+  if (!tokenizer.empty()) {
+    const std::string content = read_tokenizer_file(tokenizer);
+    make_text_coder(content, tokenizer.string());  // judged before it is kept
     write_file_atomic(saved_tokenizer(options.save), content);
     state.tokenizer_checksum = checksum_hex(std::as_bytes(std::span(content)));
   }

@@ -11,7 +11,7 @@ namespace mcpp {
 namespace {
 
 constexpr std::array kCommands{
-    Command{"tokenizer", "train a sentencepiece tokenizer, encode and decode", tokenizer_command},
+    Command{"tokenizer", "train a tokenizer, encode and decode", tokenizer_command},
     Command{"preprocess", "turn text or JSONL into token files (.bin/.idx)", preprocess_command},
     Command{"data", "verify token files, show what a sample or an iteration reads", data_command},
     Command{"pretrain", "train a model, on any number of ranks: the main job", nullptr, pretrain_command},

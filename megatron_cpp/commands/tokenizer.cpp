@@ -1,6 +1,7 @@
-// megatron_cpp tokenizer train|encode|decode.
+// megatron_cpp tokenizer train|encode|decode|info|convert.
 #include "data/tokenizer/tokenizer.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdio>
@@ -9,11 +10,15 @@
 #include <sstream>
 
 #include "data/prepare/tokenizer_training.h"
+#include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/options.h"
 
 namespace mcpp {
 namespace {
+
+constexpr std::string_view kTokenizerFileHelp =
+    "sentencepiece model, tokenizer.json, vocab.json with merges.txt beside it, or tiktoken's list of ranks";
 
 struct CodingOptions {
   std::string model;
@@ -23,10 +28,34 @@ struct CodingOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("model", self.model, "sentencepiece model");
+    visit("model", self.model, kTokenizerFileHelp);
     visit("text", self.text, "what to encode, or the ids to decode");
     visit("input", self.input, "or a file with it; without either, standard input");
     visit("pieces", self.pieces, "encode: print pieces instead of ids");
+  }
+};
+
+struct InfoOptions {
+  std::string model;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("model", self.model, kTokenizerFileHelp);
+  }
+};
+
+struct ConvertOptions {
+  std::string model;
+  std::string output;
+  std::string pre_tokenizer;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("model", self.model, "list of ranks, or vocab.json with merges.txt beside it");
+    visit("output", self.output, "tokenizer.json to write");
+    visit("pre_tokenizer", self.pre_tokenizer,
+          "whose rules cut texts into words: gpt2, llama3, qwen2, cl100k or o200k; empty = those of the known "
+          "vocabulary");
   }
 };
 
@@ -37,10 +66,13 @@ std::string source_text(const CodingOptions& options) {
 }
 
 ExitCode train(Arguments args, Log& log) {
-  const Usage usage{.command = "megatron_cpp tokenizer train",
-                    .summary = "Trains a sentencepiece model that gives every text back byte for byte.",
-                    .positional = {"input"},
-                    .required = {"input", "output"}};
+  const Usage usage{
+      .command = "megatron_cpp tokenizer train",
+      .summary =
+          "Trains a sentencepiece model, or a byte-level tokenizer.json, that gives every text back byte for "
+          "byte.",
+      .positional = {"input"},
+      .required = {"input", "output"}};
   TokenizerOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
   train_tokenizer(options, log);
@@ -83,12 +115,47 @@ ExitCode decode(Arguments args, Log& log) {
   return ExitCode::Done;
 }
 
+ExitCode info(Arguments args, Log& log) {
+  const Usage usage{.command = "megatron_cpp tokenizer info",
+                    .summary = "Says what a tokenizer file is and how it reads texts.",
+                    .positional = {"model"},
+                    .required = {"model"}};
+  InfoOptions options;
+  if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  for (const auto& [name, value] : Tokenizer(options.model).describe())
+    log.info(str(name, std::string(std::max<std::size_t>(21 - std::min<std::size_t>(name.size(), 20), 1), ' '), value));
+  return ExitCode::Done;
+}
+
+/// The rules of that name; nothing for "".
+std::optional<PreTokenization> rules_of(const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  const auto& names = EnumNames<PreTokenization>::value;
+  const auto found = std::ranges::find(names, name);
+  check_input(found != names.end(), "--pre_tokenizer=", name, ": allowed are ",
+              join(std::vector<std::string>(names.begin(), names.end()), ", "));
+  return static_cast<PreTokenization>(found - names.begin());
+}
+
+ExitCode convert(Arguments args, Log& log) {
+  const Usage usage{.command = "megatron_cpp tokenizer convert",
+                    .summary = "Makes a tokenizer.json of files that do not say how texts are cut into words.",
+                    .positional = {"model", "output"},
+                    .required = {"model", "output"}};
+  ConvertOptions options;
+  if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  write_file_atomic(options.output, convert_to_tokenizer_json(options.model, rules_of(options.pre_tokenizer)));
+  log.info(str("wrote ", options.output, ": ", Tokenizer(options.output).vocab_size(), " pieces"));
+  return ExitCode::Done;
+}
+
 }  // namespace
 
 ExitCode tokenizer_command(Arguments args, Log& log) {
-  static constexpr std::array kSubcommands{Command{"train", "learn a model from text", train},
-                                           Command{"encode", "text to token ids", encode},
-                                           Command{"decode", "token ids to text", decode}};
+  static constexpr std::array kSubcommands{
+      Command{"train", "learn a model from text", train}, Command{"encode", "text to token ids", encode},
+      Command{"decode", "token ids to text", decode}, Command{"info", "what a tokenizer file is", info},
+      Command{"convert", "to a tokenizer.json", convert}};
   return run_subcommand("tokenizer", kSubcommands, args, log);
 }
 

@@ -1,6 +1,6 @@
 // RoPE and sliding windows in config.json.
 #pragma once
-#include "checkpoint/format/json.h"
+#include "base/json/json.h"
 #include "megatron_cpp/huggingface/config_json.h"
 #include "megatron_cpp/huggingface/huggingface_config.h"
 

@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "checkpoint/format/json.h"
+#include "base/json/json.h"
 
 namespace mcpp {
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/format/json.h"
+#include "base/json/json.h"
 #include "megatron_cpp/huggingface/config_json.h"
 #include "megatron_cpp/huggingface/huggingface_config.h"
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <set>
 
+#include "base/json/json.h"
 #include "checkpoint/folder/shared_folder.h"
-#include "checkpoint/format/json.h"
 #include "megatron_cpp/huggingface/huggingface_tokenizer.h"
 #include "megatron_cpp/huggingface/weight_map.h"
 #include "tensor/ops/ops.h"

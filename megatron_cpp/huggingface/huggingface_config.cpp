@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "checkpoint/format/json.h"
+#include "base/json/json.h"
 #include "megatron_cpp/huggingface/attention_keys.h"
 #include "megatron_cpp/huggingface/config_json.h"
 #include "megatron_cpp/huggingface/expert_keys.h"

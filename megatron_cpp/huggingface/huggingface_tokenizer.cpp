@@ -4,9 +4,10 @@
 #include <set>
 #include <tuple>
 
+#include "base/json/json.h"
 #include "base/strings.h"
 #include "base/utf8.h"
-#include "checkpoint/format/json.h"
+#include "data/tokenizer/bpe/regex.h"
 
 namespace mcpp {
 namespace {
@@ -158,16 +159,6 @@ OrderedJson unigram(const SentencepieceModel& model) {
           {"byte_fallback", has_byte_fallback(model)}};
 }
 
-/// `text` in a regular expression.
-std::string quoted(std::string_view text) {
-  std::string pattern;
-  for (const char c : text) {
-    if (std::string_view("\\^$.|?*+()[]{}").find(c) != std::string_view::npos) pattern.push_back('\\');
-    pattern.push_back(c);
-  }
-  return pattern;
-}
-
 /// What to cut `text` after, so that it never becomes one piece: between a character that is a piece and one that is
 /// none, which no piece reaches over. Not between two that are none, which are one unknown. Empty when all are pieces.
 std::string cut_in(std::string_view text, const std::set<std::string_view>& pieces) {
@@ -177,8 +168,8 @@ std::string cut_in(std::string_view text, const std::set<std::string_view>& piec
   std::size_t last = 0;  // before the cut
   while (last + 2 < parts.size() && is_piece(parts[last]) == is_piece(parts[last + 1])) ++last;
   const auto from = static_cast<std::size_t>(parts[last].data() - text.data());
-  return str(last == 0 ? "" : str("(?<=", quoted(text.substr(0, from)), ")"), quoted(parts[last]),
-             "(?=", quoted(text.substr(from + parts[last].size())), ")");
+  return str(last == 0 ? "" : str("(?<=", quoted_pattern(text.substr(0, from)), ")"), quoted_pattern(parts[last]),
+             "(?=", quoted_pattern(text.substr(from + parts[last].size())), ")");
 }
 
 /// The score alone does not keep "<eod>" from becoming that piece where a character of it is no piece itself: to be
@@ -229,35 +220,46 @@ std::string tokenizer_json(const SentencepieceModel& model, const std::string& s
 }
 
 HuggingfaceTokenizer::HuggingfaceTokenizer(const Path& model)
-    : file_(read_text_file(model)), model_(parse_sentencepiece_model(file_, model.string())) {
-  tokens_.eos = tokens_.bos = Tokenizer(model).eod();
-  const auto bos = std::ranges::find(model_.pieces, model_.bos_piece, &SentencePiece::text);
-  if (bos != model_.pieces.end() && bos->type == PieceType::Control) tokens_.bos = bos - model_.pieces.begin();
-  json_ = tokenizer_json(model_, model.string());
+    : file_(read_tokenizer_file(model)), kind_(tokenizer_kind(file_)) {
+  const Tokenizer tokenizer(model);
+  tokens_.eos = tokens_.bos = tokenizer.eod();
+  eos_ = with_spaces(tokenizer.piece(tokenizer.eod()));
+  if (kind_ == TokenizerKind::Sentencepiece) {
+    read_sentencepiece(parse_sentencepiece_model(file_, model.string()), model.string());
+    return;
+  }
+  json_ = kind_ == TokenizerKind::TokenizerJson ? file_ : convert_to_tokenizer_json(model, {});
+  if (!tokenizer.prefix_tokens().empty()) tokens_.bos = tokenizer.prefix_tokens().front();
+  bos_ = tokenizer.piece(static_cast<i32>(*tokens_.bos));
+}
+
+void HuggingfaceTokenizer::read_sentencepiece(const SentencepieceModel& model, const std::string& source) {
+  const auto bos = std::ranges::find(model.pieces, model.bos_piece, &SentencePiece::text);
+  if (bos != model.pieces.end() && bos->type == PieceType::Control) tokens_.bos = bos - model.pieces.begin();
+  bos_ = with_spaces(model.pieces[static_cast<std::size_t>(*tokens_.bos)].text);
+  const auto unknown = std::ranges::find(model.pieces, PieceType::Unknown, &SentencePiece::type);
+  if (unknown != model.pieces.end()) unknown_ = unknown->text;
+  adds_prefix_space_ = model.add_dummy_prefix;
+  json_ = tokenizer_json(model, source);
 }
 
 SpecialTokens HuggingfaceTokenizer::special_tokens() const {
   return tokens_;
 }
 
-std::string HuggingfaceTokenizer::name_of(i64 id) const {
-  return with_spaces(model_.pieces[static_cast<std::size_t>(id)].text);
-}
-
 void HuggingfaceTokenizer::write(const Path& folder, i64 longest) const {
   OrderedJson config{{"tokenizer_class", "PreTrainedTokenizerFast"},
-                     {"bos_token", name_of(*tokens_.bos)},
-                     {"eos_token", name_of(*tokens_.eos)},
+                     {"bos_token", bos_},
+                     {"eos_token", eos_},
                      {"add_bos_token", false},
                      {"add_eos_token", false},
-                     {"add_prefix_space", model_.add_dummy_prefix},
+                     {"add_prefix_space", adds_prefix_space_},
                      {"clean_up_tokenization_spaces", false},
                      {"model_max_length", longest},
-                     // The text "<eod>" is ordinary text, as it is to us.
-                     {"split_special_tokens", true}};
-  const auto unknown = std::ranges::find(model_.pieces, PieceType::Unknown, &SentencePiece::type);
-  if (unknown != model_.pieces.end()) config["unk_token"] = unknown->text;
-  write_file_atomic(folder / "tokenizer.model", file_);
+                     // Of a sentencepiece model the text "<eod>" is ordinary text, as it is to us.
+                     {"split_special_tokens", kind_ == TokenizerKind::Sentencepiece}};
+  if (!unknown_.empty()) config["unk_token"] = unknown_;
+  if (kind_ == TokenizerKind::Sentencepiece) write_file_atomic(folder / "tokenizer.model", file_);
   write_file_atomic(folder / "tokenizer.json", json_);
   write_file_atomic(folder / "tokenizer_config.json", config.dump(2) + "\n");
 }

@@ -1,9 +1,10 @@
-// A sentencepiece model as transformers reads it, so that its ids are ours for every text.
+// A tokenizer as transformers reads it, so that its ids are ours for every text.
 #pragma once
 #include <string>
 
 #include "data/tokenizer/sentencepiece_model.h"
 #include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/huggingface/huggingface_config.h"
 
 namespace mcpp {
@@ -13,19 +14,22 @@ class HuggingfaceTokenizer {
  public:
   explicit HuggingfaceTokenizer(const Path& model);
 
-  /// Writes tokenizer.json, which transformers 4.45 and later encodes by, tokenizer_config.json, and tokenizer.model
-  /// itself for others. `longest` is the most tokens that the model takes.
+  /// Writes tokenizer.json, which transformers 4.45 and later encodes by and which is the file itself where it was one,
+  /// tokenizer_config.json, and for others a sentencepiece model itself as tokenizer.model. `longest` is the most
+  /// tokens that the model takes.
   void write(const Path& folder, i64 longest) const;
-  /// Documents end with eos; they begin with bos where the model has such a piece, else after the eos of another.
+  /// Documents end with eos; they begin with bos where the tokenizer has such a piece, else after the eos of another.
   SpecialTokens special_tokens() const;
 
  private:
-  std::string name_of(i64 id) const;
+  void read_sentencepiece(const SentencepieceModel& model, const std::string& source);
 
   std::string file_;
-  SentencepieceModel model_;
+  TokenizerKind kind_;
   std::string json_;
   SpecialTokens tokens_;
+  std::string bos_, eos_, unknown_;  // unknown_: "" when there is no such piece
+  bool adds_prefix_space_ = false;
 };
 
 /// tokenizer.json: pieces spelled with plain spaces, as the text has them, so that a U+2581 of the text is a character

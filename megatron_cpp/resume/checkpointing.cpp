@@ -7,6 +7,7 @@
 #include "checkpoint/folder/exchange.h"
 #include "checkpoint/folder/retention.h"
 #include "checkpoint/folder/shared_folder.h"
+#include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/config/config_compare.h"
 #include "megatron_cpp/setup/version.h"
 
@@ -50,7 +51,7 @@ std::string checksum_of(const std::string& text) {
 void check_same_tokenizer(const Config& config, const RunState& run, const std::string& checkpoint, const Log& log) {
   const std::string& path = config.data.tokenizer_model;
   if (path.empty() || run.tokenizer_checksum.empty()) return;
-  const std::string checksum = checksum_of(read_text_file(path));
+  const std::string checksum = checksum_of(read_tokenizer_file(path));
   if (checksum == run.tokenizer_checksum) return;
   const std::string change = str("(checksum ", run.tokenizer_checksum, ", now ", checksum, ")");
   const bool is_accepted = std::ranges::count(config.checkpoint.accept_change, "data.tokenizer_model") > 0;
@@ -115,7 +116,7 @@ std::string keep_tokenizer(const Config& config, Session& session) {
   Communicator& world = session.parallel.world;
   run_together(world, [&] {
     if (world.rank() != 0) return std::string();
-    const std::string model = read_text_file(config.data.tokenizer_model);
+    const std::string model = read_tokenizer_file(config.data.tokenizer_model);
     const Path kept = saved_tokenizer(config.checkpoint.save);
     remove_unfinished(kept);
     if (!std::filesystem::exists(kept) || read_text_file(kept) != model) write_file_atomic(kept, model);

@@ -27,7 +27,7 @@ void manifest(std::string_view input);
 void pipeline_layout(std::string_view input);
 void safetensors(std::string_view input);
 void safetensors_index(std::string_view input);  ///< beside two sound files
-void tokenizer(std::string_view input);          ///< a sentencepiece model
+void tokenizer(std::string_view input);          ///< a sentencepiece model, tokenizer.json or list of ranks
 void toml_nesting(std::string_view input);       ///< TOML that repeats the input: the first byte says how often
 
 struct Target {

@@ -83,11 +83,12 @@ class Check:
         return [int(word) for word in self.run("tokenizer", "encode", f"--model={model}", f"--input={file}").split()]
 
     def check_tokenizer(self, name, folder, count):
-        """Of the exported folder, against tokenizer.model in it. Returns transformers' tokenizer."""
+        """Of the exported folder, against our file in it. Returns transformers' tokenizer."""
+        model = next(folder / file for file in ("tokenizer.model", "tokenizer.json") if (folder / file).exists())
         theirs = transformers.AutoTokenizer.from_pretrained(folder)
         self.expect(len(theirs) == self.vocab_size, name, "has", len(theirs), "tokens, ours", self.vocab_size)
         for text in self.texts(count):
-            ours = self.ids(folder / "tokenizer.model", text)
+            ours = self.ids(model, text)
             got = theirs(text)["input_ids"]
             self.expect(got == ours, name, repr(text[:200]), "\n  ours  ", ours[:60], "\n  theirs", got[:60])
             if self.is_lossless:
@@ -166,6 +167,7 @@ def main():
         check = Check(sys.argv[1], source, pathlib.Path(scratch))
         check.check("bpe", True, "gpt2", 1500)
         check.check("unigram", True, "llama", 1500)
+        check.check("bpe-bytes", True, "llama", 1500)
         check.check("bpe", False, "llama", 1000)
         check.check("unigram", False, "gpt2", 1000)
         if torch is not None:

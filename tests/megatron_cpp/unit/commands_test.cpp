@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "megatron_cpp/setup/version.h"
+#include "tests/support/scratch_folder.h"
 
 namespace mcpp {
 namespace {
@@ -55,6 +56,27 @@ TEST(Commands, UnknownCommandsGetASuggestion) {
   EXPECT_EQ(run({"cnfig"}).code, ExitCode::BadInput);
   EXPECT_EQ(run({"cnfig"}).out, "unknown command \"cnfig\"; did you mean config?");
   EXPECT_THAT(run({"zzzzzz"}).out, HasSubstr("unknown command \"zzzzzz\"; there are: tokenizer"));
+}
+
+TEST(TokenizerCommand, TrainsTellsAndConverts) {
+  const test::ScratchFolder folder;
+  const auto at = [&](const char* name) { return (folder / name).string(); };
+  std::string words;
+  for (int i = 0; i < 50; ++i) words += "to be or not to be\n";
+  write_file_atomic(at("text.txt"), words);
+  ASSERT_EQ(run({"tokenizer", "train", at("text.txt"), "--output=" + at("a"), "--model_type=bpe-bytes",
+                 "--vocab_size=260", "--pre_tokenizer=qwen2"})
+                .code,
+            ExitCode::Done);
+  const std::string told = run({"tokenizer", "info", at("a")}).out;
+  for (const char* line : {"byte-level BPE\n", "normalizer           NFC\n", "words                qwen2\n",
+                           "pieces               260\n", "ends documents       <|endoftext|> (0)\n"})
+    EXPECT_THAT(told, HasSubstr(line));
+  EXPECT_EQ(run({"tokenizer", "encode", "--model=" + at("a"), "--text=be<|endoftext|>", "--pieces"}).out,
+            "be <|endoftext|>\n");
+  EXPECT_THAT(run({"tokenizer", "convert", at("a"), at("b")}).out, HasSubstr("nothing else has to be converted"));
+  EXPECT_THAT(run({"tokenizer", "convert", at("a"), at("b"), "--pre_tokenizer=bert"}).out,
+              HasSubstr("--pre_tokenizer=bert: allowed are gpt2, llama3, qwen2, cl100k, o200k"));
 }
 
 TEST(ConfigCommand, PrintsTheResolvedConfiguration) {

@@ -174,6 +174,37 @@ TEST_F(Huggingface, ATokenizerGoesAlongWithItsSpecialTokens) {
   }
 }
 
+TEST_F(Huggingface, AByteLevelTokenizerGoesAlongAsItIs) {
+  const Path checkpoint = import_to_checkpoint(golden("gpt2")), model = folder_ / "tokenizer.model";
+  CheckpointReader reader(checkpoint);
+  train_tokenizer({.input = {(test::source_folder() / "data/tinyshakespeare.txt").string()},
+                   .output = model.string(),
+                   .vocab_size = 400,
+                   .model_type = TokenizerModel::BpeBytes},
+                  log_);
+  const Path out = folder_ / "bytes";
+  export_huggingface(out, model_of(golden("gpt2")), reader, {.tokenizer_model = model});
+  EXPECT_TRUE(read_text_file(out / "tokenizer.json") == read_text_file(model));
+  EXPECT_FALSE(std::filesystem::exists(out / "tokenizer.model"));
+  const auto config = nlohmann::json::parse(read_text_file(out / "tokenizer_config.json"));
+  EXPECT_EQ(config["eos_token"], "<|endoftext|>");
+  EXPECT_EQ(config["split_special_tokens"], false);
+  EXPECT_EQ(find_tokenizer_file(out), out / "tokenizer.json");
+  // Beside a sentencepiece model that knows less it is the model's own.
+  train_tokenizer({.input = {(test::source_folder() / "data/tinyshakespeare.txt").string()},
+                   .output = (out / "tokenizer.model").string(),
+                   .vocab_size = 399,
+                   .num_threads = 2},
+                  log_);
+  EXPECT_EQ(find_tokenizer_file(out), out / "tokenizer.json");
+  train_tokenizer({.input = {(test::source_folder() / "data/tinyshakespeare.txt").string()},
+                   .output = (out / "tokenizer.model").string(),
+                   .vocab_size = 400,
+                   .num_threads = 2},
+                  log_);
+  EXPECT_EQ(find_tokenizer_file(out), out / "tokenizer.model");
+}
+
 TEST_F(Huggingface, ATokenizerThatTransformersCannotHaveIsRefused) {
   const auto error = [&](SentencepieceModel model) { return error_of([&] { tokenizer_json(model, "x.model"); }); };
   SentencepieceModel sound;

@@ -1,4 +1,4 @@
-#include "checkpoint/format/json.h"
+#include "base/json/json.h"
 
 #include <set>
 

@@ -1,0 +1,52 @@
+// Tokens that are looked for in a text before all else.
+#pragma once
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/tokenizer/bpe/bpe_description.h"
+
+namespace mcpp {
+
+class AddedTokens {
+ public:
+  /// `tokens` as they are spelled in the texts that they are looked for in; none is empty.
+  explicit AddedTokens(std::vector<AddedToken> tokens);
+  AddedTokens(const AddedTokens&) = delete;
+  AddedTokens& operator=(const AddedTokens&) = delete;
+
+  /// Calls text(part, offset) for what lies between tokens and token(id) for these, in order. At each place the longest
+  /// token counts; one that may only be a word of its own, and is not, is passed over whole, as `tokenizers` does.
+  template <class Text, class Token>
+  void split(std::string_view all, Text&& text, Token&& token) const {
+    std::size_t done = 0;
+    for (Found found = find(all, 0, done); found.token; found = find(all, found.next, done)) {
+      if (done < found.begin) text(all.substr(done, found.begin - done), done);
+      token(found.token->id);
+      done = found.end;
+    }
+    if (done < all.size()) text(all.substr(done), done);
+  }
+
+ private:
+  struct Found {
+    const AddedToken* token = nullptr;
+    std::size_t begin = 0, end = 0;  // with the white space that goes along
+    std::size_t next = 0;            // where the search goes on
+  };
+  /// Tokens that begin with one byte, the longest first.
+  struct Bucket {
+    std::string_view common;  // what they all begin with
+    std::vector<const AddedToken*> tokens;
+  };
+  std::size_t next_candidate(std::string_view text, std::size_t from) const;
+  const AddedToken* token_at(std::string_view text) const;
+  Found find(std::string_view text, std::size_t from, std::size_t done) const;
+
+  std::vector<AddedToken> tokens_;
+  std::array<Bucket, 256> by_first_byte_;
+  std::string first_bytes_;
+};
+
+}  // namespace mcpp

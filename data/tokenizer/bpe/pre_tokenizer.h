@@ -1,0 +1,47 @@
+// Texts to the words that pieces never reach over.
+#pragma once
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "data/tokenizer/bpe/bpe_description.h"
+#include "data/tokenizer/bpe/regex.h"
+
+namespace mcpp {
+
+/// Who is handed words.
+class WordSink {
+ public:
+  virtual ~WordSink() = default;
+  virtual void add_word(std::string_view word) = 0;  ///< never empty; gone after the call
+};
+
+/// Its const methods may be called by several threads at once.
+class PreTokenizer {
+ public:
+  /// BadInput, naming `source`, for a pattern that is none.
+  PreTokenizer(const std::vector<PreTokenizerStep>& steps, const std::string& source);
+
+  /// Hands the words of `text` to `sink`, in order. `begins_text` unless something stood before it.
+  void split(std::string_view text, bool begins_text, RegexMemory& memory, WordSink& sink) const;
+
+ private:
+  struct Split {
+    Regex pattern;
+    SplitBehavior behavior;
+    bool invert;
+  };
+  /// What is the same for all parts of a text.
+  struct Call {
+    RegexMemory& memory;
+    WordSink& sink;
+  };
+  void apply(std::size_t step, std::string_view part, bool begins_text, const Call& call) const;
+  void isolate(std::size_t step, std::string_view part, bool begins_text, const Call& call) const;
+  void split_otherwise(std::size_t step, std::string_view part, bool begins_text, const Call& call) const;
+
+  std::vector<std::variant<Split, PrefixStep, MarkStep>> steps_;
+};
+
+}  // namespace mcpp
