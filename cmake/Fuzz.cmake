@@ -8,7 +8,7 @@ find_package(nlohmann_json 3 REQUIRED)
 find_package(ZLIB REQUIRED)
 
 set(fuzz_sanitizers address,undefined)
-file(GLOB fuzz_sources CONFIGURE_DEPENDS base/*.cpp tests/fuzz/*_targets.cpp)
+file(GLOB fuzz_sources CONFIGURE_DEPENDS base/*.cpp base/program/*.cpp tests/fuzz/*_targets.cpp)
 file(GLOB_RECURSE checkpoint_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} checkpoint/*.cpp)
 add_library(mcpp_fuzz STATIC ${fuzz_sources} ${checkpoint_sources} tests/fuzz/targets.cpp tests/fuzz/no_kernels.cpp
   tensor/device.cpp tensor/gemm_choices.cpp tensor/out_of_memory.cpp tensor/tensor.cpp

@@ -103,7 +103,7 @@ void CheckpointSaver::wait_for(const TrainingProgress& progress, bool local, Sav
   save.write(source);
   const Path path = save.gather_and_finish();
   if (!local) saved_iteration_ = progress.iteration;
-  log_.info(str("saved ", path.string(), " in ", human_seconds(seconds_since(start))));
+  tell(progress.iteration, str("saved ", path.string(), " in ", human_seconds(seconds_since(start))));
 }
 
 void CheckpointSaver::start(const TrainingProgress& progress, bool local, SaveObserver observer) {
@@ -117,7 +117,8 @@ void CheckpointSaver::start(const TrainingProgress& progress, bool local, SaveOb
   in_flight_ = {.save = std::make_unique<AsyncSave>(target(local, std::move(observer)), describe(progress, local),
                                                     staging_, world, log_, files_),
                 .start = start,
-                .stall = seconds_since(start)};
+                .stall = seconds_since(start),
+                .iteration = progress.iteration};
   if (!local) saved_iteration_ = progress.iteration;
 }
 
@@ -128,8 +129,13 @@ void CheckpointSaver::advance() {
   in_flight_.stall += seconds_since(start);
   if (!has_ended) return;
   const InFlight ended = std::exchange(in_flight_, {});
-  log_.info(str("saved ", ended.save->path().string(), " in ", human_seconds(seconds_since(ended.start)),
-                ", of which the training waited for ", human_seconds(ended.stall)));
+  tell(ended.iteration, str("saved ", ended.save->path().string(), " in ", human_seconds(seconds_since(ended.start)),
+                            ", of which the training waited for ", human_seconds(ended.stall)));
+}
+
+void CheckpointSaver::tell(i64 iteration, const std::string& text) const {
+  log_.info(text);
+  if (listener_) listener_(iteration, text);
 }
 
 void CheckpointSaver::finish() {
