@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <condition_variable>
 #include <cstdlib>
+#include <mutex>
 #include <utility>
 
 #include "base/strings.h"
@@ -84,6 +86,25 @@ void Progress::update(double done, std::string_view more) {
   if (is_plain_) return log_.info(text);
   is_shown_ = true;
   log_.progress(text);
+}
+
+Waiting::Waiting(KeptRef<Log> log, std::string what) {
+  const Log& to = log;
+  if (!to.is_live()) return;
+  ticker_ = std::jthread([&to, text = std::move(what)](const std::stop_token& stop) {
+    std::mutex mutex;
+    std::unique_lock lock(mutex);
+    std::condition_variable_any stopped;
+    const auto start = std::chrono::steady_clock::now();
+    const auto is_over = [&](double pause) {
+      return stopped.wait_for(lock, stop, std::chrono::duration<double>(pause), [&] { return stop.stop_requested(); });
+    };
+    for (double pause = kFirst; !is_over(pause); pause = 1) {
+      const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+      to.progress(str(text, ", since ", human_seconds(passed.count())).substr(0, terminal_columns() - 1));
+    }
+    to.progress("");
+  });
 }
 
 double Progress::seconds() const {

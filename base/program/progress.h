@@ -3,6 +3,7 @@
 #include <chrono>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "base/kept_ref.h"
 #include "base/log.h"
@@ -37,6 +38,15 @@ class Progress {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   bool is_live_, is_plain_, is_shown_ = false;
   double next_ = 0;  // seconds
+};
+
+/// The same for what does not say how far it is: from construction on a thread shows that time passes.
+class Waiting {
+ public:
+  Waiting(KeptRef<Log> log, std::string what);
+
+ private:
+  std::jthread ticker_;
 };
 
 /// One line of it, at most `columns` wide: "verify [=====>    ] 52 %, 1.20 GiB/s, 8.1s left".

@@ -7,6 +7,7 @@
 #include "checkpoint/folder/folder.h"
 #include "checkpoint/folder/lock.h"
 #include "checkpoint/load/inspect.h"
+#include "checkpoint/save/shown_source.h"
 #include "checkpoint/save/writer.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/huggingface/huggingface.h"
@@ -242,7 +243,8 @@ ExitCode upcycle(Arguments args, Log& log) {
   state.config = print_config(config);
   state.program_version = version_text();
   const auto world = make_self_communicator();
-  log.info(str("wrote ", save_checkpoint(options.save, state, *weights, *world, log).string()));
+  ShownSource shown(*weights, log, "upcycling");
+  log.info(str("wrote ", save_checkpoint(options.save, state, shown, *world, log).string()));
   return ExitCode::Done;
 }
 
@@ -273,7 +275,8 @@ ExitCode import_hf(Arguments args, Log& log) {
   state.config = print_config(config);
   state.program_version = version_text();
   const auto world = make_self_communicator();
-  log.info(str("wrote ", save_checkpoint(options.save, state, *imported.weights, *world, log).string()));
+  ShownSource shown(*imported.weights, log, "importing");
+  log.info(str("wrote ", save_checkpoint(options.save, state, shown, *world, log).string()));
   return ExitCode::Done;
 }
 

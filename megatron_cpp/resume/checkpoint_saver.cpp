@@ -1,6 +1,7 @@
 #include "megatron_cpp/resume/checkpoint_saver.h"
 
 #include "checkpoint/folder/exchange.h"
+#include "checkpoint/save/shown_source.h"
 #include "megatron_cpp/resume/local_checkpoint.h"
 #include "megatron_cpp/step/training_shards.h"
 #include "parallel/scalar.h"
@@ -97,7 +98,8 @@ void CheckpointSaver::wait_for(const TrainingProgress& progress, bool local, Sav
   finish();
   const auto start = Clock::now();
   const std::vector<NamedShard> shards = local ? shards_to_load(state_) : shards_to_save(state_);
-  HostCopies source(shards);
+  HostCopies copies(shards);
+  ShownSource source(copies, log_, "saving");
   CheckpointSave save(target(local, std::move(observer)), describe(progress, local), session_.parallel.world, log_,
                       files_);
   save.write(source);

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <thread>
@@ -34,20 +35,16 @@ TEST(Progress, MoreThanAllAndNonsenseStayWithinTheBar) {
   EXPECT_NE(progress_text("a", {.total = 10}, -20, 1, "", 100).find(" 0 %"), std::string::npos);
 }
 
-/// What a terminal of this kind gets of 0.9 seconds of progress, and of a line of the log after it.
-std::string on_terminal(const char* kind) {
+/// What a terminal of this kind gets of what `shows` does, and of a line of the log after it.
+template <class F>
+std::string on_terminal(const char* kind, F&& shows) {
+  std::fflush(stdout);  // which the child would have too
   int terminal = -1;
   const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
   if (child == 0) {
     ::setenv("TERM", kind, 1);
     const Log log;
-    {
-      Progress progress(log, "verify", {.total = 9});
-      for (int i = 0; i < 9; ++i) {
-        progress.update(i);
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      }
-    }
+    shows(log);
     log.info("done");
     ::_exit(0);
   }
@@ -59,15 +56,36 @@ std::string on_terminal(const char* kind) {
   return text;
 }
 
+/// 0.9 seconds of work.
+void verify(const Log& log) {
+  Progress progress(log, "verify", {.total = 9});
+  for (int i = 0; i < 9; ++i) {
+    progress.update(i);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+}
+
+void build(const Log& log) {
+  const Waiting waiting(log, "building");
+  std::this_thread::sleep_for(std::chrono::milliseconds(900));
+}
+
 TEST(Progress, ATerminalShowsItAfterAWhileAndClearsIt) {
-  const std::string text = on_terminal("xterm");
+  const std::string text = on_terminal("xterm", verify);
   EXPECT_TRUE(text.starts_with("\r\033[Kverify [")) << text;
   for (const char* early : {" 0 %", " 11 %", " 44 %"}) EXPECT_EQ(text.find(early), std::string::npos) << early;
   EXPECT_TRUE(text.ends_with("\r\033[Kdone\r\n")) << text;
 }
 
+TEST(Progress, WhatIsWaitedForIsNamed) {
+  const std::string text = on_terminal("xterm", build);
+  EXPECT_TRUE(text.starts_with("\r\033[Kbuilding, since 0.")) << text;
+  EXPECT_TRUE(text.ends_with("\r\033[Kdone\r\n")) << text;
+}
+
 TEST(Progress, ADumbTerminalGetsNoEscapes) {
-  EXPECT_EQ(on_terminal("dumb"), "done\r\n");
+  EXPECT_EQ(on_terminal("dumb", verify), "done\r\n");
+  EXPECT_EQ(on_terminal("dumb", build), "done\r\n");
 }
 
 TEST(Progress, APipeGetsNothing) {

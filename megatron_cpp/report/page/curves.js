@@ -16,7 +16,7 @@ const STEP_CHARTS = [
   { key: "exposed_communication", title: "Exposed communication", unit: "mean over ranks", format: formatPercent },
   { key: "peak_memory_bytes", title: "Peak memory", unit: "of the rank with most", format: formatBytes },
   { key: "largest_expert_load", title: "Largest expert load", unit: "over the mean" },
-  { key: "load_balancing_loss", title: "Load balancing loss" },
+  { key: "load_balancing_loss", title: "Load balancing loss", when: isNonZero },
   { key: "dropped_tokens", title: "Dropped tokens", format: formatPercent, when: isNonZero },
   { key: "global_batch_size", title: "Global batch size", when: varies },
   { key: "loss_scale", title: "Loss scale", when: varies },

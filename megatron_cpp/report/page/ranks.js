@@ -1,5 +1,8 @@
 // What each rank spends: memory by class, time, and who is waited for.
 
+/** From the bottom up. */
+const MEMORY_CLASSES = ["parameters", "gradients", "optimizer state", "activations", "workspace"];
+
 /** Columns of stacked parts, one for each name. `parts`: [{label, values, color}]. */
 function stackChart({ key, title, unit, names, parts, format }) {
   const plot = svg("svg", { class: "plot", height: PLOT_HEIGHT, role: "img", "aria-label": title });
@@ -71,7 +74,9 @@ function rankCharts(run) {
   const last = run.ranks[run.ranks.length - 1], numbers = last.numbers, peaks = numbers.peak_memory_bytes ?? [];
   const names = Array.from(peaks, (_, rank) => rankName(run, rank)), charts = [];
   const key = (what) => `${what}-${run.index}`, unit = `by rank, at iteration ${last.iteration}`;
-  const classes = Object.entries(last.peak_by_class ?? {}).filter(([, values]) => values.some((v) => v > 0));
+  const place = ([name]) => (MEMORY_CLASSES.includes(name) ? MEMORY_CLASSES.indexOf(name) : MEMORY_CLASSES.length);
+  const classes = Object.entries(last.peak_by_class ?? {}).filter(([, values]) => values.some((v) => v > 0))
+    .sort((a, b) => place(a) - place(b));
   const parts = classes.map(([label, values], i) => ({ label, values, color: `var(--part${i % 6})` }));
   if (parts.length > 0)
     charts.push(stackChart({ key: key("memory"), title: "Memory by class", unit: `peak of each, ${unit}`, names, parts,

@@ -52,7 +52,7 @@ function samplesSection(content) {
 function eventRows(run) {
   const starts = run.starts.map((start, i) => ({ ...start, kind: i === 0 ? "start" : "resume",
     text: `${i === 0 ? "begins" : "goes on"} after iteration ${start.iteration}` +
-      (start.world_size > 0 ? ` on ${start.world_size} ranks of ${start.host}: ${start.program}` : "") }));
+      (start.world_size > 0 ? ` on ${start.world_size} ${start.world_size === 1 ? "rank" : "ranks"} of ${start.host}: ${start.program}` : "") }));
   const order = (event) => (Number.isFinite(event.time) && event.time !== null ? event.time : -Infinity);
   return [...starts, ...run.events].map((event) => ({ ...event, run })).sort((a, b) => order(a) - order(b));
 }

@@ -79,7 +79,7 @@ TEST_F(Report, APromptThatCannotBeIsRefused) {
   const Outcome none =
       run(pretrain("run", {"--logging.sample_prompt=a", "--data.tokenizer_model=", "--model.vocab_size=400"}));
   EXPECT_EQ(none.code, 2);
-  EXPECT_CONTAINS(none.err, "logging.sample_prompt: needs data.tokenizer_model");
+  EXPECT_CONTAINS(none.err, ": needs data.tokenizer_model");
   const Outcome outcome = run(pretrain("run", {"--logging.sample_prompt=" + std::string(100, 'Z')}));
   EXPECT_EQ(outcome.code, 2);
   EXPECT_CONTAINS(outcome.err, "fewer than model.seq_length 32");

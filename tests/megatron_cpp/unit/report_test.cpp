@@ -190,8 +190,8 @@ TEST(Page, NoTextOfARunBecomesMarkup) {
   }
 }
 
-std::string config_text(const std::vector<std::string>& more) {
-  std::vector<std::string> settings{"--training.micro_batch_size=1", "--training.global_batch_size=64",
+std::string config_text(const std::vector<std::string>& more, i64 batch_size = 64) {
+  std::vector<std::string> settings{"--training.micro_batch_size=1", str("--training.global_batch_size=", batch_size),
                                     "--training.train_iters=10", "--model.num_layers=4", "--model.vocab_size=256"};
   settings.insert(settings.end(), more.begin(), more.end());
   return print_config(parse_config("", "test", settings));
@@ -211,8 +211,7 @@ TEST(RunLayout, NamesRanksAndDrawsThePipeline) {
 }
 
 TEST(RunLayout, AStepOfManyMicrobatchesIsDrawnInPart) {
-  const RunLayout layout =
-      layout_of_run(config_text({"--training.global_batch_size=8192", "--parallel.pipeline_model_parallel_size=4"}), 4);
+  const RunLayout layout = layout_of_run(config_text({"--parallel.pipeline_model_parallel_size=4"}, 8192), 4);
   ASSERT_EQ(layout.pipeline.size(), 1u) << layout.problem;
   EXPECT_NE(layout.pipeline[0].caption.find("8192 microbatches in a step, of which "), std::string::npos);
   EXPECT_LT(layout.pipeline[0].svg.size(), 4'000'000u);
