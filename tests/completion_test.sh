@@ -41,6 +41,7 @@ breaks=${breaks/=/} offers 'megatron_cpp pretrain --training.precision=b' --trai
 offers 'megatron_cpp pretrain --training.precision=bf16 --optimizer.optimizer=' muon
 offers 'megatron_cpp schedule zb-v --pipeline_m' --pipeline_model_parallel_size=
 offers 'megatron_cpp data show --it' --iteration=
+# shellcheck disable=SC2016 # nothing is to be expanded
 for nothing in 'megatron_cpp no_such_command ' 'megatron_cpp pretrain --no_such_key' 'megatron_cpp $(touch evil) --' 'no_such_program --x'; do
   [ -z "$(completed "$nothing")" ] || fail "$nothing: something is offered"
 done
@@ -51,9 +52,10 @@ for command in $(megatron_cpp --list_options | cut -f1); do
   list=$(megatron_cpp "$command" --list_options </dev/null) || fail "$command --list_options fails"
   [ -n "$list" ] || fail "$command lists nothing"
   case $list in --*) continue ;; esac
-  for subcommand in $(cut -f1 <<<"$list"); do
+  while IFS=$'\t' read -r subcommand _; do
+    [ -n "$subcommand" ] || continue
     megatron_cpp "$command" "$subcommand" --list_options </dev/null | grep -q '^--' || fail "$command $subcommand lists no options"
-  done
+  done <<<"$list"
 done
 [ "$(ls)" = "a folder"$'\n'errors$'\n'run.toml ] || fail "something was written: $(ls)"
 

@@ -3,7 +3,6 @@
 # The package is skipped (77) where dpkg or what it needs to find libraries is missing.
 set -euo pipefail
 build=$(cd "$1" && pwd)
-sources=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { echo "install: $*" >&2; exit 1; }
