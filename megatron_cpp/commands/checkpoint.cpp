@@ -7,6 +7,7 @@
 #include "checkpoint/folder/folder.h"
 #include "checkpoint/folder/lock.h"
 #include "checkpoint/load/inspect.h"
+#include "checkpoint/load/shown_reading.h"
 #include "checkpoint/save/shown_source.h"
 #include "checkpoint/save/writer.h"
 #include "megatron_cpp/commands/commands.h"
@@ -155,7 +156,7 @@ ExitCode verify(Arguments args, Log& log) {
                  "Reads every byte and compares checksums; exit code 2 when something is damaged.", options, log)) {
     return ExitCode::Done;
   }
-  const std::vector<VerifyResult> results = verify_checkpoints(options.path);
+  const std::vector<VerifyResult> results = verify_checkpoints(options.path, log);
   log.info(to_text(results));
   const bool sound = std::ranges::all_of(results, [](const VerifyResult& r) { return r.problems.empty(); });
   return sound ? ExitCode::Done : ExitCode::BadInput;
@@ -290,6 +291,7 @@ ExitCode export_hf(Arguments args, Log& log) {
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
   const Path checkpoint = find_checkpoint(options.load, log);
   CheckpointReader reader(checkpoint);
+  reader.set_listener(shown_reading(log, "exporting"));
   const Config config = parse_config(reader.state().config, checkpoint.string() + "/config");
   const Path tokenizer = saved_tokenizer(std::filesystem::absolute(checkpoint).parent_path());
   export_huggingface(options.folder, config.model, reader,
