@@ -101,7 +101,7 @@ Waiting::Waiting(KeptRef<Log> log, std::string what) {
     };
     for (double pause = kFirst; !is_over(pause); pause = 1) {
       const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
-      to.progress(str(text, ", since ", human_seconds(passed.count())).substr(0, terminal_columns() - 1));
+      to.progress(str(text, " since ", human_seconds(passed.count())).substr(0, terminal_columns() - 1));
     }
     to.progress("");
   });

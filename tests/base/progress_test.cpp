@@ -79,7 +79,7 @@ TEST(Progress, ATerminalShowsItAfterAWhileAndClearsIt) {
 
 TEST(Progress, WhatIsWaitedForIsNamed) {
   const std::string text = on_terminal("xterm", build);
-  EXPECT_TRUE(text.starts_with("\r\033[Kbuilding, since 0.")) << text;
+  EXPECT_TRUE(text.starts_with("\r\033[Kbuilding since 0.")) << text;
   EXPECT_TRUE(text.ends_with("\r\033[Kdone\r\n")) << text;
 }
 
