@@ -82,8 +82,6 @@ std::string ranks_text(const std::vector<RunHistory::Ranks>& ranks) {
   for (const std::size_t i : evenly_spread(ranks.size(), kMostRecords)) {
     text.append(text.size() > 1 ? "," : "").append("{\"iteration\":").append(number_text(ranks[i].iteration));
     text.append(",\"numbers\":").append(object_text(ranks[i].numbers, list_text));
-    if (i + 1 == ranks.size())
-      text.append(",\"peak_by_class\":").append(object_text(ranks[i].peak_by_class, list_text));
     text += "}";
   }
   return text + "]";
@@ -153,6 +151,7 @@ std::string run_text(const ReportRun& run) {
   text += ",\"samples\":" + json_text(samples_of(history));
   text += ",\"experts\":" + json_text(experts_of(history));
   text += ",\"ranks\":" + ranks_text(history.ranks);
+  text += ",\"peak_by_class\":" + object_text(history.peak_by_class, list_text);
   text += ",\"layout\":" + json_text(layout_of(config, world_size));
   return text + "}";
 }

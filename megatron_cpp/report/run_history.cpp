@@ -11,6 +11,7 @@ namespace mcpp {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using Numbers = std::vector<double>;
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
@@ -25,8 +26,8 @@ std::string text_in(const Json& record, const char* key) {
 }
 
 /// All elements as numbers, NaN for what is none; nothing when it is no list.
-std::vector<double> numbers_of(const Json& list) {
-  std::vector<double> numbers;
+Numbers numbers_of(const Json& list) {
+  Numbers numbers;
   if (!list.is_array()) return numbers;
   for (const Json& element : list) numbers.push_back(element.is_number() ? element.get<double>() : kNone);
   return numbers;
@@ -96,6 +97,12 @@ void RunHistory::add_line(std::string_view line) {
 void RunHistory::add_step(double iteration, const Json& record) {
   if (steps.rows() > 0 && iteration <= steps.iterations().back()) rewind(iteration - 1);
   auto row = row_of(record);
+  if (const auto told = record.find("ranks"); told != record.end() && told->is_object()) add_ranks(iteration, *told);
+  if (const auto timers = record.find("timers_ms"); timers != record.end() && timers->is_object()) {
+    for (const auto& [name, least_and_most] : timers->items())  // of all ranks
+      if (const Numbers of_ranks = numbers_of(least_and_most); !of_ranks.empty())
+        row.emplace_back("timer_" + name, of_ranks.back());
+  }
   const auto layers = record.find("experts");
   if (layers == record.end() || !layers->is_array()) return steps.add(iteration, row);
   experts.clear();
@@ -123,12 +130,14 @@ void RunHistory::add_evaluation(double iteration, const std::string& split, cons
 }
 
 void RunHistory::add_ranks(double iteration, const Json& record) {
-  Ranks& added = ranks.emplace_back(Ranks{.iteration = iteration, .numbers = {}, .peak_by_class = {}});
+  // A step and a record of its own may both tell of them.
+  if (ranks.empty() || ranks.back().iteration != iteration) ranks.push_back({.iteration = iteration, .numbers = {}});
+  Ranks& added = ranks.back();
   for (const auto& [key, value] : record.items())
     if (value.is_array()) added.numbers[key] = numbers_of(value);
   const auto classes = record.find("peak_by_class");
   if (classes == record.end() || !classes->is_object()) return;
-  for (const auto& [key, value] : classes->items()) added.peak_by_class[key] = numbers_of(value);
+  for (const auto& [key, value] : classes->items()) peak_by_class[key] = numbers_of(value);
 }
 
 void RunHistory::rewind(double iteration) {

@@ -30,7 +30,6 @@ struct RunHistory {
   struct Ranks {
     double iteration = 0;
     std::map<std::string, std::vector<double>> numbers;
-    std::map<std::string, std::vector<double>> peak_by_class;
   };
   struct ExpertLayer {
     double layer = 0;
@@ -43,7 +42,8 @@ struct RunHistory {
   std::vector<Event> events;
   std::vector<Sample> samples;
   std::vector<Ranks> ranks;
-  std::vector<ExpertLayer> experts;  ///< of the last step that tells of them
+  std::map<std::string, std::vector<double>> peak_by_class;  ///< memory by rank, as told last
+  std::vector<ExpertLayer> experts;                          ///< of the last step that tells of them
   std::size_t unreadable_lines = 0;
 
   /// Reads one line. Of an iteration that is told twice, as when a run goes on from an earlier checkpoint, what comes

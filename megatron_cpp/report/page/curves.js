@@ -62,7 +62,9 @@ function chartSpecs(state) {
     curves: () => evaluationCurves(state, split, (run) => run.name) }));
   const known = STEP_CHARTS.map((spec) => spec.key).concat(NOT_CHARTED);
   const others = [...new Set(runs.flatMap((run) => Object.keys(run.steps.columns)))]
-    .filter((key) => !known.includes(key)).map((key) => ({ key, title: key.replaceAll("_", " ") }));
+    .filter((key) => !known.includes(key)).map((key) => (key.startsWith("timer_")
+      ? { key, title: `Time: ${key.slice("timer_".length)}`, unit: "of the slowest rank", format: formatMilliseconds }
+      : { key, title: key.replaceAll("_", " ") }));
   const steps = [...STEP_CHARTS, ...others]
     .filter(({ key, when = isThere }) => runs.some((run) => run.steps.columns[key] && when(run.steps.columns[key])))
     .map((spec) => ({ format: formatNumber, ...spec, curves: () => stepCurves(state, spec.key) }));

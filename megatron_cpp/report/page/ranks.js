@@ -75,7 +75,7 @@ function rankCharts(run) {
   const names = Array.from(peaks, (_, rank) => rankName(run, rank)), charts = [];
   const key = (what) => `${what}-${run.index}`, unit = `by rank, at iteration ${last.iteration}`;
   const place = ([name]) => (MEMORY_CLASSES.includes(name) ? MEMORY_CLASSES.indexOf(name) : MEMORY_CLASSES.length);
-  const classes = Object.entries(last.peak_by_class ?? {}).filter(([, values]) => values.some((v) => v > 0))
+  const classes = Object.entries(run.peak_by_class).filter(([, values]) => values.some((v) => v > 0))
     .sort((a, b) => place(a) - place(b));
   const parts = classes.map(([label, values], i) => ({ label, values, color: `var(--part${i % 6})` }));
   if (parts.length > 0)
@@ -87,8 +87,11 @@ function rankCharts(run) {
     { label: "computes", values: shares, color: "var(--part0)" },
     { label: "waits for other pipeline stages", values: numbers.bubble ?? [], color: "var(--part1)" },
     { label: "other communication", values: numbers.exposed_communication ?? [], color: "var(--part3)" }] }));
+  if (numbers.compute_ms)
+    charts.push(stackChart({ key: key("compute"), title: "Computing", unit: `in an iteration, ${unit}`, names,
+      format: formatMilliseconds, parts: [{ label: "computes", values: numbers.compute_ms, color: "var(--part0)" }] }));
   if (run.ranks.length > 1)
-    charts.push(heatmap({ key: key("stragglers"), title: "Computing", unit: "share of the time, by rank and iteration",
+    charts.push(heatmap({ key: key("stragglers"), title: "Computing over time", unit: "share of the time, by rank and iteration",
       rows: names, columns: run.ranks.map((record) => `iteration ${record.iteration}`),
       values: names.map((_, rank) => run.ranks.map((record) => computing(record.numbers)[rank] ?? NONE)),
       format: formatPercent }));

@@ -98,6 +98,21 @@ TEST(RunHistory, AStartForgetsWhatLiesBehindIt) {
   EXPECT_EQ(history.starts[0].world_size, 4);
 }
 
+TEST(RunHistory, TakesRanksAndTimersOutOfSteps) {
+  const RunHistory history =
+      history_of({R"({"type":"ranks","iteration":4,"peak_memory_bytes":[8,9],"peak_by_class":{"other":[1,2]}})",
+                  R"({"type":"train","iteration":4,"lm_loss":2,"ranks":{"compute_ms":[5,7],"bubble":[0.5,0.25]},)"
+                  R"("timers_ms":{"forward":[3,4],"empty":[],"odd":7}})"});
+  ASSERT_EQ(history.ranks.size(), 1u) << "one of a step, whoever tells of it";
+  EXPECT_EQ(history.ranks[0].iteration, 4);
+  EXPECT_EQ(history.ranks[0].numbers.at("peak_memory_bytes"), (Numbers{8, 9}));
+  EXPECT_EQ(history.peak_by_class.at("other"), (Numbers{1, 2}));
+  EXPECT_EQ(history.ranks[0].numbers.at("compute_ms"), (Numbers{5, 7}));
+  ASSERT_EQ(history.steps.column("timer_forward").size(), 1u);
+  EXPECT_EQ(history.steps.column("timer_forward")[0], 4);
+  EXPECT_TRUE(history.steps.column("timer_empty").empty() && history.steps.column("timer_odd").empty());
+}
+
 TEST(RunHistory, PassesOverWhatIsNoRecord) {
   const RunHistory history = history_of(
       {"", "{", "[1]", "7", "null", "\xff\xfe", step(1, "5"), step(2, "null"), step(3, "NaN"), step(4, "1e999"),
@@ -146,7 +161,7 @@ TEST(RunHistory, ReadsBackWhatTheWriterWrote) {
   EXPECT_EQ(history.events[0].text, "back");
   ASSERT_EQ(history.ranks.size(), 1u);
   EXPECT_EQ(history.ranks[0].numbers.at("peak_memory_bytes"), (Numbers{100, 100}));
-  EXPECT_EQ(history.ranks[0].peak_by_class.at("parameters"), (Numbers{60, 60}));
+  EXPECT_EQ(history.peak_by_class.at("parameters"), (Numbers{60, 60}));
   EXPECT_EQ(history.steps.column("largest_expert_load")[0], 1.5);
   ASSERT_EQ(history.experts.size(), 1u);
   EXPECT_EQ(history.experts[0].tokens, (Numbers{3, 1}));
