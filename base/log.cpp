@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 namespace mcpp {
@@ -48,7 +49,8 @@ void Log::progress(std::string_view line) const {
 }
 
 bool Log::is_live() const {
-  return may_be_live_ && ::isatty(STDOUT_FILENO) != 0;
+  const char* terminal = std::getenv("TERM");  // a dumb one cannot take a line back
+  return may_be_live_ && ::isatty(STDOUT_FILENO) != 0 && (terminal == nullptr || std::string_view(terminal) != "dumb");
 }
 
 }  // namespace mcpp

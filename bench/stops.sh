@@ -17,7 +17,7 @@ source bench/lib/interrupted.sh
 settings+=(--training.micro_batch_size=1 --training.eval_interval=4 --training.eval_iters=6)
 
 # What the metrics say of every iteration, in order.
-history_of() { sed 's/.*"type":"\([a-z]*\)","iteration":\([0-9]*\).*"lm_loss":\([^,]*\),.*/\2 \1 \3/' "$1/metrics.jsonl"; }
+history_of() { sed -n 's/.*"type":"\([a-z]*\)","iteration":\([0-9]*\).*"lm_loss":\([^,]*\),.*/\2 \1 \3/p' "$1/metrics.jsonl"; }
 
 # run_until_stopped <ranks> <folder>: whether it was; counts in `stops`, `given_up`, `in_evaluations` and `failures`.
 run_until_stopped() {

@@ -10,7 +10,7 @@ find_package(nlohmann_json 3 REQUIRED)
 find_package(ZLIB REQUIRED)
 
 set(fuzz_sanitizers address,undefined)
-file(GLOB fuzz_sources CONFIGURE_DEPENDS base/*.cpp base/json/*.cpp tests/fuzz/*_targets.cpp)
+file(GLOB fuzz_sources CONFIGURE_DEPENDS base/*.cpp base/json/*.cpp base/program/*.cpp tests/fuzz/*_targets.cpp)
 file(GLOB_RECURSE room_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} checkpoint/*.cpp data/tokenizer/bpe/*.cpp)
 add_library(mcpp_fuzz STATIC ${fuzz_sources} ${room_sources} tests/fuzz/targets.cpp tests/fuzz/no_kernels.cpp
   tensor/device.cpp tensor/gemm_choices.cpp tensor/out_of_memory.cpp tensor/tensor.cpp

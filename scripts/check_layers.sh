@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 # From the bottom to the top; siblings stand on one line.
 read -r -d '' ladder <<'END' || true
 base
-base/json
+base/json base/program
 tensor
 tensor/ops
 tensor/cpu/simd
@@ -30,7 +30,7 @@ megatron_cpp/config
 megatron_cpp/step
 megatron_cpp/setup
 megatron_cpp/resume
-megatron_cpp/inference megatron_cpp/huggingface megatron_cpp/bench
+megatron_cpp/inference megatron_cpp/huggingface megatron_cpp/bench megatron_cpp/report
 megatron_cpp/train
 megatron_cpp/commands
 megatron_cpp

@@ -53,7 +53,8 @@ std::string layout_problem(const Path& path, const Manifest& manifest, i64 file)
 }
 
 /// What is wrong with file number `index` of the manifest; empty when nothing.
-std::string problem_of_file(const Path& directory, const Manifest& manifest, i64 index, bool checksums) {
+std::string problem_of_file(const Path& directory, const Manifest& manifest, i64 index, bool checksums,
+                            const BytesListener& read) {
   const FileEntry& file = manifest.files[static_cast<std::size_t>(index)];
   const Path path = directory / file.name;
   std::error_code error;
@@ -63,7 +64,7 @@ std::string problem_of_file(const Path& directory, const Manifest& manifest, i64
     return str(path.string(), " has ", size, " bytes instead of ", file.bytes);
   }
   if (!checksums) return {};
-  if (InputFile(path).checksum() == file.checksum) return layout_problem(path, manifest, index);
+  if (InputFile(path).checksum(read) == file.checksum) return layout_problem(path, manifest, index);
   return str(path.string(), " differs from its checksum", damaged_tensors(manifest, index, MappedFile(path)));
 }
 
@@ -89,13 +90,14 @@ std::vector<std::string> wrong_name(const Path& directory, const Manifest& manif
 }
 
 /// problems_of for one of `parts` readers: file i is read by reader i % parts, the rest is checked by reader 0.
-std::vector<std::string> problems_of_part(const Path& directory, bool checksums, i64 part, i64 parts) {
+std::vector<std::string> problems_of_part(const Path& directory, bool checksums, i64 part, i64 parts,
+                                          const BytesListener& read = {}) {
   std::vector<std::string> problems;
   try {
     const Manifest manifest = read_manifest(directory);
     if (part == 0) problems = surplus_files(directory, manifest);
     for (i64 i = part; i < static_cast<i64>(manifest.files.size()); i += parts) {
-      std::string problem = problem_of_file(directory, manifest, i, checksums);
+      std::string problem = problem_of_file(directory, manifest, i, checksums, read);
       if (!problem.empty()) problems.push_back(std::move(problem));
     }
     if (part == 0 && problems.empty()) problems = wrong_name(directory, manifest);  // not the manifest of other files
@@ -183,8 +185,8 @@ void move_latest_up_to(const Path& checkpoint) {
   write_file_atomic(folder / kLatestName, name + "\n");
 }
 
-std::vector<std::string> problems_of(const Path& directory, bool checksums) {
-  return problems_of_part(directory, checksums, 0, 1);
+std::vector<std::string> problems_of(const Path& directory, bool checksums, const BytesListener& read) {
+  return problems_of_part(directory, checksums, 0, 1, read);
 }
 
 std::vector<Path> checkpoints_to_try(const Path& folder, Communicator& world, const Log& log) {

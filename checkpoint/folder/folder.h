@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "checkpoint/format/damage.h"
+#include "checkpoint/format/input_file.h"
 #include "comm/communicator.h"
 
 namespace mcpp {
@@ -30,7 +31,8 @@ void move_latest_up_to(const Path& checkpoint);
 
 /// What is wrong with a checkpoint: the manifest, missing or surplus files, sizes and, with `checksums`, every byte.
 /// Each line names the file, and the tensors in it when they can be told. Empty when it is sound.
-std::vector<std::string> problems_of(const Path& directory, bool checksums = true);
+/// `read` hears of the bytes that are read.
+std::vector<std::string> problems_of(const Path& directory, bool checksums = true, const BytesListener& read = {});
 
 /// The checkpoints of a folder in the order in which to try them: what `latest` names, or a higher iteration completed
 /// after `latest` was written, comes first. Called by all ranks, which get the same answer.

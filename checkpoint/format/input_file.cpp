@@ -57,7 +57,7 @@ i64 InputFile::size() const {
   return info.st_size;
 }
 
-std::string InputFile::checksum() const {
+std::string InputFile::checksum(const BytesListener& read) const {
   std::vector<std::byte> piece(std::size_t{1} << 19);  // stays in the processor's cache for the sum
   ReadAhead ahead;
   ahead.expect(*this, 0, size());
@@ -68,6 +68,7 @@ std::string InputFile::checksum() const {
     if (done == 0) return sum.hex();
     sum.update(std::span(piece).first(static_cast<std::size_t>(done)));
     offset += done;
+    if (read) read(done);
   }
 }
 

@@ -1,12 +1,16 @@
 // A file read with plain reads, which take large files from the disk and the page cache faster than a mapping does.
 #pragma once
 #include <deque>
+#include <functional>
 #include <span>
 #include <string>
 
 #include "base/file.h"
 
 namespace mcpp {
+
+/// Hears of so many bytes more.
+using BytesListener = std::function<void(i64 bytes)>;
 
 class InputFile {
  public:
@@ -21,8 +25,8 @@ class InputFile {
   void prefetch(i64 offset, i64 bytes) const;
   i64 size() const;
   const Path& path() const { return path_; }
-  /// XXH3-128 of the whole file, as 32 hexadecimal digits.
-  std::string checksum() const;
+  /// XXH3-128 of the whole file, as 32 hexadecimal digits. `read` hears of each piece.
+  std::string checksum(const BytesListener& read = {}) const;
 
  private:
   /// At most as many bytes as asked for; 0 at the end.

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "base/program/progress.h"
 #include "checkpoint/folder/folder.h"
 #include "checkpoint/load/reader.h"
 
@@ -88,6 +89,19 @@ std::vector<std::string> differences(const RunState& a, const RunState& b) {
   return found;
 }
 
+/// Of the files that the manifests of these name; what has no sound manifest counts nothing.
+double bytes_in(const std::vector<Path>& directories) {
+  double bytes = 0;
+  for (const Path& directory : directories) {
+    try {
+      bytes += static_cast<double>(read_manifest(directory).bytes());
+    } catch (const Error&) {
+      continue;  // found again, and told, when it is verified
+    }
+  }
+  return bytes;
+}
+
 }  // namespace
 
 std::vector<CheckpointSummary> list_checkpoints(const Path& folder) {
@@ -121,13 +135,16 @@ std::string to_text(const std::vector<CheckpointSummary>& list) {
   return text;
 }
 
-std::vector<VerifyResult> verify_checkpoints(const Path& path) {
+std::vector<VerifyResult> verify_checkpoints(const Path& path, const Log& log) {
   std::vector<Path> directories{path};
   if (!is_checkpoint(path)) directories = checkpoints_in(path);
   check_input(!directories.empty(), path.string(), " is not a checkpoint and has none in it");
   std::vector<VerifyResult> results;
+  Progress progress(log, "verifying", {.total = bytes_in(directories)});
+  double done = 0;
   for (const Path& directory : directories) {
-    VerifyResult result{.directory = directory, .problems = problems_of(directory)};
+    const auto read = [&](i64 bytes) { progress.update(done += static_cast<double>(bytes)); };
+    VerifyResult result{.directory = directory, .problems = problems_of(directory, /*checksums=*/true, read)};
     if (result.problems.empty()) result.bytes = read_manifest(directory).bytes();
     results.push_back(std::move(result));
   }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "checkpoint/format/manifest.h"
 
 namespace mcpp {
@@ -26,8 +27,8 @@ struct VerifyResult {
   i64 bytes = 0;
   std::vector<std::string> problems = {};  ///< after reading every byte
 };
-/// Of one checkpoint, or of all in a folder.
-std::vector<VerifyResult> verify_checkpoints(const Path& folder_or_checkpoint);
+/// Of one checkpoint, or of all in a folder. A terminal shows how far it is.
+std::vector<VerifyResult> verify_checkpoints(const Path& folder_or_checkpoint, const Log& log);
 std::string to_text(const std::vector<VerifyResult>& results);
 
 /// The manifest as text: state, files, tensors with type, shape and number of shards, and the sums of elements by kind.

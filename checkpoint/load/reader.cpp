@@ -144,8 +144,10 @@ std::optional<Damage> CheckpointReader::load(std::span<NamedShard> targets, cons
   const std::vector<std::string> reports = run_together(ranks.world, [&] {
     try {
       const std::vector<const Job*> order = in_order_of_files(jobs);
+      bytes_of_load_ = bytes_to_read(jobs);
       for (const Job* job : order) expect(*job);
       for (const Job* job : order) fill(*job);
+      bytes_of_load_ = 0;
     } catch (const DamagedFile& error) {
       return std::string(error.what());
     }
@@ -207,6 +209,18 @@ std::vector<const CheckpointReader::Job*> CheckpointReader::in_order_of_files(co
   std::vector<const Job*> result;
   for (const auto& [place, job] : order) result.push_back(job);
   return result;
+}
+
+i64 CheckpointReader::bytes_to_read(const Jobs& jobs) const {
+  i64 bytes = 0;
+  for (const auto& [t, job] : jobs) {
+    const Check* check = &checks_[first_shard_[t]];
+    for (const ShardEntry& shard : manifest_.tensors[t].shards) {
+      const bool is_read = *check++ == Check::Now || want_of(job.targets, shard) != kNothing;
+      if (is_read) bytes += shard.numel() * size_of(manifest_.tensors[t].dtype);
+    }
+  }
+  return bytes;
 }
 
 void CheckpointReader::expect(const Job& job) {
@@ -273,6 +287,7 @@ void CheckpointReader::read_shard(const TensorEntry& tensor, const ShardEntry& s
     const std::span piece(place ? place : piece_.data(), static_cast<std::size_t>(bytes));
     damaging([&] { file.read(offset + first * size, piece); });
     if (verifies) sum.update(piece);
+    if (listener_) listener_(bytes, bytes_of_load_);
     for (std::size_t i = 0; !place && i < destinations.size(); ++i) destinations[i].take(first, last, piece.data());
   }
   if (verifies && sum.hex() != shard.checksum) {

@@ -1,6 +1,7 @@
 // Loading: any box, or flat range of one, of any tensor in a checkpoint, whatever boxes it was saved in. Every number
 // is verified on the way, in the same pass over the files.
 #pragma once
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -42,6 +43,10 @@ class CheckpointReader {
   /// Whether every element that target's box and range name is there. Always so in a sound checkpoint that covers all.
   bool holds(const ShardSpec& target) const;
 
+  /// Hears of the bytes that this rank reads; `all` is how many there will be in a load(), 0 outside of one.
+  using ReadListener = std::function<void(i64 bytes, i64 all)>;
+  void set_listener(ReadListener listener) { listener_ = std::move(listener); }
+
   /// Fills target.data, on any device, with the elements that target's box and range name. Throws BadInput when the
   /// checkpoint has no such tensor, when its global shape or type differs, and when a file is damaged. A stored shard
   /// that is read for the first time is read as a whole and compared with its checksum.
@@ -77,6 +82,8 @@ class CheckpointReader {
   void check(const NamedShard& target, Conversion conversion) const;
   void share_checks(Jobs& jobs, const LoadingRanks& ranks);
   std::vector<const Job*> in_order_of_files(const Jobs& jobs);
+  /// Of the shards that this rank reads something of.
+  i64 bytes_to_read(const Jobs& jobs) const;
   void expect(const Job& job);
   void fill(const Job& job);
   void read_shard(const TensorEntry& tensor, const ShardEntry& shard, std::span<Destination> destinations, Check check);
@@ -88,7 +95,9 @@ class CheckpointReader {
   std::vector<std::size_t> first_shard_;          // of each tensor, all shards being counted one after another
   std::vector<Check> checks_;                     // by shard
   std::vector<std::byte> piece_;                  // of a shard
-  ReadAhead read_ahead_;                          // of the shards that are to be verified now
+  ReadListener listener_;
+  i64 bytes_of_load_ = 0;
+  ReadAhead read_ahead_;  // of the shards that are to be verified now
 };
 
 /// The manifest's tensor of this name. Throws BadInput, with the nearest name, when there is none.

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/links.h"
+#include "base/program/progress.h"
 #include "base/strings.h"
 
 namespace mcpp {
@@ -63,11 +64,10 @@ std::optional<InputFiles::Piece> InputFiles::next() {
 }
 
 std::string describe_progress(u64 done_bytes, u64 total_bytes, double seconds) {
-  const auto done = static_cast<double>(done_bytes), total = static_cast<double>(total_bytes);
-  const std::string speed = str(human_bytes(done / std::max(seconds, 1e-3)), "/s");
-  if (total_bytes == 0) return str(human_bytes(done), ", ", speed);
-  const double left = done > 0 ? seconds * (total - done) / done : 0;
-  return str(static_cast<int>(100 * done / total), " %, ", speed, ", ", human_seconds(std::max(left, 0.0)), " left");
+  constexpr std::size_t kColumns = 64;  // beside what the caller tells
+  return progress_text("", {.total = static_cast<double>(total_bytes)}, static_cast<double>(done_bytes), seconds, "",
+                       kColumns)
+      .substr(1);
 }
 
 }  // namespace mcpp

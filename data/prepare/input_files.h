@@ -39,7 +39,7 @@ class InputFiles {
   u64 total_bytes_ = 0, finished_bytes_ = 0;
 };
 
-/// How far a command is, such as "37 %, 12.1 MB/s, 8 s left"; without a total, "51 MB, 12.1 MB/s".
+/// How far a command is, such as "[====>     ] 37 %, 12.1 MiB/s, 8.0s left"; without a total, "51 MiB, 12.1 MiB/s".
 std::string describe_progress(u64 done_bytes, u64 total_bytes, double seconds);
 
 }  // namespace mcpp

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/program/progress.h"
 #include "base/strings.h"
 #include "data/read/sampler.h"
 
@@ -77,6 +78,8 @@ DatasetSummary data_verify(const Path& prefix, i64 vocab_size, const Log& log) {
   }
   IdStatistics ids(prefix, vocab_size);
   std::vector<i32> buffer;
+  Progress progress(log, "verify " + prefix.string(),
+                    {.total = static_cast<double>(summary.documents), .unit = "documents"});
   for (i64 d = 0; d < summary.documents; ++d) {
     i32 last = -1;
     for (i64 s = source.document_begin(d); s < source.document_begin(d + 1); ++s) {
@@ -87,7 +90,7 @@ DatasetSummary data_verify(const Path& prefix, i64 vocab_size, const Log& log) {
       last = verify_sequence(source, s, d, ids, buffer);
     }
     summary.documents_with_eod += summary.info && last == summary.info->eod;
-    if (d % 1024 == 0) log.progress(str("verify ", prefix.string(), ": document ", d, " of ", summary.documents));
+    if (d % 64 == 0) progress.update(static_cast<double>(d));
   }
   ids.summarize(summary);
   return summary;

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/program/progress.h"
 #include "base/strings.h"
 
 namespace mcpp {
@@ -106,7 +107,10 @@ IndexArrays provide(const Path& path, const std::string& description, const Inde
   };
   const std::string obstacle = obstacle_to(path);
   if (!obstacle.empty()) warn(obstacle);  // before it is built, which may take long
-  auto built = build(how);
+  auto built = [&] {
+    const Waiting shown(log, str("building the index of samples ", path.filename().string()));
+    return build(how);
+  }();
   if (!obstacle.empty()) return IndexArrays(std::move(built));
   try {
     store(path, description, built);

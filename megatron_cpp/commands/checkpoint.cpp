@@ -7,6 +7,8 @@
 #include "checkpoint/folder/folder.h"
 #include "checkpoint/folder/lock.h"
 #include "checkpoint/load/inspect.h"
+#include "checkpoint/load/shown_reading.h"
+#include "checkpoint/save/shown_source.h"
 #include "checkpoint/save/writer.h"
 #include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/commands/commands.h"
@@ -155,7 +157,7 @@ ExitCode verify(Arguments args, Log& log) {
                  "Reads every byte and compares checksums; exit code 2 when something is damaged.", options, log)) {
     return ExitCode::Done;
   }
-  const std::vector<VerifyResult> results = verify_checkpoints(options.path);
+  const std::vector<VerifyResult> results = verify_checkpoints(options.path, log);
   log.info(to_text(results));
   const bool sound = std::ranges::all_of(results, [](const VerifyResult& r) { return r.problems.empty(); });
   return sound ? ExitCode::Done : ExitCode::BadInput;
@@ -243,7 +245,8 @@ ExitCode upcycle(Arguments args, Log& log) {
   state.config = print_config(config);
   state.program_version = version_text();
   const auto world = make_self_communicator();
-  log.info(str("wrote ", save_checkpoint(options.save, state, *weights, *world, log).string()));
+  ShownSource shown(*weights, log, "upcycling");
+  log.info(str("wrote ", save_checkpoint(options.save, state, shown, *world, log).string()));
   return ExitCode::Done;
 }
 
@@ -275,7 +278,8 @@ ExitCode import_hf(Arguments args, Log& log) {
   state.config = print_config(config);
   state.program_version = version_text();
   const auto world = make_self_communicator();
-  log.info(str("wrote ", save_checkpoint(options.save, state, *imported.weights, *world, log).string()));
+  ShownSource shown(*imported.weights, log, "importing");
+  log.info(str("wrote ", save_checkpoint(options.save, state, shown, *world, log).string()));
   return ExitCode::Done;
 }
 
@@ -289,6 +293,7 @@ ExitCode export_hf(Arguments args, Log& log) {
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
   const Path checkpoint = find_checkpoint(options.load, log);
   CheckpointReader reader(checkpoint);
+  reader.set_listener(shown_reading(log, "exporting"));
   const Config config = parse_config(reader.state().config, checkpoint.string() + "/config");
   const Path tokenizer = saved_tokenizer(std::filesystem::absolute(checkpoint).parent_path());
   export_huggingface(options.folder, config.model, reader,

@@ -4,6 +4,7 @@
 
 #include "base/number_text.h"
 #include "base/strings.h"
+#include "megatron_cpp/config/arguments.h"
 #include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/setup/version.h"
 
@@ -18,9 +19,11 @@ constexpr std::array kCommands{
     Command{"evaluate", "measure held-out perplexity of a checkpoint, on any number of ranks", nullptr,
             evaluate_command},
     Command{"generate", "sample text from a checkpoint, on any number of ranks", nullptr, generate_command},
+    Command{"report", "write a page with curves, memory, events and configurations of runs", report_command},
     Command{"checkpoint", "list, verify and compare checkpoints; import from and export to Hugging Face",
             checkpoint_command},
     Command{"config", "check a configuration and print it with all defaults", config_command},
+    Command{"completion", "print what makes bash or zsh complete commands and options", completion_command},
     Command{"schedule", "draw and time a pipeline schedule, or compare all of them", schedule_command},
     Command{"plan", "find the fastest layouts of a model on a cluster, without it", plan_command},
     Command{"bench", "time matrix products, operations, whole steps or communication", nullptr, bench_command},
@@ -45,6 +48,13 @@ ExitCode dispatch(std::span<const Command> table, const std::string& kind, Argum
   const std::string nearest = nearest_name(args[0], names);
   fail(ExitCode::BadInput, "unknown ", kind, " \"", args[0], "\"; ",
        nearest.empty() ? str("there are: ", join(names, ", ")) : str("did you mean ", nearest, "?"));
+}
+
+/// For completion: the names that may come next.
+std::string names_of(std::span<const Command> table) {
+  std::string text;
+  for (const Command& command : table) text += str(command.name, "\t", command.summary, "\n");
+  return text;
 }
 
 bool asks_for_list(Arguments args) {
@@ -78,6 +88,10 @@ ExitCode run_program(Arguments args, Log& log, const World& world) {
     log.info(program_help());
     return args.empty() ? ExitCode::BadInput : ExitCode::Done;
   }
+  if (asks_for_options(args.first(1))) {
+    log.info(names_of(kCommands));
+    return ExitCode::Done;
+  }
   if (args[0] == "--version") {
     log.info(version_text());
     return ExitCode::Done;
@@ -86,6 +100,10 @@ ExitCode run_program(Arguments args, Log& log, const World& world) {
 }
 
 ExitCode run_subcommand(const std::string& name, std::span<const Command> table, Arguments args, Log& log) {
+  if (!args.empty() && asks_for_options(args.first(1))) {
+    log.info(names_of(table));
+    return ExitCode::Done;
+  }
   if (!asks_for_list(args)) {
     const std::unique_ptr<Communicator> self = make_self_communicator();
     return dispatch(table, name + " command", args, log, {.ranks = *self});

@@ -38,6 +38,7 @@ ExitCode bench_attention_command(Arguments args, Log& log, const World& world); 
 ExitCode bench_comm_command(Arguments args, Log& log, const World& world);        ///< bench comm
 ExitCode bench_checkpoint_command(Arguments args, Log& log, const World& world);  ///< bench checkpoint
 ExitCode checkpoint_command(Arguments args, Log& log);
+ExitCode completion_command(Arguments args, Log& log);
 ExitCode config_command(Arguments args, Log& log);
 ExitCode data_command(Arguments args, Log& log);
 ExitCode evaluate_command(Arguments args, Log& log, const World& world);
@@ -45,6 +46,7 @@ ExitCode generate_command(Arguments args, Log& log, const World& world);
 ExitCode plan_command(Arguments args, Log& log);
 ExitCode preprocess_command(Arguments args, Log& log);
 ExitCode pretrain_command(Arguments args, Log& log, const World& world);
+ExitCode report_command(Arguments args, Log& log);
 ExitCode schedule_command(Arguments args, Log& log);
 ExitCode tokenizer_command(Arguments args, Log& log);
 

@@ -1,6 +1,7 @@
 // megatron_cpp plan: predicts, explains and chooses a layout, without the hardware.
 #include "base/file.h"
 #include "base/number_text.h"
+#include "base/program/shipped_file.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/hardware_file.h"
@@ -99,7 +100,7 @@ ExitCode plan_command(Arguments args, Log& log) {
   const std::optional<Config> config = read_config_and_options(args, usage, options, log);
   if (!config) return ExitCode::Done;
   check_input(config->model.moe.num_experts == 0, "model.num_experts: mixtures of experts are not planned yet");
-  const Hardware hardware = load_hardware(options.hardware, options.hardware_folder);
+  const Hardware hardware = load_hardware(options.hardware, find_shipped(options.hardware_folder));
   const Implementation program;
   const Workload work = workload_of(*config);
   check_input(config->model.vocab_size > 0, "model.vocab_size: is missing; a plan does not read the tokenizer");

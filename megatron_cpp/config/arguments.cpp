@@ -112,6 +112,26 @@ bool asks_for_help(std::span<const std::string> args) {
   return false;
 }
 
+bool asks_for_options(std::span<const std::string> args) {
+  const auto first = std::ranges::find_if(args, is_option);
+  return first != args.end() && *first == "--list_options";
+}
+
+std::string options_list(const std::vector<Field>& fields) {
+  std::string text;
+  for (const Field& field : fields) {
+    const std::string option = "--" + field.key;
+    if (is_bool(field)) {
+      text += str(option, "\t", field.help, "\n");
+    } else if (field.type.names.empty() || field.type.is_list) {
+      text += str(option, "=\t", field.help, "\n");
+    } else {
+      for (const std::string& name : field.type.names) text += str(option, "=", name, "\t", field.help, "\n");
+    }
+  }
+  return text;
+}
+
 void read_arguments(std::span<const std::string> args, const Usage& usage, SettingsReader& reader) {
   ArgumentWalk(args, usage, reader).run();
   for (const std::string& key : usage.required) {

@@ -20,6 +20,13 @@ struct Usage {
 /// Whether --help or -h is among the arguments.
 bool asks_for_help(std::span<const std::string> args);
 
+/// Whether the first option is --list_options: what a shell asks for to complete a command line.
+bool asks_for_options(std::span<const std::string> args);
+
+/// The answer: a line for each option, "--key=" or, for a bool and each name that a key accepts, the whole word; then,
+/// after a tab, what it means.
+std::string options_list(const std::vector<Field>& fields);
+
 /// Hands each argument to the reader as a setting of one of its fields. Dashes in a key count as underscores; after
 /// "--" all arguments are positional. Unknown options, missing values and missing required keys become problems.
 void read_arguments(std::span<const std::string> args, const Usage& usage, SettingsReader& reader);

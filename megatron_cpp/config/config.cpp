@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/program/shipped_file.h"
 #include "base/strings.h"
 #include "megatron_cpp/config/config_compare.h"
 #include "megatron_cpp/config/toml_reader.h"
@@ -107,6 +108,8 @@ void cross_conflicts(const Config& config, std::vector<std::string>& found) {
   if (config.model.vocab_size == 0 && config.data.tokenizer_model.empty()) {
     found.push_back("model.vocab_size: is missing; give it, or data.tokenizer_model");
   }
+  if (!config.logging.sample_prompt.empty() && config.data.tokenizer_model.empty())
+    found.push_back("logging.sample_prompt: needs data.tokenizer_model");
   rollback_conflicts(config, found);
   accept_change_conflicts(config, found);
   loss_scale_conflicts(config, found);
@@ -178,7 +181,9 @@ void complete_config(Config& config, SettingsReader& reader, std::string_view de
 }
 
 ConfigText read_config_text(const std::string& file) {
-  return file.empty() ? ConfigText{} : ConfigText{.toml = read_text_file(file), .name = file};
+  if (file.empty()) return {};
+  const Path found = find_shipped(file);
+  return {.toml = read_text_file(found), .name = found.string()};
 }
 
 void read_config(const ConfigText& text, SettingsReader& reader) {

@@ -109,6 +109,11 @@ std::optional<Config> read_config_and_options(std::span<const std::string> args,
     for (Field& field : config_fields(some_config)) fields.push_back(std::move(field));
     return fields;
   };
+  if (asks_for_options(args)) {
+    Config some_config;
+    log.info(options_list(fields_of(options, some_config)));
+    return std::nullopt;
+  }
   // The arguments are read twice, because they must win over the text that they name. The problems of this first
   // reading are dropped: the second finds them again.
   Options first_options = options;

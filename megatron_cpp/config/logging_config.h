@@ -12,6 +12,8 @@ struct LoggingConfig {
   std::string metrics;
   bool metrics_every_iteration = false;
   double peak_tflops = 0;
+  std::string sample_prompt;
+  i64 sample_tokens = 32;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
@@ -24,6 +26,10 @@ struct LoggingConfig {
     visit("peak_tflops", self.peak_tflops,
           "peak of one device in TFLOP/s, that MFU is a share of; 0 = the data sheet's of a known GPU, else measured",
           at_least(0));
+    visit("sample_prompt", self.sample_prompt,
+          "text that the model continues at each evaluation of the validation set, for the metrics; empty = nothing");
+    visit("sample_tokens", self.sample_tokens,
+          "tokens of that at most, until the sequence is full; each costs the forward pass of a sample", at_least(1));
   }
 };
 

@@ -22,7 +22,8 @@ std::string options_help(const Usage& usage) {
   return arguments_help(usage, fields);
 }
 
-/// Fills `options`; false when --help was asked for, which has then been printed. Throws BadInput with every problem.
+/// Fills `options`; false when --help, or the list of options, was asked for, which has then been printed. Throws
+/// BadInput with every problem.
 template <class Options>
 bool read_options(std::span<const std::string> args, const Usage& usage, Options& options, const Log& log) {
   if (asks_for_help(args)) {
@@ -31,6 +32,10 @@ bool read_options(std::span<const std::string> args, const Usage& usage, Options
   }
   std::vector<Field> fields;
   list_fields(options, "", fields);
+  if (asks_for_options(args)) {
+    log.info(options_list(fields));
+    return false;
+  }
   SettingsReader reader(std::move(fields));
   read_arguments(args, usage, reader);
   reader.finish();

@@ -1,6 +1,7 @@
 #include "megatron_cpp/resume/checkpoint_saver.h"
 
 #include "checkpoint/folder/exchange.h"
+#include "checkpoint/save/shown_source.h"
 #include "megatron_cpp/resume/local_checkpoint.h"
 #include "megatron_cpp/step/training_shards.h"
 #include "parallel/scalar.h"
@@ -97,13 +98,14 @@ void CheckpointSaver::wait_for(const TrainingProgress& progress, bool local, Sav
   finish();
   const auto start = Clock::now();
   const std::vector<NamedShard> shards = local ? shards_to_load(state_) : shards_to_save(state_);
-  HostCopies source(shards);
+  HostCopies copies(shards);
+  ShownSource source(copies, log_, "saving");
   CheckpointSave save(target(local, std::move(observer)), describe(progress, local), session_.parallel.world, log_,
                       files_);
   save.write(source);
   const Path path = save.gather_and_finish();
   if (!local) saved_iteration_ = progress.iteration;
-  log_.info(str("saved ", path.string(), " in ", human_seconds(seconds_since(start))));
+  tell(progress.iteration, str("saved ", path.string(), " in ", human_seconds(seconds_since(start))));
 }
 
 void CheckpointSaver::start(const TrainingProgress& progress, bool local, SaveObserver observer) {
@@ -117,7 +119,8 @@ void CheckpointSaver::start(const TrainingProgress& progress, bool local, SaveOb
   in_flight_ = {.save = std::make_unique<AsyncSave>(target(local, std::move(observer)), describe(progress, local),
                                                     staging_, world, log_, files_),
                 .start = start,
-                .stall = seconds_since(start)};
+                .stall = seconds_since(start),
+                .iteration = progress.iteration};
   if (!local) saved_iteration_ = progress.iteration;
 }
 
@@ -128,8 +131,13 @@ void CheckpointSaver::advance() {
   in_flight_.stall += seconds_since(start);
   if (!has_ended) return;
   const InFlight ended = std::exchange(in_flight_, {});
-  log_.info(str("saved ", ended.save->path().string(), " in ", human_seconds(seconds_since(ended.start)),
-                ", of which the training waited for ", human_seconds(ended.stall)));
+  tell(ended.iteration, str("saved ", ended.save->path().string(), " in ", human_seconds(seconds_since(ended.start)),
+                            ", of which the training waited for ", human_seconds(ended.stall)));
+}
+
+void CheckpointSaver::tell(i64 iteration, const std::string& text) const {
+  log_.info(text);
+  if (listener_) listener_(iteration, text);
 }
 
 void CheckpointSaver::finish() {

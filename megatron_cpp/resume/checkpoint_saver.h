@@ -1,6 +1,7 @@
 // When a training saves, where, and whether it waits for that.
 #pragma once
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -20,12 +21,16 @@ namespace mcpp {
 /// Every member is called by all ranks, after the same iterations.
 class CheckpointSaver {
  public:
+  /// Hears of each save that is complete: of which iteration, and what the log says of it.
+  using SavedListener = std::function<void(i64 iteration, const std::string& text)>;
+
   /// `progress` is where the training starts, `lock` that of checkpoint.save on the rank that holds it. All but these
   /// and the sources outlive this, and the lock does.
   CheckpointSaver(KeptRef<Config> config, KeptRef<TrainingState> state, const TrainingProgress& progress,
                   RunSources sources, Session& session, KeptRef<Log> log, KeptRef<FileSystem> files,
                   const FolderLock* lock = nullptr);
 
+  void set_listener(SavedListener listener) { listener_ = std::move(listener); }
   /// Whether a save is due after this iteration.
   bool is_due(i64 iteration) const;
   /// Starts the save that is due, and ends it too unless it goes on beside the training. `observer` sees it.
@@ -49,13 +54,15 @@ class CheckpointSaver {
   struct InFlight {
     std::unique_ptr<AsyncSave> save;
     Clock::time_point start;
-    double stall = 0;  ///< seconds that the training waited
+    double stall = 0;   ///< seconds that the training waited
+    i64 iteration = 0;  ///< that it saves
   };
 
   SaveTarget target(bool local, SaveObserver observer) const;
   void wait_for(const TrainingProgress& progress, bool local, SaveObserver observer);
   void start(const TrainingProgress& progress, bool local, SaveObserver observer);
   void advance();
+  void tell(i64 iteration, const std::string& text) const;
   RunState describe(const TrainingProgress& progress, bool local);
 
   const Config& config_;
@@ -69,6 +76,7 @@ class CheckpointSaver {
   CpuDevice host_;  // for numbers of the ranks, so that a GPU is not waited for
   HostStaging staging_;
   InFlight in_flight_;
+  SavedListener listener_;
   i64 saved_iteration_;  ///< in checkpoint.save, or on its way there
 };
 

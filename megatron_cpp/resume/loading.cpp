@@ -8,6 +8,7 @@
 
 #include "checkpoint/folder/exchange.h"
 #include "checkpoint/folder/folder.h"
+#include "checkpoint/load/shown_reading.h"
 #include "megatron_cpp/resume/local_checkpoint.h"
 #include "megatron_cpp/step/finite_check.h"
 #include "megatron_cpp/step/training_shards.h"
@@ -47,7 +48,8 @@ std::vector<Candidate> own_candidates(const CheckpointConfig& config, Communicat
   return all;
 }
 
-std::optional<Damage> try_checkpoint(const Candidate& candidate, Communicator& world, const CheckpointUse& use) {
+std::optional<Damage> try_checkpoint(const Candidate& candidate, Communicator& world, const Log& log,
+                                     const CheckpointUse& use) {
   if (!candidate.is_local) {
     if (auto damage = defect_of_files(candidate.path, world)) return damage;
   }
@@ -59,6 +61,7 @@ std::optional<Damage> try_checkpoint(const Candidate& candidate, Communicator& w
   const auto other = std::ranges::find_if(manifests, [&](const std::string& one) { return one != manifests[0]; });
   check_input(other == manifests.end(), candidate.path.string(), ": rank ", other - manifests.begin(),
               " finds another checkpoint there than rank 0; all nodes must see the same folder");
+  reader->set_listener(shown_reading(log, "loading " + candidate.path.string()));
   return use(*reader);
 }
 
@@ -66,7 +69,7 @@ std::optional<Damage> try_checkpoint(const Candidate& candidate, Communicator& w
 std::optional<Path> first_sound(const std::vector<Candidate>& candidates, Communicator& world, const Log& log,
                                 const CheckpointUse& use) {
   for (const Candidate& candidate : candidates) {
-    const std::optional<Damage> damage = try_checkpoint(candidate, world, use);
+    const std::optional<Damage> damage = try_checkpoint(candidate, world, log, use);
     if (!damage) return candidate.path;
     log.warn(damage_warning(candidate.path, damage->text));
   }
@@ -154,7 +157,7 @@ std::optional<TrainingProgress> resume_own(const Config& config, TrainingState& 
     damaged += parts == LocalParts::Damaged;
     if (parts != LocalParts::Usable) continue;
     TrainingProgress progress;
-    const auto damage = try_checkpoint(candidate, world, [&](CheckpointReader& reader) {
+    const auto damage = try_checkpoint(candidate, world, log, [&](CheckpointReader& reader) {
       return load_all(config, state, reader, datasets, session, log, progress);
     });
     if (!damage) {
@@ -222,7 +225,7 @@ TrainingProgress reload_training(const Config& config, const DatasetIdentities& 
 
 Path use_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const Log& log, const CheckpointUse& use) {
   if (is_checkpoint(folder_or_checkpoint, world)) {
-    const std::optional<Damage> damage = try_checkpoint({folder_or_checkpoint}, world, use);
+    const std::optional<Damage> damage = try_checkpoint({folder_or_checkpoint}, world, log, use);
     if (damage) fail(ExitCode::BadInput, damage->text);
     return folder_or_checkpoint;
   }

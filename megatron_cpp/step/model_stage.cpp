@@ -40,6 +40,7 @@ void ModelStage::begin(std::span<const MicroBatch> batches, bool training, doubl
   grad_scale_ = grad_scale;
   totals_ = totals;
   step_ = &step;
+  logits_row_ = {};
   passes_.clear();
   for (const MicroBatch& batch : batches) {
     Pass& pass = passes_.emplace_back();
@@ -69,9 +70,27 @@ Tensor ModelStage::forward(int microbatch, const Tensor& x) {
     const Tensor y = model_.forward(input, next);
     return next.is_given_up() ? zero_activation() : y;
   }
+  if (logits_row_.defined()) {
+    const Tensor logits = model_.logits(input, next);
+    if (microbatch == 0) read_logits(logits, next);
+    return {};
+  }
   const TokenLosses losses = model_.loss(input, batch.targets, grad_scale_, next);
   if (!next.is_given_up()) ops::add_to(losses.totals, totals_);
   return {};
+}
+
+void ModelStage::ask_logits(i64 position, const Tensor& row) {
+  logits_position_ = position;
+  logits_row_ = row;
+}
+
+void ModelStage::read_logits(const Tensor& logits, const Pass& pass) {
+  const i64 row = pass.positions.rows_before(logits_position_), rows = model_.context().local_seq_length();
+  if (row >= rows || pass.positions.at(row) != logits_position_) return;
+  const i64 samples = static_cast<i64>(batches_.front().samples.size()), part = logits.dim(1);
+  Tensor mine = logits_row_.flat(model_.context().tp.rank() * part, part);
+  ops::copy(logits.slice(row * samples, row * samples + 1).view({-1}), mine);
 }
 
 Tensor ModelStage::backward(int microbatch, const Tensor& dy, bool is_last) {

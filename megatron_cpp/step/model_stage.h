@@ -33,6 +33,11 @@ class ModelStage final : public PipelineStage {
   void begin(std::span<const MicroBatch> batches, bool training, double grad_scale, const Tensor& totals,
              StepUnderWay& step);
 
+  /// After begin(), for a run without training: the last stage computes logits in the place of losses. Those of the
+  /// first microbatch's first sample after the token at `position` go to this rank's part of `row`, fp32 [padded
+  /// vocabulary]; none where context parallelism gives the position to another rank.
+  void ask_logits(i64 position, const Tensor& row);
+
   Tensor forward(int microbatch, const Tensor& x) override;
   Tensor backward(int microbatch, const Tensor& dy, bool is_last) override;
   Tensor backward_input(int microbatch, const Tensor& dy) override;
@@ -45,6 +50,7 @@ class ModelStage final : public PipelineStage {
   Pass& pass(int microbatch);
   Tensor gradient_of_input(Pass& next, const Tensor& dy);
   Tensor zero_activation();
+  void read_logits(const Tensor& logits, const Pass& pass);
 
   GPTModel& model_;
   StepUnderWay* step_ = nullptr;
@@ -52,6 +58,8 @@ class ModelStage final : public PipelineStage {
   double grad_scale_ = 1;
   std::vector<Pass> passes_;
   Tensor totals_;
+  Tensor logits_row_;  // undefined unless they are asked for
+  i64 logits_position_ = 0;
 };
 
 }  // namespace mcpp

@@ -108,13 +108,15 @@ const Schedule& TrainingState::schedule_for(std::size_t microbatches, bool train
   return found->second;
 }
 
-void TrainingState::run(std::span<const MicroBatch> batches, bool training, double grad_scale) {
+void TrainingState::run(std::span<const MicroBatch> batches, bool training, double grad_scale,
+                        const LogitsRequest* request) {
   ops::fill_zero(totals_);
   const Schedule& schedule = schedule_for(batches.size(), training);
   step_.begin(schedule.passes(layout_.parallel.me.pp), static_cast<i64>(batches.size()));
   std::vector<PipelineStage*> stages;
   for (const Chunk& chunk : chunks_) {
     chunk.stage->begin(batches, training, grad_scale, totals_, step_);
+    if (request) chunk.stage->ask_logits(request->position, request->row);
     stages.push_back(chunk.stage.get());
   }
   pipeline_waiting_ += run_schedule(schedule, *layout_.parallel.pp, *layout_.parallel.pp_backward, stages).waiting;
@@ -199,6 +201,31 @@ StepOutcome TrainingState::train_step(std::span<const MicroBatch> batches, doubl
   backward(batches);
   update({.lr = lr, .weight_decay = weight_decay});
   return outcome();
+}
+
+std::vector<float> TrainingState::next_logits(const MicroBatch& sample, i64 position) {
+  const ModelConfig& config = chunks_.front().model->context().config;
+  std::vector<float> values(static_cast<std::size_t>(config.padded_vocab_size()),
+                            -std::numeric_limits<float>::infinity());
+  const LogitsRequest request{
+      .position = position,
+      .row = Tensor::empty({config.padded_vocab_size()}, DType::F32, device_, MemoryClass::Workspace)};
+  Tensor row = request.row;
+  write_values(values, row);
+  // Some schedules go in rounds of several: then the sample goes through as often.
+  const auto fits = [&](int count) {
+    return schedule_conflicts(layout_.schedule, layout_.parallel.topology.pp(), layout_.chunks_per_rank(), count)
+        .empty();
+  };
+  int count = 1;
+  while (!fits(count)) ++count;
+  const std::vector<MicroBatch> batches(static_cast<std::size_t>(count), sample);
+  run(batches, /*training=*/false, 1, &request);
+  // Each part of the vocabulary is on one rank, or on several with the same bits.
+  layout_.parallel.world.all_reduce(row, ReduceOp::Max).wait();
+  values = read_values<float>(row);
+  values.resize(static_cast<std::size_t>(config.vocab_size));  // the rest pads it
+  return values;
 }
 
 void TrainingState::start_evaluation(std::span<const MicroBatch> batches) {

@@ -103,6 +103,9 @@ class TrainingState {
   void start_evaluation(std::span<const MicroBatch> batches);
   /// Of the first one started that was not asked for yet, which is waited for.
   EvaluationOutcome evaluation();
+  /// The logits [vocabulary] of what follows the token at `position` of the one sample, which is the same on all
+  /// data-parallel ranks, as are the logits on all ranks; dropout is off. A signal does not end it.
+  std::vector<float> next_logits(const MicroBatch& sample, i64 position);
   /// Of all ranks, which decide by them: those that came with the last outcome() or evaluation(). With a signal the
   /// loss of an evaluation may say nothing.
   const Notices& notices() const { return notices_; }
@@ -120,8 +123,13 @@ class TrainingState {
   std::vector<Chunk> make_chunks(const ModelContext& context);
   std::vector<GPTModel*> models() const;
   const Schedule& schedule_for(std::size_t microbatches, bool training);
-  /// Leaves this rank's part in totals_.
-  void run(std::span<const MicroBatch> batches, bool training, double grad_scale = 1);
+  struct LogitsRequest {
+    i64 position;
+    Tensor row;
+  };
+  /// Leaves this rank's part in totals_; with a request the logits, and no losses.
+  void run(std::span<const MicroBatch> batches, bool training, double grad_scale = 1,
+           const LogitsRequest* request = nullptr);
   i64 tokens_of_global_batch(std::span<const MicroBatch> batches) const;
   void sum_totals_over_ranks();
   /// Puts what this rank has to tell the others into `numbers` from `place` on.

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/file.h"
 #include "base/kept_ref.h"
@@ -60,6 +61,37 @@ struct ValidationStats {
 /// Megatron-LM's line for an evaluation, between rules of dashes.
 std::string validation_lines(const ValidationStats& stats);
 
+/// A run that begins, or goes on, and what it is.
+struct RunStart {
+  i64 iteration = 0;  ///< after which it goes on; 0 = from the beginning
+  i64 train_iters = 0;
+  i64 world_size = 1;
+  std::string host;     ///< of rank 0
+  std::string program;  ///< with its version
+  std::string device;
+  std::string config;  ///< the whole of it, as print_config() gives it
+};
+
+/// What happened beside the steps.
+struct RunEvent {
+  enum class Kind : u8 { Save, Skip, Spike, RollBack, Stop, End, Failure };
+  Kind kind = Kind::Save;
+  i64 iteration = 0;
+  std::string text;  ///< as the log has it
+};
+
+/// What the model makes of logging.sample_prompt.
+struct TextSample {
+  i64 iteration = 0;
+  std::string prompt, text;
+};
+
+/// What each rank spends, by rank.
+struct RankTable {
+  i64 iteration = 0;
+  std::vector<RankStats> ranks;
+};
+
 /// Appends one JSON object per line to a file, each written through at once, so that a killed run keeps its history.
 /// What is not a number becomes null. A disk that fills up costs metrics, never the training: it warns once and goes on
 /// trying; a line is written whole or not at all.
@@ -82,6 +114,10 @@ class MetricsWriter {
 
   void write(const IterationStats& stats);   ///< {"type": "train", "iteration": ..., "time": when it was written, UTC}
   void write(const ValidationStats& stats);  ///< {"type": "validation" or "test", "iteration": ...}
+  void write(const RunStart& start);         ///< {"type": "run", "iteration": ...}
+  void write(const RunEvent& event);         ///< {"type": "event", "iteration": ..., "event": "save", ...}
+  void write(const TextSample& sample);      ///< {"type": "sample", "iteration": ..., "prompt": ..., "text": ...}
+  void write(const RankTable& table);        ///< {"type": "ranks", "iteration": ...}, a list of numbers for each column
 
  private:
   void write_line(std::string line);

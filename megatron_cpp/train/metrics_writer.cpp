@@ -46,6 +46,13 @@ std::string utc_now() {
   return str(text.data(), ".", std::string(3 - digits.size(), '0'), digits, "Z");
 }
 
+/// One line of the file. What is no UTF-8, such as a path may be, must not end a training.
+std::string line_of(const Json& object) {
+  return object.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+constexpr std::array kEventNames{"save", "skip", "spike", "roll back", "stop", "end", "failure"};
+
 void prepare(const Path& path, i64 resumed_iteration, Evaluations& evaluations) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return;
@@ -103,7 +110,7 @@ void MetricsWriter::write(const IterationStats& stats) {
                                  {"load_balancing_loss", layer.balance_loss},
                                  {"z_loss", layer.z_loss}});
   }
-  write_line(object.dump());
+  write_line(line_of(object));
 }
 
 void MetricsWriter::write(const ValidationStats& stats) {
@@ -112,7 +119,51 @@ void MetricsWriter::write(const ValidationStats& stats) {
   const Json object{{"type", stats.split},      {"iteration", stats.iteration},
                     {"lm_loss", stats.lm_loss}, {"perplexity", stats.perplexity()},
                     {"tokens", stats.tokens},   {"time", utc_now()}};
-  write_line(object.dump());
+  write_line(line_of(object));
+}
+
+void MetricsWriter::write(const RunStart& start) {
+  if (descriptor_ < 0) return;
+  write_line(line_of(Json{{"type", "run"},
+                          {"iteration", start.iteration},
+                          {"train_iters", start.train_iters},
+                          {"world_size", start.world_size},
+                          {"host", start.host},
+                          {"program", start.program},
+                          {"device", start.device},
+                          {"config", start.config},
+                          {"time", utc_now()}}));
+}
+
+void MetricsWriter::write(const RunEvent& event) {
+  if (descriptor_ < 0) return;
+  write_line(line_of(Json{{"type", "event"},
+                          {"iteration", event.iteration},
+                          {"event", kEventNames[static_cast<std::size_t>(event.kind)]},
+                          {"text", event.text},
+                          {"time", utc_now()}}));
+}
+
+void MetricsWriter::write(const TextSample& sample) {
+  if (descriptor_ < 0) return;
+  write_line(line_of(Json{{"type", "sample"},
+                          {"iteration", sample.iteration},
+                          {"prompt", sample.prompt},
+                          {"text", sample.text},
+                          {"time", utc_now()}}));
+}
+
+void MetricsWriter::write(const RankTable& table) {
+  if (descriptor_ < 0) return;
+  Json object{{"type", "ranks"}, {"iteration", table.iteration}, {"time", utc_now()}};
+  for (const RankStats& rank : table.ranks) {
+    object["peak_memory_bytes"].push_back(rank.peak_memory_bytes);
+    object["bubble"].push_back(rank.bubble);
+    object["exposed_communication"].push_back(rank.exposed_communication);
+    for (std::size_t c = 0; c < kMemoryClasses; ++c)
+      object["peak_by_class"][std::string(name_of(static_cast<MemoryClass>(c)))].push_back(rank.peak_by_class[c]);
+  }
+  write_line(line_of(object));
 }
 
 void MetricsWriter::write_line(std::string line) {

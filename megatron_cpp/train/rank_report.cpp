@@ -1,5 +1,7 @@
 #include "megatron_cpp/train/rank_report.h"
 
+#include <algorithm>
+
 #include "base/number_text.h"
 #include "base/strings.h"
 #include "tensor/transfer.h"
@@ -7,16 +9,20 @@
 namespace mcpp {
 
 std::vector<RankStats> gather_rank_stats(const RankStats& mine, Communicator& world, Device& device) {
-  constexpr i64 kNumbers = 3;
+  constexpr i64 kNumbers = 3 + static_cast<i64>(kMemoryClasses);
   Tensor own = Tensor::empty({kNumbers}, DType::F64, device, MemoryClass::Other);
   Tensor all = Tensor::empty({kNumbers * world.size()}, DType::F64, device, MemoryClass::Other);
-  write_values(std::vector<double>{mine.peak_memory_bytes, mine.bubble, mine.exposed_communication}, own);
+  std::vector<double> numbers{mine.peak_memory_bytes, mine.bubble, mine.exposed_communication};
+  numbers.insert(numbers.end(), mine.peak_by_class.begin(), mine.peak_by_class.end());
+  write_values(numbers, own);
   world.all_gather(own, all).wait();
+  numbers = read_values<double>(all);
   std::vector<RankStats> ranks;
-  const std::vector<double> numbers = read_values<double>(all);
-  for (std::size_t r = 0; r < numbers.size(); r += kNumbers)
-    ranks.push_back(
-        {.peak_memory_bytes = numbers[r], .bubble = numbers[r + 1], .exposed_communication = numbers[r + 2]});
+  for (auto next = numbers.begin(); next != numbers.end(); next += kNumbers) {
+    RankStats& rank = ranks.emplace_back(
+        RankStats{.peak_memory_bytes = next[0], .bubble = next[1], .exposed_communication = next[2]});
+    std::copy(next + 3, next + kNumbers, rank.peak_by_class.begin());
+  }
   return ranks;
 }
 

@@ -1,10 +1,12 @@
 // What each rank of a run spends: memory, waiting for other pipeline stages, communication that nothing hid.
 #pragma once
+#include <array>
 #include <string>
 #include <vector>
 
 #include "comm/communicator.h"
 #include "parallel/state.h"
+#include "tensor/device.h"
 
 namespace mcpp {
 
@@ -27,6 +29,8 @@ struct RankStats {
   double peak_memory_bytes = 0;      ///< of tensors, since the start
   double bubble = 0;                 ///< share of its time that the rank waits for messages of the pipeline
   double exposed_communication = 0;  ///< share of its time inside other communication
+  /// Of tensors of each MemoryClass, since the start; their peaks may lie at different moments.
+  std::array<double, kMemoryClasses> peak_by_class{};
 };
 
 /// Every rank's, by rank, on all ranks.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/machine.h"
 #include "base/number_text.h"
 #include "checkpoint/folder/exchange.h"
 #include "megatron_cpp/bench/bench.h"
@@ -11,6 +12,7 @@
 #include "megatron_cpp/setup/gemm_tuning.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "megatron_cpp/setup/shared_index.h"
+#include "megatron_cpp/setup/version.h"
 #include "megatron_cpp/step/finite_check.h"
 #include "megatron_cpp/step/replica_check.h"
 #include "megatron_cpp/step/step_policy.h"
@@ -72,8 +74,12 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
       datasets_(dataset_provider(
           config, SharedIndexRanks(session.parallel.world, *session.node, [&] { return signals.received(); }), log)),
       schedule_(config_.optimizer, training_length(config)),
+      sampler_(config, session),
       metrics_(is_first_rank() ? config_.metrics_path() : Path(), progress_.iteration, log) {
   state_.set_watch(&watch_);
+  saver_.set_listener([this](i64 iteration, const std::string& text) {
+    metrics_.write(RunEvent{.kind = RunEvent::Kind::Save, .iteration = iteration, .text = text});
+  });
   batches_ = std::make_unique<BatchStream>(*datasets_.train, config, batch_sizes_, progress_.consumed_samples, session);
   session.device->trim();
 }
@@ -84,6 +90,8 @@ ExitCode Trainer::train() {
   const bool is_done = progress_.iteration >= train_iters_;
   if (is_done)
     log_.info(str("all ", train_iters_, " iterations are done; set training.train_iters higher to train on"));
+  else
+    write_start();
   // There must be something to go back to.
   if (!is_done && config_.may_roll_back() && !progress_.is_saved) save(/*waits=*/true);
   if (!is_done) evaluate_what_is_owed();
@@ -98,7 +106,9 @@ ExitCode Trainer::train() {
       log_.info(str("signal ", signal(), " received: stopping; the next start makes up for the evaluation"));
   }
   if (signal() != 0) return ExitCode::Preempted;
-  log_.info(str("ended at iteration ", progress_.iteration, " of ", train_iters_));  // launch.sh looks for it
+  const std::string end = str("ended at iteration ", progress_.iteration, " of ", train_iters_);
+  log_.info(end);  // launch.sh looks for it
+  if (!is_done) note(RunEvent::Kind::End, end);
   return ExitCode::Done;
 }
 
@@ -196,9 +206,11 @@ void Trainer::record(const StepOutcome& outcome, const PendingStep& step) {
 bool Trainer::follow_policy(const StepOutcome& outcome, i64 batch_size) {
   if (outcome.overflow == Overflow::Handled) {
     progress_.skipped_iterations += 1;
-    log_.info(str("iteration ", progress_.iteration,
-                  ": the gradient overflows; the step is skipped, the loss scale is ",
-                  fixed(state_.loss_scale().value(), 1)));
+    const std::string what =
+        str("iteration ", progress_.iteration, ": the gradient overflows; the step is skipped, the loss scale is ",
+            fixed(state_.loss_scale().value(), 1));
+    log_.info(what);
+    note(RunEvent::Kind::Skip, what);
     return false;
   }
   const StepAction action = action_for(config_.training, outcome.verdict);
@@ -207,7 +219,10 @@ bool Trainer::follow_policy(const StepOutcome& outcome, i64 batch_size) {
   const std::string what = str("iteration ", progress_.iteration, ": ", describe(outcome)),
                     samples = str(" (samples ", progress_.consumed_samples - batch_size, " to ",
                                   progress_.consumed_samples - 1, ")");
-  if (action == StepAction::Warn) log_.warn(what + samples);
+  if (action == StepAction::Warn) {
+    log_.warn(what + samples);
+    note(RunEvent::Kind::Spike, what + samples);
+  }
   if (action == StepAction::Skip) count_skip(what + "; the step is skipped, the weights stay as they were" + samples);
   if (action == StepAction::RollBack) roll_back(what + samples);
   if (action == StepAction::Stop) give_up(what + samples + "; training.nan_policy is \"stop\"");
@@ -218,6 +233,7 @@ void Trainer::count_skip(const std::string& warning) {
   progress_.skipped_iterations += 1;
   progress_.consecutive_skips += 1;
   log_.warn(warning);
+  note(RunEvent::Kind::Skip, warning);
   if (progress_.consecutive_skips > config_.training.max_consecutive_skips) {
     give_up(str(progress_.consecutive_skips,
                 " steps in a row had a non-finite loss or gradient, or one that stands out; "
@@ -238,13 +254,16 @@ void Trainer::roll_back(const std::string& reason) {
                 ", which this run has not reached; move it away"));
   }
   progress_.roll_back_to(saved);
-  log_.info(str("the weights are those of iteration ", saved.iteration, "; going on after sample ",
-                progress_.consumed_samples - 1));
+  const std::string outcome = str("the weights are those of iteration ", saved.iteration, "; going on after sample ",
+                                  progress_.consumed_samples - 1);
+  log_.info(outcome);
+  note(RunEvent::Kind::RollBack, str(reason, "; ", outcome));
 }
 
 void Trainer::give_up(const std::string& reason) {
   if (!window_.is_empty()) log_iteration();
   saver_.finish();
+  note(RunEvent::Kind::Failure, reason);
   fail(ExitCode::TrainingFailed, reason,
        ". Lower optimizer.lr, lengthen the warm-up, or look at the data of these samples");
 }
@@ -261,16 +280,26 @@ void Trainer::leave_out(const RankSeconds& since) {
 
 RankStats Trainer::rank_stats() const {
   const RankSeconds window = window_.seconds();
-  return {.peak_memory_bytes = static_cast<double>(session_.device->memory().total.peak),
-          .bubble = window.pipeline / window.clock,
-          .exposed_communication = window.communication / window.clock};
+  const MemoryTable& memory = session_.device->memory();
+  RankStats stats{.peak_memory_bytes = static_cast<double>(memory.total.peak),
+                  .bubble = window.pipeline / window.clock,
+                  .exposed_communication = window.communication / window.clock};
+  for (std::size_t c = 0; c < kMemoryClasses; ++c)
+    stats.peak_by_class[c] = static_cast<double>(memory.by_class[c].peak);
+  return stats;
 }
 
 /// The mean of what the ranks spend, for the line. All of them are shown once, after the first line that is not of a
 /// cold start. Nothing with one rank.
 std::optional<RankStats> Trainer::report_ranks() {
-  if (session_.parallel.world.size() == 1) return std::nullopt;
-  const std::vector<RankStats> ranks = gather_rank_stats(rank_stats(), session_.parallel.world, *session_.device);
+  Communicator& world = session_.parallel.world;
+  std::vector<RankStats> ranks{rank_stats()};
+  if (world.size() > 1) ranks = gather_rank_stats(ranks.front(), world, *session_.device);
+  // Of many ranks not at every line, so that they take little more of the file than the lines do.
+  constexpr i64 kRanksPerLine = 16;
+  if (rank_tables_++ % (1 + (world.size() - 1) / kRanksPerLine) == 0)
+    metrics_.write(RankTable{.iteration = progress_.iteration, .ranks = ranks});
+  if (world.size() == 1) return std::nullopt;
   RankStats mean;
   for (const RankStats& rank : ranks) {
     mean.bubble += rank.bubble / static_cast<double>(ranks.size());
@@ -320,7 +349,19 @@ void Trainer::evaluate(const char* split, Dataset* dataset) {
                               .tokens = tokens};
   log_.info(validation_lines(stats));
   metrics_.write(stats);
+  if (dataset == datasets_.valid.get()) sample_text();
   leave_out(before);
+}
+
+void Trainer::sample_text() {
+  if (!sampler_.is_on()) return;
+  state_.set_watch(nullptr);  // its passes are not those of a step
+  const std::optional<std::string> text = sampler_.next(state_, [this] { return watch_.signal(); });
+  state_.set_watch(&watch_);
+  if (!text) return;
+  const std::string& prompt = config_.logging.sample_prompt;
+  log_.info(str("sample at iteration ", progress_.iteration, ": ", prompt, *text));
+  metrics_.write(TextSample{.iteration = progress_.iteration, .prompt = prompt, .text = *text});
 }
 
 void Trainer::evaluate_what_is_owed() {
@@ -368,9 +409,22 @@ bool Trainer::should_exit() {
   return is_due(training.exit_interval);
 }
 
-void Trainer::say_that_it_stops(const std::string& reason) const {
-  log_.info(reason + (config_.checkpoint.save.empty() ? ": stopping; nothing is saved, because checkpoint.save is empty"
-                                                      : ": saving and stopping"));
+void Trainer::say_that_it_stops(const std::string& reason) {
+  const std::string text =
+      reason + (config_.checkpoint.save.empty() ? ": stopping; nothing is saved, because checkpoint.save is empty"
+                                                : ": saving and stopping");
+  log_.info(text);
+  note(RunEvent::Kind::Stop, text);
+}
+
+void Trainer::write_start() {
+  metrics_.write(RunStart{.iteration = progress_.iteration,
+                          .train_iters = train_iters_,
+                          .world_size = session_.parallel.world.size(),
+                          .host = host_name(),
+                          .program = split(version_text(), '\n').front(),
+                          .device = std::string(enum_name(config_.device.device)),
+                          .config = print_config(config_)});
 }
 
 }  // namespace mcpp

@@ -12,6 +12,7 @@
 #include "megatron_cpp/train/fault_injection.h"
 #include "megatron_cpp/train/log_window.h"
 #include "megatron_cpp/train/step_progress.h"
+#include "megatron_cpp/train/text_sample.h"
 #include "optimizer/lr_schedule.h"
 
 namespace mcpp {
@@ -55,19 +56,25 @@ class Trainer {
   [[noreturn]] void give_up(const std::string& reason);
   void log_iteration();
   void evaluate(const char* split, Dataset* dataset);
+  void sample_text();
   /// Those that are due where the training stands and that metrics.jsonl does not have.
   void evaluate_what_is_owed();
   /// What is due; `waits`: in checkpoint.save, until it is on the disk.
   void save(bool waits);
   void check_before_save();
   bool should_exit();
-  void say_that_it_stops(const std::string& reason) const;
+  void say_that_it_stops(const std::string& reason);
   /// By this rank since train() began.
   RankSeconds spent() const;
   /// What the rank did since then is not training.
   void leave_out(const RankSeconds& since);
   RankStats rank_stats() const;
   std::optional<RankStats> report_ranks();
+  void write_start();
+  /// In the metrics; the log has it already, or gets it elsewhere.
+  void note(RunEvent::Kind kind, const std::string& text) {
+    metrics_.write(RunEvent{.kind = kind, .iteration = progress_.iteration, .text = text});
+  }
   /// That any rank received, as all know by now, or 0.
   int signal() const { return state_.notices().signal; }
   bool is_first_rank() const { return session_.parallel.world.rank() == 0; }
@@ -91,6 +98,7 @@ class Trainer {
   Datasets datasets_;
   LrSchedule schedule_;
   std::unique_ptr<BatchStream> batches_;
+  TextSampler sampler_;
   MetricsWriter metrics_;
   bool is_given_up_ = false;
   double step_minutes_ = kLongStep;  // of the last step that is finished, as all ranks know by now
@@ -99,6 +107,7 @@ class Trainer {
   std::optional<PendingStep> pending_;
 
   bool ranks_are_shown_ = false;
+  i64 rank_tables_ = 0;  // gathered so far
 };
 
 }  // namespace mcpp

@@ -4,6 +4,8 @@
 unset CDPATH # which would take cd elsewhere
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 program=${MEGATRON_CPP:-$here/build/release/megatron_cpp}
+# Installed, in <prefix>/share/megatron_cpp, without sources and builds.
+[ -n "${MEGATRON_CPP:-}" ] || [ -e "$here/CMakeLists.txt" ] || program=$(cd "$here/../.." && pwd)/bin/megatron_cpp
 
 # The comment at the top of the script, up to its first command.
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; }

@@ -138,7 +138,7 @@ TEST_F(Damage, CommandsReportIt) {
   std::string content = read_text_file(shard_);
   content[content.size() / 2] ^= 1;
   overwrite(shard_, content);
-  const auto verified = verify_checkpoints(folder_);
+  const auto verified = verify_checkpoints(folder_, log_);
   ASSERT_EQ(verified.size(), 2u);
   EXPECT_TRUE(verified[0].problems.empty());
   EXPECT_EQ(verified[1].problems.size(), 1u);

@@ -35,12 +35,12 @@ TEST_F(Inspect, ARenamedCheckpointIsNamed) {
   std::filesystem::rename(folder_ / "iter_0000055", folder_ / "iter_0000060");
   const std::string what = (folder_ / "iter_0000060").string() + " is the checkpoint of iteration 55";
   EXPECT_CONTAINS(to_text(list_checkpoints(folder_)), what);
-  EXPECT_CONTAINS(to_text(verify_checkpoints(folder_)), what);
-  EXPECT_CONTAINS(to_text(verify_checkpoints(folder_)), "call it iter_0000055 again");
+  EXPECT_CONTAINS(to_text(verify_checkpoints(folder_, log_)), what);
+  EXPECT_CONTAINS(to_text(verify_checkpoints(folder_, log_)), "call it iter_0000055 again");
   EXPECT_EQ(newest_good(folder_, log_), std::nullopt);
   // Under a name that says nothing of iterations it is as good as before.
   std::filesystem::rename(folder_ / "iter_0000060", folder_ / "best");
-  EXPECT_CONTAINS(to_text(verify_checkpoints(folder_ / "best")), "sound");
+  EXPECT_CONTAINS(to_text(verify_checkpoints(folder_ / "best", log_)), "sound");
 }
 
 TEST_F(Inspect, ShowsAndLists) {

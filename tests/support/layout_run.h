@@ -167,6 +167,11 @@ class LayoutRank {
     return state_.evaluation();
   }
   void start_evaluation(const RunTask& held_out, i64 step) { state_.start_evaluation(batches(held_out, step)); }
+  /// Of what follows the token at `position` of a sample; with microbatches of one sample.
+  Numbers next_logits(const RunTask& task, i64 sample, i64 position) {
+    const std::vector<float> logits = state_.next_logits(micro_batch(task, sample), position);
+    return {logits.begin(), logits.end()};
+  }
   TrainingState& state() { return state_; }
   ParallelState& parallel() { return session_.parallel; }
   Device& device() { return *session_.device; }

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -106,11 +107,23 @@ class EndToEnd : public testing::Test {
     }
   }
 
-  std::vector<nlohmann::json> metrics(const std::string& save) const {
+  /// All lines of the metrics that `wanted` takes.
+  std::vector<nlohmann::json> records(const std::string& save,
+                                      const std::function<bool(const nlohmann::json&)>& wanted) const {
     std::vector<nlohmann::json> lines;
     std::ifstream file(folder_ / save / "metrics.jsonl");
-    for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+    for (std::string line; std::getline(file, line);) {
+      const nlohmann::json object = nlohmann::json::parse(line);
+      if (wanted(object)) lines.push_back(object);
+    }
     return lines;
+  }
+  std::vector<nlohmann::json> records(const std::string& save, const std::string& type) const {
+    return records(save, [&](const nlohmann::json& line) { return line["type"] == type; });
+  }
+  /// Those with a loss: of steps and of evaluations.
+  std::vector<nlohmann::json> metrics(const std::string& save) const {
+    return records(save, [](const nlohmann::json& line) { return line.contains("lm_loss"); });
   }
   /// The losses by iteration; every iteration from 1 to `last` must be there once, in order.
   std::vector<double> losses(const std::string& save, i64 last) const {
@@ -124,16 +137,18 @@ class EndToEnd : public testing::Test {
     return result;
   }
 
-  /// Waits until the metrics of a running training have `lines` lines.
+  /// Waits until the metrics of a running training have `lines` lines with a loss.
   void wait_for_lines(const std::string& save, std::size_t lines) const {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
-    std::string text;
+    std::size_t found = 0;
     do {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
-      std::ifstream file(folder_ / save / "metrics.jsonl");
-      text.assign(std::istreambuf_iterator<char>(file), {});
       ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the training makes no progress";
-    } while (static_cast<std::size_t>(std::ranges::count(text, '\n')) < lines);
+      std::ifstream file(folder_ / save / "metrics.jsonl");
+      found = 0;
+      for (std::string line; std::getline(file, line);)
+        found += line.ends_with("}") && line.find("\"lm_loss\"") != line.npos;
+    } while (found < lines);
   }
 
   /// Files that a command which failed should have removed.

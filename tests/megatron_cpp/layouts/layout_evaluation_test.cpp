@@ -70,5 +70,79 @@ TEST(EvaluationOnLayouts, ChangesNothingUnderZero) {
   }
 }
 
+/// The logits after each token of a sample of another step, between two steps whose losses they must not move.
+struct Logits {
+  std::vector<Numbers> of_position;
+  Numbers training;
+};
+
+Logits logits_between_steps(const RunLayout& layout, const ModelConfig& model) {
+  Logits found;
+  const RunTask training = test::learnable_task(model);
+  run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+    LayoutRank self(training, layout, world);
+    Logits own;
+    own.training.push_back(self.step(0).loss);
+    for (i64 position = 0; position < model.seq_length; ++position)
+      own.of_position.push_back(self.next_logits(training, 70, position));
+    own.training.push_back(self.step(1).loss);
+    if (rank == world.size() - 1) found = own;
+  });
+  return found;
+}
+
+TEST(NextLogits, AreThoseThatTheLossIsOf) {
+  const RunTask training = task();
+  RunTask one_sample = training;
+  one_sample.global_batch_size = 1;
+  run_local_ranks(1, [&](Communicator& world, int) {
+    LayoutRank self(training, {}, world);
+    self.step(0);
+    const std::vector<i32> tokens = one_sample.tokens(70);
+    double loss = 0;
+    for (i64 position = 0; position < training.model.seq_length; ++position) {
+      const Numbers logits = self.next_logits(one_sample, 70, position);
+      ASSERT_EQ(logits.size(), static_cast<std::size_t>(training.model.vocab_size));
+      double sum = 0;
+      for (const double logit : logits) sum += std::exp(logit);
+      loss += std::log(sum) - logits[static_cast<std::size_t>(tokens[static_cast<std::size_t>(position) + 1])];
+    }
+    const double mean = loss / static_cast<double>(training.model.seq_length);
+    EXPECT_NEAR(self.evaluate(one_sample, 70).loss, mean, 1e-6);
+  });
+}
+
+TEST(NextLogits, HaveTheBitsOfOneRankAndChangeNothing) {
+  const Logits one = logits_between_steps({}, task().model);
+  EXPECT_EQ(one.training, two_steps({}, false).training);
+  for (const RunLayout& layout : kPipelines) {
+    SCOPED_TRACE(layout.name);
+    const Logits found = logits_between_steps(layout, task().model);
+    EXPECT_EQ(found.of_position, one.of_position);
+    EXPECT_EQ(found.training, one.training);
+  }
+}
+
+TEST(NextLogits, AreTheSameWhereRanksHaveParts) {
+  ModelConfig model = test::tiny_llama();
+  model.num_layers = 4;
+  model.seq_length = 16;
+  const Logits one = logits_between_steps({}, model);
+  const RunLayout layouts[]{
+      {.name = "tp2", .tp = 2, .sequence_parallel = true},
+      {.name = "cp2", .cp = 2},
+      {.name = "tp2_pp2_interleaved", .tp = 2, .pp = 2, .schedule = ScheduleKind::Interleaved, .virtual_stages = 2},
+      {.name = "cp2_dp2_zero3", .dp = 2, .cp = 2, .zero_stage = 3},
+  };
+  for (const RunLayout& layout : layouts) {
+    SCOPED_TRACE(layout.name);
+    const Logits found = logits_between_steps(layout, model);
+    for (std::size_t p = 0; p < one.of_position.size(); ++p) {
+      for (std::size_t id = 0; id < one.of_position[p].size(); ++id)
+        EXPECT_NEAR(found.of_position[p][id], one.of_position[p][id], 1e-5) << "position " << p << ", token " << id;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace mcpp

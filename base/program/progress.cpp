@@ -1,0 +1,114 @@
+#include "base/program/progress.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <utility>
+
+#include "base/strings.h"
+
+namespace mcpp {
+namespace {
+
+constexpr double kFirst = 0.5, kPause = 0.2, kPlainPause = 10;  // seconds
+
+std::size_t terminal_columns() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return 80;
+}
+
+bool is_dumb_terminal() {
+  const char* kind = std::getenv("TERM");
+  return ::isatty(STDOUT_FILENO) != 0 && kind != nullptr && std::string_view(kind) == "dumb";
+}
+
+std::string amount(double number, const std::string& unit) {
+  return unit.empty() ? human_bytes(number) : human_count(number);
+}
+
+std::string bar_of(double share, std::size_t width) {
+  const auto full = static_cast<std::size_t>(share * static_cast<double>(width));
+  std::string bar(full, '=');
+  if (full < width) bar += '>';
+  bar.resize(width, ' ');
+  return "[" + bar + "]";
+}
+
+}  // namespace
+
+std::string progress_text(const std::string& what, const ProgressOf& of, double done, double seconds,
+                          std::string_view more, std::size_t columns) {
+  const std::string rate =
+      str(amount(done / std::max(seconds, 1e-3), of.unit), of.unit.empty() ? "/s" : " " + of.unit + "/s");
+  std::string tail = rate;
+  if (of.total > 0) {
+    const double share = std::clamp(done / of.total, 0.0, 1.0);
+    tail = str(static_cast<int>(100 * share), " %, ", rate);
+    if (share > 0) tail += str(", ", human_seconds(seconds * (1 - share) / share), " left");
+  } else {
+    tail = str(amount(done, of.unit), of.unit.empty() ? "" : " " + of.unit, ", ", rate);
+  }
+  if (!more.empty()) tail += str(", ", more);
+  std::string text = what + " ";
+  constexpr std::size_t kBrackets = 3, kMostBar = 30, kLeastBar = 5;  // with the space after them
+  const std::size_t taken = text.size() + tail.size() + kBrackets;
+  if (of.total > 0 && columns >= taken + kLeastBar)
+    text += bar_of(std::clamp(done / of.total, 0.0, 1.0), std::min(kMostBar, columns - taken)) + " ";
+  text += tail;
+  return text.substr(0, columns);
+}
+
+Progress::Progress(KeptRef<Log> log, std::string what, ProgressOf of)
+    : log_(log),
+      what_(std::move(what)),
+      of_(std::move(of)),
+      is_live_(log_.is_live()),
+      is_plain_(!is_live_ && is_dumb_terminal()),
+      next_(is_plain_ ? kPlainPause : kFirst) {}
+
+Progress::~Progress() {
+  if (is_shown_) log_.progress("");
+}
+
+void Progress::update(double done, std::string_view more) {
+  if (!is_live_ && !is_plain_) return;
+  const double now = seconds();
+  if (now < next_) return;
+  next_ = now + (is_live_ ? kPause : kPlainPause);
+  const std::size_t columns = terminal_columns();
+  const std::string text = progress_text(what_, of_, done, now, more, columns > 1 ? columns - 1 : 1);
+  if (is_plain_) return log_.info(text);
+  is_shown_ = true;
+  log_.progress(text);
+}
+
+Waiting::Waiting(KeptRef<Log> log, std::string what) {
+  const Log& to = log;
+  if (!to.is_live()) return;
+  ticker_ = std::jthread([&to, text = std::move(what)](const std::stop_token& stop) {
+    std::mutex mutex;
+    std::unique_lock lock(mutex);
+    std::condition_variable_any stopped;
+    const auto start = std::chrono::steady_clock::now();
+    const auto is_over = [&](double pause) {
+      return stopped.wait_for(lock, stop, std::chrono::duration<double>(pause), [&] { return stop.stop_requested(); });
+    };
+    for (double pause = kFirst; !is_over(pause); pause = 1) {
+      const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+      to.progress(str(text, " since ", human_seconds(passed.count())).substr(0, terminal_columns() - 1));
+    }
+    to.progress("");
+  });
+}
+
+double Progress::seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+}
+
+}  // namespace mcpp

@@ -1,0 +1,26 @@
+#include "checkpoint/load/shown_reading.h"
+
+#include <memory>
+#include <utility>
+
+#include "base/program/progress.h"
+
+namespace mcpp {
+
+CheckpointReader::ReadListener shown_reading(const Log& log, std::string what) {
+  struct Shown {
+    std::unique_ptr<Progress> progress;  // made when there is something to show
+    double done = 0, all = 0;
+  };
+  return [&log, what = std::move(what), shown = std::make_shared<Shown>()](i64 bytes, i64 all) {
+    const auto total = static_cast<double>(all);
+    if (!shown->progress || total != shown->all) {  // another load begins
+      *shown = {};
+      shown->progress = std::make_unique<Progress>(log, what, ProgressOf{.total = total});
+      shown->all = total;
+    }
+    shown->progress->update(shown->done += static_cast<double>(bytes));
+  };
+}
+
+}  // namespace mcpp

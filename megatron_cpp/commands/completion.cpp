@@ -1,0 +1,47 @@
+// megatron_cpp completion bash|zsh: the shell's part of completion, which asks the program what may come next.
+#include <array>
+#include <span>
+
+#include "base/program/embedded_file.h"
+#include "megatron_cpp/commands/commands.h"
+#include "megatron_cpp/config/options.h"
+
+namespace mcpp {
+
+enum class Shell : u8 { Bash, Zsh };
+
+template <>
+struct EnumNames<Shell> {
+  static constexpr std::array<std::string_view, 2> value{"bash", "zsh"};
+};
+
+/// Those of scripts/completion/, as CMake embeds them: in the order of Shell.
+std::span<const EmbeddedFile> completion_files();
+
+namespace {
+
+struct CompletionOptions {
+  Shell shell = Shell::Bash;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("shell", self.shell, "whose: source <(megatron_cpp completion bash)");
+  }
+};
+
+}  // namespace
+
+ExitCode completion_command(Arguments args, Log& log) {
+  const Usage usage{.command = "megatron_cpp completion",
+                    .summary =
+                        "Prints what makes a shell complete commands, options and the names that they accept, each of\n"
+                        "which it asks the program for with --list_options.",
+                    .positional = {"shell"},
+                    .required = {"shell"}};
+  CompletionOptions options;
+  if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  log.info(completion_files()[static_cast<std::size_t>(options.shell)].content);
+  return ExitCode::Done;
+}
+
+}  // namespace mcpp

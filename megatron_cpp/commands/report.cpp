@@ -1,0 +1,100 @@
+// megatron_cpp report: one page about one or several runs.
+#include <filesystem>
+
+#include "base/number_text.h"
+#include "base/strings.h"
+#include "checkpoint/folder/folder.h"
+#include "checkpoint/load/reader.h"
+#include "megatron_cpp/commands/commands.h"
+#include "megatron_cpp/config/options.h"
+#include "megatron_cpp/report/page.h"
+
+namespace mcpp {
+namespace {
+
+struct ReportOptions {
+  std::vector<std::string> run;
+  std::string output = "report.html";
+  std::string title;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("run", self.run, "runs to show: their checkpoint.save, or the file that logging.metrics named");
+    visit("output", self.output, "file for the page");
+    visit("title", self.title, "of the page; empty = the names of the runs");
+  }
+};
+
+/// The metrics of a run, or "" with a line in `problems`.
+Path metrics_of(const Path& run, std::vector<std::string>& problems) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(run, error)) return run;
+  const Path file = run / "metrics.jsonl";
+  if (!std::filesystem::is_directory(run, error))
+    problems.push_back(str(run.string(), ": is neither a folder nor a file"));
+  else if (!std::filesystem::is_regular_file(file, error))
+    problems.push_back(str(run.string(), ": has no metrics.jsonl; name the file that logging.metrics named"));
+  else
+    return file;
+  return {};
+}
+
+/// As the newest checkpoint of the folder has it: for runs that did not write their own down. "" where there is none.
+std::string config_of_checkpoint(const Path& folder) {
+  const std::vector<Path> checkpoints = checkpoints_in(folder);
+  if (checkpoints.empty()) return {};
+  try {
+    return CheckpointReader(checkpoints.back()).state().config;
+  } catch (const Error&) {
+    return {};  // what is damaged there is for those who load it
+  }
+}
+
+std::string name_of_run(const Path& file) {
+  const Path name = file.filename() == "metrics.jsonl" && file.has_parent_path() ? file.parent_path() : file;
+  return name.lexically_normal().string();
+}
+
+std::vector<Path> find_metrics(const ReportOptions& options) {
+  std::vector<Path> files;
+  std::vector<std::string> problems;
+  std::error_code error;
+  for (const std::string& run : options.run) {
+    files.push_back(metrics_of(run, problems));
+    if (std::filesystem::equivalent(files.back(), options.output, error))
+      problems.push_back(str("--output=", options.output, ": is the run itself; the page would take its place"));
+  }
+  if (options.output.empty()) problems.push_back("--output: must name a file");
+  if (std::filesystem::is_directory(options.output, error))
+    problems.push_back(str("--output=", options.output, ": is a folder; name a file in it"));
+  check_input(problems.empty(), join(problems, "\n"));
+  return files;
+}
+
+}  // namespace
+
+ExitCode report_command(Arguments args, Log& log) {
+  const Usage usage{
+      .command = "megatron_cpp report",
+      .summary = "Writes one HTML page that needs nothing else: curves, memory, events and configurations.",
+      .positional = {"run"},
+      .required = {"run"}};
+  ReportOptions options;
+  if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  std::vector<ReportRun> runs;
+  std::vector<std::string> names;
+  for (const Path& file : find_metrics(options)) {
+    ReportRun& run = runs.emplace_back(
+        ReportRun{.name = name_of_run(file), .file = file, .history = read_run_history(file), .config = {}});
+    if (run.history.starts.empty() && file.has_parent_path()) run.config = config_of_checkpoint(file.parent_path());
+    names.push_back(run.name);
+    if (run.history.steps.rows() == 0) log.warn(str(file.string(), ": has no iteration yet"));
+  }
+  const std::string page = report_page(options.title.empty() ? join(names, ", ") : options.title, runs);
+  write_file_atomic(options.output, page);
+  log.info(str("wrote ", options.output, " (", human_bytes(static_cast<double>(page.size())), "): ", runs.size(),
+               runs.size() == 1 ? " run" : " runs"));
+  return ExitCode::Done;
+}
+
+}  // namespace mcpp

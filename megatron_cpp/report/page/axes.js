@@ -1,0 +1,88 @@
+// Where points lie: places on the horizontal axis, ticks, smoothing, and as many points as a screen can show.
+
+const X_AXES = {
+  iteration: { label: "iteration", column: "iteration", format: formatNumber },
+  samples: { label: "samples", column: "consumed_samples", format: formatNumber },
+  tokens: { label: "tokens", column: "tokens", format: formatNumber },
+  time: { label: "time of training", column: "training_seconds", format: formatSeconds },
+  date: { label: "date", column: "time", format: formatDate },
+};
+
+/** Round numbers within [low, high], some `count` of them; of powers of ten on a logarithmic axis that spans enough. */
+function ticks(low, high, count, isLog) {
+  if (isLog) {
+    const powers = [];
+    for (let p = Math.ceil(Math.log10(low) - 1e-9); p <= Math.log10(high) + 1e-9; ++p) powers.push(10 ** p);
+    if (powers.length >= 2) return powers.filter((_, i) => i % Math.ceil(powers.length / count) === 0);
+  }
+  const rough = (high - low) / count, unit = 10 ** Math.floor(Math.log10(rough));
+  const step = unit * ([1, 2, 5, 10].find((f) => f * unit >= rough) ?? 10), found = [];
+  for (let i = Math.ceil(low / step); i * step <= high && found.length < 4 * count; ++i)
+    found.push(parseFloat((i * step).toPrecision(12)));
+  return found;
+}
+
+/** The same, round in the unit that `format` writes: bytes go by powers of 1024. */
+function ticksFor(format, low, high, count, isLog) {
+  if (format !== formatBytes || isLog) return ticks(low, high, count, isLog);
+  const unit = 1024 ** Math.floor(Math.log(Math.max(high, 1)) / Math.log(1024));
+  return ticks(low / unit, high / unit, count, false).map((v) => v * unit);
+}
+
+/** Exponential moving average over points, from the first one on without a bias towards zero. NaN stays NaN. */
+function smooth(values, weight) {
+  const smoothed = new Float64Array(values.length);
+  let mean = 0, share = 1;
+  for (let i = 0; i < values.length; ++i) {
+    if (!Number.isFinite(values[i])) { smoothed[i] = NONE; continue; }
+    mean = weight * mean + (1 - weight) * values[i];
+    share *= weight;
+    smoothed[i] = mean / (1 - share);
+  }
+  return smoothed;
+}
+
+/** Of the points in a column of pixels the first, lowest, highest and last, in their order: a curve through these looks
+ *  like one through all. `pixel(i)` is the column of point i. Returns indices; NaN values stay, where curves break. */
+function thin(ys, begin, end, pixel) {
+  const kept = [];
+  for (let i = begin; i < end;) {
+    const column = pixel(i);
+    let low = i, high = i, next = i, gap = -1;
+    do {
+      if (Number.isNaN(ys[next])) gap = next;
+      else if (!(ys[low] <= ys[next])) low = next;
+      if (ys[next] > ys[high] || Number.isNaN(ys[high])) high = next;
+    } while (++next < end && pixel(next) === column);
+    kept.push(...[...new Set([i, low, high, gap, next - 1])].filter((at) => at >= 0).sort((a, b) => a - b));
+    i = next;
+  }
+  return kept;
+}
+
+/** [lowest, highest] of finite numbers; with `cuts`, without the two hundredths at each end. Null when there are none. */
+function rangeOf(lists, cuts, isLog) {
+  const all = [];
+  for (const list of lists) for (const v of list) if (Number.isFinite(v) && (!isLog || v > 0)) all.push(v);
+  if (all.length === 0) return null;
+  if (cuts && all.length > 20) {
+    all.sort((a, b) => a - b);
+    return [all[Math.floor(all.length * 0.02)], all[Math.ceil(all.length * 0.98) - 1]];
+  }
+  return all.reduce(([low, high], v) => [Math.min(low, v), Math.max(high, v)], [Infinity, -Infinity]);
+}
+
+/** A range with room around it, never empty. */
+function padded([low, high], isLog) {
+  if (isLog) return low === high ? [low / 2, high * 2] : [low * (low / high) ** 0.04, high * (high / low) ** 0.04];
+  const room = low === high ? Math.abs(low) / 10 || 1 : (high - low) * 0.04;
+  return [low - room, high + room];
+}
+
+/** From [low, high] to [begin, end] of pixels; `back` the other way. */
+function makeScale([low, high], [begin, end], isLog) {
+  const place = isLog ? Math.log : (v) => v, a = place(low), b = place(high);
+  const scale = (v) => begin + ((place(v) - a) / (b - a)) * (end - begin);
+  scale.back = (p) => { const v = a + ((p - begin) / (end - begin)) * (b - a); return isLog ? Math.exp(v) : v; };
+  return scale;
+}

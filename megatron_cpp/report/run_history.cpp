@@ -1,0 +1,163 @@
+#include "megatron_cpp/report/run_history.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <ctime>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+namespace mcpp {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Numbers = std::vector<double>;
+
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+double number_in(const Json& record, const char* key) {
+  const auto found = record.find(key);
+  return found != record.end() && found->is_number() ? found->get<double>() : kNone;
+}
+
+std::string text_in(const Json& record, const char* key) {
+  const auto found = record.find(key);
+  return found != record.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+/// All elements as numbers, NaN for what is none; nothing when it is no list.
+Numbers numbers_of(const Json& list) {
+  Numbers numbers;
+  if (!list.is_array()) return numbers;
+  for (const Json& element : list) numbers.push_back(element.is_number() ? element.get<double>() : kNone);
+  return numbers;
+}
+
+std::vector<std::pair<std::string, double>> row_of(const Json& record) {
+  std::vector<std::pair<std::string, double>> row;
+  for (const auto& [key, value] : record.items()) {
+    if (value.is_number()) row.emplace_back(key, value.get<double>());
+    if (value.is_null()) row.emplace_back(key, kNone);
+    if (key == "time" && value.is_string()) row.emplace_back(key, parse_time(value.get<std::string>()));
+  }
+  std::erase_if(row, [](const auto& cell) { return cell.first == "iteration"; });
+  return row;
+}
+
+template <class Record>
+void drop_after(double iteration, std::vector<Record>& records) {
+  std::erase_if(records, [&](const Record& record) { return record.iteration > iteration; });
+}
+
+}  // namespace
+
+double parse_time(const std::string& text) {
+  std::tm parts{};
+  const char* rest = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &parts);
+  if (rest == nullptr) return kNone;
+  char* end = nullptr;
+  const double fraction = *rest == '.' ? std::strtod(rest, &end) : 0;
+  const std::string_view zone = end != nullptr ? end : rest;
+  return zone == "Z" ? static_cast<double>(::timegm(&parts)) + fraction : kNone;
+}
+
+void RunHistory::add_line(std::string_view line) {
+  const Json record = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const double iteration = record.is_object() ? number_in(record, "iteration") : kNone;
+  if (!(iteration >= 0) || !std::isfinite(iteration)) {
+    unreadable_lines += 1;
+    return;
+  }
+  const std::string type = text_in(record, "type");
+  const double time = parse_time(text_in(record, "time"));
+  if (type == "train") {
+    add_step(iteration, record);
+  } else if (type == "run") {
+    rewind(iteration);
+    starts.push_back({.iteration = iteration,
+                      .time = time,
+                      .world_size = number_in(record, "world_size"),
+                      .train_iters = number_in(record, "train_iters"),
+                      .host = text_in(record, "host"),
+                      .program = text_in(record, "program"),
+                      .device = text_in(record, "device"),
+                      .config = text_in(record, "config")});
+  } else if (type == "event") {
+    events.push_back(
+        {.iteration = iteration, .time = time, .kind = text_in(record, "event"), .text = text_in(record, "text")});
+  } else if (type == "sample") {
+    samples.push_back({.iteration = iteration, .prompt = text_in(record, "prompt"), .text = text_in(record, "text")});
+  } else if (type == "ranks") {
+    add_ranks(iteration, record);
+  } else if (record.contains("lm_loss")) {
+    add_evaluation(iteration, type, record);
+  }
+}
+
+void RunHistory::add_step(double iteration, const Json& record) {
+  if (steps.rows() > 0 && iteration <= steps.iterations().back()) rewind(iteration - 1);
+  auto row = row_of(record);
+  if (const auto told = record.find("ranks"); told != record.end() && told->is_object()) add_ranks(iteration, *told);
+  if (const auto timers = record.find("timers_ms"); timers != record.end() && timers->is_object()) {
+    for (const auto& [name, least_and_most] : timers->items())  // of all ranks
+      if (const Numbers of_ranks = numbers_of(least_and_most); !of_ranks.empty())
+        row.emplace_back("timer_" + name, of_ranks.back());
+  }
+  const auto layers = record.find("experts");
+  if (layers == record.end() || !layers->is_array()) return steps.add(iteration, row);
+  experts.clear();
+  double largest = kNone, dropped = 0, balance = 0;
+  for (const Json& layer : *layers) {
+    if (!layer.is_object()) continue;
+    experts.push_back(
+        {.layer = number_in(layer, "layer"), .tokens = numbers_of(layer.value("tokens_per_expert", Json::array()))});
+    largest = std::fmax(largest, number_in(layer, "largest_load"));
+    dropped += number_in(layer, "dropped");
+    balance += number_in(layer, "load_balancing_loss");
+  }
+  const auto count = static_cast<double>(experts.size());
+  row.emplace_back("largest_expert_load", largest);
+  row.emplace_back("dropped_tokens", dropped / count);
+  row.emplace_back("load_balancing_loss", balance / count);
+  steps.add(iteration, row);
+}
+
+void RunHistory::add_evaluation(double iteration, const std::string& split, const Json& record) {
+  // Nobody has that many; a file that is none might.
+  constexpr std::size_t kMostSplits = 64;
+  if (evaluations.contains(split) || evaluations.size() < kMostSplits)
+    evaluations[split].add(iteration, row_of(record));
+}
+
+void RunHistory::add_ranks(double iteration, const Json& record) {
+  // A step and a record of its own may both tell of them.
+  if (ranks.empty() || ranks.back().iteration != iteration) ranks.push_back({.iteration = iteration, .numbers = {}});
+  Ranks& added = ranks.back();
+  for (const auto& [key, value] : record.items())
+    if (value.is_array()) added.numbers[key] = numbers_of(value);
+  const auto classes = record.find("peak_by_class");
+  if (classes == record.end() || !classes->is_object()) return;
+  for (const auto& [key, value] : classes->items()) peak_by_class[key] = numbers_of(value);
+}
+
+void RunHistory::rewind(double iteration) {
+  steps.keep_up_to(iteration);
+  for (auto& [split, table] : evaluations) table.keep_up_to(iteration);
+  drop_after(iteration, starts);
+  drop_after(iteration, events);
+  drop_after(iteration, samples);
+  drop_after(iteration, ranks);
+}
+
+RunHistory read_run_history(const Path& file) {
+  RunHistory history;
+  const std::string text = read_text_file(file);
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    if (end > begin) history.add_line(std::string_view(text).substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return history;
+}
+
+}  // namespace mcpp

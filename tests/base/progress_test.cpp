@@ -1,0 +1,103 @@
+#include "base/program/progress.h"
+
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+namespace mcpp {
+namespace {
+
+TEST(Progress, TextHasBarShareRateAndRest) {
+  EXPECT_EQ(progress_text("verify", {.total = 1024 * 1024}, 256 * 1024, 2, "", 100),
+            "verify [=======>                      ] 25 %, 128.00 KiB/s, 6.0s left");
+  EXPECT_EQ(progress_text("read", {.total = 200, .unit = "documents"}, 200, 4, "3 empty", 100),
+            "read [==============================] 100 %, 50 documents/s, 0.0s left, 3 empty");
+  EXPECT_EQ(progress_text("read", {.unit = "documents"}, 200, 4, "", 100), "read 200 documents, 50 documents/s");
+  EXPECT_EQ(progress_text("read", {.total = 10}, 0, 0, "", 100), "read [>                             ] 0 %, 0 B/s");
+}
+
+TEST(Progress, TextFitsTheTerminal) {
+  const ProgressOf of{.total = 100, .unit = "files"};
+  for (std::size_t columns = 1; columns < 120; ++columns)
+    EXPECT_LE(progress_text("import", of, 50, 10, "more", columns).size(), columns);
+  EXPECT_EQ(progress_text("import", of, 50, 10, "", 48), "import [=====>     ] 50 %, 5 files/s, 10.0s left");
+  EXPECT_EQ(progress_text("import", of, 50, 10, "", 41), "import 50 %, 5 files/s, 10.0s left") << "no room for a bar";
+}
+
+TEST(Progress, MoreThanAllAndNonsenseStayWithinTheBar) {
+  EXPECT_NE(progress_text("a", {.total = 10}, 20, 1, "", 100).find("100 %"), std::string::npos);
+  EXPECT_NE(progress_text("a", {.total = 10}, -20, 1, "", 100).find(" 0 %"), std::string::npos);
+}
+
+/// What a terminal of this kind gets of what `shows` does, and of a line of the log after it.
+template <class F>
+std::string on_terminal(const char* kind, F&& shows) {
+  std::fflush(stdout);  // which the child would have too
+  int terminal = -1;
+  const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
+  if (child == 0) {
+    ::setenv("TERM", kind, 1);
+    const Log log;
+    shows(log);
+    log.info("done");
+    ::_exit(0);
+  }
+  std::string text, piece(4096, ' ');
+  for (ssize_t got = 0; (got = ::read(terminal, piece.data(), piece.size())) > 0;)
+    text.append(piece, 0, static_cast<std::size_t>(got));
+  ::waitpid(child, nullptr, 0);
+  ::close(terminal);
+  return text;
+}
+
+/// 0.9 seconds of work.
+void verify(const Log& log) {
+  Progress progress(log, "verify", {.total = 9});
+  for (int i = 0; i < 9; ++i) {
+    progress.update(i);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+}
+
+void build(const Log& log) {
+  const Waiting waiting(log, "building");
+  std::this_thread::sleep_for(std::chrono::milliseconds(900));
+}
+
+TEST(Progress, ATerminalShowsItAfterAWhileAndClearsIt) {
+  const std::string text = on_terminal("xterm", verify);
+  EXPECT_TRUE(text.starts_with("\r\033[Kverify [")) << text;
+  for (const char* early : {" 0 %", " 11 %", " 44 %"}) EXPECT_EQ(text.find(early), std::string::npos) << early;
+  EXPECT_TRUE(text.ends_with("\r\033[Kdone\r\n")) << text;
+}
+
+TEST(Progress, WhatIsWaitedForIsNamed) {
+  const std::string text = on_terminal("xterm", build);
+  EXPECT_TRUE(text.starts_with("\r\033[Kbuilding since 0.")) << text;
+  EXPECT_TRUE(text.ends_with("\r\033[Kdone\r\n")) << text;
+}
+
+TEST(Progress, ADumbTerminalGetsNoEscapes) {
+  EXPECT_EQ(on_terminal("dumb", verify), "done\r\n");
+  EXPECT_EQ(on_terminal("dumb", build), "done\r\n");
+}
+
+TEST(Progress, APipeGetsNothing) {
+  const Log log;
+  testing::internal::CaptureStdout();
+  {
+    Progress progress(log, "verify", {.total = 2});
+    std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    progress.update(1);
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# What cmake --install and cpack make of a build, in roots that have nothing else: install_test.sh BUILD
+# The package is skipped (77) where dpkg or what it needs to find libraries is missing.
+set -euo pipefail
+build=$(cd "$1" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() { echo "install: $*" >&2; exit 1; }
+export MEGATRON_CPP="" # of whoever runs this
+
+# try <prefix>: all of it, from a folder that knows nothing of the sources.
+try() {
+  local bin=$1/bin share=$1/share name out
+  mkdir -p "$work/elsewhere"
+  cd "$work/elsewhere"
+  for name in bin/megatron_cpp bin/megatron_cpp-pretrain bin/megatron_cpp-launch share/megatron_cpp/scripts/pretrain.sh \
+    share/megatron_cpp/scripts/slurm_pretrain.sbatch share/megatron_cpp/configs/quickstart.toml \
+    share/megatron_cpp/configs/hardware/h100_sxm.toml share/bash-completion/completions/megatron_cpp \
+    share/zsh/vendor-completions/_megatron_cpp share/man/man1/megatron_cpp.1; do
+    [ -e "$1/$name" ] || fail "$name is missing"
+  done
+  [ -z "$(find "$1" -type l ! -exec test -e {} \; -print)" ] || fail "links lead nowhere"
+  [ -z "$(find "$1" -name '*.h' -o -name '*.a' -o -name '*tests*')" ] || fail "more than what runs is installed"
+  "$bin/megatron_cpp" --version >/dev/null
+  "$bin/megatron_cpp" config configs/gpt2_124m.toml --optimizer.lr=0.5 | grep -q '^lr = 0.5' || fail "a shipped configuration is not found"
+  "$bin/megatron_cpp" plan configs/gpt2_124m.toml --hardware=h100_sxm --world_size=8 >/dev/null || fail "shipped hardware is not found"
+  out=$("$bin/megatron_cpp" config configs/no_such.toml 2>&1) && fail "a configuration that is nowhere is taken"
+  grep -q 'configs/no_such.toml' <<<"$out" || fail "what is missing is not named: $out"
+  out=$("$bin/megatron_cpp-pretrain" configs/gpt2_124m.toml -n 2 2>&1) && fail "megatron_cpp-pretrain trains on data that is not there"
+  grep -q 'parameters: 124' <<<"$out" || fail "megatron_cpp-pretrain does not start the program: $out"
+  "$bin/megatron_cpp-launch" --help | grep -q -e '--max_restarts' || fail "megatron_cpp-launch --help"
+  out=$("$bin/megatron_cpp-launch" configs/gpt2_124m.toml 2>&1) && fail "launch takes a run without data"
+  grep -q "there is no file .data.openwebtext" <<<"$out" || fail "megatron_cpp-launch does not come to the program: $out"
+  slurm "$share/megatron_cpp/scripts/slurm_pretrain.sbatch"
+  for name in $("$bin/megatron_cpp" --list_options | cut -f1); do
+    grep -qx "\.B $name" "$share/man/man1/megatron_cpp.1" || fail "the manual has no $name"
+  done
+  if command -v man >/dev/null; then
+    out=$(man --warnings -l "$share/man/man1/megatron_cpp.1" 2>&1 >/dev/null) || true
+    [ -z "$out" ] || fail "man says: $out"
+  fi
+}
+
+# slurm <script>: a copy of the script, as Slurm runs it, finds the others by Slurm's record of the job.
+slurm() {
+  mkdir -p "$work/spool" "$work/stand-ins"
+  cp "$1" "$work/spool/slurm_script"
+  printf '#!/bin/sh\necho "JobId=1 JobName=x"\necho "   Command=%s --x"\n' "$1" >"$work/stand-ins/scontrol"
+  printf '#!/bin/sh\nexit 2\n' >"$work/stand-ins/srun"
+  chmod +x "$work/stand-ins/"*
+  local out
+  out=$(PATH=$work/stand-ins:$PATH SLURM_SUBMIT_DIR=$PWD SLURM_JOB_ID=1 "$work/spool/slurm_script" configs/gpt2_124m.toml -n 1 2>&1) &&
+    fail "the job script takes a run without data"
+  grep -q "there is no file .data.openwebtext" <<<"$out" || fail "the job script does not find launch.sh: $out"
+}
+
+DESTDIR=$work/root cmake --install "$build" --prefix /opt/megatron >"$work/log" || { cat "$work/log" >&2; fail "cmake --install"; }
+try "$work/root/opt/megatron"
+[ "$(ls "$work/root")" = opt ] || fail "something is installed outside the prefix: $(ls "$work/root")"
+
+for tool in cpack dpkg dpkg-shlibdeps; do
+  command -v $tool >/dev/null || { echo "skipped: $tool is missing"; exit 77; }
+done
+cd "$work"
+cpack -G DEB --config "$build/CPackConfig.cmake" -B "$work/package" >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "cpack"; }
+package=$(echo "$work"/package/*.deb)
+[ "$(dpkg -f "$package" Package)" = megatron-cpp ] || fail "the package is called $(dpkg -f "$package" Package)"
+for library in libdnnl libhdf5 libsentencepiece libopenmpi; do
+  dpkg -f "$package" Depends | grep -q $library || fail "the package does not depend on $library: $(dpkg -f "$package" Depends)"
+done
+dpkg -x "$package" "$work/unpacked"
+try "$work/unpacked/usr"
+[ "$(ls "$work/unpacked")" = usr ] || fail "the package has files outside /usr"
+echo "installed and packaged: $(du -h "$package" | cut -f1) of $(basename "$package")"
