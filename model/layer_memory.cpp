@@ -16,6 +16,7 @@ struct LayerTensors {
   i64 exchanged_qkv;  ///< after the exchange of heads: more where several ranks get the same query group
   i64 up, activated;  ///< [s, b, ffn], twice when gated; [s, b, ffn]
   i64 statistics, log_sum_exps;  ///< of one norm, [s b] each; of attention, [b, heads, s]; fp32
+  i64 head_norms;                ///< queries and keys before their norms, and the statistics of these
 };
 
 i64 query_groups(const ModelConfig& c, const ActivationSetup& setup) {
@@ -33,6 +34,8 @@ LayerTensors layer_tensors(const ModelConfig& c, const ActivationSetup& setup) {
   const i64 tokens = setup.tokens(c), element = size_of(setup.dtype);
   const i64 heads = c.num_attention_heads / tp, groups = query_groups(c, setup);
   const i64 statistic = tokens * size_of(wide(setup.dtype)), head = tokens * c.head_dim() * element;
+  const i64 of_a_norm = (c.normalization == Normalization::LayerNorm ? 2 : 1) * statistic;
+  const i64 of_heads = (heads + groups) * head + (c.qk_layernorm_all_heads ? 2 : heads + groups) * of_a_norm;
   const i64 exchanged_groups = exchange_shares_groups(c, setup) ? setup.cut.heads : groups;
   return {.residual = residual_bytes(c, setup),
           .whole = tokens * c.hidden_size * element,
@@ -41,15 +44,22 @@ LayerTensors layer_tensors(const ModelConfig& c, const ActivationSetup& setup) {
           .exchanged_qkv = (heads + 2 * exchanged_groups) * head,
           .up = tokens * (c.gated() ? 2 : 1) * c.ffn() / tp * element,
           .activated = tokens * c.ffn() / tp * element,
-          .statistics = (c.normalization == Normalization::LayerNorm ? 2 : 1) * statistic / parts,
-          .log_sum_exps = heads * statistic};
+          .statistics = of_a_norm / parts,
+          .log_sum_exps = heads * statistic,
+          .head_norms = c.qk_layernorm ? of_heads : 0};
 }
 
 i64 norm_bytes(const LayerTensors& t, bool keeps_output) {
   return t.residual + t.statistics + (keeps_output ? t.residual : 0);
 }
+/// Of the norms around a branch, and what goes into it: the input of the norm before it or, without, its own, and of
+/// the norm after it. `shares_input`: with a branch that is counted already.
+i64 branch_norm_bytes(const ModelConfig& c, const LayerTensors& t, const Recompute& recompute, bool shares_input) {
+  const i64 before = c.has_pre_norms() ? norm_bytes(t, !recompute.layernorm) : t.residual;
+  return before + (c.has_post_norms() ? norm_bytes(t, false) : 0) - (shares_input ? t.residual : 0);
+}
 i64 mlp_bytes(const LayerTensors& t, const Recompute& recompute) {
-  return norm_bytes(t, !recompute.layernorm) + t.up + (recompute.mlp_act ? 0 : t.activated);
+  return t.up + (recompute.mlp_act ? 0 : t.activated);
 }
 /// Of core attention alone: queries, keys, values and the result.
 i64 core_bytes(const LayerTensors& t, const Recompute& recompute) {
@@ -59,8 +69,9 @@ i64 core_bytes(const LayerTensors& t, const Recompute& recompute) {
 i64 exchanged_output(const LayerTensors& t, const ActivationSetup& setup) {
   return setup.cut.heads > 1 ? t.heads : 0;
 }
-i64 attention_bytes(const LayerTensors& t, const ActivationSetup& setup) {
-  return norm_bytes(t, !setup.recompute.layernorm) + core_bytes(t, setup.recompute) + exchanged_output(t, setup);
+i64 attention_bytes(const ModelConfig& c, const LayerTensors& t, const ActivationSetup& setup) {
+  return branch_norm_bytes(c, t, setup.recompute, false) + t.head_norms + core_bytes(t, setup.recompute) +
+         exchanged_output(t, setup);
 }
 
 /// Rows of tokens on a rank around its experts.
@@ -105,9 +116,10 @@ i64 shared_expert_bytes(const ModelConfig& c, const ActivationSetup& setup) {
 }
 
 i64 branch_bytes(const ModelConfig& c, const ActivationSetup& setup, const LayerTensors& t, i64 layer) {
-  if (!c.moe.has_experts(layer)) return mlp_bytes(t, setup.recompute);
+  const i64 norms = branch_norm_bytes(c, t, setup.recompute, c.use_parallel_residual);
+  if (!c.moe.has_experts(layer)) return norms + mlp_bytes(t, setup.recompute);
   const ExpertRows rows = expert_rows(c, setup);
-  return norm_bytes(t, !setup.recompute.layernorm) + router_bytes(c, setup) + kept_of_rows(c, setup, rows.even) +
+  return norms + router_bytes(c, setup) + kept_of_rows(c, setup, rows.even) +
          rows.sent * c.hidden_size * size_of(setup.dtype) + shared_expert_bytes(c, setup);
 }
 
@@ -150,7 +162,7 @@ i64 residual_bytes(const ModelConfig& c, const ActivationSetup& setup) {
 
 i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer) {
   const LayerTensors t = layer_tensors(config, setup);
-  return attention_bytes(t, setup) + branch_bytes(config, setup, t, layer);
+  return attention_bytes(config, t, setup) + branch_bytes(config, setup, t, layer);
 }
 
 i64 most_expert_bytes(const ModelConfig& c, const ActivationSetup& setup) {
@@ -164,14 +176,18 @@ i64 layer_working_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 
   const i64 branch = branch_bytes(c, setup, t, layer);
   const Recompute& r = setup.recompute;
   const bool splits = splits_sequence(setup);
-  const i64 dy = t.residual + (c.hidden_dropout > 0 ? t.residual : 0), gathered = splits ? t.whole : 0;
+  // Of the result; after dropout; of what the norm after the branch takes; of the input of parallel branches.
+  const i64 copies =
+      1 + (c.hidden_dropout > 0 ? 1 : 0) + (c.has_post_norms() ? 1 : 0) + (c.use_parallel_residual ? 1 : 0);
+  const i64 dy = copies * t.residual, gathered = splits ? t.whole : 0;
   const i64 norm_output = r.layernorm ? t.residual : 0;
   // The input's gradient, whole and summed, and the input gathered.
   const i64 column_parallel = norm_output + t.whole + (splits ? t.whole + t.residual : 0);
   const i64 fc2 = dy + gathered + t.activated + (r.mlp_act ? t.activated : 0);
   const i64 fc1 = dy + (r.mlp_act ? t.activated : 0) + column_parallel;
   const i64 core = dy + core_working_bytes(c, setup, t) - branch;
-  const i64 qkv = dy + t.heads + t.qkv + column_parallel - branch - core_bytes(t, r) - exchanged_output(t, setup);
+  const i64 qkv =
+      dy + t.heads + t.qkv + column_parallel - branch - core_bytes(t, r) - exchanged_output(t, setup) - t.head_norms;
   const i64 attention = std::max(core, qkv);
   if (c.moe.has_experts(layer)) return std::max(attention, dy + experts_working_bytes(c, setup));
   return std::max({fc2, fc1, attention});

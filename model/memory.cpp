@@ -81,9 +81,8 @@ i64 peak_activations(const ModelConfig& c, const ActivationSetup& setup, const R
 
 /// Tokens and targets of all microbatches, and the tables of RoPE.
 i64 constant_activations(const ModelConfig& c, const ActivationSetup& setup, const RankShare& share) {
-  const i64 rotary = c.position_embedding_type == PositionEmbedding::Rope
-                         ? c.max_positions() * c.rotary_dim() * size_of(wide(setup.dtype))
-                         : 0;
+  const i64 tables = c.position_embedding_type != PositionEmbedding::Rope ? 0 : c.rope_local_base_freq > 0 ? 2 : 1;
+  const i64 rotary = tables * c.max_positions() * c.rotary_dim() * size_of(wide(setup.dtype));
   const i64 tokens = setup.tokens(c) * share.schedule.microbatches;
   return share.schedule.chunks_per_rank * rotary + 2 * tokens * size_of(DType::I32);
 }

@@ -86,12 +86,15 @@ struct ExportOptions {
   std::string load;
   std::string folder;
   std::string precision;
+  std::string model_type;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("load", self.load, "a checkpoint, or a folder of checkpoints: then its newest good one");
     visit("folder", self.folder, "folder to write config.json and safetensors in");
     visit("precision", self.precision, "fp32, bf16 or fp16; empty = as in the checkpoint");
+    visit("model_type", self.model_type,
+          "llama, phi3 and so on, where several can express the model; empty = the first that can");
   }
 };
 
@@ -251,13 +254,13 @@ ExitCode upcycle(Arguments args, Log& log) {
 }
 
 ExitCode import_hf(Arguments args, Log& log) {
-  const Usage usage{.command = "megatron_cpp checkpoint import-hf",
-                    .summary =
-                        "Turns a Hugging Face model (GPT-2, Llama, Mistral, Mixtral, Qwen2, Qwen2-MoE) into a "
-                        "checkpoint of weights, to evaluate, sample "
-                        "from or finetune.",
-                    .positional = {"folder"},
-                    .required = {"folder", "save"}};
+  const Usage usage{
+      .command = "megatron_cpp checkpoint import-hf",
+      .summary = str("Turns a Hugging Face model into a checkpoint of weights, to evaluate, sample from or "
+                     "finetune. Model types: ",
+                     family_names(), "."),
+      .positional = {"folder"},
+      .required = {"folder", "save"}};
   ImportOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
   CpuDevice device;
@@ -298,6 +301,7 @@ ExitCode export_hf(Arguments args, Log& log) {
   const Path tokenizer = saved_tokenizer(std::filesystem::absolute(checkpoint).parent_path());
   export_huggingface(options.folder, config.model, reader,
                      {.dtype = dtype_option(options.precision),
+                      .model_type = options.model_type,
                       .tokenizer_model = std::filesystem::exists(tokenizer) ? tokenizer : Path()});
   log.info(str("wrote ", options.folder));
   return ExitCode::Done;

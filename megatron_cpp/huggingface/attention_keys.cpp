@@ -8,15 +8,15 @@ namespace {
 constexpr const char* kRopeTypes = "default, linear, llama3, yarn";
 constexpr const char *kSliding = "sliding_attention", *kFull = "full_attention";
 constexpr i64 kMostLayers = 100000;
-constexpr i64 kUsualWindow = 4096;  ///< where config.json does not state sliding_window
 
 /// rope_scaling of transformers 4, or rope_parameters of transformers 5; `longest` is the model's context.
-RopeScaling parse_rope_scaling(const ConfigJson& rope, i64 longest) {
+RopeScaling parse_rope_scaling(const ConfigJson& rope, i64 longest, bool knows_scaling) {
   RopeScaling scaling;
   const std::string type = rope.text("rope_type", rope.text("type", "default"));
   rope.require(type != "dynamic", "rope_type", "dynamic, whose frequencies depend on the length of the sequence",
                kRopeTypes);
   if (type == "default") return scaling;
+  rope.require(knows_scaling, "rope_type", type, "default");
   const auto known = std::ranges::find(EnumNames<RopeScalingType>::value, type);
   rope.require(known != EnumNames<RopeScalingType>::value.end() && type != "none", "rope_type", type, kRopeTypes);
   scaling.type = static_cast<RopeScalingType>(known - EnumNames<RopeScalingType>::value.begin());
@@ -38,6 +38,19 @@ RopeScaling parse_rope_scaling(const ConfigJson& rope, i64 longest) {
     scaling.high_freq_factor = rope.number("high_freq_factor");
   }
   return scaling;
+}
+
+/// Which layers have a window where layer_types does not say so.
+std::vector<bool> usual_windows(const ConfigJson& config, const LlamaTraits& traits, i64 num_layers, bool has_window) {
+  const auto layers = static_cast<std::size_t>(num_layers);
+  std::vector<bool> windows(layers, has_window);
+  if (traits.windows == WindowKeys::FromLayer) {
+    const auto full = std::min(layers, static_cast<std::size_t>(config.count("max_window_layers", 28)));
+    std::fill_n(windows.begin(), config.flag("use_sliding_window", false) ? full : layers, false);
+  } else if (traits.windows == WindowKeys::AllIfUsed && !config.flag("use_sliding_window", false)) {
+    std::fill(windows.begin(), windows.end(), false);
+  }
+  return windows;
 }
 
 /// Which layers layer_types gives a window; empty without that key.
@@ -68,22 +81,21 @@ std::vector<i64> skip_freq_of(const std::vector<bool>& windows) {
 
 }  // namespace
 
-void parse_rope(const ConfigJson& config, ModelConfig& model) {
-  model.rotary_base = config.number("rope_theta", 10000);
+void parse_rope(const ConfigJson& config, const Family& family, ModelConfig& model) {
+  const char* base = family.family == HuggingfaceFamily::GptNeox ? "rotary_emb_base" : "rope_theta";
+  model.rotary_base = config.number(base, 10000);
   std::optional<ConfigJson> rope = config.object("rope_scaling");
   if (!rope) rope = config.object("rope_parameters");
   if (rope) {
-    for (const char* kind : {"full_attention", "sliding_attention"})
+    for (const char* kind : {kFull, kSliding})
       rope->require(!rope->object(kind), kind, "given its own", "one RoPE for all layers");
-    const double share = rope->number("partial_rotary_factor", 1);
-    rope->require(share == 1, "partial_rotary_factor", share, "1");
     model.rotary_base = rope->number("rope_theta", model.rotary_base);
-    model.rope_scaling = parse_rope_scaling(*rope, model.max_positions());
-    if (model.rope_scaling.original_max_position_embeddings > 0)  // where Phi-3 has it
+    model.rope_scaling = parse_rope_scaling(*rope, model.max_positions(), family.traits.scales_rope);
+    if (model.rope_scaling.original_max_position_embeddings > 0)
       model.rope_scaling.original_max_position_embeddings =
           config.integer("original_max_position_embeddings", model.rope_scaling.original_max_position_embeddings);
   }
-  config.require(model.rotary_base > 1, "rope_theta", model.rotary_base, "greater than 1");
+  config.require(model.rotary_base > 1, base, model.rotary_base, "greater than 1");
 }
 
 /// What transformers 4 calls so, and transformers 5 reads as rope_parameters.
@@ -107,22 +119,18 @@ OrderedJson rope_scaling_json(const ModelConfig& m) {
   return json;
 }
 
-void parse_windows(const ConfigJson& config, HuggingfaceFamily family, ModelConfig& model) {
+void parse_windows(const ConfigJson& config, const LlamaTraits& traits, ModelConfig& model) {
   const bool is_stated = config.states("sliding_window");
-  const i64 usual = family == HuggingfaceFamily::Mixtral ? 0 : kUsualWindow;
-  const i64 window = is_stated ? config.integer("sliding_window", 0) : usual;
-  if (family == HuggingfaceFamily::Llama) {
+  const i64 window = is_stated ? config.integer("sliding_window", 0) : traits.sliding_window;
+  if (traits.windows == WindowKeys::None) {
     config.require(!is_stated || window == 0, "sliding_window", window, "null; model_type mistral has windows");
     return;
   }
   if (model.num_layers > kMostLayers) return;  // is refused with what else is out of range
-  const auto layers = static_cast<std::size_t>(model.num_layers);
-  std::vector<bool> windows(layers, window > 0);
-  if (is_of_qwen2(family)) {
-    const auto full = std::min(layers, static_cast<std::size_t>(config.count("max_window_layers", 28)));
-    std::fill_n(windows.begin(), config.flag("use_sliding_window", false) ? full : layers, false);
-  }
-  if (const std::vector<bool> types = parse_layer_types(config, model.num_layers); !types.empty()) windows = types;
+  std::vector<bool> windows = usual_windows(config, traits, model.num_layers, window > 0);
+  const bool has_types = traits.windows != WindowKeys::AllIfUsed;
+  if (has_types)
+    if (const std::vector<bool> types = parse_layer_types(config, model.num_layers); !types.empty()) windows = types;
   const i64 count = std::ranges::count(windows, true);
   if (count == 0) return;
   config.require(window > 0, "sliding_window", "null", "a number, for the layers of sliding_attention");
@@ -136,14 +144,18 @@ i64 count_windows(const ModelConfig& model) {
   return count;
 }
 
-void add_windows(const ModelConfig& model, HuggingfaceFamily family, OrderedJson& json) {
+void add_windows(const ModelConfig& model, WindowKeys keys, OrderedJson& json) {
+  if (keys == WindowKeys::None) return;
   const bool has_windows = count_windows(model) > 0;
   json["sliding_window"] = has_windows ? OrderedJson(model.window_size[0] + 1) : OrderedJson();
-  if (family == HuggingfaceFamily::Mistral || family == HuggingfaceFamily::Mixtral) return;
-  OrderedJson types = OrderedJson::array();
-  for (i64 layer = 0; layer < model.num_layers; ++layer) types.push_back(model.window_of(layer) > 0 ? kSliding : kFull);
-  json["layer_types"] = types;
-  if (is_of_qwen2(family)) json["use_sliding_window"] = has_windows;
+  if (keys == WindowKeys::All) return;
+  if (keys != WindowKeys::AllIfUsed) {
+    OrderedJson types = OrderedJson::array();
+    for (i64 layer = 0; layer < model.num_layers; ++layer)
+      types.push_back(model.window_of(layer) > 0 ? kSliding : kFull);
+    json["layer_types"] = types;
+  }
+  if (keys == WindowKeys::FromLayer || keys == WindowKeys::AllIfUsed) json["use_sliding_window"] = has_windows;
 }
 
 }  // namespace mcpp

@@ -24,41 +24,33 @@ std::vector<i64> sparse_layers(const ConfigJson& config, i64 num_layers) {
   return layers;
 }
 
-void parse_qwen2_moe(const ConfigJson& config, ModelConfig& model) {
+void parse_qwen(const ConfigJson& config, bool has_shared_expert, ModelConfig& model) {
   MoeConfig& moe = model.moe;
-  moe.num_experts = config.integer("num_experts", 60);
-  moe.ffn_hidden_size = config.integer("moe_intermediate_size", 1408);
+  const char* key = config.find("num_local_experts") ? "num_local_experts" : "num_experts";  // of transformers 5, of 4
+  moe.num_experts = config.integer(key, has_shared_expert ? 60 : 128);
+  moe.ffn_hidden_size = config.integer("moe_intermediate_size", has_shared_expert ? 1408 : 768);
   moe.layer_freq = sparse_layers(config, model.num_layers);
   moe.router_pre_softmax = !config.flag("norm_topk_prob", false);
+  if (!has_shared_expert) return;
   moe.shared_expert_intermediate_size = config.integer("shared_expert_intermediate_size", 5632);
   moe.shared_expert_gate = true;
 }
 
-i64 layers_with_experts(const ModelConfig& m) {
-  i64 count = 0;
-  for (i64 layer = 0; layer < m.num_layers; ++layer) count += m.moe.has_experts(layer) ? 1 : 0;
-  return count;
-}
-
 }  // namespace
 
-bool has_experts(HuggingfaceFamily family) {
-  return family == HuggingfaceFamily::Mixtral || family == HuggingfaceFamily::Qwen2Moe;
-}
-
-void parse_experts(const ConfigJson& config, HuggingfaceFamily family, ModelConfig& model) {
-  if (!has_experts(family)) return;
-  const bool is_mixtral = family == HuggingfaceFamily::Mixtral;
-  is_mixtral ? parse_mixtral(config, model) : parse_qwen2_moe(config, model);
-  model.moe.router_topk = config.integer("num_experts_per_tok", is_mixtral ? 2 : 4);
+void parse_experts(const ConfigJson& config, ExpertKeys keys, ModelConfig& model) {
+  if (keys == ExpertKeys::None) return;
+  const bool is_mixtral = keys == ExpertKeys::Mixtral;
+  is_mixtral ? parse_mixtral(config, model) : parse_qwen(config, keys == ExpertKeys::Qwen2, model);
+  model.moe.router_topk = config.integer("num_experts_per_tok", is_mixtral ? 2 : keys == ExpertKeys::Qwen2 ? 4 : 8);
   model.moe.aux_loss_coeff = config.number("router_aux_loss_coef", 0.001);
 }
 
-void add_experts(const ModelConfig& m, HuggingfaceFamily family, OrderedJson& json) {
-  if (!has_experts(family)) return;
+void add_experts(const ModelConfig& m, ExpertKeys keys, OrderedJson& json) {
+  if (keys == ExpertKeys::None) return;
   json["num_experts_per_tok"] = m.moe.router_topk;
   json["router_aux_loss_coef"] = m.moe.aux_loss_coeff;
-  if (family == HuggingfaceFamily::Mixtral) {
+  if (keys == ExpertKeys::Mixtral) {
     json["intermediate_size"] = m.moe_ffn();
     json["num_local_experts"] = m.moe.num_experts;
     return;
@@ -68,31 +60,10 @@ void add_experts(const ModelConfig& m, HuggingfaceFamily family, OrderedJson& js
     if (!m.moe.has_experts(layer)) dense.push_back(layer);
   json["num_experts"] = m.moe.num_experts;
   json["moe_intermediate_size"] = m.moe_ffn();
-  json["shared_expert_intermediate_size"] = m.moe.shared_expert_intermediate_size;
+  if (keys == ExpertKeys::Qwen2) json["shared_expert_intermediate_size"] = m.moe.shared_expert_intermediate_size;
   json["norm_topk_prob"] = !m.moe.router_pre_softmax;
   json["decoder_sparse_step"] = 1;
   json["mlp_only_layers"] = dense;
-}
-
-std::vector<std::string> expert_obstacles(const ModelConfig& m, HuggingfaceFamily family) {
-  if (!has_experts(family))
-    return m.moe.num_experts == 0 ? std::vector<std::string>{} : std::vector<std::string>{"model.num_experts"};
-  if (m.moe.num_experts == 0) return {"model.num_experts"};
-  std::vector<std::string> found;
-  const auto need = [&](bool holds, const char* key) {
-    if (!holds) found.push_back(str("model.", key));
-  };
-  const MoeConfig& moe = m.moe;
-  const bool is_mixtral = family == HuggingfaceFamily::Mixtral;
-  need(moe.router_score_function == RouterScore::Softmax, "moe_router_score_function");
-  need(moe.router_num_groups == 0, "moe_router_num_groups");
-  need(moe.routing().scale == 1, "moe_router_topk_scaling_factor");
-  need(moe.expert_capacity_factor == 0, "moe_expert_capacity_factor");
-  need(!is_mixtral || layers_with_experts(m) == m.num_layers, "moe_layer_freq");
-  need(!is_mixtral || !moe.router_pre_softmax, "moe_router_pre_softmax");
-  need(is_mixtral == (moe.shared_expert_intermediate_size == 0), "moe_shared_expert_intermediate_size");
-  need(is_mixtral || moe.shared_expert_gate, "moe_shared_expert_gate");
-  return found;
 }
 
 }  // namespace mcpp

@@ -59,7 +59,10 @@ class ImportedWeights final : public ShardSource {
 
 /// Buffers of old transformers versions, which are no weights: masks and RoPE tables.
 bool is_buffer(const std::string& name) {
-  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with(".rotary_emb.inv_freq");
+  for (const char* buffer :
+       {".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"})
+    if (name.ends_with(buffer)) return true;
+  return false;
 }
 
 /// Throws unless the file has the tensors of a rule as the model needs them.
@@ -72,7 +75,8 @@ void check_tensors(const SafetensorsReader& reader, const WeightRule& rule, cons
 }
 
 /// Throws when the file has tensors that the model has no use for.
-void check_all_used(const SafetensorsReader& reader, const std::vector<WeightRule>& rules, const std::string& folder) {
+void check_all_used(const SafetensorsReader& reader, const std::vector<WeightRule>& rules, const Family& family,
+                    const std::string& folder) {
   std::set<std::string> used;
   for (const WeightRule& rule : rules) {
     for (const ForeignTensor& tensor : rule.foreign) used.insert(tensor.name);
@@ -81,7 +85,7 @@ void check_all_used(const SafetensorsReader& reader, const std::vector<WeightRul
     if (used.contains(tensor.name) || is_buffer(tensor.name)) continue;
     // A tied output matrix may be stored a second time; then it must be the embedding.
     const SafeTensor& embedding = reader.at(rules[0].foreign[0].name);
-    const bool is_tied_copy = tensor.name == "lm_head.weight" && tensor.type == embedding.type &&
+    const bool is_tied_copy = tensor.name == str(family.output, ".weight") && tensor.type == embedding.type &&
                               std::ranges::equal(reader.bytes(tensor), reader.bytes(embedding));
     check_input(is_tied_copy, folder, ": the tensor ", tensor.name, " has no place in the model of config.json");
   }
@@ -102,13 +106,14 @@ void prepare_folder(const Path& folder) {
 
 ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype, Device& device) {
   const Path config = folder / "config.json";
-  ModelConfig model = parse_huggingface_config(read_text_file(config), config.string());
+  const std::string text = read_text_file(config);
+  const Family& family = family_of_config(text, config.string());
+  ModelConfig model = parse_huggingface_config(text, config.string());
   SafetensorsReader reader(folder);
-  const bool is_bare = reader.find("wte.weight") != nullptr;
-  std::vector<WeightRule> rules = weight_map(model, is_bare ? "" : "transformer.", [&](const WeightRule& rule) {
-    check_tensors(reader, rule, folder.string());
-  });
-  check_all_used(reader, rules, folder.string());
+  const bool is_bare = family.family == HuggingfaceFamily::Gpt2 && reader.find("wte.weight") != nullptr;
+  const auto check = [&](const WeightRule& rule) { check_tensors(reader, rule, folder.string()); };
+  std::vector<WeightRule> rules = weight_map(model, family, is_bare ? "" : family.base, check);
+  check_all_used(reader, rules, family, folder.string());
   const SafeType stored = reader.at(rules[0].foreign[0].name).type;
   const DType type = dtype.value_or(stored == SafeType::BF16  ? DType::BF16
                                     : stored == SafeType::F16 ? DType::F16
@@ -119,7 +124,8 @@ ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype,
 
 void export_huggingface(const Path& folder, const ModelConfig& model, CheckpointReader& checkpoint,
                         const HuggingfaceExport& options) {
-  const std::vector<WeightRule> rules = weight_map(model);
+  const Family& family = exporting_family(model, options.model_type);
+  const std::vector<WeightRule> rules = weight_map(model, family);
   std::optional<HuggingfaceTokenizer> tokenizer;  // judged before anything is written
   if (!options.tokenizer_model.empty()) tokenizer.emplace(options.tokenizer_model);
   prepare_folder(folder);
@@ -144,7 +150,7 @@ void export_huggingface(const Path& folder, const ModelConfig& model, Checkpoint
   if (tokenizer) tokenizer->write(folder, model.max_positions());
   write_file_atomic(
       folder / "config.json",
-      huggingface_config(model, specs[0].dtype, tokenizer ? tokenizer->special_tokens() : SpecialTokens{}));
+      huggingface_config(model, family, specs[0].dtype, tokenizer ? tokenizer->special_tokens() : SpecialTokens{}));
   write_safetensors(folder, specs, data, options.max_file_bytes);
 }
 

@@ -24,13 +24,14 @@ ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype,
 
 struct HuggingfaceExport {
   std::optional<DType> dtype = {};  ///< type of the weights; by default as in the checkpoint
+  std::string model_type = {};      ///< of Hugging Face; empty = the first that can express the model
   Path tokenizer_model = {};        ///< sentencepiece model to go along, which says the special tokens; empty = none
   i64 max_file_bytes = kMaxSafetensorsBytes;
 };
 
 /// Writes the weights of a checkpoint as a folder that transformers' from_pretrained reads. `model` must be the model
-/// of the checkpoint. Throws BadInput when no Hugging Face model type can express it, when the folder already holds
-/// a model, and for a tensor with NaN or infinite numbers.
+/// of the checkpoint. Throws BadInput when no Hugging Face model type, or not that of the options, can express it, when
+/// the folder already holds a model, and for a tensor with NaN or infinite numbers.
 void export_huggingface(const Path& folder, const ModelConfig& model, CheckpointReader& checkpoint,
                         const HuggingfaceExport& options = {});
 

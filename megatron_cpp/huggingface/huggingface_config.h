@@ -1,27 +1,23 @@
-// Hugging Face's config.json and our ModelConfig, for the model types gpt2 and llama, and those that are llama with
-// sliding windows (mistral: in every layer, ministral: in some), with biases of queries, keys and values (qwen2), or
-// with experts (mixtral, which is mistral else, and qwen2_moe).
+// Hugging Face's config.json and our ModelConfig, for the model types of families.h.
 #pragma once
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "megatron_cpp/huggingface/families.h"
 #include "model/config/config.h"
 #include "tensor/dtype.h"
 
 namespace mcpp {
 
-enum class HuggingfaceFamily : u8 { Gpt2, Llama, Mistral, Ministral, Qwen2, Mixtral, Qwen2Moe };
+/// The first family that can express `model`, or that of the model type that is named. Throws BadInput, naming the keys
+/// that stand in the way, when none can.
+const Family& exporting_family(const ModelConfig& model, std::string_view model_type = "");
 
-constexpr bool is_of_qwen2(HuggingfaceFamily family) {
-  return family == HuggingfaceFamily::Qwen2 || family == HuggingfaceFamily::Qwen2Moe;
-}
-
-/// The family that can express `model`. Throws BadInput, naming the keys that stand in the way, when none can.
-HuggingfaceFamily huggingface_family(const ModelConfig& model);
-
-/// The model that config.json (its text) describes; `source` is how messages call it. vocab_size is the real one;
-/// seq_length is the longest context. Throws BadInput, naming the key, for values that our model cannot express.
+/// That of config.json (its text); `source` is how messages call it. Throws BadInput for a type that is not known.
+const Family& family_of_config(std::string_view text, const std::string& source);
+/// The model that config.json describes. vocab_size is the real one; seq_length is the longest context. Throws
+/// BadInput, naming the key, for values that our model cannot express.
 ModelConfig parse_huggingface_config(std::string_view text, const std::string& source);
 
 /// Special tokens, for generation with transformers.
@@ -30,7 +26,12 @@ struct SpecialTokens {
   std::optional<i64> eos;
 };
 
-/// config.json as transformers reads it. `dtype` is the type of the weights.
-std::string huggingface_config(const ModelConfig& model, DType dtype, const SpecialTokens& tokens = {});
+/// config.json as transformers reads it, of a family that can express the model. `dtype` is the type of the weights.
+std::string huggingface_config(const ModelConfig& model, const Family& family, DType dtype,
+                               const SpecialTokens& tokens = {});
+/// Of the first family that can.
+inline std::string huggingface_config(const ModelConfig& model, DType dtype, const SpecialTokens& tokens = {}) {
+  return huggingface_config(model, exporting_family(model), dtype, tokens);
+}
 
 }  // namespace mcpp

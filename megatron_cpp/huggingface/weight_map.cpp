@@ -4,88 +4,11 @@
 #include <cstring>
 #include <utility>
 
+#include "megatron_cpp/huggingface/weight_names.h"
 #include "model/on_paper.h"
 
 namespace mcpp {
 namespace {
-
-/// How one of our parameters is made of theirs. Biases are vectors, which nobody transposes.
-enum class Made : u8 {
-  AsIs,
-  Transposed,  ///< Conv1D stores its matrix as [in, out]
-  Padded,      ///< a row per token of the vocabulary, of which we have some more
-  Qkv,         ///< per group its query heads, its key, its value: of one tensor, transposed, or of one for each
-  Stacked,     ///< gate, then up
-  PerExpert,   ///< of each expert in turn its tensors, one after another
-};
-
-/// Names without ".weight" or ".bias"; in a layer also without "decoder.layers.3." and what they call that. # stands
-/// for the number of an expert.
-struct Counterpart {
-  std::string_view ours;
-  Made made;
-  std::vector<std::string_view> theirs;
-};
-
-std::vector<Counterpart> with(std::vector<Counterpart> names, const std::vector<Counterpart>& more) {
-  names.insert(names.end(), more.begin(), more.end());
-  return names;
-}
-
-const std::vector<Counterpart>& counterparts(HuggingfaceFamily family) {
-  static const std::vector<Counterpart> kGpt2{
-      {"embedding.word_embeddings", Made::Padded, {"wte"}},
-      {"embedding.position_embeddings", Made::AsIs, {"wpe"}},
-      {"input_layernorm", Made::AsIs, {"ln_1"}},
-      {"self_attention.linear_qkv", Made::Qkv, {"attn.c_attn"}},
-      {"self_attention.linear_proj", Made::Transposed, {"attn.c_proj"}},
-      {"pre_mlp_layernorm", Made::AsIs, {"ln_2"}},
-      {"mlp.linear_fc1", Made::Transposed, {"mlp.c_fc"}},
-      {"mlp.linear_fc2", Made::Transposed, {"mlp.c_proj"}},
-      {"decoder.final_layernorm", Made::AsIs, {"ln_f"}},
-      {"output_layer", Made::Padded, {"lm_head"}},
-  };
-  static const std::vector<Counterpart> kLlama{
-      {"embedding.word_embeddings", Made::Padded, {"embed_tokens"}},
-      {"input_layernorm", Made::AsIs, {"input_layernorm"}},
-      {"self_attention.linear_qkv", Made::Qkv, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
-      {"self_attention.linear_proj", Made::AsIs, {"self_attn.o_proj"}},
-      {"pre_mlp_layernorm", Made::AsIs, {"post_attention_layernorm"}},
-      {"mlp.linear_fc1", Made::Stacked, {"mlp.gate_proj", "mlp.up_proj"}},
-      {"mlp.linear_fc2", Made::AsIs, {"mlp.down_proj"}},
-      {"decoder.final_layernorm", Made::AsIs, {"norm"}},
-      {"output_layer", Made::Padded, {"lm_head"}},
-  };
-  static const std::vector<Counterpart> kMixtral =
-      with(kLlama, {
-                       {"mlp.router", Made::AsIs, {"block_sparse_moe.gate"}},
-                       {"mlp.experts.linear_fc1",
-                        Made::PerExpert,
-                        {"block_sparse_moe.experts.#.w1", "block_sparse_moe.experts.#.w3"}},
-                       {"mlp.experts.linear_fc2", Made::PerExpert, {"block_sparse_moe.experts.#.w2"}},
-                   });
-  static const std::vector<Counterpart> kQwen2Moe = with(
-      kLlama, {
-                  {"mlp.router", Made::AsIs, {"mlp.gate"}},
-                  {"mlp.experts.linear_fc1", Made::PerExpert, {"mlp.experts.#.gate_proj", "mlp.experts.#.up_proj"}},
-                  {"mlp.experts.linear_fc2", Made::PerExpert, {"mlp.experts.#.down_proj"}},
-                  {"mlp.shared_experts.linear_fc1",
-                   Made::Stacked,
-                   {"mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"}},
-                  {"mlp.shared_experts.linear_fc2", Made::AsIs, {"mlp.shared_expert.down_proj"}},
-                  {"mlp.shared_experts.gate", Made::AsIs, {"mlp.shared_expert_gate"}},
-              });
-  switch (family) {
-    case HuggingfaceFamily::Gpt2:
-      return kGpt2;
-    case HuggingfaceFamily::Mixtral:
-      return kMixtral;
-    case HuggingfaceFamily::Qwen2Moe:
-      return kQwen2Moe;
-    default:
-      return kLlama;
-  }
-}
 
 /// Of the name of one of our parameters.
 struct NameParts {
@@ -110,8 +33,15 @@ Shape transposed(Shape shape) {
   return shape;
 }
 
+/// The first two axes as one.
+Shape merged(Shape shape) {
+  shape.at(1) *= shape.at(0);
+  shape.erase(shape.begin());
+  return shape;
+}
+
 /// Fills in what a rule for linear_qkv moves: ours are [groups, (query heads of a group + 2) * head_dim, ...].
-void make_qkv(WeightRule& rule, i64 dim) {
+void make_qkv(WeightRule& rule, Made made, i64 dim) {
   const i64 groups = rule.shape[0], rows = rule.shape[1], queries = rows / dim - 2;
   const auto shape = [&](i64 heads) {
     Shape theirs(rule.shape.begin() + 1, rule.shape.end());
@@ -121,7 +51,7 @@ void make_qkv(WeightRule& rule, i64 dim) {
   const bool is_fused = rule.foreign.size() == 1;
   if (is_fused) {
     const Shape all = shape(groups * (queries + 2));
-    rule.foreign[0].transposed = all.size() == 2;
+    rule.foreign[0].transposed = made == Made::QkvTransposed && all.size() == 2;
     rule.foreign[0].shape = rule.foreign[0].transposed ? transposed(all) : all;
   } else {
     rule.foreign[0].shape = shape(groups * queries);
@@ -166,6 +96,7 @@ void make_rows(WeightRule& rule, Made made, const ModelConfig& model) {
   ForeignTensor& theirs = rule.foreign[0];
   theirs.shape = rule.shape;
   if (made == Made::Padded) theirs.shape[0] = model.vocab_size;
+  if (made == Made::Flat) theirs.shape = merged(rule.shape);
   rule.moves.push_back({0, 0, 0, theirs.shape[0]});
   theirs.transposed = made == Made::Transposed && theirs.shape.size() == 2;
   if (theirs.transposed) theirs.shape = transposed(theirs.shape);
@@ -194,24 +125,21 @@ void on_bits(DType dtype, F&& f) {
 
 }  // namespace
 
-std::vector<WeightRule> weight_map(const ModelConfig& model, const std::string& prefix,
+std::vector<WeightRule> weight_map(const ModelConfig& model, const Family& family, std::string_view base,
                                    const std::function<void(const WeightRule&)>& check) {
-  const HuggingfaceFamily family = huggingface_family(model);
-  const bool is_gpt2 = family == HuggingfaceFamily::Gpt2;
-  const std::string base = is_gpt2 ? prefix : "model.", layers = base + (is_gpt2 ? "h." : "layers.");
-  const std::vector<Counterpart>& names = counterparts(family);
+  const std::string layers = str(base, family.layers);
+  const std::vector<Counterpart> names = counterparts(family.family);
   std::vector<WeightRule> rules;
   visit_on_paper(model, [&](const Param& param) {
     const NameParts name = parts_of(param.name);
     const auto found = std::ranges::find(names, name.module, &Counterpart::ours);
     MCPP_CHECK(found != names.end(), param.name, " has no counterpart");
     WeightRule rule{.name = param.name, .shape = param.box.global, .foreign = {}, .moves = {}};
-    const std::string where = name.module == "output_layer" ? ""
-                              : name.layer.empty()          ? base
-                                                            : layers + name.layer + ".";
+    const std::string where = name.layer.empty() ? std::string(base) : layers + name.layer + ".";
     for (const std::string_view theirs : found->theirs) rule.foreign.push_back({str(where, theirs, name.suffix), {}});
-    if (found->made == Made::Qkv)
-      make_qkv(rule, model.head_dim());
+    if (name.module == "output_layer") rule.foreign.push_back({str(family.output, name.suffix), {}});
+    if (found->made == Made::Qkv || found->made == Made::QkvTransposed)
+      make_qkv(rule, found->made, model.head_dim());
     else if (found->made == Made::Stacked)
       make_stacked(rule);
     else if (found->made == Made::PerExpert)

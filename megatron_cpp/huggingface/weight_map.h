@@ -3,9 +3,10 @@
 #pragma once
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "megatron_cpp/huggingface/huggingface_config.h"
+#include "megatron_cpp/huggingface/families.h"
 #include "tensor/tensor.h"
 
 namespace mcpp {
@@ -38,11 +39,14 @@ struct WeightRule {
   i64 columns() const { return foreign[0].columns(); }
 };
 
-/// The rules for all parameters of a model, the word embeddings first. `prefix` comes before GPT-2's names:
-/// "transformer.", or nothing in files of the bare model. `check` sees each before the next is made, and may throw: the
-/// sizes of a model that was not seen to fit its tensors may be absurd.
-std::vector<WeightRule> weight_map(const ModelConfig& model, const std::string& prefix = "transformer.",
+/// The rules for all parameters of a model that the family can express, the word embeddings first. `base` comes before
+/// the names: the family's, or nothing in files of GPT-2's bare model. `check` sees each before the next is made, and
+/// may throw: the sizes of a model that was not seen to fit its tensors may be absurd.
+std::vector<WeightRule> weight_map(const ModelConfig& model, const Family& family, std::string_view base,
                                    const std::function<void(const WeightRule&)>& check = {});
+inline std::vector<WeightRule> weight_map(const ModelConfig& model, const Family& family) {
+  return weight_map(model, family, family.base);
+}
 
 /// Our parameter from its foreign tensors (in the order of rule.foreign, all of one type).
 Tensor gather_rows(const WeightRule& rule, const std::vector<Tensor>& foreign);

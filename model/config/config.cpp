@@ -1,6 +1,7 @@
 #include "model/config/config.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/strings.h"
 
@@ -28,7 +29,37 @@ void add_window_conflicts(const ModelConfig& m, std::vector<std::string>& found)
   }
 }
 
+/// Of keys that are only read with RoPE.
+void add_rope_conflicts(const ModelConfig& m, std::vector<std::string>& found) {
+  const bool rotates = m.position_embedding_type == PositionEmbedding::Rope;
+  if (rotates && m.rotary_dim() == 0) {
+    found.push_back(
+        str("model.rotary_percent: ", m.rotary_percent, " of ", m.head_dim(), " channels leaves nothing to rotate"));
+  }
+  const ModelConfig defaults;
+  const auto only_with_rope = [&](bool is_set, const char* key) {
+    if (is_set && !rotates) found.push_back(str("model.", key, ": only read when position_embedding_type is \"rope\""));
+  };
+  only_with_rope(m.rotary_base != defaults.rotary_base, "rotary_base");
+  only_with_rope(m.rotary_percent != defaults.rotary_percent, "rotary_percent");
+  only_with_rope(m.rope_local_base_freq != defaults.rope_local_base_freq, "rope_local_base_freq");
+  if (m.rope_local_base_freq > 0 && m.rope_local_base_freq <= 1)
+    found.push_back(str("model.rope_local_base_freq: ", m.rope_local_base_freq, " must be above 1, or 0"));
+  if (m.rope_local_base_freq > 0 && m.window_size.empty())
+    found.push_back("model.rope_local_base_freq: only read when window_size is set");
+  m.rope_scaling.add_conflicts(rotates, found);
+}
+
+void add_norm_conflicts(const ModelConfig& m, std::vector<std::string>& found) {
+  if (m.qk_layernorm_all_heads && !m.qk_layernorm)
+    found.push_back("model.qk_layernorm_all_heads: only read when qk_layernorm is true");
+}
+
 }  // namespace
+
+double ModelConfig::softmax_scale() const {
+  return 1 / std::sqrt(query_pre_attn_scalar > 0 ? query_pre_attn_scalar : static_cast<double>(head_dim()));
+}
 
 i64 ModelConfig::window_of(i64 layer) const {
   if (window_size.empty()) return 0;
@@ -49,20 +80,9 @@ std::vector<std::string> ModelConfig::conflicts() const {
     found.push_back(str("model.num_query_groups: ", num_attention_heads, " heads cannot be shared evenly by ",
                         query_groups(), " groups; use a divisor of num_attention_heads"));
   }
-  if (position_embedding_type == PositionEmbedding::Rope && rotary_dim() == 0) {
-    found.push_back(
-        str("model.rotary_percent: ", rotary_percent, " of ", head_dim(), " channels leaves nothing to rotate"));
-  }
-  if (position_embedding_type != PositionEmbedding::Rope) {
-    const ModelConfig defaults;
-    const auto only_with_rope = [&](bool is_set, const char* key) {
-      if (is_set) found.push_back(str("model.", key, ": only read when position_embedding_type is \"rope\""));
-    };
-    only_with_rope(rotary_base != defaults.rotary_base, "rotary_base");
-    only_with_rope(rotary_percent != defaults.rotary_percent, "rotary_percent");
-  }
-  rope_scaling.add_conflicts(position_embedding_type == PositionEmbedding::Rope, found);
+  add_rope_conflicts(*this, found);
   add_window_conflicts(*this, found);
+  add_norm_conflicts(*this, found);
   moe.add_conflicts(num_layers, found);
   if (moe.num_experts > 0 && mlp_bias())
     found.push_back(

@@ -13,6 +13,9 @@ namespace mcpp {
 
 enum class PositionEmbedding { LearnedAbsolute, Rope, None };
 enum class Normalization { LayerNorm, RMSNorm };
+/// Where the norms of attention and MLP are: before them, after them (OLMo 2), or both (Gemma 2); always inside the
+/// residual.
+enum class NormPosition { Pre, Post, Both };
 /// Gelu is the tanh approximation (GPT-2's gelu_new), GeluErf the exact one; SwiGLU is silu(gate) * up.
 enum class ActivationFunction { Gelu, GeluErf, SwiGLU, SquaredReLU };
 
@@ -23,6 +26,10 @@ struct EnumNames<PositionEmbedding> {
 template <>
 struct EnumNames<Normalization> {
   static constexpr std::array<std::string_view, 2> value{"LayerNorm", "RMSNorm"};
+};
+template <>
+struct EnumNames<NormPosition> {
+  static constexpr std::array<std::string_view, 3> value{"pre", "post", "both"};
 };
 template <>
 struct EnumNames<ActivationFunction> {
@@ -43,12 +50,19 @@ struct ModelConfig {
   PositionEmbedding position_embedding_type = PositionEmbedding::LearnedAbsolute;
   double rotary_base = 10000;
   double rotary_percent = 1;
+  double rope_local_base_freq = 0;
   RopeScaling rope_scaling = {};
   std::vector<i64> window_size = {};
   std::vector<i64> window_attn_skip_freq = {};
   Normalization normalization = Normalization::LayerNorm;
   double norm_epsilon = 1e-5;
+  NormPosition norm_position = NormPosition::Pre;
+  bool qk_layernorm = false;
+  bool qk_layernorm_all_heads = false;
+  bool use_parallel_residual = false;
   ActivationFunction activation_func = ActivationFunction::Gelu;
+  double query_pre_attn_scalar = 0;
+  double embedding_multiplier = 1;
   bool add_bias_linear = true;
   bool add_qkv_bias = false;
   bool add_attention_output_bias = false;
@@ -77,6 +91,9 @@ struct ModelConfig {
     visit("position_embedding_type", self.position_embedding_type, "how positions enter");
     visit("rotary_base", self.rotary_base, "base of RoPE's wave lengths", greater_than(1));
     visit("rotary_percent", self.rotary_percent, "share of each head that RoPE rotates", between(0, 1));
+    visit("rope_local_base_freq", self.rope_local_base_freq,
+          "base of RoPE's wave lengths, which are not scaled, in layers with a window; 0 = as in all layers",
+          at_least(0));
     RopeScaling::fields(self.rope_scaling, visit);
     visit("window_size", self.window_size,
           "sliding window: how many keys before and after its own a query sees, as [before, 0]; [] = all before",
@@ -85,9 +102,18 @@ struct ModelConfig {
           "which layers have the window: [n] = all but each n-th, or 1 (window) or 0 (all keys) for each layer; "
           "[] = all layers",
           between(0, 1e5));
-    visit("normalization", self.normalization, "norm before attention, MLP and output");
+    visit("normalization", self.normalization, "norm of attention, MLP and output");
     visit("norm_epsilon", self.norm_epsilon, "added to the variance in a norm", greater_than(0));
+    visit("norm_position", self.norm_position, "norms are before attention and MLP, after them, or both");
+    visit("qk_layernorm", self.qk_layernorm, "a norm of the queries and one of the keys, of each head by itself");
+    visit("qk_layernorm_all_heads", self.qk_layernorm_all_heads, "of all heads of a token together instead");
+    visit("use_parallel_residual", self.use_parallel_residual,
+          "the MLP takes what attention takes, not what comes after it; both are added to the residual");
     visit("activation_func", self.activation_func, "activation of the MLP");
+    visit("query_pre_attn_scalar", self.query_pre_attn_scalar,
+          "scores of attention are divided by the square root of this; 0 = the width of a head", at_least(0));
+    visit("embedding_multiplier", self.embedding_multiplier, "multiplies the word embeddings where they enter",
+          greater_than(0));
     visit("add_bias_linear", self.add_bias_linear, "biases in all linear layers");
     visit("add_qkv_bias", self.add_qkv_bias, "a bias in the QKV projection even when add_bias_linear is false");
     visit("add_attention_output_bias", self.add_attention_output_bias,
@@ -112,13 +138,20 @@ struct ModelConfig {
     return (vocab_size + unit - 1) / unit * unit;
   }
   bool gated() const { return activation_func == ActivationFunction::SwiGLU; }
+  bool has_pre_norms() const { return norm_position != NormPosition::Post; }
+  bool has_post_norms() const { return norm_position != NormPosition::Pre; }
+  /// Scores of attention are multiplied by it.
+  double softmax_scale() const;
   bool qkv_bias() const { return add_bias_linear || add_qkv_bias; }
   bool attention_output_bias() const { return add_bias_linear || add_attention_output_bias; }
   bool mlp_bias() const { return add_bias_linear || add_mlp_bias; }
   /// Dimensions of a head that RoPE rotates; even.
   i64 rotary_dim() const { return static_cast<i64>(static_cast<double>(head_dim()) * rotary_percent) / 2 * 2; }
+  /// Whether a layer has the RoPE of rope_local_base_freq.
+  bool has_local_rope(i64 layer) const { return rope_local_base_freq > 0 && window_of(layer) > 0; }
   /// [rotary_dim() / 2]: by which angle RoPE turns each pair of channels from one position to the next.
-  std::vector<double> rotary_frequencies() const {
+  std::vector<double> rotary_frequencies(bool is_local = false) const {
+    if (is_local) return RopeScaling().frequencies(rope_local_base_freq, rotary_dim(), max_positions());
     return rope_scaling.frequencies(rotary_base, rotary_dim(), max_positions());
   }
 

@@ -1,6 +1,5 @@
 #include "model/layers/attention.h"
 
-#include <cmath>
 #include <optional>
 
 #include "model/layers/kv_cache.h"
@@ -16,17 +15,21 @@ i64 heads_of(const ModelContext& context) {
 
 }  // namespace
 
-void RotaryTable::make() {
+RotaryTable::Table RotaryTable::make(bool is_local) const {
   const ModelConfig& config = context_.config;
   const Shape shape{config.max_positions(), config.rotary_dim() / 2};
-  for (Tensor* table : {&cos_, &sin_}) *table = Tensor::empty(shape, wide(context_.dtype), context_.device);
-  ops::rope_table(config.rotary_frequencies(), config.rope_scaling.magnitude(), cos_, sin_);
+  Table table;
+  for (Tensor* half : {&table.cos, &table.sin}) *half = Tensor::empty(shape, wide(context_.dtype), context_.device);
+  const double magnitude = is_local ? 1 : config.rope_scaling.magnitude();
+  ops::rope_table(config.rotary_frequencies(is_local), magnitude, table.cos, table.sin);
+  return table;
 }
 
-void RotaryTable::rotate(Heads& x, const Positions& positions, bool inverse) {
+void RotaryTable::rotate(Heads& x, const Positions& positions, bool inverse, bool is_local) {
   if (context_.config.position_embedding_type != PositionEmbedding::Rope) return;
-  if (!cos_.defined()) make();
-  ops::rope(x, cos_, sin_, positions, inverse);
+  Table& table = is_local ? local_ : all_;
+  if (!table.cos.defined()) table = make(is_local);
+  ops::rope(x, table.cos, table.sin, positions, inverse);
 }
 
 SelfAttention::SelfAttention(const std::string& name, i64 layer, KeptRef<ModelContext> context, RotaryTable& rotary)
@@ -41,11 +44,15 @@ SelfAttention::SelfAttention(const std::string& name, i64 layer, KeptRef<ModelCo
                    {.bias = context_.config.attention_output_bias(),
                     .skip_bias_add = true,
                     .init_std = context_.output_init_std(),
-                    .sequence_parallel = context_.sequence_parallel}) {}
+                    .sequence_parallel = context_.sequence_parallel}) {
+  if (!context_.config.qk_layernorm) return;
+  q_layernorm_ = std::make_unique<HeadNorm>(name + ".q_layernorm", context_, context_.config.num_attention_heads);
+  k_layernorm_ = std::make_unique<HeadNorm>(name + ".k_layernorm", context_, context_.config.query_groups());
+}
 
 AttentionOptions SelfAttention::options(const Pass& pass) const {
   AttentionOptions options;
-  options.softmax_scale = 1 / std::sqrt(static_cast<double>(context_.config.head_dim()));
+  options.softmax_scale = context_.config.softmax_scale();
   options.queries = {pass.positions, pass.attention_starts};
   options.keys = pass.positions;
   options.window = context_.config.window_of(layer_);
@@ -57,7 +64,8 @@ AttentionOptions SelfAttention::options(const Pass& pass) const {
 
 void SelfAttention::rotate(QkvHeads heads, const Pass& pass, bool inverse) const {
   const Positions positions{pass.positions, pass.position_starts};
-  for (Heads* x : {&heads.q, &heads.k}) rotary_.rotate(*x, positions, inverse);
+  const bool is_local = context_.config.has_local_rope(layer_);
+  for (Heads* x : {&heads.q, &heads.k}) rotary_.rotate(*x, positions, inverse, is_local);
 }
 
 Tensor SelfAttention::attend_cached(const QkvHeads& heads, Pass& pass) {
@@ -84,6 +92,7 @@ ContextAttention::Kept SelfAttention::take(Pass& pass) const {
 
 Tensor SelfAttention::forward(const Tensor& x, Pass& pass) {
   const Qkv qkv = linear_qkv_.forward(x, pass);
+  if (q_layernorm_) q_layernorm_->forward(qkv.heads().q, pass), k_layernorm_->forward(qkv.heads().k, pass);
   rotate(qkv.heads(), pass, false);
   if (pass.kv_cache) return linear_proj_.forward(attend_cached(qkv.heads(), pass), pass);
 
@@ -105,15 +114,21 @@ Tensor SelfAttention::backward(const Tensor& dy, Pass& pass) {
   const Qkv empty = core_attention_.exchanges_heads() ? linear_qkv_.empty(s, b) : Qkv();
   const Qkv gradient = core_attention_.backward(d_output, take(pass), how, empty);
   rotate(gradient.heads(), pass, true);
+  if (q_layernorm_) k_layernorm_->backward(gradient.heads().k, pass), q_layernorm_->backward(gradient.heads().q, pass);
   return linear_qkv_.backward(gradient, pass);
 }
 
 ActivationPlacement SelfAttention::gives(ActivationPlacement x) const {
-  return linear_proj_.gives(linear_qkv_.gives(x));
+  const ActivationPlacement heads = linear_qkv_.gives(x);
+  for (const HeadNorm* norm : {q_layernorm_.get(), k_layernorm_.get()})
+    if (norm) norm->check_placement(heads);
+  return linear_proj_.gives(heads);
 }
 
 void SelfAttention::visit(const ParamVisitor& f) {
   linear_qkv_.visit(f);
+  for (HeadNorm* norm : {q_layernorm_.get(), k_layernorm_.get()})
+    if (norm) norm->visit(f);
   linear_proj_.visit(f);
 }
 

@@ -6,32 +6,37 @@
 #include "base/kept_ref.h"
 #include "model/config/context.h"
 #include "model/layers/branch.h"
+#include "model/layers/norm.h"
 #include "model/layers/qkv_projection.h"
 #include "parallel/cp/context_attention.h"
 #include "parallel/tp/linear.h"
 
 namespace mcpp {
 
-/// The table of rotary positions, shared by all layers of a model, which it outlives. It takes memory from its first
-/// use on, so that a model which is only looked at needs none.
+/// The tables of rotary positions, shared by all layers of a model, which it outlives. They take memory from their
+/// first use on, so that a model which is only looked at needs none.
 class RotaryTable {
  public:
   explicit RotaryTable(KeptRef<ModelContext> context) : context_(context) {}
 
-  /// Rotates the heads of x, in place, to where its tokens stand, or back; nothing without RoPE.
-  void rotate(Heads& x, const Positions& positions, bool inverse);
+  /// Rotates the heads of x, in place, to where its tokens stand, or back; nothing without RoPE. `is_local`: by the
+  /// base of layers with a window, where these have one of their own.
+  void rotate(Heads& x, const Positions& positions, bool inverse, bool is_local);
 
  private:
-  void make();
+  struct Table {
+    Tensor cos, sin;  // [max_positions, rotary_dim / 2]
+  };
+  Table make(bool is_local) const;
 
   const ModelContext& context_;
-  Tensor cos_, sin_;  // [max_positions, rotary_dim / 2]
+  Table all_, local_;
 };
 
 /// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]) without the output bias, which the
 /// caller adds with the residual. Heads are split over the tensor-parallel group; with context parallelism s are this
-/// rank's positions. Saves, beside what the projections save: queries, keys and values, the attention's output and its
-/// log-sum-exp [b, heads / tp, s], all as they are once heads are exchanged.
+/// rank's positions. Saves, beside what the projections and the norms of heads save: queries, keys and values, the
+/// attention's output and its log-sum-exp [b, heads / tp, s], all as they are once heads are exchanged.
 class SelfAttention final : public Branch {
  public:
   SelfAttention(const std::string& name, i64 layer, KeptRef<ModelContext> context, RotaryTable& rotary);
@@ -54,6 +59,7 @@ class SelfAttention final : public Branch {
   const ModelContext& context_;
   RotaryTable& rotary_;
   QkvProjection linear_qkv_;
+  std::unique_ptr<HeadNorm> q_layernorm_, k_layernorm_;  // null without
   ContextAttention core_attention_;
   RowParallelLinear linear_proj_;
 };

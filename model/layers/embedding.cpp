@@ -21,9 +21,18 @@ Dropout LanguageModelEmbedding::dropout(const Tensor& y, const Pass& pass) const
   return context_.dropout_for(context_.config.hidden_dropout, "embedding", context_.positions(y, pass).ranges, pass);
 }
 
+/// As a number of the model's type, which Gemma's weights were trained with.
+double LanguageModelEmbedding::multiplier() const {
+  double rounded = 0;
+  on_float(context_.dtype,
+           [&]<class T>() { rounded = to_double(from_double<T>(context_.config.embedding_multiplier)); });
+  return rounded;
+}
+
 Tensor LanguageModelEmbedding::forward(const Tensor& tokens, Pass& pass) {
   const ProfileRange range(context_.device, "embedding");
   Tensor y = word_embeddings_.forward(tokens, pass);
+  if (const double factor = multiplier(); factor != 1) ops::scale(y, factor);
   if (position_embeddings_) ops::add_positions(y, position_embeddings_->value, context_.positions(y, pass));
   if (const Dropout drop = dropout(y, pass); drop.p > 0) ops::dropout(y, drop, y);
   return y;
@@ -41,6 +50,12 @@ Tensor LanguageModelEmbedding::backward(const Tensor& dy, Pass& pass) {
       position_embeddings_->add_grad(
           [&](Tensor& sum, float beta) { ops::add_positions_backward(dx, positions, sum, beta); });
     });
+  }
+  if (const double factor = multiplier(); factor != 1) {
+    Tensor scaled = Tensor::like(dx);
+    ops::copy(dx, scaled);
+    ops::scale(scaled, factor);
+    dx = scaled;
   }
   return word_embeddings_.backward(dx, pass);
 }

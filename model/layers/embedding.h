@@ -1,4 +1,4 @@
-// Word embeddings plus, when they are learned, positions; then dropout.
+// Word embeddings, times embedding_multiplier, plus, when they are learned, positions; then dropout.
 #pragma once
 #include <memory>
 
@@ -24,6 +24,7 @@ class LanguageModelEmbedding final : public Module {
 
  private:
   Dropout dropout(const Tensor& y, const Pass& pass) const;
+  double multiplier() const;
 
   const ModelContext& context_;
   VocabParallelEmbedding word_embeddings_;

@@ -6,11 +6,13 @@
 namespace mcpp {
 
 Norm::Norm(const std::string& name, const ModelContext& context)
-    : epsilon_(context.config.norm_epsilon), weight_(name + ".weight", Shape{context.config.hidden_size}, Init::Ones) {
-  if (context.config.normalization == Normalization::LayerNorm) {
-    bias_ = std::make_unique<Param>(name + ".bias", Shape{context.config.hidden_size}, Init::Zeros);
-  }
-  visit([&](Param& param) { context.place_in_stream(param); });
+    : Norm(name, context, context.config.hidden_size, context.stream()) {}
+
+Norm::Norm(const std::string& name, const ModelContext& context, i64 width, ActivationPlacement place)
+    : place_(place), epsilon_(context.config.norm_epsilon), weight_(name + ".weight", Shape{width}, Init::Ones) {
+  if (context.config.normalization == Normalization::LayerNorm)
+    bias_ = std::make_unique<Param>(name + ".bias", Shape{width}, Init::Zeros);
+  visit([&](Param& param) { param.placement.tp = {gradient_spread(place)}; });
 }
 
 Norm::Output Norm::compute(const Tensor& x) const {
@@ -64,8 +66,10 @@ void Norm::backward_add(const Tensor& dy, Pass& pass, Tensor& dx) {
 }
 
 ActivationPlacement Norm::gives(ActivationPlacement x) const {
-  MCPP_CHECK(x == ActivationPlacement::Whole || x == ActivationPlacement::Sequence, weight_.name,
-             " takes whole rows, and is given some that are ", name_of(x));
+  const bool is_of_heads = place_ == ActivationPlacement::Columns;
+  const bool is_whole = x == ActivationPlacement::Whole || x == ActivationPlacement::Sequence;
+  MCPP_CHECK(is_of_heads ? x == place_ : is_whole, weight_.name, is_of_heads ? " takes heads" : " takes whole rows",
+             ", and is given some that are ", name_of(x));
   check_gradient_spread(weight_, x);
   if (bias_) check_gradient_spread(*bias_, x);
   return x;
@@ -74,6 +78,29 @@ ActivationPlacement Norm::gives(ActivationPlacement x) const {
 void Norm::visit(const ParamVisitor& f) {
   f(weight_);
   if (bias_) f(*bias_);
+}
+
+HeadNorm::HeadNorm(const std::string& name, KeptRef<ModelContext> context, i64 heads)
+    : takes_all_heads_(context.get().config.qk_layernorm_all_heads),
+      norm_(name, context, (takes_all_heads_ ? heads : 1) * context.get().config.head_dim(),
+            ActivationPlacement::Columns) {
+  MCPP_CHECK(!takes_all_heads_ || context.get().tp.size() == 1, name, " of heads that are on several ranks");
+}
+
+/// What the norm works on, of its own.
+Tensor HeadNorm::rows_of(const Heads& x) const {
+  const Tensor rows = Tensor::like(x.base, {x.seq, x.batch, x.heads * x.head_dim});
+  Heads dense = dense_heads(rows, x.heads);
+  ops::copy_heads(x, dense);
+  return takes_all_heads_ ? rows : rows.view({x.seq, x.batch, x.heads, x.head_dim});
+}
+
+void HeadNorm::forward(Heads x, Pass& pass) {
+  ops::copy_heads(dense_heads(norm_.forward(rows_of(x), pass), x.heads), x);
+}
+
+void HeadNorm::backward(Heads gradient, Pass& pass) {
+  ops::copy_heads(dense_heads(norm_.backward(rows_of(gradient), pass), gradient.heads), gradient);
 }
 
 }  // namespace mcpp

@@ -1,17 +1,22 @@
-// LayerNorm or RMSNorm over the hidden axis.
+// LayerNorm or RMSNorm over the last axis.
 #pragma once
 #include <memory>
 #include <string>
 
+#include "base/kept_ref.h"
 #include "model/config/context.h"
 #include "nn/module.h"
+#include "tensor/ops/ops.h"
 
 namespace mcpp {
 
 /// Works on whole rows, so on any part of the sequence. Saves x [.., h], rstd [T] and, for LayerNorm, mean [T].
 class Norm final : public Module {
  public:
+  /// Of the residual stream, over the hidden axis.
   Norm(const std::string& name, const ModelContext& context);
+  /// Of rows of `width` numbers, between activations that lie so over the tensor-parallel ranks.
+  Norm(const std::string& name, const ModelContext& context, i64 width, ActivationPlacement place);
 
   Tensor forward(const Tensor& x, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;
@@ -30,9 +35,34 @@ class Norm final : public Module {
   Output compute(const Tensor& x) const;
   void input_gradient(const Tensor& dy, Pass& pass, Tensor& dx, bool add);
 
+  ActivationPlacement place_;
   double epsilon_;
   Param weight_;
   std::unique_ptr<Param> bias_;  // LayerNorm only
+};
+
+/// The norm of queries, or of keys, before they are rotated: Henry et al., "Query-Key Normalization for Transformers",
+/// 2020. Of each head by itself with one weight [head_dim] for all of them, or, with qk_layernorm_all_heads, of all
+/// heads of a token together with a weight [heads * head_dim]: then one rank must have them all. Saves what goes in,
+/// dense, and the norm's statistics.
+class HeadNorm {
+ public:
+  /// heads: query heads, or query groups, of the whole model.
+  HeadNorm(const std::string& name, KeptRef<ModelContext> context, i64 heads);
+
+  /// In place.
+  void forward(Heads x, Pass& pass);
+  /// From the gradient of what forward gave, in place.
+  void backward(Heads gradient, Pass& pass);
+  /// As Module::gives(), of what it leaves as it is.
+  void check_placement(ActivationPlacement heads) const { norm_.gives(heads); }
+  void visit(const ParamVisitor& f) { norm_.visit(f); }
+
+ private:
+  Tensor rows_of(const Heads& x) const;
+
+  bool takes_all_heads_;
+  Norm norm_;
 };
 
 }  // namespace mcpp

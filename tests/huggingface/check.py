@@ -5,6 +5,7 @@ Exit code 77, saying why, where transformers is not installed.
 """
 
 import argparse
+import json
 import pathlib
 import random
 import shutil
@@ -136,10 +137,12 @@ class Check:
         folder = self.scratch / name.replace(" ", "_")
         tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
         torch.manual_seed(3)
-        model = getattr(transformers, f"{family}ForCausalLM")(getattr(transformers, f"{family}Config")(
+        if family != "GPTNeoX":
+            options["num_key_value_heads"] = 2
+        model = getattr(transformers, f"{family.removesuffix('Text')}ForCausalLM")(getattr(transformers, f"{family}Config")(
             vocab_size=len(tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-            num_key_value_heads=2, max_position_embeddings=64, bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id, **options))
+            max_position_embeddings=64, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=None, **options))
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter, std=0.2)
         model.save_pretrained(folder)
@@ -152,7 +155,10 @@ class Check:
         """A folder of transformers, imported and exported again, is the same model to it."""
         folder = self.scratch / "round_trip" / original.name
         self.run("checkpoint", "import-hf", f"{original}", f"--save={folder}/run")
-        self.run("checkpoint", "export-hf", f"{folder}/run", f"{folder}/exported")
+        model_type = json.loads((original / "config.json").read_text())["model_type"]
+        self.run("checkpoint", "export-hf", f"{folder}/run", f"{folder}/exported", f"--model_type={model_type}")
+        self.expect((folder / "exported" / "model.safetensors").read_bytes() ==
+                    (original / "model.safetensors").read_bytes(), original.name, "has other weights after a round trip")
         tokens = torch.arange(100)[None] * 7 % 32
         logits = [transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float64)(tokens).logits
                   for path in (original, folder / "exported")]
@@ -181,8 +187,13 @@ def main():
                          "original_max_position_embeddings": 16}, {"rope_type": "llama3", "factor": 8.0,
                          "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}]:
                 check.check_made(f"llama {rope['rope_type']}", "Llama", exported, rope_scaling=rope)
-            for original in sorted((source / "tests" / "golden" / "attention").iterdir()):
-                check.check_round_trip(original)
+            check.check_made("qwen3", "Qwen3", exported, head_dim=24)
+            check.check_made("phi3", "Phi3", exported, sliding_window=9)
+            check.check_made("olmo2", "Olmo2", exported)
+            check.check_made("gpt_neox", "GPTNeoX", exported)
+            for kind in ("attention", "families"):
+                for original in sorted((source / "tests" / "golden" / kind).iterdir()):
+                    check.check_round_trip(original)
     sys.exit(1 if check.failures else 0)
 
 

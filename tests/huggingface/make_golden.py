@@ -1,7 +1,8 @@
-"""Writes tests/golden/attention: small random models of transformers with scaled RoPE and sliding windows, with what they
-answer in double precision, for golden_attention_test.cpp.
+"""Writes tests/golden/attention and tests/golden/families: small random models of transformers with scaled RoPE and
+sliding windows, and of families that are more than that, with what they answer in double precision, for
+golden_attention_test.cpp.
 
-usage: make_golden.py FOLDER     (a Python with transformers 5, torch and h5py)
+usage: make_golden.py FOLDER [MODEL ...]     (a Python with transformers 5, torch and h5py; FOLDER is tests/golden)
 """
 
 import pathlib
@@ -16,24 +17,36 @@ SIZES = dict(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_lay
              num_key_value_heads=1, head_dim=16, max_position_embeddings=128, bos_token_id=None, eos_token_id=None,
              attn_implementation="eager")
 
+OF_LLAMA = {"num_key_value_heads", "head_dim"}  # which GPT-NeoX knows nothing of
+
 
 def rope(rope_type, **parameters):
     return dict(rope_parameters=dict(rope_type=rope_type, rope_theta=10000.0, **parameters))
 
 
 MODELS = {
-    "linear": ("Llama", rope("linear", factor=4.0)),
-    "llama3": ("Llama", rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+    "attention/linear": ("Llama", rope("linear", factor=4.0)),
+    "attention/llama3": ("Llama", rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                              original_max_position_embeddings=64)),
-    "yarn": ("Llama", rope("yarn", factor=4.0, original_max_position_embeddings=32)),
-    "yarn_mscale": ("Llama", rope("yarn", factor=40.0, original_max_position_embeddings=64, beta_fast=8.0,
+    "attention/yarn": ("Llama", rope("yarn", factor=4.0, original_max_position_embeddings=32)),
+    "attention/yarn_mscale": ("Llama", rope("yarn", factor=40.0, original_max_position_embeddings=64, beta_fast=8.0,
                                   beta_slow=0.5, mscale=0.7, mscale_all_dim=1.2, truncate=False)),
-    "yarn_attention_factor": ("Llama", rope("yarn", factor=2.0, original_max_position_embeddings=64,
+    "attention/yarn_attention_factor": ("Llama", rope("yarn", factor=2.0, original_max_position_embeddings=64,
                                             attention_factor=1.3)),
-    "mistral": ("Mistral", dict(sliding_window=7)),
-    "ministral": ("Ministral", dict(sliding_window=5, num_hidden_layers=5,
+    "attention/mistral": ("Mistral", dict(sliding_window=7)),
+    "attention/ministral": ("Ministral", dict(sliding_window=5, num_hidden_layers=5,
                                     layer_types=[("full" if i == 2 else "sliding") + "_attention" for i in range(5)])),
-    "qwen2": ("Qwen2", dict(sliding_window=6, num_hidden_layers=3, use_sliding_window=True, max_window_layers=1)),
+    "attention/qwen2": ("Qwen2", dict(sliding_window=6, num_hidden_layers=3, use_sliding_window=True, max_window_layers=1)),
+    "families/qwen3": ("Qwen3", dict(head_dim=12, sliding_window=6, num_hidden_layers=3, use_sliding_window=True,
+                                     max_window_layers=1, attention_bias=True)),
+    "families/qwen3_moe": ("Qwen3Moe", dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8,
+                                            num_hidden_layers=3, mlp_only_layers=[1],
+                                            experts_implementation="eager")),
+    "families/phi3": ("Phi3", dict(sliding_window=7, pad_token_id=None, rope_parameters=dict(
+        rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))),
+    "families/olmo2": ("Olmo2", dict(pad_token_id=None)),
+    "families/gpt_neox": ("GPTNeoX", dict(rope_parameters=dict(
+        rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))),
 }
 
 
@@ -45,8 +58,9 @@ def in_double():
 
 def write(folder, family, options):
     torch.manual_seed(5)
-    config = getattr(transformers, family + "Config")(**{**SIZES, **options})
-    model = getattr(transformers, family + "ForCausalLM")(config)
+    sizes = {key: value for key, value in SIZES.items() if family != "GPTNeoX" or key not in OF_LLAMA}
+    config = getattr(transformers, family + "Config")(**{**sizes, **options})
+    model = getattr(transformers, family.removesuffix("Text") + "ForCausalLM")(config)
     for name, parameter in model.named_parameters():
         torch.nn.init.normal_(parameter, mean=1.0 if "norm" in name else 0.0, std=0.3)
     model.float().save_pretrained(folder)
@@ -55,7 +69,8 @@ def write(folder, family, options):
 
 def answer(folder, model, tokens):
     model = model.double().eval()
-    model.model.rotary_emb = type(model.model.rotary_emb)(model.config)  # again, in double precision
+    base = model.base_model
+    base.rotary_emb = type(base.rotary_emb)(model.config)  # again, in double precision
     with torch.no_grad(), h5py.File(folder / "expected.h5", "w") as file:
         file["tokens"] = tokens.to(torch.int32).numpy()
         file["logits"] = model(tokens).logits.numpy()
@@ -67,6 +82,8 @@ def answer(folder, model, tokens):
 def main():
     models = {}
     for name, (family, options) in MODELS.items():
+        if sys.argv[2:] and name not in sys.argv[2:]:
+            continue
         folder = pathlib.Path(sys.argv[1]) / name
         models[folder] = write(folder, family, options)
     in_double()

@@ -23,10 +23,7 @@ static_assert(!std::is_constructible_v<SelfAttention, std::string, i64, const Mo
 static_assert(!std::is_constructible_v<TransformerLayer, i64, const ModelContext&, RotaryTable>);
 static_assert(!std::is_constructible_v<KvCache, ModelContext, i64, i64>);
 
-struct NamedConfig {
-  const char* name;
-  ModelConfig config;
-};
+using NamedConfig = test::NamedModel;
 
 std::vector<NamedConfig> families() {
   ModelConfig gpt2 = test::tiny_gpt2(), llama = test::tiny_llama(), odd = test::tiny_gpt2();
@@ -40,7 +37,13 @@ std::vector<NamedConfig> families() {
   exact.activation_func = ActivationFunction::GeluErf;
   exact.add_bias_linear = true;
   exact.untie_embeddings_and_output_weights = false;
-  return {{"gpt2", gpt2}, {"llama", llama}, {"squared_relu_mqa", odd}, {"gelu_erf_rope", exact}};
+  std::vector<NamedConfig> all{{"gpt2", gpt2}, {"llama", llama}, {"squared_relu_mqa", odd}, {"gelu_erf_rope", exact}};
+  for (NamedConfig variant : test::tiny_variants()) {
+    // What a norm after a branch divides by must not be small beside the step of differences.
+    if (variant.config.norm_position == NormPosition::Post) variant.config.init_method_std = 0.4;
+    all.push_back(variant);
+  }
+  return all;
 }
 
 ModelConfig with_dropout(ModelConfig config) {

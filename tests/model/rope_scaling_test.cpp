@@ -152,6 +152,34 @@ TEST(SlidingWindows, LieInTheLayersThatAreNamed) {
   EXPECT_EQ(ModelConfig().window_of(3), 0);
 }
 
+TEST(RopeOfWindows, IsReadInLayersWithOneAlone) {
+  ModelConfig config;
+  config.rope_local_base_freq = 100;
+  EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("only read when position_embedding_type is \"rope\""),
+                                              HasSubstr("only read when window_size is set")));
+  config.position_embedding_type = PositionEmbedding::Rope;
+  config.window_size = {4, 0};
+  config.window_attn_skip_freq = {2};
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+  EXPECT_TRUE(config.has_local_rope(0));
+  EXPECT_FALSE(config.has_local_rope(1));
+  config.rope_scaling.type = RopeScalingType::Linear;
+  config.rope_scaling.factor = 8;
+  config.kv_channels = 4;
+  EXPECT_EQ(config.rotary_frequencies(true), (std::vector<double>{1, 0.1}));
+  EXPECT_EQ(config.rotary_frequencies(), (std::vector<double>{1.0 / 8, 0.01 / 8}));
+  config.rope_local_base_freq = 0.5;
+  EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("must be above 1, or 0")));
+}
+
+TEST(HeadNorms, OfAllHeadsAreOfHeads) {
+  ModelConfig config;
+  config.qk_layernorm_all_heads = true;
+  EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("only read when qk_layernorm is true")));
+  config.qk_layernorm = true;
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+}
+
 TEST(SlidingWindows, WhatCannotBeIsRefused) {
   const auto conflicts = [](std::vector<i64> size, std::vector<i64> skip_freq) {
     ModelConfig config;

@@ -45,8 +45,18 @@ std::vector<Case> cases() {
   biased.activation_func = ActivationFunction::SquaredReLU;
   ModelConfig unbiased = gpt2;
   unbiased.add_bias_linear = false;
-  return {{"gpt2", gpt2},   {"gpt2_without_biases", unbiased}, {"gpt2_1_group", biased},
-          {"llama", llama}, {"llama_2_groups", grouped},       {"llama_1_group", multi_query}};
+  std::vector<Case> all{{"gpt2", gpt2},   {"gpt2_without_biases", unbiased}, {"gpt2_1_group", biased},
+                        {"llama", llama}, {"llama_2_groups", grouped},       {"llama_1_group", multi_query}};
+  for (auto [name, config] : test::tiny_variants()) {
+    if (config.qk_layernorm_all_heads) continue;  // one rank must have them all
+    config.num_layers = 2;
+    config.num_attention_heads = 8;
+    config.seq_length = 12;
+    // What is added to all keys alike changes nothing unless they are rotated: its gradient would be rounding.
+    if (config.qk_layernorm) config.position_embedding_type = PositionEmbedding::Rope;
+    all.push_back({name, config});
+  }
+  return all;
 }
 
 ModelConfig with_dropout(ModelConfig config) {

@@ -107,11 +107,30 @@ class RandomTraining {
     m.hidden_dropout = pick("hidden_dropout", {0.0, 0.1});
     m.attention_dropout = pick("attention_dropout", {0.0, 0.1});
     dtype_ = pick("dtype", {DType::F64, DType::F64, DType::F32, DType::F32, DType::BF16, DType::F16});
+    draw_variant();
     draw_experts();
     config_.optimizer = {};
     config_.optimizer.optimizer = pick("optimizer", {OptimizerKind::Adam, OptimizerKind::Sgd});
     config_.optimizer.clip_grad = pick("clip_grad", {1.0, 0.0});
     config_.optimizer.initial_loss_scale = 0x1p12;  // of fp16; at which no step is lost
+  }
+
+  /// What some families have of their own.
+  void draw_variant() {
+    ModelConfig& m = config_.model;
+    m.norm_position =
+        pick("norm_position", {NormPosition::Pre, NormPosition::Pre, NormPosition::Post, NormPosition::Both});
+    // A bias of keys that are not rotated changes nothing: its gradient is rounding, of which AdamW makes steps.
+    const bool keys_count =
+        m.normalization == Normalization::RMSNorm || m.position_embedding_type == PositionEmbedding::Rope;
+    m.qk_layernorm = keys_count && flip("qk_layernorm");
+    m.qk_layernorm_all_heads =
+        m.qk_layernorm && m.normalization == Normalization::RMSNorm && flip("qk_layernorm_all_heads");
+    m.use_parallel_residual = flip("use_parallel_residual");
+    m.query_pre_attn_scalar = pick("query_pre_attn_scalar", {0.0, 0.0, 2.0});
+    m.embedding_multiplier = pick("embedding_multiplier", {1.0, 1.0, 3.0});
+    if (m.position_embedding_type == PositionEmbedding::Rope && !m.window_size.empty())
+      m.rope_local_base_freq = pick("rope_local_base_freq", {0.0, 100.0});
   }
 
   /// Not in a narrow type: where rounding sends a token to another expert, every right layout differs.

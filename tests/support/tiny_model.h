@@ -39,6 +39,43 @@ inline ModelConfig tiny_llama() {
   return config;
 }
 
+/// What the families have that are neither GPT-2 nor Llama: together, all that is between these.
+struct NamedModel {
+  const char* name;
+  ModelConfig config;
+};
+inline std::vector<NamedModel> tiny_variants() {
+  ModelConfig qwen3 = tiny_llama();
+  qwen3.qk_layernorm = true;
+  qwen3.kv_channels = 12;
+  ModelConfig olmo2 = tiny_llama();
+  olmo2.qk_layernorm = olmo2.qk_layernorm_all_heads = true;
+  olmo2.norm_position = NormPosition::Post;
+  olmo2.add_bias_linear = true;
+  ModelConfig both = tiny_llama();
+  both.norm_position = NormPosition::Both;
+  both.qk_layernorm = true;
+  both.query_pre_attn_scalar = 3;
+  both.embedding_multiplier = 5;
+  both.window_size = {3, 0};
+  both.window_attn_skip_freq = {2};
+  both.rope_local_base_freq = 100;
+  both.untie_embeddings_and_output_weights = false;
+  ModelConfig neox = tiny_llama();
+  neox.use_parallel_residual = true;
+  neox.normalization = Normalization::LayerNorm;
+  neox.activation_func = ActivationFunction::GeluErf;
+  neox.num_query_groups = 0;
+  neox.add_bias_linear = true;
+  ModelConfig mixed = neox;
+  mixed.norm_position = NormPosition::Both;
+  mixed.qk_layernorm = true;
+  mixed.embedding_multiplier = 2;
+  mixed.position_embedding_type = PositionEmbedding::LearnedAbsolute;
+  mixed.rotary_percent = 1;
+  return {{"qwen3", qwen3}, {"olmo2", olmo2}, {"both_norms", both}, {"neox", neox}, {"parallel_both_norms", mixed}};
+}
+
 /// A model with allocated, initialised parameters and gradients, on one rank or as one rank of `tp`.
 struct TinyModel {
   TinyModel(const ModelConfig& config, DType dtype, Recompute recompute = {}, int threads = 1,

@@ -1,5 +1,5 @@
-// Models with scaled RoPE and with sliding windows against transformers in double precision: tests/golden/attention,
-// which tests/huggingface/make_golden.py wrote.
+// Models with scaled RoPE and with sliding windows, and of families that differ from Llama in more, against
+// transformers in double precision: tests/golden/attention and families, which tests/huggingface/make_golden.py wrote.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using test::Numbers;
 using test::TinyModel;
 
 struct GoldenAttention : testing::TestWithParam<const char*> {
-  Path folder = test::source_folder() / "tests/golden/attention" / GetParam();
+  Path folder = test::source_folder() / "tests/golden" / GetParam();
   test::Hdf5File expected{folder / "expected.h5"};
   CpuDevice host;
   ImportedModel imported = import_huggingface(folder, DType::F64, host);
@@ -44,9 +44,12 @@ struct GoldenAttention : testing::TestWithParam<const char*> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenAttention,
-                         testing::Values("linear", "llama3", "yarn", "yarn_mscale", "yarn_attention_factor", "mistral",
-                                         "ministral", "qwen2"),
-                         [](const auto& p) { return std::string(p.param); });
+                         testing::Values("attention/linear", "attention/llama3", "attention/yarn",
+                                         "attention/yarn_mscale", "attention/yarn_attention_factor",
+                                         "attention/mistral", "attention/ministral", "attention/qwen2",
+                                         "families/qwen3", "families/qwen3_moe", "families/phi3", "families/olmo2",
+                                         "families/gpt_neox"),
+                         [](const auto& p) { return Path(p.param).filename().string(); });
 
 TEST_P(GoldenAttention, LogitsAreThoseOfTransformers) {
   const auto tokens = expected.read<i32>("tokens");

@@ -64,7 +64,7 @@ OptimizerConfig golden_optimizer() {
 /// transformers 5 has them in one tensor too, which only its files do not show.
 std::map<std::string, Numbers> by_module_name(const ModelConfig& model, const std::map<std::string, Tensor>& ours) {
   std::map<std::string, Numbers> result;
-  for (const WeightRule& rule : weight_map(model)) {
+  for (const WeightRule& rule : weight_map(model, exporting_family(model))) {
     const Tensor& values = ours.at(rule.name);
     const std::size_t experts = rule.name.find(".mlp.experts.");
     if (experts != std::string::npos) {

@@ -8,6 +8,8 @@
 #include <set>
 
 #include "base/check.h"
+#include "base/strings.h"
+#include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/config/settings.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "model/flops.h"
@@ -346,6 +348,20 @@ TEST(Config, ShippedConfigurationsAreGoodAndHaveTheirSize) {
   for (const auto& entry : std::filesystem::directory_iterator(test::source_folder() / "configs")) {
     if (entry.is_directory()) continue;  // hardware, which is no configuration
     EXPECT_NO_THROW(load_config(entry.path())) << entry.path();
+  }
+}
+
+/// Those of published weights, which have as many parameters as their publishers' files, and a layout for eight ranks.
+TEST(Config, ShippedFamiliesHaveThePublishedParametersAndALayoutOfEightRanks) {
+  const std::vector<std::pair<std::string, i64>> sizes{
+      {"llama3.1_8b", 8030261248}, {"llama3.1_70b", 70553706496}, {"llama3.2_1b", 1235814400},
+      {"mistral_7b", 7241732096},  {"qwen2.5_7b", 7615616512},    {"qwen3_0.6b", 596049920},
+      {"qwen3_8b", 8190735360},    {"phi3_mini", 3821079552},     {"olmo2_7b", 7298617344},
+      {"pythia_160m", 162322944},  {"pythia_1.4b", 1414647808}};
+  for (const auto& [name, parameters] : sizes) {
+    const Config c = load_config(test::source_folder() / "configs" / (name + ".toml"));
+    EXPECT_EQ(count_parameters(c.model).total(), parameters) << name;
+    EXPECT_EQ(join(layout_problems(c, 8), "; "), "") << name;
   }
 }
 

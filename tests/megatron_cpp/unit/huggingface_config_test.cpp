@@ -129,7 +129,7 @@ TEST(HuggingfaceConfig, LlamasBiasesAreTwoSettings) {
       EXPECT_EQ(again["attention_bias"], attention);
       EXPECT_EQ(again["mlp_bias"], mlp);
       std::set<std::string> names;
-      for (const WeightRule& rule : weight_map(model)) names.insert(rule.name);
+      for (const WeightRule& rule : weight_map(model, exporting_family(model))) names.insert(rule.name);
       EXPECT_EQ(names.contains("decoder.layers.0.self_attention.linear_qkv.bias"), attention);
       EXPECT_EQ(names.contains("decoder.layers.0.self_attention.linear_proj.bias"), attention);
       EXPECT_EQ(names.contains("decoder.layers.0.mlp.linear_fc1.bias"), mlp);

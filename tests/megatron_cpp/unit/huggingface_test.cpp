@@ -66,6 +66,46 @@ TEST_F(Huggingface, EveryKindOfAttentionExportsAsItCame) {
   }
 }
 
+std::string text_of(const ModelConfig& model) {
+  Config config;
+  config.model = model;
+  return print_config(config);
+}
+
+TEST_F(Huggingface, EveryFamilyExportsAsItCame) {
+  for (const char* name : {"qwen3", "qwen3_moe", "phi3", "olmo2", "gpt_neox"}) {
+    SCOPED_TRACE(name);
+    const Path source = golden("families") / name;
+    const ModelConfig model = model_of(source);
+    const auto original = nlohmann::json::parse(read_text_file(source / "config.json"));
+    const std::string type = original["model_type"];
+    const auto ours = nlohmann::json::parse(huggingface_config(model, exporting_family(model, type), DType::F32));
+    // What both state, they state alike; rope_parameters, which is of transformers 5, and ours read back the same.
+    for (const auto& [key, value] : ours.items()) {
+      if (original.contains(key) && key.find("token_id") == std::string::npos) {
+        EXPECT_EQ(value, original[key]) << key;
+      }
+    }
+    EXPECT_EQ(text_of(parse_huggingface_config(ours.dump(), "again")), text_of(model));
+    CheckpointReader reader(import_to_checkpoint(source));
+    export_huggingface(folder_ / name / "hf", model, reader, {.model_type = type});
+    EXPECT_TRUE(read_text_file(folder_ / name / "hf/model.safetensors") ==
+                read_text_file(source / "model.safetensors"));
+  }
+}
+
+/// Where several types can express a model, an export takes the first, or the one that is named.
+TEST_F(Huggingface, AnExportTakesTheTypeThatIsNamed) {
+  const Path source = golden("families") / "phi3";
+  ModelConfig model = model_of(source);
+  EXPECT_EQ(exporting_family(model).model_type, "phi3");  // no other rotates a part of each head
+  model.rotary_percent = 1;
+  EXPECT_EQ(exporting_family(model).model_type, "mistral");
+  EXPECT_EQ(exporting_family(model, "phi3").model_type, "phi3");
+  EXPECT_CONTAINS(error_of([&] { exporting_family(model, "llama"); }), "llama needs other values of model.window_size");
+  EXPECT_CONTAINS(error_of([&] { exporting_family(model, "phi"); }), "\"phi\" is none of the model types gpt2, llama,");
+}
+
 TEST_F(Huggingface, Gpt2WeightsLandWhereTheyBelong) {
   CheckpointReader ours(import_to_checkpoint(golden("gpt2")));
   const SafetensorsReader hf(golden("gpt2"));
@@ -317,7 +357,7 @@ TEST_F(Huggingface, AbsurdSizesAreRefusedAtOnce) {
   model.num_layers = 100'000;
   int made = 0;
   const auto refuse_tenth = [&](const WeightRule&) { check_input(++made < 10, "the tenth"); };
-  EXPECT_CONTAINS(error_of([&] { weight_map(model, "", refuse_tenth); }), "the tenth");
+  EXPECT_CONTAINS(error_of([&] { weight_map(model, exporting_family(model), "", refuse_tenth); }), "the tenth");
   EXPECT_EQ(made, 10);
 }
 

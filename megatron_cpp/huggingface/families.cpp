@@ -1,0 +1,100 @@
+#include "megatron_cpp/huggingface/families.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/strings.h"
+#include "megatron_cpp/huggingface/dialects.h"
+
+namespace mcpp {
+namespace {
+
+using F = HuggingfaceFamily;
+
+/// One that is llama, but for its traits.
+constexpr Family of_llama(F family, std::string_view model_type, std::string_view architecture,
+                          const LlamaTraits& traits) {
+  return {.family = family,
+          .model_type = model_type,
+          .architecture = architecture,
+          .base = "model.",
+          .layers = "layers.",
+          .output = "lm_head",
+          .parse = parse_llama,
+          .write = write_llama,
+          .traits = traits};
+}
+
+constexpr Family kFamilies[]{
+    {F::Gpt2, "gpt2", "GPT2LMHeadModel", "transformer.", "h.", "lm_head", parse_gpt2, write_gpt2},
+    of_llama(F::Llama, "llama", "LlamaForCausalLM", {.biases = BiasKeys::AttentionMlp}),
+    of_llama(F::Mistral, "mistral", "MistralForCausalLM",
+             {.max_position_embeddings = 131072, .num_key_value_heads = 8, .windows = WindowKeys::All}),
+    of_llama(F::Ministral, "ministral", "MinistralForCausalLM",
+             {.max_position_embeddings = 131072, .num_key_value_heads = 8, .windows = WindowKeys::Types}),
+    of_llama(F::Qwen2, "qwen2", "Qwen2ForCausalLM",
+             {.max_position_embeddings = 32768, .biases = BiasKeys::Qkv, .windows = WindowKeys::FromLayer}),
+    of_llama(F::Mixtral, "mixtral", "MixtralForCausalLM",
+             {.max_position_embeddings = 131072,
+              .num_key_value_heads = 8,
+              .rms_norm_eps = 1e-5,
+              .windows = WindowKeys::All,
+              .sliding_window = 0,
+              .experts = ExpertKeys::Mixtral}),
+    of_llama(F::Qwen2Moe, "qwen2_moe", "Qwen2MoeForCausalLM",
+             {.max_position_embeddings = 32768,
+              .biases = BiasKeys::Qkv,
+              .windows = WindowKeys::FromLayer,
+              .experts = ExpertKeys::Qwen2}),
+    of_llama(F::Qwen3, "qwen3", "Qwen3ForCausalLM",
+             {.max_position_embeddings = 32768,
+              .num_key_value_heads = 32,
+              .head_dim = 128,
+              .biases = BiasKeys::Attention,
+              .windows = WindowKeys::FromLayer,
+              .head_norms = HeadNormKind::EachHead}),
+    of_llama(F::Qwen3Moe, "qwen3_moe", "Qwen3MoeForCausalLM",
+             {.max_position_embeddings = 32768,
+              .num_key_value_heads = 4,
+              .biases = BiasKeys::Attention,
+              .windows = WindowKeys::AllIfUsed,
+              .experts = ExpertKeys::Qwen3,
+              .head_norms = HeadNormKind::EachHead}),
+    of_llama(F::Phi3, "phi3", "Phi3ForCausalLM",
+             {.max_position_embeddings = 4096,
+              .rms_norm_eps = 1e-5,
+              .windows = WindowKeys::All,
+              .sliding_window = 0,
+              .scales_rope = false,
+              .rotates_partly = true,
+              .has_resid_pdrop = true}),
+    of_llama(F::Olmo2, "olmo2", "Olmo2ForCausalLM",
+             {.rms_norm_eps = 1e-5,
+              .biases = BiasKeys::Attention,
+              .head_norms = HeadNormKind::AllHeads,
+              .norms = NormPosition::Post}),
+    {F::GptNeox, "gpt_neox", "GPTNeoXForCausalLM", "gpt_neox.", "layers.", "embed_out", parse_gpt_neox, write_gpt_neox},
+};
+
+}  // namespace
+
+std::span<const Family> families() {
+  return kFamilies;
+}
+
+const Family& row_of(HuggingfaceFamily family) {
+  return kFamilies[static_cast<std::size_t>(family)];
+}
+
+const Family* find_family(std::string_view model_type) {
+  const auto* found = std::ranges::find(kFamilies, model_type, &Family::model_type);
+  return found == std::end(kFamilies) ? nullptr : found;
+}
+
+std::string family_names() {
+  std::vector<std::string> names;
+  for (const Family& family : kFamilies) names.emplace_back(family.model_type);
+  return join(names, ", ");
+}
+
+}  // namespace mcpp
