@@ -74,6 +74,8 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
       schedule_(config_.optimizer, training_length(config)),
       metrics_(is_first_rank() ? config_.metrics_path() : Path(), progress_.iteration, log) {
   state_.set_watch(&watch_);
+  if (const std::string states = state_.optimizer().describe_states(); !states.empty())
+    log_.info("optimizer state: " + states);
   batches_ = std::make_unique<BatchStream>(*datasets_.train, config, batch_sizes_, progress_.consumed_samples, session);
   session.device->trim();
 }
