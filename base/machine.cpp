@@ -75,6 +75,17 @@ void add_limits(const Hierarchy& groups, const std::string& path, const MemoryLi
   }
 }
 
+/// Of this process alone (ulimit -v).
+void add_own_limit(const std::string& limits_text, const MemoryLimit& machine, std::vector<MemoryLimit>& limits) {
+  constexpr std::string_view kName = "Max address space";
+  for (const std::string& line : split(limits_text, '\n')) {
+    if (!line.starts_with(kName)) continue;
+    const std::optional<i64> bytes = number_in(line.substr(kName.size()));
+    if (bytes && *bytes < machine.bytes)
+      limits.push_back({machine.id + " " + process_tag(), "the limit of its address space (ulimit -v)", *bytes});
+  }
+}
+
 /// A zombie has ended: it only waits for its parent to ask for its exit code, which may take seconds.
 bool runs(pid_t pid) {
   if (::kill(pid, 0) != 0 && errno == ESRCH) return false;
@@ -92,6 +103,7 @@ std::vector<MemoryLimit> memory_limits(const Path& root) {
                             "the machine's memory", 1024 * entry(memory, "MemTotal:") + swap};
   if (machine.bytes == swap) return {};
   std::vector<MemoryLimit> limits{machine};
+  add_own_limit(text_of(root / "proc/self/limits"), machine, limits);
   const Path mounts = root / "sys/fs/cgroup";
   for (const std::string& line : split(text_of(root / "proc/self/cgroup"), '\n')) {
     const std::size_t first = line.find(':'), second = line.find(':', first + 1);

@@ -17,8 +17,9 @@ struct MemoryLimit {
   std::string name;  ///< as messages call it: "the machine's memory", "the limit /sys/fs/cgroup/a/memory.max"
   i64 bytes = 0;     ///< with the swap space that may be used beside it
 };
-/// Of the machine and of the control groups that the process is in, of version 1 or 2, outer ones too as far as they
-/// can be seen; those that allow more than the machine has are left out. `root`: where /proc and /sys are, for tests.
+/// Of the machine, of the process's address space, and of the control groups that it is in, of version 1 or 2, outer
+/// ones too as far as they can be seen; those that allow more than the machine has are left out. `root`: where /proc
+/// and /sys are, for tests.
 std::vector<MemoryLimit> memory_limits(const Path& root = "/");
 
 /// Seconds since this process was started, programs that it ran before this one included; 0 where that cannot be told.

@@ -161,11 +161,16 @@ MemoryEstimate grid_memory(const ModelConfig& config, const ActivationSetup& set
   const double master = is_narrow(setup.dtype) ? 1 : 0;
   const double kept = matrices * states.of_matrices + (params - matrices) * states.of_others;
   const double state = params * master + kept;
+  const double kept_grad = share.bf16_grads ? static_cast<double>(size_of(DType::BF16)) : grad;
+  const double in_use = (grad + (share.bf16_grads ? kept_grad : 0)) * whole_grads;
+  const double copied =
+      state * (share.elsewhere_is_disk ? 1 - share.states_elsewhere : 1);  // snapshots are on the disk
   const auto cut = [&](int stage) { return share.zero_stage >= stage ? shards : 1; };
   return {.params = element * (params / cut(3) + (share.zero_stage >= 3 ? whole_params : 0)),
-          .grads = grad * (params / cut(2) + (share.zero_stage >= 2 ? whole_grads : 0) + shared),
-          .optimizer_state = grad / cut(1) * state,
-          .save_copy = share.savers > 0 ? (element * params + grad * state) / static_cast<double>(share.savers) : 0};
+          .grads = kept_grad * params / cut(2) + (share.zero_stage >= 2 ? in_use : 0) + grad * shared,
+          .optimizer_state = grad / cut(1) * state * (1 - share.states_elsewhere),
+          .save_copy = share.savers > 0 ? (element * params + grad * copied) / static_cast<double>(share.savers) : 0,
+          .elsewhere = grad / cut(1) * state * share.states_elsewhere};
 }
 
 }  // namespace
@@ -183,6 +188,7 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup&
                                                chunk_parameters(config, setup, share, GridKind::Expert));
     sum.params += experts.params, sum.grads += experts.grads;
     sum.optimizer_state += experts.optimizer_state, sum.save_copy += experts.save_copy;
+    sum.elsewhere += experts.elsewhere;
   }
   sum.activations =
       static_cast<double>(peak_activations(config, setup, share) + constant_activations(config, setup, share));

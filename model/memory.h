@@ -50,6 +50,9 @@ struct RankShare {
   /// Ranks that share the copy of weights and optimizer state which a save beside the training writes; 0: there is
   /// none.
   i64 savers = 0;
+  double states_elsewhere = 0;  ///< share of the optimizer's states that is kept in host memory or on a disk
+  bool elsewhere_is_disk = false;
+  bool bf16_grads = false;  ///< DataParallelOptions::bf16_grads
 };
 /// All of the model on one rank, one microbatch in a step.
 RankShare whole_share(const ModelConfig& config);
@@ -60,14 +63,15 @@ struct MemoryEstimate {
   double params = 0, grads = 0, optimizer_state = 0;
   double activations = 0;  ///< of the microbatches in flight, with the working set of the pass that needs most
   double save_copy = 0;    ///< of what an asynchronous save writes
+  double elsewhere = 0;    ///< of optimizer_state, what is in host memory or on a disk instead; not in total()
 
   double total() const { return params + grads + optimizer_state + activations + save_copy; }
 };
 
-/// Numbers in fp32 that the optimizer keeps of each weight beside the master weight: 2 for AdamW, 1 for SGD.
+/// What the optimizer keeps of each weight beside the master weight, in numbers of fp32: 2 for AdamW, 1 for SGD.
 struct StatesPerWeight {
-  int of_matrices = 2;  ///< of linear layers (Param::matrices)
-  int of_others = 2;
+  double of_matrices = 2;  ///< of linear layers (Param::matrices)
+  double of_others = 2;
 };
 
 /// What a rank holds of one of its chunks that is placed on one grid, in elements; padding is not included.

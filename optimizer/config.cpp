@@ -16,6 +16,12 @@ void OptimizerConfig::add_ignored_keys(std::vector<std::string>& found) const {
   if (optimizer == OptimizerKind::Sgd && sets_adam) {
     found.push_back("optimizer.adam_beta1, adam_beta2, adam_eps: only read when optimizer is \"adam\" or \"muon\"");
   }
+  if (optimizer == OptimizerKind::Sgd && exp_avg_sq_dtype != defaults.exp_avg_sq_dtype) {
+    found.push_back("optimizer.exp_avg_sq_dtype: sgd keeps no second moments");
+  }
+  if (optimizer == OptimizerKind::Muon && main_grads_dtype != defaults.main_grads_dtype) {
+    found.push_back("optimizer.main_grads_dtype: muon works in the memory of the gradients, in fp32");
+  }
   if (optimizer != OptimizerKind::Sgd && sgd_momentum != defaults.sgd_momentum) {
     found.push_back("optimizer.sgd_momentum: only read when optimizer is \"sgd\"");
   }
@@ -24,6 +30,19 @@ void OptimizerConfig::add_ignored_keys(std::vector<std::string>& found) const {
         "optimizer.muon_momentum, muon_nesterov, muon_num_ns_steps, muon_scale_mode, muon_extra_scale_factor: only "
         "read when optimizer is \"muon\"");
   }
+}
+
+void OptimizerConfig::add_offload_conflicts(std::vector<std::string>& found) const {
+  const OptimizerConfig defaults;
+  const bool is_file = offload == OffloadTier::File, is_near = offload == OffloadTier::Device;
+  if (is_file && offload_folder.empty())
+    found.push_back("optimizer.offload_folder: is missing; \"file\" needs a folder on a disk");
+  if (!is_file && !offload_folder.empty())
+    found.push_back("optimizer.offload_folder: only read when offload is \"file\"");
+  if (is_near && offload_fraction != defaults.offload_fraction)
+    found.push_back("optimizer.offload_fraction: only read when offload is \"host\" or \"file\"");
+  if (is_near && offload_segment_size != defaults.offload_segment_size)
+    found.push_back("optimizer.offload_segment_size: only read when offload is \"host\" or \"file\"");
 }
 
 std::vector<std::string> OptimizerConfig::conflicts() const {
@@ -49,6 +68,7 @@ std::vector<std::string> OptimizerConfig::conflicts() const {
     found.push_back("optimizer.lr_wsd_decay_iters: only read when lr_decay_style is \"WSD\"");
   }
   add_ignored_keys(found);
+  add_offload_conflicts(found);
   const bool ramps = start_weight_decay >= 0 || end_weight_decay >= 0;
   if (weight_decay_incr_style == WeightDecayIncrStyle::Constant && ramps) {
     found.push_back(

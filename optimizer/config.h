@@ -10,6 +10,11 @@
 namespace mcpp {
 
 enum class OptimizerKind { Adam, Sgd, Muon };
+/// Where the optimizer's states are kept: with the weights, in the memory of the host, on a disk.
+enum class OffloadTier { Device, Host, File };
+/// What the optimizer's moments are kept in, and what gradients.
+enum class StateDType { Fp32, Bf16, Uint8 };
+enum class GradDType { Fp32, Bf16 };
 enum class MuonScaleMode { Spectral, UnitRmsNorm, ShapeScaling };
 enum class LrDecayStyle { Constant, Linear, Cosine, InverseSquareRoot, Wsd };
 enum class WsdDecayStyle { Exponential, Linear, Cosine, MinusSqrt };
@@ -18,6 +23,18 @@ enum class WeightDecayIncrStyle { Constant, Linear, Cosine };
 template <>
 struct EnumNames<OptimizerKind> {
   static constexpr std::array<std::string_view, 3> value{"adam", "sgd", "muon"};
+};
+template <>
+struct EnumNames<OffloadTier> {
+  static constexpr std::array<std::string_view, 3> value{"device", "host", "file"};
+};
+template <>
+struct EnumNames<StateDType> {
+  static constexpr std::array<std::string_view, 3> value{"fp32", "bf16", "uint8"};
+};
+template <>
+struct EnumNames<GradDType> {
+  static constexpr std::array<std::string_view, 2> value{"fp32", "bf16"};
 };
 template <>
 struct EnumNames<MuonScaleMode> {
@@ -69,6 +86,13 @@ struct OptimizerConfig {
   double min_loss_scale = 1;
   i64 loss_scale_window = 1000;
   i64 hysteresis = 2;
+  StateDType exp_avg_dtype = StateDType::Fp32;
+  StateDType exp_avg_sq_dtype = StateDType::Fp32;
+  GradDType main_grads_dtype = GradDType::Fp32;
+  OffloadTier offload = OffloadTier::Device;
+  double offload_fraction = 1;
+  std::string offload_folder;
+  i64 offload_segment_size = i64{4} << 20;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
@@ -118,6 +142,19 @@ struct OptimizerConfig {
     visit("min_loss_scale", self.min_loss_scale, "and what it does not go below", greater_than(0));
     visit("loss_scale_window", self.loss_scale_window, "steps without overflow after which it doubles", at_least(1));
     visit("hysteresis", self.hysteresis, "overflows, since it last doubled, from which on each halves it", at_least(1));
+    visit("exp_avg_dtype", self.exp_avg_dtype,
+          "what first moments (and momentum) are kept in; uint8 = a byte each, and a scale for every 64");
+    visit("exp_avg_sq_dtype", self.exp_avg_sq_dtype, "the same of second moments");
+    visit("main_grads_dtype", self.main_grads_dtype,
+          "what ranks keep of the summed gradients, and send, with parallel.zero_stage 2 and 3");
+    visit("offload", self.offload,
+          "where states and master weights are kept: with the weights, in host memory, or on a disk; changes no bit");
+    visit("offload_fraction", self.offload_fraction, "share of them that is kept there; the rest stays on the device",
+          Constraint{.min = 0, .max = 1, .min_is_excluded = true});
+    visit("offload_folder", self.offload_folder,
+          "for file: a folder on a disk of this machine, the faster the better; nothing is left there");
+    visit("offload_segment_size", self.offload_segment_size, "elements that come and go together",
+          between(256, i64{1} << 30));
   }
 
   /// Every rule between fields that does not hold, as "optimizer.key: what is wrong and what is allowed".
@@ -125,6 +162,7 @@ struct OptimizerConfig {
 
  private:
   void add_ignored_keys(std::vector<std::string>& found) const;
+  void add_offload_conflicts(std::vector<std::string>& found) const;
 };
 
 }  // namespace mcpp

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "optimizer/remote_part.h"
 #include "tensor/processor.h"
 #include "tensor/transfer.h"
 #include "tensor/wide.h"
@@ -53,7 +54,7 @@ Optimizer::Optimizer(std::span<ParamAndGradBuffer* const> buffers, const Optimiz
       scope_(std::move(scope)),
       device_(checked_front(buffers).device()),
       dtype_(checked_front(buffers).dtype()),
-      states_(states ? std::move(states) : make_resident_states(wide(dtype_), device_)) {
+      states_(states ? std::move(states) : make_resident_states(device_)) {
   for (const auto& [grid, groups] : scope_.groups) counted_[grid];
   for (const ParamAndGradBuffer* buffer : buffers) {
     MCPP_CHECK(buffer->dtype() == dtype_, "buffers of one optimizer must have one type");
@@ -62,6 +63,7 @@ Optimizer::Optimizer(std::span<ParamAndGradBuffer* const> buffers, const Optimiz
       count_in_norm(*buffer, shard);
     }
   }
+  states_->reserve();
   if (rule_of(config_.optimizer).needs_matrices()) gather_matrices(buffers, holders);
   copy_model_to_master();
 }
@@ -89,22 +91,37 @@ void Optimizer::gather_matrices(std::span<ParamAndGradBuffer* const> buffers, co
 void Optimizer::add_segments(const ParamAndGradBuffer& buffer, const ShardSegment& shard) {
   std::vector<ParamGroup> groups;
   for (const Param* param : buffer.params()) groups.push_back(group_of(*param, config_));
-  std::map<OptimizerKind, std::vector<Run>> by_rule;
+  const i64 longest = states_->longest_segment();
+  std::map<OptimizerKind, std::vector<Run>> by_rule;  // of the segment that is not complete
   for (const GroupRun& run : group_runs(buffer.plan(), groups, shard.begin, shard.begin + shard.params.numel())) {
     std::vector<Run>& runs = by_rule[run.group.rule];
-    const i64 at = runs.empty() ? 0 : runs.back().at + runs.back().count;
-    runs.push_back({.begin = run.begin - shard.begin, .count = run.end - run.begin, .at = at, .group = run.group});
+    for (i64 begin = run.begin; begin < run.end;) {
+      const i64 at = runs.empty() ? 0 : runs.back().at + runs.back().count;
+      const i64 count = longest > 0 ? std::min(run.end - begin, longest - at) : run.end - begin;
+      runs.push_back({.begin = begin - shard.begin, .count = count, .at = at, .group = run.group});
+      begin += count;
+      if (at + count == longest) add_segment(buffer, shard, run.group.rule, std::exchange(runs, {}));
+    }
   }
   for (auto& [kind, runs] : by_rule) {
-    const UpdateRule& rule = rule_of(kind);
-    states_->add(rule.states().size() + (has_master_copy() ? 1 : 0), runs.back().at + runs.back().count);
-    segments_.push_back({.buffer = &buffer,
-                         .begin = shard.begin,
-                         .model = shard.params,
-                         .grads = shard.grads,
-                         .rule = &rule,
-                         .runs = std::move(runs)});
+    if (!runs.empty()) add_segment(buffer, shard, kind, std::move(runs));
   }
+}
+
+void Optimizer::add_segment(const ParamAndGradBuffer& buffer, const ShardSegment& shard, OptimizerKind kind,
+                            std::vector<Run> runs) {
+  const UpdateRule& rule = rule_of(kind);
+  std::vector<StateForm> forms = rule.forms();
+  if (has_master_copy()) forms.insert(forms.begin(), StateForm::Wide);
+  StateCodec codec(std::move(forms), wide(dtype_));
+  states_->add(codec.vectors(runs.back().at + runs.back().count));
+  segments_.push_back({.buffer = &buffer,
+                       .begin = shard.begin,
+                       .model = shard.params,
+                       .grads = shard.grads,
+                       .rule = &rule,
+                       .codec = std::move(codec),
+                       .runs = std::move(runs)});
 }
 
 /// The ranges whose gradient this rank counts. Padding is zero, so neighbours are joined over it.
@@ -113,12 +130,17 @@ void Optimizer::count_in_norm(const ParamAndGradBuffer& buffer, const ShardSegme
     counted_[buffer.grid()].push_back(shard.grads.flat(begin, end - begin));
 }
 
-UpdatePart Optimizer::part_of(const Segment& segment, const Run& run, std::span<const Tensor> states) const {
-  UpdatePart part{.weights = segment.model.flat(run.begin, run.count),
-                  .states = {},
-                  .grads = segment.grads.flat(run.begin, run.count),
+UpdatePart Optimizer::part_of(const Segment& segment, i64 begin, std::span<const Tensor> states) const {
+  const i64 count = states.front().numel();
+  UpdatePart part{.weights = segment.model.flat(begin, count),
+                  .states = {states.begin(), states.end()},
+                  .grads = segment.grads.flat(begin, count),
                   .model = {}};
-  for (const Tensor& state : states) part.states.push_back(state.flat(run.at, run.count));
+  if (part.grads.dtype() != wide(dtype_)) {
+    Tensor widened = Tensor::empty({count}, wide(dtype_), device_, MemoryClass::Workspace);
+    ops::copy(part.grads, widened);
+    part.grads = widened;
+  }
   if (has_master_copy()) {
     part.model = std::exchange(part.weights, part.states.front());
     part.states.erase(part.states.begin());
@@ -126,14 +148,42 @@ UpdatePart Optimizer::part_of(const Segment& segment, const Run& run, std::span<
   return part;
 }
 
-template <class F>
-void Optimizer::for_each_part(F&& f, bool of_matrices_only) {
+std::vector<std::size_t> Optimizer::segments_of(PassKind kind) const {
+  std::vector<std::size_t> order;
   for (std::size_t s = 0; s < segments_.size(); ++s) {
-    if (of_matrices_only && !segments_[s].rule->needs_matrices()) continue;
-    const std::vector<Tensor> states = states_->fetch(s);
-    for (const Run& run : segments_[s].runs) {
-      UpdatePart part = part_of(segments_[s], run, states);
-      f(*segments_[s].rule, part, run.group);
+    if (kind == PassKind::Update || segments_[s].rule->needs_matrices()) order.push_back(s);
+  }
+  return order;
+}
+
+template <class F>
+void Optimizer::update_part(PassKind kind, const UpdateRule& rule, UpdatePart& part, const ParamGroup& group, F&& f) {
+  Device& there = part.states.front().device();
+  if (&there == &device_) {
+    f(rule, part, group);
+    return;
+  }
+  RemotePart remote(part, there);
+  f(rule, remote.part(), group);
+  kind == PassKind::Update ? remote.give_back_weights() : remote.give_back_gradient();
+}
+
+template <class F>
+void Optimizer::for_each_part(PassKind kind, F&& f) {
+  const std::vector<std::size_t> order = segments_of(kind);
+  states_->expect(order);
+  for (const std::size_t s : order) {
+    const Segment& segment = segments_[s];
+    const std::vector<Tensor> vectors = states_->fetch(s);
+    for (const Run& run : segment.runs) {
+      const i64 tile = segment.codec.tile(run.count);
+      for (i64 begin = 0; begin < run.count; begin += tile) {
+        const i64 count = std::min(tile, run.count - begin);
+        const std::vector<Tensor> states = segment.codec.decode(vectors, run.at + begin, count);
+        UpdatePart part = part_of(segment, run.begin + begin, states);
+        update_part(kind, *segment.rule, part, run.group, f);
+        segment.codec.encode(states, vectors, run.at + begin);
+      }
     }
     states_->drop(s);
   }
@@ -170,49 +220,66 @@ Tensor Optimizer::decide_update(const Tensor& totals, StepRule rule) const {
 
 void Optimizer::update(double lr, double weight_decay, const Tensor& factor) {
   const ProfileRange range(device_, "optimizer");
-  const auto step_of = [&](const ParamGroup& group) {
-    return UpdateStep{
-        .lr = lr * group.lr_mult, .weight_decay = weight_decay * group.wd_mult, .step = steps_ + 1, .factor = factor};
+  // Before anything is brought for nothing.
+  if (!states_->is_resident() && !std::isfinite(read_values<double>(factor)[0])) return;
+  const auto step_of = [&](const UpdatePart& part, const ParamGroup& group) {
+    return UpdateStep{.lr = lr * group.lr_mult,
+                      .weight_decay = weight_decay * group.wd_mult,
+                      .step = steps_ + 1,
+                      .factor = copy_to(part.weights.device(), factor)};
   };
   if (!matrices_.empty()) {
-    for_each_part(
-        [&](const UpdateRule& rule, UpdatePart& part, const ParamGroup& group) { rule.prepare(part, step_of(group)); },
-        /*of_matrices_only=*/true);
+    for_each_part(PassKind::Prepare, [&](const UpdateRule& rule, UpdatePart& part, const ParamGroup& group) {
+      rule.prepare(part, step_of(part, group));
+    });
     for (const auto& matrices : matrices_)
       matrices->transform([this](Tensor& matrix) { rule_of(config_.optimizer).transform(matrix); });
   }
-  for_each_part(
-      [&](const UpdateRule& rule, UpdatePart& part, const ParamGroup& group) { rule.update(part, step_of(group)); });
+  for_each_part(PassKind::Update, [&](const UpdateRule& rule, UpdatePart& part, const ParamGroup& group) {
+    rule.update(part, step_of(part, group));
+  });
+  states_->expect(segments_of(matrices_.empty() ? PassKind::Update : PassKind::Prepare));  // during the next pass
 }
 
 void Optimizer::copy_model_to_master() {
   if (!has_master_copy()) return;
-  for_each_part([](const UpdateRule&, UpdatePart& part, const ParamGroup&) { ops::copy(part.model, part.weights); });
+  for_each_part(PassKind::Update,
+                [](const UpdateRule&, UpdatePart& part, const ParamGroup&) { ops::copy(part.model, part.weights); });
 }
 
 void Optimizer::copy_master_to_model() {
   if (!has_master_copy()) return;
-  for_each_part([](const UpdateRule&, UpdatePart& part, const ParamGroup&) { ops::copy(part.weights, part.model); });
+  for_each_part(PassKind::Update,
+                [](const UpdateRule&, UpdatePart& part, const ParamGroup&) { ops::copy(part.weights, part.model); });
 }
 
-void Optimizer::visit_state(const StateVisitor& f) const {
+void Optimizer::visit_stored_state(const StoredStateVisitor& f) const {
   for (std::size_t s = 0; s < segments_.size(); ++s) {
-    for (const Run& run : segments_[s].runs) visit_run(segments_[s], run, states_->at_rest(s), f);
+    for (const Run& run : segments_[s].runs) visit_run(s, run, f);
   }
 }
 
-void Optimizer::visit_run(const Segment& segment, const Run& run, std::span<const Tensor> states,
-                          const StateVisitor& f) const {
-  std::vector<std::string_view> names(segment.rule->states().begin(), segment.rule->states().end());
+void Optimizer::visit_state(const StateVisitor& f) const {
+  visit_stored_state(
+      [&](std::string_view state, Param& param, i64 first, const std::shared_ptr<StoredNumbers>& values) {
+        const Tensor tensor = values->tensor();
+        MCPP_CHECK(tensor.defined(), state, " of ", param.name, " is not in memory");
+        f(state, param, first, tensor);
+      });
+}
+
+void Optimizer::visit_run(std::size_t segment, const Run& run, const StoredStateVisitor& f) const {
+  const Segment& of = segments_[segment];
+  std::vector<std::string_view> names(of.rule->states().begin(), of.rule->states().end());
   if (has_master_copy()) names.insert(names.begin(), kMasterState);
-  const BufferPlan& plan = segment.buffer->plan();
-  const i64 begin = segment.begin + run.begin;  // in the flat vectors
+  const BufferPlan& plan = of.buffer->plan();
+  const i64 begin = of.begin + run.begin;  // in the flat vectors
   for (std::size_t i = 0; i < plan.params.size(); ++i) {
     const ParamPart part = part_inside(plan, i, begin, begin + run.count);
     if (part.count <= 0) continue;
     const i64 at = run.at + plan.offsets[i] + part.first - begin;
     for (std::size_t k = 0; k < names.size(); ++k)
-      f(names[k], *segment.buffer->params()[i], part.first, states[k].flat(at, part.count));
+      f(names[k], *of.buffer->params()[i], part.first, of.codec.at_rest(*states_, segment, k, at, part.count));
   }
 }
 

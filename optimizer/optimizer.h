@@ -11,7 +11,7 @@
 #include "optimizer/config.h"
 #include "optimizer/norm_scope.h"
 #include "optimizer/param_group.h"
-#include "optimizer/state_store.h"
+#include "optimizer/states/state_store.h"
 #include "optimizer/update_rule.h"
 #include "optimizer/whole_matrices.h"
 #include "parallel/dp/buffer.h"
@@ -61,12 +61,18 @@ class Optimizer {
   void copy_model_to_master();  ///< after other weights were loaded into the model alone
   void copy_master_to_model();  ///< after master weights were loaded; the caller then publishes
 
-  /// Calls f(state, param, first, values) for each state of each parameter: `values` is a flat view of the param's
-  /// elements [first, first + values.numel()) that this rank updates, counted in its box, where the state lies between
-  /// updates. Master comes up only where it is a copy (bf16 and fp16 models). The order is fixed; parameters of which
-  /// this rank updates nothing are left out.
+  /// Calls f(state, param, first, values) for each state of each parameter: `values` are those of the param's elements
+  /// [first, first + values.numel()) that this rank updates, counted in its box, where the state lies between updates.
+  /// Master comes up only where it is a copy (bf16 and fp16 models). The order is fixed; parameters of which this rank
+  /// updates nothing are left out.
+  using StoredStateVisitor =
+      std::function<void(std::string_view state, Param&, i64 first, const std::shared_ptr<StoredNumbers>& values)>;
+  void visit_stored_state(const StoredStateVisitor& f) const;
+  /// The same where all states are in tensors: `values` is a flat view.
   using StateVisitor = std::function<void(std::string_view state, Param&, i64 first, Tensor values)>;
   void visit_state(const StateVisitor& f) const;
+  /// Where the states are kept, for the log; empty when with the weights.
+  std::string describe_states() const { return states_->describe(); }
 
   /// Updates done; skipped steps do not count. Bias correction depends on it, so it belongs in checkpoints.
   i64 steps() const { return steps_; }
@@ -85,20 +91,29 @@ class Optimizer {
     i64 begin;  // in the flat vectors
     Tensor model, grads;
     const UpdateRule* rule;
+    StateCodec codec;
     std::vector<Run> runs;
   };
 
   void gather_matrices(std::span<ParamAndGradBuffer* const> buffers, const MatrixHolders& holders);
   void add_segments(const ParamAndGradBuffer& buffer, const ShardSegment& shard);
+  void add_segment(const ParamAndGradBuffer& buffer, const ShardSegment& shard, OptimizerKind kind,
+                   std::vector<Run> runs);
   void count_in_norm(const ParamAndGradBuffer& buffer, const ShardSegment& shard);
   const UpdateRule& rule_of(OptimizerKind kind);
   bool has_master_copy() const { return is_narrow(dtype_); }
-  UpdatePart part_of(const Segment& segment, const Run& run, std::span<const Tensor> states) const;
-  /// Calls f(rule, part, group) for each run of each segment, whose states are fetched meanwhile; or only where the
-  /// rule needs whole matrices.
+  /// As many elements from `begin` of the segment's tensors on as the states have; a narrow gradient is widened.
+  UpdatePart part_of(const Segment& segment, i64 begin, std::span<const Tensor> states) const;
+  /// Which segments a pass over the states goes through, and what of a part it changes beside the states.
+  enum class PassKind { Update, Prepare };
+  std::vector<std::size_t> segments_of(PassKind kind) const;
+  /// Calls f(rule, part, group) for parts of each run of each segment, whose states are fetched meanwhile; Prepare:
+  /// only where the rule needs whole matrices. A part is on the device of its states, all of it in the wide type.
   template <class F>
-  void for_each_part(F&& f, bool of_matrices_only = false);
-  void visit_run(const Segment& segment, const Run& run, std::span<const Tensor> states, const StateVisitor& f) const;
+  void for_each_part(PassKind kind, F&& f);
+  template <class F>
+  void update_part(PassKind kind, const UpdateRule& rule, UpdatePart& part, const ParamGroup& group, F&& f);
+  void visit_run(std::size_t segment, const Run& run, const StoredStateVisitor& f) const;
 
   OptimizerConfig config_;
   NormScope scope_;

@@ -21,6 +21,7 @@ class AdamWRule final : public UpdateRule {
     static constexpr std::array<std::string_view, 2> kNames{"exp_avg", "exp_avg_sq"};
     return kNames;
   }
+  std::vector<StateForm> forms() const override { return {first_moment_form(config_), second_moment_form(config_)}; }
   void update(UpdatePart& part, const UpdateStep& step) const override {
     const AdamWStep how{.lr = step.lr,
                         .beta1 = config_.adam_beta1,
@@ -38,12 +39,13 @@ class AdamWRule final : public UpdateRule {
 
 class SgdRule final : public UpdateRule {
  public:
-  explicit SgdRule(const OptimizerConfig& config) : momentum_(config.sgd_momentum) {}
+  explicit SgdRule(const OptimizerConfig& config) : momentum_(config.sgd_momentum), form_(first_moment_form(config)) {}
 
   std::span<const std::string_view> states() const override {
     static constexpr std::array<std::string_view, 1> kNames{"momentum_buffer"};
     return kNames;
   }
+  std::vector<StateForm> forms() const override { return {form_}; }
   void update(UpdatePart& part, const UpdateStep& step) const override {
     const SgdStep how{.lr = step.lr, .momentum = momentum_, .weight_decay = step.weight_decay, .factor = step.factor};
     ops::sgd(part.weights, part.states[0], part.grads, how, model_of(part));
@@ -51,9 +53,23 @@ class SgdRule final : public UpdateRule {
 
  private:
   double momentum_;
+  StateForm form_;
 };
 
+StateForm form_of(StateDType type, StateForm quantized) {
+  if (type == StateDType::Uint8) return quantized;
+  return type == StateDType::Bf16 ? StateForm::Bf16 : StateForm::Wide;
+}
+
 }  // namespace
+
+StateForm first_moment_form(const OptimizerConfig& config) {
+  return form_of(config.exp_avg_dtype, StateForm::Signed);
+}
+
+StateForm second_moment_form(const OptimizerConfig& config) {
+  return form_of(config.exp_avg_sq_dtype, StateForm::NonNegative);
+}
 
 std::unique_ptr<UpdateRule> make_update_rule(OptimizerKind kind, const OptimizerConfig& config, DType dtype) {
   switch (kind) {

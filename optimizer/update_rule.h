@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "optimizer/config.h"
+#include "optimizer/states/state_codec.h"
 #include "tensor/tensor.h"
 
 namespace mcpp {
@@ -33,6 +34,8 @@ class UpdateRule {
 
   /// Names of the numbers kept per weight, by which checkpoints know them: PyTorch's. They begin as zeros.
   virtual std::span<const std::string_view> states() const = 0;
+  /// In which form each of them is kept between updates.
+  virtual std::vector<StateForm> forms() const = 0;
   virtual void update(UpdatePart& part, const UpdateStep& step) const = 0;
 
   /// A rule whose update of one weight depends on the whole matrix that it is in takes part in three ways: each part's
@@ -43,6 +46,10 @@ class UpdateRule {
   virtual void prepare(UpdatePart&, const UpdateStep&) const {}
   virtual void transform(Tensor& /*matrix*/) const {}
 };
+
+/// First moments and momentum; second moments, which are never negative.
+StateForm first_moment_form(const OptimizerConfig& config);
+StateForm second_moment_form(const OptimizerConfig& config);
 
 /// The rule of that name, with its settings, for a model of type `dtype`.
 std::unique_ptr<UpdateRule> make_update_rule(OptimizerKind kind, const OptimizerConfig& config, DType dtype);

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 # From the bottom to the top; siblings stand on one line.
 read -r -d '' ladder <<'END' || true
 base
-base/json base/program
+base/json base/program base/io
 tensor
 tensor/ops
 tensor/cpu/simd
@@ -21,6 +21,7 @@ comm
 comm/mpi comm/cuda
 parallel/tp parallel/dp parallel/pp parallel/cp parallel/ep
 parallel
+optimizer/states
 model/config optimizer data checkpoint data/tokenizer/bpe
 model/layers data/tokenizer data/read checkpoint/format
 model data/prepare checkpoint/folder

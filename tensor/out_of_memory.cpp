@@ -19,7 +19,7 @@ std::string_view advice_on(MemoryClass c) {
              "parallel.pipeline_model_parallel_size share the model";
     case MemoryClass::OptimizerState:
       return "parallel.zero_stage = 1 shares it among data-parallel ranks; parallel.tensor_model_parallel_size and "
-             "parallel.pipeline_model_parallel_size share the model";
+             "parallel.pipeline_model_parallel_size share the model; optimizer.offload = \"file\" keeps it on a disk";
     case MemoryClass::Activations:
       return "lower training.micro_batch_size; set training.recompute_granularity = \"selective\", or \"full\" for the "
              "least; raise parallel.tensor_model_parallel_size with parallel.sequence_parallel = true; or shorten "

@@ -1,5 +1,7 @@
 #include "checkpoint/format/shard.h"
 
+#include "tensor/transfer.h"
+
 namespace mcpp {
 
 std::string model_tensor(std::string_view param_name) {
@@ -10,17 +12,32 @@ std::string optimizer_tensor(std::string_view state, std::string_view param_name
   return str("optimizer/", state, "/", param_name);
 }
 
-ShardList::ShardList(std::span<const NamedShard> shards) {
+void NamedShard::read(Tensor& to) const {
+  stored ? stored->read(to) : read_bytes(data, to.raw());
+}
+
+void NamedShard::write(const Tensor& from) {
+  stored ? stored->write(from) : write_bytes(from.raw(), data);
+}
+
+std::vector<ShardSpec> specs_of(std::span<const NamedShard> shards) {
+  std::vector<ShardSpec> specs;
   for (const NamedShard& shard : shards) {
-    MCPP_CHECK(shard.data.defined() && shard.data.numel() == shard.numel(), shard.name, ": the shard has ",
-               shard.numel(), " elements, its tensor has shape ", shard.data.shape());
+    MCPP_CHECK(shard.stored || shard.data.defined(), shard.name, " has no numbers");
+    const i64 numbers = shard.stored ? shard.stored->numel() : shard.data.numel();
+    MCPP_CHECK(numbers == shard.numel(), shard.name, ": the shard has ", shard.numel(), " elements, and ", numbers,
+               " numbers");
     ShardSpec spec;
     static_cast<Region&>(spec) = shard;
     spec.name = shard.name;
-    spec.dtype = shard.data.dtype();
-    specs_.push_back(std::move(spec));
-    data_.push_back(shard.data);
+    spec.dtype = shard.dtype();
+    specs.push_back(std::move(spec));
   }
+  return specs;
+}
+
+ShardList::ShardList(std::span<const NamedShard> shards) : specs_(specs_of(shards)) {
+  for (const NamedShard& shard : shards) data_.push_back(shard.data);
 }
 
 }  // namespace mcpp

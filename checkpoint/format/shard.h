@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "nn/region.h"
-#include "tensor/tensor.h"
+#include "tensor/stored_numbers.h"
 
 namespace mcpp {
 
@@ -22,10 +22,11 @@ struct ShardSpec : Region {
   DType dtype = DType::F32;
 };
 
-/// A piece of a named tensor with its numbers: numel() elements, row-major over the box, on any device.
+/// A piece of a named tensor with its numbers: numel() elements, row-major over the box, on any device or stored.
 struct NamedShard : Region {
   std::string name;
-  Tensor data;
+  Tensor data;                            ///< undefined where they are stored
+  std::shared_ptr<StoredNumbers> stored;  ///< null where they are in `data`
 
   NamedShard() = default;
   /// A whole box.
@@ -34,6 +35,17 @@ struct NamedShard : Region {
   /// Elements [begin, end) of a box.
   NamedShard(std::string tensor_name, Box where, i64 begin, i64 end, Tensor numbers)
       : Region{std::move(where), begin, end}, name(std::move(tensor_name)), data(std::move(numbers)) {}
+  NamedShard(std::string tensor_name, Box where, i64 begin, i64 end, std::shared_ptr<StoredNumbers> numbers)
+      : Region{std::move(where), begin, end},
+        name(std::move(tensor_name)),
+        data(numbers->tensor()),
+        stored(data.defined() ? nullptr : std::move(numbers)) {}
+
+  DType dtype() const { return stored ? stored->dtype() : data.dtype(); }
+  bool is_in_host_memory() const { return data.defined() && data.device().type() == DeviceType::Cpu; }
+  /// Copies the numbers to `to`, in host memory.
+  void read(Tensor& to) const;
+  void write(const Tensor& from);
 };
 
 /// Shards whose numbers are made when they are asked for, so that they need not be in memory all at once.
@@ -45,7 +57,10 @@ class ShardSource {
   virtual Tensor data(std::size_t index) = 0;
 };
 
-/// The shards at hand.
+/// What the shards hold. An Internal error for one without as many numbers as it says.
+std::vector<ShardSpec> specs_of(std::span<const NamedShard> shards);
+
+/// The shards at hand, none of them stored.
 class ShardList final : public ShardSource {
  public:
   explicit ShardList(std::span<const NamedShard> shards);

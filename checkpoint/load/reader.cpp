@@ -105,10 +105,10 @@ bool CheckpointReader::holds(const ShardSpec& target) const {
 /// Whether the checkpoint is of a model that has this target.
 void CheckpointReader::check(const NamedShard& target, Conversion conversion) const {
   const TensorEntry& tensor = tensor_entry(manifest_, target.name, directory_);
-  const DType stored = tensor.dtype, wanted = target.data.dtype();
+  const DType stored = tensor.dtype, wanted = target.dtype();
+  specs_of(std::span(&target, 1));  // which looks whether there are as many numbers
   const std::string defect = defect_of(target);
   MCPP_CHECK(defect.empty(), target.name, ": ", defect);
-  MCPP_CHECK(target.data.numel() == target.numel(), target.name);
   check_input(tensor.global == target.box.global, directory_.string(), ": ", target.name, " has shape ", tensor.global,
               ", this model needs ", target.box.global);
   check_input(stored == wanted || (conversion == Conversion::Convert && is_float(stored) && is_float(wanted)),
@@ -242,9 +242,9 @@ void CheckpointReader::fill(const Job& job) {
   std::vector<Tensor> numbers;  // of each target, in host memory
   std::vector<i64> left;        // elements of it that are to come
   for (const NamedShard* target : job.targets) {
-    const bool is_here = target->data.device().type() == DeviceType::Cpu;
-    numbers.push_back(is_here ? target->data
-                              : Tensor::empty(target->data.shape(), target->data.dtype(), host_, MemoryClass::Other));
+    numbers.push_back(target->is_in_host_memory()
+                          ? target->data
+                          : Tensor::empty({target->numel()}, target->dtype(), host_, MemoryClass::Other));
     left.push_back(target->numel());
   }
   for (std::size_t s = 0; s < tensor.shards.size(); ++s) {
@@ -265,7 +265,7 @@ void CheckpointReader::fill(const Job& job) {
     const i64 all = numbers[i].numel();
     check_input(left[i] == 0, directory_.string(), ": ", tensor.name, ": only ", all - left[i], " of ", all,
                 " elements are in the checkpoint");
-    if (numbers[i].raw() != job.targets[i]->data.raw()) write_bytes(numbers[i].raw(), job.targets[i]->data);
+    if (!job.targets[i]->is_in_host_memory()) job.targets[i]->write(numbers[i]);
   }
 }
 

@@ -5,14 +5,25 @@
 namespace mcpp {
 
 void HostStaging::begin(std::span<const NamedShard> shards) {
-  const ShardList list(shards);
-  specs_.assign(list.shards().begin(), list.shards().end());
+  specs_ = specs_of(shards);
   originals_.clear();
+  snapshots_.clear();  // all, before the first new one
   for (const NamedShard& shard : shards) originals_.push_back(shard.data);
   copies_.resize(shards.size());
   for (std::size_t i = 0; i < shards.size(); ++i) {
-    if (originals_[i].device().type() != DeviceType::Cpu) copy(i);
+    if (shards[i].stored)
+      snapshots_[i] = shards[i].stored->snapshot();
+    else if (!shards[i].is_in_host_memory())
+      copy(i);
   }
+}
+
+Tensor HostStaging::data(std::size_t index) {
+  const auto snapshot = snapshots_.find(index);
+  if (snapshot == snapshots_.end()) return copies_[index];
+  Tensor copy = Tensor::empty({specs_[index].numel()}, specs_[index].dtype, host_, MemoryClass::Other);
+  snapshot->second->read(copy);
+  return copy;
 }
 
 void HostStaging::copy_rest(const std::stop_token& stop) {
@@ -33,10 +44,10 @@ void HostStaging::copy(std::size_t index) {
 }
 
 Tensor HostCopies::data(std::size_t index) {
-  const Tensor from = list_.data(index);
-  if (from.device().type() == DeviceType::Cpu) return from;
-  const Tensor copy = Tensor::empty(from.shape(), from.dtype(), host_, MemoryClass::Other);
-  read_bytes(from, copy.raw());
+  const NamedShard& shard = shards_[index];
+  if (shard.is_in_host_memory()) return shard.data;
+  Tensor copy = Tensor::empty({shard.numel()}, shard.dtype(), host_, MemoryClass::Other);
+  shard.read(copy);
   return copy;
 }
 

@@ -1,5 +1,6 @@
 // Copies of shards in host memory: what a save writes while training changes the originals.
 #pragma once
+#include <map>
 #include <span>
 #include <stop_token>
 #include <vector>
@@ -12,14 +13,16 @@ namespace mcpp {
 class HostStaging final : public ShardSource {
  public:
   /// Takes these shards instead of those before, whose copies nobody may read any more. Those on another device are
-  /// copied at once, after the ops before; those in host memory are for copy_rest(), and must not change before.
-  /// OutOfMemory, with the bytes, when the host has no room.
+  /// copied at once, after the ops before; those in host memory are for copy_rest(), and must not change before; of
+  /// stored ones it keeps a snapshot. OutOfMemory, with the bytes, when the host has no room.
   void begin(std::span<const NamedShard> shards);
   /// Copies what begin() left, in any thread, but in one at a time. Fails like it, or when it is told to stop.
   void copy_rest(const std::stop_token& stop = {});
 
   std::span<const ShardSpec> shards() const override { return specs_; }
-  Tensor data(std::size_t index) override { return copies_[index]; }
+  Tensor data(std::size_t index) override;
+  /// Nobody wants these shards any more: gives up the snapshots.
+  void end() { snapshots_.clear(); }
   i64 bytes() const { return host_.memory().total.bytes; }
 
  private:
@@ -29,18 +32,21 @@ class HostStaging final : public ShardSource {
   std::vector<ShardSpec> specs_;
   std::vector<Tensor> originals_;  // of those that are still to be copied
   std::vector<Tensor> copies_;
+  std::map<std::size_t, std::shared_ptr<const StoredNumbers>> snapshots_;
 };
 
-/// The shards at hand, on any device; each is copied to the host when asked for, unless it is there.
+/// The shards at hand, on any device or stored; each is copied to the host when asked for, unless it is there.
 class HostCopies final : public ShardSource {
  public:
-  explicit HostCopies(std::span<const NamedShard> shards) : list_(shards) {}
-  std::span<const ShardSpec> shards() const override { return list_.shards(); }
+  explicit HostCopies(std::span<const NamedShard> shards)
+      : shards_(shards.begin(), shards.end()), specs_(specs_of(shards)) {}
+  std::span<const ShardSpec> shards() const override { return specs_; }
   Tensor data(std::size_t index) override;
 
  private:
   CpuDevice host_;
-  ShardList list_;
+  std::vector<NamedShard> shards_;
+  std::vector<ShardSpec> specs_;
 };
 
 }  // namespace mcpp

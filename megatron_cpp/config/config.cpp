@@ -110,6 +110,10 @@ void cross_conflicts(const Config& config, std::vector<std::string>& found) {
   }
   if (!config.logging.sample_prompt.empty() && config.data.tokenizer_model.empty())
     found.push_back("logging.sample_prompt: needs data.tokenizer_model");
+  if (config.optimizer.main_grads_dtype != GradDType::Fp32 && config.parallel.zero_stage < 2) {
+    found.push_back(
+        "optimizer.main_grads_dtype: only read with parallel.zero_stage 2 or 3, where whole gradients come and go");
+  }
   rollback_conflicts(config, found);
   accept_change_conflicts(config, found);
   loss_scale_conflicts(config, found);

@@ -27,7 +27,13 @@ constexpr std::array<std::string_view, 16> kRunDefining{"model.",
                                                         "data.eod_mask_loss",
                                                         "data.eod_token"};
 
+/// Where numbers are kept changes none of them.
+bool says_only_where(std::string_view key) {
+  return key.starts_with("optimizer.offload");
+}
+
 bool defines_run(std::string_view key) {
+  if (says_only_where(key)) return false;
   return std::any_of(kRunDefining.begin(), kRunDefining.end(), [&](std::string_view entry) {
     return entry.ends_with('.') ? key.starts_with(entry) : key == entry;
   });

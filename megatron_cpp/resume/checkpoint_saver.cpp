@@ -131,6 +131,7 @@ void CheckpointSaver::advance() {
   in_flight_.stall += seconds_since(start);
   if (!has_ended) return;
   const InFlight ended = std::exchange(in_flight_, {});
+  staging_.end();
   tell(ended.iteration, str("saved ", ended.save->path().string(), " in ", human_seconds(seconds_since(ended.start)),
                             ", of which the training waited for ", human_seconds(ended.stall)));
 }

@@ -125,9 +125,8 @@ void name_other_worlds(const Path& local_save, const Path& own, const Log& log) 
 }
 
 bool fits(const CheckpointReader& reader, const TrainingState& state) {
-  const std::vector<NamedShard> wanted = shards_to_load(state);
-  const ShardList list(wanted);
-  return std::ranges::all_of(list.shards(), [&](const ShardSpec& shard) { return reader.holds(shard); });
+  return std::ranges::all_of(specs_of(shards_to_load(state)),
+                             [&](const ShardSpec& shard) { return reader.holds(shard); });
 }
 
 enum class PartVerdict : u8 { Good, OfOthers, Damaged };

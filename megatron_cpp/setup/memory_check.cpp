@@ -20,7 +20,8 @@ constexpr double kCertain = 0.9;
 
 constexpr const char* kTrainingAdvice =
     "a smaller training.micro_batch_size, training.recompute_granularity, training.precision = \"bf16\", a higher "
-    "parallel.zero_stage, more ranks on more machines, or a smaller model need less";
+    "parallel.zero_stage, optimizer.offload = \"file\" (its state on a disk, optimizer.offload_folder), more ranks on "
+    "more machines, or a smaller model need less";
 
 /// A limit, and what the ranks under it need together.
 struct Demand {
@@ -48,9 +49,16 @@ std::map<std::string, Demand> demands(double bytes, Communicator& ranks) {
   return found;
 }
 
+/// What a rank of a training on CPUs takes of the machine's memory: the host's is the same.
+double on_machine(const Config& config, const MemoryEstimate& rank) {
+  return rank.total() + (config.optimizer.offload == OffloadTier::Host ? rank.elsewhere : 0);
+}
+
 double largest_rank(const Config& config, int world_size) {
-  const std::vector<MemoryEstimate> stages = estimate_memory_by_stage(config, world_size);
-  return std::ranges::max_element(stages, {}, &MemoryEstimate::total)->total();
+  double largest = 0;
+  for (const MemoryEstimate& rank : estimate_memory_by_stage(config, world_size))
+    largest = std::max(largest, on_machine(config, rank));
+  return largest;
 }
 
 }  // namespace
@@ -68,7 +76,8 @@ void check_training_memory(const Config& config, Communicator& ranks) {
   if (config.device.device != DeviceType::Cpu) return;
   const Topology topology(ranks.size(), parallel_sizes(config));
   const int stage = topology.dense().coordinates(ranks.rank()).pp;
-  const double planned = estimate_memory_by_stage(config, ranks.size())[static_cast<std::size_t>(stage)].total();
+  const double planned =
+      on_machine(config, estimate_memory_by_stage(config, ranks.size())[static_cast<std::size_t>(stage)]);
   check_memory(kCertain * planned, ranks, "this training", kTrainingAdvice);
 }
 

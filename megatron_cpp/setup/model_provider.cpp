@@ -58,7 +58,9 @@ TrainingLayout layout_provider(const Config& config, Session& session) {
           .data_parallel = {.zero_stage = static_cast<int>(parallel.zero_stage),
                             .bucket_elements = parallel.ddp_bucket_size,
                             .overlap_grad_reduce = parallel.overlap_grad_reduce,
-                            .overlap_param_gather = parallel.overlap_param_gather}};
+                            .bf16_grads = config.optimizer.main_grads_dtype == GradDType::Bf16,
+                            .overlap_param_gather = parallel.overlap_param_gather},
+          .saves_beside = config.checkpoint.async_save};
 }
 
 }  // namespace mcpp

@@ -7,9 +7,11 @@
 #include "megatron_cpp/setup/model_provider.h"
 #include "model/flops.h"
 #include "optimizer/param_group.h"
+#include "optimizer/states/file_states.h"
 #include "optimizer/update_rule.h"
 #include "parallel/pp/lower.h"
 #include "parallel/pp/simulate.h"
+#include "tensor/wide.h"
 
 namespace mcpp {
 namespace {
@@ -79,6 +81,9 @@ std::string memory(const Config& config, int world_size) {
   add_line(text, "parameters", human_bytes(largest->params));
   add_line(text, "gradients", human_bytes(largest->grads));
   add_line(text, "optimizer state", human_bytes(largest->optimizer_state));
+  if (largest->elsewhere > 0)
+    add_line(text, config.optimizer.offload == OffloadTier::File ? "  on disk" : "  in host memory",
+             human_bytes(largest->elsewhere));
   add_line(text, "activations", human_bytes(largest->activations));
   if (const i64 more = more_for_experts(config, world_size); more > 0)
     add_line(text, "experts",
@@ -113,10 +118,16 @@ std::string layout(const Config& config, int world_size) {
   return text;
 }
 
-int states_of(const Config& config, bool is_matrix) {
+/// Numbers of fp32 that are kept of a weight beside the master weight.
+double states_of(const Config& config, bool is_matrix) {
   const OptimizerKind rule = rule_for(is_matrix, config.optimizer);
-  return static_cast<int>(
-      make_update_rule(rule, config.optimizer, dtype_of(config.training.precision))->states().size());
+  const DType type = dtype_of(config.training.precision);
+  constexpr i64 kWeights = kQuantizedBlock;
+  double bytes = 0;
+  for (const StateVector& state :
+       StateCodec(make_update_rule(rule, config.optimizer, type)->forms(), wide(type)).vectors(kWeights))
+    bytes += static_cast<double>(state.bytes());
+  return bytes / static_cast<double>(kWeights * size_of(wide(type)));
 }
 
 /// RankShare::savers. Of a training on GPUs the copy is in the memory of the host, which is not planned.
@@ -128,6 +139,15 @@ i64 savers(const Config& config, int world_size) {
   if (checkpoint.local_save_interval > 0)
     return config.parallel.zero_stage == 0 ? 1 : replicas / config.parallel.num_distributed_optimizer_instances;
   return checkpoint.save_interval > 0 ? replicas : 0;  // the last save waits, and needs no copy
+}
+
+/// Bytes of the segments of an optimizer's state on a disk that are in memory at a time.
+double segments_in_memory(const Config& config, const MemoryEstimate& rank) {
+  if (config.optimizer.offload != OffloadTier::File) return 0;
+  const DType type = dtype_of(config.training.precision);
+  const double numbers = std::max(states_of(config, true), states_of(config, false)) + (is_narrow(type) ? 1 : 0);
+  const auto weights = static_cast<double>(FileStates::kSlots * config.optimizer.offload_segment_size);
+  return std::min(rank.elsewhere, weights * numbers * static_cast<double>(size_of(wide(type))));
 }
 
 std::string schedule(const Config& config, int world_size) {
@@ -165,11 +185,15 @@ std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int w
       .expert_shards = std::max<i64>(1, expert_data_size(config, world_size) / p.num_distributed_optimizer_instances),
       .overlap_grad_reduce = p.overlap_grad_reduce,
       .overlap_param_gather = p.overlap_param_gather,
-      .savers = savers(config, world_size)};
+      .savers = savers(config, world_size),
+      .states_elsewhere = config.optimizer.offload == OffloadTier::Device ? 0 : config.optimizer.offload_fraction,
+      .elsewhere_is_disk = config.optimizer.offload == OffloadTier::File,
+      .bf16_grads = config.optimizer.main_grads_dtype == GradDType::Bf16};
   const StatesPerWeight states = states_per_weight(config);
   std::vector<MemoryEstimate> ranks;
   for (share.pipeline_rank = 0; share.pipeline_rank < share.schedule.ranks; ++share.pipeline_rank)
     ranks.push_back(estimate_memory(config.model, setup, states, share));
+  for (MemoryEstimate& rank : ranks) rank.optimizer_state += segments_in_memory(config, rank);
   return ranks;
 }
 

@@ -5,15 +5,18 @@
 namespace mcpp {
 namespace {
 
-/// Calls f(name, param, first, values) for each part of weights and optimizer states that this rank updates.
+using Values = const std::shared_ptr<StoredNumbers>&;
+
+/// Calls f(name, param, first, values) for each part of weights and optimizer states that this rank updates: values are
+/// StoredNumbers, of weights and states in memory in a tensor.
 template <class F>
 void for_each_part(const TrainingState& state, F&& f) {
   for (const TrainingState::Chunk& chunk : state.chunks()) {
     chunk.memory->visit_weights([&](const Param& param, i64 first, const Tensor& values) {
-      f(model_tensor(param.name), param, first, values);
+      f(model_tensor(param.name), param, first, in_memory(values));
     });
   }
-  state.optimizer().visit_state([&](std::string_view state_name, const Param& param, i64 first, const Tensor& values) {
+  state.optimizer().visit_stored_state([&](std::string_view state_name, const Param& param, i64 first, Values values) {
     f(optimizer_tensor(state_name, param.name), param, first, values);
   });
 }
@@ -36,8 +39,8 @@ void add_router_state(const TrainingState& state, std::vector<NamedShard>& shard
 std::vector<NamedShard> shards_to_load(const TrainingState& state) {
   std::vector<NamedShard> shards;
   add_router_state(state, shards);
-  for_each_part(state, [&](std::string name, const Param& param, i64 first, const Tensor& values) {
-    shards.emplace_back(std::move(name), param.box, first, first + values.numel(), values);
+  for_each_part(state, [&](std::string name, const Param& param, i64 first, Values values) {
+    shards.emplace_back(std::move(name), param.box, first, first + values->numel(), values);
   });
   return shards;
 }
@@ -49,12 +52,12 @@ std::vector<NamedShard> shards_to_save(const TrainingState& state) {
   for (const ParamAndGradBuffer* buffer : state.buffers()) {
     for (const Param* param : buffer->params()) holders[param] = &buffer->replicas();
   }
-  for_each_part(state, [&](std::string name, const Param& param, i64 first, const Tensor& values) {
+  for_each_part(state, [&](std::string name, const Param& param, i64 first, Values values) {
     const Communicator& replicas = *holders.at(&param);
-    const i64 begin = values.numel() * replicas.rank() / replicas.size();
-    const i64 end = values.numel() * (replicas.rank() + 1) / replicas.size();
+    const i64 begin = values->numel() * replicas.rank() / replicas.size();
+    const i64 end = values->numel() * (replicas.rank() + 1) / replicas.size();
     if (begin == end || !state.saves(param)) return;
-    shards.emplace_back(std::move(name), param.box, first + begin, first + end, values.flat(begin, end - begin));
+    shards.emplace_back(std::move(name), param.box, first + begin, first + end, values->part(begin, end - begin));
   });
   return shards;
 }

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "optimizer/make_state_store.h"
 #include "optimizer/norm_scope.h"
 #include "parallel/pp/lower.h"
 #include "parallel/pp/simulate.h"
@@ -47,7 +48,7 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
       device_(context.device),
       chunks_(make_chunks(context)),
       optimizer_(buffers(), optimizer, make_norm_scope(layout_.parallel, layout_.data_parallel.zero_stage > 0),
-                 holders_of_a_stage(layout_)),
+                 holders_of_a_stage(layout_), make_state_store(optimizer, device_, layout_.saves_beside)),
       loss_scale_(optimizer, context.dtype == DType::F16),
       partial_gradients_(buffers(), {*layout_.parallel.tp, layout_.parallel.embedding.get()}),
       routers_(context.config, models(), layout_.parallel.world, device_),

@@ -52,6 +52,7 @@ struct TrainingLayout {
   ScheduleKind schedule = ScheduleKind::OneFOneB;
   std::vector<StageContents> stages = {};  ///< of the whole pipeline, in order; a multiple of its ranks
   DataParallelOptions data_parallel = {};
+  bool saves_beside = false;  ///< checkpoints are written while the training goes on
 
   int chunks_per_rank() const { return static_cast<int>(stages.size()) / parallel.topology.pp(); }
 };

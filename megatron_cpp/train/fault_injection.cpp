@@ -24,10 +24,17 @@ void poison(const Tensor& t) {
   on_float(t.dtype(), [&]<class T>() { write_values(std::vector<T>{from_double<T>(kNan)}, first); });
 }
 
+void poison(const StoredNumbers& numbers) {
+  CpuDevice host;
+  Tensor first = Tensor::zeros({1}, numbers.dtype(), host, MemoryClass::Other);
+  poison(first);
+  numbers.part(0, 1)->write(first);
+}
+
 void poison_weights(TrainingState& state) {
   state.chunks().front().memory->visit_weights([](const Param&, i64, const Tensor& values) { poison(values); });
-  state.optimizer().visit_state([](std::string_view name, const Param&, i64, const Tensor& values) {
-    if (name == kMasterState) poison(values);
+  state.optimizer().visit_stored_state([](std::string_view name, const Param&, i64, const auto& values) {
+    if (name == kMasterState) poison(*values);
   });
 }
 

@@ -80,6 +80,8 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
   saver_.set_listener([this](i64 iteration, const std::string& text) {
     metrics_.write(RunEvent{.kind = RunEvent::Kind::Save, .iteration = iteration, .text = text});
   });
+  if (const std::string states = state_.optimizer().describe_states(); !states.empty())
+    log_.info("optimizer state: " + states);
   batches_ = std::make_unique<BatchStream>(*datasets_.train, config, batch_sizes_, progress_.consumed_samples, session);
   session.device->trim();
 }

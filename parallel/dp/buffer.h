@@ -42,6 +42,9 @@ struct DataParallelOptions {
   /// Stages 0, 1: reduce a bucket as soon as backward has finished it; otherwise nothing is sent before finish().
   /// Stages 2, 3: reduce a unit's gradients while backward computes the next one's.
   bool overlap_grad_reduce = true;
+  /// Stages 2, 3: what ranks keep of the summed gradients, and send of those of a unit, is rounded to bf16. A unit's
+  /// own are summed in the wide type, and so are those of ranks.
+  bool bf16_grads = false;
   /// Stages 1, 2: publish() does not wait for the weights, the first use of each does. Stage 3: gather a unit ahead.
   bool overlap_param_gather = true;
 };
@@ -50,7 +53,7 @@ struct DataParallelOptions {
 struct ShardSegment {
   i64 begin = 0;
   Tensor params;  ///< one axis, in the model's type
-  Tensor grads;   ///< one axis, fp32 (fp64 in an fp64 model); padding is zero
+  Tensor grads;   ///< one axis, fp32 (fp64 in an fp64 model; bf16 with bf16_grads); padding is zero
 };
 
 /// One per pipeline chunk. A step: clear_grads(), then per microbatch acquire/release of units by forward and backward,

@@ -6,10 +6,11 @@
 
 namespace mcpp {
 
-ShardedGrads::ShardedGrads(const StoreContext& context, DType dtype, bool overlap)
+ShardedGrads::ShardedGrads(const StoreContext& context, DType dtype, DType kept, bool overlap)
     : context_(context),
+      dtype_(dtype),
       overlap_(overlap),
-      shards_(Tensor::zeros({context.plan.total / context.parts}, dtype, context.device, MemoryClass::Grads)),
+      shards_(Tensor::zeros({context.plan.total / context.parts}, kept, context.device, MemoryClass::Grads)),
       full_(context.plan.buckets.size()),
       has_grads_(full_.size()) {}
 
@@ -20,7 +21,7 @@ void ShardedGrads::begin_step() {
 
 void ShardedGrads::acquire(std::size_t bucket) {
   const Bucket& b = context_.plan.buckets[bucket];
-  full_[bucket] = Tensor::empty({b.size()}, shards_.dtype(), context_.device, MemoryClass::Grads);
+  full_[bucket] = Tensor::empty({b.size()}, dtype_, context_.device, MemoryClass::Grads);
   context_.zero_padding(bucket, full_[bucket]);
   context_.make_views(bucket, full_[bucket], &Param::main_grad);
   for (std::size_t i = b.first_param; i < b.end_param; ++i) context_.params[i]->clear_grad();
@@ -30,7 +31,13 @@ void ShardedGrads::release(std::size_t bucket, int, bool) {
   collect();
   context_.zero_missing_grads(bucket);
   context_.drop_views(bucket, &Param::main_grad);
-  reduction_ = std::make_unique<Reduction>(Reduction{bucket, std::exchange(full_[bucket], Tensor()), {}});
+  Tensor full = std::exchange(full_[bucket], Tensor());
+  if (full.dtype() != shards_.dtype()) {
+    Tensor rounded = Tensor::empty(full.shape(), shards_.dtype(), context_.device, MemoryClass::Grads);
+    ops::copy(full, rounded);
+    full = rounded;
+  }
+  reduction_ = std::make_unique<Reduction>(Reduction{bucket, full, {}});
   Tensor part = context_.own_part(reduction_->full);
   reduction_->work = context_.groups.shard.reduce_scatter(reduction_->full, part);
   if (!overlap_) collect();

@@ -9,8 +9,9 @@ namespace mcpp {
 
 class ShardedGrads final : public GradStore {
  public:
-  /// `overlap`: reduce a unit's gradients while backward computes the next one's.
-  ShardedGrads(const StoreContext& context, DType dtype, bool overlap);
+  /// `dtype`: of a unit's gradients while backward is in it; `kept`: of what is sent of them and kept. `overlap`:
+  /// reduce a unit's gradients while backward computes the next one's.
+  ShardedGrads(const StoreContext& context, DType dtype, DType kept, bool overlap);
 
   void begin_step() override;
   void acquire(std::size_t bucket) override;
@@ -21,7 +22,7 @@ class ShardedGrads final : public GradStore {
  private:
   struct Reduction {
     std::size_t bucket;
-    Tensor full;
+    Tensor full;  // in the type that is kept
     Work work;
   };
 
@@ -29,6 +30,7 @@ class ShardedGrads final : public GradStore {
   void collect();
 
   StoreContext context_;
+  DType dtype_;
   bool overlap_;
   Tensor shards_;
   std::vector<Tensor> full_;     // by bucket; undefined unless acquired

@@ -20,7 +20,8 @@ std::unique_ptr<ParamStore> make_param_store(const StoreContext& context, DType 
 std::unique_ptr<GradStore> make_grad_store(const StoreContext& context, DType dtype,
                                            const DataParallelOptions& options) {
   const bool overlap = options.overlap_grad_reduce;
-  if (options.zero_stage >= 2) return std::make_unique<ShardedGrads>(context, dtype, overlap);
+  if (options.zero_stage >= 2)
+    return std::make_unique<ShardedGrads>(context, dtype, options.bf16_grads ? DType::BF16 : dtype, overlap);
   return std::make_unique<WholeGrads>(context, dtype, overlap);
 }
 

@@ -70,6 +70,19 @@ TEST(Machine, MemoryIsLimitedByControlGroupsOfVersion1) {
                     {"memory/a/b/memory.limit_in_bytes", 5}}));
 }
 
+TEST(Machine, MemoryIsLimitedByTheAddressSpaceOfTheProcess) {
+  const auto with = [](const std::string& soft) {
+    return limits_with({{"proc/self/limits",
+                         "Limit                     Soft Limit           Hard Limit           Units     \n"
+                         "Max stack size            8388608              unlimited            bytes     \n"
+                         "Max address space         " +
+                             soft + "           unlimited            bytes     \n"}});
+  };
+  EXPECT_EQ(with("8589934592"),
+            (Limits{{"the machine's memory", 24}, {"the limit of its address space (ulimit -v)", 8}}));
+  EXPECT_EQ(with("unlimited "), (Limits{{"the machine's memory", 24}}));
+}
+
 TEST(Machine, SwapCountsAsFarAsTheGroupMayUseIt) {
   const std::string memory = "MemTotal: 25165824 kB\nSwapTotal: 8388608 kB\n";
   const auto group = [&](const std::string& swap) {

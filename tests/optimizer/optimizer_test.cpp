@@ -319,9 +319,9 @@ class ParkedStates final : public StateStore {
  public:
   explicit ParkedStates(Device& device) : device_(device) {}
 
-  void add(std::size_t states, i64 count) override {
+  void add(const std::vector<StateVector>& states) override {
     std::vector<Tensor>& segment = parked_.emplace_back();
-    while (segment.size() < states) segment.push_back(Tensor::zeros({count}, DType::F32, device_));
+    for (const StateVector& state : states) segment.push_back(Tensor::zeros({state.count}, state.dtype, device_));
   }
   std::vector<Tensor> fetch(std::size_t segment) override {
     EXPECT_TRUE(fetched_.empty()) << "one segment at a time";
@@ -335,7 +335,10 @@ class ParkedStates final : public StateStore {
     }
     fetched_.clear();
   }
-  const std::vector<Tensor>& at_rest(std::size_t segment) const override { return parked_[segment]; }
+  bool is_resident() const override { return false; }
+  std::shared_ptr<StoredNumbers> at_rest(std::size_t segment, std::size_t vector, i64 first, i64 count) override {
+    return in_memory(parked_[segment][vector].flat(first, count));
+  }
 
  private:
   Device& device_;

@@ -62,6 +62,7 @@ struct RunTask {
   /// sample is one.
   i32 eod = -1;
   const Weights* initial = nullptr;  ///< drawn from the seed when null
+  bool async_save = false;
 };
 
 /// What a rank runs on.
@@ -93,6 +94,7 @@ inline Config config_of(const RunTask& task, const RunLayout& layout) {
   Config config;
   config.model = task.model;
   config.optimizer = task.optimizer;
+  config.checkpoint.async_save = task.async_save;
   TrainingConfig& t = config.training;
   t.micro_batch_size = task.micro_batch_size;
   t.global_batch_size = task.global_batch_size;

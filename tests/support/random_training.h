@@ -113,6 +113,10 @@ class RandomTraining {
     config_.optimizer.optimizer = pick("optimizer", {OptimizerKind::Adam, OptimizerKind::Sgd});
     config_.optimizer.clip_grad = pick("clip_grad", {1.0, 0.0});
     config_.optimizer.initial_loss_scale = 0x1p12;  // of fp16; at which no step is lost
+    config_.optimizer.offload =
+        pick("offload", {OffloadTier::Device, OffloadTier::Device, OffloadTier::Host, OffloadTier::File});
+    config_.optimizer.offload_fraction = pick("offload_fraction", {1.0, 0.5});
+    config_.optimizer.offload_segment_size = pick<i64>("offload_segment_size", {256, 1000, i64{1} << 22});
   }
 
   /// What some families have of their own.

@@ -13,8 +13,8 @@ namespace mcpp::test {
 /// A fresh folder, removed at the end of the test.
 class ScratchFolder {
  public:
-  ScratchFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "mcpp-test-XXXXXX").string();
+  explicit ScratchFolder(const Path& parent = std::filesystem::temp_directory_path()) {
+    std::string name = (parent / "mcpp-test-XXXXXX").string();
     if (!::mkdtemp(name.data())) throw std::runtime_error("mkdtemp");
     path_ = name;
   }

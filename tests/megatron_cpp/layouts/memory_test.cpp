@@ -4,6 +4,7 @@
 #include "checkpoint/save/host_staging.h"
 #include "megatron_cpp/setup/plan.h"
 #include "megatron_cpp/step/training_shards.h"
+#include "tests/support/disk_folder.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/tiny_model.h"
 
@@ -141,6 +142,37 @@ TEST(PlannedMemoryOfMuon, IsThePeak) {
     EXPECT_LT(muon, 0.8 * adam);
     for (const MemoryTable& table : peaks(task, layout))
       EXPECT_NEAR(muon / peak_of(table, MemoryClass::OptimizerState), 1, 0.06);
+  }
+}
+
+/// Of smaller moments and gradients, and of states that are kept elsewhere.
+TEST(PlannedMemoryOfSmallerStates, IsThePeak) {
+  const test::DiskFolder folder;
+  const auto expect_planned = [](const RunTask& task, const RunLayout& layout) {
+    const MemoryEstimate plan = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0];
+    for (const MemoryTable& table : peaks(task, layout)) {
+      const double states = peak_of(table, MemoryClass::OptimizerState);
+      EXPECT_NEAR(plan.optimizer_state, states, 0.08 * states + 1);
+      EXPECT_NEAR(plan.grads / peak_of(table, MemoryClass::Grads), 1, 0.06);
+    }
+    return plan;
+  };
+  for (const RunLayout& layout : {RunLayout{}, RunLayout{.dp = 2, .zero_stage = 2}}) {
+    RunTask task = task_of("gpt2", DType::BF16, 16 * layout.dp);
+    const MemoryEstimate full = expect_planned(task, layout);
+    RunTask small = task;
+    small.optimizer.exp_avg_dtype = StateDType::Bf16;
+    small.optimizer.exp_avg_sq_dtype = StateDType::Uint8;
+    if (layout.zero_stage == 2) small.optimizer.main_grads_dtype = GradDType::Bf16;
+    EXPECT_NEAR(expect_planned(small, layout).optimizer_state / full.optimizer_state, (4 + 2 + 17.0 / 16) / 12, 1e-6);
+    task.optimizer.offload = OffloadTier::Host;
+    const MemoryEstimate on_host = expect_planned(task, layout);
+    EXPECT_EQ(on_host.optimizer_state, 0);
+    EXPECT_EQ(on_host.elsewhere, full.optimizer_state);
+    task.optimizer.offload = OffloadTier::File;
+    task.optimizer.offload_folder = folder.path().string();
+    task.optimizer.offload_segment_size = 32768;
+    EXPECT_LT(expect_planned(task, layout).optimizer_state, 0.5 * full.optimizer_state);
   }
 }
 

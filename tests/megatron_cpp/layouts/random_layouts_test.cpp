@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/support/compare_runs.h"
+#include "tests/support/disk_folder.h"
 #include "tests/support/random_training.h"
 
 namespace mcpp {
@@ -64,9 +65,12 @@ bool promises_bits(const RunTask& task, const RunLayout& layout) {
 void expect_model_of_one_rank(u64 seed) {
   const RandomTraining training(seed);
   SCOPED_TRACE(training.text());
-  const RunTask task = training.task();
+  const test::DiskFolder folder;
+  RunTask offloaded = training.task(), task = offloaded;
+  offloaded.optimizer.offload_folder = folder.path().string();
+  task.optimizer.offload = OffloadTier::Device;  // what is elsewhere is compared with what is not
   const RunLayout layout = training.layout();
-  const RunResult result = run_layout(task, layout), one_rank = run_layout(task, {});
+  const RunResult result = run_layout(offloaded, layout), one_rank = run_layout(task, {});
   const Tolerance tolerance = tolerance_of(task.dtype);
   EXPECT_LE(relative_distance(result.losses, one_rank.losses), tolerance.losses);
   EXPECT_LE(relative_distance(result.grad_norms, one_rank.grad_norms), tolerance.norms);

@@ -1,0 +1,138 @@
+#include <liburing.h>
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/io/transfer_queue.h"
+#include "base/system_error.h"
+
+namespace mcpp {
+namespace {
+
+constexpr unsigned kDepth = 256;  // pieces under way
+
+class RingQueue final : public TransferQueue {
+ public:
+  explicit RingQueue(const io_uring& ring) : ring_(ring), pieces_(kDepth) {
+    for (unsigned i = 0; i < kDepth; ++i) free_.push_back(i);
+  }
+  ~RingQueue() override {
+    while (free_.size() < kDepth) finish_one();
+    ::io_uring_queue_exit(&ring_);
+  }
+  RingQueue(const RingQueue&) = delete;
+  RingQueue& operator=(const RingQueue&) = delete;
+
+  Ticket start(const FileTransfer& transfer) override {
+    const Ticket ticket = next_++;
+    Progress& progress = progress_[ticket];
+    for (i64 at = 0; at < transfer.bytes; at += kPiece) {
+      if (free_.empty()) finish_one();
+      const unsigned place = free_.back();
+      free_.pop_back();
+      FileTransfer piece = transfer;
+      piece.offset += at, piece.data += at, piece.bytes = std::min(kPiece, transfer.bytes - at);
+      pieces_[place] = {piece, ticket};
+      ++progress.pending;
+      queue(place);
+    }
+    submit();
+    return ticket;
+  }
+
+  int wait(Ticket ticket) override {
+    const auto found = progress_.find(ticket);
+    MCPP_CHECK(found != progress_.end(), "no transfer has ticket ", ticket);
+    while (found->second.pending > 0) finish_one();
+    const int error = found->second.error;
+    progress_.erase(found);
+    return error;
+  }
+
+  std::string_view name() const override { return "io_uring"; }
+
+ private:
+  struct Piece {
+    FileTransfer rest;  // of it, to be transferred
+    Ticket ticket = 0;
+  };
+  struct Progress {
+    int pending = 0, error = 0;
+  };
+
+  void queue(unsigned place) {
+    const FileTransfer& t = pieces_[place].rest;
+    io_uring_sqe* entry = ::io_uring_get_sqe(&ring_);
+    if (!entry) {
+      submit();
+      entry = ::io_uring_get_sqe(&ring_);
+    }
+    MCPP_CHECK(entry, "the ring is full");
+    const auto bytes = static_cast<unsigned>(t.bytes);
+    const auto offset = static_cast<u64>(t.offset);
+    if (t.kind == FileTransfer::Kind::Read)
+      ::io_uring_prep_read(entry, t.file, t.data, bytes, offset);
+    else
+      ::io_uring_prep_write(entry, t.file, t.data, bytes, offset);
+    ::io_uring_sqe_set_data64(entry, place);
+  }
+
+  void submit() {
+    int result = 0;
+    do result = ::io_uring_submit(&ring_);
+    while (result == -EINTR || result == -EAGAIN);
+    MCPP_CHECK_ERROR(result < 0 ? -result : 0, "cannot submit to io_uring");
+  }
+
+  void finish_one() {
+    io_uring_cqe* entry = nullptr;
+    int result = 0;
+    do result = ::io_uring_wait_cqe(&ring_, &entry);
+    while (result == -EINTR);
+    MCPP_CHECK_ERROR(result < 0 ? -result : 0, "cannot wait for io_uring");
+    const auto place = static_cast<unsigned>(::io_uring_cqe_get_data64(entry));
+    const int done = entry->res;
+    ::io_uring_cqe_seen(&ring_, entry);
+    finish(place, done);
+  }
+
+  /// `done`: bytes, or a number of errno below 0.
+  void finish(unsigned place, int done) {
+    FileTransfer& rest = pieces_[place].rest;
+    const bool again = done == -EINTR || done == -EAGAIN;
+    if (done > 0) rest.offset += done, rest.data += done, rest.bytes -= done;
+    if (again || (done > 0 && rest.bytes > 0)) {
+      queue(place);
+      submit();
+      return;
+    }
+    Progress& progress = progress_.at(pieces_[place].ticket);
+    if (done < 0) progress.error = -done;
+    if (done == 0) progress.error = rest.kind == FileTransfer::Kind::Write ? ENOSPC : EIO;  // no room; the file ends
+    --progress.pending;
+    free_.push_back(place);
+  }
+
+  io_uring ring_;
+  std::vector<Piece> pieces_;
+  std::vector<unsigned> free_;
+  std::map<Ticket, Progress> progress_;
+  Ticket next_ = 1;
+};
+
+}  // namespace
+
+std::unique_ptr<TransferQueue> make_ring_queue() {
+  io_uring ring{};
+  if (::io_uring_queue_init(kDepth, &ring, 0) != 0) return nullptr;
+  return std::make_unique<RingQueue>(ring);
+}
+
+std::unique_ptr<TransferQueue> make_transfer_queue() {
+  std::unique_ptr<TransferQueue> queue = make_ring_queue();
+  return queue ? std::move(queue) : make_thread_queue();
+}
+
+}  // namespace mcpp

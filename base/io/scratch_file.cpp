@@ -1,0 +1,113 @@
+#include "base/io/scratch_file.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <new>
+
+#include "base/machine.h"
+#include "base/strings.h"
+#include "base/system_error.h"
+
+namespace mcpp {
+namespace {
+
+std::string bytes_text(i64 bytes) {
+  return human_bytes(static_cast<double>(bytes));
+}
+
+bool lies_in_memory(const Path& folder) {
+  struct statfs info {};
+  MCPP_CHECK_SYSTEM(::statfs(folder.c_str(), &info) == 0, "cannot stat ", folder.string());
+  return info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC || info.f_type == HUGETLBFS_MAGIC;
+}
+
+i64 free_bytes(const Path& folder) {
+  struct statvfs info {};
+  MCPP_CHECK_SYSTEM(::statvfs(folder.c_str(), &info) == 0, "cannot stat ", folder.string());
+  return static_cast<i64>(info.f_bavail) * static_cast<i64>(info.f_frsize);
+}
+
+/// Crossing the limit would kill the process by a signal.
+void check_file_limit(i64 bytes, const std::string& where) {
+  struct rlimit limit {};
+  const bool limited = ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  check_input(!limited || static_cast<rlim_t>(bytes) <= limit.rlim_cur, where, " needs a file of ", bytes_text(bytes),
+              ", more than the limit of file sizes (ulimit -f) allows: ", bytes_text(static_cast<i64>(limit.rlim_cur)));
+}
+
+/// Without a name from the first where the file system has such files; else its name goes at once.
+int open_scratch(const Path& folder, int flags) {
+  const int nameless = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
+  if (nameless >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return nameless;
+  const Path name = temporary_name(folder / "scratch");
+  const int named = ::open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | flags, 0600);
+  if (named >= 0) ::unlink(name.c_str());
+  return named;
+}
+
+}  // namespace
+
+ScratchFile::ScratchFile(const Path& folder, i64 bytes, std::string_view key) : folder_(folder), bytes_(bytes) {
+  const std::string where = str(key, ": ", folder.string());
+  mcpp::create_directories(folder);
+  check_input(!lies_in_memory(folder), where,
+              " lies in memory (tmpfs), where nothing is gained; name a folder on a disk");
+  check_file_limit(bytes, where);
+  descriptor_ = open_scratch(folder, O_DIRECT);
+  is_direct_ = descriptor_ >= 0;
+  if (!is_direct_ && errno == EINVAL) descriptor_ = open_scratch(folder, 0);
+  MCPP_CHECK_SYSTEM(descriptor_ >= 0, where, ": cannot create a file there");
+  const i64 free = free_bytes(folder);
+  const int error = bytes <= free ? ::posix_fallocate(descriptor_, 0, bytes) : ENOSPC;
+  if (error == 0) return;
+  ::close(descriptor_);  // the destructor does not run
+  MCPP_CHECK_ERROR(error, where, ": needs ", bytes_text(bytes), " for this rank, of the ", bytes_text(free),
+                   " that are free; free some, or name another disk");
+}
+
+ScratchFile::~ScratchFile() {
+  ::close(descriptor_);
+}
+
+std::string ScratchFile::name() const {
+  return str("the scratch file in ", folder_.string());
+}
+
+void ScratchFile::read(i64 offset, std::span<std::byte> to) const {
+  while (!to.empty()) {
+    const ssize_t done = ::pread(descriptor_, to.data(), to.size(), offset);
+    if (done < 0 && errno == EINTR) continue;
+    MCPP_CHECK_ERROR(done > 0 ? 0 : (done < 0 ? call_error() : EIO), "cannot read ", name());
+    to = to.subspan(static_cast<std::size_t>(done));
+    offset += done;
+  }
+}
+
+void ScratchFile::write(i64 offset, std::span<const std::byte> from) const {
+  while (!from.empty()) {
+    const ssize_t done = ::pwrite(descriptor_, from.data(), from.size(), offset);
+    if (done < 0 && errno == EINTR) continue;
+    MCPP_CHECK_ERROR(error_of_write(done), "cannot write ", name());
+    from = from.subspan(static_cast<std::size_t>(done));
+    offset += done;
+  }
+}
+
+AlignedBytes::AlignedBytes(i64 bytes)
+    : size_(static_cast<std::size_t>(bytes)),
+      data_(static_cast<std::byte*>(
+          std::aligned_alloc(ScratchFile::kAlignment, static_cast<std::size_t>(aligned_bytes(bytes))))) {
+  if (!data_) throw std::bad_alloc();
+}
+
+void AlignedBytes::Free::operator()(std::byte* data) const {
+  std::free(data);
+}
+
+}  // namespace mcpp

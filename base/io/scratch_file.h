@@ -1,0 +1,64 @@
+// A file for numbers that do not fit into memory. It has no name: however the process ends the system takes it back,
+// and nothing that a dead run left there can be taken for state.
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/file.h"
+
+namespace mcpp {
+
+class ScratchFile {
+ public:
+  /// A transfer begins and ends, in the file and in memory, at multiples of this, so that it can go past the system's
+  /// page cache.
+  static constexpr i64 kAlignment = 4096;
+
+  /// Reserves `bytes` on the disk of `folder`, which is made where it does not exist, so that the disk cannot turn out
+  /// to be full later. BadInput when it cannot be written, lies in memory, or has not the room; `key` is the setting
+  /// that named it.
+  ScratchFile(const Path& folder, i64 bytes, std::string_view key);
+  ~ScratchFile();
+  ScratchFile(const ScratchFile&) = delete;
+  ScratchFile& operator=(const ScratchFile&) = delete;
+
+  int descriptor() const { return descriptor_; }
+  /// Whether transfers go past the page cache; not all file systems can.
+  bool is_direct() const { return is_direct_; }
+  i64 bytes() const { return bytes_; }
+  /// "the scratch file in <folder>", for messages.
+  std::string name() const;
+
+  /// Waits for the transfer; offset, size and address are aligned. Any thread may call these. BadInput with the
+  /// system's reason.
+  void read(i64 offset, std::span<std::byte> to) const;
+  void write(i64 offset, std::span<const std::byte> from) const;
+
+ private:
+  Path folder_;
+  i64 bytes_;
+  int descriptor_ = -1;
+  bool is_direct_ = false;
+};
+
+/// `bytes` rounded up to a multiple of ScratchFile::kAlignment.
+constexpr i64 aligned_bytes(i64 bytes) {
+  return (bytes + ScratchFile::kAlignment - 1) / ScratchFile::kAlignment * ScratchFile::kAlignment;
+}
+
+/// Memory that begins at a multiple of ScratchFile::kAlignment.
+class AlignedBytes {
+ public:
+  explicit AlignedBytes(i64 bytes);
+  std::span<std::byte> bytes() const { return {data_.get(), size_}; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* data) const;
+  };
+  std::size_t size_;
+  std::unique_ptr<std::byte, Free> data_;
+};
+
+}  // namespace mcpp

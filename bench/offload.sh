@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Trains a GPT-2 of 1.5 B parameters (configs/gpt2_1558m.toml: 28 GB of weights, gradients and state with bf16 and AdamW) in an address space
+# of 8 GiB, with the optimizer's state on a disk: peak memory, seconds of a step, and what of the disk's own bandwidth it uses, which is
+# measured in the same run by plain direct writes and reads. Then asks for the same without offload, which must be refused with this
+# advice. JSON lines on standard output.
+#   bench/offload.sh [--folder=DIR] [--limit_gib=N] [--iterations=N] [--seq_length=N] [option of megatron_cpp pretrain ...]
+# DIR, on the disk to measure, needs 20 GB; without it, a temporary folder.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+folder=
+limit_gib=8
+iterations=3
+seq_length=128
+options=()
+for argument in "$@"; do
+  case $argument in
+    --folder=*) folder=${argument#*=} ;;
+    --limit_gib=*) limit_gib=${argument#*=} ;;
+    --iterations=*) iterations=${argument#*=} ;;
+    --seq_length=*) seq_length=${argument#*=} ;;
+    *) options+=("$argument") ;;
+  esac
+done
+program=${MEGATRON_CPP:-}
+[ -n "$program" ] || { scripts/build.sh release megatron_cpp >/dev/null && program=build/release/megatron_cpp; }
+# shellcheck source=bench/lib/machine.sh
+source bench/lib/machine.sh
+own=$(mktemp -d ${folder:+-p "$folder"})
+trap 'rm -rf "$own"' EXIT
+folder=$own
+
+machine_json "\"load\": \"$(cut -d' ' -f1-3 /proc/loadavg)\""
+"$program" tokenizer train --input=data/tinyshakespeare.txt --output="$own/tokenizer.model" --vocab_size=2048 >/dev/null
+"$program" preprocess --input=data/tinyshakespeare.txt --text_document=paragraph --output_prefix="$own/text" \
+  --tokenizer_model="$own/tokenizer.model" >/dev/null
+
+train=("$program" pretrain configs/gpt2_1558m.toml --data.data_path="$own/text_text_document" --checkpoint.save=
+  --training.precision=bf16 --model.seq_length="$seq_length" --model.max_position_embeddings=1024 --training.train_iters="$iterations" --training.micro_batch_size=1
+  --training.global_batch_size=1 --training.recompute_granularity=full --training.eval_interval=0 --training.eval_iters=0
+  --optimizer.lr_warmup_iters=0 --optimizer.lr_decay_iters=0
+  --parallel.zero_stage=2 --optimizer.main_grads_dtype=bf16 --logging.metrics="$own/metrics.jsonl"
+  --logging.log_interval=1 "${options[@]}")
+offload=(--optimizer.offload=file --optimizer.offload_folder="$own/state")
+
+# bandwidth: seconds for $1 MiB in one direction, past the page cache.
+plain() {
+  local begin end
+  begin=$(date +%s.%N)
+  dd if=/dev/zero of="$own/plain" bs=4M count=$(($1 / 4)) oflag=direct status=none
+  dd if="$own/plain" of=/dev/null bs=4M iflag=direct status=none
+  end=$(date +%s.%N)
+  rm -f "$own/plain"
+  awk "BEGIN { print 2 * $1 / ($end - $begin) }"
+}
+
+before=$(plain 4096)
+(
+  ulimit -v $((limit_gib << 20))
+  /usr/bin/time -f '{"peak_rss_kib": %M, "seconds": %e}' -o "$own/time.json" "${train[@]}" "${offload[@]}" >"$own/log" 2>&1
+) || { cat "$own/log" >&2 && exit 1; }
+after=$(plain 4096)
+cat "$own/log" >&2
+grep '"type": *"train"' "$own/metrics.jsonl" || true
+state_mib=$(grep -oE 'optimizer state: .*, [0-9.]+ GiB' "$own/log" | grep -oE '[0-9.]+ GiB' | awk '{ print $1 * 1024 }')
+echo "{\"limit_gib\": $limit_gib, \"state_mib\": $state_mib, \"plain_mib_per_s\": [$before, $after], \"process\": $(cat "$own/time.json")}"
+
+if (ulimit -v $((limit_gib << 20)) && "${train[@]}") >"$own/refused" 2>&1; then
+  echo "the same training without offload was not refused" >&2
+  exit 1
+fi
+grep -q 'optimizer.offload' "$own/refused" || { cat "$own/refused" >&2 && exit 1; }
+echo "{\"without_offload\": \"$(grep -o 'not enough memory.*' "$own/refused" | head -c 200 | tr -d '"')\"}"

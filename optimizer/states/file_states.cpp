@@ -1,0 +1,276 @@
+#include "optimizer/states/file_states.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/system_error.h"
+
+namespace mcpp {
+namespace {
+
+constexpr std::ptrdiff_t kAhead = 2;
+
+Tensor aligned(i64 bytes, DType dtype, Device& device) {
+  const i64 size = size_of(dtype);
+  const Tensor whole =
+      Tensor::empty({(bytes + ScratchFile::kAlignment) / size}, dtype, device, MemoryClass::OptimizerState);
+  const auto address = reinterpret_cast<std::uintptr_t>(whole.raw());
+  const auto over = static_cast<i64>(address % ScratchFile::kAlignment);
+  return whole.flat(over == 0 ? 0 : (ScratchFile::kAlignment - over) / size, bytes / size);
+}
+
+std::span<std::byte> bytes_of(const Tensor& t) {
+  return {static_cast<std::byte*>(t.raw()), static_cast<std::size_t>(t.bytes())};
+}
+
+}  // namespace
+
+/// A vector's elements as they were; keeps their place.
+class FileStates::Snapshot final : public StoredNumbers {
+ public:
+  Snapshot(std::shared_ptr<const FileRegion> region, DType dtype, i64 first, i64 count)
+      : region_(std::move(region)), dtype_(dtype), first_(first), count_(count) {}
+
+  DType dtype() const override { return dtype_; }
+  i64 numel() const override { return count_; }
+  void read(Tensor& to) const override { region_->read(first_ * size_of(dtype_), mcpp::bytes_of(to)); }
+  void write(const Tensor&) override { fail(ExitCode::Internal, "a snapshot is not written"); }
+  std::shared_ptr<StoredNumbers> part(i64 begin, i64 count) const override {
+    return std::make_shared<Snapshot>(region_, dtype_, first_ + begin, count);
+  }
+  std::shared_ptr<const StoredNumbers> snapshot() const override {
+    return std::make_shared<Snapshot>(region_, dtype_, first_, count_);
+  }
+
+ private:
+  std::shared_ptr<const FileRegion> region_;
+  DType dtype_;
+  i64 first_, count_;
+};
+
+class FileStates::AtRest final : public StoredNumbers {
+ public:
+  AtRest(FileStates& store, std::size_t segment, std::size_t vector, i64 first, i64 count)
+      : store_(store), segment_(segment), vector_(vector), first_(first), count_(count) {}
+
+  DType dtype() const override { return vector().what.dtype; }
+  i64 numel() const override { return count_; }
+  void read(Tensor& to) const override {
+    store_.finish_writes();
+    vector().region().read(first_ * size_of(dtype()), mcpp::bytes_of(to));
+  }
+  void write(const Tensor& from) override {
+    store_.settle();
+    MCPP_CHECK(vector().places[vector().current].use_count() == 1, "a snapshot keeps what is to be written");
+    vector().region().write(first_ * size_of(dtype()), mcpp::bytes_of(from));
+  }
+  std::shared_ptr<StoredNumbers> part(i64 begin, i64 count) const override {
+    return std::make_shared<AtRest>(store_, segment_, vector_, first_ + begin, count);
+  }
+  std::shared_ptr<const StoredNumbers> snapshot() const override {
+    MCPP_CHECK(store_.options_.takes_snapshots, "states that have one place are asked for a snapshot");
+    store_.finish_writes();
+    return std::make_shared<Snapshot>(vector().places[vector().current], dtype(), first_, count_);
+  }
+
+ private:
+  const Vector& vector() const { return store_.segments_[segment_][vector_]; }
+
+  FileStates& store_;
+  std::size_t segment_, vector_;
+  i64 first_, count_;
+};
+
+FileStates::FileStates(FileStatesOptions options, std::shared_ptr<CpuDevice> host, std::unique_ptr<TransferQueue> queue)
+    : options_(std::move(options)), host_(std::move(host)), slots_(kSlots), queue_(std::move(queue)) {}
+
+FileStates::~FileStates() = default;
+
+void FileStates::add(const std::vector<StateVector>& states) {
+  MCPP_CHECK(!file_, "a segment is added after reserve()");
+  Segment& segment = segments_.emplace_back();
+  for (const StateVector& state : states) segment.push_back({.what = state});
+}
+
+void FileStates::reserve() {
+  const i64 places = options_.takes_snapshots ? 2 : 1;
+  file_ =
+      std::make_shared<ScratchFile>(options_.folder, std::max(bytes() * places, ScratchFile::kAlignment), options_.key);
+  i64 offset = 0;
+  for (std::size_t s = 0; s < segments_.size(); ++s) {
+    for (i64 place = 0; place < places; ++place) {
+      for (Vector& vector : segments_[s]) {
+        vector.places.push_back(std::make_shared<FileRegion>(file_, offset, vector.bytes(),
+                                                             str("segment ", s, " of the optimizer's state")));
+        offset += vector.bytes();
+      }
+    }
+  }
+}
+
+i64 FileStates::bytes() const {
+  i64 sum = 0;
+  for (const Segment& segment : segments_) {
+    for (const Vector& vector : segment) sum += vector.bytes();
+  }
+  return sum;
+}
+
+std::string FileStates::describe() const {
+  return str("on the disk of ", options_.folder.string(), ", ", human_bytes(static_cast<double>(bytes())), ", by ",
+             queue_->name(),
+             file_ && file_->is_direct() ? " past the page cache" : " through the page cache: no direct I/O there");
+}
+
+FileStates::Slot* FileStates::slot_with(std::size_t segment) {
+  const auto found = std::ranges::find_if(
+      slots_, [&](const Slot& slot) { return slot.use != Slot::Use::Free && slot.segment == segment; });
+  return found == slots_.end() ? nullptr : &*found;
+}
+
+FileStates::Slot* FileStates::free_slot() {
+  const auto found = std::ranges::find(slots_, Slot::Use::Free, &Slot::use);
+  if (found != slots_.end()) return &*found;
+  if (writing_.empty()) return nullptr;
+  Slot* oldest = writing_.front();
+  wait(*oldest);
+  return oldest;
+}
+
+std::span<std::byte> FileStates::bytes_of(Slot& slot, std::size_t vector) {
+  return mcpp::bytes_of(slot.vectors[vector]).first(static_cast<std::size_t>(segments_[slot.segment][vector].bytes()));
+}
+
+void FileStates::make_room(Slot& slot, std::size_t segment) {
+  const Segment& vectors = segments_[segment];
+  slot.segment = segment;
+  if (slot.vectors.size() < vectors.size()) slot.vectors.resize(vectors.size());
+  for (std::size_t v = 0; v < vectors.size(); ++v) {
+    Tensor& memory = slot.vectors[v];
+    if (memory.defined() && memory.dtype() == vectors[v].what.dtype && memory.bytes() >= vectors[v].bytes()) continue;
+    memory = Tensor();  // first, so that its memory can be had again
+    memory = aligned(vectors[v].bytes(), vectors[v].what.dtype, *host_);
+  }
+}
+
+void FileStates::start(FileTransfer::Kind kind, Slot& slot, std::size_t vector) {
+  const FileRegion& region = segments_[slot.segment][vector].region();
+  const std::span<std::byte> bytes = bytes_of(slot, vector);
+  slot.transfers.push_back(queue_->start({.kind = kind,
+                                          .file = region.file().descriptor(),
+                                          .offset = region.offset(),
+                                          .data = bytes.data(),
+                                          .bytes = static_cast<i64>(bytes.size())}));
+}
+
+void FileStates::start_reading(Slot& slot, std::size_t segment) {
+  make_room(slot, segment);
+  slot.use = Slot::Use::Reading;
+  for (std::size_t v = 0; v < segments_[segment].size(); ++v) {
+    if (!segments_[segment][v].region().is_blank()) start(FileTransfer::Kind::Read, slot, v);
+  }
+}
+
+void FileStates::wait(Slot& slot) {
+  const bool writes = slot.use == Slot::Use::Writing;
+  for (const TransferQueue::Ticket ticket : std::exchange(slot.transfers, {})) {
+    const int error = queue_->wait(ticket);
+    if (error == 0) continue;
+    fail(ExitCode::PeerLost, "cannot ", writes ? "write " : "read ", file_->name(), ": ", system_reason(error),
+         "; the state in it is lost. Start again; the run goes on from its last checkpoint");
+  }
+  if (!writes) return;
+  std::erase(writing_, &slot);
+  slot.use = Slot::Use::Free;
+}
+
+void FileStates::read_ahead() {
+  const auto ahead = [&] { return std::ranges::count(slots_, Slot::Use::Reading, &Slot::use); };
+  while (!expected_.empty() && ahead() < kAhead) {
+    const std::size_t next = expected_.front();
+    Slot* slot = slot_with(next);
+    if (slot && slot->use == Slot::Use::Writing) wait(*slot);
+    if (!slot || slot->use == Slot::Use::Free) slot = free_slot();
+    if (!slot) return;
+    expected_.pop_front();
+    if (slot->use == Slot::Use::Free) start_reading(*slot, next);
+  }
+}
+
+void FileStates::expect(const std::vector<std::size_t>& order) {
+  expected_.assign(order.begin(), order.end());
+  std::erase_if(expected_, [&](std::size_t segment) {
+    const Slot* slot = slot_with(segment);
+    return slot && slot->use == Slot::Use::Reading;
+  });
+  read_ahead();
+}
+
+std::vector<Tensor> FileStates::fetch(std::size_t segment) {
+  MCPP_CHECK(file_, "fetch() before reserve()");
+  Slot* slot = slot_with(segment);
+  if (slot && slot->use == Slot::Use::Writing) wait(*slot);
+  if (!slot || slot->use == Slot::Use::Free) {
+    slot = free_slot();
+    if (!slot) {  // others were expected than are fetched
+      settle();
+      slot = free_slot();
+    }
+    start_reading(*slot, segment);
+  }
+  MCPP_CHECK(slot->use == Slot::Use::Reading, "segment ", segment, " is fetched twice");
+  std::erase(expected_, segment);
+  wait(*slot);
+  slot->use = Slot::Use::InUse;
+  read_ahead();
+  std::vector<Tensor> states;
+  const Segment& vectors = segments_[segment];
+  for (std::size_t v = 0; v < vectors.size(); ++v) {
+    vectors[v].region().verify(bytes_of(*slot, v));
+    states.push_back(slot->vectors[v].flat(0, vectors[v].what.count));
+  }
+  return states;
+}
+
+void FileStates::drop(std::size_t segment) {
+  Slot* slot = slot_with(segment);
+  MCPP_CHECK(slot && slot->use == Slot::Use::InUse, "segment ", segment, " is dropped, but was not fetched");
+  slot->use = Slot::Use::Writing;
+  for (std::size_t v = 0; v < segments_[segment].size(); ++v) {
+    Vector& vector = segments_[segment][v];
+    if (vector.places[vector.current].use_count() > 1) vector.current = 1 - vector.current;
+    MCPP_CHECK(vector.places[vector.current].use_count() == 1, "two snapshots keep segment ", segment);
+    vector.region().note(bytes_of(*slot, v));
+    start(FileTransfer::Kind::Write, *slot, v);
+  }
+  writing_.push_back(slot);
+}
+
+void FileStates::finish_writes() {
+  while (!writing_.empty()) wait(*writing_.front());
+}
+
+void FileStates::settle() {
+  for (Slot& slot : slots_) {
+    MCPP_CHECK(slot.use != Slot::Use::InUse, "segment ", slot.segment, " is in use");
+    if (slot.use == Slot::Use::Free) continue;
+    wait(slot);
+    slot.use = Slot::Use::Free;
+  }
+}
+
+std::shared_ptr<StoredNumbers> FileStates::at_rest(std::size_t segment, std::size_t vector, i64 first, i64 count) {
+  return std::make_shared<AtRest>(*this, segment, vector, first, count);
+}
+
+std::unique_ptr<StateStore> make_file_states(FileStatesOptions options, Device& device, int threads) {
+  std::shared_ptr<CpuDevice> host;
+  if (auto* cpu = dynamic_cast<CpuDevice*>(&device))
+    host = std::shared_ptr<CpuDevice>(std::shared_ptr<void>(), cpu);  // not ours
+  else
+    host = std::make_shared<CpuDevice>(CpuOptions{.threads = threads});
+  return std::make_unique<FileStates>(std::move(options), std::move(host), make_transfer_queue());
+}
+
+}  // namespace mcpp

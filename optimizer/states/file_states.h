@@ -1,0 +1,96 @@
+// States on a disk. A segment comes into memory for its update and goes back: while one is updated the next two are
+// read and the one before is written, and the first of a step are read during its forward pass.
+//
+// The file is one ScratchFile, in the order of the segments. Each segment has a place for each of its vectors; with
+// snapshots two, of which a snapshot keeps one while updates go to the other: so a save beside the training costs disk
+// space, and neither memory nor traffic.
+#pragma once
+#include <deque>
+#include <optional>
+
+#include "base/io/transfer_queue.h"
+#include "optimizer/states/file_region.h"
+#include "optimizer/states/state_store.h"
+
+namespace mcpp {
+
+struct FileStatesOptions {
+  Path folder;
+  std::string key;  ///< of the configuration, which named the folder
+  i64 longest_segment = i64{4} << 20;
+  bool takes_snapshots = false;
+};
+
+class FileStates final : public StateStore {
+ public:
+  /// Segments that are in memory at a time: one in use, two read ahead, one on its way out.
+  static constexpr i64 kSlots = 4;
+
+  /// `host` has the memory in which segments are updated.
+  FileStates(FileStatesOptions options, std::shared_ptr<CpuDevice> host, std::unique_ptr<TransferQueue> queue);
+  ~FileStates() override;
+
+  i64 longest_segment() const override { return options_.longest_segment; }
+  void add(const std::vector<StateVector>& states) override;
+  void reserve() override;
+  void expect(const std::vector<std::size_t>& order) override;
+  std::vector<Tensor> fetch(std::size_t segment) override;
+  void drop(std::size_t segment) override;
+  bool is_resident() const override { return false; }
+  std::shared_ptr<StoredNumbers> at_rest(std::size_t segment, std::size_t vector, i64 first, i64 count) override;
+  std::string describe() const override;
+
+  /// What one step reads; it writes as much.
+  i64 bytes() const;
+
+ private:
+  class AtRest;
+  class Snapshot;
+  /// A vector of a segment. A place that somebody else refers to as well is kept by a snapshot.
+  struct Vector {
+    StateVector what;
+    std::vector<std::shared_ptr<FileRegion>> places = {};  // one or two
+    std::size_t current = 0;
+
+    i64 bytes() const { return aligned_bytes(what.bytes()); }
+    FileRegion& region() const { return *places[current]; }
+  };
+  using Segment = std::vector<Vector>;
+  /// Memory for one segment: on its way in, in use, or on its way out.
+  struct Slot {
+    enum class Use : u8 { Free, Reading, InUse, Writing };
+    Use use = Use::Free;
+    std::size_t segment = 0;
+    std::vector<Tensor> vectors;  // of bytes() each, aligned; as long as the longest that was here
+    std::vector<TransferQueue::Ticket> transfers;
+  };
+
+  Slot* slot_with(std::size_t segment);
+  /// A free slot; waits for the oldest write when there is none. Null when all are read ahead or in use.
+  Slot* free_slot();
+  void start_reading(Slot& slot, std::size_t segment);
+  void read_ahead();
+  void wait(Slot& slot);
+  void finish_writes();
+  /// Waits for everything, and forgets what was read ahead.
+  void settle();
+  void start(FileTransfer::Kind kind, Slot& slot, std::size_t vector);
+  /// The memory of a vector of the segment that is in the slot.
+  std::span<std::byte> bytes_of(Slot& slot, std::size_t vector);
+  void make_room(Slot& slot, std::size_t segment);
+
+  FileStatesOptions options_;
+  std::shared_ptr<CpuDevice> host_;
+  std::vector<Segment> segments_;
+  std::shared_ptr<ScratchFile> file_;
+  std::deque<Slot> slots_;
+  std::deque<Slot*> writing_;             // oldest first
+  std::deque<std::size_t> expected_;      // to be read ahead, in order
+  std::unique_ptr<TransferQueue> queue_;  // last: its destructor waits for transfers of the slots
+};
+
+/// For weights on `device`, which outlives them: they are updated in its memory if it is of the CPU, else in the
+/// host's, by that many threads.
+std::unique_ptr<StateStore> make_file_states(FileStatesOptions options, Device& device, int threads);
+
+}  // namespace mcpp

@@ -1,0 +1,111 @@
+#include "optimizer/states/host_states.h"
+#include "tensor/transfer.h"
+
+namespace mcpp {
+namespace {
+
+class InMemory final : public StoredNumbers {
+ public:
+  explicit InMemory(Tensor values) : values_(std::move(values)) {}
+
+  DType dtype() const override { return values_.dtype(); }
+  i64 numel() const override { return values_.numel(); }
+  Tensor tensor() const override { return values_; }
+  void read(Tensor& to) const override { read_bytes(values_, to.raw()); }
+  void write(const Tensor& from) override { write_bytes(from.raw(), values_); }
+  std::shared_ptr<StoredNumbers> part(i64 begin, i64 count) const override {
+    return std::make_shared<InMemory>(values_.flat(begin, count));
+  }
+  std::shared_ptr<const StoredNumbers> snapshot() const override;
+
+ private:
+  Tensor values_;
+};
+
+/// A copy in host memory of its own.
+class Copy final : public StoredNumbers {
+ public:
+  explicit Copy(const Tensor& values)
+      : values_(Tensor::empty({values.numel()}, values.dtype(), host_, MemoryClass::Other)), numbers_(values_) {
+    read_bytes(values, values_.raw());
+  }
+
+  DType dtype() const override { return numbers_.dtype(); }
+  i64 numel() const override { return numbers_.numel(); }
+  void read(Tensor& to) const override { numbers_.read(to); }
+  void write(const Tensor& from) override { numbers_.write(from); }
+  std::shared_ptr<StoredNumbers> part(i64 begin, i64 count) const override {
+    return std::make_shared<Copy>(values_.flat(begin, count));
+  }
+  std::shared_ptr<const StoredNumbers> snapshot() const override { return std::make_shared<Copy>(values_); }
+
+ private:
+  CpuDevice host_;
+  Tensor values_;
+  InMemory numbers_;
+};
+
+std::shared_ptr<const StoredNumbers> InMemory::snapshot() const {
+  return std::make_shared<Copy>(values_);
+}
+
+/// In the memory of a device: that of the weights, or another.
+class ResidentStates final : public StateStore {
+ public:
+  explicit ResidentStates(Device& device) : device_(device) {}
+
+  void add(const std::vector<StateVector>& states) override {
+    std::vector<Tensor>& segment = segments_.emplace_back();
+    for (const StateVector& state : states)
+      segment.push_back(Tensor::zeros({state.count}, state.dtype, device_, MemoryClass::OptimizerState));
+  }
+  std::vector<Tensor> fetch(std::size_t segment) override { return segments_[segment]; }
+  void drop(std::size_t) override {}
+  bool is_resident() const override { return true; }
+  std::shared_ptr<StoredNumbers> at_rest(std::size_t segment, std::size_t vector, i64 first, i64 count) override {
+    return in_memory(segments_[segment][vector].flat(first, count));
+  }
+
+ private:
+  Device& device_;
+  std::vector<std::vector<Tensor>> segments_;
+};
+
+class HostStates final : public StateStore {
+ public:
+  HostStates(int threads, i64 longest_segment)
+      : host_({.threads = threads}), states_(host_), longest_segment_(longest_segment) {}
+
+  i64 longest_segment() const override { return longest_segment_; }
+  void add(const std::vector<StateVector>& states) override { states_.add(states); }
+  std::vector<Tensor> fetch(std::size_t segment) override { return states_.fetch(segment); }
+  void drop(std::size_t) override {}
+  bool is_resident() const override { return false; }
+  std::shared_ptr<StoredNumbers> at_rest(std::size_t segment, std::size_t vector, i64 first, i64 count) override {
+    return states_.at_rest(segment, vector, first, count);
+  }
+  std::string describe() const override {
+    return str("in host memory, ", human_bytes(static_cast<double>(host_.memory().total.bytes)));
+  }
+
+ private:
+  CpuDevice host_;
+  ResidentStates states_;
+  i64 longest_segment_;
+};
+
+}  // namespace
+
+std::shared_ptr<StoredNumbers> in_memory(Tensor values) {
+  return std::make_shared<InMemory>(std::move(values));
+}
+
+std::unique_ptr<StateStore> make_resident_states(Device& device) {
+  return std::make_unique<ResidentStates>(device);
+}
+
+std::unique_ptr<StateStore> make_host_states(int threads, i64 longest_segment) {
+  return std::make_unique<HostStates>(threads, longest_segment);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,175 @@
+#include "optimizer/states/state_codec.h"
+
+#include <cstring>
+
+#include "base/check.h"
+#include "tensor/ops/ops.h"
+#include "tensor/transfer.h"
+
+namespace mcpp {
+namespace {
+
+constexpr i64 kBlock = kQuantizedBlock;
+
+bool is_quantized(StateForm form) {
+  return form == StateForm::Signed || form == StateForm::NonNegative;
+}
+
+QuantizedRange range_of(StateForm form) {
+  return form == StateForm::NonNegative ? QuantizedRange::NonNegative : QuantizedRange::Signed;
+}
+
+Tensor temporary(i64 count, DType type, Device& device) {
+  return Tensor::empty({count}, type, device, MemoryClass::Workspace);
+}
+
+/// A state that is kept in another form. To be read and written in host memory.
+class Encoded final : public StoredNumbers {
+ public:
+  /// The vectors of the state, from the block on that element 0 lies in; `offset` of that in it.
+  Encoded(StateForm form, DType wide, std::vector<std::shared_ptr<StoredNumbers>> vectors, i64 offset, i64 count)
+      : form_(form), wide_(wide), vectors_(std::move(vectors)), offset_(offset), count_(count) {}
+
+  DType dtype() const override { return wide_; }
+  i64 numel() const override { return count_; }
+  void read(Tensor& to) const override {
+    const Tensor blocks = decoded(to.device());
+    std::memcpy(to.raw(), blocks.flat(offset_, count_).raw(), static_cast<std::size_t>(to.bytes()));
+  }
+  void write(const Tensor& from) override {
+    Tensor blocks = decoded(from.device());  // which may have other elements at both ends
+    std::memcpy(blocks.flat(offset_, count_).raw(), from.raw(), static_cast<std::size_t>(from.bytes()));
+    if (form_ == StateForm::Bf16) {
+      Tensor narrow = temporary(blocks.numel(), DType::BF16, from.device());
+      ops::copy(blocks, narrow);
+      vectors_[0]->write(narrow);
+      return;
+    }
+    Quantized quantized = room(from.device());
+    ops::quantize(blocks, quantized);
+    vectors_[0]->write(quantized.codes);
+    vectors_[1]->write(quantized.scales);
+  }
+  std::shared_ptr<StoredNumbers> part(i64 begin, i64 count) const override {
+    const i64 first = (offset_ + begin) / kBlock * kBlock;
+    const i64 end = (offset_ + begin + count + kBlock - 1) / kBlock * kBlock;
+    std::vector<std::shared_ptr<StoredNumbers>> vectors;
+    if (form_ == StateForm::Bf16)
+      vectors = {vectors_[0]->part(first, end - first)};
+    else
+      vectors = {vectors_[0]->part(first / 4, (end - first) / 4),
+                 vectors_[1]->part(first / kBlock, (end - first) / kBlock)};
+    return std::make_shared<Encoded>(form_, wide_, std::move(vectors), offset_ + begin - first, count);
+  }
+  std::shared_ptr<const StoredNumbers> snapshot() const override {
+    std::vector<std::shared_ptr<StoredNumbers>> vectors;
+    for (const auto& vector : vectors_) vectors.push_back(std::const_pointer_cast<StoredNumbers>(vector->snapshot()));
+    return std::make_shared<Encoded>(form_, wide_, std::move(vectors), offset_, count_);
+  }
+
+ private:
+  i64 elements() const { return form_ == StateForm::Bf16 ? vectors_[0]->numel() : vectors_[1]->numel() * kBlock; }
+  Quantized room(Device& device) const {
+    return {.codes = temporary(elements() / 4, DType::I32, device),
+            .scales = temporary(elements() / kBlock, DType::F32, device),
+            .range = range_of(form_)};
+  }
+  /// All elements of its blocks.
+  Tensor decoded(Device& device) const {
+    Tensor wide = temporary(elements(), wide_, device);
+    if (form_ == StateForm::Bf16) {
+      Tensor narrow = temporary(elements(), DType::BF16, device);
+      vectors_[0]->read(narrow);
+      ops::copy(narrow, wide);
+      return wide;
+    }
+    Quantized quantized = room(device);
+    vectors_[0]->read(quantized.codes);
+    vectors_[1]->read(quantized.scales);
+    ops::dequantize(quantized, wide);
+    return wide;
+  }
+
+  StateForm form_;
+  DType wide_;
+  std::vector<std::shared_ptr<StoredNumbers>> vectors_;
+  i64 offset_, count_;
+};
+
+/// The part of the vectors of a quantized state.
+Quantized part_of(std::span<const Tensor> vectors, StateForm form, i64 first, i64 count) {
+  return {.codes = vectors[0].flat(first / 4, count / 4),
+          .scales = vectors[1].flat(first / kBlock, count / kBlock),
+          .range = range_of(form)};
+}
+
+}  // namespace
+
+StateCodec::StateCodec(std::vector<StateForm> forms, DType wide) : wide_(wide) {
+  std::size_t vector = 0;
+  for (const StateForm form : forms) {
+    states_.push_back({form, vector});
+    vector += is_quantized(form) ? 2 : 1;
+    is_plain_ &= form == StateForm::Wide;
+  }
+  MCPP_CHECK(is_plain_ || wide == DType::F32, "narrow states of a model of ", name_of(wide));
+}
+
+std::vector<StateVector> StateCodec::vectors(i64 count) const {
+  std::vector<StateVector> all;
+  MCPP_CHECK(is_plain_ || count % kBlock == 0, count, " elements are no whole blocks");
+  for (const State& state : states_) {
+    if (is_quantized(state.form))
+      all.insert(all.end(), {{DType::I32, count / 4}, {DType::F32, count / kBlock}});
+    else
+      all.push_back({state.form == StateForm::Bf16 ? DType::BF16 : wide_, count});
+  }
+  return all;
+}
+
+std::vector<Tensor> StateCodec::decode(std::span<const Tensor> vectors, i64 first, i64 count) const {
+  std::vector<Tensor> states;
+  for (const State& state : states_) {
+    const Tensor& kept = vectors[state.vector];
+    if (state.form == StateForm::Wide) {
+      states.push_back(kept.flat(first, count));
+      continue;
+    }
+    Tensor& wide = states.emplace_back(temporary(count, wide_, kept.device()));
+    if (state.form == StateForm::Bf16)
+      ops::copy(kept.flat(first, count), wide);
+    else
+      ops::dequantize(part_of(vectors.subspan(state.vector), state.form, first, count), wide);
+  }
+  return states;
+}
+
+void StateCodec::encode(std::span<const Tensor> states, std::span<const Tensor> vectors, i64 first) const {
+  for (std::size_t s = 0; s < states_.size(); ++s) {
+    const auto [form, vector] = states_[s];
+    const i64 count = states[s].numel();
+    if (form == StateForm::Bf16) {
+      Tensor kept = vectors[vector].flat(first, count);
+      ops::copy(states[s], kept);
+    } else if (is_quantized(form)) {
+      Quantized kept = part_of(vectors.subspan(vector), form, first, count);
+      ops::quantize(states[s], kept);
+    }
+  }
+}
+
+std::shared_ptr<StoredNumbers> StateCodec::at_rest(StateStore& store, std::size_t segment, std::size_t state, i64 first,
+                                                   i64 count) const {
+  const auto [form, vector] = states_[state];
+  if (form == StateForm::Wide) return store.at_rest(segment, vector, first, count);
+  const i64 begin = first / kBlock * kBlock, end = (first + count + kBlock - 1) / kBlock * kBlock;
+  std::vector<std::shared_ptr<StoredNumbers>> vectors;
+  if (form == StateForm::Bf16)
+    vectors = {store.at_rest(segment, vector, begin, end - begin)};
+  else
+    vectors = {store.at_rest(segment, vector, begin / 4, (end - begin) / 4),
+               store.at_rest(segment, vector + 1, begin / kBlock, (end - begin) / kBlock)};
+  return std::make_shared<Encoded>(form, wide_, std::move(vectors), first - begin, count);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,142 @@
+// Scratch files, and transfers beside the work of the caller.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cstring>
+#include <vector>
+
+#include "base/io/scratch_file.h"
+#include "base/io/transfer_queue.h"
+#include "tests/support/disk_folder.h"
+#include "tests/support/errors.h"
+
+namespace mcpp {
+namespace {
+
+using Kind = FileTransfer::Kind;
+
+void fill(std::span<std::byte> bytes, unsigned seed) {
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>((i * 31 + i / 4096 + seed) & 255);
+}
+
+bool same(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+class TransferQueues : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    queue_ = GetParam() == "threads" ? make_thread_queue() : make_ring_queue();
+    if (!queue_) GTEST_SKIP() << "the system does not permit io_uring here";
+  }
+
+  const test::DiskFolder folder_;
+  std::unique_ptr<TransferQueue> queue_;
+};
+
+/// More pieces than fit under way at once, and all transfers before any is waited for.
+TEST_P(TransferQueues, BringBackWhatTheyTookAway) {
+  constexpr i64 kBytes = 3 * TransferQueue::kPiece + 8192;
+  constexpr int kTransfers = 100;
+  ScratchFile file(folder_.path(), kTransfers * kBytes, "key");
+  std::vector<std::unique_ptr<AlignedBytes>> memory;
+  std::vector<TransferQueue::Ticket> tickets;
+  const auto start_all = [&](Kind kind) {
+    for (int i = 0; i < kTransfers; ++i) {
+      const std::span<std::byte> bytes = memory[static_cast<std::size_t>(i)]->bytes();
+      tickets.push_back(queue_->start(
+          {.kind = kind, .file = file.descriptor(), .offset = i * kBytes, .data = bytes.data(), .bytes = kBytes}));
+    }
+    for (; !tickets.empty(); tickets.pop_back()) EXPECT_EQ(queue_->wait(tickets.back()), 0);
+  };
+  for (unsigned i = 0; i < kTransfers; ++i)
+    fill(memory.emplace_back(std::make_unique<AlignedBytes>(kBytes))->bytes(), i);
+  start_all(Kind::Write);
+  for (const auto& bytes : memory) std::memset(bytes->bytes().data(), 0, kBytes);
+  start_all(Kind::Read);
+  AlignedBytes expected(kBytes);
+  for (unsigned i = 0; i < kTransfers; ++i) {
+    fill(expected.bytes(), i);
+    EXPECT_TRUE(same(memory[i]->bytes(), expected.bytes())) << i;
+  }
+}
+
+TEST_P(TransferQueues, SayWhatFailed) {
+  ScratchFile file(folder_.path(), 8192, "key");
+  const AlignedBytes memory(8192);
+  FileTransfer transfer{.kind = Kind::Read, .file = -1, .offset = 0, .data = memory.bytes().data(), .bytes = 8192};
+  EXPECT_EQ(queue_->wait(queue_->start(transfer)), EBADF);
+  transfer.file = file.descriptor();
+  transfer.offset = 4096;  // half of it lies behind the end
+  EXPECT_EQ(queue_->wait(queue_->start(transfer)), EIO);
+  transfer.offset = 0;
+  EXPECT_EQ(queue_->wait(queue_->start(transfer)), 0);
+}
+
+/// Nobody waits for the last ones: they are carried out all the same, before their memory may go.
+TEST_P(TransferQueues, EndWhatIsUnderWay) {
+  ScratchFile file(folder_.path(), 4 << 20, "key");
+  AlignedBytes memory(4 << 20), back(4 << 20);
+  fill(memory.bytes(), 5);
+  queue_->start({.kind = Kind::Write,
+                 .file = file.descriptor(),
+                 .offset = 0,
+                 .data = memory.bytes().data(),
+                 .bytes = static_cast<i64>(memory.bytes().size())});
+  queue_.reset();
+  file.read(0, back.bytes());
+  EXPECT_TRUE(same(memory.bytes(), back.bytes()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, TransferQueues, testing::Values("io_uring", "threads"),
+                         [](const auto& param_info) { return param_info.param; });
+
+TEST(ScratchFile, LeavesNothing) {
+  const test::DiskFolder folder;
+  {
+    ScratchFile file(folder / "made", 4096, "key");
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "made"), {}), 0) << "it has a name";
+    AlignedBytes a(4096), b(4096);
+    fill(a.bytes(), 1);
+    file.write(0, a.bytes());
+    file.read(0, b.bytes());
+    EXPECT_TRUE(same(a.bytes(), b.bytes()));
+    std::filesystem::remove_all(folder / "made");  // under its feet
+    file.read(0, b.bytes());
+    EXPECT_TRUE(same(a.bytes(), b.bytes()));
+    EXPECT_CONTAINS(test::input_error([&] { file.read(4096, b.bytes()); }), "cannot read the scratch file in ");
+  }
+}
+
+TEST(ScratchFile, IsRefusedWhereItCannotBe) {
+  const test::DiskFolder folder;
+  const Path plain = folder / "plain";
+  write_file_atomic(plain, "");
+  EXPECT_CONTAINS(test::input_error([&] { const ScratchFile file(plain / "below", 4096, "key"); }),
+                  "cannot create the directory");
+  EXPECT_CONTAINS(test::input_error([&] { const ScratchFile file("/proc/self", 4096, "key"); }),
+                  "key: /proc/self: cannot create a file");
+  EXPECT_CONTAINS(test::input_error([&] { const ScratchFile file(folder.path(), i64{1} << 58, "key"); }),
+                  "key: " + folder.path().string());
+  EXPECT_CONTAINS(test::input_error([&] { const ScratchFile file(folder.path(), i64{1} << 58, "key"); }),
+                  "needs 256.00 PiB");
+  if (test::lies_in_memory("/dev/shm")) {
+    EXPECT_CONTAINS(test::input_error([&] { const ScratchFile file("/dev/shm", 4096, "key"); }),
+                    "lies in memory (tmpfs)");
+  }
+}
+
+TEST(ScratchFile, IsRefusedBeyondTheLimitOfFileSizes) {
+  const test::DiskFolder folder;
+  struct rlimit before {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  struct rlimit small = before;
+  small.rlim_cur = 1 << 20;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  EXPECT_CONTAINS(test::input_error([&] { const ScratchFile file(folder.path(), 2 << 20, "key"); }), "ulimit -f");
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,114 @@
+// The real program with its optimizer's state on a disk or in host memory: interrupted, rolled back or killed, it ends
+// in the bits of one that keeps it with the weights, and it leaves nothing behind.
+#include <csignal>
+
+#include "tests/megatron_cpp/end_to_end/end_to_end.h"
+#include "tests/support/disk_folder.h"
+
+namespace mcpp {
+namespace {
+
+class OffloadRuns : public EndToEnd {
+ protected:
+  static Words joined(Words a, const Words& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  }
+  /// In bf16, with segments that do not end where parameters do.
+  Words on_file(const Words& more = {}) const {
+    return joined({"--training.precision=bf16", "--optimizer.offload=file",
+                   "--optimizer.offload_folder=" + disk_.path().string(), "--optimizer.offload_segment_size=5000"},
+                  more);
+  }
+  static Words on_host(const Words& more = {}) {
+    return joined({"--training.precision=bf16", "--optimizer.offload=host"}, more);
+  }
+  static Words near(const Words& more = {}) { return joined({"--training.precision=bf16"}, more); }
+
+  const test::DiskFolder disk_;
+};
+
+TEST_F(OffloadRuns, MoveFromPlaceToPlaceAtEachStart) {
+  train("whole", near());
+  EXPECT_CONTAINS(good(pretrain("parts", on_file({"--training.exit_interval=3"}))),
+                  "optimizer state: 100% on the disk of " + disk_.path().string());
+  EXPECT_CONTAINS(good(pretrain("parts", on_host({"--training.exit_interval=6"}))),
+                  "optimizer state: 100% in host memory, ");
+  train("parts", near({"--training.exit_interval=9"}));
+  train("parts", on_file({"--optimizer.offload_fraction=0.5"}));
+  expect_same_checkpoint("whole", "parts");
+  EXPECT_EQ(losses("whole", 12), losses("parts", 12));
+}
+
+TEST_F(OffloadRuns, KilledLeaveNothing) {
+  train("whole", near());
+  for (const i64 iteration : {3, 7, 11}) {
+    const Words kill{"--fault_injection.kind=kill", str("--fault_injection.iteration=", iteration)};
+    EXPECT_EQ(run(pretrain("killed", on_file(kill))).code, -SIGKILL);
+    EXPECT_EQ(disk_.count(), 0U);
+  }
+  train("killed", on_file());
+  expect_same_checkpoint("whole", "killed");
+  EXPECT_EQ(losses("whole", 12), losses("killed", 12));
+  EXPECT_EQ(disk_.count(), 0U);
+}
+
+TEST_F(OffloadRuns, RollBackAndSkipAsEver) {
+  const Words nan{"--fault_injection.kind=nan_loss", "--fault_injection.iteration=7"};
+  for (const std::string policy : {"rollback", "skip"}) {
+    const Words words = joined(nan, {"--training.nan_policy=" + policy});
+    train("near_" + policy, near(words));
+    train("file_" + policy, on_file(words));
+    train("host_" + policy, on_host(words));
+    expect_same_checkpoint("near_" + policy, "file_" + policy);
+    expect_same_checkpoint("near_" + policy, "host_" + policy);
+  }
+}
+
+TEST_F(OffloadRuns, SaveBesideTheTraining) {
+  const Words often{"--checkpoint.save_interval=1"};
+  train("waited", near(often));
+  for (const Words& place : {on_file(often), on_host(often)}) {
+    train("beside", joined(place, {"--checkpoint.async_save"}));
+    for (const std::string iteration : {"/iter_0000010", "/iter_0000011", "/iter_0000012"})
+      expect_same_checkpoint("waited" + iteration, "beside" + iteration);
+    std::filesystem::remove_all(folder_ / "beside");
+  }
+}
+
+/// What a checkpoint holds is the same for all forms, so that a run may change its form; and goes on with the same bits
+/// where it does not.
+TEST_F(OffloadRuns, SmallerMomentsGoOnWithTheSameBits) {
+  const Words bytes{"--optimizer.exp_avg_dtype=uint8", "--optimizer.exp_avg_sq_dtype=uint8"};
+  train("whole", near(bytes));
+  train("parts", on_file(joined(bytes, {"--training.exit_interval=5"})));
+  train("parts", near(bytes));
+  expect_same_checkpoint("whole", "parts");
+  const Outcome refused = run(pretrain("parts", near({"--training.train_iters=14"})));
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_CONTAINS(refused.err, "optimizer.exp_avg_dtype");
+  train("parts", near({"--training.train_iters=14",
+                       "--checkpoint.accept_change=optimizer.exp_avg_dtype,optimizer.exp_avg_sq_dtype"}));
+  losses("parts", 14);
+}
+
+TEST_F(OffloadRuns, AreRefusedWhereTheyCannotBe) {
+  Words nowhere = near({"--optimizer.offload=file", "--optimizer.offload_folder=/proc/self"});
+  Outcome outcome = run(pretrain("run", nowhere));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_CONTAINS(outcome.err, "optimizer.offload_folder: /proc/self: cannot create a file there");
+  outcome = run(pretrain("run", near({"--optimizer.offload=file"})));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_CONTAINS(outcome.err, "optimizer.offload_folder: is missing");
+  outcome = run(pretrain("run", near({"--optimizer.main_grads_dtype=bf16"})));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_CONTAINS(outcome.err, "optimizer.main_grads_dtype: only read with parallel.zero_stage 2 or 3");
+}
+
+TEST_F(OffloadRuns, ThePlanSaysWhatIsWhere) {
+  EXPECT_CONTAINS(good(pretrain("run", on_file({"--dry_run"}))), "  on disk");
+  EXPECT_CONTAINS(good(pretrain("run", on_host({"--dry_run"}))), "  in host memory");
+}
+
+}  // namespace
+}  // namespace mcpp

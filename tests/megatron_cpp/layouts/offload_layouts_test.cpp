@@ -1,0 +1,224 @@
+// Optimizer state in host memory and on a disk, on any layout: the bits of a training that keeps it with the weights,
+// saved from and loaded into any other place and layout, at once or beside the training. Ranks as threads.
+#include <gtest/gtest.h>
+
+#include <latch>
+
+#include "checkpoint/folder/folder.h"
+#include "checkpoint/load/reader.h"
+#include "checkpoint/save/async_save.h"
+#include "megatron_cpp/step/training_shards.h"
+#include "tests/support/compare_runs.h"
+#include "tests/support/disk_folder.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::Numbers;
+using test::RunLayout;
+using test::RunTask;
+
+const std::vector<RunLayout> kLayouts{
+    {.name = "one_rank"},
+    {.name = "dp2", .dp = 2},
+    {.name = "dp2_zero1", .dp = 2, .zero_stage = 1},
+    {.name = "dp2_zero2", .dp = 2, .zero_stage = 2},
+    {.name = "dp4_hsdp_zero3", .dp = 4, .zero_stage = 3, .instances = 2},
+    {.name = "tp2_sp_pp2", .tp = 2, .pp = 2, .sequence_parallel = true},
+    {.name = "pp2_zb_v", .pp = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2},
+    {.name = "tp2_pp2_dp2_zero1", .tp = 2, .pp = 2, .dp = 2, .zero_stage = 1},
+    {.name = "cp2_dp2_zero3", .dp = 2, .cp = 2, .zero_stage = 3},
+};
+
+class OffloadLayouts : public testing::Test {
+ protected:
+  static RunTask task_of(DType dtype, OptimizerKind kind = OptimizerKind::Adam) {
+    ModelConfig model = test::tiny_gpt2();
+    model.num_layers = 4;
+    model.hidden_size = 16;
+    model.num_attention_heads = 4;
+    model.seq_length = 8;
+    RunTask task = test::learnable_task(model, dtype);
+    task.optimizer.optimizer = kind;
+    return task;
+  }
+  RunTask kept_in(OffloadTier tier, RunTask task) const {
+    task.optimizer.offload = tier;
+    task.optimizer.offload_segment_size = 700;  // not at the ends of parameters
+    if (tier == OffloadTier::File) task.optimizer.offload_folder = folder_.path().string();
+    return task;
+  }
+
+  /// A training of two steps is saved, and goes on for two more, whose losses these are.
+  Numbers save_and_go_on(const RunTask& task, const RunLayout& layout, const Path& folder) const {
+    Numbers losses;
+    run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+      test::LayoutRank self(task, layout, world);
+      for (i64 step = 0; step < 2; ++step) self.step(step);
+      HostCopies source(shards_to_save(self.state()));
+      save_checkpoint(folder, {.iteration = 2}, source, world, Log(rank));
+      for (i64 step = 2; step < 4; ++step) {
+        const double loss = self.step(step).loss;
+        if (rank == 0) losses.push_back(loss);
+      }
+    });
+    return losses;
+  }
+
+  Numbers load_and_go_on(const RunTask& task, const RunLayout& layout, const Path& folder) const {
+    Numbers losses;
+    run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+      test::LayoutRank self(task, layout, world);
+      self.step(9);  // what is there is not what is loaded
+      std::vector<NamedShard> shards = shards_to_load(self.state());
+      CheckpointReader reader(folder / checkpoint_name(2));
+      EXPECT_FALSE(reader.load(shards, {world}).has_value());
+      self.state().publish_weights();
+      self.state().optimizer().set_steps(2);
+      for (i64 step = 2; step < 4; ++step) {
+        const double loss = self.step(step).loss;
+        if (rank == 0) losses.push_back(loss);
+      }
+    });
+    return losses;
+  }
+
+  /// Saves beside the training after the first step; the bytes are written when two more steps were made. The losses.
+  Numbers save_beside(const RunTask& task, const RunLayout& layout, const Path& folder) const {
+    Numbers losses;
+    run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+      test::LayoutRank self(task, layout, world);
+      Numbers mine{self.step(0).loss};
+      const std::vector<NamedShard> shards = shards_to_save(self.state());
+      HostCopies at_once(shards);
+      save_checkpoint(folder / "waited", {.iteration = 1}, at_once, world, Log(rank));
+      std::latch steps_are_done(1);
+      const SaveObserver hold = [&](SavePoint point) {
+        if (point == SavePoint::AfterFiles) steps_are_done.wait();
+      };
+      HostStaging staging;
+      staging.begin(shards);
+      const Log log(rank);
+      AsyncSave beside({.folder = folder / "beside", .observer = hold}, {.iteration = 1}, staging, world, log, files_);
+      self.backward(1);
+      beside.wait_for_copy();
+      self.update(1);
+      mine.push_back(self.state().outcome().loss);
+      for (i64 step = 2; step < 4; ++step) mine.push_back(self.step(step).loss);
+      steps_are_done.count_down();
+      while (!beside.advance()) continue;
+      staging.end();
+      mine.push_back(self.step(4).loss);
+      if (rank == 0) losses = mine;
+    });
+    return losses;
+  }
+
+  const test::DiskFolder folder_;
+  const test::ScratchFolder scratch_;
+  const FileSystem files_;
+};
+
+TEST_F(OffloadLayouts, TrainTheSameBits) {
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    for (const RunLayout& layout : kLayouts) {
+      const RunTask task = task_of(dtype);
+      const test::RunResult near = test::run_layout(task, layout);
+      for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
+        SCOPED_TRACE(str(layout.name, " ", name_of(dtype), " ", enum_name(tier)));
+        test::expect_same_bits(test::run_layout(kept_in(tier, task), layout), near);
+      }
+    }
+  }
+}
+
+TEST_F(OffloadLayouts, TrainTheSameBitsWithMuon) {
+  const RunTask task = task_of(DType::BF16, OptimizerKind::Muon);
+  for (const RunLayout& layout : {kLayouts[0], kLayouts[3], kLayouts[7]}) {
+    SCOPED_TRACE(layout.name);
+    test::expect_same_bits(test::run_layout(kept_in(OffloadTier::File, task), layout), test::run_layout(task, layout));
+  }
+}
+
+/// Blocks of quantized moments lie inside every cut: as full ones, they depend on no sum's order but the layout's.
+TEST_F(OffloadLayouts, SmallerMomentsDoNotDependOnTheLayout) {
+  for (const StateDType type : {StateDType::Bf16, StateDType::Uint8}) {
+    RunTask task = task_of(DType::BF16);
+    task.optimizer.exp_avg_dtype = task.optimizer.exp_avg_sq_dtype = type;
+    const test::RunResult one = test::run_layout(task, {}), dp2 = test::run_layout(task, {.dp = 2});
+    SCOPED_TRACE(enum_name(type));
+    test::expect_same_bits(test::run_layout(task, {.pp = 4}), one);
+    test::expect_same_bits(test::run_layout(kept_in(OffloadTier::File, task), {.pp = 2}), one);
+    test::expect_same_bits(test::run_layout(task, {.dp = 2, .zero_stage = 1}), dp2);
+    test::expect_same_bits(test::run_layout(task, {.dp = 2, .zero_stage = 1, .bucket_elements = 0}), dp2);
+    test::expect_same_bits(test::run_layout(kept_in(OffloadTier::Host, task), {.dp = 2, .zero_stage = 1}), dp2);
+    const test::RunResult full = test::run_layout(task_of(DType::BF16), {});
+    EXPECT_LE(test::relative_distance(one.losses, full.losses), 0.01);
+    EXPECT_NE(one.losses, full.losses);
+  }
+}
+
+TEST_F(OffloadLayouts, GradientsInBf16AreNearThoseInFull) {
+  RunTask task = task_of(DType::BF16);
+  const test::RunResult full = test::run_layout(task, {.dp = 2, .zero_stage = 2});
+  task.optimizer.main_grads_dtype = GradDType::Bf16;
+  const test::RunResult narrow = test::run_layout(task, {.dp = 2, .zero_stage = 2});
+  EXPECT_LE(test::relative_distance(narrow.losses, full.losses), 0.005);
+  EXPECT_NE(narrow.grad_norms, full.grad_norms);
+  test::expect_same_bits(test::run_layout(task, {.dp = 2, .zero_stage = 3}), narrow);
+  test::expect_same_bits(test::run_layout(task, {.dp = 2, .zero_stage = 2, .overlaps = false}), narrow);
+  test::expect_same_bits(test::run_layout(kept_in(OffloadTier::File, task), {.dp = 2, .zero_stage = 2}), narrow);
+}
+
+/// The same layout goes on with the same bits wherever the state was and is.
+TEST_F(OffloadLayouts, GoOnFromAnyPlaceInAnyOther) {
+  constexpr std::array kTiers{OffloadTier::Device, OffloadTier::Host, OffloadTier::File};
+  for (const RunLayout& layout : {kLayouts[0], kLayouts[2], kLayouts[7]}) {
+    for (const OffloadTier from : kTiers) {
+      const RunTask task = task_of(DType::BF16);
+      const Path folder = scratch_ / str(layout.name, "_", enum_name(from));
+      const Numbers losses = save_and_go_on(kept_in(from, task), layout, folder);
+      for (const OffloadTier to : kTiers) {
+        SCOPED_TRACE(str(layout.name, " ", enum_name(from), " ", enum_name(to)));
+        EXPECT_EQ(load_and_go_on(kept_in(to, task), layout, folder), losses);
+      }
+    }
+  }
+}
+
+TEST_F(OffloadLayouts, GoOnFromAnyLayoutOnAnyOther) {
+  const RunTask task = task_of(DType::F32), on_file = kept_in(OffloadTier::File, task);
+  for (const RunLayout& from : {kLayouts[3], kLayouts[5]}) {
+    const Path folder = scratch_ / from.name;
+    const Numbers losses = save_and_go_on(on_file, from, folder);
+    for (const RunLayout& to : {kLayouts[0], kLayouts[7], kLayouts[8]}) {
+      SCOPED_TRACE(str(from.name, " ", to.name));
+      const Numbers again = load_and_go_on(on_file, to, folder);
+      EXPECT_LE(test::relative_distance(again, losses), 1e-5);
+      EXPECT_EQ(again, load_and_go_on(task, to, folder)) << "the place matters";
+    }
+  }
+}
+
+TEST_F(OffloadLayouts, SaveBesideTheTraining) {
+  for (const RunLayout& layout : kLayouts) {
+    for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
+      SCOPED_TRACE(str(layout.name, " ", enum_name(tier)));
+      RunTask near = task_of(DType::BF16);
+      near.steps = 5;
+      RunTask task = kept_in(tier, near);
+      task.async_save = true;
+      const Path folder = scratch_ / str(layout.name, "_", enum_name(tier));
+      EXPECT_EQ(save_beside(task, layout, folder), test::run_layout(near, layout).losses);
+      for (const auto& entry : std::filesystem::recursive_directory_iterator(folder / "waited")) {
+        if (entry.path().extension() != ".h5") continue;
+        const Path other = folder / "beside" / entry.path().lexically_relative(folder / "waited");
+        EXPECT_TRUE(read_text_file(entry.path()) == read_text_file(other)) << entry.path();
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,265 @@
+// States of the optimizer in host memory and on a disk: the same bits as beside the weights, whatever happens to them.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <thread>
+
+#include "optimizer/states/file_states.h"
+#include "tests/optimizer/small_model.h"
+#include "tests/support/disk_folder.h"
+#include "tests/support/errors.h"
+
+namespace mcpp {
+namespace {
+
+using test::SmallModel;
+using Bytes = SmallModel::Bytes;
+
+constexpr i64 kSegment = 512;  // of which the model has some twenty
+
+OptimizerConfig config_of(OptimizerKind kind) {
+  OptimizerConfig config;
+  config.optimizer = kind;
+  return config;
+}
+
+/// What a disk can do to a transfer, on demand.
+class FaultyQueue final : public TransferQueue {
+ public:
+  enum class Fault { None, DiskIsFull, BitIsFlipped, DiskIsSlow, ReadFails };
+  struct Plan {
+    Fault fault = Fault::None;
+    i64 transfers_before = 0;
+  };
+
+  explicit FaultyQueue(const Plan& plan) : plan_(plan) {}
+
+  Ticket start(const FileTransfer& transfer) override {
+    const Ticket ticket = queue_->start(transfer);
+    started_[ticket] = transfer;
+    return ticket;
+  }
+  int wait(Ticket ticket) override {
+    const int error = queue_->wait(ticket);
+    const FileTransfer transfer = started_.at(ticket);
+    const bool reads = transfer.kind == FileTransfer::Kind::Read;
+    if (plan_.fault == Fault::DiskIsSlow) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    if ((plan_.fault == Fault::DiskIsFull) == reads || ++seen_ <= plan_.transfers_before) return error;
+    if (plan_.fault == Fault::DiskIsFull) return ENOSPC;
+    if (plan_.fault == Fault::ReadFails) return EIO;
+    if (plan_.fault == Fault::BitIsFlipped) transfer.data[transfer.bytes / 2] ^= std::byte{4};
+    return error;
+  }
+  std::string_view name() const override { return "faults"; }
+
+ private:
+  const Plan& plan_;
+  std::unique_ptr<TransferQueue> queue_ = make_transfer_queue();
+  std::map<Ticket, FileTransfer> started_;
+  i64 seen_ = 0;
+};
+
+class Offload : public testing::Test {
+ protected:
+  OptimizerConfig offloaded(OptimizerKind kind, OffloadTier tier, double fraction = 1) const {
+    OptimizerConfig config = config_of(kind);
+    config.offload = tier;
+    config.offload_fraction = fraction;
+    config.offload_segment_size = kSegment;
+    if (tier == OffloadTier::File) config.offload_folder = folder_.path().string();
+    return config;
+  }
+  std::unique_ptr<StateStore> on_file(Device& device, std::unique_ptr<TransferQueue> queue) const {
+    return std::make_unique<FileStates>(
+        FileStatesOptions{.folder = folder_.path(), .key = "key", .longest_segment = kSegment, .takes_snapshots = true},
+        std::shared_ptr<CpuDevice>(std::shared_ptr<void>(), dynamic_cast<CpuDevice*>(&device)), std::move(queue));
+  }
+
+  const test::DiskFolder folder_;
+};
+
+TEST_F(Offload, ChangesNoBit) {
+  for (const OptimizerKind kind : {OptimizerKind::Adam, OptimizerKind::Sgd, OptimizerKind::Muon}) {
+    for (const DType dtype : {DType::F32, DType::BF16, DType::F16, DType::F64}) {
+      SmallModel near(dtype, config_of(kind));
+      for (int i = 0; i < 20; ++i) near.step();
+      const auto expected = near.numbers();
+      for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
+        for (const double fraction : {1.0, 0.4}) {
+          SCOPED_TRACE(str(enum_name(kind), " ", name_of(dtype), " ", enum_name(tier), " ", fraction));
+          SmallModel away(dtype, offloaded(kind, tier, fraction));
+          for (int i = 0; i < 20; ++i) away.step();
+          EXPECT_TRUE(away.numbers() == expected);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Offload, ThreadsDoWhatTheRingDoes) {
+  SmallModel near(DType::BF16, config_of(OptimizerKind::Adam));
+  SmallModel away(DType::BF16, config_of(OptimizerKind::Adam),
+                  [&](Device& device) { return on_file(device, make_thread_queue()); });
+  for (int i = 0; i < 20; ++i) near.step(), away.step();
+  EXPECT_TRUE(away.numbers() == near.numbers());
+}
+
+/// Few elements are in memory: those of FileStates::kSlots segments, and of the share that stays.
+TEST_F(Offload, TakesNoMemoryButForSomeSegments) {
+  const auto bytes = [](SmallModel& model) {
+    return model.device().memory().by_class[static_cast<std::size_t>(MemoryClass::OptimizerState)].peak;
+  };
+  SmallModel near(DType::BF16, config_of(OptimizerKind::Adam)),
+      host(DType::BF16, offloaded(OptimizerKind::Adam, OffloadTier::Host)),
+      half(DType::BF16, offloaded(OptimizerKind::Adam, OffloadTier::Host, 0.5)),
+      file(DType::BF16, offloaded(OptimizerKind::Adam, OffloadTier::File));
+  for (SmallModel* model : {&near, &host, &half, &file}) model->step();
+  EXPECT_EQ(bytes(host), 0);
+  EXPECT_NEAR(static_cast<double>(bytes(half)) / static_cast<double>(bytes(near)), 0.5, 0.15);
+  EXPECT_LE(bytes(file), FileStates::kSlots * 3 * (kSegment * 4 + 2 * ScratchFile::kAlignment + 1024));
+  EXPECT_CONTAINS(file.optimizer().describe_states(), "100% on the disk of " + folder_.path().string());
+  EXPECT_CONTAINS(host.optimizer().describe_states(), "100% in host memory, ");
+  EXPECT_EQ(near.optimizer().describe_states(), "");
+}
+
+TEST_F(Offload, AStepThatIsSkippedChangesNothing) {
+  for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
+    SmallModel model(DType::BF16, offloaded(OptimizerKind::Muon, tier));
+    model.step();
+    const auto before = model.numbers();
+    EXPECT_TRUE(model.step(std::nan("")).skipped);
+    EXPECT_TRUE(model.numbers() == before);
+    EXPECT_EQ(model.optimizer().steps(), 1);
+  }
+}
+
+/// As a checkpoint is loaded: state by state, in pieces of parameters, also while segments are read ahead.
+TEST_F(Offload, GoesOnWithWhatIsWrittenIntoIt) {
+  SmallModel from(DType::BF16, config_of(OptimizerKind::Adam)),
+      to(DType::BF16, offloaded(OptimizerKind::Adam, OffloadTier::File));
+  for (int i = 0; i < 3; ++i) from.step(), to.step();
+  from.step();  // to has not seen it
+  std::list<std::shared_ptr<StoredNumbers>> places;
+  to.optimizer().visit_stored_state([&](std::string_view state, const Param& param, i64 first,
+                                        const std::shared_ptr<StoredNumbers>& values) {
+    from.optimizer().visit_state([&](std::string_view other, const Param& source, i64 begin, const Tensor& numbers) {
+      if (other != state || source.name != param.name) return;
+      const i64 at = std::max(first, begin), end = std::min(first + values->numel(), begin + numbers.numel());
+      if (at < end) values->part(at - first, end - at)->write(numbers.flat(at - begin, end - at));
+    });
+  });
+  to.optimizer().set_steps(from.optimizer().steps());
+  to.optimizer().copy_master_to_model();
+  EXPECT_TRUE(to.numbers() == from.numbers());
+}
+
+/// What a save beside the training writes: the numbers of its step, read while later steps go on.
+TEST_F(Offload, SnapshotsStayAsTheyWere) {
+  SmallModel model(DType::BF16, offloaded(OptimizerKind::Adam, OffloadTier::File));
+  SmallModel near(DType::BF16, config_of(OptimizerKind::Adam));
+  for (int round = 0; round < 3; ++round) {
+    model.step(), near.step();
+    const auto expected = model.numbers();
+    std::vector<std::pair<std::string, std::shared_ptr<const StoredNumbers>>> snapshots;
+    model.optimizer().visit_stored_state([&](std::string_view state, const Param& param, i64, const auto& values) {
+      snapshots.emplace_back(str(state, " ", param.name), values->snapshot());
+    });
+    std::map<std::string, Bytes> seen;
+    std::thread reader([&] {
+      CpuDevice host;
+      for (const auto& [name, numbers] : snapshots) {
+        Tensor copy = Tensor::empty({numbers->numel()}, numbers->dtype(), host, MemoryClass::Other);
+        numbers->read(copy);
+        const auto* data = static_cast<const std::byte*>(copy.raw());
+        seen[name].insert(seen[name].end(), data, data + copy.bytes());
+      }
+    });
+    for (int i = 0; i < 3; ++i) model.step(), near.step();
+    reader.join();
+    for (const auto& [name, bytes] : seen) EXPECT_TRUE(bytes == expected.at(name)) << name;
+    EXPECT_GT(seen.size(), 10U);
+  }
+  EXPECT_TRUE(model.numbers() == near.numbers());
+}
+
+TEST_F(Offload, FaultsOfTheDiskAreNamedAndEndTheRun) {
+  using Fault = FaultyQueue::Fault;
+  const auto error_with = [&](Fault fault) {
+    FaultyQueue::Plan plan;
+    SmallModel model(DType::BF16, config_of(OptimizerKind::Adam),
+                     [&](Device& device) { return on_file(device, std::make_unique<FaultyQueue>(plan)); });
+    for (int i = 0; i < 3; ++i) model.step();
+    plan = {fault, 7};  // from the middle of a step on
+    try {
+      for (int i = 0; i < 3; ++i) model.step();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::PeerLost);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string place = "the scratch file in " + folder_.path().string();
+  EXPECT_CONTAINS(error_with(Fault::DiskIsFull),
+                  "cannot write " + place + ": No space left on device; the state in it is");
+  EXPECT_CONTAINS(error_with(Fault::ReadFails),
+                  "cannot read " + place + ": Input/output error; the state in it is lost");
+  EXPECT_CONTAINS(error_with(Fault::BitIsFlipped), place + ": segment ");
+  EXPECT_CONTAINS(error_with(Fault::BitIsFlipped), "of the optimizer's state differs from its checksum");
+  EXPECT_EQ(error_with(Fault::None), "");
+}
+
+TEST_F(Offload, ASlowDiskOrALostFolderChangesNothing) {
+  FaultyQueue::Plan plan{FaultyQueue::Fault::DiskIsSlow, 0};
+  SmallModel near(DType::F32, config_of(OptimizerKind::Adam));
+  SmallModel slow(DType::F32, config_of(OptimizerKind::Adam),
+                  [&](Device& device) { return on_file(device, std::make_unique<FaultyQueue>(plan)); });
+  std::filesystem::remove_all(folder_.path());
+  for (int i = 0; i < 3; ++i) near.step(), slow.step();
+  EXPECT_TRUE(slow.numbers() == near.numbers());
+}
+
+/// A bit of the disk itself, and a read of a checkpoint.
+TEST_F(Offload, WhatLiesOnTheDiskIsVerified) {
+  auto file = std::make_shared<ScratchFile>(folder_.path(), 3 * FileRegion::kPiece, "key");
+  FileRegion region(file, FileRegion::kPiece, 2 * FileRegion::kPiece, "a vector");
+  Bytes numbers(1000, std::byte{7}), back(3000);
+  EXPECT_TRUE(region.is_blank());
+  region.read(FileRegion::kPiece - 1500, back);
+  EXPECT_TRUE(back == Bytes(3000)) << "never written";
+  region.write(FileRegion::kPiece - 500, numbers);
+  region.read(FileRegion::kPiece - 1500, back);
+  Bytes expected(3000);
+  std::fill(expected.begin() + 1000, expected.begin() + 2000, std::byte{7});
+  EXPECT_TRUE(back == expected);
+  AlignedBytes block(4096);
+  file->read(2 * FileRegion::kPiece, block.bytes());
+  block.bytes()[3000] ^= std::byte{1};
+  file->write(2 * FileRegion::kPiece, block.bytes());
+  region.read(0, back);  // of the first piece alone
+  EXPECT_CONTAINS(test::error_of([&] { region.read(FileRegion::kPiece, back); }), "a vector differs from its checksum");
+}
+
+TEST_F(Offload, IsRefusedAtOnceWhereThereIsNoRoom) {
+  OptimizerConfig config = offloaded(OptimizerKind::Adam, OffloadTier::File);
+  config.offload_folder = "/proc/self";
+  EXPECT_CONTAINS(test::input_error([&] { const SmallModel model(DType::F32, config); }),
+                  "optimizer.offload_folder: /proc");
+}
+
+TEST(OffloadConfig, SaysWhatIsMissingOrNotRead) {
+  OptimizerConfig config;
+  EXPECT_TRUE(config.conflicts().empty());
+  config.offload = OffloadTier::File;
+  EXPECT_EQ(config.conflicts(),
+            std::vector<std::string>{"optimizer.offload_folder: is missing; \"file\" needs a folder on a disk"});
+  config.offload_folder = "x";
+  EXPECT_TRUE(config.conflicts().empty());
+  config.offload = OffloadTier::Device;
+  config.offload_fraction = 0.5;
+  config.offload_segment_size = 1024;
+  EXPECT_EQ(config.conflicts().size(), 3U);
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,120 @@
+// A small model whose parameters are cut into segments at many places, its optimizer, and gradients drawn by chance.
+#pragma once
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <list>
+#include <map>
+#include <optional>
+#include <random>
+
+#include "optimizer/make_state_store.h"
+#include "optimizer/optimizer.h"
+#include "tensor/ops/ops.h"
+
+namespace mcpp::test {
+
+/// Adds the numbers, fp32, to `all`.
+inline void append(const StoredNumbers& numbers, std::vector<float>& all) {
+  CpuDevice host;
+  Tensor copy = Tensor::empty({numbers.numel()}, numbers.dtype(), host, MemoryClass::Other);
+  numbers.read(copy);
+  all.insert(all.end(), copy.data<float>(), copy.data<float>() + copy.numel());
+}
+
+class SmallModel {
+ public:
+  using Bytes = std::vector<std::byte>;
+
+  SmallModel(DType dtype, const OptimizerConfig& config)
+      : SmallModel(dtype, config, [&](Device& device) { return make_state_store(config, device, true); }) {}
+  SmallModel(DType dtype, const OptimizerConfig& config,
+             const std::function<std::unique_ptr<StateStore>(Device&)>& make_states) {
+    std::vector<UnitParam> list;
+    const auto add = [&](const std::string& name, Shape shape, int unit) {
+      Param& param = params_.emplace_back(name, shape, Init::Normal);
+      if (shape.size() == 2 && unit > 0) param.matrices = {param.box};
+      list.push_back({&param, unit});
+    };
+    add("embedding.weight", {61, 30}, 0);
+    add("norm.weight", {30}, 1);
+    add("linear.weight", {70, 30}, 1);
+    add("linear.bias", {70}, 1);
+    add("out.weight", {30, 70}, 2);
+    buffer_ = make_param_and_grad_buffer(list, dtype, device_, {*self_, *self_}, {.bucket_elements = 2000});
+    buffer_->visit_weights([&](const Param&, i64, Tensor values) { draw(values, 1); });
+    ParamAndGradBuffer* const buffers[]{buffer_.get()};
+    optimizer_.emplace(buffers, config, NormScope{}, MatrixHolders{}, make_states(device_));
+  }
+
+  StepResult step(double size = 1) {
+    buffer_->clear_grads();
+    for (Param& param : params_) param.add_grad([&](Tensor& sum, float) { draw(sum, size); });
+    buffer_->finish();
+    return optimizer_->step(1e-2, 0.1);
+  }
+
+  /// The next gradients are those that the other would draw.
+  void draw_as(const SmallModel& other) { random_ = other.random_, normal_ = other.normal_; }
+  void copy_weights(const SmallModel& other) {
+    std::vector<Tensor> from;
+    other.buffer_->visit_weights([&](const Param&, i64, const Tensor& values) { from.push_back(values); });
+    auto next = from.begin();
+    buffer_->visit_weights([&](const Param&, i64, Tensor values) { ops::copy(*next++, values); });
+  }
+
+  /// Weights and states, by name.
+  std::map<std::string, Bytes> numbers() const {
+    std::map<std::string, Bytes> all;
+    const auto add = [&](const std::string& name, const Tensor& values) {
+      const auto* data = static_cast<const std::byte*>(values.raw());
+      all[name].insert(all[name].end(), data, data + values.bytes());
+    };
+    buffer_->visit_weights([&](const Param& param, i64, const Tensor& values) { add(param.name, values); });
+    optimizer_->visit_stored_state([&](std::string_view state, const Param& param, i64, const auto& values) {
+      CpuDevice host;
+      Tensor copy = Tensor::empty({values->numel()}, values->dtype(), host, MemoryClass::Other);
+      values->read(copy);
+      add(str(state, " ", param.name), copy);
+    });
+    return all;
+  }
+  /// States of an fp32 or narrow model, by name.
+  std::map<std::string, std::vector<float>> states() const {
+    std::map<std::string, std::vector<float>> all;
+    optimizer_->visit_stored_state([&](std::string_view state, const Param& param, i64, const auto& values) {
+      append(*values, all[str(state, " ", param.name)]);
+    });
+    return all;
+  }
+  std::vector<double> weights() const {
+    std::vector<double> all;
+    buffer_->visit_weights([&](const Param&, i64, const Tensor& values) {
+      on_float(values.dtype(), [&]<class T>() {
+        for (i64 i = 0; i < values.numel(); ++i) all.push_back(to_double(values.data<T>()[i]));
+      });
+    });
+    return all;
+  }
+
+  Optimizer& optimizer() { return *optimizer_; }
+  const Optimizer& optimizer() const { return *optimizer_; }
+  CpuDevice& device() { return device_; }
+
+ private:
+  void draw(Tensor& values, double size) {
+    on_float(values.dtype(), [&]<class T>() {
+      for (i64 i = 0; i < values.numel(); ++i) values.data<T>()[i] = from_double<T>(size * normal_(random_));
+    });
+  }
+
+  CpuDevice device_;
+  std::unique_ptr<Communicator> self_ = make_self_communicator();
+  std::list<Param> params_;
+  std::unique_ptr<ParamAndGradBuffer> buffer_;
+  std::optional<Optimizer> optimizer_;
+  std::mt19937 random_{7};
+  std::normal_distribution<double> normal_;
+};
+
+}  // namespace mcpp::test

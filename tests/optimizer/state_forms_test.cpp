@@ -1,0 +1,163 @@
+// Moments in bf16 and in a byte each: near the update in full, the same bits after a save, and any form from any other.
+#include <gtest/gtest.h>
+
+#include "tests/optimizer/small_model.h"
+#include "tests/support/disk_folder.h"
+
+namespace mcpp {
+namespace {
+
+using test::SmallModel;
+
+OptimizerConfig config_of(OptimizerKind kind, StateDType moments) {
+  OptimizerConfig config;
+  config.optimizer = kind;
+  config.exp_avg_dtype = moments;
+  if (kind != OptimizerKind::Sgd) config.exp_avg_sq_dtype = moments;
+  return config;
+}
+
+std::string name_of(const OptimizerConfig& config) {
+  return str(enum_name(config.optimizer), " ", enum_name(config.exp_avg_dtype));
+}
+
+/// As through a checkpoint, in pieces of other sizes.
+void load(const SmallModel& from, SmallModel& to) {
+  const std::map<std::string, std::vector<float>> states = from.states();
+  to.optimizer().visit_stored_state([&](std::string_view state, const Param& param, i64 first, const auto& values) {
+    const std::vector<float>& all = states.at(str(state, " ", param.name));
+    CpuDevice host;
+    Tensor part = Tensor::empty({values->numel()}, values->dtype(), host, MemoryClass::Other);
+    std::copy_n(all.begin() + first, part.numel(), part.data<float>());
+    values->write(part);
+  });
+  to.optimizer().set_steps(from.optimizer().steps());
+  to.copy_weights(from);
+}
+
+double distance(const SmallModel& a, const SmallModel& b) {
+  const std::vector<double> x = a.weights(), y = b.weights();
+  double difference = 0, whole = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) difference += (x[i] - y[i]) * (x[i] - y[i]), whole += y[i] * y[i];
+  return std::sqrt(difference / whole);
+}
+
+class StateForms : public testing::Test {
+ protected:
+  const test::DiskFolder folder_;
+};
+
+/// How far they are, of the way that the weights went; of an fp32 model, whose weights are not rounded.
+TEST_F(StateForms, TrainNearlyTheSameModel) {
+  for (const OptimizerKind kind : {OptimizerKind::Adam, OptimizerKind::Sgd, OptimizerKind::Muon}) {
+    const SmallModel start(DType::F32, config_of(kind, StateDType::Fp32));
+    SmallModel full(DType::F32, config_of(kind, StateDType::Fp32)), bf16(DType::F32, config_of(kind, StateDType::Bf16)),
+        bytes(DType::F32, config_of(kind, StateDType::Uint8));
+    for (int i = 0; i < 50; ++i) {
+      for (SmallModel* model : {&full, &bf16, &bytes}) model->step();
+    }
+    SCOPED_TRACE(enum_name(kind));
+    const double moved = distance(full, start);
+    EXPECT_LT(distance(bf16, full), 0.005 * moved);
+    EXPECT_GT(distance(bf16, full), 0);
+    EXPECT_LT(distance(bytes, full), 0.025 * moved);
+    EXPECT_GT(distance(bytes, full), 0);
+  }
+}
+
+TEST_F(StateForms, TakeTheMemoryThatTheyPromise) {
+  const auto bytes = [](StateDType type) {
+    SmallModel model(DType::F32, config_of(OptimizerKind::Adam, type));
+    return static_cast<double>(
+        model.device().memory().by_class[static_cast<std::size_t>(MemoryClass::OptimizerState)].bytes);
+  };
+  const double full = bytes(StateDType::Fp32);
+  EXPECT_NEAR(bytes(StateDType::Bf16) / full, 0.5, 0.05);
+  EXPECT_NEAR(bytes(StateDType::Uint8) / full, (1 + 1.0 / 16) / 4, 0.05);
+}
+
+/// Wherever they are kept, also in segments of other sizes: the same bits after a save.
+TEST_F(StateForms, GoOnWithTheSameBits) {
+  for (const OptimizerKind kind : {OptimizerKind::Adam, OptimizerKind::Sgd, OptimizerKind::Muon}) {
+    for (const StateDType type : {StateDType::Bf16, StateDType::Uint8}) {
+      const OptimizerConfig near = config_of(kind, type);
+      for (const OffloadTier tier : {OffloadTier::Device, OffloadTier::Host, OffloadTier::File}) {
+        OptimizerConfig away = near;
+        away.offload = tier;
+        away.offload_segment_size = 700;
+        if (tier == OffloadTier::File) away.offload_folder = folder_.path().string();
+        SCOPED_TRACE(str(name_of(near), " ", enum_name(tier)));
+        SmallModel a(DType::BF16, near), b(DType::BF16, away);
+        for (int i = 0; i < 5; ++i) a.step(), b.step();
+        EXPECT_TRUE(a.numbers() == b.numbers());
+        a.step();  // b has not seen it
+        b.draw_as(a);
+        load(a, b);
+        EXPECT_TRUE(a.numbers() == b.numbers());
+        for (int i = 0; i < 5; ++i) a.step(), b.step();
+        EXPECT_TRUE(a.numbers() == b.numbers());
+      }
+    }
+  }
+}
+
+TEST_F(StateForms, LoadAnyOther) {
+  constexpr std::array kTypes{StateDType::Fp32, StateDType::Bf16, StateDType::Uint8};
+  for (const StateDType from : kTypes) {
+    for (const StateDType to : kTypes) {
+      SmallModel a(DType::BF16, config_of(OptimizerKind::Adam, from)),
+          b(DType::BF16, config_of(OptimizerKind::Adam, to));
+      for (int i = 0; i < 5; ++i) a.step();
+      load(a, b);
+      SCOPED_TRACE(str(enum_name(from), " ", enum_name(to)));
+      for (const auto& [name, values] : a.states()) {
+        const std::vector<float> loaded = b.states().at(name);
+        const bool is_master = name.starts_with("master");
+        double difference = 0, whole = 0;
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          difference += std::pow(double(loaded[i]) - values[i], 2);
+          whole += std::pow(values[i], 2);
+        }
+        if (is_master || from == to || to == StateDType::Fp32) {
+          EXPECT_EQ(loaded, values) << name;
+        }
+        EXPECT_LE(std::sqrt(difference / whole), to == StateDType::Uint8 ? 0.02 : 0.003) << name;
+      }
+    }
+  }
+}
+
+TEST_F(StateForms, AreReadAsTheyWereForASnapshot) {
+  OptimizerConfig config = config_of(OptimizerKind::Adam, StateDType::Uint8);
+  for (const OffloadTier tier : {OffloadTier::Device, OffloadTier::File}) {
+    config.offload = tier;
+    config.offload_folder = tier == OffloadTier::File ? folder_.path().string() : "";
+    SmallModel model(DType::BF16, config);
+    model.step();
+    const auto expected = model.states();
+    std::map<std::string, std::vector<std::shared_ptr<const StoredNumbers>>> snapshots;
+    model.optimizer().visit_stored_state([&](std::string_view state, const Param& param, i64, const auto& values) {
+      if (values->tensor().defined()) return;
+      const i64 half = values->numel() / 2;  // as ranks share the work
+      for (const auto& part : {values->part(0, half), values->part(half, values->numel() - half)})
+        snapshots[str(state, " ", param.name)].push_back(part->snapshot());
+    });
+    for (int i = 0; i < 3; ++i) model.step();
+    EXPECT_GE(snapshots.size(), 10U);
+    for (const auto& [name, parts] : snapshots) {
+      std::vector<float> seen;
+      for (const auto& part : parts) test::append(*part, seen);
+      EXPECT_EQ(seen, expected.at(name)) << name;
+    }
+  }
+}
+
+TEST(StateFormsConfig, SaysWhatHasNoMeaning) {
+  OptimizerConfig config;
+  config.optimizer = OptimizerKind::Sgd;
+  config.exp_avg_sq_dtype = StateDType::Bf16;
+  EXPECT_EQ(config.conflicts(), std::vector<std::string>{"optimizer.exp_avg_sq_dtype: sgd keeps no second moments"});
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,28 @@
+// A folder of tests on a disk: that for temporary files may lie in memory, where nothing is offloaded to.
+#pragma once
+#include <linux/magic.h>
+#include <sys/vfs.h>
+
+#include "tests/support/build.h"
+#include "tests/support/scratch_folder.h"
+
+namespace mcpp::test {
+
+inline bool lies_in_memory(const Path& folder) {
+  struct statfs info {};
+  return ::statfs(folder.c_str(), &info) == 0 && (info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC);
+}
+
+/// ScratchFolder, where that is on a disk, otherwise beside the programs that were built.
+class DiskFolder : public ScratchFolder {
+ public:
+  DiskFolder() : ScratchFolder(place()) {}
+
+ private:
+  static Path place() {
+    const Path usual = std::filesystem::temp_directory_path();
+    return lies_in_memory(usual) ? binary_folder() : usual;
+  }
+};
+
+}  // namespace mcpp::test
