@@ -5,7 +5,6 @@
 #include <iterator>
 #include <utility>
 
-#include "tensor/processor.h"
 #include "tensor/transfer.h"
 #include "tensor/wide.h"
 
@@ -151,7 +150,6 @@ StepResult Optimizer::step(double lr, double weight_decay, double grad_scale) {
 }
 
 Tensor Optimizer::decide_update(const Tensor& totals, StepRule rule) const {
-  const ProfileRange range(device_, "norm of the gradient");
   Tensor squares = Tensor::zeros({1}, DType::F64, device_, MemoryClass::Workspace);
   for (const auto& [grid, gradients] : counted_) {
     Tensor of_grid = Tensor::zeros({1}, DType::F64, device_, MemoryClass::Workspace);
@@ -169,7 +167,6 @@ Tensor Optimizer::decide_update(const Tensor& totals, StepRule rule) const {
 }
 
 void Optimizer::update(double lr, double weight_decay, const Tensor& factor) {
-  const ProfileRange range(device_, "optimizer");
   const auto step_of = [&](const ParamGroup& group) {
     return UpdateStep{
         .lr = lr * group.lr_mult, .weight_decay = weight_decay * group.wd_mult, .step = steps_ + 1, .factor = factor};

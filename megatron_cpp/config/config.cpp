@@ -107,6 +107,8 @@ void cross_conflicts(const Config& config, std::vector<std::string>& found) {
   if (config.model.vocab_size == 0 && config.data.tokenizer_model.empty()) {
     found.push_back("model.vocab_size: is missing; give it, or data.tokenizer_model");
   }
+  if (config.logging.profile_step_end > 0 && config.profile_path().empty())
+    found.push_back("logging.profile_dir: is missing; a trace needs it, or checkpoint.save");
   rollback_conflicts(config, found);
   accept_change_conflicts(config, found);
   loss_scale_conflicts(config, found);
@@ -161,6 +163,11 @@ bool Config::may_roll_back() const {
 Path Config::metrics_path() const {
   if (!logging.metrics.empty()) return logging.metrics;
   return checkpoint.save.empty() ? Path() : Path(checkpoint.save) / "metrics.jsonl";
+}
+
+Path Config::profile_path() const {
+  if (!logging.profile_dir.empty()) return logging.profile_dir;
+  return checkpoint.save.empty() ? Path() : Path(checkpoint.save) / "traces";
 }
 
 std::vector<Field> config_fields(Config& config) {

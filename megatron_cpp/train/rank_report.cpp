@@ -1,44 +1,64 @@
 #include "megatron_cpp/train/rank_report.h"
 
+#include <algorithm>
+
 #include "base/number_text.h"
 #include "base/strings.h"
+#include "megatron_cpp/logging/clock_offset.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
 
+RankStats mean_of(const std::vector<RankStats>& ranks) {
+  RankStats mean;
+  const auto count = static_cast<double>(ranks.size());
+  for (const RankStats& rank : ranks) {
+    mean.bubble += rank.bubble / count;
+    mean.exposed_communication += rank.exposed_communication / count;
+    mean.compute_ms += rank.compute_ms / count;
+    mean.peak_memory_bytes = std::max(mean.peak_memory_bytes, rank.peak_memory_bytes);
+  }
+  return mean;
+}
+
 std::vector<RankStats> gather_rank_stats(const RankStats& mine, Communicator& world, Device& device) {
-  constexpr i64 kNumbers = 3;
+  constexpr i64 kNumbers = 4;
   Tensor own = Tensor::empty({kNumbers}, DType::F64, device, MemoryClass::Other);
   Tensor all = Tensor::empty({kNumbers * world.size()}, DType::F64, device, MemoryClass::Other);
-  write_values(std::vector<double>{mine.peak_memory_bytes, mine.bubble, mine.exposed_communication}, own);
+  write_values(std::vector<double>{mine.peak_memory_bytes, mine.bubble, mine.exposed_communication, mine.compute_ms},
+               own);
   world.all_gather(own, all).wait();
   std::vector<RankStats> ranks;
   const std::vector<double> numbers = read_values<double>(all);
   for (std::size_t r = 0; r < numbers.size(); r += kNumbers)
-    ranks.push_back(
-        {.peak_memory_bytes = numbers[r], .bubble = numbers[r + 1], .exposed_communication = numbers[r + 2]});
+    ranks.push_back({.peak_memory_bytes = numbers[r],
+                     .bubble = numbers[r + 1],
+                     .exposed_communication = numbers[r + 2],
+                     .compute_ms = numbers[r + 3]});
   return ranks;
 }
 
 std::string rank_table(const std::vector<RankStats>& ranks, const Topology& topology) {
   const auto percent = [](double share) { return pad_left(fixed(100 * share, 1) + "%", 8); };
-  std::string text = "  rank    tp    cp    pp    dp   peak memory  bubble  exposed communication\n";
+  std::string text = "  rank    tp    cp    pp    dp   peak memory  compute (ms)  bubble  exposed communication\n";
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const AxisValues at = topology.dense().coordinates(static_cast<int>(r));
     const auto number = [](int n) { return pad_left(std::to_string(n), 6); };
     text += str(number(static_cast<int>(r)), number(at.tp), number(at.cp), number(at.pp), number(at.dp),
-                pad_left(human_bytes(ranks[r].peak_memory_bytes), 14), percent(ranks[r].bubble),
-                pad_left(fixed(100 * ranks[r].exposed_communication, 1) + "%", 23), "\n");
+                pad_left(human_bytes(ranks[r].peak_memory_bytes), 14), pad_left(fixed(ranks[r].compute_ms, 1), 14),
+                percent(ranks[r].bubble), pad_left(fixed(100 * ranks[r].exposed_communication, 1) + "%", 23), "\n");
   }
   return text;
 }
 
-double exposed_seconds(const ParallelState& parallel) {
-  double seconds = 0;
+RankSeconds spent_by_rank(const TrainingState& state, const ParallelState& parallel) {
+  RankSeconds spent{.clock = steady_seconds(),
+                    .pipeline = state.pipeline_waiting_seconds(),
+                    .communication = state.agreement_seconds()};
   for (const auto& [name, meter] : parallel.meters) {
-    if (name != "pp" && name != "pp_backward") seconds += meter->exposed_seconds;
+    if (!ParallelState::is_pipeline(name)) spent.communication += meter->exposed_seconds;
   }
-  return seconds;
+  return spent;
 }
 
 }  // namespace mcpp

@@ -22,7 +22,7 @@ Dropout LanguageModelEmbedding::dropout(const Tensor& y, const Pass& pass) const
 }
 
 Tensor LanguageModelEmbedding::forward(const Tensor& tokens, Pass& pass) {
-  const ProfileRange range(context_.device, "embedding");
+  const ProfileRange range(context_.device, context_.profiler, "embedding");
   Tensor y = word_embeddings_.forward(tokens, pass);
   if (position_embeddings_) ops::add_positions(y, position_embeddings_->value, context_.positions(y, pass));
   if (const Dropout drop = dropout(y, pass); drop.p > 0) ops::dropout(y, drop, y);
@@ -30,7 +30,7 @@ Tensor LanguageModelEmbedding::forward(const Tensor& tokens, Pass& pass) {
 }
 
 Tensor LanguageModelEmbedding::backward(const Tensor& dy, Pass& pass) {
-  const ProfileRange range(context_.device, "embedding");
+  const ProfileRange range(context_.device, context_.profiler, "embedding");
   Tensor dx = dy;
   if (const Dropout drop = dropout(dy, pass); drop.p > 0) {
     dx = Tensor::like(dy);

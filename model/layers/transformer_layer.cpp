@@ -39,7 +39,7 @@ Dropout TransformerLayer::residual_dropout(const Tensor& x, const std::string& s
 
 Tensor TransformerLayer::residual_forward(const Tensor& x, Norm& norm, Branch& branch, const std::string& site,
                                           Pass& pass) {
-  const ProfileRange range(context_.device, site.c_str());
+  const ProfileRange range(context_.device, context_.profiler, site.c_str());
   const Tensor normalized = norm.forward(x, pass);
   std::optional<Pass::DiscardScope> discard;
   if (context_.recompute.layernorm) discard.emplace(pass, normalized, [&norm, x] { return norm.normalize(x); });
@@ -50,7 +50,7 @@ Tensor TransformerLayer::residual_forward(const Tensor& x, Norm& norm, Branch& b
 
 Tensor TransformerLayer::residual_backward(const Tensor& dy, Norm& norm, Branch& branch, const std::string& site,
                                            Pass& pass) {
-  const ProfileRange range(context_.device, site.c_str());
+  const ProfileRange range(context_.device, context_.profiler, site.c_str());
   const Dropout dropout = residual_dropout(dy, site, pass);
   Tensor d_branch = dy, dx = dy;
   if (dropout.p > 0) {

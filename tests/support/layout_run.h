@@ -132,9 +132,13 @@ inline Config config_of(const RunTask& task, const RunLayout& layout) {
 /// What initialize() makes of it, on a device of the test's choice.
 inline Session session_of(const Config& config, Communicator& ranks, RankPlace place) {
   Communicator& world = place.world ? *place.world : ranks;
+  auto profiler = std::make_unique<Profiler>();
+  ParallelState parallel =
+      make_parallel_state(world, parallel_sizes(config), output_rank(config), nullptr, profiler.get());
   return {.device = std::move(place.device),
+          .profiler = std::move(profiler),
           .gpus = std::move(place.world),
-          .parallel = make_parallel_state(world, parallel_sizes(config), output_rank(config)),
+          .parallel = std::move(parallel),
           .node = &ranks,
           .recorder = nullptr,
           .job = {}};
@@ -169,6 +173,7 @@ class LayoutRank {
   void start_evaluation(const RunTask& held_out, i64 step) { state_.start_evaluation(batches(held_out, step)); }
   TrainingState& state() { return state_; }
   ParallelState& parallel() { return session_.parallel; }
+  Profiler& profiler() { return *session_.profiler; }
   Device& device() { return *session_.device; }
 
   /// Adds the weights that this rank is the one to save.
