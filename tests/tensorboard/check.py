@@ -45,7 +45,8 @@ class Check:
 
     def train(self, *arguments, codes=(0,)):
         self.run("pretrain", f"{self.scratch}/run.toml", f"--checkpoint.save={self.scratch}/run",
-                 f"--logging.tensorboard_dir={self.scratch}/tb", *arguments, codes=codes)
+                 f"--logging.tensorboard_dir={self.scratch}/tb", "--logging.log_params_norm",
+                 "--logging.log_num_zeros_in_grad", "--logging.tensorboard_histogram_interval=6", *arguments, codes=codes)
 
     def expect(self, holds, *message):
         if not holds:
@@ -66,7 +67,8 @@ class Check:
         train = self.metrics("train")
         self.expect(len(train) == 12, "iterations", len(train))
         for tag, key in {"lm loss": "lm_loss", "learning-rate": "learning_rate", "grad-norm": "grad_norm",
-                         "loss-scale": "loss_scale", "batch-size": "global_batch_size"}.items():
+                         "loss-scale": "loss_scale", "batch-size": "global_batch_size", "params-norm": "params_norm",
+                         "num-zeros": "num_zeros"}.items():
             self.expect_curve(events, tag, [(line["iteration"], line[key]) for line in train])
             self.expect_curve(events, tag + " vs samples", [(line["consumed_samples"], line[key]) for line in train])
         for split in ("validation", "test"):
@@ -83,7 +85,17 @@ class Check:
         for tag in texts:
             text = tensor_util.make_ndarray(events.Tensors(tag)[-1].tensor_proto)
             self.expect(b"hidden_size = 32" in text.ravel()[0], "configuration", text)
-        return events
+        self.compare_histograms(events)
+
+    def compare_histograms(self, events):
+        tags = events.Tags()["histograms"]
+        self.expect("weights/decoder.layers.0.mlp.linear_fc1.weight" in tags, "histograms", tags)
+        for tag in tags:
+            found = events.Histograms(tag)
+            self.expect([event.step for event in found] == [6, 12], tag, [event.step for event in found])
+            for value in (event.histogram_value for event in found):
+                self.expect(sum(value.bucket) == value.num > 0, tag, value)
+                self.expect(value.bucket_limit == sorted(value.bucket_limit), tag, value)
 
 
 def main():
