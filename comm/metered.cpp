@@ -1,23 +1,29 @@
 #include "comm/metered.h"
 
-#include <chrono>
+#include <array>
 
 namespace mcpp {
 namespace {
 
-/// Adds the time from here to its end, also when that is an error.
-class Stopwatch {
- public:
-  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
-  ~Stopwatch() { seconds_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
- private:
-  using Clock = std::chrono::steady_clock;
-  double& seconds_;
-  Clock::time_point start_ = Clock::now();
+/// Of an operation as it begins, and as it is waited for later.
+struct OpNames {
+  const char *begin, *wait;
 };
+constexpr OpNames names_of(CommOp op) {
+  constexpr std::array<OpNames, kCommOps> kNames{{{"all_reduce", "all_reduce wait"},
+                                                  {"all_gather", "all_gather wait"},
+                                                  {"reduce_scatter", "reduce_scatter wait"},
+                                                  {"broadcast", "broadcast wait"},
+                                                  {"all_to_all", "all_to_all wait"},
+                                                  {"send", "send wait"},
+                                                  {"recv", "recv wait"},
+                                                  {"barrier", "barrier"}}};
+  return kNames[static_cast<std::size_t>(op)];
+}
+
+CountedRange time_of(CommMeter& meter, const char* name, i64 bytes = -1) {
+  return {meter.exposed_seconds, meter.profiler, name, meter.kind, {.bytes = bytes, .group = meter.group}};
+}
 
 class MeteredCommunicator final : public Communicator {
  public:
@@ -66,7 +72,7 @@ class MeteredCommunicator final : public Communicator {
     return start(CommOp::Recv, 0, log_.recv(source, t.bytes()), [&] { return inner_->recv(t, source); });
   }
   void barrier() override {
-    const Stopwatch watch(meter_->exposed_seconds);
+    const CountedRange range = time_of(*meter_, names_of(CommOp::Barrier).begin, 0);
     const GroupLog::Entry entry = log_.collective("barrier", 0);
     inner_->barrier();
     ++(*meter_)[CommOp::Barrier].calls;
@@ -90,15 +96,15 @@ class MeteredCommunicator final : public Communicator {
   /// Calls f, which starts the operation; one that is refused is not counted.
   template <class F>
   Work start(CommOp op, i64 bytes, GroupLog::Entry entry, const F& f) {
-    const Stopwatch watch(meter_->exposed_seconds);
+    const CountedRange range = time_of(*meter_, names_of(op).begin, bytes);
     Work work = f();
     ++(*meter_)[op].calls;
     (*meter_)[op].bytes += bytes;
     if (work.is_over()) return {};
     entry.pause();
     const auto running = std::make_shared<Running>(Running{std::move(work), std::move(entry)});
-    const auto wait = [running, meter = meter_] {
-      const Stopwatch waiting(meter->exposed_seconds);
+    const auto wait = [running, meter = meter_, op] {
+      const CountedRange waiting = time_of(*meter, names_of(op).wait);
       running->entry.resume();
       running->work.wait();
       if (auto is_done = running->work.take_query()) running->entry.hand_on(std::move(is_done));

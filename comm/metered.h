@@ -3,9 +3,12 @@
 #pragma once
 #include <array>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "comm/watch/flight_recorder.h"
+#include "tensor/profiler.h"
 
 namespace mcpp {
 
@@ -25,10 +28,16 @@ struct CommMeter {
   std::array<Count, kCommOps> by_op{};
   double exposed_seconds = 0;  ///< inside calls and wait(): communication that no computation of this rank hid
 
+  /// What is told of each call and wait(); the profiler, if any, outlives the group.
+  Profiler* profiler = nullptr;
+  RangeKind kind = RangeKind::Communication;
+  std::string group = {};       ///< its name
+  std::vector<int> ranks = {};  ///< its ranks, of the world; empty: not known
+
   Count& operator[](CommOp op) { return by_op[static_cast<std::size_t>(op)]; }
   const Count& operator[](CommOp op) const { return by_op[static_cast<std::size_t>(op)]; }
   i64 total_bytes() const;
-  void reset() { *this = {}; }
+  void reset() { by_op = {}, exposed_seconds = 0; }
 };
 
 /// `inner`, whose operations are entered in `meter`, and in the recorder of `log`, by the thread that calls them.

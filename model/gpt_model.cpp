@@ -49,11 +49,13 @@ void GPTModel::make_layers() {
   for (const LayerGroup& group : layer_groups(context_.recompute, stage_.num_layers())) {
     if (!group.is_recomputed) {
       layers_.push_back(layer());
+      last_of_layers_.push_back(next - 1);
       continue;
     }
     std::vector<std::unique_ptr<Module>> together;
     for (i64 i = 0; i < group.layers; ++i) together.push_back(layer());
     layers_.push_back(std::make_unique<RecomputedLayers>(std::move(together)));
+    last_of_layers_.push_back(next - 1);
   }
 }
 
@@ -132,10 +134,10 @@ auto GPTModel::with_units(int first, int last, Use use, const Pass& pass, F&& f)
 Tensor GPTModel::hidden(const Tensor& input, Pass& pass) {
   Tensor x = input;
   if (embedding_) x = with_units(0, 1, Use::Forward, pass, [&] { return embedding_->forward(input, pass); });
-  int unit = kFirstLayerUnit;
-  for (const auto& layer : layers_) {
-    x = with_units(unit, unit, Use::Forward, pass, [&] { return layer->forward(x, pass); });
-    ++unit;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const int unit = kFirstLayerUnit + static_cast<int>(i);
+    x = with_units(unit, unit, Use::Forward, pass, [&] { return layers_[i]->forward(x, pass); });
+    if (observer_ && !pass.is_given_up()) observer_(last_of_layers_[i], x);
   }
   return x;
 }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "model/layers/attention.h"
@@ -41,6 +42,9 @@ class GPTModel {
   /// Refuses, by name, modules that do not take what those before them give over the tensor-parallel ranks, and
   /// parameters that are not placed as they are held and used. Asked by the constructor.
   void check_placements();
+  /// Called in forward passes with what each layer returns, of recomputed groups the last one; null: nobody.
+  using LayerObserver = std::function<void(i64 layer, const Tensor& y)>;
+  void observe_layers(LayerObserver observer) { observer_ = std::move(observer); }
   /// The parameters' memory, told before and after each use of a unit. Must outlive the model's last use.
   void set_memory(ModelMemory& memory) { memory_ = &memory; }
 
@@ -90,6 +94,8 @@ class GPTModel {
   RotaryTable rotary_;
   std::unique_ptr<LanguageModelEmbedding> embedding_;
   std::vector<std::unique_ptr<Module>> layers_;
+  std::vector<i64> last_of_layers_;  // its number in the whole model, or that of the last of a recomputed group
+  LayerObserver observer_;
   std::vector<LayerRouter> routers_;  // of layers_
   std::unique_ptr<OutputLayer> output_;
   ModelMemory* memory_ = nullptr;

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "optimizer/remote_part.h"
-#include "tensor/processor.h"
 #include "tensor/transfer.h"
 #include "tensor/wide.h"
 
@@ -201,7 +200,6 @@ StepResult Optimizer::step(double lr, double weight_decay, double grad_scale) {
 }
 
 Tensor Optimizer::decide_update(const Tensor& totals, StepRule rule) const {
-  const ProfileRange range(device_, "norm of the gradient");
   Tensor squares = Tensor::zeros({1}, DType::F64, device_, MemoryClass::Workspace);
   for (const auto& [grid, gradients] : counted_) {
     Tensor of_grid = Tensor::zeros({1}, DType::F64, device_, MemoryClass::Workspace);
@@ -219,7 +217,6 @@ Tensor Optimizer::decide_update(const Tensor& totals, StepRule rule) const {
 }
 
 void Optimizer::update(double lr, double weight_decay, const Tensor& factor) {
-  const ProfileRange range(device_, "optimizer");
   // Before anything is brought for nothing.
   if (!states_->is_resident() && !std::isfinite(read_values<double>(factor)[0])) return;
   const auto step_of = [&](const UpdatePart& part, const ParamGroup& group) {

@@ -9,8 +9,8 @@ namespace {
 /// Splits the world into groups; all ranks make all groups, in the same order.
 class GroupMaker {
  public:
-  GroupMaker(Communicator& world, ParallelState& state, FlightRecorder* recorder)
-      : world_(world), state_(state), recorder_(recorder) {}
+  GroupMaker(Communicator& world, ParallelState& state, FlightRecorder* recorder, Profiler* profiler)
+      : world_(world), state_(state), recorder_(recorder), profiler_(profiler) {}
 
   std::unique_ptr<Communicator> over(const char* name, const Grid& grid, Axes axes) {
     return of(name, grid.group(world_.rank(), axes));
@@ -32,6 +32,10 @@ class GroupMaker {
  private:
   std::unique_ptr<Communicator> noted(const char* name, std::unique_ptr<Communicator> group, std::vector<int> ranks) {
     const auto meter = state_.meters[name] = std::make_shared<CommMeter>();
+    meter->profiler = profiler_;
+    meter->kind = ParallelState::is_pipeline(name) ? RangeKind::Message : RangeKind::Communication;
+    meter->group = name;
+    meter->ranks = ranks;
     GroupLog log = recorder_ ? GroupLog(*recorder_, name, std::move(ranks)) : GroupLog();
     return make_metered(std::move(group), meter, std::move(log));
   }
@@ -39,6 +43,7 @@ class GroupMaker {
   Communicator& world_;
   ParallelState& state_;
   FlightRecorder* recorder_;
+  Profiler* profiler_;
 };
 
 /// Those that a rank of a pipeline exchanges messages with: the chunks of the last rank may continue on the first.
@@ -141,7 +146,7 @@ ExpertParallel ParallelState::expert_parallel(TokenDispatcherType dispatcher) co
 }
 
 ParallelState make_parallel_state(Communicator& world, const ParallelSizes& sizes, int output_rank,
-                                  FlightRecorder* recorder) {
+                                  FlightRecorder* recorder, Profiler* profiler) {
   const Topology topology(world.size(), sizes);
   const int rank = world.rank();
   const Grid& dense = topology.dense();
@@ -172,7 +177,7 @@ ParallelState make_parallel_state(Communicator& world, const ParallelSizes& size
                       .model = {},
                       .embedding = {},
                       .meters = {}};
-  GroupMaker groups(world, state, recorder);
+  GroupMaker groups(world, state, recorder, profiler);
   state.tp = groups.over("tp", dense, {Axis::Tp});
   make_context_groups(groups, rank, dense, static_cast<int>(sizes.context_parallel_heads), state);
   state.data = groups.over("dp", dense, {Axis::Dp});

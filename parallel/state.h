@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "comm/metered.h"
 #include "parallel/cp/context_parallel.h"
@@ -55,6 +56,8 @@ struct ParallelState {
   DataParallelGroups gradient_groups(GridKind grid) const;
   ContextParallel context_parallel(CpCommType comm_type) const;
   ExpertParallel expert_parallel(TokenDispatcherType dispatcher) const;
+  /// Whether the group of this name carries messages of the pipeline, for which a rank waits in its bubble.
+  static bool is_pipeline(std::string_view name) { return name == "pp" || name == "pp_backward"; }
   /// Whether this rank is the one of all that hold the same box to count it in norms and to save it.
   bool stands_for_holders(const Placement& placement) const {
     return placement.stands_for_holders(placement.grid == GridKind::Dense ? me : expert_me);
@@ -62,9 +65,9 @@ struct ParallelState {
 };
 
 /// Called by all ranks of `world`. `output_rank` is the position in the pipeline of the rank with the output layer,
-/// -1 for the last one. The recorder, if any, notes what the groups do and outlives them. Throws BadInput when the
-/// world does not divide by `sizes`.
+/// -1 for the last one. The recorder and the profiler, if any, note what the groups do and outlive them. Throws
+/// BadInput when the world does not divide by `sizes`.
 ParallelState make_parallel_state(Communicator& world, const ParallelSizes& sizes, int output_rank = -1,
-                                  FlightRecorder* recorder = nullptr);
+                                  FlightRecorder* recorder = nullptr, Profiler* profiler = nullptr);
 
 }  // namespace mcpp

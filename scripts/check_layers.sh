@@ -27,7 +27,7 @@ model/layers data/tokenizer data/read checkpoint/format
 model data/prepare checkpoint/folder
 checkpoint/load checkpoint/save
 plan
-megatron_cpp/config
+megatron_cpp/config megatron_cpp/logging
 megatron_cpp/step
 megatron_cpp/setup
 megatron_cpp/resume

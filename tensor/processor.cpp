@@ -28,6 +28,11 @@ double Processor<DeviceType::Cpu>::seconds_of(Device&, const std::function<void(
 }
 
 template <>
+std::unique_ptr<DeviceClock> Processor<DeviceType::Cpu>::make_clock(Device&) {
+  return nullptr;
+}
+
+template <>
 void Processor<DeviceType::Cpu>::begin_range(const char*) noexcept {}
 template <>
 void Processor<DeviceType::Cpu>::end_range() noexcept {}
@@ -44,7 +49,13 @@ double seconds_of(Device& device, const std::function<void()>& f) {
   return on_device(device.type(), [&]<DeviceType D>() { return Processor<D>::seconds_of(device, f); });
 }
 
-ProfileRange::ProfileRange(const Device& device, const char* name) noexcept : device_(device.type()) {
+std::unique_ptr<DeviceClock> make_device_clock(Device& device) {
+  return on_device(device.type(), [&]<DeviceType D>() { return Processor<D>::make_clock(device); });
+}
+
+ProfileRange::ProfileRange(const Device& device, Profiler* profiler, const char* name, Detail detail,
+                           const RangeFacts& facts)
+    : device_(device.type()), timed_(profiler, name, detail, facts) {
   on_device(device_, [&]<DeviceType D>() { Processor<D>::begin_range(name); });
 }
 

@@ -14,6 +14,7 @@
 #include "megatron_cpp/setup/plan.h"
 #include "megatron_cpp/setup/vocabulary.h"
 #include "megatron_cpp/step/training_state.h"
+#include "megatron_cpp/train/step_trace.h"
 #include "model/flops.h"
 #include "tensor/processor.h"
 
@@ -26,6 +27,7 @@ struct BenchOptions {
   i64 repeats = 5;
   i64 warmup = 2;
   bool json = false;
+  std::string trace;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
@@ -34,6 +36,7 @@ struct BenchOptions {
     visit("repeats", self.repeats, "timed runs, of which the median counts", between(1, 1e6));
     visit("warmup", self.warmup, "runs before them", between(0, 1e6));
     visit("json", self.json, "print one JSON object instead of a table");
+    visit("trace", self.trace, "for step: file for a trace of one more step, after those that are timed");
   }
 };
 
@@ -155,6 +158,26 @@ void report_step_on_ranks(const BenchContext& context, const BenchOptions& optio
                human_bytes(step.peak_memory), " on rank 0"));
 }
 
+void trace_step(const BenchContext& context, const Path& path, TrainingState& state,
+                std::span<const MicroBatch> batches) {
+  const auto spent = [&] { return spent_by_rank(state, context.session.parallel); };
+  StepTrace trace(context.session, /*records=*/true);
+  trace.begin(spent);
+  state.train_step(batches, context.config.optimizer.lr, context.config.optimizer.weight_decay);
+  trace.end(spent);
+  const std::string problem = trace.write(path, "{}");
+  check_input(problem.empty(), "--trace=", path.string(), ": ", problem);
+}
+
+void check_trace_path(const BenchOptions& options) {
+  if (options.trace.empty()) return;
+  check_input(options.what == "step", "--trace: is for bench step, not for ", options.what);
+  const Path path = options.trace, folder = path.has_parent_path() ? path.parent_path() : Path(".");
+  check_input(std::filesystem::is_directory(folder), "--trace=", options.trace, ": there is no folder ",
+              folder.string());
+  check_input(!std::filesystem::is_directory(path), "--trace=", options.trace, ": is a folder; name a file");
+}
+
 void bench_step(const BenchContext& context, const BenchOptions& options, const Log& log) {
   const Config& config = context.config;
   double seconds = 0, loss = 0;
@@ -171,6 +194,7 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
       loss = state.train_step(batches, config.optimizer.lr, config.optimizer.weight_decay).loss;
     });
     memory = context.session.device->memory();  // before other measurements need some
+    if (!options.trace.empty()) trace_step(context, options.trace, state, batches);
   }
   const double peak_memory = peak_memory_bytes(*context.session.device);
   const double tokens = static_cast<double>(context.tokens() * microbatches * data_parallel_size(config, ranks));
@@ -220,6 +244,7 @@ ExitCode bench_command(Arguments args, Log& log, const World& world) {
   if (!config) return ExitCode::Done;
   check_input(options.what == "gemm" || options.what == "ops" || options.what == "step", "bench: \"", options.what,
               "\" is none of gemm, ops, step, attention, comm, checkpoint");
+  check_trace_path(options);
   resolve_vocabulary(*config, log);
   check_input(world.ranks.size() == 1 || options.what == "step", "bench ", options.what,
               " runs in one process; start it without mpirun");

@@ -114,6 +114,8 @@ void cross_conflicts(const Config& config, std::vector<std::string>& found) {
     found.push_back(
         "optimizer.main_grads_dtype: only read with parallel.zero_stage 2 or 3, where whole gradients come and go");
   }
+  if (config.logging.profile_step_end > 0 && config.profile_path().empty())
+    found.push_back("logging.profile_dir: is missing; a trace needs it, or checkpoint.save");
   rollback_conflicts(config, found);
   accept_change_conflicts(config, found);
   loss_scale_conflicts(config, found);
@@ -168,6 +170,11 @@ bool Config::may_roll_back() const {
 Path Config::metrics_path() const {
   if (!logging.metrics.empty()) return logging.metrics;
   return checkpoint.save.empty() ? Path() : Path(checkpoint.save) / "metrics.jsonl";
+}
+
+Path Config::profile_path() const {
+  if (!logging.profile_dir.empty()) return logging.profile_dir;
+  return checkpoint.save.empty() ? Path() : Path(checkpoint.save) / "traces";
 }
 
 std::vector<Field> config_fields(Config& config) {

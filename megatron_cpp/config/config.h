@@ -59,6 +59,8 @@ struct Config {
   bool may_roll_back() const;
   /// Where metrics.jsonl goes; empty = nowhere.
   Path metrics_path() const;
+  /// The folder of traces; empty = nowhere.
+  Path profile_path() const;
 };
 
 /// Reads TOML text; `name` is the file name that messages show. `overrides` are arguments "--section.key=value".

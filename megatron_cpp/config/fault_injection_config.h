@@ -9,14 +9,14 @@
 
 namespace mcpp {
 
-enum class FaultKind { None, NanLoss, NanGrad, NanWeights, Spike, Error, Exit, Kill, Hang };
+enum class FaultKind { None, NanLoss, NanGrad, NanWeights, Spike, Error, Exit, Kill, Hang, Slow };
 /// Where Error, Exit, Kill and Hang strike: before a step, or at one of the SavePoints.
 enum class FaultPlace { Step, BeforeFiles, AfterFiles, BeforeManifest, BeforeRename, BeforeLatest, BeforePrune };
 
 template <>
 struct EnumNames<FaultKind> {
-  static constexpr std::array<std::string_view, 9> value{"none",  "nan_loss", "nan_grad", "nan_weights", "spike",
-                                                         "error", "exit",     "kill",     "hang"};
+  static constexpr std::array<std::string_view, 10> value{"none",  "nan_loss", "nan_grad", "nan_weights", "spike",
+                                                          "error", "exit",     "kill",     "hang",        "slow"};
 };
 template <>
 struct EnumNames<FaultPlace> {
@@ -36,12 +36,14 @@ struct FaultInjectionConfig {
   i64 rank = -1;
   FaultPlace at = FaultPlace::Step;
   i64 exit_code = 1;
+  double seconds = 0.1;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("kind", self.kind,
           "for tests of recovery: nan_loss, nan_grad, nan_weights put NaN there; spike makes loss and gradient 1000 "
-          "times as large; error fails as a bug would; exit leaves the process, kill kills it, hang sleeps for ever");
+          "times as large; error fails as a bug would; exit leaves the process, kill kills it, hang sleeps for ever, "
+          "slow for some seconds before every step");
     visit("iteration", self.iteration, "the first that it strikes", at_least(0));
     visit("iterations", self.iterations, "how many in a row, counted from there; 0 = all", at_least(0));
     visit("rank", self.rank, "the rank that it strikes; -1 = all", at_least(-1));
@@ -49,6 +51,7 @@ struct FaultInjectionConfig {
           "for error, exit, kill, hang: before the step, or a point of the iteration's save; before_manifest and later "
           "ones are points of rank 0");
     visit("exit_code", self.exit_code, "for exit", between(0, 255));
+    visit("seconds", self.seconds, "for slow", at_least(0));
   }
 
   /// Every rule between fields that does not hold, as "fault_injection.key: what is wrong and what is allowed".

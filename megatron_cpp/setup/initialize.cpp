@@ -130,9 +130,11 @@ Session initialize(const Config& config, const World& world) {
   std::unique_ptr<Device> processor = make_device(device, world);
   load_gemm_choices(device, *processor, ranks);
   std::unique_ptr<Communicator> gpus = noted(connect_gpus(config.parallel, *processor, ranks), world.recorder);
-  ParallelState parallel =
-      make_parallel_state(gpus ? *gpus : ranks, parallel_sizes(config), output_rank(config), world.recorder);
+  auto profiler = std::make_unique<Profiler>();
+  ParallelState parallel = make_parallel_state(gpus ? *gpus : ranks, parallel_sizes(config), output_rank(config),
+                                               world.recorder, profiler.get());
   return {.device = std::move(processor),
+          .profiler = std::move(profiler),
           .gpus = std::move(gpus),
           .parallel = std::move(parallel),
           .node = &world.ranks_of_node(),

@@ -14,6 +14,7 @@ void check_same_on_ranks(const char* what, const std::string& mine, Communicator
 
 struct Session {
   std::unique_ptr<Device> device;
+  std::unique_ptr<Profiler> profiler;  ///< of this rank; groups and model tell it what they do
   std::unique_ptr<Communicator> gpus;  ///< all ranks once more, for tensors on GPUs; null on the CPU
   ParallelState parallel;
   Communicator* node;                  ///< the ranks of this one's machine

@@ -47,6 +47,7 @@ ModelContext model_provider(const Config& config, Session& session) {
           .sequence_parallel = config.parallel.sequence_parallel && session.parallel.topology.tp() > 1,
           .cp = session.parallel.context_parallel(config.parallel.cp_comm_type),
           .experts = session.parallel.expert_parallel(config.parallel.moe_token_dispatcher_type),
+          .profiler = session.profiler.get(),
           .output_rank = session.parallel.output_rank};
 }
 

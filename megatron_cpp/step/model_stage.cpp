@@ -2,7 +2,6 @@
 
 #include "parallel/cp/choose_cut.h"
 #include "tensor/ops/ops.h"
-#include "tensor/processor.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
@@ -61,8 +60,13 @@ Pass& ModelStage::pass(int microbatch) {
   return pass;
 }
 
+ProfileRange ModelStage::range(const char* name, int microbatch) const {
+  const ModelContext& context = model_.context();
+  return {context.device, context.profiler, name, Detail::Pass, {.microbatch = microbatch, .chunk = chunk_}};
+}
+
 Tensor ModelStage::forward(int microbatch, const Tensor& x) {
-  const ProfileRange range(model_.context().device, "forward");
+  const ProfileRange profiled = range("forward-compute", microbatch);
   const MicroBatch& batch = batches_[static_cast<std::size_t>(microbatch)];
   const Tensor& input = model_.stage().has_embedding ? batch.tokens : x;
   Pass& next = pass(microbatch);
@@ -94,14 +98,14 @@ void ModelStage::read_logits(const Tensor& logits, const Pass& pass) {
 }
 
 Tensor ModelStage::backward(int microbatch, const Tensor& dy, bool is_last) {
-  const ProfileRange range(model_.context().device, "backward");
+  const ProfileRange profiled = range("backward-compute", microbatch);
   Pass& next = pass(microbatch);
   next.is_last = is_last;
   return gradient_of_input(next, dy);
 }
 
 Tensor ModelStage::backward_input(int microbatch, const Tensor& dy) {
-  const ProfileRange range(model_.context().device, "backward of the input");
+  const ProfileRange profiled = range("backward-compute-input", microbatch);
   Pass& next = pass(microbatch);
   next.defers_weights = true;
   return gradient_of_input(next, dy);
@@ -113,7 +117,7 @@ Tensor ModelStage::gradient_of_input(Pass& next, const Tensor& dy) {
 }
 
 void ModelStage::backward_weight(int microbatch, bool) {
-  const ProfileRange range(model_.context().device, "backward of the weights");
+  const ProfileRange profiled = range("backward-compute-weight", microbatch);
   pass(microbatch).run_deferred();
 }
 

@@ -6,6 +6,7 @@
 #include "megatron_cpp/step/step_watch.h"
 #include "model/gpt_model.h"
 #include "parallel/pp/engine.h"
+#include "tensor/processor.h"
 
 namespace mcpp {
 
@@ -25,7 +26,8 @@ MicroBatch cut(const MicroBatch& whole, const ModelConfig& config, const Context
 
 class ModelStage final : public PipelineStage {
  public:
-  explicit ModelStage(GPTModel& model) : model_(model) {}
+  /// `chunk`: which one of its rank this is, as profiles name it.
+  ModelStage(GPTModel& model, int chunk) : model_(model), chunk_(chunk) {}
 
   /// Before each run of a schedule. `batches` must stay until it has ended. `grad_scale` multiplies the gradients. The
   /// last stage adds the losses and targets of each to `totals`, fp64 [2], in order. `step`, which outlives the run, is
@@ -46,6 +48,8 @@ class ModelStage final : public PipelineStage {
   Tensor empty_activation() override;
 
  private:
+  /// Of a pass; Megatron-LM's timers call it `name`.
+  ProfileRange range(const char* name, int microbatch) const;
   /// The one that comes next.
   Pass& pass(int microbatch);
   Tensor gradient_of_input(Pass& next, const Tensor& dy);
@@ -53,6 +57,7 @@ class ModelStage final : public PipelineStage {
   void read_logits(const Tensor& logits, const Pass& pass);
 
   GPTModel& model_;
+  int chunk_;
   StepUnderWay* step_ = nullptr;
   std::span<const MicroBatch> batches_;
   double grad_scale_ = 1;

@@ -1,7 +1,5 @@
 #include "megatron_cpp/step/training_shards.h"
 
-#include <map>
-
 namespace mcpp {
 namespace {
 
@@ -45,19 +43,28 @@ std::vector<NamedShard> shards_to_load(const TrainingState& state) {
   return shards;
 }
 
+OwnShare::OwnShare(const TrainingState& state) : state_(state) {
+  for (const ParamAndGradBuffer* buffer : state.buffers()) {
+    for (const Param* param : buffer->params()) replicas_[param] = &buffer->replicas();
+  }
+}
+
+Part OwnShare::of(const Param& param, i64 count) const {
+  if (!state_.saves(param)) return {};
+  const Communicator& replicas = *replicas_.at(&param);
+  const i64 begin = count * replicas.rank() / replicas.size(), end = count * (replicas.rank() + 1) / replicas.size();
+  return {.first = begin, .count = end - begin};
+}
+
 std::vector<NamedShard> shards_to_save(const TrainingState& state) {
   std::vector<NamedShard> shards;
   if (state.saves_for_stage()) add_router_state(state, shards);
-  std::map<const Param*, const Communicator*> holders;
-  for (const ParamAndGradBuffer* buffer : state.buffers()) {
-    for (const Param* param : buffer->params()) holders[param] = &buffer->replicas();
-  }
+  const OwnShare share(state);
   for_each_part(state, [&](std::string name, const Param& param, i64 first, Values values) {
-    const Communicator& replicas = *holders.at(&param);
-    const i64 begin = values->numel() * replicas.rank() / replicas.size();
-    const i64 end = values->numel() * (replicas.rank() + 1) / replicas.size();
-    if (begin == end || !state.saves(param)) return;
-    shards.emplace_back(std::move(name), param.box, first + begin, first + end, values->part(begin, end - begin));
+    const Part own = share.of(param, values->numel());
+    if (own.count == 0) return;
+    const i64 begin = first + own.first;
+    shards.emplace_back(std::move(name), param.box, begin, begin + own.count, values->part(own.first, own.count));
   });
   return shards;
 }

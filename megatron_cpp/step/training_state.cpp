@@ -46,6 +46,7 @@ MatrixHolders holders_of_a_stage(const TrainingLayout& layout) {
 TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig& optimizer, TrainingLayout layout)
     : layout_(std::move(layout)),
       device_(context.device),
+      profiler_(context.profiler),
       chunks_(make_chunks(context)),
       optimizer_(buffers(), optimizer, make_norm_scope(layout_.parallel, layout_.data_parallel.zero_stage > 0),
                  holders_of_a_stage(layout_), make_state_store(optimizer, device_, layout_.saves_beside)),
@@ -75,7 +76,7 @@ std::vector<TrainingState::Chunk> TrainingState::make_chunks(const ModelContext&
         [&](const Param& param, i64 begin, Tensor values) { initialize(param, context.seed, begin, values); });
     chunk.memory->publish();
     chunk.model->set_memory(*chunk.memory);
-    chunk.stage = std::make_unique<ModelStage>(*chunk.model);
+    chunk.stage = std::make_unique<ModelStage>(*chunk.model, static_cast<int>(chunks.size()) - 1);
   }
   return chunks;
 }
@@ -120,12 +121,16 @@ void TrainingState::run(std::span<const MicroBatch> batches, bool training, doub
     if (request) chunk.stage->ask_logits(request->position, request->row);
     stages.push_back(chunk.stage.get());
   }
-  pipeline_waiting_ += run_schedule(schedule, *layout_.parallel.pp, *layout_.parallel.pp_backward, stages).waiting;
+  pipeline_waiting_ +=
+      run_schedule(schedule, *layout_.parallel.pp, *layout_.parallel.pp_backward, stages, profiler_).waiting;
 }
 
 void TrainingState::sum_totals_over_ranks() {
   // Stages without the output add zero, so that the bits are those of a run without pipeline.
   layout_.parallel.data_context->all_reduce(totals_, ReduceOp::Sum).wait();
+  if (layout_.parallel.pp->size() == 1) return;
+  // Stages that are done early wait here for the others.
+  const CountedRange range(pipeline_waiting_, profiler_, "pipeline-end", RangeKind::Bubble);
   layout_.parallel.pp->all_reduce(totals_, ReduceOp::Sum).wait();
 }
 
@@ -140,7 +145,11 @@ void TrainingState::backward(std::span<const MicroBatch> batches) {
   for (const Chunk& chunk : chunks_) chunk.memory->clear_grads();
   routers_.clear();
   grad_scale_ = loss_scale_.factor(tokens_of_global_batch(batches));
-  run(batches, /*training=*/true, grad_scale_);
+  {
+    const ProfileRange range(device_, profiler_, "forward-backward", Detail::Phase);
+    run(batches, /*training=*/true, grad_scale_);
+  }
+  const ProfileRange range(device_, profiler_, "all-grads-sync", Detail::Phase);
   for (const Chunk& chunk : chunks_) chunk.model->add_shared_gradient();
   partial_gradients_.finish();
   has_gradients_ = true;
@@ -149,12 +158,16 @@ void TrainingState::backward(std::span<const MicroBatch> batches) {
 void TrainingState::update(const StepOptions& options) {
   MCPP_CHECK(std::exchange(has_gradients_, false), "update() without the backward() before it");
   MCPP_CHECK(!std::exchange(owes_outcome_, true), "update() before the outcome() of the step before");
+  const ProfileRange range(device_, profiler_, "optimizer", Detail::Phase);
   sum_totals_over_ranks();
   // Gradients are of the summed loss; dividing by the tokens of the global batch makes them layout-independent.
   Tensor decided = numbers_.flat(0, StepNumbers::kCount);
   StepRule rule = options.rule;
   rule.grad_scale = 1 / grad_scale_;
-  ops::copy(optimizer_.decide_update(totals_, rule), decided);
+  {
+    const ProfileRange norm(device_, profiler_, "optimizer-clip-main-grad", Detail::Pass);
+    ops::copy(optimizer_.decide_update(totals_, rule), decided);
+  }
   write_notices(kStepNotices, numbers_);
   Tensor given_up = numbers_.flat(kGivenUp, 1);
   write_values<double>({double(step_.is_given_up())}, given_up);
@@ -164,11 +177,18 @@ void TrainingState::update(const StepOptions& options) {
   }
   // A rank that finds what others do not, because its memory or a link failed, keeps all from the update; and all that
   // ranks decide by these numbers later they decide alike.
-  layout_.parallel.world.all_reduce(numbers_, ReduceOp::Max).wait();
-  optimizer_.update(options.lr, options.weight_decay, numbers_.flat(StepNumbers::kFactor, 1));
+  {
+    const CountedRange agreement(agreement_, profiler_, "world all_reduce", RangeKind::Communication);
+    layout_.parallel.world.all_reduce(numbers_, ReduceOp::Max).wait();
+  }
+  {
+    const ProfileRange inner(device_, profiler_, "optimizer-inner-step", Detail::Pass);
+    optimizer_.update(options.lr, options.weight_decay, numbers_.flat(StepNumbers::kFactor, 1));
+  }
   routers_.sum();
   if (routers_.has_state() && std::isfinite(read_values<double>(numbers_)[StepNumbers::kFactor])) routers_.end_step();
   late_numbers_->start(numbers_);
+  const ProfileRange publishing(device_, profiler_, "params-all-gather", Detail::Pass);
   publish_weights();
 }
 

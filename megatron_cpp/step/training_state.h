@@ -117,8 +117,10 @@ class TrainingState {
   bool saves(const Param& param) const { return layout_.parallel.stands_for_holders(param.placement); }
   /// The same for what all ranks of a stage hold alike.
   bool saves_for_stage() const { return layout_.parallel.me.tp == 0 && layout_.parallel.data_context->rank() == 0; }
-  /// For messages in the pipeline's schedules, since the start.
+  /// For other stages of the pipeline, since the start: for messages of its schedules, and at their end.
   double pipeline_waiting_seconds() const { return pipeline_waiting_; }
+  /// For all ranks, since the start, as they agree on the outcome of a step.
+  double agreement_seconds() const { return agreement_; }
 
  private:
   std::vector<Chunk> make_chunks(const ModelContext& context);
@@ -138,6 +140,7 @@ class TrainingState {
 
   TrainingLayout layout_;
   Device& device_;
+  Profiler* profiler_;
   std::vector<Chunk> chunks_;
   Optimizer optimizer_;
   LossScale loss_scale_;
@@ -153,7 +156,7 @@ class TrainingState {
   StepUnderWay step_;
   Notices notices_;
   std::map<std::pair<std::size_t, bool>, Schedule> schedules_;  // lowered, by microbatches and whether training
-  double pipeline_waiting_ = 0;
+  double pipeline_waiting_ = 0, agreement_ = 0;
 };
 
 }  // namespace mcpp

@@ -3,10 +3,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <stdexcept>
+#include <thread>
 
 #include "base/strings.h"
 #include "megatron_cpp/step/training_state.h"
@@ -80,6 +82,8 @@ void FaultInjection::strike(i64 iteration) const {
 }
 
 void FaultInjection::before_step(i64 iteration) const {
+  if (config_.kind == FaultKind::Slow && strikes(iteration))
+    std::this_thread::sleep_for(std::chrono::duration<double>(config_.seconds));
   if (config_.at == FaultPlace::Step && ends_process(config_.kind) && strikes(iteration)) strike(iteration);
 }
 

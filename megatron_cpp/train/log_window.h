@@ -27,6 +27,7 @@ class LogWindow {
   void restart();
 
   bool is_empty() const { return iterations_ == 0; }
+  i64 iterations() const { return iterations_; }
   /// What this rank spent in the window.
   RankSeconds seconds() const { return end_ - begin_; }
   /// Times and rates as means over the window, the loss of the last step.

@@ -52,6 +52,8 @@ std::string iteration_line(const IterationStats& stats, std::chrono::system_cloc
   field("lm loss", scientific(stats.lm_loss, 6));
   field("loss scale", fixed(stats.loss_scale, 1));
   field("grad norm", fixed(stats.grad_norm, 3));
+  if (stats.num_zeros) field("num zeros", fixed(*stats.num_zeros, 0));
+  if (stats.params_norm) field("params norm", fixed(*stats.params_norm, 3));
   field("number of skipped iterations", padded(stats.skipped_iterations, 3));
   field("number of nan iterations", padded(stats.nan_iterations, 3));
   if (!stats.experts.empty()) {
@@ -63,10 +65,11 @@ std::string iteration_line(const IterationStats& stats, std::chrono::system_cloc
   }
   field("tokens/s", fixed(stats.tokens_per_second, 0));
   if (stats.mfu) field("MFU", fixed(*stats.mfu * 100, 1) + "%");
-  if (stats.ranks) {
-    field("bubble", fixed(stats.ranks->bubble * 100, 1) + "%");
-    field("exposed communication", fixed(stats.ranks->exposed_communication * 100, 1) + "%");
-    field("peak memory", human_bytes(stats.ranks->peak_memory_bytes));
+  if (!stats.ranks.empty()) {
+    const RankStats ranks = mean_of(stats.ranks);
+    field("bubble", fixed(ranks.bubble * 100, 1) + "%");
+    field("exposed communication", fixed(ranks.exposed_communication * 100, 1) + "%");
+    field("peak memory", human_bytes(ranks.peak_memory_bytes));
   }
   field("ETA", human_seconds(stats.eta_seconds));
   return line;

@@ -8,12 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "base/file.h"
-#include "base/kept_ref.h"
-#include "base/log.h"
 #include "base/types.h"
+#include "megatron_cpp/logging/append_file.h"
 #include "megatron_cpp/train/expert_stats.h"
 #include "megatron_cpp/train/rank_report.h"
+#include "megatron_cpp/train/statistics.h"
+#include "megatron_cpp/train/timers.h"
 
 namespace mcpp {
 
@@ -35,7 +35,10 @@ struct IterationStats {
   std::optional<double> mfu;                   ///< share of the device's peak, 0 to 1, where the peak is known
   double eta_seconds = 0;                      ///< to the end of the training
   std::vector<ExpertLayerStats> experts = {};  ///< by layer, of the last iteration
-  std::optional<RankStats> ranks;              ///< with several ranks: the mean of them, and the largest peak of memory
+  std::vector<RankStats> ranks = {};           ///< by rank, of a line of the log with several ranks
+  std::vector<TimerStats> timers = {};         ///< of a line of the log
+  std::optional<double> params_norm = {};      ///< of the last iteration, as the next
+  std::optional<double> num_zeros = {};        ///< in its gradient
 };
 
 /// Fills tokens_per_second, tflops, mfu and eta_seconds from elapsed_ms and the work of one iteration: its `tokens` and
@@ -92,9 +95,7 @@ struct RankTable {
   std::vector<RankStats> ranks;
 };
 
-/// Appends one JSON object per line to a file, each written through at once, so that a killed run keeps its history.
-/// What is not a number becomes null. A disk that fills up costs metrics, never the training: it warns once and goes on
-/// trying; a line is written whole or not at all.
+/// Appends one JSON object per line to a file (AppendFile). What is not a number becomes null.
 ///
 /// A run resumed at iteration N keeps the file's lines up to N and drops later ones, which are computed again, as well
 /// as a last line cut off in a crash: so no iteration is there twice. A run that starts anew (N = 0) does not erase
@@ -103,9 +104,6 @@ class MetricsWriter {
  public:
   /// An empty path writes nothing. BadInput when the file cannot be opened. The log must outlive the writer.
   MetricsWriter(const Path& path, i64 resumed_iteration, KeptRef<Log> log);
-  ~MetricsWriter();
-  MetricsWriter(const MetricsWriter&) = delete;
-  MetricsWriter& operator=(const MetricsWriter&) = delete;
 
   /// Whether there is a line for such an evaluation at the iteration that the run was resumed at, or a later one.
   bool has_evaluation(const std::string& split, i64 iteration) const {
@@ -118,15 +116,14 @@ class MetricsWriter {
   void write(const RunEvent& event);         ///< {"type": "event", "iteration": ..., "event": "save", ...}
   void write(const TextSample& sample);      ///< {"type": "sample", "iteration": ..., "prompt": ..., "text": ...}
   void write(const RankTable& table);        ///< {"type": "ranks", "iteration": ...}, a list of numbers for each column
+  /// {"type": "layer_statistics", "iteration": ..., "layers": a list}
+  void write_layers(i64 iteration, const StepStatistics& step);
 
  private:
   void write_line(std::string line);
 
   std::set<std::pair<std::string, i64>> evaluations_;  // split and iteration
-  Path path_;
-  const Log& log_;
-  int descriptor_ = -1;
-  bool has_warned_ = false;
+  AppendFile file_;
 };
 
 }  // namespace mcpp

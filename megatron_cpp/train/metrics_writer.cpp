@@ -1,13 +1,9 @@
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <array>
 #include <chrono>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
-#include "base/system_error.h"
 #include "megatron_cpp/train/metrics.h"
 
 namespace mcpp {
@@ -30,6 +26,18 @@ std::string lines_up_to(const std::string& text, i64 last, Evaluations& evaluati
     if (*iteration == last) evaluations.insert({object.value("type", ""), last});
   }
   return kept;
+}
+
+/// A list for each number, by rank.
+Json by_rank(const std::vector<RankStats>& ranks) {
+  Json object;
+  for (const RankStats& rank : ranks) {
+    object["compute_ms"].push_back(rank.compute_ms);
+    object["bubble"].push_back(rank.bubble);
+    object["exposed_communication"].push_back(rank.exposed_communication);
+    object["peak_memory_bytes"].push_back(rank.peak_memory_bytes);
+  }
+  return object;
 }
 
 /// "2026-01-31T23:59:59.123Z".
@@ -68,20 +76,15 @@ void prepare(const Path& path, i64 resumed_iteration, Evaluations& evaluations) 
 
 }  // namespace
 
-MetricsWriter::MetricsWriter(const Path& path, i64 resumed_iteration, KeptRef<Log> log) : path_(path), log_(log) {
+MetricsWriter::MetricsWriter(const Path& path, i64 resumed_iteration, KeptRef<Log> log) {
   if (path.empty()) return;
   if (path.has_parent_path()) mcpp::create_directories(path.parent_path());
   prepare(path, resumed_iteration, evaluations_);
-  descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  MCPP_CHECK_SYSTEM(descriptor_ >= 0, path.string(), ": cannot open the metrics file");
-}
-
-MetricsWriter::~MetricsWriter() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+  file_ = AppendFile(path, "metrics", log);
 }
 
 void MetricsWriter::write(const IterationStats& stats) {
-  if (descriptor_ < 0) return;
+  if (!file_.is_open()) return;
   Json object{{"type", "train"},
               {"iteration", stats.iteration},
               {"consumed_samples", stats.consumed_samples},
@@ -97,11 +100,16 @@ void MetricsWriter::write(const IterationStats& stats) {
               {"tflops", stats.tflops},
               {"time", utc_now()}};
   if (stats.mfu) object["mfu"] = *stats.mfu;
-  if (stats.ranks) {
-    object["bubble"] = stats.ranks->bubble;
-    object["exposed_communication"] = stats.ranks->exposed_communication;
-    object["peak_memory_bytes"] = stats.ranks->peak_memory_bytes;
+  if (stats.params_norm) object["params_norm"] = *stats.params_norm;
+  if (stats.num_zeros) object["num_zeros"] = *stats.num_zeros;
+  if (!stats.ranks.empty()) {
+    const RankStats mean = mean_of(stats.ranks);
+    object["bubble"] = mean.bubble;
+    object["exposed_communication"] = mean.exposed_communication;
+    object["peak_memory_bytes"] = mean.peak_memory_bytes;
+    object["ranks"] = by_rank(stats.ranks);
   }
+  for (const TimerStats& timer : stats.timers) object["timers_ms"][timer.name] = {timer.min(), timer.max()};
   for (const ExpertLayerStats& layer : stats.experts) {
     object["experts"].push_back({{"layer", layer.layer},
                                  {"tokens_per_expert", layer.tokens},
@@ -115,7 +123,7 @@ void MetricsWriter::write(const IterationStats& stats) {
 
 void MetricsWriter::write(const ValidationStats& stats) {
   evaluations_.insert({stats.split, stats.iteration});
-  if (descriptor_ < 0) return;
+  if (!file_.is_open()) return;
   const Json object{{"type", stats.split},      {"iteration", stats.iteration},
                     {"lm_loss", stats.lm_loss}, {"perplexity", stats.perplexity()},
                     {"tokens", stats.tokens},   {"time", utc_now()}};
@@ -123,7 +131,7 @@ void MetricsWriter::write(const ValidationStats& stats) {
 }
 
 void MetricsWriter::write(const RunStart& start) {
-  if (descriptor_ < 0) return;
+  if (!file_.is_open()) return;
   write_line(line_of(Json{{"type", "run"},
                           {"iteration", start.iteration},
                           {"train_iters", start.train_iters},
@@ -136,7 +144,7 @@ void MetricsWriter::write(const RunStart& start) {
 }
 
 void MetricsWriter::write(const RunEvent& event) {
-  if (descriptor_ < 0) return;
+  if (!file_.is_open()) return;
   write_line(line_of(Json{{"type", "event"},
                           {"iteration", event.iteration},
                           {"event", kEventNames[static_cast<std::size_t>(event.kind)]},
@@ -145,7 +153,7 @@ void MetricsWriter::write(const RunEvent& event) {
 }
 
 void MetricsWriter::write(const TextSample& sample) {
-  if (descriptor_ < 0) return;
+  if (!file_.is_open()) return;
   write_line(line_of(Json{{"type", "sample"},
                           {"iteration", sample.iteration},
                           {"prompt", sample.prompt},
@@ -154,7 +162,7 @@ void MetricsWriter::write(const TextSample& sample) {
 }
 
 void MetricsWriter::write(const RankTable& table) {
-  if (descriptor_ < 0) return;
+  if (!file_.is_open()) return;
   Json object{{"type", "ranks"}, {"iteration", table.iteration}, {"time", utc_now()}};
   for (const RankStats& rank : table.ranks) {
     object["peak_memory_bytes"].push_back(rank.peak_memory_bytes);
@@ -166,22 +174,21 @@ void MetricsWriter::write(const RankTable& table) {
   write_line(line_of(object));
 }
 
-void MetricsWriter::write_line(std::string line) {
-  line += '\n';
-  const off_t begin = ::lseek(descriptor_, 0, SEEK_END);
-  ssize_t written = 0;
-  do {
-    written = ::write(descriptor_, line.data(), line.size());
-  } while (written < 0 && errno == EINTR);
-  if (written == static_cast<ssize_t>(line.size())) return;
-  const std::string reason = system_reason(written < 0 ? call_error() : ENOSPC);
-  // A cut-off line would spoil the next one too. Where it cannot be taken back, resuming drops it.
-  const bool is_restored = written <= 0 || (begin >= 0 && ::ftruncate(descriptor_, begin) == 0);
-  if (!has_warned_) {
-    log_.warn(
-        str(path_.string(), ": metrics are being lost: ", reason, is_restored ? "" : "; its last line is cut off"));
+void MetricsWriter::write_layers(i64 iteration, const StepStatistics& step) {
+  if (!file_.is_open()) return;
+  Json object{{"type", "layer_statistics"}, {"iteration", iteration}, {"layers", Json::array()}};
+  for (const StepStatistics::Layer& layer : step.layers) {
+    Json one{{"name", layer.name}, {"grad_norm", layer.grad_norm}, {"params_norm", layer.params_norm}};
+    if (layer.activation_rms) one["activation_rms"] = *layer.activation_rms;
+    if (layer.activation_max) one["activation_max"] = *layer.activation_max;
+    object["layers"].push_back(std::move(one));
   }
-  has_warned_ = true;
+  object["time"] = utc_now();
+  write_line(object.dump());
+}
+
+void MetricsWriter::write_line(std::string line) {
+  file_.append(line += '\n');
 }
 
 }  // namespace mcpp

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "megatron_cpp/step/training_state.h"
 #include "parallel/state.h"
 #include "tensor/device.h"
 
@@ -12,10 +13,12 @@ namespace mcpp {
 
 /// Where the time of one rank goes.
 struct RankSeconds {
-  double clock = 0;          ///< all of it
-  double pipeline = 0;       ///< waiting for messages of the pipeline
+  double clock = 0;          ///< all of it; since when, only differences tell
+  double pipeline = 0;       ///< waiting for other stages of the pipeline
   double communication = 0;  ///< inside other communication
 
+  /// In which it waited for nobody: what a slow rank has more of than the others, which wait for it.
+  double compute() const { return clock - pipeline - communication; }
   RankSeconds operator-(const RankSeconds& b) const {
     return {clock - b.clock, pipeline - b.pipeline, communication - b.communication};
   }
@@ -27,18 +30,21 @@ struct RankSeconds {
 
 struct RankStats {
   double peak_memory_bytes = 0;      ///< of tensors, since the start
-  double bubble = 0;                 ///< share of its time that the rank waits for messages of the pipeline
+  double bubble = 0;                 ///< share of its time that the rank waits for other stages of the pipeline
   double exposed_communication = 0;  ///< share of its time inside other communication
+  double compute_ms = 0;             ///< of an iteration, without both
   /// Of tensors of each MemoryClass, since the start; their peaks may lie at different moments.
   std::array<double, kMemoryClasses> peak_by_class{};
 };
 
+/// The mean of them, and the largest peak of memory.
+RankStats mean_of(const std::vector<RankStats>& ranks);
 /// Every rank's, by rank, on all ranks.
 std::vector<RankStats> gather_rank_stats(const RankStats& mine, Communicator& world, Device& device);
 /// One line per rank.
 std::string rank_table(const std::vector<RankStats>& ranks, const Topology& topology);
 
-/// Seconds since the start that this rank spent in communication other than the pipeline's messages.
-double exposed_seconds(const ParallelState& parallel);
+/// What this rank spent so far.
+RankSeconds spent_by_rank(const TrainingState& state, const ParallelState& parallel);
 
 }  // namespace mcpp

@@ -21,12 +21,6 @@
 namespace mcpp {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 std::string describe(const StepOutcome& outcome) {
   if (outcome.verdict == StepVerdict::Spike) {
     return str("loss or gradient stands out from those before: loss ", shortest(outcome.loss), ", gradient norm ",
@@ -61,6 +55,8 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
       batch_sizes_(config_.batch_sizes()),
       train_iters_(config_.total_iterations()),
       lock_(lock_save_folder(config, session, log)),
+      tensorboard_(config, is_first_rank(), log),
+      trace_(std::cref(config_.logging), config_.profile_path(), session, log),
       window_({.tokens = static_cast<double>(config_.model.seq_length),
                .flops = flops_per_batch(config_.model, 1),
                .peak_tflops = peak_tflops(config, *session.device),
@@ -68,6 +64,7 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
       sources_{.tokenizer_checksum = keep_tokenizer(config, session),
                .datasets = identify_datasets(config, session.parallel.world)},
       state_(model_provider(config, session), config_.optimizer, layout_provider(config, session)),
+      statistics_(std::cref(config_.logging), state_, session.parallel.world, [this](i64 i) { return is_told(i); }),
       progress_(load_training(config, sources_.datasets, state_, session, log).value_or(TrainingProgress{})),
       faults_(config_.fault_injection, session.parallel.world.rank()),
       saver_(config, state_, progress_, sources_, session, log, files_, lock_.get()),
@@ -76,6 +73,7 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
       schedule_(config_.optimizer, training_length(config)),
       sampler_(config, session),
       metrics_(is_first_rank() ? config_.metrics_path() : Path(), progress_.iteration, log) {
+  tensorboard_.begin({.iteration = progress_.iteration, .consumed_samples = progress_.consumed_samples}, metrics_);
   state_.set_watch(&watch_);
   saver_.set_listener([this](i64 iteration, const std::string& text) {
     metrics_.write(RunEvent{.kind = RunEvent::Kind::Save, .iteration = iteration, .text = text});
@@ -87,8 +85,8 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
 }
 
 ExitCode Trainer::train() {
-  start_ = Clock::now();
   window_.begin(spent());
+  session_.profiler->time(static_cast<Detail>(config_.logging.timing_log_level));
   const bool is_done = progress_.iteration >= train_iters_;
   if (is_done)
     log_.info(str("all ", train_iters_, " iterations are done; set training.train_iters higher to train on"));
@@ -102,6 +100,7 @@ ExitCode Trainer::train() {
   session_.enter(Activity::Saving, progress_.iteration);
   saver_.finish();
   if (saver_.must_save(progress_)) save(/*waits=*/true);
+  trace_.write();  // of a window that the end cut short
   if (signal() == 0 && progress_.iteration >= train_iters_) {
     evaluate_what_is_owed();
     if (signal() != 0)
@@ -117,9 +116,11 @@ ExitCode Trainer::train() {
 void Trainer::run_iterations() {
   bool stopping = false;
   while (iteration() < train_iters_ && !stopping) {
+    if (trace_.begins_with(iteration() + 1)) begin_trace();
     train_step();
     if (must_finish_step()) finish_step();
     if (signal() != 0) break;
+    if (trace_.ends_with(iteration())) end_trace();
     if (is_due(config_.training.check_weight_hash_across_dp_replicas_interval))
       check_weights_across_replicas(state_, session_.parallel);
     saver_.poll();
@@ -129,41 +130,66 @@ void Trainer::run_iterations() {
     stopping = should_exit();
   }
   finish_step();
+  if (trace_.is_open()) trace_.end(progress_.iteration, [this] { return spent(); });
+}
+
+void Trainer::begin_trace() {
+  finish_step();
+  const RankSeconds before = spent();
+  trace_.begin(progress_.iteration + 1, [this] { return spent(); });
+  leave_out(before);
+}
+
+void Trainer::end_trace() {
+  const RankSeconds before = spent();
+  trace_.end(progress_.iteration, [this] { return spent(); });
+  trace_.write();
+  leave_out(before);
 }
 
 /// What saves, evaluates or ends the run must know all that happened.
 bool Trainer::must_finish_step() const {
   return step_minutes_ >= kLongStep || iteration() == train_iters_ || saver_.is_due(iteration()) ||
          is_due(config_.training.eval_interval) || is_due(config_.training.exit_interval) ||
-         is_due(config_.training.check_weight_hash_across_dp_replicas_interval);
+         is_due(config_.training.check_weight_hash_across_dp_replicas_interval) || trace_.ends_with(iteration());
 }
 
 void Trainer::train_step() {
   const i64 iteration = this->iteration() + 1;
   session_.enter(Activity::Training, iteration);
   watch_.begin(str("iteration ", iteration, "/", train_iters_));
+  // For traces alone: the log has its time.
+  const TimedRange range(session_.profiler.get(), "train-step", Detail::Layer, {.iteration = iteration});
   faults_.before_step(iteration);
-  const std::vector<MicroBatch> batches = batches_->next();
+  const std::vector<MicroBatch> batches = next_batches();
   if (state_.loss_scale().adapts()) finish_step();  // the step before decides about the scale
-  state_.backward(batches);
+  backward(iteration, batches);
   // It decides about the learning rate, the optimizer's step count and what counts as a spike, too: otherwise it is
   // waited for here, when the device has the next forward and backward to do.
-  if (finish_step()) state_.backward(batches);
+  if (finish_step()) backward(iteration, batches);
   if (is_given_up_) return;
   saver_.wait_for_copy();
   faults_.corrupt(iteration, state_);
   const StepOptions options{.lr = schedule_.lr(progress_.trained_samples),
                             .weight_decay = schedule_.weight_decay(progress_.trained_samples),
                             .rule = step_rule(config_.training, progress_.spikes)};
+  StepStatistics statistics = statistics_.of_gradients(iteration);
   state_.update(options);
   pending_ = {.learning_rate = options.lr,
               .batch_size = batch_size_at(batch_sizes_, progress_.consumed_samples),
-              .spent = spent()};
+              .spent = spent(),
+              .timers = session_.profiler->take_seconds(),
+              .statistics = std::move(statistics)};
+}
+
+std::vector<MicroBatch> Trainer::next_batches() {
+  const TimedRange range(session_.profiler.get(), "batch-generator", Detail::Phase);
+  return batches_->next();
 }
 
 bool Trainer::finish_step() {
   if (!pending_) return false;
-  const PendingStep step = *std::exchange(pending_, std::nullopt);
+  PendingStep step = *std::exchange(pending_, std::nullopt);
   const double minutes_before = state_.notices().minutes;
   const StepOutcome outcome = state_.outcome();
   step_minutes_ = state_.notices().minutes - minutes_before;
@@ -180,11 +206,25 @@ bool Trainer::finish_step() {
     progress_.spikes.add(outcome.loss, outcome.grad_norm, config_.training.spike_window);
   record(outcome, step);
   const bool rolled_back = follow_policy(outcome, step.batch_size);
-  if (is_due(config_.logging.log_interval) || iteration() == 1 || iteration() == train_iters_) log_iteration();
+  if (ends_line(iteration())) log_iteration();
   return rolled_back;
 }
 
-void Trainer::record(const StepOutcome& outcome, const PendingStep& step) {
+void Trainer::backward(i64 iteration, const std::vector<MicroBatch>& batches) {
+  statistics_.before_backward(iteration);
+  state_.backward(batches);
+  statistics_.after_backward();
+}
+
+bool Trainer::is_told(i64 iteration) const {
+  const LoggingConfig& logging = config_.logging;
+  return ends_line(iteration) || logging.metrics_every_iteration ||
+         (!logging.tensorboard_dir.empty() && iteration % logging.tensorboard_log_interval == 0);
+}
+
+void Trainer::record(const StepOutcome& outcome, PendingStep& step) {
+  statistics_.add_weights(progress_.iteration, outcome.grad_norm, step.statistics);
+  for (const auto& [name, seconds] : step.timers) timers_[name] += seconds;
   window_.add(
       {.iteration = progress_.iteration,
        .train_iters = train_iters_,
@@ -198,11 +238,17 @@ void Trainer::record(const StepOutcome& outcome, const PendingStep& step) {
        .nan_iterations = !std::isfinite(outcome.loss),
        .mfu = {},
        .experts = expert_stats(outcome.experts, static_cast<double>(step.batch_size * config_.model.seq_length)),
-       .ranks = {}},
+       .params_norm = step.statistics.params_norm,
+       .num_zeros = step.statistics.num_zeros},
       step.spent);
   for (const std::string& warning : idle_experts_.add(outcome.experts)) log_.warn(warning);
   if (config_.logging.log_progress) log_.progress(progress_line(window_.means()));
+  tensorboard_.write(window_.last(), session_.device->memory().total);
   if (config_.logging.metrics_every_iteration) metrics_.write(window_.last());
+  tensorboard_.write(step.statistics, progress_.iteration);
+  if (step.statistics.layers.empty()) return;
+  log_.info(layer_table(step.statistics));
+  metrics_.write_layers(progress_.iteration, step.statistics);
 }
 
 bool Trainer::follow_policy(const StepOutcome& outcome, i64 batch_size) {
@@ -271,9 +317,7 @@ void Trainer::give_up(const std::string& reason) {
 }
 
 RankSeconds Trainer::spent() const {
-  return {.clock = seconds_since(start_),
-          .pipeline = state_.pipeline_waiting_seconds(),
-          .communication = exposed_seconds(session_.parallel)};
+  return spent_by_rank(state_, session_.parallel);
 }
 
 void Trainer::leave_out(const RankSeconds& since) {
@@ -285,15 +329,15 @@ RankStats Trainer::rank_stats() const {
   const MemoryTable& memory = session_.device->memory();
   RankStats stats{.peak_memory_bytes = static_cast<double>(memory.total.peak),
                   .bubble = window.pipeline / window.clock,
-                  .exposed_communication = window.communication / window.clock};
+                  .exposed_communication = window.communication / window.clock,
+                  .compute_ms = 1e3 * window.compute() / static_cast<double>(window_.iterations())};
   for (std::size_t c = 0; c < kMemoryClasses; ++c)
     stats.peak_by_class[c] = static_cast<double>(memory.by_class[c].peak);
   return stats;
 }
 
-/// The mean of what the ranks spend, for the line. All of them are shown once, after the first line that is not of a
-/// cold start. Nothing with one rank.
-std::optional<RankStats> Trainer::report_ranks() {
+/// What the ranks spend: nothing with one rank. All are shown once, after the first line that is not of a cold start.
+std::vector<RankStats> Trainer::report_ranks() {
   Communicator& world = session_.parallel.world;
   std::vector<RankStats> ranks{rank_stats()};
   if (world.size() > 1) ranks = gather_rank_stats(ranks.front(), world, *session_.device);
@@ -301,16 +345,21 @@ std::optional<RankStats> Trainer::report_ranks() {
   constexpr i64 kRanksPerLine = 16;
   if (rank_tables_++ % (1 + (world.size() - 1) / kRanksPerLine) == 0)
     metrics_.write(RankTable{.iteration = progress_.iteration, .ranks = ranks});
-  if (world.size() == 1) return std::nullopt;
-  RankStats mean;
-  for (const RankStats& rank : ranks) {
-    mean.bubble += rank.bubble / static_cast<double>(ranks.size());
-    mean.exposed_communication += rank.exposed_communication / static_cast<double>(ranks.size());
-    mean.peak_memory_bytes = std::max(mean.peak_memory_bytes, rank.peak_memory_bytes);
-  }
+  if (world.size() == 1) return {};
   if (progress_.iteration > 1 && !std::exchange(ranks_are_shown_, true))
     log_.info(rank_table(ranks, session_.parallel.topology));
-  return mean;
+  if (config_.logging.straggler_factor > 0) name_stragglers(ranks);
+  return ranks;
+}
+
+void Trainer::name_stragglers(const std::vector<RankStats>& ranks) {
+  const double factor = config_.logging.straggler_factor;
+  const GroupSecondsByName now = group_seconds(session_.parallel);
+  const std::vector<GroupSecondsByName> groups =
+      gather_group_seconds(now - std::exchange(group_seconds_, now), session_.parallel.world);
+  for (const auto& text : {slow_ranks_.add(slow_rank(ranks, session_.parallel.topology, factor)),
+                           slow_groups_.add(slow_group(groups, window_.seconds().clock, factor))})
+    if (text) log_.warn(*text);
 }
 
 void Trainer::log_iteration() {
@@ -318,7 +367,12 @@ void Trainer::log_iteration() {
   IterationStats stats = window_.means();
   stats.lm_loss = window_.mean_loss();
   stats.ranks = report_ranks();
+  if (config_.logging.timing_log_level > 0)
+    stats.timers =
+        gather_timers(std::exchange(timers_, {}), static_cast<double>(window_.iterations()), session_.parallel.world);
   log_.info(iteration_line(stats, std::chrono::system_clock::now()));
+  if (!stats.timers.empty()) log_.info(timer_lines(stats.timers, config_.logging.timing_log_option));
+  tensorboard_.write_line(stats);
   if (!config_.logging.metrics_every_iteration) metrics_.write(stats);
   window_.restart();
 }
@@ -327,6 +381,7 @@ void Trainer::evaluate(const char* split, Dataset* dataset) {
   if (!dataset || config_.training.eval_iters == 0) return;
   session_.enter(Activity::Evaluating, progress_.iteration);
   const RankSeconds before = spent();
+  const TimedRange range(session_.profiler.get(), "evaluate", Detail::Phase);
   // A fixed set of samples, so that evaluations can be compared with one another.
   const i64 batch_size = batch_sizes_.back().batch_size;
   BatchStream batches(*dataset, config_, {{0, batch_size}}, 0, session_);
@@ -350,6 +405,7 @@ void Trainer::evaluate(const char* split, Dataset* dataset) {
                               .lm_loss = loss_sum / static_cast<double>(tokens),
                               .tokens = tokens};
   log_.info(validation_lines(stats));
+  tensorboard_.write(stats, progress_.consumed_samples);  // first: what metrics.jsonl has is not evaluated again
   metrics_.write(stats);
   if (dataset == datasets_.valid.get()) sample_text();
   leave_out(before);
@@ -381,6 +437,7 @@ void Trainer::evaluate_what_is_owed() {
 void Trainer::save(bool waits) {
   session_.enter(Activity::Saving, progress_.iteration);
   const RankSeconds before = spent();
+  const TimedRange range(session_.profiler.get(), "save-checkpoint", Detail::Phase);
   share_gemm_choices(config_.device, *session_.device, session_.parallel.world);
   check_before_save();
   const SaveObserver observer = faults_.observer(progress_.iteration);

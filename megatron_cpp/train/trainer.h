@@ -1,6 +1,6 @@
 // The training loop.
 #pragma once
-#include <chrono>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +12,9 @@
 #include "megatron_cpp/train/fault_injection.h"
 #include "megatron_cpp/train/log_window.h"
 #include "megatron_cpp/train/step_progress.h"
+#include "megatron_cpp/train/step_trace.h"
+#include "megatron_cpp/train/stragglers.h"
+#include "megatron_cpp/train/tensorboard_metrics.h"
 #include "megatron_cpp/train/text_sample.h"
 #include "optimizer/lr_schedule.h"
 
@@ -33,12 +36,15 @@ class Trainer {
   struct PendingStep {
     double learning_rate;
     i64 batch_size;
-    RankSeconds spent;  ///< when it was queued
+    RankSeconds spent;                     ///< when it was queued
+    std::map<std::string, double> timers;  ///< of what it queued
+    StepStatistics statistics;             ///< of its gradient
   };
 
   void run_iterations();
   /// Queues a step; meanwhile the outcome of the one before comes in.
   void train_step();
+  std::vector<MicroBatch> next_batches();
   /// Waits for the outcome of the step that was queued last, if that is still to be done, and does what follows from
   /// it. Whether that put other weights into the model.
   bool finish_step();
@@ -49,12 +55,20 @@ class Trainer {
   /// Steps queued since iteration 0; progress_ is of those that are finished.
   i64 iteration() const { return progress_.iteration + (pending_ ? 1 : 0); }
   bool is_due(i64 interval) const { return interval > 0 && iteration() % interval == 0; }
-  void record(const StepOutcome& outcome, const PendingStep& step);
+  void backward(i64 iteration, const std::vector<MicroBatch>& batches);
+  void record(const StepOutcome& outcome, PendingStep& step);
+  /// Whether a line of the log, or a point of a curve, is written for the iteration.
+  bool is_told(i64 iteration) const;
+  bool ends_line(i64 iteration) const {
+    return iteration % config_.logging.log_interval == 0 || iteration == 1 || iteration == train_iters_;
+  }
   bool follow_policy(const StepOutcome& outcome, i64 batch_size);
   void count_skip(const std::string& warning);
   void roll_back(const std::string& reason);
   [[noreturn]] void give_up(const std::string& reason);
   void log_iteration();
+  void begin_trace();
+  void end_trace();
   void evaluate(const char* split, Dataset* dataset);
   void sample_text();
   /// Those that are due where the training stands and that metrics.jsonl does not have.
@@ -64,12 +78,14 @@ class Trainer {
   void check_before_save();
   bool should_exit();
   void say_that_it_stops(const std::string& reason);
-  /// By this rank since train() began.
+  /// By this rank.
   RankSeconds spent() const;
   /// What the rank did since then is not training.
   void leave_out(const RankSeconds& since);
   RankStats rank_stats() const;
-  std::optional<RankStats> report_ranks();
+  std::vector<RankStats> report_ranks();
+  /// Warns of those that keep others waiting; after each line of the log.
+  void name_stragglers(const std::vector<RankStats>& ranks);
   void write_start();
   /// In the metrics; the log has it already, or gets it elsewhere.
   void note(RunEvent::Kind kind, const std::string& text) {
@@ -87,9 +103,12 @@ class Trainer {
   i64 train_iters_;
   // Of checkpoint.save; first, because it finds at once what would end the run at its first save.
   std::unique_ptr<FolderLock> lock_;
+  TensorboardMetrics tensorboard_;  // likewise
+  TraceWindow trace_;               // likewise
   LogWindow window_;  // before the model: what measuring the device's peak takes must not count as the model's memory
   RunSources sources_;
   TrainingState state_;
+  StatisticsWatch statistics_;
   TrainingProgress progress_;
   IdleExperts idle_experts_;
   FileSystem files_;
@@ -102,12 +121,14 @@ class Trainer {
   MetricsWriter metrics_;
   bool is_given_up_ = false;
   double step_minutes_ = kLongStep;  // of the last step that is finished, as all ranks know by now
-  std::chrono::steady_clock::time_point start_;
 
   std::optional<PendingStep> pending_;
 
   bool ranks_are_shown_ = false;
   i64 rank_tables_ = 0;  // gathered so far
+  std::map<std::string, double> timers_;  // seconds since the last line of the log
+  GroupSecondsByName group_seconds_;      // at the last line
+  StragglerWatch slow_ranks_, slow_groups_;
 };
 
 }  // namespace mcpp

@@ -9,6 +9,7 @@
 #include "parallel/cp/context_parallel.h"
 #include "parallel/ep/expert_parallel.h"
 #include "tensor/ops/ops.h"
+#include "tensor/profiler.h"
 
 namespace mcpp {
 
@@ -46,6 +47,7 @@ struct ModelContext {
   ContextParallel cp = {};
   /// Who exchanges tokens of the layers with experts.
   ExpertParallel experts = {};
+  Profiler* profiler = nullptr;  ///< of this rank; null: nobody is told what takes how long
 
   /// Standard deviation of the layers that write to the residual stream: smaller, as there are 2 per layer (GPT-2).
   double output_init_std() const;

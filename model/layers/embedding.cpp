@@ -30,7 +30,7 @@ double LanguageModelEmbedding::multiplier() const {
 }
 
 Tensor LanguageModelEmbedding::forward(const Tensor& tokens, Pass& pass) {
-  const ProfileRange range(context_.device, "embedding");
+  const ProfileRange range(context_.device, context_.profiler, "embedding");
   Tensor y = word_embeddings_.forward(tokens, pass);
   if (const double factor = multiplier(); factor != 1) ops::scale(y, factor);
   if (position_embeddings_) ops::add_positions(y, position_embeddings_->value, context_.positions(y, pass));
@@ -39,7 +39,7 @@ Tensor LanguageModelEmbedding::forward(const Tensor& tokens, Pass& pass) {
 }
 
 Tensor LanguageModelEmbedding::backward(const Tensor& dy, Pass& pass) {
-  const ProfileRange range(context_.device, "embedding");
+  const ProfileRange range(context_.device, context_.profiler, "embedding");
   Tensor dx = dy;
   if (const Dropout drop = dropout(dy, pass); drop.p > 0) {
     dx = Tensor::like(dy);

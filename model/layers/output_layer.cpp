@@ -35,7 +35,7 @@ Tensor OutputLayer::logits(const Tensor& hidden, Pass& pass) {
 }
 
 TokenLosses OutputLayer::loss(const Tensor& hidden, const Tensor& targets, double grad_scale, Pass& pass) {
-  const ProfileRange range(context_.device, "output_layer and loss");
+  const ProfileRange range(context_.device, context_.profiler, "output_layer and loss");
   Tensor y = logits(hidden, pass);
   TokenLosses losses =
       vocab_parallel_cross_entropy(y, targets.view({-1}), weight_.box.offset[0], context_.config.vocab_size,
@@ -45,7 +45,7 @@ TokenLosses OutputLayer::loss(const Tensor& hidden, const Tensor& targets, doubl
 }
 
 Tensor OutputLayer::backward(Pass& pass) {
-  const ProfileRange range(context_.device, "output_layer");
+  const ProfileRange range(context_.device, context_.profiler, "output_layer");
   const Tensor d_logits = pass.take(this), normalized = pass.take(this);
   const auto input_gradient = [&] {
     Tensor dx = Tensor::like(normalized, {d_logits.dim(0) / normalized.dim(1), normalized.dim(1), normalized.dim(2)});

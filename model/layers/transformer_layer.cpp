@@ -19,7 +19,7 @@ Dropout ResidualBranch::dropout(const Tensor& x, const Pass& pass) const {
 }
 
 Tensor ResidualBranch::forward(const Tensor& x, const Tensor& residual, Pass& pass) {
-  const ProfileRange range(context_.device, site_.c_str());
+  const ProfileRange range(context_.device, context_.profiler, site_.c_str());
   const Tensor input = before_ ? before_->forward(x, pass) : x;
   std::optional<Pass::DiscardScope> discard;
   if (before_ && context_.recompute.layernorm)
@@ -41,7 +41,7 @@ void ResidualBranch::backward_branch(const Tensor& d_added, Pass& pass, Tensor& 
 }
 
 Tensor ResidualBranch::backward(const Tensor& dy, Pass& pass) {
-  const ProfileRange range(context_.device, site_.c_str());
+  const ProfileRange range(context_.device, context_.profiler, site_.c_str());
   const Dropout drop = dropout(dy, pass);
   Tensor d_added = dy, dx = dy;
   if (drop.p > 0) {
@@ -56,7 +56,7 @@ Tensor ResidualBranch::backward(const Tensor& dy, Pass& pass) {
 }
 
 void ResidualBranch::backward_add(const Tensor& dy, Pass& pass, Tensor& dx) {
-  const ProfileRange range(context_.device, site_.c_str());
+  const ProfileRange range(context_.device, context_.profiler, site_.c_str());
   const Dropout drop = dropout(dy, pass);
   Tensor d_added = dy;
   if (drop.p > 0) {

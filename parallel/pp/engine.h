@@ -5,6 +5,7 @@
 
 #include "comm/communicator.h"
 #include "parallel/pp/schedule.h"
+#include "tensor/profiler.h"
 
 namespace mcpp {
 
@@ -34,8 +35,9 @@ struct PipelineTimes {
 
 /// Runs rank `forward_channel.rank()` of `lowered`. The channels are the ranks of the pipeline in order, twice:
 /// activations and gradients do not get into each other's order. `chunks[c]` is the stage that chunk c of this rank
-/// holds. Receives are posted ahead of the computation before them. Called by all ranks of the pipeline.
+/// holds. Receives are posted ahead of the computation before them. `profiler`, if any, is told of each wait. Called by
+/// all ranks of the pipeline.
 PipelineTimes run_schedule(const Schedule& lowered, Communicator& forward_channel, Communicator& backward_channel,
-                           std::span<PipelineStage* const> chunks);
+                           std::span<PipelineStage* const> chunks, Profiler* profiler = nullptr);
 
 }  // namespace mcpp

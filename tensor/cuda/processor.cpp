@@ -2,6 +2,11 @@
 
 #include <nvtx3/nvToolsExt.h>
 
+#include <chrono>
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "tensor/cuda/device.h"
 #include "tensor/cuda/event.h"
 
@@ -14,7 +19,46 @@ const CudaDevice& gpu(const Device& device) {
   return found;
 }
 
+/// Events on the compute stream. The first one ties the GPU's time to the host's.
+class CudaClock final : public DeviceClock {
+ public:
+  explicit CudaClock(const CudaDevice& device) : device_(device) {
+    device.synchronize();
+    origin_.record(device.stream());
+    origin_.synchronize();
+    origin_time_ = ProfiledRange::Clock::now();
+  }
+
+  std::size_t mark() noexcept override {
+    std::unique_ptr<CudaEvent>& event = marks_.emplace_back();
+    try {
+      auto made = std::make_unique<CudaEvent>();
+      made->record(device_.stream());
+      event = std::move(made);
+    } catch (const Error&) {  // the next who waits for the GPU finds the reason
+    }
+    return marks_.size() - 1;
+  }
+  ProfiledRange::Clock::time_point time_of(std::size_t mark) override {
+    const std::unique_ptr<CudaEvent>& event = marks_.at(mark);
+    check_input(event != nullptr, "an event on the GPU could not be recorded");
+    const std::chrono::duration<double, std::milli> passed(event->milliseconds_since(origin_));
+    return origin_time_ + std::chrono::duration_cast<ProfiledRange::Clock::duration>(passed);
+  }
+
+ private:
+  const CudaDevice& device_;
+  CudaEvent origin_;
+  ProfiledRange::Clock::time_point origin_time_;
+  std::vector<std::unique_ptr<CudaEvent>> marks_;
+};
+
 }  // namespace
+
+template <>
+std::unique_ptr<DeviceClock> Processor<DeviceType::Cuda>::make_clock(Device& device) {
+  return std::make_unique<CudaClock>(gpu(device));
+}
 
 template <>
 std::string Processor<DeviceType::Cuda>::name(const Device& device) {

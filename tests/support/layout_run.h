@@ -134,9 +134,13 @@ inline Config config_of(const RunTask& task, const RunLayout& layout) {
 /// What initialize() makes of it, on a device of the test's choice.
 inline Session session_of(const Config& config, Communicator& ranks, RankPlace place) {
   Communicator& world = place.world ? *place.world : ranks;
+  auto profiler = std::make_unique<Profiler>();
+  ParallelState parallel =
+      make_parallel_state(world, parallel_sizes(config), output_rank(config), nullptr, profiler.get());
   return {.device = std::move(place.device),
+          .profiler = std::move(profiler),
           .gpus = std::move(place.world),
-          .parallel = make_parallel_state(world, parallel_sizes(config), output_rank(config)),
+          .parallel = std::move(parallel),
           .node = &ranks,
           .recorder = nullptr,
           .job = {}};
@@ -176,6 +180,7 @@ class LayoutRank {
   }
   TrainingState& state() { return state_; }
   ParallelState& parallel() { return session_.parallel; }
+  Profiler& profiler() { return *session_.profiler; }
   Device& device() { return *session_.device; }
 
   /// Adds the weights that this rank is the one to save.

@@ -1,0 +1,54 @@
+#include "megatron_cpp/logging/append_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "base/strings.h"
+#include "base/system_error.h"
+
+namespace mcpp {
+
+AppendFile::AppendFile(Path path, std::string what, KeptRef<Log> log)
+    : path_(std::move(path)), what_(std::move(what)), log_(&log.get()) {
+  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  MCPP_CHECK_SYSTEM(descriptor_ >= 0, path_.string(), ": cannot open the file for ", what_);
+}
+
+AppendFile::~AppendFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+AppendFile::AppendFile(AppendFile&& other) noexcept {
+  *this = std::move(other);
+}
+
+AppendFile& AppendFile::operator=(AppendFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(what_, other.what_);
+  std::swap(log_, other.log_);
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(has_warned_, other.has_warned_);
+  return *this;
+}
+
+void AppendFile::append(std::string_view piece) {
+  if (!is_open()) return;
+  const off_t begin = ::lseek(descriptor_, 0, SEEK_END);
+  ssize_t written = 0;
+  do {
+    written = ::write(descriptor_, piece.data(), piece.size());
+  } while (written < 0 && errno == EINTR);
+  if (written == static_cast<ssize_t>(piece.size())) return;
+  const std::string reason = system_reason(written < 0 ? call_error() : ENOSPC);
+  // A piece that is cut off would spoil the next one too. Where it cannot be taken back, resuming drops it.
+  const bool is_restored = written <= 0 || (begin >= 0 && ::ftruncate(descriptor_, begin) == 0);
+  if (!has_warned_) {
+    log_->warn(
+        str(path_.string(), ": ", what_, " are being lost: ", reason, is_restored ? "" : "; its end is cut off"));
+  }
+  has_warned_ = true;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,138 @@
+#include "megatron_cpp/logging/trace_file.h"
+
+#include <array>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/check.h"
+#include "base/number_text.h"
+#include "base/strings.h"
+
+namespace mcpp {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kCategories[] = {"work", "communication", "message", "bubble"};
+
+double steady_seconds_of(ProfiledRange::Clock::time_point moment) {
+  return std::chrono::duration<double>(moment.time_since_epoch()).count();
+}
+
+std::string arguments(const RangeFacts& facts) {
+  Json object = Json::object();
+  if (facts.iteration >= 0) object["iteration"] = facts.iteration;
+  if (facts.microbatch >= 0) object["microbatch"] = facts.microbatch;
+  if (facts.chunk >= 0) object["chunk"] = facts.chunk;
+  if (facts.bytes >= 0) object["bytes"] = facts.bytes;
+  if (!facts.group.empty()) object["group"] = facts.group;
+  return object.dump();
+}
+
+std::string event_of(const ProfiledRange& range, const RankTrace& trace, int rank) {
+  constexpr int kNanoseconds = 3;
+  const double begin = on_first_rank(steady_seconds_of(range.begin), trace.before, trace.after),
+               end = on_first_rank(steady_seconds_of(range.end), trace.before, trace.after);
+  return str(R"({"name":)", Json(range.name).dump(), R"(,"cat":")", kCategories[static_cast<std::size_t>(range.kind)],
+             R"(","ph":"X","ts":)", fixed(1e6 * (begin - trace.before.reference), kNanoseconds), R"(,"dur":)",
+             fixed(1e6 * (end - begin), kNanoseconds), R"(,"pid":)", rank, R"(,"tid":)", range.is_on_device ? 1 : 0,
+             R"(,"args":)", arguments(range.facts), "}");
+}
+
+std::string named(const char* what, int rank, int thread, const Json& arguments) {
+  return Json{{"name", what}, {"ph", "M"}, {"pid", rank}, {"tid", thread}, {"args", arguments}}.dump();
+}
+
+std::string figures_of(const RankTrace& trace, int rank) {
+  Json object{{"rank", rank}, {"name", trace.name}};
+  for (const auto& [name, value] : trace.figures) object[name] = value;
+  object["ranges_left_out"] = trace.trace.left_out;
+  object["clock_offset_seconds"] = {trace.before.seconds, trace.after.seconds};
+  object["clock_uncertainty_seconds"] = {trace.before.uncertainty, trace.after.uncertainty};
+  return object.dump();
+}
+
+// A text travels as its length and 32-bit integers.
+void send_text(const std::string& text, Communicator& world) {
+  CpuDevice host;
+  Tensor length = Tensor::empty({1}, DType::I64, host, MemoryClass::Other);
+  *length.data<i64>() = static_cast<i64>(text.size());
+  world.send(length, 0).wait();
+  Tensor words = Tensor::zeros({static_cast<i64>(text.size()) / 4 + 1}, DType::I32, host, MemoryClass::Other);
+  std::memcpy(words.raw(), text.data(), text.size());
+  world.send(words, 0).wait();
+}
+
+std::string receive_text(int rank, Communicator& world) {
+  CpuDevice host;
+  Tensor length = Tensor::empty({1}, DType::I64, host, MemoryClass::Other);
+  world.recv(length, rank).wait();
+  const i64 size = *length.data<i64>();
+  Tensor words = Tensor::empty({size / 4 + 1}, DType::I32, host, MemoryClass::Other);
+  world.recv(words, rank).wait();
+  return {static_cast<const char*>(words.raw()), static_cast<std::size_t>(size)};
+}
+
+/// Writes until that fails for the first time; what comes then is dropped, because ranks go on sending.
+class Writer {
+ public:
+  explicit Writer(const Path& path) {
+    attempt([&] { file_.emplace(path); });
+  }
+  void write(std::string_view text) {
+    attempt([&] { file_->write(text); });
+  }
+  std::string finish() {
+    attempt([&] { file_->commit(); });
+    return problem_;
+  }
+
+ private:
+  template <class F>
+  void attempt(F f) {
+    if (!problem_.empty()) return;
+    try {
+      f();
+    } catch (const Error& error) {
+      problem_ = error.what();
+    }
+  }
+  std::optional<AtomicFile> file_;
+  std::string problem_;
+};
+
+}  // namespace
+
+std::string trace_events(const RankTrace& trace, int rank) {
+  std::string text = named("process_name", rank, 0, {{"name", trace.name}});
+  const auto add = [&](const std::string& event) { text.append(",\n").append(event); };
+  add(named("process_sort_index", rank, 0, {{"sort_index", rank}}));
+  add(named("thread_name", rank, 0, {{"name", "host"}}));
+  const auto& ranges = trace.trace.ranges;
+  if (!ranges.empty() && ranges.back().is_on_device) add(named("thread_name", rank, 1, {{"name", "device"}}));
+  for (const ProfiledRange& range : ranges) add(event_of(range, trace, rank));
+  return text;
+}
+
+std::string write_trace_file(const Path& path, const RankTrace& mine, const std::string& facts, Communicator& world) {
+  const std::string events = trace_events(mine, world.rank()), figures = figures_of(mine, world.rank());
+  if (world.rank() != 0) {
+    send_text(figures, world);
+    send_text(events, world);
+    return "";
+  }
+  Writer file(path);
+  file.write("{\"displayTimeUnit\": \"ms\",\n\"traceEvents\": [\n" + events);
+  std::string all_figures = figures;
+  for (int rank = 1; rank < world.size(); ++rank) {
+    all_figures.append(",\n").append(receive_text(rank, world));
+    file.write(",\n" + receive_text(rank, world));
+  }
+  Json other = Json::parse(facts);
+  other["ranks"] = Json::parse(str("[", all_figures, "]"));
+  file.write(str("\n],\n\"otherData\": ", other.dump(), "}\n"));
+  return file.finish();
+}
+
+}  // namespace mcpp

@@ -1,0 +1,96 @@
+#include "megatron_cpp/train/step_trace.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/machine.h"
+#include "base/system_error.h"
+
+namespace mcpp {
+namespace {
+
+std::string name_of_rank(const ParallelState& parallel) {
+  const AxisValues& at = parallel.me;
+  return str("rank ", parallel.world.rank(), ": tp ", at.tp, ", cp ", at.cp, ", pp ", at.pp, ", dp ", at.dp, ", ",
+             host_name());
+}
+
+std::string seven_digits(i64 iteration) {
+  const std::string digits = std::to_string(iteration);
+  return std::string(digits.size() < 7 ? 7 - digits.size() : 0, '0') + digits;
+}
+
+}  // namespace
+
+void StepTrace::begin(const Spent& spent) {
+  mine_ = {.name = name_of_rank(session_.parallel), .trace = {}, .before = {}, .after = {}, .figures = {}};
+  mine_.before = compare_clocks(session_.parallel.world);
+  clock_ = records_ ? make_device_clock(*session_.device) : nullptr;
+  begin_ = spent();
+  if (records_) session_.profiler->start(clock_.get());
+}
+
+void StepTrace::end(const Spent& spent) {
+  const RankSeconds seconds = spent() - begin_;
+  if (records_) mine_.trace = session_.profiler->stop();
+  clock_.reset();
+  mine_.after = compare_clocks(session_.parallel.world);
+  mine_.figures = {{"clock_seconds", seconds.clock},
+                   {"bubble_seconds", seconds.pipeline},
+                   {"exposed_communication_seconds", seconds.communication},
+                   {"compute_seconds", seconds.compute()}};
+}
+
+std::string StepTrace::write(const Path& path, const std::string& facts) {
+  return write_trace_file(path, std::exchange(mine_, {}), facts, session_.parallel.world);
+}
+
+TraceWindow::TraceWindow(KeptRef<LoggingConfig> config, Path folder, Session& session, KeptRef<Log> log)
+    : config_(config), folder_(std::move(folder)), session_(session), log_(log) {
+  if (config_.profile_step_end == 0) return;
+  const int ranks = session_.parallel.world.size();
+  for (const i64 rank : config_.profile_ranks)
+    check_input(rank < ranks, "logging.profile_ranks: there is no rank ", rank, " among ", ranks);
+  if (session_.parallel.world.rank() != 0) return;
+  std::error_code error;
+  check_input(!std::filesystem::exists(folder_, error) || std::filesystem::is_directory(folder_, error),
+              "logging.profile_dir: ", folder_.string(), " is a file; name a folder");
+  mcpp::create_directories(folder_);
+  MCPP_CHECK_SYSTEM(::access(folder_.c_str(), W_OK | X_OK) == 0, "logging.profile_dir: nothing can be written in ",
+                    folder_.string());
+}
+
+bool TraceWindow::begins_with(i64 iteration) const {
+  return !was_begun_ && iteration > config_.profile_step_start && iteration <= config_.profile_step_end;
+}
+
+void TraceWindow::begin(i64 iteration, const StepTrace::Spent& spent) {
+  const std::vector<i64>& ranks = config_.profile_ranks;
+  const bool records = ranks.empty() || std::ranges::count(ranks, session_.parallel.world.rank()) > 0;
+  was_begun_ = true;
+  first_ = iteration;
+  trace_.emplace(session_, records).begin(spent);
+}
+
+void TraceWindow::end(i64 iteration, const StepTrace::Spent& spent) {
+  trace_->end(spent);
+  is_over_ = true;
+  last_ = std::max(first_, iteration);  // the first one may have been given up
+}
+
+void TraceWindow::write() {
+  if (!trace_ || !is_over_) return;
+  const Path path = folder_ / str("trace_iter_", seven_digits(first_), "_", seven_digits(last_), ".json");
+  const nlohmann::ordered_json facts{{"first_iteration", first_}, {"last_iteration", last_}};
+  const std::string problem = trace_->write(path, facts.dump());
+  trace_.reset();
+  if (problem.empty())
+    log_.info(str("the trace of iterations ", first_, " to ", last_, " is in ", path.string()));
+  else
+    log_.warn(str("the trace of iterations ", first_, " to ", last_, " is lost: ", problem));
+}
+
+}  // namespace mcpp

@@ -1,0 +1,138 @@
+#include "megatron_cpp/train/stragglers.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/number_text.h"
+#include "base/strings.h"
+#include "checkpoint/folder/exchange.h"
+#include "megatron_cpp/bench/bench.h"
+
+namespace mcpp {
+namespace {
+
+/// Those of one name.
+struct Group {
+  std::vector<int> ranks;
+  GroupSeconds least;  ///< of the member that waits least
+
+  double seconds_per_byte() const { return least.seconds / least.bytes; }
+};
+
+std::vector<Group> groups_of(const std::vector<GroupSecondsByName>& ranks, const std::string& name) {
+  std::map<int, Group> by_first;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const auto found = ranks[rank].find(name);
+    if (found == ranks[rank].end() || found->second.bytes <= 0) continue;
+    Group& group = by_first[found->second.first];
+    if (group.ranks.empty() || found->second.seconds < group.least.seconds) group.least = found->second;
+    group.ranks.push_back(static_cast<int>(rank));
+  }
+  std::vector<Group> groups;
+  for (auto& [first, group] : by_first) groups.push_back(std::move(group));
+  return groups;
+}
+
+/// values[i] over the median of the others; 0 without others.
+double times_others(const std::vector<double>& values, std::size_t i) {
+  std::vector<double> others = values;
+  others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
+  if (others.empty()) return 0;
+  const double typical = median(std::move(others));
+  return typical > 0 ? values[i] / typical : 0;
+}
+
+}  // namespace
+
+GroupSecondsByName group_seconds(const ParallelState& parallel) {
+  GroupSecondsByName groups;
+  for (const auto& [name, meter] : parallel.meters) {
+    if (ParallelState::is_pipeline(name) || meter->ranks.size() < 2) continue;
+    groups[name] = {.first = meter->ranks.front(),
+                    .seconds = meter->exposed_seconds,
+                    .bytes = static_cast<double>(meter->total_bytes())};
+  }
+  return groups;
+}
+
+GroupSecondsByName operator-(const GroupSecondsByName& a, const GroupSecondsByName& b) {
+  GroupSecondsByName difference = a;
+  for (auto& [name, group] : difference) {
+    const auto before = b.find(name);
+    if (before == b.end()) continue;
+    group.seconds -= before->second.seconds;
+    group.bytes -= before->second.bytes;
+  }
+  return difference;
+}
+
+std::vector<GroupSecondsByName> gather_group_seconds(const GroupSecondsByName& mine, Communicator& world) {
+  nlohmann::json text = nlohmann::json::object();
+  for (const auto& [name, group] : mine) text[name] = {group.first, group.seconds, group.bytes};
+  std::vector<GroupSecondsByName> ranks;
+  for (const std::string& gathered : all_gather_text(text.dump(), world)) {
+    GroupSecondsByName& groups = ranks.emplace_back();
+    const nlohmann::json of_rank = nlohmann::json::parse(gathered);
+    for (const auto& [name, numbers] : of_rank.items())
+      groups[name] = {.first = numbers[0], .seconds = numbers[1], .bytes = numbers[2]};
+  }
+  return ranks;
+}
+
+std::optional<Straggler> slow_rank(const std::vector<RankStats>& ranks, const Topology& topology, double factor) {
+  std::optional<Straggler> slowest;
+  double most = factor;
+  for (int stage = 0; stage < topology.pp(); ++stage) {
+    std::vector<int> members;
+    std::vector<double> times;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      if (topology.dense().coordinates(static_cast<int>(rank)).pp != stage) continue;
+      members.push_back(static_cast<int>(rank));
+      times.push_back(ranks[rank].compute_ms);
+    }
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      const double times_as_long = times_others(times, i);
+      if (times_as_long < most) continue;
+      most = times_as_long;
+      slowest = {.what = str("rank ", members[i]),
+                 .text = str("rank ", members[i], " computes ", fixed(times[i], 1), " ms in an iteration, ",
+                             fixed(times_as_long, 1), " times as long as others that do the same; they wait for it")};
+    }
+  }
+  return slowest;
+}
+
+std::optional<Straggler> slow_group(const std::vector<GroupSecondsByName>& ranks, double window_seconds,
+                                    double factor) {
+  constexpr double kLeastShare = 0.01;
+  std::optional<Straggler> slowest;
+  double most = factor;
+  for (const auto& [name, unused] : ranks.front()) {
+    const std::vector<Group> groups = groups_of(ranks, name);
+    std::vector<double> rates;
+    for (const Group& group : groups) rates.push_back(group.seconds_per_byte());
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      const Group& group = groups[i];
+      const double times_as_long = times_others(rates, i);
+      if (times_as_long < most || group.least.seconds < kLeastShare * window_seconds) continue;
+      most = times_as_long;
+      const std::string what = str("the group ", GroupName{.name = name, .ranks = group.ranks}.to_string());
+      slowest = {.what = what,
+                 .text = str(what, " takes ", fixed(times_as_long, 1), " times as long as others of its kind to send ",
+                             human_bytes(group.least.bytes), " from a rank; look at the network between them")};
+    }
+  }
+  return slowest;
+}
+
+std::optional<std::string> StragglerWatch::add(const std::optional<Straggler>& found) {
+  const std::string what = found ? found->what : "";
+  const bool is_again = !what.empty() && what == last_;
+  if (!is_again) is_told_ = false;
+  last_ = what;
+  if (!is_again || std::exchange(is_told_, true)) return std::nullopt;
+  return found->text;
+}
+
+}  // namespace mcpp

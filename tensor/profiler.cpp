@@ -1,0 +1,79 @@
+#include "tensor/profiler.h"
+
+#include <utility>
+
+#include "base/strings.h"
+
+namespace mcpp {
+
+void Profiler::set_detail() {
+  detail_ = is_tracing_ ? Detail::Layer : timed_;
+}
+
+void Profiler::time(Detail detail) {
+  timed_ = detail;
+  set_detail();
+}
+
+std::map<std::string, double> Profiler::take_seconds() {
+  return std::exchange(seconds_, {});
+}
+
+void Profiler::start(DeviceClock* clock) {
+  trace_ = {};
+  on_device_.clear();
+  clock_ = clock;
+  is_tracing_ = true;
+  set_detail();
+}
+
+Profiler::Trace Profiler::stop() {
+  is_tracing_ = false;
+  set_detail();
+  for (DeviceRange& range : on_device_) {
+    trace_.ranges.push_back({.name = std::move(range.name),
+                             .kind = RangeKind::Work,
+                             .begin = clock_->time_of(range.begin),
+                             .end = clock_->time_of(range.end),
+                             .facts = range.facts,
+                             .is_on_device = true});
+  }
+  on_device_.clear();
+  clock_ = nullptr;
+  return std::exchange(trace_, {});
+}
+
+void Profiler::add(std::string_view name, Detail detail, RangeKind kind, Clock::time_point begin, Clock::time_point end,
+                   const RangeFacts& facts) {
+  std::string whole = facts.group.empty() ? std::string(name) : str(facts.group, " ", name);
+  if (detail <= timed_) seconds_[whole] += std::chrono::duration<double>(end - begin).count();
+  if (!is_tracing_) return;
+  if (trace_.ranges.size() >= kMostRanges) {
+    ++trace_.left_out;
+    return;
+  }
+  trace_.ranges.push_back({.name = std::move(whole), .kind = kind, .begin = begin, .end = end, .facts = facts});
+}
+
+std::optional<std::size_t> Profiler::mark() const {
+  if (!clock_ || on_device_.size() >= kMostRanges) return std::nullopt;
+  return clock_->mark();
+}
+
+void Profiler::add_on_device(std::string_view name, std::size_t begin, std::size_t end, const RangeFacts& facts) {
+  if (is_tracing_) on_device_.push_back({std::string(name), begin, end, facts});
+}
+
+void TimedRange::begin(std::string_view name, Detail detail, const RangeFacts& facts) {
+  open_ = {.name = std::string(name), .detail = detail, .facts = facts, .mark = profiler_->mark(), .begin = {}};
+  open_->begin = Profiler::Clock::now();
+}
+
+void TimedRange::end() {
+  const auto now = Profiler::Clock::now();
+  profiler_->add(open_->name, open_->detail, RangeKind::Work, open_->begin, now, open_->facts);
+  if (!open_->mark) return;
+  if (const auto mark = profiler_->mark()) profiler_->add_on_device(open_->name, *open_->mark, *mark, open_->facts);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,144 @@
+// What the ranks of a layout tell their profilers in a step, against what their counters say.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "megatron_cpp/train/rank_report.h"
+#include "tests/support/layout_run.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::LayoutRank;
+using test::RunLayout;
+using test::RunTask;
+
+RunTask task_of(bool has_experts) {
+  ModelConfig config = test::tiny_gpt2();
+  config.num_layers = 4;
+  config.hidden_size = 32;
+  config.num_attention_heads = 4;
+  config.seq_length = 16;
+  config.vocab_size = 64;
+  if (has_experts) {
+    config.moe.num_experts = 4;
+    config.moe.router_topk = 2;
+  }
+  RunTask task = test::learnable_task(config);
+  task.global_batch_size = 16;
+  return task;
+}
+
+struct Traced {
+  Profiler::Trace trace;
+  RankSeconds spent;
+  i64 bytes = 0;  ///< that the groups say the rank sent
+  int chunks = 0;
+};
+
+Traced trace_of_a_step(LayoutRank& self) {
+  const auto bytes = [&] {
+    i64 sum = 0;
+    for (const auto& [name, meter] : self.parallel().meters) sum += meter->total_bytes();
+    return sum;
+  };
+  self.step(0);
+  const i64 bytes_before = bytes();
+  const RankSeconds before = spent_by_rank(self.state(), self.parallel());
+  self.profiler().start(nullptr);
+  self.step(1);
+  Traced traced{.trace = self.profiler().stop(), .spent = {}, .bytes = bytes() - bytes_before, .chunks = 0};
+  traced.spent = spent_by_rank(self.state(), self.parallel()) - before;
+  traced.chunks = static_cast<int>(self.state().chunks().size());
+  return traced;
+}
+
+double seconds_of(const Traced& traced, RangeKind kind) {
+  double seconds = 0;
+  for (const ProfiledRange& range : traced.trace.ranges)
+    if (range.kind == kind) seconds += std::chrono::duration<double>(range.end - range.begin).count();
+  return seconds;
+}
+
+/// The microbatches and chunks of ranges with these names.
+std::set<std::pair<i64, i64>> passes(const Traced& traced, const std::set<std::string>& names) {
+  std::set<std::pair<i64, i64>> found;
+  for (const ProfiledRange& range : traced.trace.ranges) {
+    if (!names.contains(range.name)) continue;
+    EXPECT_TRUE(found.emplace(range.facts.microbatch, range.facts.chunk).second);
+  }
+  return found;
+}
+
+void expect_sums(const Traced& traced, const RunLayout& layout) {
+  EXPECT_NEAR(seconds_of(traced, RangeKind::Communication), traced.spent.communication, 1e-9) << layout.name;
+  EXPECT_NEAR(seconds_of(traced, RangeKind::Bubble), traced.spent.pipeline, 1e-9) << layout.name;
+  EXPECT_GT(traced.spent.compute(), 0) << layout.name;
+  i64 bytes = 0;
+  for (const ProfiledRange& range : traced.trace.ranges) bytes += std::max<i64>(range.facts.bytes, 0);
+  EXPECT_EQ(bytes, traced.bytes) << layout.name;
+  EXPECT_EQ(traced.trace.left_out, 0);
+}
+
+void expect_passes(const Traced& traced, const RunLayout& layout) {
+  const auto microbatches = static_cast<i64>(16 / layout.dp);
+  std::set<std::pair<i64, i64>> all;
+  for (i64 m = 0; m < microbatches; ++m)
+    for (int chunk = 0; chunk < traced.chunks; ++chunk) all.emplace(m, chunk);
+  EXPECT_EQ(passes(traced, {"forward-compute"}), all) << layout.name;
+  EXPECT_EQ(passes(traced, {"backward-compute", "backward-compute-input"}), all) << layout.name;
+  const bool is_split = layout.schedule == ScheduleKind::ZbH1 || layout.schedule == ScheduleKind::ZbV;
+  EXPECT_EQ(!passes(traced, {"backward-compute-weight"}).empty(), is_split) << layout.name;
+}
+
+/// Each half of each layer of this rank, forward and backward of each microbatch, lies in a pass.
+void expect_layers(const Traced& traced, const RunLayout& layout) {
+  std::map<std::string, i64> count;
+  for (const ProfiledRange& range : traced.trace.ranges)
+    if (range.name.starts_with("decoder.layers.")) ++count[range.name];
+  EXPECT_EQ(count.size(), static_cast<std::size_t>(2 * 4 / layout.pp)) << layout.name;
+  for (const auto& [name, times] : count) EXPECT_EQ(times, 2 * 16 / layout.dp) << name << " " << layout.name;
+  std::set<std::string> phases;
+  for (const ProfiledRange& range : traced.trace.ranges) phases.insert(range.name);
+  for (const char* phase : {"forward-backward", "all-grads-sync", "optimizer", "optimizer-inner-step"})
+    EXPECT_TRUE(phases.contains(phase)) << phase;
+}
+
+TEST(ProfilerLayouts, SumsOfRangesAreWhatTheCountersSay) {
+  const std::vector<RunLayout> layouts{
+      {.name = "one"},
+      {.name = "tp2 sp", .tp = 2, .sequence_parallel = true},
+      {.name = "pp2", .pp = 2},
+      {.name = "pp2 interleaved", .pp = 2, .schedule = ScheduleKind::Interleaved, .virtual_stages = 2},
+      {.name = "pp2 zb-h1", .pp = 2, .schedule = ScheduleKind::ZbH1},
+      {.name = "dp2 zero3", .dp = 2, .zero_stage = 3},
+      {.name = "cp2", .cp = 2},
+      {.name = "tp2 pp2 dp2", .tp = 2, .pp = 2, .dp = 2}};
+  for (const RunLayout& layout : layouts) {
+    const RunTask task = task_of(false);
+    run_local_ranks(layout.ranks(), [&](Communicator& world, int) {
+      LayoutRank self(task, layout, world);
+      const Traced traced = trace_of_a_step(self);
+      expect_sums(traced, layout);
+      expect_passes(traced, layout);
+      expect_layers(traced, layout);
+    });
+  }
+}
+
+TEST(ProfilerLayouts, ExpertsExchangeTokensInTheirGroup) {
+  const RunTask task = task_of(true);
+  const RunLayout layout{.name = "ep2 dp2", .dp = 2, .ep = 2};
+  run_local_ranks(layout.ranks(), [&](Communicator& world, int) {
+    LayoutRank self(task, layout, world);
+    const Traced traced = trace_of_a_step(self);
+    expect_sums(traced, layout);
+    i64 exchanges = 0;
+    for (const ProfiledRange& range : traced.trace.ranges) exchanges += range.name == "ep all_to_all";
+    EXPECT_GT(exchanges, 0);
+  });
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,142 @@
+// Norms, zeros and activations are those of one rank at every layout.
+#include "megatron_cpp/train/statistics.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/layout_run.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::LayoutRank;
+using test::RunLayout;
+using test::RunTask;
+
+RunTask task_of(bool has_experts) {
+  ModelConfig config = test::tiny_llama();  // without biases of keys, whose gradient is zero but for rounding
+  config.num_layers = 4;
+  config.hidden_size = 32;
+  config.num_attention_heads = 4;
+  config.seq_length = 16;
+  config.vocab_size = 64;
+  if (has_experts) {
+    config.moe.num_experts = 4;
+    config.moe.router_topk = 2;
+  }
+  RunTask task = test::learnable_task(config);
+  task.global_batch_size = 8;
+  return task;
+}
+
+struct Result {
+  StepStatistics statistics;
+  double grad_norm = 0;
+};
+
+Result statistics_of(const RunTask& task, const RunLayout& layout) {
+  LoggingConfig config;
+  config.log_params_norm = config.log_num_zeros_in_grad = true;
+  config.log_layer_statistics_interval = config.tensorboard_histogram_interval = 1;
+  Result result;
+  run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+    LayoutRank self(task, layout, world);
+    self.step(0);
+    StatisticsWatch watch(config, self.state(), world, [](i64) { return true; });
+    watch.before_backward(1);
+    self.backward(1);
+    watch.after_backward();
+    StepStatistics statistics = watch.of_gradients(1);
+    self.update(1);
+    const double norm = self.state().outcome().grad_norm;
+    watch.add_weights(1, norm, statistics);
+    if (rank == 0) result = {statistics, norm};
+  });
+  return result;
+}
+
+/// The truth on one rank, from the buffers themselves.
+TEST(Statistics, OfOneRankAreThoseOfItsBuffers) {
+  const RunTask task = task_of(false);
+  const Result result = statistics_of(task, {.name = "one"});
+  double squares = 0, zeros = 0, gradient = 0, counted = 0;
+  run_local_ranks(1, [&](Communicator& world, int) {
+    LayoutRank self(task, {.name = "one"}, world);
+    self.step(0);
+    self.backward(1);
+    const auto& memory = *self.state().chunks().front().memory;
+    memory.visit_grads([&](const Param&, i64, const Tensor& values) {
+      for (const float x : read_values<float>(values)) zeros += x == 0;
+    });
+    self.update(1);
+    memory.visit_weights([&](const Param&, i64, const Tensor& values) {
+      for (const float x : read_values<float>(values)) squares += double(x) * x;
+    });
+  });
+  EXPECT_NEAR(result.statistics.params_norm.value(), std::sqrt(squares), 1e-9);
+  EXPECT_EQ(result.statistics.num_zeros.value(), zeros);
+  EXPECT_GE(zeros, config_of(task, {}).model.hidden_size);  // of tokens that no sample has
+  for (const StepStatistics::Layer& layer : result.statistics.layers) gradient += layer.grad_norm * layer.grad_norm;
+  EXPECT_NEAR(std::sqrt(gradient), result.grad_norm, 1e-9 * result.grad_norm);
+  ASSERT_EQ(result.statistics.layers.size(), 7u);
+  EXPECT_EQ(result.statistics.layers[0].name, "embedding");
+  EXPECT_EQ(result.statistics.layers[4].name, "decoder.layers.3");
+  EXPECT_EQ(result.statistics.layers[5].name, "decoder.final_layernorm");
+  EXPECT_EQ(result.statistics.layers[6].name, "output_layer");
+  EXPECT_FALSE(result.statistics.layers[0].activation_rms);
+  EXPECT_LE(result.statistics.layers[4].activation_rms.value(), result.statistics.layers[4].activation_max.value());
+  for (const auto& [name, stats] : result.statistics.weights) {
+    for (const auto& [limit, count] : stats.buckets) counted += count;
+    EXPECT_GT(stats.count, 0) << name;
+  }
+  EXPECT_EQ(counted, total_of(result.statistics.weights).count);
+}
+
+void expect_same(const Result& a, const Result& b, const std::string& name) {
+  constexpr double kRelative = 1e-4;  // fp32 sums in another order
+  const auto near = [&](double x, double y) { EXPECT_NEAR(x, y, kRelative * std::abs(x)) << name; };
+  near(a.grad_norm, b.grad_norm);
+  near(a.statistics.params_norm.value(), b.statistics.params_norm.value());
+  EXPECT_EQ(a.statistics.num_zeros.value(), b.statistics.num_zeros.value()) << name;
+  EXPECT_EQ(total_of(a.statistics.weights).count, total_of(b.statistics.weights).count) << name;
+  ASSERT_EQ(a.statistics.layers.size(), b.statistics.layers.size()) << name;
+  for (std::size_t i = 0; i < a.statistics.layers.size(); ++i) {
+    const StepStatistics::Layer &x = a.statistics.layers[i], &y = b.statistics.layers[i];
+    EXPECT_EQ(x.name, y.name);
+    near(x.grad_norm, y.grad_norm);
+    near(x.params_norm, y.params_norm);
+    ASSERT_EQ(x.activation_rms.has_value(), y.activation_rms.has_value()) << name << " " << x.name;
+    if (!x.activation_rms) continue;
+    near(*x.activation_rms, *y.activation_rms);
+    near(*x.activation_max, *y.activation_max);
+  }
+}
+
+TEST(Statistics, AreThoseOfOneRankAtEveryLayout) {
+  const RunTask task = task_of(false);
+  const Result one = statistics_of(task, {.name = "one"});
+  for (const RunLayout& layout : std::vector<RunLayout>{
+           {.name = "tp2", .tp = 2},
+           {.name = "tp2 sp", .tp = 2, .sequence_parallel = true},
+           {.name = "pp2", .pp = 2},
+           {.name = "pp2 interleaved", .pp = 2, .schedule = ScheduleKind::Interleaved, .virtual_stages = 2},
+           {.name = "cp2", .cp = 2},
+           {.name = "dp2", .dp = 2},
+           {.name = "dp4 zero1 hsdp", .dp = 4, .zero_stage = 1, .instances = 2},
+           {.name = "dp2 zero3", .dp = 2, .zero_stage = 3},
+           {.name = "tp2 pp2 dp2", .tp = 2, .pp = 2, .dp = 2, .zero_stage = 1}})
+    expect_same(one, statistics_of(task, layout), layout.name);
+}
+
+TEST(Statistics, AreThoseOfOneRankWithSharedExperts) {
+  const RunTask task = task_of(true);
+  const Result one = statistics_of(task, {.name = "one"});
+  for (const RunLayout& layout : std::vector<RunLayout>{
+           {.name = "ep2", .dp = 2, .ep = 2}, {.name = "tp2 ep2 zero3", .tp = 2, .dp = 2, .ep = 2, .zero_stage = 3}})
+    expect_same(one, statistics_of(task, layout), layout.name);
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,99 @@
+#include "megatron_cpp/train/stragglers.h"
+
+#include <gmock/gmock.h>
+
+#include "comm/local.h"
+#include "megatron_cpp/train/timers.h"
+
+namespace mcpp {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<RankStats> computing(std::initializer_list<double> ms) {
+  std::vector<RankStats> ranks;
+  for (const double one : ms) ranks.push_back({.compute_ms = one});
+  return ranks;
+}
+
+Topology topology(int ranks, i64 pp) {
+  return {ranks, {.pipeline_model_parallel_size = pp}};
+}
+
+TEST(Stragglers, TheSlowRankIsNamedAndNotTheOnesThatWait) {
+  const auto found = slow_rank(computing({100, 101, 99, 180}), topology(4, 1), 1.5);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->what, "rank 3");
+  EXPECT_EQ(found->text,
+            "rank 3 computes 180.0 ms in an iteration, 1.8 times as long as others that do the same; they wait for it");
+  EXPECT_FALSE(slow_rank(computing({100, 101, 99, 149}), topology(4, 1), 1.5));
+}
+
+TEST(Stragglers, StagesOfAPipelineDoNotDoTheSame) {
+  EXPECT_FALSE(slow_rank(computing({100, 100, 300, 300}), topology(4, 2), 1.5));
+  EXPECT_EQ(slow_rank(computing({100, 200, 300, 310}), topology(4, 2), 1.5)->what, "rank 1");
+  EXPECT_FALSE(slow_rank(computing({100, 900}), topology(2, 2), 1.5));  // nobody to compare with
+}
+
+TEST(Stragglers, AGroupWhoseLastMemberWaitsLongHasASlowLink) {
+  // Two groups of two. Rank 0 waits for rank 1, which is slow to come; in the other group both wait for the network.
+  std::vector<GroupSecondsByName> ranks(4);
+  ranks[0]["dp"] = {.first = 0, .seconds = 5.0, .bytes = 1e9};
+  ranks[1]["dp"] = {.first = 0, .seconds = 1.0, .bytes = 1e9};
+  ranks[2]["dp"] = {.first = 2, .seconds = 3.0, .bytes = 1e9};
+  ranks[3]["dp"] = {.first = 2, .seconds = 3.1, .bytes = 1e9};
+  const auto found = slow_group(ranks, 10, 1.5);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->what, "the group dp (ranks 2 3)");
+  EXPECT_THAT(found->text, HasSubstr("takes 3.0 times as long as others of its kind to send"));
+  EXPECT_FALSE(slow_group(ranks, 1000, 1.5));  // too little to matter
+  EXPECT_FALSE(slow_group({ranks[0], ranks[1]}, 10, 1.5));
+}
+
+TEST(Stragglers, AreToldOnceWhenTheyStandOutTwiceInARow) {
+  StragglerWatch watch;
+  const Straggler three{.what = "rank 3", .text = "three"}, one{.what = "rank 1", .text = "one"};
+  EXPECT_FALSE(watch.add(three));
+  EXPECT_EQ(watch.add(three), "three");
+  EXPECT_FALSE(watch.add(three));
+  EXPECT_FALSE(watch.add(one));
+  EXPECT_EQ(watch.add(one), "one");
+  EXPECT_FALSE(watch.add(std::nullopt));
+  EXPECT_FALSE(watch.add(one));
+  EXPECT_EQ(watch.add(one), "one");
+}
+
+TEST(Stragglers, SecondsOfGroupsAreGathered) {
+  run_local_ranks(2, [](Communicator& world, int rank) {
+    const GroupSecondsByName now{{"tp", {.first = 0, .seconds = 2.5 + rank, .bytes = 100}}},
+        before{{"tp", {.first = 0, .seconds = 1, .bytes = 40}}};
+    const std::vector<GroupSecondsByName> all = gather_group_seconds(now - before, world);
+    ASSERT_EQ(all.size(), 2u);
+    EXPECT_DOUBLE_EQ(all[1].at("tp").seconds, 2.5);
+    EXPECT_DOUBLE_EQ(all[0].at("tp").bytes, 60);
+  });
+}
+
+TEST(Timers, AreMegatronsLines) {
+  run_local_ranks(2, [](Communicator& world, int rank) {
+    std::map<std::string, double> seconds{{"forward-compute", 0.5 + rank}};
+    if (rank == 1) seconds["only-here"] = 1;
+    const std::vector<TimerStats> timers = gather_timers(seconds, 10, world);
+    EXPECT_EQ(timer_lines(timers, TimingLogOption::Minmax),
+              "(min, max) time across ranks (ms):\n"
+              "    forward-compute ................................: (50.00, 150.00)\n"
+              "    only-here ......................................: (100.00, 100.00)");
+    EXPECT_EQ(timer_lines(timers, TimingLogOption::Max),
+              "max time across ranks (ms):\n"
+              "    forward-compute ................................: 150.00\n"
+              "    only-here ......................................: 100.00");
+    EXPECT_EQ(timer_lines(timers, TimingLogOption::All),
+              "times across ranks (ms):\n"
+              "  forward-compute:\n     rank  0: 50.00\n     rank  1: 150.00\n"
+              "  only-here:\n     rank  1: 100.00");
+    EXPECT_EQ(timer_lines({}, TimingLogOption::Max), "");
+  });
+}
+
+}  // namespace
+}  // namespace mcpp

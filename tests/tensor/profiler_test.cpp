@@ -1,0 +1,127 @@
+#include "tensor/profiler.h"
+
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "tensor/processor.h"
+
+namespace mcpp {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::ElementsAre;
+using testing::Pair;
+
+std::vector<std::string> names_of(const Profiler::Trace& trace) {
+  std::vector<std::string> names;
+  for (const ProfiledRange& range : trace.ranges) names.push_back(range.name);
+  return names;
+}
+
+void some_ranges(Profiler* profiler) {
+  CpuDevice device;
+  const ProfileRange phase(device, profiler, "phase", Detail::Phase);
+  const TimedRange pass(profiler, "pass", Detail::Pass, {.microbatch = 3, .chunk = 1});
+  const TimedRange layer(profiler, "layer", Detail::Layer);
+}
+
+TEST(Profiler, KeepsNothingUnlessAsked) {
+  some_ranges(nullptr);
+  Profiler profiler;
+  EXPECT_FALSE(profiler.wants(Detail::Phase));
+  some_ranges(&profiler);
+  EXPECT_TRUE(profiler.take_seconds().empty());
+  EXPECT_TRUE(profiler.stop().ranges.empty());
+}
+
+TEST(Profiler, TimersSumUpToTheirDetail) {
+  Profiler profiler;
+  profiler.time(Detail::Pass);
+  for (int i = 0; i < 2; ++i) {
+    const TimedRange pass(&profiler, "pass", Detail::Pass);
+    std::this_thread::sleep_for(5ms);
+  }
+  some_ranges(&profiler);
+  const std::map<std::string, double> seconds = profiler.take_seconds();
+  EXPECT_EQ(seconds.size(), 2u);
+  EXPECT_GE(seconds.at("pass"), 0.010);
+  EXPECT_TRUE(seconds.contains("phase"));
+  EXPECT_TRUE(profiler.take_seconds().empty());
+  profiler.time(Detail::Phase);
+  some_ranges(&profiler);
+  EXPECT_THAT(profiler.take_seconds(), ElementsAre(Pair("phase", testing::Ge(0))));
+}
+
+TEST(Profiler, TracesHaveEveryDetailInTheOrderOfEnds) {
+  Profiler profiler;
+  profiler.start(nullptr);
+  some_ranges(&profiler);
+  const Profiler::Trace trace = profiler.stop();
+  EXPECT_THAT(names_of(trace), ElementsAre("layer", "pass", "phase"));
+  EXPECT_EQ(trace.ranges[1].facts.microbatch, 3);
+  for (std::size_t i = 1; i < trace.ranges.size(); ++i) {
+    EXPECT_LE(trace.ranges[i].begin, trace.ranges[i - 1].begin);
+    EXPECT_GE(trace.ranges[i].end, trace.ranges[i - 1].end);
+  }
+  some_ranges(&profiler);
+  EXPECT_TRUE(profiler.stop().ranges.empty());
+}
+
+TEST(Profiler, CountedRangesAreWhatTheirCounterSays) {
+  Profiler profiler;
+  profiler.start(nullptr);
+  double seconds = 0;
+  for (int i = 0; i < 3; ++i) {
+    const CountedRange range(seconds, &profiler, "all_reduce", RangeKind::Communication, {.bytes = 8, .group = "tp"});
+    std::this_thread::sleep_for(1ms);
+  }
+  double sum = 0;
+  const Profiler::Trace trace = profiler.stop();
+  for (const ProfiledRange& range : trace.ranges) sum += std::chrono::duration<double>(range.end - range.begin).count();
+  EXPECT_THAT(names_of(trace), ElementsAre("tp all_reduce", "tp all_reduce", "tp all_reduce"));
+  EXPECT_DOUBLE_EQ(sum, seconds);
+  EXPECT_GE(seconds, 0.003);
+}
+
+TEST(Profiler, CountsWhatDoesNotFit) {
+  Profiler profiler;
+  profiler.start(nullptr);
+  const auto now = Profiler::Clock::now();
+  for (std::size_t i = 0; i < Profiler::kMostRanges + 5; ++i)
+    profiler.add("", Detail::Phase, RangeKind::Work, now, now);
+  const Profiler::Trace trace = profiler.stop();
+  EXPECT_EQ(trace.ranges.size(), Profiler::kMostRanges);
+  EXPECT_EQ(trace.left_out, 5);
+}
+
+/// A device that is a second behind the host.
+class LateClock final : public DeviceClock {
+ public:
+  std::size_t mark() noexcept override {
+    times.push_back(ProfiledRange::Clock::now() + 1s);
+    return times.size() - 1;
+  }
+  ProfiledRange::Clock::time_point time_of(std::size_t mark) override { return times.at(mark); }
+  std::vector<ProfiledRange::Clock::time_point> times;
+};
+
+TEST(Profiler, RangesOfADeviceThatWorksBehindTheHostAreThereTwice) {
+  LateClock clock;
+  Profiler profiler;
+  profiler.start(&clock);
+  some_ranges(&profiler);
+  const Profiler::Trace trace = profiler.stop();
+  EXPECT_THAT(names_of(trace), ElementsAre("layer", "pass", "phase", "layer", "pass", "phase"));
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_FALSE(trace.ranges[i].is_on_device);
+    EXPECT_TRUE(trace.ranges[i + 3].is_on_device);
+    EXPECT_GE(trace.ranges[i + 3].begin - trace.ranges[i].begin, 999ms);
+  }
+  EXPECT_EQ(clock.times.size(), 6u);
+  some_ranges(&profiler);
+  EXPECT_EQ(clock.times.size(), 6u);
+}
+
+}  // namespace
+}  // namespace mcpp
