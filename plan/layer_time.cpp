@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "model/config/expert_layers.h"
 #include "model/flops.h"
-#include "plan/products.h"
+#include "plan/expert_time.h"
+#include "plan/rank_work.h"
 
 namespace mcpp {
 namespace {
@@ -20,56 +22,65 @@ double real(i64 n) {
 class Layer {
  public:
   explicit Layer(const Job& job)
-      : hw_(job.hardware),
+      : rank_(job),
+        hw_(job.hardware),
         program_(job.program),
         work_(job.work),
         model_(job.work.model),
         layout_(job.layout),
-        collectives_(job.hardware),
-        slow_(job.hardware.slowest(job.layout.world_size)),
-        element_(real(size_of(job.work.dtype))),
-        tokens_(model_.seq_length / layout_.cp * layout_.micro_batch_size),
+        collectives_(rank_.collectives()),
+        element_(rank_.element_bytes()),
+        tokens_(rank_.tokens()),
         heads_(std::max<i64>(model_.num_attention_heads / layout_.tp, 1)),
         queries_(heads_ * model_.head_dim()),
         keys_(std::max<i64>(model_.query_groups() / layout_.tp, 1) * model_.head_dim()),
         ffn_(model_.ffn() / layout_.tp),
         up_((model_.gated() ? 2 : 1) * ffn_) {}
 
-  UnitTime time() const {
-    UnitTime t = products();
-    t += attention();
+  UnitTime time(LayerKind kind) const {
+    UnitTime t = attention_branch();
+    t += kind == LayerKind::Dense ? mlp_branch() : expert_time(rank_);
     t += elementwise();
-    t += tensor_parallel();
     t += context_parallel(t);
-    keep_less(t);
+    keep_less(t, kind);
     return t;
   }
 
   std::vector<std::pair<std::string, ProductShape>> shapes() const {
     const i64 hidden = model_.hidden_size;
-    return {{"qkv", {.m = tokens_, .n = queries_ + 2 * keys_, .k = hidden}},
-            {"proj", {.m = tokens_, .n = hidden, .k = queries_}},
-            {"fc1", {.m = tokens_, .n = up_, .k = hidden}},
-            {"fc2", {.m = tokens_, .n = hidden, .k = ffn_}}};
+    std::vector<std::pair<std::string, ProductShape>> list{
+        {"qkv", {.m = tokens_, .n = queries_ + 2 * keys_, .k = hidden}},
+        {"proj", {.m = tokens_, .n = hidden, .k = queries_}}};
+    const auto sparse = static_cast<i64>(layers_with_experts(model_.moe, 0, model_.num_layers).size());
+    if (sparse < model_.num_layers) {
+      list.push_back({"fc1", {.m = tokens_, .n = up_, .k = hidden}});
+      list.push_back({"fc2", {.m = tokens_, .n = hidden, .k = ffn_}});
+    }
+    if (sparse > 0)
+      for (const auto& named : expert_products(rank_)) list.push_back(named);
+    return list;
   }
 
   UnitTime embedding() const {
+    const KernelTimes& kernels = rank_.kernels();
     UnitTime t;
-    t.forward.elementwise = traffic(2 * stream(), 1);
-    t.backward_weight.elementwise = traffic(3 * stream(), 1);
-    t.forward.tensor_parallel = layout_.tp > 1 ? collectives_.all_reduce(whole_bytes(), layout_.tp_group()) : 0;
+    t.forward.elementwise = rank_.seconds(rank_.stream_elements() * kernels.embedding.forward, 1);
+    t.backward_weight.elementwise = rank_.seconds(rank_.stream_elements() * kernels.embedding.backward, 1);
+    t.forward.tensor_parallel = layout_.tp > 1 ? collectives_.all_reduce(rank_.whole_bytes(), layout_.tp_group()) : 0;
     return t;
   }
 
   UnitTime output() const {
-    const i64 vocabulary = model_.padded_vocab_size() / layout_.tp, hidden = model_.hidden_size;
+    const i64 vocabulary = model_.padded_vocab_size() / layout_.tp;
     const bool is_fp8 = work_.products == ProductType::Fp8;  // which logits are too fine for
-    UnitTime t = product(vocabulary, hidden, is_fp8 ? ProductType::Bf16 : work_.products);
-    const double logits = real(tokens_) * real(vocabulary);
-    t.forward.elementwise = traffic(program_.loss / 2 * logits + program_.norm.forward * stream(), 3);
-    t.backward_input.elementwise = traffic(program_.loss / 2 * logits + program_.norm.backward * stream(), 3);
+    UnitTime t =
+        rank_.weight_products(tokens_, vocabulary, model_.hidden_size, is_fp8 ? ProductType::Bf16 : work_.products);
+    const KernelTimes& kernels = rank_.kernels();
+    const double half = kernels.loss / 2 * real(tokens_) * real(vocabulary), stream = rank_.stream_elements();
+    t.forward.elementwise = rank_.seconds(half + kernels.norm.forward * stream, 3);
+    t.backward_input.elementwise = rank_.seconds(half + kernels.norm.backward * stream, 3);
     if (layout_.tp > 1) {
-      const double gather = collectives_.all_gather(whole_bytes(), layout_.tp_group());
+      const double gather = collectives_.all_gather(rank_.whole_bytes(), layout_.tp_group());
       t.forward.tensor_parallel = layout_.sequence_parallel ? gather : 0;
       t.backward_input.tensor_parallel = 2 * gather;
     }
@@ -77,45 +88,47 @@ class Layer {
   }
 
  private:
-  double stream() const {
-    return real(tokens_ * model_.hidden_size) / (layout_.sequence_parallel ? real(layout_.tp) : 1);
-  }
-  double whole_bytes() const { return real(tokens_ * model_.hidden_size) * element_; }
-  double traffic(double elements, double kernels) const {
-    return slow_ * (hw_.traffic_seconds(elements * element_) + kernels * hw_.gap_seconds());
-  }
-  /// Of one weight [out, in].
-  UnitTime product(i64 out, i64 in, ProductType type) const {
-    const auto seconds = [&](const ProductShape& shape, double output_bytes) {
-      return slow_ * product_seconds(hw_, type, shape, output_bytes);
-    };
-    UnitTime t;
-    t.forward.products = seconds({.m = tokens_, .n = out, .k = in}, element_);
-    t.backward_input.products = seconds({.m = tokens_, .n = in, .k = out}, element_);
-    // Added to what is there, in the width in which gradients are kept.
-    t.backward_weight.products = seconds({.m = out, .n = in, .k = tokens_}, program_.gradient_bytes);
+  UnitTime attention_branch() const {
+    UnitTime t = rank_.weight_products(tokens_, queries_ + 2 * keys_, model_.hidden_size, work_.products);
+    t += rank_.weight_products(tokens_, model_.hidden_size, queries_, work_.products);
+    t += program_.stores_scores ? stored_scores() : flash_attention();
+    t += biases();
+    t += region_communication(rank_);
     return t;
   }
 
-  UnitTime products() const {
-    UnitTime t;
-    for (const auto& [name, shape] : shapes()) t += product(shape.n, shape.k, work_.products);
+  UnitTime mlp_branch() const {
+    UnitTime t = rank_.weight_products(tokens_, up_, model_.hidden_size, work_.products);
+    t += rank_.weight_products(tokens_, model_.hidden_size, ffn_, work_.products);
+    t += rank_.activation(tokens_, ffn_);
+    t += region_communication(rank_);
+    if (model_.mlp_bias())
+      t.backward_input.elementwise +=
+          rank_.seconds(rank_.kernels().bias.backward * (real(tokens_ * up_) + rank_.stream_elements()), 0);
     return t;
   }
 
-  UnitTime attention() const { return program_.stores_scores ? stored_scores() : flash_attention(); }
+  /// Operations per second of attention.
+  double attention_rate(bool is_backward) const {
+    const i64 length = model_.seq_length, width = model_.head_dim();
+    if (const MeasuredRates* measured = hw_.measured(work_.products))
+      return measured->attention_rate(length, width, is_backward);
+    const double of_bf16 = work_.dtype == DType::F32 ? hw_.device.fp32_attained / hw_.device.bf16_attained : 1;
+    const double s = real(length), rate = 1e12 * hw_.device.attention_attained * program_.attention * of_bf16 * s /
+                                          (s + kAttentionRamp) * (width >= 128 ? 1 : kNarrowHeads);
+    return is_backward ? rate * kBackwardSpeed : rate;
+  }
 
   UnitTime flash_attention() const {
-    const double s = real(model_.seq_length);
     double seen = 0;
     for (i64 layer = 0; layer < model_.num_layers; ++layer) seen += seen_keys(model_, layer);
     const double flops = 4 * real(tokens_) * seen / real(model_.num_layers) * real(queries_);
-    const double of_bf16 = work_.dtype == DType::F32 ? hw_.device.fp32_attained / hw_.device.bf16_attained : 1;
-    const double rate = 1e12 * hw_.device.attention_attained * program_.attention * of_bf16 * s / (s + kAttentionRamp) *
-                        (model_.head_dim() >= 128 ? 1 : kNarrowHeads);
+    const double scores = model_.attention_dropout > 0 ? flops / (4 * real(model_.head_dim())) : 0;
+    const PassSeconds& dropped = rank_.kernels().dropped_score;
     UnitTime t;
-    t.forward.attention = slow_ * (flops / rate + hw_.gap_seconds());
-    t.backward_input.attention = slow_ * (kBackwardWork * flops / (rate * kBackwardSpeed) + 2 * hw_.gap_seconds());
+    t.forward.attention = rank_.seconds(flops / attention_rate(false) + scores * dropped.forward, 1);
+    t.backward_input.attention =
+        rank_.seconds(kBackwardWork * flops / attention_rate(true) + scores * dropped.backward, 2);
     return t;
   }
 
@@ -123,48 +136,45 @@ class Layer {
   UnitTime stored_scores() const {
     const i64 s = model_.seq_length, d = model_.head_dim(), batch = heads_ * layout_.micro_batch_size;
     const auto one = [&](i64 n, i64 k) {
-      return slow_ * product_seconds(hw_, ProductType::Bf16, {.m = s, .n = n, .k = k, .batch = batch}, element_);
+      return rank_.product_seconds(ProductType::Bf16, {.m = s, .n = n, .k = k, .batch = batch}, element_,
+                                   ProductPass::Forward);
     };
     const double scores = real(batch) * real(s) * real(s);
     UnitTime t;
-    t.forward.attention = one(s, d) + one(d, s) + traffic(program_.scores.forward * scores, 2);
-    t.backward_input.attention = one(s, d) + 3 * one(d, s) + traffic(program_.scores.backward * scores, 2);
+    t.forward.attention = one(s, d) + one(d, s) + rank_.traffic_seconds(program_.scores.forward * scores, 2);
+    t.backward_input.attention =
+        one(s, d) + 3 * one(d, s) + rank_.traffic_seconds(program_.scores.backward * scores, 2);
     return t;
   }
 
-  double norms(double sweeps) const { return 2 * sweeps * stream(); }
-  double activations(bool backward) const {
-    const double least = backward ? 2 * real(up_) + real(ffn_) : real(up_ + ffn_);
-    return real(tokens_) * least * (backward ? program_.activation.backward : program_.activation.forward);
+  /// Biases that no other kernel adds, and gradients of all.
+  UnitTime biases() const {
+    const PassSeconds& bias = rank_.kernels().bias;
+    const double qkv = model_.qkv_bias() ? real(tokens_) * real(queries_ + 2 * keys_) : 0;
+    const double proj = model_.attention_output_bias() ? rank_.stream_elements() : 0;
+    UnitTime t;
+    t.forward.elementwise = rank_.seconds(bias.forward * qkv, 0);
+    t.backward_input.elementwise = rank_.seconds(bias.backward * (qkv + proj), 0);
+    return t;
   }
 
+  /// Norms, residuals and heads, and what products in fp8 take.
   UnitTime elementwise() const {
-    const double qkv = real(tokens_) * real(queries_ + 2 * keys_), hidden = real(tokens_ * model_.hidden_size);
-    double forward = norms(program_.norm.forward + program_.residual.forward) + program_.heads.forward * qkv;
-    double backward = norms(program_.norm.backward + program_.residual.backward) + program_.heads.backward * qkv;
-    if (work_.products == ProductType::Fp8) {
-      const double ends = real(tokens_) * real(queries_ + ffn_);
-      const double weights = real(model_.hidden_size) * real(2 * queries_ + 2 * keys_ + up_ + ffn_);
-      forward += program_.quantise.forward * (2 * hidden + ends + weights);
-      backward += program_.quantise.backward * (2 * hidden + qkv + real(tokens_ * up_));
-    }
+    const KernelTimes& kernels = rank_.kernels();
+    const double qkv = real(tokens_) * real(queries_ + 2 * keys_), stream = 2 * rank_.stream_elements();
     UnitTime t;
-    t.forward.elementwise = traffic(forward + activations(false), program_.kernels.forward);
-    t.backward_input.elementwise = traffic(backward + activations(true), program_.kernels.backward);
-    return t;
-  }
-
-  UnitTime tensor_parallel() const {
-    UnitTime t;
-    if (layout_.tp == 1) return t;
-    if (!layout_.sequence_parallel) {
-      const double sum = collectives_.all_reduce(whole_bytes(), layout_.tp_group());
-      t.forward.tensor_parallel = t.backward_input.tensor_parallel = 2 * sum;
-      return t;
-    }
-    const double gather = collectives_.all_gather(whole_bytes(), layout_.tp_group());
-    t.forward.tensor_parallel = 4 * gather;         // gather and reduce-scatter around attention and MLP
-    t.backward_input.tensor_parallel = 6 * gather;  // and the two inputs gathered again for the weights' gradients
+    t.forward.elementwise =
+        rank_.seconds(stream * (kernels.norm.forward + kernels.residual.forward) + kernels.heads.forward * qkv,
+                      program_.kernels.forward);
+    t.backward_input.elementwise =
+        rank_.seconds(stream * (kernels.norm.backward + kernels.residual.backward) + kernels.heads.backward * qkv,
+                      program_.kernels.backward);
+    if (work_.products != ProductType::Fp8) return t;
+    const double hidden = real(tokens_ * model_.hidden_size), ends = real(tokens_) * real(queries_ + ffn_);
+    const double weights = real(model_.hidden_size) * real(2 * queries_ + 2 * keys_ + up_ + ffn_);
+    t.forward.elementwise += rank_.traffic_seconds(program_.quantise.forward * (2 * hidden + ends + weights), 0);
+    t.backward_input.elementwise +=
+        rank_.traffic_seconds(program_.quantise.backward * (2 * hidden + qkv + real(tokens_ * up_)), 0);
     return t;
   }
 
@@ -190,13 +200,16 @@ class Layer {
   }
 
   /// What selective recomputation adds.
-  void keep_less(UnitTime& t) const {
+  void keep_less(UnitTime& t, LayerKind kind) const {
     const Recompute& r = layout_.recompute;
     if (r.granularity != Recompute::Granularity::Selective) return;
     PassTime again;
     if (r.core_attn) again.attention = t.forward.attention;
-    if (r.layernorm) again.elementwise += traffic(norms(program_.norm.forward), 2);
-    if (r.mlp_act) again.elementwise += traffic(activations(false), 1);
+    if (r.layernorm) again.elementwise += rank_.seconds(2 * rank_.stream_elements() * rank_.kernels().norm.forward, 2);
+    if (r.mlp_act && kind == LayerKind::Dense)
+      again.elementwise += rank_.activation(tokens_, ffn_).forward.elementwise + rank_.seconds(0, 1);
+    if (r.moe_act && kind == LayerKind::Experts)
+      again.elementwise += expert_activation_seconds(rank_) + rank_.seconds(0, 1);
     if (program_.recomputed_products > 0) {
       again.products = program_.recomputed_products * t.forward.products;
       again.elementwise = t.forward.elementwise;
@@ -204,65 +217,21 @@ class Layer {
     t.backward_input += again;
   }
 
+  RankWork rank_;
   const Hardware& hw_;
   const Implementation& program_;
   const Workload& work_;
   const ModelConfig& model_;
   const Layout& layout_;
-  Collectives collectives_;
-  double slow_, element_;
+  const Collectives& collectives_;
+  double element_;
   i64 tokens_, heads_, queries_, keys_, ffn_, up_;
 };
 
 }  // namespace
 
-PassTime& PassTime::operator+=(const PassTime& other) {
-  products += other.products;
-  attention += other.attention;
-  elementwise += other.elementwise;
-  tensor_parallel += other.tensor_parallel;
-  context_parallel += other.context_parallel;
-  data_parallel += other.data_parallel;
-  return *this;
-}
-
-PassTime PassTime::operator*(double factor) const {
-  return {.products = factor * products,
-          .attention = factor * attention,
-          .elementwise = factor * elementwise,
-          .tensor_parallel = factor * tensor_parallel,
-          .context_parallel = factor * context_parallel,
-          .data_parallel = factor * data_parallel};
-}
-
-PassTime UnitTime::total() const {
-  PassTime sum = forward;
-  sum += backward_input;
-  sum += backward_weight;
-  return sum;
-}
-
-UnitTime& UnitTime::operator+=(const UnitTime& other) {
-  forward += other.forward;
-  backward_input += other.backward_input;
-  backward_weight += other.backward_weight;
-  return *this;
-}
-
-UnitTime UnitTime::operator*(double factor) const {
-  return {.forward = forward * factor,
-          .backward_input = backward_input * factor,
-          .backward_weight = backward_weight * factor};
-}
-
-UnitTime layer_time(const Job& job) {
-  return Layer(job).time();
-}
-
-UnitTime recomputed(const UnitTime& layer) {
-  UnitTime t = layer;
-  t.backward_input += layer.forward;
-  return t;
+UnitTime layer_time(const Job& job, LayerKind kind) {
+  return Layer(job).time(kind);
 }
 
 std::vector<std::pair<std::string, ProductShape>> layer_products(const Job& job) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "model/config/expert_layers.h"
+
 namespace mcpp {
 namespace {
 
@@ -32,12 +34,6 @@ void parse_qwen2_moe(const ConfigJson& config, ModelConfig& model) {
   moe.router_pre_softmax = !config.flag("norm_topk_prob", false);
   moe.shared_expert_intermediate_size = config.integer("shared_expert_intermediate_size", 5632);
   moe.shared_expert_gate = true;
-}
-
-i64 layers_with_experts(const ModelConfig& m) {
-  i64 count = 0;
-  for (i64 layer = 0; layer < m.num_layers; ++layer) count += m.moe.has_experts(layer) ? 1 : 0;
-  return count;
 }
 
 }  // namespace
@@ -88,7 +84,8 @@ std::vector<std::string> expert_obstacles(const ModelConfig& m, HuggingfaceFamil
   need(moe.router_num_groups == 0, "moe_router_num_groups");
   need(moe.routing().scale == 1, "moe_router_topk_scaling_factor");
   need(moe.expert_capacity_factor == 0, "moe_expert_capacity_factor");
-  need(!is_mixtral || layers_with_experts(m) == m.num_layers, "moe_layer_freq");
+  need(!is_mixtral || static_cast<i64>(layers_with_experts(m.moe, 0, m.num_layers).size()) == m.num_layers,
+       "moe_layer_freq");
   need(!is_mixtral || !moe.router_pre_softmax, "moe_router_pre_softmax");
   need(is_mixtral == (moe.shared_expert_intermediate_size == 0), "moe_shared_expert_intermediate_size");
   need(is_mixtral || moe.shared_expert_gate, "moe_shared_expert_gate");

@@ -10,6 +10,7 @@
 #include "base/number_text.h"
 #include "base/strings.h"
 #include "plan/step_time.h"
+#include "plan/utilization.h"
 
 namespace mcpp {
 namespace {
