@@ -4,7 +4,7 @@
 #include <string>
 #include <tuple>
 
-#include "plan/layout.h"
+#include "plan/cost/layout.h"
 
 namespace mcpp {
 

@@ -4,7 +4,7 @@
 
 #include "base/number_text.h"
 #include "base/strings.h"
-#include "plan/products.h"
+#include "plan/cost/products.h"
 #include "plan/utilization.h"
 
 namespace mcpp {

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/step_time.h"
+#include "plan/cost/step_time.h"
 
 namespace mcpp {
 

@@ -1,6 +1,6 @@
 // How much of its devices a step uses.
 #pragma once
-#include "plan/job.h"
+#include "plan/cost/job.h"
 
 namespace mcpp {
 

@@ -24,6 +24,7 @@ model/config optimizer data checkpoint
 model/layers data/tokenizer data/read checkpoint/format
 model data/prepare checkpoint/folder
 checkpoint/load checkpoint/save
+plan/cost
 plan
 megatron_cpp/config
 megatron_cpp/step

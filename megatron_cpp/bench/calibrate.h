@@ -1,7 +1,7 @@
 // Measures the machine that it runs on for the planner: a file of configs/hardware/ with what its ranks reach.
 #pragma once
 #include "comm/communicator.h"
-#include "plan/hardware.h"
+#include "plan/cost/hardware.h"
 #include "tensor/device.h"
 
 namespace mcpp {

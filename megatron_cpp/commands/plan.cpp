@@ -9,7 +9,7 @@
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/layout_search.h"
 #include "megatron_cpp/setup/placement.h"
-#include "megatron_cpp/setup/run_metrics.h"
+#include "megatron_cpp/train/run_metrics.h"
 #include "parallel/pp/draw.h"
 #include "plan/recipe.h"
 #include "plan/report.h"

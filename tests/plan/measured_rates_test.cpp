@@ -1,11 +1,11 @@
 // Rates that were measured at some sizes, at others.
-#include "plan/measured_rates.h"
+#include "plan/cost/measured_rates.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "plan/kernel_times.h"
-#include "plan/products.h"
+#include "plan/cost/kernel_times.h"
+#include "plan/cost/products.h"
 #include "tests/support/toy_cluster.h"
 
 namespace mcpp {

@@ -1,6 +1,6 @@
 // A cluster with round numbers, and models for it.
 #pragma once
-#include "plan/layout.h"
+#include "plan/cost/layout.h"
 
 namespace mcpp::test {
 

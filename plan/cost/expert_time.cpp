@@ -1,4 +1,4 @@
-#include "plan/expert_time.h"
+#include "plan/cost/expert_time.h"
 
 #include <algorithm>
 #include <cmath>

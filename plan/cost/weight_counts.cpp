@@ -1,8 +1,8 @@
-#include "plan/weight_counts.h"
-
-#include "model/config/expert_layers.h"
+#include "plan/cost/weight_counts.h"
 
 #include <algorithm>
+
+#include "model/config/expert_layers.h"
 
 namespace mcpp {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "plan/rank_work.h"
+#include "plan/cost/rank_work.h"
 
 namespace mcpp {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/fields.h"
-#include "plan/measured_rates.h"
+#include "plan/cost/measured_rates.h"
 #include "tensor/dtype.h"
 
 namespace mcpp {

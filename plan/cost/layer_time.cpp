@@ -1,11 +1,11 @@
-#include "plan/layer_time.h"
+#include "plan/cost/layer_time.h"
 
 #include <algorithm>
 
 #include "model/config/expert_layers.h"
 #include "model/flops.h"
-#include "plan/expert_time.h"
-#include "plan/rank_work.h"
+#include "plan/cost/expert_time.h"
+#include "plan/cost/rank_work.h"
 
 namespace mcpp {
 namespace {

@@ -1,4 +1,4 @@
-#include "plan/step_time.h"
+#include "plan/cost/step_time.h"
 
 #include <algorithm>
 #include <map>
@@ -6,7 +6,7 @@
 #include "model/layer_memory.h"
 #include "parallel/pp/lower.h"
 #include "parallel/pp/simulate.h"
-#include "plan/kernel_times.h"
+#include "plan/cost/kernel_times.h"
 
 namespace mcpp {
 namespace {

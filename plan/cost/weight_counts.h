@@ -1,7 +1,7 @@
 // The weights of a rank, without biases and norms: what communication and the optimizer cost is in proportion to.
 #pragma once
 #include "parallel/pp/stages.h"
-#include "plan/layer_time.h"
+#include "plan/cost/layer_time.h"
 
 namespace mcpp {
 

@@ -1,4 +1,4 @@
-#include "plan/pass_time.h"
+#include "plan/cost/pass_time.h"
 
 namespace mcpp {
 

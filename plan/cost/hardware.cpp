@@ -1,4 +1,4 @@
-#include "plan/hardware.h"
+#include "plan/cost/hardware.h"
 
 #include <cmath>
 #include <numbers>

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "parallel/pp/simulate.h"
-#include "plan/layer_time.h"
-#include "plan/weight_counts.h"
+#include "plan/cost/layer_time.h"
+#include "plan/cost/weight_counts.h"
 
 namespace mcpp {
 

@@ -1,9 +1,9 @@
 // What one rank of a layout has of a microbatch, and how long its device takes for the parts that layers are made of.
 #pragma once
-#include "plan/job.h"
-#include "plan/kernel_times.h"
-#include "plan/pass_time.h"
-#include "plan/products.h"
+#include "plan/cost/job.h"
+#include "plan/cost/kernel_times.h"
+#include "plan/cost/pass_time.h"
+#include "plan/cost/products.h"
 
 namespace mcpp {
 

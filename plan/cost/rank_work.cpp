@@ -1,4 +1,4 @@
-#include "plan/rank_work.h"
+#include "plan/cost/rank_work.h"
 
 namespace mcpp {
 namespace {

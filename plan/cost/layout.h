@@ -4,7 +4,7 @@
 
 #include "model/memory.h"
 #include "parallel/pp/schedule_kind.h"
-#include "plan/collectives.h"
+#include "plan/cost/collectives.h"
 
 namespace mcpp {
 

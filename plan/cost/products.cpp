@@ -1,4 +1,4 @@
-#include "plan/products.h"
+#include "plan/cost/products.h"
 
 #include <algorithm>
 #include <array>

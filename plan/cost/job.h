@@ -1,7 +1,7 @@
 // What a step is predicted from.
 #pragma once
-#include "plan/implementation.h"
-#include "plan/layout.h"
+#include "plan/cost/implementation.h"
+#include "plan/cost/layout.h"
 
 namespace mcpp {
 

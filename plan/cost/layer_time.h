@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "plan/job.h"
-#include "plan/pass_time.h"
-#include "plan/products.h"
+#include "plan/cost/job.h"
+#include "plan/cost/pass_time.h"
+#include "plan/cost/products.h"
 
 namespace mcpp {
 

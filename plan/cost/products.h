@@ -1,6 +1,6 @@
 // How long matrix products take.
 #pragma once
-#include "plan/hardware.h"
+#include "plan/cost/hardware.h"
 
 namespace mcpp {
 

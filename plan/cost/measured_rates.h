@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/fields.h"
-#include "plan/product_shape.h"
+#include "plan/cost/product_shape.h"
 
 namespace mcpp {
 

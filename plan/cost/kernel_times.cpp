@@ -1,4 +1,4 @@
-#include "plan/kernel_times.h"
+#include "plan/cost/kernel_times.h"
 
 #include "tensor/wide.h"
 

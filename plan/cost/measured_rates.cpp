@@ -1,4 +1,4 @@
-#include "plan/measured_rates.h"
+#include "plan/cost/measured_rates.h"
 
 #include <algorithm>
 #include <cmath>

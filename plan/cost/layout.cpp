@@ -1,4 +1,4 @@
-#include "plan/layout.h"
+#include "plan/cost/layout.h"
 
 #include "base/strings.h"
 
