@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "parallel/ep/capacity.h"
+#include "tensor/pooled_size.h"
 #include "tensor/wide.h"
 
 namespace mcpp {
@@ -34,18 +35,22 @@ LayerTensors layer_tensors(const ModelConfig& c, const ActivationSetup& setup) {
   const i64 tokens = setup.tokens(c), element = size_of(setup.dtype);
   const i64 heads = c.num_attention_heads / tp, groups = query_groups(c, setup);
   const i64 statistic = tokens * size_of(wide(setup.dtype)), head = tokens * c.head_dim() * element;
-  const i64 of_a_norm = (c.normalization == Normalization::LayerNorm ? 2 : 1) * statistic;
-  const i64 of_heads = (heads + groups) * head + (c.qk_layernorm_all_heads ? 2 : heads + groups) * of_a_norm;
+  const i64 statistics_of_a_norm = c.normalization == Normalization::LayerNorm ? 2 : 1;
+  const auto of_normed_heads = [&](i64 count) {
+    return pooled_size(count * head) +
+           statistics_of_a_norm * pooled_size((c.qk_layernorm_all_heads ? 1 : count) * statistic);
+  };
+  const i64 of_heads = of_normed_heads(heads) + of_normed_heads(groups);
   const i64 exchanged_groups = exchange_shares_groups(c, setup) ? setup.cut.heads : groups;
-  return {.residual = residual_bytes(c, setup),
-          .whole = tokens * c.hidden_size * element,
-          .qkv = (heads + 2 * groups) * head,
-          .heads = heads * head,
-          .exchanged_qkv = (heads + 2 * exchanged_groups) * head,
-          .up = tokens * (c.gated() ? 2 : 1) * c.ffn() / tp * element,
-          .activated = tokens * c.ffn() / tp * element,
-          .statistics = of_a_norm / parts,
-          .log_sum_exps = heads * statistic,
+  return {.residual = pooled_size(residual_bytes(c, setup)),
+          .whole = pooled_size(tokens * c.hidden_size * element),
+          .qkv = pooled_size((heads + 2 * groups) * head),
+          .heads = pooled_size(heads * head),
+          .exchanged_qkv = pooled_size((heads + 2 * exchanged_groups) * head),
+          .up = pooled_size(tokens * (c.gated() ? 2 : 1) * c.ffn() / tp * element),
+          .activated = pooled_size(tokens * c.ffn() / tp * element),
+          .statistics = statistics_of_a_norm * pooled_size(statistic / parts),
+          .log_sum_exps = pooled_size(heads * statistic),
           .head_norms = c.qk_layernorm ? of_heads : 0};
 }
 
@@ -81,8 +86,12 @@ struct ExpertRows {
   i64 most;  ///< that they could be given
 };
 
+i64 tokens_to_route(const ModelConfig& c, const ActivationSetup& setup) {
+  return (setup.tokens(c) + setup.tensor_parallel - 1) / setup.tensor_parallel;
+}
+
 ExpertRows expert_rows(const ModelConfig& c, const ActivationSetup& setup) {
-  const i64 tokens = setup.tokens(c) / setup.tensor_parallel, topk = c.moe.router_topk;
+  const i64 tokens = tokens_to_route(c, setup), topk = c.moe.router_topk;
   const i64 parts = setup.expert_parallel, ranks = parts * setup.expert_tensor_parallel;
   const i64 own = c.moe.num_experts / parts, even = tokens * topk * ranks / parts;
   const i64 most = tokens * ranks * std::min(topk, own);
@@ -95,40 +104,72 @@ ExpertRows expert_rows(const ModelConfig& c, const ActivationSetup& setup) {
   return {.sent = tokens * topk, .even = even, .most = std::min(most, padded)};
 }
 
-/// Of rows that experts take: their input, the up projection, what comes out of the activation.
-i64 kept_of_rows(const ModelConfig& c, const ActivationSetup& setup, i64 rows) {
-  const i64 width = c.moe_ffn() / setup.expert_tensor_parallel;
-  return rows * (c.hidden_size + ((c.gated() ? 2 : 1) + (setup.recompute.moe_act ? 0 : 1)) * width) *
-         size_of(setup.dtype);
+/// Of rows that experts take: as they come or leave, and inside.
+struct RowTensors {
+  i64 in, up, activated;
+};
+RowTensors row_tensors(const ModelConfig& c, const ActivationSetup& setup, i64 rows) {
+  const i64 row = rows * size_of(setup.dtype), width = c.moe_ffn() / setup.expert_tensor_parallel;
+  return {.in = pooled_size(row * c.hidden_size),
+          .up = pooled_size(row * (c.gated() ? 2 : 1) * width),
+          .activated = pooled_size(row * width)};
 }
 
-/// Logits, weights, choices before and after drops, and the counts of all ranks.
+/// The input of experts, the up projection, what comes out of the activation.
+i64 kept_of_rows(const ModelConfig& c, const ActivationSetup& setup, i64 rows) {
+  const RowTensors t = row_tensors(c, setup, rows);
+  return t.in + t.up + (setup.recompute.moe_act ? 0 : t.activated);
+}
+
+/// What combine() keeps: what the experts made of each choice, on the rank of its token or on that of the expert.
+i64 combined_bytes(const ModelConfig& c, const ActivationSetup& setup) {
+  const ExpertRows rows = expert_rows(c, setup);
+  const bool is_at_experts = setup.dispatcher == TokenDispatcherType::AllGather;
+  return row_tensors(c, setup, is_at_experts ? rows.even : rows.sent).in;
+}
+
+/// Logits, weights, choices before and after drops, the factors of the balancing loss, and the counts of all ranks.
 i64 router_bytes(const ModelConfig& c, const ActivationSetup& setup) {
-  const i64 tokens = setup.tokens(c) / setup.tensor_parallel, experts = c.moe.num_experts, topk = c.moe.router_topk;
-  const i64 number = size_of(wide(setup.dtype)), drops = c.moe.expert_capacity_factor > 0 ? 1 : 0;
+  const MoeConfig& moe = c.moe;
+  const i64 tokens = tokens_to_route(c, setup), experts = moe.num_experts, topk = moe.router_topk;
+  const i64 number = size_of(wide(setup.dtype)), choices = pooled_size(tokens * topk * size_of(DType::I32));
+  const bool drops = moe.expert_capacity_factor > 0, is_balanced = moe.aux_loss_coeff > 0;
+  const i64 groups = moe.router_load_balancing_type == LoadBalancing::SeqAuxLoss ? setup.micro_batch_size : 1;
   const i64 ranks = setup.expert_parallel * setup.expert_tensor_parallel;
-  return tokens * (experts + topk) * number + (tokens * topk * (1 + drops) + ranks * experts) * size_of(DType::I32);
+  return pooled_size(tokens * experts * number) + pooled_size(tokens * topk * number) + (drops ? 2 : 1) * choices +
+         (is_balanced ? pooled_size(groups * experts * size_of(DType::F64)) : 0) +
+         pooled_size(ranks * experts * size_of(DType::I32));
 }
 
 i64 shared_expert_bytes(const ModelConfig& c, const ActivationSetup& setup) {
-  const i64 rows = (c.gated() ? 2 : 1) + (setup.recompute.mlp_act ? 0 : 1);
-  return setup.tokens(c) * rows * c.moe.shared_expert_intermediate_size / setup.tensor_parallel * size_of(setup.dtype);
+  const i64 width = c.moe.shared_expert_intermediate_size / setup.tensor_parallel;
+  if (width == 0) return 0;
+  const i64 row = setup.tokens(c) * size_of(setup.dtype), up = pooled_size(row * (c.gated() ? 2 : 1) * width);
+  i64 sum = up + (setup.recompute.mlp_act ? 0 : pooled_size(row * width));
+  if (c.moe.shared_expert_gate)  // its logits and its input, which is what it gives without the gate
+    sum += pooled_size(residual_bytes(c, setup)) +
+           pooled_size(residual_bytes(c, setup) / c.hidden_size / size_of(setup.dtype) * size_of(wide(setup.dtype)));
+  return sum;
 }
 
 i64 branch_bytes(const ModelConfig& c, const ActivationSetup& setup, const LayerTensors& t, i64 layer) {
   const i64 norms = branch_norm_bytes(c, t, setup.recompute, c.use_parallel_residual);
   if (!c.moe.has_experts(layer)) return norms + mlp_bytes(t, setup.recompute);
-  const ExpertRows rows = expert_rows(c, setup);
-  return norms + router_bytes(c, setup) + kept_of_rows(c, setup, rows.even) +
-         rows.sent * c.hidden_size * size_of(setup.dtype) + shared_expert_bytes(c, setup);
+  return norms + router_bytes(c, setup) + kept_of_rows(c, setup, expert_rows(c, setup).even) +
+         combined_bytes(c, setup) + shared_expert_bytes(c, setup);
 }
 
-/// While gradients pass the first matrices of experts: of their output, of the activation's output, of their input, and
-/// these once more on their way.
+/// While gradients pass the first matrices of experts: of their output where they came from other ranks, of the
+/// activation's output, of their input. Or when these are on their way back, packed once more and unpacked, while what
+/// was kept of the rows is gone.
 i64 experts_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   const ExpertRows rows = expert_rows(c, setup);
-  const i64 width = c.moe_ffn() / setup.expert_tensor_parallel, again = setup.recompute.moe_act ? 2 : 1;
-  return rows.even * (2 * c.hidden_size + again * width) * size_of(setup.dtype);
+  const RowTensors t = row_tensors(c, setup, rows.even);
+  const bool exchanges = setup.expert_parallel * setup.expert_tensor_parallel > 1;
+  const i64 came = exchanges && setup.dispatcher == TokenDispatcherType::AllToAll ? t.in : 0;
+  const i64 inside = came + t.in + (setup.recompute.moe_act ? 2 : 1) * t.activated;
+  const i64 back = exchanges ? came + 2 * t.in + row_tensors(c, setup, rows.sent * setup.expert_tensor_parallel).in : 0;
+  return std::max(inside, back - kept_of_rows(c, setup, rows.even));
 }
 
 /// What ranks whose keys meet hold of them in backward, and of gradients in the wide type: see the sources of
@@ -195,7 +236,7 @@ i64 layer_working_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 
 
 i64 output_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   return norm_bytes(layer_tensors(c, setup), true) +
-         setup.tokens(c) * c.padded_vocab_size() / setup.tensor_parallel * size_of(setup.dtype);
+         pooled_size(setup.tokens(c) * c.padded_vocab_size() / setup.tensor_parallel * size_of(setup.dtype));
 }
 
 i64 output_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {

@@ -1,11 +1,13 @@
 #include "model/memory.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 
 #include "model/layer_memory.h"
 #include "model/on_paper.h"
+#include "model/whole_units.h"
+#include "parallel/dp/plan.h"
+#include "tensor/pooled_size.h"
 #include "tensor/wide.h"
 
 namespace mcpp {
@@ -25,25 +27,24 @@ bool ties_on_rank(const ModelConfig& c, const RankShare& share) {
   return embedding && output && !c.untie_embeddings_and_output_weights;
 }
 
-ChunkParameters count(GPTModel& chunk, GridKind grid) {
-  std::map<int, i64> by_unit;
+ChunkParameters count(GPTModel& chunk, const RankShare& share, GridKind grid) {
+  std::vector<ParamMeta> params;
   ChunkParameters counts;
   chunk.visit([&](const Param& param, int unit) {
     if (param.placement.grid != grid) return;
-    by_unit[unit] += param.numel();
+    params.push_back({param.name, param.numel(), unit});
+    counts.all += param.numel();
     if (!param.matrices.empty()) counts.matrices += param.numel();
+    if (unit == params.front().unit) counts.first += param.numel();
   });
-  for (const auto& [unit, elements] : by_unit) counts.units.push_back(elements);
+  const i64 shards = grid == GridKind::Dense ? share.shards : share.expert_shards;
+  const BufferPlan plan =
+      plan_buffer(params, static_cast<int>(shards), share.zero_stage >= 2 ? 1 : share.bucket_elements);
+  for (const Bucket& bucket : plan.buckets) {
+    counts.buckets.push_back(bucket.size());
+    counts.units.push_back(bucket.first_unit);
+  }
   return counts;
-}
-
-/// Elements of the units of a chunk that are whole at the same time, where the others are cut over ranks: the one in
-/// use, the neighbour that is on its way, and tied embeddings during the whole pass.
-i64 whole_units(const std::vector<i64>& units, bool overlap, bool keeps_embedding) {
-  i64 most = 0;
-  for (std::size_t u = keeps_embedding ? 1 : 0; u < units.size(); ++u)
-    most = std::max(most, units[u] + (overlap && u + 1 < units.size() ? units[u + 1] : 0));
-  return most + (keeps_embedding ? units.front() : 0);
 }
 
 /// Whether the next computation after action i of a rank takes what another rank sends: the engine then receives it
@@ -65,7 +66,7 @@ i64 peak_activations(const ModelConfig& c, const ActivationSetup& setup, const R
   std::vector<StageActivations> chunks;
   for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk)
     chunks.push_back(stage_activations(c, setup, contents(share, chunk)));
-  const i64 message = residual_bytes(c, setup);
+  const i64 message = pooled_size(residual_bytes(c, setup));
   const std::vector<Action>& actions = share.schedule.per_rank[static_cast<std::size_t>(share.pipeline_rank)];
   i64 kept = 0, peak = 0;
   for (std::size_t i = 0; i < actions.size(); ++i) {
@@ -82,7 +83,7 @@ i64 peak_activations(const ModelConfig& c, const ActivationSetup& setup, const R
 /// Tokens and targets of all microbatches, and the tables of RoPE.
 i64 constant_activations(const ModelConfig& c, const ActivationSetup& setup, const RankShare& share) {
   const i64 tables = c.position_embedding_type != PositionEmbedding::Rope ? 0 : c.rope_local_base_freq > 0 ? 2 : 1;
-  const i64 rotary = tables * c.max_positions() * c.rotary_dim() * size_of(wide(setup.dtype));
+  const i64 rotary = tables * pooled_size(c.max_positions() * c.rotary_dim() * size_of(wide(setup.dtype)));
   const i64 tokens = setup.tokens(c) * share.schedule.microbatches;
   return share.schedule.chunks_per_rank * rotary + 2 * tokens * size_of(DType::I32);
 }
@@ -90,11 +91,10 @@ i64 constant_activations(const ModelConfig& c, const ActivationSetup& setup, con
 }  // namespace
 
 i64 ChunkParameters::total() const {
-  return std::accumulate(units.begin(), units.end(), i64{0});
+  return std::accumulate(buckets.begin(), buckets.end(), i64{0});
 }
 
-std::vector<ChunkParameters> chunk_parameters(const ModelConfig& config, const ActivationSetup& setup,
-                                              const RankShare& share, GridKind grid) {
+RankParameters rank_parameters(const ModelConfig& config, const ActivationSetup& setup, const RankShare& share) {
   Paper paper(setup.tensor_parallel);
   ModelContext context = paper.context(config);
   context.recompute = setup.recompute;
@@ -104,14 +104,17 @@ std::vector<ChunkParameters> chunk_parameters(const ModelConfig& config, const A
   context.output_rank = share.schedule.rank_of(share.schedule.stages() - 1);
   std::vector<StageContents> stages;
   for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk) stages.push_back(contents(share, chunk));
-  std::vector<ChunkParameters> counts;
-  for (const auto& chunk : make_chunks(context, stages)) counts.push_back(count(*chunk, grid));
+  RankParameters counts;
+  for (const auto& chunk : make_chunks(context, stages)) {
+    counts.dense.push_back(count(*chunk, share, GridKind::Dense));
+    if (config.moe.num_experts > 0) counts.experts.push_back(count(*chunk, share, GridKind::Expert));
+  }
   return counts;
 }
 
 StageActivations stage_activations(const ModelConfig& config, const ActivationSetup& setup,
                                    const StageContents& stage) {
-  const i64 input = residual_bytes(config, setup);
+  const i64 input = pooled_size(residual_bytes(config, setup));
   StageActivations sum;
   i64 next = stage.first_layer;
   for (const LayerGroup& group : layer_groups(setup.recompute, stage.num_layers())) {
@@ -137,59 +140,100 @@ RankShare whole_share(const ModelConfig& config) {
 
 namespace {
 
-/// Bytes of the parameters on one grid, which `shards` ranks share as the ZeRO stage says.
-MemoryEstimate grid_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
-                           const RankShare& share, GridKind grid, const std::vector<ChunkParameters>& chunks) {
-  const auto element = static_cast<double>(size_of(setup.dtype)),
-             grad = static_cast<double>(size_of(wide(setup.dtype)));
-  const bool tied = grid == GridKind::Dense && ties_on_rank(config, share);
-  double params = 0, matrices = 0, whole_params = 0, whole_grads = 0;  // elements
-  double shared = 0;  // the output layer's part of a shared weight's gradient, which is kept apart
-  for (std::size_t i = 0; i < chunks.size(); ++i) {
-    const ChunkParameters& chunk = chunks[i];
-    const bool keeps_embedding = tied && contents(share, static_cast<int>(i)).has_embedding;
-    const auto most = [&](bool overlap) {
-      return static_cast<double>(whole_units(chunk.units, overlap, keeps_embedding));
-    };
-    params += static_cast<double>(chunk.total());
-    matrices += static_cast<double>(chunk.matrices);
-    whole_params = std::max(whole_params, most(share.overlap_param_gather));
-    whole_grads = std::max(whole_grads, most(share.overlap_grad_reduce));
-    if (keeps_embedding) shared = static_cast<double>(chunk.units.front());
-  }
-  const auto shards = static_cast<double>(grid == GridKind::Dense ? share.shards : share.expert_shards);
-  const double master = is_narrow(setup.dtype) ? 1 : 0;
-  const double kept = matrices * states.of_matrices + (params - matrices) * states.of_others;
-  const double state = params * master + kept;
-  const double kept_grad = share.bf16_grads ? static_cast<double>(size_of(DType::BF16)) : grad;
-  const double in_use = (grad + (share.bf16_grads ? kept_grad : 0)) * whole_grads;
-  const double copied =
-      state * (share.elsewhere_is_disk ? 1 - share.states_elsewhere : 1);  // snapshots are on the disk
+/// What a tensor of so many elements takes.
+double tensor_bytes(i64 elements, i64 element) {
+  return static_cast<double>(pooled_size(elements * element));
+}
+
+/// Bytes of what stays from step to step: the parameters of the chunks on one grid, which `shards` ranks share as the
+/// ZeRO stage says.
+MemoryEstimate kept_memory(const ActivationSetup& setup, const StatesPerWeight& states, const RankShare& share,
+                           i64 shards, const std::vector<ChunkParameters>& chunks) {
+  const i64 element = size_of(setup.dtype), grad = size_of(wide(setup.dtype));
+  const i64 kept_grad = share.bf16_grads ? size_of(DType::BF16) : grad;
   const auto cut = [&](int stage) { return share.zero_stage >= stage ? shards : 1; };
-  return {.params = element * (params / cut(3) + (share.zero_stage >= 3 ? whole_params : 0)),
-          .grads = kept_grad * params / cut(2) + (share.zero_stage >= 2 ? in_use : 0) + grad * shared,
-          .optimizer_state = grad / cut(1) * state * (1 - share.states_elsewhere),
-          .save_copy = share.savers > 0 ? (element * params + grad * copied) / static_cast<double>(share.savers) : 0,
-          .elsewhere = grad / cut(1) * state * share.states_elsewhere};
+  const double states_of_all = states.of_others + (is_narrow(setup.dtype) ? 1 : 0);
+  const double copied = share.elsewhere_is_disk ? 1 - share.states_elsewhere : 1;  // snapshots are on the disk
+  MemoryEstimate sum;
+  double state = 0, saved = 0;
+  for (const ChunkParameters& chunk : chunks) {
+    sum.params += tensor_bytes(chunk.total() / cut(3), element);
+    sum.grads += tensor_bytes(chunk.total() / cut(2), kept_grad);
+    for (const i64 bucket : chunk.buckets) state += states_of_all * tensor_bytes(bucket / cut(1), grad);
+    const double fewer = static_cast<double>(grad * chunk.matrices) * (states.of_others - states.of_matrices);
+    state -= fewer / static_cast<double>(cut(1));
+    const auto all = static_cast<double>(chunk.all);
+    saved += all * static_cast<double>(element) + copied * (all * static_cast<double>(grad) * states_of_all - fewer);
+  }
+  sum.optimizer_state = state * (1 - share.states_elsewhere);
+  sum.elsewhere = state * share.states_elsewhere;
+  if (share.savers > 0) sum.save_copy = saved / static_cast<double>(share.savers);
+  return sum;
+}
+
+/// The most that activations and whole units take together in the backward pass of a microbatch.
+double most_together(const ModelConfig& config, const ActivationSetup& setup, const std::vector<UsedUnits>& used,
+                     const WholeUnits& whole) {
+  const i64 input = pooled_size(residual_bytes(config, setup));
+  i64 kept = 0;
+  double most = 0;
+  for (const UsedUnits& u : used) {
+    i64 layers = 0, working = u.is_embedding ? input : 0;
+    for (i64 layer = u.first_layer; layer < u.first_layer + u.layers; ++layer) {
+      layers += layer_activation_bytes(config, setup, layer);
+      working = std::max(working, layer_working_bytes(config, setup, layer));
+    }
+    if (u.is_output) working = output_bytes(config, setup) + output_working_bytes(config, setup);
+    const WholeBytes bytes = whole.in_backward(u.units);
+    most = std::max(most, static_cast<double>(kept + layers + working) + bytes.params + bytes.grads);
+    kept += u.is_recomputed ? input : layers;
+  }
+  return most;
+}
+
+/// Adds what is whole for a time of what ZeRO cuts, and of a shared weight.
+void add_whole(const ModelConfig& config, const ActivationSetup& setup, const RankShare& share,
+               const RankParameters& parameters, MemoryEstimate& sum) {
+  const bool tied = ties_on_rank(config, share);
+  WholeBytes most;
+  for (std::size_t i = 0; i < parameters.dense.size(); ++i) {
+    const StageContents& stage = contents(share, static_cast<int>(i));
+    const ChunkParameters& dense = parameters.dense[i];
+    const bool keeps_embedding = tied && stage.has_embedding;
+    const WholeUnits whole(dense, parameters.experts.empty() ? nullptr : &parameters.experts[i], share, setup.dtype,
+                           keeps_embedding);
+    const std::vector<UsedUnits> used = used_units(setup.recompute, stage);
+    const WholeBytes of_chunk = most_whole(used, whole);
+    most.params = std::max(most.params, of_chunk.params);
+    most.grads = std::max(most.grads, of_chunk.grads);
+    // The output layer's part of a shared weight's gradient is kept apart.
+    if (keeps_embedding) sum.grads += tensor_bytes(dense.first, size_of(wide(setup.dtype)));
+    if (share.zero_stage < 2 || parameters.dense.size() > 1) continue;
+    const StageActivations alone = stage_activations(config, setup, stage);
+    sum.apart = static_cast<double>(alone.kept + alone.working) + of_chunk.params + of_chunk.grads -
+                most_together(config, setup, used, whole);
+  }
+  sum.params += most.params;
+  const auto wide_grad = static_cast<double>(size_of(wide(setup.dtype)));
+  const double rounded = share.bf16_grads ? static_cast<double>(size_of(DType::BF16)) / wide_grad : 0;
+  sum.grads += most.grads * (1 + rounded);  // where they are kept in bf16, whole ones are there in both types
 }
 
 }  // namespace
 
 MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
                                const RankShare& share) {
-  return estimate_memory(config, setup, states, share, chunk_parameters(config, setup, share, GridKind::Dense));
+  return estimate_memory(config, setup, states, share, rank_parameters(config, setup, share));
 }
 
 MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
-                               const RankShare& share, const std::vector<ChunkParameters>& dense) {
-  MemoryEstimate sum = grid_memory(config, setup, states, share, GridKind::Dense, dense);
-  if (config.moe.num_experts > 0) {
-    const MemoryEstimate experts = grid_memory(config, setup, states, share, GridKind::Expert,
-                                               chunk_parameters(config, setup, share, GridKind::Expert));
-    sum.params += experts.params, sum.grads += experts.grads;
-    sum.optimizer_state += experts.optimizer_state, sum.save_copy += experts.save_copy;
-    sum.elsewhere += experts.elsewhere;
-  }
+                               const RankShare& share, const RankParameters& parameters) {
+  MemoryEstimate sum = kept_memory(setup, states, share, share.shards, parameters.dense);
+  const MemoryEstimate experts = kept_memory(setup, states, share, share.expert_shards, parameters.experts);
+  sum.params += experts.params, sum.grads += experts.grads;
+  sum.optimizer_state += experts.optimizer_state, sum.save_copy += experts.save_copy;
+  sum.elsewhere += experts.elsewhere;
+  add_whole(config, setup, share, parameters, sum);
   sum.activations =
       static_cast<double>(peak_activations(config, setup, share) + constant_activations(config, setup, share));
   return sum;

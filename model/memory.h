@@ -1,6 +1,5 @@
 // How much memory training takes on one rank: parameters as a model on paper declares them (model/on_paper.h), and
-// arithmetic. docs/memory.md derives the formulas and sets them
-// beside what was measured.
+// arithmetic. docs/memory.md derives the formulas and sets them beside what was measured.
 #pragma once
 #include <vector>
 
@@ -20,6 +19,7 @@ struct ActivationSetup {
   SequenceCut cut = {};  ///< over context-parallel ranks
   CpCommType cp_comm_type = CpCommType::P2p;
   i64 expert_parallel = 1, expert_tensor_parallel = 1;
+  TokenDispatcherType dispatcher = TokenDispatcherType::AllToAll;
 
   /// Of one microbatch on one rank.
   i64 tokens(const ModelConfig& config) const { return config.seq_length / cut.ranks() * micro_batch_size; }
@@ -44,8 +44,9 @@ struct RankShare {
   Schedule schedule;                  ///< of one step; lowered or not
   int pipeline_rank = 0;
   int zero_stage = 0;
-  i64 shards = 1;         ///< ranks that share what the ZeRO stage cuts
-  i64 expert_shards = 1;  ///< the same of the experts' parameters
+  i64 shards = 1;                    ///< ranks that share what the ZeRO stage cuts
+  i64 expert_shards = 1;             ///< the same of the experts' parameters
+  i64 bucket_elements = 40'000'000;  ///< ddp_bucket_size
   bool overlap_grad_reduce = true, overlap_param_gather = true;
   /// Ranks that share the copy of weights and optimizer state which a save beside the training writes; 0: there is
   /// none.
@@ -57,15 +58,18 @@ struct RankShare {
 /// All of the model on one rank, one microbatch in a step.
 RankShare whole_share(const ModelConfig& config);
 
-/// Peak bytes of each class of memory on one rank. Not all of them need be reached at the same moment, and what kernels
-/// use for themselves (Workspace) is not included.
+/// Peak bytes of each class of memory on one rank, as the device's pool rounds them up. What kernels use for themselves
+/// (Workspace) is not included.
 struct MemoryEstimate {
   double params = 0, grads = 0, optimizer_state = 0;
   double activations = 0;  ///< of the microbatches in flight, with the working set of the pass that needs most
   double save_copy = 0;    ///< of what an asynchronous save writes
   double elsewhere = 0;    ///< of optimizer_state, what is in host memory or on a disk instead; not in total()
+  /// By how much the classes' peaks together are above the peak of their sum, as they come at different moments: where
+  /// ZeRO cuts gradients or weights, few units of which are whole at a time.
+  double apart = 0;
 
-  double total() const { return params + grads + optimizer_state + activations + save_copy; }
+  double total() const { return params + grads + optimizer_state + activations + save_copy - apart; }
 };
 
 /// What the optimizer keeps of each weight beside the master weight, in numbers of fp32: 2 for AdamW, 1 for SGD.
@@ -74,21 +78,27 @@ struct StatesPerWeight {
   double of_others = 2;
 };
 
-/// What a rank holds of one of its chunks that is placed on one grid, in elements; padding is not included.
+/// What a rank holds of one of its chunks that is placed on one grid, in elements.
 struct ChunkParameters {
-  std::vector<i64> units;  ///< those that have parameters here, in order
-  i64 matrices = 0;        ///< of linear layers
+  std::vector<i64> buckets;  ///< of the flat vectors, padding included; ZeRO 2 and 3 have one for each unit
+  std::vector<int> units;    ///< the first unit of each
+  i64 all = 0;               ///< without padding
+  i64 matrices = 0;          ///< of these, those of linear layers
+  i64 first = 0;             ///< of the first unit
 
-  i64 total() const;
+  i64 total() const;  ///< of the buckets
 };
-/// Of all chunks of the rank, as its modules are built on paper.
-std::vector<ChunkParameters> chunk_parameters(const ModelConfig& config, const ActivationSetup& setup,
-                                              const RankShare& share, GridKind grid);
+/// Of all chunks of the rank, as its modules are built on paper. Of `setup` and `share` counts what cuts parameters and
+/// lays them out: ranks and stages, ZeRO stage, shards and buckets.
+struct RankParameters {
+  std::vector<ChunkParameters> dense, experts;  ///< by chunk
+};
+RankParameters rank_parameters(const ModelConfig& config, const ActivationSetup& setup, const RankShare& share);
 
 MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
                                const RankShare& share);
-/// The same, for many estimates with the same dense chunk_parameters().
+/// The same, for many estimates with the same rank_parameters().
 MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
-                               const RankShare& share, const std::vector<ChunkParameters>& dense);
+                               const RankShare& share, const RankParameters& parameters);
 
 }  // namespace mcpp

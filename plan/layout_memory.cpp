@@ -18,16 +18,20 @@ RankShare& LayoutMemory::share_of(const Layout& layout) {
   found->second.schedule.microbatches = static_cast<int>(all);  // whose tokens are all held
   found->second.zero_stage = layout.zero_stage;
   found->second.shards = layout.shard_group().ranks;
+  found->second.expert_shards = std::max<i64>(1, layout.expert_shard_group().ranks);
+  found->second.bucket_elements = work_.bucket_elements;
   return found->second;
 }
 
-const std::vector<ChunkParameters>& LayoutMemory::chunks_of(const Layout& layout, const ActivationSetup& setup,
-                                                            const RankShare& share) {
-  const ChunksKey key{layout.tp,     layout.schedule,     layout.pp,    layout.chunks,
-                      layout.stages, share.pipeline_rank, share.shards, share.zero_stage >= 2};
-  auto found = chunks_.find(key);
-  if (found == chunks_.end())
-    found = chunks_.emplace(key, chunk_parameters(work_.model, setup, share, GridKind::Dense)).first;
+const RankParameters& LayoutMemory::parameters_of(const Layout& l, const ActivationSetup& setup,
+                                                  const RankShare& share) {
+  const ParametersKey key{{l.tp, l.ep, l.etp, l.schedule, l.pp, l.chunks, l.stages},
+                          share.pipeline_rank,
+                          share.shards,
+                          share.expert_shards,
+                          share.zero_stage >= 2};
+  auto found = parameters_.find(key);
+  if (found == parameters_.end()) found = parameters_.emplace(key, rank_parameters(work_.model, setup, share)).first;
   return found->second;
 }
 
@@ -39,7 +43,7 @@ MemoryEstimate LayoutMemory::most(const Layout& layout) {
   for (const int rank : {0, output}) {
     share.pipeline_rank = rank;
     const MemoryEstimate estimate =
-        estimate_memory(work_.model, setup, work_.states, share, chunks_of(layout, setup, share));
+        estimate_memory(work_.model, setup, work_.states, share, parameters_of(layout, setup, share));
     if (estimate.total() > most.total()) most = estimate;
     if (output == 0) break;
   }

@@ -4,7 +4,7 @@
 #include <string>
 #include <tuple>
 
-#include "plan/layout.h"
+#include "plan/cost/layout.h"
 
 namespace mcpp {
 
@@ -19,15 +19,15 @@ class LayoutMemory {
 
  private:
   using ShareKey = std::tuple<ScheduleKind, i64, i64, i64, std::string>;
-  using ChunksKey = std::tuple<i64, ScheduleKind, i64, i64, std::string, int, i64, bool>;
+  using SizesKey = std::tuple<i64, i64, i64, ScheduleKind, i64, i64, std::string>;
+  using ParametersKey = std::tuple<SizesKey, int, i64, i64, bool>;
 
   RankShare& share_of(const Layout& layout);
-  const std::vector<ChunkParameters>& chunks_of(const Layout& layout, const ActivationSetup& setup,
-                                                const RankShare& share);
+  const RankParameters& parameters_of(const Layout& layout, const ActivationSetup& setup, const RankShare& share);
 
   const Workload& work_;
   std::map<ShareKey, RankShare> shares_;
-  std::map<ChunksKey, std::vector<ChunkParameters>> chunks_;
+  std::map<ParametersKey, RankParameters> parameters_;
 };
 
 }  // namespace mcpp

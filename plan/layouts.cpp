@@ -10,7 +10,7 @@ namespace {
 
 /// Tokens of a sample below which a rank is not worth being given a part of it.
 constexpr i64 kFewestTokens = 2048;
-constexpr i64 kMostTensorParallel = 64, kMostContextParallel = 64, kMostChunks = 16;
+constexpr i64 kMostTensorParallel = 64, kMostContextParallel = 64, kMostExpertParallel = 256, kMostChunks = 16;
 
 std::vector<i64> divisors(i64 n, i64 most) {
   std::vector<i64> list;
@@ -39,6 +39,9 @@ LayoutRules rules_of(const Workload& work, const Layout& layout) {
   rules.sizes = {.tensor_model_parallel_size = layout.tp,
                  .pipeline_model_parallel_size = layout.pp,
                  .context_parallel_size = layout.cp,
+                 .has_experts = m.moe.num_experts > 0,
+                 .expert_model_parallel_size = layout.ep,
+                 .expert_tensor_parallel_size = layout.etp,
                  .num_distributed_optimizer_instances = layout.instances};
   rules.stages = layout.stage_split(m);
   rules.sequence_parallel = layout.sequence_parallel && layout.tp > 1;
@@ -48,6 +51,8 @@ LayoutRules rules_of(const Workload& work, const Layout& layout) {
   rules.ffn_hidden_size = m.ffn();
   rules.padded_vocab_size = m.padded_vocab_size();
   rules.seq_length = m.seq_length;
+  rules.num_experts = m.moe.num_experts;
+  rules.moe_ffn_hidden_size = m.moe_ffn();
   rules.micro_batch_size = layout.micro_batch_size;
   rules.global_batch_size = work.global_batch_size;
   return rules;
@@ -92,6 +97,23 @@ class Enumeration {
       for (const bool sequence_parallel : {false, true}) {
         if (sequence_parallel && tp == 1) continue;
         layout.sequence_parallel = sequence_parallel;
+        experts(layout);
+      }
+    }
+  }
+
+  void experts(Layout layout) {
+    const ModelConfig& m = work_.model;
+    if (m.moe.num_experts == 0) return schedules(layout);
+    const bool splits_tokens = layout.sequence_parallel || layout.tp == 1;
+    if (!splits_tokens && m.seq_length % (layout.tp * layout.cp) != 0) return;
+    const i64 stage = layout.world_size / layout.pp;
+    for (const i64 etp : layout.tp > 1 ? std::vector<i64>{1, layout.tp} : std::vector<i64>{1}) {
+      if (m.moe_ffn() % etp != 0) continue;
+      for (const i64 ep :
+           choices(limits_.expert_model_parallel_size, divisors(m.moe.num_experts, kMostExpertParallel))) {
+        if (m.moe.num_experts % ep != 0 || stage % (ep * etp) != 0) continue;
+        layout.ep = ep, layout.etp = etp;
         schedules(layout);
       }
     }
@@ -145,13 +167,16 @@ class Enumeration {
   std::vector<i64> instance_counts(const Layout& layout, i64 shards) const {
     const i64 near = nearest_ / layout.tp;
     if (layout.zero_stage < 3 || near < 2 || shards <= near || shards % near != 0) return {1};
+    if (work_.model.moe.num_experts > 0 && layout.expert_dp() % (shards / near) != 0) return {1};
     return {1, shards / near};
   }
 
   void recomputations(Layout layout) {
     using enum Recompute::Granularity;
+    const bool has_experts = work_.model.moe.num_experts > 0;
     for (const Recompute& recompute :
-         {Recompute{.granularity = None}, Recompute{.granularity = Selective, .layernorm = true, .mlp_act = true},
+         {Recompute{.granularity = None},
+          Recompute{.granularity = Selective, .layernorm = true, .mlp_act = true, .moe_act = has_experts},
           Recompute{.granularity = Full}}) {
       layout.recompute = recompute;
       f_(layout);
@@ -188,6 +213,7 @@ std::vector<std::string> limit_conflicts(const Hardware& hardware, const Workloa
                       .tp = asked(limits.tensor_model_parallel_size),
                       .cp = asked(limits.context_parallel_size),
                       .pp = asked(limits.pipeline_model_parallel_size),
+                      .ep = asked(limits.expert_model_parallel_size),
                       .micro_batch_size = limits.micro_batch_size};
   LayoutRules rules = rules_of(work, layout);
   rules.stages.num_layers = 0;  // chunks and uneven stages may help

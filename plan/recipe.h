@@ -1,6 +1,6 @@
 // The usual recipe for a layout, as a first answer that can be checked by eye.
 #pragma once
-#include "plan/layout.h"
+#include "plan/cost/layout.h"
 
 namespace mcpp {
 

@@ -4,7 +4,8 @@
 
 #include "base/number_text.h"
 #include "base/strings.h"
-#include "plan/products.h"
+#include "plan/cost/products.h"
+#include "plan/utilization.h"
 
 namespace mcpp {
 namespace {
@@ -53,6 +54,7 @@ std::string step_text(const Job& job, const StepTime& t) {
           line("elementwise", t.work.elementwise, all) +
           line("tensor-parallel communication", t.work.tensor_parallel, all);
   if (job.layout.cp > 1) text += line("context-parallel communication", t.work.context_parallel, all);
+  if (t.work.expert_parallel > 0) text += line("tokens to experts and back", t.work.expert_parallel, all);
   if (t.work.data_parallel > 0) text += line("ZeRO in each microbatch", t.work.data_parallel, all);
   if (job.layout.pp > 1)
     text += line("waits in the pipeline", t.bubble, all) + line("messages between stages", t.messages, all);
@@ -60,7 +62,8 @@ std::string step_text(const Job& job, const StepTime& t) {
           line("step", all, all);
   const double tokens = job.work.tokens() / all;
   return text + str("  ", human_count(tokens), " tokens/s, ", fixed(model_tflops(job, all), 1),
-                    " TFLOP/s of a device, MFU ", percent(model_flops_utilization(job, all)), "\n");
+                    " TFLOP/s of a device, MFU ", percent(model_flops_utilization(job, all)), ", HFU ",
+                    percent(hardware_flops_utilization(job, all)), "\n");
 }
 
 std::string products_text(const Job& job) {
@@ -74,8 +77,10 @@ std::string products_text(const Job& job) {
   for (const auto& [name, shape] : layer_products(job)) {
     const double seconds = product_seconds(job.hardware, job.work.products, shape, element),
                  rate = shape.flops() / seconds;
-    const double bytes = element * static_cast<double>(shape.m * shape.k + shape.k * shape.n + shape.m * shape.n);
-    text += str("  ", pad_right(name, 12), pad_left(str(shape.m, " x ", shape.n, " x ", shape.k), 26),
+    const double bytes = element * static_cast<double>(shape.batch) *
+                         static_cast<double>(shape.m * shape.k + shape.k * shape.n + shape.m * shape.n);
+    const std::string times = shape.batch > 1 ? str(shape.batch, " of ") : "";
+    text += str("  ", pad_right(name, 12), pad_left(str(times, shape.m, " x ", shape.n, " x ", shape.k), 26),
                 pad_left(fixed(1e6 * seconds, 1), 10), pad_left(fixed(rate / 1e12, 0), 9),
                 pad_left(percent(rate / peak), 9), pad_left(fixed(shape.flops() / bytes, 0), 11),
                 shape.flops() / bytes < ridge ? "  bound by memory" : "", "\n");
@@ -92,6 +97,17 @@ std::string gains_text(const std::vector<Gain>& gains) {
 std::string failures_text(const FailureLoss& loss) {
   return str("failures: ", fixed(loss.failures_per_day, 2), " a day; a checkpoint each ",
              human_seconds(loss.interval_seconds), " loses least, ", percent(loss.lost), " of the time\n");
+}
+
+std::string deadline_text(const Job& job, const std::optional<TimedWorld>& found, const Deadline& deadline) {
+  const std::string what = str(human_count(deadline.tokens), " tokens in ", fixed(deadline.hours, 1), " hours");
+  if (!found) return str(what, ": no number of ", job.hardware.device.name, " that its links join is enough\n");
+  const double device_hours = found->hours * static_cast<double>(found->point.world_size);
+  std::string text = str(what, ": ", found->point.world_size, " x ", job.hardware.device.name, " take ",
+                         fixed(found->hours, 1), " hours, ", human_count(device_hours), " device hours");
+  if (deadline.price > 0)
+    text += str(", at ", fixed(deadline.price, 2), " each ", human_count(device_hours * deadline.price));
+  return text + "\n  " + found->point.found.best.front().layout.describe() + "\n";
 }
 
 std::string scaling_text(const Job& job, const std::vector<ScalingPoint>& points, bool is_weak) {

@@ -1,5 +1,6 @@
 // Plans as text.
 #pragma once
+#include "plan/deadline.h"
 #include "plan/recipe.h"
 #include "plan/scaling.h"
 #include "plan/search.h"
@@ -16,6 +17,7 @@ std::string step_text(const Job& job, const StepTime& time);
 std::string products_text(const Job& job);
 std::string gains_text(const std::vector<Gain>& gains);
 std::string failures_text(const FailureLoss& loss);
+std::string deadline_text(const Job& job, const std::optional<TimedWorld>& found, const Deadline& deadline);
 std::string scaling_text(const Job& job, const std::vector<ScalingPoint>& points, bool is_weak);
 
 }  // namespace mcpp

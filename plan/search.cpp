@@ -21,9 +21,10 @@ struct Entry {
 };
 
 /// The kinds that a user may ask about, of which a layout is one: "tp 8", "pp 4", "recompute full".
-std::vector<std::string> kinds_of(const Layout& l) {
+std::vector<std::string> kinds_of(const Layout& l, bool has_experts) {
   std::vector<std::string> kinds{str("tp ", l.tp), str("cp ", l.cp), str("pp ", l.pp), str("ZeRO ", l.zero_stage),
                                  str("micro batch ", l.micro_batch_size)};
+  if (has_experts) kinds.push_back(str("ep ", l.ep));
   if (l.pp > 1) kinds.push_back(str("schedule ", enum_name(l.schedule)));
   using enum Recompute::Granularity;
   const auto granularity = l.recompute.granularity;
@@ -68,6 +69,10 @@ class Search {
   Candidate candidate(Entry& entry) { return {entry.layout, simulated(entry), entry.memory}; }
   double time_of(std::size_t i) { return simulated(fitting_[i]).seconds; }
 
+  std::vector<std::string> kinds(const Layout& layout) const {
+    return kinds_of(layout, work_.model.moe.num_experts > 0);
+  }
+
   const StepTime& simulated(Entry& entry) {
     if (!entry.time) {
       entry.time = step_time(job(entry.layout));
@@ -82,7 +87,7 @@ class Search {
     if (result_.possible == 1 || memory.total() < result_.smallest.memory.total())
       result_.smallest = {.layout = layout, .time = {}, .memory = memory};
     if (memory.total() > limits_.memory_bytes) {
-      for (const std::string& kind : kinds_of(layout)) {
+      for (const std::string& kind : kinds(layout)) {
         const auto [place, is_new] = too_big_.try_emplace(kind, Candidate{layout, {}, memory});
         if (!is_new && memory.total() < place->second.memory.total()) place->second = {layout, {}, memory};
       }
@@ -104,10 +109,10 @@ class Search {
 
   void tell_alternatives(const std::vector<std::size_t>& order) {
     const Candidate& best = result_.best.front();
-    const std::vector<std::string> of_best = kinds_of(best.layout);
+    const std::vector<std::string> of_best = kinds(best.layout);
     std::map<std::string, std::size_t, InNumbers> promising;
     for (const std::size_t i : order)
-      for (const std::string& kind : kinds_of(fitting_[i].layout)) promising.try_emplace(kind, i);
+      for (const std::string& kind : kinds(fitting_[i].layout)) promising.try_emplace(kind, i);
     for (const auto& [kind, i] : promising) {
       if (std::ranges::count(of_best, kind) > 0) continue;
       const Candidate other = candidate(fitting_[i]);
@@ -134,6 +139,11 @@ class Search {
                       hardware_.links.ranks.front(), " for ", collectives.farthest_tier(tp))
                 : "tensor parallelism communicates more"},
         {a.work.context_parallel - b.work.context_parallel, "keys and values of other positions take longer to come"},
+        {a.work.expert_parallel - b.work.expert_parallel,
+         other.layout.exchange_group().ranks > hardware_.links.ranks.front()
+             ? str("tokens leave the ", hardware_.links.tier.front(), " domain of ", hardware_.links.ranks.front(),
+                   " for their experts")
+             : "tokens take longer to their experts and back"},
         {a.work.data_parallel - b.work.data_parallel, "each microbatch gathers weights or sums gradients"},
         {a.data_parallel - b.data_parallel, "gradients and weights are less hidden"},
         {a.bubble - b.bubble, "the pipeline waits longer"},

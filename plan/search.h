@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/step_time.h"
+#include "plan/cost/step_time.h"
 
 namespace mcpp {
 
@@ -12,6 +12,7 @@ struct SearchLimits {
   i64 world_size = 1;
   i64 tensor_model_parallel_size = 0;
   i64 context_parallel_size = 0;
+  i64 expert_model_parallel_size = 0;
   i64 pipeline_model_parallel_size = 0;
   i64 micro_batch_size = 0;
   i64 most_micro_batch_size = 8;

@@ -26,6 +26,7 @@ model/config optimizer data checkpoint data/tokenizer/bpe
 model/layers data/tokenizer data/read checkpoint/format
 model data/prepare checkpoint/folder
 checkpoint/load checkpoint/save
+plan/cost
 plan
 megatron_cpp/config megatron_cpp/logging
 megatron_cpp/step

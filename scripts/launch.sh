@@ -15,6 +15,8 @@
 #   --max_backoff S          longest wait before a restart: 1 second, doubled until there is a new checkpoint (default 60)
 #   --grace_period S         what SIGTERM or Ctrl-C leave the ranks to save in; a second one ends them at once (default 600)
 #   --no_progress_timeout S  a run that prints nothing for so long hangs and is ended; 0 = never (default 3600)
+#   --replan HARDWARE        with fewer ranks than it was begun with, the layout that `megatron_cpp plan` finds best for them on
+#                            this kind of cluster (a file of configs/hardware/, or any), so that no whole replicas are needed
 #   --log FILE               a line for every attempt (default: launch.log in checkpoint.save)
 # Everything else goes to megatron_cpp pretrain, whose exit codes decide: 75 (a rank or machine lost) and 85 (stopped by a
 # signal, unless this script passed it on) start again, all others end it, and so do three failures alike without a new
@@ -30,7 +32,7 @@ source "$library/attempt.sh"
 
 attempts_alike=3 # failures with one exit code, on the same ranks, without a new checkpoint, are no accident
 declare -A own_options=([--min_ranks]=1 [--max_wait]=3600 [--max_restarts]=10 [--max_backoff]=60 [--grace_period]=600
-  [--no_progress_timeout]=3600 [--log]="")
+  [--no_progress_timeout]=3600 [--replan]="" [--log]="")
 take_option() { own_options[$1]=$2; }
 
 # The program alone: what a launcher around this script promises is not for it.
@@ -48,7 +50,7 @@ setting() {
 plan() {
   local planner
   set -m # in a process group of its own, it can be ended with all that it runs
-  run_alone pretrain "${arguments[@]}" --dry_run --world_size="$1" </dev/null &
+  run_alone pretrain "${arguments_now[@]}" --dry_run --world_size="$1" </dev/null &
   planner=$!
   set +m
   while kill -0 "$planner" 2>/dev/null; do
@@ -70,6 +72,8 @@ check_run() {
   check_checkpoint_settings
   replica=$(($(setting parallel tensor_model_parallel_size) * $(setting parallel context_parallel_size) *
     $(setting parallel pipeline_model_parallel_size)))
+  arguments_now=("${arguments[@]}")
+  if [ -n "${own_options[--replan]}" ]; then replica=1; fi # any number of ranks may have a layout
   if [ -n "$hostfile" ]; then read_hosts "$hostfile" && check_ssh && room=$(slots_of "${hosts[@]}"); fi
   if [ $launcher = srun ]; then room=${SLURM_NTASKS:-}; fi
   ranks=${ranks:-${room:-1}}
@@ -94,8 +98,8 @@ check_checkpoint_settings() {
 }
 
 # choose_ranks: sets `ranks_now` and `hosts_now`: the most ranks that the machines which answer have room for and that are
-# a valid layout, in whole replicas of the model. The global batch stays as it is. Fails when there are none. `choice` says
-# in words what is not as it was asked for.
+# a valid layout, in whole replicas of the model or, with --replan, as is planned for them: `arguments_now` are then more.
+# The global batch stays as it is. Fails when there are none. `choice` says in words what is not as it was asked for.
 choose_ranks() {
   local room=$ranks least=${own_options[--min_ranks]}
   choice="" hosts_now=$(uname -n)
@@ -106,8 +110,9 @@ choose_ranks() {
     room=$(slots_of "${up[@]}") hosts_now=$(IFS=, && echo "${up[*]:--}")
     write_hostfile "${up[@]}" >"$scratch/hostfile"
   fi
-  ranks_now=$ranks
+  ranks_now=$ranks arguments_now=("${arguments[@]}")
   [ "$room" -lt "$ranks" ] || return 0
+  if [ -n "${own_options[--replan]}" ]; then arguments_now+=(--plan --hardware="${own_options[--replan]}"); fi
   for ((ranks_now = room / replica * replica; ranks_now >= least && ranks_now > 0; ranks_now -= replica)); do
     if is_stopped; then return 1; fi
     if plan "$ranks_now" >"$scratch/plan" 2>&1; then

@@ -7,21 +7,9 @@
 #include "base/check.h"
 #include "base/strings.h"
 #include "tensor/out_of_memory.h"
+#include "tensor/pooled_size.h"
 
 namespace mcpp {
-namespace {
-
-constexpr i64 kAlignment = 64;
-
-/// Sizes are rounded so that buffers of nearly equal size share a pool entry: to 64 bytes, and to 1/16 of the size
-/// above.
-i64 pooled_size(i64 bytes) {
-  i64 step = kAlignment;
-  while (step * 32 <= bytes) step *= 2;
-  return (bytes + step - 1) / step * step;
-}
-
-}  // namespace
 
 std::string_view name_of(MemoryClass c) {
   static constexpr std::array<std::string_view, kMemoryClasses> kNames{"parameters",  "gradients", "optimizer state",

@@ -26,6 +26,7 @@ elif [[ "$*" == *--dry_run* ]]; then
   exit 0
 fi
 echo run >>"$STUB/runs"
+echo "$*" >>"$STUB/trained_with"
 read -r -a words <<<"$(sed -n "$(wc -l <"$STUB/runs")p" "$STUB/ends")"
 echo "resuming from $STUB/save/iter_newest"
 echo "[now] iteration        7/ 100 | words"
@@ -204,6 +205,13 @@ test_hosts() {
   elastic spare "a" "4"
   expect uses_spare_hosts 0 1 0 --hostfile "$scratch/uses_spare_hosts/hosts" -n 4
   grep -q 'b slots=2;c slots=2;' "$STUB/mpirun" || complain "not on b and c"
+  elastic replan "b" "6 3"
+  expect plans_anew_without_a_host 0 1 0 --hostfile "$scratch/plans_anew_without_a_host/hosts" --replan=a100_80gb
+  says "going on with 3 of 6 ranks"
+  grep -q -- '--plan --hardware=a100_80gb' "$STUB/trained_with" || complain "trained without a plan"
+  elastic no_replan "" "6 3"
+  expect keeps_its_layout_on_all_ranks 0 1 0 --hostfile "$scratch/keeps_its_layout_on_all_ranks/hosts" --replan=a100_80gb
+  ! grep -q -- '--plan' "$STUB/trained_with" || complain "planned though nothing is missing"
   elastic none "a b c" "6"
   expect gives_up_without_hosts 75 0 0 --hostfile "$scratch/gives_up_without_hosts/hosts" --max_wait=1
   says "no layout for the 0 ranks"

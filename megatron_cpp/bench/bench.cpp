@@ -5,6 +5,7 @@
 
 #include "base/philox.h"
 #include "megatron_cpp/setup/device_peaks.h"
+#include "model/config/expert_layers.h"
 #include "model/flops.h"
 #include "tensor/integers.h"
 #include "tensor/processor.h"
@@ -197,8 +198,7 @@ std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 tokens) {
     i64 tokens, in, out, count;
   };
   const i64 halves = config.gated() ? 2 : 1, experts = config.moe.num_experts;
-  i64 sparse = 0;
-  for (i64 layer = 0; layer < config.num_layers; ++layer) sparse += config.moe.has_experts(layer) ? 1 : 0;
+  const auto sparse = static_cast<i64>(layers_with_experts(config.moe, 0, config.num_layers).size());
   std::vector<Linear> linears{{"qkv", tokens, h, heads + 2 * kv, config.num_layers},
                               {"proj", tokens, heads, h, config.num_layers}};
   const auto add_mlp = [&](const char* up, const char* down, i64 rows, i64 ffn, i64 count) {

@@ -4,6 +4,7 @@
 
 #include "base/number_text.h"
 #include "base/strings.h"
+#include "megatron_cpp/commands/plan.h"
 #include "megatron_cpp/config/arguments.h"
 #include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/setup/version.h"
@@ -25,7 +26,7 @@ constexpr std::array kCommands{
     Command{"config", "check a configuration and print it with all defaults", config_command},
     Command{"completion", "print what makes bash or zsh complete commands and options", completion_command},
     Command{"schedule", "draw and time a pipeline schedule, or compare all of them", schedule_command},
-    Command{"plan", "find the fastest layouts of a model on a cluster, without it", plan_command},
+    Command{"plan", "find the fastest layouts of a model on a cluster, without it", nullptr, plan_command},
     Command{"bench", "time matrix products, operations, whole steps or communication", nullptr, bench_command},
 };
 

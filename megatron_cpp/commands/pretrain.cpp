@@ -5,6 +5,7 @@
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/initialize.h"
+#include "megatron_cpp/setup/layout_search.h"
 #include "megatron_cpp/setup/memory_check.h"
 #include "megatron_cpp/setup/plan.h"
 #include "megatron_cpp/setup/vocabulary.h"
@@ -17,6 +18,7 @@ struct PretrainOptions {
   std::string config;
   bool dry_run = false;
   i64 world_size = 0;
+  PlanRequest plan;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
@@ -25,6 +27,7 @@ struct PretrainOptions {
           "check everything and print parameters, memory, the run's plan and the time of a step, without training");
     visit("world_size", self.world_size,
           "ranks that dry_run plans for, on other machines; 0 = those it was started on, here", between(0, 1 << 20));
+    PlanRequest::fields(self.plan, visit);
   }
 };
 
@@ -44,7 +47,11 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
                       "give every rank the same arguments");
   const int world_size = options.world_size > 0 ? static_cast<int>(options.world_size) : world.ranks.size();
   resolve_vocabulary(*config, log);
+  const PlannedRun planned = plan_run(*config, options.plan, world_size);
+  *config = planned.config;
   check_layout(*config, world_size);
+  if (!planned.text.empty()) log.info(planned.text);
+  if (!planned.warning.empty()) log.warn(planned.warning);
   log.info(run_plan(*config, world_size));
   if (options.world_size == 0) {
     check_training_memory(*config, world.ranks);

@@ -15,8 +15,9 @@ std::vector<Field> hardware_fields(Hardware& hardware) {
   return fields;
 }
 
-/// What has a value that fits every device.
+/// What has a value that fits every device, and what only a calibration measures.
 bool is_optional(const std::string& key) {
+  if (key.starts_with("measured_")) return true;
   static const std::set<std::string> kOptional{"device.fp8_peak", "device.fp8_attained", "device.tile_rows",
                                                "device.tile_columns", "host.nvme_bandwidth"};
   return kOptional.contains(key);
@@ -65,7 +66,12 @@ std::string print_hardware(const Hardware& hardware) {
   std::string text;
   std::string_view section;
   const std::vector<Field> fields = hardware_fields(copy);
+  const auto is_left_out = [&](std::string_view name) {
+    return (name == "measured_bf16" && !hardware.measured_bf16.has()) ||
+           (name == "measured_fp32" && !hardware.measured_fp32.has());
+  };
   for (const Field& field : fields) {
+    if (is_left_out(field.section())) continue;
     if (field.section() != section) text += str(text.empty() ? "" : "\n", "[", section = field.section(), "]\n");
     text += str(field.name(), " = ", field.print(), "\n");
   }

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "base/file.h"
-#include "plan/hardware.h"
+#include "plan/cost/hardware.h"
 
 namespace mcpp {
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "model/config/expert_layers.h"
+
 namespace mcpp {
 namespace {
 

@@ -11,7 +11,8 @@ Workload workload_of(const Config& config) {
           .dtype = dtype_of(config.training.precision),
           .products = config.training.precision == Precision::Fp32 ? ProductType::Fp32 : ProductType::Bf16,
           .global_batch_size = config.batch_sizes().back().batch_size,
-          .states = states_per_weight(config)};
+          .states = states_per_weight(config),
+          .bucket_elements = config.parallel.ddp_bucket_size};
 }
 
 Layout layout_of(const Config& config, int world_size) {
@@ -23,6 +24,9 @@ Layout layout_of(const Config& config, int world_size) {
           .sequence_parallel = p.sequence_parallel,
           .cp_comm_type = p.cp_comm_type,
           .cp_heads = parallel_sizes(config).context_parallel_heads,
+          .ep = p.expert_model_parallel_size,
+          .etp = parallel_sizes(config).expert_tensor_parallel_size,
+          .dispatcher = p.moe_token_dispatcher_type,
           .schedule = p.pipeline_schedule,
           .chunks = p.num_virtual_stages_per_pipeline_rank,
           .first_layers = p.decoder_first_pipeline_num_layers,
@@ -42,6 +46,9 @@ Config with_layout(Config config, const Layout& layout) {
   p.sequence_parallel = layout.sequence_parallel;
   p.cp_comm_type = layout.cp_comm_type;
   p.hierarchical_context_parallel_sizes.clear();
+  p.expert_model_parallel_size = layout.ep;
+  p.expert_tensor_parallel_size = config.model.moe.num_experts > 0 ? layout.etp : 0;
+  p.moe_token_dispatcher_type = layout.dispatcher;
   p.pipeline_schedule = layout.schedule;
   p.num_virtual_stages_per_pipeline_rank = layout.chunks;
   p.decoder_first_pipeline_num_layers = layout.first_layers;
@@ -57,8 +64,8 @@ Config with_layout(Config config, const Layout& layout) {
   t.recompute_modules.clear();
   if (layout.recompute.granularity == Recompute::Granularity::Selective) {
     const Recompute& r = layout.recompute;
-    for (const auto& [is_chosen, name] :
-         {std::pair(r.core_attn, "core_attn"), std::pair(r.layernorm, "layernorm"), std::pair(r.mlp_act, "mlp_act")})
+    for (const auto& [is_chosen, name] : {std::pair(r.core_attn, "core_attn"), std::pair(r.layernorm, "layernorm"),
+                                          std::pair(r.mlp_act, "mlp_act"), std::pair(r.moe_act, "moe_act")})
       if (is_chosen) t.recompute_modules.emplace_back(name);
   }
   return config;

@@ -1,7 +1,7 @@
 // Between the configuration of a run and the planner: what is to be laid out, how it is, and a found layout back.
 #pragma once
 #include "megatron_cpp/config/config.h"
-#include "plan/layout.h"
+#include "plan/cost/layout.h"
 
 namespace mcpp {
 

@@ -5,6 +5,7 @@
 #include "base/number_text.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/model_provider.h"
+#include "model/config/expert_layers.h"
 #include "model/flops.h"
 #include "optimizer/param_group.h"
 #include "optimizer/states/file_states.h"
@@ -54,7 +55,8 @@ ActivationSetup activation_setup(const Config& config) {
                   .rings = sizes.context_parallel_size / sizes.context_parallel_heads},
           .cp_comm_type = p.cp_comm_type,
           .expert_parallel = sizes.expert_model_parallel_size,
-          .expert_tensor_parallel = sizes.expert_tensor_parallel_size};
+          .expert_tensor_parallel = sizes.expert_tensor_parallel_size,
+          .dispatcher = p.moe_token_dispatcher_type};
 }
 
 /// Of all layers with experts of a stage and all its microbatches under way: bytes beyond those of an even load.
@@ -62,14 +64,10 @@ i64 more_for_experts(const Config& config, int world_size) {
   if (config.model.moe.num_experts == 0) return 0;
   const Schedule schedule = schedule_of(config, static_cast<int>(microbatches_per_step(config, world_size)));
   const i64 in_flight = std::min<i64>(schedule.microbatches, schedule.ranks);
-  i64 most = 0;
-  for (const StageContents& stage : split_stages(stage_split(config))) {
-    i64 layers = 0;
-    for (i64 layer = stage.first_layer; layer < stage.end_layer; ++layer)
-      layers += config.model.moe.has_experts(layer) ? 1 : 0;
-    most = std::max(most, layers);
-  }
-  return most * in_flight * most_expert_bytes(config.model, activation_setup(config));
+  std::size_t most = 0;
+  for (const StageContents& stage : split_stages(stage_split(config)))
+    most = std::max(most, layers_with_experts(config.model.moe, stage.first_layer, stage.end_layer).size());
+  return static_cast<i64>(most) * in_flight * most_expert_bytes(config.model, activation_setup(config));
 }
 
 std::string memory(const Config& config, int world_size) {
@@ -89,6 +87,7 @@ std::string memory(const Config& config, int world_size) {
     add_line(text, "experts",
              str("as if equally busy; up to ", human_bytes(static_cast<double>(more)),
                  " more where all tokens choose those of one rank"));
+  if (largest->apart > 0) add_line(text, "less, as not at once", human_bytes(largest->apart));
   if (largest->save_copy > 0) add_line(text, "copy for saves", human_bytes(largest->save_copy));
   return text;
 }
@@ -183,6 +182,7 @@ std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int w
       .zero_stage = static_cast<int>(p.zero_stage),
       .shards = data_context_size(config, world_size) / p.num_distributed_optimizer_instances,
       .expert_shards = std::max<i64>(1, expert_data_size(config, world_size) / p.num_distributed_optimizer_instances),
+      .bucket_elements = p.ddp_bucket_size,
       .overlap_grad_reduce = p.overlap_grad_reduce,
       .overlap_param_gather = p.overlap_param_gather,
       .savers = savers(config, world_size),

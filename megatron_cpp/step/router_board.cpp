@@ -2,23 +2,16 @@
 
 #include <algorithm>
 
+#include "model/config/expert_layers.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
-namespace {
-
-std::vector<i64> layers_with_experts(const ModelConfig& config) {
-  std::vector<i64> layers;
-  for (i64 layer = 0; layer < config.num_layers; ++layer)
-    if (config.moe.has_experts(layer)) layers.push_back(layer);
-  return layers;
-}
-
-}  // namespace
 
 RouterBoard::RouterBoard(const ModelConfig& config, std::span<GPTModel* const> models, Communicator& world,
                          Device& device)
-    : layers_(layers_with_experts(config)), columns_(RouterTally::count(config.moe.num_experts)), world_(world) {
+    : layers_(layers_with_experts(config.moe, 0, config.num_layers)),
+      columns_(RouterTally::count(config.moe.num_experts)),
+      world_(world) {
   if (is_empty()) return;
   for (GPTModel* model : models) routers_.insert(routers_.end(), model->routers().begin(), model->routers().end());
   for (const auto& [layer, router] : routers_) router->make_state();

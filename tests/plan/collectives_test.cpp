@@ -1,9 +1,9 @@
 // Collectives and products against what can be worked out by hand.
-#include "plan/collectives.h"
+#include "plan/cost/collectives.h"
 
 #include <gtest/gtest.h>
 
-#include "plan/products.h"
+#include "plan/cost/products.h"
 
 namespace mcpp {
 namespace {

@@ -1,41 +1,22 @@
 // What a step is predicted to take, where it must follow from simpler things.
-#include "plan/step_time.h"
+#include "plan/cost/step_time.h"
 
 #include <gtest/gtest.h>
+
+#include "model/flops.h"
+#include "plan/utilization.h"
+#include "tests/support/toy_cluster.h"
 
 namespace mcpp {
 namespace {
 
 /// Links as fast as wished for, so that what is left is work.
 Hardware hardware_with(double link_bandwidth) {
-  Hardware hardware;
-  hardware.device = {.name = "test",
-                     .bf16_peak = 300,
-                     .bf16_attained = 250,
-                     .fp32_peak = 20,
-                     .fp32_attained = 18,
-                     .attention_attained = 200,
-                     .cores = 100,
-                     .memory = 80,
-                     .memory_bandwidth = 2000,
-                     .memory_attained = 1800};
-  hardware.links = {.tier = {"near", "far"},
-                    .ranks = {8, 1024},
-                    .bandwidth = {link_bandwidth, link_bandwidth},
-                    .attained = {1, 1},
-                    .latency = {0, 0}};
-  return hardware;
+  return test::toy_cluster(link_bandwidth, link_bandwidth);
 }
 
 Workload work_of(i64 batch) {
-  Workload work;
-  work.model.num_layers = 16;
-  work.model.hidden_size = 2048;
-  work.model.num_attention_heads = 16;
-  work.model.seq_length = 2048;
-  work.model.vocab_size = 32000;
-  work.global_batch_size = batch;
-  return work;
+  return test::toy_workload(16, 2048, 16, batch);
 }
 
 double seconds(const Hardware& hardware, const Workload& work, const Layout& layout) {
@@ -96,6 +77,64 @@ TEST(StepTime, RecomputationAddsAForward) {
   const Implementation program;
   const double forward = layer_time({hardware, program, work, none}).forward.total();
   EXPECT_NEAR(seconds(hardware, work, full) - seconds(hardware, work, none), 8 * 16 * forward, 1e-9);
+}
+
+TEST(StepTime, HardwareIsUsedForWhatIsComputedAgain) {
+  const Hardware hardware = hardware_with(50);
+  const Workload work = work_of(8);
+  const Implementation program;
+  const auto more = [&](const Recompute& recompute) {
+    const Job job{hardware, program, work, {.world_size = 1, .recompute = recompute}};
+    return hardware_flops_utilization(job, 1) / model_flops_utilization(job, 1);
+  };
+  const double output = 6.0 * 2048 * 32000 / flops_per_token(work.model);
+  EXPECT_EQ(more({}), 1);
+  EXPECT_NEAR(more({.granularity = Recompute::Granularity::Full}), 1 + (1 - output) / 3, 1e-12);
+  // Two products of 1024 keys on average for each of 16 layers of 2048.
+  EXPECT_NEAR(more({.granularity = Recompute::Granularity::Selective, .core_attn = true}),
+              1 + 16 * 4.0 * 2048 * 1024 / flops_per_token(work.model), 1e-4);
+}
+
+// A model of which two of eight experts take each token computes as much as a dense one of twice the width of an MLP.
+TEST(StepTime, OfExpertsTheActiveOnesCount) {
+  const Hardware hardware = hardware_with(1e12);
+  Workload experts = test::toy_mixture(8, 4096, 32, 16, 8);
+  experts.expert_imbalance = 1;
+  Workload dense = test::toy_workload(8, 4096, 32, 16);
+  dense.model.ffn_hidden_size = 2 * dense.model.ffn();
+  EXPECT_NEAR(flops_per_token(experts.model) / flops_per_token(dense.model), 1, 0.001);
+  const Layout layout{.world_size = 1};
+  const Implementation program;
+  const StepTime sparse = step_time({hardware, program, experts, layout}),
+                 all = step_time({hardware, program, dense, layout});
+  EXPECT_NEAR(sparse.work.products / all.work.products, 1, 0.05);
+  EXPECT_GT(sparse.optimizer, 3 * all.optimizer);  // which updates all of them
+  EXPECT_EQ(sparse.work.expert_parallel, 0);
+}
+
+TEST(StepTime, TokensGoToTheirExperts) {
+  const Workload work = test::toy_mixture(8, 4096, 32, 64, 16);
+  const Implementation program;
+  const auto exchange = [&](const Hardware& hardware, const Layout& layout, double imbalance = 1) {
+    Workload uneven = work;
+    uneven.expert_imbalance = imbalance;
+    return step_time({hardware, program, uneven, layout}).work.expert_parallel;
+  };
+  const Layout ep8{.world_size = 8, .ep = 8};
+  // Two rows of bf16 for each token, 7 of 8 of which go to other ranks, there and back, forward and backward.
+  const double tokens = 8 * 2048, bytes = 2 * 4096 * 2, there = tokens * bytes * 7 / 8 / 100e9;
+  EXPECT_NEAR(exchange(hardware_with(100), ep8) / (8 * 4 * there), 1, 0.05);
+  EXPECT_NEAR(exchange(hardware_with(100), ep8, 1.5) / exchange(hardware_with(100), ep8), 1.5, 0.05);
+  // Neighbours are in a node, twice as many are not.
+  const Hardware nodes = test::toy_cluster(100, 10);
+  EXPECT_EQ(exchange(nodes, {.world_size = 16, .ep = 8}), exchange(hardware_with(100), {.world_size = 16, .ep = 8}));
+  EXPECT_GT(exchange(nodes, {.world_size = 16, .ep = 16}), 4 * exchange(nodes, {.world_size = 16, .ep = 8}));
+  // Fewer experts on a rank: fewer of their weights to update and to sum.
+  const auto rest = [&](const Layout& layout) {
+    const StepTime t = step_time({hardware_with(100), program, work, layout});
+    return t.optimizer + t.data_parallel;
+  };
+  EXPECT_LT(rest(ep8), 0.5 * rest({.world_size = 8}));
 }
 
 }  // namespace

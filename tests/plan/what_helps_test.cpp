@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "tests/support/toy_cluster.h"
+
 namespace mcpp {
 namespace {
 
@@ -23,26 +25,8 @@ TEST(Failures, IntervalByYoung) {
 }
 
 TEST(WhatHelps, WhatTheStepWaitsFor) {
-  Hardware hardware;
-  hardware.device = {.name = "test",
-                     .bf16_peak = 300,
-                     .bf16_attained = 250,
-                     .fp32_peak = 20,
-                     .fp32_attained = 18,
-                     .attention_attained = 200,
-                     .cores = 100,
-                     .memory = 80,
-                     .memory_bandwidth = 2000,
-                     .memory_attained = 1800};
-  hardware.links = {
-      .tier = {"near", "far"}, .ranks = {8, 1024}, .bandwidth = {300, 2.5}, .attained = {1, 1}, .latency = {0, 0}};
-  Workload work;
-  work.model.num_layers = 8;
-  work.model.hidden_size = 4096;
-  work.model.num_attention_heads = 32;
-  work.model.seq_length = 2048;
-  work.model.vocab_size = 32000;
-  work.global_batch_size = 16;
+  const Hardware hardware = test::toy_cluster(300, 2.5);
+  const Workload work = test::toy_workload(8, 4096, 32, 16);
   const Implementation program;
   const auto best = [&](const Layout& layout) { return what_helps({hardware, program, work, layout}).front().change; };
   EXPECT_EQ(best({.world_size = 1}), "twice the matrix products per second");

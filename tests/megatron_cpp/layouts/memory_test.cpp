@@ -17,6 +17,7 @@ using test::RunLayout;
 using test::RunTask;
 
 /// Large enough for the tensors of a layer to outweigh everything that is not in the formulas.
+/// "experts" has all experts take all tokens, so that all are equally busy.
 ModelConfig model_of(const std::string& name) {
   ModelConfig config = name == "gpt2" ? test::tiny_gpt2() : test::tiny_llama();
   config.num_layers = 8;
@@ -27,6 +28,13 @@ ModelConfig model_of(const std::string& name) {
   config.seq_length = 64;
   config.vocab_size = 512;
   config.hidden_dropout = name == "gpt2" ? 0.1 : 0;
+  if (name == "experts") {
+    config.moe.num_experts = config.moe.router_topk = 4;
+    config.moe.layer_freq = {0, 0, 1, 1, 0, 1, 1, 1};
+    config.moe.ffn_hidden_size = 96;
+    config.moe.aux_loss_coeff = 0.01;
+    config.moe.shared_expert_intermediate_size = 32;
+  }
   return config;
 }
 
@@ -83,6 +91,8 @@ const RunLayout kLayouts[]{
     {.name = "dp2_zero1", .dp = 2, .zero_stage = 1},
     {.name = "dp2_zero2", .dp = 2, .zero_stage = 2},
     {.name = "dp4_zero3", .dp = 4, .zero_stage = 3},
+    {.name = "dp2_zero3_recompute_full", .dp = 2, .zero_stage = 3, .recompute = kFull},
+    {.name = "dp2_zero3_no_overlap", .dp = 2, .zero_stage = 3, .overlaps = false},
     {.name = "cp2", .cp = 2},
     {.name = "cp4_zero1", .cp = 4, .zero_stage = 1},
     {.name = "cp2_gather", .cp = 2, .cp_comm_type = CpCommType::AllGather},
@@ -94,6 +104,26 @@ const RunLayout kLayouts[]{
     {.name = "cp4_a2a_p2p", .cp = 4, .cp_comm_type = CpCommType::A2aP2p, .cp_heads = 2},
     {.name = "tp2_sp_cp2_pp2", .tp = 2, .pp = 2, .sequence_parallel = true, .cp = 2},
     {.name = "tp2_sp_pp2_dp2_zero1", .tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 1},
+};
+
+constexpr Recompute kSelectiveOfExperts{
+    .granularity = Recompute::Granularity::Selective, .layernorm = true, .mlp_act = true, .moe_act = true};
+
+const RunLayout kExpertLayouts[]{
+    {.name = "one_rank"},
+    {.name = "recompute_full", .recompute = kFull},
+    {.name = "recompute_selective", .recompute = kSelectiveOfExperts},
+    {.name = "ep2", .dp = 2, .ep = 2},
+    {.name = "ep2_recompute_selective", .dp = 2, .ep = 2, .recompute = kSelectiveOfExperts},
+    {.name = "ep2_zero1", .dp = 4, .ep = 2, .zero_stage = 1},
+    {.name = "ep2_zero2", .dp = 4, .ep = 2, .zero_stage = 2},
+    {.name = "ep2_zero3", .dp = 4, .ep = 2, .zero_stage = 3},
+    {.name = "zero3", .dp = 4, .zero_stage = 3},
+    {.name = "ep2_zero3_recompute_full", .dp = 4, .ep = 2, .zero_stage = 3, .recompute = kFull},
+    {.name = "ep2_pp2", .pp = 2, .dp = 2, .ep = 2},
+    {.name = "tp2_sp_ep2", .tp = 2, .sequence_parallel = true, .ep = 2, .etp = 1},
+    {.name = "tp2_sp_etp2", .tp = 2, .sequence_parallel = true, .etp = 2},
+    {.name = "ep2_gather", .dp = 2, .ep = 2, .dispatcher = TokenDispatcherType::AllGather},
 };
 
 class PlannedMemory : public testing::TestWithParam<std::tuple<const char*, DType, RunLayout>> {};
@@ -112,15 +142,16 @@ TEST_P(PlannedMemory, IsThePeakOfEveryRank) {
     const auto expect_near = [&](double estimate, double peak, double tolerance, const char* what) {
       EXPECT_NEAR(estimate / peak, 1, tolerance) << what << " of rank " << rank;
     };
-    // Small tensors are padded in the flat vectors and rounded up by the device's pool.
-    expect_near(e.params, peak_of(table, MemoryClass::Params), 0.06, "parameters");
-    expect_near(e.grads, peak_of(table, MemoryClass::Grads), 0.06, "gradients");
-    expect_near(e.optimizer_state, peak_of(table, MemoryClass::OptimizerState), 0.06, "optimizer state");
-    expect_near(e.activations, peak_of(table, MemoryClass::Activations), 0.03, "activations");
+    const bool puts_off = row_of(layout.schedule).splits_backward;  // what then waits is not all that was kept
+    expect_near(e.params, peak_of(table, MemoryClass::Params), 1e-9, "parameters");
+    expect_near(e.grads, peak_of(table, MemoryClass::Grads), 1e-9, "gradients");
+    expect_near(e.optimizer_state, peak_of(table, MemoryClass::OptimizerState), 1e-9, "optimizer state");
+    const double tolerance = puts_off ? 0.03 : task.model.moe.num_experts > 0 ? 0.01 : 0.001;
+    expect_near(e.activations, peak_of(table, MemoryClass::Activations), tolerance, "activations");
     // The plan leaves out Workspace, which some of the peak is: how much depends on this machine's matrix kernels.
     const double all = static_cast<double>(table.total.peak);
-    EXPECT_LE(e.total(), 1.07 * all) << "all of rank " << rank;
-    EXPECT_GE(e.total(), 0.93 * (all - peak_of(table, MemoryClass::Workspace))) << "all of rank " << rank;
+    EXPECT_LE(e.total(), 1.01 * all) << "all of rank " << rank;
+    EXPECT_GE(e.total(), 0.98 * (all - peak_of(table, MemoryClass::Workspace))) << "all of rank " << rank;
   }
 }
 
@@ -130,6 +161,13 @@ INSTANTIATE_TEST_SUITE_P(Layouts, PlannedMemory,
                          [](const auto& p) {
                            return str(std::get<0>(p.param), "_", name_of(std::get<1>(p.param)), "_",
                                       std::get<2>(p.param).name);
+                         });
+
+INSTANTIATE_TEST_SUITE_P(ExpertLayouts, PlannedMemory,
+                         testing::Combine(testing::Values("experts"), testing::Values(DType::F32, DType::BF16),
+                                          testing::ValuesIn(kExpertLayouts)),
+                         [](const auto& p) {
+                           return str(name_of(std::get<1>(p.param)), "_", std::get<2>(p.param).name);
                          });
 
 /// Of matrices one state, of all else two.

@@ -13,7 +13,7 @@
 #include "megatron_cpp/config/settings.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "model/flops.h"
-#include "plan/hardware.h"
+#include "plan/cost/hardware.h"
 #include "tests/support/build.h"
 #include "tests/support/errors.h"
 

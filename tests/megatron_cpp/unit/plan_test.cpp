@@ -147,22 +147,47 @@ TEST(Search, TellsWhyOthersLose) {
 }
 
 // The memory of a layout is what the dry run of its configuration says, whatever the search leaves out to be quick.
-TEST(Search, KnowsTheMemoryOfTheDryRun) {
+void expect_memory_of_dry_run(const std::string& config_name, int every, int at_least) {
   const Hardware hardware = catalogue("h100_sxm");
-  const Config base = load_config(source_folder() / "configs/llama_8b.toml");
+  const Config base = load_config(source_folder() / "configs" / config_name);
   const Workload work = workload_of(base);
   LayoutMemory memory(work);
   int compared = 0;
   for_each_layout(hardware, work, limits_for(hardware, 32), [&](const Layout& layout) {
-    if (++compared % 37 != 0) return;  // a few hundred of all
+    if (++compared % every != 0) return;  // a few hundred of all
     const Config config = with_layout(base, layout);
-    ASSERT_TRUE(layout_problems(config, 32).empty()) << layout.describe();
+    ASSERT_THAT(layout_problems(config, 32), testing::IsEmpty()) << layout.describe();
     double most = 0;
     for (const MemoryEstimate& rank : estimate_memory_by_stage(config, 32)) most = std::max(most, rank.total());
     EXPECT_NEAR(memory.most(layout).total() / most, 1, 1e-9) << layout.describe();
     EXPECT_EQ(layout_of(config, 32).describe(), layout.describe());
   });
-  EXPECT_GT(compared, 1000);
+  EXPECT_GT(compared, at_least);
+}
+
+TEST(Search, KnowsTheMemoryOfTheDryRun) {
+  expect_memory_of_dry_run("llama_8b.toml", 37, 1000);
+  expect_memory_of_dry_run("mixtral_8x7b.toml", 91, 5000);
+}
+
+TEST(Search, SharesExperts) {
+  const Hardware hardware = catalogue("h100_sxm");
+  const Implementation program;
+  const Workload work = workload_of(load_config(source_folder() / "configs/mixtral_8x7b.toml"));
+  SearchLimits limits = limits_for(hardware, 64);
+  const SearchResult result = search_layouts(hardware, program, work, limits);
+  ASSERT_FALSE(result.best.empty());
+  const double best = result.best.front().time.seconds;
+  for (const i64 ep : {1, 2, 4, 8}) {
+    limits.expert_model_parallel_size = ep;
+    const SearchResult of_size = search_layouts(hardware, program, work, limits);
+    ASSERT_FALSE(of_size.best.empty()) << ep;
+    EXPECT_EQ(of_size.best.front().layout.ep, ep);
+    EXPECT_GE(of_size.best.front().time.seconds, best) << ep;
+  }
+  limits.expert_model_parallel_size = 3;
+  const std::string error = input_error([&] { search_layouts(hardware, program, work, limits); });
+  EXPECT_CONTAINS(error, "expert_model_parallel_size = 3 does not divide num_experts = 8");
 }
 
 class PlanCommand : public testing::Test {
@@ -184,8 +209,8 @@ TEST_F(PlanCommand, EmitsWhatPretrainTakes) {
   const std::string file = folder_ / "found.toml";
   const Outcome found = run({"--hardware=h200_sxm", "--world_size=256", "--explain", "--emit=" + file});
   ASSERT_EQ(found.code, 0) << found.err;
-  for (const char* part :
-       {"the usual recipe:", "256 x H200 SXM:", "and not:", "the configuration's own layout", "matrix products", "MFU"})
+  for (const char* part : {"the usual recipe:", "256 x H200 SXM:", "and not:", "the configuration's own layout",
+                           "matrix products", "MFU", "HFU"})
     EXPECT_THAT(found.out, HasSubstr(part));
   const Outcome checked = Program({"config", file}, folder_ / "config").wait();
   EXPECT_EQ(checked.code, 0) << checked.err;
@@ -216,6 +241,18 @@ TEST_F(PlanCommand, Scales) {
   EXPECT_THAT(weak.out, AllOf(HasSubstr("      64    1024"), HasSubstr("     128    2048"), Not(HasSubstr("Amdahl"))));
 }
 
+TEST_F(PlanCommand, FindsTheFewestDevicesForADeadline) {
+  const Outcome found =
+      run({"--hardware=h100_sxm", "--tokens=1e12", "--deadline_hours=720", "--price=2", "--device_hours=50000"});
+  ASSERT_EQ(found.code, 0) << found.err;
+  EXPECT_THAT(found.out, AllOf(HasSubstr("tokens in 720.0 hours: "), HasSubstr(" x H100 SXM take "),
+                               HasSubstr(" device hours, at 2.00 each ")));
+  const Outcome never = run({"--hardware=h100_sxm", "--tokens=1e18", "--deadline_hours=1", "--tp=8"});
+  EXPECT_THAT(never.out, HasSubstr("no number of H100 SXM that its links join is enough"));
+  expect_refused({"--hardware=h100_sxm", "--world_size=8", "--tokens=1e12"},
+                 {"--tokens and --deadline_hours: must be given together"});
+}
+
 TEST_F(PlanCommand, NothingFits) {
   expect_refused({"--hardware=a100_40gb", "--world_size=4"},
                  {"nothing fits: of ", " layouts of 4 ranks", "needs least", "the smallest world that would do has "});
@@ -230,6 +267,11 @@ TEST_F(PlanCommand, RefusesBadInputAllAtOnce) {
                  {"world_size = 10000, but the links of A100 SXM 80GB join 8192 at most",
                   "tensor_model_parallel_size = 3 does not divide num_attention_heads = 64",
                   "pipeline_model_parallel_size = 81 is above num_layers = 80"});
+  // Of the arguments, the configuration and the hardware.
+  expect_refused({"--hardware=h100_sx", "--world_size=8", "--model.num_layers=-1", "--keep=0"},
+                 {"unknown hardware \"h100_sx\"", "num_layers", "keep"});
+  expect_refused({"--hardware=h100_sxm", "--from_run=runs/x", "--tokens=5"},
+                 {"--from_run: needs --world_size", "--tokens and --deadline_hours"});
   expect_refused({"--hardware=h100_sxm", "--world_size=7", "--tp=1"}, {"no layout of 7 ranks divides"});
 }
 

@@ -9,7 +9,8 @@
 
 #include "base/number_text.h"
 #include "base/strings.h"
-#include "plan/step_time.h"
+#include "plan/cost/step_time.h"
+#include "plan/utilization.h"
 
 namespace mcpp {
 namespace {

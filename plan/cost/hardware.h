@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/fields.h"
+#include "plan/cost/measured_rates.h"
 #include "tensor/dtype.h"
 
 namespace mcpp {
@@ -88,17 +89,22 @@ struct Hardware {
   DeviceRates device;
   LinkTiers links;
   HostRates host;
+  MeasuredRates measured_bf16, measured_fp32;
 
   template <class Self, class Visitor>
   static void sections(Self& self, Visitor&& visit) {
     visit("device", self.device);
     visit("links", self.links);
     visit("host", self.host);
+    visit("measured_bf16", self.measured_bf16);
+    visit("measured_fp32", self.measured_fp32);
   }
 
   /// Every rule between fields that does not hold, as "section.key: what is wrong and what is allowed".
   std::vector<std::string> conflicts() const;
 
+  /// What was measured in the precision of such products; null = nothing.
+  const MeasuredRates* measured(ProductType type) const;
   double product_flops(ProductType type) const;  ///< attained, per second
   double peak_flops(ProductType type) const;
   double memory_bytes() const { return 1e9 * device.memory; }

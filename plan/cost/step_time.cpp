@@ -1,12 +1,12 @@
-#include "plan/step_time.h"
+#include "plan/cost/step_time.h"
 
 #include <algorithm>
+#include <map>
 
-#include "model/flops.h"
 #include "model/layer_memory.h"
 #include "parallel/pp/lower.h"
 #include "parallel/pp/simulate.h"
-#include "tensor/wide.h"
+#include "plan/cost/kernel_times.h"
 
 namespace mcpp {
 namespace {
@@ -27,20 +27,23 @@ class Step {
       : job_(job),
         layout_(job.layout),
         collectives_(job.hardware),
-        weights_(job.work.model, layout_.tp),
+        weights_(job.work.model, layout_),
         element_(real(size_of(job.work.dtype))),
         lost_(job.hardware.lost_to_communication()),
+        update_(kernel_times(job.hardware, job.program, job.work).update),
         stages_(split_stages(layout_.stage_split(job.work.model))),
         microbatches_(layout_.microbatches(job.work.global_batch_size)) {
-    UnitTime kept = layer_time(job);
-    UnitTime again = recomputed(kept);
-    share_weights(kept, false);
-    share_weights(again, true);
+    for (const LayerKind kind : {LayerKind::Dense, LayerKind::Experts}) {
+      if (!weights_.has_layers(kind)) continue;
+      UnitTime &kept = layers_[kind].kept, &again = layers_[kind].again;
+      kept = layer_time(job, kind);
+      again = recomputed(kept);
+      share_weights(kept, kind, false);
+      share_weights(again, kind, true);
+    }
     const UnitTime embedding = embedding_time(job), output = output_time(job);
     for (const StageContents& stage : stages_) {
-      UnitTime t;
-      for (const LayerGroup& group : layer_groups(layout_.recompute, stage.num_layers()))
-        t += (group.is_recomputed ? again : kept) * real(group.layers);
+      UnitTime t = time_of_layers(stage);
       if (stage.has_embedding) t += embedding;
       if (stage.has_output) t += output;
       times_.push_back(t);
@@ -81,6 +84,22 @@ class Step {
   }
 
  private:
+  UnitTime time_of_layers(const StageContents& stage) const {
+    UnitTime sum;
+    i64 first = stage.first_layer;
+    for (const LayerGroup& group : layer_groups(layout_.recompute, stage.num_layers())) {
+      const i64 sparse = weights_.layers(LayerKind::Experts, first, first + group.layers);
+      for (const auto& [kind, count] :
+           {std::pair(LayerKind::Dense, group.layers - sparse), std::pair(LayerKind::Experts, sparse)}) {
+        if (count == 0) continue;
+        const LayerTimes& times = layers_.at(kind);
+        sum += (group.is_recomputed ? times.again : times.kept) * real(count);
+      }
+      first += group.layers;
+    }
+    return sum;
+  }
+
   StageMap map() const {
     return {.ranks = static_cast<int>(layout_.pp),
             .chunks_per_rank = static_cast<int>(layout_.chunks),
@@ -109,12 +128,12 @@ class Step {
   }
 
   /// What ZeRO 2 and 3 communicate for a layer in each microbatch.
-  void share_weights(UnitTime& layer, bool is_recomputed) const {
+  void share_weights(UnitTime& layer, LayerKind kind, bool is_recomputed) const {
     if (layout_.zero_stage < 2) return;
     const bool overlaps = job_.program.overlaps_data_parallel;
-    const double gather = layout_.zero_stage >= 3 ? of_layer(element_) : 0;
-    const double reduce = job_.program.sums_gradients_whole ? 2 * of_layer(job_.program.gradient_bytes)
-                                                            : of_layer(job_.program.gradient_bytes);
+    const double gather = layout_.zero_stage >= 3 ? of_layer(kind, element_) : 0;
+    const double sum = of_layer(kind, job_.program.gradient_bytes);
+    const double reduce = job_.program.sums_gradients_whole ? 2 * sum : sum;
     const double gathers = is_recomputed && job_.program.gathers_again_to_recompute ? 2 : 1;
     layer.forward.data_parallel = beside(layer.forward.total(), gather, lost_, overlaps);
     layer.backward_input.data_parallel = beside(layer.backward_input.total() + layer.backward_weight.total(),
@@ -122,24 +141,44 @@ class Step {
   }
 
   /// A gather of a layer's weights, or a reduce-scatter of its gradients, of so many bytes each.
-  double of_layer(double element) const {
-    const double tensors = job_.program.gathers_each_tensor ? weights_.layer_tensors : 1;
-    return tensors * collectives_.all_gather(element * weights_.layer / tensors, layout_.shard_group());
+  double of_layer(LayerKind kind, double element) const {
+    const double tensors = job_.program.gathers_each_tensor ? weights_.layer_tensors() : 1;
+    double seconds =
+        tensors * collectives_.all_gather(element * weights_.of_layer(kind) / tensors, layout_.shard_group());
+    if (kind == LayerKind::Experts)
+      seconds += collectives_.all_gather(element * weights_.experts_of_layer(), layout_.expert_shard_group());
+    return seconds;
+  }
+
+  /// Ranks that share what ZeRO cuts, those that hold the same part of it, and weights that lie on them.
+  struct WeightGroup {
+    double elements = 0;
+    RankGroup shards, instances;
+  };
+  std::vector<WeightGroup> weight_groups(std::size_t stage) const {
+    std::vector<WeightGroup> groups{{weights_.of(stages_[stage]), layout_.shard_group(), layout_.instance_group()}};
+    if (const double experts = weights_.experts_of(stages_[stage]); experts > 0)
+      groups.push_back({experts, layout_.expert_shard_group(), layout_.expert_instance_group()});
+    return groups;
   }
 
   /// Of a stage's gradients at the end of the step.
   double reduce_seconds(std::size_t stage) const {
-    const double bytes = job_.program.gradient_bytes * weights_.of(stages_[stage]);
-    const RankGroup shards = layout_.shard_group();
     double seconds = 0;
-    if (layout_.zero_stage == 0) seconds = collectives_.all_reduce(bytes, shards);
-    if (layout_.zero_stage == 1) seconds = collectives_.reduce_scatter(bytes, shards);
-    if (layout_.instances > 1) seconds += collectives_.all_reduce(bytes / real(shards.ranks), layout_.instance_group());
+    for (const WeightGroup& group : weight_groups(stage)) {
+      const double bytes = job_.program.gradient_bytes * group.elements;
+      if (layout_.zero_stage == 0) seconds += collectives_.all_reduce(bytes, group.shards);
+      if (layout_.zero_stage == 1) seconds += collectives_.reduce_scatter(bytes, group.shards);
+      if (layout_.instances > 1) seconds += collectives_.all_reduce(bytes / real(group.shards.ranks), group.instances);
+    }
     return seconds;
   }
   double gather_seconds(std::size_t stage) const {
     if (layout_.zero_stage != 1 && layout_.zero_stage != 2) return 0;
-    return collectives_.all_gather(element_ * weights_.of(stages_[stage]), layout_.shard_group());
+    double seconds = 0;
+    for (const WeightGroup& group : weight_groups(stage))
+      seconds += collectives_.all_gather(element_ * group.elements, group.shards);
+    return seconds;
   }
   double units(std::size_t stage) const { return std::max(1.0, real(stages_[stage].num_layers())); }
 
@@ -175,20 +214,18 @@ class Step {
     if (layout_.pp == 1 || job_.work.model.untie_embeddings_and_output_weights ||
         row_of(layout_.schedule).placement == StagePlacement::V)
       return 0;
-    return 2 * collectives_.message(job_.program.gradient_bytes * weights_.vocabulary,
+    return 2 * collectives_.message(job_.program.gradient_bytes * weights_.vocabulary(),
                                     (layout_.pp - 1) * layout_.pipeline_stride());
   }
 
   double optimizer(int rank) const {
     double elements = 0;
-    for_stages_of(rank, [&](std::size_t stage) { elements += weights_.of(stages_[stage]); });
-    if (layout_.zero_stage > 0) elements /= real(layout_.shard_group().ranks);
-    // The norm reads gradients; the update reads them, reads and writes states and master weights, writes weights.
-    const double states = job_.work.states.of_matrices + (is_narrow(job_.work.dtype) ? 1 : 0);
-    const double wide = 4;
-    const double bytes = elements * (wide * (2 + 2 * states) + element_);
-    return job_.hardware.slowest(layout_.world_size) * job_.hardware.traffic_seconds(bytes) +
-           collectives_.all_reduce(wide, {.ranks = layout_.world_size, .stride = 1});
+    for_stages_of(rank, [&](std::size_t stage) {
+      for (const WeightGroup& group : weight_groups(stage))
+        elements += group.elements / (layout_.zero_stage > 0 ? real(group.shards.ranks) : 1);
+    });
+    return job_.hardware.slowest(layout_.world_size) * update_ * elements +
+           collectives_.all_reduce(4, {.ranks = layout_.world_size, .stride = 1});  // of the norm
   }
 
   std::vector<ScheduleCosts> costs(double message) const {
@@ -265,31 +302,17 @@ class Step {
   const Layout& layout_;
   Collectives collectives_;
   WeightCounts weights_;
-  double element_, lost_;
+  double element_, lost_, update_;
   std::vector<StageContents> stages_;
   i64 microbatches_;
+  struct LayerTimes {
+    UnitTime kept, again;
+  };
+  std::map<LayerKind, LayerTimes> layers_;
   std::vector<UnitTime> times_;  // by stage
 };
 
 }  // namespace
-
-WeightCounts::WeightCounts(const ModelConfig& m, i64 tp) {
-  const double h = real(m.hidden_size), d = real(m.head_dim());
-  const double heads = real(m.num_attention_heads) + 2 * real(m.query_groups());
-  const double attention = h * d * (heads + real(m.num_attention_heads));
-  const double mlp = (m.gated() ? 3 : 2) * h * real(m.ffn());
-  layer = (attention + mlp) / real(tp);
-  vocabulary = h * real(m.padded_vocab_size()) / real(tp);
-  is_tied = !m.untie_embeddings_and_output_weights;
-  const bool has_biases = m.normalization == Normalization::LayerNorm;
-  layer_tensors =
-      4 + (has_biases ? 4 : 2) + (m.qkv_bias() ? 1 : 0) + (m.attention_output_bias() ? 1 : 0) + (m.mlp_bias() ? 2 : 0);
-}
-
-double WeightCounts::of(const StageContents& stage) const {
-  const int matrices = (stage.has_embedding ? 1 : 0) + (stage.has_output ? 1 : 0);
-  return layer * real(stage.num_layers()) + vocabulary * (is_tied ? std::min(matrices, 1) : matrices);
-}
 
 StepTime step_time(const Job& job) {
   return Step(job).time();
@@ -301,15 +324,6 @@ DrawnStep drawn_step(const Job& job, i64 most_microbatches) {
 
 double least_seconds(const Job& job) {
   return Step(job).least();
-}
-
-double model_tflops(const Job& job, double step_seconds) {
-  return flops_per_batch(job.work.model, job.work.global_batch_size) / step_seconds /
-         static_cast<double>(job.layout.world_size) / 1e12;
-}
-
-double model_flops_utilization(const Job& job, double step_seconds) {
-  return 1e12 * model_tflops(job, step_seconds) / job.hardware.peak_flops(job.work.products);
 }
 
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-#include "plan/collectives.h"
+#include "plan/cost/collectives.h"
 
 #include <algorithm>
 #include <cmath>

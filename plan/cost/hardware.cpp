@@ -1,4 +1,4 @@
-#include "plan/hardware.h"
+#include "plan/cost/hardware.h"
 
 #include <cmath>
 #include <numbers>
@@ -43,7 +43,14 @@ std::vector<std::string> Hardware::conflicts() const {
   std::vector<std::string> found;
   check_attained(device, found);
   check_tiers(links, found);
+  measured_bf16.add_conflicts("measured_bf16", found);
+  measured_fp32.add_conflicts("measured_fp32", found);
   return found;
+}
+
+const MeasuredRates* Hardware::measured(ProductType type) const {
+  const MeasuredRates& rates = type == ProductType::Fp32 ? measured_fp32 : measured_bf16;
+  return type != ProductType::Fp8 && rates.has() ? &rates : nullptr;
 }
 
 double Hardware::product_flops(ProductType type) const {

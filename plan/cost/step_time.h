@@ -3,19 +3,10 @@
 #include <vector>
 
 #include "parallel/pp/simulate.h"
-#include "plan/layer_time.h"
+#include "plan/cost/layer_time.h"
+#include "plan/cost/weight_counts.h"
 
 namespace mcpp {
-
-/// Weights of a rank, without biases and norms: what communication and the optimizer cost is in proportion to.
-struct WeightCounts {
-  double layer = 0, vocabulary = 0;  ///< of one layer; of the embedding, and of the output
-  double layer_tensors = 0;          ///< in how many a layer's weights come
-  bool is_tied = false;              ///< embedding and output are one, where a rank has both
-
-  WeightCounts(const ModelConfig& model, i64 tp);
-  double of(const StageContents& stage) const;
-};
 
 /// Seconds. The parts are those of the rank that works longest, and add up to `seconds`.
 struct StepTime {
@@ -27,9 +18,7 @@ struct StepTime {
   double optimizer = 0;
   int rank = 0;  ///< of the pipeline, that works longest
 
-  double communication() const {
-    return work.tensor_parallel + work.context_parallel + work.data_parallel + messages + data_parallel;
-  }
+  double communication() const { return work.communication() + messages + data_parallel; }
 };
 
 /// The layout must be one that layout_conflicts() accepts.
@@ -44,10 +33,5 @@ struct DrawnStep {
   Timeline timeline;  ///< seconds
 };
 DrawnStep drawn_step(const Job& job, i64 most_microbatches);
-
-/// TFLOP/s of one device by the model's operations (model/flops.h), recomputation not counted.
-double model_tflops(const Job& job, double step_seconds);
-/// The part of the device's peak that it is.
-double model_flops_utilization(const Job& job, double step_seconds);
 
 }  // namespace mcpp

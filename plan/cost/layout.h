@@ -4,7 +4,7 @@
 
 #include "model/memory.h"
 #include "parallel/pp/schedule_kind.h"
-#include "plan/collectives.h"
+#include "plan/cost/collectives.h"
 
 namespace mcpp {
 
@@ -15,6 +15,9 @@ struct Workload {
   ProductType products = ProductType::Bf16;
   i64 global_batch_size = 1;
   StatesPerWeight states = {};
+  i64 bucket_elements = 40'000'000;  ///< ddp_bucket_size
+  /// Of tokens that come to experts: those of the busiest rank, over an even share.
+  double expert_imbalance = 1.1;
 
   double tokens() const { return static_cast<double>(global_batch_size * model.seq_length); }
 };
@@ -25,7 +28,9 @@ struct Layout {
   i64 tp = 1, cp = 1, pp = 1;
   bool sequence_parallel = false;
   CpCommType cp_comm_type = CpCommType::P2p;
-  i64 cp_heads = 1;  ///< of them, neighbours that exchange heads
+  i64 cp_heads = 1;     ///< of them, neighbours that exchange heads
+  i64 ep = 1, etp = 1;  ///< of a model with experts
+  TokenDispatcherType dispatcher = TokenDispatcherType::AllToAll;
   ScheduleKind schedule = ScheduleKind::OneFOneB;
   i64 chunks = 1;                         ///< num_virtual_stages_per_pipeline_rank
   i64 first_layers = 0, last_layers = 0;  ///< decoder_first_pipeline_num_layers, decoder_last_pipeline_num_layers
@@ -45,6 +50,12 @@ struct Layout {
   RankGroup shard_group() const;
   /// Ranks of different instances that hold the same part.
   RankGroup instance_group() const;
+  /// Those that exchange tokens for experts.
+  RankGroup exchange_group() const { return {.ranks = ep * etp, .stride = 1}; }
+  i64 expert_dp() const { return world_size / (pp * ep * etp); }
+  /// shard_group() and instance_group() of the experts' parameters.
+  RankGroup expert_shard_group() const { return {.ranks = expert_dp() / instances, .stride = ep * etp}; }
+  RankGroup expert_instance_group() const;
   i64 pipeline_stride() const { return tp * cp * (pipeline_inside ? 1 : dp()); }
 
   StageSplit stage_split(const ModelConfig& model) const;

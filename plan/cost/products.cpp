@@ -1,4 +1,4 @@
-#include "plan/products.h"
+#include "plan/cost/products.h"
 
 #include <algorithm>
 #include <array>
@@ -38,7 +38,9 @@ double tiled_seconds(const Hardware& hardware, ProductType type, const ProductSh
 
 }  // namespace
 
-double product_seconds(const Hardware& hardware, ProductType type, const ProductShape& s, double output_bytes) {
+double product_seconds(const Hardware& hardware, ProductType type, const ProductShape& s, double output_bytes,
+                       ProductPass pass) {
+  if (const MeasuredRates* measured = hardware.measured(type)) return measured->product_seconds(s, pass);
   const i64 rows = hardware.device.tile_rows, columns = hardware.device.tile_columns, small = std::min(rows, columns);
   const std::array<Tile, 3> tiles{{{rows, columns, 1}, {columns, rows, 1}, {small, small, kSmallTilePenalty}}};
   double best = tiled_seconds(hardware, type, s, tiles[0], 1);

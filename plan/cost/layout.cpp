@@ -1,4 +1,4 @@
-#include "plan/layout.h"
+#include "plan/cost/layout.h"
 
 #include "base/strings.h"
 
@@ -12,6 +12,11 @@ RankGroup Layout::shard_group() const {
 
 RankGroup Layout::instance_group() const {
   const RankGroup shards = shard_group();
+  return {.ranks = instances, .stride = shards.ranks * shards.stride};
+}
+
+RankGroup Layout::expert_instance_group() const {
+  const RankGroup shards = expert_shard_group();
   return {.ranks = instances, .stride = shards.ranks * shards.stride};
 }
 
@@ -32,12 +37,18 @@ ActivationSetup Layout::activations(const Workload& work) const {
           .tensor_parallel = tp,
           .sequence_parallel = sequence_parallel,
           .cut = {.heads = cp_heads, .rings = cp / cp_heads},
-          .cp_comm_type = cp_comm_type};
+          .cp_comm_type = cp_comm_type,
+          .expert_parallel = ep,
+          .expert_tensor_parallel = etp,
+          .dispatcher = dispatcher};
 }
 
 std::string Layout::describe() const {
   std::string text = str("tp ", tp, sequence_parallel && tp > 1 ? " sp" : "");
   if (cp > 1) text += str(", cp ", cp, " ", enum_name(cp_comm_type));
+  if (ep > 1) text += str(", ep ", ep);
+  if (etp > 1) text += str(", etp ", etp);
+  if (ep * etp > 1 && dispatcher == TokenDispatcherType::AllGather) text += " allgather";
   if (pp > 1) text += str(", pp ", pp, " ", enum_name(schedule));
   if (chunks > 1) text += str(" x ", chunks);
   text += str(", dp ", dp(), " zero ", zero_stage);

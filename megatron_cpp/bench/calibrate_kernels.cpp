@@ -1,0 +1,219 @@
+#include "megatron_cpp/bench/calibrate_kernels.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "megatron_cpp/bench/bench.h"
+#include "model/layers/mlp.h"
+#include "tensor/processor.h"
+#include "tensor/transfer.h"
+#include "tensor/wide.h"
+
+namespace mcpp {
+namespace {
+
+constexpr double kNano = 1e9;
+
+double real(i64 n) {
+  return static_cast<double>(n);
+}
+
+class KernelCalibration {
+ public:
+  KernelCalibration(CalibrationClock& clock, DType dtype, const CalibrationSizes& sizes)
+      : clock_(clock), dtype_(dtype), sizes_(sizes) {}
+
+  MeasuredRates run() {
+    products();
+    attention();
+    stream();
+    activations();
+    heads();
+    ends();
+    update();
+    return std::move(rates_);
+  }
+
+ private:
+  Tensor random(const Shape& shape) { return random_tensor(shape, dtype_, clock_.device(), ++key_); }
+  Tensor wide_random(const Shape& shape) { return random_tensor(shape, wide(dtype_), clock_.device(), ++key_); }
+  /// ns of an element.
+  double of_element(i64 elements, const std::function<void()>& f) { return kNano * clock_.seconds(f) / real(elements); }
+
+  void products() {
+    rates_.sizes = sizes_.products;
+    for (const i64 m : sizes_.products)
+      for (const i64 n : sizes_.products)
+        for (const i64 k : sizes_.products) product(m, n, k);
+  }
+
+  /// [m, n] from depth k, three times: m and k are rows of tokens where the planner's shapes have them.
+  void product(i64 m, i64 n, i64 k) {
+    const double giga_flops = 2 * real(m) * real(n) * real(k) / kNano;
+    const auto rate = [&](const Tensor& a, const Tensor& b, Tensor& c, const ops::MatmulOptions& options) {
+      return giga_flops / clock_.seconds([&] { ops::matmul(a, b, c, options); });
+    };
+    Tensor y = random({m, n}), sum = wide_random({m, n});
+    const Tensor x = random({m, k});
+    rates_.forward.push_back(rate(x, random({n, k}), y, {.transpose_b = true}));
+    rates_.input_gradient.push_back(rate(x, random({k, n}), y, {}));
+    rates_.weight_gradient.push_back(rate(random({k, m}), random({k, n}), sum, {.transpose_a = true, .beta = 1}));
+  }
+
+  struct AttentionSeconds {
+    double forward = 0, backward = 0;
+  };
+
+  AttentionSeconds attention_seconds(i64 length, i64 heads, i64 width, float dropped) {
+    const Tensor qkv = random({length, 1, heads, 3, width}), d_qkv = Tensor::like(qkv),
+                 d_out = random({length, 1, heads * width});
+    const QkvHeads in = packed_heads(qkv);
+    QkvHeads gradient = packed_heads(d_qkv);
+    AttentionResult y{Tensor::like(d_out), wide_random({heads * length})};
+    AttentionOptions options;
+    options.softmax_scale = 1 / std::sqrt(real(width));
+    options.dropout = {.p = dropped, .key = 1, .samples = {0}};
+    return {.forward = clock_.seconds([&] { ops::attention(in, options, y); }),
+            .backward = clock_.seconds([&] { ops::attention_backward(d_out, in, y, options, gradient); })};
+  }
+
+  void attention() {
+    rates_.attention_lengths = sizes_.lengths;
+    rates_.attention_widths = sizes_.widths;
+    const i64 heads = 4;
+    for (const i64 length : sizes_.lengths) {
+      for (const i64 width : sizes_.widths) {
+        const AttentionSeconds t = attention_seconds(length, heads, width, 0);
+        const double giga_flops = 4 * real(heads * width) * real(length) * real(length) / 2 / kNano;
+        rates_.attention_forward.push_back(giga_flops / t.forward);
+        rates_.attention_backward.push_back(2.5 * giga_flops / t.backward);
+      }
+    }
+    const i64 length = sizes_.lengths[sizes_.lengths.size() / 2], width = sizes_.widths.front();
+    const AttentionSeconds all = attention_seconds(length, heads, width, 0),
+                           dropped = attention_seconds(length, heads, width, 0.1F);
+    const double scores = real(heads) * real(length) * real(length) / 2;
+    rates_.dropped_score_forward = kNano * std::max(0.0, dropped.forward - all.forward) / scores;
+    rates_.dropped_score_backward = kNano * std::max(0.0, dropped.backward - all.backward) / scores;
+  }
+
+  /// Norms, and what adds branches.
+  void stream() {
+    const i64 tokens = sizes_.tokens, h = sizes_.width, n = tokens * h;
+    const Tensor x = random({tokens, 1, h}), dy = random(x.shape()), w = random({h});
+    Tensor y = Tensor::like(x), mean = wide_random({tokens}), rstd = wide_random({tokens}), dw = wide_random({h}),
+           db = wide_random({h});
+    NormGradients gradients{.dx = y, .add_to_dx = true, .dw = dw, .db = db};
+    const NormForward with_mean{x, w, mean, rstd};
+    rates_.norm_forward = {of_element(n, [&] { ops::layer_norm(x, w, w, 1e-5, y, mean, rstd); }),
+                           of_element(n, [&] { ops::rms_norm(x, w, 1e-5, y, rstd); })};
+    rates_.norm_backward = {of_element(n, [&] { ops::layer_norm_backward(dy, with_mean, gradients); }),
+                            of_element(n, [&] { ops::rms_norm_backward(dy, with_mean, gradients); })};
+    const Dropout drop{.p = 0.1F, .key = 1, .samples = {0}};
+    rates_.residual_forward = {of_element(n, [&] { ops::bias_dropout_add(x, &w, dy, {}, y); }),
+                               of_element(n, [&] { ops::bias_dropout_add(x, &w, dy, drop, y); })};
+    rates_.residual_backward = {0, of_element(n, [&] { ops::dropout(x, drop, y); })};
+    Tensor rows = y.as_matrix();
+    rates_.bias_forward = of_element(n, [&] { ops::add_bias(rows, w); });
+    rates_.bias_backward = of_element(n, [&] { ops::column_sum(rows, db, 1); });
+  }
+
+  void activations() {
+    const i64 tokens = sizes_.tokens, f = sizes_.width;
+    for (const ActivationFunction function : {ActivationFunction::Gelu, ActivationFunction::GeluErf,
+                                              ActivationFunction::SwiGLU, ActivationFunction::SquaredReLU}) {
+      const Activation a = activation_of(function);
+      const i64 up_width = is_gated(a) ? 2 * f : f;
+      const Tensor up = random({tokens, up_width}), dy = random({tokens, f});
+      Tensor y = Tensor::like(dy), dx = Tensor::like(up);
+      rates_.activation_forward.push_back(
+          of_element(tokens * (up_width + f), [&] { ops::activation(a, up, nullptr, y); }));
+      rates_.activation_backward.push_back(
+          of_element(tokens * (2 * up_width + f), [&] { ops::activation_backward(a, dy, up, nullptr, dx); }));
+    }
+  }
+
+  void heads() {
+    const i64 tokens = sizes_.tokens, d = 64, heads = sizes_.width / d;
+    Tensor x = random({tokens, 1, heads * d}), cos = wide_random({tokens, d / 2}), sin = wide_random({tokens, d / 2});
+    Heads view = dense_heads(x, heads);
+    rates_.rope_forward = of_element(x.numel(), [&] { ops::rope(view, cos, sin, {}, false); });
+    rates_.rope_backward = of_element(x.numel(), [&] { ops::rope(view, cos, sin, {}, true); });
+  }
+
+  /// The embedding and the loss.
+  void ends() {
+    const i64 tokens = sizes_.tokens, h = sizes_.width, vocabulary = 16 * h;
+    std::vector<i32> ids(static_cast<std::size_t>(tokens));
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      ids[i] = static_cast<i32>(i * 7919 % static_cast<std::size_t>(vocabulary));
+    Tensor targets = Tensor::empty({tokens}, DType::I32, clock_.device());
+    write_values(ids, targets);
+    const Tensor table = random({vocabulary, h});
+    Tensor y = random({tokens, h}), d_table = wide_random({vocabulary, h}), logits = random({tokens, vocabulary});
+    rates_.embedding_forward = of_element(y.numel(), [&] { ops::embedding(targets, table, 0, y); });
+    rates_.embedding_backward = of_element(y.numel(), [&] { ops::embedding_backward(y, targets, 0, d_table, 1); });
+    Tensor largest = wide_random({tokens}), sums = wide_random({tokens}), picked = wide_random({tokens});
+    rates_.loss = of_element(logits.numel(), [&] {
+      ops::cross_entropy_stats(logits, targets, 0, vocabulary, largest, sums, picked);
+      ops::cross_entropy_gradient(logits, targets, 0, vocabulary, largest, 1);
+    });
+  }
+
+  void update() {
+    const i64 n = sizes_.weights;
+    Tensor master = wide_random({n}), grad = wide_random({n}), m = wide_random({n}), v = Tensor::like(m),
+           model = random({n});
+    ops::fill_zero(v);
+    Tensor sum = Tensor::zeros({1}, DType::F64, clock_.device());
+    rates_.update = of_element(n, [&] {
+      ops::add_sum_of_squares(grad, sum);
+      ops::adamw(master, m, v, grad, {.lr = 1e-3}, is_narrow(dtype_) ? &model : nullptr);
+    });
+  }
+
+  CalibrationClock& clock_;
+  DType dtype_;
+  const CalibrationSizes& sizes_;
+  u64 key_ = 0;
+  MeasuredRates rates_;
+};
+
+}  // namespace
+
+double CalibrationClock::of_slowest(double seconds) {
+  Tensor slowest = Tensor::empty({1}, DType::F64, device_);
+  slowest.data<double>()[0] = seconds;
+  ranks_.all_reduce(slowest, ReduceOp::Max).wait();
+  return slowest.data<double>()[0];
+}
+
+double CalibrationClock::seconds(const std::function<void()>& f) {
+  constexpr int kFewest = 3;
+  f();
+  ranks_.barrier();
+  double least = 1e30, all = 0;
+  for (int i = 0; i < kFewest || all < seconds_each_; ++i) {
+    const double seconds = seconds_of(device_, f);
+    least = std::min(least, seconds);
+    all += seconds;
+  }
+  return of_slowest(least);
+}
+
+double CalibrationClock::together(const std::function<void()>& f) {
+  constexpr int kRuns = 20;
+  double least = 1e30;
+  for (int i = 0; i < kRuns; ++i) {
+    ranks_.barrier();
+    least = std::min(least, of_slowest(seconds_of(device_, f)));
+  }
+  return least;
+}
+
+MeasuredRates measure_kernels(CalibrationClock& clock, DType dtype, const CalibrationSizes& sizes) {
+  return KernelCalibration(clock, dtype, sizes).run();
+}
+
+}  // namespace mcpp

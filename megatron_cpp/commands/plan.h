@@ -1,0 +1,10 @@
+// megatron_cpp plan, of which `plan calibrate` runs on several ranks.
+#pragma once
+#include "megatron_cpp/commands/commands.h"
+
+namespace mcpp {
+
+ExitCode plan_command(Arguments args, Log& log, const World& world);
+ExitCode plan_calibrate_command(Arguments args, Log& log, const World& world);  ///< plan calibrate
+
+}  // namespace mcpp

@@ -1,0 +1,78 @@
+#include "megatron_cpp/setup/layout_search.h"
+
+#include <algorithm>
+
+#include "base/number_text.h"
+#include "megatron_cpp/config/hardware_file.h"
+#include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/setup/placement.h"
+
+namespace mcpp {
+namespace {
+
+/// A layout is worth a warning when it takes so many times as long as the best.
+constexpr double kMuchSlower = 1.2;
+
+std::string seconds_text(double seconds) {
+  return seconds < 10 ? fixed(1e3 * seconds, 1) + " ms" : human_seconds(seconds);
+}
+
+/// The fastest that the whole configuration allows, such as the steps by which its batch grows.
+const Candidate& best_that_runs(const SearchResult& found, const Config& config, int world_size) {
+  const auto runs = [&](const Candidate& candidate) {
+    return layout_problems(with_layout(config, candidate.layout), world_size).empty();
+  };
+  const auto best = std::ranges::find_if(found.best, runs);
+  check_input(best != found.best.end(), "--plan: none of the ", found.best.size(), " fastest layouts can run on ",
+              world_size,
+              " ranks: ", join(layout_problems(with_layout(config, found.best.front().layout), world_size), "; "));
+  return *best;
+}
+
+}  // namespace
+
+void fail_nothing_fits(const SearchResult& result, const Hardware& hardware, const Workload& work,
+                       const SearchLimits& limits) {
+  const Candidate& smallest = result.smallest;
+  const i64 world = smallest_world(hardware, work, limits);
+  fail(ExitCode::BadInput, "nothing fits: of ", result.possible, " layouts of ", limits.world_size,
+       " ranks the one that needs least, ", smallest.layout.describe(), ", needs ",
+       human_bytes(smallest.memory.total()), " of the ", human_bytes(limits.memory_bytes), " that a rank on ",
+       hardware.device.name, " has; ",
+       world > 0 ? str("the smallest world that would do has ", world, " ranks")
+                 : str("no world that its links join would do; use devices with more memory"));
+}
+
+PlannedRun plan_run(const Config& config, const PlanRequest& request, int world_size) {
+  if (request.hardware.empty()) {
+    check_input(!request.plan, "--plan: needs --hardware, the kind of cluster that it plans for");
+    return {.config = config, .text = {}, .warning = {}};
+  }
+  const Hardware hardware = load_hardware(request.hardware, request.hardware_folder);
+  const Implementation program;
+  const Workload work = workload_of(config);
+  const SearchLimits limits{.world_size = world_size, .memory_bytes = (1 - kMemoryReserve) * hardware.memory_bytes()};
+  const SearchResult found = search_layouts(hardware, program, work, limits);
+  if (request.plan) {
+    if (found.best.empty()) fail_nothing_fits(found, hardware, work, limits);
+    const Candidate& best = best_that_runs(found, config, world_size);
+    return {.config = with_layout(config, best.layout),
+            .text = str("planned for ", world_size, " x ", hardware.device.name, ": ", best.layout.describe(), ", ",
+                        seconds_text(best.time.seconds), " a step predicted, the best of ", found.fitting,
+                        " layouts that fit"),
+            .warning = {}};
+  }
+  check_layout(config, world_size);
+  const double seconds = step_time({hardware, program, work, layout_of(config, world_size)}).seconds;
+  PlannedRun run{
+      .config = config,
+      .text = str("predicted on ", world_size, " x ", hardware.device.name, ": ", seconds_text(seconds), " a step"),
+      .warning = {}};
+  if (!found.best.empty() && seconds > kMuchSlower * found.best.front().time.seconds)
+    run.warning = str("another layout is predicted to be ", fixed(seconds / found.best.front().time.seconds, 1),
+                      " times as fast: ", found.best.front().layout.describe(),
+                      "; --plan takes it, and megatron_cpp plan --explain says why");
+  return run;
+}
+
+}  // namespace mcpp

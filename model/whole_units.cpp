@@ -1,0 +1,122 @@
+#include "model/whole_units.h"
+
+#include <algorithm>
+
+#include "tensor/pooled_size.h"
+#include "tensor/wide.h"
+
+namespace mcpp {
+namespace {
+
+/// The embedding's: words and positions.
+constexpr UnitRange kEmbedding{0, 2};
+
+/// Buckets of the units: [first, end).
+struct BucketRange {
+  std::size_t first = 0, end = 0;
+  std::size_t count() const { return end - first; }
+};
+BucketRange buckets_of(const ChunkParameters& chunk, UnitRange units) {
+  const auto at = [&](int unit) {
+    return static_cast<std::size_t>(std::ranges::lower_bound(chunk.units, unit) - chunk.units.begin());
+  };
+  return {at(units.first), at(units.end)};
+}
+
+}  // namespace
+
+WholeUnits::WholeUnits(const ChunkParameters& dense, const ChunkParameters* experts, const RankShare& share,
+                       DType dtype, bool keeps_embedding)
+    : grids_{&dense},
+      param_width_(share.zero_stage >= 3 ? size_of(dtype) : 0),
+      grad_width_(share.zero_stage >= 2 ? size_of(wide(dtype)) : 0),
+      overlaps_gather_(share.overlap_param_gather),
+      overlaps_reduce_(share.overlap_grad_reduce),
+      keeps_embedding_(keeps_embedding),
+      repeats_(share.schedule.microbatches > 1) {
+  if (experts) grids_.push_back(experts);
+}
+
+bool WholeUnits::is_kept(const ChunkParameters& chunk, std::size_t bucket) const {
+  return keeps_embedding_ && &chunk == grids_.front() && bucket == 0;
+}
+
+double WholeUnits::bytes(const ChunkParameters& chunk, std::size_t bucket, i64 width) const {
+  return static_cast<double>(pooled_size(chunk.buckets[bucket] * width));
+}
+
+/// Those in use and the next, which is on its way once a unit of this grid was used.
+double WholeUnits::params_forward(const ChunkParameters& chunk, UnitRange used) const {
+  const BucketRange now = buckets_of(chunk, used);
+  double sum = 0;
+  for (std::size_t b = now.first; b < now.end; ++b) sum += bytes(chunk, b, param_width_);
+  if (overlaps_gather_ && now.end > 0 && now.end < chunk.buckets.size()) sum += bytes(chunk, now.end, param_width_);
+  return sum;
+}
+
+/// Those in use and the one before, once a unit of this grid was used; but it does not come beside several in use.
+double WholeUnits::params_backward(const ChunkParameters& chunk, UnitRange used) const {
+  const BucketRange now = buckets_of(chunk, used);
+  double sum = 0;
+  for (std::size_t b = now.first; b < now.end; ++b) sum += is_kept(chunk, b) ? 0 : bytes(chunk, b, param_width_);
+  const bool has_begun = now.count() == 1 || (now.count() == 0 && now.end < chunk.buckets.size());
+  if (overlaps_gather_ && has_begun && now.first > 0 && !is_kept(chunk, now.first - 1))
+    sum += bytes(chunk, now.first - 1, param_width_);
+  return sum;
+}
+
+/// Those in use and the one that was used before, whose gradients are being summed: of the pass before, the first unit.
+double WholeUnits::grads_backward(const ChunkParameters& chunk, UnitRange used) const {
+  const BucketRange now = buckets_of(chunk, used);
+  double sum = 0;
+  for (std::size_t b = now.first; b < now.end; ++b) sum += is_kept(chunk, b) ? 0 : bytes(chunk, b, grad_width_);
+  if (!overlaps_reduce_ || chunk.buckets.empty()) return sum;
+  if (now.end < chunk.buckets.size()) return sum + bytes(chunk, now.end, grad_width_);
+  return sum + (repeats_ ? bytes(chunk, 0, grad_width_) : 0);
+}
+
+WholeBytes WholeUnits::in_forward(UnitRange used) const {
+  WholeBytes sum;
+  for (const ChunkParameters* chunk : grids_) sum.params += params_forward(*chunk, used);
+  return sum;
+}
+
+WholeBytes WholeUnits::in_backward(UnitRange used) const {
+  WholeBytes sum;
+  if (keeps_embedding_)
+    sum = {.params = bytes(*grids_.front(), 0, param_width_), .grads = bytes(*grids_.front(), 0, grad_width_)};
+  for (const ChunkParameters* chunk : grids_) {
+    sum.params += params_backward(*chunk, used);
+    sum.grads += grads_backward(*chunk, used);
+  }
+  return sum;
+}
+
+std::vector<UsedUnits> used_units(const Recompute& recompute, const StageContents& stage) {
+  std::vector<UsedUnits> used;
+  if (stage.has_embedding) used.push_back({.units = kEmbedding, .is_embedding = true});
+  int unit = kEmbedding.end;
+  i64 layer = stage.first_layer;
+  for (const LayerGroup& group : layer_groups(recompute, stage.num_layers())) {
+    used.push_back({.units = {unit, unit + 1},
+                    .first_layer = layer,
+                    .layers = group.layers,
+                    .is_recomputed = group.is_recomputed});
+    layer += group.layers;
+    ++unit;
+  }
+  if (stage.has_output) used.push_back({.units = {unit, unit + 2}, .is_output = true});
+  return used;
+}
+
+WholeBytes most_whole(const std::vector<UsedUnits>& used, const WholeUnits& whole) {
+  WholeBytes most;
+  for (const UsedUnits& u : used) {
+    const WholeBytes forward = whole.in_forward(u.units), backward = whole.in_backward(u.units);
+    most.params = std::max({most.params, forward.params, backward.params});
+    most.grads = std::max(most.grads, backward.grads);
+  }
+  return most;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,131 @@
+#include "plan/cost/expert_time.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace mcpp {
+namespace {
+
+/// Kernels that are launched for routing and for moving rows.
+constexpr double kForwardKernels = 14, kBackwardKernels = 12;
+
+double real(i64 n) {
+  return static_cast<double>(n);
+}
+
+class ExpertLayer {
+ public:
+  explicit ExpertLayer(const RankWork& rank)
+      : rank_(rank),
+        model_(rank.model()),
+        layout_(rank.layout()),
+        imbalance_(layout_.ep > 1 ? rank.job().work.expert_imbalance : 1),
+        tokens_((rank.tokens() + layout_.tp - 1) / layout_.tp),
+        choices_(tokens_ * model_.moe.router_topk),
+        own_(model_.moe.num_experts / layout_.ep),
+        width_(model_.moe_ffn() / layout_.etp),
+        // Those of all ranks of the exchange, of which each part of the experts gets as many.
+        rows_each_(std::max<i64>(1, std::llround(imbalance_ * real(choices_ * layout_.etp) / real(own_)))) {}
+
+  UnitTime time() const {
+    const ProductType type = rank_.job().work.products;
+    const i64 hidden = model_.hidden_size;
+    UnitTime t = router();
+    t += rank_.weight_products(rows_each_, up(width_), hidden, type, own_);
+    t += rank_.weight_products(rows_each_, hidden, width_, type, own_);
+    t += rank_.activation(rows(), width_);
+    t += moves();
+    t += exchange();
+    t += shared();
+    return t;
+  }
+
+  double activation_seconds() const { return rank_.activation(rows(), width_).forward.elementwise; }
+
+  std::vector<std::pair<std::string, ProductShape>> products() const {
+    const i64 hidden = model_.hidden_size;
+    return {{"expert fc1", {.m = rows_each_, .n = up(width_), .k = hidden, .batch = own_}},
+            {"expert fc2", {.m = rows_each_, .n = hidden, .k = width_, .batch = own_}}};
+  }
+
+ private:
+  i64 up(i64 width) const { return (model_.gated() ? 2 : 1) * width; }
+  i64 rows() const { return rows_each_ * own_; }
+  bool exchanges() const { return layout_.ep * layout_.etp > 1; }
+
+  /// A thin product in fp32, of tokens that are widened for it.
+  UnitTime router() const {
+    const Hardware& hardware = rank_.job().hardware;
+    const double numbers = real(tokens_) * real(model_.hidden_size), wide = 4;
+    const double flops = 2 * numbers * real(model_.moe.num_experts);
+    const double one = rank_.seconds(std::max(flops / hardware.product_flops(ProductType::Fp32),
+                                              hardware.traffic_seconds(numbers * (rank_.element_bytes() + 2 * wide))),
+                                     2);
+    UnitTime t;
+    t.forward.products = t.backward_input.products = t.backward_weight.products = one;
+    return t;
+  }
+
+  /// Rows are packed by expert, unpacked where they arrive, and both on the way back; added up with their weights.
+  UnitTime moves() const {
+    const double moved = real(model_.hidden_size) * (2 * real(choices_) + (exchanges() ? 2 * real(rows()) : 0));
+    UnitTime t;
+    t.forward.elementwise = rank_.seconds(moved * rank_.kernels().copy, kForwardKernels);
+    t.backward_input.elementwise = rank_.seconds(moved * rank_.kernels().copy, kBackwardKernels);
+    return t;
+  }
+
+  /// There and back, in both passes.
+  UnitTime exchange() const {
+    const Collectives& collectives = rank_.collectives();
+    const RankGroup group = layout_.exchange_group();
+    const double row = real(model_.hidden_size) * rank_.element_bytes();
+    UnitTime t;
+    if (layout_.dispatcher == TokenDispatcherType::AllGather)
+      t.forward.expert_parallel = 2 * collectives.all_gather(real(tokens_ * group.ranks) * row, group);
+    else
+      t.forward.expert_parallel =
+          2 * collectives.all_to_all(imbalance_ * real(choices_ * layout_.etp) * row, group) +
+          collectives.all_gather(real(model_.moe.num_experts * group.ranks) * 4, group);  // how many go where
+    t.backward_input.expert_parallel = t.forward.expert_parallel;
+    // Each has routed its part of the tokens, and gets the others' results.
+    if (layout_.tp > 1 && !layout_.sequence_parallel)
+      t.forward.tensor_parallel = t.backward_input.tensor_parallel =
+          collectives.all_gather(rank_.whole_bytes(), layout_.tp_group());
+    return t;
+  }
+
+  UnitTime shared() const {
+    const i64 width = model_.moe.shared_expert_intermediate_size / layout_.tp, hidden = model_.hidden_size;
+    UnitTime t;
+    if (width == 0) return t;
+    const ProductType type = rank_.job().work.products;
+    t = rank_.weight_products(rank_.tokens(), up(width), hidden, type);
+    t += rank_.weight_products(rank_.tokens(), hidden, width, type);
+    t += rank_.activation(rank_.tokens(), width);
+    t += region_communication(rank_);
+    return t;
+  }
+
+  const RankWork& rank_;
+  const ModelConfig& model_;
+  const Layout& layout_;
+  double imbalance_;
+  i64 tokens_, choices_, own_, width_, rows_each_;
+};
+
+}  // namespace
+
+UnitTime expert_time(const RankWork& rank) {
+  return ExpertLayer(rank).time();
+}
+
+double expert_activation_seconds(const RankWork& rank) {
+  return ExpertLayer(rank).activation_seconds();
+}
+
+std::vector<std::pair<std::string, ProductShape>> expert_products(const RankWork& rank) {
+  return ExpertLayer(rank).products();
+}
+
+}  // namespace mcpp

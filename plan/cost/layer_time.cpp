@@ -1,0 +1,249 @@
+#include "plan/cost/layer_time.h"
+
+#include <algorithm>
+
+#include "model/config/expert_layers.h"
+#include "model/flops.h"
+#include "plan/cost/expert_time.h"
+#include "plan/cost/rank_work.h"
+
+namespace mcpp {
+namespace {
+
+/// Attention over s keys loses as much as over so many more at full speed, and heads below 128 use the units less.
+constexpr double kAttentionRamp = 340, kNarrowHeads = 0.72;
+/// Operations of attention's backward pass, of those of its forward pass, and the speed of the one, of the other's.
+constexpr double kBackwardWork = 2.5, kBackwardSpeed = 0.97;
+
+double real(i64 n) {
+  return static_cast<double>(n);
+}
+
+class Layer {
+ public:
+  explicit Layer(const Job& job)
+      : rank_(job),
+        hw_(job.hardware),
+        program_(job.program),
+        work_(job.work),
+        model_(job.work.model),
+        layout_(job.layout),
+        collectives_(rank_.collectives()),
+        element_(rank_.element_bytes()),
+        tokens_(rank_.tokens()),
+        heads_(std::max<i64>(model_.num_attention_heads / layout_.tp, 1)),
+        queries_(heads_ * model_.head_dim()),
+        keys_(std::max<i64>(model_.query_groups() / layout_.tp, 1) * model_.head_dim()),
+        ffn_(model_.ffn() / layout_.tp),
+        up_((model_.gated() ? 2 : 1) * ffn_) {}
+
+  UnitTime time(LayerKind kind) const {
+    UnitTime t = attention_branch();
+    t += kind == LayerKind::Dense ? mlp_branch() : expert_time(rank_);
+    t += elementwise();
+    t += context_parallel(t);
+    keep_less(t, kind);
+    return t;
+  }
+
+  std::vector<std::pair<std::string, ProductShape>> shapes() const {
+    const i64 hidden = model_.hidden_size;
+    std::vector<std::pair<std::string, ProductShape>> list{
+        {"qkv", {.m = tokens_, .n = queries_ + 2 * keys_, .k = hidden}},
+        {"proj", {.m = tokens_, .n = hidden, .k = queries_}}};
+    const auto sparse = static_cast<i64>(layers_with_experts(model_.moe, 0, model_.num_layers).size());
+    if (sparse < model_.num_layers) {
+      list.push_back({"fc1", {.m = tokens_, .n = up_, .k = hidden}});
+      list.push_back({"fc2", {.m = tokens_, .n = hidden, .k = ffn_}});
+    }
+    if (sparse > 0)
+      for (const auto& named : expert_products(rank_)) list.push_back(named);
+    return list;
+  }
+
+  UnitTime embedding() const {
+    const KernelTimes& kernels = rank_.kernels();
+    UnitTime t;
+    t.forward.elementwise = rank_.seconds(rank_.stream_elements() * kernels.embedding.forward, 1);
+    t.backward_weight.elementwise = rank_.seconds(rank_.stream_elements() * kernels.embedding.backward, 1);
+    t.forward.tensor_parallel = layout_.tp > 1 ? collectives_.all_reduce(rank_.whole_bytes(), layout_.tp_group()) : 0;
+    return t;
+  }
+
+  UnitTime output() const {
+    const i64 vocabulary = model_.padded_vocab_size() / layout_.tp;
+    const bool is_fp8 = work_.products == ProductType::Fp8;  // which logits are too fine for
+    UnitTime t =
+        rank_.weight_products(tokens_, vocabulary, model_.hidden_size, is_fp8 ? ProductType::Bf16 : work_.products);
+    const KernelTimes& kernels = rank_.kernels();
+    const double half = kernels.loss / 2 * real(tokens_) * real(vocabulary), stream = rank_.stream_elements();
+    t.forward.elementwise = rank_.seconds(half + kernels.norm.forward * stream, 3);
+    t.backward_input.elementwise = rank_.seconds(half + kernels.norm.backward * stream, 3);
+    if (layout_.tp > 1) {
+      const double gather = collectives_.all_gather(rank_.whole_bytes(), layout_.tp_group());
+      t.forward.tensor_parallel = layout_.sequence_parallel ? gather : 0;
+      t.backward_input.tensor_parallel = 2 * gather;
+    }
+    return t;
+  }
+
+ private:
+  UnitTime attention_branch() const {
+    UnitTime t = rank_.weight_products(tokens_, queries_ + 2 * keys_, model_.hidden_size, work_.products);
+    t += rank_.weight_products(tokens_, model_.hidden_size, queries_, work_.products);
+    t += program_.stores_scores ? stored_scores() : flash_attention();
+    t += biases();
+    t += region_communication(rank_);
+    return t;
+  }
+
+  UnitTime mlp_branch() const {
+    UnitTime t = rank_.weight_products(tokens_, up_, model_.hidden_size, work_.products);
+    t += rank_.weight_products(tokens_, model_.hidden_size, ffn_, work_.products);
+    t += rank_.activation(tokens_, ffn_);
+    t += region_communication(rank_);
+    if (model_.mlp_bias())
+      t.backward_input.elementwise +=
+          rank_.seconds(rank_.kernels().bias.backward * (real(tokens_ * up_) + rank_.stream_elements()), 0);
+    return t;
+  }
+
+  /// Operations per second of attention.
+  double attention_rate(bool is_backward) const {
+    const i64 length = model_.seq_length, width = model_.head_dim();
+    if (const MeasuredRates* measured = hw_.measured(work_.products))
+      return measured->attention_rate(length, width, is_backward);
+    const double of_bf16 = work_.dtype == DType::F32 ? hw_.device.fp32_attained / hw_.device.bf16_attained : 1;
+    const double s = real(length), rate = 1e12 * hw_.device.attention_attained * program_.attention * of_bf16 * s /
+                                          (s + kAttentionRamp) * (width >= 128 ? 1 : kNarrowHeads);
+    return is_backward ? rate * kBackwardSpeed : rate;
+  }
+
+  UnitTime flash_attention() const {
+    double seen = 0;
+    for (i64 layer = 0; layer < model_.num_layers; ++layer) seen += seen_keys(model_, layer);
+    const double flops = 4 * real(tokens_) * seen / real(model_.num_layers) * real(queries_);
+    const double scores = model_.attention_dropout > 0 ? flops / (4 * real(model_.head_dim())) : 0;
+    const PassSeconds& dropped = rank_.kernels().dropped_score;
+    UnitTime t;
+    t.forward.attention = rank_.seconds(flops / attention_rate(false) + scores * dropped.forward, 1);
+    t.backward_input.attention =
+        rank_.seconds(kBackwardWork * flops / attention_rate(true) + scores * dropped.backward, 2);
+    return t;
+  }
+
+  /// Two products forward and four backward, of all keys, and sweeps over the scores between them.
+  UnitTime stored_scores() const {
+    const i64 s = model_.seq_length, d = model_.head_dim(), batch = heads_ * layout_.micro_batch_size;
+    const auto one = [&](i64 n, i64 k) {
+      return rank_.product_seconds(ProductType::Bf16, {.m = s, .n = n, .k = k, .batch = batch}, element_,
+                                   ProductPass::Forward);
+    };
+    const double scores = real(batch) * real(s) * real(s);
+    UnitTime t;
+    t.forward.attention = one(s, d) + one(d, s) + rank_.traffic_seconds(program_.scores.forward * scores, 2);
+    t.backward_input.attention =
+        one(s, d) + 3 * one(d, s) + rank_.traffic_seconds(program_.scores.backward * scores, 2);
+    return t;
+  }
+
+  /// Biases that no other kernel adds, and gradients of all.
+  UnitTime biases() const {
+    const PassSeconds& bias = rank_.kernels().bias;
+    const double qkv = model_.qkv_bias() ? real(tokens_) * real(queries_ + 2 * keys_) : 0;
+    const double proj = model_.attention_output_bias() ? rank_.stream_elements() : 0;
+    UnitTime t;
+    t.forward.elementwise = rank_.seconds(bias.forward * qkv, 0);
+    t.backward_input.elementwise = rank_.seconds(bias.backward * (qkv + proj), 0);
+    return t;
+  }
+
+  /// Norms, residuals and heads, and what products in fp8 take.
+  UnitTime elementwise() const {
+    const KernelTimes& kernels = rank_.kernels();
+    const double qkv = real(tokens_) * real(queries_ + 2 * keys_), stream = 2 * rank_.stream_elements();
+    UnitTime t;
+    t.forward.elementwise =
+        rank_.seconds(stream * (kernels.norm.forward + kernels.residual.forward) + kernels.heads.forward * qkv,
+                      program_.kernels.forward);
+    t.backward_input.elementwise =
+        rank_.seconds(stream * (kernels.norm.backward + kernels.residual.backward) + kernels.heads.backward * qkv,
+                      program_.kernels.backward);
+    if (work_.products != ProductType::Fp8) return t;
+    const double hidden = real(tokens_ * model_.hidden_size), ends = real(tokens_) * real(queries_ + ffn_);
+    const double weights = real(model_.hidden_size) * real(2 * queries_ + 2 * keys_ + up_ + ffn_);
+    t.forward.elementwise += rank_.traffic_seconds(program_.quantise.forward * (2 * hidden + ends + weights), 0);
+    t.backward_input.elementwise +=
+        rank_.traffic_seconds(program_.quantise.backward * (2 * hidden + qkv + real(tokens_ * up_)), 0);
+    return t;
+  }
+
+  UnitTime context_parallel(const UnitTime& sofar) const {
+    UnitTime t;
+    if (layout_.cp == 1) return t;
+    const double keys = 2 * real(tokens_ * keys_) * element_, all = real(layout_.cp) * keys;
+    const RankGroup group = layout_.cp_group();
+    if (layout_.cp_comm_type == CpCommType::AllGather) {
+      const double gather = collectives_.all_gather(all, group);
+      t.forward.context_parallel = gather;
+      t.backward_input.context_parallel = 2 * gather;
+    } else if (layout_.cp_comm_type == CpCommType::P2p) {
+      // Around the ring while what is there is computed.
+      const double ring = real(layout_.cp - 1) * collectives_.message(keys, group.stride);
+      t.forward.context_parallel = std::max(0.0, ring - sofar.forward.attention);
+      t.backward_input.context_parallel = std::max(0.0, 2 * ring - sofar.backward_input.attention);
+    } else {
+      const double exchange = collectives_.all_to_all(real(tokens_) * real(2 * queries_ + 2 * keys_) * element_, group);
+      t.forward.context_parallel = t.backward_input.context_parallel = exchange;
+    }
+    return t;
+  }
+
+  /// What selective recomputation adds.
+  void keep_less(UnitTime& t, LayerKind kind) const {
+    const Recompute& r = layout_.recompute;
+    if (r.granularity != Recompute::Granularity::Selective) return;
+    PassTime again;
+    if (r.core_attn) again.attention = t.forward.attention;
+    if (r.layernorm) again.elementwise += rank_.seconds(2 * rank_.stream_elements() * rank_.kernels().norm.forward, 2);
+    if (r.mlp_act && kind == LayerKind::Dense)
+      again.elementwise += rank_.activation(tokens_, ffn_).forward.elementwise + rank_.seconds(0, 1);
+    if (r.moe_act && kind == LayerKind::Experts)
+      again.elementwise += expert_activation_seconds(rank_) + rank_.seconds(0, 1);
+    if (program_.recomputed_products > 0) {
+      again.products = program_.recomputed_products * t.forward.products;
+      again.elementwise = t.forward.elementwise;
+    }
+    t.backward_input += again;
+  }
+
+  RankWork rank_;
+  const Hardware& hw_;
+  const Implementation& program_;
+  const Workload& work_;
+  const ModelConfig& model_;
+  const Layout& layout_;
+  const Collectives& collectives_;
+  double element_;
+  i64 tokens_, heads_, queries_, keys_, ffn_, up_;
+};
+
+}  // namespace
+
+UnitTime layer_time(const Job& job, LayerKind kind) {
+  return Layer(job).time(kind);
+}
+
+std::vector<std::pair<std::string, ProductShape>> layer_products(const Job& job) {
+  return Layer(job).shapes();
+}
+
+UnitTime embedding_time(const Job& job) {
+  return Layer(job).embedding();
+}
+
+UnitTime output_time(const Job& job) {
+  return Layer(job).output();
+}
+
+}  // namespace mcpp

@@ -1,0 +1,23 @@
+// How long one microbatch takes in one layer, in the embedding and in the output, on one rank.
+#pragma once
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plan/cost/job.h"
+#include "plan/cost/pass_time.h"
+#include "plan/cost/products.h"
+
+namespace mcpp {
+
+enum class LayerKind { Dense, Experts };
+
+/// A layer of average attention, kept as the layout says when it is not in a group that is recomputed.
+UnitTime layer_time(const Job& job, LayerKind kind = LayerKind::Dense);
+/// The matrix products of a layer's forward pass on one rank, by name: of all kinds that the model has.
+std::vector<std::pair<std::string, ProductShape>> layer_products(const Job& job);
+UnitTime embedding_time(const Job& job);
+/// Output matrix and loss.
+UnitTime output_time(const Job& job);
+
+}  // namespace mcpp

@@ -1,0 +1,44 @@
+#include "plan/utilization.h"
+
+#include "model/flops.h"
+
+namespace mcpp {
+namespace {
+
+double real(i64 n) {
+  return static_cast<double>(n);
+}
+
+/// Of the model's operations, by how much more recomputation makes them: a forward pass is a third of all.
+double recomputed_part(const ModelConfig& m, const Layout& layout) {
+  using enum Recompute::Granularity;
+  const double all = flops_per_token(m), output = 6 * real(m.hidden_size) * real(m.padded_vocab_size());
+  if (layout.recompute.granularity == Full) {
+    double layers = 0;
+    for (const StageContents& stage : split_stages(layout.stage_split(m)))
+      for (const LayerGroup& group : layer_groups(layout.recompute, stage.num_layers()))
+        layers += group.is_recomputed ? real(group.layers) : 0;
+    return (all - output) * layers / real(m.num_layers) / 3 / all;
+  }
+  if (layout.recompute.granularity != Selective || !layout.recompute.core_attn) return 0;
+  double seen = 0;
+  for (i64 layer = 0; layer < m.num_layers; ++layer) seen += seen_keys(m, layer);
+  return 4 * real(m.num_attention_heads * m.head_dim()) * seen / all;
+}
+
+}  // namespace
+
+double model_tflops(const Job& job, double step_seconds) {
+  return flops_per_batch(job.work.model, job.work.global_batch_size) / step_seconds /
+         static_cast<double>(job.layout.world_size) / 1e12;
+}
+
+double model_flops_utilization(const Job& job, double step_seconds) {
+  return 1e12 * model_tflops(job, step_seconds) / job.hardware.peak_flops(job.work.products);
+}
+
+double hardware_flops_utilization(const Job& job, double step_seconds) {
+  return model_flops_utilization(job, step_seconds) * (1 + recomputed_part(job.work.model, job.layout));
+}
+
+}  // namespace mcpp

@@ -1,0 +1,104 @@
+// `plan calibrate`: what it measures is good enough to plan with, and it leaves nothing half done.
+#include "megatron_cpp/bench/calibrate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "comm/local.h"
+#include "megatron_cpp/bench/bench.h"
+#include "megatron_cpp/config/hardware_file.h"
+#include "tests/support/program.h"
+#include "tests/support/scratch_folder.h"
+
+namespace mcpp {
+namespace {
+
+using testing::HasSubstr;
+using namespace test;
+
+const CalibrationSizes kFew{.products = {16, 48, 144},
+                            .lengths = {32, 64},
+                            .widths = {16, 32},
+                            .tokens = 64,
+                            .width = 64,
+                            .weights = 1 << 12,
+                            .message_bytes = 1 << 16,
+                            .seconds_each = 1e-4};
+
+TEST(Calibration, GivesAFileThatPlansTake) {
+  Hardware found;
+  run_local_ranks(2, [&](Communicator& ranks, int rank) {
+    CpuDevice device({.threads = 1});
+    const Hardware hardware = calibrate(device, ranks, kFew);
+    if (rank == 0) found = hardware;
+  });
+  EXPECT_THAT(found.conflicts(), testing::IsEmpty());
+  const std::string text = print_hardware(found);
+  EXPECT_EQ(print_hardware(parse_hardware(text, "printed")), text);
+  EXPECT_EQ(found.links.ranks, std::vector<i64>{2});
+  EXPECT_GT(found.links.bandwidth[0], 0.01);
+  EXPECT_EQ(found.device.cores, 1);
+  for (const MeasuredRates* rates : {&found.measured_bf16, &found.measured_fp32}) {
+    EXPECT_EQ(rates->forward.size(), 27);
+    for (const double ns : {rates->loss, rates->update, rates->rope_forward, rates->embedding_forward,
+                            rates->norm_forward[0], rates->activation_backward[2]})
+      EXPECT_GT(ns, 0);
+  }
+}
+
+TEST(Calibration, ProductsTakeAsLongAsTheyDo) {
+  CpuDevice device({.threads = 1});
+  const auto self = make_self_communicator();
+  CalibrationSizes sizes = kFew;
+  sizes.products = {128, 256};
+  sizes.seconds_each = 0.02;
+  const Hardware hardware = calibrate(device, *self, sizes);
+  const Tensor a = random_tensor({256, 256}, DType::F32, device, 1),
+               b = random_tensor({256, 256}, DType::F32, device, 2);
+  Tensor c = Tensor::like(a);
+  double least = 1e30;
+  for (int i = 0; i < 50; ++i)
+    least = std::min(least, median_seconds({.warmup = 0, .repeats = 1}, device,
+                                           [&] { ops::matmul(a, b, c, {.transpose_b = true}); }));
+  const ProductShape shape{.m = 256, .n = 256, .k = 256};
+  const double predicted = hardware.measured_fp32.product_seconds(shape, ProductPass::Forward);
+  EXPECT_NEAR(predicted / least, 1, 0.5);  // the machine may be busy
+}
+
+class CalibrateCommand : public testing::Test {
+ protected:
+  Outcome run(const std::vector<std::string>& args) const {
+    std::vector<std::string> words{"plan", "calibrate"};
+    words.insert(words.end(), args.begin(), args.end());
+    return Program(words, folder_ / "process").wait();
+  }
+  ScratchFolder folder_;
+};
+
+TEST_F(CalibrateCommand, RefusesWhereItCannotWriteBeforeItMeasures) {
+  for (const auto& [out, reason] : {std::pair<std::string, const char*>{"here.txt", "must end in .toml"},
+                                    {"no/such/folder/a.toml", "there is no folder"},
+                                    {"", "out"}}) {
+    const Outcome outcome = run({"--out=" + out});
+    EXPECT_EQ(outcome.code, 2) << outcome.out;
+    EXPECT_THAT(outcome.err, HasSubstr(reason));
+    EXPECT_LT(outcome.cpu_seconds, 2);
+  }
+}
+
+TEST_F(CalibrateCommand, KilledItLeavesTheOldFile) {
+  const Path file = folder_ / "machine.toml";
+  write_file_atomic(file, "old");
+  Program program({"plan", "calibrate", "--out=" + file.string()}, folder_ / "process");
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  program.signal(SIGKILL);
+  EXPECT_EQ(program.wait().code, -SIGKILL);
+  EXPECT_EQ(read_text_file(file), "old");
+  EXPECT_EQ(folder_.count(), 3);  // it, and the outputs of the process
+}
+
+}  // namespace
+}  // namespace mcpp

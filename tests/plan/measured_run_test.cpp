@@ -1,0 +1,60 @@
+// What a run took against what was predicted of it.
+#include "plan/measured_run.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/toy_cluster.h"
+
+namespace mcpp {
+namespace {
+
+const Layout kLayout{.world_size = 8, .tp = 2, .pp = 2, .sequence_parallel = true};
+
+std::vector<std::string> names(const std::vector<RunPart>& parts) {
+  std::vector<std::string> list;
+  for (const RunPart& part : parts) list.push_back(part.name);
+  return list;
+}
+
+/// A run on other hardware than it is predicted for.
+MeasuredRun run_on(const Hardware& hardware, const Workload& work) {
+  const Implementation program;
+  const StepTime t = step_time({hardware, program, work, kLayout});
+  return {.seconds = t.seconds,
+          .bubble = (t.bubble + t.messages) / t.seconds,
+          .exposed_communication = (t.communication() - t.messages) / t.seconds};
+}
+
+TEST(MeasuredRun, NamesThePartThatIsOff) {
+  const Hardware hardware = test::toy_cluster(100, 10);
+  const Workload work = test::toy_workload(16, 2048, 16, 64);
+  const Implementation program;
+  const StepTime predicted = step_time({hardware, program, work, kLayout});
+  const auto off = [&](const MeasuredRun& run) { return names(much_off(compare(predicted, 1e9, run))); };
+  EXPECT_THAT(off(run_on(hardware, work)), testing::IsEmpty());
+  EXPECT_THAT(off(run_on(test::toy_cluster(30, 3), work)), testing::Contains("communication, not hidden"));
+  EXPECT_THAT(off(run_on(test::toy_cluster(30, 3), work)), testing::Not(testing::Contains("computing")));
+  MeasuredRun large = run_on(hardware, work);
+  large.peak_memory_bytes = 1.5e9;
+  EXPECT_THAT(off(large), testing::ElementsAre("memory"));
+  EXPECT_THAT(comparison_text(compare(predicted, 1e9, large)), testing::HasSubstr("memory is more than 20 % off"));
+}
+
+TEST(MeasuredRun, HardwareAsItWasFoundPredictsTheRun) {
+  const Workload work = test::toy_workload(16, 2048, 16, 64);
+  const Implementation program;
+  Hardware slow = test::toy_cluster(50, 5);
+  for (double* rate : {&slow.device.bf16_attained, &slow.device.attention_attained, &slow.device.memory_attained})
+    *rate *= 0.6;
+  const Hardware file = test::toy_cluster(100, 10);
+  const MeasuredRun run = run_on(slow, work);
+  const StepTime predicted = step_time({file, program, work, kLayout});
+  EXPECT_GT(run.seconds / predicted.seconds, 1.5);
+  const Hardware found = as_measured(file, predicted, run);
+  EXPECT_NEAR(step_time({found, program, work, kLayout}).seconds / run.seconds, 1, 0.02);
+  EXPECT_NEAR(found.device.bf16_attained / slow.device.bf16_attained, 1, 0.02);
+}
+
+}  // namespace
+}  // namespace mcpp

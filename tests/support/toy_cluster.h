@@ -1,0 +1,47 @@
+// A cluster with round numbers, and models for it.
+#pragma once
+#include "plan/cost/layout.h"
+
+namespace mcpp::test {
+
+/// Nodes of 8, 1024 devices at most; GB/s inside nodes and between them, without latency or losses.
+inline Hardware toy_cluster(double near_bandwidth, double far_bandwidth) {
+  Hardware hardware;
+  hardware.device = {.name = "test",
+                     .bf16_peak = 300,
+                     .bf16_attained = 250,
+                     .fp32_peak = 20,
+                     .fp32_attained = 18,
+                     .attention_attained = 200,
+                     .cores = 100,
+                     .memory = 80,
+                     .memory_bandwidth = 2000,
+                     .memory_attained = 1800};
+  hardware.links = {.tier = {"near", "far"},
+                    .ranks = {8, 1024},
+                    .bandwidth = {near_bandwidth, far_bandwidth},
+                    .attained = {1, 1},
+                    .latency = {0, 0}};
+  return hardware;
+}
+
+/// GPT-2, samples of 2048 tokens.
+inline Workload toy_workload(i64 layers, i64 hidden, i64 heads, i64 batch) {
+  Workload work;
+  work.model.num_layers = layers;
+  work.model.hidden_size = hidden;
+  work.model.num_attention_heads = heads;
+  work.model.seq_length = 2048;
+  work.model.vocab_size = 32000;
+  work.global_batch_size = batch;
+  return work;
+}
+
+/// The same with experts in all layers, of which two take each token.
+inline Workload toy_mixture(i64 layers, i64 hidden, i64 heads, i64 batch, i64 experts) {
+  Workload work = toy_workload(layers, hidden, heads, batch);
+  work.model.moe.num_experts = experts;
+  return work;
+}
+
+}  // namespace mcpp::test
