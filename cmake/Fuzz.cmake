@@ -6,6 +6,7 @@ pkg_check_modules(SENTENCEPIECE REQUIRED IMPORTED_TARGET sentencepiece)
 pkg_check_modules(TOMLPLUSPLUS REQUIRED IMPORTED_TARGET tomlplusplus)
 find_package(nlohmann_json 3 REQUIRED)
 find_package(ZLIB REQUIRED)
+pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 
 set(fuzz_sanitizers address,undefined)
 file(GLOB fuzz_sources CONFIGURE_DEPENDS base/*.cpp tests/fuzz/*_targets.cpp)
@@ -17,7 +18,7 @@ add_library(mcpp_fuzz STATIC ${fuzz_sources} ${checkpoint_sources} tests/fuzz/ta
   model/config/config.cpp model/config/moe.cpp model/config/rope_scaling.cpp optimizer/config.cpp
   data/read/blend.cpp data/tokenizer/charsmap.cpp data/config.cpp data/read/dataset_info.cpp data/prepare/document_reader.cpp data/read/index_cache.cpp
   data/read/indexed_dataset.cpp data/tokenizer/proto_reader.cpp
-  data/tokenizer/sentencepiece_model.cpp data/prepare/input_stream.cpp data/prepare/text_source.cpp data/tokenizer/tokenizer.cpp
+  data/tokenizer/sentencepiece_model.cpp data/prepare/input_stream.cpp data/prepare/text_source.cpp data/prepare/unpacker.cpp data/tokenizer/tokenizer.cpp
   megatron_cpp/config/arguments.cpp megatron_cpp/config/batch_size_schedule.cpp megatron_cpp/config/config.cpp
   megatron_cpp/config/config_compare.cpp megatron_cpp/config/fault_injection_config.cpp megatron_cpp/config/foreign_names.cpp megatron_cpp/huggingface/attention_keys.cpp megatron_cpp/huggingface/expert_keys.cpp megatron_cpp/huggingface/huggingface_config.cpp
   megatron_cpp/config/layout.cpp megatron_cpp/config/settings.cpp megatron_cpp/config/toml_reader.cpp megatron_cpp/config/training_config.cpp)
@@ -25,7 +26,7 @@ target_compile_options(mcpp_fuzz PUBLIC -fsanitize=${fuzz_sanitizers} -fno-sanit
 target_compile_options(mcpp_fuzz PRIVATE -fsanitize=fuzzer-no-link)
 target_compile_definitions(mcpp_fuzz PUBLIC _GLIBCXX_ASSERTIONS)
 target_link_libraries(mcpp_fuzz PUBLIC mcpp_options PkgConfig::HDF5 PkgConfig::SENTENCEPIECE PkgConfig::TOMLPLUSPLUS
-                      nlohmann_json::nlohmann_json ZLIB::ZLIB)
+                      nlohmann_json::nlohmann_json ZLIB::ZLIB PkgConfig::ZSTD)
 
 file(STRINGS tests/fuzz/targets.h declarations REGEX "^void [a-z_]+\\(std::string_view input\\);")
 foreach(declaration ${declarations})

@@ -23,13 +23,13 @@ parallel
 model/config optimizer data checkpoint
 model/layers data/tokenizer data/read checkpoint/format
 model data/prepare checkpoint/folder
-checkpoint/load checkpoint/save
+data/parts checkpoint/load checkpoint/save
 plan
 megatron_cpp/config
 megatron_cpp/step
 megatron_cpp/setup
 megatron_cpp/resume
-megatron_cpp/inference megatron_cpp/huggingface megatron_cpp/bench
+megatron_cpp/inference megatron_cpp/huggingface megatron_cpp/bench megatron_cpp/prepare
 megatron_cpp/train
 megatron_cpp/commands
 megatron_cpp

@@ -29,7 +29,8 @@ struct TokenizerOptions {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("input", self.input,
-          "text or JSONL files, plain or gzip, or patterns of their names such as data/*.txt; all of it, for bpe its "
+          "text or JSONL files, packed with gzip or zstd or not, or patterns of their names such as data/*.txt; all of "
+          "it, for bpe its "
           "words, is read into memory");
     visit("output", self.output, "model file to write, usually tokenizer.model");
     visit("vocab_size", self.vocab_size, "pieces, with <unk>, <eod> and the 256 bytes among them", between(3, 1e7));

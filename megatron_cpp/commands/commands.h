@@ -43,7 +43,7 @@ ExitCode data_command(Arguments args, Log& log);
 ExitCode evaluate_command(Arguments args, Log& log, const World& world);
 ExitCode generate_command(Arguments args, Log& log, const World& world);
 ExitCode plan_command(Arguments args, Log& log);
-ExitCode preprocess_command(Arguments args, Log& log);
+ExitCode preprocess_command(Arguments args, Log& log, const World& world);
 ExitCode pretrain_command(Arguments args, Log& log, const World& world);
 ExitCode schedule_command(Arguments args, Log& log);
 ExitCode tokenizer_command(Arguments args, Log& log);
