@@ -8,6 +8,7 @@ pkg_check_modules(ICU REQUIRED IMPORTED_TARGET icu-uc)
 pkg_check_modules(TOMLPLUSPLUS REQUIRED IMPORTED_TARGET tomlplusplus)
 find_package(nlohmann_json 3 REQUIRED)
 find_package(ZLIB REQUIRED)
+pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 
 set(fuzz_sanitizers address,undefined)
 file(GLOB fuzz_sources CONFIGURE_DEPENDS base/*.cpp base/json/*.cpp base/program/*.cpp tests/fuzz/*_targets.cpp)
@@ -19,7 +20,7 @@ add_library(mcpp_fuzz STATIC ${fuzz_sources} ${room_sources} tests/fuzz/targets.
   model/config/config.cpp model/config/expert_layers.cpp model/config/moe.cpp model/config/rope_scaling.cpp optimizer/config.cpp
   data/read/blend.cpp data/tokenizer/charsmap.cpp data/config.cpp data/read/dataset_info.cpp data/prepare/document_reader.cpp data/read/index_cache.cpp
   data/read/indexed_dataset.cpp data/tokenizer/proto_reader.cpp
-  data/tokenizer/sentencepiece_coder.cpp data/tokenizer/sentencepiece_model.cpp data/tokenizer/bpe_coder.cpp data/tokenizer/tokenizer_file.cpp data/prepare/input_stream.cpp data/prepare/text_source.cpp data/tokenizer/tokenizer.cpp
+  data/tokenizer/sentencepiece_coder.cpp data/tokenizer/sentencepiece_model.cpp data/tokenizer/bpe_coder.cpp data/tokenizer/tokenizer_file.cpp data/prepare/input_stream.cpp data/prepare/text_source.cpp data/prepare/unpacker.cpp data/tokenizer/tokenizer.cpp
   megatron_cpp/config/arguments.cpp megatron_cpp/config/batch_size_schedule.cpp megatron_cpp/config/config.cpp
   megatron_cpp/config/config_compare.cpp megatron_cpp/config/fault_injection_config.cpp megatron_cpp/config/foreign_names.cpp megatron_cpp/huggingface/attention_keys.cpp megatron_cpp/huggingface/dialects.cpp megatron_cpp/huggingface/expert_keys.cpp megatron_cpp/huggingface/families.cpp megatron_cpp/huggingface/huggingface_config.cpp
   megatron_cpp/config/layout.cpp megatron_cpp/config/logging_config.cpp megatron_cpp/config/settings.cpp megatron_cpp/config/toml_reader.cpp megatron_cpp/config/training_config.cpp)
@@ -28,7 +29,7 @@ target_compile_options(mcpp_fuzz PRIVATE -fsanitize=fuzzer-no-link)
 target_compile_definitions(mcpp_fuzz PUBLIC _GLIBCXX_ASSERTIONS)
 target_link_libraries(mcpp_fuzz PUBLIC mcpp_options PkgConfig::HDF5 PkgConfig::SENTENCEPIECE PkgConfig::PCRE2 PkgConfig::ICU
                       PkgConfig::TOMLPLUSPLUS
-                      nlohmann_json::nlohmann_json ZLIB::ZLIB)
+                      nlohmann_json::nlohmann_json ZLIB::ZLIB PkgConfig::ZSTD)
 
 file(STRINGS tests/fuzz/targets.h declarations REGEX "^void [a-z_]+\\(std::string_view input\\);")
 foreach(declaration ${declarations})

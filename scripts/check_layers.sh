@@ -25,14 +25,14 @@ optimizer/states
 model/config optimizer data checkpoint data/tokenizer/bpe
 model/layers data/tokenizer data/read checkpoint/format
 model data/prepare checkpoint/folder
-checkpoint/load checkpoint/save
+data/parts checkpoint/load checkpoint/save
 plan/cost
 plan
 megatron_cpp/config megatron_cpp/logging
 megatron_cpp/step
 megatron_cpp/setup
 megatron_cpp/resume
-megatron_cpp/inference megatron_cpp/huggingface megatron_cpp/bench megatron_cpp/report
+megatron_cpp/inference megatron_cpp/huggingface megatron_cpp/bench megatron_cpp/report megatron_cpp/prepare
 megatron_cpp/train
 megatron_cpp/commands
 megatron_cpp

@@ -7,7 +7,7 @@ packages=(
   g++ cmake ninja-build ccache pkg-config git ca-certificates
   libdnnl-dev libhwy-dev libopenmpi-dev openmpi-bin openssh-client
   libhdf5-dev hdf5-tools libsentencepiece-dev libtomlplusplus-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev
-  libpcre2-dev libicu-dev liburing-dev
+  libpcre2-dev libicu-dev liburing-dev libzstd-dev
   libgtest-dev libgmock-dev
   procps iproute2 dropbear-bin # for several hosts in tests: an ssh server that does not start with its installation
   "$@"

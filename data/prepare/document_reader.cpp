@@ -121,7 +121,8 @@ void parse_paragraphs(const TextPiece& piece, std::vector<Segment>& segments) {
 }  // namespace
 
 bool is_json_file(const Path& path) {
-  const Path name = path.extension() == ".gz" ? path.stem() : path.filename();
+  const bool is_packed = path.extension() == ".gz" || path.extension() == ".zst";
+  const Path name = is_packed ? path.stem() : path.filename();
   return name.extension() == ".jsonl" || name.extension() == ".json";
 }
 

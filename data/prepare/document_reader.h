@@ -1,4 +1,4 @@
-// From input files to the texts of documents: plain text or JSONL, by extension, gzip or not.
+// From input files to the texts of documents: plain text or JSONL, by extension, packed with gzip or zstd or not.
 #pragma once
 #include <string>
 #include <vector>
@@ -30,7 +30,7 @@ struct DocumentFormat {
   bool skip_malformed = false;  ///< count JSON lines that cannot be used instead of failing
 };
 
-/// .jsonl, .json, .jsonl.gz, .json.gz: one JSON object per line. Everything else is plain text.
+/// .jsonl and .json, also before .gz or .zst: one JSON object per line. Everything else is plain text.
 bool is_json_file(const Path& path);
 
 /// How TextSource must cut such a file.

@@ -40,10 +40,44 @@ void append_as(std::vector<std::byte>& buffer, std::span<const i32> tokens) {
   }
 }
 
+void write_index(const IndexContent& index, AtomicFile& file) {
+  BufferedOutput out(file);
+  for (const char c : kIndexMagic) out.put(c);
+  out.put(u64{1});
+  out.put(static_cast<u8>(index.type));
+  out.put(static_cast<u64>(index.lengths.size()));
+  out.put(static_cast<u64>(index.sequences_in_document.size() + 1));
+  for (const i32 length : index.lengths) out.put(length);
+  i64 offset = 0;
+  for (const i32 length : index.lengths) {
+    out.put(offset);
+    offset += length * token_bytes(index.type);
+  }
+  i64 sequence = 0;
+  out.put(sequence);
+  for (const i32 count : index.sequences_in_document) out.put(sequence += count);
+  out.flush();
+}
+
 }  // namespace
 
+void publish_dataset(const Path& prefix, const IndexContent& index, const std::function<void()>& name_bin) {
+  AtomicFile idx(idx_path(prefix));
+  write_index(index, idx);
+  // Without the old index first, a crash between the two renames leaves "no .idx", never a pair that does not match.
+  std::error_code ignored;
+  std::filesystem::remove(idx_path(prefix), ignored);
+  name_bin();
+  try {
+    idx.commit();
+  } catch (...) {
+    std::filesystem::remove(bin_path(prefix), ignored);
+    throw;
+  }
+}
+
 IndexedDatasetWriter::IndexedDatasetWriter(const Path& prefix, i64 vocab_size)
-    : prefix_(prefix), vocab_size_(vocab_size), type_(token_type_for_vocab(vocab_size)) {
+    : prefix_(prefix), vocab_size_(vocab_size), index_{token_type_for_vocab(vocab_size), {}, {}} {
   MCPP_CHECK(vocab_size >= 1, "vocab_size ", vocab_size);
   if (prefix.has_parent_path()) mcpp::create_directories(prefix.parent_path());
   bin_.emplace(bin_path(prefix));
@@ -58,7 +92,7 @@ void IndexedDatasetWriter::add_tokens(std::span<const i32> tokens) {
   check_input(open_tokens_ <= std::numeric_limits<i32>::max(), prefix_.string(), ": document ", num_documents(),
               " has more than 2147483647 tokens, which the .idx format cannot hold; cut the text into several "
               "documents");
-  if (type_ == TokenType::U16) {
+  if (index_.type == TokenType::U16) {
     append_as<u16>(buffer_, tokens);
   } else {
     append_as<i32>(buffer_, tokens);
@@ -72,7 +106,7 @@ void IndexedDatasetWriter::flush() {
 }
 
 void IndexedDatasetWriter::end_sequence() {
-  lengths_.push_back(static_cast<i32>(open_tokens_));
+  index_.lengths.push_back(static_cast<i32>(open_tokens_));
   tokens_ += open_tokens_;
   open_tokens_ = 0;
   ++open_sequences_;
@@ -80,45 +114,17 @@ void IndexedDatasetWriter::end_sequence() {
 
 void IndexedDatasetWriter::end_document() {
   MCPP_CHECK(open_tokens_ == 0, "end_document() inside a sequence");
-  sequences_in_document_.push_back(open_sequences_);
+  index_.sequences_in_document.push_back(open_sequences_);
   open_sequences_ = 0;
-}
-
-void IndexedDatasetWriter::write_index(AtomicFile& file) const {
-  BufferedOutput out(file);
-  for (const char c : kIndexMagic) out.put(c);
-  out.put(u64{1});
-  out.put(static_cast<u8>(type_));
-  out.put(static_cast<u64>(lengths_.size()));
-  out.put(static_cast<u64>(sequences_in_document_.size() + 1));
-  for (const i32 length : lengths_) out.put(length);
-  i64 offset = 0;
-  for (const i32 length : lengths_) {
-    out.put(offset);
-    offset += length * token_bytes(type_);
-  }
-  i64 sequence = 0;
-  out.put(sequence);
-  for (const i32 count : sequences_in_document_) out.put(sequence += count);
-  out.flush();
 }
 
 void IndexedDatasetWriter::finish() {
   MCPP_CHECK(bin_ && open_tokens_ == 0 && open_sequences_ == 0, "finish() inside a document, or called twice");
   flush();
-  AtomicFile idx(idx_path(prefix_));
-  write_index(idx);
-  // Without the old index first, a crash between the two renames leaves "no .idx", never a pair that does not match.
-  std::error_code ignored;
-  std::filesystem::remove(idx_path(prefix_), ignored);
-  bin_->commit();
-  bin_.reset();
-  try {
-    idx.commit();
-  } catch (...) {
-    std::filesystem::remove(bin_path(prefix_), ignored);
-    throw;
-  }
+  publish_dataset(prefix_, index_, [&] {
+    bin_->commit();
+    bin_.reset();
+  });
 }
 
 }  // namespace mcpp

@@ -1,5 +1,6 @@
 // Writes a .bin/.idx pair (see data/read/indexed_dataset.h), byte for byte as Megatron-LM's IndexedDatasetBuilder does.
 #pragma once
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -8,6 +9,17 @@
 #include "data/read/indexed_dataset.h"
 
 namespace mcpp {
+
+/// What an .idx file says.
+struct IndexContent {
+  TokenType type{};
+  std::vector<i32> lengths;                ///< tokens of each sequence
+  std::vector<i32> sequences_in_document;  ///< their sum is the number of sequences
+};
+
+/// Gives a dataset its files. `name_bin` gives the .bin its name, of which the content is on the disk already. Killed
+/// at any time, it leaves the old dataset, none, or the new one: never files that do not belong together.
+void publish_dataset(const Path& prefix, const IndexContent& index, const std::function<void()>& name_bin);
 
 /// Tokens stream to disk as they come; memory grows by 8 bytes per document, never with the number of tokens. Nothing
 /// is visible under the prefix before finish(), and nothing is left behind when it is never reached.
@@ -23,21 +35,19 @@ class IndexedDatasetWriter {
   void add_document(std::span<const i32> tokens) { add_tokens(tokens), end_sequence(), end_document(); }
   void finish();
 
-  i64 num_documents() const { return static_cast<i64>(sequences_in_document_.size()); }
-  i64 num_sequences() const { return static_cast<i64>(lengths_.size()); }
+  i64 num_documents() const { return static_cast<i64>(index_.sequences_in_document.size()); }
+  i64 num_sequences() const { return static_cast<i64>(index_.lengths.size()); }
   i64 num_tokens() const { return tokens_; }
   i64 open_tokens() const { return open_tokens_; }  ///< of the sequence not ended yet
 
  private:
-  void write_index(AtomicFile& file) const;
   void flush();
 
   Path prefix_;
   i64 vocab_size_;
-  TokenType type_;
+  IndexContent index_;
   std::optional<AtomicFile> bin_;
   std::vector<std::byte> buffer_;
-  std::vector<i32> lengths_, sequences_in_document_;
   i64 tokens_ = 0, open_tokens_ = 0;
   i32 open_sequences_ = 0;
 };

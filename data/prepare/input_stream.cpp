@@ -4,8 +4,6 @@
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#define ZLIB_CONST  // what is read is not written to
-#include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,8 +16,6 @@ namespace mcpp {
 namespace {
 
 constexpr std::size_t kBufferBytes = std::size_t{1} << 18;
-constexpr unsigned char kGzipMagic[] = {0x1F, 0x8B};
-constexpr int kGzipOnly = 15 + 16;  // as zlib has it: any window, a gzip header
 constexpr int kPatienceMilliseconds = 10'000;
 
 /// A pipe is opened without waiting for somebody who writes to it; here it waits, but not for ever.
@@ -49,12 +45,9 @@ InputStream::InputStream(const Path& path) : path_(path) {
     is_regular_file_ = S_ISREG(info.st_mode);
     if (!is_regular_file_) wait_for_writer(descriptor, path);
     buffer_.resize(kBufferBytes);
-    while (packed_.size() < sizeof(kGzipMagic) && read_packed() > 0) {
+    while (packed_.size() < Unpacker::kMagicBytes && read_packed() > 0) {
     }
-    if (packed_.size() < sizeof(kGzipMagic) || !std::ranges::equal(packed_.first(sizeof(kGzipMagic)), kGzipMagic))
-      return;
-    inflate_ = std::make_unique<z_stream_s>();
-    MCPP_CHECK(::inflateInit2(inflate_.get(), kGzipOnly) == Z_OK, "zlib");
+    unpacker_ = make_unpacker(packed_);
   } catch (...) {
     ::close(descriptor);
     throw;
@@ -62,11 +55,10 @@ InputStream::InputStream(const Path& path) : path_(path) {
 }
 
 InputStream::~InputStream() {
-  if (inflate_) ::inflateEnd(inflate_.get());
   ::close(descriptor_);
 }
 
-void InputStream::damaged(const char* why) const {
+void InputStream::damaged(const std::string& why) const {
   fail(ExitCode::BadInput, path_.string(), ": ", why, " at byte ", bytes_consumed(),
        "; nothing of it is used, since text may be missing: pack it again, or cut the file there");
 }
@@ -88,7 +80,7 @@ std::size_t InputStream::read_packed() {
 }
 
 std::size_t InputStream::read(std::span<char> out) {
-  if (is_gzip()) return unpack(out);
+  if (unpacker_) return unpack(out);
   if (packed_.empty()) read_packed();
   const std::size_t size = std::min(out.size(), packed_.size());
   std::copy_n(packed_.begin(), size, out.begin());
@@ -96,47 +88,49 @@ std::size_t InputStream::read(std::span<char> out) {
   return size;
 }
 
+void InputStream::skip_to(u64 offset) {
+  MCPP_CHECK(is_regular_file_ && !unpacker_, "skip_to() in a pipe or a packed file");
+  MCPP_CHECK_SYSTEM(::lseek(descriptor_, static_cast<off_t>(offset), SEEK_SET) >= 0, "cannot read ", path_.string());
+  packed_ = {};
+  bytes_read_ = offset;
+  at_end_ = false;
+}
+
 std::size_t InputStream::unpack(std::span<char> out) {
-  z_stream& z = *inflate_;
-  z.next_out = reinterpret_cast<Bytef*>(out.data());
-  z.avail_out = static_cast<uInt>(std::min<std::size_t>(out.size(), 1 << 30));
-  const uInt asked = z.avail_out;
-  while (z.avail_out == asked) {
-    if (packed_.empty() && read_packed() == 0) {
-      if (is_inside_member_) damaged("the gzip data ends early");
+  while (true) {
+    if (packed_.empty() && !may_hold_output_ && read_packed() == 0) {
+      if (is_inside_member_) damaged(str("the ", unpacker_->format(), " data ends early"));
       return 0;
     }
     if (!is_inside_member_) {
       begin_next_member();
       continue;
     }
-    z.next_in = packed_.data();
-    z.avail_in = static_cast<uInt>(packed_.size());
-    const int code = ::inflate(&z, Z_NO_FLUSH);
-    if (code == Z_MEM_ERROR) throw std::bad_alloc();
-    packed_ = packed_.last(z.avail_in);
-    if (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR)
-      damaged(z.msg ? str("the gzip data is damaged (", z.msg, ")").c_str() : "the gzip data is damaged");
-    is_inside_member_ = code != Z_STREAM_END;
+    const Unpacker::Step step = unpacker_->unpack(packed_, out);
+    packed_ = packed_.subspan(step.taken);
+    if (!step.damage.empty()) damaged(step.damage);
+    is_inside_member_ = !step.ends_member;
+    may_hold_output_ = is_inside_member_ && step.given == out.size();
+    if (step.given > 0) return step.given;
   }
-  return asked - z.avail_out;
 }
 
-/// After a member: zero bytes to the end of the file, as on tapes, or another member.
+/// After a member: another one, or zero bytes to the end of the file, where the format has those.
 void InputStream::begin_next_member() {
-  if (packed_.front() == 0) {
+  const auto something_else = [&] {
+    damaged(str("a ", unpacker_->member(), " has ended and something that is none follows"));
+  };
+  if (packed_.front() == 0 && unpacker_->may_be_padded()) {
     while (packed_.size() > 0 || read_packed() > 0) {
-      if (std::ranges::any_of(packed_, [](unsigned char byte) { return byte != 0; }))
-        damaged("a gzip member has ended and something that is none follows");
+      if (std::ranges::any_of(packed_, [](unsigned char byte) { return byte != 0; })) something_else();
       packed_ = {};
     }
     return;
   }
-  while (packed_.size() < sizeof(kGzipMagic) && read_packed() > 0) {
+  while (packed_.size() < Unpacker::kMagicBytes && read_packed() > 0) {
   }
-  if (packed_.size() < sizeof(kGzipMagic) || !std::ranges::equal(packed_.first(sizeof(kGzipMagic)), kGzipMagic))
-    damaged("a gzip member has ended and something that is none follows");
-  MCPP_CHECK(::inflateReset2(inflate_.get(), kGzipOnly) == Z_OK, "zlib");
+  if (!unpacker_->begins_member(packed_)) something_else();
+  unpacker_->begin_member();
   is_inside_member_ = true;
 }
 

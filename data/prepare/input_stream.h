@@ -1,12 +1,11 @@
-// The bytes of a file or pipe; of a gzip file, recognised by its content, those that are packed in it.
+// The bytes of a file or pipe; of a gzip or zstd file, recognised by its content, those that are packed in it.
 #pragma once
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "base/file.h"
-
-struct z_stream_s;
+#include "data/prepare/unpacker.h"
 
 namespace mcpp {
 
@@ -19,12 +18,14 @@ class InputStream {
   InputStream(const InputStream&) = delete;
   InputStream& operator=(const InputStream&) = delete;
 
-  /// The next bytes, as many as there are at once and fit; 0 only at the end. A gzip file is one or more members, one
-  /// behind the other, perhaps with zero bytes after the last, as gunzip takes it. BadInput for members that are
-  /// damaged or end early, and for anything else that follows one: what was read until then is not all.
+  /// The next bytes, as many as there are at once and fit; 0 only at the end. A packed file is one or more members, one
+  /// behind the other, of gzip perhaps with zero bytes after the last, as gunzip takes it. BadInput for members that
+  /// are damaged or end early, and for anything else that follows one: what was read until then is not all.
   std::size_t read(std::span<char> out);
+  /// The byte of the file that read() begins with; for a regular file that is not packed, before anything is read.
+  void skip_to(u64 offset);
 
-  bool is_gzip() const { return inflate_ != nullptr; }
+  const char* packing() const { return unpacker_ ? unpacker_->format() : nullptr; }  ///< null when it is not packed
   bool is_regular_file() const { return is_regular_file_; }
   u64 bytes_consumed() const { return bytes_read_ - packed_.size(); }  ///< of the file as it lies on the disk
 
@@ -32,7 +33,7 @@ class InputStream {
   std::size_t read_packed();
   std::size_t unpack(std::span<char> out);
   void begin_next_member();
-  [[noreturn]] void damaged(const char* why) const;
+  [[noreturn]] void damaged(const std::string& why) const;
 
   Path path_;
   int descriptor_ = -1;
@@ -42,7 +43,8 @@ class InputStream {
   u64 bytes_read_ = 0;
   bool at_end_ = false;           // of the file
   bool is_inside_member_ = true;  // not between two of them
-  std::unique_ptr<z_stream_s> inflate_;
+  bool may_hold_output_ = false;  // the unpacker, for want of room
+  std::unique_ptr<Unpacker> unpacker_;
 };
 
 }  // namespace mcpp

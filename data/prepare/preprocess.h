@@ -22,12 +22,13 @@ struct PreprocessOptions {
   InvalidUtf8 invalid_utf8 = InvalidUtf8::Error;
   i64 workers = 0;
   i64 log_interval = 1;
+  bool parts = false;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("input", self.input,
           "files, in order, or patterns of their names such as data/*.jsonl.gz: .jsonl or .json with one object per "
-          "line, others plain text; gzip or not; a pipe is plain text");
+          "line, others plain text; packed with gzip or zstd or not; a pipe is plain text");
     visit("output_prefix", self.output_prefix,
           "writes <output_prefix>_<key>_document.bin, .idx and .json, with the key "
           "text for plain text");
@@ -44,8 +45,21 @@ struct PreprocessOptions {
     visit("invalid_utf8", self.invalid_utf8, "error, or replace by U+FFFD");
     visit("workers", self.workers, "threads that tokenise; 0 = all cores", between(0, 1024));
     visit("log_interval", self.log_interval, "seconds between progress lines", at_least(1));
+    visit(
+        "parts", self.parts,
+        "keep what is done in <output_prefix>.parts, so that a run which was killed goes on when it is started again; "
+        "on several ranks always");
   }
+
+  DocumentFormat format() const { return {json_keys, text_document, invalid_utf8, skip_malformed}; }
+  /// Of the dataset of a key.
+  std::string prefix_of(const std::string& key) const { return output_prefix + "_" + key + "_document"; }
 };
+
+/// JSON input has the keys of the options, plain text the key "text"; both may be given together only with that key.
+std::vector<std::string> output_keys(const PreprocessOptions& options, const std::vector<std::string>& input);
+/// BadInput for options that are missing.
+void check_preprocess_options(const PreprocessOptions& options);
 
 /// What one key gave.
 struct PreprocessOutput {

@@ -10,22 +10,9 @@ namespace mcpp {
 namespace {
 
 constexpr std::size_t kMaxLine = std::size_t{1} << 30;
-// gzip makes text 3 to 20 times smaller; what is this small is made to fill disks, or is one thing many times over.
+// Packing makes text 3 to 20 times smaller; what is this small is made to fill disks, or is one thing many times over.
 constexpr i64 kMostExpansion = 200, kMayExpand = i64{16} << 20;
 constexpr std::size_t npos = std::string::npos;
-
-/// Just after the last blank line of `text` that text follows, or npos. At the very end nothing counts: what follows
-/// may be blank too, and belongs to the same gap.
-std::size_t after_blank_line(std::string_view text) {
-  for (std::size_t newline = text.rfind('\n'); newline != npos && newline > 0;
-       newline = text.rfind('\n', newline - 1)) {
-    const std::size_t begin = text.rfind('\n', newline - 1) + 1;  // npos + 1 is 0
-    const std::size_t next = text.find_first_not_of(" \t\r", newline + 1);
-    const bool next_is_text = next != npos && text[next] != '\n';
-    if (next_is_text && is_blank(text.substr(begin, newline - begin))) return newline + 1;
-  }
-  return npos;
-}
 
 /// Cut::Anywhere. Never 0 for a text of some length.
 std::size_t cut_anywhere(std::string_view text) {
@@ -48,22 +35,52 @@ bool ends_in_blank_line(std::string_view text, bool begins_line) {
 
 }  // namespace
 
-TextSource::TextSource(const Path& path) : path_(path), file_(path) {
+std::size_t after_blank_line(std::string_view text) {
+  for (std::size_t newline = text.rfind('\n'); newline != npos && newline > 0;
+       newline = text.rfind('\n', newline - 1)) {
+    const std::size_t begin = text.rfind('\n', newline - 1) + 1;  // npos + 1 is 0
+    const std::size_t next = text.find_first_not_of(" \t\r", newline + 1);
+    const bool next_is_text = next != npos && text[next] != '\n';
+    if (next_is_text && is_blank(text.substr(begin, newline - begin))) return newline + 1;
+  }
+  return npos;
+}
+
+PieceEnd end_of_piece(std::string_view text, Cut cut, bool begins_line) {
+  MCPP_CHECK(cut != Cut::Line, "lines are cut by TextSource::next()");
+  const std::size_t blank = cut == Cut::Paragraph ? after_blank_line(text) : npos;
+  if (blank != npos) return {blank, true};
+  const std::size_t size = cut_anywhere(text);
+  return {size, cut == Cut::Paragraph && ends_in_blank_line(text.substr(0, size), begins_line)};
+}
+
+TextSource::TextSource(const Path& path, const TextRange& range)
+    : path_(path),
+      file_(path),
+      range_(range),
+      byte_offset_(range.begin),
+      line_(range.first_line),
+      begins_document_(range.begins_document),
+      begins_line_(range.begins_line) {
   if (file_.is_regular_file()) size_on_disk_ = static_cast<i64>(std::filesystem::file_size(path));
+  if (range.begin > 0) file_.skip_to(static_cast<u64>(range.begin));
 }
 
 /// Reads until the buffer holds `bytes` or the file ends.
 void TextSource::fill(std::size_t bytes) {
   while (!at_end_ && buffer_.size() < bytes) {
     const std::size_t have = buffer_.size();
+    const i64 left = range_.end - byte_offset_ - static_cast<i64>(have);
     buffer_.resize(std::max(bytes, have + 1));
-    const std::size_t got = file_.read(std::span(buffer_).subspan(have));
+    const std::span<char> room = std::span(buffer_).subspan(have);
+    const std::size_t got =
+        left > 0 ? file_.read(room.first(static_cast<std::size_t>(std::min<i64>(left, std::ssize(room))))) : 0;
     buffer_.resize(have + got);
     at_end_ = got == 0;
     const i64 size = byte_offset_ + static_cast<i64>(buffer_.size());
-    check_input(size <= kMayExpand || !size_on_disk_ || !file_.is_gzip() || size / kMostExpansion <= *size_on_disk_,
-                path_.string(), ": is more than ", kMostExpansion,
-                " times as large as its gzip file, which no text is; if it is meant so, unpack it with gunzip first");
+    check_input(size <= kMayExpand || !size_on_disk_ || !file_.packing() || size / kMostExpansion <= *size_on_disk_,
+                path_.string(), ": is more than ", kMostExpansion, " times as large as its ", file_.packing(),
+                " file, which no text is; if it is meant so, unpack it first");
   }
 }
 
@@ -71,7 +88,7 @@ bool TextSource::next(TextPiece& piece, std::size_t target_bytes, Cut cut) {
   fill(target_bytes + 1);  // one byte more than is cut: a piece that ends the file is known to do so
   if (buffer_.empty()) return false;
   std::size_t size = buffer_.size();
-  piece.ends_document = at_end_;
+  piece.ends_document = at_end_ && range_.ends_document;
   if (!at_end_ && cut == Cut::Line) {
     std::size_t newline = buffer_.rfind('\n');
     while (newline == npos && !at_end_) {
@@ -82,11 +99,9 @@ bool TextSource::next(TextPiece& piece, std::size_t target_bytes, Cut cut) {
     size = newline == npos ? buffer_.size() : newline + 1;
     piece.ends_document = true;
   } else if (!at_end_) {
-    const std::string_view text = std::string_view(buffer_).substr(0, size - 1);
-    const std::size_t blank = cut == Cut::Paragraph ? after_blank_line(text) : npos;
-    size = blank != npos ? blank : cut_anywhere(text);
-    piece.ends_document =
-        blank != npos || (cut == Cut::Paragraph && ends_in_blank_line(text.substr(0, size), begins_line_));
+    const PieceEnd end = end_of_piece(std::string_view(buffer_).substr(0, size - 1), cut, begins_line_);
+    size = end.size;
+    piece.ends_document = end.ends_document;
   }
   piece.text.assign(buffer_, 0, size);
   piece.begins_document = std::exchange(begins_document_, piece.ends_document);

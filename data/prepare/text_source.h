@@ -1,5 +1,6 @@
-// Text files, plain or gzip, in pieces of bounded size cut where text may be cut.
+// Text files, packed or not, in pieces of bounded size cut where text may be cut.
 #pragma once
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,13 +25,32 @@ struct TextPiece {
   bool begins_line = true;      ///< false when the piece before was cut inside a line
 };
 
+/// A part of a file that is not packed, from one cut to another, and what is known there of the text around it.
+struct TextRange {
+  i64 begin = 0, end = std::numeric_limits<i64>::max();  ///< bytes of the file
+  i64 first_line = 1;                                    ///< the number of the line at `begin`
+  bool begins_document = true, begins_line = true;       ///< as TextPiece, of the first piece
+  bool ends_document = true;                             ///< of the last
+};
+
+/// Where a text is cut that is longer than a piece may be.
+struct PieceEnd {
+  std::size_t size = 0;  ///< of the piece; never 0
+  bool ends_document = false;
+};
+/// `text` is as much as a piece may have; not for Cut::Line. `begins_line`: the text does.
+PieceEnd end_of_piece(std::string_view text, Cut cut, bool begins_line);
+/// Just after the last blank line of `text` that text follows, or npos. At the very end nothing counts: what follows
+/// may be blank too, and belongs to the same gap.
+std::size_t after_blank_line(std::string_view text);
+
 class TextSource {
  public:
-  /// BadInput when it cannot be opened. gzip is recognised by content.
-  explicit TextSource(const Path& path);
+  /// BadInput when it cannot be opened. gzip and zstd are recognised by content.
+  explicit TextSource(const Path& path, const TextRange& range = {});
 
   /// The next piece of about `target_bytes`, false after the last. The pieces together are the file; how it is cut
-  /// depends on its content alone. BadInput for what cannot be read, and for a gzip file that grows without measure.
+  /// depends on its content alone. BadInput for what cannot be read, and for a packed file that grows without measure.
   bool next(TextPiece& piece, std::size_t target_bytes, Cut cut);
 
   const Path& path() const { return path_; }
@@ -41,11 +61,12 @@ class TextSource {
 
   Path path_;
   InputStream file_;
+  TextRange range_;
   std::string buffer_;
   bool at_end_ = false;
-  i64 byte_offset_ = 0, line_ = 1;
-  std::optional<i64> size_on_disk_;                   // none when it is no regular file: a pipe has no size
-  bool begins_document_ = true, begins_line_ = true;  // the next piece
+  i64 byte_offset_, line_;
+  std::optional<i64> size_on_disk_;     // none when it is no regular file: a pipe has no size
+  bool begins_document_, begins_line_;  // the next piece
 };
 
 /// Nothing but spaces, tabs and a carriage return.

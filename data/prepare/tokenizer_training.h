@@ -33,8 +33,8 @@ struct TokenizerOptions {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("input", self.input,
-          "text or JSONL files, plain or gzip, or patterns of their names such as data/*.txt; all of it, for bpe and "
-          "bpe-bytes its words, is read into memory");
+          "text or JSONL files, packed with gzip or zstd or not, or patterns of their names such as data/*.txt; all of "
+          "it, for bpe and bpe-bytes its words, is read into memory");
     visit("output", self.output, "file to write, usually tokenizer.model, for bpe-bytes tokenizer.json");
     visit("vocab_size", self.vocab_size, "pieces, with <unk>, <eod> and the 256 bytes among them", between(3, 1e7));
     visit("model_type", self.model_type,

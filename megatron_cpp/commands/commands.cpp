@@ -14,10 +14,11 @@ namespace {
 
 constexpr std::array kCommands{
     Command{"tokenizer", "train a tokenizer, encode and decode", tokenizer_command},
-    Command{"preprocess", "turn text or JSONL into token files (.bin/.idx)", preprocess_command},
-    Command{"data", "verify token files, show what a sample or an iteration reads", data_command},
+    Command{"preprocess", "turn text or JSONL into token files (.bin/.idx), on any number of ranks", nullptr,
+            preprocess_command},
+    Command{"data", "verify and merge token files, show what a sample or an iteration reads", data_command},
     Command{"pretrain", "train a model, on any number of ranks: the main job", nullptr, pretrain_command},
-    Command{"evaluate", "measure held-out perplexity of a checkpoint, on any number of ranks", nullptr,
+    Command{"evaluate", "measure a checkpoint: perplexity of texts, accuracy on tasks; on any number of ranks", nullptr,
             evaluate_command},
     Command{"generate", "sample text from a checkpoint, on any number of ranks", nullptr, generate_command},
     Command{"report", "write a page with curves, memory, events and configurations of runs", report_command},

@@ -44,7 +44,7 @@ ExitCode data_command(Arguments args, Log& log);
 ExitCode evaluate_command(Arguments args, Log& log, const World& world);
 ExitCode generate_command(Arguments args, Log& log, const World& world);
 ExitCode plan_command(Arguments args, Log& log);
-ExitCode preprocess_command(Arguments args, Log& log);
+ExitCode preprocess_command(Arguments args, Log& log, const World& world);
 ExitCode pretrain_command(Arguments args, Log& log, const World& world);
 ExitCode report_command(Arguments args, Log& log);
 ExitCode schedule_command(Arguments args, Log& log);

@@ -1,4 +1,5 @@
-// megatron_cpp data verify|show.
+// megatron_cpp data verify|show|merge.
+#include "data/parts/merge.h"
 #include "data/prepare/verify.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/setup/dataset_provider.h"
@@ -33,6 +34,29 @@ struct ShowOptions {
     visit("sample", self.sample, "show this sample, counted from 0", at_least(-1));
   }
 };
+
+struct MergeOptions {
+  std::vector<std::string> prefix;
+  std::string output_prefix;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("prefix", self.prefix, "datasets to join, in order, without .bin/.idx");
+    visit("output_prefix", self.output_prefix, "the joined one, without .bin/.idx");
+  }
+};
+
+ExitCode merge(Arguments args, Log& log) {
+  const Usage usage{.command = "megatron_cpp data merge",
+                    .summary = "Joins datasets to one, the same as if their texts had been preprocessed at once.",
+                    .positional = {"prefix"},
+                    .required = {"prefix", "output_prefix"}};
+  MergeOptions options;
+  if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  const PreprocessOutput output = merge_datasets(options.prefix, options.output_prefix, log);
+  log.info(str(output.prefix, ": ", output.info.documents, " documents, ", output.info.tokens, " tokens"));
+  return ExitCode::Done;
+}
 
 ExitCode verify(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp data verify",
@@ -107,6 +131,7 @@ ExitCode show(Arguments args, Log& log) {
 
 ExitCode data_command(Arguments args, Log& log) {
   static constexpr std::array kSubcommands{Command{"verify", "check a dataset whole", verify},
+                                           Command{"merge", "join datasets to one", merge},
                                            Command{"show", "which text a sample or an iteration reads", show}};
   return run_subcommand("data", kSubcommands, args, log);
 }

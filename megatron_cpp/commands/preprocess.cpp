@@ -1,12 +1,34 @@
 // megatron_cpp preprocess: text to token files.
 #include "data/prepare/preprocess.h"
 
+#include <algorithm>
+#include <thread>
+
+#include "checkpoint/folder/exchange.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/options.h"
+#include "megatron_cpp/prepare/shared_preprocess.h"
+#include "megatron_cpp/setup/initialize.h"
 
 namespace mcpp {
+namespace {
 
-ExitCode preprocess_command(Arguments args, Log& log) {
+i64 workers_of(const PreprocessOptions& options, const World& world) {
+  if (options.workers > 0) return options.workers;
+  if (world.ranks.size() > 1 && world.cores_per_rank > 0) return world.cores_per_rank;
+  return std::max<i64>(1, std::thread::hardware_concurrency());
+}
+
+/// Parts where there are several ranks, where they are asked for, and where an earlier run left some.
+PreprocessResult preprocess(const PreprocessOptions& options, const World& world, const Log& log) {
+  const auto uses_parts = [&] { return str(world.ranks.size() > 1 || options.parts || has_parts(options)); };
+  if (from_first(world.ranks, uses_parts) == str(false)) return run_preprocess(options, log);
+  return preprocess_in_parts(options, workers_of(options, world), world.ranks, log);
+}
+
+}  // namespace
+
+ExitCode preprocess_command(Arguments args, Log& log, const World& world) {
   const Usage usage{
       .command = "megatron_cpp preprocess",
       .summary = "Turns text or JSONL into <output_prefix>_<key>_document.bin and .idx, as Megatron-LM writes them.",
@@ -14,7 +36,8 @@ ExitCode preprocess_command(Arguments args, Log& log) {
       .required = {"input", "output_prefix", "tokenizer_model"}};
   PreprocessOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
-  const PreprocessResult result = run_preprocess(options, log);
+  check_same_on_ranks("command line", join(args, "\n"), world.ranks, "give every rank the same arguments");
+  const PreprocessResult result = preprocess(options, world, log);
   for (const PreprocessOutput& output : result.outputs) {
     const DatasetInfo& info = output.info;
     const double bytes = static_cast<double>(info.source_bytes), tokens = static_cast<double>(info.tokens);

@@ -4,15 +4,9 @@
 #include <span>
 #include <vector>
 
-#include "model/gpt_model.h"
-#include "parallel/state.h"
+#include "megatron_cpp/inference/window_scorer.h"
 
 namespace mcpp {
-
-/// One forward pass over tokens [begin, begin + length), of which the predictions of the last `scored` are counted.
-struct EvaluationWindow {
-  i64 begin = 0, length = 0, scored = 0;
-};
 
 /// Windows over `tokens` tokens, of which the first is context only: all others are scored exactly once. A window
 /// predicts up to seq_length tokens and starts `stride` (1 .. seq_length) after the last.

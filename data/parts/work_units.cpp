@@ -1,0 +1,94 @@
+#include "data/parts/work_units.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/links.h"
+#include "data/prepare/document_output.h"
+
+namespace mcpp {
+namespace {
+
+std::string_view text_of(const MappedFile& file) {
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+/// Cuts after lines: the next one that is not before `from`.
+i64 after_line(std::string_view text, i64 from) {
+  const std::size_t newline = text.find('\n', static_cast<std::size_t>(std::max<i64>(from - 1, 0)));
+  return newline == std::string_view::npos ? static_cast<i64>(text.size()) : static_cast<i64>(newline) + 1;
+}
+
+/// Walks from cut to cut as TextSource does, of which only the text before each is looked at, and keeps those at the
+/// beginnings of lines that lie far enough apart: whoever begins there makes the same cuts from there on.
+std::vector<TextRange> ranges_of(std::string_view text, Cut cut, i64 unit_bytes) {
+  const auto size = static_cast<i64>(text.size());
+  std::vector<TextRange> ranges;
+  TextRange range;
+  bool begins_line = true;
+  for (i64 position = 0; position < size;) {
+    bool ends_document = true;
+    if (cut == Cut::Line) {
+      position = after_line(text, position + unit_bytes);
+    } else if (size - position <= static_cast<i64>(kTokenisedPieceBytes)) {
+      position = size;
+    } else {
+      const PieceEnd end =
+          end_of_piece(text.substr(static_cast<std::size_t>(position), kTokenisedPieceBytes), cut, begins_line);
+      position += static_cast<i64>(end.size);
+      ends_document = end.ends_document;
+    }
+    begins_line = text[static_cast<std::size_t>(position - 1)] == '\n';
+    if (position < size && (!begins_line || position - range.begin < unit_bytes)) continue;
+    range.end = position;
+    range.ends_document = ends_document;
+    ranges.push_back(range);
+    range = {.begin = position, .begins_document = ends_document};
+  }
+  return ranges;
+}
+
+}  // namespace
+
+std::string WorkUnit::identity() const {
+  return str(path.string(), ", ", of_file, ", bytes ", range.begin, " to ", range.end);
+}
+
+i64 unit_bytes_for(u64 total_bytes) {
+  constexpr u64 kUnits = 1024, kLeast = u64{8} << 20, kMost = u64{256} << 20;
+  return static_cast<i64>(std::clamp(total_bytes / kUnits, kLeast, kMost));
+}
+
+std::vector<WorkUnit> work_units(const std::vector<std::string>& files, const DocumentFormat& format, i64 unit_bytes) {
+  std::vector<WorkUnit> units;
+  for (const Path path : files) {
+    check_leads_somewhere(path);
+    const InputStream stream(path);
+    check_input(stream.is_regular_file(), path.string(),
+                ": is a pipe, which cannot be shared by ranks, nor gone on with; use one process, or a file");
+    struct stat info {};
+    check_input(::stat(path.c_str(), &info) == 0, "cannot read the attributes of ", path.string());
+    const auto size = static_cast<i64>(info.st_size);
+    const std::string of_file = str(size, " bytes, changed at ", info.st_mtim.tv_sec, ".", info.st_mtim.tv_nsec);
+    if (stream.packing() || size <= unit_bytes) {
+      units.push_back({.path = path, .range = {.end = size}, .of_file = of_file, .bytes = size});
+      if (stream.packing()) units.back().range = {};
+      continue;
+    }
+    const MappedFile file(path);
+    for (const TextRange& range : ranges_of(text_of(file), cut_for(path, format), unit_bytes))
+      units.push_back({.path = path, .range = range, .of_file = of_file, .bytes = range.end - range.begin});
+  }
+  return units;
+}
+
+TextRange with_line_number(const Path& path, TextRange range) {
+  const MappedFile file(path);
+  const std::string_view before = text_of(file).substr(0, static_cast<std::size_t>(range.begin));
+  range.first_line = 1 + std::count(before.begin(), before.end(), '\n');
+  return range;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,235 @@
+#include "megatron_cpp/inference/window_scorer.h"
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+
+#include "megatron_cpp/inference/forward_pipeline.h"
+#include "tensor/ops/ops.h"
+#include "tensor/transfer.h"
+
+namespace mcpp {
+namespace {
+
+using Windows = std::span<const EvaluationWindow>;
+
+/// Windows side by side are as long as a multiple of this, so that how long does not hang on a few tokens.
+constexpr i64 kLengthStep = 32;
+
+/// Values of windows side by side, [seq, batch]: `value(window, s)` at row s of each, `rest` in what windows leave.
+template <class F>
+std::vector<i32> side_by_side(Windows windows, i64 seq, i64 batch, i32 rest, F&& value) {
+  std::vector<i32> values(static_cast<std::size_t>(seq * batch), rest);
+  for (std::size_t b = 0; b < windows.size(); ++b) {
+    for (i64 s = 0; s < windows[b].length - 1; ++s)
+      values[static_cast<std::size_t>(s * batch) + b] = value(windows[b], s);
+  }
+  return values;
+}
+
+/// Losses as fp64.
+std::vector<double> values_of(const Tensor& t) {
+  if (t.dtype() == DType::F64) return read_values<double>(t);
+  const std::vector<float> values = read_values<float>(t);
+  return {values.begin(), values.end()};
+}
+
+i64 longest_of(Windows windows) {
+  i64 longest = 0;
+  for (const EvaluationWindow& window : windows) longest = std::max(longest, window.length - 1);
+  return longest;
+}
+
+bool counts(const EvaluationWindow& window, i64 s) {
+  return s >= window.length - 1 - window.scored && s < window.length - 1;
+}
+
+/// For each row of logits [n, V / tp] the likeliest of the first `vocab_size` tokens over all ranks of `tp`, the first
+/// of several.
+std::vector<i32> likeliest(const Tensor& logits, i64 vocab_size, Communicator& tp) {
+  const i64 rows = logits.dim(0), columns = logits.dim(1), first = tp.rank() * columns;
+  const i64 valid = std::clamp<i64>(vocab_size - first, 0, columns);
+  Tensor narrow = Tensor::empty({rows, columns}, DType::F32, logits.device());
+  ops::copy(logits, narrow);
+  const std::vector<float> values = read_values<float>(narrow);
+  std::vector<double> own;  // of each row the largest logit and its token
+  for (i64 row = 0; row < rows; ++row) {
+    const auto begin = values.begin() + row * columns, best = std::max_element(begin, begin + valid);
+    own.push_back(valid > 0 ? *best : -std::numeric_limits<double>::infinity());
+    own.push_back(static_cast<double>(first + (best - begin)));
+  }
+  Tensor mine = Tensor::empty({2 * rows}, DType::F64, logits.device());
+  Tensor all = Tensor::empty({2 * rows * tp.size()}, DType::F64, logits.device());
+  write_values(own, mine);
+  tp.all_gather(mine, all).wait();
+  const std::vector<double> found = read_values<double>(all);
+  std::vector<i32> tokens;
+  for (i64 row = 0; row < rows; ++row) {
+    auto best = static_cast<std::size_t>(2 * row);
+    for (std::size_t at = best; at < found.size(); at += static_cast<std::size_t>(2 * rows)) {
+      if (found[at] > found[best]) best = at;
+    }
+    tokens.push_back(static_cast<i32>(found[best + 1]));
+  }
+  return tokens;
+}
+
+/// The windows on their way through this rank's stage, and what they find.
+class WindowScorer {
+ public:
+  WindowScorer(GPTModel& stage, ParallelState& parallel, std::span<const i32> tokens, Windows windows, i64 batch,
+               bool finds_likeliest)
+      : stage_(stage),
+        parallel_(parallel),
+        tokens_(tokens),
+        windows_(windows),
+        batch_(batch),
+        finds_likeliest_(finds_likeliest),
+        losses_(tokens.size()),
+        likeliest_(finds_likeliest ? tokens.size() : 0) {}
+
+  i64 batches() const { return (static_cast<i64>(windows_.size()) + batch_ - 1) / batch_; }
+
+  /// Batches [begin, end), of which this rank takes its share. Called by all ranks.
+  void score(i64 begin, i64 end) {
+    set_length(begin, end);
+    const i64 step = parallel_.data->size(), first = begin + parallel_.data->rank();
+    const auto index = [=](int i) { return first + i * step; };
+    // Where tokens of several batches meet around the experts, ranks score as many each, of which the last may be
+    // empty.
+    const bool meets_others = parallel_.layer->size() > parallel_.tp_cp->size();
+    const i64 from = meets_others ? begin : first;
+    const ForwardTask task{
+        .microbatches = static_cast<int>((end - from + step - 1) / step),
+        .seq = rows_,
+        .batch = batch_,
+        .tokens = [&](int i) { return inputs(index(i)); },
+        .prepare = [&](Pass& pass) { pass.positions = at_, pass.cut = cut_; },
+        .output = [&](int i, const Tensor& x, Pass& pass) { take_scores(index(i), x, pass); },
+    };
+    if (task.microbatches > 0) run_forward(stage_, parallel_, task);
+  }
+
+  /// Of every token, on every rank; called by all.
+  TokenScores scores() {
+    TokenScores scores{.nll = of_all_ranks(losses_), .is_likeliest = {}};
+    if (!finds_likeliest_) return scores;
+    for (const double is_likeliest : of_all_ranks(likeliest_)) scores.is_likeliest.push_back(is_likeliest != 0);
+    return scores;
+  }
+
+ private:
+  void set_length(i64 begin, i64 end) {
+    i64 longest = 0;
+    for (i64 index = begin; index < end; ++index) longest = std::max(longest, longest_of(windows_of(index)));
+    longest = std::min(longest_of(windows_), (longest + kLengthStep - 1) / kLengthStep * kLengthStep);
+    // Each context-parallel rank has as much from the front as from the back.
+    const ContextParallel& cp = stage_.context().cp;
+    const i64 step = cp.size() == 1 ? 1 : 2 * cp.size();
+    seq_ = (longest + step - 1) / step * step;
+    rows_ = seq_ / cp.size();
+    cut_ = std::make_shared<const SampleCut>(SampleCut::zigzag(cp.cut, seq_));
+    at_ = cut_->of_rank(cp.rank);
+  }
+
+  std::vector<double> of_all_ranks(const std::vector<double>& mine) {
+    Tensor all = Tensor::empty({static_cast<i64>(mine.size())}, DType::F64, stage_.context().device);
+    write_values(mine, all);
+    parallel_.world.all_reduce(all, ReduceOp::Sum).wait();  // one rank has it, the others have zero
+    return read_values<double>(all);
+  }
+
+  Windows windows_of(i64 index) const {
+    const auto begin = std::min(static_cast<std::size_t>(index * batch_), windows_.size());
+    return windows_.subspan(begin, std::min(static_cast<std::size_t>(batch_), windows_.size() - begin));
+  }
+  i32 token(i64 index) const { return tokens_[static_cast<std::size_t>(index)]; }
+  Tensor inputs(i64 index) const {
+    return place(side_by_side(windows_of(index), seq_, batch_, 0,
+                              [&](const EvaluationWindow& window, i64 s) { return token(window.begin + s); }));
+  }
+  /// Only those that count; the others are -1.
+  Tensor targets(i64 index) const {
+    return place(side_by_side(windows_of(index), seq_, batch_, -1, [&](const EvaluationWindow& window, i64 s) {
+      return counts(window, s) ? token(window.begin + s + 1) : -1;
+    }));
+  }
+  Tensor place(const std::vector<i32>& values) const {
+    Tensor t = Tensor::empty({seq_, batch_}, DType::I32, stage_.context().device);
+    write_values(values, t);
+    return rows_at(t, at_, rows_);
+  }
+
+  /// Calls visit(row of the batch, token of the text) for each prediction of this rank that counts.
+  template <class F>
+  void for_each_scored(i64 index, F&& visit) const {
+    const Windows windows = windows_of(index);
+    for (std::size_t b = 0; b < windows.size(); ++b) {
+      for (i64 row = 0; row < rows_; ++row) {
+        const i64 s = at_.at(row);
+        if (counts(windows[b], s)) visit(row * batch_ + static_cast<i64>(b), windows[b].begin + s + 1);
+      }
+    }
+  }
+
+  void take_scores(i64 index, const Tensor& input, Pass& pass) {
+    const ModelContext& context = stage_.context();
+    Tensor logits = stage_.logits(input, pass);
+    const TokenLosses result =
+        vocab_parallel_cross_entropy(logits, targets(index).view({-1}), parallel_.tp->rank() * logits.dim(1),
+                                     context.config.vocab_size, /*grad_scale=*/0, *parallel_.tp);
+    if (finds_likeliest_) take_likeliest(index, logits);
+    if (parallel_.tp->rank() != 0) return;
+    const std::vector<double> per_token = values_of(result.per_token);
+    for_each_scored(index, [&](i64 row, i64 scored) {
+      losses_[static_cast<std::size_t>(scored)] = per_token[static_cast<std::size_t>(row)];
+    });
+  }
+
+  void take_likeliest(i64 index, const Tensor& logits) {
+    std::vector<i32> rows, scored;
+    for_each_scored(index, [&](i64 row, i64 target) {
+      rows.push_back(static_cast<i32>(row)), scored.push_back(static_cast<i32>(target));
+    });
+    if (rows.empty()) return;
+    const auto count = static_cast<i64>(rows.size());
+    Tensor chosen = Tensor::empty({count}, DType::I32, logits.device());
+    write_values(rows, chosen);
+    Tensor some = Tensor::empty({count, logits.dim(1)}, logits.dtype(), logits.device());
+    ops::gather_rows(logits, chosen, some);
+    const std::vector<i32> best = likeliest(some, stage_.context().config.vocab_size, *parallel_.tp);
+    if (parallel_.tp->rank() != 0) return;
+    for (std::size_t i = 0; i < best.size(); ++i)
+      likeliest_[static_cast<std::size_t>(scored[i])] = best[i] == token(scored[i]);
+  }
+
+  GPTModel& stage_;
+  ParallelState& parallel_;
+  std::span<const i32> tokens_;
+  Windows windows_;
+  i64 batch_;
+  bool finds_likeliest_;
+  i64 seq_ = 0;   // of windows side by side
+  i64 rows_ = 0;  // of these, that this rank has
+  std::shared_ptr<const SampleCut> cut_;
+  PositionRanges at_;                       // their positions
+  std::vector<double> losses_, likeliest_;  // by token; zero for those that other ranks score
+};
+
+}  // namespace
+
+TokenScores score_windows(GPTModel& stage, ParallelState& parallel, std::span<const i32> tokens,
+                          std::span<const EvaluationWindow> windows, const ScoringOptions& options) {
+  const i64 all = static_cast<i64>(windows.size()), batch = std::clamp<i64>(all, 1, options.micro_batch_size);
+  WindowScorer scorer(stage, parallel, tokens, windows, batch, options.finds_likeliest);
+  // A pipeline stays full over several batches, of which each has its activations in memory; so not over all at once.
+  const i64 round = parallel.data->size() * 4 * parallel.pp->size();
+  for (i64 begin = 0; begin < scorer.batches(); begin += round) {
+    const i64 end = std::min(begin + round, scorer.batches());
+    scorer.score(begin, end);
+    options.progress(std::min(all, end * batch), all);
+  }
+  return scorer.scores();
+}
+
+}  // namespace mcpp

@@ -1,0 +1,107 @@
+// Text that is packed with zstd.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <zstd.h>
+
+#include "data/prepare/input_files.h"
+#include "tests/support/build.h"
+#include "tests/support/errors.h"
+#include "tests/support/scratch_folder.h"
+
+namespace mcpp {
+namespace {
+
+using test::input_error;
+using testing::AllOf;
+using testing::HasSubstr;
+
+/// One frame, with a checksum as the program zstd writes it, from a stream whose length is not known before.
+std::string frame(const std::string& text, int window_log = 0) {
+  const std::unique_ptr<ZSTD_CCtx, std::size_t (*)(ZSTD_CCtx*)> context(ZSTD_createCCtx(), &ZSTD_freeCCtx);
+  ZSTD_CCtx_setParameter(context.get(), ZSTD_c_checksumFlag, 1);
+  if (window_log > 0) ZSTD_CCtx_setParameter(context.get(), ZSTD_c_windowLog, window_log);
+  std::string packed(ZSTD_compressBound(text.size()) + 64, '\0');
+  ZSTD_outBuffer out{packed.data(), packed.size(), 0};
+  ZSTD_inBuffer in{text.data(), text.size(), 0};
+  EXPECT_EQ(ZSTD_isError(ZSTD_compressStream2(context.get(), &out, &in, ZSTD_e_continue)), 0u);
+  EXPECT_EQ(ZSTD_compressStream2(context.get(), &out, &in, ZSTD_e_end), 0u);
+  packed.resize(out.pos);
+  return packed;
+}
+
+std::string skippable(const std::string& content) {
+  std::string bytes = "\x5A\x2A\x4D\x18";
+  for (int i = 0; i < 4; ++i) bytes += static_cast<char>(content.size() >> (8 * i));
+  return bytes + content;
+}
+
+class Zstd : public testing::Test {
+ protected:
+  std::string file(const std::string& name, const std::string& content) {
+    write_file_atomic(folder_ / name, content);
+    return (folder_ / name).string();
+  }
+  /// The text of a file, or the message that refuses it.
+  std::string read(const Path& path, std::size_t piece_bytes = 1 << 16) {
+    std::string text;
+    const std::string error = input_error([&] {
+      TextSource source(path);
+      for (TextPiece piece; source.next(piece, piece_bytes, Cut::Anywhere);) text += piece.text;
+    });
+    return error.empty() ? text : error;
+  }
+
+  const std::string text_ = read_text_file(test::source_folder() / "data/tinyshakespeare.txt").substr(0, 700'000);
+  test::ScratchFolder folder_;
+};
+
+TEST_F(Zstd, EveryFrameIsRead) {
+  const std::string a = frame(text_.substr(0, 100'000)), none = frame(""), b = frame(text_.substr(100'000));
+  for (const std::size_t piece : {std::size_t{1} << 10, std::size_t{1} << 16, std::size_t{1} << 22})
+    EXPECT_EQ(read(file("all.txt.zst", a + none + b + none), piece), text_) << piece;
+  EXPECT_EQ(read(file("index.zst", a + skippable("an index") + b + skippable(""))), text_);
+  EXPECT_EQ(read(file("begins.zst", skippable("told apart by content, not by name") + a + b)), text_);
+  EXPECT_EQ(read(file("without_ending", a + b)), text_);
+  EXPECT_EQ(read(file("none.zst", none)), "");
+}
+
+/// A frame without checksum ends with its last block, of which the text may still be held back.
+TEST_F(Zstd, FramesWithoutChecksumAreReadToTheEnd) {
+  std::string packed(ZSTD_compressBound(text_.size()), '\0');
+  packed.resize(ZSTD_compress(packed.data(), packed.size(), text_.data(), text_.size(), 3));
+  for (const std::size_t piece : {std::size_t{777}, std::size_t{1} << 16})
+    EXPECT_EQ(read(file("plain.zst", packed), piece), text_) << piece;
+}
+
+TEST_F(Zstd, WhatIsDamagedOrFollowsAFrameIsRefused) {
+  const std::string a = frame(text_);
+  const auto expect_refused = [&](const std::string& content, const char* why) {
+    EXPECT_THAT(read(file("d.txt.zst", content)), AllOf(HasSubstr("d.txt.zst: "), HasSubstr(why))) << content.size();
+  };
+  expect_refused(a + "plain text", "a zstd frame has ended and something that is none follows");
+  expect_refused(a + std::string(9, '\0'), "something that is none follows");
+  expect_refused(a + "\x28", "something that is none follows");
+  for (const std::size_t kept : {std::size_t{4}, std::size_t{10}, a.size() / 2, a.size() - 1})
+    expect_refused(a + a.substr(0, kept), "the zstd data ends early");
+  for (const std::size_t at : {a.size() / 3, a.size() / 2, a.size() - 2}) {
+    std::string flipped = a;
+    flipped[at] = static_cast<char>(flipped[at] ^ 0x40);
+    expect_refused(flipped, "the zstd data is damaged");
+  }
+  expect_refused(frame(std::string(1000, 'a'), /*window_log=*/28), "needs a window of more than 128 MiB");
+  expect_refused(frame(std::string(std::size_t{32} << 20, 'a')), "200 times as large as its zstd file");
+}
+
+TEST_F(Zstd, NamesSayWhatIsInside) {
+  EXPECT_TRUE(is_json_file("a.jsonl.zst"));
+  EXPECT_TRUE(is_json_file("a.json.zst"));
+  EXPECT_FALSE(is_json_file("a.txt.zst"));
+  EXPECT_FALSE(is_json_file("a.zst"));
+  const std::string path = file("d.jsonl.zst", frame("{\"text\": \"one\"}\n{\"text\": \"two\"}\n{\"text\": 3}\n"));
+  InputFiles files({path}, {}, 1 << 20);
+  InputFiles::Piece piece = *files.next();
+  EXPECT_THAT(input_error([&] { parse_piece(piece.path, piece.piece, {}); }), HasSubstr("d.jsonl.zst:3: "));
+}
+
+}  // namespace
+}  // namespace mcpp

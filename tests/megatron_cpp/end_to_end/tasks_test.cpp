@@ -1,0 +1,189 @@
+// Likelihood tasks: the scores of lm-evaluation-harness (tests/lm_eval/check.py wrote tests/golden/tasks), on every
+// layout; and several texts in one call.
+#include "tests/megatron_cpp/end_to_end/end_to_end.h"
+
+namespace mcpp {
+namespace {
+
+using Json = nlohmann::json;
+
+class Tasks : public EndToEnd {
+ protected:
+  static Path golden() { return test::golden_folder() / "tasks"; }
+  static std::string golden_files() {
+    Words files;
+    for (const char* name : {"hellaswag", "arc", "lambada"}) files.push_back((golden() / str(name, ".jsonl")).string());
+    return join(files, ",");
+  }
+  void import() const { good({"checkpoint", "import-hf", golden().string(), "--save=" + at("run")}); }
+  Words evaluate(const Words& more) const {
+    Words words{"evaluate", "--load=" + at("run"), "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  static Json json_of(const std::string& text) { return Json::parse(text.substr(text.find('{'))); }
+  std::vector<Json> samples() const {
+    std::vector<Json> lines;
+    std::ifstream file(at("samples.jsonl"));
+    for (std::string line; std::getline(file, line);) lines.push_back(Json::parse(line));
+    return lines;
+  }
+  std::string task_file(const std::string& name, const std::string& content) const {
+    write_file_atomic(folder_ / name, content);
+    return "--tasks=" + at(name);
+  }
+  void expect_refused(const Words& args, const std::string& part) const {
+    const Outcome outcome = run(evaluate(args));
+    EXPECT_EQ(outcome.code, 2) << outcome.out;
+    EXPECT_CONTAINS(outcome.err, part);
+  }
+};
+
+TEST_F(Tasks, ScoreAsInLmEvaluationHarness) {
+  import();
+  const Json expected = Json::parse(read_text_file(golden() / "expected.json"));
+  const Json found = json_of(good(evaluate({"--tasks=" + golden_files(), "--log_samples=" + at("samples.jsonl")})));
+  ASSERT_EQ(found["tasks"].size(), 3u);
+  std::map<std::string, std::vector<Json>> items;
+  for (const Json& sample : samples()) items[sample["task"]].push_back(sample);
+  for (const Json& task : found["tasks"]) {
+    const std::string name = task["task"];
+    SCOPED_TRACE(name);
+    const Json& theirs = expected[name];
+    for (const auto& [key, value] : theirs.items()) {
+      if (!value.is_number()) continue;
+      // Theirs for perplexities is drawn by chance.
+      const double tolerance = key == "perplexity_stderr" ? 0.2 : 1e-5;
+      EXPECT_NEAR(task[key].get<double>(), value.get<double>(), tolerance * std::max(1.0, value.get<double>())) << key;
+    }
+    ASSERT_EQ(items[name].size(), theirs["samples"].size());
+    for (std::size_t i = 0; i < items[name].size(); ++i) {
+      for (std::size_t c = 0; c < theirs["samples"][i].size(); ++c) {
+        const double wanted = theirs["samples"][i][c][0];
+        EXPECT_NEAR(items[name][i]["log_likelihoods"][c].get<double>(), wanted, 1e-4 * std::max(1.0, -wanted)) << i;
+        EXPECT_EQ(items[name][i]["is_greedy"][c], theirs["samples"][i][c][1]) << i;
+      }
+    }
+  }
+}
+
+TEST_F(Tasks, ScoreAlikeOnEveryLayoutAndBatch) {
+  if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
+  import();
+  const Words tasks{"--tasks=" + golden_files(), "--log_samples=" + at("samples.jsonl")};
+  const Json one = json_of(good(evaluate(tasks)));
+  const std::vector<Json> items = samples();
+  const auto expect_same = [&](const std::string& text, const std::string& what) {
+    SCOPED_TRACE(what);
+    const Json many = json_of(text);
+    for (std::size_t task = 0; task < 3; ++task)
+      for (const char* key : {"acc", "acc_stderr"}) EXPECT_EQ(many["tasks"][task][key], one["tasks"][task][key]);
+    const std::vector<Json> found = samples();
+    ASSERT_EQ(found.size(), items.size());
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      EXPECT_EQ(found[i]["is_greedy"], items[i]["is_greedy"]);
+      for (std::size_t c = 0; c < items[i]["log_likelihoods"].size(); ++c) {
+        EXPECT_NEAR(found[i]["log_likelihoods"][c].get<double>(), items[i]["log_likelihoods"][c].get<double>(), 1e-3);
+      }
+    }
+  };
+  expect_same(good(evaluate(plus(tasks, "--micro_batch_size=3"))), "batches of 3");
+  const std::string p = "--parallel.";
+  for (const auto& [ranks, keys] : {std::pair{2, Words{}},
+                                    {2, {p + "tensor_model_parallel_size=2"}},
+                                    {2, {p + "pipeline_model_parallel_size=2"}},
+                                    {2, {p + "context_parallel_size=2"}},
+                                    {4, {p + "tensor_model_parallel_size=2", p + "pipeline_model_parallel_size=2"}}}) {
+    Words args = evaluate(tasks);
+    args.insert(args.end(), keys.begin(), keys.end());
+    const Outcome outcome = run_on(ranks, args);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    expect_same(outcome.out, str(ranks, " ranks, ", join(keys, " ")));
+  }
+}
+
+TEST_F(Tasks, BadLinesAreNamed) {
+  import();
+  const std::string good_line = R"({"context": "a", "continuations": ["b", "c"], "answer": 1})"
+                                "\n\n";
+  const std::pair<std::string, std::string> cases[]{
+      {"{\"context\": \"cut", "malformed JSON"},
+      {"[1]", "not a JSON object"},
+      {R"({"continuations": ["b", "c"], "answer": 0})", "has no key \"context\""},
+      {R"({"context": 3, "continuations": ["b", "c"], "answer": 0})", "\"context\" is not a string"},
+      {R"({"context": "a", "answer": 0})", "has no key \"continuations\""},
+      {R"({"context": "a", "continuations": [], "answer": 0})", "\"continuations\" is not a list of at least one"},
+      {R"({"context": "a", "continuations": ["b", ""], "answer": 0})", "\"continuations\" holds something else"},
+      {R"({"context": "a", "continuations": ["b", "c"]})", "has no key \"answer\""},
+      {R"({"context": "a", "continuations": ["b", "c"], "answer": 2})",
+       "\"answer\" is 2; it must be a number from 0 to 1"},
+      {R"({"context": "a", "continuations": ["b", "c"], "answer": "b"})", "\"answer\" is \"b\""},
+      {R"({"context": "a", "continuations": ["b"]})", "has 1 continuations, line 1 several"},
+      {str(R"({"context": "a", "answer": 0, "continuations": ["b", ")", std::string(200, '#'), "\"]}"),
+       "tokens, the model's seq_length is 64"},
+      {"{\"context\": \"\xFF\", \"continuations\": [\"b\", \"c\"], \"answer\": 0}", "malformed JSON"},
+  };
+  for (const auto& [line, message] : cases) {
+    const std::string tasks = task_file("bad.jsonl", good_line + line + "\n" + good_line);
+    const Outcome outcome = run(evaluate({tasks}));
+    EXPECT_EQ(outcome.code, 2) << outcome.out;
+    EXPECT_CONTAINS(outcome.err, "bad.jsonl:3: ");
+    EXPECT_CONTAINS(outcome.err, message);
+  }
+  expect_refused({task_file("empty.jsonl", "\n\n")}, "empty.jsonl: is empty");
+  expect_refused({"--tasks=" + at("absent.jsonl")}, "absent.jsonl");
+  expect_refused({"--log_samples=x"}, "give --text");
+  expect_refused({"--text=x", "--log_samples=x"}, "--log_samples: is for the items of --tasks");
+}
+
+/// Lines of the shapes that the golden files do not have.
+TEST_F(Tasks, SeveralAnswersAndDelimiters) {
+  import();
+  const std::string start = R"({"context": "First Citizen:\nBefore we", "continuations": ["proceed", "xylophone"], )";
+  const auto acc = [&](const std::string& rest) {
+    return json_of(good(evaluate({task_file("one.jsonl", start + rest + "\n")})))["tasks"][0];
+  };
+  const Json first = acc("\"answer\": 0}"), second = acc("\"answer\": 1}");
+  EXPECT_EQ(first["acc"].get<double>() + second["acc"].get<double>(), 1);
+  EXPECT_EQ(acc("\"answer\": [0, 1]}")["acc"], 1);
+  EXPECT_TRUE(first["acc_stderr"].is_null()) << "of one item";
+  EXPECT_EQ(first["items"], 1);
+  // With the space in the continuations they are other continuations to the norm, but not to the model.
+  const std::string bare =
+                        R"({"context": "x", "target_delimiter": "", "continuations": [" one", " two"], "answer": 0})",
+                    spaced = R"({"context": "x", "continuations": ["one", "two"], "answer": 0})";
+  Words lists;
+  for (const std::string& line : {bare, spaced}) {
+    good(evaluate({task_file("one.jsonl", line), "--log_samples=" + at("samples.jsonl")}));
+    lists.push_back(samples().at(0)["log_likelihoods"].dump());
+  }
+  EXPECT_EQ(lists[0], lists[1]);
+}
+
+TEST_F(Tasks, TextsAndDatasetsAreATable) {
+  import();
+  const std::string text = read_text_file(root() / "held_out.txt");
+  write_file_atomic(folder_ / "a.txt", text.substr(0, 1000));
+  write_file_atomic(folder_ / "b.txt", text.substr(1000));
+  good({"preprocess", at("b.txt"), "--output_prefix=" + at("b"),
+        "--tokenizer_model=" + (golden() / "tokenizer.model").string()});
+  const std::string both = "--text=" + at("a.txt") + "," + at("b.txt"), data = "--data=" + at("b_text_document");
+  const Json table = json_of(
+      good(evaluate({both, "--by_file", data, task_file("arc.jsonl", read_text_file(golden() / "arc.jsonl"))})));
+  ASSERT_EQ(table["texts"].size(), 3u);
+  EXPECT_EQ(table["texts"][0]["text"], at("a.txt"));
+  EXPECT_EQ(table["texts"][2]["text"], at("b_text_document"));
+  EXPECT_EQ(table["tasks"].size(), 1u);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const Json alone = json_of(good(evaluate({"--text=" + at(i == 0 ? "a.txt" : "b.txt")})));
+    for (const char* key : {"tokens", "nll", "bytes", "word_perplexity"})
+      EXPECT_EQ(table["texts"][i][key], alone[key]) << key;
+  }
+  const std::string shown = good({"evaluate", "--load=" + at("run"), both, "--by_file", data});
+  EXPECT_CONTAINS(shown, "token perplexity");
+  EXPECT_CONTAINS(shown, "b_text_document");
+  expect_refused({both, "--by_file", "--data=" + at("absent")}, "absent");
+}
+
+}  // namespace
+}  // namespace mcpp
