@@ -195,12 +195,15 @@ double most_together(const ModelConfig& config, const ActivationSetup& setup, co
 void add_whole(const ModelConfig& config, const ActivationSetup& setup, const RankShare& share,
                const RankParameters& parameters, MemoryEstimate& sum) {
   const bool tied = ties_on_rank(config, share);
+  // What is reduced meanwhile is rounded before: then no second unit is there in full.
+  RankShare in_units = share;
+  in_units.overlap_grad_reduce = share.overlap_grad_reduce && !share.bf16_grads;
   WholeBytes most;
   for (std::size_t i = 0; i < parameters.dense.size(); ++i) {
     const StageContents& stage = contents(share, static_cast<int>(i));
     const ChunkParameters& dense = parameters.dense[i];
     const bool keeps_embedding = tied && stage.has_embedding;
-    const WholeUnits whole(dense, parameters.experts.empty() ? nullptr : &parameters.experts[i], share, setup.dtype,
+    const WholeUnits whole(dense, parameters.experts.empty() ? nullptr : &parameters.experts[i], in_units, setup.dtype,
                            keeps_embedding);
     const std::vector<UsedUnits> used = used_units(setup.recompute, stage);
     const WholeBytes of_chunk = most_whole(used, whole);

@@ -33,6 +33,7 @@ megatron_cpp/step
 megatron_cpp/setup
 megatron_cpp/resume
 megatron_cpp/inference megatron_cpp/huggingface megatron_cpp/bench megatron_cpp/report megatron_cpp/prepare
+megatron_cpp/monitor
 megatron_cpp/train
 megatron_cpp/commands
 megatron_cpp

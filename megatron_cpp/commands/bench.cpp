@@ -14,7 +14,7 @@
 #include "megatron_cpp/setup/plan.h"
 #include "megatron_cpp/setup/vocabulary.h"
 #include "megatron_cpp/step/training_state.h"
-#include "megatron_cpp/train/step_trace.h"
+#include "megatron_cpp/monitor/step_trace.h"
 #include "model/flops.h"
 #include "tensor/processor.h"
 

@@ -10,7 +10,7 @@
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/layout_search.h"
 #include "megatron_cpp/setup/placement.h"
-#include "megatron_cpp/train/run_metrics.h"
+#include "megatron_cpp/monitor/run_metrics.h"
 #include "parallel/pp/draw.h"
 #include "plan/recipe.h"
 #include "plan/report.h"

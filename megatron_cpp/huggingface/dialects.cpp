@@ -210,7 +210,10 @@ OrderedJson write_llama(const ModelConfig& m, const Family& family) {
   if (traits.biases == BiasKeys::AttentionMlp) json["mlp_bias"] = m.mlp_bias();
   add_windows(m, traits.windows, json);
   add_experts(m, traits.experts, json);
-  if (traits.has_resid_pdrop) json["resid_pdrop"] = json["embd_pdrop"] = m.hidden_dropout;
+  if (traits.has_resid_pdrop) {
+    json["resid_pdrop"] = json["embd_pdrop"] = m.hidden_dropout;
+    json["pad_token_id"] = nullptr;  // otherwise 32000, be the vocabulary as small as it may
+  }
   json["attention_dropout"] = m.attention_dropout;
   return json;
 }

@@ -140,7 +140,7 @@ i64 savers(const Config& config, int world_size) {
   return checkpoint.save_interval > 0 ? replicas : 0;  // the last save waits, and needs no copy
 }
 
-/// Bytes of the segments of an optimizer's state on a disk that are in memory at a time.
+/// Bytes of the segments of an optimizer's state on a disk that are in memory at a time, at most.
 double segments_in_memory(const Config& config, const MemoryEstimate& rank) {
   if (config.optimizer.offload != OffloadTier::File) return 0;
   const DType type = dtype_of(config.training.precision);

@@ -38,6 +38,10 @@ void ops::copy(const Tensor& src, Tensor& dst) {
   std::memcpy(dst.raw(), src.raw(), static_cast<std::size_t>(src.bytes()));
 }
 
+void read_bytes(const Tensor&, void*) {
+  fail(ExitCode::Internal, "a fuzzer has no other device");
+}
+
 void write_bytes(const void*, Tensor&) {
   fail(ExitCode::Internal, "a fuzzer has no other device");
 }

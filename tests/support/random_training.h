@@ -122,8 +122,12 @@ class RandomTraining {
   /// What some families have of their own.
   void draw_variant() {
     ModelConfig& m = config_.model;
+    // Not after branches in a narrow type: what such a norm divides by is small at first, and rounding grows by as
+    // much.
     m.norm_position =
-        pick("norm_position", {NormPosition::Pre, NormPosition::Pre, NormPosition::Post, NormPosition::Both});
+        is_narrow(dtype_)
+            ? NormPosition::Pre
+            : pick("norm_position", {NormPosition::Pre, NormPosition::Pre, NormPosition::Post, NormPosition::Both});
     // A bias of keys that are not rotated changes nothing: its gradient is rounding, of which AdamW makes steps.
     const bool keys_count =
         m.normalization == Normalization::RMSNorm || m.position_embedding_type == PositionEmbedding::Rope;

@@ -19,56 +19,7 @@ class PreprocessOnRanks : public EndToEndOnRanks {
           << a << " " << b << ending;
     }
   }
-  /// Some 40 MB in two files: several units of each, of which one takes a second.
-  Words corpus() const {
-    const std::string play = read_text_file(test::source_folder() / "data/tinyshakespeare.txt");
-    std::string text;
-    for (int i = 0; i < 18; ++i) text += str("\n\nCopy ", i, "\n\n", play);
-    write_file_atomic(folder_ / "a.txt", text);
-    write_file_atomic(folder_ / "b.txt", text.substr(text.size() / 3));
-    return {at("a.txt"), at("b.txt")};
-  }
-  Words parts(const std::string& prefix) const {
-    Words found;
-    std::error_code none;
-    for (const auto& entry : std::filesystem::directory_iterator(at(prefix) + ".parts", none))
-      if (entry.path().extension() == ".part") found.push_back(entry.path().filename().string());
-    return found;
-  }
 };
-
-TEST_F(PreprocessOnRanks, GivesTheBytesOfOneProcess) {
-  const Words input = corpus();
-  good(preprocess("one", input));
-  const Outcome outcome = run_on(3, preprocess("three", input));
-  ASSERT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_CONTAINS(outcome.out, "three_text_document: ");
-  expect_same("one", "three");
-  EXPECT_FALSE(std::filesystem::exists(at("three.parts")));
-  EXPECT_EQ(leftovers(folder_), Words{});
-}
-
-TEST_F(PreprocessOnRanks, GoesOnAfterItWasKilled) {
-  const Words input = corpus();
-  good(preprocess("one", input));
-  std::size_t seen = 0;
-  for (int kills = 0; kills < 2; ++kills) {
-    test::Program program(preprocess("killed", input), root() / "process", 0, mpirun(2));
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
-    while (parts("killed").size() <= seen && std::chrono::steady_clock::now() < deadline)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    program.signal(SIGKILL);
-    program.wait();
-    const std::size_t kept = parts("killed").size();
-    ASSERT_GT(kept, seen) << "no progress";
-    seen = kept;
-  }
-  EXPECT_FALSE(std::filesystem::exists(at("killed_text_document.bin")));
-  const std::string out = good(preprocess("killed", input));  // one process goes on where two ranks were
-  EXPECT_CONTAINS(out, " parts are there already");
-  expect_same("one", "killed");
-  EXPECT_FALSE(std::filesystem::exists(at("killed.parts")));
-}
 
 TEST_F(PreprocessOnRanks, OneProcessKeepsPartsWhenAsked) {
   const Words input{(root() / "train.txt").string()};

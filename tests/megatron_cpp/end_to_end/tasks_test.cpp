@@ -1,5 +1,5 @@
-// Likelihood tasks: the scores of lm-evaluation-harness (tests/lm_eval/check.py wrote tests/golden/tasks), on every
-// layout; and several texts in one call.
+// Likelihood tasks on every layout (tests/lm_eval/check.py compares their scores with lm-evaluation-harness), and
+// several texts in one call.
 #include "tests/megatron_cpp/end_to_end/end_to_end.h"
 
 namespace mcpp {
@@ -9,13 +9,14 @@ using Json = nlohmann::json;
 
 class Tasks : public EndToEnd {
  protected:
-  static Path golden() { return test::golden_folder() / "tasks"; }
-  static std::string golden_files() {
+  /// Makes the golden model the run of this test; the golden files.
+  std::string golden_tasks() const {
+    const Path golden = test::golden_folder() / "tasks";
+    good({"checkpoint", "import-hf", golden.string(), "--save=" + at("run")});
     Words files;
-    for (const char* name : {"hellaswag", "arc", "lambada"}) files.push_back((golden() / str(name, ".jsonl")).string());
+    for (const char* name : {"hellaswag", "arc", "lambada"}) files.push_back((golden / str(name, ".jsonl")).string());
     return join(files, ",");
   }
-  void import() const { good({"checkpoint", "import-hf", golden().string(), "--save=" + at("run")}); }
   Words evaluate(const Words& more) const {
     Words words{"evaluate", "--load=" + at("run"), "--json"};
     words.insert(words.end(), more.begin(), more.end());
@@ -39,10 +40,11 @@ class Tasks : public EndToEnd {
   }
 };
 
+/// tests/lm_eval/check.py wrote the golden answers.
 TEST_F(Tasks, ScoreAsInLmEvaluationHarness) {
-  import();
-  const Json expected = Json::parse(read_text_file(golden() / "expected.json"));
-  const Json found = json_of(good(evaluate({"--tasks=" + golden_files(), "--log_samples=" + at("samples.jsonl")})));
+  const std::string files = golden_tasks();
+  const Json expected = Json::parse(read_text_file(test::golden_folder() / "tasks/expected.json"));
+  const Json found = json_of(good(evaluate({"--tasks=" + files, "--log_samples=" + at("samples.jsonl")})));
   ASSERT_EQ(found["tasks"].size(), 3u);
   std::map<std::string, std::vector<Json>> items;
   for (const Json& sample : samples()) items[sample["task"]].push_back(sample);
@@ -51,10 +53,8 @@ TEST_F(Tasks, ScoreAsInLmEvaluationHarness) {
     SCOPED_TRACE(name);
     const Json& theirs = expected[name];
     for (const auto& [key, value] : theirs.items()) {
-      if (!value.is_number()) continue;
-      // Theirs for perplexities is drawn by chance.
-      const double tolerance = key == "perplexity_stderr" ? 0.2 : 1e-5;
-      EXPECT_NEAR(task[key].get<double>(), value.get<double>(), tolerance * std::max(1.0, value.get<double>())) << key;
+      if (!value.is_number() || key == "perplexity_stderr") continue;  // which is drawn by chance there
+      EXPECT_NEAR(task[key].get<double>(), value.get<double>(), 1e-5 * std::max(1.0, value.get<double>())) << key;
     }
     ASSERT_EQ(items[name].size(), theirs["samples"].size());
     for (std::size_t i = 0; i < items[name].size(); ++i) {
@@ -69,8 +69,7 @@ TEST_F(Tasks, ScoreAsInLmEvaluationHarness) {
 
 TEST_F(Tasks, ScoreAlikeOnEveryLayoutAndBatch) {
   if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
-  import();
-  const Words tasks{"--tasks=" + golden_files(), "--log_samples=" + at("samples.jsonl")};
+  const Words tasks{"--tasks=" + golden_tasks(), "--log_samples=" + at("samples.jsonl")};
   const Json one = json_of(good(evaluate(tasks)));
   const std::vector<Json> items = samples();
   const auto expect_same = [&](const std::string& text, const std::string& what) {
@@ -103,7 +102,7 @@ TEST_F(Tasks, ScoreAlikeOnEveryLayoutAndBatch) {
 }
 
 TEST_F(Tasks, BadLinesAreNamed) {
-  import();
+  train("run");
   const std::string good_line = R"({"context": "a", "continuations": ["b", "c"], "answer": 1})"
                                 "\n\n";
   const std::pair<std::string, std::string> cases[]{
@@ -120,7 +119,7 @@ TEST_F(Tasks, BadLinesAreNamed) {
       {R"({"context": "a", "continuations": ["b", "c"], "answer": "b"})", "\"answer\" is \"b\""},
       {R"({"context": "a", "continuations": ["b"]})", "has 1 continuations, line 1 several"},
       {str(R"({"context": "a", "answer": 0, "continuations": ["b", ")", std::string(200, '#'), "\"]}"),
-       "tokens, the model's seq_length is 64"},
+       "tokens, the model's seq_length is 32"},
       {"{\"context\": \"\xFF\", \"continuations\": [\"b\", \"c\"], \"answer\": 0}", "malformed JSON"},
   };
   for (const auto& [line, message] : cases) {
@@ -138,7 +137,7 @@ TEST_F(Tasks, BadLinesAreNamed) {
 
 /// Lines of the shapes that the golden files do not have.
 TEST_F(Tasks, SeveralAnswersAndDelimiters) {
-  import();
+  train("run");
   const std::string start = R"({"context": "First Citizen:\nBefore we", "continuations": ["proceed", "xylophone"], )";
   const auto acc = [&](const std::string& rest) {
     return json_of(good(evaluate({task_file("one.jsonl", start + rest + "\n")})))["tasks"][0];
@@ -161,15 +160,16 @@ TEST_F(Tasks, SeveralAnswersAndDelimiters) {
 }
 
 TEST_F(Tasks, TextsAndDatasetsAreATable) {
-  import();
+  train("run");
   const std::string text = read_text_file(root() / "held_out.txt");
   write_file_atomic(folder_ / "a.txt", text.substr(0, 1000));
   write_file_atomic(folder_ / "b.txt", text.substr(1000));
   good({"preprocess", at("b.txt"), "--output_prefix=" + at("b"),
-        "--tokenizer_model=" + (golden() / "tokenizer.model").string()});
+        "--tokenizer_model=" + (root() / "tokenizer.model").string()});
   const std::string both = "--text=" + at("a.txt") + "," + at("b.txt"), data = "--data=" + at("b_text_document");
   const Json table = json_of(
-      good(evaluate({both, "--by_file", data, task_file("arc.jsonl", read_text_file(golden() / "arc.jsonl"))})));
+      good(evaluate({both, "--by_file", data,
+                     task_file("arc.jsonl", R"({"context": "a", "continuations": ["b", "c"], "answer": 1})")})));
   ASSERT_EQ(table["texts"].size(), 3u);
   EXPECT_EQ(table["texts"][0]["text"], at("a.txt"));
   EXPECT_EQ(table["texts"][2]["text"], at("b_text_document"));

@@ -209,7 +209,7 @@ TEST(PlannedMemoryOfSmallerStates, IsThePeak) {
     EXPECT_EQ(on_host.elsewhere, full.optimizer_state);
     task.optimizer.offload = OffloadTier::File;
     task.optimizer.offload_folder = folder.path().string();
-    task.optimizer.offload_segment_size = 32768;
+    task.optimizer.offload_segment_size = 16384;  // less than ranks update of a unit
     EXPECT_LT(expect_planned(task, layout).optimizer_state, 0.5 * full.optimizer_state);
   }
 }

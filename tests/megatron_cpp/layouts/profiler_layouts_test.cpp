@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "megatron_cpp/train/rank_report.h"
+#include "megatron_cpp/monitor/rank_report.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/tiny_model.h"
 

@@ -1,5 +1,5 @@
 // Norms, zeros and activations are those of one rank at every layout.
-#include "megatron_cpp/train/statistics.h"
+#include "megatron_cpp/monitor/statistics.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
-#include "megatron_cpp/train/stragglers.h"
+#include "megatron_cpp/monitor/stragglers.h"
 
 #include <gmock/gmock.h>
 
 #include "comm/local.h"
-#include "megatron_cpp/train/timers.h"
+#include "megatron_cpp/monitor/timers.h"
 
 namespace mcpp {
 namespace {

@@ -1,4 +1,4 @@
-#include "megatron_cpp/train/step_trace.h"
+#include "megatron_cpp/monitor/step_trace.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "megatron_cpp/train/expert_stats.h"
+#include "megatron_cpp/monitor/expert_stats.h"
 
 #include <algorithm>
 #include <numeric>

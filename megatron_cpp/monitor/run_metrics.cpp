@@ -1,4 +1,4 @@
-#include "megatron_cpp/train/run_metrics.h"
+#include "megatron_cpp/monitor/run_metrics.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// What a run has written about its steps: metrics.jsonl (train/metrics.h).
+// What a run has written about its steps: metrics.jsonl (monitor/metrics.h).
 #pragma once
 #include "base/file.h"
 #include "plan/measured_run.h"

@@ -1,4 +1,4 @@
-#include "megatron_cpp/train/tensorboard_metrics.h"
+#include "megatron_cpp/monitor/tensorboard_metrics.h"
 
 #include <algorithm>
 #include <limits>

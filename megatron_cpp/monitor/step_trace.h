@@ -6,8 +6,8 @@
 
 #include "megatron_cpp/config/logging_config.h"
 #include "megatron_cpp/logging/trace_file.h"
+#include "megatron_cpp/monitor/rank_report.h"
 #include "megatron_cpp/setup/initialize.h"
-#include "megatron_cpp/train/rank_report.h"
 
 namespace mcpp {
 

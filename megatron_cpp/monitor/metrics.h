@@ -10,10 +10,10 @@
 
 #include "base/types.h"
 #include "megatron_cpp/logging/append_file.h"
-#include "megatron_cpp/train/expert_stats.h"
-#include "megatron_cpp/train/rank_report.h"
-#include "megatron_cpp/train/statistics.h"
-#include "megatron_cpp/train/timers.h"
+#include "megatron_cpp/monitor/expert_stats.h"
+#include "megatron_cpp/monitor/rank_report.h"
+#include "megatron_cpp/monitor/statistics.h"
+#include "megatron_cpp/monitor/timers.h"
 
 namespace mcpp {
 

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
-#include "megatron_cpp/train/metrics.h"
+#include "megatron_cpp/monitor/metrics.h"
 
 namespace mcpp {
 namespace {

@@ -1,4 +1,4 @@
-#include "megatron_cpp/train/statistics.h"
+#include "megatron_cpp/monitor/statistics.h"
 
 #include <algorithm>
 #include <cmath>

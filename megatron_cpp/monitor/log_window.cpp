@@ -1,4 +1,4 @@
-#include "megatron_cpp/train/log_window.h"
+#include "megatron_cpp/monitor/log_window.h"
 
 #include <cmath>
 

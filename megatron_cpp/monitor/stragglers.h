@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "megatron_cpp/train/rank_report.h"
+#include "megatron_cpp/monitor/rank_report.h"
 
 namespace mcpp {
 

@@ -1,4 +1,4 @@
-#include "megatron_cpp/train/timers.h"
+#include "megatron_cpp/monitor/timers.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

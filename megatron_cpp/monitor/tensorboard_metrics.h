@@ -2,7 +2,7 @@
 #pragma once
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/logging/tensorboard.h"
-#include "megatron_cpp/train/metrics.h"
+#include "megatron_cpp/monitor/metrics.h"
 
 namespace mcpp {
 

@@ -1,6 +1,6 @@
 // What the steps since the last line of the log come to.
 #pragma once
-#include "megatron_cpp/train/metrics.h"
+#include "megatron_cpp/monitor/metrics.h"
 
 namespace mcpp {
 

@@ -1,4 +1,4 @@
-#include "megatron_cpp/train/stragglers.h"
+#include "megatron_cpp/monitor/stragglers.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

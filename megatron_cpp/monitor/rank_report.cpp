@@ -1,4 +1,4 @@
-#include "megatron_cpp/train/rank_report.h"
+#include "megatron_cpp/monitor/rank_report.h"
 
 #include <algorithm>
 
@@ -32,10 +32,8 @@ std::vector<RankStats> gather_rank_stats(const RankStats& mine, Communicator& wo
   numbers = read_values<double>(all);
   std::vector<RankStats> ranks;
   for (auto next = numbers.begin(); next != numbers.end(); next += kNumbers) {
-    RankStats& rank = ranks.emplace_back(RankStats{.peak_memory_bytes = next[0],
-                                                   .bubble = next[1],
-                                                   .exposed_communication = next[2],
-                                                   .compute_ms = next[3]});
+    RankStats& rank = ranks.emplace_back(RankStats{
+        .peak_memory_bytes = next[0], .bubble = next[1], .exposed_communication = next[2], .compute_ms = next[3]});
     std::copy(next + kFirst, next + kNumbers, rank.peak_by_class.begin());
   }
   return ranks;
