@@ -48,8 +48,9 @@ void let_idle_ranks_yield() {
 }
 
 /// A GPU has 8 queues for all streams unless told otherwise. Streams that share one wait for one another, and a message
-/// that waits behind another group's would be a deadlock. So would a kernel that is loaded when it is first needed, which
-/// may wait for all streams, behind a collective whose other ranks come later. Other processors do not read these.
+/// that waits behind another group's would be a deadlock. So would a kernel that is loaded when it is first needed,
+/// which may wait for all streams, behind a collective whose other ranks come later. Other processors do not read
+/// these.
 void keep_streams_apart() {
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   ::setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);

@@ -159,6 +159,17 @@ i64 branch_bytes(const ModelConfig& c, const ActivationSetup& setup, const Layer
          combined_bytes(c, setup) + shared_expert_bytes(c, setup);
 }
 
+/// The tables by which a dispatcher moves rows: of which token each is, where each choice lies, and where rows were
+/// exchanged, their order both ways.
+i64 dispatch_tables(const ModelConfig& c, const ActivationSetup& setup) {
+  const ExpertRows rows = expert_rows(c, setup);
+  const i64 etp = setup.expert_tensor_parallel, ranks = setup.expert_parallel * etp;
+  const auto table = [](i64 entries) { return pooled_size(entries * size_of(DType::I32)); };
+  if (ranks == 1) return 2 * table(rows.sent);
+  if (setup.dispatcher == TokenDispatcherType::AllGather) return table(rows.even) + table(rows.sent * ranks);
+  return 2 * table(rows.sent) + 2 * table(rows.even) + (etp > 1 ? table(rows.sent * etp) : 0);
+}
+
 /// While gradients pass the first matrices of experts: of their output where they came from other ranks, of the
 /// activation's output, of their input. Or when these are on their way back, packed once more and unpacked, while what
 /// was kept of the rows is gone.
@@ -169,7 +180,7 @@ i64 experts_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   const i64 came = exchanges && setup.dispatcher == TokenDispatcherType::AllToAll ? t.in : 0;
   const i64 inside = came + t.in + (setup.recompute.moe_act ? 2 : 1) * t.activated;
   const i64 back = exchanges ? came + 2 * t.in + row_tensors(c, setup, rows.sent * setup.expert_tensor_parallel).in : 0;
-  return std::max(inside, back - kept_of_rows(c, setup, rows.even));
+  return std::max(inside, back - kept_of_rows(c, setup, rows.even)) + dispatch_tables(c, setup);
 }
 
 /// What ranks whose keys meet hold of them in backward, and of gradients in the wide type: see the sources of

@@ -191,6 +191,19 @@ double most_together(const ModelConfig& config, const ActivationSetup& setup, co
   return most;
 }
 
+/// Where gradients are kept in bf16, the largest whole one is there in that type too.
+double rounded_bytes(const RankParameters& parameters) {
+  i64 most = 0;
+  for (const auto* chunks : {&parameters.dense, &parameters.experts}) {
+    i64 largest = 0;
+    for (const ChunkParameters& chunk : *chunks) {
+      for (const i64 bucket : chunk.buckets) largest = std::max(largest, bucket);
+    }
+    most += largest;
+  }
+  return tensor_bytes(most, size_of(DType::BF16));
+}
+
 /// Adds what is whole for a time of what ZeRO cuts, and of a shared weight.
 void add_whole(const ModelConfig& config, const ActivationSetup& setup, const RankShare& share,
                const RankParameters& parameters, MemoryEstimate& sum) {
@@ -217,9 +230,8 @@ void add_whole(const ModelConfig& config, const ActivationSetup& setup, const Ra
                 most_together(config, setup, used, whole);
   }
   sum.params += most.params;
-  const auto wide_grad = static_cast<double>(size_of(wide(setup.dtype)));
-  const double rounded = share.bf16_grads ? static_cast<double>(size_of(DType::BF16)) / wide_grad : 0;
-  sum.grads += most.grads * (1 + rounded);  // where they are kept in bf16, whole ones are there in both types
+  sum.grads += most.grads;
+  if (share.bf16_grads && share.zero_stage >= 2) sum.grads += rounded_bytes(parameters);
 }
 
 }  // namespace

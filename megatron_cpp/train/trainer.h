@@ -7,14 +7,14 @@
 
 #include "base/kept_ref.h"
 #include "checkpoint/folder/lock.h"
-#include "megatron_cpp/resume/checkpoint_saver.h"
-#include "megatron_cpp/setup/dataset_provider.h"
-#include "megatron_cpp/train/fault_injection.h"
 #include "megatron_cpp/monitor/log_window.h"
-#include "megatron_cpp/train/step_progress.h"
 #include "megatron_cpp/monitor/step_trace.h"
 #include "megatron_cpp/monitor/stragglers.h"
 #include "megatron_cpp/monitor/tensorboard_metrics.h"
+#include "megatron_cpp/resume/checkpoint_saver.h"
+#include "megatron_cpp/setup/dataset_provider.h"
+#include "megatron_cpp/train/fault_injection.h"
+#include "megatron_cpp/train/step_progress.h"
 #include "megatron_cpp/train/text_sample.h"
 #include "optimizer/lr_schedule.h"
 
@@ -125,7 +125,7 @@ class Trainer {
   std::optional<PendingStep> pending_;
 
   bool ranks_are_shown_ = false;
-  i64 rank_tables_ = 0;  // gathered so far
+  i64 rank_tables_ = 0;                   // gathered so far
   std::map<std::string, double> timers_;  // seconds since the last line of the log
   GroupSecondsByName group_seconds_;      // at the last line
   StragglerWatch slow_ranks_, slow_groups_;

@@ -37,10 +37,10 @@ Tensor MoELayer::forward(const Tensor& x, Pass& pass) {
   const ExpertChoice choice = agree_on(routed.experts, context_.config.moe.num_experts, context_.experts);
   const auto dispatcher = dispatcher_of(choice, x.dim(1), pass);
   Tensor shared;  // computed while tokens travel
-  const Tensor rows = dispatcher->dispatch(tokens, [&] {
+  const auto meanwhile = [&] {
     if (shared_) shared = shared_->forward(x, pass);
-  });
-  const Tensor y = experts_.forward(rows, dispatcher->rows(), pass);
+  };
+  const Tensor y = experts_.forward(dispatcher->dispatch(tokens, meanwhile), dispatcher->rows(), pass);
   const TokenDispatcher::Combined combined = dispatcher->combine(y, routed.weights);
   for (const Tensor& t : {choice.experts, choice.counts, routed.weights, combined.kept}) pass.save(this, t);
   Tensor out = part_.whole(combined.out, x.numel() / x.dim(-1)).view(x.shape());
@@ -52,11 +52,12 @@ Tensor MoELayer::backward(const Tensor& dy, Pass& pass) {
   const Tensor kept = pass.take(this), weights = pass.take(this), counts = pass.take(this), experts = pass.take(this);
   const auto dispatcher = dispatcher_of({experts, counts}, dy.dim(1), pass);
   const auto gradients = dispatcher->combine_backward(part_.of(dy.as_matrix()), kept, weights);
-  const Tensor d_rows = experts_.backward(gradients.rows, dispatcher->rows(), pass);
   Tensor d_shared;  // computed while gradients travel
-  Tensor d_tokens = dispatcher->dispatch_backward(d_rows, [&] {
+  const auto meanwhile = [&] {
     if (shared_) d_shared = shared_->backward(dy, pass);
-  });
+  };
+  Tensor d_tokens =
+      dispatcher->dispatch_backward(experts_.backward(gradients.rows, dispatcher->rows(), pass), meanwhile);
   const Tensor x = pass.take(this).view(dy.shape());
   router_.backward(gradients.weights, part_.of(x.as_matrix()), rows_of(x, pass), d_tokens, pass);
   Tensor dx = part_.whole(d_tokens, dy.numel() / dy.dim(-1)).view(dy.shape());

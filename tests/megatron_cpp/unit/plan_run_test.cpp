@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "megatron_cpp/config/config.h"
+#include "megatron_cpp/monitor/run_metrics.h"
 #include "megatron_cpp/setup/layout_search.h"
 #include "megatron_cpp/setup/placement.h"
-#include "megatron_cpp/monitor/run_metrics.h"
 #include "tests/support/errors.h"
 #include "tests/support/program.h"
 #include "tests/support/published_runs.h"

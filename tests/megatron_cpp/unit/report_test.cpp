@@ -6,9 +6,9 @@
 
 #include "base/strings.h"
 #include "megatron_cpp/config/config.h"
+#include "megatron_cpp/monitor/metrics.h"
 #include "megatron_cpp/report/page.h"
 #include "megatron_cpp/report/run_layout.h"
-#include "megatron_cpp/monitor/metrics.h"
 
 namespace mcpp {
 namespace {

@@ -64,7 +64,7 @@ void write_steps(const Path& folder, i64 first, i64 last, const TensorboardWrite
   }
 }
 
-TEST(Tensorboard, ARunThatGoesOnHasEachStepOnce) {
+TEST(TensorboardFiles, ARunThatGoesOnHasEachStepOnce) {
   const test::ScratchFolder folder;
   write_steps(folder.path(), 1, 5, nullptr);
   const Path first = *std::filesystem::directory_iterator(folder.path());
@@ -84,7 +84,7 @@ TEST(Tensorboard, ARunThatGoesOnHasEachStepOnce) {
 }
 
 /// What TensorBoard reads last wins no race of clocks: names rise with every start.
-TEST(Tensorboard, FilesOfLaterStartsComeLater) {
+TEST(TensorboardFiles, FilesOfLaterStartsComeLater) {
   const test::ScratchFolder folder;
   const auto all = [](i64, std::string_view) { return true; };
   for (i64 start = 1; start <= 12; ++start) write_steps(folder.path(), start, start, all);
@@ -93,7 +93,7 @@ TEST(Tensorboard, FilesOfLaterStartsComeLater) {
             (std::vector<i64>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}));
 }
 
-TEST(Tensorboard, ANewRunSetsOldEventsAsideAndLeavesOthers) {
+TEST(TensorboardFiles, ANewRunSetsOldEventsAsideAndLeavesOthers) {
   const test::ScratchFolder folder;
   write_steps(folder.path(), 1, 5, nullptr);
   write_file_atomic(folder / "events.out.tfevents.123.other", "");
@@ -102,7 +102,7 @@ TEST(Tensorboard, ANewRunSetsOldEventsAsideAndLeavesOthers) {
   EXPECT_EQ(folder.count(), 3u);
 }
 
-TEST(Tensorboard, EvaluationsThatAreOwedAreDropped) {
+TEST(TensorboardFiles, EvaluationsThatAreOwedAreDropped) {
   const ResumedAt at{.iteration = 10, .consumed_samples = 80};
   const auto has = [](const std::string& split) { return split == "validation"; };
   EXPECT_TRUE(stands_in_resumed_run(10, "lm loss", at, has));
@@ -120,7 +120,7 @@ TEST(Tensorboard, EvaluationsThatAreOwedAreDropped) {
   EXPECT_FALSE(stands_in_resumed_run(10, "configuration", at, has));  // the start writes it anew
 }
 
-TEST(Tensorboard, AFolderThatCannotBeIsRefusedAtOnce) {
+TEST(TensorboardFiles, AFolderThatCannotBeIsRefusedAtOnce) {
   const test::ScratchFolder folder;
   const Log log;
   write_file_atomic(folder / "file", "");
@@ -133,7 +133,7 @@ TEST(Tensorboard, AFolderThatCannotBeIsRefusedAtOnce) {
   EXPECT_FALSE(nowhere.is_on());
 }
 
-TEST(Tensorboard, HistogramsAndTextsAreWhatTheReaderFinds) {
+TEST(TensorboardFiles, HistogramsAndTextsAreWhatTheReaderFinds) {
   EventRecord event(1, 7);
   const std::vector<double> limits{0, 1}, counts{2, 3};
   event.add_histogram(
