@@ -2,14 +2,11 @@
 
 #include <algorithm>
 
+#include "plan/cost/real.h"
 #include "plan/layouts.h"
 
 namespace mcpp {
 namespace {
-
-double real(i64 n) {
-  return static_cast<double>(n);
-}
 
 double step_seconds(const ScalingPoint& point) {
   return point.found.best.front().time.seconds;

@@ -1,13 +1,10 @@
 #include "plan/utilization.h"
 
 #include "model/flops.h"
+#include "plan/cost/real.h"
 
 namespace mcpp {
 namespace {
-
-double real(i64 n) {
-  return static_cast<double>(n);
-}
 
 /// Of the model's operations, by how much more recomputation makes them: a forward pass is a third of all.
 double recomputed_part(const ModelConfig& m, const Layout& layout) {

@@ -6,6 +6,7 @@
 
 #include "megatron_cpp/bench/bench.h"
 #include "model/layers/mlp.h"
+#include "plan/cost/real.h"
 #include "tensor/processor.h"
 #include "tensor/transfer.h"
 #include "tensor/wide.h"
@@ -14,10 +15,6 @@ namespace mcpp {
 namespace {
 
 constexpr double kNano = 1e9;
-
-double real(i64 n) {
-  return static_cast<double>(n);
-}
 
 class KernelCalibration {
  public:

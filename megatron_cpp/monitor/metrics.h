@@ -120,8 +120,6 @@ class MetricsWriter {
   void write_layers(i64 iteration, const StepStatistics& step);
 
  private:
-  void write_line(std::string line);
-
   std::set<std::pair<std::string, i64>> evaluations_;  // split and iteration
   AppendFile file_;
 };

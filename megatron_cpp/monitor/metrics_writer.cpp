@@ -54,9 +54,9 @@ std::string utc_now() {
   return str(text.data(), ".", std::string(3 - digits.size(), '0'), digits, "Z");
 }
 
-/// One line of the file. What is no UTF-8, such as a path may be, must not end a training.
+/// What is no UTF-8, such as a path may be, must not end a training.
 std::string line_of(const Json& object) {
-  return object.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return object.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
 }
 
 constexpr std::array kEventNames{"save", "skip", "spike", "roll back", "stop", "end", "failure"};
@@ -118,7 +118,7 @@ void MetricsWriter::write(const IterationStats& stats) {
                                  {"load_balancing_loss", layer.balance_loss},
                                  {"z_loss", layer.z_loss}});
   }
-  write_line(line_of(object));
+  file_.append(line_of(object));
 }
 
 void MetricsWriter::write(const ValidationStats& stats) {
@@ -127,38 +127,38 @@ void MetricsWriter::write(const ValidationStats& stats) {
   const Json object{{"type", stats.split},      {"iteration", stats.iteration},
                     {"lm_loss", stats.lm_loss}, {"perplexity", stats.perplexity()},
                     {"tokens", stats.tokens},   {"time", utc_now()}};
-  write_line(line_of(object));
+  file_.append(line_of(object));
 }
 
 void MetricsWriter::write(const RunStart& start) {
   if (!file_.is_open()) return;
-  write_line(line_of(Json{{"type", "run"},
-                          {"iteration", start.iteration},
-                          {"train_iters", start.train_iters},
-                          {"world_size", start.world_size},
-                          {"host", start.host},
-                          {"program", start.program},
-                          {"device", start.device},
-                          {"config", start.config},
-                          {"time", utc_now()}}));
+  file_.append(line_of(Json{{"type", "run"},
+                            {"iteration", start.iteration},
+                            {"train_iters", start.train_iters},
+                            {"world_size", start.world_size},
+                            {"host", start.host},
+                            {"program", start.program},
+                            {"device", start.device},
+                            {"config", start.config},
+                            {"time", utc_now()}}));
 }
 
 void MetricsWriter::write(const RunEvent& event) {
   if (!file_.is_open()) return;
-  write_line(line_of(Json{{"type", "event"},
-                          {"iteration", event.iteration},
-                          {"event", kEventNames[static_cast<std::size_t>(event.kind)]},
-                          {"text", event.text},
-                          {"time", utc_now()}}));
+  file_.append(line_of(Json{{"type", "event"},
+                            {"iteration", event.iteration},
+                            {"event", kEventNames[static_cast<std::size_t>(event.kind)]},
+                            {"text", event.text},
+                            {"time", utc_now()}}));
 }
 
 void MetricsWriter::write(const TextSample& sample) {
   if (!file_.is_open()) return;
-  write_line(line_of(Json{{"type", "sample"},
-                          {"iteration", sample.iteration},
-                          {"prompt", sample.prompt},
-                          {"text", sample.text},
-                          {"time", utc_now()}}));
+  file_.append(line_of(Json{{"type", "sample"},
+                            {"iteration", sample.iteration},
+                            {"prompt", sample.prompt},
+                            {"text", sample.text},
+                            {"time", utc_now()}}));
 }
 
 void MetricsWriter::write(const RankTable& table) {
@@ -171,7 +171,7 @@ void MetricsWriter::write(const RankTable& table) {
     for (std::size_t c = 0; c < kMemoryClasses; ++c)
       object["peak_by_class"][std::string(name_of(static_cast<MemoryClass>(c)))].push_back(rank.peak_by_class[c]);
   }
-  write_line(line_of(object));
+  file_.append(line_of(object));
 }
 
 void MetricsWriter::write_layers(i64 iteration, const StepStatistics& step) {
@@ -184,11 +184,7 @@ void MetricsWriter::write_layers(i64 iteration, const StepStatistics& step) {
     object["layers"].push_back(std::move(one));
   }
   object["time"] = utc_now();
-  write_line(object.dump());
-}
-
-void MetricsWriter::write_line(std::string line) {
-  file_.append(line += '\n');
+  file_.append(line_of(object));
 }
 
 }  // namespace mcpp

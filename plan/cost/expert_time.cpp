@@ -3,15 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "plan/cost/real.h"
+
 namespace mcpp {
 namespace {
 
 /// Kernels that are launched for routing and for moving rows.
 constexpr double kForwardKernels = 14, kBackwardKernels = 12;
-
-double real(i64 n) {
-  return static_cast<double>(n);
-}
 
 class ExpertLayer {
  public:

@@ -6,6 +6,7 @@
 #include "model/flops.h"
 #include "plan/cost/expert_time.h"
 #include "plan/cost/rank_work.h"
+#include "plan/cost/real.h"
 
 namespace mcpp {
 namespace {
@@ -14,10 +15,6 @@ namespace {
 constexpr double kAttentionRamp = 340, kNarrowHeads = 0.72;
 /// Operations of attention's backward pass, of those of its forward pass, and the speed of the one, of the other's.
 constexpr double kBackwardWork = 2.5, kBackwardSpeed = 0.97;
-
-double real(i64 n) {
-  return static_cast<double>(n);
-}
 
 class Layer {
  public:

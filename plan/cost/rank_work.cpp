@@ -1,14 +1,8 @@
 #include "plan/cost/rank_work.h"
 
+#include "plan/cost/real.h"
+
 namespace mcpp {
-namespace {
-
-double real(i64 n) {
-  return static_cast<double>(n);
-}
-
-}  // namespace
-
 RankWork::RankWork(const Job& job)
     : job_(job),
       collectives_(job.hardware),

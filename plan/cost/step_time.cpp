@@ -7,13 +7,10 @@
 #include "parallel/pp/lower.h"
 #include "parallel/pp/simulate.h"
 #include "plan/cost/kernel_times.h"
+#include "plan/cost/real.h"
 
 namespace mcpp {
 namespace {
-
-double real(i64 n) {
-  return static_cast<double>(n);
-}
 
 /// Communication that runs beside `work` adds what of it is left over, and slows down the work.
 double beside(double work, double communication, double lost, bool overlaps) {

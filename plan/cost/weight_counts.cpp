@@ -3,16 +3,9 @@
 #include <algorithm>
 
 #include "model/config/expert_layers.h"
+#include "plan/cost/real.h"
 
 namespace mcpp {
-namespace {
-
-double real(i64 n) {
-  return static_cast<double>(n);
-}
-
-}  // namespace
-
 WeightCounts::WeightCounts(const ModelConfig& m, const Layout& layout) : model_(m) {
   const double h = real(m.hidden_size), d = real(m.head_dim()), tp = real(layout.tp);
   const double heads = real(m.num_attention_heads) + 2 * real(m.query_groups());

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "megatron_cpp/monitor/rank_report.h"
+#include "tests/support/four_layers.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/tiny_model.h"
 
@@ -15,19 +16,7 @@ using test::RunLayout;
 using test::RunTask;
 
 RunTask task_of(bool has_experts) {
-  ModelConfig config = test::tiny_gpt2();
-  config.num_layers = 4;
-  config.hidden_size = 32;
-  config.num_attention_heads = 4;
-  config.seq_length = 16;
-  config.vocab_size = 64;
-  if (has_experts) {
-    config.moe.num_experts = 4;
-    config.moe.router_topk = 2;
-  }
-  RunTask task = test::learnable_task(config);
-  task.global_batch_size = 16;
-  return task;
+  return test::four_layers(test::tiny_gpt2(), has_experts, 16);
 }
 
 struct Traced {

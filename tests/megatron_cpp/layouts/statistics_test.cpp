@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "tests/support/four_layers.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/tiny_model.h"
 
@@ -16,19 +17,8 @@ using test::RunLayout;
 using test::RunTask;
 
 RunTask task_of(bool has_experts) {
-  ModelConfig config = test::tiny_llama();  // without biases of keys, whose gradient is zero but for rounding
-  config.num_layers = 4;
-  config.hidden_size = 32;
-  config.num_attention_heads = 4;
-  config.seq_length = 16;
-  config.vocab_size = 64;
-  if (has_experts) {
-    config.moe.num_experts = 4;
-    config.moe.router_topk = 2;
-  }
-  RunTask task = test::learnable_task(config);
-  task.global_batch_size = 8;
-  return task;
+  // without biases of keys, whose gradient is zero but for rounding
+  return test::four_layers(test::tiny_llama(), has_experts, 8);
 }
 
 struct Result {

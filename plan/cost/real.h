@@ -1,0 +1,11 @@
+// Counts as numbers to calculate with.
+#pragma once
+#include "base/types.h"
+
+namespace mcpp {
+
+constexpr double real(i64 n) {
+  return static_cast<double>(n);
+}
+
+}  // namespace mcpp
