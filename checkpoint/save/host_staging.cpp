@@ -1,10 +1,42 @@
 #include "checkpoint/save/host_staging.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "tensor/transfer.h"
 
 namespace mcpp {
+namespace {
+
+/// Writes every page of it, in parts, until it is told to stop.
+void touch(const Tensor& tensor, const std::stop_token& stop) {
+  constexpr i64 kPart = i64{4} << 20;
+  auto* bytes = static_cast<std::byte*>(tensor.raw());
+  for (i64 at = 0; at < tensor.bytes() && !stop.stop_requested(); at += kPart)
+    std::memset(bytes + at, 0, static_cast<std::size_t>(std::min(kPart, tensor.bytes() - at)));
+}
+
+}  // namespace
+
+void HostStaging::prepare(std::span<const NamedShard> shards) {
+  std::vector<std::pair<DType, i64>> sizes;
+  for (const NamedShard& shard : shards) sizes.emplace_back(shard.dtype(), shard.stored ? 0 : shard.numel());
+  preparing_ = std::jthread([this, sizes](const std::stop_token& stop) { make_room(sizes, stop); });
+}
+
+void HostStaging::make_room(std::span<const std::pair<DType, i64>> sizes, const std::stop_token& stop) try {
+  copies_.resize(sizes.size());
+  for (std::size_t i = 0; i < sizes.size() && !stop.stop_requested(); ++i) {
+    const auto [dtype, numel] = sizes[i];
+    if (numel == 0) continue;
+    copies_[i] = Tensor::empty({numel}, dtype, host_, MemoryClass::Other);
+    touch(copies_[i], stop);
+  }
+} catch (const Error&) {  // no room now: begin() or copy_rest() ask again, and say so
+}
 
 void HostStaging::begin(std::span<const NamedShard> shards) {
+  if (preparing_.joinable()) preparing_.join();  // what it still has to touch would be touched now
   specs_ = specs_of(shards);
   originals_.clear();
   snapshots_.clear();  // all, before the first new one

@@ -3,6 +3,7 @@
 #include <map>
 #include <span>
 #include <stop_token>
+#include <thread>
 #include <vector>
 
 #include "checkpoint/format/shard.h"
@@ -12,6 +13,10 @@ namespace mcpp {
 /// Its memory stays for the next copies, which are usually as large.
 class HostStaging final : public ShardSource {
  public:
+  /// Makes room for copies of shards like these in a thread beside the caller, once: memory that a system hands out
+  /// page by page as it is first written would hold up the first save. The shards themselves are not looked at. Room
+  /// that cannot be had is asked for again by what needs it.
+  void prepare(std::span<const NamedShard> shards);
   /// Takes these shards instead of those before, whose copies nobody may read any more. Those on another device are
   /// copied at once, after the ops before; those in host memory are for copy_rest(), and must not change before; of
   /// stored ones it keeps a snapshot. OutOfMemory, with the bytes, when the host has no room.
@@ -27,12 +32,14 @@ class HostStaging final : public ShardSource {
 
  private:
   void copy(std::size_t index);
+  void make_room(std::span<const std::pair<DType, i64>> sizes, const std::stop_token& stop);
 
   CpuDevice host_;
   std::vector<ShardSpec> specs_;
   std::vector<Tensor> originals_;  // of those that are still to be copied
   std::vector<Tensor> copies_;
   std::map<std::size_t, std::shared_ptr<const StoredNumbers>> snapshots_;
+  std::jthread preparing_;  // last, so that it ends before what it fills
 };
 
 /// The shards at hand, on any device or stored; each is copied to the host when asked for, unless it is there.

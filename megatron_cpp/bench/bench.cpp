@@ -1,6 +1,7 @@
 #include "megatron_cpp/bench/bench.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
 #include "base/philox.h"
@@ -249,11 +250,15 @@ MicroBatch random_batch(const ModelContext& context, i64 micro_batch_size) {
 }
 
 double peak_flops(DType dtype, Device& device) {
+  using Clock = std::chrono::steady_clock;
+  constexpr double kMostSeconds = 2, kGrowth = 8;  // of the work, when the side doubles
   const bool is_gpu = device.type() == DeviceType::Cuda;
   double best = 0;
   for (i64 n : is_gpu ? std::vector<i64>{4096, 8192} : std::vector<i64>{512, 1024, 2048}) {
+    const auto start = Clock::now();
     const GemmCase square{str("square ", n), n, n, n, {.transpose_b = true}, false, 1};
     best = std::max(best, square.flops() / bench_gemm(square, dtype, device, {.warmup = 2, .repeats = 5}).seconds);
+    if (kGrowth * std::chrono::duration<double>(Clock::now() - start).count() > kMostSeconds) break;
   }
   return best;
 }

@@ -2,12 +2,16 @@
 #include <cstdio>
 #include <iostream>
 #include <iterator>
+#include <sstream>
 
 #include "base/strings.h"
 #include "checkpoint/folder/exchange.h"
+#include "data/prepare/text_source.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/inference/generation.h"
 #include "megatron_cpp/inference/inference.h"
+#include "megatron_cpp/inference/json_line.h"
+#include "megatron_cpp/inference/text_printer.h"
 #include "megatron_cpp/setup/initialize.h"
 
 namespace mcpp {
@@ -18,9 +22,11 @@ struct GenerateOptions {
   SamplingOptions sampling;
   std::string prompt;
   std::string prompt_file;
+  std::string prompts_file;
   bool prepend_eod = false;
   i64 max_new_tokens = 256;
   i64 num_samples = 1;
+  i64 batch_size = 8;
   bool ignore_eod = false;
 
   template <class Self, class Visitor>
@@ -28,33 +34,24 @@ struct GenerateOptions {
     InferenceOptions::fields(self.inference, visit);
     visit("prompt", self.prompt, "text to continue; empty = the beginning of a document");
     visit("prompt_file", self.prompt_file, "or a file with it; - = standard input");
+    visit("prompts_file", self.prompts_file,
+          "or a file of JSON lines {\"prompt\": ..}; the answer is such lines with \"text\" for what was made");
     visit(
         "prepend_eod", self.prepend_eod,
         "begin with the end of the document before, as evaluate does: for a prompt that begins a document. Without it "
         "the prompt stands for itself, as in transformers");
     visit("max_new_tokens", self.max_new_tokens, "tokens at most", at_least(1));
     visit("num_samples", self.num_samples, "texts, with seeds seed, seed + 1, ...", at_least(1));
+    visit("batch_size", self.batch_size, "texts that are made side by side", between(1, 1e5));
     visit("ignore_eod", self.ignore_eod, "go on after the end of a document");
     SamplingOptions::fields(self.sampling, visit);
   }
 };
 
-/// Prints at once, on rank 0.
-class Printer {
- public:
-  explicit Printer(int rank) : prints_(rank == 0) {}
-  void operator()(std::string_view text) const {
-    if (!prints_) return;
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
-  }
-
- private:
-  bool prints_;
-};
-
 std::string prompt_text(const GenerateOptions& options) {
-  check_input(options.prompt.empty() || options.prompt_file.empty(), "generate: give either --prompt or --prompt_file");
+  const int given = !options.prompt.empty() + !options.prompt_file.empty() + !options.prompts_file.empty();
+  check_input(given <= 1, "generate: give one of --prompt, --prompt_file and --prompts_file");
+  if (!options.prompts_file.empty()) return read_text_file(options.prompts_file);
   if (options.prompt_file.empty()) return options.prompt;
   if (options.prompt_file == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
   return read_text_file(options.prompt_file);
@@ -73,19 +70,34 @@ std::vector<i32> prompt_tokens(const std::string& text, const Tokenizer& tokeniz
   return tokens;
 }
 
-void generate_one(InferenceModel& inference, const Tokenizer& tokenizer, const std::string& text,
-                  const std::vector<i32>& prompt, const GenerateOptions& options, const SamplingOptions& sampling,
-                  const Printer& print_now) {
-  print_now(text);
-  StreamDecoder decoder(tokenizer);
-  for (i32 token : prompt) decoder.add(token);  // so that what follows joins on
-  generate(inference.model(), inference.parallel(), prompt, sampling,
-           {.max_new_tokens = options.max_new_tokens, .stop_token = options.ignore_eod ? -1 : tokenizer.eod()},
-           [&](i32 token) {
-             print_now(decoder.add(token));
-             return true;
-           });
-  print_now(decoder.finish() + "\n");
+/// Of `text`, the content of `file`: JSON objects with "prompt", one a line.
+std::vector<std::string> parse_prompts(const std::string& text, const std::string& file) {
+  std::vector<std::string> prompts;
+  std::istringstream lines(text);
+  std::string line;
+  for (i64 number = 1; std::getline(lines, line); ++number) {
+    if (is_blank(line)) continue;
+    try {
+      prompts.push_back(text_member(parse_json_line(line), "prompt"));
+    } catch (const Error& error) {
+      fail(error.code(), file, ":", number, ": ", error.what());
+    }
+  }
+  check_input(!prompts.empty(), file, ": is empty, there is nothing to continue");
+  return prompts;
+}
+
+/// On rank 0, at once.
+void print_now(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+void generate_batch(InferenceModel& inference, std::vector<TextStart> texts, const GenerationLimits& limits,
+                    std::span<const TextPrinter::Prompt> prompts, const Tokenizer& tokenizer, TextPrinter& printer) {
+  printer.begin(prompts, tokenizer);
+  generate(inference.model(), inference.parallel(), std::move(texts), limits,
+           [&](std::size_t text, i32 token) { printer.add(text, token); });
 }
 
 }  // namespace
@@ -98,8 +110,10 @@ ExitCode generate_command(Arguments args, Log& log, const World& world) {
   GenerateOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
   check_same_on_ranks("command line", join(args, "\n"), world.ranks, "give every rank the same arguments");
+  const bool has_file = !options.prompts_file.empty();
   // Rank 0 alone sees standard input.
   const std::string text = from_first(world.ranks, [&] { return prompt_text(options); });
+  const std::vector<std::string> prompts = has_file ? parse_prompts(text, options.prompts_file) : std::vector{text};
   check_input(options.inference.parallel.context_parallel_size == 1,
               "generate: one token at a time cannot be shared: --parallel.context_parallel_size must be 1; use "
               "--parallel.tensor_model_parallel_size or --parallel.pipeline_model_parallel_size");
@@ -108,16 +122,28 @@ ExitCode generate_command(Arguments args, Log& log, const World& world) {
   check_input(copies == 1, "generate: ", world.ranks.size(), " ranks hold the model ", copies,
               " times, and one text needs it once; start as many ranks as --parallel.tensor_model_parallel_size x "
               "--parallel.pipeline_model_parallel_size");
-  const Printer print_now(world.ranks.rank());
   const Tokenizer tokenizer = inference.tokenizer();
-  const std::vector<i32> prompt =
-      prompt_tokens(text, tokenizer, options, inference.config().model.max_positions(), log);
-  for (i64 i = 0; i < options.num_samples; ++i) {
-    SamplingOptions sampling = options.sampling;
-    sampling.seed += i;
-    if (i > 0) print_now("----\n");
-    generate_one(inference, tokenizer, text, prompt, options, sampling, print_now);
+  const bool prints = world.ranks.rank() == 0;
+  TextPrinter printer(has_file ? TextPrinter::Form::JsonLines : TextPrinter::Form::Stream,
+                      [&](std::string_view piece) { prints ? print_now(piece) : void(); });
+  std::vector<TextStart> starts;
+  std::vector<TextPrinter::Prompt> shown;
+  const GenerationLimits limits{.max_new_tokens = options.max_new_tokens,
+                                .stop_token = options.ignore_eod ? -1 : tokenizer.eod()};
+  const auto flush = [&] {
+    generate_batch(inference, std::exchange(starts, {}), limits, std::exchange(shown, {}), tokenizer, printer);
+  };
+  for (const std::string& prompt : prompts) {
+    const std::vector<i32> tokens =
+        prompt_tokens(prompt, tokenizer, options, inference.config().model.max_positions(), log);
+    for (i64 sample = 0; sample < options.num_samples; ++sample) {
+      starts.push_back({.prompt = tokens, .sampling = options.sampling});
+      starts.back().sampling.seed += sample;
+      shown.push_back({.text = prompt, .tokens = tokens});
+      if (static_cast<i64>(starts.size()) == options.batch_size) flush();
+    }
   }
+  flush();
   return ExitCode::Done;
 }
 

@@ -72,6 +72,7 @@ ModelConfig architecture(ModelConfig model) {
   model.moe.aux_loss_coeff = defaults.moe.aux_loss_coeff;
   model.moe.z_loss_coeff = defaults.moe.z_loss_coeff;
   model.moe.input_jitter_eps = defaults.moe.input_jitter_eps;
+  model.moe.router_force_load_balancing = defaults.moe.router_force_load_balancing;
   model.moe.pad_expert_input_to_capacity = defaults.moe.pad_expert_input_to_capacity;
   return model;
 }

@@ -1,6 +1,6 @@
 #include "megatron_cpp/inference/generation.h"
 
-#include <span>
+#include <algorithm>
 
 #include "megatron_cpp/inference/forward_pipeline.h"
 #include "model/layers/kv_cache.h"
@@ -10,62 +10,134 @@
 namespace mcpp {
 namespace {
 
-/// The row `logits`, cut over the tensor-parallel ranks, whole, in fp32.
-Tensor whole_row(const Tensor& logits, Communicator& tp) {
-  Tensor part = Tensor::empty({logits.dim(1)}, DType::F32, logits.device());
-  ops::copy(logits.slice(logits.dim(0) - 1, logits.dim(0)).view({-1}), part);
-  Tensor row = Tensor::empty({part.numel() * tp.size()}, DType::F32, logits.device());
-  tp.all_gather(part, row).wait();
-  return row;
+/// `logits` [b, padded vocabulary / tp], cut over the tensor-parallel ranks, whole: [tp, b, padded vocabulary / tp] in
+/// fp32.
+Tensor of_all_parts(const Tensor& logits, Communicator& tp) {
+  Tensor part = Tensor::empty(logits.shape(), DType::F32, logits.device());
+  ops::copy(logits, part);
+  Tensor all = Tensor::empty({tp.size(), part.dim(0), part.dim(1)}, DType::F32, logits.device());
+  tp.all_gather(part, all).wait();
+  return all;
 }
 
-/// The logits after the last of `tokens`, which stand at positions first_position, first_position + 1, ..., on every
-/// rank.
-std::vector<float> next_logits(GPTModel& stage, ParallelState& parallel, std::span<const i32> tokens,
-                               i64 first_position, KvCache& cache) {
-  const ModelContext& context = stage.context();
-  const auto count = static_cast<i64>(tokens.size());
-  Tensor row = Tensor::empty({context.config.padded_vocab_size()}, DType::F32, context.device);
-  const auto input = [&](int) { return integers(tokens, {count, 1}, context.device); };
-  const auto prepare = [&](Pass& pass) {
-    pass.positions.first = first_position;
-    pass.kv_cache = &cache;
-  };
-  run_forward(
-      stage, parallel,
-      {.seq = count, .batch = 1, .tokens = input, .prepare = prepare, .output = [&](int, const Tensor& x, Pass& pass) {
-         row = whole_row(stage.logits(x, pass), *parallel.tp);
-       }});
-  parallel.pp->broadcast(row, parallel.pp->size() - 1).wait();
-  std::vector<float> values = read_values<float>(row);
-  values.resize(static_cast<std::size_t>(context.config.vocab_size));  // the rest pads the vocabulary
-  return values;
-}
+/// Texts that are continued together, all at one position.
+class Generation {
+ public:
+  Generation(GPTModel& stage, ParallelState& parallel, std::vector<TextStart> texts, const GenerationLimits& limits)
+      : stage_(stage),
+        parallel_(parallel),
+        texts_(std::move(texts)),
+        limits_(limits),
+        new_tokens_(texts_.size(), 0),
+        longest_(stage.context().config.max_positions()),
+        cache_(stage.context(), static_cast<i64>(texts_.size()), longest_) {
+    for (TextStart& text : texts_) {
+      MCPP_CHECK(!text.prompt.empty(), "generation starts from at least one token");
+      drop_front(text.prompt, static_cast<i64>(text.prompt.size()) - longest_);
+    }
+    known_ = static_cast<i64>(std::ranges::min(texts_, {}, length).prompt.size());
+  }
+
+  void run(const TokenListener& deliver) {
+    for (left_ = texts_.size(); left_ > 0; ++known_) {
+      if (known_ > longest_) keep_later_half();
+      const std::vector<float> logits = next_logits();
+      read_ = known_;
+      for (std::size_t i = 0; i < texts_.size(); ++i) {
+        if (static_cast<i64>(texts_[i].prompt.size()) == known_) extend(i, row(logits, i), deliver);
+      }
+    }
+  }
+
+ private:
+  static std::size_t length(const TextStart& text) { return text.prompt.size(); }
+  static void drop_front(std::vector<i32>& tokens, i64 count) {
+    if (count > 0) tokens.erase(tokens.begin(), tokens.begin() + count);
+  }
+
+  void keep_later_half() {
+    const i64 dropped = known_ - (longest_ + 1) / 2;
+    for (TextStart& text : texts_) drop_front(text.prompt, dropped);
+    known_ -= dropped;
+    read_ = 0;
+  }
+
+  /// One more token of a text that is not at its end, or what fills its place.
+  void extend(std::size_t i, std::span<const float> logits, const TokenListener& deliver) {
+    const bool goes_on = new_tokens_[i] < limits_.max_new_tokens;
+    const i32 token = goes_on ? sample_token(logits, texts_[i].sampling, static_cast<u64>(new_tokens_[i]++)) : 0;
+    texts_[i].prompt.push_back(token);
+    if (!goes_on) return;
+    const bool stops = token == limits_.stop_token;
+    if (!stops) deliver(i, token);
+    if (stops) new_tokens_[i] = limits_.max_new_tokens;
+    if (new_tokens_[i] < limits_.max_new_tokens) return;
+    deliver(i, -1);
+    --left_;
+  }
+
+  /// Positions read_ .. known_ of all texts, int32 [positions, texts].
+  Tensor unread() const {
+    std::vector<i32> tokens;
+    for (i64 at = read_; at < known_; ++at) {
+      for (const TextStart& text : texts_) tokens.push_back(text.prompt[static_cast<std::size_t>(at)]);
+    }
+    return integers(tokens, {known_ - read_, static_cast<i64>(texts_.size())}, stage_.context().device);
+  }
+
+  /// After the last token that is known of each text, on every rank: [tp, texts, padded vocabulary / tp].
+  std::vector<float> next_logits() {
+    const ModelContext& context = stage_.context();
+    const auto batch = static_cast<i64>(texts_.size());
+    const int tp = parallel_.tp->size();
+    Tensor all = Tensor::empty({tp, batch, context.config.padded_vocab_size() / tp}, DType::F32, context.device);
+    const auto prepare = [&](Pass& pass) {
+      pass.positions.first = read_;
+      pass.kv_cache = &cache_;
+    };
+    const auto output = [&](int, const Tensor& x, Pass& pass) {
+      const Tensor logits = stage_.logits(x, pass);
+      all = of_all_parts(logits.slice(logits.dim(0) - batch, logits.dim(0)), *parallel_.tp);
+    };
+    run_forward(stage_, parallel_,
+                {.seq = known_ - read_,
+                 .batch = batch,
+                 .tokens = [&](int) { return unread(); },
+                 .prepare = prepare,
+                 .output = output});
+    parallel_.pp->broadcast(all, parallel_.pp->size() - 1).wait();
+    return read_values<float>(all);
+  }
+
+  /// The logits of one text, without what pads the vocabulary.
+  std::vector<float> row(std::span<const float> logits, std::size_t text) const {
+    const auto parts = static_cast<std::size_t>(parallel_.tp->size()), width = logits.size() / parts / texts_.size();
+    std::vector<float> values;
+    for (std::size_t part = 0; part < parts; ++part) {
+      const std::span<const float> from = logits.subspan((part * texts_.size() + text) * width, width);
+      values.insert(values.end(), from.begin(), from.end());
+    }
+    values.resize(static_cast<std::size_t>(stage_.context().config.vocab_size));
+    return values;
+  }
+
+  GPTModel& stage_;
+  ParallelState& parallel_;
+  std::vector<TextStart> texts_;  // each with all of its tokens that the context still holds
+  GenerationLimits limits_;
+  std::vector<i64> new_tokens_;  // of each text
+  i64 longest_;
+  KvCache cache_;
+  i64 known_ = 0;         // tokens that every text has
+  i64 read_ = 0;          // of them, those that the cache has
+  std::size_t left_ = 0;  // texts that are not at their end
+};
 
 }  // namespace
 
-void generate(GPTModel& stage, ParallelState& parallel, std::vector<i32> prompt, const SamplingOptions& sampling,
-              const GenerationLimits& limits, const std::function<bool(i32)>& deliver) {
-  MCPP_CHECK(!prompt.empty(), "generation starts from at least one token");
-  const i64 longest = stage.context().config.max_positions();
-  const auto keep_last = [&](i64 count) {
-    if (static_cast<i64>(prompt.size()) > count) prompt.erase(prompt.begin(), prompt.end() - count);
-  };
-  keep_last(longest);
-  KvCache cache(stage.context(), 1, longest);
-  i64 cached = 0;
-  for (i64 n = 0; n < limits.max_new_tokens; ++n) {
-    if (static_cast<i64>(prompt.size()) > longest) {
-      keep_last((longest + 1) / 2);
-      cached = 0;
-    }
-    const std::vector<float> logits =
-        next_logits(stage, parallel, std::span(prompt).subspan(static_cast<std::size_t>(cached)), cached, cache);
-    cached = static_cast<i64>(prompt.size());
-    const i32 token = sample_token(logits, sampling, static_cast<u64>(n));
-    if (token == limits.stop_token || !deliver(token)) return;
-    prompt.push_back(token);
-  }
+void generate(GPTModel& stage, ParallelState& parallel, std::vector<TextStart> texts, const GenerationLimits& limits,
+              const TokenListener& deliver) {
+  if (!texts.empty()) Generation(stage, parallel, std::move(texts), limits).run(deliver);
 }
 
 }  // namespace mcpp

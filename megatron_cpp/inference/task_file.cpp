@@ -1,10 +1,10 @@
 #include "megatron_cpp/inference/task_file.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "base/check.h"
 #include "data/prepare/text_source.h"
+#include "megatron_cpp/inference/json_line.h"
 
 namespace mcpp {
 namespace {
@@ -12,13 +12,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
-
-std::string text_of(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  check_input(found != object.end(), "has no key \"", key, "\"");
-  check_input(found->is_string(), "\"", key, "\" is not a string");
-  return found->get<std::string>();
-}
 
 std::vector<std::string> continuations_of(const Json& object) {
   const auto found = object.find("continuations");
@@ -49,15 +42,9 @@ std::vector<i64> answers_of(const Json& object, i64 continuations) {
 }
 
 TaskItem parse_item(std::string_view line) {
-  Json object;
-  try {
-    object = Json::parse(line);
-  } catch (const Json::exception& error) {
-    fail(ExitCode::BadInput, "malformed JSON: ", error.what());
-  }
-  check_input(object.is_object(), "not a JSON object; each line must be one");
-  TaskItem item{.context = text_of(object, "context"), .continuations = continuations_of(object), .answers = {}};
-  if (object.contains("target_delimiter")) item.target_delimiter = text_of(object, "target_delimiter");
+  const Json object = parse_json_line(line);
+  TaskItem item{.context = text_member(object, "context"), .continuations = continuations_of(object), .answers = {}};
+  if (object.contains("target_delimiter")) item.target_delimiter = text_member(object, "target_delimiter");
   const auto count = static_cast<i64>(item.continuations.size());
   if (count > 1) item.answers = answers_of(object, count);
   if (count == 1 && object.contains("answer")) answers_of(object, count);  // which changes nothing, but must be right

@@ -31,12 +31,21 @@ CheckpointSaver::CheckpointSaver(KeptRef<Config> config, KeptRef<TrainingState> 
       files_(files),
       lock_(lock),
       saved_iteration_(progress.is_saved ? progress.iteration : -1) {
+  prepare();
   if (config_.checkpoint.local_save.empty()) return;
   Communicator& world = session.parallel.world;
   run_together(world, [&] {
     local_lock_ = std::make_unique<FolderLock>(local_target(config_.checkpoint, world).folder, log_, session.job);
     return std::string();
   });
+}
+
+/// The memory that saves beside the training copy to, for the first of them.
+void CheckpointSaver::prepare() {
+  const i64 shared = config_.checkpoint.save_interval, local = config_.checkpoint.local_save_interval;
+  if (!config_.checkpoint.async_save || shared + local == 0) return;
+  const bool first_is_local = local > 0 && (shared == 0 || local < shared);
+  staging_.prepare(first_is_local ? shards_to_load(state_) : shards_to_save(state_));
 }
 
 bool CheckpointSaver::is_due(i64 iteration) const {

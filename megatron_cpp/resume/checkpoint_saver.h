@@ -58,6 +58,7 @@ class CheckpointSaver {
     i64 iteration = 0;  ///< that it saves
   };
 
+  void prepare();
   SaveTarget target(bool local, SaveObserver observer) const;
   void wait_for(const TrainingProgress& progress, bool local, SaveObserver observer);
   void start(const TrainingProgress& progress, bool local, SaveObserver observer);

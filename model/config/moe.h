@@ -48,6 +48,7 @@ struct MoeConfig {
   double aux_loss_coeff = 0;
   double z_loss_coeff = 0;
   double input_jitter_eps = 0;
+  bool router_force_load_balancing = false;
   double expert_capacity_factor = 0;
   bool pad_expert_input_to_capacity = false;
   TokenDropPolicy token_drop_policy = TokenDropPolicy::Probs;
@@ -81,6 +82,8 @@ struct MoeConfig {
           at_least(0));
     visit("moe_input_jitter_eps", self.input_jitter_eps,
           "in training, what the router sees is multiplied by random factors of 1 - this to 1 + this", between(0, 0.5));
+    visit("moe_router_force_load_balancing", self.router_force_load_balancing,
+          "in training, experts are chosen at random: every rank has as much to do, for measurements of speed");
     visit("moe_expert_capacity_factor", self.expert_capacity_factor,
           "an expert takes at most so many times its even share of a microbatch; 0 = all that come", at_least(0));
     visit("moe_pad_expert_input_to_capacity", self.pad_expert_input_to_capacity,

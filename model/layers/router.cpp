@@ -89,6 +89,22 @@ Tensor Router::logits_of(const Tensor& seen) const {
   return logits;
 }
 
+/// They depend on seed, layer, sample and position, as jitter does, whose factors of one they are.
+Tensor Router::choice_scores(const Tensor& logits, const TokenRows& rows, const Pass& pass) const {
+  const double forced = config_.router_force_load_balancing ? 0.5 : 0;
+  const Dropout draws =
+      context_.dropout_for(forced, name_ + ".choice", rows.positions.from(rows.first / rows.batch), pass);
+  if (draws.p == 0) return logits;
+  Tensor ones = Tensor::empty({logits.dim(1)}, DType::F32, logits.device()), one = Tensor::like(logits, ones.shape());
+  write_values(std::vector<float>(static_cast<std::size_t>(ones.numel()), 1), ones);
+  ops::copy(ones, one);
+  Tensor scores = Tensor::like(logits);
+  ops::fill_zero(scores);
+  ops::add_bias(scores, one);
+  ops::jitter(scores, draws, scores);
+  return scores;
+}
+
 Tensor Router::weights_of(const Tensor& logits, const Tensor& chosen) const {
   Tensor weights = Tensor::like(logits, chosen.shape());
   ops::expert_weights(logits, chosen, rule_, weights);
@@ -106,7 +122,7 @@ Router::Output Router::forward(const Tensor& x, const TokenRows& rows, Pass& pas
 
 Pass::Decisions Router::decide(const Tensor& logits, const TokenRows& rows, const Pass& pass) {
   Tensor chosen = Tensor::empty({logits.dim(0), rule_.topk}, DType::I32, logits.device());
-  ops::choose_experts(logits, expert_bias(), rule_, chosen);
+  ops::choose_experts(choice_scores(logits, rows, pass), expert_bias(), rule_, chosen);
   Tensor experts = chosen;
   if (rows.count < logits.dim(0)) experts = without_filling(chosen, rows);
   if (const i64 most = capacity(rows.batch, pass); most > 0) experts = without_overflow(logits, chosen, rows, most);

@@ -76,6 +76,8 @@ class Router {
   /// What it looks at of x, in the type of logits.
   Tensor seen(const Tensor& x, const Dropout& jitter) const;
   Tensor logits_of(const Tensor& seen) const;
+  /// What experts are chosen by: the logits, or random numbers in training where the configuration forces balance.
+  Tensor choice_scores(const Tensor& logits, const TokenRows& rows, const Pass& pass) const;
   Tensor weights_of(const Tensor& logits, const Tensor& chosen) const;
   Tensor without_filling(const Tensor& chosen, const TokenRows& rows) const;
   Tensor without_overflow(const Tensor& logits, const Tensor& chosen, const TokenRows& rows, i64 capacity) const;

@@ -101,6 +101,32 @@ TEST_F(Async, HasTheBitsOfASaveThatIsWaitedFor) {
   EXPECT_EQ(latest_in(folder_), path);
 }
 
+TEST_F(Async, CopiesToRoomThatWasMadeBefore) {
+  const std::vector<NamedShard> shards = state_of(7);
+  i64 bytes = 0;
+  for (const NamedShard& shard : shards) bytes += shard.data.bytes();
+  staging_.prepare(shards);
+  const auto save = begin(2, shards, files_);
+  const i64 room = staging_.bytes();
+  EXPECT_GE(room, bytes);
+  save->wait_for_copy();
+  CheckpointReader reader(finish(*save));
+  EXPECT_EQ(staging_.bytes(), room) << "made once";
+  EXPECT_TRUE(same_bits(reader.read_whole("model/b", device_), shards[0].data));
+}
+
+TEST_F(Async, CopiesOtherShardsThanRoomWasMadeFor) {
+  const std::vector<NamedShard> shards = state_of(7);
+  staging_.prepare(std::span(shards).subspan(1));
+  CheckpointReader reader(finish(*begin(2, shards, files_)));
+  EXPECT_TRUE(same_bits(reader.read_whole("model/b", device_), shards[0].data));
+}
+
+TEST_F(Async, RoomThatNoSaveNeedsIsGivenUp) {
+  HostStaging staging;
+  staging.prepare(state_of(7));
+}
+
 /// What it copied was there when nobody waited for it any more.
 TEST_F(Async, TheThreadCopiesWhileTheNextBackwardRuns) {
   Gate gate(SavePoint::BeforeFiles);

@@ -45,6 +45,7 @@ std::vector<NamedConfig> models() {
     moe.router_topk = 1, moe.router_pre_softmax = true, moe.expert_capacity_factor = 1, moe.aux_loss_coeff = 0.1;
   });
   add("jitter", [](ModelConfig&, MoeConfig& moe) { moe.input_jitter_eps = 0.1, moe.aux_loss_coeff = 0.1; });
+  add("forced", [](ModelConfig&, MoeConfig& moe) { moe.router_force_load_balancing = true, moe.aux_loss_coeff = 0.1; });
   add("padded", [](ModelConfig&, MoeConfig& moe) {
     moe.expert_capacity_factor = 0.75, moe.pad_expert_input_to_capacity = true;
     moe.shared_expert_intermediate_size = 16;
@@ -142,6 +143,25 @@ TEST(MoeBalance, IsOneWhenAllExpertsAreEquallyBusy) {
   m.step();
   for (const auto& [layer, router] : m.model.routers())
     EXPECT_NEAR(router->tally().balance_loss, static_cast<double>(2 * config.seq_length), 1e-9);
+}
+
+/// Even a router that would give all to one expert; an evaluation is the router's own.
+TEST(MoeBalance, IsForcedByRandomChoices) {
+  ModelConfig config = with_experts();
+  const auto busiest = [&] {
+    TinyModel m(config, DType::F32);
+    m.make_batch(16);
+    m.model.visit([](Param& param, int) {
+      if (param.name.ends_with("router.weight")) ops::fill_zero(param.value);
+    });
+    m.step();
+    const std::vector<double>& tokens = m.model.routers()[0].router->tally().tokens;
+    return *std::max_element(tokens.begin(), tokens.end()) * static_cast<double>(tokens.size()) /
+           std::accumulate(tokens.begin(), tokens.end(), 0.0);
+  };
+  EXPECT_GT(busiest(), 1.9) << "equal experts: the first ones are chosen";
+  config.moe.router_force_load_balancing = true;
+  EXPECT_LT(busiest(), 1.3);
 }
 
 /// A bias that counts for the choice alone: it moves tokens, and the weights of those chosen stay what they were.

@@ -165,6 +165,7 @@ class RandomTraining {
       m.moe.pad_expert_input_to_capacity = flip("moe_pad_expert_input_to_capacity");
     }
     m.moe.input_jitter_eps = pick("moe_input_jitter_eps", {0.0, 0.0, 0.01});
+    m.moe.router_force_load_balancing = pick("moe_router_force_load_balancing", {false, false, false, true});
     m.moe.shared_expert_intermediate_size = pick<i64>("moe_shared_expert_intermediate_size", {0, 0, 16});
     m.moe.shared_expert_gate = m.moe.shared_expert_intermediate_size > 0 && flip("moe_shared_expert_gate");
   }

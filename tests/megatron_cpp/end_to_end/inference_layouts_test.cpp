@@ -18,8 +18,10 @@ class InferenceLayouts : public EndToEnd {
                    "--stride=8", "--json"},
                   more);
   }
-  Words generate(const Words& more = {}) const {
-    return joined({"generate", str("--load=", at("run")), "--prompt=ROMEO:", "--max_new_tokens=40", "--seed=3"}, more);
+  Words generate(const Words& more = {}, int seed = 3, const std::string& prompt = "ROMEO:") const {
+    return joined(
+        {"generate", str("--load=", at("run")), "--prompt=" + prompt, "--max_new_tokens=40", str("--seed=", seed)},
+        more);
   }
   /// What it prints on so many ranks, without the lines of progress that mpirun's terminal makes it print.
   static std::string on(int ranks, const Words& args) {
@@ -67,6 +69,65 @@ TEST_F(InferenceLayouts, TextIsTheSame) {
   EXPECT_EQ(on(2, generate(layout(1, 2))), one);
   EXPECT_EQ(on(2, generate(layout(2, 1))), one);
   EXPECT_EQ(on(4, generate(layout(2, 2))), one);
+}
+
+/// Each text is what it is alone, whatever texts are made beside it, past the end of the context too.
+TEST_F(InferenceLayouts, SeveralPromptsAtOnceGiveTheTextsOfEachAlone) {
+  train("run");
+  const std::vector<std::string> prompts{"ROMEO:", "First Citizen:\nWe are accounted poor citizens", "O"};
+  std::string file, expected;
+  for (const std::string& prompt : prompts) {
+    file += nlohmann::json{{"prompt", prompt}}.dump() + "\n\n";
+    for (const int seed : {3, 4}) {
+      const std::string text = good(generate({"--ignore_eod"}, seed, prompt));
+      expected += prompt + text.substr(prompt.size());
+    }
+  }
+  write_file_atomic(root() / "prompts.jsonl", file);
+  const auto shown = [&](int ranks, int batch, const Words& more) {
+    std::string texts;
+    const Words args{"generate",
+                     str("--load=", at("run")),
+                     "--prompts_file=" + (root() / "prompts.jsonl").string(),
+                     "--max_new_tokens=40",
+                     "--seed=3",
+                     "--ignore_eod",
+                     "--num_samples=2",
+                     str("--batch_size=", batch)};
+    std::istringstream lines(ranks == 1 ? good(args) : on(ranks, joined(args, more)));
+    for (std::string line; std::getline(lines, line);) {
+      const auto object = nlohmann::json::parse(line);
+      texts += object["prompt"].get<std::string>() + object["text"].get<std::string>() + "\n";
+    }
+    return texts;
+  };
+  EXPECT_EQ(shown(1, 1, {}), expected);
+  EXPECT_EQ(shown(1, 4, {}), expected);
+  EXPECT_EQ(shown(1, 8, {}), expected);
+  EXPECT_EQ(shown(2, 8, layout(2, 1)), expected);
+  EXPECT_EQ(shown(4, 4, layout(2, 2)), expected);
+}
+
+TEST_F(InferenceLayouts, SeveralSamplesOfAPromptAreShownInOrder) {
+  train("run");
+  const std::string one = good(generate()), next = good(generate({}, 4));
+  EXPECT_EQ(good(generate({"--num_samples=2"})), one + "----\n" + next);
+}
+
+TEST_F(InferenceLayouts, BadFilesOfPromptsAreNamed) {
+  train("run");
+  const auto complaint = [&](const std::string& content, const Words& more = {}) {
+    write_file_atomic(root() / "prompts.jsonl", content);
+    const Outcome outcome = run(
+        joined({"generate", str("--load=", at("run")), "--prompts_file=" + (root() / "prompts.jsonl").string()}, more));
+    EXPECT_EQ(outcome.code, 2);
+    return outcome.err;
+  };
+  EXPECT_CONTAINS(complaint("{\"prompt\": \"a\"}\n{\"text\": 1}\n"), "prompts.jsonl:2: has no key \"prompt\"");
+  EXPECT_CONTAINS(complaint("[1]\n"), "prompts.jsonl:1: not a JSON object");
+  EXPECT_CONTAINS(complaint("{\n"), "prompts.jsonl:1: malformed JSON");
+  EXPECT_CONTAINS(complaint("\n"), "is empty, there is nothing to continue");
+  EXPECT_CONTAINS(complaint("{\"prompt\": \"a\"}\n", {"--prompt=a"}), "give one of --prompt");
 }
 
 TEST_F(InferenceLayouts, WhatCannotBeIsNamed) {

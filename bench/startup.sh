@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# How long a training takes to its first step, and what a rank needs of a machine's memory beside its tensors, where so many
+# ranks share the machine: tp 2 x pp 2 x dp of a small model, data set, tokenizer and checkpoint folder as trainings have them.
+# JSON lines on standard output: seconds from the launch to the begin of the first step, and of the ranks the most MiB of memory of
+# their own (RssAnon; the binary's pages and shared memory are one for all), and of tensors.
+#   bench/startup.sh [--ranks="1 4 16 64"] [--program=PATH] [option of megatron_cpp pretrain ...]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+ranks="1 4 16 64"
+program=
+options=()
+for argument in "$@"; do
+  case $argument in
+    --ranks=*) ranks=${argument#*=} ;;
+    --program=*) program=${argument#*=} ;;
+    *) options+=("$argument") ;;
+  esac
+done
+[ -n "$program" ] || { scripts/build.sh release megatron_cpp >/dev/null && program=build/release/megatron_cpp; }
+# shellcheck source=bench/lib/machine.sh
+source bench/lib/machine.sh
+own=$(mktemp -d)
+trap 'rm -rf "$own"' EXIT
+
+"$program" tokenizer train --input=data/tinyshakespeare.txt --output="$own/tokenizer.model" --vocab_size=1024 >/dev/null
+"$program" preprocess --input=data/tinyshakespeare.txt --text_document=paragraph --output_prefix="$own/text" \
+  --tokenizer_model="$own/tokenizer.model" >/dev/null
+
+# The most MiB that a process of this program holds alone, until the file that is named comes to be.
+watch_memory() {
+  local most=0 process size
+  until [ -e "$1" ]; do
+    for process in $(pgrep -f "$own/text_text_document" || true); do
+      [ "$(readlink -f "/proc/$process/exe")" = "$(readlink -f "$program")" ] || continue
+      size=$(awk '/^RssAnon/ { print $2 }' "/proc/$process/status" 2>/dev/null || true)
+      [ "${size:-0}" -le "$most" ] || most=$size
+    done
+    sleep 0.2
+  done
+  echo $((most / 1024)) >"$own/memory"
+}
+
+# shellcheck disable=SC2119
+machine_json
+for n in $ranks; do
+  rm -rf "$own/checkpoints" "$own/cache" "$own/end" "$own/metrics.jsonl"
+  layout=()
+  [ "$n" -lt 4 ] || layout=(--parallel.tensor_model_parallel_size=2 --parallel.pipeline_model_parallel_size=2)
+  launch_ranks "$n" --bind-to none
+  watch_memory "$own/end" &
+  begin=$(date +%s.%N)
+  "${launch[@]}" "$program" pretrain configs/quickstart.toml --data.train_data_path="[\"$own/text_text_document\"]" \
+    --data.valid_data_path="[]" --data.tokenizer_model="$own/tokenizer.model" --checkpoint.save="$own/checkpoints" \
+    --device.num_threads=1 --training.micro_batch_size=1 --training.global_batch_size="$n" --training.train_iters=2 --optimizer.lr_warmup_iters=0 \
+    --training.eval_interval=0 --training.eval_iters=0 --logging.log_interval=1 --logging.metrics="$own/metrics.jsonl" "${layout[@]}" "${options[@]}" \
+    >"$own/log" 2>&1 || { touch "$own/end" && cat "$own/log" >&2 && exit 1; }
+  end=$(date +%s.%N)
+  touch "$own/end"
+  wait
+  first=$(grep -m1 '"type": *"train"' "$own/metrics.jsonl")
+  stamp=$(date -d "$(sed -E 's/.*"time": ?"([^"]*)".*/\1/' <<<"$first")" +%s.%N)
+  elapsed=$(sed -E 's/.*"elapsed_ms": ?([0-9.]*).*/\1/' <<<"$first")
+  echo "{\"ranks\": $n, \"to_first_step_s\": $(awk "BEGIN { print $stamp - $begin - $elapsed / 1000 }"), \"first_step_s\":" \
+    "$(awk "BEGIN { print $elapsed / 1000 }"), \"whole_run_s\": $(awk "BEGIN { print $end - $begin }"), \"rank_mib\": $(cat "$own/memory")}"
+done

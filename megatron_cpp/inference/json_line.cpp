@@ -1,0 +1,25 @@
+#include "megatron_cpp/inference/json_line.h"
+
+#include "base/check.h"
+
+namespace mcpp {
+
+nlohmann::json parse_json_line(std::string_view line) {
+  nlohmann::json object;
+  try {
+    object = nlohmann::json::parse(line);
+  } catch (const nlohmann::json::exception& error) {
+    fail(ExitCode::BadInput, "malformed JSON: ", error.what());
+  }
+  check_input(object.is_object(), "not a JSON object; each line must be one");
+  return object;
+}
+
+std::string text_member(const nlohmann::json& object, const char* key) {
+  const auto found = object.find(key);
+  check_input(found != object.end(), "has no key \"", key, "\"");
+  check_input(found->is_string(), "\"", key, "\" is not a string");
+  return found->get<std::string>();
+}
+
+}  // namespace mcpp

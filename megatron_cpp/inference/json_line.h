@@ -1,0 +1,14 @@
+// Lines of JSON Lines files that users write.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace mcpp {
+
+/// The object of a line. BadInput when it is malformed or no object.
+nlohmann::json parse_json_line(std::string_view line);
+/// Its string `key`. BadInput when it has none.
+std::string text_member(const nlohmann::json& object, const char* key);
+
+}  // namespace mcpp
