@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <thread>
 
 #include "comm/checks.h"
+#include "comm/copy_bytes.h"
 #include "comm/reduce.h"
 
 namespace mcpp {
@@ -118,10 +118,6 @@ struct Group {
   std::vector<Channel> channels;  // [source * size + destination]
 };
 
-void copy_bytes(const std::byte* from, std::byte* to, i64 bytes) {
-  if (bytes > 0 && from != to) std::memcpy(to, from, static_cast<std::size_t>(bytes));
-}
-
 void reduce_parts(const Collective& c, i64 offset, i64 count, std::byte* out) {
   std::vector<const void*> parts;
   for (const auto& argument : c.arguments) parts.push_back(argument.in + offset);
@@ -149,7 +145,7 @@ void exchange_parts(const Collective& c) {
     for (int from = 0; from < n; ++from) {
       const Collective::Argument &a = c.arguments[from], &b = c.arguments[to];
       check_counts(a.send[to].count, from, b.receive[from].count, to);
-      copy_bytes(a.in + a.send[to].first * item, b.out + b.receive[from].first * item, a.send[to].count * item);
+      copy_bytes(b.out + b.receive[from].first * item, a.in + a.send[to].first * item, a.send[to].count * item);
     }
   }
 }
@@ -162,21 +158,21 @@ void carry_out(Collective& c, Group& group) {
   switch (c.call.kind) {
     case Kind::AllReduce:
       reduce_parts(c, 0, c.call.count, a[0].out);
-      for (int r = 1; r < n; ++r) copy_bytes(a[0].out, a[r].out, bytes);
+      for (int r = 1; r < n; ++r) copy_bytes(a[r].out, a[0].out, bytes);
       break;
     case Kind::ReduceScatter:
       for (int r = 0; r < n; ++r) reduce_parts(c, r * part, c.call.count / n, a[r].out);
       break;
     case Kind::AllGather:
       for (int r = 0; r < n; ++r)
-        for (int q = 0; q < n; ++q) copy_bytes(a[q].in, a[r].out + q * part, part);
+        for (int q = 0; q < n; ++q) copy_bytes(a[r].out + q * part, a[q].in, part);
       break;
     case Kind::Broadcast:
-      for (int r = 0; r < n; ++r) copy_bytes(a[c.call.option].in, a[r].out, bytes);
+      for (int r = 0; r < n; ++r) copy_bytes(a[r].out, a[c.call.option].in, bytes);
       break;
     case Kind::AllToAll:
       for (int r = 0; r < n; ++r)
-        for (int q = 0; q < n; ++q) copy_bytes(a[q].in + r * part, a[r].out + q * part, part);
+        for (int q = 0; q < n; ++q) copy_bytes(a[r].out + q * part, a[q].in + r * part, part);
       break;
     case Kind::AllToAllV:
       exchange_parts(c);
@@ -239,7 +235,7 @@ void receive(Group& group, Channel& channel, u64 number, Tensor& t, int source) 
   MCPP_CHECK(message.dtype == t.dtype() && static_cast<i64>(message.bytes.size()) == t.bytes(), "rank ", source,
              " sent ", message.bytes.size(), " bytes of ", mcpp::name_of(message.dtype), ", expected were ", t.bytes(),
              " of ", mcpp::name_of(t.dtype()));
-  copy_bytes(message.bytes.data(), static_cast<std::byte*>(t.raw()), t.bytes());
+  copy_bytes(t.raw(), message.bytes.data(), t.bytes());
   channel.messages.erase(found);
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/checks.h"
+#include "comm/copy_bytes.h"
 #include "comm/mpi/mpi_board.h"
 #include "comm/mpi/mpi_direct.h"
 #include "comm/mpi/mpi_reduce.h"
@@ -79,7 +80,7 @@ Tensor where_peers_reach(const Tensor& x) {
   if (!arena || arena->contains(x.raw())) return x;
   const i64 room = kDirectBytes / size_of(x.dtype());
   Tensor copy = Tensor::empty({std::max(room, x.numel())}, x.dtype(), x.device(), MemoryClass::Workspace);
-  if (x.bytes() > 0) std::memcpy(copy.raw(), x.raw(), static_cast<std::size_t>(x.bytes()));
+  copy_bytes(copy.raw(), x.raw(), x.bytes());
   return copy;
 }
 
@@ -201,8 +202,7 @@ class MpiCommunicator final : public Communicator {
  private:
   static std::byte* bytes_of(const Tensor& t) { return static_cast<std::byte*>(t.raw()); }
   static Work copy(const Tensor& from, Tensor& to) {
-    if (from.bytes() > 0 && from.raw() != to.raw())
-      std::memcpy(to.raw(), from.raw(), static_cast<std::size_t>(from.bytes()));
+    copy_bytes(to.raw(), from.raw(), from.bytes());
     return {};
   }
 

@@ -1,9 +1,9 @@
 #include "comm/mpi/mpi_direct.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "comm/checks.h"
+#include "comm/copy_bytes.h"
 #include "comm/reduce.h"
 
 namespace mcpp {
@@ -16,10 +16,6 @@ constexpr i64 kBlockBytes = 4096;
 i64 chunk_begin(i64 count, int r, int ranks) {
   constexpr i64 kStep = 64;
   return r == ranks ? count : count / ranks * r / kStep * kStep;
-}
-
-void copy_bytes(std::byte* to, const std::byte* from, i64 bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
 
 std::byte* data_of(const Tensor& t) {

@@ -1,9 +1,9 @@
 #include "comm/mpi/mpi_reduce.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 
+#include "comm/copy_bytes.h"
 #include "comm/reduce.h"
 
 namespace mcpp {
@@ -14,10 +14,6 @@ constexpr i64 kPiece = 16384;
 constexpr int kTag = 1;
 /// Sums this small cost less than a second barrier to share them.
 constexpr i64 kSmallBytes = 4096;
-
-void copy_bytes(std::byte* to, const std::byte* from, i64 bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
-}
 
 }  // namespace
 

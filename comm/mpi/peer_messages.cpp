@@ -3,10 +3,10 @@
 #include <sched.h>
 
 #include <chrono>
-#include <cstring>
 #include <new>
 
 #include "comm/checks.h"
+#include "comm/copy_bytes.h"
 
 namespace mcpp {
 namespace {
@@ -71,7 +71,7 @@ Letter& PeerMessages::post(const Tensor& t, bool in_place) {
 void PeerMessages::copy_to_outbox(Letter& letter, const Tensor& t) {
   void* copy = outbox_->allocate(letter.bytes);
   MCPP_CHECK(copy, "no shared memory is left for a message of ", letter.bytes, " bytes");
-  std::memcpy(copy, t.raw(), static_cast<std::size_t>(letter.bytes));
+  copy_bytes(copy, t.raw(), letter.bytes);
   letter.arena = outbox_->name(), letter.offset = outbox_->offset_of(copy);
 }
 
@@ -106,8 +106,7 @@ void PeerMessages::take(const LetterCard& card, Tensor& t, int source) {
   letter.reached = card.ask.id != 0 && arenas_->find(card.ask) != nullptr;
   while (!seize(letter, State::Reading)) ::sched_yield();  // while its sender copies it elsewhere
   const i64 bytes = letter.bytes;
-  if (bytes == t.bytes())
-    std::memcpy(t.raw(), find(letter.arena, letter.offset, source), static_cast<std::size_t>(bytes));
+  if (bytes == t.bytes()) copy_bytes(t.raw(), find(letter.arena, letter.offset, source), bytes);
   letter.state.store(State::Taken);  // one that is refused, too: nobody waits for it
   MCPP_CHECK(bytes == t.bytes(), "rank ", source, " sent ", bytes, " bytes, expected were ", t.bytes());
 }
