@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tensor/device.h"
 
@@ -29,6 +30,9 @@ std::string cuda_device_id(Device& device);
 std::shared_ptr<void> pin_host_memory(void* memory, i64 bytes);
 /// Waits until everything queued on the compute stream is done.
 void synchronize(Device& device);
+
+/// What ops do in a slower way than the fastest, and why: sentences that were not handed out before.
+std::vector<std::string> take_notices(Device& device);
 
 // Matrix products: which algorithm is the fastest is found by timing at the first product of a kind, and may come out
 // differently the next time. Choices that are kept make runs the same to the bit, and spare them the timing.

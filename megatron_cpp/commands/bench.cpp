@@ -8,6 +8,7 @@
 #include "base/number_text.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/monitor/device_notices.h"
 #include "megatron_cpp/monitor/step_trace.h"
 #include "megatron_cpp/setup/gemm_tuning.h"
 #include "megatron_cpp/setup/memory_check.h"
@@ -193,6 +194,7 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
     seconds = median_seconds(context.timing, *context.session.device, [&] {
       loss = state.train_step(batches, config.optimizer.lr, config.optimizer.weight_decay).loss;
     });
+    tell_notices(*context.session.device, log);
     memory = context.session.device->memory();  // before other measurements need some
     if (!options.trace.empty()) trace_step(context, options.trace, state, batches);
   }

@@ -6,6 +6,7 @@
 #include "megatron_cpp/inference/evaluation_report.h"
 #include "megatron_cpp/inference/held_out.h"
 #include "megatron_cpp/inference/inference.h"
+#include "megatron_cpp/monitor/device_notices.h"
 #include "megatron_cpp/setup/initialize.h"
 
 namespace mcpp {
@@ -155,6 +156,7 @@ ExitCode evaluate_command(Arguments args, Log& log, const World& world) {
   for (const HeldOut& text : unpack(from_first(world.ranks, [&] { return pack(read_held_out(options, inference)); })))
     report.texts.push_back(evaluation.score(text));
   if (!options.tasks.empty()) report.tasks = evaluation.score_tasks(options.tasks);
+  tell_notices(inference.model().context().device, log);
   from_first(world.ranks, [&] {
     if (!options.log_samples.empty()) write_samples(options.log_samples, report.tasks);
     return std::string();

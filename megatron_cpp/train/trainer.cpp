@@ -8,6 +8,7 @@
 #include "base/number_text.h"
 #include "checkpoint/folder/exchange.h"
 #include "megatron_cpp/bench/bench.h"
+#include "megatron_cpp/monitor/device_notices.h"
 #include "megatron_cpp/resume/loading.h"
 #include "megatron_cpp/setup/gemm_tuning.h"
 #include "megatron_cpp/setup/model_provider.h"
@@ -205,6 +206,7 @@ bool Trainer::finish_step() {
   if (outcome.verdict != StepVerdict::NotFinite && config_.training.spike_policy != SpikePolicy::Off)
     progress_.spikes.add(outcome.loss, outcome.grad_norm, config_.training.spike_window);
   record(outcome, step);
+  tell_notices(*session_.device, log_);
   const bool rolled_back = follow_policy(outcome, step.batch_size);
   if (ends_line(iteration())) log_iteration();
   return rolled_back;

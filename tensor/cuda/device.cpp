@@ -64,6 +64,14 @@ void CudaDevice::system_free(void* data) noexcept {
   cudaFreeAsync(data, stream_);
 }
 
+void CudaDevice::note(const std::string& sentence) {
+  if (noted_.insert(sentence).second) notices_.push_back(sentence);
+}
+
+std::vector<std::string> take_notices(Device& device) {
+  return static_cast<CudaDevice&>(device).take_notices();
+}
+
 std::unique_ptr<Device> make_cuda_device(const CudaOptions& options) {
   return std::make_unique<CudaDevice>(options);
 }

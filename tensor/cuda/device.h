@@ -3,6 +3,8 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
+#include <set>
+
 #include "tensor/cuda/check.h"
 #include "tensor/cuda/staging.h"
 #include "tensor/cuda_device.h"
@@ -38,6 +40,10 @@ class CudaDevice final : public Device {
   CublasLt& cublas() { return *cublas_; }
   CudnnAttention& cudnn() { return *cudnn_; }
 
+  /// For take_notices(); what was noted before is not noted again.
+  void note(const std::string& sentence);
+  std::vector<std::string> take_notices() { return std::exchange(notices_, {}); }
+
  private:
   void* system_allocate(i64 bytes) override;
   void system_free(void* data) noexcept override;
@@ -48,6 +54,8 @@ class CudaDevice final : public Device {
   Staging staging_;
   std::unique_ptr<CublasLt, void (*)(CublasLt*)> cublas_;
   std::unique_ptr<CudnnAttention, void (*)(CudnnAttention*)> cudnn_;
+  std::set<std::string> noted_;
+  std::vector<std::string> notices_;  // of these, what was not handed out
 };
 
 /// The device of a tensor that is on a GPU, activated.

@@ -13,10 +13,10 @@ namespace mcpp {
 
 struct CudnnAttention {
   cudnnHandle_t handle = nullptr;
-  std::map<AttentionCase, std::optional<CudnnPlan>> plans;  ///< without a plan: cuDNN lacks the case
+  std::map<AttentionCase, CudnnAnswer> answers;
 
   ~CudnnAttention() {
-    plans.clear();
+    answers.clear();
     cudnnDestroy(handle);
   }
 };
@@ -33,6 +33,11 @@ void destroy_cudnn(CudnnAttention* state) {
 }
 
 namespace {
+
+void note_slow_way(CudaDevice& device, bool backward, const std::string& why) {
+  device.note(str("attention's ", backward ? "backward" : "forward",
+                  " runs in this program's own kernel, several times slower than cuDNN's: ", why));
+}
 
 enum Id : i64 { kQ = 1, kK, kV, kOut, kLse, kScale, kMasked, kDout, kDq, kDk, kDv, kDelta, kOne };
 
@@ -130,14 +135,26 @@ void build_backward(CudnnGraph& graph, const AttentionCase& c) {
   graph.matmul(dscores, k, dq);
 }
 
-const CudnnPlan* plan_for(CudnnAttention& state, const AttentionCase& c) {
-  auto found = state.plans.find(c);
-  if (found == state.plans.end()) {
+/// Whatever the library does not like about a case, there is another way to compute it.
+CudnnAnswer ask(CudnnAttention& state, const AttentionCase& c) {
+  try {
     CudnnGraph graph(state.handle);
     c.backward ? build_backward(graph, c) : build_forward(graph, c);
-    found = state.plans.emplace(c, graph.compile()).first;
+    return graph.compile();
+  } catch (const Error& error) {
+    return {.plan = std::nullopt, .refusal = error.what()};
   }
-  return found->second ? &*found->second : nullptr;
+}
+
+/// Null, which is noted, when cuDNN has none.
+const CudnnPlan* plan_for(CudaDevice& device, const AttentionCase& c) {
+  CudnnAttention& state = device.cudnn();
+  auto found = state.answers.find(c);
+  if (found == state.answers.end()) found = state.answers.emplace(c, ask(state, c)).first;
+  const CudnnAnswer& answer = found->second;
+  if (answer.plan) return &*answer.plan;
+  note_slow_way(device, c.backward, str("cuDNN ", cudnnGetVersion(), " refuses, ", answer.refusal));
+  return nullptr;
 }
 
 /// The masks that cuDNN knows: below the diagonal, or none.
@@ -154,12 +171,23 @@ Mask mask_of(const Heads& k, const AttentionOptions& options) {
   return options.keys.at(k.seq - 1) <= options.queries.ranges.at(0) ? Mask::None : Mask::Other;
 }
 
-bool is_suited(const Heads& q, const Heads& k, const AttentionOptions& options) {
+/// Whether there are several queries, as many as keys: in training, not where one token is made after another.
+bool is_square(const Heads& q, const Heads& k) {
+  return q.seq == k.seq && q.seq > 1 && q.batch > 0 && q.heads > 0;
+}
+
+/// Why cuDNN's kernels cannot compute this; "" when they can.
+std::string obstacle(const Heads& q, const Heads& k, const AttentionOptions& options) {
   // Before 9.16 other lengths need padding masks in the backward pass.
   constexpr std::size_t kAnyLength = 91600;
-  return is_narrow(q.base.dtype()) && options.dropout.p == 0 && mask_of(k, options) != Mask::Other && q.seq == k.seq &&
-         q.seq > 1 && q.batch > 0 && q.heads > 0 && q.head_dim % 8 == 0 && q.head_dim <= 128 &&
-         (q.seq % 128 == 0 || cudnnGetVersion() >= kAnyLength);
+  if (!is_narrow(q.base.dtype())) return str("cuDNN's kernels take bf16 and fp16, not ", name_of(q.base.dtype()));
+  if (options.dropout.p > 0) return "model.attention_dropout is not 0";
+  if (mask_of(k, options) == Mask::Other) return "the mask is of documents, of a window, or of a part of the context";
+  if (q.head_dim % 8 != 0 || q.head_dim > 128)
+    return str("heads are ", q.head_dim, " wide; cuDNN's kernels take multiples of 8 up to 128");
+  if (q.seq % 128 != 0 && cudnnGetVersion() < kAnyLength)
+    return str("cuDNN ", cudnnGetVersion(), " needs sequences of a multiple of 128 tokens, not of ", q.seq);
+  return "";
 }
 
 /// Both narrow types have two bytes.
@@ -173,12 +201,18 @@ bool is_aligned(const Heads& x) {
   return address % 16 == 0 && (x.seq_stride | x.batch_stride | x.group_stride) % 8 == 0;
 }
 
-/// The case of these operands (q, k, v, out, ..); without shapes when cuDNN's kernels cannot take them.
-AttentionCase make_case(std::span<const Heads* const> operands, bool backward, const AttentionOptions& options) {
-  AttentionCase c{backward, mask_of(*operands[1], options) == Mask::Causal, {}, operands[0]->base.dtype()};
-  if (is_suited(*operands[0], *operands[1], options) &&
-      std::ranges::all_of(operands, [](const Heads* x) { return is_aligned(*x); }))
-    c.shapes = cudnn_shapes(operands, operands[1]->heads, backward);
+/// The case of these operands (q, k, v, out, ..); without shapes, which is noted where it matters, when cuDNN's kernels
+/// cannot take them.
+AttentionCase make_case(std::span<const Heads* const> operands, bool backward, const AttentionOptions& options,
+                        CudaDevice& device) {
+  const Heads &q = *operands[0], &k = *operands[1];
+  AttentionCase c{backward, mask_of(k, options) == Mask::Causal, {}, q.base.dtype()};
+  if (!is_square(q, k)) return c;
+  std::string why = obstacle(q, k, options);
+  if (why.empty() && !std::ranges::all_of(operands, [](const Heads* x) { return is_aligned(*x); }))
+    why = "rows of heads do not begin at multiples of 16 bytes";
+  if (why.empty()) c.shapes = cudnn_shapes(operands, k.heads, backward);
+  if (c.shapes.empty()) note_slow_way(device, backward, why.empty() ? "the layout of its tensors is not cuDNN's" : why);
   return c;
 }
 
@@ -193,8 +227,8 @@ bool FusedAttention::forward(const QkvHeads& x, const AttentionOptions& options,
   CudaDevice& device = cuda(y.out);
   const auto& [q, k, v] = x;
   const Heads o = dense_heads(y.out, q.heads);
-  const AttentionCase c = make_case(std::array{&q, &k, &v, &o}, false, options);
-  const CudnnPlan* plan = c.shapes.empty() ? nullptr : plan_for(device.cudnn(), c);
+  const AttentionCase c = make_case(std::array{&q, &k, &v, &o}, false, options, device);
+  const CudnnPlan* plan = c.shapes.empty() ? nullptr : plan_for(device, c);
   if (!plan) return false;
   const float scale = static_cast<float>(options.softmax_scale);
   std::vector<CudnnBinding> bindings{{kQ, first(q)},   {kK, first(k)},      {kV, first(v)},
@@ -208,15 +242,23 @@ bool FusedAttention::forward(const QkvHeads& x, const AttentionOptions& options,
 bool FusedAttention::backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
                               const AttentionOptions& options, QkvHeads& dx) {
   CudaDevice& device = cuda(dout);
-  if (device.options().deterministic && device.properties().major > kNewestDeterministic) return false;
+  if (device.options().deterministic && device.properties().major > kNewestDeterministic) {
+    note_slow_way(device, true,
+                  str("device.deterministic on a GPU of generation ", device.properties().major,
+                      ", for which cuDNN's kernel has no fixed order of sums"));
+    return false;
+  }
   const Heads o = dense_heads(y.out, x.q.heads), d = dense_heads(dout, x.q.heads);
   const std::array<const Heads*, 8> operands{&x.q, &x.k, &x.v, &o, &d, &dx.q, &dx.k, &dx.v};
-  AttentionCase c = make_case(operands, true, options);
+  AttentionCase c = make_case(operands, true, options, device);
   if (c.shapes.empty()) return false;
   const i64 all = c.shapes[0].dims[0], part = backward_part(c.shapes[0]), rows = part * c.shapes[0].dims[1] * x.q.seq;
-  if (part != all && rows % 4 != 0) return false;  // cuDNN is promised 16-byte alignment of each part of lse
+  if (part != all && rows % 4 != 0) {  // cuDNN is promised 16-byte alignment of each part of lse
+    note_slow_way(device, true, str("parts of ", rows, " queries do not begin at multiples of 16 bytes"));
+    return false;
+  }
   for (CudnnShape& shape : c.shapes) shape.dims[0] = part;
-  const CudnnPlan* plan = plan_for(device.cudnn(), c);
+  const CudnnPlan* plan = plan_for(device, c);
   if (!plan) return false;
   const float scale = static_cast<float>(options.softmax_scale), one = 1;
   const Tensor delta = Tensor::empty({rows}, DType::F32, device, MemoryClass::Workspace);

@@ -148,19 +148,17 @@ void CudnnGraph::reshape(const CudnnValue& x, const CudnnValue& y) {
 
 namespace {
 
-/// Whether the library says that it has no kernel, rather than that the question was wrong.
-bool is_lacking(cudnnStatus_t status) {
-  return status / 1000 == CUDNN_STATUS_NOT_SUPPORTED / 1000;
+CudnnAnswer refused(const char* what, cudnnStatus_t status) {
+  return {.plan = std::nullopt, .refusal = std::string(what) + ": " + cudnnGetErrorString(status)};
 }
 
-/// How the library would run the graph, most promising first.
-std::vector<CudnnDescriptor> engine_configurations(cudnnBackendDescriptor_t graph) {
+/// How the library would run the graph, most promising first; none, and why, where it has no kernel.
+std::vector<CudnnDescriptor> engine_configurations(cudnnBackendDescriptor_t graph, cudnnStatus_t& status) {
   CudnnDescriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, graph);
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, CUDNN_HEUR_MODE_A);
-  const cudnnStatus_t status = heuristics.try_finalize();
-  if (is_lacking(status)) return {};
-  check_cudnn(status, "cudnnBackendFinalize");
+  status = heuristics.try_finalize();
+  if (status != CUDNN_STATUS_SUCCESS) return {};
   const auto get = [&](i64 room, i64& count, void* results) {
     check_cudnn(cudnnBackendGetAttribute(heuristics.raw(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                                          room, &count, results),
@@ -178,14 +176,14 @@ std::vector<CudnnDescriptor> engine_configurations(cudnnBackendDescriptor_t grap
 
 }  // namespace
 
-std::optional<CudnnPlan> CudnnGraph::compile() {
+CudnnAnswer CudnnGraph::compile() {
   CudnnDescriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   graph.set_all(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, std::span(operations_));
   graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, handle_);
-  const cudnnStatus_t status = graph.try_finalize();
-  if (is_lacking(status)) return std::nullopt;
-  check_cudnn(status, "cudnnBackendFinalize");
-  std::vector<CudnnDescriptor> configurations = engine_configurations(graph.raw());
+  cudnnStatus_t status = graph.try_finalize();
+  if (status != CUDNN_STATUS_SUCCESS) return refused("the graph of operations", status);
+  std::vector<CudnnDescriptor> configurations = engine_configurations(graph.raw(), status);
+  if (status != CUDNN_STATUS_SUCCESS) return refused("the choice of an engine", status);
   parts_.push_back(std::move(graph));
   cudnnStatus_t last = CUDNN_STATUS_NOT_SUPPORTED;
   for (CudnnDescriptor& configuration : configurations) {
@@ -199,10 +197,9 @@ std::optional<CudnnPlan> CudnnGraph::compile() {
                 "cudnnBackendGetAttribute");
     parts_.push_back(std::move(configuration));
     parts_.push_back(std::move(plan));
-    return CudnnPlan(std::move(parts_), workspace);
+    return {.plan = CudnnPlan(std::move(parts_), workspace), .refusal = {}};
   }
-  if (!is_lacking(last)) check_cudnn(last, "cudnnBackendFinalize of a plan");
-  return std::nullopt;
+  return refused("plans of all engines", last);
 }
 
 }  // namespace mcpp

@@ -65,6 +65,12 @@ class CudnnPlan {
   i64 workspace_;
 };
 
+/// A plan, or why the library gives none.
+struct CudnnAnswer {
+  std::optional<CudnnPlan> plan;
+  std::string refusal;
+};
+
 class CudnnGraph {
  public:
   explicit CudnnGraph(cudnnHandle_t handle) : handle_(handle) {}
@@ -88,9 +94,8 @@ class CudnnGraph {
   void reduce(cudnnReduceTensorOp_t op, const CudnnValue& x, const CudnnValue& y);
   void reshape(const CudnnValue& x, const CudnnValue& y);
 
-  /// The plan that the library's heuristics put first of those that it can compile, or none when it has no kernel for
-  /// this graph. Takes the graph apart.
-  std::optional<CudnnPlan> compile();
+  /// The plan that the library's heuristics put first of those that it can compile. Takes the graph apart.
+  CudnnAnswer compile();
 
   static constexpr i64 kFirstInner = 1000;
 
