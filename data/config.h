@@ -13,6 +13,9 @@ struct DataConfig {
   std::vector<std::string> valid_data_path;
   std::vector<std::string> test_data_path;
   std::string split = "969,30,1";
+  bool multiple_validation_sets = false;
+  bool full_validation = false;
+  bool mock_data = false;
   std::string data_cache_path;
   std::string tokenizer_model;
   i64 prefetch_batches = 2;
@@ -30,6 +33,13 @@ struct DataConfig {
     visit("valid_data_path", self.valid_data_path, "the same for validation alone");
     visit("test_data_path", self.test_data_path, "the same for the test alone");
     visit("split", self.split, "shares of the documents of data_path for training, validation, test");
+    visit("multiple_validation_sets", self.multiple_validation_sets,
+          "a loss of its own for each dataset of valid_data_path, or for what split holds out of each of data_path, "
+          "instead of one for their blend");
+    visit("full_validation", self.full_validation,
+          "each evaluation reads all that is held out for validation once, instead of training.eval_iters batches");
+    visit("mock_data", self.mock_data,
+          "random tokens instead of datasets, to try out how fast a training is; the same at every start and layout");
     visit("data_cache_path", self.data_cache_path, "folder of the sample indices; empty = cache/ beside the dataset");
     visit("tokenizer_model", self.tokenizer_model,
           "sentencepiece model, tokenizer.json, vocab.json beside merges.txt, or list of ranks of tiktoken; gives "
@@ -47,6 +57,8 @@ struct DataConfig {
           at_least(-1));
   }
 
+  /// Whether there is something to train on.
+  bool names_data() const { return mock_data || !data_path.empty() || !train_data_path.empty(); }
   /// Whether samples are looked through for where documents begin.
   bool has_document_starts() const { return reset_position_ids || reset_attention_mask; }
 

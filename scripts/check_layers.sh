@@ -24,7 +24,7 @@ parallel
 optimizer/states
 model/config optimizer data checkpoint data/tokenizer/bpe
 model/layers data/tokenizer data/read checkpoint/format
-model data/prepare checkpoint/folder
+model data/prepare data/mock checkpoint/folder
 data/parts checkpoint/load checkpoint/save
 plan/cost
 plan

@@ -190,7 +190,10 @@ void make_part(const PartsFolder& folder, const WorkUnit& unit, const Preprocess
     return write_part(folder, unit, range, options, tokenizer, workers, progress);
   };
   try {
-    folder.write_note(unit, write(unit.range));
+    check_file_of(unit);
+    const PartNote note = write(unit.range);
+    check_file_of(unit);
+    folder.write_note(unit, note);
   } catch (const Error& error) {
     if (error.code() != ExitCode::BadInput || unit.range.begin == 0) throw;
     write(with_line_number(unit.path, unit.range));  // fails again, and names the line as it is counted in the file

@@ -50,6 +50,13 @@ std::vector<TextRange> ranges_of(std::string_view text, Cut cut, i64 unit_bytes)
   return ranges;
 }
 
+/// Its size and when it was changed; "" where there is none.
+std::string state_of_file(const Path& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return "";
+  return str(info.st_size, " bytes, changed at ", info.st_mtim.tv_sec, ".", info.st_mtim.tv_nsec);
+}
+
 }  // namespace
 
 std::string WorkUnit::identity() const {
@@ -68,10 +75,9 @@ std::vector<WorkUnit> work_units(const std::vector<std::string>& files, const Do
     const InputStream stream(path);
     check_input(stream.is_regular_file(), path.string(),
                 ": is a pipe, which cannot be shared by ranks, nor gone on with; use one process, or a file");
-    struct stat info {};
-    check_input(::stat(path.c_str(), &info) == 0, "cannot read the attributes of ", path.string());
-    const auto size = static_cast<i64>(info.st_size);
-    const std::string of_file = str(size, " bytes, changed at ", info.st_mtim.tv_sec, ".", info.st_mtim.tv_nsec);
+    const std::string of_file = state_of_file(path);
+    check_input(!of_file.empty(), "cannot read the attributes of ", path.string());
+    const auto size = static_cast<i64>(std::filesystem::file_size(path));
     if (stream.packing() || size <= unit_bytes) {
       units.push_back({.path = path, .range = {.end = size}, .of_file = of_file, .bytes = size});
       if (stream.packing()) units.back().range = {};
@@ -82,6 +88,15 @@ std::vector<WorkUnit> work_units(const std::vector<std::string>& files, const Do
       units.push_back({.path = path, .range = range, .of_file = of_file, .bytes = range.end - range.begin});
   }
   return units;
+}
+
+void check_file_of(const WorkUnit& unit) {
+  const std::string now = state_of_file(unit.path);
+  check_input(!now.empty(), unit.path.string(),
+              ": is not there for this rank; all ranks must see the same files, as on a shared file system");
+  check_input(now == unit.of_file, unit.path.string(), ": is another file than when the work was shared out, ", now,
+              " instead of ", unit.of_file,
+              "; all ranks must see the same files, and nothing may change them meanwhile");
 }
 
 TextRange with_line_number(const Path& path, TextRange range) {

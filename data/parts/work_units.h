@@ -22,6 +22,10 @@ i64 unit_bytes_for(u64 total_bytes);
 /// tokens. BadInput for a pipe, which has no parts, and for what cannot be read.
 std::vector<WorkUnit> work_units(const std::vector<std::string>& files, const DocumentFormat& format, i64 unit_bytes);
 
+/// BadInput when its file is not the one that it was made of: where another machine sees another, or when it was
+/// changed since.
+void check_file_of(const WorkUnit& unit);
+
 /// `range` with the number of its first line, which is counted in the file; for messages.
 TextRange with_line_number(const Path& path, TextRange range);
 

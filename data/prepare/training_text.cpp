@@ -39,9 +39,32 @@ void for_each_unreserved(std::string_view text, Visit&& visit) {
   }
 }
 
-/// Blocks of about kBlockBytes, cut after a line, else before a space, else between characters.
+bool is_punctuation(char c) {
+  return std::ispunct(static_cast<unsigned char>(c)) != 0;
+}
+
+/// Calls visit(part) for parts that begin with what ends a line, ",\n" or "!\n\n", but for that after a space, where
+/// the library begins a word anyway. Its time goes by the number of different words: "word,\nNext" is seldom there
+/// twice, "word" and ",\nNext" are.
+template <class Visit>
+void for_each_line_end(std::string_view text, Visit&& visit) {
+  std::size_t begin = 0;
+  for (std::size_t at = text.find('\n'); at < text.size(); at = text.find('\n', text.find_first_not_of('\n', at))) {
+    std::size_t cut = at;
+    while (cut > begin && is_punctuation(text[cut - 1])) --cut;
+    if (cut == begin || text[cut - 1] == ' ') continue;
+    visit(text.substr(begin, cut - begin));
+    begin = cut;
+  }
+  visit(text.substr(begin));
+}
+
+/// Blocks of at most kBlockBytes, cut after a line, else before a space, else between characters; and these at the ends
+/// of lines.
 void append_blocks(std::string_view text, std::deque<std::string>& blocks) {
-  const auto append = [&](std::string_view part) { blocks.emplace_back(part); };
+  const auto append = [&](std::string_view block) {
+    for_each_line_end(block, [&](std::string_view part) { blocks.emplace_back(part); });
+  };
   while (text.size() > kBlockBytes) {
     const std::string_view head = text.substr(0, kBlockBytes);
     std::size_t end = head.rfind('\n') + 1;  // npos + 1 == 0
@@ -51,10 +74,6 @@ void append_blocks(std::string_view text, std::deque<std::string>& blocks) {
     text.remove_prefix(end);
   }
   for_each_unreserved(text, append);
-}
-
-bool is_punctuation(char c) {
-  return std::ispunct(static_cast<unsigned char>(c)) != 0;
 }
 
 /// Bytes of the first word of `text`: spaces and what follows them up to the next space or the end of the line; where

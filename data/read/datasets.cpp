@@ -1,7 +1,9 @@
 #include "data/read/datasets.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <set>
 
 #include "base/check.h"
 #include "base/strings.h"
@@ -41,25 +43,56 @@ class Builder {
 
   /// One split of one list of prefixes. `whole`: all of the text, data.split does not apply.
   std::unique_ptr<Dataset> build(const std::vector<std::string>& entries, std::string_view key, std::size_t split,
-                                 bool whole, i64 num_samples) {
-    BlendList list = parse_blend_list(entries, key);
-    if (!whole && !split_ranges(config_.split, 1000)[split]) {
-      check_input(split != 0, "data.split = \"", config_.split, "\" leaves no text for training");
-      return nullptr;
-    }
-    if (!whole && split != 0) list = without_small_parts(list, split);
+                                 bool whole, std::optional<i64> num_samples) {
+    const BlendList list = texts(entries, key, split, whole);
     if (list.prefixes.empty()) return nullptr;
     // A single prefix is not blended, except that Megatron-LM does so when data_path gives it a weight.
     if (list.prefixes.size() == 1 && (whole || list.weights.empty())) {
       return part(list.prefixes[0], split, whole, num_samples);
     }
-    return list.weights.empty() ? blend_by_size(list, key, split, whole, num_samples)
-                                : blend_by_weight(list, split, whole, num_samples);
+    if (list.weights.empty()) return blend_by_size(list, key, split, whole, num_samples);
+    check_input(num_samples.has_value(), "data.full_validation: a blend with weights (", key,
+                ") has no end that it could read up to; leave the weights out, or set data.multiple_validation_sets");
+    return blend_by_weight(list, split, whole, *num_samples);
+  }
+
+  /// What is held out for validation, as one set or as one of each prefix.
+  std::vector<ValidationSet> build_validation(const std::vector<std::string>& entries, std::string_view key, bool whole,
+                                              i64 num_samples) {
+    const std::optional<i64> samples = config_.full_validation ? std::nullopt : std::optional(num_samples);
+    std::vector<ValidationSet> sets;
+    if (!config_.multiple_validation_sets) {
+      if (auto dataset = build(entries, key, kValid, whole, samples)) sets.push_back({"", std::move(dataset)});
+      return sets;
+    }
+    const BlendList list = texts(entries, key, kValid, whole);
+    check_input(!whole || list.weights.empty(), key,
+                ": data.multiple_validation_sets evaluates each dataset by itself; leave the weights out");
+    const std::vector<std::string> names = validation_set_names(list.prefixes);
+    for (std::size_t i = 0; i < names.size(); ++i)
+      check_input(std::ranges::count(names, names[i]) == 1, key, ": ", names[i],
+                  " stands there twice; with data.multiple_validation_sets give each dataset once");
+    for (std::size_t i = 0; i < names.size(); ++i)
+      sets.push_back({names[i], part(list.prefixes[i], kValid, whole, samples)});
+    return sets;
   }
 
   std::vector<std::unique_ptr<IndexedDataset>> take_sources() { return std::move(sources_); }
 
  private:
+  static constexpr std::size_t kValid = 1;
+
+  /// Those of a list that have something for this split.
+  BlendList texts(const std::vector<std::string>& entries, std::string_view key, std::size_t split, bool whole) {
+    const BlendList list = parse_blend_list(entries, key);
+    if (whole) return list;
+    if (!split_ranges(config_.split, 1000)[split]) {
+      check_input(split != 0, "data.split = \"", config_.split, "\" leaves no text for training");
+      return {};
+    }
+    return split == 0 ? list : without_small_parts(list, split);
+  }
+
   /// The usual shares for validation and test are so small that a small text has none of them; that is no reason not to
   /// train on it. The list without such texts, of each of which a warning says what is missing.
   BlendList without_small_parts(const BlendList& list, std::size_t split) {
@@ -129,8 +162,9 @@ class Builder {
                                             cache_folder(list.prefixes[0]), log_, ranks_);
   }
 
+  /// All that they hold, unless so many samples are asked for.
   std::unique_ptr<Dataset> blend_by_size(const BlendList& list, std::string_view key, std::size_t split, bool whole,
-                                         i64 num_samples) {
+                                         std::optional<i64> asked) {
     std::vector<std::unique_ptr<Dataset>> parts;
     std::vector<double> sizes;
     i64 available = 0;
@@ -139,6 +173,7 @@ class Builder {
       sizes.push_back(static_cast<double>(parts.back()->size()));
       available += parts.back()->size();
     }
+    const i64 num_samples = asked.value_or(available);
     check_input(num_samples <= available, key, ": ", num_samples, " ", kSplitNames[split],
                 " samples are needed, but the datasets hold ", available,
                 " and a blend without weights is read only once; give each prefix a weight so that text may repeat");
@@ -189,24 +224,40 @@ std::array<std::optional<SequenceRange>, 3> split_ranges(const std::string& spli
   return ranges;
 }
 
+std::vector<std::string> validation_set_names(const std::vector<std::string>& prefixes) {
+  constexpr std::string_view kEnding = "_text_document";
+  std::vector<std::string> names;
+  for (const std::string& prefix : prefixes) {
+    std::string name = Path(prefix).filename().string();
+    if (name.ends_with(kEnding) && name.size() > kEnding.size()) name.resize(name.size() - kEnding.size());
+    names.push_back(name);
+  }
+  const std::set<std::string> different(names.begin(), names.end());
+  return different.size() == names.size() ? names : prefixes;
+}
+
 Datasets build_train_valid_test_datasets(const DataConfig& config, i64 seq_length, i64 seed,
                                          std::array<i64, 3> num_samples, const Log& log, const IndexRanks& ranks) {
   for (const std::string& conflict : config.conflicts()) fail(ExitCode::BadInput, conflict);
-  check_input(!config.data_path.empty() || !config.train_data_path.empty(),
+  check_input(config.names_data() && !config.mock_data,
               "data.data_path: is empty; give the prefix of a dataset made by preprocess");
   if (!config.train_data_path.empty()) check_held_out(config);
 
   const std::vector<std::string>* separate[] = {&config.train_data_path, &config.valid_data_path,
                                                 &config.test_data_path};
   Datasets datasets;
-  std::unique_ptr<Dataset>* outputs[] = {&datasets.train, &datasets.valid, &datasets.test};
+  std::unique_ptr<Dataset>* outputs[] = {&datasets.train, nullptr, &datasets.test};
   Builder builder(config, seq_length, seed, log, ranks);
   for (std::size_t split = 0; split < 3; ++split) {
     if (num_samples[split] <= 0) continue;
     const bool whole = config.data_path.empty();
     if (whole && separate[split]->empty()) continue;
     const std::string key = whole ? str("data.", kSplitNames[split], "_data_path") : "data.data_path";
-    *outputs[split] = builder.build(whole ? *separate[split] : config.data_path, key, split, whole, num_samples[split]);
+    const std::vector<std::string>& entries = whole ? *separate[split] : config.data_path;
+    if (outputs[split])
+      *outputs[split] = builder.build(entries, key, split, whole, num_samples[split]);
+    else
+      datasets.validation = builder.build_validation(entries, key, whole, num_samples[split]);
   }
   datasets.sources = builder.take_sources();
   return datasets;

@@ -21,15 +21,29 @@ inline constexpr std::array<const char*, 3> kSplitNames{"train", "valid", "test"
 /// numbers that add up to more than 0.
 std::array<std::optional<SequenceRange>, 3> split_ranges(const std::string& split, i64 num_sequences);
 
-struct Datasets {
-  std::vector<std::unique_ptr<IndexedDataset>> sources;  ///< read by the datasets below, so they live as long
-  std::unique_ptr<Dataset> train, valid, test;           ///< null when not asked for or without a share
+/// Held-out text with a loss of its own.
+struct ValidationSet {
+  std::string name;  ///< of its dataset; "" where there is but one set
+  std::unique_ptr<Dataset> dataset;
 };
 
+struct Datasets {
+  std::vector<std::unique_ptr<IndexedDataset>> sources;  ///< read by the datasets below, so they live as long
+  std::unique_ptr<Dataset> train, test;                  ///< null when not asked for or without a share
+  std::vector<ValidationSet> validation;                 ///< empty as above; several as data.multiple_validation_sets
+
+  const Dataset* valid() const { return validation.empty() ? nullptr : validation[0].dataset.get(); }
+};
+
+/// What sets are called: the file names of their prefixes, without "_text_document"; where two would have one name, the
+/// whole prefixes.
+std::vector<std::string> validation_set_names(const std::vector<std::string>& prefixes);
+
 /// `num_samples` of train, valid, test; each dataset holds at least as many, by repeating its text for as many epochs
-/// as needed. 0 = not built. A blend without weights is never repeated: asking for more than it holds is an error. The
-/// same text in train_data_path and in valid_data_path or test_data_path is an error. All errors are BadInput. Called
-/// by all of `ranks`, of which one of each folder of indices builds them.
+/// as needed; those for validation just one epoch with data.full_validation. 0 = not built. A blend without weights is
+/// never repeated: asking for more than it holds is an error. The same text in train_data_path and in valid_data_path
+/// or test_data_path is an error. All errors are BadInput. Called by all of `ranks`, of which one of each folder of
+/// indices builds them.
 Datasets build_train_valid_test_datasets(const DataConfig& config, i64 seq_length, i64 seed,
                                          std::array<i64, 3> num_samples, const Log& log,
                                          const IndexRanks& ranks = OneIndexRank());

@@ -1,7 +1,6 @@
 #include "data/tokenizer/bpe_coder.h"
 
 #include <algorithm>
-#include <mutex>
 #include <unordered_map>
 
 #include "base/check.h"
@@ -12,6 +11,7 @@
 #include "data/tokenizer/bpe/pre_tokenizer.h"
 #include "data/tokenizer/bpe/word_cache.h"
 #include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/workspace_pool.h"
 
 namespace mcpp {
 namespace {
@@ -33,25 +33,6 @@ struct Workspace {
   WordCache cache;
   BpeModel::Workspace merging;
   std::string normalized;
-};
-
-class WorkspacePool {
- public:
-  std::unique_ptr<Workspace> take() {
-    const std::lock_guard lock(mutex_);
-    if (free_.empty()) return std::make_unique<Workspace>();
-    std::unique_ptr<Workspace> taken = std::move(free_.back());
-    free_.pop_back();
-    return taken;
-  }
-  void give_back(std::unique_ptr<Workspace> workspace) {
-    const std::lock_guard lock(mutex_);
-    free_.push_back(std::move(workspace));
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Workspace>> free_;
 };
 
 /// Words to ids, through the cache.
@@ -171,7 +152,7 @@ class BpeCoder final : public TextCoder {
   std::vector<std::string> bytes_;
   std::vector<bool> is_control_;
   i32 eod_ = -1;
-  mutable WorkspacePool workspaces_;
+  mutable WorkspacePool<Workspace> workspaces_;
 };
 
 BpeCoder::BpeCoder(BpeDescription description, const std::string& source)

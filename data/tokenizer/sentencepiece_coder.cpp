@@ -2,10 +2,15 @@
 
 #include <sentencepiece_processor.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "base/check.h"
+#include "data/tokenizer/bpe/word_cache.h"
 #include "data/tokenizer/charsmap.h"
 #include "data/tokenizer/sentencepiece_model.h"
 #include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/workspace_pool.h"
 
 namespace mcpp {
 namespace {
@@ -26,6 +31,23 @@ bool load(sentencepiece::SentencePieceProcessor& processor, const std::string& m
   } catch (const std::exception&) {
     return false;
   }
+}
+
+/// The first position from `from` on where a space follows a word, and another word the spaces; else the end.
+std::size_t end_of_word(std::string_view text, std::size_t from) {
+  std::size_t space = text.find(' ', from);
+  while (space < text.size() && text[space - 1] == ' ') space = text.find(' ', space + 1);
+  return std::min(text.find_first_not_of(' ', space), text.size()) == text.size() ? text.size() : space;
+}
+
+/// Whether a word has the same ids alone and in its text: merges of byte pair encoding do not know of one another, and
+/// the sums of a unigram model are the same where they are exact, as those of round_scores() are.
+bool encodes_words_alone(const SentencepieceModel& model) {
+  const auto is_exact = [](const SentencePiece& piece) {
+    return piece.type != PieceType::UserDefined && std::round(piece.score * 1024) == piece.score * 1024;
+  };
+  return model.type == SegmentationType::Bpe ||
+         (model.type == SegmentationType::Unigram && std::ranges::all_of(model.pieces, is_exact));
 }
 
 class SentencepieceCoder final : public TextCoder {
@@ -49,6 +71,8 @@ class SentencepieceCoder final : public TextCoder {
  private:
   void append_block(std::string_view text, std::vector<i32>& ids) const;
   void append_encoded(std::string_view text, std::vector<i32>& ids) const;
+  void append_words(std::string_view text, std::vector<i32>& ids) const;
+  void append_word(std::string_view word, WordCache& cache, std::vector<i32>& ids) const;
   bool pieces_end_at_spaces() const;
 
   std::string source_;
@@ -57,6 +81,8 @@ class SentencepieceCoder final : public TextCoder {
   std::vector<i32> literal_space_;  // byte pieces of U+2581, empty without byte fallback
   bool adds_prefix_space_ = false;  // the model puts a space before every text
   bool can_split_ = false;          // no piece reaches from a word over the space after it
+  bool remembers_words_ = false;    // as encodes_words_alone()
+  mutable WorkspacePool<WordCache> known_words_;
   i32 eod_ = -1;
 };
 
@@ -81,6 +107,7 @@ SentencepieceCoder::SentencepieceCoder(const std::string& content, const std::st
   adds_prefix_space_ =
       !probe.empty() && bytes_[static_cast<std::size_t>(probe[0])].starts_with(' ') && !processor_.IsUnknown(probe[0]);
   can_split_ = pieces_end_at_spaces();
+  remembers_words_ = can_split_ && encodes_words_alone(parse_sentencepiece_model(content, source));
   eod_ = id(kEodPiece);
   if (eod_ < 0) eod_ = processor_.eos_id();
 }
@@ -92,18 +119,41 @@ void SentencepieceCoder::append_block(std::string_view text, std::vector<i32>& i
   ids.insert(ids.end(), part.begin(), part.end());
 }
 
-/// Encodes in blocks, since sentencepiece's time per byte grows with the length of what it is given. Blocks end before
-/// a space that follows a word: no piece lies across, so the ids are those of the whole. A model that puts a space
-/// before every text puts back the one that is left out between blocks.
+/// Encodes in parts that end before a space that follows a word: no piece lies across, so the ids are those of the
+/// whole. A model that puts a space before every text puts back the one that is left out between parts. These are
+/// words, most of which come again, or else blocks, since sentencepiece's time per byte grows with the length of what
+/// it is given.
 void SentencepieceCoder::append_encoded(std::string_view text, std::vector<i32>& ids) const {
+  if (remembers_words_) return append_words(text, ids);
   while (can_split_ && text.size() > kBlockBytes) {
-    std::size_t space = text.find(' ', kBlockBytes);
-    while (space < text.size() && text[space - 1] == ' ') space = text.find(' ', space + 1);
-    if (space >= text.size()) break;
-    append_block(text.substr(0, space), ids);
-    text.remove_prefix(space + (adds_prefix_space_ ? 1 : 0));
+    const std::size_t end = end_of_word(text, kBlockBytes);
+    if (end == text.size()) break;
+    append_block(text.substr(0, end), ids);
+    text.remove_prefix(end + (adds_prefix_space_ ? 1 : 0));
   }
   append_block(text, ids);
+}
+
+void SentencepieceCoder::append_words(std::string_view text, std::vector<i32>& ids) const {
+  std::unique_ptr<WordCache> cache = known_words_.take();
+  while (!text.empty()) {
+    const std::size_t end = end_of_word(text, std::min(text.find_first_not_of(' '), text.size()));
+    append_word(text.substr(0, end), *cache, ids);
+    text.remove_prefix(end < text.size() && adds_prefix_space_ ? end + 1 : end);
+  }
+  known_words_.give_back(std::move(cache));
+}
+
+void SentencepieceCoder::append_word(std::string_view word, WordCache& cache, std::vector<i32>& ids) const {
+  if (word.size() > WordCache::kLongestWord) return append_block(word, ids);
+  const u64 hash = WordCache::hash(word);
+  if (const auto known = cache.find(word, hash)) {
+    ids.insert(ids.end(), known->begin(), known->end());
+    return;
+  }
+  const std::size_t before = ids.size();
+  append_block(word, ids);
+  cache.insert(word, hash, std::span(ids).subspan(before));
 }
 
 bool SentencepieceCoder::pieces_end_at_spaces() const {

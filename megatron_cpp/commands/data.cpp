@@ -29,7 +29,7 @@ struct ShowOptions {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("config", self.config, "configuration file of the run, in TOML");
-    visit("split", self.split, "train, valid or test");
+    visit("split", self.split, "train, valid (of several sets valid-<name>) or test");
     visit("iteration", self.iteration, "show all samples that this iteration reads, counted from 1", at_least(0));
     visit("sample", self.sample, "show this sample, counted from 0", at_least(-1));
   }
@@ -69,12 +69,24 @@ ExitCode verify(Arguments args, Log& log) {
   return ExitCode::Done;
 }
 
+/// "valid", or with several sets "valid-<set>"; null when nothing is held out.
+const Dataset* chosen_validation_set(const Datasets& datasets, const std::string& split) {
+  std::string choices;
+  for (const ValidationSet& set : datasets.validation) {
+    const std::string name = set.name.empty() ? "valid" : "valid-" + set.name;
+    if (split == name) return set.dataset.get();
+    choices += (choices.empty() ? "" : ", ") + name;
+  }
+  check_input(choices.empty(), "--split: \"", split, "\" is none of the validation sets ", choices);
+  return nullptr;
+}
+
 const Dataset& chosen_split(const Datasets& datasets, const std::string& split) {
   const Dataset* dataset = nullptr;
   if (split == "train")
     dataset = datasets.train.get();
-  else if (split == "valid")
-    dataset = datasets.valid.get();
+  else if (split == "valid" || split.starts_with("valid-"))
+    dataset = chosen_validation_set(datasets, split);
   else if (split == "test")
     dataset = datasets.test.get();
   else

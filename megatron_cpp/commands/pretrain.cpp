@@ -66,8 +66,9 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
     }
     return ExitCode::Done;
   }
-  check_input(!config->data.data_path.empty() || !config->data.train_data_path.empty(),
-              "data.data_path: names no dataset to train on; make one with megatron_cpp preprocess");
+  check_input(config->data.names_data(),
+              "data.data_path: names no dataset to train on; make one with megatron_cpp preprocess, or set "
+              "data.mock_data to try out the speed without any");
   const bool saves = !config->checkpoint.save.empty();
   std::atomic<bool> is_training = false;
   const SignalWatch signals(world.board, [&](int signal) {  // before there are threads

@@ -10,7 +10,7 @@ namespace mcpp {
 namespace {
 
 /// "section." stands for all keys of a section.
-constexpr std::array<std::string_view, 16> kRunDefining{"model.",
+constexpr std::array<std::string_view, 17> kRunDefining{"model.",
                                                         "optimizer.",
                                                         "training.seed",
                                                         "training.global_batch_size",
@@ -21,6 +21,7 @@ constexpr std::array<std::string_view, 16> kRunDefining{"model.",
                                                         "data.train_data_path",
                                                         "data.valid_data_path",
                                                         "data.test_data_path",
+                                                        "data.mock_data",
                                                         "data.tokenizer_model",
                                                         "data.reset_position_ids",
                                                         "data.reset_attention_mask",

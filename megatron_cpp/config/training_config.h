@@ -62,6 +62,7 @@ struct TrainingConfig {
   std::vector<std::string> recompute_modules;
   i64 eval_interval = 1000;
   i64 eval_iters = 100;
+  bool eval_on_start = false;
   NanPolicy nan_policy = NanPolicy::Skip;
   SpikePolicy spike_policy = SpikePolicy::Warn;
   i64 spike_window = 128;
@@ -97,6 +98,7 @@ struct TrainingConfig {
           "for selective: any of core_attn, layernorm, mlp_act, moe_act; empty = core_attn");
     visit("eval_interval", self.eval_interval, "iterations between two evaluations; 0 = only at the end", at_least(0));
     visit("eval_iters", self.eval_iters, "global batches in one evaluation; 0 = no evaluation", between(0, 1e12));
+    visit("eval_on_start", self.eval_on_start, "an evaluation before the first iteration, too");
     visit("nan_policy", self.nan_policy,
           "when loss or gradient is not finite: skip the step; stop with exit code 17; or rollback: go on from the "
           "newest good checkpoint, past the samples read since. The weights never take such a step");

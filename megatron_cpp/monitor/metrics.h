@@ -54,7 +54,7 @@ std::string progress_line(const IterationStats& stats);
 
 struct ValidationStats {
   i64 iteration = 0;
-  std::string split;  ///< "validation" or "test"
+  std::string split;  ///< "validation", "validation-<set>" or "test"
   double lm_loss = 0;
   i64 tokens = 0;
 
@@ -111,7 +111,7 @@ class MetricsWriter {
   }
 
   void write(const IterationStats& stats);   ///< {"type": "train", "iteration": ..., "time": when it was written, UTC}
-  void write(const ValidationStats& stats);  ///< {"type": "validation" or "test", "iteration": ...}
+  void write(const ValidationStats& stats);  ///< {"type": its split, "iteration": ...}
   void write(const RunStart& start);         ///< {"type": "run", "iteration": ...}
   void write(const RunEvent& event);         ///< {"type": "event", "iteration": ..., "event": "save", ...}
   void write(const TextSample& sample);      ///< {"type": "sample", "iteration": ..., "prompt": ..., "text": ...}

@@ -124,7 +124,7 @@ void RunHistory::add_step(double iteration, const Json& record) {
 
 void RunHistory::add_evaluation(double iteration, const std::string& split, const Json& record) {
   // Nobody has that many; a file that is none might.
-  constexpr std::size_t kMostSplits = 64;
+  constexpr std::size_t kMostSplits = 1000;
   if (evaluations.contains(split) || evaluations.size() < kMostSplits)
     evaluations[split].add(iteration, row_of(record));
 }

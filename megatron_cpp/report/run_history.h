@@ -37,7 +37,7 @@ struct RunHistory {
   };
 
   NumberTable steps;
-  std::map<std::string, NumberTable> evaluations;  ///< "validation", "test"
+  std::map<std::string, NumberTable> evaluations;  ///< by curve: "validation", "validation-<set>", "test"
   std::vector<Start> starts;
   std::vector<Event> events;
   std::vector<Sample> samples;

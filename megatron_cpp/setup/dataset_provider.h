@@ -1,5 +1,6 @@
 // From the configuration to microbatches on the device.
 #pragma once
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -39,17 +40,18 @@ class MicroBatchWalk {
 /// numbers; unless documents are told apart, where they read as well, to know where these begin.
 class BatchStream {
  public:
-  /// `batch_sizes` as Config::batch_sizes(). The dataset must outlive the stream.
+  /// `batch_sizes` as Config::batch_sizes(). The dataset must outlive the stream. Samples from `end` on only fill up a
+  /// batch: they have no targets.
   BatchStream(const Dataset& dataset, const Config& config, std::vector<BatchSizeStep> batch_sizes,
-              i64 consumed_samples, Session& session);
+              i64 consumed_samples, Session& session, i64 end = std::numeric_limits<i64>::max());
 
   std::vector<MicroBatch> next();
 
  private:
   MicroBatch next_micro_batch();
 
-  /// This rank reads the next microbatch.
-  Batch read();
+  /// This rank reads the next microbatch, which has these samples.
+  Batch read(const std::vector<i64>& samples);
 
   DataConfig data_;
   i64 micro_batch_size_;
@@ -58,6 +60,7 @@ class BatchStream {
   Session& session_;
   MicroBatchWalk walk_;
   bool needs_tokens_;
+  i64 end_;
   std::unique_ptr<Prefetcher> prefetcher_;  // where this rank reads
 };
 

@@ -93,17 +93,19 @@ void resolve_vocabulary(Config& config, const Log& log) {
 }
 
 void check_data(const Config& config, const World& world, const Log& log) {
-  if (config.data.data_path.empty() && config.data.train_data_path.empty()) {
+  if (!config.data.names_data()) {
     log.info("data: none named (data.data_path)");
     return;
   }
   const Datasets datasets = dataset_provider(config, SharedIndexRanks(world.ranks, world.ranks_of_node()), log);
   std::string text = "data:";
-  const auto add = [&](const char* name, const Dataset* dataset) {
+  const auto add = [&](const std::string& name, const Dataset* dataset) {
     text += str("\n  ", name, "  ", dataset ? str(dataset->size(), " samples") : std::string("none"));
   };
   add("train     ", datasets.train.get());
-  add("validation", datasets.valid.get());
+  if (datasets.validation.empty()) add("validation", nullptr);
+  for (const ValidationSet& set : datasets.validation)
+    add(set.name.empty() ? "validation" : "validation " + set.name, set.dataset.get());
   add("test      ", datasets.test.get());
   log.info(text);
 }

@@ -17,6 +17,7 @@
 #include "megatron_cpp/step/finite_check.h"
 #include "megatron_cpp/step/replica_check.h"
 #include "megatron_cpp/step/step_policy.h"
+#include "megatron_cpp/train/evaluation.h"
 #include "model/flops.h"
 
 namespace mcpp {
@@ -127,7 +128,7 @@ void Trainer::run_iterations() {
     saver_.poll();
     if (saver_.is_due(iteration())) save(/*waits=*/false);
     if (is_due(config_.training.eval_interval) && iteration() < train_iters_)
-      evaluate("validation", datasets_.valid.get());
+      evaluate_validation_sets(/*only_owed=*/false);
     stopping = should_exit();
   }
   finish_step();
@@ -379,42 +380,41 @@ void Trainer::log_iteration() {
   window_.restart();
 }
 
-void Trainer::evaluate(const char* split, Dataset* dataset) {
-  if (!dataset || config_.training.eval_iters == 0) return;
+void Trainer::evaluate_validation_sets(bool only_owed) {
+  bool is_evaluated = false;
+  for (const ValidationSet& set : datasets_.validation) {
+    const std::string curve = set.name.empty() ? "validation" : "validation-" + set.name;
+    if (signal() != 0) return;
+    if (only_owed && !is_owed(curve)) continue;
+    evaluate(curve, *set.dataset, config_.data.full_validation ? set.dataset->size() : evaluation_samples());
+    is_evaluated = true;
+  }
+  if (is_evaluated && signal() == 0) sample_text();
+}
+
+void Trainer::evaluate(const std::string& curve, const Dataset& dataset, i64 samples) {
   session_.enter(Activity::Evaluating, progress_.iteration);
   const RankSeconds before = spent();
   const TimedRange range(session_.profiler.get(), "evaluate", Detail::Phase);
-  // A fixed set of samples, so that evaluations can be compared with one another.
-  const i64 batch_size = batch_sizes_.back().batch_size;
-  BatchStream batches(*dataset, config_, {{0, batch_size}}, 0, session_);
-  double loss_sum = 0;
-  i64 tokens = 0;
-  const i64 count = config_.training.eval_iters;
-  bool goes_on = true;
-  // The outcome of a batch is asked for when the next one is queued, so that a GPU never idles.
-  for (i64 i = 0; goes_on; ++i) {
-    goes_on = i < count && signal() == 0;
-    watch_.begin(str(split, " ", i + 1, "/", count));
-    if (goes_on) state_.start_evaluation(batches.next());
-    if (i == 0) continue;
-    const EvaluationOutcome outcome = state_.evaluation();
-    loss_sum += outcome.loss * static_cast<double>(outcome.tokens);
-    tokens += outcome.tokens;
-  }
-  if (signal() != 0) return;  // what matters then is to save in time
-  const ValidationStats stats{.iteration = progress_.iteration,
-                              .split = split,
-                              .lm_loss = loss_sum / static_cast<double>(tokens),
-                              .tokens = tokens};
+  const std::optional<EvaluationOutcome> outcome =
+      evaluate_samples({.name = curve, .dataset = dataset, .samples = samples}, config_, state_, watch_, session_);
+  if (!outcome) return;  // what matters then is to save in time
+  const ValidationStats stats{
+      .iteration = progress_.iteration, .split = curve, .lm_loss = outcome->loss, .tokens = outcome->tokens};
   log_.info(validation_lines(stats));
   tensorboard_.write(stats, progress_.consumed_samples);  // first: what metrics.jsonl has is not evaluated again
   metrics_.write(stats);
-  if (dataset == datasets_.valid.get()) sample_text();
   leave_out(before);
+}
+
+bool Trainer::is_owed(const std::string& curve) {
+  const auto has_it = [&] { return str(metrics_.has_evaluation(curve, progress_.iteration)); };
+  return from_first(session_.parallel.world, has_it) == str(false);
 }
 
 void Trainer::sample_text() {
   if (!sampler_.is_on()) return;
+  const RankSeconds before = spent();
   state_.set_watch(nullptr);  // its passes are not those of a step
   const std::optional<std::string> text = sampler_.next(state_, [this] { return watch_.signal(); });
   state_.set_watch(&watch_);
@@ -422,18 +422,16 @@ void Trainer::sample_text() {
   const std::string& prompt = config_.logging.sample_prompt;
   log_.info(str("sample at iteration ", progress_.iteration, ": ", prompt, *text));
   metrics_.write(TextSample{.iteration = progress_.iteration, .prompt = prompt, .text = *text});
+  leave_out(before);
 }
 
 void Trainer::evaluate_what_is_owed() {
   const bool is_end = progress_.iteration >= train_iters_;
-  for (const auto& [split, dataset] :
-       {std::pair("validation", datasets_.valid.get()), {"test", datasets_.test.get()}}) {
-    const bool is_due = is_end || (progress_.iteration > 0 && this->is_due(config_.training.eval_interval) &&
-                                   dataset == datasets_.valid.get());
-    if (!is_due || !dataset || signal() != 0) continue;
-    const auto has_it = [&, name = split] { return str(metrics_.has_evaluation(name, progress_.iteration)); };
-    if (from_first(session_.parallel.world, has_it) == str(false)) evaluate(split, dataset);
-  }
+  const bool is_due_now =
+      progress_.iteration > 0 ? is_due(config_.training.eval_interval) : config_.training.eval_on_start;
+  if (is_end || is_due_now) evaluate_validation_sets(/*only_owed=*/true);
+  if (is_end && datasets_.test && signal() == 0 && is_owed("test"))
+    evaluate("test", *datasets_.test, evaluation_samples());
 }
 
 void Trainer::save(bool waits) {

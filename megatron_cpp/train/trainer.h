@@ -69,7 +69,12 @@ class Trainer {
   void log_iteration();
   void begin_trace();
   void end_trace();
-  void evaluate(const char* split, Dataset* dataset);
+  /// What is held out for validation: an evaluation of each set; with `only_owed` of those that metrics.jsonl lacks.
+  void evaluate_validation_sets(bool only_owed);
+  /// The first `samples` of a dataset. `curve`: "validation", "validation-<set>" or "test".
+  void evaluate(const std::string& curve, const Dataset& dataset, i64 samples);
+  bool is_owed(const std::string& curve);
+  i64 evaluation_samples() const { return config_.training.eval_iters * batch_sizes_.back().batch_size; }
   void sample_text();
   /// Those that are due where the training stands and that metrics.jsonl does not have.
   void evaluate_what_is_owed();

@@ -64,7 +64,7 @@ TEST(Datasets, HeldOutTextIsNeverTrainedOn) {
   config.data_path = {write_dataset(folder / "d", 100, 40)};
   config.split = "80,15,5";
   const Datasets datasets = build(config, {700, 60, 10});
-  const auto train = tokens_of(*datasets.train), valid = tokens_of(*datasets.valid), test = tokens_of(*datasets.test);
+  const auto train = tokens_of(*datasets.train), valid = tokens_of(*datasets.valid()), test = tokens_of(*datasets.test);
   EXPECT_LT(*train.rbegin(), 80 * 40);
   EXPECT_GE(*valid.begin(), 80 * 40);
   EXPECT_LT(*valid.rbegin(), 95 * 40);
@@ -78,7 +78,7 @@ TEST(Datasets, EverySampleIsReadOncePerEpoch) {
   config.split = "1";
   const Datasets datasets = build(config, {5, 0, 0});
   EXPECT_EQ(datasets.train->size(), (330 - 1) / 16);
-  EXPECT_EQ(datasets.valid, nullptr);
+  EXPECT_EQ(datasets.valid(), nullptr);
   std::map<i32, int> inputs;
   std::vector<i32> row(17);
   for (i64 i = 0; i < datasets.train->size(); ++i) {
@@ -105,6 +105,57 @@ TEST(Datasets, OriginNamesTheTokens) {
     }
     EXPECT_EQ(at, row.size());
   }
+}
+
+TEST(Datasets, SeveralValidationSetsAreApart) {
+  const ScratchFolder folder;
+  std::filesystem::create_directories(folder / "more");
+  DataConfig config;
+  config.train_data_path = {write_dataset(folder / "d", 100, 40)};
+  config.valid_data_path = {write_dataset(folder / "books_text_document", 30, 40),
+                            write_dataset(folder / "code", 10, 40)};
+  config.multiple_validation_sets = true;
+  const Datasets some = build(config, {700, 20, 0});
+  ASSERT_EQ(some.validation.size(), 2u);
+  EXPECT_EQ(some.validation[0].name, "books");
+  EXPECT_EQ(some.validation[1].name, "code");
+  for (const ValidationSet& set : some.validation) {
+    EXPECT_GE(set.dataset->size(), 20);
+    EXPECT_EQ(set.dataset->origin(0).prefix, (folder / (set.name == "code" ? "code" : "books_text_document")).string());
+  }
+  config.full_validation = true;
+  const Datasets all = build(config, {700, 1, 0});
+  EXPECT_EQ(all.validation[0].dataset->size(), (30 * 40 - 1) / 16);
+  EXPECT_EQ(all.validation[1].dataset->size(), (10 * 40 - 1) / 16);
+  config.multiple_validation_sets = false;
+  EXPECT_EQ(build(config, {700, 1, 0}).valid()->size(), (30 * 40 - 1) / 16 + (10 * 40 - 1) / 16) << "their blend";
+
+  config.valid_data_path = {"0.5", config.valid_data_path[0], "0.5", config.valid_data_path[1]};
+  EXPECT_THAT(build_error(config, {700, 1, 0}), HasSubstr("data.full_validation: a blend with weights"));
+  config.multiple_validation_sets = true;
+  EXPECT_THAT(build_error(config, {700, 1, 0}), HasSubstr("leave the weights out"));
+  config.valid_data_path = {config.valid_data_path[1], config.valid_data_path[1]};
+  EXPECT_THAT(build_error(config, {700, 1, 0}), HasSubstr("stands there twice"));
+  EXPECT_EQ(validation_set_names({"a/x", "b/x"}), (std::vector<std::string>{"a/x", "b/x"}));
+}
+
+/// The weights of data_path are for training; a text whose share is too small has no set.
+TEST(Datasets, SeveralValidationSetsOfOneSplit) {
+  const ScratchFolder folder;
+  DataConfig config;
+  config.data_path = {"0.3", write_dataset(folder / "a", 100, 40),  "0.7", write_dataset(folder / "b", 100, 40),
+                      "0.1", write_dataset(folder / "small", 3, 40)};
+  config.split = "80,20";
+  config.multiple_validation_sets = true;
+  const Datasets datasets = build(config, {100, 20, 0});
+  ASSERT_EQ(datasets.validation.size(), 3u);
+  EXPECT_EQ(datasets.validation[1].name, "b");
+  const auto seen = tokens_of(*datasets.validation[1].dataset);
+  EXPECT_GE(*seen.begin(), 80 * 40);
+  config.split = "97,3";
+  EXPECT_EQ(build(config, {100, 20, 0}).validation.size(), 2u);
+  config.split = "1";
+  EXPECT_TRUE(build(config, {100, 20, 0}).validation.empty());
 }
 
 TEST(Datasets, BadInputIsExplained) {
@@ -154,20 +205,20 @@ TEST(Datasets, ATextTooSmallToHoldOutFromIsTrainedOn) {
   config.data_path = {d};  // the usual split: 12 documents for validation, none for the test
   const Datasets datasets = build(config, {100, 8, 8}, 250);
   EXPECT_GE(datasets.train->size(), 30);
-  EXPECT_EQ(datasets.valid, nullptr) << "12 documents have 240 tokens";
+  EXPECT_EQ(datasets.valid(), nullptr) << "12 documents have 240 tokens";
   EXPECT_EQ(datasets.test, nullptr);
   const std::string warnings = warnings_of(config, {100, 8, 8}, 250);
   EXPECT_THAT(warnings,
               HasSubstr("gives the valid split 12 of 400 documents with 240 tokens, and one sample needs 251"));
   EXPECT_THAT(warnings, HasSubstr("gives the test split 0 of 400 documents with 0 tokens, and one sample needs 251"));
-  EXPECT_NE(build(config, {100, 8, 8}, 200).valid, nullptr);
+  EXPECT_NE(build(config, {100, 8, 8}, 200).valid(), nullptr);
 
   for (const auto& list : {std::vector<std::string>{"1", d, "2", e}, {d, e}}) {
     config.data_path = list;
     const Datasets blend = build(config, {10, 4, 4}, 16);
     EXPECT_GE(blend.train->size(), 10);
-    ASSERT_NE(blend.valid, nullptr);
-    for (i64 i = 0; i < blend.valid->size(); ++i) EXPECT_EQ(blend.valid->origin(i).prefix, d);
+    ASSERT_NE(blend.valid(), nullptr);
+    for (i64 i = 0; i < blend.valid()->size(); ++i) EXPECT_EQ(blend.valid()->origin(i).prefix, d);
     EXPECT_EQ(blend.test, nullptr);
     EXPECT_THAT(warnings_of(config, {10, 4, 4}, 16),
                 HasSubstr("e: data.split = \"969,30,1\" gives the valid split 0 of 10"));
@@ -221,7 +272,7 @@ TEST(Datasets, SeparatePathsUseAllTheirText) {
   config.valid_data_path = {"1", write_dataset(folder / "e", 4, 20)};
   const Datasets datasets = build(config, {3, 2, 1});
   EXPECT_EQ(datasets.train->size(), 199 / 16);
-  EXPECT_EQ(datasets.valid->size(), 79 / 16);
+  EXPECT_EQ(datasets.valid()->size(), 79 / 16);
   EXPECT_EQ(datasets.test, nullptr);
 }
 

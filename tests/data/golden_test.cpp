@@ -83,7 +83,7 @@ TEST_P(Golden, IndicesAndTokensAreMegatrons) {
     const Datasets built = build_train_valid_test_datasets(config, file.attribute<i64>(name, "seq"),
                                                            file.attribute<i64>(name, "seed"), samples, Log(1));
     expect_split(built.train.get(), file, name + "/train");
-    expect_split(built.valid.get(), file, name + "/valid");
+    expect_split(built.valid(), file, name + "/valid");
     expect_split(built.test.get(), file, name + "/test");
   }
 }

@@ -49,6 +49,19 @@ std::string stream(const Tokenizer& tokenizer, const std::vector<i32>& ids) {
   return text + decoder.finish();
 }
 
+/// Runs of spaces, long words, characters that no piece has.
+std::string odd_spaces(const std::string& text) {
+  std::string odd;
+  for (u32 i = 0; odd.size() < 20000; ++i) {
+    const Philox4 random = philox4x32(5, {i, 0, 0, 0});
+    odd += text.substr(random[0] % 100'000, random[1] % 40);
+    if (random[2] % 4 == 0) odd.append(random[3] % 5, ' ');
+    if (random[2] % 64 == 1) odd.append(100, 'a');
+    if (random[2] % 16 == 2) odd += "\xE4\xB8\xAD\xE6\x96\x87";
+  }
+  return odd + "end";
+}
+
 class TokenizerTypes : public testing::TestWithParam<TokenizerModel> {};
 
 TEST_P(TokenizerTypes, EveryTextComesBackExactly) {
@@ -98,7 +111,8 @@ TEST_P(TokenizerTypes, LongTextGivesSentencepiecesOwnIds) {
   const Tokenizer tokenizer = train(options);
   sentencepiece::SentencePieceProcessor processor;
   ASSERT_TRUE(processor.Load(options.output).ok());
-  for (const std::string& text : {english().substr(0, 20000), std::string(5000, ' ') + english().substr(0, 3000)}) {
+  for (const std::string& text :
+       {english().substr(0, 20000), std::string(5000, ' ') + english().substr(0, 3000), odd_spaces(english())}) {
     std::vector<int> expected;
     ASSERT_TRUE(processor.Encode(text, &expected).ok());
     EXPECT_EQ(tokenizer.encode(text), expected);
@@ -122,7 +136,9 @@ TEST(Tokenizer, ForeignModelsWithAPrefixSpaceServe) {
   EXPECT_EQ(tokenizer.piece(tokenizer.eod()), "</s>");
   sentencepiece::SentencePieceProcessor processor;
   ASSERT_TRUE(processor.Load((folder / "llama.model").string()).ok());
-  for (const std::string& text : {std::string("Speak,  speak.\nYes"), english().substr(0, 20000)}) {
+  for (const std::string& text :
+       {std::string("Speak,  speak.\nYes"), english().substr(0, 20000), str(english().substr(0, 1020), "together "),
+        str(" ", odd_spaces(english())), str(odd_spaces(english()), "  ")}) {
     std::vector<int> expected;
     ASSERT_TRUE(processor.Encode(text, &expected).ok());
     EXPECT_EQ(tokenizer.encode(text), expected);

@@ -95,9 +95,11 @@ function checkHistory() {
   expect(c.tokens[9] === 10 * 8 * 64, `tokens ${c.tokens[9]}`);
   expect(Math.abs(c.training_seconds[1] - (500 + 40 * Math.sin(0.02) + 500 + 40 * Math.sin(0.04)) / 1000) < 1e-3, "seconds");
   expect(resumed.unreadable_lines === 1, "the line that was cut off");
+  const own = [...document.querySelectorAll("figure")].filter((figure) => figure.innerText.includes('Loss: validation-a/"b) <i>'));
+  expect(own.length === 1 && own[0].querySelectorAll("circle").length === 2, "the set's own curve, from iteration 0 on");
   const text = document.body.innerText;
   for (const words of ["roll back", "resume", "0.002", "<b><\/script><script>alert(1)<\/script>", "Memory by class",
-    "rank 0 computes 85 % of its time"])
+    "rank 0 computes 85 % of its time", '3.5, a/"b) <i> 3.25'])
     expect(text.includes(words), `the page does not say ${words}`);
 }
 

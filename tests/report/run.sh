@@ -56,10 +56,12 @@ steps 1 100000 0 >"$work/long/metrics.jsonl"
 config='[model]\nseq_length = 64\nhidden_size = \"</script><img src=x onerror=alert(1)>\"\n[optimizer]\nlr = 0.001\n'
 {
   echo '{"type":"run","iteration":0,"train_iters":100,"world_size":4,"host":"a","program":"megatron_cpp 0.1","device":"cpu","config":"'"$config"'","time":"2026-11-01T00:00:00.000Z"}'
+  echo '{"type":"validation-a/\"b) <i>","iteration":0,"lm_loss":9.5,"tokens":100}'
   steps 1 80 0.3
   echo '{"type":"run","iteration":50,"train_iters":120,"world_size":2,"host":"b","program":"megatron_cpp 0.1","device":"cpu","config":"'"${config/0.001/0.002}"'","time":"2026-11-01T00:10:00.000Z"}'
   steps 51 100 0.4
   echo '{"type":"validation","iteration":100,"lm_loss":3.5,"perplexity":33,"tokens":100,"time":"2026-11-01T00:20:00.000Z"}'
+  echo '{"type":"validation-a/\"b) <i>","iteration":100,"lm_loss":3.25,"tokens":100}'
   echo '{"type":"event","iteration":70,"event":"roll back","text":"</script><script>alert(1)</script>","time":"2026-11-01T00:15:00.000Z"}'
   echo '{"type":"sample","iteration":100,"prompt":"<b>","text":"</script><script>alert(1)</script>"}'
   for i in 60 100; do

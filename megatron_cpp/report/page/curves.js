@@ -58,7 +58,7 @@ function chartSpecs(state) {
     marks: () => eventMarks(state),
     curves: () => [...stepCurves(state, "lm_loss"),
       ...splits().flatMap((split) => evaluationCurves(state, split, (run) => `${run.name}, ${split}`))] };
-  const evaluations = splits().map((split) => ({ key: `evaluation-${split}`, title: `Loss: ${split}`, format: formatNumber,
+  const evaluations = splits().map((split, i) => ({ key: `evaluation-${i}`, title: `Loss: ${split}`, format: formatNumber,
     curves: () => evaluationCurves(state, split, (run) => run.name) }));
   const known = STEP_CHARTS.map((spec) => spec.key).concat(NOT_CHARTED);
   const others = [...new Set(runs.flatMap((run) => Object.keys(run.steps.columns)))]

@@ -13,13 +13,21 @@ const table = (head, rows) => el("div", { class: "card scroll" }, el("table", {}
 const numberCell = (text) => el("td", { class: "number" }, text);
 const runCell = (run) => el("td", {}, swatch(run.color), ` ${run.name}`);
 
+/** The lowest loss on each validation set, with its name where it has one; of many sets only some. */
+function bestValidation(run) {
+  const bests = Object.keys(run.evaluations).filter((split) => split.startsWith("validation")).sort().map((split) => {
+    const best = minimum(run.evaluations[split].columns.lm_loss), set = split.slice("validation-".length);
+    return `${set ? `${set} ` : ""}${Number.isFinite(best) ? formatNumber(best) : "–"}`;
+  });
+  return bests.length > 6 ? `${bests.slice(0, 6).join(", ")}, ...` : bests.join(", ") || "–";
+}
+
 function overviewRow(run) {
-  const c = run.steps.columns, start = run.starts[run.starts.length - 1] ?? {}, valid = run.evaluations.validation?.columns;
-  const best = minimum(valid?.lm_loss), done = lastFinite(c.iteration);
+  const c = run.steps.columns, start = run.starts[run.starts.length - 1] ?? {}, done = lastFinite(c.iteration);
   return el("tr", {}, runCell(run),
     numberCell(`${formatNumber(done)}${start.train_iters > 0 ? ` of ${formatNumber(start.train_iters)}` : ""}`),
     numberCell(formatNumber(lastFinite(c.tokens))), numberCell(formatNumber(lastFinite(c.lm_loss))),
-    numberCell(Number.isFinite(best) ? formatNumber(best) : "–"), numberCell(formatNumber(median(c.tokens_per_second))),
+    numberCell(bestValidation(run)), numberCell(formatNumber(median(c.tokens_per_second))),
     numberCell(formatPercent(median(c.mfu))), numberCell(formatSeconds(lastFinite(c.training_seconds))),
     numberCell(formatNumber(sum(c.skipped_iterations))), numberCell(String(Math.max(0, run.starts.length - 1))),
     numberCell(formatNumber(start.world_size)), el("td", {}, [start.device, start.host].filter(Boolean).join(", ")));

@@ -21,8 +21,14 @@ class EndToEndOnRanks : public EndToEnd {
     return {"sh", "-c", "export MEGATRON_CPP=\"$1\"; shift 2; exec " + path + " \"$@\"", "sh"};
   }
 
-  /// The process that is this rank of the run that saves there.
+  /// The process that is this rank of the run that writes there.
   pid_t process_of(int rank, const std::string& save) const {
+    const pid_t id = find_process(rank, save);
+    if (id == 0) ADD_FAILURE() << "no process is rank " << rank;
+    return id;
+  }
+  /// The same, 0 where there is none.
+  pid_t find_process(int rank, const std::string& save) const {
     const std::string variable = str("OMPI_COMM_WORLD_RANK=", rank);
     for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
       const std::string name = entry.path().filename().string();
@@ -30,7 +36,6 @@ class EndToEndOnRanks : public EndToEnd {
       if (std::from_chars(name.data(), name.data() + name.size(), id).ec != std::errc()) continue;
       if (holds(entry.path() / "environ", variable) && holds(entry.path() / "cmdline", at(save))) return id;
     }
-    ADD_FAILURE() << "no process is rank " << rank;
     return 0;
   }
   /// Whether a file of strings that end with zero has one that contains the text; for a variable, is it.

@@ -1,4 +1,6 @@
 // Preprocessing that several ranks share, that is killed and started again.
+#include <csignal>
+
 #include "tests/megatron_cpp/end_to_end/end_to_end_on_ranks.h"
 
 namespace mcpp {
@@ -19,7 +21,142 @@ class PreprocessOnRanks : public EndToEndOnRanks {
           << a << " " << b << ending;
     }
   }
+  /// Some 14 MB in two files: several units of each, of which one takes a second.
+  Words corpus() const {
+    const std::string play = read_text_file(test::source_folder() / "data/tinyshakespeare.txt");
+    std::string text;
+    for (int i = 0; i < 9; ++i) text += str("\n\nCopy ", i, "\n\n", play);
+    write_file_atomic(folder_ / "a.txt", text);
+    write_file_atomic(folder_ / "b.txt", text.substr(2 * (text.size() / 3)));
+    return {at("a.txt"), at("b.txt")};
+  }
+  /// Some 9 MB in 40 files, of which each is a unit.
+  Words many_files() const {
+    const std::string play = read_text_file(test::source_folder() / "data/tinyshakespeare.txt");
+    Words names;
+    for (std::size_t i = 0; i < 40; ++i) {
+      names.push_back(at(str("text_", i, ".txt")));
+      const std::size_t fifth = play.size() / 5;
+      write_file_atomic(names.back(), str("File ", i, "\n\n", play.substr(i % 5 * fifth, fifth)));
+    }
+    return names;
+  }
+  std::size_t parts(const std::string& prefix) const {
+    std::size_t found = 0;
+    std::error_code none;
+    for (const auto& entry : std::filesystem::directory_iterator(at(prefix) + ".parts", none))
+      found += entry.path().extension() == ".part";
+    return found;
+  }
+  /// Waits until a run that goes on has made so many parts.
+  void wait_for_parts(const std::string& prefix, std::size_t wanted) const {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
+    while (parts(prefix) < wanted) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "no progress";
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+  /// Each rank in a folder of its own, where relative paths lead to different files.
+  Outcome run_apart(const Words& folders, const Words& args) const {
+    Words launcher = mpirun(1), all = args;
+    launcher.insert(launcher.end(), {"--wdir", folders.at(0)});
+    all.insert(all.end(), {":", "-n", "1", "--wdir", folders.at(1), test::Program::path()});
+    all.insert(all.end(), args.begin(), args.end());
+    return test::Program(all, root() / "process", 0, launcher).wait();
+  }
 };
+
+TEST_F(PreprocessOnRanks, GivesTheBytesOfOneProcess) {
+  const Words input = corpus();
+  good(preprocess("one", input));
+  const Outcome outcome = run_on(3, preprocess("three", input));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_CONTAINS(outcome.out, "three_text_document: ");
+  expect_same("one", "three");
+  EXPECT_FALSE(std::filesystem::exists(at("three.parts")));
+  EXPECT_EQ(leftovers(folder_), Words{});
+}
+
+/// First one rank, which ends all, then both and their launcher, as when the machine goes.
+TEST_F(PreprocessOnRanks, GoesOnAfterItWasKilled) {
+  const Words input = many_files();
+  good(preprocess("one", input));
+  for (const bool whole_job : {false, true}) {
+    const std::size_t before = parts("killed");
+    test::Program program(preprocess("killed", input), root() / "process", 0, mpirun(2));
+    wait_for_parts("killed", before + 3);
+    const pid_t first = process_of(0, "killed"), second = process_of(1, "killed");
+    ::kill(second, SIGKILL);
+    if (whole_job) {
+      ::kill(first, SIGKILL);
+      program.signal(SIGKILL);
+    }
+    EXPECT_NE(program.wait().code, 0);
+    for (const pid_t rank : {first, second})
+      while (::kill(rank, 0) == 0 && holds(str("/proc/", rank, "/cmdline"), at("killed")))
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    EXPECT_LT(parts("killed"), input.size()) << "killed too late for this test";
+    EXPECT_FALSE(std::filesystem::exists(at("killed_text_document.bin")));
+  }
+  const std::string out = good(preprocess("killed", input));  // one process goes on where two ranks were
+  EXPECT_CONTAINS(out, " of 40 parts are there already");
+  expect_same("one", "killed");
+  EXPECT_FALSE(std::filesystem::exists(at("killed.parts")));
+}
+
+/// While it makes parts, joins them, or takes them away.
+TEST_F(PreprocessOnRanks, KilledAtAnyTimeItEndsWithTheSameBytes) {
+  const Words input{at("text.txt"), at("rest.txt")};
+  const std::string play = read_text_file(test::source_folder() / "data/tinyshakespeare.txt");
+  write_file_atomic(input[0], play.substr(0, play.size() / 2));
+  write_file_atomic(input[1], play.substr(play.size() / 2));
+  good(preprocess("one", input));
+  int code = -1, starts = 0;
+  for (; code != 0; ++starts) {
+    ASSERT_LT(starts, 40);
+    test::Program program(preprocess("killed", input), root() / "process", 0, mpirun(2));
+    std::this_thread::sleep_for(std::chrono::milliseconds(200 + 100 * starts));
+    if (const pid_t rank = find_process(starts % 2, "killed"); rank > 0) ::kill(rank, SIGKILL);
+    code = program.wait().code;
+  }
+  expect_same("one", "killed");
+  EXPECT_FALSE(std::filesystem::exists(at("killed.parts")));
+  EXPECT_FALSE(std::filesystem::exists(at("killed.parts.done")));
+}
+
+TEST_F(PreprocessOnRanks, WhatIsNotShared) {
+  const std::string text = read_text_file(root() / "train.txt");
+  const Words folders{at("a"), at("b")};
+  for (const std::string& folder : folders) std::filesystem::create_directories(folder);
+  for (int i = 0; i < 8; ++i) write_file_atomic(folder_ / "a" / str(i, ".txt"), text);
+  const auto apart = [&](const std::string& prefix) {
+    Words args = preprocess("", {"--input=*.txt"});
+    args[1] = "--output_prefix=" + prefix;
+    const Outcome outcome = run_apart(folders, args);
+    EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
+    return outcome.err;
+  };
+  EXPECT_CONTAINS(apart("out"), "out.parts: is not there for this rank; all ranks must see the same folder");
+  EXPECT_CONTAINS(apart(at("out")), ".txt: is not there for this rank; all ranks must see the same files");
+  // A file that is there, and is another one, is not taken for that of the others.
+  for (int i = 0; i < 8; ++i) write_file_atomic(folder_ / "b" / str(i, ".txt"), text + " ");
+  EXPECT_CONTAINS(apart(at("out")), ".txt: is another file than when the work was shared out");
+  EXPECT_FALSE(std::filesystem::exists(at("out_text_document.bin")));
+}
+
+TEST_F(PreprocessOnRanks, AFullDiskIsNamedAndThePartsStay) {
+  const Words input = many_files();
+  good(preprocess("one", input));
+  const i64 bytes = static_cast<i64>(std::filesystem::file_size(at("one_text_document.bin")));
+  const Outcome full = test::Program(preprocess("full", plus(input, "--parts")), root() / "process", bytes - 1).wait();
+  EXPECT_EQ(full.code, 2) << full.err;
+  EXPECT_CONTAINS(full.err, "full.parts/text.bin: cannot grow: ");
+  EXPECT_FALSE(std::filesystem::exists(at("full_text_document.bin")));
+  const Outcome later = run_on(2, preprocess("full", input));
+  ASSERT_EQ(later.code, 0) << later.err;
+  EXPECT_CONTAINS(later.out, "40 of 40 parts are there already");
+  expect_same("one", "full");
+}
 
 TEST_F(PreprocessOnRanks, OneProcessKeepsPartsWhenAsked) {
   const Words input{(root() / "train.txt").string()};

@@ -117,6 +117,9 @@ TEST(TensorboardFiles, EvaluationsThatAreOwedAreDropped) {
     EXPECT_FALSE(stands_in_resumed_run(step, "lm loss test ppl" + twin, at, has));
     EXPECT_TRUE(stands_in_resumed_run(step - 1, "lm loss test" + twin, at, has));
   }
+  for (const char* tag :
+       {"lm loss validation-books", "lm loss validation-books ppl", "lm loss validation-books vs samples"})
+    EXPECT_FALSE(stands_in_resumed_run(at.iteration, tag, {.iteration = 10, .consumed_samples = 10}, has)) << tag;
   EXPECT_FALSE(stands_in_resumed_run(10, "configuration", at, has));  // the start writes it anew
 }
 

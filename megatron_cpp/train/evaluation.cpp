@@ -1,0 +1,28 @@
+#include "megatron_cpp/train/evaluation.h"
+
+namespace mcpp {
+
+std::optional<EvaluationOutcome> evaluate_samples(const HeldOutSamples& text, const Config& config,
+                                                  TrainingState& state, StepProgress& watch, Session& session) {
+  const i64 batch_size = config.batch_sizes().back().batch_size;
+  const i64 count = (text.samples + batch_size - 1) / batch_size;
+  BatchStream batches(text.dataset, config, {{0, batch_size}}, 0, session, text.samples);
+  double loss_sum = 0;
+  i64 tokens = 0;
+  const auto is_stopped = [&] { return state.notices().signal != 0; };
+  bool goes_on = true;
+  // The outcome of a batch is asked for when the next one is queued, so that a GPU never idles.
+  for (i64 i = 0; goes_on; ++i) {
+    goes_on = i < count && !is_stopped();
+    watch.begin(str(text.name, " ", i + 1, "/", count));
+    if (goes_on) state.start_evaluation(batches.next());
+    if (i == 0) continue;
+    const EvaluationOutcome outcome = state.evaluation();
+    if (outcome.tokens > 0) loss_sum += outcome.loss * static_cast<double>(outcome.tokens);
+    tokens += outcome.tokens;
+  }
+  if (is_stopped()) return std::nullopt;
+  return EvaluationOutcome{.loss = loss_sum / static_cast<double>(tokens), .tokens = tokens};
+}
+
+}  // namespace mcpp
