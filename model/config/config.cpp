@@ -51,8 +51,10 @@ void add_rope_conflicts(const ModelConfig& m, std::vector<std::string>& found) {
 }
 
 void add_norm_conflicts(const ModelConfig& m, std::vector<std::string>& found) {
-  if (m.qk_layernorm_all_heads && !m.qk_layernorm)
-    found.push_back("model.qk_layernorm_all_heads: only read when qk_layernorm is true");
+  if (!m.qk_layernorm_all_heads) return;
+  if (!m.qk_layernorm) found.push_back("model.qk_layernorm_all_heads: only read when qk_layernorm is true");
+  if (m.normalization != Normalization::RMSNorm)
+    found.push_back("model.qk_layernorm_all_heads: needs normalization = \"RMSNorm\"");
 }
 
 }  // namespace

@@ -157,9 +157,9 @@ Mask mask_of(const Heads& k, const AttentionOptions& options) {
 bool is_suited(const Heads& q, const Heads& k, const AttentionOptions& options) {
   // Before 9.16 other lengths need padding masks in the backward pass.
   constexpr std::size_t kAnyLength = 91600;
-  return is_narrow(q.base.dtype()) && options.dropout.p == 0 && mask_of(k, options) != Mask::Other && q.seq == k.seq &&
-         q.seq > 1 && q.batch > 0 && q.heads > 0 && q.head_dim % 8 == 0 && q.head_dim <= 128 &&
-         (q.seq % 128 == 0 || cudnnGetVersion() >= kAnyLength);
+  return is_narrow(q.base.dtype()) && options.dropout.p == 0 && options.soft_cap == 0 &&
+         mask_of(k, options) != Mask::Other && q.seq == k.seq && q.seq > 1 && q.batch > 0 && q.heads > 0 &&
+         q.head_dim % 8 == 0 && q.head_dim <= 128 && (q.seq % 128 == 0 || cudnnGetVersion() >= kAnyLength);
 }
 
 /// Both narrow types have two bytes.
