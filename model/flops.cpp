@@ -28,25 +28,26 @@ ParameterCounts count_parameters(const ModelConfig& config) {
   ParameterCounts counts;
   visit_on_paper(config, [&](const Param& param) {
     part_of(param.name, counts) += param.numel();
-    if (!param.matrices.empty()) counts.matrices += param.numel();
-    if (param.placement.grid == GridKind::Expert) counts.experts += param.numel();
+    const bool multiplies = !param.matrices.empty(), is_of_experts = param.placement.grid == GridKind::Expert;
+    if (multiplies) counts.matrices += param.numel();
+    if (is_of_experts) counts.experts += param.numel();
+    if (is_of_experts && multiplies) counts.expert_matrices += param.numel();
   });
   return counts;
 }
 
 namespace {
 
-/// Of the experts' matrices, those that do not take a token.
-i64 idle_experts(const ModelConfig& c, const ParameterCounts& counts) {
-  if (c.moe.num_experts == 0) return 0;
-  return counts.experts / c.moe.num_experts * (c.moe.num_experts - c.moe.router_topk);
+/// Of so many parameters of experts, those of experts that do not take a token.
+i64 idle(i64 of_experts, const MoeConfig& moe) {
+  return moe.num_experts == 0 ? 0 : of_experts / moe.num_experts * (moe.num_experts - moe.router_topk);
 }
 
 }  // namespace
 
 i64 active_parameters(const ModelConfig& config) {
   const ParameterCounts counts = count_parameters(config);
-  return counts.total() - idle_experts(config, counts);
+  return counts.total() - idle(counts.experts, config.moe);
 }
 
 double seen_keys(const ModelConfig& c, i64 layer) {
@@ -63,7 +64,8 @@ double flops_per_token(const ModelConfig& c) {
   for (i64 layer = 0; layer < c.num_layers; ++layer) seen += seen_keys(c, layer);
   const double attention = 2 * static_cast<double>(c.num_attention_heads * c.head_dim()) * seen;  // scores and values
   // 6 = forward, gradient of the input, gradient of the weight; each a multiplication and an addition.
-  return 6 * (static_cast<double>(counts.matrices - idle_experts(c, counts)) + attention + static_cast<double>(output));
+  const i64 matrices = counts.matrices - idle(counts.expert_matrices, c.moe);
+  return 6 * (static_cast<double>(matrices) + attention + static_cast<double>(output));
 }
 
 double flops_per_batch(const ModelConfig& c, i64 samples) {

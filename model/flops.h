@@ -10,10 +10,11 @@ struct ParameterCounts {
   i64 position_embeddings = 0;  ///< learned ones
   i64 attention = 0;            ///< QKV and output projections of all layers, biases included
   i64 mlp = 0;                  ///< of all layers, biases and experts included
-  i64 experts = 0;              ///< of mlp, the matrices of experts, of which each token uses moe_router_topk
+  i64 experts = 0;              ///< of mlp, those of experts, of which each token uses moe_router_topk
   i64 norms = 0;                ///< of all layers, and the last
   i64 output = 0;               ///< the output matrix, unless it is the word embeddings'
   i64 matrices = 0;             ///< those of attention and mlp that multiply each token (Param::matrices)
+  i64 expert_matrices = 0;      ///< of these, those of experts
 
   i64 total() const { return word_embeddings + position_embeddings + attention + mlp + norms + output; }
   /// What the literature calls the size of a model without its embeddings.

@@ -131,8 +131,6 @@ void check_model(const LayoutRules& rules, Conflicts& conflicts) {
   conflicts.divides(kTp, tp, "num_attention_heads", rules.num_attention_heads);
   conflicts.divides_or_is_multiple(kTp, tp, "num_query_groups", rules.num_query_groups);
   conflicts.divides(kTp, tp, "ffn_hidden_size", rules.ffn_hidden_size);
-  if (rules.norms_all_heads && tp > 1)
-    conflicts.add(str(kTp, " = ", tp, " must be 1 with qk_layernorm_all_heads, whose norms need all heads of a token"));
   conflicts.divides(kTp, tp, "the padded vocabulary", rules.padded_vocab_size);
   if (rules.stages.num_layers > 0) {
     StageSplit stages = rules.stages;

@@ -17,7 +17,6 @@ struct LayoutRules {
 
   i64 num_attention_heads = 0;
   i64 num_query_groups = 0;
-  bool norms_all_heads = false;  ///< of a token together: they must be on one rank
   i64 ffn_hidden_size = 0;
   i64 padded_vocab_size = 0;
   i64 seq_length = 0;

@@ -47,7 +47,6 @@ LayoutRules rules_of(const Workload& work, const Layout& layout) {
   rules.sequence_parallel = layout.sequence_parallel && layout.tp > 1;
   rules.num_attention_heads = m.num_attention_heads;
   rules.num_query_groups = m.query_groups();
-  rules.norms_all_heads = m.qk_layernorm_all_heads;
   rules.ffn_hidden_size = m.ffn();
   rules.padded_vocab_size = m.padded_vocab_size();
   rules.seq_length = m.seq_length;

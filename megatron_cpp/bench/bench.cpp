@@ -154,7 +154,7 @@ class OpBench {
     add("cross_entropy_stats", 0, bytes,
         [&] { ops::cross_entropy_stats(logits, targets, 0, vocab, largest, sum_exp, target_logit); });
     add("cross_entropy_gradient", 0, 2 * bytes,
-        [&] { ops::cross_entropy_gradient(logits, targets, 0, vocab, largest, 1); });
+        [&] { ops::cross_entropy_gradient(logits, targets, 0, vocab, largest, 1, 0); });
   }
 
   void optimizer() {

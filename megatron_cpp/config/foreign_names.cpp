@@ -59,6 +59,7 @@ constexpr ForeignName kNames[]{
     {"attn_pdrop", "model.attention_dropout"},
     {"qk_norm", "model.qk_layernorm"},
     {"use_qk_norm", "model.qk_layernorm"},
+    {"layernorm_zero_centered_gamma", "model.apply_layernorm_1p"},
     {"bias", "model.add_bias_linear"},
     {"attention_bias", "model.add_qkv_bias"},
     {"tie_word_embeddings", "model.untie_embeddings_and_output_weights"},

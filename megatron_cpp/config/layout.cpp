@@ -18,7 +18,6 @@ LayoutRules layout_rules(const Config& config, int world_size) {
   rules.sequence_parallel = config.parallel.sequence_parallel && config.parallel.tensor_model_parallel_size > 1;
   rules.num_attention_heads = model.num_attention_heads;
   rules.num_query_groups = model.query_groups();
-  rules.norms_all_heads = model.qk_layernorm_all_heads;
   rules.ffn_hidden_size = model.ffn();
   rules.padded_vocab_size = model.padded_vocab_size();
   rules.seq_length = model.seq_length;

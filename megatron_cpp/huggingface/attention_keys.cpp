@@ -7,7 +7,6 @@ namespace {
 
 constexpr const char* kRopeTypes = "default, linear, llama3, yarn";
 constexpr const char *kSliding = "sliding_attention", *kFull = "full_attention";
-constexpr i64 kMostLayers = 100000;
 
 /// rope_scaling of transformers 4, or rope_parameters of transformers 5; `longest` is the model's context.
 RopeScaling parse_rope_scaling(const ConfigJson& rope, i64 longest, bool knows_scaling) {
@@ -40,15 +39,36 @@ RopeScaling parse_rope_scaling(const ConfigJson& rope, i64 longest, bool knows_s
   return scaling;
 }
 
+/// Of one that may say something else for the layers with a window: what it says for the others. Without a base of
+/// their own in this family, these must not be told apart.
+std::optional<ConfigJson> rope_of_all_layers(const ConfigJson& rope, const LlamaTraits& traits, ModelConfig& model) {
+  const std::optional<ConfigJson> full = rope.object(kFull), local = rope.object(kSliding);
+  if (!full && !local) return rope;
+  for (const char* kind : {kFull, kSliding})
+    rope.require(traits.rope_local_base_freq > 0 || !rope.object(kind), kind, "given its own",
+                 "one RoPE for all layers");
+  if (local) {
+    const std::string type = local->text("rope_type", "default");
+    local->require(type == "default", "rope_type", type, "default");
+    model.rope_local_base_freq = local->number("rope_theta", model.rope_local_base_freq);
+  }
+  return full;
+}
+
 /// Which layers have a window where layer_types does not say so.
 std::vector<bool> usual_windows(const ConfigJson& config, const LlamaTraits& traits, i64 num_layers, bool has_window) {
   const auto layers = static_cast<std::size_t>(num_layers);
   std::vector<bool> windows(layers, has_window);
-  if (traits.windows == WindowKeys::FromLayer) {
-    const auto full = std::min(layers, static_cast<std::size_t>(config.count("max_window_layers", 28)));
-    std::fill_n(windows.begin(), config.flag("use_sliding_window", false) ? full : layers, false);
+  if (traits.windows == WindowKeys::FromLayer || traits.windows == WindowKeys::FromLayerIfUsed) {
+    const bool is_used = traits.windows == WindowKeys::FromLayer || config.flag("use_sliding_window", false);
+    const auto full =
+        std::min(layers, static_cast<std::size_t>(config.count("max_window_layers", traits.max_window_layers)));
+    std::fill_n(windows.begin(), is_used ? full : layers, false);
   } else if (traits.windows == WindowKeys::AllIfUsed && !config.flag("use_sliding_window", false)) {
     std::fill(windows.begin(), windows.end(), false);
+  } else if (traits.windows == WindowKeys::AllButEveryNth) {
+    const auto pattern = static_cast<std::size_t>(config.integer("sliding_window_pattern", traits.window_pattern));
+    for (std::size_t layer = 0; layer < layers; ++layer) windows[layer] = has_window && (layer + 1) % pattern != 0;
   }
   return windows;
 }
@@ -83,14 +103,17 @@ std::vector<i64> skip_freq_of(const std::vector<bool>& windows) {
 
 void parse_rope(const ConfigJson& config, const Family& family, ModelConfig& model) {
   const char* base = family.family == HuggingfaceFamily::GptNeox ? "rotary_emb_base" : "rope_theta";
-  model.rotary_base = config.number(base, 10000);
+  const LlamaTraits& traits = family.traits;
+  model.rotary_base = config.number(base, traits.rope_theta);
+  model.rope_local_base_freq = traits.rope_local_base_freq;
+  if (traits.rope_local_base_freq > 0)
+    model.rope_local_base_freq = config.number("rope_local_base_freq", traits.rope_local_base_freq);
   std::optional<ConfigJson> rope = config.object("rope_scaling");
   if (!rope) rope = config.object("rope_parameters");
+  if (rope) rope = rope_of_all_layers(*rope, traits, model);
   if (rope) {
-    for (const char* kind : {kFull, kSliding})
-      rope->require(!rope->object(kind), kind, "given its own", "one RoPE for all layers");
     model.rotary_base = rope->number("rope_theta", model.rotary_base);
-    model.rope_scaling = parse_rope_scaling(*rope, model.max_positions(), family.traits.scales_rope);
+    model.rope_scaling = parse_rope_scaling(*rope, model.max_positions(), traits.scales_rope);
     if (model.rope_scaling.original_max_position_embeddings > 0)
       model.rope_scaling.original_max_position_embeddings =
           config.integer("original_max_position_embeddings", model.rope_scaling.original_max_position_embeddings);
@@ -132,7 +155,10 @@ void parse_windows(const ConfigJson& config, const LlamaTraits& traits, ModelCon
   if (has_types)
     if (const std::vector<bool> types = parse_layer_types(config, model.num_layers); !types.empty()) windows = types;
   const i64 count = std::ranges::count(windows, true);
-  if (count == 0) return;
+  if (count == 0) {
+    model.rope_local_base_freq = 0;
+    return;
+  }
   config.require(window > 0, "sliding_window", "null", "a number, for the layers of sliding_attention");
   model.window_size = {window - 1, 0};
   if (count < model.num_layers) model.window_attn_skip_freq = skip_freq_of(windows);
@@ -155,7 +181,7 @@ void add_windows(const ModelConfig& model, WindowKeys keys, OrderedJson& json) {
       types.push_back(model.window_of(layer) > 0 ? kSliding : kFull);
     json["layer_types"] = types;
   }
-  if (keys == WindowKeys::FromLayer || keys == WindowKeys::AllIfUsed) json["use_sliding_window"] = has_windows;
+  if (keys == WindowKeys::FromLayerIfUsed || keys == WindowKeys::AllIfUsed) json["use_sliding_window"] = has_windows;
 }
 
 }  // namespace mcpp

@@ -1,6 +1,7 @@
 #include "megatron_cpp/huggingface/dialects.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "megatron_cpp/huggingface/attention_keys.h"
 #include "megatron_cpp/huggingface/expert_keys.h"
@@ -35,10 +36,19 @@ OrderedJson head_of(const ModelConfig& m, const Family& family) {
           {"vocab_size", m.vocab_size}};
 }
 
+/// A number of which null stands for 0.
+double number_or_null(const ConfigJson& config, const char* key, double absent) {
+  return config.find(key) ? config.number(key) : config.states(key) ? 0 : absent;
+}
+OrderedJson or_null(double number) {
+  return number > 0 ? OrderedJson(number) : OrderedJson();
+}
+
 void parse_norms(const ConfigJson& config, const LlamaTraits& traits, ModelConfig& model) {
   model.normalization = Normalization::RMSNorm;
   model.norm_epsilon = config.number("rms_norm_eps", traits.rms_norm_eps);
   model.norm_position = traits.norms;
+  model.apply_layernorm_1p = traits.is_gemma;
   model.qk_layernorm = traits.head_norms != HeadNormKind::None;
   model.qk_layernorm_all_heads = traits.head_norms == HeadNormKind::AllHeads;
 }
@@ -61,6 +71,18 @@ void parse_llama_activation(const ConfigJson& config, ModelConfig& model) {
   config.require(activation == "silu" || activation == "swish", "hidden_act", activation, "silu");
 }
 
+void parse_gemma(const ConfigJson& config, const LlamaTraits& traits, ModelConfig& model) {
+  model.activation_func = ActivationFunction::GeGLU;
+  const std::string activation = config.text("hidden_activation", "gelu_pytorch_tanh");
+  config.require(activation == "gelu_pytorch_tanh", "hidden_activation", activation, "gelu_pytorch_tanh");
+  config.require(!config.flag("use_bidirectional_attention", false), "use_bidirectional_attention", "true", "false");
+  model.embedding_multiplier = std::sqrt(static_cast<double>(model.hidden_size));
+  model.query_pre_attn_scalar = config.number("query_pre_attn_scalar", 256);
+  config.require(model.query_pre_attn_scalar > 0, "query_pre_attn_scalar", model.query_pre_attn_scalar, "above 0");
+  model.attn_logit_softcapping = number_or_null(config, "attn_logit_softcapping", traits.attn_logit_softcapping);
+  model.final_logit_softcapping = number_or_null(config, "final_logit_softcapping", traits.final_logit_softcapping);
+}
+
 /// Of gpt_neox and phi3; others must not ask for it.
 void parse_partial_rotary(const ConfigJson& config, const Family& family, ModelConfig& model) {
   std::optional<ConfigJson> rope = config.object("rope_scaling");
@@ -77,6 +99,16 @@ void parse_dropouts(const ConfigJson& config, double absent, ModelConfig& model)
   model.hidden_dropout = config.number("resid_pdrop", absent);
   const double embedding = config.number("embd_pdrop", absent);
   config.require(embedding == model.hidden_dropout, "embd_pdrop", embedding, "the same as resid_pdrop");
+}
+
+void add_gemma(const ModelConfig& m, OrderedJson& json) {
+  json["hidden_activation"] = "gelu_pytorch_tanh";
+  const double scalar = m.query_pre_attn_scalar > 0 ? m.query_pre_attn_scalar : static_cast<double>(m.head_dim());
+  // transformers insists on a whole number.
+  const bool is_whole = scalar == std::floor(scalar) && scalar < 1e15;
+  json["query_pre_attn_scalar"] = is_whole ? OrderedJson(static_cast<i64>(scalar)) : OrderedJson(scalar);
+  json["attn_logit_softcapping"] = or_null(m.attn_logit_softcapping);
+  json["final_logit_softcapping"] = or_null(m.final_logit_softcapping);
 }
 
 }  // namespace
@@ -181,9 +213,9 @@ ModelConfig parse_llama(const ConfigJson& config, const Family& family) {
   parse_experts(config, traits.experts, model);
   parse_norms(config, traits, model);
   parse_biases(config, traits, model);
-  parse_llama_activation(config, model);
+  traits.is_gemma ? parse_gemma(config, traits, model) : parse_llama_activation(config, model);
   model.init_method_std = config.number("initializer_range", 0.02);
-  model.untie_embeddings_and_output_weights = !config.flag("tie_word_embeddings", false);
+  model.untie_embeddings_and_output_weights = !config.flag("tie_word_embeddings", traits.is_gemma);
   model.hidden_dropout = 0;
   if (traits.has_resid_pdrop) parse_dropouts(config, 0, model);
   model.attention_dropout = config.number("attention_dropout", 0);
@@ -200,9 +232,11 @@ OrderedJson write_llama(const ModelConfig& m, const Family& family) {
                {"num_attention_heads", m.num_attention_heads},
                {"num_key_value_heads", m.query_groups()},
                {"head_dim", m.head_dim()}});
-  json["hidden_act"] = "silu";
+  if (!traits.is_gemma) json["hidden_act"] = "silu";
   json["rms_norm_eps"] = m.norm_epsilon;
   json["rope_theta"] = m.rotary_base;
+  if (traits.rope_local_base_freq > 0)
+    json["rope_local_base_freq"] = m.rope_local_base_freq > 0 ? m.rope_local_base_freq : m.rotary_base;
   json["rope_scaling"] = traits.scales_rope ? rope_scaling_json(m) : OrderedJson();
   if (traits.rotates_partly) json["partial_rotary_factor"] = m.rotary_percent;
   if (traits.biases == BiasKeys::Attention || traits.biases == BiasKeys::AttentionMlp)
@@ -210,6 +244,7 @@ OrderedJson write_llama(const ModelConfig& m, const Family& family) {
   if (traits.biases == BiasKeys::AttentionMlp) json["mlp_bias"] = m.mlp_bias();
   add_windows(m, traits.windows, json);
   add_experts(m, traits.experts, json);
+  if (traits.is_gemma) add_gemma(m, json);
   if (traits.has_resid_pdrop) {
     json["resid_pdrop"] = json["embd_pdrop"] = m.hidden_dropout;
     json["pad_token_id"] = nullptr;  // otherwise 32000, be the vocabulary as small as it may

@@ -11,6 +11,9 @@
 
 namespace mcpp {
 
+/// More layers than this are refused when all is read, and are not listed before.
+inline constexpr i64 kMostLayers = 100000;
+
 /// Of several that can express a model, an export takes the first.
 enum class HuggingfaceFamily : u8 {
   Gpt2,
@@ -22,18 +25,23 @@ enum class HuggingfaceFamily : u8 {
   Qwen2Moe,
   Qwen3,
   Qwen3Moe,
+  Dots1,
   Phi3,
   Olmo2,
+  Gemma2,
+  Gemma3,
   GptNeox
 };
 
 /// How config.json says which layers have a sliding window.
 enum class WindowKeys : u8 {
-  None,       ///< not at all
-  All,        ///< sliding_window: all
-  Types,      ///< or those of layer_types
-  FromLayer,  ///< those of layer_types, or with use_sliding_window those from max_window_layers on
-  AllIfUsed,  ///< with use_sliding_window all
+  None,             ///< not at all
+  All,              ///< sliding_window: all
+  Types,            ///< or those of layer_types
+  FromLayer,        ///< those of layer_types, or those from max_window_layers on
+  FromLayerIfUsed,  ///< those of layer_types, or with use_sliding_window those from max_window_layers on
+  AllIfUsed,        ///< with use_sliding_window all
+  AllButEveryNth    ///< those of layer_types, or all but every sliding_window_pattern-th
 };
 enum class BiasKeys : u8 {
   None,
@@ -41,7 +49,7 @@ enum class BiasKeys : u8 {
   Attention,     ///< of these and of attention's output: attention_bias
   AttentionMlp,  ///< these, and those of the MLP: mlp_bias
 };
-enum class ExpertKeys : u8 { None, Mixtral, Qwen2, Qwen3 };
+enum class ExpertKeys : u8 { None, Mixtral, Qwen2, Qwen3, DeepSeek };
 enum class HeadNormKind : u8 { None, EachHead, AllHeads };
 
 /// How a type that is llama else differs from it. Numbers are what an absent key stands for.
@@ -49,16 +57,22 @@ struct LlamaTraits {
   i64 max_position_embeddings = 2048;
   i64 num_key_value_heads = 0;  ///< 0: num_attention_heads
   i64 head_dim = 0;             ///< 0: hidden_size / num_attention_heads
-  double rms_norm_eps = 1e-6;
+  double rms_norm_eps = 1e-6, rope_theta = 10000;
+  double rope_local_base_freq = 0;  ///< of layers with a window; 0: one RoPE for all layers
   BiasKeys biases = BiasKeys::None;
   WindowKeys windows = WindowKeys::None;
   i64 sliding_window = 4096;
+  i64 window_pattern = 0, max_window_layers = 28;
   ExpertKeys experts = ExpertKeys::None;
   HeadNormKind head_norms = HeadNormKind::None;
   NormPosition norms = NormPosition::Pre;
   bool scales_rope = true;       ///< knows our kinds of scaled RoPE
   bool rotates_partly = false;   ///< partial_rotary_factor
   bool has_resid_pdrop = false;  ///< resid_pdrop and embd_pdrop
+  /// GeGLU, norms that multiply by 1 + weight, scaled embeddings, tied unless it is said, query_pre_attn_scalar and
+  /// soft caps.
+  bool is_gemma = false;
+  double attn_logit_softcapping = 0, final_logit_softcapping = 0;
 };
 
 struct Family {

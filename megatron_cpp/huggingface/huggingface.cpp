@@ -26,12 +26,12 @@ class ImportedWeights final : public ShardSource {
  public:
   ImportedWeights(const Path& folder, SafetensorsReader reader, std::vector<WeightRule> rules, DType dtype,
                   Device& device)
-      : folder_(folder.string()), reader_(std::move(reader)), rules_(std::move(rules)), dtype_(dtype), device_(device) {
+      : folder_(folder.string()), reader_(std::move(reader)), rules_(std::move(rules)), device_(device) {
     for (const WeightRule& rule : rules_) {
       ShardSpec spec;
       static_cast<Region&>(spec) = whole({rule.shape, Shape(rule.shape.size(), 0), rule.shape});
       spec.name = model_tensor(rule.name);
-      spec.dtype = dtype;
+      spec.dtype = rule.dtype.value_or(dtype);
       specs_.push_back(std::move(spec));
     }
   }
@@ -42,7 +42,7 @@ class ImportedWeights final : public ShardSource {
     const WeightRule& rule = rules_[index];
     std::vector<Tensor> foreign;
     for (const ForeignTensor& tensor : rule.foreign) {
-      foreign.push_back(reader_.read(reader_.at(tensor.name), dtype_, device_));
+      foreign.push_back(reader_.read(reader_.at(tensor.name), specs_[index].dtype, device_));
       check_finite(foreign.back(), folder_ + ": " + tensor.name);
     }
     return gather_rows(rule, foreign);
@@ -52,7 +52,6 @@ class ImportedWeights final : public ShardSource {
   std::string folder_;
   SafetensorsReader reader_;
   std::vector<WeightRule> rules_;
-  DType dtype_;
   Device& device_;
   std::vector<ShardSpec> specs_;
 };
@@ -132,9 +131,10 @@ void export_huggingface(const Path& folder, const ModelConfig& model, Checkpoint
   std::vector<SafeSpec> specs;
   std::vector<std::pair<const WeightRule*, std::size_t>> parts;  // where specs[i] comes from
   for (const WeightRule& rule : rules) {
-    const DType stored = tensor_entry(checkpoint.manifest(), model_tensor(rule.name), checkpoint.directory()).dtype;
+    const DType stored = tensor_entry(checkpoint.manifest(), model_tensor(rule.name), checkpoint.directory()).dtype,
+                dtype = rule.dtype.value_or(options.dtype.value_or(stored));
     for (std::size_t i = 0; i < rule.foreign.size(); ++i) {
-      specs.push_back({rule.foreign[i].name, options.dtype.value_or(stored), rule.foreign[i].shape});
+      specs.push_back({rule.foreign[i].name, dtype, rule.foreign[i].shape});
       parts.emplace_back(&rule, i);
     }
   }

@@ -7,6 +7,7 @@
 #include "base/json/json.h"
 #include "base/strings.h"
 #include "megatron_cpp/huggingface/config_json.h"
+#include "megatron_cpp/huggingface/expert_keys.h"
 
 namespace mcpp {
 namespace {
@@ -69,6 +70,8 @@ ModelConfig spelled_out(ModelConfig m) {
   if (m.window_attn_skip_freq.empty()) m.window_size.clear();
   const bool scales = m.rope_scaling.type == RopeScalingType::Yarn || m.rope_scaling.type == RopeScalingType::Llama3;
   if (scales) m.rope_scaling.original_max_position_embeddings = m.rope_scaling.original_context(m.max_positions());
+  if (m.rope_local_base_freq == m.rotary_base && m.rope_scaling.type == RopeScalingType::None)
+    m.rope_local_base_freq = 0;
   m.hidden_dropout = m.attention_dropout = m.init_method_std = 0;
   m.moe.router_load_balancing_type = defaults.moe.router_load_balancing_type;
   m.moe.router_bias_update_rate = m.moe.aux_loss_coeff = m.moe.z_loss_coeff = 0;
@@ -100,8 +103,8 @@ std::vector<std::pair<std::string, std::string>> texts_of(const ModelConfig& mod
 std::vector<std::string> obstacles(ModelConfig model, const Family& family) {
   const bool wants_experts = family.traits.experts != ExpertKeys::None;
   if (wants_experts != (model.moe.num_experts > 0)) return {"model.num_experts"};
-  if (family.traits.experts == ExpertKeys::Qwen2 && model.moe.shared_expert_intermediate_size == 0)
-    return {"model.moe_shared_expert_intermediate_size"};
+  if (const std::vector<std::string> found = unsayable_experts(model, family.traits.experts); !found.empty())
+    return found;
   model.vocab_size = std::max<i64>(model.vocab_size, 1);
   const Json json = Json::parse(function_json(model, family).dump());
   const auto wanted = texts_of(spelled_out(model)),

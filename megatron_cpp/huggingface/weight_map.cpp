@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "megatron_cpp/huggingface/weight_names.h"
+#include "model/layers/router.h"
 #include "model/on_paper.h"
 
 namespace mcpp {
@@ -14,12 +15,13 @@ namespace {
 struct NameParts {
   std::string layer;   ///< its number, or nothing outside the layers
   std::string module;  ///< as Counterpart::ours
-  std::string suffix;  ///< ".weight" or ".bias"
+  std::string suffix;  ///< ".weight" or ".bias"; nothing of a bias of experts
 };
 
 NameParts parts_of(const std::string& name) {
   constexpr std::string_view kLayers = "decoder.layers.";
-  const std::size_t dot = name.rfind('.');
+  const bool has_suffix = name.ends_with(".weight") || name.ends_with(".bias");
+  const std::size_t dot = has_suffix ? name.rfind('.') : name.size();
   NameParts parts{.layer = {}, .module = name.substr(0, dot), .suffix = name.substr(dot)};
   if (!name.starts_with(kLayers)) return parts;
   const std::size_t end = name.find('.', kLayers.size());
@@ -130,11 +132,11 @@ std::vector<WeightRule> weight_map(const ModelConfig& model, const Family& famil
   const std::string layers = str(base, family.layers);
   const std::vector<Counterpart> names = counterparts(family.family);
   std::vector<WeightRule> rules;
-  visit_on_paper(model, [&](const Param& param) {
-    const NameParts name = parts_of(param.name);
+  const auto add = [&](const std::string& ours, const Shape& shape, std::optional<DType> dtype) {
+    const NameParts name = parts_of(ours);
     const auto found = std::ranges::find(names, name.module, &Counterpart::ours);
-    MCPP_CHECK(found != names.end(), param.name, " has no counterpart");
-    WeightRule rule{.name = param.name, .shape = param.box.global, .foreign = {}, .moves = {}};
+    MCPP_CHECK(found != names.end(), ours, " has no counterpart");
+    WeightRule rule{.name = ours, .shape = shape, .foreign = {}, .moves = {}, .dtype = dtype};
     const std::string where = name.layer.empty() ? std::string(base) : layers + name.layer + ".";
     for (const std::string_view theirs : found->theirs) rule.foreign.push_back({str(where, theirs, name.suffix), {}});
     if (name.module == "output_layer") rule.foreign.push_back({str(family.output, name.suffix), {}});
@@ -148,6 +150,11 @@ std::vector<WeightRule> weight_map(const ModelConfig& model, const Family& famil
       make_rows(rule, found->made, model);
     if (check) check(rule);
     rules.push_back(std::move(rule));
+  };
+  visit_on_paper(model, [&](const Param& param) {
+    add(param.name, param.box.global, {});
+    const std::string bias = model.moe.router_enable_expert_bias ? expert_bias_name(param.name) : "";
+    if (!bias.empty()) add(bias, {model.moe.num_experts}, DType::F32);
   });
   return rules;
 }

@@ -2,6 +2,7 @@
 // moves of whole rows, after transposing where GPT-2 stores [in, out]; so one description serves both directions.
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,12 +35,14 @@ struct WeightRule {
   std::string name;  ///< of our parameter
   Shape shape;       ///< global
   std::vector<ForeignTensor> foreign;
-  std::vector<RowMove> moves;  ///< cover every row of every foreign tensor; our other rows are padding
+  std::vector<RowMove> moves;       ///< cover every row of every foreign tensor; our other rows are padding
+  std::optional<DType> dtype = {};  ///< that it always has; nothing = that of the weights
 
   i64 columns() const { return foreign[0].columns(); }
 };
 
-/// The rules for all parameters of a model that the family can express, the word embeddings first. `base` comes before
+/// The rules for all parameters of a model that the family can express, the word embeddings first, and for the biases
+/// of its experts. `base` comes before
 /// the names: the family's, or nothing in files of GPT-2's bare model. `check` sees each before the next is made, and
 /// may throw: the sizes of a model that was not seen to fit its tensors may be absurd.
 std::vector<WeightRule> weight_map(const ModelConfig& model, const Family& family, std::string_view base,

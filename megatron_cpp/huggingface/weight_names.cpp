@@ -85,6 +85,16 @@ Names qwen_moe() {
               });
 }
 
+Names dots1() {
+  return with(qwen_moe(), {
+                              {"mlp.router.expert_bias", Made::AsIs, {"mlp.gate.e_score_correction_bias"}},
+                              {"mlp.shared_experts.linear_fc1",
+                               Made::Stacked,
+                               {"mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"}},
+                              {"mlp.shared_experts.linear_fc2", Made::AsIs, {"mlp.shared_experts.down_proj"}},
+                          });
+}
+
 Names phi3() {
   return with(llama(), {
                            {"self_attention.linear_qkv", Made::Qkv, {"self_attn.qkv_proj"}},
@@ -97,6 +107,10 @@ Names olmo2() {
                            {"post_self_attn_layernorm", Made::AsIs, {"post_attention_layernorm"}},
                            {"post_mlp_layernorm", Made::AsIs, {"post_feedforward_layernorm"}},
                        });
+}
+
+Names gemma() {
+  return with(olmo2(), {{"pre_mlp_layernorm", Made::AsIs, {"pre_feedforward_layernorm"}}});
 }
 
 }  // namespace
@@ -112,10 +126,15 @@ std::vector<Counterpart> counterparts(HuggingfaceFamily family) {
     case HuggingfaceFamily::Qwen2Moe:
     case HuggingfaceFamily::Qwen3Moe:
       return qwen_moe();
+    case HuggingfaceFamily::Dots1:
+      return dots1();
     case HuggingfaceFamily::Phi3:
       return phi3();
     case HuggingfaceFamily::Olmo2:
       return olmo2();
+    case HuggingfaceFamily::Gemma2:
+    case HuggingfaceFamily::Gemma3:
+      return gemma();
     default:
       return llama();
   }

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/layers/router.h"
 #include "model/on_paper.h"
 #include "tensor/ops/ops.h"
 
@@ -78,8 +79,7 @@ class Upcycled final : public ShardSource {
       if (!made.source.empty()) continue;
       ShardSpec spec;
       static_cast<Region&>(spec) = whole(slab({model.moe.num_experts}, 0, 0, model.moe.num_experts));
-      const std::string& weight = made.param.name;  // "<router>.weight"
-      spec.name = model_tensor(weight.substr(0, weight.rfind('.')) + ".expert_bias");
+      spec.name = model_tensor(expert_bias_name(made.param.name));
       spec.dtype = DType::F32;
       specs_.push_back(std::move(spec));
     }

@@ -11,8 +11,8 @@ namespace mcpp {
 
 /// The weights of `upcycled`, the model of the checkpoint but for its experts: every expert is the MLP of its layer,
 /// and routers are drawn by name and seed, so that where weights of experts add up to 1 the model gives what it gave
-/// before. One tensor in memory at a time. BadInput where an MLP cannot become an expert: with biases, another width,
-/// or a shared expert, which comes from nowhere. `device` and `dense` outlive the result.
+/// before. One tensor in memory at a time. BadInput where an MLP cannot become an expert: with another width, or a
+/// shared expert, which comes from nowhere. `device` and `dense` outlive the result.
 std::unique_ptr<ShardSource> upcycle(CheckpointReader& dense, const ModelConfig& upcycled, u64 seed, Device& device);
 
 }  // namespace mcpp

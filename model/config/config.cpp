@@ -51,8 +51,10 @@ void add_rope_conflicts(const ModelConfig& m, std::vector<std::string>& found) {
 }
 
 void add_norm_conflicts(const ModelConfig& m, std::vector<std::string>& found) {
-  if (m.qk_layernorm_all_heads && !m.qk_layernorm)
-    found.push_back("model.qk_layernorm_all_heads: only read when qk_layernorm is true");
+  if (!m.qk_layernorm_all_heads) return;
+  if (!m.qk_layernorm) found.push_back("model.qk_layernorm_all_heads: only read when qk_layernorm is true");
+  if (m.normalization != Normalization::RMSNorm)
+    found.push_back("model.qk_layernorm_all_heads: needs normalization = \"RMSNorm\"");
 }
 
 }  // namespace
@@ -84,11 +86,6 @@ std::vector<std::string> ModelConfig::conflicts() const {
   add_window_conflicts(*this, found);
   add_norm_conflicts(*this, found);
   moe.add_conflicts(num_layers, found);
-  if (moe.num_experts > 0 && mlp_bias())
-    found.push_back(
-        "model.add_mlp_bias: experts have no biases, and then no MLP has; leave it false, with add_bias_linear "
-        "(attention's "
-        "have keys of their own: add_qkv_bias, add_attention_output_bias)");
   if (max_position_embeddings > 0 && max_position_embeddings < seq_length) {
     found.push_back(
         str("model.max_position_embeddings: ", max_position_embeddings, " is below seq_length ", seq_length));

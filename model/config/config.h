@@ -16,8 +16,9 @@ enum class Normalization { LayerNorm, RMSNorm };
 /// Where the norms of attention and MLP are: before them, after them (OLMo 2), or both (Gemma 2); always inside the
 /// residual.
 enum class NormPosition { Pre, Post, Both };
-/// Gelu is the tanh approximation (GPT-2's gelu_new), GeluErf the exact one; SwiGLU is silu(gate) * up.
-enum class ActivationFunction { Gelu, GeluErf, SwiGLU, SquaredReLU };
+/// Gelu is the tanh approximation (GPT-2's gelu_new), GeluErf the exact one; SwiGLU is silu(gate) * up, GeGLU is
+/// Gelu(gate) * up.
+enum class ActivationFunction { Gelu, GeluErf, SwiGLU, SquaredReLU, GeGLU };
 
 template <>
 struct EnumNames<PositionEmbedding> {
@@ -33,7 +34,7 @@ struct EnumNames<NormPosition> {
 };
 template <>
 struct EnumNames<ActivationFunction> {
-  static constexpr std::array<std::string_view, 4> value{"gelu", "gelu_erf", "swiglu", "squared_relu"};
+  static constexpr std::array<std::string_view, 5> value{"gelu", "gelu_erf", "swiglu", "squared_relu", "geglu"};
 };
 
 struct ModelConfig {
@@ -57,11 +58,14 @@ struct ModelConfig {
   Normalization normalization = Normalization::LayerNorm;
   double norm_epsilon = 1e-5;
   NormPosition norm_position = NormPosition::Pre;
+  bool apply_layernorm_1p = false;
   bool qk_layernorm = false;
   bool qk_layernorm_all_heads = false;
   bool use_parallel_residual = false;
   ActivationFunction activation_func = ActivationFunction::Gelu;
   double query_pre_attn_scalar = 0;
+  double attn_logit_softcapping = 0;
+  double final_logit_softcapping = 0;
   double embedding_multiplier = 1;
   bool add_bias_linear = true;
   bool add_qkv_bias = false;
@@ -105,6 +109,8 @@ struct ModelConfig {
     visit("normalization", self.normalization, "norm of attention, MLP and output");
     visit("norm_epsilon", self.norm_epsilon, "added to the variance in a norm", greater_than(0));
     visit("norm_position", self.norm_position, "norms are before attention and MLP, after them, or both");
+    visit("apply_layernorm_1p", self.apply_layernorm_1p,
+          "norms multiply by 1 + weight: weights begin at 0, and say how far from 1");
     visit("qk_layernorm", self.qk_layernorm, "a norm of the queries and one of the keys, of each head by itself");
     visit("qk_layernorm_all_heads", self.qk_layernorm_all_heads, "of all heads of a token together instead");
     visit("use_parallel_residual", self.use_parallel_residual,
@@ -112,6 +118,10 @@ struct ModelConfig {
     visit("activation_func", self.activation_func, "activation of the MLP");
     visit("query_pre_attn_scalar", self.query_pre_attn_scalar,
           "scores of attention are divided by the square root of this; 0 = the width of a head", at_least(0));
+    visit("attn_logit_softcapping", self.attn_logit_softcapping,
+          "scores x of attention become c tanh(x / c); 0 = they stay", at_least(0));
+    visit("final_logit_softcapping", self.final_logit_softcapping,
+          "logits x of the vocabulary become c tanh(x / c); 0 = they stay", at_least(0));
     visit("embedding_multiplier", self.embedding_multiplier, "multiplies the word embeddings where they enter",
           greater_than(0));
     visit("add_bias_linear", self.add_bias_linear, "biases in all linear layers");
@@ -137,7 +147,9 @@ struct ModelConfig {
     const i64 unit = make_vocab_size_divisible_by;
     return (vocab_size + unit - 1) / unit * unit;
   }
-  bool gated() const { return activation_func == ActivationFunction::SwiGLU; }
+  bool gated() const {
+    return activation_func == ActivationFunction::SwiGLU || activation_func == ActivationFunction::GeGLU;
+  }
   bool has_pre_norms() const { return norm_position != NormPosition::Post; }
   bool has_post_norms() const { return norm_position != NormPosition::Pre; }
   /// Scores of attention are multiplied by it.

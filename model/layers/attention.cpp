@@ -53,6 +53,7 @@ SelfAttention::SelfAttention(const std::string& name, i64 layer, KeptRef<ModelCo
 AttentionOptions SelfAttention::options(const Pass& pass) const {
   AttentionOptions options;
   options.softmax_scale = context_.config.softmax_scale();
+  options.soft_cap = context_.config.attn_logit_softcapping;
   options.queries = {pass.positions, pass.attention_starts};
   options.keys = pass.positions;
   options.window = context_.config.window_of(layer_);

@@ -1,5 +1,6 @@
 // The experts of a layer that a rank has: MLPs of the same shape, each for rows of its own.
 #pragma once
+#include <memory>
 #include <span>
 #include <string>
 
@@ -11,8 +12,10 @@ namespace mcpp {
 
 /// x [M, h], rows[e] of them for expert e, one expert after another -> [M, h]; where the width of an expert is cut over
 /// ranks, a part of the sum. Their matrices are boxes of two global tensors, linear_fc1.weight [num_experts, ffn, h]
-/// (gated: [num_experts, 2, ffn, h]) and linear_fc2.weight [num_experts, h, ffn]. Saves x, the up projection [M, ffn]
-/// (gated: [M, 2 ffn]) and the activation's output [M, ffn].
+/// (gated: [num_experts, 2, ffn, h]) and linear_fc2.weight [num_experts, h, ffn], and where MLPs have biases, of
+/// linear_fc1.bias [num_experts, ffn] (gated: [num_experts, 2, ffn]) and linear_fc2.bias [num_experts, h], which the
+/// first of the ranks that share an expert's width adds to its part of the sum. Saves x, the up projection [M, ffn]
+/// (gated: [M, 2 ffn]), bias included, and the activation's output [M, ffn].
 class Experts {
  public:
   Experts(const std::string& name, KeptRef<ModelContext> context);
@@ -23,12 +26,18 @@ class Experts {
   void visit(const ParamVisitor& f);
 
  private:
+  /// One of the two maps of every expert.
+  struct Linear {
+    Param weight;
+    std::unique_ptr<Param> bias;  // null without
+  };
+  Linear linear(const std::string& name, const Shape& shape, std::size_t ffn_axis, double init_std) const;
   Tensor activate(const Tensor& up) const;
-  void add_weight_gradient(Param& weight, const Tensor& dy, const Tensor& x, std::span<const i64> rows, Pass& pass);
+  void add_weight_gradient(Linear& linear, const Tensor& dy, const Tensor& x, std::span<const i64> rows, Pass& pass);
 
   const ModelContext& context_;
   Activation activation_;
-  Param fc1_, fc2_;
+  Linear fc1_, fc2_;
 };
 
 }  // namespace mcpp

@@ -14,6 +14,8 @@ Activation activation_of(ActivationFunction f) {
       return Activation::SquaredRelu;
     case ActivationFunction::SwiGLU:
       return Activation::SwiGlu;
+    case ActivationFunction::GeGLU:
+      return Activation::GeGlu;
   }
   fail(ExitCode::Internal, "unknown activation");
 }

@@ -1,18 +1,47 @@
 #include "model/layers/norm.h"
 
+#include <algorithm>
+
 #include "tensor/ops/ops.h"
 #include "tensor/wide.h"
 
 namespace mcpp {
+namespace {
 
-Norm::Norm(const std::string& name, const ModelContext& context)
-    : Norm(name, context, context.config.hidden_size, context.stream()) {}
+NormRule rule_of(const ModelConfig& config) {
+  NormRule rule(config.norm_epsilon);
+  rule.weight_offset = config.apply_layernorm_1p ? 1 : 0;
+  return rule;
+}
 
-Norm::Norm(const std::string& name, const ModelContext& context, i64 width, ActivationPlacement place)
-    : place_(place), epsilon_(context.config.norm_epsilon), weight_(name + ".weight", Shape{width}, Init::Ones) {
+NormColumns hidden_axis(const ModelContext& context) {
+  const Shape shape{context.config.hidden_size};
+  return {.box = slab(shape, 0, 0, shape[0]), .tp = {gradient_spread(context.stream())}};
+}
+
+}  // namespace
+
+Norm::Norm(const std::string& name, const ModelContext& context) : Norm(name, context, hidden_axis(context)) {
+  is_in_stream_ = true;
+}
+
+Norm::Norm(const std::string& name, const ModelContext& context, const NormColumns& columns)
+    : is_in_stream_(false),
+      rule_(rule_of(context.config)),
+      ranks_(columns.ranks && columns.ranks->size() > 1 ? columns.ranks : nullptr),
+      weight_(name + ".weight", columns.box, context.config.apply_layernorm_1p ? Init::Zeros : Init::Ones) {
   if (context.config.normalization == Normalization::LayerNorm)
-    bias_ = std::make_unique<Param>(name + ".bias", Shape{width}, Init::Zeros);
-  visit([&](Param& param) { param.placement.tp = {gradient_spread(place)}; });
+    bias_ = std::make_unique<Param>(name + ".bias", columns.box, Init::Zeros);
+  MCPP_CHECK(!ranks_ || !bias_, weight_.name, ": LayerNorm of rows that are cut over ranks");
+  visit([&](Param& param) { param.placement.tp = columns.tp; });
+}
+
+/// [T]: over the columns of all ranks.
+Tensor Norm::sum_of_dots(const Tensor& a, const Tensor& b, const Tensor* weight) const {
+  Tensor dots = Tensor::empty({a.numel() / a.dim(-1)}, wide(a.dtype()), a.device());
+  ops::row_dots(a, b, weight, rule_.weight_offset, dots);
+  ranks_->all_reduce(dots, ReduceOp::Sum).wait();
+  return dots;
 }
 
 Norm::Output Norm::compute(const Tensor& x) const {
@@ -20,9 +49,11 @@ Norm::Output Norm::compute(const Tensor& x) const {
   Output out{.y = Tensor::like(x), .mean = {}, .rstd = statistic()};
   if (bias_) {
     out.mean = statistic();
-    ops::layer_norm(x, weight_.value, bias_->value, epsilon_, out.y, out.mean, out.rstd);
+    ops::layer_norm(x, weight_.value, bias_->value, rule_, out.y, out.mean, out.rstd);
   } else {
-    ops::rms_norm(x, weight_.value, epsilon_, out.y, out.rstd);
+    NormRule rule = rule_;
+    if (ranks_) rule.squares = sum_of_dots(x, x, nullptr), rule.all_columns = ranks_->size() * x.dim(-1);
+    ops::rms_norm(x, weight_.value, rule, out.y, out.rstd);
   }
   return out;
 }
@@ -40,10 +71,12 @@ Tensor Norm::forward(const Tensor& x, Pass& pass) {
 }
 
 void Norm::input_gradient(const Tensor& dy, Pass& pass, Tensor& dx, bool add) {
-  NormForward y{.x = {}, .w = weight_.value, .mean = {}, .rstd = {}};
+  NormForward y{.x = {}, .w = weight_.value, .mean = {}, .rstd = {}, .weight_offset = rule_.weight_offset};
   if (bias_) y.mean = pass.take(this);
   y.rstd = pass.take(this);
   y.x = pass.take(this);
+  // Ranks that hold the same columns have parts of dy, and each takes off its share of the mean.
+  if (ranks_) y.dots = sum_of_dots(dy, y.x, &weight_.value), y.all_columns = ranks_->size() * dy.dim(-1);
   // Weight and input gradient come from one sweep over dy and x, so a split backward does both here.
   weight_.add_grad([&](Tensor& dw, float beta_dw) {
     NormGradients gradients{.dx = dx, .add_to_dx = add, .dw = dw, .beta_dw = beta_dw};
@@ -66,10 +99,9 @@ void Norm::backward_add(const Tensor& dy, Pass& pass, Tensor& dx) {
 }
 
 ActivationPlacement Norm::gives(ActivationPlacement x) const {
-  const bool is_of_heads = place_ == ActivationPlacement::Columns;
   const bool is_whole = x == ActivationPlacement::Whole || x == ActivationPlacement::Sequence;
-  MCPP_CHECK(is_of_heads ? x == place_ : is_whole, weight_.name, is_of_heads ? " takes heads" : " takes whole rows",
-             ", and is given some that are ", name_of(x));
+  MCPP_CHECK(is_in_stream_ ? is_whole : x == ActivationPlacement::Columns, weight_.name, " takes ",
+             is_in_stream_ ? "whole rows" : "columns", ", and is given some that are ", name_of(x));
   check_gradient_spread(weight_, x);
   if (bias_) check_gradient_spread(*bias_, x);
   return x;
@@ -80,12 +112,27 @@ void Norm::visit(const ParamVisitor& f) {
   if (bias_) f(*bias_);
 }
 
-HeadNorm::HeadNorm(const std::string& name, KeptRef<ModelContext> context, i64 heads)
-    : takes_all_heads_(context.get().config.qk_layernorm_all_heads),
-      norm_(name, context, (takes_all_heads_ ? heads : 1) * context.get().config.head_dim(),
-            ActivationPlacement::Columns) {
-  MCPP_CHECK(!takes_all_heads_ || context.get().tp.size() == 1, name, " of heads that are on several ranks");
+namespace {
+
+/// This rank's part of the weight, of `heads` heads in the whole model.
+NormColumns columns_of(const ModelContext& context, i64 heads) {
+  const i64 dim = context.config.head_dim();
+  if (!context.config.qk_layernorm_all_heads)
+    return {.box = slab({dim}, 0, 0, dim), .tp = {gradient_spread(ActivationPlacement::Columns)}};
+  const i64 tp = context.tp.size(), sharing = std::max<i64>(tp / heads, 1), first = context.tp.rank() * heads / tp;
+  NormColumns columns{
+      .box = slab({heads * dim}, 0, first * dim, std::max<i64>(heads / tp, 1) * dim), .tp = {}, .ranks = &context.tp};
+  if (sharing > 1)  // of a query group
+    columns.tp = {
+        gradient_spread(ActivationPlacement::Columns),
+        Holders{.first = static_cast<int>(context.tp.rank() / sharing * sharing), .count = static_cast<int>(sharing)}};
+  return columns;
 }
+
+}  // namespace
+
+HeadNorm::HeadNorm(const std::string& name, KeptRef<ModelContext> context, i64 heads)
+    : takes_all_heads_(context.get().config.qk_layernorm_all_heads), norm_(name, context, columns_of(context, heads)) {}
 
 /// What the norm works on, of its own.
 Tensor HeadNorm::rows_of(const Heads& x) const {

@@ -31,15 +31,16 @@ Tensor OutputLayer::logits(const Tensor& hidden, Pass& pass) {
   const Tensor rows = region_.whole(normalized).wait().as_matrix();
   Tensor y = Tensor::like(rows, {rows.dim(0), weight().dim(0)});
   ops::matmul(rows, weight(), y, {.transpose_b = true});
+  if (context_.config.final_logit_softcapping > 0) ops::soft_cap(y, context_.config.final_logit_softcapping);
   return y;
 }
 
 TokenLosses OutputLayer::loss(const Tensor& hidden, const Tensor& targets, double grad_scale, Pass& pass) {
   const ProfileRange range(context_.device, context_.profiler, "output_layer and loss");
   Tensor y = logits(hidden, pass);
-  TokenLosses losses =
-      vocab_parallel_cross_entropy(y, targets.view({-1}), weight_.box.offset[0], context_.config.vocab_size,
-                                   pass.keeps_stash ? grad_scale : 0, context_.tp);
+  TokenLosses losses = vocab_parallel_cross_entropy(y, targets.view({-1}), weight_.box.offset[0],
+                                                    context_.config.vocab_size, pass.keeps_stash ? grad_scale : 0,
+                                                    context_.tp, context_.config.final_logit_softcapping);
   pass.save(this, y);
   return losses;
 }

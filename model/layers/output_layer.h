@@ -1,4 +1,4 @@
-// The end of the model: final norm, logits over the vocabulary, and the loss.
+// The end of the model: final norm, logits over the vocabulary, with a soft cap where the model has one, and the loss.
 #pragma once
 #include "base/kept_ref.h"
 #include "model/layers/norm.h"

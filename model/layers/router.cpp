@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "model/layers/widened.h"
 #include "parallel/ep/capacity.h"
 #include "tensor/integers.h"
+#include "tensor/ops/widened.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
@@ -24,14 +24,20 @@ RouterTally RouterTally::of(std::span<const double> numbers) {
           .z_loss = numbers[experts + 2]};
 }
 
+std::string expert_bias_name(const std::string& weight) {
+  constexpr std::string_view kRouter = ".router.", kWeight = "weight";
+  if (!weight.ends_with(str(kRouter, kWeight))) return {};
+  return weight.substr(0, weight.size() - kWeight.size()) + "expert_bias";
+}
+
 Router::Router(const std::string& name, KeptRef<ModelContext> context)
     : name_(name),
       context_(context),
       config_(context_.config.moe),
       rule_(config_.routing()),
-      weight_(name + ".weight", Shape{config_.num_experts, context_.config.hidden_size}, Init::Normal,
-              context_.config.init_method_std) {
-  weight_.placement.tp = {gradient_spread(ActivationPlacement::Sequence)};  // each rank routes tokens of its own
+      linear_(name, context_, config_.num_experts) {
+  // Each rank routes tokens of its own.
+  linear_.weight().placement.tp = {gradient_spread(ActivationPlacement::Sequence)};
   clear_tally();
 }
 
@@ -75,18 +81,11 @@ Dropout Router::jitter_of(const TokenRows& rows, const Pass& pass) const {
 }
 
 Tensor Router::seen(const Tensor& x, const Dropout& jitter) const {
+  if (jitter.p == 0) return x;
   const Tensor wide = widened(x);
-  if (jitter.p == 0) return wide;
   Tensor jittered = Tensor::like(wide);
   ops::jitter(wide, jitter, jittered);
   return jittered;
-}
-
-Tensor Router::logits_of(const Tensor& seen) const {
-  const Tensor w = widened(weight_.value);
-  Tensor logits = Tensor::empty({seen.dim(0), w.dim(0)}, w.dtype(), seen.device());
-  ops::matmul(seen, w, logits, {.transpose_b = true});
-  return logits;
 }
 
 /// They depend on seed, layer, sample and position, as jitter does, whose factors of one they are.
@@ -112,7 +111,7 @@ Tensor Router::weights_of(const Tensor& logits, const Tensor& chosen) const {
 }
 
 Router::Output Router::forward(const Tensor& x, const TokenRows& rows, Pass& pass) {
-  const Tensor logits = logits_of(seen(x, jitter_of(rows, pass)));
+  const Tensor logits = linear_.forward(seen(x, jitter_of(rows, pass)));
   pass.save(this, logits);
   const Pass::Decisions kept = pass.decide(this, [&] { return decide(logits, rows, pass); });
   for (const Tensor& t : kept) pass.save(this, t);
@@ -215,14 +214,9 @@ void Router::backward(const Tensor& d_weights, const Tensor& x, const TokenRows&
   ops::expert_weights_backward(d_weights, logits, chosen, rule_, d_logits);
   add_loss_gradient(logits, factors, pass.grad_scale, d_logits);
   const Dropout jitter = jitter_of(rows, pass);
-  pass.run_or_defer([this, d_logits, x, jitter] {
-    weight_.add_grad([&](Tensor& dw, float beta) {
-      ops::matmul(d_logits, seen(x, jitter), dw, {.transpose_a = true, .beta = beta});
-    });
-  });
-  const Tensor w = widened(weight_.value);
-  Tensor d_input = Tensor::empty(dx.shape(), w.dtype(), dx.device());
-  ops::matmul(d_logits, w, d_input);
+  linear_.weight_gradient(
+      d_logits, [this, x, jitter] { return seen(x, jitter); }, pass);
+  Tensor d_input = linear_.input_gradient(d_logits);
   if (jitter.p > 0) ops::jitter(d_input, jitter, d_input);
   add_narrowed(d_input, dx);
 }

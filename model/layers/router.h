@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "base/kept_ref.h"
-#include "model/config/context.h"
-#include "nn/module.h"
+#include "model/layers/wide_linear.h"
 
 namespace mcpp {
 
@@ -23,6 +22,9 @@ struct RouterTally {
   std::vector<double> numbers() const;
   static RouterTally of(std::span<const double> numbers);
 };
+
+/// What the expert bias of the router is called whose weight has this name; empty for names of other parameters.
+std::string expert_bias_name(const std::string& weight);
 
 /// Of which tokens the rows are that a router sees: of those of `batch` samples, sequence first, the ones from `first`
 /// on, `count` of them; rows that follow only fill up.
@@ -48,10 +50,10 @@ class Router {
   /// x and rows as forward was given them; dx [T, h] += the gradient, from that of the weights [T, k] and those of the
   /// losses that keep the router in balance.
   void backward(const Tensor& d_weights, const Tensor& x, const TokenRows& rows, Tensor& dx, Pass& pass);
-  void visit(const ParamVisitor& f) { f(weight_); }
+  void visit(const ParamVisitor& f) { f(linear_.weight()); }
   /// The most tokens of a microbatch of `batch` samples that an expert takes; 0 = all that come.
   i64 capacity(i64 batch, const Pass& pass) const;
-  const Param& weight() const { return weight_; }
+  const Param& weight() const { return linear_.weight(); }
 
   /// Of the microbatches since it was last cleared.
   RouterTally& tally() { return tally_; }
@@ -61,7 +63,7 @@ class Router {
   /// bias is part of the model; the tokens that each expert was given in the step before are not.
   Tensor* expert_bias() { return expert_bias_.defined() ? &expert_bias_ : nullptr; }
   Tensor* global_tokens() { return global_tokens_.defined() ? &global_tokens_ : nullptr; }
-  std::string bias_name() const { return name_ + ".expert_bias"; }
+  std::string bias_name() const { return expert_bias_name(weight().name); }
   /// Allocates them, as zeros. A model that is only looked at has none.
   void make_state();
   /// After a step that was taken and in which the experts were chosen so often, over all ranks.
@@ -73,9 +75,8 @@ class Router {
   Pass::Decisions decide(const Tensor& logits, const TokenRows& rows, const Pass& pass);
   /// Nothing is drawn (p = 0) in evaluation, or without jitter.
   Dropout jitter_of(const TokenRows& rows, const Pass& pass) const;
-  /// What it looks at of x, in the type of logits.
+  /// What it looks at of x: with jitter in the type of logits.
   Tensor seen(const Tensor& x, const Dropout& jitter) const;
-  Tensor logits_of(const Tensor& seen) const;
   /// What experts are chosen by: the logits, or random numbers in training where the configuration forces balance.
   Tensor choice_scores(const Tensor& logits, const TokenRows& rows, const Pass& pass) const;
   Tensor weights_of(const Tensor& logits, const Tensor& chosen) const;
@@ -91,7 +92,7 @@ class Router {
   const ModelContext& context_;
   const MoeConfig& config_;
   RoutingRule rule_;
-  Param weight_;
+  WideLinear linear_;
   Tensor expert_bias_, global_tokens_;  // undefined where the configuration has none
   RouterTally tally_;
 };

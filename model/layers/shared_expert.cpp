@@ -2,8 +2,8 @@
 
 #include <numeric>
 
-#include "model/layers/widened.h"
 #include "tensor/integers.h"
+#include "tensor/ops/widened.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
@@ -26,21 +26,19 @@ Places places_of(i64 tokens, Device& device) {
 
 SharedExpert::SharedExpert(const std::string& name, KeptRef<ModelContext> context)
     : mlp_(name, context, context.get().config.moe.shared_expert_intermediate_size) {
-  const ModelConfig& config = context.get().config;
-  if (!config.moe.shared_expert_gate) return;
-  gate_ = std::make_unique<Param>(name + ".gate.weight", Shape{1, config.hidden_size}, Init::Normal,
-                                  config.init_method_std);
-  context.get().place_in_stream(*gate_);
+  if (!context.get().config.moe.shared_expert_gate) return;
+  gate_ = std::make_unique<WideLinear>(name + ".gate", context, 1);
+  context.get().place_in_stream(gate_->weight());
 }
 
 Tensor SharedExpert::forward(const Tensor& x, Pass& pass) {
-  const Tensor y = mlp_.forward(x, pass);
+  Tensor y = mlp_.forward(x, pass);
+  if (mlp_.bias()) ops::add_bias(y, *mlp_.bias());
   if (!gate_) return y;
-  const Tensor rows = x.as_matrix();
-  Tensor logits = Tensor::empty({rows.dim(0), 1}, wide(x.dtype()), x.device()), weights = Tensor::like(logits);
-  ops::matmul(widened(rows), widened(gate_->value), logits, {.transpose_b = true});
+  const Tensor logits = gate_->forward(x.as_matrix());
   for (const Tensor& t : {x, logits, y}) pass.save(this, t);
-  const Places places = places_of(rows.dim(0), x.device());
+  const Places places = places_of(logits.dim(0), x.device());
+  Tensor weights = Tensor::like(logits);
   ops::expert_weights(logits, places.experts, kGate, weights);
   Tensor gated = Tensor::like(y);
   Tensor out = gated.as_matrix();
@@ -58,27 +56,22 @@ Tensor SharedExpert::backward(const Tensor& dy, Pass& pass) {
   Tensor d_rows = d_y.as_matrix();
   ops::combine_rows_backward(dy.as_matrix(), y.as_matrix(), places.rows, weights, d_rows, d_weights);
   ops::expert_weights_backward(d_weights, logits, places.experts, kGate, d_logits);
-  pass.run_or_defer([this, d_logits, x] {
-    gate_->add_grad([&](Tensor& dw, float beta) {
-      ops::matmul(d_logits, widened(x.as_matrix()), dw, {.transpose_a = true, .beta = beta});
-    });
-  });
+  gate_->weight_gradient(
+      d_logits, [x] { return x.as_matrix(); }, pass);
   Tensor dx = mlp_.backward(d_y, pass);
-  Tensor d_gate = Tensor::empty(x.as_matrix().shape(), logits.dtype(), x.device());
-  ops::matmul(d_logits, widened(gate_->value), d_gate);
   Tensor dx_rows = dx.as_matrix();
-  add_narrowed(d_gate, dx_rows);
+  add_narrowed(gate_->input_gradient(d_logits), dx_rows);
   return dx;
 }
 
 ActivationPlacement SharedExpert::gives(ActivationPlacement x) const {
-  if (gate_) check_gradient_spread(*gate_, x);
+  if (gate_) check_gradient_spread(gate_->weight(), x);
   return mlp_.gives(x);
 }
 
 void SharedExpert::visit(const ParamVisitor& f) {
   mlp_.visit(f);
-  if (gate_) f(*gate_);
+  if (gate_) f(gate_->weight());
 }
 
 }  // namespace mcpp

@@ -4,11 +4,12 @@
 #include <string>
 
 #include "model/layers/mlp.h"
+#include "model/layers/wide_linear.h"
 
 namespace mcpp {
 
-/// x [s, b, h] -> [s, b, h], as Mlp. With a gate, each token's is multiplied by sigmoid(x . gate). Saves, with a gate,
-/// x, the gate's logits [T, 1] and what it is applied to.
+/// x [s, b, h] -> [s, b, h], as Mlp with its bias. With a gate, each token's is multiplied by sigmoid(x . gate). Saves,
+/// with a gate, x, the gate's logits [T, 1] and what it is applied to.
 class SharedExpert final : public Module {
  public:
   SharedExpert(const std::string& name, KeptRef<ModelContext> context);
@@ -20,7 +21,7 @@ class SharedExpert final : public Module {
 
  private:
   Mlp mlp_;
-  std::unique_ptr<Param> gate_;  // [1, h]; null without one
+  std::unique_ptr<WideLinear> gate_;  // to one number; null without one
 };
 
 }  // namespace mcpp

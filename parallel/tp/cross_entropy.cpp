@@ -31,7 +31,7 @@ i64 TokenLosses::tokens() const {
 }
 
 TokenLosses vocab_parallel_cross_entropy(Tensor& logits, const Tensor& targets, i64 first_row, i64 vocab_size,
-                                         double grad_scale, Communicator& tp) {
+                                         double grad_scale, Communicator& tp, double soft_cap) {
   const i64 valid_columns = std::clamp<i64>(vocab_size - first_row, 0, logits.dim(1));
   const auto vector = [&] { return Tensor::empty({logits.dim(0)}, wide(logits.dtype()), logits.device()); };
   Tensor largest = vector(), sum_exp = vector(), target_logit = vector();
@@ -41,7 +41,8 @@ TokenLosses vocab_parallel_cross_entropy(Tensor& logits, const Tensor& targets, 
                      .totals = Tensor::empty({2}, DType::F64, logits.device(), MemoryClass::Workspace)};
   ops::cross_entropy_losses(largest, sum_exp, target_logit, targets, result.per_token, result.totals);
   const Tensor& lse = largest;
-  if (grad_scale != 0) ops::cross_entropy_gradient(logits, targets, first_row, valid_columns, lse, grad_scale);
+  if (grad_scale != 0)
+    ops::cross_entropy_gradient(logits, targets, first_row, valid_columns, lse, grad_scale, soft_cap);
   return result;
 }
 

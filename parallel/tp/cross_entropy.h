@@ -17,8 +17,8 @@ struct TokenLosses {
 
 /// logits [T, V / tp] with columns from `first_row` of the padded vocabulary, of which the first `vocab_size` are real;
 /// targets int32 [T], negative = none. When `grad_scale` is not 0 the logits are overwritten by their gradient
-/// times that scale.
+/// times that scale, or by that of what ops::soft_cap() made them from, with a cap of `soft_cap`, where that is not 0.
 TokenLosses vocab_parallel_cross_entropy(Tensor& logits, const Tensor& targets, i64 first_row, i64 vocab_size,
-                                         double grad_scale, Communicator& tp);
+                                         double grad_scale, Communicator& tp, double soft_cap = 0);
 
 }  // namespace mcpp

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/strings.h"
+#include "model/config/config.h"
 
 namespace mcpp {
 namespace {
@@ -64,8 +65,9 @@ void MeasuredRates::add_conflicts(const std::string& section, std::vector<std::s
                                     {"residual_forward", &residual_forward},
                                     {"residual_backward", &residual_backward}})
     has_elements(key, *values, 2);
-  has_elements("activation_forward", activation_forward, 4);
-  has_elements("activation_backward", activation_backward, 4);
+  constexpr std::size_t kActivations = EnumNames<ActivationFunction>::value.size();
+  has_elements("activation_forward", activation_forward, kActivations);
+  has_elements("activation_backward", activation_backward, kActivations);
 }
 
 double MeasuredRates::product_seconds(const ProductShape& shape, ProductPass pass) const {

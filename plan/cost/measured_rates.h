@@ -42,7 +42,7 @@ struct MeasuredRates {
           "ns of an element of what adds a branch to the stream: without dropout, with", at_least(0));
     visit("residual_backward", self.residual_backward, "the same backward", at_least(0));
     visit("activation_forward", self.activation_forward,
-          "ns of an element that it reads or writes: gelu, gelu_erf, swiglu, squared_relu", at_least(0));
+          "ns of an element that it reads or writes: gelu, gelu_erf, swiglu, squared_relu, geglu", at_least(0));
     visit("activation_backward", self.activation_backward, "the same backward", at_least(0));
     visit("dropped_score_forward", self.dropped_score_forward,
           "ns that dropout adds to attention, of a query and a key that it sees", at_least(0));

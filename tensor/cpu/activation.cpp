@@ -51,6 +51,13 @@ HWY_INLINE ValueAndSlope<hn::Vec<D>> evaluate(std::integral_constant<Activation,
   return {value, hn::NegMulAdd(value, s, hn::Add(value, s))};
 }
 
+/// The gate of GeGLU.
+template <class D>
+HWY_INLINE ValueAndSlope<hn::Vec<D>> evaluate(std::integral_constant<Activation, Activation::GeGlu>, D d,
+                                              hn::Vec<D> x) {
+  return evaluate(std::integral_constant<Activation, Activation::Gelu>(), d, x);
+}
+
 /// Calls f.template operator()<T>(kind) with the element type and the activation as types.
 template <class F>
 void on_activation(DType dtype, Activation a, F&& f) {
@@ -64,6 +71,8 @@ void on_activation(DType dtype, Activation a, F&& f) {
         return f.template operator()<T>(std::integral_constant<Activation, Activation::SquaredRelu>());
       case Activation::SwiGlu:
         return f.template operator()<T>(std::integral_constant<Activation, Activation::SwiGlu>());
+      case Activation::GeGlu:
+        return f.template operator()<T>(std::integral_constant<Activation, Activation::GeGlu>());
     }
   });
 }

@@ -60,13 +60,18 @@ void cross_entropy_stats(const Tensor& logits, const Tensor& targets, i64 first_
   });
 }
 
-/// x = exp(x - lse) scale, less `scale` at `target` when that is one of the `count` columns.
-template <class T>
-void gradient_of_row(T* x, i64 count, i64 target, Lane<T> lse, Lane<T> scale) {
+/// x = exp(x - lse) scale, less `scale` at `target` when that is one of the `count` columns; times the slope of the
+/// soft cap, where x went through one, 1 - (x / cap)^2.
+template <bool kCapped, class T>
+void gradient_of_row(T* x, i64 count, i64 target, Lane<T> lse, Lane<T> scale, Lane<T> inverse_cap) {
   const LaneTag<T> d;
   const auto gradient = [=](auto v, Lane<T> hit) {
     const auto p = exp_of(d, hn::Sub(v, hn::Set(d, lse)));
-    return hn::Mul(hn::Sub(p, hn::Set(d, hit)), hn::Set(d, scale));
+    const auto slope_of_logit = hn::Mul(hn::Sub(p, hn::Set(d, hit)), hn::Set(d, scale));
+    if constexpr (!kCapped) return slope_of_logit;
+    const auto t = hn::Mul(v, hn::Set(d, inverse_cap));
+    // Rounded, t may be a little above 1.
+    return hn::Mul(slope_of_logit, hn::Max(hn::NegMulAdd(t, t, hn::Set(d, Lane<T>{1})), hn::Zero(d)));
   };
   const bool has_target = target >= 0 && target < count;
   const auto at_target = has_target ? gradient(load(d, x + target, Part{1}), 1) : hn::Zero(d);
@@ -75,16 +80,18 @@ void gradient_of_row(T* x, i64 count, i64 target, Lane<T> lse, Lane<T> scale) {
 }
 
 void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row, i64 valid_columns, const Tensor& lse,
-                            double scale) {
+                            double scale, double cap) {
   on_float(logits.dtype(), [&]<class T>() {
     const i64 n = logits.dim(1);
     T* x = logits.data<T>();
     const i32* ids = targets.data<i32>();
     const auto* lses = lse.data<Lane<T>>();
+    const auto inverse_cap = static_cast<Lane<T>>(cap > 0 ? 1 / cap : 0);
+    const auto differentiate = cap > 0 ? gradient_of_row<true, T> : gradient_of_row<false, T>;
     parallel_for(cpu(logits), logits.dim(0), rows_per_piece(n), [=](i64 begin, i64 end) {
       for (i64 r = begin; r < end; ++r) {
         const i64 count = ids[r] < 0 ? 0 : std::clamp<i64>(valid_columns, 0, n);
-        gradient_of_row(x + r * n, count, ids[r] - first_row, lses[r], static_cast<Lane<T>>(scale));
+        differentiate(x + r * n, count, ids[r] - first_row, lses[r], static_cast<Lane<T>>(scale), inverse_cap);
         std::fill(x + r * n + count, x + (r + 1) * n, T{});
       }
     });
@@ -109,8 +116,8 @@ void Kernels<DeviceType::Cpu>::cross_entropy_stats(const Tensor& logits, const T
 
 template <>
 void Kernels<DeviceType::Cpu>::cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row,
-                                                      i64 valid_columns, const Tensor& lse, double scale) {
-  HWY_DYNAMIC_DISPATCH(cross_entropy_gradient)(logits, targets, first_row, valid_columns, lse, scale);
+                                                      i64 valid_columns, const Tensor& lse, double scale, double cap) {
+  HWY_DYNAMIC_DISPATCH(cross_entropy_gradient)(logits, targets, first_row, valid_columns, lse, scale, cap);
 }
 
 }  // namespace mcpp

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "hwy/foreach_target.h"
+#include "tensor/cpu/simd/math-inl.h"
 #include "tensor/cpu/simd/parallel.h"
 #include "tensor/cpu/simd/partial_sums-inl.h"
 #include "tensor/cpu/simd/simd-inl.h"
@@ -41,6 +42,20 @@ void scale(Tensor& x, double factor) {
     parallel_for(cpu(x), x.numel(), kElementsPerPiece, [=](i64 begin, i64 end) {
       sweep(d, begin, end, [=](i64 i, auto lanes) {
         store(hn::Mul(load(d, data + i, lanes), hn::Set(d, factors)), d, data + i, lanes);
+      });
+    });
+  });
+}
+
+void soft_cap(Tensor& x, double cap) {
+  on_float(x.dtype(), [&]<class T>() {
+    const LaneTag<T> d;
+    T* data = x.data<T>();
+    const auto caps = static_cast<Lane<T>>(cap), inverse = static_cast<Lane<T>>(1 / cap);
+    parallel_for(cpu(x), x.numel(), kElementsPerPiece, [=](i64 begin, i64 end) {
+      sweep(d, begin, end, [=](i64 i, auto lanes) {
+        const auto t = tanh_of(d, hn::Mul(load(d, data + i, lanes), hn::Set(d, inverse)));
+        store(hn::Mul(t, hn::Set(d, caps)), d, data + i, lanes);
       });
     });
   });
@@ -130,6 +145,7 @@ namespace mcpp {
 
 HWY_EXPORT(copy);
 HWY_EXPORT(scale);
+HWY_EXPORT(soft_cap);
 HWY_EXPORT(add_to);
 HWY_EXPORT(add_sum_of_squares);
 HWY_EXPORT(column_sum);
@@ -150,6 +166,11 @@ void Kernels<DeviceType::Cpu>::copy(const Tensor& src, Tensor& dst) {
 template <>
 void Kernels<DeviceType::Cpu>::scale(Tensor& x, double factor) {
   HWY_DYNAMIC_DISPATCH(scale)(x, factor);
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::soft_cap(Tensor& x, double cap) {
+  HWY_DYNAMIC_DISPATCH(soft_cap)(x, cap);
 }
 
 template <>

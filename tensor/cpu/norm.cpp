@@ -22,15 +22,24 @@ HWY_INLINE hn::TFromD<D> mean_of(D d, i64 n, F&& f) {
   return sum.total() / static_cast<hn::TFromD<D>>(n);
 }
 
+/// Lanes of the weights from `w` on.
+template <class D, class T>
+HWY_INLINE hn::Vec<D> weights(D d, const T* w, hn::TFromD<D> offset, auto lanes) {
+  return hn::Add(load(d, w, lanes), hn::Set(d, offset));
+}
+
 template <class L>
 L inverse_root(L variance, double eps) {
   return 1 / std::sqrt(variance + static_cast<L>(eps));
 }
 
-void layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps, Tensor& y, Tensor& mean, Tensor& rstd) {
+void layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, const NormRule& rule, Tensor& y, Tensor& mean,
+                Tensor& rstd) {
   on_float(x.dtype(), [&]<class T>() {
     const LaneTag<T> d;
     const i64 n = x.dim(-1);
+    const double eps = rule.eps;
+    const auto offset = static_cast<Lane<T>>(rule.weight_offset);
     const T *xs = x.data<T>(), *ws = w.data<T>(), *bs = b.data<T>();
     T* ys = y.data<T>();
     auto *means = mean.data<Lane<T>>(), *rstds = rstd.data<Lane<T>>();
@@ -46,7 +55,7 @@ void layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps, T
       const auto scale = hn::Set(d, inverse);
       sweep(d, 0, n, [=](i64 i, auto lanes) {
         const auto xhat = hn::Mul(hn::Sub(load(d, from + i, lanes), center), scale);
-        store(hn::MulAdd(xhat, load(d, ws + i, lanes), load(d, bs + i, lanes)), d, to + i, lanes);
+        store(hn::MulAdd(xhat, weights(d, ws + i, offset, lanes), load(d, bs + i, lanes)), d, to + i, lanes);
       });
     };
     parallel_for(cpu(x), row_count(x), rows_per_piece(n), [=](i64 begin, i64 end) {
@@ -55,27 +64,54 @@ void layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps, T
   });
 }
 
-void rms_norm(const Tensor& x, const Tensor& w, double eps, Tensor& y, Tensor& rstd) {
+void rms_norm(const Tensor& x, const Tensor& w, const NormRule& rule, Tensor& y, Tensor& rstd) {
   on_float(x.dtype(), [&]<class T>() {
     const LaneTag<T> d;
     const i64 n = x.dim(-1);
+    const double eps = rule.eps;
+    const auto offset = static_cast<Lane<T>>(rule.weight_offset), columns = static_cast<Lane<T>>(rule.all_columns);
+    const auto* squares = rule.squares.defined() ? rule.squares.data<Lane<T>>() : nullptr;
     const T *xs = x.data<T>(), *ws = w.data<T>();
     T* ys = y.data<T>();
     auto* rstds = rstd.data<Lane<T>>();
-    const auto normalize_row = [=](const T* from, T* to, Lane<T>& inverse) {
-      inverse = inverse_root(mean_of(d, n,
-                                     [=](i64 i, auto lanes) {
-                                       const auto v = load(d, from + i, lanes);
-                                       return hn::Mul(v, v);
-                                     }),
-                             eps);
+    const auto mean_square = [=](const T* from) {
+      return mean_of(d, n, [=](i64 i, auto lanes) {
+        const auto v = load(d, from + i, lanes);
+        return hn::Mul(v, v);
+      });
+    };
+    const auto normalize_row = [=](i64 row, Lane<T>& inverse) {
+      const T* from = xs + row * n;
+      T* to = ys + row * n;
+      inverse = inverse_root(squares ? squares[row] / columns : mean_square(from), eps);
       const auto scale = hn::Set(d, inverse);
       sweep(d, 0, n, [=](i64 i, auto lanes) {
-        store(hn::Mul(hn::Mul(load(d, from + i, lanes), scale), load(d, ws + i, lanes)), d, to + i, lanes);
+        store(hn::Mul(hn::Mul(load(d, from + i, lanes), scale), weights(d, ws + i, offset, lanes)), d, to + i, lanes);
       });
     };
     parallel_for(cpu(x), row_count(x), rows_per_piece(n), [=](i64 begin, i64 end) {
-      for (i64 r = begin; r < end; ++r) normalize_row(xs + r * n, ys + r * n, rstds[r]);
+      for (i64 r = begin; r < end; ++r) normalize_row(r, rstds[r]);
+    });
+  });
+}
+
+void row_dots(const Tensor& a, const Tensor& b, const Tensor* w, double weight_offset, Tensor& dots) {
+  on_float(a.dtype(), [&]<class T>() {
+    const LaneTag<T> d;
+    const i64 n = a.dim(-1);
+    const T *as = a.data<T>(), *bs = b.data<T>(), *ws = w ? w->data<T>() : nullptr;
+    const auto offset = static_cast<Lane<T>>(weight_offset);
+    auto* sums = dots.data<Lane<T>>();
+    parallel_for(cpu(a), row_count(a), rows_per_piece(n), [=](i64 begin, i64 end) {
+      for (i64 r = begin; r < end; ++r) {
+        Sum<LaneTag<T>> sum;
+        sweep_slots(d, 0, n, [&](i64 i, auto lanes, int slot) {
+          auto left = load(d, as + r * n + i, lanes);
+          if (ws) left = hn::Mul(left, weights(d, ws + i, offset, lanes));
+          sum.add_product(left, load(d, bs + r * n + i, lanes), slot);
+        });
+        sums[r] = sum.total();
+      }
     });
   });
 }
@@ -84,9 +120,11 @@ void rms_norm(const Tensor& x, const Tensor& w, double eps, Tensor& y, Tensor& r
 template <class T>
 struct BackwardRow {
   const T *dy, *x, *w;
-  Lane<T> center, rstd;
+  Lane<T> center, rstd, offset;
   i64 n;
   bool has_mean;
+  const Lane<T>* dot;  ///< over all ranks' columns; null where the row is whole
+  Lane<T> columns;
 
   template <class D>
   HWY_INLINE hn::Vec<D> xhat(D d, i64 i, auto lanes) const {
@@ -101,17 +139,18 @@ void backward_row(const BackwardRow<T>& row, T* dx, bool add_to_dx, Lane<T>* dw,
   const LaneTag<T> d;
   Sum<LaneTag<T>> sum_g, sum_gx;
   sweep_slots(d, 0, row.n, [&](i64 i, auto lanes, int slot) {
-    // Unused lanes of dy and w read as 0, and so drop out of both sums.
-    const auto g = hn::Mul(load(d, row.dy + i, lanes), load(d, row.w + i, lanes));
+    // Unused lanes of dy read as 0, and so drop out of both sums.
+    const auto g = hn::Mul(load(d, row.dy + i, lanes), weights(d, row.w + i, row.offset, lanes));
     sum_g.add(g, slot);
     sum_gx.add_product(g, row.xhat(d, i, lanes), slot);
   });
   const auto mean_g = hn::Set(d, row.has_mean ? sum_g.total() / static_cast<Lane<T>>(row.n) : Lane<T>{0});
-  const auto mean_gx = hn::Set(d, sum_gx.total() / static_cast<Lane<T>>(row.n));
+  const auto mean_gx =
+      hn::Set(d, row.dot ? *row.dot * row.rstd / row.columns : sum_gx.total() / static_cast<Lane<T>>(row.n));
   const auto rstd = hn::Set(d, row.rstd);
   sweep(d, 0, row.n, [=, &row](i64 i, auto lanes) {
     const auto dy = load(d, row.dy + i, lanes), xhat = row.xhat(d, i, lanes);
-    const auto centered = hn::Sub(hn::Mul(dy, load(d, row.w + i, lanes)), mean_g);
+    const auto centered = hn::Sub(hn::Mul(dy, weights(d, row.w + i, row.offset, lanes)), mean_g);
     const auto old = add_to_dx ? load(d, dx + i, lanes) : hn::Zero(d);
     store(hn::MulAdd(rstd, hn::NegMulAdd(xhat, mean_gx, centered), old), d, dx + i, lanes);
     store(hn::MulAdd(dy, xhat, previous(d, dw + i, beta, lanes)), d, dw + i, lanes);
@@ -126,11 +165,22 @@ void norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradie
     const PartialSums<Lane<T>> partial(rows, has_mean ? 2 * n : n, gradients.dw);
     const T *dys = dy.data<T>(), *xs = x.data<T>(), *ws = y.w.data<T>();
     const auto *means = has_mean ? y.mean.data<Lane<T>>() : nullptr, *rstds = y.rstd.data<Lane<T>>();
+    const auto* dots = y.dots.defined() ? y.dots.data<Lane<T>>() : nullptr;
+    const auto offset = static_cast<Lane<T>>(y.weight_offset), columns = static_cast<Lane<T>>(y.all_columns);
     T* dxs = gradients.dx.data<T>();
     parallel_for(cpu(x), rows, partial.rows_per_piece, [&](i64 begin, i64 end) {
       auto* sums = partial.of_row(begin);
       for (i64 r = begin; r < end; ++r) {
-        const BackwardRow<T> row{dys + r * n, xs + r * n, ws, has_mean ? means[r] : Lane<T>{0}, rstds[r], n, has_mean};
+        const BackwardRow<T> row{.dy = dys + r * n,
+                                 .x = xs + r * n,
+                                 .w = ws,
+                                 .center = has_mean ? means[r] : Lane<T>{0},
+                                 .rstd = rstds[r],
+                                 .offset = offset,
+                                 .n = n,
+                                 .has_mean = has_mean,
+                                 .dot = dots ? dots + r : nullptr,
+                                 .columns = columns};
         backward_row(row, dxs + r * n, gradients.add_to_dx, sums, sums + n, r == begin ? 0.0f : 1.0f);
       }
     });
@@ -147,12 +197,13 @@ namespace mcpp {
 
 HWY_EXPORT(layer_norm);
 HWY_EXPORT(rms_norm);
+HWY_EXPORT(row_dots);
 HWY_EXPORT(norm_backward);
 
 template <>
-void Kernels<DeviceType::Cpu>::layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps, Tensor& y,
-                                          Tensor& mean, Tensor& rstd) {
-  HWY_DYNAMIC_DISPATCH(layer_norm)(x, w, b, eps, y, mean, rstd);
+void Kernels<DeviceType::Cpu>::layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, const NormRule& rule,
+                                          Tensor& y, Tensor& mean, Tensor& rstd) {
+  HWY_DYNAMIC_DISPATCH(layer_norm)(x, w, b, rule, y, mean, rstd);
 }
 
 template <>
@@ -161,8 +212,15 @@ void Kernels<DeviceType::Cpu>::layer_norm_backward(const Tensor& dy, const NormF
 }
 
 template <>
-void Kernels<DeviceType::Cpu>::rms_norm(const Tensor& x, const Tensor& w, double eps, Tensor& y, Tensor& rstd) {
-  HWY_DYNAMIC_DISPATCH(rms_norm)(x, w, eps, y, rstd);
+void Kernels<DeviceType::Cpu>::rms_norm(const Tensor& x, const Tensor& w, const NormRule& rule, Tensor& y,
+                                        Tensor& rstd) {
+  HWY_DYNAMIC_DISPATCH(rms_norm)(x, w, rule, y, rstd);
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::row_dots(const Tensor& a, const Tensor& b, const Tensor* w, double weight_offset,
+                                        Tensor& dots) {
+  HWY_DYNAMIC_DISPATCH(row_dots)(a, b, w, weight_offset, dots);
 }
 
 template <>

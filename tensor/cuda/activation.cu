@@ -68,6 +68,11 @@ struct SwiGlu {
   }
 };
 
+/// The gate of GeGLU.
+struct GeGlu : Gelu {
+  static constexpr bool kIsGated = true;
+};
+
 /// A thread's columns of x, gate and up when gated, for some rows at once.
 template <class E, int kUnit, class Act>
 struct Inputs {
@@ -156,6 +161,8 @@ void on_activation(DType dtype, Activation a, F&& f) {
         return f.template operator()<T, E, SquaredRelu>();
       case Activation::SwiGlu:
         return f.template operator()<T, E, SwiGlu>();
+      case Activation::GeGlu:
+        return f.template operator()<T, E, GeGlu>();
     }
   });
 }

@@ -89,11 +89,18 @@ __global__ void __launch_bounds__(kThreads)
   target_logits[row] = targets[row] >= 0 && target >= 0 && target < shape.n ? static_cast<W>(widen(x[target])) : W{0};
 }
 
-/// x = (exp(x - lse) - [column is the target]) scale for N neighbouring columns from `begin` on; 0 from `count` on.
+/// x = (exp(x - lse) - [column is the target]) scale for N neighbouring columns from `begin` on, times the slope of the
+/// soft cap, where x went through one, 1 - (x / cap)^2; 0 from `count` on.
 template <class E, class W>
 struct RowGradient {
   i64 count, target;
-  W lse, scale;
+  W lse, scale, inverse_cap;  ///< 0: no cap
+
+  /// Rounded, x / cap may be a little above 1.
+  __device__ __forceinline__ W slope(W x) const {
+    const W t = x * inverse_cap;
+    return inverse_cap > W{0} ? max(fma(-t, t, W{1}), W{0}) : W{1};
+  }
 
   template <int N>
   __device__ __forceinline__ void operator()(E (&x)[N], i64 begin) const {
@@ -101,20 +108,20 @@ struct RowGradient {
     const int hit = static_cast<int>(std::clamp<i64>(target - begin, -1, N));  // -1 and N: not here
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      const W p = exponential<E>(widen(x[k]) - lse);
-      x[k] = narrow<E>(k < used ? (p - (k == hit ? W{1} : W{0})) * scale : W{0});
+      const W v = widen(x[k]), p = exponential<E>(v - lse);
+      x[k] = narrow<E>(k < used ? (p - (k == hit ? W{1} : W{0})) * scale * slope(v) : W{0});
     }
   }
 };
 
 template <class E, class W>
 __global__ void __launch_bounds__(kThreads)
-    row_gradient(E* logits, const i32* targets, RowShape shape, const W* lse, W scale) {
+    row_gradient(E* logits, const i32* targets, RowShape shape, const W* lse, W scale, W inverse_cap) {
   constexpr int kCount = Pack<E>::kCount;
   const i64 row = blockIdx.x;
   E* x = logits + row * shape.n;
   const i32 token = targets[row];
-  const RowGradient<E, W> gradient{token < 0 ? 0 : shape.count, token - shape.first_row, lse[row], scale};
+  const RowGradient<E, W> gradient{token < 0 ? 0 : shape.count, token - shape.first_row, lse[row], scale, inverse_cap};
   for (i64 p = threadIdx.x; p < shape.packs; p += kThreads) {
     Pack<E> pack = load_pack(x + p * kCount);
     gradient(pack.values, p * kCount);
@@ -155,7 +162,7 @@ void Kernels<DeviceType::Cuda>::cross_entropy_stats(const Tensor& logits, const 
 
 template <>
 void Kernels<DeviceType::Cuda>::cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row,
-                                                       i64 valid_columns, const Tensor& lse, double scale) {
+                                                       i64 valid_columns, const Tensor& lse, double scale, double cap) {
   const i64 rows = logits.dim(0), n = logits.dim(1);
   if (rows == 0) return;
   const cudaStream_t stream = cuda(logits).stream();
@@ -163,8 +170,8 @@ void Kernels<DeviceType::Cuda>::cross_entropy_gradient(Tensor& logits, const Ten
     using W = Wide<T>;
     auto* x = elements<T>(logits);
     const RowShape shape = shape_of(x, n, valid_columns, n, first_row);
-    row_gradient<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(x, targets.data<i32>(), shape, lse.data<W>(),
-                                                                       static_cast<W>(scale));
+    row_gradient<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(
+        x, targets.data<i32>(), shape, lse.data<W>(), static_cast<W>(scale), static_cast<W>(cap > 0 ? 1 / cap : 0));
     check_launch("row_gradient");
   });
 }

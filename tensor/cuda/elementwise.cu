@@ -20,6 +20,14 @@ struct Scale {
   }
 };
 
+struct SoftCap {
+  double cap;
+  template <class W>
+  __device__ W operator()(W x, W) const {
+    return static_cast<W>(cap) * tanh(x / static_cast<W>(cap));
+  }
+};
+
 struct Normalize {
   const double* squares;
   double eps;
@@ -173,6 +181,11 @@ void Kernels<DeviceType::Cuda>::copy(const Tensor& src, Tensor& dst) {
 template <>
 void Kernels<DeviceType::Cuda>::scale(Tensor& x, double factor) {
   launch_update(x, x, Scale{factor});
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::soft_cap(Tensor& x, double cap) {
+  launch_update(x, x, SoftCap{cap});
 }
 
 template <>

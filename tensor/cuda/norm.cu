@@ -11,7 +11,9 @@ struct NormRows {
   E* y;
   Wide<E>*mean, *rstd;
   i64 rows, n;
-  Wide<E> eps;
+  Wide<E> eps, offset;               ///< of the weights
+  const Wide<E>* squares = nullptr;  ///< of all ranks' columns; null where rows are whole
+  Wide<E> columns = 1;
 };
 
 /// Threads along x share a row and, when kHeld > 0, hold it: it is read once however many sweeps it takes. A block has
@@ -34,7 +36,8 @@ __global__ void __launch_bounds__(kMostRowThreads) normalize(const NormRows<E> t
   };
   W mean = 0;
   if constexpr (kIsCentered) mean = mean_of([](W v) { return v; });
-  const W rstd = W{1} / sqrt(mean_of([mean](W v) { return (v - mean) * (v - mean); }) + t.eps);
+  const W variance = t.squares ? t.squares[row] / t.columns : mean_of([mean](W v) { return (v - mean) * (v - mean); });
+  const W rstd = W{1} / sqrt(variance + t.eps);
   if (threadIdx.x == 0) {
     if constexpr (kIsCentered) t.mean[row] = mean;
     t.rstd[row] = rstd;
@@ -45,7 +48,7 @@ __global__ void __launch_bounds__(kMostRowThreads) normalize(const NormRows<E> t
 #pragma unroll
     for (int j = 0; j < kUnit; ++j) {
       const W xhat = (widen(v.values[j]) - mean) * rstd;
-      v.values[j] = narrow<E>(fma(xhat, W{widen(w.values[j])}, W{widen(b.values[j])}));
+      v.values[j] = narrow<E>(fma(xhat, W{widen(w.values[j])} + t.offset, W{widen(b.values[j])}));
     }
     store_pack(t.y + row * n + i, v);
   });
@@ -68,29 +71,63 @@ void launch(const NormRows<E>& t, const CudaDevice& device) {
   });
 }
 
+/// dots[row] = the sum of a b, or of a (w + offset) b; a warp for each row.
+template <class E>
+__global__ void dot_rows(const E* a, const E* b, const E* w, Wide<E> offset, i64 rows, i64 n, Wide<E>* dots) {
+  using W = Wide<E>;
+  const i64 step = i64{gridDim.x} * (blockDim.x / kWarp), lane = threadIdx.x % kWarp;
+  for (i64 row = blockIdx.x * i64{blockDim.x / kWarp} + threadIdx.x / kWarp; row < rows; row += step) {
+    W sum = 0;
+    for (i64 i = lane; i < n; i += kWarp) {
+      const W left = widen(a[row * n + i]), weight = w ? W{widen(w[i])} + offset : W{1};
+      sum += left * weight * W{widen(b[row * n + i])};
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) dots[row] = sum;
+  }
+}
+
 }  // namespace
 
 template <>
-void Kernels<DeviceType::Cuda>::layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps, Tensor& y,
-                                           Tensor& mean, Tensor& rstd) {
+void Kernels<DeviceType::Cuda>::row_dots(const Tensor& a, const Tensor& b, const Tensor* w, double weight_offset,
+                                         Tensor& dots) {
+  constexpr int kDotThreads = 256;
+  const CudaDevice& device = cuda(a);
+  const i64 rows = row_count(a);
+  if (rows == 0) return;
+  on_float(a.dtype(), [&]<class T>() {
+    using W = Wide<Element<T>>;
+    dot_rows<<<grid_for(rows * kWarp, kDotThreads, device), kDotThreads, 0, device.stream()>>>(
+        elements<T>(a), elements<T>(b), w ? elements<T>(*w) : nullptr, static_cast<W>(weight_offset), rows, a.dim(-1),
+        dots.data<W>());
+    check_launch("row_dots");
+  });
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, const NormRule& rule,
+                                           Tensor& y, Tensor& mean, Tensor& rstd) {
   const CudaDevice& device = cuda(x);
   on_float(x.dtype(), [&]<class T>() {
     using E = Element<T>;
     using W = Wide<E>;
     launch<E, true>({elements<T>(x), elements<T>(w), elements<T>(b), elements<T>(y), mean.data<W>(), rstd.data<W>(),
-                     row_count(x), x.dim(-1), static_cast<W>(eps)},
+                     row_count(x), x.dim(-1), static_cast<W>(rule.eps), static_cast<W>(rule.weight_offset)},
                     device);
   });
 }
 
 template <>
-void Kernels<DeviceType::Cuda>::rms_norm(const Tensor& x, const Tensor& w, double eps, Tensor& y, Tensor& rstd) {
+void Kernels<DeviceType::Cuda>::rms_norm(const Tensor& x, const Tensor& w, const NormRule& rule, Tensor& y,
+                                         Tensor& rstd) {
   const CudaDevice& device = cuda(x);
   on_float(x.dtype(), [&]<class T>() {
     using E = Element<T>;
     using W = Wide<E>;
     launch<E, false>({elements<T>(x), elements<T>(w), nullptr, elements<T>(y), nullptr, rstd.data<W>(), row_count(x),
-                      x.dim(-1), static_cast<W>(eps)},
+                      x.dim(-1), static_cast<W>(rule.eps), static_cast<W>(rule.weight_offset),
+                      rule.squares.defined() ? rule.squares.data<W>() : nullptr, static_cast<W>(rule.all_columns)},
                      device);
   });
 }

@@ -14,6 +14,9 @@ struct NormOperands {
   bool add_to_dx;
   Wide<E>* sums;  ///< per piece the sums for dw [n], and with a mean those for db [n]
   i64 rows, n, rows_per_piece;
+  Wide<E> offset;       ///< of the weights
+  const Wide<E>* dots;  ///< of all ranks' columns; null where rows are whole
+  Wide<E> columns;
 };
 
 /// How many of the units whose sums a thread holds it has registers left to hold of the row itself, of the weights and
@@ -26,13 +29,14 @@ constexpr int held_of_row(int held) {
 template <class E, int kUnit, int kHeld>
 struct Row {
   RowUnits<E, kUnit, held_of_row(kHeld)> dy, x;
-  Wide<E> center, rstd;
+  Wide<E> center, rstd, dot;
 
   __device__ __forceinline__ void load(const NormOperands<E>& t, i64 row) {
     dy.load(t.dy + row * t.n, t.n);
     x.load(t.x + row * t.n, t.n);
     center = t.mean ? t.mean[row] : Wide<E>{0};
     rstd = t.rstd[row];
+    dot = t.dots ? t.dots[row] : Wide<E>{0};
   }
 };
 
@@ -91,7 +95,7 @@ class Backward {
       for (int j = 0; j < kUnit; ++j) {
         const W dy = widen(dys.values[j]), xhat = (widen(xs.values[j]) - row.center) * row.rstd;
         const W old = t_.add_to_dx ? W{widen(out.values[j])} : W{0};
-        const W centered = dy * widen(ws.values[j]) - means.first;
+        const W centered = dy * (widen(ws.values[j]) + t_.offset) - means.first;
         out.values[j] = narrow<E>(fma(row.rstd, fma(-xhat, means.second, centered), old));
         dw_.add(k, i, j, dy * xhat, is_first);
         if constexpr (kIsCentered) db_.add(k, i, j, dy, is_first);
@@ -113,11 +117,12 @@ class Backward {
       const auto dys = row.dy.at(k, i), xs = row.x.at(k, i), ws = w_.at(k, i);
 #pragma unroll
       for (int j = 0; j < kUnit; ++j) {
-        const W g = widen(dys.values[j]) * widen(ws.values[j]);
+        const W g = widen(dys.values[j]) * (widen(ws.values[j]) + t_.offset);
         sums.first += g;
         sums.second = fma(g, (widen(xs.values[j]) - row.center) * row.rstd, sums.second);
       }
     });
+    if (t_.dots) return {W{0}, row.dot * row.rstd / t_.columns};
     sums = row_sum(sums);
     const W n = static_cast<W>(t_.n);
     return {kIsCentered ? sums.first / n : W{0}, sums.second / n};
@@ -190,7 +195,10 @@ void norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradie
                             partial.data(),
                             rows,
                             n,
-                            partial.rows_per_piece};
+                            partial.rows_per_piece,
+                            static_cast<W>(y.weight_offset),
+                            y.dots.defined() ? y.dots.data<W>() : nullptr,
+                            static_cast<W>(y.all_columns)};
     launch<E, kIsCentered>(t, partial.pieces, device);
     partial.add_to(gradients.dw, 0, gradients.beta_dw);
     if constexpr (kIsCentered) partial.add_to(gradients.db, n, gradients.beta_db);

@@ -55,6 +55,7 @@ void check_attention(const char* op, const QkvHeads& x, const AttentionOptions& 
                  q.base.dtype() == k.base.dtype() && k.base.dtype() == v.base.dtype(),
              op, ": q, k and v do not fit");
   MCPP_CHECK(options.softmax_scale > 0, op, ": softmax_scale must be positive, it is ", options.softmax_scale);
+  MCPP_CHECK(options.soft_cap >= 0, op, ": a soft cap of ", options.soft_cap);
   MCPP_CHECK(options.window >= 0, op, ": a window of ", options.window, " positions");
   check_positions(op, options.queries, q.seq, q.batch);
   check_ranges(op, options.keys);

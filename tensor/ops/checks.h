@@ -30,6 +30,13 @@ inline void check_numbers(const char* op, const char* name, const Tensor& t, i64
              " fp64 numbers");
 }
 
+/// Sums over the rows of x, whose columns are cut over ranks; undefined where they are not.
+inline void check_row_sums(const char* op, const char* name, const Tensor& sums, i64 all_columns, const Tensor& x) {
+  if (!sums.defined()) return;
+  check_wide(op, name, sums, x, row_count(x));
+  MCPP_CHECK(all_columns >= x.dim(-1), op, ": ", x.dim(-1), " of ", all_columns, " columns");
+}
+
 inline void check_dropout(const char* op, const Dropout& d, i64 row_count) {
   if (d.p == 0) return;
   const i64 batch = static_cast<i64>(d.samples.size());

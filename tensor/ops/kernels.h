@@ -12,6 +12,7 @@ struct Kernels {
   static decltype(ops::fill_zero) fill_zero;
   static decltype(ops::copy) copy;
   static decltype(ops::scale) scale;
+  static decltype(ops::soft_cap) soft_cap;
   static decltype(ops::add_to) add_to;
   static decltype(ops::add_sum_of_squares) add_sum_of_squares;
   static decltype(ops::normalize) normalize;
@@ -21,6 +22,7 @@ struct Kernels {
   static decltype(ops::layer_norm_backward) layer_norm_backward;
   static decltype(ops::rms_norm) rms_norm;
   static decltype(ops::rms_norm_backward) rms_norm_backward;
+  static decltype(ops::row_dots) row_dots;
   static decltype(ops::activation) activation;
   static decltype(ops::activation_backward) activation_backward;
   static decltype(ops::bias_dropout_add) bias_dropout_add;

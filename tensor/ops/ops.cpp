@@ -36,6 +36,11 @@ void scale(Tensor& x, double factor) {
   on_device(x, [&]<DeviceType D>() { Kernels<D>::scale(x, factor); });
 }
 
+void soft_cap(Tensor& x, double cap) {
+  MCPP_CHECK(cap > 0, "soft_cap: ", cap, " must be positive");
+  on_device(x, [&]<DeviceType D>() { Kernels<D>::soft_cap(x, cap); });
+}
+
 void add_to(const Tensor& x, Tensor& y) {
   check_same("add_to", "y", y, x);
   on_device(y, [&]<DeviceType D>() { Kernels<D>::add_to(x, y); });
@@ -67,13 +72,15 @@ void add_bias(Tensor& x, const Tensor& bias) {
   on_device(x, [&]<DeviceType D>() { Kernels<D>::add_bias(x, bias); });
 }
 
-void layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps, Tensor& y, Tensor& mean, Tensor& rstd) {
+void layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, const NormRule& rule, Tensor& y, Tensor& mean,
+                Tensor& rstd) {
   check_vector("layer_norm", "weight", w, x, x.dim(-1));
   check_vector("layer_norm", "bias", b, x, x.dim(-1));
   check_same("layer_norm", "y", y, x);
   check_wide("layer_norm", "mean", mean, x, row_count(x));
   check_wide("layer_norm", "rstd", rstd, x, row_count(x));
-  on_device(x, [&]<DeviceType D>() { Kernels<D>::layer_norm(x, w, b, eps, y, mean, rstd); });
+  MCPP_CHECK(!rule.squares.defined(), "layer_norm: rows must be whole");
+  on_device(x, [&]<DeviceType D>() { Kernels<D>::layer_norm(x, w, b, rule, y, mean, rstd); });
 }
 
 void layer_norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradients) {
@@ -86,11 +93,12 @@ void layer_norm_backward(const Tensor& dy, const NormForward& y, NormGradients& 
   on_device(dy, [&]<DeviceType D>() { Kernels<D>::layer_norm_backward(dy, y, gradients); });
 }
 
-void rms_norm(const Tensor& x, const Tensor& w, double eps, Tensor& y, Tensor& rstd) {
+void rms_norm(const Tensor& x, const Tensor& w, const NormRule& rule, Tensor& y, Tensor& rstd) {
   check_vector("rms_norm", "weight", w, x, x.dim(-1));
   check_same("rms_norm", "y", y, x);
   check_wide("rms_norm", "rstd", rstd, x, row_count(x));
-  on_device(x, [&]<DeviceType D>() { Kernels<D>::rms_norm(x, w, eps, y, rstd); });
+  check_row_sums("rms_norm", "squares", rule.squares, rule.all_columns, x);
+  on_device(x, [&]<DeviceType D>() { Kernels<D>::rms_norm(x, w, rule, y, rstd); });
 }
 
 void rms_norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradients) {
@@ -98,7 +106,15 @@ void rms_norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gr
   check_same("rms_norm_backward", "dx", gradients.dx, y.x);
   check_wide("rms_norm_backward", "rstd", y.rstd, y.x, row_count(y.x));
   check_wide("rms_norm_backward", "dw", gradients.dw, y.x, y.x.dim(-1));
+  check_row_sums("rms_norm_backward", "dots", y.dots, y.all_columns, y.x);
   on_device(dy, [&]<DeviceType D>() { Kernels<D>::rms_norm_backward(dy, y, gradients); });
+}
+
+void row_dots(const Tensor& a, const Tensor& b, const Tensor* w, double weight_offset, Tensor& dots) {
+  check_same("row_dots", "b", b, a);
+  if (w) check_vector("row_dots", "weight", *w, a, a.dim(-1));
+  check_wide("row_dots", "dots", dots, a, row_count(a));
+  on_device(a, [&]<DeviceType D>() { Kernels<D>::row_dots(a, b, w, weight_offset, dots); });
 }
 
 void activation(Activation a, const Tensor& x, const Tensor* bias, Tensor& y) {
@@ -183,11 +199,11 @@ void cross_entropy_losses(Tensor& largest, const Tensor& sum_exp, const Tensor& 
 }
 
 void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row, i64 valid_columns, const Tensor& lse,
-                            double scale) {
+                            double scale, double cap) {
   MCPP_CHECK(logits.rank() == 2 && targets.numel() == logits.dim(0), "cross_entropy_gradient: logits ", logits.shape());
   check_wide("cross_entropy_gradient", "lse", lse, logits, logits.dim(0));
   on_device(logits, [&]<DeviceType D>() {
-    Kernels<D>::cross_entropy_gradient(logits, targets, first_row, valid_columns, lse, scale);
+    Kernels<D>::cross_entropy_gradient(logits, targets, first_row, valid_columns, lse, scale, cap);
   });
 }
 

@@ -16,9 +16,9 @@
 namespace mcpp {
 
 /// Activations inside the MLP. Gated: the input has two halves, gate and up; the output is act(gate) * up.
-enum class Activation : u8 { Gelu, GeluErf, SquaredRelu, SwiGlu };
+enum class Activation : u8 { Gelu, GeluErf, SquaredRelu, SwiGlu, GeGlu };
 constexpr bool is_gated(Activation a) {
-  return a == Activation::SwiGlu;
+  return a == Activation::SwiGlu || a == Activation::GeGlu;
 }
 
 /// Which numbers a dropout site draws, independent of layout. Element j of the token at (sample, position) is kept when
@@ -64,6 +64,7 @@ QkvHeads packed_heads(const Tensor& qkv);
 /// window: the keys of its own document that are not in its future, of those the last `window`.
 struct AttentionOptions {
   double softmax_scale = 1;
+  double soft_cap = 0;  ///< a score x becomes soft_cap tanh(x / soft_cap); 0 = none
   Positions queries;    ///< starts: [s, b] of the queries
   PositionRanges keys;  ///< also of values
   i64 window = 0;       ///< how many positions a query sees, its own included; 0 = all
@@ -78,10 +79,26 @@ struct AttentionResult {
   Tensor lse;  ///< [b, heads, s] (fp32 / fp64): log of the softmax's denominator; -infinity where no key is seen
 };
 
+/// How a norm scales rows.
+struct NormRule {
+  double eps = 1e-5;
+  double weight_offset = 0;  ///< added to every weight: 1 where these say how far they are from 1
+  /// RMSNorm of rows whose columns are cut over ranks: [T] fp32 (fp64), row_dots() of x with itself, summed over the
+  /// ranks, and the columns of all. Undefined: rows are whole.
+  Tensor squares = {};
+  i64 all_columns = 0;
+
+  NormRule(double epsilon) : eps(epsilon) {}  // a number is a rule of itself
+};
+
 /// What the backward pass of a norm needs of its forward pass.
 struct NormForward {
   Tensor x, w;
   Tensor mean, rstd;  ///< RMSNorm has no mean
+  double weight_offset = 0;
+  /// Where columns are cut over ranks: row_dots() of dy, times the weights, with x, summed over the ranks.
+  Tensor dots = {};
+  i64 all_columns = 0;
 };
 
 /// What it gives. dx is overwritten, or added to when `add_to_dx`: then it already holds the gradient of the residual
@@ -175,6 +192,8 @@ void fill_zero(Tensor& x);
 void copy(const Tensor& src, Tensor& dst);
 /// x *= factor.
 void scale(Tensor& x, double factor);
+/// x = cap tanh(x / cap).
+void soft_cap(Tensor& x, double cap);
 /// y += x, of the same type.
 void add_to(const Tensor& x, Tensor& y);
 /// Sum of squares, in fp64 and in a fixed order. Infinite or NaN when x holds such a number or overflows.
@@ -189,11 +208,15 @@ void column_sum(const Tensor& dy, Tensor& db, float beta);
 void add_bias(Tensor& x, const Tensor& bias);
 
 /// y[T, h] = (x - mean) rstd w + b over each row; mean, rstd [T] are kept for backward. Ba, Kiros, Hinton 2016.
-void layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps, Tensor& y, Tensor& mean, Tensor& rstd);
+void layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, const NormRule& rule, Tensor& y, Tensor& mean,
+                Tensor& rstd);
 void layer_norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradients);
 /// y[T, h] = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps). Zhang, Sennrich 2019.
-void rms_norm(const Tensor& x, const Tensor& w, double eps, Tensor& y, Tensor& rstd);
+void rms_norm(const Tensor& x, const Tensor& w, const NormRule& rule, Tensor& y, Tensor& rstd);
 void rms_norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradients);
+/// dots[t] = sum over columns of a[t] b[t], times (w + weight_offset) where w, which may be null, is given. dots is
+/// fp32 (fp64) [T].
+void row_dots(const Tensor& a, const Tensor& b, const Tensor* w, double weight_offset, Tensor& dots);
 
 /// y = act(x + bias). x [T, f] and y [T, f]; gated: x [T, 2f] = gate | up, y [T, f]. `bias` (of x's width) may be null.
 void activation(Activation a, const Tensor& x, const Tensor* bias, Tensor& y);
@@ -254,9 +277,10 @@ void cross_entropy_rescale(const Tensor& own_largest, const Tensor& largest, Ten
 void cross_entropy_losses(Tensor& largest, const Tensor& sum_exp, const Tensor& target_logit, const Tensor& targets,
                           Tensor& losses, Tensor& totals);
 /// In place: logits[t, v] = (exp(logits - lse[t]) - [v is the target]) * scale; 0 in rows without a target and in
-/// padding.
+/// padding. Logits that went through soft_cap() are given with their `cap` (0: they did not), and the gradient is that
+/// of what went in.
 void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row, i64 valid_columns, const Tensor& lse,
-                            double scale);
+                            double scale, double cap);
 
 // Routers: logits, weights and their gradients are fp32 (fp64).
 

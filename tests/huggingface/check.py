@@ -190,6 +190,11 @@ def main():
             check.check_made("qwen3", "Qwen3", exported, head_dim=24)
             check.check_made("phi3", "Phi3", exported, sliding_window=9)
             check.check_made("olmo2", "Olmo2", exported)
+            check.check_made("gemma2", "Gemma2", exported, head_dim=24, sliding_window=9, query_pre_attn_scalar=20)
+            check.check_made("gemma3", "Gemma3Text", exported, head_dim=24, sliding_window=9, query_pre_attn_scalar=20,
+                             sliding_window_pattern=2)
+            check.check_made("dots1", "Dots1", exported, n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=1,
+                             moe_intermediate_size=32, first_k_dense_replace=1, norm_topk_prob=True, sliding_window=None)
             check.check_made("gpt_neox", "GPTNeoX", exported)
             for kind in ("attention", "families"):
                 for original in sorted((source / "tests" / "golden" / kind).iterdir()):

@@ -42,9 +42,21 @@ MODELS = {
     "families/qwen3_moe": ("Qwen3Moe", dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8,
                                             num_hidden_layers=3, mlp_only_layers=[1],
                                             experts_implementation="eager")),
+    "families/dots1": ("Dots1", dict(n_routed_experts=8, num_experts_per_tok=4, n_group=4, topk_group=2, n_shared_experts=2,
+                                     moe_intermediate_size=8, first_k_dense_replace=1, norm_topk_prob=True,
+                                     routed_scaling_factor=1.5, num_hidden_layers=4, sliding_window=6,
+                                     max_window_layers=2, experts_implementation="eager")),
     "families/phi3": ("Phi3", dict(sliding_window=7, pad_token_id=None, rope_parameters=dict(
         rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))),
     "families/olmo2": ("Olmo2", dict(pad_token_id=None)),
+    "families/gemma2": ("Gemma2", dict(sliding_window=6, num_hidden_layers=3, query_pre_attn_scalar=9, pad_token_id=None,
+                                       attn_logit_softcapping=2.0, final_logit_softcapping=3.0)),
+    "families/gemma3": ("Gemma3Text", dict(sliding_window=6, num_hidden_layers=4, query_pre_attn_scalar=9,
+                                           pad_token_id=None, layer_types=[
+                                               ("full" if i == 2 else "sliding") + "_attention" for i in range(4)],
+                                           rope_parameters=dict(
+                                               sliding_attention=dict(rope_type="default", rope_theta=100.0),
+                                               full_attention=dict(rope_type="linear", rope_theta=10000.0, factor=4.0)))),
     "families/gpt_neox": ("GPTNeoX", dict(rope_parameters=dict(
         rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))),
 }
@@ -63,6 +75,9 @@ def write(folder, family, options):
     model = getattr(transformers, family.removesuffix("Text") + "ForCausalLM")(config)
     for name, parameter in model.named_parameters():
         torch.nn.init.normal_(parameter, mean=1.0 if "norm" in name else 0.0, std=0.3)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            torch.nn.init.normal_(buffer, std=0.2)
     model.float().save_pretrained(folder)
     return model, torch.randint(32, (2, LENGTH))
 

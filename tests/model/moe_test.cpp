@@ -54,6 +54,15 @@ std::vector<NamedConfig> models() {
     moe.router_topk = 3, moe.router_score_function = RouterScore::Sigmoid, moe.router_topk_scaling_factor = 2;
     moe.shared_expert_intermediate_size = 16, moe.shared_expert_gate = true, moe.aux_loss_coeff = 0.2;
   });
+  add("biases", [](ModelConfig& config, MoeConfig& moe) {
+    config.add_bias_linear = true, config.activation_func = ActivationFunction::Gelu;
+    moe.router_topk = 3, moe.shared_expert_intermediate_size = 16, moe.shared_expert_gate = true;
+  });
+  add("gated_biases", [](ModelConfig& config, MoeConfig& moe) {
+    config.add_mlp_bias = true;
+    moe.expert_capacity_factor = 0.75, moe.pad_expert_input_to_capacity = true;
+    moe.shared_expert_intermediate_size = 16;
+  });
   add("every_other_layer", [](ModelConfig&, MoeConfig& moe) {
     moe.layer_freq = {0, 1}, moe.expert_capacity_factor = 0.75, moe.token_drop_policy = TokenDropPolicy::Position;
     moe.shared_expert_intermediate_size = 8;
@@ -199,6 +208,10 @@ TEST(MoeCounts, ATokenUsesSomeOfTheExperts) {
   dense.moe = {};
   dense.ffn_hidden_size = 48;  // as wide as two experts
   EXPECT_EQ(flops_per_token(config), flops_per_token(dense));
+  ModelConfig biased = config;
+  biased.add_mlp_bias = true;
+  EXPECT_EQ(count_parameters(biased).experts, counts.experts + 2 * 4 * (2 * 24 + 32));
+  EXPECT_EQ(flops_per_token(biased), flops_per_token(config)) << "these are of matrix products only";
 }
 
 }  // namespace

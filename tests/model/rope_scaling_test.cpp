@@ -13,6 +13,7 @@
 namespace mcpp {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -175,8 +176,10 @@ TEST(RopeOfWindows, IsReadInLayersWithOneAlone) {
 TEST(HeadNorms, OfAllHeadsAreOfHeads) {
   ModelConfig config;
   config.qk_layernorm_all_heads = true;
-  EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("only read when qk_layernorm is true")));
+  EXPECT_THAT(config.conflicts(), Contains(HasSubstr("only read when qk_layernorm is true")));
   config.qk_layernorm = true;
+  EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("needs normalization = \"RMSNorm\"")));
+  config.normalization = Normalization::RMSNorm;
   EXPECT_THAT(config.conflicts(), IsEmpty());
 }
 

@@ -48,7 +48,6 @@ std::vector<Case> cases() {
   std::vector<Case> all{{"gpt2", gpt2},   {"gpt2_without_biases", unbiased}, {"gpt2_1_group", biased},
                         {"llama", llama}, {"llama_2_groups", grouped},       {"llama_1_group", multi_query}};
   for (auto [name, config] : test::tiny_variants()) {
-    if (config.qk_layernorm_all_heads) continue;  // one rank must have them all
     config.num_layers = 2;
     config.num_attention_heads = 8;
     config.seq_length = 12;

@@ -48,16 +48,6 @@ TEST(Layout, AllConflictsComeAtOnceWithTheNearestGoodValues) {
                     "nearest that do are 32 and 34")));
 }
 
-TEST(Layout, NormsOfAllHeadsNeedThemOnOneRank) {
-  LayoutRules rules = good_rules();
-  rules.norms_all_heads = true;
-  EXPECT_THAT(layout_conflicts(rules),
-              testing::ElementsAre(HasSubstr("tensor_model_parallel_size = 2 must be 1 with qk_layernorm_all_heads")));
-  rules.sizes.tensor_model_parallel_size = 1;
-  rules.global_batch_size = 64;
-  EXPECT_THAT(layout_conflicts(rules), IsEmpty());
-}
-
 TEST(Layout, TheRulesOfUnevenStagesTakeTheirPlace) {
   LayoutRules rules = good_rules();
   rules.stages.num_layers = 22;

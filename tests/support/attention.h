@@ -20,6 +20,7 @@ struct AttentionCase {
   i64 documents = 0;    // about so many begin in a sample; 0 = no starts
   u64 seed = 1;
   i64 window = 0;
+  double soft_cap = 0;
 };
 
 /// The numbers of heads, on the host.
@@ -78,6 +79,7 @@ struct AttentionCall {
     dout = random_tensor(y.out.shape(), type, device, 5, 1, first);
     options.softmax_scale = 1 / std::sqrt(static_cast<double>(n.dim));
     options.queries.ranges = c.queries, options.keys = c.keys, options.window = c.window;
+    options.soft_cap = c.soft_cap;
     if (c.documents > 0)
       options.queries.starts = random_starts(c.queries, n.queries, n.batch, c.documents, c.seed, device);
     options.dropout = {.p = c.dropout, .key = 77, .samples = {}, .positions = {}, .first_column = 3};
@@ -131,8 +133,8 @@ struct AttentionTruth {
     const auto& [q, k_heads, v_heads] = c.x;
     const i64 dim = q.head_dim, kv_head = head / (q.heads / k_heads.heads);
     const std::vector<i64> seen = seen_keys(c, s, b);
-    const double scale = c.options.softmax_scale;
-    std::vector<double> p, dp;
+    const double scale = c.options.softmax_scale, cap = c.options.soft_cap;
+    std::vector<double> p, dp, slopes;
     double largest = -std::numeric_limits<double>::infinity(), sum = 0, mean = 0;
     for (const i64 k : seen) {
       double dot = 0, ddot = 0;
@@ -140,7 +142,8 @@ struct AttentionTruth {
         dot += q_(s, b, head, d) * k_(k, b, kv_head, d);
         ddot += at(dout_, row(q, s, b, head) + d) * v_(k, b, kv_head, d);
       }
-      p.push_back(scale * dot), dp.push_back(ddot);
+      const double t = cap > 0 ? std::tanh(scale * dot / cap) : 0;
+      p.push_back(cap > 0 ? cap * t : scale * dot), dp.push_back(ddot), slopes.push_back(scale * (1 - t * t));
       largest = std::max(largest, p.back());
     }
     for (double& x : p) sum += x = std::exp(x - largest);
@@ -156,7 +159,7 @@ struct AttentionTruth {
       }
     }
     for (std::size_t i = 0; i < seen.size(); ++i) {
-      const double ds = scale * p[i] * (dp[i] - mean);
+      const double ds = slopes[i] * p[i] * (dp[i] - mean);
       for (i64 d = 0; d < dim; ++d) {
         at(dq, row(q, s, b, head) + d) += ds * k_(seen[i], b, kv_head, d);
         at(dk, row(k_heads, seen[i], b, kv_head) + d) += ds * q_(s, b, head, d);

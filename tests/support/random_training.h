@@ -101,6 +101,7 @@ class RandomTraining {
     m.normalization = pick("normalization", {Normalization::LayerNorm, Normalization::RMSNorm});
     m.activation_func = pick("activation_func", {ActivationFunction::Gelu, ActivationFunction::GeluErf,
                                                  ActivationFunction::SwiGLU, ActivationFunction::SquaredReLU});
+    if (m.activation_func == ActivationFunction::SwiGLU && flip("geglu")) m.activation_func = ActivationFunction::GeGLU;
     m.add_bias_linear = flip("add_bias_linear");
     m.add_qkv_bias = flip("add_qkv_bias");
     m.untie_embeddings_and_output_weights = flip("untie_embeddings_and_output_weights");
@@ -131,11 +132,14 @@ class RandomTraining {
     // A bias of keys that are not rotated changes nothing: its gradient is rounding, of which AdamW makes steps.
     const bool keys_count =
         m.normalization == Normalization::RMSNorm || m.position_embedding_type == PositionEmbedding::Rope;
+    m.apply_layernorm_1p = flip("apply_layernorm_1p");
     m.qk_layernorm = keys_count && flip("qk_layernorm");
     m.qk_layernorm_all_heads =
         m.qk_layernorm && m.normalization == Normalization::RMSNorm && flip("qk_layernorm_all_heads");
     m.use_parallel_residual = flip("use_parallel_residual");
     m.query_pre_attn_scalar = pick("query_pre_attn_scalar", {0.0, 0.0, 2.0});
+    m.attn_logit_softcapping = pick("attn_logit_softcapping", {0.0, 0.0, 1.0});
+    m.final_logit_softcapping = pick("final_logit_softcapping", {0.0, 0.0, 2.0});
     m.embedding_multiplier = pick("embedding_multiplier", {1.0, 1.0, 3.0});
     if (m.position_embedding_type == PositionEmbedding::Rope && !m.window_size.empty())
       m.rope_local_base_freq = pick("rope_local_base_freq", {0.0, 100.0});
@@ -144,7 +148,7 @@ class RandomTraining {
   /// Not in a narrow type: where rounding sends a token to another expert, every right layout differs.
   void draw_experts() {
     ModelConfig& m = config_.model;
-    if (m.mlp_bias() || is_narrow(dtype_) || !flip("experts")) return;
+    if (is_narrow(dtype_) || !flip("experts")) return;
     m.moe.num_experts = pick<i64>("num_experts", {4, 8});
     m.moe.router_topk = pick<i64>("moe_router_topk", {1, 2, 3});
     m.moe.router_score_function = pick("moe_router_score_function", {RouterScore::Softmax, RouterScore::Sigmoid});

@@ -52,15 +52,18 @@ inline std::vector<NamedModel> tiny_variants() {
   olmo2.qk_layernorm = olmo2.qk_layernorm_all_heads = true;
   olmo2.norm_position = NormPosition::Post;
   olmo2.add_bias_linear = true;
-  ModelConfig both = tiny_llama();
-  both.norm_position = NormPosition::Both;
-  both.qk_layernorm = true;
-  both.query_pre_attn_scalar = 3;
-  both.embedding_multiplier = 5;
-  both.window_size = {3, 0};
-  both.window_attn_skip_freq = {2};
-  both.rope_local_base_freq = 100;
-  both.untie_embeddings_and_output_weights = false;
+  ModelConfig gemma = tiny_llama();
+  gemma.activation_func = ActivationFunction::GeGLU;
+  gemma.norm_position = NormPosition::Both;
+  gemma.apply_layernorm_1p = gemma.qk_layernorm = true;
+  gemma.query_pre_attn_scalar = 3;
+  gemma.attn_logit_softcapping = 0.5;
+  gemma.final_logit_softcapping = 0.7;
+  gemma.embedding_multiplier = 5;
+  gemma.window_size = {3, 0};
+  gemma.window_attn_skip_freq = {2};
+  gemma.rope_local_base_freq = 100;
+  gemma.untie_embeddings_and_output_weights = false;
   ModelConfig neox = tiny_llama();
   neox.use_parallel_residual = true;
   neox.normalization = Normalization::LayerNorm;
@@ -69,11 +72,11 @@ inline std::vector<NamedModel> tiny_variants() {
   neox.add_bias_linear = true;
   ModelConfig mixed = neox;
   mixed.norm_position = NormPosition::Both;
-  mixed.qk_layernorm = true;
+  mixed.qk_layernorm = mixed.apply_layernorm_1p = true;
   mixed.embedding_multiplier = 2;
   mixed.position_embedding_type = PositionEmbedding::LearnedAbsolute;
   mixed.rotary_percent = 1;
-  return {{"qwen3", qwen3}, {"olmo2", olmo2}, {"both_norms", both}, {"neox", neox}, {"parallel_both_norms", mixed}};
+  return {{"qwen3", qwen3}, {"olmo2", olmo2}, {"gemma", gemma}, {"neox", neox}, {"parallel_both_norms", mixed}};
 }
 
 /// A model with allocated, initialised parameters and gradients, on one rank or as one rank of `tp`.

@@ -7,12 +7,14 @@ namespace {
 class ActivationOps : public Ops {};
 INSTANTIATE_TEST_SUITE_P(Types, ActivationOps, every_type(), ops_name);
 
-constexpr Activation kActivations[]{Activation::Gelu, Activation::GeluErf, Activation::SquaredRelu, Activation::SwiGlu};
+constexpr Activation kActivations[]{Activation::Gelu, Activation::GeluErf, Activation::SquaredRelu, Activation::SwiGlu,
+                                    Activation::GeGlu};
 
 /// The activation (of the gate) and its derivative.
 double value_of(Activation a, double x) {
   switch (a) {
     case Activation::Gelu:
+    case Activation::GeGlu:
       return x / (1 + std::exp(-2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     case Activation::GeluErf:
       return x * std::erfc(-x / std::sqrt(2)) / 2;
@@ -25,7 +27,8 @@ double value_of(Activation a, double x) {
 }
 double slope_of(Activation a, double x) {
   switch (a) {
-    case Activation::Gelu: {
+    case Activation::Gelu:
+    case Activation::GeGlu: {
       const double c = std::sqrt(2 / M_PI), t = std::tanh(c * (x + 0.044715 * x * x * x));
       return (1 + t) / 2 + x * (1 - t * t) / 2 * c * (1 + 3 * 0.044715 * x * x);
     }

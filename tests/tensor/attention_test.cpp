@@ -60,6 +60,12 @@ const std::vector<AttentionCase> kCases{
     {{1, 300, 2, 4, 2, 64}, after(299), {}, 0, 1, 0, 1, 70},
     {{3, 70, 2, 2, 1, 24}, after(67), {}, 0, 1, 2, 1, 5},
     {{70, 300, 1, 2, 1, 24}, after(230), {}, 0, 1, 0, 1, 100},
+    {{130, 130, 2, 4, 2, 64}, {}, {}, 0, 2, 0, 1, 0, 1.5},  // with a soft cap
+    {{150, 150, 1, 4, 2, 24}, zigzag(1, 2, 75), zigzag(1, 2, 75), 0.1f, 2, 3, 1, 50, 0.7},
+    {{70, 70, 1, 2, 1, 64}, {}, after(70), 0, 1, 0, 1, 0, 2},  // nothing is seen
+    {{3, 70, 2, 2, 1, 24}, after(67), {}, 0, 2, 2, 1, 5, 1},
+    // Most scores bend. Where all press against the cap, 1 - tanh^2 has few digits in any program.
+    {{40, 40, 1, 2, 1, 32}, {}, {}, 0, 8, 0, 1, 0, 50},
 };
 
 TEST_P(Attention, IsSoftmaxOfScoresTimesValues) {
@@ -161,7 +167,8 @@ TEST(AttentionGradient, IsTheDerivativeOfTheOutput) {
   for (const AttentionCase& c :
        {AttentionCase{{9, 9, 2, 4, 2, 8}}, AttentionCase{{70, 90, 1, 2, 1, 8}, after(17), {}, 0.2f},
         AttentionCase{{70, 70, 1, 2, 1, 8}, zigzag(1, 2, 35), zigzag(1, 2, 35), 0, 1, 3},
-        AttentionCase{{90, 90, 1, 2, 1, 8}, {}, {}, 0.2f, 1, 2, 1, 11}}) {
+        AttentionCase{{90, 90, 1, 2, 1, 8}, {}, {}, 0.2f, 1, 2, 1, 11},
+        AttentionCase{{70, 70, 1, 2, 1, 8}, {}, {}, 0.1f, 2, 2, 1, 40, 0.9}}) {
     AttentionCall call(c, DType::F64, device);
     call.run();
     const auto loss = [&] {

@@ -54,7 +54,8 @@ TEST_P(CrossEntropyOps, CrossEntropyStatsAndGradient) {
           Tensor logits = tensor_of(x, {rows, n}, dtype(), device);
           Tensor largest = garbage({rows}, wide(), device), sum = Tensor::like(largest), hit = Tensor::like(largest);
           ops::cross_entropy_stats(logits, targets, kFirst, valid, largest, sum, hit);
-          ops::cross_entropy_gradient(logits, targets, kFirst, valid, tensor_of(lse, {rows}, wide(), device), kScale);
+          ops::cross_entropy_gradient(logits, targets, kFirst, valid, tensor_of(lse, {rows}, wide(), device), kScale,
+                                      0);
           return std::vector{largest, sum, hit, logits};
         });
         expect_close(outputs[0], stats.largest, 0, 0, "largest");
@@ -86,7 +87,7 @@ TEST_P(CrossEntropyOps, CrossEntropyOfInfiniteAndNanLogits) {
     Tensor logits = tensor_of(x, {3, n}, dtype(), device);
     Tensor largest = garbage({3}, wide(), device), sum = Tensor::like(largest), hit = Tensor::like(largest);
     ops::cross_entropy_stats(logits, targets, 0, n, largest, sum, hit);
-    ops::cross_entropy_gradient(logits, targets, 0, n, tensor_of({3, 3, 3}, {3}, wide(), device), 1);
+    ops::cross_entropy_gradient(logits, targets, 0, n, tensor_of({3, 3, 3}, {3}, wide(), device), 1, 0);
     return std::vector{largest, sum, logits};
   });
   const Numbers sum = numbers(outputs[1]), gradient = numbers(outputs[2]);
@@ -121,7 +122,7 @@ TEST_P(CrossEntropyOps, ExponentialIsAccurate) {
   const i64 n = static_cast<i64>(x.size());
   const auto outputs = run([&](Device& device) {
     Tensor logits = tensor_of(x, {1, n}, dtype(), device);
-    ops::cross_entropy_gradient(logits, integers_of({0}, device), kFirst, n, Tensor::zeros({1}, wide(), device), 1);
+    ops::cross_entropy_gradient(logits, integers_of({0}, device), kFirst, n, Tensor::zeros({1}, wide(), device), 1, 0);
     return std::vector{logits};
   });
   expect_close(outputs[0], expected, range.relative, 0, "exp");
@@ -145,8 +146,21 @@ TEST(CrossEntropyGradient, AgreesWithFiniteDifferences) {
   };
   loss();
   ops::copy(x, dx);
-  ops::cross_entropy_gradient(dx, targets, kFirst, valid, lse, 0.5);
+  ops::cross_entropy_gradient(dx, targets, kFirst, valid, lse, 0.5, 0);
   expect_gradient(loss, x, dx, "logits", 1e-6, 1000);
+
+  constexpr double kCap = 2;
+  const Tensor before = random_tensor({rows, n}, DType::F64, device, 2, 3);
+  const auto capped_loss = [&] {
+    Tensor capped = x;
+    ops::copy(before, capped);
+    ops::soft_cap(capped, kCap);
+    return loss();
+  };
+  capped_loss();
+  ops::copy(x, dx);
+  ops::cross_entropy_gradient(dx, targets, kFirst, valid, lse, 0.5, kCap);
+  expect_gradient(capped_loss, before, dx, "logits before a soft cap", 1e-6, 1000);
 }
 
 }  // namespace

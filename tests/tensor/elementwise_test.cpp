@@ -28,6 +28,26 @@ TEST_P(ElementwiseOps, FillZeroScaleAndAddTo) {
   }
 }
 
+TEST_P(ElementwiseOps, SoftCap) {
+  for (const double cap : {0.5, 30.0}) {
+    Numbers x = normals(1023, 4, 10);
+    for (const double odd : {0.0, 1e-6, -1e-3, 0.0999, -0.1001, 1e4, -1e4}) x.push_back(rounded(odd, dtype()));
+    x.push_back(kInf), x.push_back(-kInf), x.push_back(kNaN);
+    const i64 count = static_cast<i64>(x.size());
+    const auto outputs = run([&](Device& device) {
+      Tensor t = tensor_of(x, {count}, dtype(), device);
+      ops::soft_cap(t, cap);
+      return std::vector{t};
+    });
+    const Numbers capped = numbers(outputs[0]);
+    for (std::size_t i = 0; i + 1 < x.size(); ++i) {
+      const double expected = cap * std::tanh(x[i] / cap);
+      ASSERT_NEAR(capped[i], expected, 4 * tolerance(dtype()) * std::abs(expected) + 1e-300) << x[i];
+    }
+    EXPECT_TRUE(std::isnan(capped.back()));
+  }
+}
+
 TEST_P(ElementwiseOps, CopyConvertsAsTheScalarTypesDo) {
   Numbers x = normals(1023, 3, 100);
   // Ties, NaN of every payload, infinities, overflow in rounding, denormals.

@@ -130,6 +130,89 @@ TEST_P(NormOps, RmsNormAndBackward) {
   }
 }
 
+/// Weights that say how far from 1 they are.
+TEST_P(NormOps, AnOffsetIsAddedToTheWeights) {
+  const i64 rows = 37, n = 67;
+  const NormInputs in(rows, n, dtype(), wide());
+  const auto outputs = run([&](Device& device) {
+    const Tensor x = tensor_of(in.x, in.shape, dtype(), device), w = tensor_of(in.w, {n}, dtype(), device),
+                 b = tensor_of(in.b, {n}, dtype(), device), dy = tensor_of(in.dy, in.shape, dtype(), device);
+    NormRule rule(kEps);
+    rule.weight_offset = 1;
+    std::vector<Tensor> results;
+    for (const bool has_mean : {false, true}) {
+      Tensor y = garbage(in.shape, dtype(), device), mean = garbage({rows}, wide(), device),
+             rstd = garbage({rows}, wide(), device);
+      Tensor dx = garbage(in.shape, dtype(), device), dw = garbage({n}, wide(), device), db = Tensor::like(dw);
+      NormGradients gradients{.dx = dx, .dw = dw, .db = db};
+      if (has_mean) {
+        ops::layer_norm(x, w, b, rule, y, mean, rstd);
+        ops::layer_norm_backward(dy, {.x = x, .w = w, .mean = mean, .rstd = rstd, .weight_offset = 1}, gradients);
+      } else {
+        ops::rms_norm(x, w, rule, y, rstd);
+        ops::rms_norm_backward(dy, {.x = x, .w = w, .mean = {}, .rstd = rstd, .weight_offset = 1}, gradients);
+      }
+      for (const Tensor& t : {y, dx, dw}) results.push_back(t);
+    }
+    return results;
+  });
+  for (const bool has_mean : {false, true}) {
+    const NormReference expected(rows, n, has_mean, in.x, plus(in.w, Numbers(in.w.size(), 1)), in.b, in.dy);
+    const std::size_t first = has_mean ? 3 : 0;
+    expect_close(outputs[first], expected.y, 10 * tolerance(dtype()), 1, "y");
+    expect_close(outputs[first + 1], expected.dx, 10 * tolerance(dtype()), 1, "dx");
+    expect_close(outputs[first + 2], expected.dw, 4 * tolerance(wide()), 4 * std::sqrt(37.0) + 4, "dw");
+  }
+}
+
+/// As two ranks do that have a part of the columns each.
+TEST_P(NormOps, RmsNormOfColumnsThatAreCut) {
+  const i64 rows = 33, n = 40, part = n / 2;
+  const NormInputs in(rows, n, dtype(), wide());
+  const auto columns = [&](const Numbers& x, i64 first, i64 width) {
+    Numbers some;
+    for (i64 r = 0; r < static_cast<i64>(x.size()) / n; ++r)
+      for (i64 i = 0; i < width; ++i) some.push_back(x[static_cast<std::size_t>(r * n + first + i)]);
+    return some;
+  };
+  const auto outputs = run([&](Device& device) {
+    std::vector<Tensor> x, w, dy, results;
+    for (const i64 first : {i64{0}, part}) {
+      x.push_back(tensor_of(columns(in.x, first, part), {rows, part}, dtype(), device));
+      w.push_back(tensor_of(columns(in.w, first, part), {part}, dtype(), device));
+      dy.push_back(tensor_of(columns(in.dy, first, part), {rows, part}, dtype(), device));
+    }
+    Tensor squares = garbage({rows}, wide(), device), dots = Tensor::like(squares), more = Tensor::like(squares);
+    ops::row_dots(x[0], x[0], nullptr, 0, squares);
+    ops::row_dots(x[1], x[1], nullptr, 0, more);
+    ops::add_to(more, squares);
+    ops::row_dots(dy[0], x[0], &w[0], 1, dots);
+    ops::row_dots(dy[1], x[1], &w[1], 1, more);
+    ops::add_to(more, dots);
+    NormRule rule(kEps);
+    rule.weight_offset = 1, rule.squares = squares, rule.all_columns = n;
+    for (const std::size_t i : {0u, 1u}) {
+      Tensor y = garbage({rows, part}, dtype(), device), rstd = garbage({rows}, wide(), device);
+      Tensor dx = garbage({rows, part}, dtype(), device), dw = garbage({part}, wide(), device);
+      ops::rms_norm(x[i], w[i], rule, y, rstd);
+      NormGradients gradients{.dx = dx, .dw = dw};
+      ops::rms_norm_backward(
+          dy[i], {.x = x[i], .w = w[i], .mean = {}, .rstd = rstd, .weight_offset = 1, .dots = dots, .all_columns = n},
+          gradients);
+      for (const Tensor& t : {y, rstd, dx, dw}) results.push_back(t);
+    }
+    return results;
+  });
+  const NormReference expected(rows, n, false, in.x, plus(in.w, Numbers(in.w.size(), 1)), in.b, in.dy);
+  for (const i64 i : {0, 1}) {
+    const std::size_t first = static_cast<std::size_t>(4 * i);
+    expect_close(outputs[first], columns(expected.y, i * part, part), 10 * tolerance(dtype()), 1, "y");
+    expect_close(outputs[first + 1], expected.rstd, 4 * tolerance(wide()), 1, "rstd");
+    expect_close(outputs[first + 2], columns(expected.dx, i * part, part), 10 * tolerance(dtype()), 1, "dx");
+    expect_close(outputs[first + 3], columns(expected.dw, i * part, part), 4 * tolerance(wide()), 30, "dw");
+  }
+}
+
 TEST_P(NormOps, NormsPassNanOn) {
   Numbers x = normals(4 * 33, 1);
   x[40] = std::nan("");

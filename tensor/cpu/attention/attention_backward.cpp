@@ -92,8 +92,8 @@ void pack_queries(const AttentionProblem<T>& p, const Engine& engine, i64 b, i64
 }
 
 /// In place, over the span: scores -> probabilities after dropout; the gradient of those -> the gradient of the scores
-/// (before the scale).
-template <bool kDropout, class R>
+/// (before the scale), or where these are capped of the products, by the slope of the cap.
+template <bool kDropout, bool kCapped, class R>
 void differentiate_softmax(const Span& span, R to_log2, const R* lse_log2, const R* delta, const R* keep, R* s, R* ds) {
   const hn::ScalableTag<R> d;
   const auto factor = hn::Set(d, to_log2);
@@ -107,8 +107,13 @@ void differentiate_softmax(const Span& span, R to_log2, const R* lse_log2, const
         const auto kept = hn::LoadU(d, keep + k * kTile + q);
         dropped = hn::Mul(p, kept), dp = hn::Mul(dp, kept);
       }
+      auto gradient = hn::Mul(p, hn::Sub(dp, mean));
+      if constexpr (kCapped) {
+        const auto capped = hn::LoadU(d, at_s), slope = hn::NegMulAdd(capped, capped, hn::Set(d, R{1}));
+        gradient = hn::Mul(gradient, hn::Max(slope, hn::Zero(d)));  // 0 of a key that is hidden: -infinity
+      }
       hn::StoreU(dropped, d, at_s);
-      hn::StoreU(hn::Mul(p, hn::Sub(dp, mean)), d, at_ds);
+      hn::StoreU(gradient, d, at_ds);
     }
   }
 }
@@ -122,12 +127,17 @@ void backward_tile(const AttentionProblem<T>& p, const Engine& engine, const Pro
   const i64 q_at = at.first_query * p.padded_dim(), k_at = at.first_key * p.padded_dim();
   for_query_spans(v, [&](const Span& s) {
     engine.scores(x.k_rows + k_at, x.q_right_t + q_at, x.probabilities, s);
+    cap_tile(p, s, x.probabilities);
     engine.scores(x.v_rows + k_at, x.dout_right_t + q_at, x.gradients, s);
   });
   if (v.masked) mask_tile(p, at, v, x.probabilities);
   if (dropout.active()) dropout.factors(at, x.keep);
-  const R to_log2 = static_cast<R>(p.scale * std::numbers::log2e);
-  const auto differentiate = dropout.active() ? differentiate_softmax<true, R> : differentiate_softmax<false, R>;
+  const R to_log2 = static_cast<R>(p.score_factor() * std::numbers::log2e);
+  const bool drops = dropout.active();
+  const auto differentiate =
+      p.soft_cap > 0 ? (drops ? differentiate_softmax<true, true, R> : differentiate_softmax<false, true, R>)
+      : drops        ? differentiate_softmax<true, false, R>
+                     : differentiate_softmax<false, false, R>;
   for_query_spans(v, [&](const Span& s) {
     differentiate(s, to_log2, x.lse_log2 + at.first_query, x.delta + at.first_query, x.keep, x.probabilities,
                   x.gradients);

@@ -27,13 +27,14 @@ void key_scores(D d, const AttentionProblem<T>& p, i64 b, i64 kv_head, const T* 
 template <class D, class T, class R = Wide<T>>
 void decode_query(D d, const AttentionProblem<T>& p, i64 b, i64 head, i64 query, R* out) {
   const i64 kv_head = head / p.group(), end = p.end_of_keys(query);
-  const R to_log2 = static_cast<R>(p.scale * std::numbers::log2e);
+  const R to_log2 = static_cast<R>(p.score_factor() * std::numbers::log2e);
   R largest = std::numeric_limits<R>::lowest(), sum = 0;
   alignas(64) R weights[kTile];
   std::fill_n(out, p.head_dim, R{0});
   for (i64 first = p.first_key(b, query); first < end; first += kTile) {
     const i64 count = std::min(kTile, end - first);
     key_scores(d, p, b, kv_head, p.q.row(b, head, query), first, count, weights);
+    if (p.soft_cap > 0) cap_products(p, count, weights);
     const R before = largest;
     largest = std::max(largest, to_log2 * simd::largest_of(d, weights, count));
     const R shrink = std::exp2(before - largest);

@@ -140,7 +140,7 @@ template <class Engine, class T>
 void forward_block(const AttentionProblem<T>& p, const Engine& engine, i64 b, i64 head, i64 first_query,
                    const ForwardScratch<Engine, T>& x) {
   using R = Wide<T>;
-  const R to_log2 = static_cast<R>(p.scale * std::numbers::log2e);
+  const R to_log2 = static_cast<R>(p.score_factor() * std::numbers::log2e);
   const ProbabilityDropout dropout(p, b, head);
   copy_rows(p.q, b, head, first_query, std::min(kTile, p.queries - first_query), p.padded_dim(), x.rows);
   engine.right_t(x.rows, x.q_right_t);
@@ -152,8 +152,10 @@ void forward_block(const AttentionProblem<T>& p, const Engine& engine, i64 b, i6
     const TilePlace at{b, first_query, j * kTile};
     const Visible v = visible(p, at);
     if (v.none()) continue;
-    for_query_spans(v,
-                    [&](const Span& s) { engine.scores(x.k_rows + j * block_elements(p), x.q_right_t, x.scores, s); });
+    for_query_spans(v, [&](const Span& s) {
+      engine.scores(x.k_rows + j * block_elements(p), x.q_right_t, x.scores, s);
+      cap_tile(p, s, x.scores);
+    });
     if (v.masked) mask_tile(p, at, v, x.scores);
     if (dropout.active()) dropout.factors(at, x.keep);
     for_query_spans(v, [&](const Span& s) {

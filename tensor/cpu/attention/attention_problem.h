@@ -26,16 +26,19 @@ struct AttentionProblem : AttentionArguments<T, Wide<T>> {
 
   i64 all_keys = 0;  ///< `keys` are those from the first to the last that any query sees, these all that there are
   double scale = 1;
+  double soft_cap = 0;
   Dropout dropout;
   Bf16Path bf16_path = Bf16Path::Widen;
   i64 parts = 1;  ///< work items that share the query blocks of one key head (forward)
 
   AttentionProblem(const QkvHeads& x, const AttentionOptions& options, const AttentionResult& result)
-      : all_keys(x.k.seq), scale(options.softmax_scale), dropout(options.dropout) {
+      : all_keys(x.k.seq), scale(options.softmax_scale), soft_cap(options.soft_cap), dropout(options.dropout) {
     Arguments::template read<T>(x, options, result);
     keys = queries > 0 ? Arguments::end_of_keys(queries - 1) : 0;
   }
 
+  /// What makes scores of the numbers in a tile: products of queries and keys, or what cap_tile() made of these.
+  double score_factor() const { return soft_cap > 0 ? soft_cap : scale; }
   i64 query_blocks() const { return (queries + kTile - 1) / kTile; }
   i64 key_blocks() const { return (keys + kTile - 1) / kTile; }
   i64 padded_dim() const { return round_up(head_dim, 32); }

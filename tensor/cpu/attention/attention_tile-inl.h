@@ -57,6 +57,23 @@ HWY_INLINE hn::Vec<D> exp2_of(D d, hn::Vec<D> x) {
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, C::kLowest)), scaled);
 }
 
+/// Where scores have a soft cap, `count` products become tanh(scale product / soft_cap).
+template <class T, class R = Wide<T>>
+void cap_products(const AttentionProblem<T>& p, i64 count, R* products) {
+  const hn::ScalableTag<R> d;
+  const auto factor = hn::Set(d, static_cast<R>(p.scale / p.soft_cap));
+  simd::sweep(d, 0, count, [&](i64 i, auto lanes) HWY_ATTR {
+    simd::store(simd::tanh_of(d, hn::Mul(simd::load(d, products + i, lanes), factor)), d, products + i, lanes);
+  });
+}
+
+/// The same of a span of a tile; nothing without a cap.
+template <class T, class R = Wide<T>>
+void cap_tile(const AttentionProblem<T>& p, const Span& span, R* s) {
+  if (p.soft_cap == 0) return;
+  for (i64 k = 0; k < span.depth; ++k) cap_products(p, span.end - span.begin, s + k * kTile + span.begin);
+}
+
 /// Hides keys that come after a query, and those past the last.
 template <class T, class R = Wide<T>>
 void hide_later_keys(const AttentionProblem<T>& p, const TilePlace& at, const Visible& v, R* s) {

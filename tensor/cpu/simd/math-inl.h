@@ -1,5 +1,5 @@
-// exp, the logistic function and the normal distribution on vectors of fp32 and fp64. Coefficients are Chebyshev fits
-// of ours, made in 40 digits.
+// exp, the logistic function, tanh and the normal distribution on vectors of fp32 and fp64. Coefficients of exp and of
+// the normal distribution are Chebyshev fits of ours, made in 40 digits.
 #if defined(MCPP_TENSOR_CPU_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MCPP_TENSOR_CPU_MATH_INL_H_
 #undef MCPP_TENSOR_CPU_MATH_INL_H_
@@ -65,6 +65,27 @@ template <class D>
 HWY_INLINE hn::Vec<D> logistic(D d, hn::Vec<D> x) {
   const auto one = hn::Set(d, hn::TFromD<D>{1});
   return hn::Div(one, hn::Add(one, exp_of(d, hn::Neg(x))));
+}
+
+/// To a few units in the last place: by exp(-2 |x|), and near 0, where that would cancel, by its series. NaN stays NaN.
+template <class D>
+HWY_INLINE hn::Vec<D> tanh_of(D d, hn::Vec<D> x) {
+  using T = hn::TFromD<D>;
+  // tanh(x) / x in x^2, highest power first: what is left out is below 1e-20 where it is used.
+  static constexpr T kSeries[]{static_cast<T>(5.9002744094558597e-4),
+                               static_cast<T>(-1.4558343870513183e-3),
+                               static_cast<T>(3.5921280365724810e-3),
+                               static_cast<T>(-8.8632355299021965e-3),
+                               static_cast<T>(2.1869488536155203e-2),
+                               static_cast<T>(-5.3968253968253968e-2),
+                               static_cast<T>(1.3333333333333333e-1),
+                               static_cast<T>(-3.3333333333333333e-1),
+                               static_cast<T>(1)};
+  const auto one = hn::Set(d, T{1}), size = hn::Abs(x);
+  const auto e = exp_of(d, hn::Mul(hn::Set(d, T{-2}), size));
+  const auto far = hn::Div(hn::Sub(one, e), hn::Add(one, e));
+  const auto near = hn::Mul(size, polynomial(d, hn::Mul(x, x), kSeries));
+  return hn::CopySign(hn::IfThenElse(hn::Lt(size, hn::Set(d, static_cast<T>(0.1))), near, far), x);
 }
 
 template <class T>

@@ -12,8 +12,7 @@ struct TiledAttention {
 
 /// cuDNN's fused kernels, several times as fast. They have the cases that pretraining needs: bf16 or fp16, as many keys
 /// as queries, which stand where these do or before all of them, one document to a sample, no window that hides a key,
-/// head_dim a multiple of 8 up
-/// to 128, no dropout. False, and nothing done, for all others.
+/// head_dim a multiple of 8 up to 128, no dropout, no soft cap. False, and nothing done, for all others.
 struct FusedAttention {
   static bool forward(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y);
   static bool backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y, const AttentionOptions& options,

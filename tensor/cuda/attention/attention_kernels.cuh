@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) forward(const __grid_constant__ Prob
     const i64 key = first + threadIdx.x % kWarp;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      W score = seen[i].has(key) ? weights[i] * p.scale : minus_infinity<W>();
+      W score = seen[i].has(key) ? p.score(weights[i]) : minus_infinity<W>();
       const W shrink = softmax.add(i, score);
       weights[i] = score * keep.factor(mine + i, key);
 #pragma unroll
@@ -101,8 +101,8 @@ __global__ void __launch_bounds__(kThreads) sum_products(const __grid_constant__
   }
 }
 
-/// From score and dot(dout, v) of one (query, key): the probability after dropout, and the gradient of the score before
-/// it was scaled. `seen` by the query; `row` is the head's first of lse and delta.
+/// From the product of one (query, key) and dot(dout, v): the probability after dropout, and the gradient of the
+/// product. `seen` by the query; `row` is the head's first of lse and delta.
 template <class E, class W>
 __device__ void score_gradient(const Problem<E, W>& p, const Keep<E, W>& keep, const SeenKeys& seen, i64 row, i64 query,
                                i64 key, W& score, W& gradient) {
@@ -110,8 +110,9 @@ __device__ void score_gradient(const Problem<E, W>& p, const Keep<E, W>& keep, c
     score = gradient = 0;
     return;
   }
-  const W probability = exp(score * p.scale - p.lse[row + query]), factor = keep.factor(query, key);
-  gradient = probability * (factor * gradient - p.delta[row + query]) * p.scale;
+  score = p.score(score);
+  const W probability = exp(score - p.lse[row + query]), factor = keep.factor(query, key);
+  gradient = probability * (factor * gradient - p.delta[row + query]) * p.slope(score);
   score = probability * factor;
 }
 

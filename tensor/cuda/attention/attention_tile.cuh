@@ -27,12 +27,24 @@ struct SeenKeys {
 template <class E, class W>
 struct Problem : AttentionArguments<E, W> {
   W* delta = nullptr;  ///< [batch, heads, queries]: the sum over channels of dout * y
-  W scale = 1;
+  W scale = 1, soft_cap = 0;
   const i64* samples = nullptr;  ///< [batch]; null without dropout
   u64 dropout_key = 0;
   i64 first_head = 0;
   u32 threshold = 0;
   W keep_scale = 1;
+
+  /// Of the product of a query and a key.
+  __device__ W score(W product) const {
+    const W x = product * scale;
+    return soft_cap > 0 ? soft_cap * tanh(x / soft_cap) : x;
+  }
+  /// Of score(), from its result.
+  __device__ W slope(W score) const {
+    if (soft_cap == 0) return scale;
+    const W t = score / soft_cap;
+    return scale * (1 - t * t);
+  }
 
   /// None of a query that there is not.
   __device__ SeenKeys seen_keys(i64 b, i64 query) const {

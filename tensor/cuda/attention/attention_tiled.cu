@@ -24,6 +24,7 @@ Problem<Element<T>, Wide<T>> make_problem(const QkvHeads& x, const AttentionResu
   Problem<Element<T>, W> p;
   p.template read<T>(x, options, y);
   p.scale = static_cast<W>(options.softmax_scale);
+  p.soft_cap = static_cast<W>(options.soft_cap);
   if (options.dropout.p > 0) {
     p.samples = samples.data<i64>();
     p.dropout_key = options.dropout.key;

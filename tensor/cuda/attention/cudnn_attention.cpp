@@ -182,6 +182,7 @@ std::string obstacle(const Heads& q, const Heads& k, const AttentionOptions& opt
   constexpr std::size_t kAnyLength = 91600;
   if (!is_narrow(q.base.dtype())) return str("cuDNN's kernels take bf16 and fp16, not ", name_of(q.base.dtype()));
   if (options.dropout.p > 0) return "model.attention_dropout is not 0";
+  if (options.soft_cap > 0) return "model.attn_logit_softcapping is set";
   if (mask_of(k, options) == Mask::Other) return "the mask is of documents, of a window, or of a part of the context";
   if (q.head_dim % 8 != 0 || q.head_dim > 128)
     return str("heads are ", q.head_dim, " wide; cuDNN's kernels take multiples of 8 up to 128");

@@ -75,6 +75,13 @@ TEST_F(ExpertsEndToEnd, ADenseModelBecomesAMixtureThatGivesTheSame) {
   EXPECT_CONTAINS(again.err, "has experts already");
 }
 
+TEST_F(ExpertsEndToEnd, BiasesOfADenseModelBecomeThoseOfExperts) {
+  train("dense", {"--model.hidden_dropout=0", "--model.attention_dropout=0"});
+  good({"checkpoint", "upcycle", at("dense"), at("start"), "--num_experts=4", "--moe_router_topk=2"});
+  EXPECT_NEAR(nll("start") / nll("dense"), 1, 1e-5);
+  EXPECT_NEAR(nll("start", 2, {"--parallel.tensor_model_parallel_size=2"}) / nll("dense"), 1, 1e-5);
+}
+
 TEST_F(ExpertsEndToEnd, ResumesOnAnotherLayoutOfExperts) {
   train("run", joined(with_experts(), {"--training.train_iters=12"}));
   const std::vector<double> expected = losses("run", 12);

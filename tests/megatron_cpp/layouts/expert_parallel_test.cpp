@@ -74,8 +74,8 @@ const RunLayout kLayouts[]{
 
 /// As Mixtral: softmax over the chosen two of four experts, with the loss of balance. As DeepSeek-V3: sigmoid scores
 /// with a bias that balances, groups, a scale, a shared expert, a dense first layer. As Switch: one expert, which takes
-/// no more than its share, so that tokens are dropped, with dropout and tied embeddings. As GLaM: every other layer,
-/// the last tokens dropped, balance over each sample.
+/// no more than its share, so that tokens are dropped, with dropout, tied embeddings and biases. As GLaM: every other
+/// layer, the last tokens dropped, balance over each sample.
 ModelConfig model_of(const std::string& name) {
   ModelConfig config = test::tiny_llama();
   config.num_layers = 4;
@@ -102,8 +102,10 @@ ModelConfig model_of(const std::string& name) {
     moe.aux_loss_coeff = 0.01;
     moe.shared_expert_intermediate_size = 16;
     moe.shared_expert_gate = true;
+    config.add_mlp_bias = true;
   } else if (name == "switch") {
     config.activation_func = ActivationFunction::Gelu;
+    config.add_bias_linear = true;
     config.untie_embeddings_and_output_weights = false;
     config.hidden_dropout = 0.1;
     moe.router_topk = 1;

@@ -30,6 +30,10 @@ struct GoldenAttention : testing::TestWithParam<const char*> {
     for (std::size_t i = 0; i < imported.weights->shards().size(); ++i)
       weights[imported.weights->shards()[i].name] = imported.weights->data(i);
     m.model.visit([&](Param& param, int) { write_bytes(weights.at("model/" + param.name).raw(), param.value); });
+    for (const auto& [layer, router] : m.model.routers()) {
+      router->make_state();
+      if (Tensor* bias = router->expert_bias()) write_bytes(weights.at("model/" + router->bias_name()).raw(), *bias);
+    }
   }
 
   /// Tokens [batch, s] of a golden file as [s, batch], rows [begin, end).
@@ -47,8 +51,8 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenAttention,
                          testing::Values("attention/linear", "attention/llama3", "attention/yarn",
                                          "attention/yarn_mscale", "attention/yarn_attention_factor",
                                          "attention/mistral", "attention/ministral", "attention/qwen2",
-                                         "families/qwen3", "families/qwen3_moe", "families/phi3", "families/olmo2",
-                                         "families/gpt_neox"),
+                                         "families/qwen3", "families/qwen3_moe", "families/dots1", "families/phi3",
+                                         "families/olmo2", "families/gemma2", "families/gemma3", "families/gpt_neox"),
                          [](const auto& p) { return Path(p.param).filename().string(); });
 
 TEST_P(GoldenAttention, LogitsAreThoseOfTransformers) {

@@ -152,8 +152,23 @@ ModelConfig windows() {
   return config;
 }
 
+/// One of the families that are neither of these.
+ModelConfig variant(const std::string& name) {
+  for (test::NamedModel variant : test::tiny_variants()) {
+    if (variant.name != name) continue;
+    variant.config.num_layers = 8;
+    variant.config.seq_length = 8;
+    return variant.config;
+  }
+  fail(ExitCode::Internal, "there is no ", name);
+}
+
+ModelConfig model_of(const std::string& name) {
+  return name == "gpt2" ? gpt2() : name == "llama" ? llama() : name == "windows" ? windows() : variant(name);
+}
+
 RunTask task_of(const std::string& model, DType dtype = DType::F32) {
-  RunTask task = test::learnable_task(model == "gpt2" ? gpt2() : model == "llama" ? llama() : windows(), dtype);
+  RunTask task = test::learnable_task(model_of(model), dtype);
   task.optimizer.initial_loss_scale = 0x1p16;  // of fp16; at which no step is lost
   return task;
 }
@@ -207,6 +222,28 @@ INSTANTIATE_TEST_SUITE_P(Windows, LayoutParity,
                          testing::Combine(testing::Values("windows"), testing::Values(OptimizerKind::Adam),
                                           testing::ValuesIn(kWindowRows)),
                          [](const auto& p) { return std::get<2>(p.param).layout.name; });
+
+// OLMo 2 sums squares of queries and keys over tensor-parallel ranks, of which with four two share each query group;
+// Gemma has norms around its branches, soft caps, windows and RoPEs of two kinds.
+const Row kVariantRows[]{
+    {{.name = "recompute_selective", .recompute = selective()}, Equals::OneRank},
+    {{.name = "tp2", .tp = 2}, Equals::Nothing},
+    {{.name = "tp2_sp", .tp = 2, .sequence_parallel = true}, Equals::Nothing},
+    {{.name = "tp4_sp", .tp = 4, .sequence_parallel = true}, Equals::Nothing},
+    {{.name = "pp2_zb_v_uneven", .pp = 2, .schedule = kZbV, .virtual_stages = 2, .stages = "E|ttt|tt|tttL"},
+     Equals::OneRank},
+    {{.name = "cp2", .cp = 2}, Equals::Nothing},
+    {{.name = "tp2_cp2_pp2", .tp = 2, .pp = 2, .cp = 2}, Equals::Nothing},
+    {{.name = "dp2_zero3", .dp = 2, .zero_stage = 3}, Equals::Zero2},
+    {{.name = "tp4_dp2_zero1", .tp = 4, .dp = 2, .sequence_parallel = true, .zero_stage = 1}, Equals::SameDp},
+    {{.name = "tp2_pp2_dp2", .tp = 2, .pp = 2, .dp = 2}, Equals::SameDp},
+};
+INSTANTIATE_TEST_SUITE_P(Variants, LayoutParity,
+                         testing::Combine(testing::Values("olmo2", "gemma"), testing::Values(OptimizerKind::Adam),
+                                          testing::ValuesIn(kVariantRows)),
+                         [](const auto& p) {
+                           return str(std::get<0>(p.param), "_", std::get<2>(p.param).layout.name);
+                         });
 
 TEST_P(LayoutParity, TwentyStepsGiveTheSameModel) {
   const auto& [model, optimizer, row] = GetParam();

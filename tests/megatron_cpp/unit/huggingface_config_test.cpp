@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -89,6 +90,86 @@ TEST(HuggingfaceConfig, RefusesWhatItCannotExpressByKey) {
       "'sliding_window' is null");
   EXPECT_CONTAINS(config_error("llama", [](Json& j) { j["num_key_value_heads"] = 3; }), "num_query_groups");
   EXPECT_EQ(config_error("llama", [](Json& j) { j["rope_scaling"] = nullptr; }), "");
+}
+
+TEST(HuggingfaceConfig, RefusesWhatGemmaCannotExpressByKey) {
+  using Json = nlohmann::json;
+  const auto gemma_error = [&](const char* type, const std::function<void(Json&)>& change) {
+    return config_error("llama", [&](Json& j) {
+      j["model_type"] = type;
+      change(j);
+    });
+  };
+  EXPECT_EQ(gemma_error("gemma2", [](Json&) {}), "");
+  EXPECT_CONTAINS(gemma_error("gemma2", [](Json& j) { j["hidden_activation"] = "gelu"; }),
+                  "'hidden_activation' is gelu, which is not supported; allowed: gelu_pytorch_tanh");
+  EXPECT_CONTAINS(gemma_error("gemma3_text", [](Json& j) { j["use_bidirectional_attention"] = true; }),
+                  "'use_bidirectional_attention' is true");
+  EXPECT_CONTAINS(gemma_error("gemma2", [](Json& j) { j["query_pre_attn_scalar"] = 0; }), "'query_pre_attn_scalar'");
+  EXPECT_CONTAINS(gemma_error("gemma2", [](Json& j) { j["attn_logit_softcapping"] = -1; }),
+                  "model.attn_logit_softcapping would be -1");
+  EXPECT_CONTAINS(gemma_error("gemma2", [](Json& j) { j["sliding_window_pattern"] = 0; }), "'sliding_window_pattern'");
+  EXPECT_CONTAINS(gemma_error("gemma3_text", [](Json& j) { j["rope_local_base_freq"] = 1; }), "rope_local_base_freq");
+  const Json scaled{{"rope_type", "linear"}, {"factor", 2}, {"rope_theta", 10000}};
+  const auto rope_error = [&](const char* type) {
+    return gemma_error(type, [&](Json& j) { j["rope_parameters"] = {{"sliding_attention", scaled}}; });
+  };
+  EXPECT_CONTAINS(rope_error("gemma3_text"), "'sliding_attention': 'rope_type' is linear");
+  EXPECT_CONTAINS(rope_error("gemma2"), "one RoPE for all layers");
+}
+
+/// transformers' defaults, which are those of the smallest models.
+TEST(HuggingfaceConfig, GemmaNeedNotSayWhatIsUsual) {
+  const auto model_of_type = [&](const char* type) {
+    auto json = nlohmann::json::parse(read_text_file(golden("llama") / "config.json"));  // of four layers
+    json["model_type"] = type;
+    for (const char* key : {"rope_theta", "rope_parameters", "rope_scaling"}) json.erase(key);
+    return parse_huggingface_config(json.dump(), "config.json");
+  };
+  const ModelConfig second = model_of_type("gemma2"), third = model_of_type("gemma3_text");
+  for (const ModelConfig& m : {second, third}) {
+    EXPECT_EQ(m.activation_func, ActivationFunction::GeGLU);
+    EXPECT_TRUE(m.apply_layernorm_1p);
+    EXPECT_EQ(m.norm_position, NormPosition::Both);
+    EXPECT_EQ(m.query_pre_attn_scalar, 256);
+    EXPECT_EQ(m.embedding_multiplier, std::sqrt(static_cast<double>(m.hidden_size)));
+    EXPECT_EQ(m.window_of(0), 4096);
+  }
+  EXPECT_EQ(second.window_of(1), 0);
+  EXPECT_EQ(second.attn_logit_softcapping, 50);
+  EXPECT_EQ(second.final_logit_softcapping, 30);
+  EXPECT_EQ(second.rotary_base, 10000);
+  EXPECT_EQ(third.window_of(3), 4096) << "the sixth is the first without";
+  EXPECT_EQ(third.final_logit_softcapping, 0);
+  EXPECT_TRUE(third.qk_layernorm);
+  EXPECT_EQ(third.rotary_base, 1e6);
+  EXPECT_EQ(third.rope_local_base_freq, 10000);
+}
+
+TEST(HuggingfaceConfig, RefusesRoutingThatIsNotDeepSeeks) {
+  using Json = nlohmann::json;
+  const auto error = [&](const std::function<void(Json&)>& change) {
+    return config_error("llama", [&](Json& j) {
+      j.update({{"model_type", "dots1"},
+                {"n_routed_experts", 8},
+                {"num_experts_per_tok", 4},
+                {"n_shared_experts", 1},
+                {"norm_topk_prob", true},
+                {"sliding_window", nullptr}});
+      change(j);
+    });
+  };
+  EXPECT_EQ(error([](Json&) {}), "");
+  EXPECT_EQ(error([](Json& j) { j["n_group"] = 4, j["topk_group"] = 2; }), "");
+  EXPECT_CONTAINS(error([](Json& j) { j["n_group"] = 4, j["topk_group"] = 3; }),
+                  "'topk_group' is 3, which is not supported; allowed: half of num_experts_per_tok");
+  EXPECT_CONTAINS(error([](Json& j) { j["norm_topk_prob"] = false; }), "'norm_topk_prob' is false");
+  EXPECT_CONTAINS(error([](Json& j) { j["num_experts_per_tok"] = 1; }), "'norm_topk_prob' is true");
+  EXPECT_CONTAINS(error([](Json& j) { j["routed_scaling_factor"] = 0; }), "'routed_scaling_factor' is 0");
+  EXPECT_CONTAINS(error([](Json& j) { j.erase("n_shared_experts"); }), "'n_shared_experts' is missing");
+  EXPECT_CONTAINS(error([](Json& j) { j["n_shared_experts"] = i64{1} << 39; }), "'n_shared_experts'");
+  EXPECT_CONTAINS(error([](Json& j) { j["num_hidden_layers"] = i64{1} << 39; }), "num_layers");
+  EXPECT_CONTAINS(error([](Json& j) { j["model_type"] = "deepseek_v3"; }), "'model_type' is deepseek_v3");
 }
 
 TEST(HuggingfaceConfig, ConfigurationsRoundTrip) {
@@ -224,6 +305,17 @@ TEST(HuggingfaceConfig, WindowsAreReadAsTransformersDoes) {
   EXPECT_EQ(layers_of("qwen2", used(0)), (Windows{7, 7, 7, 7}));
   EXPECT_EQ(layers_of("qwen2", used(3)), (Windows{0, 0, 0, 7}));
   EXPECT_EQ(layers_of("qwen2", used(28)), (Windows{0, 0, 0, 0}));
+  const auto every = [](const Json& n) {
+    return [=](Json& j) {
+      j["sliding_window"] = 7;
+      if (!n.is_null()) j["sliding_window_pattern"] = n;
+    };
+  };
+  EXPECT_EQ(layers_of("gemma2", every(nullptr)), (Windows{7, 0, 7, 0}));
+  EXPECT_EQ(layers_of("gemma3_text", every(nullptr)), (Windows{7, 7, 7, 7}));
+  EXPECT_EQ(layers_of("gemma3_text", every(3)), (Windows{7, 7, 0, 7}));
+  EXPECT_EQ(layers_of("gemma3_text", every(1)), (Windows{0, 0, 0, 0}));
+  EXPECT_EQ(layers_of("gemma2", [&](Json& j) { types(j, {0, 1, 1, 0}); }), (Windows{0, 9, 9, 0}));
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ std::string text_of(const ModelConfig& model) {
 }
 
 TEST_F(Huggingface, EveryFamilyExportsAsItCame) {
-  for (const char* name : {"qwen3", "qwen3_moe", "phi3", "olmo2", "gpt_neox"}) {
+  for (const char* name : {"qwen3", "qwen3_moe", "dots1", "phi3", "olmo2", "gemma2", "gemma3", "gpt_neox"}) {
     SCOPED_TRACE(name);
     const Path source = golden("families") / name;
     const ModelConfig model = model_of(source);
