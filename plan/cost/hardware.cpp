@@ -1,5 +1,6 @@
 #include "plan/cost/hardware.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -72,6 +73,12 @@ double Hardware::slowest(i64 ranks) const {
   const double largest =
       root - (std::log(std::log(n)) + std::log(4 * std::numbers::pi)) / (2 * root) + std::numbers::egamma / root;
   return 1 + device.speed_spread * std::max(0.0, largest);
+}
+
+double Hardware::at_once(i64 ranks) const {
+  const auto here = static_cast<double>(std::min(ranks, links.ranks.front()));
+  if (host.cores == 0) return here;
+  return std::min(here, std::max(1.0, static_cast<double>(host.cores) / static_cast<double>(device.cores)));
 }
 
 double Hardware::lost_to_communication() const {
