@@ -22,6 +22,9 @@
 namespace mcpp {
 namespace {
 
+/// Hours between failures of a device: with less nobody trains.
+constexpr double kShortestLife = 0.01;
+
 struct PlanOptions {
   std::string config;
   std::string hardware;
@@ -70,8 +73,8 @@ struct PlanOptions {
     visit("device_hours", self.failures.device_hours, "mean time between failures of one device; 0 = not looked at",
           at_least(0));
     visit("save_seconds", self.failures.save_seconds, "that a training waits for a checkpoint; 0 = as predicted",
-          at_least(0));
-    visit("restart_seconds", self.failures.restart_seconds, "from a failure to the first new step", at_least(0));
+          between(0, 1e9));
+    visit("restart_seconds", self.failures.restart_seconds, "from a failure to the first new step", between(0, 1e9));
     visit("tokens", self.deadline.tokens, "to train on: the fewest devices that do so in time, instead of all this",
           at_least(0));
     visit("deadline_hours", self.deadline.hours, "the time that they have", at_least(0));
@@ -229,6 +232,9 @@ void check_options(const PlanOptions& options) {
     problems.push_back("--from_run: needs --world_size, the ranks that it ran on");
   if (options.predict && options.world_size == 0)
     problems.push_back("--predict: needs --world_size, the ranks of the configuration's layout");
+  if (options.failures.device_hours > 0 && options.failures.device_hours < kShortestLife)
+    problems.push_back(
+        str("--device_hours=", options.failures.device_hours, ": must be 0 or at least ", kShortestLife));
   if (options.json && !options.predict) problems.push_back("--json: is for --predict");
   if (options.weak && options.scale.empty()) problems.push_back("--weak: is for --scale");
   check_answers(options, problems);

@@ -28,6 +28,7 @@ void check_tiers(const LinkTiers& l, std::vector<std::string>& found) {
     if (size != tiers)
       found.push_back(str("links.", key, ": has ", size, " elements, but links.tier has ", tiers, "; one for each"));
   };
+  if (tiers == 0) found.push_back("links.tier: is empty; name one at least, all devices of one machine as \"machine\"");
   check("ranks", l.ranks.size());
   check("bandwidth", l.bandwidth.size());
   check("attained", l.attained.size());

@@ -32,8 +32,8 @@ std::string escaped(const std::string& text) {
   return html;
 }
 
-std::string milliseconds(double seconds) {
-  return fixed(1e3 * seconds, 3) + " ms";
+std::string time_text(double seconds) {
+  return seconds < 10 ? fixed(1e3 * seconds, 3) + " ms" : fixed(seconds, 3) + " s";
 }
 
 /// With its tooltip.
@@ -58,7 +58,7 @@ std::string strip(const std::vector<StepPart>& parts, double x, double y, double
   for (const StepPart& part : parts) {
     if (part.seconds <= 0) continue;
     text += box(x, y, part.seconds * scale, height, str("fill=\"", part.colour, "\" data-part=\"", part.key, "\""),
-                str(of, part.name, ", ", milliseconds(part.seconds)));
+                str(of, part.name, ", ", time_text(part.seconds)));
     x += part.seconds * scale;
   }
   return text;
@@ -191,7 +191,7 @@ std::string step_page(const Job& job, const StepTime& time) {
       escaped(str(job.layout.world_size, " x ", job.hardware.device.name, ": ", job.layout.describe()));
   return str(
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>", title, "</title><style>", kStyle,
-      "</style></head><body>\n<h1>", title, "</h1>\n<p>A step is predicted to take ", milliseconds(time.seconds), ": ",
+      "</style></head><body>\n<h1>", title, "</h1>\n<p>A step is predicted to take ", time_text(time.seconds), ": ",
       human_count(job.work.tokens() / time.seconds), " tokens/s, MFU ",
       fixed(100 * model_flops_utilization(job, time.seconds), 1), " %, HFU ",
       fixed(100 * hardware_flops_utilization(job, time.seconds), 1), " %.</p>\n",

@@ -340,6 +340,10 @@ TEST_F(PlanCommand, RefusesBadInputAllAtOnce) {
                  {"unknown hardware \"h100_sx\"", "num_layers", "keep"});
   expect_refused({"--hardware=h100_sxm", "--from_run=runs/x", "--tokens=5"},
                  {"--from_run: needs --world_size", "--tokens and --deadline_hours"});
+  expect_refused({"--hardware=h100_sxm", "--world_size=8", "--device_hours=1e-300", "--weak"},
+                 {"--device_hours=1e-300: must be 0 or at least 0.01", "--weak: is for --scale"});
+  expect_refused({"--hardware=h100_sxm", "--world_size=8", "--device_hours=5", "--save_seconds=1e300"},
+                 {"save_seconds", "at most"});
   expect_refused({"--hardware=h100_sxm", "--world_size=7", "--tp=1", "--pp=1"}, {"no layout of 7 ranks divides"});
 }
 
@@ -373,6 +377,14 @@ TEST(HardwareFile, RefusesWithEveryReason) {
   replace("ranks = [8, 8192]", "ranks = [8, 12]");
   replace("latency = [3.4, 14.0]", "latency = [3.4]");
   replace("bf16_attained = 271.0", "bf16_attained = 400.0");
+  // Lists that are all empty agree with one another.
+  const std::string no_tier = input_error([] {
+    std::string none = print_hardware(catalogue("a100_80gb"));
+    const auto begin = none.find("[links]"), end = none.find("[host]");
+    none.replace(begin, end - begin, "[links]\ntier = []\nranks = []\nbandwidth = []\nattained = []\nlatency = []\n");
+    parse_hardware(none, "mine.toml");
+  });
+  EXPECT_CONTAINS(no_tier, "links.tier: is empty");
   const std::string rules = input_error([&] { parse_hardware(text, "mine.toml"); });
   for (const char* part :
        {"links.ranks: 12 is no multiple of the 8 of the tier before",
