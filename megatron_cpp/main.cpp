@@ -99,6 +99,7 @@ int run_as_rank(const std::vector<std::string>& args, const mcpp::MpiSession& mp
                                                 {.ranks = *world,
                                                  .node = node.get(),
                                                  .recorder = &recorder,
+                                                 .cores = mpi.cores_on_node(),
                                                  .cores_per_rank = std::max(1, mpi.cores_on_node() / node->size()),
                                                  .job = mcpp::read_slurm_job(environment),
                                                  .board = &board});

@@ -1,6 +1,7 @@
 #include "plan/layout_memory.h"
 
 #include <algorithm>
+#include <set>
 
 namespace mcpp {
 
@@ -20,6 +21,8 @@ RankShare& LayoutMemory::share_of(const Layout& layout) {
   found->second.shards = layout.shard_group().ranks;
   found->second.expert_shards = std::max<i64>(1, layout.expert_shard_group().ranks);
   found->second.bucket_elements = work_.bucket_elements;
+  found->second.states_elsewhere = layout.share_elsewhere();
+  found->second.elsewhere_is_disk = layout.states_place == StatesPlace::Disk;
   return found->second;
 }
 
@@ -35,17 +38,43 @@ const RankParameters& LayoutMemory::parameters_of(const Layout& l, const Activat
   return found->second;
 }
 
-MemoryEstimate LayoutMemory::most(const Layout& layout) {
+MemoryEstimate LayoutMemory::of_rank(const Layout& layout, int pipeline_rank) {
   const ActivationSetup setup = layout.activations(work_);
   RankShare& share = share_of(layout);
-  const int output = share.schedule.rank_of(share.schedule.stages() - 1);
+  share.pipeline_rank = pipeline_rank;
+  MemoryEstimate estimate =
+      estimate_memory(work_.model, setup, work_.states, share, parameters_of(layout, setup, share));
+  if (share.elsewhere_is_disk) estimate.optimizer_state += std::min(estimate.elsewhere, work_.segment_bytes);
+  return estimate;
+}
+
+/// Ranks of the pipeline of which one needs most: of those with as many layers in each chunk the first, which has most
+/// microbatches in flight, or in a V the last; and the one with the output.
+std::vector<int> LayoutMemory::ranks_to_ask(const RankShare& share) {
+  const Schedule& schedule = share.schedule;
+  struct Ends {
+    int first, last;
+  };
+  std::map<std::vector<i64>, Ends> alike;
+  for (int rank = 0; rank < schedule.ranks; ++rank) {
+    std::vector<i64> layers;
+    for (int chunk = 0; chunk < schedule.chunks_per_rank; ++chunk)
+      layers.push_back(share.stages[static_cast<std::size_t>(schedule.stage_of(rank, chunk))].num_layers());
+    alike.try_emplace(layers, Ends{rank, rank}).first->second.last = rank;
+  }
+  std::set<int> ranks{schedule.rank_of(schedule.stages() - 1)};
+  for (const auto& [layers, ends] : alike) {
+    ranks.insert(ends.first);
+    if (schedule.placement == StagePlacement::V && alike.size() > 1) ranks.insert(ends.last);
+  }
+  return {ranks.begin(), ranks.end()};
+}
+
+MemoryEstimate LayoutMemory::most(const Layout& layout) {
   MemoryEstimate most;
-  for (const int rank : {0, output}) {
-    share.pipeline_rank = rank;
-    const MemoryEstimate estimate =
-        estimate_memory(work_.model, setup, work_.states, share, parameters_of(layout, setup, share));
+  for (const int rank : ranks_to_ask(share_of(layout))) {
+    const MemoryEstimate estimate = of_rank(layout, rank);
     if (estimate.total() > most.total()) most = estimate;
-    if (output == 0) break;
   }
   return most;
 }

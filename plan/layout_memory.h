@@ -13,15 +13,18 @@ class LayoutMemory {
  public:
   explicit LayoutMemory(const Workload& work) : work_(work) {}
 
-  /// Of the rank that needs most: the first of the pipeline, which has most microbatches in flight, or the one with the
-  /// output layer.
+  /// Of the rank that needs most in its own memory: the first of the pipeline, which has most microbatches in flight,
+  /// or the one with the output layer.
   MemoryEstimate most(const Layout& layout);
+  /// Of a rank of the pipeline.
+  MemoryEstimate of_rank(const Layout& layout, int pipeline_rank);
 
  private:
   using ShareKey = std::tuple<ScheduleKind, i64, i64, i64, std::string>;
   using SizesKey = std::tuple<i64, i64, i64, ScheduleKind, i64, i64, std::string>;
   using ParametersKey = std::tuple<SizesKey, int, i64, i64, bool>;
 
+  static std::vector<int> ranks_to_ask(const RankShare& share);
   RankShare& share_of(const Layout& layout);
   const RankParameters& parameters_of(const Layout& layout, const ActivationSetup& setup, const RankShare& share);
 

@@ -1,9 +1,11 @@
 #include "plan/layouts.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/strings.h"
 #include "parallel/layout.h"
+#include "plan/stage_layouts.h"
 
 namespace mcpp {
 namespace {
@@ -125,27 +127,27 @@ class Enumeration {
       layout.schedule = row.kind;
       const i64 most = row.takes_more_chunks ? kMostChunks : row.fewest_chunks;
       for (layout.chunks = row.fewest_chunks; layout.chunks <= most; ++layout.chunks) {
-        if (!deal_layers(layout)) continue;
         const i64 microbatches = layout.microbatches(work_.global_batch_size);
         if (!schedule_conflicts(row.kind, static_cast<int>(layout.pp), static_cast<int>(layout.chunks),
                                 static_cast<int>(microbatches))
                  .empty())
           continue;
-        stores(layout);
+        for (const std::string& stages : layouts_of(layout.pp * layout.chunks)) {
+          // Of many chunks those that divide the layers, with those of the two ends counted or not, are enough to see.
+          const bool divides = (work_.model.num_layers + 2) % (layout.pp * layout.chunks) == 0;
+          if (!stages.empty() && layout.chunks > row.fewest_chunks && !divides) continue;
+          layout.stages = stages;
+          stores(layout);
+        }
       }
     }
   }
 
-  /// Evenly; or so that the first and the last stage, which have the embedding and the output, have a layer less.
-  bool deal_layers(Layout& layout) const {
-    const i64 layers = work_.model.num_layers, stages = layout.pp * layout.chunks;
-    layout.stages.clear();
-    if (layers % stages == 0) return true;
-    if ((layers + 2) % stages != 0 || stages < 3) return false;
-    const i64 each = (layers + 2) / stages;
-    const std::string full(static_cast<std::size_t>(each), 't'), less(static_cast<std::size_t>(each - 1), 't');
-    layout.stages = str("E", less, "|", "(", full, "|)*", stages - 2, less, "L");
-    return true;
+  /// stage_layouts(), which counts a model's operations, once for each number.
+  const std::vector<std::string>& layouts_of(i64 stages) {
+    const auto [found, is_new] = stage_layouts_.try_emplace(stages);
+    if (is_new) found->second = stage_layouts(work_.model, stages);
+    return found->second;
   }
 
   void stores(Layout layout) {
@@ -186,6 +188,7 @@ class Enumeration {
   const Workload& work_;
   const SearchLimits& limits_;
   const std::function<void(const Layout&)>& f_;
+  std::map<i64, std::vector<std::string>> stage_layouts_;
 };
 
 }  // namespace

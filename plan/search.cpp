@@ -25,7 +25,10 @@ std::vector<std::string> kinds_of(const Layout& l, bool has_experts) {
   std::vector<std::string> kinds{str("tp ", l.tp), str("cp ", l.cp), str("pp ", l.pp), str("ZeRO ", l.zero_stage),
                                  str("micro batch ", l.micro_batch_size)};
   if (has_experts) kinds.push_back(str("ep ", l.ep));
-  if (l.pp > 1) kinds.push_back(str("schedule ", enum_name(l.schedule)));
+  if (l.pp > 1) {
+    kinds.push_back(str("schedule ", enum_name(l.schedule)));
+    kinds.emplace_back(l.stages.empty() ? "stages even" : "stages uneven");
+  }
   using enum Recompute::Granularity;
   const auto granularity = l.recompute.granularity;
   kinds.push_back(str("recompute ", granularity == None ? "none" : granularity == Full ? "full" : "selective"));
@@ -41,13 +44,32 @@ struct InNumbers {
   }
 };
 
+/// Where states can be, the quickest first.
+std::vector<StatesPlace> places(const HostRates& host) {
+  std::vector<StatesPlace> list{StatesPlace::Device};
+  if (host.memory_bandwidth <= 0 || host.link_bandwidth <= 0) return list;
+  if (host.memory > 0) list.push_back(StatesPlace::Host);
+  if (host.nvme_bandwidth > 0) list.push_back(StatesPlace::Disk);
+  return list;
+}
+
+bool fits(const MemoryEstimate& memory, StatesPlace place, const Hardware& hardware, const SearchLimits& limits) {
+  return memory.total() <= limits.memory_bytes &&
+         (place != StatesPlace::Host || memory.elsewhere <= 1e9 * hardware.host.memory);
+}
+
 class Search {
  public:
-  Search(const Hardware& hardware, const Implementation& program, const Workload& work, const SearchLimits& limits)
-      : hardware_(hardware), program_(program), work_(work), limits_(limits), memory_(work) {}
+  /// Of layouts with the optimizer's states at `place`.
+  Search(const Hardware& hardware, const Implementation& program, const Workload& work, const SearchLimits& limits,
+         StatesPlace place)
+      : hardware_(hardware), program_(program), work_(work), limits_(limits), place_(place), memory_(work) {}
 
   SearchResult run() {
-    for_each_layout(hardware_, work_, limits_, [&](const Layout& layout) { look_at(layout); });
+    for_each_layout(hardware_, work_, limits_, [&](Layout layout) {
+      layout.states_place = place_;
+      look_at(layout);
+    });
     check_input(result_.possible > 0, "no layout of ", limits_.world_size, " ranks divides ", work_.model.num_layers,
                 " layers and a global_batch_size of ", work_.global_batch_size,
                 "; choose a batch that is a multiple of more of the ranks");
@@ -86,7 +108,7 @@ class Search {
     const MemoryEstimate memory = memory_.most(layout);
     if (result_.possible == 1 || memory.total() < result_.smallest.memory.total())
       result_.smallest = {.layout = layout, .time = {}, .memory = memory};
-    if (memory.total() > limits_.memory_bytes) {
+    if (!fits(memory, place_, hardware_, limits_)) {
       for (const std::string& kind : kinds(layout)) {
         const auto [place, is_new] = too_big_.try_emplace(kind, Candidate{layout, {}, memory});
         if (!is_new && memory.total() < place->second.memory.total()) place->second = {layout, {}, memory};
@@ -163,6 +185,7 @@ class Search {
   const Implementation& program_;
   const Workload& work_;
   const SearchLimits& limits_;
+  const StatesPlace place_;
   LayoutMemory memory_;
   SearchResult result_;
   std::vector<Entry> fitting_;
@@ -176,16 +199,28 @@ SearchResult search_layouts(const Hardware& hardware, const Implementation& prog
                             const SearchLimits& limits) {
   const std::vector<std::string> conflicts = limit_conflicts(hardware, work, limits);
   check_input(conflicts.empty(), "no layout can be found:\n  ", join(conflicts, "\n  "));
-  return Search(hardware, program, work, limits).run();
+  SearchResult result;
+  for (const StatesPlace place : places(hardware.host)) {
+    SearchResult of_place = Search(hardware, program, work, limits, place).run();
+    if (!of_place.best.empty()) return of_place;
+    if (place == StatesPlace::Device || of_place.smallest.memory.total() < result.smallest.memory.total())
+      result = std::move(of_place);
+  }
+  return result;
 }
 
 i64 smallest_world(const Hardware& hardware, const Workload& work, SearchLimits limits) {
   LayoutMemory memory(work);
+  const std::vector<StatesPlace> all = places(hardware.host);
   for (; limits.world_size <= hardware.links.ranks.back(); limits.world_size *= 2) {
-    bool fits = false;
-    for_each_layout(hardware, work, limits,
-                    [&](const Layout& layout) { fits = fits || memory.most(layout).total() <= limits.memory_bytes; });
-    if (fits) return limits.world_size;
+    bool fit = false;
+    for_each_layout(hardware, work, limits, [&](Layout layout) {
+      for (const StatesPlace place : all) {
+        layout.states_place = place;
+        fit = fit || fits(memory.most(layout), place, hardware, limits);
+      }
+    });
+    if (fit) return limits.world_size;
   }
   return 0;
 }

@@ -41,8 +41,10 @@ struct SearchResult {
   i64 possible = 0, fitting = 0, simulated = 0;
 };
 
-/// Throws BadInput, with all reasons, when the limits contradict the model or one another. Nothing that fits is not an
-/// error: `best` is empty then. The same every time.
+/// Throws BadInput, with all reasons, when the limits contradict the model or one another. Where nothing fits with the
+/// optimizer's states on the devices they go to the memory of the host, and then to its disks, of which the hardware
+/// must know how fast they are. Nothing that fits even so is not an error: `best` is empty then, and `smallest` the one
+/// that needs least of a device. The same every time.
 SearchResult search_layouts(const Hardware& hardware, const Implementation& program, const Workload& work,
                             const SearchLimits& limits);
 

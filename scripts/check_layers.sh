@@ -28,6 +28,7 @@ model data/prepare data/mock checkpoint/folder
 data/parts checkpoint/load checkpoint/save
 plan/cost
 plan
+plan/report
 megatron_cpp/config megatron_cpp/logging
 megatron_cpp/step
 megatron_cpp/setup

@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-rooms=(base tensor nn comm parallel model optimizer data checkpoint megatron_cpp)
+rooms=(base tensor nn comm parallel model optimizer data checkpoint plan megatron_cpp)
 findings=0
 found() {
   echo "$1" >&2

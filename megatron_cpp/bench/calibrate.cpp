@@ -29,7 +29,7 @@ double copy_rate(CalibrationClock& clock) {
   return 2.0 * static_cast<double>(from.bytes()) / clock.seconds([&] { ops::copy(from, to); });
 }
 
-DeviceRates device_rates(CalibrationClock& clock, const MeasuredRates& bf16, const MeasuredRates& fp32) {
+DeviceRates device_rates(CalibrationClock& clock, const MeasuredRates& bf16, const MeasuredRates& fp32, int ranks) {
   const Device& device = clock.device();
   DeviceRates rates;
   rates.name = device_name(device);
@@ -37,12 +37,38 @@ DeviceRates device_rates(CalibrationClock& clock, const MeasuredRates& bf16, con
   rates.bf16_peak = rates.bf16_attained = best_rate(bf16) / 1e12;
   rates.fp32_peak = rates.fp32_attained = best_rate(fp32) / 1e12;
   rates.attention_attained = std::min(rates.bf16_peak, *std::ranges::max_element(bf16.attention_forward) / 1e3);
-  rates.memory = least_memory_limit() / 1e9 / clock.ranks().size();
+  rates.memory = least_memory_limit() / 1e9 / ranks;
   rates.memory_bandwidth = rates.memory_attained = copy_rate(clock) / 1e9;
   rates.communication_cores = rates.cores;  // nothing else moves data
   Tensor few = Tensor::zeros({64}, DType::F32, clock.device());
   rates.kernel_gap = 1e6 * clock.seconds([&] { ops::scale(few, 1); });
+  rates.speed_spread = std::min(0.5, clock.spread_of_ranks());
   return rates;
+}
+
+/// Where each of its numbers lies.
+std::vector<double*> numbers_of(MeasuredRates& rates) {
+  std::vector<double*> all;
+  const auto visit = [&]<class T>(const char*, T& value, const char*, const Constraint&) {
+    if constexpr (std::is_same_v<T, double>) all.push_back(&value);
+    if constexpr (std::is_same_v<T, std::vector<double>>)
+      for (double& each : value) all.push_back(&each);
+  };
+  MeasuredRates::fields(rates, visit);
+  return all;
+}
+
+/// The median of several rounds, number by number.
+MeasuredRates typical_kernels(CalibrationClock& clock, DType dtype, const CalibrationSizes& sizes) {
+  std::vector<MeasuredRates> rounds;
+  for (int round = 0; round < sizes.rounds; ++round) rounds.push_back(measure_kernels(clock, dtype, sizes));
+  MeasuredRates typical = rounds.front();
+  const std::vector<double*> to = numbers_of(typical);
+  std::vector<std::vector<double>> values(to.size());
+  for (MeasuredRates& round : rounds)
+    for (std::size_t i = 0; double* value : numbers_of(round)) values[i++].push_back(*value);
+  for (std::size_t i = 0; i < to.size(); ++i) *to[i] = median(std::move(values[i]));
+  return typical;
 }
 
 /// Latency from messages that hold nothing to speak of, bandwidth from sums of large vectors.
@@ -64,15 +90,21 @@ LinkTiers links_of(CalibrationClock& clock, double copy_rate, i64 bytes) {
 
 }  // namespace
 
-Hardware calibrate(Device& device, Communicator& ranks, const CalibrationSizes& sizes) {
+Hardware calibrate(Device& device, Communicator& ranks, int cores, const CalibrationSizes& sizes) {
   MCPP_CHECK(device.type() == DeviceType::Cpu, "only processors are calibrated");
-  CalibrationClock clock(device, ranks, sizes.seconds_each);
+  const int at_once = std::clamp(cores / static_cast<const CpuDevice&>(device).threads(), 1, ranks.size());
+  const std::unique_ptr<Communicator> side_by_side = ranks.split(ranks.rank() < at_once ? 0 : 1, ranks.rank());
   Hardware hardware;
-  hardware.measured_bf16 = measure_kernels(clock, DType::BF16, sizes);
-  hardware.measured_fp32 = measure_kernels(clock, DType::F32, sizes);
-  hardware.device = device_rates(clock, hardware.measured_bf16, hardware.measured_fp32);
+  if (ranks.rank() < at_once) {
+    CalibrationClock clock(device, *side_by_side, sizes.seconds_each);
+    hardware.measured_bf16 = typical_kernels(clock, DType::BF16, sizes);
+    hardware.measured_fp32 = typical_kernels(clock, DType::F32, sizes);
+    hardware.device = device_rates(clock, hardware.measured_bf16, hardware.measured_fp32, ranks.size());
+  }
+  CalibrationClock clock(device, ranks, sizes.seconds_each);
   hardware.links = links_of(clock, hardware.device.memory_attained, sizes.message_bytes);
-  return hardware;
+  hardware.host.cores = cores;
+  return ranks.rank() == 0 ? hardware : Hardware();
 }
 
 }  // namespace mcpp

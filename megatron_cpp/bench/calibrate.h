@@ -8,17 +8,20 @@ namespace mcpp {
 
 /// Which sizes are measured: fewer in tests.
 struct CalibrationSizes {
-  std::vector<i64> products{40, 160, 640, 2560};  ///< no powers of two, whose rows fall on the same lines of a cache
+  /// No powers of two, whose rows fall on the same lines of a cache.
+  std::vector<i64> products{40, 160, 320, 640, 1280, 2560};
   std::vector<i64> lengths{128, 512, 2048};
   std::vector<i64> widths{32, 64, 128};
   i64 tokens = 1024, width = 768;  ///< of what goes element by element
-  i64 weights = 4 << 20;           ///< of the optimizer
+  i64 weights = 16 << 20;          ///< of the optimizer: more than caches hold
   i64 message_bytes = 16 << 20;    ///< of collectives
-  double seconds_each = 0.03;      ///< at least, of one measurement
+  double seconds_each = 0.01;      ///< at least, of one measurement
+  int rounds = 3;                  ///< of all of them, one after another
 };
 
-/// Called by all ranks of one machine, each with its processor. Measures them at work side by side, the shortest of
-/// several runs of the slowest rank; all get the same.
-Hardware calibrate(Device& device, Communicator& ranks, const CalibrationSizes& sizes = {});
+/// Called by all ranks of one machine, which has so many `cores`, each with its processor. Measures them at work side
+/// by side: as many as there are cores for, while others sleep. Of each measurement counts the median of the rounds, as
+/// what else a machine does comes and goes. What was found is rank 0's; the others get a Hardware with nothing in it.
+Hardware calibrate(Device& device, Communicator& ranks, int cores, const CalibrationSizes& sizes = {});
 
 }  // namespace mcpp

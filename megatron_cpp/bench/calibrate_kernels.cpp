@@ -178,34 +178,37 @@ class KernelCalibration {
 
 }  // namespace
 
-double CalibrationClock::of_slowest(double seconds) {
-  Tensor slowest = Tensor::empty({1}, DType::F64, device_);
-  slowest.data<double>()[0] = seconds;
-  ranks_.all_reduce(slowest, ReduceOp::Max).wait();
-  return slowest.data<double>()[0];
+double CalibrationClock::mean_over_ranks(double value) {
+  Tensor sum = Tensor::empty({1}, DType::F64, device_);
+  sum.data<double>()[0] = value;
+  ranks_.all_reduce(sum, ReduceOp::Sum).wait();
+  return sum.data<double>()[0] / ranks_.size();
 }
 
 double CalibrationClock::seconds(const std::function<void()>& f) {
-  constexpr int kFewest = 3;
   f();
   ranks_.barrier();
-  double least = 1e30, all = 0;
-  for (int i = 0; i < kFewest || all < seconds_each_; ++i) {
-    const double seconds = seconds_of(device_, f);
-    least = std::min(least, seconds);
-    all += seconds;
-  }
-  return of_slowest(least);
+  int calls = 0;
+  double all = 0;
+  for (; calls == 0 || all < seconds_each_; ++calls) all += seconds_of(device_, f);
+  all_ += all / calls;
+  return mean_over_ranks(all / calls);
 }
 
 double CalibrationClock::together(const std::function<void()>& f) {
-  constexpr int kRuns = 20;
-  double least = 1e30;
+  constexpr int kRuns = 21;
+  std::vector<double> times;
   for (int i = 0; i < kRuns; ++i) {
     ranks_.barrier();
-    least = std::min(least, of_slowest(seconds_of(device_, f)));
+    times.push_back(mean_over_ranks(seconds_of(device_, f)));
   }
-  return least;
+  return median(std::move(times));
+}
+
+double CalibrationClock::spread_of_ranks() {
+  if (ranks_.size() == 1) return 0;
+  const double mean = mean_over_ranks(all_), square = mean_over_ranks((all_ - mean) * (all_ - mean));
+  return std::sqrt(square * ranks_.size() / (ranks_.size() - 1)) / mean;
 }
 
 MeasuredRates measure_kernels(CalibrationClock& clock, DType dtype, const CalibrationSizes& sizes) {

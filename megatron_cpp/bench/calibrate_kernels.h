@@ -14,19 +14,23 @@ class CalibrationClock {
 
   Device& device() const { return device_; }
   Communicator& ranks() const { return ranks_; }
-  /// The shortest of several calls of f, while all ranks make them; of the slowest rank.
+  /// What a call of f takes while all ranks make such calls, after one that does not count: the mean over them.
   double seconds(const std::function<void()>& f);
-  /// The same of what ranks do together: all make as many calls.
+  /// Of what ranks do together, the median of several calls; all make as many.
   double together(const std::function<void()>& f);
+  /// Standard deviation of all that seconds() measured, over the ranks, of its mean.
+  double spread_of_ranks();
 
  private:
-  double of_slowest(double seconds);
+  double mean_over_ranks(double value);
 
   Device& device_;
   Communicator& ranks_;
   double seconds_each_;
+  double all_ = 0;  // of this rank
 };
 
+/// All in one precision, once.
 MeasuredRates measure_kernels(CalibrationClock& clock, DType dtype, const CalibrationSizes& sizes);
 
 }  // namespace mcpp

@@ -13,11 +13,17 @@
 #include "megatron_cpp/setup/placement.h"
 #include "parallel/pp/draw.h"
 #include "plan/recipe.h"
-#include "plan/report.h"
+#include "plan/report/report.h"
+#include "plan/report/roofline.h"
+#include "plan/report/step_page.h"
+#include "plan/save_time.h"
 #include "plan/search.h"
 
 namespace mcpp {
 namespace {
+
+/// Hours between failures of a device: with less nobody trains.
+constexpr double kShortestLife = 0.01;
 
 struct PlanOptions {
   std::string config;
@@ -28,8 +34,8 @@ struct PlanOptions {
   double expert_imbalance = Workload().expert_imbalance;
   i64 keep = 5;
   double memory_reserve = kMemoryReserve;
-  bool explain = false;
-  std::string emit, svg;
+  bool explain = false, predict = false, json = false;
+  std::string emit, svg, html;
   std::vector<i64> scale;
   bool weak = false;
   Failures failures;
@@ -53,15 +59,22 @@ struct PlanOptions {
     visit("memory_reserve", self.memory_reserve,
           "part of a device's memory that is left to libraries, the driver and fragments", from_to_below(0, 1));
     visit("explain", self.explain, "also the usual recipe, and where the time of the best layout's step goes");
+    visit("predict", self.predict,
+          "only how long a step of the configuration's own layout takes, and the memory that it needs");
+    visit("json", self.json, "with --predict, one JSON object instead of a table");
     visit("svg", self.svg,
           "file for an image of the first microbatches of the best layout's step on each pipeline rank");
+    visit("html", self.html,
+          "file for a page with where the time of its ranks goes, their passes and their memory; with --predict of the "
+          "configuration's own layout");
     visit("scale", self.scale, "numbers of ranks: a table of the best layout of each, instead of all this",
           between(1, 1e6));
     visit("weak", self.weak, "in that table the batch grows with the ranks, from that of the first");
     visit("device_hours", self.failures.device_hours, "mean time between failures of one device; 0 = not looked at",
           at_least(0));
-    visit("save_seconds", self.failures.save_seconds, "that a training waits for a checkpoint", at_least(0));
-    visit("restart_seconds", self.failures.restart_seconds, "from a failure to the first new step", at_least(0));
+    visit("save_seconds", self.failures.save_seconds, "that a training waits for a checkpoint; 0 = as predicted",
+          between(0, 1e9));
+    visit("restart_seconds", self.failures.restart_seconds, "from a failure to the first new step", between(0, 1e9));
     visit("tokens", self.deadline.tokens, "to train on: the fewest devices that do so in time, instead of all this",
           at_least(0));
     visit("deadline_hours", self.deadline.hours, "the time that they have", at_least(0));
@@ -84,6 +97,29 @@ SearchLimits limits_of(const PlanOptions& options, const Hardware& hardware) {
           .keep = static_cast<int>(options.keep)};
 }
 
+/// Of the rank that needs most.
+double most_memory(const Config& config, int world_size) {
+  double most = 0;
+  for (const MemoryEstimate& rank : estimate_memory_by_stage(config, world_size)) most = std::max(most, rank.total());
+  return most;
+}
+
+/// The configuration's own layout, whether or not it fits.
+void predict(const PlanOptions& options, const Config& config, const Job& any, const Log& log) {
+  const int world_size = static_cast<int>(options.world_size);
+  std::vector<std::string> problems = layout_problems(config, world_size);
+  if (const i64 most = any.hardware.links.ranks.back(); world_size > most)
+    problems.push_back(str("world_size = ", world_size, ", but the links of ", any.hardware.device.name, " join ", most,
+                           " at most (links.ranks)"));
+  check_input(problems.empty(), "the configuration's layout cannot run:\n  ", join(problems, "\n  "));
+  const Job own{any.hardware, any.program, any.work, layout_of(config, world_size)};
+  const StepTime step = step_time(own);
+  const double memory = most_memory(config, world_size);
+  if (!options.html.empty()) write_file_atomic(options.html, step_page(own, step));
+  if (options.json) return log.info(step_json(own, step, memory));
+  log.info(step_text(own, step) + "  " + human_bytes(memory) + " of memory on the rank that needs most\n");
+}
+
 /// Of the layout that the configuration has, when it can run.
 std::string configured(const Config& config, const Job& best, const StepTime& best_time) {
   const int world_size = static_cast<int>(best.layout.world_size);
@@ -102,11 +138,12 @@ Hardware hardware_of_run(const PlanOptions& options, const Config& config, const
   check_layout(config, world_size);
   const Job own{any.hardware, any.program, any.work, layout_of(config, world_size)};
   const StepTime predicted = step_time(own);
-  double memory = 0;
-  for (const MemoryEstimate& rank : estimate_memory_by_stage(config, world_size))
-    memory = std::max(memory, rank.total());
+  const std::vector<MemoryEstimate> ranks = estimate_memory_by_stage(config, world_size);
+  std::vector<RunPart> details = compare_modules(own, measured);
+  for (RunPart& part : compare_memory(ranks, measured)) details.push_back(std::move(part));
   log.info(str("the run in ", options.from_run, ", ", own.layout.describe(), "\n",
-               comparison_text(compare(predicted, memory, measured))));
+               comparison_text(compare(predicted, most_memory(config, world_size), measured)),
+               details.empty() ? "" : "of these\n" + parts_text(details)));
   return as_measured(any.hardware, predicted, measured);
 }
 
@@ -120,16 +157,24 @@ void plan_layouts(const PlanOptions& options, const Config& config, const Job& a
   const Job job{hardware, any.program, any.work, best.layout};
   if (options.explain) log.info(recipe_text(usual_recipe(hardware, any.work, options.world_size)));
   log.info(search_text(job, result) + configured(config, job, best.time));
-  if (options.explain) log.info(step_text(job, best.time) + products_text(job) + gains_text(what_helps(job)));
-  if (options.failures.device_hours > 0)
-    log.info(failures_text(loss_by_failures(options.failures, options.world_size)));
+  if (options.explain) log.info(step_text(job, best.time) + roofline_text(job) + gains_text(what_helps(job)));
+  if (options.explain || options.failures.device_hours > 0) log.info(save_text(job, save_time(job)));
+  if (options.failures.device_hours > 0) {
+    Failures failures = options.failures;
+    if (failures.save_seconds == 0) failures.save_seconds = save_time(job).seconds;
+    log.info(failures_text(loss_by_failures(failures, options.world_size)));
+  }
   if (!options.svg.empty()) {
     const DrawnStep drawn = drawn_step(job, 4 * best.layout.pp);
     write_file_atomic(options.svg, draw_svg(drawn.schedule, drawn.timeline));
   }
+  if (!options.html.empty()) write_file_atomic(options.html, step_page(job, best.time));
   if (!options.emit.empty()) {
     write_file_atomic(options.emit, print_config(with_layout(config, best.layout)));
-    log.info(str("the configuration with the best layout is in ", options.emit));
+    log.info(str("the configuration with the best layout is in ", options.emit,
+                 best.layout.states_place == StatesPlace::Disk && config.optimizer.offload_folder.empty()
+                     ? "; before it runs it needs optimizer.offload_folder, on a disk"
+                     : ""));
   }
 }
 
@@ -158,6 +203,24 @@ std::optional<Config> read_all(Arguments args, const Usage& usage, PlanOptions& 
   return config;
 }
 
+/// Several answers were asked for where there is one, or a part of one that is not given.
+void check_answers(const PlanOptions& options, std::vector<std::string>& problems) {
+  std::vector<std::string> instead;
+  for (const auto& [is_asked, name] : {std::pair(options.predict, "--predict"),
+                                       {!options.scale.empty(), "--scale"},
+                                       {options.deadline.tokens > 0, "--tokens"}})
+    if (is_asked) instead.emplace_back(name);
+  if (instead.size() > 1) problems.push_back(str(join(instead, " and "), ": each is instead of the other; give one"));
+  if (instead.empty()) return;
+  const bool has_page = instead.front() == "--predict";
+  for (const auto& [is_asked, name] : {std::pair(options.explain, "--explain"),
+                                       {!options.svg.empty(), "--svg"},
+                                       {!options.emit.empty(), "--emit"},
+                                       {!options.html.empty() && !has_page, "--html"}})
+    if (is_asked)
+      problems.push_back(str(name, ": is of the best layout of a world, which ", instead.front(), " does not ask for"));
+}
+
 /// Every reason why the options together make no question.
 void check_options(const PlanOptions& options) {
   std::vector<std::string> problems;
@@ -167,6 +230,14 @@ void check_options(const PlanOptions& options) {
     problems.push_back("--tokens and --deadline_hours: must be given together");
   if (!options.from_run.empty() && options.world_size == 0)
     problems.push_back("--from_run: needs --world_size, the ranks that it ran on");
+  if (options.predict && options.world_size == 0)
+    problems.push_back("--predict: needs --world_size, the ranks of the configuration's layout");
+  if (options.failures.device_hours > 0 && options.failures.device_hours < kShortestLife)
+    problems.push_back(
+        str("--device_hours=", options.failures.device_hours, ": must be 0 or at least ", kShortestLife));
+  if (options.json && !options.predict) problems.push_back("--json: is for --predict");
+  if (options.weak && options.scale.empty()) problems.push_back("--weak: is for --scale");
+  check_answers(options, problems);
   check_input(problems.empty(), join(problems, "\n"));
 }
 
@@ -191,7 +262,9 @@ ExitCode plan_command(Arguments args, Log& log) {
   if (!options.from_run.empty()) hardware = hardware_of_run(options, *config, {hardware, program, work, {}}, log);
   const Job any{hardware, program, work, {}};
   const SearchLimits limits = limits_of(options, hardware);
-  if (options.deadline.tokens > 0) {
+  if (options.predict) {
+    predict(options, *config, any, log);
+  } else if (options.deadline.tokens > 0) {
     const auto found = fewest_devices(hardware, program, work, limits, options.deadline, options.failures);
     log.info(deadline_text(any, found, options.deadline));
   } else if (!options.scale.empty()) {

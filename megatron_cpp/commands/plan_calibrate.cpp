@@ -47,7 +47,7 @@ ExitCode plan_calibrate_command(Arguments args, Log& log, const World& world) {
   const Usage usage{.command = "mpirun -n N megatron_cpp plan calibrate",
                     .summary =
                         "Measures products, attention, other operations and communication of N ranks of this "
-                        "machine (a minute or two), and writes a hardware file.",
+                        "machine (a few minutes), and writes a hardware file.",
                     .required = {"out"}};
   CalibrateOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
@@ -57,8 +57,10 @@ ExitCode plan_calibrate_command(Arguments args, Log& log, const World& world) {
               ranks - world.ranks_of_node().size(), " of the ", ranks,
               " ranks are on others; start it on one, and add a tier for the links between them to the file");
   const Session session = initialize(config_for(options, ranks), world);
-  const Hardware hardware = calibrate(*session.device, world.ranks);
-  if (world.ranks.rank() == 0) write_file_atomic(options.out, file_text(hardware, ranks));
+  const int cores = world.cores > 0 ? world.cores : static_cast<const CpuDevice&>(*session.device).threads();
+  const Hardware hardware = calibrate(*session.device, world.ranks, cores);
+  if (world.ranks.rank() != 0) return ExitCode::Done;
+  write_file_atomic(options.out, file_text(hardware, ranks));
   const DeviceRates& d = hardware.device;
   log.info(str(d.name, ", ", ranks, ranks == 1 ? " rank of " : " ranks of ", d.cores, d.cores == 1 ? " core" : " cores",
                ": products ", fixed(1e3 * d.bf16_attained, 0), " GFLOP/s in bf16, ", fixed(1e3 * d.fp32_attained, 0),

@@ -18,8 +18,9 @@ std::vector<Field> hardware_fields(Hardware& hardware) {
 /// What has a value that fits every device, and what only a calibration measures.
 bool is_optional(const std::string& key) {
   if (key.starts_with("measured_")) return true;
-  static const std::set<std::string> kOptional{"device.fp8_peak", "device.fp8_attained", "device.tile_rows",
-                                               "device.tile_columns", "host.nvme_bandwidth"};
+  static const std::set<std::string> kOptional{"device.fp8_peak",      "device.fp8_attained", "device.tile_rows",
+                                               "device.tile_columns",  "host.nvme_bandwidth", "host.cores",
+                                               "host.memory_bandwidth"};
   return kOptional.contains(key);
 }
 

@@ -6,7 +6,13 @@
 namespace mcpp {
 
 /// The median of the steps logged after the first, whose start is no step's. `run`: the file, or the folder it is in.
-/// BadInput when there is none, and when it has fewer than two lines of steps.
+/// Peaks by class of memory and times of modules as far as the run wrote them: its last table of ranks, and the newest
+/// trace in the folder or its folder `traces`. BadInput when there is no such file, and when it has fewer than two
+/// lines of steps; a trace that cannot be read is left out.
 MeasuredRun read_measured_run(const Path& run);
+
+/// Seconds of an iteration in each module of a trace (monitor/step_trace.h), by name: of the ranks that have it the
+/// mean. Empty when it is no such trace.
+std::map<std::string, double> traced_modules(const Path& trace);
 
 }  // namespace mcpp

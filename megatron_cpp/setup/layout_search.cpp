@@ -56,6 +56,9 @@ PlannedRun plan_run(const Config& config, const PlanRequest& request, int world_
   if (request.plan) {
     if (found.best.empty()) fail_nothing_fits(found, hardware, work, limits);
     const Candidate& best = best_that_runs(found, config, world_size);
+    check_input(best.layout.states_place != StatesPlace::Disk || !config.optimizer.offload_folder.empty(),
+                "--plan: only layouts with the optimizer's state on a disk fit; set optimizer.offload = \"file\" and "
+                "optimizer.offload_folder");
     return {.config = with_layout(config, best.layout),
             .text = str("planned for ", world_size, " x ", hardware.device.name, ": ", best.layout.describe(), ", ",
                         seconds_text(best.time.seconds), " a step predicted, the best of ", found.fitting,

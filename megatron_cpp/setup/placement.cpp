@@ -12,7 +12,8 @@ Workload workload_of(const Config& config) {
           .products = config.training.precision == Precision::Fp32 ? ProductType::Fp32 : ProductType::Bf16,
           .global_batch_size = config.batch_sizes().back().batch_size,
           .states = states_per_weight(config),
-          .bucket_elements = config.parallel.ddp_bucket_size};
+          .bucket_elements = config.parallel.ddp_bucket_size,
+          .segment_bytes = most_segment_bytes(config)};
 }
 
 Layout layout_of(const Config& config, int world_size) {
@@ -35,7 +36,9 @@ Layout layout_of(const Config& config, int world_size) {
           .zero_stage = static_cast<int>(p.zero_stage),
           .instances = p.num_distributed_optimizer_instances,
           .micro_batch_size = config.training.micro_batch_size,
-          .recompute = recompute_of(config)};
+          .recompute = recompute_of(config),
+          .states_place = static_cast<StatesPlace>(config.optimizer.offload),
+          .states_elsewhere = config.optimizer.offload_fraction};
 }
 
 Config with_layout(Config config, const Layout& layout) {
@@ -56,6 +59,12 @@ Config with_layout(Config config, const Layout& layout) {
   p.pipeline_model_parallel_layout = layout.stages;
   p.zero_stage = layout.zero_stage;
   p.num_distributed_optimizer_instances = layout.instances;
+  const OptimizerConfig defaults;
+  OptimizerConfig& o = config.optimizer;
+  o.offload = static_cast<OffloadTier>(layout.states_place);
+  o.offload_fraction = layout.share_elsewhere() > 0 ? layout.states_elsewhere : defaults.offload_fraction;
+  if (o.offload == OffloadTier::Device) o.offload_segment_size = defaults.offload_segment_size;
+  if (o.offload != OffloadTier::File) o.offload_folder.clear();
   TrainingConfig& t = config.training;
   t.micro_batch_size = layout.micro_batch_size;
   t.recompute_granularity = static_cast<RecomputeGranularity>(layout.recompute.granularity);

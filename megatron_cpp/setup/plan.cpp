@@ -140,15 +140,6 @@ i64 savers(const Config& config, int world_size) {
   return checkpoint.save_interval > 0 ? replicas : 0;  // the last save waits, and needs no copy
 }
 
-/// Bytes of the segments of an optimizer's state on a disk that are in memory at a time, at most.
-double segments_in_memory(const Config& config, const MemoryEstimate& rank) {
-  if (config.optimizer.offload != OffloadTier::File) return 0;
-  const DType type = dtype_of(config.training.precision);
-  const double numbers = std::max(states_of(config, true), states_of(config, false)) + (is_narrow(type) ? 1 : 0);
-  const auto weights = static_cast<double>(FileStates::kSlots * config.optimizer.offload_segment_size);
-  return std::min(rank.elsewhere, weights * numbers * static_cast<double>(size_of(wide(type))));
-}
-
 std::string schedule(const Config& config, int world_size) {
   const i64 iterations = config.total_iterations(), samples = config.total_samples();
   const double tokens = static_cast<double>(samples) * static_cast<double>(config.model.seq_length);
@@ -193,12 +184,20 @@ std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int w
   std::vector<MemoryEstimate> ranks;
   for (share.pipeline_rank = 0; share.pipeline_rank < share.schedule.ranks; ++share.pipeline_rank)
     ranks.push_back(estimate_memory(config.model, setup, states, share));
-  for (MemoryEstimate& rank : ranks) rank.optimizer_state += segments_in_memory(config, rank);
+  if (share.elsewhere_is_disk)
+    for (MemoryEstimate& rank : ranks) rank.optimizer_state += std::min(rank.elsewhere, most_segment_bytes(config));
   return ranks;
 }
 
 StatesPerWeight states_per_weight(const Config& config) {
   return {.of_matrices = states_of(config, true), .of_others = states_of(config, false)};
+}
+
+double most_segment_bytes(const Config& config) {
+  const DType type = dtype_of(config.training.precision);
+  const double numbers = std::max(states_of(config, true), states_of(config, false)) + (is_narrow(type) ? 1 : 0);
+  const auto weights = static_cast<double>(FileStates::kSlots * config.optimizer.offload_segment_size);
+  return weights * numbers * static_cast<double>(size_of(wide(type)));
 }
 
 std::string run_plan(const Config& config, int world_size) {

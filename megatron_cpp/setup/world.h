@@ -11,6 +11,7 @@ struct World {
   Communicator& ranks;
   Communicator* node = nullptr;        ///< those of this rank's machine; null: all are
   FlightRecorder* recorder = nullptr;  ///< of what this rank does, for its watchdog; null when there is none
+  int cores = 0;                       ///< that ranks of its machine may use, of all together; 0 = as the process
   int cores_per_rank = 0;              ///< of its machine, that a rank may count on; 0 = all that the process may use
   SlurmJob job = {};                   ///< that the ranks belong to
   StatusBoard* board = nullptr;        ///< of the ranks of the machine; null when this one is alone

@@ -1,5 +1,6 @@
 #include "plan/cost/hardware.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -27,6 +28,7 @@ void check_tiers(const LinkTiers& l, std::vector<std::string>& found) {
     if (size != tiers)
       found.push_back(str("links.", key, ": has ", size, " elements, but links.tier has ", tiers, "; one for each"));
   };
+  if (tiers == 0) found.push_back("links.tier: is empty; name one at least, all devices of one machine as \"machine\"");
   check("ranks", l.ranks.size());
   check("bandwidth", l.bandwidth.size());
   check("attained", l.attained.size());
@@ -72,6 +74,12 @@ double Hardware::slowest(i64 ranks) const {
   const double largest =
       root - (std::log(std::log(n)) + std::log(4 * std::numbers::pi)) / (2 * root) + std::numbers::egamma / root;
   return 1 + device.speed_spread * std::max(0.0, largest);
+}
+
+double Hardware::at_once(i64 ranks) const {
+  const auto here = static_cast<double>(std::min(ranks, links.ranks.front()));
+  if (host.cores == 0) return here;
+  return std::min(here, std::max(1.0, static_cast<double>(host.cores) / static_cast<double>(device.cores)));
 }
 
 double Hardware::lost_to_communication() const {

@@ -75,13 +75,22 @@ struct LinkTiers {
 };
 
 struct HostRates {
-  double memory = 0, link_bandwidth = 0, nvme_bandwidth = 0;
+  double memory = 0, memory_bandwidth = 0, link_bandwidth = 0, nvme_bandwidth = 0;
+  i64 cores = 0;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("memory", self.memory, "GB of the host's memory for each device", at_least(0));
+    visit("memory_bandwidth", self.memory_bandwidth,
+          "GB/s of the host's memory for each device, at which states there are updated; 0 = not known, nothing is put "
+          "there",
+          at_least(0));
     visit("link_bandwidth", self.link_bandwidth, "GB/s between a device and its host, one direction", at_least(0));
     visit("nvme_bandwidth", self.nvme_bandwidth, "GB/s to local disks for each device; 0 = none", at_least(0));
+    visit("cores", self.cores,
+          "of a machine whose ranks compute on its processors, and take turns when they are more; 0 = each device has "
+          "its own",
+          at_least(0));
   }
 };
 
@@ -113,6 +122,8 @@ struct Hardware {
   double gap_seconds() const { return 1e-6 * device.kernel_gap; }
   /// By how much the slowest of `ranks` devices is slower than most: 1.04.
   double slowest(i64 ranks) const;
+  /// Of so many ranks, those of a machine that can compute at the same time; without host.cores all.
+  double at_once(i64 ranks) const;
   /// The part of its speed that a device loses while it communicates.
   double lost_to_communication() const;
 };

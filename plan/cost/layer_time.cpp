@@ -35,11 +35,17 @@ class Layer {
         up_((model_.gated() ? 2 : 1) * ffn_) {}
 
   UnitTime time(LayerKind kind) const {
-    UnitTime t = attention_branch();
-    t += kind == LayerKind::Dense ? mlp_branch() : expert_time(rank_);
-    t += elementwise();
-    t += context_parallel(t);
-    keep_less(t, kind);
+    UnitTime t = half(kind, LayerHalf::Attention);
+    t += half(kind, LayerHalf::Mlp);
+    return t;
+  }
+
+  UnitTime half(LayerKind kind, LayerHalf which) const {
+    const bool is_attention = which == LayerHalf::Attention;
+    UnitTime t = is_attention ? attention_branch() : kind == LayerKind::Dense ? mlp_branch() : expert_time(rank_);
+    t += elementwise(which);
+    if (is_attention) t += context_parallel(t);
+    keep_less(t, kind, which);
     return t;
   }
 
@@ -155,23 +161,24 @@ class Layer {
     return t;
   }
 
-  /// Norms, residuals and heads, and what products in fp8 take.
-  UnitTime elementwise() const {
+  /// A norm, a residual, of attention also the heads, and what products in fp8 take.
+  UnitTime elementwise(LayerHalf half) const {
+    const bool is_attention = half == LayerHalf::Attention;
     const KernelTimes& kernels = rank_.kernels();
-    const double qkv = real(tokens_) * real(queries_ + 2 * keys_), stream = 2 * rank_.stream_elements();
+    const double qkv = is_attention ? real(tokens_) * real(queries_ + 2 * keys_) : 0, stream = rank_.stream_elements();
     UnitTime t;
     t.forward.elementwise =
         rank_.seconds(stream * (kernels.norm.forward + kernels.residual.forward) + kernels.heads.forward * qkv,
-                      program_.kernels.forward);
+                      program_.kernels.forward / 2);
     t.backward_input.elementwise =
         rank_.seconds(stream * (kernels.norm.backward + kernels.residual.backward) + kernels.heads.backward * qkv,
-                      program_.kernels.backward);
+                      program_.kernels.backward / 2);
     if (work_.products != ProductType::Fp8) return t;
-    const double hidden = real(tokens_ * model_.hidden_size), ends = real(tokens_) * real(queries_ + ffn_);
-    const double weights = real(model_.hidden_size) * real(2 * queries_ + 2 * keys_ + up_ + ffn_);
-    t.forward.elementwise += rank_.traffic_seconds(program_.quantise.forward * (2 * hidden + ends + weights), 0);
+    const double hidden = real(tokens_ * model_.hidden_size), end = real(tokens_ * (is_attention ? queries_ : ffn_));
+    const double weights = real(model_.hidden_size) * real(is_attention ? 2 * queries_ + 2 * keys_ : up_ + ffn_);
+    t.forward.elementwise += rank_.traffic_seconds(program_.quantise.forward * (hidden + end + weights), 0);
     t.backward_input.elementwise +=
-        rank_.traffic_seconds(program_.quantise.backward * (2 * hidden + qkv + real(tokens_ * up_)), 0);
+        rank_.traffic_seconds(program_.quantise.backward * (hidden + (is_attention ? qkv : real(tokens_ * up_))), 0);
     return t;
   }
 
@@ -197,15 +204,16 @@ class Layer {
   }
 
   /// What selective recomputation adds.
-  void keep_less(UnitTime& t, LayerKind kind) const {
+  void keep_less(UnitTime& t, LayerKind kind, LayerHalf half) const {
     const Recompute& r = layout_.recompute;
     if (r.granularity != Recompute::Granularity::Selective) return;
+    const bool is_mlp = half == LayerHalf::Mlp;
     PassTime again;
     if (r.core_attn) again.attention = t.forward.attention;
-    if (r.layernorm) again.elementwise += rank_.seconds(2 * rank_.stream_elements() * rank_.kernels().norm.forward, 2);
-    if (r.mlp_act && kind == LayerKind::Dense)
+    if (r.layernorm) again.elementwise += rank_.seconds(rank_.stream_elements() * rank_.kernels().norm.forward, 1);
+    if (r.mlp_act && is_mlp && kind == LayerKind::Dense)
       again.elementwise += rank_.activation(tokens_, ffn_).forward.elementwise + rank_.seconds(0, 1);
-    if (r.moe_act && kind == LayerKind::Experts)
+    if (r.moe_act && is_mlp && kind == LayerKind::Experts)
       again.elementwise += expert_activation_seconds(rank_) + rank_.seconds(0, 1);
     if (program_.recomputed_products > 0) {
       again.products = program_.recomputed_products * t.forward.products;
@@ -229,6 +237,10 @@ class Layer {
 
 UnitTime layer_time(const Job& job, LayerKind kind) {
   return Layer(job).time(kind);
+}
+
+UnitTime half_time(const Job& job, LayerKind kind, LayerHalf half) {
+  return Layer(job).half(kind, half);
 }
 
 std::vector<std::pair<std::string, ProductShape>> layer_products(const Job& job) {

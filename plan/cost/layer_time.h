@@ -12,6 +12,9 @@ namespace mcpp {
 
 enum class LayerKind { Dense, Experts };
 
+/// One of the two branches of a layer, with its norm and what adds it to the stream.
+enum class LayerHalf { Attention, Mlp };
+UnitTime half_time(const Job& job, LayerKind kind, LayerHalf half);
 /// A layer of average attention, kept as the layout says when it is not in a group that is recomputed.
 UnitTime layer_time(const Job& job, LayerKind kind = LayerKind::Dense);
 /// The matrix products of a layer's forward pass on one rank, by name: of all kinds that the model has.

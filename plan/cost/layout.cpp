@@ -51,11 +51,14 @@ std::string Layout::describe() const {
   if (ep * etp > 1 && dispatcher == TokenDispatcherType::AllGather) text += " allgather";
   if (pp > 1) text += str(", pp ", pp, " ", enum_name(schedule));
   if (chunks > 1) text += str(" x ", chunks);
+  if (!stages.empty()) text += " of " + stages;
   text += str(", dp ", dp(), " zero ", zero_stage);
   if (instances > 1) text += str(" in ", instances, " groups");
   text += str(", micro batch ", micro_batch_size);
   if (recompute.granularity == Recompute::Granularity::Full) text += ", recompute full";
   if (recompute.granularity == Recompute::Granularity::Selective) text += ", recompute selective";
+  if (states_place == StatesPlace::Host) text += ", optimizer state in host memory";
+  if (states_place == StatesPlace::Disk) text += ", optimizer state on disk";
   return text;
 }
 

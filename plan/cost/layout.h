@@ -8,6 +8,9 @@
 
 namespace mcpp {
 
+/// Where the optimizer's states and master weights are: with the weights, in the memory of the host, on a disk.
+enum class StatesPlace : u8 { Device, Host, Disk };
+
 /// What every layout has to train.
 struct Workload {
   ModelConfig model;
@@ -16,6 +19,7 @@ struct Workload {
   i64 global_batch_size = 1;
   StatesPerWeight states = {};
   i64 bucket_elements = 40'000'000;  ///< ddp_bucket_size
+  double segment_bytes = 0;          ///< of states on a disk, what is in memory at a time at most
   /// Of tokens that come to experts: those of the busiest rank, over an even share.
   double expert_imbalance = 1.1;
 
@@ -39,6 +43,8 @@ struct Layout {
   i64 instances = 1;  ///< num_distributed_optimizer_instances
   i64 micro_batch_size = 1;
   Recompute recompute = {};
+  StatesPlace states_place = StatesPlace::Device;
+  double states_elsewhere = 1;  ///< the share of them that is there, unless that is Device
   /// Neighbours in the pipeline are nearer than those in data parallelism; this program has it the other way round.
   bool pipeline_inside = false;
 
@@ -58,6 +64,8 @@ struct Layout {
   RankGroup expert_instance_group() const;
   i64 pipeline_stride() const { return tp * cp * (pipeline_inside ? 1 : dp()); }
 
+  /// Of the optimizer's states, those that are not with the weights.
+  double share_elsewhere() const { return states_place == StatesPlace::Device ? 0 : states_elsewhere; }
   StageSplit stage_split(const ModelConfig& model) const;
   ActivationSetup activations(const Workload& work) const;
   /// "tp 8 sp, cp 2, pp 4 interleaved x 2, dp 16 zero 1, micro batch 1, recompute full".

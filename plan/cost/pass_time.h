@@ -10,7 +10,8 @@ struct PassTime {
   double tensor_parallel = 0, context_parallel = 0, expert_parallel = 0, data_parallel = 0;
 
   double communication() const { return tensor_parallel + context_parallel + expert_parallel + data_parallel; }
-  double total() const { return products + attention + elementwise + communication(); }
+  double computing() const { return products + attention + elementwise; }
+  double total() const { return computing() + communication(); }
   PassTime& operator+=(const PassTime& other);
   PassTime operator*(double factor) const;
 };

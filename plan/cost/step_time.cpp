@@ -5,9 +5,11 @@
 
 #include "model/layer_memory.h"
 #include "parallel/pp/lower.h"
+#include "parallel/pp/shared_cores.h"
 #include "parallel/pp/simulate.h"
 #include "plan/cost/kernel_times.h"
 #include "plan/cost/real.h"
+#include "tensor/wide.h"
 
 namespace mcpp {
 namespace {
@@ -27,6 +29,8 @@ class Step {
         weights_(job.work.model, layout_),
         element_(real(size_of(job.work.dtype))),
         lost_(job.hardware.lost_to_communication()),
+        turns_(real(std::min(layout_.world_size, job.hardware.links.ranks.front())) /
+               job.hardware.at_once(layout_.world_size)),
         update_(kernel_times(job.hardware, job.program, job.work).update),
         stages_(split_stages(layout_.stage_split(job.work.model))),
         microbatches_(layout_.microbatches(job.work.global_batch_size)) {
@@ -51,21 +55,42 @@ class Step {
     StepTime step = busiest();
     if (layout_.pp == 1) {
       step.data_parallel = after_alone();
+      step.turns = (turns_ - 1) * step.work.computing();
     } else {
       run_pipeline(step);
     }
     step.data_parallel += weights_before() + tied_embeddings();
-    step.optimizer = optimizer(step.rank);
-    step.seconds = step.work.total() + step.bubble + step.messages + step.data_parallel + step.optimizer;
+    step.optimizer = turns_ * optimizer(step.rank);
+    step.data = data();
+    step.seconds =
+        step.work.total() + step.turns + step.bubble + step.messages + step.data_parallel + step.optimizer + step.data;
     return step;
+  }
+
+  std::vector<StepTime> by_rank() const {
+    const StepTime all = time();
+    std::vector<StepTime> ranks;
+    for (int rank = 0; rank < layout_.pp; ++rank) {
+      StepTime t = all;
+      t.rank = rank;
+      t.work = work_of(rank);
+      t.optimizer = turns_ * optimizer(rank);
+      const double waits = all.seconds - t.work.total() - t.messages - t.data_parallel - t.optimizer - t.data;
+      t.turns = std::clamp((turns_ - 1) * t.work.computing(), 0.0, std::max(0.0, waits));
+      t.bubble = waits - t.turns;
+      ranks.push_back(t);
+    }
+    return ranks;
   }
 
   DrawnStep drawn(i64 most) const {
     const i64 round = row_of(layout_.schedule).in_rounds ? layout_.pp : 1;
     const i64 few = std::min(microbatches_, std::max(round, most / round * round));
     Schedule schedule = lowered(few);
-    Timeline timeline = simulate(schedule, costs(message_seconds()));
-    return {std::move(schedule), std::move(timeline)};
+    std::vector<ScheduleCosts> in_turns = costs(message_seconds());
+    for (ScheduleCosts& c : in_turns) c.forward *= turns_, c.backward_input *= turns_, c.backward_weight *= turns_;
+    Timeline timeline = simulate(schedule, in_turns);
+    return {std::move(schedule), std::move(timeline), times_};
   }
 
   double least() const {
@@ -221,8 +246,31 @@ class Step {
       for (const WeightGroup& group : weight_groups(stage))
         elements += group.elements / (layout_.zero_stage > 0 ? real(group.shards.ranks) : 1);
     });
-    return job_.hardware.slowest(layout_.world_size) * update_ * elements +
+    const double here = elements * (1 - layout_.share_elsewhere()), elsewhere = elements - here;
+    return job_.hardware.slowest(layout_.world_size) * update_ * here + seconds_elsewhere(elsewhere) +
            collectives_.all_reduce(4, {.ranks = layout_.world_size, .stride = 1});  // of the norm
+  }
+
+  /// Tokens as data files have them, and tokens and targets as they go to the device.
+  double data() const {
+    const ModelConfig& m = job_.work.model;
+    const HostRates& host = job_.hardware.host;
+    const double tokens = real(microbatches_ * layout_.micro_batch_size * m.seq_length);
+    const double of_token = m.vocab_size > (i64{1} << 16) ? 4 : 2;
+    return (host.nvme_bandwidth > 0 ? tokens * of_token / (1e9 * host.nvme_bandwidth) : 0) +
+           (host.link_bandwidth > 0 ? tokens * 8 / (1e9 * host.link_bandwidth) : 0);
+  }
+
+  /// To update so many weights whose states are on the host or a disk: their gradients go there, the weights come back.
+  double seconds_elsewhere(double elements) const {
+    if (elements <= 0) return 0;
+    const HostRates& host = job_.hardware.host;
+    const double states = 4 * (job_.work.states.of_matrices + (is_narrow(job_.work.dtype) ? 1 : 0));
+    const double moved = elements * (4 + 2 * element_) / (1e9 * host.link_bandwidth);
+    const double updated = elements * (4 + 2 * states + element_) / (1e9 * host.memory_bandwidth);
+    const bool is_disk = layout_.states_place == StatesPlace::Disk;
+    const double read_and_written = is_disk ? 2 * states * elements / (1e9 * host.nvme_bandwidth) : 0;
+    return moved + std::max(updated, read_and_written);
   }
 
   std::vector<ScheduleCosts> costs(double message) const {
@@ -246,9 +294,23 @@ class Step {
 
   Run run(i64 microbatches, double message) const {
     const Schedule schedule = lowered(microbatches);
+    if (turns_ > 1) return run_in_turns(schedule, message);
     const Timeline timeline = simulate(schedule, costs(message));
     Run result{.seconds = timeline.makespan, .reduced = timeline.makespan};
     for (const auto& actions : timeline.per_rank) result.reduced = std::max(result.reduced, reduced_at(actions));
+    return result;
+  }
+
+  /// On shared cores gradients are summed once all is computed: beside it there is no core.
+  Run run_in_turns(const Schedule& schedule, double message) const {
+    Run result{.seconds = makespan_on_shared_cores(schedule, costs(message), real(layout_.pp) / turns_)};
+    double longest = 0;
+    for (int rank = 0; rank < layout_.pp; ++rank) {
+      double sums = 0;
+      for_stages_of(rank, [&](std::size_t stage) { sums += reduce_seconds(stage); });
+      longest = std::max(longest, sums);
+    }
+    result.reduced = result.seconds + longest;
     return result;
   }
 
@@ -290,7 +352,9 @@ class Step {
 
   void run_pipeline(StepTime& step) const {
     const Run free = run_all(0), real_run = run_all(message_seconds());
-    step.bubble = std::max(0.0, free.seconds - step.work.total());
+    const double waits = std::max(0.0, free.seconds - step.work.total());
+    step.turns = std::min(waits, (turns_ - 1) * step.work.computing());
+    step.bubble = waits - step.turns;
     step.messages = real_run.seconds - free.seconds;
     step.data_parallel = real_run.reduced - real_run.seconds;
   }
@@ -299,7 +363,9 @@ class Step {
   const Layout& layout_;
   Collectives collectives_;
   WeightCounts weights_;
-  double element_, lost_, update_;
+  double element_, lost_;
+  double turns_;  // ranks of a machine for each that can compute at a time
+  double update_;
   std::vector<StageContents> stages_;
   i64 microbatches_;
   struct LayerTimes {
@@ -313,6 +379,10 @@ class Step {
 
 StepTime step_time(const Job& job) {
   return Step(job).time();
+}
+
+std::vector<StepTime> step_time_by_rank(const Job& job) {
+  return Step(job).by_rank();
 }
 
 DrawnStep drawn_step(const Job& job, i64 most_microbatches) {

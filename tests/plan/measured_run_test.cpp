@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/strings.h"
 #include "tests/support/toy_cluster.h"
 
 namespace mcpp {
@@ -54,6 +55,45 @@ TEST(MeasuredRun, HardwareAsItWasFoundPredictsTheRun) {
   const Hardware found = as_measured(file, predicted, run);
   EXPECT_NEAR(step_time({found, program, work, kLayout}).seconds / run.seconds, 1, 0.02);
   EXPECT_NEAR(found.device.bf16_attained / slow.device.bf16_attained, 1, 0.02);
+}
+
+// Halves of layers, embedding and output are all that passes are made of; of a layer that is recomputed, also again.
+TEST(MeasuredRun, ModulesAddUpToTheWorkOfAStep) {
+  const Hardware hardware = test::toy_cluster(100, 10);
+  const Workload work = test::toy_mixture(4, 2048, 16, 8, 8);
+  const Implementation program;
+  for (const auto granularity :
+       {Recompute::Granularity::None, Recompute::Granularity::Selective, Recompute::Granularity::Full}) {
+    const Job job{hardware,
+                  program,
+                  work,
+                  {.world_size = 2,
+                   .tp = 2,
+                   .sequence_parallel = true,
+                   .recompute = {.granularity = granularity, .mlp_act = true}}};
+    MeasuredRun run{.seconds = 1};
+    for (const char* module : {"embedding", "output_layer", "decoder.layers.0.self_attention", "decoder.layers.0.mlp",
+                               "decoder.layers.3.mlp", "unknown"})
+      run.modules[module] = 1;
+    for (int layer = 0; layer < 4; ++layer)
+      for (const char* half : {".self_attention", ".mlp"}) run.modules[str("decoder.layers.", layer, half)] = 1;
+    const std::vector<RunPart> parts = compare_modules(job, run);
+    EXPECT_EQ(parts.size(), 10);
+    double sum = 0;
+    for (const RunPart& part : parts) sum += part.predicted;
+    EXPECT_NEAR(sum / step_time(job).work.total(), 1, 1e-9);
+  }
+}
+
+TEST(MeasuredRun, ClassesOfMemoryAreThoseOfTheRankThatNeedsMost) {
+  const std::vector<MemoryEstimate> ranks{{.params = 3, .activations = 9}, {.params = 5, .activations = 2}};
+  const MeasuredRun run{.peak_by_class = {{"parameters", 5}, {"activations", 10}, {"workspace", 1}}};
+  const std::vector<RunPart> parts = compare_memory(ranks, run);
+  ASSERT_EQ(parts.size(), 2);
+  EXPECT_EQ(parts[0].predicted, 5);
+  EXPECT_EQ(parts[1].predicted, 9);
+  EXPECT_EQ(parts[1].measured, 10);
+  EXPECT_THAT(parts_text(parts), testing::HasSubstr("activations"));
 }
 
 }  // namespace

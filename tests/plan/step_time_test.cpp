@@ -32,7 +32,7 @@ TEST(StepTime, PartsAddUp) {
                                Layout{.world_size = 16, .tp = 4, .pp = 2, .sequence_parallel = true, .zero_stage = 1},
                                Layout{.world_size = 8, .cp = 2, .pp = 4}}) {
     const StepTime t = step_time({hardware, program, work, layout});
-    EXPECT_NEAR(t.seconds, t.work.total() + t.bubble + t.messages + t.data_parallel + t.optimizer, 1e-12);
+    EXPECT_NEAR(t.seconds, t.work.total() + t.bubble + t.messages + t.data_parallel + t.optimizer + t.data, 1e-12);
     for (const double part :
          {t.work.products, t.work.attention, t.work.elementwise, t.bubble, t.messages, t.data_parallel, t.optimizer})
       EXPECT_GE(part, 0) << layout.describe();

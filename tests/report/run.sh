@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The page of `megatron_cpp report` in a real browser: run.sh PROGRAM [FOLDER for screenshots]
+# The pages of `megatron_cpp report` and `plan --html` in a real browser: run.sh PROGRAM [FOLDER for screenshots]
 # Every chart must be drawn and the console stay silent, for runs as they come: long, resumed, broken, of other versions.
 # Skips (77) where there is no Chromium.
 set -euo pipefail
@@ -34,10 +34,10 @@ look() {
   if grep -E ':CONSOLE|Uncaught|Refused to' "$work/$name.err" >&2; then fail "$name$suffix: the console has something to say"; fi
 }
 
-# check NAME: the page, with tests/report/driver.js at its end, which uses it as a reader would and compares with truth.
+# check NAME [DRIVER]: the page, with tests/report/driver.js at its end, which uses it as a reader would and compares with truth.
 check() {
   sed '/<\/body>/,$d' "$work/$1.html" >"$work/$1_driven.html"
-  { echo "<script>"; cat "$here/driver.js"; echo "</script></body></html>"; } >>"$work/$1_driven.html"
+  { echo "<script>"; cat "$here/${2:-driver.js}"; echo "</script></body></html>"; } >>"$work/$1_driven.html"
   look "$1_driven" "" --dump-dom
   local verdict
   verdict=$(grep -o 'data-verdict="[^"]*"' "$work/$1_driven.dom") || fail "$1: the scripts did not come to their end"
@@ -81,6 +81,13 @@ report "$work/one/metrics.jsonl" --output="$work/one.html" --title='<script>aler
 for page in long several empty one; do check $page; done
 look several '#x=date&smoothing=0.9&log=1&cuts=1&zoom=1,5&hidden=1,77' --dump-dom
 look several '#x=nonsense&smoothing=-3&zoom=a,b&hidden=x' --dump-dom
+
+plan() { "$program" plan "$@" --hardware_folder="$here/../../configs/hardware" >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "plan $*"; }; }
+plan "$here/../../configs/llama_70b.toml" --hardware=h100_sxm --world_size=128 --pp=4 --cp=1 --html="$work/pipeline.html"
+plan "$here/../../configs/mixtral_8x7b.toml" --hardware=a100_80gb --world_size=64 --ep=8 --pp=1 --html="$work/experts.html"
+plan "$here/../../bench/gpt2_14m.toml" --hardware=h100_sxm --world_size=1 --predict --html="$work/small.html"
+for page in pipeline experts small; do check $page plan_driver.js; done
+picture pipeline plan_step.png --window-size=1400,1000
 
 picture several several_light.png --window-size=1400,2600
 picture several several_dark.png --window-size=1400,2600 --blink-settings=preferredColorScheme=0 --force-dark-mode

@@ -26,14 +26,18 @@ const CalibrationSizes kFew{.products = {16, 48, 144},
                             .width = 64,
                             .weights = 1 << 12,
                             .message_bytes = 1 << 16,
-                            .seconds_each = 1e-4};
+                            .seconds_each = 1e-4,
+                            .rounds = 2};
 
 TEST(Calibration, GivesAFileThatPlansTake) {
   Hardware found;
   run_local_ranks(2, [&](Communicator& ranks, int rank) {
     CpuDevice device({.threads = 1});
-    const Hardware hardware = calibrate(device, ranks, kFew);
+    const Hardware hardware = calibrate(device, ranks, /*cores=*/2, kFew);
     if (rank == 0) found = hardware;
+    if (rank != 0) {
+      EXPECT_FALSE(hardware.measured_bf16.has());
+    }
   });
   EXPECT_THAT(found.conflicts(), testing::IsEmpty());
   const std::string text = print_hardware(found);
@@ -41,6 +45,8 @@ TEST(Calibration, GivesAFileThatPlansTake) {
   EXPECT_EQ(found.links.ranks, std::vector<i64>{2});
   EXPECT_GT(found.links.bandwidth[0], 0.01);
   EXPECT_EQ(found.device.cores, 1);
+  EXPECT_EQ(found.host.cores, 2);
+  EXPECT_EQ(found.at_once(2), 2);
   for (const MeasuredRates* rates : {&found.measured_bf16, &found.measured_fp32}) {
     EXPECT_EQ(rates->forward.size(), 27);
     for (const double ns : {rates->loss, rates->update, rates->rope_forward, rates->embedding_forward,
@@ -49,13 +55,29 @@ TEST(Calibration, GivesAFileThatPlansTake) {
   }
 }
 
+// Four ranks of a thread on two cores: what they are measured at is what a core does, and a plan knows that they share.
+TEST(Calibration, RanksThatShareCoresAreMeasuredOneForEachCore) {
+  Hardware found;
+  std::array<bool, 4> computed{};
+  run_local_ranks(4, [&](Communicator& ranks, int rank) {
+    CpuDevice device({.threads = 1});
+    const Hardware hardware = calibrate(device, ranks, /*cores=*/2, kFew);
+    computed[static_cast<std::size_t>(rank)] = device.memory().total.peak > (1 << 18);
+    if (rank == 0) found = hardware;
+  });
+  EXPECT_EQ(computed, (std::array<bool, 4>{true, true, false, false}));
+  EXPECT_EQ(found.links.ranks, std::vector<i64>{4});
+  EXPECT_EQ(found.at_once(4), 2);
+  EXPECT_EQ(found.at_once(1), 1);
+}
+
 TEST(Calibration, ProductsTakeAsLongAsTheyDo) {
   CpuDevice device({.threads = 1});
   const auto self = make_self_communicator();
   CalibrationSizes sizes = kFew;
   sizes.products = {128, 256};
   sizes.seconds_each = 0.02;
-  const Hardware hardware = calibrate(device, *self, sizes);
+  const Hardware hardware = calibrate(device, *self, /*cores=*/1, sizes);
   const Tensor a = random_tensor({256, 256}, DType::F32, device, 1),
                b = random_tensor({256, 256}, DType::F32, device, 2);
   Tensor c = Tensor::like(a);

@@ -99,6 +99,30 @@ TEST_F(RunMetrics, AreThoseOfAMiddleStep) {
   EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "nowhere"); }), "there is no file");
 }
 
+TEST_F(RunMetrics, HavePeaksByClassAndTimesOfModules) {
+  write(
+      "{\"type\":\"train\",\"iteration\":1,\"elapsed_ms\":9}\n{\"type\":\"train\",\"iteration\":2,\"elapsed_ms\":9}\n"
+      "{\"type\":\"ranks\",\"peak_by_class\":{\"parameters\":[5,7],\"activations\":[9,null]}}\n");
+  std::filesystem::create_directories(folder_ / "traces");
+  write_file_atomic(folder_ / "traces/trace_iter_0000001_0000001.json", "no trace");
+  write_file_atomic(folder_ / "traces/trace_iter_0000002_0000003.json",
+                    R"({"traceEvents": [7, {"name": 3},
+      {"name": "decoder.layers.1.mlp", "ph": "X", "pid": 0, "tid": 0, "dur": 1000},
+      {"name": "decoder.layers.1.mlp", "ph": "X", "pid": 0, "tid": 0, "dur": 3000},
+      {"name": "decoder.layers.1.mlp", "ph": "X", "pid": 1, "tid": 0, "dur": 6000},
+      {"name": "output_layer and loss", "ph": "X", "pid": 1, "tid": 0, "dur": 500},
+      {"name": "output_layer", "ph": "X", "pid": 1, "tid": 0, "dur": 1500},
+      {"name": "optimizer", "ph": "X", "pid": 1, "tid": 0, "dur": 1500}],
+      "otherData": {"first_iteration": 2, "last_iteration": 3}})");
+  const MeasuredRun found = read_measured_run(folder_ / ".");
+  EXPECT_THAT(found.peak_by_class,
+              testing::ElementsAre(testing::Pair("activations", 9), testing::Pair("parameters", 7)));
+  ASSERT_EQ(found.modules.size(), 2);
+  EXPECT_NEAR(found.modules.at("decoder.layers.1.mlp"), 2.5e-3, 1e-12);  // of two ranks, in two iterations
+  EXPECT_NEAR(found.modules.at("output_layer"), 1e-3, 1e-12);
+  EXPECT_TRUE(traced_modules(folder_ / "traces/trace_iter_0000001_0000001.json").empty());
+}
+
 TEST_F(RunMetrics, CorrectThePlan) {
   write(
       "{\"type\":\"train\",\"iteration\":1,\"elapsed_ms\":90000}\n"

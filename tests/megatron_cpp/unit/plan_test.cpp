@@ -6,6 +6,7 @@
 
 #include <chrono>
 
+#include "base/json/json.h"
 #include "base/strings.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/layout.h"
@@ -13,6 +14,7 @@
 #include "plan/layout_memory.h"
 #include "plan/layouts.h"
 #include "plan/search.h"
+#include "plan/stage_layouts.h"
 #include "tests/support/errors.h"
 #include "tests/support/program.h"
 #include "tests/support/published_runs.h"
@@ -153,8 +155,9 @@ void expect_memory_of_dry_run(const std::string& config_name, int every, int at_
   const Workload work = workload_of(base);
   LayoutMemory memory(work);
   int compared = 0;
-  for_each_layout(hardware, work, limits_for(hardware, 32), [&](const Layout& layout) {
+  for_each_layout(hardware, work, limits_for(hardware, 32), [&](Layout layout) {
     if (++compared % every != 0) return;  // a few hundred of all
+    layout.states_place = static_cast<StatesPlace>(compared / every % 3);
     const Config config = with_layout(base, layout);
     ASSERT_THAT(layout_problems(config, 32), testing::IsEmpty()) << layout.describe();
     double most = 0;
@@ -190,6 +193,50 @@ TEST(Search, SharesExperts) {
   EXPECT_CONTAINS(error, "expert_model_parallel_size = 3 does not divide num_experts = 8");
 }
 
+// States that have no place on the devices go to the host, and to its disks when it has not the memory either; not
+// where nobody knows how fast these are.
+TEST(Search, PutsStatesElsewhereWhereNothingElseFits) {
+  Hardware hardware = catalogue("h100_sxm");
+  const Implementation program;
+  const Workload work = workload_of(load_config(source_folder() / "configs/llama_70b.toml"));
+  const auto found = [&](i64 world) {
+    return search_layouts(hardware, program, work, limits_for(hardware, world)).best;
+  };
+  const auto place = [&](i64 world) { return found(world).front().layout.states_place; };
+  EXPECT_EQ(place(64), StatesPlace::Device);
+  ASSERT_FALSE(found(8).empty());
+  EXPECT_EQ(place(8), StatesPlace::Host);
+  const Candidate on_host = found(8).front();
+  EXPECT_GT(on_host.memory.elsewhere, 0.8 * 70e9 * 12 / 8);
+  EXPECT_LE(on_host.memory.elsewhere, 1e9 * hardware.host.memory);
+  hardware.host.memory = 64;
+  EXPECT_EQ(place(8), StatesPlace::Disk);
+  const Candidate on_disk = found(8).front();
+  EXPECT_GT(on_disk.time.optimizer, 2 * 12 * 70e9 / 8 / 3e9);  // read and written
+  EXPECT_GT(on_disk.time.optimizer, on_host.time.optimizer);
+  hardware.host.nvme_bandwidth = 0;
+  EXPECT_TRUE(found(8).empty());
+  hardware.host.memory = 256;
+  hardware.host.memory_bandwidth = 0;
+  EXPECT_TRUE(found(8).empty());
+}
+
+// An output that computes as much as layers do is given to a stage with fewer of them.
+TEST(Search, DealsLayersOutUnevenly) {
+  const ModelConfig m = llama(32, 4096, 14336, 32, 8, 128256, 8192);  // the output counts as two layers
+  EXPECT_THAT(stage_layouts(m, 4), testing::ElementsAre("", "Et*8|(t*9|)*2t*6L"));
+  EXPECT_THAT(stage_layouts(gpt(10, 1024, 16), 4), testing::ElementsAre(HasSubstr("E")));  // does not divide
+  EXPECT_THAT(stage_layouts(llama(126, 16384, 53248, 128, 8, 128256, 8192), 128), testing::ElementsAre("E|(t|)*126L"));
+  EXPECT_THAT(stage_layouts(gpt(4, 1024, 16), 8), testing::IsEmpty());
+  const Hardware hardware = catalogue("h100_sxm");
+  const Implementation program;
+  const Workload work{.model = m, .global_batch_size = 64};
+  const auto seconds = [&](const std::string& stages) {
+    return step_time({hardware, program, work, {.world_size = 8, .tp = 2, .pp = 4, .stages = stages}}).seconds;
+  };
+  EXPECT_LT(seconds("Et*8|(t*9|)*2t*6L"), 0.97 * seconds(""));
+}
+
 class PlanCommand : public testing::Test {
  protected:
   Outcome run(std::vector<std::string> args) const {
@@ -220,13 +267,34 @@ TEST_F(PlanCommand, EmitsWhatPretrainTakes) {
   EXPECT_THAT(dry.err, AllOf(HasSubstr("dataset /data/corpus: there is no file"), Not(HasSubstr("parallel:"))));
 }
 
+TEST_F(PlanCommand, PredictsTheConfigurationsOwnLayout) {
+  const std::string tp = "--parallel.tensor_model_parallel_size=8";
+  const Outcome table = run({"--hardware=h100_sxm", "--world_size=64", "--predict", tp});
+  ASSERT_EQ(table.code, 0) << table.err;
+  EXPECT_THAT(table.out, AllOf(HasSubstr("a step of tp 8"), HasSubstr("matrix products"), HasSubstr("of memory"),
+                               Not(HasSubstr("layouts are possible"))));
+  const Outcome json = run({"--hardware=h100_sxm", "--world_size=64", "--predict", "--json", tp});
+  ASSERT_EQ(json.code, 0) << json.err;
+  const Json object = parse_json(json.out, "plan");
+  double sum = 0;
+  for (const auto& part : object["parts_s"]) sum += part.get<double>();
+  EXPECT_NEAR(sum / object["step_s"].get<double>(), 1, 1e-9);
+  EXPECT_GT(object["memory_bytes"].get<double>(), 1e9);
+  expect_refused({"--hardware=h100_sxm", "--predict"}, {"--predict: needs --world_size"});
+  expect_refused({"--hardware=h100_sxm", "--world_size=64", "--json"}, {"--json: is for --predict"});
+  expect_refused({"--hardware=h100_sxm", "--world_size=32771", "--predict", tp},
+                 {"the configuration's layout cannot run", "32771", "join 24576 at most"});
+  expect_refused({"--hardware=h100_sxm", "--world_size=64", "--predict", "--scale=8,16", "--emit=x.toml"},
+                 {"--predict and --scale: each is instead of the other", "--emit: is of the best layout"});
+}
+
 TEST_F(PlanCommand, DrawsAndTellsWhatHelps) {
   const std::string file = folder_ / "step.svg";
   const Outcome found = run({"--hardware=h100_sxm", "--world_size=128", "--pp=4", "--explain", "--svg=" + file,
                              "--device_hours=50000", "--save_seconds=30"});
   ASSERT_EQ(found.code, 0) << found.err;
-  for (const char* part :
-       {"pp 4", "fc1 ", "the same layout would gain by", "twice the bandwidth of nvlink", "failures: 0.06 a day"})
+  for (const char* part : {"pp 4", "fc1 ", "the same layout would gain by", "twice the bandwidth of nvlink",
+                           "failures: 0.06 a day", "a checkpoint has "})
     EXPECT_THAT(found.out, HasSubstr(part));
   EXPECT_THAT(read_text_file(file), AllOf(HasSubstr("<svg"), HasSubstr("rank 3"), Not(HasSubstr("rank 4"))));
 }
@@ -272,7 +340,11 @@ TEST_F(PlanCommand, RefusesBadInputAllAtOnce) {
                  {"unknown hardware \"h100_sx\"", "num_layers", "keep"});
   expect_refused({"--hardware=h100_sxm", "--from_run=runs/x", "--tokens=5"},
                  {"--from_run: needs --world_size", "--tokens and --deadline_hours"});
-  expect_refused({"--hardware=h100_sxm", "--world_size=7", "--tp=1"}, {"no layout of 7 ranks divides"});
+  expect_refused({"--hardware=h100_sxm", "--world_size=8", "--device_hours=1e-300", "--weak"},
+                 {"--device_hours=1e-300: must be 0 or at least 0.01", "--weak: is for --scale"});
+  expect_refused({"--hardware=h100_sxm", "--world_size=8", "--device_hours=5", "--save_seconds=1e300"},
+                 {"save_seconds", "at most"});
+  expect_refused({"--hardware=h100_sxm", "--world_size=7", "--tp=1", "--pp=1"}, {"no layout of 7 ranks divides"});
 }
 
 TEST(HardwareFile, CatalogueIsGood) {
@@ -305,6 +377,14 @@ TEST(HardwareFile, RefusesWithEveryReason) {
   replace("ranks = [8, 8192]", "ranks = [8, 12]");
   replace("latency = [3.4, 14.0]", "latency = [3.4]");
   replace("bf16_attained = 271.0", "bf16_attained = 400.0");
+  // Lists that are all empty agree with one another.
+  const std::string no_tier = input_error([] {
+    std::string none = print_hardware(catalogue("a100_80gb"));
+    const auto begin = none.find("[links]"), end = none.find("[host]");
+    none.replace(begin, end - begin, "[links]\ntier = []\nranks = []\nbandwidth = []\nattained = []\nlatency = []\n");
+    parse_hardware(none, "mine.toml");
+  });
+  EXPECT_CONTAINS(no_tier, "links.tier: is empty");
   const std::string rules = input_error([&] { parse_hardware(text, "mine.toml"); });
   for (const char* part :
        {"links.ranks: 12 is no multiple of the 8 of the tier before",

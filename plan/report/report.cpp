@@ -1,10 +1,11 @@
-#include "plan/report.h"
+#include "plan/report/report.h"
 
 #include <algorithm>
 
+#include "base/json/json.h"
 #include "base/number_text.h"
 #include "base/strings.h"
-#include "plan/cost/products.h"
+#include "plan/report/step_parts.h"
 #include "plan/utilization.h"
 
 namespace mcpp {
@@ -50,42 +51,25 @@ std::string step_text(const Job& job, const StepTime& t) {
   const double all = t.seconds;
   std::string text = str("a step of ", job.layout.describe(), "\n  ", pad_right(str("on pipeline rank ", t.rank), 34),
                          pad_left("ms", 12), pad_left("of step", 10), "\n");
-  text += line("matrix products", t.work.products, all) + line("attention", t.work.attention, all) +
-          line("elementwise", t.work.elementwise, all) +
-          line("tensor-parallel communication", t.work.tensor_parallel, all);
-  if (job.layout.cp > 1) text += line("context-parallel communication", t.work.context_parallel, all);
-  if (t.work.expert_parallel > 0) text += line("tokens to experts and back", t.work.expert_parallel, all);
-  if (t.work.data_parallel > 0) text += line("ZeRO in each microbatch", t.work.data_parallel, all);
-  if (job.layout.pp > 1)
-    text += line("waits in the pipeline", t.bubble, all) + line("messages between stages", t.messages, all);
-  text += line("gradients and weights, not hidden", t.data_parallel, all) + line("optimizer", t.optimizer, all) +
-          line("step", all, all);
+  for (const StepPart& part : step_parts(t))
+    if (part.seconds > 0) text += line(part.name, part.seconds, all);
+  text += line("step", all, all);
   const double tokens = job.work.tokens() / all;
   return text + str("  ", human_count(tokens), " tokens/s, ", fixed(model_tflops(job, all), 1),
                     " TFLOP/s of a device, MFU ", percent(model_flops_utilization(job, all)), ", HFU ",
                     percent(hardware_flops_utilization(job, all)), "\n");
 }
 
-std::string products_text(const Job& job) {
-  std::string text =
-      str("matrix products of a layer, forward\n  ", pad_right("", 12), pad_left("m x n x k", 26), pad_left("us", 10),
-          pad_left("TFLOP/s", 9), pad_left("of peak", 9), pad_left("FLOP/byte", 11), "\n");
-  const double peak = job.hardware.peak_flops(job.work.products);
-  const double element = job.work.products == ProductType::Fp32 ? 4 : 2;
-  // Below so many operations for each byte, memory is the limit.
-  const double ridge = job.hardware.product_flops(job.work.products) * job.hardware.traffic_seconds(1);
-  for (const auto& [name, shape] : layer_products(job)) {
-    const double seconds = product_seconds(job.hardware, job.work.products, shape, element),
-                 rate = shape.flops() / seconds;
-    const double bytes = element * static_cast<double>(shape.batch) *
-                         static_cast<double>(shape.m * shape.k + shape.k * shape.n + shape.m * shape.n);
-    const std::string times = shape.batch > 1 ? str(shape.batch, " of ") : "";
-    text += str("  ", pad_right(name, 12), pad_left(str(times, shape.m, " x ", shape.n, " x ", shape.k), 26),
-                pad_left(fixed(1e6 * seconds, 1), 10), pad_left(fixed(rate / 1e12, 0), 9),
-                pad_left(percent(rate / peak), 9), pad_left(fixed(shape.flops() / bytes, 0), 11),
-                shape.flops() / bytes < ridge ? "  bound by memory" : "", "\n");
-  }
-  return text;
+std::string step_json(const Job& job, const StepTime& t, double memory_bytes) {
+  OrderedJson json{{"layout", job.layout.describe()},
+                   {"ranks", job.layout.world_size},
+                   {"step_s", t.seconds},
+                   {"tokens_per_s", job.work.tokens() / t.seconds},
+                   {"mfu", model_flops_utilization(job, t.seconds)},
+                   {"hfu", hardware_flops_utilization(job, t.seconds)},
+                   {"memory_bytes", memory_bytes}};
+  for (const StepPart& part : step_parts(t)) json["parts_s"][part.key] = part.seconds;
+  return json.dump();
 }
 
 std::string gains_text(const std::vector<Gain>& gains) {

@@ -13,8 +13,8 @@ std::string recipe_text(const std::vector<RecipeStep>& recipe);
 std::string search_text(const Job& job, const SearchResult& result);
 /// Where the time of a step goes.
 std::string step_text(const Job& job, const StepTime& time);
-/// The matrix products of a layer against the hardware's limits.
-std::string products_text(const Job& job);
+/// The same as a JSON object, in seconds, with the bytes of the rank that needs most.
+std::string step_json(const Job& job, const StepTime& time, double memory_bytes);
 std::string gains_text(const std::vector<Gain>& gains);
 std::string failures_text(const FailureLoss& loss);
 std::string deadline_text(const Job& job, const std::optional<TimedWorld>& found, const Deadline& deadline);

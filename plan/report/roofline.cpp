@@ -1,0 +1,117 @@
+#include "plan/report/roofline.h"
+
+#include <algorithm>
+
+#include "base/number_text.h"
+#include "base/strings.h"
+#include "model/config/expert_layers.h"
+#include "model/flops.h"
+#include "plan/cost/layer_time.h"
+#include "plan/cost/rank_work.h"
+#include "plan/cost/real.h"
+
+namespace mcpp {
+namespace {
+
+class Roofline {
+ public:
+  explicit Roofline(const Job& job)
+      : job_(job), rank_(job), model_(job.work.model), tokens_(rank_.tokens()), element_(rank_.element_bytes()) {}
+
+  std::vector<RooflineRow> rows() {
+    for (const auto& [name, shape] : layer_products(job_)) product(name, shape);
+    product("output", {.m = tokens_, .n = vocabulary(), .k = model_.hidden_size});
+    attention();
+    kernels();
+    return std::move(rows_);
+  }
+
+ private:
+  i64 vocabulary() const { return model_.padded_vocab_size() / job_.layout.tp; }
+
+  void product(const std::string& name, const ProductShape& s) {
+    const double bytes = operand() * real(s.batch) * (real(s.m) * real(s.k) + real(s.k) * real(s.n)) +
+                         element_ * real(s.batch) * real(s.m) * real(s.n);
+    rows_.push_back({.name = name,
+                     .size = str(s.batch > 1 ? str(s.batch, " of ") : "", s.m, " x ", s.n, " x ", s.k),
+                     .seconds = rank_.product_seconds(job_.work.products, s, element_, ProductPass::Forward),
+                     .flops = s.flops(),
+                     .bytes = bytes});
+  }
+  double operand() const {
+    return job_.work.products == ProductType::Fp32 ? 4 : job_.work.products == ProductType::Fp8 ? 1 : 2;
+  }
+
+  void attention() {
+    const double queries = real(std::max<i64>(model_.num_attention_heads / job_.layout.tp, 1) * model_.head_dim()),
+                 keys = real(std::max<i64>(model_.query_groups() / job_.layout.tp, 1) * model_.head_dim());
+    double seen = 0;
+    for (i64 layer = 0; layer < model_.num_layers; ++layer) seen += seen_keys(model_, layer) / real(model_.num_layers);
+    rows_.push_back({.name = "attention",
+                     .size = str(model_.seq_length, " tokens"),
+                     .seconds = half_time(job_, any_kind(), LayerHalf::Attention).forward.attention,
+                     .flops = 4 * real(tokens_) * seen * queries,
+                     .bytes = element_ * real(tokens_) * 2 * (queries + keys)});
+  }
+  LayerKind any_kind() const {
+    return layers_with_experts(model_.moe, 0, 1).empty() ? LayerKind::Dense : LayerKind::Experts;
+  }
+
+  /// Those that go over memory, with the sweeps that the program makes.
+  void kernels() {
+    const KernelTimes& t = rank_.kernels();
+    const Implementation& p = job_.program;
+    const double stream = rank_.stream_elements(), logits = real(tokens_) * real(vocabulary());
+    sweep("norm", stream, t.norm.forward, p.norm.forward);
+    sweep("residual", stream, t.residual.forward, p.residual.forward);
+    sweep("embedding", stream, t.embedding.forward, 2);
+    sweep("loss", logits, t.loss, p.loss);
+    const i64 width = model_.ffn() / job_.layout.tp;
+    if (any_kind() == LayerKind::Dense) {
+      const double elements = real(tokens_ * width) * (model_.gated() ? 3 : 2);
+      sweep("activation", elements, t.activation.forward, p.activation.forward);
+    }
+  }
+  void sweep(const std::string& name, double elements, double seconds_each, double sweeps) {
+    if (elements * seconds_each <= 0) return;
+    rows_.push_back({.name = name,
+                     .size = str(human_count(elements), " elements"),
+                     .seconds = rank_.seconds(elements * seconds_each, 0),
+                     .flops = 0,
+                     .bytes = elements * sweeps * element_});
+  }
+
+  const Job& job_;
+  const RankWork rank_;
+  const ModelConfig& model_;
+  i64 tokens_;
+  double element_;
+  std::vector<RooflineRow> rows_;
+};
+
+}  // namespace
+
+std::vector<RooflineRow> roofline(const Job& job) {
+  return Roofline(job).rows();
+}
+
+std::string roofline_text(const Job& job) {
+  const double peak = job.hardware.peak_flops(job.work.products), memory = 1 / job.hardware.traffic_seconds(1);
+  const double ridge = job.hardware.product_flops(job.work.products) / memory;
+  std::string text =
+      str("operations forward, below ", fixed(ridge, 0), " FLOP/byte bound by memory\n  ", pad_right("", 12),
+          pad_left("", 26), pad_left("us", 10), pad_left("TFLOP/s", 9), pad_left("of peak", 9), pad_left("GB/s", 9),
+          pad_left("of memory", 11), pad_left("FLOP/byte", 11), "\n");
+  for (const RooflineRow& row : roofline(job)) {
+    const double rate = row.flops / row.seconds, traffic = row.bytes / row.seconds;
+    text += str("  ", pad_right(row.name, 12), pad_left(row.size, 26), pad_left(fixed(1e6 * row.seconds, 1), 10),
+                pad_left(row.flops > 0 ? fixed(rate / 1e12, rate < 1e13 ? 2 : 0) : "", 9),
+                pad_left(row.flops > 0 ? fixed(100 * rate / peak, 1) + " %" : "", 9),
+                pad_left(fixed(traffic / 1e9, 0), 9), pad_left(fixed(100 * traffic / memory, 1) + " %", 11),
+                pad_left(row.flops > 0 ? fixed(row.intensity(), 0) : "", 11),
+                row.intensity() < ridge ? "  bound by memory" : "", "\n");
+  }
+  return text;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,93 @@
+// Ranks that take turns on fewer cores than they are.
+#include "parallel/pp/shared_cores.h"
+
+#include <gtest/gtest.h>
+
+#include "parallel/pp/lower.h"
+#include "parallel/pp/schedule_kind.h"
+#include "plan/cost/step_time.h"
+#include "tests/support/toy_cluster.h"
+
+namespace mcpp {
+namespace {
+
+Schedule lowered(ScheduleKind kind, int ranks, int microbatches, int chunks) {
+  return lower(make_schedule(kind, ranks, microbatches, chunks));
+}
+
+struct Row {
+  ScheduleKind kind;
+  int chunks;
+};
+const Row kRows[]{
+    {ScheduleKind::OneFOneB, 1}, {ScheduleKind::Interleaved, 2}, {ScheduleKind::ZbH1, 1}, {ScheduleKind::ZbV, 2}};
+
+/// Stages of different speed, with messages that take time.
+std::vector<ScheduleCosts> uneven_costs(int stages) {
+  std::vector<ScheduleCosts> costs;
+  for (int stage = 0; stage < stages; ++stage)
+    costs.push_back({.forward = 1 + 0.1 * stage, .backward_input = 1.3, .backward_weight = 0.9, .message = 0.25});
+  return costs;
+}
+
+TEST(SharedCores, WithACoreForEachAScheduleTakesWhatItTakes) {
+  for (const auto& [kind, chunks] : kRows) {
+    const Schedule schedule = lowered(kind, 4, 8, chunks);
+    const std::vector<ScheduleCosts> costs = uneven_costs(schedule.stages());
+    EXPECT_NEAR(makespan_on_shared_cores(schedule, costs, 4), simulate(schedule, costs).makespan, 1e-9)
+        << enum_name(kind);
+  }
+}
+
+TEST(SharedCores, OnOneCoreItTakesTheSumOfAllWork) {
+  for (const auto& [kind, chunks] : kRows) {
+    const Schedule schedule = lowered(kind, 4, 8, chunks);
+    std::vector<ScheduleCosts> costs = uneven_costs(schedule.stages());
+    for (ScheduleCosts& cost : costs) cost.message = 0;
+    const Timeline timeline = simulate(schedule, costs);
+    double work = 0;
+    for (const double busy : timeline.busy) work += busy;
+    EXPECT_NEAR(makespan_on_shared_cores(schedule, costs, 1), work, 1e-9) << enum_name(kind);
+    // Between the two on two cores, of which those that wait take none.
+    const double two = makespan_on_shared_cores(schedule, costs, 2);
+    EXPECT_GE(two, std::max(work / 2, timeline.makespan) - 1e-9) << enum_name(kind);
+    EXPECT_LT(two, work) << enum_name(kind);
+  }
+}
+
+TEST(SharedCores, TwoRanksByHand) {
+  // One microbatch: forward 0, forward 1, backward 1, backward 0, one after another. Nobody shares.
+  const Schedule schedule = lowered(ScheduleKind::OneFOneB, 2, 1, 1);
+  const ScheduleCosts costs{.forward = 1, .backward_input = 1, .backward_weight = 1, .message = 0.5};
+  EXPECT_NEAR(makespan_on_shared_cores(schedule, {&costs, 1}, 1), 7, 1e-12);
+  // Half a core each when it stands for two ranks.
+  EXPECT_NEAR(makespan_on_shared_cores(schedule, {&costs, 1}, 0.5), 13, 1e-12);
+}
+
+TEST(SharedCores, AStepTakesAsManyTimesAsLong) {
+  Hardware own = test::toy_cluster(1e12, 1e12);
+  own.device.cores = 1;
+  Hardware shared = own;
+  shared.host.cores = 4;
+  const Implementation program;
+  const Workload work = test::toy_workload(16, 2048, 16, 64);
+  for (const Layout& layout : {Layout{.world_size = 8}, Layout{.world_size = 8, .tp = 2},
+                               Layout{.world_size = 8, .tp = 2, .pp = 4}, Layout{.world_size = 8, .pp = 8}}) {
+    const StepTime alone = step_time({own, program, work, layout}), turns = step_time({shared, program, work, layout});
+    // A bubble is time for others, so that a pipeline loses less than twice.
+    EXPECT_LT(turns.seconds, 2.001 * alone.seconds) << layout.describe();
+    EXPECT_GT(turns.seconds, (layout.pp == 1 ? 1.95 : 1.3) * alone.seconds) << layout.describe();
+    EXPECT_GT(turns.turns, 0) << layout.describe();
+    EXPECT_NEAR(
+        turns.seconds,
+        turns.work.total() + turns.turns + turns.bubble + turns.messages + turns.data_parallel + turns.optimizer, 1e-9);
+    EXPECT_LE(least_seconds({shared, program, work, layout}), turns.seconds) << layout.describe();
+  }
+  // With cores for all nothing changes.
+  shared.host.cores = 8;
+  EXPECT_EQ(step_time({shared, program, work, {.world_size = 8, .pp = 2}}).seconds,
+            step_time({own, program, work, {.world_size = 8, .pp = 2}}).seconds);
+}
+
+}  // namespace
+}  // namespace mcpp
