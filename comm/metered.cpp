@@ -119,6 +119,10 @@ class MeteredCommunicator final : public Communicator {
 
 }  // namespace
 
+std::string_view name_of(CommOp op) {
+  return names_of(op).begin;
+}
+
 i64 CommMeter::total_bytes() const {
   i64 bytes = 0;
   for (const Count& count : by_op) bytes += count.bytes;

@@ -14,6 +14,8 @@ namespace mcpp {
 
 enum class CommOp : u8 { AllReduce, AllGather, ReduceScatter, Broadcast, AllToAll, Send, Recv, Barrier };
 inline constexpr std::size_t kCommOps = 8;
+/// "all_reduce" and so on.
+std::string_view name_of(CommOp op);
 
 /// Operations of one group, as one rank sees them since the start or reset().
 struct CommMeter {

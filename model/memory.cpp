@@ -7,6 +7,8 @@
 #include "model/on_paper.h"
 #include "model/whole_units.h"
 #include "parallel/dp/plan.h"
+#include "parallel/dp/power_sgd.h"
+#include "tensor/ops/pack.h"
 #include "tensor/pooled_size.h"
 #include "tensor/wide.h"
 
@@ -36,6 +38,8 @@ ChunkParameters count(GPTModel& chunk, const RankShare& share, GridKind grid) {
     counts.all += param.numel();
     if (!param.matrices.empty()) counts.matrices += param.numel();
     if (unit == params.front().unit) counts.first += param.numel();
+    if (is_low_rank(param.box.shape, share.power_sgd_rank))
+      counts.low_rank += param.numel() + param.box.shape.back() * share.power_sgd_rank;
   });
   const i64 shards = grid == GridKind::Dense ? share.shards : share.expert_shards;
   const BufferPlan plan =
@@ -155,17 +159,20 @@ MemoryEstimate kept_memory(const ActivationSetup& setup, const StatesPerWeight& 
   const double states_of_all = states.of_others + (is_narrow(setup.dtype) ? 1 : 0);
   const double copied = share.elsewhere_is_disk ? 1 - share.states_elsewhere : 1;  // snapshots are on the disk
   MemoryEstimate sum;
-  double state = 0, saved = 0;
+  double state = 0, saved = 0, memory = 0;
   for (const ChunkParameters& chunk : chunks) {
     sum.params += tensor_bytes(chunk.total() / cut(3), element);
+    // Beside those that arrived are those in full that are updated.
+    if (share.quantized_weights && share.zero_stage < 3) sum.params += tensor_bytes(chunk.total() / shards, element);
     sum.grads += tensor_bytes(chunk.total() / cut(2), kept_grad);
     for (const i64 bucket : chunk.buckets) state += states_of_all * tensor_bytes(bucket / cut(1), grad);
+    memory += 2 * tensor_bytes(chunk.low_rank, grad);  // of the step before and of this one
     const double fewer = static_cast<double>(grad * chunk.matrices) * (states.of_others - states.of_matrices);
     state -= fewer / static_cast<double>(cut(1));
     const auto all = static_cast<double>(chunk.all);
     saved += all * static_cast<double>(element) + copied * (all * static_cast<double>(grad) * states_of_all - fewer);
   }
-  sum.optimizer_state = state * (1 - share.states_elsewhere);
+  sum.optimizer_state = state * (1 - share.states_elsewhere) + memory;
   sum.elsewhere = state * share.states_elsewhere;
   if (share.savers > 0) sum.save_copy = saved / static_cast<double>(share.savers);
   return sum;
@@ -191,8 +198,8 @@ double most_together(const ModelConfig& config, const ActivationSetup& setup, co
   return most;
 }
 
-/// Where gradients are kept in bf16, the largest whole one is there in that type too.
-double rounded_bytes(const RankParameters& parameters) {
+/// Elements of the largest bucket of each grid.
+i64 largest_buckets(const RankParameters& parameters) {
   i64 most = 0;
   for (const auto* chunks : {&parameters.dense, &parameters.experts}) {
     i64 largest = 0;
@@ -201,16 +208,21 @@ double rounded_bytes(const RankParameters& parameters) {
     }
     most += largest;
   }
-  return tensor_bytes(most, size_of(DType::BF16));
+  return most;
+}
+
+/// Where gradients are kept in bf16, the largest whole one is there in that type too.
+double rounded_bytes(const RankParameters& parameters) {
+  return tensor_bytes(largest_buckets(parameters), size_of(DType::BF16));
 }
 
 /// Adds what is whole for a time of what ZeRO cuts, and of a shared weight.
 void add_whole(const ModelConfig& config, const ActivationSetup& setup, const RankShare& share,
                const RankParameters& parameters, MemoryEstimate& sum) {
   const bool tied = ties_on_rank(config, share);
-  // What is reduced meanwhile is rounded before: then no second unit is there in full.
+  // What is reduced meanwhile is rounded or packed before: then no second unit is there in full.
   RankShare in_units = share;
-  in_units.overlap_grad_reduce = share.overlap_grad_reduce && !share.bf16_grads;
+  in_units.overlap_grad_reduce = share.overlap_grad_reduce && !share.bf16_grads && !share.quantized_gradients;
   WholeBytes most;
   for (std::size_t i = 0; i < parameters.dense.size(); ++i) {
     const StageContents& stage = contents(share, static_cast<int>(i));
@@ -231,7 +243,46 @@ void add_whole(const ModelConfig& config, const ActivationSetup& setup, const Ra
   }
   sum.params += most.params;
   sum.grads += most.grads;
-  if (share.bf16_grads && share.zero_stage >= 2) sum.grads += rounded_bytes(parameters);
+  if (share.bf16_grads && share.zero_stage >= 2 && !share.quantized_gradients) sum.grads += rounded_bytes(parameters);
+}
+
+double packed_bytes(i64 elements) {
+  return tensor_bytes(packed_words(elements), size_of(DType::I32));
+}
+
+/// The second copy of the weights inside a node.
+double node_copy_bytes(const ActivationSetup& setup, const RankShare& share, const RankParameters& parameters) {
+  if (share.node_ranks == 1) return 0;
+  double sum = 0;
+  for (const ChunkParameters& chunk : parameters.dense) {
+    const i64 part = chunk.total() / share.node_ranks;
+    sum += share.quantized_weights ? packed_bytes(part) : tensor_bytes(part, size_of(setup.dtype));
+  }
+  return sum;
+}
+
+/// Of weights that travel packed after the update, all messages: at a moment without activations.
+double weight_messages(const RankShare& share, const RankParameters& parameters) {
+  if (!share.quantized_weights || share.zero_stage == 3) return 0;
+  double sum = 0;
+  for (const auto* chunks : {&parameters.dense, &parameters.experts}) {
+    for (const ChunkParameters& chunk : *chunks) {
+      for (const i64 bucket : chunk.buckets) sum += packed_bytes(bucket);
+    }
+  }
+  return sum;
+}
+
+/// Of gradients that travel packed, the largest message, as it is sent and received, and with nodes what they sum up
+/// to.
+double gradient_messages(const ActivationSetup& setup, const RankShare& share, const RankParameters& parameters) {
+  if (!share.quantized_gradients) return 0;
+  const i64 largest = largest_buckets(parameters);
+  const double part = tensor_bytes(largest / share.shards, size_of(wide(setup.dtype)));
+  const double once = 2 * packed_bytes(largest) + (share.zero_stage >= 2 ? part : 0);
+  if (share.node_ranks == 1) return once;
+  const i64 of_node = largest / share.node_ranks;
+  return once + tensor_bytes(of_node, size_of(wide(setup.dtype))) + 2 * packed_bytes(of_node);
 }
 
 }  // namespace
@@ -251,6 +302,10 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup&
   add_whole(config, setup, share, parameters, sum);
   sum.activations =
       static_cast<double>(peak_activations(config, setup, share) + constant_activations(config, setup, share));
+  const double messages = weight_messages(share, parameters);
+  sum.params += node_copy_bytes(setup, share, parameters) + messages;
+  sum.grads += gradient_messages(setup, share, parameters);
+  sum.apart += std::min(messages, sum.activations);
   return sum;
 }
 

@@ -53,7 +53,10 @@ struct RankShare {
   i64 savers = 0;
   double states_elsewhere = 0;  ///< share of the optimizer's states that is kept in host memory or on a disk
   bool elsewhere_is_disk = false;
-  bool bf16_grads = false;  ///< DataParallelOptions::bf16_grads
+  bool bf16_grads = false;                                      ///< DataParallelOptions::bf16_grads
+  bool quantized_weights = false, quantized_gradients = false;  ///< DataParallelOptions
+  i64 power_sgd_rank = 0;                                       ///< DataParallelOptions
+  i64 node_ranks = 1;  ///< those that keep a second copy of the weights of dense layers; 1: there is none
 };
 /// All of the model on one rank, one microbatch in a step.
 RankShare whole_share(const ModelConfig& config);
@@ -85,6 +88,7 @@ struct ChunkParameters {
   i64 all = 0;               ///< without padding
   i64 matrices = 0;          ///< of these, those of linear layers
   i64 first = 0;             ///< of the first unit
+  i64 low_rank = 0;          ///< elements that PowerSGD remembers: of errors and factors
 
   i64 total() const;  ///< of the buckets
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tensor/ops/pack.h"
 #include "tensor/pooled_size.h"
 #include "tensor/wide.h"
 
@@ -33,7 +34,8 @@ WholeUnits::WholeUnits(const ChunkParameters& dense, const ChunkParameters* expe
       overlaps_gather_(share.overlap_param_gather),
       overlaps_reduce_(share.overlap_grad_reduce),
       keeps_embedding_(keeps_embedding),
-      repeats_(share.schedule.microbatches > 1) {
+      repeats_(share.schedule.microbatches > 1),
+      is_packed_(share.quantized_weights && share.zero_stage >= 3) {
   if (experts) grids_.push_back(experts);
 }
 
@@ -45,23 +47,32 @@ double WholeUnits::bytes(const ChunkParameters& chunk, std::size_t bucket, i64 w
   return static_cast<double>(pooled_size(chunk.buckets[bucket] * width));
 }
 
+double WholeUnits::message(const ChunkParameters& chunk, std::size_t bucket) const {
+  if (!is_packed_) return bytes(chunk, bucket, param_width_);
+  return static_cast<double>(pooled_size(packed_words(chunk.buckets[bucket]) * size_of(DType::I32)));
+}
+
+double WholeUnits::unpacked(const ChunkParameters& chunk, std::size_t end) const {
+  return is_packed_ && end > 0 ? message(chunk, end - 1) : 0;
+}
+
 /// Those in use and the next, which is on its way once a unit of this grid was used.
 double WholeUnits::params_forward(const ChunkParameters& chunk, UnitRange used) const {
   const BucketRange now = buckets_of(chunk, used);
-  double sum = 0;
+  double sum = now.count() > 0 ? unpacked(chunk, now.end) : 0;
   for (std::size_t b = now.first; b < now.end; ++b) sum += bytes(chunk, b, param_width_);
-  if (overlaps_gather_ && now.end > 0 && now.end < chunk.buckets.size()) sum += bytes(chunk, now.end, param_width_);
+  if (overlaps_gather_ && now.end > 0 && now.end < chunk.buckets.size()) sum += message(chunk, now.end);
   return sum;
 }
 
 /// Those in use and the one before, once a unit of this grid was used; but it does not come beside several in use.
 double WholeUnits::params_backward(const ChunkParameters& chunk, UnitRange used) const {
   const BucketRange now = buckets_of(chunk, used);
-  double sum = 0;
+  double sum = now.count() > 0 ? unpacked(chunk, now.end) : 0;
   for (std::size_t b = now.first; b < now.end; ++b) sum += is_kept(chunk, b) ? 0 : bytes(chunk, b, param_width_);
   const bool has_begun = now.count() == 1 || (now.count() == 0 && now.end < chunk.buckets.size());
   if (overlaps_gather_ && has_begun && now.first > 0 && !is_kept(chunk, now.first - 1))
-    sum += bytes(chunk, now.first - 1, param_width_);
+    sum += message(chunk, now.first - 1);
   return sum;
 }
 

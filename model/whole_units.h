@@ -32,11 +32,16 @@ class WholeUnits {
   /// Tied embeddings are counted by themselves.
   bool is_kept(const ChunkParameters& chunk, std::size_t bucket) const;
   double bytes(const ChunkParameters& chunk, std::size_t bucket, i64 width) const;
+  /// Of weights on their way; where these are packed, and else as many as of weights that arrived.
+  double message(const ChunkParameters& chunk, std::size_t bucket) const;
+  /// What the last of so many buckets takes more, as it is unpacked.
+  double unpacked(const ChunkParameters& chunk, std::size_t end) const;
 
   std::vector<const ChunkParameters*> grids_;  // dense first
   i64 param_width_, grad_width_;               // 0 = not cut
   bool overlaps_gather_, overlaps_reduce_, keeps_embedding_;
-  bool repeats_;  // a step has several microbatches
+  bool repeats_;    // a step has several microbatches
+  bool is_packed_;  // what weights are gathered in
 };
 
 /// The ranges of units that a pass over a stage uses, first to last, with the layers of each; none for the embedding

@@ -89,6 +89,18 @@ DataParallelRanks split_instances(const std::vector<int>& holders, int own, i64 
   return {.shard = every(holders, instance * shards, 1, shards), .replicas = every(holders, part, shards, count)};
 }
 
+/// Of the ranks that ZeRO cuts over, neighbours that hold a second copy of the weights, and those at the same place.
+void make_node_groups(GroupMaker& groups, const std::vector<int>& shard, int rank, i64 partition,
+                      ParallelState& state) {
+  if (partition == 1) return;
+  const int all = static_cast<int>(shard.size()), near = static_cast<int>(partition);
+  check_input(near > 1 && all % near == 0, "zero_hpz_partition_size = ", partition, " does not divide the ", all,
+              " ranks that share the weights");
+  const int own = static_cast<int>(std::ranges::find(shard, rank) - shard.begin());
+  state.dp_node = groups.of("dp_node", every(shard, own / near * near, 1, near));
+  state.dp_across = groups.of("dp_across", every(shard, own % near, near, all / near));
+}
+
 /// These ranks and their tensor-parallel neighbours.
 std::vector<int> with_slices(const Grid& grid, const std::vector<int>& holders) {
   std::vector<int> slices;
@@ -163,6 +175,8 @@ ParallelState make_parallel_state(Communicator& world, const ParallelSizes& size
                       .data_context = {},
                       .dp_shard = {},
                       .dp_replicate = {},
+                      .dp_node = {},
+                      .dp_across = {},
                       .tp_dp_shard = {},
                       .layer = {},
                       .expert_exchange = {},
@@ -193,6 +207,7 @@ ParallelState make_parallel_state(Communicator& world, const ParallelSizes& size
                       sizes.num_distributed_optimizer_instances, "data-parallel x context-parallel");
   state.dp_shard = groups.of("dp_shard", ranks.shard);
   state.dp_replicate = groups.of("dp_replicate", ranks.replicas);
+  make_node_groups(groups, ranks.shard, rank, sizes.zero_hpz_partition_size, state);
   state.tp_dp_shard = groups.of("tp_dp_shard", with_slices(dense, ranks.shard));
   state.layer = state.tp_cp;
   if (sizes.has_experts) make_expert_groups(groups, rank, sizes, state);
@@ -211,7 +226,7 @@ ParallelState make_parallel_state(Communicator& world, const ParallelSizes& size
 }
 
 DataParallelGroups ParallelState::gradient_groups(GridKind grid) const {
-  if (grid == GridKind::Dense) return {*dp_shard, *dp_replicate};
+  if (grid == GridKind::Dense) return {*dp_shard, *dp_replicate, dp_node.get(), dp_across.get()};
   MCPP_CHECK(expert_dp_shard, "the groups were made for a model without experts");
   return {*expert_dp_shard, *expert_dp_replicate};
 }

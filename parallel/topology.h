@@ -44,6 +44,8 @@ struct ParallelSizes {
   i64 expert_tensor_parallel_size = 1;
   i64 num_distributed_optimizer_instances =
       1;  ///< groups of neighbouring data-parallel ranks that each hold everything
+  i64 zero_hpz_partition_size =
+      1;  ///< of such a group, neighbours that hold a second copy of the weights; 1: there is none
 };
 
 /// The grid of the dense layers, where ep is 1, and that of the experts, where cp is 1 and tp and dp are the experts'

@@ -136,7 +136,26 @@ nlohmann::ordered_json memory_json(const BenchContext& context, const MemoryTabl
 
 struct StepFigures {
   double seconds, tokens, loss, peak_memory;
+  nlohmann::ordered_json sent;  ///< bytes of this rank in a step, as its groups count them: by group and operation
+  i64 elements;                 ///< of this rank's vectors of parameters, padding included
 };
+
+nlohmann::ordered_json sent_bytes(const ParallelState& parallel) {
+  auto sent = nlohmann::ordered_json::object();
+  for (const auto& [name, meter] : parallel.meters) {
+    for (std::size_t op = 0; op < kCommOps; ++op) {
+      if (const i64 bytes = meter->by_op[op].bytes; bytes > 0)
+        sent[str(name, " ", name_of(static_cast<CommOp>(op)))] = bytes;
+    }
+  }
+  return sent;
+}
+
+i64 elements(const TrainingState& state) {
+  i64 sum = 0;
+  for (const ParamAndGradBuffer* buffer : state.buffers()) sum += buffer->plan().total;
+  return sum;
+}
 
 /// Of several ranks: the step as a whole. What the processor could do at best is told by a bench on one rank.
 void report_step_on_ranks(const BenchContext& context, const BenchOptions& options, const StepFigures& step,
@@ -150,7 +169,9 @@ void report_step_on_ranks(const BenchContext& context, const BenchOptions& optio
                  {"tokens_per_s", step.tokens / step.seconds},
                  {"tflops", tflops},
                  {"peak_gib", step.peak_memory / (1 << 30)},
-                 {"loss", step.loss}});
+                 {"loss", step.loss},
+                 {"elements", step.elements},
+                 {"sent_bytes", step.sent}});
     json.update(memory_json(context, context.session.device->memory()));
     return log.info(json.dump());
   }
@@ -181,7 +202,7 @@ void check_trace_path(const BenchOptions& options) {
 
 void bench_step(const BenchContext& context, const BenchOptions& options, const Log& log) {
   const Config& config = context.config;
-  double seconds = 0, loss = 0;
+  StepFigures figures{};
   MemoryTable memory;
   const int ranks = context.session.parallel.world.size();
   const i64 microbatches = microbatches_per_step(config, ranks);
@@ -191,16 +212,20 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
     const std::vector<MicroBatch> batches(
         static_cast<std::size_t>(microbatches),
         random_batch(model_provider(config, context.session), config.training.micro_batch_size));
-    seconds = median_seconds(context.timing, *context.session.device, [&] {
-      loss = state.train_step(batches, config.optimizer.lr, config.optimizer.weight_decay).loss;
+    figures.seconds = median_seconds(context.timing, *context.session.device, [&] {
+      for (const auto& [name, meter] : context.session.parallel.meters) meter->reset();
+      figures.loss = state.train_step(batches, config.optimizer.lr, config.optimizer.weight_decay).loss;
     });
     tell_notices(*context.session.device, log);
+    figures.sent = sent_bytes(context.session.parallel);
+    figures.elements = elements(state);
     memory = context.session.device->memory();  // before other measurements need some
     if (!options.trace.empty()) trace_step(context, options.trace, state, batches);
   }
-  const double peak_memory = peak_memory_bytes(*context.session.device);
-  const double tokens = static_cast<double>(context.tokens() * microbatches * data_parallel_size(config, ranks));
-  if (ranks > 1) return report_step_on_ranks(context, options, {seconds, tokens, loss, peak_memory}, log);
+  figures.peak_memory = peak_memory_bytes(*context.session.device);
+  figures.tokens = static_cast<double>(context.tokens() * microbatches * data_parallel_size(config, ranks));
+  if (ranks > 1) return report_step_on_ranks(context, options, figures, log);
+  const double seconds = figures.seconds, tokens = figures.tokens;
   context.session.device->trim();
   const double gemm_seconds = static_cast<double>(microbatches) *
                               total_seconds(bench_gemms(step_gemms(config.model, context.tokens()), context.dtype,
@@ -216,8 +241,8 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
                  {"mfu", flops / seconds / peak},
                  {"gemm_only_tokens_per_s", tokens / gemm_seconds},
                  {"share_of_gemm_only", gemm_seconds / seconds},
-                 {"peak_gib", peak_memory / (1 << 30)},
-                 {"loss", loss}});
+                 {"peak_gib", figures.peak_memory / (1 << 30)},
+                 {"loss", figures.loss}});
     json.update(memory_json(context, memory));
     return log.info(json.dump());
   }
@@ -225,8 +250,8 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
                fixed(flops / seconds / 1e12, 3), " TFLOP/s (", fixed(100 * flops / seconds / peak, 1),
                " % of a peak of ", fixed(peak / 1e12, 3), ")\nGEMMs alone          ", fixed(gemm_seconds * 1e3, 1),
                " ms, ", fixed(tokens / gemm_seconds, 1), " tokens/s; the step reaches ",
-               fixed(100 * gemm_seconds / seconds, 1), " % of that\npeak memory          ", human_bytes(peak_memory),
-               "\n", memory.to_string()));
+               fixed(100 * gemm_seconds / seconds, 1), " % of that\npeak memory          ",
+               human_bytes(figures.peak_memory), "\n", memory.to_string()));
 }
 
 }  // namespace

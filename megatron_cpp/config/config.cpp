@@ -114,6 +114,12 @@ void cross_conflicts(const Config& config, std::vector<std::string>& found) {
     found.push_back(
         "optimizer.main_grads_dtype: only read with parallel.zero_stage 2 or 3, where whole gradients come and go");
   }
+  if (config.parallel.power_sgd_rank > 0 && config.training.precision == Precision::Fp16)
+    found.push_back("parallel.power_sgd_rank: what it remembers is not for a loss scale that adapts; use bf16 or fp32");
+  if (config.parallel.power_sgd_rank > 0 && config.checkpoint.async_save)
+    found.push_back(
+        "parallel.power_sgd_rank: backward changes what it remembers, so that no save can be made beside it; leave "
+        "checkpoint.async_save out");
   if (config.logging.profile_step_end > 0 && config.profile_path().empty())
     found.push_back("logging.profile_dir: is missing; a trace needs it, or checkpoint.save");
   rollback_conflicts(config, found);

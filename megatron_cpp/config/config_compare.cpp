@@ -10,7 +10,7 @@ namespace mcpp {
 namespace {
 
 /// "section." stands for all keys of a section.
-constexpr std::array<std::string_view, 17> kRunDefining{"model.",
+constexpr std::array<std::string_view, 20> kRunDefining{"model.",
                                                         "optimizer.",
                                                         "training.seed",
                                                         "training.global_batch_size",
@@ -26,7 +26,10 @@ constexpr std::array<std::string_view, 17> kRunDefining{"model.",
                                                         "data.reset_position_ids",
                                                         "data.reset_attention_mask",
                                                         "data.eod_mask_loss",
-                                                        "data.eod_token"};
+                                                        "data.eod_token",
+                                                        "parallel.zero_quantized_weights",
+                                                        "parallel.zero_quantized_gradients",
+                                                        "parallel.power_sgd_rank"};
 
 /// Where numbers are kept changes none of them.
 bool says_only_where(std::string_view key) {

@@ -85,6 +85,26 @@ void add_zero_problems(const Config& config, std::set<std::string>& found) {
             " has no meaning with zero_stage = 0, where every rank holds everything; use zero_stage 1, 2 or 3"));
 }
 
+void add_traffic_problems(const Config& config, std::set<std::string>& found) {
+  const ParallelConfig& p = config.parallel;
+  const auto needs_zero = [&](bool is_set, const char* key, const char* why) {
+    if (is_set && p.zero_stage == 0)
+      found.insert(str(key, " = true has no meaning with zero_stage = 0, ", why, "; use zero_stage 1, 2 or 3"));
+  };
+  needs_zero(p.zero_quantized_weights, "zero_quantized_weights", "where no weights travel");
+  needs_zero(p.zero_quantized_gradients, "zero_quantized_gradients", "where every rank gets all gradients");
+  if (p.power_sgd_rank > 0 && p.zero_stage >= 2)
+    found.insert(str("power_sgd_rank = ", p.power_sgd_rank, " needs whole gradients, which zero_stage = ", p.zero_stage,
+                     " cuts; use zero_stage 0 or 1, or zero_quantized_gradients"));
+  if (p.power_sgd_rank > 0 && p.zero_quantized_gradients)
+    found.insert(str("power_sgd_rank = ", p.power_sgd_rank,
+                     " and zero_quantized_gradients = true are two ways to send ",
+                     "the same gradients; use one of them"));
+  if (p.zero_hpz_partition_size > 1 && p.zero_stage != 3)
+    found.insert(str("zero_hpz_partition_size = ", p.zero_hpz_partition_size, " has no meaning with zero_stage = ",
+                     p.zero_stage, ", where every rank has all weights; use zero_stage 3"));
+}
+
 /// Without experts nobody shares any.
 i64 expert_tensor_parallel_size(const Config& config) {
   if (config.model.moe.num_experts == 0) return 1;
@@ -119,7 +139,8 @@ ParallelSizes parallel_sizes(const Config& config) {
           .has_experts = config.model.moe.num_experts > 0,
           .expert_model_parallel_size = config.parallel.expert_model_parallel_size,
           .expert_tensor_parallel_size = expert_tensor_parallel_size(config),
-          .num_distributed_optimizer_instances = config.parallel.num_distributed_optimizer_instances};
+          .num_distributed_optimizer_instances = config.parallel.num_distributed_optimizer_instances,
+          .zero_hpz_partition_size = config.parallel.zero_hpz_partition_size};
 }
 
 i64 expert_data_size(const Config& config, int world_size) {
@@ -173,6 +194,7 @@ std::vector<std::string> layout_problems(const Config& config, int world_size) {
   add_expert_problems(config, found);
   add_batch_problems(config, layout_rules(config, world_size), found);
   add_zero_problems(config, found);
+  add_traffic_problems(config, found);
   return {found.begin(), found.end()};
 }
 

@@ -1,4 +1,5 @@
-// How a run is laid out over ranks. Nothing here changes what is trained. Names are Megatron-LM's where it has one.
+// How a run is laid out over ranks. Nothing here changes what is trained but for what says so. Names are Megatron-LM's
+// where it has one.
 #pragma once
 #include <array>
 #include <string>
@@ -37,6 +38,10 @@ struct ParallelConfig {
   std::string pipeline_model_parallel_layout;
   i64 zero_stage = 0;
   i64 num_distributed_optimizer_instances = 1;
+  i64 zero_hpz_partition_size = 1;
+  bool zero_quantized_weights = false;
+  bool zero_quantized_gradients = false;
+  i64 power_sgd_rank = 0;
   i64 ddp_bucket_size = 40'000'000;
   bool overlap_grad_reduce = true;
   bool overlap_param_gather = true;
@@ -81,6 +86,19 @@ struct ParallelConfig {
           between(0, 3));
     visit("num_distributed_optimizer_instances", self.num_distributed_optimizer_instances,
           "groups of data-parallel ranks that each hold all that zero_stage shares (hybrid sharding)", at_least(1));
+    visit("zero_hpz_partition_size", self.zero_hpz_partition_size,
+          "with zero_stage 3: neighbouring data-parallel ranks of one machine that keep a second copy of the weights "
+          "among themselves, to gather them from; 1 = no copy",
+          between(1, 4096));
+    visit("zero_quantized_weights", self.zero_quantized_weights,
+          "weights travel in a byte each; all ranks compute with those that arrive, which changes what is trained a "
+          "little");
+    visit("zero_quantized_gradients", self.zero_quantized_gradients,
+          "gradients travel in a byte each, and are summed in full; changes what is trained a little");
+    visit("power_sgd_rank", self.power_sgd_rank,
+          "with zero_stage 0 or 1: gradients of matrices are summed by two factors of so many columns (PowerSGD); what "
+          "they leave out is added to the next step's; 0 = in full",
+          between(0, 1024));
     visit("ddp_bucket_size", self.ddp_bucket_size, "gradients that are reduced together; 0 = all", at_least(0));
     visit("overlap_grad_reduce", self.overlap_grad_reduce, "reduce gradients while backward still runs");
     visit("overlap_param_gather", self.overlap_param_gather, "gather weights before they are needed");

@@ -10,6 +10,7 @@
 #include "checkpoint/folder/folder.h"
 #include "checkpoint/load/shown_reading.h"
 #include "megatron_cpp/resume/local_checkpoint.h"
+#include "megatron_cpp/resume/power_sgd_memory.h"
 #include "megatron_cpp/step/finite_check.h"
 #include "megatron_cpp/step/training_shards.h"
 #include "tensor/ops/ops.h"
@@ -111,8 +112,11 @@ std::optional<Damage> load_all(const Config& config, TrainingState& state, Check
     return std::string();
   });
   std::vector<NamedShard> shards = shards_to_load(state);
+  std::vector<NamedShard> unsaved = take_out_unsaved(shards, reader);
   check_all_used(reader, shards, world);
-  if (auto damage = reader.load(shards, {world, *session.node})) return damage;
+  const LoadingRanks ranks{world, *session.node};
+  if (auto damage = reader.load(shards, ranks)) return damage;
+  if (auto damage = load_errors_of_others(unsaved, reader, ranks)) return damage;
   state.publish_weights();
   restore_counters(config, state, reader, log);
   log.info(str("resuming from ", reader.directory().string()));

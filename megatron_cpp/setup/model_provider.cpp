@@ -60,7 +60,10 @@ TrainingLayout layout_provider(const Config& config, Session& session) {
                             .bucket_elements = parallel.ddp_bucket_size,
                             .overlap_grad_reduce = parallel.overlap_grad_reduce,
                             .bf16_grads = config.optimizer.main_grads_dtype == GradDType::Bf16,
-                            .overlap_param_gather = parallel.overlap_param_gather},
+                            .overlap_param_gather = parallel.overlap_param_gather,
+                            .quantized_weights = parallel.zero_quantized_weights,
+                            .quantized_gradients = parallel.zero_quantized_gradients,
+                            .power_sgd_rank = parallel.power_sgd_rank},
           .saves_beside = config.checkpoint.async_save};
 }
 

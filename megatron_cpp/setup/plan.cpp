@@ -114,6 +114,14 @@ std::string layout(const Config& config, int world_size) {
                  fixed(100 * timeline.bubble, 1), "% when forward, input and weight gradients take the same time"));
   }
   add_line(text, "data parallel", str(data_parallel_size(config, world_size), ", ZeRO stage ", p.zero_stage));
+  std::vector<std::string> bytes;
+  if (p.zero_quantized_weights) bytes.emplace_back("weights");
+  if (p.zero_quantized_gradients) bytes.emplace_back("gradients");
+  if (!bytes.empty()) add_line(text, "a byte each", join(bytes, " and ") + " travel so");
+  if (p.power_sgd_rank > 0)
+    add_line(text, "gradients of matrices", str("summed by factors of rank ", p.power_sgd_rank));
+  if (p.zero_hpz_partition_size > 1)
+    add_line(text, "second copy", str("of the weights, in every ", p.zero_hpz_partition_size, " of these ranks"));
   return text;
 }
 
@@ -179,7 +187,11 @@ std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int w
       .savers = savers(config, world_size),
       .states_elsewhere = config.optimizer.offload == OffloadTier::Device ? 0 : config.optimizer.offload_fraction,
       .elsewhere_is_disk = config.optimizer.offload == OffloadTier::File,
-      .bf16_grads = config.optimizer.main_grads_dtype == GradDType::Bf16};
+      .bf16_grads = config.optimizer.main_grads_dtype == GradDType::Bf16,
+      .quantized_weights = p.zero_quantized_weights,
+      .quantized_gradients = p.zero_quantized_gradients,
+      .power_sgd_rank = p.power_sgd_rank,
+      .node_ranks = p.zero_hpz_partition_size};
   const StatesPerWeight states = states_per_weight(config);
   std::vector<MemoryEstimate> ranks;
   for (share.pipeline_rank = 0; share.pipeline_rank < share.schedule.ranks; ++share.pipeline_rank)

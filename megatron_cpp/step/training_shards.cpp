@@ -32,11 +32,45 @@ void add_router_state(const TrainingState& state, std::vector<NamedShard>& shard
   }
 }
 
+/// Of errors each rank has its own, of factors each group of ranks that sums together: `all` of them, of which this is
+/// number `own`.
+struct Holder {
+  int own, all;
+};
+std::string name_of_one(const char* state, const Holder& holder, const std::string& param) {
+  return optimizer_tensor(str(state, "_", holder.own, "_of_", holder.all), param);
+}
+
+/// Factors depend on what of a matrix a rank has.
+std::string place_of(const Box& box) {
+  std::string place;
+  for (std::size_t axis = 0; axis < box.shape.size(); ++axis)
+    place += str(axis > 0 ? "," : "", box.offset[axis], "+", box.shape[axis]);
+  return place;
+}
+
+void add_power_sgd(const TrainingState& state, const ParamAndGradBuffer& buffer, bool is_to_save,
+                   std::vector<NamedShard>& shards) {
+  if (buffer.power_sgd_states().empty()) return;
+  const DataParallelGroups groups = state.gradient_groups(buffer.grid());
+  const Communicator &shard = groups.shard, &replicas = groups.replicate;
+  const Holder rank{replicas.rank() * shard.size() + shard.rank(), replicas.size() * shard.size()};
+  for (const PowerSgdState& s : buffer.power_sgd_states()) {
+    if (is_to_save && !state.saves(*s.param)) continue;
+    shards.emplace_back(name_of_one(kPowerSgdError, rank, s.param->name), s.param->box, s.error);
+    if (is_to_save && shard.rank() > 0) continue;
+    const Holder group{replicas.rank(), replicas.size()};
+    shards.emplace_back(name_of_one(kPowerSgdFactor, group, str(s.param->name, "/", place_of(s.param->box))),
+                        slab(s.factor.shape(), 0, 0, s.factor.dim(0)), s.factor);
+  }
+}
+
 }  // namespace
 
 std::vector<NamedShard> shards_to_load(const TrainingState& state) {
   std::vector<NamedShard> shards;
   add_router_state(state, shards);
+  for (const ParamAndGradBuffer* buffer : state.buffers()) add_power_sgd(state, *buffer, /*is_to_save=*/false, shards);
   for_each_part(state, [&](std::string name, const Param& param, i64 first, Values values) {
     shards.emplace_back(std::move(name), param.box, first, first + values->numel(), values);
   });
@@ -59,6 +93,7 @@ Part OwnShare::of(const Param& param, i64 count) const {
 std::vector<NamedShard> shards_to_save(const TrainingState& state) {
   std::vector<NamedShard> shards;
   if (state.saves_for_stage()) add_router_state(state, shards);
+  for (const ParamAndGradBuffer* buffer : state.buffers()) add_power_sgd(state, *buffer, /*is_to_save=*/true, shards);
   const OwnShare share(state);
   for_each_part(state, [&](std::string name, const Param& param, i64 first, Values values) {
     const Part own = share.of(param, values->numel());

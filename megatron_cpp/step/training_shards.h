@@ -8,8 +8,12 @@
 
 namespace mcpp {
 
-/// All of weights and optimizer state that this rank updates. The data are views, so reading into them loads the
-/// training.
+/// States of PowerSGD in the optimizer's: "<state>_<number>_of_<all>".
+inline constexpr const char* kPowerSgdError = "power_sgd_error";
+inline constexpr const char* kPowerSgdFactor = "power_sgd_factor";
+
+/// All of weights and optimizer state that this rank updates, and what it remembers of gradients. The data are views,
+/// so reading into them loads the training.
 std::vector<NamedShard> shards_to_load(const TrainingState& state);
 
 /// Which of what the ranks hold alike this one stands for, so that each number of the model counts once.

@@ -184,6 +184,7 @@ void TrainingState::update(const StepOptions& options) {
   {
     const ProfileRange inner(device_, profiler_, "optimizer-inner-step", Detail::Pass);
     optimizer_.update(options.lr, options.weight_decay, numbers_.flat(StepNumbers::kFactor, 1));
+    for (const Chunk& chunk : chunks_) chunk.memory->end_step(numbers_.flat(StepNumbers::kFactor, 1));
   }
   routers_.sum();
   if (routers_.has_state() && std::isfinite(read_values<double>(numbers_)[StepNumbers::kFactor])) routers_.end_step();

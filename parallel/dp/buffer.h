@@ -34,6 +34,11 @@ struct UnitParam {
 struct DataParallelGroups {
   Communicator& shard;      ///< those that share the work of ZeRO
   Communicator& replicate;  ///< those that hold the same shard: more than one rank in hybrid sharding (HSDP)
+  /// Where `shard` reaches over several nodes and that is told: those of it on this rank's node, of neighbouring places
+  /// in it, and those at the same place of all nodes, as many in each. Both or neither. With stage 3 the ranks of a
+  /// node keep a second copy of the weights among themselves.
+  Communicator* node = nullptr;
+  Communicator* across = nullptr;
 };
 
 struct DataParallelOptions {
@@ -47,6 +52,14 @@ struct DataParallelOptions {
   bool bf16_grads = false;
   /// Stages 1, 2: publish() does not wait for the weights, the first use of each does. Stage 3: gather a unit ahead.
   bool overlap_param_gather = true;
+  /// Stages 1 to 3: weights travel in a byte each (tensor/ops/pack.h), and all ranks, also their owner, compute with
+  /// those that arrive; what is updated and saved is kept in full.
+  bool quantized_weights = false;
+  /// Stages 1 to 3: gradients travel so on their way to the sum of shard, which is taken in full; with nodes, inside
+  /// them first, and then what they sum up to.
+  bool quantized_gradients = false;
+  /// Stages 0, 1: sums of matrices of gradients over shard are taken by factors of this rank (power_sgd.h); 0: in full.
+  i64 power_sgd_rank = 0;
 };
 
 /// Elements [begin, begin + params.numel()) of the flat vectors whose weights this rank updates.
@@ -54,6 +67,13 @@ struct ShardSegment {
   i64 begin = 0;
   Tensor params;  ///< one axis, in the model's type
   Tensor grads;   ///< one axis, fp32 (fp64 in an fp64 model; bf16 with bf16_grads); padding is zero
+};
+
+/// What a rank remembers of a parameter whose gradients are summed by factors.
+struct PowerSgdState {
+  Param* param;
+  Tensor error;   ///< of its shape: what the sums so far left out of this rank's gradients; zeros at the start
+  Tensor factor;  ///< [columns, rank], the same on all ranks of shard: where the next sum begins to look
 };
 
 /// One per pipeline chunk. A step: clear_grads(), then per microbatch acquire/release of units by forward and backward,
@@ -82,6 +102,11 @@ class ParamAndGradBuffer {
   /// What this rank updates, in increasing order of `begin`: its part of every bucket. The storage never moves. Weights
   /// may be written from here, or from finish(), until publish().
   virtual std::vector<ShardSegment> shard() const = 0;
+  /// After each update: `factor`, fp64 [1], is finite when the step was taken. One that was not leaves nothing behind
+  /// in power_sgd_states().
+  virtual void end_step(const Tensor& factor) = 0;
+  /// Empty unless power_sgd_rank is set.
+  virtual std::span<const PowerSgdState> power_sgd_states() const = 0;
   /// Whether gradients leave this rank after every microbatch (stages 2 and 3), not once a step.
   virtual bool reduces_every_pass() const = 0;
 

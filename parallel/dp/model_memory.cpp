@@ -37,6 +37,10 @@ void ModelMemory::publish() const {
   for (const auto& buffer : buffers_) buffer->publish();
 }
 
+void ModelMemory::end_step(const Tensor& factor) const {
+  for (const auto& buffer : buffers_) buffer->end_step(factor);
+}
+
 void ModelMemory::visit_weights(const ParamAndGradBuffer::PartVisitor& f) const {
   for (const auto& buffer : buffers_) buffer->visit_weights(f);
 }

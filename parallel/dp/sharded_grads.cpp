@@ -31,23 +31,32 @@ void ShardedGrads::release(std::size_t bucket, int, bool) {
   collect();
   context_.zero_missing_grads(bucket);
   context_.drop_views(bucket, &Param::main_grad);
-  Tensor full = std::exchange(full_[bucket], Tensor());
-  if (full.dtype() != shards_.dtype()) {
-    Tensor rounded = Tensor::empty(full.shape(), shards_.dtype(), context_.device, MemoryClass::Grads);
-    ops::copy(full, rounded);
-    full = rounded;
-  }
-  reduction_ = std::make_unique<Reduction>(Reduction{bucket, full, {}});
-  Tensor part = context_.own_part(reduction_->full);
-  reduction_->work = context_.groups.shard.reduce_scatter(reduction_->full, part);
+  reduce(bucket, std::exchange(full_[bucket], Tensor()));
   if (!overlap_) collect();
+}
+
+Tensor ShardedGrads::rounded(const Tensor& grads) const {
+  if (grads.dtype() == shards_.dtype()) return grads;
+  Tensor narrow = Tensor::empty(grads.shape(), shards_.dtype(), context_.device, MemoryClass::Grads);
+  ops::copy(grads, narrow);
+  return narrow;
+}
+
+void ShardedGrads::reduce(std::size_t bucket, const Tensor& full) {
+  const bool is_packed = context_.quantized_gradients;
+  const Tensor sent = is_packed ? full : rounded(full);
+  // What was packed is needed no more, so that its place is free for the next unit's.
+  Tensor part = is_packed ? Tensor::empty({full.numel() / context_.parts}, dtype_, context_.device, MemoryClass::Grads)
+                          : context_.own_part(sent);
+  Work work = context_.reduce_scatter(sent, part);
+  reduction_ = std::make_unique<Reduction>(Reduction{bucket, part, std::move(work)});
 }
 
 void ShardedGrads::collect() {
   if (!reduction_) return;
   reduction_->work.wait();
   const std::size_t bucket = reduction_->bucket;
-  const Tensor part = context_.own_part(reduction_->full);
+  const Tensor part = rounded(reduction_->part);
   Tensor sum = shard(bucket);
   has_grads_[bucket] ? ops::add_to(part, sum) : ops::copy(part, sum);
   has_grads_[bucket] = true;

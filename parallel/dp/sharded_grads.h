@@ -22,10 +22,14 @@ class ShardedGrads final : public GradStore {
  private:
   struct Reduction {
     std::size_t bucket;
-    Tensor full;  // in the type that is kept
+    Tensor part;  // this rank's, of the sum
     Work work;
   };
 
+  /// The same gradients in the type that is kept.
+  Tensor rounded(const Tensor& grads) const;
+  /// Starts the sum of a unit's gradients over the ranks.
+  void reduce(std::size_t bucket, const Tensor& full);
   /// Waits for the reduction under way and adds its result to the shard.
   void collect();
 

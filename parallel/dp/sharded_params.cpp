@@ -2,11 +2,15 @@
 
 namespace mcpp {
 
-ShardedParams::ShardedParams(const StoreContext& context, DType dtype, bool prefetch)
+ShardedParams::ShardedParams(const StoreContext& context, const Wire& wire, DType dtype, bool prefetch)
     : context_(context),
+      wire_(wire),
       prefetch_(prefetch),
       shards_(Tensor::zeros({context.plan.total / context.parts}, dtype, context.device, MemoryClass::Params)),
-      gathered_(context.plan.buckets.size()) {}
+      gathered_(context.plan.buckets.size()) {
+  if (Communicator* node = context_.groups.node)
+    node_copy_ = std::make_unique<NodeCopy>(context_.plan, *node, wire_, context_.device);
+}
 
 void ShardedParams::fetch(std::size_t bucket, Use use, bool is_nested) {
   if (prefetched_ == bucket) prefetched_.reset();
@@ -14,37 +18,47 @@ void ShardedParams::fetch(std::size_t bucket, Use use, bool is_nested) {
   start_gather(bucket);
   // Before waiting, so that it is on its way while this unit computes. Below 0 wraps round and is no bucket.
   if (prefetch_ && !is_nested) start_prefetch(use == Use::Forward ? bucket + 1 : bucket - 1);
-  gathered_[bucket].work.wait();
-  context_.make_views(bucket, gathered_[bucket].full, &Param::value);
+  Gathered& gathered = *gathered_[bucket];
+  gathered.work.wait();
+  if (node_copy_ && !node_copy_->has(bucket)) node_copy_->keep(bucket, gathered.message);
+  gathered.full = wire_.read(gathered.message, size(bucket));
+  gathered.message = Tensor();
+  context_.make_views(bucket, gathered.full, &Param::value);
 }
 
 void ShardedParams::drop(std::size_t bucket) {
   context_.drop_views(bucket, &Param::value);
-  gathered_[bucket].full = Tensor();
+  gathered_[bucket].reset();
+}
+
+void ShardedParams::publish() {
+  forget_prefetched();
+  if (node_copy_) node_copy_->forget();
 }
 
 void ShardedParams::start_gather(std::size_t bucket) {
-  Gathered& gathered = gathered_[bucket];
-  if (gathered.full.defined()) return;
-  const Shape shape{context_.plan.buckets[bucket].size()};
-  gathered.full = Tensor::empty(shape, shards_.dtype(), context_.device, MemoryClass::Params);
-  gathered.work = context_.groups.shard.all_gather(shard(bucket), gathered.full);
+  if (gathered_[bucket]) return;
+  Gathered& gathered = gathered_[bucket].emplace();
+  gathered.message = wire_.message(size(bucket), context_.device);
+  const bool is_near = node_copy_ && node_copy_->has(bucket);
+  gathered.work = is_near ? node_copy_->gather(bucket, gathered.message)
+                          : context_.groups.shard.all_gather(wire_.written(shard(bucket)), gathered.message);
 }
 
 void ShardedParams::start_prefetch(std::size_t bucket) {
-  if (bucket >= gathered_.size() || gathered_[bucket].full.defined()) return;
+  if (bucket >= gathered_.size() || gathered_[bucket]) return;
   start_gather(bucket);
   prefetched_ = bucket;
 }
 
 void ShardedParams::forget_prefetched() {
   settle();
-  if (prefetched_) gathered_[*prefetched_].full = Tensor();
+  if (prefetched_) gathered_[*prefetched_].reset();
   prefetched_.reset();
 }
 
 void ShardedParams::settle() {
-  if (prefetched_) gathered_[*prefetched_].work.wait();
+  if (prefetched_) gathered_[*prefetched_]->work.wait();
 }
 
 }  // namespace mcpp

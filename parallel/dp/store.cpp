@@ -1,8 +1,15 @@
 #include "parallel/dp/store.h"
 
+#include "parallel/dp/quantized_reduce.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {
+
+Work StoreContext::reduce_scatter(const Tensor& full, Tensor& own) const {
+  // Alone, a rank sends nothing.
+  if (quantized_gradients && groups.shard.size() > 1) return quantized_reduce_scatter(groups, full, own);
+  return groups.shard.reduce_scatter(full, own);
+}
 
 void StoreContext::make_views(std::size_t bucket, const Tensor& full, Tensor Param::*member) const {
   const Bucket& b = plan.buckets[bucket];

@@ -15,6 +15,7 @@ struct StoreContext {
   DataParallelGroups groups;
   /// This rank updates part `part` of `parts` equal ones of every bucket: those of groups.shard, or the whole.
   int part = 0, parts = 1;
+  bool quantized_gradients = false;
 
   /// This rank's part of a tensor of a whole bucket.
   Tensor own_part(const Tensor& bucket) const {
@@ -25,6 +26,9 @@ struct StoreContext {
   Tensor shard_of(const Tensor& shards, std::size_t bucket) const {
     return shards.flat(plan.buckets[bucket].begin / parts, plan.buckets[bucket].size() / parts);
   }
+  /// Starts the sum of a whole bucket's gradients over groups.shard, of which this rank gets its part: in `own`, which
+  /// may be that of `full`; the rest of `full` is kept. Both live until wait().
+  Work reduce_scatter(const Tensor& full, Tensor& own) const;
   /// Makes `member` (value or main_grad) of the bucket's parameters views of `full`, the tensor of the whole bucket.
   void make_views(std::size_t bucket, const Tensor& full, Tensor Param::*member) const;
   void drop_views(std::size_t bucket, Tensor Param::*member) const;
@@ -61,6 +65,9 @@ class GradStore {
   virtual void finish() = 0;
   /// What this rank updates of the bucket. The storage never moves.
   virtual Tensor shard(std::size_t bucket) const = 0;
+  /// As those of ParamAndGradBuffer.
+  virtual void end_step(const Tensor&) {}
+  virtual std::span<const PowerSgdState> power_sgd_states() const { return {}; }
 };
 
 }  // namespace mcpp

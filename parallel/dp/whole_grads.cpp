@@ -2,11 +2,12 @@
 
 namespace mcpp {
 
-WholeGrads::WholeGrads(const StoreContext& context, DType dtype, bool overlap)
+WholeGrads::WholeGrads(const StoreContext& context, DType dtype, bool overlap, i64 power_sgd_rank)
     : context_(context),
       overlap_(overlap),
       flat_(Tensor::zeros({context.plan.total}, dtype, context.device, MemoryClass::Grads)) {
   for (std::size_t b = 0; b < context_.plan.buckets.size(); ++b) context_.make_views(b, whole(b), &Param::main_grad);
+  if (power_sgd_rank > 0) power_sgd_ = std::make_unique<PowerSgd>(context_, dtype, power_sgd_rank);
 }
 
 void WholeGrads::begin_step() {
@@ -32,10 +33,17 @@ void WholeGrads::start_reduction(std::size_t bucket) {
   reduction.is_started = true;
   // A parameter that nothing used in this step still holds the gradient of an earlier one.
   context_.zero_missing_grads(bucket);
-  Communicator& group = context_.groups.shard;
-  if (group.size() == 1) return;
+  if (context_.groups.shard.size() == 1) return;
+  // Of what travels as messages of their own there is one bucket at a time, to bound their memory.
+  if (context_.quantized_gradients || power_sgd_) wait_for_reductions();
+  reduction.work = sum(bucket);
+}
+
+Work WholeGrads::sum(std::size_t bucket) {
   Tensor grads = whole(bucket), part = shard(bucket);
-  reduction.work = context_.parts == 1 ? group.all_reduce(grads, ReduceOp::Sum) : group.reduce_scatter(grads, part);
+  if (power_sgd_) return power_sgd_->sum(bucket, grads);
+  if (context_.parts == 1) return context_.groups.shard.all_reduce(grads, ReduceOp::Sum);
+  return context_.reduce_scatter(grads, part);
 }
 
 void WholeGrads::finish() {
@@ -43,8 +51,12 @@ void WholeGrads::finish() {
   for (std::size_t b = reductions_.size(); b-- > 0;) {
     if (!reductions_[b].is_started) start_reduction(b);
   }
-  for (std::size_t b = reductions_.size(); b-- > 0;) reductions_[b].work.wait();
+  wait_for_reductions();
   if (context_.groups.replicate.size() > 1) sum_over_replicas();
+}
+
+void WholeGrads::wait_for_reductions() {
+  for (std::size_t b = reductions_.size(); b-- > 0;) reductions_[b].work.wait();
 }
 
 void WholeGrads::sum_over_replicas() {
@@ -52,7 +64,15 @@ void WholeGrads::sum_over_replicas() {
     Tensor part = shard(b);
     reductions_[b].work = context_.groups.replicate.all_reduce(part, ReduceOp::Sum);
   }
-  for (std::size_t b = reductions_.size(); b-- > 0;) reductions_[b].work.wait();
+  wait_for_reductions();
+}
+
+void WholeGrads::end_step(const Tensor& factor) {
+  if (power_sgd_) power_sgd_->end_step(factor);
+}
+
+std::span<const PowerSgdState> WholeGrads::power_sgd_states() const {
+  return power_sgd_ ? power_sgd_->states() : std::span<const PowerSgdState>();
 }
 
 Tensor WholeGrads::whole(std::size_t bucket) const {

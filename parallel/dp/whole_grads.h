@@ -1,22 +1,26 @@
 // Stages 0 and 1: every rank holds all gradients and adds up those of its microbatches; once a step they are summed
 // over the ranks, bucket by bucket: on all of them (stage 0), or each part on the rank that updates it (stage 1).
 #pragma once
+#include <memory>
 #include <set>
 
+#include "parallel/dp/power_sgd.h"
 #include "parallel/dp/store.h"
 
 namespace mcpp {
 
 class WholeGrads final : public GradStore {
  public:
-  /// `overlap`: reduce a bucket as soon as its units are done.
-  WholeGrads(const StoreContext& context, DType dtype, bool overlap);
+  /// `overlap`: reduce a bucket as soon as its units are done. power_sgd_rank: as of DataParallelOptions.
+  WholeGrads(const StoreContext& context, DType dtype, bool overlap, i64 power_sgd_rank);
 
   void begin_step() override;
   void acquire(std::size_t) override {}
   void release(std::size_t bucket, int unit, bool last) override;
   void finish() override;
   Tensor shard(std::size_t bucket) const override { return context_.own_part(whole(bucket)); }
+  void end_step(const Tensor& factor) override;
+  std::span<const PowerSgdState> power_sgd_states() const override;
 
  private:
   struct Reduction {
@@ -27,12 +31,16 @@ class WholeGrads final : public GradStore {
 
   Tensor whole(std::size_t bucket) const;
   void start_reduction(std::size_t bucket);
+  /// Starts the sum of a bucket over a group of several ranks.
+  Work sum(std::size_t bucket);
+  void wait_for_reductions();
   void sum_over_replicas();
 
   StoreContext context_;
   bool overlap_;
   Tensor flat_;
-  std::vector<Reduction> reductions_;  // by bucket
+  std::unique_ptr<PowerSgd> power_sgd_;  // null where sums are taken in full
+  std::vector<Reduction> reductions_;    // by bucket
 };
 
 }  // namespace mcpp

@@ -13,8 +13,10 @@ namespace {
 
 std::unique_ptr<ParamStore> make_param_store(const StoreContext& context, DType dtype,
                                              const DataParallelOptions& options) {
-  if (options.zero_stage == 3) return std::make_unique<ShardedParams>(context, dtype, options.overlap_param_gather);
-  return std::make_unique<WholeParams>(context, dtype, options.overlap_param_gather);
+  const Wire wire(dtype, options.quantized_weights);
+  const bool overlap = options.overlap_param_gather;
+  if (options.zero_stage == 3) return std::make_unique<ShardedParams>(context, wire, dtype, overlap);
+  return std::make_unique<WholeParams>(context, wire, dtype, overlap);
 }
 
 std::unique_ptr<GradStore> make_grad_store(const StoreContext& context, DType dtype,
@@ -22,7 +24,7 @@ std::unique_ptr<GradStore> make_grad_store(const StoreContext& context, DType dt
   const bool overlap = options.overlap_grad_reduce;
   if (options.zero_stage >= 2)
     return std::make_unique<ShardedGrads>(context, dtype, options.bf16_grads ? DType::BF16 : dtype, overlap);
-  return std::make_unique<WholeGrads>(context, dtype, overlap);
+  return std::make_unique<WholeGrads>(context, dtype, overlap, options.power_sgd_rank);
 }
 
 }  // namespace
@@ -36,6 +38,9 @@ ZeroBuffer::ZeroBuffer(std::span<const UnitParam> params, DType dtype, Device& d
       groups_(groups),
       context_{plan(), this->params(), device, groups} {
   MCPP_CHECK(stage_ > 0 || groups.replicate.size() == 1, "ZeRO stage 0 cuts nothing: its shard group is all ranks");
+  MCPP_CHECK(stage_ > 0 || !(options.quantized_weights || options.quantized_gradients), "ZeRO stage 0 packs nothing");
+  MCPP_CHECK(stage_ < 2 || options.power_sgd_rank == 0, "ZeRO stage ", stage_, " has no whole gradients to factorize");
+  context_.quantized_gradients = options.quantized_gradients;
   if (stage_ > 0) {
     context_.part = groups.shard.rank();
     context_.parts = groups.shard.size();

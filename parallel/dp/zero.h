@@ -16,6 +16,8 @@ class ZeroBuffer final : public ParamAndGradBuffer {
   void finish() override;
   void publish() override;
   std::vector<ShardSegment> shard() const override;
+  void end_step(const Tensor& factor) override { grads_->end_step(factor); }
+  std::span<const PowerSgdState> power_sgd_states() const override { return grads_->power_sgd_states(); }
   bool reduces_every_pass() const override { return stage_ >= 2; }
   Communicator& replicas() const override { return stage_ == 0 ? groups_.shard : groups_.replicate; }
 

@@ -67,6 +67,21 @@ TEST(Layout, InstancesDivideTheDataParallelRanks) {
                   "the nearest that do are 2 and 4"));
 }
 
+TEST(Layout, ASecondCopyIsOfAPartOfTheRanksThatShareTheWeights) {
+  LayoutRules rules = good_rules();
+  rules.sizes = {.num_distributed_optimizer_instances = 2, .zero_hpz_partition_size = 4};
+  rules.world_size = 16, rules.global_batch_size = 0;
+  EXPECT_THAT(layout_conflicts(rules), IsEmpty());
+  rules.sizes.zero_hpz_partition_size = 3;
+  EXPECT_THAT(layout_conflicts(rules),
+              ElementsAre("zero_hpz_partition_size = 3 does not divide the number of ranks that share the weights = 8; "
+                          "the nearest that do are 2 and 4"));
+  rules.sizes.zero_hpz_partition_size = 8;
+  EXPECT_THAT(layout_conflicts(rules), ElementsAre(HasSubstr("= 8 is the number of all ranks that share the weights")));
+  rules.world_size = 0;
+  EXPECT_THAT(layout_conflicts(rules), IsEmpty());
+}
+
 TEST(Layout, RanksMayShareQueryGroups) {
   LayoutRules rules = good_rules();
   rules.sizes = {.tensor_model_parallel_size = 8};

@@ -14,17 +14,23 @@ namespace mcpp::test {
 /// How samples are spread: rank = replica * shards + place in the shard group.
 struct DpLayout {
   int shards = 1, replicas = 1;
+  int node = 1;  ///< neighbours of a shard group that are a node; 1: there are none
   int ranks() const { return shards * replicas; }
 };
 
 /// The groups of one rank of `world`.
 struct DpGroups {
   DpGroups(Communicator& world, const DpLayout& layout)
-      : shard(world.split(world.rank() / layout.shards, 0)), replicate(world.split(world.rank() % layout.shards, 0)) {}
+      : shard(world.split(world.rank() / layout.shards, 0)), replicate(world.split(world.rank() % layout.shards, 0)) {
+    if (layout.node == 1) return;
+    node = world.split(world.rank() / layout.node, 0);
+    const int of_shard = world.rank() / layout.shards, place = world.rank() % layout.node;
+    across = world.split(of_shard * layout.node + place, 0);
+  }
 
-  DataParallelGroups refs() const { return {*shard, *replicate}; }
+  DataParallelGroups refs() const { return {*shard, *replicate, node.get(), across.get()}; }
 
-  std::unique_ptr<Communicator> shard, replicate;
+  std::unique_ptr<Communicator> shard, replicate, node, across;
 };
 
 /// Contribution `part` of one rank's microbatch to a gradient. About 1 in size, of either sign, with all bits in use.

@@ -35,6 +35,9 @@ struct RunLayout {
   bool overlaps = true;
   i64 first_layers = 0, last_layers = 0;
   const char* stages = "";
+  i64 hpz = 1;  ///< zero_hpz_partition_size
+  bool quantized_weights = false, quantized_gradients = false;
+  i64 power_sgd_rank = 0;
 
   int ranks() const { return static_cast<int>(tp * cp * pp * dp); }
 };
@@ -126,6 +129,10 @@ inline Config config_of(const RunTask& task, const RunLayout& layout) {
   p.pipeline_model_parallel_layout = layout.stages;
   p.zero_stage = layout.zero_stage;
   p.num_distributed_optimizer_instances = layout.instances;
+  p.zero_hpz_partition_size = layout.hpz;
+  p.zero_quantized_weights = layout.quantized_weights;
+  p.zero_quantized_gradients = layout.quantized_gradients;
+  p.power_sgd_rank = layout.power_sgd_rank;
   p.ddp_bucket_size = layout.bucket_elements;
   p.overlap_grad_reduce = p.overlap_param_gather = layout.overlaps;
   return config;

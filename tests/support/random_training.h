@@ -57,7 +57,11 @@ class RandomTraining {
             .bucket_elements = p.ddp_bucket_size,
             .overlaps = p.overlap_grad_reduce,
             .first_layers = p.decoder_first_pipeline_num_layers,
-            .last_layers = p.decoder_last_pipeline_num_layers};
+            .last_layers = p.decoder_last_pipeline_num_layers,
+            .hpz = p.zero_hpz_partition_size,
+            .quantized_weights = p.zero_quantized_weights,
+            .quantized_gradients = p.zero_quantized_gradients,
+            .power_sgd_rank = p.power_sgd_rank};
   }
   /// What differs from the defaults, for whoever looks for the cause.
   std::string text() const {
@@ -202,6 +206,21 @@ class RandomTraining {
     p.num_distributed_optimizer_instances = pick<i64>("num_distributed_optimizer_instances", {1, 1, 2});
     p.ddp_bucket_size = pick<i64>("ddp_bucket_size", {2000, 0});
     p.overlap_grad_reduce = p.overlap_param_gather = flip("overlap");
+    draw_traffic();
+  }
+
+  /// Bytes not with experts: where rounding sends a token to another one, losses jump.
+  void draw_traffic() {
+    ParallelConfig& p = config_.parallel;
+    const i64 shards = dp_ * p.context_parallel_size / p.num_distributed_optimizer_instances;
+    const bool has_nodes = p.zero_stage == 3 && shards > 2 && shards % 2 == 0;
+    p.zero_hpz_partition_size = has_nodes ? pick<i64>("zero_hpz_partition_size", {1, 2}) : 1;
+    const bool may_pack = p.zero_stage > 0 && config_.model.moe.num_experts == 0;
+    p.zero_quantized_weights = may_pack && pick("zero_quantized_weights", {false, false, true});
+    p.zero_quantized_gradients = may_pack && pick("zero_quantized_gradients", {false, false, true});
+    const bool may_factorize =
+        p.zero_stage < 2 && !p.zero_quantized_gradients && dtype_ != DType::F16 && config_.model.moe.num_experts == 0;
+    p.power_sgd_rank = may_factorize ? pick<i64>("power_sgd_rank", {0, 0, 0, 2}) : 0;
   }
 
   void draw_batch() {

@@ -214,6 +214,34 @@ TEST(PlannedMemoryOfSmallerStates, IsThePeak) {
   }
 }
 
+/// Of a second copy of the weights, and of messages of a byte for each number: these come and go, so that what is
+/// planned of them is near.
+TEST(PlannedMemoryOfLessTraffic, IsThePeak) {
+  const RunLayout layouts[]{
+      {.name = "copy", .dp = 4, .zero_stage = 3, .hpz = 2},
+      {.name = "packed_copy", .dp = 4, .zero_stage = 3, .hpz = 2, .quantized_weights = true},
+      {.name = "packed", .dp = 2, .zero_stage = 3, .quantized_weights = true, .quantized_gradients = true},
+      {.name = "no_overlap", .dp = 2, .zero_stage = 3, .overlaps = false, .quantized_weights = true},
+      {.name = "zero1", .dp = 2, .zero_stage = 1, .quantized_weights = true, .quantized_gradients = true},
+      {.name = "zero2", .dp = 2, .zero_stage = 2, .quantized_gradients = true},
+      {.name = "factors", .dp = 2, .zero_stage = 1, .power_sgd_rank = 4}};
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    for (const RunLayout& layout : layouts) {
+      SCOPED_TRACE(str(layout.name, " ", name_of(dtype)));
+      const RunTask task = task_of("gpt2", dtype, 16 * layout.dp);
+      const MemoryEstimate plan = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0];
+      for (const MemoryTable& table : peaks(task, layout)) {
+        EXPECT_NEAR(plan.params / peak_of(table, MemoryClass::Params), 1, 0.1);
+        EXPECT_NEAR(plan.grads / peak_of(table, MemoryClass::Grads), 1, 0.1);
+        EXPECT_NEAR(plan.optimizer_state / peak_of(table, MemoryClass::OptimizerState), 1, 0.03);
+        const double all = static_cast<double>(table.total.peak);
+        EXPECT_LE(plan.total(), 1.05 * all);
+        EXPECT_GE(plan.total(), 0.97 * (all - peak_of(table, MemoryClass::Workspace)));
+      }
+    }
+  }
+}
+
 /// What a save beside the training copies, by the kind of save that copies most.
 TEST(PlannedMemoryOfSaves, IsTheirCopy) {
   const RunLayout layouts[]{{},

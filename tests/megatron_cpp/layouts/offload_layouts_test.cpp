@@ -10,14 +10,17 @@
 #include "megatron_cpp/step/training_shards.h"
 #include "tests/support/compare_runs.h"
 #include "tests/support/disk_folder.h"
+#include "tests/support/resumed_run.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {
 namespace {
 
+using test::load_and_go_on;
 using test::Numbers;
 using test::RunLayout;
 using test::RunTask;
+using test::save_and_go_on;
 
 const std::vector<RunLayout> kLayouts{
     {.name = "one_rank"},
@@ -48,40 +51,6 @@ class OffloadLayouts : public testing::Test {
     task.optimizer.offload_segment_size = 700;  // not at the ends of parameters
     if (tier == OffloadTier::File) task.optimizer.offload_folder = folder_.path().string();
     return task;
-  }
-
-  /// A training of two steps is saved, and goes on for two more, whose losses these are.
-  Numbers save_and_go_on(const RunTask& task, const RunLayout& layout, const Path& folder) const {
-    Numbers losses;
-    run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
-      test::LayoutRank self(task, layout, world);
-      for (i64 step = 0; step < 2; ++step) self.step(step);
-      HostCopies source(shards_to_save(self.state()));
-      save_checkpoint(folder, {.iteration = 2}, source, world, Log(rank));
-      for (i64 step = 2; step < 4; ++step) {
-        const double loss = self.step(step).loss;
-        if (rank == 0) losses.push_back(loss);
-      }
-    });
-    return losses;
-  }
-
-  Numbers load_and_go_on(const RunTask& task, const RunLayout& layout, const Path& folder) const {
-    Numbers losses;
-    run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
-      test::LayoutRank self(task, layout, world);
-      self.step(9);  // what is there is not what is loaded
-      std::vector<NamedShard> shards = shards_to_load(self.state());
-      CheckpointReader reader(folder / checkpoint_name(2));
-      EXPECT_FALSE(reader.load(shards, {world}).has_value());
-      self.state().publish_weights();
-      self.state().optimizer().set_steps(2);
-      for (i64 step = 2; step < 4; ++step) {
-        const double loss = self.step(step).loss;
-        if (rank == 0) losses.push_back(loss);
-      }
-    });
-    return losses;
   }
 
   /// Saves beside the training after the first step; the bytes are written when two more steps were made. The losses.

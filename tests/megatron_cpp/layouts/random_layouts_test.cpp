@@ -45,6 +45,14 @@ Tolerance tolerance_of(DType dtype) {
   }
 }
 
+/// Weights and gradients in a byte each are others by half a 127th of the largest of a block, and so is all that
+/// follows.
+Tolerance tolerance_of(DType dtype, const RunLayout& layout) {
+  if (layout.quantized_weights || layout.quantized_gradients) return {1e-2, 5e-2, 2e-2};
+  if (layout.power_sgd_rank > 0 && layout.dp * layout.cp > 1) return {2e-2, 1, 3e-2};  // norms are of what was summed
+  return tolerance_of(dtype);
+}
+
 /// What gives the same bits: stages, schedules, recomputation, buckets, overlaps, and ZeRO 1 take no sum in another
 /// order. Of fp64 that is not promised, as its norm for clipping is not rounded.
 RunLayout same_sums_as(const RunLayout& layout) {
@@ -56,10 +64,13 @@ RunLayout same_sums_as(const RunLayout& layout) {
           .cp_heads = layout.cp_heads,
           .ep = layout.ep,
           .etp = layout.etp,
-          .dispatcher = layout.dispatcher};
+          .dispatcher = layout.dispatcher,
+          .bucket_elements = layout.bucket_elements,
+          .power_sgd_rank = layout.power_sgd_rank};
 }
 bool promises_bits(const RunTask& task, const RunLayout& layout) {
-  return task.dtype != DType::F64 && layout.zero_stage <= 1 && layout.instances == 1;
+  return task.dtype != DType::F64 && layout.zero_stage <= 1 && layout.instances == 1 && !layout.quantized_weights &&
+         !layout.quantized_gradients;
 }
 
 void expect_model_of_one_rank(u64 seed) {
@@ -71,7 +82,7 @@ void expect_model_of_one_rank(u64 seed) {
   task.optimizer.offload = OffloadTier::Device;  // what is elsewhere is compared with what is not
   const RunLayout layout = training.layout();
   const RunResult result = run_layout(offloaded, layout), one_rank = run_layout(task, {});
-  const Tolerance tolerance = tolerance_of(task.dtype);
+  const Tolerance tolerance = tolerance_of(task.dtype, layout);
   EXPECT_LE(relative_distance(result.losses, one_rank.losses), tolerance.losses);
   EXPECT_LE(relative_distance(result.grad_norms, one_rank.grad_norms), tolerance.norms);
   const Numbers weights = all_weights(one_rank, task.model);

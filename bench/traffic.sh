@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# What less traffic is worth on a slow network: four ranks on two hosts, network namespaces of this machine that are joined
+# by links of so many Mb/s, train GPT-2 14M in fp32 with ZeRO 1 and 3, plain, with weights and gradients in a byte each, and
+# with a second copy of the weights on each host, in turn. The bytes that ranks send are compared with the formulas of
+# docs/less_traffic.md; a difference is an error. JSON lines on standard output; medians of tokens/s, and how many times
+# those of the same stage without, on standard error. For root.
+#   bench/traffic.sh [--rounds=N] [--megabits=N] [option of megatron_cpp bench step ...]
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+# shellcheck source=tests/support/namespaces.sh
+source "$root/tests/support/namespaces.sh"
+# shellcheck source=tests/multi_node/hosts.sh
+source "$root/tests/multi_node/hosts.sh"
+# shellcheck source=bench/lib/machine.sh
+source "$root/bench/lib/machine.sh"
+
+if [ -z "$scratch" ]; then
+  export MEGATRON_CPP=${MEGATRON_CPP:-$root/build/release/megatron_cpp}
+  [ -x "$MEGATRON_CPP" ] || "$root/scripts/build.sh" release megatron_cpp >/dev/null
+  reason=$(why_no_namespaces ssh dropbear tc)
+  in_namespaces 3000 "$0" "$@"
+fi
+
+rounds=3
+megabits=1000
+options=()
+for argument in "$@"; do
+  case $argument in
+    --rounds=*) rounds=${argument#*=} ;;
+    --megabits=*) megabits=${argument#*=} ;;
+    *) options+=("$argument") ;;
+  esac
+done
+cd "$scratch"
+results=$scratch/results
+printf 'a slots=2\nb slots=2\n' >hostfile
+make_network a b
+for host in a b; do
+  start_host "$host"
+  on_host "$host" tc qdisc add dev eth0 root tbf rate "${megabits}mbit" burst 256kb latency 100ms
+done
+
+# run <name> <ZeRO stage> <bytes per weight sent x 64> <bytes per gradient sent x 64> <ranks of a second copy> <option ...>
+run() {
+  local name=$1 stage=$2 line
+  line=$(on_host a mpirun -n 4 --bind-to none --hostfile hostfile --allow-run-as-root "$MEGATRON_CPP" bench step \
+    "$root/bench/gpt2_14m.toml" --json --device.num_threads=1 --training.micro_batch_size=1 --training.global_batch_size=4 \
+    --parallel.zero_stage="$stage" "${@:6}" "${options[@]}" | grep '^{')
+  echo "{\"traffic\": \"$name\", \"zero_stage\": $stage, \"result\": $line}" | tee -a "$results"
+  check_bytes "$stage" "$3" "$4" "$5" "$line" || { echo "$name: other bytes than the formula's" >&2 && exit 1; }
+}
+
+# Of P elements, d = 4 ranks and k of a second copy; tied embeddings, the first unit, are gathered once more at stage 3.
+check_bytes() { # <stage> <weight> <gradient> <k> <JSON>
+  echo "$5" | tr ',{}' '\n' | awk -F'": ?' -v stage="$1" -v weight="$2" -v gradient="$3" -v k="$4" '
+    function close_to(what, bytes, formula, more) {
+      if (bytes >= formula && bytes <= formula + more) return
+      printf "%s: %d bytes, not %d to %d\n", what, bytes, formula, formula + more > "/dev/stderr"
+      bad = 1
+    }
+    { name = $1; gsub(/"/, "", name); value[name] = $2 }
+    END {
+      p = value["elements"]; d = 4
+      gathered = weight / 64 * p
+      one = stage == 3 ? weight / 64 * 8192 * 384 * 1.1 : 0
+      if (stage == 1) close_to("weights", value["dp_shard all_gather"], gathered * (d - 1) / d, 0)
+      else if (k == 1) close_to("weights", value["dp_shard all_gather"], 2 * gathered * (d - 1) / d, one)
+      else {
+        close_to("weights", value["dp_shard all_gather"], gathered * (d - 1) / d, 0)
+        close_to("weights of the host", value["dp_node all_gather"], gathered * (k - 1) / k, one)
+      }
+      sum = gradient / 64 * p
+      if (gradient == 256) close_to("gradients", value["dp_shard reduce_scatter"], sum * (d - 1) / d, 0)
+      else if (k == 1) close_to("gradients", value["dp_shard all_to_all"], sum * (d - 1) / d, 0)
+      else {
+        close_to("gradients in the host", value["dp_node all_to_all"], sum * (k - 1) / k, 0)
+        close_to("gradients between hosts", value["dp_across all_to_all"], sum / k * (d / k - 1) / (d / k), 0)
+      }
+      exit bad
+    }'
+}
+
+machine_json "\"megabits\": $megabits" "\"load\": \"$(cut -d' ' -f1-3 /proc/loadavg)\""
+weights=--parallel.zero_quantized_weights=true
+gradients=--parallel.zero_quantized_gradients=true
+copy=--parallel.zero_hpz_partition_size=2
+for ((round = 0; round < rounds; ++round)); do
+  run plain 1 256 256 1
+  run bytes 1 68 68 1 $weights $gradients
+  run plain 3 256 256 1
+  run copy 3 256 256 2 $copy
+  run bytes 3 68 68 1 $weights $gradients
+  run all 3 68 68 2 $weights $gradients $copy
+done
+
+grep -o '"traffic": "[^"]*", "zero_stage": [0-9]\|"tokens_per_s":[^,]*' "$results" | paste - - | tr -d '"' |
+  awk -F'[:,\t]' '{ print $4 + 0, $2, $6 }' | sort -k1,1 -k2,2 -k3,3g | awk '
+    function flush() { if (n) middle[stage, name] = speed[int((n + 1) / 2)] }
+    $1 != stage || $2 != name { flush(); stage = $1; name = $2; n = 0; order[++rows] = stage SUBSEP name }
+    { speed[++n] = $3 }
+    END {
+      flush()
+      for (i = 1; i <= rows; ++i) {
+        split(order[i], row, SUBSEP)
+        printf "ZeRO %s %-6s %8.1f tokens/s, %.2f times plain\n", row[1], row[2], middle[order[i]],
+               middle[order[i]] / middle[row[1], "plain"]
+      }
+    }' >&2

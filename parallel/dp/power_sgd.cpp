@@ -1,0 +1,135 @@
+#include "parallel/dp/power_sgd.h"
+
+#include <memory>
+
+#include "tensor/ops/low_rank.h"
+#include "tensor/ops/ops.h"
+
+namespace mcpp {
+
+bool is_low_rank(const Shape& shape, i64 rank) {
+  if (rank == 0 || shape.size() < 2 || numel(shape) == 0) return false;
+  const i64 columns = shape.back(), rows = numel(shape) / columns;
+  return 2 * rank * (rows + columns) <= rows * columns;
+}
+
+PowerSgd::PowerSgd(const StoreContext& context, DType dtype, i64 rank)
+    : context_(context), rank_(rank), layouts_(context.plan.buckets.size()) {
+  for (std::size_t b = 0; b < layouts_.size(); ++b) {
+    const Bucket& bucket = context_.plan.buckets[b];
+    for (std::size_t i = bucket.first_param; i < bucket.end_param; ++i) add(b, i);
+  }
+  next_ = states_;
+  for (std::vector<PowerSgdState>* all : {&states_, &next_}) {
+    for (PowerSgdState& state : *all) {
+      const Shape& shape = state.param->box.shape;
+      state.error = Tensor::zeros(shape, dtype, context_.device, MemoryClass::OptimizerState);
+      state.factor = Tensor::zeros({shape.back(), rank_}, dtype, context_.device, MemoryClass::OptimizerState);
+      ops::orthonormalize(state.factor);
+    }
+  }
+}
+
+void PowerSgd::add(std::size_t bucket, std::size_t param) {
+  Layout& layout = layouts_[bucket];
+  Param& p = *context_.params[param];
+  const i64 begin = context_.plan.offsets[param] - context_.plan.buckets[bucket].begin;
+  if (!is_low_rank(p.box.shape, rank_)) {
+    layout.rest.push_back({begin, p.numel()});
+    layout.rest_elements += p.numel();
+    return;
+  }
+  const i64 columns = p.box.shape.back(), rows = p.numel() / columns;
+  layout.matrices.push_back({states_.size(), begin, rows, columns});
+  layout.left_elements += rows * rank_;
+  layout.right_elements += columns * rank_;
+  states_.push_back({&p, {}, {}});
+}
+
+/// One bucket's, under way.
+class PowerSgd::Sum {
+ public:
+  Sum(PowerSgd& owner, const Layout& layout, const Tensor& grads)
+      : owner_(owner), layout_(layout), grads_(grads), left_(room(layout.left_elements + layout.rest_elements)) {
+    for (const Matrix& m : layout_.matrices) {
+      const PowerSgdState& state = owner_.states_[m.state];
+      Tensor sent = next_error(m), p = left(m);
+      ops::copy(state.error, sent);
+      ops::add_to(gradient(m), sent);  // M
+      ops::matmul(sent, state.factor, p);
+    }
+    for_each_rest([](Tensor& gradient, Tensor& sent) { ops::copy(gradient, sent); });
+    work_ = group().all_reduce(left_, ReduceOp::Sum);
+  }
+
+  void finish() {
+    work_.wait();
+    for_each_rest([](Tensor& gradient, Tensor& sent) { ops::copy(sent, gradient); });
+    Tensor right = room(layout_.right_elements);
+    i64 at = 0;
+    std::vector<Tensor> factors;
+    for (const Matrix& m : layout_.matrices) {
+      Tensor p = left(m), q = right.flat(at, m.columns * owner_.rank_).view({m.columns, owner_.rank_});
+      ops::orthonormalize(p);
+      ops::matmul(next_error(m), p, q, {.transpose_a = true});
+      factors.push_back(q);
+      at += q.numel();
+    }
+    group().all_reduce(right, ReduceOp::Sum).wait();
+    for (std::size_t i = 0; i < factors.size(); ++i) write_sum(layout_.matrices[i], factors[i]);
+  }
+
+ private:
+  Communicator& group() const { return owner_.context_.groups.shard; }
+  Tensor room(i64 count) const {
+    return Tensor::empty({count}, grads_.dtype(), owner_.context_.device, MemoryClass::Grads);
+  }
+  Tensor gradient(const Matrix& m) const { return grads_.flat(m.begin, m.rows * m.columns).view({m.rows, m.columns}); }
+  Tensor next_error(const Matrix& m) const { return owner_.next_[m.state].error.view({m.rows, m.columns}); }
+  /// The matrix's P, which those of matrices before it precede.
+  Tensor left(const Matrix& m) const {
+    i64 at = 0;
+    for (const Matrix& before : layout_.matrices) {
+      if (before.state == m.state) break;
+      at += before.rows * owner_.rank_;
+    }
+    return left_.flat(at, m.rows * owner_.rank_).view({m.rows, owner_.rank_});
+  }
+  /// Calls f(what lies in the bucket, what is sent of it).
+  template <class F>
+  void for_each_rest(const F& f) {
+    i64 at = layout_.left_elements;
+    for (const Rest& rest : layout_.rest) {
+      Tensor inside = grads_.flat(rest.begin, rest.count), sent = left_.flat(at, rest.count);
+      f(inside, sent);
+      at += rest.count;
+    }
+  }
+  void write_sum(const Matrix& m, const Tensor& q) {
+    Tensor p = left(m), sum = gradient(m), error = next_error(m);
+    ops::matmul(p, q, sum, {.transpose_b = true});
+    ops::copy(q, owner_.next_[m.state].factor);
+    ops::scale(p, -1.0 / group().size());
+    ops::matmul(p, q, error, {.transpose_b = true, .beta = 1});
+  }
+
+  PowerSgd& owner_;
+  const Layout& layout_;
+  Tensor grads_;
+  Tensor left_;  // every P, and then what is summed as it is
+  Work work_;
+};
+
+Work PowerSgd::sum(std::size_t bucket, const Tensor& grads) {
+  const auto sum = std::make_shared<Sum>(*this, layouts_[bucket], grads);
+  return Work([sum] { sum->finish(); });
+}
+
+void PowerSgd::end_step(const Tensor& factor) {
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    ops::copy_if_finite(next_[i].error, states_[i].error, factor);
+    ops::copy_if_finite(next_[i].factor, states_[i].factor, factor);
+  }
+}
+
+}  // namespace mcpp

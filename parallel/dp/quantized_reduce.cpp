@@ -1,0 +1,70 @@
+#include "parallel/dp/quantized_reduce.h"
+
+#include <memory>
+
+#include "tensor/ops/pack.h"
+
+namespace mcpp {
+namespace {
+
+/// The message of equal pieces of a tensor, one for each rank of a group, on its way to these.
+class Exchange {
+ public:
+  /// Packs the pieces in the order in which `piece(r)` names them: rank r's, as parts of `from` of equal size.
+  template <class Piece>
+  Exchange(Communicator& group, const Tensor& from, i64 pieces, const Piece& piece)
+      : ranks_(group.size()),
+        sent_(Tensor::empty({packed_words(from.numel())}, DType::I32, from.device(), MemoryClass::Grads)),
+        received_(Tensor::empty(sent_.shape(), DType::I32, from.device(), MemoryClass::Grads)) {
+    const i64 count = from.numel() / pieces, words = packed_words(count);
+    for (i64 i = 0; i < pieces; ++i) {
+      Tensor to = sent_.flat(i * words, words);
+      ops::pack(from.flat(piece(i) * count, count), to);
+    }
+    work_ = group.all_to_all(sent_, received_);
+  }
+
+  /// Waits; `sum` becomes the sum of what all ranks had for this one.
+  void sum_into(Tensor& sum) {
+    work_.wait();
+    sent_ = Tensor();
+    const i64 words = packed_words(sum.numel());
+    for (int r = 0; r < ranks_; ++r) {
+      const Tensor message = received_.flat(r * words, words);
+      r == 0 ? ops::unpack(message, sum) : ops::add_unpacked(message, sum);
+    }
+  }
+
+ private:
+  int ranks_;
+  Tensor sent_, received_;
+  Work work_;
+};
+
+Work reduce_at_once(Communicator& group, const Tensor& full, const Tensor& part) {
+  const auto exchange = std::make_shared<Exchange>(group, full, 1, [](i64 i) { return i; });
+  return Work([exchange, to = Tensor(part)]() mutable { exchange->sum_into(to); });
+}
+
+/// Part n * k + j of `full` is for rank j of node n, of k. Inside the node, rank j gets the parts j, k + j, ...
+Work reduce_by_nodes(Communicator& node, Communicator& across, const Tensor& full, const Tensor& part) {
+  const i64 k = node.size(), nodes = across.size();
+  const auto inside =
+      std::make_shared<Exchange>(node, full, k * nodes, [=](i64 i) { return i % nodes * k + i / nodes; });
+  return Work([inside, &across, to = Tensor(part)]() mutable {
+    Tensor of_node = Tensor::empty({across.size() * to.numel()}, to.dtype(), to.device(), MemoryClass::Grads);
+    inside->sum_into(of_node);
+    Exchange(across, of_node, 1, [](i64 i) { return i; }).sum_into(to);
+  });
+}
+
+}  // namespace
+
+Work quantized_reduce_scatter(const DataParallelGroups& groups, const Tensor& full, const Tensor& part) {
+  MCPP_CHECK(full.numel() == groups.shard.size() * part.numel(), "a part of ", part.numel(), " of ", full.numel(),
+             " gradients");
+  if (!groups.node) return reduce_at_once(groups.shard, full, part);
+  return reduce_by_nodes(*groups.node, *groups.across, full, part);
+}
+
+}  // namespace mcpp

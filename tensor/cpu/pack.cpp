@@ -1,0 +1,131 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tensor/cpu/pack.cpp"
+#include "tensor/ops/pack.h"
+
+#include "hwy/foreach_target.h"
+#include "tensor/cpu/simd/parallel.h"
+#include "tensor/cpu/simd/simd-inl.h"
+#include "tensor/ops/quantize.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mcpp::HWY_NAMESPACE {
+
+constexpr i64 kBlocksPerPiece = kElementsPerPiece / kPackedBlock;
+constexpr i32 kInfinity = 0x7F800000;
+
+/// The bits of the largest magnitude of a block: as integers, those of what is not finite are the largest.
+template <class D, class T>
+HWY_INLINE i32 largest_magnitude(D d, const T* x) {
+  const hn::RebindToSigned<D> bits;
+  auto largest = hn::Zero(bits);
+  for (i64 i = 0; i < kPackedBlock; i += static_cast<i64>(hn::Lanes(d)))
+    largest = hn::Max(largest, hn::BitCast(bits, hn::Abs(load(d, x + i, Whole()))));
+  return hn::GetLane(hn::MaxOfLanes(bits, largest));
+}
+
+template <class T>
+void pack_block(const T* x, i32* words) {
+  const LaneTag<float> d;
+  const hn::Rebind<i8, decltype(d)> bytes;
+  const i32 magnitude_bits = largest_magnitude(d, x);
+  const auto magnitude = std::bit_cast<float>(magnitude_bits);
+  if (magnitude_bits >= kInfinity || magnitude < kLeastScale) {
+    std::memset(words, 0, kPackedWords * sizeof(i32));
+    if (magnitude_bits >= kInfinity) words[0] = std::bit_cast<i32>(std::numeric_limits<float>::quiet_NaN());
+    return;
+  }
+  words[0] = std::bit_cast<i32>(magnitude / 127);
+  const auto steps = hn::Set(d, 127 / magnitude);
+  i8* codes = reinterpret_cast<i8*>(words + 1);
+  for (i64 i = 0; i < kPackedBlock; i += static_cast<i64>(hn::Lanes(d)))
+    hn::StoreU(hn::DemoteTo(bytes, hn::NearestInt(hn::Mul(load(d, x + i, Whole()), steps))), bytes, codes + i);
+}
+
+/// Calls f(i, values of elements i, i + 1, ...) for all of a block.
+template <class D, class F>
+HWY_INLINE void for_each_unpacked(D d, const i32* words, F&& f) {
+  const hn::RebindToSigned<D> integers;
+  const hn::Rebind<i8, D> bytes;
+  const auto scale = hn::Set(d, std::bit_cast<float>(words[0]));
+  const i8* codes = reinterpret_cast<const i8*>(words + 1);
+  for (i64 i = 0; i < kPackedBlock; i += static_cast<i64>(hn::Lanes(d)))
+    f(i, hn::Mul(hn::ConvertTo(d, hn::PromoteTo(integers, hn::LoadU(bytes, codes + i))), scale));
+}
+
+template <class T>
+void unpack_block(const i32* words, T* x) {
+  const LaneTag<float> d;
+  for_each_unpacked(d, words, [&](i64 i, auto values) HWY_ATTR { store(values, d, x + i, Whole()); });
+}
+
+void add_unpacked_block(const i32* words, float* sum) {
+  const LaneTag<float> d;
+  for_each_unpacked(
+      d, words, [&](i64 i, auto values) HWY_ATTR { hn::StoreU(hn::Add(hn::LoadU(d, sum + i), values), d, sum + i); });
+}
+
+/// Calls f(number of a block) for all blocks of x.
+template <class F>
+void for_each_block(const Tensor& x, const F& f) {
+  parallel_for(cpu(x), x.numel() / kPackedBlock, kBlocksPerPiece, [&](i64 begin, i64 end) {
+    for (i64 b = begin; b < end; ++b) f(b);
+  });
+}
+
+/// Calls f.operator()<T>() with the type of x, which is not fp64.
+template <class F>
+void on_fp32_or_narrow(const Tensor& x, const F& f) {
+  on_float(x.dtype(), [&]<class T>() {
+    if constexpr (!std::is_same_v<T, double>) f.template operator()<T>();
+  });
+}
+
+void pack(const Tensor& x, Tensor& message) {
+  on_fp32_or_narrow(x, [&]<class T>() {
+    const T* numbers = x.data<T>();
+    i32* words = message.data<i32>();
+    for_each_block(x, [=](i64 b) { pack_block(numbers + b * kPackedBlock, words + b * kPackedWords); });
+  });
+}
+
+void unpack(const Tensor& message, Tensor& x) {
+  on_fp32_or_narrow(x, [&]<class T>() {
+    T* numbers = x.data<T>();
+    const i32* words = message.data<i32>();
+    for_each_block(x, [=](i64 b) { unpack_block(words + b * kPackedWords, numbers + b * kPackedBlock); });
+  });
+}
+
+void add_unpacked(const Tensor& message, Tensor& sum) {
+  float* numbers = sum.data<float>();
+  const i32* words = message.data<i32>();
+  for_each_block(sum, [=](i64 b) { add_unpacked_block(words + b * kPackedWords, numbers + b * kPackedBlock); });
+}
+
+}  // namespace mcpp::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mcpp {
+
+HWY_EXPORT(pack);
+HWY_EXPORT(unpack);
+HWY_EXPORT(add_unpacked);
+
+template <>
+void PackKernels<DeviceType::Cpu>::pack(const Tensor& x, Tensor& message) {
+  HWY_DYNAMIC_DISPATCH(pack)(x, message);
+}
+
+template <>
+void PackKernels<DeviceType::Cpu>::unpack(const Tensor& message, Tensor& x) {
+  HWY_DYNAMIC_DISPATCH(unpack)(message, x);
+}
+
+template <>
+void PackKernels<DeviceType::Cpu>::add_unpacked(const Tensor& message, Tensor& sum) {
+  HWY_DYNAMIC_DISPATCH(add_unpacked)(message, sum);
+}
+
+}  // namespace mcpp
+#endif  // HWY_ONCE

@@ -1,0 +1,96 @@
+#include "tensor/cuda/launch.cuh"
+#include "tensor/ops/pack.h"
+#include "tensor/ops/quantize.h"
+
+namespace mcpp {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kPerLane = kPackedBlock / kWarp;
+
+/// The bits of the largest magnitude of a warp's numbers, on every lane: as integers, those of what is not finite are
+/// the largest.
+__device__ __forceinline__ int largest_magnitude(const float (&values)[kPerLane]) {
+  int largest = 0;
+#pragma unroll
+  for (const float value : values) largest = max(largest, __float_as_int(fabsf(value)));
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) largest = max(largest, __shfl_xor_sync(~0u, largest, offset));
+  return largest;
+}
+
+/// A warp for each block of numbers.
+template <class E>
+__global__ void __launch_bounds__(kThreads) pack_blocks(const E* x, i32* message, i64 blocks) {
+  const int lane = threadIdx.x % kWarp;
+  const i64 step = i64{gridDim.x} * blockDim.x / kWarp;
+  for (i64 b = (blockIdx.x * i64{blockDim.x} + threadIdx.x) / kWarp; b < blocks; b += step) {
+    float values[kPerLane];
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) values[i] = widen(x[b * kPackedBlock + i * kWarp + lane]);
+    const int magnitude_bits = largest_magnitude(values);
+    const float magnitude = __int_as_float(magnitude_bits);
+    const bool is_finite = magnitude_bits < 0x7F800000, is_zero = !is_finite || magnitude < kLeastScale;
+    const float steps = is_zero ? 0 : __fdiv_rn(127.0F, magnitude);
+    i32* words = message + b * kPackedWords;
+    signed char* codes = reinterpret_cast<signed char*>(words + 1);
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i)
+      codes[i * kWarp + lane] = static_cast<signed char>(is_zero ? 0 : __float2int_rn(__fmul_rn(values[i], steps)));
+    const float scale = is_zero ? 0 : __fdiv_rn(magnitude, 127.0F);
+    if (lane == 0) words[0] = is_finite ? __float_as_int(scale) : 0x7FC00000;
+  }
+}
+
+/// Writes what the message says, or adds it.
+template <bool kAdds, class E>
+__global__ void __launch_bounds__(kThreads) unpack_blocks(const i32* message, E* x, i64 count) {
+  const i64 first = blockIdx.x * i64{blockDim.x} + threadIdx.x, step = i64{gridDim.x} * blockDim.x;
+  for (i64 i = first; i < count; i += step) {
+    const i32* words = message + i / kPackedBlock * kPackedWords;
+    const signed char* codes = reinterpret_cast<const signed char*>(words + 1);
+    const float value = __fmul_rn(static_cast<float>(codes[i % kPackedBlock]), __int_as_float(words[0]));
+    if constexpr (kAdds)
+      x[i] = __fadd_rn(x[i], value);
+    else
+      x[i] = narrow<E>(value);
+  }
+}
+
+template <bool kAdds, class T>
+void launch_unpack(const Tensor& message, Tensor& x) {
+  const i64 count = x.numel();
+  if (count == 0) return;
+  CudaDevice& device = cuda(x);
+  unpack_blocks<kAdds, Element<T>>
+      <<<grid_for(count, kThreads, device), kThreads, 0, device.stream()>>>(message.data<i32>(), elements<T>(x), count);
+  check_launch("unpack_blocks");
+}
+
+}  // namespace
+
+template <>
+void PackKernels<DeviceType::Cuda>::pack(const Tensor& x, Tensor& message) {
+  const i64 blocks = x.numel() / kPackedBlock;
+  if (blocks == 0) return;
+  CudaDevice& device = cuda(x);
+  on_float(x.dtype(), [&]<class T>() {
+    if constexpr (!std::is_same_v<T, double>)
+      pack_blocks<<<grid_for(blocks * kWarp, kThreads, device), kThreads, 0, device.stream()>>>(
+          elements<T>(x), message.data<i32>(), blocks);
+  });
+  check_launch("pack_blocks");
+}
+
+template <>
+void PackKernels<DeviceType::Cuda>::unpack(const Tensor& message, Tensor& x) {
+  on_float(x.dtype(), [&]<class T>() {
+    if constexpr (!std::is_same_v<T, double>) launch_unpack<false, T>(message, x);
+  });
+}
+
+template <>
+void PackKernels<DeviceType::Cuda>::add_unpacked(const Tensor& message, Tensor& sum) {
+  launch_unpack<true, float>(message, sum);
+}
+
+}  // namespace mcpp

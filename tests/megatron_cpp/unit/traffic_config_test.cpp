@@ -1,0 +1,93 @@
+// What less traffic cannot go with is said before anything starts, all of it at once.
+#include <gmock/gmock.h>
+
+#include "megatron_cpp/config/config_compare.h"
+#include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/setup/plan.h"
+
+namespace mcpp {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::UnorderedElementsAre;
+
+Config config_of(i64 zero_stage) {
+  Config config;
+  config.model.vocab_size = 64;
+  config.training.global_batch_size = 8;
+  config.training.train_iters = 10;
+  config.parallel.zero_stage = zero_stage;
+  return config;
+}
+
+TEST(TrafficConfig, IsOffUnlessAskedFor) {
+  const ParallelConfig p;
+  EXPECT_EQ(p.zero_hpz_partition_size, 1);
+  EXPECT_FALSE(p.zero_quantized_weights || p.zero_quantized_gradients);
+}
+
+TEST(TrafficConfig, AllThatContradictsTheStageIsNamed) {
+  Config config = config_of(0);
+  config.parallel.zero_hpz_partition_size = 2;
+  config.parallel.zero_quantized_weights = config.parallel.zero_quantized_gradients = true;
+  EXPECT_THAT(layout_problems(config, 4),
+              UnorderedElementsAre(HasSubstr("zero_hpz_partition_size = 2 has no meaning with zero_stage = 0"),
+                                   HasSubstr("zero_quantized_weights = true has no meaning with zero_stage = 0"),
+                                   HasSubstr("zero_quantized_gradients = true has no meaning with zero_stage = 0")));
+  config.parallel.zero_stage = 2;
+  EXPECT_THAT(layout_problems(config, 4), ElementsAre(HasSubstr("zero_hpz_partition_size = 2 has no meaning with")));
+  config.parallel.zero_stage = 3;
+  EXPECT_THAT(layout_problems(config, 4), IsEmpty());
+}
+
+TEST(TrafficConfig, FactorsNeedWholeGradients) {
+  Config config = config_of(1);
+  config.parallel.power_sgd_rank = 4;
+  EXPECT_THAT(layout_problems(config, 4), IsEmpty());
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+  config.parallel.zero_stage = 3;
+  config.parallel.zero_quantized_gradients = true;
+  EXPECT_THAT(layout_problems(config, 4),
+              UnorderedElementsAre(HasSubstr("power_sgd_rank = 4 needs whole gradients, which zero_stage = 3 cuts"),
+                                   HasSubstr("two ways to send the same gradients")));
+  config.training.precision = Precision::Fp16;
+  config.checkpoint.async_save = true;
+  config.checkpoint.save = "runs/x";
+  const std::vector<std::string> conflicts = config.conflicts();
+  EXPECT_THAT(conflicts, testing::Contains(HasSubstr("not for a loss scale that adapts")));
+  EXPECT_THAT(conflicts, testing::Contains(HasSubstr("leave checkpoint.async_save out")));
+}
+
+TEST(TrafficConfig, TheSecondCopyIsOfSomeOfTheRanksThatShare) {
+  Config config = config_of(3);
+  config.parallel.zero_hpz_partition_size = 3;
+  EXPECT_THAT(layout_problems(config, 8), ElementsAre(HasSubstr("zero_hpz_partition_size = 3 does not divide")));
+  config.parallel.zero_hpz_partition_size = 4;
+  EXPECT_THAT(layout_problems(config, 8), IsEmpty());
+  config.parallel.num_distributed_optimizer_instances = 2;
+  EXPECT_THAT(layout_problems(config, 8), ElementsAre(HasSubstr("= 4 is the number of all ranks that share")));
+}
+
+/// Two change numbers, and define a run; where weights come from does not.
+TEST(TrafficConfig, WhatChangesNumbersDefinesARun) {
+  const std::vector<std::string> keys = run_defining_keys();
+  EXPECT_EQ(std::ranges::count(keys, "parallel.zero_quantized_weights"), 1);
+  EXPECT_EQ(std::ranges::count(keys, "parallel.zero_quantized_gradients"), 1);
+  EXPECT_EQ(std::ranges::count(keys, "parallel.zero_hpz_partition_size"), 0);
+}
+
+TEST(TrafficConfig, ThePlanTells) {
+  Config config = config_of(3);
+  EXPECT_THAT(run_plan(config, 4), Not(HasSubstr("a byte each")));
+  const double params = estimate_memory_by_stage(config, 4)[0].params;
+  config.parallel.zero_hpz_partition_size = 2;
+  config.parallel.zero_quantized_weights = config.parallel.zero_quantized_gradients = true;
+  EXPECT_THAT(run_plan(config, 4), HasSubstr("weights and gradients travel so\n"));
+  EXPECT_THAT(run_plan(config, 4), HasSubstr("of the weights, in every 2 of these ranks\n"));
+  EXPECT_NE(estimate_memory_by_stage(config, 4)[0].params, params);
+}
+
+}  // namespace
+}  // namespace mcpp

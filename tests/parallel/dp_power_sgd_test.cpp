@@ -1,0 +1,304 @@
+// Sums of gradients by factors of low rank, against the algorithm in double precision and against what it promises.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "comm/local.h"
+#include "comm/metered.h"
+#include "parallel/dp/power_sgd.h"
+#include "tensor/ops/low_rank.h"
+#include "tensor/ops/ops.h"
+#include "tests/support/dp_toy.h"
+#include "tests/support/tensors.h"
+
+namespace mcpp {
+namespace {
+
+using test::DpGroups;
+using test::DpLayout;
+using test::Numbers;
+using test::ToyModel;
+using test::ToySum;
+using test::ToyTraining;
+
+constexpr i64 kRank = 2;
+
+struct Rank {
+  Rank(Communicator& world, int stage, bool overlap = true, DpLayout layout = {})
+      : groups(world, filled(world, layout)) {
+    groups.shard = make_metered(std::move(groups.shard), meter);
+    buffer = make_param_and_grad_buffer(
+        model.unit_params(), DType::F32, device, groups.refs(),
+        {.zero_stage = stage, .bucket_elements = 400, .overlap_grad_reduce = overlap, .power_sgd_rank = kRank});
+  }
+  static DpLayout filled(const Communicator& world, DpLayout layout) {
+    return layout.ranks() == world.size() ? layout : DpLayout{world.size(), 1};
+  }
+  /// Ends a step that was taken, or not.
+  void end_step(double factor = 1) {
+    Tensor t = Tensor::zeros({1}, DType::F64, device, MemoryClass::Other);
+    *t.data<double>() = factor;
+    buffer->end_step(t);
+  }
+  Numbers errors() const {
+    Numbers all;
+    for (const PowerSgdState& state : buffer->power_sgd_states()) {
+      const Numbers error = test::numbers(state.error);
+      all.insert(all.end(), error.begin(), error.end());
+    }
+    return all;
+  }
+
+  std::shared_ptr<CommMeter> meter = std::make_shared<CommMeter>();
+  CpuDevice device;
+  ToyModel model;
+  DpGroups groups;
+  std::unique_ptr<ParamAndGradBuffer> buffer;
+};
+
+TEST(PowerSgd, IsForMatricesOfWhichItSendsHalfAtMost) {
+  EXPECT_TRUE(is_low_rank({100, 100}, 4));
+  EXPECT_TRUE(is_low_rank({4, 25, 100}, 4)) << "as [100, 100]";
+  EXPECT_TRUE(is_low_rank({100, 100}, 25));
+  EXPECT_FALSE(is_low_rank({100, 100}, 26));
+  EXPECT_FALSE(is_low_rank({100, 100}, 0));
+  EXPECT_FALSE(is_low_rank({10000}, 1));
+  EXPECT_FALSE(is_low_rank({0, 100}, 1));
+}
+
+/// What a step does, in double precision, from a gradient, an error and a factor of each rank; orthonormalize() is
+/// tested for itself.
+struct Reference {
+  i64 rows, columns;
+  std::vector<Numbers> errors;  // by rank
+  Numbers factor;
+
+  Numbers step(const std::vector<Numbers>& gradients, Device& device) {
+    const auto n = static_cast<std::size_t>(rows), m = static_cast<std::size_t>(columns),
+               r = static_cast<std::size_t>(kRank);
+    Numbers p(n * r), q(m * r), sum(n * m);
+    for (std::size_t w = 0; w < gradients.size(); ++w) {
+      for (std::size_t i = 0; i < n * m; ++i) errors[w][i] += gradients[w][i];
+      for (std::size_t i = 0; i < n; ++i)
+        for (std::size_t j = 0; j < m; ++j)
+          for (std::size_t k = 0; k < r; ++k) p[i * r + k] += errors[w][i * m + j] * factor[j * r + k];
+    }
+    Tensor columns_of_p = Tensor::empty({rows, kRank}, DType::F64, device);
+    test::set_numbers(columns_of_p, p);
+    ops::orthonormalize(columns_of_p);
+    p = test::numbers(columns_of_p);
+    for (const Numbers& sent : errors) {
+      for (std::size_t i = 0; i < n; ++i)
+        for (std::size_t j = 0; j < m; ++j)
+          for (std::size_t k = 0; k < r; ++k) q[j * r + k] += sent[i * m + j] * p[i * r + k];
+    }
+    for (std::size_t i = 0; i < n; ++i)
+      for (std::size_t j = 0; j < m; ++j)
+        for (std::size_t k = 0; k < r; ++k) sum[i * m + j] += p[i * r + k] * q[j * r + k];
+    for (Numbers& error : errors) {
+      for (std::size_t i = 0; i < n * m; ++i) error[i] -= sum[i] / static_cast<double>(gradients.size());
+    }
+    factor = q;
+    return sum;
+  }
+};
+
+/// A factor that nothing is known of.
+Numbers directions(i64 columns, Device& device) {
+  Tensor factor = Tensor::zeros({columns, kRank}, DType::F64, device, MemoryClass::Other);
+  ops::orthonormalize(factor);
+  return test::numbers(factor);
+}
+
+Numbers made_up_grads(const Param& param, int step, int rank) {
+  Numbers grads;
+  for (i64 i = 0; i < param.numel(); ++i) grads.push_back(test::made_up_grad(step, 0, rank, 0, param.name, i));
+  return grads;
+}
+
+TEST(PowerSgd, IsTheAlgorithmOfThePaper) {
+  constexpr int kRanks = 3, kSteps = 4;
+  run_local_ranks(kRanks, [&](Communicator& world, int rank) {
+    Rank r(world, 0);
+    ToyTraining training{r.model, *r.buffer, rank};
+    std::map<std::string, Reference> references;
+    for (int step = 0; step < kSteps; ++step) {
+      training.run_step(step);
+      for (const PowerSgdState& state : r.buffer->power_sgd_states()) {
+        const Param& param = *state.param;
+        const i64 columns = param.box.shape.back();
+        const auto count = static_cast<std::size_t>(param.numel());
+        Reference& reference = references
+                                   .try_emplace(param.name, Reference{param.numel() / columns, columns,
+                                                                      std::vector<Numbers>(kRanks, Numbers(count)),
+                                                                      directions(columns, r.device)})
+                                   .first->second;
+        std::vector<Numbers> gradients;
+        for (int w = 0; w < kRanks; ++w) gradients.push_back(made_up_grads(param, step, w));
+        const Numbers expected = reference.step(gradients, r.device), sum = test::numbers(param.main_grad);
+        for (std::size_t i = 0; i < sum.size(); ++i)
+          ASSERT_NEAR(sum[i], expected[i], 2e-5) << param.name << " " << step;
+      }
+      r.end_step();
+      for (const PowerSgdState& state : r.buffer->power_sgd_states()) {
+        const Numbers error = test::numbers(state.error),
+                      &expected = references.at(state.param->name).errors[static_cast<std::size_t>(rank)];
+        for (std::size_t i = 0; i < error.size(); ++i) ASSERT_NEAR(error[i], expected[i], 2e-5) << state.param->name;
+      }
+    }
+    EXPECT_EQ(references.size(), 3U);
+  });
+}
+
+/// What does not fit into factors is put off: sums of all steps and what ranks still remember are all gradients.
+TEST(PowerSgd, LosesNothing) {
+  for (const int stage : {0, 1}) {
+    run_local_ranks(2, [&](Communicator& world, int rank) {
+      Rank r(world, stage);
+      ToyTraining training{r.model, *r.buffer, rank, 2};
+      std::map<std::string, Numbers> sums;
+      constexpr int kSteps = 5;
+      for (int step = 0; step < kSteps; ++step) {
+        training.run_step(step);
+        for (const PowerSgdState& state : r.buffer->power_sgd_states()) {
+          Numbers& sum = sums[state.param->name];
+          const Numbers grads = test::numbers(state.param->main_grad);  // whole on every rank
+          sum.resize(grads.size());
+          for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += grads[i];
+        }
+        r.end_step();
+      }
+      const ToySum<double> all{.layout = {2, 1}, .microbatches = 2};
+      for (const PowerSgdState& state : r.buffer->power_sgd_states()) {
+        Tensor left = Tensor::like(state.error);
+        ops::copy(state.error, left);
+        world.all_reduce(left, ReduceOp::Sum).wait();
+        const Numbers errors = test::numbers(left);
+        for (std::size_t i = 0; i < errors.size(); ++i) {
+          double expected = 0;
+          for (int step = 0; step < kSteps; ++step) expected += all(step, *state.param, static_cast<i64>(i));
+          ASSERT_NEAR(sums[state.param->name][i] + errors[i], expected, 1e-4);
+        }
+      }
+    });
+  }
+}
+
+/// A sum whose rank is not above that of the factors is found at once.
+TEST(PowerSgd, FindsSumsOfLowRank) {
+  run_local_ranks(2, [&](Communicator& world, int rank) {
+    Rank r(world, 0);
+    const auto value = [&](int w, i64 i, i64 columns) {
+      return static_cast<double>((i / columns + 1) * (2 * (i % columns) + 1 + w)) / 100;  // of rank 2 over both
+    };
+    for (int step = 0; step < 2; ++step) {
+      r.buffer->clear_grads();
+      for (int unit = ToyModel::kUnits - 1; unit >= 0; --unit) {
+        r.buffer->acquire(unit, Use::Backward);
+        for (ToyModel::Entry& e : r.model.entries) {
+          if (e.unit != unit) continue;
+          e.param.add_grad([&](Tensor& sum, float) {
+            for (i64 i = 0; i < sum.numel(); ++i)
+              sum.data<float>()[i] = static_cast<float>(value(rank, i, e.param.box.shape.back()));
+          });
+        }
+        r.buffer->release(unit, Use::Backward, true);
+      }
+      r.buffer->finish();
+      r.end_step();
+      for (const PowerSgdState& state : r.buffer->power_sgd_states()) {
+        const Numbers sum = test::numbers(state.param->main_grad);
+        const i64 columns = state.param->box.shape.back();
+        for (std::size_t i = 0; i < sum.size(); ++i) {
+          const auto at = static_cast<i64>(i);
+          ASSERT_NEAR(sum[i], value(0, at, columns) + value(1, at, columns), 1e-5 * static_cast<double>(sum.size()));
+        }
+      }
+    }
+  });
+}
+
+TEST(PowerSgd, HasTheSameBitsOnAllRanksAndAtBothStages) {
+  std::map<std::string, Numbers> first;
+  std::mutex mutex;
+  for (const auto& [stage, overlap] : {std::pair(0, true), {0, false}, {1, true}, {1, false}}) {
+    run_local_ranks(3, [&, zero = stage, ahead = overlap](Communicator& world, int rank) {
+      Rank r(world, zero, ahead);
+      ToyTraining training{r.model, *r.buffer, rank};
+      for (int step = 0; step < 3; ++step) {
+        training.run_step(step);
+        r.end_step();
+      }
+      const std::lock_guard lock(mutex);
+      r.buffer->visit_grads([&](const Param& param, i64 begin, const Tensor& values) {
+        Numbers& whole = first[param.name];
+        whole.resize(static_cast<std::size_t>(param.numel()), std::nan(""));
+        const Numbers part = test::numbers(values);
+        for (std::size_t i = 0; i < part.size(); ++i) {
+          double& known = whole[static_cast<std::size_t>(begin) + i];
+          if (std::isnan(known)) known = part[i];
+          EXPECT_EQ(known, part[i]) << param.name << " at stage " << zero;
+        }
+      });
+    });
+  }
+}
+
+TEST(PowerSgd, AStepThatIsNotTakenLeavesNothingBehind) {
+  run_local_ranks(2, [&](Communicator& world, int rank) {
+    Rank r(world, 1), other(world, 1);
+    ToyTraining training{r.model, *r.buffer, rank}, without{other.model, *other.buffer, rank};
+    for (const int step : {0, 1}) {
+      training.run_step(step), without.run_step(step);
+      r.end_step(), other.end_step();
+    }
+    training.run_step(2);
+    r.end_step(std::numeric_limits<double>::infinity());
+    EXPECT_EQ(r.errors(), other.errors());
+    training.run_step(3), without.run_step(3);
+    r.end_step(), other.end_step();
+    EXPECT_EQ(r.errors(), other.errors());
+  });
+}
+
+/// Of a matrix [rows, columns] kRank (rows + columns) numbers, of all else each number, all-reduced.
+TEST(PowerSgd, SendsWhatTheFormulaSays) {
+  for (const int ranks : {2, 4}) {
+    run_local_ranks(ranks, [&, d = ranks](Communicator& world, int rank) {
+      Rank r(world, 0);
+      ToyTraining training{r.model, *r.buffer, rank, 3};
+      training.run_step(0);
+      r.meter->reset();
+      training.run_step(1);
+      i64 numbers = 0;
+      for (const ToyModel::Entry& e : r.model.entries) {
+        const Shape& shape = e.param.box.shape;
+        numbers += is_low_rank(shape, kRank) ? kRank * (shape[0] + shape[1]) : e.param.numel();
+      }
+      const i64 bytes = 2 * 4 * numbers * (d - 1) / d;
+      EXPECT_LE(r.meter->total_bytes(), bytes);
+      EXPECT_GE(r.meter->total_bytes(), bytes - 6) << "each call is rounded down";
+      EXPECT_EQ(r.meter->total_bytes(), (*r.meter)[CommOp::AllReduce].bytes);
+    });
+  }
+}
+
+/// Each group of replicas factorizes its own sum; these are added in full.
+TEST(PowerSgd, GoesWithHybridSharding) {
+  run_local_ranks(4, [&](Communicator& world, int rank) {
+    Rank r(world, 1, true, {2, 2});
+    ToyTraining training{r.model, *r.buffer, rank};
+    training.run_step(0);
+    r.end_step();
+    Tensor squares = Tensor::zeros({1}, DType::F64, r.device, MemoryClass::Other);
+    for (const ShardSegment& segment : r.buffer->shard()) *squares.data<double>() += ops::sum_of_squares(segment.grads);
+    Tensor most = Tensor::zeros({1}, DType::F64, r.device, MemoryClass::Other);
+    *most.data<double>() = *squares.data<double>();
+    r.groups.replicate->all_reduce(most, ReduceOp::Max).wait();
+    EXPECT_EQ(*most.data<double>(), *squares.data<double>()) << "replicas differ";
+    EXPECT_GT(*squares.data<double>(), 0);
+  });
+}
+
+}  // namespace
+}  // namespace mcpp

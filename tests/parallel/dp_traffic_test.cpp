@@ -1,0 +1,276 @@
+// Weights and gradients in a byte each on their way between ranks, and a second copy of the weights inside nodes.
+#include <gtest/gtest.h>
+
+#include "comm/local.h"
+#include "comm/metered.h"
+#include "tensor/ops/ops.h"
+#include "tensor/ops/pack.h"
+#include "tests/support/dp_toy.h"
+#include "tests/support/packed.h"
+
+namespace mcpp {
+namespace {
+
+using test::DpGroups;
+using test::DpLayout;
+using test::ToyModel;
+using test::ToyTraining;
+using Floats = std::vector<float>;
+
+struct Options {
+  int stage;
+  bool overlap;
+  bool weights = false, gradients = false;
+};
+
+/// One rank's buffer over metered groups.
+struct Rank {
+  Rank(Communicator& world, const DpLayout& layout, const Options& o, DType dtype = DType::F32)
+      : groups(world, layout) {
+    const auto meter = [](std::unique_ptr<Communicator>& group, std::shared_ptr<CommMeter>& counts) {
+      if (group) group = make_metered(std::move(group), counts);
+    };
+    meter(groups.shard, shard), meter(groups.node, node), meter(groups.across, across);
+    buffer = make_param_and_grad_buffer(model.unit_params(), dtype, device, groups.refs(),
+                                        {.zero_stage = o.stage,
+                                         .bucket_elements = 400,
+                                         .overlap_grad_reduce = o.overlap,
+                                         .overlap_param_gather = o.overlap,
+                                         .quantized_weights = o.weights,
+                                         .quantized_gradients = o.gradients});
+  }
+  void reset_meters() const { shard->reset(), node->reset(), across->reset(); }
+
+  std::shared_ptr<CommMeter> shard = std::make_shared<CommMeter>(), node = std::make_shared<CommMeter>(),
+                             across = std::make_shared<CommMeter>();
+  CpuDevice device;
+  ToyModel model;
+  DpGroups groups;
+  std::unique_ptr<ParamAndGradBuffer> buffer;
+};
+
+float weight(int step, const std::string& name, i64 i) {
+  return static_cast<float>(test::made_up_weight(step, name, i) * 0.37);
+}
+
+void set_weights(const ParamAndGradBuffer& buffer, int step) {
+  buffer.visit_weights([&](const Param& param, i64 first, const Tensor& values) {
+    for (i64 i = 0; i < values.numel(); ++i) values.data<float>()[i] = weight(step, param.name, first + i);
+  });
+}
+
+/// f(i) for the elements of a parameter, and zeros up to the next one.
+template <class F>
+Floats padded(const Param& param, const F& f) {
+  Floats all;
+  for (i64 i = 0; i < param.numel(); ++i) all.push_back(f(i));
+  all.resize(static_cast<std::size_t>((param.numel() + kParamAlignment - 1) / kParamAlignment * kParamAlignment));
+  return all;
+}
+
+constexpr std::array<DpLayout, 4> kLayouts{{{1, 1}, {3, 1}, {2, 2}, {4, 1, 2}}};
+
+/// Whatever the stage and however many ranks there are: what arrives is each parameter's own.
+TEST(QuantizedWeights, AreTheSameOnAllRanksAndKeptInFull) {
+  for (const DpLayout& layout : kLayouts) {
+    for (const Options& o : {Options{1, true, true}, {2, false, true}, {3, true, true}, {3, false, true}}) {
+      run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+        Rank r(world, layout, o);
+        ToyTraining training{r.model, *r.buffer, rank, 2};
+        for (int step = 0; step < 3; ++step) {
+          set_weights(*r.buffer, step);
+          r.buffer->publish();
+          int seen = 0;
+          training.on_forward = [&](const Param& param) {
+            const Floats expected =
+                test::packed_and_back(padded(param, [&](i64 i) { return weight(step, param.name, i); }));
+            for (i64 i = 0; i < param.numel(); ++i)
+              ASSERT_EQ(param.value.data<float>()[i], expected[static_cast<std::size_t>(i)]) << param.name << i;
+            ++seen;
+          };
+          training.run_step(step);
+          EXPECT_EQ(seen, 2 * static_cast<int>(r.model.entries.size()));
+          r.buffer->visit_weights([&](const Param& param, i64 first, const Tensor& values) {
+            for (i64 i = 0; i < values.numel(); ++i)
+              ASSERT_EQ(values.data<float>()[i], weight(step, param.name, first + i));
+          });
+        }
+      });
+    }
+  }
+}
+
+/// The part of a parameter's gradient sum that travels packed, by the definition.
+Floats packed_sum(const std::vector<Floats>& parts) {
+  Floats sum;
+  for (const Floats& part : parts) {
+    const Floats arrived = test::packed_and_back(part);
+    if (sum.empty())
+      sum = arrived;
+    else
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += arrived[i];
+  }
+  return sum;
+}
+
+/// Of the ranks of a shard group, in one microbatch.
+Floats expected_sum(const DpLayout& layout, int replica, int step, int microbatch, const Param& param) {
+  std::vector<Floats> of_nodes;
+  for (int first = 0; first < layout.shards; first += layout.node) {
+    std::vector<Floats> of_ranks;
+    for (int r = first; r < first + layout.node; ++r) {
+      const int rank = replica * layout.shards + r;
+      of_ranks.push_back(padded(param, [&](i64 i) {
+        return ToyModel::is_used(param) ? test::made_up_grad(step, microbatch, rank, 0, param.name, i) : 0;
+      }));
+    }
+    of_nodes.push_back(layout.node > 1 ? packed_sum(of_ranks) : of_ranks.front());
+  }
+  return packed_sum(of_nodes);
+}
+
+TEST(QuantizedGradients, AreSummedInFullByRankAndByNode) {
+  for (const DpLayout& layout : {DpLayout{2, 1}, {3, 1}, {2, 2}, {4, 1, 2}, {6, 1, 2}, {6, 1, 3}}) {
+    for (const Options& o : {Options{1, true, false, true}, {2, false, false, true}, {3, true, true, true}}) {
+      run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+        Rank r(world, layout, o);
+        ToyTraining training{r.model, *r.buffer, rank};
+        for (int step = 0; step < 2; ++step) {
+          training.run_step(step);
+          r.buffer->visit_grads([&](const Param& param, i64 first, const Tensor& values) {
+            Floats sum = expected_sum(layout, 0, step, 0, param);
+            for (int replica = 1; replica < layout.replicas; ++replica) {
+              const Floats other = expected_sum(layout, replica, step, 0, param);
+              for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
+            }
+            for (i64 i = 0; i < values.numel(); ++i)
+              ASSERT_EQ(values.data<float>()[i], sum[static_cast<std::size_t>(first + i)])
+                  << param.name << first + i << " of " << layout.shards << ", stage " << o.stage;
+          });
+        }
+      });
+    }
+  }
+}
+
+TEST(QuantizedGradients, ShowWhatIsNotFinite) {
+  for (const int stage : {1, 2}) {
+    run_local_ranks(4, [&](Communicator& world, int rank) {
+      Rank r(world, {4, 1, 2}, {stage, true, false, true});
+      r.buffer->clear_grads();
+      for (int unit = ToyModel::kUnits - 1; unit >= 0; --unit) {
+        r.buffer->acquire(unit, Use::Backward);
+        for (ToyModel::Entry& e : r.model.entries) {
+          if (e.unit != unit) continue;
+          e.param.add_grad([&](Tensor& sum, float) {
+            ops::fill_zero(sum);
+            if (e.param.name == "layer2.bias" && rank == 3)
+              sum.data<float>()[2] = std::numeric_limits<float>::infinity();
+          });
+        }
+        r.buffer->release(unit, Use::Backward, true);
+      }
+      r.buffer->finish();
+      i64 bad = 0;
+      r.buffer->visit_grads([&](const Param&, i64, const Tensor& values) {
+        for (i64 i = 0; i < values.numel(); ++i) bad += std::isfinite(values.data<float>()[i]) ? 0 : 1;
+      });
+      Tensor all = Tensor::zeros({1}, DType::F64, r.device, MemoryClass::Other);
+      all.data<double>()[0] = static_cast<double>(bad);
+      world.all_reduce(all, ReduceOp::Sum).wait();
+      EXPECT_EQ(all.data<double>()[0], 11);  // all of the bias
+    });
+  }
+}
+
+/// Bytes that a rank sends of n elements, of w bytes each, to others of a group of d.
+i64 sent(i64 n, i64 d, i64 w = 4) {
+  return n * w * (d - 1) / d;
+}
+
+struct Volume {
+  DpLayout layout;
+  Options options;
+  int microbatches;
+};
+
+class TrafficVolume : public testing::TestWithParam<Volume> {};
+
+/// Of P elements in a step of m microbatches, weights w bytes or 17/16, gradients 4 or 17/16. Without nodes: as ever,
+/// with these bytes. With nodes of k ranks: weights once from all d ranks, 2 m - 1 times from the k; gradients P inside
+/// the node and P / k between nodes.
+TEST_P(TrafficVolume, IsThatOfTheFormula) {
+  const auto& [layout, o, m] = GetParam();
+  run_local_ranks(layout.ranks(), [&, m = m](Communicator& world, int rank) {
+    Rank r(world, layout, o);
+    ToyTraining training{r.model, *r.buffer, rank, m};
+    training.run_step(0);
+    r.buffer->publish();
+    training.run_step(1);
+    r.reset_meters();
+    r.buffer->publish();
+    training.run_step(2);
+    const i64 p = r.buffer->plan().total, d = layout.shards, k = layout.node, bytes = packed_words(p);
+    const i64 weights = o.weights ? bytes : p;
+    const i64 gathers = o.stage == 3 ? 2 * m : 1, reductions = o.stage == 1 ? 1 : m;
+    const bool has_nodes = k > 1;
+    EXPECT_EQ((*r.shard)[CommOp::AllGather].bytes, (has_nodes ? 1 : gathers) * sent(weights, d));
+    EXPECT_EQ((*r.node)[CommOp::AllGather].bytes, has_nodes ? (gathers - 1) * sent(weights, k) : 0);
+    EXPECT_EQ((*r.shard)[CommOp::ReduceScatter].bytes, o.gradients ? 0 : reductions * sent(p, d));
+    EXPECT_EQ((*r.shard)[CommOp::AllToAll].bytes, o.gradients && !has_nodes ? reductions * sent(bytes, d) : 0);
+    EXPECT_EQ((*r.node)[CommOp::AllToAll].bytes, o.gradients && has_nodes ? reductions * sent(bytes, k) : 0);
+    EXPECT_EQ((*r.across)[CommOp::AllToAll].bytes, o.gradients && has_nodes ? reductions * sent(bytes / k, d / k) : 0);
+    EXPECT_EQ(r.across->total_bytes(), (*r.across)[CommOp::AllToAll].bytes);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, TrafficVolume,
+    testing::Values(Volume{{4, 1}, {1, true, true, false}, 1}, Volume{{4, 1}, {1, true, true, true}, 3},
+                    Volume{{3, 1}, {2, false, true, true}, 2}, Volume{{4, 1}, {3, true, true, true}, 2},
+                    Volume{{4, 1, 2}, {3, true, false, false}, 1}, Volume{{4, 1, 2}, {3, false, false, false}, 3},
+                    Volume{{4, 1, 2}, {3, true, true, true}, 2}, Volume{{4, 2, 2}, {3, true, true, true}, 1},
+                    Volume{{8, 1, 4}, {3, true, false, true}, 1}));
+
+/// The second copy changes where weights come from and nothing else.
+TEST(NodeCopy, GivesTheWeightsThatAreNow) {
+  for (const bool overlap : {false, true}) {
+    for (const bool is_packed : {false, true}) {
+      run_local_ranks(4, [&](Communicator& world, int rank) {
+        Rank r(world, {4, 1, 2}, {3, overlap, is_packed, false});
+        ToyTraining training{r.model, *r.buffer, rank, 2, /*is_tied=*/true};
+        for (int step = 0; step < 3; ++step) {
+          set_weights(*r.buffer, step);
+          r.buffer->publish();
+          training.on_forward = [&](const Param& param) {
+            Floats expected = padded(param, [&](i64 i) { return weight(step, param.name, i); });
+            if (is_packed) expected = test::packed_and_back(expected);
+            for (i64 i = 0; i < param.numel(); ++i)
+              ASSERT_EQ(param.value.data<float>()[i], expected[static_cast<std::size_t>(i)]);
+          };
+          training.forward(true);  // an evaluation, which leaves a unit on its way
+          training.run_step(step);
+        }
+      });
+    }
+  }
+}
+
+TEST(NodeCopy, TakesItsPartOfTheWeights) {
+  for (const bool is_packed : {false, true}) {
+    run_local_ranks(4, [&](Communicator& world, int) {
+      const auto params = [&](const DpLayout& layout) {
+        Rank r(world, layout, {3, false, is_packed, false});
+        return std::pair(r.device.memory().by_class[static_cast<std::size_t>(MemoryClass::Params)].bytes,
+                         r.buffer->plan().total);
+      };
+      const auto [with, p] = params({4, 1, 2});
+      const i64 without = params({4, 1}).first;
+      EXPECT_NEAR(static_cast<double>(with - without), static_cast<double>(is_packed ? packed_words(p) * 2 : p * 2),
+                  0.08 * static_cast<double>(p));
+    });
+  }
+}
+
+}  // namespace
+}  // namespace mcpp
