@@ -56,11 +56,13 @@ Config with_layout(Config config, const Layout& layout) {
   p.pipeline_model_parallel_layout = layout.stages;
   p.zero_stage = layout.zero_stage;
   p.num_distributed_optimizer_instances = layout.instances;
+  if (layout.zero_stage < 3) config.optimizer.offload_params = OffloadTier::Device;
   TrainingConfig& t = config.training;
   t.micro_batch_size = layout.micro_batch_size;
   t.recompute_granularity = static_cast<RecomputeGranularity>(layout.recompute.granularity);
   t.recompute_method = RecomputeMethod::Uniform;
   t.recompute_num_layers = 0;
+  t.distribute_saved_activations = layout.recompute.distributes_saved;
   t.recompute_modules.clear();
   if (layout.recompute.granularity == Recompute::Granularity::Selective) {
     const Recompute& r = layout.recompute;

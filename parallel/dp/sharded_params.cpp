@@ -1,21 +1,49 @@
 #include "parallel/dp/sharded_params.h"
 
+#include <utility>
+
+#include "nn/offload/host_memory.h"
+
 namespace mcpp {
 
-ShardedParams::ShardedParams(const StoreContext& context, DType dtype, bool prefetch)
+ShardedParams::ShardedParams(const StoreContext& context, DType dtype, bool prefetch, std::unique_ptr<StateStore> away)
     : context_(context),
+      dtype_(dtype),
       prefetch_(prefetch),
-      shards_(Tensor::zeros({context.plan.total / context.parts}, dtype, context.device, MemoryClass::Params)),
-      gathered_(context.plan.buckets.size()) {}
+      away_(std::move(away)),
+      gathered_(context.plan.buckets.size()) {
+  if (!away_) {
+    shards_ = Tensor::zeros({context.plan.total / context.parts}, dtype, context.device, MemoryClass::Params);
+    return;
+  }
+  for (const Bucket& bucket : context.plan.buckets) away_->add({{dtype, bucket.size() / context.parts}});
+  away_->reserve();
+}
 
 void ShardedParams::fetch(std::size_t bucket, Use use, bool is_nested) {
   if (prefetched_ == bucket) prefetched_.reset();
   if (!is_nested) forget_prefetched();  // the loop went another way
   start_gather(bucket);
   // Before waiting, so that it is on its way while this unit computes. Below 0 wraps round and is no bucket.
-  if (prefetch_ && !is_nested) start_prefetch(use == Use::Forward ? bucket + 1 : bucket - 1);
+  const std::size_t next = use == Use::Forward ? bucket + 1 : bucket - 1;
+  if (prefetch_ && !is_nested) start_prefetch(next);
+  if (away_ && !is_nested) expect_after(prefetch_ ? next : bucket, use);
   gathered_[bucket].work.wait();
   context_.make_views(bucket, gathered_[bucket].full, &Param::value);
+}
+
+void ShardedParams::expect_after(std::size_t bucket, Use use) {
+  std::vector<std::size_t> next;
+  for (int i = 0; i < 2; ++i) {
+    use == Use::Forward ? ++bucket : --bucket;
+    if (bucket < gathered_.size()) next.push_back(bucket);
+  }
+  away_->expect(next);
+}
+
+void ShardedParams::publish() {
+  forget_prefetched();
+  if (away_ && !gathered_.empty()) away_->expect({0});
 }
 
 void ShardedParams::drop(std::size_t bucket) {
@@ -27,8 +55,16 @@ void ShardedParams::start_gather(std::size_t bucket) {
   Gathered& gathered = gathered_[bucket];
   if (gathered.full.defined()) return;
   const Shape shape{context_.plan.buckets[bucket].size()};
-  gathered.full = Tensor::empty(shape, shards_.dtype(), context_.device, MemoryClass::Params);
-  gathered.work = context_.groups.shard.all_gather(shard(bucket), gathered.full);
+  gathered.full = Tensor::empty(shape, dtype_, context_.device, MemoryClass::Params);
+  gathered.work = context_.groups.shard.all_gather(own_part(bucket, gathered.full), gathered.full);
+}
+
+Tensor ShardedParams::own_part(std::size_t bucket, const Tensor& full) const {
+  if (!away_) return shard(bucket);
+  Tensor part = context_.own_part(full);
+  copy_over(away_->fetch(bucket).front(), part);
+  away_->drop_unchanged(bucket);
+  return part;
 }
 
 void ShardedParams::start_prefetch(std::size_t bucket) {

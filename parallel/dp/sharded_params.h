@@ -1,4 +1,5 @@
-// Stage 3 (FSDP): every rank holds its part of the weights; a unit's whole weights exist while it is used.
+// Stage 3 (FSDP): every rank holds its part of the weights; a unit's whole weights exist while it is used. That part
+// may be kept away (ZeRO-Infinity, Rajbhandari et al. 2021): it comes for each gather, and its next ones meanwhile.
 #pragma once
 #include <optional>
 
@@ -8,14 +9,15 @@ namespace mcpp {
 
 class ShardedParams final : public ParamStore {
  public:
-  /// `prefetch`: gather one unit ahead.
-  ShardedParams(const StoreContext& context, DType dtype, bool prefetch);
+  /// `prefetch`: gather one unit ahead. `away`: empty; null: this rank's part stays on the device.
+  ShardedParams(const StoreContext& context, DType dtype, bool prefetch, std::unique_ptr<StateStore> away = nullptr);
 
   void fetch(std::size_t bucket, Use use, bool is_nested) override;
   void drop(std::size_t bucket) override;
-  void publish() override { forget_prefetched(); }
+  void publish() override;
   void settle() override;
-  Tensor shard(std::size_t bucket) const override { return context_.shard_of(shards_, bucket); }
+  Tensor shard(std::size_t bucket) const override { return away_ ? Tensor() : context_.shard_of(shards_, bucket); }
+  StateStore* away() const override { return away_.get(); }
 
  private:
   struct Gathered {
@@ -24,12 +26,18 @@ class ShardedParams final : public ParamStore {
   };
 
   void start_gather(std::size_t bucket);
+  /// The part that this rank has of a bucket that is about to be gathered.
+  Tensor own_part(std::size_t bucket, const Tensor& full) const;
+  /// Parts of the buckets after this one in the loop are wanted next.
+  void expect_after(std::size_t bucket, Use use);
   void start_prefetch(std::size_t bucket);
   void forget_prefetched();
 
   StoreContext context_;
+  DType dtype_;
   bool prefetch_;
-  Tensor shards_;
+  std::unique_ptr<StateStore> away_;
+  Tensor shards_;                   // undefined where they are away
   std::vector<Gathered> gathered_;  // by bucket
   std::optional<std::size_t> prefetched_;
 };
