@@ -54,16 +54,16 @@ plain() {
   awk "BEGIN { print 2 * $1 / ($end - $begin) }"
 }
 
-before=$(plain 4096)
+first=$(plain 4096)
 (
   ulimit -v $((limit_gib << 20))
   /usr/bin/time -f '{"peak_rss_kib": %M, "seconds": %e}' -o "$own/time.json" "${train[@]}" "${offload[@]}" >"$own/log" 2>&1
 ) || { cat "$own/log" >&2 && exit 1; }
-after=$(plain 4096)
+last=$(plain 4096)
 cat "$own/log" >&2
 grep '"type": *"train"' "$own/metrics.jsonl" || true
 state_mib=$(grep -oE 'optimizer state: .*, [0-9.]+ GiB' "$own/log" | grep -oE '[0-9.]+ GiB' | awk '{ print $1 * 1024 }')
-echo "{\"limit_gib\": $limit_gib, \"state_mib\": $state_mib, \"plain_mib_per_s\": [$before, $after], \"process\": $(cat "$own/time.json")}"
+echo "{\"limit_gib\": $limit_gib, \"state_mib\": $state_mib, \"plain_mib_per_s\": [$first, $last], \"process\": $(cat "$own/time.json")}"
 
 if (ulimit -v $((limit_gib << 20)) && "${train[@]}") >"$own/refused" 2>&1; then
   echo "the same training without offload was not refused" >&2

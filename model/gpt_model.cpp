@@ -54,7 +54,8 @@ void GPTModel::make_layers() {
     }
     std::vector<std::unique_ptr<Module>> together;
     for (i64 i = 0; i < group.layers; ++i) together.push_back(layer());
-    layers_.push_back(std::make_unique<RecomputedLayers>(std::move(together)));
+    Communicator* holders = context_.recompute.distributes_saved ? &context_.tp : nullptr;
+    layers_.push_back(std::make_unique<RecomputedLayers>(std::move(together), holders));
     last_of_layers_.push_back(next - 1);
   }
 }
@@ -136,7 +137,9 @@ Tensor GPTModel::hidden(const Tensor& input, Pass& pass) {
   if (embedding_) x = with_units(0, 1, Use::Forward, pass, [&] { return embedding_->forward(input, pass); });
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const int unit = kFirstLayerUnit + static_cast<int>(i);
+    const std::size_t saved = pass.stash.size();
     x = with_units(unit, unit, Use::Forward, pass, [&] { return layers_[i]->forward(x, pass); });
+    if (context_.activations && !pass.is_given_up()) pass.stash.put_away(saved, *context_.activations);
     if (observer_ && !pass.is_given_up()) observer_(last_of_layers_[i], x);
   }
   return x;

@@ -212,6 +212,10 @@ i64 residual_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   return setup.tokens(c) * c.hidden_size * size_of(setup.dtype) / (setup.sequence_parallel ? setup.tensor_parallel : 1);
 }
 
+i64 recompute_input_bytes(const ModelConfig& c, const ActivationSetup& setup) {
+  return residual_bytes(c, setup) / (setup.recompute.distributes_saved ? setup.tensor_parallel : 1);
+}
+
 i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer) {
   const LayerTensors t = layer_tensors(config, setup);
   return attention_bytes(config, t, setup) + branch_bytes(config, setup, t, layer);

@@ -7,6 +7,8 @@ namespace mcpp {
 /// Bytes of one microbatch.
 /// x [s, b, h] between the parallel regions: what stages send, and full recomputation keeps of a group of layers.
 i64 residual_bytes(const ModelConfig& config, const ActivationSetup& setup);
+/// Of it, what a rank keeps as the input of recomputed layers.
+i64 recompute_input_bytes(const ModelConfig& config, const ActivationSetup& setup);
 /// The most that the backward pass of a layer holds beside what it keeps.
 i64 layer_working_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer);
 /// What the output keeps: logits, which become their own gradient, and the norm before them.

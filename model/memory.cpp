@@ -6,6 +6,9 @@
 #include "model/layer_memory.h"
 #include "model/on_paper.h"
 #include "model/whole_units.h"
+#include "nn/offload/file_activations.h"
+#include "nn/offload/file_states.h"
+#include "nn/offload/host_memory.h"
 #include "parallel/dp/plan.h"
 #include "parallel/dp/power_sgd.h"
 #include "tensor/ops/pack.h"
@@ -65,22 +68,49 @@ bool receives_meanwhile(const Schedule& schedule, const std::vector<Action>& act
   return false;
 }
 
+/// Of all microbatches in flight.
+struct PeakActivations {
+  i64 here = 0, away = 0, blocks = 0;
+};
+
+/// Buffers for what is on its way to a disk or back.
+i64 buffer_bytes(const ActivationSetup& setup, const std::vector<StageActivations>& chunks, i64 units) {
+  if (setup.offload != OffloadTier::File) return 0;
+  i64 largest = 0;
+  for (const StageActivations& chunk : chunks) largest = std::max(largest, chunk.largest_unit);
+  return std::min<i64>(FileActivations::kSlots, units) * aligned_tensor_bytes(largest);
+}
+
 /// Runs the rank's part of the schedule on paper.
-i64 peak_activations(const ModelConfig& c, const ActivationSetup& setup, const RankShare& share) {
+PeakActivations peak_activations(const ModelConfig& c, const ActivationSetup& setup, const RankShare& share) {
   std::vector<StageActivations> chunks;
   for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk)
     chunks.push_back(stage_activations(c, setup, contents(share, chunk)));
   const i64 message = pooled_size(residual_bytes(c, setup));
   const std::vector<Action>& actions = share.schedule.per_rank[static_cast<std::size_t>(share.pipeline_rank)];
-  i64 kept = 0, peak = 0;
+  i64 kept = 0, away = 0, blocks = 0, units = 0, most_units = 0;
+  PeakActivations peak;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const ActionKind kind = actions[i].kind;
     const StageActivations& chunk = chunks[static_cast<std::size_t>(share.schedule.chunk_of(actions[i].stage))];
-    if (kind == ActionKind::Forward) kept += chunk.kept;
-    if (computes_input_grad(kind))
-      peak = std::max(peak, kept + chunk.working + (receives_meanwhile(share.schedule, actions, i) ? message : 0));
-    if (computes_weight_grad(kind)) kept -= chunk.kept;  // what was put off holds about as much until then
+    if (kind == ActionKind::Forward) {
+      kept += chunk.kept, away += chunk.away, blocks += chunk.blocks, units += chunk.units;
+      most_units = std::max(most_units, units);
+      peak.away = std::max(peak.away, away), peak.blocks = std::max(peak.blocks, blocks);
+    }
+    // What weight gradients wait for stays here once it came back.
+    const bool puts_off = kind == ActionKind::BackwardInput;
+    if (computes_input_grad(kind)) {
+      const i64 message_meanwhile = receives_meanwhile(share.schedule, actions, i) ? message : 0;
+      const i64 working = puts_off ? chunk.working_put_off : chunk.working;
+      peak.here = std::max(peak.here, kept + working + message_meanwhile);
+      away -= chunk.away, blocks -= chunk.blocks, units -= chunk.units;
+      if (puts_off) kept += chunk.away;
+    }
+    if (kind == ActionKind::Backward) kept -= chunk.kept;
+    if (kind == ActionKind::BackwardWeight) kept -= chunk.kept + chunk.away;  // about as much, until then
   }
+  peak.here += buffer_bytes(setup, chunks, most_units);
   return peak;
 }
 
@@ -118,7 +148,8 @@ RankParameters rank_parameters(const ModelConfig& config, const ActivationSetup&
 
 StageActivations stage_activations(const ModelConfig& config, const ActivationSetup& setup,
                                    const StageContents& stage) {
-  const i64 input = pooled_size(residual_bytes(config, setup));
+  const i64 input = pooled_size(recompute_input_bytes(config, setup));
+  const bool is_away = setup.offload != OffloadTier::Device;
   StageActivations sum;
   i64 next = stage.first_layer;
   for (const LayerGroup& group : layer_groups(setup.recompute, stage.num_layers())) {
@@ -127,14 +158,26 @@ StageActivations stage_activations(const ModelConfig& config, const ActivationSe
       layers += layer_activation_bytes(config, setup, next);
       working = std::max(working, layer_working_bytes(config, setup, next));
     }
-    sum.kept += group.is_recomputed ? input : layers;
-    // What came before is all kept while this group's backward runs.
-    sum.working = std::max(sum.working, working + (group.is_recomputed ? layers - input : 0));
+    const i64 unit = group.is_recomputed ? input : layers;
+    // What came before is all kept, or away, while this group's backward runs; which is in both cases back itself.
+    i64 beside = working + (group.is_recomputed ? layers - input : 0);
+    sum.working_put_off = std::max(sum.working_put_off, beside);
+    if (is_away) {
+      beside += unit;
+      sum.away += unit, sum.blocks += (unit + FileActivations::kBlock - 1) / FileActivations::kBlock;
+      sum.units += 1, sum.largest_unit = std::max(sum.largest_unit, unit);
+    } else {
+      sum.kept += unit;
+    }
+    sum.working = std::max(sum.working, beside);
   }
+  sum.working_put_off += sum.away;
   if (!stage.has_output) return sum;
-  const i64 output = output_bytes(config, setup);
+  const i64 output = output_bytes(config, setup), output_working = output_working_bytes(config, setup);
   sum.kept += output;
-  sum.working = std::max(sum.working - output, output_working_bytes(config, setup));
+  sum.working = std::max(sum.working - output, output_working);
+  // The output's weight gradient waits, too, with what it needs.
+  sum.working_put_off = std::max(sum.working_put_off - (is_away ? 0 : output), output_working);
   return sum;
 }
 
@@ -149,6 +192,17 @@ double tensor_bytes(i64 elements, i64 element) {
   return static_cast<double>(pooled_size(elements * element));
 }
 
+/// Of weights that come from elsewhere to be gathered.
+void add_params_away(const ChunkParameters& chunk, OffloadTier tier, i64 element, i64 shards, MemoryEstimate& sum) {
+  double largest = 0;
+  for (const i64 bucket : chunk.buckets) {
+    sum.params_elsewhere += tensor_bytes(bucket / shards, element);
+    largest = std::max(largest, static_cast<double>(aligned_tensor_bytes(aligned_bytes(bucket / shards * element))));
+  }
+  const auto buffers = static_cast<double>(std::min<std::size_t>(FileStates::kSlots, chunk.buckets.size()));
+  if (tier == OffloadTier::File) sum.params += buffers * largest;
+}
+
 /// Bytes of what stays from step to step: the parameters of the chunks on one grid, which `shards` ranks share as the
 /// ZeRO stage says.
 MemoryEstimate kept_memory(const ActivationSetup& setup, const StatesPerWeight& states, const RankShare& share,
@@ -161,7 +215,10 @@ MemoryEstimate kept_memory(const ActivationSetup& setup, const StatesPerWeight& 
   MemoryEstimate sum;
   double state = 0, saved = 0, memory = 0;
   for (const ChunkParameters& chunk : chunks) {
-    sum.params += tensor_bytes(chunk.total() / cut(3), element);
+    if (share.params == OffloadTier::Device)
+      sum.params += tensor_bytes(chunk.total() / cut(3), element);
+    else
+      add_params_away(chunk, share.params, element, shards, sum);
     // Beside those that arrived are those in full that are updated.
     if (share.quantized_weights && share.zero_stage < 3) sum.params += tensor_bytes(chunk.total() / shards, element);
     sum.grads += tensor_bytes(chunk.total() / cut(2), kept_grad);
@@ -181,11 +238,11 @@ MemoryEstimate kept_memory(const ActivationSetup& setup, const StatesPerWeight& 
 /// The most that activations and whole units take together in the backward pass of a microbatch.
 double most_together(const ModelConfig& config, const ActivationSetup& setup, const std::vector<UsedUnits>& used,
                      const WholeUnits& whole) {
-  const i64 input = pooled_size(residual_bytes(config, setup));
+  const i64 dy = pooled_size(residual_bytes(config, setup)), input = pooled_size(recompute_input_bytes(config, setup));
   i64 kept = 0;
   double most = 0;
   for (const UsedUnits& u : used) {
-    i64 layers = 0, working = u.is_embedding ? input : 0;
+    i64 layers = 0, working = u.is_embedding ? dy : 0;
     for (i64 layer = u.first_layer; layer < u.first_layer + u.layers; ++layer) {
       layers += layer_activation_bytes(config, setup, layer);
       working = std::max(working, layer_working_bytes(config, setup, layer));
@@ -193,7 +250,7 @@ double most_together(const ModelConfig& config, const ActivationSetup& setup, co
     if (u.is_output) working = output_bytes(config, setup) + output_working_bytes(config, setup);
     const WholeBytes bytes = whole.in_backward(u.units);
     most = std::max(most, static_cast<double>(kept + layers + working) + bytes.params + bytes.grads);
-    kept += u.is_recomputed ? input : layers;
+    if (setup.offload == OffloadTier::Device) kept += u.is_recomputed ? input : layers;
   }
   return most;
 }
@@ -298,10 +355,12 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup&
   const MemoryEstimate experts = kept_memory(setup, states, share, share.expert_shards, parameters.experts);
   sum.params += experts.params, sum.grads += experts.grads;
   sum.optimizer_state += experts.optimizer_state, sum.save_copy += experts.save_copy;
-  sum.elsewhere += experts.elsewhere;
+  sum.elsewhere += experts.elsewhere, sum.params_elsewhere += experts.params_elsewhere;
   add_whole(config, setup, share, parameters, sum);
-  sum.activations =
-      static_cast<double>(peak_activations(config, setup, share) + constant_activations(config, setup, share));
+  const PeakActivations peak = peak_activations(config, setup, share);
+  sum.activations = static_cast<double>(peak.here + constant_activations(config, setup, share));
+  sum.activations_elsewhere = static_cast<double>(peak.away);
+  sum.activations_on_disk = peak.blocks * FileActivations::kBlock;
   const double messages = weight_messages(share, parameters);
   sum.params += node_copy_bytes(setup, share, parameters) + messages;
   sum.grads += gradient_messages(setup, share, parameters);

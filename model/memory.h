@@ -3,6 +3,7 @@
 #pragma once
 #include <vector>
 
+#include "base/io/offload_tier.h"
 #include "model/config/context.h"
 #include "parallel/pp/schedule.h"
 #include "parallel/pp/stages.h"
@@ -20,6 +21,7 @@ struct ActivationSetup {
   CpCommType cp_comm_type = CpCommType::P2p;
   i64 expert_parallel = 1, expert_tensor_parallel = 1;
   TokenDispatcherType dispatcher = TokenDispatcherType::AllToAll;
+  OffloadTier offload = OffloadTier::Device;  ///< where what layers keep waits for backward
 
   /// Of one microbatch on one rank.
   i64 tokens(const ModelConfig& config) const { return config.seq_length / cut.ranks() * micro_batch_size; }
@@ -33,8 +35,13 @@ i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& set
 i64 most_expert_bytes(const ModelConfig& config, const ActivationSetup& setup);
 
 struct StageActivations {
-  i64 kept = 0;     ///< bytes from forward to backward of one microbatch; exact
-  i64 working = 0;  ///< the most that backward holds beside what is kept
+  i64 kept = 0;                     ///< bytes from forward to backward of one microbatch; exact
+  i64 working = 0;                  ///< the most that backward holds beside what is kept
+  i64 away = 0;                     ///< bytes that wait elsewhere
+  i64 blocks = 0;                   ///< of a disk, that they take there
+  i64 units = 0, largest_unit = 0;  ///< that come and go together; bytes of the largest
+  /// `working`, where weight gradients are put off, for which what was away stays once it came back.
+  i64 working_put_off = 0;
 };
 StageActivations stage_activations(const ModelConfig& config, const ActivationSetup& setup, const StageContents& stage);
 
@@ -57,6 +64,7 @@ struct RankShare {
   bool quantized_weights = false, quantized_gradients = false;  ///< DataParallelOptions
   i64 power_sgd_rank = 0;                                       ///< DataParallelOptions
   i64 node_ranks = 1;  ///< those that keep a second copy of the weights of dense layers; 1: there is none
+  OffloadTier params = OffloadTier::Device;  ///< ParamOffload::tier
 };
 /// All of the model on one rank, one microbatch in a step.
 RankShare whole_share(const ModelConfig& config);
@@ -65,9 +73,12 @@ RankShare whole_share(const ModelConfig& config);
 /// (Workspace) is not included.
 struct MemoryEstimate {
   double params = 0, grads = 0, optimizer_state = 0;
-  double activations = 0;  ///< of the microbatches in flight, with the working set of the pass that needs most
-  double save_copy = 0;    ///< of what an asynchronous save writes
-  double elsewhere = 0;    ///< of optimizer_state, what is in host memory or on a disk instead; not in total()
+  double activations = 0;       ///< of the microbatches in flight, with the working set of the pass that needs most
+  double save_copy = 0;         ///< of what an asynchronous save writes
+  double elsewhere = 0;         ///< of optimizer_state, what is in host memory or on a disk instead; not in total()
+  double params_elsewhere = 0;  ///< the same of params
+  double activations_elsewhere = 0;  ///< and of activations
+  i64 activations_on_disk = 0;       ///< what these take of a disk
   /// By how much the classes' peaks together are above the peak of their sum, as they come at different moments: where
   /// ZeRO cuts gradients or weights, few units of which are whole at a time.
   double apart = 0;

@@ -9,11 +9,14 @@ namespace mcpp {
 Tensor Stash::take(const void* owner) {
   MCPP_CHECK(!entries_.empty(), "backward takes more than forward saved");
   MCPP_CHECK(entries_.back().owner == owner, "backward runs in another order than forward");
+  expect();
+  if (!away_.empty() && away_.back().end == entries_.size()) bring_back();
   Entry entry = std::move(entries_.back());
   entries_.pop_back();
   if (!entry.recomputed) return entry.kept;
-  if (!entry.recomputed->value.defined()) entry.recomputed->value = entry.recomputed->compute();
-  return entry.recomputed->value;
+  Recomputed& again = *entry.recomputed;
+  if (!again.value.defined()) again.value = again.compute(std::exchange(again.inputs, {}));
+  return again.value;
 }
 
 i64 Stash::bytes() const {
@@ -23,6 +26,51 @@ i64 Stash::bytes() const {
     if (entry.kept.defined() && counted.insert(entry.kept.raw()).second) bytes += entry.kept.bytes();
   }
   return bytes;
+}
+
+template <class F>
+void Stash::for_each_kept(std::size_t first, F&& f) {
+  std::set<const Recomputed*> seen;
+  for (std::size_t i = first; i < entries_.size(); ++i) {
+    Entry& entry = entries_[i];
+    if (!entry.recomputed) {
+      f(entry.kept);
+    } else if (seen.insert(entry.recomputed.get()).second) {
+      for (Tensor& input : entry.recomputed->inputs) f(input);
+    }
+  }
+}
+
+void Stash::put_away(std::size_t first, ActivationStore& store) {
+  if (first == entries_.size()) return;
+  Away away{.first = first, .end = entries_.size(), .places = {}, .tensors = nullptr};
+  std::map<std::pair<const void*, i64>, std::size_t> found;  // one that several owners saved goes once
+  std::vector<Tensor> tensors;
+  for_each_kept(first, [&](Tensor& t) {
+    if (!t.defined()) return away.places.push_back({});
+    const auto [place, is_new] = found.try_emplace({t.raw(), t.bytes()}, tensors.size());
+    away.places.push_back({place->second, t.shape()});
+    if (is_new) tensors.push_back(t);
+  });
+  away.tensors = store.put(std::move(tensors));
+  for_each_kept(first, [](Tensor& t) { t = Tensor(); });
+  away_.push_back(std::move(away));
+}
+
+void Stash::expect() const {
+  if (!away_.empty()) away_.back().tensors->expect();
+}
+
+void Stash::bring_back() {
+  const Away away = std::move(away_.back());
+  away_.pop_back();
+  const std::vector<Tensor> tensors = away.tensors->take();
+  auto place = away.places.begin();
+  for_each_kept(away.first, [&](Tensor& t) {
+    if (place->tensor) t = tensors[*place->tensor].view(place->shape);
+    ++place;
+  });
+  expect();  // of what comes next, while these are worked on
 }
 
 Pass Pass::again() const {
@@ -58,8 +106,10 @@ Pass::Decisions Pass::decide(const void* owner, const std::function<Decisions()>
   return decisions;
 }
 
-Pass::DiscardScope::DiscardScope(Pass& pass, const Tensor& t, std::function<Tensor()> compute) : pass_(pass) {
-  pass.discarded_.emplace_back(t, std::make_shared<Recomputed>(Recomputed{std::move(compute), {}}));
+Pass::DiscardScope::DiscardScope(Pass& pass, const Tensor& t, std::vector<Tensor> inputs, Recomputed::Compute compute)
+    : pass_(pass) {
+  pass.discarded_.emplace_back(
+      t, std::make_shared<Recomputed>(Recomputed{std::move(inputs), std::move(compute), Tensor()}));
 }
 
 Pass::DiscardScope::~DiscardScope() {

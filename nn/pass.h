@@ -3,9 +3,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "nn/offload/activation_store.h"
 #include "tensor/ops/positions.h"
 
 namespace mcpp {
@@ -15,7 +18,9 @@ class SampleCut;
 
 /// A tensor that is computed again when backward first asks for it, instead of being kept.
 struct Recomputed {
-  std::function<Tensor()> compute;
+  using Compute = std::function<Tensor(std::span<const Tensor> inputs)>;
+  std::vector<Tensor> inputs;  ///< kept in its place
+  Compute compute;
   Tensor value;  ///< once computed, until the last that asked for it is done
 };
 
@@ -27,8 +32,15 @@ class Stash {
   void save(const void* owner, std::shared_ptr<Recomputed> t) { entries_.push_back({owner, {}, std::move(t)}); }
   Tensor take(const void* owner);
   bool empty() const { return entries_.empty(); }
-  /// Bytes of the tensors kept. One that several owners saved counts once.
+  std::size_t size() const { return entries_.size(); }
+  /// Bytes of the tensors kept here. One that several owners saved counts once.
   i64 bytes() const;
+
+  /// What was saved since size() was `first` goes to `store`, which outlives this. It comes back when the last of it is
+  /// taken, and begins to when what was saved after it is.
+  void put_away(std::size_t first, ActivationStore& store);
+  /// take() comes soon.
+  void expect() const;
 
  private:
   struct Entry {
@@ -36,7 +48,24 @@ class Stash {
     Tensor kept;
     std::shared_ptr<Recomputed> recomputed;
   };
+  /// Entries [first, end), whose tensors are away: each once, and where they go.
+  struct Away {
+    struct Place {
+      std::optional<std::size_t> tensor = {};  // none where nothing was kept
+      Shape shape = {};
+    };
+    std::size_t first, end;
+    std::vector<Place> places;
+    std::unique_ptr<TensorsAway> tensors;
+  };
+
+  /// Calls f on every tensor that the entries from `first` on keep, in an order that is always the same.
+  template <class F>
+  void for_each_kept(std::size_t first, F&& f);
+  void bring_back();
+
   std::vector<Entry> entries_;
+  std::vector<Away> away_;
 };
 
 class Pass {
@@ -69,10 +98,10 @@ class Pass {
   Decisions decide(const void* owner, const std::function<Decisions()>& make);
 
   /// From here to the end of the scope, saving `t` (whoever does) keeps only the means to compute it again: selective
-  /// recomputation. `compute` must give the same bits.
+  /// recomputation. `compute` must give the same bits, from `inputs` and what stays until backward anyway.
   class DiscardScope {
    public:
-    DiscardScope(Pass& pass, const Tensor& t, std::function<Tensor()> compute);
+    DiscardScope(Pass& pass, const Tensor& t, std::vector<Tensor> inputs, Recomputed::Compute compute);
     ~DiscardScope();
     DiscardScope(const DiscardScope&) = delete;
     DiscardScope& operator=(const DiscardScope&) = delete;

@@ -34,11 +34,7 @@ void OptimizerConfig::add_ignored_keys(std::vector<std::string>& found) const {
 
 void OptimizerConfig::add_offload_conflicts(std::vector<std::string>& found) const {
   const OptimizerConfig defaults;
-  const bool is_file = offload == OffloadTier::File, is_near = offload == OffloadTier::Device;
-  if (is_file && offload_folder.empty())
-    found.push_back("optimizer.offload_folder: is missing; \"file\" needs a folder on a disk");
-  if (!is_file && !offload_folder.empty())
-    found.push_back("optimizer.offload_folder: only read when offload is \"file\"");
+  const bool is_near = offload == OffloadTier::Device;
   if (is_near && offload_fraction != defaults.offload_fraction)
     found.push_back("optimizer.offload_fraction: only read when offload is \"host\" or \"file\"");
   if (is_near && offload_segment_size != defaults.offload_segment_size)

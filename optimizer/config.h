@@ -6,12 +6,11 @@
 #include <vector>
 
 #include "base/fields.h"
+#include "base/io/offload_tier.h"
 
 namespace mcpp {
 
 enum class OptimizerKind { Adam, Sgd, Muon };
-/// Where the optimizer's states are kept: with the weights, in the memory of the host, on a disk.
-enum class OffloadTier { Device, Host, File };
 /// What the optimizer's moments are kept in, and what gradients.
 enum class StateDType { Fp32, Bf16, Uint8 };
 enum class GradDType { Fp32, Bf16 };
@@ -23,10 +22,6 @@ enum class WeightDecayIncrStyle { Constant, Linear, Cosine };
 template <>
 struct EnumNames<OptimizerKind> {
   static constexpr std::array<std::string_view, 3> value{"adam", "sgd", "muon"};
-};
-template <>
-struct EnumNames<OffloadTier> {
-  static constexpr std::array<std::string_view, 3> value{"device", "host", "file"};
 };
 template <>
 struct EnumNames<StateDType> {
@@ -93,6 +88,7 @@ struct OptimizerConfig {
   double offload_fraction = 1;
   std::string offload_folder;
   i64 offload_segment_size = i64{4} << 20;
+  OffloadTier offload_params = OffloadTier::Device;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
@@ -152,9 +148,15 @@ struct OptimizerConfig {
     visit("offload_fraction", self.offload_fraction, "share of them that is kept there; the rest stays on the device",
           Constraint{.min = 0, .max = 1, .min_is_excluded = true});
     visit("offload_folder", self.offload_folder,
-          "for file: a folder on a disk of this machine, the faster the better; nothing is left there");
+          "for file, here, in offload_params and training.offload_activations: a folder on a disk of this machine, the "
+          "faster the "
+          "better; nothing is left there");
     visit("offload_segment_size", self.offload_segment_size, "elements that come and go together",
           between(256, i64{1} << 30));
+    visit(
+        "offload_params", self.offload_params,
+        "with parallel.zero_stage 3: where this rank's part of the weights is kept, to be gathered from a unit ahead; "
+        "changes no bit");
   }
 
   /// Every rule between fields that does not hold, as "optimizer.key: what is wrong and what is allowed".

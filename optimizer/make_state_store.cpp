@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <thread>
 
-#include "optimizer/states/file_states.h"
-#include "optimizer/states/host_states.h"
-#include "optimizer/states/tiered_states.h"
+#include "nn/offload/file_states.h"
+#include "nn/offload/host_states.h"
+#include "nn/offload/tiered_states.h"
 #include "tensor/ops/quantize.h"
 
 namespace mcpp {

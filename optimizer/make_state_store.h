@@ -1,7 +1,7 @@
 // Where a training keeps its optimizer's states, as configured.
 #pragma once
+#include "nn/offload/state_store.h"
 #include "optimizer/config.h"
-#include "optimizer/states/state_store.h"
 
 namespace mcpp {
 

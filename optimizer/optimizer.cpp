@@ -92,7 +92,7 @@ void Optimizer::add_segments(const ParamAndGradBuffer& buffer, const ShardSegmen
   for (const Param* param : buffer.params()) groups.push_back(group_of(*param, config_));
   const i64 longest = states_->longest_segment();
   std::map<OptimizerKind, std::vector<Run>> by_rule;  // of the segment that is not complete
-  for (const GroupRun& run : group_runs(buffer.plan(), groups, shard.begin, shard.begin + shard.params.numel())) {
+  for (const GroupRun& run : group_runs(buffer.plan(), groups, shard.begin, shard.begin + shard.count)) {
     std::vector<Run>& runs = by_rule[run.group.rule];
     for (i64 begin = run.begin; begin < run.end;) {
       const i64 at = runs.empty() ? 0 : runs.back().at + runs.back().count;
@@ -116,7 +116,7 @@ void Optimizer::add_segment(const ParamAndGradBuffer& buffer, const ShardSegment
   states_->add(codec.vectors(runs.back().at + runs.back().count));
   segments_.push_back({.buffer = &buffer,
                        .begin = shard.begin,
-                       .model = shard.params,
+                       .model = {shard.params, shard.away, shard.place},
                        .grads = shard.grads,
                        .rule = &rule,
                        .codec = std::move(codec),
@@ -125,13 +125,14 @@ void Optimizer::add_segment(const ParamAndGradBuffer& buffer, const ShardSegment
 
 /// The ranges whose gradient this rank counts. Padding is zero, so neighbours are joined over it.
 void Optimizer::count_in_norm(const ParamAndGradBuffer& buffer, const ShardSegment& shard) {
-  for (const auto& [begin, end] : counted_ranges(buffer, shard.begin, shard.begin + shard.params.numel(), scope_))
+  for (const auto& [begin, end] : counted_ranges(buffer, shard.begin, shard.begin + shard.count, scope_))
     counted_[buffer.grid()].push_back(shard.grads.flat(begin, end - begin));
 }
 
-UpdatePart Optimizer::part_of(const Segment& segment, i64 begin, std::span<const Tensor> states) const {
+UpdatePart Optimizer::part_of(const Segment& segment, const Tensor& model, i64 begin,
+                              std::span<const Tensor> states) const {
   const i64 count = states.front().numel();
-  UpdatePart part{.weights = segment.model.flat(begin, count),
+  UpdatePart part{.weights = model.flat(begin, count),
                   .states = {states.begin(), states.end()},
                   .grads = segment.grads.flat(begin, count),
                   .model = {}};
@@ -155,10 +156,27 @@ std::vector<std::size_t> Optimizer::segments_of(PassKind kind) const {
   return order;
 }
 
+void Optimizer::expect_weights(const std::vector<std::size_t>& order) const {
+  std::map<StateStore*, std::vector<std::size_t>> places;
+  for (const std::size_t s : order) {
+    const WeightsPlace& place = segments_[s].model;
+    if (!place.away) continue;
+    std::vector<std::size_t>& list = places[place.away];
+    if (list.empty() || list.back() != place.place) list.push_back(place.place);
+  }
+  for (const auto& [store, list] : places) store->expect(list);
+}
+
+bool Optimizer::is_resident() const {
+  return states_->is_resident() &&
+         std::ranges::none_of(segments_, [](const Segment& segment) { return segment.model.away != nullptr; });
+}
+
 template <class F>
 void Optimizer::update_part(PassKind kind, const UpdateRule& rule, UpdatePart& part, const ParamGroup& group, F&& f) {
   Device& there = part.states.front().device();
-  if (&there == &device_) {
+  const Device& weights = part.model.defined() ? part.model.device() : part.weights.device();
+  if (&there == &device_ && &weights == &device_) {
     f(rule, part, group);
     return;
   }
@@ -171,21 +189,25 @@ template <class F>
 void Optimizer::for_each_part(PassKind kind, F&& f) {
   const std::vector<std::size_t> order = segments_of(kind);
   states_->expect(order);
+  expect_weights(order);
+  WeightsInUse weights(kind == PassKind::Update);
   for (const std::size_t s : order) {
     const Segment& segment = segments_[s];
+    const Tensor model = weights.of(segment.model);
     const std::vector<Tensor> vectors = states_->fetch(s);
     for (const Run& run : segment.runs) {
       const i64 tile = segment.codec.tile(run.count);
       for (i64 begin = 0; begin < run.count; begin += tile) {
         const i64 count = std::min(tile, run.count - begin);
         const std::vector<Tensor> states = segment.codec.decode(vectors, run.at + begin, count);
-        UpdatePart part = part_of(segment, run.begin + begin, states);
+        UpdatePart part = part_of(segment, model, run.begin + begin, states);
         update_part(kind, *segment.rule, part, run.group, f);
         segment.codec.encode(states, vectors, run.at + begin);
       }
     }
     states_->drop(s);
   }
+  weights.done();
 }
 
 StepResult Optimizer::step(double lr, double weight_decay, double grad_scale) {
@@ -218,7 +240,7 @@ Tensor Optimizer::decide_update(const Tensor& totals, StepRule rule) const {
 
 void Optimizer::update(double lr, double weight_decay, const Tensor& factor) {
   // Before anything is brought for nothing.
-  if (!states_->is_resident() && !std::isfinite(read_values<double>(factor)[0])) return;
+  if (!is_resident() && !std::isfinite(read_values<double>(factor)[0])) return;
   const auto step_of = [&](const UpdatePart& part, const ParamGroup& group) {
     return UpdateStep{.lr = lr * group.lr_mult,
                       .weight_decay = weight_decay * group.wd_mult,

@@ -8,11 +8,12 @@
 #include <string_view>
 #include <vector>
 
+#include "nn/offload/state_store.h"
 #include "optimizer/config.h"
 #include "optimizer/norm_scope.h"
 #include "optimizer/param_group.h"
-#include "optimizer/states/state_store.h"
 #include "optimizer/update_rule.h"
+#include "optimizer/weights_in_use.h"
 #include "optimizer/whole_matrices.h"
 #include "parallel/dp/buffer.h"
 #include "tensor/ops/ops.h"
@@ -73,6 +74,7 @@ class Optimizer {
   void visit_state(const StateVisitor& f) const;
   /// Where the states are kept, for the log; empty when with the weights.
   std::string describe_states() const { return states_->describe(); }
+  BytesAway states_away() const { return states_->bytes_away(); }
 
   /// Updates done; skipped steps do not count. Bias correction depends on it, so it belongs in checkpoints.
   i64 steps() const { return steps_; }
@@ -89,7 +91,8 @@ class Optimizer {
   struct Segment {
     const ParamAndGradBuffer* buffer;
     i64 begin;  // in the flat vectors
-    Tensor model, grads;
+    WeightsPlace model;
+    Tensor grads;
     const UpdateRule* rule;
     StateCodec codec;
     std::vector<Run> runs;
@@ -102,11 +105,16 @@ class Optimizer {
   void count_in_norm(const ParamAndGradBuffer& buffer, const ShardSegment& shard);
   const UpdateRule& rule_of(OptimizerKind kind);
   bool has_master_copy() const { return is_narrow(dtype_); }
-  /// As many elements from `begin` of the segment's tensors on as the states have; a narrow gradient is widened.
-  UpdatePart part_of(const Segment& segment, i64 begin, std::span<const Tensor> states) const;
+  /// As many elements from `begin` of the segment's tensors on as the states have, `model` those of its weights; a
+  /// narrow gradient is widened.
+  UpdatePart part_of(const Segment& segment, const Tensor& model, i64 begin, std::span<const Tensor> states) const;
   /// Which segments a pass over the states goes through, and what of a part it changes beside the states.
   enum class PassKind { Update, Prepare };
   std::vector<std::size_t> segments_of(PassKind kind) const;
+  /// The weights of these segments are wanted, in this order.
+  void expect_weights(const std::vector<std::size_t>& order) const;
+  /// Whether nothing moves for an update.
+  bool is_resident() const;
   /// Calls f(rule, part, group) for parts of each run of each segment, whose states are fetched meanwhile; Prepare:
   /// only where the rule needs whole matrices. A part is on the device of its states, all of it in the wide type.
   template <class F>

@@ -1,7 +1,6 @@
 #include "optimizer/remote_part.h"
 
-#include "base/check.h"
-#include "tensor/transfer.h"
+#include "nn/offload/host_memory.h"
 
 namespace mcpp {
 namespace {
@@ -9,25 +8,24 @@ namespace {
 void copy_back(const Tensor& there, const Tensor& here) {
   if (!here.defined() || &there.device() == &here.device()) return;
   Tensor to = here;
-  write_bytes(there.raw(), to);
+  copy_over(there, to);
 }
 
 }  // namespace
 
-Tensor copy_to(Device& host, const Tensor& values) {
-  if (!values.defined() || &values.device() == &host) return values;
-  MCPP_CHECK(host.type() == DeviceType::Cpu, "states are on a device that is neither the weights' nor the host");
-  const Tensor copy = Tensor::empty(values.shape(), values.dtype(), host, MemoryClass::Workspace);
-  read_bytes(values, copy.raw());
+Tensor copy_to(Device& device, const Tensor& values) {
+  if (!values.defined() || &values.device() == &device) return values;
+  Tensor copy = Tensor::empty(values.shape(), values.dtype(), device, MemoryClass::Workspace);
+  copy_over(values, copy);
   return copy;
 }
 
-RemotePart::RemotePart(const UpdatePart& here, Device& host)
+RemotePart::RemotePart(const UpdatePart& here, Device& device)
     : here_(here),
-      there_{.weights = copy_to(host, here.weights),
+      there_{.weights = copy_to(device, here.weights),
              .states = here.states,
-             .grads = copy_to(host, here.grads),
-             .model = copy_to(host, here.model)} {}
+             .grads = copy_to(device, here.grads),
+             .model = copy_to(device, here.model)} {}
 
 void RemotePart::give_back_weights() {
   copy_back(there_.weights, here_.weights);

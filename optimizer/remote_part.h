@@ -1,4 +1,4 @@
-// A part whose states are on another device than its weights and its gradient: brought together there for its update.
+// A part whose states are on another device than its weights or its gradient: brought together there for its update.
 #pragma once
 #include "optimizer/update_rule.h"
 
@@ -6,8 +6,8 @@ namespace mcpp {
 
 class RemotePart {
  public:
-  /// Copies what is not on `host` of `here` there, which is of the CPU; both outlive this.
-  RemotePart(const UpdatePart& here, Device& host);
+  /// Copies what is not on `device`, that of the states, of `here` there; both outlive this.
+  RemotePart(const UpdatePart& here, Device& device);
 
   UpdatePart& part() { return there_; }
   /// After an update: the weights, and those in the model's type.
@@ -19,7 +19,8 @@ class RemotePart {
   UpdatePart here_, there_;
 };
 
-/// The same numbers in the memory of `host`, itself where it is there; the host waits for the ops that compute them.
-Tensor copy_to(Device& host, const Tensor& values);
+/// The same numbers in the memory of `device`, themselves where they are there; the host waits for the ops that compute
+/// them.
+Tensor copy_to(Device& device, const Tensor& values);
 
 }  // namespace mcpp

@@ -16,7 +16,8 @@ tensor/cpu/simd
 tensor/cpu/gemm tensor/cpu/attention
 tensor/cpu tensor/cuda
 tensor/cuda/attention tensor/cuda/gemm tensor/cuda/traffic
-nn comm/watch
+nn/offload comm/watch
+nn
 comm
 comm/mpi comm/cuda
 parallel/tp parallel/dp parallel/pp parallel/cp parallel/ep

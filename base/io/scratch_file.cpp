@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <limits>
 #include <new>
 
 #include "base/machine.h"
@@ -33,12 +34,16 @@ i64 free_bytes(const Path& folder) {
   return static_cast<i64>(info.f_bavail) * static_cast<i64>(info.f_frsize);
 }
 
-/// Crossing the limit would kill the process by a signal.
-void check_file_limit(i64 bytes, const std::string& where) {
+/// Of the sizes of files (ulimit -f). Crossing it would kill the process by a signal.
+i64 file_limit() {
   struct rlimit limit {};
   const bool limited = ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
-  check_input(!limited || static_cast<rlim_t>(bytes) <= limit.rlim_cur, where, " needs a file of ", bytes_text(bytes),
-              ", more than the limit of file sizes (ulimit -f) allows: ", bytes_text(static_cast<i64>(limit.rlim_cur)));
+  return limited ? static_cast<i64>(limit.rlim_cur) : std::numeric_limits<i64>::max();
+}
+
+void check_file_limit(i64 bytes, const std::string& where) {
+  check_input(bytes <= file_limit(), where, " needs a file of ", bytes_text(bytes),
+              ", more than the limit of file sizes (ulimit -f) allows: ", bytes_text(file_limit()));
 }
 
 /// Without a name from the first where the file system has such files; else its name goes at once.
@@ -73,6 +78,12 @@ ScratchFile::ScratchFile(const Path& folder, i64 bytes, std::string_view key) : 
 
 ScratchFile::~ScratchFile() {
   ::close(descriptor_);
+}
+
+int ScratchFile::extend(i64 bytes) {
+  const int error = bytes_ + bytes <= file_limit() ? ::posix_fallocate(descriptor_, bytes_, bytes) : EFBIG;
+  if (error == 0) bytes_ += bytes;
+  return error;
 }
 
 std::string ScratchFile::name() const {

@@ -23,6 +23,9 @@ class ScratchFile {
   ScratchFile(const ScratchFile&) = delete;
   ScratchFile& operator=(const ScratchFile&) = delete;
 
+  /// Reserves so many more bytes; 0, or the number of errno that says why not.
+  int extend(i64 bytes);
+
   int descriptor() const { return descriptor_; }
   /// Whether transfers go past the page cache; not all file systems can.
   bool is_direct() const { return is_direct_; }

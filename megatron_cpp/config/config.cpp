@@ -90,6 +90,38 @@ void rollback_conflicts(const Config& config, std::vector<std::string>& found) {
   }
 }
 
+/// One folder for all that may go to a disk.
+void offload_conflicts(const Config& config, std::vector<std::string>& found) {
+  const OptimizerConfig& o = config.optimizer;
+  const auto tiers = {o.offload, o.offload_params, config.training.offload_activations};
+  const bool is_needed = std::ranges::count(tiers, OffloadTier::File) > 0;
+  const bool is_given = !config.optimizer.offload_folder.empty();
+  if (is_needed && !is_given)
+    found.push_back("optimizer.offload_folder: is missing; \"file\" needs a folder on a disk");
+  if (!is_needed && is_given) {
+    found.push_back(
+        "optimizer.offload_folder: only read when offload, offload_params or training.offload_activations is \"file\"");
+  }
+  if (o.offload_params != OffloadTier::Device && config.parallel.zero_stage != 3) {
+    found.push_back(
+        "optimizer.offload_params: only with parallel.zero_stage 3, where ranks keep a part of the weights");
+  }
+}
+
+void distribution_conflicts(const Config& config, std::vector<std::string>& found) {
+  const ParallelConfig& p = config.parallel;
+  if (!config.training.distribute_saved_activations) return;
+  const std::string key = "training.distribute_saved_activations: ";
+  if (p.tensor_model_parallel_size == 1)
+    found.push_back(key +
+                    "there is one tensor-parallel rank; set parallel.tensor_model_parallel_size, or leave it out");
+  else if (p.sequence_parallel)
+    found.push_back(key + "with parallel.sequence_parallel each rank keeps its part of the sequence already");
+  else if (config.model.hidden_size % p.tensor_model_parallel_size != 0)
+    found.push_back(str(key, "model.hidden_size ", config.model.hidden_size,
+                        " is not divisible by parallel.tensor_model_parallel_size ", p.tensor_model_parallel_size));
+}
+
 void cross_conflicts(const Config& config, std::vector<std::string>& found) {
   const TrainingConfig& t = config.training;
   const BatchSizeSchedule schedule =
@@ -122,6 +154,8 @@ void cross_conflicts(const Config& config, std::vector<std::string>& found) {
         "checkpoint.async_save out");
   if (config.logging.profile_step_end > 0 && config.profile_path().empty())
     found.push_back("logging.profile_dir: is missing; a trace needs it, or checkpoint.save");
+  offload_conflicts(config, found);
+  distribution_conflicts(config, found);
   rollback_conflicts(config, found);
   accept_change_conflicts(config, found);
   loss_scale_conflicts(config, found);

@@ -19,6 +19,7 @@ void recompute_conflicts(const TrainingConfig& t, std::vector<std::string>& foun
   if (full && t.recompute_method == RecomputeMethod::Sqrt && t.recompute_num_layers != 0) {
     found.push_back("training.recompute_num_layers: recompute_method sqrt chooses it; leave it out");
   }
+  only_with(!full && t.distribute_saved_activations, "distribute_saved_activations", "full");
   only_with(t.recompute_granularity != RecomputeGranularity::Selective && !t.recompute_modules.empty(),
             "recompute_modules", "selective");
   const std::vector<std::string> allowed(kRecomputeModules.begin(), kRecomputeModules.end());

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/fields.h"
+#include "base/io/offload_tier.h"
 #include "tensor/dtype.h"
 
 namespace mcpp {
@@ -60,6 +61,8 @@ struct TrainingConfig {
   RecomputeMethod recompute_method = RecomputeMethod::Uniform;
   i64 recompute_num_layers = 0;
   std::vector<std::string> recompute_modules;
+  bool distribute_saved_activations = false;
+  OffloadTier offload_activations = OffloadTier::Device;
   i64 eval_interval = 1000;
   i64 eval_iters = 100;
   bool eval_on_start = false;
@@ -96,6 +99,12 @@ struct TrainingConfig {
           at_least(0));
     visit("recompute_modules", self.recompute_modules,
           "for selective: any of core_attn, layernorm, mlp_act, moe_act; empty = core_attn");
+    visit("distribute_saved_activations", self.distribute_saved_activations,
+          "for full: the inputs that are kept are cut over the tensor-parallel ranks, and gathered in backward; with "
+          "parallel.sequence_parallel they are cut already");
+    visit("offload_activations", self.offload_activations,
+          "where what layers keep for the backward pass waits for it: on the device, in host memory, or on a disk "
+          "(optimizer.offload_folder); changes no bit");
     visit("eval_interval", self.eval_interval, "iterations between two evaluations; 0 = only at the end", at_least(0));
     visit("eval_iters", self.eval_iters, "global batches in one evaluation; 0 = no evaluation", between(0, 1e12));
     visit("eval_on_start", self.eval_on_start, "an evaluation before the first iteration, too");

@@ -166,6 +166,8 @@ void MetricsWriter::write(const RankTable& table) {
   Json object{{"type", "ranks"}, {"iteration", table.iteration}, {"time", utc_now()}};
   for (const RankStats& rank : table.ranks) {
     object["peak_memory_bytes"].push_back(rank.peak_memory_bytes);
+    object["in_host_bytes"].push_back(rank.in_host_bytes);
+    object["on_disk_bytes"].push_back(rank.on_disk_bytes);
     object["bubble"].push_back(rank.bubble);
     object["exposed_communication"].push_back(rank.exposed_communication);
     for (std::size_t c = 0; c < kMemoryClasses; ++c)

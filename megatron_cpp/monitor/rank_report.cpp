@@ -22,18 +22,23 @@ RankStats mean_of(const std::vector<RankStats>& ranks) {
 }
 
 std::vector<RankStats> gather_rank_stats(const RankStats& mine, Communicator& world, Device& device) {
-  constexpr i64 kFirst = 4, kNumbers = kFirst + static_cast<i64>(kMemoryClasses);
+  constexpr i64 kFirst = 6, kNumbers = kFirst + static_cast<i64>(kMemoryClasses);
   Tensor own = Tensor::empty({kNumbers}, DType::F64, device, MemoryClass::Other);
   Tensor all = Tensor::empty({kNumbers * world.size()}, DType::F64, device, MemoryClass::Other);
-  std::vector<double> numbers{mine.peak_memory_bytes, mine.bubble, mine.exposed_communication, mine.compute_ms};
+  std::vector<double> numbers{mine.peak_memory_bytes, mine.bubble,        mine.exposed_communication,
+                              mine.compute_ms,        mine.in_host_bytes, mine.on_disk_bytes};
   numbers.insert(numbers.end(), mine.peak_by_class.begin(), mine.peak_by_class.end());
   write_values(numbers, own);
   world.all_gather(own, all).wait();
   numbers = read_values<double>(all);
   std::vector<RankStats> ranks;
   for (auto next = numbers.begin(); next != numbers.end(); next += kNumbers) {
-    RankStats& rank = ranks.emplace_back(RankStats{
-        .peak_memory_bytes = next[0], .bubble = next[1], .exposed_communication = next[2], .compute_ms = next[3]});
+    RankStats& rank = ranks.emplace_back(RankStats{.peak_memory_bytes = next[0],
+                                                   .bubble = next[1],
+                                                   .exposed_communication = next[2],
+                                                   .compute_ms = next[3],
+                                                   .in_host_bytes = next[4],
+                                                   .on_disk_bytes = next[5]});
     std::copy(next + kFirst, next + kNumbers, rank.peak_by_class.begin());
   }
   return ranks;
@@ -41,12 +46,17 @@ std::vector<RankStats> gather_rank_stats(const RankStats& mine, Communicator& wo
 
 std::string rank_table(const std::vector<RankStats>& ranks, const Topology& topology) {
   const auto percent = [](double share) { return pad_left(fixed(100 * share, 1) + "%", 8); };
-  std::string text = "  rank    tp    cp    pp    dp   peak memory  compute (ms)  bubble  exposed communication\n";
+  const bool has_host = std::ranges::any_of(ranks, [](const RankStats& rank) { return rank.in_host_bytes > 0; });
+  const bool has_disk = std::ranges::any_of(ranks, [](const RankStats& rank) { return rank.on_disk_bytes > 0; });
+  const auto bytes = [](double count) { return pad_left(human_bytes(count), 14); };
+  std::string text = str("  rank    tp    cp    pp    dp   peak memory", has_host ? "       in host" : "",
+                         has_disk ? "       on disk" : "", "  compute (ms)  bubble  exposed communication\n");
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const AxisValues at = topology.dense().coordinates(static_cast<int>(r));
     const auto number = [](int n) { return pad_left(std::to_string(n), 6); };
     text += str(number(static_cast<int>(r)), number(at.tp), number(at.cp), number(at.pp), number(at.dp),
-                pad_left(human_bytes(ranks[r].peak_memory_bytes), 14), pad_left(fixed(ranks[r].compute_ms, 1), 14),
+                bytes(ranks[r].peak_memory_bytes), has_host ? bytes(ranks[r].in_host_bytes) : "",
+                has_disk ? bytes(ranks[r].on_disk_bytes) : "", pad_left(fixed(ranks[r].compute_ms, 1), 14),
                 percent(ranks[r].bubble), pad_left(fixed(100 * ranks[r].exposed_communication, 1) + "%", 23), "\n");
   }
   return text;

@@ -33,6 +33,7 @@ struct RankStats {
   double bubble = 0;                 ///< share of its time that the rank waits for other stages of the pipeline
   double exposed_communication = 0;  ///< share of its time inside other communication
   double compute_ms = 0;             ///< of an iteration, without both
+  double in_host_bytes = 0, on_disk_bytes = 0;  ///< of what is kept there instead (TrainingState::bytes_away())
   /// Of tensors of each MemoryClass, since the start; their peaks may lie at different moments.
   std::array<double, kMemoryClasses> peak_by_class{};
 };
@@ -41,7 +42,7 @@ struct RankStats {
 RankStats mean_of(const std::vector<RankStats>& ranks);
 /// Every rank's, by rank, on all ranks.
 std::vector<RankStats> gather_rank_stats(const RankStats& mine, Communicator& world, Device& device);
-/// One line per rank.
+/// One line per rank; with what is kept in host memory and on disks where something is.
 std::string rank_table(const std::vector<RankStats>& ranks, const Topology& topology);
 
 /// What this rank spent so far.

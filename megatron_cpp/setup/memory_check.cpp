@@ -20,7 +20,8 @@ constexpr double kCertain = 0.9;
 
 constexpr const char* kTrainingAdvice =
     "a smaller training.micro_batch_size, training.recompute_granularity, training.precision = \"bf16\", a higher "
-    "parallel.zero_stage, optimizer.offload = \"file\" (its state on a disk, optimizer.offload_folder), more ranks on "
+    "parallel.zero_stage, optimizer.offload = \"file\" (its state on a disk, optimizer.offload_folder), "
+    "training.offload_activations = \"file\", more ranks on "
     "more machines, or a smaller model need less";
 
 /// A limit, and what the ranks under it need together.
@@ -51,7 +52,9 @@ std::map<std::string, Demand> demands(double bytes, Communicator& ranks) {
 
 /// What a rank of a training on CPUs takes of the machine's memory: the host's is the same.
 double on_machine(const Config& config, const MemoryEstimate& rank) {
-  return rank.total() + (config.optimizer.offload == OffloadTier::Host ? rank.elsewhere : 0);
+  return rank.total() + (config.optimizer.offload == OffloadTier::Host ? rank.elsewhere : 0) +
+         (config.optimizer.offload_params == OffloadTier::Host ? rank.params_elsewhere : 0) +
+         (config.training.offload_activations == OffloadTier::Host ? rank.activations_elsewhere : 0);
 }
 
 double largest_rank(const Config& config, int world_size) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/setup/plan.h"
 
 namespace mcpp {
 
@@ -28,6 +29,7 @@ Recompute recompute_of(const Config& whole) {
   recompute.method =
       config.recompute_method == RecomputeMethod::Block ? Recompute::Method::Block : Recompute::Method::Uniform;
   recompute.num_layers = by_sqrt ? sqrt_of_layers(whole) : std::max<i64>(1, config.recompute_num_layers);
+  recompute.distributes_saved = config.distribute_saved_activations;
   if (config.recompute_granularity != RecomputeGranularity::Selective) return recompute;
   const auto chosen = [&](const char* module) { return std::ranges::count(config.recompute_modules, module) > 0; };
   recompute.core_attn = config.recompute_modules.empty() || chosen("core_attn");
@@ -51,6 +53,20 @@ ModelContext model_provider(const Config& config, Session& session) {
           .output_rank = session.parallel.output_rank};
 }
 
+namespace {
+
+ActivationOffload activation_offload(const Config& config, const Session& session) {
+  const OffloadTier tier = config.training.offload_activations;
+  if (tier != OffloadTier::File) return {.tier = tier};
+  const std::vector<MemoryEstimate> stages = estimate_memory_by_stage(config, session.parallel.world.size());
+  return {.tier = tier,
+          .folder = config.optimizer.offload_folder,
+          .key = "optimizer.offload_folder",
+          .bytes = stages[static_cast<std::size_t>(session.parallel.me.pp)].activations_on_disk};
+}
+
+}  // namespace
+
 TrainingLayout layout_provider(const Config& config, Session& session) {
   const ParallelConfig& parallel = config.parallel;
   return {.parallel = session.parallel,
@@ -63,8 +79,13 @@ TrainingLayout layout_provider(const Config& config, Session& session) {
                             .overlap_param_gather = parallel.overlap_param_gather,
                             .quantized_weights = parallel.zero_quantized_weights,
                             .quantized_gradients = parallel.zero_quantized_gradients,
-                            .power_sgd_rank = parallel.power_sgd_rank},
-          .saves_beside = config.checkpoint.async_save};
+                            .power_sgd_rank = parallel.power_sgd_rank,
+                            .params = {.tier = config.optimizer.offload_params,
+                                       .folder = config.optimizer.offload_folder,
+                                       .key = "optimizer.offload_folder",
+                                       .takes_snapshots = config.checkpoint.async_save}},
+          .saves_beside = config.checkpoint.async_save,
+          .activations = activation_offload(config, session)};
 }
 
 }  // namespace mcpp

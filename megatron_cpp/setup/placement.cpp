@@ -65,11 +65,13 @@ Config with_layout(Config config, const Layout& layout) {
   o.offload_fraction = layout.share_elsewhere() > 0 ? layout.states_elsewhere : defaults.offload_fraction;
   if (o.offload == OffloadTier::Device) o.offload_segment_size = defaults.offload_segment_size;
   if (o.offload != OffloadTier::File) o.offload_folder.clear();
+  if (layout.zero_stage < 3) o.offload_params = OffloadTier::Device;
   TrainingConfig& t = config.training;
   t.micro_batch_size = layout.micro_batch_size;
   t.recompute_granularity = static_cast<RecomputeGranularity>(layout.recompute.granularity);
   t.recompute_method = RecomputeMethod::Uniform;
   t.recompute_num_layers = 0;
+  t.distribute_saved_activations = layout.recompute.distributes_saved;
   t.recompute_modules.clear();
   if (layout.recompute.granularity == Recompute::Granularity::Selective) {
     const Recompute& r = layout.recompute;

@@ -7,8 +7,8 @@
 #include "megatron_cpp/setup/model_provider.h"
 #include "model/config/expert_layers.h"
 #include "model/flops.h"
+#include "nn/offload/file_states.h"
 #include "optimizer/param_group.h"
-#include "optimizer/states/file_states.h"
 #include "optimizer/update_rule.h"
 #include "parallel/pp/lower.h"
 #include "parallel/pp/simulate.h"
@@ -56,7 +56,8 @@ ActivationSetup activation_setup(const Config& config) {
           .cp_comm_type = p.cp_comm_type,
           .expert_parallel = sizes.expert_model_parallel_size,
           .expert_tensor_parallel = sizes.expert_tensor_parallel_size,
-          .dispatcher = p.moe_token_dispatcher_type};
+          .dispatcher = p.moe_token_dispatcher_type,
+          .offload = config.training.offload_activations};
 }
 
 /// Of all layers with experts of a stage and all its microbatches under way: bytes beyond those of an even load.
@@ -70,6 +71,11 @@ i64 more_for_experts(const Config& config, int world_size) {
   return static_cast<i64>(most) * in_flight * most_expert_bytes(config.model, activation_setup(config));
 }
 
+/// Of what is part of the line above, elsewhere.
+std::string place_name(OffloadTier tier) {
+  return tier == OffloadTier::File ? "  on disk" : "  in host memory";
+}
+
 std::string memory(const Config& config, int world_size) {
   const std::vector<MemoryEstimate> ranks = estimate_memory_by_stage(config, world_size);
   const auto largest = std::ranges::max_element(ranks, {}, &MemoryEstimate::total);
@@ -77,12 +83,14 @@ std::string memory(const Config& config, int world_size) {
   if (ranks.size() > 1) text += str(", most on pipeline rank ", largest - ranks.begin());
   text += "\n";
   add_line(text, "parameters", human_bytes(largest->params));
+  if (largest->params_elsewhere > 0)
+    add_line(text, place_name(config.optimizer.offload_params), human_bytes(largest->params_elsewhere));
   add_line(text, "gradients", human_bytes(largest->grads));
   add_line(text, "optimizer state", human_bytes(largest->optimizer_state));
-  if (largest->elsewhere > 0)
-    add_line(text, config.optimizer.offload == OffloadTier::File ? "  on disk" : "  in host memory",
-             human_bytes(largest->elsewhere));
+  if (largest->elsewhere > 0) add_line(text, place_name(config.optimizer.offload), human_bytes(largest->elsewhere));
   add_line(text, "activations", human_bytes(largest->activations));
+  if (largest->activations_elsewhere > 0)
+    add_line(text, place_name(config.training.offload_activations), human_bytes(largest->activations_elsewhere));
   if (const i64 more = more_for_experts(config, world_size); more > 0)
     add_line(text, "experts",
              str("as if equally busy; up to ", human_bytes(static_cast<double>(more)),
@@ -191,7 +199,8 @@ std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int w
       .quantized_weights = p.zero_quantized_weights,
       .quantized_gradients = p.zero_quantized_gradients,
       .power_sgd_rank = p.power_sgd_rank,
-      .node_ranks = p.zero_hpz_partition_size};
+      .node_ranks = p.zero_hpz_partition_size,
+      .params = config.optimizer.offload_params};
   const StatesPerWeight states = states_per_weight(config);
   std::vector<MemoryEstimate> ranks;
   for (share.pipeline_rank = 0; share.pipeline_rank < share.schedule.ranks; ++share.pipeline_rank)

@@ -44,6 +44,7 @@ class ModelStage final : public PipelineStage {
   Tensor backward(int microbatch, const Tensor& dy, bool is_last) override;
   Tensor backward_input(int microbatch, const Tensor& dy) override;
   void backward_weight(int microbatch, bool is_last) override;
+  void expect_backward(int microbatch) override { passes_.at(static_cast<std::size_t>(microbatch)).stash.expect(); }
   void reduce_gradients() override { model_.release_gradients(); }
   Tensor empty_activation() override;
 

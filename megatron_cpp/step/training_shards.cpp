@@ -10,9 +10,8 @@ using Values = const std::shared_ptr<StoredNumbers>&;
 template <class F>
 void for_each_part(const TrainingState& state, F&& f) {
   for (const TrainingState::Chunk& chunk : state.chunks()) {
-    chunk.memory->visit_weights([&](const Param& param, i64 first, const Tensor& values) {
-      f(model_tensor(param.name), param, first, in_memory(values));
-    });
+    chunk.memory->visit_stored_weights(
+        [&](const Param& param, i64 first, Values values) { f(model_tensor(param.name), param, first, values); });
   }
   state.optimizer().visit_stored_state([&](std::string_view state_name, const Param& param, i64 first, Values values) {
     f(optimizer_tensor(state_name, param.name), param, first, values);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "optimizer/make_state_store.h"
@@ -47,6 +48,7 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
     : layout_(std::move(layout)),
       device_(context.device),
       profiler_(context.profiler),
+      activations_(make_activation_store(layout_.activations, device_)),
       chunks_(make_chunks(context)),
       optimizer_(buffers(), optimizer, make_norm_scope(layout_.parallel, layout_.data_parallel.zero_stage > 0),
                  holders_of_a_stage(layout_), make_state_store(optimizer, device_, layout_.saves_beside)),
@@ -60,7 +62,8 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
   for (auto& copy : late_evaluations_) copy = make_late_copy(device_, kEvaluationNumbers);
 }
 
-std::vector<TrainingState::Chunk> TrainingState::make_chunks(const ModelContext& context) {
+std::vector<TrainingState::Chunk> TrainingState::make_chunks(ModelContext context) {
+  context.activations = activations_.get();
   const StageMap places{.ranks = layout_.parallel.topology.pp(),
                         .chunks_per_rank = layout_.chunks_per_rank(),
                         .placement = row_of(layout_.schedule).placement};
@@ -87,6 +90,18 @@ std::vector<ParamAndGradBuffer*> TrainingState::buffers() const {
     for (ParamAndGradBuffer* buffer : chunk.memory->buffers()) list.push_back(buffer);
   }
   return list;
+}
+
+BytesAway TrainingState::bytes_away() const {
+  BytesAway sum = optimizer_.states_away();
+  if (activations_) sum += activations_->peak();
+  std::set<const StateStore*> counted;
+  for (const ParamAndGradBuffer* buffer : buffers()) {
+    for (const ShardSegment& segment : buffer->shard()) {
+      if (segment.away && counted.insert(segment.away).second) sum += segment.away->bytes_away();
+    }
+  }
+  return sum;
 }
 
 std::vector<GPTModel*> TrainingState::models() const {

@@ -52,7 +52,8 @@ struct TrainingLayout {
   ScheduleKind schedule = ScheduleKind::OneFOneB;
   std::vector<StageContents> stages = {};  ///< of the whole pipeline, in order; a multiple of its ranks
   DataParallelOptions data_parallel = {};
-  bool saves_beside = false;  ///< checkpoints are written while the training goes on
+  bool saves_beside = false;           ///< checkpoints are written while the training goes on
+  ActivationOffload activations = {};  ///< where they wait for backward
 
   int chunks_per_rank() const { return static_cast<int>(stages.size()) / parallel.topology.pp(); }
 };
@@ -82,6 +83,11 @@ class TrainingState {
   /// Between the passes of steps and evaluations this is asked and told, and outlives them; the same on all ranks that
   /// it is there. What it gives up changes nothing, in this and every later update().
   void set_watch(StepWatch* watch) { step_.set_watch(watch); }
+
+  /// Of weights and states, and the most so far of activations.
+  BytesAway bytes_away() const;
+  /// Null where activations stay on the device.
+  const ActivationStore* activations() const { return activations_.get(); }
 
   // A step has three parts, none of which but the last waits for the device: backward(), update(), outcome(). The
   // backward() of the next step may come before the outcome() of this one, so that the device has something to do
@@ -124,7 +130,7 @@ class TrainingState {
   double agreement_seconds() const { return agreement_; }
 
  private:
-  std::vector<Chunk> make_chunks(const ModelContext& context);
+  std::vector<Chunk> make_chunks(ModelContext context);
   std::vector<GPTModel*> models() const;
   const Schedule& schedule_for(std::size_t microbatches, bool training);
   struct LogitsRequest {
@@ -142,6 +148,7 @@ class TrainingState {
   TrainingLayout layout_;
   Device& device_;
   Profiler* profiler_;
+  std::unique_ptr<ActivationStore> activations_;  // null where they stay on the device
   std::vector<Chunk> chunks_;
   Optimizer optimizer_;
   LossScale loss_scale_;

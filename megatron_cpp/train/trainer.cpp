@@ -82,6 +82,7 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
   });
   if (const std::string states = state_.optimizer().describe_states(); !states.empty())
     log_.info("optimizer state: " + states);
+  if (const ActivationStore* activations = state_.activations()) log_.info("activations: " + activations->describe());
   batches_ = std::make_unique<BatchStream>(*datasets_.train, config, batch_sizes_, progress_.consumed_samples, session);
   session.device->trim();
 }
@@ -330,10 +331,13 @@ void Trainer::leave_out(const RankSeconds& since) {
 RankStats Trainer::rank_stats() const {
   const RankSeconds window = window_.seconds();
   const MemoryTable& memory = session_.device->memory();
+  const BytesAway away = state_.bytes_away();
   RankStats stats{.peak_memory_bytes = static_cast<double>(memory.total.peak),
                   .bubble = window.pipeline / window.clock,
                   .exposed_communication = window.communication / window.clock,
-                  .compute_ms = 1e3 * window.compute() / static_cast<double>(window_.iterations())};
+                  .compute_ms = 1e3 * window.compute() / static_cast<double>(window_.iterations()),
+                  .in_host_bytes = static_cast<double>(away.in_host),
+                  .on_disk_bytes = static_cast<double>(away.on_disk)};
   for (std::size_t c = 0; c < kMemoryClasses; ++c)
     stats.peak_by_class[c] = static_cast<double>(memory.by_class[c].peak);
   return stats;

@@ -21,6 +21,8 @@ struct Recompute {
   /// (block).
   enum class Method : u8 { Uniform, Block } method = Method::Uniform;
   i64 num_layers = 1;
+  /// Full, without sequence parallelism: the inputs that are kept are cut over the tensor-parallel ranks.
+  bool distributes_saved = false;
   /// Selective: what is recomputed inside each layer.
   bool core_attn = false, layernorm = false, mlp_act = false, moe_act = false;
 };
@@ -47,6 +49,8 @@ struct ModelContext {
   ContextParallel cp = {};
   /// Who exchanges tokens of the layers with experts.
   ExpertParallel experts = {};
+  /// Where what layers keep for backward is meanwhile; null: in the device's memory.
+  ActivationStore* activations = nullptr;
   Profiler* profiler = nullptr;  ///< of this rank; null: nobody is told what takes how long
 
   /// Standard deviation of the layers that write to the residual stream: smaller, as there are 2 per layer (GPT-2).

@@ -101,8 +101,11 @@ Tensor SelfAttention::forward(const Tensor& x, Pass& pass) {
   const ContextAttention::Kept kept = core_attention_.forward(qkv, how);
   std::optional<Pass::DiscardScope> discard;  // where the output is linear_proj's input, too, one run serves both
   if (context_.recompute.core_attn) {
-    discard.emplace(pass, kept.result.out,
-                    [this, kept_qkv = kept.qkv, how] { return core_attention_.forward_again(kept_qkv, how); });
+    std::vector<Tensor> inputs{kept.qkv.queries};
+    if (!kept.qkv.is_fused()) inputs.push_back(kept.qkv.keys_values);
+    discard.emplace(pass, kept.result.out, std::move(inputs), [this, how](std::span<const Tensor> kept_qkv) {
+      return core_attention_.forward_again({kept_qkv[0], kept_qkv.size() > 1 ? kept_qkv[1] : Tensor()}, how);
+    });
   }
   save(kept, pass);
   return linear_proj_.forward(core_attention_.output(kept, how), pass);

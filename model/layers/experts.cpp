@@ -116,7 +116,9 @@ Tensor Experts::forward(const Tensor& x, std::span<const i64> rows, Pass& pass) 
   pass.save(this, up);
   const Tensor activated = activate(up);
   std::optional<Pass::DiscardScope> discard;
-  if (context_.recompute.moe_act) discard.emplace(pass, activated, [this, up] { return activate(up); });
+  if (context_.recompute.moe_act)
+    discard.emplace(pass, activated, std::vector{up},
+                    [this](std::span<const Tensor> kept) { return activate(kept[0]); });
   pass.save(this, activated);
   Tensor y = Tensor::like(x);
   ops::grouped_matmul(activated, fc2_.weight.value, rows, y, /*transpose_weights=*/true);

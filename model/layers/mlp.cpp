@@ -65,7 +65,9 @@ Tensor Mlp::forward(const Tensor& x, Pass& pass) {
   pass.save(this, up);
   const Tensor activated = activate(up);
   std::optional<Pass::DiscardScope> discard;
-  if (context_.recompute.mlp_act) discard.emplace(pass, activated, [this, up] { return activate(up); });
+  if (context_.recompute.mlp_act)
+    discard.emplace(pass, activated, std::vector{up},
+                    [this](std::span<const Tensor> kept) { return activate(kept[0]); });
   return linear_fc2_.forward(activated, pass);
 }
 

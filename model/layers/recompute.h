@@ -1,21 +1,26 @@
 // Full recomputation (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016): a group of layers keeps only
 // its input; backward runs forward once more to get back what the layers need. Counter-based dropout makes the second
-// run the same.
+// run the same. Where all tensor-parallel ranks have the same input, each may keep a part of it
+// (distribute_saved_activations, as Megatron-LM has it; DeepSpeed's partition_activations).
 #pragma once
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "nn/module.h"
+#include "tensor/ops/ops.h"
 
 namespace mcpp {
 
 class RecomputedLayers final : public Module {
  public:
-  explicit RecomputedLayers(std::vector<std::unique_ptr<Module>> layers) : layers_(std::move(layers)) {}
+  /// `holders`: the ranks that each keep a part of the input; null: all of it is kept.
+  explicit RecomputedLayers(std::vector<std::unique_ptr<Module>> layers, Communicator* holders = nullptr)
+      : layers_(std::move(layers)), holders_(holders) {}
 
   Tensor forward(const Tensor& x, Pass& pass) override {
-    pass.save(this, x);
+    if (pass.keeps_stash) pass.save(this, holders_ ? own_part(x) : x);
     Pass quiet = pass.again();
     quiet.keeps_stash = false;
     return run(x, quiet);
@@ -23,7 +28,9 @@ class RecomputedLayers final : public Module {
 
   Tensor backward(const Tensor& dy, Pass& pass) override {
     Pass again = pass.again();
-    run(pass.take(this), again);
+    Tensor x = pass.take(this);
+    if (holders_) x = gathered(x, dy.shape());
+    run(std::move(x), again);
     Tensor dx = dy;
     for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) dx = (*layer)->backward(dx, again);
     pass.defer_from(again);
@@ -40,12 +47,26 @@ class RecomputedLayers final : public Module {
   }
 
  private:
+  /// A copy, so that the whole can go.
+  Tensor own_part(const Tensor& x) const {
+    const i64 count = x.numel() / holders_->size();
+    MCPP_CHECK(count * holders_->size() == x.numel(), x.shape(), " is cut over ", holders_->size(), " ranks");
+    Tensor part = Tensor::like(x, {count});
+    ops::copy(x.flat(holders_->rank() * count, count), part);
+    return part;
+  }
+  Tensor gathered(const Tensor& part, const Shape& shape) const {
+    Tensor x = Tensor::like(part, shape);
+    holders_->all_gather(part, x).wait();
+    return x;
+  }
   Tensor run(Tensor x, Pass& pass) {
     for (const auto& layer : layers_) x = layer->forward(x, pass);
     return x;
   }
 
   std::vector<std::unique_ptr<Module>> layers_;
+  Communicator* holders_;
 };
 
 }  // namespace mcpp

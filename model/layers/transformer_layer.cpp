@@ -23,7 +23,8 @@ Tensor ResidualBranch::forward(const Tensor& x, const Tensor& residual, Pass& pa
   const Tensor input = before_ ? before_->forward(x, pass) : x;
   std::optional<Pass::DiscardScope> discard;
   if (before_ && context_.recompute.layernorm)
-    discard.emplace(pass, input, [norm = before_.get(), x] { return norm->normalize(x); });
+    discard.emplace(pass, input, std::vector{x},
+                    [norm = before_.get()](std::span<const Tensor> kept) { return norm->normalize(kept[0]); });
   Tensor y = branch_->forward(input, pass);
   const Tensor* bias = branch_->bias();
   if (after_) {

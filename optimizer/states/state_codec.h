@@ -2,7 +2,7 @@
 #pragma once
 #include <span>
 
-#include "optimizer/states/state_store.h"
+#include "nn/offload/state_store.h"
 #include "tensor/ops/quantize.h"
 
 namespace mcpp {

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "nn/offload/host_memory.h"
 #include "parallel/dp/zero.h"
 
 namespace mcpp {
@@ -30,22 +31,45 @@ void ParamAndGradBuffer::clear_grads() {
   begin_step();
 }
 
-void ParamAndGradBuffer::visit_parts(Tensor ShardSegment::*tensor, const PartVisitor& f) const {
-  for (const ShardSegment& segment : shard()) {
-    for (std::size_t i = 0; i < params_.size(); ++i) {
-      const ParamPart part = part_inside(plan_, i, segment.begin, segment.begin + segment.params.numel());
-      if (part.count <= 0) continue;
-      f(*params_[i], part.first, (segment.*tensor).flat(plan_.offsets[i] + part.first - segment.begin, part.count));
-    }
+template <class F>
+void ParamAndGradBuffer::for_each_part(const ShardSegment& segment, F&& f) const {
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    const ParamPart part = part_inside(plan_, i, segment.begin, segment.begin + segment.count);
+    if (part.count <= 0) continue;
+    f(*params_[i], part.first, plan_.offsets[i] + part.first - segment.begin, part.count);
   }
 }
 
+void ParamAndGradBuffer::visit_parts(const ShardSegment& segment, const Tensor& numbers, const PartVisitor& f) const {
+  for_each_part(segment, [&](Param& param, i64 first, i64 at, i64 count) { f(param, first, numbers.flat(at, count)); });
+}
+
 void ParamAndGradBuffer::visit_weights(const PartVisitor& f) const {
-  visit_parts(&ShardSegment::params, f);
+  for (const ShardSegment& segment : shard()) {
+    if (!segment.away) {
+      visit_parts(segment, segment.params, f);
+      continue;
+    }
+    Tensor there = segment.away->fetch(segment.place).front();
+    Tensor here = Tensor::empty({segment.count}, dtype_, device_, MemoryClass::Workspace);
+    copy_over(there, here);
+    visit_parts(segment, here, f);
+    copy_over(here, there);
+    segment.away->drop(segment.place);
+  }
+}
+
+void ParamAndGradBuffer::visit_stored_weights(const StoredPartVisitor& f) const {
+  for (const ShardSegment& segment : shard()) {
+    for_each_part(segment, [&](Param& param, i64 first, i64 at, i64 count) {
+      f(param, first,
+        segment.away ? segment.away->at_rest(segment.place, 0, at, count) : in_memory(segment.params.flat(at, count)));
+    });
+  }
 }
 
 void ParamAndGradBuffer::visit_grads(const PartVisitor& f) const {
-  visit_parts(&ShardSegment::grads, f);
+  for (const ShardSegment& segment : shard()) visit_parts(segment, segment.grads, f);
 }
 
 std::unique_ptr<ParamAndGradBuffer> make_param_and_grad_buffer(std::span<const UnitParam> params, DType dtype,

@@ -6,7 +6,7 @@
 //   0      whole_params.h       whole_grads.h, all-reduced once a step
 //   1      whole_params.h       whole_grads.h, reduce-scattered once a step to the rank that updates them
 //   2      whole_params.h       sharded_grads.h, reduce-scattered whenever backward leaves a unit
-//   3      sharded_params.h     sharded_grads.h
+//   3      sharded_params.h     sharded_grads.h; this rank's part of the weights may be kept away
 // With 1, 2 and 3 each rank updates its part of the weights, and its optimizer holds state for no more than that.
 //
 // Sums over ranks are by rank, so stages 0 and 1 give the same bits, and so do 2 and 3. All four agree when a step has
@@ -17,7 +17,10 @@
 #include <span>
 #include <vector>
 
+#include "base/file.h"
+#include "base/io/offload_tier.h"
 #include "comm/communicator.h"
+#include "nn/offload/state_store.h"
 #include "nn/param.h"
 #include "parallel/dp/plan.h"
 
@@ -41,6 +44,14 @@ struct DataParallelGroups {
   Communicator* across = nullptr;
 };
 
+/// Stage 3: where the weights that a rank updates are kept.
+struct ParamOffload {
+  OffloadTier tier = OffloadTier::Device;
+  Path folder = {};              ///< for files
+  std::string key = {};          ///< of the configuration, which named the folder
+  bool takes_snapshots = false;  ///< for saves beside the training
+};
+
 struct DataParallelOptions {
   int zero_stage = 0;
   i64 bucket_elements = 40'000'000;  ///< gradients reduced together, as in plan_buffer; stages 2 and 3: a bucket a unit
@@ -60,13 +71,17 @@ struct DataParallelOptions {
   bool quantized_gradients = false;
   /// Stages 0, 1: sums of matrices of gradients over shard are taken by factors of this rank (power_sgd.h); 0: in full.
   i64 power_sgd_rank = 0;
+  ParamOffload params = {};
 };
 
-/// Elements [begin, begin + params.numel()) of the flat vectors whose weights this rank updates.
+/// Elements [begin, begin + count) of the flat vectors whose weights this rank updates.
 struct ShardSegment {
-  i64 begin = 0;
-  Tensor params;  ///< one axis, in the model's type
+  i64 begin = 0, count = 0;
+  Tensor params;  ///< one axis, in the model's type; undefined where they are away
   Tensor grads;   ///< one axis, fp32 (fp64 in an fp64 model; bf16 with bf16_grads); padding is zero
+  /// Where the weights are kept otherwise: the one vector of a segment of it.
+  StateStore* away = nullptr;
+  std::size_t place = 0;
 };
 
 /// What a rank remembers of a parameter whose gradients are summed by factors.
@@ -114,9 +129,13 @@ class ParamAndGradBuffer {
   void clear_grads();
 
   /// Calls f(param, first, values) for each part of a parameter in shard(): `values` is a flat view of the weights of
-  /// elements [first, first + values.numel()) of the param's box.
+  /// elements [first, first + values.numel()) of the param's box. Weights that are away come for the call, and what was
+  /// written goes back.
   using PartVisitor = std::function<void(Param&, i64 first, Tensor values)>;
   void visit_weights(const PartVisitor& f) const;
+  /// The same where they are kept, to be read and written later.
+  using StoredPartVisitor = std::function<void(Param&, i64 first, const std::shared_ptr<StoredNumbers>& values)>;
+  void visit_stored_weights(const StoredPartVisitor& f) const;
   /// The same for gradients.
   void visit_grads(const PartVisitor& f) const;
 
@@ -135,7 +154,10 @@ class ParamAndGradBuffer {
   virtual void begin_step() = 0;  ///< part of clear_grads()
 
  private:
-  void visit_parts(Tensor ShardSegment::*tensor, const PartVisitor& f) const;
+  /// Calls f(param, first, at, count) for each part of a parameter in the segment: `count` elements from `at` of it on.
+  template <class F>
+  void for_each_part(const ShardSegment& segment, F&& f) const;
+  void visit_parts(const ShardSegment& segment, const Tensor& numbers, const PartVisitor& f) const;
 
   std::vector<Param*> params_;
   DType dtype_;

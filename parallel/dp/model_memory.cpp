@@ -45,6 +45,10 @@ void ModelMemory::visit_weights(const ParamAndGradBuffer::PartVisitor& f) const 
   for (const auto& buffer : buffers_) buffer->visit_weights(f);
 }
 
+void ModelMemory::visit_stored_weights(const ParamAndGradBuffer::StoredPartVisitor& f) const {
+  for (const auto& buffer : buffers_) buffer->visit_stored_weights(f);
+}
+
 void ModelMemory::visit_grads(const ParamAndGradBuffer::PartVisitor& f) const {
   for (const auto& buffer : buffers_) buffer->visit_grads(f);
 }

@@ -28,6 +28,7 @@ class ModelMemory {
   void end_step(const Tensor& factor) const;
   bool reduces_every_pass() const { return buffers_.front()->reduces_every_pass(); }
   void visit_weights(const ParamAndGradBuffer::PartVisitor& f) const;
+  void visit_stored_weights(const ParamAndGradBuffer::StoredPartVisitor& f) const;
   void visit_grads(const ParamAndGradBuffer::PartVisitor& f) const;
 
   /// At least one, in the order of GridKind.

@@ -1,15 +1,27 @@
 #include "parallel/dp/sharded_params.h"
 
+#include <utility>
+
+#include "nn/offload/host_memory.h"
+
 namespace mcpp {
 
-ShardedParams::ShardedParams(const StoreContext& context, const Wire& wire, DType dtype, bool prefetch)
+ShardedParams::ShardedParams(const StoreContext& context, const Wire& wire, DType dtype, bool prefetch,
+                             std::unique_ptr<StateStore> away)
     : context_(context),
       wire_(wire),
+      dtype_(dtype),
       prefetch_(prefetch),
-      shards_(Tensor::zeros({context.plan.total / context.parts}, dtype, context.device, MemoryClass::Params)),
+      away_(std::move(away)),
       gathered_(context.plan.buckets.size()) {
   if (Communicator* node = context_.groups.node)
     node_copy_ = std::make_unique<NodeCopy>(context_.plan, *node, wire_, context_.device);
+  if (!away_) {
+    shards_ = Tensor::zeros({context.plan.total / context.parts}, dtype, context.device, MemoryClass::Params);
+    return;
+  }
+  for (const Bucket& bucket : context.plan.buckets) away_->add({{dtype, bucket.size() / context.parts}});
+  away_->reserve();
 }
 
 void ShardedParams::fetch(std::size_t bucket, Use use, bool is_nested) {
@@ -17,13 +29,24 @@ void ShardedParams::fetch(std::size_t bucket, Use use, bool is_nested) {
   if (!is_nested) forget_prefetched();  // the loop went another way
   start_gather(bucket);
   // Before waiting, so that it is on its way while this unit computes. Below 0 wraps round and is no bucket.
-  if (prefetch_ && !is_nested) start_prefetch(use == Use::Forward ? bucket + 1 : bucket - 1);
+  const std::size_t next = use == Use::Forward ? bucket + 1 : bucket - 1;
+  if (prefetch_ && !is_nested) start_prefetch(next);
+  if (away_ && !is_nested) expect_after(prefetch_ ? next : bucket, use);
   Gathered& gathered = *gathered_[bucket];
   gathered.work.wait();
   if (node_copy_ && !node_copy_->has(bucket)) node_copy_->keep(bucket, gathered.message);
   gathered.full = wire_.read(gathered.message, size(bucket));
   gathered.message = Tensor();
   context_.make_views(bucket, gathered.full, &Param::value);
+}
+
+void ShardedParams::expect_after(std::size_t bucket, Use use) {
+  std::vector<std::size_t> next;
+  for (int i = 0; i < 2; ++i) {
+    use == Use::Forward ? ++bucket : --bucket;
+    if (bucket < gathered_.size()) next.push_back(bucket);
+  }
+  away_->expect(next);
 }
 
 void ShardedParams::drop(std::size_t bucket) {
@@ -34,6 +57,7 @@ void ShardedParams::drop(std::size_t bucket) {
 void ShardedParams::publish() {
   forget_prefetched();
   if (node_copy_) node_copy_->forget();
+  if (away_ && !gathered_.empty()) away_->expect({0});
 }
 
 void ShardedParams::start_gather(std::size_t bucket) {
@@ -41,8 +65,19 @@ void ShardedParams::start_gather(std::size_t bucket) {
   Gathered& gathered = gathered_[bucket].emplace();
   gathered.message = wire_.message(size(bucket), context_.device);
   const bool is_near = node_copy_ && node_copy_->has(bucket);
-  gathered.work = is_near ? node_copy_->gather(bucket, gathered.message)
-                          : context_.groups.shard.all_gather(wire_.written(shard(bucket)), gathered.message);
+  gathered.work =
+      is_near ? node_copy_->gather(bucket, gathered.message)
+              : context_.groups.shard.all_gather(wire_.written(own_part(bucket, gathered.message)), gathered.message);
+}
+
+Tensor ShardedParams::own_part(std::size_t bucket, const Tensor& message) const {
+  if (!away_) return shard(bucket);
+  const i64 count = size(bucket) / context_.parts;
+  Tensor part = wire_.is_packed() ? Tensor::empty({count}, dtype_, context_.device, MemoryClass::Params)
+                                  : context_.own_part(message);
+  copy_over(away_->fetch(bucket).front(), part);
+  away_->drop_unchanged(bucket);
+  return part;
 }
 
 void ShardedParams::start_prefetch(std::size_t bucket) {

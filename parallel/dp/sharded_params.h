@@ -1,4 +1,5 @@
-// Stage 3 (FSDP): every rank holds its part of the weights; a unit's whole weights exist while it is used.
+// Stage 3 (FSDP): every rank holds its part of the weights; a unit's whole weights exist while it is used. That part
+// may be kept away (ZeRO-Infinity, Rajbhandari et al. 2021): it comes for each gather, and its next ones meanwhile.
 #pragma once
 #include <memory>
 #include <optional>
@@ -11,14 +12,16 @@ namespace mcpp {
 
 class ShardedParams final : public ParamStore {
  public:
-  /// `prefetch`: gather one unit ahead.
-  ShardedParams(const StoreContext& context, const Wire& wire, DType dtype, bool prefetch);
+  /// `prefetch`: gather one unit ahead. `away`: empty; null: this rank's part stays on the device.
+  ShardedParams(const StoreContext& context, const Wire& wire, DType dtype, bool prefetch,
+                std::unique_ptr<StateStore> away = nullptr);
 
   void fetch(std::size_t bucket, Use use, bool is_nested) override;
   void drop(std::size_t bucket) override;
   void publish() override;
   void settle() override;
-  Tensor shard(std::size_t bucket) const override { return context_.shard_of(shards_, bucket); }
+  Tensor shard(std::size_t bucket) const override { return away_ ? Tensor() : context_.shard_of(shards_, bucket); }
+  StateStore* away() const override { return away_.get(); }
 
  private:
   /// A bucket that is used or prefetched.
@@ -29,14 +32,21 @@ class ShardedParams final : public ParamStore {
   };
 
   void start_gather(std::size_t bucket);
+  /// The part that this rank has of a bucket that is about to be gathered; where it was away, in its place in the
+  /// message if weights travel as they are.
+  Tensor own_part(std::size_t bucket, const Tensor& message) const;
+  /// Parts of the buckets after this one in the loop are wanted next.
+  void expect_after(std::size_t bucket, Use use);
   void start_prefetch(std::size_t bucket);
   void forget_prefetched();
   i64 size(std::size_t bucket) const { return context_.plan.buckets[bucket].size(); }
 
   StoreContext context_;
   Wire wire_;
+  DType dtype_;
   bool prefetch_;
-  Tensor shards_;
+  std::unique_ptr<StateStore> away_;
+  Tensor shards_;                                  // undefined where they are away
   std::unique_ptr<NodeCopy> node_copy_;            // null where there are no nodes
   std::vector<std::optional<Gathered>> gathered_;  // by bucket
   std::optional<std::size_t> prefetched_;

@@ -3,6 +3,7 @@
 #pragma once
 #include <vector>
 
+#include "nn/offload/state_store.h"
 #include "parallel/dp/buffer.h"
 
 namespace mcpp {
@@ -51,8 +52,10 @@ class ParamStore {
   virtual void publish() = 0;
   /// Waits until no communication reads this rank's shards any more: they may be changed.
   virtual void settle() = 0;
-  /// What this rank updates of the bucket. The storage never moves.
+  /// What this rank updates of the bucket. The storage never moves. Undefined where it is away.
   virtual Tensor shard(std::size_t bucket) const = 0;
+  /// Where that is otherwise: segment `bucket`, of one vector. Null where it is in memory.
+  virtual StateStore* away() const { return nullptr; }
 };
 
 class GradStore {

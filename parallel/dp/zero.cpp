@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "nn/offload/file_states.h"
+#include "nn/offload/host_states.h"
 #include "parallel/dp/sharded_grads.h"
 #include "parallel/dp/sharded_params.h"
 #include "parallel/dp/whole_grads.h"
@@ -11,11 +13,32 @@
 namespace mcpp {
 namespace {
 
+std::unique_ptr<StateStore> make_away_store(const ParamOffload& offload, Device& device) {
+  switch (offload.tier) {
+    case OffloadTier::Device:
+      return nullptr;
+    case OffloadTier::Host:
+      return make_host_states(1, 0, MemoryClass::Params);
+    case OffloadTier::File:
+      return make_file_states({.folder = offload.folder,
+                               .key = offload.key,
+                               .takes_snapshots = offload.takes_snapshots,
+                               .what = "the weights",
+                               .memory_class = MemoryClass::Params},
+                              device, 1);
+  }
+  fail(ExitCode::Internal, "unknown place for weights");
+}
+
 std::unique_ptr<ParamStore> make_param_store(const StoreContext& context, DType dtype,
                                              const DataParallelOptions& options) {
+  MCPP_CHECK(options.zero_stage == 3 || options.params.tier == OffloadTier::Device,
+             "weights that every rank holds whole cannot be away");
   const Wire wire(dtype, options.quantized_weights);
   const bool overlap = options.overlap_param_gather;
-  if (options.zero_stage == 3) return std::make_unique<ShardedParams>(context, wire, dtype, overlap);
+  if (options.zero_stage == 3)
+    return std::make_unique<ShardedParams>(context, wire, dtype, overlap,
+                                           make_away_store(options.params, context.device));
   return std::make_unique<WholeParams>(context, wire, dtype, overlap);
 }
 
@@ -94,7 +117,12 @@ std::vector<ShardSegment> ZeroBuffer::shard() const {
   for (std::size_t b = 0; b < plan().buckets.size(); ++b) {
     const Bucket& bucket = plan().buckets[b];
     const i64 begin = bucket.begin + context_.part * (bucket.size() / context_.parts);
-    segments.push_back({.begin = begin, .params = params_->shard(b), .grads = grads_->shard(b)});
+    segments.push_back({.begin = begin,
+                        .count = bucket.size() / context_.parts,
+                        .params = params_->shard(b),
+                        .grads = grads_->shard(b),
+                        .away = params_->away(),
+                        .place = b});
   }
   return segments;
 }

@@ -84,6 +84,7 @@ class Engine {
     const auto begin = std::chrono::steady_clock::now();
     for (std::size_t i = 0; i < actions_.size(); ++i) {
       post_receives(i);
+      if (computes(actions_[i].kind)) expect_after(i);
       act(actions_[i]);
     }
     activations_.finish();
@@ -107,6 +108,14 @@ class Engine {
       if (a.kind == RecvForward) activations_.post_receive(a.stage, a.microbatch, stage_of(a).empty_activation());
       if (a.kind == RecvBackward) gradients_.post_receive(a.stage, a.microbatch, stage_of(a).empty_activation());
     }
+  }
+
+  /// While action i computes, the backward pass that follows it may be made ready.
+  void expect_after(std::size_t i) {
+    do ++i;
+    while (i < actions_.size() && !computes(actions_[i].kind));
+    if (i < actions_.size() && computes_input_grad(actions_[i].kind))
+      stage_of(actions_[i]).expect_backward(actions_[i].microbatch);
   }
 
   void act(const Action& a) {

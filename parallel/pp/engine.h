@@ -21,6 +21,8 @@ class PipelineStage {
   /// The gradient of the input alone; backward_weight() for the same microbatch follows later.
   virtual Tensor backward_input(int microbatch, const Tensor& dy) = 0;
   virtual void backward_weight(int microbatch, bool is_last) = 0;
+  /// backward() or backward_input() of this microbatch comes after the computation that begins now.
+  virtual void expect_backward(int /*microbatch*/) {}
   /// All weight gradients of the step have been computed here: their reduction may begin.
   virtual void reduce_gradients() = 0;
   /// Memory for an activation, or its gradient, that comes from another rank.

@@ -31,6 +31,7 @@ struct RunLayout {
   int zero_stage = 0;
   i64 instances = 1;  ///< num_distributed_optimizer_instances
   Recompute recompute = {};
+  OffloadTier activations = OffloadTier::Device;
   i64 bucket_elements = 2000;
   bool overlaps = true;
   i64 first_layers = 0, last_layers = 0;
@@ -107,6 +108,8 @@ inline Config config_of(const RunTask& task, const RunLayout& layout) {
   t.recompute_method =
       layout.recompute.method == Recompute::Method::Block ? RecomputeMethod::Block : RecomputeMethod::Uniform;
   t.recompute_num_layers = layout.recompute.num_layers;
+  t.distribute_saved_activations = layout.recompute.distributes_saved;
+  t.offload_activations = layout.activations;
   if (layout.recompute.core_attn) t.recompute_modules.emplace_back("core_attn");
   if (layout.recompute.layernorm) t.recompute_modules.emplace_back("layernorm");
   if (layout.recompute.mlp_act) t.recompute_modules.emplace_back("mlp_act");

@@ -54,6 +54,7 @@ class RandomTraining {
             .zero_stage = static_cast<int>(p.zero_stage),
             .instances = p.num_distributed_optimizer_instances,
             .recompute = recompute_of(config_),
+            .activations = config_.training.offload_activations,
             .bucket_elements = p.ddp_bucket_size,
             .overlaps = p.overlap_grad_reduce,
             .first_layers = p.decoder_first_pipeline_num_layers,
@@ -120,6 +121,9 @@ class RandomTraining {
     config_.optimizer.initial_loss_scale = 0x1p12;  // of fp16; at which no step is lost
     config_.optimizer.offload =
         pick("offload", {OffloadTier::Device, OffloadTier::Device, OffloadTier::Host, OffloadTier::File});
+    // Read with ZeRO 3 alone, which is drawn later.
+    config_.optimizer.offload_params =
+        pick("offload_params", {OffloadTier::Device, OffloadTier::Device, OffloadTier::Host, OffloadTier::File});
     config_.optimizer.offload_fraction = pick("offload_fraction", {1.0, 0.5});
     config_.optimizer.offload_segment_size = pick<i64>("offload_segment_size", {256, 1000, i64{1} << 22});
   }
@@ -203,6 +207,7 @@ class RandomTraining {
           pick("moe_token_dispatcher_type", {TokenDispatcherType::AllToAll, TokenDispatcherType::AllGather});
     }
     p.zero_stage = pick<i64>("zero_stage", {0, 1, 2, 3});
+    if (p.zero_stage < 3) config_.optimizer.offload_params = OffloadTier::Device;
     p.num_distributed_optimizer_instances = pick<i64>("num_distributed_optimizer_instances", {1, 1, 2});
     p.ddp_bucket_size = pick<i64>("ddp_bucket_size", {2000, 0});
     p.overlap_grad_reduce = p.overlap_param_gather = flip("overlap");
@@ -233,6 +238,12 @@ class RandomTraining {
                                                              RecomputeGranularity::Selective});
     t.recompute_method = pick("recompute_method", {RecomputeMethod::Uniform, RecomputeMethod::Block});
     t.recompute_num_layers = pick<i64>("recompute_num_layers", {1, 2, 3});
+    const ParallelConfig& p = config_.parallel;
+    t.distribute_saved_activations = t.recompute_granularity == RecomputeGranularity::Full &&
+                                     p.tensor_model_parallel_size > 1 && !p.sequence_parallel &&
+                                     flip("distribute_saved_activations");
+    t.offload_activations =
+        pick("offload_activations", {OffloadTier::Device, OffloadTier::Device, OffloadTier::Host, OffloadTier::File});
     t.recompute_modules.clear();
     for (const char* module : {"core_attn", "layernorm", "mlp_act", "moe_act"})
       if (flip(module)) t.recompute_modules.emplace_back(module);

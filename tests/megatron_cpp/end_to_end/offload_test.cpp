@@ -40,6 +40,38 @@ TEST_F(OffloadRuns, MoveFromPlaceToPlaceAtEachStart) {
   EXPECT_EQ(losses("whole", 12), losses("parts", 12));
 }
 
+TEST_F(OffloadRuns, MoveActivationsFromPlaceToPlaceAtEachStart) {
+  const std::string folder = disk_.path().string();
+  train("whole", near());
+  EXPECT_CONTAINS(good(pretrain("parts", near({"--training.exit_interval=3", "--training.offload_activations=file",
+                                               "--optimizer.offload_folder=" + folder}))),
+                  "activations: on the disk of " + folder);
+  EXPECT_CONTAINS(good(pretrain("parts", near({"--training.exit_interval=6", "--training.offload_activations=host"}))),
+                  "activations: in host memory");
+  train("parts", on_file({"--training.exit_interval=9", "--training.offload_activations=file",
+                          "--training.recompute_granularity=full"}));
+  EXPECT_EQ(disk_.count(), 0U);
+  train("parts", near());
+  expect_same_checkpoint("whole", "parts");
+  EXPECT_EQ(losses("whole", 12), losses("parts", 12));
+}
+
+TEST_F(OffloadRuns, MoveWeightsFromPlaceToPlaceAtEachStart) {
+  const auto stage3 = [](const Words& more) { return joined(near({"--parallel.zero_stage=3"}), more); };
+  const std::string folder = "--optimizer.offload_folder=" + disk_.path().string();
+  train("whole", stage3({}));
+  train("parts", stage3({"--training.exit_interval=3", "--optimizer.offload_params=file", folder}));
+  train("parts", stage3({"--training.exit_interval=6", "--optimizer.offload_params=host"}));
+  train("parts", stage3({"--training.exit_interval=9", "--optimizer.offload=file", folder}));
+  train("parts", on_file({"--parallel.zero_stage=3", "--optimizer.offload_params=file", "--checkpoint.async_save"}));
+  expect_same_checkpoint("whole", "parts");
+  EXPECT_EQ(losses("whole", 12), losses("parts", 12));
+  EXPECT_EQ(disk_.count(), 0U);
+  const Outcome refused = run(pretrain("run", near({"--optimizer.offload_params=host"})));
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_CONTAINS(refused.err, "optimizer.offload_params: only with parallel.zero_stage 3");
+}
+
 TEST_F(OffloadRuns, KilledLeaveNothing) {
   train("whole", near());
   for (const i64 iteration : {3, 7, 11}) {
@@ -100,6 +132,13 @@ TEST_F(OffloadRuns, AreRefusedWhereTheyCannotBe) {
   outcome = run(pretrain("run", near({"--optimizer.offload=file"})));
   EXPECT_EQ(outcome.code, 2);
   EXPECT_CONTAINS(outcome.err, "optimizer.offload_folder: is missing");
+  outcome = run(pretrain("run", near({"--training.offload_activations=file"})));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_CONTAINS(outcome.err, "optimizer.offload_folder: is missing");
+  outcome = run(pretrain("run", near({"--training.distribute_saved_activations"})));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_CONTAINS(outcome.err, "training.distribute_saved_activations: only read when recompute_granularity is");
+  EXPECT_CONTAINS(outcome.err, "training.distribute_saved_activations: there is one tensor-parallel rank");
   outcome = run(pretrain("run", near({"--optimizer.main_grads_dtype=bf16"})));
   EXPECT_EQ(outcome.code, 2);
   EXPECT_CONTAINS(outcome.err, ": only read with parallel.zero_stage 2 or 3");
@@ -108,6 +147,8 @@ TEST_F(OffloadRuns, AreRefusedWhereTheyCannotBe) {
 TEST_F(OffloadRuns, ThePlanSaysWhatIsWhere) {
   EXPECT_CONTAINS(good(pretrain("run", on_file({"--dry_run"}))), "  on disk");
   EXPECT_CONTAINS(good(pretrain("run", on_host({"--dry_run"}))), "  in host memory");
+  EXPECT_CONTAINS(good(pretrain("run", near({"--dry_run", "--training.offload_activations=host"}))),
+                  "  in host memory");
 }
 
 }  // namespace

@@ -69,6 +69,8 @@ double planned_copy(const Config& config, const RunLayout& layout, int stage) {
 }
 
 constexpr Recompute kFull{.granularity = Recompute::Granularity::Full, .num_layers = 2};
+constexpr Recompute kFullAndCut{
+    .granularity = Recompute::Granularity::Full, .num_layers = 2, .distributes_saved = true};
 constexpr Recompute kSelective{
     .granularity = Recompute::Granularity::Selective, .core_attn = true, .layernorm = true, .mlp_act = true};
 
@@ -104,6 +106,24 @@ const RunLayout kLayouts[]{
     {.name = "cp4_a2a_p2p", .cp = 4, .cp_comm_type = CpCommType::A2aP2p, .cp_heads = 2},
     {.name = "tp2_sp_cp2_pp2", .tp = 2, .pp = 2, .sequence_parallel = true, .cp = 2},
     {.name = "tp2_sp_pp2_dp2_zero1", .tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 1},
+    {.name = "on_host", .activations = OffloadTier::Host},
+    {.name = "on_disk", .activations = OffloadTier::File},
+    {.name = "recompute_full_on_disk", .recompute = kFull, .activations = OffloadTier::File},
+    {.name = "recompute_selective_on_host", .recompute = kSelective, .activations = OffloadTier::Host},
+    {.name = "tp4", .tp = 4},
+    {.name = "tp4_recompute_full", .tp = 4, .recompute = kFull},
+    {.name = "tp4_recompute_full_cut", .tp = 4, .recompute = kFullAndCut},
+    {.name = "tp2_recompute_full_cut_on_host", .tp = 2, .recompute = kFullAndCut, .activations = OffloadTier::Host},
+    {.name = "pp4_on_host", .pp = 4, .activations = OffloadTier::Host},
+    {.name = "pp2_on_disk", .pp = 2, .activations = OffloadTier::File},
+    {.name = "pp2_gpipe_on_disk", .pp = 2, .schedule = ScheduleKind::GPipe, .activations = OffloadTier::File},
+    {.name = "pp2_zb_v_on_host",
+     .pp = 2,
+     .schedule = ScheduleKind::ZbV,
+     .virtual_stages = 2,
+     .activations = OffloadTier::Host},
+    {.name = "dp4_zero3_on_host", .dp = 4, .zero_stage = 3, .activations = OffloadTier::Host},
+    {.name = "cp2_on_host", .cp = 2, .activations = OffloadTier::Host},
 };
 
 constexpr Recompute kSelectiveOfExperts{
@@ -121,6 +141,7 @@ const RunLayout kExpertLayouts[]{
     {.name = "zero3", .dp = 4, .zero_stage = 3},
     {.name = "ep2_zero3_recompute_full", .dp = 4, .ep = 2, .zero_stage = 3, .recompute = kFull},
     {.name = "ep2_pp2", .pp = 2, .dp = 2, .ep = 2},
+    {.name = "ep2_pp2_on_host", .pp = 2, .dp = 2, .ep = 2, .activations = OffloadTier::Host},
     {.name = "tp2_sp_ep2", .tp = 2, .sequence_parallel = true, .ep = 2, .etp = 1},
     {.name = "tp2_sp_etp2", .tp = 2, .sequence_parallel = true, .etp = 2},
     {.name = "ep2_gather", .dp = 2, .ep = 2, .dispatcher = TokenDispatcherType::AllGather},
@@ -130,7 +151,9 @@ class PlannedMemory : public testing::TestWithParam<std::tuple<const char*, DTyp
 
 TEST_P(PlannedMemory, IsThePeakOfEveryRank) {
   const auto& [name, dtype, layout] = GetParam();
-  const RunTask task = task_of(name, dtype, 16 * layout.dp);
+  const test::DiskFolder folder;
+  RunTask task = task_of(name, dtype, 16 * layout.dp);
+  task.optimizer.offload_folder = folder.path().string();
   const Peaks measured = peaks(task, layout);
   const std::vector<MemoryEstimate> plan = estimate_memory_by_stage(config_of(task, layout), layout.ranks());
   const Topology topology(layout.ranks(), {.tensor_model_parallel_size = layout.tp,
@@ -169,6 +192,56 @@ INSTANTIATE_TEST_SUITE_P(ExpertLayouts, PlannedMemory,
                          [](const auto& p) {
                            return str(name_of(std::get<1>(p.param)), "_", std::get<2>(p.param).name);
                          });
+
+/// What is not in the device's memory is in the other, to the byte; but for what is put off, which is away no longer.
+TEST(PlannedMemoryOfActivationsAway, IsWhatIsElsewhere) {
+  const test::DiskFolder folder;
+  for (const RunLayout& near : {RunLayout{}, RunLayout{.recompute = kFull}, RunLayout{.recompute = kSelective},
+                                RunLayout{.tp = 2, .recompute = kFullAndCut}, RunLayout{.pp = 2},
+                                RunLayout{.pp = 4, .schedule = ScheduleKind::ZbH1}}) {
+    for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
+      RunTask task = task_of("gpt2", DType::BF16, 16);
+      task.optimizer.offload_folder = folder.path().string();
+      RunLayout away = near;
+      away.activations = tier;
+      const MemoryEstimate here = estimate_memory_by_stage(config_of(task, near), near.ranks())[0],
+                           plan = estimate_memory_by_stage(config_of(task, away), near.ranks())[0];
+      if (tier == OffloadTier::Host) {
+        EXPECT_LT(plan.activations, here.activations);  // the buffers of a disk are more than some inputs
+      }
+      const double planned =
+          tier == OffloadTier::Host ? plan.activations_elsewhere : static_cast<double>(plan.activations_on_disk);
+      run_local_ranks(near.ranks(), [&](Communicator& world, int rank) {
+        LayoutRank self(task, away, world);
+        self.step(0);
+        const BytesAway elsewhere = self.state().bytes_away();
+        if (rank == 0) {
+          EXPECT_EQ(static_cast<double>(elsewhere.in_host + elsewhere.on_disk), planned);
+        }
+      });
+    }
+  }
+}
+
+/// Of weights that are gathered from elsewhere, those that are whole remain, and buffers of a disk.
+TEST(PlannedMemoryOfWeightsAway, IsThePeak) {
+  const test::DiskFolder folder;
+  const RunLayout layout{.dp = 2, .zero_stage = 3};
+  RunTask task = task_of("gpt2", DType::BF16, 32);
+  task.optimizer.offload_folder = folder.path().string();
+  const MemoryEstimate here = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0];
+  for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
+    task.optimizer.offload_params = tier;
+    const MemoryEstimate plan = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0];
+    if (tier == OffloadTier::Host) {
+      EXPECT_NEAR(plan.params + plan.params_elsewhere, here.params, 0.02 * here.params);
+    }
+    for (const MemoryTable& table : peaks(task, layout)) {
+      const double measured = peak_of(table, MemoryClass::Params);
+      EXPECT_NEAR(plan.params / measured, 1, tier == OffloadTier::Host ? 1e-9 : 0.02);
+    }
+  }
+}
 
 /// Of matrices one state, of all else two.
 TEST(PlannedMemoryOfMuon, IsThePeak) {

@@ -46,10 +46,11 @@ class OffloadLayouts : public testing::Test {
     task.optimizer.optimizer = kind;
     return task;
   }
-  RunTask kept_in(OffloadTier tier, RunTask task) const {
+  RunTask kept_in(OffloadTier tier, RunTask task, OffloadTier weights = OffloadTier::Device) const {
     task.optimizer.offload = tier;
+    task.optimizer.offload_params = weights;
     task.optimizer.offload_segment_size = 700;  // not at the ends of parameters
-    if (tier == OffloadTier::File) task.optimizer.offload_folder = folder_.path().string();
+    task.optimizer.offload_folder = folder_.path().string();
     return task;
   }
 
@@ -82,6 +83,17 @@ class OffloadLayouts : public testing::Test {
       if (rank == 0) losses = mine;
     });
     return losses;
+  }
+
+  /// `near` is the same task with everything on the device.
+  void expect_saved_beside(const RunTask& task, const RunTask& near, const RunLayout& layout,
+                           const Path& folder) const {
+    EXPECT_EQ(save_beside(task, layout, folder), test::run_layout(near, layout).losses);
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder / "waited")) {
+      if (entry.path().extension() != ".h5") continue;
+      const Path other = folder / "beside" / entry.path().lexically_relative(folder / "waited");
+      EXPECT_TRUE(read_text_file(entry.path()) == read_text_file(other)) << entry.path();
+    }
   }
 
   const test::DiskFolder folder_;
@@ -140,6 +152,75 @@ TEST_F(OffloadLayouts, GradientsInBf16AreNearThoseInFull) {
   test::expect_same_bits(test::run_layout(kept_in(OffloadTier::File, task), {.dp = 2, .zero_stage = 2}), narrow);
 }
 
+/// Stage 3 alone has a part of the weights to put away, whatever is done with the rest.
+const std::vector<RunLayout> kStage3{
+    {.name = "one_rank", .zero_stage = 3},
+    {.name = "dp2", .dp = 2, .zero_stage = 3},
+    {.name = "dp2_no_overlap", .dp = 2, .zero_stage = 3, .overlaps = false},
+    {.name = "dp4_hsdp", .dp = 4, .zero_stage = 3, .instances = 2},
+    {.name = "cp2_dp2", .dp = 2, .cp = 2, .zero_stage = 3},
+    {.name = "tp2_sp_pp2_dp2", .tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 3},
+    {.name = "pp2_interleaved_dp2",
+     .pp = 2,
+     .dp = 2,
+     .schedule = ScheduleKind::Interleaved,
+     .virtual_stages = 2,
+     .zero_stage = 3},
+};
+
+TEST_F(OffloadLayouts, TrainTheSameBitsFromWeightsElsewhere) {
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    for (const RunLayout& layout : kStage3) {
+      const RunTask task = task_of(dtype);
+      const test::RunResult near = test::run_layout(task, layout);
+      for (const OffloadTier weights : {OffloadTier::Host, OffloadTier::File}) {
+        for (const OffloadTier states : {OffloadTier::Device, OffloadTier::Host, OffloadTier::File}) {
+          SCOPED_TRACE(str(layout.name, " ", name_of(dtype), " ", enum_name(weights), " ", enum_name(states)));
+          test::expect_same_bits(test::run_layout(kept_in(states, task, weights), layout), near);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(OffloadLayouts, TrainTheSameBitsFromWeightsElsewhereWithMuon) {
+  const RunTask task = task_of(DType::F32, OptimizerKind::Muon);
+  for (const OffloadTier weights : {OffloadTier::Host, OffloadTier::File}) {
+    test::expect_same_bits(test::run_layout(kept_in(OffloadTier::Device, task, weights), kStage3[1]),
+                           test::run_layout(task, kStage3[1]));
+  }
+}
+
+TEST_F(OffloadLayouts, GoOnFromWeightsAnywhere) {
+  constexpr std::array kTiers{OffloadTier::Device, OffloadTier::Host, OffloadTier::File};
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    for (const OffloadTier from : kTiers) {
+      const RunTask task = task_of(dtype);
+      const Path folder = scratch_ / str("weights_", name_of(dtype), "_", enum_name(from));
+      const Numbers losses = save_and_go_on(kept_in(OffloadTier::Device, task, from), kStage3[1], folder);
+      for (const OffloadTier to : kTiers) {
+        SCOPED_TRACE(str(name_of(dtype), " ", enum_name(from), " ", enum_name(to)));
+        EXPECT_EQ(load_and_go_on(kept_in(to, task, to), kStage3[1], folder), losses);
+      }
+      const Numbers one_rank = load_and_go_on(task, kLayouts[0], folder);
+      EXPECT_LE(test::relative_distance(one_rank, losses), dtype == DType::F32 ? 1e-5 : 5e-3);
+    }
+  }
+}
+
+TEST_F(OffloadLayouts, SaveWeightsElsewhereBesideTheTraining) {
+  for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
+    for (const RunLayout& layout : {kStage3[1], kStage3[5]}) {
+      SCOPED_TRACE(str(layout.name, " ", enum_name(tier)));
+      RunTask near = task_of(DType::F32);
+      near.steps = 5;
+      RunTask task = kept_in(tier, near, tier);
+      task.async_save = true;
+      expect_saved_beside(task, near, layout, scratch_ / str("weights_", layout.name, "_", enum_name(tier)));
+    }
+  }
+}
+
 /// The same layout goes on with the same bits wherever the state was and is.
 TEST_F(OffloadLayouts, GoOnFromAnyPlaceInAnyOther) {
   constexpr std::array kTiers{OffloadTier::Device, OffloadTier::Host, OffloadTier::File};
@@ -178,13 +259,7 @@ TEST_F(OffloadLayouts, SaveBesideTheTraining) {
       near.steps = 5;
       RunTask task = kept_in(tier, near);
       task.async_save = true;
-      const Path folder = scratch_ / str(layout.name, "_", enum_name(tier));
-      EXPECT_EQ(save_beside(task, layout, folder), test::run_layout(near, layout).losses);
-      for (const auto& entry : std::filesystem::recursive_directory_iterator(folder / "waited")) {
-        if (entry.path().extension() != ".h5") continue;
-        const Path other = folder / "beside" / entry.path().lexically_relative(folder / "waited");
-        EXPECT_TRUE(read_text_file(entry.path()) == read_text_file(other)) << entry.path();
-      }
+      expect_saved_beside(task, near, layout, scratch_ / str(layout.name, "_", enum_name(tier)));
     }
   }
 }

@@ -79,7 +79,8 @@ void expect_model_of_one_rank(u64 seed) {
   const test::DiskFolder folder;
   RunTask offloaded = training.task(), task = offloaded;
   offloaded.optimizer.offload_folder = folder.path().string();
-  task.optimizer.offload = OffloadTier::Device;  // what is elsewhere is compared with what is not
+  task.optimizer.offload = task.optimizer.offload_params =
+      OffloadTier::Device;  // what is elsewhere is compared with what is not
   const RunLayout layout = training.layout();
   const RunResult result = run_layout(offloaded, layout), one_rank = run_layout(task, {});
   const Tolerance tolerance = tolerance_of(task.dtype, layout);

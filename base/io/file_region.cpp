@@ -1,4 +1,4 @@
-#include "optimizer/states/file_region.h"
+#include "base/io/file_region.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,9 +1,10 @@
-// Where an optimizer's states are kept: what it remembers of each weight from step to step.
+// Where numbers are kept from step to step: what an optimizer remembers of each weight, or the weights themselves.
 #pragma once
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/io/offload_tier.h"
 #include "tensor/stored_numbers.h"
 
 namespace mcpp {
@@ -16,8 +17,8 @@ struct StateVector {
   i64 bytes() const { return count * size_of(dtype); }
 };
 
-/// Holds the states of segments, which are numbered 0, 1, ... in the order in which they were added. The optimizer uses
-/// one segment at a time, each between its fetch() and its drop().
+/// Holds the states of segments, which are numbered 0, 1, ... in the order in which they were added. Its user has one
+/// segment at a time, each between its fetch() and its drop().
 class StateStore {
  public:
   virtual ~StateStore() = default;
@@ -35,6 +36,8 @@ class StateStore {
   /// The states of a segment, on the device that updates it, to be read and written until drop().
   virtual std::vector<Tensor> fetch(std::size_t segment) = 0;
   virtual void drop(std::size_t segment) = 0;
+  /// The same, where nothing was written.
+  virtual void drop_unchanged(std::size_t segment) { drop(segment); }
   /// Whether every fetch() gives memory of the weights' own device, and moves nothing.
   virtual bool is_resident() const = 0;
 
@@ -42,12 +45,14 @@ class StateStore {
   /// and read into it, between steps; what was read into it is there for the next fetch().
   virtual std::shared_ptr<StoredNumbers> at_rest(std::size_t segment, std::size_t vector, i64 first, i64 count) = 0;
 
+  /// Of all segments.
+  virtual BytesAway bytes_away() const { return {}; }
   /// For the log: "on the disk of /scratch (direct I/O, io_uring), 1.2 GiB"; empty for what needs no mention.
   virtual std::string describe() const { return ""; }
 };
 
 /// States that stay in the memory of the device.
-std::unique_ptr<StateStore> make_resident_states(Device& device);
+std::unique_ptr<StateStore> make_resident_states(Device& device, MemoryClass c = MemoryClass::OptimizerState);
 
 /// Numbers in the memory of a tensor.
 std::shared_ptr<StoredNumbers> in_memory(Tensor values);

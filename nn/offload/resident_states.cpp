@@ -1,4 +1,4 @@
-#include "optimizer/states/host_states.h"
+#include "nn/offload/host_states.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
@@ -52,12 +52,12 @@ std::shared_ptr<const StoredNumbers> InMemory::snapshot() const {
 /// In the memory of a device: that of the weights, or another.
 class ResidentStates final : public StateStore {
  public:
-  explicit ResidentStates(Device& device) : device_(device) {}
+  ResidentStates(Device& device, MemoryClass c) : device_(device), class_(c) {}
 
   void add(const std::vector<StateVector>& states) override {
     std::vector<Tensor>& segment = segments_.emplace_back();
     for (const StateVector& state : states)
-      segment.push_back(Tensor::zeros({state.count}, state.dtype, device_, MemoryClass::OptimizerState));
+      segment.push_back(Tensor::zeros({state.count}, state.dtype, device_, class_));
   }
   std::vector<Tensor> fetch(std::size_t segment) override { return segments_[segment]; }
   void drop(std::size_t) override {}
@@ -68,13 +68,14 @@ class ResidentStates final : public StateStore {
 
  private:
   Device& device_;
+  MemoryClass class_;
   std::vector<std::vector<Tensor>> segments_;
 };
 
 class HostStates final : public StateStore {
  public:
-  HostStates(int threads, i64 longest_segment)
-      : host_({.threads = threads}), states_(host_), longest_segment_(longest_segment) {}
+  HostStates(int threads, i64 longest_segment, MemoryClass c)
+      : host_({.threads = threads}), states_(host_, c), longest_segment_(longest_segment) {}
 
   i64 longest_segment() const override { return longest_segment_; }
   void add(const std::vector<StateVector>& states) override { states_.add(states); }
@@ -84,6 +85,7 @@ class HostStates final : public StateStore {
   std::shared_ptr<StoredNumbers> at_rest(std::size_t segment, std::size_t vector, i64 first, i64 count) override {
     return states_.at_rest(segment, vector, first, count);
   }
+  BytesAway bytes_away() const override { return {.in_host = host_.memory().total.bytes}; }
   std::string describe() const override {
     return str("in host memory, ", human_bytes(static_cast<double>(host_.memory().total.bytes)));
   }
@@ -100,12 +102,12 @@ std::shared_ptr<StoredNumbers> in_memory(Tensor values) {
   return std::make_shared<InMemory>(std::move(values));
 }
 
-std::unique_ptr<StateStore> make_resident_states(Device& device) {
-  return std::make_unique<ResidentStates>(device);
+std::unique_ptr<StateStore> make_resident_states(Device& device, MemoryClass c) {
+  return std::make_unique<ResidentStates>(device, c);
 }
 
-std::unique_ptr<StateStore> make_host_states(int threads, i64 longest_segment) {
-  return std::make_unique<HostStates>(threads, longest_segment);
+std::unique_ptr<StateStore> make_host_states(int threads, i64 longest_segment, MemoryClass c) {
+  return std::make_unique<HostStates>(threads, longest_segment, c);
 }
 
 }  // namespace mcpp

@@ -1,6 +1,6 @@
 // States of which a part is kept elsewhere than in the memory of the device: that of the host, or a disk.
 #pragma once
-#include "optimizer/states/state_store.h"
+#include "nn/offload/state_store.h"
 
 namespace mcpp {
 

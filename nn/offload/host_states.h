@@ -1,11 +1,12 @@
 // States in the memory of the host, for weights on another device: they are updated there.
 #pragma once
-#include "optimizer/states/state_store.h"
+#include "nn/offload/state_store.h"
 
 namespace mcpp {
 
 /// On a device of their own, so that its memory table has their memory apart, with that many threads. On machines
 /// without a GPU the weights are on another device of the same kind, and everything goes as it does with one.
-std::unique_ptr<StateStore> make_host_states(int threads, i64 longest_segment);
+std::unique_ptr<StateStore> make_host_states(int threads, i64 longest_segment,
+                                             MemoryClass c = MemoryClass::OptimizerState);
 
 }  // namespace mcpp

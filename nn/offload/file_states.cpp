@@ -1,28 +1,16 @@
-#include "optimizer/states/file_states.h"
+#include "nn/offload/file_states.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
 #include "base/system_error.h"
+#include "nn/offload/host_memory.h"
 
 namespace mcpp {
 namespace {
 
 constexpr std::ptrdiff_t kAhead = 2;
-
-Tensor aligned(i64 bytes, DType dtype, Device& device) {
-  const i64 size = size_of(dtype);
-  const Tensor whole =
-      Tensor::empty({(bytes + ScratchFile::kAlignment) / size}, dtype, device, MemoryClass::OptimizerState);
-  const auto address = reinterpret_cast<std::uintptr_t>(whole.raw());
-  const auto over = static_cast<i64>(address % ScratchFile::kAlignment);
-  return whole.flat(over == 0 ? 0 : (ScratchFile::kAlignment - over) / size, bytes / size);
-}
-
-std::span<std::byte> bytes_of(const Tensor& t) {
-  return {static_cast<std::byte*>(t.raw()), static_cast<std::size_t>(t.bytes())};
-}
 
 }  // namespace
 
@@ -101,8 +89,8 @@ void FileStates::reserve() {
   for (std::size_t s = 0; s < segments_.size(); ++s) {
     for (i64 place = 0; place < places; ++place) {
       for (Vector& vector : segments_[s]) {
-        vector.places.push_back(std::make_shared<FileRegion>(file_, offset, vector.bytes(),
-                                                             str("segment ", s, " of the optimizer's state")));
+        vector.places.push_back(
+            std::make_shared<FileRegion>(file_, offset, vector.bytes(), str("segment ", s, " of ", options_.what)));
         offset += vector.bytes();
       }
     }
@@ -150,7 +138,7 @@ void FileStates::make_room(Slot& slot, std::size_t segment) {
     Tensor& memory = slot.vectors[v];
     if (memory.defined() && memory.dtype() == vectors[v].what.dtype && memory.bytes() >= vectors[v].bytes()) continue;
     memory = Tensor();  // first, so that its memory can be had again
-    memory = aligned(vectors[v].bytes(), vectors[v].what.dtype, *host_);
+    memory = aligned_tensor(vectors[v].bytes(), vectors[v].what.dtype, *host_, options_.memory_class);
   }
 }
 
@@ -178,7 +166,7 @@ void FileStates::wait(Slot& slot) {
     const int error = queue_->wait(ticket);
     if (error == 0) continue;
     fail(ExitCode::PeerLost, "cannot ", writes ? "write " : "read ", file_->name(), ": ", system_reason(error),
-         "; the state in it is lost. Start again; the run goes on from its last checkpoint");
+         "; what was there of ", options_.what, " is lost. Start again; the run goes on from its last checkpoint");
   }
   if (!writes) return;
   std::erase(writing_, &slot);
@@ -233,9 +221,19 @@ std::vector<Tensor> FileStates::fetch(std::size_t segment) {
   return states;
 }
 
-void FileStates::drop(std::size_t segment) {
+FileStates::Slot& FileStates::slot_in_use(std::size_t segment) {
   Slot* slot = slot_with(segment);
   MCPP_CHECK(slot && slot->use == Slot::Use::InUse, "segment ", segment, " is dropped, but was not fetched");
+  return *slot;
+}
+
+void FileStates::drop_unchanged(std::size_t segment) {
+  slot_in_use(segment).use = Slot::Use::Free;
+  read_ahead();
+}
+
+void FileStates::drop(std::size_t segment) {
+  Slot* slot = &slot_in_use(segment);
   slot->use = Slot::Use::Writing;
   for (std::size_t v = 0; v < segments_[segment].size(); ++v) {
     Vector& vector = segments_[segment][v];
@@ -265,12 +263,7 @@ std::shared_ptr<StoredNumbers> FileStates::at_rest(std::size_t segment, std::siz
 }
 
 std::unique_ptr<StateStore> make_file_states(FileStatesOptions options, Device& device, int threads) {
-  std::shared_ptr<CpuDevice> host;
-  if (auto* cpu = dynamic_cast<CpuDevice*>(&device))
-    host = std::shared_ptr<CpuDevice>(std::shared_ptr<void>(), cpu);  // not ours
-  else
-    host = std::make_shared<CpuDevice>(CpuOptions{.threads = threads});
-  return std::make_unique<FileStates>(std::move(options), std::move(host), make_transfer_queue());
+  return std::make_unique<FileStates>(std::move(options), host_beside(device, threads), make_transfer_queue());
 }
 
 }  // namespace mcpp

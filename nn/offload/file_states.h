@@ -8,9 +8,9 @@
 #include <deque>
 #include <optional>
 
+#include "base/io/file_region.h"
 #include "base/io/transfer_queue.h"
-#include "optimizer/states/file_region.h"
-#include "optimizer/states/state_store.h"
+#include "nn/offload/state_store.h"
 
 namespace mcpp {
 
@@ -19,6 +19,8 @@ struct FileStatesOptions {
   std::string key;  ///< of the configuration, which named the folder
   i64 longest_segment = i64{4} << 20;
   bool takes_snapshots = false;
+  std::string what = "the optimizer's state";  ///< for messages
+  MemoryClass memory_class = MemoryClass::OptimizerState;
 };
 
 class FileStates final : public StateStore {
@@ -36,8 +38,10 @@ class FileStates final : public StateStore {
   void expect(const std::vector<std::size_t>& order) override;
   std::vector<Tensor> fetch(std::size_t segment) override;
   void drop(std::size_t segment) override;
+  void drop_unchanged(std::size_t segment) override;
   bool is_resident() const override { return false; }
   std::shared_ptr<StoredNumbers> at_rest(std::size_t segment, std::size_t vector, i64 first, i64 count) override;
+  BytesAway bytes_away() const override { return {.on_disk = bytes()}; }
   std::string describe() const override;
 
   /// What one step reads; it writes as much.
@@ -66,6 +70,7 @@ class FileStates final : public StateStore {
   };
 
   Slot* slot_with(std::size_t segment);
+  Slot& slot_in_use(std::size_t segment);
   /// A free slot; waits for the oldest write when there is none. Null when all are read ahead or in use.
   Slot* free_slot();
   void start_reading(Slot& slot, std::size_t segment);
@@ -89,8 +94,8 @@ class FileStates final : public StateStore {
   std::unique_ptr<TransferQueue> queue_;  // last: its destructor waits for transfers of the slots
 };
 
-/// For weights on `device`, which outlives them: they are updated in its memory if it is of the CPU, else in the
-/// host's, by that many threads.
+/// For weights that are used on `device`, which outlives them: they are updated in its memory if it is of the CPU, else
+/// in the host's, by that many threads.
 std::unique_ptr<StateStore> make_file_states(FileStatesOptions options, Device& device, int threads);
 
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-#include "optimizer/states/tiered_states.h"
+#include "nn/offload/tiered_states.h"
 
 #include <utility>
 
@@ -42,6 +42,7 @@ class TieredStates final : public StateStore {
   std::shared_ptr<StoredNumbers> at_rest(std::size_t segment, std::size_t vector, i64 first, i64 count) override {
     return store(places_[segment].first).at_rest(places_[segment].second, vector, first, count);
   }
+  BytesAway bytes_away() const override { return far_->bytes_away(); }
   std::string describe() const override {
     const double share = bytes_ > 0 ? far_bytes_ / bytes_ : 0;
     return str(fixed(100 * share, 0), "% ", far_->describe());

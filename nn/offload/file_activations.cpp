@@ -1,0 +1,192 @@
+#include "nn/offload/file_activations.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "base/check.h"
+#include "base/number_text.h"
+#include "base/system_error.h"
+#include "nn/offload/host_memory.h"
+#include "tensor/transfer.h"
+
+namespace mcpp {
+namespace {
+
+constexpr i64 kPacking = 64;  // tensors begin at multiples of this
+constexpr const char* kStartAgain =
+    "; the activations in it are lost. Start again; the run goes on from its last checkpoint";
+
+i64 packed_bytes(const Tensor& t) {
+  return (t.bytes() + kPacking - 1) / kPacking * kPacking;
+}
+
+}  // namespace
+
+class FileActivations::Away final : public TensorsAway {
+ public:
+  /// Where a tensor is inside what was put away.
+  struct Packed {
+    i64 offset;
+    Shape shape;
+    DType dtype;
+    Device& device;
+  };
+
+  Away(FileActivations& store, const std::vector<Tensor>& tensors) : store_(store) {
+    for (const Tensor& t : tensors) {
+      packed_.push_back({bytes_, t.shape(), t.dtype(), t.device()});
+      bytes_ += packed_bytes(t);
+    }
+    bytes_ = aligned_bytes(bytes_);
+  }
+  ~Away() override { store_.give_up(*this); }
+
+  void expect() override {
+    if (!store_.slot_with(*this)) store_.start_reading(*this);
+  }
+  std::vector<Tensor> take() override;
+
+  i64 bytes() const { return bytes_; }
+  const std::vector<Packed>& packed() const { return packed_; }
+
+  std::vector<FileRegion> blocks;  // in the file
+
+ private:
+  FileActivations& store_;
+  std::vector<Packed> packed_;
+  i64 bytes_ = 0;
+};
+
+std::vector<Tensor> FileActivations::Away::take() {
+  expect();
+  Slot& slot = *store_.slot_with(*this);
+  const std::span<std::byte> all = store_.bytes_of(slot, *this);
+  if (slot.use == Slot::Use::Reading) {
+    store_.wait(slot);
+    for (std::size_t b = 0; b < blocks.size(); ++b)
+      blocks[b].verify(all.subspan(b * kBlock, static_cast<std::size_t>(blocks[b].bytes())));
+  }
+  std::vector<Tensor> tensors;
+  for (const Packed& p : packed_) {
+    tensors.push_back(Tensor::empty(p.shape, p.dtype, p.device));
+    write_bytes(all.data() + p.offset, tensors.back());
+  }
+  return tensors;
+}
+
+FileActivations::FileActivations(const ActivationOffload& offload, Device& device, std::unique_ptr<TransferQueue> queue)
+    : folder_(offload.folder),
+      host_(host_beside(device)),
+      file_(std::make_shared<ScratchFile>(folder_, (std::max<i64>(offload.bytes, 1) + kBlock - 1) / kBlock * kBlock,
+                                          offload.key)),
+      queue_(std::move(queue)) {
+  blocks_ = file_->bytes() / kBlock;
+  for (i64 block = blocks_; block > 0; --block) free_blocks_.push_back((block - 1) * kBlock);
+}
+
+FileActivations::~FileActivations() = default;
+
+std::string FileActivations::describe() const {
+  return str("on the disk of ", folder_.string(), ", ", human_bytes(static_cast<double>(blocks_ * kBlock)), ", by ",
+             queue_->name(),
+             file_->is_direct() ? " past the page cache" : " through the page cache: no direct I/O there");
+}
+
+FileActivations::Slot* FileActivations::slot_with(const Away& away) {
+  const auto found = std::ranges::find(slots_, &away, &Slot::holds);
+  return found == slots_.end() ? nullptr : &*found;
+}
+
+std::span<std::byte> FileActivations::bytes_of(const Slot& slot, const Away& away) const {
+  return mcpp::bytes_of(slot.memory).first(static_cast<std::size_t>(away.bytes()));
+}
+
+FileActivations::Slot& FileActivations::free_slot(i64 bytes) {
+  // Idle ones before those under way, and what is on its way out before what was asked back; then the oldest.
+  const auto cost = [](const Slot& slot) { return std::make_tuple(slot.use, slot.holds != nullptr, slot.since); };
+  Slot& slot = *std::ranges::min_element(slots_, {}, cost);
+  wait(slot);
+  slot.holds = nullptr;
+  slot.since = ++uses_;
+  if (slot.memory.defined() && slot.memory.bytes() >= bytes) return slot;
+  slot.memory = Tensor();  // first, so that its memory can be had again
+  slot.memory = aligned_tensor(bytes, DType::I32, *host_, MemoryClass::Activations);
+  return slot;
+}
+
+void FileActivations::wait(Slot& slot) {
+  const bool writes = slot.use == Slot::Use::Writing;
+  slot.use = Slot::Use::Idle;
+  int error = 0;
+  for (const TransferQueue::Ticket ticket : std::exchange(slot.transfers, {})) {
+    const int result = queue_->wait(ticket);
+    if (error == 0) error = result;
+  }
+  for (const i64 block : std::exchange(slot.freed, {})) free_blocks_.push_back(block);
+  if (error == 0 || !slot.holds) return;  // nobody wants what was given up
+  fail(ExitCode::PeerLost, "cannot ", writes ? "write " : "read ", file_->name(), ": ", system_reason(error),
+       kStartAgain);
+}
+
+void FileActivations::start(FileTransfer::Kind kind, Slot& slot, Away& away) {
+  slot.use = kind == FileTransfer::Kind::Write ? Slot::Use::Writing : Slot::Use::Reading;
+  slot.holds = &away;
+  std::byte* data = bytes_of(slot, away).data();
+  for (const FileRegion& block : away.blocks) {
+    slot.transfers.push_back(queue_->start(
+        {.kind = kind, .file = file_->descriptor(), .offset = block.offset(), .data = data, .bytes = block.bytes()}));
+    data += block.bytes();
+  }
+}
+
+void FileActivations::start_reading(Away& away) {
+  start(FileTransfer::Kind::Read, free_slot(away.bytes()), away);
+}
+
+void FileActivations::finish_what_was_given_up() {
+  for (Slot& slot : slots_) {
+    if (!slot.freed.empty()) wait(slot);
+  }
+}
+
+/// Takes more of the disk where all blocks are in use.
+std::vector<FileRegion> FileActivations::take_blocks(i64 bytes) {
+  std::vector<FileRegion> blocks;
+  for (i64 at = 0; at < bytes; at += kBlock) {
+    if (free_blocks_.empty()) finish_what_was_given_up();
+    if (free_blocks_.empty()) {
+      if (const int error = file_->extend(kBlock); error != 0)
+        fail(ExitCode::PeerLost, "cannot extend ", file_->name(), ": ", system_reason(error), kStartAgain);
+      free_blocks_.push_back(blocks_++ * kBlock);
+    }
+    blocks.emplace_back(file_, free_blocks_.back(), std::min(kBlock, bytes - at), "a block of activations");
+    free_blocks_.pop_back();
+  }
+  used_blocks_ += static_cast<i64>(blocks.size());
+  peak_blocks_ = std::max(peak_blocks_, used_blocks_);
+  return blocks;
+}
+
+std::unique_ptr<TensorsAway> FileActivations::put(std::vector<Tensor> tensors) {
+  auto away = std::make_unique<Away>(*this, tensors);
+  Slot& slot = free_slot(away->bytes());
+  const std::span<std::byte> all = bytes_of(slot, *away);
+  for (std::size_t i = 0; i < tensors.size(); ++i) read_bytes(tensors[i], all.data() + away->packed()[i].offset);
+  away->blocks = take_blocks(away->bytes());
+  for (std::size_t b = 0; b < away->blocks.size(); ++b)
+    away->blocks[b].note(all.subspan(b * kBlock, static_cast<std::size_t>(away->blocks[b].bytes())));
+  start(FileTransfer::Kind::Write, slot, *away);
+  return away;
+}
+
+/// Waits for nothing: blocks with a transfer under way are free when that is done.
+void FileActivations::give_up(Away& away) {
+  Slot* slot = slot_with(away);
+  std::vector<i64>& freed = slot && slot->use != Slot::Use::Idle ? slot->freed : free_blocks_;
+  for (const FileRegion& block : away.blocks) freed.push_back(block.offset());
+  used_blocks_ -= static_cast<i64>(away.blocks.size());
+  if (slot) slot->holds = nullptr;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,39 @@
+#include "nn/offload/host_memory.h"
+
+#include "base/io/scratch_file.h"
+#include "tensor/ops/ops.h"
+#include "tensor/pooled_size.h"
+#include "tensor/transfer.h"
+
+namespace mcpp {
+
+std::shared_ptr<CpuDevice> host_beside(Device& device, int threads) {
+  auto* cpu = dynamic_cast<CpuDevice*>(&device);
+  if (!cpu) return std::make_shared<CpuDevice>(CpuOptions{.threads = threads});
+  return {std::shared_ptr<void>(), cpu};  // not ours
+}
+
+Tensor aligned_tensor(i64 bytes, DType dtype, Device& device, MemoryClass c) {
+  const i64 size = size_of(dtype);
+  const Tensor whole = Tensor::empty({(bytes + ScratchFile::kAlignment) / size}, dtype, device, c);
+  const auto address = reinterpret_cast<std::uintptr_t>(whole.raw());
+  const auto over = static_cast<i64>(address % ScratchFile::kAlignment);
+  return whole.flat(over == 0 ? 0 : (ScratchFile::kAlignment - over) / size, bytes / size);
+}
+
+i64 aligned_tensor_bytes(i64 bytes) {
+  return pooled_size(bytes + ScratchFile::kAlignment);
+}
+
+void copy_over(const Tensor& from, Tensor& to) {
+  if (&from.device() == &to.device()) return ops::copy(from, to);
+  const bool is_to_host = to.device().type() == DeviceType::Cpu;
+  MCPP_CHECK(is_to_host || from.device().type() == DeviceType::Cpu, "a copy between two devices, neither the host");
+  is_to_host ? read_bytes(from, to.raw()) : write_bytes(from.raw(), to);
+}
+
+std::span<std::byte> bytes_of(const Tensor& t) {
+  return {static_cast<std::byte*>(t.raw()), static_cast<std::size_t>(t.bytes())};
+}
+
+}  // namespace mcpp

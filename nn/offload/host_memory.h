@@ -1,0 +1,24 @@
+// Memory of the host for numbers on their way between a device and elsewhere.
+#pragma once
+#include <span>
+
+#include "tensor/tensor.h"
+
+namespace mcpp {
+
+/// The device of the CPU in whose memory the host works on what is on `device`: that itself where it is of the CPU, and
+/// then it must outlive this; else one of its own, with as many threads.
+std::shared_ptr<CpuDevice> host_beside(Device& device, int threads = 1);
+
+/// At least `bytes`, which begin at a multiple of ScratchFile::kAlignment: for transfers past the page cache.
+Tensor aligned_tensor(i64 bytes, DType dtype, Device& device, MemoryClass c);
+/// What such a tensor takes of the device's memory.
+i64 aligned_tensor_bytes(i64 bytes);
+
+/// to = from, of the same type and size, on the same device or on two of which one is of the CPU.
+void copy_over(const Tensor& from, Tensor& to);
+
+/// The memory of a tensor of the CPU.
+std::span<std::byte> bytes_of(const Tensor& t);
+
+}  // namespace mcpp

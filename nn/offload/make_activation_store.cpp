@@ -1,0 +1,18 @@
+#include "nn/offload/file_activations.h"
+#include "nn/offload/host_activations.h"
+
+namespace mcpp {
+
+std::unique_ptr<ActivationStore> make_activation_store(const ActivationOffload& offload, Device& device) {
+  switch (offload.tier) {
+    case OffloadTier::Device:
+      return nullptr;
+    case OffloadTier::Host:
+      return std::make_unique<HostActivations>();
+    case OffloadTier::File:
+      return std::make_unique<FileActivations>(offload, device, make_transfer_queue());
+  }
+  fail(ExitCode::Internal, "unknown place for activations");
+}
+
+}  // namespace mcpp

@@ -1,0 +1,45 @@
+// The weights that an optimizer works on, where these are kept away: one shard at a time.
+#pragma once
+#include <optional>
+
+#include "parallel/dp/buffer.h"
+
+namespace mcpp {
+
+/// Where the weights of a ShardSegment are.
+struct WeightsPlace {
+  Tensor here;  ///< undefined where they are away
+  StateStore* away = nullptr;
+  std::size_t place = 0;
+
+  bool operator==(const WeightsPlace& other) const { return away == other.away && place == other.place; }
+};
+
+class WeightsInUse {
+ public:
+  /// `changes`: what is written to them goes back.
+  explicit WeightsInUse(bool changes) : changes_(changes) {}
+
+  /// Valid until the next call for another place.
+  Tensor of(const WeightsPlace& place) {
+    if (!place.away) return place.here;
+    if (place_ == place) return weights_;
+    done();
+    weights_ = place.away->fetch(place.place).front();
+    place_ = place;
+    return weights_;
+  }
+  /// After the last.
+  void done() {
+    if (!place_) return;
+    changes_ ? place_->away->drop(place_->place) : place_->away->drop_unchanged(place_->place);
+    place_.reset();
+  }
+
+ private:
+  bool changes_;
+  std::optional<WeightsPlace> place_;
+  Tensor weights_;
+};
+
+}  // namespace mcpp

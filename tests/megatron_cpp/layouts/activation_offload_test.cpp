@@ -1,0 +1,139 @@
+// Activations in host memory, on a disk, or cut over the tensor-parallel ranks, on any layout: the bits of a training
+// that keeps them all where they are, and less memory. Ranks as threads.
+#include <gtest/gtest.h>
+
+#include "tests/support/compare_runs.h"
+#include "tests/support/disk_folder.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::RunLayout;
+using test::RunTask;
+
+constexpr Recompute kFull{.granularity = Recompute::Granularity::Full, .num_layers = 2};
+constexpr Recompute kBlock{
+    .granularity = Recompute::Granularity::Full, .method = Recompute::Method::Block, .num_layers = 1};
+constexpr Recompute kSelective{.granularity = Recompute::Granularity::Selective,
+                               .core_attn = true,
+                               .layernorm = true,
+                               .mlp_act = true,
+                               .moe_act = true};
+
+const std::vector<RunLayout> kLayouts{
+    {.name = "one_rank"},
+    {.name = "full", .recompute = kFull},
+    {.name = "block", .recompute = kBlock},
+    {.name = "selective", .recompute = kSelective},
+    {.name = "tp2_sp_pp2", .tp = 2, .pp = 2, .sequence_parallel = true},
+    {.name = "tp2_full", .tp = 2, .recompute = kFull},
+    {.name = "pp4_gpipe", .pp = 4, .schedule = ScheduleKind::GPipe},
+    {.name = "pp2_interleaved", .pp = 2, .schedule = ScheduleKind::Interleaved, .virtual_stages = 2},
+    {.name = "pp4_selective", .pp = 4, .recompute = kSelective},
+    {.name = "pp4_zb_h1", .pp = 4, .schedule = ScheduleKind::ZbH1},
+    {.name = "pp2_zb_v_full", .pp = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2, .recompute = kFull},
+    {.name = "dp2_zero3", .dp = 2, .zero_stage = 3},
+    {.name = "dp2_zero3_full", .dp = 2, .zero_stage = 3, .recompute = kFull},
+    {.name = "cp2", .cp = 2},
+    {.name = "cp2_selective", .cp = 2, .cp_comm_type = CpCommType::A2a, .cp_heads = 2, .recompute = kSelective},
+};
+
+const std::vector<RunLayout> kExpertLayouts{
+    {.name = "one_rank"},
+    {.name = "selective", .recompute = kSelective},
+    {.name = "full", .recompute = kFull},
+    {.name = "ep2_pp2", .pp = 2, .dp = 2, .ep = 2},
+    {.name = "ep2_gather", .dp = 2, .ep = 2, .dispatcher = TokenDispatcherType::AllGather},
+};
+
+class ActivationOffloadLayouts : public testing::Test {
+ protected:
+  RunTask task_of(bool experts, DType dtype) const {
+    ModelConfig model = experts ? test::tiny_llama() : test::tiny_gpt2();
+    model.num_layers = 4;
+    model.hidden_size = 16;
+    model.num_attention_heads = 4;
+    model.num_query_groups = experts ? 2 : 4;
+    model.seq_length = 8;
+    if (experts) {
+      model.moe.num_experts = 4;
+      model.moe.router_topk = 2;
+      model.moe.layer_freq = {0, 1, 1, 1};
+      model.moe.ffn_hidden_size = 24;
+      model.moe.aux_loss_coeff = 0.01;
+      model.moe.shared_expert_intermediate_size = 16;
+    }
+    RunTask task = test::learnable_task(model, dtype);
+    task.steps = 4;
+    task.optimizer.offload_folder = folder_.path().string();
+    return task;
+  }
+  void expect_same_bits(const RunTask& task, const RunLayout& layout) const {
+    const test::RunResult here = test::run_layout(task, layout);
+    for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
+      SCOPED_TRACE(str(layout.name, " ", name_of(task.dtype), " ", enum_name(tier)));
+      RunLayout away = layout;
+      away.activations = tier;
+      test::expect_same_bits(test::run_layout(task, away), here);
+    }
+  }
+
+  const test::DiskFolder folder_;
+};
+
+TEST_F(ActivationOffloadLayouts, TrainTheSameBits) {
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    for (const RunLayout& layout : kLayouts) expect_same_bits(task_of(false, dtype), layout);
+  }
+}
+
+TEST_F(ActivationOffloadLayouts, TrainTheSameBitsWithExperts) {
+  for (const RunLayout& layout : kExpertLayouts) expect_same_bits(task_of(true, DType::F32), layout);
+}
+
+TEST_F(ActivationOffloadLayouts, InputsCutOverTensorParallelRanksTrainTheSameBits) {
+  for (const OffloadTier tier : {OffloadTier::Device, OffloadTier::Host, OffloadTier::File}) {
+    for (const i64 tp : {2, 4}) {
+      for (const Recompute& recompute : {kFull, kBlock}) {
+        RunLayout layout{.tp = tp, .pp = 4 / tp, .recompute = recompute};
+        const test::RunResult whole = test::run_layout(task_of(false, DType::BF16), layout);
+        layout.recompute.distributes_saved = true;
+        layout.activations = tier;
+        SCOPED_TRACE(str(tp, " ", enum_name(tier)));
+        test::expect_same_bits(test::run_layout(task_of(false, DType::BF16), layout), whole);
+      }
+    }
+  }
+}
+
+/// A step that is given up half-way leaves nothing away that the next one would find.
+TEST_F(ActivationOffloadLayouts, AStepThatIsGivenUpLeavesNoTrace) {
+  const RunTask task = task_of(false, DType::F32);
+  for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
+    for (const i64 pp : {1, 2}) {
+      const test::RunResult whole = test::run_layout(task, {.pp = pp});
+      for (const i64 passes : {1, 5, 11}) {
+        test::RunResult result;
+        std::mutex mutex;
+        run_local_ranks(static_cast<int>(pp), [&](Communicator& world, int rank) {
+          test::LayoutRank self(task, {.pp = pp, .activations = tier}, world);
+          test::SignalAfter signal(rank == 0 ? passes : 1000);
+          self.state().set_watch(&signal);
+          EXPECT_TRUE(self.step(0).is_given_up);
+          self.state().set_watch(nullptr);
+          test::Numbers losses;
+          for (i64 step = 0; step < task.steps; ++step) losses.push_back(self.step(step).loss);
+          const std::lock_guard lock(mutex);
+          self.collect(result.weights);
+          if (rank == 0) result.losses = losses;
+        });
+        EXPECT_EQ(result.losses, whole.losses);
+        EXPECT_EQ(result.weights, whole.weights);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mcpp

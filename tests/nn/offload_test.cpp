@@ -1,0 +1,177 @@
+// Activations in host memory and on a disk: the same bits come back, whatever the disk does, or none.
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <numeric>
+
+#include "nn/offload/file_activations.h"
+#include "nn/offload/host_activations.h"
+#include "nn/pass.h"
+#include "tensor/transfer.h"
+#include "tests/support/disk_folder.h"
+#include "tests/support/errors.h"
+#include "tests/support/faulty_queue.h"
+
+namespace mcpp {
+namespace {
+
+using test::FaultyQueue;
+
+class ActivationsAway : public testing::Test {
+ protected:
+  std::unique_ptr<ActivationStore> on_file(std::unique_ptr<TransferQueue> queue = make_transfer_queue(),
+                                           i64 bytes = 0) {
+    const ActivationOffload offload{.tier = OffloadTier::File, .folder = folder_.path(), .key = "key", .bytes = bytes};
+    return std::make_unique<FileActivations>(offload, device_, std::move(queue));
+  }
+  /// Both kinds.
+  std::vector<std::unique_ptr<ActivationStore>> stores() {
+    std::vector<std::unique_ptr<ActivationStore>> list;
+    list.push_back(std::make_unique<HostActivations>());
+    list.push_back(on_file());
+    return list;
+  }
+  /// first, first + 1, ...
+  Tensor counting(i64 count, i32 first) {
+    Tensor t = Tensor::empty({count}, DType::I32, device_);
+    std::vector<i32> values(static_cast<std::size_t>(count));
+    std::iota(values.begin(), values.end(), first);
+    write_values(values, t);
+    return t;
+  }
+  i64 bytes_here() const { return device_.memory().by_class[static_cast<std::size_t>(MemoryClass::Activations)].bytes; }
+
+  const test::DiskFolder folder_;
+  CpuDevice device_;
+};
+
+/// Of several microbatches in the orders of pipelines: what was put away last, and what was first, of several sizes.
+TEST_F(ActivationsAway, ComeBackAsTheyWere) {
+  for (const auto& store : stores()) {
+    for (const bool oldest_first : {false, true}) {
+      std::deque<std::unique_ptr<TensorsAway>> away;
+      for (i32 i = 0; i < 12; ++i) away.push_back(store->put({counting(1 + i * 40000, i), counting(7, -i)}));
+      for (i32 i = 0; i < 12; ++i) {
+        const i32 which = oldest_first ? i : 11 - i;
+        auto& next = away[static_cast<std::size_t>(which)];
+        if (i % 3 == 0) next->expect(), next->expect();
+        const std::vector<Tensor> tensors = next->take();
+        next.reset();
+        ASSERT_EQ(tensors.size(), 2U);
+        EXPECT_EQ(read_values<i32>(tensors[0]), read_values<i32>(counting(1 + which * 40000, which)));
+        EXPECT_EQ(read_values<i32>(tensors[1]), read_values<i32>(counting(7, -which)));
+      }
+    }
+  }
+}
+
+TEST_F(ActivationsAway, TakeNoMemoryButForSomeBuffers) {
+  constexpr i64 kBytes = 1 << 20;
+  for (const auto& store : stores()) {
+    const i64 before = bytes_here();
+    std::vector<std::unique_ptr<TensorsAway>> away;
+    for (i32 i = 0; i < 20; ++i) away.push_back(store->put({counting(kBytes / 4, i)}));
+    const bool is_host = store->describe() == "in host memory";
+    EXPECT_LE(bytes_here() - before, is_host ? 0 : 3 * (kBytes + kBytes / 16));
+    EXPECT_EQ(store->peak().in_host + store->peak().on_disk, 20 * kBytes);
+    away.clear();
+    away.push_back(store->put({counting(kBytes / 4, 1)}));
+    EXPECT_EQ(store->peak().in_host + store->peak().on_disk, 20 * kBytes);
+  }
+}
+
+/// A step that is given up, while transfers are under way; what comes after it gets the same place.
+TEST_F(ActivationsAway, MayBeGivenUp) {
+  const auto store = on_file();
+  for (i32 round = 0; round < 20; ++round) {
+    std::vector<std::unique_ptr<TensorsAway>> away;
+    for (i32 i = 0; i < 8; ++i) away.push_back(store->put({counting(100000, round * 8 + i)}));
+    away[1]->expect();
+    EXPECT_EQ(read_values<i32>(away[5]->take()[0]), read_values<i32>(counting(100000, round * 8 + 5)));
+  }
+  EXPECT_LE(store->peak().on_disk, 8 * FileActivations::kBlock);
+}
+
+TEST_F(ActivationsAway, FaultsOfTheDiskAreNamedAndEndTheRun) {
+  using Fault = FaultyQueue::Fault;
+  const auto error_with = [&](Fault fault) {
+    FaultyQueue::Plan plan;
+    const auto store = on_file(std::make_unique<FaultyQueue>(plan));
+    plan = {fault, 3};
+    try {
+      std::deque<std::unique_ptr<TensorsAway>> away;
+      for (i32 i = 0; i < 12; ++i) away.push_back(store->put({counting(100000, i)}));
+      for (; !away.empty(); away.pop_back())
+        EXPECT_EQ(read_values<i32>(away.back()->take()[0])[0], static_cast<i32>(away.size()) - 1);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::PeerLost);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string place = "the scratch file in " + folder_.path().string();
+  EXPECT_CONTAINS(error_with(Fault::DiskIsFull),
+                  "cannot write " + place + ": No space left on device; the activations");
+  EXPECT_CONTAINS(error_with(Fault::ReadFails), "cannot read " + place + ": Input/output error; the activations");
+  EXPECT_CONTAINS(error_with(Fault::BitIsFlipped), place + ": a block of activations differs from its checksum");
+  EXPECT_EQ(error_with(Fault::DiskIsSlow), "");
+  EXPECT_EQ(error_with(Fault::None), "");
+}
+
+TEST_F(ActivationsAway, DoNotNeedTheirFolderOnceTheyBegan) {
+  const auto store = on_file();
+  std::filesystem::remove_all(folder_.path());
+  std::vector<std::unique_ptr<TensorsAway>> away;
+  for (i32 i = 0; i < 8; ++i) away.push_back(store->put({counting(200000, i)}));
+  EXPECT_EQ(read_values<i32>(away[0]->take()[0]), read_values<i32>(counting(200000, 0)));
+}
+
+TEST_F(ActivationsAway, AreRefusedWhereThereIsNoRoom) {
+  EXPECT_CONTAINS(test::input_error([&] { on_file(make_transfer_queue(), i64{1} << 60); }), "key: ");
+  EXPECT_CONTAINS(test::input_error([&] { on_file(make_transfer_queue(), i64{1} << 60); }), "needs 1024.00 PiB");
+}
+
+/// What several owners saved is one tensor again, as is what recomputed ones are made from; and all of it is away
+/// meanwhile.
+TEST_F(ActivationsAway, OfAStashAreWhatTheyWere) {
+  for (const auto& store : stores()) {
+    const i64 before = bytes_here();
+    Pass pass;
+    const int a = 0, b = 0;
+    pass.save(&a, counting(5, 50));
+    for (i32 unit = 0; unit < 6; ++unit) {
+      const std::size_t saved = pass.stash.size();
+      const Tensor x = counting(1000, unit), y = counting(1000, 7 * unit);
+      pass.save(&a, x);
+      pass.save(&b, x.view({10, 100}));
+      pass.save(&b, Tensor());
+      const Pass::DiscardScope scope(pass, y, {x}, [&](std::span<const Tensor> inputs) {
+        return counting(1000, 7 * read_values<i32>(inputs[0])[0]);
+      });
+      pass.save(&a, y);
+      pass.save(&b, y);
+      pass.stash.put_away(saved, *store);
+    }
+    pass.save(&b, counting(3, 9));
+    if (store->describe() == "in host memory") {
+      EXPECT_EQ(bytes_here() - before, 2 * 64);
+    }
+    pass.stash.expect();
+    EXPECT_EQ(read_values<i32>(pass.take(&b))[0], 9);
+    for (i32 unit = 5; unit >= 0; --unit) {
+      const Tensor y1 = pass.take(&b), y2 = pass.take(&a);
+      EXPECT_EQ(y1.raw(), y2.raw());
+      EXPECT_EQ(read_values<i32>(y1), read_values<i32>(counting(1000, 7 * unit)));
+      EXPECT_FALSE(pass.take(&b).defined());
+      const Tensor x1 = pass.take(&b), x2 = pass.take(&a);
+      EXPECT_EQ(x1.raw(), x2.raw());
+      EXPECT_EQ(x1.shape(), (Shape{10, 100}));
+      EXPECT_EQ(read_values<i32>(x2), read_values<i32>(counting(1000, unit)));
+    }
+    EXPECT_EQ(read_values<i32>(pass.take(&a)), read_values<i32>(counting(5, 50)));
+    EXPECT_TRUE(pass.stash.empty());
+  }
+}
+
+}  // namespace
+}  // namespace mcpp
