@@ -3,11 +3,11 @@
 # text with the same settings and threads. JSON lines on standard output: the machine, then one for each size and kind of model
 # with medians of seconds of processor time and of the clock.
 #   bench/tokenizer.sh [--runs=3] [--vocab_size=8192] [--threads=2] [--kinds="bpe unigram"] [--sizes="2000000 100000000"]
-#                      [--rules="gpt2 llama3 qwen2"] [--encode_size=50000000] [text ...]
+#                      [--rules="gpt2 llama3 qwen2"] [--models="bpe unigram"] [--encode_size=50000000] [text ...]
 # The texts (default data/tinyshakespeare.txt) are taken again and again until there are so many bytes, so that a large size says
 # how fast text is read and counted, a small one how fast pieces are learnt. spm_train reads line by line and learns no newlines.
-# Then preprocess, which also reads and writes, against the library `tokenizers` encoding the same paragraphs from memory with the same
-# tokenizer.json and threads, one line for each of the rules; of the Python that HUGGINGFACE_PYTHON names, without which they are left out.
+# Then preprocess, which also reads and writes, against libraries encoding the same paragraphs from memory with the same tokenizer and
+# threads: `tokenizers` for each of the rules, sentencepiece for each of the models, where the Python that HUGGINGFACE_PYTHON names has them.
 # On a machine that others use too, processor time is the one to look at.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 source bench/lib/machine.sh
 
 runs=3 vocab_size=8192 threads=2 kinds="bpe unigram" sizes="2000000 100000000"
-rules="gpt2 llama3 qwen2" encode_size=50000000 python=${HUGGINGFACE_PYTHON:-python3}
+rules="gpt2 llama3 qwen2" models="bpe unigram" encode_size=50000000 python=${HUGGINGFACE_PYTHON:-python3}
 texts=()
 for argument in "$@"; do
   case $argument in
@@ -25,6 +25,7 @@ for argument in "$@"; do
     --kinds=*) kinds=${argument#*=} ;;
     --sizes=*) sizes=${argument#*=} ;;
     --rules=*) rules=${argument#*=} ;;
+    --models=*) models=${argument#*=} ;;
     --encode_size=*) encode_size=${argument#*=} ;;
     --*) echo "unknown option $argument; see the head of $0" >&2 && exit 2 ;;
     *) texts+=("$argument") ;;
@@ -69,32 +70,34 @@ make_text() {
   while cat "${texts[@]}"; do :; done 2>/dev/null | head -c "$1" | iconv -c -f utf-8 -t utf-8 >"$folder/text" || true
 }
 
-# race_encode <rules>: of $folder/text, with a tokenizer trained on its beginning.
+# race_encode <library> <kind> <file of the model> [option of tokenizer train ...]: of $folder/text, with a tokenizer trained on its beginning.
 race_encode() {
-  local run
+  local library=$1 kind=$2 model=$folder/$3 run
+  shift 3
   rm -f "$folder"/ours "$folder"/theirs
   head -c 2000000 "$folder/text" | iconv -c -f utf-8 -t utf-8 >"$folder/part"
-  "$MEGATRON_CPP" tokenizer train --input="$folder/part" --output="$folder/tokenizer.json" --model_type=bpe-bytes \
-    --vocab_size="$vocab_size" --pre_tokenizer="$1" >"$folder/log"
+  "$MEGATRON_CPP" tokenizer train --input="$folder/part" --output="$model" --vocab_size="$vocab_size" "$@" >"$folder/log"
   for ((run = 0; run < runs; ++run)); do
     timed "$folder/ours" "$MEGATRON_CPP" preprocess "$folder/text" --output_prefix="$folder/out" --text_document=paragraph \
-      --tokenizer_model="$folder/tokenizer.json" --workers="$threads"
-    "$python" bench/lib/tokenizers_encode.py "$folder/tokenizer.json" "$folder/text" "$threads" >>"$folder/theirs"
+      --tokenizer_model="$model" --workers="$threads"
+    "$python" bench/lib/encode_documents.py "$model" "$folder/text" "$threads" >>"$folder/theirs"
   done
-  printf '{"bytes": %s, "rules": "%s", "vocab_size": %s, "threads": %s, "runs": %s, ' "$(stat -c %s "$folder/text")" "$1" \
-    "$vocab_size" "$threads" "$runs"
-  printf '"cpu_seconds": %s, "tokenizers_cpu_seconds": %s, "seconds": %s, "tokenizers_seconds": %s}\n' \
-    "$(median "$folder/ours" 2)" "$(median "$folder/theirs" 2)" "$(median "$folder/ours" 1)" "$(median "$folder/theirs" 1)"
+  printf '{"bytes": %s, "%s": "%s", "vocab_size": %s, "threads": %s, "runs": %s, ' "$(stat -c %s "$folder/text")" \
+    "$([ "$library" = tokenizers ] && echo rules || echo encoded_by)" "$kind" "$vocab_size" "$threads" "$runs"
+  printf '"cpu_seconds": %s, "%s_cpu_seconds": %s, "seconds": %s, "%s_seconds": %s}\n' \
+    "$(median "$folder/ours" 2)" "$library" "$(median "$folder/theirs" 2)" "$(median "$folder/ours" 1)" "$library" "$(median "$folder/theirs" 1)"
 }
+has_library() { "$python" -c "import $1" 2>/dev/null || { echo "encoding is not timed: $python has no $1" >&2 && return 1; }; }
 
 machine_json "\"spm_train\": \"$(spm_train --version 2>/dev/null | tr -d '\n')\", \"texts\": \"${texts[*]##*/}\""
 for size in $sizes; do
   make_text "$size"
   for kind in $kinds; do race "$kind"; done
 done
-if [ -n "$rules" ] && "$python" -c 'import tokenizers' 2>/dev/null; then
-  make_text "$encode_size"
-  for kind in $rules; do race_encode "$kind"; done
-else
-  echo "encoding is not timed: $python has no tokenizers" >&2
+make_text "$encode_size"
+if [ -n "$rules" ] && has_library tokenizers; then
+  for kind in $rules; do race_encode tokenizers "$kind" tokenizer.json --model_type=bpe-bytes --pre_tokenizer="$kind"; done
+fi
+if [ -n "$models" ] && has_library sentencepiece; then
+  for kind in $models; do race_encode sentencepiece "$kind" tokenizer.model --model_type="$kind"; done
 fi
