@@ -1,5 +1,7 @@
 #include "megatron_cpp/setup/placement.h"
 
+#include <utility>
+
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "megatron_cpp/setup/plan.h"
@@ -61,10 +63,10 @@ Config with_layout(Config config, const Layout& layout) {
   p.num_distributed_optimizer_instances = layout.instances;
   const OptimizerConfig defaults;
   OptimizerConfig& o = config.optimizer;
-  o.offload = static_cast<OffloadTier>(layout.states_place);
+  const OffloadTier before = std::exchange(o.offload, static_cast<OffloadTier>(layout.states_place));
   o.offload_fraction = layout.share_elsewhere() > 0 ? layout.states_elsewhere : defaults.offload_fraction;
   if (o.offload == OffloadTier::Device) o.offload_segment_size = defaults.offload_segment_size;
-  if (o.offload != OffloadTier::File) o.offload_folder.clear();
+  if (before == OffloadTier::File && o.offload != before) o.offload_folder.clear();  // nobody reads it any more
   TrainingConfig& t = config.training;
   t.micro_batch_size = layout.micro_batch_size;
   t.recompute_granularity = static_cast<RecomputeGranularity>(layout.recompute.granularity);
