@@ -1,5 +1,8 @@
 #include "megatron_cpp/setup/placement.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "megatron_cpp/setup/plan.h"
@@ -61,11 +64,13 @@ Config with_layout(Config config, const Layout& layout) {
   p.num_distributed_optimizer_instances = layout.instances;
   const OptimizerConfig defaults;
   OptimizerConfig& o = config.optimizer;
-  o.offload = static_cast<OffloadTier>(layout.states_place);
+  const OffloadTier before = std::exchange(o.offload, static_cast<OffloadTier>(layout.states_place));
   o.offload_fraction = layout.share_elsewhere() > 0 ? layout.states_elsewhere : defaults.offload_fraction;
   if (o.offload == OffloadTier::Device) o.offload_segment_size = defaults.offload_segment_size;
-  if (o.offload != OffloadTier::File) o.offload_folder.clear();
   if (layout.zero_stage < 3) o.offload_params = OffloadTier::Device;
+  const auto tiers = {o.offload, o.offload_params, config.training.offload_activations};
+  const bool is_read = std::ranges::count(tiers, OffloadTier::File) > 0;
+  if (before == OffloadTier::File && !is_read) o.offload_folder.clear();
   TrainingConfig& t = config.training;
   t.micro_batch_size = layout.micro_batch_size;
   t.recompute_granularity = static_cast<RecomputeGranularity>(layout.recompute.granularity);

@@ -256,6 +256,32 @@ TEST(PlannedMemoryOfMuon, IsThePeak) {
   }
 }
 
+/// All tensors of the rank that needs most, what kernels use for themselves included: within 0.5 % on average and 1.5 %
+/// at worst, where passes are whole.
+TEST(PlannedMemoryOfAll, IsThePeakOfTheRankThatNeedsMost) {
+  ModelConfig model = model_of("gpt2");
+  model.hidden_size = 128, model.ffn_hidden_size = 512;  // tensors outweigh what kernels need, as in real models
+  double sum = 0;
+  int layouts = 0;
+  for (const RunLayout& layout : kLayouts) {
+    RunTask task = test::learnable_task(model, DType::F32);
+    task.global_batch_size = 16 * layout.dp;
+    task.micro_batch_size = 2;
+    double planned = 0, measured = 0;
+    for (const MemoryEstimate& rank : estimate_memory_by_stage(config_of(task, layout), layout.ranks()))
+      planned = std::max(planned, rank.total());
+    for (const MemoryTable& rank : peaks(task, layout))
+      measured = std::max(measured, static_cast<double>(rank.total.peak));
+    const double off = planned / measured - 1;
+    std::printf("%-28s planned %9.0f  measured %9.0f  off %+.2f %%\n", layout.name, planned, measured, 100 * off);
+    // What waits for its weight gradients is not all that was kept, and a little more.
+    EXPECT_LE(std::abs(off), row_of(layout.schedule).splits_backward ? 0.02 : 0.015) << layout.name;
+    sum += std::abs(off);
+    ++layouts;
+  }
+  EXPECT_LE(sum / layouts, 0.005);
+}
+
 /// Of smaller moments and gradients, and of states that are kept elsewhere.
 TEST(PlannedMemoryOfSmallerStates, IsThePeak) {
   const test::DiskFolder folder;
