@@ -318,15 +318,18 @@ double node_copy_bytes(const ActivationSetup& setup, const RankShare& share, con
   return sum;
 }
 
-/// Of weights that travel packed after the update, all messages: at a moment without activations.
+/// Of weights that travel packed after the update, all messages, as they are sent and received: at a moment without
+/// activations.
 double weight_messages(const RankShare& share, const RankParameters& parameters) {
   if (!share.quantized_weights || share.zero_stage == 3) return 0;
   double sum = 0;
-  for (const auto* chunks : {&parameters.dense, &parameters.experts}) {
-    for (const ChunkParameters& chunk : *chunks) {
-      for (const i64 bucket : chunk.buckets) sum += packed_bytes(bucket);
+  const auto add = [&](const std::vector<ChunkParameters>& chunks, i64 shards) {
+    for (const ChunkParameters& chunk : chunks) {
+      for (const i64 bucket : chunk.buckets) sum += packed_bytes(bucket) + packed_bytes(bucket / shards);
     }
-  }
+  };
+  add(parameters.dense, share.shards);
+  add(parameters.experts, share.expert_shards);
   return sum;
 }
 

@@ -119,6 +119,26 @@ TEST_F(Ranks, SameLayoutSameBitsAlsoAfterAnInterruption) {
   expect_same_checkpoint("a", "b");
 }
 
+/// What travels in bytes or as factors, and what ranks remember of it, over messages of MPI and in checkpoints.
+TEST_F(Ranks, LessTrafficSameBitsAlsoAfterAnInterruption) {
+  const Words packed{"--parallel.zero_stage=3", "--parallel.zero_hpz_partition_size=2",
+                     "--parallel.zero_quantized_weights=true", "--parallel.zero_quantized_gradients=true"};
+  const Words factors{"--parallel.zero_stage=1", "--parallel.power_sgd_rank=4"};
+  for (const auto& [name, layout] : {std::pair("packed", packed), {"factors", factors}}) {
+    SCOPED_TRACE(name);
+    const std::string whole = str(name, "_whole"), parts = str(name, "_parts");
+    Words options = layout;
+    options.push_back("--training.micro_batch_size=1");
+    train_on(4, whole, options);
+    Words stop = options;
+    stop.push_back("--training.exit_interval=5");
+    train_on(4, parts, stop);
+    EXPECT_CONTAINS(train_on(4, parts, options), "resuming from");
+    EXPECT_EQ(losses(whole, 12), losses(parts, 12));
+    expect_same_checkpoint(whole, parts);
+  }
+}
+
 TEST_F(Ranks, ARunGoesOnOnAnotherLayout) {
   const auto pieces = [&](const std::string& save, int ranks_before, Words before, int ranks_after, Words after) {
     for (Words* words : {&before, &after}) words->push_back("--training.micro_batch_size=1");

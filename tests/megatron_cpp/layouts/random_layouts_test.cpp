@@ -45,12 +45,27 @@ Tolerance tolerance_of(DType dtype) {
   }
 }
 
+bool sums_by_factors(const RunLayout& layout) {
+  return layout.power_sgd_rank > 0 && layout.dp * layout.cp > 1;
+}
+/// Whether all that is other than in full is weights in blocks that a rank alone has, too.
+bool packs_as_one_rank(const RunLayout& layout) {
+  return layout.quantized_weights && layout.tp == 1 && !layout.quantized_gradients && !sums_by_factors(layout);
+}
+
 /// Weights and gradients in a byte each are others by half a 127th of the largest of a block, and so is all that
-/// follows.
+/// follows; where one rank has the same blocks, but for numbers that lie in the middle of two bytes. What factors leave
+/// out comes in later steps, so that norms are of something else.
 Tolerance tolerance_of(DType dtype, const RunLayout& layout) {
-  if (layout.quantized_weights || layout.quantized_gradients) return {1e-2, 5e-2, 2e-2};
-  if (layout.power_sgd_rank > 0 && layout.dp * layout.cp > 1) return {2e-2, 1, 3e-2};  // norms are of what was summed
-  return tolerance_of(dtype);
+  const Tolerance in_full = tolerance_of(dtype);
+  if (packs_as_one_rank(layout))
+    return {std::max(in_full.losses, 1e-3), std::max(in_full.norms, 1e-2), std::max(in_full.weights, 2e-3)};
+  if (sums_by_factors(layout)) return {3e-2, 1, 3e-2};
+  if (layout.quantized_weights || layout.quantized_gradients) return {2e-2, 0.1, 2e-2};
+  return in_full;
+}
+RunLayout one_rank_beside(const RunLayout& layout) {
+  return packs_as_one_rank(layout) ? RunLayout{.zero_stage = 3, .quantized_weights = true} : RunLayout{};
 }
 
 /// What gives the same bits: stages, schedules, recomputation, buckets, overlaps, and ZeRO 1 take no sum in another
@@ -65,7 +80,6 @@ RunLayout same_sums_as(const RunLayout& layout) {
           .ep = layout.ep,
           .etp = layout.etp,
           .dispatcher = layout.dispatcher,
-          .bucket_elements = layout.bucket_elements,
           .power_sgd_rank = layout.power_sgd_rank};
 }
 bool promises_bits(const RunTask& task, const RunLayout& layout) {
@@ -82,7 +96,7 @@ void expect_model_of_one_rank(u64 seed) {
   task.optimizer.offload = task.optimizer.offload_params =
       OffloadTier::Device;  // what is elsewhere is compared with what is not
   const RunLayout layout = training.layout();
-  const RunResult result = run_layout(offloaded, layout), one_rank = run_layout(task, {});
+  const RunResult result = run_layout(offloaded, layout), one_rank = run_layout(task, one_rank_beside(layout));
   const Tolerance tolerance = tolerance_of(task.dtype, layout);
   EXPECT_LE(relative_distance(result.losses, one_rank.losses), tolerance.losses);
   EXPECT_LE(relative_distance(result.grad_norms, one_rank.grad_norms), tolerance.norms);
