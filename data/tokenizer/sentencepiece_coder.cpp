@@ -33,10 +33,15 @@ bool load(sentencepiece::SentencePieceProcessor& processor, const std::string& m
   }
 }
 
+/// U+2581, too, is a space to sentencepiece, and pieces are made of several.
+bool ends_in_space(std::string_view text) {
+  return text.ends_with(' ') || text.ends_with(kSpaceMark);
+}
+
 /// The first position from `from` on where a space follows a word, and another word the spaces; else the end.
 std::size_t end_of_word(std::string_view text, std::size_t from) {
   std::size_t space = text.find(' ', from);
-  while (space < text.size() && text[space - 1] == ' ') space = text.find(' ', space + 1);
+  while (space < text.size() && ends_in_space(text.substr(0, space))) space = text.find(' ', space + 1);
   return std::min(text.find_first_not_of(' ', space), text.size()) == text.size() ? text.size() : space;
 }
 

@@ -119,6 +119,31 @@ TEST_P(TokenizerTypes, LongTextGivesSentencepiecesOwnIds) {
   }
 }
 
+/// Without pieces of bytes, U+2581 is one more space of a run, of which pieces are made.
+TEST_P(TokenizerTypes, MarksOfSpacesBelongToTheSpacesBesideThem) {
+  const ScratchFolder folder;
+  std::string indented;
+  for (int i = 0; i < 300; ++i)
+    indented += std::string(static_cast<std::size_t>(4 * (i % 5)), ' ') + "for word in words\n";
+  TokenizerOptions options = options_for(folder, english() + indented);
+  options.model_type = GetParam();
+  options.byte_fallback = false;
+  const Tokenizer tokenizer = train(options);
+  sentencepiece::SentencePieceProcessor processor;
+  ASSERT_TRUE(processor.Load(options.output).ok());
+  for (const char* start : {"", "x", "\xEF\xBB\xBF", " "}) {
+    for (std::size_t before = 0; before < 9; ++before) {
+      for (std::size_t after = 0; after < 12; ++after) {
+        const std::string text =
+            start + std::string(before, ' ') + "\xE2\x96\x81" + std::string(after, ' ') + "for word in words";
+        std::vector<int> expected;
+        ASSERT_TRUE(processor.Encode(text, &expected).ok());
+        EXPECT_EQ(tokenizer.encode(text), expected) << text;
+      }
+    }
+  }
+}
+
 /// As Llama's: a space before every text, the end-of-sentence piece as <eod>.
 TEST(Tokenizer, ForeignModelsWithAPrefixSpaceServe) {
   const ScratchFolder folder;
