@@ -94,7 +94,8 @@ TEST_F(UserJourney, GenerationSaysWhatItDoesWithThePrompt) {
     EXPECT_EQ(outcome.out, expected) << launcher.size();
   }
   EXPECT_TRUE(good(plus(plus(generate, "--prompt=" + text), "--prepend_eod")).starts_with(text));
-  EXPECT_CONTAINS(run(plus(plus(generate, "--prompt=a"), "--prompt_file=b")).err, "one of --prompt, --prompt_file and --prompts_file");
+  EXPECT_CONTAINS(run(plus(plus(generate, "--prompt=a"), "--prompt_file=b")).err,
+                  "one of --prompt, --prompt_file and --prompts_file");
   std::string lengthy;
   for (int i = 0; i < 20; ++i) lengthy += text;
   EXPECT_CONTAINS(run(plus(generate, "--prompt=" + lengthy)).err, "the model's context 32: the first ");

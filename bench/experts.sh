@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Experts against a dense model at equal training FLOPs: the quick start, and the same model with 8 experts of which each token
+# uses 2, half as wide as the dense MLP each, so that both multiply as many numbers for a token and see as many tokens. Both at the
+# same time on one thread each. For every number of iterations, over which the learning rate decays, what each evaluates to on the
+# held-out text. JSON lines on standard output; a table on standard error.
+#   bench/experts.sh [--iterations=N,N,...] [--seeds=N,N,...] [--program=PATH] [option of megatron_cpp pretrain ...]
+# Starts from the data of scripts/quickstart.sh.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+iterations=300,600,1200
+seeds=1234
+program=
+options=()
+for argument in "$@"; do
+  case $argument in
+    --iterations=*) iterations=${argument#*=} ;;
+    --seeds=*) seeds=${argument#*=} ;;
+    --program=*) program=${argument#*=} ;;
+    *) options+=("$argument") ;;
+  esac
+done
+if [ -z "$program" ]; then
+  scripts/build.sh release megatron_cpp >/dev/null
+  program=build/release/megatron_cpp
+fi
+# shellcheck source=bench/lib/machine.sh
+source bench/lib/machine.sh
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+data=runs/quickstart
+experts=(--model.num_experts=8 --model.moe_router_topk=2 --model.moe_ffn_hidden_size=344 --model.moe_aux_loss_coeff=0.01
+  --model.moe_z_loss_coeff=1e-3)
+
+# Of the whole training, as the program's plan says: of matrix products, of experts of those that take a token.
+flops() { # <iterations> <option of pretrain ...>
+  "$program" pretrain configs/quickstart.toml --dry_run --training.train_iters="$1" --checkpoint.save= "${options[@]}" "${@:2}" 2>&1 |
+    sed -nE 's/.* ([0-9.e+]+) FLOP, .*/\1/p' | head -n 1
+}
+
+measure() { # <name> <iterations> <seed> <option of pretrain ...>
+  local name=$1-$2-$3
+  "$program" pretrain configs/quickstart.toml --training.train_iters="$2" --training.seed="$3" --device.num_threads=1 \
+    --checkpoint.save="$results/$name" --checkpoint.save_interval="$2" "${options[@]}" "${@:4}" >"$results/$name.log" 2>&1 ||
+    { cat "$results/$name.log" >&2 && return 1; }
+  "$program" evaluate --load="$results/$name" --text="$data/data/valid.txt" --num_threads=1 --json >"$results/$name.json" 2>>"$results/$name.log" ||
+    { cat "$results/$name.log" >&2 && return 1; }
+  rm -rf "${results:?}/$name"
+  echo "{\"model\": \"$1\", \"iterations\": $2, \"seed\": $3, \"flops\": $(flops "$2" "${@:4}"), \"held_out\": $(cat "$results/$name.json")}" \
+    >"$results/$name.line"
+}
+
+# shellcheck disable=SC2119
+machine_json
+printf '%10s %6s %12s %12s %8s %8s\n' iterations seed dense_flops experts_flops dense experts >&2
+for count in ${iterations//,/ }; do
+  for seed in ${seeds//,/ }; do
+    measure dense "$count" "$seed" &
+    dense=$!
+    measure experts "$count" "$seed" "${experts[@]}"
+    wait "$dense"
+    cat "$results/dense-$count-$seed.line" "$results/experts-$count-$seed.line"
+    of() { sed -nE "s/.*\"$2\": ?([^,}]*).*/\1/p" "$results/$1-$count-$seed.line"; }
+    printf '%10s %6s %12s %12s %8s %8s\n' "$count" "$seed" "$(of dense flops)" "$(of experts flops)" \
+      "$(of dense bits_per_byte)" "$(of experts bits_per_byte)" >&2
+  done
+done
