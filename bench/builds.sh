@@ -12,13 +12,9 @@ shift 2
 cd "$(dirname "$0")/.."
 
 rounds=5
-options=()
-for argument in "$@"; do
-  case $argument in
-    --rounds=*) rounds=${argument#*=} ;;
-    *) options+=("$argument") ;;
-  esac
-done
+# shellcheck source=bench/lib/arguments.sh
+source bench/lib/arguments.sh
+read_options rounds -- "$@"
 # shellcheck source=bench/lib/machine.sh
 source bench/lib/machine.sh
 launch_ranks 2 --bind-to none

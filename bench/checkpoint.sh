@@ -13,17 +13,11 @@ cd "$(dirname "$0")/.."
 python=python3
 rounds=3
 folder=
-options=()
-for argument in "$@"; do
-  case $argument in
-    --python=*) python=${argument#*=} ;;
-    --rounds=*) rounds=${argument#*=} ;;
-    --folder=*) folder=${argument#*=} ;;
-    *) options+=("$argument") ;;
-  esac
-done
+# shellcheck source=bench/lib/arguments.sh
+source bench/lib/arguments.sh
+read_options python rounds folder -- "$@"
 program=${MEGATRON_CPP:-}
-[ -n "$program" ] || { scripts/build.sh release megatron_cpp >/dev/null && program=build/release/megatron_cpp; }
+build_program
 # shellcheck source=bench/lib/machine.sh
 source bench/lib/machine.sh
 results=$(mktemp)

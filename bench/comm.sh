@@ -8,14 +8,9 @@ cd "$(dirname "$0")/.."
 
 ranks=2
 runs=3
-options=()
-for argument in "$@"; do
-  case $argument in
-    --ranks=*) ranks=${argument#*=} ;;
-    --runs=*) runs=${argument#*=} ;;
-    *) options+=("$argument") ;;
-  esac
-done
+# shellcheck source=bench/lib/arguments.sh
+source bench/lib/arguments.sh
+read_options ranks runs -- "$@"
 scripts/build.sh release megatron_cpp >/dev/null
 
 # shellcheck source=bench/lib/machine.sh

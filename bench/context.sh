@@ -11,22 +11,11 @@ rounds=3
 repeats=3
 lengths="8192 32768"
 ways="p2p all_gather a2a"
-options=()
 program=
-for argument in "$@"; do
-  case $argument in
-    --rounds=*) rounds=${argument#*=} ;;
-    --repeats=*) repeats=${argument#*=} ;;
-    --lengths=*) lengths=${argument#*=} ;;
-    --ways=*) ways=${argument#*=} ;;
-    --program=*) program=${argument#*=} ;;
-    *) options+=("$argument") ;;
-  esac
-done
-if [ -z "$program" ]; then
-  scripts/build.sh release megatron_cpp >/dev/null
-  program=build/release/megatron_cpp
-fi
+# shellcheck source=bench/lib/arguments.sh
+source bench/lib/arguments.sh
+read_options rounds repeats lengths ways program -- "$@"
+build_program
 # shellcheck source=bench/lib/machine.sh
 source bench/lib/machine.sh
 launch_ranks 2 --bind-to none

@@ -7,20 +7,11 @@ cd "$(dirname "$0")/.."
 
 length=8192
 ranks="1 2 4 8"
-options=()
 program=
-for argument in "$@"; do
-  case $argument in
-    --length=*) length=${argument#*=} ;;
-    --ranks=*) ranks=${argument#*=} ;;
-    --program=*) program=${argument#*=} ;;
-    *) options+=("$argument") ;;
-  esac
-done
-if [ -z "$program" ]; then
-  scripts/build.sh release megatron_cpp >/dev/null
-  program=build/release/megatron_cpp
-fi
+# shellcheck source=bench/lib/arguments.sh
+source bench/lib/arguments.sh
+read_options length ranks program -- "$@"
+build_program
 # shellcheck source=bench/lib/machine.sh
 source bench/lib/machine.sh
 results=$(mktemp)

@@ -11,19 +11,10 @@ cd "$(dirname "$0")/.."
 iterations=300,600,1200
 seeds=1234
 program=
-options=()
-for argument in "$@"; do
-  case $argument in
-    --iterations=*) iterations=${argument#*=} ;;
-    --seeds=*) seeds=${argument#*=} ;;
-    --program=*) program=${argument#*=} ;;
-    *) options+=("$argument") ;;
-  esac
-done
-if [ -z "$program" ]; then
-  scripts/build.sh release megatron_cpp >/dev/null
-  program=build/release/megatron_cpp
-fi
+# shellcheck source=bench/lib/arguments.sh
+source bench/lib/arguments.sh
+read_options iterations seeds program -- "$@"
+build_program
 # shellcheck source=bench/lib/machine.sh
 source bench/lib/machine.sh
 results=$(mktemp -d)

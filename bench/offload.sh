@@ -12,18 +12,11 @@ folder=
 limit_gib=8
 iterations=3
 seq_length=128
-options=()
-for argument in "$@"; do
-  case $argument in
-    --folder=*) folder=${argument#*=} ;;
-    --limit_gib=*) limit_gib=${argument#*=} ;;
-    --iterations=*) iterations=${argument#*=} ;;
-    --seq_length=*) seq_length=${argument#*=} ;;
-    *) options+=("$argument") ;;
-  esac
-done
+# shellcheck source=bench/lib/arguments.sh
+source bench/lib/arguments.sh
+read_options folder limit_gib iterations seq_length -- "$@"
 program=${MEGATRON_CPP:-}
-[ -n "$program" ] || { scripts/build.sh release megatron_cpp >/dev/null && program=build/release/megatron_cpp; }
+build_program
 # shellcheck source=bench/lib/machine.sh
 source bench/lib/machine.sh
 own=$(mktemp -d ${folder:+-p "$folder"})

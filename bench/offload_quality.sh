@@ -7,28 +7,19 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 iterations=200
-options=()
-for argument in "$@"; do
-  case $argument in
-    --iterations=*) iterations=${argument#*=} ;;
-    *) options+=("$argument") ;;
-  esac
-done
+# shellcheck source=bench/lib/arguments.sh
+source bench/lib/arguments.sh
+read_options iterations -- "$@"
 program=${MEGATRON_CPP:-}
-[ -n "$program" ] || { scripts/build.sh release megatron_cpp >/dev/null && program=build/release/megatron_cpp; }
+build_program
 # shellcheck source=bench/lib/machine.sh
 source bench/lib/machine.sh
+# shellcheck source=bench/lib/quickstart_text.sh
+source bench/lib/quickstart_text.sh
 own=$(mktemp -d)
 trap 'rm -rf "$own"' EXIT
 
-# As scripts/quickstart.sh does: the first nine tenths are trained on.
-bytes=$(wc -c <data/tinyshakespeare.txt)
-head -c $((bytes * 9 / 10)) data/tinyshakespeare.txt >"$own/train.txt"
-tail -c +$((bytes * 9 / 10 + 1)) data/tinyshakespeare.txt >"$own/valid.txt"
-"$program" tokenizer train --input="$own/train.txt" --output="$own/tokenizer.model" --vocab_size=1024 --model_type=unigram >/dev/null
-for part in train valid; do
-  "$program" preprocess --input="$own/$part.txt" --output_prefix="$own/$part" --tokenizer_model="$own/tokenizer.model" >/dev/null
-done
+prepare_text "$own"
 
 # run <name> <option ...>: bits per byte of what was held out.
 run() {
@@ -38,7 +29,7 @@ run() {
     --data.valid_data_path="$own/valid_text_document" --data.tokenizer_model="$own/tokenizer.model" \
     --checkpoint.save="$own/$name" --checkpoint.save_interval=0 --training.train_iters="$iterations" --training.eval_iters=0 \
     "$@" "${options[@]}" >"$own/$name.log" 2>&1 || { cat "$own/$name.log" >&2 && exit 1; }
-  "$program" evaluate --load="$own/$name" --text="$own/valid.txt" --json | grep -o '"bits_per_byte": *[0-9.]*' | grep -o '[0-9.]*$'
+  held_out_bits "$own/$name" "$own"
 }
 
 machine_json

@@ -10,16 +10,11 @@ cd "$(dirname "$0")/.."
 
 folder=
 rounds=3
-options=()
-for argument in "$@"; do
-  case $argument in
-    --folder=*) folder=${argument#*=} ;;
-    --rounds=*) rounds=${argument#*=} ;;
-    *) options+=("$argument") ;;
-  esac
-done
+# shellcheck source=bench/lib/arguments.sh
+source bench/lib/arguments.sh
+read_options folder rounds -- "$@"
 program=${MEGATRON_CPP:-}
-[ -n "$program" ] || { scripts/build.sh release megatron_cpp >/dev/null && program=build/release/megatron_cpp; }
+build_program
 # shellcheck source=bench/lib/machine.sh
 source bench/lib/machine.sh
 own=$(mktemp -d ${folder:+-p "$folder"})

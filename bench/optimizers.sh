@@ -8,13 +8,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 iterations=300
-options=()
-for argument in "$@"; do
-  case $argument in
-    --iterations=*) iterations=${argument#*=} ;;
-    *) options+=("$argument") ;;
-  esac
-done
+# shellcheck source=bench/lib/arguments.sh
+source bench/lib/arguments.sh
+read_options iterations -- "$@"
 scripts/build.sh release megatron_cpp >/dev/null
 program=build/release/megatron_cpp
 # shellcheck source=bench/lib/machine.sh

@@ -10,19 +10,10 @@ cd "$(dirname "$0")/.."
 rounds=5
 program=
 calibration=
-options=()
-for argument in "$@"; do
-  case $argument in
-    --rounds=*) rounds=${argument#*=} ;;
-    --program=*) program=${argument#*=} ;;
-    --calibration=*) calibration=${argument#*=} ;;
-    *) options+=("$argument") ;;
-  esac
-done
-if [ -z "$program" ]; then
-  scripts/build.sh release megatron_cpp >/dev/null
-  program=build/release/megatron_cpp
-fi
+# shellcheck source=bench/lib/arguments.sh
+source bench/lib/arguments.sh
+read_options rounds program calibration -- "$@"
+build_program
 # shellcheck source=bench/lib/machine.sh
 source bench/lib/machine.sh
 work=$(mktemp -d)

@@ -7,13 +7,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 rounds=3
-options=()
-for argument in "$@"; do
-  case $argument in
-    --rounds=*) rounds=${argument#*=} ;;
-    *) options+=("$argument") ;;
-  esac
-done
+# shellcheck source=bench/lib/arguments.sh
+source bench/lib/arguments.sh
+read_options rounds -- "$@"
 scripts/build.sh release megatron_cpp >/dev/null
 program=build/release/megatron_cpp
 # shellcheck source=bench/lib/machine.sh

@@ -9,15 +9,10 @@ cd "$(dirname "$0")/.."
 
 ranks="1 4 16 64"
 program=
-options=()
-for argument in "$@"; do
-  case $argument in
-    --ranks=*) ranks=${argument#*=} ;;
-    --program=*) program=${argument#*=} ;;
-    *) options+=("$argument") ;;
-  esac
-done
-[ -n "$program" ] || { scripts/build.sh release megatron_cpp >/dev/null && program=build/release/megatron_cpp; }
+# shellcheck source=bench/lib/arguments.sh
+source bench/lib/arguments.sh
+read_options ranks program -- "$@"
+build_program
 # shellcheck source=bench/lib/machine.sh
 source bench/lib/machine.sh
 own=$(mktemp -d)

@@ -23,14 +23,9 @@ fi
 
 rounds=3
 megabits=1000
-options=()
-for argument in "$@"; do
-  case $argument in
-    --rounds=*) rounds=${argument#*=} ;;
-    --megabits=*) megabits=${argument#*=} ;;
-    *) options+=("$argument") ;;
-  esac
-done
+# shellcheck source=bench/lib/arguments.sh
+source "$root/bench/lib/arguments.sh"
+read_options rounds megabits -- "$@"
 cd "$scratch"
 results=$scratch/results
 printf 'a slots=2\nb slots=2\n' >hostfile

@@ -7,28 +7,20 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 iterations=200
-options=()
-for argument in "$@"; do
-  case $argument in
-    --iterations=*) iterations=${argument#*=} ;;
-    *) options+=("$argument") ;;
-  esac
-done
+# shellcheck source=bench/lib/arguments.sh
+source bench/lib/arguments.sh
+read_options iterations -- "$@"
 program=${MEGATRON_CPP:-}
-[ -n "$program" ] || { scripts/build.sh release megatron_cpp >/dev/null && program=build/release/megatron_cpp; }
+build_program
 # shellcheck source=bench/lib/machine.sh
 source bench/lib/machine.sh
+# shellcheck source=bench/lib/quickstart_text.sh
+source bench/lib/quickstart_text.sh
 launch_ranks 4 --bind-to none
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-bytes=$(wc -c <data/tinyshakespeare.txt)
-head -c $((bytes * 9 / 10)) data/tinyshakespeare.txt >"$folder/train.txt"
-tail -c +$((bytes * 9 / 10 + 1)) data/tinyshakespeare.txt >"$folder/valid.txt"
-"$program" tokenizer train --input="$folder/train.txt" --output="$folder/tokenizer.model" --vocab_size=1024 --model_type=unigram >/dev/null
-for part in train valid; do
-  "$program" preprocess --input="$folder/$part.txt" --output_prefix="$folder/$part" --tokenizer_model="$folder/tokenizer.model" >/dev/null
-done
+prepare_text "$folder"
 
 # train <name> <option ...>: the bits per byte of the held-out text, also in bits_<name>.
 train() {
@@ -38,7 +30,7 @@ train() {
     --data.train_data_path="$folder/train_text_document" --data.valid_data_path="$folder/valid_text_document" \
     --data.tokenizer_model="$folder/tokenizer.model" --device.num_threads=1 "${@:2}" "${options[@]}" >"$folder/$name.log" 2>&1 ||
     { cat "$folder/$name.log" >&2 && exit 1; }
-  bits=$("$program" evaluate --load="$folder/$name" --text="$folder/valid.txt" --json | grep -o '"bits_per_byte": *[0-9.]*' | grep -o '[0-9.]*$')
+  bits=$(held_out_bits "$folder/$name" "$folder")
   echo "{\"traffic\": \"$name\", \"options\": \"${*:2}\", \"iterations\": $iterations, \"bits_per_byte\": $bits}" | tee -a "$folder/results"
 }
 

@@ -1,0 +1,20 @@
+# The quick start's text for benchmarks of what a training learns; to be sourced. Both use $program.
+# shellcheck shell=bash disable=SC2154 # program is set there
+
+# prepare_text <folder>: train and valid, .txt and as token files, and tokenizer.model, as scripts/quickstart.sh makes them: the
+# first nine tenths are trained on.
+prepare_text() {
+  local folder=$1 part bytes
+  bytes=$(wc -c <data/tinyshakespeare.txt)
+  head -c $((bytes * 9 / 10)) data/tinyshakespeare.txt >"$folder/train.txt"
+  tail -c +$((bytes * 9 / 10 + 1)) data/tinyshakespeare.txt >"$folder/valid.txt"
+  "$program" tokenizer train --input="$folder/train.txt" --output="$folder/tokenizer.model" --vocab_size=1024 --model_type=unigram >/dev/null
+  for part in train valid; do
+    "$program" preprocess --input="$folder/$part.txt" --output_prefix="$folder/$part" --tokenizer_model="$folder/tokenizer.model" >/dev/null
+  done
+}
+
+# held_out_bits <checkpoints> <folder>: bits per byte of what prepare_text() held out.
+held_out_bits() {
+  "$program" evaluate --load="$1" --text="$2/valid.txt" --json | grep -o '"bits_per_byte": *[0-9.]*' | grep -o '[0-9.]*$'
+}
