@@ -23,7 +23,8 @@ constexpr Target kTargets[]{{"arguments", arguments},
                             {"safetensors", safetensors},
                             {"safetensors_index", safetensors_index},
                             {"tokenizer", tokenizer},
-                            {"toml_nesting", toml_nesting}};
+                            {"toml_nesting", toml_nesting},
+                            {"zstd_frames", zstd_frames}};
 
 }  // namespace
 

@@ -29,6 +29,7 @@ void safetensors(std::string_view input);
 void safetensors_index(std::string_view input);  ///< beside two sound files
 void tokenizer(std::string_view input);          ///< a sentencepiece model, tokenizer.json or list of ranks
 void toml_nesting(std::string_view input);       ///< TOML that repeats the input: the first byte says how often
+void zstd_frames(std::string_view input);        ///< parts of a zstd file, as those of gzip_members
 
 struct Target {
   std::string_view name;
