@@ -258,7 +258,9 @@ class MpiCommunicator final : public Communicator {
     send_copy(&card, sizeof(card), destination);
     if (!in_place) return {};
     return Work([&letter, t, messages = world_.messages] { messages->settle(letter, t); },
-                [&letter] { return PeerMessages::is_taken(letter); });
+                [&letter, number = letter.number.load(), messages = world_.messages] {
+                  return letter.number.load() != number || PeerMessages::is_taken(letter);
+                });
   }
   /// Those that were taken.
   void release_letters() {

@@ -56,6 +56,7 @@ Letter& PeerMessages::post(const Tensor& t, bool in_place) {
   }
   Letter& letter = *free_.back();
   free_.pop_back();
+  ++letter.number;
   letter.reached = false;
   letter.bytes = t.bytes();
   if (in_place) {

@@ -18,8 +18,9 @@ struct Letter {
     Taken
   };
   std::atomic<State> state;
-  bool reached;     ///< once taken: the receiver can map the arena that it was asked about
-  ArenaName arena;  ///< where the bytes are
+  std::atomic<u64> number;  ///< of the messages it has been used for, for those who ask about an earlier one
+  bool reached;             ///< once taken: the receiver can map the arena that it was asked about
+  ArenaName arena;          ///< where the bytes are
   i64 offset, bytes;
 };
 

@@ -14,9 +14,11 @@ class CalibrationClock {
 
   Device& device() const { return device_; }
   Communicator& ranks() const { return ranks_; }
-  /// What a call of f takes while all ranks make such calls, after one that does not count unless it is long: the mean
-  /// over them.
+  /// What a call of f takes while all ranks make such calls, after one that does not count, in which pages of results
+  /// are touched: the mean over them.
   double seconds(const std::function<void()>& f);
+  /// The same where all memory has been touched: the first call counts when it is long.
+  double warm_seconds(const std::function<void()>& f);
   /// Of what ranks do together, the median of several calls; all make as many.
   double together(const std::function<void()>& f);
   /// Standard deviation of all that seconds() measured, over the ranks, of its mean.

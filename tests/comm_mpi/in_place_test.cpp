@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -153,6 +154,37 @@ TEST(InPlace, MessagesAreTakenFromTheirTensorOrCopiedBeforeItChanges) {
   }
   world->barrier();
   EXPECT_TRUE(work.is_done());
+}
+
+/// As a watchdog does, which knows nothing of groups: when the letter carries another message, and when all are gone.
+TEST(InPlace, MessagesMayBeAskedAboutLater) {
+  std::function<bool()> is_first_done, is_second_done;
+  {
+    const auto world = session().world();
+    CpuDevice device({.shared = true});
+    Tensor t = make(0, device), received = Tensor::empty({kCount}, DType::I64, device);
+    const auto take_query = [&] {
+      Work work = world->send(t, 1);
+      return work.take_query();
+    };
+    if (world->rank() == 0) world->send(t, 1).wait();  // tells that the arena can be mapped
+    if (world->rank() == 1) world->recv(received, 0).wait();
+    world->barrier();
+    if (world->rank() == 0) is_first_done = take_query();
+    if (world->rank() == 1) world->recv(received, 0).wait();
+    world->barrier();
+    if (world->rank() == 0) {
+      is_second_done = take_query();
+      EXPECT_TRUE(is_first_done());
+      EXPECT_FALSE(is_second_done());
+    }
+    world->barrier();
+    if (world->rank() == 1) world->recv(received, 0).wait();
+  }
+  if (session().rank() == 0) {
+    EXPECT_TRUE(is_first_done());
+    EXPECT_TRUE(is_second_done());
+  }
 }
 
 TEST(InPlace, AMessageOfAnotherLengthIsRefused) {
