@@ -57,21 +57,33 @@ esac
 seconds=${1:-60}
 shift || true
 [ $# -eq 0 ] || targets=("$@")
-found=0
-for target in "${targets[@]}"; do
-  new=build/fuzz/corpus/$target findings=build/fuzz/findings/$target
+# fuzz <target>: one line about it.
+fuzz() {
+  local target=$1 new=build/fuzz/corpus/$1 findings=build/fuzz/findings/$1 log=$scratch/$1.log executions coverage input
   mkdir -p "$new" "$findings"
-  log=$scratch/$target.log
   if "build/fuzz/fuzz_$target" "${limits[@]}" -max_total_time="$seconds" -print_final_stats=1 \
     -artifact_prefix="$findings/" "$new" "tests/fuzz/corpus/$target" "$scratch/found/$target" >"$log" 2>&1; then
     executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
     coverage=$(sed -n 's/.* cov: \([0-9]*\) ft: \([0-9]*\) .*/\1 branches, \2 features/p' "$log" | tail -1)
     printf '%-20s %9d executions, %s\n' "$target" "$executions" "$coverage"
   else
-    found=1
     grep -aE '^finding:|^SUMMARY:|^==[0-9]*==ERROR|runtime error:|^ALARM' "$log" | head -5 >&2 || tail -20 "$log" >&2
     input=$(sed -n 's/.*Test unit written to //p' "$log" | tail -1)
     echo "$target: a finding; run it again with: build/fuzz/fuzz_$target ${limits[*]} ${input:-(no input was written, see above)}" >&2
+    return 1
   fi
+}
+
+# As many at once as there are cores.
+found=0
+running=0
+for target in "${targets[@]}"; do
+  if [ "$running" -ge "$(nproc)" ]; then
+    wait -n || found=1
+    running=$((running - 1))
+  fi
+  fuzz "$target" &
+  running=$((running + 1))
 done
+for (( ; running > 0; --running)); do wait -n || found=1; done
 exit $found

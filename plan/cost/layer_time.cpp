@@ -111,9 +111,13 @@ class Layer {
     return t;
   }
 
+  bool goes_around_ring() const { return layout_.cp > 1 && layout_.cp_comm_type == CpCommType::P2p; }
+  /// Of the keys that one kernel sees.
+  i64 kernel_length() const { return goes_around_ring() ? model_.seq_length / layout_.cp : model_.seq_length; }
+
   /// Operations per second of attention.
   double attention_rate(bool is_backward) const {
-    const i64 length = model_.seq_length, width = model_.head_dim();
+    const i64 length = kernel_length(), width = model_.head_dim();
     if (const MeasuredRates* measured = hw_.measured(work_.products))
       return measured->attention_rate(length, width, is_backward);
     const double of_bf16 = work_.dtype == DType::F32 ? hw_.device.fp32_attained / hw_.device.bf16_attained : 1;
@@ -194,12 +198,27 @@ class Layer {
     } else if (layout_.cp_comm_type == CpCommType::P2p) {
       // Around the ring while what is there is computed.
       const double ring = real(layout_.cp - 1) * collectives_.message(keys, group.stride);
-      t.forward.context_parallel = std::max(0.0, ring - sofar.forward.attention);
-      t.backward_input.context_parallel = std::max(0.0, 2 * ring - sofar.backward_input.attention);
+      const auto exposed = [&](double messages, double computed) {
+        return std::max(hw_.lost_to_communication() * messages, messages - computed);
+      };
+      t.forward.context_parallel = exposed(ring, sofar.forward.attention);
+      t.backward_input.context_parallel = exposed(2 * ring, sofar.backward_input.attention);
+      t += merging();
     } else {
       const double exchange = collectives_.all_to_all(real(tokens_) * real(2 * queries_ + 2 * keys_) * element_, group);
       t.forward.context_parallel = t.backward_input.context_parallel = exchange;
     }
+    return t;
+  }
+
+  /// Of what each hop after the first gives in fp32 with what is there: of outputs, and of gradients of queries, keys
+  /// and values.
+  UnitTime merging() const {
+    const double wide = 4 / element_, hops = real(layout_.cp - 1), queries = real(tokens_ * queries_);
+    UnitTime t;
+    t.forward.context_parallel = rank_.traffic_seconds(hops * 3 * wide * queries, hops);
+    t.backward_input.context_parallel =
+        rank_.traffic_seconds(hops * 3 * wide * (queries + 2 * real(tokens_ * keys_)), 2 * hops);
     return t;
   }
 

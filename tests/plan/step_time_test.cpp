@@ -55,6 +55,20 @@ TEST(StepTime, SlowLinksCost) {
     EXPECT_GT(seconds(hardware_with(1), work, layout), seconds(hardware_with(100), work, layout)) << layout.describe();
 }
 
+// Kernels that see a part of the keys are slower for what they do, and what they give is added up.
+TEST(StepTime, AttentionAroundARingComputesInPieces) {
+  const Hardware hardware = hardware_with(1e12);
+  const Workload work = work_of(8);
+  const Implementation program;
+  const auto layer = [&](CpCommType type) {
+    return layer_time({hardware, program, work, Layout{.world_size = 4, .cp = 4, .cp_comm_type = type}}).forward;
+  };
+  const PassTime ring = layer(CpCommType::P2p), gathered = layer(CpCommType::AllGather);
+  EXPECT_GT(ring.attention, 1.01 * gathered.attention);
+  EXPECT_GT(ring.context_parallel, gathered.context_parallel);
+  EXPECT_EQ(ring.products, gathered.products);
+}
+
 // A long step is not simulated to its end, but must take what it would.
 TEST(StepTime, LongStepsFollowFromShortOnes) {
   const Hardware hardware = hardware_with(50);
