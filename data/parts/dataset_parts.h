@@ -1,5 +1,5 @@
 // What became of the units of a preprocessing that several processes share, or that was interrupted: a folder of parts.
-// A part is a small dataset for each key and a note, written last, that says what it is a part of.
+// A part is the .bin and .idx of each key and a note, written last, that says what it is a part of.
 #pragma once
 #include <functional>
 #include <optional>
@@ -14,7 +14,7 @@ namespace mcpp {
 
 /// One key of a part.
 struct PartOfKey {
-  DatasetInfo info;        ///< of its dataset
+  DatasetInfo info;        ///< of its tokens
   bool continues = false;  ///< its first document belongs to one that began in the part before
   bool head_ends = false;  ///< and ends it
   bool is_open = false;    ///< its last document goes on in the part behind; unless it is that first one
@@ -36,8 +36,8 @@ class PartsFolder {
   const Path& path() const { return path_; }
   const std::vector<std::string>& keys() const { return keys_; }
   bool exists() const;
-  /// Makes it, or goes on with one that an interrupted run left. BadInput when that was made with another tokenizer or
-  /// by other rules.
+  /// Makes it, or goes on with the parts that an interrupted run left there. BadInput when they were made with another
+  /// tokenizer or by other rules.
   void open(const Tokenizer& tokenizer) const;
   /// With all that is in it, so that a run which is killed meanwhile does not find half of it.
   void remove() const;
@@ -45,12 +45,18 @@ class PartsFolder {
   void remove_leftovers() const;
 
   Path prefix(const WorkUnit& unit, const std::string& key) const;
+  /// The file to which the tokens of all parts are joined.
+  Path joined_path(const std::string& key) const { return path_ / (key + ".bin"); }
   /// Of a part that is there; none for one that is not, or not whole.
   std::optional<PartNote> read_note(const WorkUnit& unit) const;
   void write_note(const WorkUnit& unit, const PartNote& note) const;
+  /// A note as other processes are told of it.
+  std::string note_text(const WorkUnit& unit, const PartNote& note) const;
+  PartNote parse_note(const WorkUnit& unit, const std::string& text) const;
 
  private:
   std::string description(const Tokenizer& tokenizer) const;
+  void check_part(const WorkUnit& unit, const PartNote& note) const;
   Path note_path(const WorkUnit& unit) const;
 
   const PreprocessOptions& options_;
@@ -58,9 +64,11 @@ class PartsFolder {
   Path path_;
 };
 
-/// Makes the part of one unit on so many threads. `progress`: bytes of the unit that are done. Errors as of
-/// run_preprocess().
-void make_part(const PartsFolder& folder, const WorkUnit& unit, const PreprocessOptions& options,
-               const Tokenizer& tokenizer, i64 workers, const std::function<void(i64 bytes)>& progress);
+/// Tokenises one unit on so many threads. What it returns makes that the unit's part, durably, and gives its note: that
+/// waits for the disk, and may be done in another thread. `folder` and `unit` outlive it. `progress`: bytes of the unit
+/// that are done. Errors as of run_preprocess().
+std::function<PartNote()> make_part(const PartsFolder& folder, const WorkUnit& unit, const PreprocessOptions& options,
+                                    const Tokenizer& tokenizer, i64 workers,
+                                    const std::function<void(i64 bytes)>& progress);
 
 }  // namespace mcpp

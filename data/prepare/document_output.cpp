@@ -60,10 +60,15 @@ bool DocumentOutput::end_open_document() {
   return true;
 }
 
-DatasetInfo DocumentOutput::finish() {
+DatasetInfo DocumentOutput::finish_tokens() {
   info_.documents = writer_.num_documents();
   info_.tokens = writer_.num_tokens();
   writer_.finish();
+  return info_;
+}
+
+DatasetInfo DocumentOutput::finish() {
+  finish_tokens();
   write_dataset_info(prefix_, info_);
   return info_;
 }

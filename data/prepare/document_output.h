@@ -47,6 +47,8 @@ class DocumentOutput {
   bool end_open_document();
   /// Names the dataset's files. Nothing is visible before.
   DatasetInfo finish();
+  /// The same without its .json file.
+  DatasetInfo finish_tokens();
   /// Takes back what finish() wrote.
   void remove() const;
 

@@ -13,21 +13,22 @@ constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
 /// Small values gathered to large writes.
 class BufferedOutput {
  public:
-  explicit BufferedOutput(AtomicFile& file) : file_(file) {}
+  explicit BufferedOutput(AtomicFile& file) : file_(file), buffer_(kBufferBytes) {}
   template <class T>
   void put(T value) {
-    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
-    buffer_.insert(buffer_.end(), bytes, bytes + sizeof(T));
-    if (buffer_.size() >= kBufferBytes) flush();
+    if (buffer_.size() - used_ < sizeof(T)) flush();
+    std::memcpy(buffer_.data() + used_, &value, sizeof(T));
+    used_ += sizeof(T);
   }
   void flush() {
-    file_.write(buffer_);
-    buffer_.clear();
+    file_.write(std::span(buffer_).first(used_));
+    used_ = 0;
   }
 
  private:
   AtomicFile& file_;
   std::vector<std::byte> buffer_;
+  std::size_t used_ = 0;
 };
 
 template <class T>

@@ -34,6 +34,17 @@ std::string info_to_json(const DatasetInfo& info) {
   return json.dump(2) + "\n";
 }
 
+DatasetInfo info_from_json(const std::string& text, const Path& file) {
+  DatasetInfo info;
+  try {
+    const auto json = nlohmann::json::parse(text);
+    for_each_key(info, [&](const char* key, auto& value) { json.at(key).get_to(value); });
+  } catch (const nlohmann::json::exception& error) {
+    fail(ExitCode::BadInput, file.string(), ": damaged: ", error.what(), "; preprocess the text again");
+  }
+  return info;
+}
+
 void write_dataset_info(const Path& prefix, const DatasetInfo& info) {
   write_file_atomic(info_path(prefix), info_to_json(info));
 }
@@ -42,14 +53,7 @@ std::optional<DatasetInfo> read_dataset_info(const Path& prefix) {
   const Path path = info_path(prefix);
   std::error_code unknown;  // a link that leads nowhere is no reason to do without
   if (!std::filesystem::exists(std::filesystem::symlink_status(path, unknown))) return std::nullopt;
-  DatasetInfo info;
-  try {
-    const auto json = nlohmann::json::parse(read_text_file(path));
-    for_each_key(info, [&](const char* key, auto& value) { json.at(key).get_to(value); });
-  } catch (const nlohmann::json::exception& error) {
-    fail(ExitCode::BadInput, path.string(), ": damaged: ", error.what(), "; preprocess the text again");
-  }
-  return info;
+  return info_from_json(read_text_file(path), path);
 }
 
 }  // namespace mcpp

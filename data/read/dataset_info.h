@@ -21,7 +21,8 @@ struct DatasetInfo {
 
 Path info_path(const Path& prefix);
 std::string info_to_json(const DatasetInfo& info);
-void write_dataset_info(const Path& prefix, const DatasetInfo& info);  ///< atomic
+DatasetInfo info_from_json(const std::string& text, const Path& file);  ///< BadInput, naming the file, when damaged
+void write_dataset_info(const Path& prefix, const DatasetInfo& info);   ///< atomic
 /// None when there is no such file; BadInput when it is damaged.
 std::optional<DatasetInfo> read_dataset_info(const Path& prefix);
 

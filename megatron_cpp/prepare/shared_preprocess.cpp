@@ -2,12 +2,13 @@
 
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
 #include "base/strings.h"
 #include "checkpoint/folder/exchange.h"
-#include "data/parts/assemble.h"
+#include "data/parts/joiner.h"
 #include "data/prepare/input_files.h"
 #include "megatron_cpp/prepare/work_sharing.h"
 
@@ -52,9 +53,13 @@ class SharedPreprocess {
 
   PreprocessResult run() {
     open_folder();
-    const std::vector<i64> left = units_left();
-    make_parts(left);
-    PreprocessResult result = assemble();
+    std::optional<PartsJoiner> joiner;
+    run_together(ranks_, [&] {
+      joiner.emplace(folder_, units_, options_, ranks_.rank());
+      return std::string();
+    });
+    make_parts(units_left(*joiner), *joiner);
+    PreprocessResult result = finish(*joiner);
     from_first(ranks_, [&] { return folder_.remove(), std::string(); });
     result.seconds = seconds();
     return result;
@@ -90,15 +95,24 @@ class SharedPreprocess {
     });
   }
 
-  /// Those without a part that is whole.
-  std::vector<i64> units_left() const {
-    const std::string text = from_first(ranks_, [&] {
-      Json left = Json::array();
-      for (std::size_t i = 0; i < units_.size(); ++i)
-        if (!folder_.read_note(units_[i])) left.push_back(i);
-      return left.dump();
+  /// Those without a part that is whole. The parts of the others are joined, the same number by each rank.
+  std::vector<i64> units_left(PartsJoiner& joiner) const {
+    const std::string notes = from_first(ranks_, [&] {
+      Json list = Json::array();
+      for (const WorkUnit& unit : units_) {
+        const std::optional<PartNote> note = folder_.read_note(unit);
+        list.push_back(note ? folder_.note_text(unit, *note) : "");
+      }
+      return list.dump();
     });
-    const auto left = Json::parse(text).get<std::vector<i64>>();
+    std::vector<i64> left;
+    const auto note_of = Json::parse(notes).get<std::vector<std::string>>();
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      if (note_of[i].empty())
+        left.push_back(static_cast<i64>(i));
+      else
+        joiner.add(i, folder_.parse_note(units_[i], note_of[i]), static_cast<int>(i) % ranks_.size());
+    }
     if (left.size() < units_.size()) {
       log_.info(str(folder_.path().string(), ": ", units_.size() - left.size(), " of ", units_.size(),
                     " parts are there already"));
@@ -106,19 +120,26 @@ class SharedPreprocess {
     return left;
   }
 
-  const WorkUnit& unit(i64 index) const { return units_[static_cast<std::size_t>(index)]; }
-
-  void make_parts(const std::vector<i64>& left) {
+  void make_parts(const std::vector<i64>& left, PartsJoiner& joiner) {
     u64 total = 0;
-    for (const i64 index : left) total += static_cast<u64>(unit(index).bytes);
+    const auto unit_of = [&](i64 piece) { return static_cast<std::size_t>(left[static_cast<std::size_t>(piece)]); };
+    for (const i64 index : left) total += static_cast<u64>(units_[static_cast<std::size_t>(index)].bytes);
     share_work(
-        ranks_, static_cast<i64>(left.size()),
-        [&](i64 piece, const std::function<void(double)>& add) {
+        ranks_, std::ssize(left),
+        [&](i64 piece, const std::function<void(double)>& add) -> EndOfPiece {
+          joiner.check();
+          const WorkUnit& unit = units_[unit_of(piece)];
           i64 before = 0;
-          make_part(folder_, unit(left[static_cast<std::size_t>(piece)]), options_, tokenizer_, workers_,
-                    [&](i64 bytes) { add(static_cast<double>(bytes - std::exchange(before, bytes))); });
+          const auto end = make_part(folder_, unit, options_, tokenizer_, workers_, [&](i64 bytes) {
+            add(static_cast<double>(bytes - std::exchange(before, bytes)));
+          });
+          return [this, &unit, end] { return folder_.note_text(unit, end()); };
         },
         [&](const WorkDone& done) {
+          for (const DonePiece& piece : done.news) {
+            const std::size_t unit = unit_of(piece.piece);
+            joiner.add(unit, folder_.parse_note(units_[unit], piece.text), piece.rank);
+          }
           if (!log_.is_live() || seconds() < next_line_) return;
           next_line_ = seconds() + static_cast<double>(options_.log_interval);
           log_.progress(str("preprocess ", done.pieces, " of ", left.size(), " parts, ",
@@ -126,32 +147,14 @@ class SharedPreprocess {
         });
   }
 
-  PreprocessResult assemble() const {
-    PreprocessResult result;
-    std::vector<PartNote> notes;
-    std::vector<PartsAssembly> keys;
-    run_together(ranks_, [&] {
-      for (const WorkUnit& unit : units_) {
-        const std::optional<PartNote> note = folder_.read_note(unit);
-        check_input(note.has_value(), folder_.path().string(), ": the part of ", unit.identity(),
-                    " is gone; let nothing change the folder while this runs");
-        notes.push_back(*note);
-        result.malformed_lines += note->malformed_lines;
-      }
-      for (std::size_t key = 0; key < folder_.keys().size(); ++key)
-        result.empty_documents += keys.emplace_back(folder_, units_, notes, key, options_).empty_documents();
-      return std::string();
-    });
+  /// What is not joined yet, and the names.
+  PreprocessResult finish(PartsJoiner& joiner) const {
+    if (log_.is_live()) log_.progress("preprocess: joining the last parts");
+    run_together(ranks_, [&] { return joiner.finish(), std::string(); });
+    PreprocessResult result{
+        .outputs = {}, .empty_documents = joiner.empty_documents(), .malformed_lines = joiner.malformed_lines()};
     from_first(ranks_, [&] {
-      for (const PartsAssembly& key : keys) key.create();
-      return std::string();
-    });
-    run_together(ranks_, [&] {
-      for (const PartsAssembly& key : keys) key.write(ranks_.rank(), ranks_.size());
-      return std::string();
-    });
-    from_first(ranks_, [&] {
-      for (const PartsAssembly& key : keys) result.outputs.push_back(key.publish());
+      result.outputs = joiner.publish();
       return std::string();
     });
     return result;

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "data/parts/assemble.h"
+#include "data/parts/joiner.h"
 #include "data/parts/merge.h"
 #include "data/prepare/tokenizer_training.h"
 #include "tests/data/data_golden.h"
@@ -60,23 +60,23 @@ class Parts : public testing::Test {
     return lines;
   }
 
-  /// What preprocess_in_parts() does, by one rank after another; how many units there were.
-  std::size_t in_parts(const PreprocessOptions& o, i64 unit_bytes, int shares = 1) {
+  /// What preprocess_in_parts() does, with the parts made in turn, the last one first, and joined by so many processes;
+  /// how many units there were.
+  std::size_t in_parts(const PreprocessOptions& o, i64 unit_bytes, int processes = 1) {
     const Tokenizer tokenizer{Path(o.tokenizer_model)};
     const std::vector<WorkUnit> units = work_units(o.input, o.format(), unit_bytes);
     const PartsFolder folder(o, output_keys(o, o.input));
     folder.open(tokenizer);
-    std::vector<PartNote> notes;
-    for (const WorkUnit& unit : units) {
-      make_part(folder, unit, o, tokenizer, 2, [](i64) {});
-      notes.push_back(folder.read_note(unit).value());
+    std::vector<std::unique_ptr<PartsJoiner>> joiners;
+    for (int process = 0; process < processes; ++process)
+      joiners.push_back(std::make_unique<PartsJoiner>(folder, units, o, process));
+    for (std::size_t unit = units.size(); unit-- > 0;) {
+      const PartNote note = make_part(folder, units[unit], o, tokenizer, 2, [](i64) {})();
+      EXPECT_EQ(folder.note_text(units[unit], *folder.read_note(units[unit])), folder.note_text(units[unit], note));
+      for (const auto& joiner : joiners) joiner->add(unit, note, static_cast<int>(unit) % processes);
     }
-    for (std::size_t key = 0; key < folder.keys().size(); ++key) {
-      const PartsAssembly assembly(folder, units, notes, key, o);
-      assembly.create();
-      for (int share = 0; share < shares; ++share) assembly.write(share, shares);
-      assembly.publish();
-    }
+    for (const auto& joiner : joiners) joiner->finish();
+    joiners[0]->publish();
     folder.remove();
     return units.size();
   }
@@ -148,16 +148,53 @@ TEST_F(Parts, ThatAreNotWholeAreMadeAgain) {
   folder.open(tokenizer);
   const WorkUnit unit = work_units(o.input, o.format(), i64{1} << 30)[0];
   EXPECT_FALSE(folder.read_note(unit)) << "nothing was done";
-  make_part(folder, unit, o, tokenizer, 1, [](i64) {});
+  make_part(folder, unit, o, tokenizer, 1, [](i64) {})();
   ASSERT_TRUE(folder.read_note(unit));
   const Path bin = bin_path(folder.prefix(unit, "text"));
   std::filesystem::resize_file(bin, std::filesystem::file_size(bin) - 2);
   EXPECT_FALSE(folder.read_note(unit)) << "cut";
-  make_part(folder, unit, o, tokenizer, 1, [](i64) {});
-  std::filesystem::remove(info_path(folder.prefix(unit, "text")));
-  EXPECT_FALSE(folder.read_note(unit)) << "without its .json";
+  make_part(folder, unit, o, tokenizer, 1, [](i64) {})();
+  std::filesystem::remove(idx_path(folder.prefix(unit, "text")));
+  EXPECT_FALSE(folder.read_note(unit)) << "without its .idx";
+  const auto end = make_part(folder, unit, o, tokenizer, 1, [](i64) {});
+  EXPECT_FALSE(folder.read_note(unit)) << "tokenised, and not on the disk yet";
+  end();
+  ASSERT_TRUE(folder.read_note(unit));
   file("a.txt", play() + "more");
   EXPECT_FALSE(folder.read_note(work_units(o.input, o.format(), i64{1} << 30)[0])) << "another text";
+}
+
+/// Each writes to a file of its own here, so that is seen who wrote what.
+TEST(JoinedFile, EveryBlockIsWrittenByOneWriterAlone) {
+  const ScratchFolder folder;
+  constexpr int kWriters = 3;
+  constexpr i64 kBlock = JoinedFile::kBlockBytes;
+  std::vector<std::unique_ptr<JoinedFile>> writers;
+  for (int writer = 0; writer < kWriters; ++writer)
+    writers.push_back(std::make_unique<JoinedFile>(folder / str(writer), writer));
+  std::string whole;
+  std::vector<int> owners;  // [block]
+  int number = 0;
+  for (const i64 size : {i64{10}, i64{0}, kBlock - 10, i64{5}, kBlock, 3 * kBlock + 7, i64{1}, i64{0}, i64{2},
+                         kBlock - 15, 2 * kBlock, i64{100}}) {
+    const std::string piece(static_cast<std::size_t>(size), static_cast<char>('a' + number));
+    const int owner = number++ % kWriters;
+    whole += piece;
+    while (std::ssize(owners) * kBlock < std::ssize(whole)) owners.push_back(owner);
+    for (const auto& writer : writers) writer->append(size, owner, [&] { return std::as_bytes(std::span(piece)); });
+  }
+  std::string joined(whole.size(), '\0');
+  for (int writer = 0; writer < kWriters; ++writer) {
+    writers[static_cast<std::size_t>(writer)]->sync();
+    EXPECT_EQ(writers[static_cast<std::size_t>(writer)]->size(), std::ssize(whole));
+    const std::string text = read_text_file(folder / str(writer));
+    for (std::size_t at = 0; at < text.size(); ++at) {
+      if (text[at] == '\0') continue;
+      ASSERT_EQ(owners[at / kBlock], writer) << at;
+      joined[at] = text[at];
+    }
+  }
+  EXPECT_TRUE(joined == whole);
 }
 
 TEST_F(Parts, MergedDatasetsAreTheOneOfAllTexts) {

@@ -98,6 +98,10 @@ TEST_F(PreprocessOnRanks, GoesOnAfterItWasKilled) {
     EXPECT_LT(parts("killed"), input.size()) << "killed too late for this test";
     EXPECT_FALSE(std::filesystem::exists(at("killed_text_document.bin")));
   }
+  // What was joined before is joined anew, also where it was more.
+  const Path joined = at("killed.parts/text.bin");
+  EXPECT_TRUE(std::filesystem::exists(joined));
+  write_file_atomic(joined, std::string(std::size_t{20} << 20, 'x'));
   const std::string out = good(preprocess("killed", input));  // one process goes on where two ranks were
   EXPECT_CONTAINS(out, " of 40 parts are there already");
   expect_same("one", "killed");
@@ -150,7 +154,7 @@ TEST_F(PreprocessOnRanks, AFullDiskIsNamedAndThePartsStay) {
   const i64 bytes = static_cast<i64>(std::filesystem::file_size(at("one_text_document.bin")));
   const Outcome full = test::Program(preprocess("full", plus(input, "--parts")), root() / "process", bytes - 1).wait();
   EXPECT_EQ(full.code, 2) << full.err;
-  EXPECT_CONTAINS(full.err, "full.parts/text.bin: cannot grow: ");
+  EXPECT_CONTAINS(full.err, "full.parts/text.bin: cannot be written: ");
   EXPECT_FALSE(std::filesystem::exists(at("full_text_document.bin")));
   const Outcome later = run_on(2, preprocess("full", input));
   ASSERT_EQ(later.code, 0) << later.err;

@@ -1,0 +1,53 @@
+#include "data/parts/joined_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/system_error.h"
+
+namespace mcpp {
+
+JoinedFile::JoinedFile(Path path, int writer)
+    : path_(std::move(path)),
+      writer_(writer),
+      descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666)) {
+  MCPP_CHECK_SYSTEM(descriptor_ >= 0, path_.string(), ": cannot be written");
+}
+
+JoinedFile::~JoinedFile() {
+  ::close(descriptor_);
+}
+
+void JoinedFile::append(i64 bytes, int owner, const Content& content) {
+  const i64 begin = size_, end = begin + bytes;
+  const i64 next_block = std::min(end, (begin + kBlockBytes - 1) / kBlockBytes * kBlockBytes);
+  size_ = end;
+  const auto write_from = [&](i64 from, i64 to) {
+    write_at(from, content().subspan(static_cast<std::size_t>(from - begin), static_cast<std::size_t>(to - from)));
+  };
+  if (begin < next_block && block_owner_ == writer_) write_from(begin, next_block);
+  if (next_block == end) return;
+  block_owner_ = owner;
+  if (owner == writer_) write_from(next_block, end);
+}
+
+void JoinedFile::write_at(i64 offset, std::span<const std::byte> bytes) const {
+  const auto size = static_cast<off_t>(bytes.size());
+  for (off_t at = offset; !bytes.empty();) {
+    const ssize_t done = ::pwrite(descriptor_, bytes.data(), bytes.size(), at);
+    if (done < 0 && errno == EINTR) continue;
+    MCPP_CHECK_ERROR(error_of_write(done), path_.string(), ": cannot be written");
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+    at += done;
+  }
+  ::sync_file_range(descriptor_, offset, size, SYNC_FILE_RANGE_WRITE);  // begins; sync() says whether it worked
+}
+
+void JoinedFile::sync() const {
+  MCPP_CHECK_SYSTEM(::fsync(descriptor_) == 0, path_.string(), ": cannot be written");
+}
+
+}  // namespace mcpp
