@@ -2,16 +2,18 @@
 # How long a training takes to its first step, and what a rank needs of a machine's memory beside its tensors, where so many
 # ranks share the machine: tp 2 x pp 2 x dp of a small model, data set, tokenizer and checkpoint folder as trainings have them.
 # JSON lines on standard output: seconds from the launch to the begin of the first step, and of the ranks the most MiB of memory of
-# their own (RssAnon; the binary's pages and shared memory are one for all), and of tensors.
-#   bench/startup.sh [--ranks="1 4 16 64"] [--program=PATH] [option of megatron_cpp pretrain ...]
+# their own (RssAnon; the binary's pages and shared memory are one for all), and of tensors; then what the groups of the same layout
+# take (`megatron_cpp bench groups`), at last of so many ranks as threads.
+#   bench/startup.sh [--ranks="1 4 16 64"] [--threads=256] [--program=PATH] [option of megatron_cpp pretrain ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 ranks="1 4 16 64"
+threads=256
 program=
 # shellcheck source=bench/lib/arguments.sh
 source bench/lib/arguments.sh
-read_options ranks program -- "$@"
+read_options ranks threads program -- "$@"
 build_program
 # shellcheck source=bench/lib/machine.sh
 source bench/lib/machine.sh
@@ -40,8 +42,8 @@ watch_memory() {
 machine_json
 for n in $ranks; do
   rm -rf "$own/checkpoints" "$own/cache" "$own/end" "$own/metrics.jsonl"
-  layout=()
-  [ "$n" -lt 4 ] || layout=(--parallel.tensor_model_parallel_size=2 --parallel.pipeline_model_parallel_size=2)
+  layout=() groups=(--tensor_model_parallel_size=1 --pipeline_model_parallel_size=1)
+  [ "$n" -lt 4 ] || { layout=(--parallel.tensor_model_parallel_size=2 --parallel.pipeline_model_parallel_size=2) && groups=(); }
   launch_ranks "$n" --bind-to none
   watch_memory "$own/end" &
   begin=$(date +%s.%N)
@@ -58,4 +60,6 @@ for n in $ranks; do
   elapsed=$(sed -E 's/.*"elapsed_ms": ?([0-9.]*).*/\1/' <<<"$first")
   echo "{\"ranks\": $n, \"to_first_step_s\": $(awk "BEGIN { print $stamp - $begin - $elapsed / 1000 }"), \"first_step_s\":" \
     "$(awk "BEGIN { print $elapsed / 1000 }"), \"whole_run_s\": $(awk "BEGIN { print $end - $begin }"), \"rank_mib\": $(cat "$own/memory")}"
+  "${launch[@]}" "$program" bench groups --json "${groups[@]}" </dev/null 2>/dev/null | grep '^{'
 done
+[ "$threads" -eq 0 ] || "$program" bench groups --json --threads="$threads"

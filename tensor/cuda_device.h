@@ -22,6 +22,8 @@ struct CudaOptions {
 std::unique_ptr<Device> make_cuda_device(const CudaOptions& options);
 /// GPUs that this process sees; 0 without a driver.
 int cuda_device_count();
+/// Where such a GPU is on the PCI bus, as "0000:3B:00.0"; "" when that cannot be told.
+std::string cuda_pci_bus_id(int ordinal);
 
 /// Tells GPUs apart, on all machines and whatever numbers processes have for them.
 std::string cuda_device_id(Device& device);

@@ -32,9 +32,9 @@ class MpiSession {
   /// one.)
   ///
   /// Inside a node collectives work through shared memory: in place on tensors of devices with CpuOptions::shared where
-  /// ranks can map one another's, otherwise through 2 MiB per rank and group that reduces. Between nodes partial sums
-  /// travel from node to node in the order of ranks, so that the result has the same bits as on one node. Collectives
-  /// and barriers are complete when they return; receives, and the parts of all_to_all_v between nodes, are not.
+  /// ranks can map one another's, otherwise through 2 MiB per rank and group that reduces; they are complete when they
+  /// return. Those of groups on several nodes, and messages between nodes, are carried on by a thread while the rank
+  /// computes. Sums are in the order of ranks there, too, so that the result has the same bits as on one node.
   std::unique_ptr<Communicator> world(const std::function<int(int rank)>& node_of = {}) const;
   /// Of the ranks of this machine; stays as it is after the session. Called by all ranks.
   std::unique_ptr<StatusBoard> status_board() const;
@@ -45,6 +45,7 @@ class MpiSession {
 
  private:
   Machine machine_;
+  bool may_carry_on_ = false;  // MPI may be called by several threads at a time
 };
 
 }  // namespace mcpp

@@ -17,14 +17,19 @@ void check_mpi(int code, const char* call) {
   fail(ExitCode::PeerLost, call, ": ", std::string(text.data(), static_cast<std::size_t>(length)));
 }
 
-void wait_all(std::span<MPI_Request> requests, MPI_Status* statuses) {
+void Patience::check() const {
+  if (stop.stop_requested()) fail(ExitCode::PeerLost, "nobody waits for this operation any more");
+}
+
+void wait_all(std::span<MPI_Request> requests, const Patience& patience, MPI_Status* statuses) {
   using namespace std::chrono_literals;
-  constexpr int kYields = 2000;  // some hundred microseconds: what most messages need
   for (int tries = 0;; ++tries) {
     int done = 0;
     check_mpi(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, statuses), "MPI_Testall");
     if (done) return;
-    if (tries < kYields)
+    if (tries < patience.spins) continue;
+    patience.check();
+    if (tries < patience.spins + patience.yields)
       ::sched_yield();
     else
       std::this_thread::sleep_for(50us);  // a bubble of the pipeline: leave the core to those who work

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 #include <span>
+#include <stop_token>
 #include <utility>
 
 #include "base/check.h"
@@ -15,8 +16,27 @@ namespace mcpp {
 /// Throws PeerLost with MPI's text unless `code` is MPI_SUCCESS.
 void check_mpi(int code, const char* call);
 
-/// Waits until all are complete. Gives the processor away while it does, as there may be more ranks than cores.
-void wait_all(std::span<MPI_Request> requests, MPI_Status* statuses = MPI_STATUSES_IGNORE);
+/// How a thread waits for other ranks: how often it looks before it gives its core away, and how often then before it
+/// sleeps between two looks; and who may tell it that nobody will come.
+struct Patience {
+  int spins = 0;
+  int yields = 2000;  ///< some hundred microseconds: what most messages need
+  std::stop_token stop = {};
+
+  /// Throws PeerLost once it was told to stop.
+  void check() const;
+};
+
+/// Waits until all are complete.
+void wait_all(std::span<MPI_Request> requests, const Patience& patience, MPI_Status* statuses = MPI_STATUSES_IGNORE);
+
+/// Starts `call(request)` and waits for it.
+template <class Call>
+void complete(const char* name, const Patience& patience, const Call& call) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(call(&request), name);
+  wait_all({&request, 1}, patience);
+}
 
 /// MPI moves large messages only inside its own calls. The peer that this rank waits for may itself wait for one that
 /// this rank, or another in a barrier, has sent.

@@ -11,29 +11,35 @@ namespace {
 
 /// Elements of a partial sum that travel together: small, so that nodes work on different pieces at the same time.
 constexpr i64 kPiece = 16384;
-constexpr int kTag = 1;
+/// Of results; partial sums have the number of the run that they go to.
+constexpr int kResultTag = 0;
 /// Sums this small cost less than a second barrier to share them.
 constexpr i64 kSmallBytes = 4096;
 
 }  // namespace
 
-NodeReducer::NodeReducer(const MpiComm& comm, const std::vector<int>& nodes, bool may_spin)
-    : rank_(comm.rank()), size_(comm.size()), node_(MpiComm::split(comm.get(), nodes[rank_], rank_)) {
+NodeReducer::NodeReducer(const MpiComm& comm, const std::vector<int>& nodes, Patience patience)
+    : rank_(comm.rank()), size_(comm.size()), patience_(std::move(patience)) {
   std::map<int, int> leader_of, seen;  // by node; leaders are numbered by their ranks
-  int last = -1;
-  for (const int node : nodes) {
+  for (int r = 0; r < size_; ++r) {
+    const int node = nodes[r];
     const int leader = leader_of.try_emplace(node, static_cast<int>(leader_of.size())).first->second;
-    if (node != last) runs_.push_back({leader, seen[node], 0});
+    if (r == 0 || node != nodes[r - 1]) runs_.push_back({.node = leader, .begin = r, .first = seen[node], .count = 0});
     ++runs_.back().count;
     ++seen[node];
-    last = node;
   }
+  if (static_cast<int>(leader_of.size()) == size_) {
+    exchange_ = std::make_unique<RankExchange>(comm, patience_);
+    return;
+  }
+  node_ = MpiComm::split(comm.get(), nodes[rank_], rank_);
   const bool is_leader = node_.rank() == 0;
   if (!on_one_node()) leaders_ = MpiComm::split(comm.get(), is_leader ? 0 : MPI_UNDEFINED, rank_);
-  window_ = std::make_unique<SharedWindow>(node_, may_spin);
+  window_ = std::make_unique<SharedWindow>(node_, patience_);
 }
 
 void NodeReducer::all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 count) {
+  if (exchange_) return exchange_->all_reduce(op, dtype, data, count);
   const i64 item = size_of(dtype), segment = SharedWindow::kSlotBytes / item;
   for (i64 begin = 0; begin < count; begin += segment) {
     const i64 n = std::min(segment, count - begin);
@@ -44,7 +50,7 @@ void NodeReducer::all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 coun
       share_sums(op, dtype, part, n);
     } else {
       copy_bytes(window_->slot(window_->rank()), part, n * item);
-      sum_in_slot_0(op, dtype, n);
+      sum_in_slot_0(op, dtype, n, 0);
       copy_bytes(part, window_->slot(0), n * item);
     }
     window_->next_round();
@@ -52,6 +58,7 @@ void NodeReducer::all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 coun
 }
 
 void NodeReducer::reduce_scatter(DType dtype, const std::byte* full, std::byte* shard, i64 count) {
+  if (exchange_) return exchange_->reduce_scatter(dtype, full, shard, count);
   // A slot holds a segment of every rank's part, one after another.
   const i64 item = size_of(dtype), segment = SharedWindow::kSlotBytes / item / size_;
   MCPP_CHECK(segment > 0, size_, " ranks are too many for the shared memory window");
@@ -67,7 +74,7 @@ void NodeReducer::reduce_scatter(DType dtype, const std::byte* full, std::byte* 
       for (int r = 0; r < size_; ++r) parts.push_back(r == rank_ ? part(r) : window_->slot(r) + rank_ * n * item);
       reduce(ReduceOp::Sum, dtype, parts, shard + begin * item, n);
     } else {
-      sum_in_slot_0(ReduceOp::Sum, dtype, n * size_);
+      sum_in_slot_0(ReduceOp::Sum, dtype, n * size_, n * item);
       copy_bytes(shard + begin * item, window_->slot(0) + rank_ * n * item, n * item);
     }
     window_->next_round();
@@ -84,6 +91,32 @@ void NodeReducer::all_gather(const std::byte* shard, std::byte* full, i64 bytes)
         copy_bytes(full + r * bytes + begin, shard + begin, n);
       else
         copy_bytes(full + r * bytes + begin, window_->slot(r), n);
+    }
+    window_->next_round();
+  }
+}
+
+void NodeReducer::broadcast(std::byte* data, i64 bytes, int root) {
+  for (i64 begin = 0; begin < bytes; begin += SharedWindow::kSlotBytes) {
+    const i64 n = std::min(SharedWindow::kSlotBytes, bytes - begin);
+    if (rank_ == root) copy_bytes(window_->slot(root), data + begin, n);
+    window_->barrier();
+    if (rank_ != root) copy_bytes(data + begin, window_->slot(root), n);
+    window_->next_round();
+  }
+}
+
+void NodeReducer::all_to_all(const std::byte* in, std::byte* out, i64 bytes) {
+  const i64 segment = SharedWindow::kSlotBytes / size_;
+  for (i64 begin = 0; begin < bytes; begin += segment) {
+    const i64 n = std::min(segment, bytes - begin);
+    for (int r = 0; r < size_; ++r) {
+      if (r != rank_) copy_bytes(window_->slot(rank_) + r * n, in + r * bytes + begin, n);
+    }
+    window_->barrier();
+    for (int r = 0; r < size_; ++r) {
+      const std::byte* part = r == rank_ ? in + r * bytes + begin : window_->slot(r) + rank_ * n;
+      copy_bytes(out + r * bytes + begin, part, n);
     }
     window_->next_round();
   }
@@ -115,45 +148,74 @@ void NodeReducer::share_sums(ReduceOp op, DType dtype, std::byte* data, i64 coun
   for (int r = 0; r < size_; ++r) copy_bytes(data + chunk(r), window_->slot(r) + chunk(r), chunk(r + 1) - chunk(r));
 }
 
-/// Between nodes: leaves in slot 0 of each node the reduction of the `count` elements in all slots.
-void NodeReducer::sum_in_slot_0(ReduceOp op, DType dtype, i64 count) {
+/// Between nodes: leaves in slot 0 of each node the reduction of the `count` elements in all slots. part_bytes: of the
+/// part of each rank, one after another, which only its node needs; 0: all need all.
+void NodeReducer::sum_in_slot_0(ReduceOp op, DType dtype, i64 count, i64 part_bytes) {
   window_->barrier();
-  if (window_->rank() == 0) reduce_over_nodes(op, dtype, count);
+  if (window_->rank() == 0) {
+    reduce_over_nodes(op, dtype, count);
+    part_bytes > 0 ? tell_parts(part_bytes) : tell_all(count * size_of(dtype));
+  }
   window_->barrier();
 }
 
-/// On leaders. Each piece of the sum visits the runs of ranks in order, and the leader of the last run tells the
-/// result.
+/// On leaders. Each piece of the sum visits the runs of ranks in order; the leader of the last run has the result.
 void NodeReducer::reduce_over_nodes(ReduceOp op, DType dtype, i64 count) {
   const i64 item = size_of(accumulator_of(dtype));
   const int me = leaders_.rank(), runs = static_cast<int>(runs_.size());
   acc_.resize(static_cast<std::size_t>(count * item));
-  std::vector<MPI_Request> sent((count + kPiece - 1) / kPiece, MPI_REQUEST_NULL);
+  const auto pieces = static_cast<std::size_t>((count + kPiece - 1) / kPiece);
+  std::vector<MPI_Request> arrived(pieces, MPI_REQUEST_NULL), sent(pieces, MPI_REQUEST_NULL);
+  const auto receive = [&](i64 begin, int k) {  // for run k
+    const i64 n = std::min(kPiece, count - begin);
+    check_mpi(MPI_Irecv(acc_.data() + begin * item, static_cast<int>(n * item), MPI_BYTE, runs_[k - 1].node, k,
+                        leaders_.get(), &arrived[begin / kPiece]),
+              "MPI_Irecv");
+  };
+  // All that come for the first time may come at once: on a long way there is room for many.
+  const auto first = static_cast<int>(std::ranges::find(runs_, me, &Run::node) - runs_.begin());
+  for (i64 begin = 0; first > 0 && begin < count; begin += kPiece) receive(begin, first);
   for (i64 begin = 0; begin < count; begin += kPiece) {
     const i64 n = std::min(kPiece, count - begin);
-    const int bytes = static_cast<int>(n * item);
     std::byte* acc = acc_.data() + begin * item;
-    for (int k = 0; k < runs; ++k) {
+    for (int k = first; k < runs; ++k) {
       if (runs_[k].node != me) continue;
-      MPI_Request& request = sent[begin / kPiece];
-      wait_all({&request, 1});  // of an earlier run of this node, whose memory is used again
-      if (k > 0) {
-        check_mpi(MPI_Irecv(acc, bytes, MPI_BYTE, runs_[k - 1].node, kTag, leaders_.get(), &request), "MPI_Irecv");
-        wait_all({&request, 1});
-      }
+      MPI_Request &here = arrived[begin / kPiece], &away = sent[begin / kPiece];
+      wait_all({&away, 1}, patience_);  // of an earlier run of this node, whose memory is used again
+      if (k > first) receive(begin, k);
+      wait_all({&here, 1}, patience_);
       add_run(runs_[k], k == 0, op, dtype, begin, acc, n);
       if (k + 1 < runs)
-        check_mpi(MPI_Isend(acc, bytes, MPI_BYTE, runs_[k + 1].node, kTag, leaders_.get(), &request), "MPI_Isend");
+        check_mpi(MPI_Isend(acc, static_cast<int>(n * item), MPI_BYTE, runs_[k + 1].node, k + 1, leaders_.get(), &away),
+                  "MPI_Isend");
       else
         finish_reduction(dtype, acc, window_->slot(0) + begin * size_of(dtype), n);
     }
   }
-  wait_all(sent);
-  MPI_Request told = MPI_REQUEST_NULL;
-  check_mpi(MPI_Ibcast(window_->slot(0), static_cast<int>(count * size_of(dtype)), MPI_BYTE, runs_.back().node,
-                       leaders_.get(), &told),
-            "MPI_Ibcast");
-  wait_all({&told, 1});
+  wait_all(sent, patience_);
+}
+
+void NodeReducer::tell_all(i64 bytes) {
+  complete("MPI_Ibcast", patience_, [&](MPI_Request* told) {
+    return MPI_Ibcast(window_->slot(0), static_cast<int>(bytes), MPI_BYTE, runs_.back().node, leaders_.get(), told);
+  });
+}
+
+void NodeReducer::tell_parts(i64 part_bytes) {
+  const int me = leaders_.rank(), teller = runs_.back().node;
+  std::vector<MPI_Request> told;
+  for (const Run& run : runs_) {
+    std::byte* parts = window_->slot(0) + run.begin * part_bytes;
+    const int bytes = static_cast<int>(run.count * part_bytes);
+    if (run.node == teller) continue;
+    if (me == teller)
+      check_mpi(MPI_Isend(parts, bytes, MPI_BYTE, run.node, kResultTag, leaders_.get(), &told.emplace_back()),
+                "MPI_Isend");
+    else if (me == run.node)
+      check_mpi(MPI_Irecv(parts, bytes, MPI_BYTE, teller, kResultTag, leaders_.get(), &told.emplace_back()),
+                "MPI_Irecv");
+  }
+  wait_all(told, patience_);
 }
 
 void NodeReducer::add_run(const Run& run, bool is_first, ReduceOp op, DType dtype, i64 begin, std::byte* acc,

@@ -4,42 +4,53 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/mpi/mpi_exchange.h"
 #include "comm/mpi/mpi_window.h"
 
 namespace mcpp {
 
 /// Tensors pass through the window in segments of a slot. On one node the ranks share the sums of a segment between
-/// them; between nodes, the first rank of each node does all of them.
+/// them; between nodes, the first rank of each node does all of them. Ranks that are each on a node of their own have
+/// no window: a RankExchange sums.
 class NodeReducer {
  public:
-  /// nodes[r]: the node of rank r of `comm`. may_spin: as of SharedWindow. Called by all ranks.
-  NodeReducer(const MpiComm& comm, const std::vector<int>& nodes, bool may_spin);
+  /// nodes[r]: the node of rank r of `comm`, which outlives this. Called by all ranks.
+  NodeReducer(const MpiComm& comm, const std::vector<int>& nodes, Patience patience);
 
   bool on_one_node() const { return runs_.size() == 1; }
-  SharedWindow& window() { return *window_; }
   void all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 count);
   /// count: elements of the shard.
   void reduce_scatter(DType dtype, const std::byte* full, std::byte* shard, i64 count);
-  /// Only on one node.
+
+  // Only on one node.
+  SharedWindow& window() { return *window_; }
   void all_gather(const std::byte* shard, std::byte* full, i64 bytes);
+  void broadcast(std::byte* data, i64 bytes, int root);
+  /// `bytes` for each rank.
+  void all_to_all(const std::byte* in, std::byte* out, i64 bytes);
 
  private:
   /// Ranks that follow one another on one node. A sum visits the runs in order.
   struct Run {
     int node;          ///< rank of its leader among the leaders
+    int begin;         ///< its first rank
     int first, count;  ///< ranks inside the node
   };
 
   void reduce_alone(ReduceOp op, DType dtype, std::byte* data, i64 count);
   void share_sums(ReduceOp op, DType dtype, std::byte* data, i64 count);
-  void sum_in_slot_0(ReduceOp op, DType dtype, i64 count);
+  void sum_in_slot_0(ReduceOp op, DType dtype, i64 count, i64 part_bytes);
   void reduce_over_nodes(ReduceOp op, DType dtype, i64 count);
+  void tell_all(i64 bytes);
+  void tell_parts(i64 part_bytes);
   void add_run(const Run& run, bool is_first, ReduceOp op, DType dtype, i64 begin, std::byte* acc, i64 count);
 
   int rank_, size_;
   std::vector<Run> runs_;
   MpiComm node_, leaders_;
+  Patience patience_;
   std::unique_ptr<SharedWindow> window_;
+  std::unique_ptr<RankExchange> exchange_;
   std::vector<std::byte> acc_;  // partial sums of a segment, on leaders
 };
 

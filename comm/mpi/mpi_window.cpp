@@ -35,11 +35,8 @@ void futex_wake_all(std::atomic<u32>& word) {
 
 }  // namespace
 
-SharedWindow::SharedWindow(const MpiComm& node, bool may_spin)
-    // A rank that gives the core away on a busy machine gets it back late: longer than most waits.
-    : rank_(node.rank()),
-      patience_(may_spin ? Patience{.spins = 2000, .yields = 1000} : Patience{.spins = 0, .yields = 50}),
-      slots_(node.size()) {
+SharedWindow::SharedWindow(const MpiComm& node, Patience patience)
+    : rank_(node.rank()), patience_(std::move(patience)), slots_(node.size()) {
   static_assert(sizeof(Barrier) <= kBarrierBytes && std::atomic<u32>::is_always_lock_free);
   void* own = nullptr;
   check_mpi(MPI_Win_allocate_shared(static_cast<MPI_Aint>(kHeaderBytes + 2 * kSlotBytes), 1, MPI_INFO_NULL, node.get(),
@@ -56,9 +53,7 @@ SharedWindow::SharedWindow(const MpiComm& node, bool may_spin)
   if (rank_ == 0) new (barrier_) Barrier{};
   // Loads and stores are ordered by the atomics of the barrier; the epoch only has to exist.
   check_mpi(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_), "MPI_Win_lock_all");
-  MPI_Request all_here = MPI_REQUEST_NULL;
-  check_mpi(MPI_Ibarrier(node.get(), &all_here), "MPI_Ibarrier");
-  wait_all({&all_here, 1});
+  complete("MPI_Ibarrier", patience_, [&](MPI_Request* all_here) { return MPI_Ibarrier(node.get(), all_here); });
 }
 
 SharedWindow::~SharedWindow() {
@@ -84,6 +79,7 @@ void SharedWindow::barrier() {
       ::sched_yield();
       continue;
     }
+    patience_.check();
     ++barrier_->sleepers;
     futex_wait(barrier_->generation, generation);
     --barrier_->sleepers;

@@ -14,9 +14,8 @@ class SharedWindow {
  public:
   static constexpr i64 kSlotBytes = i64{1} << 20;  ///< about the second-level cache; 64 ranks share 128 MiB
 
-  /// Called by all ranks of `node`, which share memory. may_spin: there is a core for each rank of the machine, so that
-  /// one that waits a moment keeps no other from working.
-  SharedWindow(const MpiComm& node, bool may_spin);
+  /// Called by all ranks of `node`, which share memory.
+  SharedWindow(const MpiComm& node, Patience patience);
   ~SharedWindow();
   SharedWindow(const SharedWindow&) = delete;
   SharedWindow& operator=(const SharedWindow&) = delete;
@@ -35,10 +34,6 @@ class SharedWindow {
   void next_round() { half_ = 1 - half_; }
 
  private:
-  /// How often a rank looks whether all have come, before it gives the core away, and before it sleeps.
-  struct Patience {
-    int spins, yields;
-  };
   struct Barrier {
     std::atomic<u32> arrived;
     std::atomic<u32> generation;

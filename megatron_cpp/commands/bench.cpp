@@ -3,9 +3,11 @@
 
 #include <sys/resource.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/number_text.h"
+#include "megatron_cpp/commands/bench_groups.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/monitor/device_notices.h"
@@ -136,8 +138,9 @@ nlohmann::ordered_json memory_json(const BenchContext& context, const MemoryTabl
 
 struct StepFigures {
   double seconds, tokens, loss, peak_memory;
-  nlohmann::ordered_json sent;  ///< bytes of this rank in a step, as its groups count them: by group and operation
-  i64 elements;                 ///< of this rank's vectors of parameters, padding included
+  nlohmann::ordered_json sent;     ///< bytes of this rank in a step, as its groups count them: by group and operation
+  nlohmann::ordered_json exposed;  ///< by group, the seconds of a step that this rank waited for it: medians
+  i64 elements;                    ///< of this rank's vectors of parameters, padding included
 };
 
 nlohmann::ordered_json sent_bytes(const ParallelState& parallel) {
@@ -149,6 +152,21 @@ nlohmann::ordered_json sent_bytes(const ParallelState& parallel) {
     }
   }
   return sent;
+}
+
+/// By group.
+using Seconds = std::map<std::string, std::vector<double>>;
+
+void add_exposed(const ParallelState& parallel, Seconds& by_step) {
+  for (const auto& [name, meter] : parallel.meters) by_step[name].push_back(meter->exposed_seconds);
+}
+
+/// Of the timed steps, the last `repeats`.
+nlohmann::ordered_json medians(const Seconds& by_step, int repeats) {
+  auto found = nlohmann::ordered_json::object();
+  for (const auto& [name, seconds] : by_step)
+    if (const double middle = median({seconds.end() - repeats, seconds.end()}); middle > 0) found[name] = middle;
+  return found;
 }
 
 i64 elements(const TrainingState& state) {
@@ -171,7 +189,8 @@ void report_step_on_ranks(const BenchContext& context, const BenchOptions& optio
                  {"peak_gib", step.peak_memory / (1 << 30)},
                  {"loss", step.loss},
                  {"elements", step.elements},
-                 {"sent_bytes", step.sent}});
+                 {"sent_bytes", step.sent},
+                 {"exposed_s", step.exposed}});
     json.update(memory_json(context, context.session.device->memory()));
     return log.info(json.dump());
   }
@@ -212,10 +231,13 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
     const std::vector<MicroBatch> batches(
         static_cast<std::size_t>(microbatches),
         random_batch(model_provider(config, context.session), config.training.micro_batch_size));
+    Seconds exposed;
     figures.seconds = median_seconds(context.timing, *context.session.device, [&] {
       for (const auto& [name, meter] : context.session.parallel.meters) meter->reset();
       figures.loss = state.train_step(batches, config.optimizer.lr, config.optimizer.weight_decay).loss;
+      add_exposed(context.session.parallel, exposed);
     });
+    figures.exposed = medians(exposed, context.timing.repeats);
     tell_notices(*context.session.device, log);
     figures.sent = sent_bytes(context.session.parallel);
     figures.elements = elements(state);
@@ -260,17 +282,18 @@ ExitCode bench_command(Arguments args, Log& log, const World& world) {
   if (!args.empty() && args[0] == "attention") return bench_attention_command(args.subspan(1), log, world);
   if (!args.empty() && args[0] == "comm") return bench_comm_command(args.subspan(1), log, world);
   if (!args.empty() && args[0] == "checkpoint") return bench_checkpoint_command(args.subspan(1), log, world);
+  if (!args.empty() && args[0] == "groups") return bench_groups_command(args.subspan(1), log, world);
   const Usage usage{.command = "megatron_cpp bench",
                     .summary =
                         "Times matrix products (gemm), the other operations (ops) or whole training steps (step) of a "
-                        "configuration; attention, comm and checkpoint: see bench attention --help and so on.",
+                        "configuration; attention, comm, checkpoint and groups: see bench attention --help and so on.",
                     .positional = {"what", "config"},
                     .required = {"what", "config"}};
   BenchOptions options;
   std::optional<Config> config = read_config_and_options(args, usage, options, log);
   if (!config) return ExitCode::Done;
   check_input(options.what == "gemm" || options.what == "ops" || options.what == "step", "bench: \"", options.what,
-              "\" is none of gemm, ops, step, attention, comm, checkpoint");
+              "\" is none of gemm, ops, step, attention, comm, checkpoint, groups");
   check_trace_path(options);
   resolve_vocabulary(*config, log);
   check_input(world.ranks.size() == 1 || options.what == "step", "bench ", options.what,

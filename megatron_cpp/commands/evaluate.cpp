@@ -41,7 +41,10 @@ struct EvaluateOptions {
           "likelihood tasks, JSONL files or patterns of their names: {\"context\": ..., \"continuations\": [...], "
           "\"answer\": N} in each line");
     visit("log_samples", self.log_samples, "file that gets one JSON object for each item of the tasks");
-    visit("micro_batch_size", self.micro_batch_size, "windows in one pass; does not change the result", at_least(1));
+    visit("micro_batch_size", self.micro_batch_size,
+          "windows, of one or several texts, or continuations in one pass: more are faster and take more memory; does "
+          "not change the result",
+          at_least(1));
     visit("json", self.json, "print one JSON object instead of text");
   }
 };
@@ -75,16 +78,21 @@ class Evaluation {
   Evaluation(const EvaluateOptions& options, InferenceModel& inference, Communicator& ranks, const Log& log)
       : options_(options), inference_(inference), ranks_(ranks), log_(log) {}
 
-  TextResult score(const HeldOut& text) {
+  std::vector<TextResult> score(const std::vector<HeldOut>& texts) {
+    std::vector<std::span<const i32>> tokens;
+    for (const HeldOut& text : texts) tokens.emplace_back(text.tokens);
     const i64 seq_length = inference_.config().model.seq_length;
-    TextResult result{.name = text.name,
-                      .perplexity = evaluate_tokens(inference_.model(), inference_.parallel(), text.tokens,
-                                                    {.stride = options_.stride > 0 ? options_.stride : seq_length,
-                                                     .micro_batch_size = options_.micro_batch_size,
-                                                     .progress = progress("windows")})};
-    result.perplexity.words = text.words;
-    result.perplexity.bytes = text.bytes;
-    return result;
+    const std::vector<Perplexity> scored = evaluate_texts(inference_.model(), inference_.parallel(), tokens,
+                                                          {.stride = options_.stride > 0 ? options_.stride : seq_length,
+                                                           .micro_batch_size = options_.micro_batch_size,
+                                                           .progress = progress("windows")});
+    std::vector<TextResult> results;
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      TextResult& result = results.emplace_back(TextResult{.name = texts[i].name, .perplexity = scored[i]});
+      result.perplexity.words = texts[i].words;
+      result.perplexity.bytes = texts[i].bytes;
+    }
+    return results;
   }
 
   /// Rank 0 gets the results and needs to see the files; the others get the tasks without a score.
@@ -153,8 +161,8 @@ ExitCode evaluate_command(Arguments args, Log& log, const World& world) {
   Evaluation evaluation(options, inference, world.ranks, log);
   EvaluationReport report{.checkpoint = inference.checkpoint(), .texts = {}, .tasks = {}};
   // Rank 0 alone needs to see the texts.
-  for (const HeldOut& text : unpack(from_first(world.ranks, [&] { return pack(read_held_out(options, inference)); })))
-    report.texts.push_back(evaluation.score(text));
+  report.texts =
+      evaluation.score(unpack(from_first(world.ranks, [&] { return pack(read_held_out(options, inference)); })));
   if (!options.tasks.empty()) report.tasks = evaluation.score_tasks(options.tasks);
   tell_notices(inference.model().context().device, log);
   from_first(world.ranks, [&] {

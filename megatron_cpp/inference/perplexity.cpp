@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numbers>
 #include <numeric>
+#include <utility>
 
 namespace mcpp {
 std::vector<EvaluationWindow> evaluation_windows(i64 tokens, i64 seq_length, i64 stride) {
@@ -32,16 +34,52 @@ double Perplexity::bits_per_byte() const {
   return nll / static_cast<double>(bytes) / std::numbers::ln2;
 }
 
-Perplexity evaluate_tokens(GPTModel& stage, ParallelState& parallel, std::span<const i32> tokens,
-                           const EvaluationOptions& options) {
-  const std::vector<EvaluationWindow> windows =
-      evaluation_windows(static_cast<i64>(tokens.size()), stage.context().config.seq_length, options.stride);
-  const TokenScores scores = score_windows(
-      stage, parallel, tokens, windows, {.micro_batch_size = options.micro_batch_size, .progress = options.progress});
-  Perplexity result;
-  result.nll = std::accumulate(scores.nll.begin(), scores.nll.end(), 0.0);
-  for (const EvaluationWindow& window : windows) result.tokens += window.scored;
-  return result;
+namespace {
+
+/// Texts that are scored together, one after another.
+struct TextGroup {
+  std::vector<i32> tokens;
+  std::vector<EvaluationWindow> windows;
+  std::vector<std::size_t> ends;  ///< of each text, in tokens
+
+  void add(std::span<const i32> text, std::vector<EvaluationWindow> windows_of_text) {
+    for (EvaluationWindow& window : windows_of_text) window.begin += static_cast<i64>(tokens.size());
+    windows.insert(windows.end(), windows_of_text.begin(), windows_of_text.end());
+    tokens.insert(tokens.end(), text.begin(), text.end());
+    ends.push_back(tokens.size());
+  }
+};
+
+void score(GPTModel& stage, ParallelState& parallel, TextGroup group, const EvaluationOptions& options,
+           std::vector<Perplexity>& results) {
+  std::ranges::stable_sort(group.windows, std::greater{}, &EvaluationWindow::length);
+  const TokenScores scores =
+      score_windows(stage, parallel, group.tokens, group.windows,
+                    {.micro_batch_size = options.micro_batch_size, .progress = options.progress});
+  auto begin = scores.nll.begin();
+  for (const std::size_t end : group.ends) {
+    const auto text_end = scores.nll.begin() + static_cast<std::ptrdiff_t>(end);
+    results.push_back({.nll = std::accumulate(begin, text_end, 0.0), .tokens = std::max<i64>(0, text_end - begin - 1)});
+    begin = text_end;
+  }
+}
+
+}  // namespace
+
+std::vector<Perplexity> evaluate_texts(GPTModel& stage, ParallelState& parallel,
+                                       std::span<const std::span<const i32>> texts, const EvaluationOptions& options) {
+  // More together would take more memory and save no time.
+  const auto enough = static_cast<std::size_t>(batches_in_a_round(parallel) * options.micro_batch_size);
+  std::vector<Perplexity> results;
+  for (TextGroup group; results.size() < texts.size(); group = {}) {
+    while (results.size() + group.ends.size() < texts.size() && group.windows.size() < enough) {
+      const std::span<const i32> text = texts[results.size() + group.ends.size()];
+      const i64 seq_length = stage.context().config.seq_length;
+      group.add(text, evaluation_windows(static_cast<i64>(text.size()), seq_length, options.stride));
+    }
+    score(stage, parallel, std::move(group), options, results);
+  }
+  return results;
 }
 
 }  // namespace mcpp

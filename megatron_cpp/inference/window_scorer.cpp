@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "megatron_cpp/inference/forward_pipeline.h"
+#include "megatron_cpp/inference/scoring_memory.h"
 #include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
 
@@ -13,7 +14,8 @@ namespace {
 
 using Windows = std::span<const EvaluationWindow>;
 
-/// Windows side by side are as long as a multiple of this, so that how long does not hang on a few tokens.
+/// Windows side by side are as long as a multiple of this: so many rows are multiplied as ever more are, with the same
+/// bits, where fewer would not.
 constexpr i64 kLengthStep = 32;
 
 /// Values of windows side by side, [seq, batch]: `value(window, s)` at row s of each, `rest` in what windows leave.
@@ -89,6 +91,7 @@ class WindowScorer {
         likeliest_(finds_likeliest ? tokens.size() : 0) {}
 
   i64 batches() const { return (static_cast<i64>(windows_.size()) + batch_ - 1) / batch_; }
+  i64 longest() const { return longest_of(windows_); }
 
   /// Batches [begin, end), of which this rank takes its share. Called by all ranks.
   void score(i64 begin, i64 end) {
@@ -122,7 +125,7 @@ class WindowScorer {
   void set_length(i64 begin, i64 end) {
     i64 longest = 0;
     for (i64 index = begin; index < end; ++index) longest = std::max(longest, longest_of(windows_of(index)));
-    longest = std::min(longest_of(windows_), (longest + kLengthStep - 1) / kLengthStep * kLengthStep);
+    longest = std::min(stage_.context().config.seq_length, (longest + kLengthStep - 1) / kLengthStep * kLengthStep);
     // Each context-parallel rank has as much from the front as from the back.
     const ContextParallel& cp = stage_.context().cp;
     const i64 step = cp.size() == 1 ? 1 : 2 * cp.size();
@@ -218,12 +221,16 @@ class WindowScorer {
 
 }  // namespace
 
+i64 batches_in_a_round(const ParallelState& parallel) {
+  return parallel.data->size() * 4 * parallel.pp->size();
+}
+
 TokenScores score_windows(GPTModel& stage, ParallelState& parallel, std::span<const i32> tokens,
                           std::span<const EvaluationWindow> windows, const ScoringOptions& options) {
   const i64 all = static_cast<i64>(windows.size()), batch = std::clamp<i64>(all, 1, options.micro_batch_size);
   WindowScorer scorer(stage, parallel, tokens, windows, batch, options.finds_likeliest);
-  // A pipeline stays full over several batches, of which each has its activations in memory; so not over all at once.
-  const i64 round = parallel.data->size() * 4 * parallel.pp->size();
+  check_scoring_memory(stage, parallel, scorer.longest(), batch);
+  const i64 round = batches_in_a_round(parallel);
   for (i64 begin = 0; begin < scorer.batches(); begin += round) {
     const i64 end = std::min(begin + round, scorer.batches());
     scorer.score(begin, end);

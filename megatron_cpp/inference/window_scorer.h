@@ -27,9 +27,13 @@ struct ScoringOptions {
   std::function<void(i64 done, i64 all)> progress = [](i64, i64) {};
 };
 
+/// Batches that the ranks score before they make room for others: a pipeline stays full over several, of which each has
+/// its activations in memory; so not over all at once.
+i64 batches_in_a_round(const ParallelState& parallel);
+
 /// Data-parallel ranks take windows in turn. Called with the same on every rank of `parallel`, which get the same
 /// result. No token is scored by two windows. Windows side by side are as long as the longest of them: windows of like
-/// lengths, one after another, waste least.
+/// lengths, one after another, waste least. Throws OutOfMemory where so many side by side do not fit.
 TokenScores score_windows(GPTModel& stage, ParallelState& parallel, std::span<const i32> tokens,
                           std::span<const EvaluationWindow> windows, const ScoringOptions& options);
 

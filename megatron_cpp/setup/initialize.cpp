@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "base/checksum.h"
+#include "base/program/cpu_list.h"
 #include "checkpoint/folder/exchange.h"
 #include "comm/metered.h"
 #include "comm/nccl.h"
@@ -53,12 +54,17 @@ void check_same_everywhere(const Config& config, Communicator& world) {
 
 std::unique_ptr<Device> make_device(const DeviceConfig& config, const World& world) {
   if constexpr (kWithCuda) {
-    // More ranks than GPUs share them.
-    if (config.device == DeviceType::Cuda)
-      return make_cuda_device({.ordinal = world.ranks_of_node().rank() % std::max(1, cuda_device_count()),
+    if (config.device == DeviceType::Cuda) {
+      // More ranks than GPUs share them.
+      const int ordinal = world.ranks_of_node().rank() % std::max(1, cuda_device_count());
+      // Before the device's host threads and buffers come to be: those near the GPU. What the launcher bound stays
+      // bound.
+      keep_to_cpus(cpus_near_pci_device(cuda_pci_bus_id(ordinal)));
+      return make_cuda_device({.ordinal = ordinal,
                                .allow_tf32 = config.allow_tf32,
                                .time_gemms = config.gemm_tuning == GemmTuning::Time,
                                .deterministic = config.deterministic});
+    }
   }
   const int cores = world.cores_per_rank > 0 ? world.cores_per_rank : usable_cores();
   const CpuOptions options{.threads = config.num_threads > 0 ? static_cast<int>(config.num_threads) : cores,
@@ -110,6 +116,9 @@ HangLimits hang_limits(const ParallelConfig& config) {
 
 void check_same_on_ranks(const char* what, const std::string& mine, Communicator& world, const char* remedy) {
   if (world.size() == 1) return;
+  const std::vector<std::string> sums = all_gather_text(checksum_hex(std::as_bytes(std::span(mine))), world);
+  if (std::ranges::count(sums, sums[0]) == world.size()) return;
+  // Texts, which are long, only where they differ: thousands of ranks would fill the memory of each.
   const std::vector<std::string> all = all_gather_text(mine, world);
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     check_input(all[rank] == all[0], "rank ", rank, " has another ", what, " than rank 0",

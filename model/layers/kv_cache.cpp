@@ -5,30 +5,23 @@
 namespace mcpp {
 namespace {
 
-/// The first `length` positions of a cache tensor.
-Heads view_of(const Tensor& cache, i64 length) {
-  const i64 batch = cache.dim(1), heads = cache.dim(2), head_dim = cache.dim(3);
+/// Positions [first, first + length) of a cache tensor.
+Heads view_of(const Tensor& cache, i64 first, i64 length) {
+  const i64 batch = cache.dim(1), heads = cache.dim(2), head_dim = cache.dim(3), position = batch * heads * head_dim;
   return {.base = cache,
+          .offset = first * position,
           .seq = length,
           .batch = batch,
           .heads = heads,
           .head_dim = head_dim,
-          .seq_stride = batch * heads * head_dim,
+          .seq_stride = position,
           .batch_stride = heads * head_dim,
           .group_stride = head_dim};
 }
 
 void copy_in(const Heads& from, const Tensor& cache, i64 first_position) {
-  const i64 row = from.head_dim;
-  for (i64 s = 0; s < from.seq; ++s) {
-    for (i64 b = 0; b < from.batch; ++b) {
-      for (i64 head = 0; head < from.heads; ++head) {
-        const i64 source = from.offset + s * from.seq_stride + b * from.batch_stride + head * from.group_stride;
-        Tensor slot = cache.flat((((first_position + s) * from.batch + b) * from.heads + head) * row, row);
-        ops::copy(from.base.flat(source, row), slot);
-      }
-    }
-  }
+  Heads slots = view_of(cache, first_position, from.seq);
+  ops::copy_heads(from, slots);
 }
 
 }  // namespace
@@ -53,7 +46,7 @@ KvCache::View KvCache::append(i64 index, const Heads& k, const Heads& v, i64 fir
   const Layer& here = layer(index);
   copy_in(k, here.keys, first_position);
   copy_in(v, here.values, first_position);
-  return {view_of(here.keys, length), view_of(here.values, length)};
+  return {view_of(here.keys, 0, length), view_of(here.values, 0, length)};
 }
 
 }  // namespace mcpp

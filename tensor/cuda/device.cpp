@@ -97,4 +97,11 @@ int cuda_device_count() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
+std::string cuda_pci_bus_id(int ordinal) {
+  constexpr int kMost = 32;  // "00000000:3B:00.0" and its end
+  std::string id(kMost, '\0');
+  if (cudaDeviceGetPCIBusId(id.data(), kMost, ordinal) != cudaSuccess) return "";
+  return id.c_str();
+}
+
 }  // namespace mcpp

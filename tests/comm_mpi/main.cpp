@@ -26,9 +26,22 @@ void fail_in_one_rank(const MpiSession& session) {
   world->all_reduce(t, ReduceOp::Sum).wait();
 }
 
+/// The same between nodes, with a sum on its way that rank 2 never begins.
+void fail_on_one_node(const MpiSession& session) {
+  const auto world = session.world([](int rank) { return rank; });
+  CpuDevice device;
+  Tensor t = Tensor::zeros({1000}, DType::F32, device);
+  world->all_reduce(t, ReduceOp::Sum).wait();
+  if (world->rank() == 2) world->recv(t, 1).wait();
+  const Work work = world->all_reduce(t, ReduceOp::Sum);
+  if (world->rank() == 1) fail(ExitCode::TrainingFailed, "planned failure of rank 1");
+}
+
 int run(const MpiSession& session, int argc, char** argv) {
   current_session = &session;
-  if (argc > 1 && std::string(argv[1]) == "--fail_in_one_rank") fail_in_one_rank(session);
+  const std::string task = argc > 1 ? argv[1] : "";
+  if (task == "--fail_in_one_rank") fail_in_one_rank(session);
+  if (task == "--fail_on_one_node") fail_on_one_node(session);
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -49,6 +49,66 @@ TEST_F(InferenceLayouts, PerplexityIsTheSame) {
   }
 }
 
+/// However many windows go side by side, and whatever layout shares them.
+TEST_F(InferenceLayouts, PerplexityDoesNotHangOnTheBatch) {
+  train("run");
+  const auto nll = [](const std::string& text) { return json_of(text)["nll"].get<double>(); };
+  for (const char* precision : {"--precision=fp32", "--precision=bf16"}) {
+    SCOPED_TRACE(precision);
+    const double one = nll(good(evaluate({precision, "--micro_batch_size=1"})));
+    for (const char* batch : {"--micro_batch_size=3", "--micro_batch_size=8", "--micro_batch_size=64"})
+      EXPECT_EQ(nll(good(evaluate({precision, batch}))), one) << batch;
+    EXPECT_EQ(nll(on(2, evaluate(joined(layout(1, 2), {precision, "--micro_batch_size=5"})))), one);
+  }
+  for (const Words& keys : {layout(2, 1), Words{"--parallel.context_parallel_size=2"}}) {
+    const double alone = nll(on(2, evaluate(joined(keys, {"--micro_batch_size=1"}))));
+    EXPECT_EQ(nll(on(2, evaluate(joined(keys, {"--micro_batch_size=7"})))), alone) << keys[0];
+  }
+}
+
+/// Those of several files go side by side, short ones with longer ones.
+TEST_F(InferenceLayouts, ShortTextsAreScoredAsEachAlone) {
+  train("run");
+  const std::string text = read_text_file(root() / "held_out.txt");
+  Words files;
+  for (const std::size_t size : {3, 150, 1, 40, 700, 12, 90}) {
+    const Path file = folder_ / str("text_", size, ".txt");
+    write_file_atomic(file, text.substr(size, size));
+    files.push_back(file.string());
+  }
+  const auto score = [&](const std::string& texts, const Words& more) {
+    return joined({"evaluate", "--load=" + at("run"), "--text=" + texts, "--json"}, more);
+  };
+  const nlohmann::json together = json_of(good(score(join(files, ","), {"--by_file"})));
+  const nlohmann::json on_ranks = json_of(on(2, score(join(files, ","), {"--by_file", "--micro_batch_size=2"})));
+  ASSERT_EQ(together["texts"].size(), files.size());
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const nlohmann::json alone = json_of(good(score(files[i], {})));
+    for (const char* key : {"nll", "tokens", "bytes"}) {
+      EXPECT_EQ(together["texts"][i][key], alone[key]) << files[i] << " " << key;
+      EXPECT_EQ(on_ranks["texts"][i][key], alone[key]) << files[i] << " " << key;
+    }
+  }
+}
+
+TEST_F(InferenceLayouts, ABatchThatDoesNotFitIsNamed) {
+  train("run");
+  std::string text;
+  while (text.size() < 60'000) text += read_text_file(root() / "held_out.txt");
+  write_file_atomic(folder_ / "long.txt", text);
+  const Words limited{"sh", "-c", "ulimit -v 500000; exec \"$@\"", "sh"};
+  const auto evaluate_in_little = [&](const char* stride, const char* batch) {
+    const Words words{"evaluate", "--load=" + at("run"), "--text=" + at("long.txt"), stride, batch};
+    return test::Program(words, root() / "process", 0, limited).wait();
+  };
+  const Outcome few = evaluate_in_little("--stride=32", "--micro_batch_size=8");
+  EXPECT_EQ(few.code, 0) << few.err;
+  const Outcome many = evaluate_in_little("--stride=1", "--micro_batch_size=100000");
+  EXPECT_EQ(many.code, static_cast<int>(ExitCode::OutOfMemory)) << many.err;
+  EXPECT_CONTAINS(many.err, "not enough memory for passes over ");
+  EXPECT_CONTAINS(many.err, "--micro_batch_size");
+}
+
 /// Windows are as long as the text makes them; ranks have even parts of them all the same.
 TEST_F(InferenceLayouts, PerplexityIsTheSameOverContextParallelRanks) {
   train("run");

@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# How much of what goes between machines is hidden behind what ranks compute: two ranks on two hosts, network namespaces of this
+# machine that are joined by links of so many Mb/s, by a cable with so much delay (bench/lib/delayed_link.py), in turn.
+#   ZeRO 1 with and without overlap: of gradients and weights, the seconds of a step that a rank waits for them.
+#   Pipelines: what a step takes longer than where the network is as fast as the machine, beside what the bytes of all messages,
+#   there and back, take.
+# JSON lines on standard output; medians, and shares that are exposed, on standard error. For root.
+#   bench/overlap.sh [--rounds=N] [--megabits=N] [--delay_ms=N] [option of megatron_cpp bench step ...]
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+# shellcheck source=tests/support/namespaces.sh
+source "$root/tests/support/namespaces.sh"
+# shellcheck source=tests/multi_node/hosts.sh
+source "$root/tests/multi_node/hosts.sh"
+# shellcheck source=bench/lib/machine.sh
+source "$root/bench/lib/machine.sh"
+
+if [ -z "$scratch" ]; then
+  export MEGATRON_CPP=${MEGATRON_CPP:-$root/build/release/megatron_cpp}
+  [ -x "$MEGATRON_CPP" ] || "$root/scripts/build.sh" release megatron_cpp >/dev/null
+  reason=$(why_no_namespaces ssh dropbear tc python3)
+  in_namespaces 3000 "$0" "$@"
+fi
+
+rounds=3
+megabits=400
+delay_ms=1
+# shellcheck source=bench/lib/arguments.sh
+source "$root/bench/lib/arguments.sh"
+read_options rounds megabits delay_ms -- "$@"
+cd "$scratch"
+results=$scratch/results
+printf 'a slots=1\nb slots=1\n' >hostfile
+make_network a b
+for host in a b; do start_host "$host"; done
+
+cable=
+# network <slow|fast>
+network() {
+  local host
+  for host in a b; do
+    on_host "$host" tc qdisc del dev eth0 root 2>/dev/null || true
+    [ "$1" = fast ] || on_host "$host" tc qdisc add dev eth0 root tbf rate "${megabits}mbit" burst 256kb latency 100ms
+    if [ "$1" = fast ]; then ip link set "to_$host" master hub; else ip link set "to_$host" nomaster; fi
+  done
+  [ -z "$cable" ] || kill "$cable"
+  cable=
+  [ "$1" = fast ] || { python3 "$root/bench/lib/delayed_link.py" to_a to_b "$delay_ms" & cable=$!; }
+}
+
+# Of 12 layers, 384 wide: 21M elements, of which the embeddings are so few that most may be hidden.
+microbatches=8
+# run <network> <name> <option ...>
+run() {
+  local line
+  network "$1"
+  line=$(on_host a mpirun -n 2 --bind-to none --hostfile hostfile --allow-run-as-root "$MEGATRON_CPP" bench step \
+    "$root/bench/gpt2_14m.toml" --json --device.num_threads=1 --model.num_layers=12 --model.vocab_size=2048 "${@:3}" "${options[@]}" |
+    grep '^{')
+  echo "{\"overlap\": \"$2\", \"network\": \"$1\", \"result\": $line}" | tee -a "$results"
+}
+zero() { # <name> <whether it overlaps>
+  run slow "$1" --training.micro_batch_size=8 --training.global_batch_size=16 --parallel.zero_stage=1 \
+    --parallel.ddp_bucket_size=1000000 --parallel.overlap_grad_reduce="$2" --parallel.overlap_param_gather="$2"
+}
+pipeline() { # <schedule> <option ...>
+  local speed
+  for speed in fast slow; do
+    run "$speed" "$1" --parallel.pipeline_model_parallel_size=2 --parallel.pipeline_schedule="$1" --training.micro_batch_size=4 \
+      --training.global_batch_size=$((4 * microbatches)) "${@:2}"
+  done
+}
+
+machine_json "\"megabits\": $megabits" "\"delay_ms\": $delay_ms" "\"load\": \"$(cut -d' ' -f1-3 /proc/loadavg)\""
+for ((round = 0; round < rounds; ++round)); do
+  zero zero1 true
+  zero zero1-blocking false
+  pipeline gpipe
+  pipeline 1f1b
+  pipeline interleaved --parallel.num_virtual_stages_per_pipeline_rank=2
+done
+
+# Name, network, seconds of a step, seconds in groups of data parallelism, messages' bytes.
+tr ',{}' '\n' <"$results" | awk -F'": ?' '
+  { name = $1; gsub(/[" ]/, "", name); value = $2; gsub(/"/, "", value) }
+  name == "overlap" { which = value }
+  name == "network" { speed = value }
+  name == "step_s" { step = value }
+  name == "ppsend" || name == "pp_backwardsend" { sent += value }
+  name == "dp_shard" { exposed = value }
+  name == "loss" { next }
+  name == "activations_bytes_estimated" { print which, speed, step, exposed + 0, sent + 0; sent = exposed = 0 }' |
+  sort -k1,1 -k2,2 -k3,3g | awk -v megabits="$megabits" -v delay="$delay_ms" '
+  function flush() {
+    if (!n) return
+    middle = int((n + 1) / 2)
+    step[which, speed] = steps[middle]
+    exposed[which] = shared[middle]
+  }
+  $1 != which || $2 != speed { flush(); which = $1; speed = $2; n = 0 }
+  { steps[++n] = $3; shared[n] = $4; bytes[$1] = $5 }
+  END {
+    flush()
+    printf "ZeRO 1: %.3f s exposed of %.3f s, %.2f of it; steps of %.3f and %.3f s\n", exposed["zero1"], exposed["zero1-blocking"],
+           exposed["zero1"] / exposed["zero1-blocking"], step["zero1", "slow"], step["zero1-blocking", "slow"]
+    for (which in bytes) if ((which, "fast") in step) {
+      # Rank 0 sends one way; as much comes back.
+      alone = 2 * bytes[which] * 8 / (megabits * 1e6)
+      longer = step[which, "slow"] - step[which, "fast"]
+      printf "%-12s %.3f s longer than on a fast network; the bytes of its messages alone take %.3f s: %.2f of it\n", which,
+             longer, alone, longer / alone
+    }
+  }' >&2

@@ -1,0 +1,104 @@
+#include "comm/mpi/mpi_exchange.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "comm/reduce.h"
+
+namespace mcpp {
+namespace {
+
+constexpr int kTag = 2;
+/// What a rank has come to it at a time: much more than a network holds on its way.
+constexpr i64 kInboxBytes = i64{8} << 20;
+/// Sums this small cost less than a second way there.
+constexpr i64 kSmallBytes = 4096;
+/// Parts begin on boundaries of cache lines.
+constexpr i64 kStep = 64;
+
+i64 rounded_up(i64 value, i64 step) {
+  return (value + step - 1) / step * step;
+}
+
+}  // namespace
+
+RankExchange::RankExchange(const MpiComm& comm, Patience patience)
+    : comm_(comm.get()), rank_(comm.rank()), size_(comm.size()), patience_(std::move(patience)) {}
+
+i64 RankExchange::piece(DType dtype) const {
+  return std::max(kStep, kInboxBytes / size_of(dtype) / size_ / kStep * kStep);
+}
+
+std::span<std::byte> RankExchange::inbox(int rank, i64 bytes) {
+  inbox_.resize(std::max(inbox_.size(), static_cast<std::size_t>(size_ * bytes)));
+  return std::span(inbox_).subspan(static_cast<std::size_t>(rank * bytes), static_cast<std::size_t>(bytes));
+}
+
+/// Sends send_to(r) to each other rank r while receive_from(r) comes from it; either may be empty.
+template <class To, class From>
+void RankExchange::swap(const To& send_to, const From& receive_from) {
+  std::vector<MPI_Request> requests;
+  for (int step = 1; step < size_; ++step) {  // each rank begins with another one
+    const int source = (rank_ + size_ - step) % size_, destination = (rank_ + step) % size_;
+    const std::span<std::byte> in = receive_from(source);
+    const std::span<const std::byte> out = send_to(destination);
+    if (!in.empty())
+      check_mpi(
+          MPI_Irecv(in.data(), static_cast<int>(in.size()), MPI_BYTE, source, kTag, comm_, &requests.emplace_back()),
+          "MPI_Irecv");
+    if (!out.empty())
+      check_mpi(MPI_Isend(out.data(), static_cast<int>(out.size()), MPI_BYTE, destination, kTag, comm_,
+                          &requests.emplace_back()),
+                "MPI_Isend");
+  }
+  wait_all(requests, patience_);
+}
+
+/// Of what came from the others and `own`, which `out` may be.
+void RankExchange::sum(ReduceOp op, DType dtype, const std::byte* own, std::byte* out, i64 count) {
+  std::vector<const void*> parts;
+  for (int r = 0; r < size_; ++r) parts.push_back(r == rank_ ? own : inbox(r, count * size_of(dtype)).data());
+  reduce(op, dtype, parts, out, count);
+}
+
+void RankExchange::reduce_scatter(DType dtype, const std::byte* full, std::byte* shard, i64 count) {
+  const i64 item = size_of(dtype);
+  for (i64 begin = 0; begin < count; begin += piece(dtype)) {
+    const i64 n = std::min(piece(dtype), count - begin);
+    const auto part = [&](int r) { return full + (r * count + begin) * item; };
+    inbox(0, n * item);  // makes room, before addresses of it are given away
+    swap([&](int r) { return std::span(part(r), static_cast<std::size_t>(n * item)); },
+         [&](int r) { return inbox(r, n * item); });
+    sum(ReduceOp::Sum, dtype, part(rank_), shard + begin * item, n);
+  }
+}
+
+void RankExchange::all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 count) {
+  const i64 item = size_of(dtype);
+  if (count * item <= kSmallBytes) return all_reduce_small(op, dtype, data, count);
+  const i64 share = rounded_up((count + size_ - 1) / size_, kStep);  // the last ones may have less
+  for (i64 begin = 0; begin < share; begin += piece(dtype)) {
+    const auto part = [&](int r) {
+      const i64 end = std::min(count, (r + 1) * share), first = std::min(end, r * share + begin);
+      const i64 last = std::min(end, first + piece(dtype));
+      return std::span(data + first * item, static_cast<std::size_t>((last - first) * item));
+    };
+    const std::span<std::byte> own = part(rank_);
+    const auto own_bytes = static_cast<i64>(own.size());
+    inbox(0, own_bytes);  // makes room, before addresses of it are given away
+    swap([&](int r) { return std::span<const std::byte>(part(r)); }, [&](int r) { return inbox(r, own_bytes); });
+    sum(op, dtype, own.data(), own.data(), own_bytes / item);
+    swap([&](int) { return std::span<const std::byte>(own); }, part);
+  }
+}
+
+/// Every rank does all of it.
+void RankExchange::all_reduce_small(ReduceOp op, DType dtype, std::byte* data, i64 count) {
+  const std::span<std::byte> all(data, static_cast<std::size_t>(count * size_of(dtype)));
+  const auto bytes = static_cast<i64>(all.size());
+  inbox(0, bytes);
+  swap([&](int) { return std::span<const std::byte>(all); }, [&](int r) { return inbox(r, bytes); });
+  sum(op, dtype, data, data, count);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,63 @@
+#include "megatron_cpp/bench/bench_groups.h"
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <optional>
+
+#include "parallel/scalar.h"
+
+namespace mcpp {
+namespace {
+
+i64 own_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    i64 kib = 0;
+    if (word == "RssAnon:" && status >> kib) return kib << 10;
+  }
+  return 0;
+}
+
+/// Seconds until all ranks have done `f`.
+template <class F>
+double seconds_of_all(Communicator& world, const F& f) {
+  world.barrier();
+  const auto begin = std::chrono::steady_clock::now();
+  f();
+  world.barrier();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void sum_once(const ParallelState& state, Device& device) {
+  for (Communicator* group : {state.tp.get(), state.data.get(), state.dp_shard.get(), state.dp_replicate.get(),
+                              state.tp_dp_shard.get(), state.model.get(), &state.world})
+    reduce_scalar(1, ReduceOp::Sum, *group, device);
+}
+
+}  // namespace
+
+GroupFigures bench_groups(Communicator& world, const ParallelSizes& sizes) {
+  CpuDevice device;
+  reduce_scalar(1, ReduceOp::Sum, world, device);  // what the world itself needs is there
+  const i64 before = own_bytes();
+  std::optional<ParallelState> state;
+  GroupFigures own{.ranks = world.size()};
+  own.make_s = seconds_of_all(world, [&] { state.emplace(make_parallel_state(world, sizes)); });
+  own.first_use_s = seconds_of_all(world, [&] { sum_once(*state, device); });
+  own.own_bytes = std::max<i64>(0, own_bytes() - before);
+  for (const auto& [name, meter] : state->meters) {
+    if (meter->ranks.size() < 2) continue;
+    ++own.groups;
+    own.members += static_cast<i64>(meter->ranks.size());
+  }
+  const auto most = [&](double value) { return reduce_scalar(value, ReduceOp::Max, world, device); };
+  return {.ranks = own.ranks,
+          .groups = static_cast<i64>(most(static_cast<double>(own.groups))),
+          .members = static_cast<i64>(most(static_cast<double>(own.members))),
+          .make_s = most(own.make_s),
+          .first_use_s = most(own.first_use_s),
+          .own_bytes = static_cast<i64>(most(static_cast<double>(own.own_bytes)))};
+}
+
+}  // namespace mcpp

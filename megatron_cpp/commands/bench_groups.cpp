@@ -1,0 +1,68 @@
+// megatron_cpp bench groups: what the groups of a layout take to make, on ranks of MPI or on threads.
+#include "megatron_cpp/commands/bench_groups.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/number_text.h"
+#include "comm/local.h"
+#include "megatron_cpp/bench/bench_groups.h"
+#include "megatron_cpp/config/options.h"
+
+namespace mcpp {
+namespace {
+
+struct BenchGroupsOptions {
+  i64 threads = 0;
+  i64 tensor_model_parallel_size = 2;
+  i64 pipeline_model_parallel_size = 2;
+  bool json = false;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("threads", self.threads, "ranks as threads of this process; 0 = those of mpirun", between(0, 4096));
+    visit("tensor_model_parallel_size", self.tensor_model_parallel_size, "as in the section [parallel]", at_least(1));
+    visit("pipeline_model_parallel_size", self.pipeline_model_parallel_size, "the same", at_least(1));
+    visit("json", self.json, "print one JSON object instead of text");
+  }
+};
+
+GroupFigures on_threads(int ranks, const ParallelSizes& sizes) {
+  GroupFigures found;
+  run_local_ranks(ranks, [&](Communicator& world, int rank) {
+    const GroupFigures figures = bench_groups(world, sizes);
+    if (rank == 0) found = figures;
+  });
+  found.own_bytes = 0;  // all of them share it
+  return found;
+}
+
+}  // namespace
+
+ExitCode bench_groups_command(Arguments args, Log& log, const World& world) {
+  const Usage usage{.command = "[mpirun -n N] megatron_cpp bench groups",
+                    .summary = "Times how the ranks of a layout make their groups, and what they keep of them."};
+  BenchGroupsOptions options;
+  if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  check_input(options.threads == 0 || world.ranks.size() == 1, "--threads: is for one process, and there are ",
+              world.ranks.size(), " ranks");
+  const ParallelSizes sizes{.tensor_model_parallel_size = options.tensor_model_parallel_size,
+                            .pipeline_model_parallel_size = options.pipeline_model_parallel_size};
+  const GroupFigures found =
+      options.threads > 0 ? on_threads(static_cast<int>(options.threads), sizes) : bench_groups(world.ranks, sizes);
+  if (options.json)
+    log.info(nlohmann::ordered_json{{"ranks", found.ranks},
+                                    {"groups", found.groups},
+                                    {"members", found.members},
+                                    {"make_s", found.make_s},
+                                    {"first_use_s", found.first_use_s},
+                                    {"own_bytes", found.own_bytes}}
+                 .dump());
+  else
+    log.info(str(found.ranks, " ranks, each in ", found.groups, " groups of ", found.members,
+                 " ranks together; made in ", fixed(1e3 * found.make_s, 1), " ms, used first in ",
+                 fixed(1e3 * found.first_use_s, 1), " ms; ", human_bytes(static_cast<double>(found.own_bytes)),
+                 " of a rank's own memory"));
+  return ExitCode::Done;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,46 @@
+#include "megatron_cpp/inference/scoring_memory.h"
+
+#include <algorithm>
+
+#include "base/strings.h"
+#include "megatron_cpp/setup/memory_check.h"
+#include "model/layer_memory.h"
+
+namespace mcpp {
+namespace {
+
+/// Attention is done with its tensors before the MLP makes its own.
+constexpr double kHalves = 2;
+
+}  // namespace
+
+double scoring_bytes(GPTModel& stage, i64 seq, i64 batch) {
+  const ModelContext& context = stage.context();
+  ModelConfig config = context.config;
+  config.seq_length = seq;
+  const ActivationSetup setup{.dtype = context.dtype,
+                              .micro_batch_size = batch,
+                              .tensor_parallel = context.tp.size(),
+                              .sequence_parallel = context.sequence_parallel,
+                              .cut = context.cp.cut,
+                              .cp_comm_type = context.cp.comm_type,
+                              .expert_parallel = context.experts.ep,
+                              .expert_tensor_parallel = context.experts.tp};
+  i64 weights = 0;
+  stage.visit([&](const Param& param, int) { weights += param.value.bytes(); });
+  double most = 0;
+  for (i64 layer = stage.stage().first_layer; layer < stage.stage().end_layer; ++layer)
+    most = std::max(most, static_cast<double>(layer_activation_bytes(config, setup, layer)) / kHalves);
+  if (stage.stage().has_output) most = std::max(most, static_cast<double>(output_bytes(config, setup)));
+  return static_cast<double>(weights) + most;
+}
+
+void check_scoring_memory(GPTModel& stage, ParallelState& parallel, i64 seq, i64 batch) {
+  if (stage.context().device.type() != DeviceType::Cpu) return;
+  check_memory(scoring_bytes(stage, seq, batch), parallel.world,
+               str("passes over ", batch, " windows of ", seq, " tokens (--micro_batch_size)"),
+               "a smaller --micro_batch_size, a narrower --precision, or ranks on more machines that share the model "
+               "(--parallel.tensor_model_parallel_size, --parallel.pipeline_model_parallel_size) need less");
+}
+
+}  // namespace mcpp

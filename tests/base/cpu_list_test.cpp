@@ -1,0 +1,54 @@
+#include "base/program/cpu_list.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <thread>
+
+#include "tests/support/scratch_folder.h"
+
+namespace mcpp {
+namespace {
+
+using Cpus = std::vector<int>;
+
+TEST(CpuList, IsReadAsTheSystemWritesIt) {
+  EXPECT_EQ(parse_cpu_list("0-3,8\n"), (Cpus{0, 1, 2, 3, 8}));
+  EXPECT_EQ(parse_cpu_list("5"), Cpus{5});
+  for (const char* text : {"", "\n", "a", "3-1", "1-", "-1", "0,,2", "0-99999999999", "1024", "0 1"})
+    EXPECT_EQ(parse_cpu_list(text), Cpus{}) << text;
+}
+
+TEST(CpuList, OfTheNodeOfADevice) {
+  const test::ScratchFolder scratch;
+  const Path device = scratch.path() / "sys/bus/pci/devices/0000:3b:00.0";
+  mcpp::create_directories(device);
+  write_file_atomic(device / "local_cpulist", "16-17,48\n");
+  EXPECT_EQ(cpus_near_pci_device("0000:3B:00.0", scratch.path()), (Cpus{16, 17, 48}));
+  EXPECT_EQ(cpus_near_pci_device("0000:3C:00.0", scratch.path()), Cpus{});
+}
+
+/// In a thread of its own, which goes with what it is kept to.
+TEST(CpuList, AThreadIsKeptToThoseThatItMayUse) {
+  std::thread([] {
+    const auto allowed = [] {
+      cpu_set_t set;
+      EXPECT_EQ(::sched_getaffinity(0, sizeof(set), &set), 0);
+      Cpus cpus;
+      for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+        if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+      return cpus;
+    };
+    const Cpus all = allowed();
+    EXPECT_FALSE(keep_to_cpus({}));
+    EXPECT_FALSE(keep_to_cpus(all));
+    EXPECT_FALSE(keep_to_cpus({CPU_SETSIZE - 1}));  // no machine of the tests has as many
+    EXPECT_EQ(allowed(), all);
+    if (all.size() < 2) GTEST_SKIP() << "one CPU is all that there is";
+    EXPECT_TRUE(keep_to_cpus({all[1], CPU_SETSIZE - 1}));
+    EXPECT_EQ(allowed(), Cpus{all[1]});
+  }).join();
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,56 @@
+#include "megatron_cpp/bench/bench_groups.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "comm/local.h"
+#include "megatron_cpp/commands/commands.h"
+
+namespace mcpp {
+namespace {
+
+constexpr ParallelSizes kSizes{.tensor_model_parallel_size = 2, .pipeline_model_parallel_size = 2};
+
+GroupFigures figures_of(int ranks) {
+  GroupFigures found;
+  run_local_ranks(ranks, [&](Communicator& world, int rank) {
+    const GroupFigures own = bench_groups(world, kSizes);
+    if (rank == ranks - 1) found = own;
+  });
+  return found;
+}
+
+/// tp, pp twice and the two embeddings of 2 ranks, model of 4; dp and dp_shard of ranks / 4, with slices of twice that.
+TEST(BenchGroups, CountsGroupsAndTheirRanks) {
+  for (const int ranks : {8, 64}) {
+    const GroupFigures figures = figures_of(ranks);
+    EXPECT_EQ(figures.ranks, ranks);
+    EXPECT_EQ(figures.groups, 8);
+    EXPECT_EQ(figures.members, 4 * 2 + 4 + ranks / 4 * (1 + 1 + 2));
+    EXPECT_GT(figures.make_s, 0);
+    EXPECT_GT(figures.first_use_s, 0);
+  }
+}
+
+TEST(BenchGroups, RefusesWhatCannotBe) {
+  const auto refusal = [](const std::vector<std::string>& more) {
+    std::vector<std::string> args{"bench", "groups"};
+    args.insert(args.end(), more.begin(), more.end());
+    const auto self = make_self_communicator();
+    Log log;
+    try {
+      run_program(args, log, {.ranks = *self});
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(refusal({"--threads=6"}).find("6"), std::string::npos);
+  EXPECT_NE(refusal({"--threads=5000"}).find("at most 4096"), std::string::npos);
+  EXPECT_NE(refusal({"--tensor_model_parallel_size=0"}).find("tensor_model_parallel_size"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace mcpp
