@@ -16,6 +16,9 @@ namespace mcpp {
 namespace {
 
 constexpr std::size_t kBlockBytes = 4096;  // nor is a word longer: the library counts no further than 65535
+// Wherever a text is there twice, the library looks through the rest of the sentence. And it takes nothing for a piece
+// that goes on alike wherever it is, as words do before a space: here some of them end, and so can become pieces.
+constexpr std::size_t kPartBytes = 128;
 // sentencepiece uses these characters as marks inside its trainers and would leave out the sentences that contain them.
 constexpr std::string_view kReserved[] = {"\t", std::string_view("\0", 1), "\xE2\x96\x85", "\xE2\x96\x81"};
 
@@ -59,11 +62,26 @@ void for_each_line_end(std::string_view text, Visit&& visit) {
   visit(text.substr(begin));
 }
 
+/// Calls visit(part) for parts of little more than kPartBytes that begin with spaces, which no piece reaches over.
+template <class Visit>
+void for_each_part(std::string_view text, Visit&& visit) {
+  while (text.size() > kPartBytes) {
+    std::size_t end = text.find(' ', kPartBytes);
+    while (end < text.size() && text[end - 1] == ' ') end = text.find(' ', end + 1);
+    if (end >= text.size()) break;
+    visit(text.substr(0, end));
+    text.remove_prefix(end);
+  }
+  visit(text);
+}
+
 /// Blocks of at most kBlockBytes, cut after a line, else before a space, else between characters; and these at the ends
-/// of lines.
+/// of lines, and where there are none, before spaces.
 void append_blocks(std::string_view text, std::deque<std::string>& blocks) {
   const auto append = [&](std::string_view block) {
-    for_each_line_end(block, [&](std::string_view part) { blocks.emplace_back(part); });
+    for_each_line_end(block, [&](std::string_view line) {
+      for_each_part(line, [&](std::string_view part) { blocks.emplace_back(part); });
+    });
   };
   while (text.size() > kBlockBytes) {
     const std::string_view head = text.substr(0, kBlockBytes);

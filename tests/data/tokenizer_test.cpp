@@ -239,6 +239,21 @@ TEST(TokenizerTraining, CountedWordsGiveSentencepiecesOwnPieces) {
   for (i32 id = 0; id < theirs.GetPieceSize(); ++id) EXPECT_EQ(ours.piece(id), theirs.IdToPiece(id)) << id;
 }
 
+/// The library takes no text for a piece that goes on in the same way wherever it is, as with the space after a word.
+TEST(TokenizerTraining, AUnigramModelLearnsWordsBeforeSpaces) {
+  const ScratchFolder folder;
+  std::string text;  // one line
+  for (u32 i = 0; i < 150; ++i) {
+    const Philox4 random = philox4x32(7, {i, 0, 0, 0});
+    text += " remarkable ";
+    for (std::size_t k = 0; k < 3; ++k) text += static_cast<char>('a' + random[k] % 26);
+  }
+  TokenizerOptions options = options_for(folder, text);
+  options.model_type = TokenizerModel::Unigram;
+  options.vocab_size = 300;
+  EXPECT_GE(train(options).id("\xE2\x96\x81remarkable"), 0);
+}
+
 TEST(TokenizerTraining, ThreadsDoNotChangeABpeModel) {
   const ScratchFolder folder;
   std::string text;  // several pieces of input

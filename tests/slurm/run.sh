@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/slurm_pretrain.sbatch under a real Slurm: its daemons run in namespaces of their own, for one node that they take
+# scripts/slurm_pretrain.sbatch, and preprocess by srun, under a real Slurm: its daemons run in namespaces of their own, for one node that they take
 # for larger than it is, and nothing is left of them.
 #   tests/slurm/run.sh; exit code 77, with the reason, where Slurm is missing or there can be no namespaces
 # Debian's packages slurmctld, slurmd, slurm-client and slurm-wlm-basic-plugins, which need not be installed: SLURM_ROOT may
@@ -155,12 +155,27 @@ test_cancelled() { # by its user, who does not want it back, though there may be
   has_state CANCELLED || complain "$(state) after scancel"
 }
 
+test_preprocess() { # shared by the ranks that srun starts: the bytes of one process
+  name=preprocess
+  local i options=(--tokenizer_model=tokenizer.model --text_document=paragraph --workers=1)
+  for i in 1 2 3 4 5 6; do (echo "Copy $i" && echo && cat train.txt) >"text_$i.txt"; done
+  "$MEGATRON_CPP" preprocess text_*.txt --output_prefix=alone "${options[@]}" >preprocess.log
+  srun --mpi=pmix --ntasks=4 "$MEGATRON_CPP" preprocess text_*.txt --output_prefix=shared "${options[@]}" >preprocess-srun.out 2>&1 || {
+    cat preprocess-srun.out
+    complain "preprocess under srun failed"
+  }
+  for ending in bin idx json; do
+    cmp "alone_text_document.$ending" "shared_text_document.$ending" || complain "other bytes under srun"
+  done
+  [ ! -e shared.parts ] || complain "shared.parts is left"
+}
+
 cd "$scratch"
 ln -s "$root/scripts" scripts
 name=start job=0
 make_training >training.log
 start_slurm
-[ $# -gt 0 ] || set -- job rank_dies time_is_over lock_is_left folder_of_another_job cancelled
+[ $# -gt 0 ] || set -- preprocess job rank_dies time_is_over lock_is_left folder_of_another_job cancelled
 for test in "$@"; do
   began=$SECONDS
   "test_$test"
