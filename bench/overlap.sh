@@ -5,7 +5,7 @@
 #   Pipelines: what a step takes longer than where the network is as fast as the machine, beside what the bytes of all messages,
 #   there and back, take.
 # JSON lines on standard output; medians, and shares that are exposed, on standard error. For root.
-#   bench/overlap.sh [--rounds=N] [--megabits=N] [--delay_ms=N] [option of megatron_cpp bench step ...]
+#   bench/overlap.sh [--rounds=N] [--megabits=N] [--delay_ms=N] [--parts="zero pipelines"] [option of megatron_cpp bench step ...]
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 # shellcheck source=tests/support/namespaces.sh
@@ -25,9 +25,10 @@ fi
 rounds=3
 megabits=400
 delay_ms=1
+parts="zero pipelines"
 # shellcheck source=bench/lib/arguments.sh
 source "$root/bench/lib/arguments.sh"
-read_options rounds megabits delay_ms -- "$@"
+read_options rounds megabits delay_ms parts -- "$@"
 cd "$scratch"
 results=$scratch/results
 printf 'a slots=1\nb slots=1\n' >hostfile
@@ -73,11 +74,15 @@ pipeline() { # <schedule> <option ...>
 
 machine_json "\"megabits\": $megabits" "\"delay_ms\": $delay_ms" "\"load\": \"$(cut -d' ' -f1-3 /proc/loadavg)\""
 for ((round = 0; round < rounds; ++round)); do
-  zero zero1 true
-  zero zero1-blocking false
-  pipeline gpipe
-  pipeline 1f1b
-  pipeline interleaved --parallel.num_virtual_stages_per_pipeline_rank=2
+  if [[ $parts == *zero* ]]; then
+    zero zero1 true
+    zero zero1-blocking false
+  fi
+  if [[ $parts == *pipelines* ]]; then
+    pipeline gpipe
+    pipeline 1f1b
+    pipeline interleaved --parallel.num_virtual_stages_per_pipeline_rank=2
+  fi
 done
 
 # Name, network, seconds of a step, seconds in groups of data parallelism, messages' bytes.
@@ -101,7 +106,7 @@ tr ',{}' '\n' <"$results" | awk -F'": ?' '
   { steps[++n] = $3; shared[n] = $4; bytes[$1] = $5 }
   END {
     flush()
-    printf "ZeRO 1: %.3f s exposed of %.3f s, %.2f of it; steps of %.3f and %.3f s\n", exposed["zero1"], exposed["zero1-blocking"],
+    if ("zero1" in exposed) printf "ZeRO 1: %.3f s exposed of %.3f s, %.2f of it; steps of %.3f and %.3f s\n", exposed["zero1"], exposed["zero1-blocking"],
            exposed["zero1"] / exposed["zero1-blocking"], step["zero1", "slow"], step["zero1-blocking", "slow"]
     for (which in bytes) if ((which, "fast") in step) {
       # Rank 0 sends one way; as much comes back.

@@ -78,6 +78,23 @@ test_plain() { # two machines train the bits of one
   expect_same_bits
 }
 
+test_layouts() { # each of what goes between machines, while ranks compute: the bits of one machine
+  local keys key options
+  for keys in "zero_stage=3 tensor_model_parallel_size=1" "ddp_bucket_size=20000 tensor_model_parallel_size=1" \
+    "num_distributed_optimizer_instances=2 tensor_model_parallel_size=1 zero_stage=2" "pipeline_model_parallel_size=2" \
+    "tensor_model_parallel_size=4"; do
+    name=$keys
+    options=(--training.train_iters=6 --checkpoint.save_interval=6)
+    for key in $keys; do options+=("--parallel.$key"); done
+    rm -rf one many
+    "$root/scripts/pretrain.sh" run.toml -n 4 "${options[@]}" --checkpoint.save=one >"$name.out" 2>"$name.err" || complain "does not train"
+    on_host a "$root/scripts/pretrain.sh" run.toml -n 4 --hostfile hostfile "${options[@]}" --checkpoint.save="$scratch/many" \
+      >"$name.out" 2>"$name.err" </dev/null || complain "does not train on two machines"
+    "$MEGATRON_CPP" checkpoint diff one many >diff.txt || true
+    grep -q ' tensors compared, 0 differ' diff.txt || complain "other weights than on one machine: $(cat diff.txt)"
+  done
+}
+
 test_stop() { # SIGTERM saves on all machines, and the next start goes on
   start_run stop
   until_true "a checkpoint" has_checkpoint
@@ -133,7 +150,7 @@ make_network head a b
 for host in head a b; do start_host "$host"; done
 name=single
 "$root/scripts/pretrain.sh" run.toml -n 4 --checkpoint.save=single >single.out 2>single.err || complain "does not train"
-[ $# -gt 0 ] || set -- plain stop processes_die host_dies cable_is_pulled
+[ $# -gt 0 ] || set -- plain layouts stop processes_die host_dies cable_is_pulled
 for test in "$@"; do
   began=$SECONDS
   "test_$test"
