@@ -28,12 +28,15 @@ class NodeReducer {
   struct Run {
     int node;          ///< rank of its leader among the leaders
     int first, count;  ///< ranks inside the node
+    int begin;         ///< the first of them, in the group
   };
 
   void reduce_alone(ReduceOp op, DType dtype, std::byte* data, i64 count);
   void share_sums(ReduceOp op, DType dtype, std::byte* data, i64 count);
-  void sum_in_slot_0(ReduceOp op, DType dtype, i64 count);
-  void reduce_over_nodes(ReduceOp op, DType dtype, i64 count);
+  /// `of_rank`: how many of the elements, one after another, are each rank's; 0: all are everyone's.
+  void sum_in_slot_0(ReduceOp op, DType dtype, i64 count, i64 of_rank);
+  void reduce_over_nodes(ReduceOp op, DType dtype, i64 count, i64 of_rank);
+  void start_telling(DType dtype, i64 begin, i64 end, i64 of_rank, std::vector<MPI_Request>& told);
   void add_run(const Run& run, bool is_first, ReduceOp op, DType dtype, i64 begin, std::byte* acc, i64 count);
 
   int rank_, size_;
