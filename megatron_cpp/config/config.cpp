@@ -153,6 +153,11 @@ void cross_conflicts(const Config& config, std::vector<std::string>& found) {
         "checkpoint.async_save out");
   if (config.logging.profile_step_end > 0 && config.profile_path().empty())
     found.push_back("logging.profile_dir: is missing; a trace needs it, or checkpoint.save");
+  if (config.optimizer.store_param_remainders && config.training.precision != Precision::Bf16)
+    found.push_back(
+        "optimizer.store_param_remainders: only with training.precision \"bf16\", whose weights are the upper halves "
+        "of "
+        "those in fp32");
   offload_conflicts(config, found);
   distribution_conflicts(config, found);
   rollback_conflicts(config, found);
