@@ -210,7 +210,7 @@ MemoryEstimate kept_memory(const ActivationSetup& setup, const StatesPerWeight& 
   const i64 element = size_of(setup.dtype), grad = size_of(wide(setup.dtype));
   const i64 kept_grad = share.bf16_grads ? size_of(DType::BF16) : grad;
   const auto cut = [&](int stage) { return share.zero_stage >= stage ? shards : 1; };
-  const double states_of_all = states.of_others + (is_narrow(setup.dtype) ? 1 : 0);
+  const double states_of_all = states.of_others + states.master(setup.dtype);
   const double copied = share.elsewhere_is_disk ? 1 - share.states_elsewhere : 1;  // snapshots are on the disk
   MemoryEstimate sum;
   double state = 0, saved = 0, memory = 0;
@@ -227,7 +227,9 @@ MemoryEstimate kept_memory(const ActivationSetup& setup, const StatesPerWeight& 
     const double fewer = static_cast<double>(grad * chunk.matrices) * (states.of_others - states.of_matrices);
     state -= fewer / static_cast<double>(cut(1));
     const auto all = static_cast<double>(chunk.all);
-    saved += all * static_cast<double>(element) + copied * (all * static_cast<double>(grad) * states_of_all - fewer);
+    // Of master weights that are kept as remainders the model's are a part, which is copied with them again.
+    const double weights = all * static_cast<double>(element) * (states.param_remainders ? 2 : 1);
+    saved += weights + copied * (all * static_cast<double>(grad) * states_of_all - fewer);
   }
   sum.optimizer_state = state * (1 - share.states_elsewhere) + memory;
   sum.elsewhere = state * share.states_elsewhere;

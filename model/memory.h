@@ -90,6 +90,10 @@ struct MemoryEstimate {
 struct StatesPerWeight {
   double of_matrices = 2;  ///< of linear layers (Param::matrices)
   double of_others = 2;
+  bool param_remainders = false;  ///< OptimizerConfig::store_param_remainders
+
+  /// The master weight of a model of type `dtype`, in the same numbers.
+  double master(DType dtype) const { return !is_narrow(dtype) ? 0 : param_remainders ? 17.0 / 32 : 1; }
 };
 
 /// What a rank holds of one of its chunks that is placed on one grid, in elements.

@@ -54,6 +54,8 @@ Optimizer::Optimizer(std::span<ParamAndGradBuffer* const> buffers, const Optimiz
       device_(checked_front(buffers).device()),
       dtype_(checked_front(buffers).dtype()),
       states_(states ? std::move(states) : make_resident_states(device_)) {
+  MCPP_CHECK(!config_.store_param_remainders || dtype_ == DType::BF16, "weights in ", name_of(dtype_),
+             " are no halves of master weights");
   for (const auto& [grid, groups] : scope_.groups) counted_[grid];
   for (const ParamAndGradBuffer* buffer : buffers) {
     MCPP_CHECK(buffer->dtype() == dtype_, "buffers of one optimizer must have one type");
@@ -111,7 +113,8 @@ void Optimizer::add_segment(const ParamAndGradBuffer& buffer, const ShardSegment
                             std::vector<Run> runs) {
   const UpdateRule& rule = rule_of(kind);
   std::vector<StateForm> forms = rule.forms();
-  if (has_master_copy()) forms.insert(forms.begin(), StateForm::Wide);
+  if (has_master_copy())
+    forms.insert(forms.begin(), config_.store_param_remainders ? StateForm::Remainder : StateForm::Wide);
   StateCodec codec(std::move(forms), wide(dtype_));
   states_->add(codec.vectors(runs.back().at + runs.back().count));
   segments_.push_back({.buffer = &buffer,
@@ -172,16 +175,16 @@ bool Optimizer::is_resident() const {
          std::ranges::none_of(segments_, [](const Segment& segment) { return segment.model.away != nullptr; });
 }
 
-template <class F>
-void Optimizer::update_part(PassKind kind, const UpdateRule& rule, UpdatePart& part, const ParamGroup& group, F&& f) {
+template <class Change>
+void Optimizer::update_part(PassKind kind, UpdatePart& part, Change&& change) {
   Device& there = part.states.front().device();
   const Device& weights = part.model.defined() ? part.model.device() : part.weights.device();
   if (&there == &device_ && &weights == &device_) {
-    f(rule, part, group);
+    change(part);
     return;
   }
   RemotePart remote(part, there);
-  f(rule, remote.part(), group);
+  change(remote.part());
   kind == PassKind::Update ? remote.give_back_weights() : remote.give_back_gradient();
 }
 
@@ -201,7 +204,12 @@ void Optimizer::for_each_part(PassKind kind, F&& f) {
         const i64 count = std::min(tile, run.count - begin);
         const std::vector<Tensor> states = segment.codec.decode(vectors, run.at + begin, count);
         UpdatePart part = part_of(segment, model, run.begin + begin, states);
-        update_part(kind, *segment.rule, part, run.group, f);
+        update_part(kind, part, [&](UpdatePart& there) {
+          const bool joins = kind == PassKind::Update && segment.codec.has_remainders();
+          if (joins) segment.codec.join(vectors, run.at + begin, there.model, there.weights);
+          f(*segment.rule, there, run.group);
+          if (joins) segment.codec.split(there.weights, vectors, run.at + begin);
+        });
         segment.codec.encode(states, vectors, run.at + begin);
       }
     }
@@ -296,9 +304,10 @@ void Optimizer::visit_run(std::size_t segment, const Run& run, const StoredState
   for (std::size_t i = 0; i < plan.params.size(); ++i) {
     const ParamPart part = part_inside(plan, i, begin, begin + run.count);
     if (part.count <= 0) continue;
-    const i64 at = run.at + plan.offsets[i] + part.first - begin;
+    const i64 from = plan.offsets[i] + part.first, at = run.at + from - begin;
+    const auto model = of.codec.has_remainders() ? of.model.at_rest(from - of.begin, part.count) : nullptr;
     for (std::size_t k = 0; k < names.size(); ++k)
-      f(names[k], *of.buffer->params()[i], part.first, of.codec.at_rest(*states_, segment, k, at, part.count));
+      f(names[k], *of.buffer->params()[i], part.first, of.codec.at_rest(*states_, segment, k, at, part.count, model));
   }
 }
 

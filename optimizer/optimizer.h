@@ -58,7 +58,8 @@ class Optimizer {
   void update(double lr, double weight_decay, const Tensor& factor);
   void count_step() { ++steps_; }
 
-  /// For bf16 and fp16 models; without effect where the model's weights are the master weights themselves.
+  /// For bf16 and fp16 models; without effect where the model's weights are the master weights themselves. With
+  /// OptimizerConfig::store_param_remainders these are a part of the master weights, and go with them at all times.
   void copy_model_to_master();  ///< after other weights were loaded into the model alone
   void copy_master_to_model();  ///< after master weights were loaded; the caller then publishes
 
@@ -119,8 +120,9 @@ class Optimizer {
   /// only where the rule needs whole matrices. A part is on the device of its states, all of it in the wide type.
   template <class F>
   void for_each_part(PassKind kind, F&& f);
-  template <class F>
-  void update_part(PassKind kind, const UpdateRule& rule, UpdatePart& part, const ParamGroup& group, F&& f);
+  /// change(part), where its states are.
+  template <class Change>
+  void update_part(PassKind kind, UpdatePart& part, Change&& change);
   void visit_run(std::size_t segment, const Run& run, const StoredStateVisitor& f) const;
 
   OptimizerConfig config_;
@@ -129,7 +131,8 @@ class Optimizer {
   DType dtype_;  // of the model
   std::map<OptimizerKind, std::unique_ptr<UpdateRule>> rules_;
   std::vector<Segment> segments_;
-  /// By segment: the master weights where these are a copy, then the states of its rule.
+  /// By segment: the master weights where these are a copy, or what the model's lack of them, then the states of its
+  /// rule.
   std::unique_ptr<StateStore> states_;
   std::vector<std::unique_ptr<WholeMatrices>> matrices_;  // by grid; none unless the configuration's rule needs them
   /// Gradients that make up this rank's part of the norm; every grid of the scope has its place.

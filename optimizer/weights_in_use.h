@@ -13,6 +13,10 @@ struct WeightsPlace {
   std::size_t place = 0;
 
   bool operator==(const WeightsPlace& other) const { return away == other.away && place == other.place; }
+  /// Weights [first, first + count), between uses.
+  std::shared_ptr<StoredNumbers> at_rest(i64 first, i64 count) const {
+    return away ? away->at_rest(place, 0, first, count) : in_memory(here.flat(first, count));
+  }
 };
 
 class WeightsInUse {

@@ -15,7 +15,7 @@ tensor/ops
 tensor/cpu/simd
 tensor/cpu/gemm tensor/cpu/attention
 tensor/cpu tensor/cuda
-tensor/cuda/attention tensor/cuda/gemm tensor/cuda/traffic
+tensor/cuda/attention tensor/cuda/gemm tensor/cuda/states tensor/cuda/traffic
 nn/offload comm/watch
 nn
 comm

@@ -52,7 +52,8 @@ void FileRegion::read_piece(std::size_t piece, std::span<std::byte> to) const {
     std::memset(to.data(), 0, to.size());
     return;
   }
-  file_->read(offset_ + static_cast<i64>(piece) * kPiece, to);
+  const int error = file_->read(offset_ + static_cast<i64>(piece) * kPiece, to);
+  if (error != 0) file_->fail_transfer("read", error, name_);
   check_piece(piece, to);
 }
 
@@ -82,7 +83,8 @@ void FileRegion::write(i64 begin, std::span<const std::byte> from) {
     const i64 count = std::min(end - at, piece_bytes(p) - first);
     if (count < piece_bytes(p)) read_piece(p, all);
     std::memcpy(all.data() + first, from.data() + (at - begin), static_cast<std::size_t>(count));
-    file_->write(offset_ + piece * kPiece, all);
+    const int error = file_->write(offset_ + piece * kPiece, all);
+    if (error != 0) file_->fail_transfer("write", error, name_);
     sums_[p] = checksum_hex(all);
     at += count;
   }

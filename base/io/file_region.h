@@ -29,7 +29,8 @@ class FileRegion {
   /// the run again from its last checkpoint, when the others are not what was written.
   void verify(std::span<std::byte> bytes) const;
 
-  /// Bytes [begin, begin + to.size()) of the region; waits. Any thread may read while nobody writes.
+  /// Bytes [begin, begin + to.size()) of the region; waits. Any thread may read while nobody writes. PeerLost where the
+  /// disk fails.
   void read(i64 begin, std::span<std::byte> to) const;
   void write(i64 begin, std::span<const std::byte> from);
 

@@ -90,24 +90,31 @@ std::string ScratchFile::name() const {
   return str("the scratch file in ", folder_.string());
 }
 
-void ScratchFile::read(i64 offset, std::span<std::byte> to) const {
+int ScratchFile::read(i64 offset, std::span<std::byte> to) const {
   while (!to.empty()) {
     const ssize_t done = ::pread(descriptor_, to.data(), to.size(), offset);
     if (done < 0 && errno == EINTR) continue;
-    MCPP_CHECK_ERROR(done > 0 ? 0 : (done < 0 ? call_error() : EIO), "cannot read ", name());
+    if (done <= 0) return done < 0 ? call_error() : EIO;
     to = to.subspan(static_cast<std::size_t>(done));
     offset += done;
   }
+  return 0;
 }
 
-void ScratchFile::write(i64 offset, std::span<const std::byte> from) const {
+int ScratchFile::write(i64 offset, std::span<const std::byte> from) const {
   while (!from.empty()) {
     const ssize_t done = ::pwrite(descriptor_, from.data(), from.size(), offset);
     if (done < 0 && errno == EINTR) continue;
-    MCPP_CHECK_ERROR(error_of_write(done), "cannot write ", name());
+    if (const int error = error_of_write(done); error != 0) return error;
     from = from.subspan(static_cast<std::size_t>(done));
     offset += done;
   }
+  return 0;
+}
+
+void ScratchFile::fail_transfer(std::string_view verb, int error, std::string_view what) const {
+  fail(ExitCode::PeerLost, "cannot ", verb, " ", name(), ": ", system_reason(error), "; what was there of ", what,
+       " is lost. Start again; the run goes on from its last checkpoint");
 }
 
 AlignedBytes::AlignedBytes(i64 bytes)

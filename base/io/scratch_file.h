@@ -24,7 +24,7 @@ class ScratchFile {
   ScratchFile& operator=(const ScratchFile&) = delete;
 
   /// Reserves so many more bytes; 0, or the number of errno that says why not.
-  int extend(i64 bytes);
+  [[nodiscard]] int extend(i64 bytes);
 
   int descriptor() const { return descriptor_; }
   /// Whether transfers go past the page cache; not all file systems can.
@@ -33,10 +33,14 @@ class ScratchFile {
   /// "the scratch file in <folder>", for messages.
   std::string name() const;
 
-  /// Waits for the transfer; offset, size and address are aligned. Any thread may call these. BadInput with the
-  /// system's reason.
-  void read(i64 offset, std::span<std::byte> to) const;
-  void write(i64 offset, std::span<const std::byte> from) const;
+  /// Waits for the transfer; offset, size and address are aligned. Any thread may call these. 0, or the number of errno
+  /// that says why it failed.
+  [[nodiscard]] int read(i64 offset, std::span<std::byte> to) const;
+  [[nodiscard]] int write(i64 offset, std::span<const std::byte> from) const;
+
+  /// For a file that could not be read, written or extended (`verb`), for that number of errno: numbers of `what` are
+  /// lost. PeerLost, with which a launcher starts the run again from its last checkpoint.
+  [[noreturn]] void fail_transfer(std::string_view verb, int error, std::string_view what) const;
 
  private:
   Path folder_;

@@ -93,9 +93,8 @@ void rollback_conflicts(const Config& config, std::vector<std::string>& found) {
 /// One folder for all that may go to a disk.
 void offload_conflicts(const Config& config, std::vector<std::string>& found) {
   const OptimizerConfig& o = config.optimizer;
-  const auto tiers = {o.offload, o.offload_params, config.training.offload_activations};
-  const bool is_needed = std::ranges::count(tiers, OffloadTier::File) > 0;
-  const bool is_given = !config.optimizer.offload_folder.empty();
+  const bool is_needed = config.offloads_to_disk();
+  const bool is_given = !o.offload_folder.empty();
   if (is_needed && !is_given)
     found.push_back("optimizer.offload_folder: is missing; \"file\" needs a folder on a disk");
   if (!is_needed && is_given) {
@@ -154,6 +153,11 @@ void cross_conflicts(const Config& config, std::vector<std::string>& found) {
         "checkpoint.async_save out");
   if (config.logging.profile_step_end > 0 && config.profile_path().empty())
     found.push_back("logging.profile_dir: is missing; a trace needs it, or checkpoint.save");
+  if (config.optimizer.store_param_remainders && config.training.precision != Precision::Bf16)
+    found.push_back(
+        "optimizer.store_param_remainders: only with training.precision \"bf16\", whose weights are the upper halves "
+        "of "
+        "those in fp32");
   offload_conflicts(config, found);
   distribution_conflicts(config, found);
   rollback_conflicts(config, found);
@@ -205,6 +209,11 @@ i64 Config::total_samples() const {
 
 bool Config::may_roll_back() const {
   return training.nan_policy == NanPolicy::Rollback || training.spike_policy == SpikePolicy::Rollback;
+}
+
+bool Config::offloads_to_disk() const {
+  const auto tiers = {optimizer.offload, optimizer.offload_params, training.offload_activations};
+  return std::ranges::count(tiers, OffloadTier::File) > 0;
 }
 
 Path Config::metrics_path() const {

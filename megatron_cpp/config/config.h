@@ -57,6 +57,8 @@ struct Config {
   i64 total_samples() const;  ///< of whole batches only: at most train_samples
   /// Whether a step gone wrong may lead back to a checkpoint.
   bool may_roll_back() const;
+  /// Whether states, weights or activations are kept on a disk (optimizer.offload_folder).
+  bool offloads_to_disk() const;
   /// Where metrics.jsonl goes; empty = nowhere.
   Path metrics_path() const;
   /// The folder of traces; empty = nowhere.

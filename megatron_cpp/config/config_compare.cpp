@@ -31,9 +31,9 @@ constexpr std::array<std::string_view, 20> kRunDefining{"model.",
                                                         "parallel.zero_quantized_gradients",
                                                         "parallel.power_sgd_rank"};
 
-/// Where numbers are kept changes none of them.
+/// Where numbers are kept, or in how many pieces, changes none of them.
 bool says_only_where(std::string_view key) {
-  return key.starts_with("optimizer.offload");
+  return key.starts_with("optimizer.offload") || key == "optimizer.store_param_remainders";
 }
 
 bool defines_run(std::string_view key) {

@@ -1,6 +1,5 @@
 #include "megatron_cpp/setup/placement.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "megatron_cpp/config/layout.h"
@@ -68,9 +67,7 @@ Config with_layout(Config config, const Layout& layout) {
   o.offload_fraction = layout.share_elsewhere() > 0 ? layout.states_elsewhere : defaults.offload_fraction;
   if (o.offload == OffloadTier::Device) o.offload_segment_size = defaults.offload_segment_size;
   if (layout.zero_stage < 3) o.offload_params = OffloadTier::Device;
-  const auto tiers = {o.offload, o.offload_params, config.training.offload_activations};
-  const bool is_read = std::ranges::count(tiers, OffloadTier::File) > 0;
-  if (before == OffloadTier::File && !is_read) o.offload_folder.clear();
+  if (before == OffloadTier::File && !config.offloads_to_disk()) o.offload_folder.clear();
   TrainingConfig& t = config.training;
   t.micro_batch_size = layout.micro_batch_size;
   t.recompute_granularity = static_cast<RecomputeGranularity>(layout.recompute.granularity);

@@ -211,12 +211,15 @@ std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int w
 }
 
 StatesPerWeight states_per_weight(const Config& config) {
-  return {.of_matrices = states_of(config, true), .of_others = states_of(config, false)};
+  return {.of_matrices = states_of(config, true),
+          .of_others = states_of(config, false),
+          .param_remainders = config.optimizer.store_param_remainders};
 }
 
 double most_segment_bytes(const Config& config) {
   const DType type = dtype_of(config.training.precision);
-  const double numbers = std::max(states_of(config, true), states_of(config, false)) + (is_narrow(type) ? 1 : 0);
+  const StatesPerWeight states = states_per_weight(config);
+  const double numbers = std::max(states.of_matrices, states.of_others) + states.master(type);
   const auto weights = static_cast<double>(FileStates::kSlots * config.optimizer.offload_segment_size);
   return weights * numbers * static_cast<double>(size_of(wide(type)));
 }

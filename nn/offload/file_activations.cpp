@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "base/number_text.h"
-#include "base/system_error.h"
 #include "nn/offload/host_memory.h"
 #include "tensor/transfer.h"
 
@@ -14,8 +13,7 @@ namespace mcpp {
 namespace {
 
 constexpr i64 kPacking = 64;  // tensors begin at multiples of this
-constexpr const char* kStartAgain =
-    "; the activations in it are lost. Start again; the run goes on from its last checkpoint";
+constexpr const char* kWhat = "the activations";
 
 i64 packed_bytes(const Tensor& t) {
   return (t.bytes() + kPacking - 1) / kPacking * kPacking;
@@ -125,8 +123,7 @@ void FileActivations::wait(Slot& slot) {
   }
   for (const i64 block : std::exchange(slot.freed, {})) free_blocks_.push_back(block);
   if (error == 0 || !slot.holds) return;  // nobody wants what was given up
-  fail(ExitCode::PeerLost, "cannot ", writes ? "write " : "read ", file_->name(), ": ", system_reason(error),
-       kStartAgain);
+  file_->fail_transfer(writes ? "write" : "read", error, kWhat);
 }
 
 void FileActivations::start(FileTransfer::Kind kind, Slot& slot, Away& away) {
@@ -156,8 +153,7 @@ std::vector<FileRegion> FileActivations::take_blocks(i64 bytes) {
   for (i64 at = 0; at < bytes; at += kBlock) {
     if (free_blocks_.empty()) finish_what_was_given_up();
     if (free_blocks_.empty()) {
-      if (const int error = file_->extend(kBlock); error != 0)
-        fail(ExitCode::PeerLost, "cannot extend ", file_->name(), ": ", system_reason(error), kStartAgain);
+      if (const int error = file_->extend(kBlock); error != 0) file_->fail_transfer("extend", error, kWhat);
       free_blocks_.push_back(blocks_++ * kBlock);
     }
     blocks.emplace_back(file_, free_blocks_.back(), std::min(kBlock, bytes - at), "a block of activations");

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "base/system_error.h"
 #include "nn/offload/host_memory.h"
 
 namespace mcpp {
@@ -164,9 +163,7 @@ void FileStates::wait(Slot& slot) {
   const bool writes = slot.use == Slot::Use::Writing;
   for (const TransferQueue::Ticket ticket : std::exchange(slot.transfers, {})) {
     const int error = queue_->wait(ticket);
-    if (error == 0) continue;
-    fail(ExitCode::PeerLost, "cannot ", writes ? "write " : "read ", file_->name(), ": ", system_reason(error),
-         "; what was there of ", options_.what, " is lost. Start again; the run goes on from its last checkpoint");
+    if (error != 0) file_->fail_transfer(writes ? "write" : "read", error, options_.what);
   }
   if (!writes) return;
   std::erase(writing_, &slot);

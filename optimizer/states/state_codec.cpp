@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "optimizer/states/joined_master.h"
 #include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
 
@@ -103,13 +104,20 @@ Quantized part_of(std::span<const Tensor> vectors, StateForm form, i64 first, i6
           .range = range_of(form)};
 }
 
+static_assert(kRemainderBlock == kBlock);
+
+ParamRemainders remainders_of(std::span<const Tensor> vectors, i64 first, i64 count) {
+  return {.low = vectors[0].flat(first / 2, count / 2), .went_up = vectors[1].flat(first / 32, count / 32)};
+}
+
 }  // namespace
 
 StateCodec::StateCodec(std::vector<StateForm> forms, DType wide) : wide_(wide) {
   std::size_t vector = 0;
   for (const StateForm form : forms) {
+    MCPP_CHECK(form != StateForm::Remainder || states_.empty(), "only master weights have remainders");
     states_.push_back({form, vector});
-    vector += is_quantized(form) ? 2 : 1;
+    vector += is_quantized(form) || form == StateForm::Remainder ? 2 : 1;
     is_plain_ &= form == StateForm::Wide;
   }
   MCPP_CHECK(is_plain_ || wide == DType::F32, "narrow states of a model of ", name_of(wide));
@@ -121,6 +129,8 @@ std::vector<StateVector> StateCodec::vectors(i64 count) const {
   for (const State& state : states_) {
     if (is_quantized(state.form))
       all.insert(all.end(), {{DType::I32, count / 4}, {DType::F32, count / kBlock}});
+    else if (state.form == StateForm::Remainder)
+      all.insert(all.end(), {{DType::I32, count / 2}, {DType::I32, count / 32}});
     else
       all.push_back({state.form == StateForm::Bf16 ? DType::BF16 : wide_, count});
   }
@@ -138,7 +148,7 @@ std::vector<Tensor> StateCodec::decode(std::span<const Tensor> vectors, i64 firs
     Tensor& wide = states.emplace_back(temporary(count, wide_, kept.device()));
     if (state.form == StateForm::Bf16)
       ops::copy(kept.flat(first, count), wide);
-    else
+    else if (is_quantized(state.form))
       ops::dequantize(part_of(vectors.subspan(state.vector), state.form, first, count), wide);
   }
   return states;
@@ -158,11 +168,25 @@ void StateCodec::encode(std::span<const Tensor> states, std::span<const Tensor> 
   }
 }
 
+void StateCodec::join(std::span<const Tensor> vectors, i64 first, const Tensor& model, Tensor& master) const {
+  ops::join_param_remainders(model, remainders_of(vectors, first, master.numel()), master);
+}
+
+void StateCodec::split(const Tensor& master, std::span<const Tensor> vectors, i64 first) const {
+  ParamRemainders kept = remainders_of(vectors, first, master.numel());
+  ops::param_remainders(master, kept);
+}
+
 std::shared_ptr<StoredNumbers> StateCodec::at_rest(StateStore& store, std::size_t segment, std::size_t state, i64 first,
-                                                   i64 count) const {
+                                                   i64 count, const std::shared_ptr<StoredNumbers>& model) const {
   const auto [form, vector] = states_[state];
   if (form == StateForm::Wide) return store.at_rest(segment, vector, first, count);
   const i64 begin = first / kBlock * kBlock, end = (first + count + kBlock - 1) / kBlock * kBlock;
+  if (form == StateForm::Remainder)
+    return joined_master({.model = model,
+                          .low = store.at_rest(segment, vector, begin / 2, (end - begin) / 2),
+                          .went_up = store.at_rest(segment, vector + 1, begin / 32, (end - begin) / 32),
+                          .offset = first - begin});
   std::vector<std::shared_ptr<StoredNumbers>> vectors;
   if (form == StateForm::Bf16)
     vectors = {store.at_rest(segment, vector, begin, end - begin)};

@@ -7,8 +7,9 @@
 
 namespace mcpp {
 
-/// Wide: fp32, in fp64 models fp64. Signed and NonNegative: as tensor/ops/quantize.h.
-enum class StateForm : u8 { Wide, Bf16, Signed, NonNegative };
+/// Wide: fp32, in fp64 models fp64. Signed and NonNegative: as tensor/ops/quantize.h. Remainder: of master weights,
+/// what the model's weights in bf16 lack (tensor/ops/param_remainders.h); for the first state alone.
+enum class StateForm : u8 { Wide, Bf16, Signed, NonNegative, Remainder };
 
 /// Of the states of a segment, in order. Checkpoints hold all of them in the wide type: what is kept in another form is
 /// widened when it is saved, exactly, and rounded to its form when it is loaded; so it comes back as it was, and any
@@ -27,9 +28,17 @@ class StateCodec {
   std::vector<Tensor> decode(std::span<const Tensor> vectors, i64 first, i64 count) const;
   void encode(std::span<const Tensor> states, std::span<const Tensor> vectors, i64 first) const;
 
-  /// Elements [first, first + count) of a state of a segment at rest, in the wide type.
+  /// Whether the master weights are kept as remainders. Then decode() gives no more than room for them; join() puts
+  /// there what they are, of the model's weights of these elements on the same device, and split() keeps what they
+  /// became beside these, once they were rounded to them.
+  bool has_remainders() const { return !states_.empty() && states_.front().form == StateForm::Remainder; }
+  void join(std::span<const Tensor> vectors, i64 first, const Tensor& model, Tensor& master) const;
+  void split(const Tensor& master, std::span<const Tensor> vectors, i64 first) const;
+
+  /// Elements [first, first + count) of a state of a segment at rest, in the wide type. `model`: their weights in the
+  /// model, for a Remainder.
   std::shared_ptr<StoredNumbers> at_rest(StateStore& store, std::size_t segment, std::size_t state, i64 first,
-                                         i64 count) const;
+                                         i64 count, const std::shared_ptr<StoredNumbers>& model) const;
 
  private:
   /// Of a state, where its vectors begin among those of the segment.

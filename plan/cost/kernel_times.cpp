@@ -10,7 +10,7 @@ KernelTimes by_bytes(const Hardware& hardware, const Implementation& program, co
   const double sweep = hardware.traffic_seconds(element);
   const auto seconds = [&](const Sweeps& s) { return PassSeconds{s.forward * sweep, s.backward * sweep}; };
   // The norm reads gradients; the update reads them, reads and writes states and master weights, writes weights.
-  const double states = work.states.of_matrices + (is_narrow(work.dtype) ? 1 : 0);
+  const double states = work.states.of_matrices + work.states.master(work.dtype);
   return {.norm = seconds(program.norm),
           .residual = seconds(program.residual),
           .heads = seconds(program.heads),

@@ -265,7 +265,7 @@ class Step {
   double seconds_elsewhere(double elements) const {
     if (elements <= 0) return 0;
     const HostRates& host = job_.hardware.host;
-    const double states = 4 * (job_.work.states.of_matrices + (is_narrow(job_.work.dtype) ? 1 : 0));
+    const double states = 4 * (job_.work.states.of_matrices + job_.work.states.master(job_.work.dtype));
     const double moved = elements * (4 + 2 * element_) / (1e9 * host.link_bandwidth);
     const double updated = elements * (4 + 2 * states + element_) / (1e9 * host.memory_bandwidth);
     const bool is_disk = layout_.states_place == StatesPlace::Disk;

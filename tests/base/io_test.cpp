@@ -2,10 +2,12 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <vector>
 
+#include "base/io/file_region.h"
 #include "base/io/scratch_file.h"
 #include "base/io/transfer_queue.h"
 #include "tests/support/disk_folder.h"
@@ -85,7 +87,7 @@ TEST_P(TransferQueues, EndWhatIsUnderWay) {
                  .data = memory.bytes().data(),
                  .bytes = static_cast<i64>(memory.bytes().size())});
   queue_.reset();
-  file.read(0, back.bytes());
+  EXPECT_EQ(file.read(0, back.bytes()), 0);
   EXPECT_TRUE(same(memory.bytes(), back.bytes()));
 }
 
@@ -99,14 +101,34 @@ TEST(ScratchFile, LeavesNothing) {
     EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "made"), {}), 0) << "it has a name";
     AlignedBytes a(4096), b(4096);
     fill(a.bytes(), 1);
-    file.write(0, a.bytes());
-    file.read(0, b.bytes());
+    EXPECT_EQ(file.write(0, a.bytes()), 0);
+    EXPECT_EQ(file.read(0, b.bytes()), 0);
     EXPECT_TRUE(same(a.bytes(), b.bytes()));
     std::filesystem::remove_all(folder / "made");  // under its feet
-    file.read(0, b.bytes());
+    EXPECT_EQ(file.read(0, b.bytes()), 0);
     EXPECT_TRUE(same(a.bytes(), b.bytes()));
-    EXPECT_CONTAINS(test::input_error([&] { file.read(4096, b.bytes()); }), "cannot read the scratch file in ");
+    EXPECT_EQ(file.read(4096, b.bytes()), EIO) << "the file ends";
   }
+}
+
+/// Also in a save, which reads what is away: the run is to be started again, as after any other loss.
+TEST(FileRegion, EndsTheRunWhereTheDiskFails) {
+  const test::DiskFolder folder;
+  auto file = std::make_shared<ScratchFile>(folder.path(), 8192, "key");
+  FileRegion region(file, 4096, 4096, "segment 3 of the weights");
+  std::vector<std::byte> numbers(100, std::byte{1});
+  region.write(0, numbers);
+  ASSERT_EQ(::ftruncate(file->descriptor(), 4096), 0);
+  EXPECT_CONTAINS(test::error_with(ExitCode::PeerLost, [&] { region.read(0, numbers); }),
+                  "cannot read the scratch file in " + folder.path().string() +
+                      ": Input/output error; what was there of segment 3 of the weights is lost. Start again");
+  file = std::make_shared<ScratchFile>(folder.path(), 8192, "key");
+  FileRegion unwritable(file, 4096, 4096, "the weights");
+  const int full = ::open("/dev/full", O_RDWR);
+  ASSERT_GE(::dup2(full, file->descriptor()), 0);
+  ::close(full);
+  EXPECT_CONTAINS(test::error_with(ExitCode::PeerLost, [&] { unwritable.write(0, numbers); }),
+                  "cannot write the scratch file in " + folder.path().string() + ": No space left on device");
 }
 
 TEST(ScratchFile, IsRefusedWhereItCannotBe) {

@@ -95,24 +95,21 @@ TEST_F(ActivationsAway, MayBeGivenUp) {
 TEST_F(ActivationsAway, FaultsOfTheDiskAreNamedAndEndTheRun) {
   using Fault = FaultyQueue::Fault;
   const auto error_with = [&](Fault fault) {
-    FaultyQueue::Plan plan;
-    const auto store = on_file(std::make_unique<FaultyQueue>(plan));
-    plan = {fault, 3};
-    try {
-      std::deque<std::unique_ptr<TensorsAway>> away;
-      for (i32 i = 0; i < 12; ++i) away.push_back(store->put({counting(100000, i)}));
-      for (; !away.empty(); away.pop_back())
-        EXPECT_EQ(read_values<i32>(away.back()->take()[0])[0], static_cast<i32>(away.size()) - 1);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::PeerLost);
-      return std::string(error.what());
-    }
-    return std::string();
+    return test::error_of_fault({fault, 3}, [&](const FaultyQueue::Plan& plan) {
+      const std::shared_ptr<ActivationStore> store = on_file(std::make_unique<FaultyQueue>(plan));
+      return [this, store] {
+        std::deque<std::unique_ptr<TensorsAway>> away;
+        for (i32 i = 0; i < 12; ++i) away.push_back(store->put({counting(100000, i)}));
+        for (; !away.empty(); away.pop_back())
+          EXPECT_EQ(read_values<i32>(away.back()->take()[0])[0], static_cast<i32>(away.size()) - 1);
+      };
+    });
   };
   const std::string place = "the scratch file in " + folder_.path().string();
   EXPECT_CONTAINS(error_with(Fault::DiskIsFull),
-                  "cannot write " + place + ": No space left on device; the activations");
-  EXPECT_CONTAINS(error_with(Fault::ReadFails), "cannot read " + place + ": Input/output error; the activations");
+                  "cannot write " + place + ": No space left on device; what was there of the activations is lost");
+  EXPECT_CONTAINS(error_with(Fault::ReadFails),
+                  "cannot read " + place + ": Input/output error; what was there of the activations is lost");
   EXPECT_CONTAINS(error_with(Fault::BitIsFlipped), place + ": a block of activations differs from its checksum");
   EXPECT_EQ(error_with(Fault::DiskIsSlow), "");
   EXPECT_EQ(error_with(Fault::None), "");

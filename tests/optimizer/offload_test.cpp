@@ -152,18 +152,16 @@ TEST_F(Offload, SnapshotsStayAsTheyWere) {
 TEST_F(Offload, FaultsOfTheDiskAreNamedAndEndTheRun) {
   using Fault = FaultyQueue::Fault;
   const auto error_with = [&](Fault fault) {
-    FaultyQueue::Plan plan;
-    SmallModel model(DType::BF16, config_of(OptimizerKind::Adam),
-                     [&](Device& device) { return on_file(device, std::make_unique<FaultyQueue>(plan)); });
-    for (int i = 0; i < 3; ++i) model.step();
-    plan = {fault, 7};  // from the middle of a step on
-    try {
-      for (int i = 0; i < 3; ++i) model.step();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::PeerLost);
-      return std::string(error.what());
-    }
-    return std::string();
+    const FaultyQueue::Plan in_the_middle_of_a_step{fault, 7};
+    return test::error_of_fault(in_the_middle_of_a_step, [&](const FaultyQueue::Plan& plan) {
+      const auto model = std::make_shared<SmallModel>(DType::BF16, config_of(OptimizerKind::Adam), [&](Device& device) {
+        return on_file(device, std::make_unique<FaultyQueue>(plan));
+      });
+      for (int i = 0; i < 3; ++i) model->step();
+      return [model] {
+        for (int i = 0; i < 3; ++i) model->step();
+      };
+    });
   };
   const std::string place = "the scratch file in " + folder_.path().string();
   EXPECT_CONTAINS(error_with(Fault::DiskIsFull),
@@ -199,9 +197,9 @@ TEST_F(Offload, WhatLiesOnTheDiskIsVerified) {
   std::fill(expected.begin() + 1000, expected.begin() + 2000, std::byte{7});
   EXPECT_TRUE(back == expected);
   AlignedBytes block(4096);
-  file->read(2 * FileRegion::kPiece, block.bytes());
+  EXPECT_EQ(file->read(2 * FileRegion::kPiece, block.bytes()), 0);
   block.bytes()[3000] ^= std::byte{1};
-  file->write(2 * FileRegion::kPiece, block.bytes());
+  EXPECT_EQ(file->write(2 * FileRegion::kPiece, block.bytes()), 0);
   region.read(0, back);  // of the first piece alone
   EXPECT_CONTAINS(test::error_of([&] { region.read(FileRegion::kPiece, back); }), "a vector differs from its checksum");
 }

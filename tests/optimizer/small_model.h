@@ -1,5 +1,7 @@
 // A small model whose parameters are cut into segments at many places, its optimizer, and gradients drawn by chance.
 #pragma once
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -116,5 +118,40 @@ class SmallModel {
   std::mt19937 random_{7};
   std::normal_distribution<double> normal_;
 };
+
+/// As through a checkpoint, in pieces of other sizes.
+inline void load_states(const SmallModel& from, SmallModel& to) {
+  const std::map<std::string, std::vector<float>> states = from.states();
+  to.optimizer().visit_stored_state([&](std::string_view state, const Param& param, i64 first, const auto& values) {
+    const std::vector<float>& all = states.at(str(state, " ", param.name));
+    CpuDevice host;
+    Tensor part = Tensor::empty({values->numel()}, values->dtype(), host, MemoryClass::Other);
+    std::copy_n(all.begin() + first, part.numel(), part.data<float>());
+    values->write(part);
+  });
+  to.optimizer().set_steps(from.optimizer().steps());
+  to.copy_weights(from);
+}
+
+/// Snapshots of what is not in tensors, taken after a step, have its numbers when more steps were made. How many states
+/// there were of parameters.
+inline std::size_t expect_snapshots_stay(SmallModel& model) {
+  model.step();
+  const auto expected = model.states();
+  std::map<std::string, std::vector<std::shared_ptr<const StoredNumbers>>> snapshots;
+  model.optimizer().visit_stored_state([&](std::string_view state, const Param& param, i64, const auto& values) {
+    if (values->tensor().defined()) return;
+    const i64 half = values->numel() / 2;  // as ranks share the work
+    for (const auto& part : {values->part(0, half), values->part(half, values->numel() - half)})
+      snapshots[str(state, " ", param.name)].push_back(part->snapshot());
+  });
+  for (int i = 0; i < 3; ++i) model.step();
+  for (const auto& [name, parts] : snapshots) {
+    std::vector<float> seen;
+    for (const auto& part : parts) append(*part, seen);
+    EXPECT_EQ(seen, expected.at(name)) << name;
+  }
+  return snapshots.size();
+}
 
 }  // namespace mcpp::test

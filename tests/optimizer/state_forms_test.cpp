@@ -21,20 +21,6 @@ std::string name_of(const OptimizerConfig& config) {
   return str(enum_name(config.optimizer), " ", enum_name(config.exp_avg_dtype));
 }
 
-/// As through a checkpoint, in pieces of other sizes.
-void load(const SmallModel& from, SmallModel& to) {
-  const std::map<std::string, std::vector<float>> states = from.states();
-  to.optimizer().visit_stored_state([&](std::string_view state, const Param& param, i64 first, const auto& values) {
-    const std::vector<float>& all = states.at(str(state, " ", param.name));
-    CpuDevice host;
-    Tensor part = Tensor::empty({values->numel()}, values->dtype(), host, MemoryClass::Other);
-    std::copy_n(all.begin() + first, part.numel(), part.data<float>());
-    values->write(part);
-  });
-  to.optimizer().set_steps(from.optimizer().steps());
-  to.copy_weights(from);
-}
-
 double distance(const SmallModel& a, const SmallModel& b) {
   const std::vector<double> x = a.weights(), y = b.weights();
   double difference = 0, whole = 0;
@@ -92,7 +78,7 @@ TEST_F(StateForms, GoOnWithTheSameBits) {
         EXPECT_TRUE(a.numbers() == b.numbers());
         a.step();  // b has not seen it
         b.draw_as(a);
-        load(a, b);
+        test::load_states(a, b);
         EXPECT_TRUE(a.numbers() == b.numbers());
         for (int i = 0; i < 5; ++i) a.step(), b.step();
         EXPECT_TRUE(a.numbers() == b.numbers());
@@ -108,7 +94,7 @@ TEST_F(StateForms, LoadAnyOther) {
       SmallModel a(DType::BF16, config_of(OptimizerKind::Adam, from)),
           b(DType::BF16, config_of(OptimizerKind::Adam, to));
       for (int i = 0; i < 5; ++i) a.step();
-      load(a, b);
+      test::load_states(a, b);
       SCOPED_TRACE(str(enum_name(from), " ", enum_name(to)));
       for (const auto& [name, values] : a.states()) {
         const std::vector<float> loaded = b.states().at(name);
@@ -133,22 +119,7 @@ TEST_F(StateForms, AreReadAsTheyWereForASnapshot) {
     config.offload = tier;
     config.offload_folder = tier == OffloadTier::File ? folder_.path().string() : "";
     SmallModel model(DType::BF16, config);
-    model.step();
-    const auto expected = model.states();
-    std::map<std::string, std::vector<std::shared_ptr<const StoredNumbers>>> snapshots;
-    model.optimizer().visit_stored_state([&](std::string_view state, const Param& param, i64, const auto& values) {
-      if (values->tensor().defined()) return;
-      const i64 half = values->numel() / 2;  // as ranks share the work
-      for (const auto& part : {values->part(0, half), values->part(half, values->numel() - half)})
-        snapshots[str(state, " ", param.name)].push_back(part->snapshot());
-    });
-    for (int i = 0; i < 3; ++i) model.step();
-    EXPECT_GE(snapshots.size(), 10U);
-    for (const auto& [name, parts] : snapshots) {
-      std::vector<float> seen;
-      for (const auto& part : parts) test::append(*part, seen);
-      EXPECT_EQ(seen, expected.at(name)) << name;
-    }
+    EXPECT_GE(test::expect_snapshots_stay(model), 10U);
   }
 }
 

@@ -192,19 +192,10 @@ TEST(PowerSgd, FindsSumsOfLowRank) {
       return static_cast<double>((i / columns + 1) * (2 * (i % columns) + 1 + w)) / 100;  // of rank 2 over both
     };
     for (int step = 0; step < 2; ++step) {
-      r.buffer->clear_grads();
-      for (int unit = ToyModel::kUnits - 1; unit >= 0; --unit) {
-        r.buffer->acquire(unit, Use::Backward);
-        for (ToyModel::Entry& e : r.model.entries) {
-          if (e.unit != unit) continue;
-          e.param.add_grad([&](Tensor& sum, float) {
-            for (i64 i = 0; i < sum.numel(); ++i)
-              sum.data<float>()[i] = static_cast<float>(value(rank, i, e.param.box.shape.back()));
-          });
-        }
-        r.buffer->release(unit, Use::Backward, true);
-      }
-      r.buffer->finish();
+      test::reduce_gradients(r.model, *r.buffer, [&](const Param& param, Tensor& sum) {
+        for (i64 i = 0; i < sum.numel(); ++i)
+          sum.data<float>()[i] = static_cast<float>(value(rank, i, param.box.shape.back()));
+      });
       r.end_step();
       for (const PowerSgdState& state : r.buffer->power_sgd_states()) {
         const Numbers sum = test::numbers(state.param->main_grad);

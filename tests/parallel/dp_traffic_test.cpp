@@ -157,20 +157,10 @@ TEST(QuantizedGradients, ShowWhatIsNotFinite) {
   for (const int stage : {1, 2}) {
     run_local_ranks(4, [&](Communicator& world, int rank) {
       Rank r(world, {4, 1, 2}, {stage, true, false, true});
-      r.buffer->clear_grads();
-      for (int unit = ToyModel::kUnits - 1; unit >= 0; --unit) {
-        r.buffer->acquire(unit, Use::Backward);
-        for (ToyModel::Entry& e : r.model.entries) {
-          if (e.unit != unit) continue;
-          e.param.add_grad([&](Tensor& sum, float) {
-            ops::fill_zero(sum);
-            if (e.param.name == "layer2.bias" && rank == 3)
-              sum.data<float>()[2] = std::numeric_limits<float>::infinity();
-          });
-        }
-        r.buffer->release(unit, Use::Backward, true);
-      }
-      r.buffer->finish();
+      test::reduce_gradients(r.model, *r.buffer, [&](const Param& param, Tensor& sum) {
+        ops::fill_zero(sum);
+        if (param.name == "layer2.bias" && rank == 3) sum.data<float>()[2] = std::numeric_limits<float>::infinity();
+      });
       i64 bad = 0;
       r.buffer->visit_grads([&](const Param&, i64, const Tensor& values) {
         for (i64 i = 0; i < values.numel(); ++i) bad += std::isfinite(values.data<float>()[i]) ? 0 : 1;

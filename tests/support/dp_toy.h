@@ -138,6 +138,20 @@ struct ToyTraining {
   }
 };
 
+/// A step of one microbatch in which fill(param, sum) writes each gradient.
+inline void reduce_gradients(ToyModel& model, ParamAndGradBuffer& buffer,
+                             const std::function<void(const Param&, Tensor& sum)>& fill) {
+  buffer.clear_grads();
+  for (int unit = ToyModel::kUnits - 1; unit >= 0; --unit) {
+    buffer.acquire(unit, Use::Backward);
+    for (ToyModel::Entry& e : model.entries) {
+      if (e.unit == unit) e.param.add_grad([&](Tensor& sum, float) { fill(e.param, sum); });
+    }
+    buffer.release(unit, Use::Backward, true);
+  }
+  buffer.finish();
+}
+
 /// What a sum over all ranks and microbatches must be, in the order that a ZeRO stage promises. T is the type of sums.
 template <class T>
 struct ToySum {

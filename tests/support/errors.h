@@ -21,16 +21,19 @@ inline std::string error_of(const std::function<void()>& f) {
   return "";
 }
 
-/// The same for an error that must be a BadInput.
-inline std::string input_error(const std::function<void()>& f) {
+/// The same for an error that must have that code.
+inline std::string error_with(ExitCode code, const std::function<void()>& f) {
   return error_of([&] {
     try {
       f();
     } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::BadInput) << error.what();
+      EXPECT_EQ(error.code(), code) << error.what();
       throw;
     }
   });
+}
+inline std::string input_error(const std::function<void()>& f) {
+  return error_with(ExitCode::BadInput, f);
 }
 
 }  // namespace mcpp::test

@@ -1,11 +1,13 @@
 // A disk that fails.
 #pragma once
 #include <chrono>
+#include <functional>
 #include <map>
 #include <thread>
 
 #include "base/io/transfer_queue.h"
 #include "base/system_error.h"
+#include "tests/support/errors.h"
 
 namespace mcpp::test {
 
@@ -44,5 +46,16 @@ class FaultyQueue final : public TransferQueue {
   std::map<Ticket, FileTransfer> started_;
   i64 seen_ = 0;
 };
+
+/// `work` makes what it does its work with, on a queue that a plan ruins, and returns what it then does. The message
+/// with which a disk that fails so after some transfers ends that, for a launcher to start it again; "" when nothing
+/// does.
+inline std::string error_of_fault(const FaultyQueue::Plan& fault,
+                                  const std::function<std::function<void()>(const FaultyQueue::Plan&)>& work) {
+  FaultyQueue::Plan plan;
+  const std::function<void()> go_on = work(plan);
+  plan = fault;
+  return error_with(ExitCode::PeerLost, go_on);
+}
 
 }  // namespace mcpp::test

@@ -1,0 +1,81 @@
+#include "optimizer/states/joined_master.h"
+
+#include <cstring>
+#include <utility>
+
+#include "tensor/ops/ops.h"
+
+namespace mcpp {
+namespace {
+
+constexpr i64 kBlock = kRemainderBlock;
+
+Tensor room(i64 count, DType type, Device& device) {
+  return Tensor::zeros({count}, type, device, MemoryClass::Workspace);
+}
+
+class JoinedMaster final : public StoredNumbers {
+ public:
+  explicit JoinedMaster(MasterParts parts) : parts_(std::move(parts)) {}
+
+  DType dtype() const override { return DType::F32; }
+  i64 numel() const override { return parts_.model->numel(); }
+  void read(Tensor& to) const override {
+    Tensor model = room(elements(), DType::BF16, to.device());
+    Tensor own = model.flat(parts_.offset, numel());
+    parts_.model->read(own);
+    std::memcpy(to.raw(), joined(model).flat(parts_.offset, numel()).raw(), static_cast<std::size_t>(to.bytes()));
+  }
+  /// Remainders of other elements of the blocks stay what they are, as they do for any weights in the model: for 0.
+  void write(const Tensor& from) override {
+    Device& device = from.device();
+    Tensor master = joined(room(elements(), DType::BF16, device));
+    std::memcpy(master.flat(parts_.offset, numel()).raw(), from.raw(), static_cast<std::size_t>(from.bytes()));
+    ParamRemainders remainders = remainders_on(device);
+    ops::param_remainders(master, remainders);
+    parts_.low->write(remainders.low);
+    parts_.went_up->write(remainders.went_up);
+    Tensor model = room(numel(), DType::BF16, device);
+    ops::copy(from, model);
+    parts_.model->write(model);
+  }
+  std::shared_ptr<StoredNumbers> part(i64 begin, i64 count) const override {
+    const i64 first = (parts_.offset + begin) / kBlock * kBlock;
+    const i64 end = (parts_.offset + begin + count + kBlock - 1) / kBlock * kBlock;
+    return joined_master({.model = parts_.model->part(begin, count),
+                          .low = parts_.low->part(first / 2, (end - first) / 2),
+                          .went_up = parts_.went_up->part(first / 32, (end - first) / 32),
+                          .offset = parts_.offset + begin - first});
+  }
+  std::shared_ptr<const StoredNumbers> snapshot() const override {
+    const auto of = [](const std::shared_ptr<StoredNumbers>& numbers) {
+      return std::const_pointer_cast<StoredNumbers>(numbers->snapshot());
+    };
+    return joined_master({of(parts_.model), of(parts_.low), of(parts_.went_up), parts_.offset});
+  }
+
+ private:
+  i64 elements() const { return 2 * parts_.low->numel(); }
+  ParamRemainders remainders_on(Device& device) const {
+    return {.low = room(elements() / 2, DType::I32, device), .went_up = room(elements() / 32, DType::I32, device)};
+  }
+  /// All elements of its blocks.
+  Tensor joined(const Tensor& model) const {
+    ParamRemainders remainders = remainders_on(model.device());
+    parts_.low->read(remainders.low);
+    parts_.went_up->read(remainders.went_up);
+    Tensor master = room(elements(), DType::F32, model.device());
+    ops::join_param_remainders(model, remainders, master);
+    return master;
+  }
+
+  MasterParts parts_;
+};
+
+}  // namespace
+
+std::shared_ptr<StoredNumbers> joined_master(MasterParts parts) {
+  return std::make_shared<JoinedMaster>(std::move(parts));
+}
+
+}  // namespace mcpp

@@ -1,0 +1,59 @@
+// What leaders of nodes send one another. That the results are right is for the suite in communicator_test.cpp.
+#include <gtest/gtest.h>
+#include <mpi.h>
+
+#include "comm/mpi/mpi_window.h"
+#include "tests/comm_mpi/session.h"
+
+namespace {
+
+/// Bytes that this process gave MPI for other ranks, told by MPI's own interface for profilers: the program's
+/// definition comes before the library's, which is there as PMPI_.
+long long sent_bytes = 0, broadcast_bytes = 0;
+
+}  // namespace
+
+extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+                         MPI_Request* request) {
+  int size = 0;
+  PMPI_Type_size(type, &size);
+  sent_bytes += static_cast<long long>(count) * size;
+  return PMPI_Isend(data, count, type, to, tag, comm, request);
+}
+
+extern "C" int MPI_Ibcast(void* data, int count, MPI_Datatype type, int root, MPI_Comm comm, MPI_Request* request) {
+  int size = 0;
+  PMPI_Type_size(type, &size);
+  broadcast_bytes += static_cast<long long>(count) * size;
+  return PMPI_Ibcast(data, count, type, root, comm, request);
+}
+
+namespace mcpp::test {
+namespace {
+
+/// Of N bytes, partial sums go from node to node, and from the last each node gets its ranks' part alone: over n nodes
+/// of as many ranks (n - 1) N (1 + 1 / n). Where a node is a rank, that sends each other one its part, (n - 1) N in
+/// all. Nothing is broadcast.
+TEST(BetweenNodes, ReduceScatterSendsEachNodeItsOwnSums) {
+  const int ranks = session().size();
+  for (const int of_node : {1, 2}) {
+    if (ranks % of_node != 0 || ranks == of_node) continue;
+    const auto world = session().world([&](int rank) { return rank / of_node; });
+    CpuDevice device;
+    // More than passes through a window at once, so that there are several segments, the last one shorter.
+    const i64 part = SharedWindow::kSlotBytes / 4 + 12345, n = ranks / of_node;
+    const Tensor full = Tensor::zeros({part * ranks}, DType::F32, device, MemoryClass::Other);
+    Tensor own = Tensor::zeros({part}, DType::F32, device, MemoryClass::Other);
+    world->barrier();
+    sent_bytes = broadcast_bytes = 0;
+    world->reduce_scatter(full, own).wait();
+    Tensor counted = Tensor::zeros({2}, DType::I64, device, MemoryClass::Other);
+    counted.data<i64>()[0] = sent_bytes, counted.data<i64>()[1] = broadcast_bytes;
+    world->all_reduce(counted, ReduceOp::Sum).wait();
+    EXPECT_EQ(counted.data<i64>()[0], (n - 1) * full.bytes() + (of_node == 1 ? 0 : (n - 1) * full.bytes() / n));
+    EXPECT_EQ(counted.data<i64>()[1], 0);
+  }
+}
+
+}  // namespace
+}  // namespace mcpp::test

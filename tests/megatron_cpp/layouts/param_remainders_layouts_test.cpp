@@ -1,0 +1,156 @@
+// Master weights without a copy, on any layout: the bits of a training that has one, and the same tensors in its
+// checkpoints, so that either loads the other's. Ranks as threads.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/support/compare_runs.h"
+#include "tests/support/disk_folder.h"
+#include "tests/support/resumed_run.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::expect_same_bits;
+using test::load_and_go_on;
+using test::Numbers;
+using test::run_layout;
+using test::RunLayout;
+using test::RunTask;
+using test::save_and_go_on;
+
+const std::vector<RunLayout> kLayouts{
+    {.name = "one_rank"},
+    {.name = "dp2", .dp = 2},
+    {.name = "dp2_zero1", .dp = 2, .zero_stage = 1},
+    {.name = "dp2_zero2", .dp = 2, .zero_stage = 2},
+    {.name = "dp2_zero3", .dp = 2, .zero_stage = 3},
+    {.name = "dp4_hsdp_zero1", .dp = 4, .zero_stage = 1, .instances = 2},
+    {.name = "dp4_hsdp_zero3", .dp = 4, .zero_stage = 3, .instances = 2},
+    {.name = "tp2_sp_pp2", .tp = 2, .pp = 2, .sequence_parallel = true},
+    {.name = "pp2_zb_v", .pp = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2},
+    {.name = "tp2_pp2_dp2_zero1", .tp = 2, .pp = 2, .dp = 2, .zero_stage = 1},
+    {.name = "cp2_dp2_zero3", .dp = 2, .cp = 2, .zero_stage = 3},
+    {.name = "second_copy", .dp = 4, .zero_stage = 3, .hpz = 2},
+    {.name = "packed_zero1", .dp = 2, .zero_stage = 1, .quantized_weights = true, .quantized_gradients = true},
+    {.name = "packed_zero3", .dp = 2, .zero_stage = 3, .quantized_weights = true},
+    {.name = "factors", .dp = 2, .zero_stage = 1, .power_sgd_rank = 2},
+};
+
+class ParamRemaindersLayouts : public testing::Test {
+ protected:
+  static RunTask copied() {
+    ModelConfig model = test::tiny_gpt2();
+    model.num_layers = 4;
+    model.hidden_size = 32;
+    model.num_attention_heads = 4;
+    model.seq_length = 8;
+    RunTask task = test::learnable_task(model, DType::BF16);
+    task.steps = 6;
+    return task;
+  }
+  static RunTask joined(RunTask task) {
+    task.optimizer.store_param_remainders = true;
+    return task;
+  }
+  RunTask kept_in(OffloadTier states, OffloadTier weights, RunTask task) const {
+    task.optimizer.offload = states;
+    task.optimizer.offload_params = weights;
+    task.optimizer.offload_segment_size = 700;  // not at the ends of parameters
+    task.optimizer.offload_folder = folder_.path().string();
+    return task;
+  }
+  static void expect_same_tensors(const Path& a, const Path& b) {
+    CheckpointReader first(a / checkpoint_name(2)), second(b / checkpoint_name(2));
+    ASSERT_EQ(first.manifest().tensors.size(), second.manifest().tensors.size());
+    CpuDevice host;
+    for (const TensorEntry& tensor : first.manifest().tensors) {
+      const Tensor one = first.read_whole(tensor.name, host), other = second.read_whole(tensor.name, host);
+      ASSERT_EQ(one.dtype(), other.dtype()) << tensor.name;
+      ASSERT_EQ(one.bytes(), other.bytes()) << tensor.name;
+      EXPECT_EQ(std::memcmp(one.raw(), other.raw(), static_cast<std::size_t>(one.bytes())), 0) << tensor.name;
+    }
+  }
+
+  const test::DiskFolder folder_;
+  const test::ScratchFolder scratch_;
+};
+
+TEST_F(ParamRemaindersLayouts, TrainTheSameBits) {
+  for (const RunLayout& layout : kLayouts) {
+    SCOPED_TRACE(layout.name);
+    expect_same_bits(run_layout(joined(copied()), layout), run_layout(copied(), layout));
+  }
+}
+
+TEST_F(ParamRemaindersLayouts, TrainTheSameBitsOfExperts) {
+  RunTask task = copied();
+  task.model.moe.num_experts = 4;
+  task.model.moe.router_topk = 2;
+  for (const RunLayout& layout :
+       {RunLayout{.name = "ep2", .dp = 2, .ep = 2}, RunLayout{.name = "ep2_zero1", .dp = 4, .ep = 2, .zero_stage = 1},
+        RunLayout{.name = "ep2_zero3", .dp = 4, .ep = 2, .zero_stage = 3}}) {
+    SCOPED_TRACE(layout.name);
+    expect_same_bits(run_layout(joined(task), layout), run_layout(task, layout));
+  }
+}
+
+TEST_F(ParamRemaindersLayouts, TrainTheSameBitsWithMuonAndSmallMoments) {
+  for (const RunLayout& layout : {kLayouts[0], kLayouts[3], kLayouts[9]}) {
+    SCOPED_TRACE(layout.name);
+    RunTask muon = copied();
+    muon.optimizer.optimizer = OptimizerKind::Muon;
+    expect_same_bits(run_layout(joined(muon), layout), run_layout(muon, layout));
+    RunTask small = copied();
+    small.optimizer.exp_avg_dtype = StateDType::Bf16;
+    small.optimizer.exp_avg_sq_dtype = StateDType::Uint8;
+    expect_same_bits(run_layout(joined(small), layout), run_layout(small, layout));
+  }
+}
+
+TEST_F(ParamRemaindersLayouts, TrainTheSameBitsFromAnyPlace) {
+  constexpr std::array kTiers{OffloadTier::Device, OffloadTier::Host, OffloadTier::File};
+  for (const RunLayout& layout : {kLayouts[2], kLayouts[6], kLayouts[10]}) {
+    const test::RunResult near = run_layout(copied(), layout);
+    for (const OffloadTier states : kTiers) {
+      for (const OffloadTier weights : kTiers) {
+        if (layout.zero_stage < 3 && weights != OffloadTier::Device) continue;
+        SCOPED_TRACE(str(layout.name, " ", enum_name(states), " ", enum_name(weights)));
+        expect_same_bits(run_layout(kept_in(states, weights, joined(copied())), layout), near);
+      }
+    }
+  }
+}
+
+/// What is saved says nothing of how it was kept.
+TEST_F(ParamRemaindersLayouts, SaveTheSameTensorsAndLoadEachOthers) {
+  for (const RunLayout& layout : {kLayouts[0], kLayouts[4], kLayouts[6], kLayouts[9]}) {
+    SCOPED_TRACE(layout.name);
+    const bool is_away = layout.zero_stage == 3;
+    const RunTask with =
+        kept_in(OffloadTier::File, is_away ? OffloadTier::File : OffloadTier::Device, joined(copied()));
+    const Path a = scratch_ / str(layout.name, "_copied"), b = scratch_ / str(layout.name, "_joined");
+    const Numbers losses = save_and_go_on(copied(), layout, a);
+    EXPECT_EQ(save_and_go_on(with, layout, b), losses);
+    expect_same_tensors(a, b);
+    EXPECT_EQ(load_and_go_on(with, layout, a), losses);
+    EXPECT_EQ(load_and_go_on(joined(copied()), layout, a), losses);
+    EXPECT_EQ(load_and_go_on(copied(), layout, b), losses);
+  }
+}
+
+/// Any layout loads them, and goes on alike with a copy and without.
+TEST_F(ParamRemaindersLayouts, LoadWhatAnotherLayoutSaved) {
+  for (const RunLayout& from : {kLayouts[4], kLayouts[7]}) {
+    const Path folder = scratch_ / str(from.name, "_elsewhere");
+    save_and_go_on(joined(copied()), from, folder);
+    for (const RunLayout& to : {kLayouts[0], kLayouts[6], kLayouts[9]}) {
+      SCOPED_TRACE(str(from.name, " ", to.name));
+      EXPECT_EQ(load_and_go_on(joined(copied()), to, folder), load_and_go_on(copied(), to, folder));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mcpp
