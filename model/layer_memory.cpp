@@ -226,32 +226,53 @@ i64 most_expert_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   return kept_of_rows(c, setup, rows.most) - kept_of_rows(c, setup, rows.even);
 }
 
-/// At core attention, or at one of the three products with the largest operands; dy is [s, b, h].
-i64 layer_working_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 layer) {
+/// At core attention, or at one of the three products with the largest operands; dy is [s, b, h]. What the MLP kept is
+/// gone when attention goes backward, and operands of products before, unless weight gradients are put off.
+i64 layer_working_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 layer, bool puts_off) {
   const LayerTensors t = layer_tensors(c, setup);
-  const i64 branch = branch_bytes(c, setup, t, layer);
   const Recompute& r = setup.recompute;
-  const bool splits = splits_sequence(setup);
-  // Of the result; after dropout; of what the norm after the branch takes; of the input of parallel branches.
+  const bool splits = splits_sequence(setup), drops = c.hidden_dropout > 0;
+  const i64 of_norm = r.layernorm ? t.residual : 0, of_activation = r.mlp_act ? t.activated : 0;
+  // Of the result; after dropout; of what the norm after the branch takes; of the input of parallel branches. What a
+  // weight gradient waits with is not written over.
+  const bool copies_dy = puts_off && !drops && !c.has_post_norms() && !c.use_parallel_residual;
   const i64 copies =
-      1 + (c.hidden_dropout > 0 ? 1 : 0) + (c.has_post_norms() ? 1 : 0) + (c.use_parallel_residual ? 1 : 0);
+      1 + (drops ? 1 : 0) + (c.has_post_norms() ? 1 : 0) + (c.use_parallel_residual ? 1 : 0) + (copies_dy ? 1 : 0);
   const i64 dy = copies * t.residual, gathered = splits ? t.whole : 0;
-  const i64 norm_output = r.layernorm ? t.residual : 0;
   // The input's gradient, whole and summed, and the input gathered.
-  const i64 column_parallel = norm_output + t.whole + (splits ? t.whole + t.residual : 0);
-  const i64 fc2 = dy + gathered + t.activated + (r.mlp_act ? t.activated : 0);
-  const i64 fc1 = dy + (r.mlp_act ? t.activated : 0) + column_parallel;
-  const i64 core = dy + core_working_bytes(c, setup, t) - branch;
-  const i64 qkv =
-      dy + t.heads + t.qkv + column_parallel - branch - core_bytes(t, r) - exchanged_output(t, setup) - t.head_norms;
+  const i64 column_parallel = of_norm + t.whole + (splits ? t.whole + t.residual : 0);
+  const i64 fc2 = dy + gathered + t.activated + of_activation;
+  const i64 fc1 = dy + of_activation + (puts_off ? t.activated : 0) + column_parallel;
+  // Put off, what was made again of the MLP stays, and of the rest only statistics are gone.
+  const i64 gone = puts_off ? t.statistics - of_norm - of_activation : branch_bytes(c, setup, t, layer);
+  const i64 core = dy + core_working_bytes(c, setup, t) - gone;
+  const i64 of_core = puts_off ? t.exchanged_qkv + t.log_sum_exps - (r.core_attn ? t.heads : 0)
+                               : core_bytes(t, r) + exchanged_output(t, setup);
+  const i64 qkv = dy + t.heads + t.qkv + column_parallel - gone - of_core - t.head_norms;
   const i64 attention = std::max(core, qkv);
   if (c.moe.has_experts(layer)) return std::max(attention, dy + experts_working_bytes(c, setup));
   return std::max({fc2, fc1, attention});
 }
 
+/// Both operands of each product: of the two that add to the stream also the gradient of what they add, instead of the
+/// inputs of norms.
+i64 layer_waiting_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 layer) {
+  ActivationSetup kept = setup;
+  kept.recompute = {};  // what was made again waits, too
+  const LayerTensors t = layer_tensors(c, kept);
+  const i64 attention = 2 * t.residual + t.qkv + t.heads;
+  if (c.moe.has_experts(layer)) return attention + branch_bytes(c, kept, t, layer);
+  return attention + 2 * t.residual + t.up + t.activated;
+}
+
 i64 output_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   return norm_bytes(layer_tensors(c, setup), true) +
          pooled_size(setup.tokens(c) * c.padded_vocab_size() / setup.tensor_parallel * size_of(setup.dtype));
+}
+
+i64 output_waiting_bytes(const ModelConfig& c, const ActivationSetup& setup) {
+  const LayerTensors t = layer_tensors(c, setup);
+  return output_bytes(c, setup) - t.residual - t.statistics;
 }
 
 i64 output_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {

@@ -9,10 +9,14 @@ namespace mcpp {
 i64 residual_bytes(const ModelConfig& config, const ActivationSetup& setup);
 /// Of it, what a rank keeps as the input of recomputed layers.
 i64 recompute_input_bytes(const ModelConfig& config, const ActivationSetup& setup);
-/// The most that the backward pass of a layer holds beside what it keeps.
-i64 layer_working_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer);
+/// The most that the backward pass of a layer holds beside what it keeps. `puts_off`: where weight gradients wait.
+i64 layer_working_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer, bool puts_off);
+/// What a layer's weight gradients wait with, once its input's gradient is there.
+i64 layer_waiting_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer);
 /// What the output keeps: logits, which become their own gradient, and the norm before them.
 i64 output_bytes(const ModelConfig& config, const ActivationSetup& setup);
+/// Of it, what its weight's gradient waits with.
+i64 output_waiting_bytes(const ModelConfig& config, const ActivationSetup& setup);
 i64 output_working_bytes(const ModelConfig& config, const ActivationSetup& setup);
 
 }  // namespace mcpp

@@ -98,17 +98,15 @@ PeakActivations peak_activations(const ModelConfig& c, const ActivationSetup& se
       most_units = std::max(most_units, units);
       peak.away = std::max(peak.away, away), peak.blocks = std::max(peak.blocks, blocks);
     }
-    // What weight gradients wait for stays here once it came back.
     const bool puts_off = kind == ActionKind::BackwardInput;
     if (computes_input_grad(kind)) {
       const i64 message_meanwhile = receives_meanwhile(share.schedule, actions, i) ? message : 0;
       const i64 working = puts_off ? chunk.working_put_off : chunk.working;
       peak.here = std::max(peak.here, kept + working + message_meanwhile);
       away -= chunk.away, blocks -= chunk.blocks, units -= chunk.units;
-      if (puts_off) kept += chunk.away;
+      kept += (puts_off ? chunk.waiting : 0) - chunk.kept;
     }
-    if (kind == ActionKind::Backward) kept -= chunk.kept;
-    if (kind == ActionKind::BackwardWeight) kept -= chunk.kept + chunk.away;  // about as much, until then
+    if (kind == ActionKind::BackwardWeight) kept -= chunk.waiting;
   }
   peak.here += buffer_bytes(setup, chunks, most_units);
   return peak;
@@ -144,41 +142,6 @@ RankParameters rank_parameters(const ModelConfig& config, const ActivationSetup&
     if (config.moe.num_experts > 0) counts.experts.push_back(count(*chunk, share, GridKind::Expert));
   }
   return counts;
-}
-
-StageActivations stage_activations(const ModelConfig& config, const ActivationSetup& setup,
-                                   const StageContents& stage) {
-  const i64 input = pooled_size(recompute_input_bytes(config, setup));
-  const bool is_away = setup.offload != OffloadTier::Device;
-  StageActivations sum;
-  i64 next = stage.first_layer;
-  for (const LayerGroup& group : layer_groups(setup.recompute, stage.num_layers())) {
-    i64 layers = 0, working = 0;
-    for (i64 i = 0; i < group.layers; ++i, ++next) {
-      layers += layer_activation_bytes(config, setup, next);
-      working = std::max(working, layer_working_bytes(config, setup, next));
-    }
-    const i64 unit = group.is_recomputed ? input : layers;
-    // What came before is all kept, or away, while this group's backward runs; which is in both cases back itself.
-    i64 beside = working + (group.is_recomputed ? layers - input : 0);
-    sum.working_put_off = std::max(sum.working_put_off, beside);
-    if (is_away) {
-      beside += unit;
-      sum.away += unit, sum.blocks += (unit + FileActivations::kBlock - 1) / FileActivations::kBlock;
-      sum.units += 1, sum.largest_unit = std::max(sum.largest_unit, unit);
-    } else {
-      sum.kept += unit;
-    }
-    sum.working = std::max(sum.working, beside);
-  }
-  sum.working_put_off += sum.away;
-  if (!stage.has_output) return sum;
-  const i64 output = output_bytes(config, setup), output_working = output_working_bytes(config, setup);
-  sum.kept += output;
-  sum.working = std::max(sum.working - output, output_working);
-  // The output's weight gradient waits, too, with what it needs.
-  sum.working_put_off = std::max(sum.working_put_off - (is_away ? 0 : output), output_working);
-  return sum;
 }
 
 RankShare whole_share(const ModelConfig& config) {
@@ -247,7 +210,7 @@ double most_together(const ModelConfig& config, const ActivationSetup& setup, co
     i64 layers = 0, working = u.is_embedding ? dy : 0;
     for (i64 layer = u.first_layer; layer < u.first_layer + u.layers; ++layer) {
       layers += layer_activation_bytes(config, setup, layer);
-      working = std::max(working, layer_working_bytes(config, setup, layer));
+      working = std::max(working, layer_working_bytes(config, setup, layer, false));
     }
     if (u.is_output) working = output_bytes(config, setup) + output_working_bytes(config, setup);
     const WholeBytes bytes = whole.in_backward(u.units);

@@ -40,8 +40,9 @@ struct StageActivations {
   i64 away = 0;                     ///< bytes that wait elsewhere
   i64 blocks = 0;                   ///< of a disk, that they take there
   i64 units = 0, largest_unit = 0;  ///< that come and go together; bytes of the largest
-  /// `working`, where weight gradients are put off, for which what was away stays once it came back.
-  i64 working_put_off = 0;
+  // Where weight gradients are put off:
+  i64 waiting = 0;  ///< what they wait with, instead of what was kept or away, once the input's gradient is there
+  i64 working_put_off = 0;  ///< `working`, of what comes to that
 };
 StageActivations stage_activations(const ModelConfig& config, const ActivationSetup& setup, const StageContents& stage);
 

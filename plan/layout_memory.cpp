@@ -22,7 +22,13 @@ RankShare& LayoutMemory::share_of(const Layout& layout) {
   found->second.expert_shards = std::max<i64>(1, layout.expert_shard_group().ranks);
   found->second.bucket_elements = work_.bucket_elements;
   found->second.states_elsewhere = layout.share_elsewhere();
-  found->second.elsewhere_is_disk = layout.states_place == StatesPlace::Disk;
+  found->second.elsewhere_is_disk = layout.states_place == OffloadTier::File;
+  found->second.params = layout.params_place;
+  found->second.node_ranks = layout.node_ranks;
+  found->second.bf16_grads = layout.rounding.bf16_gradients;
+  found->second.quantized_weights = layout.rounding.packed_weights;
+  found->second.quantized_gradients = layout.rounding.packed_gradients;
+  found->second.power_sgd_rank = layout.rounding.power_sgd_rank;
   return found->second;
 }
 
@@ -49,8 +55,8 @@ MemoryEstimate LayoutMemory::of_rank(const Layout& layout, int pipeline_rank) {
 }
 
 /// Ranks of the pipeline of which one needs most: of those with as many layers in each chunk the first, which has most
-/// microbatches in flight, or in a V the last; and the one with the output.
-std::vector<int> LayoutMemory::ranks_to_ask(const RankShare& share) {
+/// microbatches in flight, or where weight gradients wait or the stages are a V the last; and the one with the output.
+std::vector<int> LayoutMemory::ranks_to_ask(const RankShare& share, ScheduleKind kind) {
   const Schedule& schedule = share.schedule;
   struct Ends {
     int first, last;
@@ -65,14 +71,14 @@ std::vector<int> LayoutMemory::ranks_to_ask(const RankShare& share) {
   std::set<int> ranks{schedule.rank_of(schedule.stages() - 1)};
   for (const auto& [layers, ends] : alike) {
     ranks.insert(ends.first);
-    if (schedule.placement == StagePlacement::V && alike.size() > 1) ranks.insert(ends.last);
+    if (row_of(kind).splits_backward) ranks.insert(ends.last);
   }
   return {ranks.begin(), ranks.end()};
 }
 
 MemoryEstimate LayoutMemory::most(const Layout& layout) {
   MemoryEstimate most;
-  for (const int rank : ranks_to_ask(share_of(layout))) {
+  for (const int rank : ranks_to_ask(share_of(layout), layout.schedule)) {
     const MemoryEstimate estimate = of_rank(layout, rank);
     if (estimate.total() > most.total()) most = estimate;
   }

@@ -24,7 +24,7 @@ class LayoutMemory {
   using SizesKey = std::tuple<i64, i64, i64, ScheduleKind, i64, i64, std::string>;
   using ParametersKey = std::tuple<SizesKey, int, i64, i64, bool>;
 
-  static std::vector<int> ranks_to_ask(const RankShare& share);
+  static std::vector<int> ranks_to_ask(const RankShare& share, ScheduleKind kind);
   RankShare& share_of(const Layout& layout);
   const RankParameters& parameters_of(const Layout& layout, const ActivationSetup& setup, const RankShare& share);
 

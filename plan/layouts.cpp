@@ -61,9 +61,14 @@ LayoutRules rules_of(const Workload& work, const Layout& layout) {
 
 class Enumeration {
  public:
-  Enumeration(const Hardware& hardware, const Workload& work, const SearchLimits& limits,
+  Enumeration(const Hardware& hardware, const Workload& work, const SearchLimits& limits, const Places& places,
               const std::function<void(const Layout&)>& f)
-      : nearest_(hardware.links.ranks.front()), work_(work), limits_(limits), f_(f) {}
+      : hardware_(hardware),
+        nearest_(hardware.links.ranks.front()),
+        work_(work),
+        limits_(limits),
+        places_(places),
+        f_(f) {}
 
   void run() {
     const i64 world = limits_.world_size;
@@ -87,7 +92,13 @@ class Enumeration {
   }
 
   void split(i64 tp, i64 cp, i64 pp) {
-    Layout layout{.world_size = limits_.world_size, .tp = tp, .cp = cp, .pp = pp};
+    Layout layout{.world_size = limits_.world_size,
+                  .tp = tp,
+                  .cp = cp,
+                  .pp = pp,
+                  .states_place = places_.states,
+                  .params_place = places_.params,
+                  .rounding = work_.rounding};
     const i64 batch = work_.global_batch_size, dp = layout.dp();
     if (batch % dp != 0) return;
     std::vector<i64> micro;
@@ -151,17 +162,29 @@ class Enumeration {
   }
 
   void stores(Layout layout) {
-    const i64 shards = layout.cp * layout.dp();
-    const bool splits_backward = row_of(layout.schedule).splits_backward;
-    for (const int zero : {0, 1, 2, 3}) {
-      if (zero > 0 && shards == 1) continue;
-      if (zero >= 2 && (splits_backward || layout.pp > 1)) continue;  // each microbatch would gather and sum anew
-      layout.zero_stage = zero;
+    for (layout.zero_stage = 0; layout.zero_stage <= 3; ++layout.zero_stage) {
+      if (!is_worth(layout) || !places_.can_be(layout) || !work_.rounding.goes_with(layout.zero_stage)) continue;
+      const i64 shards = layout.cp * layout.dp();
       for (const i64 instances : instance_counts(layout, shards)) {
         layout.instances = instances;
-        recomputations(layout);
+        for (const i64 node_ranks : node_sizes(layout)) {
+          layout.node_ranks = node_ranks;
+          roundings(layout);
+        }
       }
     }
+  }
+
+  /// Whether its ZeRO stage is worth a look.
+  bool is_worth(const Layout& layout) const {
+    const int zero = layout.zero_stage;
+    // Alone a rank cuts nothing, but what it keeps elsewhere, or sends rounded, comes and goes as with others.
+    const bool is_alone = layout.cp * layout.dp() == 1;
+    const bool is_asked = places_.params != OffloadTier::Device || work_.rounding != Rounding{};
+    if (zero > 0 && is_alone && !is_asked) return false;
+    if (zero >= 2 && row_of(layout.schedule).splits_backward) return false;
+    // In a pipeline each microbatch would gather and sum anew.
+    return zero < 2 || layout.pp == 1 || work_.rounding.bf16_gradients;
   }
 
   /// All data-parallel ranks share what ZeRO 3 cuts, or those whose links are the nearest (HSDP).
@@ -170,6 +193,22 @@ class Enumeration {
     if (layout.zero_stage < 3 || near < 2 || shards <= near || shards % near != 0) return {1};
     if (work_.model.moe.num_experts > 0 && layout.expert_dp() % (shards / near) != 0) return {1};
     return {1, shards / near};
+  }
+
+  /// Where all ranks share what ZeRO 3 cuts, those whose links are the nearest may keep a second copy.
+  std::vector<i64> node_sizes(const Layout& layout) const {
+    const i64 near = nearest_ / layout.tp, shards = layout.shard_group().ranks;
+    if (layout.zero_stage < 3 || near < 2 || shards <= near || shards % near != 0) return {1};
+    return {1, near};
+  }
+
+  void roundings(Layout layout) {
+    recomputations(layout);
+    if (!limits_.other_numbers) return;
+    for (const Rounding& rounding : other_roundings(hardware_, work_, layout)) {
+      layout.rounding = rounding;
+      recomputations(layout);
+    }
   }
 
   void recomputations(Layout layout) {
@@ -184,9 +223,11 @@ class Enumeration {
     }
   }
 
+  const Hardware& hardware_;
   const i64 nearest_;
   const Workload& work_;
   const SearchLimits& limits_;
+  const Places places_;
   const std::function<void(const Layout&)>& f_;
   std::map<i64, std::vector<std::string>> stage_layouts_;
 };
@@ -194,8 +235,27 @@ class Enumeration {
 }  // namespace
 
 void for_each_layout(const Hardware& hardware, const Workload& work, const SearchLimits& limits,
-                     const std::function<void(const Layout&)>& f) {
-  Enumeration(hardware, work, limits, f).run();
+                     const std::function<void(const Layout&)>& f, const Places& places) {
+  Enumeration(hardware, work, limits, places, f).run();
+}
+
+std::vector<Rounding> other_roundings(const Hardware& hardware, const Workload& work, const Layout& layout) {
+  const bool is_far = layout.shard_group().ranks * layout.tp > hardware.links.ranks.front();
+  std::vector<Rounding> list;
+  for (const bool weights : {false, true}) {
+    for (const bool gradients : {false, true}) {
+      for (const bool in_bf16 : {false, true}) {
+        Rounding r = work.rounding;
+        r.packed_weights |= weights;
+        r.packed_gradients |= gradients && r.power_sgd_rank == 0;
+        r.bf16_gradients |= in_bf16 && work.may_round_gradients;
+        const bool packs = weights || gradients;
+        if (r == work.rounding || !r.goes_with(layout.zero_stage) || (packs && !is_far)) continue;
+        if (std::ranges::count(list, r) == 0) list.push_back(r);
+      }
+    }
+  }
+  return list;
 }
 
 bool has_layouts(const Hardware& hardware, const Workload& work, const SearchLimits& limits) {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/cost/step_time.h"
+#include "plan/step/step_time.h"
 
 namespace mcpp {
 

@@ -9,9 +9,13 @@
 #include "base/number_text.h"
 #include "plan/layout_memory.h"
 #include "plan/layouts.h"
+#include "plan/places.h"
 
 namespace mcpp {
 namespace {
+
+/// What rounding must gain to be told of.
+constexpr double kWorthTelling = 0.01;
 
 struct Entry {
   Layout layout;
@@ -32,6 +36,11 @@ std::vector<std::string> kinds_of(const Layout& l, bool has_experts) {
   using enum Recompute::Granularity;
   const auto granularity = l.recompute.granularity;
   kinds.push_back(str("recompute ", granularity == None ? "none" : granularity == Full ? "full" : "selective"));
+  kinds.push_back(str("activations ", enum_name(l.activations_place)));
+  if (l.node_ranks > 1) kinds.emplace_back("weights twice");
+  if (l.rounding.packed_weights) kinds.emplace_back("weights packed");
+  if (l.rounding.packed_gradients) kinds.emplace_back("gradients packed");
+  if (l.rounding.bf16_gradients) kinds.emplace_back("gradients bf16");
   return kinds;
 }
 
@@ -44,35 +53,15 @@ struct InNumbers {
   }
 };
 
-/// Where states can be, the quickest first.
-std::vector<StatesPlace> places(const HostRates& host) {
-  std::vector<StatesPlace> list{StatesPlace::Device};
-  if (host.memory_bandwidth <= 0 || host.link_bandwidth <= 0) return list;
-  if (host.memory > 0) list.push_back(StatesPlace::Host);
-  if (host.nvme_bandwidth > 0) list.push_back(StatesPlace::Disk);
-  return list;
-}
-
-bool fits(const MemoryEstimate& memory, StatesPlace place, const Hardware& hardware, const SearchLimits& limits) {
-  return memory.total() <= limits.memory_bytes &&
-         (place != StatesPlace::Host || memory.elsewhere <= 1e9 * hardware.host.memory);
-}
-
 class Search {
  public:
-  /// Of layouts with the optimizer's states at `place`.
   Search(const Hardware& hardware, const Implementation& program, const Workload& work, const SearchLimits& limits,
-         StatesPlace place)
-      : hardware_(hardware), program_(program), work_(work), limits_(limits), place_(place), memory_(work) {}
+         const Places& places)
+      : hardware_(hardware), program_(program), work_(work), limits_(limits), places_(places), memory_(work) {}
 
   SearchResult run() {
-    for_each_layout(hardware_, work_, limits_, [&](Layout layout) {
-      layout.states_place = place_;
-      look_at(layout);
-    });
-    check_input(result_.possible > 0, "no layout of ", limits_.world_size, " ranks divides ", work_.model.num_layers,
-                " layers and a global_batch_size of ", work_.global_batch_size,
-                "; choose a batch that is a multiple of more of the ranks");
+    for_each_layout(
+        hardware_, work_, limits_, [&](const Layout& layout) { look_at(layout); }, places_);
     std::vector<std::size_t> order(fitting_.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::ranges::stable_sort(order, {}, [&](std::size_t i) { return fitting_[i].least; });
@@ -103,15 +92,15 @@ class Search {
     return *entry.time;
   }
 
-  void look_at(const Layout& layout) {
+  void look_at(const Layout& possible) {
     ++result_.possible;
-    const MemoryEstimate memory = memory_.most(layout);
+    const auto [layout, memory, fits] = place_activations(memory_, hardware_, possible, limits_.memory_bytes);
     if (result_.possible == 1 || memory.total() < result_.smallest.memory.total())
       result_.smallest = {.layout = layout, .time = {}, .memory = memory};
-    if (!fits(memory, place_, hardware_, limits_)) {
+    if (!fits) {
       for (const std::string& kind : kinds(layout)) {
-        const auto [place, is_new] = too_big_.try_emplace(kind, Candidate{layout, {}, memory});
-        if (!is_new && memory.total() < place->second.memory.total()) place->second = {layout, {}, memory};
+        const auto [found, is_new] = too_big_.try_emplace(kind, Candidate{layout, {}, memory});
+        if (!is_new && memory.total() < found->second.memory.total()) found->second = {layout, {}, memory};
       }
       return;
     }
@@ -147,6 +136,27 @@ class Search {
                                         .fits = false,
                                         .reason = str("needs ", human_bytes(smallest.memory.total()), " at least, of ",
                                                       human_bytes(limits_.memory_bytes))});
+    if (!limits_.other_numbers) tell_roundings(best);
+  }
+
+  /// What the best layout would gain at most where what travels is rounded.
+  void tell_roundings(const Candidate& best) {
+    double most = kWorthTelling;
+    std::optional<Candidate> fastest;
+    for (const Rounding& rounding : other_roundings(hardware_, work_, best.layout)) {
+      Entry entry{.layout = best.layout, .memory = {}, .time = {}};
+      entry.layout.rounding = rounding;
+      entry.memory = memory_.most(entry.layout);
+      const double gain = best.time.seconds / simulated(entry).seconds - 1;
+      if (gain <= most || entry.memory.total() > limits_.memory_bytes) continue;
+      most = gain;
+      fastest = candidate(entry);
+    }
+    if (fastest)
+      result_.alternatives.push_back(
+          {.kind = "other numbers",
+           .candidate = *fastest,
+           .reason = str(fixed(100 * most, 1), " % faster, as less is sent; --other_numbers looks at such")});
   }
 
   /// The part of the step that grows most.
@@ -171,6 +181,7 @@ class Search {
         {a.bubble - b.bubble, "the pipeline waits longer"},
         {a.messages - b.messages, "more messages between stages"},
         {a.optimizer - b.optimizer, "the update is shared by fewer"},
+        {a.work.elsewhere - b.work.elsewhere, "what is elsewhere takes longer to come than what it is for"},
         {a.work.elementwise - b.work.elementwise, "more goes over memory"},
         {a.work.attention - b.work.attention, "more attention is computed again"},
         {a.work.products - b.work.products, other.layout.recompute.granularity == Recompute::Granularity::Full
@@ -185,7 +196,7 @@ class Search {
   const Implementation& program_;
   const Workload& work_;
   const SearchLimits& limits_;
-  const StatesPlace place_;
+  const Places places_;
   LayoutMemory memory_;
   SearchResult result_;
   std::vector<Entry> fitting_;
@@ -200,28 +211,36 @@ SearchResult search_layouts(const Hardware& hardware, const Implementation& prog
   const std::vector<std::string> conflicts = limit_conflicts(hardware, work, limits);
   check_input(conflicts.empty(), "no layout can be found:\n  ", join(conflicts, "\n  "));
   SearchResult result;
-  for (const StatesPlace place : places(hardware.host)) {
-    SearchResult of_place = Search(hardware, program, work, limits, place).run();
-    if (!of_place.best.empty()) return of_place;
-    if (place == StatesPlace::Device || of_place.smallest.memory.total() < result.smallest.memory.total())
-      result = std::move(of_place);
+  for (const Places& where : places(hardware.host)) {
+    SearchResult found = Search(hardware, program, work, limits, where).run();
+    if (!found.best.empty()) return found;
+    const bool is_least = found.possible > 0 && found.smallest.memory.total() < result.smallest.memory.total();
+    if (result.possible == 0 || is_least) result = std::move(found);
   }
+  check_input(result.possible > 0, "no layout of ", limits.world_size, " ranks divides ", work.model.num_layers,
+              " layers and a global_batch_size of ", work.global_batch_size,
+              "; choose a batch that is a multiple of more of the ranks");
   return result;
 }
 
-i64 smallest_world(const Hardware& hardware, const Workload& work, SearchLimits limits) {
+bool fits_somehow(const Hardware& hardware, const Workload& work, const SearchLimits& limits) {
   LayoutMemory memory(work);
-  const std::vector<StatesPlace> all = places(hardware.host);
-  for (; limits.world_size <= hardware.links.ranks.back(); limits.world_size *= 2) {
-    bool fit = false;
-    for_each_layout(hardware, work, limits, [&](Layout layout) {
-      for (const StatesPlace place : all) {
-        layout.states_place = place;
-        fit = fit || fits(memory.most(layout), place, hardware, limits);
-      }
-    });
-    if (fit) return limits.world_size;
+  bool fits = false;
+  for (const Places& where : places(hardware.host)) {
+    if (fits) break;
+    for_each_layout(
+        hardware, work, limits,
+        [&](const Layout& layout) {
+          fits = fits || place_activations(memory, hardware, layout, limits.memory_bytes).fits;
+        },
+        where);
   }
+  return fits;
+}
+
+i64 smallest_world(const Hardware& hardware, const Workload& work, SearchLimits limits) {
+  for (; limits.world_size <= hardware.links.ranks.back(); limits.world_size *= 2)
+    if (fits_somehow(hardware, work, limits)) return limits.world_size;
   return 0;
 }
 

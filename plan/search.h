@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/cost/step_time.h"
+#include "plan/step/step_time.h"
 
 namespace mcpp {
 
@@ -17,7 +17,9 @@ struct SearchLimits {
   i64 micro_batch_size = 0;
   i64 most_micro_batch_size = 8;
   double memory_bytes = 0;  ///< that a rank may use
-  int keep = 5;             ///< layouts to be found
+  /// Also layouts that round what travels where the workload does not (Rounding).
+  bool other_numbers = false;
+  int keep = 5;  ///< layouts to be found
 };
 
 struct Candidate {
@@ -41,13 +43,16 @@ struct SearchResult {
   i64 possible = 0, fitting = 0, simulated = 0;
 };
 
-/// Throws BadInput, with all reasons, when the limits contradict the model or one another. Where nothing fits with the
-/// optimizer's states on the devices they go to the memory of the host, and then to its disks, of which the hardware
-/// must know how fast they are. Nothing that fits even so is not an error: `best` is empty then, and `smallest` the one
-/// that needs least of a device. The same every time.
+/// Throws BadInput, with all reasons, when the limits contradict the model or one another. Activations wait in the
+/// memory of the host, or on its disks, in layouts that do not fit otherwise. Where nothing fits with the optimizer's
+/// states on the devices they go there, and then the weights (places.h); the hardware must know how fast these are.
+/// Nothing that fits even so is not an error: `best` is empty then, and `smallest` the one that needs least of a
+/// device. The same every time.
 SearchResult search_layouts(const Hardware& hardware, const Implementation& program, const Workload& work,
                             const SearchLimits& limits);
 
+/// Whether some layout fits.
+bool fits_somehow(const Hardware& hardware, const Workload& work, const SearchLimits& limits);
 /// The smallest world, a multiple of limits.world_size by a power of two, for which some layout fits; 0 when there is
 /// none that the links join.
 i64 smallest_world(const Hardware& hardware, const Workload& work, SearchLimits limits);

@@ -28,6 +28,10 @@ std::vector<Gain> what_helps(const Job& job) {
       with("twice the bandwidth of " + job.hardware.links.tier[tier],
            [tier](Hardware& h) { h.links.bandwidth[tier] *= 2; });
   }
+  if (job.layout.uses(OffloadTier::Host) || job.layout.uses(OffloadTier::File))
+    with("twice the bandwidth between device and host", [](Hardware& h) { h.host.link_bandwidth *= 2; });
+  if (job.layout.uses(OffloadTier::File))
+    with("twice the bandwidth of local disks", [](Hardware& h) { h.host.nvme_bandwidth *= 2; });
   std::ranges::stable_sort(gains, std::greater(), &Gain::part);
   return gains;
 }

@@ -1,6 +1,6 @@
 // What a step would gain from better hardware, and lose by failures.
 #pragma once
-#include "plan/cost/step_time.h"
+#include "plan/step/step_time.h"
 
 namespace mcpp {
 

@@ -28,6 +28,7 @@ model/layers data/tokenizer data/read checkpoint/format
 model data/prepare data/mock checkpoint/folder
 data/parts checkpoint/load checkpoint/save
 plan/cost
+plan/step
 plan
 plan/report
 megatron_cpp/config megatron_cpp/logging

@@ -18,6 +18,7 @@
 #include "plan/report/step_page.h"
 #include "plan/save_time.h"
 #include "plan/search.h"
+#include "plan/step/elsewhere.h"
 
 namespace mcpp {
 namespace {
@@ -34,7 +35,7 @@ struct PlanOptions {
   double expert_imbalance = Workload().expert_imbalance;
   i64 keep = 5;
   double memory_reserve = kMemoryReserve;
-  bool explain = false, predict = false, json = false;
+  bool other_numbers = false, explain = false, predict = false, json = false;
   std::string emit, svg, html;
   std::vector<i64> scale;
   bool weak = false;
@@ -58,6 +59,9 @@ struct PlanOptions {
     visit("keep", self.keep, "how many of the fastest layouts to show", between(1, 100));
     visit("memory_reserve", self.memory_reserve,
           "part of a device's memory that is left to libraries, the driver and fragments", from_to_below(0, 1));
+    visit("other_numbers", self.other_numbers,
+          "also layouts whose ranks send weights or gradients with fewer bits than the configuration says, which "
+          "changes what is trained");
     visit("explain", self.explain, "also the usual recipe, and where the time of the best layout's step goes");
     visit("predict", self.predict,
           "only how long a step of the configuration's own layout takes, and the memory that it needs");
@@ -94,6 +98,7 @@ SearchLimits limits_of(const PlanOptions& options, const Hardware& hardware) {
           .pipeline_model_parallel_size = options.pp,
           .micro_batch_size = options.micro_batch_size,
           .memory_bytes = (1 - options.memory_reserve) * hardware.memory_bytes(),
+          .other_numbers = options.other_numbers,
           .keep = static_cast<int>(options.keep)};
 }
 
@@ -113,7 +118,7 @@ void predict(const PlanOptions& options, const Config& config, const Job& any, c
                            " at most (links.ranks)"));
   check_input(problems.empty(), "the configuration's layout cannot run:\n  ", join(problems, "\n  "));
   const Job own{any.hardware, any.program, any.work, layout_of(config, world_size)};
-  const StepTime step = step_time(own);
+  const StepTime step = configured_step(any, config, world_size);
   const double memory = most_memory(config, world_size);
   if (!options.html.empty()) write_file_atomic(options.html, step_page(own, step));
   if (options.json) return log.info(step_json(own, step, memory));
@@ -125,7 +130,10 @@ std::string configured(const Config& config, const Job& best, const StepTime& be
   const int world_size = static_cast<int>(best.layout.world_size);
   if (const auto problems = layout_problems(config, world_size); !problems.empty())
     return str("the configuration's own layout cannot run on ", world_size, " ranks: ", problems.front(), "\n");
-  const Job own{best.hardware, best.program, best.work, layout_of(config, world_size)};
+  const Layout layout = layout_of(config, world_size);
+  if (const auto missing = missing_rates(best.hardware, layout); !missing.empty())
+    return str("the configuration's own layout cannot be predicted: ", missing.front(), "\n");
+  const Job own{best.hardware, best.program, best.work, layout};
   const double seconds = step_time(own).seconds;
   return str("the configuration's own layout: ", own.layout.describe(), "\n  ", human_seconds(seconds), " a step, ",
              fixed(seconds / best_time.seconds, 2), " times the best\n");
@@ -135,9 +143,8 @@ std::string configured(const Config& config, const Job& best, const StepTime& be
 Hardware hardware_of_run(const PlanOptions& options, const Config& config, const Job& any, const Log& log) {
   const MeasuredRun measured = read_measured_run(options.from_run);
   const int world_size = static_cast<int>(options.world_size);
-  check_layout(config, world_size);
+  const StepTime predicted = configured_step(any, config, world_size);
   const Job own{any.hardware, any.program, any.work, layout_of(config, world_size)};
-  const StepTime predicted = step_time(own);
   const std::vector<MemoryEstimate> ranks = estimate_memory_by_stage(config, world_size);
   std::vector<RunPart> details = compare_modules(own, measured);
   for (RunPart& part : compare_memory(ranks, measured)) details.push_back(std::move(part));
@@ -172,7 +179,7 @@ void plan_layouts(const PlanOptions& options, const Config& config, const Job& a
   if (!options.emit.empty()) {
     write_file_atomic(options.emit, print_config(with_layout(config, best.layout)));
     log.info(str("the configuration with the best layout is in ", options.emit,
-                 best.layout.states_place == StatesPlace::Disk && config.optimizer.offload_folder.empty()
+                 best.layout.uses(OffloadTier::File) && config.optimizer.offload_folder.empty()
                      ? "; before it runs it needs optimizer.offload_folder, on a disk"
                      : ""));
   }

@@ -6,6 +6,8 @@
 #include "megatron_cpp/config/hardware_file.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/placement.h"
+#include "plan/places.h"
+#include "plan/step/elsewhere.h"
 
 namespace mcpp {
 namespace {
@@ -17,16 +19,41 @@ std::string seconds_text(double seconds) {
   return seconds < 10 ? fixed(1e3 * seconds, 1) + " ms" : human_seconds(seconds);
 }
 
-/// The fastest that the whole configuration allows, such as the steps by which its batch grows.
+/// Where it was looked for room.
+std::string what_was_tried(const Hardware& hardware) {
+  const Places farthest = places(hardware.host).back();
+  if (farthest.params == OffloadTier::Device)
+    return str(" (its host is not asked to help: host.memory_bandwidth and host.link_bandwidth of ",
+               hardware.device.name, " say how fast that would be)");
+  return str(", even with optimizer state, weights and activations in host memory",
+             farthest.params == OffloadTier::File ? " and on disks" : "");
+}
+
+/// Whether gradients in half the memory would be enough: no search does that by itself, as it trains with other
+/// numbers.
+std::string what_rounding_does(const Hardware& hardware, Workload work, const SearchLimits& limits) {
+  if (work.rounding.bf16_gradients || !work.may_round_gradients) return "";
+  work.rounding.bf16_gradients = true;
+  if (!fits_somehow(hardware, work, limits)) return "";
+  return "; with optimizer.main_grads_dtype = \"bf16\", which changes numbers, something would";
+}
+
+/// The fastest that the whole configuration allows, such as the steps by which its batch grows, and the folder that
+/// disks need.
 const Candidate& best_that_runs(const SearchResult& found, const Config& config, int world_size) {
+  const auto has_folder = [&](const Candidate& candidate) {
+    return !candidate.layout.uses(OffloadTier::File) || !config.optimizer.offload_folder.empty();
+  };
   const auto runs = [&](const Candidate& candidate) {
-    return layout_problems(with_layout(config, candidate.layout), world_size).empty();
+    return has_folder(candidate) && layout_problems(with_layout(config, candidate.layout), world_size).empty();
   };
   const auto best = std::ranges::find_if(found.best, runs);
-  check_input(best != found.best.end(), "--plan: none of the ", found.best.size(), " fastest layouts can run on ",
-              world_size,
-              " ranks: ", join(layout_problems(with_layout(config, found.best.front().layout), world_size), "; "));
-  return *best;
+  if (best != found.best.end()) return *best;
+  const Candidate& first = found.best.front();
+  check_input(has_folder(first), "--plan: what fits, ", first.layout.describe(),
+              ", needs a folder on a disk: set optimizer.offload = \"file\" and optimizer.offload_folder");
+  fail(ExitCode::BadInput, "--plan: none of the ", found.best.size(), " fastest layouts can run on ", world_size,
+       " ranks: ", join(layout_problems(with_layout(config, first.layout), world_size), "; "));
 }
 
 }  // namespace
@@ -38,9 +65,17 @@ void fail_nothing_fits(const SearchResult& result, const Hardware& hardware, con
   fail(ExitCode::BadInput, "nothing fits: of ", result.possible, " layouts of ", limits.world_size,
        " ranks the one that needs least, ", smallest.layout.describe(), ", needs ",
        human_bytes(smallest.memory.total()), " of the ", human_bytes(limits.memory_bytes), " that a rank on ",
-       hardware.device.name, " has; ",
+       hardware.device.name, " has", what_was_tried(hardware), what_rounding_does(hardware, work, limits), "; ",
        world > 0 ? str("the smallest world that would do has ", world, " ranks")
                  : str("no world that its links join would do; use devices with more memory"));
+}
+
+StepTime configured_step(const Job& any, const Config& config, int world_size) {
+  check_layout(config, world_size);
+  const Job own{any.hardware, any.program, any.work, layout_of(config, world_size)};
+  const std::vector<std::string> missing = missing_rates(own.hardware, own.layout);
+  check_input(missing.empty(), "a step cannot be predicted: ", join(missing, "; "));
+  return step_time(own);
 }
 
 PlannedRun plan_run(const Config& config, const PlanRequest& request, int world_size) {
@@ -56,17 +91,13 @@ PlannedRun plan_run(const Config& config, const PlanRequest& request, int world_
   if (request.plan) {
     if (found.best.empty()) fail_nothing_fits(found, hardware, work, limits);
     const Candidate& best = best_that_runs(found, config, world_size);
-    check_input(best.layout.states_place != StatesPlace::Disk || !config.optimizer.offload_folder.empty(),
-                "--plan: only layouts with the optimizer's state on a disk fit; set optimizer.offload = \"file\" and "
-                "optimizer.offload_folder");
     return {.config = with_layout(config, best.layout),
             .text = str("planned for ", world_size, " x ", hardware.device.name, ": ", best.layout.describe(), ", ",
                         seconds_text(best.time.seconds), " a step predicted, the best of ", found.fitting,
                         " layouts that fit"),
             .warning = {}};
   }
-  check_layout(config, world_size);
-  const double seconds = step_time({hardware, program, work, layout_of(config, world_size)}).seconds;
+  const double seconds = configured_step({hardware, program, work, {}}, config, world_size).seconds;
   PlannedRun run{
       .config = config,
       .text = str("predicted on ", world_size, " x ", hardware.device.name, ": ", seconds_text(seconds), " a step"),

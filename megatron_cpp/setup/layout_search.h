@@ -15,6 +15,10 @@ inline constexpr double kMemoryReserve = 0.08;
 [[noreturn]] void fail_nothing_fits(const SearchResult& result, const Hardware& hardware, const Workload& work,
                                     const SearchLimits& limits);
 
+/// A step of the configuration's own layout, whatever any.layout is. BadInput when it cannot run on so many ranks, or
+/// nobody knows how fast a disk is that it uses.
+StepTime configured_step(const Job& any, const Config& config, int world_size);
+
 /// What pretrain asks for: the hardware, as plan takes it, and whether to take the best layout.
 struct PlanRequest {
   std::string hardware;

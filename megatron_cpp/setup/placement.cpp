@@ -1,12 +1,42 @@
 #include "megatron_cpp/setup/placement.h"
 
-#include <utility>
 
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "megatron_cpp/setup/plan.h"
 
 namespace mcpp {
+namespace {
+
+Rounding rounding_of(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  return {.packed_weights = p.zero_quantized_weights,
+          .packed_gradients = p.zero_quantized_gradients,
+          .bf16_gradients = config.optimizer.main_grads_dtype == GradDType::Bf16,
+          .power_sgd_rank = p.power_sgd_rank};
+}
+
+void set_rounding(Config& config, const Rounding& rounding) {
+  config.parallel.zero_quantized_weights = rounding.packed_weights;
+  config.parallel.zero_quantized_gradients = rounding.packed_gradients;
+  config.parallel.power_sgd_rank = rounding.power_sgd_rank;
+  config.optimizer.main_grads_dtype = rounding.bf16_gradients ? GradDType::Bf16 : GradDType::Fp32;
+}
+
+/// Where the layout keeps what; the folder that `config` names goes when nothing of that is on a disk any more.
+void set_places(Config& config, const Layout& layout) {
+  const OptimizerConfig defaults;
+  OptimizerConfig& o = config.optimizer;
+  const bool was_read = config.offloads_to_disk();
+  o.offload = layout.states_place;
+  o.offload_fraction = layout.share_elsewhere() > 0 ? layout.states_elsewhere : defaults.offload_fraction;
+  if (o.offload == OffloadTier::Device) o.offload_segment_size = defaults.offload_segment_size;
+  o.offload_params = layout.params_place;
+  config.training.offload_activations = layout.activations_place;
+  if (was_read && !config.offloads_to_disk()) o.offload_folder.clear();
+}
+
+}  // namespace
 
 Workload workload_of(const Config& config) {
   return {.model = config.model,
@@ -15,7 +45,9 @@ Workload workload_of(const Config& config) {
           .global_batch_size = config.batch_sizes().back().batch_size,
           .states = states_per_weight(config),
           .bucket_elements = config.parallel.ddp_bucket_size,
-          .segment_bytes = most_segment_bytes(config)};
+          .segment_bytes = most_segment_bytes(config),
+          .rounding = rounding_of(config),
+          .may_round_gradients = config.optimizer.optimizer != OptimizerKind::Muon};
 }
 
 Layout layout_of(const Config& config, int world_size) {
@@ -39,8 +71,12 @@ Layout layout_of(const Config& config, int world_size) {
           .instances = p.num_distributed_optimizer_instances,
           .micro_batch_size = config.training.micro_batch_size,
           .recompute = recompute_of(config),
-          .states_place = static_cast<StatesPlace>(config.optimizer.offload),
-          .states_elsewhere = config.optimizer.offload_fraction};
+          .states_place = config.optimizer.offload,
+          .states_elsewhere = config.optimizer.offload_fraction,
+          .params_place = config.optimizer.offload_params,
+          .activations_place = config.training.offload_activations,
+          .node_ranks = p.zero_hpz_partition_size,
+          .rounding = rounding_of(config)};
 }
 
 Config with_layout(Config config, const Layout& layout) {
@@ -61,13 +97,9 @@ Config with_layout(Config config, const Layout& layout) {
   p.pipeline_model_parallel_layout = layout.stages;
   p.zero_stage = layout.zero_stage;
   p.num_distributed_optimizer_instances = layout.instances;
-  const OptimizerConfig defaults;
-  OptimizerConfig& o = config.optimizer;
-  const OffloadTier before = std::exchange(o.offload, static_cast<OffloadTier>(layout.states_place));
-  o.offload_fraction = layout.share_elsewhere() > 0 ? layout.states_elsewhere : defaults.offload_fraction;
-  if (o.offload == OffloadTier::Device) o.offload_segment_size = defaults.offload_segment_size;
-  if (layout.zero_stage < 3) o.offload_params = OffloadTier::Device;
-  if (before == OffloadTier::File && !config.offloads_to_disk()) o.offload_folder.clear();
+  p.zero_hpz_partition_size = layout.node_ranks;
+  set_rounding(config, layout.rounding);
+  set_places(config, layout);
   TrainingConfig& t = config.training;
   t.micro_batch_size = layout.micro_batch_size;
   t.recompute_granularity = static_cast<RecomputeGranularity>(layout.recompute.granularity);

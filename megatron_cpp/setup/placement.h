@@ -9,7 +9,8 @@ namespace mcpp {
 Workload workload_of(const Config& config);
 /// How it says that they are laid out. layout_problems() must have found none.
 Layout layout_of(const Config& config, int world_size);
-/// The same training with another layout: the keys of [parallel] that say how, micro_batch_size, and recomputation.
+/// The same training with another layout: the keys of [parallel] that say how, micro_batch_size, recomputation, and
+/// where the optimizer's states, weights and activations are.
 Config with_layout(Config config, const Layout& layout);
 
 }  // namespace mcpp

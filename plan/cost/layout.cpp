@@ -3,6 +3,22 @@
 #include "base/strings.h"
 
 namespace mcpp {
+namespace {
+
+const char* place_name(OffloadTier tier) {
+  return tier == OffloadTier::Host ? "in host memory" : "on disk";
+}
+
+}  // namespace
+
+bool Rounding::goes_with(int zero_stage) const {
+  return (zero_stage >= 1 || !(packed_weights || packed_gradients)) && (zero_stage >= 2 || !bf16_gradients) &&
+         (zero_stage <= 1 || power_sgd_rank == 0);
+}
+
+bool Layout::uses(OffloadTier tier) const {
+  return states_place == tier || params_place == tier || activations_place == tier;
+}
 
 RankGroup Layout::shard_group() const {
   // Along cp and dp ranks are neighbours, unless the pipeline lies between them.
@@ -40,7 +56,8 @@ ActivationSetup Layout::activations(const Workload& work) const {
           .cp_comm_type = cp_comm_type,
           .expert_parallel = ep,
           .expert_tensor_parallel = etp,
-          .dispatcher = dispatcher};
+          .dispatcher = dispatcher,
+          .offload = activations_place};
 }
 
 std::string Layout::describe() const {
@@ -54,11 +71,17 @@ std::string Layout::describe() const {
   if (!stages.empty()) text += " of " + stages;
   text += str(", dp ", dp(), " zero ", zero_stage);
   if (instances > 1) text += str(" in ", instances, " groups");
+  if (node_ranks > 1) text += str(" with a second copy in every ", node_ranks);
+  if (rounding.packed_weights) text += ", weights packed";
+  if (rounding.packed_gradients) text += ", gradients packed";
+  if (rounding.bf16_gradients) text += ", gradients in bf16";
+  if (rounding.power_sgd_rank > 0) text += str(", factors of rank ", rounding.power_sgd_rank);
   text += str(", micro batch ", micro_batch_size);
   if (recompute.granularity == Recompute::Granularity::Full) text += ", recompute full";
   if (recompute.granularity == Recompute::Granularity::Selective) text += ", recompute selective";
-  if (states_place == StatesPlace::Host) text += ", optimizer state in host memory";
-  if (states_place == StatesPlace::Disk) text += ", optimizer state on disk";
+  for (const auto& [place, what] :
+       {std::pair(states_place, "optimizer state"), {params_place, "weights"}, {activations_place, "activations"}})
+    if (place != OffloadTier::Device) text += str(", ", what, " ", place_name(place));
   return text;
 }
 

@@ -8,8 +8,15 @@
 
 namespace mcpp {
 
-/// Where the optimizer's states and master weights are: with the weights, in the memory of the host, on a disk.
-enum class StatesPlace : u8 { Device, Host, Disk };
+/// What is rounded for its way between ranks, or for a sum: keys that change numbers (docs/less_traffic.md).
+struct Rounding {
+  bool packed_weights = false, packed_gradients = false;  ///< zero_quantized_weights, zero_quantized_gradients
+  bool bf16_gradients = false;                            ///< main_grads_dtype
+  i64 power_sgd_rank = 0;
+
+  bool operator==(const Rounding&) const = default;
+  bool goes_with(int zero_stage) const;
+};
 
 /// What every layout has to train.
 struct Workload {
@@ -20,6 +27,8 @@ struct Workload {
   StatesPerWeight states = {};
   i64 bucket_elements = 40'000'000;  ///< ddp_bucket_size
   double segment_bytes = 0;          ///< of states on a disk, what is in memory at a time at most
+  Rounding rounding = {};            ///< that every layout has
+  bool may_round_gradients = true;   ///< the optimizer takes them in bf16
   /// Of tokens that come to experts: those of the busiest rank, over an even share.
   double expert_imbalance = 1.1;
 
@@ -43,8 +52,12 @@ struct Layout {
   i64 instances = 1;  ///< num_distributed_optimizer_instances
   i64 micro_batch_size = 1;
   Recompute recompute = {};
-  StatesPlace states_place = StatesPlace::Device;
-  double states_elsewhere = 1;  ///< the share of them that is there, unless that is Device
+  OffloadTier states_place = OffloadTier::Device;  ///< of the optimizer's states and master weights
+  double states_elsewhere = 1;                     ///< the share of them that is there, unless that is Device
+  OffloadTier params_place = OffloadTier::Device;  ///< of ZeRO 3's weights; offload_params
+  OffloadTier activations_place = OffloadTier::Device;
+  i64 node_ranks = 1;  ///< zero_hpz_partition_size
+  Rounding rounding = {};
   /// Neighbours in the pipeline are nearer than those in data parallelism; this program has it the other way round.
   bool pipeline_inside = false;
 
@@ -56,6 +69,11 @@ struct Layout {
   RankGroup shard_group() const;
   /// Ranks of different instances that hold the same part.
   RankGroup instance_group() const;
+  /// Of shard_group(), those that keep a second copy of the weights; and those at the same place among such.
+  RankGroup node_group() const { return {.ranks = node_ranks, .stride = shard_group().stride}; }
+  RankGroup across_nodes() const {
+    return {.ranks = shard_group().ranks / node_ranks, .stride = shard_group().stride * node_ranks};
+  }
   /// Those that exchange tokens for experts.
   RankGroup exchange_group() const { return {.ranks = ep * etp, .stride = 1}; }
   i64 expert_dp() const { return world_size / (pp * ep * etp); }
@@ -65,7 +83,9 @@ struct Layout {
   i64 pipeline_stride() const { return tp * cp * (pipeline_inside ? 1 : dp()); }
 
   /// Of the optimizer's states, those that are not with the weights.
-  double share_elsewhere() const { return states_place == StatesPlace::Device ? 0 : states_elsewhere; }
+  double share_elsewhere() const { return states_place == OffloadTier::Device ? 0 : states_elsewhere; }
+  /// Whether anything of it is at such a place.
+  bool uses(OffloadTier tier) const;
   StageSplit stage_split(const ModelConfig& model) const;
   ActivationSetup activations(const Workload& work) const;
   /// "tp 8 sp, cp 2, pp 4 interleaved x 2, dp 16 zero 1, micro batch 1, recompute full".

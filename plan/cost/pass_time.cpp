@@ -10,6 +10,7 @@ PassTime& PassTime::operator+=(const PassTime& other) {
   context_parallel += other.context_parallel;
   expert_parallel += other.expert_parallel;
   data_parallel += other.data_parallel;
+  elsewhere += other.elsewhere;
   return *this;
 }
 
@@ -20,7 +21,8 @@ PassTime PassTime::operator*(double factor) const {
           .tensor_parallel = factor * tensor_parallel,
           .context_parallel = factor * context_parallel,
           .expert_parallel = factor * expert_parallel,
-          .data_parallel = factor * data_parallel};
+          .data_parallel = factor * data_parallel,
+          .elsewhere = factor * elsewhere};
 }
 
 PassTime UnitTime::total() const {

@@ -136,20 +136,22 @@ std::vector<MemoryPoint> activations(const Job& job, const DrawnStep& drawn, std
   const ActivationSetup setup = job.layout.activations(job.work);
   const std::vector<StageContents> stages = split_stages(job.layout.stage_split(job.work.model));
   std::vector<MemoryPoint> points{{0, 0}};
-  double kept = 0;
+  i64 kept = 0;
   for (const TimedAction& timed : drawn.timeline.per_rank[rank]) {
     if (!is_pass(timed)) continue;
     const StageActivations stage =
         stage_activations(job.work.model, setup, stages[static_cast<std::size_t>(timed.action.stage)]);
     const ActionKind kind = timed.action.kind;
-    const double works = computes_input_grad(kind) ? static_cast<double>(stage.working) : 0;
-    points.push_back({timed.begin, kept + works});
-    if (kind == ActionKind::Forward) kept += static_cast<double>(stage.kept);
-    points.push_back({timed.end, kept + works});
-    if (computes_weight_grad(kind)) kept -= static_cast<double>(stage.kept);
-    points.push_back({timed.end, kept});
+    const bool puts_off = kind == ActionKind::BackwardInput;
+    const i64 works = !computes_input_grad(kind) ? 0 : puts_off ? stage.working_put_off : stage.working;
+    points.push_back({timed.begin, static_cast<double>(kept + works)});
+    if (kind == ActionKind::Forward) kept += stage.kept;
+    points.push_back({timed.end, static_cast<double>(kept + works)});
+    if (computes_input_grad(kind)) kept += (puts_off ? stage.waiting : 0) - stage.kept;
+    if (kind == ActionKind::BackwardWeight) kept -= stage.waiting;
+    points.push_back({timed.end, static_cast<double>(kept)});
   }
-  points.push_back({drawn.timeline.makespan, kept});
+  points.push_back({drawn.timeline.makespan, static_cast<double>(kept)});
   return points;
 }
 

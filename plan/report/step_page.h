@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "plan/cost/step_time.h"
+#include "plan/step/step_time.h"
 
 namespace mcpp {
 

@@ -9,7 +9,8 @@ std::vector<StepPart> pass_parts(const PassTime& t) {
           {"tensor_parallel", "tensor-parallel communication", "#e08a3c", t.tensor_parallel},
           {"context_parallel", "context-parallel communication", "#c8551b", t.context_parallel},
           {"expert_parallel", "tokens to experts and back", "#b83274", t.expert_parallel},
-          {"zero_in_microbatches", "ZeRO in each microbatch", "#8246c4", t.data_parallel}};
+          {"zero_in_microbatches", "ZeRO in each microbatch", "#8246c4", t.data_parallel},
+          {"elsewhere", "waits for what is elsewhere", "#7d5a44", t.elsewhere}};
 }
 
 std::vector<StepPart> step_parts(const StepTime& t) {

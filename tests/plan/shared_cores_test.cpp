@@ -5,7 +5,7 @@
 
 #include "parallel/pp/lower.h"
 #include "parallel/pp/schedule_kind.h"
-#include "plan/cost/step_time.h"
+#include "plan/step/step_time.h"
 #include "tests/support/toy_cluster.h"
 
 namespace mcpp {

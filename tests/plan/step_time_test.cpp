@@ -1,5 +1,5 @@
 // What a step is predicted to take, where it must follow from simpler things.
-#include "plan/cost/step_time.h"
+#include "plan/step/step_time.h"
 
 #include <gtest/gtest.h>
 

@@ -37,5 +37,17 @@ TEST(WhatHelps, WhatTheStepWaitsFor) {
   }
 }
 
+TEST(WhatHelps, LinksAndDisksWhereSomethingIsThere) {
+  Hardware hardware = test::toy_cluster(300, 2.5);
+  hardware.host = {.memory = 100, .memory_bandwidth = 50, .link_bandwidth = 10, .nvme_bandwidth = 0.1};
+  const Workload work = test::toy_workload(8, 4096, 32, 16);
+  const Implementation program;
+  const auto best = [&](OffloadTier tier) {
+    return what_helps({hardware, program, work, {.world_size = 1, .activations_place = tier}}).front().change;
+  };
+  EXPECT_EQ(best(OffloadTier::Host), "twice the bandwidth between device and host");
+  EXPECT_EQ(best(OffloadTier::File), "twice the bandwidth of local disks");
+}
+
 }  // namespace
 }  // namespace mcpp

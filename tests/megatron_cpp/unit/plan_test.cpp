@@ -1,20 +1,11 @@
-// The search for layouts, and the command around it.
-#include "megatron_cpp/setup/plan.h"
-
+// The command `plan`, and the files of hardware that it reads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <algorithm>
 
 #include "base/json/json.h"
-#include "base/strings.h"
-#include "megatron_cpp/config/config.h"
-#include "megatron_cpp/config/layout.h"
-#include "megatron_cpp/setup/placement.h"
-#include "plan/layout_memory.h"
-#include "plan/layouts.h"
-#include "plan/search.h"
-#include "plan/stage_layouts.h"
+#include "megatron_cpp/config/hardware_file.h"
 #include "tests/support/errors.h"
 #include "tests/support/program.h"
 #include "tests/support/published_runs.h"
@@ -28,220 +19,14 @@ using testing::HasSubstr;
 using testing::Not;
 using namespace test;
 
-constexpr double kUsable = 0.92;
-
-SearchLimits limits_for(const Hardware& hardware, i64 world_size) {
-  return {.world_size = world_size, .memory_bytes = kUsable * hardware.memory_bytes()};
-}
-
-/// CPU time of this thread, whatever else the machine does.
-double seconds_of(const std::function<void()>& f) {
-  const auto now = [] {
-    timespec t{};
-    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-  };
-  const double begin = now();
-  f();
-  return now() - begin;
-}
-
-/// Of a row of the paper, with so many chunks, which it leaves open; nothing where there is no such layout.
-std::vector<Layout> published_layout(const GptRow& row, i64 chunks) {
-  const Layout layout{.world_size = row.gpus,
-                      .tp = row.tp,
-                      .pp = row.pp,
-                      .schedule = chunks > 1 ? ScheduleKind::Interleaved : ScheduleKind::OneFOneB,
-                      .chunks = chunks,
-                      .recompute = {.granularity = Recompute::Granularity::Full}};
-  const bool is_possible = row.layers % (row.pp * chunks) == 0 &&
-                           (chunks == 1 || (row.pp > 1 && layout.microbatches(row.batch) % row.pp == 0));
-  return is_possible ? std::vector{layout} : std::vector<Layout>{};
-}
-
-/// Searches within 10 seconds, and finds what is at least as fast as each of `published`.
-void expect_at_least_as_fast(const Hardware& hardware, const std::string& name, const Workload& work,
-                             const std::vector<Layout>& published) {
-  const Implementation program;
-  const i64 gpus = published.front().world_size;
-  SearchResult result;
-  const double seconds =
-      seconds_of([&] { result = search_layouts(hardware, program, work, limits_for(hardware, gpus)); });
-  EXPECT_LT(seconds, 10) << name;
-  ASSERT_FALSE(result.best.empty()) << name;
-  const Candidate& best = result.best.front();
-  for (const Layout& layout : published) {
-    const double theirs = step_time({hardware, program, work, layout}).seconds;
-    EXPECT_LE(best.time.seconds, theirs) << name << ": " << layout.describe();
-    std::printf("%-8s %5d GPUs: published %8.3f s, found %8.3f s (%s), %d layouts in %.2f s\n", name.c_str(),
-                static_cast<int>(gpus), theirs, best.time.seconds, best.layout.describe().c_str(),
-                static_cast<int>(result.possible), seconds);
-  }
-}
-
-TEST(Search, IsAtLeastAsFastAsMegatronsLayouts) {
-  const Hardware hardware = catalogue("a100_80gb");
-  for (const GptRow& row : kWeakScaling) {
-    std::vector<Layout> layouts;
-    for (const i64 chunks : {1, 2, 3})
-      for (const Layout& layout : published_layout(row, chunks)) layouts.push_back(layout);
-    expect_at_least_as_fast(hardware, str(row.billions, " B"),
-                            {.model = gpt(row.layers, row.hidden, row.heads), .global_batch_size = row.batch}, layouts);
-  }
-}
-
-TEST(Search, IsAtLeastAsFastAsLlamas) {
-  const Hardware hardware = catalogue("h100_sxm");
-  for (const auto& [gpus, cp, sequence, batch] :
-       {std::array<i64, 4>{8192, 1, 8192, 2048}, {16384, 1, 8192, 2048}, {16384, 16, 131072, 128}})
-    expect_at_least_as_fast(hardware, "405B",
-                            {.model = llama(126, 16384, 53248, 128, 8, 128256, sequence), .global_batch_size = batch},
-                            {{.world_size = gpus,
-                              .tp = 8,
-                              .cp = cp,
-                              .pp = 16,
-                              .sequence_parallel = true,
-                              .cp_comm_type = CpCommType::AllGather,
-                              .schedule = ScheduleKind::Interleaved,
-                              .chunks = 8,
-                              .stages = "E|(t|)*126L",
-                              .zero_stage = 1}});
-}
-
-// A bound that were above what it bounds would hide the best; and the order must not depend on anything but the input.
-TEST(Search, LosesNothingAndIsTheSameEveryTime) {
-  const Hardware hardware = catalogue("h100_sxm");
-  const Implementation program;
-  const Workload work{.model = llama(32, 4096, 14336, 32, 8, 128256, 8192), .global_batch_size = 256};
-  SearchLimits limits = limits_for(hardware, 64);
-  const SearchResult result = search_layouts(hardware, program, work, limits);
-  ASSERT_EQ(result.best.size(), 5);
-  LayoutMemory memory(work);
-  double best = 1e30;
-  i64 fitting = 0;
-  for_each_layout(hardware, work, limits, [&](const Layout& layout) {
-    if (memory.most(layout).total() > limits.memory_bytes) return;
-    const Job job{hardware, program, work, layout};
-    const double seconds = step_time(job).seconds;
-    EXPECT_LE(least_seconds(job), seconds * (1 + 1e-12)) << layout.describe();
-    best = std::min(best, seconds);
-    ++fitting;
-  });
-  EXPECT_EQ(result.fitting, fitting);
-  EXPECT_EQ(result.best.front().time.seconds, best);
-  const SearchResult again = search_layouts(hardware, program, work, limits);
-  for (std::size_t i = 0; i < result.best.size(); ++i)
-    EXPECT_EQ(result.best[i].layout.describe(), again.best[i].layout.describe());
-}
-
-TEST(Search, TellsWhyOthersLose) {
-  const Hardware hardware = catalogue("h100_sxm");
-  const Implementation program;
-  const Workload work{.model = llama(80, 8192, 28672, 64, 8, 128256, 8192), .global_batch_size = 1024};
-  const SearchResult result = search_layouts(hardware, program, work, limits_for(hardware, 512));
-  const auto reason = [&](const std::string& kind) -> std::string {
-    for (const Alternative& other : result.alternatives)
-      if (other.kind == kind) return other.reason;
-    return "";
-  };
-  EXPECT_THAT(reason("tp 16"), HasSubstr("tensor parallelism leaves the nvlink domain of 8 for rack"));
-  EXPECT_THAT(reason("recompute full"), HasSubstr("more products are computed again"));
-}
-
-// The memory of a layout is what the dry run of its configuration says, whatever the search leaves out to be quick.
-void expect_memory_of_dry_run(const std::string& config_name, int every, int at_least) {
-  const Hardware hardware = catalogue("h100_sxm");
-  const Config base = load_config(source_folder() / "configs" / config_name);
-  const Workload work = workload_of(base);
-  LayoutMemory memory(work);
-  int compared = 0;
-  for_each_layout(hardware, work, limits_for(hardware, 32), [&](Layout layout) {
-    if (++compared % every != 0) return;  // a few hundred of all
-    layout.states_place = static_cast<StatesPlace>(compared / every % 3);
-    const Config config = with_layout(base, layout);
-    ASSERT_THAT(layout_problems(config, 32), testing::IsEmpty()) << layout.describe();
-    double most = 0;
-    for (const MemoryEstimate& rank : estimate_memory_by_stage(config, 32)) most = std::max(most, rank.total());
-    EXPECT_NEAR(memory.most(layout).total() / most, 1, 1e-9) << layout.describe();
-    EXPECT_EQ(layout_of(config, 32).describe(), layout.describe());
-  });
-  EXPECT_GT(compared, at_least);
-}
-
-TEST(Search, KnowsTheMemoryOfTheDryRun) {
-  expect_memory_of_dry_run("llama_8b.toml", 37, 1000);
-  expect_memory_of_dry_run("mixtral_8x7b.toml", 91, 5000);
-}
-
-TEST(Search, SharesExperts) {
-  const Hardware hardware = catalogue("h100_sxm");
-  const Implementation program;
-  const Workload work = workload_of(load_config(source_folder() / "configs/mixtral_8x7b.toml"));
-  SearchLimits limits = limits_for(hardware, 64);
-  const SearchResult result = search_layouts(hardware, program, work, limits);
-  ASSERT_FALSE(result.best.empty());
-  const double best = result.best.front().time.seconds;
-  for (const i64 ep : {1, 2, 4, 8}) {
-    limits.expert_model_parallel_size = ep;
-    const SearchResult of_size = search_layouts(hardware, program, work, limits);
-    ASSERT_FALSE(of_size.best.empty()) << ep;
-    EXPECT_EQ(of_size.best.front().layout.ep, ep);
-    EXPECT_GE(of_size.best.front().time.seconds, best) << ep;
-  }
-  limits.expert_model_parallel_size = 3;
-  const std::string error = input_error([&] { search_layouts(hardware, program, work, limits); });
-  EXPECT_CONTAINS(error, "expert_model_parallel_size = 3 does not divide num_experts = 8");
-}
-
-// States that have no place on the devices go to the host, and to its disks when it has not the memory either; not
-// where nobody knows how fast these are.
-TEST(Search, PutsStatesElsewhereWhereNothingElseFits) {
-  Hardware hardware = catalogue("h100_sxm");
-  const Implementation program;
-  const Workload work = workload_of(load_config(source_folder() / "configs/llama_70b.toml"));
-  const auto found = [&](i64 world) {
-    return search_layouts(hardware, program, work, limits_for(hardware, world)).best;
-  };
-  const auto place = [&](i64 world) { return found(world).front().layout.states_place; };
-  EXPECT_EQ(place(64), StatesPlace::Device);
-  ASSERT_FALSE(found(8).empty());
-  EXPECT_EQ(place(8), StatesPlace::Host);
-  const Candidate on_host = found(8).front();
-  EXPECT_GT(on_host.memory.elsewhere, 0.8 * 70e9 * 12 / 8);
-  EXPECT_LE(on_host.memory.elsewhere, 1e9 * hardware.host.memory);
-  hardware.host.memory = 64;
-  EXPECT_EQ(place(8), StatesPlace::Disk);
-  const Candidate on_disk = found(8).front();
-  EXPECT_GT(on_disk.time.optimizer, 2 * 12 * 70e9 / 8 / 3e9);  // read and written
-  EXPECT_GT(on_disk.time.optimizer, on_host.time.optimizer);
-  hardware.host.nvme_bandwidth = 0;
-  EXPECT_TRUE(found(8).empty());
-  hardware.host.memory = 256;
-  hardware.host.memory_bandwidth = 0;
-  EXPECT_TRUE(found(8).empty());
-}
-
-// An output that computes as much as layers do is given to a stage with fewer of them.
-TEST(Search, DealsLayersOutUnevenly) {
-  const ModelConfig m = llama(32, 4096, 14336, 32, 8, 128256, 8192);  // the output counts as two layers
-  EXPECT_THAT(stage_layouts(m, 4), testing::ElementsAre("", "Et*8|(t*9|)*2t*6L"));
-  EXPECT_THAT(stage_layouts(gpt(10, 1024, 16), 4), testing::ElementsAre(HasSubstr("E")));  // does not divide
-  EXPECT_THAT(stage_layouts(llama(126, 16384, 53248, 128, 8, 128256, 8192), 128), testing::ElementsAre("E|(t|)*126L"));
-  EXPECT_THAT(stage_layouts(gpt(4, 1024, 16), 8), testing::IsEmpty());
-  const Hardware hardware = catalogue("h100_sxm");
-  const Implementation program;
-  const Workload work{.model = m, .global_batch_size = 64};
-  const auto seconds = [&](const std::string& stages) {
-    return step_time({hardware, program, work, {.world_size = 8, .tp = 2, .pp = 4, .stages = stages}}).seconds;
-  };
-  EXPECT_LT(seconds("Et*8|(t*9|)*2t*6L"), 0.97 * seconds(""));
-}
-
 class PlanCommand : public testing::Test {
  protected:
+  using Words = std::vector<std::string>;
   Outcome run(std::vector<std::string> args) const {
-    args.insert(args.begin(), {"plan", (source_folder() / "configs/llama_70b.toml").string(),
-                               "--hardware_folder=" + (source_folder() / "configs/hardware").string()});
+    args.insert(args.begin(), {"plan", (source_folder() / "configs/llama_70b.toml").string()});
+    const auto is_folder = [](const std::string& arg) { return arg.starts_with("--hardware_folder="); };
+    if (std::ranges::none_of(args, is_folder))
+      args.push_back("--hardware_folder=" + (source_folder() / "configs/hardware").string());
     return Program(args, folder_ / "process").wait();
   }
   void expect_refused(const std::vector<std::string>& args, const std::vector<std::string>& parts) const {
@@ -267,6 +52,37 @@ TEST_F(PlanCommand, EmitsWhatPretrainTakes) {
   EXPECT_THAT(dry.err, AllOf(HasSubstr("dataset /data/corpus: there is no file"), Not(HasSubstr("parallel:"))));
 }
 
+// What the best layout keeps elsewhere, and how its ranks send what, is in the sections that pretrain reads.
+TEST_F(PlanCommand, EmitsWhereThingsAre) {
+  const std::string file = folder_ / "found.toml", kinds = folder_ / "kinds";
+  std::filesystem::create_directories(kinds);
+  Hardware hardware = catalogue("h100_sxm");
+  hardware.host.memory = 64;
+  hardware.links.bandwidth = {450, 1, 1, 1};
+  write_file_atomic(kinds + "/small_host.toml", print_hardware(hardware));
+  const auto emitted = [&](const std::string& kind, const std::string& ranks, const Words& more = {}) {
+    Words args{"--hardware=" + kind, "--hardware_folder=" + kinds, "--world_size=" + ranks, "--emit=" + file};
+    args.insert(args.end(), more.begin(), more.end());
+    const Outcome found = run(args);
+    EXPECT_EQ(found.code, 0) << found.err;
+    return found.out;
+  };
+  EXPECT_THAT(emitted("small_host", "8"), AllOf(HasSubstr("optimizer state on disk"),
+                                                HasSubstr("before it runs it needs optimizer.offload_folder")));
+  EXPECT_THAT(read_text_file(file), HasSubstr("offload = \"file\""));
+  EXPECT_THAT(Program({"config", file}, folder_ / "bare").wait().err,
+              HasSubstr("optimizer.offload_folder: is missing"));
+  const Outcome dry =
+      Program({"pretrain", file, "--world_size=8", "--dry_run", "--optimizer.offload_folder=/scratch"}, folder_ / "dry")
+          .wait();
+  EXPECT_THAT(dry.err, AllOf(HasSubstr("dataset /data/corpus: there is no file"), Not(HasSubstr("offload_folder: "))));
+
+  EXPECT_THAT(emitted("small_host", "64", {"--other_numbers", "--tp=1"}), HasSubstr("gradients packed"));
+  EXPECT_THAT(read_text_file(file), HasSubstr("zero_quantized_gradients = true"));
+  EXPECT_THAT(Program({"config", file, "--optimizer.offload_folder=/scratch"}, folder_ / "config").wait().err,
+              Not(HasSubstr("zero_")));
+}
+
 TEST_F(PlanCommand, PredictsTheConfigurationsOwnLayout) {
   const std::string tp = "--parallel.tensor_model_parallel_size=8";
   const Outcome table = run({"--hardware=h100_sxm", "--world_size=64", "--predict", tp});
@@ -281,6 +97,9 @@ TEST_F(PlanCommand, PredictsTheConfigurationsOwnLayout) {
   EXPECT_NEAR(sum / object["step_s"].get<double>(), 1, 1e-9);
   EXPECT_GT(object["memory_bytes"].get<double>(), 1e9);
   expect_refused({"--hardware=h100_sxm", "--predict"}, {"--predict: needs --world_size"});
+  expect_refused({"--hardware=tpu_v5p", "--world_size=64", "--predict", tp, "--training.offload_activations=file",
+                  "--optimizer.offload_folder=/scratch"},
+                 {"a step cannot be predicted: host.nvme_bandwidth: is not known of TPU v5p", "activations on disk"});
   expect_refused({"--hardware=h100_sxm", "--world_size=64", "--json"}, {"--json: is for --predict"});
   expect_refused({"--hardware=h100_sxm", "--world_size=32771", "--predict", tp},
                  {"the configuration's layout cannot run", "32771", "join 24576 at most"});

@@ -5,6 +5,14 @@
 
 namespace mcpp {
 
+/// Elements of matrices, and of what is summed over ranks for their gradients: less where that is factors of low rank.
+struct WeightCount {
+  double all = 0, summed = 0;
+
+  WeightCount& operator+=(const WeightCount& other);
+  WeightCount operator*(double factor) const { return {factor * all, factor * summed}; }
+};
+
 class WeightCounts {
  public:
   WeightCounts(const ModelConfig& model, const Layout& layout);
@@ -14,19 +22,20 @@ class WeightCounts {
   bool has_layers(LayerKind kind) const { return layers(kind, 0, model_.num_layers) > 0; }
 
   /// Of one layer, those that lie on the ranks of the dense layers; and its experts.
-  double of_layer(LayerKind kind) const { return kind == LayerKind::Dense ? dense_ : sparse_; }
-  double experts_of_layer() const { return experts_; }
+  double of_layer(LayerKind kind) const { return (kind == LayerKind::Dense ? dense_ : sparse_).all; }
+  double experts_of_layer() const { return experts_.all; }
   /// In how many tensors a dense layer's weights come.
   double layer_tensors() const { return tensors_; }
   /// Of the embedding, and of the output.
-  double vocabulary() const { return vocabulary_; }
+  double vocabulary() const { return vocabulary_.all; }
   /// Of a stage, again without experts, and its experts.
-  double of(const StageContents& stage) const;
-  double experts_of(const StageContents& stage) const;
+  WeightCount of(const StageContents& stage) const;
+  WeightCount experts_of(const StageContents& stage) const;
 
  private:
   const ModelConfig& model_;
-  double dense_ = 0, sparse_ = 0, experts_ = 0, vocabulary_ = 0, tensors_ = 0;
+  WeightCount dense_, sparse_, experts_, vocabulary_;
+  double tensors_ = 0;
 };
 
 }  // namespace mcpp

@@ -4,7 +4,7 @@
 
 #include "parallel/pp/simulate.h"
 #include "plan/cost/layer_time.h"
-#include "plan/cost/weight_counts.h"
+#include "plan/step/weight_counts.h"
 
 namespace mcpp {
 

@@ -1,0 +1,87 @@
+#include <algorithm>
+
+#include "model/layer_memory.h"
+#include "model/memory.h"
+#include "nn/offload/file_activations.h"
+#include "tensor/pooled_size.h"
+
+namespace mcpp {
+namespace {
+
+/// A group of layers whose activations come and go together.
+struct ActivationUnit {
+  i64 bytes = 0;            ///< kept, or away
+  i64 made_again = 0;       ///< more, while it goes backward
+  i64 working = 0;          ///< the most that this takes beside all that
+  i64 working_put_off = 0;  ///< the same where weight gradients are put off
+  i64 waiting = 0;          ///< what these wait with
+};
+
+std::vector<ActivationUnit> activation_units(const ModelConfig& config, const ActivationSetup& setup,
+                                             const StageContents& stage) {
+  const i64 input = pooled_size(recompute_input_bytes(config, setup));
+  std::vector<ActivationUnit> units;
+  i64 layer = stage.first_layer;
+  for (const LayerGroup& group : layer_groups(setup.recompute, stage.num_layers())) {
+    ActivationUnit unit;
+    i64 kept = 0;
+    for (const i64 end = layer + group.layers; layer < end; ++layer) {
+      kept += layer_activation_bytes(config, setup, layer);
+      unit.working = std::max(unit.working, layer_working_bytes(config, setup, layer, false));
+      unit.working_put_off = std::max(unit.working_put_off, layer_working_bytes(config, setup, layer, true));
+      unit.waiting += layer_waiting_bytes(config, setup, layer);
+    }
+    unit.bytes = group.is_recomputed ? input : kept;
+    unit.made_again = group.is_recomputed ? kept - input : 0;
+    units.push_back(unit);
+  }
+  return units;
+}
+
+/// The most that is there at a time of a pass in which weight gradients are put off, from the last unit to the first:
+/// beside what is kept, if it is.
+i64 most_put_off(const std::vector<ActivationUnit>& units, bool is_away, i64 after) {
+  i64 before = 0, most = 0;
+  for (const ActivationUnit& unit : units) before += is_away ? 0 : unit.bytes;
+  const i64 kept = before;
+  for (std::size_t i = units.size(); i-- > 0;) {
+    const ActivationUnit& unit = units[i];
+    const i64 own = (is_away ? unit.bytes : 0) + unit.made_again + unit.working_put_off;
+    most = std::max(most, before + after + own);
+    before -= is_away ? 0 : unit.bytes;
+    after += unit.waiting;
+  }
+  return std::max(most, after) - kept;
+}
+
+}  // namespace
+
+StageActivations stage_activations(const ModelConfig& config, const ActivationSetup& setup,
+                                   const StageContents& stage) {
+  const bool is_away = setup.offload != OffloadTier::Device;
+  const std::vector<ActivationUnit> units = activation_units(config, setup, stage);
+  StageActivations sum;
+  for (const ActivationUnit& unit : units) {
+    // What came before is all kept, or away, while this one's backward runs; which is in both cases back itself.
+    sum.working = std::max(sum.working, unit.working + unit.made_again + (is_away ? unit.bytes : 0));
+    sum.waiting += unit.waiting;
+    if (!is_away) {
+      sum.kept += unit.bytes;
+      continue;
+    }
+    sum.away += unit.bytes, sum.blocks += (unit.bytes + FileActivations::kBlock - 1) / FileActivations::kBlock;
+    sum.units += 1, sum.largest_unit = std::max(sum.largest_unit, unit.bytes);
+  }
+  if (stage.has_embedding) sum.waiting += pooled_size(residual_bytes(config, setup));
+  const i64 output_waiting = stage.has_output ? output_waiting_bytes(config, setup) : 0;
+  sum.working_put_off = most_put_off(units, is_away, output_waiting);
+  if (!stage.has_output) return sum;
+  const i64 output = output_bytes(config, setup), output_working = output_working_bytes(config, setup);
+  sum.kept += output;
+  sum.waiting += output_waiting;
+  sum.working = std::max(sum.working - output, output_working);
+  sum.working_put_off = std::max(sum.working_put_off - output, output_working);
+  return sum;
+}
+
+}  // namespace mcpp

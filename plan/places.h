@@ -1,0 +1,30 @@
+// Where a training keeps what its devices have no memory for.
+#pragma once
+#include <vector>
+
+#include "plan/cost/hardware.h"
+#include "plan/layout_memory.h"
+
+namespace mcpp {
+
+/// Of the optimizer's states, and of weights, which only ZeRO 3 can have elsewhere.
+struct Places {
+  OffloadTier states = OffloadTier::Device, params = OffloadTier::Device;
+
+  bool can_be(const Layout& layout) const { return params == OffloadTier::Device || layout.zero_stage == 3; }
+};
+/// Those of which the hardware knows how fast they are: the quickest first, which is all on the device. States go
+/// first, as they are most and used once a step.
+std::vector<Places> places(const HostRates& host);
+
+/// A layout with its activations where it fits.
+struct PlacedLayout {
+  Layout layout;
+  MemoryEstimate memory;  ///< of the rank that needs most
+  bool fits = false;
+};
+/// Its activations stay on the device if it fits so; else they go to the memory of the host, or to a disk, whichever of
+/// these comes first and is enough. Where nothing is, it is as it needs least of the device.
+PlacedLayout place_activations(LayoutMemory& memory, const Hardware& hardware, Layout layout, double device_bytes);
+
+}  // namespace mcpp

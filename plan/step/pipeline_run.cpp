@@ -1,0 +1,111 @@
+#include "plan/step/pipeline_run.h"
+
+#include <algorithm>
+
+#include "parallel/pp/lower.h"
+#include "parallel/pp/shared_cores.h"
+#include "plan/cost/real.h"
+
+namespace mcpp {
+
+double StageWork::units() const {
+  return std::max(1.0, real(contents.num_layers()));
+}
+
+PipelineRun::PipelineRun(const Job& job, std::vector<StageWork> stages)
+    : job_(job),
+      layout_(job.layout),
+      stages_(std::move(stages)),
+      map_{.ranks = static_cast<int>(layout_.pp),
+           .chunks_per_rank = static_cast<int>(layout_.chunks),
+           .placement = row_of(layout_.schedule).placement},
+      microbatches_(layout_.microbatches(job.work.global_batch_size)),
+      turns_(real(std::min(layout_.world_size, job.hardware.links.ranks.front())) /
+             job.hardware.at_once(layout_.world_size)) {}
+
+PassTime PipelineRun::work_of(int rank) const {
+  PassTime work;
+  for_stages_of(rank, [&](const StageWork& stage) { work += stage.passes.total() * real(microbatches_); });
+  return work;
+}
+
+int PipelineRun::busiest() const {
+  int busiest = 0;
+  double most = 0;
+  for (int rank = 0; rank < map_.ranks; ++rank) {
+    const double seconds = work_of(rank).total();
+    if (seconds > most) most = seconds, busiest = rank;
+  }
+  return busiest;
+}
+
+Schedule PipelineRun::lowered(i64 microbatches) const {
+  return lower(make_schedule(layout_.schedule, map_.ranks, static_cast<int>(microbatches), map_.chunks_per_rank));
+}
+
+std::vector<ScheduleCosts> PipelineRun::costs(double message, double turns) const {
+  std::vector<ScheduleCosts> list;
+  for (const StageWork& stage : stages_)
+    list.push_back({.forward = turns * stage.passes.forward.total(),
+                    .backward_input = turns * stage.passes.backward_input.total(),
+                    .backward_weight = turns * stage.passes.backward_weight.total(),
+                    .message = message});
+  return list;
+}
+
+std::pair<Schedule, Timeline> PipelineRun::begin(i64 microbatches, double message) const {
+  const i64 round = row_of(layout_.schedule).in_rounds ? layout_.pp : 1;
+  Schedule schedule = lowered(std::min(microbatches_, std::max(round, microbatches / round * round)));
+  Timeline timeline = simulate(schedule, costs(message, turns_));
+  return {std::move(schedule), std::move(timeline)};
+}
+
+PipelineRun::Times PipelineRun::simulated(i64 microbatches, double message) const {
+  const Schedule schedule = lowered(microbatches);
+  if (turns_ > 1) return in_turns(schedule, message);
+  const Timeline timeline = simulate(schedule, costs(message, 1));
+  Times times{.seconds = timeline.makespan, .reduced = timeline.makespan};
+  for (const auto& actions : timeline.per_rank) times.reduced = std::max(times.reduced, reduced_at(actions));
+  return times;
+}
+
+/// On shared cores gradients are summed once all is computed: beside it there is no core.
+PipelineRun::Times PipelineRun::in_turns(const Schedule& schedule, double message) const {
+  const double seconds = makespan_on_shared_cores(schedule, costs(message, 1), real(layout_.pp) / turns_);
+  double longest = 0;
+  for (int rank = 0; rank < map_.ranks; ++rank) {
+    double sums = 0;
+    for_stages_of(rank, [&](const StageWork& stage) { sums += stage.sums; });
+    longest = std::max(longest, sums);
+  }
+  return {.seconds = seconds, .reduced = seconds + longest};
+}
+
+/// When the sums of a rank's gradients are there. They go one after another, each beside the passes from the end of its
+/// stage's last on.
+double PipelineRun::reduced_at(const std::vector<TimedAction>& actions) const {
+  double at = 0, computed = 0, all = 0;
+  for (const TimedAction& timed : actions) {
+    computed = std::max(computed, timed.end);
+    if (timed.action.kind != ActionKind::ReduceGrad) continue;
+    const StageWork& work = stage(timed.action.stage);
+    all += work.sums;
+    at = std::max(std::max(at, timed.begin - work.backward_seconds() * (1 - 1 / work.units())) + work.sums,
+                  timed.begin + work.sums / work.units());
+  }
+  if (!job_.program.overlaps_data_parallel) return computed + all;
+  return std::max(at, computed + job_.hardware.lost_to_communication() * all);
+}
+
+/// A schedule repeats itself once the pipeline is full: what more rounds of microbatches take follows from two runs.
+PipelineRun::Times PipelineRun::run(double message) const {
+  const i64 round = layout_.pp, few = 4 * round + microbatches_ % round;
+  if (microbatches_ <= few + round) return simulated(microbatches_, message);
+  const Times few_take = simulated(few, message), more_take = simulated(few + round, message);
+  const double busiest_microbatch = work_of(busiest()).total() / real(microbatches_);
+  const double round_seconds = std::max(more_take.seconds - few_take.seconds, real(round) * busiest_microbatch);
+  const double rest = real((microbatches_ - few) / round) * round_seconds;
+  return {.seconds = few_take.seconds + rest, .reduced = few_take.reduced + rest};
+}
+
+}  // namespace mcpp

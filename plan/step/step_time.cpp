@@ -1,0 +1,252 @@
+#include "plan/step/step_time.h"
+
+#include <algorithm>
+#include <map>
+
+#include "model/layer_memory.h"
+#include "plan/cost/kernel_times.h"
+#include "plan/cost/real.h"
+#include "plan/step/elsewhere.h"
+#include "plan/step/pipeline_run.h"
+#include "plan/step/weight_traffic.h"
+
+namespace mcpp {
+namespace {
+
+class Step {
+ public:
+  /// `sums_gradients`: false for least() alone, which is asked of many layouts and does not look at sums of gradients.
+  explicit Step(const Job& job, bool sums_gradients = true)
+      : job_(job),
+        layout_(job.layout),
+        collectives_(job.hardware),
+        traffic_(job),
+        elsewhere_(job),
+        layers_(layer_times()),
+        update_(kernel_times(job.hardware, job.program, job.work).update),
+        pipeline_(job, stages(sums_gradients)) {}
+
+  StepTime time() const {
+    StepTime step;
+    step.rank = pipeline_.busiest();
+    step.work = pipeline_.work_of(step.rank);
+    if (layout_.pp == 1) {
+      step.data_parallel = after_alone();
+      step.turns = (pipeline_.turns() - 1) * step.work.computing();
+    } else {
+      run_pipeline(step);
+    }
+    step.data_parallel += weights_before() + tied_embeddings() + most_of_ranks([&](const StageWork& stage) {
+                            return traffic_.reduce(stage.contents).device + traffic_.gather(stage.contents).device;
+                          });
+    step.optimizer = pipeline_.turns() * optimizer(step.rank);
+    step.data = data();
+    step.seconds =
+        step.work.total() + step.turns + step.bubble + step.messages + step.data_parallel + step.optimizer + step.data;
+    return step;
+  }
+
+  std::vector<StepTime> by_rank() const {
+    const StepTime all = time();
+    std::vector<StepTime> ranks;
+    for (int rank = 0; rank < layout_.pp; ++rank) {
+      StepTime t = all;
+      t.rank = rank;
+      t.work = pipeline_.work_of(rank);
+      t.optimizer = pipeline_.turns() * optimizer(rank);
+      const double waits = all.seconds - t.work.total() - t.messages - t.data_parallel - t.optimizer - t.data;
+      t.turns = std::clamp((pipeline_.turns() - 1) * t.work.computing(), 0.0, std::max(0.0, waits));
+      t.bubble = waits - t.turns;
+      ranks.push_back(t);
+    }
+    return ranks;
+  }
+
+  DrawnStep drawn(i64 most) const {
+    auto [schedule, timeline] = pipeline_.begin(most, message_seconds());
+    DrawnStep drawn{.schedule = std::move(schedule), .timeline = std::move(timeline), .stages = {}};
+    for (const StageWork& stage : pipeline_.stages()) drawn.stages.push_back(stage.passes);
+    return drawn;
+  }
+
+  double least() const {
+    // The first microbatch comes to a rank through all before it, and the last gradient goes back through them.
+    double longest = 0, before = 0;
+    const bool splits_backward = row_of(layout_.schedule).splits_backward;
+    for (int rank = 0; rank < layout_.pp; ++rank) {
+      longest = std::max(longest, before + pipeline_.work_of(rank).total());
+      const StageWork& stage = pipeline_.stages()[static_cast<std::size_t>(rank)];
+      before += stage.passes.forward.total() + (splits_backward ? 0 : stage.backward_seconds());
+    }
+    return longest + optimizer(pipeline_.busiest());
+  }
+
+ private:
+  struct LayerTimes {
+    UnitTime kept, again;
+    double first_gather = 0;  ///< that the first pass of a step takes longer
+  };
+
+  std::map<LayerKind, LayerTimes> layer_times() const {
+    std::map<LayerKind, LayerTimes> all;
+    for (const LayerKind kind : {LayerKind::Dense, LayerKind::Experts}) {
+      if (!traffic_.weights().has_layers(kind)) continue;
+      LayerTimes& times = all[kind];
+      times.kept = layer_time(job_, kind);
+      times.again = recomputed(times.kept);
+      if (layout_.recompute.distributes_saved)
+        times.again.backward_input.tensor_parallel += collectives_.all_gather(
+            real(residual_bytes(job_.work.model, layout_.activations(job_.work))), layout_.tp_group());
+      traffic_.add_to(times.kept, kind, false);
+      traffic_.add_to(times.again, kind, true);
+      times.first_gather = traffic_.first_gather(times.kept, kind);
+    }
+    return all;
+  }
+
+  std::vector<StageWork> stages(bool sums_gradients) const {
+    const UnitTime embedding = embedding_time(job_), output = output_time(job_);
+    std::vector<StageWork> list;
+    for (const StageContents& contents : split_stages(layout_.stage_split(job_.work.model))) {
+      UnitTime passes = time_of_layers(contents);
+      if (contents.has_embedding) passes += embedding;
+      if (contents.has_output) passes += output;
+      if (layout_.params_place != OffloadTier::Device || layout_.activations_place != OffloadTier::Device)
+        elsewhere_.add_to(passes, contents, traffic_.kept(contents));
+      const double sums = sums_gradients ? traffic_.reduce(contents).links : 0;
+      list.push_back({.contents = contents, .passes = passes, .sums = sums});
+    }
+    return list;
+  }
+
+  UnitTime time_of_layers(const StageContents& stage) const {
+    UnitTime sum;
+    i64 first = stage.first_layer;
+    for (const LayerGroup& group : layer_groups(layout_.recompute, stage.num_layers())) {
+      const i64 sparse = traffic_.weights().layers(LayerKind::Experts, first, first + group.layers);
+      for (const auto& [kind, count] :
+           {std::pair(LayerKind::Dense, group.layers - sparse), std::pair(LayerKind::Experts, sparse)}) {
+        if (count == 0) continue;
+        const LayerTimes& times = layers_.at(kind);
+        sum += (group.is_recomputed ? times.again : times.kept) * real(count);
+      }
+      first += group.layers;
+    }
+    return sum;
+  }
+
+  /// The most that a rank of the pipeline has of f(stage), of all its stages.
+  template <class F>
+  double most_of_ranks(const F& f) const {
+    double most = 0;
+    for (int rank = 0; rank < layout_.pp; ++rank) {
+      double sum = 0;
+      pipeline_.for_stages_of(rank, [&](const StageWork& stage) { sum += f(stage); });
+      most = std::max(most, sum);
+    }
+    return most;
+  }
+
+  /// What gradients add at the end without a pipeline: all but the first unit's go beside the last backward pass.
+  double after_alone() const {
+    const StageWork& all = pipeline_.stages().front();
+    const double window = all.backward_seconds() * (1 - 1 / all.units());
+    return std::max(traffic_.beside(window, all.sums),
+                    job_.program.overlaps_data_parallel ? all.sums / all.units() : 0);
+  }
+
+  /// Weights that are gathered before the first pass can begin, or beside it.
+  double weights_before() const {
+    if (layout_.node_ranks > 1) return most_of_ranks([&](const StageWork& stage) { return first_gathers(stage); });
+    const auto links = [&](const StageWork& stage) { return traffic_.gather(stage.contents).links; };
+    if (!job_.program.overlaps_data_parallel) return most_of_ranks(links);
+    double longest = 0;
+    for (int rank = 0; rank < layout_.pp; ++rank) {
+      const StageWork& first = pipeline_.first_of(rank);
+      const double gather = links(first);
+      longest = std::max({longest, traffic_.beside(first.passes.forward.total(), gather), gather / first.units()});
+    }
+    return longest;
+  }
+
+  /// With a second copy of the weights: what the first pass through a stage takes longer, before there is one.
+  double first_gathers(const StageWork& stage) const {
+    double sum = 0;
+    for (const auto& [kind, times] : layers_)
+      sum += times.first_gather *
+             real(traffic_.weights().layers(kind, stage.contents.first_layer, stage.contents.end_layer));
+    return sum;
+  }
+
+  double tied_embeddings() const {
+    if (layout_.pp == 1 || job_.work.model.untie_embeddings_and_output_weights ||
+        row_of(layout_.schedule).placement == StagePlacement::V)
+      return 0;
+    return 2 * collectives_.message(job_.program.gradient_bytes * traffic_.weights().vocabulary(),
+                                    (layout_.pp - 1) * layout_.pipeline_stride());
+  }
+
+  double optimizer(int rank) const {
+    double weights = 0;
+    pipeline_.for_stages_of(rank, [&](const StageWork& stage) { weights += traffic_.updated(stage.contents); });
+    return job_.hardware.slowest(layout_.world_size) * update_ * weights * (1 - layout_.share_elsewhere()) +
+           elsewhere_.update_seconds(weights) +
+           collectives_.all_reduce(4, {.ranks = layout_.world_size, .stride = 1});  // of the norm
+  }
+
+  /// Tokens as data files have them, and tokens and targets as they go to the device.
+  double data() const {
+    const ModelConfig& m = job_.work.model;
+    const HostRates& host = job_.hardware.host;
+    const double tokens = real(pipeline_.microbatches() * layout_.micro_batch_size * m.seq_length);
+    const double of_token = m.vocab_size > (i64{1} << 16) ? 4 : 2;
+    return (host.nvme_bandwidth > 0 ? tokens * of_token / (1e9 * host.nvme_bandwidth) : 0) +
+           (host.link_bandwidth > 0 ? tokens * 8 / (1e9 * host.link_bandwidth) : 0);
+  }
+
+  double message_seconds() const {
+    const double bytes = real(residual_bytes(job_.work.model, layout_.activations(job_.work)));
+    const bool scatters = job_.program.scatters_messages && !layout_.sequence_parallel;
+    double message = collectives_.message(scatters ? bytes / real(layout_.tp) : bytes, layout_.pipeline_stride());
+    if (scatters) message += collectives_.all_gather(bytes, layout_.tp_group());
+    return message;
+  }
+
+  void run_pipeline(StepTime& step) const {
+    const PipelineRun::Times free = pipeline_.run(0), real_run = pipeline_.run(message_seconds());
+    const double waits = std::max(0.0, free.seconds - step.work.total());
+    step.turns = std::min(waits, (pipeline_.turns() - 1) * step.work.computing());
+    step.bubble = waits - step.turns;
+    step.messages = real_run.seconds - free.seconds;
+    step.data_parallel = real_run.reduced - real_run.seconds;
+  }
+
+  const Job& job_;
+  const Layout& layout_;
+  Collectives collectives_;
+  WeightTraffic traffic_;
+  Elsewhere elsewhere_;
+  std::map<LayerKind, LayerTimes> layers_;
+  double update_;
+  PipelineRun pipeline_;  // last: made of all before
+};
+
+}  // namespace
+
+StepTime step_time(const Job& job) {
+  return Step(job).time();
+}
+
+std::vector<StepTime> step_time_by_rank(const Job& job) {
+  return Step(job).by_rank();
+}
+
+DrawnStep drawn_step(const Job& job, i64 most_microbatches) {
+  return Step(job).drawn(most_microbatches);
+}
+
+double least_seconds(const Job& job) {
+  return Step(job, false).least();
+}
+
+}  // namespace mcpp

@@ -1,0 +1,359 @@
+// The search for layouts.
+#include "megatron_cpp/setup/layout_search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "base/strings.h"
+#include "megatron_cpp/config/config.h"
+#include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/setup/placement.h"
+#include "megatron_cpp/setup/plan.h"
+#include "plan/layout_memory.h"
+#include "plan/layouts.h"
+#include "plan/places.h"
+#include "plan/search.h"
+#include "plan/stage_layouts.h"
+#include "tests/support/errors.h"
+#include "tests/support/published_runs.h"
+
+namespace mcpp {
+namespace {
+
+using testing::HasSubstr;
+using namespace test;
+
+constexpr double kUsable = 0.92;
+
+SearchLimits limits_for(const Hardware& hardware, i64 world_size) {
+  return {.world_size = world_size, .memory_bytes = kUsable * hardware.memory_bytes()};
+}
+
+/// CPU time of this thread, whatever else the machine does.
+double seconds_of(const std::function<void()>& f) {
+  const auto now = [] {
+    timespec t{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+  };
+  const double begin = now();
+  f();
+  return now() - begin;
+}
+
+/// Of a row of the paper, with so many chunks, which it leaves open; nothing where there is no such layout.
+std::vector<Layout> published_layout(const GptRow& row, i64 chunks) {
+  const Layout layout{.world_size = row.gpus,
+                      .tp = row.tp,
+                      .pp = row.pp,
+                      .schedule = chunks > 1 ? ScheduleKind::Interleaved : ScheduleKind::OneFOneB,
+                      .chunks = chunks,
+                      .recompute = {.granularity = Recompute::Granularity::Full}};
+  const bool is_possible = row.layers % (row.pp * chunks) == 0 &&
+                           (chunks == 1 || (row.pp > 1 && layout.microbatches(row.batch) % row.pp == 0));
+  return is_possible ? std::vector{layout} : std::vector<Layout>{};
+}
+
+/// Searches within 10 seconds, and finds what is at least as fast as each of `published`.
+void expect_at_least_as_fast(const Hardware& hardware, const std::string& name, const Workload& work,
+                             const std::vector<Layout>& published) {
+  const Implementation program;
+  const i64 gpus = published.front().world_size;
+  SearchResult result;
+  const double seconds =
+      seconds_of([&] { result = search_layouts(hardware, program, work, limits_for(hardware, gpus)); });
+  EXPECT_LT(seconds, 10) << name;
+  ASSERT_FALSE(result.best.empty()) << name;
+  const Candidate& best = result.best.front();
+  for (const Layout& layout : published) {
+    const double theirs = step_time({hardware, program, work, layout}).seconds;
+    EXPECT_LE(best.time.seconds, theirs) << name << ": " << layout.describe();
+    std::printf("%-8s %5d GPUs: published %8.3f s, found %8.3f s (%s), %d layouts in %.2f s\n", name.c_str(),
+                static_cast<int>(gpus), theirs, best.time.seconds, best.layout.describe().c_str(),
+                static_cast<int>(result.possible), seconds);
+  }
+}
+
+TEST(Search, IsAtLeastAsFastAsMegatronsLayouts) {
+  const Hardware hardware = catalogue("a100_80gb");
+  for (const GptRow& row : kWeakScaling) {
+    std::vector<Layout> layouts;
+    for (const i64 chunks : {1, 2, 3})
+      for (const Layout& layout : published_layout(row, chunks)) layouts.push_back(layout);
+    expect_at_least_as_fast(hardware, str(row.billions, " B"),
+                            {.model = gpt(row.layers, row.hidden, row.heads), .global_batch_size = row.batch}, layouts);
+  }
+}
+
+TEST(Search, IsAtLeastAsFastAsLlamas) {
+  const Hardware hardware = catalogue("h100_sxm");
+  for (const auto& [gpus, cp, sequence, batch] :
+       {std::array<i64, 4>{8192, 1, 8192, 2048}, {16384, 1, 8192, 2048}, {16384, 16, 131072, 128}})
+    expect_at_least_as_fast(hardware, "405B",
+                            {.model = llama(126, 16384, 53248, 128, 8, 128256, sequence), .global_batch_size = batch},
+                            {{.world_size = gpus,
+                              .tp = 8,
+                              .cp = cp,
+                              .pp = 16,
+                              .sequence_parallel = true,
+                              .cp_comm_type = CpCommType::AllGather,
+                              .schedule = ScheduleKind::Interleaved,
+                              .chunks = 8,
+                              .stages = "E|(t|)*126L",
+                              .zero_stage = 1}});
+}
+
+// A bound that were above what it bounds would hide the best; and the order must not depend on anything but the input.
+TEST(Search, LosesNothingAndIsTheSameEveryTime) {
+  const Hardware hardware = catalogue("h100_sxm");
+  const Implementation program;
+  const Workload work{.model = llama(32, 4096, 14336, 32, 8, 128256, 8192), .global_batch_size = 256};
+  SearchLimits limits = limits_for(hardware, 64);
+  const SearchResult result = search_layouts(hardware, program, work, limits);
+  ASSERT_EQ(result.best.size(), 5);
+  LayoutMemory memory(work);
+  double best = 1e30;
+  i64 fitting = 0;
+  for_each_layout(hardware, work, limits, [&](Layout layout) {
+    bool fits = false;
+    for (const OffloadTier tier : {OffloadTier::Device, OffloadTier::Host, OffloadTier::File}) {
+      layout.activations_place = tier;
+      const MemoryEstimate estimate = memory.most(layout);
+      const double in_host = tier == OffloadTier::Host ? estimate.activations_elsewhere : 0;
+      if (estimate.total() > limits.memory_bytes || in_host > 1e9 * hardware.host.memory) continue;
+      fits = true;
+      const Job job{hardware, program, work, layout};
+      const double seconds = step_time(job).seconds;
+      EXPECT_LE(least_seconds(job), seconds * (1 + 1e-12)) << layout.describe();
+      best = std::min(best, seconds);
+    }
+    if (fits) ++fitting;
+  });
+  EXPECT_EQ(result.fitting, fitting);
+  EXPECT_EQ(result.best.front().time.seconds, best);
+  const SearchResult again = search_layouts(hardware, program, work, limits);
+  for (std::size_t i = 0; i < result.best.size(); ++i)
+    EXPECT_EQ(result.best[i].layout.describe(), again.best[i].layout.describe());
+}
+
+TEST(Search, TellsWhyOthersLose) {
+  const Hardware hardware = catalogue("h100_sxm");
+  const Implementation program;
+  const Workload work{.model = llama(80, 8192, 28672, 64, 8, 128256, 8192), .global_batch_size = 1024};
+  const SearchResult result = search_layouts(hardware, program, work, limits_for(hardware, 512));
+  const auto reason = [&](const std::string& kind) -> std::string {
+    for (const Alternative& other : result.alternatives)
+      if (other.kind == kind) return other.reason;
+    return "";
+  };
+  EXPECT_THAT(reason("tp 16"), HasSubstr("tensor parallelism leaves the nvlink domain of 8 for rack"));
+  EXPECT_THAT(reason("recompute full"), HasSubstr("more products are computed again"));
+}
+
+// The memory of a layout is what the dry run of its configuration says, whatever the search leaves out to be quick.
+void expect_memory_of_dry_run(const std::string& config_name, int every, int at_least) {
+  const Hardware hardware = catalogue("h100_sxm");
+  const Config base = load_config(source_folder() / "configs" / config_name);
+  const Workload work = workload_of(base);
+  LayoutMemory memory(work);
+  int compared = 0;
+  std::set<int> roundings;
+  SearchLimits limits = limits_for(hardware, 32);
+  limits.other_numbers = true;
+  for_each_layout(hardware, work, limits, [&](Layout layout) {
+    if (++compared % every != 0) return;  // a few hundred of all
+    const auto tier = [&](int i) { return static_cast<OffloadTier>(compared / every / i % 3); };
+    layout.states_place = tier(1);
+    if (layout.zero_stage == 3) layout.params_place = tier(3);
+    layout.activations_place = tier(9);
+    Config config = with_layout(base, layout);
+    if (layout.uses(OffloadTier::File)) config.optimizer.offload_folder = "/scratch";
+    EXPECT_THAT(config.conflicts(), testing::IsEmpty()) << layout.describe();
+    roundings.insert(layout.rounding.packed_weights + 2 * layout.rounding.packed_gradients +
+                     4 * layout.rounding.bf16_gradients);
+    ASSERT_THAT(layout_problems(config, 32), testing::IsEmpty()) << layout.describe();
+    double most = 0;
+    for (const MemoryEstimate& rank : estimate_memory_by_stage(config, 32)) most = std::max(most, rank.total());
+    EXPECT_NEAR(memory.most(layout).total() / most, 1, 1e-9) << layout.describe();
+    EXPECT_EQ(layout_of(config, 32).describe(), layout.describe());
+  });
+  EXPECT_GT(compared, at_least);
+  EXPECT_EQ(roundings.size(), 8);
+}
+
+TEST(Search, KnowsTheMemoryOfTheDryRun) {
+  expect_memory_of_dry_run("llama_8b.toml", 37, 1000);
+  expect_memory_of_dry_run("mixtral_8x7b.toml", 91, 5000);
+}
+
+TEST(Search, SharesExperts) {
+  const Hardware hardware = catalogue("h100_sxm");
+  const Implementation program;
+  const Workload work = workload_of(load_config(source_folder() / "configs/mixtral_8x7b.toml"));
+  SearchLimits limits = limits_for(hardware, 64);
+  const SearchResult result = search_layouts(hardware, program, work, limits);
+  ASSERT_FALSE(result.best.empty());
+  const double best = result.best.front().time.seconds;
+  for (const i64 ep : {1, 2, 4, 8}) {
+    limits.expert_model_parallel_size = ep;
+    const SearchResult of_size = search_layouts(hardware, program, work, limits);
+    ASSERT_FALSE(of_size.best.empty()) << ep;
+    EXPECT_EQ(of_size.best.front().layout.ep, ep);
+    EXPECT_GE(of_size.best.front().time.seconds, best) << ep;
+  }
+  limits.expert_model_parallel_size = 3;
+  const std::string error = input_error([&] { search_layouts(hardware, program, work, limits); });
+  EXPECT_CONTAINS(error, "expert_model_parallel_size = 3 does not divide num_experts = 8");
+}
+
+// States that have no place on the devices go to the host, and to its disks when it has not the memory either; not
+// where nobody knows how fast these are.
+TEST(Search, PutsStatesElsewhereWhereNothingElseFits) {
+  Hardware hardware = catalogue("h100_sxm");
+  const Implementation program;
+  const Workload work = workload_of(load_config(source_folder() / "configs/llama_70b.toml"));
+  const auto found = [&](i64 world) {
+    return search_layouts(hardware, program, work, limits_for(hardware, world)).best;
+  };
+  const auto place = [&](i64 world) { return found(world).front().layout.states_place; };
+  EXPECT_EQ(place(64), OffloadTier::Device);
+  ASSERT_FALSE(found(8).empty());
+  EXPECT_EQ(place(8), OffloadTier::Host);
+  const Candidate on_host = found(8).front();
+  EXPECT_GT(on_host.memory.elsewhere, 0.8 * 70e9 * 12 / 8);
+  EXPECT_LE(on_host.memory.elsewhere, 1e9 * hardware.host.memory);
+  hardware.host.memory = 64;
+  EXPECT_EQ(place(8), OffloadTier::File);
+  const Candidate on_disk = found(8).front();
+  EXPECT_GT(on_disk.time.optimizer, 2 * 12 * 70e9 / 8 / 3e9);  // read and written
+  EXPECT_GT(on_disk.time.optimizer, on_host.time.optimizer);
+  hardware.host.nvme_bandwidth = 0;
+  EXPECT_TRUE(found(8).empty());
+  hardware.host.memory = 256;
+  hardware.host.memory_bandwidth = 0;
+  EXPECT_TRUE(found(8).empty());
+}
+
+// Activations go to the host where a layout fits only so, and weights where states alone are not enough; the program
+// takes what is found.
+TEST(Search, PutsActivationsAndWeightsElsewhere) {
+  Hardware hardware = catalogue("h100_sxm");
+  const Implementation program;
+  // Samples so long that inputs of layers are more than their weights' states.
+  const Workload longer{.model = llama(64, 1024, 3584, 8, 8, 2048, 1 << 17), .global_batch_size = 1};
+  const double inputs = 64.0 * (1 << 17) * 1024 * 2;
+  SearchLimits limits = limits_for(hardware, 1);
+  limits.memory_bytes = 30e9;
+  hardware.host.memory = 4000;
+  const SearchResult on_host = search_layouts(hardware, program, longer, limits);
+  ASSERT_FALSE(on_host.best.empty());
+  EXPECT_EQ(on_host.best.front().layout.activations_place, OffloadTier::Host) << on_host.best.front().layout.describe();
+  EXPECT_GE(on_host.best.front().memory.activations_elsewhere, inputs);
+  EXPECT_GT(on_host.best.front().time.work.elsewhere, 0);
+  hardware.host.memory = 8;
+  const SearchResult on_disk = search_layouts(hardware, program, longer, limits);
+  ASSERT_FALSE(on_disk.best.empty());
+  EXPECT_EQ(on_disk.best.front().layout.activations_place, OffloadTier::File) << on_disk.best.front().layout.describe();
+  EXPECT_GT(on_disk.best.front().time.seconds, on_host.best.front().time.seconds);
+  hardware.host.memory = 4000;
+
+  const Workload large = workload_of(load_config(source_folder() / "configs/llama_8b.toml"));
+  limits = limits_for(hardware, 1);
+  limits.memory_bytes = 46e9;  // gradients take 32, and weights 16 beside them
+  const SearchResult found = search_layouts(hardware, program, large, limits);
+  ASSERT_FALSE(found.best.empty());
+  EXPECT_EQ(found.best.front().layout.params_place, OffloadTier::Host) << found.best.front().layout.describe();
+  EXPECT_NE(found.best.front().layout.states_place, OffloadTier::Device);
+  EXPECT_EQ(found.best.front().layout.zero_stage, 3);
+}
+
+// What trains with other numbers is told of, and looked at only when asked.
+TEST(Search, RoundsOnlyWhenAsked) {
+  Hardware hardware = catalogue("h100_sxm");
+  hardware.links.bandwidth = {450, 2, 2, 2};
+  const Implementation program;
+  const Workload work{.model = llama(32, 4096, 14336, 32, 8, 128256, 8192), .global_batch_size = 64};
+  SearchLimits limits = limits_for(hardware, 64);
+  limits.pipeline_model_parallel_size = 1;  // so that gradients go over slow links
+  const SearchResult exact = search_layouts(hardware, program, work, limits);
+  for (const Candidate& candidate : exact.best) EXPECT_EQ(candidate.layout.rounding, Rounding{});
+  const auto told = std::ranges::find(exact.alternatives, "other numbers", &Alternative::kind);
+  ASSERT_NE(told, exact.alternatives.end());
+  EXPECT_THAT(told->reason, HasSubstr("% faster, as less is sent; --other_numbers looks at such"));
+  limits.other_numbers = true;
+  const SearchResult rounded = search_layouts(hardware, program, work, limits);
+  EXPECT_NE(rounded.best.front().layout.rounding, Rounding{});
+  EXPECT_LE(rounded.best.front().time.seconds, told->candidate.time.seconds);
+  EXPECT_LT(rounded.best.front().time.seconds, 0.9 * exact.best.front().time.seconds);
+  // What the configuration says holds for every layout.
+  Workload packed = work;
+  packed.rounding = {.packed_weights = true};
+  for (const Candidate& candidate : search_layouts(hardware, program, packed, limits_for(hardware, 64)).best) {
+    EXPECT_TRUE(candidate.layout.rounding.packed_weights) << candidate.layout.describe();
+    EXPECT_GE(candidate.layout.zero_stage, 1);
+  }
+}
+
+// Where all share the weights of a model over a slow network, machines keep a second copy if they have the memory.
+TEST(Search, KeepsWeightsTwiceWhereLinksAreSlow) {
+  Hardware hardware = catalogue("h100_sxm");
+  hardware.links.bandwidth = {450, 2, 2, 2};
+  const Implementation program;
+  const Workload work{.model = llama(32, 4096, 14336, 32, 8, 128256, 8192), .global_batch_size = 64};
+  const auto seconds = [&](i64 node_ranks) {
+    const Layout layout{.world_size = 32,
+                        .zero_stage = 3,
+                        .recompute = {.granularity = Recompute::Granularity::Full},
+                        .node_ranks = node_ranks};
+    return step_time({hardware, program, work, layout}).seconds;
+  };
+  EXPECT_LT(seconds(8), 0.9 * seconds(1));
+  bool has_copies = false;
+  for_each_layout(hardware, work, limits_for(hardware, 32), [&](const Layout& layout) {
+    has_copies |= layout.node_ranks == 8;
+    EXPECT_TRUE(layout.node_ranks == 1 || (layout.zero_stage == 3 && layout.instances == 1)) << layout.describe();
+  });
+  EXPECT_TRUE(has_copies);
+}
+
+// When nothing fits, what was tried, and what would help if other numbers were taken.
+TEST(Search, SaysWhatWasTried) {
+  Hardware hardware = catalogue("h100_sxm");
+  const Implementation program;
+  const Workload work = workload_of(load_config(source_folder() / "configs/llama_8b.toml"));
+  SearchLimits limits = limits_for(hardware, 1);
+  const auto error_with = [&](double bytes) {
+    limits.memory_bytes = bytes;
+    const SearchResult result = search_layouts(hardware, program, work, limits);
+    EXPECT_TRUE(result.best.empty());
+    return input_error([&] { fail_nothing_fits(result, hardware, work, limits); });
+  };
+  const std::string error = error_with(30e9);
+  EXPECT_CONTAINS(error, "even with optimizer state, weights and activations in host memory and on disks");
+  EXPECT_CONTAINS(error, "with optimizer.main_grads_dtype = \"bf16\", which changes numbers, something would");
+  EXPECT_CONTAINS(error, "the smallest world that would do has 2 ranks");
+  EXPECT_EQ(error_with(10e9).find("main_grads_dtype"), std::string::npos);
+  hardware.host.link_bandwidth = 0;
+  EXPECT_CONTAINS(error_with(30e9), "its host is not asked to help: host.memory_bandwidth and host.link_bandwidth");
+}
+
+// An output that computes as much as layers do is given to a stage with fewer of them.
+TEST(Search, DealsLayersOutUnevenly) {
+  const ModelConfig m = llama(32, 4096, 14336, 32, 8, 128256, 8192);  // the output counts as two layers
+  EXPECT_THAT(stage_layouts(m, 4), testing::ElementsAre("", "Et*8|(t*9|)*2t*6L"));
+  EXPECT_THAT(stage_layouts(gpt(10, 1024, 16), 4), testing::ElementsAre(HasSubstr("E")));  // does not divide
+  EXPECT_THAT(stage_layouts(llama(126, 16384, 53248, 128, 8, 128256, 8192), 128), testing::ElementsAre("E|(t|)*126L"));
+  EXPECT_THAT(stage_layouts(gpt(4, 1024, 16), 8), testing::IsEmpty());
+  const Hardware hardware = catalogue("h100_sxm");
+  const Implementation program;
+  const Workload work{.model = m, .global_batch_size = 64};
+  const auto seconds = [&](const std::string& stages) {
+    return step_time({hardware, program, work, {.world_size = 8, .tp = 2, .pp = 4, .stages = stages}}).seconds;
+  };
+  EXPECT_LT(seconds("Et*8|(t*9|)*2t*6L"), 0.97 * seconds(""));
+}
+
+}  // namespace
+}  // namespace mcpp

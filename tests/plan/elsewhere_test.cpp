@@ -1,0 +1,90 @@
+// What a step takes longer when a part of it is not in the memory of the device.
+#include "plan/step/elsewhere.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "plan/step/step_time.h"
+#include "tests/support/toy_cluster.h"
+
+namespace mcpp {
+namespace {
+
+/// Links without limits; a host at 10 GB/s with a disk.
+Hardware hardware_with(double disk) {
+  Hardware hardware = test::toy_cluster(1e12, 1e12);
+  hardware.host = {.memory = 1000, .memory_bandwidth = 50, .link_bandwidth = 10, .nvme_bandwidth = disk};
+  return hardware;
+}
+
+const Workload kWork = test::toy_workload(16, 2048, 16, 32);
+
+StepTime step(const Hardware& hardware, const Layout& layout) {
+  const Implementation program;
+  return step_time({hardware, program, kWork, layout});
+}
+
+// What all layers keep goes over the link and back, for each of 4 microbatches; a quick disk works beside.
+TEST(Elsewhere, ActivationsGoThereAndBack) {
+  const Layout here{.world_size = 4, .micro_batch_size = 2};
+  Layout host = here, disk = here;
+  host.activations_place = OffloadTier::Host;
+  disk.activations_place = OffloadTier::File;
+  const auto kept = static_cast<double>(layer_activation_bytes(kWork.model, here.activations(kWork)));
+  const double moved = 4 * 2 * 16 * kept;
+  EXPECT_EQ(step(hardware_with(5), here).work.elsewhere, 0);
+  EXPECT_NEAR(step(hardware_with(5), host).work.elsewhere / (moved / 10e9), 1, 1e-9);
+  EXPECT_NEAR(step(hardware_with(1e6), disk).work.elsewhere / (moved / 10e9), 1, 1e-9);
+  // Of a slow one nothing is hidden but what the passes take themselves.
+  const StepTime slow = step(hardware_with(0.5), disk);
+  EXPECT_NEAR(slow.work.total() / (moved / 0.5e9), 1, 1e-9);
+}
+
+TEST(Elsewhere, OfRecomputedLayersInputsGo) {
+  const Recompute full{.granularity = Recompute::Granularity::Full};
+  const Layout layout{.world_size = 1, .recompute = full, .activations_place = OffloadTier::Host};
+  const double input = 2048 * 2048 * 2;
+  EXPECT_NEAR(step(hardware_with(5), layout).work.elsewhere / (32 * 2 * 16 * input / 10e9), 1, 0.01);
+}
+
+// Of its part of the weights each rank brings 2 bytes for each pass of each microbatch.
+TEST(Elsewhere, WeightsComeToBeGathered) {
+  Layout layout{.world_size = 8, .zero_stage = 3};
+  const StepTime here = step(hardware_with(5), layout);
+  layout.params_place = OffloadTier::Host;
+  const StepTime host = step(hardware_with(5), layout);
+  const WeightCounts weights(kWork.model, layout);
+  const double part =
+      weights.of({.first_layer = 0, .end_layer = 16, .has_embedding = true, .has_output = true}).all / 8;
+  EXPECT_NEAR(host.work.elsewhere / (4 * 2 * 2 * part / 10e9), 1, 1e-9);
+  EXPECT_NEAR((host.optimizer - here.optimizer) / (2 * part / 10e9), 1, 1e-9);
+  layout.params_place = OffloadTier::File;
+  const StepTime disk = step(hardware_with(0.01), layout);
+  EXPECT_GT(disk.work.total(), 0.999 * 4 * 2 * 2 * part / 0.01e9);
+  EXPECT_NEAR((disk.optimizer - here.optimizer) / (2 * part / 10e9 + 4 * part / 0.01e9), 1, 1e-9);
+  // In whole machines with a second copy they come from that.
+  layout.world_size = 16, layout.node_ranks = 8;
+  EXPECT_EQ(step(hardware_with(5), layout).work.elsewhere, 0);
+}
+
+TEST(Elsewhere, NeedsRates) {
+  Hardware hardware = hardware_with(0);
+  const Layout disk{.activations_place = OffloadTier::File};
+  EXPECT_THAT(missing_rates(hardware, disk),
+              testing::ElementsAre(testing::HasSubstr("host.nvme_bandwidth: is not known of test")));
+  EXPECT_THAT(missing_rates(hardware, {.activations_place = OffloadTier::Host}), testing::IsEmpty());
+  hardware.host.nvme_bandwidth = 3;
+  EXPECT_THAT(missing_rates(hardware, disk), testing::IsEmpty());
+}
+
+// On processors the device is the host: what goes there is copied in its memory.
+TEST(Elsewhere, ProcessorsCopyInTheirMemory) {
+  Hardware hardware = hardware_with(5);
+  hardware.host = {.memory = 100};
+  const Layout layout{.world_size = 1, .activations_place = OffloadTier::Host};
+  const auto kept = static_cast<double>(layer_activation_bytes(kWork.model, layout.activations(kWork)));
+  EXPECT_NEAR(step(hardware, layout).work.elsewhere / hardware.traffic_seconds(32 * 2 * 16 * 2 * kept), 1, 1e-9);
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,94 @@
+// Seconds of what data-parallel ranks send, against the bytes of docs/less_traffic.md.
+#include "plan/step/weight_traffic.h"
+
+#include <gtest/gtest.h>
+
+#include "plan/step/step_time.h"
+#include "tests/support/toy_cluster.h"
+
+namespace mcpp {
+namespace {
+
+constexpr double kPacked = 17.0 / 16;
+constexpr double kLayers = 16;
+
+/// 32 ranks in nodes of 8, with links inside and between of so many GB/s, and a memory without limits; nothing is
+/// hidden.
+class Traffic : public testing::Test {
+ protected:
+  Traffic() : hardware_(test::toy_cluster(100, 100)), work_(test::toy_workload(16, 4096, 32, 64)) {
+    hardware_.device.memory_attained = hardware_.device.fp32_attained = 1e9;
+    program_.overlaps_data_parallel = false;
+    layout_.world_size = 32;
+  }
+
+  StepTime step() const { return step_time({hardware_, program_, work_, layout_}); }
+  /// Weights of all layers; those of a layer are 12 h^2.
+  static double weights() { return kLayers * 12 * 4096 * 4096; }
+  static double part(double n) { return (n - 1) / n; }
+  /// In units of bytes of a weight over links of 100 GB/s.
+  static double bytes_of_weight(double seconds) { return seconds * 100e9 / weights(); }
+
+  Hardware hardware_;
+  Workload work_;
+  Implementation program_;
+  Layout layout_;
+};
+
+// Two microbatches.
+TEST_F(Traffic, Zero3SendsWhatTheTableSays) {
+  layout_.zero_stage = 3;
+  const auto sent = [&] {
+    const StepTime t = step();
+    return bytes_of_weight(t.work.data_parallel + t.data_parallel);
+  };
+  const double m = 2;
+  EXPECT_NEAR(sent(), (2 * m * 2 + 4 * m) * part(32), 0.05);
+  layout_.node_ranks = 8;
+  EXPECT_NEAR(sent(), 2 * part(32) + (2 * m - 1) * 2 * part(8) + 4 * m * part(32), 0.05);
+  layout_.rounding.packed_weights = true;
+  EXPECT_NEAR(sent(), kPacked * part(32) + (2 * m - 1) * kPacked * part(8) + 4 * m * part(32), 0.05);
+  layout_.rounding.packed_gradients = true;
+  const double sums = m * kPacked * (part(8) + part(4) / 8);
+  EXPECT_NEAR(sent(), kPacked * part(32) + (2 * m - 1) * kPacked * part(8) + sums, 0.05);
+  layout_.node_ranks = 1;
+  EXPECT_NEAR(sent(), (2 * m + m) * kPacked * part(32), 0.05);
+  layout_.rounding = {.bf16_gradients = true};
+  EXPECT_NEAR(sent(), (2 * m * 2 + 2 * m) * part(32), 0.05);
+}
+
+TEST_F(Traffic, Zero1SendsOnceAStep) {
+  layout_.zero_stage = 1;
+  const double whole = (weights() + 32000.0 * 4096) / weights();  // with the embedding
+  const auto sent = [&] { return bytes_of_weight(step().data_parallel) / whole; };
+  EXPECT_NEAR(sent(), (2 + 4) * part(32), 0.05);
+  layout_.rounding.packed_weights = true;
+  EXPECT_NEAR(sent(), (kPacked + 4) * part(32), 0.05);
+  layout_.rounding.packed_gradients = true;
+  EXPECT_NEAR(sent(), 2 * kPacked * part(32), 0.05);
+}
+
+// Matrices of 4096 rows at least, by 4 numbers for each row and column.
+TEST_F(Traffic, FactorsOfLowRankAreSmall) {
+  const auto sent = [&] { return bytes_of_weight(step().data_parallel); };
+  const double full = sent();
+  layout_.rounding.power_sgd_rank = 4;
+  const double numbers = kLayers * 4 * (4 + 2 + 5 + 5) * 4096 + 4.0 * (32000 + 4096);
+  EXPECT_NEAR(sent(), 2 * part(32) * 4 * numbers / weights(), 0.01);
+  EXPECT_LT(sent(), full / 50);
+}
+
+// Packing is work of the device, that a slow memory does not hide.
+TEST_F(Traffic, PackingCostsTheDevice) {
+  layout_.zero_stage = 3;
+  layout_.rounding.packed_weights = true;
+  program_.overlaps_data_parallel = true;
+  hardware_.links.bandwidth = {1e9, 1e9};
+  EXPECT_LT(step().work.data_parallel, 1e-2);
+  hardware_.device.memory_attained = 1000;
+  const double ways = 2 * 2 * (kPacked + 2) * (1 + 1.0 / 32);
+  EXPECT_NEAR(step().work.data_parallel, ways * weights() / 1000e9, 1e-2);
+}
+
+}  // namespace
+}  // namespace mcpp
