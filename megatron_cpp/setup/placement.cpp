@@ -1,6 +1,5 @@
 #include "megatron_cpp/setup/placement.h"
 
-
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "megatron_cpp/setup/plan.h"
