@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # How many times as fast `preprocess` is on two hosts as on one: namespaces of this machine with an address, memory, processes
-# and one core of their own, which share the file system (tests/multi_node/hosts.sh). In turn, one rank on one host and two on
-# two; both must give the same bytes. JSON lines on standard output: the machine, then each run, then the medians. Needs root
-# and two cores that nobody else uses.
+# and one core of their own, which share the file system (tests/multi_node/hosts.sh). In turn, one rank on one host, two on
+# two, which must give the same bytes, and two by themselves with half of the text each, at once: more than that is not to be
+# had from the cores, caches and disk of this machine. JSON lines on standard output: the machine, then each run, then the
+# medians. Needs root and two cores that nobody else uses.
 #   bench/preprocess.sh [--rounds=3] [--size=200000000] [--vocab_size=8192] [text ...]
 # The texts (default data/tinyshakespeare.txt) are taken again and again until there are so many bytes.
 set -euo pipefail
@@ -35,19 +36,33 @@ for argument in "$@"; do
 done
 [ ${#texts[@]} -gt 0 ] || texts=("$root/data/tinyshakespeare.txt")
 
-# preprocess <host ...>: into on_<number>; appends the seconds that it takes to on_<number>.seconds.
+# preprocess <output> <text> <core> <host ...>: a rank on each host, the first of them on that core.
 preprocess() {
-  local prefix=on_$# hosts seconds TIMEFORMAT='%R'
+  local output=$1 text=$2 core=$3 hosts
+  shift 3
   hosts=$(printf '%s:1,' "$@")
   launch_ranks $# --bind-to none --host "${hosts%,}"
   # shellcheck disable=SC2016 # the rank's shell expands it
-  { time on_host "$1" "${launch[@]}" -x MEGATRON_CPP bash -c \
-    'exec taskset -c "$OMPI_COMM_WORLD_RANK" "$MEGATRON_CPP" "$@"' rank \
-    preprocess "$scratch/text.txt" --output_prefix="$scratch/$prefix" --tokenizer_model="$scratch/tokenizer.model" \
-    --text_document=paragraph --workers=1 >"$scratch/log" 2>&1 </dev/null; } 2>"$scratch/clock" || { cat "$scratch/log" >&2 && exit 1; }
+  on_host "$1" "${launch[@]}" -x MEGATRON_CPP -x FIRST_CORE="$core" bash -c \
+    'exec taskset -c "$((FIRST_CORE + OMPI_COMM_WORLD_RANK))" "$MEGATRON_CPP" "$@"' rank \
+    preprocess "$scratch/$text" --output_prefix="$scratch/$output" --tokenizer_model="$scratch/tokenizer.model" \
+    --text_document=paragraph --workers=1 >"$output.log" 2>&1 </dev/null || { cat "$output.log" >&2 && return 1; }
+}
+apart() {
+  local first
+  preprocess half_a half_00 0 a &
+  first=$!
+  preprocess half_b half_01 1 b
+  wait "$first"
+}
+# timed <name> <command ...>: appends the seconds that it takes to <name>.seconds.
+timed() {
+  local name=$1 seconds TIMEFORMAT='%R'
+  shift
+  { time "$@"; } 2>clock || { cat clock >&2 && exit 1; }
   seconds=$(tail -n 1 clock)
-  echo "$seconds" >>"$prefix.seconds"
-  echo "{\"hosts\": $#, \"bytes\": $bytes, \"seconds\": $seconds}"
+  echo "$seconds" >>"$name.seconds"
+  echo "{\"run\": \"$name\", \"bytes\": $bytes, \"seconds\": $seconds}"
 }
 median() { sort -g "$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 
@@ -59,10 +74,13 @@ head -c 2000000 text.txt | iconv -c -f utf-8 -t utf-8 >part.txt
 make_network a b
 for host in a b; do start_host "$host"; done
 machine_json "\"texts\": \"${texts[*]##*/}\"" "\"vocab_size\": $vocab_size"
+split -n l/2 -d text.txt half_
 for ((round = 0; round < rounds; ++round)); do
-  preprocess a
-  preprocess a b
+  timed one_host preprocess on_1 text.txt 0 a
+  timed two_hosts preprocess on_2 text.txt 0 a b
+  timed two_apart apart
   for ending in bin idx; do cmp "on_1_text_document.$ending" "on_2_text_document.$ending" >&2; done
 done
-awk -v one="$(median on_1.seconds)" -v two="$(median on_2.seconds)" \
-  'BEGIN { printf "{\"one_host_seconds\": %s, \"two_hosts_seconds\": %s, \"times_as_fast\": %.3f}\n", one, two, one / two }'
+awk -v one="$(median one_host.seconds)" -v two="$(median two_hosts.seconds)" -v apart="$(median two_apart.seconds)" \
+  'BEGIN { printf "{\"one_host_seconds\": %s, \"two_hosts_seconds\": %s, \"two_apart_seconds\": %s, ", one, two, apart
+    printf "\"times_as_fast\": %.3f, \"apart_times_as_fast\": %.3f}\n", one / two, one / apart }'
