@@ -24,7 +24,7 @@ MpiMessages::MpiMessages(const MpiComm& comm, const std::vector<int>& nodes, con
       world_(world),
       rank_(comm.rank()),
       // Where there is no core for each rank, one that looks again at once keeps its peer from working.
-      patience_{.spins = world.has_core_for_each_rank ? 200 : 0} {}
+      patience_{.spins = world.has_core_for_each_rank ? 2000 : 0} {}
 
 Work MpiMessages::send(const Tensor& t, int destination) {
   if (t.bytes() == 0) return {};
