@@ -124,6 +124,7 @@ class RandomTraining {
     // Read with ZeRO 3 alone, which is drawn later.
     config_.optimizer.offload_params =
         pick("offload_params", {OffloadTier::Device, OffloadTier::Device, OffloadTier::Host, OffloadTier::File});
+    config_.optimizer.store_param_remainders = dtype_ == DType::BF16 && flip("store_param_remainders");
     config_.optimizer.offload_fraction = pick("offload_fraction", {1.0, 0.5});
     config_.optimizer.offload_segment_size = pick<i64>("offload_segment_size", {256, 1000, i64{1} << 22});
   }

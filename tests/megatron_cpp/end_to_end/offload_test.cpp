@@ -72,17 +72,24 @@ TEST_F(OffloadRuns, MoveWeightsFromPlaceToPlaceAtEachStart) {
   EXPECT_CONTAINS(refused.err, "only with parallel.zero_stage 3");
 }
 
+/// States, then weights, then activations as well: killed three times each.
 TEST_F(OffloadRuns, KilledLeaveNothing) {
-  train("whole", near());
-  for (const i64 iteration : {3, 7, 11}) {
-    const Words kill{"--fault_injection.kind=kill", str("--fault_injection.iteration=", iteration)};
-    EXPECT_EQ(run(pretrain("killed", on_file(kill))).code, -SIGKILL);
+  const Words stage3{"--parallel.zero_stage=3"};
+  train("whole", near(stage3));
+  Words places = stage3;
+  for (const std::string more : {"", "--optimizer.offload_params=file", "--training.offload_activations=file"}) {
+    if (!more.empty()) places.push_back(more);
+    const std::string save = "killed" + more;
+    for (const i64 iteration : {3, 7, 11}) {
+      const Words kill{"--fault_injection.kind=kill", str("--fault_injection.iteration=", iteration)};
+      EXPECT_EQ(run(pretrain(save, on_file(joined(places, kill)))).code, -SIGKILL);
+      EXPECT_EQ(disk_.count(), 0U);
+    }
+    train(save, on_file(places));
+    expect_same_checkpoint("whole", save);
+    EXPECT_EQ(losses("whole", 12), losses(save, 12));
     EXPECT_EQ(disk_.count(), 0U);
   }
-  train("killed", on_file());
-  expect_same_checkpoint("whole", "killed");
-  EXPECT_EQ(losses("whole", 12), losses("killed", 12));
-  EXPECT_EQ(disk_.count(), 0U);
 }
 
 TEST_F(OffloadRuns, RollBackAndSkipAsEver) {
@@ -122,6 +129,23 @@ TEST_F(OffloadRuns, SmallerMomentsGoOnWithTheSameBits) {
   train("parts", near({"--training.train_iters=14",
                        "--checkpoint.accept_change=optimizer.exp_avg_dtype,optimizer.exp_avg_sq_dtype"}));
   losses("parts", 14);
+}
+
+/// A run may begin and end to keep copies of its master weights whenever it starts: nothing of it changes.
+TEST_F(OffloadRuns, MasterWeightsLoseAndGetTheirCopyAtEachStart) {
+  const std::string remainders = "--optimizer.store_param_remainders";
+  train("whole", near());
+  train("parts", near({"--training.exit_interval=3", remainders}));
+  train("parts", near({"--training.exit_interval=6"}));
+  train("parts", on_file({"--training.exit_interval=9", remainders, "--checkpoint.async_save"}));
+  train("parts", on_host({remainders, "--parallel.zero_stage=1"}));
+  expect_same_checkpoint("whole", "parts");
+  EXPECT_EQ(losses("whole", 12), losses("parts", 12));
+  for (const std::string precision : {"fp32", "fp16"}) {
+    const Outcome refused = run(pretrain("run", joined(in_precision(precision), {remainders})));
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_CONTAINS(refused.err, "--optimizer.store_param_remainders: only with training.precision \"bf16\"");
+  }
 }
 
 TEST_F(OffloadRuns, AreRefusedWhereTheyCannotBe) {

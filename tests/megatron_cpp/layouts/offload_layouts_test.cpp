@@ -264,5 +264,19 @@ TEST_F(OffloadLayouts, SaveBesideTheTraining) {
   }
 }
 
+/// Of the master weights two parts, each where it is.
+TEST_F(OffloadLayouts, SaveRemaindersBesideTheTraining) {
+  for (const RunLayout& layout : {kLayouts[0], kLayouts[4], kLayouts[7]}) {
+    for (const OffloadTier tier : {OffloadTier::Device, OffloadTier::Host, OffloadTier::File}) {
+      SCOPED_TRACE(str(layout.name, " ", enum_name(tier)));
+      RunTask near = task_of(DType::BF16);
+      near.steps = 5;
+      RunTask task = kept_in(tier, near, layout.zero_stage == 3 ? tier : OffloadTier::Device);
+      task.async_save = task.optimizer.store_param_remainders = true;
+      expect_saved_beside(task, near, layout, scratch_ / str("remainders_", layout.name, "_", enum_name(tier)));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace mcpp
