@@ -128,7 +128,8 @@ i64 combined_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   return row_tensors(c, setup, is_at_experts ? rows.even : rows.sent).in;
 }
 
-/// Logits, weights, choices before and after drops, the factors of the balancing loss, and the counts of all ranks.
+/// Logits, weights, choices before and after drops, the factors of the balancing loss, and what all ranks told of
+/// theirs.
 i64 router_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   const MoeConfig& moe = c.moe;
   const i64 tokens = tokens_to_route(c, setup), experts = moe.num_experts, topk = moe.router_topk;
@@ -136,9 +137,10 @@ i64 router_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   const bool drops = moe.expert_capacity_factor > 0, is_balanced = moe.aux_loss_coeff > 0;
   const i64 groups = moe.router_load_balancing_type == LoadBalancing::SeqAuxLoss ? setup.micro_batch_size : 1;
   const i64 ranks = setup.expert_parallel * setup.expert_tensor_parallel;
+  const bool gathers = setup.dispatcher == TokenDispatcherType::AllGather && ranks > 1;
   return pooled_size(tokens * experts * number) + pooled_size(tokens * topk * number) + (drops ? 2 : 1) * choices +
          (is_balanced ? pooled_size(groups * experts * size_of(DType::F64)) : 0) +
-         pooled_size(ranks * experts * size_of(DType::I32));
+         pooled_size(ranks * (gathers ? tokens * topk : experts) * size_of(DType::I32));
 }
 
 i64 shared_expert_bytes(const ModelConfig& c, const ActivationSetup& setup) {

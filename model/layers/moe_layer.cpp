@@ -42,15 +42,15 @@ Tensor MoELayer::forward(const Tensor& x, Pass& pass) {
   };
   const Tensor y = experts_.forward(dispatcher->dispatch(tokens, meanwhile), dispatcher->rows(), pass);
   const TokenDispatcher::Combined combined = dispatcher->combine(y, routed.weights);
-  for (const Tensor& t : {choice.experts, choice.counts, routed.weights, combined.kept}) pass.save(this, t);
+  for (const Tensor& t : {choice.experts, choice.told, routed.weights, combined.kept}) pass.save(this, t);
   Tensor out = part_.whole(combined.out, x.numel() / x.dim(-1)).view(x.shape());
   if (shared_) ops::add_to(shared, out);
   return out;
 }
 
 Tensor MoELayer::backward(const Tensor& dy, Pass& pass) {
-  const Tensor kept = pass.take(this), weights = pass.take(this), counts = pass.take(this), experts = pass.take(this);
-  const auto dispatcher = dispatcher_of({experts, counts}, dy.dim(1), pass);
+  const Tensor kept = pass.take(this), weights = pass.take(this), told = pass.take(this), experts = pass.take(this);
+  const auto dispatcher = dispatcher_of({experts, told, context_.config.moe.num_experts}, dy.dim(1), pass);
   const auto gradients = dispatcher->combine_backward(part_.of(dy.as_matrix()), kept, weights);
   Tensor d_shared;  // computed while gradients travel
   const auto meanwhile = [&] {

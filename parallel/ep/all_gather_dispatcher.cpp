@@ -9,8 +9,8 @@ AllGatherDispatcher::AllGatherDispatcher(const ExpertChoice& choice, const Exper
     : parallel_(parallel) {
   Device& device = choice.experts.device();
   const i64 topk = choice.experts.dim(1);
-  std::vector<i32> experts = read_values<i32>(all(choice.experts));
-  const i64 own = choice.counts.dim(1) / parallel_.ep, first = own * parallel_.ep_rank;
+  std::vector<i32> experts = read_values<i32>(choice.told);
+  const i64 own = choice.num_experts / parallel_.ep, first = own * parallel_.ep_rank;
   for (i32& expert : experts) {  // other ranks' experts are none here
     const bool is_here = expert >= first && expert < first + own;
     expert = is_here ? static_cast<i32>(expert - first) : -1;

@@ -9,7 +9,7 @@ namespace mcpp {
 
 class AllGatherDispatcher final : public TokenDispatcher {
  public:
-  /// Called by all ranks of the exchange, which is more than one.
+  /// The exchange has more than one rank.
   AllGatherDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel);
 
   Tensor dispatch(const Tensor& tokens, const Meanwhile& meanwhile) override;

@@ -7,9 +7,9 @@ namespace mcpp {
 namespace {
 
 DispatchPlan plan_of(const ExpertChoice& choice, const ExpertParallel& parallel) {
-  const HostValues<i32> experts(choice.experts), counts(choice.counts);
+  const HostValues<i32> experts(choice.experts), counts(choice.told);
   return plan_dispatch({experts.begin(), experts.end()}, choice.experts.dim(1), {counts.begin(), counts.end()},
-                       choice.counts.dim(1), parallel.ep, parallel.ep_rank);
+                       choice.num_experts, parallel.ep, parallel.ep_rank);
 }
 
 /// [rows, copies]: copy c of row r is row c * rows + r.

@@ -6,22 +6,37 @@
 #include "tensor/integers.h"
 
 namespace mcpp {
+namespace {
 
-ExpertChoice agree_on(const Tensor& experts, i64 num_experts, const ExpertParallel& parallel) {
-  const auto ranks = static_cast<i64>(parallel.exchange ? parallel.exchange->size() : 1);
+i64 ranks_of_exchange(const ExpertParallel& parallel) {
+  return parallel.exchange ? parallel.exchange->size() : 1;
+}
+
+bool gathers_tokens(const ExpertParallel& parallel) {
+  return parallel.dispatcher == TokenDispatcherType::AllGather && ranks_of_exchange(parallel) > 1;
+}
+
+Tensor counts_of(const Tensor& experts, i64 num_experts) {
   const HostValues<i32> choices(experts);
   const std::vector<i32> counts = count_choices(std::span(choices.begin(), choices.end()), num_experts);
-  const Tensor own = integers(counts, {1, num_experts}, experts.device());
-  if (ranks == 1) return {experts, own};
-  Tensor all = Tensor::empty({ranks, num_experts}, DType::I32, experts.device());
+  return integers(counts, {1, num_experts}, experts.device());
+}
+
+}  // namespace
+
+ExpertChoice agree_on(const Tensor& experts, i64 num_experts, const ExpertParallel& parallel) {
+  const i64 ranks = ranks_of_exchange(parallel);
+  const Tensor own = gathers_tokens(parallel) ? experts : counts_of(experts, num_experts);
+  if (ranks == 1) return {experts, own, num_experts};
+  Tensor all = Tensor::like(own, {ranks * own.dim(0), own.dim(1)});
   parallel.exchange->all_gather(own, all).wait();
-  return {experts, all};
+  return {experts, all, num_experts};
 }
 
 std::unique_ptr<TokenDispatcher> make_token_dispatcher(const ExpertChoice& choice, const ExpertParallel& parallel,
                                                        i64 padded_rows) {
   std::unique_ptr<TokenDispatcher> dispatcher;
-  if (parallel.dispatcher == TokenDispatcherType::AllGather && parallel.exchange && parallel.exchange->size() > 1)
+  if (gathers_tokens(parallel))
     dispatcher = std::make_unique<AllGatherDispatcher>(choice, parallel);
   else
     dispatcher = std::make_unique<AllToAllDispatcher>(choice, parallel);

@@ -9,11 +9,14 @@
 
 namespace mcpp {
 
-/// The experts of a rank's tokens; `counts` is what ranks told one another, so that it need not be asked again in
+/// The experts of a rank's tokens, and what ranks told one another of theirs, so that it need not be asked again in
 /// backward.
 struct ExpertChoice {
   Tensor experts;  ///< int32 [T, k]; negative = none, as it was dropped
-  Tensor counts;   ///< int32 [ranks of the exchange, num_experts]
+  /// int32, rank after rank of the exchange: how many tokens each expert gets, [ranks, num_experts]; where all tokens
+  /// go to all ranks the experts of each, [ranks * T, k].
+  Tensor told;
+  i64 num_experts = 0;
 };
 
 /// What a rank does while rows travel.
@@ -46,7 +49,7 @@ class TokenDispatcher {
   virtual Tensor dispatch_backward(const Tensor& d_rows, const Meanwhile& meanwhile) = 0;
 };
 
-/// Asks the other ranks for their counts.
+/// Asks the other ranks for what a dispatcher needs of theirs.
 ExpertChoice agree_on(const Tensor& experts, i64 num_experts, const ExpertParallel& parallel);
 /// Each expert works on `padded_rows` rows, of which those that no token takes are zeros; 0 = on those that come.
 std::unique_ptr<TokenDispatcher> make_token_dispatcher(const ExpertChoice& choice, const ExpertParallel& parallel,

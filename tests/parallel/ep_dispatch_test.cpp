@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "comm/local.h"
+#include "comm/metered.h"
 #include "parallel/ep/capacity.h"
 #include "parallel/ep/dispatch_plan.h"
 #include "parallel/ep/token_dispatcher.h"
@@ -123,6 +124,23 @@ TEST_P(Dispatch, CombinesWhatExpertsMakeOfTokensAndSendsGradientsBack) {
       }
     }
   });
+}
+
+/// What ranks must know of one another they tell in one message, and backward does not ask again.
+TEST(TokenDispatch, AsksOnce) {
+  for (const TokenDispatcherType type : {TokenDispatcherType::AllToAll, TokenDispatcherType::AllGather}) {
+    run_local_ranks(2, [&](Communicator& world, int rank) {
+      const auto meter = std::make_shared<CommMeter>();
+      const auto exchange = make_metered(world.split(0, rank), meter);
+      CpuDevice device;
+      const ExpertParallel parallel{.dispatcher = type, .ep = 2, .ep_rank = rank, .exchange = exchange.get()};
+      const ExpertChoice choice = agree_on(integers_of({0, 1, 2, 3, 1, 0}, device).view({3, 2}), 4, parallel);
+      for (int pass = 0; pass < 2; ++pass) make_token_dispatcher(choice, parallel, 0);
+      i64 calls = 0;
+      for (const CommMeter::Count& count : meter->by_op) calls += count.calls;
+      EXPECT_EQ(calls, 1);
+    });
+  }
 }
 
 TEST(PaddedDispatch, RefusesMoreRowsThanThereIsRoomFor) {
