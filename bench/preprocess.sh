@@ -8,20 +8,9 @@
 # The texts (default data/tinyshakespeare.txt) are taken again and again until there are so many bytes.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
-export MEGATRON_CPP=${MEGATRON_CPP:-$root/build/release/megatron_cpp}
-# shellcheck source=tests/support/namespaces.sh
-source "$root/tests/support/namespaces.sh"
-# shellcheck source=tests/multi_node/hosts.sh
-source "$root/tests/multi_node/hosts.sh"
-# shellcheck source=bench/lib/machine.sh
-source "$root/bench/lib/machine.sh"
-
-if [ -z "$scratch" ]; then
-  [ -x "$MEGATRON_CPP" ] || "$root/scripts/build.sh" release megatron_cpp >/dev/null
-  # shellcheck disable=SC2034 # in_namespaces reads it
-  reason=$(why_no_namespaces ssh dropbear taskset)
-  in_namespaces 3600 "$(realpath "$0")" "$@"
-fi
+# shellcheck source=bench/lib/hosts.sh
+source "$root/bench/lib/hosts.sh"
+run_in_namespaces 3600 "ssh dropbear taskset" "$0" "$@"
 
 rounds=3 size=200000000 vocab_size=8192
 texts=()

@@ -7,19 +7,9 @@
 #   bench/traffic.sh [--rounds=N] [--megabits=N] [option of megatron_cpp bench step ...]
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
-# shellcheck source=tests/support/namespaces.sh
-source "$root/tests/support/namespaces.sh"
-# shellcheck source=tests/multi_node/hosts.sh
-source "$root/tests/multi_node/hosts.sh"
-# shellcheck source=bench/lib/machine.sh
-source "$root/bench/lib/machine.sh"
-
-if [ -z "$scratch" ]; then
-  export MEGATRON_CPP=${MEGATRON_CPP:-$root/build/release/megatron_cpp}
-  [ -x "$MEGATRON_CPP" ] || "$root/scripts/build.sh" release megatron_cpp >/dev/null
-  reason=$(why_no_namespaces ssh dropbear tc)
-  in_namespaces 3000 "$0" "$@"
-fi
+# shellcheck source=bench/lib/hosts.sh
+source "$root/bench/lib/hosts.sh"
+run_in_namespaces 3000 "ssh dropbear tc" "$0" "$@"
 
 rounds=3
 megabits=1000
