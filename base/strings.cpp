@@ -80,6 +80,10 @@ std::string human_seconds(double seconds) {
   return text.data();
 }
 
+std::string human_step_seconds(double seconds) {
+  return seconds < 10 ? format_number("%.1f%s", 1e3 * seconds, " ms") : human_seconds(seconds);
+}
+
 std::string nearest_name(std::string_view word, std::span<const std::string> candidates) {
   std::string best;
   std::size_t best_distance = std::max<std::size_t>(word.size() / 2, 2);

@@ -39,6 +39,8 @@ std::string human_bytes(double bytes);
 std::string human_count(double count);
 /// "1h02m", "3m05s", "4.2s".
 std::string human_seconds(double seconds);
+/// Of a step, a second of which are many milliseconds: "3.6 ms", from ten seconds on as human_seconds has it.
+std::string human_step_seconds(double seconds);
 
 /// The candidate nearest to `word` by edit distance, or "" when none is near enough to be a likely misspelling.
 std::string nearest_name(std::string_view word, std::span<const std::string> candidates);

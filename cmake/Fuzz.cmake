@@ -15,7 +15,7 @@ file(GLOB fuzz_sources CONFIGURE_DEPENDS base/*.cpp base/json/*.cpp base/program
 file(GLOB_RECURSE room_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} checkpoint/*.cpp data/tokenizer/bpe/*.cpp)
 add_library(mcpp_fuzz STATIC ${fuzz_sources} ${room_sources} tests/fuzz/targets.cpp tests/fuzz/no_kernels.cpp
   tensor/device.cpp tensor/gemm_choices.cpp tensor/out_of_memory.cpp tensor/tensor.cpp
-  tensor/cpu/shared_arena.cpp tensor/ops/zeros.cpp nn/region.cpp comm/self.cpp
+  tensor/host/host_rooms.cpp tensor/cpu/shared_arena.cpp tensor/ops/zeros.cpp nn/region.cpp comm/self.cpp
   parallel/layout.cpp parallel/pp/schedule.cpp parallel/pp/schedule_kind.cpp parallel/pp/stages.cpp
   model/config/config.cpp model/config/expert_layers.cpp model/config/moe.cpp model/config/rope_scaling.cpp optimizer/config.cpp
   data/read/blend.cpp data/tokenizer/charsmap.cpp data/config.cpp data/read/dataset_info.cpp data/prepare/document_reader.cpp data/read/index_cache.cpp

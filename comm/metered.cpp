@@ -21,8 +21,13 @@ constexpr OpNames names_of(CommOp op) {
   return kNames[static_cast<std::size_t>(op)];
 }
 
-CountedRange time_of(CommMeter& meter, const char* name, i64 bytes = -1) {
-  return {meter.exposed_seconds, meter.profiler, name, meter.kind, {.bytes = bytes, .group = meter.group}};
+WaitRange time_of(CommMeter& meter, const char* name, i64 bytes = -1) {
+  return {meter.exposed_seconds,
+          meter.waits.get(),
+          meter.profiler,
+          name,
+          meter.kind,
+          {.bytes = bytes, .group = meter.group}};
 }
 
 class MeteredCommunicator final : public Communicator {
@@ -72,7 +77,7 @@ class MeteredCommunicator final : public Communicator {
     return start(CommOp::Recv, 0, log_.recv(source, t.bytes()), [&] { return inner_->recv(t, source); });
   }
   void barrier() override {
-    const CountedRange range = time_of(*meter_, names_of(CommOp::Barrier).begin, 0);
+    const WaitRange range = time_of(*meter_, names_of(CommOp::Barrier).begin, 0);
     const GroupLog::Entry entry = log_.collective("barrier", 0);
     inner_->barrier();
     ++(*meter_)[CommOp::Barrier].calls;
@@ -96,7 +101,7 @@ class MeteredCommunicator final : public Communicator {
   /// Calls f, which starts the operation; one that is refused is not counted.
   template <class F>
   Work start(CommOp op, i64 bytes, GroupLog::Entry entry, const F& f) {
-    const CountedRange range = time_of(*meter_, names_of(op).begin, bytes);
+    const WaitRange range = time_of(*meter_, names_of(op).begin, bytes);
     Work work = f();
     ++(*meter_)[op].calls;
     (*meter_)[op].bytes += bytes;
@@ -104,7 +109,7 @@ class MeteredCommunicator final : public Communicator {
     entry.pause();
     const auto running = std::make_shared<Running>(Running{std::move(work), std::move(entry)});
     const auto wait = [running, meter = meter_, op] {
-      const CountedRange waiting = time_of(*meter, names_of(op).wait);
+      const WaitRange waiting = time_of(*meter, names_of(op).wait);
       running->entry.resume();
       running->work.wait();
       if (auto is_done = running->work.take_query()) running->entry.hand_on(std::move(is_done));

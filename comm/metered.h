@@ -8,7 +8,7 @@
 
 #include "comm/communicator.h"
 #include "comm/watch/flight_recorder.h"
-#include "tensor/profiler.h"
+#include "tensor/host/device_waits.h"
 
 namespace mcpp {
 
@@ -28,7 +28,10 @@ struct CommMeter {
     i64 bytes = 0;
   };
   std::array<Count, kCommOps> by_op{};
-  double exposed_seconds = 0;  ///< inside calls and wait(): communication that no computation of this rank hid
+  /// Inside calls and wait(), or of `waits`, if any, what these keep the device waiting for, told a little later:
+  /// communication that no computation of this rank hid.
+  double exposed_seconds = 0;
+  std::shared_ptr<DeviceWaits> waits = nullptr;
 
   /// What is told of each call and wait(); the profiler, if any, outlives the group.
   Profiler* profiler = nullptr;

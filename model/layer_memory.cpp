@@ -154,6 +154,13 @@ i64 shared_expert_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   return sum;
 }
 
+/// The largest numbers of input and weight of each linear layer, from which scales follow.
+i64 scale_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 layer) {
+  if (!setup.fp8.has(layer)) return 0;
+  const bool has_mlp = !c.moe.has_experts(layer) || c.moe.shared_expert_intermediate_size > 0;
+  return (has_mlp ? 4 : 2) * pooled_size(2 * size_of(DType::F32));
+}
+
 i64 branch_bytes(const ModelConfig& c, const ActivationSetup& setup, const LayerTensors& t, i64 layer) {
   const i64 norms = branch_norm_bytes(c, t, setup.recompute, c.use_parallel_residual);
   if (!c.moe.has_experts(layer)) return norms + mlp_bytes(t, setup.recompute);
@@ -220,7 +227,7 @@ i64 recompute_input_bytes(const ModelConfig& c, const ActivationSetup& setup) {
 
 i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer) {
   const LayerTensors t = layer_tensors(config, setup);
-  return attention_bytes(config, t, setup) + branch_bytes(config, setup, t, layer);
+  return attention_bytes(config, t, setup) + branch_bytes(config, setup, t, layer) + scale_bytes(config, setup, layer);
 }
 
 i64 most_expert_bytes(const ModelConfig& c, const ActivationSetup& setup) {
@@ -262,9 +269,20 @@ i64 layer_waiting_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 
   ActivationSetup kept = setup;
   kept.recompute = {};  // what was made again waits, too
   const LayerTensors t = layer_tensors(c, kept);
-  const i64 attention = 2 * t.residual + t.qkv + t.heads;
+  const i64 scales = 2 * scale_bytes(c, setup, layer);  // those of gradients, too
+  const i64 attention = 2 * t.residual + t.qkv + t.heads + scales;
   if (c.moe.has_experts(layer)) return attention + branch_bytes(c, kept, t, layer);
   return attention + 2 * t.residual + t.up + t.activated;
+}
+
+const LayerBytes& LayerSizes::of(i64 layer) {
+  std::optional<LayerBytes>& kind = kinds_[config_.moe.has_experts(layer) ? 1 : 0];
+  if (!kind)
+    kind = {.kept = layer_activation_bytes(config_, setup_, layer),
+            .working = layer_working_bytes(config_, setup_, layer, false),
+            .working_put_off = layer_working_bytes(config_, setup_, layer, true),
+            .waiting = layer_waiting_bytes(config_, setup_, layer)};
+  return *kind;
 }
 
 i64 output_bytes(const ModelConfig& c, const ActivationSetup& setup) {

@@ -6,6 +6,7 @@
 #include "model/layer_memory.h"
 #include "model/on_paper.h"
 #include "model/whole_units.h"
+#include "nn/offload/encoded_numbers.h"
 #include "nn/offload/file_activations.h"
 #include "nn/offload/file_states.h"
 #include "nn/offload/host_memory.h"
@@ -39,14 +40,16 @@ ChunkParameters count(GPTModel& chunk, const RankShare& share, GridKind grid) {
     if (param.placement.grid != grid) return;
     params.push_back({param.name, param.numel(), unit});
     counts.all += param.numel();
+    counts.largest = std::max(counts.largest, param.numel());
     if (!param.matrices.empty()) counts.matrices += param.numel();
     if (unit == params.front().unit) counts.first += param.numel();
     if (is_low_rank(param.box.shape, share.power_sgd_rank))
       counts.low_rank += param.numel() + param.box.shape.back() * share.power_sgd_rank;
   });
   const i64 shards = grid == GridKind::Dense ? share.shards : share.expert_shards;
-  const BufferPlan plan =
-      plan_buffer(params, static_cast<int>(shards), share.zero_stage >= 2 ? 1 : share.bucket_elements);
+  const i64 closing =
+      closing_elements(share.zero_stage, share.bucket_elements, share.quantized_weights || share.quantized_gradients);
+  const BufferPlan plan = plan_buffer(params, static_cast<int>(shards), closing);
   for (const Bucket& bucket : plan.buckets) {
     counts.buckets.push_back(bucket.size());
     counts.units.push_back(bucket.first_unit);
@@ -166,6 +169,23 @@ void add_params_away(const ChunkParameters& chunk, OffloadTier tier, i64 element
   if (tier == OffloadTier::File) sum.params += buffers * largest;
 }
 
+/// What a save beside the training needs while it writes: of numbers whose copy has another form, or is on a disk, one
+/// tensor at a time as the file holds it, and what making that from a piece of its copy takes.
+double written_at_a_time(const ActivationSetup& setup, const StatesPerWeight& states, const RankShare& share,
+                         const RankParameters& parameters) {
+  const bool is_encoded = states.param_remainders || states.encoded_moments;
+  const bool is_on_disk = (share.elsewhere_is_disk && share.states_elsewhere > 0) || share.params == OffloadTier::File;
+  if (share.savers == 0 || !(is_encoded || is_on_disk)) return 0;
+  i64 largest = 0;
+  for (const auto* chunks : {&parameters.dense, &parameters.experts}) {
+    for (const ChunkParameters& chunk : *chunks) largest = std::max(largest, chunk.largest);
+  }
+  const i64 part = largest / share.savers, element = size_of(wide(setup.dtype));
+  // Weights in bf16, their remainders, and master weights; moments, and their form.
+  const i64 piece = states.param_remainders ? 2 + 2 + 4 : is_encoded ? element + 2 : 0;
+  return tensor_bytes(part, element) + tensor_bytes(std::min(part, EncodedNumbers::kPiece), piece);
+}
+
 /// Bytes of what stays from step to step: the parameters of the chunks on one grid, which `shards` ranks share as the
 /// ZeRO stage says.
 MemoryEstimate kept_memory(const ActivationSetup& setup, const StatesPerWeight& states, const RankShare& share,
@@ -191,7 +211,8 @@ MemoryEstimate kept_memory(const ActivationSetup& setup, const StatesPerWeight& 
     state -= fewer / static_cast<double>(cut(1));
     const auto all = static_cast<double>(chunk.all);
     // Of master weights that are kept as remainders the model's are a part, which is copied with them again.
-    const double weights = all * static_cast<double>(element) * (states.param_remainders ? 2 : 1);
+    const int copies = share.params == OffloadTier::File ? 0 : states.param_remainders ? 2 : 1;
+    const double weights = all * static_cast<double>(element * copies);
     saved += weights + copied * (all * static_cast<double>(grad) * states_of_all - fewer);
   }
   sum.optimizer_state = state * (1 - share.states_elsewhere) + memory;
@@ -204,13 +225,14 @@ MemoryEstimate kept_memory(const ActivationSetup& setup, const StatesPerWeight& 
 double most_together(const ModelConfig& config, const ActivationSetup& setup, const std::vector<UsedUnits>& used,
                      const WholeUnits& whole) {
   const i64 dy = pooled_size(residual_bytes(config, setup)), input = pooled_size(recompute_input_bytes(config, setup));
+  LayerSizes sizes(config, setup);
   i64 kept = 0;
   double most = 0;
   for (const UsedUnits& u : used) {
     i64 layers = 0, working = u.is_embedding ? dy : 0;
     for (i64 layer = u.first_layer; layer < u.first_layer + u.layers; ++layer) {
-      layers += layer_activation_bytes(config, setup, layer);
-      working = std::max(working, layer_working_bytes(config, setup, layer, false));
+      layers += sizes.of(layer).kept;
+      working = std::max(working, sizes.of(layer).working);
     }
     if (u.is_output) working = output_bytes(config, setup) + output_working_bytes(config, setup);
     const WholeBytes bytes = whole.in_backward(u.units);
@@ -231,6 +253,10 @@ i64 largest_buckets(const RankParameters& parameters) {
     most += largest;
   }
   return most;
+}
+
+bool has_several_buckets(const RankParameters& parameters) {
+  return std::ranges::any_of(parameters.dense, [](const ChunkParameters& chunk) { return chunk.buckets.size() > 1; });
 }
 
 /// Where gradients are kept in bf16, the largest whole one is there in that type too.
@@ -304,7 +330,8 @@ double gradient_messages(const ActivationSetup& setup, const RankShare& share, c
   if (!share.quantized_gradients) return 0;
   const i64 largest = largest_buckets(parameters);
   const double part = tensor_bytes(largest / share.shards, size_of(wide(setup.dtype)));
-  const double once = 2 * packed_bytes(largest) + (share.zero_stage >= 2 ? part : 0);
+  const double message = 2 * packed_bytes(largest);
+  const double once = share.zero_stage >= 2 ? message + part : message * (has_several_buckets(parameters) ? 2 : 1);
   if (share.node_ranks == 1) return once;
   const i64 of_node = largest / share.node_ranks;
   return once + tensor_bytes(of_node, size_of(wide(setup.dtype))) + 2 * packed_bytes(of_node);
@@ -323,6 +350,7 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup&
   const MemoryEstimate experts = kept_memory(setup, states, share, share.expert_shards, parameters.experts);
   sum.params += experts.params, sum.grads += experts.grads;
   sum.optimizer_state += experts.optimizer_state, sum.save_copy += experts.save_copy;
+  sum.save_copy += written_at_a_time(setup, states, share, parameters);
   sum.elsewhere += experts.elsewhere, sum.params_elsewhere += experts.params_elsewhere;
   add_whole(config, setup, share, parameters, sum);
   const PeakActivations peak = peak_activations(config, setup, share);

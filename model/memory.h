@@ -22,6 +22,7 @@ struct ActivationSetup {
   i64 expert_parallel = 1, expert_tensor_parallel = 1;
   TokenDispatcherType dispatcher = TokenDispatcherType::AllToAll;
   OffloadTier offload = OffloadTier::Device;  ///< where what layers keep waits for backward
+  Fp8Layers fp8 = {};
 
   /// Of one microbatch on one rank.
   i64 tokens(const ModelConfig& config) const { return config.seq_length / cut.ranks() * micro_batch_size; }
@@ -92,6 +93,7 @@ struct StatesPerWeight {
   double of_matrices = 2;  ///< of linear layers (Param::matrices)
   double of_others = 2;
   bool param_remainders = false;  ///< OptimizerConfig::store_param_remainders
+  bool encoded_moments = false;   ///< some of these numbers are kept in another form
 
   /// The master weight of a model of type `dtype`, in the same numbers.
   double master(DType dtype) const { return !is_narrow(dtype) ? 0 : param_remainders ? 17.0 / 32 : 1; }
@@ -104,6 +106,7 @@ struct ChunkParameters {
   i64 all = 0;               ///< without padding
   i64 matrices = 0;          ///< of these, those of linear layers
   i64 first = 0;             ///< of the first unit
+  i64 largest = 0;           ///< of the largest parameter
   i64 low_rank = 0;          ///< elements that PowerSGD remembers: of errors and factors
 
   i64 total() const;  ///< of the buckets

@@ -21,15 +21,17 @@ std::vector<ActivationUnit> activation_units(const ModelConfig& config, const Ac
                                              const StageContents& stage) {
   const i64 input = pooled_size(recompute_input_bytes(config, setup));
   std::vector<ActivationUnit> units;
+  LayerSizes sizes(config, setup);
   i64 layer = stage.first_layer;
   for (const LayerGroup& group : layer_groups(setup.recompute, stage.num_layers())) {
     ActivationUnit unit;
     i64 kept = 0;
     for (const i64 end = layer + group.layers; layer < end; ++layer) {
-      kept += layer_activation_bytes(config, setup, layer);
-      unit.working = std::max(unit.working, layer_working_bytes(config, setup, layer, false));
-      unit.working_put_off = std::max(unit.working_put_off, layer_working_bytes(config, setup, layer, true));
-      unit.waiting += layer_waiting_bytes(config, setup, layer);
+      const LayerBytes& bytes = sizes.of(layer);
+      kept += bytes.kept;
+      unit.working = std::max(unit.working, bytes.working);
+      unit.working_put_off = std::max(unit.working_put_off, bytes.working_put_off);
+      unit.waiting += bytes.waiting;
     }
     unit.bytes = group.is_recomputed ? input : kept;
     unit.made_again = group.is_recomputed ? kept - input : 0;

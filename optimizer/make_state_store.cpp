@@ -1,23 +1,12 @@
 #include "optimizer/make_state_store.h"
 
-#include <algorithm>
-#include <thread>
-
 #include "nn/offload/file_states.h"
+#include "nn/offload/host_memory.h"
 #include "nn/offload/host_states.h"
 #include "nn/offload/tiered_states.h"
 #include "tensor/ops/quantize.h"
 
 namespace mcpp {
-namespace {
-
-/// As many threads as the weights' device has: where that is a GPU, the host has nothing else to compute.
-int host_threads(Device& device) {
-  const auto* cpu = dynamic_cast<CpuDevice*>(&device);
-  return cpu ? cpu->threads() : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-}
-
-}  // namespace
 
 std::unique_ptr<StateStore> make_state_store(const OptimizerConfig& config, Device& device, bool takes_snapshots) {
   std::unique_ptr<StateStore> near = make_resident_states(device), far;

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <utility>
 
-#include "optimizer/remote_part.h"
+#include "nn/offload/host_memory.h"
 #include "tensor/transfer.h"
 #include "tensor/wide.h"
 
@@ -48,12 +48,15 @@ void sum_over(std::span<Communicator* const> groups, Tensor& values) {
 }  // namespace
 
 Optimizer::Optimizer(std::span<ParamAndGradBuffer* const> buffers, const OptimizerConfig& config, NormScope scope,
-                     const MatrixHolders& holders, std::unique_ptr<StateStore> states)
+                     const MatrixHolders& holders, std::unique_ptr<StateStore> states,
+                     std::unique_ptr<SideCopies> copies)
     : config_(config),
       scope_(std::move(scope)),
       device_(checked_front(buffers).device()),
       dtype_(checked_front(buffers).dtype()),
-      states_(states ? std::move(states) : make_resident_states(device_)) {
+      states_(states ? std::move(states) : make_resident_states(device_)),
+      copies_(copies ? std::move(copies) : make_side_copies(device_)) {
+  rooms_ = std::make_unique<HostRooms>(*copies_, MemoryClass::OptimizerState, host_threads(device_));
   MCPP_CHECK(!config_.store_param_remainders || dtype_ == DType::BF16, "weights in ", name_of(dtype_),
              " are no halves of master weights");
   for (const auto& [grid, groups] : scope_.groups) counted_[grid];
@@ -132,18 +135,32 @@ void Optimizer::count_in_norm(const ParamAndGradBuffer& buffer, const ShardSegme
     counted_[buffer.grid()].push_back(shard.grads.flat(begin, end - begin));
 }
 
-UpdatePart Optimizer::part_of(const Segment& segment, const Tensor& model, i64 begin,
-                              std::span<const Tensor> states) const {
-  const i64 count = states.front().numel();
-  UpdatePart part{.weights = model.flat(begin, count),
-                  .states = {states.begin(), states.end()},
-                  .grads = segment.grads.flat(begin, count),
-                  .model = {}};
-  if (part.grads.dtype() != wide(dtype_)) {
-    Tensor widened = Tensor::empty({count}, wide(dtype_), device_, MemoryClass::Workspace);
-    ops::copy(part.grads, widened);
-    part.grads = widened;
+std::vector<Optimizer::PartPlace> Optimizer::parts_of(const std::vector<std::size_t>& order) const {
+  std::vector<PartPlace> parts;
+  for (const std::size_t s : order) {
+    for (const Run& run : segments_[s].runs) {
+      const i64 tile = segments_[s].codec.tile(run.count);
+      for (i64 begin = 0; begin < run.count; begin += tile)
+        parts.push_back({s, &run, begin, std::min(tile, run.count - begin)});
+    }
   }
+  return parts;
+}
+
+Tensor Optimizer::gradient_of(const PartPlace& place) const {
+  const Tensor grads = segments_[place.segment].grads.flat(place.in_segment(), place.count);
+  if (grads.dtype() == wide(dtype_)) return grads;
+  Tensor widened = Tensor::empty({place.count}, wide(dtype_), device_, MemoryClass::Workspace);
+  ops::copy(grads, widened);
+  return widened;
+}
+
+UpdatePart Optimizer::part_of(const PartPlace& place, const Tensor& gradient, const Tensor& model,
+                              std::span<const Tensor> states) const {
+  UpdatePart part{.weights = model.flat(place.in_segment(), place.count),
+                  .states = {states.begin(), states.end()},
+                  .grads = gradient,
+                  .model = {}};
   if (has_master_copy()) {
     part.model = std::exchange(part.weights, part.states.front());
     part.states.erase(part.states.begin());
@@ -175,17 +192,25 @@ bool Optimizer::is_resident() const {
          std::ranges::none_of(segments_, [](const Segment& segment) { return segment.model.away != nullptr; });
 }
 
+void Optimizer::expect_part(const PartPlace& place, const Tensor& gradient, RemoteParts& remote) const {
+  if (states_->is_segment_resident(place.segment)) return;
+  const Tensor& model = segments_[place.segment].model.here;
+  std::vector<Tensor> tensors{gradient};
+  if (model.defined()) tensors.push_back(model.flat(place.in_segment(), place.count));
+  remote.expect(tensors);
+}
+
 template <class Change>
-void Optimizer::update_part(PassKind kind, UpdatePart& part, Change&& change) {
+void Optimizer::update_part(PassKind kind, UpdatePart& part, RemoteParts& remote, Change&& change) {
   Device& there = part.states.front().device();
   const Device& weights = part.model.defined() ? part.model.device() : part.weights.device();
   if (&there == &device_ && &weights == &device_) {
     change(part);
     return;
   }
-  RemotePart remote(part, there);
-  change(remote.part());
-  kind == PassKind::Update ? remote.give_back_weights() : remote.give_back_gradient();
+  UpdatePart far = remote.bring(part, there);
+  change(far);
+  kind == PassKind::Update ? remote.give_back_weights(far, part) : remote.give_back_gradient(far, part);
 }
 
 template <class F>
@@ -194,26 +219,27 @@ void Optimizer::for_each_part(PassKind kind, F&& f) {
   states_->expect(order);
   expect_weights(order);
   WeightsInUse weights(kind == PassKind::Update);
-  for (const std::size_t s : order) {
-    const Segment& segment = segments_[s];
-    const Tensor model = weights.of(segment.model);
-    const std::vector<Tensor> vectors = states_->fetch(s);
-    for (const Run& run : segment.runs) {
-      const i64 tile = segment.codec.tile(run.count);
-      for (i64 begin = 0; begin < run.count; begin += tile) {
-        const i64 count = std::min(tile, run.count - begin);
-        const std::vector<Tensor> states = segment.codec.decode(vectors, run.at + begin, count);
-        UpdatePart part = part_of(segment, model, run.begin + begin, states);
-        update_part(kind, part, [&](UpdatePart& there) {
-          const bool joins = kind == PassKind::Update && segment.codec.has_remainders();
-          if (joins) segment.codec.join(vectors, run.at + begin, there.model, there.weights);
-          f(*segment.rule, there, run.group);
-          if (joins) segment.codec.split(there.weights, vectors, run.at + begin);
-        });
-        segment.codec.encode(states, vectors, run.at + begin);
-      }
-    }
-    states_->drop(s);
+  RemoteParts remote(*copies_, *rooms_);
+  const std::vector<PartPlace> parts = parts_of(order);
+  std::vector<Tensor> vectors;
+  Tensor next;  // the gradient of the next part, where it is on its way already
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const PartPlace& place = parts[i];
+    const Segment& segment = segments_[place.segment];
+    if (i == 0 || parts[i - 1].segment != place.segment) vectors = states_->fetch(place.segment);
+    const Tensor gradient = next.defined() ? std::exchange(next, Tensor()) : gradient_of(place);
+    const std::vector<Tensor> states = segment.codec.decode(vectors, place.in_states(), place.count);
+    UpdatePart part = part_of(place, gradient, weights.of(segment.model), states);
+    update_part(kind, part, remote, [&](UpdatePart& there) {
+      if (remote.is_beside() && i + 1 < parts.size())
+        expect_part(parts[i + 1], next = gradient_of(parts[i + 1]), remote);
+      const bool joins = kind == PassKind::Update && segment.codec.has_remainders();
+      if (joins) segment.codec.join(vectors, place.in_states(), there.model, there.weights);
+      f(*segment.rule, there, place.run->group);
+      if (joins) segment.codec.split(there.weights, vectors, place.in_states());
+    });
+    segment.codec.encode(states, vectors, place.in_states());
+    if (i + 1 == parts.size() || parts[i + 1].segment != place.segment) states_->drop(place.segment);
   }
   weights.done();
 }
@@ -249,11 +275,12 @@ Tensor Optimizer::decide_update(const Tensor& totals, StepRule rule) const {
 void Optimizer::update(double lr, double weight_decay, const Tensor& factor) {
   // Before anything is brought for nothing.
   if (!is_resident() && !std::isfinite(read_values<double>(factor)[0])) return;
+  std::map<Device*, Tensor> factors;  // where parts are updated: to bring it to the host is to wait for the device
   const auto step_of = [&](const UpdatePart& part, const ParamGroup& group) {
-    return UpdateStep{.lr = lr * group.lr_mult,
-                      .weight_decay = weight_decay * group.wd_mult,
-                      .step = steps_ + 1,
-                      .factor = copy_to(part.weights.device(), factor)};
+    Tensor& there = factors[&part.weights.device()];
+    if (!there.defined()) there = copy_to(part.weights.device(), factor);
+    return UpdateStep{
+        .lr = lr * group.lr_mult, .weight_decay = weight_decay * group.wd_mult, .step = steps_ + 1, .factor = there};
   };
   if (!matrices_.empty()) {
     for_each_part(PassKind::Prepare, [&](const UpdateRule& rule, UpdatePart& part, const ParamGroup& group) {

@@ -12,6 +12,7 @@
 #include "optimizer/config.h"
 #include "optimizer/norm_scope.h"
 #include "optimizer/param_group.h"
+#include "optimizer/remote_part.h"
 #include "optimizer/update_rule.h"
 #include "optimizer/weights_in_use.h"
 #include "optimizer/whole_matrices.h"
@@ -36,10 +37,12 @@ using MatrixHolders = std::map<GridKind, Communicator*>;
 class Optimizer {
  public:
   /// Allocates the state of what the buffers' shard() gives this rank, in `states`, which is empty (null: in a store on
-  /// the device). Master weights start as the model's weights. `holders`: for rules that need whole matrices. The
+  /// the device). Master weights start as the model's weights. `holders`: for rules that need whole matrices. `copies`:
+  /// those of the buffers' device, by which it and the host exchange what is updated there (null: made here). The
   /// buffers and groups must outlive the optimizer, and all ranks of `holders` make theirs.
   Optimizer(std::span<ParamAndGradBuffer* const> buffers, const OptimizerConfig& config, NormScope scope = {},
-            const MatrixHolders& holders = {}, std::unique_ptr<StateStore> states = nullptr);
+            const MatrixHolders& holders = {}, std::unique_ptr<StateStore> states = nullptr,
+            std::unique_ptr<SideCopies> copies = nullptr);
 
   /// One update, after every buffer's finish(); the caller then calls publish() on each. `grad_scale` turns the summed
   /// gradient into that of the loss (1 / number of target tokens). A gradient whose norm is not finite leaves weights,
@@ -106,9 +109,23 @@ class Optimizer {
   void count_in_norm(const ParamAndGradBuffer& buffer, const ShardSegment& shard);
   const UpdateRule& rule_of(OptimizerKind kind);
   bool has_master_copy() const { return is_narrow(dtype_); }
-  /// As many elements from `begin` of the segment's tensors on as the states have, `model` those of its weights; a
-  /// narrow gradient is widened.
-  UpdatePart part_of(const Segment& segment, const Tensor& model, i64 begin, std::span<const Tensor> states) const;
+  /// What is decoded and updated at once: of a run of a segment.
+  struct PartPlace {
+    std::size_t segment;
+    const Run* run;
+    i64 begin, count;  // in the run
+
+    i64 in_states() const { return run->at + begin; }
+    i64 in_segment() const { return run->begin + begin; }
+  };
+  std::vector<PartPlace> parts_of(const std::vector<std::size_t>& order) const;
+  /// Widened where it is narrow.
+  Tensor gradient_of(const PartPlace& place) const;
+  /// `model`: the weights of its segment.
+  UpdatePart part_of(const PartPlace& place, const Tensor& gradient, const Tensor& model,
+                     std::span<const Tensor> states) const;
+  /// The part is updated next, elsewhere than its weights are.
+  void expect_part(const PartPlace& place, const Tensor& gradient, RemoteParts& remote) const;
   /// Which segments a pass over the states goes through, and what of a part it changes beside the states.
   enum class PassKind { Update, Prepare };
   std::vector<std::size_t> segments_of(PassKind kind) const;
@@ -122,7 +139,7 @@ class Optimizer {
   void for_each_part(PassKind kind, F&& f);
   /// change(part), where its states are.
   template <class Change>
-  void update_part(PassKind kind, UpdatePart& part, Change&& change);
+  void update_part(PassKind kind, UpdatePart& part, RemoteParts& remote, Change&& change);
   void visit_run(std::size_t segment, const Run& run, const StoredStateVisitor& f) const;
 
   OptimizerConfig config_;
@@ -134,6 +151,8 @@ class Optimizer {
   /// By segment: the master weights where these are a copy, or what the model's lack of them, then the states of its
   /// rule.
   std::unique_ptr<StateStore> states_;
+  std::unique_ptr<HostRooms> rooms_;
+  std::unique_ptr<SideCopies> copies_;                    // after the rooms, which they may use until these go
   std::vector<std::unique_ptr<WholeMatrices>> matrices_;  // by grid; none unless the configuration's rule needs them
   /// Gradients that make up this rank's part of the norm; every grid of the scope has its place.
   std::map<GridKind, std::vector<Tensor>> counted_;

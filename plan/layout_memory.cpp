@@ -38,7 +38,8 @@ const RankParameters& LayoutMemory::parameters_of(const Layout& l, const Activat
                           share.pipeline_rank,
                           share.shards,
                           share.expert_shards,
-                          share.zero_stage >= 2};
+                          share.zero_stage >= 2,
+                          share.quantized_weights || share.quantized_gradients};
   auto found = parameters_.find(key);
   if (found == parameters_.end()) found = parameters_.emplace(key, rank_parameters(work_.model, setup, share)).first;
   return found->second;

@@ -22,7 +22,7 @@ class LayoutMemory {
  private:
   using ShareKey = std::tuple<ScheduleKind, i64, i64, i64, std::string>;
   using SizesKey = std::tuple<i64, i64, i64, ScheduleKind, i64, i64, std::string>;
-  using ParametersKey = std::tuple<SizesKey, int, i64, i64, bool>;
+  using ParametersKey = std::tuple<SizesKey, int, i64, i64, bool, bool>;
 
   static std::vector<int> ranks_to_ask(const RankShare& share, ScheduleKind kind);
   RankShare& share_of(const Layout& layout);

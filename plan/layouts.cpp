@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/strings.h"
+#include "parallel/cp/head_exchange.h"
 #include "parallel/layout.h"
 #include "plan/stage_layouts.h"
 
@@ -41,6 +42,7 @@ LayoutRules rules_of(const Workload& work, const Layout& layout) {
   rules.sizes = {.tensor_model_parallel_size = layout.tp,
                  .pipeline_model_parallel_size = layout.pp,
                  .context_parallel_size = layout.cp,
+                 .context_parallel_heads = layout.cp_heads,
                  .has_experts = m.moe.num_experts > 0,
                  .expert_model_parallel_size = layout.ep,
                  .expert_tensor_parallel_size = layout.etp,
@@ -109,9 +111,31 @@ class Enumeration {
       for (const bool sequence_parallel : {false, true}) {
         if (sequence_parallel && tp == 1) continue;
         layout.sequence_parallel = sequence_parallel;
-        experts(layout);
+        for (const auto& [type, heads] : ways_to_keys(layout)) {
+          layout.cp_comm_type = type, layout.cp_heads = heads;
+          experts(layout);
+        }
       }
     }
+  }
+
+  /// How attention may meet the keys of other context-parallel ranks, and how many of these exchange heads.
+  std::vector<std::pair<CpCommType, i64>> ways_to_keys(const Layout& layout) const {
+    using enum CpCommType;
+    if (layout.cp == 1) return {{P2p, 1}};
+    std::vector<std::pair<CpCommType, i64>> ways{{P2p, 1}, {AllGather, 1}};
+    const i64 heads = work_.model.num_attention_heads / layout.tp,
+              groups = std::max<i64>(work_.model.query_groups() / layout.tp, 1), near = nearest_ / layout.tp;
+    const auto exchange = [&](i64 ranks) { return HeadExchange::is_possible(ranks, heads, groups); };
+    if (exchange(layout.cp)) ways.emplace_back(A2a, layout.cp);
+    if (exchange(layout.cp) && layout.cp <= near) return ways;
+    // Where not all can, or links between machines carried most of it: as many as have the nearest links.
+    for (i64 ranks = std::min(near, layout.cp / 2); ranks > 1; --ranks) {
+      if (layout.cp % ranks != 0 || !exchange(ranks)) continue;
+      ways.emplace_back(A2aP2p, ranks);
+      break;
+    }
+    return ways;
   }
 
   void experts(Layout layout) {
@@ -281,6 +305,8 @@ std::vector<std::string> limit_conflicts(const Hardware& hardware, const Workloa
   rules.stages.num_layers = 0;  // chunks and uneven stages may help
   rules.global_batch_size = 0;  // and other axes
   for (std::string& text : layout_conflicts(rules)) found.push_back(std::move(text));
+  if (const i64 size = limits.micro_batch_size; size > 0 && work.global_batch_size % size != 0)
+    found.push_back(str("micro_batch_size = ", size, " does not divide global_batch_size = ", work.global_batch_size));
   if (layout.pp > work.model.num_layers)
     found.push_back(
         str("pipeline_model_parallel_size = ", layout.pp, " is above num_layers = ", work.model.num_layers));

@@ -1,7 +1,9 @@
 #include "plan/measured_run.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <string_view>
 
 #include "base/number_text.h"
 #include "base/strings.h"
@@ -11,14 +13,51 @@
 namespace mcpp {
 namespace {
 
-constexpr double kMuchOff = 0.2, kOfStep = 0.02;
+constexpr double kMuchOff = 0.2, kOfWhole = 0.02;
 
+/// All that a rank does not wait for others.
 double computing(const StepTime& t) {
-  return t.work.computing() + t.turns + t.optimizer;
+  return t.work.computing() + t.work.elsewhere + t.turns + t.optimizer + t.data;
 }
 
 std::string value_text(const RunPart& part, double value) {
   return part.is_memory ? human_bytes(value) : fixed(1e3 * value, 1) + " ms";
+}
+
+/// What kernels use for themselves, and others, are not planned.
+struct PlannedClass {
+  std::string_view name;  ///< name_of(MemoryClass)
+  double MemoryEstimate::*bytes;
+};
+constexpr std::array<PlannedClass, 4> kPlannedClasses{{{"parameters", &MemoryEstimate::params},
+                                                       {"gradients", &MemoryEstimate::grads},
+                                                       {"optimizer state", &MemoryEstimate::optimizer_state},
+                                                       {"activations", &MemoryEstimate::activations}}};
+
+/// Bytes that a rank keeps in a place of that kind.
+double elsewhere(const Layout& layout, const MemoryEstimate& rank, OffloadTier tier) {
+  const auto there = [&](OffloadTier place, double bytes) { return place == tier ? bytes : 0; };
+  const double activations =
+      tier == OffloadTier::File ? static_cast<double>(rank.activations_on_disk) : rank.activations_elsewhere;
+  return there(layout.states_place, rank.elsewhere) + there(layout.params_place, rank.params_elsewhere) +
+         there(layout.activations_place, activations);
+}
+
+std::string off_text(const RunPart& part) {
+  if (part.predicted <= 0) return "";
+  constexpr double kTimes = 10;
+  const double times = part.measured / part.predicted;
+  return times < kTimes ? fixed(100 * part.off(), 1) + " %" : human_count(times) + " times";
+}
+
+std::string parts_text(const std::vector<RunPart>& parts, const MeasuredRun& measured) {
+  std::string text =
+      str("  ", pad_right("", 36), pad_left("predicted", 12), pad_left("measured", 12), pad_left("off", 14), "\n");
+  for (const RunPart& part : parts)
+    text += str("  ", pad_right(part.name, 36), pad_left(value_text(part, part.predicted), 12),
+                pad_left(value_text(part, part.measured), 12), pad_left(off_text(part), 14),
+                is_much_off(part, measured) ? " *" : "", "\n");
+  return text;
 }
 
 void speed_up(MeasuredRates& rates, double factor) {
@@ -48,15 +87,10 @@ std::vector<RunPart> compare(const StepTime& predicted, double predicted_memory,
   return parts;
 }
 
-std::vector<RunPart> much_off(const std::vector<RunPart>& parts) {
-  std::vector<RunPart> found;
-  const double step = parts.front().measured;
-  for (const RunPart& part : parts) {
-    const double difference = std::abs(part.measured - part.predicted);
-    const bool counts = part.is_memory || difference > kOfStep * step;
-    if (counts && difference > kMuchOff * std::max(part.predicted, part.measured)) found.push_back(part);
-  }
-  return found;
+bool is_much_off(const RunPart& part, const MeasuredRun& measured) {
+  const double difference = std::abs(part.measured - part.predicted),
+               whole = part.is_memory ? measured.peak_memory_bytes : measured.seconds;
+  return difference > kOfWhole * whole && difference > kMuchOff * std::max(part.predicted, part.measured);
 }
 
 Hardware as_measured(Hardware h, const StepTime& predicted, const MeasuredRun& measured) {
@@ -102,36 +136,38 @@ std::vector<RunPart> compare_modules(const Job& job, const MeasuredRun& measured
   return parts;
 }
 
-std::vector<RunPart> compare_memory(const std::vector<MemoryEstimate>& predicted, const MeasuredRun& measured) {
+std::vector<RunPart> compare_memory(const Layout& layout, const std::vector<MemoryEstimate>& predicted,
+                                    const MeasuredRun& measured) {
   std::vector<RunPart> parts;
-  for (const auto& [name, of] : {std::pair("parameters", &MemoryEstimate::params),
-                                 {"gradients", &MemoryEstimate::grads},
-                                 {"optimizer state", &MemoryEstimate::optimizer_state},
-                                 {"activations", &MemoryEstimate::activations}}) {
-    const auto found = measured.peak_by_class.find(name);
-    if (found == measured.peak_by_class.end()) continue;
+  const auto add = [&](const std::string& name, double bytes, const auto& of) {
     double most = 0;
-    for (const MemoryEstimate& rank : predicted) most = std::max(most, rank.*of);
-    parts.push_back({name, most, found->second, /*is_memory=*/true});
-  }
+    for (const MemoryEstimate& rank : predicted) most = std::max(most, of(rank));
+    if (most > 0 || bytes > 0) parts.push_back({name, most, bytes, /*is_memory=*/true});
+  };
+  for (const auto& [name, of] : kPlannedClasses)
+    if (const auto found = measured.peak_by_class.find(std::string(name)); found != measured.peak_by_class.end())
+      add(found->first, found->second, [of = of](const MemoryEstimate& rank) { return rank.*of; });
+  for (const auto& [name, bytes] : measured.peak_by_class)
+    if (std::ranges::find(kPlannedClasses, name, &PlannedClass::name) == kPlannedClasses.end())
+      add(name, bytes, [](const MemoryEstimate&) { return 0.0; });
+  if (measured.peak_by_class.empty()) return parts;
+  add("kept in host memory", measured.in_host_bytes,
+      [&](const MemoryEstimate& rank) { return elsewhere(layout, rank, OffloadTier::Host); });
+  add("kept on disk", measured.on_disk_bytes,
+      [&](const MemoryEstimate& rank) { return elsewhere(layout, rank, OffloadTier::File); });
   return parts;
 }
 
-std::string parts_text(const std::vector<RunPart>& parts) {
-  std::string text =
-      str("  ", pad_right("", 36), pad_left("predicted", 12), pad_left("measured", 12), pad_left("off", 10), "\n");
-  for (const RunPart& part : parts)
-    text += str("  ", pad_right(part.name, 36), pad_left(value_text(part, part.predicted), 12),
-                pad_left(value_text(part, part.measured), 12),
-                pad_left(part.predicted > 0 ? fixed(100 * part.off(), 1) + " %" : "", 10), "\n");
-  return text;
-}
-
-std::string comparison_text(const std::vector<RunPart>& parts) {
-  std::string text = parts_text(parts);
-  for (const RunPart& part : much_off(parts))
-    text += str("  ", part.name,
-                " is more than 20 % off: a slow device or link, or hardware that the file does not describe\n");
+std::string comparison_text(const std::vector<RunPart>& whole, const std::vector<RunPart>& details,
+                            const MeasuredRun& measured) {
+  std::string text = parts_text(whole, measured);
+  if (!details.empty()) text += "of these\n" + parts_text(details, measured);
+  for (const RunPart& part : whole)
+    if (is_much_off(part, measured))
+      text += str("  ", part.name,
+                  " is more than 20 % off: a slow device or link, or hardware that the file does not describe\n");
+  if (std::ranges::any_of(details, [&](const RunPart& part) { return is_much_off(part, measured); }))
+    text += "  * is more than 20 % off\n";
   return text;
 }
 

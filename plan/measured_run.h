@@ -14,7 +14,10 @@ struct MeasuredRun {
   double bubble = 0, exposed_communication = 0;      ///< shares of it
   double peak_memory_bytes = 0;                      ///< of the rank that needed most; 0 = not known
   std::map<std::string, double> peak_by_class = {};  ///< of each class of memory, of the rank that needed most of it
+  double in_host_bytes = 0, on_disk_bytes = 0;       ///< kept there instead, of the rank that had most
   std::map<std::string, double> modules = {};  ///< seconds of a step in each, forward and backward, where it was traced
+  i64 world_size = 0;                          ///< 0 = not known
+  std::string config = {};                     ///< of the run, in TOML; "" = not known
 
   double computing() const { return seconds * (1 - bubble - exposed_communication); }
 };
@@ -31,18 +34,18 @@ struct RunPart {
 std::vector<RunPart> compare(const StepTime& predicted, double predicted_memory, const MeasuredRun& measured);
 /// Embedding, the two halves of each layer, and output: as far as they were traced.
 std::vector<RunPart> compare_modules(const Job& job, const MeasuredRun& measured);
-/// Classes of memory, each of the rank that needs most of it.
-std::vector<RunPart> compare_memory(const std::vector<MemoryEstimate>& predicted, const MeasuredRun& measured);
-/// Of these, those that are so far off that something is slow or the hardware is another: more than 20 %, and of the
-/// step more than 2 %.
-std::vector<RunPart> much_off(const std::vector<RunPart>& parts);
+/// Classes of memory, and what is elsewhere, each of the rank that needs most of it.
+std::vector<RunPart> compare_memory(const Layout& layout, const std::vector<MemoryEstimate>& predicted,
+                                    const MeasuredRun& measured);
+/// Whether a part is so far off that something is slow or the hardware is another: more than 20 %, and more than 2 % of
+/// the step, or of the memory.
+bool is_much_off(const RunPart& part, const MeasuredRun& measured);
 
 /// As fast as the run was: rates of computing, and those of links where there was communication that was predicted.
 Hardware as_measured(Hardware hardware, const StepTime& predicted, const MeasuredRun& measured);
 
-/// A table of all.
-std::string parts_text(const std::vector<RunPart>& parts);
-/// The same, and what is off.
-std::string comparison_text(const std::vector<RunPart>& parts);
+/// Tables of the run as a whole, and of the parts that it is made of, with what is off.
+std::string comparison_text(const std::vector<RunPart>& whole, const std::vector<RunPart>& details,
+                            const MeasuredRun& measured);
 
 }  // namespace mcpp

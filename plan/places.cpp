@@ -1,5 +1,8 @@
 #include "plan/places.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace mcpp {
 namespace {
 
@@ -21,6 +24,33 @@ double bytes_in_host(const Layout& layout, const MemoryEstimate& memory) {
   return sum;
 }
 
+/// What a rank may use of its device and of the host's memory.
+struct Room {
+  double device = 0, host = 0;
+
+  bool has(const Layout& layout, const MemoryEstimate& memory) const {
+    return memory.total() <= device && bytes_in_host(layout, memory) <= host;
+  }
+};
+
+/// With the fewest hundredths of the states elsewhere that leave enough on the device: there they are updated at its
+/// speed, and need not come. Where even all of them are too few, with all.
+PlacedLayout keep_states(LayoutMemory& memory, Layout layout, const Room& room) {
+  layout.states_elsewhere = 1;
+  const MemoryEstimate all = memory.most(layout);
+  const PlacedLayout without{layout, all, room.has(layout, all)};
+  if (all.elsewhere <= 0 || all.total() > room.device) return without;
+  const double least = 100 * (1 - (room.device - all.total()) / all.elsewhere);
+  // Estimates are in whole pages and segments: what is just enough in proportion may be a little too much.
+  for (i64 hundredths = std::max<i64>(1, std::llround(std::floor(least))); hundredths < 100; ++hundredths) {
+    layout.states_elsewhere = static_cast<double>(hundredths) / 100;
+    const MemoryEstimate part = memory.most(layout);
+    if (part.total() > room.device) continue;
+    return {layout, part, room.has(layout, part)};
+  }
+  return without;
+}
+
 }  // namespace
 
 std::vector<Places> places(const HostRates& host) {
@@ -34,17 +64,17 @@ std::vector<Places> places(const HostRates& host) {
   return list;
 }
 
-PlacedLayout place_activations(LayoutMemory& memory, const Hardware& hardware, Layout layout, double device_bytes) {
+PlacedLayout place(LayoutMemory& memory, const Hardware& hardware, Layout layout, double device_bytes) {
+  const Room room{device_bytes, 1e9 * hardware.host.memory};
   PlacedLayout least;
   for (const OffloadTier tier : tiers(hardware.host)) {
     layout.activations_place = tier;
-    const MemoryEstimate estimate = memory.most(layout);
-    const bool fits = estimate.total() <= device_bytes && bytes_in_host(layout, estimate) <= 1e9 * hardware.host.memory;
+    PlacedLayout placed = keep_states(memory, layout, room);
+    if (placed.fits) return placed;
     const bool is_first = tier == OffloadTier::Device;
-    if (fits) return {layout, estimate, true};
-    if (is_first || estimate.total() < least.memory.total()) least = {layout, estimate, false};
+    if (is_first || placed.memory.total() < least.memory.total()) least = placed;
     // Not even without them.
-    if (is_first && estimate.total() - estimate.activations > device_bytes) break;
+    if (is_first && placed.memory.total() - placed.memory.activations > device_bytes) break;
   }
   return least;
 }

@@ -17,14 +17,15 @@ struct Places {
 /// first, as they are most and used once a step.
 std::vector<Places> places(const HostRates& host);
 
-/// A layout with its activations where it fits.
+/// A layout with what it keeps where it fits.
 struct PlacedLayout {
   Layout layout;
   MemoryEstimate memory;  ///< of the rank that needs most
   bool fits = false;
 };
 /// Its activations stay on the device if it fits so; else they go to the memory of the host, or to a disk, whichever of
-/// these comes first and is enough. Where nothing is, it is as it needs least of the device.
-PlacedLayout place_activations(LayoutMemory& memory, const Hardware& hardware, Layout layout, double device_bytes);
+/// these comes first and is enough. Of states that are elsewhere as many hundredths stay as have room. Where nothing is
+/// enough, it is as it needs least of the device.
+PlacedLayout place(LayoutMemory& memory, const Hardware& hardware, Layout layout, double device_bytes);
 
 }  // namespace mcpp

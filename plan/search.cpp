@@ -28,6 +28,7 @@ struct Entry {
 std::vector<std::string> kinds_of(const Layout& l, bool has_experts) {
   std::vector<std::string> kinds{str("tp ", l.tp), str("cp ", l.cp), str("pp ", l.pp), str("ZeRO ", l.zero_stage),
                                  str("micro batch ", l.micro_batch_size)};
+  if (l.cp > 1) kinds.push_back(str("cp ", enum_name(l.cp_comm_type)));
   if (has_experts) kinds.push_back(str("ep ", l.ep));
   if (l.pp > 1) {
     kinds.push_back(str("schedule ", enum_name(l.schedule)));
@@ -94,7 +95,7 @@ class Search {
 
   void look_at(const Layout& possible) {
     ++result_.possible;
-    const auto [layout, memory, fits] = place_activations(memory_, hardware_, possible, limits_.memory_bytes);
+    const auto [layout, memory, fits] = place(memory_, hardware_, possible, limits_.memory_bytes);
     if (result_.possible == 1 || memory.total() < result_.smallest.memory.total())
       result_.smallest = {.layout = layout, .time = {}, .memory = memory};
     if (!fits) {
@@ -230,10 +231,7 @@ bool fits_somehow(const Hardware& hardware, const Workload& work, const SearchLi
     if (fits) break;
     for_each_layout(
         hardware, work, limits,
-        [&](const Layout& layout) {
-          fits = fits || place_activations(memory, hardware, layout, limits.memory_bytes).fits;
-        },
-        where);
+        [&](const Layout& layout) { fits = fits || place(memory, hardware, layout, limits.memory_bytes).fits; }, where);
   }
   return fits;
 }

@@ -11,11 +11,12 @@ read -r -d '' ladder <<'END' || true
 base
 base/json base/program base/io
 tensor
+tensor/host
 tensor/ops
 tensor/cpu/simd
 tensor/cpu/gemm tensor/cpu/attention
 tensor/cpu tensor/cuda
-tensor/cuda/attention tensor/cuda/gemm tensor/cuda/states tensor/cuda/traffic
+tensor/cuda/attention tensor/cuda/experts tensor/cuda/gemm tensor/cuda/host tensor/cuda/states tensor/cuda/traffic
 nn/offload comm/watch
 nn
 comm

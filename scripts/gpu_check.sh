@@ -13,7 +13,7 @@
 # Exit code: 0 all passed or had a reason to be left out, 1 something failed, 2 it cannot run here, 77 no GPU.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
-programs=(megatron_cpp tensor_tests model_tests comm_tests megatron_cpp_tests)
+programs=(megatron_cpp tensor_tests model_tests comm_tests checkpoint_tests megatron_cpp_tests)
 budget=570 # seconds in all
 
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; }
@@ -150,6 +150,17 @@ learns() {
   losses learns | awk 'NR == 1 { first = $1 } { last = $1 } END { print "loss", first, "to", last; exit !(last < 0.8 * first) }'
 }
 
+# The same in fp8, where the GPU has it, as low as in bf16 but for what fp8 loses.
+learns_in_fp8() {
+  local code=0
+  pretrain in_fp8 1 100 --training.fp8=hybrid >"$work/in_fp8.log" 2>&1 || code=$?
+  cat "$work/in_fp8.log"
+  ! grep -q 'products in fp8 need' "$work/in_fp8.log" || return 77
+  [ "$code" -eq 0 ] || return "$code"
+  paste <(losses learns) <(losses in_fp8) | awk '{ bf16 = $1; fp8 = $2 }
+    END { d = fp8 / bf16 - 1; print "loss", fp8, "after", NR, "steps, in bf16", bf16; exit !(NR == 100 && d < 0.02 && d > -0.02) }'
+}
+
 same_bits_twice() {
   pretrain first 1 20
   pretrain second 1 20
@@ -165,8 +176,28 @@ layout() {
   [ -d "$work/one_rank" ] || pretrain one_rank 1 20 --training.precision=fp32
   rm -rf "${work:?}/$name"
   pretrain "$name" "$ranks" 20 --training.precision=fp32 "$@" || return $?
-  paste <(losses one_rank) <(losses "$name") | awk '{ d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > most) most = d }
+  same_losses one_rank "$name"
+}
+same_losses() {
+  paste <(losses "$1") <(losses "$2") | awk '{ d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > most) most = d }
     END { print NR, "steps, losses differ by at most", most + 0; exit !(NR == 20 && most < 1e-4) }'
+}
+
+# The same bits as same_bits_twice has, where activations go to the host and saves are made beside the training.
+beside_computing() {
+  [ -d "$work/first" ] || pretrain first 1 20
+  pretrain beside 1 20 --training.offload_activations=host --checkpoint.async_save --checkpoint.save_interval=5
+  diff <(losses first) <(losses beside)
+  "$build/megatron_cpp" checkpoint diff "$work/first" "$work/beside"
+  echo "losses of 20 steps and all weights are the same"
+}
+
+# A mixture of experts on two ranks, losses within 1e-4 of those of one.
+experts() {
+  local mixture=(--training.precision=fp32 --model.num_experts=4 --model.moe_router_topk=2)
+  pretrain experts_1 1 20 "${mixture[@]}"
+  pretrain experts_2 2 20 "${mixture[@]}" --parallel.expert_model_parallel_size=2
+  same_losses experts_1 experts_2
 }
 
 # bench WHAT [argument ...]
@@ -207,7 +238,7 @@ check() {
   table+=$(printf '%-22s | %-8s | %4d | %s' "$name" "$result" $((SECONDS - begin)) "$remark")$'\n'
   printf '%-22s %s: %s\n' "$name" "$result" "$remark" >&2
 }
-export -f facts tests sanitized data pretrain losses learns same_bits_twice layout bench
+export -f facts tests sanitized data pretrain losses learns learns_in_fp8 same_bits_twice layout same_losses beside_computing experts bench
 
 kernels='*Ops*bf16_cuda*:*Attention*Packed*bf16_cuda*'
 check facts 20 facts
@@ -215,12 +246,17 @@ check "op tests" 150 tests tensor_tests '*cuda*'
 check "model tests" 60 tests model_tests '*cuda*'
 check "golden, CPU parity" 100 tests megatron_cpp_tests '*cuda*'
 check "communicators" 60 tests comm_tests '*cuda*'
+check "saves" 30 tests checkpoint_tests '*cuda*'
 check "data" 60 data
 check "learns in bf16" 60 learns
 check "same bits twice" 60 same_bits_twice
+check "beside computing" 60 beside_computing
+check "states on the host" 60 layout 1 --optimizer.offload=host
 check "tp 2 on one GPU" 60 layout 2 --parallel.tensor_model_parallel_size=2
 check "pp 2 on one GPU" 60 layout 2 --parallel.pipeline_model_parallel_size=2
 check "dp 2 on one GPU" 60 layout 2 --parallel.zero_stage=1
+check "dp 4, HSDP" 60 layout 4 --parallel.zero_stage=2 --parallel.num_distributed_optimizer_instances=2
+check "experts, ep 2" 60 experts
 check "cp 2, ring" 60 layout 2 --parallel.context_parallel_size=2
 check "cp 2, gathered" 60 layout 2 --parallel.context_parallel_size=2 --parallel.cp_comm_type=all_gather
 check "cp 2, heads" 60 layout 2 --parallel.context_parallel_size=2 --parallel.cp_comm_type=a2a
@@ -228,6 +264,8 @@ check "tp 2 x pp 2 x dp 2" 90 layout 8 --parallel.tensor_model_parallel_size=2 -
 check "bench gemm" 40 bench gemm
 check "bench ops" 40 bench ops
 check "bench step" 60 bench step
+check "learns in fp8" 60 learns_in_fp8
+check "bench step, fp8" 60 bench step --training.fp8=hybrid
 check "memcheck" 120 sanitized memcheck "$kernels"
 check "racecheck" 120 sanitized racecheck "$kernels"
 

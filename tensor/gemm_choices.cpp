@@ -7,7 +7,7 @@ namespace mcpp {
 namespace {
 
 constexpr std::string_view kHeader = "megatron_cpp matrix products 1: ";
-constexpr std::string_view kTf32 = "tf32";
+constexpr std::string_view kTf32 = "tf32", kE4m3 = "e4m3", kE5m2 = "e5m2";
 
 /// The words of one line, each of which must be there and be right.
 class Words {
@@ -63,10 +63,21 @@ class Words {
   bool good_ = true;
 };
 
+void read_factors(Words& words, GemmKey& key) {
+  key.tf32 = words.next_is(kTf32);
+  if (key.tf32) return;
+  key.fp8 = words.next_is(kE4m3) ? GemmFp8::E4m3 : words.next_is(kE5m2) ? GemmFp8::E5m2 : GemmFp8::None;
+  key.in = key.fp8 == GemmFp8::None ? words.type() : DType::BF16;
+}
+
+std::string_view name_of_factors(const GemmKey& key) {
+  if (key.fp8 != GemmFp8::None) return key.fp8 == GemmFp8::E4m3 ? kE4m3 : kE5m2;
+  return key.tf32 ? kTf32 : name_of(key.in);
+}
+
 GemmKey read_key(Words& words) {
   GemmKey key;
-  key.tf32 = words.next_is(kTf32);
-  if (!key.tf32) key.in = words.type();
+  read_factors(words, key);
   key.out = words.type();
   const std::string transposes = words.word();
   words.require(transposes == "NN" || transposes == "NT" || transposes == "TN" || transposes == "TT");
@@ -92,9 +103,8 @@ GemmChoice read_choice(Words& words) {
 }  // namespace
 
 std::string to_text(const GemmKey& key) {
-  return str(key.tf32 ? kTf32 : name_of(key.in), ' ', name_of(key.out), ' ', key.transpose_a ? 'T' : 'N',
-             key.transpose_b ? 'T' : 'N', ' ', key.m, ' ', key.n, ' ', key.k, key.accumulate ? " add " : " set ",
-             key.alignment);
+  return str(name_of_factors(key), ' ', name_of(key.out), ' ', key.transpose_a ? 'T' : 'N', key.transpose_b ? 'T' : 'N',
+             ' ', key.m, ' ', key.n, ' ', key.k, key.accumulate ? " add " : " set ", key.alignment);
 }
 
 std::string to_text(const GemmChoices& choices, std::string_view platform) {

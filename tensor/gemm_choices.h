@@ -12,6 +12,9 @@
 
 namespace mcpp {
 
+/// Factors in fp8: b in E4M3, and a in this format.
+enum class GemmFp8 : u8 { None, E4m3, E5m2 };
+
 /// All that a product's speed depends on. c[m, n] = op(a) op(b) (+ c when `accumulate`), a and b of type `in`. One with
 /// a group of rows has 0 for their number, be it m or k: what it chooses is for all groups, so that no row's result
 /// depends on how many others there are.
@@ -20,13 +23,14 @@ struct GemmKey {
   bool tf32 = false;  ///< fp32 factors are rounded to TF32
   bool transpose_a = false, transpose_b = false, accumulate = false;
   i64 m = 0, n = 0, k = 0;
-  i64 alignment = 0;  ///< bytes: a power of two that divides all three addresses, see gemm_alignment()
+  i64 alignment = 0;            ///< bytes: a power of two that divides all three addresses, see gemm_alignment()
+  GemmFp8 fp8 = GemmFp8::None;  ///< `in` is then bf16, what factors were rounded from
 
   auto operator<=>(const GemmKey&) const = default;
 };
 
-/// "bf16 fp32 NT 4096 768 3072 add 16": types in (or tf32) and out, transposes of a and b, m, n, k, add or set,
-/// alignment.
+/// "bf16 fp32 NT 4096 768 3072 add 16": types in (or tf32, or a's in fp8) and out, transposes of a and b, m, n, k, add
+/// or set, alignment.
 std::string to_text(const GemmKey& key);
 
 /// An algorithm as the library describes it, and the bytes of workspace that it needs.

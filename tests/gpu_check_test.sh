@@ -29,6 +29,7 @@ program() {
   chmod +x "$folder/$1"
 }
 program tensor_tests <<<'echo "[  PASSED  ] 3 tests."'
+program checkpoint_tests <<<'echo "[  PASSED  ] 2 tests."'
 program comm_tests <<<'echo "[  PASSED  ] 0 tests."'
 program megatron_cpp_tests <<<'printf "[  PASSED  ] 3 tests.\n[  SKIPPED ] 2 tests.\n"'
 program model_tests <<<'echo "[  FAILED  ] Suite.Bad_cuda (1 ms)"; exit 1'
@@ -54,7 +55,12 @@ expect "op tests" passed "3 tests"
 expect "model tests" FAILED "0 passed; failed: Suite.Bad_cuda"
 expect "golden, CPU parity" FAILED "2 tests were skipped"
 expect "communicators" "left out" "no such tests"
+expect "saves" passed "2 tests"
+expect "beside computing" passed "losses of 20 steps"
+expect "dp 4, HSDP" FAILED "20 steps, losses differ by at most 0.005"
+expect "experts, ep 2" FAILED "20 steps, losses differ by at most 0.005"
 expect "learns in bf16" passed "loss 199.5 to 100.5"
+expect "learns in fp8" passed "loss 100.5 after 100 steps, in bf16 100.5"
 expect "same bits twice" passed "losses of 20 steps"
 expect "tp 2 on one GPU" FAILED "20 steps, losses differ by at most 0.005"
 expect "memcheck" passed "========= ERROR SUMMARY: 0 errors"

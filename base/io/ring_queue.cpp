@@ -79,11 +79,13 @@ class RingQueue final : public TransferQueue {
     ::io_uring_sqe_set_data64(entry, place);
   }
 
+  /// All that is queued: the system may take less at a time, and nobody would wait for the rest.
   void submit() {
-    int result = 0;
-    do result = ::io_uring_submit(&ring_);
-    while (result == -EINTR || result == -EAGAIN);
-    MCPP_CHECK_ERROR(result < 0 ? -result : 0, "cannot submit to io_uring");
+    while (::io_uring_sq_ready(&ring_) > 0) {
+      const int result = ::io_uring_submit(&ring_);
+      if (result == -EINTR || result == -EAGAIN) continue;
+      MCPP_CHECK_ERROR(result < 0 ? -result : 0, "cannot submit to io_uring");
+    }
   }
 
   void finish_one() {

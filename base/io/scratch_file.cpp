@@ -46,11 +46,25 @@ void check_file_limit(i64 bytes, const std::string& where) {
               ", more than the limit of file sizes (ulimit -f) allows: ", bytes_text(file_limit()));
 }
 
+constexpr const char* kName = "scratch";
+
+/// What a process of this host that died between the two steps of open_scratch() left behind; its space is not much,
+/// but nobody else would ever take it away. Those of other hosts cannot be told from the living.
+void remove_leftovers(const Path& folder) {
+  const std::string begin = str(kName, ".tmp-"), here = host_name() + "-";
+  std::error_code ignored;  // what cannot be listed or removed now will be there next time
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(begin + here) || !is_stale_tag(name.substr(begin.size()))) continue;
+    ::unlink(entry.path().c_str());
+  }
+}
+
 /// Without a name from the first where the file system has such files; else its name goes at once.
 int open_scratch(const Path& folder, int flags) {
   const int nameless = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
   if (nameless >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return nameless;
-  const Path name = temporary_name(folder / "scratch");
+  const Path name = temporary_name(folder / kName);
   const int named = ::open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | flags, 0600);
   if (named >= 0) ::unlink(name.c_str());
   return named;
@@ -64,6 +78,7 @@ ScratchFile::ScratchFile(const Path& folder, i64 bytes, std::string_view key) : 
   check_input(!lies_in_memory(folder), where,
               " lies in memory (tmpfs), where nothing is gained; name a folder on a disk");
   check_file_limit(bytes, where);
+  remove_leftovers(folder);
   descriptor_ = open_scratch(folder, O_DIRECT);
   is_direct_ = descriptor_ >= 0;
   if (!is_direct_ && errno == EINVAL) descriptor_ = open_scratch(folder, 0);

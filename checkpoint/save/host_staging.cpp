@@ -19,24 +19,30 @@ void touch(const Tensor& tensor, const std::stop_token& stop) {
 }  // namespace
 
 void HostStaging::prepare(std::span<const NamedShard> shards) {
-  std::vector<std::pair<DType, i64>> sizes;
-  for (const NamedShard& shard : shards) sizes.emplace_back(shard.dtype(), shard.stored ? 0 : shard.numel());
+  std::vector<Size> sizes;
+  for (const NamedShard& shard : shards)
+    sizes.push_back({shard.dtype(), shard.stored ? 0 : shard.numel(), is_beside(shard.data)});
   preparing_ = std::jthread([this, sizes](const std::stop_token& stop) { make_room(sizes, stop); });
 }
 
-void HostStaging::make_room(std::span<const std::pair<DType, i64>> sizes, const std::stop_token& stop) try {
+PinnedTensor HostStaging::room(const Size& size) {
+  if (size.is_beside) return pinned_tensor({size.numel}, size.dtype, host_, MemoryClass::Other, *copier_);
+  return {.tensor = Tensor::empty({size.numel}, size.dtype, host_, MemoryClass::Other)};
+}
+
+void HostStaging::make_room(std::span<const Size> sizes, const std::stop_token& stop) try {
   copies_.resize(sizes.size());
   for (std::size_t i = 0; i < sizes.size() && !stop.stop_requested(); ++i) {
-    const auto [dtype, numel] = sizes[i];
-    if (numel == 0) continue;
-    copies_[i] = Tensor::empty({numel}, dtype, host_, MemoryClass::Other);
-    touch(copies_[i], stop);
+    if (sizes[i].numel == 0) continue;
+    copies_[i] = room(sizes[i]);
+    touch(copies_[i].tensor, stop);
   }
 } catch (const Error&) {  // no room now: begin() or copy_rest() ask again, and say so
 }
 
 void HostStaging::begin(std::span<const NamedShard> shards) {
   if (preparing_.joinable()) preparing_.join();  // what it still has to touch would be touched now
+  finish_copies();
   specs_ = specs_of(shards);
   originals_.clear();
   snapshots_.clear();  // all, before the first new one
@@ -45,6 +51,8 @@ void HostStaging::begin(std::span<const NamedShard> shards) {
   for (std::size_t i = 0; i < shards.size(); ++i) {
     if (shards[i].stored)
       snapshots_[i] = shards[i].stored->snapshot();
+    else if (is_beside(shards[i].data))
+      start_copy(i);
     else if (!shards[i].is_in_host_memory())
       copy(i);
   }
@@ -52,27 +60,46 @@ void HostStaging::begin(std::span<const NamedShard> shards) {
 
 Tensor HostStaging::data(std::size_t index) {
   const auto snapshot = snapshots_.find(index);
-  if (snapshot == snapshots_.end()) return copies_[index];
+  if (snapshot == snapshots_.end()) return copies_[index].tensor;
+  host_.trim();  // of what came before it, which had other sizes
   Tensor copy = Tensor::empty({specs_[index].numel()}, specs_[index].dtype, host_, MemoryClass::Other);
   snapshot->second->read(copy);
   return copy;
 }
 
 void HostStaging::copy_rest(const std::stop_token& stop) {
+  const auto go_on = [&] { check_input(!stop.stop_requested(), "the save was given up"); };
   for (std::size_t i = 0; i < originals_.size(); ++i) {
-    check_input(!stop.stop_requested(), "the save was given up");
+    go_on();
     if (originals_[i].defined()) copy(i);
   }
+  go_on();
+  finish_copies();
+}
+
+void HostStaging::start_copy(std::size_t index) {
+  const Tensor from = std::exchange(originals_[index], Tensor());
+  under_way_.push_back(copier_->to_host(from, make_room_for(from, index)));
+}
+
+void HostStaging::finish_copies() {
+  for (SideCopy& copy : under_way_) copy.wait();
+  under_way_.clear();
+}
+
+const Tensor& HostStaging::make_room_for(const Tensor& from, std::size_t index) {
+  PinnedTensor& to = copies_[index];
+  if (!to.tensor.defined() || to.tensor.dtype() != from.dtype() || to.tensor.numel() != from.numel()) {
+    to.pin = nullptr;
+    to.tensor = Tensor();  // first, so that its memory can be had again
+    to = room({from.dtype(), from.numel(), is_beside(from)});
+  }
+  return to.tensor;
 }
 
 void HostStaging::copy(std::size_t index) {
   const Tensor from = std::exchange(originals_[index], Tensor());
-  Tensor& to = copies_[index];
-  if (!to.defined() || to.dtype() != from.dtype() || to.numel() != from.numel()) {
-    to = Tensor();  // first, so that its memory can be had again
-    to = Tensor::empty({from.numel()}, from.dtype(), host_, MemoryClass::Other);
-  }
-  read_bytes(from, to.raw());
+  read_bytes(from, make_room_for(from, index).raw());
 }
 
 Tensor HostCopies::data(std::size_t index) {

@@ -12,6 +12,7 @@
 
 #include "comm/broadcast_value.h"
 #include "comm/checks.h"
+#include "comm/lane_choice.h"
 #include "tensor/cuda/device.h"
 #include "tensor/cuda/event.h"
 
@@ -104,11 +105,17 @@ class Lane {
   Lane& operator=(const Lane&) = delete;
 
   /// Queues call(comm, stream) behind what the compute stream has to do by now. The tensors stay alive until wait(),
-  /// after which whoever uses their memory next does so on the compute stream, behind the operation.
+  /// after which whoever uses their memory next does so on the compute stream, behind the operation. wait() calls
+  /// `waited`.
   template <class Call>
-  Work run(const char* name, std::array<Tensor, 2> tensors, Call&& call) {
+  Work run(const char* name, std::array<Tensor, 2> tensors, Call&& call, std::function<void()> waited = nullptr) {
     const std::shared_ptr<const CudaEvent> done = queue(name, call);
-    return Work([done, tensors = std::move(tensors), &device = device_] { done->hold(device.stream()); }, query(done));
+    return Work(
+        [done, tensors = std::move(tensors), waited = std::move(waited), &device = device_] {
+          done->hold(device.stream());
+          if (waited) waited();
+        },
+        query(done));
   }
 
   /// The same for an operation that the compute stream never waits for: `copy` stays alive until it is done.
@@ -152,8 +159,8 @@ class Lane {
   std::deque<Apart> apart_;
 };
 
-/// Lanes are costly: time, and memory of the GPU. That of the collectives is made with the first of them, which all
-/// ranks call; those of messages by connect().
+/// Lanes are costly: time, and memory of the GPU. Those of the collectives are made with the first that takes them,
+/// which all ranks call; those of messages by connect().
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(std::unique_ptr<Communicator> host, CudaDevice& device) : host_(std::move(host)), device_(device) {}
@@ -164,7 +171,7 @@ class NcclCommunicator final : public Communicator {
   Work all_reduce(Tensor& t, ReduceOp op) override {
     if (is_on_host(t)) return host_->all_reduce(t, op);
     if (t.numel() == 0 || size() == 1) return {};
-    return collectives().run("ncclAllReduce", {t, {}}, [&](ncclComm_t comm, cudaStream_t stream) {
+    return collective(Kind::Sum, "ncclAllReduce", {t, {}}, [&](ncclComm_t comm, cudaStream_t stream) {
       return ncclAllReduce(t.raw(), t.raw(), count(t), nccl_type(t.dtype()), op == ReduceOp::Sum ? ncclSum : ncclMax,
                            comm, stream);
     });
@@ -172,21 +179,21 @@ class NcclCommunicator final : public Communicator {
   Work all_gather(const Tensor& shard, Tensor& full) override {
     if (is_on_host(full)) return host_->all_gather(shard, full);
     if (full.numel() == 0) return {};
-    return collectives().run("ncclAllGather", {shard, full}, [&](ncclComm_t comm, cudaStream_t stream) {
+    return collective(Kind::Gather, "ncclAllGather", {shard, full}, [&](ncclComm_t comm, cudaStream_t stream) {
       return ncclAllGather(shard.raw(), full.raw(), count(shard), nccl_type(shard.dtype()), comm, stream);
     });
   }
   Work reduce_scatter(const Tensor& full, Tensor& shard) override {
     if (is_on_host(full)) return host_->reduce_scatter(full, shard);
     if (full.numel() == 0) return {};
-    return collectives().run("ncclReduceScatter", {full, shard}, [&](ncclComm_t comm, cudaStream_t stream) {
+    return collective(Kind::Sum, "ncclReduceScatter", {full, shard}, [&](ncclComm_t comm, cudaStream_t stream) {
       return ncclReduceScatter(full.raw(), shard.raw(), count(shard), nccl_type(shard.dtype()), ncclSum, comm, stream);
     });
   }
   Work broadcast(Tensor& t, int root) override {
     if (is_on_host(t)) return host_->broadcast(t, root);
     if (t.numel() == 0 || size() == 1) return {};
-    return collectives().run("ncclBroadcast", {t, {}}, [&](ncclComm_t comm, cudaStream_t stream) {
+    return collective(Kind::Gather, "ncclBroadcast", {t, {}}, [&](ncclComm_t comm, cudaStream_t stream) {
       return ncclBroadcast(t.raw(), t.raw(), count(t), nccl_type(t.dtype()), root, comm, stream);
     });
   }
@@ -200,7 +207,7 @@ class NcclCommunicator final : public Communicator {
   Work all_to_all_v(const Tensor& in, std::span<const Part> send, Tensor& out, std::span<const Part> receive) override {
     if (is_on_host(in)) return host_->all_to_all_v(in, send, out, receive);
     check_exchange(in, send, out, receive, *this);
-    return collectives().run("ncclSend and ncclRecv", {in, out}, [&](ncclComm_t comm, cudaStream_t stream) {
+    return collective(Kind::Sum, "ncclSend and ncclRecv", {in, out}, [&](ncclComm_t comm, cudaStream_t stream) {
       return exchange(in, send, out, receive, comm, stream);
     });
   }
@@ -256,13 +263,18 @@ class NcclCommunicator final : public Communicator {
   static bool is_on_host(const Tensor& t) { return t.device().type() == DeviceType::Cpu; }
   static std::size_t count(const Tensor& t) { return static_cast<std::size_t>(t.numel()); }
 
-  Lane& collectives() {
-    if (!collectives_) {
+  using Kind = LaneChoice::Kind;
+
+  template <class Call>
+  Work collective(Kind kind, const char* name, std::array<Tensor, 2> tensors, Call&& call) {
+    const std::size_t chosen = choice_->begin(kind);
+    std::unique_ptr<Lane>& lane = collectives_[chosen];
+    if (!lane) {
       ncclUniqueId id = rank() == 0 ? new_id() : ncclUniqueId{};
       broadcast_value(id, *host_);
-      collectives_ = std::make_unique<Lane>(device_, id, size(), rank());
+      lane = std::make_unique<Lane>(device_, id, size(), rank());
     }
-    return *collectives_;
+    return lane->run(name, std::move(tensors), call, [choice = choice_, chosen, kind] { choice->end(chosen, kind); });
   }
   Lane& lane(int source, int destination) {
     const auto found = messages_.find({source, destination});
@@ -290,7 +302,8 @@ class NcclCommunicator final : public Communicator {
 
   std::unique_ptr<Communicator> host_;
   CudaDevice& device_;
-  std::unique_ptr<Lane> collectives_;
+  std::shared_ptr<LaneChoice> choice_ = std::make_shared<LaneChoice>();  // Works may outlive the group
+  std::array<std::unique_ptr<Lane>, LaneChoice::kLanes> collectives_;
   std::map<std::pair<int, int>, std::unique_ptr<Lane>> messages_;  // by source and destination
 };
 

@@ -8,6 +8,7 @@
 #include "comm/copy_bytes.h"
 #include "comm/mpi/mpi_board.h"
 #include "comm/mpi/mpi_direct.h"
+#include "comm/mpi/mpi_gather.h"
 #include "comm/mpi/mpi_messages.h"
 #include "comm/mpi/mpi_reduce.h"
 
@@ -16,6 +17,8 @@ namespace {
 
 /// Smaller tensors are rarely where peers can map them, and to ask costs more than to copy.
 constexpr i64 kDirectBytes = SharedArena::kSmallestBlock;
+/// Parts this small come sooner where each goes to all at once.
+constexpr i64 kSmallPart = 4096;
 
 std::vector<int> gather_numbers(int own, const MpiComm& comm) {
   std::vector<int> all(comm.size());
@@ -52,6 +55,7 @@ class MpiCommunicator final : public Communicator {
         on_one_node_(std::ranges::count(nodes_, node) == size()),
         world_(std::move(world)),
         patience_(patience_of(world_, on_one_node_)),
+        gather_(comm_, nodes_, patience_),
         messages_(comm_, nodes_, world_) {}
   ~MpiCommunicator() override {
     if (can_free())
@@ -82,12 +86,10 @@ class MpiCommunicator final : public Communicator {
     Tensor own = full.view({size(), -1}).slice(rank_, rank_ + 1);
     copy(shard, own);
     return carry_on([this, full, bytes] {
-      in_messages(bytes, [&](i64 begin, int n) {
-        const MpiPart part(n, bytes);
-        complete("MPI_Iallgather", patience_, [&](MPI_Request* request) {
-          return MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, bytes_of(full) + begin, 1, part.get(), comm_.get(),
-                                request);
-        });
+      if (bytes > kSmallPart) return gather_.all_gather(bytes_of(full), bytes);
+      complete("MPI_Iallgather", patience_, [&](MPI_Request* request) {
+        return MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, bytes_of(full), static_cast<int>(bytes), MPI_BYTE,
+                              comm_.get(), request);
       });
     });
   }
@@ -214,6 +216,7 @@ class MpiCommunicator final : public Communicator {
   bool on_one_node_;
   MpiWorld world_;
   Patience patience_;
+  NodeGather gather_;  // between nodes
   std::unique_ptr<NodeReducer> reducer_;
   std::unique_ptr<DirectCollectives> direct_;
   MpiMessages messages_;

@@ -9,6 +9,16 @@
 #include "base/system_error.h"
 
 namespace mcpp {
+namespace {
+
+/// So that its pages are there: from a mapped file of which they are not the kernel writes a piece of a page at a time,
+/// and clears the rest of the page that it writes to each time.
+void touch(std::span<const std::byte> bytes) {
+  constexpr std::size_t kPage = 4096;
+  for (std::size_t i = 0; i < bytes.size(); i += kPage) [[maybe_unused]] const volatile std::byte read = bytes[i];
+}
+
+}  // namespace
 
 JoinedFile::JoinedFile(Path path, int writer)
     : path_(std::move(path)),
@@ -36,6 +46,7 @@ void JoinedFile::append(i64 bytes, int owner, const Content& content) {
 
 void JoinedFile::write_at(i64 offset, std::span<const std::byte> bytes) const {
   const auto size = static_cast<off_t>(bytes.size());
+  touch(bytes);
   for (off_t at = offset; !bytes.empty();) {
     const ssize_t done = ::pwrite(descriptor_, bytes.data(), bytes.size(), at);
     if (done < 0 && errno == EINTR) continue;

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/io/scratch_file.h"
 #include "base/machine.h"
 #include "megatron_cpp/bench/bench.h"
+#include "megatron_cpp/bench/calibrate_disk.h"
 #include "megatron_cpp/bench/calibrate_kernels.h"
 #include "tensor/processor.h"
 
@@ -92,6 +94,9 @@ LinkTiers links_of(CalibrationClock& clock, double copy_rate, i64 bytes) {
 
 Hardware calibrate(Device& device, Communicator& ranks, int cores, const CalibrationSizes& sizes) {
   MCPP_CHECK(device.type() == DeviceType::Cpu, "only processors are calibrated");
+  constexpr const char* kFolder = "--offload_folder";
+  if (!sizes.disk.empty())
+    ScratchFile(sizes.disk, aligned_bytes(sizes.disk_bytes), kFolder);  // before the minutes that the rest takes
   const int at_once = std::clamp(cores / static_cast<const CpuDevice&>(device).threads(), 1, ranks.size());
   const std::unique_ptr<Communicator> side_by_side = ranks.split(ranks.rank() < at_once ? 0 : 1, ranks.rank());
   Hardware hardware;
@@ -104,6 +109,8 @@ Hardware calibrate(Device& device, Communicator& ranks, int cores, const Calibra
   CalibrationClock clock(device, ranks, sizes.seconds_each);
   hardware.links = links_of(clock, hardware.device.memory_attained, sizes.message_bytes);
   hardware.host.cores = cores;
+  if (!sizes.disk.empty())
+    hardware.host.nvme_bandwidth = disk_bandwidth(clock, sizes.disk, sizes.disk_bytes, kFolder) / 1e9;
   return ranks.rank() == 0 ? hardware : Hardware();
 }
 

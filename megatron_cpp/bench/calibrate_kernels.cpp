@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 
 #include "megatron_cpp/bench/bench.h"
 #include "model/layers/mlp.h"
@@ -15,6 +16,26 @@ namespace mcpp {
 namespace {
 
 constexpr double kNano = 1e9;
+
+/// Matrices that lie one after another in more memory than caches hold: each is cold when its turn comes again.
+class ColdMatrices {
+ public:
+  ColdMatrices() = default;
+  explicit ColdMatrices(Tensor numbers) : numbers_(std::move(numbers)) {}
+
+  Tensor next(i64 rows, i64 columns) {
+    constexpr i64 kLine = 64;  // elements: at least one of a cache
+    const i64 count = rows * columns;
+    if (next_ + count > numbers_.numel()) next_ = 0;
+    const Tensor matrix = numbers_.flat(next_, count).view({rows, columns});
+    next_ += (count + kLine - 1) / kLine * kLine;
+    return matrix;
+  }
+
+ private:
+  Tensor numbers_;
+  i64 next_ = 0;
+};
 
 class KernelCalibration {
  public:
@@ -41,27 +62,34 @@ class KernelCalibration {
   void products() {
     rates_.sizes = sizes_.products;
     const i64 most = sizes_.products.back() * sizes_.products.back();
-    a_ = random({most}), b_ = random({most}), narrow_ = random({most}), wide_ = wide_random({most});
+    const auto many = [&](i64 element) { return Shape{std::max(most, sizes_.cold_bytes / element)}; };
+    in_ = random({most}), out_ = random({most});
+    cold_ = ColdMatrices(random(many(size_of(dtype_))));
+    sums_ = ColdMatrices(wide_random(many(size_of(wide(dtype_)))));
     for (const i64 m : sizes_.products)
       for (const i64 n : sizes_.products)
         for (const i64 k : sizes_.products) product(m, n, k);
-    a_ = b_ = narrow_ = wide_ = {};
+    in_ = out_ = {}, cold_ = sums_ = {};
   }
 
   static Tensor matrix(const Tensor& numbers, i64 rows, i64 columns) {
     return numbers.flat(0, rows * columns).view({rows, columns});
   }
 
-  /// [m, n] from depth k, three times: m and k are rows of tokens where the planner's shapes have them.
+  /// [m, n] from depth k, three times: m and k are rows of tokens where the planner's shapes have them. What the layer
+  /// before has just made is warm, as in a step; weights, what forward kept and sums of gradients were last touched
+  /// when all other layers were not yet.
   void product(i64 m, i64 n, i64 k) {
     const double giga_flops = 2 * real(m) * real(n) * real(k) / kNano;
-    const auto rate = [&](const Tensor& a, const Tensor& b, Tensor& c, const ops::MatmulOptions& options) {
-      return giga_flops / clock_.warm_seconds([&] { ops::matmul(a, b, c, options); });
-    };
-    Tensor y = matrix(narrow_, m, n), sum = matrix(wide_, m, n);
-    rates_.forward.push_back(rate(matrix(a_, m, k), matrix(b_, n, k), y, {.transpose_b = true}));
-    rates_.input_gradient.push_back(rate(matrix(a_, m, k), matrix(b_, k, n), y, {}));
-    rates_.weight_gradient.push_back(rate(matrix(a_, k, m), matrix(b_, k, n), sum, {.transpose_a = true, .beta = 1}));
+    const auto rate = [&](const std::function<void()>& f) { return giga_flops / clock_.warm_seconds(f); };
+    const Tensor x = matrix(in_, m, k), dy = matrix(in_, k, m);
+    Tensor y = matrix(out_, m, n);
+    rates_.forward.push_back(rate([&] { ops::matmul(x, cold_.next(n, k), y, {.transpose_b = true}); }));
+    rates_.input_gradient.push_back(rate([&] { ops::matmul(x, cold_.next(k, n), y, {}); }));
+    rates_.weight_gradient.push_back(rate([&] {
+      Tensor sum = sums_.next(m, n);
+      ops::matmul(dy, cold_.next(k, n), sum, {.transpose_a = true, .beta = 1});
+    }));
   }
 
   struct AttentionSeconds {
@@ -179,7 +207,8 @@ class KernelCalibration {
   DType dtype_;
   const CalibrationSizes& sizes_;
   u64 key_ = 0;
-  Tensor a_, b_, narrow_, wide_;  // numbers of products of all sizes
+  Tensor in_, out_;           // of products of all sizes
+  ColdMatrices cold_, sums_;  // the same
   MeasuredRates rates_;
 };
 

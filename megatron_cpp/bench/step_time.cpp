@@ -5,14 +5,6 @@
 #include "model/flops.h"
 
 namespace mcpp {
-namespace {
-
-std::string short_time(double seconds) {
-  return seconds < 1 ? fixed(1e3 * seconds, 1) + " ms" : human_seconds(seconds);
-}
-
-}  // namespace
-
 std::string step_time(const Config& config, int world_size, Device& device) {
   // What README's measurements reach, of large matrix products alone.
   constexpr double kGood = 0.8, kPoor = 0.4;
@@ -22,8 +14,8 @@ std::string step_time(const Config& config, int world_size, Device& device) {
   std::string text = "time, on this machine as it is now:\n";
   text += str("  matrix products       ", fixed(peak / 1e9, 1), " GFLOP/s measured", world_size > 1 ? " per rank" : "",
               "\n");
-  text += str("  a step                at least ", short_time(least),
-              "; models reach 40 to 80 % of that rate: ", short_time(least / kGood), " to ", short_time(least / kPoor),
+  text += str("  a step                at least ", human_step_seconds(least),
+              "; models reach 40 to 80 % of that rate: ", human_step_seconds(least / kGood), " to ", human_step_seconds(least / kPoor),
               world_size > 1 ? ", and more with the pipeline's bubble and communication" : "", "\n");
   return text;
 }

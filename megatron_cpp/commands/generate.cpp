@@ -93,9 +93,12 @@ void print_now(std::string_view text) {
   std::fflush(stdout);
 }
 
+/// texts[i] begins with prompts[i].
 void generate_batch(InferenceModel& inference, std::vector<TextStart> texts, const GenerationLimits& limits,
-                    std::span<const TextPrinter::Prompt> prompts, const Tokenizer& tokenizer, TextPrinter& printer) {
-  printer.begin(prompts, tokenizer);
+                    const std::vector<std::string_view>& prompts, const Tokenizer& tokenizer, TextPrinter& printer) {
+  std::vector<TextPrinter::Prompt> shown;
+  for (std::size_t i = 0; i < texts.size(); ++i) shown.push_back({.text = prompts[i], .tokens = texts[i].prompt});
+  printer.begin(shown, tokenizer);
   generate(inference.model(), inference.parallel(), std::move(texts), limits,
            [&](std::size_t text, i32 token) { printer.add(text, token); });
 }
@@ -127,7 +130,7 @@ ExitCode generate_command(Arguments args, Log& log, const World& world) {
   TextPrinter printer(has_file ? TextPrinter::Form::JsonLines : TextPrinter::Form::Stream,
                       [&](std::string_view piece) { prints ? print_now(piece) : void(); });
   std::vector<TextStart> starts;
-  std::vector<TextPrinter::Prompt> shown;
+  std::vector<std::string_view> shown;
   const GenerationLimits limits{.max_new_tokens = options.max_new_tokens,
                                 .stop_token = options.ignore_eod ? -1 : tokenizer.eod()};
   const auto flush = [&] {
@@ -139,7 +142,7 @@ ExitCode generate_command(Arguments args, Log& log, const World& world) {
     for (i64 sample = 0; sample < options.num_samples; ++sample) {
       starts.push_back({.prompt = tokens, .sampling = options.sampling});
       starts.back().sampling.seed += sample;
-      shown.push_back({.text = prompt, .tokens = tokens});
+      shown.emplace_back(prompt);
       if (static_cast<i64>(starts.size()) == options.batch_size) flush();
     }
   }

@@ -4,7 +4,7 @@
 #include "base/file.h"
 #include "base/number_text.h"
 #include "base/program/shipped_file.h"
-#include "megatron_cpp/commands/plan.h"
+#include "megatron_cpp/commands/plan_options.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/hardware_file.h"
 #include "megatron_cpp/config/layout.h"
@@ -12,6 +12,7 @@
 #include "megatron_cpp/setup/layout_search.h"
 #include "megatron_cpp/setup/placement.h"
 #include "parallel/pp/draw.h"
+#include "plan/layouts.h"
 #include "plan/recipe.h"
 #include "plan/report/report.h"
 #include "plan/report/roofline.h"
@@ -22,73 +23,6 @@
 
 namespace mcpp {
 namespace {
-
-/// Hours between failures of a device: with less nobody trains.
-constexpr double kShortestLife = 0.01;
-
-struct PlanOptions {
-  std::string config;
-  std::string hardware;
-  std::string hardware_folder = "configs/hardware";
-  i64 world_size = 0;
-  i64 tp = 0, cp = 0, pp = 0, ep = 0, micro_batch_size = 0;
-  double expert_imbalance = Workload().expert_imbalance;
-  i64 keep = 5;
-  double memory_reserve = kMemoryReserve;
-  bool other_numbers = false, explain = false, predict = false, json = false;
-  std::string emit, svg, html;
-  std::vector<i64> scale;
-  bool weak = false;
-  Failures failures;
-  Deadline deadline;
-  std::string from_run;
-
-  template <class Self, class Visitor>
-  static void fields(Self& self, Visitor& visit) {
-    visit("config", self.config, "configuration file in TOML, as pretrain takes it");
-    visit("hardware", self.hardware, "kind of cluster: a file of the hardware folder without .toml, or any file");
-    visit("hardware_folder", self.hardware_folder, "where the files of kinds of clusters are");
-    visit("world_size", self.world_size, "ranks, one for each device", between(1, 1e6));
-    visit("tp", self.tp, "only layouts with this tensor_model_parallel_size; 0 = any", between(0, 4096));
-    visit("cp", self.cp, "the same of context_parallel_size", between(0, 4096));
-    visit("pp", self.pp, "the same of pipeline_model_parallel_size", between(0, 4096));
-    visit("ep", self.ep, "the same of expert_model_parallel_size", between(0, 4096));
-    visit("expert_imbalance", self.expert_imbalance,
-          "tokens that come to the experts of the busiest rank, over an even share", between(1, 100));
-    visit("micro_batch_size", self.micro_batch_size, "the same of micro_batch_size", between(0, 4096));
-    visit("keep", self.keep, "how many of the fastest layouts to show", between(1, 100));
-    visit("memory_reserve", self.memory_reserve,
-          "part of a device's memory that is left to libraries, the driver and fragments", from_to_below(0, 1));
-    visit("other_numbers", self.other_numbers,
-          "also layouts whose ranks send weights or gradients with fewer bits than the configuration says, which "
-          "changes what is trained");
-    visit("explain", self.explain, "also the usual recipe, and where the time of the best layout's step goes");
-    visit("predict", self.predict,
-          "only how long a step of the configuration's own layout takes, and the memory that it needs");
-    visit("json", self.json, "with --predict, one JSON object instead of a table");
-    visit("svg", self.svg,
-          "file for an image of the first microbatches of the best layout's step on each pipeline rank");
-    visit("html", self.html,
-          "file for a page with where the time of its ranks goes, their passes and their memory; with --predict of the "
-          "configuration's own layout");
-    visit("scale", self.scale, "numbers of ranks: a table of the best layout of each, instead of all this",
-          between(1, 1e6));
-    visit("weak", self.weak, "in that table the batch grows with the ranks, from that of the first");
-    visit("device_hours", self.failures.device_hours, "mean time between failures of one device; 0 = not looked at",
-          at_least(0));
-    visit("save_seconds", self.failures.save_seconds, "that a training waits for a checkpoint; 0 = as predicted",
-          between(0, 1e9));
-    visit("restart_seconds", self.failures.restart_seconds, "from a failure to the first new step", between(0, 1e9));
-    visit("tokens", self.deadline.tokens, "to train on: the fewest devices that do so in time, instead of all this",
-          at_least(0));
-    visit("deadline_hours", self.deadline.hours, "the time that they have", at_least(0));
-    visit("price", self.deadline.price, "of an hour of a device", at_least(0));
-    visit("from_run", self.from_run,
-          "folder of a run of this configuration on world_size ranks, or its metrics.jsonl: what it took beside what "
-          "is predicted, and all else for hardware as fast as it was");
-    visit("emit", self.emit, "file for the whole configuration with the best layout, which pretrain takes");
-  }
-};
 
 SearchLimits limits_of(const PlanOptions& options, const Hardware& hardware) {
   return {.world_size = options.world_size,
@@ -135,23 +69,45 @@ std::string configured(const Config& config, const Job& best, const StepTime& be
     return str("the configuration's own layout cannot be predicted: ", missing.front(), "\n");
   const Job own{best.hardware, best.program, best.work, layout};
   const double seconds = step_time(own).seconds;
-  return str("the configuration's own layout: ", own.layout.describe(), "\n  ", human_seconds(seconds), " a step, ",
+  return str("the configuration's own layout: ", own.layout.describe(), "\n  ", human_step_seconds(seconds), " a step, ",
              fixed(seconds / best_time.seconds, 2), " times the best\n");
 }
 
-/// Says how fast a run of `config` was, and returns the hardware as it found it.
-Hardware hardware_of_run(const PlanOptions& options, const Config& config, const Job& any, const Log& log) {
-  const MeasuredRun measured = read_measured_run(options.from_run);
-  const int world_size = static_cast<int>(options.world_size);
-  const StepTime predicted = configured_step(any, config, world_size);
-  const Job own{any.hardware, any.program, any.work, layout_of(config, world_size)};
-  const std::vector<MemoryEstimate> ranks = estimate_memory_by_stage(config, world_size);
-  std::vector<RunPart> details = compare_modules(own, measured);
-  for (RunPart& part : compare_memory(ranks, measured)) details.push_back(std::move(part));
-  log.info(str("the run in ", options.from_run, ", ", own.layout.describe(), "\n",
-               comparison_text(compare(predicted, most_memory(config, world_size), measured)),
-               details.empty() ? "" : "of these\n" + parts_text(details)));
-  return as_measured(any.hardware, predicted, measured);
+/// A run that was measured, with its own configuration and ranks, as far as it wrote them.
+struct FormerRun {
+  MeasuredRun measured;
+  Config config;
+  int world_size;
+};
+
+/// What is not said of the plan, ranks and vocabulary, is that run's.
+FormerRun read_former_run(PlanOptions& options, Config& config) {
+  MeasuredRun run = read_measured_run(options.from_run);
+  Config own = run.config.empty() ? config : parse_config(run.config, options.from_run + ": its configuration");
+  if (run.world_size == 0) run.world_size = options.world_size;
+  check_input(run.world_size > 0, "--from_run=", options.from_run,
+              ": does not tell on how many ranks it ran; give them as --world_size");
+  const bool asks_for_no_world = options.scale.empty() && options.deadline.tokens == 0;
+  if (options.world_size == 0 && asks_for_no_world) options.world_size = run.world_size;
+  if (config.model.vocab_size == 0) config.model.vocab_size = own.model.vocab_size;
+  const int ranks = static_cast<int>(run.world_size);
+  return {std::move(run), std::move(own), ranks};
+}
+
+/// Says how fast a run was, and returns the hardware as it found it.
+Hardware hardware_of_run(const PlanOptions& options, const FormerRun& run, const Hardware& hardware, const Log& log) {
+  const Implementation program;
+  Workload work = workload_of(run.config);
+  work.expert_imbalance = options.expert_imbalance;
+  const Job own{hardware, program, work, layout_of(run.config, run.world_size)};
+  const StepTime predicted = configured_step(own, run.config, run.world_size);
+  std::vector<RunPart> details = compare_modules(own, run.measured);
+  const std::vector<MemoryEstimate> ranks = estimate_memory_by_stage(run.config, run.world_size);
+  for (RunPart& part : compare_memory(own.layout, ranks, run.measured)) details.push_back(std::move(part));
+  const std::vector<RunPart> whole = compare(predicted, most_memory(run.config, run.world_size), run.measured);
+  log.info(str("the run in ", options.from_run, ", ", run.world_size, run.world_size == 1 ? " rank, " : " ranks, ",
+               own.layout.describe(), "\n", comparison_text(whole, details, run.measured)));
+  return as_measured(hardware, predicted, run.measured);
 }
 
 /// The best layouts of options.world_size ranks, and what is asked about the best.
@@ -185,6 +141,13 @@ void plan_layouts(const PlanOptions& options, const Config& config, const Job& a
   }
 }
 
+/// What no world could do is not to be looked for in many.
+void check_limits_of_model(const Hardware& hardware, const Workload& work, SearchLimits limits) {
+  limits.world_size = kAnyWorld;
+  const std::vector<std::string> conflicts = limit_conflicts(hardware, work, limits);
+  check_input(conflicts.empty(), "no layout can be found:\n  ", join(conflicts, "\n  "));
+}
+
 /// The configuration and the hardware that the arguments name, with the problems of both; nothing after --help.
 std::optional<Config> read_all(Arguments args, const Usage& usage, PlanOptions& options, Hardware& hardware,
                                const Log& log) {
@@ -210,44 +173,6 @@ std::optional<Config> read_all(Arguments args, const Usage& usage, PlanOptions& 
   return config;
 }
 
-/// Several answers were asked for where there is one, or a part of one that is not given.
-void check_answers(const PlanOptions& options, std::vector<std::string>& problems) {
-  std::vector<std::string> instead;
-  for (const auto& [is_asked, name] : {std::pair(options.predict, "--predict"),
-                                       {!options.scale.empty(), "--scale"},
-                                       {options.deadline.tokens > 0, "--tokens"}})
-    if (is_asked) instead.emplace_back(name);
-  if (instead.size() > 1) problems.push_back(str(join(instead, " and "), ": each is instead of the other; give one"));
-  if (instead.empty()) return;
-  const bool has_page = instead.front() == "--predict";
-  for (const auto& [is_asked, name] : {std::pair(options.explain, "--explain"),
-                                       {!options.svg.empty(), "--svg"},
-                                       {!options.emit.empty(), "--emit"},
-                                       {!options.html.empty() && !has_page, "--html"}})
-    if (is_asked)
-      problems.push_back(str(name, ": is of the best layout of a world, which ", instead.front(), " does not ask for"));
-}
-
-/// Every reason why the options together make no question.
-void check_options(const PlanOptions& options) {
-  std::vector<std::string> problems;
-  if (options.world_size == 0 && options.scale.empty() && options.deadline.tokens == 0)
-    problems.push_back("--world_size: is missing: ranks, one for each device; or --scale=64,128,256, or --tokens");
-  if ((options.deadline.tokens > 0) != (options.deadline.hours > 0))
-    problems.push_back("--tokens and --deadline_hours: must be given together");
-  if (!options.from_run.empty() && options.world_size == 0)
-    problems.push_back("--from_run: needs --world_size, the ranks that it ran on");
-  if (options.predict && options.world_size == 0)
-    problems.push_back("--predict: needs --world_size, the ranks of the configuration's layout");
-  if (options.failures.device_hours > 0 && options.failures.device_hours < kShortestLife)
-    problems.push_back(
-        str("--device_hours=", options.failures.device_hours, ": must be 0 or at least ", kShortestLife));
-  if (options.json && !options.predict) problems.push_back("--json: is for --predict");
-  if (options.weak && options.scale.empty()) problems.push_back("--weak: is for --scale");
-  check_answers(options, problems);
-  check_input(problems.empty(), join(problems, "\n"));
-}
-
 }  // namespace
 
 ExitCode plan_command(Arguments args, Log& log) {
@@ -259,19 +184,25 @@ ExitCode plan_command(Arguments args, Log& log) {
                     .required = {"config", "hardware"}};
   PlanOptions options;
   Hardware hardware;
-  const std::optional<Config> config = read_all(args, usage, options, hardware, log);
+  std::optional<Config> config = read_all(args, usage, options, hardware, log);
   if (!config) return ExitCode::Done;
   check_options(options);
+  std::optional<FormerRun> run;
+  if (!options.from_run.empty()) run = read_former_run(options, *config);
+  check_input(config->model.vocab_size > 0, "model.vocab_size: is missing; a plan does not read the tokenizer");
+  if (run) hardware = hardware_of_run(options, *run, hardware, log);
   const Implementation program;
   Workload work = workload_of(*config);
+  check_fp8_rate(hardware, work);
   work.expert_imbalance = options.expert_imbalance;
-  check_input(config->model.vocab_size > 0, "model.vocab_size: is missing; a plan does not read the tokenizer");
-  if (!options.from_run.empty()) hardware = hardware_of_run(options, *config, {hardware, program, work, {}}, log);
   const Job any{hardware, program, work, {}};
   const SearchLimits limits = limits_of(options, hardware);
   if (options.predict) {
     predict(options, *config, any, log);
-  } else if (options.deadline.tokens > 0) {
+    return ExitCode::Done;
+  }
+  if (options.deadline.tokens > 0 || !options.scale.empty()) check_limits_of_model(hardware, work, limits);
+  if (options.deadline.tokens > 0) {
     const auto found = fewest_devices(hardware, program, work, limits, options.deadline, options.failures);
     log.info(deadline_text(any, found, options.deadline));
   } else if (!options.scale.empty()) {

@@ -6,5 +6,7 @@ namespace mcpp {
 
 ExitCode plan_command(Arguments args, Log& log, const World& world);
 ExitCode plan_calibrate_command(Arguments args, Log& log, const World& world);  ///< plan calibrate
+/// Why `file`, which an option names, cannot be written; empty when it can.
+std::string output_problem(const std::string& option, const std::string& file);
 
 }  // namespace mcpp

@@ -10,12 +10,15 @@ namespace {
 struct CalibrateOptions {
   std::string out;
   i64 num_threads = 0;
+  std::string offload_folder;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("out", self.out, "file for what it finds, which plan --hardware=FILE takes");
     visit("num_threads", self.num_threads, "threads of a rank, as trainings are to have; 0 = all usable cores",
           between(0, 4096));
+    visit("offload_folder", self.offload_folder,
+          "folder on the disk that trainings are to keep numbers on, which is measured, too; \"\" = none is");
   }
 };
 
@@ -29,10 +32,8 @@ Config config_for(const CalibrateOptions& options, int ranks) {
 
 void check_out(const std::string& out) {
   check_input(out.ends_with(".toml"), "--out=", out, ": must end in .toml, so that --hardware takes it as a file");
-  const Path folder = Path(out).has_parent_path() ? Path(out).parent_path() : Path(".");
-  std::error_code error;
-  check_input(std::filesystem::is_directory(folder, error), "--out=", out, ": there is no folder ", folder.string());
-  check_input(!std::filesystem::is_directory(out, error), "--out=", out, ": is a folder");
+  const std::string problem = output_problem("--out", out);
+  check_input(problem.empty(), problem);
 }
 
 std::string file_text(const Hardware& hardware, int ranks) {
@@ -58,14 +59,16 @@ ExitCode plan_calibrate_command(Arguments args, Log& log, const World& world) {
               " ranks are on others; start it on one, and add a tier for the links between them to the file");
   const Session session = initialize(config_for(options, ranks), world);
   const int cores = world.cores > 0 ? world.cores : static_cast<const CpuDevice&>(*session.device).threads();
-  const Hardware hardware = calibrate(*session.device, world.ranks, cores);
+  const Hardware hardware = calibrate(*session.device, world.ranks, cores, {.disk = options.offload_folder});
   if (world.ranks.rank() != 0) return ExitCode::Done;
   write_file_atomic(options.out, file_text(hardware, ranks));
   const DeviceRates& d = hardware.device;
   log.info(str(d.name, ", ", ranks, ranks == 1 ? " rank of " : " ranks of ", d.cores, d.cores == 1 ? " core" : " cores",
                ": products ", fixed(1e3 * d.bf16_attained, 0), " GFLOP/s in bf16, ", fixed(1e3 * d.fp32_attained, 0),
                " in fp32; memory ", fixed(d.memory_attained, 1), " GB/s; links ", fixed(hardware.links.bandwidth[0], 1),
-               " GB/s, ", fixed(hardware.links.latency[0], 1), " us\nwritten to ", options.out));
+               " GB/s, ", fixed(hardware.links.latency[0], 1), " us",
+               options.offload_folder.empty() ? "" : str("; disk ", fixed(hardware.host.nvme_bandwidth, 2), " GB/s"),
+               "\nwritten to ", options.out));
   return ExitCode::Done;
 }
 

@@ -121,6 +121,35 @@ void distribution_conflicts(const Config& config, std::vector<std::string>& foun
                         " is not divisible by parallel.tensor_model_parallel_size ", p.tensor_model_parallel_size));
 }
 
+/// cuBLASLt's products in fp8 take rows of whole 16 bytes, of all matrices and of their transposes.
+void fp8_size_conflicts(const Config& config, std::vector<std::string>& found) {
+  constexpr i64 kMultiple = 16;
+  const ModelConfig& m = config.model;
+  const ParallelConfig& p = config.parallel;
+  const i64 tp = p.tensor_model_parallel_size, groups = std::max<i64>(1, m.query_groups() / tp);
+  const auto check = [&](const char* what, i64 size) {
+    if (size % kMultiple != 0)
+      found.push_back(str("training.fp8: on a GPU sizes are multiples of ", kMultiple, ", but ", what, " is ", size));
+  };
+  check("model.hidden_size", m.hidden_size);
+  check("the width of queries, keys and values on a rank", (m.num_attention_heads / tp + 2 * groups) * m.head_dim());
+  check("the width of heads on a rank", m.num_attention_heads / tp * m.head_dim());
+  check("model.ffn_hidden_size on a rank", m.ffn() / tp);
+  check("model.moe_shared_expert_intermediate_size on a rank", m.moe.shared_expert_intermediate_size / tp);
+  check("model.seq_length on a rank", m.seq_length / p.context_parallel_size);
+}
+
+void fp8_layer_conflicts(const Config& config, std::vector<std::string>& found) {
+  const TrainingConfig& t = config.training;
+  if (t.fp8 == Fp8::None) return;
+  const i64 layers = config.model.num_layers;
+  if (t.first_last_layers_bf16 && t.num_layers_at_start_in_bf16 + t.num_layers_at_end_in_bf16 >= layers)
+    found.push_back(str("training.num_layers_at_start_in_bf16: ", t.num_layers_at_start_in_bf16,
+                        " and num_layers_at_end_in_bf16 ", t.num_layers_at_end_in_bf16, " leave none of the ", layers,
+                        " layers in fp8"));
+  if (config.device.device == DeviceType::Cuda) fp8_size_conflicts(config, found);
+}
+
 void cross_conflicts(const Config& config, std::vector<std::string>& found) {
   const TrainingConfig& t = config.training;
   const BatchSizeSchedule schedule =
@@ -158,6 +187,7 @@ void cross_conflicts(const Config& config, std::vector<std::string>& found) {
         "optimizer.store_param_remainders: only with training.precision \"bf16\", whose weights are the upper halves "
         "of "
         "those in fp32");
+  fp8_layer_conflicts(config, found);
   offload_conflicts(config, found);
   distribution_conflicts(config, found);
   rollback_conflicts(config, found);

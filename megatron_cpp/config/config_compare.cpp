@@ -10,7 +10,7 @@ namespace mcpp {
 namespace {
 
 /// "section." stands for all keys of a section.
-constexpr std::array<std::string_view, 20> kRunDefining{"model.",
+constexpr std::array<std::string_view, 26> kRunDefining{"model.",
                                                         "optimizer.",
                                                         "training.seed",
                                                         "training.global_batch_size",
@@ -18,6 +18,11 @@ constexpr std::array<std::string_view, 20> kRunDefining{"model.",
                                                         "training.step_batch_size_schedule",
                                                         "data.split",
                                                         "training.precision",
+                                                        "training.fp8",
+                                                        "training.fp8_recipe",
+                                                        "training.first_last_layers_bf16",
+                                                        "training.num_layers_at_start_in_bf16",
+                                                        "training.num_layers_at_end_in_bf16",
                                                         "data.train_data_path",
                                                         "data.valid_data_path",
                                                         "data.test_data_path",
@@ -29,7 +34,8 @@ constexpr std::array<std::string_view, 20> kRunDefining{"model.",
                                                         "data.eod_token",
                                                         "parallel.zero_quantized_weights",
                                                         "parallel.zero_quantized_gradients",
-                                                        "parallel.power_sgd_rank"};
+                                                        "parallel.power_sgd_rank",
+                                                        "parallel.power_sgd_start_iter"};
 
 /// Where numbers are kept, or in how many pieces, changes none of them.
 bool says_only_where(std::string_view key) {

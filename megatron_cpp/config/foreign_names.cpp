@@ -69,6 +69,7 @@ constexpr ForeignName kNames[]{
     {"batch_size", "training.micro_batch_size"},
     {"per_device_train_batch_size", "training.micro_batch_size"},
     {"gradient_accumulation_steps", "training.global_batch_size"},
+    {"fp8_format", "training.fp8"},
     {"partition_activations", "training.distribute_saved_activations"},
     {"number_checkpoints", "training.recompute_num_layers"},
     {"cpu_checkpointing", "training.offload_activations"},

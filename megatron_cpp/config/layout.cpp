@@ -100,6 +100,9 @@ void add_traffic_problems(const Config& config, std::set<std::string>& found) {
     found.insert(str("power_sgd_rank = ", p.power_sgd_rank,
                      " and zero_quantized_gradients = true are two ways to send ",
                      "the same gradients; use one of them"));
+  if (p.power_sgd_start_iter > 0 && p.power_sgd_rank == 0)
+    found.insert(str("power_sgd_start_iter = ", p.power_sgd_start_iter,
+                     " is only read with power_sgd_rank; give that, or leave it out"));
   if (p.zero_hpz_partition_size > 1 && p.zero_stage != 3)
     found.insert(str("zero_hpz_partition_size = ", p.zero_hpz_partition_size, " has no meaning with zero_stage = ",
                      p.zero_stage, ", where every rank has all weights; use zero_stage 3"));

@@ -42,6 +42,7 @@ struct ParallelConfig {
   bool zero_quantized_weights = false;
   bool zero_quantized_gradients = false;
   i64 power_sgd_rank = 0;
+  i64 power_sgd_start_iter = 0;
   i64 ddp_bucket_size = 40'000'000;
   bool overlap_grad_reduce = true;
   bool overlap_param_gather = true;
@@ -99,6 +100,9 @@ struct ParallelConfig {
           "with zero_stage 0 or 1: gradients of matrices are summed by two factors of so many columns (PowerSGD); what "
           "they leave out is added to the next step's; 0 = in full",
           between(0, 1024));
+    visit("power_sgd_start_iter", self.power_sgd_start_iter,
+          "with power_sgd_rank: iterations at the start of the training whose gradients are summed in full",
+          at_least(0));
     visit("ddp_bucket_size", self.ddp_bucket_size, "gradients that are reduced together; 0 = all", at_least(0));
     visit("overlap_grad_reduce", self.overlap_grad_reduce, "reduce gradients while backward still runs");
     visit("overlap_param_gather", self.overlap_param_gather, "gather weights before they are needed");

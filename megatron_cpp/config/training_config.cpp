@@ -29,6 +29,20 @@ void recompute_conflicts(const TrainingConfig& t, std::vector<std::string>& foun
   }
 }
 
+void fp8_conflicts(const TrainingConfig& t, std::vector<std::string>& found) {
+  if (t.fp8 != Fp8::None && t.precision != Precision::Bf16)
+    found.push_back("training.fp8: needs training.precision \"bf16\", in which everything beside these products is");
+  if (t.fp8 == Fp8::None && t.first_last_layers_bf16)
+    found.push_back("training.first_last_layers_bf16: only read when fp8 is \"e4m3\" or \"hybrid\"");
+  const TrainingConfig defaults;
+  const auto only_then = [&](bool is_set, const char* key) {
+    if (is_set && !t.first_last_layers_bf16)
+      found.push_back(str("training.", key, ": only read with first_last_layers_bf16"));
+  };
+  only_then(t.num_layers_at_start_in_bf16 != defaults.num_layers_at_start_in_bf16, "num_layers_at_start_in_bf16");
+  only_then(t.num_layers_at_end_in_bf16 != defaults.num_layers_at_end_in_bf16, "num_layers_at_end_in_bf16");
+}
+
 }  // namespace
 
 std::vector<std::string> TrainingConfig::conflicts() const {
@@ -50,6 +64,7 @@ std::vector<std::string> TrainingConfig::conflicts() const {
     found.push_back("training.step_batch_size_schedule: needs train_samples instead of train_iters");
   }
   recompute_conflicts(*this, found);
+  fp8_conflicts(*this, found);
   return found;
 }
 

@@ -12,6 +12,8 @@
 namespace mcpp {
 
 enum class Precision { Fp32, Bf16, Fp16 };
+enum class Fp8 { None, E4m3, Hybrid };
+enum class Fp8RecipeName { Tensorwise };
 enum class RecomputeGranularity { None, Full, Selective };
 enum class RecomputeMethod { Uniform, Block, Sqrt };
 enum class NanPolicy { Skip, Stop, Rollback };
@@ -20,6 +22,14 @@ enum class SpikePolicy { Off, Warn, Skip, Rollback };
 template <>
 struct EnumNames<Precision> {
   static constexpr std::array<std::string_view, 3> value{"fp32", "bf16", "fp16"};
+};
+template <>
+struct EnumNames<Fp8> {
+  static constexpr std::array<std::string_view, 3> value{"none", "e4m3", "hybrid"};
+};
+template <>
+struct EnumNames<Fp8RecipeName> {
+  static constexpr std::array<std::string_view, 1> value{"tensorwise"};
 };
 template <>
 struct EnumNames<RecomputeGranularity> {
@@ -57,6 +67,11 @@ struct TrainingConfig {
   i64 train_iters = 0;
   i64 train_samples = 0;
   Precision precision = Precision::Fp32;
+  Fp8 fp8 = Fp8::None;
+  Fp8RecipeName fp8_recipe = Fp8RecipeName::Tensorwise;
+  bool first_last_layers_bf16 = false;
+  i64 num_layers_at_start_in_bf16 = 1;
+  i64 num_layers_at_end_in_bf16 = 1;
   RecomputeGranularity recompute_granularity = RecomputeGranularity::None;
   RecomputeMethod recompute_method = RecomputeMethod::Uniform;
   i64 recompute_num_layers = 0;
@@ -89,6 +104,15 @@ struct TrainingConfig {
     visit("train_iters", self.train_iters, "iterations to train; give this or train_samples", between(0, 1e12));
     visit("train_samples", self.train_samples, "samples to train on, instead of train_iters", between(0, 1e15));
     visit("precision", self.precision, "of activations, and of the weights that passes use");
+    visit("fp8", self.fp8,
+          "with bf16: products of the layers' linear maps in fp8. e4m3: all operands in E4M3; hybrid: gradients of "
+          "outputs in E5M2. A GPU needs compute capability 8.9; a CPU emulates it, and is slower than in bf16");
+    visit("fp8_recipe", self.fp8_recipe,
+          "where scales come from; tensorwise: one for each tensor, from the largest number in it at hand");
+    visit("first_last_layers_bf16", self.first_last_layers_bf16, "with fp8: layers at both ends stay in bf16");
+    visit("num_layers_at_start_in_bf16", self.num_layers_at_start_in_bf16, "how many of the first then do",
+          at_least(0));
+    visit("num_layers_at_end_in_bf16", self.num_layers_at_end_in_bf16, "how many of the last then do", at_least(0));
     visit("recompute_granularity", self.recompute_granularity,
           "activations computed again in the backward pass, to save memory: whole layers, or parts of each");
     visit("recompute_method", self.recompute_method,

@@ -19,6 +19,8 @@ Config config_of(const CheckpointReader& reader, const InferenceOptions& options
   check_input(options.precision.empty() || named != names.end(), "--precision: \"", options.precision,
               "\" is none of fp32, bf16, fp16");
   if (!options.precision.empty()) config.training.precision = static_cast<Precision>(named - names.begin());
+  // A way to train. Scales follow from all tokens of a pass, and no answer may depend on what is asked beside it.
+  config.training.fp8 = Fp8::None;
   config.device = {};
   config.device.device = options.device;
   config.device.num_threads = options.num_threads;

@@ -8,7 +8,7 @@ void TextPrinter::begin(std::span<const Prompt> prompts, const Tokenizer& tokeni
   texts_.clear();
   next_ = 0;
   for (const Prompt& prompt : prompts) {
-    texts_.push_back({.prompt = prompt.text, .decoder = StreamDecoder(tokenizer), .made = {}});
+    texts_.push_back({.prompt = std::string(prompt.text), .decoder = StreamDecoder(tokenizer), .made = {}});
     for (const i32 token : prompt.tokens) texts_.back().decoder.add(token);  // so that what follows joins on
   }
   show();

@@ -1,6 +1,7 @@
 // Texts that are made side by side, shown one after another.
 #pragma once
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,11 +19,11 @@ class TextPrinter {
 
   TextPrinter(Form form, Sink sink) : form_(form), sink_(std::move(sink)) {}
 
-  /// Texts of these prompts, all that `add` will tell of until the next call. `tokens` are those of `prompt` that the
-  /// model sees.
+  /// Texts of these prompts, all that `add` will tell of until the next call. `tokens` are those of `text` that the
+  /// model sees; neither is looked at later.
   struct Prompt {
-    std::string text;
-    std::vector<i32> tokens;
+    std::string_view text;
+    std::span<const i32> tokens;
   };
   void begin(std::span<const Prompt> prompts, const Tokenizer& tokenizer);
   /// The next token of a text; -1 = it has ended.

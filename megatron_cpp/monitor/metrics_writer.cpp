@@ -28,18 +28,6 @@ std::string lines_up_to(const std::string& text, i64 last, Evaluations& evaluati
   return kept;
 }
 
-/// A list for each number, by rank.
-Json by_rank(const std::vector<RankStats>& ranks) {
-  Json object;
-  for (const RankStats& rank : ranks) {
-    object["compute_ms"].push_back(rank.compute_ms);
-    object["bubble"].push_back(rank.bubble);
-    object["exposed_communication"].push_back(rank.exposed_communication);
-    object["peak_memory_bytes"].push_back(rank.peak_memory_bytes);
-  }
-  return object;
-}
-
 /// "2026-01-31T23:59:59.123Z".
 std::string utc_now() {
   const auto now = std::chrono::system_clock::now();
@@ -107,7 +95,6 @@ void MetricsWriter::write(const IterationStats& stats) {
     object["bubble"] = mean.bubble;
     object["exposed_communication"] = mean.exposed_communication;
     object["peak_memory_bytes"] = mean.peak_memory_bytes;
-    object["ranks"] = by_rank(stats.ranks);
   }
   for (const TimerStats& timer : stats.timers) object["timers_ms"][timer.name] = {timer.min(), timer.max()};
   for (const ExpertLayerStats& layer : stats.experts) {
@@ -165,6 +152,7 @@ void MetricsWriter::write(const RankTable& table) {
   if (!file_.is_open()) return;
   Json object{{"type", "ranks"}, {"iteration", table.iteration}, {"time", utc_now()}};
   for (const RankStats& rank : table.ranks) {
+    object["compute_ms"].push_back(rank.compute_ms);
     object["peak_memory_bytes"].push_back(rank.peak_memory_bytes);
     object["in_host_bytes"].push_back(rank.in_host_bytes);
     object["on_disk_bytes"].push_back(rank.on_disk_bytes);

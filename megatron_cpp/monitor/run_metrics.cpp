@@ -1,7 +1,9 @@
 #include "megatron_cpp/monitor/run_metrics.h"
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 
 #include "base/check.h"
@@ -29,15 +31,34 @@ bool is_step(const nlohmann::json& object) {
   return text(object, "type") == "train";
 }
 
-/// Of the classes of memory, the most of any rank.
-std::map<std::string, double> peaks_of(const nlohmann::json& table) {
-  std::map<std::string, double> peaks;
-  const auto found = table.find("peak_by_class");
-  if (found == table.end() || !found->is_object()) return peaks;
-  for (const auto& [name, ranks] : found->items())
-    for (const auto& bytes : ranks)
-      if (bytes.is_number()) peaks[name] = std::max(peaks[name], bytes.get<double>());
-  return peaks;
+/// The numbers of a list, one for each rank; none where there is no such list.
+std::vector<double> by_rank(const nlohmann::json& object, const std::string& key) {
+  std::vector<double> list;
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_array()) return list;
+  for (const auto& value : *found)
+    if (value.is_number()) list.push_back(value.get<double>());
+  return list;
+}
+
+double most(const std::vector<double>& list) {
+  return list.empty() ? 0 : *std::ranges::max_element(list);
+}
+
+double mean(const std::vector<double>& list) {
+  return list.empty() ? 0 : std::accumulate(list.begin(), list.end(), 0.0) / static_cast<double>(list.size());
+}
+
+/// What a table of ranks says of a step.
+MeasuredRun told_by(const nlohmann::json& table) {
+  MeasuredRun told{.bubble = mean(by_rank(table, "bubble")),
+                   .exposed_communication = mean(by_rank(table, "exposed_communication")),
+                   .peak_memory_bytes = most(by_rank(table, "peak_memory_bytes")),
+                   .in_host_bytes = most(by_rank(table, "in_host_bytes")),
+                   .on_disk_bytes = most(by_rank(table, "on_disk_bytes"))};
+  if (const auto classes = table.find("peak_by_class"); classes != table.end() && classes->is_object())
+    for (const auto& [name, ranks] : classes->items()) told.peak_by_class[name] = most(by_rank(*classes, name));
+  return told;
 }
 
 /// The trace of the latest iterations; empty when there is none.
@@ -77,6 +98,47 @@ std::set<std::pair<double, double>> device_threads(const nlohmann::json& events)
   return threads;
 }
 
+/// What metrics.jsonl has since the last start, by iteration.
+struct RunLines {
+  MeasuredRun start;  ///< its ranks and its configuration
+  std::map<double, MeasuredRun> steps, tables;
+};
+
+RunLines read_lines(const Path& file) {
+  RunLines lines;
+  for (const std::string& line : split(read_text_file(file), '\n')) {
+    const auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const std::string type = text(object, "type");
+    const double iteration = number(object, "iteration");
+    // A run that went on may have done so on another layout.
+    if (type == "run")
+      lines = {
+          .start = {.world_size = static_cast<i64>(number(object, "world_size")), .config = text(object, "config")},
+          .steps = {},
+          .tables = {}};
+    if (type == "ranks") lines.tables[iteration] = told_by(object);
+    if (is_step(object))
+      lines.steps[iteration] = {.seconds = number(object, "elapsed_ms") / 1e3,
+                                .bubble = number(object, "bubble"),
+                                .exposed_communication = number(object, "exposed_communication"),
+                                .peak_memory_bytes = number(object, "peak_memory_bytes")};
+  }
+  return lines;
+}
+
+/// All but the first, whose start is no step's. Of those of which a table tells more, only these, with what it tells.
+std::vector<MeasuredRun> steps_that_count(const RunLines& lines) {
+  std::vector<MeasuredRun> all, told;
+  for (auto step = std::next(lines.steps.begin()); step != lines.steps.end(); ++step) {
+    all.push_back(step->second);
+    if (const auto table = lines.tables.find(step->first); table != lines.tables.end()) {
+      told.push_back(table->second);
+      told.back().seconds = step->second.seconds;
+    }
+  }
+  return told.empty() ? all : told;
+}
+
 }  // namespace
 
 std::map<std::string, double> traced_modules(const Path& trace) {
@@ -105,26 +167,24 @@ MeasuredRun read_measured_run(const Path& run) {
   const Path file = std::filesystem::is_directory(run, error) ? run / "metrics.jsonl" : run;
   check_input(std::filesystem::is_regular_file(file, error), "--from_run=", run.string(), ": there is no file ",
               file.string());
-  std::vector<MeasuredRun> steps;
-  std::map<std::string, double> peaks;
-  for (const std::string& line : split(read_text_file(file), '\n')) {
-    const auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (text(object, "type") == "ranks") peaks = peaks_of(object);
-    if (!is_step(object)) continue;
-    steps.push_back({.seconds = number(object, "elapsed_ms") / 1e3,
-                     .bubble = number(object, "bubble"),
-                     .exposed_communication = number(object, "exposed_communication"),
-                     .peak_memory_bytes = number(object, "peak_memory_bytes")});
-  }
-  check_input(steps.size() >= 2, file.string(), ": has ", steps.size(),
-              " lines of steps; the first begins with the start, so two are needed (logging.log_interval)");
-  steps.erase(steps.begin());
+  const RunLines lines = read_lines(file);
+  check_input(lines.steps.size() >= 2, file.string(), ": has ", lines.steps.size(),
+              " lines of steps since the last start; the first begins with it, so two are needed "
+              "(logging.log_interval)");
+  std::vector<MeasuredRun> steps = steps_that_count(lines);
   const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
   std::ranges::nth_element(steps, middle, {}, &MeasuredRun::seconds);
   MeasuredRun found = *middle;
   for (const MeasuredRun& step : steps)
     found.peak_memory_bytes = std::max(found.peak_memory_bytes, step.peak_memory_bytes);
-  found.peak_by_class = std::move(peaks);
+  if (!lines.tables.empty()) {  // peaks since the start
+    const MeasuredRun& last = lines.tables.rbegin()->second;
+    found.peak_by_class = last.peak_by_class;
+    found.in_host_bytes = last.in_host_bytes, found.on_disk_bytes = last.on_disk_bytes;
+  }
+  found.world_size = lines.start.world_size, found.config = lines.start.config;
+  check_input(found.computing() > 0, file.string(), ": tells of a step in which ranks only waited: bubble ",
+              found.bubble, ", exposed_communication ", found.exposed_communication);
   if (const Path trace = newest_trace(file.parent_path()); !trace.empty()) found.modules = traced_modules(trace);
   return found;
 }

@@ -5,10 +5,10 @@
 
 namespace mcpp {
 
-/// The median of the steps logged after the first, whose start is no step's. `run`: the file, or the folder it is in.
-/// Peaks by class of memory and times of modules as far as the run wrote them: its last table of ranks, and the newest
-/// trace in the folder or its folder `traces`. BadInput when there is no such file, and when it has fewer than two
-/// lines of steps; a trace that cannot be read is left out.
+/// The median of the steps logged since the last start, after the first. `run`: the file, or the folder it is in.
+/// Ranks, configuration, memory and times of modules as far as the run wrote them: its last start, its last table of
+/// ranks, and the newest trace in the folder or its folder `traces`. BadInput when there is no such file, and when it
+/// has fewer than two lines of steps; a trace that cannot be read is left out.
 MeasuredRun read_measured_run(const Path& run);
 
 /// Seconds of an iteration in each module of a trace (monitor/step_trace.h), by name: of the ranks that have it the

@@ -130,7 +130,7 @@ void RunHistory::add_evaluation(double iteration, const std::string& split, cons
 }
 
 void RunHistory::add_ranks(double iteration, const Json& record) {
-  // A step and a record of its own may both tell of them.
+  // In files of earlier versions a step and a record of its own may both tell of them.
   if (ranks.empty() || ranks.back().iteration != iteration) ranks.push_back({.iteration = iteration, .numbers = {}});
   Ranks& added = ranks.back();
   for (const auto& [key, value] : record.items())

@@ -30,6 +30,7 @@ CheckpointSaver::CheckpointSaver(KeptRef<Config> config, KeptRef<TrainingState> 
       log_(log),
       files_(files),
       lock_(lock),
+      staging_(make_side_copies(*session.device)),
       saved_iteration_(progress.is_saved ? progress.iteration : -1) {
   prepare();
   if (config_.checkpoint.local_save.empty()) return;

@@ -19,6 +19,7 @@
 #include "megatron_cpp/setup/version.h"
 #include "tensor/cuda_device.h"
 #include "tensor/isa.h"
+#include "tensor/ops/fp8.h"
 #include "tensor/with_cuda.h"
 
 namespace mcpp {
@@ -108,6 +109,12 @@ std::unique_ptr<Communicator> noted(std::unique_ptr<Communicator> gpus, FlightRe
   return make_metered(std::move(gpus), std::make_shared<CommMeter>(), {*recorder, "world of GPUs", std::move(ranks)});
 }
 
+void check_fp8(const TrainingConfig& config, const Device& device) {
+  if (config.fp8 == Fp8::None) return;
+  const std::string problem = ops::fp8_problem(device);
+  check_input(problem.empty(), "training.fp8: ", problem, "; leave it out");
+}
+
 HangLimits hang_limits(const ParallelConfig& config) {
   return {.longest = 60 * config.distributed_timeout_minutes, .step = 60 * config.step_timeout_minutes};
 }
@@ -137,11 +144,15 @@ Session initialize(const Config& config, const World& world) {
   limit_cpu_isa(device.cpu_isa);
   check_same_everywhere(config, ranks);
   std::unique_ptr<Device> processor = make_device(device, world);
+  check_fp8(config.training, *processor);
   load_gemm_choices(device, *processor, ranks);
   std::unique_ptr<Communicator> gpus = noted(connect_gpus(config.parallel, *processor, ranks), world.recorder);
   auto profiler = std::make_unique<Profiler>();
   ParallelState parallel = make_parallel_state(gpus ? *gpus : ranks, parallel_sizes(config), output_rank(config),
                                                world.recorder, profiler.get());
+  for (const auto& [name, meter] : parallel.meters) {
+    if (meter->ranks.size() > 1) meter->waits = make_device_waits(*processor);
+  }
   return {.device = std::move(processor),
           .profiler = std::move(profiler),
           .gpus = std::move(gpus),

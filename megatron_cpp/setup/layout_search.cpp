@@ -15,10 +15,6 @@ namespace {
 /// A layout is worth a warning when it takes so many times as long as the best.
 constexpr double kMuchSlower = 1.2;
 
-std::string seconds_text(double seconds) {
-  return seconds < 10 ? fixed(1e3 * seconds, 1) + " ms" : human_seconds(seconds);
-}
-
 /// Where it was looked for room.
 std::string what_was_tried(const Hardware& hardware) {
   const Places farthest = places(hardware.host).back();
@@ -86,6 +82,7 @@ PlannedRun plan_run(const Config& config, const PlanRequest& request, int world_
   const Hardware hardware = load_hardware(request.hardware, request.hardware_folder);
   const Implementation program;
   const Workload work = workload_of(config);
+  check_fp8_rate(hardware, work);
   const SearchLimits limits{.world_size = world_size, .memory_bytes = (1 - kMemoryReserve) * hardware.memory_bytes()};
   const SearchResult found = search_layouts(hardware, program, work, limits);
   if (request.plan) {
@@ -93,14 +90,14 @@ PlannedRun plan_run(const Config& config, const PlanRequest& request, int world_
     const Candidate& best = best_that_runs(found, config, world_size);
     return {.config = with_layout(config, best.layout),
             .text = str("planned for ", world_size, " x ", hardware.device.name, ": ", best.layout.describe(), ", ",
-                        seconds_text(best.time.seconds), " a step predicted, the best of ", found.fitting,
+                        human_step_seconds(best.time.seconds), " a step predicted, the best of ", found.fitting,
                         " layouts that fit"),
             .warning = {}};
   }
   const double seconds = configured_step({hardware, program, work, {}}, config, world_size).seconds;
   PlannedRun run{
       .config = config,
-      .text = str("predicted on ", world_size, " x ", hardware.device.name, ": ", seconds_text(seconds), " a step"),
+      .text = str("predicted on ", world_size, " x ", hardware.device.name, ": ", human_step_seconds(seconds), " a step"),
       .warning = {}};
   if (!found.best.empty() && seconds > kMuchSlower * found.best.front().time.seconds)
     run.warning = str("another layout is predicted to be ", fixed(seconds / found.best.front().time.seconds, 1),

@@ -39,6 +39,14 @@ Recompute recompute_of(const Config& whole) {
   return recompute;
 }
 
+Fp8Layers fp8_layers(const Config& config) {
+  const TrainingConfig& t = config.training;
+  if (t.fp8 == Fp8::None) return {};
+  return {.gradients = t.fp8 == Fp8::Hybrid ? Fp8Format::E5M2 : Fp8Format::E4M3,
+          .first = t.first_last_layers_bf16 ? t.num_layers_at_start_in_bf16 : 0,
+          .end = config.model.num_layers - (t.first_last_layers_bf16 ? t.num_layers_at_end_in_bf16 : 0)};
+}
+
 ModelContext model_provider(const Config& config, Session& session) {
   return {.config = config.model,
           .dtype = dtype_of(config.training.precision),
@@ -49,6 +57,7 @@ ModelContext model_provider(const Config& config, Session& session) {
           .sequence_parallel = config.parallel.sequence_parallel && session.parallel.topology.tp() > 1,
           .cp = session.parallel.context_parallel(config.parallel.cp_comm_type),
           .experts = session.parallel.expert_parallel(config.parallel.moe_token_dispatcher_type),
+          .fp8 = fp8_layers(config),
           .profiler = session.profiler.get(),
           .output_rank = session.parallel.output_rank};
 }

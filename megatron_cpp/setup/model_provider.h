@@ -12,5 +12,6 @@ ModelContext model_provider(const Config& config, Session& session);
 TrainingLayout layout_provider(const Config& config, Session& session);
 
 Recompute recompute_of(const Config& config);
+Fp8Layers fp8_layers(const Config& config);
 
 }  // namespace mcpp

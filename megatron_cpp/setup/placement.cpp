@@ -37,10 +37,25 @@ void set_places(Config& config, const Layout& layout) {
 
 }  // namespace
 
+namespace {
+
+ProductType products_of(const TrainingConfig& training) {
+  if (training.fp8 != Fp8::None) return ProductType::Fp8;
+  return training.precision == Precision::Fp32 ? ProductType::Fp32 : ProductType::Bf16;
+}
+
+}  // namespace
+
+void check_fp8_rate(const Hardware& hardware, const Workload& work) {
+  check_input(
+      work.products != ProductType::Fp8 || hardware.device.fp8_attained > 0, "training.fp8: ", hardware.device.name,
+      " has no fp8 (device.fp8_attained of its file is 0), and what a CPU emulates is not ", "predicted; leave it out");
+}
+
 Workload workload_of(const Config& config) {
   return {.model = config.model,
           .dtype = dtype_of(config.training.precision),
-          .products = config.training.precision == Precision::Fp32 ? ProductType::Fp32 : ProductType::Bf16,
+          .products = products_of(config.training),
           .global_batch_size = config.batch_sizes().back().batch_size,
           .states = states_per_weight(config),
           .bucket_elements = config.parallel.ddp_bucket_size,
@@ -86,6 +101,8 @@ Config with_layout(Config config, const Layout& layout) {
   p.sequence_parallel = layout.sequence_parallel;
   p.cp_comm_type = layout.cp_comm_type;
   p.hierarchical_context_parallel_sizes.clear();
+  if (layout.cp_comm_type == CpCommType::A2aP2p)
+    p.hierarchical_context_parallel_sizes = {layout.cp_heads, layout.cp / layout.cp_heads};
   p.expert_model_parallel_size = layout.ep;
   p.expert_tensor_parallel_size = config.model.moe.num_experts > 0 ? layout.etp : 0;
   p.moe_token_dispatcher_type = layout.dispatcher;

@@ -7,6 +7,8 @@ namespace mcpp {
 
 /// The model, precision, largest global batch and optimizer of a configuration.
 Workload workload_of(const Config& config);
+/// Refuses, with BadInput, products in fp8 on devices that have none.
+void check_fp8_rate(const Hardware& hardware, const Workload& work);
 /// How it says that they are laid out. layout_problems() must have found none.
 Layout layout_of(const Config& config, int world_size);
 /// The same training with another layout: the keys of [parallel] that say how, micro_batch_size, recomputation, and

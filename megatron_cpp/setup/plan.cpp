@@ -57,7 +57,8 @@ ActivationSetup activation_setup(const Config& config) {
           .expert_parallel = sizes.expert_model_parallel_size,
           .expert_tensor_parallel = sizes.expert_tensor_parallel_size,
           .dispatcher = p.moe_token_dispatcher_type,
-          .offload = config.training.offload_activations};
+          .offload = config.training.offload_activations,
+          .fp8 = fp8_layers(config)};
 }
 
 /// Of all layers with experts of a stage and all its microbatches under way: bytes beyond those of an even load.
@@ -127,7 +128,9 @@ std::string layout(const Config& config, int world_size) {
   if (p.zero_quantized_gradients) bytes.emplace_back("gradients");
   if (!bytes.empty()) add_line(text, "a byte each", join(bytes, " and ") + " travel so");
   if (p.power_sgd_rank > 0)
-    add_line(text, "gradients of matrices", str("summed by factors of rank ", p.power_sgd_rank));
+    add_line(text, "gradients of matrices",
+             str("summed by factors of rank ", p.power_sgd_rank,
+                 p.power_sgd_start_iter > 0 ? str(" after iteration ", p.power_sgd_start_iter) : ""));
   if (p.zero_hpz_partition_size > 1)
     add_line(text, "second copy", str("of the weights, in every ", p.zero_hpz_partition_size, " of these ranks"));
   return text;
@@ -156,6 +159,16 @@ i64 savers(const Config& config, int world_size) {
   return checkpoint.save_interval > 0 ? replicas : 0;  // the last save waits, and needs no copy
 }
 
+std::string precision(const Config& config) {
+  const std::string type(enum_name(config.training.precision));
+  const Fp8Layers fp8 = fp8_layers(config);
+  if (fp8.first == fp8.end) return type;
+  std::string text =
+      str(type, ", linear maps of ", fp8.end - fp8.first, " layers in fp8 (", enum_name(config.training.fp8), ")");
+  if (config.device.device == DeviceType::Cpu) text += ", emulated";
+  return text;
+}
+
 std::string schedule(const Config& config, int world_size) {
   const i64 iterations = config.total_iterations(), samples = config.total_samples();
   const double tokens = static_cast<double>(samples) * static_cast<double>(config.model.seq_length);
@@ -169,7 +182,7 @@ std::string schedule(const Config& config, int world_size) {
             step.batch_size / config.training.micro_batch_size / data_parallel_size(config, world_size),
             world_size > 1 ? " microbatches per rank of " : " microbatches of ", config.training.micro_batch_size));
   }
-  add_line(text, "precision", std::string(enum_name(config.training.precision)));
+  add_line(text, "precision", precision(config));
   add_line(text, "learning rate",
            str(config.optimizer.lr, " to ", config.optimizer.min_lr, ", ", enum_name(config.optimizer.lr_decay_style)));
   add_line(text, "operations",
@@ -213,7 +226,9 @@ std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int w
 StatesPerWeight states_per_weight(const Config& config) {
   return {.of_matrices = states_of(config, true),
           .of_others = states_of(config, false),
-          .param_remainders = config.optimizer.store_param_remainders};
+          .param_remainders = config.optimizer.store_param_remainders,
+          .encoded_moments = config.optimizer.exp_avg_dtype != StateDType::Fp32 ||
+                             config.optimizer.exp_avg_sq_dtype != StateDType::Fp32};
 }
 
 double most_segment_bytes(const Config& config) {

@@ -59,6 +59,7 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
       numbers_(Tensor::zeros({kNumbers}, DType::F64, device_, MemoryClass::Other)),
       late_numbers_(make_late_copy(device_, kNumbers)),
       step_(*layout_.parallel.layer) {
+  for (auto* waits : {&pipeline_waits_, &agreement_waits_}) *waits = make_device_waits(device_);
   for (auto& copy : late_evaluations_) copy = make_late_copy(device_, kEvaluationNumbers);
 }
 
@@ -136,8 +137,9 @@ void TrainingState::run(std::span<const MicroBatch> batches, bool training, doub
     if (request) chunk.stage->ask_logits(request->position, request->row);
     stages.push_back(chunk.stage.get());
   }
-  pipeline_waiting_ +=
-      run_schedule(schedule, *layout_.parallel.pp, *layout_.parallel.pp_backward, stages, profiler_).waiting;
+  pipeline_waiting_ += run_schedule(schedule, *layout_.parallel.pp, *layout_.parallel.pp_backward, stages, profiler_,
+                                    pipeline_waits_.get())
+                           .waiting;
 }
 
 void TrainingState::sum_totals_over_ranks() {
@@ -145,7 +147,7 @@ void TrainingState::sum_totals_over_ranks() {
   layout_.parallel.data_context->all_reduce(totals_, ReduceOp::Sum).wait();
   if (layout_.parallel.pp->size() == 1) return;
   // Stages that are done early wait here for the others.
-  const CountedRange range(pipeline_waiting_, profiler_, "pipeline-end", RangeKind::Bubble);
+  const WaitRange range(pipeline_waiting_, pipeline_waits_.get(), profiler_, "pipeline-end", RangeKind::Bubble);
   layout_.parallel.pp->all_reduce(totals_, ReduceOp::Sum).wait();
 }
 
@@ -153,6 +155,10 @@ void TrainingState::sum_totals_over_ranks() {
 i64 TrainingState::tokens_of_global_batch(std::span<const MicroBatch> batches) const {
   const auto samples = static_cast<i64>(batches.size() * batches.front().samples.size());
   return samples * layout_.parallel.data->size() * chunks_.front().model->context().config.seq_length;
+}
+
+void TrainingState::sum_in_full(bool in_full) {
+  for (const Chunk& chunk : chunks_) chunk.memory->sum_in_full(in_full);
 }
 
 void TrainingState::backward(std::span<const MicroBatch> batches) {
@@ -193,7 +199,8 @@ void TrainingState::update(const StepOptions& options) {
   // A rank that finds what others do not, because its memory or a link failed, keeps all from the update; and all that
   // ranks decide by these numbers later they decide alike.
   {
-    const CountedRange agreement(agreement_, profiler_, "world all_reduce", RangeKind::Communication);
+    const WaitRange agreement(agreement_, agreement_waits_.get(), profiler_, "world all_reduce",
+                              RangeKind::Communication);
     layout_.parallel.world.all_reduce(numbers_, ReduceOp::Max).wait();
   }
   {

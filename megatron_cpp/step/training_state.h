@@ -94,6 +94,9 @@ class TrainingState {
   // meanwhile, unless the loss scale adapts; its update() may not. A part that is called when it is not its turn is an
   // Internal error.
 
+  /// From the next backward() on: whether sums of gradients are taken in full, although power_sgd_rank is set. The same
+  /// on all ranks.
+  void sum_in_full(bool in_full);
   /// Forward and backward over this rank's microbatches of one global batch; any gradients of before are forgotten.
   void backward(std::span<const MicroBatch> batches);
   /// The update, or none when the loss or the gradient is not finite on any rank, or by options.rule.
@@ -165,6 +168,7 @@ class TrainingState {
   Notices notices_;
   std::map<std::pair<std::size_t, bool>, Schedule> schedules_;  // lowered, by microbatches and whether training
   double pipeline_waiting_ = 0, agreement_ = 0;
+  std::unique_ptr<DeviceWaits> pipeline_waits_, agreement_waits_;  // null where the device waits as the host does
 };
 
 }  // namespace mcpp

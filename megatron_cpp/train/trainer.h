@@ -9,13 +9,13 @@
 #include "checkpoint/folder/lock.h"
 #include "megatron_cpp/monitor/log_window.h"
 #include "megatron_cpp/monitor/step_trace.h"
-#include "megatron_cpp/monitor/stragglers.h"
 #include "megatron_cpp/monitor/tensorboard_metrics.h"
 #include "megatron_cpp/resume/checkpoint_saver.h"
 #include "megatron_cpp/setup/dataset_provider.h"
 #include "megatron_cpp/train/fault_injection.h"
+#include "megatron_cpp/train/rank_reports.h"
 #include "megatron_cpp/train/step_progress.h"
-#include "megatron_cpp/train/text_sample.h"
+#include "megatron_cpp/train/validation.h"
 #include "optimizer/lr_schedule.h"
 
 namespace mcpp {
@@ -69,14 +69,8 @@ class Trainer {
   void log_iteration();
   void begin_trace();
   void end_trace();
-  /// What is held out for validation: an evaluation of each set; with `only_owed` of those that metrics.jsonl lacks.
-  void evaluate_validation_sets(bool only_owed);
-  /// The first `samples` of a dataset. `curve`: "validation", "validation-<set>" or "test".
-  void evaluate(const std::string& curve, const Dataset& dataset, i64 samples);
-  bool is_owed(const std::string& curve);
-  i64 evaluation_samples() const { return config_.training.eval_iters * batch_sizes_.back().batch_size; }
-  void sample_text();
-  /// Those that are due where the training stands and that metrics.jsonl does not have.
+  void evaluate();
+  /// The evaluations that are due where the training stands and that metrics.jsonl does not have.
   void evaluate_what_is_owed();
   /// What is due; `waits`: in checkpoint.save, until it is on the disk.
   void save(bool waits);
@@ -87,10 +81,6 @@ class Trainer {
   RankSeconds spent() const;
   /// What the rank did since then is not training.
   void leave_out(const RankSeconds& since);
-  RankStats rank_stats() const;
-  std::vector<RankStats> report_ranks();
-  /// Warns of those that keep others waiting; after each line of the log.
-  void name_stragglers(const std::vector<RankStats>& ranks);
   void write_start();
   /// In the metrics; the log has it already, or gets it elsewhere.
   void note(RunEvent::Kind kind, const std::string& text) {
@@ -122,18 +112,15 @@ class Trainer {
   Datasets datasets_;
   LrSchedule schedule_;
   std::unique_ptr<BatchStream> batches_;
-  TextSampler sampler_;
+  Validation validation_;  // before the metrics, whose file another run's must leave only for one that can begin
   MetricsWriter metrics_;
+  RankReports rank_reports_;
   bool is_given_up_ = false;
   double step_minutes_ = kLongStep;  // of the last step that is finished, as all ranks know by now
 
   std::optional<PendingStep> pending_;
 
-  bool ranks_are_shown_ = false;
-  i64 rank_tables_ = 0;                   // gathered so far
   std::map<std::string, double> timers_;  // seconds since the last line of the log
-  GroupSecondsByName group_seconds_;      // at the last line
-  StragglerWatch slow_ranks_, slow_groups_;
 };
 
 }  // namespace mcpp

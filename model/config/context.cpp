@@ -45,6 +45,14 @@ AlongAxis ModelContext::holders_of_word_embeddings() const {
   return {Spread::Partial, Holders{.first = 0, .count = 2, .stride = output_rank}};
 }
 
+std::optional<Fp8Recipe> ModelContext::fp8_of(i64 layer) const {
+  if (!fp8.has(layer)) return std::nullopt;
+  Fp8Recipe recipe{.forward = Fp8Format::E4M3, .gradients = fp8.gradients, .holders = {}};
+  for (Communicator* group : {&tp, cp.heads, cp.ring})
+    if (group && group->size() > 1) recipe.holders.push_back(group);
+  return recipe;
+}
+
 void ModelContext::place_in_stream(Param& param) const {
   param.placement.tp = {gradient_spread(stream())};
 }

@@ -1,5 +1,6 @@
 // What every module of one model is built with.
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -8,6 +9,7 @@
 #include "nn/pass.h"
 #include "parallel/cp/context_parallel.h"
 #include "parallel/ep/expert_parallel.h"
+#include "parallel/tp/fp8_scaling.h"
 #include "tensor/ops/ops.h"
 #include "tensor/profiler.h"
 
@@ -35,6 +37,15 @@ struct LayerGroup {
 /// All `layers` of one stage, in order: recomputation by groups or by count begins anew in each.
 std::vector<LayerGroup> layer_groups(const Recompute& recompute, i64 layers);
 
+/// Which of a model's layers have their linear layers in fp8, and how. Routers, experts of a mixture, embeddings and
+/// the output layer stay in the model's type.
+struct Fp8Layers {
+  Fp8Format gradients = Fp8Format::E4M3;  ///< inputs and weights are in E4M3
+  i64 first = 0, end = 0;                 ///< of the whole model's layers; none when they are the same
+
+  bool has(i64 layer) const { return first <= layer && layer < end; }
+};
+
 struct ModelContext {
   ModelConfig config;
   DType dtype = DType::F32;  ///< of weights and activations
@@ -49,6 +60,7 @@ struct ModelContext {
   ContextParallel cp = {};
   /// Who exchanges tokens of the layers with experts.
   ExpertParallel experts = {};
+  Fp8Layers fp8 = {};
   /// Where what layers keep for backward is meanwhile; null: in the device's memory.
   ActivationStore* activations = nullptr;
   Profiler* profiler = nullptr;  ///< of this rank; null: nobody is told what takes how long
@@ -73,6 +85,8 @@ struct ModelContext {
   Positions positions(const Tensor& x, const Pass& pass) const;
   /// The dropout of a site such as "decoder.layers.3.mlp" for rows of a pass that stand at `positions`.
   Dropout dropout_for(double p, const std::string& site, const PositionRanges& positions, const Pass& pass) const;
+  /// How linear layers of a layer of the whole model multiply; nothing: in the model's type.
+  std::optional<Fp8Recipe> fp8_of(i64 layer) const;
   /// Places a parameter that every tensor-parallel rank holds whole and uses between the parallel regions.
   void place_in_stream(Param& param) const;
 };

@@ -37,14 +37,15 @@ SelfAttention::SelfAttention(const std::string& name, i64 layer, KeptRef<ModelCo
       layer_(layer),
       context_(context),
       rotary_(rotary),
-      linear_qkv_(name + ".linear_qkv", context),
+      linear_qkv_(name + ".linear_qkv", layer, context),
       core_attention_(context_.cp, heads_of(context_), linear_qkv_.query_groups()),
       linear_proj_(name + ".linear_proj", context_.config.num_attention_heads * context_.config.head_dim(),
                    context_.config.hidden_size, context_.tp,
                    {.bias = context_.config.attention_output_bias(),
                     .skip_bias_add = true,
                     .init_std = context_.output_init_std(),
-                    .sequence_parallel = context_.sequence_parallel}) {
+                    .sequence_parallel = context_.sequence_parallel,
+                    .fp8 = context_.fp8_of(layer)}) {
   if (!context_.config.qk_layernorm) return;
   q_layernorm_ = std::make_unique<HeadNorm>(name + ".q_layernorm", context_, context_.config.num_attention_heads);
   k_layernorm_ = std::make_unique<HeadNorm>(name + ".k_layernorm", context_, context_.config.query_groups());

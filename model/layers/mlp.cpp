@@ -37,7 +37,7 @@ std::vector<Box> up_matrices(const ModelConfig& config, i64 ffn) {
 
 }  // namespace
 
-Mlp::Mlp(const std::string& name, KeptRef<ModelContext> context, i64 ffn)
+Mlp::Mlp(const std::string& name, i64 layer, KeptRef<ModelContext> context, i64 ffn)
     : context_(context),
       activation_(activation_of(context_.config.activation_func)),
       linear_fc1_(name + ".linear_fc1", context_.config.hidden_size, up_shape(context_.config, ffn),
@@ -46,12 +46,14 @@ Mlp::Mlp(const std::string& name, KeptRef<ModelContext> context, i64 ffn)
                    .skip_bias_add = true,
                    .init_std = context_.config.init_method_std,
                    .matrices = up_matrices(context_.config, ffn),
-                   .sequence_parallel = context_.sequence_parallel}),
+                   .sequence_parallel = context_.sequence_parallel,
+                   .fp8 = context_.fp8_of(layer)}),
       linear_fc2_(name + ".linear_fc2", ffn, context_.config.hidden_size, context_.tp,
                   {.bias = context_.config.mlp_bias(),
                    .skip_bias_add = true,
                    .init_std = context_.output_init_std(),
-                   .sequence_parallel = context_.sequence_parallel}) {}
+                   .sequence_parallel = context_.sequence_parallel,
+                   .fp8 = context_.fp8_of(layer)}) {}
 
 Tensor Mlp::activate(const Tensor& up) const {
   const i64 width = up.dim(-1) / (is_gated(activation_) ? 2 : 1);

@@ -17,8 +17,8 @@ Activation activation_of(ActivationFunction f);
 /// input): the up projection [s, b, f] (gated: [s, b, 2 f]) before its bias.
 class Mlp final : public Branch {
  public:
-  /// f: `ffn`.
-  Mlp(const std::string& name, KeptRef<ModelContext> context, i64 ffn);
+  /// Of a layer counted from 0 over the whole model. f: `ffn`.
+  Mlp(const std::string& name, i64 layer, KeptRef<ModelContext> context, i64 ffn);
 
   Tensor forward(const Tensor& x, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;

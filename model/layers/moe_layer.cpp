@@ -6,13 +6,13 @@
 
 namespace mcpp {
 
-MoELayer::MoELayer(const std::string& name, KeptRef<ModelContext> context)
+MoELayer::MoELayer(const std::string& name, i64 layer, KeptRef<ModelContext> context)
     : context_(context),
       part_(context_.splits_sequence() ? nullptr : &context_.tp),
       router_(name + ".router", context),
       experts_(name + ".experts", context) {
   if (context_.config.moe.shared_expert_intermediate_size > 0)
-    shared_ = std::make_unique<SharedExpert>(name + ".shared_experts", context);
+    shared_ = std::make_unique<SharedExpert>(name + ".shared_experts", layer, context);
 }
 
 TokenRows MoELayer::rows_of(const Tensor& x, const Pass& pass) const {

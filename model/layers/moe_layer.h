@@ -18,7 +18,7 @@ namespace mcpp {
 /// token, and what they made of it.
 class MoELayer final : public Branch {
  public:
-  MoELayer(const std::string& name, KeptRef<ModelContext> context);
+  MoELayer(const std::string& name, i64 layer, KeptRef<ModelContext> context);
 
   Tensor forward(const Tensor& x, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;

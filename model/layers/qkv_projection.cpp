@@ -11,8 +11,8 @@ std::vector<Box> queries_keys_values(const Shape& weight, i64 head_dim) {
 
 }  // namespace
 
-QkvProjection::QkvProjection(const std::string& name, KeptRef<ModelContext> context)
-    : context_(context), region_(context_.tp, context_.sequence_parallel) {
+QkvProjection::QkvProjection(const std::string& name, i64 layer, KeptRef<ModelContext> context)
+    : context_(context), region_(context_.tp, context_.sequence_parallel), fp8_(context_.fp8_of(layer)) {
   const ModelConfig& config = context_.config;
   const i64 tp = context_.tp.size(), groups = config.query_groups(), head_dim = config.head_dim();
   const i64 q_rows = config.num_attention_heads / groups * head_dim;
@@ -47,11 +47,14 @@ std::unique_ptr<LinearSlice> QkvProjection::make_slice(const std::string& name, 
 
 Qkv QkvProjection::forward(const Tensor& x, Pass& pass) {
   pass.save(this, x);
+  const Tensor& own_queries = queries_->weight.value;
+  const LinearScales scales = keys_values_ ? fp8_.forward(this, x, {own_queries, keys_values_->weight.value}, pass)
+                                           : fp8_.forward(this, x, {own_queries}, pass);
   const Tensor whole_x = region_.whole(x).wait();
   const i64 head_dim = context_.config.head_dim(), s = whole_x.dim(0), b = whole_x.dim(1);
-  const Tensor queries = queries_->multiply_add(whole_x);
+  const Tensor queries = queries_->multiply_add(whole_x, scales);
   if (keys_values_)
-    return {queries.view({s, b, -1, head_dim}), keys_values_->multiply_add(whole_x).view({s, b, 2, head_dim})};
+    return {queries.view({s, b, -1, head_dim}), keys_values_->multiply_add(whole_x, scales).view({s, b, 2, head_dim})};
   return {queries.view({s, b, queries_->weight.box.shape[0], -1, head_dim}), {}};
 }
 
@@ -64,18 +67,20 @@ Qkv QkvProjection::empty(i64 s, i64 b) const {
 }
 
 Tensor QkvProjection::backward(const Qkv& gradient, Pass& pass) {
-  const Tensor x = pass.take(this);
   const auto rows = [](const Tensor& t) { return t.view({t.dim(0), t.dim(1), -1}); };
   const Tensor d_queries = rows(gradient.queries);
   const Tensor d_keys_values = keys_values_ ? rows(gradient.keys_values) : Tensor();
+  const LinearScales scales =
+      keys_values_ ? fp8_.backward(this, {d_queries, d_keys_values}, pass) : fp8_.backward(this, {d_queries}, pass);
+  const Tensor x = pass.take(this);
   const auto input_gradient = [&] {
-    Tensor dx = queries_->input_gradient(d_queries);
-    if (keys_values_) keys_values_->add_input_gradient(d_keys_values, dx);
+    Tensor dx = queries_->input_gradient(d_queries, scales);
+    if (keys_values_) keys_values_->add_input_gradient(d_keys_values, scales, dx);
     return dx;
   };
-  return region_.backward(x, pass, input_gradient, [this, d_queries, d_keys_values](const Tensor& whole_x) {
-    queries_->weight_gradient(d_queries, whole_x);
-    if (keys_values_) keys_values_->weight_gradient(d_keys_values, whole_x);
+  return region_.backward(x, pass, input_gradient, [this, d_queries, d_keys_values, scales](const Tensor& whole_x) {
+    queries_->weight_gradient(d_queries, whole_x, scales);
+    if (keys_values_) keys_values_->weight_gradient(d_keys_values, whole_x, scales);
   });
 }
 

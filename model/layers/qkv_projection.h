@@ -16,7 +16,8 @@ namespace mcpp {
 /// share it. Each of these has the part of the keys' and values' gradient that comes from its own queries.
 class QkvProjection {
  public:
-  QkvProjection(const std::string& name, KeptRef<ModelContext> context);
+  /// `layer` counts from 0 over the whole model.
+  QkvProjection(const std::string& name, i64 layer, KeptRef<ModelContext> context);
 
   Qkv forward(const Tensor& x, Pass& pass);
   /// Uninitialised, of the shapes that forward gives for s positions of b samples.
@@ -35,6 +36,7 @@ class QkvProjection {
 
   const ModelContext& context_;
   TensorParallelRegion region_;
+  Fp8Scaling fp8_;
   std::unique_ptr<LinearSlice> queries_;      // or all three
   std::unique_ptr<LinearSlice> keys_values_;  // null unless ranks share groups
 };

@@ -1,14 +1,27 @@
 #include "model/layers/router.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "parallel/ep/capacity.h"
 #include "tensor/integers.h"
+#include "tensor/ops/choices.h"
 #include "tensor/ops/widened.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
+namespace {
+
+/// How often each expert was chosen; of what was dropped nothing.
+std::vector<double> counts_of(const Tensor& experts, i64 num_experts) {
+  Tensor counts = Tensor::empty({num_experts}, DType::I32, experts.device());
+  ops::count_choices(experts, {0, num_experts}, counts);
+  const std::vector<i32> numbers = read_values<i32>(counts);
+  return {numbers.begin(), numbers.end()};
+}
+
+}  // namespace
 
 std::vector<double> RouterTally::numbers() const {
   std::vector<double> all = tokens;
@@ -173,6 +186,7 @@ Tensor Router::loss_factors(const Tensor& chosen, const TokenRows& rows) const {
 
 /// [groups, num_experts]: how often the tokens of each sample, or of all, chose each expert.
 std::vector<double> Router::counts_by_sample(const Tensor& chosen, i64 groups) const {
+  if (groups == 1) return counts_of(chosen, config_.num_experts);
   std::vector<double> counts(static_cast<std::size_t>(groups * config_.num_experts), 0);
   const HostValues<i32> choices(chosen);
   for (std::size_t i = 0; i < choices.size(); ++i) {
@@ -183,9 +197,13 @@ std::vector<double> Router::counts_by_sample(const Tensor& chosen, i64 groups) c
 }
 
 void Router::count(const Tensor& logits, const Pass::Decisions& made) {
-  const HostValues<i32> chosen(made[0]), experts(made[1]);
-  for (const i32 expert : chosen) ++tally_.tokens[static_cast<std::size_t>(expert)];
-  tally_.dropped += static_cast<double>(std::count(experts.begin(), experts.end(), -1));
+  const Tensor &chosen = made[0], &experts = made[1];
+  const std::vector<double> counts = counts_of(chosen, config_.num_experts);
+  std::ranges::transform(counts, tally_.tokens, tally_.tokens.begin(), std::plus());
+  if (experts.raw() != chosen.raw()) {
+    const std::vector<double> kept = counts_of(experts, config_.num_experts);
+    tally_.dropped += static_cast<double>(experts.numel()) - std::accumulate(kept.begin(), kept.end(), 0.0);
+  }
   if (!has_balance_loss() && config_.z_loss_coeff == 0) return;
   const Shape shape = has_balance_loss() ? made[2].shape() : Shape{1, config_.num_experts};
   Tensor sums = Tensor::empty(shape, DType::F64, logits.device()),

@@ -24,8 +24,8 @@ Places places_of(i64 tokens, Device& device) {
 
 }  // namespace
 
-SharedExpert::SharedExpert(const std::string& name, KeptRef<ModelContext> context)
-    : mlp_(name, context, context.get().config.moe.shared_expert_intermediate_size) {
+SharedExpert::SharedExpert(const std::string& name, i64 layer, KeptRef<ModelContext> context)
+    : mlp_(name, layer, context, context.get().config.moe.shared_expert_intermediate_size) {
   if (!context.get().config.moe.shared_expert_gate) return;
   gate_ = std::make_unique<WideLinear>(name + ".gate", context, 1);
   context.get().place_in_stream(gate_->weight());

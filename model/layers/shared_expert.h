@@ -12,7 +12,7 @@ namespace mcpp {
 /// with a gate, x, the gate's logits [T, 1] and what it is applied to.
 class SharedExpert final : public Module {
  public:
-  SharedExpert(const std::string& name, KeptRef<ModelContext> context);
+  SharedExpert(const std::string& name, i64 layer, KeptRef<ModelContext> context);
 
   Tensor forward(const Tensor& x, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;

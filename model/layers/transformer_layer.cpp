@@ -97,8 +97,9 @@ TransformerLayer::TransformerLayer(i64 layer, KeptRef<ModelContext> context, Rot
            make_mlp(layer, name_of_layer(layer) + ".mlp"), name_of_layer(layer) + ".post_mlp_layernorm") {}
 
 std::unique_ptr<Branch> TransformerLayer::make_mlp(i64 layer, const std::string& name) {
-  if (!context_.config.moe.has_experts(layer)) return std::make_unique<Mlp>(name, context_, context_.config.ffn());
-  auto experts = std::make_unique<MoELayer>(name, context_);
+  if (!context_.config.moe.has_experts(layer))
+    return std::make_unique<Mlp>(name, layer, context_, context_.config.ffn());
+  auto experts = std::make_unique<MoELayer>(name, layer, context_);
   router_ = &experts->router();
   return experts;
 }

@@ -12,7 +12,8 @@
 namespace mcpp {
 namespace {
 
-constexpr i64 kPacking = 64;  // tensors begin at multiples of this
+constexpr i64 kPacking = 64;              // tensors begin at multiples of this
+constexpr DType kSlotType = DType::BF16;  // of the shortest elements that there are
 constexpr const char* kWhat = "the activations";
 
 i64 packed_bytes(const Tensor& t) {
@@ -41,6 +42,7 @@ class FileActivations::Away final : public TensorsAway {
   ~Away() override { store_.give_up(*this); }
 
   void expect() override {
+    store_.write_last();
     if (!store_.slot_with(*this)) store_.start_reading(*this);
   }
   std::vector<Tensor> take() override;
@@ -67,17 +69,20 @@ std::vector<Tensor> FileActivations::Away::take() {
   }
   std::vector<Tensor> tensors;
   for (const Packed& p : packed_) {
-    tensors.push_back(Tensor::empty(p.shape, p.dtype, p.device));
-    write_bytes(all.data() + p.offset, tensors.back());
+    const Tensor& back = tensors.emplace_back(Tensor::empty(p.shape, p.dtype, p.device));
+    slot.copies.push_back(store_.copies_->to_device(store_.part_of(slot, p.offset, back.bytes()), back));
+    slot.copies.back().hold_ops();
   }
   return tensors;
 }
 
-FileActivations::FileActivations(const ActivationOffload& offload, Device& device, std::unique_ptr<TransferQueue> queue)
+FileActivations::FileActivations(const ActivationOffload& offload, Device& device, std::unique_ptr<TransferQueue> queue,
+                                 std::unique_ptr<SideCopies> copies)
     : folder_(offload.folder),
       host_(host_beside(device)),
       file_(std::make_shared<ScratchFile>(folder_, (std::max<i64>(offload.bytes, 1) + kBlock - 1) / kBlock * kBlock,
                                           offload.key)),
+      copies_(std::move(copies)),
       queue_(std::move(queue)) {
   blocks_ = file_->bytes() / kBlock;
   for (i64 block = blocks_; block > 0; --block) free_blocks_.push_back((block - 1) * kBlock);
@@ -97,7 +102,12 @@ FileActivations::Slot* FileActivations::slot_with(const Away& away) {
 }
 
 std::span<std::byte> FileActivations::bytes_of(const Slot& slot, const Away& away) const {
-  return mcpp::bytes_of(slot.memory).first(static_cast<std::size_t>(away.bytes()));
+  return mcpp::bytes_of(slot.memory.tensor).first(static_cast<std::size_t>(away.bytes()));
+}
+
+Tensor FileActivations::part_of(const Slot& slot, i64 offset, i64 bytes) const {
+  const i64 item = size_of(slot.memory.tensor.dtype());
+  return slot.memory.tensor.flat(offset / item, bytes / item);
 }
 
 FileActivations::Slot& FileActivations::free_slot(i64 bytes) {
@@ -107,15 +117,22 @@ FileActivations::Slot& FileActivations::free_slot(i64 bytes) {
   wait(slot);
   slot.holds = nullptr;
   slot.since = ++uses_;
-  if (slot.memory.defined() && slot.memory.bytes() >= bytes) return slot;
-  slot.memory = Tensor();  // first, so that its memory can be had again
-  slot.memory = aligned_tensor(bytes, DType::I32, *host_, MemoryClass::Activations);
+  Tensor& memory = slot.memory.tensor;
+  if (memory.defined() && memory.bytes() >= bytes) return slot;
+  slot.memory.pin = nullptr;
+  memory = Tensor();  // first, so that its memory can be had again
+  if (copies_->are_immediate())
+    memory = aligned_tensor(bytes, kSlotType, *host_, MemoryClass::Activations);
+  else
+    slot.memory = pinned_tensor({bytes / size_of(kSlotType)}, kSlotType, *host_, MemoryClass::Activations, *copies_);
   return slot;
 }
 
 void FileActivations::wait(Slot& slot) {
   const bool writes = slot.use == Slot::Use::Writing;
   slot.use = Slot::Use::Idle;
+  for (SideCopy& copy : slot.copies) copy.wait();
+  slot.copies.clear();
   int error = 0;
   for (const TransferQueue::Ticket ticket : std::exchange(slot.transfers, {})) {
     const int result = queue_->wait(ticket);
@@ -165,20 +182,33 @@ std::vector<FileRegion> FileActivations::take_blocks(i64 bytes) {
 }
 
 std::unique_ptr<TensorsAway> FileActivations::put(std::vector<Tensor> tensors) {
+  write_last();
   auto away = std::make_unique<Away>(*this, tensors);
   Slot& slot = free_slot(away->bytes());
-  const std::span<std::byte> all = bytes_of(slot, *away);
-  for (std::size_t i = 0; i < tensors.size(); ++i) read_bytes(tensors[i], all.data() + away->packed()[i].offset);
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    slot.copies.push_back(copies_->to_host(tensors[i], part_of(slot, away->packed()[i].offset, tensors[i].bytes())));
   away->blocks = take_blocks(away->bytes());
-  for (std::size_t b = 0; b < away->blocks.size(); ++b)
-    away->blocks[b].note(all.subspan(b * kBlock, static_cast<std::size_t>(away->blocks[b].bytes())));
-  start(FileTransfer::Kind::Write, slot, *away);
+  slot.holds = away.get();
+  unwritten_ = &slot;
+  if (copies_->are_immediate()) write_last();
   return away;
+}
+
+void FileActivations::write_last() {
+  if (!unwritten_) return;
+  Slot& slot = *std::exchange(unwritten_, nullptr);
+  wait(slot);
+  Away& away = *slot.holds;
+  const std::span<std::byte> all = bytes_of(slot, away);
+  for (std::size_t b = 0; b < away.blocks.size(); ++b)
+    away.blocks[b].note(all.subspan(b * kBlock, static_cast<std::size_t>(away.blocks[b].bytes())));
+  start(FileTransfer::Kind::Write, slot, away);
 }
 
 /// Waits for nothing: blocks with a transfer under way are free when that is done.
 void FileActivations::give_up(Away& away) {
   Slot* slot = slot_with(away);
+  if (slot == unwritten_) unwritten_ = nullptr;
   std::vector<i64>& freed = slot && slot->use != Slot::Use::Idle ? slot->freed : free_blocks_;
   for (const FileRegion& block : away.blocks) freed.push_back(block.offset());
   used_blocks_ -= static_cast<i64>(away.blocks.size());

@@ -1,5 +1,8 @@
 #include "nn/offload/host_memory.h"
 
+#include <algorithm>
+#include <thread>
+
 #include "base/io/scratch_file.h"
 #include "tensor/ops/ops.h"
 #include "tensor/pooled_size.h"
@@ -11,6 +14,11 @@ std::shared_ptr<CpuDevice> host_beside(Device& device, int threads) {
   auto* cpu = dynamic_cast<CpuDevice*>(&device);
   if (!cpu) return std::make_shared<CpuDevice>(CpuOptions{.threads = threads});
   return {std::shared_ptr<void>(), cpu};  // not ours
+}
+
+int host_threads(Device& device) {
+  const auto* cpu = dynamic_cast<CpuDevice*>(&device);
+  return cpu ? cpu->threads() : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 }
 
 Tensor aligned_tensor(i64 bytes, DType dtype, Device& device, MemoryClass c) {

@@ -10,6 +10,10 @@ namespace mcpp {
 /// then it must outlive this; else one of its own, with as many threads.
 std::shared_ptr<CpuDevice> host_beside(Device& device, int threads = 1);
 
+/// Threads of the host for what it computes for `device`: as many as that has, and all where it is a GPU, since the
+/// host has nothing else to compute then.
+int host_threads(Device& device);
+
 /// At least `bytes`, which begin at a multiple of ScratchFile::kAlignment: for transfers past the page cache.
 Tensor aligned_tensor(i64 bytes, DType dtype, Device& device, MemoryClass c);
 /// What such a tensor takes of the device's memory.

@@ -22,11 +22,10 @@ class InMemory final : public StoredNumbers {
   Tensor values_;
 };
 
-/// A copy in host memory of its own.
+/// A copy in host memory of its own; its parts are parts of that.
 class Copy final : public StoredNumbers {
  public:
-  explicit Copy(const Tensor& values)
-      : values_(Tensor::empty({values.numel()}, values.dtype(), host_, MemoryClass::Other)), numbers_(values_) {
+  explicit Copy(const Tensor& values) : Copy(std::make_shared<CpuDevice>(), values) {
     read_bytes(values, values_.raw());
   }
 
@@ -35,12 +34,17 @@ class Copy final : public StoredNumbers {
   void read(Tensor& to) const override { numbers_.read(to); }
   void write(const Tensor& from) override { numbers_.write(from); }
   std::shared_ptr<StoredNumbers> part(i64 begin, i64 count) const override {
-    return std::make_shared<Copy>(values_.flat(begin, count));
+    return std::shared_ptr<Copy>(new Copy(values_.flat(begin, count), host_));
   }
   std::shared_ptr<const StoredNumbers> snapshot() const override { return std::make_shared<Copy>(values_); }
 
  private:
-  CpuDevice host_;
+  Copy(std::shared_ptr<CpuDevice> host, const Tensor& like)
+      : Copy(Tensor::empty({like.numel()}, like.dtype(), *host, MemoryClass::Other), host) {}
+  Copy(Tensor values, std::shared_ptr<CpuDevice> host)
+      : host_(std::move(host)), values_(std::move(values)), numbers_(values_) {}
+
+  std::shared_ptr<CpuDevice> host_;  // first: the others are in its memory
   Tensor values_;
   InMemory numbers_;
 };

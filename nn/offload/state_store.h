@@ -40,6 +40,8 @@ class StateStore {
   virtual void drop_unchanged(std::size_t segment) { drop(segment); }
   /// Whether every fetch() gives memory of the weights' own device, and moves nothing.
   virtual bool is_resident() const = 0;
+  /// Whether that of this segment does.
+  virtual bool is_segment_resident(std::size_t /*segment*/) const { return is_resident(); }
 
   /// Numbers [first, first + count) of a vector where it lies while nobody uses it. Checkpoints are written from there
   /// and read into it, between steps; what was read into it is there for the next fetch().

@@ -39,6 +39,7 @@ class TieredStates final : public StateStore {
   }
   void drop(std::size_t segment) override { store(places_[segment].first).drop(places_[segment].second); }
   bool is_resident() const override { return far_segments_ == 0; }
+  bool is_segment_resident(std::size_t segment) const override { return !places_[segment].first; }
   std::shared_ptr<StoredNumbers> at_rest(std::size_t segment, std::size_t vector, i64 first, i64 count) override {
     return store(places_[segment].first).at_rest(places_[segment].second, vector, first, count);
   }

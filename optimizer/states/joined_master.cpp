@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "nn/offload/encoded_numbers.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {
@@ -14,31 +15,12 @@ Tensor room(i64 count, DType type, Device& device) {
   return Tensor::zeros({count}, type, device, MemoryClass::Workspace);
 }
 
-class JoinedMaster final : public StoredNumbers {
+class JoinedMaster final : public EncodedNumbers {
  public:
   explicit JoinedMaster(MasterParts parts) : parts_(std::move(parts)) {}
 
   DType dtype() const override { return DType::F32; }
   i64 numel() const override { return parts_.model->numel(); }
-  void read(Tensor& to) const override {
-    Tensor model = room(elements(), DType::BF16, to.device());
-    Tensor own = model.flat(parts_.offset, numel());
-    parts_.model->read(own);
-    std::memcpy(to.raw(), joined(model).flat(parts_.offset, numel()).raw(), static_cast<std::size_t>(to.bytes()));
-  }
-  /// Remainders of other elements of the blocks stay what they are, as they do for any weights in the model: for 0.
-  void write(const Tensor& from) override {
-    Device& device = from.device();
-    Tensor master = joined(room(elements(), DType::BF16, device));
-    std::memcpy(master.flat(parts_.offset, numel()).raw(), from.raw(), static_cast<std::size_t>(from.bytes()));
-    ParamRemainders remainders = remainders_on(device);
-    ops::param_remainders(master, remainders);
-    parts_.low->write(remainders.low);
-    parts_.went_up->write(remainders.went_up);
-    Tensor model = room(numel(), DType::BF16, device);
-    ops::copy(from, model);
-    parts_.model->write(model);
-  }
   std::shared_ptr<StoredNumbers> part(i64 begin, i64 count) const override {
     const i64 first = (parts_.offset + begin) / kBlock * kBlock;
     const i64 end = (parts_.offset + begin + count + kBlock - 1) / kBlock * kBlock;
@@ -55,6 +37,26 @@ class JoinedMaster final : public StoredNumbers {
   }
 
  private:
+  void decode(Tensor& to) const override {
+    Tensor model = room(elements(), DType::BF16, to.device());
+    Tensor own = model.flat(parts_.offset, numel());
+    parts_.model->read(own);
+    std::memcpy(to.raw(), joined(model).flat(parts_.offset, numel()).raw(), static_cast<std::size_t>(to.bytes()));
+  }
+  /// Remainders of other elements of the blocks stay what they are, as they do for any weights in the model: for 0.
+  void encode(const Tensor& from) override {
+    Device& device = from.device();
+    Tensor master = joined(room(elements(), DType::BF16, device));
+    std::memcpy(master.flat(parts_.offset, numel()).raw(), from.raw(), static_cast<std::size_t>(from.bytes()));
+    ParamRemainders remainders = remainders_on(device);
+    ops::param_remainders(master, remainders);
+    parts_.low->write(remainders.low);
+    parts_.went_up->write(remainders.went_up);
+    Tensor model = room(numel(), DType::BF16, device);
+    ops::copy(from, model);
+    parts_.model->write(model);
+  }
+  i64 offset() const override { return parts_.offset; }
   i64 elements() const { return 2 * parts_.low->numel(); }
   ParamRemainders remainders_on(Device& device) const {
     return {.low = room(elements() / 2, DType::I32, device), .went_up = room(elements() / 32, DType::I32, device)};

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "nn/offload/encoded_numbers.h"
 #include "optimizer/states/joined_master.h"
 #include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
@@ -25,7 +26,7 @@ Tensor temporary(i64 count, DType type, Device& device) {
 }
 
 /// A state that is kept in another form. To be read and written in host memory.
-class Encoded final : public StoredNumbers {
+class Encoded final : public EncodedNumbers {
  public:
   /// The vectors of the state, from the block on that element 0 lies in; `offset` of that in it.
   Encoded(StateForm form, DType wide, std::vector<std::shared_ptr<StoredNumbers>> vectors, i64 offset, i64 count)
@@ -33,24 +34,6 @@ class Encoded final : public StoredNumbers {
 
   DType dtype() const override { return wide_; }
   i64 numel() const override { return count_; }
-  void read(Tensor& to) const override {
-    const Tensor blocks = decoded(to.device());
-    std::memcpy(to.raw(), blocks.flat(offset_, count_).raw(), static_cast<std::size_t>(to.bytes()));
-  }
-  void write(const Tensor& from) override {
-    Tensor blocks = decoded(from.device());  // which may have other elements at both ends
-    std::memcpy(blocks.flat(offset_, count_).raw(), from.raw(), static_cast<std::size_t>(from.bytes()));
-    if (form_ == StateForm::Bf16) {
-      Tensor narrow = temporary(blocks.numel(), DType::BF16, from.device());
-      ops::copy(blocks, narrow);
-      vectors_[0]->write(narrow);
-      return;
-    }
-    Quantized quantized = room(from.device());
-    ops::quantize(blocks, quantized);
-    vectors_[0]->write(quantized.codes);
-    vectors_[1]->write(quantized.scales);
-  }
   std::shared_ptr<StoredNumbers> part(i64 begin, i64 count) const override {
     const i64 first = (offset_ + begin) / kBlock * kBlock;
     const i64 end = (offset_ + begin + count + kBlock - 1) / kBlock * kBlock;
@@ -69,6 +52,25 @@ class Encoded final : public StoredNumbers {
   }
 
  private:
+  void decode(Tensor& to) const override {
+    const Tensor blocks = decoded(to.device());
+    std::memcpy(to.raw(), blocks.flat(offset_, count_).raw(), static_cast<std::size_t>(to.bytes()));
+  }
+  void encode(const Tensor& from) override {
+    Tensor blocks = decoded(from.device());  // which may have other elements at both ends
+    std::memcpy(blocks.flat(offset_, count_).raw(), from.raw(), static_cast<std::size_t>(from.bytes()));
+    if (form_ == StateForm::Bf16) {
+      Tensor narrow = temporary(blocks.numel(), DType::BF16, from.device());
+      ops::copy(blocks, narrow);
+      vectors_[0]->write(narrow);
+      return;
+    }
+    Quantized quantized = room(from.device());
+    ops::quantize(blocks, quantized);
+    vectors_[0]->write(quantized.codes);
+    vectors_[1]->write(quantized.scales);
+  }
+  i64 offset() const override { return offset_; }
   i64 elements() const { return form_ == StateForm::Bf16 ? vectors_[0]->numel() : vectors_[1]->numel() * kBlock; }
   Quantized room(Device& device) const {
     return {.codes = temporary(elements() / 4, DType::I32, device),

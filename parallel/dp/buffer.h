@@ -117,6 +117,9 @@ class ParamAndGradBuffer {
   /// What this rank updates, in increasing order of `begin`: its part of every bucket. The storage never moves. Weights
   /// may be written from here, or from finish(), until publish().
   virtual std::vector<ShardSegment> shard() const = 0;
+  /// From the next clear_grads() on: whether sums of gradients are taken in full, although power_sgd_rank is set. What
+  /// is remembered stays as it is.
+  virtual void sum_in_full(bool in_full) = 0;
   /// After each update: `factor`, fp64 [1], is finite when the step was taken. One that was not leaves nothing behind
   /// in power_sgd_states().
   virtual void end_step(const Tensor& factor) = 0;

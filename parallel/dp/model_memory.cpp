@@ -37,6 +37,10 @@ void ModelMemory::publish() const {
   for (const auto& buffer : buffers_) buffer->publish();
 }
 
+void ModelMemory::sum_in_full(bool in_full) const {
+  for (const auto& buffer : buffers_) buffer->sum_in_full(in_full);
+}
+
 void ModelMemory::end_step(const Tensor& factor) const {
   for (const auto& buffer : buffers_) buffer->end_step(factor);
 }

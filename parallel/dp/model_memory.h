@@ -25,6 +25,7 @@ class ModelMemory {
   void release(int unit, Use use, bool last) const;
   void clear_grads() const;
   void publish() const;
+  void sum_in_full(bool in_full) const;
   void end_step(const Tensor& factor) const;
   bool reduces_every_pass() const { return buffers_.front()->reduces_every_pass(); }
   void visit_weights(const ParamAndGradBuffer::PartVisitor& f) const;

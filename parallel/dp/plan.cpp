@@ -62,6 +62,12 @@ BufferPlan plan_buffer(std::span<const ParamMeta> params, int dp, i64 bucket_ele
   return plan;
 }
 
+i64 closing_elements(int zero_stage, i64 bucket_elements, bool is_packed) {
+  if (zero_stage >= 2) return 1;
+  if (!is_packed) return bucket_elements;
+  return bucket_elements > 0 ? std::min(bucket_elements, kPackedBucket) : kPackedBucket;
+}
+
 std::optional<std::size_t> bucket_of(const BufferPlan& plan, int unit) {
   const auto param = std::ranges::lower_bound(plan.params, unit, {}, &ParamMeta::unit);
   if (param == plan.params.end() || param->unit != unit) return std::nullopt;

@@ -42,6 +42,12 @@ struct BufferPlan {
 /// 0 = one bucket), so the bucket that is reduced last, with nothing left to hide behind, is the small remainder.
 BufferPlan plan_buffer(std::span<const ParamMeta> params, int dp, i64 bucket_elements);
 
+/// The `bucket_elements` of a ZeRO stage, where this many are wanted. Stages 2 and 3 come and go unit by unit: each is
+/// a bucket of its own. Where numbers travel packed, `is_packed`, in messages beside them, buckets are closed early:
+/// the messages of one are on their way while those of the next are made, and what is packed is in memory twice.
+i64 closing_elements(int zero_stage, i64 bucket_elements, bool is_packed);
+inline constexpr i64 kPackedBucket = 2'000'000;
+
 /// The bucket that holds the unit's parameters; none when it has none.
 std::optional<std::size_t> bucket_of(const BufferPlan& plan, int unit);
 

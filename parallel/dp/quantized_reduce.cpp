@@ -13,8 +13,7 @@ class Exchange {
   /// Packs the pieces in the order in which `piece(r)` names them: rank r's, as parts of `from` of equal size.
   template <class Piece>
   Exchange(Communicator& group, const Tensor& from, i64 pieces, const Piece& piece)
-      : ranks_(group.size()),
-        sent_(Tensor::empty({packed_words(from.numel())}, DType::I32, from.device(), MemoryClass::Grads)),
+      : sent_(Tensor::empty({packed_words(from.numel())}, DType::I32, from.device(), MemoryClass::Grads)),
         received_(Tensor::empty(sent_.shape(), DType::I32, from.device(), MemoryClass::Grads)) {
     const i64 count = from.numel() / pieces, words = packed_words(count);
     for (i64 i = 0; i < pieces; ++i) {
@@ -28,15 +27,10 @@ class Exchange {
   void sum_into(Tensor& sum) {
     work_.wait();
     sent_ = Tensor();
-    const i64 words = packed_words(sum.numel());
-    for (int r = 0; r < ranks_; ++r) {
-      const Tensor message = received_.flat(r * words, words);
-      r == 0 ? ops::unpack(message, sum) : ops::add_unpacked(message, sum);
-    }
+    ops::sum_unpacked(received_, sum);
   }
 
  private:
-  int ranks_;
   Tensor sent_, received_;
   Work work_;
 };

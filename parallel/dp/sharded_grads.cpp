@@ -12,11 +12,13 @@ ShardedGrads::ShardedGrads(const StoreContext& context, DType dtype, DType kept,
       overlap_(overlap),
       shards_(Tensor::zeros({context.plan.total / context.parts}, kept, context.device, MemoryClass::Grads)),
       full_(context.plan.buckets.size()),
-      has_grads_(full_.size()) {}
+      has_grads_(full_.size()),
+      replicas_(full_.size()) {}
 
 void ShardedGrads::begin_step() {
   collect();
   has_grads_.assign(full_.size(), false);
+  for (std::optional<Work>& sum : replicas_) sum.reset();
 }
 
 void ShardedGrads::acquire(std::size_t bucket) {
@@ -27,11 +29,12 @@ void ShardedGrads::acquire(std::size_t bucket) {
   for (std::size_t i = b.first_param; i < b.end_param; ++i) context_.params[i]->clear_grad();
 }
 
-void ShardedGrads::release(std::size_t bucket, int, bool) {
+void ShardedGrads::release(std::size_t bucket, int unit, bool last) {
+  MCPP_CHECK(!replicas_[bucket], "unit ", unit, " was released after its gradients had been reduced");
   collect();
   context_.zero_missing_grads(bucket);
   context_.drop_views(bucket, &Param::main_grad);
-  reduce(bucket, std::exchange(full_[bucket], Tensor()));
+  reduce(bucket, std::exchange(full_[bucket], Tensor()), last);
   if (!overlap_) collect();
 }
 
@@ -42,14 +45,14 @@ Tensor ShardedGrads::rounded(const Tensor& grads) const {
   return narrow;
 }
 
-void ShardedGrads::reduce(std::size_t bucket, const Tensor& full) {
+void ShardedGrads::reduce(std::size_t bucket, const Tensor& full, bool is_last) {
   const bool is_packed = context_.quantized_gradients;
   const Tensor sent = is_packed ? full : rounded(full);
   // What was packed is needed no more, so that its place is free for the next unit's.
   Tensor part = is_packed ? Tensor::empty({full.numel() / context_.parts}, dtype_, context_.device, MemoryClass::Grads)
                           : context_.own_part(sent);
   Work work = context_.reduce_scatter(sent, part);
-  reduction_ = std::make_unique<Reduction>(Reduction{bucket, part, std::move(work)});
+  reduction_ = std::make_unique<Reduction>(Reduction{bucket, part, is_last, std::move(work)});
 }
 
 void ShardedGrads::collect() {
@@ -60,7 +63,15 @@ void ShardedGrads::collect() {
   Tensor sum = shard(bucket);
   has_grads_[bucket] ? ops::add_to(part, sum) : ops::copy(part, sum);
   has_grads_[bucket] = true;
+  const bool is_last = reduction_->is_last;
   reduction_.reset();
+  if (is_last && overlap_) sum_over_replicas(bucket);
+}
+
+void ShardedGrads::sum_over_replicas(std::size_t bucket) {
+  if (context_.groups.replicate.size() == 1 || replicas_[bucket]) return;
+  Tensor part = shard(bucket);
+  replicas_[bucket] = context_.groups.replicate.all_reduce(part, ReduceOp::Sum);
 }
 
 void ShardedGrads::finish() {
@@ -69,7 +80,11 @@ void ShardedGrads::finish() {
     Tensor part = shard(b);
     if (!has_grads_[b]) ops::fill_zero(part);
   }
-  if (context_.groups.replicate.size() > 1) context_.groups.replicate.all_reduce(shards_, ReduceOp::Sum).wait();
+  // As backward came to them: every rank must start them in the same order.
+  for (std::size_t b = has_grads_.size(); b-- > 0;) sum_over_replicas(b);
+  for (std::optional<Work>& sum : replicas_) {
+    if (sum) sum->wait();
+  }
 }
 
 }  // namespace mcpp

@@ -1,7 +1,9 @@
 // Stages 2 and 3: every rank holds its part of the gradients. Those of a unit exist whole while backward is in it; when
-// it leaves they are summed over the ranks, and each adds its part to what earlier microbatches left there.
+// it leaves they are summed over the ranks, and each adds its part to what earlier microbatches left there. When the
+// last has, the part is summed over the ranks that hold the same one (HSDP).
 #pragma once
 #include <memory>
+#include <optional>
 
 #include "parallel/dp/store.h"
 
@@ -22,16 +24,19 @@ class ShardedGrads final : public GradStore {
  private:
   struct Reduction {
     std::size_t bucket;
-    Tensor part;  // this rank's, of the sum
+    Tensor part;   // this rank's, of the sum
+    bool is_last;  // of the step
     Work work;
   };
 
   /// The same gradients in the type that is kept.
   Tensor rounded(const Tensor& grads) const;
   /// Starts the sum of a unit's gradients over the ranks.
-  void reduce(std::size_t bucket, const Tensor& full);
+  void reduce(std::size_t bucket, const Tensor& full, bool is_last);
   /// Waits for the reduction under way and adds its result to the shard.
   void collect();
+  /// Starts the sum of this rank's part over the replicas, once.
+  void sum_over_replicas(std::size_t bucket);
 
   StoreContext context_;
   DType dtype_;
@@ -40,6 +45,7 @@ class ShardedGrads final : public GradStore {
   std::vector<Tensor> full_;     // by bucket; undefined unless acquired
   std::vector<bool> has_grads_;  // by bucket: whether its shard holds anything of this step
   std::unique_ptr<Reduction> reduction_;
+  std::vector<std::optional<Work>> replicas_;  // by bucket: its sum over the replicas
 };
 
 }  // namespace mcpp

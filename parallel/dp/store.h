@@ -69,6 +69,7 @@ class GradStore {
   /// What this rank updates of the bucket. The storage never moves.
   virtual Tensor shard(std::size_t bucket) const = 0;
   /// As those of ParamAndGradBuffer.
+  virtual void sum_in_full(bool) {}
   virtual void end_step(const Tensor&) {}
   virtual std::span<const PowerSgdState> power_sgd_states() const { return {}; }
 };

@@ -1,5 +1,7 @@
 #include "parallel/dp/whole_grads.h"
 
+#include <utility>
+
 namespace mcpp {
 
 WholeGrads::WholeGrads(const StoreContext& context, DType dtype, bool overlap, i64 power_sgd_rank)
@@ -12,6 +14,7 @@ WholeGrads::WholeGrads(const StoreContext& context, DType dtype, bool overlap, i
 
 void WholeGrads::begin_step() {
   reductions_.clear();
+  latest_.reset();
   for (const Bucket& bucket : context_.plan.buckets) {
     Reduction& reduction = reductions_.emplace_back();
     for (std::size_t i = bucket.first_param; i < bucket.end_param; ++i) {
@@ -33,15 +36,21 @@ void WholeGrads::start_reduction(std::size_t bucket) {
   reduction.is_started = true;
   // A parameter that nothing used in this step still holds the gradient of an earlier one.
   context_.zero_missing_grads(bucket);
+  // One bucket behind: by now its sum has had the time that backward took for this one. Every rank does so at the same
+  // bucket, whichever sums have ended.
+  const std::optional<std::size_t> before = std::exchange(latest_, bucket);
+  if (has_replicas()) sum_over_replicas(before);
   if (context_.groups.shard.size() == 1) return;
-  // Of what travels as messages of their own there is one bucket at a time, to bound their memory.
-  if (context_.quantized_gradients || power_sgd_) wait_for_reductions();
+  // Of what travels as messages of their own, to bound their memory, there are at a time: of factors those of one
+  // bucket, of packed numbers those of two, one on its way while the next is packed.
+  if (takes_factors()) wait_for_reductions();
+  if (context_.quantized_gradients) wait_for_reductions(before);
   reduction.work = sum(bucket);
 }
 
 Work WholeGrads::sum(std::size_t bucket) {
   Tensor grads = whole(bucket), part = shard(bucket);
-  if (power_sgd_) return power_sgd_->sum(bucket, grads);
+  if (takes_factors()) return power_sgd_->sum(bucket, grads);
   if (context_.parts == 1) return context_.groups.shard.all_reduce(grads, ReduceOp::Sum);
   return context_.reduce_scatter(grads, part);
 }
@@ -51,24 +60,26 @@ void WholeGrads::finish() {
   for (std::size_t b = reductions_.size(); b-- > 0;) {
     if (!reductions_[b].is_started) start_reduction(b);
   }
+  if (has_replicas()) sum_over_replicas(std::exchange(latest_, std::nullopt));
   wait_for_reductions();
-  if (context_.groups.replicate.size() > 1) sum_over_replicas();
 }
 
-void WholeGrads::wait_for_reductions() {
-  for (std::size_t b = reductions_.size(); b-- > 0;) reductions_[b].work.wait();
-}
-
-void WholeGrads::sum_over_replicas() {
+void WholeGrads::wait_for_reductions(std::optional<std::size_t> but_for) {
   for (std::size_t b = reductions_.size(); b-- > 0;) {
-    Tensor part = shard(b);
-    reductions_[b].work = context_.groups.replicate.all_reduce(part, ReduceOp::Sum);
+    if (b != but_for) reductions_[b].work.wait();
   }
-  wait_for_reductions();
+}
+
+void WholeGrads::sum_over_replicas(std::optional<std::size_t> bucket) {
+  if (!bucket) return;
+  Reduction& reduction = reductions_[*bucket];
+  reduction.work.wait();
+  Tensor part = shard(*bucket);
+  reduction.work = context_.groups.replicate.all_reduce(part, ReduceOp::Sum);
 }
 
 void WholeGrads::end_step(const Tensor& factor) {
-  if (power_sgd_) power_sgd_->end_step(factor);
+  if (takes_factors()) power_sgd_->end_step(factor);
 }
 
 std::span<const PowerSgdState> WholeGrads::power_sgd_states() const {

@@ -1,7 +1,9 @@
 // Stages 0 and 1: every rank holds all gradients and adds up those of its microbatches; once a step they are summed
-// over the ranks, bucket by bucket: on all of them (stage 0), or each part on the rank that updates it (stage 1).
+// over the ranks, bucket by bucket: on all of them (stage 0), or each part on the rank that updates it (stage 1), and
+// those parts over the ranks that hold the same one (HSDP).
 #pragma once
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "parallel/dp/power_sgd.h"
@@ -19,6 +21,7 @@ class WholeGrads final : public GradStore {
   void release(std::size_t bucket, int unit, bool last) override;
   void finish() override;
   Tensor shard(std::size_t bucket) const override { return context_.own_part(whole(bucket)); }
+  void sum_in_full(bool in_full) override { sums_in_full_ = in_full; }
   void end_step(const Tensor& factor) override;
   std::span<const PowerSgdState> power_sgd_states() const override;
 
@@ -29,18 +32,23 @@ class WholeGrads final : public GradStore {
     Work work;
   };
 
+  bool takes_factors() const { return power_sgd_ && !sums_in_full_; }
   Tensor whole(std::size_t bucket) const;
   void start_reduction(std::size_t bucket);
   /// Starts the sum of a bucket over a group of several ranks.
   Work sum(std::size_t bucket);
-  void wait_for_reductions();
-  void sum_over_replicas();
+  void wait_for_reductions(std::optional<std::size_t> but_for = std::nullopt);
+  bool has_replicas() const { return context_.groups.replicate.size() > 1; }
+  /// Waits for the sum of a bucket over its group, and starts the sum over the replicas; of none nothing.
+  void sum_over_replicas(std::optional<std::size_t> bucket);
 
   StoreContext context_;
   bool overlap_;
+  bool sums_in_full_ = false;
   Tensor flat_;
   std::unique_ptr<PowerSgd> power_sgd_;  // null where sums are taken in full
   std::vector<Reduction> reductions_;    // by bucket
+  std::optional<std::size_t> latest_;    // the bucket whose sum was started last
 };
 
 }  // namespace mcpp

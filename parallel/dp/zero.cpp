@@ -52,11 +52,11 @@ std::unique_ptr<GradStore> make_grad_store(const StoreContext& context, DType dt
 
 }  // namespace
 
-// Stages 2 and 3 come and go unit by unit, so there each unit is a bucket of its own.
 ZeroBuffer::ZeroBuffer(std::span<const UnitParam> params, DType dtype, Device& device, const DataParallelGroups& groups,
                        const DataParallelOptions& options)
     : ParamAndGradBuffer(params, dtype, device, groups.shard.size(),
-                         options.zero_stage >= 2 ? 1 : options.bucket_elements),
+                         closing_elements(options.zero_stage, options.bucket_elements,
+                                          options.quantized_weights || options.quantized_gradients)),
       stage_(options.zero_stage),
       groups_(groups),
       context_{plan(), this->params(), device, groups} {

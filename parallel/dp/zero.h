@@ -16,6 +16,7 @@ class ZeroBuffer final : public ParamAndGradBuffer {
   void finish() override;
   void publish() override;
   std::vector<ShardSegment> shard() const override;
+  void sum_in_full(bool in_full) override { grads_->sum_in_full(in_full); }
   void end_step(const Tensor& factor) override { grads_->end_step(factor); }
   std::span<const PowerSgdState> power_sgd_states() const override { return grads_->power_sgd_states(); }
   bool reduces_every_pass() const override { return stage_ >= 2; }

@@ -1,23 +1,22 @@
 #include "parallel/ep/all_gather_dispatcher.h"
 
-#include "tensor/integers.h"
+#include "tensor/ops/choices.h"
 #include "tensor/ops/ops.h"
+#include "tensor/transfer.h"
 
 namespace mcpp {
 
 AllGatherDispatcher::AllGatherDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel)
     : parallel_(parallel) {
   Device& device = choice.experts.device();
-  const i64 topk = choice.experts.dim(1);
-  std::vector<i32> experts = read_values<i32>(choice.told);
-  const i64 own = choice.num_experts / parallel_.ep, first = own * parallel_.ep_rank;
-  for (i32& expert : experts) {  // other ranks' experts are none here
-    const bool is_here = expert >= first && expert < first + own;
-    expert = is_here ? static_cast<i32>(expert - first) : -1;
-  }
-  plan_ = plan_dispatch(experts, topk, count_choices(experts, own), own, 1, 0);
-  tokens_ = integers(plan_.tokens, device);
-  slots_ = integers(plan_.slots, device).view({-1, topk});
+  const i64 own = choice.num_experts / parallel_.ep;
+  const ExpertRange here{own * parallel_.ep_rank, own};  // other ranks' experts are none here
+  Tensor counts = Tensor::empty({own}, DType::I32, device);
+  ops::count_choices(choice.told, here, counts);
+  plan_ = plan_dispatch(read_values<i32>(counts), own, 0, 1, 0);
+  tokens_ = Tensor::empty({plan_.choices}, DType::I32, device);
+  slots_ = Tensor::like(choice.told);
+  ops::sort_choices(choice.told, here, tokens_, slots_);
 }
 
 Tensor AllGatherDispatcher::all(const Tensor& own, const Meanwhile& meanwhile) const {

@@ -1,15 +1,16 @@
 #include "parallel/ep/all_to_all_dispatcher.h"
 
 #include "tensor/integers.h"
+#include "tensor/ops/choices.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {
 namespace {
 
 DispatchPlan plan_of(const ExpertChoice& choice, const ExpertParallel& parallel) {
-  const HostValues<i32> experts(choice.experts), counts(choice.told);
-  return plan_dispatch({experts.begin(), experts.end()}, choice.experts.dim(1), {counts.begin(), counts.end()},
-                       choice.num_experts, parallel.ep, parallel.ep_rank);
+  const HostValues<i32> counts(choice.told);  // what messages there are the host must know
+  const int rank = parallel.exchange ? parallel.exchange->rank() : 0;
+  return plan_dispatch({counts.begin(), counts.end()}, choice.num_experts, rank, parallel.ep, parallel.ep_rank);
 }
 
 /// [rows, copies]: copy c of row r is row c * rows + r.
@@ -26,11 +27,13 @@ std::vector<i32> places_of_copies(i64 rows, i64 copies) {
 AllToAllDispatcher::AllToAllDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel)
     : parallel_(parallel), plan_(plan_of(choice, parallel)) {
   Device& device = choice.experts.device();
-  tokens_ = integers(plan_.tokens, device);
-  slots_ = integers(plan_.slots, device).view({-1, choice.experts.dim(1)});
+  tokens_ = Tensor::empty({plan_.choices}, DType::I32, device);
+  slots_ = Tensor::like(choice.experts);
+  ops::sort_choices(choice.experts, {0, choice.num_experts}, tokens_, slots_);
   if (plan_.is_sorted()) return;
-  by_expert_ = integers(plan_.by_expert, device);
-  by_rank_ = integers(plan_.by_rank, device);
+  by_expert_ = Tensor::empty({plan_.received_rows()}, DType::I32, device);
+  by_rank_ = Tensor::like(by_expert_);
+  ops::order_of_runs(integers(plan_.runs, device).view({-1, 3}), by_expert_, by_rank_);
   if (parallel_.tp > 1)
     copies_ = integers(places_of_copies(tokens_.numel(), parallel_.tp), {tokens_.numel(), parallel_.tp}, device);
 }

@@ -17,7 +17,7 @@ class AllToAllDispatcher final : public TokenDispatcher {
   Tensor dispatch_backward(const Tensor& d_rows, const Meanwhile& meanwhile) override;
 
  private:
-  /// Rows [N, h] of choices, in the order of plan_.tokens, to where their experts are; [M, h] by expert.
+  /// Rows [N, h] of choices, in the order of tokens_, to where their experts are; [M, h] by expert.
   Tensor to_experts(const Tensor& choices, const Meanwhile& meanwhile) const;
   /// And back, where ranks share an expert's width summed over them: each is the backward of the other.
   Tensor from_experts(const Tensor& rows, const Meanwhile& meanwhile) const;
@@ -27,7 +27,7 @@ class AllToAllDispatcher final : public TokenDispatcher {
 
   ExpertParallel parallel_;
   DispatchPlan plan_;
-  Tensor tokens_, slots_, by_expert_, by_rank_;  // of plan_, on the device
+  Tensor tokens_, slots_, by_expert_, by_rank_;  // on the device, as plan_ has them
   Tensor copies_;  // int32 [N, tp]: where the parts of each choice's sum come to lie; undefined without
 };
 

@@ -3,7 +3,7 @@
 #include "parallel/ep/all_gather_dispatcher.h"
 #include "parallel/ep/all_to_all_dispatcher.h"
 #include "parallel/ep/padded_dispatcher.h"
-#include "tensor/integers.h"
+#include "tensor/ops/choices.h"
 
 namespace mcpp {
 namespace {
@@ -17,9 +17,9 @@ bool gathers_tokens(const ExpertParallel& parallel) {
 }
 
 Tensor counts_of(const Tensor& experts, i64 num_experts) {
-  const HostValues<i32> choices(experts);
-  const std::vector<i32> counts = count_choices(std::span(choices.begin(), choices.end()), num_experts);
-  return integers(counts, {1, num_experts}, experts.device());
+  Tensor counts = Tensor::empty({1, num_experts}, DType::I32, experts.device());
+  ops::count_choices(experts, {0, num_experts}, counts);
+  return counts;
 }
 
 }  // namespace

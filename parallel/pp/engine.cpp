@@ -69,11 +69,12 @@ class Transit {
 class Engine {
  public:
   Engine(const Schedule& schedule, Communicator& forward_channel, Communicator& backward_channel,
-         std::span<PipelineStage* const> chunks, Profiler* profiler)
+         std::span<PipelineStage* const> chunks, Profiler* profiler, DeviceWaits* waits)
       : schedule_(schedule),
         actions_(schedule.per_rank[static_cast<std::size_t>(forward_channel.rank())]),
         chunks_(chunks),
         profiler_(profiler),
+        waits_(waits),
         activations_(schedule, forward_channel, +1),
         gradients_(schedule, backward_channel, -1),
         weight_grads_left_(chunks.size()) {
@@ -145,8 +146,8 @@ class Engine {
   }
 
   void wait(Transit& transit, const Action& a) {
-    const CountedRange range(times_.waiting, profiler_, a.kind == RecvForward ? "forward-recv" : "backward-recv",
-                             RangeKind::Bubble, {.microbatch = a.microbatch, .chunk = schedule_.chunk_of(a.stage)});
+    const WaitRange range(times_.waiting, waits_, profiler_, a.kind == RecvForward ? "forward-recv" : "backward-recv",
+                          RangeKind::Bubble, {.microbatch = a.microbatch, .chunk = schedule_.chunk_of(a.stage)});
     transit.wait(a.stage, a.microbatch);
   }
 
@@ -154,6 +155,7 @@ class Engine {
   const std::vector<Action>& actions_;
   std::span<PipelineStage* const> chunks_;
   Profiler* profiler_;
+  DeviceWaits* waits_;
   Transit activations_, gradients_;
   std::vector<int> weight_grads_left_;  // by chunk
   std::size_t posted_ = 0;              // actions before this one that receive have been started
@@ -163,13 +165,13 @@ class Engine {
 }  // namespace
 
 PipelineTimes run_schedule(const Schedule& lowered, Communicator& forward_channel, Communicator& backward_channel,
-                           std::span<PipelineStage* const> chunks, Profiler* profiler) {
+                           std::span<PipelineStage* const> chunks, Profiler* profiler, DeviceWaits* waits) {
   MCPP_CHECK(forward_channel.size() == lowered.ranks && backward_channel.size() == lowered.ranks, "a schedule for ",
              lowered.ranks, " ranks on ", forward_channel.size());
   MCPP_CHECK(forward_channel.rank() == backward_channel.rank(), "the channels number the ranks differently");
   MCPP_CHECK(static_cast<int>(chunks.size()) == lowered.chunks_per_rank, chunks.size(), " chunks for a schedule of ",
              lowered.chunks_per_rank);
-  return Engine(lowered, forward_channel, backward_channel, chunks, profiler).run();
+  return Engine(lowered, forward_channel, backward_channel, chunks, profiler, waits).run();
 }
 
 }  // namespace mcpp

@@ -5,7 +5,7 @@
 
 #include "comm/communicator.h"
 #include "parallel/pp/schedule.h"
-#include "tensor/profiler.h"
+#include "tensor/host/device_waits.h"
 
 namespace mcpp {
 
@@ -38,8 +38,10 @@ struct PipelineTimes {
 /// Runs rank `forward_channel.rank()` of `lowered`. The channels are the ranks of the pipeline in order, twice:
 /// activations and gradients do not get into each other's order. `chunks[c]` is the stage that chunk c of this rank
 /// holds. Receives are posted ahead of the computation before them. `profiler`, if any, is told of each wait. Called by
-/// all ranks of the pipeline.
+/// all ranks of the pipeline. `waits`: of the device that computes, where it works behind the host: then it is what
+/// waits, and what it waited for may come with a later call's times.
 PipelineTimes run_schedule(const Schedule& lowered, Communicator& forward_channel, Communicator& backward_channel,
-                           std::span<PipelineStage* const> chunks, Profiler* profiler = nullptr);
+                           std::span<PipelineStage* const> chunks, Profiler* profiler = nullptr,
+                           DeviceWaits* waits = nullptr);
 
 }  // namespace mcpp

@@ -1,7 +1,6 @@
 #include "parallel/pp/simulate.h"
 
 #include <algorithm>
-#include <deque>
 #include <optional>
 
 #include "base/check.h"
@@ -16,15 +15,25 @@ struct Message {
   double arrival;
 };
 
+/// In the order that they were sent in. Most pairs of ranks have none: those cost nothing.
+struct Channel {
+  std::vector<Message> messages;
+  std::size_t received = 0;
+
+  bool empty() const { return received == messages.size(); }
+  const Message& front() const { return messages[received]; }
+};
+
 class Simulation {
  public:
   /// Costs of each stage, or one for all.
   Simulation(const Schedule& schedule, std::span<const ScheduleCosts> costs)
       : s_(schedule),
         costs_(costs),
-        done_(kKinds * s_.stages() * s_.microbatches, false),
-        next_weight_grad_(s_.stages(), 0),
-        reduced_(s_.stages(), false),
+        stages_(s_.stages()),
+        done_(kKinds * stages_ * s_.microbatches, false),
+        next_weight_grad_(stages_, 0),
+        reduced_(stages_, false),
         channels_(2 * s_.ranks * s_.ranks),
         step_(s_.ranks, 0),
         clock_(s_.ranks, 0),
@@ -33,6 +42,8 @@ class Simulation {
     timeline_.busy.assign(s_.ranks, 0);
     timeline_.idle.assign(s_.ranks, 0);
     timeline_.peak_in_flight.assign(s_.ranks, 0);
+    for (int rank = 0; rank < s_.ranks; ++rank) timeline_.per_rank[rank].reserve(actions(rank).size());
+    for (int stage = 0; stage < stages_; ++stage) ranks_.push_back(s_.rank_of(stage));
   }
 
   Timeline run() {
@@ -49,18 +60,17 @@ class Simulation {
  private:
   static constexpr int kKinds = 8;  // those with a microbatch
 
+  int rank_of(int stage) const { return ranks_[stage]; }
   const std::vector<Action>& actions(int rank) const { return s_.per_rank[rank]; }
   const ScheduleCosts& costs(int stage) const { return costs_.size() == 1 ? costs_[0] : costs_[stage]; }
   std::size_t index(ActionKind kind, int stage, int microbatch) const {
-    return (static_cast<std::size_t>(kind) * s_.stages() + stage) * s_.microbatches + microbatch;
+    return (static_cast<std::size_t>(kind) * stages_ + stage) * s_.microbatches + microbatch;
   }
   bool is_done(ActionKind kind, int stage, int microbatch) const { return done_[index(kind, stage, microbatch)]; }
   bool has_input_grad(int stage, int microbatch) const {
     return is_done(Backward, stage, microbatch) || is_done(BackwardInput, stage, microbatch);
   }
-  std::deque<Message>& channel(int from, int to, bool forward) {
-    return channels_[2 * (from * s_.ranks + to) + forward];
-  }
+  Channel& channel(int from, int to, bool forward) { return channels_[2 * (from * s_.ranks + to) + forward]; }
 
   [[noreturn]] void reject(int rank, const std::string& why) const {
     const bool at_end = step_[rank] >= actions(rank).size();
@@ -74,8 +84,7 @@ class Simulation {
   /// Does the next action of the rank; false when it must wait for a message.
   bool take_step(int rank) {
     const Action& a = actions(rank)[step_[rank]];
-    require(a.stage >= 0 && a.stage < s_.stages() && s_.rank_of(a.stage) == rank, rank,
-            "the stage is not on this rank");
+    require(a.stage >= 0 && a.stage < stages_ && rank_of(a.stage) == rank, rank, "the stage is not on this rank");
     require(!s_.forward_only || a.kind == Forward || a.kind == SendForward || a.kind == RecvForward, rank,
             "the schedule has forwards only");
     if (a.kind == ReduceGrad) {
@@ -111,14 +120,14 @@ class Simulation {
   bool receive(int rank, const Action& a) {
     const bool is_forward = a.kind == RecvForward;
     const int other = a.stage + (is_forward ? -1 : 1);
-    require(other >= 0 && other < s_.stages(), rank, "there is no stage to receive from");
-    std::deque<Message>& messages = channel(s_.rank_of(other), rank, is_forward);
+    require(other >= 0 && other < stages_, rank, "there is no stage to receive from");
+    Channel& messages = channel(rank_of(other), rank, is_forward);
     if (messages.empty()) return false;
     const Action expected{is_forward ? SendForward : SendBackward, other, a.microbatch};
     if (messages.front().sent != expected)
       reject(rank, str("the next message is the ", describe(messages.front().sent)));
     const double arrival = messages.front().arrival;
-    messages.pop_front();
+    ++messages.received;
     record(rank, a, std::max(0.0, arrival - clock_[rank]), /*works=*/false);
     return true;
   }
@@ -126,18 +135,18 @@ class Simulation {
   void send(int rank, const Action& a) {
     const bool is_forward = a.kind == SendForward;
     const int other = a.stage + (is_forward ? 1 : -1);
-    require(other >= 0 && other < s_.stages(), rank, "there is no stage to send to");
+    require(other >= 0 && other < stages_, rank, "there is no stage to send to");
     require(is_forward ? is_done(Forward, a.stage, a.microbatch) : has_input_grad(a.stage, a.microbatch), rank,
             "sent before it is computed");
-    channel(rank, s_.rank_of(other), is_forward).push_back({a, clock_[rank] + costs(a.stage).message});
+    channel(rank, rank_of(other), is_forward).messages.push_back({a, clock_[rank] + costs(a.stage).message});
     record(rank, a, 0, /*works=*/false);
   }
 
   void forward(int rank, const Action& a) {
     const int before = a.stage - 1;
     if (before >= 0) {
-      const bool is_there = s_.rank_of(before) == rank ? is_done(Forward, before, a.microbatch)
-                                                       : is_done(RecvForward, a.stage, a.microbatch);
+      const bool is_there = rank_of(before) == rank ? is_done(Forward, before, a.microbatch)
+                                                    : is_done(RecvForward, a.stage, a.microbatch);
       require(is_there, rank, "its input is not there");
     }
     timeline_.peak_in_flight[rank] = std::max(timeline_.peak_in_flight[rank], ++in_flight_[rank]);
@@ -165,9 +174,9 @@ class Simulation {
   void check_output_grad(int rank, const Action& a) const {
     require(!has_input_grad(a.stage, a.microbatch), rank, "its gradient is computed twice");
     const int after = a.stage + 1;
-    if (after >= s_.stages()) return;
+    if (after >= stages_) return;
     const bool is_there =
-        s_.rank_of(after) == rank ? has_input_grad(after, a.microbatch) : is_done(RecvBackward, a.stage, a.microbatch);
+        rank_of(after) == rank ? has_input_grad(after, a.microbatch) : is_done(RecvBackward, a.stage, a.microbatch);
     require(is_there, rank, "the gradient of its output is not there");
   }
 
@@ -188,8 +197,8 @@ class Simulation {
   void check_end() const {
     for (int rank = 0; rank < s_.ranks; ++rank)
       require(step_[rank] == actions(rank).size(), rank, "deadlock: the message never comes");
-    for (int stage = 0; stage < s_.stages(); ++stage) {
-      const int rank = s_.rank_of(stage);
+    for (int stage = 0; stage < stages_; ++stage) {
+      const int rank = rank_of(stage);
       for (int i = 0; i < s_.microbatches; ++i)
         if (!is_done(Forward, stage, i) || !(s_.forward_only || has_input_grad(stage, i)))
           reject(rank, str("microbatch ", i, " is lost in stage ", stage));
@@ -198,7 +207,7 @@ class Simulation {
         reject(rank, str("weight gradients are missing in stage ", stage));
       if (!reduced_[stage]) reject(rank, str("the gradients of stage ", stage, " are never reduced"));
     }
-    for (int k = 0; const auto& messages : channels_) {
+    for (int k = 0; const Channel& messages : channels_) {
       if (!messages.empty()) reject(k / 2 % s_.ranks, str("never received: the ", describe(messages.front().sent)));
       ++k;
     }
@@ -222,11 +231,13 @@ class Simulation {
 
   const Schedule& s_;
   const std::span<const ScheduleCosts> costs_;
+  const int stages_;
+  std::vector<int> ranks_;  // by stage
   Timeline timeline_;
   std::vector<bool> done_;             // by index()
   std::vector<int> next_weight_grad_;  // microbatch, by stage
   std::vector<bool> reduced_;          // by stage
-  std::vector<std::deque<Message>> channels_;
+  std::vector<Channel> channels_;
   std::vector<std::size_t> step_;
   std::vector<double> clock_;
   std::vector<int> in_flight_;

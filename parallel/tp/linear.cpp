@@ -26,37 +26,38 @@ LinearSlice::LinearSlice(const std::string& name, Box weight_box, Box bias_box, 
   if (options.bias) bias = std::make_unique<Param>(name + ".bias", std::move(bias_box), Init::Zeros);
 }
 
-Tensor LinearSlice::multiply(const Tensor& x) const {
+Tensor LinearSlice::multiply(const Tensor& x, const LinearScales& scales) const {
   const Tensor w = weight.value.as_matrix();
   Tensor y = Tensor::like(x, with_last(x, w.dim(0)));
   Tensor y_matrix = y.as_matrix();
-  ops::matmul(x.as_matrix(), w, y_matrix, {.transpose_b = true});
+  multiply_scaled(x.as_matrix(), scales.input, w, scales.weight, y_matrix, {.transpose_b = true});
   return y;
 }
 
-Tensor LinearSlice::multiply_add(const Tensor& x) const {
-  Tensor y = multiply(x);
+Tensor LinearSlice::multiply_add(const Tensor& x, const LinearScales& scales) const {
+  Tensor y = multiply(x, scales);
   if (bias) ops::add_bias(y, bias->value);
   return y;
 }
 
-Tensor LinearSlice::input_gradient(const Tensor& dy) const {
+Tensor LinearSlice::input_gradient(const Tensor& dy, const LinearScales& scales) const {
   const Tensor w = weight.value.as_matrix();
   Tensor dx = Tensor::like(dy, with_last(dy, w.dim(1)));
   Tensor dx_matrix = dx.as_matrix();
-  ops::matmul(dy.as_matrix(), w, dx_matrix);
+  multiply_scaled(dy.as_matrix(), scales.gradient, w, scales.weight, dx_matrix);
   return dx;
 }
 
-void LinearSlice::add_input_gradient(const Tensor& dy, Tensor& dx) const {
+void LinearSlice::add_input_gradient(const Tensor& dy, const LinearScales& scales, Tensor& dx) const {
   Tensor dx_matrix = dx.as_matrix();
-  ops::matmul(dy.as_matrix(), weight.value.as_matrix(), dx_matrix, {.beta = 1});
+  multiply_scaled(dy.as_matrix(), scales.gradient, weight.value.as_matrix(), scales.weight, dx_matrix, {.beta = 1});
 }
 
-void LinearSlice::weight_gradient(const Tensor& dy, const Tensor& x) {
+void LinearSlice::weight_gradient(const Tensor& dy, const Tensor& x, const LinearScales& scales) {
   weight.add_grad([&](const Tensor& sum, float beta) {
     Tensor dw = sum.as_matrix();
-    ops::matmul(dy.as_matrix(), x.as_matrix(), dw, {.transpose_a = true, .beta = beta});
+    multiply_scaled(dy.as_matrix(), scales.gradient, x.as_matrix(), scales.input, dw,
+                    {.transpose_a = true, .beta = beta});
   });
   if (bias) bias->add_grad([&](Tensor& db, float beta) { ops::column_sum(dy.as_matrix(), db, beta); });
 }
@@ -69,6 +70,7 @@ void LinearSlice::visit(const ParamVisitor& f) {
 ColumnParallelLinear::ColumnParallelLinear(const std::string& name, i64 in, const Shape& out, int split_axis,
                                            Communicator& tp, const LinearOptions& options, bool gather_output)
     : region_(tp, options.sequence_parallel),
+      fp8_(options.fp8),
       slice_(name, split_box(append(out, in), split_axis, tp), split_box(out, split_axis, tp), options),
       skip_bias_add_(options.skip_bias_add),
       gather_output_(gather_output) {
@@ -77,17 +79,19 @@ ColumnParallelLinear::ColumnParallelLinear(const std::string& name, i64 in, cons
 
 Tensor ColumnParallelLinear::forward(const Tensor& x, Pass& pass) {
   pass.save(this, x);
+  const LinearScales scales = fp8_.forward(this, x, {slice_.weight.value}, pass);
   const Tensor whole_x = region_.whole(x).wait();
-  const Tensor y = skip_bias_add_ ? slice_.multiply(whole_x) : slice_.multiply_add(whole_x);
+  const Tensor y = skip_bias_add_ ? slice_.multiply(whole_x, scales) : slice_.multiply_add(whole_x, scales);
   return gather_output_ ? gather_from_tensor_parallel_region(y, region_.tp()) : y;
 }
 
 Tensor ColumnParallelLinear::backward(const Tensor& dy, Pass& pass) {
-  const Tensor x = pass.take(this);
   const Tensor own_dy = gather_output_ ? scatter_to_tensor_parallel_region(dy, region_.tp()) : dy;
+  const LinearScales scales = fp8_.backward(this, {own_dy}, pass);
+  const Tensor x = pass.take(this);
   return region_.backward(
-      x, pass, [&] { return slice_.input_gradient(own_dy); },
-      [this, own_dy](const Tensor& whole_x) { slice_.weight_gradient(own_dy, whole_x); });
+      x, pass, [&] { return slice_.input_gradient(own_dy, scales); },
+      [this, own_dy, scales](const Tensor& whole_x) { slice_.weight_gradient(own_dy, whole_x, scales); });
 }
 
 ActivationPlacement ColumnParallelLinear::gives(ActivationPlacement x) const {
@@ -98,6 +102,7 @@ ActivationPlacement ColumnParallelLinear::gives(ActivationPlacement x) const {
 RowParallelLinear::RowParallelLinear(const std::string& name, i64 in, i64 out, Communicator& tp,
                                      const LinearOptions& options, bool input_is_parallel)
     : region_(tp, options.sequence_parallel),
+      fp8_(options.fp8),
       slice_(name, split_box({out, in}, 1, tp), Box{{out}, {0}, {out}}, options),
       skip_bias_add_(options.skip_bias_add),
       input_is_parallel_(input_is_parallel) {
@@ -107,19 +112,21 @@ RowParallelLinear::RowParallelLinear(const std::string& name, i64 in, i64 out, C
 Tensor RowParallelLinear::forward(const Tensor& x, Pass& pass) {
   const Tensor own_x = input_is_parallel_ ? x : scatter_to_tensor_parallel_region(x, region_.tp());
   pass.save(this, own_x);
-  Tensor y = region_.sum(slice_.multiply(own_x)).wait();
+  const LinearScales scales = fp8_.forward(this, own_x, {slice_.weight.value}, pass);
+  Tensor y = region_.sum(slice_.multiply(own_x, scales)).wait();
   if (slice_.bias && !skip_bias_add_) ops::add_bias(y, slice_.bias->value);
   return y;
 }
 
 Tensor RowParallelLinear::backward(const Tensor& dy, Pass& pass) {
+  const LinearScales scales = fp8_.backward(this, {dy}, pass);
   const Tensor x = pass.take(this);
   const Tensor whole_dy = region_.whole(dy).wait();
-  const Tensor dx = slice_.input_gradient(whole_dy);
+  const Tensor dx = slice_.input_gradient(whole_dy, scales);
   if (pass.defers_weights) {  // keeps this rank's part, as TensorParallelRegion::backward() does
-    pass.run_or_defer([this, dy, x] { slice_.weight_gradient(region_.whole(dy).wait(), x); });
+    pass.run_or_defer([this, dy, x, scales] { slice_.weight_gradient(region_.whole(dy).wait(), x, scales); });
   } else {
-    slice_.weight_gradient(whole_dy, x);
+    slice_.weight_gradient(whole_dy, x, scales);
   }
   return input_is_parallel_ ? dx : gather_from_tensor_parallel_region(dx, region_.tp());
 }

@@ -4,10 +4,12 @@
 // weight.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "comm/communicator.h"
 #include "nn/module.h"
+#include "parallel/tp/fp8_scaling.h"
 #include "parallel/tp/mappings.h"
 
 namespace mcpp {
@@ -16,20 +18,23 @@ struct LinearOptions {
   bool bias = true;
   bool skip_bias_add = false;  ///< the caller adds bias(), fused with what follows; its gradient is still computed here
   double init_std = 0.02;
-  std::vector<Box> matrices = {};  ///< Param::matrices of the weight; empty = it is one
-  bool sequence_parallel = false;  ///< outside the region each rank has its part of the sequence, [s / tp, b, h]
+  std::vector<Box> matrices = {};     ///< Param::matrices of the weight; empty = it is one
+  bool sequence_parallel = false;     ///< outside the region each rank has its part of the sequence, [s / tp, b, h]
+  std::optional<Fp8Recipe> fp8 = {};  ///< none: products are in the model's type
 };
 
-/// The slice of a weight [.., out, in] and of its bias that one rank holds, and the local products with them.
+/// The slice of a weight [.., out, in] and of its bias that one rank holds, and the local products with them: in the
+/// model's type, or in fp8 where there are scales.
 class LinearSlice {
  public:
   LinearSlice(const std::string& name, Box weight, Box bias, const LinearOptions& options);
 
-  Tensor multiply(const Tensor& x) const;                       ///< x W^T
-  Tensor multiply_add(const Tensor& x) const;                   ///< x W^T + b
-  Tensor input_gradient(const Tensor& dy) const;                ///< dy W
-  void add_input_gradient(const Tensor& dy, Tensor& dx) const;  ///< dx += dy W
-  void weight_gradient(const Tensor& dy, const Tensor& x);      ///< dW += dy^T x, db += sums of dy
+  Tensor multiply(const Tensor& x, const LinearScales& scales) const;                       ///< x W^T
+  Tensor multiply_add(const Tensor& x, const LinearScales& scales) const;                   ///< x W^T + b
+  Tensor input_gradient(const Tensor& dy, const LinearScales& scales) const;                ///< dy W
+  void add_input_gradient(const Tensor& dy, const LinearScales& scales, Tensor& dx) const;  ///< dx += dy W
+  /// dW += dy^T x, db += sums of dy
+  void weight_gradient(const Tensor& dy, const Tensor& x, const LinearScales& scales);
   void visit(const ParamVisitor& f);
 
   Param weight;
@@ -53,6 +58,7 @@ class ColumnParallelLinear final : public Module {
 
  private:
   TensorParallelRegion region_;
+  Fp8Scaling fp8_;
   LinearSlice slice_;
   bool skip_bias_add_, gather_output_;
 };
@@ -74,6 +80,7 @@ class RowParallelLinear final : public Module {
 
  private:
   TensorParallelRegion region_;
+  Fp8Scaling fp8_;
   LinearSlice slice_;
   bool skip_bias_add_, input_is_parallel_;
 };

@@ -26,7 +26,7 @@ class ExpertLayer {
         rows_each_(std::max<i64>(1, std::llround(imbalance_ * real(choices_ * layout_.etp) / real(own_)))) {}
 
   UnitTime time() const {
-    const ProductType type = rank_.job().work.products;
+    const ProductType type = rank_.job().work.fine_products();
     const i64 hidden = model_.hidden_size;
     UnitTime t = router();
     t += rank_.weight_products(rows_each_, up(width_), hidden, type, own_);

@@ -18,9 +18,11 @@ struct Implementation {
   double loss = 2;          ///< over the logits, forward and backward together
   Sweeps kernels{12, 20};   ///< launched for a layer, beside products
   double attention = 1;     ///< speed of its attention, of what the hardware attains
-  bool stores_scores = false;      ///< attention has its scores [s, s] in memory, in the precision of training
-  Sweeps scores{4.5, 5.5};         ///< over them, for softmax and dropout, where they are stored
-  Sweeps quantise{2, 3};           ///< over what products in fp8 take
+  bool stores_scores = false;  ///< attention has its scores [s, s] in memory, in the precision of training
+  Sweeps scores{4.5, 5.5};     ///< over them, for softmax and dropout, where they are stored
+  /// For products in fp8, to find scales and round: over inputs and weights, and over gradients of outputs.
+  Sweeps quantise{2.5, 4};
+  double quantise_again = 1.5;     ///< over inputs and weights once more, in backward
   double recomputed_products = 0;  ///< part of a layer's products that backward computes again although kept in part
   bool overlaps_data_parallel = true;  ///< gradients are reduced and weights gathered while others are computed
   int gradient_bytes = 4;              ///< of an element, as they are summed over ranks

@@ -16,6 +16,8 @@ constexpr double kAttentionRamp = 340, kNarrowHeads = 0.72;
 /// Operations of attention's backward pass, of those of its forward pass, and the speed of the one, of the other's.
 constexpr double kBackwardWork = 2.5, kBackwardSpeed = 0.97;
 
+constexpr double kWide = 4;  // bytes of what is summed over kernels or ranks
+
 class Layer {
  public:
   explicit Layer(const Job& job)
@@ -44,6 +46,7 @@ class Layer {
     const bool is_attention = which == LayerHalf::Attention;
     UnitTime t = is_attention ? attention_branch() : kind == LayerKind::Dense ? mlp_branch() : expert_time(rank_);
     t += elementwise(which);
+    if (work_.products == ProductType::Fp8 && (is_attention || kind == LayerKind::Dense)) t += quantising(which);
     if (is_attention) t += context_parallel(t);
     keep_less(t, kind, which);
     return t;
@@ -75,9 +78,7 @@ class Layer {
 
   UnitTime output() const {
     const i64 vocabulary = model_.padded_vocab_size() / layout_.tp;
-    const bool is_fp8 = work_.products == ProductType::Fp8;  // which logits are too fine for
-    UnitTime t =
-        rank_.weight_products(tokens_, vocabulary, model_.hidden_size, is_fp8 ? ProductType::Bf16 : work_.products);
+    UnitTime t = rank_.weight_products(tokens_, vocabulary, model_.hidden_size, work_.fine_products());
     const KernelTimes& kernels = rank_.kernels();
     const double half = kernels.loss / 2 * real(tokens_) * real(vocabulary), stream = rank_.stream_elements();
     t.forward.elementwise = rank_.seconds(half + kernels.norm.forward * stream, 3);
@@ -111,9 +112,13 @@ class Layer {
     return t;
   }
 
-  bool goes_around_ring() const { return layout_.cp > 1 && layout_.cp_comm_type == CpCommType::P2p; }
+  bool goes_around_ring() const {
+    return layout_.keys_group().ranks > 1 && layout_.cp_comm_type != CpCommType::AllGather;
+  }
   /// Of the keys that one kernel sees.
-  i64 kernel_length() const { return goes_around_ring() ? model_.seq_length / layout_.cp : model_.seq_length; }
+  i64 kernel_length() const {
+    return goes_around_ring() ? model_.seq_length / layout_.keys_group().ranks : model_.seq_length;
+  }
 
   /// Operations per second of attention.
   double attention_rate(bool is_backward) const {
@@ -165,7 +170,7 @@ class Layer {
     return t;
   }
 
-  /// A norm, a residual, of attention also the heads, and what products in fp8 take.
+  /// A norm, a residual, and of attention also the heads.
   UnitTime elementwise(LayerHalf half) const {
     const bool is_attention = half == LayerHalf::Attention;
     const KernelTimes& kernels = rank_.kernels();
@@ -177,48 +182,95 @@ class Layer {
     t.backward_input.elementwise =
         rank_.seconds(stream * (kernels.norm.backward + kernels.residual.backward) + kernels.heads.backward * qkv,
                       program_.kernels.backward / 2);
-    if (work_.products != ProductType::Fp8) return t;
-    const double hidden = real(tokens_ * model_.hidden_size), end = real(tokens_ * (is_attention ? queries_ : ffn_));
-    const double weights = real(model_.hidden_size) * real(is_attention ? 2 * queries_ + 2 * keys_ : up_ + ffn_);
-    t.forward.elementwise += rank_.traffic_seconds(program_.quantise.forward * (hidden + end + weights), 0);
-    t.backward_input.elementwise +=
-        rank_.traffic_seconds(program_.quantise.backward * (hidden + (is_attention ? qkv : real(tokens_ * up_))), 0);
     return t;
   }
 
-  UnitTime context_parallel(const UnitTime& sofar) const {
+  /// What products in fp8 take beside them.
+  UnitTime quantising(LayerHalf half) const {
+    const bool is_attention = half == LayerHalf::Attention;
+    const double hidden = real(tokens_ * model_.hidden_size), end = real(tokens_ * (is_attention ? queries_ : ffn_));
+    const double weights = real(model_.hidden_size) * real(is_attention ? 2 * queries_ + 2 * keys_ : up_ + ffn_);
+    const double operands = hidden + end + weights;
+    const double gradients = hidden + real(tokens_) * real(is_attention ? queries_ + 2 * keys_ : up_);
     UnitTime t;
-    if (layout_.cp == 1) return t;
-    const double keys = 2 * real(tokens_ * keys_) * element_, all = real(layout_.cp) * keys;
-    const RankGroup group = layout_.cp_group();
-    if (layout_.cp_comm_type == CpCommType::AllGather) {
-      const double gather = collectives_.all_gather(all, group);
-      t.forward.context_parallel = gather;
-      t.backward_input.context_parallel = 2 * gather;
-    } else if (layout_.cp_comm_type == CpCommType::P2p) {
-      // Around the ring while what is there is computed.
-      const double ring = real(layout_.cp - 1) * collectives_.message(keys, group.stride);
-      const auto exposed = [&](double messages, double computed) {
-        return std::max(hw_.lost_to_communication() * messages, messages - computed);
-      };
-      t.forward.context_parallel = exposed(ring, sofar.forward.attention);
-      t.backward_input.context_parallel = exposed(2 * ring, sofar.backward_input.attention);
-      t += merging();
-    } else {
-      const double exchange = collectives_.all_to_all(real(tokens_) * real(2 * queries_ + 2 * keys_) * element_, group);
-      t.forward.context_parallel = t.backward_input.context_parallel = exchange;
-    }
+    t.forward.elementwise = rank_.traffic_seconds(program_.quantise.forward * operands, 0);
+    t.backward_input.elementwise =
+        rank_.traffic_seconds(program_.quantise.backward * gradients + program_.quantise_again * operands, 0);
+    agree_on_scales(t);
+    return t;
+  }
+
+  /// Of the two linear layers of half a layer, in both passes: a few bytes among all that hold parts of their tensors.
+  void agree_on_scales(UnitTime& t) const {
+    constexpr double kBytes = 8, kLinearLayers = 2;
+    const auto seconds = [&](i64 ranks, const RankGroup& group) {
+      return ranks > 1 ? kLinearLayers * collectives_.all_reduce(kBytes, group) : 0;
+    };
+    const double tensor_parallel = seconds(layout_.tp, layout_.tp_group());
+    const double context_parallel = seconds(layout_.cp, layout_.cp_group());
+    for (PassTime* pass : {&t.forward, &t.backward_input})
+      pass->tensor_parallel += tensor_parallel, pass->context_parallel += context_parallel;
+  }
+
+  /// Elements of the keys that a rank has of each token, where ranks exchange heads after that: with fewer query groups
+  /// than these several get the same one.
+  i64 exchanged_keys() const {
+    const i64 groups = keys_ / model_.head_dim();
+    return groups % layout_.cp_heads == 0 ? keys_ : layout_.cp_heads * model_.head_dim();
+  }
+  double key_bytes() const { return 2 * real(tokens_ * exchanged_keys()) * element_; }
+  /// Of their gradients, which travel in fp32.
+  double key_gradient_bytes() const { return key_bytes() * kWide / element_; }
+
+  UnitTime context_parallel(const UnitTime& sofar) const {
+    UnitTime t = exchanged_heads();
+    if (layout_.keys_group().ranks > 1) t += goes_around_ring() ? ring(sofar) : gathered_keys();
+    return t;
+  }
+
+  /// Queries, keys and values go, and the output comes back; gradients the other way.
+  UnitTime exchanged_heads() const {
+    UnitTime t;
+    if (layout_.cp_heads == 1) return t;
+    const double outside = 2 * real(tokens_ * queries_) * element_;
+    const bool shares_groups = exchanged_keys() != keys_;  // of which several ranks have gradients to be added up
+    const auto exchange = [&](double bytes) { return collectives_.all_to_all(bytes, layout_.heads_group()); };
+    t.forward.context_parallel = exchange(outside + key_bytes());
+    t.backward_input.context_parallel = exchange(outside + (shares_groups ? key_gradient_bytes() : key_bytes()));
+    return t;
+  }
+
+  UnitTime gathered_keys() const {
+    const RankGroup group = layout_.keys_group();
+    const double ranks = real(group.ranks), gather = collectives_.all_gather(ranks * key_bytes(), group);
+    UnitTime t;
+    t.forward.context_parallel = gather;
+    t.backward_input.context_parallel = gather + collectives_.reduce_scatter(ranks * key_gradient_bytes(), group);
+    return t;
+  }
+
+  /// Keys and values go round while what is there is computed, in backward with their gradient, which comes home last.
+  UnitTime ring(const UnitTime& sofar) const {
+    const RankGroup group = layout_.keys_group();
+    const double hops = real(group.ranks - 1), keys = collectives_.message(key_bytes(), group.stride),
+                 gradients = collectives_.message(key_gradient_bytes(), group.stride);
+    const auto exposed = [&](double sent, double computed) {
+      return std::max(hw_.lost_to_communication() * sent, sent - computed);
+    };
+    UnitTime t = merging(hops);
+    t.forward.context_parallel += exposed(hops * keys, sofar.forward.attention);
+    t.backward_input.context_parallel += exposed(hops * (keys + gradients), sofar.backward_input.attention) + gradients;
     return t;
   }
 
   /// Of what each hop after the first gives in fp32 with what is there: of outputs, and of gradients of queries, keys
   /// and values.
-  UnitTime merging() const {
-    const double wide = 4 / element_, hops = real(layout_.cp - 1), queries = real(tokens_ * queries_);
+  UnitTime merging(double hops) const {
+    const double wide = kWide / element_, queries = real(tokens_ * queries_);
     UnitTime t;
     t.forward.context_parallel = rank_.traffic_seconds(hops * 3 * wide * queries, hops);
     t.backward_input.context_parallel =
-        rank_.traffic_seconds(hops * 3 * wide * (queries + 2 * real(tokens_ * keys_)), 2 * hops);
+        rank_.traffic_seconds(hops * 3 * wide * (queries + 2 * real(tokens_ * exchanged_keys())), 2 * hops);
     return t;
   }
 

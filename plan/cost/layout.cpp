@@ -1,5 +1,6 @@
 #include "plan/cost/layout.h"
 
+#include "base/number_text.h"
 #include "base/strings.h"
 
 namespace mcpp {
@@ -63,6 +64,7 @@ ActivationSetup Layout::activations(const Workload& work) const {
 std::string Layout::describe() const {
   std::string text = str("tp ", tp, sequence_parallel && tp > 1 ? " sp" : "");
   if (cp > 1) text += str(", cp ", cp, " ", enum_name(cp_comm_type));
+  if (cp_comm_type == CpCommType::A2aP2p) text += str(" of ", cp_heads, " x ", cp / cp_heads);
   if (ep > 1) text += str(", ep ", ep);
   if (etp > 1) text += str(", etp ", etp);
   if (ep * etp > 1 && dispatcher == TokenDispatcherType::AllGather) text += " allgather";
@@ -79,8 +81,10 @@ std::string Layout::describe() const {
   text += str(", micro batch ", micro_batch_size);
   if (recompute.granularity == Recompute::Granularity::Full) text += ", recompute full";
   if (recompute.granularity == Recompute::Granularity::Selective) text += ", recompute selective";
-  for (const auto& [place, what] :
-       {std::pair(states_place, "optimizer state"), {params_place, "weights"}, {activations_place, "activations"}})
+  const std::string part = states_elsewhere < 1 ? str(fixed(100 * states_elsewhere, 0), " % of ") : "";
+  for (const auto& [place, what] : {std::pair(states_place, part + "optimizer state"),
+                                    {params_place, "weights"},
+                                    {activations_place, "activations"}})
     if (place != OffloadTier::Device) text += str(", ", what, " ", place_name(place));
   return text;
 }

@@ -33,6 +33,8 @@ struct Workload {
   double expert_imbalance = 1.1;
 
   double tokens() const { return static_cast<double>(global_batch_size * model.seq_length); }
+  /// Of the experts of a mixture and of the output layer, which are not in fp8.
+  ProductType fine_products() const { return products == ProductType::Fp8 ? ProductType::Bf16 : products; }
 };
 
 /// Names are those of the configuration.
@@ -65,6 +67,9 @@ struct Layout {
   i64 microbatches(i64 global_batch_size) const { return global_batch_size / (micro_batch_size * dp()); }
   RankGroup tp_group() const { return {.ranks = tp, .stride = 1}; }
   RankGroup cp_group() const { return {.ranks = cp, .stride = tp}; }
+  /// Neighbours along cp that exchange heads; and those at the same place of such, who are a ring or gather keys.
+  RankGroup heads_group() const { return {.ranks = cp_heads, .stride = tp}; }
+  RankGroup keys_group() const { return {.ranks = cp / cp_heads, .stride = tp * cp_heads}; }
   /// Those that share what ZeRO cuts: neighbours along cp and dp.
   RankGroup shard_group() const;
   /// Ranks of different instances that hold the same part.

@@ -19,8 +19,10 @@ class Roofline {
       : job_(job), rank_(job), model_(job.work.model), tokens_(rank_.tokens()), element_(rank_.element_bytes()) {}
 
   std::vector<RooflineRow> rows() {
-    for (const auto& [name, shape] : layer_products(job_)) product(name, shape);
-    product("output", {.m = tokens_, .n = vocabulary(), .k = model_.hidden_size});
+    const Workload& work = job_.work;
+    for (const auto& [name, shape] : layer_products(job_))
+      product(name, shape, name.starts_with("expert") ? work.fine_products() : work.products);
+    product("output", {.m = tokens_, .n = vocabulary(), .k = model_.hidden_size}, work.fine_products());
     attention();
     kernels();
     return std::move(rows_);
@@ -29,17 +31,15 @@ class Roofline {
  private:
   i64 vocabulary() const { return model_.padded_vocab_size() / job_.layout.tp; }
 
-  void product(const std::string& name, const ProductShape& s) {
-    const double bytes = operand() * real(s.batch) * (real(s.m) * real(s.k) + real(s.k) * real(s.n)) +
+  void product(const std::string& name, const ProductShape& s, ProductType type) {
+    const double operand = type == ProductType::Fp32 ? 4 : type == ProductType::Fp8 ? 1 : 2;
+    const double bytes = operand * real(s.batch) * (real(s.m) * real(s.k) + real(s.k) * real(s.n)) +
                          element_ * real(s.batch) * real(s.m) * real(s.n);
     rows_.push_back({.name = name,
                      .size = str(s.batch > 1 ? str(s.batch, " of ") : "", s.m, " x ", s.n, " x ", s.k),
-                     .seconds = rank_.product_seconds(job_.work.products, s, element_, ProductPass::Forward),
+                     .seconds = rank_.product_seconds(type, s, element_, ProductPass::Forward),
                      .flops = s.flops(),
                      .bytes = bytes});
-  }
-  double operand() const {
-    return job_.work.products == ProductType::Fp32 ? 4 : job_.work.products == ProductType::Fp8 ? 1 : 2;
   }
 
   void attention() {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/strings.h"
+#include "plan/cost/kernel_times.h"
 #include "plan/cost/real.h"
 
 namespace mcpp {
@@ -21,35 +22,37 @@ double Elsewhere::in_host(double bytes) const {
   return rate > 0 ? bytes / rate : job_.hardware.traffic_seconds(bytes);
 }
 
-void Elsewhere::add_to(UnitTime& passes, const StageContents& stage, double weights) const {
-  double copied = 0, on_disk = 0;  // bytes of each direction
-  const auto add = [&](OffloadTier tier, double bytes) {
-    if (tier != OffloadTier::Device) copied += bytes;
-    if (tier == OffloadTier::File) on_disk += bytes;
-  };
+void Elsewhere::add_to(UnitTime& passes, const StageContents& stage, const Brought& weights) const {
+  double activations = 0;
   if (layout_.activations_place != OffloadTier::Device)
-    add(layout_.activations_place,
-        real(stage_activations(job_.work.model, layout_.activations(job_.work), stage).away));
+    activations = real(stage_activations(job_.work.model, layout_.activations(job_.work), stage).away);
   // With a second copy of the weights in the node they come once a step, which is little.
-  if (layout_.node_ranks == 1) add(layout_.params_place, element() * weights);
-  if (copied <= 0) return;
-  const auto wait = [&](PassTime& pass, double beside) {
-    pass.elsewhere += over_link(copied);
+  const bool brings_weights = layout_.params_place != OffloadTier::Device && layout_.node_ranks == 1;
+  const auto wait = [&](PassTime& pass, double of_weights, double beside) {
+    const double bytes = brings_weights ? element() * of_weights : 0;
+    const double on_disk = (layout_.activations_place == OffloadTier::File ? activations : 0) +
+                           (layout_.params_place == OffloadTier::File ? bytes : 0);
+    pass.elsewhere += over_link(activations + bytes) + checked(on_disk);
     if (on_disk > 0) pass.elsewhere += std::max(0.0, over_disk(on_disk) - pass.total() - beside);
   };
-  wait(passes.forward, 0);
-  wait(passes.backward_input, passes.backward_weight.total());
+  wait(passes.forward, weights.forward, 0);
+  wait(passes.backward_input, weights.backward, passes.backward_weight.total());
 }
 
 double Elsewhere::update_seconds(double weights) const {
   const double there = weights * layout_.share_elsewhere(), w = element();
   const double states = 4 * (job_.work.states.of_matrices + job_.work.states.master(job_.work.dtype));
   double copied = there * (4 + 2 * w), on_disk = 0;
-  const double updated = in_host(there * (4 + 2 * states + w));
   if (layout_.states_place == OffloadTier::File) on_disk += 2 * states * there;
   if (layout_.params_place != OffloadTier::Device) copied += w * weights;
   if (layout_.params_place == OffloadTier::File) on_disk += 2 * w * weights;
-  return over_link(copied) + std::max(updated, on_disk > 0 ? over_disk(on_disk) : 0);
+  return over_link(copied) + std::max(updated(there, states) + checked(on_disk), on_disk > 0 ? over_disk(on_disk) : 0);
+}
+
+/// In the host's memory; on processors, which are their own host, as quickly as weights that stay there.
+double Elsewhere::updated(double weights, double states) const {
+  if (job_.hardware.host.memory_bandwidth > 0) return in_host(weights * (4 + 2 * states + element()));
+  return weights * kernel_times(job_.hardware, job_.program, job_.work).update;
 }
 
 std::vector<std::string> missing_rates(const Hardware& hardware, const Layout& layout) {

@@ -10,6 +10,11 @@
 
 namespace mcpp {
 
+/// Weights that a rank keeps, as often as they come to be gathered for a pass of a microbatch.
+struct Brought {
+  double forward = 0, backward = 0;
+};
+
 /// Of a job that outlives it. Copies between a device and its host wait for one another, and disks work beside both.
 /// Where links or the host's memory have no rates the device is the host, and its memory's rate counts.
 class Elsewhere {
@@ -17,14 +22,17 @@ class Elsewhere {
   explicit Elsewhere(const Job& job) : job_(job), layout_(job.layout) {}
 
   /// Adds to the passes of a microbatch through a stage what they wait for its activations, and for the `weights` that
-  /// the rank keeps of it, which come to be gathered for each.
-  void add_to(UnitTime& passes, const StageContents& stage, double weights) const;
+  /// the rank keeps of it.
+  void add_to(UnitTime& passes, const StageContents& stage, const Brought& weights) const;
   /// To update so many weights: those whose states are elsewhere have their gradients go there, and come back.
   double update_seconds(double weights) const;
 
  private:
   double over_link(double bytes) const;
   double in_host(double bytes) const;
+  /// Checksums of what goes to a disk or comes from it, which nothing hides.
+  double checked(double bytes) const { return in_host(bytes); }
+  double updated(double weights, double states) const;
   double over_disk(double bytes) const { return bytes / (1e9 * job_.hardware.host.nvme_bandwidth); }
   double element() const;
 

@@ -39,8 +39,12 @@ int PipelineRun::busiest() const {
   return busiest;
 }
 
-Schedule PipelineRun::lowered(i64 microbatches) const {
-  return lower(make_schedule(layout_.schedule, map_.ranks, static_cast<int>(microbatches), map_.chunks_per_rank));
+const Schedule& PipelineRun::lowered(i64 microbatches) const {
+  const auto [found, is_new] = lowered_.try_emplace(microbatches);
+  if (is_new)
+    found->second =
+        lower(make_schedule(layout_.schedule, map_.ranks, static_cast<int>(microbatches), map_.chunks_per_rank));
+  return found->second;
 }
 
 std::vector<ScheduleCosts> PipelineRun::costs(double message, double turns) const {
@@ -55,13 +59,12 @@ std::vector<ScheduleCosts> PipelineRun::costs(double message, double turns) cons
 
 std::pair<Schedule, Timeline> PipelineRun::begin(i64 microbatches, double message) const {
   const i64 round = row_of(layout_.schedule).in_rounds ? layout_.pp : 1;
-  Schedule schedule = lowered(std::min(microbatches_, std::max(round, microbatches / round * round)));
-  Timeline timeline = simulate(schedule, costs(message, turns_));
-  return {std::move(schedule), std::move(timeline)};
+  const Schedule& schedule = lowered(std::min(microbatches_, std::max(round, microbatches / round * round)));
+  return {schedule, simulate(schedule, costs(message, turns_))};
 }
 
 PipelineRun::Times PipelineRun::simulated(i64 microbatches, double message) const {
-  const Schedule schedule = lowered(microbatches);
+  const Schedule& schedule = lowered(microbatches);
   if (turns_ > 1) return in_turns(schedule, message);
   const Timeline timeline = simulate(schedule, costs(message, 1));
   Times times{.seconds = timeline.makespan, .reduced = timeline.makespan};

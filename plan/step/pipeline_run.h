@@ -1,6 +1,7 @@
 // The passes of a step through the stages of a pipeline, as its schedule has them: run by the simulator of
 // `megatron_cpp schedule`.
 #pragma once
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -16,13 +17,14 @@ struct StageWork {
   StageContents contents;
   UnitTime passes;  ///< of a microbatch
   double sums = 0;  ///< seconds of its gradients over links, once a step
+  double ends = 0;  ///< that its first and its last pass of a step take longer than others (RowWaits)
 
   double backward_seconds() const { return passes.backward_input.total() + passes.backward_weight.total(); }
   /// Parts that its gradients are summed in, one after another as backward leaves them.
   double units() const;
 };
 
-/// Of a job that outlives it.
+/// Of a job that outlives it. Not for several threads.
 class PipelineRun {
  public:
   PipelineRun(const Job& job, std::vector<StageWork> stages);
@@ -52,7 +54,7 @@ class PipelineRun {
 
  private:
   const StageWork& stage(int index) const { return stages_[static_cast<std::size_t>(index)]; }
-  Schedule lowered(i64 microbatches) const;
+  const Schedule& lowered(i64 microbatches) const;
   std::vector<ScheduleCosts> costs(double message, double turns) const;
   Times simulated(i64 microbatches, double message) const;
   Times in_turns(const Schedule& schedule, double message) const;
@@ -64,6 +66,7 @@ class PipelineRun {
   StageMap map_;
   i64 microbatches_;
   double turns_;
+  mutable std::map<i64, Schedule> lowered_;  // as often as one is run, with other costs, it is made once
 };
 
 }  // namespace mcpp

@@ -8,7 +8,7 @@
 #include "plan/cost/real.h"
 #include "plan/step/elsewhere.h"
 #include "plan/step/pipeline_run.h"
-#include "plan/step/weight_traffic.h"
+#include "plan/step/unit_row.h"
 
 namespace mcpp {
 namespace {
@@ -36,9 +36,10 @@ class Step {
     } else {
       run_pipeline(step);
     }
-    step.data_parallel += weights_before() + tied_embeddings() + most_of_ranks([&](const StageWork& stage) {
-                            return traffic_.reduce(stage.contents).device + traffic_.gather(stage.contents).device;
-                          });
+    step.data_parallel +=
+        weights_before() + tied_embeddings() + most_of_ranks([&](const StageWork& stage) {
+          return stage.ends + traffic_.reduce(stage.contents).device + traffic_.gather(stage.contents).device;
+        });
     step.optimizer = pipeline_.turns() * optimizer(step.rank);
     step.data = data();
     step.seconds =
@@ -84,7 +85,9 @@ class Step {
  private:
   struct LayerTimes {
     UnitTime kept, again;
-    double first_gather = 0;  ///< that the first pass of a step takes longer
+    UnitTraffic traffic, traffic_again;
+
+    const UnitTime& time(bool is_recomputed) const { return is_recomputed ? again : kept; }
   };
 
   std::map<LayerKind, LayerTimes> layer_times() const {
@@ -97,9 +100,8 @@ class Step {
       if (layout_.recompute.distributes_saved)
         times.again.backward_input.tensor_parallel += collectives_.all_gather(
             real(residual_bytes(job_.work.model, layout_.activations(job_.work))), layout_.tp_group());
-      traffic_.add_to(times.kept, kind, false);
-      traffic_.add_to(times.again, kind, true);
-      times.first_gather = traffic_.first_gather(times.kept, kind);
+      times.traffic = traffic_.of_layer(kind, false);
+      times.traffic_again = traffic_.of_layer(kind, true);
     }
     return all;
   }
@@ -111,28 +113,62 @@ class Step {
       UnitTime passes = time_of_layers(contents);
       if (contents.has_embedding) passes += embedding;
       if (contents.has_output) passes += output;
+      const RowWaits waits =
+          layout_.zero_stage < 2 ? RowWaits{} : waits_of(units_of(contents, embedding, output), traffic_);
+      passes.forward.data_parallel += waits.forward;
+      passes.backward_input.data_parallel += waits.backward;
       if (layout_.params_place != OffloadTier::Device || layout_.activations_place != OffloadTier::Device)
-        elsewhere_.add_to(passes, contents, traffic_.kept(contents));
+        elsewhere_.add_to(passes, contents, brought(contents));
       const double sums = sums_gradients ? traffic_.reduce(contents).links : 0;
-      list.push_back({.contents = contents, .passes = passes, .sums = sums});
+      list.push_back({.contents = contents, .passes = passes, .sums = sums, .ends = waits.ends});
     }
     return list;
   }
 
-  UnitTime time_of_layers(const StageContents& stage) const {
-    UnitTime sum;
+  Brought brought(const StageContents& stage) const {
+    const double once = traffic_.kept(stage);
+    return {.forward = once + traffic_.kept_twice(stage), .backward = once};
+  }
+
+  /// Calls f(group, times, is_recomputed, count) for the layers of each kind in each group of a stage's.
+  template <class F>
+  void for_layers(const StageContents& stage, F f) const {
     i64 first = stage.first_layer;
+    std::size_t number = 0;
     for (const LayerGroup& group : layer_groups(layout_.recompute, stage.num_layers())) {
       const i64 sparse = traffic_.weights().layers(LayerKind::Experts, first, first + group.layers);
       for (const auto& [kind, count] :
-           {std::pair(LayerKind::Dense, group.layers - sparse), std::pair(LayerKind::Experts, sparse)}) {
-        if (count == 0) continue;
-        const LayerTimes& times = layers_.at(kind);
-        sum += (group.is_recomputed ? times.again : times.kept) * real(count);
-      }
+           {std::pair(LayerKind::Dense, group.layers - sparse), std::pair(LayerKind::Experts, sparse)})
+        if (count > 0) f(number, layers_.at(kind), group.is_recomputed, count);
       first += group.layers;
+      ++number;
     }
+  }
+
+  UnitTime time_of_layers(const StageContents& stage) const {
+    UnitTime sum;
+    for_layers(stage, [&](std::size_t, const LayerTimes& times, bool is_recomputed, i64 count) {
+      sum += times.time(is_recomputed) * real(count);
+    });
     return sum;
+  }
+
+  /// The stage as ZeRO 2 and 3 see it: each group of layers is a unit.
+  std::vector<RowUnit> units_of(const StageContents& stage, const UnitTime& embedding, const UnitTime& output) const {
+    std::vector<RowUnit> row;
+    const auto add = [&](const UnitTime& time, const UnitTraffic& traffic, i64 count) {
+      row.back().forward += time.forward.total() * real(count);
+      row.back().backward += (time.backward_input.total() + time.backward_weight.total()) * real(count);
+      for (i64 i = 0; i < count; ++i) row.back().traffic += traffic;
+    };
+    if (stage.has_embedding) row.emplace_back(), add(embedding, traffic_.of_embedding(stage), 1);
+    const std::size_t before = row.size();
+    for_layers(stage, [&](std::size_t group, const LayerTimes& times, bool is_recomputed, i64 count) {
+      if (row.size() == before + group) row.emplace_back();
+      add(times.time(is_recomputed), is_recomputed ? times.traffic_again : times.traffic, count);
+    });
+    if (stage.has_output) row.emplace_back(), add(output, traffic_.of_output(stage), 1);
+    return row;
   }
 
   /// The most that a rank of the pipeline has of f(stage), of all its stages.
@@ -157,7 +193,6 @@ class Step {
 
   /// Weights that are gathered before the first pass can begin, or beside it.
   double weights_before() const {
-    if (layout_.node_ranks > 1) return most_of_ranks([&](const StageWork& stage) { return first_gathers(stage); });
     const auto links = [&](const StageWork& stage) { return traffic_.gather(stage.contents).links; };
     if (!job_.program.overlaps_data_parallel) return most_of_ranks(links);
     double longest = 0;
@@ -167,15 +202,6 @@ class Step {
       longest = std::max({longest, traffic_.beside(first.passes.forward.total(), gather), gather / first.units()});
     }
     return longest;
-  }
-
-  /// With a second copy of the weights: what the first pass through a stage takes longer, before there is one.
-  double first_gathers(const StageWork& stage) const {
-    double sum = 0;
-    for (const auto& [kind, times] : layers_)
-      sum += times.first_gather *
-             real(traffic_.weights().layers(kind, stage.contents.first_layer, stage.contents.end_layer));
-    return sum;
   }
 
   double tied_embeddings() const {

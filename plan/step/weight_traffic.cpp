@@ -23,6 +23,15 @@ Transfer& Transfer::operator+=(const Transfer& other) {
   return *this;
 }
 
+UnitTraffic& UnitTraffic::operator+=(const UnitTraffic& other) {
+  first += other.first;
+  forward += other.forward;
+  backward += other.backward;
+  sums += other.sums;
+  is_ahead &= other.is_ahead;
+  return *this;
+}
+
 WeightTraffic::WeightTraffic(const Job& job)
     : job_(job),
       layout_(job.layout),
@@ -33,12 +42,16 @@ WeightTraffic::WeightTraffic(const Job& job)
       weight_bytes_(layout_.rounding.packed_weights ? kPackedBytes : element_),
       gradient_bytes_(layout_.rounding.bf16_gradients ? 2 : job.program.gradient_bytes) {}
 
+bool WeightTraffic::ties_own_embedding(const StageContents& stage) const {
+  return stage.has_embedding && stage.has_output && !job_.work.model.untie_embeddings_and_output_weights;
+}
+
 double WeightTraffic::beside(double work, double links) const {
   if (links <= 0) return 0;
   return job_.program.overlaps_data_parallel ? std::max(lost_ * links, links - work) : links;
 }
 
-std::vector<WeightTraffic::Group> WeightTraffic::of_layer(LayerKind kind) const {
+std::vector<WeightTraffic::Group> WeightTraffic::groups_of(LayerKind kind) const {
   std::vector<Group> groups{{.weights = {weights_.of_layer(kind), weights_.of_layer(kind)},
                              .shards = layout_.shard_group(),
                              .instances = layout_.instance_group(),
@@ -51,7 +64,14 @@ std::vector<WeightTraffic::Group> WeightTraffic::of_layer(LayerKind kind) const 
   return groups;
 }
 
-std::vector<WeightTraffic::Group> WeightTraffic::of_stage(const StageContents& stage) const {
+WeightTraffic::Group WeightTraffic::vocabulary() const {
+  return {.weights = {weights_.vocabulary(), weights_.vocabulary()},
+          .shards = layout_.shard_group(),
+          .instances = layout_.instance_group(),
+          .has_copy = layout_.node_ranks > 1};
+}
+
+std::vector<WeightTraffic::Group> WeightTraffic::groups_of(const StageContents& stage) const {
   std::vector<Group> groups{
       {.weights = weights_.of(stage), .shards = layout_.shard_group(), .instances = layout_.instance_group()}};
   if (const WeightCount experts = weights_.experts_of(stage); experts.all > 0)
@@ -92,36 +112,49 @@ double WeightTraffic::factor_seconds(double elements) const {
          job_.hardware.traffic_seconds(kFactorBytes * elements);
 }
 
-Transfer WeightTraffic::gather_layer(LayerKind kind, bool from_copy) const {
-  Transfer sum;
-  if (layout_.zero_stage < 3) return sum;
-  for (const Group& group : of_layer(kind)) sum += gather(group, from_copy);
-  return sum;
-}
-
-void WeightTraffic::add_to(UnitTime& layer, LayerKind kind, bool is_recomputed) const {
-  if (layout_.zero_stage < 2) return;
-  const Transfer once = gather_layer(kind, true);
-  Transfer sums;
-  for (const Group& group : of_layer(kind)) sums += scatter_sums(group);
+/// Scattered, and added to those of the microbatches before.
+Transfer WeightTraffic::unit_sums(const Group& group) const {
+  Transfer sums = scatter_sums(group);
   if (job_.program.sums_gradients_whole) sums.links *= 2;
-  Transfer back = once * (is_recomputed && job_.program.gathers_again_to_recompute ? 2 : 1);
-  back += sums;
-  const double forward = layer.forward.total();
-  layer.forward.data_parallel = beside(forward, once.links) + once.device;
-  layer.backward_input.data_parallel =
-      beside(layer.backward_input.total() + layer.backward_weight.total(), back.links) + back.device;
+  sums.device += job_.hardware.traffic_seconds(3 * gradient_bytes_ * group.weights.all / real(group.shards.ranks));
+  return sums;
 }
 
-double WeightTraffic::first_gather(const UnitTime& layer, LayerKind kind) const {
-  if (layout_.node_ranks == 1) return 0;
-  const double work = layer.forward.total() - layer.forward.data_parallel;
-  return beside(work, gather_layer(kind, false).links) - beside(work, gather_layer(kind, true).links);
+UnitTraffic WeightTraffic::of_unit(const Group& group) const {
+  UnitTraffic unit;
+  if (layout_.zero_stage < 2) return unit;
+  unit.sums = unit_sums(group);
+  if (layout_.zero_stage < 3) return unit;
+  unit.first = gather(group, false);
+  unit.forward = unit.backward = gather(group, true);
+  return unit;
+}
+
+UnitTraffic WeightTraffic::of_layer(LayerKind kind, bool is_recomputed) const {
+  UnitTraffic layer;
+  for (const Group& group : groups_of(kind)) layer += of_unit(group);
+  if (is_recomputed && job_.program.gathers_again_to_recompute) layer.backward = layer.backward * 2;
+  return layer;
+}
+
+UnitTraffic WeightTraffic::of_embedding(const StageContents& stage) const {
+  UnitTraffic unit = of_unit(vocabulary());
+  if (ties_own_embedding(stage)) unit.backward = {};  // it is there since the output began
+  return unit;
+}
+
+UnitTraffic WeightTraffic::of_output(const StageContents& stage) const {
+  UnitTraffic unit = of_unit(vocabulary());
+  if (!ties_own_embedding(stage)) return unit;
+  unit.first = unit.forward;  // the embedding has brought a second copy
+  unit.sums = {};             // together with the embedding's
+  unit.is_ahead = false;
+  return unit;
 }
 
 Transfer WeightTraffic::reduce(const StageContents& stage) const {
   Transfer sum;
-  for (const Group& group : of_stage(stage)) {
+  for (const Group& group : groups_of(stage)) {
     if (layout_.zero_stage == 1) sum += scatter_sums(group);
     if (layout_.zero_stage == 0)
       sum.links += collectives_.all_reduce(gradient_bytes_ * group.weights.summed, group.shards);
@@ -136,20 +169,24 @@ Transfer WeightTraffic::reduce(const StageContents& stage) const {
 Transfer WeightTraffic::gather(const StageContents& stage) const {
   Transfer sum;
   if (layout_.zero_stage != 1 && layout_.zero_stage != 2) return sum;
-  for (const Group& group : of_stage(stage)) sum += gather(group, false);
+  for (const Group& group : groups_of(stage)) sum += gather(group, false);
   return sum;
 }
 
 double WeightTraffic::kept(const StageContents& stage) const {
   double elements = 0;
-  for (const Group& group : of_stage(stage)) elements += group.weights.all / real(group.shards.ranks);
+  for (const Group& group : groups_of(stage)) elements += group.weights.all / real(group.shards.ranks);
   return elements;
+}
+
+double WeightTraffic::kept_twice(const StageContents& stage) const {
+  return ties_own_embedding(stage) ? weights_.vocabulary() / real(layout_.shard_group().ranks) : 0;
 }
 
 double WeightTraffic::updated(const StageContents& stage) const {
   if (layout_.zero_stage > 0) return kept(stage);
   double elements = 0;
-  for (const Group& group : of_stage(stage)) elements += group.weights.all;
+  for (const Group& group : groups_of(stage)) elements += group.weights.all;
   return elements;
 }
 

@@ -15,6 +15,15 @@ struct Transfer {
   Transfer operator*(double factor) const { return {factor * links, factor * device}; }
 };
 
+/// What ZeRO 2 and 3 send of a unit of a model, an embedding, a layer or an output, in each microbatch.
+struct UnitTraffic {
+  Transfer first, forward, backward;  ///< its weights: in the first pass of a step, in later ones, and in backward
+  Transfer sums;                      ///< its gradients
+  bool is_ahead = true;               ///< weights can come while the unit before it computes
+
+  UnitTraffic& operator+=(const UnitTraffic& other);
+};
+
 /// Of a job that outlives it.
 class WeightTraffic {
  public:
@@ -25,11 +34,9 @@ class WeightTraffic {
   /// work down.
   double beside(double work, double links) const;
 
-  /// Adds what ZeRO 2 and 3 communicate for a layer in each microbatch.
-  void add_to(UnitTime& layer, LayerKind kind, bool is_recomputed) const;
-  /// How much longer the first forward pass of a step through such a layer takes, whose weights come from all ranks;
-  /// later there is a second copy.
-  double first_gather(const UnitTime& layer, LayerKind kind) const;
+  UnitTraffic of_layer(LayerKind kind, bool is_recomputed) const;
+  UnitTraffic of_embedding(const StageContents& stage) const;
+  UnitTraffic of_output(const StageContents& stage) const;
 
   /// Of a stage's gradients, once a step.
   Transfer reduce(const StageContents& stage) const;
@@ -37,6 +44,8 @@ class WeightTraffic {
   Transfer gather(const StageContents& stage) const;
   /// Of a stage's weights, those that this rank keeps where ZeRO 3 cuts them.
   double kept(const StageContents& stage) const;
+  /// Of these, those that are gathered twice in a forward pass.
+  double kept_twice(const StageContents& stage) const;
   /// And those that it updates.
   double updated(const StageContents& stage) const;
 
@@ -48,16 +57,19 @@ class WeightTraffic {
     double tensors = 1;     ///< that are gathered one after another
     bool has_copy = false;  ///< a second one
   };
-  std::vector<Group> of_layer(LayerKind kind) const;
-  std::vector<Group> of_stage(const StageContents& stage) const;
+  std::vector<Group> groups_of(LayerKind kind) const;
+  Group vocabulary() const;
+  std::vector<Group> groups_of(const StageContents& stage) const;
 
+  /// Whether its output uses the weights of its own embedding.
+  bool ties_own_embedding(const StageContents& stage) const;
   Transfer gather(const Group& group, bool from_copy) const;
   Transfer scatter_sums(const Group& group) const;
   Transfer packed_sums(double elements, const Group& group) const;
   /// What factors of low rank cost the device: products, and ways over gradients and what is remembered.
   double factor_seconds(double elements) const;
-  /// All groups of a layer.
-  Transfer gather_layer(LayerKind kind, bool from_copy) const;
+  Transfer unit_sums(const Group& group) const;
+  UnitTraffic of_unit(const Group& group) const;
 
   const Job& job_;
   const Layout& layout_;

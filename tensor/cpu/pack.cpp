@@ -96,10 +96,16 @@ void unpack(const Tensor& message, Tensor& x) {
   });
 }
 
-void add_unpacked(const Tensor& message, Tensor& sum) {
+/// Block by block, so that sums are written once.
+void sum_unpacked(const Tensor& messages, Tensor& sum) {
   float* numbers = sum.data<float>();
-  const i32* words = message.data<i32>();
-  for_each_block(sum, [=](i64 b) { add_unpacked_block(words + b * kPackedWords, numbers + b * kPackedBlock); });
+  const i32 *words = messages.data<i32>(), *end = words + messages.numel();
+  const i64 step = packed_words(sum.numel());
+  for_each_block(sum, [=](i64 b) {
+    const i32* next = words + b * kPackedWords;
+    unpack_block(next, numbers + b * kPackedBlock);
+    while ((next += step) < end) add_unpacked_block(next, numbers + b * kPackedBlock);
+  });
 }
 
 }  // namespace mcpp::HWY_NAMESPACE
@@ -110,7 +116,7 @@ namespace mcpp {
 
 HWY_EXPORT(pack);
 HWY_EXPORT(unpack);
-HWY_EXPORT(add_unpacked);
+HWY_EXPORT(sum_unpacked);
 
 template <>
 void PackKernels<DeviceType::Cpu>::pack(const Tensor& x, Tensor& message) {
@@ -123,8 +129,8 @@ void PackKernels<DeviceType::Cpu>::unpack(const Tensor& message, Tensor& x) {
 }
 
 template <>
-void PackKernels<DeviceType::Cpu>::add_unpacked(const Tensor& message, Tensor& sum) {
-  HWY_DYNAMIC_DISPATCH(add_unpacked)(message, sum);
+void PackKernels<DeviceType::Cpu>::sum_unpacked(const Tensor& messages, Tensor& sum) {
+  HWY_DYNAMIC_DISPATCH(sum_unpacked)(messages, sum);
 }
 
 }  // namespace mcpp

@@ -1,59 +1,17 @@
-// Routers of mixtures of experts. A row has a logit per expert, a few hundred at most: it is read into the first cache
-// once and swept there.
+// Routers of mixtures of experts: which experts a token's logits choose, and with which weights.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/routing.cpp"
 #include <cmath>
 #include <vector>
 
 #include "hwy/foreach_target.h"
-#include "tensor/cpu/simd/math-inl.h"
-#include "tensor/cpu/simd/partial_sums-inl.h"
+#include "tensor/cpu/simd/parallel.h"
+#include "tensor/cpu/simd/router_scores-inl.h"
 #include "tensor/ops/kernels.h"
 #include "tensor/wide.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
-
-/// What sums of sigmoids are divided with, so that 0 / 0 is none.
-template <class L>
-inline constexpr L kTiny = static_cast<L>(1e-20);
-
-/// to[n] = f(x), f working on vectors, and the sum of all; to may be x.
-template <class L, class F>
-HWY_INLINE L map_and_sum(const L* x, i64 n, L* to, F&& f) {
-  const LaneTag<L> d;
-  Sum<LaneTag<L>> sum;
-  sweep_slots(d, 0, n, [&](i64 i, auto lanes, int slot) {
-    const auto y = f(load(d, x + i, lanes));
-    store(y, d, to + i, lanes);
-    sum.add(used_or(d, y, hn::Zero(d), lanes), slot);
-  });
-  return sum.total();
-}
-
-template <class L>
-void divide(L* x, i64 n, L divisor) {
-  const LaneTag<L> d;
-  const auto inverse = hn::Set(d, 1 / divisor);
-  sweep(d, 0, n, [=](i64 i, auto lanes) { store(hn::Mul(load(d, x + i, lanes), inverse), d, x + i, lanes); });
-}
-
-/// to[n] = softmax(x), which may be the same; returns logsumexp(x).
-template <class L>
-L softmax_of_row(const L* x, i64 n, L* to) {
-  const LaneTag<L> d;
-  const L largest = largest_of(d, x, n);
-  const L sum = map_and_sum(x, n, to, [=](auto v) { return exp_of(d, hn::Sub(v, hn::Set(d, largest))); });
-  divide(to, n, sum);
-  return largest + std::log(sum);
-}
-
-/// to[n] = sigmoid(x), which may be the same; returns their sum.
-template <class L>
-L sigmoid_of_row(const L* x, i64 n, L* to) {
-  const LaneTag<L> d;
-  return map_and_sum(x, n, to, [=](auto v) { return logistic(d, v); });
-}
 
 /// Keeps the largest of the values that it is given, largest first; of equal ones those that came first.
 template <class L>
@@ -246,79 +204,6 @@ void expert_weights_backward(const Tensor& d_weights, const Tensor& logits, cons
   });
 }
 
-/// The scores of all experts that balancing losses take, at `to`; returns logsumexp(x).
-template <class L>
-L balanced_scores_of_row(RouterScore score, const L* x, i64 n, L* to) {
-  const L lse = softmax_of_row(x, n, to);
-  if (score == RouterScore::Sigmoid) divide(to, n, sigmoid_of_row(x, n, to) + kTiny<L>);
-  return lse;
-}
-
-void router_score_sums(const Tensor& logits, RouterScore score, Tensor& sums, Tensor& squares) {
-  on_wide(logits.dtype(), [&]<class L>() {
-    const LaneTag<double> d;
-    const i64 n = logits.dim(1), rows = logits.dim(0), batch = sums.dim(0), all = batch * n;
-    const L* x = logits.data<L>();
-    const PartialSums<double> partial(rows, all + 1, sums);
-    parallel_for(cpu(logits), rows, partial.rows_per_piece, [&](i64 begin, i64 end) {
-      std::vector<L> scores(static_cast<std::size_t>(n));
-      double* piece = partial.of_row(begin);
-      std::fill_n(piece, all + 1, 0.0);
-      for (i64 r = begin; r < end; ++r) {
-        const auto lse = static_cast<double>(balanced_scores_of_row(score, x + r * n, n, scores.data()));
-        piece[all] += lse * lse;
-        sweep(d, 0, n, [&, to = piece + r % batch * n](i64 i, auto lanes) {
-          store(hn::Add(load(d, to + i, lanes), load(d, scores.data() + i, lanes)), d, to + i, lanes);
-        });
-      }
-    });
-    partial.add_to(sums, 0, 0);
-    partial.add_to(squares, all, 0);
-  });
-}
-
-/// dx += the gradient by a row x of logits: of f . scores, and of logsumexp(x), times z and 2 logsumexp(x). p and q are
-/// room for n numbers each.
-template <class L>
-void score_sums_backward_of_row(RouterScore score, const L* x, const L* f, L z, i64 n, L* p, L* q, L* dx) {
-  const LaneTag<L> d;
-  const L lse = softmax_of_row(x, n, p);
-  const bool is_sigmoid = score == RouterScore::Sigmoid;
-  const L divisor = is_sigmoid ? sigmoid_of_row(x, n, q) + kTiny<L> : L{1};
-  const L* y = is_sigmoid ? q : p;
-  Sum<LaneTag<L>> sum;
-  sweep_slots(d, 0, n, [&](i64 i, auto lanes, int slot) {
-    sum.add_product(load(d, y + i, lanes), load(d, f + i, lanes), slot);
-  });
-  const auto mean = hn::Set(d, sum.total() / divisor), inverse = hn::Set(d, 1 / divisor), one = hn::Set(d, L{1});
-  const auto of_lse = hn::Set(d, 2 * z * lse);
-  sweep(d, 0, n, [=](i64 i, auto lanes) {
-    const auto s = load(d, y + i, lanes);
-    auto slope = hn::Mul(s, inverse);  // of a score by its logit, less what is common to the row
-    if (is_sigmoid) slope = hn::Mul(slope, hn::Sub(one, s));
-    const auto of_scores = hn::Mul(hn::Sub(load(d, f + i, lanes), mean), slope);
-    const auto gradient = hn::MulAdd(load(d, p + i, lanes), of_lse, of_scores);
-    store(hn::Add(load(d, dx + i, lanes), gradient), d, dx + i, lanes);
-  });
-}
-
-void router_score_sums_backward(const Tensor& logits, RouterScore score, const Tensor& factors, double z_factor,
-                                Tensor& d_logits) {
-  on_wide(logits.dtype(), [&]<class L>() {
-    const i64 n = logits.dim(1), batch = factors.dim(0);
-    const L* x = logits.data<L>();
-    L* dx = d_logits.data<L>();
-    const std::vector<L> f(factors.data<double>(), factors.data<double>() + factors.numel());
-    parallel_for(cpu(logits), logits.dim(0), rows_per_piece(n), [&](i64 begin, i64 end) {
-      std::vector<L> p(static_cast<std::size_t>(n)), q(p);
-      for (i64 r = begin; r < end; ++r) {
-        score_sums_backward_of_row(score, x + r * n, f.data() + r % batch * n, static_cast<L>(z_factor), n, p.data(),
-                                   q.data(), dx + r * n);
-      }
-    });
-  });
-}
-
 }  // namespace mcpp::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -328,8 +213,6 @@ namespace mcpp {
 HWY_EXPORT(choose_experts);
 HWY_EXPORT(expert_weights);
 HWY_EXPORT(expert_weights_backward);
-HWY_EXPORT(router_score_sums);
-HWY_EXPORT(router_score_sums_backward);
 
 template <>
 void Kernels<DeviceType::Cpu>::choose_experts(const Tensor& logits, const Tensor* bias, const RoutingRule& rule,
@@ -348,18 +231,6 @@ void Kernels<DeviceType::Cpu>::expert_weights_backward(const Tensor& d_weights, 
                                                        const Tensor& experts, const RoutingRule& rule,
                                                        Tensor& d_logits) {
   HWY_DYNAMIC_DISPATCH(expert_weights_backward)(d_weights, logits, experts, rule, d_logits);
-}
-
-template <>
-void Kernels<DeviceType::Cpu>::router_score_sums(const Tensor& logits, RouterScore score, Tensor& sums,
-                                                 Tensor& squares) {
-  HWY_DYNAMIC_DISPATCH(router_score_sums)(logits, score, sums, squares);
-}
-
-template <>
-void Kernels<DeviceType::Cpu>::router_score_sums_backward(const Tensor& logits, RouterScore score,
-                                                          const Tensor& factors, double z_factor, Tensor& d_logits) {
-  HWY_DYNAMIC_DISPATCH(router_score_sums_backward)(logits, score, factors, z_factor, d_logits);
 }
 
 }  // namespace mcpp

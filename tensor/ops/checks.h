@@ -37,6 +37,18 @@ inline void check_row_sums(const char* op, const char* name, const Tensor& sums,
   MCPP_CHECK(all_columns >= x.dim(-1), op, ": ", x.dim(-1), " of ", all_columns, " columns");
 }
 
+inline void check_matmul(const char* op, const Tensor& a, const Tensor& b, const Tensor& c,
+                         const ops::MatmulOptions& options) {
+  MCPP_CHECK(a.rank() == 2 && b.rank() == 2 && c.rank() == 2, op, " needs matrices: ", a.shape(), b.shape(), c.shape());
+  const i64 m = a.dim(options.transpose_a ? 1 : 0), k = a.dim(options.transpose_a ? 0 : 1);
+  const i64 n = b.dim(options.transpose_b ? 0 : 1);
+  MCPP_CHECK(b.dim(options.transpose_b ? 1 : 0) == k && c.dim(0) == m && c.dim(1) == n, op, ": ", a.shape(),
+             options.transpose_a ? "^T" : "", " times ", b.shape(), options.transpose_b ? "^T" : "", " to ", c.shape());
+  MCPP_CHECK(is_float(a.dtype()) && a.dtype() == b.dtype() && (c.dtype() == a.dtype() || c.dtype() == wide(a.dtype())),
+             op, ": ", name_of(a.dtype()), " times ", name_of(b.dtype()), " to ", name_of(c.dtype()));
+  MCPP_CHECK(options.beta == 0 || options.beta == 1, op, ": beta is 0 or 1, not ", options.beta);
+}
+
 inline void check_dropout(const char* op, const Dropout& d, i64 row_count) {
   if (d.p == 0) return;
   const i64 batch = static_cast<i64>(d.samples.size());

@@ -9,15 +9,7 @@
 namespace mcpp::ops {
 
 void matmul(const Tensor& a, const Tensor& b, Tensor& c, const MatmulOptions& options) {
-  MCPP_CHECK(a.rank() == 2 && b.rank() == 2 && c.rank() == 2, "matmul needs matrices: ", a.shape(), b.shape(),
-             c.shape());
-  const i64 m = a.dim(options.transpose_a ? 1 : 0), k = a.dim(options.transpose_a ? 0 : 1);
-  const i64 n = b.dim(options.transpose_b ? 0 : 1);
-  MCPP_CHECK(b.dim(options.transpose_b ? 1 : 0) == k && c.dim(0) == m && c.dim(1) == n, "matmul: ", a.shape(),
-             options.transpose_a ? "^T" : "", " times ", b.shape(), options.transpose_b ? "^T" : "", " to ", c.shape());
-  MCPP_CHECK(is_float(a.dtype()) && a.dtype() == b.dtype() && (c.dtype() == a.dtype() || c.dtype() == wide(a.dtype())),
-             "matmul: ", name_of(a.dtype()), " times ", name_of(b.dtype()), " to ", name_of(c.dtype()));
-  MCPP_CHECK(options.beta == 0 || options.beta == 1, "matmul: beta is 0 or 1, not ", options.beta);
+  check_matmul("matmul", a, b, c, options);
   on_device(c, [&]<DeviceType D>() { Kernels<D>::matmul(a, b, c, options); });
 }
 

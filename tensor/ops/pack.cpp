@@ -18,6 +18,16 @@ Tensor in_fp32(const Tensor& x) {
   return Tensor::empty(x.shape(), DType::F32, x.device(), MemoryClass::Workspace);
 }
 
+void sum_in_fp64(const Tensor& messages, i64 count, Tensor& sum) {
+  const i64 words = packed_words(sum.numel());
+  Tensor part = Tensor::empty(sum.shape(), DType::F64, sum.device(), MemoryClass::Workspace);
+  unpack(messages.flat(0, words), sum);
+  for (i64 i = 1; i < count; ++i) {
+    unpack(messages.flat(i * words, words), part);
+    add_to(part, sum);
+  }
+}
+
 }  // namespace
 
 void pack(const Tensor& x, Tensor& message) {
@@ -40,15 +50,15 @@ void unpack(const Tensor& message, Tensor& x) {
   on_device(x, [&]<DeviceType D>() { PackKernels<D>::unpack(message, x); });
 }
 
-void add_unpacked(const Tensor& message, Tensor& sum) {
-  check_packed("add_unpacked", sum, message);
-  MCPP_CHECK(!is_narrow(sum.dtype()), "add_unpacked: a sum in ", name_of(sum.dtype()));
-  if (sum.dtype() == DType::F64) {
-    Tensor part = Tensor::empty(sum.shape(), DType::F64, sum.device(), MemoryClass::Workspace);
-    unpack(message, part);
-    return add_to(part, sum);
-  }
-  on_device(sum, [&]<DeviceType D>() { PackKernels<D>::add_unpacked(message, sum); });
+void sum_unpacked(const Tensor& messages, Tensor& sum) {
+  MCPP_CHECK(!is_narrow(sum.dtype()), "sum_unpacked: a sum in ", name_of(sum.dtype()));
+  const i64 words = packed_words(sum.numel()), count = words > 0 ? messages.numel() / words : 0;
+  MCPP_CHECK(messages.numel() == count * words, "sum_unpacked: messages of ", messages.numel(), " words for ",
+             sum.numel(), " numbers");
+  if (count == 0) return fill_zero(sum);
+  check_packed("sum_unpacked", sum, messages.flat(0, words));
+  if (sum.dtype() == DType::F64) return sum_in_fp64(messages, count, sum);
+  on_device(sum, [&]<DeviceType D>() { PackKernels<D>::sum_unpacked(messages, sum); });
 }
 
 }  // namespace mcpp::ops

@@ -25,8 +25,9 @@ namespace ops {
 void pack(const Tensor& x, Tensor& message);
 /// What pack() made of as many numbers, in the type of x.
 void unpack(const Tensor& message, Tensor& x);
-/// Adds it to `sum`, fp32 or fp64.
-void add_unpacked(const Tensor& message, Tensor& sum);
+/// `sum`, fp32 or fp64, becomes the sum of what some messages of as many numbers say, which lie one after another, in
+/// their order.
+void sum_unpacked(const Tensor& messages, Tensor& sum);
 
 }  // namespace ops
 
@@ -35,7 +36,7 @@ template <DeviceType D>
 struct PackKernels {
   static void pack(const Tensor& x, Tensor& message);
   static void unpack(const Tensor& message, Tensor& x);
-  static void add_unpacked(const Tensor& message, Tensor& sum);  ///< fp32
+  static void sum_unpacked(const Tensor& messages, Tensor& sum);  ///< fp32
 };
 
 }  // namespace mcpp

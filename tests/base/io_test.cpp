@@ -10,6 +10,7 @@
 #include "base/io/file_region.h"
 #include "base/io/scratch_file.h"
 #include "base/io/transfer_queue.h"
+#include "base/machine.h"
 #include "tests/support/disk_folder.h"
 #include "tests/support/errors.h"
 
@@ -109,6 +110,20 @@ TEST(ScratchFile, LeavesNothing) {
     EXPECT_TRUE(same(a.bytes(), b.bytes()));
     EXPECT_EQ(file.read(4096, b.bytes()), EIO) << "the file ends";
   }
+}
+
+/// Of files that needed a name: those of processes that are dead for certain.
+TEST(ScratchFile, RemovesWhatDeadProcessesLeft) {
+  const test::DiskFolder folder;
+  const std::string random = ".0123456789abcdef", begin = "scratch.tmp-" + host_name();
+  const Path dead = folder / (begin + "-999999999" + random);
+  const Path others[]{folder / (begin + "-1" + random), folder / ("scratch.tmp-another-host-999999999" + random),
+                      folder / ("mine.tmp-" + host_name() + "-999999999" + random)};
+  write_file_atomic(dead, "x");
+  for (const Path& other : others) write_file_atomic(other, "x");
+  const ScratchFile file(folder.path(), 4096, "key");
+  EXPECT_FALSE(std::filesystem::exists(dead));
+  for (const Path& other : others) EXPECT_TRUE(std::filesystem::exists(other)) << other;
 }
 
 /// Also in a save, which reads what is away: the run is to be started again, as after any other loss.

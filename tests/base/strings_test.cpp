@@ -17,6 +17,8 @@ TEST(Strings, HumanNumbers) {
   EXPECT_EQ(human_count(124.44e6), "124.4M");
   EXPECT_EQ(human_seconds(185), "3m05s");
   EXPECT_EQ(human_seconds(3720), "1h02m");
+  EXPECT_EQ(human_step_seconds(0.00362), "3.6 ms");
+  EXPECT_EQ(human_step_seconds(185), "3m05s");
 }
 
 TEST(Strings, NearestNameSuggestsOnlyLikelyMisspellings) {

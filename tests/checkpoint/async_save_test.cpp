@@ -6,8 +6,11 @@
 #include <latch>
 #include <thread>
 
+#include "tensor/ops/ops.h"
 #include "tests/checkpoint/faulty_files.h"
 #include "tests/checkpoint/fixture.h"
+#include "tests/support/gpu.h"
+#include "tests/support/lazy_copies.h"
 
 namespace mcpp {
 namespace {
@@ -99,6 +102,65 @@ TEST_F(Async, HasTheBitsOfASaveThatIsWaitedFor) {
   EXPECT_TRUE(read_text_file(file_of(path)) == read_text_file(file_of(waited)));
   EXPECT_EQ(problems_of(path), std::vector<std::string>{});
   EXPECT_EQ(latest_in(folder_), path);
+}
+
+/// As those of a GPU, whose copies go on while it computes.
+TEST_F(Async, WaitsForCopiesBesideTheComputing) {
+  const std::string waited = read_text_file(file_of(save(1, state_of(7))));
+  for (const bool is_prepared : {true, false}) {
+    HostStaging staging(std::make_unique<test::LazyCopies>(device_));
+    if (is_prepared) staging.prepare(state_of(7));
+    for (const i64 iteration : {2, 3}) {
+      const std::vector<NamedShard> shards = state_of(7);
+      staging.begin(shards);
+      AsyncSave save({.folder = folder_}, {.iteration = iteration}, staging, *self_, log_, files_);
+      save.wait_for_copy();
+      spoil(shards);
+      EXPECT_TRUE(read_text_file(file_of(finish(save))) == waited);
+    }
+  }
+}
+
+/// Room that copies may still use is not given to others.
+TEST_F(Async, CopiesBesideTheComputingMayBeGivenUp) {
+  HostStaging staging(std::make_unique<test::LazyCopies>(device_));
+  staging.begin(state_of(1));
+  staging.begin(state_of(2));
+  staging.copy_rest();
+  const std::vector<NamedShard> shards = state_of(3);
+  staging.begin(shards);
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_CONTAINS(error_of([&] { staging.copy_rest(stop.get_token()); }), "given up");
+  staging.begin(std::span(shards).subspan(1));
+  staging.copy_rest();
+  for (std::size_t i = 1; i < shards.size(); ++i)
+    EXPECT_TRUE(same_bits(staging.data(i - 1), shards[i].data.view({-1})));
+  staging.begin(state_of(4));
+}
+
+class AsyncOf : public Async, public testing::WithParamInterface<DeviceType> {};
+INSTANTIATE_TEST_SUITE_P(Devices, AsyncOf, testing::ValuesIn(test::device_types()),
+                         [](const auto& p) { return test::name_of(p.param); });
+
+TEST_P(AsyncOf, ADeviceHasTheBitsOfTheHost) {
+  if (const std::string why = test::why_missing(GetParam()); !why.empty()) GTEST_SKIP() << why;
+  const std::string waited = read_text_file(file_of(save(1, state_of(7))));
+  const std::unique_ptr<Device> device = test::make_device(GetParam());
+  HostStaging staging(make_side_copies(*device));
+  for (const i64 iteration : {2, 3}) {
+    std::vector<NamedShard> shards = state_of(7);
+    for (NamedShard& shard : shards) {
+      const Tensor there = Tensor::empty(shard.data.shape(), shard.data.dtype(), *device);
+      const Tensor here = std::exchange(shard.data, there);
+      write_bytes(here.raw(), shard.data);
+    }
+    staging.begin(shards);
+    AsyncSave save({.folder = folder_}, {.iteration = iteration}, staging, *self_, log_, files_);
+    save.wait_for_copy();
+    for (NamedShard& shard : shards) ops::fill_zero(shard.data);
+    EXPECT_TRUE(read_text_file(file_of(finish(save))) == waited);
+  }
 }
 
 TEST_F(Async, CopiesToRoomThatWasMadeBefore) {

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "comm/local.h"
+#include "tests/support/made_up_waits.h"
 
 namespace mcpp {
 namespace {
@@ -179,6 +180,25 @@ TEST(Metered, WaitingIsExposedAndComputingIsNot) {
       EXPECT_GE(late.kept_waiting(), 0.05);
       EXPECT_GE(meter.exposed_seconds, late.kept_waiting());
     }
+  });
+}
+
+/// A GPU waits while the host goes on: what counts are its seconds, which are known later.
+TEST(Metered, CountsWhatTheDeviceWaited) {
+  run_local_ranks(2, [&](Communicator& world, int rank) {
+    CpuDevice device;
+    const auto meter = std::make_shared<CommMeter>();
+    const auto waits = std::make_shared<test::MadeUpWaits>();
+    meter->waits = waits;
+    const auto group = make_metered(world.split(0, rank), meter);
+    Tensor t = Tensor::zeros({4}, DType::F32, device);
+    group->all_reduce(t, ReduceOp::Sum).wait();
+    EXPECT_GT(waits->count(), 0);
+    EXPECT_EQ(meter->exposed_seconds, 0) << "none has ended";
+    waits->end_all(3);
+    group->all_reduce(t, ReduceOp::Sum).wait();
+    EXPECT_EQ(meter->exposed_seconds, 3) << "not what the host waited";
+    EXPECT_FALSE(waits->is_open());
   });
 }
 

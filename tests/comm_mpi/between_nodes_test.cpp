@@ -10,6 +10,9 @@ namespace {
 /// Bytes that this process gave MPI for other ranks, told by MPI's own interface for profilers: the program's
 /// definition comes before the library's, which is there as PMPI_.
 long long sent_bytes = 0, broadcast_bytes = 0;
+/// Of what it sent, that which went to another node of so many ranks.
+long long far_bytes = 0;
+int ranks_of_a_node = 1;
 
 }  // namespace
 
@@ -18,6 +21,11 @@ extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int to,
   int size = 0;
   PMPI_Type_size(type, &size);
   sent_bytes += static_cast<long long>(count) * size;
+  int ranks = 0, me = 0, all = 0;
+  PMPI_Comm_size(comm, &ranks);
+  PMPI_Comm_rank(comm, &me);
+  PMPI_Comm_size(MPI_COMM_WORLD, &all);
+  if (ranks == all && to / ranks_of_a_node != me / ranks_of_a_node) far_bytes += static_cast<long long>(count) * size;
   return PMPI_Isend(data, count, type, to, tag, comm, request);
 }
 
@@ -52,6 +60,26 @@ TEST(BetweenNodes, ReduceScatterSendsEachNodeItsOwnSums) {
     world->all_reduce(counted, ReduceOp::Sum).wait();
     EXPECT_EQ(counted.data<i64>()[0], (n - 1) * full.bytes() + (of_node == 1 ? 0 : (n - 1) * full.bytes() / n));
     EXPECT_EQ(counted.data<i64>()[1], 0);
+  }
+}
+
+/// What all ranks of n nodes have goes to each of them once, however many ranks it has: (n - 1) N.
+TEST(BetweenNodes, AllGatherSendsEachPartToANodeOnce) {
+  const int ranks = session().size();
+  for (const int of_node : {1, 2}) {
+    if (ranks % of_node != 0 || ranks == of_node) continue;
+    const auto world = session().world([&](int rank) { return rank / of_node; });
+    CpuDevice device;
+    const i64 part = 700'001, n = ranks / of_node;  // several pieces, the last one shorter
+    const Tensor own = Tensor::zeros({part}, DType::F32, device, MemoryClass::Other);
+    Tensor full = Tensor::zeros({part * ranks}, DType::F32, device, MemoryClass::Other);
+    world->barrier();
+    far_bytes = 0, ranks_of_a_node = of_node;
+    world->all_gather(own, full).wait();
+    Tensor counted = Tensor::zeros({1}, DType::I64, device, MemoryClass::Other);
+    counted.data<i64>()[0] = far_bytes;
+    world->all_reduce(counted, ReduceOp::Sum).wait();
+    EXPECT_EQ(counted.data<i64>()[0], (n - 1) * full.bytes());
   }
 }
 

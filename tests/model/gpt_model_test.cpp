@@ -17,8 +17,8 @@ namespace {
 using test::TinyModel;
 
 /// What a layer keeps a reference to is no temporary.
-static_assert(std::is_constructible_v<Mlp, std::string, const ModelContext&, i64>);
-static_assert(!std::is_constructible_v<Mlp, std::string, ModelContext, i64>);
+static_assert(std::is_constructible_v<Mlp, std::string, i64, const ModelContext&, i64>);
+static_assert(!std::is_constructible_v<Mlp, std::string, i64, ModelContext, i64>);
 static_assert(!std::is_constructible_v<SelfAttention, std::string, i64, const ModelContext&, RotaryTable>);
 static_assert(!std::is_constructible_v<TransformerLayer, i64, const ModelContext&, RotaryTable>);
 static_assert(!std::is_constructible_v<KvCache, ModelContext, i64, i64>);

@@ -10,6 +10,7 @@
 #include "tests/support/disk_folder.h"
 #include "tests/support/errors.h"
 #include "tests/support/faulty_queue.h"
+#include "tests/support/lazy_copies.h"
 
 namespace mcpp {
 namespace {
@@ -57,6 +58,36 @@ TEST_F(Offload, ChangesNoBit) {
           SmallModel away(dtype, offloaded(kind, tier, fraction));
           for (int i = 0; i < 20; ++i) away.step();
           EXPECT_TRUE(away.numbers() == expected);
+        }
+      }
+    }
+  }
+}
+
+/// As on a GPU: gradients come, and weights go back, while other parts are updated.
+TEST_F(Offload, BesideTheComputingChangesNoBit) {
+  for (const OptimizerKind kind : {OptimizerKind::Adam, OptimizerKind::Sgd, OptimizerKind::Muon}) {
+    for (const DType dtype : {DType::F32, DType::BF16, DType::F64}) {
+      for (const bool has_remainders : {false, true}) {
+        if (has_remainders && dtype != DType::BF16) continue;
+        for (const double fraction : {1.0, 0.4}) {
+          SCOPED_TRACE(str(enum_name(kind), " ", name_of(dtype), " ", has_remainders, " ", fraction));
+          OptimizerConfig config = config_of(kind), far = offloaded(kind, OffloadTier::Host, fraction);
+          config.store_param_remainders = far.store_param_remainders = has_remainders;
+          const test::LazyCopies* copies = nullptr;
+          SmallModel near(dtype, config);
+          SmallModel away(
+              dtype, far, [&](Device& device) { return make_state_store(far, device, true); },
+              [&](Device& device) {
+                auto made = std::make_unique<test::LazyCopies>(device);
+                copies = made.get();
+                return made;
+              });
+          const std::size_t at_the_start = copies->begun();
+          for (int i = 0; i < 5; ++i) near.step(), away.step();
+          EXPECT_TRUE(away.numbers() == near.numbers());
+          EXPECT_GT(copies->begun() - at_the_start, 50U);
+          EXPECT_EQ(copies->under_way(), 0U);
         }
       }
     }

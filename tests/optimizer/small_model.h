@@ -31,7 +31,8 @@ class SmallModel {
   SmallModel(DType dtype, const OptimizerConfig& config)
       : SmallModel(dtype, config, [&](Device& device) { return make_state_store(config, device, true); }) {}
   SmallModel(DType dtype, const OptimizerConfig& config,
-             const std::function<std::unique_ptr<StateStore>(Device&)>& make_states) {
+             const std::function<std::unique_ptr<StateStore>(Device&)>& make_states,
+             const std::function<std::unique_ptr<SideCopies>(Device&)>& make_copies = make_side_copies) {
     std::vector<UnitParam> list;
     const auto add = [&](const std::string& name, Shape shape, int unit) {
       Param& param = params_.emplace_back(name, shape, Init::Normal);
@@ -46,7 +47,7 @@ class SmallModel {
     buffer_ = make_param_and_grad_buffer(list, dtype, device_, {*self_, *self_}, {.bucket_elements = 2000});
     buffer_->visit_weights([&](const Param&, i64, Tensor values) { draw(values, 1); });
     ParamAndGradBuffer* const buffers[]{buffer_.get()};
-    optimizer_.emplace(buffers, config, NormScope{}, MatrixHolders{}, make_states(device_));
+    optimizer_.emplace(buffers, config, NormScope{}, MatrixHolders{}, make_states(device_), make_copies(device_));
   }
 
   StepResult step(double size = 1) {

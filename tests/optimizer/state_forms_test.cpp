@@ -1,6 +1,10 @@
 // Moments in bf16 and in a byte each: near the update in full, the same bits after a save, and any form from any other.
 #include <gtest/gtest.h>
 
+#include <cstring>
+
+#include "nn/offload/encoded_numbers.h"
+#include "optimizer/states/state_codec.h"
 #include "tests/optimizer/small_model.h"
 #include "tests/support/disk_folder.h"
 
@@ -60,6 +64,38 @@ TEST_F(StateForms, TakeTheMemoryThatTheyPromise) {
   const double full = bytes(StateDType::Fp32);
   EXPECT_NEAR(bytes(StateDType::Bf16) / full, 0.5, 0.05);
   EXPECT_NEAR(bytes(StateDType::Uint8) / full, (1 + 1.0 / 16) / 4, 0.05);
+}
+
+/// More numbers than are decoded at a time, from the middle of a block on too: each comes back as its form has it.
+TEST_F(StateForms, AreReadAndWrittenInPieces) {
+  constexpr i64 kCount = 2 * EncodedNumbers::kPiece + 1024, kFirst = 37, kSome = EncodedNumbers::kPiece + 500;
+  CpuDevice device;
+  Tensor values = Tensor::empty({kCount}, DType::F32, device), model = Tensor::empty({kCount}, DType::BF16, device);
+  for (i64 i = 0; i < kCount; ++i) values.data<float>()[i] = 1e-3F * static_cast<float>((i * 7919) % 100003);
+  for (const StateForm form : {StateForm::Bf16, StateForm::Signed, StateForm::NonNegative, StateForm::Remainder}) {
+    const StateCodec codec({form}, DType::F32);
+    const auto store = make_resident_states(device), at_once = make_resident_states(device);
+    for (StateStore* each : {store.get(), at_once.get()}) each->add(codec.vectors(kCount));
+    const auto all = codec.at_rest(*store, 0, 0, 0, kCount, in_memory(model));
+    all->write(values);
+    Tensor expected = values;
+    if (form != StateForm::Remainder) {
+      codec.encode(std::vector<Tensor>{values}, at_once->fetch(0), 0);
+      expected = codec.decode(at_once->fetch(0), 0, kCount).front();
+    }
+    const auto same = [&](const Tensor& a, i64 first) {
+      return std::memcmp(a.raw(), expected.flat(first, a.numel()).raw(), static_cast<std::size_t>(a.bytes())) == 0;
+    };
+    Tensor back = Tensor::empty({kCount}, DType::F32, device), some = Tensor::empty({kSome}, DType::F32, device);
+    all->read(back);
+    EXPECT_TRUE(same(back, 0));
+    const auto part = all->part(kFirst, kSome);
+    part->read(some);
+    EXPECT_TRUE(same(some, kFirst));
+    part->write(some);  // what has the form already
+    all->snapshot()->read(back);
+    EXPECT_TRUE(same(back, 0));
+  }
 }
 
 /// Wherever they are kept, also in segments of other sizes: the same bits after a save.

@@ -13,12 +13,26 @@ class BufferTest : public testing::Test {
  protected:
   /// Two parameters in each of `units` units: a matrix [10, 7] and a bias [7].
   std::unique_ptr<ParamAndGradBuffer> make(int units, Communicator& dp, i64 bucket_elements, DType dtype = DType::F32) {
+    return make_param_and_grad_buffer(params_of(units), dtype, device_, {dp, *self_},
+                                      {.bucket_elements = bucket_elements});
+  }
+  /// A bucket for each unit, all of whose gradients this rank and its replicas hold.
+  std::unique_ptr<ParamAndGradBuffer> make_for_replicas(int units, Communicator& replicas, int stage, bool overlaps) {
+    return make_param_and_grad_buffer(params_of(units), DType::F32, device_, {*self_, replicas},
+                                      {.zero_stage = stage, .bucket_elements = 1, .overlap_grad_reduce = overlaps});
+  }
+  std::vector<UnitParam> params_of(int units) {
     std::vector<UnitParam> list;
     for (int unit = 0; unit < units; ++unit) {
       list.push_back({&params_.emplace_back(str("layer", unit, ".weight"), Shape{10, 7}, Init::Normal), unit});
       list.push_back({&params_.emplace_back(str("layer", unit, ".bias"), Shape{7}, Init::Zeros), unit});
     }
-    return make_param_and_grad_buffer(list, dtype, device_, {dp, *self_}, {.bucket_elements = bucket_elements});
+    return list;
+  }
+  static void add_grads_of(int unit, const ParamAndGradBuffer& buffer, float value) {
+    for (std::size_t i = 0; i < buffer.params().size(); ++i) {
+      if (buffer.plan().params[i].unit == unit) add_grad(*buffer.params()[i], value);
+    }
   }
 
   /// What a backward pass does: adds `value` to every gradient of the parameter.
@@ -70,6 +84,51 @@ TEST_F(BufferTest, ReducesABucketWhenItsUnitsAreDone) {
   buffer->finish();
   EXPECT_EQ(dp.started, (std::vector<i64>{384, 384}));
   for (const Param& param : params_) EXPECT_EQ(param.main_grad.data<float>()[0], 4) << param.name;
+}
+
+/// HSDP: the replicas' sum of a bucket begins when the next bucket is complete, not when all are.
+TEST_F(BufferTest, SumsOverReplicasBesideBackward) {
+  constexpr int kUnits = 4;
+  for (const int stage : {1, 2, 3}) {
+    for (const bool overlaps : {true, false}) {
+      MirrorCommunicator replicas;
+      const auto buffer = make_for_replicas(kUnits, replicas, stage, overlaps);
+      for (int step = 0; step < 2; ++step) {
+        replicas.started.clear();
+        buffer->clear_grads();
+        for (const bool last : {false, true}) {
+          for (int unit = kUnits - 1; unit >= 0; --unit) {
+            buffer->acquire(unit, Use::Backward);
+            add_grads_of(unit, *buffer, 3);
+            buffer->release(unit, Use::Backward, last);
+            const int complete = last && overlaps ? kUnits - 1 - unit : 0;
+            EXPECT_EQ(replicas.started.size(), static_cast<std::size_t>(complete)) << stage << " " << unit;
+          }
+        }
+        buffer->finish();
+        EXPECT_EQ(replicas.started.size(), static_cast<std::size_t>(kUnits));
+        for (const ShardSegment& segment : buffer->shard()) EXPECT_EQ(segment.grads.data<float>()[0], 2 * (3 + 3));
+      }
+    }
+  }
+}
+
+TEST_F(BufferTest, FinishSumsOverReplicasWhatWasNotReleased) {
+  for (const int stage : {1, 2, 3}) {
+    MirrorCommunicator replicas;
+    const auto buffer = make_for_replicas(3, replicas, stage, true);
+    for (int step = 0; step < 2; ++step) {
+      buffer->clear_grads();
+      for (int unit = 2; unit >= 0; --unit) {
+        buffer->acquire(unit, Use::Backward);
+        add_grads_of(unit, *buffer, 5);
+        buffer->release(unit, Use::Backward, unit == 2);
+      }
+      buffer->finish();
+      for (const ShardSegment& segment : buffer->shard()) EXPECT_EQ(segment.grads.data<float>()[0], 10);
+    }
+    EXPECT_EQ(replicas.started.size(), 6U) << stage;
+  }
 }
 
 TEST_F(BufferTest, FinishReducesWhatWasNotReleased) {

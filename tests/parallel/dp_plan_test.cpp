@@ -116,5 +116,15 @@ TEST(BufferPlan, HoldsItsPromisesForAnyParameters) {
   }
 }
 
+TEST(ClosingElements, AreFewerWhereNumbersTravelPacked) {
+  constexpr i64 kWanted = 40'000'000;
+  EXPECT_EQ(closing_elements(0, kWanted, false), kWanted);
+  EXPECT_EQ(closing_elements(1, 0, false), 0);
+  EXPECT_EQ(closing_elements(1, kWanted, true), kPackedBucket);
+  EXPECT_EQ(closing_elements(1, 0, true), kPackedBucket);
+  EXPECT_EQ(closing_elements(1, 1000, true), 1000);
+  for (const bool is_packed : {false, true}) EXPECT_EQ(closing_elements(2, kWanted, is_packed), 1);
+}
+
 }  // namespace
 }  // namespace mcpp

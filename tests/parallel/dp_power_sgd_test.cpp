@@ -184,6 +184,34 @@ TEST(PowerSgd, LosesNothing) {
   }
 }
 
+/// Sums in full are those of a buffer without factors, and leave what is remembered as it was.
+TEST(PowerSgd, MayBeginLater) {
+  constexpr int kFull = 2;
+  for (const int stage : {0, 1}) {
+    run_local_ranks(2, [&](Communicator& world, int rank) {
+      Rank late(world, stage), factors(world, stage);
+      ToyTraining training{late.model, *late.buffer, rank, 2}, other{factors.model, *factors.buffer, rank, 2};
+      const ToySum<double> all{.layout = {2, 1}, .microbatches = 2};
+      for (int step = 0; step < 4; ++step) {
+        late.buffer->sum_in_full(step < kFull);
+        training.run_step(step);
+        if (step < kFull) {
+          late.buffer->visit_grads([&](const Param& param, i64 first, const Tensor& values) {
+            for (i64 i = 0; i < values.numel(); ++i)
+              ASSERT_NEAR(values.data<float>()[i], all(step, param, first + i), 1e-5);
+          });
+        } else {
+          other.run_step(step);
+          factors.end_step();
+        }
+        late.end_step();
+        EXPECT_EQ(late.errors(), factors.errors());
+      }
+      EXPECT_NE(late.errors(), Numbers(late.errors().size(), 0.0));
+    });
+  }
+}
+
 /// A sum whose rank is not above that of the factors is found at once.
 TEST(PowerSgd, FindsSumsOfLowRank) {
   run_local_ranks(2, [&](Communicator& world, int rank) {

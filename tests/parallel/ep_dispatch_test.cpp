@@ -19,13 +19,32 @@ using test::Numbers;
 using test::numbers;
 using testing::Test;
 
-TEST(DispatchPlan, OneRankSortsItsChoicesByExpertAndThenByToken) {
-  const std::vector<i32> experts{2, 0, 1, 2, 0, -1};  // three tokens, two choices each
-  const DispatchPlan plan = plan_dispatch(experts, 2, count_choices(experts, 3), 3, 1, 0);
-  EXPECT_EQ(plan.tokens, (std::vector<i32>{0, 2, 1, 0, 1}));
-  EXPECT_EQ(plan.slots, (std::vector<i32>{3, 0, 2, 4, 1, -1}));
+TEST(DispatchPlan, OneRankSendsNothing) {
+  const DispatchPlan plan = plan_dispatch(std::vector<i32>{2, 1, 2}, 3, 0, 1, 0);
+  EXPECT_EQ(plan.choices, 5);
   EXPECT_EQ(plan.rows, (std::vector<i64>{2, 1, 2}));
   EXPECT_TRUE(plan.is_sorted());
+}
+
+/// Two ranks with two experts each: rank 1 gets rows of both, and has them by expert.
+TEST(DispatchPlan, SeveralRanksSortWhatTheyReceive) {
+  const std::vector<i32> counts{1, 0, 2, 3,  // of the first rank
+                                4, 1, 1, 0};
+  const DispatchPlan plan = plan_dispatch(counts, 4, 1, 2, 1);
+  const auto pairs = [](const std::vector<Part>& parts) {
+    std::vector<std::pair<i64, i64>> result;
+    for (const Part& part : parts) result.emplace_back(part.first, part.count);
+    return result;
+  };
+  using Pairs = std::vector<std::pair<i64, i64>>;
+  EXPECT_EQ(plan.choices, 6);
+  EXPECT_EQ(pairs(plan.sent), (Pairs{{0, 5}, {5, 1}}));
+  EXPECT_EQ(pairs(plan.received), (Pairs{{0, 5}, {5, 1}}));
+  EXPECT_EQ(plan.rows, (std::vector<i64>{3, 3}));
+  EXPECT_EQ(plan.runs, (std::vector<i32>{0, 0, 2, 5, 2, 1, 2, 3, 3, 6, 6, 0}));
+  EXPECT_EQ(plan.received_rows(), 6);
+  EXPECT_FALSE(plan.is_sorted());
+  EXPECT_THROW(plan_dispatch(counts, 3, 1, 1, 0), Error);
 }
 
 /// What experts make of tokens is known here without them: expert e multiplies by e + 1. All ways of exchange give the

@@ -11,6 +11,7 @@
 #include "parallel/pp/schedule_kind.h"
 #include "parallel/pp/simulate.h"
 #include "tests/support/errors.h"
+#include "tests/support/made_up_waits.h"
 #include "tests/support/tensors.h"
 
 namespace mcpp {
@@ -207,6 +208,25 @@ TEST(Engine, WaitingIsTheTimeUntilMessagesCome) {
     EXPECT_GE(times.total, 0.3);
     EXPECT_GE(times.waiting, 0.1);
     EXPECT_GE(times.total - times.waiting, 0.199);
+  });
+}
+
+TEST(Engine, WaitingIsThatOfTheDeviceWhichComputes) {
+  CpuDevice device;
+  const Schedule lowered = lower(one_f_one_b(2, 1));
+  run_local_ranks(2, [&](Communicator& world, int rank) {
+    const std::unique_ptr<Communicator> backward_channel = world.split(0, rank);
+    test::MadeUpWaits waits;
+    const auto waited = [&] {
+      ToyStage stage(rank, 2, device);
+      PipelineStage* const chunk = &stage;
+      return run_schedule(lowered, world, *backward_channel, {&chunk, 1}, nullptr, &waits).waiting;
+    };
+    EXPECT_EQ(waited(), 0) << "not what the host waited";
+    EXPECT_EQ(waits.count(), 1) << "for the message of the other rank";
+    waits.end_all(7);
+    EXPECT_EQ(waited(), 7);
+    EXPECT_FALSE(waits.is_open());
   });
 }
 

@@ -34,7 +34,7 @@ TEST(Elsewhere, ActivationsGoThereAndBack) {
   const double moved = 4 * 2 * 16 * kept;
   EXPECT_EQ(step(hardware_with(5), here).work.elsewhere, 0);
   EXPECT_NEAR(step(hardware_with(5), host).work.elsewhere / (moved / 10e9), 1, 1e-9);
-  EXPECT_NEAR(step(hardware_with(1e6), disk).work.elsewhere / (moved / 10e9), 1, 1e-9);
+  EXPECT_NEAR(step(hardware_with(1e6), disk).work.elsewhere / (moved / 10e9 + moved / 50e9), 1, 1e-9);  // and checksums
   // Of a slow one nothing is hidden but what the passes take themselves.
   const StepTime slow = step(hardware_with(0.5), disk);
   EXPECT_NEAR(slow.work.total() / (moved / 0.5e9), 1, 1e-9);
@@ -56,7 +56,8 @@ TEST(Elsewhere, WeightsComeToBeGathered) {
   const WeightCounts weights(kWork.model, layout);
   const double part =
       weights.of({.first_layer = 0, .end_layer = 16, .has_embedding = true, .has_output = true}).all / 8;
-  EXPECT_NEAR(host.work.elsewhere / (4 * 2 * 2 * part / 10e9), 1, 1e-9);
+  const double brought = 2 * part + weights.vocabulary() / 8;  // the output's once more
+  EXPECT_NEAR(host.work.elsewhere / (4 * 2 * brought / 10e9), 1, 1e-9);
   EXPECT_NEAR((host.optimizer - here.optimizer) / (2 * part / 10e9), 1, 1e-9);
   layout.params_place = OffloadTier::File;
   const StepTime disk = step(hardware_with(0.01), layout);
@@ -65,6 +66,24 @@ TEST(Elsewhere, WeightsComeToBeGathered) {
   // In whole machines with a second copy they come from that.
   layout.world_size = 16, layout.node_ranks = 8;
   EXPECT_EQ(step(hardware_with(5), layout).work.elsewhere, 0);
+}
+
+// On processors the update of what is elsewhere takes what it takes anyway, and the copies of gradients and weights.
+TEST(Elsewhere, ProcessorsUpdateAsEver) {
+  Hardware hardware = hardware_with(5);
+  hardware.host = {.memory = 100, .nvme_bandwidth = 1e6};
+  Layout layout{.world_size = 1};
+  const double here = step(hardware, layout).optimizer;
+  const WeightCounts weights(kWork.model, layout);
+  const double all = weights.of({.first_layer = 0, .end_layer = 16, .has_embedding = true, .has_output = true}).all;
+  layout.states_place = OffloadTier::Host;
+  const double copies = hardware.traffic_seconds(2 * (4 + 2 * 2) * all);
+  EXPECT_NEAR((step(hardware, layout).optimizer - here) / copies, 1, 1e-6);
+  layout.states_place = OffloadTier::File;
+  const double checksums = hardware.traffic_seconds(2 * 12 * all);
+  EXPECT_NEAR((step(hardware, layout).optimizer - here) / (copies + checksums), 1, 1e-6);
+  layout.states_elsewhere = 0.25;
+  EXPECT_NEAR((step(hardware, layout).optimizer - here) / (copies + checksums), 0.25, 1e-6);
 }
 
 TEST(Elsewhere, NeedsRates) {

@@ -32,14 +32,25 @@ TEST(MeasuredRun, NamesThePartThatIsOff) {
   const Workload work = test::toy_workload(16, 2048, 16, 64);
   const Implementation program;
   const StepTime predicted = step_time({hardware, program, work, kLayout});
-  const auto off = [&](const MeasuredRun& run) { return names(much_off(compare(predicted, 1e9, run))); };
+  const auto off = [&](const MeasuredRun& run) {
+    std::vector<std::string> list;
+    for (const RunPart& part : compare(predicted, 1e9, run))
+      if (is_much_off(part, run)) list.push_back(part.name);
+    return list;
+  };
   EXPECT_THAT(off(run_on(hardware, work)), testing::IsEmpty());
   EXPECT_THAT(off(run_on(test::toy_cluster(30, 3), work)), testing::Contains("communication, not hidden"));
   EXPECT_THAT(off(run_on(test::toy_cluster(30, 3), work)), testing::Not(testing::Contains("computing")));
   MeasuredRun large = run_on(hardware, work);
   large.peak_memory_bytes = 1.5e9;
   EXPECT_THAT(off(large), testing::ElementsAre("memory"));
-  EXPECT_THAT(comparison_text(compare(predicted, 1e9, large)), testing::HasSubstr("memory is more than 20 % off"));
+  const std::vector<RunPart> details{{"decoder.layers.0.mlp", 1e-3, 2 * large.seconds},
+                                     {"embedding", 1, 1.1},
+                                     {"workspace", 0, 0.01e9, /*is_memory=*/true}};
+  const std::string text = comparison_text(compare(predicted, 1e9, large), details, large);
+  EXPECT_THAT(text, testing::HasSubstr("memory is more than 20 % off"));
+  EXPECT_THAT(text, testing::ContainsRegex("decoder.layers.0.mlp .* times \\*\n"));
+  EXPECT_THAT(text, testing::Not(testing::ContainsRegex("(embedding|workspace) .*\\*\n")));
 }
 
 TEST(MeasuredRun, HardwareAsItWasFoundPredictsTheRun) {
@@ -87,13 +98,32 @@ TEST(MeasuredRun, ModulesAddUpToTheWorkOfAStep) {
 
 TEST(MeasuredRun, ClassesOfMemoryAreThoseOfTheRankThatNeedsMost) {
   const std::vector<MemoryEstimate> ranks{{.params = 3, .activations = 9}, {.params = 5, .activations = 2}};
-  const MeasuredRun run{.peak_by_class = {{"parameters", 5}, {"activations", 10}, {"workspace", 1}}};
-  const std::vector<RunPart> parts = compare_memory(ranks, run);
-  ASSERT_EQ(parts.size(), 2);
+  const MeasuredRun run{.peak_by_class = {{"parameters", 5}, {"activations", 10}, {"workspace", 1}, {"other", 0}}};
+  const std::vector<RunPart> parts = compare_memory({}, ranks, run);
+  ASSERT_THAT(names(parts), testing::ElementsAre("parameters", "activations", "workspace"));
   EXPECT_EQ(parts[0].predicted, 5);
   EXPECT_EQ(parts[1].predicted, 9);
   EXPECT_EQ(parts[1].measured, 10);
-  EXPECT_THAT(parts_text(parts), testing::HasSubstr("activations"));
+  EXPECT_EQ(parts[2].predicted, 0);  // nobody plans what kernels use for themselves
+}
+
+// What is elsewhere stands beside what is there, each kind in the place that the layout has for it.
+TEST(MeasuredRun, WhatIsElsewhereIsComparedToo) {
+  const std::vector<MemoryEstimate> ranks{
+      {.elsewhere = 100, .params_elsewhere = 20, .activations_elsewhere = 3, .activations_on_disk = 4096}};
+  const MeasuredRun run{.peak_by_class = {{"other", 0}}, .in_host_bytes = 130, .on_disk_bytes = 5000};
+  Layout layout{
+      .states_place = OffloadTier::Host, .params_place = OffloadTier::Host, .activations_place = OffloadTier::File};
+  std::vector<RunPart> parts = compare_memory(layout, ranks, run);
+  ASSERT_THAT(names(parts), testing::ElementsAre("kept in host memory", "kept on disk"));
+  EXPECT_EQ(parts[0].predicted, 120);
+  EXPECT_EQ(parts[0].measured, 130);
+  EXPECT_EQ(parts[1].predicted, 4096);
+  EXPECT_EQ(parts[1].measured, 5000);
+  layout = {.activations_place = OffloadTier::Host};
+  parts = compare_memory(layout, ranks, run);
+  EXPECT_EQ(parts[0].predicted, 3);
+  EXPECT_EQ(parts[1].predicted, 0);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <regex>
 
 #include "plan/report/step_parts.h"
@@ -52,6 +53,62 @@ TEST(StepPage, HasABoxForEachPartOfEachPass) {
   EXPECT_EQ(std::distance(std::sregex_iterator(passes.begin(), passes.end(), products), std::sregex_iterator()),
             4 * 2 * 16);
   EXPECT_THAT(passes, testing::HasSubstr("tensor-parallel communication"));
+}
+
+/// Of the marks of a chart, those of a part of the time; seconds are widths over `scale`.
+struct Marks {
+  std::map<std::string, int> count;
+  std::map<std::string, double> width;
+};
+Marks marks_of(const std::string& page, const std::string& chart) {
+  const std::size_t begin = page.find("data-chart=\"" + chart + "\"");
+  const std::string drawn = page.substr(begin, page.find("</svg>", begin) - begin);
+  const std::regex box("width=\"([0-9.]+)\"[^>]*data-part=\"([a-z_]+)\"");
+  Marks marks;
+  for (auto i = std::sregex_iterator(drawn.begin(), drawn.end(), box); i != std::sregex_iterator(); ++i) {
+    ++marks.count[(*i)[2]];
+    marks.width[(*i)[2]] += std::stod((*i)[1]);
+  }
+  return marks;
+}
+
+// Every schedule, dense and with experts, with and without context parallelism: each pass has its parts, as long as
+// they take, and each rank its memory.
+TEST(StepPage, OfEverySchedule) {
+  const Hardware hardware = test::toy_cluster(50, 5);
+  const Implementation program;
+  const Workload dense = test::toy_workload(16, 2048, 16, 64), mixture = test::toy_mixture(16, 2048, 16, 64, 8);
+  for (const ScheduleRow& row : kSchedules) {
+    for (const i64 cp : {1, 2}) {
+      for (const Workload* work : {&dense, &mixture}) {
+        Layout layout{.world_size = 16, .tp = 2, .cp = cp, .pp = 4, .sequence_parallel = true};
+        layout.ep = work == &mixture ? 2 : 1;
+        layout.schedule = row.kind, layout.chunks = row.fewest_chunks;
+        const Job job{hardware, program, *work, layout};
+        const StepTime step = step_time(job);
+        const std::string page = step_page(job, step), what = layout.describe();
+        for (const char* bad : {"nan", "inf\"", "-inf"})
+          EXPECT_THAT(page, testing::Not(testing::HasSubstr(bad))) << what;
+        const Marks marks = marks_of(page, "passes");
+        const i64 microbatches = std::min<i64>(16, layout.microbatches(64)), passes = row.splits_backward ? 3 : 2;
+        EXPECT_EQ(marks.count.at("products"), 4 * layout.chunks * passes * microbatches) << what;
+        EXPECT_EQ(marks.count.contains("context_parallel"), cp > 1) << what;
+        EXPECT_EQ(marks.count.contains("expert_parallel"), work == &mixture) << what;
+        EXPECT_TRUE(marks.count.contains("tensor_parallel")) << what;
+        // Of all ranks together, in proportion to the products: what a step spends on each.
+        const auto share = [&](const char* part) { return marks.width.at(part) / marks.width.at("products"); };
+        double products = 0, tensor_parallel = 0, attention = 0;
+        for (const StepTime& rank : step_time_by_rank(job)) {
+          products += rank.work.products, tensor_parallel += rank.work.tensor_parallel;
+          attention += rank.work.attention;
+        }
+        EXPECT_NEAR(share("tensor_parallel") / (tensor_parallel / products), 1, 0.01) << what;
+        EXPECT_NEAR(share("attention") / (attention / products), 1, 0.01) << what;
+        const std::regex levels("class=\"level\"");
+        EXPECT_EQ(std::distance(std::sregex_iterator(page.begin(), page.end(), levels), std::sregex_iterator()), 4);
+      }
+    }
+  }
 }
 
 }  // namespace

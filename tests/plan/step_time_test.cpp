@@ -69,6 +69,26 @@ TEST(StepTime, AttentionAroundARingComputesInPieces) {
   EXPECT_EQ(ring.products, gathered.products);
 }
 
+// Of a rank's keys and values k bytes, of their gradients in fp32 w, of its queries q: as docs/context_parallelism.md
+// has it. Nothing is hidden by attention that takes no time.
+TEST(StepTime, KeysTravelAsTheTableSays) {
+  Hardware hardware = hardware_with(1);
+  hardware.device.attention_attained = hardware.device.memory_attained = 1e12;
+  const Workload work = work_of(8);
+  const Implementation program;
+  const double tokens = 2048 / 4, q = tokens * 2048 * 2, k = 2 * q, w = 2 * k, bandwidth = 1e9;
+  const auto expect = [&](CpCommType type, i64 heads, double forward, double backward) {
+    const UnitTime t =
+        layer_time({hardware, program, work, {.world_size = 4, .cp = 4, .cp_comm_type = type, .cp_heads = heads}});
+    EXPECT_NEAR(t.forward.context_parallel * bandwidth / forward, 1, 0.005) << enum_name(type);
+    EXPECT_NEAR(t.backward_input.context_parallel * bandwidth / backward, 1, 0.005) << enum_name(type);
+  };
+  expect(CpCommType::P2p, 1, 3 * k, 3 * k + 4 * w);
+  expect(CpCommType::AllGather, 1, 3 * k, 3 * (k + w));
+  expect(CpCommType::A2a, 4, 0.75 * (k + 2 * q), 0.75 * (k + 2 * q));
+  expect(CpCommType::A2aP2p, 2, 0.5 * (k + 2 * q) + k, 0.5 * (k + 2 * q) + k + 2 * w);
+}
+
 // A long step is not simulated to its end, but must take what it would.
 TEST(StepTime, LongStepsFollowFromShortOnes) {
   const Hardware hardware = hardware_with(50);

@@ -40,8 +40,9 @@ std::string why_no_gpu() {
   return "this program was built without CUDA";
 }
 
-std::unique_ptr<Device> make_gpu(int rank) {
-  if constexpr (kWithCuda) return make_cuda_device({.ordinal = rank % cuda_device_count()});
+std::unique_ptr<Device> make_gpu(int rank, const GpuOptions& options) {
+  if constexpr (kWithCuda)
+    return make_cuda_device({.ordinal = rank % cuda_device_count(), .deterministic = !options.any_order});
   fail(ExitCode::Internal, why_no_gpu());
 }
 

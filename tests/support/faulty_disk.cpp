@@ -1,24 +1,41 @@
 // A disk that fails, for a program that knows nothing of it: loaded before its libraries (LD_PRELOAD). Reads and writes
-// of files in the folder FAULTY_DISK_FOLDER are counted in the file FAULTY_DISK_COUNTS, two u64; from number
-// FAULTY_DISK_AFTER on they fail as FAULTY_DISK says:
+// of files in the folder FAULTY_DISK_FOLDER are counted in the file FAULTY_DISK_COUNTS, three u64, the third one of how
+// often a file there grew; from number FAULTY_DISK_AFTER on they fail as FAULTY_DISK says:
 //   full        nothing can be written
 //   read_error  nothing can be read
 //   bit_flip    what is read has another bit
-//   slow        each takes 2 ms more, from the first on
-// With FAULTY_DISK_RANK only on that rank. There is no io_uring, so that transfers are calls that can be caught.
+//   no_growth   no file becomes longer than it was at first
+//   signal      the process gets FAULTY_DISK_SIGNAL, once: with that number of a write
+// or from the first one on:
+//   slow         each takes 2 ms more
+//   short        each does half of what it was asked for, and a ring takes one entry at a time
+//   interrupted  a signal that does nothing comes every millisecond, and ends system calls with EINTR
+// FAULTY_DISK_QUEUE: transfers are calls that can be caught, as io_uring is missing, unless this says
+//   ring      there is one, whose entries meet the faults but for bit_flip
+//   seccomp   a filter refuses it, as those of containers do
+// FAULTY_DISK_NAMED: the file system has no files without a name. With FAULTY_DISK_RANK all only on that rank.
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <liburing.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
+#include <cstdarg>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 namespace {
 
@@ -29,30 +46,40 @@ std::string_view setting(const char* name) {
 
 class FaultyDisk {
  public:
-  enum Direction { Read, Write };
+  enum What { Read, Write, Growth, kWhats };
 
   FaultyDisk() : folder_(setting("FAULTY_DISK_FOLDER")), fault_(setting("FAULTY_DISK")) {
     const std::string_view wanted = setting("FAULTY_DISK_RANK"), rank = setting("OMPI_COMM_WORLD_RANK");
     const int file = wanted.empty() || wanted == rank ? ::open(std::getenv("FAULTY_DISK_COUNTS"), O_RDWR) : -1;
     if (file < 0) return;
-    void* memory = ::mmap(nullptr, 2 * sizeof(std::uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    void* memory = ::mmap(nullptr, kWhats * sizeof(std::uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     ::close(file);
     if (memory != MAP_FAILED) counts_ = static_cast<std::uint64_t*>(memory);
     if (const char* after = std::getenv("FAULTY_DISK_AFTER")) after_ = std::strtoull(after, nullptr, 10);
   }
 
   /// Whether a transfer of this file, which this counts, meets the fault.
-  bool strikes(int file, Direction direction) {
+  bool strikes(int file, What what) {
     if (!counts_ || !is_there(file)) return false;
-    const std::uint64_t number = __atomic_fetch_add(&counts_[direction], 1, __ATOMIC_SEQ_CST);
+    const std::uint64_t number = __atomic_fetch_add(&counts_[what], 1, __ATOMIC_SEQ_CST);
     if (fault_ == "slow") std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    if (fault_ == "signal" && what == Write && number == after_) ::kill(::getpid(), signal());
     return number >= after_;
   }
+  /// What is left to be asked for of so many bytes of a file. Parts of blocks are no transfer.
+  std::size_t allowed(int file, std::size_t bytes) const {
+    constexpr std::size_t kBlock = 4096;
+    return does_little() && bytes > kBlock && is_there(file) ? bytes / 2 / kBlock * kBlock : bytes;
+  }
+  bool does_little() const { return counts_ && fault_ == "short"; }
   bool is_full() const { return fault_ == "full"; }
   bool cannot_read() const { return fault_ == "read_error"; }
   bool flips() const { return fault_ == "bit_flip"; }
+  bool cannot_grow() const { return fault_ == "no_growth"; }
+  bool interrupts() const { return counts_ && fault_ == "interrupted"; }
 
  private:
+  static int signal() { return std::atoi(std::getenv("FAULTY_DISK_SIGNAL")); }
   bool is_there(int file) const {
     std::array<char, 4096> path{};
     const std::string link = "/proc/self/fd/" + std::to_string(file);
@@ -75,6 +102,47 @@ F* next(const char* name) {
   return reinterpret_cast<F*>(::dlsym(RTLD_NEXT, name));
 }
 
+void refuse_io_uring() {
+  std::array filter{sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                    sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
+                    sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+                    sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog program{static_cast<unsigned short>(filter.size()), filter.data()};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+    ::_exit(126);
+}
+
+void interrupt_every_millisecond() {
+  struct sigaction action {};
+  action.sa_handler = [](int) {};
+  ::sigaction(SIGALRM, &action, nullptr);
+  const itimerval timer{.it_interval = {0, 1000}, .it_value = {0, 1000}};
+  ::setitimer(ITIMER_REAL, &timer, nullptr);
+}
+
+__attribute__((constructor)) void begin() {
+  if (setting("FAULTY_DISK_QUEUE") == "seccomp") refuse_io_uring();
+  if (disk().interrupts()) interrupt_every_millisecond();
+}
+
+/// Memory of this process, of which what lies at 0 cannot be read: a transfer from there ends with EIO.
+int unreadable() {
+  static const int file = ::open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+  return file;
+}
+
+/// What the ring is asked for, as the disk does it.
+void spoil(io_uring_sqe& entry) {
+  const bool writes = entry.opcode == IORING_OP_WRITE;
+  if (!writes && entry.opcode != IORING_OP_READ) return;
+  const std::size_t allowed = disk().allowed(entry.fd, entry.len);
+  const bool strikes = disk().strikes(entry.fd, writes ? FaultyDisk::Write : FaultyDisk::Read);
+  entry.len = static_cast<unsigned>(allowed);
+  if (!strikes) return;
+  if (writes && disk().is_full()) entry.opcode = IORING_OP_NOP;  // which does 0 bytes
+  if (!writes && disk().cannot_read()) entry.fd = unreadable(), entry.off = 0;
+}
+
 }  // namespace
 
 extern "C" {
@@ -86,7 +154,7 @@ ssize_t pread64(int file, void* data, size_t bytes, off64_t offset) {
     errno = EIO;
     return -1;
   }
-  const ssize_t done = original(file, data, bytes, offset);
+  const ssize_t done = original(file, data, disk().allowed(file, bytes), offset);
   if (strikes && disk().flips() && done > 0) static_cast<char*>(data)[done / 2] ^= 4;
   return done;
 }
@@ -101,14 +169,62 @@ ssize_t pwrite64(int file, const void* data, size_t bytes, off64_t offset) {
     errno = ENOSPC;
     return -1;
   }
-  return original(file, data, bytes, offset);
+  return original(file, data, disk().allowed(file, bytes), offset);
 }
 
 ssize_t pwrite(int file, const void* data, size_t bytes, off_t offset) {
   return pwrite64(file, data, bytes, offset);
 }
 
-int io_uring_queue_init(unsigned, void*, unsigned) {
-  return -ENOSYS;
+int posix_fallocate64(int file, off64_t offset, off64_t bytes) {
+  static const auto original = next<int(int, off64_t, off64_t)>("posix_fallocate64");
+  if (offset > 0 && disk().strikes(file, FaultyDisk::Growth) && disk().cannot_grow()) return ENOSPC;
+  return original(file, offset, bytes);
+}
+
+int posix_fallocate(int file, off_t offset, off_t bytes) {
+  return posix_fallocate64(file, offset, bytes);
+}
+
+int open64(const char* path, int flags, ...) {
+  static const auto original = next<int(const char*, int, ...)>("open64");
+  va_list more;
+  va_start(more, flags);
+  const bool is_nameless = (flags & O_TMPFILE) == O_TMPFILE;
+  const mode_t mode = is_nameless || (flags & O_CREAT) != 0 ? va_arg(more, mode_t) : 0;
+  va_end(more);
+  if (is_nameless && !setting("FAULTY_DISK_NAMED").empty()) {
+    errno = EOPNOTSUPP;
+    return -1;
+  }
+  return original(path, flags, mode);
+}
+
+int open(const char* path, int flags, ...) {
+  va_list more;
+  va_start(more, flags);
+  const mode_t mode = (flags & O_TMPFILE) == O_TMPFILE || (flags & O_CREAT) != 0 ? va_arg(more, mode_t) : 0;
+  va_end(more);
+  return open64(path, flags, mode);
+}
+
+int io_uring_queue_init(unsigned entries, io_uring* ring, unsigned flags) {
+  if (setting("FAULTY_DISK_QUEUE").empty()) return -ENOSYS;
+  static const auto original = next<int(unsigned, io_uring*, unsigned)>("io_uring_queue_init");
+  return original(entries, ring, flags);
+}
+
+int io_uring_submit(io_uring* ring) {
+  static const auto original = next<int(io_uring*)>("io_uring_submit");
+  io_uring_sq& queue = ring->sq;
+  if (queue.sqe_head == queue.sqe_tail || !disk().does_little()) {
+    for (unsigned i = queue.sqe_head; i != queue.sqe_tail; ++i) spoil(queue.sqes[i & queue.ring_mask]);
+    return original(ring);
+  }
+  const unsigned all = std::exchange(queue.sqe_tail, queue.sqe_head + 1);
+  spoil(queue.sqes[queue.sqe_head & queue.ring_mask]);
+  const int submitted = original(ring);
+  queue.sqe_tail = all;
+  return submitted;
 }
 }

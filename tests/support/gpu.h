@@ -12,8 +12,11 @@ namespace mcpp::test {
 
 /// Empty where make_gpu() gives one.
 std::string why_no_gpu();
+struct GpuOptions {
+  bool any_order = false;  ///< kernels may add up in another order the next time
+};
 /// A device of a GPU for one of several ranks, which share GPUs where there are fewer than ranks.
-std::unique_ptr<Device> make_gpu(int rank = 0);
+std::unique_ptr<Device> make_gpu(int rank = 0, const GpuOptions& options = {});
 
 /// The types of device to test: a test of one that is not there is to be skipped, for why_missing().
 inline std::vector<DeviceType> device_types() {

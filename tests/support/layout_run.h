@@ -54,6 +54,8 @@ struct RunResult {
 struct RunTask {
   ModelConfig model;
   DType dtype = DType::F32;
+  Fp8 fp8 = Fp8::None;
+  bool first_last_layers_bf16 = false;
   OptimizerConfig optimizer;
   i64 global_batch_size = 8, micro_batch_size = 1, steps = 20;
   std::function<double(i64 step)> lr = [](i64 step) {
@@ -104,6 +106,8 @@ inline Config config_of(const RunTask& task, const RunLayout& layout) {
   t.global_batch_size = task.global_batch_size;
   t.train_iters = task.steps;
   t.precision = precision_of(task.dtype);
+  t.fp8 = task.fp8;
+  t.first_last_layers_bf16 = task.first_last_layers_bf16;
   t.recompute_granularity = static_cast<RecomputeGranularity>(layout.recompute.granularity);
   t.recompute_method =
       layout.recompute.method == Recompute::Method::Block ? RecomputeMethod::Block : RecomputeMethod::Uniform;

@@ -4,6 +4,7 @@
 
 #include "megatron_cpp/config/hardware_file.h"
 #include "model/config/config.h"
+#include "plan/cost/layout.h"
 #include "tests/support/build.h"
 
 namespace mcpp::test {
@@ -55,5 +56,32 @@ inline constexpr GptRow kWeakScaling[]{
     {39.1, 64, 8192, 48, 8, 2, 512, 1536, 138},       {76.1, 80, 10240, 60, 8, 4, 1024, 1792, 140},
     {145.6, 96, 12288, 80, 8, 8, 1536, 2304, 148},    {310.1, 128, 16384, 96, 8, 16, 1920, 2160, 155},
     {529.6, 128, 20480, 105, 8, 35, 2520, 2520, 163}, {1008.0, 160, 25600, 128, 8, 64, 3072, 3072, 163}};
+
+/// A row of Dubey et al. 2024, table 4: Llama 3 405B on H100.
+struct LlamaRow {
+  i64 gpus, cp, sequence, batch;
+  double tflops;
+
+  Workload work() const {
+    return {.model = llama(126, 16384, 53248, 128, 8, 128256, sequence), .global_batch_size = batch};
+  }
+  /// A layer for each of 128 stages, but the first and the last, which have the embedding and the output; data
+  /// parallelism outermost (section 3.3.2).
+  Layout layout() const {
+    return {.world_size = gpus,
+            .tp = 8,
+            .cp = cp,
+            .pp = 16,
+            .sequence_parallel = true,
+            .cp_comm_type = CpCommType::AllGather,
+            .schedule = ScheduleKind::Interleaved,
+            .chunks = 8,
+            .stages = "E|(t|)*126L",
+            .zero_stage = 1,
+            .pipeline_inside = true};
+  }
+};
+inline constexpr LlamaRow kLlama405B[]{
+    {8192, 1, 8192, 2048, 430}, {16384, 1, 8192, 2048, 400}, {16384, 16, 131072, 128, 380}};
 
 }  // namespace mcpp::test

@@ -27,6 +27,7 @@ class RandomTraining {
 
   RunTask task() const {
     RunTask task = learnable_task(config_.model, dtype_);
+    task.fp8 = config_.training.fp8;
     task.optimizer = config_.optimizer;
     task.global_batch_size = config_.training.global_batch_size;
     task.micro_batch_size = config_.training.micro_batch_size;
@@ -233,6 +234,8 @@ class RandomTraining {
     TrainingConfig& t = config_.training;
     t = {};
     t.train_iters = 1;
+    t.precision = precision_of(dtype_);
+    if (dtype_ == DType::BF16) t.fp8 = pick("fp8", {Fp8::None, Fp8::E4m3, Fp8::Hybrid});
     t.micro_batch_size = pick<i64>("micro_batch_size", {1, 2});
     t.global_batch_size = t.micro_batch_size * dp_ * pick<i64>("microbatches", {1, 2, 4});
     t.recompute_granularity = pick("recompute_granularity", {RecomputeGranularity::None, RecomputeGranularity::Full,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/philox.h"
+#include "tensor/integers.h"
 #include "tensor/transfer.h"
 
 namespace mcpp::test {
@@ -43,10 +44,9 @@ inline Tensor tensor_of(const Numbers& x, const Shape& shape, DType t, Device& d
   return result;
 }
 
+/// integers(), of a list in braces, too.
 inline Tensor integers_of(const std::vector<i32>& x, Device& device) {
-  Tensor result = Tensor::empty({static_cast<i64>(x.size())}, DType::I32, device);
-  write_values(x, result);
-  return result;
+  return integers(x, device);
 }
 
 /// A tensor of NaN, for outputs that must be overwritten.

@@ -79,6 +79,9 @@ TEST(AttentionCase, DiffersWithEverySizeAndStride) {
   AttentionCase half = case_of(qkv, true, false);
   half.dtype = DType::F16;
   EXPECT_TRUE(plans.emplace(half, 0).second);
+  AttentionCase in_any_order = case_of(qkv, true, true);
+  in_any_order.accumulates = true;
+  EXPECT_TRUE(plans.emplace(in_any_order, 0).second);
   for (std::size_t axis = 0; axis < qkv.size(); ++axis) {
     Shape other = qkv;
     ++other[axis];
@@ -92,6 +95,28 @@ TEST(CudnnShapes, BackwardPartsKeepWithinTheLimit) {
   EXPECT_EQ(backward_part(CudnnShape::dense(64, 1, 4097, 64)), 16);  // padded to 4224; 30 do not divide 64
   EXPECT_EQ(backward_part(CudnnShape::dense(16, 4, 4096, 128)), 8);
   EXPECT_EQ(backward_part(CudnnShape::dense(7, 4, 131072, 128)), 1);
+}
+
+TEST(CudnnShapes, BackwardBlocksKeepWithinTheLimit) {
+  const auto block = [](i64 heads, i64 seq) { return backward_block(CudnnShape::dense(2, heads, seq, 128)); };
+  EXPECT_EQ(block(4, 8192), 8192);
+  EXPECT_EQ(block(1, 16384), 16384);
+  EXPECT_EQ(block(1, 32768), 16384);
+  EXPECT_EQ(block(4, 32768), 8192);
+  EXPECT_EQ(block(4, 131072), 8192);
+  EXPECT_EQ(block(8, 131072), 8192);
+  EXPECT_EQ(block(32, 131072), 4096);
+  EXPECT_EQ(block(1, 3 * 128 * 128), 16384);
+  EXPECT_EQ(block(4, 100), 100);
+  EXPECT_EQ(block(4, 20000), 0);  // not of whole tiles
+  for (const i64 seq : {i64{25600}, i64{32768}, i64{98304}, i64{1} << 20}) {
+    for (const i64 heads : {1, 3, 5, 8, 16}) {
+      const i64 rows = block(heads, seq);
+      ASSERT_GT(rows, 0) << seq << " " << heads;
+      EXPECT_EQ(seq % rows, 0);
+      EXPECT_LE(probability_bytes(CudnnShape::dense(1, heads, rows, 128)), kMostProbabilities);
+    }
+  }
 }
 
 }  // namespace

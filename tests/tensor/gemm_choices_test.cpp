@@ -33,6 +33,17 @@ TEST(GemmChoices, OfTf32AreOthersThanOfFp32) {
   EXPECT_EQ(gemm_choices_from_text(to_text(choices, "gpu"), "gpu", "file"), choices);
 }
 
+TEST(GemmChoices, OfFp8AreOthersThanOfBf16) {
+  GemmChoices choices;
+  for (const GemmFp8 fp8 : {GemmFp8::None, GemmFp8::E4m3, GemmFp8::E5m2}) {
+    const GemmKey key{.in = DType::BF16, .transpose_b = true, .m = 16, .n = 32, .k = 48, .alignment = 16, .fp8 = fp8};
+    choices[key] = {{static_cast<u64>(fp8)}, 10};
+  }
+  EXPECT_EQ(choices.size(), 3u);
+  EXPECT_EQ(to_text(choices.rbegin()->first), "e5m2 fp32 NT 16 32 48 set 16");
+  EXPECT_EQ(gemm_choices_from_text(to_text(choices, "gpu"), "gpu", "file"), choices);
+}
+
 TEST(GemmChoices, OfGroupsAreForAnyNumberOfRows) {
   const GemmKey rows{.transpose_b = true, .n = 768, .k = 2048, .alignment = 16},
       gradient{.transpose_a = true, .accumulate = true, .m = 2048, .n = 768, .alignment = 16};
@@ -70,6 +81,7 @@ TEST(GemmChoices, DifferInEveryPartOfTheKey) {
   EXPECT_TRUE(add([](GemmKey& k) { k.n = 1; }));
   EXPECT_TRUE(add([](GemmKey& k) { k.k = 1; }));
   EXPECT_TRUE(add([](GemmKey& k) { k.alignment = 2; }));
+  EXPECT_TRUE(add([](GemmKey& k) { k.fp8 = GemmFp8::E4m3; }));
   EXPECT_FALSE(add([](GemmKey&) {}));
 }
 

@@ -92,16 +92,31 @@ TEST_F(Pack, KnowsAllTypes) {
   }
 }
 
-TEST_F(Pack, AddsToASum) {
-  const std::vector<float> x = numbers(5);
-  const Tensor message = packed(tensor(x));
-  const std::vector<float> back = there_and_back(x);
-  for (const DType type : {DType::F32, DType::F64}) {
-    Tensor sum = tensor(std::vector<float>(x.size(), 0.5F), type);
-    ops::add_unpacked(message, sum);
-    const std::vector<float> got = values(sum);
-    for (std::size_t i = 0; i < x.size(); ++i) ASSERT_EQ(got[i], static_cast<float>(0.5 + double(back[i])));
+/// In their order, from the first to the last: whatever the instruction level and the type of the sum.
+TEST_F(Pack, SumsMessages) {
+  for (const i64 count : {1, 2, 5}) {
+    const std::vector<float> all = numbers(7 * count), back = there_and_back(all);
+    const std::size_t each = all.size() / static_cast<std::size_t>(count);
+    const Tensor messages = packed(tensor(all));
+    for (const i64 level : hwy::SupportedAndGeneratedTargets()) {
+      hwy::SetSupportedTargetsForTest(level);
+      Tensor single = Tensor::empty({static_cast<i64>(each)}, DType::F32, device_),
+             wide = Tensor::empty({static_cast<i64>(each)}, DType::F64, device_);
+      ops::sum_unpacked(messages, single);
+      ops::sum_unpacked(messages, wide);
+      for (std::size_t i = 0; i < each; ++i) {
+        float expected = back[i];
+        double in_full = back[i];
+        for (std::size_t at = i + each; at < all.size(); at += each) expected += back[at], in_full += back[at];
+        ASSERT_EQ(single.data<float>()[i], expected) << hwy::TargetName(level);
+        ASSERT_EQ(wide.data<double>()[i], in_full);
+      }
+    }
+    hwy::SetSupportedTargetsForTest(0);
   }
+  Tensor nothing = tensor(std::vector<float>(64, 5));
+  ops::sum_unpacked(Tensor::empty({0}, DType::I32, device_), nothing);
+  EXPECT_EQ(values(nothing), std::vector<float>(64, 0.0F));
 }
 
 TEST_F(Pack, PartsOfAMessageAreMessagesOfParts) {
@@ -133,7 +148,9 @@ TEST_F(Pack, RefusesWhatDoesNotFit) {
   EXPECT_THROW(ops::pack(tensor(std::vector<float>(63)), message), Error);
   EXPECT_THROW(ops::pack(tensor(std::vector<float>(128)), message), Error);
   Tensor narrow = tensor(std::vector<float>(64), DType::BF16);
-  EXPECT_THROW(ops::add_unpacked(message, narrow), Error);
+  EXPECT_THROW(ops::sum_unpacked(message, narrow), Error);
+  Tensor longer = tensor(std::vector<float>(128));
+  EXPECT_THROW(ops::sum_unpacked(message, longer), Error);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "tensor/cuda/attention/attention.h"
 
+#include "tensor/ops/attention_blocks.h"
 #include "tensor/ops/kernels.h"
 
 namespace mcpp {
@@ -25,8 +26,8 @@ bool fused_forward(const QkvHeads& x, const AttentionOptions& options, Attention
   return done;
 }
 
-bool fused_backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y, const AttentionOptions& options,
-                    QkvHeads& dx) {
+bool fused_backward_at_once(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
+                            const AttentionOptions& options, QkvHeads& dx) {
   if (are_of_type_of(dx, x.q)) return FusedAttention::backward(dout, x, y, options, dx);
   QkvHeads narrow{dense_like(x.q, dout), dense_like(x.k, dout), dense_like(x.v, dout)};
   if (!FusedAttention::backward(dout, x, y, options, narrow)) return false;
@@ -34,6 +35,13 @@ bool fused_backward(const Tensor& dout, const QkvHeads& x, const AttentionResult
   ops::copy_heads(narrow.k, dx.k);
   ops::copy_heads(narrow.v, dx.v);
   return true;
+}
+
+bool fused_backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y, const AttentionOptions& options,
+                    QkvHeads& dx) {
+  const i64 rows = FusedAttention::backward_rows(x, options);
+  if (rows < x.q.seq) return attention_backward_by_blocks(dout, x, y, options, dx, rows, fused_backward_at_once);
+  return fused_backward_at_once(dout, x, y, options, dx);
 }
 
 }  // namespace

@@ -4,7 +4,8 @@
 
 namespace mcpp {
 
-/// Kernels of this program: any type, head_dim up to 256, all options. Sums are in a fixed order.
+/// Kernels of this program: any type, head_dim up to 256, all options. Sums are in a fixed order, and no memory goes
+/// with the square of the sequence.
 struct TiledAttention {
   static decltype(ops::attention) forward;
   static decltype(ops::attention_backward) backward;
@@ -15,6 +16,9 @@ struct TiledAttention {
 /// head_dim a multiple of 8 up to 128, no dropout, no soft cap. False, and nothing done, for all others.
 struct FusedAttention {
   static bool forward(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y);
+  /// How many queries, and keys, backward() has the memory for at a time: all where it adds up in no fixed order, or
+  /// cannot compute this at all.
+  static i64 backward_rows(const QkvHeads& x, const AttentionOptions& options);
   static bool backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y, const AttentionOptions& options,
                        QkvHeads& dx);
 };

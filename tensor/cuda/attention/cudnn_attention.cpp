@@ -39,7 +39,7 @@ void note_slow_way(CudaDevice& device, bool backward, const std::string& why) {
                   " runs in this program's own kernel, several times slower than cuDNN's: ", why));
 }
 
-enum Id : i64 { kQ = 1, kK, kV, kOut, kLse, kScale, kMasked, kDout, kDq, kDk, kDv, kDelta, kOne };
+enum Id : i64 { kQ = 1, kK, kV, kOut, kLse, kScale, kMasked, kDout, kDq, kDk, kDv, kDelta, kOne, kDqSum };
 
 cudnnDataType_t cudnn_type(const AttentionCase& c) {
   return c.dtype == DType::F16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
@@ -107,8 +107,8 @@ CudnnValue build_delta(CudnnGraph& graph, const CudnnValue& dout, const CudnnVal
   return delta;
 }
 
-/// The deterministic form: dq is a product of its own, rather than being gathered by atomic additions.
-/// The probabilities then go through memory, see backward_part().
+/// In a fixed order dq is a product of its own, for which the probabilities go through memory: see backward_part().
+/// Else it is gathered by atomic additions: that it comes from an fp32 tensor in memory is what says so.
 void build_backward(CudnnGraph& graph, const AttentionCase& c) {
   const cudnnDataType_t type = cudnn_type(c);
   const auto narrow = [&](Id id, const CudnnShape& shape) { return graph.in_memory(id, shape, type); };
@@ -132,7 +132,10 @@ void build_backward(CudnnGraph& graph, const AttentionCase& c) {
   transposed_product(graph, type, dscores, q, dk);
   const CudnnValue k = graph.inner(c.shapes[1], type);
   graph.reshape(kt, k);
-  graph.matmul(dscores, k, dq);
+  if (!c.accumulates) return graph.matmul(dscores, k, dq);
+  const CudnnValue sum = graph.in_memory(kDqSum, like_dense(q.shape, q.shape.dims[1]), CUDNN_DATA_FLOAT);
+  graph.matmul(dscores, k, sum);
+  graph.copy(sum, dq);
 }
 
 /// Whatever the library does not like about a case, there is another way to compute it.
@@ -146,12 +149,16 @@ CudnnAnswer ask(CudnnAttention& state, const AttentionCase& c) {
   }
 }
 
-/// Null, which is noted, when cuDNN has none.
-const CudnnPlan* plan_for(CudaDevice& device, const AttentionCase& c) {
+const CudnnAnswer& answer_for(CudaDevice& device, const AttentionCase& c) {
   CudnnAttention& state = device.cudnn();
   auto found = state.answers.find(c);
   if (found == state.answers.end()) found = state.answers.emplace(c, ask(state, c)).first;
-  const CudnnAnswer& answer = found->second;
+  return found->second;
+}
+
+/// Null, which is noted, when cuDNN has none.
+const CudnnPlan* plan_for(CudaDevice& device, const AttentionCase& c) {
+  const CudnnAnswer& answer = answer_for(device, c);
   if (answer.plan) return &*answer.plan;
   note_slow_way(device, c.backward, str("cuDNN ", cudnnGetVersion(), " refuses, ", answer.refusal));
   return nullptr;
@@ -217,8 +224,47 @@ AttentionCase make_case(std::span<const Heads* const> operands, bool backward, c
   return c;
 }
 
-/// On later GPUs the graph of build_backward() does not make the library choose an engine with a fixed order of sums.
-constexpr int kNewestDeterministic = 9;
+/// Why dq cannot be had in a fixed order, where that is asked for; "" where it can.
+std::string obstacle_to_order(const CudaDevice& device) {
+  // On later GPUs the graph of build_backward() does not make the library choose an engine with a fixed order of sums.
+  constexpr int kNewest = 9;
+  if (!device.options().deterministic || device.properties().major <= kNewest) return "";
+  return str("device.deterministic on a GPU of generation ", device.properties().major,
+             ", for which cuDNN's kernel has no fixed order of sums");
+}
+
+/// Whether dq is gathered by atomic additions: where nothing forbids it, and the library does it.
+bool accumulates(CudaDevice& device, AttentionCase c) {
+  c.accumulates = true;
+  return !device.options().deterministic && answer_for(device, c).plan;
+}
+
+/// Why the probabilities of the case cannot go through memory in parts; "" where they can.
+std::string obstacle_to_parts(const AttentionCase& c) {
+  const CudnnShape& q = c.shapes[0];
+  const i64 bytes = probability_bytes(q), rows = backward_part(q) * q.dims[1] * q.dims[2];
+  if (bytes > kMostProbabilities)
+    return str("probabilities of ", q.dims[2], " queries, which blocks of whole tiles of ", kAttentionTile,
+               " do not divide, take ", bytes, " bytes");
+  // cuDNN is promised 16-byte alignment of each part of lse.
+  if (backward_part(q) != q.dims[0] && rows % 4 != 0)
+    return str("parts of ", rows, " queries do not begin at multiples of 16 bytes");
+  return "";
+}
+
+/// fp32 memory that dq is gathered in; of nothing where it is a product.
+Tensor room_for_sum(const AttentionCase& c, CudaDevice& device) {
+  // Before 9.6 the library does not zero it.
+  constexpr std::size_t kZeroes = 90600;
+  const auto& dims = c.shapes[0].dims;
+  const i64 count = c.accumulates ? dims[0] * dims[1] * dims[2] * dims[3] : 0;
+  Tensor sum = Tensor::empty({count}, DType::F32, device, MemoryClass::Workspace);
+  if (count > 0 && cudnnGetVersion() < kZeroes)
+    check_cuda(cudaMemsetAsync(sum.raw(), 0, static_cast<std::size_t>(sum.bytes()), device.stream()),
+               "cudaMemsetAsync");
+  return sum;
+}
+
 constexpr std::array kOperands{kQ, kK, kV, kOut, kDout, kDq, kDk, kDv};
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
@@ -240,33 +286,43 @@ bool FusedAttention::forward(const QkvHeads& x, const AttentionOptions& options,
   return true;
 }
 
+i64 FusedAttention::backward_rows(const QkvHeads& x, const AttentionOptions& options) {
+  const CudaDevice& device = cuda(x.q.base);
+  const i64 all = x.q.seq;
+  if (!device.options().deterministic || !obstacle_to_order(device).empty()) return all;
+  if (!is_square(x.q, x.k) || !obstacle(x.q, x.k, options).empty()) return all;
+  const std::vector<CudnnShape> shapes = cudnn_shapes(std::array{&x.q, &x.k, &x.v}, x.k.heads, true);
+  const i64 rows = shapes.empty() ? 0 : backward_block(shapes[0]);
+  return rows > 0 ? rows : all;
+}
+
 bool FusedAttention::backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
                               const AttentionOptions& options, QkvHeads& dx) {
   CudaDevice& device = cuda(dout);
-  if (device.options().deterministic && device.properties().major > kNewestDeterministic) {
-    note_slow_way(device, true,
-                  str("device.deterministic on a GPU of generation ", device.properties().major,
-                      ", for which cuDNN's kernel has no fixed order of sums"));
+  const auto refuse = [&](const std::string& why) {
+    note_slow_way(device, true, why);
     return false;
-  }
+  };
+  if (const std::string why = obstacle_to_order(device); !why.empty()) return refuse(why);
   const Heads o = dense_heads(y.out, x.q.heads), d = dense_heads(dout, x.q.heads);
   const std::array<const Heads*, 8> operands{&x.q, &x.k, &x.v, &o, &d, &dx.q, &dx.k, &dx.v};
   AttentionCase c = make_case(operands, true, options, device);
   if (c.shapes.empty()) return false;
-  const i64 all = c.shapes[0].dims[0], part = backward_part(c.shapes[0]), rows = part * c.shapes[0].dims[1] * x.q.seq;
-  if (part != all && rows % 4 != 0) {  // cuDNN is promised 16-byte alignment of each part of lse
-    note_slow_way(device, true, str("parts of ", rows, " queries do not begin at multiples of 16 bytes"));
-    return false;
-  }
+  const i64 all = c.shapes[0].dims[0];
+  c.accumulates = accumulates(device, c);
+  if (const std::string why = c.accumulates ? "" : obstacle_to_parts(c); !why.empty()) return refuse(why);
+  const i64 part = c.accumulates ? all : backward_part(c.shapes[0]), rows = part * c.shapes[0].dims[1] * x.q.seq;
   for (CudnnShape& shape : c.shapes) shape.dims[0] = part;
   const CudnnPlan* plan = plan_for(device, c);
   if (!plan) return false;
   const float scale = static_cast<float>(options.softmax_scale), one = 1;
   const Tensor delta = Tensor::empty({rows}, DType::F32, device, MemoryClass::Workspace);
+  const Tensor sum = room_for_sum(c, device);
   const Buffer workspace(plan->workspace(), device, MemoryClass::Workspace);
   for (i64 begin = 0; begin < all; begin += part) {
     std::vector<CudnnBinding> bindings{{kScale, &scale}, {kOne, &one}, {kDelta, delta.raw()}};
     if (c.causal) bindings.push_back({kMasked, &kMinusInfinity});
+    if (c.accumulates) bindings.push_back({kDqSum, sum.raw()});
     bindings.push_back({kLse, y.lse.data<float>() + begin / part * rows});
     for (std::size_t i = 0; i < operands.size(); ++i)
       bindings.push_back({kOperands[i], first(*operands[i]) + 2 * begin * c.shapes[i].strides[0]});

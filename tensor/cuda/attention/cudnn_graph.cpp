@@ -103,6 +103,10 @@ void CudnnGraph::pointwise(cudnnPointwiseMode_t f, const CudnnValue& x, const Cu
   add_pointwise(f, CUDNN_DATA_FLOAT, 0, {&x, &b}, y);
 }
 
+void CudnnGraph::copy(const CudnnValue& x, const CudnnValue& y) {
+  add_pointwise(CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, 0, {&x}, y);
+}
+
 CudnnValue CudnnGraph::lower_triangle(const CudnnValue& x, const CudnnValue& other) {
   const CudnnValue row = inner(x.shape, CUDNN_DATA_INT32), column = inner(x.shape, CUDNN_DATA_INT32);
   add_pointwise(CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, 2, {&x}, row);

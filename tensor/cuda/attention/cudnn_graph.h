@@ -86,6 +86,8 @@ class CudnnGraph {
   CudnnValue pointwise(cudnnPointwiseMode_t f, const CudnnValue& x);
   CudnnValue pointwise(cudnnPointwiseMode_t f, const CudnnValue& x, const CudnnValue& b);
   void pointwise(cudnnPointwiseMode_t f, const CudnnValue& x, const CudnnValue& b, const CudnnValue& y);
+  /// y = x, in y's type.
+  void copy(const CudnnValue& x, const CudnnValue& y);
   /// x where its index on axis 2 is not below that on axis 3, else `other`.
   CudnnValue lower_triangle(const CudnnValue& x, const CudnnValue& other);
   /// c = a b for each matrix of the last two axes; a may have more heads (axis 1) than b.

@@ -1,5 +1,6 @@
 // How cuDNN sees Heads: as [batch, heads, seq, head_dim] with one stride for each axis.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <compare>
 #include <optional>
@@ -71,20 +72,41 @@ struct AttentionCase {
   bool backward = false, causal = false;
   std::vector<CudnnShape> shapes = {};  ///< of q, k, v, out; backward: and dout, dq, dk, dv
   DType dtype = DType::BF16;            ///< or fp16
+  bool accumulates = false;             ///< backward: dq is gathered by atomic additions, in no fixed order
   auto operator<=>(const AttentionCase&) const = default;
 };
 
 /// The backward pass's fixed order of sums costs memory for all probabilities, in the narrow type. Samples (and,
-/// folded, key heads) therefore go through it in parts that need about this much.
+/// folded, key heads) therefore go through it in parts that need about this much, and long sequences in blocks.
 inline constexpr i64 kMostProbabilities = i64{1} << 30;
+/// What the kernels pad queries and keys to.
+inline constexpr i64 kAttentionTile = 128;
+
+/// What the probabilities of one part of q, along axis 0, take.
+inline i64 probability_bytes(const CudnnShape& q) {
+  const i64 padded = (q.dims[2] + kAttentionTile - 1) / kAttentionTile * kAttentionTile;
+  return q.dims[1] * padded * padded * 2;
+}
 
 /// Along axis 0 of q, the most at a time that divides all of it and keeps within kMostProbabilities; at least 1.
 inline i64 backward_part(const CudnnShape& q) {
-  constexpr i64 kTile = 128;
-  const i64 padded = (q.dims[2] + kTile - 1) / kTile * kTile;
   i64 part = q.dims[0];
-  while (part > 1 && (q.dims[0] % part != 0 || part * q.dims[1] * padded * padded * 2 > kMostProbabilities)) --part;
+  while (part > 1 && (q.dims[0] % part != 0 || part * probability_bytes(q) > kMostProbabilities)) --part;
   return part;
+}
+
+/// Along axis 2 of q, the most queries, and keys, at a time whose probabilities keep within kMostProbabilities: all, or
+/// whole tiles that divide all. 0 where there are none.
+inline i64 backward_block(const CudnnShape& q) {
+  const i64 most = std::max<i64>(1, q.dims[2] / kAttentionTile);
+  for (i64 blocks = 1; blocks <= most; ++blocks) {
+    const i64 rows = q.dims[2] / blocks;
+    CudnnShape block = q;
+    block.dims[2] = rows;
+    const bool is_even = blocks == 1 || (rows * blocks == q.dims[2] && rows % kAttentionTile == 0);
+    if (is_even && probability_bytes(block) <= kMostProbabilities) return rows;
+  }
+  return 0;
 }
 
 }  // namespace mcpp

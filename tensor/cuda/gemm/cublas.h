@@ -34,7 +34,11 @@ struct CublasLt {
 struct Operands {
   const void *a, *b;
   void* c;
+  const float *a_scale = nullptr, *b_scale = nullptr;  ///< in fp8, by what a and b are multiplied; on the GPU
 };
+
+/// The product of a kind that is timed, if any is, the first time.
+void multiply(const GemmKey& key, const Operands& x, CudaDevice& device);
 
 /// The product of one group of rows, which are more than none; `key` has 0 for their number. The algorithm is the same
 /// for all groups. It never splits a sum.

@@ -62,6 +62,12 @@ cudaDataType_t cuda_type(DType t) {
   }
 }
 
+/// Of the factors in memory.
+cudaDataType_t factor_type(const GemmKey& key, bool is_a) {
+  if (key.fp8 == GemmFp8::None) return cuda_type(key.in);
+  return is_a && key.fp8 == GemmFp8::E5m2 ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
+}
+
 template <class T>
 void set(cublasLtMatmulDescOpaque_t& operation, cublasLtMatmulDescAttributes_t attribute, T value) {
   check_cublas(cublasLtMatmulDescSetAttribute(&operation, attribute, &value, sizeof(value)),
@@ -85,9 +91,9 @@ GemmKey with_rows(GemmKey key, i64 rows) {
 constexpr i64 kTypicalRows = 512;
 
 /// The layout of a row-major matrix, seen as the column-major transposed one.
-cublasLtMatrixLayoutOpaque_t layout(DType type, i64 rows, i64 columns) {
+cublasLtMatrixLayoutOpaque_t layout(cudaDataType_t type, i64 rows, i64 columns) {
   cublasLtMatrixLayoutOpaque_t result{};
-  check_cublas(cublasLtMatrixLayoutInit(&result, cuda_type(type), static_cast<u64>(columns), static_cast<u64>(rows),
+  check_cublas(cublasLtMatrixLayoutInit(&result, type, static_cast<u64>(columns), static_cast<u64>(rows),
                                         std::max<i64>(1, columns)),
                "cublasLtMatrixLayoutInit");
   return result;
@@ -103,16 +109,25 @@ GemmPlan describe(const GemmKey& key) {
   const auto form = [](bool transpose) { return i32{transpose ? CUBLAS_OP_T : CUBLAS_OP_N}; };
   set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, form(key.transpose_b));
   set(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, form(key.transpose_a));
-  plan.a = key.transpose_a ? layout(key.in, key.k, key.m) : layout(key.in, key.m, key.k);
-  plan.b = key.transpose_b ? layout(key.in, key.n, key.k) : layout(key.in, key.k, key.n);
-  plan.c = layout(key.out, key.m, key.n);
+  const cudaDataType_t a = factor_type(key, true), b = factor_type(key, false);
+  plan.a = key.transpose_a ? layout(a, key.k, key.m) : layout(a, key.m, key.k);
+  plan.b = key.transpose_b ? layout(b, key.n, key.k) : layout(b, key.k, key.n);
+  plan.c = layout(cuda_type(key.out), key.m, key.n);
   return plan;
+}
+
+/// Where the scales are is said anew for each product. The library's first factor is b.
+void set_scales(const GemmPlan& plan, const GemmKey& key, const Operands& x) {
+  if (key.fp8 == GemmFp8::None) return;
+  set(plan.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, x.b_scale);
+  set(plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x.a_scale);
 }
 
 /// c = op(a) op(b), or added to c.
 cublasStatus_t try_run(const CublasLt& state, const GemmKey& key, const GemmPlan& plan, const Operands& x,
                        CudaDevice& device) {
   const Buffer workspace(plan.workspace, device, MemoryClass::Workspace);
+  set_scales(plan, key, x);
   const bool fp64 = key.in == DType::F64;
   const double one = 1, beta = key.accumulate ? 1 : 0;
   const float one_f = 1, beta_f = key.accumulate ? 1 : 0;
@@ -211,6 +226,7 @@ bool is_valid(const CublasLt& state, const GemmPlan& plan) {
 const GemmPlan& plan_for(CublasLt& state, const GemmKey& key, const Operands& x, CudaDevice& device) {
   if (const auto found = state.plans.find(key); found != state.plans.end()) return found->second;
   GemmPlan plan = describe(is_grouped(key) ? with_rows(key, kTypicalRows) : key);
+  set_scales(plan, key, x);  // which the heuristics look at
   const auto known = state.choices.find(key);
   if (known != state.choices.end()) choose(plan, known->second);
   if (known == state.choices.end() || !is_valid(state, plan)) {
@@ -222,6 +238,11 @@ const GemmPlan& plan_for(CublasLt& state, const GemmKey& key, const Operands& x,
 }
 
 }  // namespace
+
+void multiply(const GemmKey& key, const Operands& x, CudaDevice& device) {
+  CublasLt& state = device.cublas();
+  check_product(try_run(state, key, plan_for(state, key, x, device), x, device), "cublasLtMatmul", key);
+}
 
 void multiply_group(const GemmKey& key, i64 rows, const Operands& x, CudaDevice& device) {
   CublasLt& state = device.cublas();
@@ -251,8 +272,7 @@ void Kernels<DeviceType::Cuda>::matmul(const Tensor& a, const Tensor& b, Tensor&
     if (!key.accumulate) Kernels<DeviceType::Cuda>::fill_zero(c);
     return;
   }
-  CublasLt& state = device.cublas();
-  check_product(try_run(state, key, plan_for(state, key, x, device), x, device), "cublasLtMatmul", key);
+  multiply(key, x, device);
 }
 
 }  // namespace mcpp

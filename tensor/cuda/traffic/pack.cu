@@ -41,27 +41,36 @@ __global__ void __launch_bounds__(kThreads) pack_blocks(const E* x, i32* message
   }
 }
 
-/// Writes what the message says, or adds it.
-template <bool kAdds, class E>
+/// Number i of a message.
+__device__ __forceinline__ float unpacked(const i32* message, i64 i) {
+  const i32* words = message + i / kPackedBlock * kPackedWords;
+  const signed char* codes = reinterpret_cast<const signed char*>(words + 1);
+  return __fmul_rn(static_cast<float>(codes[i % kPackedBlock]), __int_as_float(words[0]));
+}
+
+template <class E>
 __global__ void __launch_bounds__(kThreads) unpack_blocks(const i32* message, E* x, i64 count) {
   const i64 first = blockIdx.x * i64{blockDim.x} + threadIdx.x, step = i64{gridDim.x} * blockDim.x;
+  for (i64 i = first; i < count; i += step) x[i] = narrow<E>(unpacked(message, i));
+}
+
+/// Of at least one message, each of so many words.
+__global__ void __launch_bounds__(kThreads)
+    sum_blocks(const i32* messages, i64 count_of_messages, i64 words, float* sum, i64 count) {
+  const i64 first = blockIdx.x * i64{blockDim.x} + threadIdx.x, step = i64{gridDim.x} * blockDim.x;
   for (i64 i = first; i < count; i += step) {
-    const i32* words = message + i / kPackedBlock * kPackedWords;
-    const signed char* codes = reinterpret_cast<const signed char*>(words + 1);
-    const float value = __fmul_rn(static_cast<float>(codes[i % kPackedBlock]), __int_as_float(words[0]));
-    if constexpr (kAdds)
-      x[i] = __fadd_rn(x[i], value);
-    else
-      x[i] = narrow<E>(value);
+    float total = unpacked(messages, i);
+    for (i64 m = 1; m < count_of_messages; ++m) total = __fadd_rn(total, unpacked(messages + m * words, i));
+    sum[i] = total;
   }
 }
 
-template <bool kAdds, class T>
+template <class T>
 void launch_unpack(const Tensor& message, Tensor& x) {
   const i64 count = x.numel();
   if (count == 0) return;
   CudaDevice& device = cuda(x);
-  unpack_blocks<kAdds, Element<T>>
+  unpack_blocks<Element<T>>
       <<<grid_for(count, kThreads, device), kThreads, 0, device.stream()>>>(message.data<i32>(), elements<T>(x), count);
   check_launch("unpack_blocks");
 }
@@ -84,13 +93,17 @@ void PackKernels<DeviceType::Cuda>::pack(const Tensor& x, Tensor& message) {
 template <>
 void PackKernels<DeviceType::Cuda>::unpack(const Tensor& message, Tensor& x) {
   on_float(x.dtype(), [&]<class T>() {
-    if constexpr (!std::is_same_v<T, double>) launch_unpack<false, T>(message, x);
+    if constexpr (!std::is_same_v<T, double>) launch_unpack<T>(message, x);
   });
 }
 
 template <>
-void PackKernels<DeviceType::Cuda>::add_unpacked(const Tensor& message, Tensor& sum) {
-  launch_unpack<true, float>(message, sum);
+void PackKernels<DeviceType::Cuda>::sum_unpacked(const Tensor& messages, Tensor& sum) {
+  const i64 count = sum.numel(), words = packed_words(count);
+  CudaDevice& device = cuda(sum);
+  sum_blocks<<<grid_for(count, kThreads, device), kThreads, 0, device.stream()>>>(
+      messages.data<i32>(), messages.numel() / words, words, sum.data<float>(), count);
+  check_launch("sum_blocks");
 }
 
 }  // namespace mcpp

@@ -97,6 +97,26 @@ TEST_P(DeviceParity, TwentyStepsInBf16StayWithinItsError) {
   EXPECT_LE(relative_distance(gpu.losses, exact.losses), 1.5 * relative_distance(cpu.losses, exact.losses));
 }
 
+/// Of sizes that products in fp8 take.
+class Fp8DeviceParity : public DeviceParity {};
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Fp8DeviceParity);
+INSTANTIATE_TEST_SUITE_P(Families, Fp8DeviceParity,
+                         testing::ValuesIn(test::built_with_cuda() ? std::vector{Family{"llama_even", even()}}
+                                                                   : std::vector<Family>{}),
+                         [](const auto& p) { return str(p.param.name, "_cuda"); });
+
+/// The GPU is no further from what the CPU emulates than fp8 is from bf16; nor is a layout that cuts tensors.
+TEST_P(Fp8DeviceParity, TwentyStepsStayWithinItsError) {
+  RunTask in_fp8 = task(DType::BF16);
+  in_fp8.fp8 = Fp8::Hybrid;
+  const RunResult cpu = on_cpu(in_fp8), in_bf16 = on_cpu(task(DType::BF16));
+  const double error = relative_distance(cpu.losses, in_bf16.losses);
+  EXPECT_GT(error, 0);
+  for (const RunLayout& layout : {RunLayout{}, RunLayout{.tp = 2, .sequence_parallel = true}})
+    EXPECT_LE(relative_distance(on_gpu(in_fp8, layout).losses, cpu.losses), error) << layout.ranks() << " ranks";
+}
+
 const RunLayout kLayouts[]{
     {.name = "tp2", .tp = 2},
     {.name = "tp2_sp", .tp = 2, .sequence_parallel = true},
@@ -104,6 +124,8 @@ const RunLayout kLayouts[]{
     {.name = "pp2_zb_h1", .pp = 2, .schedule = ScheduleKind::ZbH1},
     {.name = "dp2_zero1", .dp = 2, .zero_stage = 1},
     {.name = "dp2_zero3", .dp = 2, .zero_stage = 3},
+    {.name = "dp4_zero1_hsdp", .dp = 4, .zero_stage = 1, .instances = 2},
+    {.name = "dp4_zero3_hsdp", .dp = 4, .zero_stage = 3, .instances = 2},
     {.name = "tp2_sp_pp2_dp2_zero1", .tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 1},
 };
 
@@ -115,6 +137,37 @@ TEST_P(DeviceParity, LayoutsOfRanksThatShareTheGpuAgree) {
     const RunResult result = on_gpu(task(), layout);
     for (std::size_t i = 0; i < one_rank.losses.size(); ++i)
       EXPECT_LE(std::abs(result.losses[i] - one_rank.losses[i]) / one_rank.losses[i], 1e-5) << "step " << i;
+  }
+}
+
+/// Activations come back from the host, and saves are copied, while the GPU computes.
+TEST_P(DeviceParity, CopiesBesideTheComputingChangeNoBit) {
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    RunTask saving = task(dtype);
+    saving.async_save = true;
+    for (RunLayout layout : {RunLayout{}, RunLayout{.name = "pp2", .pp = 2}}) {
+      SCOPED_TRACE(layout.name);
+      const RunResult expected = on_gpu(task(dtype), layout);
+      layout.activations = OffloadTier::Host;
+      const RunResult result = on_gpu(saving, layout);
+      EXPECT_EQ(result.losses, expected.losses);
+      EXPECT_EQ(result.weights, expected.weights);
+    }
+  }
+}
+
+/// The host updates in its own way what the GPU would: close, and the same every time.
+TEST_P(DeviceParity, AnUpdateOnTheHostStaysClose) {
+  const RunResult expected = on_gpu(task());
+  for (const double fraction : {1.0, 0.5}) {
+    RunTask away = task();
+    away.optimizer.offload = OffloadTier::Host;
+    away.optimizer.offload_fraction = fraction;
+    away.optimizer.offload_segment_size = 4096;
+    const RunResult result = on_gpu(away), again = on_gpu(away);
+    for (std::size_t i = 0; i < expected.losses.size(); ++i)
+      EXPECT_LE(std::abs(result.losses[i] - expected.losses[i]) / expected.losses[i], 1e-5) << "step " << i;
+    EXPECT_EQ(result.weights, again.weights);
   }
 }
 

@@ -85,8 +85,9 @@ class EndToEnd : public testing::Test {
     args.insert(args.end(), more.begin(), more.end());
     return args;
   }
-  /// The arguments for a precision; in fp16 with a scale at which no step of the few is lost.
+  /// The arguments for a precision; in fp16 with a scale at which no step of the few is lost, fp8 beside bf16.
   static Words in_precision(const std::string& name) {
+    if (name == "fp8") return {"--training.precision=bf16", "--training.fp8=hybrid"};
     Words words{str("--training.precision=", name)};
     if (name == "fp16") words.push_back("--optimizer.initial_loss_scale=65536");
     return words;

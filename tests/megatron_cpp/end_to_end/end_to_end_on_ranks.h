@@ -15,6 +15,12 @@ class EndToEndOnRanks : public EndToEnd {
     EndToEnd::SetUp();
   }
 
+  std::string train_on(int ranks, const std::string& save, const Words& more = {}) const {
+    const Outcome outcome = run_on(ranks, pretrain(save, more));
+    EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+    return outcome.out;
+  }
+
   /// Words before the program that start it as users do, with scripts/<name>.
   static Words script(const std::string& name = "pretrain.sh") {
     const std::string path = (test::source_folder() / "scripts" / name).string();

@@ -127,7 +127,7 @@ TEST_F(UserJourney, EvaluationMeasuresTheSameHoweverItIsBatched) {
 using SameRun = EndToEnd;
 
 TEST_F(SameRun, RunsAndThreadsGiveTheSameBits) {
-  for (const std::string name : {"fp32", "bf16", "fp16"}) {
+  for (const std::string name : {"fp32", "bf16", "fp16", "fp8"}) {
     const Words same = in_precision(name);
     train(name, same);
     train(name + "_again", same);

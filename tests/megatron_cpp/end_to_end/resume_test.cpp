@@ -23,7 +23,7 @@ void damage(const Path& checkpoint, i64 at = 0) {
 }
 
 TEST_F(Resume, AfterExitInterval) {
-  for (const std::string precision : {"fp32", "bf16", "fp16"}) {
+  for (const std::string precision : {"fp32", "bf16", "fp16", "fp8"}) {
     const Words same = in_precision(precision);
     const std::string whole = "whole_" + precision, parts = "parts_" + precision;
     train(whole, same);

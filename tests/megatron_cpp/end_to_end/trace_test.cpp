@@ -29,9 +29,8 @@ class Traces : public EndToEndOnRanks {
         names.push_back(entry.path().filename().string());
     return names;
   }
-  /// Of the line of the log that stands for the window's iterations, what rank r spent so, in seconds.
-  static double logged(const nlohmann::json& line, std::size_t rank, const char* what, i64 iterations) {
-    const nlohmann::json& ranks = line.at("ranks");
+  /// Of the table of ranks that stands for the window's iterations, what rank r spent so, in seconds.
+  static double logged(const nlohmann::json& ranks, std::size_t rank, const char* what, i64 iterations) {
     const double compute = 1e-3 * ranks["compute_ms"][rank].get<double>() * static_cast<double>(iterations),
                  bubble = ranks["bubble"][rank], exposed = ranks["exposed_communication"][rank];
     return ranks[what][rank].get<double>() * compute / (1 - bubble - exposed);
@@ -40,8 +39,8 @@ class Traces : public EndToEndOnRanks {
     const std::vector<nlohmann::json> events = test::complete_events(file);
     test::expect_nested(events);
     nlohmann::json line;
-    for (const nlohmann::json& one : metrics(save))
-      if (one["type"] == "train" && one["iteration"] == 8) line = one;
+    for (const nlohmann::json& one : records(save, "ranks"))
+      if (one["iteration"] == 8) line = one;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       const int process = static_cast<int>(rank);
       const nlohmann::json& figures = file["otherData"]["ranks"][rank];
@@ -161,7 +160,7 @@ TEST_F(Traces, TheSlowRankIsNamed) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_CONTAINS(outcome.err, "warning: rank 1 computes ");
   EXPECT_EQ(outcome.err.find("rank 0 computes"), std::string::npos) << outcome.err;
-  const nlohmann::json ranks = metrics("run")[3]["ranks"];
+  const nlohmann::json ranks = records("run", "ranks").back();
   EXPECT_GE(ranks["compute_ms"][1], 300.0);
   EXPECT_GE(ranks["exposed_communication"][0], 0.5);
 }

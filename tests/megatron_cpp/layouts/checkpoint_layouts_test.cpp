@@ -202,6 +202,13 @@ TEST_F(CheckpointLayouts, AlsoInBf16WithMasterWeightsAndGroupedQueries) {
                     {kLayouts[0], kLayouts[2], kLayouts[5], kLayouts[9], kLayouts[10]});
 }
 
+/// Of fp8 nothing is saved: scales follow from what is there.
+TEST_F(CheckpointLayouts, AlsoInFp8) {
+  RunTask task = task_of(test::tiny_llama(), DType::BF16);
+  task.fp8 = Fp8::Hybrid;
+  expect_any_to_any(task, {kLayouts[0], kLayouts[2], kLayouts[5], kLayouts[9], kLayouts[10]});
+}
+
 TEST_F(CheckpointLayouts, AlsoExpertsAndWhatBalancesThem) {
   expect_any_to_any(task_of(tiny_moe(), DType::F32), kExpertLayouts);
 }

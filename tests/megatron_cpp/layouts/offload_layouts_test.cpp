@@ -11,28 +11,19 @@
 #include "tests/support/compare_runs.h"
 #include "tests/support/disk_folder.h"
 #include "tests/support/resumed_run.h"
+#include "tests/support/state_layouts.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {
 namespace {
 
+using test::kStateLayouts;
 using test::load_and_go_on;
+using test::named;
 using test::Numbers;
 using test::RunLayout;
 using test::RunTask;
 using test::save_and_go_on;
-
-const std::vector<RunLayout> kLayouts{
-    {.name = "one_rank"},
-    {.name = "dp2", .dp = 2},
-    {.name = "dp2_zero1", .dp = 2, .zero_stage = 1},
-    {.name = "dp2_zero2", .dp = 2, .zero_stage = 2},
-    {.name = "dp4_hsdp_zero3", .dp = 4, .zero_stage = 3, .instances = 2},
-    {.name = "tp2_sp_pp2", .tp = 2, .pp = 2, .sequence_parallel = true},
-    {.name = "pp2_zb_v", .pp = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2},
-    {.name = "tp2_pp2_dp2_zero1", .tp = 2, .pp = 2, .dp = 2, .zero_stage = 1},
-    {.name = "cp2_dp2_zero3", .dp = 2, .cp = 2, .zero_stage = 3},
-};
 
 class OffloadLayouts : public testing::Test {
  protected:
@@ -103,7 +94,7 @@ class OffloadLayouts : public testing::Test {
 
 TEST_F(OffloadLayouts, TrainTheSameBits) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
-    for (const RunLayout& layout : kLayouts) {
+    for (const RunLayout& layout : kStateLayouts) {
       const RunTask task = task_of(dtype);
       const test::RunResult near = test::run_layout(task, layout);
       for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
@@ -116,7 +107,7 @@ TEST_F(OffloadLayouts, TrainTheSameBits) {
 
 TEST_F(OffloadLayouts, TrainTheSameBitsWithMuon) {
   const RunTask task = task_of(DType::BF16, OptimizerKind::Muon);
-  for (const RunLayout& layout : {kLayouts[0], kLayouts[3], kLayouts[7]}) {
+  for (const RunLayout& layout : named(kStateLayouts, {"one_rank", "dp2_zero2", "tp2_pp2_dp2_zero1"})) {
     SCOPED_TRACE(layout.name);
     test::expect_same_bits(test::run_layout(kept_in(OffloadTier::File, task), layout), test::run_layout(task, layout));
   }
@@ -202,7 +193,7 @@ TEST_F(OffloadLayouts, GoOnFromWeightsAnywhere) {
         SCOPED_TRACE(str(name_of(dtype), " ", enum_name(from), " ", enum_name(to)));
         EXPECT_EQ(load_and_go_on(kept_in(to, task, to), kStage3[1], folder), losses);
       }
-      const Numbers one_rank = load_and_go_on(task, kLayouts[0], folder);
+      const Numbers one_rank = load_and_go_on(task, named(kStateLayouts, {"one_rank"}).front(), folder);
       EXPECT_LE(test::relative_distance(one_rank, losses), dtype == DType::F32 ? 1e-5 : 5e-3);
     }
   }
@@ -224,7 +215,7 @@ TEST_F(OffloadLayouts, SaveWeightsElsewhereBesideTheTraining) {
 /// The same layout goes on with the same bits wherever the state was and is.
 TEST_F(OffloadLayouts, GoOnFromAnyPlaceInAnyOther) {
   constexpr std::array kTiers{OffloadTier::Device, OffloadTier::Host, OffloadTier::File};
-  for (const RunLayout& layout : {kLayouts[0], kLayouts[2], kLayouts[7]}) {
+  for (const RunLayout& layout : named(kStateLayouts, {"one_rank", "dp2_zero1", "tp2_pp2_dp2_zero1"})) {
     for (const OffloadTier from : kTiers) {
       const RunTask task = task_of(DType::BF16);
       const Path folder = scratch_ / str(layout.name, "_", enum_name(from));
@@ -239,10 +230,10 @@ TEST_F(OffloadLayouts, GoOnFromAnyPlaceInAnyOther) {
 
 TEST_F(OffloadLayouts, GoOnFromAnyLayoutOnAnyOther) {
   const RunTask task = task_of(DType::F32), on_file = kept_in(OffloadTier::File, task);
-  for (const RunLayout& from : {kLayouts[3], kLayouts[5]}) {
+  for (const RunLayout& from : named(kStateLayouts, {"dp2_zero2", "tp2_sp_pp2"})) {
     const Path folder = scratch_ / from.name;
     const Numbers losses = save_and_go_on(on_file, from, folder);
-    for (const RunLayout& to : {kLayouts[0], kLayouts[7], kLayouts[8]}) {
+    for (const RunLayout& to : named(kStateLayouts, {"one_rank", "tp2_pp2_dp2_zero1", "cp2_dp2_zero3"})) {
       SCOPED_TRACE(str(from.name, " ", to.name));
       const Numbers again = load_and_go_on(on_file, to, folder);
       EXPECT_LE(test::relative_distance(again, losses), 1e-5);
@@ -252,7 +243,7 @@ TEST_F(OffloadLayouts, GoOnFromAnyLayoutOnAnyOther) {
 }
 
 TEST_F(OffloadLayouts, SaveBesideTheTraining) {
-  for (const RunLayout& layout : kLayouts) {
+  for (const RunLayout& layout : kStateLayouts) {
     for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
       SCOPED_TRACE(str(layout.name, " ", enum_name(tier)));
       RunTask near = task_of(DType::BF16);
@@ -266,7 +257,7 @@ TEST_F(OffloadLayouts, SaveBesideTheTraining) {
 
 /// Of the master weights two parts, each where it is.
 TEST_F(OffloadLayouts, SaveRemaindersBesideTheTraining) {
-  for (const RunLayout& layout : {kLayouts[0], kLayouts[4], kLayouts[7]}) {
+  for (const RunLayout& layout : named(kStateLayouts, {"one_rank", "dp4_hsdp_zero3", "tp2_pp2_dp2_zero1"})) {
     for (const OffloadTier tier : {OffloadTier::Device, OffloadTier::Host, OffloadTier::File}) {
       SCOPED_TRACE(str(layout.name, " ", enum_name(tier)));
       RunTask near = task_of(DType::BF16);

@@ -7,6 +7,7 @@
 #include "tests/support/compare_runs.h"
 #include "tests/support/disk_folder.h"
 #include "tests/support/resumed_run.h"
+#include "tests/support/state_layouts.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {
@@ -14,29 +15,25 @@ namespace {
 
 using test::expect_same_bits;
 using test::load_and_go_on;
+using test::named;
 using test::Numbers;
 using test::run_layout;
 using test::RunLayout;
 using test::RunTask;
 using test::save_and_go_on;
 
-const std::vector<RunLayout> kLayouts{
-    {.name = "one_rank"},
-    {.name = "dp2", .dp = 2},
-    {.name = "dp2_zero1", .dp = 2, .zero_stage = 1},
-    {.name = "dp2_zero2", .dp = 2, .zero_stage = 2},
-    {.name = "dp2_zero3", .dp = 2, .zero_stage = 3},
-    {.name = "dp4_hsdp_zero1", .dp = 4, .zero_stage = 1, .instances = 2},
-    {.name = "dp4_hsdp_zero3", .dp = 4, .zero_stage = 3, .instances = 2},
-    {.name = "tp2_sp_pp2", .tp = 2, .pp = 2, .sequence_parallel = true},
-    {.name = "pp2_zb_v", .pp = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2},
-    {.name = "tp2_pp2_dp2_zero1", .tp = 2, .pp = 2, .dp = 2, .zero_stage = 1},
-    {.name = "cp2_dp2_zero3", .dp = 2, .cp = 2, .zero_stage = 3},
-    {.name = "second_copy", .dp = 4, .zero_stage = 3, .hpz = 2},
-    {.name = "packed_zero1", .dp = 2, .zero_stage = 1, .quantized_weights = true, .quantized_gradients = true},
-    {.name = "packed_zero3", .dp = 2, .zero_stage = 3, .quantized_weights = true},
-    {.name = "factors", .dp = 2, .zero_stage = 1, .power_sgd_rank = 2},
-};
+const std::vector<RunLayout> kLayouts = [] {
+  std::vector<RunLayout> layouts = test::kStateLayouts;
+  layouts.insert(
+      layouts.end(),
+      {{.name = "dp2_zero3", .dp = 2, .zero_stage = 3},
+       {.name = "dp4_hsdp_zero1", .dp = 4, .zero_stage = 1, .instances = 2},
+       {.name = "second_copy", .dp = 4, .zero_stage = 3, .hpz = 2},
+       {.name = "packed_zero1", .dp = 2, .zero_stage = 1, .quantized_weights = true, .quantized_gradients = true},
+       {.name = "packed_zero3", .dp = 2, .zero_stage = 3, .quantized_weights = true},
+       {.name = "factors", .dp = 2, .zero_stage = 1, .power_sgd_rank = 2}});
+  return layouts;
+}();
 
 class ParamRemaindersLayouts : public testing::Test {
  protected:
@@ -97,7 +94,7 @@ TEST_F(ParamRemaindersLayouts, TrainTheSameBitsOfExperts) {
 }
 
 TEST_F(ParamRemaindersLayouts, TrainTheSameBitsWithMuonAndSmallMoments) {
-  for (const RunLayout& layout : {kLayouts[0], kLayouts[3], kLayouts[9]}) {
+  for (const RunLayout& layout : named(kLayouts, {"one_rank", "dp2_zero2", "tp2_pp2_dp2_zero1"})) {
     SCOPED_TRACE(layout.name);
     RunTask muon = copied();
     muon.optimizer.optimizer = OptimizerKind::Muon;
@@ -111,7 +108,7 @@ TEST_F(ParamRemaindersLayouts, TrainTheSameBitsWithMuonAndSmallMoments) {
 
 TEST_F(ParamRemaindersLayouts, TrainTheSameBitsFromAnyPlace) {
   constexpr std::array kTiers{OffloadTier::Device, OffloadTier::Host, OffloadTier::File};
-  for (const RunLayout& layout : {kLayouts[2], kLayouts[6], kLayouts[10]}) {
+  for (const RunLayout& layout : named(kLayouts, {"dp2_zero1", "dp4_hsdp_zero3", "cp2_dp2_zero3"})) {
     const test::RunResult near = run_layout(copied(), layout);
     for (const OffloadTier states : kTiers) {
       for (const OffloadTier weights : kTiers) {
@@ -125,7 +122,7 @@ TEST_F(ParamRemaindersLayouts, TrainTheSameBitsFromAnyPlace) {
 
 /// What is saved says nothing of how it was kept.
 TEST_F(ParamRemaindersLayouts, SaveTheSameTensorsAndLoadEachOthers) {
-  for (const RunLayout& layout : {kLayouts[0], kLayouts[4], kLayouts[6], kLayouts[9]}) {
+  for (const RunLayout& layout : named(kLayouts, {"one_rank", "dp2_zero3", "dp4_hsdp_zero3", "tp2_pp2_dp2_zero1"})) {
     SCOPED_TRACE(layout.name);
     const bool is_away = layout.zero_stage == 3;
     const RunTask with =
@@ -142,10 +139,10 @@ TEST_F(ParamRemaindersLayouts, SaveTheSameTensorsAndLoadEachOthers) {
 
 /// Any layout loads them, and goes on alike with a copy and without.
 TEST_F(ParamRemaindersLayouts, LoadWhatAnotherLayoutSaved) {
-  for (const RunLayout& from : {kLayouts[4], kLayouts[7]}) {
+  for (const RunLayout& from : named(kLayouts, {"dp2_zero3", "tp2_sp_pp2"})) {
     const Path folder = scratch_ / str(from.name, "_elsewhere");
     save_and_go_on(joined(copied()), from, folder);
-    for (const RunLayout& to : {kLayouts[0], kLayouts[6], kLayouts[9]}) {
+    for (const RunLayout& to : named(kLayouts, {"one_rank", "dp4_hsdp_zero3", "tp2_pp2_dp2_zero1"})) {
       SCOPED_TRACE(str(from.name, " ", to.name));
       EXPECT_EQ(load_and_go_on(joined(copied()), to, folder), load_and_go_on(copied(), to, folder));
     }

@@ -133,6 +133,34 @@ TEST_P(TensorParallelVolume, WithSequenceParallelismIsThatOfTheFormula) {
                });
 }
 
+/// In fp8 each of a layer's four linear maps has the largest numbers of input and weight found by all that share a
+/// microbatch, and in backward that of the gradient: with tensor and with context parallelism, and with nothing else.
+TEST(Fp8Volume, IsAFewBytesForEachLinearLayer) {
+  for (const RunLayout& layout : {RunLayout{.tp = 2}, RunLayout{.tp = 2, .sequence_parallel = true},
+                                  RunLayout{.tp = 2, .cp = 2}, RunLayout{.pp = 2, .dp = 2}}) {
+    std::map<std::string, i64> calls, bytes;  // more of them than in bf16, of all ranks
+    std::mutex mutex;
+    for (const Fp8 fp8 : {Fp8::None, Fp8::Hybrid}) {
+      RunTask task = task_of("llama", DType::BF16, layout.dp * kBatch);
+      task.fp8 = fp8;
+      in_each_rank(task, layout, [&](LayoutRank&, const Meters& meters) {
+        const std::lock_guard lock(mutex);
+        for (const auto& [name, meter] : meters) {
+          calls[name] += (fp8 == Fp8::None ? -1 : 1) * meter[CommOp::AllReduce].calls;
+          bytes[name] += (fp8 == Fp8::None ? -1 : 1) * meter.total_bytes();
+        }
+      });
+    }
+    const i64 linear_maps = 4 * model_of("llama").num_layers, ranks = layout.ranks();
+    const i64 each = all_reduce(2 * 4, 2) + all_reduce(4, 2);
+    for (const auto& [name, more] : calls) {
+      const bool agrees = (name == "tp" && layout.tp > 1) || (name == "cp_ring" && layout.cp > 1);
+      EXPECT_EQ(more, agrees ? 2 * linear_maps * ranks : 0) << name;
+      EXPECT_EQ(bytes.at(name), agrees ? each * linear_maps * ranks : 0) << name;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, TensorParallelVolume,
                          testing::Combine(testing::Values("gpt2", "llama"), testing::Values(2),
                                           testing::Values<i64>(1, 3)));

@@ -10,6 +10,8 @@
 #include "comm/local.h"
 #include "megatron_cpp/bench/bench.h"
 #include "megatron_cpp/config/hardware_file.h"
+#include "tests/support/disk_folder.h"
+#include "tests/support/errors.h"
 #include "tests/support/program.h"
 #include "tests/support/scratch_folder.h"
 
@@ -20,6 +22,7 @@ using testing::HasSubstr;
 using namespace test;
 
 const CalibrationSizes kFew{.products = {16, 48, 144},
+                            .cold_bytes = 1 << 16,
                             .lengths = {32, 64},
                             .widths = {16, 32},
                             .tokens = 64,
@@ -69,6 +72,29 @@ TEST(Calibration, RanksThatShareCoresAreMeasuredOneForEachCore) {
   EXPECT_EQ(found.links.ranks, std::vector<i64>{4});
   EXPECT_EQ(found.at_once(4), 2);
   EXPECT_EQ(found.at_once(1), 1);
+}
+
+// A disk is measured where one is named, and must be one.
+TEST(Calibration, MeasuresTheDiskThatIsNamed) {
+  const DiskFolder folder;
+  CalibrationSizes sizes = kFew;
+  sizes.disk_bytes = 3 << 20;
+  const auto bandwidth = [&](const Path& disk) {
+    sizes.disk = disk;
+    double found = 0;
+    run_local_ranks(2, [&](Communicator& ranks, int rank) {
+      CpuDevice device({.threads = 1});
+      const Hardware hardware = calibrate(device, ranks, /*cores=*/2, sizes);
+      if (rank == 0) found = hardware.host.nvme_bandwidth;
+    });
+    return found;
+  };
+  EXPECT_GT(bandwidth(folder.path()), 1e-4);
+  EXPECT_LT(bandwidth(folder.path()), 1e3);
+  EXPECT_EQ(bandwidth({}), 0);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  sizes.rounds = 1 << 30;  // which nobody waits for before he is told
+  EXPECT_CONTAINS(input_error([&] { bandwidth("/dev/shm"); }), "--offload_folder");
 }
 
 TEST(Calibration, ProductsTakeAsLongAsTheyDo) {

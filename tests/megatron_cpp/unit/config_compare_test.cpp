@@ -115,8 +115,8 @@ TEST(ConfigCompare, TheTableNamesOnlyKeysThatExist) {
   const std::vector<std::string> keys = run_defining_keys();
   for (const char* key :
        {"model.num_layers", "optimizer.lr", "training.seed", "training.global_batch_size",
-        "training.step_batch_size_schedule", "training.precision", "data.data_path", "data.train_data_path",
-        "data.valid_data_path", "data.test_data_path", "data.split", "data.tokenizer_model"}) {
+        "training.step_batch_size_schedule", "training.precision", "training.fp8", "data.data_path",
+        "data.train_data_path", "data.valid_data_path", "data.test_data_path", "data.split", "data.tokenizer_model"}) {
     EXPECT_NE(std::find(keys.begin(), keys.end(), key), keys.end()) << key;
   }
 }

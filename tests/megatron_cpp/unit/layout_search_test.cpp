@@ -89,33 +89,21 @@ TEST(Search, IsAtLeastAsFastAsMegatronsLayouts) {
 
 TEST(Search, IsAtLeastAsFastAsLlamas) {
   const Hardware hardware = catalogue("h100_sxm");
-  for (const auto& [gpus, cp, sequence, batch] :
-       {std::array<i64, 4>{8192, 1, 8192, 2048}, {16384, 1, 8192, 2048}, {16384, 16, 131072, 128}})
-    expect_at_least_as_fast(hardware, "405B",
-                            {.model = llama(126, 16384, 53248, 128, 8, 128256, sequence), .global_batch_size = batch},
-                            {{.world_size = gpus,
-                              .tp = 8,
-                              .cp = cp,
-                              .pp = 16,
-                              .sequence_parallel = true,
-                              .cp_comm_type = CpCommType::AllGather,
-                              .schedule = ScheduleKind::Interleaved,
-                              .chunks = 8,
-                              .stages = "E|(t|)*126L",
-                              .zero_stage = 1}});
+  for (const LlamaRow& row : kLlama405B) expect_at_least_as_fast(hardware, "405B", row.work(), {row.layout()});
 }
 
 // A bound that were above what it bounds would hide the best; and the order must not depend on anything but the input.
 TEST(Search, LosesNothingAndIsTheSameEveryTime) {
   const Hardware hardware = catalogue("h100_sxm");
   const Implementation program;
-  const Workload work{.model = llama(32, 4096, 14336, 32, 8, 128256, 8192), .global_batch_size = 256};
-  SearchLimits limits = limits_for(hardware, 64);
+  const Workload work{.model = llama(16, 4096, 14336, 32, 8, 128256, 8192), .global_batch_size = 64};
+  SearchLimits limits = limits_for(hardware, 32);  // over three tiers of links
   const SearchResult result = search_layouts(hardware, program, work, limits);
   ASSERT_EQ(result.best.size(), 5);
+  EXPECT_LT(result.fitting, result.possible);
   LayoutMemory memory(work);
   double best = 1e30;
-  i64 fitting = 0;
+  i64 fitting = 0, away = 0;
   for_each_layout(hardware, work, limits, [&](Layout layout) {
     bool fits = false;
     for (const OffloadTier tier : {OffloadTier::Device, OffloadTier::Host, OffloadTier::File}) {
@@ -123,6 +111,7 @@ TEST(Search, LosesNothingAndIsTheSameEveryTime) {
       const MemoryEstimate estimate = memory.most(layout);
       const double in_host = tier == OffloadTier::Host ? estimate.activations_elsewhere : 0;
       if (estimate.total() > limits.memory_bytes || in_host > 1e9 * hardware.host.memory) continue;
+      if (!fits && tier != OffloadTier::Device) ++away;
       fits = true;
       const Job job{hardware, program, work, layout};
       const double seconds = step_time(job).seconds;
@@ -132,6 +121,7 @@ TEST(Search, LosesNothingAndIsTheSameEveryTime) {
     if (fits) ++fitting;
   });
   EXPECT_EQ(result.fitting, fitting);
+  EXPECT_GT(away, 0);
   EXPECT_EQ(result.best.front().time.seconds, best);
   const SearchResult again = search_layouts(hardware, program, work, limits);
   for (std::size_t i = 0; i < result.best.size(); ++i)
@@ -337,6 +327,57 @@ TEST(Search, SaysWhatWasTried) {
   EXPECT_EQ(error_with(10e9).find("main_grads_dtype"), std::string::npos);
   hardware.host.link_bandwidth = 0;
   EXPECT_CONTAINS(error_with(30e9), "its host is not asked to help: host.memory_bandwidth and host.link_bandwidth");
+}
+
+// Around each way to meet the keys of others that a model's heads allow: of hierarchies the one inside machines, where
+// not all can exchange heads there.
+TEST(Search, LooksAtEveryWayToMeetKeys) {
+  const Hardware hardware = catalogue("h100_sxm");
+  const Workload work{.model = llama(32, 4096, 14336, 32, 8, 128256, 1 << 17), .global_batch_size = 64};
+  SearchLimits limits = limits_for(hardware, 64);
+  const auto ways = [&](i64 tp, i64 cp) {
+    limits.tensor_model_parallel_size = tp, limits.context_parallel_size = cp;
+    std::set<std::string> found;
+    for_each_layout(hardware, work, limits, [&](const Layout& layout) {
+      const std::string text = layout.describe(), from = str("cp ", cp, " ");
+      const std::size_t begin = text.find(from) + from.size();
+      found.insert(text.substr(begin, text.find(',', begin) - begin));
+    });
+    return found;
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(ways(1, 4), ElementsAre("a2a", "all_gather", "p2p"));
+  EXPECT_THAT(ways(2, 8), ElementsAre("a2a", "a2a+p2p of 4 x 2", "all_gather", "p2p"));
+  EXPECT_THAT(ways(1, 64), ElementsAre("a2a+p2p of 8 x 8", "all_gather", "p2p"));  // of 32 heads
+  EXPECT_THAT(ways(8, 8), ElementsAre("all_gather", "p2p"));
+}
+
+// Where not all states have room on the devices, those that have stay there, and no more: fewer do not fit, and with
+// more elsewhere the step is longer.
+TEST(Search, KeepsTheStatesThatHaveRoom) {
+  const Hardware hardware = catalogue("h100_sxm");
+  const Implementation program;
+  const Workload work = workload_of(load_config(source_folder() / "configs/llama_70b.toml"));
+  const SearchLimits limits = limits_for(hardware, 16);
+  const SearchResult result = search_layouts(hardware, program, work, limits);
+  ASSERT_FALSE(result.best.empty());
+  const Candidate& best = result.best.front();
+  ASSERT_EQ(best.layout.states_place, OffloadTier::Host);
+  ASSERT_GT(best.layout.states_elsewhere, 0.02);
+  ASSERT_LT(best.layout.states_elsewhere, 1);
+  EXPECT_THAT(best.layout.describe(), HasSubstr(" % of optimizer state in host memory"));
+  LayoutMemory memory(work);
+  for (const double more : {-0.01, 0.01}) {
+    Layout other = best.layout;
+    other.states_elsewhere += more;
+    if (more < 0)
+      EXPECT_GT(memory.most(other).total(), limits.memory_bytes);
+    else
+      EXPECT_GT(step_time({hardware, program, work, other}).seconds, best.time.seconds);
+  }
+  const Config run = with_layout(load_config(source_folder() / "configs/llama_70b.toml"), best.layout);
+  EXPECT_EQ(run.optimizer.offload_fraction, best.layout.states_elsewhere);
+  EXPECT_EQ(layout_of(run, 16).describe(), best.layout.describe());
 }
 
 // An output that computes as much as layers do is given to a stage with fewer of them.

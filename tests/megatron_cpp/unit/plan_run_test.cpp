@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/monitor/run_metrics.h"
 #include "megatron_cpp/setup/layout_search.h"
@@ -94,6 +96,10 @@ TEST_F(RunMetrics, AreThoseOfAMiddleStep) {
     EXPECT_EQ(found.exposed_communication, 0.125);
     EXPECT_EQ(found.peak_memory_bytes, 3000);
   }
+  write(
+      "{\"type\":\"train\",\"iteration\":1,\"elapsed_ms\":9}\n"
+      "{\"type\":\"train\",\"iteration\":2,\"elapsed_ms\":9,\"bubble\":7}\n");
+  EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "."); }), "in which ranks only waited: bubble 7");
   write("{\"type\":\"train\",\"iteration\":1,\"elapsed_ms\":9000}\n");
   EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "."); }), "has 1 lines of steps");
   EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "nowhere"); }), "there is no file");
@@ -123,6 +129,56 @@ TEST_F(RunMetrics, HavePeaksByClassAndTimesOfModules) {
   EXPECT_TRUE(traced_modules(folder_ / "traces/trace_iter_0000001_0000001.json").empty());
 }
 
+// Steps of a start before may be of another layout; and where each iteration has a line, shares of the time are in the
+// tables of ranks alone.
+TEST_F(RunMetrics, AreOfTheLastStart) {
+  const auto step = [](int iteration, int ms) {
+    return str(R"({"type":"train","iteration":)", iteration, R"(,"elapsed_ms":)", ms, "}\n");
+  };
+  const auto table = [](int iteration, const char* bubbles) {
+    return str(R"({"type":"ranks","iteration":)", iteration, R"(,"bubble":)", bubbles,
+               R"(,"exposed_communication":[0.1,0.3],"peak_memory_bytes":[70,90],"in_host_bytes":[5,6],)",
+               R"("peak_by_class":{"other":[1,2]}})", "\n");
+  };
+  write(str(R"({"type":"run","iteration":0,"world_size":8,"config":"a"})", "\n", step(1, 9000), step(2, 1),
+            table(2, "[0.9,0.9]"), step(3, 1), R"({"type":"run","iteration":3,"world_size":2,"config":"b"})", "\n",
+            step(4, 9000), table(4, "[0.8,0.8]"), step(5, 100), table(6, "[0.25,0.75]"), step(6, 200), step(7, 300)));
+  const MeasuredRun found = read_measured_run(folder_ / ".");
+  EXPECT_EQ(found.world_size, 2);
+  EXPECT_EQ(found.config, "b");
+  EXPECT_EQ(found.seconds, 0.2);  // the one that a table is of
+  EXPECT_EQ(found.bubble, 0.5);
+  EXPECT_EQ(found.exposed_communication, 0.2);
+  EXPECT_EQ(found.peak_memory_bytes, 90);
+  EXPECT_EQ(found.in_host_bytes, 6);
+  write(str(R"({"type":"run","iteration":0,"world_size":8,"config":"a"})", "\n", step(1, 9000), step(2, 1),
+            R"({"type":"run","iteration":2,"world_size":2,"config":"b"})", "\n", step(3, 1)));
+  EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "."); }), "has 1 lines of steps since the last start");
+}
+
+// A run is compared by its own configuration and ranks, whatever is planned.
+TEST_F(RunMetrics, AreOfTheRunsOwnConfiguration) {
+  Config ran = load_config(source_folder() / "configs/llama_8b.toml");
+  ran.parallel.tensor_model_parallel_size = 4;
+  const std::string quoted = nlohmann::json(print_config(ran)).dump();
+  const auto plan = [&](const std::string& config, const std::vector<std::string>& more) {
+    write(str(R"({"type":"run","iteration":0,"world_size":16,"config":)", config, "}\n",
+              R"({"type":"train","iteration":1,"elapsed_ms":90000})", "\n",
+              R"({"type":"train","iteration":2,"elapsed_ms":60000})", "\n"));
+    std::vector<std::string> args{"plan", (source_folder() / "configs/llama_8b.toml").string(), kCatalogue,
+                                  "--hardware=h100_sxm", "--from_run=" + folder_.path().string()};
+    args.insert(args.end(), more.begin(), more.end());
+    return Program(args, folder_ / "process").wait();
+  };
+  const Outcome other = plan(quoted, {"--world_size=64", "--model.vocab_size=0", "--data.tokenizer_model=t.model"});
+  ASSERT_EQ(other.code, 0) << other.err;
+  EXPECT_THAT(other.out, AllOf(HasSubstr(", 16 ranks, tp 4, dp 4"), HasSubstr("64 x H100 SXM: ")));
+  EXPECT_THAT(plan(quoted, {}).out, HasSubstr("16 x H100 SXM: "));
+  const Outcome bad = plan("\"[model]\\nnum_layers = -1\"", {});
+  EXPECT_EQ(bad.code, 2);
+  EXPECT_THAT(bad.err, AllOf(HasSubstr("its configuration"), HasSubstr("num_layers")));
+}
+
 TEST_F(RunMetrics, CorrectThePlan) {
   write(
       "{\"type\":\"train\",\"iteration\":1,\"elapsed_ms\":90000}\n"
@@ -134,6 +190,12 @@ TEST_F(RunMetrics, CorrectThePlan) {
   ASSERT_EQ(found.code, 0) << found.err;
   for (const char* part : {"the run in ", "predicted", "measured", "computing is more than 20 % off", "and not:"})
     EXPECT_THAT(found.out, HasSubstr(part));
+  const Outcome unknown = Program({"plan", (source_folder() / "configs/llama_8b.toml").string(), kCatalogue,
+                                   "--hardware=h100_sxm", "--from_run=" + folder_.path().string()},
+                                  folder_ / "process")
+                              .wait();
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("does not tell on how many ranks it ran; give them as --world_size"));
 }
 
 }  // namespace

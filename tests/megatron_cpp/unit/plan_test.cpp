@@ -150,6 +150,8 @@ TEST_F(PlanCommand, RefusesBadInputAllAtOnce) {
   expect_refused({"--hardware=h100_sxm"}, {"--world_size: is missing"});
   expect_refused({"--hardware=h100_sx", "--world_size=8"}, {"unknown hardware \"h100_sx\"", "did you mean h100_sxm?"});
   expect_refused({"--hardware=zzz", "--world_size=8"}, {"unknown hardware \"zzz\"", "there are: a100_40gb, a100_80gb"});
+  expect_refused({"--hardware=a100_80gb", "--world_size=64", "--micro_batch_size=7"},
+                 {"micro_batch_size = 7 does not divide global_batch_size = 1024"});
   expect_refused({"--hardware=a100_80gb", "--world_size=10000", "--tp=3", "--pp=81"},
                  {"world_size = 10000, but the links of A100 SXM 80GB join 8192 at most",
                   "tensor_model_parallel_size = 3 does not divide num_attention_heads = 64",
@@ -157,13 +159,33 @@ TEST_F(PlanCommand, RefusesBadInputAllAtOnce) {
   // Of the arguments, the configuration and the hardware.
   expect_refused({"--hardware=h100_sx", "--world_size=8", "--model.num_layers=-1", "--keep=0"},
                  {"unknown hardware \"h100_sx\"", "num_layers", "keep"});
-  expect_refused({"--hardware=h100_sxm", "--from_run=runs/x", "--tokens=5"},
-                 {"--from_run: needs --world_size", "--tokens and --deadline_hours"});
+  expect_refused({"--hardware=h100_sxm", "--from_run=runs/x", "--tokens=5"}, {"--tokens and --deadline_hours"});
+  expect_refused({"--hardware=h100_sxm", "--from_run=runs/x"}, {"--from_run=runs/x: there is no file runs/x"});
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--device_hours=1e-300", "--weak"},
                  {"--device_hours=1e-300: must be 0 or at least 0.01", "--weak: is for --scale"});
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--device_hours=5", "--save_seconds=1e300"},
                  {"save_seconds", "at most"});
   expect_refused({"--hardware=h100_sxm", "--world_size=7", "--tp=1", "--pp=1"}, {"no layout of 7 ranks divides"});
+}
+
+// What would be left out of the answer without a word is named, too.
+TEST_F(PlanCommand, RefusesWhatHasNoMeaningTogether) {
+  expect_refused({"--hardware=h100_sxm", "--world_size=8", "--predict", "--tp=8", "--micro_batch_size=1",
+                  "--other_numbers", "--price=2", "--save_seconds=3", "--restart_seconds=4"},
+                 {"--tp: limits a search", "--micro_batch_size: limits a search", "--other_numbers: limits a search",
+                  "--price: is for --tokens", "--save_seconds: is for --device_hours",
+                  "--restart_seconds: is for --device_hours"});
+  expect_refused({"--hardware=h100_sxm", "--world_size=8", "--scale=8,16"},
+                 {"--world_size: is not looked at with --scale"});
+  // What no world could do is not looked for in any.
+  const std::vector<std::string> impossible{"no layout can be found", "tensor_model_parallel_size = 3 does not divide"};
+  expect_refused({"--hardware=h100_sxm", "--scale=8,16", "--tp=3"}, impossible);
+  expect_refused({"--hardware=h100_sxm", "--tokens=1e12", "--deadline_hours=9", "--tp=3"}, impossible);
+  // Files that cannot be written, before anything is searched.
+  expect_refused({"--hardware=h100_sxm", "--world_size=8", "--svg=/nowhere/x.svg", "--html=/nowhere/x.html",
+                  "--emit=" + folder_.path().string()},
+                 {"--svg=/nowhere/x.svg: there is no folder /nowhere", "--html=/nowhere/x.html: there is no folder",
+                  ": is a folder"});
 }
 
 TEST(HardwareFile, CatalogueIsGood) {

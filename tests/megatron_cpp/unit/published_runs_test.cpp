@@ -19,8 +19,10 @@ namespace {
 using test::catalogue;
 using test::gpt;
 using test::GptRow;
+using test::kLlama405B;
 using test::kWeakScaling;
 using test::llama;
+using test::LlamaRow;
 
 constexpr Recompute kFull{.granularity = Recompute::Granularity::Full};
 
@@ -53,6 +55,8 @@ Implementation fused() {
   p.norm = {3, 5};
   p.residual = {0, 0};
   p.kernels = {8, 12};
+  p.quantise = {2, 3};
+  p.quantise_again = 0;
   return p;
 }
 /// torchtitan with torch.compile, and without: FlashAttention 2, rotation in complex fp32, norms in fp32, every second
@@ -66,6 +70,7 @@ Implementation torch_compiled() {
   p.kernels = {10, 16};
   p.attention = 0.6;
   p.quantise = {2.5, 4};
+  p.quantise_again = 0;
   p.recomputed_products = 0.5;
   return p;
 }
@@ -226,30 +231,12 @@ TEST(PublishedRuns, OneStepOfZero3IsLongerThanAllThatItIsMadeOf) {
 TEST(PublishedRuns, Llama405B) {
   const Hardware hardware = catalogue("h100_sxm");
   const Implementation program = fused();
-  struct Published {
-    i64 gpus, cp, sequence, batch;
-    double tflops;
-  };
   std::vector<Row> rows;
-  for (const Published& p : {Published{8192, 1, 8192, 2048, 430}, Published{16384, 1, 8192, 2048, 400},
-                             Published{16384, 16, 131072, 128, 380}}) {
-    const Workload work{.model = llama(126, 16384, 53248, 128, 8, 128256, p.sequence), .global_batch_size = p.batch};
-    const Job job{hardware,
-                  program,
-                  work,
-                  {.world_size = p.gpus,
-                   .tp = 8,
-                   .cp = p.cp,
-                   .pp = 16,
-                   .sequence_parallel = true,
-                   .cp_comm_type = CpCommType::AllGather,
-                   .schedule = ScheduleKind::Interleaved,
-                   .chunks = 8,
-                   .stages = "E|(t|)*126L",
-                   .zero_stage = 1,
-                   .pipeline_inside = true}};
-    rows.push_back({.name = str("405B, ", p.gpus, " H100, sequences of ", p.sequence),
-                    .published = p.tflops,
+  for (const LlamaRow& row : kLlama405B) {
+    const Workload work = row.work();
+    const Job job{hardware, program, work, row.layout()};
+    rows.push_back({.name = str("405B, ", row.gpus, " H100, sequences of ", row.sequence),
+                    .published = row.tflops,
                     .predicted = model_tflops(job, step_time(job).seconds)});
   }
   expect_within(rows, 0.10, "TFLOP/s");

@@ -42,6 +42,20 @@ TEST(TrafficConfig, AllThatContradictsTheStageIsNamed) {
   EXPECT_THAT(layout_problems(config, 4), IsEmpty());
 }
 
+TEST(TrafficConfig, FactorsThatBeginLaterAreFactors) {
+  Config config = config_of(1);
+  config.parallel.power_sgd_start_iter = 10;
+  EXPECT_THAT(layout_problems(config, 4),
+              UnorderedElementsAre(HasSubstr("power_sgd_start_iter = 10 is only read with power_sgd_rank")));
+  config.parallel.power_sgd_rank = 4;
+  EXPECT_THAT(layout_problems(config, 4), IsEmpty());
+  EXPECT_THAT(run_plan(config, 4), HasSubstr("by factors of rank 4 after iteration 10"));
+  Config other = config;
+  other.parallel.power_sgd_start_iter = 20;
+  ASSERT_EQ(differences(config, other).size(), 1U);
+  EXPECT_EQ(differences(config, other)[0].key, "parallel.power_sgd_start_iter");
+}
+
 TEST(TrafficConfig, FactorsNeedWholeGradients) {
   Config config = config_of(1);
   config.parallel.power_sgd_rank = 4;

@@ -1,0 +1,76 @@
+#include "comm/mpi/mpi_gather.h"
+
+#include <map>
+#include <utility>
+
+namespace mcpp {
+namespace {
+
+/// Of part r it is this and r: other messages of the group have lower ones.
+constexpr int kFirstTag = 16;
+/// A part travels in so many pieces at most, so that the first are handed on while the others come; none is smaller
+/// than what a network takes as well as more.
+constexpr i64 kPieces = 16, kLeastPiece = i64{1} << 20, kMostPiece = i64{1} << 30;
+
+}  // namespace
+
+NodeGather::NodeGather(const MpiComm& comm, const std::vector<int>& nodes, Patience patience)
+    : comm_(comm.get()), patience_(std::move(patience)) {
+  std::map<int, std::vector<int>> ranks_of;  // by node
+  std::vector<std::size_t> place;            // of each rank among those of its node
+  for (int r = 0; r < static_cast<int>(nodes.size()); ++r) {
+    std::vector<int>& ranks = ranks_of[nodes[r]];
+    place.push_back(ranks.size());
+    ranks.push_back(r);
+  }
+  const int me = comm.rank();
+  const std::vector<int>& near = ranks_of.at(nodes[me]);
+  // Who of the node gets a part first: all do as much.
+  const auto holder = [&](int part, const std::vector<int>& ranks) { return ranks[place[part] % ranks.size()]; };
+  for (const auto& [node, ranks] : ranks_of) {
+    if (node != nodes[me]) to_far_.push_back({me, holder(me, ranks)});
+  }
+  for (int part = 0; part < static_cast<int>(nodes.size()); ++part) {
+    const int first = nodes[part] == nodes[me] ? part : holder(part, near);
+    if (first != me) from_near_.push_back({part, first});
+    if (first == me && part != me) from_far_.push_back({part, part});
+    for (const int rank : near) {
+      if (first == me && rank != me) to_near_.push_back({part, rank});
+    }
+  }
+}
+
+/// Of bytes [begin, begin + count) of the parts.
+void NodeGather::start(const std::vector<Message>& messages, bool is_sent, std::byte* full, i64 bytes, i64 begin,
+                       i64 count, std::vector<MPI_Request>& requests) const {
+  for (const auto& [part, peer] : messages) {
+    std::byte* data = full + part * bytes + begin;
+    const int n = static_cast<int>(count), tag = kFirstTag + part;
+    MPI_Request* request = &requests.emplace_back();
+    if (is_sent)
+      check_mpi(MPI_Isend(data, n, MPI_BYTE, peer, tag, comm_, request), "MPI_Isend");
+    else
+      check_mpi(MPI_Irecv(data, n, MPI_BYTE, peer, tag, comm_, request), "MPI_Irecv");
+  }
+}
+
+void NodeGather::all_gather(std::byte* full, i64 bytes) {
+  const i64 piece = std::clamp(bytes / kPieces, kLeastPiece, kMostPiece);
+  std::vector<std::vector<MPI_Request>> come;
+  std::vector<MPI_Request> others;
+  const auto for_each_piece = [&](const auto& f) {
+    for (i64 begin = 0; begin < bytes; begin += piece) f(begin, std::min(piece, bytes - begin));
+  };
+  for_each_piece([&](i64 begin, i64 count) {
+    start(from_far_, false, full, bytes, begin, count, come.emplace_back());
+    start(from_near_, false, full, bytes, begin, count, others);
+  });
+  for_each_piece([&](i64 begin, i64 count) { start(to_far_, true, full, bytes, begin, count, others); });
+  for_each_piece([&](i64 begin, i64 count) {
+    wait_all(come[static_cast<std::size_t>(begin / piece)], patience_);
+    start(to_near_, true, full, bytes, begin, count, others);
+  });
+  wait_all(others, patience_);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,88 @@
+#include "megatron_cpp/commands/plan_options.h"
+
+namespace mcpp {
+namespace {
+
+/// Hours between failures of a device: with less nobody trains.
+constexpr double kShortestLife = 0.01;
+
+/// Instead of a world's best layouts: several answers were asked for where there is one, or a part of one that is not
+/// given.
+void check_answers(const PlanOptions& options, std::vector<std::string>& problems) {
+  std::vector<std::string> instead;
+  for (const auto& [is_asked, name] : {std::pair(options.predict, "--predict"),
+                                       {!options.scale.empty(), "--scale"},
+                                       {options.deadline.tokens > 0, "--tokens"}})
+    if (is_asked) instead.emplace_back(name);
+  if (instead.size() > 1) problems.push_back(str(join(instead, " and "), ": each is instead of the other; give one"));
+  if (instead.empty()) return;
+  const bool has_page = instead.front() == "--predict";
+  for (const auto& [is_asked, name] : {std::pair(options.explain, "--explain"),
+                                       {!options.svg.empty(), "--svg"},
+                                       {!options.emit.empty(), "--emit"},
+                                       {!options.html.empty() && !has_page, "--html"}})
+    if (is_asked)
+      problems.push_back(str(name, ": is of the best layout of a world, which ", instead.front(), " does not ask for"));
+  if (options.world_size > 0 && !has_page && options.from_run.empty())
+    problems.push_back(str("--world_size: is not looked at with ", instead.front(), ", which has worlds of its own"));
+}
+
+/// Limits of a search, where there is none.
+void check_limits(const PlanOptions& options, std::vector<std::string>& problems) {
+  if (!options.predict) return;
+  for (const auto& [is_set, name] : {std::pair(options.tp > 0, "tp"),
+                                     {options.cp > 0, "cp"},
+                                     {options.pp > 0, "pp"},
+                                     {options.ep > 0, "ep"},
+                                     {options.micro_batch_size > 0, "micro_batch_size"},
+                                     {options.other_numbers, "other_numbers"}})
+    if (is_set)
+      problems.push_back(str("--", name, ": limits a search, and --predict is of the configuration's own layout"));
+}
+
+/// Options that mean something only beside another.
+void check_companions(const PlanOptions& options, std::vector<std::string>& problems) {
+  const Failures defaults;
+  if ((options.deadline.tokens > 0) != (options.deadline.hours > 0))
+    problems.emplace_back("--tokens and --deadline_hours: must be given together");
+  if (options.deadline.price > 0 && options.deadline.tokens == 0) problems.emplace_back("--price: is for --tokens");
+  if (options.json && !options.predict) problems.emplace_back("--json: is for --predict");
+  if (options.weak && options.scale.empty()) problems.emplace_back("--weak: is for --scale");
+  if (options.failures.device_hours > 0) return;
+  if (options.failures.save_seconds != defaults.save_seconds)
+    problems.emplace_back("--save_seconds: is for --device_hours");
+  if (options.failures.restart_seconds != defaults.restart_seconds)
+    problems.emplace_back("--restart_seconds: is for --device_hours");
+}
+
+}  // namespace
+
+std::string output_problem(const std::string& option, const std::string& file) {
+  std::error_code error;
+  if (std::filesystem::is_directory(file, error)) return str(option, "=", file, ": is a folder");
+  const Path folder = Path(file).has_parent_path() ? Path(file).parent_path() : Path(".");
+  if (!std::filesystem::is_directory(folder, error))
+    return str(option, "=", file, ": there is no folder ", folder.string());
+  return "";
+}
+
+void check_options(const PlanOptions& options) {
+  std::vector<std::string> problems;
+  if (options.world_size == 0 && options.scale.empty() && options.deadline.tokens == 0 && options.from_run.empty())
+    problems.emplace_back("--world_size: is missing: ranks, one for each device; or --scale=64,128,256, or --tokens");
+  if (options.predict && options.world_size == 0)
+    problems.emplace_back("--predict: needs --world_size, the ranks of the configuration's layout");
+  if (options.failures.device_hours > 0 && options.failures.device_hours < kShortestLife)
+    problems.push_back(
+        str("--device_hours=", options.failures.device_hours, ": must be 0 or at least ", kShortestLife));
+  check_companions(options, problems);
+  check_answers(options, problems);
+  check_limits(options, problems);
+  for (const auto& [option, file] :
+       {std::pair("--svg", options.svg), {"--html", options.html}, {"--emit", options.emit}})
+    if (!file.empty())
+      if (std::string problem = output_problem(option, file); !problem.empty()) problems.push_back(std::move(problem));
+  check_input(problems.empty(), join(problems, "\n"));
+}
+
+}  // namespace mcpp

@@ -1,0 +1,49 @@
+#include "megatron_cpp/train/rank_reports.h"
+
+#include <utility>
+
+namespace mcpp {
+
+RankReports::RankReports(KeptRef<LoggingConfig> config, Session& session, KeptRef<Log> log)
+    : config_(config), session_(session), log_(log) {}
+
+RankStats RankReports::own(const LogWindow& line, const BytesAway& away) const {
+  const RankSeconds window = line.seconds();
+  const MemoryTable& memory = session_.device->memory();
+  RankStats stats{.peak_memory_bytes = static_cast<double>(memory.total.peak),
+                  .bubble = window.pipeline / window.clock,
+                  .exposed_communication = window.communication / window.clock,
+                  .compute_ms = 1e3 * window.compute() / static_cast<double>(line.iterations()),
+                  .in_host_bytes = static_cast<double>(away.in_host),
+                  .on_disk_bytes = static_cast<double>(away.on_disk)};
+  for (std::size_t c = 0; c < kMemoryClasses; ++c)
+    stats.peak_by_class[c] = static_cast<double>(memory.by_class[c].peak);
+  return stats;
+}
+
+std::vector<RankStats> RankReports::tell(i64 iteration, const LogWindow& window, const BytesAway& away,
+                                         MetricsWriter& metrics) {
+  Communicator& world = session_.parallel.world;
+  std::vector<RankStats> ranks{own(window, away)};
+  if (world.size() > 1) ranks = gather_rank_stats(ranks.front(), world, *session_.device);
+  // Of many ranks not at every line, so that they take little more of the file than the lines do.
+  constexpr i64 kRanksPerLine = 16;
+  if (tables_++ % (1 + (world.size() - 1) / kRanksPerLine) == 0)
+    metrics.write(RankTable{.iteration = iteration, .ranks = ranks});
+  if (world.size() == 1) return {};
+  if (iteration > 1 && !std::exchange(are_shown_, true)) log_.info(rank_table(ranks, session_.parallel.topology));
+  if (config_.straggler_factor > 0) name_stragglers(ranks, window.seconds().clock);
+  return ranks;
+}
+
+void RankReports::name_stragglers(const std::vector<RankStats>& ranks, double seconds) {
+  const double factor = config_.straggler_factor;
+  const GroupSecondsByName now = group_seconds(session_.parallel);
+  const std::vector<GroupSecondsByName> groups =
+      gather_group_seconds(now - std::exchange(group_seconds_, now), session_.parallel.world);
+  for (const auto& text : {slow_ranks_.add(slow_rank(ranks, session_.parallel.topology, factor)),
+                           slow_groups_.add(slow_group(groups, seconds, factor))})
+    if (text) log_.warn(*text);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,37 @@
+// What the ranks of a training spend, told at lines of the log: a table of all, and who keeps the others waiting.
+#pragma once
+#include <vector>
+
+#include "base/kept_ref.h"
+#include "megatron_cpp/config/logging_config.h"
+#include "megatron_cpp/monitor/log_window.h"
+#include "megatron_cpp/monitor/metrics.h"
+#include "megatron_cpp/monitor/stragglers.h"
+#include "megatron_cpp/setup/initialize.h"
+
+namespace mcpp {
+
+/// Called by all ranks alike.
+class RankReports {
+ public:
+  RankReports(KeptRef<LoggingConfig> config, Session& session, KeptRef<Log> log);
+
+  /// Of the iterations of `window`, the last of which is `iteration`; `away`: what this rank keeps elsewhere. To the
+  /// metrics, once to the log too, after the first line that is not of a cold start; and warnings. Gives what ranks
+  /// spend, by rank; nothing with one rank.
+  std::vector<RankStats> tell(i64 iteration, const LogWindow& window, const BytesAway& away, MetricsWriter& metrics);
+
+ private:
+  RankStats own(const LogWindow& window, const BytesAway& away) const;
+  void name_stragglers(const std::vector<RankStats>& ranks, double seconds);
+
+  const LoggingConfig& config_;
+  Session& session_;
+  const Log& log_;
+  bool are_shown_ = false;
+  i64 tables_ = 0;                    // gathered so far
+  GroupSecondsByName group_seconds_;  // at the last line
+  StragglerWatch slow_ranks_, slow_groups_;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,172 @@
+// What follows from the outcome of a step: what is told of it, and what is done when it is not as it should be.
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "base/number_text.h"
+#include "megatron_cpp/monitor/device_notices.h"
+#include "megatron_cpp/resume/loading.h"
+#include "megatron_cpp/setup/gemm_tuning.h"
+#include "megatron_cpp/step/finite_check.h"
+#include "megatron_cpp/step/replica_check.h"
+#include "megatron_cpp/step/step_policy.h"
+#include "megatron_cpp/train/trainer.h"
+
+namespace mcpp {
+namespace {
+
+std::string describe(const StepOutcome& outcome) {
+  if (outcome.verdict == StepVerdict::Spike) {
+    return str("loss or gradient stands out from those before: loss ", shortest(outcome.loss), ", gradient norm ",
+               shortest(outcome.grad_norm));
+  }
+  return std::isfinite(outcome.loss) ? "the gradient is not finite" : "the loss is not finite";
+}
+
+}  // namespace
+
+bool Trainer::finish_step() {
+  if (!pending_) return false;
+  PendingStep step = *std::exchange(pending_, std::nullopt);
+  const double minutes_before = state_.notices().minutes;
+  const StepOutcome outcome = state_.outcome();
+  step_minutes_ = state_.notices().minutes - minutes_before;
+  is_given_up_ = outcome.is_given_up;
+  if (is_given_up_) {
+    log_.info(str("iteration ", progress_.iteration + 1, " is given up: nothing of it counts"));
+    return false;
+  }
+  progress_.iteration += 1;
+  progress_.consumed_samples += step.batch_size;
+  progress_.consumed_tokens += outcome.tokens;
+  if (!outcome.skipped) progress_.trained_samples += step.batch_size;
+  if (outcome.verdict != StepVerdict::NotFinite && config_.training.spike_policy != SpikePolicy::Off)
+    progress_.spikes.add(outcome.loss, outcome.grad_norm, config_.training.spike_window);
+  record(outcome, step);
+  tell_notices(*session_.device, log_);
+  const bool rolled_back = follow_policy(outcome, step.batch_size);
+  if (ends_line(iteration())) log_iteration();
+  return rolled_back;
+}
+
+void Trainer::record(const StepOutcome& outcome, PendingStep& step) {
+  statistics_.add_weights(progress_.iteration, outcome.grad_norm, step.statistics);
+  for (const auto& [name, seconds] : step.timers) timers_[name] += seconds;
+  window_.add(
+      {.iteration = progress_.iteration,
+       .train_iters = train_iters_,
+       .consumed_samples = progress_.consumed_samples,
+       .learning_rate = step.learning_rate,
+       .global_batch_size = step.batch_size,
+       .lm_loss = outcome.loss,
+       .loss_scale = state_.loss_scale().value(),
+       .grad_norm = outcome.grad_norm,
+       .skipped_iterations = outcome.skipped,
+       .nan_iterations = !std::isfinite(outcome.loss),
+       .mfu = {},
+       .experts = expert_stats(outcome.experts, static_cast<double>(step.batch_size * config_.model.seq_length)),
+       .params_norm = step.statistics.params_norm,
+       .num_zeros = step.statistics.num_zeros},
+      step.spent);
+  for (const std::string& warning : idle_experts_.add(outcome.experts)) log_.warn(warning);
+  if (config_.logging.log_progress) log_.progress(progress_line(window_.means()));
+  tensorboard_.write(window_.last(), session_.device->memory().total);
+  if (config_.logging.metrics_every_iteration) metrics_.write(window_.last());
+  tensorboard_.write(step.statistics, progress_.iteration);
+  if (step.statistics.layers.empty()) return;
+  log_.info(layer_table(step.statistics));
+  metrics_.write_layers(progress_.iteration, step.statistics);
+}
+
+bool Trainer::follow_policy(const StepOutcome& outcome, i64 batch_size) {
+  if (outcome.overflow == Overflow::Handled) {
+    progress_.skipped_iterations += 1;
+    const std::string what =
+        str("iteration ", progress_.iteration, ": the gradient overflows; the step is skipped, the loss scale is ",
+            fixed(state_.loss_scale().value(), 1));
+    log_.info(what);
+    note(RunEvent::Kind::Skip, what);
+    return false;
+  }
+  const StepAction action = action_for(config_.training, outcome.verdict);
+  if (action != StepAction::Skip) progress_.consecutive_skips = 0;
+  if (action == StepAction::GoOn) return false;
+  const std::string what = str("iteration ", progress_.iteration, ": ", describe(outcome)),
+                    samples = str(" (samples ", progress_.consumed_samples - batch_size, " to ",
+                                  progress_.consumed_samples - 1, ")");
+  if (action == StepAction::Warn) {
+    log_.warn(what + samples);
+    note(RunEvent::Kind::Spike, what + samples);
+  }
+  if (action == StepAction::Skip) count_skip(what + "; the step is skipped, the weights stay as they were" + samples);
+  if (action == StepAction::RollBack) roll_back(what + samples);
+  if (action == StepAction::Stop) give_up(what + samples + "; training.nan_policy is \"stop\"");
+  return action == StepAction::RollBack;
+}
+
+void Trainer::count_skip(const std::string& warning) {
+  progress_.skipped_iterations += 1;
+  progress_.consecutive_skips += 1;
+  log_.warn(warning);
+  note(RunEvent::Kind::Skip, warning);
+  if (progress_.consecutive_skips > config_.training.max_consecutive_skips) {
+    give_up(str(progress_.consecutive_skips,
+                " steps in a row had a non-finite loss or gradient, or one that stands out; "
+                "training.max_consecutive_skips is ",
+                config_.training.max_consecutive_skips));
+  }
+}
+
+void Trainer::roll_back(const std::string& reason) {
+  const i64 limit = config_.training.max_rollbacks;
+  if (progress_.rollbacks >= limit) give_up(str(reason, "; training.max_rollbacks is ", limit));
+  session_.enter(Activity::SettingUp, progress_.iteration);
+  log_.warn(str(reason, "; going back to the newest good checkpoint (", progress_.rollbacks + 1, " of ", limit, ")"));
+  saver_.finish();
+  const TrainingProgress saved = reload_training(config_, sources_.datasets, state_, session_, log_);
+  if (saved.iteration > progress_.iteration) {
+    give_up(str(config_.checkpoint.save, ": has a checkpoint of iteration ", saved.iteration,
+                ", which this run has not reached; move it away"));
+  }
+  progress_.roll_back_to(saved);
+  const std::string outcome = str("the weights are those of iteration ", saved.iteration, "; going on after sample ",
+                                  progress_.consumed_samples - 1);
+  log_.info(outcome);
+  note(RunEvent::Kind::RollBack, str(reason, "; ", outcome));
+}
+
+void Trainer::give_up(const std::string& reason) {
+  if (!window_.is_empty()) log_iteration();
+  saver_.finish();
+  note(RunEvent::Kind::Failure, reason);
+  fail(ExitCode::TrainingFailed, reason,
+       ". Lower optimizer.lr, lengthen the warm-up, or look at the data of these samples");
+}
+
+void Trainer::log_iteration() {
+  share_gemm_choices(config_.device, *session_.device, session_.parallel.world);
+  IterationStats stats = window_.means();
+  stats.lm_loss = window_.mean_loss();
+  stats.ranks = rank_reports_.tell(progress_.iteration, window_, state_.bytes_away(), metrics_);
+  if (config_.logging.timing_log_level > 0)
+    stats.timers =
+        gather_timers(std::exchange(timers_, {}), static_cast<double>(window_.iterations()), session_.parallel.world);
+  log_.info(iteration_line(stats, std::chrono::system_clock::now()));
+  if (!stats.timers.empty()) log_.info(timer_lines(stats.timers, config_.logging.timing_log_option));
+  tensorboard_.write_line(stats);
+  if (!config_.logging.metrics_every_iteration) metrics_.write(stats);
+  window_.restart();
+}
+
+void Trainer::check_before_save() {
+  // Replicas share the work of saving: a checkpoint of ranks that differ would be a mixture.
+  if (config_.training.check_weight_hash_across_dp_replicas_interval > 0)
+    check_weights_across_replicas(state_, session_.parallel);
+  const std::string found = weight_that_is_not_finite(state_, session_.parallel.world, *session_.device);
+  if (found.empty()) return;
+  const std::string what = str("iteration ", progress_.iteration, ": a weight is not finite (", found, ")");
+  if (!config_.may_roll_back()) give_up(what + "; no checkpoint of it is written");
+  roll_back(what);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,71 @@
+#include "megatron_cpp/train/validation.h"
+
+#include "checkpoint/folder/exchange.h"
+#include "megatron_cpp/train/evaluation.h"
+
+namespace mcpp {
+
+Validation::Validation(KeptRef<Config> config, KeptRef<Datasets> datasets, Session& session, TrainingState& state,
+                       StepProgress& watch, MetricsWriter& metrics, TensorboardMetrics& tensorboard, KeptRef<Log> log)
+    : config_(config),
+      datasets_(datasets),
+      session_(session),
+      state_(state),
+      watch_(watch),
+      metrics_(metrics),
+      tensorboard_(tensorboard),
+      log_(log),
+      sampler_(config, session) {}
+
+void Validation::of_sets(const TrainingProgress& progress, bool only_owed) {
+  bool is_evaluated = false;
+  for (const ValidationSet& set : datasets_.validation) {
+    const std::string curve = set.name.empty() ? "validation" : "validation-" + set.name;
+    if (is_stopped()) return;
+    if (only_owed && !is_owed(curve, progress.iteration)) continue;
+    evaluate(curve, *set.dataset, config_.data.full_validation ? set.dataset->size() : samples(), progress);
+    is_evaluated = true;
+  }
+  if (is_evaluated && !is_stopped()) sample_text(progress.iteration);
+}
+
+void Validation::of_test(const TrainingProgress& progress) {
+  if (!datasets_.test || is_stopped() || !is_owed("test", progress.iteration)) return;
+  evaluate("test", *datasets_.test, samples(), progress);
+}
+
+i64 Validation::samples() const {
+  return config_.training.eval_iters * config_.batch_sizes().back().batch_size;
+}
+
+void Validation::evaluate(const std::string& curve, const Dataset& dataset, i64 samples,
+                          const TrainingProgress& progress) {
+  session_.enter(Activity::Evaluating, progress.iteration);
+  const TimedRange range(session_.profiler.get(), "evaluate", Detail::Phase);
+  const std::optional<EvaluationOutcome> outcome =
+      evaluate_samples({.name = curve, .dataset = dataset, .samples = samples}, config_, state_, watch_, session_);
+  if (!outcome) return;
+  const ValidationStats stats{
+      .iteration = progress.iteration, .split = curve, .lm_loss = outcome->loss, .tokens = outcome->tokens};
+  log_.info(validation_lines(stats));
+  tensorboard_.write(stats, progress.consumed_samples);  // first: what metrics.jsonl has is not evaluated again
+  metrics_.write(stats);
+}
+
+bool Validation::is_owed(const std::string& curve, i64 iteration) {
+  const auto has_it = [&] { return str(metrics_.has_evaluation(curve, iteration)); };
+  return from_first(session_.parallel.world, has_it) == str(false);
+}
+
+void Validation::sample_text(i64 iteration) {
+  if (!sampler_.is_on()) return;
+  state_.set_watch(nullptr);  // its passes are not those of a step
+  const std::optional<std::string> text = sampler_.next(state_, [this] { return watch_.signal(); });
+  state_.set_watch(&watch_);
+  if (!text) return;
+  const std::string& prompt = config_.logging.sample_prompt;
+  log_.info(str("sample at iteration ", iteration, ": ", prompt, *text));
+  metrics_.write(TextSample{.iteration = iteration, .prompt = prompt, .text = *text});
+}
+
+}  // namespace mcpp

@@ -1,0 +1,53 @@
+#include "parallel/tp/fp8_scaling.h"
+
+namespace mcpp {
+namespace {
+
+/// What is saved: of the input, then of the weight.
+constexpr i64 kInput = 0, kWeight = 1, kSaved = 2;
+
+Tensor zeros(i64 count, const Tensor& like) {
+  return Tensor::zeros({count}, DType::F32, like.device());
+}
+
+}  // namespace
+
+/// Over all ranks that hold parts. Who holds the same part, or all, changes no maximum.
+void Fp8Scaling::agree(Tensor& amax) const {
+  for (Communicator* group : recipe_->holders) group->all_reduce(amax, ReduceOp::Max).wait();
+}
+
+LinearScales Fp8Scaling::scales(const Tensor& saved) const {
+  return {.input = Fp8Scale{recipe_->forward, saved.flat(kInput, 1)},
+          .weight = Fp8Scale{recipe_->forward, saved.flat(kWeight, 1)},
+          .gradient = std::nullopt};
+}
+
+LinearScales Fp8Scaling::forward(const void* owner, const Tensor& input, std::initializer_list<Tensor> weight,
+                                 Pass& pass) const {
+  if (!recipe_) return {};
+  Tensor amax = zeros(kSaved, input), of_input = amax.flat(kInput, 1), of_weight = amax.flat(kWeight, 1);
+  ops::add_amax(input, of_input);
+  for (const Tensor& part : weight) ops::add_amax(part, of_weight);
+  agree(amax);
+  pass.save(owner, amax);
+  return scales(amax);
+}
+
+LinearScales Fp8Scaling::backward(const void* owner, std::initializer_list<Tensor> gradient, Pass& pass) const {
+  if (!recipe_) return {};
+  LinearScales all = scales(pass.take(owner));
+  Tensor amax = zeros(1, *gradient.begin());
+  for (const Tensor& part : gradient) ops::add_amax(part, amax);
+  agree(amax);
+  all.gradient = Fp8Scale{recipe_->gradients, amax};
+  return all;
+}
+
+void multiply_scaled(const Tensor& a, const std::optional<Fp8Scale>& a_scale, const Tensor& b,
+                     const std::optional<Fp8Scale>& b_scale, Tensor& c, const ops::MatmulOptions& options) {
+  if (a_scale && b_scale) return ops::fp8_matmul(a, *a_scale, b, *b_scale, c, options);
+  ops::matmul(a, b, c, options);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,114 @@
+// fp8 on a CPU, which has none: numbers are rounded to it and kept in bf16, which holds them exactly.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tensor/cpu/fp8.cpp"
+#include "tensor/ops/fp8.h"
+
+#include "hwy/foreach_target.h"
+#include "tensor/cpu/simd/parallel.h"
+#include "tensor/cpu/simd/simd-inl.h"
+#include "tensor/ops/kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mcpp::HWY_NAMESPACE {
+
+/// The largest of `count` numbers' bits without their signs: as integers they are in the order of magnitudes, with
+/// infinity and NaN above all numbers.
+u16 largest_magnitude(const u16* x, i64 count) {
+  const hn::ScalableTag<u16> d;
+  const auto magnitudes = hn::Set(d, 0x7FFF);
+  const auto lanes = static_cast<i64>(hn::Lanes(d));
+  auto largest = hn::Zero(d);
+  i64 i = 0;
+  for (; i + lanes <= count; i += lanes) largest = hn::Max(largest, hn::And(hn::LoadU(d, x + i), magnitudes));
+  u16 all[hn::MaxLanes(d)], most = 0;
+  hn::StoreU(largest, d, all);
+  for (i64 lane = 0; lane < lanes; ++lane) most = std::max(most, all[lane]);
+  for (; i < count; ++i) most = std::max(most, static_cast<u16>(x[i] & 0x7FFF));
+  return most;
+}
+
+void add_amax(const Tensor& x, Tensor& amax) {
+  std::vector<u16> pieces(static_cast<std::size_t>(piece_count(x.numel(), kElementsPerPiece)), 0);
+  const auto* bits = static_cast<const u16*>(x.raw());
+  parallel_for(cpu(x), x.numel(), kElementsPerPiece, [&](i64 begin, i64 end) {
+    pieces[static_cast<std::size_t>(begin / kElementsPerPiece)] = largest_magnitude(bits + begin, end - begin);
+  });
+  constexpr u32 kInfinity = 0x7F80;
+  u32 largest = 0;
+  for (const u16 piece : pieces) largest = std::max<u32>(largest, piece);
+  float& sum = *amax.data<float>();
+  sum = std::max(sum, std::bit_cast<float>(std::min(largest, kInfinity) << 16));
+}
+
+/// The nearest number of a format, of two the even one; above the largest this. NaN and infinities become NaN.
+template <class D>
+HWY_INLINE hn::Vec<D> nearest_fp8(D d, hn::Vec<D> x, Fp8Format format) {
+  const hn::RebindToUnsigned<D> bits;
+  const auto magnitude = hn::Abs(x);
+  // With all bits of the fraction: adds half of the last that stays, less one bit where that is even.
+  const int dropped = 23 - fp8_fraction_bits(format);
+  const u32 last = u32{1} << dropped;
+  const auto all = hn::BitCast(bits, magnitude);
+  const auto odd = hn::And(hn::ShiftRightSame(all, dropped), hn::Set(bits, 1));
+  const auto sum = hn::Add(all, hn::Add(odd, hn::Set(bits, last / 2 - 1)));
+  const auto normal = hn::BitCast(d, hn::And(sum, hn::Set(bits, ~(last - 1))));
+  // With fewer: multiples of the smallest number, which is the last bit of this power of two in fp32.
+  const int least = fp8_least_exponent(format);
+  const auto shift = hn::Set(d, power_of_two(least - fp8_fraction_bits(format) + 23));
+  const auto subnormal = hn::Sub(hn::Add(magnitude, shift), shift);
+  const auto rounded = hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, power_of_two(least))), subnormal, normal);
+  const auto signed_result = hn::CopySign(hn::Min(rounded, hn::Set(d, fp8_largest(format))), x);
+  const auto is_number = hn::Lt(magnitude, hn::Inf(d));
+  return hn::IfThenElse(is_number, signed_result, hn::NaN(d));
+}
+
+void round_to_fp8(const Tensor& x, const Fp8Scale& scale, Tensor& y) {
+  const LaneTag<BFloat16> d;
+  const float factor = fp8_scale(scale.format, *scale.amax.data<float>());
+  const BFloat16* from = x.data<BFloat16>();
+  BFloat16* to = y.data<BFloat16>();
+  parallel_for(cpu(x), x.numel(), kElementsPerPiece, [=, format = scale.format](i64 begin, i64 end) {
+    sweep(d, begin, end, [=](i64 i, auto lanes) {
+      const auto scaled = hn::Mul(load(d, from + i, lanes), hn::Set(d, factor));
+      store(hn::Mul(nearest_fp8(d, scaled, format), hn::Set(d, 1 / factor)), d, to + i, lanes);
+    });
+  });
+}
+
+}  // namespace mcpp::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mcpp {
+
+HWY_EXPORT(add_amax);
+HWY_EXPORT(round_to_fp8);
+
+template <>
+void Fp8Kernels<DeviceType::Cpu>::add_amax(const Tensor& x, Tensor& amax) {
+  HWY_DYNAMIC_DISPATCH(add_amax)(x, amax);
+}
+
+template <>
+void Fp8Kernels<DeviceType::Cpu>::round_to_fp8(const Tensor& x, const Fp8Scale& scale, Tensor& y) {
+  HWY_DYNAMIC_DISPATCH(round_to_fp8)(x, scale, y);
+}
+
+template <>
+void Fp8Kernels<DeviceType::Cpu>::matmul(const Tensor& a, const Fp8Scale& a_scale, const Tensor& b,
+                                         const Fp8Scale& b_scale, Tensor& c, const ops::MatmulOptions& options) {
+  const auto rounded = [](const Tensor& x, const Fp8Scale& scale) {
+    Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device(), MemoryClass::Workspace);
+    round_to_fp8(x, scale, y);
+    return y;
+  };
+  Kernels<DeviceType::Cpu>::matmul(rounded(a, a_scale), rounded(b, b_scale), c, options);
+}
+
+template <>
+std::string Fp8Kernels<DeviceType::Cpu>::problem(const Device&) {
+  return "";
+}
+
+}  // namespace mcpp
+#endif  // HWY_ONCE

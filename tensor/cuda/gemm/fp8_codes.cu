@@ -1,0 +1,133 @@
+#include <cuda_fp8.h>
+
+#include "tensor/cuda/gemm/fp8_codes.h"
+#include "tensor/cuda/launch.cuh"
+
+namespace mcpp {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr u32 kInfinity = 0x7F80;  // of bf16
+
+/// The bits without sign of bf16 numbers are in the order of magnitudes, with what is no number above all; so are those
+/// of fp32, which makes the largest of all blocks one that does not depend on their order.
+__global__ void __launch_bounds__(kThreads) largest_magnitude(const u16* x, u32* amax, i64 count) {
+  const i64 first = blockIdx.x * i64{blockDim.x} + threadIdx.x, step = i64{gridDim.x} * blockDim.x;
+  int largest = 0;
+  for (i64 i = first; i < count; i += step) largest = max(largest, x[i] & 0x7FFF);
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) largest = max(largest, __shfl_xor_sync(~0u, largest, offset));
+  if (threadIdx.x % kWarp == 0) atomicMax(amax, min(static_cast<u32>(largest), kInfinity) << 16);
+}
+
+constexpr __nv_fp8_interpretation_t interpretation(Fp8Format format) {
+  return format == Fp8Format::E4M3 ? __NV_E4M3 : __NV_E5M2;
+}
+
+/// The nearest; the largest for those above it. Of infinity the instruction would make the largest, too.
+__device__ __forceinline__ u8 code_of(float x, Fp8Format format) {
+  return __nv_cvt_float_to_fp8(isinf(x) ? NAN : x, __NV_SATFINITE, interpretation(format));
+}
+
+__global__ void __launch_bounds__(kThreads)
+    write_codes(const __nv_bfloat16* x, const float* amax, Fp8Format format, Fp8Codes to, i64 count) {
+  const i64 first = blockIdx.x * i64{blockDim.x} + threadIdx.x, step = i64{gridDim.x} * blockDim.x;
+  const float scale = fp8_scale(format, *amax);
+  if (first == 0) *to.unscale = 1 / scale;
+  for (i64 i = first; i < count; i += step) to.codes[i] = code_of(widen(x[i]) * scale, format);
+}
+
+/// The same, eight numbers at a time; both pointers are aligned for that.
+constexpr int kPack = 8;
+__global__ void __launch_bounds__(kThreads)
+    write_packed_codes(const __nv_bfloat16* x, const float* amax, Fp8Format format, Fp8Codes to, i64 packs) {
+  const i64 first = blockIdx.x * i64{blockDim.x} + threadIdx.x, step = i64{gridDim.x} * blockDim.x;
+  const float scale = fp8_scale(format, *amax);
+  if (first == 0) *to.unscale = 1 / scale;
+  for (i64 i = first; i < packs; i += step) {
+    const auto numbers = load_pack<kPack>(x + kPack * i);
+    Pack<u8, kPack> codes;
+#pragma unroll
+    for (int k = 0; k < kPack; ++k) codes.values[k] = code_of(widen(numbers.values[k]) * scale, format);
+    store_pack(to.codes + kPack * i, codes);
+  }
+}
+
+constexpr int kTile = 64, kWord = 4;
+
+/// A tile of the matrix by way of shared memory, so that rows are read and columns written side by side.
+__global__ void __launch_bounds__(kThreads)
+    write_transposed_codes(const __nv_bfloat16* x, const float* amax, Fp8Format format, Fp8Codes to, i64 rows,
+                           i64 columns) {
+  __shared__ u8 tile[kTile][kTile + kWord];
+  const float scale = fp8_scale(format, *amax);
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *to.unscale = 1 / scale;
+  const i64 row = i64{blockIdx.y} * kTile, column = i64{blockIdx.x} * kTile;
+  for (int i = threadIdx.x; i < kTile * kTile; i += kThreads) {
+    const int r = i / kTile, c = i % kTile;
+    if (row + r < rows && column + c < columns)
+      tile[r][c] = code_of(widen(x[(row + r) * columns + column + c]) * scale, format);
+  }
+  __syncthreads();
+  constexpr int kWords = kTile / kWord;
+  for (int i = threadIdx.x; i < kTile * kWords; i += kThreads) {
+    const int c = i / kWords, r = i % kWords * kWord;
+    if (row + r >= rows || column + c >= columns) continue;
+    Pack<u8, kWord> codes;
+#pragma unroll
+    for (int k = 0; k < kWord; ++k) codes.values[k] = tile[r + k][c];
+    store_pack(to.codes + (column + c) * rows + row + r, codes);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    round_numbers(const __nv_bfloat16* x, const float* amax, Fp8Format format, __nv_bfloat16* y, i64 count) {
+  const i64 first = blockIdx.x * i64{blockDim.x} + threadIdx.x, step = i64{gridDim.x} * blockDim.x;
+  const float scale = fp8_scale(format, *amax);
+  for (i64 i = first; i < count; i += step) {
+    const __half number = __nv_cvt_fp8_to_halfraw(code_of(widen(x[i]) * scale, format), interpretation(format));
+    y[i] = narrow<__nv_bfloat16>(widen(number) / scale);
+  }
+}
+
+}  // namespace
+
+void write_fp8_codes(const Tensor& x, const Fp8Scale& scale, bool transposed, const Fp8Codes& to) {
+  CudaDevice& device = cuda(x);
+  const auto* numbers = elements<BFloat16>(x);
+  const float* amax = scale.amax.data<float>();
+  const i64 count = x.numel(), rows = x.dim(0), columns = x.dim(1);
+  const auto tiles = [](i64 size) { return static_cast<unsigned>((size + kTile - 1) / kTile); };
+  if (transposed) {
+    write_transposed_codes<<<dim3(tiles(columns), tiles(rows)), kThreads, 0, device.stream()>>>(
+        numbers, amax, scale.format, to, rows, columns);
+  } else if (count % kPack == 0 && is_pack_aligned<kPack>(numbers) && is_pack_aligned<kPack>(to.codes)) {
+    write_packed_codes<<<grid_for(count / kPack, kThreads, device), kThreads, 0, device.stream()>>>(
+        numbers, amax, scale.format, to, count / kPack);
+  } else {
+    write_codes<<<grid_for(count, kThreads, device), kThreads, 0, device.stream()>>>(numbers, amax, scale.format, to,
+                                                                                     count);
+  }
+  check_launch("write_fp8_codes");
+}
+
+template <>
+void Fp8Kernels<DeviceType::Cuda>::add_amax(const Tensor& x, Tensor& amax) {
+  const i64 count = x.numel();
+  if (count == 0) return;
+  CudaDevice& device = cuda(x);
+  largest_magnitude<<<grid_for(count, kThreads, device), kThreads, 0, device.stream()>>>(
+      static_cast<const u16*>(x.raw()), static_cast<u32*>(amax.raw()), count);
+  check_launch("largest_magnitude");
+}
+
+template <>
+void Fp8Kernels<DeviceType::Cuda>::round_to_fp8(const Tensor& x, const Fp8Scale& scale, Tensor& y) {
+  const i64 count = x.numel();
+  if (count == 0) return;
+  CudaDevice& device = cuda(x);
+  round_numbers<<<grid_for(count, kThreads, device), kThreads, 0, device.stream()>>>(
+      elements<BFloat16>(x), scale.amax.data<float>(), scale.format, elements<BFloat16>(y), count);
+  check_launch("round_numbers");
+}
+
+}  // namespace mcpp

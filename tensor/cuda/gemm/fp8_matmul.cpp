@@ -1,0 +1,53 @@
+// Products in fp8. Hopper's kernels take both factors with the numbers of a sum side by side, a as [m, k] and b as
+// [n, k]; which of the two lies otherwise is transposed as it is rounded.
+#include "tensor/cuda/gemm/cublas.h"
+#include "tensor/cuda/gemm/fp8_codes.h"
+#include "tensor/ops/kernels.h"
+
+namespace mcpp {
+namespace {
+
+constexpr i64 kMultiple = 16;
+constexpr int kOldestMajor = 8, kOldestMinor = 9;
+
+/// Room for the two numbers by which factors are multiplied, each aligned as the library may like it.
+constexpr i64 kUnscaleBytes = 16;
+
+}  // namespace
+
+template <>
+void Fp8Kernels<DeviceType::Cuda>::matmul(const Tensor& a, const Fp8Scale& a_scale, const Tensor& b,
+                                          const Fp8Scale& b_scale, Tensor& c, const ops::MatmulOptions& options) {
+  const i64 m = c.dim(0), n = c.dim(1), k = a.dim(options.transpose_a ? 0 : 1);
+  if (m * n == 0 || k == 0) return Kernels<DeviceType::Cuda>::matmul(a, b, c, options);
+  MCPP_CHECK(m % kMultiple == 0 && n % kMultiple == 0 && k % kMultiple == 0, "fp8_matmul: [", m, ", ", k, "] times [",
+             k, ", ", n, "]: sizes are multiples of ", kMultiple);
+  CudaDevice& device = cuda(c);
+  const Buffer a_codes(a.numel(), device, MemoryClass::Workspace), b_codes(b.numel(), device, MemoryClass::Workspace),
+      unscales(2 * kUnscaleBytes, device, MemoryClass::Workspace);
+  const auto codes = [](const Buffer& buffer) { return reinterpret_cast<u8*>(buffer.data()); };
+  const auto unscale = [&](i64 of) { return reinterpret_cast<float*>(unscales.data() + of * kUnscaleBytes); };
+  write_fp8_codes(a, a_scale, options.transpose_a, {codes(a_codes), unscale(0)});
+  write_fp8_codes(b, b_scale, !options.transpose_b, {codes(b_codes), unscale(1)});
+  const Operands x{codes(a_codes), codes(b_codes), c.raw(), unscale(0), unscale(1)};
+  multiply({.in = DType::BF16,
+            .out = c.dtype(),
+            .transpose_b = true,
+            .accumulate = options.beta != 0,
+            .m = m,
+            .n = n,
+            .k = k,
+            .alignment = gemm_alignment(x.a, x.b, x.c),
+            .fp8 = a_scale.format == Fp8Format::E5M2 ? GemmFp8::E5m2 : GemmFp8::E4m3},
+           x, device);
+}
+
+template <>
+std::string Fp8Kernels<DeviceType::Cuda>::problem(const Device& device) {
+  const cudaDeviceProp& gpu = static_cast<const CudaDevice&>(device).properties();
+  if (gpu.major > kOldestMajor || (gpu.major == kOldestMajor && gpu.minor >= kOldestMinor)) return "";
+  return str("the GPU ", gpu.name, " has compute capability ", gpu.major, ".", gpu.minor, "; products in fp8 need ",
+             kOldestMajor, ".", kOldestMinor);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,82 @@
+#include "tensor/host/side_copies.h"
+
+#include "tensor/cuda/device.h"
+#include "tensor/cuda/event.h"
+#include "tensor/cuda_device.h"
+
+namespace mcpp {
+namespace {
+
+class CopyOnStream final : public SideCopy::State {
+ public:
+  /// Queues the copy behind what the compute stream has to do by now.
+  CopyOnStream(CudaDevice& device, cudaStream_t stream, const Tensor& from, const Tensor& to)
+      : device_(device), from_(from), to_(to), done_(cudaEventDisableTiming) {
+    const CudaEvent ready(cudaEventDisableTiming);
+    ready.record(device_.stream());
+    ready.hold(stream);
+    check_cuda(cudaMemcpyAsync(to.raw(), from.raw(), static_cast<std::size_t>(from.bytes()), cudaMemcpyDefault, stream),
+               "cudaMemcpyAsync");
+    done_.record(stream);
+  }
+
+  void wait() override { done_.synchronize(); }
+  /// Whoever gets the memory next uses it on the compute stream, behind the copy.
+  void hold_ops() override {
+    device_.activate();
+    done_.hold(device_.stream());
+    for (Tensor* t : {&from_, &to_}) {
+      if (t->defined() && &t->device() == &device_) *t = Tensor();
+    }
+  }
+
+ private:
+  CudaDevice& device_;
+  Tensor from_, to_;
+  CudaEvent done_;
+};
+
+/// A stream for each way: GPUs have engines of their own for both.
+class CudaCopies final : public SideCopies {
+ public:
+  explicit CudaCopies(CudaDevice& device) : SideCopies(device), device_(device) {
+    device_.activate();
+    for (cudaStream_t* stream : {&to_host_, &to_device_})
+      check_cuda(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  }
+  ~CudaCopies() override {
+    cudaSetDevice(device_.ordinal());
+    for (const cudaStream_t stream : {to_host_, to_device_}) {
+      cudaStreamSynchronize(stream);
+      cudaStreamDestroy(stream);
+    }
+  }
+
+  SideCopy to_host(const Tensor& from, const Tensor& to) override { return start(to_host_, from, to); }
+  SideCopy to_device(const Tensor& from, const Tensor& to) override { return start(to_device_, from, to); }
+  bool are_immediate() const override { return false; }
+  std::shared_ptr<void> pin(void* memory, i64 bytes) override {
+    device_.activate();
+    return pin_host_memory(memory, bytes);
+  }
+
+ private:
+  SideCopy start(cudaStream_t stream, const Tensor& from, const Tensor& to) {
+    MCPP_CHECK(from.bytes() == to.bytes(), "a copy of ", from.bytes(), " bytes to ", to.bytes());
+    if (from.bytes() == 0) return {};
+    device_.activate();
+    return SideCopy(std::make_unique<CopyOnStream>(device_, stream, from, to));
+  }
+
+  CudaDevice& device_;
+  cudaStream_t to_host_ = nullptr, to_device_ = nullptr;
+};
+
+}  // namespace
+
+template <>
+std::unique_ptr<SideCopies> make_side_copies_on<DeviceType::Cuda>(Device& device) {
+  return std::make_unique<CudaCopies>(static_cast<CudaDevice&>(device));
+}
+
+}  // namespace mcpp

@@ -1,0 +1,116 @@
+#include "tensor/ops/attention_blocks.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "tensor/wide.h"
+
+namespace mcpp {
+namespace {
+
+/// Room in the wide type for the gradients of heads like x, one row after another.
+Heads wide_like(const Heads& x) {
+  const DType type = wide(x.base.dtype());
+  return dense_heads(
+      Tensor::empty({x.seq, x.batch, x.heads, x.head_dim}, type, x.base.device(), MemoryClass::Workspace), x.heads);
+}
+
+/// Columns [first, first + count) of lse [b, heads, s].
+Tensor some_queries(const Tensor& lse, i64 first, i64 count) {
+  const i64 all = lse.dim(2), rows = lse.dim(0) * lse.dim(1);
+  Tensor part = Tensor::empty({lse.dim(0), lse.dim(1), count}, lse.dtype(), lse.device(), MemoryClass::Workspace);
+  Heads to{part, 0, rows, 1, 1, count, 1, count, count, count};
+  ops::copy_heads({lse, first, rows, 1, 1, count, 1, all, count, count}, to);
+  return part;
+}
+
+/// A sum of parts, of which the first is written where the sum is.
+class Total {
+ public:
+  explicit Total(const Heads& sum) : sum_(sum) {}
+
+  Heads room() const { return has_any_ ? wide_like(sum_) : sum_; }
+  void add(const Heads& part) {
+    if (std::exchange(has_any_, true)) ops::add_to(part.base, sum_.base);
+  }
+  /// Zero without parts.
+  const Heads& sum() {
+    if (!std::exchange(has_any_, true)) ops::fill_zero(sum_.base);
+    return sum_;
+  }
+
+ private:
+  Heads sum_;
+  bool has_any_ = false;
+};
+
+/// One for each block of `rows` rows of `all`, a dense tensor.
+std::vector<Total> totals_of(const Heads& all, i64 rows) {
+  std::vector<Total> totals;
+  for (i64 begin = 0; begin < all.seq; begin += rows) {
+    const Tensor block = all.base.slice(begin, std::min(begin + rows, all.seq));
+    totals.emplace_back(dense_heads(block, all.heads));
+  }
+  return totals;
+}
+
+/// Queries [first, first + count), with all that belongs to them.
+struct QueryBlock {
+  Heads q;
+  AttentionResult y;
+  Tensor dout;
+  AttentionOptions options;
+
+  QueryBlock(const Tensor& d_out, const Heads& all, const AttentionResult& result, const AttentionOptions& how,
+             i64 first, i64 count)
+      : q(some_rows(all, first, count)),
+        y{result.out.slice(first, first + count), some_queries(result.lse, first, count)},
+        dout(d_out.slice(first, first + count)),
+        options(how) {
+    options.queries = how.queries.slice(first, first + count);
+  }
+  i64 last_position() const { return options.queries.ranges.at(q.seq - 1); }
+};
+
+}  // namespace
+
+Heads some_rows(const Heads& x, i64 first, i64 count) {
+  MCPP_CHECK(first >= 0 && count >= 0 && first + count <= x.seq, "rows ", first, " to ", first + count, " of ", x.seq);
+  Heads part = x;
+  part.offset += first * x.seq_stride;
+  part.seq = count;
+  return part;
+}
+
+bool attention_backward_by_blocks(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
+                                  const AttentionOptions& options, QkvHeads& dx, i64 rows,
+                                  const BlockBackward& backward) {
+  MCPP_CHECK(rows > 0, "blocks of ", rows, " rows");
+  const Heads dk = wide_like(x.k), dv = wide_like(x.v);
+  std::vector<Total> dks = totals_of(dk, rows), dvs = totals_of(dv, rows);
+  for (i64 first = 0; first < x.q.seq; first += rows) {
+    QueryBlock block(dout, x.q, y, options, first, std::min(rows, x.q.seq - first));
+    Total dq(wide_like(block.q));
+    for (i64 key = 0; key < x.k.seq && options.keys.at(key) <= block.last_position(); key += rows) {
+      Total &of_keys = dks[static_cast<std::size_t>(key / rows)],
+            &of_values = dvs[static_cast<std::size_t>(key / rows)];
+      const i64 count = std::min(rows, x.k.seq - key);
+      block.options.keys = options.keys.from(key);
+      QkvHeads part{dq.room(), of_keys.room(), of_values.room()};
+      const QkvHeads some{block.q, some_rows(x.k, key, count), some_rows(x.v, key, count)};
+      if (!backward(block.dout, some, block.y, block.options, part)) return false;
+      dq.add(part.q), of_keys.add(part.k), of_values.add(part.v);
+    }
+    Heads to = some_rows(dx.q, first, block.q.seq);
+    ops::copy_heads(dq.sum(), to);
+  }
+  for (std::vector<Total>* totals : {&dks, &dvs}) {
+    for (Total& total : *totals) total.sum();
+  }
+  ops::copy_heads(dk, dx.k);
+  ops::copy_heads(dv, dx.v);
+  return true;
+}
+
+}  // namespace mcpp

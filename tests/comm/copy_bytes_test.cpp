@@ -1,0 +1,35 @@
+#include "comm/copy_bytes.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace mcpp {
+namespace {
+
+// From and to any place of a line, below and above the size from which copies go past the caches.
+TEST(CopyBytes, CopiesAllAndNothingElse) {
+  constexpr i64 kMost = (9 << 20) + 77, kSpace = kMost + 256;
+  std::vector<u8> from(kSpace);
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<u8>(i * 2654435761U >> 13);
+  for (const i64 bytes : {0L, 1L, 63L, 4097L, (8L << 20) - 1, 8L << 20, (8L << 20) + 1, static_cast<long>(kMost)}) {
+    for (const i64 shift : {0, 1, 15, 64, 71}) {
+      std::vector<u8> to(kSpace, 0xab);
+      const i64 at = 72 - shift;
+      copy_bytes(to.data() + at, from.data() + shift, bytes);
+      std::vector<u8> expected(kSpace, 0xab);
+      std::copy_n(from.begin() + shift, bytes, expected.begin() + at);
+      EXPECT_TRUE(to == expected) << bytes << " bytes from " << shift << " to " << at;
+    }
+  }
+}
+
+TEST(CopyBytes, WhatIsThereAlreadyStays) {
+  std::vector<u8> numbers(10, 3);
+  copy_bytes(numbers.data(), numbers.data(), 10);
+  copy_bytes(numbers.data(), nullptr, 0);
+  EXPECT_EQ(numbers, std::vector<u8>(10, 3));
+}
+
+}  // namespace
+}  // namespace mcpp

@@ -1,0 +1,96 @@
+// What `plan --from_run` makes of real runs: their own layout, every half of every layer, and the classes of memory
+// that were predicted as they were measured.
+#include <gmock/gmock.h>
+
+#include <regex>
+
+#include "tests/megatron_cpp/end_to_end/end_to_end_on_ranks.h"
+
+namespace mcpp {
+namespace {
+
+class FromRun : public EndToEndOnRanks {
+ protected:
+  Words plan(const std::string& save, const Words& more = {}) const {
+    Words args{"plan",
+               (root() / "run.toml").string(),
+               "--hardware=a100_80gb",
+               "--from_run=" + at(save),
+               "--checkpoint.save=" + at(save),
+               "--hardware_folder=" + (test::source_folder() / "configs/hardware").string()};
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  }
+
+  /// Predicted and measured, of a row of the table; bytes.
+  static std::pair<double, double> memory_row(const std::string& table, const std::string& name) {
+    const std::regex row("\n  " + name + " +([0-9.]+) ([KMG]?i?B) +([0-9.]+) ([KMG]?i?B)");
+    std::smatch found;
+    if (!std::regex_search(table, found, row)) {
+      ADD_FAILURE() << "no " << name << " in\n" << table;
+      return {};
+    }
+    const auto bytes = [&](std::size_t at) {
+      const std::string unit = found[at + 1];
+      return std::stod(found[at]) * (unit == "KiB" ? 1024.0 : unit == "MiB" ? 1048576.0 : 1.0);
+    };
+    return {bytes(1), bytes(3)};
+  }
+
+  /// Measured by predicted time of a row, as the row says: 0.939 of "-6.1 %", 17 of "17 times".
+  static double times_predicted(const std::string& table, const std::string& name) {
+    const std::regex row("\n  " + name + " +[0-9.]+ m?s +[0-9.]+ m?s +([-0-9.]+) (%|times)");
+    std::smatch found;
+    if (!std::regex_search(table, found, row)) {
+      ADD_FAILURE() << "no " << name << " in\n" << table;
+      return {};
+    }
+    return found[2] == "%" ? 1 + std::stod(found[1]) / 100 : std::stod(found[1]);
+  }
+
+  static bool told_to_be_off(const std::string& table, const std::string& name) {
+    return table.find("  " + name + " is more than 20 % off") != std::string::npos;
+  }
+};
+
+TEST_F(FromRun, HasTheRunsOwnLayoutModulesAndMemory) {
+  struct Case {
+    const char* name;
+    Words layout;
+    const char* told;
+  };
+  const Case cases[]{
+      {"tp2", {"--parallel.tensor_model_parallel_size=2", "--parallel.sequence_parallel=true"}, "tp 2 sp, dp 1"},
+      {"pp2", {"--parallel.pipeline_model_parallel_size=2"}, "pp 2 1f1b, dp 1"},
+      {"cp2", {"--parallel.context_parallel_size=2"}, "cp 2 p2p, dp 1"},
+      {"zero3", {"--parallel.zero_stage=3"}, "dp 2 zero 3"},
+      {"away",
+       {"--parallel.zero_stage=1", "--optimizer.offload=host", "--training.offload_activations=host"},
+       "optimizer state in host memory, activations in host memory"}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    Words more = c.layout;
+    more.insert(more.end(), {"--logging.profile_step_start=4", "--logging.profile_step_end=8"});
+    const Outcome outcome = run_on(2, pretrain(c.name, more));
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const std::string table = good(plan(c.name));
+    EXPECT_CONTAINS(table, "2 ranks, ");
+    EXPECT_CONTAINS(table, c.told);
+    for (const char* module : {"embedding ", "decoder.layers.0.self_attention ", "decoder.layers.0.mlp ",
+                               "decoder.layers.1.self_attention ", "decoder.layers.1.mlp ", "output_layer "})
+      EXPECT_CONTAINS(table, module);
+    // The machine is no A100, though a small step may come as near to one as it likes; what is off, is said.
+    const double step = times_predicted(table, "step");
+    EXPECT_EQ(told_to_be_off(table, "step"), step < 0.8 || step > 1 / 0.8);
+    EXPECT_CONTAINS(table, "2 x A100");  // and the plan is for as many ranks
+    Words classes{"parameters", "gradients", "activations"};
+    classes.push_back(c.name == std::string("away") ? "kept in host memory" : "optimizer state");
+    for (const std::string& name : classes) {
+      const auto [predicted, measured] = memory_row(table, name);
+      EXPECT_NEAR(predicted / measured, 1, 0.01) << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mcpp

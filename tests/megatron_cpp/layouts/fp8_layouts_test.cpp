@@ -1,0 +1,199 @@
+// A run in fp8 does not depend on its layout either: scales follow from whole tensors, whoever holds their parts.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "megatron_cpp/setup/plan.h"
+#include "tests/support/compare_runs.h"
+#include "tests/support/disk_folder.h"
+#include "tests/support/layout_run.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::all_weights;
+using test::expect_same_bits;
+using test::Numbers;
+using test::relative_distance;
+using test::RunLayout;
+using test::RunResult;
+using test::RunTask;
+
+constexpr Recompute kFull{.granularity = Recompute::Granularity::Full, .num_layers = 2};
+constexpr Recompute kSelective{
+    .granularity = Recompute::Granularity::Selective, .core_attn = true, .layernorm = true, .mlp_act = true};
+
+ModelConfig model_of(const std::string& name) {
+  ModelConfig config = name == "gpt2" ? test::tiny_gpt2() : test::tiny_llama();
+  config.num_layers = 4;
+  config.num_attention_heads = 4;
+  config.seq_length = 8;
+  if (name == "gpt2") config.hidden_dropout = config.attention_dropout = 0.1;
+  if (name == "experts") {
+    config.moe.num_experts = 4;
+    config.moe.router_topk = 4;
+    config.moe.layer_freq = {2};
+    config.moe.shared_expert_intermediate_size = 16;
+  }
+  return config;
+}
+
+RunTask task_of(const std::string& name, Fp8 fp8) {
+  RunTask task = test::learnable_task(model_of(name), DType::BF16);
+  task.fp8 = fp8;
+  return task;
+}
+
+/// The same sums: these must give the bits of the layout beside.
+struct SameBits {
+  RunLayout layout, as;
+  friend void PrintTo(const SameBits& row, std::ostream* out) { *out << row.layout.name; }
+};
+
+const SameBits kSameBits[]{
+    {{.name = "recompute_full", .recompute = kFull}, {}},
+    {{.name = "recompute_selective", .recompute = kSelective}, {}},
+    {{.name = "pp2", .pp = 2}, {}},
+    {{.name = "pp2_zb_h1", .pp = 2, .schedule = ScheduleKind::ZbH1}, {}},
+    {{.name = "pp4_recompute", .pp = 4, .recompute = kFull}, {}},
+    {{.name = "pp2_zb_v", .pp = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2}, {}},
+    {{.name = "activations_on_host", .activations = OffloadTier::Host}, {}},
+    {{.name = "dp2_zero1", .dp = 2, .zero_stage = 1}, {.dp = 2}},
+    {{.name = "dp2_zero3", .dp = 2, .zero_stage = 3}, {.dp = 2, .zero_stage = 2}},
+    {{.name = "tp2_pp2", .tp = 2, .pp = 2, .schedule = ScheduleKind::Interleaved, .virtual_stages = 2}, {.tp = 2}},
+    {{.name = "tp2_sp_pp2_zb_h1", .tp = 2, .pp = 2, .sequence_parallel = true, .schedule = ScheduleKind::ZbH1},
+     {.tp = 2, .sequence_parallel = true}},
+    {{.name = "cp2_pp2", .pp = 2, .cp = 2}, {.cp = 2}},
+};
+
+class Fp8SameSums : public testing::TestWithParam<std::tuple<const char*, SameBits>> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, Fp8SameSums,
+                         testing::Combine(testing::Values("gpt2", "llama", "experts"), testing::ValuesIn(kSameBits)),
+                         [](const auto& p) {
+                           return str(std::get<0>(p.param), "_", std::get<1>(p.param).layout.name);
+                         });
+
+TEST_P(Fp8SameSums, GiveTheSameBits) {
+  const auto& [model, row] = GetParam();
+  RunTask task = task_of(model, Fp8::Hybrid);
+  task.steps = 6;
+  expect_same_bits(run_layout(task, row.layout), run_layout(task, row.as));
+}
+
+const RunLayout kOtherSums[]{
+    {.name = "tp2", .tp = 2},
+    {.name = "tp4_shared_groups", .tp = 4},
+    {.name = "tp2_sp", .tp = 2, .sequence_parallel = true},
+    {.name = "tp4_sp", .tp = 4, .sequence_parallel = true},
+    {.name = "dp2", .dp = 2},
+    {.name = "dp4_zero3", .dp = 4, .zero_stage = 3},
+    {.name = "cp2", .cp = 2},
+    {.name = "cp2_gather", .cp = 2, .cp_comm_type = CpCommType::AllGather},
+    {.name = "cp2_a2a", .cp = 2, .cp_comm_type = CpCommType::A2a, .cp_heads = 2},
+    {.name = "tp2_cp2_dp2", .tp = 2, .dp = 2, .cp = 2},
+};
+
+class Fp8OtherSums : public testing::TestWithParam<std::tuple<const char*, Fp8, RunLayout>> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, Fp8OtherSums,
+                         testing::Combine(testing::Values("gpt2", "llama"), testing::Values(Fp8::E4m3, Fp8::Hybrid),
+                                          testing::ValuesIn(kOtherSums)),
+                         [](const auto& p) {
+                           return str(std::get<0>(p.param), "_", enum_name(std::get<1>(p.param)), "_",
+                                      std::get<2>(p.param).name);
+                         });
+
+/// On one rank; each is run once.
+const RunResult& on_one_rank(const std::string& model, Fp8 fp8) {
+  static std::map<std::pair<std::string, Fp8>, RunResult> results;
+  const auto [found, is_new] = results.try_emplace({model, fp8});
+  if (is_new) found->second = run_layout(task_of(model, fp8), {});
+  return found->second;
+}
+
+/// Layouts that take a sum in another order round bf16 elsewhere in its last bit, which some numbers in fp8 follow with
+/// one of its 3 or 4 bits. So a layout may differ from one rank by as much as fp8 does from bf16, and not by more.
+TEST_P(Fp8OtherSums, TrainTheSameModelWithinTheErrorOfTheType) {
+  const auto& [model, fp8, layout] = GetParam();
+  const RunTask task = task_of(model, fp8);
+  const RunResult result = run_layout(task, layout);
+  const RunResult &one_rank = on_one_rank(model, fp8), &in_bf16 = on_one_rank(model, Fp8::None);
+  EXPECT_LT(one_rank.losses.back(), 0.9 * one_rank.losses.front()) << "the task teaches nothing";
+  const Numbers weights = all_weights(one_rank, task.model);
+  const double losses_error = relative_distance(one_rank.losses, in_bf16.losses),
+               weights_error = relative_distance(weights, all_weights(in_bf16, task.model)),
+               losses = relative_distance(result.losses, one_rank.losses),
+               all = relative_distance(all_weights(result, task.model), weights);
+  std::printf("fp8 moves losses by %.2g and weights by %.2g, the layout by %.2f and %.2f of that\n", losses_error,
+              weights_error, losses / losses_error, all / weights_error);
+  EXPECT_GT(losses_error, 0) << "nothing is in fp8";
+  EXPECT_LE(losses, losses_error);
+  EXPECT_LE(all, weights_error);
+}
+
+/// Which layers are in fp8 is counted over the whole model, whatever stage they are on.
+TEST(Fp8Layers, AtBothEndsStayInBf16OnAnyStage) {
+  RunTask task = task_of("llama", Fp8::Hybrid);
+  task.steps = 3;
+  const RunResult all = run_layout(task, {});
+  task.first_last_layers_bf16 = true;
+  const RunResult some = run_layout(task, {});
+  EXPECT_NE(some.losses, all.losses);
+  for (const i64 pp : {2, 4}) expect_same_bits(run_layout(task, {.pp = pp}), some);
+  // Layers 0 and 1 in bf16 and all others too.
+  task.model.num_layers = 2;
+  const RunResult none = run_layout(task, {});
+  task.fp8 = Fp8::None;
+  task.first_last_layers_bf16 = false;
+  expect_same_bits(none, run_layout(task, {}));
+}
+
+/// A gradient or a weight that is no number makes the step one that is skipped: the conversion hides nothing.
+TEST(Fp8Training, AStepThatIsNotFiniteChangesNothing) {
+  const RunTask task = task_of("llama", Fp8::Hybrid);
+  RunResult before = run_layout(task, {});
+  before.weights.at("decoder.layers.1.mlp.linear_fc1.weight")[5] = std::nan("");
+  run_local_ranks(1, [&](Communicator& ranks, int) {
+    RunTask broken = task;
+    broken.initial = &before.weights;
+    test::LayoutRank rank(broken, {}, ranks);
+    const StepOutcome outcome = rank.step(0);
+    EXPECT_FALSE(std::isfinite(outcome.loss));
+    test::Weights after;
+    rank.collect(after);
+    EXPECT_EQ(after.at("decoder.layers.0.mlp.linear_fc1.weight"),
+              before.weights.at("decoder.layers.0.mlp.linear_fc1.weight"));
+  });
+}
+
+/// The plan has the few bytes that scales are kept in, and nothing else is kept.
+TEST(Fp8Memory, IsThatOfBf16AndTheScales) {
+  for (const RunLayout& layout : {RunLayout{}, RunLayout{.recompute = kSelective}, RunLayout{.tp = 2}}) {
+    for (const char* name : {"llama", "experts"}) {
+      const auto kept = [&](Fp8 fp8) {
+        const std::vector<MemoryEstimate> plan =
+            estimate_memory_by_stage(config_of(task_of(name, fp8), layout), layout.ranks());
+        return plan[0].activations;
+      };
+      i64 peaks[2] = {};
+      for (const Fp8 fp8 : {Fp8::None, Fp8::Hybrid}) {
+        const RunTask task = task_of(name, fp8);
+        run_local_ranks(layout.ranks(), [&](Communicator& ranks, int rank) {
+          test::LayoutRank self(task, layout, ranks);
+          self.step(0);
+          self.device().reset_peak();
+          self.step(1);
+          const auto of_activations = static_cast<std::size_t>(MemoryClass::Activations);
+          if (rank == 0) peaks[fp8 == Fp8::Hybrid ? 1 : 0] = self.device().memory().by_class[of_activations].peak;
+        });
+      }
+      constexpr i64 kScales = 4 * 4 * 64;  // of four layers, each of which has four linear ones
+      EXPECT_EQ(kept(Fp8::Hybrid) - kept(Fp8::None), kScales) << name;
+      // At the peak some of the layer that goes backward are gone, and that of a gradient is there.
+      EXPECT_NEAR(static_cast<double>(peaks[1] - peaks[0]), kScales, 5 * 64) << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mcpp

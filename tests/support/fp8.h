@@ -1,0 +1,67 @@
+// What the numbers of fp8 are and how others become them, written from the definition of the formats alone
+// (Micikevicius et al., "FP8 Formats for Deep Learning", 2022): a table of all codes, and a search for the nearest.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "tensor/ops/fp8.h"
+#include "tests/support/tensors.h"
+
+namespace mcpp::test {
+
+/// What a byte stands for.
+inline double fp8_number(Fp8Format format, int code) {
+  const int fraction_bits = format == Fp8Format::E4M3 ? 3 : 2, bias = format == Fp8Format::E4M3 ? 7 : 15;
+  const int exponent_bits = 7 - fraction_bits;
+  const int exponent = (code & 0x7F) >> fraction_bits, fraction = code & ((1 << fraction_bits) - 1);
+  const int all_ones = (1 << exponent_bits) - 1;
+  const double sign = code & 0x80 ? -1 : 1;
+  if (format == Fp8Format::E4M3 && (code & 0x7F) == 0x7F) return std::nan("");
+  if (format == Fp8Format::E5M2 && exponent == all_ones)
+    return fraction == 0 ? sign * std::numeric_limits<double>::infinity() : std::nan("");
+  const double whole = 1 << fraction_bits;
+  if (exponent == 0) return sign * std::ldexp(fraction / whole, 1 - bias);
+  return sign * std::ldexp(1 + fraction / whole, exponent - bias);
+}
+
+/// The positive codes with a finite number, rising, whose numbers rise with them.
+inline std::vector<double> fp8_numbers(Fp8Format format) {
+  std::vector<double> numbers;
+  for (int code = 0; code < 0x80 && std::isfinite(fp8_number(format, code)); ++code)
+    numbers.push_back(fp8_number(format, code));
+  return numbers;
+}
+
+/// The nearest number, of two the one with an even code; the largest for those above it; NaN for what is no number.
+inline double nearest_fp8(Fp8Format format, double x) {
+  if (!std::isfinite(x)) return std::nan("");
+  static const std::vector<double> tables[2]{fp8_numbers(Fp8Format::E4M3), fp8_numbers(Fp8Format::E5M2)};
+  const std::vector<double>& all = tables[static_cast<std::size_t>(format)];
+  const double magnitude = std::abs(x);
+  const auto above = static_cast<std::size_t>(std::ranges::lower_bound(all, magnitude) - all.begin());
+  if (above == all.size()) return std::copysign(all.back(), x);
+  if (above == 0) return std::copysign(0.0, x);
+  const double up = all[above] - magnitude, down = magnitude - all[above - 1];
+  const bool goes_up = up < down || (up == down && above % 2 == 0);
+  return std::copysign(goes_up ? all[above] : all[above - 1], x);
+}
+
+inline double largest_magnitude(const Numbers& x) {
+  double largest = 0;
+  for (const double number : x) largest = std::max(largest, std::abs(number));
+  return largest;
+}
+
+/// x in fp8 with the largest power of two as scale that leaves all numbers of a tensor with this magnitude in range.
+inline Numbers in_fp8(const Numbers& x, Fp8Format format, double amax) {
+  const double largest = fp8_numbers(format).back();
+  double scale = std::ldexp(1.0, 100);
+  while (amax * scale > largest) scale /= 2;
+  Numbers y(x.size());
+  std::ranges::transform(x, y.begin(), [&](double number) { return nearest_fp8(format, number * scale) / scale; });
+  return y;
+}
+
+}  // namespace mcpp::test

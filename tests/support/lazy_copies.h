@@ -1,0 +1,85 @@
+// Side copies that are made as late as they may be: what does not wait for them finds other numbers.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <deque>
+#include <map>
+#include <utility>
+
+#include "tensor/host/side_copies.h"
+#include "tensor/transfer.h"
+
+namespace mcpp::test {
+
+/// For tensors of the CPU, one device of which is taken for the one that copies are made from and to. Errors of the
+/// test where memory of the host is not pinned, or pinned twice.
+class LazyCopies final : public SideCopies {
+ public:
+  explicit LazyCopies(Device& device) : SideCopies(device) {}
+
+  SideCopy to_host(const Tensor& from, const Tensor& to) override { return start(to_host_, from, to, to); }
+  SideCopy to_device(const Tensor& from, const Tensor& to) override { return start(to_device_, from, to, from); }
+  bool are_immediate() const override { return false; }
+
+  std::shared_ptr<void> pin(void* memory, i64 bytes) override {
+    const auto begin = reinterpret_cast<std::uintptr_t>(memory), end = begin + static_cast<std::uintptr_t>(bytes);
+    EXPECT_TRUE(begin % kPage == 0 && end % kPage == 0) << "no whole pages";
+    for (const auto& [first, last] : *pinned_) EXPECT_TRUE(end <= first || last <= begin) << "pinned twice";
+    (*pinned_)[begin] = end;
+    return {memory, [pinned = pinned_, begin](void*) { pinned->erase(begin); }};
+  }
+  std::size_t begun() const { return begun_; }
+  /// Copies that nobody has waited for.
+  std::size_t under_way() const { return to_host_->size() + to_device_->size(); }
+
+ private:
+  static constexpr std::uintptr_t kPage = 4096;
+  struct Pending {
+    Tensor from, to;
+  };
+  using Queue = std::deque<std::shared_ptr<Pending>>;
+
+  /// Those of one way are made in their order.
+  class State final : public SideCopy::State {
+   public:
+    State(std::shared_ptr<Queue> queue, std::shared_ptr<Pending> copy)
+        : queue_(std::move(queue)), copy_(std::move(copy)) {}
+    void wait() override { run(); }
+    void hold_ops() override { run(); }
+
+   private:
+    void run() {
+      while (copy_->from.defined()) {
+        const std::shared_ptr<Pending> next = queue_->front();
+        queue_->pop_front();
+        std::memcpy(next->to.raw(), next->from.raw(), static_cast<std::size_t>(next->from.bytes()));
+        *next = {};
+      }
+    }
+    std::shared_ptr<Queue> queue_;
+    std::shared_ptr<Pending> copy_;
+  };
+
+  SideCopy start(const std::shared_ptr<Queue>& queue, const Tensor& from, const Tensor& to, const Tensor& on_host) {
+    EXPECT_EQ(from.bytes(), to.bytes());
+    if (from.bytes() == 0) return {};
+    EXPECT_TRUE(is_pinned(on_host));
+    std::memset(to.raw(), 0xff, static_cast<std::size_t>(to.bytes()));
+    queue->push_back(std::make_shared<Pending>(Pending{from, to}));
+    ++begun_;
+    return SideCopy(std::make_unique<State>(queue, queue->back()));
+  }
+  bool is_pinned(const Tensor& t) const {
+    const auto begin = reinterpret_cast<std::uintptr_t>(t.raw());
+    const auto after = pinned_->upper_bound(begin);
+    return after != pinned_->begin() && begin + static_cast<std::uintptr_t>(t.bytes()) <= std::prev(after)->second;
+  }
+
+  std::size_t begun_ = 0;
+  std::shared_ptr<Queue> to_host_ = std::make_shared<Queue>(), to_device_ = std::make_shared<Queue>();
+  std::shared_ptr<std::map<std::uintptr_t, std::uintptr_t>> pinned_ =
+      std::make_shared<std::map<std::uintptr_t, std::uintptr_t>>();
+};
+
+}  // namespace mcpp::test

@@ -1,0 +1,31 @@
+// A device whose waits take as long as the test says.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "tensor/host/device_waits.h"
+
+namespace mcpp::test {
+
+class MadeUpWaits final : public DeviceWaits {
+ public:
+  void begin() noexcept override {
+    EXPECT_FALSE(std::exchange(is_open_, true));
+    ++count_;
+  }
+  void end() noexcept override { EXPECT_TRUE(std::exchange(is_open_, false)); }
+  double take_seconds() noexcept override { return std::exchange(ended_, 0.0); }
+
+  int count() const { return count_; }
+  bool is_open() const { return is_open_; }
+  /// Those so far have ended, and took so many seconds in all.
+  void end_all(double seconds) { ended_ += seconds; }
+
+ private:
+  int count_ = 0;
+  bool is_open_ = false;
+  double ended_ = 0;
+};
+
+}  // namespace mcpp::test

@@ -1,0 +1,113 @@
+#include "tensor/host/side_copies.h"
+
+#include "tensor/host/host_rooms.h"
+#include "tensor/ops/ops.h"
+#include "tests/support/gpu.h"
+#include "tests/support/lazy_copies.h"
+#include "tests/support/tensors.h"
+
+namespace mcpp::test {
+namespace {
+
+class SideCopiesOf : public testing::TestWithParam<DeviceType> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = why_missing(GetParam()); !why.empty()) GTEST_SKIP() << why;
+    device_ = make_device(GetParam());
+    copies_ = make_side_copies(*device_);
+    rooms_ = std::make_unique<HostRooms>(*copies_, MemoryClass::Other);
+  }
+  Tensor filled(i64 count, i32 value) {
+    return integers_of(std::vector<i32>(static_cast<std::size_t>(count), value), *device_);
+  }
+
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<HostRooms> rooms_;
+  std::unique_ptr<SideCopies> copies_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, SideCopiesOf, testing::ValuesIn(device_types()),
+                         [](const auto& p) { return name_of(p.param); });
+
+TEST_P(SideCopiesOf, BringWhatOpsBeforeThemComputed) {
+  constexpr i64 kCount = 4 << 20;
+  for (i32 round = 1; round < 5; ++round) {
+    Tensor x = random_tensor({kCount}, DType::F32, *device_, 1, 1, 0),
+           sum = random_tensor({kCount}, DType::F32, *device_, 2);
+    for (i32 i = 0; i < round; ++i) ops::add_to(x, sum);
+    const auto room = rooms_->take({kCount}, DType::F32);
+    SideCopy out = copies_->to_host(sum, *room);
+    const Tensor expected = sum;
+    out.wait();
+    EXPECT_EQ(std::memcmp(room->raw(), bytes_of(expected).data(), static_cast<std::size_t>(expected.bytes())), 0);
+  }
+}
+
+TEST_P(SideCopiesOf, LetOpsComeAfterThem) {
+  constexpr i64 kCount = 4 << 20;
+  for (i32 round = 0; round < 10; ++round) {
+    Tensor there = filled(kCount, round);
+    const auto room = rooms_->take({kCount}, DType::I32);
+    SideCopy out = copies_->to_host(there, *room);
+    out.hold_ops();
+    write_values(std::vector<i32>(kCount, -1), there);  // after the copy
+    Tensor back = Tensor::like(there);
+    SideCopy in = copies_->to_device(*room, back);
+    in.hold_ops();
+    EXPECT_EQ(read_values<i32>(back), std::vector<i32>(kCount, round));
+    EXPECT_EQ(read_values<i32>(there), std::vector<i32>(kCount, -1));
+  }
+}
+
+// As activations do: tensors go when their copy has begun, and their memory is used again.
+TEST_P(SideCopiesOf, KeepMemoryThatIsGivenUp) {
+  constexpr i64 kCount = 1 << 20;
+  std::vector<std::shared_ptr<const Tensor>> rooms;
+  std::vector<SideCopy> under_way;
+  for (i32 i = 0; i < 20; ++i) {
+    rooms.push_back(rooms_->take({kCount}, DType::I32));
+    under_way.push_back(copies_->to_host(filled(kCount, i), *rooms.back()));
+    if (i % 3 == 0) under_way.clear();
+  }
+  under_way.clear();
+  for (std::size_t i = 0; i < rooms.size(); ++i) {
+    Tensor back = Tensor::empty({kCount}, DType::I32, *device_);
+    copies_->to_device(*rooms[i], back).hold_ops();
+    EXPECT_EQ(read_values<i32>(back), std::vector<i32>(kCount, static_cast<i32>(i)));
+  }
+}
+
+TEST_P(SideCopiesOf, HandRoomsOutAgain) {
+  const void* first = rooms_->take({1000}, DType::I32)->raw();
+  const i64 peak = rooms_->peak();
+  for (i32 i = 0; i < 10; ++i) {
+    const auto room = rooms_->take({10, 100}, DType::I32);
+    EXPECT_EQ(room->raw(), first);
+    EXPECT_EQ(room->shape(), (Shape{10, 100}));
+  }
+  EXPECT_EQ(rooms_->peak(), peak);
+}
+
+TEST_P(SideCopiesOf, OfNothingAreDone) {
+  const auto room = rooms_->take({0}, DType::F32);
+  const Tensor none = Tensor::empty({0}, DType::F32, *device_);
+  copies_->to_host(none, *room).wait();
+  copies_->to_device(*room, none).hold_ops();
+  SideCopy().wait();
+}
+
+TEST(PinnedTensors, HavePagesOfTheirOwn) {
+  CpuDevice host;
+  LazyCopies copies(host);  // which look at that
+  std::vector<PinnedTensor> all;
+  for (const i64 count : {1, 7, 1024, 4097, 100000, 1 << 20})
+    for (const DType dtype : {DType::BF16, DType::F64, DType::I32}) {
+      all.push_back(pinned_tensor({count}, dtype, host, MemoryClass::Other, copies));
+      EXPECT_EQ(all.back().tensor.numel(), count);
+    }
+  all.erase(all.begin() + 3, all.begin() + 9);
+  for (int i = 0; i < 6; ++i) all.push_back(pinned_tensor({4097}, DType::F32, host, MemoryClass::Other, copies));
+}
+
+}  // namespace
+}  // namespace mcpp::test
