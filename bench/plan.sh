@@ -1,24 +1,28 @@
 #!/usr/bin/env bash
-# How well `plan` predicts what steps take on this machine: calibrates it for 1, 2 and 4 ranks, predicts the steps of nine layouts of
+# How well `plan` predicts what steps take on this machine: calibrates it for their numbers of ranks, predicts the steps of nine layouts of
 # GPT-2 14M with eight samples from that alone, and measures them, in turn. JSON lines on standard output; on standard error a table of
-# measured (median over the rounds) and predicted seconds, the mean and the largest error, and the places of the fastest.
-#   bench/plan.sh [--rounds=N] [--program=PATH] [--calibration=FOLDER] [--section.key=value ...]
-# FOLDER keeps the calibrations: files that are there already are not measured again.
+# measured (median over the rounds) and predicted seconds and memory, the mean and the largest error, and the places of the fastest.
+#   bench/plan.sh [--layouts=ranks|offload] [--rounds=N] [--program=PATH] [--calibration=FOLDER] [--disk=FOLDER] [--section.key=value ...]
+# With --layouts=offload the same of layouts that keep states, weights or activations in host memory or in the FOLDER of a disk, which is
+# measured for that. The FOLDER of calibrations keeps them: files that are there already are not measured again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+layouts=ranks
 rounds=5
 program=
 calibration=
+disk=
 # shellcheck source=bench/lib/arguments.sh
 source bench/lib/arguments.sh
-read_options rounds program calibration -- "$@"
+read_options layouts rounds program calibration disk -- "$@"
 build_program
 # shellcheck source=bench/lib/machine.sh
 source bench/lib/machine.sh
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 calibration=${calibration:-$work}
+disk=${disk:-$work}
 mkdir -p "$calibration"
 results=$work/results
 
@@ -26,7 +30,8 @@ results=$work/results
 threads_of() { [ "$1" -ge "$(nproc)" ] && echo 1 || echo $(($(nproc) / $1)); }
 
 # A layout a line: name, ranks, options.
-layouts="one_rank 1 --training.micro_batch_size=4
+case $layouts in
+  ranks) rows="one_rank 1 --training.micro_batch_size=4
 tp2 2 --training.micro_batch_size=4 --parallel.tensor_model_parallel_size=2
 dp2 2 --training.micro_batch_size=4
 pp2 2 --training.micro_batch_size=1 --parallel.pipeline_model_parallel_size=2
@@ -34,12 +39,28 @@ cp2 2 --training.micro_batch_size=4 --parallel.context_parallel_size=2
 dp2_zero3 2 --training.micro_batch_size=2 --parallel.zero_stage=3
 dp2_recompute 2 --training.micro_batch_size=4 --training.recompute_granularity=full
 tp2_dp2 4 --training.micro_batch_size=4 --parallel.tensor_model_parallel_size=2 --parallel.sequence_parallel=true
-pp2_dp2 4 --training.micro_batch_size=1 --parallel.pipeline_model_parallel_size=2 --parallel.pipeline_schedule=zb-h1"
+pp2_dp2 4 --training.micro_batch_size=1 --parallel.pipeline_model_parallel_size=2 --parallel.pipeline_schedule=zb-h1" ;;
+  offload) rows="in_memory 1 --training.micro_batch_size=4
+state_in_host 1 --training.micro_batch_size=4 --optimizer.offload=host
+state_on_disk 1 --training.micro_batch_size=4 --optimizer.offload=file --optimizer.offload_folder=$disk
+half_state_on_disk 1 --training.micro_batch_size=4 --optimizer.offload=file --optimizer.offload_folder=$disk \
+  --optimizer.offload_fraction=0.5 --optimizer.offload_segment_size=524288
+activations_in_host 1 --training.micro_batch_size=4 --training.offload_activations=host
+activations_on_disk 1 --training.micro_batch_size=4 --training.offload_activations=file --optimizer.offload_folder=$disk
+dp2_zero1_state_on_disk 2 --training.micro_batch_size=4 --parallel.zero_stage=1 --optimizer.offload=file \
+  --optimizer.offload_folder=$disk
+dp2_zero3_weights_in_host 2 --training.micro_batch_size=4 --parallel.zero_stage=3 --optimizer.offload_params=host
+dp2_zero3_all_on_disk 2 --training.micro_batch_size=4 --parallel.zero_stage=3 --optimizer.offload=file \
+  --optimizer.offload_params=file --training.offload_activations=file --optimizer.offload_folder=$disk" ;;
+  *) echo "$0: --layouts=$layouts: must be ranks or offload" >&2 && exit 2 ;;
+esac
 
-for ranks in 1 2 4; do
+mapfile -t worlds < <(awk '{ print $2 }' <<<"$rows" | sort -u)
+for ranks in "${worlds[@]}"; do
   [ -e "$calibration/$ranks.toml" ] && continue
-  launch_ranks $ranks --bind-to none
-  "${launch[@]}" "$program" plan calibrate --out="$calibration/$ranks.toml" --num_threads="$(threads_of $ranks)" >&2
+  launch_ranks "$ranks" --bind-to none
+  "${launch[@]}" "$program" plan calibrate --out="$calibration/$ranks.toml" --num_threads="$(threads_of "$ranks")" \
+    --offload_folder="$disk" >&2
 done
 
 # shellcheck disable=SC2119
@@ -53,23 +74,23 @@ for ((round = 0; round < rounds; ++round)); do
     predicted=$("$program" plan bench/gpt2_14m.toml --hardware="$calibration/$ranks.toml" --world_size="$ranks" --predict --json \
       "${arguments[@]}")
     echo "{\"layout\": \"$name\", \"measured\": $measured, \"predicted\": $predicted}" | tee -a "$results"
-  done <<<"$layouts"
+  done <<<"$rows"
 done
 
-# layout, seconds measured and predicted, a line; then a table and what it comes to.
-sed -nE 's/.*"layout": "([^"]*)", "measured".*"step_s":([^,}]*).*"predicted".*"step_s":([^,}]*).*/\1 \2 \3/p' "$results" |
+# layout, seconds measured and predicted, bytes measured and predicted, a line; then a table and what it comes to.
+sed -nE 's/.*"layout": "([^"]*)", "measured".*"step_s":([^,}]*).*"tensors_bytes":([^,}]*).*"predicted".*"step_s":([^,}]*).*"memory_bytes":([^,}]*).*/\1 \2 \4 \3 \5/p' "$results" |
   sort -k1,1 -k2,2g | awk '
     function flush() {
       if (!n) return
       ++count; measured[count] = seconds[int((n + 1) / 2)]; predicted[count] = p
       off = p / measured[count] - 1
-      printf "%-14s %8.4f s measured (%.4f to %.4f) %8.4f s predicted %+6.1f %%\n", name, measured[count], seconds[1], seconds[n], p, 100 * off
+      printf "%-26s %8.4f s measured (%.4f to %.4f) %8.4f s predicted %+6.1f %%; %7.1f MiB measured %7.1f predicted %+5.1f %%\n", name, measured[count], seconds[1], seconds[n], p, 100 * off, bytes / 2^20, planned / 2^20, 100 * (planned / bytes - 1)
       size = off < 0 ? -off : off
       sum += size; if (size > worst) worst = size
       if (count == 1 || measured[count] < measured[best]) { best = count; fastest = name }
     }
     $1 != name { flush(); name = $1; n = 0 }
-    { seconds[++n] = $2; p = $3 }
+    { seconds[++n] = $2; p = $3; bytes = $4; planned = $5 }
     END {
       flush()
       place = 1
