@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # What it costs to spread a step over two ranks of one machine: tokens/s of one rank with two threads against two ranks with
-# one thread each, as data parallelism and as tensor parallelism, in turn. JSON lines on standard output; medians of the
-# ratios over the rounds on standard error.
-#   bench/ranks.sh [--rounds=N] [option of megatron_cpp bench step ...]
+# one thread each that share it by data, tensor, context and pipeline parallelism, in turn; by experts: bench/moe.sh. JSON lines on
+# standard output; medians of the ratios over the rounds on standard error.
+#   bench/ranks.sh [--rounds=N] [--program=PATH] [option of megatron_cpp bench step ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 rounds=3
+program=
 # shellcheck source=bench/lib/arguments.sh
 source bench/lib/arguments.sh
-read_options rounds -- "$@"
-scripts/build.sh release megatron_cpp >/dev/null
-program=build/release/megatron_cpp
+read_options rounds program -- "$@"
+build_program
 # shellcheck source=bench/lib/machine.sh
 source bench/lib/machine.sh
 launch_ranks 2 --bind-to none
@@ -21,21 +21,29 @@ trap 'rm -f "$results"' EXIT
 # run <model> <layout> <words before the program> -- <options>
 run() {
   local model=$1 layout=$2 line
-  line=$(bench_json step "bench/gpt2_$model.toml" "${@:3}" --training.global_batch_size=8 "${options[@]}")
+  line=$(bench_json step "bench/gpt2_$model.toml" "${@:3}" "${batch[@]}" "${options[@]}")
   echo "{\"model\": \"$model\", \"layout\": \"$layout\", \"result\": $line}" | tee -a "$results"
 }
+run_on_two() { # <model> <layout> <option ...>
+  run "$1" "$2" "${launch[@]}" -- --device.num_threads=1 "${@:3}"
+}
+
+# Eight microbatches for each model: a pipeline has no use for fewer. Its four stages are as even as whole layers allow; the output
+# layer takes as long as two layers of the small model, and as six of the larger one.
+declare -A micro=([14m]=4 [124m]=1) stages=([14m]='Ett|tt|tt|L' [124m]='Ettt|tttt|ttttt|L')
 
 # shellcheck disable=SC2119
 machine_json
 for ((round = 0; round < rounds; ++round)); do
   for model in 14m 124m; do
-    micro=1
-    [ $model != 14m ] || micro=4
-    run $model one_rank env -- --device.num_threads=2 --training.micro_batch_size=$micro
-    run $model dp2 "${launch[@]}" -- --device.num_threads=1 --training.micro_batch_size=$micro
-    run $model tp2 "${launch[@]}" -- --device.num_threads=1 --training.micro_batch_size=$micro --parallel.tensor_model_parallel_size=2
-    run $model tp2_sp "${launch[@]}" -- --device.num_threads=1 --training.micro_batch_size=$micro --parallel.tensor_model_parallel_size=2 \
-      --parallel.sequence_parallel=true
+    batch=(--training.micro_batch_size=${micro[$model]} --training.global_batch_size=$((8 * micro[$model])))
+    run $model one_rank env -- --device.num_threads=2
+    run_on_two $model dp2
+    run_on_two $model tp2 --parallel.tensor_model_parallel_size=2
+    run_on_two $model tp2_sp --parallel.tensor_model_parallel_size=2 --parallel.sequence_parallel=true
+    run_on_two $model cp2 --parallel.context_parallel_size=2
+    run_on_two $model pp2 --parallel.pipeline_model_parallel_size=2 --parallel.pipeline_schedule=zb-v \
+      --parallel.num_virtual_stages_per_pipeline_rank=2 --parallel.pipeline_model_parallel_layout="${stages[$model]}"
   done
 done
 

@@ -88,11 +88,11 @@ peer_errors=$(mktemp)
 trap 'rm -f "$peer_errors"' EXIT
 # shellcheck disable=SC2119
 machine_json >>"$output"
-printf '%-10s %-5s %14s %14s %8s %6s %12s %22s\n' model dtype tokens/s PyTorch ratio MFU 'of GEMM-only' 'peak GiB (PyTorch)'
+printf '%-10s %-5s %14s %14s %8s %6s %12s %8s %22s\n' model dtype tokens/s PyTorch ratio MFU 'of GEMM-only' 'as cold' 'peak GiB (PyTorch)'
 for model in "${models[@]}"; do
   describe
   for dtype in "${dtypes[@]}"; do
-    speeds=() peer_speeds=() ratios=() mfus=() shares=() peaks=() peer_peaks=()
+    speeds=() peer_speeds=() ratios=() mfus=() shares=() cold_shares=() peaks=() peer_peaks=()
     for ((round = 0; round < rounds; ++round)); do
       a=$("$program" bench step "${ours[@]}" --training.precision="$dtype" --repeats=5 --warmup=2 --json)
       b=$("$python" bench/torch_gpt.py "${theirs[@]}" --dtype "$dtype" --compile --steps 5 --warmup 2 2>"$peer_errors") ||
@@ -102,12 +102,14 @@ for model in "${models[@]}"; do
       speeds+=("$(field tokens_per_s <<<"$a")") peer_speeds+=("$(field tokens_per_s <<<"$b")")
       ratios+=("$(awk "BEGIN { print ${speeds[-1]} / ${peer_speeds[-1]} }")")
       mfus+=("$(field mfu <<<"$a")") shares+=("$(field share_of_gemm_only <<<"$a")")
+      cold_shares+=("$(field share_of_cold_gemm_only <<<"$a")")
       peaks+=("$(field peak_gib <<<"$a")") peer_peaks+=("$(field peak_gib <<<"$b")")
     done
-    printf '%-10s %-5s %14.1f %14.1f %8.2f %5.0f%% %11.0f%% %12.2f (%.2f)\n' "$model" "$dtype" \
+    printf '%-10s %-5s %14.1f %14.1f %8.2f %5.0f%% %11.0f%% %7.0f%% %12.2f (%.2f)\n' "$model" "$dtype" \
       "$(printf '%s\n' "${speeds[@]}" | median)" "$(printf '%s\n' "${peer_speeds[@]}" | median)" \
       "$(printf '%s\n' "${ratios[@]}" | median)" "$(awk "BEGIN { print 100 * $(printf '%s\n' "${mfus[@]}" | median) }")" \
       "$(awk "BEGIN { print 100 * $(printf '%s\n' "${shares[@]}" | median) }")" \
+      "$(awk "BEGIN { print 100 * $(printf '%s\n' "${cold_shares[@]}" | median) }")" \
       "$(printf '%s\n' "${peaks[@]}" | median)" "$(printf '%s\n' "${peer_peaks[@]}" | median)"
   done
 done

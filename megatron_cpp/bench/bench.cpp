@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/philox.h"
+#include "megatron_cpp/bench/cold_matrices.h"
 #include "megatron_cpp/setup/device_peaks.h"
 #include "model/config/expert_layers.h"
 #include "model/flops.h"
@@ -47,12 +48,32 @@ i64 calls_in_a_run(double seconds, const Device& device) {
   return static_cast<i64>(std::clamp(kLeastSeconds / seconds, 1.0, kMostCalls));
 }
 
+DType output_type(const GemmCase& c, DType dtype) {
+  return c.output_is_wide ? DType::F32 : dtype;
+}
+
 BenchRow bench_gemm(const GemmCase& c, DType dtype, Device& device, const BenchTiming& timing) {
   const Tensor a = random_tensor(c.options.transpose_a ? Shape{c.k, c.m} : Shape{c.m, c.k}, dtype, device, 1);
   const Tensor b = random_tensor(c.options.transpose_b ? Shape{c.n, c.k} : Shape{c.k, c.n}, dtype, device, 2);
-  Tensor out = Tensor::zeros({c.m, c.n}, c.output_is_wide ? DType::F32 : dtype, device, MemoryClass::Workspace);
+  Tensor out = Tensor::zeros({c.m, c.n}, output_type(c, dtype), device, MemoryClass::Workspace);
   const double seconds = median_seconds(timing, device, [&] { ops::matmul(a, b, out, c.options); });
   return {.name = c.name, .seconds = seconds, .flops = c.flops(), .count = c.count};
+}
+
+/// `b`, weights or what forward kept, is cold, as are the sums that main gradients are added to.
+double cold_gemm_seconds(const GemmCase& c, DType dtype, Device& device, const BenchTiming& timing) {
+  const auto cold = [&](i64 rows, i64 columns, DType type, u64 key) {
+    return ColdMatrices(random_tensor({std::max(rows * columns, kColdBytes / size_of(type))}, type, device, key));
+  };
+  const Tensor a = random_tensor(c.options.transpose_a ? Shape{c.k, c.m} : Shape{c.m, c.k}, dtype, device, 1);
+  const i64 b_rows = c.options.transpose_b ? c.n : c.k, b_columns = c.options.transpose_b ? c.k : c.n;
+  ColdMatrices b = cold(b_rows, b_columns, dtype, 2), sums;
+  Tensor out = Tensor::zeros({c.m, c.n}, output_type(c, dtype), device, MemoryClass::Workspace);
+  if (c.output_is_wide) sums = cold(c.m, c.n, DType::F32, 3);
+  return median_seconds(timing, device, [&] {
+    Tensor to = c.output_is_wide ? sums.next(c.m, c.n) : out;
+    ops::matmul(a, b.next(b_rows, b_columns), to, c.options);
+  });
 }
 
 /// Times the ops of one pass over [s, b] tokens, part by part.
@@ -226,7 +247,8 @@ std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 tokens) {
 std::vector<BenchRow> bench_gemms(const std::vector<GemmCase>& cases, DType dtype, Device& device,
                                   const BenchTiming& timing) {
   std::vector<BenchRow> rows;
-  for (const GemmCase& c : cases) rows.push_back(bench_gemm(c, dtype, device, timing));
+  for (const GemmCase& c : cases)
+    rows.emplace_back(bench_gemm(c, dtype, device, timing)).cold_seconds = cold_gemm_seconds(c, dtype, device, timing);
   return rows;
 }
 

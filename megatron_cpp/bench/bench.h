@@ -38,9 +38,10 @@ std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 tokens);
 /// One line of a table and one JSON object.
 struct BenchRow {
   std::string name;
-  double seconds = 0;
-  double flops = 0;  ///< 0 where it does not count
-  double bytes = 0;  ///< moved at least; 0 where it does not count
+  double seconds = 0;       ///< of calls one after another
+  double cold_seconds = 0;  ///< of a product whose operands are as cold as in a step; 0 of all else
+  double flops = 0;         ///< 0 where it does not count
+  double bytes = 0;         ///< moved at least; 0 where it does not count
   i64 count = 1;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 #include "base/file.h"
 #include "comm/communicator.h"
+#include "megatron_cpp/bench/cold_matrices.h"
 #include "plan/cost/hardware.h"
 #include "tensor/device.h"
 
@@ -12,7 +13,7 @@ struct CalibrationSizes {
   /// As models have them: threads share them evenly, and few are powers of two, whose rows fall on the same lines of a
   /// cache.
   std::vector<i64> products{48, 128, 384, 768, 1536, 3072};
-  i64 cold_bytes = 64 << 20;  ///< of operands that are taken in turn: more than a rank's part of the caches holds
+  i64 cold_bytes = kColdBytes;
   std::vector<i64> lengths{128, 512, 2048};
   std::vector<i64> widths{32, 64, 128};
   i64 tokens = 1024, width = 768;  ///< of what goes element by element

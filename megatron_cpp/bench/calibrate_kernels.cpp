@@ -17,26 +17,6 @@ namespace {
 
 constexpr double kNano = 1e9;
 
-/// Matrices that lie one after another in more memory than caches hold: each is cold when its turn comes again.
-class ColdMatrices {
- public:
-  ColdMatrices() = default;
-  explicit ColdMatrices(Tensor numbers) : numbers_(std::move(numbers)) {}
-
-  Tensor next(i64 rows, i64 columns) {
-    constexpr i64 kLine = 64;  // elements: at least one of a cache
-    const i64 count = rows * columns;
-    if (next_ + count > numbers_.numel()) next_ = 0;
-    const Tensor matrix = numbers_.flat(next_, count).view({rows, columns});
-    next_ += (count + kLine - 1) / kLine * kLine;
-    return matrix;
-  }
-
- private:
-  Tensor numbers_;
-  i64 next_ = 0;
-};
-
 class KernelCalibration {
  public:
   KernelCalibration(CalibrationClock& clock, DType dtype, const CalibrationSizes& sizes)
@@ -76,9 +56,8 @@ class KernelCalibration {
     return numbers.flat(0, rows * columns).view({rows, columns});
   }
 
-  /// [m, n] from depth k, three times: m and k are rows of tokens where the planner's shapes have them. What the layer
-  /// before has just made is warm, as in a step; weights, what forward kept and sums of gradients were last touched
-  /// when all other layers were not yet.
+  /// [m, n] from depth k, three times: m and k are rows of tokens where the planner's shapes have them. Warm and cold
+  /// as in a step.
   void product(i64 m, i64 n, i64 k) {
     const double giga_flops = 2 * real(m) * real(n) * real(k) / kNano;
     const auto rate = [&](const std::function<void()>& f) { return giga_flops / clock_.warm_seconds(f); };

@@ -15,7 +15,8 @@ std::string step_time(const Config& config, int world_size, Device& device) {
   text += str("  matrix products       ", fixed(peak / 1e9, 1), " GFLOP/s measured", world_size > 1 ? " per rank" : "",
               "\n");
   text += str("  a step                at least ", human_step_seconds(least),
-              "; models reach 40 to 80 % of that rate: ", human_step_seconds(least / kGood), " to ", human_step_seconds(least / kPoor),
+              "; models reach 40 to 80 % of that rate: ", human_step_seconds(least / kGood), " to ",
+              human_step_seconds(least / kPoor),
               world_size > 1 ? ", and more with the pipeline's bubble and communication" : "", "\n");
   return text;
 }

@@ -63,22 +63,29 @@ nlohmann::ordered_json header(const BenchContext& context) {
 }
 
 /// Seconds of one pass over all rows, each as often as it occurs.
-double total_seconds(const std::vector<BenchRow>& rows) {
-  double seconds = 0;
-  for (const BenchRow& row : rows) seconds += row.seconds * static_cast<double>(row.count);
-  return seconds;
+double total(double BenchRow::*seconds, const std::vector<BenchRow>& rows) {
+  double sum = 0;
+  for (const BenchRow& row : rows) sum += row.*seconds * static_cast<double>(row.count);
+  return sum;
+}
+
+std::string gemms_alone(double tokens, double seconds, double cold_seconds) {
+  return str("GEMMs alone          ", fixed(seconds * 1e3, 1), " ms, ", fixed(tokens / seconds, 1),
+             " tokens/s; of operands as cold as in a step ", fixed(cold_seconds * 1e3, 1), " ms, ",
+             fixed(tokens / cold_seconds, 1), " tokens/s");
 }
 
 /// Rows as a table, rates as shares of the given peaks (FLOP/s and bytes/s).
 std::string table(const std::vector<BenchRow>& rows, double flops_peak, double bytes_peak) {
   std::string text = str(pad_right("", 24), pad_left("ms", 10), pad_left("times", 7), pad_left("GFLOP/s", 10),
-                         pad_left("GB/s", 8), pad_left("of peak", 9), "\n");
+                         pad_left("GB/s", 8), pad_left("of peak", 9), pad_left("cold ms", 10), "\n");
   for (const BenchRow& row : rows) {
     const double share = row.flops > 0 ? row.flops / row.seconds / flops_peak : row.bytes / row.seconds / bytes_peak;
     text += str(pad_right(row.name, 24), pad_left(fixed(row.seconds * 1e3, 3), 10), pad_left(str(row.count), 7),
                 pad_left(row.flops > 0 ? fixed(row.flops / row.seconds / 1e9, 1) : "", 10),
                 pad_left(row.bytes > 0 ? fixed(row.bytes / row.seconds / 1e9, 1) : "", 8),
-                pad_left(fixed(100 * share, 0) + " %", 9), "\n");
+                pad_left(fixed(100 * share, 0) + " %", 9),
+                pad_left(row.cold_seconds > 0 ? fixed(row.cold_seconds * 1e3, 3) : "", 10), "\n");
   }
   return text;
 }
@@ -91,6 +98,7 @@ nlohmann::ordered_json as_json(const std::vector<BenchRow>& rows) {
                     {"count", row.count},
                     {"flops", row.flops},
                     {"bytes", row.bytes}});
+    if (row.cold_seconds > 0) list.back()["cold_seconds"] = row.cold_seconds;
   }
   return list;
 }
@@ -108,13 +116,13 @@ void bench_rows(const BenchContext& context, const BenchOptions& options, const 
     json.update({{"peak_flops", flops_peak}, {"copy_bandwidth", bytes_peak}, {"rows", as_json(rows)}});
     return log.info(json.dump());
   }
-  log.info(
-      str(device_name(device), ", ", name_of(context.dtype), ", ", context.tokens(),
-          " tokens; peaks measured: ", fixed(flops_peak / 1e9, 0), " GFLOP/s, copy ", fixed(bytes_peak / 1e9, 1),
-          " GB/s\n", table(rows, flops_peak, bytes_peak),
-          options.what == "gemm"
-              ? str("GEMM-only ", fixed(static_cast<double>(context.tokens()) / total_seconds(rows), 1), " tokens/s")
-              : std::string()));
+  log.info(str(device_name(device), ", ", name_of(context.dtype), ", ", context.tokens(),
+               " tokens; peaks measured: ", fixed(flops_peak / 1e9, 0), " GFLOP/s, copy ", fixed(bytes_peak / 1e9, 1),
+               " GB/s\n", table(rows, flops_peak, bytes_peak),
+               options.what == "gemm"
+                   ? gemms_alone(static_cast<double>(context.tokens()), total(&BenchRow::seconds, rows),
+                                 total(&BenchRow::cold_seconds, rows))
+                   : std::string()));
 }
 
 /// Of the process on a CPU; on a GPU of the tensors, which leaves out what the driver and the libraries take.
@@ -249,9 +257,10 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
   if (ranks > 1) return report_step_on_ranks(context, options, figures, log);
   const double seconds = figures.seconds, tokens = figures.tokens;
   context.session.device->trim();
-  const double gemm_seconds = static_cast<double>(microbatches) *
-                              total_seconds(bench_gemms(step_gemms(config.model, context.tokens()), context.dtype,
-                                                        *context.session.device, {.warmup = 1, .repeats = 3}));
+  const std::vector<BenchRow> gemms = bench_gemms(step_gemms(config.model, context.tokens()), context.dtype,
+                                                  *context.session.device, {.warmup = 1, .repeats = 3});
+  const double passes = static_cast<double>(microbatches), gemm_seconds = passes * total(&BenchRow::seconds, gemms),
+               cold_gemm_seconds = passes * total(&BenchRow::cold_seconds, gemms);
   const double flops = flops_per_token(config.model) * tokens,
                peak = mfu_peak_flops(context.dtype, config.device.allow_tf32, *context.session.device);
   if (options.json) {
@@ -263,6 +272,8 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
                  {"mfu", flops / seconds / peak},
                  {"gemm_only_tokens_per_s", tokens / gemm_seconds},
                  {"share_of_gemm_only", gemm_seconds / seconds},
+                 {"cold_gemm_only_tokens_per_s", tokens / cold_gemm_seconds},
+                 {"share_of_cold_gemm_only", cold_gemm_seconds / seconds},
                  {"peak_gib", figures.peak_memory / (1 << 30)},
                  {"loss", figures.loss}});
     json.update(memory_json(context, memory));
@@ -270,9 +281,9 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
   }
   log.info(str("step                 ", fixed(seconds * 1e3, 1), " ms, ", fixed(tokens / seconds, 1), " tokens/s, ",
                fixed(flops / seconds / 1e12, 3), " TFLOP/s (", fixed(100 * flops / seconds / peak, 1),
-               " % of a peak of ", fixed(peak / 1e12, 3), ")\nGEMMs alone          ", fixed(gemm_seconds * 1e3, 1),
-               " ms, ", fixed(tokens / gemm_seconds, 1), " tokens/s; the step reaches ",
-               fixed(100 * gemm_seconds / seconds, 1), " % of that\npeak memory          ",
+               " % of a peak of ", fixed(peak / 1e12, 3), ")\n", gemms_alone(tokens, gemm_seconds, cold_gemm_seconds),
+               "; the step reaches ", fixed(100 * gemm_seconds / seconds, 1), " and ",
+               fixed(100 * cold_gemm_seconds / seconds, 1), " % of that\npeak memory          ",
                human_bytes(figures.peak_memory), "\n", memory.to_string()));
 }
 

@@ -69,8 +69,8 @@ std::string configured(const Config& config, const Job& best, const StepTime& be
     return str("the configuration's own layout cannot be predicted: ", missing.front(), "\n");
   const Job own{best.hardware, best.program, best.work, layout};
   const double seconds = step_time(own).seconds;
-  return str("the configuration's own layout: ", own.layout.describe(), "\n  ", human_step_seconds(seconds), " a step, ",
-             fixed(seconds / best_time.seconds, 2), " times the best\n");
+  return str("the configuration's own layout: ", own.layout.describe(), "\n  ", human_step_seconds(seconds),
+             " a step, ", fixed(seconds / best_time.seconds, 2), " times the best\n");
 }
 
 /// A run that was measured, with its own configuration and ranks, as far as it wrote them.

@@ -95,10 +95,10 @@ PlannedRun plan_run(const Config& config, const PlanRequest& request, int world_
             .warning = {}};
   }
   const double seconds = configured_step({hardware, program, work, {}}, config, world_size).seconds;
-  PlannedRun run{
-      .config = config,
-      .text = str("predicted on ", world_size, " x ", hardware.device.name, ": ", human_step_seconds(seconds), " a step"),
-      .warning = {}};
+  PlannedRun run{.config = config,
+                 .text = str("predicted on ", world_size, " x ", hardware.device.name, ": ",
+                             human_step_seconds(seconds), " a step"),
+                 .warning = {}};
   if (!found.best.empty() && seconds > kMuchSlower * found.best.front().time.seconds)
     run.warning = str("another layout is predicted to be ", fixed(seconds / found.best.front().time.seconds, 1),
                       " times as fast: ", found.best.front().layout.describe(),

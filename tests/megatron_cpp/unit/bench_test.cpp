@@ -83,6 +83,8 @@ TEST_F(Bench, StepHasRatesThatAgreeWithItsTime) {
   EXPECT_NEAR(json["tokens_per_s"].get<double>() * seconds, tokens, 1e-6 * tokens);
   EXPECT_NEAR(json["share_of_gemm_only"].get<double>() * json["gemm_only_tokens_per_s"].get<double>(),
               json["tokens_per_s"].get<double>(), 1e-6 * json["tokens_per_s"].get<double>());
+  EXPECT_NEAR(json["share_of_cold_gemm_only"].get<double>() / json["share_of_gemm_only"].get<double>(),
+              json["gemm_only_tokens_per_s"].get<double>() / json["cold_gemm_only_tokens_per_s"].get<double>(), 1e-6);
   EXPECT_GT(json["mfu"], 0);
   EXPECT_LT(json["mfu"], 1);
   EXPECT_NEAR(json["loss"], std::log(100), 0.5);
@@ -107,6 +109,7 @@ TEST_F(Bench, GemmsAreThoseOfAStep) {
   double flops = 0;
   for (const nlohmann::json& row : json["rows"]) {
     EXPECT_GT(row["seconds"], 0) << row;
+    EXPECT_GT(row["cold_seconds"], 0) << row;
     flops += row["flops"].get<double>() * row["count"].get<double>();
   }
   // 6 per weight and token: 12 h^2 in each layer, and the output's padded vocabulary.
