@@ -81,9 +81,8 @@ i64 attention_bytes(const ModelConfig& c, const LayerTensors& t, const Activatio
 
 /// Rows of tokens on a rank around its experts.
 struct ExpertRows {
-  i64 sent;  ///< choices of this rank's tokens
-  i64 even;  ///< that its experts take when all are equally busy
-  i64 most;  ///< that they could be given
+  i64 sent;   ///< choices of this rank's tokens
+  i64 taken;  ///< by its experts
 };
 
 i64 tokens_to_route(const ModelConfig& c, const ActivationSetup& setup) {
@@ -95,13 +94,13 @@ ExpertRows expert_rows(const ModelConfig& c, const ActivationSetup& setup) {
   const i64 parts = setup.expert_parallel, ranks = parts * setup.expert_tensor_parallel;
   const i64 own = c.moe.num_experts / parts, even = tokens * topk * ranks / parts;
   const i64 most = tokens * ranks * std::min(topk, own);
-  if (c.moe.expert_capacity_factor == 0) return {.sent = tokens * topk, .even = even, .most = most};
+  const i64 taken = setup.expert_load == ExpertLoad::Even ? even : most;
+  if (c.moe.expert_capacity_factor == 0) return {.sent = tokens * topk, .taken = taken};
   const i64 capacity =
       expert_capacity(c.seq_length * setup.micro_batch_size * topk, c.moe.num_experts, c.moe.expert_capacity_factor);
   const i64 microbatches = most_microbatches(ranks, setup.tensor_parallel * setup.cut.ranks());
-  const i64 padded = std::min(capacity * microbatches, tokens * ranks) * own;
-  if (c.moe.pad_expert_input_to_capacity) return {.sent = tokens * topk, .even = padded, .most = padded};
-  return {.sent = tokens * topk, .even = even, .most = std::min(most, padded)};
+  const i64 room = std::min(capacity * microbatches, tokens * ranks) * own;
+  return {.sent = tokens * topk, .taken = c.moe.pad_expert_input_to_capacity ? room : std::min(taken, room)};
 }
 
 /// Of rows that experts take: as they come or leave, and inside.
@@ -125,7 +124,7 @@ i64 kept_of_rows(const ModelConfig& c, const ActivationSetup& setup, i64 rows) {
 i64 combined_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   const ExpertRows rows = expert_rows(c, setup);
   const bool is_at_experts = setup.dispatcher == TokenDispatcherType::AllGather;
-  return row_tensors(c, setup, is_at_experts ? rows.even : rows.sent).in;
+  return row_tensors(c, setup, is_at_experts ? rows.taken : rows.sent).in;
 }
 
 /// Logits, weights, choices before and after drops, the factors of the balancing loss, and what all ranks told of
@@ -164,7 +163,7 @@ i64 scale_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 layer) {
 i64 branch_bytes(const ModelConfig& c, const ActivationSetup& setup, const LayerTensors& t, i64 layer) {
   const i64 norms = branch_norm_bytes(c, t, setup.recompute, c.use_parallel_residual);
   if (!c.moe.has_experts(layer)) return norms + mlp_bytes(t, setup.recompute);
-  return norms + router_bytes(c, setup) + kept_of_rows(c, setup, expert_rows(c, setup).even) +
+  return norms + router_bytes(c, setup) + kept_of_rows(c, setup, expert_rows(c, setup).taken) +
          combined_bytes(c, setup) + shared_expert_bytes(c, setup);
 }
 
@@ -175,21 +174,36 @@ i64 dispatch_tables(const ModelConfig& c, const ActivationSetup& setup) {
   const i64 etp = setup.expert_tensor_parallel, ranks = setup.expert_parallel * etp;
   const auto table = [](i64 entries) { return pooled_size(entries * size_of(DType::I32)); };
   if (ranks == 1) return 2 * table(rows.sent);
-  if (setup.dispatcher == TokenDispatcherType::AllGather) return table(rows.even) + table(rows.sent * ranks);
-  return 2 * table(rows.sent) + 2 * table(rows.even) + (etp > 1 ? table(rows.sent * etp) : 0);
+  if (setup.dispatcher == TokenDispatcherType::AllGather) return table(rows.taken) + table(rows.sent * ranks);
+  return 2 * table(rows.sent) + 2 * table(rows.taken) + (etp > 1 ? table(rows.sent * etp) : 0);
+}
+
+/// What a shared expert's backward makes while gradients travel: those of its activation's output and of its input.
+i64 shared_expert_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {
+  const i64 width = c.moe.shared_expert_intermediate_size / setup.tensor_parallel;
+  if (width == 0) return 0;
+  return pooled_size(setup.tokens(c) * size_of(setup.dtype) * width) + pooled_size(residual_bytes(c, setup));
 }
 
 /// While gradients pass the first matrices of experts: of their output where they came from other ranks, of the
 /// activation's output, of their input. Or when these are on their way back, packed once more and unpacked, while what
-/// was kept of the rows is gone.
-i64 experts_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {
+/// was kept of the rows is gone, unless weight gradients are put off.
+i64 experts_working_bytes(const ModelConfig& c, const ActivationSetup& setup, bool puts_off) {
   const ExpertRows rows = expert_rows(c, setup);
-  const RowTensors t = row_tensors(c, setup, rows.even);
+  const RowTensors t = row_tensors(c, setup, rows.taken);
   const bool exchanges = setup.expert_parallel * setup.expert_tensor_parallel > 1;
   const i64 came = exchanges && setup.dispatcher == TokenDispatcherType::AllToAll ? t.in : 0;
   const i64 inside = came + t.in + (setup.recompute.moe_act ? 2 : 1) * t.activated;
-  const i64 back = exchanges ? came + 2 * t.in + row_tensors(c, setup, rows.sent * setup.expert_tensor_parallel).in : 0;
-  return std::max(inside, back - kept_of_rows(c, setup, rows.even)) + dispatch_tables(c, setup);
+  const i64 sent = row_tensors(c, setup, rows.sent * setup.expert_tensor_parallel).in;
+  const i64 back = exchanges ? came + 2 * t.in + sent + shared_expert_working_bytes(c, setup) : 0;
+  const i64 gone = puts_off ? 0 : kept_of_rows(c, setup, rows.taken);
+  return std::max(inside, back - gone) + dispatch_tables(c, setup);
+}
+
+/// By how much the gradient of what experts made of their rows, with which their weight gradients wait, is more than
+/// what combine() kept, which it takes the place of.
+i64 waiting_beyond_combined(const ModelConfig& c, const ActivationSetup& setup) {
+  return row_tensors(c, setup, expert_rows(c, setup).taken).in - combined_bytes(c, setup);
 }
 
 /// What ranks whose keys meet hold of them in backward, and of gradients in the wide type: see the sources of
@@ -230,11 +244,6 @@ i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& set
   return attention_bytes(config, t, setup) + branch_bytes(config, setup, t, layer) + scale_bytes(config, setup, layer);
 }
 
-i64 most_expert_bytes(const ModelConfig& c, const ActivationSetup& setup) {
-  const ExpertRows rows = expert_rows(c, setup);
-  return kept_of_rows(c, setup, rows.most) - kept_of_rows(c, setup, rows.even);
-}
-
 /// At core attention, or at one of the three products with the largest operands; dy is [s, b, h]. What the MLP kept is
 /// gone when attention goes backward, and operands of products before, unless weight gradients are put off.
 i64 layer_working_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 layer, bool puts_off) {
@@ -253,25 +262,28 @@ i64 layer_working_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 
   const i64 fc2 = dy + gathered + t.activated + of_activation;
   const i64 fc1 = dy + of_activation + (puts_off ? t.activated : 0) + column_parallel;
   // Put off, what was made again of the MLP stays, and of the rest only statistics are gone.
-  const i64 gone = puts_off ? t.statistics - of_norm - of_activation : branch_bytes(c, setup, t, layer);
+  const bool has_experts = c.moe.has_experts(layer);
+  const i64 gone = puts_off
+                       ? t.statistics - of_norm - of_activation - (has_experts ? waiting_beyond_combined(c, setup) : 0)
+                       : branch_bytes(c, setup, t, layer);
   const i64 core = dy + core_working_bytes(c, setup, t) - gone;
   const i64 of_core = puts_off ? t.exchanged_qkv + t.log_sum_exps - (r.core_attn ? t.heads : 0)
                                : core_bytes(t, r) + exchanged_output(t, setup);
   const i64 qkv = dy + t.heads + t.qkv + column_parallel - gone - of_core - t.head_norms;
   const i64 attention = std::max(core, qkv);
-  if (c.moe.has_experts(layer)) return std::max(attention, dy + experts_working_bytes(c, setup));
+  if (has_experts) return std::max(attention, dy + experts_working_bytes(c, setup, puts_off));
   return std::max({fc2, fc1, attention});
 }
 
 /// Both operands of each product: of the two that add to the stream also the gradient of what they add, instead of the
-/// inputs of norms.
+/// inputs of norms; of experts that of what they made of their rows, instead of what combine() kept.
 i64 layer_waiting_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 layer) {
   ActivationSetup kept = setup;
   kept.recompute = {};  // what was made again waits, too
   const LayerTensors t = layer_tensors(c, kept);
   const i64 scales = 2 * scale_bytes(c, setup, layer);  // those of gradients, too
   const i64 attention = 2 * t.residual + t.qkv + t.heads + scales;
-  if (c.moe.has_experts(layer)) return attention + branch_bytes(c, kept, t, layer);
+  if (c.moe.has_experts(layer)) return attention + branch_bytes(c, kept, t, layer) + waiting_beyond_combined(c, setup);
   return attention + 2 * t.residual + t.up + t.activated;
 }
 

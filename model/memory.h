@@ -10,6 +10,9 @@
 
 namespace mcpp {
 
+/// Of the tokens that ranks exchange, how many come to the experts of one: an even share, or all that can.
+enum class ExpertLoad { Even, Most };
+
 /// What the size of activations depends on beside the model.
 struct ActivationSetup {
   DType dtype = DType::F32;
@@ -21,6 +24,7 @@ struct ActivationSetup {
   CpCommType cp_comm_type = CpCommType::P2p;
   i64 expert_parallel = 1, expert_tensor_parallel = 1;
   TokenDispatcherType dispatcher = TokenDispatcherType::AllToAll;
+  ExpertLoad expert_load = ExpertLoad::Even;
   OffloadTier offload = OffloadTier::Device;  ///< where what layers keep waits for backward
   Fp8Layers fp8 = {};
 
@@ -29,11 +33,9 @@ struct ActivationSetup {
 };
 
 /// Bytes that layer 0, 1, ... keeps from its forward to its backward pass, its own input included and its output not.
-/// Exact on every tensor-parallel rank; of experts when all are equally busy. With full recomputation, those of a layer
-/// that is not recomputed.
+/// Exact on every tensor-parallel rank, where as many tokens come to its experts as `setup` says. With full
+/// recomputation, those of a layer that is not recomputed.
 i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer = 0);
-/// What a layer with experts keeps more, of one microbatch, on a rank whose experts get all tokens that they can get.
-i64 most_expert_bytes(const ModelConfig& config, const ActivationSetup& setup);
 
 struct StageActivations {
   i64 kept = 0;                     ///< bytes from forward to backward of one microbatch; exact

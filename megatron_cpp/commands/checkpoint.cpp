@@ -211,6 +211,12 @@ ExitCode remove_old(Arguments args, Log& log) {
   return ExitCode::Done;
 }
 
+/// What is written into a folder of a run would become the checkpoint that the run goes on from.
+void check_without_checkpoints(const Path& folder) {
+  check_input(checkpoints_in(folder).empty(), "--save: ", folder.string(),
+              " holds checkpoints, which stay as they are; give another folder");
+}
+
 /// The model of the checkpoint with these experts. BadInput when they do not go together.
 ModelConfig with_experts(const Config& dense, const MoeConfig& moe) {
   check_input(dense.model.moe.num_experts == 0, "--load: this model has experts already");
@@ -232,6 +238,7 @@ ExitCode upcycle(Arguments args, Log& log) {
       .required = {"load", "save", "num_experts"}};
   UpcycleOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  check_without_checkpoints(options.save);
   const Path checkpoint = find_checkpoint(options.load, log);
   CheckpointReader reader(checkpoint);
   Config config = parse_config(reader.state().config, checkpoint.string() + "/config");
@@ -263,6 +270,7 @@ ExitCode import_hf(Arguments args, Log& log) {
       .required = {"folder", "save"}};
   ImportOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  check_without_checkpoints(options.save);
   CpuDevice device;
   ImportedModel imported = import_huggingface(options.folder, dtype_option(options.precision), device);
   Config config;

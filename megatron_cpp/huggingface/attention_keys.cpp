@@ -144,7 +144,7 @@ OrderedJson rope_scaling_json(const ModelConfig& m) {
 
 void parse_windows(const ConfigJson& config, const LlamaTraits& traits, ModelConfig& model) {
   const bool is_stated = config.states("sliding_window");
-  const i64 window = is_stated ? config.integer("sliding_window", 0) : traits.sliding_window;
+  const i64 window = is_stated ? config.count("sliding_window", 0) : traits.sliding_window;  // 0: none
   if (traits.windows == WindowKeys::None) {
     config.require(!is_stated || window == 0, "sliding_window", window, "null; model_type mistral has windows");
     return;

@@ -74,7 +74,10 @@ ModelConfig spelled_out(ModelConfig m) {
     m.rope_local_base_freq = 0;
   m.hidden_dropout = m.attention_dropout = m.init_method_std = 0;
   m.moe.router_load_balancing_type = defaults.moe.router_load_balancing_type;
-  m.moe.router_bias_update_rate = m.moe.aux_loss_coeff = m.moe.z_loss_coeff = 0;
+  m.moe.router_bias_update_rate = m.moe.aux_loss_coeff = m.moe.z_loss_coeff = m.moe.input_jitter_eps = 0;
+  m.moe.router_force_load_balancing = m.moe.pad_expert_input_to_capacity = false;
+  m.moe.expert_capacity_factor = 0;  // nothing is dropped but in training
+  m.moe.token_drop_policy = defaults.moe.token_drop_policy;
   m.moe.num_experts > 0 ? spell_out_experts(m) : void(m.moe = {});
   return m;
 }

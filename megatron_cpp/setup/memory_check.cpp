@@ -96,16 +96,23 @@ std::string memory_warning(const Config& config, int world_size) {
   return "";
 }
 
+double weight_bytes(const Config& config) {
+  const ParameterCounts counts = count_parameters(config.model);
+  const ParallelSizes sizes = parallel_sizes(config);
+  const auto share = [](i64 numbers, i64 ranks) { return static_cast<double>(numbers) / static_cast<double>(ranks); };
+  const double numbers = share(counts.total() - counts.experts, sizes.tensor_model_parallel_size) +
+                         share(counts.experts, sizes.expert_model_parallel_size * sizes.expert_tensor_parallel_size);
+  return numbers / static_cast<double>(sizes.pipeline_model_parallel_size) *
+         static_cast<double>(size_of(dtype_of(config.training.precision)));
+}
+
 void check_weights_memory(const Config& config, Communicator& ranks, const std::string& what) {
   if (config.device.device != DeviceType::Cpu) return;
-  const auto shares =
-      static_cast<double>(config.parallel.tensor_model_parallel_size * config.parallel.pipeline_model_parallel_size);
-  const auto bytes = static_cast<double>(count_parameters(config.model).total()) *
-                     static_cast<double>(size_of(dtype_of(config.training.precision)));
-  check_memory(bytes / shares, ranks, what,
-               "machines with more memory, ranks on more of them that share the model "
-               "(--parallel.tensor_model_parallel_size, --parallel.pipeline_model_parallel_size), or a narrower "
-               "--precision have room for its weights");
+  std::string sizes = "--parallel.tensor_model_parallel_size, --parallel.pipeline_model_parallel_size";
+  if (config.model.moe.num_experts > 0) sizes += ", --parallel.expert_model_parallel_size";
+  check_memory(weight_bytes(config), ranks, what,
+               str("machines with more memory, ranks on more of them that share the model (", sizes,
+                   "), or a narrower --precision have room for its weights"));
 }
 
 }  // namespace mcpp

@@ -20,6 +20,9 @@ void check_training_memory(const Config& config, Communicator& ranks);
 /// Of a plan for ranks that need not run here: says when not even one of them would fit on this machine; else "".
 std::string memory_warning(const Config& config, int world_size);
 
+/// Of the weights that a rank holds, on average over those of the pipeline.
+double weight_bytes(const Config& config);
+
 /// For commands that only load the weights of a model, by check_memory(). Called by all ranks.
 void check_weights_memory(const Config& config, Communicator& ranks, const std::string& what);
 

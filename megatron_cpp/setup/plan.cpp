@@ -43,7 +43,7 @@ std::string parameters(const ModelConfig& model) {
   return text;
 }
 
-ActivationSetup activation_setup(const Config& config) {
+ActivationSetup activation_setup(const Config& config, ExpertLoad load) {
   const ParallelConfig& p = config.parallel;
   const ParallelSizes sizes = parallel_sizes(config);
   return {.dtype = dtype_of(config.training.precision),
@@ -57,19 +57,13 @@ ActivationSetup activation_setup(const Config& config) {
           .expert_parallel = sizes.expert_model_parallel_size,
           .expert_tensor_parallel = sizes.expert_tensor_parallel_size,
           .dispatcher = p.moe_token_dispatcher_type,
+          .expert_load = load,
           .offload = config.training.offload_activations,
           .fp8 = fp8_layers(config)};
 }
 
-/// Of all layers with experts of a stage and all its microbatches under way: bytes beyond those of an even load.
-i64 more_for_experts(const Config& config, int world_size) {
-  if (config.model.moe.num_experts == 0) return 0;
-  const Schedule schedule = schedule_of(config, static_cast<int>(microbatches_per_step(config, world_size)));
-  const i64 in_flight = std::min<i64>(schedule.microbatches, schedule.ranks);
-  std::size_t most = 0;
-  for (const StageContents& stage : split_stages(stage_split(config)))
-    most = std::max(most, layers_with_experts(config.model.moe, stage.first_layer, stage.end_layer).size());
-  return static_cast<i64>(most) * in_flight * most_expert_bytes(config.model, activation_setup(config));
+double largest_total(const std::vector<MemoryEstimate>& ranks) {
+  return std::ranges::max_element(ranks, {}, &MemoryEstimate::total)->total();
 }
 
 /// Of what is part of the line above, elsewhere.
@@ -92,10 +86,12 @@ std::string memory(const Config& config, int world_size) {
   add_line(text, "activations", human_bytes(largest->activations));
   if (largest->activations_elsewhere > 0)
     add_line(text, place_name(config.training.offload_activations), human_bytes(largest->activations_elsewhere));
-  if (const i64 more = more_for_experts(config, world_size); more > 0)
-    add_line(text, "experts",
-             str("as if equally busy; up to ", human_bytes(static_cast<double>(more)),
-                 " more where all tokens choose those of one rank"));
+  if (config.model.moe.num_experts > 0) {
+    const double most = largest_total(estimate_memory_by_stage(config, world_size, ExpertLoad::Most));
+    if (const double more = most - largest->total(); more > 0)
+      add_line(text, "experts",
+               str("as if equally busy; up to ", human_bytes(more), " more where all tokens choose those of one rank"));
+  }
   if (largest->apart > 0) add_line(text, "less, as not at once", human_bytes(largest->apart));
   if (largest->save_copy > 0) add_line(text, "copy for saves", human_bytes(largest->save_copy));
   return text;
@@ -193,9 +189,9 @@ std::string schedule(const Config& config, int world_size) {
 
 }  // namespace
 
-std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int world_size) {
+std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int world_size, ExpertLoad load) {
   const ParallelConfig& p = config.parallel;
-  const ActivationSetup setup = activation_setup(config);
+  const ActivationSetup setup = activation_setup(config, load);
   RankShare share{
       .stages = split_stages(stage_split(config)),
       .schedule = schedule_of(config, static_cast<int>(microbatches_per_step(config, world_size))),

@@ -9,8 +9,9 @@
 namespace mcpp {
 
 /// Peak memory of a rank of each position in the pipeline, with the largest global batch. Ranks that differ in their
-/// tensor- or data-parallel position alone have the same.
-std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int world_size);
+/// tensor- or data-parallel position alone have the same; with ExpertLoad::Most that is what one of them comes to.
+std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int world_size,
+                                                     ExpertLoad load = ExpertLoad::Even);
 
 /// What its optimizer keeps of each weight.
 StatesPerWeight states_per_weight(const Config& config);

@@ -23,6 +23,9 @@ void add_layer_conflicts(const MoeConfig& c, i64 num_layers, std::vector<std::st
                         " numbers; allowed are one, or one for each of the ", num_layers, " layers"));
   } else if (std::ranges::any_of(c.layer_freq, [](i64 x) { return x > 1; })) {
     found.push_back("model.moe_layer_freq: of each layer it must say 1 (experts) or 0 (dense)");
+  } else if (std::ranges::count(c.layer_freq, 1) == 0) {
+    found.push_back(
+        "model.moe_layer_freq: gives no layer any of the num_experts experts; leave those out, or name one");
   }
 }
 

@@ -84,7 +84,7 @@ void Router::end_step(std::span<const double> tokens) {
 }
 
 i64 Router::capacity(i64 batch, const Pass& pass) const {
-  if (config_.expert_capacity_factor == 0 || pass.kv_cache) return 0;
+  if (config_.expert_capacity_factor == 0 || !pass.training) return 0;
   const i64 choices = context_.config.seq_length * batch * rule_.topk;
   return expert_capacity(choices, config_.num_experts, config_.expert_capacity_factor);
 }

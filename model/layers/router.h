@@ -51,7 +51,8 @@ class Router {
   /// losses that keep the router in balance.
   void backward(const Tensor& d_weights, const Tensor& x, const TokenRows& rows, Tensor& dx, Pass& pass);
   void visit(const ParamVisitor& f) { f(linear_.weight()); }
-  /// The most tokens of a microbatch of `batch` samples that an expert takes; 0 = all that come.
+  /// The most tokens of a microbatch of `batch` samples that an expert takes; 0 = all that come, as outside of
+  /// training, where what a token gives does not depend on which others it is computed with.
   i64 capacity(i64 batch, const Pass& pass) const;
   const Param& weight() const { return linear_.weight(); }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <tuple>
 #include <vector>
 
@@ -37,6 +38,11 @@ Tensor comparable_weights(const CapacityRule& rule) {
   return weights;
 }
 
+/// What is not a number, which no order has a place for, comes first, as in the choice of experts.
+float ordered(float weight) {
+  return std::isnan(weight) ? std::numeric_limits<float>::infinity() : weight;
+}
+
 using ByExpert = std::vector<std::vector<Candidate>>;
 
 ByExpert candidates_of(const CapacityRule& rule, const Tensor& experts, Communicator* sample) {
@@ -47,14 +53,15 @@ ByExpert candidates_of(const CapacityRule& rule, const Tensor& experts, Communic
   ByExpert candidates(static_cast<std::size_t>(rule.num_experts));
   for (std::size_t i = 0; i < chosen.size(); ++i)
     candidates.at(static_cast<std::size_t>(chosen[i]))
-        .push_back({weights[i], order[i / topk], static_cast<i32>(i % topk), i});
+        .push_back({ordered(weights[i]), order[i / topk], static_cast<i32>(i % topk), i});
   return candidates;
 }
 
 }  // namespace
 
 i64 expert_capacity(i64 choices, i64 num_experts, double factor) {
-  return static_cast<i64>(std::ceil(static_cast<double>(choices) / static_cast<double>(num_experts) * factor));
+  const double share = std::ceil(static_cast<double>(choices) / static_cast<double>(num_experts) * factor);
+  return share < static_cast<double>(choices) ? static_cast<i64>(share) : choices;
 }
 
 i64 most_microbatches(i64 exchange, i64 sample) {

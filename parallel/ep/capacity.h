@@ -6,7 +6,7 @@
 
 namespace mcpp {
 
-/// The most of `choices` that each of `num_experts` takes: `factor` times its even share, rounded up.
+/// The most of `choices` that each of `num_experts` takes: `factor` times its even share, rounded up, or all.
 i64 expert_capacity(i64 choices, i64 num_experts, double factor);
 
 /// Of how many microbatches an expert may see tokens, when `exchange` ranks side by side exchange theirs and `sample`

@@ -78,6 +78,14 @@ TEST(MoeConfig, GroupsHaveEnoughExperts) {
   EXPECT_THAT(config.conflicts(), IsEmpty());
 }
 
+TEST(MoeConfig, SomeLayerHasExperts) {
+  ModelConfig config = with_experts();
+  config.moe.layer_freq = {0, 0, 0, 0};
+  EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("model.moe_layer_freq: gives no layer any")));
+  config.moe.layer_freq = {0, 0, 0, 1};
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+}
+
 TEST(MoeConfig, SaysWhichLayersHaveExperts) {
   MoeConfig moe{.num_experts = 2};
   EXPECT_TRUE(moe.has_experts(0) && moe.has_experts(1));

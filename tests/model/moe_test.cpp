@@ -140,6 +140,30 @@ TEST_P(MoeModel, CountsEveryChoiceOnce) {
   }
 }
 
+/// Only a training drops tokens: what is made of a sample else does not depend on those beside it.
+TEST(MoeCapacity, IsOfTrainingAlone) {
+  constexpr i64 kBatch = 4;
+  ModelConfig config = with_experts();
+  config.moe.expert_capacity_factor = 0.5;
+  TinyModel m(config, DType::F64);
+  m.make_batch(kBatch);
+  const auto losses_of = [&](const Tensor& tokens, const Tensor& targets, bool training) {
+    Pass pass = m.pass(training);
+    return test::numbers(m.model.loss(tokens, targets, 0, pass).per_token);
+  };
+  const auto first_sample = [&](const auto& all) {
+    std::decay_t<decltype(all)> first;
+    for (std::size_t i = 0; i < all.size(); i += kBatch) first.push_back(all[i]);
+    return first;
+  };
+  const auto first_of = [&](const Tensor& all) {
+    return test::integers_of(first_sample(read_values<i32>(all)), m.device).view({config.seq_length, 1});
+  };
+  const test::Numbers alone = losses_of(first_of(m.tokens), first_of(m.targets), false);
+  EXPECT_EQ(first_sample(losses_of(m.tokens, m.targets, false)), alone);
+  EXPECT_NE(first_sample(losses_of(m.tokens, m.targets, true)), alone) << "nothing is dropped";
+}
+
 /// The mean of the balancing loss is 1 where experts are equally busy, whatever their number.
 TEST(MoeBalance, IsOneWhenAllExpertsAreEquallyBusy) {
   ModelConfig config = with_experts();
@@ -171,6 +195,32 @@ TEST(MoeBalance, IsForcedByRandomChoices) {
   EXPECT_GT(busiest(), 1.9) << "equal experts: the first ones are chosen";
   config.moe.router_force_load_balancing = true;
   EXPECT_LT(busiest(), 1.3);
+}
+
+/// fp32 whatever the model's type is: from the same numbers, those of a router in double precision, rounded once.
+TEST(MoeRouter, RoundsNothingToTheModelsType) {
+  ModelConfig config = with_experts();
+  config.num_layers = 1;
+  const auto route = [&](DType dtype) {
+    TinyModel m(config, dtype);
+    test::Numbers weight(static_cast<std::size_t>(4 * config.hidden_size)),
+        values(static_cast<std::size_t>(8 * config.hidden_size));
+    for (std::size_t i = 0; i < weight.size(); ++i) weight[i] = static_cast<double>(i % 13) / 8 - 0.75;
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i % 11) / 8 - 0.625;
+    m.model.visit([&](Param& param, int) {
+      if (param.name.ends_with("router.weight")) test::set_numbers(param.value, weight);
+    });
+    Tensor x = Tensor::empty({8, config.hidden_size}, dtype, m.device);
+    test::set_numbers(x, values);
+    Pass pass = m.pass(false);
+    return test::numbers(m.model.routers()[0].router->forward(x, {.count = 8}, pass).weights);
+  };
+  const test::Numbers expected = route(DType::F64);
+  for (const DType dtype : {DType::F32, DType::BF16, DType::F16}) {
+    const test::Numbers found = route(dtype);
+    ASSERT_EQ(found.size(), expected.size());
+    for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-6) << name_of(dtype);
+  }
 }
 
 /// A bias that counts for the choice alone: it moves tokens, and the weights of those chosen stay what they were.

@@ -180,6 +180,8 @@ TEST(ExpertCapacity, IsItsShareTimesTheFactorRoundedUp) {
   EXPECT_EQ(expert_capacity(16, 4, 1), 4);
   EXPECT_EQ(expert_capacity(17, 4, 1), 5);
   EXPECT_EQ(expert_capacity(16, 4, 1.25), 5);
+  EXPECT_EQ(expert_capacity(16, 4, 1e-9), 1);
+  for (const double factor : {4.0, 100.0, 1e18, 1e300}) EXPECT_EQ(expert_capacity(16, 4, factor), 16) << factor;
 }
 
 /// The same are left out whether one rank has all tokens or two share them.
@@ -209,6 +211,28 @@ TEST(ExpertCapacity, LeavesOutTheLowestWeightsOrTheLastTokens) {
       EXPECT_EQ(read_values<i32>(drop_overflow(rule, &world)), part(by_order));
     });
   }
+}
+
+/// Of a step that nothing will come of: it has an order all the same.
+TEST(ExpertCapacity, TakesFirstWhatIsNotANumber) {
+  CpuDevice device;
+  constexpr i64 kTokens = 100, kTaken = 20;
+  std::vector<i32> order(kTokens), wanted(kTokens, -1);
+  std::iota(order.begin(), order.end(), 0);
+  Numbers weights(kTokens);
+  for (i64 i = 0; i < kTokens; ++i) {
+    const bool is_broken = i % 10 == 7, is_high = i % 10 == 3;
+    weights[static_cast<std::size_t>(i)] = is_broken ? std::nan("") : is_high ? 0.9 : 0.01 * static_cast<double>(i % 7);
+    if (is_broken || is_high) wanted[static_cast<std::size_t>(i)] = 0;
+  }
+  Tensor all = Tensor::empty({kTokens, 1}, DType::F32, device);
+  test::set_numbers(all, weights);
+  const CapacityRule rule{.experts = integers_of(std::vector<i32>(kTokens, 0), device).view({-1, 1}),
+                          .weights = all,
+                          .order = order,
+                          .num_experts = 1,
+                          .capacity = kTaken};
+  EXPECT_EQ(read_values<i32>(drop_overflow(rule, nullptr)), wanted);
 }
 
 TEST(TokenPart, DealsOutRowsAndBringsThemTogether) {

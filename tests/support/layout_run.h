@@ -48,6 +48,7 @@ using Weights = std::map<std::string, Numbers>;  ///< whole tensors by name, row
 struct RunResult {
   Numbers losses, grad_norms;
   Weights weights;
+  Numbers choices = {};  ///< how often each expert was chosen, by step and layer
 };
 
 /// What is trained, the same on every layout.
@@ -277,15 +278,17 @@ inline RunResult run_layout(const RunTask& task, const RunLayout& layout, const 
   std::mutex mutex;
   run_local_ranks(layout.ranks(), [&](Communicator& ranks, int rank) {
     LayoutRank self(task, layout, ranks, place);
-    Numbers losses, norms;
+    Numbers losses, norms, choices;
     for (i64 step = 0; step < task.steps; ++step) {
       const StepOutcome outcome = self.step(step);
       losses.push_back(outcome.loss);
       norms.push_back(outcome.grad_norm);
+      for (const LayerTally& layer : outcome.experts)
+        choices.insert(choices.end(), layer.tally.tokens.begin(), layer.tally.tokens.end());
     }
     const std::lock_guard lock(mutex);
     self.collect(result.weights);
-    if (rank == 0) result.losses = losses, result.grad_norms = norms;
+    if (rank == 0) result.losses = losses, result.grad_norms = norms, result.choices = choices;
   });
   return result;
 }

@@ -214,6 +214,16 @@ TEST_F(BadInput, WeightsThatAreNoNumbers) {
   EXPECT_NE(run({"checkpoint", "ls", at("imported")}).code, 0) << "nothing is left of it";
 }
 
+/// A model that is made for a new run would become what the run of the folder goes on from.
+TEST_F(BadInput, AModelIsNotWrittenOverARun) {
+  train("run", {"--model.hidden_dropout=0"});
+  good({"checkpoint", "export-hf", at("run"), at("hf")});
+  const std::string latest = read_text_file(at("run") + "/latest");
+  expect_refused({"checkpoint", "import-hf", at("hf"), "--save=" + at("run")}, {at("run"), "holds checkpoints"});
+  expect_refused({"checkpoint", "upcycle", at("run"), at("run"), "--num_experts=4"}, {at("run"), "holds checkpoints"});
+  EXPECT_EQ(read_text_file(at("run") + "/latest"), latest);
+}
+
 /// No run of ours saves such weights; other programs may, with the right checksums.
 TEST_F(BadInput, ACheckpointWithWeightsThatAreNoNumbers) {
   train("run");

@@ -60,6 +60,14 @@ TEST_F(ExpertsEndToEnd, EvaluatesAndGeneratesAlikeOnEveryLayout) {
   for (const Words& layout : {keys(2, 2, 1), keys(2, 1, 2)}) EXPECT_EQ(run_on(2, joined(generate, layout)).out, text);
 }
 
+TEST_F(ExpertsEndToEnd, EvaluatesAlikeHoweverManyWindowsGoTogether) {
+  const std::string out = good(pretrain("run", joined(with_experts(), {"--model.moe_expert_capacity_factor=0.5"})));
+  EXPECT_CONTAINS(out, "| dropped tokens: ");
+  const double one = nll("run", 1, {"--micro_batch_size=1"});
+  for (const int together : {3, 8}) EXPECT_NEAR(nll("run", 1, {str("--micro_batch_size=", together)}) / one, 1, 1e-7);
+  EXPECT_NEAR(nll("run", 2, {"--parallel.expert_model_parallel_size=2", "--micro_batch_size=3"}) / one, 1, 1e-6);
+}
+
 TEST_F(ExpertsEndToEnd, ADenseModelBecomesAMixtureThatGivesTheSame) {
   train("dense", gated());
   good({"checkpoint", "upcycle", at("dense"), at("start"), "--num_experts=4", "--moe_router_topk=2"});

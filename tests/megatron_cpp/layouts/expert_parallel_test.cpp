@@ -150,6 +150,34 @@ TEST_P(ExpertParallelLayouts, EightStepsGiveTheModelOfOneRank) {
   expect_near(run_layout(task_of(model), layout), expected, 1e-5, 1e-4, model_of(model));
 }
 
+/// However many samples a microbatch has, and however many microbatches there are on a rank: the losses that balance
+/// samples, or all tokens of the step before, are the same, and so are those of microbatches where all samples are.
+/// Targets that do not count, and more than one document in a sample, change nothing of that.
+TEST(BalancingLosses, AreTheSameInMicrobatchesOfAnySize) {
+  for (const LoadBalancing type : {LoadBalancing::AuxLoss, LoadBalancing::SeqAuxLoss, LoadBalancing::GlobalAuxLoss}) {
+    RunTask task = task_of("mixtral", DType::F64);
+    task.steps = 3;
+    task.eod = 3;
+    task.model.moe.router_load_balancing_type = type;
+    task.model.moe.aux_loss_coeff = 0.5;
+    task.model.moe.z_loss_coeff = 0.1;
+    if (type == LoadBalancing::AuxLoss)
+      task.tokens = [all = task.tokens](i64 sample) { return all(sample / 8); };  // one to a step
+    task.lr = [](i64) { return 3e-4; };
+    const RunResult expected = run_layout(task, {});
+    for (const i64 samples : {1, 2, 4}) {
+      task.micro_batch_size = samples;
+      for (const RunLayout& layout : {RunLayout{}, RunLayout{.dp = 2, .ep = 2}, RunLayout{.tp = 2, .ep = 2, .etp = 1},
+                                      RunLayout{.pp = 2, .cp = 2, .zero_stage = 2}}) {
+        SCOPED_TRACE(str(samples, " samples on ", layout.ranks(), " ranks"));
+        const RunResult found = run_layout(task, layout);
+        expect_near(found, expected, 1e-11, 1e-9, task.model);
+        EXPECT_LE(test::relative_distance(found.grad_norms, expected.grad_norms), 1e-10);
+      }
+    }
+  }
+}
+
 /// A router of zeros scores all alike, and of equal experts the first is chosen: all tokens of all ranks go to one
 /// rank.
 TEST(ExpertParallelWorstCase, AllTokensChooseTheExpertsOfOneRank) {

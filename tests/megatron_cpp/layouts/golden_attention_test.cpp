@@ -51,8 +51,9 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenAttention,
                          testing::Values("attention/linear", "attention/llama3", "attention/yarn",
                                          "attention/yarn_mscale", "attention/yarn_attention_factor",
                                          "attention/mistral", "attention/ministral", "attention/qwen2",
-                                         "families/qwen3", "families/qwen3_moe", "families/dots1", "families/phi3",
-                                         "families/olmo2", "families/gemma2", "families/gemma3", "families/gpt_neox"),
+                                         "families/qwen3", "families/qwen3_moe", "families/qwen2_moe", "families/dots1",
+                                         "families/phi3", "families/olmo2", "families/gemma2", "families/gemma3",
+                                         "families/gpt_neox"),
                          [](const auto& p) { return Path(p.param).filename().string(); });
 
 TEST_P(GoldenAttention, LogitsAreThoseOfTransformers) {

@@ -404,8 +404,23 @@ std::string two_stages(i64 layers) {
   return str("Et*", layers - second, second > 0 ? str("|t*", second, "L") : "|L");
 }
 
-/// The same training, from the same weights, on a layout of several ranks.
-Trajectory train_on(const char* name, test::RunLayout layout) {
+/// How a golden model is trained.
+struct Recipe {
+  OptimizerConfig optimizer;
+  i64 steps;
+  std::function<double(i64 step)> lr;
+  double weight_decay;
+};
+
+/// That of TwelveStepsOfTraining.
+Recipe golden_recipe() {
+  const LrSchedule schedule(golden_optimizer(), {.train_iters = kSteps, .global_batch_size = kBatch});
+  return {golden_optimizer(), kSteps, [schedule](i64 step) { return schedule.lr(step * kBatch); },
+          golden_optimizer().weight_decay};
+}
+
+/// A training from the same weights, on a layout of several ranks.
+Trajectory train_on(const char* name, test::RunLayout layout, const Recipe& recipe) {
   CpuDevice device;
   const ImportedModel imported = import_huggingface(golden(name), DType::F32, device);
   const std::string stages = two_stages(imported.model.num_layers);
@@ -415,13 +430,12 @@ Trajectory train_on(const char* name, test::RunLayout layout) {
   for (std::size_t i = 0; i < imported.weights->shards().size(); ++i)
     initial[imported.weights->shards()[i].name.substr(std::strlen("model/"))] =
         test::numbers(imported.weights->data(i));
-  const LrSchedule schedule(golden_optimizer(), {.train_iters = kSteps, .global_batch_size = kBatch});
   const test::RunTask task{.model = imported.model,
-                           .optimizer = golden_optimizer(),
+                           .optimizer = recipe.optimizer,
                            .global_batch_size = kBatch,
-                           .steps = kSteps,
-                           .lr = [&](i64 step) { return schedule.lr(step * kBatch); },
-                           .weight_decay = golden_optimizer().weight_decay,
+                           .steps = recipe.steps,
+                           .lr = recipe.lr,
+                           .weight_decay = recipe.weight_decay,
                            .tokens =
                                [&](i64 sample) {
                                  const i64 length = tokens.shape[2];
@@ -462,9 +476,31 @@ INSTANTIATE_TEST_SUITE_P(Experts, GoldenLayouts,
                          testing::Combine(testing::Values("mixtral"), testing::ValuesIn(kGoldenExpertLayouts)),
                          [](const auto& p) { return str(std::get<0>(p.param), "_", std::get<1>(p.param).name); });
 
+/// What one long step along the gradient takes from the weights is the gradient.
+TEST_P(GoldenLayouts, LossAndEveryGradient) {
+  const auto& [name, layout] = GetParam();
+  constexpr double kFar = 1e4;  // of weights, rounding is nothing to that
+  Recipe recipe{.optimizer = {}, .steps = 0, .lr = [](i64) { return kFar; }, .weight_decay = 0};
+  recipe.optimizer.optimizer = OptimizerKind::Sgd;
+  recipe.optimizer.clip_grad = 0;
+  const Trajectory before = train_on(name, layout, recipe);
+  recipe.steps = 1;
+  const Trajectory after = train_on(name, layout, recipe);
+  const test::Hdf5File expected(golden(name) / "expected.h5");
+  EXPECT_LE(relative_error(after.losses.at(0), expected.read<double>("loss").values.at(0)), 1e-5);
+  std::map<std::string, Numbers> gradients = before.weights;
+  for (auto& [weight, values] : gradients) {
+    const Numbers& moved = after.weights.at(weight);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = (values[i] - moved[i]) / kFar;
+  }
+  compare_all(gradients, expected, "grads", [&](const std::string& weight, const Numbers& a, const Numbers& b) {
+    EXPECT_LE(distance(a, b).relative, 1e-4) << weight;
+  });
+}
+
 TEST_P(GoldenLayouts, TwelveStepsOfTraining) {
   const auto& [name, layout] = GetParam();
-  const Trajectory ours = train_on(name, layout);
+  const Trajectory ours = train_on(name, layout, golden_recipe());
   const test::Hdf5File expected(golden(name) / "expected.h5");
   const Numbers losses = expected.read<double>("train/loss").values;
   const Numbers norms = expected.read<double>("train/grad_norm").values;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "checkpoint/save/host_staging.h"
+#include "megatron_cpp/setup/memory_check.h"
 #include "megatron_cpp/setup/plan.h"
 #include "megatron_cpp/step/training_shards.h"
 #include "tests/support/disk_folder.h"
@@ -147,6 +148,8 @@ const RunLayout kExpertLayouts[]{
     {.name = "tp2_sp_ep2", .tp = 2, .sequence_parallel = true, .ep = 2, .etp = 1},
     {.name = "tp2_sp_etp2", .tp = 2, .sequence_parallel = true, .etp = 2},
     {.name = "ep2_gather", .dp = 2, .ep = 2, .dispatcher = TokenDispatcherType::AllGather},
+    {.name = "ep2_pp4_zb_h1", .pp = 4, .dp = 2, .ep = 2, .schedule = ScheduleKind::ZbH1},
+    {.name = "ep2_pp2_zb_v", .pp = 2, .dp = 2, .ep = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2},
 };
 
 class PlannedMemory : public testing::TestWithParam<std::tuple<const char*, DType, RunLayout>> {};
@@ -194,6 +197,89 @@ INSTANTIATE_TEST_SUITE_P(ExpertLayouts, PlannedMemory,
                          [](const auto& p) {
                            return str(name_of(std::get<1>(p.param)), "_", std::get<2>(p.param).name);
                          });
+
+/// The experts of a rank are chosen for all tokens: a router of zeros scores all alike, of which the first are taken,
+/// and steps of no length leave it so.
+class MemoryOfABusyRank : public testing::TestWithParam<RunLayout> {
+ protected:
+  static RunTask busy_task(const RunLayout& layout, double capacity_factor = 0) {
+    RunTask task = task_of("experts", DType::F32, 16 * layout.dp);
+    task.model.moe.num_experts = 8, task.model.moe.router_topk = 2;
+    task.model.moe.expert_capacity_factor = capacity_factor;
+    task.lr = [](i64) { return 0.0; };
+    return task;
+  }
+  static test::Weights without_routers(RunTask task) {
+    task.steps = 0;
+    test::Weights initial = run_layout(task, {}).weights;
+    for (auto& [name, values] : initial)
+      if (name.ends_with("router.weight")) std::fill(values.begin(), values.end(), 0);
+    return initial;
+  }
+};
+
+TEST_P(MemoryOfABusyRank, IsPlanned) {
+  const RunLayout& layout = GetParam();
+  for (const double capacity_factor : {0.0, 1.25}) {
+    RunTask task = busy_task(layout, capacity_factor);
+    const test::Weights initial = without_routers(task);
+    task.initial = &initial;
+    const Peaks measured = peaks(task, layout);
+    const Config config = config_of(task, layout);
+    const std::vector<MemoryEstimate> even = estimate_memory_by_stage(config, layout.ranks()),
+                                      most = estimate_memory_by_stage(config, layout.ranks(), ExpertLoad::Most);
+    std::vector<double> busiest(most.size(), 0);
+    const Topology topology(layout.ranks(), parallel_sizes(config));
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+      double& peak = busiest[static_cast<std::size_t>(topology.dense().coordinates(rank).pp)];
+      peak = std::max(peak, peak_of(measured[static_cast<std::size_t>(rank)], MemoryClass::Activations));
+    }
+    double least = 1;  // of what an even load would plan
+    for (std::size_t stage = 0; stage < most.size(); ++stage) {
+      SCOPED_TRACE(str("capacity ", capacity_factor, ", stage ", stage));
+      const double planned = most[stage].activations / busiest[stage];
+      EXPECT_GE(planned, 0.99);
+      // A capacity leaves fewer choices to send, and here not all experts of the rank are chosen.
+      EXPECT_LE(planned, capacity_factor > 0 ? 1.5 : 1.01);
+      least = std::min(least, even[stage].activations / busiest[stage]);
+    }
+    if (capacity_factor == 0) {
+      EXPECT_LT(least, 0.8) << "nothing is uneven";
+    }
+  }
+}
+
+constexpr TokenDispatcherType kGather = TokenDispatcherType::AllGather;
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, MemoryOfABusyRank,
+    testing::Values(
+        RunLayout{.name = "ep2", .dp = 2, .ep = 2}, RunLayout{.name = "ep4", .dp = 4, .ep = 4},
+        RunLayout{.name = "ep2_etp2", .dp = 4, .ep = 2, .etp = 2},
+        RunLayout{.name = "tp2_sp_ep2_etp1", .tp = 2, .sequence_parallel = true, .ep = 2, .etp = 1},
+        RunLayout{.name = "gather_ep4", .dp = 4, .ep = 4, .dispatcher = kGather},
+        RunLayout{.name = "recompute_full", .dp = 4, .ep = 4, .recompute = kFull},
+        RunLayout{.name = "recompute_selective", .dp = 4, .ep = 4, .recompute = kSelectiveOfExperts},
+        RunLayout{.name = "pp2", .pp = 2, .dp = 4, .ep = 4},
+        RunLayout{.name = "pp2_gpipe", .pp = 2, .dp = 2, .ep = 2, .schedule = ScheduleKind::GPipe},
+        RunLayout{.name = "pp2_interleaved",
+                  .pp = 2,
+                  .dp = 2,
+                  .ep = 2,
+                  .schedule = ScheduleKind::Interleaved,
+                  .virtual_stages = 2},
+        RunLayout{.name = "pp4_zb_h1", .pp = 4, .dp = 2, .ep = 2, .schedule = ScheduleKind::ZbH1},
+        RunLayout{.name = "pp2_zb_v", .pp = 2, .dp = 2, .ep = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2},
+        RunLayout{.name = "zero3", .dp = 4, .ep = 2, .zero_stage = 3}),
+    [](const auto& p) { return str(p.param.name); });
+
+/// What `evaluate` asks room for: of experts the part that a rank has.
+TEST(MemoryOfWeights, OfExpertsIsShared) {
+  for (const RunLayout& layout : {RunLayout{}, RunLayout{.dp = 4, .ep = 4}, RunLayout{.tp = 2, .dp = 2, .ep = 2},
+                                  RunLayout{.tp = 2, .ep = 2, .etp = 1}}) {
+    const Config config = config_of(task_of("experts", DType::F32, 16 * layout.dp), layout);
+    EXPECT_NEAR(weight_bytes(config) / estimate_memory_by_stage(config, layout.ranks())[0].params, 1, 0.02);
+  }
+}
 
 /// What is not in the device's memory is in the other, to the byte; but for what is put off, which is away no longer.
 TEST(PlannedMemoryOfActivationsAway, IsWhatIsElsewhere) {

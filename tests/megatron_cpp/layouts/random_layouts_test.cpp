@@ -2,6 +2,7 @@
 // environment draws N more than the test does by itself; RANDOM_LAYOUTS_FROM says with which seed they begin.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <vector>
 
@@ -13,7 +14,6 @@ namespace mcpp {
 namespace {
 
 using test::all_weights;
-using test::Numbers;
 using test::RandomTraining;
 using test::relative_distance;
 using test::RunLayout;
@@ -23,16 +23,26 @@ using test::RunTask;
 /// Drawn at every run.
 constexpr u64 kSeeds = 80;
 /// Further seeds, which failed once.
-const std::vector<u64> kFailedOnce{};
+const std::vector<u64> kFailedOnce{87, 90};
 
-/// How far a layout may move the losses and norms of all steps, and the weights at the end (relative; root of the sum
-/// of squares). In fp64 a wrong factor anywhere is seen; the narrow types are there for their own code, and are
-/// compared bit by bit as well.
-struct Tolerance {
+/// Between two trainings, relative (root of the sum of squares): of the losses and norms of all steps, and of the
+/// weights at the end.
+struct Distance {
   double losses, norms, weights;
+
+  bool is_within(const Distance& limit) const {
+    return losses <= limit.losses && norms <= limit.norms && weights <= limit.weights;
+  }
 };
 
-Tolerance tolerance_of(DType dtype) {
+Distance distance(const RunResult& a, const RunResult& b, const ModelConfig& model) {
+  return {relative_distance(a.losses, b.losses), relative_distance(a.grad_norms, b.grad_norms),
+          relative_distance(all_weights(a, model), all_weights(b, model))};
+}
+
+/// How far a layout may move a training. In fp64 a wrong factor anywhere is seen; the narrow types are there for their
+/// own code, and are compared bit by bit as well.
+Distance tolerance_of(DType dtype) {
   switch (dtype) {
     case DType::F64:
       return {1e-11, 1e-10, 1e-8};
@@ -56,8 +66,8 @@ bool packs_as_one_rank(const RunLayout& layout) {
 /// Weights and gradients in a byte each are others by half a 127th of the largest of a block, and so is all that
 /// follows; where one rank has the same blocks, but for numbers that lie in the middle of two bytes. What factors leave
 /// out comes in later steps, so that norms are of something else.
-Tolerance tolerance_of(DType dtype, const RunLayout& layout) {
-  const Tolerance in_full = tolerance_of(dtype);
+Distance tolerance_of(DType dtype, const RunLayout& layout) {
+  const Distance in_full = tolerance_of(dtype);
   if (packs_as_one_rank(layout))
     return {std::max(in_full.losses, 1e-3), std::max(in_full.norms, 1e-2), std::max(in_full.weights, 2e-3)};
   if (sums_by_factors(layout)) return {3e-2, 1, 3e-2};
@@ -87,6 +97,53 @@ bool promises_bits(const RunTask& task, const RunLayout& layout) {
          !layout.quantized_gradients;
 }
 
+/// How many choices of experts are others, of all. Scores as near as rounding trade places, and a token that goes
+/// elsewhere moves all that follows by far more than rounding.
+double moved_choices(const RunResult& a, const RunResult& b) {
+  double moved = 0, all = 0;
+  for (std::size_t i = 0; i < a.choices.size(); ++i)
+    moved += std::abs(a.choices[i] - b.choices[i]) / 2, all += b.choices[i];
+  return all > 0 ? moved / all : 0;
+}
+
+/// How far one rounding moves one rank: of the weights that it begins with, by their last bit or not. Where a norm
+/// divides by little, much depends on it.
+Distance of_rounding(const RunTask& task, const RunResult& one_rank) {
+  RunTask untrained = task, moved = task;
+  untrained.steps = 0;
+  test::Weights weights = run_layout(untrained, {}).weights;
+  moved.initial = &weights;
+  u64 number = 0;
+  for (auto& [name, values] : weights) {
+    for (double& x : values) x *= 1 + 0x1p-23 * (static_cast<double>(philox_key(1, "moved", number++) % 3) - 1);
+  }
+  return distance(run_layout(moved, {}), one_rank, task.model);
+}
+
+/// Whether what is off in fp32, and not much, is rounding, as far as fp32 can tell.
+bool may_be_rounding(const RunTask& task, const RunResult& result, const RunResult& one_rank) {
+  const Distance found = distance(result, one_rank, task.model);
+  if (task.dtype != DType::F32 || !found.is_within(tolerance_of(DType::BF16))) return false;
+  if (const double moved = moved_choices(result, one_rank); moved > 0) return moved < 0.02;
+  constexpr double kRoundings = 16;  // those of all operations together, in another order
+  const Distance once = of_rounding(task, one_rank);
+  return found.is_within({kRoundings * once.losses, kRoundings * once.norms, kRoundings * once.weights});
+}
+
+void expect_near(const RunTask& task, const RunTask& offloaded, const RunLayout& layout, const RunResult& result) {
+  const RunResult one_rank = run_layout(task, one_rank_beside(layout));
+  ASSERT_EQ(all_weights(result, task.model).size(), all_weights(one_rank, task.model).size());
+  const Distance found = distance(result, one_rank, task.model), tolerance = tolerance_of(task.dtype, layout);
+  if (!found.is_within(tolerance) && may_be_rounding(task, result, one_rank)) {  // then fp64 tells
+    RunTask wide = task, wide_offloaded = offloaded;
+    wide.dtype = wide_offloaded.dtype = DType::F64;
+    return expect_near(wide, wide_offloaded, layout, run_layout(wide_offloaded, layout));
+  }
+  EXPECT_LE(found.losses, tolerance.losses) << name_of(task.dtype);
+  EXPECT_LE(found.norms, tolerance.norms) << name_of(task.dtype);
+  EXPECT_LE(found.weights, tolerance.weights) << name_of(task.dtype);
+}
+
 void expect_model_of_one_rank(u64 seed) {
   const RandomTraining training(seed);
   SCOPED_TRACE(training.text());
@@ -97,13 +154,8 @@ void expect_model_of_one_rank(u64 seed) {
       OffloadTier::Device;                        // what is elsewhere is compared with what is not
   task.optimizer.store_param_remainders = false;  // and master weights without a copy with those that have one
   const RunLayout layout = training.layout();
-  const RunResult result = run_layout(offloaded, layout), one_rank = run_layout(task, one_rank_beside(layout));
-  const Tolerance tolerance = tolerance_of(task.dtype, layout);
-  EXPECT_LE(relative_distance(result.losses, one_rank.losses), tolerance.losses);
-  EXPECT_LE(relative_distance(result.grad_norms, one_rank.grad_norms), tolerance.norms);
-  const Numbers weights = all_weights(one_rank, task.model);
-  ASSERT_EQ(all_weights(result, task.model).size(), weights.size());
-  EXPECT_LE(relative_distance(all_weights(result, task.model), weights), tolerance.weights);
+  const RunResult result = run_layout(offloaded, layout);
+  expect_near(task, offloaded, layout, result);
   if (promises_bits(task, layout)) test::expect_same_bits(result, run_layout(task, same_sums_as(layout)));
 }
 

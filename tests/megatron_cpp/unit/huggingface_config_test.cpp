@@ -172,6 +172,18 @@ TEST(HuggingfaceConfig, RefusesRoutingThatIsNotDeepSeeks) {
   EXPECT_CONTAINS(error([](Json& j) { j["model_type"] = "deepseek_v3"; }), "'model_type' is deepseek_v3");
 }
 
+TEST(HuggingfaceConfig, WhatOnlyTrainingDoesKeepsNoModelFromExport) {
+  ModelConfig model = parse_huggingface_config(read_text_file(golden("mixtral") / "config.json"), "config.json");
+  const Family& family = exporting_family(model, "");
+  model.moe.expert_capacity_factor = 1.25;
+  model.moe.pad_expert_input_to_capacity = model.moe.router_force_load_balancing = true;
+  model.moe.token_drop_policy = TokenDropPolicy::Position;
+  model.moe.input_jitter_eps = 0.01;
+  EXPECT_EQ(&exporting_family(model, ""), &family);
+  model.moe.router_pre_softmax = true;
+  EXPECT_THROW(exporting_family(model, "mixtral"), Error);
+}
+
 TEST(HuggingfaceConfig, ConfigurationsRoundTrip) {
   for (const char* name : {"gpt2", "llama"}) {
     const ModelConfig model = model_of(golden(name));
