@@ -44,6 +44,7 @@ void UnitTokens::add(std::size_t key, std::span<const std::byte> bytes) {
   if (writing_.empty() && !memory_.take(size)) move_to_files();
   if (!writing_.empty()) return writing_[key]->write(bytes);
   taken_ += size;
+  in_memory_[key].reserve(static_cast<std::size_t>(unit_.bytes));  // mostly enough, and takes what is filled alone
   in_memory_[key].insert(in_memory_[key].end(), bytes.begin(), bytes.end());
 }
 

@@ -20,7 +20,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::chrono::milliseconds kBeat{50};
+/// Between meetings, while all ranks have work, and while one has none.
+constexpr std::chrono::milliseconds kBeat{50}, kShortBeat{5};
 /// Pieces that a rank has: one that it works on, and the next, so that it need not wait for the ranks to meet.
 constexpr i64 kHeld = 2;
 
@@ -205,8 +206,8 @@ void share_work(Communicator& ranks, i64 pieces, const PieceOfWork& work,
   Worker worker(work);
   Dealer dealer(pieces, ranks.size());
   WorkDone all;
-  for (bool is_first = true; all.pieces < pieces; is_first = false) {
-    if (!is_first) worker.wait(kBeat);
+  for (std::chrono::milliseconds beat{0}; all.pieces < pieces;) {
+    worker.wait(beat);
     const Told mine = worker.take_told();
     const std::vector<Standing> standings = gather({.held = static_cast<double>(worker.held()),
                                                     .told = static_cast<double>(mine.news.size() + mine.ended.size()),
@@ -218,6 +219,8 @@ void share_work(Communicator& ranks, i64 pieces, const PieceOfWork& work,
     };
     if (any(&Standing::has_failed)) throw_on_all(worker, ranks);
     for (const i64 piece : dealer.deal(standings, ranks.rank())) worker.give(piece);
+    const bool all_work = std::ranges::all_of(standings, [](const Standing& standing) { return standing.held > 0; });
+    beat = all_work ? kBeat : kShortBeat;
     Told told = any(&Standing::told) ? exchange(mine, ranks) : Told();
     all.news = std::move(told.news);
     all.ended = std::move(told.ended);

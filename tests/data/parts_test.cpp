@@ -188,6 +188,7 @@ TEST_F(Parts, NameTheLineOfTheFile) {
 /// Killed after so many units were tokenised, or brought to their places, it goes on.
 TEST_F(Parts, GoOnWhereARunEnded) {
   PreprocessOptions one = options({file("a.txt", play().substr(0, 60'000))}, "one");
+  one.text_document = TextDocument::Line;
   run_preprocess(one, Log(1));
   PreprocessOptions o = one;
   o.output_prefix = (out_ / "parts").string();
@@ -218,7 +219,7 @@ TEST_F(Parts, WithoutRoomInMemoryTheyWaitInFiles) {
   run_preprocess(one, Log(1));
   PreprocessOptions o = one;
   o.output_prefix = (out_ / "parts").string();
-  const std::size_t units = in_parts(o, {.tokenised = 6, .memory = 20'000});
+  const std::size_t units = in_parts(o, {.tokenised = 6, .memory = 8'000});
   ASSERT_GT(units, 12u);
   const std::size_t in_files = in_files_;
   EXPECT_GT(in_files, 0u);
@@ -306,9 +307,10 @@ TEST_F(Parts, ThatFollowAChangedFileAreMadeAgain) {
 
 /// With files that were shorter, the end of what was joined before goes away.
 TEST_F(Parts, OfLessTextThanBefore) {
-  PreprocessOptions o = options({file("a.txt", play().substr(0, 300'000)), file("b.txt", play())}, "parts");
+  const std::string a = file("a.txt", play().substr(0, 300'000)), b = file("b.txt", play()), c = file("c.txt", "end");
+  PreprocessOptions o = options({a, b, c}, "parts");
   in_parts(o, {.processes = 2, .written = 2, .unit_bytes = i64{1} << 30});
-  o.input.pop_back();
+  o.input = {a};
   in_parts(o, {.unit_bytes = i64{1} << 30});
   EXPECT_EQ(found_, 1u);
   o.output_prefix = (out_ / "one").string();
@@ -318,7 +320,7 @@ TEST_F(Parts, OfLessTextThanBefore) {
 
 TEST_F(Parts, OfAProgramThatDidItInAnotherWayAreRefused) {
   const PreprocessOptions o = options({file("a.txt", play().substr(0, 9'000))}, "d");
-  in_parts(o, {.written = 1});
+  in_parts(o, {.written = 0});
   const Path description = PartsFolder(o, {"text"}).path() / "preprocess.json";
   auto json = nlohmann::ordered_json::parse(read_text_file(description));
   json.erase("version");
