@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "base/system_error.h"
@@ -20,28 +19,13 @@ void touch(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-JoinedFile::JoinedFile(Path path, int writer)
-    : path_(std::move(path)),
-      writer_(writer),
-      descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666)) {
+JoinedFile::JoinedFile(Path path)
+    : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666)) {
   MCPP_CHECK_SYSTEM(descriptor_ >= 0, path_.string(), ": cannot be written");
 }
 
 JoinedFile::~JoinedFile() {
   ::close(descriptor_);
-}
-
-void JoinedFile::append(i64 bytes, int owner, const Content& content) {
-  const i64 begin = size_, end = begin + bytes;
-  const i64 next_block = std::min(end, (begin + kBlockBytes - 1) / kBlockBytes * kBlockBytes);
-  size_ = end;
-  const auto write_from = [&](i64 from, i64 to) {
-    write_at(from, content().subspan(static_cast<std::size_t>(from - begin), static_cast<std::size_t>(to - from)));
-  };
-  if (begin < next_block && block_owner_ == writer_) write_from(begin, next_block);
-  if (next_block == end) return;
-  block_owner_ = owner;
-  if (owner == writer_) write_from(next_block, end);
 }
 
 void JoinedFile::write_at(i64 offset, std::span<const std::byte> bytes) const {
@@ -59,6 +43,10 @@ void JoinedFile::write_at(i64 offset, std::span<const std::byte> bytes) const {
 
 void JoinedFile::sync() const {
   MCPP_CHECK_SYSTEM(::fsync(descriptor_) == 0, path_.string(), ": cannot be written");
+}
+
+void JoinedFile::set_size(i64 bytes) const {
+  MCPP_CHECK_SYSTEM(::ftruncate(descriptor_, bytes) == 0, path_.string(), ": cannot be cut");
 }
 
 }  // namespace mcpp

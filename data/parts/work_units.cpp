@@ -50,6 +50,14 @@ std::vector<TextRange> ranges_of(std::string_view text, Cut cut, i64 unit_bytes)
   return ranges;
 }
 
+/// Each knows those before it.
+void chain(std::vector<WorkUnit>& units) {
+  for (std::size_t i = 1; i < units.size(); ++i) {
+    const std::string last = units[i - 1].identity();
+    units[i].before = checksum_hex(std::as_bytes(std::span(last)));
+  }
+}
+
 /// Its size and when it was changed; "" where there is none.
 std::string state_of_file(const Path& path) {
   struct stat info {};
@@ -60,7 +68,7 @@ std::string state_of_file(const Path& path) {
 }  // namespace
 
 std::string WorkUnit::identity() const {
-  return str(path.string(), ", ", of_file, ", bytes ", range.begin, " to ", range.end);
+  return str(path.string(), ", ", of_file, ", bytes ", range.begin, " to ", range.end, ", after ", before);
 }
 
 i64 unit_bytes_for(u64 total_bytes) {
@@ -79,14 +87,16 @@ std::vector<WorkUnit> work_units(const std::vector<std::string>& files, const Do
     check_input(!of_file.empty(), "cannot read the attributes of ", path.string());
     const auto size = static_cast<i64>(std::filesystem::file_size(path));
     if (stream.packing() || size <= unit_bytes) {
-      units.push_back({.path = path, .range = {.end = size}, .of_file = of_file, .bytes = size});
+      units.push_back({.path = path, .range = {.end = size}, .of_file = of_file, .before = {}, .bytes = size});
       if (stream.packing()) units.back().range = {};
       continue;
     }
     const MappedFile file(path);
     for (const TextRange& range : ranges_of(text_of(file), cut_for(path, format), unit_bytes))
-      units.push_back({.path = path, .range = range, .of_file = of_file, .bytes = range.end - range.begin});
+      units.push_back(
+          {.path = path, .range = range, .of_file = of_file, .before = {}, .bytes = range.end - range.begin});
   }
+  chain(units);
   return units;
 }
 

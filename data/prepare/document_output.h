@@ -34,37 +34,30 @@ struct DocumentRules {
   bool keep_empty = false;
 };
 
-/// One key's dataset while it is written.
+/// The documents of one key on their way to `sequences`.
 class DocumentOutput {
  public:
   /// `continues`: what comes up to the first end of a document belongs to one that began elsewhere. It becomes a
   /// document of its own here, as it is.
-  DocumentOutput(const std::string& prefix, const DocumentRules& rules, const Tokenizer& tokenizer,
+  DocumentOutput(TokenSequences& sequences, const DocumentRules& rules, const Tokenizer& tokenizer,
                  bool continues = false);
 
   void add(const TokenSegment& segment);
   /// What is open becomes a document, as it is; whether anything was.
   bool end_open_document();
-  /// Names the dataset's files. Nothing is visible before.
-  DatasetInfo finish();
-  /// The same without its .json file.
-  DatasetInfo finish_tokens();
-  /// Takes back what finish() wrote.
-  void remove() const;
 
-  const std::string& prefix() const { return prefix_; }
+  DatasetInfo info() const;
   i64 empty_documents() const { return empty_documents_; }
-  i64 tokens() const { return writer_.num_tokens() + writer_.open_tokens(); }
-  i64 documents() const { return writer_.num_documents(); }
+  i64 tokens() const { return sequences_.num_tokens() + sequences_.open_tokens(); }
+  i64 documents() const { return sequences_.num_documents(); }
   /// Whether what belongs to a document that began elsewhere ended here.
   bool head_ended() const { return !is_head_; }
 
  private:
   void end_document();
 
-  std::string prefix_;
+  TokenSequences& sequences_;
   DocumentRules rules_;
-  IndexedDatasetWriter writer_;
   DatasetInfo info_;
   i64 empty_documents_ = 0;
   bool is_head_, is_open_ = false;

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "base/check.h"
 
@@ -77,20 +78,21 @@ void publish_dataset(const Path& prefix, const IndexContent& index, const std::f
   }
 }
 
-IndexedDatasetWriter::IndexedDatasetWriter(const Path& prefix, i64 vocab_size)
-    : prefix_(prefix), vocab_size_(vocab_size), index_{token_type_for_vocab(vocab_size), {}, {}} {
+TokenSequences::TokenSequences(std::string name, i64 vocab_size, Sink sink)
+    : name_(std::move(name)),
+      vocab_size_(vocab_size),
+      sink_(std::move(sink)),
+      index_{token_type_for_vocab(vocab_size), {}, {}} {
   MCPP_CHECK(vocab_size >= 1, "vocab_size ", vocab_size);
-  if (prefix.has_parent_path()) mcpp::create_directories(prefix.parent_path());
-  bin_.emplace(bin_path(prefix));
 }
 
-void IndexedDatasetWriter::add_tokens(std::span<const i32> tokens) {
+void TokenSequences::add_tokens(std::span<const i32> tokens) {
   for (const i32 token : tokens) {
-    check_input(token >= 0 && token < vocab_size_, prefix_.string(), ": document ", num_documents(), ": token id ",
-                token, " is outside 0 .. ", vocab_size_ - 1);
+    check_input(token >= 0 && token < vocab_size_, name_, ": document ", num_documents(), ": token id ", token,
+                " is outside 0 .. ", vocab_size_ - 1);
   }
   open_tokens_ += static_cast<i64>(tokens.size());
-  check_input(open_tokens_ <= std::numeric_limits<i32>::max(), prefix_.string(), ": document ", num_documents(),
+  check_input(open_tokens_ <= std::numeric_limits<i32>::max(), name_, ": document ", num_documents(),
               " has more than 2147483647 tokens, which the .idx format cannot hold; cut the text into several "
               "documents");
   if (index_.type == TokenType::U16) {
@@ -101,28 +103,35 @@ void IndexedDatasetWriter::add_tokens(std::span<const i32> tokens) {
   if (buffer_.size() >= kBufferBytes) flush();
 }
 
-void IndexedDatasetWriter::flush() {
-  bin_->write(buffer_);
+void TokenSequences::flush() {
+  sink_(buffer_);
   buffer_.clear();
 }
 
-void IndexedDatasetWriter::end_sequence() {
+void TokenSequences::end_sequence() {
   index_.lengths.push_back(static_cast<i32>(open_tokens_));
   tokens_ += open_tokens_;
   open_tokens_ = 0;
   ++open_sequences_;
 }
 
-void IndexedDatasetWriter::end_document() {
+void TokenSequences::end_document() {
   MCPP_CHECK(open_tokens_ == 0, "end_document() inside a sequence");
   index_.sequences_in_document.push_back(open_sequences_);
   open_sequences_ = 0;
 }
 
+IndexedDatasetWriter::IndexedDatasetWriter(const Path& prefix, i64 vocab_size)
+    : TokenSequences(prefix.string(), vocab_size, [this](std::span<const std::byte> bytes) { bin_->write(bytes); }),
+      prefix_(prefix) {
+  if (prefix.has_parent_path()) mcpp::create_directories(prefix.parent_path());
+  bin_.emplace(bin_path(prefix));
+}
+
 void IndexedDatasetWriter::finish() {
-  MCPP_CHECK(bin_ && open_tokens_ == 0 && open_sequences_ == 0, "finish() inside a document, or called twice");
+  MCPP_CHECK(bin_ && !is_in_document(), "finish() inside a document, or called twice");
   flush();
-  publish_dataset(prefix_, index_, [&] {
+  publish_dataset(prefix_, index(), [&] {
     bin_->commit();
     bin_.reset();
   });

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "base/check.h"
 #include "base/strings.h"
@@ -17,6 +18,32 @@ namespace {
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
+
+/// One key's dataset while it is written.
+struct DatasetOutput {
+  DatasetOutput(std::string prefix_of_files, const PreprocessOptions& options, const Tokenizer& tokenizer)
+      : prefix(std::move(prefix_of_files)),
+        writer(prefix, tokenizer.vocab_size()),
+        documents(writer, {options.append_eod, options.keep_empty}, tokenizer) {}
+
+  /// Names its files. Nothing is visible before.
+  DatasetInfo finish() {
+    const DatasetInfo info = documents.info();
+    writer.finish();
+    write_dataset_info(prefix, info);
+    return info;
+  }
+  /// Takes back what finish() wrote.
+  void remove() const {
+    std::error_code ignored;
+    for (const Path& path : {idx_path(prefix), bin_path(prefix), info_path(prefix)})
+      std::filesystem::remove(path, ignored);
+  }
+
+  std::string prefix;
+  IndexedDatasetWriter writer;
+  DocumentOutput documents;
+};
 
 /// A live line on a terminal every log_interval seconds.
 class Progress {
@@ -62,13 +89,13 @@ void check_preprocess_options(const PreprocessOptions& options) {
 
 namespace {
 
-std::vector<PreprocessOutput> finish_all(std::vector<std::unique_ptr<DocumentOutput>>& outputs) {
+std::vector<PreprocessOutput> finish_all(std::vector<std::unique_ptr<DatasetOutput>>& outputs) {
   for (const auto& output : outputs) {
-    check_input(output->tokens() > 0, "preprocess: the input has no text for ", output->prefix());
+    check_input(output->documents.tokens() > 0, "preprocess: the input has no text for ", output->prefix);
   }
   std::vector<PreprocessOutput> results;
   try {
-    for (const auto& output : outputs) results.push_back({output->prefix(), output->finish()});
+    for (const auto& output : outputs) results.push_back({output->prefix, output->finish()});
   } catch (...) {
     for (std::size_t i = 0; i <= results.size(); ++i) outputs[i]->remove();
     throw;
@@ -83,11 +110,9 @@ PreprocessResult run_preprocess(const PreprocessOptions& options, const Log& log
   const DocumentFormat format = options.format();
   InputFiles files(options.input, format, kTokenisedPieceBytes);
   const Tokenizer tokenizer{Path(options.tokenizer_model)};
-  std::vector<std::unique_ptr<DocumentOutput>> outputs;
-  for (const std::string& key : output_keys(options, files.paths())) {
-    outputs.push_back(std::make_unique<DocumentOutput>(
-        options.prefix_of(key), DocumentRules{options.append_eod, options.keep_empty}, tokenizer));
-  }
+  std::vector<std::unique_ptr<DatasetOutput>> outputs;
+  for (const std::string& key : output_keys(options, files.paths()))
+    outputs.push_back(std::make_unique<DatasetOutput>(options.prefix_of(key), options, tokenizer));
 
   PreprocessResult result;
   Progress progress(options, files.total_bytes(), log);
@@ -97,12 +122,12 @@ PreprocessResult run_preprocess(const PreprocessOptions& options, const Log& log
       [&](InputFiles::Piece raw) { return tokenise(std::move(raw), format, tokenizer); },
       [&](const TokenisedPiece& piece) {
         for (std::size_t k = 0; k < piece.by_key.size(); ++k) {
-          for (const TokenSegment& segment : piece.by_key[k]) outputs[k]->add(segment);
+          for (const TokenSegment& segment : piece.by_key[k]) outputs[k]->documents.add(segment);
         }
         result.malformed_lines += piece.malformed;
-        progress.update(piece.progress, *outputs[0]);
+        progress.update(piece.progress, outputs[0]->documents);
       });
-  for (const auto& output : outputs) result.empty_documents += output->empty_documents();
+  for (const auto& output : outputs) result.empty_documents += output->documents.empty_documents();
   result.outputs = finish_all(outputs);
   result.seconds = progress.seconds();
   return result;

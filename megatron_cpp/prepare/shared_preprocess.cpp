@@ -8,7 +8,9 @@
 #include "base/check.h"
 #include "base/strings.h"
 #include "checkpoint/folder/exchange.h"
-#include "data/parts/joiner.h"
+#include "data/parts/assemble.h"
+#include "data/parts/part_writer.h"
+#include "data/parts/unit_places.h"
 #include "data/prepare/input_files.h"
 #include "megatron_cpp/prepare/work_sharing.h"
 
@@ -21,8 +23,8 @@ std::string as_text(const std::vector<WorkUnit>& units) {
   Json list = Json::array();
   for (const WorkUnit& unit : units) {
     const TextRange& range = unit.range;
-    list.push_back({unit.path.string(), unit.of_file, unit.bytes, range.begin, range.end, range.begins_document,
-                    range.ends_document});
+    list.push_back({unit.path.string(), unit.of_file, unit.bytes, unit.before, range.begin, range.end,
+                    range.begins_document, range.ends_document});
   }
   return list.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -34,7 +36,8 @@ std::vector<WorkUnit> units_of(const std::string& text) {
     unit.path = entry[0].get<std::string>();
     unit.of_file = entry[1];
     unit.bytes = entry[2];
-    unit.range = {.begin = entry[3], .end = entry[4], .begins_document = entry[5], .ends_document = entry[6]};
+    unit.before = entry[3];
+    unit.range = {.begin = entry[4], .end = entry[5], .begins_document = entry[6], .ends_document = entry[7]};
   }
   return units;
 }
@@ -49,17 +52,18 @@ class SharedPreprocess {
         log_(log),
         units_(units_of(from_first(ranks, [&] { return plan(); }))),
         tokenizer_(Path(options.tokenizer_model)),
-        folder_(options, keys()) {}
+        folder_(options, keys()),
+        places_(folder_, units_) {}
 
   PreprocessResult run() {
     open_folder();
-    std::optional<PartsJoiner> joiner;
     run_together(ranks_, [&] {
-      joiner.emplace(folder_, units_, options_, ranks_.rank());
+      writer_.emplace(folder_);
+      if (ranks_.rank() == 0) assembly_.emplace(folder_, units_);
       return std::string();
     });
-    make_parts(units_left(*joiner), *joiner);
-    PreprocessResult result = finish(*joiner);
+    make_parts(units_left());
+    PreprocessResult result = finish();
     from_first(ranks_, [&] { return folder_.remove(), std::string(); });
     result.seconds = seconds();
     return result;
@@ -95,51 +99,66 @@ class SharedPreprocess {
     });
   }
 
-  /// Those without a part that is whole. The parts of the others are joined, the same number by each rank.
-  std::vector<i64> units_left(PartsJoiner& joiner) const {
+  /// Those that are not at their place yet.
+  std::vector<i64> units_left() {
     const std::string notes = from_first(ranks_, [&] {
       Json list = Json::array();
-      for (const WorkUnit& unit : units_) {
-        const std::optional<PartNote> note = folder_.read_note(unit);
-        list.push_back(note ? folder_.note_text(unit, *note) : "");
-      }
+      const std::vector<std::optional<PartNote>> kept = folder_.keep_parts_of(units_);
+      for (std::size_t i = 0; i < units_.size(); ++i)
+        list.push_back(kept[i] ? note_text(units_[i], folder_.keys(), *kept[i]) : "");
       return list.dump();
     });
     std::vector<i64> left;
     const auto note_of = Json::parse(notes).get<std::vector<std::string>>();
+    std::size_t there = 0;
     for (std::size_t i = 0; i < units_.size(); ++i) {
-      if (note_of[i].empty())
+      PartNote note;
+      if (!note_of[i].empty()) note = parse_note(units_[i], folder_.keys(), note_of[i], folder_.path());
+      there += !note_of[i].empty();
+      if (note.places.empty()) {
         left.push_back(static_cast<i64>(i));
-      else
-        joiner.add(i, folder_.parse_note(units_[i], note_of[i]), static_cast<int>(i) % ranks_.size());
+        continue;
+      }
+      places_.add(i, std::move(note));
+      if (assembly_) assembly_->add(i);
     }
-    if (left.size() < units_.size()) {
-      log_.info(str(folder_.path().string(), ": ", units_.size() - left.size(), " of ", units_.size(),
-                    " parts are there already"));
-    }
+    if (there > 0)
+      log_.info(str(folder_.path().string(), ": ", there, " of ", units_.size(), " parts are there already"));
     return left;
   }
 
-  void make_parts(const std::vector<i64>& left, PartsJoiner& joiner) {
+  /// In a thread of this rank: the tokens of a unit, which find their place when those before it are known.
+  WorkedPiece work_on(std::size_t index, const std::function<void(double)>& add) {
+    if (assembly_) assembly_->check();
+    const WorkUnit& unit = units_[index];
+    i64 before = 0;
+    std::shared_ptr<UnitTokens> tokens = tokenise_unit(folder_, unit, tokenizer_, workers_, memory_, [&](i64 bytes) {
+      add(static_cast<double>(bytes - std::exchange(before, bytes)));
+    });
+    return {.text = note_text(unit, folder_.keys(), tokens->part().note),
+            .end = [this, index, tokens = std::move(tokens)](const std::stop_token& stop) mutable {
+              const auto places = places_.wait_for(index, stop);
+              if (!places) return;
+              const TokenMemory::Writing writing(memory_);
+              writer_->write(*tokens, *places);
+              tokens.reset();
+            }};
+  }
+
+  void make_parts(const std::vector<i64>& left) {
     u64 total = 0;
     const auto unit_of = [&](i64 piece) { return static_cast<std::size_t>(left[static_cast<std::size_t>(piece)]); };
     for (const i64 index : left) total += static_cast<u64>(units_[static_cast<std::size_t>(index)].bytes);
     share_work(
         ranks_, std::ssize(left),
-        [&](i64 piece, const std::function<void(double)>& add) -> EndOfPiece {
-          joiner.check();
-          const WorkUnit& unit = units_[unit_of(piece)];
-          i64 before = 0;
-          const auto end = make_part(folder_, unit, options_, tokenizer_, workers_, [&](i64 bytes) {
-            add(static_cast<double>(bytes - std::exchange(before, bytes)));
-          });
-          return [this, &unit, end] { return folder_.note_text(unit, end()); };
-        },
+        [&](i64 piece, const std::function<void(double)>& add) { return work_on(unit_of(piece), add); },
         [&](const WorkDone& done) {
-          for (const DonePiece& piece : done.news) {
-            const std::size_t unit = unit_of(piece.piece);
-            joiner.add(unit, folder_.parse_note(units_[unit], piece.text), piece.rank);
+          for (const PieceNews& news : done.news) {
+            const std::size_t unit = unit_of(news.piece);
+            places_.add(unit, parse_note(units_[unit], folder_.keys(), news.text, folder_.path()));
           }
+          if (assembly_)
+            for (const i64 piece : done.ended) assembly_->add(unit_of(piece));
           if (!log_.is_live() || seconds() < next_line_) return;
           next_line_ = seconds() + static_cast<double>(options_.log_interval);
           log_.progress(str("preprocess ", done.pieces, " of ", left.size(), " parts, ",
@@ -147,14 +166,15 @@ class SharedPreprocess {
         });
   }
 
-  /// What is not joined yet, and the names.
-  PreprocessResult finish(PartsJoiner& joiner) const {
-    if (log_.is_live()) log_.progress("preprocess: joining the last parts");
-    run_together(ranks_, [&] { return joiner.finish(), std::string(); });
-    PreprocessResult result{
-        .outputs = {}, .empty_documents = joiner.empty_documents(), .malformed_lines = joiner.malformed_lines()};
+  /// What is left to the first rank.
+  PreprocessResult finish() {
+    if (log_.is_live()) log_.progress("preprocess: writing the index");
+    PreprocessResult result;
     from_first(ranks_, [&] {
-      result.outputs = joiner.publish();
+      assembly_->finish();
+      result = {.outputs = assembly_->publish(),
+                .empty_documents = assembly_->empty_documents(),
+                .malformed_lines = assembly_->malformed_lines()};
       return std::string();
     });
     return result;
@@ -169,6 +189,10 @@ class SharedPreprocess {
   std::vector<WorkUnit> units_;
   Tokenizer tokenizer_;
   PartsFolder folder_;
+  UnitPlaces places_;
+  TokenMemory memory_;
+  std::optional<PartWriter> writer_;
+  std::optional<PartsAssembly> assembly_;  // of the first rank
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   double next_line_ = 0;
 };

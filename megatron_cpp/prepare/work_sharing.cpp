@@ -6,7 +6,6 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
-#include <future>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -21,19 +20,29 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::chrono::milliseconds kBeat{50};
+/// Between meetings, while all ranks have work, and while one has none.
+constexpr std::chrono::milliseconds kBeat{50}, kShortBeat{5};
 /// Pieces that a rank has: one that it works on, and the next, so that it need not wait for the ranks to meet.
 constexpr i64 kHeld = 2;
 
-/// Does one piece after another in a thread, and their ends in another, one after another, too.
+/// What a rank has to tell.
+struct Told {
+  std::vector<PieceNews> news;
+  std::vector<i64> ended;
+};
+
+/// Does one piece after another in a thread, and their ends in another.
 class Worker {
  public:
-  explicit Worker(const PieceOfWork& work) : work_(work), thread_([this](std::stop_token stop) { run(stop); }) {}
+  explicit Worker(const PieceOfWork& work)
+      : work_(work),
+        worker_([this](const std::stop_token& stop) { until_failure([&] { do_pieces(stop); }); }),
+        ender_([this](const std::stop_token& stop) { until_failure([&] { do_ends(stop); }); }) {}
 
   void give(i64 piece) {
     {
       const std::lock_guard lock(mutex_);
-      queue_.push_back(piece);
+      pieces_.push_back(piece);
       ++given_;
     }
     changed_.notify_all();
@@ -41,7 +50,7 @@ class Worker {
   /// Until it failed, or the time is over.
   void wait(std::chrono::milliseconds time) {
     std::unique_lock lock(mutex_);
-    failed_.wait_for(lock, time, [&] { return error_ != nullptr; });
+    changed_.wait_for(lock, time, [&] { return error_ != nullptr; });
   }
   /// Pieces that it was given and has not worked through but for their end.
   i64 held() {
@@ -49,10 +58,10 @@ class Worker {
     return given_ - worked_;
   }
   double amount() const { return amount_; }
-  /// The pieces that were done since it was asked last.
-  std::vector<DonePiece> take_done() {
+  /// What happened since it was asked last.
+  Told take_told() {
     const std::lock_guard lock(mutex_);
-    return std::exchange(done_, {});
+    return std::exchange(told_, {});
   }
   bool has_failed() {
     const std::lock_guard lock(mutex_);
@@ -63,71 +72,70 @@ class Worker {
     const std::lock_guard lock(mutex_);
     if (error_) std::rethrow_exception(error_);
   }
-  void stop() { thread_.request_stop(); }
+  void stop() {
+    worker_.request_stop();
+    ender_.request_stop();
+  }
 
  private:
   struct Stopped {};
 
-  void run(const std::stop_token& stop) {
-    std::future<void> ending;  // waited for when it is replaced, or the thread ends
-    while (const std::optional<i64> piece = take(stop)) {
-      try {
-        EndOfPiece end = work_(*piece, [&](double amount) {
-          amount_ = amount_ + amount;
-          if (stop.stop_requested()) throw Stopped();
-        });
-        if (ending.valid()) ending.get();
-        {
-          const std::lock_guard lock(mutex_);
-          ++worked_;
-        }
-        ending = std::async(std::launch::async, [this, piece = *piece, end = std::move(end)] { finish(piece, end); });
-      } catch (const Stopped&) {
-        return;
-      } catch (...) {
-        return fail_with(std::current_exception());
-      }
-    }
-  }
-  /// The next piece; none when it is to end.
-  std::optional<i64> take(const std::stop_token& stop) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, stop, [&] { return !queue_.empty(); });
-    if (stop.stop_requested() || error_) return std::nullopt;
-    const i64 piece = queue_.front();
-    queue_.pop_front();
-    return piece;
-  }
-  void finish(i64 piece, const EndOfPiece& end) {
-    try {
-      std::string text = end();
+  void do_pieces(const std::stop_token& stop) {
+    while (const std::optional<i64> piece = take(pieces_, stop)) {
+      WorkedPiece worked = work_(*piece, [&](double amount) {
+        amount_ = amount_ + amount;
+        if (stop.stop_requested()) throw Stopped();
+      });
       const std::lock_guard lock(mutex_);
-      done_.push_back({.piece = piece, .rank = 0, .text = std::move(text)});
-    } catch (...) {
-      fail_with(std::current_exception());
+      ++worked_;
+      told_.news.push_back({.piece = *piece, .rank = 0, .text = std::move(worked.text)});
+      ends_.push_back({*piece, std::move(worked.end)});
+      changed_.notify_all();
     }
   }
-  void fail_with(std::exception_ptr error) {
-    const std::lock_guard lock(mutex_);
-    if (!error_) error_ = std::move(error);
-    failed_.notify_all();
+  void do_ends(const std::stop_token& stop) {
+    while (const auto piece = take(ends_, stop)) {
+      piece->second(stop);
+      const std::lock_guard lock(mutex_);
+      told_.ended.push_back(piece->first);
+    }
+  }
+  /// The next of a queue; none when its thread is to end.
+  template <class T>
+  std::optional<T> take(std::deque<T>& queue, const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, stop, [&] { return error_ || !queue.empty(); });
+    if (stop.stop_requested() || error_) return std::nullopt;
+    T next = std::move(queue.front());
+    queue.pop_front();
+    return next;
+  }
+  void until_failure(const std::function<void()>& f) {
+    try {
+      f();
+    } catch (const Stopped&) {
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+      changed_.notify_all();
+    }
   }
 
   const PieceOfWork& work_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::condition_variable failed_;
-  std::deque<i64> queue_;
-  std::vector<DonePiece> done_;
+  std::deque<i64> pieces_;
+  std::deque<std::pair<i64, EndOfPiece>> ends_;
+  Told told_;
   std::exception_ptr error_;
   i64 given_ = 0, worked_ = 0;
   std::atomic<double> amount_ = 0;
-  std::jthread thread_;  // last: it uses all of the above
+  std::jthread worker_, ender_;  // last: they use all of the above
 };
 
 /// What a rank tells the others.
 struct Standing {
-  double held = 0, done = 0, amount = 0, has_failed = 0;
+  double held = 0, told = 0, amount = 0, has_failed = 0;
 };
 
 std::vector<Standing> gather(const Standing& mine, Communicator& ranks) {
@@ -142,16 +150,20 @@ std::vector<Standing> gather(const Standing& mine, Communicator& ranks) {
   return standings;
 }
 
-/// What each rank has done, told to all.
-std::vector<DonePiece> exchange_news(const std::vector<DonePiece>& mine, Communicator& ranks) {
-  Json own = Json::array();
-  for (const DonePiece& done : mine) own.push_back({done.piece, done.text});
-  const std::vector<std::string> all = all_gather_text(own.dump(-1, ' ', false, Json::error_handler_t::replace), ranks);
-  std::vector<DonePiece> news;
-  for (std::size_t rank = 0; rank < all.size(); ++rank)
-    for (const Json& done : Json::parse(all[rank]))
-      news.push_back({.piece = done[0], .rank = static_cast<int>(rank), .text = done[1]});
-  return news;
+/// What each rank has to tell, told to all.
+Told exchange(const Told& mine, Communicator& ranks) {
+  Json own{{"news", Json::array()}, {"ended", mine.ended}};
+  for (const PieceNews& news : mine.news) own["news"].push_back({news.piece, news.text});
+  const std::vector<std::string> texts =
+      all_gather_text(own.dump(-1, ' ', false, Json::error_handler_t::replace), ranks);
+  Told all;
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    const Json told = Json::parse(texts[rank]);
+    for (const Json& news : told["news"])
+      all.news.push_back({.piece = news[0], .rank = static_cast<int>(rank), .text = news[1]});
+    for (const Json& piece : told["ended"]) all.ended.push_back(piece);
+  }
+  return all;
 }
 
 /// Deals pieces out, on each rank for all of them alike.
@@ -194,11 +206,11 @@ void share_work(Communicator& ranks, i64 pieces, const PieceOfWork& work,
   Worker worker(work);
   Dealer dealer(pieces, ranks.size());
   WorkDone all;
-  for (bool is_first = true; all.pieces < pieces; is_first = false) {
-    if (!is_first) worker.wait(kBeat);
-    const std::vector<DonePiece> done = worker.take_done();
+  for (std::chrono::milliseconds beat{0}; all.pieces < pieces;) {
+    worker.wait(beat);
+    const Told mine = worker.take_told();
     const std::vector<Standing> standings = gather({.held = static_cast<double>(worker.held()),
-                                                    .done = static_cast<double>(done.size()),
+                                                    .told = static_cast<double>(mine.news.size() + mine.ended.size()),
                                                     .amount = worker.amount(),
                                                     .has_failed = worker.has_failed() ? 1.0 : 0.0},
                                                    ranks);
@@ -207,8 +219,12 @@ void share_work(Communicator& ranks, i64 pieces, const PieceOfWork& work,
     };
     if (any(&Standing::has_failed)) throw_on_all(worker, ranks);
     for (const i64 piece : dealer.deal(standings, ranks.rank())) worker.give(piece);
-    all.news = any(&Standing::done) ? exchange_news(done, ranks) : std::vector<DonePiece>();
-    all.pieces += std::ssize(all.news);
+    const bool all_work = std::ranges::all_of(standings, [](const Standing& standing) { return standing.held > 0; });
+    beat = all_work ? kBeat : kShortBeat;
+    Told told = any(&Standing::told) ? exchange(mine, ranks) : Told();
+    all.news = std::move(told.news);
+    all.ended = std::move(told.ended);
+    all.pieces += std::ssize(all.ended);
     all.amount = 0;
     for (const Standing& standing : standings) all.amount += standing.amount;
     progress(all);

@@ -1,5 +1,6 @@
 // Preprocessing that several ranks share, that is killed and started again.
 #include <csignal>
+#include <set>
 
 #include "tests/megatron_cpp/end_to_end/end_to_end_on_ranks.h"
 
@@ -98,14 +99,55 @@ TEST_F(PreprocessOnRanks, GoesOnAfterItWasKilled) {
     EXPECT_LT(parts("killed"), input.size()) << "killed too late for this test";
     EXPECT_FALSE(std::filesystem::exists(at("killed_text_document.bin")));
   }
-  // What was joined before is joined anew, also where it was more.
+  // What lies behind the end of all tokens is cut off.
   const Path joined = at("killed.parts/text.bin");
   EXPECT_TRUE(std::filesystem::exists(joined));
-  write_file_atomic(joined, std::string(std::size_t{20} << 20, 'x'));
+  std::filesystem::resize_file(joined, std::uintmax_t{20} << 20);
   const std::string out = good(preprocess("killed", input));  // one process goes on where two ranks were
   EXPECT_CONTAINS(out, " of 40 parts are there already");
   expect_same("one", "killed");
   EXPECT_FALSE(std::filesystem::exists(at("killed.parts")));
+}
+
+/// At each write to the files of all tokens, of either rank: the others know of the unit and have given places to
+/// those behind it, and of one key it may lie at its place already.
+TEST_F(PreprocessOnRanks, KilledAtAnyWriteItEndsWithTheSameBytes) {
+  const std::string play = read_text_file(test::source_folder() / "data/tinyshakespeare.txt");
+  Words input;
+  for (std::size_t i = 0; i < 6; ++i) {
+    std::string lines;
+    for (std::size_t at = 0; at < 300'000; at += 1'000)
+      lines += nlohmann::json{{"text", play.substr(i * 50'000 + at, 1'000)}, {"other", str("line ", at)}}.dump() + "\n";
+    input.push_back(at(str(i, ".jsonl")));
+    write_file_atomic(input.back(), lines);
+  }
+  input.push_back("--json_keys=text,other");
+  good(preprocess("one", input));
+  std::set<std::size_t> there;
+  for (const int rank : {0, 1}) {
+    for (int number = 0; number < 3; ++number) {
+      std::filesystem::remove_all(at("killed.parts"));
+      write_file_atomic(folder_ / "counts", std::string(3 * sizeof(u64), '\0'));
+      Words launcher{"env",
+                     "LD_PRELOAD=" + (test::binary_folder() / "tests/libmcpp_faulty_disk.so").string(),
+                     "ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0",
+                     "FAULTY_DISK_FOLDER=" + at("killed.parts"),
+                     "FAULTY_DISK_COUNTS=" + at("counts"),
+                     "FAULTY_DISK=signal",
+                     str("FAULTY_DISK_AFTER=", number),
+                     str("FAULTY_DISK_SIGNAL=", SIGKILL),
+                     str("FAULTY_DISK_RANK=", rank)};
+      for (const std::string& word : mpirun(2)) launcher.push_back(word);
+      EXPECT_NE(test::Program(preprocess("killed", input), root() / "process", 0, launcher).wait().code, 0);
+      EXPECT_FALSE(std::filesystem::exists(at("killed_text_document.bin")));
+      there.insert(parts("killed"));
+      const Outcome outcome = run_on(1 + number, preprocess("killed", input));
+      ASSERT_EQ(outcome.code, 0) << outcome.err;
+      expect_same("one", "killed");
+      EXPECT_EQ(read_text_file(at("one_other_document.bin")), read_text_file(at("killed_other_document.bin")));
+    }
+  }
+  EXPECT_GT(there.size(), 1u) << "it was always killed at the same place";
 }
 
 /// While it makes parts, joins them, or takes them away.
@@ -152,14 +194,19 @@ TEST_F(PreprocessOnRanks, AFullDiskIsNamedAndThePartsStay) {
   const Words input = many_files();
   good(preprocess("one", input));
   const i64 bytes = static_cast<i64>(std::filesystem::file_size(at("one_text_document.bin")));
-  const Outcome full = test::Program(preprocess("full", plus(input, "--parts")), root() / "process", bytes - 1).wait();
-  EXPECT_EQ(full.code, 2) << full.err;
-  EXPECT_CONTAINS(full.err, "full.parts/text.bin: cannot be written: ");
-  EXPECT_FALSE(std::filesystem::exists(at("full_text_document.bin")));
-  const Outcome later = run_on(2, preprocess("full", input));
-  ASSERT_EQ(later.code, 0) << later.err;
-  EXPECT_CONTAINS(later.out, "40 of 40 parts are there already");
-  expect_same("one", "full");
+  for (const i64 room : {bytes / 2, bytes - 1}) {
+    SCOPED_TRACE(room);
+    const Outcome full = test::Program(preprocess("full", plus(input, "--parts")), root() / "process", room).wait();
+    EXPECT_EQ(full.code, 2) << full.err;
+    EXPECT_CONTAINS(full.err, "full.parts/text.bin: cannot be written: ");
+    EXPECT_FALSE(std::filesystem::exists(at("full_text_document.bin")));
+    const std::size_t there = parts("full");
+    EXPECT_GE(there, 15u);
+    const Outcome later = run_on(2, preprocess("full", input));
+    ASSERT_EQ(later.code, 0) << later.err;
+    EXPECT_CONTAINS(later.out, str(there, " of 40 parts are there already"));
+    expect_same("one", "full");
+  }
 }
 
 TEST_F(PreprocessOnRanks, OneProcessKeepsPartsWhenAsked) {

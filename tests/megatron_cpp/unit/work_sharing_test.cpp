@@ -22,25 +22,29 @@ TEST(WorkSharing, EveryPieceIsDoneOnce) {
     run_local_ranks(3, [&](Communicator& world, int rank) {
       WorkDone last;
       std::set<std::string> told;
+      std::set<i64> ended;
       share_work(
           world, pieces,
-          [&](i64 piece, const std::function<void(double)>& add) -> EndOfPiece {
+          [&](i64 piece, const std::function<void(double)>& add) -> WorkedPiece {
             std::this_thread::sleep_for(std::chrono::milliseconds(2));
             add(10);
             const std::lock_guard lock(mutex);
             done.insert(piece), workers.insert(rank);
-            return [rank, piece] { return str("piece ", piece, " of rank ", rank); };
+            return {str("piece ", piece, " of rank ", rank), [](const std::stop_token&) {}};
           },
           [&](const WorkDone& all) {
             last = all;
-            for (const DonePiece& news : all.news) {
+            for (const PieceNews& news : all.news) {
               EXPECT_EQ(news.text, str("piece ", news.piece, " of rank ", news.rank));
               told.insert(news.text);
             }
+            ended.insert(all.ended.begin(), all.ended.end());
+            EXPECT_LE(ended.size(), told.size());
           });
       EXPECT_EQ(last.pieces, pieces);
       EXPECT_EQ(last.amount, 10.0 * static_cast<double>(pieces));
       EXPECT_EQ(std::ssize(told), pieces) << "every rank is told of every piece";
+      EXPECT_EQ(std::ssize(ended), pieces) << "and of its end";
     });
     EXPECT_EQ(done.size(), static_cast<std::size_t>(pieces));
     EXPECT_EQ(std::set(done.begin(), done.end()).size(), static_cast<std::size_t>(pieces));
@@ -57,7 +61,7 @@ TEST(WorkSharing, AnErrorOfOneRankIsThatOfAll) {
     const std::string error = test::input_error([&] {
       share_work(
           world, 3,
-          [&](i64 piece, const std::function<void(double)>& add) -> EndOfPiece {
+          [&](i64 piece, const std::function<void(double)>& add) -> WorkedPiece {
             if (piece == 1) fail(ExitCode::BadInput, "piece 1 is bad");
             try {
               while (true) {
@@ -76,25 +80,41 @@ TEST(WorkSharing, AnErrorOfOneRankIsThatOfAll) {
   EXPECT_EQ(given_up, 2);
 }
 
-/// The end of a piece, here one that waits for the next piece, keeps nobody from that.
+/// The end of a piece, here one that waits until the rank has begun two more, keeps nobody from work.
 TEST(WorkSharing, WorksOnWhileAPieceEnds) {
   run_local_ranks(2, [&](Communicator& world, int) {
-    std::promise<void> second;
+    std::promise<void> third;
     std::atomic<int> begun = 0;
     WorkDone last;
     share_work(
-        world, 6,
-        [&](i64, const std::function<void(double)>&) -> EndOfPiece {
+        world, 10,
+        [&](i64, const std::function<void(double)>&) -> WorkedPiece {
           const int number = begun++;
-          if (number == 1) second.set_value();
-          return [&, number] {
-            if (number == 0 && second.get_future().wait_for(std::chrono::seconds(60)) != std::future_status::ready)
-              fail(ExitCode::BadInput, "nothing was begun");
-            return std::string();
-          };
+          if (number == 2) third.set_value();
+          return {
+              "", [&, number](const std::stop_token&) {
+                if (number == 0 && third.get_future().wait_for(std::chrono::seconds(60)) != std::future_status::ready)
+                  fail(ExitCode::BadInput, "nothing was begun");
+              }};
         },
         [&](const WorkDone& all) { last = all; });
-    EXPECT_EQ(last.pieces, 6);
+    EXPECT_EQ(last.pieces, 10);
+  });
+}
+
+/// Here the end of the first piece waits for news of all others.
+TEST(WorkSharing, AnEndMayWaitForNewsOfOthers) {
+  run_local_ranks(3, [&](Communicator& world, int) {
+    std::atomic<std::size_t> told = 0;
+    share_work(
+        world, 9,
+        [&](i64 piece, const std::function<void(double)>&) -> WorkedPiece {
+          return {"", [&, piece](const std::stop_token&) {
+                    while (piece == 0 && told < 9) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                  }};
+        },
+        [&](const WorkDone& all) { told += all.news.size(); });
+    EXPECT_EQ(told, 9u);
   });
 }
 
@@ -103,11 +123,12 @@ TEST(WorkSharing, AnErrorAtAnEndIsThatOfAll) {
     const std::string error = test::input_error([&] {
       share_work(
           world, 9,
-          [&](i64 piece, const std::function<void(double)>&) -> EndOfPiece {
-            return [piece] {
-              check_input(piece != 2, "the disk is full");
-              return std::string();
-            };
+          [&](i64 piece, const std::function<void(double)>&) -> WorkedPiece {
+            return {"", [piece](const std::stop_token& stop) {
+                      check_input(piece != 2, "the disk is full");
+                      while (piece == 0 && !stop.stop_requested())  // for what will never be
+                        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                    }};
           },
           [](const WorkDone&) {});
     });

@@ -1,0 +1,137 @@
+#include "data/parts/parts_folder.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/check.h"
+#include "data/parts/joined_file.h"
+
+namespace mcpp {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kDescription = "preprocess.json";
+constexpr int kVersion = 2;  ///< of what lies in the folder; before there was one, each part had a dataset of its own
+
+std::string short_name(const WorkUnit& unit) {
+  const std::string identity = unit.identity();
+  return checksum_hex(std::as_bytes(std::span(identity)));
+}
+
+}  // namespace
+
+PartsFolder::PartsFolder(const PreprocessOptions& options, std::vector<std::string> keys)
+    : options_(options), keys_(std::move(keys)), path_(options.output_prefix + ".parts") {}
+
+bool PartsFolder::exists() const {
+  return std::filesystem::exists(path_ / kDescription);
+}
+
+std::string PartsFolder::description(const Tokenizer& tokenizer) const {
+  return Json{{"version", kVersion},
+              {"tokenizer_checksum", tokenizer.checksum()},
+              {"json_keys", keys_},
+              {"text_document", enum_name(options_.text_document)},
+              {"append_eod", options_.append_eod},
+              {"keep_empty", options_.keep_empty},
+              {"skip_malformed", options_.skip_malformed},
+              {"invalid_utf8", enum_name(options_.invalid_utf8)}}
+             .dump(2) +
+         "\n";
+}
+
+void PartsFolder::open(const Tokenizer& tokenizer) const {
+  const std::string now = description(tokenizer);
+  if (!exists()) {
+    mcpp::create_directories(path_);
+    return write_file_atomic(path_ / kDescription, now);
+  }
+  const std::string before = read_text_file(path_ / kDescription);
+  check_input(before == now, path_.string(), ": holds parts that were made with another tokenizer or by other rules:\n",
+              before, "now:\n", now, "Give the same ones again, or remove the folder to begin anew");
+}
+
+void PartsFolder::remove() const {
+  std::filesystem::rename(path_, path_.string() + ".done");
+  remove_leftovers();
+}
+
+void PartsFolder::remove_leftovers() const {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_.string() + ".done", ignored);
+}
+
+Path PartsFolder::tokens_path(const WorkUnit& unit, const std::string& key) const {
+  return path_ / str(short_name(unit), "_", key, ".tokens");
+}
+
+Path PartsFolder::part_path(const WorkUnit& unit) const {
+  return path_ / (short_name(unit) + ".part");
+}
+
+/// They may not all be there where somebody took them away.
+void PartsFolder::check_tokens(const WorkUnit& unit, const PartNote& note) const {
+  for (std::size_t k = 0; k < keys_.size(); ++k) {
+    const DatasetInfo& info = note.keys[k].info;
+    const bool is_placed = !note.places.empty();
+    const Path path = is_placed ? joined_path(keys_[k]) : tokens_path(unit, keys_[k]);
+    const i64 size = static_cast<i64>(std::filesystem::file_size(path));
+    const i64 bytes = info.tokens * token_bytes(note.keys[k].token_type());
+    if (!is_placed) {
+      check_input(size == bytes, path.string(), ": is not whole");
+      continue;
+    }
+    const Place& place = note.places[k];
+    const WholeBlocks blocks(place.begin, place.end);
+    check_input(blocks.begin == blocks.end || size >= blocks.end, path.string(), ": ends before ", blocks.end);
+  }
+}
+
+std::optional<PartNote> PartsFolder::read_note(const WorkUnit& unit) const {
+  if (!std::filesystem::exists(part_path(unit))) return std::nullopt;
+  try {
+    PartNote note = read_part(unit).note;
+    check_tokens(unit, note);
+    return note;
+  } catch (const std::filesystem::filesystem_error&) {
+    return std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+PartContent PartsFolder::read_part(const WorkUnit& unit) const {
+  return mcpp::read_part(part_path(unit), unit, keys_);
+}
+
+void PartsFolder::write_part(const WorkUnit& unit, const PartContent& part) const {
+  mcpp::write_part(part_path(unit), unit, keys_, part);
+}
+
+void PartsFolder::remove_tokens(const WorkUnit& unit) const {
+  std::error_code ignored;
+  for (const std::string& key : keys_) std::filesystem::remove(tokens_path(unit, key), ignored);
+}
+
+std::vector<std::optional<PartNote>> PartsFolder::keep_parts_of(const std::vector<WorkUnit>& units) const {
+  // Listed: a network file system may not notice for a while that a file is there for which it was asked in vain.
+  std::set<Path> found;
+  for (const auto& entry : std::filesystem::directory_iterator(path_)) found.insert(entry.path());
+  std::vector<std::optional<PartNote>> notes;
+  std::set<Path> kept{path_ / kDescription};
+  for (const std::string& key : keys_) kept.insert(joined_path(key));
+  for (const WorkUnit& unit : units) {
+    const auto& note = notes.emplace_back(found.contains(part_path(unit)) ? read_note(unit) : std::nullopt);
+    if (!note) continue;
+    kept.insert(part_path(unit));
+    if (!note->places.empty()) continue;
+    for (const std::string& key : keys_) kept.insert(tokens_path(unit, key));
+  }
+  for (const Path& path : found)
+    if (!kept.contains(path)) std::filesystem::remove(path);
+  fsync_path(path_);
+  return notes;
+}
+
+}  // namespace mcpp

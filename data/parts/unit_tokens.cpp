@@ -1,0 +1,204 @@
+#include "data/parts/unit_tokens.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "data/prepare/document_output.h"
+#include "data/prepare/thread_pool.h"
+
+namespace mcpp {
+
+bool TokenMemory::take(i64 bytes) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return used_ + bytes <= most_ || !is_writing_; });
+  if (used_ + bytes > most_) return false;
+  used_ += bytes;
+  return true;
+}
+
+void TokenMemory::give_back(i64 bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    used_ -= bytes;
+  }
+  changed_.notify_all();
+}
+
+void TokenMemory::set_writing(bool writing) {
+  {
+    const std::lock_guard lock(mutex_);
+    is_writing_ = writing;
+  }
+  changed_.notify_all();
+}
+
+UnitTokens::UnitTokens(const PartsFolder& folder, const WorkUnit& unit, TokenMemory& memory)
+    : folder_(folder), unit_(unit), memory_(memory), in_memory_(folder.keys().size()) {}
+
+UnitTokens::~UnitTokens() {
+  memory_.give_back(taken_);
+}
+
+void UnitTokens::add(std::size_t key, std::span<const std::byte> bytes) {
+  const i64 size = std::ssize(bytes);
+  if (writing_.empty() && !memory_.take(size)) move_to_files();
+  if (!writing_.empty()) return writing_[key]->write(bytes);
+  taken_ += size;
+  in_memory_[key].reserve(static_cast<std::size_t>(unit_.bytes));  // mostly enough, and takes what is filled alone
+  in_memory_[key].insert(in_memory_[key].end(), bytes.begin(), bytes.end());
+}
+
+void UnitTokens::move_to_files() {
+  for (std::size_t k = 0; k < in_memory_.size(); ++k) {
+    writing_.push_back(std::make_unique<AtomicFile>(folder_.tokens_path(unit_, folder_.keys()[k])));
+    writing_[k]->write(in_memory_[k]);
+    std::vector<std::byte>().swap(in_memory_[k]);
+  }
+  memory_.give_back(std::exchange(taken_, 0));
+}
+
+void UnitTokens::finish(PartContent part) {
+  part_ = std::move(part);
+  if (writing_.empty()) return;
+  for (const auto& file : writing_) file->commit();
+  folder_.write_part(unit_, part_);
+  map_files();
+}
+
+void UnitTokens::map_files() {
+  for (const std::string& key : folder_.keys()) in_files_.emplace_back(folder_.tokens_path(unit_, key));
+}
+
+std::span<const std::byte> UnitTokens::bytes(std::size_t key) const {
+  return in_files_.empty() ? in_memory_[key] : in_files_[key].bytes();
+}
+
+std::unique_ptr<UnitTokens> UnitTokens::left_in_files(const PartsFolder& folder, const WorkUnit& unit,
+                                                      TokenMemory& memory) {
+  if (!folder.read_note(unit)) return nullptr;
+  auto tokens = std::make_unique<UnitTokens>(folder, unit, memory);
+  tokens->part_ = folder.read_part(unit);
+  tokens->map_files();
+  return tokens;
+}
+
+namespace {
+
+/// The pieces of one unit.
+class UnitReader {
+ public:
+  UnitReader(const WorkUnit& unit, const TextRange& range, const DocumentFormat& format)
+      : source_(unit.path, range), cut_(cut_for(unit.path, format)), begin_(source_.bytes_consumed()) {}
+
+  std::optional<InputFiles::Piece> next() {
+    InputFiles::Piece piece{.path = source_.path(), .piece = {}, .progress = 0};
+    if (!source_.next(piece.piece, kTokenisedPieceBytes, cut_)) return std::nullopt;
+    piece.progress = source_.bytes_consumed() - begin_;
+    return piece;
+  }
+
+ private:
+  TextSource source_;
+  Cut cut_;
+  u64 begin_;
+};
+
+/// One key of a unit while it is tokenised.
+class KeyOfUnit {
+ public:
+  KeyOfUnit(std::string name, bool continues, const PreprocessOptions& options, const Tokenizer& tokenizer,
+            TokenSequences::Sink sink)
+      : continues_(continues),
+        sequences_(std::move(name), tokenizer.vocab_size(), std::move(sink)),
+        documents_(sequences_, {options.append_eod, options.keep_empty}, tokenizer, continues) {}
+
+  void add(const TokenSegment& segment) {
+    const bool is_head = !documents_.head_ended();
+    documents_.add(segment);
+    if (is_head) head_tokens_ = documents_.tokens();
+    if (segment.ends_document) closed_tokens_ = documents_.tokens();
+  }
+  PartOfKey finish() {
+    PartOfKey key;
+    key.continues = continues_;
+    key.head_ends = continues_ && documents_.head_ended();
+    key.head_tokens = head_tokens_;
+    key.empty_documents = documents_.empty_documents();
+    key.is_open = documents_.end_open_document();
+    if (key.is_open && !(continues_ && !key.head_ends)) key.open_tokens = documents_.tokens() - closed_tokens_;
+    sequences_.flush();
+    key.info = documents_.info();
+    key.info.documents = std::ssize(lengths(key));
+    return key;
+  }
+  /// Of the documents that lie in this unit alone.
+  std::vector<i32> lengths(const PartOfKey& key) const {
+    const IndexContent& index = sequences_.index();
+    std::vector<i32> lengths;
+    std::size_t sequence = 0;
+    for (const i32 sequences : index.sequences_in_document)
+      lengths.push_back(sequences > 0 ? index.lengths[sequence++] : 0);
+    if (key.is_open && !lengths.empty()) lengths.pop_back();
+    if (key.head_ends) lengths.erase(lengths.begin());
+    return lengths;
+  }
+
+ private:
+  bool continues_;
+  TokenSequences sequences_;
+  DocumentOutput documents_;
+  i64 head_tokens_ = 0, closed_tokens_ = 0;  // of the first document where it continues; of documents that have ended
+};
+
+std::unique_ptr<UnitTokens> tokenise_range(const PartsFolder& folder, const WorkUnit& unit, const TextRange& range,
+                                           const Tokenizer& tokenizer, i64 workers, TokenMemory& memory,
+                                           const std::function<void(i64)>& progress) {
+  const PreprocessOptions& options = folder.options();
+  const DocumentFormat format = options.format();
+  auto tokens = std::make_unique<UnitTokens>(folder, unit, memory);
+  std::vector<std::unique_ptr<KeyOfUnit>> keys;
+  for (std::size_t k = 0; k < folder.keys().size(); ++k) {
+    keys.push_back(std::make_unique<KeyOfUnit>(str(unit.path.string(), ", for ", options.prefix_of(folder.keys()[k])),
+                                               !range.begins_document, options, tokenizer,
+                                               [&, k](std::span<const std::byte> bytes) { tokens->add(k, bytes); }));
+  }
+  PartContent part;
+  UnitReader reader(unit, range, format);
+  ordered_parallel(
+      workers, [&] { return reader.next(); },
+      [&](InputFiles::Piece raw) { return tokenise(std::move(raw), format, tokenizer); },
+      [&](const TokenisedPiece& piece) {
+        for (std::size_t k = 0; k < piece.by_key.size(); ++k)
+          for (const TokenSegment& segment : piece.by_key[k]) keys[k]->add(segment);
+        part.note.malformed_lines += piece.malformed;
+        progress(static_cast<i64>(piece.progress));
+      });
+  for (const auto& key : keys) {
+    part.note.keys.push_back(key->finish());
+    part.lengths.push_back(key->lengths(part.note.keys.back()));
+  }
+  check_file_of(unit);
+  tokens->finish(std::move(part));
+  return tokens;
+}
+
+}  // namespace
+
+std::unique_ptr<UnitTokens> tokenise_unit(const PartsFolder& folder, const WorkUnit& unit, const Tokenizer& tokenizer,
+                                          i64 workers, TokenMemory& memory,
+                                          const std::function<void(i64 bytes)>& progress) {
+  if (auto tokens = UnitTokens::left_in_files(folder, unit, memory)) return tokens;
+  const auto tokenised = [&](const TextRange& range) {
+    return tokenise_range(folder, unit, range, tokenizer, workers, memory, progress);
+  };
+  check_file_of(unit);
+  try {
+    return tokenised(unit.range);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::BadInput || unit.range.begin == 0) throw;
+    tokenised(with_line_number(unit.path, unit.range));  // fails again, and names the line as it is counted in the file
+    throw;
+  }
+}
+
+}  // namespace mcpp
