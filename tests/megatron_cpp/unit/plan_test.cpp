@@ -77,7 +77,7 @@ TEST_F(PlanCommand, EmitsWhereThingsAre) {
           .wait();
   EXPECT_THAT(dry.err, AllOf(HasSubstr("dataset /data/corpus: there is no file"), Not(HasSubstr("offload_folder: "))));
 
-  EXPECT_THAT(emitted("small_host", "64", {"--other_numbers", "--tp=1"}), HasSubstr("gradients packed"));
+  EXPECT_THAT(emitted("small_host", "64", {"--other_numbers", "--tp=1", "--pp=1"}), HasSubstr("gradients packed"));
   EXPECT_THAT(read_text_file(file), HasSubstr("zero_quantized_gradients = true"));
   EXPECT_THAT(Program({"config", file, "--optimizer.offload_folder=/scratch"}, folder_ / "config").wait().err,
               Not(HasSubstr("zero_")));
