@@ -43,6 +43,13 @@ double elsewhere(const Layout& layout, const MemoryEstimate& rank, OffloadTier t
          there(layout.activations_place, activations);
 }
 
+/// Which of compare_groups() the groups of that name (ParallelState) are for; norms are the gradients'.
+std::size_t axis_of(const std::string& group) {
+  if (group == "tp" || group == "expert_tp" || group == "tp_cp") return 0;
+  if (group.starts_with("cp_")) return 1;
+  return group == "ep" ? 2 : 3;
+}
+
 std::string off_text(const RunPart& part) {
   if (part.predicted <= 0) return "";
   constexpr double kTimes = 10;
@@ -75,6 +82,13 @@ void speed_up(MeasuredRates& rates, double factor) {
 
 }  // namespace
 
+PredictedStep predicted_step(const Job& job, double memory_bytes) {
+  return {.time = step_time(job),
+          .stages = step_time_by_rank(job),
+          .memory_bytes = memory_bytes,
+          .global_batch_size = job.work.global_batch_size};
+}
+
 std::vector<RunPart> compare(const StepTime& predicted, double predicted_memory, const MeasuredRun& measured) {
   std::vector<RunPart> parts{
       {"step", predicted.seconds, measured.seconds},
@@ -93,6 +107,13 @@ bool is_much_off(const RunPart& part, const MeasuredRun& measured) {
   return difference > kOfWhole * whole && difference > kMuchOff * std::max(part.predicted, part.measured);
 }
 
+std::string much_off_text(const RunPart& part) {
+  const std::string measured = value_text(part, part.measured), predicted = value_text(part, part.predicted);
+  const std::string off = part.predicted <= 0 ? "" : str(", ", off_text(part));
+  return str(part.name, " is more than 20 % off: ", measured, part.is_memory ? "" : " of a step", ", predicted ",
+             predicted, off);
+}
+
 Hardware as_measured(Hardware h, const StepTime& predicted, const MeasuredRun& measured) {
   const double factor = computing(predicted) / measured.computing();
   DeviceRates& d = h.device;
@@ -106,6 +127,34 @@ Hardware as_measured(Hardware h, const StepTime& predicted, const MeasuredRun& m
   for (double& bandwidth : h.links.bandwidth) bandwidth *= communication / real;
   for (double& latency : h.links.latency) latency *= real / communication;
   return h;
+}
+
+std::vector<RunPart> compare_stages(const std::vector<StepTime>& predicted, const MeasuredRun& measured) {
+  std::vector<RunPart> parts;
+  const std::size_t stages = predicted.size(), ranks = measured.computing_by_rank.size();
+  if (stages < 2 || ranks % stages != 0 || ranks == 0) return parts;
+  const std::size_t together = ranks / stages;  // the pipeline's is the outermost axis
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    double sum = 0;
+    for (std::size_t i = 0; i < together; ++i) sum += measured.computing_by_rank[stage * together + i];
+    parts.push_back({.name = str("computing of pipeline rank ", stage),
+                     .predicted = computing(predicted[stage]),
+                     .measured = sum / static_cast<double>(together)});
+  }
+  return parts;
+}
+
+std::vector<RunPart> compare_groups(const StepTime& predicted, const MeasuredRun& measured) {
+  if (measured.groups.empty()) return {};
+  const PassTime& work = predicted.work;
+  std::vector<RunPart> parts{
+      {.name = "tensor-parallel communication", .predicted = work.tensor_parallel},
+      {.name = "context-parallel communication", .predicted = work.context_parallel},
+      {.name = "tokens to experts and back", .predicted = work.expert_parallel},
+      {.name = "gradients and weights, not hidden", .predicted = work.data_parallel + predicted.data_parallel}};
+  for (const auto& [group, seconds] : measured.groups) parts[axis_of(group)].measured += seconds;
+  std::erase_if(parts, [](const RunPart& part) { return part.predicted <= 0 && part.measured <= 0; });
+  return parts;
 }
 
 std::vector<RunPart> compare_modules(const Job& job, const MeasuredRun& measured) {

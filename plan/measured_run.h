@@ -8,6 +8,15 @@
 
 namespace mcpp {
 
+/// What was predicted of a step of a training.
+struct PredictedStep {
+  StepTime time;
+  std::vector<StepTime> stages;  ///< by position in the pipeline
+  double memory_bytes = 0;       ///< of the rank that needs most
+  i64 global_batch_size = 0;
+};
+PredictedStep predicted_step(const Job& job, double memory_bytes);
+
 /// Of a step, as the log of a run has it: shares are means over its ranks.
 struct MeasuredRun {
   double seconds = 0;
@@ -15,6 +24,8 @@ struct MeasuredRun {
   double peak_memory_bytes = 0;                      ///< of the rank that needed most; 0 = not known
   std::map<std::string, double> peak_by_class = {};  ///< of each class of memory, of the rank that needed most of it
   double in_host_bytes = 0, on_disk_bytes = 0;       ///< kept there instead, of the rank that had most
+  std::vector<double> computing_by_rank = {};        ///< seconds of a step; empty = not known
+  std::map<std::string, double> groups = {};         ///< seconds of a step that ranks wait in each kind of group
   std::map<std::string, double> modules = {};  ///< seconds of a step in each, forward and backward, where it was traced
   i64 world_size = 0;                          ///< 0 = not known
   std::string config = {};                     ///< of the run, in TOML; "" = not known
@@ -32,6 +43,10 @@ struct RunPart {
 };
 /// The step, computing, waiting in the pipeline, communication; and memory, last, where it was measured.
 std::vector<RunPart> compare(const StepTime& predicted, double predicted_memory, const MeasuredRun& measured);
+/// Computing of each position in the pipeline, where there are several: the mean of its ranks.
+std::vector<RunPart> compare_stages(const std::vector<StepTime>& predicted, const MeasuredRun& measured);
+/// Communication by what it is for, where its groups were measured.
+std::vector<RunPart> compare_groups(const StepTime& predicted, const MeasuredRun& measured);
 /// Embedding, the two halves of each layer, and output: as far as they were traced.
 std::vector<RunPart> compare_modules(const Job& job, const MeasuredRun& measured);
 /// Classes of memory, and what is elsewhere, each of the rank that needs most of it.
@@ -40,6 +55,8 @@ std::vector<RunPart> compare_memory(const Layout& layout, const std::vector<Memo
 /// Whether a part is so far off that something is slow or the hardware is another: more than 20 %, and more than 2 % of
 /// the step, or of the memory.
 bool is_much_off(const RunPart& part, const MeasuredRun& measured);
+/// "computing is more than 20 % off: 310.0 ms of a step, predicted 200.0 ms, 55.0 %".
+std::string much_off_text(const RunPart& part);
 
 /// As fast as the run was: rates of computing, and those of links where there was communication that was predicted.
 Hardware as_measured(Hardware hardware, const StepTime& predicted, const MeasuredRun& measured);

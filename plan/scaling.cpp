@@ -16,6 +16,11 @@ double rate(const ScalingPoint& point) {
   return real(point.global_batch_size) / step_seconds(point) / real(point.world_size);
 }
 
+std::string why_none(const Hardware& hardware, const Workload& work, const SearchLimits& limits) {
+  const std::vector<std::string> conflicts = limit_conflicts(hardware, work, limits);
+  return conflicts.empty() ? "no layout divides the model and the batch" : conflicts.front();
+}
+
 }  // namespace
 
 std::vector<ScalingPoint> scaling(const Hardware& hardware, const Implementation& program, const Workload& work,
@@ -30,7 +35,10 @@ std::vector<ScalingPoint> scaling(const Hardware& hardware, const Implementation
     of_world.world_size = world;
     of_world.keep = 1;
     ScalingPoint point{.world_size = world, .global_batch_size = grown.global_batch_size, .found = {}};
-    if (has_layouts(hardware, grown, of_world)) point.found = search_layouts(hardware, program, grown, of_world);
+    if (has_layouts(hardware, grown, of_world))
+      point.found = search_layouts(hardware, program, grown, of_world);
+    else
+      point.conflict = why_none(hardware, grown, of_world);
     points.push_back(std::move(point));
     if (points.back().found.best.empty()) continue;
     if (first == nullptr) first = &points.back();

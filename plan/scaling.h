@@ -7,8 +7,9 @@ namespace mcpp {
 struct ScalingPoint {
   i64 world_size = 0;
   i64 global_batch_size = 0;
-  SearchResult found;     ///< `best` is empty where nothing fits
-  double efficiency = 0;  ///< tokens per second and rank, of those of the first point that fits
+  SearchResult found;         ///< `best` is empty where nothing fits
+  std::string conflict = {};  ///< why there is no layout at all, whatever the memory
+  double efficiency = 0;      ///< tokens per second and rank, of those of the first point that fits
 };
 
 /// The best layouts of each world. Strong scaling leaves the batch as it is; weak scaling has the batch grow with the

@@ -10,6 +10,7 @@
 #include "plan/layout_memory.h"
 #include "plan/layouts.h"
 #include "plan/places.h"
+#include "plan/recompute_count.h"
 
 namespace mcpp {
 namespace {
@@ -36,7 +37,11 @@ std::vector<std::string> kinds_of(const Layout& l, bool has_experts) {
   }
   using enum Recompute::Granularity;
   const auto granularity = l.recompute.granularity;
-  kinds.push_back(str("recompute ", granularity == None ? "none" : granularity == Full ? "full" : "selective"));
+  const bool is_part = granularity == Full && l.recompute.method == Recompute::Method::Block;
+  kinds.push_back(str("recompute ", granularity == None        ? "none"
+                                    : is_part                  ? "some layers"
+                                    : granularity == Selective ? "selective"
+                                                               : "full"));
   kinds.push_back(str("activations ", enum_name(l.activations_place)));
   if (l.node_ranks > 1) kinds.emplace_back("weights twice");
   if (l.rounding.packed_weights) kinds.emplace_back("weights packed");
@@ -105,6 +110,14 @@ class Search {
       }
       return;
     }
+    add_fitting(layout, memory);
+    if (const auto fewer = with_fewest_recomputed(memory_, layout, work_.model, limits_.memory_bytes)) {
+      ++result_.possible;
+      add_fitting(*fewer, memory_.most(*fewer));
+    }
+  }
+
+  void add_fitting(const Layout& layout, const MemoryEstimate& memory) {
     ++result_.fitting;
     fitting_.push_back({.layout = layout, .memory = memory, .least = least_seconds(job(layout)), .time = {}});
   }

@@ -36,11 +36,10 @@ SearchLimits limits_of(const PlanOptions& options, const Hardware& hardware) {
           .keep = static_cast<int>(options.keep)};
 }
 
-/// Of the rank that needs most.
-double most_memory(const Config& config, int world_size) {
-  double most = 0;
-  for (const MemoryEstimate& rank : estimate_memory_by_stage(config, world_size)) most = std::max(most, rank.total());
-  return most;
+/// What to say of a rank that needs so much; "" where it fits.
+std::string too_much_text(double memory, const SearchLimits& limits) {
+  return memory <= limits.memory_bytes ? ""
+                                       : str(", and it has ", human_bytes(limits.memory_bytes), ": it does not fit");
 }
 
 /// The configuration's own layout, whether or not it fits.
@@ -56,11 +55,12 @@ void predict(const PlanOptions& options, const Config& config, const Job& any, c
   const double memory = most_memory(config, world_size);
   if (!options.html.empty()) write_file_atomic(options.html, step_page(own, step));
   if (options.json) return log.info(step_json(own, step, memory));
-  log.info(step_text(own, step) + "  " + human_bytes(memory) + " of memory on the rank that needs most\n");
+  log.info(str(step_text(own, step), "  ", human_bytes(memory), " of memory on the rank that needs most",
+               too_much_text(memory, limits_of(options, any.hardware)), "\n"));
 }
 
 /// Of the layout that the configuration has, when it can run.
-std::string configured(const Config& config, const Job& best, const StepTime& best_time) {
+std::string configured(const Config& config, const Job& best, const StepTime& best_time, const SearchLimits& limits) {
   const int world_size = static_cast<int>(best.layout.world_size);
   if (const auto problems = layout_problems(config, world_size); !problems.empty())
     return str("the configuration's own layout cannot run on ", world_size, " ranks: ", problems.front(), "\n");
@@ -68,9 +68,10 @@ std::string configured(const Config& config, const Job& best, const StepTime& be
   if (const auto missing = missing_rates(best.hardware, layout); !missing.empty())
     return str("the configuration's own layout cannot be predicted: ", missing.front(), "\n");
   const Job own{best.hardware, best.program, best.work, layout};
-  const double seconds = step_time(own).seconds;
+  const double seconds = step_time(own).seconds, memory = most_memory(config, world_size);
   return str("the configuration's own layout: ", own.layout.describe(), "\n  ", human_step_seconds(seconds),
-             " a step, ", fixed(seconds / best_time.seconds, 2), " times the best\n");
+             " a step, ", fixed(seconds / best_time.seconds, 2), " times the best; a rank needs ", human_bytes(memory),
+             too_much_text(memory, limits), "\n");
 }
 
 /// A run that was measured, with its own configuration and ranks, as far as it wrote them.
@@ -101,7 +102,8 @@ Hardware hardware_of_run(const PlanOptions& options, const FormerRun& run, const
   work.expert_imbalance = options.expert_imbalance;
   const Job own{hardware, program, work, layout_of(run.config, run.world_size)};
   const StepTime predicted = configured_step(own, run.config, run.world_size);
-  std::vector<RunPart> details = compare_modules(own, run.measured);
+  std::vector<RunPart> details = compare_stages(step_time_by_rank(own), run.measured);
+  for (RunPart& part : compare_modules(own, run.measured)) details.push_back(std::move(part));
   const std::vector<MemoryEstimate> ranks = estimate_memory_by_stage(run.config, run.world_size);
   for (RunPart& part : compare_memory(own.layout, ranks, run.measured)) details.push_back(std::move(part));
   const std::vector<RunPart> whole = compare(predicted, most_memory(run.config, run.world_size), run.measured);
@@ -119,7 +121,7 @@ void plan_layouts(const PlanOptions& options, const Config& config, const Job& a
   const Candidate& best = result.best.front();
   const Job job{hardware, any.program, any.work, best.layout};
   if (options.explain) log.info(recipe_text(usual_recipe(hardware, any.work, options.world_size)));
-  log.info(search_text(job, result) + configured(config, job, best.time));
+  log.info(search_text(job, result) + configured(config, job, best.time, limits));
   if (options.explain) log.info(step_text(job, best.time) + roofline_text(job) + gains_text(what_helps(job)));
   if (options.explain || options.failures.device_hours > 0) log.info(save_text(job, save_time(job)));
   if (options.failures.device_hours > 0) {

@@ -63,9 +63,9 @@ struct PlanOptions {
           between(0, 1e9));
     visit("restart_seconds", self.failures.restart_seconds, "from a failure to the first new step", between(0, 1e9));
     visit("tokens", self.deadline.tokens, "to train on: the fewest devices that do so in time, instead of all this",
-          at_least(0));
-    visit("deadline_hours", self.deadline.hours, "the time that they have", at_least(0));
-    visit("price", self.deadline.price, "of an hour of a device", at_least(0));
+          between(0, 1e18));
+    visit("deadline_hours", self.deadline.hours, "the time that they have", between(0, 1e9));
+    visit("price", self.deadline.price, "of an hour of a device", between(0, 1e9));
     visit("from_run", self.from_run,
           "folder of a run, or its metrics.jsonl: what it took beside what is predicted, and all else for hardware as "
           "fast as it was");

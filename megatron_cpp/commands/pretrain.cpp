@@ -77,7 +77,7 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
                    "; a second Ctrl-C ends the program at once"));
   });
   Session session = initialize(*config, world);
-  Trainer trainer(*config, session, signals, log);
+  Trainer trainer(*config, session, signals, log, planned.predicted);
   is_training = true;
   return trainer.train();
 }

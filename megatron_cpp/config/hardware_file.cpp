@@ -39,6 +39,7 @@ Hardware parse_hardware(std::string_view toml, const std::string& name) {
   Hardware hardware;
   SettingsReader reader(hardware_fields(hardware));
   read_toml(toml, name, reader);
+  if (reader.is_incomplete()) reader.finish();  // no TOML: nothing that is missing was left out
   for (const Field& field : reader.fields())
     if (!reader.was_set(field.key) && !is_optional(field.key) && !reader.is_doubtful(field.key))
       reader.add_gap(str(name, ": ", field.key, ": is missing: ", field.help));

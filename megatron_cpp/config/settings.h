@@ -91,6 +91,7 @@ class SettingsReader {
     add_problem(std::move(text));
     is_incomplete_ = true;
   }
+  bool is_incomplete() const { return is_incomplete_; }
   bool was_set(std::string_view key) const { return settings_.count(std::string(key)) > 0; }
   /// Whether a setting of this key was refused, or a misspelt key probably meant it.
   bool is_doubtful(const std::string& key) const { return doubtful_.count(key) > 0; }

@@ -56,6 +56,7 @@ MeasuredRun told_by(const nlohmann::json& table) {
                    .peak_memory_bytes = most(by_rank(table, "peak_memory_bytes")),
                    .in_host_bytes = most(by_rank(table, "in_host_bytes")),
                    .on_disk_bytes = most(by_rank(table, "on_disk_bytes"))};
+  for (const double ms : by_rank(table, "compute_ms")) told.computing_by_rank.push_back(1e-3 * ms);
   if (const auto classes = table.find("peak_by_class"); classes != table.end() && classes->is_object())
     for (const auto& [name, ranks] : classes->items()) told.peak_by_class[name] = most(by_rank(*classes, name));
   return told;

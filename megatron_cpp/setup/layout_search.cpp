@@ -1,11 +1,14 @@
 #include "megatron_cpp/setup/layout_search.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/number_text.h"
+#include "base/program/shipped_file.h"
 #include "megatron_cpp/config/hardware_file.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/placement.h"
+#include "megatron_cpp/setup/plan.h"
 #include "plan/places.h"
 #include "plan/step/elsewhere.h"
 
@@ -66,6 +69,12 @@ void fail_nothing_fits(const SearchResult& result, const Hardware& hardware, con
                  : str("no world that its links join would do; use devices with more memory"));
 }
 
+double most_memory(const Config& config, int world_size) {
+  double most = 0;
+  for (const MemoryEstimate& rank : estimate_memory_by_stage(config, world_size)) most = std::max(most, rank.total());
+  return most;
+}
+
 StepTime configured_step(const Job& any, const Config& config, int world_size) {
   check_layout(config, world_size);
   const Job own{any.hardware, any.program, any.work, layout_of(config, world_size)};
@@ -79,7 +88,7 @@ PlannedRun plan_run(const Config& config, const PlanRequest& request, int world_
     check_input(!request.plan, "--plan: needs --hardware, the kind of cluster that it plans for");
     return {.config = config, .text = {}, .warning = {}};
   }
-  const Hardware hardware = load_hardware(request.hardware, request.hardware_folder);
+  const Hardware hardware = load_hardware(request.hardware, find_shipped(request.hardware_folder));
   const Implementation program;
   const Workload work = workload_of(config);
   check_fp8_rate(hardware, work);
@@ -88,17 +97,22 @@ PlannedRun plan_run(const Config& config, const PlanRequest& request, int world_
   if (request.plan) {
     if (found.best.empty()) fail_nothing_fits(found, hardware, work, limits);
     const Candidate& best = best_that_runs(found, config, world_size);
-    return {.config = with_layout(config, best.layout),
+    Config planned = with_layout(config, best.layout);
+    const double memory = most_memory(planned, world_size);
+    return {.config = std::move(planned),
             .text = str("planned for ", world_size, " x ", hardware.device.name, ": ", best.layout.describe(), ", ",
                         human_step_seconds(best.time.seconds), " a step predicted, the best of ", found.fitting,
                         " layouts that fit"),
-            .warning = {}};
+            .warning = {},
+            .predicted = predicted_step({hardware, program, work, best.layout}, memory)};
   }
   const double seconds = configured_step({hardware, program, work, {}}, config, world_size).seconds;
   PlannedRun run{.config = config,
                  .text = str("predicted on ", world_size, " x ", hardware.device.name, ": ",
                              human_step_seconds(seconds), " a step"),
-                 .warning = {}};
+                 .warning = {},
+                 .predicted = predicted_step({hardware, program, work, layout_of(config, world_size)},
+                                             most_memory(config, world_size))};
   if (!found.best.empty() && seconds > kMuchSlower * found.best.front().time.seconds)
     run.warning = str("another layout is predicted to be ", fixed(seconds / found.best.front().time.seconds, 1),
                       " times as fast: ", found.best.front().layout.describe(),

@@ -119,8 +119,9 @@ Config with_layout(Config config, const Layout& layout) {
   TrainingConfig& t = config.training;
   t.micro_batch_size = layout.micro_batch_size;
   t.recompute_granularity = static_cast<RecomputeGranularity>(layout.recompute.granularity);
-  t.recompute_method = RecomputeMethod::Uniform;
-  t.recompute_num_layers = 0;
+  const bool is_part = layout.recompute.method == Recompute::Method::Block;
+  t.recompute_method = is_part ? RecomputeMethod::Block : RecomputeMethod::Uniform;
+  t.recompute_num_layers = is_part || layout.recompute.num_layers > 1 ? layout.recompute.num_layers : 0;
   t.distribute_saved_activations = layout.recompute.distributes_saved;
   t.recompute_modules.clear();
   if (layout.recompute.granularity == Recompute::Granularity::Selective) {

@@ -4,8 +4,11 @@
 
 namespace mcpp {
 
-RankReports::RankReports(KeptRef<LoggingConfig> config, Session& session, KeptRef<Log> log)
-    : config_(config), session_(session), log_(log) {}
+RankReports::RankReports(KeptRef<LoggingConfig> config, Session& session, KeptRef<Log> log,
+                         const std::optional<PredictedStep>& predicted)
+    : config_(config), session_(session), log_(log) {
+  if (predicted) check_.emplace(*predicted);
+}
 
 RankStats RankReports::own(const LogWindow& line, const BytesAway& away) const {
   const RankSeconds window = line.seconds();
@@ -30,17 +33,28 @@ std::vector<RankStats> RankReports::tell(i64 iteration, const LogWindow& window,
   constexpr i64 kRanksPerLine = 16;
   if (tables_++ % (1 + (world.size() - 1) / kRanksPerLine) == 0)
     metrics.write(RankTable{.iteration = iteration, .ranks = ranks});
+  std::vector<GroupSecondsByName> groups;
+  if (world.size() > 1 && (config_.straggler_factor > 0 || check_)) groups = spent_in_groups();
+  const bool is_cold = !std::exchange(is_warm_, true);  // the first line has the start in it
+  if (check_ && !is_cold)
+    for (const std::string& text :
+         check_->add(window.last().global_batch_size,
+                     measured_step(1e-3 * window.means().elapsed_ms, ranks, groups, window.iterations())))
+      log_.warn(text);
   if (world.size() == 1) return {};
   if (iteration > 1 && !std::exchange(are_shown_, true)) log_.info(rank_table(ranks, session_.parallel.topology));
-  if (config_.straggler_factor > 0) name_stragglers(ranks, window.seconds().clock);
+  if (config_.straggler_factor > 0) name_stragglers(ranks, groups, window.seconds().clock);
   return ranks;
 }
 
-void RankReports::name_stragglers(const std::vector<RankStats>& ranks, double seconds) {
-  const double factor = config_.straggler_factor;
+std::vector<GroupSecondsByName> RankReports::spent_in_groups() {
   const GroupSecondsByName now = group_seconds(session_.parallel);
-  const std::vector<GroupSecondsByName> groups =
-      gather_group_seconds(now - std::exchange(group_seconds_, now), session_.parallel.world);
+  return gather_group_seconds(now - std::exchange(group_seconds_, now), session_.parallel.world);
+}
+
+void RankReports::name_stragglers(const std::vector<RankStats>& ranks, const std::vector<GroupSecondsByName>& groups,
+                                  double seconds) {
+  const double factor = config_.straggler_factor;
   for (const auto& text : {slow_ranks_.add(slow_rank(ranks, session_.parallel.topology, factor)),
                            slow_groups_.add(slow_group(groups, seconds, factor))})
     if (text) log_.warn(*text);

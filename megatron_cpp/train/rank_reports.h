@@ -1,12 +1,13 @@
 // What the ranks of a training spend, told at lines of the log: a table of all, and who keeps the others waiting.
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "base/kept_ref.h"
 #include "megatron_cpp/config/logging_config.h"
 #include "megatron_cpp/monitor/log_window.h"
 #include "megatron_cpp/monitor/metrics.h"
-#include "megatron_cpp/monitor/stragglers.h"
+#include "megatron_cpp/monitor/step_check.h"
 #include "megatron_cpp/setup/initialize.h"
 
 namespace mcpp {
@@ -14,7 +15,9 @@ namespace mcpp {
 /// Called by all ranks alike.
 class RankReports {
  public:
-  RankReports(KeptRef<LoggingConfig> config, Session& session, KeptRef<Log> log);
+  /// `predicted`: of a step of this layout; nothing where nobody asked for it.
+  RankReports(KeptRef<LoggingConfig> config, Session& session, KeptRef<Log> log,
+              const std::optional<PredictedStep>& predicted);
 
   /// Of the iterations of `window`, the last of which is `iteration`; `away`: what this rank keeps elsewhere. To the
   /// metrics, once to the log too, after the first line that is not of a cold start; and warnings. Gives what ranks
@@ -23,15 +26,19 @@ class RankReports {
 
  private:
   RankStats own(const LogWindow& window, const BytesAway& away) const;
-  void name_stragglers(const std::vector<RankStats>& ranks, double seconds);
+  /// What ranks spent in their groups since the last line.
+  std::vector<GroupSecondsByName> spent_in_groups();
+  void name_stragglers(const std::vector<RankStats>& ranks, const std::vector<GroupSecondsByName>& groups,
+                       double seconds);
 
   const LoggingConfig& config_;
   Session& session_;
   const Log& log_;
-  bool are_shown_ = false;
+  bool are_shown_ = false, is_warm_ = false;
   i64 tables_ = 0;                    // gathered so far
   GroupSecondsByName group_seconds_;  // at the last line
   StragglerWatch slow_ranks_, slow_groups_;
+  std::optional<StepCheck> check_;
 };
 
 }  // namespace mcpp

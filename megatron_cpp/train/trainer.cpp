@@ -34,7 +34,8 @@ double peak_tflops(const Config& config, Device& device) {
 
 }  // namespace
 
-Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& signals, KeptRef<Log> log)
+Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& signals, KeptRef<Log> log,
+                 const std::optional<PredictedStep>& predicted)
     : config_(config),
       session_(session),
       log_(log),
@@ -60,7 +61,7 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
       schedule_(config_.optimizer, training_length(config)),
       validation_(config, datasets_, session, state_, watch_, metrics_, tensorboard_, log),
       metrics_(is_first_rank() ? config_.metrics_path() : Path(), progress_.iteration, log),
-      rank_reports_(std::cref(config_.logging), session, log) {
+      rank_reports_(std::cref(config_.logging), session, log, predicted) {
   tensorboard_.begin({.iteration = progress_.iteration, .consumed_samples = progress_.consumed_samples}, metrics_);
   state_.set_watch(&watch_);
   saver_.set_listener([this](i64 iteration, const std::string& text) {

@@ -24,7 +24,9 @@ class Trainer {
  public:
   /// Builds everything that `config` names and resumes from the newest checkpoint, if there is one. Called by all
   /// ranks, which then do everything together; rank 0 logs.
-  Trainer(KeptRef<Config> config, Session& session, const SignalWatch& signals, KeptRef<Log> log);
+  /// `predicted`: of a step of the configuration, if it is to be held against the steps as they are.
+  Trainer(KeptRef<Config> config, Session& session, const SignalWatch& signals, KeptRef<Log> log,
+          const std::optional<PredictedStep>& predicted);
 
   /// Trains to the end, or until a signal, exit_interval or exit_duration_in_mins says to stop. Saves, evaluates and
   /// logs on the way. Returns Done, or Preempted after a signal. An evaluation that a run before this one owes, because

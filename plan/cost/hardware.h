@@ -19,6 +19,9 @@ struct EnumNames<ProductType> {
   static constexpr std::array<std::string_view, 3> value{"bf16", "fp8", "fp32"};
 };
 
+// Whatever is built, in the units of the files; beyond them a number is a slip.
+inline constexpr double kLeastRate = 1e-6, kMostRate = 1e9, kMostUnits = 1e7;
+
 /// Rates of one device, in the units of the files: TFLOP/s, GB, GB/s, microseconds; G = 1e9.
 struct DeviceRates {
   std::string name;
@@ -36,25 +39,29 @@ struct DeviceRates {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("name", self.name, "what it is called");
-    visit("bf16_peak", self.bf16_peak, "TFLOP/s of products in bf16 or fp16 by the data sheet, dense", greater_than(0));
-    visit("bf16_attained", self.bf16_attained, "TFLOP/s that large products of random numbers reach", greater_than(0));
-    visit("fp8_peak", self.fp8_peak, "the same in fp8; 0 = it has none", at_least(0));
-    visit("fp8_attained", self.fp8_attained, "the same in fp8; 0 = it has none", at_least(0));
-    visit("fp32_peak", self.fp32_peak, "the same in fp32", greater_than(0));
-    visit("fp32_attained", self.fp32_attained, "the same in fp32", greater_than(0));
+    visit("bf16_peak", self.bf16_peak, "TFLOP/s of products in bf16 or fp16 by the data sheet, dense",
+          between(kLeastRate, kMostRate));
+    visit("bf16_attained", self.bf16_attained, "TFLOP/s that large products of random numbers reach",
+          between(kLeastRate, kMostRate));
+    visit("fp8_peak", self.fp8_peak, "the same in fp8; 0 = it has none", between(0, kMostRate));
+    visit("fp8_attained", self.fp8_attained, "the same in fp8; 0 = it has none", between(0, kMostRate));
+    visit("fp32_peak", self.fp32_peak, "the same in fp32", between(kLeastRate, kMostRate));
+    visit("fp32_attained", self.fp32_attained, "the same in fp32", between(kLeastRate, kMostRate));
     visit("attention_attained", self.attention_attained,
-          "TFLOP/s of causal attention with heads of 128 and long sequences, in bf16", greater_than(0));
-    visit("cores", self.cores, "units that compute tiles of a product at the same time", at_least(1));
-    visit("tile_rows", self.tile_rows, "rows of the tile of a product that one of them computes", at_least(1));
-    visit("tile_columns", self.tile_columns, "its columns", at_least(1));
-    visit("memory", self.memory, "GB", greater_than(0));
-    visit("memory_bandwidth", self.memory_bandwidth, "GB/s by the data sheet", greater_than(0));
-    visit("memory_attained", self.memory_attained, "GB/s that a kernel over long vectors reaches", greater_than(0));
-    visit("kernel_gap", self.kernel_gap, "microseconds from one kernel to the next", at_least(0));
+          "TFLOP/s of causal attention with heads of 128 and long sequences, in bf16", between(kLeastRate, kMostRate));
+    visit("cores", self.cores, "units that compute tiles of a product at the same time", between(1, kMostUnits));
+    visit("tile_rows", self.tile_rows, "rows of the tile of a product that one of them computes",
+          between(1, kMostUnits));
+    visit("tile_columns", self.tile_columns, "its columns", between(1, kMostUnits));
+    visit("memory", self.memory, "GB", between(kLeastRate, kMostRate));
+    visit("memory_bandwidth", self.memory_bandwidth, "GB/s by the data sheet", between(kLeastRate, kMostRate));
+    visit("memory_attained", self.memory_attained, "GB/s that a kernel over long vectors reaches",
+          between(kLeastRate, kMostRate));
+    visit("kernel_gap", self.kernel_gap, "microseconds from one kernel to the next", between(0, kMostRate));
     visit("speed_spread", self.speed_spread,
           "standard deviation of the speed of such devices: the slowest of a group holds up all", between(0, 0.5));
     visit("communication_cores", self.communication_cores,
-          "units that a collective takes from what is computed meanwhile", at_least(0));
+          "units that a collective takes from what is computed meanwhile", between(0, kMostRate));
   }
 };
 
@@ -67,10 +74,12 @@ struct LinkTiers {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("tier", self.tier, "names, the nearest first: nvlink, rack, pod");
-    visit("ranks", self.ranks, "devices that such links join, each a multiple of the one before", at_least(1));
-    visit("bandwidth", self.bandwidth, "GB/s of one device in one direction, when all send", greater_than(0));
+    visit("ranks", self.ranks, "devices that such links join, each a multiple of the one before",
+          between(1, kMostUnits));
+    visit("bandwidth", self.bandwidth, "GB/s of one device in one direction, when all send",
+          between(kLeastRate, kMostRate));
     visit("attained", self.attained, "the part of it that large collectives reach", between(0.01, 1));
-    visit("latency", self.latency, "microseconds of one step of a ring", at_least(0));
+    visit("latency", self.latency, "microseconds of one step of a ring", between(0, kMostRate));
   }
 };
 
@@ -80,17 +89,19 @@ struct HostRates {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("memory", self.memory, "GB of the host's memory for each device", at_least(0));
+    visit("memory", self.memory, "GB of the host's memory for each device", between(0, kMostRate));
     visit("memory_bandwidth", self.memory_bandwidth,
           "GB/s of the host's memory for each device, at which states there are updated; 0 = not known, nothing is put "
           "there",
-          at_least(0));
-    visit("link_bandwidth", self.link_bandwidth, "GB/s between a device and its host, one direction", at_least(0));
-    visit("nvme_bandwidth", self.nvme_bandwidth, "GB/s to local disks for each device; 0 = none", at_least(0));
+          between(0, kMostRate));
+    visit("link_bandwidth", self.link_bandwidth, "GB/s between a device and its host, one direction",
+          between(0, kMostRate));
+    visit("nvme_bandwidth", self.nvme_bandwidth, "GB/s to local disks for each device; 0 = none",
+          between(0, kMostRate));
     visit("cores", self.cores,
           "of a machine whose ranks compute on its processors, and take turns when they are more; 0 = each device has "
           "its own",
-          at_least(0));
+          between(0, kMostRate));
   }
 };
 

@@ -10,6 +10,12 @@ const char* place_name(OffloadTier tier) {
   return tier == OffloadTier::Host ? "in host memory" : "on disk";
 }
 
+/// "full" of all layers one by one, of groups, or of some.
+std::string count_text(const Recompute& recompute) {
+  if (recompute.method == Recompute::Method::Block) return str(" of ", recompute.num_layers, " layers a stage");
+  return recompute.num_layers > 1 ? str(" in groups of ", recompute.num_layers) : "";
+}
+
 }  // namespace
 
 bool Rounding::goes_with(int zero_stage) const {
@@ -79,7 +85,7 @@ std::string Layout::describe() const {
   if (rounding.bf16_gradients) text += ", gradients in bf16";
   if (rounding.power_sgd_rank > 0) text += str(", factors of rank ", rounding.power_sgd_rank);
   text += str(", micro batch ", micro_batch_size);
-  if (recompute.granularity == Recompute::Granularity::Full) text += ", recompute full";
+  if (recompute.granularity == Recompute::Granularity::Full) text += ", recompute full" + count_text(recompute);
   if (recompute.granularity == Recompute::Granularity::Selective) text += ", recompute selective";
   const std::string part = states_elsewhere < 1 ? str(fixed(100 * states_elsewhere, 0), " % of ") : "";
   for (const auto& [place, what] : {std::pair(states_place, part + "optimizer state"),

@@ -101,7 +101,7 @@ std::string scaling_text(const Job& job, const std::vector<ScalingPoint>& points
   for (const ScalingPoint& point : points) {
     text += pad_left(str(point.world_size), 8) + pad_left(str(point.global_batch_size), 8);
     if (point.found.best.empty()) {
-      text += point.found.possible > 0 ? "  nothing fits\n" : "  no layout divides the model and the batch\n";
+      text += str("  ", point.found.possible > 0 ? "nothing fits" : point.conflict, "\n");
       continue;
     }
     const Candidate& best = point.found.best.front();

@@ -53,6 +53,36 @@ TEST(MeasuredRun, NamesThePartThatIsOff) {
   EXPECT_THAT(text, testing::Not(testing::ContainsRegex("(embedding|workspace) .*\\*\n")));
 }
 
+// Each position in the pipeline, and what communication is for.
+TEST(MeasuredRun, StagesAndGroupsAreComparedToo) {
+  const Hardware hardware = test::toy_cluster(100, 10);
+  const Workload work = test::toy_workload(16, 2048, 16, 64);
+  const Implementation program;
+  const PredictedStep predicted = predicted_step({hardware, program, work, kLayout}, 1e9);
+  EXPECT_EQ(predicted.global_batch_size, 64);
+  MeasuredRun run = run_on(hardware, work);
+  EXPECT_THAT(compare_stages(predicted.stages, run), testing::IsEmpty());
+  const double own = run.computing();
+  run.computing_by_rank = {own, own, own, own, own, own, own, 9 * own};
+  const std::vector<RunPart> stages = compare_stages(predicted.stages, run);
+  ASSERT_THAT(names(stages), testing::ElementsAre("computing of pipeline rank 0", "computing of pipeline rank 1"));
+  EXPECT_NEAR(stages[0].measured, own, 1e-12);
+  EXPECT_NEAR(stages[1].measured, 3 * own, 1e-12);
+  EXPECT_NEAR(stages[static_cast<std::size_t>(predicted.time.rank)].predicted / own, 1, 0.01);
+  EXPECT_FALSE(is_much_off(stages[0], run));
+  EXPECT_TRUE(is_much_off(stages[1], run));
+  EXPECT_THAT(compare_groups(predicted.time, run), testing::IsEmpty());
+  run.groups = {{"tp", 1}, {"tp_cp", 2}, {"dp_shard", 4}, {"model", 8}};
+  const std::vector<RunPart> groups = compare_groups(predicted.time, run);
+  ASSERT_THAT(names(groups),
+              testing::ElementsAre("tensor-parallel communication", "gradients and weights, not hidden"));
+  EXPECT_EQ(groups[0].measured, 3);
+  EXPECT_EQ(groups[0].predicted, predicted.time.work.tensor_parallel);
+  EXPECT_EQ(groups[1].measured, 12);
+  EXPECT_EQ(much_off_text({.name = "computing", .predicted = 0.2, .measured = 0.31}),
+            "computing is more than 20 % off: 310.0 ms of a step, predicted 200.0 ms, 55.0 %");
+}
+
 TEST(MeasuredRun, HardwareAsItWasFoundPredictsTheRun) {
   const Workload work = test::toy_workload(16, 2048, 16, 64);
   const Implementation program;

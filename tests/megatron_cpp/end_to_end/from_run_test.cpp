@@ -92,5 +92,20 @@ TEST_F(FromRun, HasTheRunsOwnLayoutModulesAndMemory) {
   }
 }
 
+// While it runs, on hardware that it is not, a training names what is off.
+TEST_F(FromRun, IsComparedWhileItTrains) {
+  const std::string gap = "kernel_gap = ";
+  std::string kind = read_text_file(test::source_folder() / "configs/hardware/a100_80gb.toml");
+  kind.replace(kind.find(gap), kind.find('\n', kind.find(gap)) - kind.find(gap), gap + "1e6");
+  write_file_atomic(at("slow.toml"), kind);
+  const Words more{"--hardware=" + at("slow.toml"), "--logging.log_interval=2"};
+  const Outcome alone = run(pretrain("alone", more));
+  ASSERT_EQ(alone.code, 0) << alone.err;
+  EXPECT_CONTAINS(alone.out + alone.err, "computing is more than 20 % off: ");
+  const Outcome two = run_on(2, pretrain("two", plus(more, "--parallel.pipeline_model_parallel_size=2")));
+  ASSERT_EQ(two.code, 0) << two.err;
+  EXPECT_CONTAINS(two.out + two.err, "computing of pipeline rank 1 is more than 20 % off: ");
+}
+
 }  // namespace
 }  // namespace mcpp

@@ -103,7 +103,19 @@ TEST(Search, LosesNothingAndIsTheSameEveryTime) {
   EXPECT_LT(result.fitting, result.possible);
   LayoutMemory memory(work);
   double best = 1e30;
-  i64 fitting = 0, away = 0;
+  i64 fitting = 0, away = 0, in_part = 0;
+  const auto look_at = [&](const Layout& layout) {
+    const Job job{hardware, program, work, layout};
+    const double seconds = step_time(job).seconds;
+    EXPECT_LE(least_seconds(job), seconds * (1 + 1e-12)) << layout.describe();
+    best = std::min(best, seconds);
+  };
+  const auto most_layers = [&](const Layout& layout) {
+    i64 most = 0;
+    for (const StageContents& stage : split_stages(layout.stage_split(work.model)))
+      most = std::max(most, stage.num_layers());
+    return most;
+  };
   for_each_layout(hardware, work, limits, [&](Layout layout) {
     bool fits = false;
     for (const OffloadTier tier : {OffloadTier::Device, OffloadTier::Host, OffloadTier::File}) {
@@ -113,15 +125,25 @@ TEST(Search, LosesNothingAndIsTheSameEveryTime) {
       if (estimate.total() > limits.memory_bytes || in_host > 1e9 * hardware.host.memory) continue;
       if (!fits && tier != OffloadTier::Device) ++away;
       fits = true;
-      const Job job{hardware, program, work, layout};
-      const double seconds = step_time(job).seconds;
-      EXPECT_LE(least_seconds(job), seconds * (1 + 1e-12)) << layout.describe();
-      best = std::min(best, seconds);
+      look_at(layout);
     }
     if (fits) ++fitting;
+    if (layout.recompute.granularity != Recompute::Granularity::Full) return;
+    // Any number of layers of a stage; counted is one, where some have room and not all.
+    layout.activations_place = OffloadTier::Device;
+    layout.recompute.method = Recompute::Method::Block;
+    bool fits_in_part = false, fits_without = false;
+    for (layout.recompute.num_layers = 0; layout.recompute.num_layers < 16; ++layout.recompute.num_layers) {
+      if (memory.most(layout).total() > limits.memory_bytes) continue;
+      fits_without |= layout.recompute.num_layers == 0;
+      fits_in_part |= layout.recompute.num_layers < most_layers(layout);
+      look_at(layout);
+    }
+    if (fits_in_part && !fits_without) ++fitting, ++in_part;
   });
   EXPECT_EQ(result.fitting, fitting);
   EXPECT_GT(away, 0);
+  EXPECT_GT(in_part, 0);
   EXPECT_EQ(result.best.front().time.seconds, best);
   const SearchResult again = search_layouts(hardware, program, work, limits);
   for (std::size_t i = 0; i < result.best.size(); ++i)
@@ -378,6 +400,33 @@ TEST(Search, KeepsTheStatesThatHaveRoom) {
   const Config run = with_layout(load_config(source_folder() / "configs/llama_70b.toml"), best.layout);
   EXPECT_EQ(run.optimizer.offload_fraction, best.layout.states_elsewhere);
   EXPECT_EQ(layout_of(run, 16).describe(), best.layout.describe());
+}
+
+// Where all layers recomputed are too many and none too few: as few as fit, as the program takes it.
+TEST(Search, RecomputesNoMoreLayersThanItMust) {
+  const Hardware hardware = catalogue("h100_sxm");
+  const Implementation program;
+  const Config base = load_config(source_folder() / "configs/llama_8b.toml");
+  const Workload work = workload_of(base);
+  const SearchLimits limits = limits_for(hardware, 3);
+  const SearchResult result = search_layouts(hardware, program, work, limits);
+  ASSERT_FALSE(result.best.empty());
+  const Candidate& best = result.best.front();
+  EXPECT_EQ(best.layout.recompute.method, Recompute::Method::Block) << best.layout.describe();
+  EXPECT_THAT(best.layout.describe(), HasSubstr(" layers a stage"));
+  LayoutMemory memory(work);
+  Layout fewer = best.layout, all = best.layout;
+  fewer.recompute.num_layers -= 1;
+  EXPECT_GT(memory.most(fewer).total(), limits.memory_bytes);
+  all.recompute = {.granularity = Recompute::Granularity::Full};
+  EXPECT_LT(best.time.seconds, 0.98 * step_time({hardware, program, work, all}).seconds);
+  const Config run = with_layout(base, best.layout);
+  EXPECT_THAT(run.conflicts(), testing::IsEmpty());
+  EXPECT_EQ(run.training.recompute_num_layers, best.layout.recompute.num_layers);
+  EXPECT_EQ(layout_of(run, 3).describe(), best.layout.describe());
+  double most = 0;
+  for (const MemoryEstimate& rank : estimate_memory_by_stage(run, 3)) most = std::max(most, rank.total());
+  EXPECT_NEAR(best.memory.total() / most, 1, 1e-9);
 }
 
 // An output that computes as much as layers do is given to a stage with fewer of them.

@@ -77,7 +77,7 @@ TEST_F(PlanCommand, EmitsWhereThingsAre) {
           .wait();
   EXPECT_THAT(dry.err, AllOf(HasSubstr("dataset /data/corpus: there is no file"), Not(HasSubstr("offload_folder: "))));
 
-  EXPECT_THAT(emitted("small_host", "64", {"--other_numbers", "--tp=1"}), HasSubstr("gradients packed"));
+  EXPECT_THAT(emitted("small_host", "64", {"--other_numbers", "--tp=1", "--pp=1"}), HasSubstr("gradients packed"));
   EXPECT_THAT(read_text_file(file), HasSubstr("zero_quantized_gradients = true"));
   EXPECT_THAT(Program({"config", file, "--optimizer.offload_folder=/scratch"}, folder_ / "config").wait().err,
               Not(HasSubstr("zero_")));
@@ -119,10 +119,11 @@ TEST_F(PlanCommand, DrawsAndTellsWhatHelps) {
 }
 
 TEST_F(PlanCommand, Scales) {
-  const Outcome strong = run({"--hardware=h100_sxm", "--scale=64,128,131"});
+  const Outcome strong = run({"--hardware=h100_sxm", "--scale=64,128,131,32768"});
   ASSERT_EQ(strong.code, 0) << strong.err;
   for (const char* part :
-       {"strong scaling on H100 SXM", "     128    1024", "by Amdahl's law", "     131    1024  no layout divides"})
+       {"strong scaling on H100 SXM", "     128    1024", "by Amdahl's law", "     131    1024  no layout divides",
+        "   32768    1024  world_size = 32768, but the links of H100 SXM join 24576 at most"})
     EXPECT_THAT(strong.out, HasSubstr(part));
   const Outcome weak = run({"--hardware=h100_sxm", "--scale=64,128", "--weak"});
   EXPECT_THAT(weak.out, AllOf(HasSubstr("      64    1024"), HasSubstr("     128    2048"), Not(HasSubstr("Amdahl"))));
@@ -166,6 +167,8 @@ TEST_F(PlanCommand, RefusesBadInputAllAtOnce) {
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--device_hours=5", "--save_seconds=1e300"},
                  {"save_seconds", "at most"});
   expect_refused({"--hardware=h100_sxm", "--world_size=7", "--tp=1", "--pp=1"}, {"no layout of 7 ranks divides"});
+  expect_refused({"--hardware=h100_sxm", "--tokens=1e30", "--deadline_hours=1e300", "--price=-1"},
+                 {"tokens", "deadline_hours", "price", "at most"});
 }
 
 // What would be left out of the answer without a word is named, too.
@@ -205,10 +208,15 @@ TEST(HardwareFile, RefusesWithEveryReason) {
                    "mine.toml");
   });
   for (const char* part :
-       {"mine.toml:3:1: device.bf16_peak: must be greater than 0",
+       {"mine.toml:3:1: device.bf16_peak: must be at least 1e-06 and at most",
         "device.cors: unknown key; did you mean device.cores?", "device.memory_bandwidth: is missing",
         "links.bandwidth: is missing", "host.memory: is missing"})
     EXPECT_CONTAINS(error, part);
+
+  // Text that is no TOML is one problem: nobody left the keys out that it would have had.
+  const std::string broken = input_error([] { parse_hardware("[device]\nname = \"x\ncores = 3\n", "mine.toml"); });
+  EXPECT_CONTAINS(broken, "mine.toml:2:");
+  EXPECT_EQ(broken.find("is missing"), std::string::npos) << broken;
 
   std::string text = print_hardware(catalogue("a100_80gb"));
   const auto replace = [&](const std::string& from, const std::string& to) {
