@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/strings.h"
+#include "megatron_cpp/monitor/step_trace.h"
 
 namespace mcpp {
 namespace {
@@ -62,14 +63,16 @@ MeasuredRun told_by(const nlohmann::json& table) {
   return told;
 }
 
-/// The trace of the latest iterations; empty when there is none.
-Path newest_trace(const Path& folder) {
+/// The trace of the latest iterations after `start`, where the run began or went on: those before may be of another
+/// layout. Empty when there is none.
+Path newest_trace(const Path& folder, i64 start) {
+  const std::string first = trace_prefix(start + 1);
   Path newest;
   for (const Path& place : {folder, folder / "traces"}) {
     std::error_code ignored;
     for (const auto& entry : std::filesystem::directory_iterator(place, ignored)) {
       const std::string name = entry.path().filename();
-      const bool is_trace = name.starts_with("trace_iter_") && name.ends_with(".json");
+      const bool is_trace = name.starts_with("trace_iter_") && name.ends_with(".json") && name >= first;
       if (is_trace && (newest.empty() || newest.filename() < entry.path().filename())) newest = entry.path();
     }
   }
@@ -101,7 +104,8 @@ std::set<std::pair<double, double>> device_threads(const nlohmann::json& events)
 
 /// What metrics.jsonl has since the last start, by iteration.
 struct RunLines {
-  MeasuredRun start;  ///< its ranks and its configuration
+  MeasuredRun start;   ///< its ranks and its configuration
+  i64 iterations = 0;  ///< that were done before it
   std::map<double, MeasuredRun> steps, tables;
 };
 
@@ -115,6 +119,7 @@ RunLines read_lines(const Path& file) {
     if (type == "run")
       lines = {
           .start = {.world_size = static_cast<i64>(number(object, "world_size")), .config = text(object, "config")},
+          .iterations = static_cast<i64>(iteration),
           .steps = {},
           .tables = {}};
     if (type == "ranks") lines.tables[iteration] = told_by(object);
@@ -186,7 +191,8 @@ MeasuredRun read_measured_run(const Path& run) {
   found.world_size = lines.start.world_size, found.config = lines.start.config;
   check_input(found.computing() > 0, file.string(), ": tells of a step in which ranks only waited: bubble ",
               found.bubble, ", exposed_communication ", found.exposed_communication);
-  if (const Path trace = newest_trace(file.parent_path()); !trace.empty()) found.modules = traced_modules(trace);
+  if (const Path trace = newest_trace(file.parent_path(), lines.iterations); !trace.empty())
+    found.modules = traced_modules(trace);
   return found;
 }
 

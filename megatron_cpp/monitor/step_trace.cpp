@@ -25,6 +25,10 @@ std::string seven_digits(i64 iteration) {
 
 }  // namespace
 
+std::string trace_prefix(i64 first_iteration) {
+  return "trace_iter_" + seven_digits(first_iteration);
+}
+
 void StepTrace::begin(const Spent& spent) {
   mine_ = {.name = name_of_rank(session_.parallel), .trace = {}, .before = {}, .after = {}, .figures = {}};
   mine_.before = compare_clocks(session_.parallel.world);
@@ -83,7 +87,7 @@ void TraceWindow::end(i64 iteration, const StepTrace::Spent& spent) {
 
 void TraceWindow::write() {
   if (!trace_ || !is_over_) return;
-  const Path path = folder_ / str("trace_iter_", seven_digits(first_), "_", seven_digits(last_), ".json");
+  const Path path = folder_ / str(trace_prefix(first_), "_", seven_digits(last_), ".json");
   const nlohmann::ordered_json facts{{"first_iteration", first_}, {"last_iteration", last_}};
   const std::string problem = trace_->write(path, facts.dump());
   trace_.reset();

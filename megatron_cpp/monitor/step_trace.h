@@ -11,6 +11,9 @@
 
 namespace mcpp {
 
+/// How the name of a trace begins whose first iteration is this: "trace_iter_0000031". In the order of iterations.
+std::string trace_prefix(i64 first_iteration);
+
 /// One trace: begin(), end(), write(). All ranks call the same.
 class StepTrace {
  public:

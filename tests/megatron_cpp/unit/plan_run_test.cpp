@@ -127,6 +127,16 @@ TEST_F(RunMetrics, HavePeaksByClassAndTimesOfModules) {
   EXPECT_NEAR(found.modules.at("decoder.layers.1.mlp"), 2.5e-3, 1e-12);  // of two ranks, in two iterations
   EXPECT_NEAR(found.modules.at("output_layer"), 1e-3, 1e-12);
   EXPECT_TRUE(traced_modules(folder_ / "traces/trace_iter_0000001_0000001.json").empty());
+
+  // A run that went on, perhaps on another layout, has no trace of its own yet.
+  write(
+      "{\"type\":\"run\",\"iteration\":2}\n{\"type\":\"train\",\"iteration\":3,\"elapsed_ms\":9}\n"
+      "{\"type\":\"train\",\"iteration\":4,\"elapsed_ms\":9}\n");
+  EXPECT_TRUE(read_measured_run(folder_ / ".").modules.empty());
+  write(
+      "{\"type\":\"run\",\"iteration\":1}\n{\"type\":\"train\",\"iteration\":2,\"elapsed_ms\":9}\n"
+      "{\"type\":\"train\",\"iteration\":3,\"elapsed_ms\":9}\n");
+  EXPECT_EQ(read_measured_run(folder_ / ".").modules.size(), 2);
 }
 
 // Steps of a start before may be of another layout; and where each iteration has a line, shares of the time are in the
