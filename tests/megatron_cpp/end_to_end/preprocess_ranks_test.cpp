@@ -42,6 +42,11 @@ class PreprocessOnRanks : public EndToEndOnRanks {
     }
     return names;
   }
+  void remove_dataset(const std::string& prefix) const {
+    for (const char* key : {"text", "other"})
+      for (const char* ending : {".bin", ".idx", ".json"})
+        std::filesystem::remove(at(prefix) + "_" + key + "_document" + ending);
+  }
   std::size_t parts(const std::string& prefix) const {
     std::size_t found = 0;
     std::error_code none;
@@ -117,7 +122,9 @@ TEST_F(PreprocessOnRanks, KilledAtAnyWriteItEndsWithTheSameBytes) {
   for (std::size_t i = 0; i < 6; ++i) {
     std::string lines;
     for (std::size_t at = 0; at < 300'000; at += 1'000)
-      lines += nlohmann::json{{"text", play.substr(i * 50'000 + at, 1'000)}, {"other", str("line ", at)}}.dump() + "\n";
+      lines +=
+          nlohmann::json{{"text", play.substr(i * 50'000 + at, 1'000)}, {"other", play.substr(2 * at, 1'000)}}.dump() +
+          "\n";
     input.push_back(at(str(i, ".jsonl")));
     write_file_atomic(input.back(), lines);
   }
@@ -126,7 +133,7 @@ TEST_F(PreprocessOnRanks, KilledAtAnyWriteItEndsWithTheSameBytes) {
   std::set<std::size_t> there;
   for (const int rank : {0, 1}) {
     for (int number = 0; number < 3; ++number) {
-      std::filesystem::remove_all(at("killed.parts"));
+      remove_dataset("killed");
       write_file_atomic(folder_ / "counts", std::string(3 * sizeof(u64), '\0'));
       Words launcher{"env",
                      "LD_PRELOAD=" + (test::binary_folder() / "tests/libmcpp_faulty_disk.so").string(),
@@ -196,6 +203,7 @@ TEST_F(PreprocessOnRanks, AFullDiskIsNamedAndThePartsStay) {
   const i64 bytes = static_cast<i64>(std::filesystem::file_size(at("one_text_document.bin")));
   for (const i64 room : {bytes / 2, bytes - 1}) {
     SCOPED_TRACE(room);
+    remove_dataset("full");
     const Outcome full = test::Program(preprocess("full", plus(input, "--parts")), root() / "process", room).wait();
     EXPECT_EQ(full.code, 2) << full.err;
     EXPECT_CONTAINS(full.err, "full.parts/text.bin: cannot be written: ");
