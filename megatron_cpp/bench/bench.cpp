@@ -48,13 +48,20 @@ i64 calls_in_a_run(double seconds, const Device& device) {
   return static_cast<i64>(std::clamp(kLeastSeconds / seconds, 1.0, kMostCalls));
 }
 
+/// As its operands lie in memory: rows and columns.
+Shape shape_of_a(const GemmCase& c) {
+  return c.options.transpose_a ? Shape{c.k, c.m} : Shape{c.m, c.k};
+}
+Shape shape_of_b(const GemmCase& c) {
+  return c.options.transpose_b ? Shape{c.n, c.k} : Shape{c.k, c.n};
+}
 DType output_type(const GemmCase& c, DType dtype) {
   return c.output_is_wide ? DType::F32 : dtype;
 }
 
 BenchRow bench_gemm(const GemmCase& c, DType dtype, Device& device, const BenchTiming& timing) {
-  const Tensor a = random_tensor(c.options.transpose_a ? Shape{c.k, c.m} : Shape{c.m, c.k}, dtype, device, 1);
-  const Tensor b = random_tensor(c.options.transpose_b ? Shape{c.n, c.k} : Shape{c.k, c.n}, dtype, device, 2);
+  const Tensor a = random_tensor(shape_of_a(c), dtype, device, 1);
+  const Tensor b = random_tensor(shape_of_b(c), dtype, device, 2);
   Tensor out = Tensor::zeros({c.m, c.n}, output_type(c, dtype), device, MemoryClass::Workspace);
   const double seconds = median_seconds(timing, device, [&] { ops::matmul(a, b, out, c.options); });
   return {.name = c.name, .seconds = seconds, .flops = c.flops(), .count = c.count};
@@ -65,14 +72,14 @@ double cold_gemm_seconds(const GemmCase& c, DType dtype, Device& device, const B
   const auto cold = [&](i64 rows, i64 columns, DType type, u64 key) {
     return ColdMatrices(random_tensor({std::max(rows * columns, kColdBytes / size_of(type))}, type, device, key));
   };
-  const Tensor a = random_tensor(c.options.transpose_a ? Shape{c.k, c.m} : Shape{c.m, c.k}, dtype, device, 1);
-  const i64 b_rows = c.options.transpose_b ? c.n : c.k, b_columns = c.options.transpose_b ? c.k : c.n;
-  ColdMatrices b = cold(b_rows, b_columns, dtype, 2), sums;
+  const Tensor a = random_tensor(shape_of_a(c), dtype, device, 1);
+  const Shape b_shape = shape_of_b(c);
+  ColdMatrices b = cold(b_shape[0], b_shape[1], dtype, 2), sums;
   Tensor out = Tensor::zeros({c.m, c.n}, output_type(c, dtype), device, MemoryClass::Workspace);
   if (c.output_is_wide) sums = cold(c.m, c.n, DType::F32, 3);
   return median_seconds(timing, device, [&] {
     Tensor to = c.output_is_wide ? sums.next(c.m, c.n) : out;
-    ops::matmul(a, b.next(b_rows, b_columns), to, c.options);
+    ops::matmul(a, b.next(b_shape[0], b_shape[1]), to, c.options);
   });
 }
 
