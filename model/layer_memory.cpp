@@ -214,7 +214,7 @@ i64 keys_of_others(const LayerTensors& t, const ActivationSetup& setup) {
   if (ranks == 1) return 0;
   if (setup.cp_comm_type == CpCommType::AllGather)
     return ranks * keys_values + (3 * ranks + 2) * keys_values * widening / 2;
-  return (ranks > 2 ? 2 : 1) * keys_values + 2 * t.exchanged_qkv * widening;
+  return 2 * keys_values + (2 * t.exchanged_qkv + keys_values) * widening;
 }
 
 /// While core attention goes backward, beside what is kept: the gradients of its output, and of queries, keys and

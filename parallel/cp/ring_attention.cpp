@@ -50,13 +50,18 @@ class RingWay {
   std::vector<i64> reach_;  // of each rank's keys
 };
 
-/// Messages of one kind, all like one tensor: while one is worked with, the next arrives.
+/// Messages of one kind, all like one tensor: while one is worked with, the next arrives. What was sent stays as it is
+/// until the next is sent or the way ends, so that no rank waits, or copies, because the one after it is a little late.
 class Traveller {
  public:
   Traveller(Communicator& ring, const Tensor& like)
       : ring_(ring), shape_(like.shape()), dtype_(like.dtype()), device_(like.device()) {}
 
-  void send(const Tensor& t, int to) { sent_ = ring_.send(t, to); }
+  void send(const Tensor& t, int to) {
+    sent_.wait();
+    sending_ = t;
+    sent_ = ring_.send(sending_, to);
+  }
   void expect(int from) {
     coming_ = Tensor::empty(shape_, dtype_, device_);
     arrival_ = ring_.recv(coming_, from);
@@ -64,7 +69,6 @@ class Traveller {
   /// What was expected; undefined if nothing was.
   Tensor arrived() {
     arrival_.wait();
-    sent_.wait();  // after that: by now the next rank may have it
     return std::exchange(coming_, {});
   }
 
@@ -73,8 +77,8 @@ class Traveller {
   Shape shape_;
   DType dtype_;
   Device& device_;
-  Tensor coming_;
-  Work sent_, arrival_;
+  Tensor sending_, coming_;
+  Work sent_, arrival_;  // waited for before those go
 };
 
 /// The keys and values of this rank, and then those that come.

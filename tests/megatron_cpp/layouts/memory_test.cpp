@@ -356,7 +356,7 @@ TEST(PlannedMemoryOfAll, IsThePeakOfTheRankThatNeedsMost) {
     RunTask task = test::learnable_task(model, DType::F32);
     task.optimizer.offload_folder = folder.path().string();
     task.global_batch_size = 16 * layout.dp;
-    task.micro_batch_size = 2;
+    task.micro_batch_size = 4;
     double planned = 0, measured = 0;
     for (const MemoryEstimate& rank : estimate_memory_by_stage(config_of(task, layout), layout.ranks()))
       planned = std::max(planned, rank.total());
