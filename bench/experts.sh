@@ -20,8 +20,9 @@ source bench/lib/machine.sh
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 data=runs/quickstart
-experts=(--model.num_experts=8 --model.moe_router_topk=2 --model.moe_ffn_hidden_size=344 --model.moe_aux_loss_coeff=0.01
-  --model.moe_z_loss_coeff=1e-3)
+# The weights of the two add up to 1: twice that makes of two halves of an MLP what the whole one is at the start.
+experts=(--model.num_experts=8 --model.moe_router_topk=2 --model.moe_ffn_hidden_size=344 --model.moe_router_topk_scaling_factor=2
+  --model.moe_aux_loss_coeff=0.01 --model.moe_z_loss_coeff=1e-3)
 
 # Of the whole training, as the program's plan says: of matrix products, of experts of those that take a token.
 flops() { # <iterations> <option of pretrain ...>

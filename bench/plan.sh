@@ -78,7 +78,7 @@ for ((round = 0; round < rounds; ++round)); do
 done
 
 # layout, seconds measured and predicted, bytes measured and predicted, a line; then a table and what it comes to.
-sed -nE 's/.*"layout": "([^"]*)", "measured".*"step_s":([^,}]*).*"tensors_bytes":([^,}]*).*"predicted".*"step_s":([^,}]*).*"memory_bytes":([^,}]*).*/\1 \2 \4 \3 \5/p' "$results" |
+sed -nE 's/.*"layout": "([^"]*)", "measured".*"step_s":([^,}]*).*"largest_tensors_bytes":([^,}]*).*"predicted".*"step_s":([^,}]*).*"memory_bytes":([^,}]*).*/\1 \2 \4 \3 \5/p' "$results" |
   sort -k1,1 -k2,2g | awk '
     function flush() {
       if (!n) return

@@ -18,6 +18,7 @@ struct CalibrationSizes {
   std::vector<i64> widths{32, 64, 128};
   i64 tokens = 1024, width = 768;  ///< of what goes element by element
   i64 weights = 16 << 20;          ///< of the optimizer: more than caches hold
+  i64 layer_weights = 2 << 20;     ///< of a layer
   i64 message_bytes = 64 << 20;    ///< of collectives: more than caches hold, as weights and gradients are
   double seconds_each = 0.01;      ///< at least, of one measurement
   int rounds = 3;                  ///< of all of them, one after another

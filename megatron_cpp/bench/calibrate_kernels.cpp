@@ -30,6 +30,7 @@ class KernelCalibration {
     heads();
     ends();
     update();
+    weights_of_a_layer();
     return std::move(rates_);
   }
 
@@ -180,6 +181,26 @@ class KernelCalibration {
       ops::add_sum_of_squares(grad, sum);
       ops::adamw(master, m, v, grad, {.lr = 1e-3}, is_narrow(dtype_) ? &model : nullptr);
     });
+  }
+
+  /// As ZeRO 3 sends them, a layer at a time: what comes from the others is in nobody's cache, nor is where it goes.
+  void weights_of_a_layer() {
+    Communicator& ranks = clock_.ranks();
+    if (ranks.size() == 1) return;
+    const i64 n = sizes_.layer_weights / ranks.size() * ranks.size(), part = n / ranks.size();
+    const auto nanoseconds = [&](DType dtype, const auto& send) {
+      const i64 count = std::max(n, sizes_.cold_bytes / size_of(dtype));
+      ColdMatrices wholes(random_tensor({count}, dtype, clock_.device(), ++key_));
+      ColdMatrices parts(random_tensor({count}, dtype, clock_.device(), ++key_));
+      return kNano / real(n) * clock_.together([&] {
+        Tensor whole = wholes.next(1, n).view({n}), own = parts.next(1, part).view({part});
+        send(whole, own);
+      });
+    };
+    rates_.gathered =
+        nanoseconds(dtype_, [&](Tensor& whole, Tensor& own) { ranks.all_gather(own, whole).wait(); });
+    rates_.scattered =
+        nanoseconds(wide(dtype_), [&](Tensor& whole, Tensor& own) { ranks.reduce_scatter(whole, own).wait(); });
   }
 
   CalibrationClock& clock_;

@@ -19,6 +19,7 @@
 #include "megatron_cpp/setup/vocabulary.h"
 #include "megatron_cpp/step/training_state.h"
 #include "model/flops.h"
+#include "parallel/scalar.h"
 #include "tensor/processor.h"
 
 namespace mcpp {
@@ -133,15 +134,19 @@ double peak_memory_bytes(const Device& device) {
   return static_cast<double>(usage.ru_maxrss) * 1024;
 }
 
-/// What this rank's tensors took at most, and what the plan says that they would, in all and of activations.
+/// What this rank's tensors took at most, and what the plan says that they would, in all and of activations; and what
+/// those of the rank that needs most did. To be called by all ranks.
 nlohmann::ordered_json memory_json(const BenchContext& context, const MemoryTable& measured) {
-  const Session& session = context.session;
+  Session& session = context.session;
+  const double most = reduce_scalar(static_cast<double>(measured.total.peak), ReduceOp::Max, session.parallel.world,
+                                    *session.device);
   const MemoryEstimate estimated = estimate_memory_by_stage(
       context.config, session.parallel.world.size())[static_cast<std::size_t>(session.parallel.me.pp)];
   return {{"tensors_bytes", measured.total.peak},
           {"tensors_bytes_estimated", estimated.total()},
           {"activations_bytes", measured.by_class[static_cast<std::size_t>(MemoryClass::Activations)].peak},
-          {"activations_bytes_estimated", estimated.activations}};
+          {"activations_bytes_estimated", estimated.activations},
+          {"largest_tensors_bytes", most}};
 }
 
 struct StepFigures {
@@ -183,7 +188,7 @@ i64 elements(const TrainingState& state) {
   return sum;
 }
 
-/// Of several ranks: the step as a whole. What the processor could do at best is told by a bench on one rank.
+/// Of several ranks, all of which call it: the step as a whole. What the processor could do at best is told by a bench on one rank.
 void report_step_on_ranks(const BenchContext& context, const BenchOptions& options, const StepFigures& step,
                           const Log& log) {
   const double tflops = flops_per_token(context.config.model) * step.tokens / step.seconds / 1e12;

@@ -30,6 +30,8 @@ class Collectives {
   /// Name of the farthest tier that a group needs; "" for one rank.
   std::string farthest_tier(const RankGroup& group) const;
   i64 most_ranks() const;
+  /// Whether the nearest links join all of them.
+  bool is_in_first_tier(const RankGroup& group) const { return members(0, group) >= group.ranks; }
 
  private:
   std::size_t tiers() const { return hardware_.links.tier.size(); }

@@ -25,6 +25,7 @@ struct MeasuredRates {
   double loss = 0;
   double embedding_forward = 0, embedding_backward = 0;
   double update = 0;
+  double gathered = 0, scattered = 0;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
@@ -55,6 +56,10 @@ struct MeasuredRates {
     visit("embedding_forward", self.embedding_forward, "ns of an element of the stream", at_least(0));
     visit("embedding_backward", self.embedding_backward, "the same backward", at_least(0));
     visit("update", self.update, "ns of a weight: the norm of gradients and AdamW", at_least(0));
+    visit("gathered", self.gathered,
+          "ns of a weight of a layer that ranks gather as it is needed, from and into cold memory; 0 = by the links",
+          at_least(0));
+    visit("scattered", self.scattered, "the same of a gradient that they sum up parts of", at_least(0));
   }
 
   bool has() const { return !sizes.empty(); }

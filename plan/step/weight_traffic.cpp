@@ -80,9 +80,16 @@ std::vector<WeightTraffic::Group> WeightTraffic::groups_of(const StageContents& 
   return groups;
 }
 
+double WeightTraffic::measured_ns(double MeasuredRates::*rate, const RankGroup& group) const {
+  const MeasuredRates* measured = job_.hardware.measured(job_.work.products);
+  return measured && group.ranks > 1 && collectives_.is_in_first_tier(group) ? measured->*rate : 0;
+}
+
 Transfer WeightTraffic::gather(const Group& group, bool from_copy) const {
   const RankGroup ranks = from_copy && group.has_copy ? layout_.node_group() : group.shards;
   const double elements = group.weights.all;
+  if (const double ns = measured_ns(&MeasuredRates::gathered, ranks); ns > 0 && !layout_.rounding.packed_weights)
+    return {.links = 1e-9 * ns * elements};
   Transfer sum{.links = group.tensors * collectives_.all_gather(weight_bytes_ * elements / group.tensors, ranks)};
   if (layout_.rounding.packed_weights)  // by who has a part, and unpacked by all
     sum.device =
@@ -102,6 +109,8 @@ Transfer WeightTraffic::packed_sums(double elements, const Group& group) const {
 
 Transfer WeightTraffic::scatter_sums(const Group& group) const {
   if (layout_.rounding.packed_gradients) return packed_sums(group.weights.all, group);
+  if (const double ns = measured_ns(&MeasuredRates::scattered, group.shards); ns > 0 && !layout_.rounding.bf16_gradients)
+    return {.links = 1e-9 * ns * group.weights.summed};
   const double tensors = group.tensors, bytes = gradient_bytes_ * group.weights.summed / tensors;
   return {.links = tensors * collectives_.reduce_scatter(bytes, group.shards)};
 }

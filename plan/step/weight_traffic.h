@@ -63,6 +63,8 @@ class WeightTraffic {
 
   /// Whether its output uses the weights of its own embedding.
   bool ties_own_embedding(const StageContents& stage) const;
+  /// What was measured of so many ranks' numbers on their way inside of a machine; 0 = nothing.
+  double measured_ns(double MeasuredRates::*rate, const RankGroup& group) const;
   Transfer gather(const Group& group, bool from_copy) const;
   Transfer scatter_sums(const Group& group) const;
   Transfer packed_sums(double elements, const Group& group) const;

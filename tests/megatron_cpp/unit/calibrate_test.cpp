@@ -28,6 +28,7 @@ const CalibrationSizes kFew{.products = {16, 48, 144},
                             .tokens = 64,
                             .width = 64,
                             .weights = 1 << 12,
+                            .layer_weights = 1 << 10,
                             .message_bytes = 1 << 16,
                             .seconds_each = 1e-4,
                             .rounds = 2};
@@ -52,7 +53,7 @@ TEST(Calibration, GivesAFileThatPlansTake) {
   EXPECT_EQ(found.at_once(2), 2);
   for (const MeasuredRates* rates : {&found.measured_bf16, &found.measured_fp32}) {
     EXPECT_EQ(rates->forward.size(), 27);
-    for (const double ns : {rates->loss, rates->update, rates->rope_forward, rates->embedding_forward,
+    for (const double ns : {rates->loss, rates->update, rates->gathered, rates->scattered, rates->rope_forward, rates->embedding_forward,
                             rates->norm_forward[0], rates->activation_backward[2]})
       EXPECT_GT(ns, 0);
   }
