@@ -114,18 +114,27 @@ std::string much_off_text(const RunPart& part) {
              predicted, off);
 }
 
-Hardware as_measured(Hardware h, const StepTime& predicted, const MeasuredRun& measured) {
-  const double factor = computing(predicted) / measured.computing();
-  DeviceRates& d = h.device;
-  for (double* rate : {&d.bf16_attained, &d.fp8_attained, &d.fp32_attained, &d.attention_attained, &d.memory_attained})
-    *rate *= factor;
-  speed_up(h.measured_bf16, factor);
-  speed_up(h.measured_fp32, factor);
+RunSpeed speed_of(const StepTime& predicted, const MeasuredRun& measured) {
+  RunSpeed speed{.computing = computing(predicted) / measured.computing()};
   const double communication = predicted.communication() - predicted.messages,
                real = measured.exposed_communication * measured.seconds;
-  if (communication <= 0 || real <= 0) return h;
-  for (double& bandwidth : h.links.bandwidth) bandwidth *= communication / real;
-  for (double& latency : h.links.latency) latency *= real / communication;
+  if (communication > kOfWhole * predicted.seconds && real > 0) speed.links = communication / real;
+  return speed;
+}
+
+Hardware at_speed(Hardware h, const RunSpeed& speed) {
+  DeviceRates& d = h.device;
+  for (double* rate : {&d.bf16_attained, &d.fp8_attained, &d.fp32_attained, &d.attention_attained, &d.memory_attained})
+    *rate *= speed.computing;
+  d.kernel_gap /= speed.computing;
+  d.bf16_peak = std::max({d.bf16_peak, d.bf16_attained, d.attention_attained});
+  d.fp8_peak = std::max(d.fp8_peak, d.fp8_attained);
+  d.fp32_peak = std::max(d.fp32_peak, d.fp32_attained);
+  d.memory_bandwidth = std::max(d.memory_bandwidth, d.memory_attained);
+  speed_up(h.measured_bf16, speed.computing);
+  speed_up(h.measured_fp32, speed.computing);
+  for (double& bandwidth : h.links.bandwidth) bandwidth *= speed.links;
+  for (double& latency : h.links.latency) latency /= speed.links;
   return h;
 }
 

@@ -58,8 +58,14 @@ bool is_much_off(const RunPart& part, const MeasuredRun& measured);
 /// "computing is more than 20 % off: 310.0 ms of a step, predicted 200.0 ms, 55.0 %".
 std::string much_off_text(const RunPart& part);
 
-/// As fast as the run was: rates of computing, and those of links where there was communication that was predicted.
-Hardware as_measured(Hardware hardware, const StepTime& predicted, const MeasuredRun& measured);
+/// Times the rates that were predicted with: of computing, and of links where enough of a step was to be communication
+/// that nothing hides. Of less it is not told how fast links are: ranks that wait for one another count there, too.
+struct RunSpeed {
+  double computing = 1, links = 1;
+};
+RunSpeed speed_of(const StepTime& predicted, const MeasuredRun& measured);
+/// Hardware at so many times its speed. Peaks that this goes beyond grow with it.
+Hardware at_speed(Hardware hardware, const RunSpeed& speed);
 
 /// Tables of the run as a whole, and of the parts that it is made of, with what is off.
 std::string comparison_text(const std::vector<RunPart>& whole, const std::vector<RunPart>& details,

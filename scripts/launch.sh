@@ -17,6 +17,8 @@
 #   --no_progress_timeout S  a run that prints nothing for so long hangs and is ended; 0 = never (default 3600)
 #   --replan HARDWARE        with fewer ranks than it was begun with, the layout that `megatron_cpp plan` finds best for them on
 #                            this kind of cluster (a file of configs/hardware/, or any), so that no whole replicas are needed
+#   --replan_by file|run     with "run" as fast as this run itself found that cluster to be, by its metrics (`plan --from_run`);
+#                            as the file says while they tell too little (default file)
 #   --log FILE               a line for every attempt (default: launch.log in checkpoint.save)
 # Everything else goes to megatron_cpp pretrain, whose exit codes decide: 75 (a rank or machine lost) and 85 (stopped by a
 # signal, unless this script passed it on) start again, all others end it, and so do three failures alike without a new
@@ -32,7 +34,7 @@ source "$library/attempt.sh"
 
 attempts_alike=3 # failures with one exit code, on the same ranks, without a new checkpoint, are no accident
 declare -A own_options=([--min_ranks]=1 [--max_wait]=3600 [--max_restarts]=10 [--max_backoff]=60 [--grace_period]=600
-  [--no_progress_timeout]=3600 [--replan]="" [--log]="")
+  [--no_progress_timeout]=3600 [--replan]="" [--replan_by]=file [--log]="")
 take_option() { own_options[$1]=$2; }
 
 # The program alone: what a launcher around this script promises is not for it.
@@ -67,6 +69,11 @@ check_run() {
     check_number $option "${own_options[$option]}" 0
   done
   check_number --min_ranks "${own_options[--min_ranks]}" 1
+  case ${own_options[--replan_by]} in
+    file) ;;
+    run) [ -n "${own_options[--replan]}" ] || fail "--replan_by run: needs --replan, the kind of cluster that the run is on" ;;
+    *) fail "--replan_by ${own_options[--replan_by]}: must be file or run" ;;
+  esac
   check_placement
   configuration=$(run_alone config "${arguments[@]}")
   check_checkpoint_settings
@@ -97,6 +104,26 @@ check_checkpoint_settings() {
     say "warning: checkpoint.save_interval is 0: a failure loses all since the start; only stopping by a signal saves"
 }
 
+# find_hardware: sets `hardware`, by which fewer ranks are planned for: the kind of cluster that was named, or a file of it as
+# the run found it, now or before its last start. That lies where all ranks read it.
+find_hardware() {
+  local file=$save/hardware_of_run.toml new=$save/hardware_of_run.new.toml run
+  hardware=${own_options[--replan]}
+  [ "${own_options[--replan_by]}" = run ] || return 0
+  run=$(setting logging metrics)
+  rm -f -- "$new"
+  # It also predicts the configuration's own layout, which may not be possible any more; the file is written before.
+  run_alone plan "${arguments[@]}" --hardware="$hardware" --from_run="${run:-$save}" --predict --emit_hardware="$new" \
+    </dev/null >"$scratch/plan" 2>&1 || true
+  if [ -e "$new" ]; then mv -f -- "$new" "$file"; fi
+  if [ -e "$file" ]; then
+    hardware=$file
+    choice+="planned by what the run measured ($file), "
+  else
+    choice+="planned by $hardware alone ($(tail -n 1 "$scratch/plan")), "
+  fi
+}
+
 # choose_ranks: sets `ranks_now` and `hosts_now`: the most ranks that the machines which answer have room for and that are
 # a valid layout, in whole replicas of the model or, with --replan, as is planned for them: `arguments_now` are then more.
 # The global batch stays as it is. Fails when there are none. `choice` says in words what is not as it was asked for.
@@ -112,7 +139,10 @@ choose_ranks() {
   fi
   ranks_now=$ranks arguments_now=("${arguments[@]}")
   [ "$room" -lt "$ranks" ] || return 0
-  if [ -n "${own_options[--replan]}" ]; then arguments_now+=(--plan --hardware="${own_options[--replan]}"); fi
+  if [ -n "${own_options[--replan]}" ]; then
+    find_hardware
+    arguments_now+=(--plan --hardware="$hardware")
+  fi
   for ((ranks_now = room / replica * replica; ranks_now >= least && ranks_now > 0; ranks_now -= replica)); do
     if is_stopped; then return 1; fi
     if plan "$ranks_now" >"$scratch/plan" 2>&1; then

@@ -20,6 +20,11 @@ if [ "$1" = config ]; then
   printf '[parallel]\ntensor_model_parallel_size = 2\ncontext_parallel_size = 1\npipeline_model_parallel_size = 1\n[other]\nsave = "no"\n[checkpoint]\n'
   printf 'save = "%s"\nload = ""\nsave_interval = 5\n[last]\nsave = "no"\n' "$(sed 's/["\\]/\\&/g' <<<"$SAVE")"
   exit 0
+elif [ "$1" = plan ]; then # by what the run measured, if there is anything in $STUB/measured
+  [ -f "$STUB/measured" ] || { echo "has 1 lines of steps" >&2 && exit 2; }
+  for word in "$@"; do case $word in --emit_hardware=*) cp "$STUB/measured" "${word#*=}" ;; esac; done
+  echo "$*" >>"$STUB/measured_with"
+  exit "$(cat "$STUB/plan_code" 2>/dev/null || echo 0)"
 elif [[ "$*" == *--dry_run* ]]; then
   [ ! -f "$STUB/valid_ranks" ] || grep -qxe "${*: -1}" "$STUB/valid_ranks" || { echo "no such layout" >&2 && exit 2; }
   [ ! -f "$STUB/slow_plan" ] || { touch "$STUB/ready" && sleep 100; }
@@ -209,9 +214,31 @@ test_hosts() {
   expect plans_anew_without_a_host 0 1 0 --hostfile "$scratch/plans_anew_without_a_host/hosts" --replan=a100_80gb
   says "going on with 3 of 6 ranks"
   grep -q -- '--plan --hardware=a100_80gb' "$STUB/trained_with" || complain "trained without a plan"
+  elastic replan_by_run "b" "6 3"
+  given measured <<<found
+  expect plans_by_the_run 0 2 $'save 1 75\n0' --hostfile "$scratch/plans_by_the_run/hosts" --replan=a100_80gb --replan_by=run
+  says "planned by what the run measured ($SAVE/hardware_of_run.toml), going on with 3 of 6 ranks"
+  [ "$(grep -c -- "--plan --hardware=$SAVE/hardware_of_run.toml" "$STUB/trained_with")" = 2 ] || complain "not by that file"
+  [ "$(grep -c -- "--hardware=a100_80gb --from_run=$SAVE --predict" "$STUB/measured_with")" = 2 ] || complain "not measured anew"
+  [ "$(ls "$SAVE"/*.toml)" = "$SAVE/hardware_of_run.toml" ] || complain "leaves something"
+  elastic replan_by_run "b" "6 3"
+  given measured <<<found
+  given plan_code <<<2 # of the configuration's own layout, after the file was written
+  expect plans_by_the_run_without_its_layout 0 1 0 --hostfile "$scratch/plans_by_the_run_without_its_layout/hosts" \
+    --replan a100_80gb --replan_by run
+  says "planned by what the run measured"
+  elastic replan_by_nothing "b" "6 3"
+  expect plans_by_the_file_of_a_run_without_steps 0 1 0 --replan=a100_80gb --replan_by=run \
+    --hostfile "$scratch/plans_by_the_file_of_a_run_without_steps/hosts"
+  says "planned by a100_80gb alone (has 1 lines of steps), going on with 3 of 6 ranks"
+  grep -q -- '--plan --hardware=a100_80gb' "$STUB/trained_with" || complain "trained without a plan"
   elastic no_replan "" "6 3"
   expect keeps_its_layout_on_all_ranks 0 1 0 --hostfile "$scratch/keeps_its_layout_on_all_ranks/hosts" --replan=a100_80gb
   ! grep -q -- '--plan' "$STUB/trained_with" || complain "planned though nothing is missing"
+  expect refuses_a_run_of_no_cluster 2 0 0 --replan_by=run
+  says "replan_by run: needs --replan"
+  expect refuses_other_plans 2 0 0 --replan=a100_80gb --replan_by=luck
+  says "replan_by luck: must be file or run"
   elastic none "a b c" "6"
   expect gives_up_without_hosts 75 0 0 --hostfile "$scratch/gives_up_without_hosts/hosts" --max_wait=1
   says "no layout for the 0 ranks"

@@ -49,15 +49,29 @@ DeviceRates device_rates(CalibrationClock& clock, const MeasuredRates& bf16, con
 }
 
 /// Where each of its numbers lies.
-std::vector<double*> numbers_of(MeasuredRates& rates) {
+template <class Section>
+std::vector<double*> numbers_of(Section& section) {
   std::vector<double*> all;
-  const auto visit = [&]<class T>(const char*, T& value, const char*, const Constraint&) {
+  const auto visit = [&]<class T>(const char*, T& value, const char*, const Constraint& = {}) {
     if constexpr (std::is_same_v<T, double>) all.push_back(&value);
     if constexpr (std::is_same_v<T, std::vector<double>>)
       for (double& each : value) all.push_back(&each);
   };
-  MeasuredRates::fields(rates, visit);
+  Section::fields(section, visit);
   return all;
+}
+
+/// To the four digits that a measurement has at most.
+double rounded(double value) {
+  if (value == 0) return 0;
+  const double digits = 3 - std::floor(std::log10(std::abs(value))), scale = std::pow(10, std::abs(digits));
+  return digits > 0 ? std::round(value * scale) / scale : std::round(value / scale) * scale;
+}
+
+void round_all(Hardware& hardware) {
+  Hardware::sections(hardware, [](const char*, auto& section) {
+    for (double* number : numbers_of(section)) *number = rounded(*number);
+  });
 }
 
 /// The median of several rounds, number by number.
@@ -111,6 +125,7 @@ Hardware calibrate(Device& device, Communicator& ranks, int cores, const Calibra
   hardware.host.cores = cores;
   if (!sizes.disk.empty())
     hardware.host.nvme_bandwidth = disk_bandwidth(clock, sizes.disk, sizes.disk_bytes, kFolder) / 1e9;
+  round_all(hardware);
   return ranks.rank() == 0 ? hardware : Hardware();
 }
 

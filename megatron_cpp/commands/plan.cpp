@@ -4,11 +4,11 @@
 #include "base/file.h"
 #include "base/number_text.h"
 #include "base/program/shipped_file.h"
+#include "megatron_cpp/commands/plan_from_run.h"
 #include "megatron_cpp/commands/plan_options.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/hardware_file.h"
 #include "megatron_cpp/config/layout.h"
-#include "megatron_cpp/monitor/run_metrics.h"
 #include "megatron_cpp/setup/layout_search.h"
 #include "megatron_cpp/setup/placement.h"
 #include "parallel/pp/draw.h"
@@ -74,44 +74,6 @@ std::string configured(const Config& config, const Job& best, const StepTime& be
              too_much_text(memory, limits), "\n");
 }
 
-/// A run that was measured, with its own configuration and ranks, as far as it wrote them.
-struct FormerRun {
-  MeasuredRun measured;
-  Config config;
-  int world_size;
-};
-
-/// What is not said of the plan, ranks and vocabulary, is that run's.
-FormerRun read_former_run(PlanOptions& options, Config& config) {
-  MeasuredRun run = read_measured_run(options.from_run);
-  Config own = run.config.empty() ? config : parse_config(run.config, options.from_run + ": its configuration");
-  if (run.world_size == 0) run.world_size = options.world_size;
-  check_input(run.world_size > 0, "--from_run=", options.from_run,
-              ": does not tell on how many ranks it ran; give them as --world_size");
-  const bool asks_for_no_world = options.scale.empty() && options.deadline.tokens == 0;
-  if (options.world_size == 0 && asks_for_no_world) options.world_size = run.world_size;
-  if (config.model.vocab_size == 0) config.model.vocab_size = own.model.vocab_size;
-  const int ranks = static_cast<int>(run.world_size);
-  return {std::move(run), std::move(own), ranks};
-}
-
-/// Says how fast a run was, and returns the hardware as it found it.
-Hardware hardware_of_run(const PlanOptions& options, const FormerRun& run, const Hardware& hardware, const Log& log) {
-  const Implementation program;
-  Workload work = workload_of(run.config);
-  work.expert_imbalance = options.expert_imbalance;
-  const Job own{hardware, program, work, layout_of(run.config, run.world_size)};
-  const StepTime predicted = configured_step(own, run.config, run.world_size);
-  std::vector<RunPart> details = compare_stages(step_time_by_rank(own), run.measured);
-  for (RunPart& part : compare_modules(own, run.measured)) details.push_back(std::move(part));
-  const std::vector<MemoryEstimate> ranks = estimate_memory_by_stage(run.config, run.world_size);
-  for (RunPart& part : compare_memory(own.layout, ranks, run.measured)) details.push_back(std::move(part));
-  const std::vector<RunPart> whole = compare(predicted, most_memory(run.config, run.world_size), run.measured);
-  log.info(str("the run in ", options.from_run, ", ", run.world_size, run.world_size == 1 ? " rank, " : " ranks, ",
-               own.layout.describe(), "\n", comparison_text(whole, details, run.measured)));
-  return as_measured(hardware, predicted, run.measured);
-}
-
 /// The best layouts of options.world_size ranks, and what is asked about the best.
 void plan_layouts(const PlanOptions& options, const Config& config, const Job& any, const Log& log) {
   const Hardware& hardware = any.hardware;
@@ -150,13 +112,23 @@ void check_limits_of_model(const Hardware& hardware, const Workload& work, Searc
   check_input(conflicts.empty(), "no layout can be found:\n  ", join(conflicts, "\n  "));
 }
 
+/// What looks at many numbers of ranks takes one description for all of them.
+void check_worlds(const PlanOptions& options, const HardwareKind& kind) {
+  const char* asked = !options.scale.empty() ? "--scale" : options.deadline.tokens > 0 ? "--tokens" : nullptr;
+  if (asked == nullptr || !kind.depends_on_ranks()) return;
+  std::vector<std::string> numbers;
+  for (const auto& [ranks, ignored] : kind.by_ranks) numbers.push_back(std::to_string(ranks));
+  fail(ExitCode::BadInput, asked, ": --hardware=", options.hardware, " describes ", join(numbers, ", "),
+       " ranks apart, as they share a machine; ask for one of these with --world_size");
+}
+
 /// The configuration and the hardware that the arguments name, with the problems of both; nothing after --help.
-std::optional<Config> read_all(Arguments args, const Usage& usage, PlanOptions& options, Hardware& hardware,
+std::optional<Config> read_all(Arguments args, const Usage& usage, PlanOptions& options, HardwareKind& kind,
                                const Log& log) {
   std::string problem;
   const auto load = [&](const PlanOptions& given) {
     try {
-      if (!given.hardware.empty()) hardware = load_hardware(given.hardware, find_shipped(given.hardware_folder));
+      if (!given.hardware.empty()) kind = load_hardware(given.hardware, find_shipped(given.hardware_folder));
     } catch (const Error& error) {
       problem = error.what();
     }
@@ -185,14 +157,16 @@ ExitCode plan_command(Arguments args, Log& log) {
                     .positional = {"config"},
                     .required = {"config", "hardware"}};
   PlanOptions options;
-  Hardware hardware;
-  std::optional<Config> config = read_all(args, usage, options, hardware, log);
+  HardwareKind kind;
+  std::optional<Config> config = read_all(args, usage, options, kind, log);
   if (!config) return ExitCode::Done;
   check_options(options);
+  check_worlds(options, kind);
   std::optional<FormerRun> run;
   if (!options.from_run.empty()) run = read_former_run(options, *config);
   check_input(config->model.vocab_size > 0, "model.vocab_size: is missing; a plan does not read the tokenizer");
-  if (run) hardware = hardware_of_run(options, *run, hardware, log);
+  if (run) kind = hardware_of_run(options, *run, kind, log);
+  const Hardware& hardware = kind.of(options.world_size);
   const Implementation program;
   Workload work = workload_of(*config);
   check_fp8_rate(hardware, work);

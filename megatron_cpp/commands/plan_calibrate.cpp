@@ -1,20 +1,42 @@
 // megatron_cpp plan calibrate: measures this machine for the planner.
+#include "base/file.h"
+#include "base/strings.h"
 #include "megatron_cpp/bench/calibrate.h"
 #include "megatron_cpp/commands/plan.h"
 #include "megatron_cpp/config/hardware_file.h"
 #include "megatron_cpp/setup/initialize.h"
+#include "tensor/processor.h"
+#include "tensor/with_cuda.h"
 
 namespace mcpp {
 namespace {
 
+/// What is measured; Auto: processors, where the program knows nothing else.
+enum class Calibrated : u8 { Auto, Cpu, Cuda };
+
+}  // namespace
+
+template <>
+struct EnumNames<Calibrated> {
+  static constexpr std::array<std::string_view, 3> value{"auto", "cpu", "cuda"};
+};
+
+namespace {
+
 struct CalibrateOptions {
   std::string out;
+  Calibrated device = Calibrated::Auto;
+  bool add = false;
   i64 num_threads = 0;
   std::string offload_folder;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("out", self.out, "file for what it finds, which plan --hardware=FILE takes");
+    visit("device", self.device,
+          "what is measured: cpu = this machine's processors; cuda is refused; auto = cpu, in a program without CUDA");
+    visit("add", self.add,
+          "keep what the file has of this machine for other numbers of ranks: plan then takes what belongs to its own");
     visit("num_threads", self.num_threads, "threads of a rank, as trainings are to have; 0 = all usable cores",
           between(0, 4096));
     visit("offload_folder", self.offload_folder,
@@ -30,16 +52,50 @@ Config config_for(const CalibrateOptions& options, int ranks) {
   return config;
 }
 
+/// Nobody who trains on GPUs is to plan by what the processors beside them do.
+void check_device(Calibrated device) {
+  const bool is_cpu = device == Calibrated::Cpu || (device == Calibrated::Auto && !kWithCuda);
+  check_input(
+      is_cpu, "--device=", enum_name(device), ": plan calibrate measures processors, not GPUs; for these copy ",
+      "the nearest file of configs/hardware/, fill in what bench gemm and bench ops measure, and have a short run ",
+      "set it right with plan --from_run --emit_hardware (docs/planning.md)",
+      device == Calibrated::Auto ? "; --device=cpu measures this machine's processors" : "");
+}
+
 void check_out(const std::string& out) {
   check_input(out.ends_with(".toml"), "--out=", out, ": must end in .toml, so that --hardware takes it as a file");
   const std::string problem = output_problem("--out", out);
   check_input(problem.empty(), problem);
 }
 
-std::string file_text(const Hardware& hardware, int ranks) {
-  return str("# Measured by `megatron_cpp plan calibrate` on ", ranks, ranks == 1 ? " rank" : " ranks",
+/// What --add leaves as it is: of the same processor, by numbers of ranks. BadInput when `out` has something else.
+HardwareKind already_measured(const CalibrateOptions& options, const std::string& device, int cores) {
+  std::error_code error;
+  if (!options.add || !std::filesystem::exists(options.out, error)) return {};
+  HardwareKind found = parse_hardware(read_text_file(options.out), options.out);
+  if (auto any = found.by_ranks.extract(HardwareKind::kAnyRanks)) {
+    any.key() = any.mapped().links.ranks.back();
+    found.by_ranks.insert(std::move(any));
+  }
+  const std::string refused = str("--add: ", options.out, ": ");
+  for (const auto& [ranks, hardware] : found.by_ranks) {
+    check_input(hardware.measured_bf16.has() && hardware.measured_fp32.has(), refused,
+                "is of no machine that plan calibrate measured; name another --out");
+    check_input(hardware.device.name == device && hardware.host.cores == cores, refused, "is of ", hardware.device.name,
+                " with ", hardware.host.cores, " cores, and this machine is ", device, " with ", cores,
+                "; name another --out");
+  }
+  return found;
+}
+
+std::string file_text(const HardwareKind& kind) {
+  std::vector<std::string> numbers;
+  for (const auto& [ranks, hardware] : kind.by_ranks)
+    numbers.push_back(std::to_string(ranks > 0 ? ranks : hardware.links.ranks.back()));
+  return str("# Measured by `megatron_cpp plan calibrate` on ", join(numbers, ", on "),
+             numbers == std::vector<std::string>{"1"} ? " rank" : " ranks",
              " of this machine: what each of them reaches while all of\n# them work. For more machines [links] needs ",
-             "another tier.\n\n", print_hardware(hardware));
+             "another tier.\n\n", print_hardware(kind));
 }
 
 }  // namespace
@@ -47,21 +103,24 @@ std::string file_text(const Hardware& hardware, int ranks) {
 ExitCode plan_calibrate_command(Arguments args, Log& log, const World& world) {
   const Usage usage{.command = "mpirun -n N megatron_cpp plan calibrate",
                     .summary =
-                        "Measures products, attention, other operations and communication of N ranks of this "
-                        "machine (a few minutes), and writes a hardware file.",
+                        "Measures products, attention, other operations and communication of N ranks on this "
+                        "machine's processors (a few minutes), and writes a hardware file.",
                     .required = {"out"}};
   CalibrateOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
   const int ranks = world.ranks.size();
+  check_device(options.device);
   check_out(options.out);
   check_input(world.ranks_of_node().size() == ranks, "plan calibrate: measures one machine, and ",
               ranks - world.ranks_of_node().size(), " of the ", ranks,
               " ranks are on others; start it on one, and add a tier for the links between them to the file");
   const Session session = initialize(config_for(options, ranks), world);
   const int cores = world.cores > 0 ? world.cores : static_cast<const CpuDevice&>(*session.device).threads();
+  HardwareKind kind = already_measured(options, device_name(*session.device), cores);
   const Hardware hardware = calibrate(*session.device, world.ranks, cores, {.disk = options.offload_folder});
   if (world.ranks.rank() != 0) return ExitCode::Done;
-  write_file_atomic(options.out, file_text(hardware, ranks));
+  kind.by_ranks[options.add ? ranks : HardwareKind::kAnyRanks] = hardware;
+  write_file_atomic(options.out, file_text(kind));
   const DeviceRates& d = hardware.device;
   log.info(str(d.name, ", ", ranks, ranks == 1 ? " rank of " : " ranks of ", d.cores, d.cores == 1 ? " core" : " cores",
                ": products ", fixed(1e3 * d.bf16_attained, 0), " GFLOP/s in bf16, ", fixed(1e3 * d.fp32_attained, 0),

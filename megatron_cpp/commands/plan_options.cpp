@@ -47,12 +47,25 @@ void check_companions(const PlanOptions& options, std::vector<std::string>& prob
     problems.emplace_back("--tokens and --deadline_hours: must be given together");
   if (options.deadline.price > 0 && options.deadline.tokens == 0) problems.emplace_back("--price: is for --tokens");
   if (options.json && !options.predict) problems.emplace_back("--json: is for --predict");
+  if (!options.emit_hardware.empty() && options.from_run.empty())
+    problems.emplace_back("--emit_hardware: is of the hardware as a run found it, which --from_run names");
   if (options.weak && options.scale.empty()) problems.emplace_back("--weak: is for --scale");
   if (options.failures.device_hours > 0) return;
   if (options.failures.save_seconds != defaults.save_seconds)
     problems.emplace_back("--save_seconds: is for --device_hours");
   if (options.failures.restart_seconds != defaults.restart_seconds)
     problems.emplace_back("--restart_seconds: is for --device_hours");
+}
+
+/// Of a file that --hardware takes by its ending, and that is never written over: it may be what was asked for by
+/// --hardware.
+std::string new_file_problem(const std::string& option, const std::string& file) {
+  std::error_code error;
+  if (std::string problem = output_problem(option, file); !problem.empty()) return problem;
+  if (!file.ends_with(".toml"))
+    return str(option, "=", file, ": must end in .toml, so that --hardware takes it as a file");
+  if (!std::filesystem::exists(file, error)) return "";
+  return str(option, "=", file, ": is there already; name a new file, or remove it");
 }
 
 }  // namespace
@@ -70,7 +83,7 @@ void check_options(const PlanOptions& options) {
   std::vector<std::string> problems;
   if (options.world_size == 0 && options.scale.empty() && options.deadline.tokens == 0 && options.from_run.empty())
     problems.emplace_back("--world_size: is missing: ranks, one for each device; or --scale=64,128,256, or --tokens");
-  if (options.predict && options.world_size == 0)
+  if (options.predict && options.world_size == 0 && options.from_run.empty())
     problems.emplace_back("--predict: needs --world_size, the ranks of the configuration's layout");
   if (options.failures.device_hours > 0 && options.failures.device_hours < kShortestLife)
     problems.push_back(
@@ -82,6 +95,9 @@ void check_options(const PlanOptions& options) {
        {std::pair("--svg", options.svg), {"--html", options.html}, {"--emit", options.emit}})
     if (!file.empty())
       if (std::string problem = output_problem(option, file); !problem.empty()) problems.push_back(std::move(problem));
+  if (!options.emit_hardware.empty())
+    if (std::string problem = new_file_problem("--emit_hardware", options.emit_hardware); !problem.empty())
+      problems.push_back(std::move(problem));
   check_input(problems.empty(), join(problems, "\n"));
 }
 

@@ -24,7 +24,7 @@ struct PlanOptions {
   bool weak = false;
   Failures failures;
   Deadline deadline;
-  std::string from_run;
+  std::string from_run, emit_hardware;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
@@ -69,6 +69,8 @@ struct PlanOptions {
     visit("from_run", self.from_run,
           "folder of a run, or its metrics.jsonl: what it took beside what is predicted, and all else for hardware as "
           "fast as it was");
+    visit("emit_hardware", self.emit_hardware,
+          "with --from_run, a new file for the hardware as the run found it, which --hardware takes");
     visit("emit", self.emit, "file for the whole configuration with the best layout, which pretrain takes");
   }
 };

@@ -1,8 +1,11 @@
 #include "megatron_cpp/config/hardware_file.h"
 
 #include <algorithm>
+#include <charconv>
+#include <optional>
 #include <set>
 
+#include "base/check.h"
 #include "base/strings.h"
 #include "megatron_cpp/config/toml_reader.h"
 
@@ -33,37 +36,55 @@ std::vector<std::string> names_in(const Path& folder) {
   return names;
 }
 
-}  // namespace
+constexpr std::string_view kTable = "ranks_";
+constexpr const char* kThisMachine =
+    "; a machine of processors, such as this one, is measured by `mpirun -n N megatron_cpp plan calibrate "
+    "--out=here.toml`, and then is --hardware=here.toml";
 
-Hardware parse_hardware(std::string_view toml, const std::string& name) {
-  Hardware hardware;
-  SettingsReader reader(hardware_fields(hardware));
-  read_toml(toml, name, reader);
-  if (reader.is_incomplete()) reader.finish();  // no TOML: nothing that is missing was left out
-  for (const Field& field : reader.fields())
-    if (!reader.was_set(field.key) && !is_optional(field.key) && !reader.is_doubtful(field.key))
-      reader.add_gap(str(name, ": ", field.key, ": is missing: ", field.help));
-  for (const std::string& text : hardware.conflicts()) reader.add_conflict(text, name);
-  reader.finish();
-  return hardware;
+/// 2 of "ranks_2".
+std::optional<i64> ranks_of_table(std::string_view table) {
+  if (!table.starts_with(kTable)) return std::nullopt;
+  const std::string_view digits = table.substr(kTable.size());
+  if (digits.empty() || digits.front() < '1' || digits.front() > '9') return std::nullopt;
+  i64 ranks = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), ranks);
+  const bool is_number = error == std::errc() && end == digits.data() + digits.size();
+  return is_number && static_cast<double>(ranks) <= kMostUnits ? std::optional(ranks) : std::nullopt;
 }
 
-Hardware load_hardware(const std::string& name, const Path& folder) {
-  if (name.ends_with(".toml")) return parse_hardware(read_text_file(name), name);
-  const std::vector<std::string> names = names_in(folder);
-  if (std::ranges::find(names, name) == names.end()) {
-    const std::string nearest = nearest_name(name, names);
-    fail(ExitCode::BadInput, "unknown hardware \"", name, "\"; ",
-         !nearest.empty() ? str("did you mean ", nearest, "?")
-         : names.empty()  ? str("there are no files in ", folder.string(), "; give one, or its folder")
-                          : str("there are: ", join(names, ", "), " in ", folder.string(),
-                                "; or give a file, a copy of one of them with other values"));
+/// The description for one number of ranks, as it is read.
+class Description {
+ public:
+  /// `table`: "ranks_2", or "" for any number.
+  explicit Description(std::string table) : table_(std::move(table)), reader_(hardware_fields(hardware_)) {}
+  Description(const Description&) = delete;
+  Description& operator=(const Description&) = delete;
+
+  SettingsReader& reader() { return reader_; }
+  const Hardware& hardware() const { return hardware_; }
+
+  /// After all was read: what is missing, and what does not go together.
+  void check(const std::string& name) {
+    const std::string prefix = table_.empty() ? "" : table_ + ".";
+    for (const Field& field : reader_.fields())
+      if (!reader_.was_set(field.key) && !is_optional(field.key) && !reader_.is_doubtful(field.key))
+        reader_.add_gap(str(name, ": ", prefix, field.key, ": is missing: ", field.help));
+    std::vector<std::string> conflicts = hardware_.conflicts();
+    if (const auto ranks = ranks_of_table(table_);
+        ranks && !hardware_.links.ranks.empty() && reader_.was_set("links.ranks"))
+      if (const i64 joined = hardware_.links.ranks.back(); joined < *ranks)
+        conflicts.push_back(str("links.ranks: join ", joined, ", and [", table_, "] is of ", *ranks, " ranks"));
+    for (const std::string& text : conflicts) reader_.add_conflict(text, name);
   }
-  const Path file = folder / (name + ".toml");
-  return parse_hardware(read_text_file(file), file.string());
-}
 
-std::string print_hardware(const Hardware& hardware) {
+ private:
+  std::string table_;
+  Hardware hardware_;
+  SettingsReader reader_;
+};
+
+/// `section`: what stands before a section's name.
+std::string print_sections(const Hardware& hardware, const std::string& prefix) {
   Hardware copy = hardware;
   std::string text;
   std::string_view section;
@@ -74,10 +95,81 @@ std::string print_hardware(const Hardware& hardware) {
   };
   for (const Field& field : fields) {
     if (is_left_out(field.section())) continue;
-    if (field.section() != section) text += str(text.empty() ? "" : "\n", "[", section = field.section(), "]\n");
+    if (field.section() != section)
+      text += str(text.empty() ? "" : "\n", "[", prefix, section = field.section(), "]\n");
     text += str(field.name(), " = ", field.print(), "\n");
   }
   return text;
+}
+
+}  // namespace
+
+const Hardware& HardwareKind::of(i64 ranks) const {
+  if (!depends_on_ranks()) return by_ranks.at(kAnyRanks);
+  const auto found = by_ranks.lower_bound(ranks);
+  return found != by_ranks.end() ? found->second : by_ranks.rbegin()->second;
+}
+
+HardwareKind parse_hardware(std::string_view toml, const std::string& name) {
+  Description any("");
+  std::map<i64, Description> tables;
+  read_toml(toml, name, any.reader(), [&](std::string_view table) -> SettingsReader* {
+    const std::optional<i64> ranks = ranks_of_table(table);
+    return ranks ? &tables.try_emplace(*ranks, std::string(table)).first->second.reader() : nullptr;
+  });
+  if (any.reader().is_incomplete()) any.reader().finish();  // no TOML: nothing that is missing was left out
+  HardwareKind kind;
+  if (tables.empty()) {
+    any.check(name);
+    any.reader().finish();
+    kind.by_ranks[HardwareKind::kAnyRanks] = any.hardware();
+    return kind;
+  }
+  std::vector<std::string> problems = any.reader().problems();
+  const auto was_set = [&](const Field& field) { return any.reader().was_set(field.key); };
+  if (const auto set = std::ranges::find_if(any.reader().fields(), was_set); set != any.reader().fields().end())
+    problems.push_back(str(name, ": [", set->section(), "] is of any number of ranks, and [", kTable,
+                           tables.begin()->first, ".", set->section(), "] of some; leave one of them out"));
+  for (auto& [ranks, table] : tables) {
+    table.check(name);
+    problems.insert(problems.end(), table.reader().problems().begin(), table.reader().problems().end());
+    kind.by_ranks[ranks] = table.hardware();
+  }
+  check_problems(problems);
+  return kind;
+}
+
+HardwareKind load_hardware(const std::string& name, const Path& folder) {
+  std::error_code error;
+  if (name.ends_with(".toml")) {
+    check_input(std::filesystem::exists(name, error), "unknown hardware: there is no file ", name, kThisMachine);
+    return parse_hardware(read_text_file(name), name);
+  }
+  const std::vector<std::string> names = names_in(folder);
+  if (std::ranges::find(names, name) == names.end()) {
+    const std::string nearest = nearest_name(name, names);
+    fail(ExitCode::BadInput, "unknown hardware \"", name, "\"; ",
+         !nearest.empty() ? str("did you mean ", nearest, "?")
+         : names.empty()  ? str("there are no files in ", folder.string(), "; give one, or its folder")
+                          : str("there are: ", join(names, ", "), " in ", folder.string(),
+                                "; or give a file, a copy of one of them with other values"),
+         kThisMachine);
+  }
+  const Path file = folder / (name + ".toml");
+  return parse_hardware(read_text_file(file), file.string());
+}
+
+std::string print_hardware(const HardwareKind& kind) {
+  std::string text;
+  for (const auto& [ranks, hardware] : kind.by_ranks) {
+    const std::string prefix = ranks == HardwareKind::kAnyRanks ? "" : str(kTable, ranks, ".");
+    text += str(text.empty() ? "" : "\n", print_sections(hardware, prefix));
+  }
+  return text;
+}
+
+std::string print_hardware(const Hardware& hardware) {
+  return print_sections(hardware, "");
 }
 
 }  // namespace mcpp

@@ -296,9 +296,13 @@ void SettingsReader::add_conflict(const std::string& text, std::string_view defa
 }
 
 void SettingsReader::finish() const {
-  if (problems_.empty()) return;
-  if (problems_.size() == 1) fail(ExitCode::BadInput, problems_[0]);
-  fail(ExitCode::BadInput, problems_.size(), " problems:\n  ", join(problems_, "\n  "));
+  check_problems(problems_);
+}
+
+void check_problems(const std::vector<std::string>& problems) {
+  if (problems.empty()) return;
+  if (problems.size() == 1) fail(ExitCode::BadInput, problems[0]);
+  fail(ExitCode::BadInput, problems.size(), " problems:\n  ", join(problems, "\n  "));
 }
 
 }  // namespace mcpp

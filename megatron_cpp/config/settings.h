@@ -95,6 +95,7 @@ class SettingsReader {
   bool was_set(std::string_view key) const { return settings_.count(std::string(key)) > 0; }
   /// Whether a setting of this key was refused, or a misspelt key probably meant it.
   bool is_doubtful(const std::string& key) const { return doubtful_.count(key) > 0; }
+  const std::vector<std::string>& problems() const { return problems_; }
   /// Throws one BadInput error with all problems, if there is any.
   void finish() const;
 
@@ -108,6 +109,9 @@ class SettingsReader {
   std::vector<std::string> problems_;
   bool is_incomplete_ = false;
 };
+
+/// Throws one BadInput error with all of them, if there is any.
+void check_problems(const std::vector<std::string>& problems);
 
 template <class T>
 FieldType field_type() {

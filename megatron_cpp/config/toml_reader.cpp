@@ -91,38 +91,70 @@ class NestingScan {
 struct Located {
   Position position;
   Setting setting;
+  SettingsReader* reader;
 };
 
-void collect(const toml::table& table, const std::string& section, const std::string& name,
-             std::vector<Located>& found) {
-  for (const auto& [key, node] : table) {
-    const Position at = position_of(key.source());
-    const std::string full = section.empty() ? std::string(key.str()) : str(section, ".", key.str());
-    found.push_back({at, {full, to_value(node), str(name, ":", at.first, ":", at.second), full}});
-    if (section.empty() && node.is_table()) collect(*node.as_table(), full, name, found);
+/// A text in the file, as it stands alone: of the whole, or of one of its tables.
+struct Part {
+  SettingsReader* reader;
+  std::string prefix = {};  ///< of its keys in the file: "" or "ranks_2."
+};
+
+class Collector {
+ public:
+  Collector(const std::string& name, const ReaderOfTable& reader_of) : name_(name), reader_of_(reader_of) {}
+
+  void collect(const toml::table& table, const std::string& section, const Part& part) {
+    for (const auto& [key, node] : table) {
+      const std::string own(key.str());
+      SettingsReader* reader = section.empty() && part.prefix.empty() && node.is_table() ? reader_of_(own) : nullptr;
+      if (reader != nullptr) {
+        collect(*node.as_table(), "", {reader, own + "."});
+        continue;
+      }
+      const Position at = position_of(key.source());
+      const std::string full = section.empty() ? own : str(section, ".", own);
+      found_.push_back(
+          {at, {full, to_value(node), str(name_, ":", at.first, ":", at.second), part.prefix + full}, part.reader});
+      if (section.empty() && node.is_table()) collect(*node.as_table(), full, part);
+    }
   }
-}
+
+  /// In the order of the text, as people expect it: a table is ordered by name. Headers come before their keys either
+  /// way.
+  void assign() {
+    std::stable_sort(found_.begin(), found_.end(),
+                     [](const Located& a, const Located& b) { return a.position < b.position; });
+    for (const Located& located : found_) located.reader->assign(located.setting);
+  }
+
+ private:
+  const std::string& name_;
+  const ReaderOfTable& reader_of_;
+  std::vector<Located> found_;
+};
 
 }  // namespace
 
 void read_toml(std::string_view toml, const std::string& name, SettingsReader& reader) {
+  read_toml(toml, name, reader, [](std::string_view) { return nullptr; });
+}
+
+void read_toml(std::string_view toml, const std::string& name, SettingsReader& rest, const ReaderOfTable& reader_of) {
   if (const std::size_t deep = NestingScan(toml).find(); deep != std::string_view::npos) {
     const std::string_view before = toml.substr(0, deep);
     const auto line = 1 + std::ranges::count(before, '\n');
     const std::size_t column = deep - (before.rfind('\n') + 1) + 1;  // npos + 1 == 0
-    return reader.add_gap(str(name, ":", line, ":", column, ": nested deeper than ", NestingScan::kDeepest, " levels"));
+    return rest.add_gap(str(name, ":", line, ":", column, ": nested deeper than ", NestingScan::kDeepest, " levels"));
   }
-  std::vector<Located> found;
+  Collector collector(name, reader_of);
   try {
-    collect(toml::parse(toml), "", name, found);
+    collector.collect(toml::parse(toml), "", {&rest});
   } catch (const toml::parse_error& error) {
     const Position at = position_of(error.source());
-    return reader.add_gap(str(name, ":", at.first, ":", at.second, ": ", error.description()));
+    return rest.add_gap(str(name, ":", at.first, ":", at.second, ": ", error.description()));
   }
-  // A table is ordered by name; people expect the order of the text. Headers come before their keys either way.
-  std::stable_sort(found.begin(), found.end(),
-                   [](const Located& a, const Located& b) { return a.position < b.position; });
-  for (const Located& located : found) reader.assign(located.setting);
+  collector.assign();
 }
 
 std::vector<Value> toml_value(std::string_view text) {

@@ -72,7 +72,7 @@ Path newest_trace(const Path& folder, i64 start) {
     std::error_code ignored;
     for (const auto& entry : std::filesystem::directory_iterator(place, ignored)) {
       const std::string name = entry.path().filename();
-      const bool is_trace = name.starts_with("trace_iter_") && name.ends_with(".json") && name >= first;
+      const bool is_trace = name.starts_with(kTracePrefix) && name.ends_with(".json") && name >= first;
       if (is_trace && (newest.empty() || newest.filename() < entry.path().filename())) newest = entry.path();
     }
   }

@@ -26,7 +26,7 @@ std::string seven_digits(i64 iteration) {
 }  // namespace
 
 std::string trace_prefix(i64 first_iteration) {
-  return "trace_iter_" + seven_digits(first_iteration);
+  return str(kTracePrefix, seven_digits(first_iteration));
 }
 
 void StepTrace::begin(const Spent& spent) {

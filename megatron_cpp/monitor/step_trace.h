@@ -3,6 +3,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "megatron_cpp/config/logging_config.h"
 #include "megatron_cpp/logging/trace_file.h"
@@ -11,7 +13,9 @@
 
 namespace mcpp {
 
-/// How the name of a trace begins whose first iteration is this: "trace_iter_0000031". In the order of iterations.
+/// How the names of all traces begin, and of one whose first iteration is this: "trace_iter_0000031". In the order of
+/// iterations.
+inline constexpr std::string_view kTracePrefix = "trace_iter_";
 std::string trace_prefix(i64 first_iteration);
 
 /// One trace: begin(), end(), write(). All ranks call the same.

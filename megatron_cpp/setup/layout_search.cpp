@@ -88,7 +88,7 @@ PlannedRun plan_run(const Config& config, const PlanRequest& request, int world_
     check_input(!request.plan, "--plan: needs --hardware, the kind of cluster that it plans for");
     return {.config = config, .text = {}, .warning = {}};
   }
-  const Hardware hardware = load_hardware(request.hardware, find_shipped(request.hardware_folder));
+  const Hardware hardware = load_hardware(request.hardware, find_shipped(request.hardware_folder)).of(world_size);
   const Implementation program;
   const Workload work = workload_of(config);
   check_fp8_rate(hardware, work);

@@ -93,9 +93,42 @@ TEST(MeasuredRun, HardwareAsItWasFoundPredictsTheRun) {
   const MeasuredRun run = run_on(slow, work);
   const StepTime predicted = step_time({file, program, work, kLayout});
   EXPECT_GT(run.seconds / predicted.seconds, 1.5);
-  const Hardware found = as_measured(file, predicted, run);
+  const Hardware found = at_speed(file, speed_of(predicted, run));
   EXPECT_NEAR(step_time({found, program, work, kLayout}).seconds / run.seconds, 1, 0.02);
   EXPECT_NEAR(found.device.bf16_attained / slow.device.bf16_attained, 1, 0.02);
+}
+
+// However far it is: of small kernels, which gaps between them take, too; peaks and what was attained still agree.
+TEST(MeasuredRun, HardwareAsItWasFoundIsOneThatAFileMayDescribe) {
+  Hardware file = test::toy_cluster(100, 10);
+  file.device.kernel_gap = 50;
+  const Workload work = test::toy_workload(4, 128, 4, 64);
+  const Implementation program;
+  const Job job{file, program, work, {.world_size = 1, .micro_batch_size = 1}};
+  const StepTime predicted = step_time(job);
+  for (const double factor : {0.1, 0.9, 3.0}) {
+    const MeasuredRun run{.seconds = predicted.seconds / factor};
+    const RunSpeed speed = speed_of(predicted, run);
+    EXPECT_NEAR(speed.computing, factor, 1e-9);
+    EXPECT_EQ(speed.links, 1);
+    const Hardware found = at_speed(file, speed);
+    EXPECT_THAT(found.conflicts(), testing::IsEmpty());
+    EXPECT_NEAR(step_time({found, program, work, job.layout}).seconds / run.seconds, 1, 0.02) << factor;
+  }
+}
+
+// Ranks that wait for one another communicate, as far as they know: with nothing to send that is no link's speed.
+TEST(MeasuredRun, LinksAreFoundWhereAStepNeedsThem) {
+  const Workload work = test::toy_workload(16, 2048, 16, 64);
+  const Implementation program;
+  const Layout pipeline{.world_size = 2, .pp = 2};
+  const StepTime predicted = step_time({test::toy_cluster(100, 10), program, work, pipeline});
+  MeasuredRun run{.seconds = 2 * predicted.seconds, .bubble = 0.1, .exposed_communication = 0.2};
+  EXPECT_EQ(speed_of(predicted, run).links, 1);
+  const Layout tensors{.world_size = 2, .tp = 2};
+  const StepTime of_tensors = step_time({test::toy_cluster(100, 10), program, work, tensors});
+  run = {.seconds = of_tensors.seconds, .exposed_communication = 2 * of_tensors.communication() / of_tensors.seconds};
+  EXPECT_NEAR(speed_of(of_tensors, run).links, 0.5, 1e-9);
 }
 
 // Halves of layers, embedding and output are all that passes are made of; of a layer that is recomputed, also again.

@@ -10,7 +10,7 @@
 namespace mcpp::test {
 
 inline Hardware catalogue(const std::string& name) {
-  return load_hardware(name, source_folder() / "configs/hardware");
+  return load_hardware(name, source_folder() / "configs/hardware").of(1);
 }
 
 /// Megatron-LM's GPT, sequences of 2048.

@@ -92,6 +92,33 @@ TEST_F(FromRun, HasTheRunsOwnLayoutModulesAndMemory) {
   }
 }
 
+// What a run calibrated is what the next start is laid out by, on as many ranks or on fewer; it stays the same
+// training.
+TEST_F(FromRun, NextStartGoesOnWithAnotherLayout) {
+  train_on(2, "whole", {"--parallel.pipeline_model_parallel_size=2"});
+  train_on(2, "first", {"--parallel.pipeline_model_parallel_size=2", "--training.exit_interval=8"});
+  const std::string hardware = at("found.toml"), next = at("next.toml");
+  const std::string told = good(plan("first", {"--tp=2", "--emit_hardware=" + hardware, "--emit=" + next}));
+  EXPECT_CONTAINS(told, "the hardware as it was found is in " + hardware);
+  const std::vector<double> expected = losses("whole", 12);
+  const auto expect_same_training = [&](const std::string& save) {
+    const std::vector<double> found = losses(save, 12);
+    for (std::size_t i = 8; i < 12; ++i)
+      EXPECT_NEAR(found[i] / expected[i], 1, 1e-5) << save << ", iteration " << i + 1;
+  };
+  for (const char* copy : {"emitted", "fewer"})
+    std::filesystem::copy(at("first"), at(copy), std::filesystem::copy_options::recursive);
+  const Outcome emitted = run_on(2, {"pretrain", next, "--checkpoint.save=" + at("emitted")});
+  ASSERT_EQ(emitted.code, 0) << emitted.err;
+  EXPECT_CONTAINS(emitted.out, "tensor parallel       2");
+  expect_same_training("emitted");
+  const Outcome fewer =
+      run(pretrain("fewer", {"--parallel.pipeline_model_parallel_size=2", "--plan", "--hardware=" + hardware}));
+  ASSERT_EQ(fewer.code, 0) << fewer.err;
+  EXPECT_CONTAINS(fewer.out, "planned for 1 x A100 SXM 80GB: tp 1, dp 1");
+  expect_same_training("fewer");
+}
+
 // While it runs, on hardware that it is not, a training names what is off.
 TEST_F(FromRun, IsComparedWhileItTrains) {
   const std::string gap = "kernel_gap = ";

@@ -10,6 +10,7 @@
 #include "comm/local.h"
 #include "megatron_cpp/bench/bench.h"
 #include "megatron_cpp/config/hardware_file.h"
+#include "tests/support/build.h"
 #include "tests/support/disk_folder.h"
 #include "tests/support/errors.h"
 #include "tests/support/program.h"
@@ -46,6 +47,7 @@ TEST(Calibration, GivesAFileThatPlansTake) {
   EXPECT_THAT(found.conflicts(), testing::IsEmpty());
   const std::string text = print_hardware(found);
   EXPECT_EQ(print_hardware(parse_hardware(text, "printed")), text);
+  EXPECT_LT(text.size(), 9000);  // numbers of four digits
   EXPECT_EQ(found.links.ranks, std::vector<i64>{2});
   EXPECT_GT(found.links.bandwidth[0], 0.01);
   EXPECT_EQ(found.device.cores, 1);
@@ -136,7 +138,7 @@ TEST(Calibration, MemoryIsMeasuredWhereItsPagesAre) {
 class CalibrateCommand : public testing::Test {
  protected:
   Outcome run(const std::vector<std::string>& args) const {
-    std::vector<std::string> words{"plan", "calibrate"};
+    std::vector<std::string> words{"plan", "calibrate", "--device=cpu"};
     words.insert(words.end(), args.begin(), args.end());
     return Program(words, folder_ / "process").wait();
   }
@@ -154,10 +156,43 @@ TEST_F(CalibrateCommand, RefusesWhereItCannotWriteBeforeItMeasures) {
   }
 }
 
+// GPUs are not measured, and nobody is to take what the processors beside them do for it.
+TEST_F(CalibrateCommand, RefusesGpus) {
+  const std::string file = folder_ / "machine.toml";
+  std::vector<std::vector<std::string>> refused{{"--device=cuda"}};
+  if (built_with_cuda()) refused.push_back({"--device=auto"});
+  for (std::vector<std::string> args : refused) {
+    args.insert(args.begin(), {"plan", "calibrate", "--out=" + file});
+    const Outcome outcome = Program(args, folder_ / "process").wait();
+    EXPECT_EQ(outcome.code, 2) << outcome.out;
+    EXPECT_THAT(outcome.err, HasSubstr("plan calibrate measures processors, not GPUs"));
+    EXPECT_LT(outcome.cpu_seconds, 2);
+  }
+  EXPECT_FALSE(std::filesystem::exists(file));
+}
+
+// A file of several numbers of ranks is of one machine.
+TEST_F(CalibrateCommand, AddsOnlyToWhatItMeasuredOfThisMachine) {
+  const Path catalogue_folder = source_folder() / "configs/hardware";
+  const auto expect_refused = [&](const std::string& text, const char* reason) {
+    const Path file = folder_ / "machine.toml";
+    write_file_atomic(file, text);
+    const Outcome outcome = run({"--add", "--out=" + file.string()});
+    EXPECT_EQ(outcome.code, 2) << outcome.out;
+    EXPECT_THAT(outcome.err, HasSubstr(reason));
+    EXPECT_LT(outcome.cpu_seconds, 5);
+    EXPECT_EQ(read_text_file(file), text);
+  };
+  expect_refused(read_text_file(catalogue_folder / "a100_80gb.toml"), "is of no machine that plan calibrate measured");
+  expect_refused(read_text_file(catalogue_folder / "cpu_epyc_2_cores.toml"),
+                 "is of EPYC with 2 cores with 2 cores, and");
+  expect_refused("no file\n", "machine.toml:1");
+}
+
 TEST_F(CalibrateCommand, KilledItLeavesTheOldFile) {
   const Path file = folder_ / "machine.toml";
   write_file_atomic(file, "old");
-  Program program({"plan", "calibrate", "--out=" + file.string()}, folder_ / "process");
+  Program program({"plan", "calibrate", "--device=cpu", "--out=" + file.string()}, folder_ / "process");
   std::this_thread::sleep_for(std::chrono::milliseconds(700));
   program.signal(SIGKILL);
   EXPECT_EQ(program.wait().code, -SIGKILL);

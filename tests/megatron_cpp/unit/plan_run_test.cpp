@@ -208,5 +208,82 @@ TEST_F(RunMetrics, CorrectThePlan) {
   EXPECT_THAT(unknown.err, HasSubstr("does not tell on how many ranks it ran; give them as --world_size"));
 }
 
+// What was calibrated on a run is a file of hardware, by which the next start plans the same.
+TEST_F(RunMetrics, AreWrittenAsHardwareThatPlansTheSame) {
+  const Config ran = load_config(source_folder() / "configs/llama_8b.toml");
+  const auto write_run = [&](i64 ranks, const Config& config, double milliseconds) {
+    write(str(R"({"type":"run","iteration":0,"world_size":)", ranks, R"(,"config":)",
+              nlohmann::json(print_config(config)).dump(), "}\n",
+              R"({"type":"train","iteration":1,"elapsed_ms":90000})", "\n",
+              R"({"type":"train","iteration":2,"elapsed_ms":)", milliseconds, R"(,"exposed_communication":0.1})",
+              "\n"));
+  };
+  const auto plan = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> args{"plan", (source_folder() / "configs/llama_8b.toml").string(), kCatalogue};
+    args.insert(args.end(), more.begin(), more.end());
+    return Program(args, folder_ / "process").wait();
+  };
+  const auto table = [](const std::string& out) { return out.substr(out.find("layouts are possible")); };
+  const std::string file = folder_ / "found.toml", from_run = "--from_run=" + folder_.path().string();
+  write_run(64, ran, 60000);
+  const Outcome found = plan({"--hardware=h100_sxm", from_run, "--emit_hardware=" + file});
+  ASSERT_EQ(found.code, 0) << found.err;
+  EXPECT_THAT(found.out, HasSubstr("the hardware as it was found is in " + file));
+  EXPECT_THAT(read_text_file(file),
+              AllOf(HasSubstr("# --hardware=h100_sxm as the run in "), HasSubstr("64 ranks, tp 1")));
+  for (const char* ranks : {"64", "16"}) {
+    const Outcome by_run = plan({"--hardware=h100_sxm", from_run, str("--world_size=", ranks)}),
+                  by_file = plan({"--hardware=" + file, str("--world_size=", ranks)});
+    ASSERT_EQ(by_file.code, 0) << by_file.err;
+    EXPECT_EQ(table(by_file.out), table(by_run.out));
+  }
+  // And so does the start of a training; the dataset of the example is missing.
+  const Outcome start = Program({"pretrain", (source_folder() / "configs/llama_8b.toml").string(), "--dry_run",
+                                 "--plan", "--world_size=64", "--hardware=" + file},
+                                folder_ / "start")
+                            .wait();
+  EXPECT_THAT(start.out, HasSubstr("planned for 64 x H100 SXM: "));
+  // Never over another file, never where there can be none, and never what could not be read again.
+  const auto expect_refused = [&](const std::string& where, const char* reason) {
+    const Outcome refused = plan({"--hardware=h100_sxm", from_run, "--emit_hardware=" + where});
+    EXPECT_EQ(refused.code, 2) << refused.out;
+    EXPECT_THAT(refused.err, HasSubstr(reason));
+  };
+  const std::string before = read_text_file(file);
+  expect_refused(file, "is there already; name a new file, or remove it");
+  EXPECT_EQ(read_text_file(file), before);
+  expect_refused(folder_ / "found.txt", "must end in .toml");
+  expect_refused(folder_ / "nowhere/found.toml", "there is no folder");
+  write_run(64, ran, 1e15);
+  expect_refused(folder_ / "far.toml", "the run is too far from such hardware");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "far.toml"));
+}
+
+// Each number of ranks that a file describes is as much slower as the run was on its own.
+TEST_F(RunMetrics, CorrectEachNumberOfRanks) {
+  Config ran = load_config(source_folder() / "configs/gpt2_124m.toml");
+  ran.training.precision = Precision::Fp32;
+  ran.training.micro_batch_size = 1;
+  ran.training.global_batch_size = 4;
+  const std::string config = folder_ / "ran.toml", file = folder_ / "found.toml";
+  write_file_atomic(config, print_config(ran));
+  write(str(R"({"type":"run","iteration":0,"world_size":2,"config":)", nlohmann::json(print_config(ran)).dump(), "}\n",
+            R"({"type":"train","iteration":1,"elapsed_ms":90000})", "\n",
+            R"({"type":"train","iteration":2,"elapsed_ms":60000})", "\n"));
+  const Outcome found = Program({"plan", config, kCatalogue, "--hardware=cpu_epyc_2_cores", "--predict",
+                                 "--world_size=1", "--from_run=" + folder_.path().string(), "--emit_hardware=" + file},
+                                folder_ / "process")
+                            .wait();
+  ASSERT_EQ(found.code, 0) << found.err;
+  const HardwareKind was = load_hardware("cpu_epyc_2_cores", source_folder() / "configs/hardware"),
+                     is = load_hardware(file, "");
+  const double factor = is.of(2).device.fp32_attained / was.of(2).device.fp32_attained;
+  EXPECT_LT(factor, 0.5);
+  for (const i64 ranks : {1, 2, 4}) {
+    EXPECT_NEAR(is.of(ranks).device.fp32_attained / was.of(ranks).device.fp32_attained, factor, 1e-9);
+    EXPECT_NEAR(was.of(ranks).measured_fp32.update / is.of(ranks).measured_fp32.update, factor, 1e-9);
+  }
+}
+
 }  // namespace
 }  // namespace mcpp

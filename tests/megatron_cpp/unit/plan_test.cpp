@@ -150,7 +150,15 @@ TEST_F(PlanCommand, RefusesBadInputAllAtOnce) {
   expect_refused({"--world_size=8"}, {"hardware"});
   expect_refused({"--hardware=h100_sxm"}, {"--world_size: is missing"});
   expect_refused({"--hardware=h100_sx", "--world_size=8"}, {"unknown hardware \"h100_sx\"", "did you mean h100_sxm?"});
-  expect_refused({"--hardware=zzz", "--world_size=8"}, {"unknown hardware \"zzz\"", "there are: a100_40gb, a100_80gb"});
+  expect_refused({"--hardware=zzz", "--world_size=8"},
+                 {"unknown hardware \"zzz\"", "there are: a100_40gb, a100_80gb", "megatron_cpp plan calibrate --out="});
+  expect_refused({"--hardware=here.toml", "--world_size=8"},
+                 {"there is no file here.toml", "megatron_cpp plan calibrate --out="});
+  expect_refused({"--hardware=cpu_epyc_2_cores", "--scale=1,2"},
+                 {"--scale: --hardware=cpu_epyc_2_cores describes 1, 2, 4 ranks apart"});
+  expect_refused({"--hardware=cpu_epyc_2_cores", "--tokens=1e9", "--deadline_hours=9"}, {"--tokens: --hardware="});
+  expect_refused({"--hardware=h100_sxm", "--world_size=8", "--emit_hardware=" + (folder_ / "new.toml").string()},
+                 {"--emit_hardware: is of the hardware as a run found it, which --from_run names"});
   expect_refused({"--hardware=a100_80gb", "--world_size=64", "--micro_batch_size=7"},
                  {"micro_batch_size = 7 does not divide global_batch_size = 1024"});
   expect_refused({"--hardware=a100_80gb", "--world_size=10000", "--tp=3", "--pp=81"},
@@ -194,12 +202,55 @@ TEST_F(PlanCommand, RefusesWhatHasNoMeaningTogether) {
 TEST(HardwareFile, CatalogueIsGood) {
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(source_folder() / "configs/hardware")) {
-    const Hardware hardware = catalogue(entry.path().stem());
-    EXPECT_GT(hardware.device.bf16_peak, 100) << entry.path();
-    EXPECT_EQ(print_hardware(parse_hardware(print_hardware(hardware), "printed")), print_hardware(hardware));
+    const HardwareKind kind = load_hardware(entry.path().stem(), entry.path().parent_path());
+    for (const auto& [ranks, hardware] : kind.by_ranks) {
+      const bool is_processor = hardware.measured_bf16.has();
+      EXPECT_GT(hardware.device.bf16_peak, is_processor ? 0.01 : 100) << entry.path();
+      EXPECT_EQ(is_processor, hardware.host.cores > 0) << entry.path();
+    }
+    EXPECT_EQ(print_hardware(parse_hardware(print_hardware(kind), "printed")), print_hardware(kind));
     ++files;
   }
-  EXPECT_GE(files, 9);
+  EXPECT_GE(files, 10);
+}
+
+// Ranks of a processor share it: what one of two reaches is not what one alone does.
+TEST(HardwareFile, MayDescribeSomeNumbersOfRanksApart) {
+  const HardwareKind kind = load_hardware("cpu_epyc_2_cores", source_folder() / "configs/hardware");
+  EXPECT_TRUE(kind.depends_on_ranks());
+  EXPECT_EQ(kind.of(1).device.cores, 2);
+  EXPECT_EQ(kind.of(2).device.cores, 1);
+  EXPECT_EQ(kind.of(2).links.ranks, std::vector<i64>{2});
+  EXPECT_EQ(kind.of(3).links.ranks, std::vector<i64>{4});  // the fewest that are as many
+  EXPECT_EQ(kind.of(1000).links.ranks, std::vector<i64>{4});
+  EXPECT_EQ(kind.of(4).at_once(4), 2);
+  const HardwareKind any = load_hardware("h100_sxm", source_folder() / "configs/hardware");
+  EXPECT_FALSE(any.depends_on_ranks());
+  EXPECT_EQ(&any.of(1), &any.of(64));
+}
+
+TEST(HardwareFile, RefusesBadNumbersOfRanksWithEveryReason) {
+  const HardwareKind kind{.by_ranks = {{2, catalogue("cpu_epyc_2_cores")}, {4, catalogue("cpu_epyc_2_cores")}}};
+  const std::string good = print_hardware(kind);
+  const auto error_of = [&](const std::string& from, const std::string& to, const std::string& before = "") {
+    std::string text = before + good;
+    if (!from.empty()) text.replace(text.find(from), from.size(), to);
+    return input_error([&] { parse_hardware(text, "mine.toml"); });
+  };
+  // What was measured on one rank joins no more.
+  const std::string few = error_of("", "");
+  EXPECT_CONTAINS(few, "ranks_2.links.ranks: join 1, and [ranks_2] is of 2 ranks");
+  EXPECT_CONTAINS(few, "ranks_4.links.ranks: join 1, and [ranks_4] is of 4 ranks");
+  EXPECT_CONTAINS(error_of("cores = 2", "cors = 2"), "ranks_2.device.cors: unknown key; did you mean device.cores?");
+  EXPECT_CONTAINS(error_of("kernel_gap = 0.02722", "kernel_gap = nan"), "ranks_2.device.kernel_gap: must be finite");
+  EXPECT_CONTAINS(error_of("kernel_gap = 0.02722\n", ""), "mine.toml: ranks_2.device.kernel_gap: is missing");
+  EXPECT_CONTAINS(error_of("", "", "[host]\nmemory = 1.0\n"),
+                  "[host] is of any number of ranks, and [ranks_2.host] of some");
+  for (const char* table : {"ranks_0", "ranks_02", "ranks_x", "ranks_", "ranks_99999999999999999999", "ranks_-2"})
+    EXPECT_CONTAINS(error_of("", "", str("[", table, ".device]\ncores = 1\n")), str("[", table, "]"));
+  EXPECT_CONTAINS(input_error([] { parse_hardware("[ranks_2]\n", "mine.toml"); }),
+                  "mine.toml: ranks_2.device.name: is missing");
+  EXPECT_CONTAINS(input_error([] { parse_hardware("ranks_2 = 3\n", "mine.toml"); }), "ranks_2");
 }
 
 TEST(HardwareFile, RefusesWithEveryReason) {

@@ -1,0 +1,81 @@
+#include "megatron_cpp/commands/plan_from_run.h"
+
+#include "base/file.h"
+#include "base/number_text.h"
+#include "megatron_cpp/monitor/run_metrics.h"
+#include "megatron_cpp/setup/layout_search.h"
+#include "megatron_cpp/setup/placement.h"
+#include "megatron_cpp/setup/plan.h"
+
+namespace mcpp {
+namespace {
+
+std::string ranks_text(int ranks) {
+  return str(ranks, ranks == 1 ? " rank" : " ranks");
+}
+
+/// What the file of the hardware says of where its numbers come from.
+std::string origin(const PlanOptions& options, const FormerRun& run, const std::string& layout, double predicted,
+                   const RunSpeed& speed) {
+  return str(
+      "# --hardware=", options.hardware, " as the run in ", options.from_run, " found it, by `megatron_cpp plan ",
+      "--from_run`:\n# ", ranks_text(run.world_size), ", ", layout, ", ", human_step_seconds(run.measured.seconds),
+      " a step, ", human_step_seconds(predicted), " predicted.\n", "# Computing at ", fixed(speed.computing, 3),
+      " times the rates there, links ",
+      speed.links == 1 ? "as there: too little was sent to tell" : str("at ", fixed(speed.links, 3), " times theirs"),
+      ".\n\n");
+}
+
+/// Refused where it could not be read again: rates beyond all that is built.
+void write_hardware(const std::string& file, const std::string& head, const HardwareKind& kind) {
+  const std::string text = head + print_hardware(kind);
+  try {
+    parse_hardware(text, file);
+  } catch (const Error& error) {
+    fail(ExitCode::BadInput, "--emit_hardware=", file, ": the run is too far from such hardware for a file of it:\n",
+         error.what());
+  }
+  write_file_atomic(file, text);
+}
+
+}  // namespace
+
+FormerRun read_former_run(PlanOptions& options, Config& config) {
+  MeasuredRun run = read_measured_run(options.from_run);
+  Config own = run.config.empty() ? config : parse_config(run.config, options.from_run + ": its configuration");
+  if (run.world_size == 0) run.world_size = options.world_size;
+  check_input(run.world_size > 0, "--from_run=", options.from_run,
+              ": does not tell on how many ranks it ran; give them as --world_size");
+  const bool asks_for_no_world = options.scale.empty() && options.deadline.tokens == 0;
+  if (options.world_size == 0 && asks_for_no_world) options.world_size = run.world_size;
+  if (config.model.vocab_size == 0) config.model.vocab_size = own.model.vocab_size;
+  const int ranks = static_cast<int>(run.world_size);
+  return {std::move(run), std::move(own), ranks};
+}
+
+HardwareKind hardware_of_run(const PlanOptions& options, const FormerRun& run, HardwareKind kind, const Log& log) {
+  const Hardware& hardware = kind.of(run.world_size);
+  const Implementation program;
+  Workload work = workload_of(run.config);
+  work.expert_imbalance = options.expert_imbalance;
+  const Job own{hardware, program, work, layout_of(run.config, run.world_size)};
+  const StepTime predicted = configured_step(own, run.config, run.world_size);
+  std::vector<RunPart> details = compare_stages(step_time_by_rank(own), run.measured);
+  for (RunPart& part : compare_modules(own, run.measured)) details.push_back(std::move(part));
+  const std::vector<MemoryEstimate> memory = estimate_memory_by_stage(run.config, run.world_size);
+  for (RunPart& part : compare_memory(own.layout, memory, run.measured)) details.push_back(std::move(part));
+  const std::vector<RunPart> whole = compare(predicted, most_memory(run.config, run.world_size), run.measured);
+  log.info(str("the run in ", options.from_run, ", ", ranks_text(run.world_size), ", ", own.layout.describe(), "\n",
+               comparison_text(whole, details, run.measured)));
+  const RunSpeed speed = speed_of(predicted, run.measured);
+  const std::string head = origin(options, run, own.layout.describe(), predicted.seconds, speed);
+  for (auto& [ranks, each] : kind.by_ranks) each = at_speed(each, speed);
+  if (!options.emit_hardware.empty()) {
+    write_hardware(options.emit_hardware, head, kind);
+    log.info(str("the hardware as it was found is in ", options.emit_hardware,
+                 ", which --hardware and launch.sh --replan take"));
+  }
+  return kind;
+}
+
+}  // namespace mcpp
