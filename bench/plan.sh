@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# How well `plan` predicts what steps take on this machine: calibrates it for their numbers of ranks, predicts the steps of nine layouts of
-# GPT-2 14M with eight samples from that alone, and measures them, in turn. JSON lines on standard output; on standard error a table of
-# measured (median over the rounds) and predicted seconds and memory, the mean and the largest error, and the places of the fastest.
+# How well `plan` predicts what steps take on this machine: in each round calibrates it for their numbers of ranks, predicts the steps of
+# nine layouts of GPT-2 14M with eight samples from that alone, and measures them. JSON lines on standard output; on standard error a table
+# of measured and predicted seconds (medians over the rounds) and memory, the mean and the largest error, and the places of the fastest.
 #   bench/plan.sh [--layouts=ranks|offload] [--rounds=N] [--program=PATH] [--calibration=FOLDER] [--disk=FOLDER] [--section.key=value ...]
 # With --layouts=offload the same of layouts that keep states, weights or activations in host memory or in the FOLDER of a disk, which is
 # measured for that. The FOLDER of calibrations keeps them: files that are there already are not measured again.
@@ -55,24 +55,26 @@ dp2_zero3_all_on_disk 2 --training.micro_batch_size=4 --parallel.zero_stage=3 --
   *) echo "$0: --layouts=$layouts: must be ranks or offload" >&2 && exit 2 ;;
 esac
 
-mapfile -t worlds < <(awk '{ print $2 }' <<<"$rows" | sort -u)
-for ranks in "${worlds[@]}"; do
-  [ -e "$calibration/$ranks.toml" ] && continue
-  launch_ranks "$ranks" --bind-to none
-  "${launch[@]}" "$program" plan calibrate --out="$calibration/$ranks.toml" --num_threads="$(threads_of "$ranks")" \
-    --offload_folder="$disk" >&2
-done
+# The speed of a machine that others share comes and goes: each round has its own calibrations, just before what they predict.
+calibrate() { # <round> <ranks>
+  local out=$calibration/$1-$2.toml
+  [ ! -e "$out" ] || return 0
+  launch_ranks "$2" --bind-to none
+  "${launch[@]}" "$program" plan calibrate --out="$out" --num_threads="$(threads_of "$2")" --rounds=1 --offload_folder="$disk" \
+    </dev/null >&2
+}
 
 # shellcheck disable=SC2119
 machine_json | tee "$results"
 for ((round = 0; round < rounds; ++round)); do
   while read -r name ranks layout; do
+    calibrate "$round" "$ranks"
     # shellcheck disable=SC2206 # words
     arguments=($layout --training.global_batch_size=8 --device.num_threads="$(threads_of "$ranks")" "${options[@]}")
     launch_ranks "$ranks" --bind-to none
     measured=$(bench_json step bench/gpt2_14m.toml "${launch[@]}" -- "${arguments[@]}" </dev/null)
-    predicted=$("$program" plan bench/gpt2_14m.toml --hardware="$calibration/$ranks.toml" --world_size="$ranks" --predict --json \
-      "${arguments[@]}")
+    predicted=$("$program" plan bench/gpt2_14m.toml --hardware="$calibration/$round-$ranks.toml" --world_size="$ranks" --predict \
+      --json "${arguments[@]}")
     echo "{\"layout\": \"$name\", \"measured\": $measured, \"predicted\": $predicted}" | tee -a "$results"
   done <<<"$rows"
 done
@@ -80,9 +82,14 @@ done
 # layout, seconds measured and predicted, bytes measured and predicted, a line; then a table and what it comes to.
 sed -nE 's/.*"layout": "([^"]*)", "measured".*"step_s":([^,}]*).*"largest_tensors_bytes":([^,}]*).*"predicted".*"step_s":([^,}]*).*"memory_bytes":([^,}]*).*/\1 \2 \4 \3 \5/p' "$results" |
   sort -k1,1 -k2,2g | awk '
+    function middle(values, n,    i, j, t) {
+      for (i = 2; i <= n; ++i)
+        for (j = i; j > 1 && values[j - 1] > values[j]; --j) { t = values[j]; values[j] = values[j - 1]; values[j - 1] = t }
+      return values[int((n + 1) / 2)]
+    }
     function flush() {
       if (!n) return
-      ++count; measured[count] = seconds[int((n + 1) / 2)]; predicted[count] = p
+      ++count; measured[count] = seconds[int((n + 1) / 2)]; p = predicted[count] = middle(planned_seconds, n)
       off = p / measured[count] - 1
       printf "%-26s %8.4f s measured (%.4f to %.4f) %8.4f s predicted %+6.1f %%; %7.1f MiB measured %7.1f predicted %+5.1f %%\n", name, measured[count], seconds[1], seconds[n], p, 100 * off, bytes / 2^20, planned / 2^20, 100 * (planned / bytes - 1)
       size = off < 0 ? -off : off
@@ -90,7 +97,7 @@ sed -nE 's/.*"layout": "([^"]*)", "measured".*"step_s":([^,}]*).*"largest_tensor
       if (count == 1 || measured[count] < measured[best]) { best = count; fastest = name }
     }
     $1 != name { flush(); name = $1; n = 0 }
-    { seconds[++n] = $2; p = $3; bytes = $4; planned = $5 }
+    { seconds[++n] = $2; planned_seconds[n] = $3; bytes = $4; planned = $5 }
     END {
       flush()
       place = 1

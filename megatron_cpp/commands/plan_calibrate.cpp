@@ -28,6 +28,7 @@ struct CalibrateOptions {
   Calibrated device = Calibrated::Auto;
   bool add = false;
   i64 num_threads = 0;
+  i64 rounds = CalibrationSizes().rounds;
   std::string offload_folder;
 
   template <class Self, class Visitor>
@@ -39,6 +40,7 @@ struct CalibrateOptions {
           "keep what the file has of this machine for other numbers of ranks: plan then takes what belongs to its own");
     visit("num_threads", self.num_threads, "threads of a rank, as trainings are to have; 0 = all usable cores",
           between(0, 4096));
+    visit("rounds", self.rounds, "times that all is measured; of each measurement the median counts", between(1, 100));
     visit("offload_folder", self.offload_folder,
           "folder on the disk that trainings are to keep numbers on, which is measured, too; \"\" = none is");
   }
@@ -117,7 +119,8 @@ ExitCode plan_calibrate_command(Arguments args, Log& log, const World& world) {
   const Session session = initialize(config_for(options, ranks), world);
   const int cores = world.cores > 0 ? world.cores : static_cast<const CpuDevice&>(*session.device).threads();
   HardwareKind kind = already_measured(options, device_name(*session.device), cores);
-  const Hardware hardware = calibrate(*session.device, world.ranks, cores, {.disk = options.offload_folder});
+  const CalibrationSizes sizes{.rounds = static_cast<int>(options.rounds), .disk = options.offload_folder};
+  const Hardware hardware = calibrate(*session.device, world.ranks, cores, sizes);
   if (world.ranks.rank() != 0) return ExitCode::Done;
   kind.by_ranks[options.add ? ranks : HardwareKind::kAnyRanks] = hardware;
   write_file_atomic(options.out, file_text(kind));
