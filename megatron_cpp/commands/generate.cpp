@@ -103,6 +103,23 @@ void generate_batch(InferenceModel& inference, std::vector<TextStart> texts, con
            [&](std::size_t text, i32 token) { printer.add(text, token); });
 }
 
+/// Ranks that hold the dense layers once more take part where each has experts that no other has: one token's time is
+/// that of reading weights, and the others' copies of it are multiplied in passing.
+void check_copies(InferenceModel& inference) {
+  const ParallelState& parallel = inference.parallel();
+  const int ranks = parallel.world.size(), copies = parallel.topology.dp();
+  const bool has_experts = parallel.expert_data != nullptr;
+  if (copies == 1 || (has_experts && parallel.expert_data->size() == 1)) return;
+  fail(ExitCode::BadInput, "generate: ", ranks, " ranks hold the model ", copies,
+       " times, and one text needs it once; start as many ranks as --parallel.tensor_model_parallel_size x "
+       "--parallel.pipeline_model_parallel_size",
+       has_experts ? str(", or deal the experts out over all ", ranks,
+                         ": --parallel.expert_model_parallel_size x --parallel.expert_tensor_parallel_size x "
+                         "--parallel.pipeline_model_parallel_size = ",
+                         ranks)
+                   : std::string());
+}
+
 }  // namespace
 
 ExitCode generate_command(Arguments args, Log& log, const World& world) {
@@ -121,10 +138,7 @@ ExitCode generate_command(Arguments args, Log& log, const World& world) {
               "generate: one token at a time cannot be shared: --parallel.context_parallel_size must be 1; use "
               "--parallel.tensor_model_parallel_size or --parallel.pipeline_model_parallel_size");
   InferenceModel inference(options.inference, world, log);
-  const int copies = inference.parallel().topology.dp();
-  check_input(copies == 1, "generate: ", world.ranks.size(), " ranks hold the model ", copies,
-              " times, and one text needs it once; start as many ranks as --parallel.tensor_model_parallel_size x "
-              "--parallel.pipeline_model_parallel_size");
+  check_copies(inference);
   const Tokenizer tokenizer = inference.tokenizer();
   const bool prints = world.ranks.rank() == 0;
   TextPrinter printer(has_file ? TextPrinter::Form::JsonLines : TextPrinter::Form::Stream,

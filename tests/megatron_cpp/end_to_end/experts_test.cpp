@@ -57,7 +57,16 @@ TEST_F(ExpertsEndToEnd, EvaluatesAndGeneratesAlikeOnEveryLayout) {
   EXPECT_NEAR(nll("run", 4, keys(2, 1, 2)) / one, 1, 1e-6);
   const Words generate{"generate", str("--load=", at("run")), "--prompt=ROMEO:", "--max_new_tokens=30", "--seed=3"};
   const std::string text = good(generate);
-  for (const Words& layout : {keys(2, 2, 1), keys(2, 1, 2)}) EXPECT_EQ(run_on(2, joined(generate, layout)).out, text);
+  for (const Words& layout : {keys(2, 2, 1), keys(2, 1, 2), keys(1, 2, 1), keys(1, 1, 2)})
+    EXPECT_EQ(run_on(2, joined(generate, layout)).out, text);
+  for (const Words& layout :
+       {keys(1, 4, 1), keys(2, 4, 1), keys(2, 2, 2),
+        joined(keys(1, 2, 1), {"--parallel.pipeline_model_parallel_size=2", "--parallel.moe_token_dispatcher_type=allgather"})})
+    EXPECT_EQ(run_on(4, joined(generate, layout)).out, text);
+  const Outcome copies = run_on(4, joined(generate, keys(1, 2, 1)));
+  EXPECT_EQ(copies.code, 2);
+  EXPECT_CONTAINS(copies.err, "4 ranks hold the model 4 times");
+  EXPECT_CONTAINS(copies.err, "or deal the experts out over all 4: --parallel.expert_model_parallel_size x ");
 }
 
 TEST_F(ExpertsEndToEnd, EvaluatesAlikeHoweverManyWindowsGoTogether) {

@@ -419,40 +419,73 @@ Recipe golden_recipe() {
           golden_optimizer().weight_decay};
 }
 
-/// A training from the same weights, on a layout of several ranks.
-Trajectory train_on(const char* name, test::RunLayout layout, const Recipe& recipe) {
-  CpuDevice device;
-  const ImportedModel imported = import_huggingface(golden(name), DType::F32, device);
-  const std::string stages = two_stages(imported.model.num_layers);
-  if (layout.pp == 2) layout.stages = stages.c_str();
-  const auto tokens = test::Hdf5File(golden(name) / "expected.h5").read<i32>("tokens");
-  test::Weights initial;
-  for (std::size_t i = 0; i < imported.weights->shards().size(); ++i)
-    initial[imported.weights->shards()[i].name.substr(std::strlen("model/"))] =
-        test::numbers(imported.weights->data(i));
-  const test::RunTask task{.model = imported.model,
-                           .optimizer = recipe.optimizer,
-                           .global_batch_size = kBatch,
-                           .steps = recipe.steps,
-                           .lr = recipe.lr,
-                           .weight_decay = recipe.weight_decay,
-                           .tokens =
-                               [&](i64 sample) {
-                                 const i64 length = tokens.shape[2];
-                                 return std::vector<i32>(tokens.values.begin() + sample * length,
-                                                         tokens.values.begin() + (sample + 1) * length);
-                               },
-                           .initial = &initial};
-  const test::RunResult result = run_layout(task, layout);
-  Trajectory trajectory{.losses = result.losses, .grad_norms = result.grad_norms, .learning_rates = {}, .weights = {}};
-  std::map<std::string, Tensor> ours;
-  for (const auto& [param, values] : result.weights) {
-    ours[param] = Tensor::empty(shape_of(*imported.weights, param), DType::F32, device);
-    std::copy(values.begin(), values.end(), ours[param].data<float>());
+/// A golden model, its weights and its samples, for the ranks of a layout.
+class GoldenTask {
+ public:
+  GoldenTask(const char* name, const Recipe& recipe)
+      : imported_(import_huggingface(golden(name), DType::F32, host_)),
+        tokens_(test::Hdf5File(golden(name) / "expected.h5").read<i32>("tokens")) {
+    for (std::size_t i = 0; i < imported_.weights->shards().size(); ++i)
+      initial_[imported_.weights->shards()[i].name.substr(std::strlen("model/"))] =
+          test::numbers(imported_.weights->data(i));
+    task_ = {.model = imported_.model,
+             .optimizer = recipe.optimizer,
+             .global_batch_size = kBatch,
+             .steps = recipe.steps,
+             .lr = recipe.lr,
+             .weight_decay = recipe.weight_decay,
+             .tokens =
+                 [this](i64 sample) {
+                   const i64 length = tokens_.shape[2];
+                   return std::vector<i32>(tokens_.values.begin() + sample * length,
+                                           tokens_.values.begin() + (sample + 1) * length);
+                 },
+             .initial = &initial_};
   }
-  trajectory.weights = by_module_name(imported.model, ours);
-  return trajectory;
-}
+  GoldenTask(const GoldenTask&) = delete;
+  GoldenTask& operator=(const GoldenTask&) = delete;
+
+  Trajectory train(const test::RunLayout& layout) const {
+    const test::RunResult result = run_layout(task_, staged(layout));
+    Trajectory trajectory{.losses = result.losses, .grad_norms = result.grad_norms, .learning_rates = {}, .weights = {}};
+    std::map<std::string, Tensor> ours;
+    for (const auto& [param, values] : result.weights) {
+      Tensor& whole = ours[param] = Tensor::empty(shape_of(*imported_.weights, param), DType::F32, host_);
+      std::copy(values.begin(), values.end(), whole.data<float>());
+    }
+    trajectory.weights = by_module_name(imported_.model, ours);
+    return trajectory;
+  }
+
+  /// Of the first batch, [batch, seq, vocabulary], as each rank has them.
+  std::vector<Numbers> logits(const test::RunLayout& layout) const {
+    std::vector<Numbers> of_ranks(static_cast<std::size_t>(layout.ranks()));
+    run_local_ranks(layout.ranks(), [&](Communicator& ranks, int rank) {
+      test::LayoutRank self(task_, staged(layout), ranks);
+      Numbers& all = of_ranks[static_cast<std::size_t>(rank)];
+      for (i64 sample = 0; sample < kBatch; ++sample) {
+        for (i64 position = 0; position < tokens_.shape[2] - 1; ++position) {
+          const Numbers row = self.next_logits(task_, sample, position);
+          all.insert(all.end(), row.begin(), row.end());
+        }
+      }
+    });
+    return of_ranks;
+  }
+
+ private:
+  test::RunLayout staged(test::RunLayout layout) const {
+    if (layout.pp == 2) layout.stages = stages_.c_str();
+    return layout;
+  }
+
+  mutable CpuDevice host_;
+  ImportedModel imported_;
+  std::string stages_ = two_stages(imported_.model.num_layers);
+  test::Hdf5Array<i32> tokens_;
+  test::Weights initial_;
+  test::RunTask task_;
+};
 
 const test::RunLayout kGoldenLayouts[]{{.name = "tp2", .tp = 2},
                                        {.name = "pp2", .pp = 2},
@@ -476,6 +509,17 @@ INSTANTIATE_TEST_SUITE_P(Experts, GoldenLayouts,
                          testing::Combine(testing::Values("mixtral"), testing::ValuesIn(kGoldenExpertLayouts)),
                          [](const auto& p) { return str(std::get<0>(p.param), "_", std::get<1>(p.param).name); });
 
+/// Those of a text that continues on all ranks together, of each position.
+TEST_P(GoldenLayouts, Logits) {
+  const auto& [name, layout] = GetParam();
+  const std::vector<Numbers> of_ranks = GoldenTask(name, golden_recipe()).logits(layout);
+  const Distance found =
+      distance(of_ranks[0], test::Hdf5File(golden(name) / "expected.h5").read<double>("logits").values);
+  EXPECT_LE(found.relative, 1e-5);
+  EXPECT_LE(found.largest, 3e-5);
+  for (const Numbers& own : of_ranks) EXPECT_EQ(own, of_ranks[0]);
+}
+
 /// What one long step along the gradient takes from the weights is the gradient.
 TEST_P(GoldenLayouts, LossAndEveryGradient) {
   const auto& [name, layout] = GetParam();
@@ -483,9 +527,9 @@ TEST_P(GoldenLayouts, LossAndEveryGradient) {
   Recipe recipe{.optimizer = {}, .steps = 0, .lr = [](i64) { return kFar; }, .weight_decay = 0};
   recipe.optimizer.optimizer = OptimizerKind::Sgd;
   recipe.optimizer.clip_grad = 0;
-  const Trajectory before = train_on(name, layout, recipe);
+  const Trajectory before = GoldenTask(name, recipe).train(layout);
   recipe.steps = 1;
-  const Trajectory after = train_on(name, layout, recipe);
+  const Trajectory after = GoldenTask(name, recipe).train(layout);
   const test::Hdf5File expected(golden(name) / "expected.h5");
   EXPECT_LE(relative_error(after.losses.at(0), expected.read<double>("loss").values.at(0)), 1e-5);
   std::map<std::string, Numbers> gradients = before.weights;
@@ -500,7 +544,7 @@ TEST_P(GoldenLayouts, LossAndEveryGradient) {
 
 TEST_P(GoldenLayouts, TwelveStepsOfTraining) {
   const auto& [name, layout] = GetParam();
-  const Trajectory ours = train_on(name, layout, golden_recipe());
+  const Trajectory ours = GoldenTask(name, golden_recipe()).train(layout);
   const test::Hdf5File expected(golden(name) / "expected.h5");
   const Numbers losses = expected.read<double>("train/loss").values;
   const Numbers norms = expected.read<double>("train/grad_norm").values;
