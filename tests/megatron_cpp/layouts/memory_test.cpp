@@ -72,6 +72,10 @@ double planned_copy(const Config& config, const RunLayout& layout, int stage) {
 constexpr Recompute kFull{.granularity = Recompute::Granularity::Full, .num_layers = 2};
 constexpr Recompute kFullAndCut{
     .granularity = Recompute::Granularity::Full, .num_layers = 2, .distributes_saved = true};
+/// As the planner recomputes where there is room for some of what layers keep.
+constexpr Recompute some_layers(i64 layers) {
+  return {.granularity = Recompute::Granularity::Full, .method = Recompute::Method::Block, .num_layers = layers};
+}
 constexpr Recompute kSelective{
     .granularity = Recompute::Granularity::Selective, .core_attn = true, .layernorm = true, .mlp_act = true};
 
@@ -127,6 +131,27 @@ const RunLayout kLayouts[]{
      .activations = OffloadTier::Host},
     {.name = "dp4_zero3_on_host", .dp = 4, .zero_stage = 3, .activations = OffloadTier::Host},
     {.name = "cp2_on_host", .cp = 2, .activations = OffloadTier::Host},
+    {.name = "recompute_one_layer", .recompute = some_layers(1)},
+    {.name = "recompute_some_layers", .recompute = some_layers(5)},
+    {.name = "tp2_sp_some_layers", .tp = 2, .sequence_parallel = true, .recompute = some_layers(3)},
+    {.name = "cp2_some_layers", .cp = 2, .recompute = some_layers(6)},
+    {.name = "pp2_some_layers", .pp = 2, .recompute = some_layers(2)},
+    {.name = "pp4_uneven_some_layers", .pp = 4, .recompute = some_layers(2), .first_layers = 1, .last_layers = 1},
+    {.name = "pp2_interleaved_some_layers",
+     .pp = 2,
+     .schedule = ScheduleKind::Interleaved,
+     .virtual_stages = 2,
+     .recompute = some_layers(1)},
+    {.name = "pp2_zb_h1_some_layers", .pp = 2, .schedule = ScheduleKind::ZbH1, .recompute = some_layers(2)},
+    {.name = "pp2_zb_v_some_layers",
+     .pp = 2,
+     .schedule = ScheduleKind::ZbV,
+     .virtual_stages = 2,
+     .recompute = some_layers(1)},
+    {.name = "dp2_zero1_some_layers", .dp = 2, .zero_stage = 1, .recompute = some_layers(4)},
+    {.name = "dp2_zero2_some_layers", .dp = 2, .zero_stage = 2, .recompute = some_layers(4)},
+    {.name = "dp4_zero3_some_layers", .dp = 4, .zero_stage = 3, .recompute = some_layers(4)},
+    {.name = "some_layers_on_host", .recompute = some_layers(4), .activations = OffloadTier::Host},
 };
 
 constexpr Recompute kSelectiveOfExperts{
@@ -143,6 +168,9 @@ const RunLayout kExpertLayouts[]{
     {.name = "ep2_zero3", .dp = 4, .ep = 2, .zero_stage = 3},
     {.name = "zero3", .dp = 4, .zero_stage = 3},
     {.name = "ep2_zero3_recompute_full", .dp = 4, .ep = 2, .zero_stage = 3, .recompute = kFull},
+    {.name = "recompute_some_layers", .recompute = some_layers(4)},
+    {.name = "ep2_zero3_some_layers", .dp = 4, .ep = 2, .zero_stage = 3, .recompute = some_layers(3)},
+    {.name = "ep2_pp2_some_layers", .pp = 2, .dp = 2, .ep = 2, .recompute = some_layers(2)},
     {.name = "ep2_pp2", .pp = 2, .dp = 2, .ep = 2},
     {.name = "ep2_pp2_on_host", .pp = 2, .dp = 2, .ep = 2, .activations = OffloadTier::Host},
     {.name = "tp2_sp_ep2", .tp = 2, .sequence_parallel = true, .ep = 2, .etp = 1},
