@@ -59,7 +59,7 @@ Workload workload_of(const Config& config) {
           .global_batch_size = config.batch_sizes().back().batch_size,
           .states = states_per_weight(config),
           .bucket_elements = config.parallel.ddp_bucket_size,
-          .segment_bytes = most_segment_bytes(config),
+          .segment_elements = config.optimizer.offload_segment_size,
           .rounding = rounding_of(config),
           .may_round_gradients = config.optimizer.optimizer != OptimizerKind::Muon};
 }

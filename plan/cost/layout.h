@@ -26,7 +26,7 @@ struct Workload {
   i64 global_batch_size = 1;
   StatesPerWeight states = {};
   i64 bucket_elements = 40'000'000;  ///< ddp_bucket_size
-  double segment_bytes = 0;          ///< of states on a disk, what is in memory at a time at most
+  i64 segment_elements = i64{4} << 20;  ///< offload_segment_size
   Rounding rounding = {};            ///< that every layout has
   bool may_round_gradients = true;   ///< the optimizer takes them in bf16
   /// Of tokens that come to experts: those of the busiest rank, over an even share.
