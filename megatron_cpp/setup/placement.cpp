@@ -1,6 +1,7 @@
 #include "megatron_cpp/setup/placement.h"
 
 #include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/setup/document_length.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "megatron_cpp/setup/plan.h"
 
@@ -61,7 +62,8 @@ Workload workload_of(const Config& config) {
           .bucket_elements = config.parallel.ddp_bucket_size,
           .segment_elements = config.optimizer.offload_segment_size,
           .rounding = rounding_of(config),
-          .may_round_gradients = config.optimizer.optimizer != OptimizerKind::Muon};
+          .may_round_gradients = config.optimizer.optimizer != OptimizerKind::Muon,
+          .document_tokens = config.data.reset_attention_mask ? mean_document_tokens(config.data) : 0};
 }
 
 Layout layout_of(const Config& config, int world_size) {
