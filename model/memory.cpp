@@ -5,6 +5,7 @@
 
 #include "model/layer_memory.h"
 #include "model/on_paper.h"
+#include "model/state_buffers.h"
 #include "model/whole_units.h"
 #include "nn/offload/encoded_numbers.h"
 #include "nn/offload/file_activations.h"
@@ -350,6 +351,7 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup&
   const MemoryEstimate experts = kept_memory(setup, states, share, share.expert_shards, parameters.experts);
   sum.params += experts.params, sum.grads += experts.grads;
   sum.optimizer_state += experts.optimizer_state, sum.save_copy += experts.save_copy;
+  sum.optimizer_state += state_buffer_bytes(setup, states, share, parameters);
   sum.save_copy += written_at_a_time(setup, states, share, parameters);
   sum.elsewhere += experts.elsewhere, sum.params_elsewhere += experts.params_elsewhere;
   add_whole(config, setup, share, parameters, sum);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <ranges>
 
 #include "model/layer_memory.h"
 #include "model/memory.h"
@@ -63,17 +64,20 @@ StageActivations stage_activations(const ModelConfig& config, const ActivationSe
   const bool is_away = setup.offload != OffloadTier::Device;
   const std::vector<ActivationUnit> units = activation_units(config, setup, stage);
   StageActivations sum;
-  for (const ActivationUnit& unit : units) {
+  i64 given_back = 0;  // of what is kept, by the units after the one whose backward runs
+  for (const ActivationUnit& unit : units | std::views::reverse) {
     // What came before is all kept, or away, while this one's backward runs; which is in both cases back itself.
-    sum.working = std::max(sum.working, unit.working + unit.made_again + (is_away ? unit.bytes : 0));
+    const i64 own = unit.working + unit.made_again + (is_away ? unit.bytes : 0);
+    sum.working = std::max(sum.working, own - given_back);
     sum.waiting += unit.waiting;
     if (!is_away) {
-      sum.kept += unit.bytes;
+      given_back += unit.bytes;
       continue;
     }
     sum.away += unit.bytes, sum.blocks += (unit.bytes + FileActivations::kBlock - 1) / FileActivations::kBlock;
     sum.units += 1, sum.largest_unit = std::max(sum.largest_unit, unit.bytes);
   }
+  sum.kept = given_back;
   if (stage.has_embedding) sum.waiting += pooled_size(residual_bytes(config, setup));
   const i64 output_waiting = stage.has_output ? output_waiting_bytes(config, setup) : 0;
   sum.working_put_off = most_put_off(units, is_away, output_waiting);

@@ -81,16 +81,12 @@ void check_head_exchange(const LayoutRules& rules, Conflicts& conflicts) {
                                    std::max<i64>(rules.num_query_groups / tp, 1));
 }
 
-/// What seq_length must be a multiple of. Each context-parallel rank takes a piece from the front and one from the
-/// back, so that causal attention is even; sequence parallelism cuts what it has once more.
-i64 sequence_step(const LayoutRules& rules, i64 cp) {
-  const i64 tp = rules.sequence_parallel ? rules.sizes.tensor_model_parallel_size : 1;
-  return std::lcm(cp == 1 ? 1 : 2, tp) * cp;
-}
-
 /// Some models are there already, with a seq_length that cannot be changed: so the other side is proposed, too.
 void check_sequence(const LayoutRules& rules, Conflicts& conflicts) {
-  const i64 cp = rules.sizes.context_parallel_size, step = sequence_step(rules, cp);
+  const auto step_of = [&](i64 size) {
+    return sequence_step(size, rules.sizes.tensor_model_parallel_size, rules.sequence_parallel);
+  };
+  const i64 cp = rules.sizes.context_parallel_size, step = step_of(cp);
   if (rules.seq_length == 0 || rules.seq_length % step == 0) return;
   std::string text = str("seq_length = ", rules.seq_length, " is not a multiple of ");
   if (!rules.sequence_parallel)
@@ -102,7 +98,7 @@ void check_sequence(const LayoutRules& rules, Conflicts& conflicts) {
   text += str(" = ", step, "; ", values(nearest_multiples(step, rules.seq_length)));
   std::vector<i64> sizes;
   for (i64 size = 1; size <= 2 * cp; ++size)
-    if (size != cp && rules.seq_length % sequence_step(rules, size) == 0) sizes.push_back(size);
+    if (size != cp && rules.seq_length % step_of(size) == 0) sizes.push_back(size);
   if (cp > 1 && !sizes.empty()) text += str("; this length goes with context_parallel_size ", one_of(sizes));
   conflicts.add(text);
 }
@@ -179,6 +175,10 @@ void check_batch(const LayoutRules& rules, Conflicts& conflicts) {
 }
 
 }  // namespace
+
+i64 sequence_step(i64 context_parallel, i64 tensor_parallel, bool sequence_parallel) {
+  return std::lcm<i64>(context_parallel == 1 ? 1 : 2, sequence_parallel ? tensor_parallel : 1) * context_parallel;
+}
 
 std::vector<std::string> layout_conflicts(const LayoutRules& rules) {
   Conflicts conflicts;

@@ -10,7 +10,7 @@ namespace mcpp {
 
 /// What is to be laid out. A size of 0, or a world of 0 ranks, is not known yet, and its rules are left out.
 struct LayoutRules {
-  int world_size = 1;
+  i64 world_size = 1;
   ParallelSizes sizes;
   StageSplit stages;  ///< but for its pipeline_model_parallel_size, which `sizes` has
   bool sequence_parallel = false;
@@ -25,6 +25,10 @@ struct LayoutRules {
   i64 micro_batch_size = 0;
   i64 global_batch_size = 0;
 };
+
+/// What seq_length must be a multiple of. Each context-parallel rank takes a piece from the front and one from the
+/// back, so that causal attention is even; sequence parallelism cuts what it has once more.
+i64 sequence_step(i64 context_parallel, i64 tensor_parallel, bool sequence_parallel);
 
 /// Every rule that does not hold, each with the nearest values that would do: "tensor_model_parallel_size = 3 does not
 /// divide num_attention_heads = 16; the nearest that do are 2 and 4". Empty when the layout is good.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/flops.h"
+#include "plan/cost/real.h"
 
 namespace mcpp {
 namespace {
@@ -16,31 +17,44 @@ double least_device_hours(const Hardware& hardware, const Workload& work, double
   return tokens * flops_per_token(work.model) / highest / 3600;
 }
 
+/// What every world must be a multiple of, by the limits, but for powers of two.
+i64 odd_factor(const SearchLimits& limits) {
+  const auto asked = [](i64 size) { return std::max<i64>(size, 1); };
+  i64 factor = asked(limits.tensor_model_parallel_size) * asked(limits.context_parallel_size) *
+               asked(limits.pipeline_model_parallel_size);
+  while (factor % 2 == 0) factor /= 2;
+  return factor;
+}
+
 }  // namespace
 
-std::optional<TimedWorld> fewest_devices(const Hardware& hardware, const Implementation& program, const Workload& work,
-                                         const SearchLimits& limits, const Deadline& deadline,
-                                         const Failures& failures) {
-  const double steps = deadline.tokens / work.tokens();
+FewestDevices fewest_devices(const Hardware& hardware, const Implementation& program, const Workload& work,
+                             const SearchLimits& limits, const Deadline& deadline, const Failures& failures) {
+  const i64 most = hardware.links.ranks.back();
   const double least = least_device_hours(hardware, work, deadline.tokens);
-  const auto in_time = [&](i64 world) -> std::optional<TimedWorld> {
-    if (least > deadline.hours * static_cast<double>(world)) return std::nullopt;
-    TimedWorld timed{.point = scaling(hardware, program, work, limits, {world}, false).front()};
-    if (timed.point.found.best.empty()) return std::nullopt;
-    const double lost = failures.device_hours > 0 ? loss_by_failures(failures, world).lost : 0;
-    timed.hours = steps * timed.point.found.best.front().time.seconds / 3600 / (1 - lost);
-    if (timed.hours > deadline.hours) return std::nullopt;
-    return timed;
+  FewestDevices result{.found = {}, .fastest = {}, .least_hours = least / real(most)};
+  // Whether it is in time; then it is what is found.
+  const auto try_world = [&](i64 world) {
+    if (least > deadline.hours * real(world)) return false;
+    ScalingPoint point =
+        scaling(hardware, program, work, limits, {.worlds = {world}, .tokens = deadline.tokens, .failures = failures})
+            .front();
+    if (!point.fits()) return false;
+    if (point.cost.hours <= deadline.hours) {
+      result.found = std::move(point);
+      return true;
+    }
+    if (!result.fastest || point.cost.hours < result.fastest->cost.hours) result.fastest = std::move(point);
+    return false;
   };
   constexpr i64 kParts = 8;
-  for (i64 world = 1; world <= hardware.links.ranks.back(); world *= 2) {
-    const std::optional<TimedWorld> enough = in_time(world);
-    if (!enough) continue;
+  for (i64 world = odd_factor(limits); world <= most; world *= 2) {
+    if (!try_world(world)) continue;
     for (i64 part = kParts / 2 + 1; part < kParts && world % kParts == 0; ++part)
-      if (const std::optional<TimedWorld> fewer = in_time(world / kParts * part)) return fewer;
-    return enough;
+      if (try_world(world / kParts * part)) break;
+    break;
   }
-  return std::nullopt;
+  return result;
 }
 
 }  // namespace mcpp

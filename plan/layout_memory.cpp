@@ -23,6 +23,7 @@ RankShare& LayoutMemory::share_of(const Layout& layout) {
   found->second.bucket_elements = work_.bucket_elements;
   found->second.states_elsewhere = layout.share_elsewhere();
   found->second.elsewhere_is_disk = layout.states_place == OffloadTier::File;
+  found->second.segment_elements = work_.segment_elements;
   found->second.params = layout.params_place;
   found->second.node_ranks = layout.node_ranks;
   found->second.bf16_grads = layout.rounding.bf16_gradients;
@@ -49,10 +50,7 @@ MemoryEstimate LayoutMemory::of_rank(const Layout& layout, int pipeline_rank) {
   const ActivationSetup setup = layout.activations(work_);
   RankShare& share = share_of(layout);
   share.pipeline_rank = pipeline_rank;
-  MemoryEstimate estimate =
-      estimate_memory(work_.model, setup, work_.states, share, parameters_of(layout, setup, share));
-  if (share.elsewhere_is_disk) estimate.optimizer_state += std::min(estimate.elsewhere, work_.segment_bytes);
-  return estimate;
+  return estimate_memory(work_.model, setup, work_.states, share, parameters_of(layout, setup, share));
 }
 
 /// Ranks of the pipeline of which one needs most: of those with as many layers in each chunk the first, which has most

@@ -13,6 +13,8 @@ namespace {
 
 /// Tokens of a sample below which a rank is not worth being given a part of it.
 constexpr i64 kFewestTokens = 2048;
+/// Tokens of a microbatch above which more make no product faster; of short samples, more go into one.
+constexpr i64 kManyTokens = 32768;
 constexpr i64 kMostTensorParallel = 64, kMostContextParallel = 64, kMostExpertParallel = 256, kMostChunks = 16;
 
 std::vector<i64> divisors(i64 n, i64 most) {
@@ -38,7 +40,7 @@ bool splits_model(const ModelConfig& m, i64 tp) {
 LayoutRules rules_of(const Workload& work, const Layout& layout) {
   const ModelConfig& m = work.model;
   LayoutRules rules;
-  rules.world_size = static_cast<int>(layout.world_size);
+  rules.world_size = layout.world_size;
   rules.sizes = {.tensor_model_parallel_size = layout.tp,
                  .pipeline_model_parallel_size = layout.pp,
                  .context_parallel_size = layout.cp,
@@ -89,7 +91,20 @@ class Enumeration {
   std::vector<i64> context_parallel(i64 most) const {
     std::vector<i64> list{1};
     const i64 parts = std::min(kMostContextParallel, work_.model.seq_length / kFewestTokens);
-    for (i64 cp = 2; cp <= parts && most % cp == 0; cp *= 2) list.push_back(cp);
+    for (i64 cp = 2; cp <= std::min(parts, most); ++cp)
+      if (most % cp == 0 && work_.model.seq_length % sequence_step(cp, 1, false) == 0) list.push_back(cp);
+    return list;
+  }
+
+  /// 1 to 8, and of short samples also 12, 16, 24, 32 ...: what fills a device, and halfway there.
+  std::vector<i64> micro_batches(i64 of_rank) const {
+    const i64 most = std::max(limits_.most_micro_batch_size, kManyTokens / work_.model.seq_length);
+    std::vector<i64> list;
+    for (const i64 size : divisors(of_rank, most)) {
+      i64 odd = size;
+      while (odd % 2 == 0) odd /= 2;
+      if (size <= limits_.most_micro_batch_size || odd <= 3) list.push_back(size);
+    }
     return list;
   }
 
@@ -103,13 +118,12 @@ class Enumeration {
                   .rounding = work_.rounding};
     const i64 batch = work_.global_batch_size, dp = layout.dp();
     if (batch % dp != 0) return;
-    std::vector<i64> micro;
-    for (i64 b = 1; b <= limits_.most_micro_batch_size; b *= 2) micro.push_back(b);
-    for (const i64 b : choices(limits_.micro_batch_size, micro)) {
+    for (const i64 b : choices(limits_.micro_batch_size, micro_batches(batch / dp))) {
       if (batch / dp % b != 0) continue;
       layout.micro_batch_size = b;
       for (const bool sequence_parallel : {false, true}) {
         if (sequence_parallel && tp == 1) continue;
+        if (work_.model.seq_length % sequence_step(cp, tp, sequence_parallel) != 0) continue;
         layout.sequence_parallel = sequence_parallel;
         for (const auto& [type, heads] : ways_to_keys(layout)) {
           layout.cp_comm_type = type, layout.cp_heads = heads;
@@ -144,7 +158,7 @@ class Enumeration {
     const bool splits_tokens = layout.sequence_parallel || layout.tp == 1;
     if (!splits_tokens && m.seq_length % (layout.tp * layout.cp) != 0) return;
     const i64 stage = layout.world_size / layout.pp;
-    for (const i64 etp : layout.tp > 1 ? std::vector<i64>{1, layout.tp} : std::vector<i64>{1}) {
+    for (const i64 etp : divisors(layout.tp, layout.tp)) {
       if (m.moe_ffn() % etp != 0) continue;
       for (const i64 ep :
            choices(limits_.expert_model_parallel_size, divisors(m.moe.num_experts, kMostExpertParallel))) {

@@ -35,11 +35,11 @@ struct Room {
 
 /// With the fewest hundredths of the states elsewhere that leave enough on the device: there they are updated at its
 /// speed, and need not come. Where even all of them are too few, with all.
-PlacedLayout keep_states(LayoutMemory& memory, Layout layout, const Room& room) {
+PlacedLayout keep_states(LayoutMemory& memory, Layout layout, const Room& room, StatesHere states) {
   layout.states_elsewhere = 1;
   const MemoryEstimate all = memory.most(layout);
   const PlacedLayout without{layout, all, room.has(layout, all)};
-  if (all.elsewhere <= 0 || all.total() > room.device) return without;
+  if (all.elsewhere <= 0 || all.total() > room.device || states == StatesHere::None) return without;
   const double least = 100 * (1 - (room.device - all.total()) / all.elsewhere);
   // Estimates are in whole pages and segments: what is just enough in proportion may be a little too much.
   for (i64 hundredths = std::max<i64>(1, std::llround(std::floor(least))); hundredths < 100; ++hundredths) {
@@ -64,12 +64,13 @@ std::vector<Places> places(const HostRates& host) {
   return list;
 }
 
-PlacedLayout place(LayoutMemory& memory, const Hardware& hardware, Layout layout, double device_bytes) {
+PlacedLayout place(LayoutMemory& memory, const Hardware& hardware, Layout layout, double device_bytes,
+                   StatesHere states) {
   const Room room{device_bytes, 1e9 * hardware.host.memory};
   PlacedLayout least;
   for (const OffloadTier tier : tiers(hardware.host)) {
     layout.activations_place = tier;
-    PlacedLayout placed = keep_states(memory, layout, room);
+    PlacedLayout placed = keep_states(memory, layout, room, states);
     if (placed.fits) return placed;
     const bool is_first = tier == OffloadTier::Device;
     if (is_first || placed.memory.total() < least.memory.total()) least = placed;

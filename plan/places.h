@@ -23,9 +23,12 @@ struct PlacedLayout {
   MemoryEstimate memory;  ///< of the rank that needs most
   bool fits = false;
 };
+/// Of states that may be elsewhere, those that stay on the device.
+enum class StatesHere { AsHaveRoom, None };
 /// Its activations stay on the device if it fits so; else they go to the memory of the host, or to a disk, whichever of
-/// these comes first and is enough. Of states that are elsewhere as many hundredths stay as have room. Where nothing is
-/// enough, it is as it needs least of the device.
-PlacedLayout place(LayoutMemory& memory, const Hardware& hardware, Layout layout, double device_bytes);
+/// these comes first and is enough. Of states that are elsewhere as many hundredths stay as `states` says. Where
+/// nothing is enough, it is as it needs least of the device.
+PlacedLayout place(LayoutMemory& memory, const Hardware& hardware, Layout layout, double device_bytes,
+                   StatesHere states = StatesHere::AsHaveRoom);
 
 }  // namespace mcpp

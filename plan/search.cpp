@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <tuple>
 
 #include "base/check.h"
 #include "base/number_text.h"
@@ -17,6 +18,10 @@ namespace {
 
 /// What rounding must gain to be told of.
 constexpr double kWorthTelling = 0.01;
+
+/// What is to be least, of equal ones the next: whether activations are elsewhere, bytes of memory, seconds. By time
+/// alone the first two are the same for all.
+using Cost = std::tuple<bool, double, double>;
 
 struct Entry {
   Layout layout;
@@ -70,9 +75,9 @@ class Search {
         hardware_, work_, limits_, [&](const Layout& layout) { look_at(layout); }, places_);
     std::vector<std::size_t> order(fitting_.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::ranges::stable_sort(order, {}, [&](std::size_t i) { return fitting_[i].least; });
+    std::ranges::stable_sort(order, {}, [&](std::size_t i) { return least_cost(fitting_[i]); });
     for (const std::size_t i : order) {
-      if (best_.size() >= keep() && fitting_[i].least >= time_of(best_.back())) break;
+      if (best_.size() >= keep() && least_cost(fitting_[i]) >= cost_of(best_.back())) break;
       add_best(i);
     }
     for (const std::size_t i : best_) result_.best.push_back(candidate(fitting_[i]));
@@ -84,7 +89,14 @@ class Search {
   std::size_t keep() const { return static_cast<std::size_t>(limits_.keep); }
   Job job(const Layout& layout) const { return {hardware_, program_, work_, layout}; }
   Candidate candidate(Entry& entry) { return {entry.layout, simulated(entry), entry.memory}; }
-  double time_of(std::size_t i) { return simulated(fitting_[i]).seconds; }
+  bool is_for_memory() const { return limits_.objective == Objective::Memory; }
+  Cost cost(const Entry& entry, double seconds) const {
+    if (!is_for_memory()) return {false, 0, seconds};
+    return {entry.layout.activations_place != OffloadTier::Device, entry.memory.total(), seconds};
+  }
+  /// Never above cost_of().
+  Cost least_cost(const Entry& entry) const { return cost(entry, entry.least); }
+  Cost cost_of(std::size_t i) { return cost(fitting_[i], simulated(fitting_[i]).seconds); }
 
   std::vector<std::string> kinds(const Layout& layout) const {
     return kinds_of(layout, work_.model.moe.num_experts > 0);
@@ -100,7 +112,8 @@ class Search {
 
   void look_at(const Layout& possible) {
     ++result_.possible;
-    const auto [layout, memory, fits] = place(memory_, hardware_, possible, limits_.memory_bytes);
+    const StatesHere states = is_for_memory() ? StatesHere::None : StatesHere::AsHaveRoom;
+    const auto [layout, memory, fits] = place(memory_, hardware_, possible, limits_.memory_bytes, states);
     if (result_.possible == 1 || memory.total() < result_.smallest.memory.total())
       result_.smallest = {.layout = layout, .time = {}, .memory = memory};
     if (!fits) {
@@ -123,11 +136,15 @@ class Search {
   }
 
   void add_best(std::size_t i) {
-    const double seconds = time_of(i);
+    const Cost mine = cost_of(i);
     // Such as two halves of a sample on two ranks instead of a sample on each: the simpler one came first.
-    const auto is_as_fast = [&](std::size_t other) { return std::abs(time_of(other) / seconds - 1) < 1e-9; };
-    if (std::ranges::any_of(best_, is_as_fast)) return;
-    const auto place = std::ranges::find_if(best_, [&](std::size_t other) { return seconds < time_of(other); });
+    const auto is_as_good = [&](std::size_t other) {
+      const auto [is_away, memory, seconds] = cost_of(other);
+      return is_away == std::get<0>(mine) && memory == std::get<1>(mine) &&
+             std::abs(seconds / std::get<2>(mine) - 1) < 1e-9;
+    };
+    if (std::ranges::any_of(best_, is_as_good)) return;
+    const auto place = std::ranges::find_if(best_, [&](std::size_t other) { return mine < cost_of(other); });
     best_.insert(place, i);
     if (best_.size() > keep()) best_.pop_back();
   }
@@ -141,7 +158,7 @@ class Search {
     for (const auto& [kind, i] : promising) {
       if (std::ranges::count(of_best, kind) > 0) continue;
       const Candidate other = candidate(fitting_[i]);
-      result_.alternatives.push_back({.kind = kind, .candidate = other, .reason = slower_because(other, best)});
+      result_.alternatives.push_back({.kind = kind, .candidate = other, .reason = worse_because(other, best)});
     }
     for (const auto& [kind, smallest] : too_big_)
       if (!promising.contains(kind))
@@ -150,7 +167,7 @@ class Search {
                                         .fits = false,
                                         .reason = str("needs ", human_bytes(smallest.memory.total()), " at least, of ",
                                                       human_bytes(limits_.memory_bytes))});
-    if (!limits_.other_numbers) tell_roundings(best);
+    if (!limits_.other_numbers && !is_for_memory()) tell_roundings(best);
   }
 
   /// What the best layout would gain at most where what travels is rounded.
@@ -171,6 +188,25 @@ class Search {
           {.kind = "other numbers",
            .candidate = *fastest,
            .reason = str(fixed(100 * most, 1), " % faster, as less is sent; --other_numbers looks at such")});
+  }
+
+  std::string worse_because(const Candidate& other, const Candidate& best) const {
+    return is_for_memory() ? larger_because(other, best) : slower_because(other, best);
+  }
+
+  /// The class of memory that grows most.
+  static std::string larger_because(const Candidate& other, const Candidate& best) {
+    const MemoryEstimate &a = other.memory, &b = best.memory;
+    if (other.layout.activations_place != best.layout.activations_place)
+      return "fits only with its activations elsewhere";
+    const std::pair<double, const char*> classes[]{{a.params - b.params, "weights"},
+                                                   {a.grads - b.grads, "gradients"},
+                                                   {a.optimizer_state - b.optimizer_state, "optimizer state"},
+                                                   {a.activations - b.activations, "activations"}};
+    const auto* most = std::ranges::max_element(classes, {}, [](const auto& one) { return one.first; });
+    const double times = other.time.seconds / best.time.seconds;
+    return str(fixed(100 * (a.total() / b.total() - 1), 1), " % more memory, most of it ", most->second, ", in ",
+               fixed(times, 2), " times the time");
   }
 
   /// The part of the step that grows most.
@@ -214,7 +250,7 @@ class Search {
   LayoutMemory memory_;
   SearchResult result_;
   std::vector<Entry> fitting_;
-  std::vector<std::size_t> best_;                        // into fitting_, the fastest first
+  std::vector<std::size_t> best_;                        // into fitting_, the best first
   std::map<std::string, Candidate, InNumbers> too_big_;  // by kind, the one that needs least
 };
 

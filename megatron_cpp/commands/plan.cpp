@@ -1,18 +1,21 @@
 // megatron_cpp plan: predicts, explains and chooses a layout, without the hardware.
 #include "megatron_cpp/setup/plan.h"
 
+#include <utility>
+
 #include "base/file.h"
 #include "base/number_text.h"
 #include "base/program/shipped_file.h"
 #include "megatron_cpp/commands/plan_from_run.h"
 #include "megatron_cpp/commands/plan_options.h"
+#include "megatron_cpp/commands/plan_worlds.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/hardware_file.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/layout_search.h"
 #include "megatron_cpp/setup/placement.h"
 #include "parallel/pp/draw.h"
-#include "plan/layouts.h"
+#include "plan/cost/real.h"
 #include "plan/recipe.h"
 #include "plan/report/report.h"
 #include "plan/report/roofline.h"
@@ -24,6 +27,12 @@
 namespace mcpp {
 namespace {
 
+/// As MPI counts them: options and links allow fewer.
+int ranks_of(i64 world_size) {
+  check_input(real(world_size) <= kMostRanks, "world_size = ", world_size, ": must be at most ", kMostRanks);
+  return static_cast<int>(world_size);
+}
+
 SearchLimits limits_of(const PlanOptions& options, const Hardware& hardware) {
   return {.world_size = options.world_size,
           .tensor_model_parallel_size = options.tp,
@@ -32,6 +41,7 @@ SearchLimits limits_of(const PlanOptions& options, const Hardware& hardware) {
           .pipeline_model_parallel_size = options.pp,
           .micro_batch_size = options.micro_batch_size,
           .memory_bytes = (1 - options.memory_reserve) * hardware.memory_bytes(),
+          .objective = options.objective,
           .other_numbers = options.other_numbers,
           .keep = static_cast<int>(options.keep)};
 }
@@ -42,9 +52,19 @@ std::string too_much_text(double memory, const SearchLimits& limits) {
                                        : str(", and it has ", human_bytes(limits.memory_bytes), ": it does not fit");
 }
 
+/// Of options.deadline.tokens, where these are asked for.
+std::optional<TrainingCost> cost_of(const PlanOptions& options, const Job& job, const StepTime& step) {
+  if (options.deadline.tokens == 0) return std::nullopt;
+  return training_cost(job, step.seconds, options.deadline.tokens, options.failures);
+}
+
+std::string training_text(const PlanOptions& options, const TrainingCost& cost) {
+  return str(human_count(options.deadline.tokens), " tokens ", cost_text(cost, options.deadline.price), "\n");
+}
+
 /// The configuration's own layout, whether or not it fits.
 void predict(const PlanOptions& options, const Config& config, const Job& any, const Log& log) {
-  const int world_size = static_cast<int>(options.world_size);
+  const int world_size = ranks_of(options.world_size);
   std::vector<std::string> problems = layout_problems(config, world_size);
   if (const i64 most = any.hardware.links.ranks.back(); world_size > most)
     problems.push_back(str("world_size = ", world_size, ", but the links of ", any.hardware.device.name, " join ", most,
@@ -54,14 +74,17 @@ void predict(const PlanOptions& options, const Config& config, const Job& any, c
   const StepTime step = configured_step(any, config, world_size);
   const double memory = most_memory(config, world_size);
   if (!options.html.empty()) write_file_atomic(options.html, step_page(own, step));
-  if (options.json) return log.info(step_json(own, step, memory));
+  const std::optional<TrainingCost> cost = cost_of(options, own, step);
+  const bool fits = memory <= limits_of(options, any.hardware).memory_bytes;
+  if (options.json) return log.info(step_json(own, step, {.bytes = memory, .fits = fits}, cost));
   log.info(str(step_text(own, step), "  ", human_bytes(memory), " of memory on the rank that needs most",
                too_much_text(memory, limits_of(options, any.hardware)), "\n"));
+  if (cost) log.info(training_text(options, *cost));
 }
 
 /// Of the layout that the configuration has, when it can run.
 std::string configured(const Config& config, const Job& best, const StepTime& best_time, const SearchLimits& limits) {
-  const int world_size = static_cast<int>(best.layout.world_size);
+  const int world_size = ranks_of(best.layout.world_size);
   if (const auto problems = layout_problems(config, world_size); !problems.empty())
     return str("the configuration's own layout cannot run on ", world_size, " ranks: ", problems.front(), "\n");
   const Layout layout = layout_of(config, world_size);
@@ -84,6 +107,7 @@ void plan_layouts(const PlanOptions& options, const Config& config, const Job& a
   const Job job{hardware, any.program, any.work, best.layout};
   if (options.explain) log.info(recipe_text(usual_recipe(hardware, any.work, options.world_size)));
   log.info(search_text(job, result) + configured(config, job, best.time, limits));
+  if (const auto cost = cost_of(options, job, best.time)) log.info(training_text(options, *cost));
   if (options.explain) log.info(step_text(job, best.time) + roofline_text(job) + gains_text(what_helps(job)));
   if (options.explain || options.failures.device_hours > 0) log.info(save_text(job, save_time(job)));
   if (options.failures.device_hours > 0) {
@@ -105,16 +129,21 @@ void plan_layouts(const PlanOptions& options, const Config& config, const Job& a
   }
 }
 
-/// What no world could do is not to be looked for in many.
-void check_limits_of_model(const Hardware& hardware, const Workload& work, SearchLimits limits) {
-  limits.world_size = kAnyWorld;
-  const std::vector<std::string> conflicts = limit_conflicts(hardware, work, limits);
-  check_input(conflicts.empty(), "no layout can be found:\n  ", join(conflicts, "\n  "));
+/// How long documents are, where that counts and the user says it.
+void count_documents(const PlanOptions& options, const Config& config, Workload& work, const Log& log) {
+  const bool counts = config.data.reset_attention_mask;
+  check_input(counts || options.document_tokens == 0,
+              "--document_tokens: is for data.reset_attention_mask, without which attention sees all of a sample");
+  if (options.document_tokens > 0) work.document_tokens = options.document_tokens;
+  if (counts && work.document_tokens == 0)
+    log.warn(
+        "data.reset_attention_mask: attention is predicted as if no document ended inside a sample, as the datasets "
+        "have no .json files here that tell how long theirs are; --document_tokens=N says it");
 }
 
 /// What looks at many numbers of ranks takes one description for all of them.
 void check_worlds(const PlanOptions& options, const HardwareKind& kind) {
-  const char* asked = !options.scale.empty() ? "--scale" : options.deadline.tokens > 0 ? "--tokens" : nullptr;
+  const char* asked = !options.scale.empty() ? "--scale" : options.asks_for_fewest() ? "--deadline_hours" : nullptr;
   if (asked == nullptr || !kind.depends_on_ranks()) return;
   std::vector<std::string> numbers;
   for (const auto& [ranks, ignored] : kind.by_ranks) numbers.push_back(std::to_string(ranks));
@@ -150,9 +179,14 @@ std::optional<Config> read_all(Arguments args, const Usage& usage, PlanOptions& 
 }  // namespace
 
 ExitCode plan_command(Arguments args, Log& log) {
-  const Usage usage{.command = "megatron_cpp plan",
+  const bool scales = !args.empty() && args.front() == "scale";
+  if (scales) args = args.subspan(1);
+  if (const std::string hint = hint_for(args); !hint.empty() && !asks_for_help(args) && !asks_for_options(args))
+    fail(ExitCode::BadInput, hint);
+  const Usage usage{.command = scales ? "megatron_cpp plan scale" : "megatron_cpp plan",
                     .summary =
                         "Finds the layouts of a model that train fastest on a cluster, by a model of its cost. "
+                        "plan scale CONFIG --world_size=N: of 1, 2, 4, ... N ranks. "
                         "plan calibrate --help: measures this machine for it.",
                     .positional = {"config"},
                     .required = {"config", "hardware"}};
@@ -160,6 +194,11 @@ ExitCode plan_command(Arguments args, Log& log) {
   HardwareKind kind;
   std::optional<Config> config = read_all(args, usage, options, kind, log);
   if (!config) return ExitCode::Done;
+  if (scales && options.scale.empty()) {
+    check_input(options.world_size > 0,
+                "plan scale: needs --world_size, up to which ranks double, or --scale=64,96,128");
+    options.scale = doublings(std::exchange(options.world_size, 0));
+  }
   check_options(options);
   check_worlds(options, kind);
   std::optional<FormerRun> run;
@@ -171,22 +210,19 @@ ExitCode plan_command(Arguments args, Log& log) {
   Workload work = workload_of(*config);
   check_fp8_rate(hardware, work);
   work.expert_imbalance = options.expert_imbalance;
+  count_documents(options, *config, work, log);
   const Job any{hardware, program, work, {}};
   const SearchLimits limits = limits_of(options, hardware);
   if (options.predict) {
     predict(options, *config, any, log);
     return ExitCode::Done;
   }
-  if (options.deadline.tokens > 0 || !options.scale.empty()) check_limits_of_model(hardware, work, limits);
-  if (options.deadline.tokens > 0) {
-    const auto found = fewest_devices(hardware, program, work, limits, options.deadline, options.failures);
-    log.info(deadline_text(any, found, options.deadline));
-  } else if (!options.scale.empty()) {
-    const std::vector<ScalingPoint> points = scaling(hardware, program, work, limits, options.scale, options.weak);
-    log.info(scaling_text(any, points, options.weak));
-  } else {
+  if (!options.scale.empty())
+    plan_worlds(options, any, limits, log);
+  else if (options.asks_for_fewest())
+    plan_deadline(options, any, limits, log);
+  else
     plan_layouts(options, *config, any, log);
-  }
   return ExitCode::Done;
 }
 

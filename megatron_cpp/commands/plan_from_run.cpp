@@ -46,7 +46,7 @@ FormerRun read_former_run(PlanOptions& options, Config& config) {
   if (run.world_size == 0) run.world_size = options.world_size;
   check_input(run.world_size > 0, "--from_run=", options.from_run,
               ": does not tell on how many ranks it ran; give them as --world_size");
-  const bool asks_for_no_world = options.scale.empty() && options.deadline.tokens == 0;
+  const bool asks_for_no_world = options.scale.empty() && !options.asks_for_fewest();
   if (options.world_size == 0 && asks_for_no_world) options.world_size = run.world_size;
   if (config.model.vocab_size == 0) config.model.vocab_size = own.model.vocab_size;
   const int ranks = static_cast<int>(run.world_size);

@@ -1,10 +1,17 @@
 #include "megatron_cpp/commands/plan_options.h"
 
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <tuple>
+
 namespace mcpp {
 namespace {
 
 /// Hours between failures of a device: with less nobody trains.
 constexpr double kShortestLife = 0.01;
+
+constexpr const char* kFewest = "--deadline_hours";
 
 /// Instead of a world's best layouts: several answers were asked for where there is one, or a part of one that is not
 /// given.
@@ -12,11 +19,11 @@ void check_answers(const PlanOptions& options, std::vector<std::string>& problem
   std::vector<std::string> instead;
   for (const auto& [is_asked, name] : {std::pair(options.predict, "--predict"),
                                        {!options.scale.empty(), "--scale"},
-                                       {options.deadline.tokens > 0, "--tokens"}})
+                                       {options.asks_for_fewest(), kFewest}})
     if (is_asked) instead.emplace_back(name);
   if (instead.size() > 1) problems.push_back(str(join(instead, " and "), ": each is instead of the other; give one"));
   if (instead.empty()) return;
-  const bool has_page = instead.front() == "--predict";
+  const bool has_page = options.predict;
   for (const auto& [is_asked, name] : {std::pair(options.explain, "--explain"),
                                        {!options.svg.empty(), "--svg"},
                                        {!options.emit.empty(), "--emit"},
@@ -38,18 +45,40 @@ void check_limits(const PlanOptions& options, std::vector<std::string>& problems
                                      {options.other_numbers, "other_numbers"}})
     if (is_set)
       problems.push_back(str("--", name, ": limits a search, and --predict is of the configuration's own layout"));
+  if (options.objective != Objective::Time)
+    problems.push_back(str("--objective=", enum_name(options.objective),
+                           ": is of a search, and --predict is of the configuration's own layout"));
+}
+
+/// What the objective needs to have a meaning.
+void check_objective(const PlanOptions& options, std::vector<std::string>& problems) {
+  const Deadline& d = options.deadline;
+  if (options.objective == Objective::Deadline && (d.tokens == 0 || d.hours == 0))
+    problems.emplace_back(
+        "--objective=deadline: needs --tokens and --deadline_hours, what is to be done in which time");
+  else if (d.hours > 0 && d.tokens == 0)
+    problems.emplace_back("--deadline_hours: needs --tokens, what is to be done in them");
+  if (options.predict || !options.scale.empty()) return;
+  if (options.objective == Objective::DeviceHours)
+    problems.emplace_back(
+        "--objective=device_hours: compares numbers of ranks, and of one the fastest layout costs least; give them as "
+        "--scale=64,128,256, or ask plan scale for all up to --world_size");
+  if (options.objective == Objective::Memory && d.hours > 0)
+    problems.emplace_back(
+        "--deadline_hours: asks for the fewest devices, whose memory --objective=memory does not look at; give worlds "
+        "as --scale=64,128,256, of which those in time count");
 }
 
 /// Options that mean something only beside another.
 void check_companions(const PlanOptions& options, std::vector<std::string>& problems) {
   const Failures defaults;
-  if ((options.deadline.tokens > 0) != (options.deadline.hours > 0))
-    problems.emplace_back("--tokens and --deadline_hours: must be given together");
   if (options.deadline.price > 0 && options.deadline.tokens == 0) problems.emplace_back("--price: is for --tokens");
   if (options.json && !options.predict) problems.emplace_back("--json: is for --predict");
   if (!options.emit_hardware.empty() && options.from_run.empty())
     problems.emplace_back("--emit_hardware: is of the hardware as a run found it, which --from_run names");
   if (options.weak && options.scale.empty()) problems.emplace_back("--weak: is for --scale");
+  if (options.failures.device_hours > 0 && options.predict && options.deadline.tokens == 0)
+    problems.emplace_back("--device_hours: with --predict is of a training on --tokens; give them");
   if (options.failures.device_hours > 0) return;
   if (options.failures.save_seconds != defaults.save_seconds)
     problems.emplace_back("--save_seconds: is for --device_hours");
@@ -68,7 +97,32 @@ std::string new_file_problem(const std::string& option, const std::string& file)
   return str(option, "=", file, ": is there already; name a new file, or remove it");
 }
 
+/// Words that ask for what an option does.
+struct Hint {
+  const char *word, *option;
+};
+constexpr Hint kHints[]{{"predict", "--predict"},         {"explain", "--explain"},
+                        {"memory", "--objective=memory"}, {"deadline", "--tokens=1e12 --deadline_hours=720"},
+                        {"search", "--world_size=64"},    {"emit", "--emit=run.toml"},
+                        {"html", "--html=step.html"},     {"svg", "--svg=step.svg"},
+                        {"compare", "--from_run=runs/a"}, {"from_run", "--from_run=runs/a"}};
+
 }  // namespace
+
+std::vector<i64> doublings(i64 most) {
+  std::vector<i64> worlds;
+  for (i64 world = 1; world < most; world *= 2) worlds.push_back(world);
+  worlds.push_back(most);
+  return worlds;
+}
+
+std::string hint_for(std::span<const std::string> words) {
+  std::error_code error;
+  if (words.empty() || std::filesystem::exists(words.front(), error)) return "";
+  const auto* found = std::ranges::find(kHints, words.front(), &Hint::word);
+  if (found == std::end(kHints)) return "";
+  return str("plan ", found->word, ": is no command; ask with an option, plan CONFIG ", found->option);
+}
 
 std::string output_problem(const std::string& option, const std::string& file) {
   std::error_code error;
@@ -81,13 +135,17 @@ std::string output_problem(const std::string& option, const std::string& file) {
 
 void check_options(const PlanOptions& options) {
   std::vector<std::string> problems;
-  if (options.world_size == 0 && options.scale.empty() && options.deadline.tokens == 0 && options.from_run.empty())
-    problems.emplace_back("--world_size: is missing: ranks, one for each device; or --scale=64,128,256, or --tokens");
+  if (options.world_size == 0 && options.scale.empty() && !options.asks_for_fewest() && options.from_run.empty())
+    problems.emplace_back(
+        "--world_size: is missing: ranks, one for each device; or --scale=64,128,256, or --tokens and "
+        "--deadline_hours");
   if (options.predict && options.world_size == 0 && options.from_run.empty())
     problems.emplace_back("--predict: needs --world_size, the ranks of the configuration's layout");
-  if (options.failures.device_hours > 0 && options.failures.device_hours < kShortestLife)
-    problems.push_back(
-        str("--device_hours=", options.failures.device_hours, ": must be 0 or at least ", kShortestLife));
+  for (const auto& [name, value, least] : {std::tuple("device_hours", options.failures.device_hours, kShortestLife),
+                                           {"tokens", options.deadline.tokens, 1.0},
+                                           {"document_tokens", options.document_tokens, 1.0}})
+    if (value > 0 && value < least) problems.push_back(str("--", name, "=", value, ": must be 0 or at least ", least));
+  check_objective(options, problems);
   check_companions(options, problems);
   check_answers(options, problems);
   check_limits(options, problems);

@@ -1,5 +1,6 @@
 // What is asked of megatron_cpp plan.
 #pragma once
+#include <span>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,9 @@
 
 namespace mcpp {
 
+/// More than any links join, and few enough for whatever counts ranks.
+inline constexpr double kMostRanks = 1e6;
+
 struct PlanOptions {
   std::string config;
   std::string hardware;
@@ -16,6 +20,8 @@ struct PlanOptions {
   i64 world_size = 0;
   i64 tp = 0, cp = 0, pp = 0, ep = 0, micro_batch_size = 0;
   double expert_imbalance = Workload().expert_imbalance;
+  double document_tokens = 0;
+  Objective objective = Objective::Time;
   i64 keep = 5;
   double memory_reserve = kMemoryReserve;
   bool other_numbers = false, explain = false, predict = false, json = false;
@@ -26,20 +32,30 @@ struct PlanOptions {
   Deadline deadline;
   std::string from_run, emit_hardware;
 
+  /// Whether the fewest devices are asked for that train in time, of all that there could be.
+  bool asks_for_fewest() const { return scale.empty() && (objective == Objective::Deadline || deadline.hours > 0); }
+
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("config", self.config, "configuration file in TOML, as pretrain takes it");
     visit("hardware", self.hardware, "kind of cluster: a file of the hardware folder without .toml, or any file");
     visit("hardware_folder", self.hardware_folder, "where the files of kinds of clusters are");
-    visit("world_size", self.world_size, "ranks, one for each device", between(1, 1e6));
+    visit("world_size", self.world_size, "ranks, one for each device", between(1, kMostRanks));
     visit("tp", self.tp, "only layouts with this tensor_model_parallel_size; 0 = any", between(0, 4096));
     visit("cp", self.cp, "the same of context_parallel_size", between(0, 4096));
     visit("pp", self.pp, "the same of pipeline_model_parallel_size", between(0, 4096));
     visit("ep", self.ep, "the same of expert_model_parallel_size", between(0, 4096));
     visit("expert_imbalance", self.expert_imbalance,
           "tokens that come to the experts of the busiest rank, over an even share", between(1, 100));
+    visit("document_tokens", self.document_tokens,
+          "tokens of a document on average, which attention stays inside with data.reset_attention_mask; 0 = as the "
+          "datasets' .json files say, if they are here",
+          between(0, 1e15));
     visit("micro_batch_size", self.micro_batch_size, "the same of micro_batch_size", between(0, 4096));
-    visit("keep", self.keep, "how many of the fastest layouts to show", between(1, 100));
+    visit("objective", self.objective,
+          "what is to be least: the time of a step, the memory of a device, the device hours of a training on one of "
+          "--scale's worlds, or the devices that train on --tokens in --deadline_hours");
+    visit("keep", self.keep, "how many of the best layouts to show", between(1, 100));
     visit("memory_reserve", self.memory_reserve,
           "part of a device's memory that is left to libraries, the driver and fragments", from_to_below(0, 1));
     visit("other_numbers", self.other_numbers,
@@ -54,17 +70,21 @@ struct PlanOptions {
     visit("html", self.html,
           "file for a page with where the time of its ranks goes, their passes and their memory; with --predict of the "
           "configuration's own layout");
-    visit("scale", self.scale, "numbers of ranks: a table of the best layout of each, instead of all this",
-          between(1, 1e6));
+    visit("scale", self.scale,
+          "numbers of ranks: a table of the best layout of each, and which is best, instead of all this; `plan scale` "
+          "has 1, 2, 4, ... up to --world_size",
+          between(1, kMostRanks));
     visit("weak", self.weak, "in that table the batch grows with the ranks, from that of the first");
     visit("device_hours", self.failures.device_hours, "mean time between failures of one device; 0 = not looked at",
           at_least(0));
     visit("save_seconds", self.failures.save_seconds, "that a training waits for a checkpoint; 0 = as predicted",
           between(0, 1e9));
     visit("restart_seconds", self.failures.restart_seconds, "from a failure to the first new step", between(0, 1e9));
-    visit("tokens", self.deadline.tokens, "to train on: the fewest devices that do so in time, instead of all this",
+    visit("tokens", self.deadline.tokens, "to train on: how long that takes, and how many device hours",
           between(0, 1e18));
-    visit("deadline_hours", self.deadline.hours, "the time that they have", between(0, 1e9));
+    visit("deadline_hours", self.deadline.hours,
+          "the time that they have: the fewest devices that are in time, of all or of those of --scale",
+          between(0, 1e9));
     visit("price", self.deadline.price, "of an hour of a device", between(0, 1e9));
     visit("from_run", self.from_run,
           "folder of a run, or its metrics.jsonl: what it took beside what is predicted, and all else for hardware as "
@@ -74,6 +94,11 @@ struct PlanOptions {
     visit("emit", self.emit, "file for the whole configuration with the best layout, which pretrain takes");
   }
 };
+
+/// What `plan scale` asks for where nothing is said of the worlds: 1, 2, 4, ... and `most`.
+std::vector<i64> doublings(i64 most);
+/// How to ask for what the first of the words `plan ...` seems to ask for; "" for a configuration.
+std::string hint_for(std::span<const std::string> words);
 
 /// Every reason why the options together make no question, all at once.
 void check_options(const PlanOptions& options);

@@ -28,15 +28,16 @@ LayoutRules layout_rules(const Config& config, int world_size) {
 }
 
 /// Rules that hold for each global batch size of the run.
-void add_batch_problems(const Config& config, const LayoutRules& common, std::set<std::string>& found) {
+void add_batch_problems(const Config& config, int world_size, std::set<std::string>& found) {
   const ParallelConfig& p = config.parallel;
+  const LayoutRules common = layout_rules(config, world_size);
   for (const BatchSizeStep& step : config.batch_sizes()) {
     LayoutRules rules = common;
     rules.global_batch_size = step.batch_size;
     const std::vector<std::string> conflicts = layout_conflicts(rules);
     found.insert(conflicts.begin(), conflicts.end());
-    if (!conflicts.empty() || common.world_size == kAnyWorld) continue;
-    const i64 dp = data_parallel_size(config, common.world_size);
+    if (!conflicts.empty() || world_size == kAnyWorld) continue;
+    const i64 dp = data_parallel_size(config, world_size);
     const i64 microbatches = step.batch_size / (config.training.micro_batch_size * dp);
     const auto problems =
         schedule_conflicts(p.pipeline_schedule, static_cast<int>(p.pipeline_model_parallel_size),
@@ -195,7 +196,7 @@ std::vector<std::string> layout_problems(const Config& config, int world_size) {
   std::set<std::string> found;
   add_context_problems(config, found);
   add_expert_problems(config, found);
-  add_batch_problems(config, layout_rules(config, world_size), found);
+  add_batch_problems(config, world_size, found);
   add_zero_problems(config, found);
   add_traffic_problems(config, found);
   return {found.begin(), found.end()};

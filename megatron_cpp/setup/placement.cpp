@@ -1,6 +1,7 @@
 #include "megatron_cpp/setup/placement.h"
 
 #include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/setup/document_length.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "megatron_cpp/setup/plan.h"
 
@@ -59,9 +60,10 @@ Workload workload_of(const Config& config) {
           .global_batch_size = config.batch_sizes().back().batch_size,
           .states = states_per_weight(config),
           .bucket_elements = config.parallel.ddp_bucket_size,
-          .segment_bytes = most_segment_bytes(config),
+          .segment_elements = config.optimizer.offload_segment_size,
           .rounding = rounding_of(config),
-          .may_round_gradients = config.optimizer.optimizer != OptimizerKind::Muon};
+          .may_round_gradients = config.optimizer.optimizer != OptimizerKind::Muon,
+          .document_tokens = config.data.reset_attention_mask ? mean_document_tokens(config.data) : 0};
 }
 
 Layout layout_of(const Config& config, int world_size) {

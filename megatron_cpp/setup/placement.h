@@ -5,7 +5,8 @@
 
 namespace mcpp {
 
-/// The model, precision, largest global batch and optimizer of a configuration.
+/// The model, precision, largest global batch and optimizer of a configuration, and how long its documents are where
+/// attention stays inside them and the datasets tell. BadInput when what they tell is damaged.
 Workload workload_of(const Config& config);
 /// Refuses, with BadInput, products in fp8 on devices that have none.
 void check_fp8_rate(const Hardware& hardware, const Workload& work);

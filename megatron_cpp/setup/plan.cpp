@@ -7,7 +7,6 @@
 #include "megatron_cpp/setup/model_provider.h"
 #include "model/config/expert_layers.h"
 #include "model/flops.h"
-#include "nn/offload/file_states.h"
 #include "optimizer/param_group.h"
 #include "optimizer/update_rule.h"
 #include "parallel/pp/lower.h"
@@ -204,6 +203,7 @@ std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int w
       .savers = savers(config, world_size),
       .states_elsewhere = config.optimizer.offload == OffloadTier::Device ? 0 : config.optimizer.offload_fraction,
       .elsewhere_is_disk = config.optimizer.offload == OffloadTier::File,
+      .segment_elements = config.optimizer.offload_segment_size,
       .bf16_grads = config.optimizer.main_grads_dtype == GradDType::Bf16,
       .quantized_weights = p.zero_quantized_weights,
       .quantized_gradients = p.zero_quantized_gradients,
@@ -214,8 +214,6 @@ std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int w
   std::vector<MemoryEstimate> ranks;
   for (share.pipeline_rank = 0; share.pipeline_rank < share.schedule.ranks; ++share.pipeline_rank)
     ranks.push_back(estimate_memory(config.model, setup, states, share));
-  if (share.elsewhere_is_disk)
-    for (MemoryEstimate& rank : ranks) rank.optimizer_state += std::min(rank.elsewhere, most_segment_bytes(config));
   return ranks;
 }
 
@@ -225,14 +223,6 @@ StatesPerWeight states_per_weight(const Config& config) {
           .param_remainders = config.optimizer.store_param_remainders,
           .encoded_moments = config.optimizer.exp_avg_dtype != StateDType::Fp32 ||
                              config.optimizer.exp_avg_sq_dtype != StateDType::Fp32};
-}
-
-double most_segment_bytes(const Config& config) {
-  const DType type = dtype_of(config.training.precision);
-  const StatesPerWeight states = states_per_weight(config);
-  const double numbers = std::max(states.of_matrices, states.of_others) + states.master(type);
-  const auto weights = static_cast<double>(FileStates::kSlots * config.optimizer.offload_segment_size);
-  return weights * numbers * static_cast<double>(size_of(wide(type)));
 }
 
 std::string run_plan(const Config& config, int world_size) {

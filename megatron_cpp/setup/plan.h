@@ -16,9 +16,6 @@ std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int w
 /// What its optimizer keeps of each weight.
 StatesPerWeight states_per_weight(const Config& config);
 
-/// Of an optimizer's state on a disk, the bytes that are in a rank's memory at a time, at most.
-double most_segment_bytes(const Config& config);
-
 /// Parameters by part, the layout over `world_size` ranks, memory by class of the ranks that need most, batches,
 /// iterations, learning rate and operations of the run.
 std::string run_plan(const Config& config, int world_size);

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "model/config/expert_layers.h"
-#include "model/flops.h"
 #include "plan/cost/expert_time.h"
 #include "plan/cost/rank_work.h"
 #include "plan/cost/real.h"
+#include "plan/cost/seen_keys.h"
 
 namespace mcpp {
 namespace {
@@ -132,9 +132,7 @@ class Layer {
   }
 
   UnitTime flash_attention() const {
-    double seen = 0;
-    for (i64 layer = 0; layer < model_.num_layers; ++layer) seen += seen_keys(model_, layer);
-    const double flops = 4 * real(tokens_) * seen / real(model_.num_layers) * real(queries_);
+    const double flops = 4 * real(tokens_) * mean_seen_keys(work_) * real(queries_);
     const double scores = model_.attention_dropout > 0 ? flops / (4 * real(model_.head_dim())) : 0;
     const PassSeconds& dropped = rank_.kernels().dropped_score;
     UnitTime t;

@@ -25,12 +25,14 @@ struct Workload {
   ProductType products = ProductType::Bf16;
   i64 global_batch_size = 1;
   StatesPerWeight states = {};
-  i64 bucket_elements = 40'000'000;  ///< ddp_bucket_size
-  double segment_bytes = 0;          ///< of states on a disk, what is in memory at a time at most
-  Rounding rounding = {};            ///< that every layout has
-  bool may_round_gradients = true;   ///< the optimizer takes them in bf16
+  i64 bucket_elements = 40'000'000;     ///< ddp_bucket_size
+  i64 segment_elements = i64{4} << 20;  ///< offload_segment_size
+  Rounding rounding = {};               ///< that every layout has
+  bool may_round_gradients = true;      ///< the optimizer takes them in bf16
   /// Of tokens that come to experts: those of the busiest rank, over an even share.
   double expert_imbalance = 1.1;
+  /// Of documents that attention stays inside, on average; 0: a sample is one.
+  double document_tokens = 0;
 
   double tokens() const { return static_cast<double>(global_batch_size * model.seq_length); }
   /// Of the experts of a mixture and of the output layer, which are not in fp8.

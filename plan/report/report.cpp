@@ -1,6 +1,7 @@
 #include "plan/report/report.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/json/json.h"
 #include "base/number_text.h"
@@ -10,6 +11,12 @@
 
 namespace mcpp {
 namespace {
+
+/// "0.250", "12.5", "1.2K".
+std::string hours_text(double hours) {
+  if (hours >= 1000) return human_count(hours);
+  return fixed(hours, hours < 10 ? 3 : 1);
+}
 
 std::string percent(double part) {
   return fixed(100 * part, 1) + " %";
@@ -60,14 +67,17 @@ std::string step_text(const Job& job, const StepTime& t) {
                     percent(hardware_flops_utilization(job, all)), "\n");
 }
 
-std::string step_json(const Job& job, const StepTime& t, double memory_bytes) {
+std::string step_json(const Job& job, const StepTime& t, const PredictedMemory& memory,
+                      const std::optional<TrainingCost>& cost) {
   OrderedJson json{{"layout", job.layout.describe()},
                    {"ranks", job.layout.world_size},
                    {"step_s", t.seconds},
                    {"tokens_per_s", job.work.tokens() / t.seconds},
                    {"mfu", model_flops_utilization(job, t.seconds)},
                    {"hfu", hardware_flops_utilization(job, t.seconds)},
-                   {"memory_bytes", memory_bytes}};
+                   {"memory_bytes", memory.bytes},
+                   {"fits", memory.fits}};
+  if (cost) json["training_hours"] = cost->hours, json["device_hours"] = cost->device_hours;
   for (const StepPart& part : step_parts(t)) json["parts_s"][part.key] = part.seconds;
   return json.dump();
 }
@@ -83,34 +93,57 @@ std::string failures_text(const FailureLoss& loss) {
              human_seconds(loss.interval_seconds), " loses least, ", percent(loss.lost), " of the time\n");
 }
 
-std::string deadline_text(const Job& job, const std::optional<TimedWorld>& found, const Deadline& deadline) {
-  const std::string what = str(human_count(deadline.tokens), " tokens in ", fixed(deadline.hours, 1), " hours");
-  if (!found) return str(what, ": no number of ", job.hardware.device.name, " that its links join is enough\n");
-  const double device_hours = found->hours * static_cast<double>(found->point.world_size);
-  std::string text = str(what, ": ", found->point.world_size, " x ", job.hardware.device.name, " take ",
-                         fixed(found->hours, 1), " hours, ", human_count(device_hours), " device hours");
-  if (deadline.price > 0)
-    text += str(", at ", fixed(deadline.price, 2), " each ", human_count(device_hours * deadline.price));
-  return text + "\n  " + found->point.found.best.front().layout.describe() + "\n";
+std::string cost_text(const TrainingCost& cost, double price) {
+  if (!std::isfinite(cost.hours)) return "never end: devices fail before anything is done";
+  std::string text = str("take ", hours_text(cost.hours), " hours, ", hours_text(cost.device_hours), " device hours");
+  if (price > 0) text += str(", at ", fixed(price, 2), " each ", human_count(cost.device_hours * price));
+  return text;
 }
 
-std::string scaling_text(const Job& job, const std::vector<ScalingPoint>& points, bool is_weak) {
-  std::string text = str(is_weak ? "weak" : "strong", " scaling on ", job.hardware.device.name, "\n",
-                         pad_left("ranks", 8), pad_left("batch", 8), pad_left("seconds", 10), pad_left("tokens/s", 10),
-                         pad_left("efficiency", 12), "  layout\n");
+std::string deadline_text(const Job& job, const FewestDevices& devices, const Deadline& deadline) {
+  const std::string name = job.hardware.device.name,
+                    what = str(human_count(deadline.tokens), " tokens in ", hours_text(deadline.hours), " hours: ");
+  const auto text_of = [&](const ScalingPoint& point) {
+    return str(point.world_size, " x ", name, " ", cost_text(point.cost, deadline.price), "\n  ",
+               point.found.best.front().layout.describe());
+  };
+  if (devices.found) return what + text_of(*devices.found) + "\n";
+  const std::string none = str(what, "no number of ", name, " that its links join is enough; ");
+  if (devices.fastest) return none + "of those looked at the fastest, " + text_of(*devices.fastest);
+  if (devices.least_hours > deadline.hours)
+    return none + str("all ", job.hardware.links.ranks.back(), " at their highest rate would take ",
+                      hours_text(devices.least_hours), " hours");
+  return none + "nothing fits on any that was looked at";
+}
+
+std::string scaling_text(const Job& job, const std::vector<ScalingPoint>& points, bool is_weak, double tokens) {
+  std::string text =
+      str(is_weak ? "weak" : "strong", " scaling on ", job.hardware.device.name, "; device hours are of ",
+          human_count(tokens), " tokens\n", pad_left("ranks", 8), pad_left("batch", 8), pad_left("seconds", 10),
+          pad_left("tokens/s", 10), pad_left("efficiency", 12), pad_left("memory", 12), pad_left("device hours", 14),
+          "  layout\n");
   for (const ScalingPoint& point : points) {
     text += pad_left(str(point.world_size), 8) + pad_left(str(point.global_batch_size), 8);
-    if (point.found.best.empty()) {
+    if (!point.fits()) {
       text += str("  ", point.found.possible > 0 ? "nothing fits" : point.conflict, "\n");
       continue;
     }
     const Candidate& best = point.found.best.front();
-    const double tokens = static_cast<double>(point.global_batch_size * job.work.model.seq_length) / best.time.seconds;
-    text += str(pad_left(fixed(best.time.seconds, 3), 10), pad_left(human_count(tokens), 10),
-                pad_left(percent(point.efficiency), 12), "  ", best.layout.describe(), "\n");
+    const double of_step = static_cast<double>(point.global_batch_size * job.work.model.seq_length);
+    text += str(pad_left(fixed(best.time.seconds, 3), 10), pad_left(human_count(of_step / best.time.seconds), 10),
+                pad_left(percent(point.efficiency), 12), pad_left(human_bytes(best.memory.total()), 12),
+                pad_left(std::isfinite(point.cost.hours) ? hours_text(point.cost.device_hours) : "never", 14), "  ",
+                best.layout.describe(), "\n");
   }
   if (!is_weak) text += str("by Amdahl's law ", percent(serial_part(points)), " of the first step is not shared\n");
   return text;
+}
+
+std::string best_point_text(const ScalingPoint& best, Objective objective, const Deadline& training) {
+  const Candidate& candidate = best.found.best.front();
+  return str("best by ", enum_name(objective), ": ", best.world_size, best.world_size == 1 ? " rank, " : " ranks, ",
+             human_bytes(candidate.memory.total()), " each; ", human_count(training.tokens), " tokens ",
+             cost_text(best.cost, training.price), "\n");
 }
 
 }  // namespace mcpp

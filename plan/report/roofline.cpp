@@ -5,10 +5,10 @@
 #include "base/number_text.h"
 #include "base/strings.h"
 #include "model/config/expert_layers.h"
-#include "model/flops.h"
 #include "plan/cost/layer_time.h"
 #include "plan/cost/rank_work.h"
 #include "plan/cost/real.h"
+#include "plan/cost/seen_keys.h"
 
 namespace mcpp {
 namespace {
@@ -45,8 +45,7 @@ class Roofline {
   void attention() {
     const double queries = real(std::max<i64>(model_.num_attention_heads / job_.layout.tp, 1) * model_.head_dim()),
                  keys = real(std::max<i64>(model_.query_groups() / job_.layout.tp, 1) * model_.head_dim());
-    double seen = 0;
-    for (i64 layer = 0; layer < model_.num_layers; ++layer) seen += seen_keys(model_, layer) / real(model_.num_layers);
+    const double seen = mean_seen_keys(job_.work);
     rows_.push_back({.name = "attention",
                      .size = str(model_.seq_length, " tokens"),
                      .seconds = half_time(job_, any_kind(), LayerHalf::Attention).forward.attention,

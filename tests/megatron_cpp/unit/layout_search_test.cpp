@@ -5,12 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <tuple>
 
 #include "base/strings.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/placement.h"
 #include "megatron_cpp/setup/plan.h"
+#include "parallel/layout.h"
+#include "plan/deadline.h"
 #include "plan/layout_memory.h"
 #include "plan/layouts.h"
 #include "plan/places.h"
@@ -103,6 +106,7 @@ TEST(Search, LosesNothingAndIsTheSameEveryTime) {
   EXPECT_LT(result.fitting, result.possible);
   LayoutMemory memory(work);
   double best = 1e30;
+  std::set<std::pair<double, double>> by_memory;  // and seconds, of what has its activations on the device
   i64 fitting = 0, away = 0, in_part = 0;
   const auto look_at = [&](const Layout& layout) {
     const Job job{hardware, program, work, layout};
@@ -126,6 +130,8 @@ TEST(Search, LosesNothingAndIsTheSameEveryTime) {
       if (!fits && tier != OffloadTier::Device) ++away;
       fits = true;
       look_at(layout);
+      if (tier == OffloadTier::Device)
+        by_memory.emplace(estimate.total(), step_time({hardware, program, work, layout}).seconds);
     }
     if (fits) ++fitting;
     if (layout.recompute.granularity != Recompute::Granularity::Full) return;
@@ -148,6 +154,139 @@ TEST(Search, LosesNothingAndIsTheSameEveryTime) {
   const SearchResult again = search_layouts(hardware, program, work, limits);
   for (std::size_t i = 0; i < result.best.size(); ++i)
     EXPECT_EQ(result.best[i].layout.describe(), again.best[i].layout.describe());
+
+  limits.objective = Objective::Memory;
+  limits.keep = 12;
+  const SearchResult small = search_layouts(hardware, program, work, limits);
+  EXPECT_EQ(small.fitting, fitting);
+  EXPECT_LT(small.simulated, small.fitting / 10);
+  ASSERT_EQ(small.best.size(), 12);
+  auto expected = by_memory.begin();
+  for (const Candidate& candidate : small.best) {
+    EXPECT_EQ(candidate.memory.total(), expected->first) << candidate.layout.describe();
+    EXPECT_NEAR(candidate.time.seconds / expected->second, 1, 1e-9) << candidate.layout.describe();
+    const auto [bytes, seconds] = *expected;
+    while (expected != by_memory.end() && expected->first == bytes && expected->second < seconds * (1 + 1e-9))
+      ++expected;
+  }
+  EXPECT_LT(small.best.front().memory.total(), result.best.front().memory.total());
+  // What is told of a kind is the one of it that needs least.
+  for (const Alternative& other : small.alternatives) {
+    if (other.kind != "ZeRO 0") continue;
+    EXPECT_THAT(other.reason, HasSubstr(" % more memory, most of it "));
+    EXPECT_GT(other.candidate.memory.total(), small.best.front().memory.total());
+  }
+}
+
+// With states on the host as they must be there, as many as can: what has room on the device is not what is asked for.
+TEST(Search, KeepsNoStatesThatNeedNotBeThere) {
+  const Hardware hardware = catalogue("h100_sxm");
+  const Implementation program;
+  const Workload work = workload_of(load_config(source_folder() / "configs/llama_70b.toml"));
+  SearchLimits limits = limits_for(hardware, 16);
+  const SearchResult fast = search_layouts(hardware, program, work, limits);
+  limits.objective = Objective::Memory;
+  const SearchResult small = search_layouts(hardware, program, work, limits);
+  ASSERT_FALSE(small.best.empty());
+  const Layout& layout = small.best.front().layout;
+  EXPECT_EQ(layout.states_place, OffloadTier::Host);
+  EXPECT_EQ(layout.states_elsewhere, 1);
+  EXPECT_EQ(layout.activations_place, OffloadTier::Device);
+  EXPECT_LT(small.best.front().memory.total(), 0.8 * fast.best.front().memory.total());
+}
+
+/// The sizes of a layout.
+using Sizes = std::tuple<i64, i64, i64, i64>;
+
+// Every size that the rules allow is looked at, powers of two or not, and none that they refuse.
+TEST(Search, LooksAtEverySizeThatDivides) {
+  const Hardware hardware = catalogue("h100_sxm");
+  for (const auto& [world, sequence] : {std::pair<i64, i64>{12, 24576}, {6, 9000}, {24, 24576}}) {
+    const Workload work{.model = llama(24, 1536, 6144, 12, 12, 49152, sequence), .global_batch_size = 48};
+    const auto follows_rules = [&, world = world](const Sizes& sizes) {
+      const auto [tp, cp, pp, micro] = sizes;
+      const LayoutRules rules{
+          .world_size = world,
+          .sizes = {.tensor_model_parallel_size = tp, .pipeline_model_parallel_size = pp, .context_parallel_size = cp},
+          .stages = {.num_layers = 24, .pipeline_model_parallel_size = pp},
+          .num_attention_heads = 12,
+          .num_query_groups = 12,
+          .ffn_hidden_size = 6144,
+          .padded_vocab_size = work.model.padded_vocab_size(),
+          .seq_length = work.model.seq_length,
+          .micro_batch_size = micro,
+          .global_batch_size = 48};
+      return layout_conflicts(rules).empty();
+    };
+    std::set<Sizes> expected, found;
+    for (i64 tp = 1; tp <= world; ++tp)
+      for (i64 cp = 1; cp <= std::min(world, sequence / 2048); ++cp)
+        for (i64 pp = 1; pp <= world; ++pp)
+          for (i64 micro = 1; micro <= 8; ++micro)
+            if (follows_rules({tp, cp, pp, micro})) expected.insert({tp, cp, pp, micro});
+    for_each_layout(hardware, work, limits_for(hardware, world), [&](const Layout& l) {
+      if (l.stages.empty()) found.insert({l.tp, l.cp, l.pp, l.micro_batch_size});
+      if (l.sequence_parallel) {
+        EXPECT_EQ(sequence % (l.tp * l.cp), 0) << l.describe();
+      }
+    });
+    EXPECT_EQ(found, expected) << world;
+    EXPECT_GT(expected.size(), 30);
+  }
+}
+
+// Short samples fill no device eight at a time.
+TEST(Search, TakesLargerMicrobatchesOfShortSamples) {
+  const Hardware hardware = catalogue("h100_sxm");
+  const auto sizes = [&](i64 sequence) {
+    const Workload work{.model = llama(12, 768, 3072, 12, 12, 49152, sequence), .global_batch_size = 768};
+    std::set<i64> found;
+    for_each_layout(hardware, work, limits_for(hardware, 1),
+                    [&](const Layout& l) { found.insert(l.micro_batch_size); });
+    return found;
+  };
+  EXPECT_THAT(sizes(8192), testing::ElementsAre(1, 2, 3, 4, 6, 8));
+  EXPECT_THAT(sizes(1024), testing::ElementsAre(1, 2, 3, 4, 6, 8, 12, 16, 24, 32));
+}
+
+// Experts are cut by some of the tensor-parallel ranks, too.
+TEST(Search, CutsExpertsByEveryDivisor) {
+  const Hardware hardware = catalogue("h100_sxm");
+  const Workload work = workload_of(load_config(source_folder() / "configs/mixtral_8x7b.toml"));
+  SearchLimits limits = limits_for(hardware, 16);
+  limits.tensor_model_parallel_size = 4;
+  std::set<i64> found;
+  for_each_layout(hardware, work, limits, [&](const Layout& l) { found.insert(l.etp); });
+  EXPECT_THAT(found, testing::ElementsAre(1, 2, 4));
+}
+
+// The fewest devices: no smaller world that was to be looked at is in time, and of multiples where limits ask for them.
+TEST(Search, FindsTheFewestDevices) {
+  const Hardware hardware = catalogue("h100_sxm");
+  const Implementation program;
+  const Workload work{.model = llama(12, 1536, 6144, 12, 12, 49152, 4096), .global_batch_size = 192};
+  SearchLimits limits = limits_for(hardware, 1);
+  const Deadline deadline{.tokens = 3e10, .hours = 24};
+  const auto hours = [&](i64 world) {
+    SearchLimits of_world = limits;
+    of_world.world_size = world;
+    const SearchResult found = search_layouts(hardware, program, work, of_world);
+    return deadline.tokens / work.tokens() * found.best.front().time.seconds / 3600;
+  };
+  const FewestDevices any = fewest_devices(hardware, program, work, limits, deadline, {});
+  ASSERT_TRUE(any.found);
+  EXPECT_LE(hours(any.found->world_size), 24);
+  EXPECT_NEAR(any.found->cost.hours / hours(any.found->world_size), 1, 1e-9);
+  for (i64 world = 1; world < any.found->world_size; world *= 2) EXPECT_GT(hours(world), 24) << world;
+  limits.tensor_model_parallel_size = 3;
+  const FewestDevices of_three = fewest_devices(hardware, program, work, limits, deadline, {});
+  ASSERT_TRUE(of_three.found);
+  EXPECT_EQ(of_three.found->world_size % 3, 0);
+  EXPECT_GE(of_three.found->world_size, any.found->world_size);
+  // Never in time: the fastest that was looked at, or what all devices would take.
+  const FewestDevices late = fewest_devices(hardware, program, work, limits, {.tokens = 3e10, .hours = 1e-2}, {});
+  EXPECT_FALSE(late.found);
+  EXPECT_TRUE(late.fastest.has_value() || late.least_hours > 1e-2);
 }
 
 TEST(Search, TellsWhyOthersLose) {

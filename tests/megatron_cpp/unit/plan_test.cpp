@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "base/json/json.h"
+#include "base/strings.h"
+#include "data/read/dataset_info.h"
 #include "megatron_cpp/config/hardware_file.h"
 #include "tests/support/errors.h"
 #include "tests/support/program.h"
@@ -96,6 +99,18 @@ TEST_F(PlanCommand, PredictsTheConfigurationsOwnLayout) {
   for (const auto& part : object["parts_s"]) sum += part.get<double>();
   EXPECT_NEAR(sum / object["step_s"].get<double>(), 1, 1e-9);
   EXPECT_GT(object["memory_bytes"].get<double>(), 1e9);
+  EXPECT_EQ(object["fits"].get<bool>(), object["memory_bytes"].get<double>() <= 0.92 * 80e9);
+  EXPECT_FALSE(object.contains("device_hours"));
+  const Outcome training = run({"--hardware=h100_sxm", "--world_size=64", "--predict", "--json", tp, "--tokens=1e12"});
+  const Json costs = parse_json(training.out, "plan");
+  EXPECT_NEAR(costs["training_hours"].get<double>(), 1e12 / object["tokens_per_s"].get<double>() / 3600, 1e-6);
+  EXPECT_NEAR(costs["device_hours"].get<double>() / costs["training_hours"].get<double>(), 64, 1e-9);
+  const auto fits = [&](const std::string& ranks) {
+    const Outcome outcome = run({"--hardware=h200_sxm", ranks, "--predict", "--json", tp, "--parallel.zero_stage=1"});
+    return parse_json(outcome.out, "plan")["fits"].get<bool>();
+  };
+  EXPECT_FALSE(fits("--world_size=8"));
+  EXPECT_TRUE(fits("--world_size=64"));
   expect_refused({"--hardware=h100_sxm", "--predict"}, {"--predict: needs --world_size"});
   expect_refused({"--hardware=tpu_v5p", "--world_size=64", "--predict", tp, "--training.offload_activations=file",
                   "--optimizer.offload_folder=/scratch"},
@@ -129,16 +144,156 @@ TEST_F(PlanCommand, Scales) {
   EXPECT_THAT(weak.out, AllOf(HasSubstr("      64    1024"), HasSubstr("     128    2048"), Not(HasSubstr("Amdahl"))));
 }
 
+// The word that users try first: all doublings, of which small ones have no room.
+TEST_F(PlanCommand, ScalesByTheWord) {
+  const auto scale = [&](const Words& more) {
+    Words args{"plan", "scale", (source_folder() / "configs/llama_8b.toml").string(), "--hardware=h100_sxm",
+               "--hardware_folder=" + (source_folder() / "configs/hardware").string()};
+    args.insert(args.end(), more.begin(), more.end());
+    return Program(args, folder_ / "process").wait();
+  };
+  const Outcome doubled = scale({"--world_size=24"});
+  ASSERT_EQ(doubled.code, 0) << doubled.err;
+  for (const char* row : {"\n       1 ", "\n       2 ", "\n       4 ", "\n       8 ", "\n      16 ", "\n      24 "})
+    EXPECT_THAT(doubled.out, HasSubstr(row));
+  EXPECT_THAT(doubled.out, HasSubstr("best by time: 24 ranks, "));
+  // In rising order, each once, whatever the order in which they are given.
+  EXPECT_EQ(scale({"--scale=16,8,16"}).out, scale({"--scale=8,16"}).out);
+  const Outcome none = scale({});
+  EXPECT_EQ(none.code, 2);
+  EXPECT_THAT(none.err, HasSubstr("plan scale: needs --world_size, up to which ranks double, or --scale="));
+  const Outcome both = scale({"--scale=8,16", "--world_size=8"});
+  EXPECT_THAT(both.err, HasSubstr("--world_size: is not looked at with --scale"));
+  const Outcome help = scale({"--help"});
+  EXPECT_EQ(help.code, 0);
+  EXPECT_THAT(help.out, AllOf(HasSubstr("megatron_cpp plan scale"), HasSubstr("objective")));
+  const Outcome other = Program({"plan", "predict", "configs/llama_8b.toml"}, folder_ / "other").wait();
+  EXPECT_EQ(other.code, 2);
+  EXPECT_THAT(other.err, HasSubstr("plan predict: is no command; ask with an option, plan CONFIG --predict"));
+}
+
+/// A row of the table of --scale.
+struct ScaleRow {
+  double ranks = 0, batch = 0, seconds = 0, gibibytes = 0, device_hours = 0;
+};
+std::vector<ScaleRow> rows_of(const std::string& table) {
+  std::vector<ScaleRow> rows;
+  for (const std::string& line : split(table, '\n')) {
+    std::istringstream words(line);
+    ScaleRow row;
+    std::string rate, percent, sign, bytes, hours;
+    if (!(words >> row.ranks >> row.batch >> row.seconds >> rate >> percent >> sign >> row.gibibytes >> bytes >> hours))
+      continue;
+    row.device_hours = std::stod(hours) * (hours.ends_with("K") ? 1e3 : hours.ends_with("M") ? 1e6 : 1);
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+// Hours of devices, by hand from the table's own rows; and the best by each objective.
+TEST_F(PlanCommand, ChoosesAmongWorlds) {
+  const auto with = [&](const std::string& objective, const Words& more = {}) {
+    Words args{"--hardware=h100_sxm",     "--scale=2048,64,256", "--tokens=1e12", "--price=2", "--tp=8", "--cp=1",
+               "--objective=" + objective};
+    args.insert(args.end(), more.begin(), more.end());
+    return run(args);
+  };
+  const auto expect_best = [](const Outcome& outcome, const std::string& objective, double ScaleRow::*value) {
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    const std::vector<ScaleRow> rows = rows_of(outcome.out);
+    ASSERT_EQ(rows.size(), 3) << outcome.out;
+    const ScaleRow least = *std::ranges::min_element(rows, {}, value);
+    EXPECT_THAT(outcome.out, HasSubstr(str("best by ", objective, ": ", least.ranks, " ranks, ")));
+    for (const ScaleRow& row : rows) {
+      const double hours = row.ranks * row.seconds * 1e12 / (row.batch * 8192) / 3600;
+      EXPECT_NEAR(row.device_hours / hours, 1, 1e-3) << row.ranks;
+    }
+  };
+  const Outcome time = with("time"), cheap = with("device_hours"), small = with("memory");
+  expect_best(time, "time", &ScaleRow::seconds);
+  expect_best(cheap, "device_hours", &ScaleRow::device_hours);
+  expect_best(small, "memory", &ScaleRow::gibibytes);
+  EXPECT_THAT(cheap.out, AllOf(HasSubstr("device hours are of 1.0T tokens"), HasSubstr(" at 2.00 each "),
+                               Not(HasSubstr("best by device_hours: 2048 "))));
+  EXPECT_THAT(time.out, HasSubstr("best by time: 2048 "));
+  EXPECT_LT(rows_of(small.out).front().gibibytes, rows_of(time.out).front().gibibytes);
+  EXPECT_THAT(with("deadline", {"--deadline_hours=2000"}).out, HasSubstr("best by deadline: 256 ranks, "));
+  const Outcome late = with("device_hours", {"--deadline_hours=1"});
+  EXPECT_EQ(late.code, 2);
+  EXPECT_THAT(late.out, HasSubstr("strong scaling on H100 SXM"));
+  EXPECT_THAT(late.err, HasSubstr("none of these numbers of ranks trains on 1.0T tokens in 1.0 hours"));
+  const Outcome none = run({"--hardware=a100_40gb", "--scale=1,2"});
+  EXPECT_EQ(none.code, 2);
+  EXPECT_THAT(none.err, HasSubstr("nothing fits on any of these numbers of ranks"));
+  expect_refused({"--hardware=h100_sxm", "--world_size=64", "--objective=device_hours", "--weak"},
+                 {"--objective=device_hours: compares numbers of ranks", "--weak: is for --scale"});
+  expect_refused(
+      {"--hardware=h100_sxm", "--world_size=64", "--objective=memory", "--tokens=1e12", "--deadline_hours=9"},
+      {"--deadline_hours: asks for the fewest devices", "--world_size: is not looked at with --deadline_hours"});
+  expect_refused({"--hardware=h100_sxm", "--world_size=64", "--objective=deadline"},
+                 {"--objective=deadline: needs --tokens and --deadline_hours"});
+  expect_refused({"--hardware=h100_sxm", "--scale=96,128,100", "--weak"},
+                 {"--weak: 1024 samples for 96 ranks are no whole number for 100 and 128"});
+  expect_refused({"--hardware=h100_sxm", "--world_size=64", "--tokens=0.5", "--document_tokens=0.1"},
+                 {"--tokens=0.5: must be 0 or at least 1", "--document_tokens=0.1: must be 0 or at least 1"});
+  expect_refused({"--hardware=h100_sxm", "--world_size=64", "--objective=cheap"}, {"objective", "\"device_hours\""});
+  expect_refused({"--hardware=h100_sxm", "--world_size=64", "--objective=memory", "--predict"},
+                 {"--objective=memory: is of a search"});
+}
+
+TEST_F(PlanCommand, FindsTheLeastMemory) {
+  const Outcome found = run({"--hardware=h100_sxm", "--world_size=64", "--objective=memory", "--tokens=1e12"});
+  ASSERT_EQ(found.code, 0) << found.err;
+  EXPECT_THAT(found.out, AllOf(HasSubstr(" % more memory, most of it "), HasSubstr("1.0T tokens take ")));
+}
+
+// What attention does not see costs nothing, as far as it is known.
+TEST_F(PlanCommand, CountsDocuments) {
+  const std::string mask = "--data.reset_attention_mask=true", prefix = folder_ / "text";
+  const auto seconds = [&](const Words& more) {
+    Words args{"--hardware=h100_sxm",
+               "--world_size=64",
+               "--predict",
+               "--json",
+               "--model.seq_length=65536",
+               "--parallel.tensor_model_parallel_size=8",
+               "--training.recompute_granularity=full"};
+    args.insert(args.end(), more.begin(), more.end());
+    const Outcome outcome = run(args);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    const bool warns = outcome.err.find("--document_tokens=N says it") != std::string::npos;
+    return std::pair(parse_json(outcome.out, "plan")["parts_s"]["attention"].get<double>(), warns);
+  };
+  const auto [whole, ignored] = seconds({});
+  EXPECT_FALSE(ignored);
+  const auto [unknown, warns] = seconds({mask});
+  EXPECT_EQ(unknown, whole);
+  EXPECT_TRUE(warns);
+  const auto [short_ones, warns_of_known] = seconds({mask, "--document_tokens=1000"});
+  EXPECT_FALSE(warns_of_known);
+  EXPECT_LT(short_ones, 0.05 * whole);
+  DatasetInfo info;
+  info.documents = 20, info.tokens = 20000;
+  write_dataset_info(prefix, info);
+  EXPECT_EQ(seconds({mask, "--data.data_path=" + prefix}).first, short_ones);
+  EXPECT_EQ(seconds({mask, "--data.data_path=" + prefix, "--document_tokens=1e12"}).first, whole);
+  expect_refused({"--hardware=h100_sxm", "--world_size=64", "--document_tokens=1000"},
+                 {"--document_tokens: is for data.reset_attention_mask"});
+}
+
 TEST_F(PlanCommand, FindsTheFewestDevicesForADeadline) {
   const Outcome found =
       run({"--hardware=h100_sxm", "--tokens=1e12", "--deadline_hours=720", "--price=2", "--device_hours=50000"});
   ASSERT_EQ(found.code, 0) << found.err;
   EXPECT_THAT(found.out, AllOf(HasSubstr("tokens in 720.0 hours: "), HasSubstr(" x H100 SXM take "),
                                HasSubstr(" device hours, at 2.00 each ")));
-  const Outcome never = run({"--hardware=h100_sxm", "--tokens=1e18", "--deadline_hours=1", "--tp=8"});
-  EXPECT_THAT(never.out, HasSubstr("no number of H100 SXM that its links join is enough"));
-  expect_refused({"--hardware=h100_sxm", "--world_size=8", "--tokens=1e12"},
-                 {"--tokens and --deadline_hours: must be given together"});
+  const Outcome same = run({"--hardware=h100_sxm", "--tokens=1e12", "--deadline_hours=720", "--price=2",
+                            "--device_hours=50000", "--objective=deadline"});
+  EXPECT_EQ(same.out, found.out);
+  expect_refused({"--hardware=h100_sxm", "--tokens=1e18", "--deadline_hours=1", "--tp=8"},
+                 {"no number of H100 SXM that its links join is enough; all 24576 at their highest rate would take "});
+  expect_refused({"--hardware=h100_sxm", "--world_size=8", "--deadline_hours=720"},
+                 {"--deadline_hours: needs --tokens", "--world_size: is not looked at with --deadline_hours"});
 }
 
 TEST_F(PlanCommand, NothingFits) {
@@ -168,7 +323,8 @@ TEST_F(PlanCommand, RefusesBadInputAllAtOnce) {
   // Of the arguments, the configuration and the hardware.
   expect_refused({"--hardware=h100_sx", "--world_size=8", "--model.num_layers=-1", "--keep=0"},
                  {"unknown hardware \"h100_sx\"", "num_layers", "keep"});
-  expect_refused({"--hardware=h100_sxm", "--from_run=runs/x", "--tokens=5"}, {"--tokens and --deadline_hours"});
+  expect_refused({"--hardware=h100_sxm", "--tokens=5"},
+                 {"--world_size: is missing", "or --tokens and --deadline_hours"});
   expect_refused({"--hardware=h100_sxm", "--from_run=runs/x"}, {"--from_run=runs/x: there is no file runs/x"});
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--device_hours=1e-300", "--weak"},
                  {"--device_hours=1e-300: must be 0 or at least 0.01", "--weak: is for --scale"});
