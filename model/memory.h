@@ -64,7 +64,7 @@ struct RankShare {
   i64 savers = 0;
   double states_elsewhere = 0;  ///< share of the optimizer's states that is kept in host memory or on a disk
   bool elsewhere_is_disk = false;
-  i64 segment_elements = i64{4} << 20;  ///< offload_segment_size
+  i64 segment_elements = i64{4} << 20;                          ///< offload_segment_size
   bool bf16_grads = false;                                      ///< DataParallelOptions::bf16_grads
   bool quantized_weights = false, quantized_gradients = false;  ///< DataParallelOptions
   i64 power_sgd_rank = 0;                                       ///< DataParallelOptions

@@ -61,7 +61,8 @@ double state_buffer_bytes(const ActivationSetup& setup, const StatesPerWeight& s
   add(parameters.dense, share.shards);
   add(parameters.experts, share.expert_shards);
   const double numbers = std::max(states.of_matrices, states.of_others) + states.master(setup.dtype);
-  const double vectors = std::ceil(numbers), width = numbers / vectors * static_cast<double>(size_of(wide(setup.dtype)));
+  const double vectors = std::ceil(numbers),
+               width = numbers / vectors * static_cast<double>(size_of(wide(setup.dtype)));
   double sum = 0;
   for (const i64 elements : buffers.elements()) {
     if (elements == 0) continue;

@@ -31,6 +31,7 @@ data/parts checkpoint/load checkpoint/save
 plan/cost
 plan/step
 plan
+plan/worlds
 plan/report
 megatron_cpp/config megatron_cpp/logging
 megatron_cpp/step

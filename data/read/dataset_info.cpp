@@ -56,4 +56,17 @@ std::optional<DatasetInfo> read_dataset_info(const Path& prefix) {
   return info_from_json(read_text_file(path), path);
 }
 
+double mean_document_tokens(std::span<const std::string> prefixes, std::span<const double> weights) {
+  double sum = 0, all = 0;
+  for (std::size_t i = 0; i < prefixes.size(); ++i) {
+    const std::optional<DatasetInfo> info = read_dataset_info(prefixes[i]);
+    if (!info || info->documents <= 0) return 0;
+    const auto tokens = static_cast<double>(info->tokens);
+    const double weight = weights.empty() ? tokens : weights[i];
+    sum += weight * tokens / static_cast<double>(info->documents);
+    all += weight;
+  }
+  return all > 0 ? sum / all : 0;
+}
+
 }  // namespace mcpp

@@ -2,6 +2,7 @@
 // turns loss per token into loss per word and per byte. Datasets made by other programs have none.
 #pragma once
 #include <optional>
+#include <span>
 #include <string>
 
 #include "base/file.h"
@@ -25,5 +26,9 @@ DatasetInfo info_from_json(const std::string& text, const Path& file);  ///< Bad
 void write_dataset_info(const Path& prefix, const DatasetInfo& info);   ///< atomic
 /// None when there is no such file; BadInput when it is damaged.
 std::optional<DatasetInfo> read_dataset_info(const Path& prefix);
+
+/// Tokens of a document that a token of a blend is part of, on average over datasets; `weights` as a blend has them,
+/// none where datasets are read once. 0 where one has no such file; BadInput when one is damaged.
+double mean_document_tokens(std::span<const std::string> prefixes, std::span<const double> weights);
 
 }  // namespace mcpp

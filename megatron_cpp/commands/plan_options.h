@@ -6,7 +6,7 @@
 
 #include "megatron_cpp/commands/plan.h"
 #include "megatron_cpp/setup/layout_search.h"
-#include "plan/deadline.h"
+#include "plan/worlds/deadline.h"
 
 namespace mcpp {
 

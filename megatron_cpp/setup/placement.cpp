@@ -1,7 +1,8 @@
 #include "megatron_cpp/setup/placement.h"
 
+#include "data/read/blend.h"
+#include "data/read/dataset_info.h"
 #include "megatron_cpp/config/layout.h"
-#include "megatron_cpp/setup/document_length.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "megatron_cpp/setup/plan.h"
 
@@ -45,6 +46,15 @@ ProductType products_of(const TrainingConfig& training) {
   return training.precision == Precision::Fp32 ? ProductType::Fp32 : ProductType::Bf16;
 }
 
+/// Of those that are trained on, as far as the files beside the datasets tell.
+double document_tokens(const DataConfig& data) {
+  const bool has_own = !data.train_data_path.empty();
+  const std::vector<std::string>& paths = has_own ? data.train_data_path : data.data_path;
+  if (data.mock_data || paths.empty()) return 0;
+  const BlendList blend = parse_blend_list(paths, has_own ? "data.train_data_path" : "data.data_path");
+  return mean_document_tokens(blend.prefixes, blend.weights);
+}
+
 }  // namespace
 
 void check_fp8_rate(const Hardware& hardware, const Workload& work) {
@@ -63,7 +73,7 @@ Workload workload_of(const Config& config) {
           .segment_elements = config.optimizer.offload_segment_size,
           .rounding = rounding_of(config),
           .may_round_gradients = config.optimizer.optimizer != OptimizerKind::Muon,
-          .document_tokens = config.data.reset_attention_mask ? mean_document_tokens(config.data) : 0};
+          .document_tokens = config.data.reset_attention_mask ? document_tokens(config.data) : 0};
 }
 
 Layout layout_of(const Config& config, int world_size) {

@@ -109,6 +109,8 @@ std::string deadline_text(const Job& job, const FewestDevices& devices, const De
   };
   if (devices.found) return what + text_of(*devices.found) + "\n";
   const std::string none = str(what, "no number of ", name, " that its links join is enough; ");
+  if (devices.fastest && !std::isfinite(devices.fastest->cost.hours))
+    return none + "devices fail before anything is done";
   if (devices.fastest) return none + "of those looked at the fastest, " + text_of(*devices.fastest);
   if (devices.least_hours > deadline.hours)
     return none + str("all ", job.hardware.links.ranks.back(), " at their highest rate would take ",
@@ -135,7 +137,9 @@ std::string scaling_text(const Job& job, const std::vector<ScalingPoint>& points
                 pad_left(std::isfinite(point.cost.hours) ? hours_text(point.cost.device_hours) : "never", 14), "  ",
                 best.layout.describe(), "\n");
   }
-  if (!is_weak) text += str("by Amdahl's law ", percent(serial_part(points)), " of the first step is not shared\n");
+  const bool shows_growth = std::ranges::count_if(points, &ScalingPoint::fits) > 1;
+  if (!is_weak && shows_growth)
+    text += str("by Amdahl's law ", percent(serial_part(points)), " of the first step is not shared\n");
   return text;
 }
 

@@ -1,10 +1,10 @@
 // Plans as text.
 #pragma once
-#include "plan/deadline.h"
 #include "plan/recipe.h"
-#include "plan/scaling.h"
 #include "plan/search.h"
-#include "plan/training_cost.h"
+#include "plan/worlds/deadline.h"
+#include "plan/worlds/scaling.h"
+#include "plan/worlds/training_cost.h"
 
 namespace mcpp {
 

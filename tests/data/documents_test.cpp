@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include "data/read/dataset_info.h"
+#include "tests/support/errors.h"
+#include "tests/support/scratch_folder.h"
+
 namespace mcpp {
 namespace {
 
@@ -36,6 +40,25 @@ TEST(Documents, TokensAfterTheEndAreNotCounted) {
   leave_out_after_eod(batch, kEod);
   EXPECT_EQ(batch.labels, (std::vector<i32>{2, 9, -1, 9, -1, -1, 5, 6, 9, -1, 8, 1}));
   EXPECT_EQ(batch.tokens, two_samples().tokens);
+}
+
+TEST(Documents, HaveAMeanLengthThatTheirDatasetsTell) {
+  const test::ScratchFolder folder;
+  const auto write = [&](const char* name, i64 documents, i64 tokens) {
+    DatasetInfo info;
+    info.documents = documents, info.tokens = tokens;
+    write_dataset_info(folder / name, info);
+    return std::string(folder / name);
+  };
+  const std::vector<std::string> both{write("short", 30, 3000), write("long", 1, 1000)};
+  EXPECT_DOUBLE_EQ(mean_document_tokens(both, {}), (3000 * 100.0 + 1000 * 1000.0) / 4000);
+  EXPECT_DOUBLE_EQ(mean_document_tokens(both, std::vector{0.2, 0.6}), (0.2 * 100 + 0.6 * 1000) / 0.8);
+  // Not known, where one does not tell; and what tells nothing that can be is an error.
+  EXPECT_EQ(mean_document_tokens(std::vector{both[0], both[0] + "er"}, {}), 0);
+  EXPECT_EQ(mean_document_tokens(std::vector{both[0], write("empty", 0, 0)}, {}), 0);
+  EXPECT_EQ(mean_document_tokens({}, {}), 0);
+  write_file_atomic(info_path(both[1]), "{\"documents\": ");
+  EXPECT_CONTAINS(test::input_error([&] { mean_document_tokens(both, {}); }), "long.json: damaged");
 }
 
 }  // namespace

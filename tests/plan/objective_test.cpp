@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "plan/save_time.h"
-#include "plan/scaling.h"
+#include "plan/worlds/scaling.h"
 #include "tests/support/toy_cluster.h"
 
 namespace mcpp {

@@ -13,12 +13,12 @@
 #include "megatron_cpp/setup/placement.h"
 #include "megatron_cpp/setup/plan.h"
 #include "parallel/layout.h"
-#include "plan/deadline.h"
 #include "plan/layout_memory.h"
 #include "plan/layouts.h"
 #include "plan/places.h"
 #include "plan/search.h"
 #include "plan/stage_layouts.h"
+#include "plan/worlds/deadline.h"
 #include "tests/support/errors.h"
 #include "tests/support/published_runs.h"
 

@@ -292,6 +292,9 @@ TEST_F(PlanCommand, FindsTheFewestDevicesForADeadline) {
   EXPECT_EQ(same.out, found.out);
   expect_refused({"--hardware=h100_sxm", "--tokens=1e18", "--deadline_hours=1", "--tp=8"},
                  {"no number of H100 SXM that its links join is enough; all 24576 at their highest rate would take "});
+  expect_refused({"--hardware=h100_sxm", "--tokens=1e12", "--deadline_hours=1e5", "--tp=8", "--device_hours=0.01",
+                  "--restart_seconds=1e9"},
+                 {"its links join is enough; devices fail before anything is done"});
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--deadline_hours=720"},
                  {"--deadline_hours: needs --tokens", "--world_size: is not looked at with --deadline_hours"});
 }

@@ -1,4 +1,4 @@
-#include "plan/deadline.h"
+#include "plan/worlds/deadline.h"
 
 #include <algorithm>
 

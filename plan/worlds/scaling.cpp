@@ -1,4 +1,4 @@
-#include "plan/scaling.h"
+#include "plan/worlds/scaling.h"
 
 #include <algorithm>
 #include <utility>

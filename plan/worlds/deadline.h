@@ -2,7 +2,7 @@
 #pragma once
 #include <optional>
 
-#include "plan/scaling.h"
+#include "plan/worlds/scaling.h"
 
 namespace mcpp {
 

@@ -1,7 +1,7 @@
 // How a training gains from more ranks.
 #pragma once
 #include "plan/search.h"
-#include "plan/training_cost.h"
+#include "plan/worlds/training_cost.h"
 
 namespace mcpp {
 

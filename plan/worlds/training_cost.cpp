@@ -1,4 +1,4 @@
-#include "plan/training_cost.h"
+#include "plan/worlds/training_cost.h"
 
 #include "plan/cost/real.h"
 #include "plan/save_time.h"
