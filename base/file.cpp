@@ -46,6 +46,18 @@ int open_without_name(const Path& folder) {
   return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0644);
 }
 
+/// Where a file of this name belongs: where a link leads, so that it stays one. As its name would be taken over, it
+/// must not be that of a device or pipe, such as /dev/null.
+Path place_of(Path path) {
+  std::error_code unknown;
+  const std::filesystem::file_status there = std::filesystem::status(path, unknown);
+  const bool is_file = std::filesystem::is_regular_file(there);
+  check_input(is_file || !std::filesystem::exists(there) || std::filesystem::is_directory(there), path.string(),
+              " is a device or pipe, whose place no file may take; name a file");
+  const bool is_link = std::filesystem::is_symlink(std::filesystem::symlink_status(path, unknown));
+  return is_link && is_file ? std::filesystem::canonical(path) : path;
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const Path& path) : path_(path) {
@@ -75,7 +87,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-AtomicFile::AtomicFile(Path path) : path_(std::move(path)) {
+AtomicFile::AtomicFile(Path path) : path_(place_of(std::move(path))) {
   descriptor_ = open_without_name(folder_of(path_));
   if (descriptor_ >= 0) return;
   temporary_ = temporary_name(path_);

@@ -32,7 +32,7 @@ class MappedFile {
 /// Writes to a file without a name; commit() makes it durable (fsync) and gives it the name `path`. A reader of that
 /// sees the old content, or all of the new, never a part, and who is killed leaves nothing; but on file systems without
 /// such files (NFS) a temporary_name() (machine.h). Threads, processes, hosts may write one path at once: the last one
-/// stays.
+/// stays. A link to a file stays one. BadInput for the path of a device or pipe.
 class AtomicFile {
  public:
   explicit AtomicFile(Path path);

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/number_text.h"
+#include "base/standard_output.h"
 #include "base/strings.h"
 #include "megatron_cpp/commands/plan.h"
 #include "megatron_cpp/config/arguments.h"
@@ -59,6 +60,11 @@ std::string names_of(std::span<const Command> table) {
   return text;
 }
 
+/// Their work lies in files, and may have taken days: what they print may be lost.
+bool prints_aside(std::string_view command) {
+  return command == "pretrain" || command == "preprocess";
+}
+
 bool asks_for_list(Arguments args) {
   return args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help";
 }
@@ -67,6 +73,22 @@ std::string list_of(std::span<const Command> table) {
   std::string text;
   for (const Command& command : table) text += str("\n  ", pad_right(command.name, 12), command.summary);
   return text;
+}
+
+ExitCode answer(Arguments args, Log& log, const World& world) {
+  if (asks_for_list(args)) {
+    log.info(program_help());
+    return args.empty() ? ExitCode::BadInput : ExitCode::Done;
+  }
+  if (asks_for_options(args.first(1))) {
+    log.info(names_of(kCommands));
+    return ExitCode::Done;
+  }
+  if (args[0] == "--version") {
+    log.info(version_text());
+    return ExitCode::Done;
+  }
+  return dispatch(kCommands, "command", args, log, world);
 }
 
 }  // namespace
@@ -86,19 +108,9 @@ std::string program_help() {
 ExitCode run_program(Arguments args, Log& log, const World& world) {
   // A rank with another command would never come to where these wait for it.
   check_same_on_ranks("command", args.empty() ? "" : args[0], world.ranks, "start all ranks with the same arguments");
-  if (asks_for_list(args)) {
-    log.info(program_help());
-    return args.empty() ? ExitCode::BadInput : ExitCode::Done;
-  }
-  if (asks_for_options(args.first(1))) {
-    log.info(names_of(kCommands));
-    return ExitCode::Done;
-  }
-  if (args[0] == "--version") {
-    log.info(version_text());
-    return ExitCode::Done;
-  }
-  return dispatch(kCommands, "command", args, log, world);
+  const ExitCode code = answer(args, log, world);
+  if (world.ranks.rank() == 0 && code == ExitCode::Done && !prints_aside(args[0])) check_standard_output();
+  return code;
 }
 
 ExitCode run_subcommand(const std::string& name, std::span<const Command> table, Arguments args, Log& log) {

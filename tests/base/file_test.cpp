@@ -75,6 +75,24 @@ TEST_F(FileTest, LinksThatLeadNowhereAreNamed) {
   EXPECT_THAT(test::input_error([&] { read_text_file(folder_ / "link"); }), testing::HasSubstr("a link to absent"));
 }
 
+TEST_F(FileTest, LinksToFilesStayLinks) {
+  write_file_atomic(folder_ / "file", "old");
+  std::filesystem::create_symlink("file", folder_ / "link");
+  write_file_atomic(folder_ / "link", "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder_ / "link"));
+  EXPECT_EQ(read_text_file(folder_ / "file"), "new");
+}
+
+/// Who may write to /dev would have a file there instead of /dev/null.
+TEST_F(FileTest, DevicesAndPipesKeepTheirPlace) {
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  std::filesystem::create_symlink("/dev/null", folder_ / "link");
+  for (const char* name : {"pipe", "link"})
+    EXPECT_THAT(test::input_error([&] { AtomicFile file(folder_ / name); }),
+                testing::HasSubstr(std::string(name) + " is a device or pipe"));
+  EXPECT_TRUE(std::filesystem::is_fifo(folder_ / "pipe"));
+}
+
 TEST_F(FileTest, ErrorsNameThePath) {
   EXPECT_NE(test::input_error([&] { MappedFile file(folder_ / "missing"); }).find("missing"), std::string::npos);
   EXPECT_THROW(MappedFile{folder_}, Error);

@@ -44,6 +44,18 @@ TEST_F(Surroundings, OutputsThatNobodyReadsDoNotEndATraining) {
   expect_same_checkpoint("whole", "full");
 }
 
+/// Of a command that prints what it makes half would be taken for all.
+TEST_F(Surroundings, WhatACommandPrintsIsThereOrItFails) {
+  const auto outcome = [&](const std::string& script) {
+    return test::Program({"config", "--help"}, root() / "shell", 0, {"sh", "-c", script, "sh"}).wait();
+  };
+  const Outcome full = outcome("exec \"$@\" >/dev/full");
+  EXPECT_EQ(full.code, 2);
+  EXPECT_CONTAINS(full.err, "standard output: not all could be written");
+  EXPECT_EQ(outcome("exec \"$@\" >&-").code, 0);
+  EXPECT_EQ(outcome("(\"$@\"; echo $? >&2) | head -n 1 >/dev/null").err, "0\n");
+}
+
 TEST_F(Surroundings, LocaleAndTimeZoneChangeNothing) {
   train("whole");
   EXPECT_EQ(run_in_shell("german", "LC_ALL=de_DE.UTF-8 LANG=de_DE.UTF-8 TZ=Pacific/Apia exec \"$@\"").code, 0);

@@ -155,20 +155,20 @@ TEST_F(ValidationSets, ContradictionsAreNamed) {
     EXPECT_CONTAINS(outcome.err, part);
   };
   refused({"--data.mock_data"}, "data.mock_data: cannot be combined with data_path");
-  refused({"--data.data_path=", "--data.mock_data"}, "data.split: only read with data_path, not with mock_data");
+  refused({"--data.data_path=", "--data.train_data_path=a"},
+          "data.split: only read with data_path, not with train_data_path");
   refused({"--data.data_path=", "--data.mock_data", "--data.full_validation"},
           "data.full_validation: mock_data has no end");
   refused({"--data.data_path=", "--data.mock_data", "--data.multiple_validation_sets"},
           "data.multiple_validation_sets: mock_data is one text");
-  refused({"--data.data_path=", "--data.split=969,30,1", "--data.mock_data", "--data.eod_token=400"},
+  refused({"--data.data_path=", "--data.mock_data", "--data.eod_token=400"},
           "data.eod_token: 400 is outside the vocabulary of 400");
   refused({"--data.data_path="}, "or set data.mock_data");
 }
 
 TEST_F(ValidationSets, MockDataTrainOnAnyLayoutAndAfterAStop) {
-  const Words mock{"--data.data_path=",       "--data.split=969,30,1",  "--data.mock_data",
-                   "--data.tokenizer_model=", "--model.vocab_size=400", "--data.reset_attention_mask",
-                   "--data.eod_token=1"};
+  const Words mock{"--data.data_path=",      "--data.mock_data",   "--data.tokenizer_model=",
+                   "--model.vocab_size=400", "--data.eod_token=1", "--data.reset_attention_mask"};
   train("whole", mock);
   const auto expected = losses("whole", 12);
   EXPECT_EQ(curves("whole").at("validation").size(), 3u);
