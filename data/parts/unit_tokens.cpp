@@ -24,6 +24,21 @@ void TokenMemory::give_back(i64 bytes) {
   changed_.notify_all();
 }
 
+std::vector<std::byte> TokenMemory::buffer() {
+  const std::lock_guard lock(mutex_);
+  if (kept_.empty()) return {};
+  std::vector<std::byte> buffer = std::move(kept_.back());
+  kept_.pop_back();
+  return buffer;
+}
+
+void TokenMemory::keep(std::vector<std::byte> buffer) {
+  constexpr std::size_t kMostKept = 4;
+  buffer.clear();
+  const std::lock_guard lock(mutex_);
+  if (kept_.size() < kMostKept) kept_.push_back(std::move(buffer));
+}
+
 void TokenMemory::set_writing(bool writing) {
   {
     const std::lock_guard lock(mutex_);
@@ -33,9 +48,13 @@ void TokenMemory::set_writing(bool writing) {
 }
 
 UnitTokens::UnitTokens(const PartsFolder& folder, const WorkUnit& unit, TokenMemory& memory)
-    : folder_(folder), unit_(unit), memory_(memory), in_memory_(folder.keys().size()) {}
+    : folder_(folder), unit_(unit), memory_(memory) {
+  for (std::size_t k = 0; k < folder.keys().size(); ++k) in_memory_.push_back(memory.buffer());
+}
 
 UnitTokens::~UnitTokens() {
+  for (std::vector<std::byte>& bytes : in_memory_)
+    if (bytes.capacity() > 0) memory_.keep(std::move(bytes));
   memory_.give_back(taken_);
 }
 

@@ -24,6 +24,11 @@ class TokenMemory {
   bool take(i64 bytes);
   void give_back(i64 bytes);
 
+  /// An empty vector: one that was kept, whose pages are there already, if any.
+  std::vector<std::byte> buffer();
+  /// For the next unit; of many some go.
+  void keep(std::vector<std::byte> buffer);
+
   /// While it lives something is written.
   class Writing {
    public:
@@ -43,6 +48,7 @@ class TokenMemory {
   std::condition_variable changed_;
   i64 most_, used_ = 0;
   bool is_writing_ = false;
+  std::vector<std::vector<std::byte>> kept_;
 };
 
 /// In memory or, where that has no room for them, in files of their own.
