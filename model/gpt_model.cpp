@@ -5,6 +5,7 @@
 
 #include "model/layers/recompute.h"
 #include "model/layers/transformer_layer.h"
+#include "model/module_memory.h"
 
 namespace mcpp {
 namespace {
@@ -15,6 +16,31 @@ constexpr int kFirstLayerUnit = 2;
 StageContents whole_model(const ModelConfig& config) {
   return {.first_layer = 0, .end_layer = config.num_layers, .has_embedding = true, .has_output = true};
 }
+
+/// Tells the profiler, while it makes a trace, by how much the activations on the device grow with each module of a
+/// forward pass whose backward will come: what each leaves behind, with its result in the place of its input.
+class KeptActivations {
+ public:
+  KeptActivations(const ModelContext& context, const Pass& pass)
+      : device_(context.device),
+        profiler_(context.profiler && context.profiler->is_tracing() && pass.keeps_stash ? context.profiler : nullptr),
+        before_(live()) {}
+
+  /// `name()` is called only when somebody is told.
+  template <class Name>
+  void end_of(Name&& name) {
+    if (!profiler_) return;
+    const i64 now = live();
+    profiler_->keep(name(), now - std::exchange(before_, now));
+  }
+
+ private:
+  i64 live() const { return device_.memory().by_class[static_cast<std::size_t>(MemoryClass::Activations)].bytes; }
+
+  const Device& device_;
+  Profiler* profiler_;
+  i64 before_;
+};
 
 /// What a module computes in this pass: nothing when the pass was given up.
 template <class F>
@@ -134,12 +160,19 @@ auto GPTModel::with_units(int first, int last, Use use, const Pass& pass, F&& f)
 
 Tensor GPTModel::hidden(const Tensor& input, Pass& pass) {
   Tensor x = input;
-  if (embedding_) x = with_units(0, 1, Use::Forward, pass, [&] { return embedding_->forward(input, pass); });
+  KeptActivations kept(context_, pass);
+  if (embedding_) {
+    x = with_units(0, 1, Use::Forward, pass, [&] { return embedding_->forward(input, pass); });
+    kept.end_of([] { return embedding_module(); });
+  }
+  i64 first = stage_.first_layer;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const int unit = kFirstLayerUnit + static_cast<int>(i);
     const std::size_t saved = pass.stash.size();
     x = with_units(unit, unit, Use::Forward, pass, [&] { return layers_[i]->forward(x, pass); });
     if (context_.activations && !pass.is_given_up()) pass.stash.put_away(saved, *context_.activations);
+    kept.end_of([&] { return layer_module(first); });
+    first = last_of_layers_[i] + 1;
     if (observer_ && !pass.is_given_up()) observer_(last_of_layers_[i], x);
   }
   return x;
@@ -152,7 +185,9 @@ auto GPTModel::with_output(const Tensor& input, Pass& pass, F&& f) {
   for (const int unit : {norm_unit(), output_unit()}) acquire(unit, Use::Forward);
   // Inside the use of a later unit, so that it does not count as the loop going back.
   if (ties_own_embedding()) acquire(0, Use::Forward);
+  KeptActivations kept(context_, pass);
   auto result = in_pass(pass, [&] { return f(x); });
+  kept.end_of([] { return output_module(); });
   if (ties_own_embedding()) release(0, Use::Forward, pass.is_last);
   for (const int unit : {norm_unit(), output_unit()}) release(unit, Use::Forward, pass.is_last);
   return result;

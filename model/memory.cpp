@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "model/layer_memory.h"
-#include "model/on_paper.h"
+#include "model/rank_on_paper.h"
 #include "model/state_buffers.h"
 #include "model/whole_units.h"
 #include "nn/offload/encoded_numbers.h"
@@ -20,16 +20,12 @@
 namespace mcpp {
 namespace {
 
-const StageContents& contents(const RankShare& share, int chunk) {
-  return share.stages[static_cast<std::size_t>(share.schedule.stage_of(share.pipeline_rank, chunk))];
-}
-
 /// Whether the rank's output layer uses the weight of its own word embeddings.
 bool ties_on_rank(const ModelConfig& c, const RankShare& share) {
   bool embedding = false, output = false;
   for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk) {
-    embedding |= contents(share, chunk).has_embedding;
-    output |= contents(share, chunk).has_output;
+    embedding |= share.contents(chunk).has_embedding;
+    output |= share.contents(chunk).has_output;
   }
   return embedding && output && !c.untie_embeddings_and_output_weights;
 }
@@ -89,7 +85,7 @@ i64 buffer_bytes(const ActivationSetup& setup, const std::vector<StageActivation
 PeakActivations peak_activations(const ModelConfig& c, const ActivationSetup& setup, const RankShare& share) {
   std::vector<StageActivations> chunks;
   for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk)
-    chunks.push_back(stage_activations(c, setup, contents(share, chunk)));
+    chunks.push_back(stage_activations(c, setup, share.contents(chunk)));
   const i64 message = pooled_size(residual_bytes(c, setup));
   const std::vector<Action>& actions = share.schedule.per_rank[static_cast<std::size_t>(share.pipeline_rank)];
   i64 kept = 0, away = 0, blocks = 0, units = 0, most_units = 0;
@@ -130,7 +126,8 @@ i64 ChunkParameters::total() const {
   return std::accumulate(buckets.begin(), buckets.end(), i64{0});
 }
 
-RankParameters rank_parameters(const ModelConfig& config, const ActivationSetup& setup, const RankShare& share) {
+void visit_rank_on_paper(const ModelConfig& config, const ActivationSetup& setup, const RankShare& share,
+                         const std::function<void(GPTModel& chunk)>& f) {
   Paper paper(setup.tensor_parallel);
   ModelContext context = paper.context(config);
   context.recompute = setup.recompute;
@@ -139,12 +136,16 @@ RankParameters rank_parameters(const ModelConfig& config, const ActivationSetup&
                      .tp = static_cast<int>(setup.expert_tensor_parallel)};
   context.output_rank = share.schedule.rank_of(share.schedule.stages() - 1);
   std::vector<StageContents> stages;
-  for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk) stages.push_back(contents(share, chunk));
+  for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk) stages.push_back(share.contents(chunk));
+  for (const auto& chunk : make_chunks(context, stages)) f(*chunk);
+}
+
+RankParameters rank_parameters(const ModelConfig& config, const ActivationSetup& setup, const RankShare& share) {
   RankParameters counts;
-  for (const auto& chunk : make_chunks(context, stages)) {
-    counts.dense.push_back(count(*chunk, share, GridKind::Dense));
-    if (config.moe.num_experts > 0) counts.experts.push_back(count(*chunk, share, GridKind::Expert));
-  }
+  visit_rank_on_paper(config, setup, share, [&](GPTModel& chunk) {
+    counts.dense.push_back(count(chunk, share, GridKind::Dense));
+    if (config.moe.num_experts > 0) counts.experts.push_back(count(chunk, share, GridKind::Expert));
+  });
   return counts;
 }
 
@@ -274,7 +275,7 @@ void add_whole(const ModelConfig& config, const ActivationSetup& setup, const Ra
   in_units.overlap_grad_reduce = share.overlap_grad_reduce && !share.bf16_grads && !share.quantized_gradients;
   WholeBytes most;
   for (std::size_t i = 0; i < parameters.dense.size(); ++i) {
-    const StageContents& stage = contents(share, static_cast<int>(i));
+    const StageContents& stage = share.contents(static_cast<int>(i));
     const ChunkParameters& dense = parameters.dense[i];
     const bool keeps_embedding = tied && stage.has_embedding;
     const WholeUnits whole(dense, parameters.experts.empty() ? nullptr : &parameters.experts[i], in_units, setup.dtype,

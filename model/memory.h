@@ -70,6 +70,11 @@ struct RankShare {
   i64 power_sgd_rank = 0;                                       ///< DataParallelOptions
   i64 node_ranks = 1;  ///< those that keep a second copy of the weights of dense layers; 1: there is none
   OffloadTier params = OffloadTier::Device;  ///< ParamOffload::tier
+
+  /// Of the rank's chunk 0, 1 ...
+  const StageContents& contents(int chunk) const {
+    return stages[static_cast<std::size_t>(schedule.stage_of(pipeline_rank, chunk))];
+  }
 };
 /// All of the model on one rank, one microbatch in a step.
 RankShare whole_share(const ModelConfig& config);

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
+#include <limits>
 #include <string_view>
 
 #include "base/number_text.h"
@@ -33,6 +35,25 @@ constexpr std::array<PlannedClass, 4> kPlannedClasses{{{"parameters", &MemoryEst
                                                        {"gradients", &MemoryEstimate::grads},
                                                        {"optimizer state", &MemoryEstimate::optimizer_state},
                                                        {"activations", &MemoryEstimate::activations}}};
+
+/// The same of modules.
+struct ModuleClass {
+  std::string_view name;
+  double ModuleMemory::*bytes;
+};
+constexpr std::array<ModuleClass, 4> kModuleClasses{{{"parameters", &ModuleMemory::params},
+                                                     {"gradients", &ModuleMemory::grads},
+                                                     {"optimizer state", &ModuleMemory::optimizer_state},
+                                                     {"activations", &ModuleMemory::activations}}};
+
+/// Its place in the row of modules that forward goes through.
+i64 place_of(const std::string& module) {
+  if (module == embedding_module()) return -1;
+  i64 layer = std::numeric_limits<i64>::max();
+  const std::size_t dot = module.rfind('.');
+  if (dot != std::string::npos) std::from_chars(module.data() + dot + 1, module.data() + module.size(), layer);
+  return layer;
+}
 
 /// Bytes that a rank keeps in a place of that kind.
 double elsewhere(const Layout& layout, const MemoryEstimate& rank, OffloadTier tier) {
@@ -214,6 +235,54 @@ std::vector<RunPart> compare_memory(const Layout& layout, const std::vector<Memo
   add("kept on disk", measured.on_disk_bytes,
       [&](const MemoryEstimate& rank) { return elsewhere(layout, rank, OffloadTier::File); });
   return parts;
+}
+
+std::vector<ModuleParts> compare_module_memory(const std::vector<MemoryByModule>& predicted,
+                                               const MeasuredRun& measured) {
+  std::map<std::string, std::vector<const ModuleMemory*>> of_ranks;
+  for (const MemoryByModule& rank : predicted)
+    for (const auto& [module, memory] : rank) of_ranks[module].push_back(&memory);
+  std::vector<ModuleParts> parts;
+  for (const auto& [module, ranks] : of_ranks) {
+    const auto told = measured.module_bytes.find(module);
+    if (told == measured.module_bytes.end()) continue;
+    ModuleParts part{.name = module, .classes = {}};
+    for (const auto& [name, bytes] : kModuleClasses) {
+      const auto found = told->second.find(std::string(name));
+      if (found == told->second.end()) continue;
+      double sum = 0, count = 0;
+      for (const ModuleMemory* rank : ranks)  // the copy of tied embeddings at the output leaves no activations
+        if (rank->*bytes > 0) sum += rank->*bytes, ++count;
+      part.classes.push_back({std::string(name), count > 0 ? sum / count : 0, found->second, /*is_memory=*/true});
+    }
+    parts.push_back(std::move(part));
+  }
+  std::ranges::sort(parts, {}, [](const ModuleParts& part) { return std::pair(place_of(part.name), part.name); });
+  return parts;
+}
+
+std::string module_memory_text(const std::vector<ModuleParts>& modules, const MeasuredRun& measured) {
+  if (modules.empty()) return "";
+  constexpr std::size_t kName = 22, kValue = 12;
+  std::string classes = pad_right("memory of modules", kName + 2), columns = std::string(kName + 2, ' ');
+  for (const ModuleClass& c : kModuleClasses) {
+    classes += pad_left(std::string(c.name), 2 * kValue) + "  ";
+    columns += pad_left("predicted", kValue) + pad_left("measured", kValue) + "  ";
+  }
+  const auto line = [](std::string text) { return text.erase(text.find_last_not_of(' ') + 1) + "\n"; };
+  std::string text = line(classes) + line(columns);
+  for (const ModuleParts& module : modules) {
+    std::string row = "  " + pad_right(module.name, kName);
+    for (const ModuleClass& c : kModuleClasses) {
+      const auto part = std::ranges::find(module.classes, c.name, &RunPart::name);
+      const bool is_told = part != module.classes.end();
+      row += str(pad_left(is_told ? human_bytes(part->predicted) : "", kValue),
+                 pad_left(is_told ? human_bytes(part->measured) : "", kValue),
+                 is_told && is_much_off(*part, measured) ? " *" : "  ");
+    }
+    text += line(row);
+  }
+  return text;
 }
 
 std::string comparison_text(const std::vector<RunPart>& whole, const std::vector<RunPart>& details,

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "model/module_memory.h"
 #include "plan/step/step_time.h"
 
 namespace mcpp {
@@ -27,8 +28,10 @@ struct MeasuredRun {
   std::vector<double> computing_by_rank = {};        ///< seconds of a step; empty = not known
   std::map<std::string, double> groups = {};         ///< seconds of a step that ranks wait in each kind of group
   std::map<std::string, double> modules = {};  ///< seconds of a step in each, forward and backward, where it was traced
-  i64 world_size = 0;                          ///< 0 = not known
-  std::string config = {};                     ///< of the run, in TOML; "" = not known
+  /// Bytes of each module and class of memory, where it was traced: of the ranks that have it the mean.
+  std::map<std::string, std::map<std::string, double>> module_bytes = {};
+  i64 world_size = 0;       ///< 0 = not known
+  std::string config = {};  ///< of the run, in TOML; "" = not known
 
   double computing() const { return seconds * (1 - bubble - exposed_communication); }
 };
@@ -52,6 +55,14 @@ std::vector<RunPart> compare_modules(const Job& job, const MeasuredRun& measured
 /// Classes of memory, and what is elsewhere, each of the rank that needs most of it.
 std::vector<RunPart> compare_memory(const Layout& layout, const std::vector<MemoryEstimate>& predicted,
                                     const MeasuredRun& measured);
+/// Of a module, each class of its memory that was traced.
+struct ModuleParts {
+  std::string name;
+  std::vector<RunPart> classes;
+};
+/// Embedding, layers, output, as far as they were traced. `predicted`: of each position in the pipeline.
+std::vector<ModuleParts> compare_module_memory(const std::vector<MemoryByModule>& predicted,
+                                               const MeasuredRun& measured);
 /// Whether a part is so far off that something is slow or the hardware is another: more than 20 %, and more than 2 % of
 /// the step, or of the memory.
 bool is_much_off(const RunPart& part, const MeasuredRun& measured);
@@ -70,5 +81,7 @@ Hardware at_speed(Hardware hardware, const RunSpeed& speed);
 /// Tables of the run as a whole, and of the parts that it is made of, with what is off.
 std::string comparison_text(const std::vector<RunPart>& whole, const std::vector<RunPart>& details,
                             const MeasuredRun& measured);
+/// A table of modules by classes of memory, with what is off; "" where nothing was traced.
+std::string module_memory_text(const std::vector<ModuleParts>& modules, const MeasuredRun& measured);
 
 }  // namespace mcpp

@@ -1,5 +1,6 @@
 #include "tensor/profiler.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/strings.h"
@@ -53,6 +54,12 @@ void Profiler::add(std::string_view name, Detail detail, RangeKind kind, Clock::
     return;
   }
   trace_.ranges.push_back({.name = std::move(whole), .kind = kind, .begin = begin, .end = end, .facts = facts});
+}
+
+void Profiler::keep(const std::string& name, i64 bytes) {
+  if (!is_tracing_) return;
+  const auto [kept, is_new] = trace_.kept.try_emplace(name, bytes);
+  if (!is_new) kept->second = std::max(kept->second, bytes);
 }
 
 std::optional<std::size_t> Profiler::mark() const {

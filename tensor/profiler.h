@@ -76,12 +76,15 @@ class Profiler {
   struct Trace {
     std::vector<ProfiledRange> ranges;  ///< by their ends
     i64 left_out = 0;                   ///< beyond kMostRanges
+    std::map<std::string, i64> kept;    ///< bytes, by what keep() was told of
   };
   Trace stop();
 
   /// For who has read the clock already. Only what wants() says. Those of a group have its name before theirs.
   void add(std::string_view name, Detail detail, RangeKind kind, Clock::time_point begin, Clock::time_point end,
            const RangeFacts& facts = {});
+  /// Bytes that forward of a part of the model left behind, in one pass; of all passes of a trace the most counts.
+  void keep(const std::string& name, i64 bytes);
   /// Where the processor is, when it works behind the host and a trace is made.
   std::optional<std::size_t> mark() const;
   /// The same range once more, as the processor works it off.

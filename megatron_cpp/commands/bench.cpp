@@ -11,6 +11,7 @@
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/monitor/device_notices.h"
+#include "megatron_cpp/monitor/module_bytes.h"
 #include "megatron_cpp/monitor/step_trace.h"
 #include "megatron_cpp/setup/gemm_tuning.h"
 #include "megatron_cpp/setup/memory_check.h"
@@ -218,7 +219,7 @@ void trace_step(const BenchContext& context, const Path& path, TrainingState& st
   StepTrace trace(context.session, /*records=*/true);
   trace.begin(spent);
   state.train_step(batches, context.config.optimizer.lr, context.config.optimizer.weight_decay);
-  trace.end(spent);
+  trace.end(spent, kept_by_modules(state, context.config.parallel.zero_stage));
   const std::string problem = trace.write(path, "{}");
   check_input(problem.empty(), "--trace=", path.string(), ": ", problem);
 }

@@ -65,8 +65,11 @@ HardwareKind hardware_of_run(const PlanOptions& options, const FormerRun& run, H
   const std::vector<MemoryEstimate> memory = estimate_memory_by_stage(run.config, run.world_size);
   for (RunPart& part : compare_memory(own.layout, memory, run.measured)) details.push_back(std::move(part));
   const std::vector<RunPart> whole = compare(predicted, most_memory(run.config, run.world_size), run.measured);
-  log.info(str("the run in ", options.from_run, ", ", ranks_text(run.world_size), ", ", own.layout.describe(), "\n",
-               comparison_text(whole, details, run.measured)));
+  log.info(
+      str("the run in ", options.from_run, ", ", ranks_text(run.world_size), ", ", own.layout.describe(), "\n",
+          comparison_text(whole, details, run.measured),
+          module_memory_text(compare_module_memory(module_memory_by_stage(run.config, run.world_size), run.measured),
+                             run.measured)));
   const RunSpeed speed = speed_of(predicted, run.measured);
   const std::string head = origin(options, run, own.layout.describe(), predicted.seconds, speed);
   for (auto& [ranks, each] : kind.by_ranks) each = at_speed(each, speed);

@@ -153,6 +153,8 @@ void check_options(const PlanOptions& options) {
        {std::pair("--svg", options.svg), {"--html", options.html}, {"--emit", options.emit}})
     if (!file.empty())
       if (std::string problem = output_problem(option, file); !problem.empty()) problems.push_back(std::move(problem));
+  if (!options.emit_hardware.empty() && options.emit == options.emit_hardware)
+    problems.emplace_back("--emit and --emit_hardware: name one file for both");
   if (!options.emit_hardware.empty())
     if (std::string problem = new_file_problem("--emit_hardware", options.emit_hardware); !problem.empty())
       problems.push_back(std::move(problem));

@@ -47,6 +47,7 @@ std::string named(const char* what, int rank, int thread, const Json& arguments)
 std::string figures_of(const RankTrace& trace, int rank) {
   Json object{{"rank", rank}, {"name", trace.name}};
   for (const auto& [name, value] : trace.figures) object[name] = value;
+  if (!trace.modules.empty()) object["memory_bytes_by_module"] = trace.modules;
   object["ranges_left_out"] = trace.trace.left_out;
   object["clock_offset_seconds"] = {trace.before.seconds, trace.after.seconds};
   object["clock_uncertainty_seconds"] = {trace.before.uncertainty, trace.after.uncertainty};

@@ -11,12 +11,16 @@
 
 namespace mcpp {
 
+/// Bytes by the name of a module and of a class of memory.
+using BytesByModule = std::map<std::string, std::map<std::string, double>>;
+
 /// What one rank has to tell of a part of a run.
 struct RankTrace {
   std::string name;  ///< of the rank, as viewers show it
   Profiler::Trace trace;
   ClockOffset before, after;              ///< the trace lies between them
   std::map<std::string, double> figures;  ///< that hold for the rank in that time
+  BytesByModule modules = {};             ///< of its memory, what each module of its part of the model takes
 };
 
 /// The ranges as objects of the array "traceEvents", one a line, with commas between; rank r is process r. Microseconds

@@ -20,6 +20,13 @@ double number(const nlohmann::json& object, const char* key) {
   return found != object.end() && found->is_number() ? found->get<double>() : 0;
 }
 
+/// A number of ranks or iterations, or 0 where there is none that may be one.
+i64 whole_number(const nlohmann::json& object, const char* key) {
+  constexpr double kMost = 1e12;
+  const double value = number(object, key);
+  return value >= 0 && value <= kMost ? static_cast<i64>(value) : 0;
+}
+
 /// A text, or "" where there is none.
 std::string text(const nlohmann::json& object, const char* key) {
   if (!object.is_object()) return "";
@@ -117,11 +124,10 @@ RunLines read_lines(const Path& file) {
     const double iteration = number(object, "iteration");
     // A run that went on may have done so on another layout.
     if (type == "run")
-      lines = {
-          .start = {.world_size = static_cast<i64>(number(object, "world_size")), .config = text(object, "config")},
-          .iterations = static_cast<i64>(iteration),
-          .steps = {},
-          .tables = {}};
+      lines = {.start = {.world_size = whole_number(object, "world_size"), .config = text(object, "config")},
+               .iterations = whole_number(object, "iteration"),
+               .steps = {},
+               .tables = {}};
     if (type == "ranks") lines.tables[iteration] = told_by(object);
     if (is_step(object))
       lines.steps[iteration] = {.seconds = number(object, "elapsed_ms") / 1e3,
@@ -145,12 +151,8 @@ std::vector<MeasuredRun> steps_that_count(const RunLines& lines) {
   return told.empty() ? all : told;
 }
 
-}  // namespace
-
-std::map<std::string, double> traced_modules(const Path& trace) {
-  const auto json = nlohmann::json::parse(read_text_file(trace), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("traceEvents") || !json["traceEvents"].is_array()) return {};
-  const nlohmann::json& events = json["traceEvents"];
+/// Of an iteration.
+std::map<std::string, double> seconds_by_module(const nlohmann::json& events, const nlohmann::json& facts) {
   const std::set<std::pair<double, double>> devices = device_threads(events);
   std::map<std::string, std::map<double, double>> by_rank;
   for (const auto& event : events) {
@@ -158,13 +160,45 @@ std::map<std::string, double> traced_modules(const Path& trace) {
     if (!is_module(name) || (!devices.empty() && !devices.contains(thread_of(event)))) continue;
     by_rank[module_name(name)][number(event, "pid")] += 1e-6 * number(event, "dur");
   }
-  const nlohmann::json facts = json.contains("otherData") ? json["otherData"] : nlohmann::json::object();
   const double iterations = std::max(1.0, number(facts, "last_iteration") - number(facts, "first_iteration") + 1);
   std::map<std::string, double> modules;
   for (const auto& [name, ranks] : by_rank) {
     for (const auto& [rank, seconds] : ranks) modules[name] += seconds;
     modules[name] /= static_cast<double>(ranks.size()) * iterations;
   }
+  return modules;
+}
+
+/// Of the ranks that tell of it.
+BytesByModule bytes_by_module(const nlohmann::json& ranks) {
+  std::map<std::string, std::map<std::string, std::vector<double>>> told;
+  for (const auto& rank : ranks) {
+    if (!rank.is_object() || !rank.contains("memory_bytes_by_module")) continue;
+    const nlohmann::json& modules = rank["memory_bytes_by_module"];
+    if (!modules.is_object()) continue;
+    for (const auto& [module, classes] : modules.items()) {
+      if (!classes.is_object()) continue;
+      for (const auto& [name, bytes] : classes.items())
+        if (bytes.is_number()) told[module][name].push_back(bytes.get<double>());
+    }
+  }
+  BytesByModule means;
+  for (const auto& [module, classes] : told)
+    for (const auto& [name, values] : classes) means[module][name] = mean(values);
+  return means;
+}
+
+}  // namespace
+
+TracedModules traced_modules(const Path& trace) {
+  const auto json = nlohmann::json::parse(read_text_file(trace), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("traceEvents") || !json["traceEvents"].is_array()) return {};
+  const nlohmann::json facts = json.contains("otherData") ? json["otherData"] : nlohmann::json::object();
+  TracedModules modules{.seconds = seconds_by_module(json["traceEvents"], facts)};
+  const auto ranks = facts.find("ranks");
+  if (!facts.is_object() || ranks == facts.end() || !ranks->is_array()) return modules;
+  modules.ranks = static_cast<i64>(ranks->size());
+  modules.bytes = bytes_by_module(*ranks);
   return modules;
 }
 
@@ -189,10 +223,14 @@ MeasuredRun read_measured_run(const Path& run) {
     found.in_host_bytes = last.in_host_bytes, found.on_disk_bytes = last.on_disk_bytes;
   }
   found.world_size = lines.start.world_size, found.config = lines.start.config;
-  check_input(found.computing() > 0, file.string(), ": tells of a step in which ranks only waited: bubble ",
-              found.bubble, ", exposed_communication ", found.exposed_communication);
-  if (const Path trace = newest_trace(file.parent_path(), lines.iterations); !trace.empty())
-    found.modules = traced_modules(trace);
+  check_input(found.bubble >= 0 && found.exposed_communication >= 0 && found.computing() > 0, file.string(),
+              ": tells of a step in which ranks only waited, or less than nothing: bubble ", found.bubble,
+              ", exposed_communication ", found.exposed_communication);
+  if (const Path trace = newest_trace(file.parent_path(), lines.iterations); !trace.empty()) {
+    TracedModules traced = traced_modules(trace);
+    if (traced.ranks == 0 || found.world_size == 0 || traced.ranks == found.world_size)
+      found.modules = std::move(traced.seconds), found.module_bytes = std::move(traced.bytes);
+  }
   return found;
 }
 

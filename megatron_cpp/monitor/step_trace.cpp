@@ -30,14 +30,15 @@ std::string trace_prefix(i64 first_iteration) {
 }
 
 void StepTrace::begin(const Spent& spent) {
-  mine_ = {.name = name_of_rank(session_.parallel), .trace = {}, .before = {}, .after = {}, .figures = {}};
+  mine_ = {
+      .name = name_of_rank(session_.parallel), .trace = {}, .before = {}, .after = {}, .figures = {}, .modules = {}};
   mine_.before = compare_clocks(session_.parallel.world);
   clock_ = records_ ? make_device_clock(*session_.device) : nullptr;
   begin_ = spent();
   if (records_) session_.profiler->start(clock_.get());
 }
 
-void StepTrace::end(const Spent& spent) {
+void StepTrace::end(const Spent& spent, BytesByModule modules) {
   const RankSeconds seconds = spent() - begin_;
   if (records_) mine_.trace = session_.profiler->stop();
   clock_.reset();
@@ -46,6 +47,9 @@ void StepTrace::end(const Spent& spent) {
                    {"bubble_seconds", seconds.pipeline},
                    {"exposed_communication_seconds", seconds.communication},
                    {"compute_seconds", seconds.compute()}};
+  mine_.modules = std::move(modules);
+  for (const auto& [module, bytes] : mine_.trace.kept)
+    mine_.modules[module][std::string(name_of(MemoryClass::Activations))] = static_cast<double>(bytes);
 }
 
 std::string StepTrace::write(const Path& path, const std::string& facts) {
@@ -79,8 +83,8 @@ void TraceWindow::begin(i64 iteration, const StepTrace::Spent& spent) {
   trace_.emplace(session_, records).begin(spent);
 }
 
-void TraceWindow::end(i64 iteration, const StepTrace::Spent& spent) {
-  trace_->end(spent);
+void TraceWindow::end(i64 iteration, const StepTrace::Spent& spent, BytesByModule modules) {
+  trace_->end(spent, std::move(modules));
   is_over_ = true;
   last_ = std::max(first_, iteration);  // the first one may have been given up
 }

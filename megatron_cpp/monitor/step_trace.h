@@ -28,7 +28,8 @@ class StepTrace {
   using Spent = std::function<RankSeconds()>;
   /// Nothing is under way on the device.
   void begin(const Spent& spent);
-  void end(const Spent& spent);
+  /// `modules`: kept_by_modules(), to which is added what the rank's passes kept of activations.
+  void end(const Spent& spent, BytesByModule modules);
   /// `facts`: a JSON object that is kept in the file. Why it could not be written, on rank 0, or "".
   std::string write(const Path& path, const std::string& facts);
 
@@ -53,7 +54,7 @@ class TraceWindow {
 
   void begin(i64 iteration, const StepTrace::Spent& spent);
   /// After the iteration, or because no other follows.
-  void end(i64 iteration, const StepTrace::Spent& spent);
+  void end(i64 iteration, const StepTrace::Spent& spent, BytesByModule modules);
   /// Writes the trace that is over, if there is one; a folder that cannot be written costs it with a warning.
   void write();
 

@@ -186,12 +186,10 @@ std::string schedule(const Config& config, int world_size) {
   return text;
 }
 
-}  // namespace
-
-std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int world_size, ExpertLoad load) {
+/// Of each position in the pipeline; pipeline_rank is the caller's to set.
+RankShare share_of(const Config& config, int world_size) {
   const ParallelConfig& p = config.parallel;
-  const ActivationSetup setup = activation_setup(config, load);
-  RankShare share{
+  return {
       .stages = split_stages(stage_split(config)),
       .schedule = schedule_of(config, static_cast<int>(microbatches_per_step(config, world_size))),
       .zero_stage = static_cast<int>(p.zero_stage),
@@ -210,10 +208,26 @@ std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int w
       .power_sgd_rank = p.power_sgd_rank,
       .node_ranks = p.zero_hpz_partition_size,
       .params = config.optimizer.offload_params};
+}
+
+}  // namespace
+
+std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int world_size, ExpertLoad load) {
+  const ActivationSetup setup = activation_setup(config, load);
+  RankShare share = share_of(config, world_size);
   const StatesPerWeight states = states_per_weight(config);
   std::vector<MemoryEstimate> ranks;
   for (share.pipeline_rank = 0; share.pipeline_rank < share.schedule.ranks; ++share.pipeline_rank)
     ranks.push_back(estimate_memory(config.model, setup, states, share));
+  return ranks;
+}
+
+std::vector<MemoryByModule> module_memory_by_stage(const Config& config, int world_size) {
+  const ActivationSetup setup = activation_setup(config, ExpertLoad::Even);
+  RankShare share = share_of(config, world_size);
+  std::vector<MemoryByModule> ranks;
+  for (share.pipeline_rank = 0; share.pipeline_rank < share.schedule.ranks; ++share.pipeline_rank)
+    ranks.push_back(memory_by_module(config.model, setup, states_per_weight(config), share));
   return ranks;
 }
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "megatron_cpp/config/config.h"
-#include "model/memory.h"
+#include "model/module_memory.h"
 
 namespace mcpp {
 
@@ -12,6 +12,9 @@ namespace mcpp {
 /// tensor- or data-parallel position alone have the same; with ExpertLoad::Most that is what one of them comes to.
 std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int world_size,
                                                      ExpertLoad load = ExpertLoad::Even);
+
+/// Of each position in the pipeline, what each of its modules takes; with experts as if equally busy.
+std::vector<MemoryByModule> module_memory_by_stage(const Config& config, int world_size);
 
 /// What its optimizer keeps of each weight.
 StatesPerWeight states_per_weight(const Config& config);

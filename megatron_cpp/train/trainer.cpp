@@ -4,6 +4,7 @@
 
 #include "base/machine.h"
 #include "megatron_cpp/bench/bench.h"
+#include "megatron_cpp/monitor/module_bytes.h"
 #include "megatron_cpp/resume/loading.h"
 #include "megatron_cpp/setup/gemm_tuning.h"
 #include "megatron_cpp/setup/model_provider.h"
@@ -119,7 +120,7 @@ void Trainer::run_iterations() {
     stopping = should_exit();
   }
   finish_step();
-  if (trace_.is_open()) trace_.end(progress_.iteration, [this] { return spent(); });
+  if (trace_.is_open()) close_trace();
 }
 
 void Trainer::begin_trace() {
@@ -131,9 +132,14 @@ void Trainer::begin_trace() {
 
 void Trainer::end_trace() {
   const RankSeconds before = spent();
-  trace_.end(progress_.iteration, [this] { return spent(); });
+  close_trace();
   trace_.write();
   leave_out(before);
+}
+
+void Trainer::close_trace() {
+  trace_.end(
+      progress_.iteration, [this] { return spent(); }, kept_by_modules(state_, config_.parallel.zero_stage));
 }
 
 /// What saves, evaluates or ends the run must know all that happened.

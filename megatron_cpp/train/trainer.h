@@ -71,6 +71,7 @@ class Trainer {
   void log_iteration();
   void begin_trace();
   void end_trace();
+  void close_trace();
   void evaluate();
   /// The evaluations that are due where the training stands and that metrics.jsonl does not have.
   void evaluate_what_is_owed();

@@ -170,6 +170,33 @@ TEST(MeasuredRun, ClassesOfMemoryAreThoseOfTheRankThatNeedsMost) {
   EXPECT_EQ(parts[2].predicted, 0);  // nobody plans what kernels use for themselves
 }
 
+// In the order of forward, each with the classes that were traced, of the ranks that have it the mean.
+TEST(MeasuredRun, ModulesHaveTheirMemory) {
+  const std::vector<MemoryByModule> ranks{
+      {{"embedding", {.params = 8, .activations = 4}}, {"decoder.layers.2", {.params = 2, .activations = 50}}},
+      {{"embedding", {.params = 8}}, {"decoder.layers.10", {.params = 2}}, {"output_layer", {.params = 1}}}};
+  const MeasuredRun run{.peak_memory_bytes = 100,
+                        .module_bytes = {{"embedding", {{"parameters", 5}, {"activations", 4}, {"unknown", 1}}},
+                                         {"decoder.layers.10", {{"parameters", 2}}},
+                                         {"decoder.layers.2", {{"parameters", 2}, {"activations", 90}}},
+                                         {"decoder.layers.99", {{"parameters", 2}}},
+                                         {"output_layer", {}}}};
+  const std::vector<ModuleParts> modules = compare_module_memory(ranks, run);
+  std::vector<std::string> order;
+  for (const ModuleParts& module : modules) order.push_back(module.name);
+  ASSERT_THAT(order, testing::ElementsAre("embedding", "decoder.layers.2", "decoder.layers.10", "output_layer"));
+  ASSERT_THAT(names(modules[0].classes), testing::ElementsAre("parameters", "activations"));
+  EXPECT_EQ(modules[0].classes[0].predicted, 8);
+  EXPECT_EQ(modules[0].classes[0].measured, 5);
+  EXPECT_EQ(modules[0].classes[1].predicted, 4);  // the copy at the output leaves none
+  EXPECT_TRUE(modules[3].classes.empty());
+  const std::string text = module_memory_text(modules, run);
+  EXPECT_THAT(text, testing::ContainsRegex("\n  decoder.layers.2 .* 50 B +90 B \\*\n"));
+  EXPECT_THAT(text, testing::ContainsRegex("\n  embedding .* 8 B +5 B \\*"));
+  EXPECT_THAT(text, testing::ContainsRegex("\n  decoder.layers.10 .* 2 B +2 B\n"));
+  EXPECT_EQ(module_memory_text(compare_module_memory(ranks, {}), run), "");
+}
+
 // What is elsewhere stands beside what is there, each kind in the place that the layout has for it.
 TEST(MeasuredRun, WhatIsElsewhereIsComparedToo) {
   const std::vector<MemoryEstimate> ranks{

@@ -123,5 +123,18 @@ TEST(Profiler, RangesOfADeviceThatWorksBehindTheHostAreThereTwice) {
   EXPECT_EQ(clock.times.size(), 6u);
 }
 
+TEST(Profiler, WhatIsKeptIsTheMostOfATrace) {
+  Profiler profiler;
+  profiler.keep("layer", 9);  // nobody asked
+  profiler.start(nullptr);
+  profiler.keep("layer", 3);
+  profiler.keep("layer", 5);
+  profiler.keep("layer", 4);
+  profiler.keep("output", -1);
+  EXPECT_EQ(profiler.stop().kept, (std::map<std::string, i64>{{"layer", 5}, {"output", -1}}));
+  profiler.start(nullptr);
+  EXPECT_TRUE(profiler.stop().kept.empty());
+}
+
 }  // namespace
 }  // namespace mcpp

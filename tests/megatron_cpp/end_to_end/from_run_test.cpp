@@ -37,6 +37,26 @@ class FromRun : public EndToEndOnRanks {
     return {bytes(1), bytes(3)};
   }
 
+  /// The cells of a module's row in the table of their memory: what is predicted and measured, bytes, of parameters,
+  /// gradients, optimizer state and activations.
+  static std::vector<std::pair<double, double>> module_row(const std::string& table, const std::string& module) {
+    const std::size_t begin = table.find("\n  " + module + " ", table.find("\nmemory of modules"));
+    if (begin == std::string::npos) {
+      ADD_FAILURE() << "no memory of " << module << " in\n" << table;
+      return {};
+    }
+    const std::string row = table.substr(begin + 1, table.find('\n', begin + 1) - begin - 1);
+    const std::regex cell("([0-9.]+) ([KMG]?i?B)");
+    std::vector<double> bytes;
+    for (std::sregex_iterator at(row.begin(), row.end(), cell), end; at != end; ++at) {
+      const std::string unit = (*at)[2];
+      bytes.push_back(std::stod((*at)[1]) * (unit == "KiB" ? 1024.0 : unit == "MiB" ? 1048576.0 : 1.0));
+    }
+    std::vector<std::pair<double, double>> cells;
+    for (std::size_t i = 0; i + 1 < bytes.size(); i += 2) cells.emplace_back(bytes[i], bytes[i + 1]);
+    return cells;
+  }
+
   /// Measured by predicted time of a row, as the row says: 0.939 of "-6.1 %", 17 of "17 times".
   static double times_predicted(const std::string& table, const std::string& name) {
     const std::regex row("\n  " + name + " +[0-9.]+ m?s +[0-9.]+ m?s +([-0-9.]+) (%|times)");
@@ -88,6 +108,34 @@ TEST_F(FromRun, HasTheRunsOwnLayoutModulesAndMemory) {
     for (const std::string& name : classes) {
       const auto [predicted, measured] = memory_row(table, name);
       EXPECT_NEAR(predicted / measured, 1, 0.01) << name;
+    }
+    for (const char* module : {"embedding", "decoder.layers.0", "decoder.layers.1", "output_layer"}) {
+      const auto cells = module_row(table, module);
+      ASSERT_EQ(cells.size(), 4) << module << " in\n" << table;
+      for (std::size_t i = 0; i < cells.size(); ++i)  // padding of small tensors; losses beside the logits
+        EXPECT_NEAR(cells[i].first, cells[i].second, 0.01 * cells[i].second + 1200) << module << ", class " << i;
+    }
+  }
+}
+
+// Also where layers keep less than all, or experts.
+TEST_F(FromRun, HasTheMemoryOfModulesThatAreRecomputed) {
+  const Words window{"--logging.profile_step_start=4", "--logging.profile_step_end=6"};
+  const std::pair<const char*, Words> cases[]{{"full", {"--training.recompute_granularity=full"}},
+                                              {"selective", {"--training.recompute_granularity=selective"}},
+                                              {"bf16", {"--training.precision=bf16", "--parallel.zero_stage=1"}},
+                                              {"parallel_residual", {"--model.use_parallel_residual=true"}}};
+  for (const auto& [name, keys] : cases) {
+    SCOPED_TRACE(name);
+    Words more = keys;
+    more.insert(more.end(), window.begin(), window.end());
+    train(name, more);
+    const std::string table = good(plan(name));
+    for (const char* module : {"embedding", "decoder.layers.0", "decoder.layers.1", "output_layer"}) {
+      const auto cells = module_row(table, module);
+      ASSERT_EQ(cells.size(), 4) << module << " in\n" << table;
+      for (std::size_t i = 0; i < cells.size(); ++i)
+        EXPECT_NEAR(cells[i].first, cells[i].second, 0.01 * cells[i].second + 1200) << module << ", class " << i;
     }
   }
 }

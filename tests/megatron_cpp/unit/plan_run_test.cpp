@@ -99,7 +99,13 @@ TEST_F(RunMetrics, AreThoseOfAMiddleStep) {
   write(
       "{\"type\":\"train\",\"iteration\":1,\"elapsed_ms\":9}\n"
       "{\"type\":\"train\",\"iteration\":2,\"elapsed_ms\":9,\"bubble\":7}\n");
-  EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "."); }), "in which ranks only waited: bubble 7");
+  EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "."); }),
+                  "in which ranks only waited, or less than nothing: bubble 7");
+  write(
+      "{\"type\":\"run\",\"iteration\":1e300,\"world_size\":1e300}\n{\"type\":\"train\",\"iteration\":1,\"elapsed_ms\":"
+      "9}\n"
+      "{\"type\":\"train\",\"iteration\":2,\"elapsed_ms\":9,\"bubble\":0.5,\"exposed_communication\":-7}\n");
+  EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "."); }), "exposed_communication -7");
   write("{\"type\":\"train\",\"iteration\":1,\"elapsed_ms\":9000}\n");
   EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "."); }), "has 1 lines of steps");
   EXPECT_CONTAINS(input_error([&] { read_measured_run(folder_ / "nowhere"); }), "there is no file");
@@ -126,7 +132,7 @@ TEST_F(RunMetrics, HavePeaksByClassAndTimesOfModules) {
   ASSERT_EQ(found.modules.size(), 2);
   EXPECT_NEAR(found.modules.at("decoder.layers.1.mlp"), 2.5e-3, 1e-12);  // of two ranks, in two iterations
   EXPECT_NEAR(found.modules.at("output_layer"), 1e-3, 1e-12);
-  EXPECT_TRUE(traced_modules(folder_ / "traces/trace_iter_0000001_0000001.json").empty());
+  EXPECT_TRUE(traced_modules(folder_ / "traces/trace_iter_0000001_0000001.json").seconds.empty());
 
   // A run that went on, perhaps on another layout, has no trace of its own yet.
   write(
@@ -137,6 +143,35 @@ TEST_F(RunMetrics, HavePeaksByClassAndTimesOfModules) {
       "{\"type\":\"run\",\"iteration\":1}\n{\"type\":\"train\",\"iteration\":2,\"elapsed_ms\":9}\n"
       "{\"type\":\"train\",\"iteration\":3,\"elapsed_ms\":9}\n");
   EXPECT_EQ(read_measured_run(folder_ / ".").modules.size(), 2);
+}
+
+// A trace may be damaged, or of another run in the same folder.
+TEST_F(RunMetrics, HaveMemoryOfModules) {
+  const auto trace = [&](const std::string& ranks) {
+    write(R"({"type":"run","iteration":0,"world_size":2})"
+          "\n"
+          R"({"type":"train","iteration":1,"elapsed_ms":9})"
+          "\n"
+          R"({"type":"train","iteration":2,"elapsed_ms":9})"
+          "\n");
+    write_file_atomic(
+        folder_ / "trace_iter_0000002_0000002.json",
+        R"({"traceEvents": [{"name": "embedding", "ph": "X", "pid": 0, "dur": 1000}], "otherData": )" + ranks + "}");
+    return read_measured_run(folder_ / ".");
+  };
+  const MeasuredRun found = trace(R"({"ranks": [
+      {"memory_bytes_by_module": {"embedding": {"parameters": 4, "activations": 8}, "output_layer": 7}},
+      {"memory_bytes_by_module": {"embedding": {"parameters": 8, "gradients": null, "activations": "many"}}}]})");
+  ASSERT_EQ(found.module_bytes.size(), 1);
+  EXPECT_THAT(found.module_bytes.at("embedding"),
+              testing::ElementsAre(testing::Pair("activations", 8), testing::Pair("parameters", 6)));
+  EXPECT_EQ(found.modules.size(), 1);
+  for (const char* damaged :
+       {R"({"ranks": [3, {"memory_bytes_by_module": []}]})", R"({"ranks": 5})", "[]", "null", "{}"})
+    EXPECT_TRUE(trace(damaged).module_bytes.empty()) << damaged;
+  const MeasuredRun other = trace(R"({"ranks": [{"memory_bytes_by_module": {"embedding": {"parameters": 4}}}]})");
+  EXPECT_TRUE(other.module_bytes.empty());
+  EXPECT_TRUE(other.modules.empty());
 }
 
 // Steps of a start before may be of another layout; and where each iteration has a line, shares of the time are in the
@@ -254,6 +289,9 @@ TEST_F(RunMetrics, AreWrittenAsHardwareThatPlansTheSame) {
   EXPECT_EQ(read_text_file(file), before);
   expect_refused(folder_ / "found.txt", "must end in .toml");
   expect_refused(folder_ / "nowhere/found.toml", "there is no folder");
+  const std::string both = folder_ / "both.toml";
+  EXPECT_THAT(plan({"--hardware=h100_sxm", from_run, "--emit=" + both, "--emit_hardware=" + both}).err,
+              HasSubstr("--emit and --emit_hardware: name one file for both"));
   write_run(64, ran, 1e15);
   expect_refused(folder_ / "far.toml", "the run is too far from such hardware");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "far.toml"));
