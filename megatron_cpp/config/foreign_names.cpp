@@ -98,6 +98,59 @@ constexpr ForeignName kNames[]{
     {"save_total_limit", "checkpoint.keep_last"},
     {"resume_from_checkpoint", "checkpoint.load"},
     {"logging_steps", "logging.log_interval"},
+    {"num_moe_experts", "model.num_experts"},
+    {"num_local_experts", "model.num_experts"},
+    {"n_routed_experts", "model.num_experts"},
+    {"num_experts_per_tok", "model.moe_router_topk"},
+    {"moe_intermediate_size", "model.moe_ffn_hidden_size"},
+    {"shared_expert_intermediate_size", "model.moe_shared_expert_intermediate_size"},
+    {"n_shared_experts", "model.moe_shared_expert_intermediate_size"},
+    {"moe_use_shared_expert_gate", "model.moe_shared_expert_gate"},
+    {"decoder_sparse_step", "model.moe_layer_freq"},
+    {"mlp_only_layers", "model.moe_layer_freq"},
+    {"first_k_dense_replace", "model.moe_layer_freq"},
+    {"norm_topk_prob", "model.moe_router_pre_softmax"},
+    {"scoring_func", "model.moe_router_score_function"},
+    {"n_group", "model.moe_router_num_groups"},
+    {"topk_group", "model.moe_router_group_topk"},
+    {"routed_scaling_factor", "model.moe_router_topk_scaling_factor"},
+    {"router_aux_loss_coef", "model.moe_aux_loss_coeff"},
+    {"router_z_loss_coef", "model.moe_z_loss_coeff"},
+    {"router_jitter_noise", "model.moe_input_jitter_eps"},
+    {"moe_capacity_factor", "model.moe_expert_capacity_factor"},
+    {"moe_extended_tp", "parallel.expert_tensor_parallel_size"},
+    {"moe_enable_deepep", "parallel.moe_token_dispatcher_type"},
+    {"moe_flex_dispatcher_backend", "parallel.moe_token_dispatcher_type"},
+    {"moe_layer_recompute", "training.recompute_modules"},
+};
+
+struct Advice {
+  std::string_view foreign, text;
+};
+
+constexpr std::string_view kGrouped =
+    "the experts of a rank are always multiplied in one grouped product; leave it out";
+constexpr std::string_view kUpcycle =
+    "a dense checkpoint becomes a mixture with megatron_cpp checkpoint upcycle, as wide as its MLP was";
+constexpr std::string_view kFp8Rows = "experts take any number of rows, in fp8 too; leave it out";
+constexpr Advice kAdvice[]{
+    {"moe_grouped_gemm", kGrouped},
+    {"moe_use_legacy_grouped_gemm", kGrouped},
+    {"moe_permute_fusion", "tokens are always moved to their experts in one pass; leave it out"},
+    {"moe_router_fusion", "experts are always chosen in one pass; leave it out"},
+    {"moe_router_dtype", "the router always computes in fp32; leave it out"},
+    {"moe_router_padding_for_fp8", kFp8Rows},
+    {"moe_router_padding_for_quantization", kFp8Rows},
+    {"moe_shared_expert_overlap",
+     "the shared expert is always computed while tokens travel to the others; leave it out"},
+    {"moe_per_layer_logging", "metrics.jsonl always has losses and loads by layer; leave it out"},
+    {"moe_deepep_num_sms", "there is no DeepEP here; leave it out"},
+    {"moe_apply_probs_on_input", "weights always multiply what experts give, as in Mixtral; leave it out"},
+    {"overlap_moe_expert_parallel_comm",
+     "microbatches are not interleaved to hide the exchange of tokens; leave it out"},
+    {"moe_use_upcycling", kUpcycle},
+    {"moe_upcycling_granularity", kUpcycle},
+    {"moe_pad_experts_for_cuda_graph_inference", "inference drops no token and pads no expert; leave it out"},
 };
 
 }  // namespace
@@ -105,6 +158,11 @@ constexpr ForeignName kNames[]{
 std::string_view own_name(std::string_view foreign) {
   const auto found = std::ranges::find(kNames, foreign, &ForeignName::foreign);
   return found == std::end(kNames) ? std::string_view() : found->own;
+}
+
+std::string_view advice_on(std::string_view foreign) {
+  const auto found = std::ranges::find(kAdvice, foreign, &Advice::foreign);
+  return found == std::end(kAdvice) ? std::string_view() : found->text;
 }
 
 }  // namespace mcpp

@@ -207,6 +207,7 @@ const Field* SettingsReader::find(std::string_view key) const {
 }
 
 std::string SettingsReader::suggest(std::string_view key, std::string_view prefix) {
+  if (const std::string_view advice = advice_on(name_of(key)); !advice.empty()) return str("; ", advice);
   if (const Field* field = find(own_name(name_of(key)))) {
     doubtful_.insert(field->key);
     return str("; did you mean ", prefix, field->key, "?");

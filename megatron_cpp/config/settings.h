@@ -77,7 +77,8 @@ class SettingsReader {
 
   const std::vector<Field>& fields() const { return fields_; }
   const Field* find(std::string_view key) const;
-  /// "; did you mean ...?", or "", for a key that is no field's. The key meant then counts as doubtful.
+  /// "; did you mean ...?", "; " and why no key is needed, or "", for a key that is no field's. The key meant then
+  /// counts as doubtful.
   std::string suggest(std::string_view key, std::string_view prefix = "");
 
   /// A later setting of the same key wins, except that no place may give a key twice.

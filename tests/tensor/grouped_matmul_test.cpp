@@ -134,6 +134,66 @@ TEST_P(GroupedOps, ARowDoesNotDependOnItsGroup) {
   }
 }
 
+/// The products of groups of rows in both directions, and the gradients of their matrices, all as bytes.
+std::vector<std::vector<std::byte>> products_of(const Groups& groups, DType type, Device& device) {
+  const i64 n = groups.n, k = groups.k, all = groups.all();
+  const Tensor x = tensor_of(normals(all * k, 1), {all, k}, type, device);
+  const Tensor dy = tensor_of(normals(all * n, 2), {all, n}, type, device);
+  const Shape shape{groups.count(), n, k};
+  const Tensor w = tensor_of(normals(groups.count() * n * k, 3), shape, type, device);
+  Tensor y = garbage({all, n}, type, device), dx = garbage({all, k}, type, device);
+  ops::grouped_matmul(x, w, groups.rows, y, true);
+  ops::grouped_matmul(dy, w, groups.rows, dx, false);
+  std::vector<std::vector<std::byte>> bytes{bytes_of(y), bytes_of(dx)};
+  const DType wide = is_narrow(type) ? DType::F32 : type;
+  for (const float beta : {0.0f, 1.0f}) {
+    Tensor dw =
+        beta == 0 ? garbage(shape, wide, device) : tensor_of(test::normals(numel(shape), 4, wide), shape, wide, device);
+    ops::grouped_weight_gradient(dy, x, groups.rows, dw, beta);
+    bytes.push_back(bytes_of(dw));
+  }
+  return bytes;
+}
+
+/// A group among others: [begin, end) of what they have gives what it has alone.
+std::vector<std::byte> cut(const std::vector<std::byte>& bytes, i64 begin, i64 end, i64 of) {
+  const auto at = [&](i64 i) { return bytes.begin() + static_cast<i64>(bytes.size()) / of * i; };
+  return {at(begin), at(end)};
+}
+
+/// Neither how many threads there are, nor what other groups have, if anything.
+TEST_P(GroupedOps, NoBitHangsOnThreadsOrOnOtherGroups) {
+  if (dtype() == DType::F64 || place().device != DeviceType::Cpu) GTEST_SKIP() << "of the CPU's kernels";
+  for (const Groups& groups : std::vector<Groups>{
+           {{0, 1, 70, 0, 130, 13}, 129, 50}, {{64, 65, 0, 1}, 520, 200}, {{0, 0, 900, 0}, 48, 96}, {{1}, 33, 1030}}) {
+    for (const kernel::Bf16Path path : {kernel::Bf16Path::Widen, kernel::Bf16Path::Dots, kernel::Bf16Path::Amx}) {
+      if (path != kernel::Bf16Path::Widen && (dtype() != DType::BF16 || !kernel::can_take(path))) continue;
+      const auto on = [&](const Groups& some, int threads) {
+        CpuDevice device({.threads = threads});
+        device.gemm_cache().bf16_path = path;
+        return products_of(some, dtype(), device);
+      };
+      const auto one = on(groups, 1);
+      for (const int threads : {2, 3}) EXPECT_EQ(on(groups, threads), one) << threads << " threads";
+      // Emptied, the others leave each group where it was among the weights.
+      i64 first = 0;
+      for (i64 g = 0; g < groups.count(); ++g) {
+        const i64 rows = groups.rows[static_cast<std::size_t>(g)];
+        Groups lonely = groups;
+        for (i64 i = 0; i < groups.count(); ++i) lonely.rows[static_cast<std::size_t>(i)] = i == g ? groups.rows[i] : 0;
+        if (first == 0 && rows > 0) {  // its rows are the same numbers then
+          const auto alone = on(lonely, 2);
+          for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(cut(one[i], 0, rows, groups.all()), alone[i]) << "group " << g;
+          for (std::size_t i = 2; i < 4; ++i)
+            EXPECT_EQ(cut(one[i], g, g + 1, groups.count()), cut(alone[i], g, g + 1, groups.count())) << "group " << g;
+        }
+        first += rows;
+      }
+      if (HasFailure()) return;
+    }
+  }
+}
+
 TEST(GroupedMatmul, RefusesWhatDoesNotFit) {
   CpuDevice device;
   const Tensor x = Tensor::zeros({6, 4}, DType::F32, device), w = Tensor::zeros({2, 3, 4}, DType::F32, device);

@@ -11,75 +11,108 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512bf16")
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512bf16,prfchw")
 
 namespace mcpp::kernel {
 namespace {
 
 constexpr i64 kLanes = 16, kWidth = 2 * kLanes;
-/// 24 sums, a row of b and a word of a fit the 32 registers.
-constexpr int kRows = 12;
+/// 26 sums, a row of b and a word of a fit the 32 registers.
+constexpr int kRows = 13;
 
 i64 pairs_of(i64 depth) {
   return (depth + 1) / 2;
 }
 
-/// A strip of a and a panel of b, in pairs: `a_step` words from row to row, or if a lies transposed from pair to pair.
-struct Operands {
+/// Rows of a strip with a panel, in pairs.
+template <class C>
+struct Rows {
   const u32* a;
-  i64 a_step;
   const u32* b;
-  float* c;
-  i64 ldc;
+  float* sums;
+  C* c;
 };
 
-template <int kCount, bool kTransposedA>
-void multiply_rows(const Operands& x, i64 pairs, bool accumulate) {
+template <int kCount, bool kTransposedA, class C>
+void multiply_rows(const Rows<C>& x, const Strip<C>& strip, Ahead& ahead) {
   __m512 sums[kCount][2];
-#pragma GCC unroll 12
+#pragma GCC unroll 16
   for (int i = 0; i < kCount; ++i) {
     sums[i][0] = sums[i][1] = _mm512_setzero_ps();
   }
-  const i64 row_step = kTransposedA ? 1 : x.a_step, pair_step = kTransposedA ? x.a_step : 1;
+  if (strip.is_last) ahead.begin(x.c, strip.ldc, kCount, kWidth);
+  constexpr i64 kRow = kTransposedA ? 1 : kRowStep, kPair = kTransposedA ? kStripRows : 1;
   const u32 *a = x.a, *b = x.b;
-  for (i64 p = 0; p < pairs; ++p, a += pair_step, b += kWidth) {
+  for (i64 p = pairs_of(strip.depth); p > 0; --p, a += kPair, b += kWidth) {
+    ahead.step();
     const auto left = (__m512bh)_mm512_loadu_si512(b), right = (__m512bh)_mm512_loadu_si512(b + kLanes);
-#pragma GCC unroll 12
+#pragma GCC unroll 16
     for (int i = 0; i < kCount; ++i) {
-      const auto factor = (__m512bh)_mm512_set1_epi32(static_cast<int>(a[i * row_step]));
+      const auto factor = (__m512bh)_mm512_set1_epi32(static_cast<int>(a[i * kRow]));
       sums[i][0] = _mm512_dpbf16_ps(sums[i][0], factor, left);
       sums[i][1] = _mm512_dpbf16_ps(sums[i][1], factor, right);
     }
   }
-#pragma GCC unroll 12
+#pragma GCC unroll 16
   for (int i = 0; i < kCount; ++i) {
-    float* c = x.c + i * x.ldc;
-    if (accumulate) {
-      sums[i][0] = _mm512_add_ps(sums[i][0], _mm512_loadu_ps(c));
-      sums[i][1] = _mm512_add_ps(sums[i][1], _mm512_loadu_ps(c + kLanes));
+    float* before = x.sums + i * strip.ld;
+    if (!strip.is_first) {
+      sums[i][0] = _mm512_add_ps(sums[i][0], _mm512_loadu_ps(before));
+      sums[i][1] = _mm512_add_ps(sums[i][1], _mm512_loadu_ps(before + kLanes));
     }
-    _mm512_storeu_ps(c, sums[i][0]);
-    _mm512_storeu_ps(c + kLanes, sums[i][1]);
+    if (strip.is_last) {
+      store_row(x.c + i * strip.ldc, strip.columns, strip.beta, sums[i][0], sums[i][1]);
+    } else {
+      _mm512_storeu_ps(before, sums[i][0]);
+      _mm512_storeu_ps(before + kLanes, sums[i][1]);
+    }
   }
 }
 
-template <int kMost, bool kTransposedA>
-void multiply_some(const Operands& x, i64 rows, i64 pairs, bool accumulate) {
+template <int kMost, bool kTransposedA, class C>
+void multiply_some(const Rows<C>& x, i64 rows, const Strip<C>& strip, Ahead& ahead) {
   if constexpr (kMost > 1) {
-    if (rows < kMost) return multiply_some<kMost - 1, kTransposedA>(x, rows, pairs, accumulate);
+    if (rows < kMost) return multiply_some<kMost - 1, kTransposedA>(x, rows, strip, ahead);
   }
-  multiply_rows<kMost, kTransposedA>(x, pairs, accumulate);
+  multiply_rows<kMost, kTransposedA>(x, strip, ahead);
 }
 
 /// In blocks of nearly the same number of rows.
-template <bool kTransposedA>
-void multiply_strip(Operands x, i64 rows, i64 pairs, bool accumulate) {
+template <bool kTransposedA, class C>
+void multiply_strip(const Strip<C>& strip, Ahead& ahead) {
+  Rows<C> x{reinterpret_cast<const u32*>(strip.a), reinterpret_cast<const u32*>(strip.b), strip.sums, strip.c};
+  i64 rows = strip.rows;
   for (i64 blocks = (rows + kRows - 1) / kRows; blocks > 0; --blocks) {
     const i64 some = (rows + blocks - 1) / blocks;
-    multiply_some<kRows, kTransposedA>(x, some, pairs, accumulate);
-    x.a += some * (kTransposedA ? 1 : x.a_step);
-    x.c += some * x.ldc;
+    multiply_some<kRows, kTransposedA>(x, some, strip, ahead);
+    x.a += some * (kTransposedA ? 1 : kRowStep);
+    x.sums += some * strip.ld;
+    x.c += some * strip.ldc;
     rows -= some;
+  }
+}
+
+/// to[16, 32] = the transpose of 16 rows of 16 words, `ld` words apart. Words of four rows are brought together as they
+/// are loaded, so that half the shuffles are none and all fits the registers.
+void transpose_rows(const BFloat16* from, i64 ld, u32* to) {
+  const auto piece = [&](i64 row, i64 word) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + row * ld + 2 * word));
+  };
+  for (i64 word = 0; word < kLanes; word += 4, to += 4 * kWidth) {
+    __m512i rows[4];
+#pragma GCC unroll 4
+    for (i64 i = 0; i < 4; ++i) {
+      rows[i] = _mm512_castsi128_si512(piece(i, word));
+      rows[i] = _mm512_inserti32x4(rows[i], piece(4 + i, word), 1);
+      rows[i] = _mm512_inserti32x4(rows[i], piece(8 + i, word), 2);
+      rows[i] = _mm512_inserti32x4(rows[i], piece(12 + i, word), 3);
+    }
+    const __m512i low = _mm512_unpacklo_epi32(rows[0], rows[1]), high = _mm512_unpackhi_epi32(rows[0], rows[1]);
+    const __m512i low2 = _mm512_unpacklo_epi32(rows[2], rows[3]), high2 = _mm512_unpackhi_epi32(rows[2], rows[3]);
+    _mm512_storeu_si512(to, _mm512_unpacklo_epi64(low, low2));
+    _mm512_storeu_si512(to + kWidth, _mm512_unpackhi_epi64(low, low2));
+    _mm512_storeu_si512(to + 2 * kWidth, _mm512_unpacklo_epi64(high, high2));
+    _mm512_storeu_si512(to + 3 * kWidth, _mm512_unpackhi_epi64(high, high2));
   }
 }
 
@@ -89,12 +122,15 @@ void transpose_panel(Operand<BFloat16> b, i64 depth, i64 columns, u32* to) {
     const __mmask32 there = first32(depth - k);
     const i64 pairs = std::min(kLanes, pairs_of(depth - k));
     for (i64 half = 0; half < 2; ++half) {
+      if (depth - k >= kWidth && columns >= (half + 1) * kLanes) {
+        transpose_rows(b.data + half * kLanes * b.ld + k, b.ld, to + half * kLanes);
+        continue;
+      }
       __m512i rows[kLanes];
       for (i64 j = 0; j < kLanes; ++j) {
         const i64 column = half * kLanes + j;
         const BFloat16* from = b.data + column * b.ld + k;
         rows[j] = column < columns ? _mm512_maskz_loadu_epi16(there, from) : _mm512_setzero_si512();
-        if (column < columns) _mm_prefetch(from + 4 * kWidth, _MM_HINT_T0);
       }
       transpose16(rows);
       for (i64 p = 0; p < pairs; ++p) _mm512_storeu_si512(to + p * kWidth + half * kLanes, rows[p]);
@@ -102,83 +138,85 @@ void transpose_panel(Operand<BFloat16> b, i64 depth, i64 columns, u32* to) {
   }
 }
 
-/// lo | hi << 16 in each lane.
-__m512i pairs_from(__m256i lo, __m256i hi) {
-  return _mm512_or_si512(_mm512_cvtepu16_epi32(lo), _mm512_slli_epi32(_mm512_cvtepu16_epi32(hi), 16));
+/// For _mm512_permutex2var_epi16: the pairs of the lower and of the upper half of two registers.
+struct PairIndices {
+  __m512i lower, upper;
+};
+PairIndices pair_indices() {
+  alignas(64) u16 lower[kWidth], upper[kWidth];
+  for (u16 i = 0; i < kLanes; ++i) {
+    lower[2 * i] = i, lower[2 * i + 1] = static_cast<u16>(kWidth + i);
+    upper[2 * i] = static_cast<u16>(kLanes + i), upper[2 * i + 1] = static_cast<u16>(kWidth + kLanes + i);
+  }
+  return {_mm512_load_si512(lower), _mm512_load_si512(upper)};
 }
 
-/// to[columns] = pairs of two rows of numbers; what the second would be, if there is none, is 0.
-void interleave(const BFloat16* first, const BFloat16* second, i64 columns, u32* to) {
-  for (i64 j = 0; j < columns; j += kLanes) {
-    const __mmask16 there = first16(columns - j);
-    const __m256i lo = _mm256_maskz_loadu_epi16(there, first + j);
-    const __m256i hi = second ? _mm256_maskz_loadu_epi16(there, second + j) : _mm256_setzero_si256();
-    _mm512_storeu_si512(to + j, pairs_from(lo, hi));
+/// to[columns], and 0 up to a multiple of 32 = pairs of two rows of numbers; what the second would be, if there is
+/// none, is 0.
+void interleave(const PairIndices& at, const BFloat16* first, const BFloat16* second, i64 columns, u32* to) {
+  for (i64 j = 0; j < columns; j += kWidth) {
+    const __mmask32 there = first32(columns - j);
+    const __m512i lo = _mm512_maskz_loadu_epi16(there, first + j);
+    const __m512i hi = second ? _mm512_maskz_loadu_epi16(there, second + j) : _mm512_setzero_si512();
+    _mm512_storeu_si512(to + j, _mm512_permutex2var_epi16(lo, at.lower, hi));
+    _mm512_storeu_si512(to + j + kLanes, _mm512_permutex2var_epi16(lo, at.upper, hi));
   }
 }
 
 struct DotKernel {
   static constexpr i64 kDepth = 2 * kWords;
-  static constexpr bool kAddsLast = true;
+  static constexpr bool kWritesTiles = true;
   static i64 width() { return kWidth; }
+  static i64 steps(i64 rows, i64 columns, i64 depth) {
+    return (rows + kRows - 1) / kRows * ((columns + kWidth - 1) / kWidth) * pairs_of(depth);
+  }
 
-  static i64 copy_panels(Operand<BFloat16> b, i64 depth, i64 columns, BlockRoom& room) {
+  static i64 copy_panels(Operand<BFloat16> b, i64 depth, i64 columns, BlockRoom& room, bool is_done) {
     const i64 size = pairs_of(depth) * kWidth + kPanelApart;
+    if (is_done) return size;
     auto* to = reinterpret_cast<u32*>(room.b);
     if (b.transposed) {
       for (i64 j = 0; j < columns; j += kWidth, to += size)
         transpose_panel({b.data + j * b.ld, b.ld, true}, depth, std::min(kWidth, columns - j), to);
       return size;
     }
+    const PairIndices at = pair_indices();
     for (i64 k = 0; k < depth; k += 2) {
       const BFloat16* from = b.data + k * b.ld;
       const BFloat16* next = k + 1 < depth ? from + b.ld : nullptr;
       u32* panel = to + k / 2 * kWidth;
       for (i64 j = 0; j < columns; j += kWidth, panel += size) {
-        const i64 there = std::min(kWidth, columns - j);
-        if (there <= kLanes) std::memset(panel + kLanes, 0, kLanes * sizeof(u32));
-        interleave(from + j, next ? next + j : nullptr, there, panel);
+        interleave(at, from + j, next ? next + j : nullptr, std::min(kWidth, columns - j), panel);
       }
     }
     return size;
   }
 
-  static i64 copy_strip(Operand<BFloat16> a, i64 rows, i64 depth, float* room) {
+  static void copy_strip(Operand<BFloat16> a, i64 rows, i64 depth, float* room) {
     auto* to = reinterpret_cast<u32*>(room);
     if (a.transposed) {
+      const PairIndices at = pair_indices();
       for (i64 k = 0; k < depth; k += 2, to += kStripRows)
-        interleave(a.data + k * a.ld, k + 1 < depth ? a.data + (k + 1) * a.ld : nullptr, rows, to);
-      return kStripRows;
+        interleave(at, a.data + k * a.ld, k + 1 < depth ? a.data + (k + 1) * a.ld : nullptr, rows, to);
+      return;
     }
     for (i64 i = 0; i < rows; ++i, to += kRowStep) {
       to[pairs_of(depth) - 1] = 0;
       std::memcpy(to, a.data + i * a.ld, static_cast<std::size_t>(depth) * sizeof(BFloat16));
     }
-    return kRowStep;
-  }
-
-  static void multiply(bool transposed, const float* a, i64 a_step, const float* b, float* c, i64 ldc, i64 rows,
-                       i64 depth, bool accumulate) {
-    const Operands x{reinterpret_cast<const u32*>(a), a_step, reinterpret_cast<const u32*>(b), c, ldc};
-    if (transposed)
-      multiply_strip<true>(x, rows, pairs_of(depth), accumulate);
-    else
-      multiply_strip<false>(x, rows, pairs_of(depth), accumulate);
   }
 
   template <class C>
-  static void write(const Product<BFloat16, C>& x, const float* sums, i64 ld) {
-    for (i64 r = 0; r < x.size.m; ++r) {
-      for (i64 j = 0; j < x.size.n; j += kWidth) {
-        const float* from = sums + r * ld + j;
-        store_row(x.c + r * x.ldc + j, x.size.n - j, x.beta, _mm512_loadu_ps(from), _mm512_loadu_ps(from + kLanes));
-      }
-    }
+  static void multiply(const Strip<C>& strip, bool, Ahead& ahead) {
+    if (strip.a_is_transposed)
+      multiply_strip<true>(strip, ahead);
+    else
+      multiply_strip<false>(strip, ahead);
   }
 };
 
 template <class C>
-void dot_block(const Product<BFloat16, C>& x, BlockRoom& room) {
+void dot_block(const Turn<BFloat16, C>& x, BlockRoom& room) {
   compute_block(DotKernel(), x, room);
 }
 
@@ -191,7 +229,7 @@ namespace mcpp::kernel {
 
 template <class C>
 void gemm_dot(CpuDevice& device, std::span<const Product<BFloat16, C>> products) {
-  run_blocks(device, products, dot_block<C>);
+  run_blocks(device, products, DotKernel::kDepth, dot_block<C>);
 }
 
 template void gemm_dot(CpuDevice&, std::span<const Product<BFloat16, float>>);

@@ -22,14 +22,33 @@ void widen(const T* x, i64 count, float* to) {
   sweep(d, 0, count, [=](i64 i, auto lanes) HWY_ATTR { store(load(d, x + i, lanes), d, to + i, lanes); });
 }
 
-/// to[count, width] = the first `count` of k of columns of b, which lies transposed. `next` is what is read after it.
-void transpose_whole(const float* b, i64 ld, i64 count, i64 width, const float* next, float* to) {
-  constexpr i64 kLine = 16;
-  for (i64 j = 0; j < width; j += 4) {
-    for (i64 i = 0; i < 4; ++i) {
-      for (i64 k = 0; k < kTransposed; k += kLine) hwy::Prefetch(next + (j + i) * ld + k);
+/// Four numbers of each of kCount / 4 rows, which lie 4 ld apart.
+template <std::size_t kCount>
+HWY_INLINE auto fours(const float* x, i64 ld) {
+  const hn::CappedTag<float, kCount> d;
+  if constexpr (kCount == 4) {
+    return hn::LoadU(d, x);
+  } else {
+    return hn::Combine(d, fours<kCount / 2>(x + static_cast<i64>(kCount / 2) * ld, ld), fours<kCount / 2>(x, ld));
+  }
+}
+
+/// to[count, width] = the first `count` of k of columns of b, which lies transposed.
+void transpose_whole(const float* b, i64 ld, i64 count, i64 width, float* to) {
+  constexpr F32 d;
+  constexpr std::size_t kLanes = hn::MaxLanes(d);
+  for (i64 k = 0; k < count; k += 4, to += 4 * width) {
+    for (i64 j = 0; j < width; j += static_cast<i64>(kLanes)) {
+      const float* from = b + j * ld + k;
+      const auto r0 = fours<kLanes>(from, ld), r1 = fours<kLanes>(from + ld, ld);
+      const auto r2 = fours<kLanes>(from + 2 * ld, ld), r3 = fours<kLanes>(from + 3 * ld, ld);
+      const auto even0 = hn::InterleaveLower(d, r0, r2), odd0 = hn::InterleaveLower(d, r1, r3);
+      const auto even1 = hn::InterleaveUpper(d, r0, r2), odd1 = hn::InterleaveUpper(d, r1, r3);
+      hn::StoreU(hn::InterleaveLower(d, even0, odd0), d, to + j);
+      hn::StoreU(hn::InterleaveUpper(d, even0, odd0), d, to + j + width);
+      hn::StoreU(hn::InterleaveLower(d, even1, odd1), d, to + j + 2 * width);
+      hn::StoreU(hn::InterleaveUpper(d, even1, odd1), d, to + j + 3 * width);
     }
-    transpose(b + j * ld, ld, 4, count, to + j, width);
   }
 }
 
@@ -41,8 +60,7 @@ void transpose_panel(Operand<T> b, i64 depth, i64 columns, i64 width, float* roo
     const i64 count = std::min(kTransposed, depth - k), even = (count + 3) / 4 * 4;
     if constexpr (std::is_same_v<T, float>) {
       if (columns == width && even == count) {
-        const float* next = k + kTransposed < depth ? b.data + k + kTransposed : b.data + width * b.ld;
-        transpose_whole(b.data + k, b.ld, count, width, next, to);
+        transpose_whole(b.data + k, b.ld, count, width, to);
         continue;
       }
     }
@@ -58,13 +76,25 @@ void transpose_panel(Operand<T> b, i64 depth, i64 columns, i64 width, float* roo
 /// Panels are [depth, width], strips [rows, depth], or if a lies transposed [depth, rows].
 struct WideKernel {
   static constexpr i64 kDepth = kWords;
-  static constexpr bool kAddsLast = false;
+  static constexpr bool kWritesTiles = false;
 
-  static i64 width() { return 2 * static_cast<i64>(hn::Lanes(F32())); }
+#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
+  static constexpr int kRows = 13;
+#else
+  static constexpr int kRows = 6;
+#endif
+
+  static i64 width() {
+    return 2 * static_cast<i64>(hn::Lanes(F32()));
+  }
+  static i64 steps(i64 rows, i64 columns, i64 depth) {
+    return (rows + kRows - 1) / kRows * ((columns + width() - 1) / width()) * depth;
+  }
 
   template <class T>
-  static i64 copy_panels(Operand<T> b, i64 depth, i64 columns, BlockRoom& room) {
+  static i64 copy_panels(Operand<T> b, i64 depth, i64 columns, BlockRoom& room, bool is_done) {
     const i64 size = (depth + 3) / 4 * 4 * width() + kPanelApart;
+    if (is_done) return size;
     float* to = room.b;
     if (b.transposed) {
       for (i64 j = 0; j < columns; j += width(), to += size)
@@ -85,25 +115,21 @@ struct WideKernel {
   }
 
   template <class T>
-  static i64 copy_strip(Operand<T> a, i64 rows, i64 depth, float* to) {
+  static void copy_strip(Operand<T> a, i64 rows, i64 depth, float* to) {
     const i64 step = a.transposed ? kStripRows : kRowStep;
     const i64 count = a.transposed ? depth : rows, length = a.transposed ? rows : depth;
     for (i64 i = 0; i < count; ++i) widen(a.data + i * a.ld, length, to + i * step);
-    return step;
   }
 
-  static void multiply(bool transposed, const float* a, i64 lda, const float* b, float* c, i64 ldc, i64 rows, i64 depth,
-                       bool accumulate) {
-#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
-    constexpr int kRows = 12;
-#else
-    constexpr int kRows = 6;
-#endif
-    const Operands<float> x{a, lda, b, width(), c, ldc};
-    if (transposed)
-      multiply_panel<kRows, 2, true>(F32(), x, rows, depth, accumulate);
+  template <class C>
+  static void multiply(const Strip<C>& strip, bool adds, Ahead& ahead) {
+    const Operands<float> x{strip.a, strip.a_is_transposed ? kStripRows : kRowStep, strip.b, width(), strip.sums,
+                            strip.ld};
+    const Sums sums = adds ? Sums::Add : strip.is_first ? Sums::Begin : Sums::Continue;
+    if (strip.a_is_transposed)
+      multiply_panel<kRows, 2, true>(F32(), x, strip.rows, strip.depth, sums, ahead);
     else
-      multiply_panel<kRows, 2, false>(F32(), x, rows, depth, accumulate);
+      multiply_panel<kRows, 2, false>(F32(), x, strip.rows, strip.depth, sums, ahead);
   }
 
   template <class T, class C>
@@ -120,20 +146,20 @@ struct WideKernel {
   }
 };
 
-void ordered_f32(const Product<float, float>& x, BlockRoom& room) {
-  compute_block(WideKernel(), x, room);
+void ordered_f32(const Turn<float, float>& turn, BlockRoom& room) {
+  compute_block(WideKernel(), turn, room);
 }
-void ordered_bf16(const Product<BFloat16, BFloat16>& x, BlockRoom& room) {
-  compute_block(WideKernel(), x, room);
+void ordered_bf16(const Turn<BFloat16, BFloat16>& turn, BlockRoom& room) {
+  compute_block(WideKernel(), turn, room);
 }
-void ordered_bf16_to_f32(const Product<BFloat16, float>& x, BlockRoom& room) {
-  compute_block(WideKernel(), x, room);
+void ordered_bf16_to_f32(const Turn<BFloat16, float>& turn, BlockRoom& room) {
+  compute_block(WideKernel(), turn, room);
 }
-void ordered_f16(const Product<Float16, Float16>& x, BlockRoom& room) {
-  compute_block(WideKernel(), x, room);
+void ordered_f16(const Turn<Float16, Float16>& turn, BlockRoom& room) {
+  compute_block(WideKernel(), turn, room);
 }
-void ordered_f16_to_f32(const Product<Float16, float>& x, BlockRoom& room) {
-  compute_block(WideKernel(), x, room);
+void ordered_f16_to_f32(const Turn<Float16, float>& turn, BlockRoom& room) {
+  compute_block(WideKernel(), turn, room);
 }
 
 }  // namespace mcpp::kernel::HWY_NAMESPACE
@@ -151,7 +177,7 @@ HWY_EXPORT(ordered_f16_to_f32);
 namespace {
 
 template <class T, class C>
-void run_block(const Product<T, C>& x, BlockRoom& room) {
+void run_block(const Turn<T, C>& x, BlockRoom& room) {
   if constexpr (std::is_same_v<T, float>) {
     HWY_DYNAMIC_DISPATCH(ordered_f32)(x, room);
   } else if constexpr (std::is_same_v<C, BFloat16>) {
@@ -169,7 +195,7 @@ void run_block(const Product<T, C>& x, BlockRoom& room) {
 
 template <class T, class C>
 void gemm_ordered(CpuDevice& device, std::span<const Product<T, C>> products) {
-  run_blocks(device, products, run_block<T, C>);
+  run_blocks(device, products, kWords, run_block<T, C>);
 }
 
 template void gemm_ordered(CpuDevice&, std::span<const Product<float, float>>);

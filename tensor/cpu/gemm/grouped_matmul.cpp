@@ -66,11 +66,7 @@ void grouped_weight_gradient(const Tensor& dy, const Tensor& x, std::span<const 
       std::fill_n(c, n * k, C());
     }
   });
-  if constexpr (std::is_same_v<T, float>) {
-    one_by_one(cpu(dw), products, gemm_f32);  // faster; here no row has to be alike in two groups
-  } else {
-    multiply(cpu(dw), products);
-  }
+  multiply(cpu(dw), products);
 }
 
 /// Calls f.template operator()<T, C>() with the types of factors and products.

@@ -28,22 +28,35 @@ struct Operands {
   i64 ldc;
 };
 
-/// The block of kRows rows and kVectors vectors of C, kept in registers during the loop over k.
-template <int kRows, int kVectors, bool kTransposedA, class D, class R = hn::TFromD<D>>
-HWY_INLINE void multiply_block(D d, const Operands<R>& x, i64 k, bool accumulate) {
+/// For a loop over k that does nothing else meanwhile.
+struct Nothing {
+  template <class R>
+  void begin(const R*, i64, i64, i64) {}
+  void step() {}
+};
+
+/// What becomes of c: the products' sum; with them added one by one; with their sum added.
+enum class Sums { Begin, Continue, Add };
+
+/// The block of kRows rows and kVectors vectors of C, kept in registers during the loop over k, each turn of which
+/// calls meanwhile.step().
+template <int kRows, int kVectors, bool kTransposedA, class D, class R = hn::TFromD<D>, class Meanwhile = Nothing>
+HWY_INLINE void multiply_block(D d, const Operands<R>& x, i64 k, Sums sums, Meanwhile&& meanwhile = {}) {
   const i64 lanes = static_cast<i64>(hn::Lanes(d));
+  meanwhile.begin(x.c, x.ldc, kRows, kVectors * lanes);
   const i64 row_step = kTransposedA ? 1 : x.lda, k_step = kTransposedA ? x.lda : 1;
   hn::Vec<D> sum[kRows][kVectors];
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) {
-      sum[i][j] = accumulate ? hn::LoadU(d, x.c + i * x.ldc + j * lanes) : hn::Zero(d);
+      sum[i][j] = sums == Sums::Continue ? hn::LoadU(d, x.c + i * x.ldc + j * lanes) : hn::Zero(d);
     }
   }
   const R* a = x.a;
   const R* b = x.b;
   for (i64 p = 0; p < k; ++p, a += k_step, b += x.ldb) {
+    meanwhile.step();
     hn::Vec<D> row[kVectors];
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) row[j] = hn::LoadU(d, b + j * lanes);
@@ -57,38 +70,42 @@ HWY_INLINE void multiply_block(D d, const Operands<R>& x, i64 k, bool accumulate
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) hn::StoreU(sum[i][j], d, x.c + i * x.ldc + j * lanes);
+    for (int j = 0; j < kVectors; ++j) {
+      R* c = x.c + i * x.ldc + j * lanes;
+      hn::StoreU(sums == Sums::Add ? hn::Add(hn::LoadU(d, c), sum[i][j]) : sum[i][j], d, c);
+    }
   }
 }
 
 /// All rows of kVectors columns of vectors.
 template <int kRows, int kVectors, bool kTransposedA, class D, class R = hn::TFromD<D>>
 HWY_NOINLINE void multiply_columns(D d, Operands<R> x, i64 m, i64 k, bool accumulate) {
+  const Sums sums = accumulate ? Sums::Continue : Sums::Begin;
   const auto advance = [&](i64 rows) {
     x.a += rows * (kTransposedA ? 1 : x.lda);
     x.c += rows * x.ldc;
     m -= rows;
   };
-  for (; m >= kRows; advance(kRows)) multiply_block<kRows, kVectors, kTransposedA>(d, x, k, accumulate);
-  for (; m >= 4; advance(4)) multiply_block<4, kVectors, kTransposedA>(d, x, k, accumulate);
-  for (; m >= 1; advance(1)) multiply_block<1, kVectors, kTransposedA>(d, x, k, accumulate);
+  for (; m >= kRows; advance(kRows)) multiply_block<kRows, kVectors, kTransposedA>(d, x, k, sums);
+  for (; m >= 4; advance(4)) multiply_block<4, kVectors, kTransposedA>(d, x, k, sums);
+  for (; m >= 1; advance(1)) multiply_block<1, kVectors, kTransposedA>(d, x, k, sums);
 }
 
 /// multiply_block for up to kMostRows rows, of which there are `rows`.
-template <int kMostRows, int kVectors, bool kTransposedA, class D, class R = hn::TFromD<D>>
-HWY_INLINE void multiply_rows(D d, const Operands<R>& x, i64 rows, i64 k, bool accumulate) {
+template <int kMostRows, int kVectors, bool kTransposedA, class D, class Meanwhile, class R = hn::TFromD<D>>
+HWY_INLINE void multiply_rows(D d, const Operands<R>& x, i64 rows, i64 k, Sums sums, Meanwhile& meanwhile) {
   if constexpr (kMostRows > 1) {
-    if (rows < kMostRows) return multiply_rows<kMostRows - 1, kVectors, kTransposedA>(d, x, rows, k, accumulate);
+    if (rows < kMostRows) return multiply_rows<kMostRows - 1, kVectors, kTransposedA>(d, x, rows, k, sums, meanwhile);
   }
-  multiply_block<kMostRows, kVectors, kTransposedA>(d, x, k, accumulate);
+  multiply_block<kMostRows, kVectors, kTransposedA>(d, x, k, sums, meanwhile);
 }
 
 /// As multiply_columns, for any m at full speed: in blocks of nearly the same size, none of more than kMostRows.
-template <int kMostRows, int kVectors, bool kTransposedA, class D, class R = hn::TFromD<D>>
-HWY_NOINLINE void multiply_panel(D d, Operands<R> x, i64 m, i64 k, bool accumulate) {
+template <int kMostRows, int kVectors, bool kTransposedA, class D, class Meanwhile, class R = hn::TFromD<D>>
+HWY_NOINLINE void multiply_panel(D d, Operands<R> x, i64 m, i64 k, Sums sums, Meanwhile& meanwhile) {
   for (i64 blocks = (m + kMostRows - 1) / kMostRows; blocks > 0; --blocks) {
     const i64 rows = (m + blocks - 1) / blocks;
-    multiply_rows<kMostRows, kVectors, kTransposedA>(d, x, rows, k, accumulate);
+    multiply_rows<kMostRows, kVectors, kTransposedA>(d, x, rows, k, sums, meanwhile);
     x.a += rows * (kTransposedA ? 1 : x.lda);
     x.c += rows * x.ldc;
     m -= rows;

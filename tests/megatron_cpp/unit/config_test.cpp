@@ -400,6 +400,62 @@ TEST(Config, NamesOfOtherProgramsLeadToOurs) {
               HasSubstr("did you mean --training.micro_batch_size?"));
 }
 
+/// Every argument that Megatron Core 0.16 has for mixtures is a key, or leads to one, or is told why none is needed.
+TEST(Config, MegatronsArgumentsForExpertsAreKnown) {
+  EXPECT_EQ(
+      error_of(with_model("moe_grouped_gemm = true")),
+      "run.toml:5:1: model.moe_grouped_gemm: unknown key; the experts of a rank are always multiplied in one grouped "
+      "product; leave it out");
+  EXPECT_EQ(error_of(kLeast, {"--moe_router_dtype=fp32"}),
+            "command line: --moe_router_dtype=fp32: unknown option; the router always computes in fp32; leave it out");
+  EXPECT_THAT(error_of(with_model("num_moe_experts = 8")), HasSubstr("did you mean model.num_experts?"));
+  for (const char* name : {"expert_model_parallel_size",
+                           "expert_tensor_parallel_size",
+                           "num_experts",
+                           "moe_layer_freq",
+                           "moe_ffn_hidden_size",
+                           "moe_shared_expert_intermediate_size",
+                           "moe_shared_expert_overlap",
+                           "moe_grouped_gemm",
+                           "moe_use_legacy_grouped_gemm",
+                           "moe_layer_recompute",
+                           "moe_extended_tp",
+                           "moe_use_upcycling",
+                           "moe_router_load_balancing_type",
+                           "moe_router_dtype",
+                           "moe_router_fusion",
+                           "moe_router_score_function",
+                           "moe_router_topk",
+                           "moe_router_pre_softmax",
+                           "moe_router_num_groups",
+                           "moe_router_group_topk",
+                           "moe_router_topk_scaling_factor",
+                           "moe_router_enable_expert_bias",
+                           "moe_router_bias_update_rate",
+                           "moe_router_force_load_balancing",
+                           "moe_router_padding_for_fp8",
+                           "moe_aux_loss_coeff",
+                           "moe_z_loss_coeff",
+                           "moe_input_jitter_eps",
+                           "moe_per_layer_logging",
+                           "moe_token_dispatcher_type",
+                           "moe_enable_deepep",
+                           "moe_deepep_num_sms",
+                           "moe_permute_fusion",
+                           "moe_expert_capacity_factor",
+                           "moe_pad_expert_input_to_capacity",
+                           "moe_token_drop_policy",
+                           "moe_apply_probs_on_input",
+                           "overlap_moe_expert_parallel_comm",
+                           "moe_upcycling_granularity",
+                           "moe_pad_experts_for_cuda_graph_inference"}) {
+    EXPECT_THAT(
+        error_of(kLeast, {str("--", name, "=1")}),
+        testing::AnyOf(HasSubstr("did you mean --"), HasSubstr("leave it out"), HasSubstr("checkpoint upcycle")))
+        << name;
+  }
+}
+
 TEST(Config, OneEmptyFolderTurnsSavingOff) {
   const std::string saving = std::string(kLeast) +
                              "[checkpoint]\nsave = \"a\"\nsave_interval = 5\nasync_save = true\nlocal_save = \"b\"\n"

@@ -1,0 +1,69 @@
+// Memory that a product copies or writes later, asked for while it sums: weights and gradients come from far, and who
+// waits for them only when they are needed waits as long as the sums take.
+#pragma once
+#include <algorithm>
+#include <array>
+
+#include "tensor/cpu/gemm/gemm.h"
+
+namespace mcpp::kernel {
+
+class Ahead {
+ public:
+  /// op(x) [rows, columns]: of the rows as they are stored, part `part` of `parts`. Twice at most.
+  template <class T>
+  void add(Operand<T> x, i64 rows, i64 columns, i64 part = 0, i64 parts = 1) {
+    if (x.transposed) std::swap(rows, columns);
+    const i64 begin = rows * part / parts, end = rows * (part + 1) / parts, length = columns * i64{sizeof(T)};
+    if (begin == end || length == 0) return;
+    ranges_[count_++] = {reinterpret_cast<const char*>(x.data + begin * x.ld), length, x.ld * i64{sizeof(T)},
+                         end - begin};
+    lines_ += (end - begin) * ((length + kLine - 1) / kLine);
+  }
+  /// All of it in the next `steps` calls of step().
+  void spread(i64 steps) {
+    steps = std::max<i64>(1, steps);
+    every_ = left_ = std::max<i64>(1, steps / std::max<i64>(1, lines_));
+    at_once_ = (lines_ + steps - 1) / steps;
+  }
+  /// Where the sums are written that follow those of the same rows of a that begin now, as seen from these.
+  void set_next_sums(i64 offset) { next_sums_ = offset; }
+
+  /// Called as sums of `rows` x `columns` begin that are written to c.
+  template <class R>
+  [[gnu::always_inline]] void begin(const R* c, i64 ld, i64 rows, i64 columns) const {
+    const char* row = reinterpret_cast<const char*>(c) + next_sums_;
+    for (i64 i = 0; i < rows; ++i, row += ld * i64{sizeof(R)}) {
+      for (i64 at = 0; at < columns * i64{sizeof(R)}; at += kLine) __builtin_prefetch(row + at, 1);
+    }
+  }
+  /// Called in each turn of the loop over k.
+  [[gnu::always_inline]] void step() {
+    if (--left_ > 0) return;
+    left_ = every_;
+    for (i64 i = 0; i < at_once_ && at_ < count_; ++i) ask();
+  }
+
+ private:
+  static constexpr i64 kLine = 64;
+  struct Range {
+    const char* row;
+    i64 length, step, rows;
+  };
+
+  void ask() {
+    Range& range = ranges_[at_];
+    __builtin_prefetch(range.row + column_, 0, 2);
+    column_ += kLine;
+    if (column_ < range.length) return;
+    column_ = 0;
+    range.row += range.step;
+    if (--range.rows == 0) ++at_;
+  }
+
+  std::array<Range, 2> ranges_{};
+  std::size_t count_ = 0, at_ = 0;
+  i64 lines_ = 0, column_ = 0, every_ = 1, left_ = 1, at_once_ = 0, next_sums_ = 0;
+};
+
+}  // namespace mcpp::kernel
