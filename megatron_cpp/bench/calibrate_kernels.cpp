@@ -197,8 +197,7 @@ class KernelCalibration {
         send(whole, own);
       });
     };
-    rates_.gathered =
-        nanoseconds(dtype_, [&](Tensor& whole, Tensor& own) { ranks.all_gather(own, whole).wait(); });
+    rates_.gathered = nanoseconds(dtype_, [&](Tensor& whole, Tensor& own) { ranks.all_gather(own, whole).wait(); });
     rates_.scattered =
         nanoseconds(wide(dtype_), [&](Tensor& whole, Tensor& own) { ranks.reduce_scatter(whole, own).wait(); });
   }

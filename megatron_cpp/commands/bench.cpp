@@ -139,8 +139,8 @@ double peak_memory_bytes(const Device& device) {
 /// those of the rank that needs most did. To be called by all ranks.
 nlohmann::ordered_json memory_json(const BenchContext& context, const MemoryTable& measured) {
   Session& session = context.session;
-  const double most = reduce_scalar(static_cast<double>(measured.total.peak), ReduceOp::Max, session.parallel.world,
-                                    *session.device);
+  const double most =
+      reduce_scalar(static_cast<double>(measured.total.peak), ReduceOp::Max, session.parallel.world, *session.device);
   const MemoryEstimate estimated = estimate_memory_by_stage(
       context.config, session.parallel.world.size())[static_cast<std::size_t>(session.parallel.me.pp)];
   return {{"tensors_bytes", measured.total.peak},
@@ -189,7 +189,8 @@ i64 elements(const TrainingState& state) {
   return sum;
 }
 
-/// Of several ranks, all of which call it: the step as a whole. What the processor could do at best is told by a bench on one rank.
+/// Of several ranks, all of which call it: the step as a whole. What the processor could do at best is told by a bench
+/// on one rank.
 void report_step_on_ranks(const BenchContext& context, const BenchOptions& options, const StepFigures& step,
                           const Log& log) {
   const double tflops = flops_per_token(context.config.model) * step.tokens / step.seconds / 1e12;

@@ -109,7 +109,8 @@ Transfer WeightTraffic::packed_sums(double elements, const Group& group) const {
 
 Transfer WeightTraffic::scatter_sums(const Group& group) const {
   if (layout_.rounding.packed_gradients) return packed_sums(group.weights.all, group);
-  if (const double ns = measured_ns(&MeasuredRates::scattered, group.shards); ns > 0 && !layout_.rounding.bf16_gradients)
+  if (const double ns = measured_ns(&MeasuredRates::scattered, group.shards);
+      ns > 0 && !layout_.rounding.bf16_gradients)
     return {.links = 1e-9 * ns * group.weights.summed};
   const double tensors = group.tensors, bytes = gradient_bytes_ * group.weights.summed / tensors;
   return {.links = tensors * collectives_.reduce_scatter(bytes, group.shards)};

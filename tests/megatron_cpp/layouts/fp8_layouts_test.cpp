@@ -187,8 +187,11 @@ TEST(Fp8Memory, IsThatOfBf16AndTheScales) {
           if (rank == 0) peaks[fp8 == Fp8::Hybrid ? 1 : 0] = self.device().memory().by_class[of_activations].peak;
         });
       }
-      constexpr i64 kScales = 4 * 4 * 64;  // of four layers, each of which has four linear ones
-      EXPECT_EQ(kept(Fp8::Hybrid) - kept(Fp8::None), kScales) << name;
+      constexpr i64 kOfLayer = 4 * 64, kScales = 4 * kOfLayer;  // four layers, each of which has four linear ones
+      const double more = kept(Fp8::Hybrid) - kept(Fp8::None);
+      EXPECT_LE(more, kScales) << name;
+      EXPECT_GE(more, kScales - kOfLayer)
+          << name << ": at a peak before the last layer that one has given its own back";
       // At the peak some of the layer that goes backward are gone, and that of a gradient is there.
       EXPECT_NEAR(static_cast<double>(peaks[1] - peaks[0]), kScales, 5 * 64) << name;
     }

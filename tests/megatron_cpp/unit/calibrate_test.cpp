@@ -55,8 +55,8 @@ TEST(Calibration, GivesAFileThatPlansTake) {
   EXPECT_EQ(found.at_once(2), 2);
   for (const MeasuredRates* rates : {&found.measured_bf16, &found.measured_fp32}) {
     EXPECT_EQ(rates->forward.size(), 27);
-    for (const double ns : {rates->loss, rates->update, rates->gathered, rates->scattered, rates->rope_forward, rates->embedding_forward,
-                            rates->norm_forward[0], rates->activation_backward[2]})
+    for (const double ns : {rates->loss, rates->update, rates->gathered, rates->scattered, rates->rope_forward,
+                            rates->embedding_forward, rates->norm_forward[0], rates->activation_backward[2]})
       EXPECT_GT(ns, 0);
   }
 }
