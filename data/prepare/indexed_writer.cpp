@@ -10,6 +10,9 @@ namespace mcpp {
 namespace {
 
 constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
+/// Of tokens: so few that they are in the processor's cache still when they are written, and their memory is used
+/// again.
+constexpr std::size_t kTokenBufferBytes = std::size_t{64} << 10;
 
 /// Small values gathered to large writes.
 class BufferedOutput {
@@ -100,7 +103,7 @@ void TokenSequences::add_tokens(std::span<const i32> tokens) {
   } else {
     append_as<i32>(buffer_, tokens);
   }
-  if (buffer_.size() >= kBufferBytes) flush();
+  if (buffer_.size() >= kTokenBufferBytes) flush();
 }
 
 void TokenSequences::flush() {

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "base/number_text.h"
-#include "base/standard_output.h"
+#include "base/program/standard_output.h"
 #include "base/strings.h"
 #include "megatron_cpp/commands/plan.h"
 #include "megatron_cpp/config/arguments.h"

@@ -1,4 +1,4 @@
-#include "base/standard_output.h"
+#include "base/program/standard_output.h"
 
 #include <poll.h>
 #include <unistd.h>
