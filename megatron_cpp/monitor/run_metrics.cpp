@@ -20,6 +20,12 @@ double number(const nlohmann::json& object, const char* key) {
   return found != object.end() && found->is_number() ? found->get<double>() : 0;
 }
 
+/// Bytes, milliseconds or a share, as no run has less or more of; damaged files do.
+bool is_amount(double value) {
+  constexpr double kMost = 1e18;
+  return value >= 0 && value <= kMost;
+}
+
 /// A number of ranks or iterations, or 0 where there is none that may be one.
 i64 whole_number(const nlohmann::json& object, const char* key) {
   constexpr double kMost = 1e12;
@@ -35,7 +41,8 @@ std::string text(const nlohmann::json& object, const char* key) {
 }
 
 bool is_step(const nlohmann::json& object) {
-  if (!object.is_object() || number(object, "elapsed_ms") <= 0) return false;
+  if (!object.is_object() || number(object, "elapsed_ms") <= 0 || !is_amount(number(object, "elapsed_ms")))
+    return false;
   return text(object, "type") == "train";
 }
 
@@ -45,7 +52,7 @@ std::vector<double> by_rank(const nlohmann::json& object, const std::string& key
   const auto found = object.find(key);
   if (found == object.end() || !found->is_array()) return list;
   for (const auto& value : *found)
-    if (value.is_number()) list.push_back(value.get<double>());
+    if (value.is_number() && is_amount(value.get<double>())) list.push_back(value.get<double>());
   return list;
 }
 
@@ -158,7 +165,8 @@ std::map<std::string, double> seconds_by_module(const nlohmann::json& events, co
   for (const auto& event : events) {
     const std::string name = text(event, "name");
     if (!is_module(name) || (!devices.empty() && !devices.contains(thread_of(event)))) continue;
-    by_rank[module_name(name)][number(event, "pid")] += 1e-6 * number(event, "dur");
+    const double microseconds = number(event, "dur");
+    if (is_amount(microseconds)) by_rank[module_name(name)][number(event, "pid")] += 1e-6 * microseconds;
   }
   const double iterations = std::max(1.0, number(facts, "last_iteration") - number(facts, "first_iteration") + 1);
   std::map<std::string, double> modules;
@@ -179,7 +187,7 @@ BytesByModule bytes_by_module(const nlohmann::json& ranks) {
     for (const auto& [module, classes] : modules.items()) {
       if (!classes.is_object()) continue;
       for (const auto& [name, bytes] : classes.items())
-        if (bytes.is_number()) told[module][name].push_back(bytes.get<double>());
+        if (bytes.is_number() && is_amount(bytes.get<double>())) told[module][name].push_back(bytes.get<double>());
     }
   }
   BytesByModule means;

@@ -148,7 +148,7 @@ TEST_F(RunMetrics, HavePeaksByClassAndTimesOfModules) {
 // A trace may be damaged, or of another run in the same folder.
 TEST_F(RunMetrics, HaveMemoryOfModules) {
   const auto trace = [&](const std::string& ranks) {
-    write(R"({"type":"run","iteration":0,"world_size":2})"
+    write(R"({"type":"run","iteration":0,"world_size":3})"
           "\n"
           R"({"type":"train","iteration":1,"elapsed_ms":9})"
           "\n"
@@ -161,7 +161,8 @@ TEST_F(RunMetrics, HaveMemoryOfModules) {
   };
   const MeasuredRun found = trace(R"({"ranks": [
       {"memory_bytes_by_module": {"embedding": {"parameters": 4, "activations": 8}, "output_layer": 7}},
-      {"memory_bytes_by_module": {"embedding": {"parameters": 8, "gradients": null, "activations": "many"}}}]})");
+      {"memory_bytes_by_module": {"embedding": {"parameters": 8, "gradients": null, "activations": "many"}}},
+      {"memory_bytes_by_module": {"embedding": {"activations": -1e300}, "output_layer": {"parameters": 1e300}}}]})");
   ASSERT_EQ(found.module_bytes.size(), 1);
   EXPECT_THAT(found.module_bytes.at("embedding"),
               testing::ElementsAre(testing::Pair("activations", 8), testing::Pair("parameters", 6)));
