@@ -25,9 +25,10 @@ struct TextStart {
 using TokenListener = std::function<void(std::size_t text, i32 token)>;
 
 /// Continues the texts side by side, on all ranks of `parallel` together, which get the same tokens; those that would
-/// read different samples in training all read these. All stand at the same position: where the shortest prompt ends the others go on with the tokens that they have. So a text is what it
-/// would be alone, but for the rounding of products with other numbers of rows. Keys and values are cached; when the
-/// context is full, the later half of it is read anew and kept.
+/// read different samples in training all read these. All stand at the same position: where the shortest prompt ends
+/// the others go on with the tokens that they have. So a text is what it would be alone, but for the rounding of
+/// products with other numbers of rows. Keys and values are cached; when the context is full, the later half of it is
+/// read anew and kept.
 void generate(GPTModel& stage, ParallelState& parallel, std::vector<TextStart> texts, const GenerationLimits& limits,
               const TokenListener& deliver);
 

@@ -59,9 +59,9 @@ TEST_F(ExpertsEndToEnd, EvaluatesAndGeneratesAlikeOnEveryLayout) {
   const std::string text = good(generate);
   for (const Words& layout : {keys(2, 2, 1), keys(2, 1, 2), keys(1, 2, 1), keys(1, 1, 2)})
     EXPECT_EQ(run_on(2, joined(generate, layout)).out, text);
-  for (const Words& layout :
-       {keys(1, 4, 1), keys(2, 4, 1), keys(2, 2, 2),
-        joined(keys(1, 2, 1), {"--parallel.pipeline_model_parallel_size=2", "--parallel.moe_token_dispatcher_type=allgather"})})
+  for (const Words& layout : {keys(1, 4, 1), keys(2, 4, 1), keys(2, 2, 2),
+                              joined(keys(1, 2, 1), {"--parallel.pipeline_model_parallel_size=2",
+                                                     "--parallel.moe_token_dispatcher_type=allgather"})})
     EXPECT_EQ(run_on(4, joined(generate, layout)).out, text);
   const Outcome copies = run_on(4, joined(generate, keys(1, 2, 1)));
   EXPECT_EQ(copies.code, 2);

@@ -447,7 +447,8 @@ class GoldenTask {
 
   Trajectory train(const test::RunLayout& layout) const {
     const test::RunResult result = run_layout(task_, staged(layout));
-    Trajectory trajectory{.losses = result.losses, .grad_norms = result.grad_norms, .learning_rates = {}, .weights = {}};
+    Trajectory trajectory{
+        .losses = result.losses, .grad_norms = result.grad_norms, .learning_rates = {}, .weights = {}};
     std::map<std::string, Tensor> ours;
     for (const auto& [param, values] : result.weights) {
       Tensor& whole = ours[param] = Tensor::empty(shape_of(*imported_.weights, param), DType::F32, host_);
