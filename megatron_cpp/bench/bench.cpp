@@ -10,6 +10,7 @@
 #include "model/config/expert_layers.h"
 #include "model/flops.h"
 #include "tensor/integers.h"
+#include "tensor/ops/groups.h"
 #include "tensor/processor.h"
 #include "tensor/transfer.h"
 
@@ -135,26 +136,48 @@ class OpBench {
     add("activation_backward", 0, 2 * in + out, [&] { ops::activation_backward(kind, dy, up, nullptr, dx); });
   }
 
-  /// The first product of 8 experts as wide as the model's MLP, over as many tokens, beside one product of that size.
+  /// The first product of 8 experts as wide as the model's MLP, and its gradients, over as many tokens: beside one
+  /// product of that size, whose weights are an eighth of theirs, and beside such products of each expert's tokens, one
+  /// after another.
   void experts() {
     constexpr i64 kExperts = 8;
     const i64 h = config_.hidden_size, f = config_.ffn();
-    const Tensor x = random({tokens_, h}), w = random({kExperts, f, h}), one = w.slice(0, 1).view({f, h});
+    const Tensor x = random({tokens_, h}), w = random({kExperts, f, h});
     Tensor y = random({tokens_, f}), dx = Tensor::like(x),
            dw = Tensor::zeros({kExperts, f, h}, DType::F32, device_, MemoryClass::Workspace);
+    const std::vector<i64> one{tokens_};
     std::vector<i64> even(kExperts, tokens_ / kExperts), uneven(kExperts);
     even[0] += tokens_ % kExperts;
     for (i64 g = 0, left = tokens_; g < kExperts; left -= uneven[static_cast<std::size_t>(g++)])
       uneven[static_cast<std::size_t>(g)] = g + 1 < kExperts ? left * 3 / 8 : left;
     const double flops = 2 * static_cast<double>(tokens_) * static_cast<double>(h * f);
-    add("matmul", flops, 0, [&] { ops::matmul(x, one, y, {.transpose_b = true}); });
+    const auto by_expert = [&](const std::vector<i64>& rows, const auto& multiply) {
+      for_each_group(rows, [&](i64 g, i64 first, i64 count) {
+        multiply(g, [=](const Tensor& t) { return t.slice(first, first + count); });
+      });
+    };
+    const auto matrix = [=](const Tensor& t, i64 g) { return t.slice(g, g + 1).view({f, h}); };
+    const auto forward = [&](i64 g, const auto& own) {
+      Tensor out = own(y);
+      ops::matmul(own(x), matrix(w, g), out, {.transpose_b = true});
+    };
+    const auto dgrad = [&](i64 g, const auto& own) {
+      Tensor out = own(dx);
+      ops::matmul(own(y), matrix(w, g), out, {});
+    };
+    const auto wgrad = [&](i64 g, const auto& own) {
+      Tensor out = matrix(dw, g);
+      ops::matmul(own(y), own(x), out, {.transpose_a = true, .beta = 1});
+    };
+    add("matmul", flops, 0, [&] { by_expert(one, forward); });
+    add("matmul by expert", flops, 0, [&] { by_expert(even, forward); });
     add("grouped_matmul", flops, 0, [&] { ops::grouped_matmul(x, w, even, y, true); });
     add("grouped_matmul, uneven", flops, 0, [&] { ops::grouped_matmul(x, w, uneven, y, true); });
+    add("matmul dgrad", flops, 0, [&] { by_expert(one, dgrad); });
+    add("matmul by expert dgrad", flops, 0, [&] { by_expert(even, dgrad); });
     add("grouped_matmul dgrad", flops, 0, [&] { ops::grouped_matmul(y, w, even, dx, false); });
-    add("matmul wgrad", flops, 0, [&] {
-      Tensor all = dw.slice(0, 1).view({f, h});
-      ops::matmul(y, x, all, {.transpose_a = true, .beta = 1});
-    });
+    add("matmul wgrad", flops, 0, [&] { by_expert(one, wgrad); });
+    add("matmul by expert wgrad", flops, 0, [&] { by_expert(even, wgrad); });
     add("grouped_weight_gradient", flops, 0, [&] { ops::grouped_weight_gradient(y, x, even, dw, 1); });
   }
 

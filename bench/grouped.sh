@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# The grouped products of experts, evenly chosen, against one product of as many tokens, whose weights are an eighth of theirs, and
+# against a product for each expert, one after another: those of the 14M and the 124M model. JSON lines on standard output; medians
+# over the rounds of the grouped ones' time over the others' on standard error.
+#   bench/grouped.sh [--rounds=N] [--program=PATH] [option of megatron_cpp bench ops ...]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+rounds=3
+program=
+# shellcheck source=bench/lib/arguments.sh
+source bench/lib/arguments.sh
+read_options rounds program -- "$@"
+build_program
+# shellcheck source=bench/lib/machine.sh
+source bench/lib/machine.sh
+results=$(mktemp)
+trap 'rm -f "$results"' EXIT
+
+# shellcheck disable=SC2119
+machine_json
+for ((round = 0; round < rounds; ++round)); do
+  for model in 14m 124m; do
+    for dtype in fp32 bf16; do
+      result=$(bench_json ops "bench/gpt2_$model.toml" -- --training.precision=$dtype --repeats=15 "${options[@]}")
+      # Of the rows, those of products.
+      rows=$(sed -E 's/.*"rows":\[(.*)\].*/\1/; s/\},\{/}\n{/g' <<<"$result" | grep -E '"name":"(grouped_|matmul)' | paste -sd,)
+      echo "{\"model\": \"$model\", \"dtype\": \"$dtype\", \"rows\": [$rows]}" | tee -a "$results"
+    done
+  done
+done
+
+sed -E 's/[{]"model": "([^"]*)", "dtype": "([^"]*)", "rows": \[(.*)\][}]/\1 \2\n\3/; s/\},\{/}\n{/g' "$results" | awk -F'[":,]+' '
+  function compare(what, suffix) {
+    print model, what, "by_one_product", $5 / time["matmul" suffix]
+    print model, what, "by_products", $5 / time["matmul by expert" suffix]
+  }
+  /uneven/ { next }
+  !/name/ { gsub(" ", "_"); model = $0; next }
+  { time[$3] = $5 }
+  $3 == "grouped_matmul" { compare("forward", "") }
+  $3 == "grouped_matmul dgrad" { compare("dgrad", " dgrad") }
+  $3 == "grouped_weight_gradient" { compare("wgrad", " wgrad") }' |
+  sort -k1,1 -k2,2 -k3,3 -k4,4g | awk '
+    function flush() { if (n) printf "%-10s %-8s %-15s %.3f\n", model, what, peer, ratio[int((n + 1) / 2)] }
+    $1 != model || $2 != what || $3 != peer { flush(); model = $1; what = $2; peer = $3; n = 0 }
+    { ratio[++n] = $4 }
+    END { flush() }' >&2
