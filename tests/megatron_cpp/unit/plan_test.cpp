@@ -314,7 +314,8 @@ TEST_F(PlanCommand, RefusesBadInputAllAtOnce) {
                  {"there is no file here.toml", "megatron_cpp plan calibrate --out="});
   expect_refused({"--hardware=cpu_epyc_2_cores", "--scale=1,2"},
                  {"--scale: --hardware=cpu_epyc_2_cores describes 1, 2, 4 ranks apart"});
-  expect_refused({"--hardware=cpu_epyc_2_cores", "--tokens=1e9", "--deadline_hours=9"}, {"--deadline_hours: --hardware="});
+  expect_refused({"--hardware=cpu_epyc_2_cores", "--tokens=1e9", "--deadline_hours=9"},
+                 {"--deadline_hours: --hardware="});
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--emit_hardware=" + (folder_ / "new.toml").string()},
                  {"--emit_hardware: is of the hardware as a run found it, which --from_run names"});
   expect_refused({"--hardware=a100_80gb", "--world_size=64", "--micro_batch_size=7"},
