@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <ranges>
 
 #include "model/layer_memory.h"
 #include "model/memory.h"
@@ -65,7 +64,8 @@ StageActivations stage_activations(const ModelConfig& config, const ActivationSe
   const std::vector<ActivationUnit> units = activation_units(config, setup, stage);
   StageActivations sum;
   i64 given_back = 0;  // of what is kept, by the units after the one whose backward runs
-  for (const ActivationUnit& unit : units | std::views::reverse) {
+  for (auto it = units.rbegin(); it != units.rend(); ++it) {
+    const ActivationUnit& unit = *it;
     // What came before is all kept, or away, while this one's backward runs; which is in both cases back itself.
     const i64 own = unit.working + unit.made_again + (is_away ? unit.bytes : 0);
     sum.working = std::max(sum.working, own - given_back);

@@ -39,8 +39,7 @@ void plan_worlds(const PlanOptions& options, const Job& any, const SearchLimits&
   ScalingRequest request{
       .worlds = options.scale, .is_weak = options.weak, .tokens = training.tokens, .failures = options.failures};
   std::ranges::sort(request.worlds);
-  const auto doubles = std::ranges::unique(request.worlds);
-  request.worlds.erase(doubles.begin(), doubles.end());
+  request.worlds.erase(std::unique(request.worlds.begin(), request.worlds.end()), request.worlds.end());
   if (options.weak) check_batches(request, any.work.global_batch_size);
   const std::vector<ScalingPoint> points = scaling(any.hardware, any.program, any.work, limits, request);
   log.info(scaling_text(any, points, options.weak, training.tokens));

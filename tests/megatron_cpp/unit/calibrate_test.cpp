@@ -129,8 +129,8 @@ TEST(Calibration, MemoryIsMeasuredWhereItsPagesAre) {
   CalibrationSizes sizes = kFew;
   sizes.seconds_each = 1e-4;
   const double measured = calibrate(device, *make_self_communicator(), /*cores=*/1, sizes).device.memory_attained;
-  const Tensor from = random_tensor({8 << 20}, DType::F32, device, 1);
-  Tensor to = random_tensor({8 << 20}, DType::F32, device, 2);
+  const Tensor from = random_tensor({32 << 20}, DType::F32, device, 1);
+  Tensor to = random_tensor({32 << 20}, DType::F32, device, 2);
   const double seconds = median_seconds({.warmup = 1, .repeats = 5}, device, [&] { ops::copy(from, to); });
   EXPECT_GT(measured, 0.4 * 2e-9 * static_cast<double>(from.bytes()) / seconds);
 }
