@@ -4,20 +4,22 @@
 # two, which must give the same bytes, and two by themselves with half of the text each, at once: more than that is not to be
 # had from the cores, caches and disk of this machine. JSON lines on standard output: the machine, then each run, then the
 # medians. Needs root and two cores that nobody else uses.
-#   bench/preprocess.sh [--rounds=3] [--size=200000000] [--vocab_size=8192] [text ...]
-# The texts (default data/tinyshakespeare.txt) are taken again and again until there are so many bytes.
+#   bench/preprocess.sh [--rounds=3] [--size=200000000] [--document_lines=100] [--vocab_size=8192] [text ...]
+# The texts (default data/tinyshakespeare.txt) are taken again and again until there are so many bytes, and cut into documents
+# of so many lines (100: of some 2.7 KB, as pages of the web have), of which each is a line of JSON.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 # shellcheck source=bench/lib/hosts.sh
 source "$root/bench/lib/hosts.sh"
 run_in_namespaces 3600 "ssh dropbear taskset" "$0" "$@"
 
-rounds=3 size=200000000 vocab_size=8192
+rounds=3 size=200000000 document_lines=100 vocab_size=8192
 texts=()
 for argument in "$@"; do
   case $argument in
     --rounds=*) rounds=${argument#*=} ;;
     --size=*) size=${argument#*=} ;;
+    --document_lines=*) document_lines=${argument#*=} ;;
     --vocab_size=*) vocab_size=${argument#*=} ;;
     --*) echo "unknown option $argument; see the head of $0" >&2 && exit 2 ;;
     *) texts+=("$(realpath "$argument")") ;;
@@ -35,13 +37,13 @@ preprocess() {
   on_host "$1" "${launch[@]}" -x MEGATRON_CPP -x FIRST_CORE="$core" bash -c \
     'exec taskset -c "$((FIRST_CORE + OMPI_COMM_WORLD_RANK))" "$MEGATRON_CPP" "$@"' rank \
     preprocess "$scratch/$text" --output_prefix="$scratch/$output" --tokenizer_model="$scratch/tokenizer.model" \
-    --text_document=paragraph --workers=1 >"$output.log" 2>&1 </dev/null || { cat "$output.log" >&2 && return 1; }
+    --workers=1 >"$output.log" 2>&1 </dev/null || { cat "$output.log" >&2 && return 1; }
 }
 apart() {
   local first
-  preprocess half_a half_00 0 a &
+  preprocess half_a half_00.jsonl 0 a &
   first=$!
-  preprocess half_b half_01 1 b
+  preprocess half_b half_01.jsonl 1 b
   wait "$first"
 }
 # timed <name> <command ...>: appends the seconds that it takes to <name>.seconds.
@@ -56,17 +58,21 @@ timed() {
 median() { sort -g "$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 
 cd "$scratch"
-while cat "${texts[@]}"; do :; done 2>/dev/null | head -c "$size" | iconv -c -f utf-8 -t utf-8 >text.txt || true
-bytes=$(stat -c %s text.txt)
-head -c 2000000 text.txt | iconv -c -f utf-8 -t utf-8 >part.txt
+# shellcheck disable=SC2016 # awk expands it
+documents='{ gsub(/\\/, "\\\\"); gsub(/"/, "\\\""); gsub(/[[:cntrl:]]/, " "); text = text $0 "\\n" }
+  NR % lines == 0 { print "{\"text\": \"" text "\"}"; text = "" }'
+while cat "${texts[@]}"; do :; done 2>/dev/null | head -c "$size" | iconv -c -f utf-8 -t utf-8 |
+  awk -v lines="$document_lines" "$documents" >text.jsonl || true
+bytes=$(stat -c %s text.jsonl)
+head -c 2000000 <(cat "${texts[@]}") | iconv -c -f utf-8 -t utf-8 >part.txt || true
 "$MEGATRON_CPP" tokenizer train --input=part.txt --output=tokenizer.model --vocab_size="$vocab_size" >log
 make_network a b
 for host in a b; do start_host "$host"; done
-machine_json "\"texts\": \"${texts[*]##*/}\"" "\"vocab_size\": $vocab_size"
-split -n l/2 -d text.txt half_
+machine_json "\"texts\": \"${texts[*]##*/}\"" "\"document_lines\": $document_lines" "\"vocab_size\": $vocab_size"
+split -n l/2 -d --additional-suffix=.jsonl text.jsonl half_
 for ((round = 0; round < rounds; ++round)); do
-  timed one_host preprocess on_1 text.txt 0 a
-  timed two_hosts preprocess on_2 text.txt 0 a b
+  timed one_host preprocess on_1 text.jsonl 0 a
+  timed two_hosts preprocess on_2 text.jsonl 0 a b
   timed two_apart apart
   for ending in bin idx; do cmp "on_1_text_document.$ending" "on_2_text_document.$ending" >&2; done
 done
