@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What less traffic is worth on a slow network: four ranks on two hosts, network namespaces of this machine that are joined
 # by links of so many Mb/s, train GPT-2 14M in fp32 with ZeRO 1 and 3, plain, with weights and gradients in a byte each, and
-# with a second copy of the weights on each host, in turn. The bytes that ranks send are compared with the formulas of
+# with a second copy of the weights on each host (with ZeRO 1: gradients summed on each host first), in turn. The bytes that ranks send are compared with the formulas of
 # docs/less_traffic.md; a difference is an error. JSON lines on standard output; medians of tokens/s, and how many times
 # those of the same stage without, on standard error. For root.
 #   bench/traffic.sh [--rounds=N] [--megabits=N] [option of megatron_cpp bench step ...]
@@ -72,6 +72,7 @@ copy=--parallel.zero_hpz_partition_size=2
 for ((round = 0; round < rounds; ++round)); do
   run plain 1 256 256 1
   run bytes 1 68 68 1 $weights $gradients
+  run all 1 68 68 2 $weights $gradients $copy
   run plain 3 256 256 1
   run copy 3 256 256 2 $copy
   run bytes 3 68 68 1 $weights $gradients

@@ -302,7 +302,7 @@ double packed_bytes(i64 elements) {
 
 /// The second copy of the weights inside a node.
 double node_copy_bytes(const ActivationSetup& setup, const RankShare& share, const RankParameters& parameters) {
-  if (share.node_ranks == 1) return 0;
+  if (share.node_ranks == 1 || share.zero_stage < 3) return 0;
   double sum = 0;
   for (const ChunkParameters& chunk : parameters.dense) {
     const i64 part = chunk.total() / share.node_ranks;
@@ -326,17 +326,19 @@ double weight_messages(const RankShare& share, const RankParameters& parameters)
   return sum;
 }
 
-/// Of gradients that travel packed, the largest message, as it is sent and received, and with nodes what they sum up
-/// to.
+/// Of gradients that travel packed, the largest message, as it is sent and received. With nodes their sums as well:
+/// while these are made of what was received, and packed, those of the bucket before may be on their way.
 double gradient_messages(const ActivationSetup& setup, const RankShare& share, const RankParameters& parameters) {
   if (!share.quantized_gradients) return 0;
   const i64 largest = largest_buckets(parameters);
   const double part = tensor_bytes(largest / share.shards, size_of(wide(setup.dtype)));
   const double message = 2 * packed_bytes(largest);
-  const double once = share.zero_stage >= 2 ? message + part : message * (has_several_buckets(parameters) ? 2 : 1);
-  if (share.node_ranks == 1) return once;
   const i64 of_node = largest / share.node_ranks;
-  return once + tensor_bytes(of_node, size_of(wide(setup.dtype))) + 2 * packed_bytes(of_node);
+  const double sum = tensor_bytes(of_node, size_of(wide(setup.dtype))), sums_message = 2 * packed_bytes(of_node);
+  const bool has_nodes = share.node_ranks > 1;
+  const double making = has_nodes ? sum + std::max(message, sums_message) : message;
+  if (share.zero_stage >= 2) return making + part;
+  return making + (has_several_buckets(parameters) ? has_nodes ? sums_message : message : 0);
 }
 
 }  // namespace

@@ -68,8 +68,8 @@ struct RankShare {
   bool bf16_grads = false;                                      ///< DataParallelOptions::bf16_grads
   bool quantized_weights = false, quantized_gradients = false;  ///< DataParallelOptions
   i64 power_sgd_rank = 0;                                       ///< DataParallelOptions
-  i64 node_ranks = 1;  ///< those that keep a second copy of the weights of dense layers; 1: there is none
-  OffloadTier params = OffloadTier::Device;  ///< ParamOffload::tier
+  i64 node_ranks = 1;                                           ///< see zero_hpz_partition_size; 1: there are none
+  OffloadTier params = OffloadTier::Device;                     ///< ParamOffload::tier
 
   /// Of the rank's chunk 0, 1 ...
   const StageContents& contents(int chunk) const {

@@ -138,15 +138,15 @@ void check_model(const LayoutRules& rules, Conflicts& conflicts) {
   check_experts(rules, conflicts);
 }
 
-/// shards: the ranks that share the weights.
-void check_second_copy(const ParallelSizes& s, i64 shards, Conflicts& conflicts) {
+/// shards: the ranks that share the weights, or their states.
+void check_nodes(const ParallelSizes& s, i64 shards, Conflicts& conflicts) {
   constexpr const char* kSize = "zero_hpz_partition_size";
   const i64 size = s.zero_hpz_partition_size;
   if (size == 1) return;
   conflicts.divides(kSize, size, "the number of ranks that share the weights", shards);
   if (size == shards)
-    conflicts.add(str(kSize, " = ", size, " is the number of all ranks that share the weights, which need no second ",
-                      "copy; use fewer, or 1"));
+    conflicts.add(str(kSize, " = ", size, " is the number of all ranks that share the weights or their states, of ",
+                      "which it makes parts; use fewer, or 1"));
 }
 
 void check_batch(const LayoutRules& rules, Conflicts& conflicts) {
@@ -166,8 +166,7 @@ void check_batch(const LayoutRules& rules, Conflicts& conflicts) {
   if (s.has_experts && rules.world_size % experts == 0)
     conflicts.divides("num_distributed_optimizer_instances", s.num_distributed_optimizer_instances,
                       "the number of expert-data-parallel ranks", rules.world_size / experts);
-  check_second_copy(s, dp * s.context_parallel_size / std::max<i64>(s.num_distributed_optimizer_instances, 1),
-                    conflicts);
+  check_nodes(s, dp * s.context_parallel_size / std::max<i64>(s.num_distributed_optimizer_instances, 1), conflicts);
   if (rules.global_batch_size > 0 && rules.micro_batch_size > 0 && dp > 0)
     conflicts.is_multiple("global_batch_size", rules.global_batch_size,
                           "micro_batch_size x data-parallel ranks (" + std::to_string(dp) + ")",

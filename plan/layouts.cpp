@@ -235,18 +235,34 @@ class Enumeration {
 
   /// Where all ranks share what ZeRO 3 cuts, those whose links are the nearest may keep a second copy.
   std::vector<i64> node_sizes(const Layout& layout) const {
+    const i64 near = layout.zero_stage == 3 ? nearest_shards(layout) : 1;
+    return near == 1 ? std::vector<i64>{1} : std::vector<i64>{1, near};
+  }
+
+  /// Of the ranks that share what ZeRO cuts, those whose links are the nearest; 1 where these are all.
+  i64 nearest_shards(const Layout& layout) const {
     const i64 near = nearest_ / layout.tp, shards = layout.shard_group().ranks;
-    if (layout.zero_stage < 3 || near < 2 || shards <= near || shards % near != 0) return {1};
-    return {1, near};
+    return near < 2 || shards <= near || shards % near != 0 ? 1 : near;
   }
 
   void roundings(Layout layout) {
-    recomputations(layout);
+    steps_of_sums(layout);
     if (!limits_.other_numbers) return;
     for (const Rounding& rounding : other_roundings(hardware_, work_, layout)) {
       layout.rounding = rounding;
-      recomputations(layout);
+      steps_of_sums(layout);
     }
+  }
+
+  /// Packed gradients may be summed by the ranks whose links are the nearest first. With ZeRO 3 node_sizes() says
+  /// which.
+  void steps_of_sums(Layout layout) {
+    recomputations(layout);
+    if (!layout.rounding.packed_gradients || layout.zero_stage == 3) return;
+    const i64 near = nearest_shards(layout);
+    if (near == 1) return;
+    layout.node_ranks = near;
+    recomputations(layout);
   }
 
   void recomputations(Layout layout) {

@@ -48,9 +48,10 @@ std::vector<std::string> kinds_of(const Layout& l, bool has_experts) {
                                     : granularity == Selective ? "selective"
                                                                : "full"));
   kinds.push_back(str("activations ", enum_name(l.activations_place)));
-  if (l.node_ranks > 1) kinds.emplace_back("weights twice");
+  if (l.has_second_copy()) kinds.emplace_back("weights twice");
   if (l.rounding.packed_weights) kinds.emplace_back("weights packed");
   if (l.rounding.packed_gradients) kinds.emplace_back("gradients packed");
+  if (l.rounding.packed_gradients && l.node_ranks > 1) kinds.emplace_back("gradients by nodes");
   if (l.rounding.bf16_gradients) kinds.emplace_back("gradients bf16");
   return kinds;
 }

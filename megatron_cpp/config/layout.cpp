@@ -104,9 +104,10 @@ void add_traffic_problems(const Config& config, std::set<std::string>& found) {
   if (p.power_sgd_start_iter > 0 && p.power_sgd_rank == 0)
     found.insert(str("power_sgd_start_iter = ", p.power_sgd_start_iter,
                      " is only read with power_sgd_rank; give that, or leave it out"));
-  if (p.zero_hpz_partition_size > 1 && p.zero_stage != 3)
+  if (p.zero_hpz_partition_size > 1 && p.zero_stage != 3 && !(p.zero_stage > 0 && p.zero_quantized_gradients))
     found.insert(str("zero_hpz_partition_size = ", p.zero_hpz_partition_size, " has no meaning with zero_stage = ",
-                     p.zero_stage, ", where every rank has all weights; use zero_stage 3"));
+                     p.zero_stage, ", where every rank has all weights; use zero_stage 3",
+                     p.zero_stage > 0 ? ", or zero_quantized_gradients, of which it makes two steps" : ""));
 }
 
 /// Without experts nobody shares any.

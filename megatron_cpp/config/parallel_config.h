@@ -88,8 +88,9 @@ struct ParallelConfig {
     visit("num_distributed_optimizer_instances", self.num_distributed_optimizer_instances,
           "groups of data-parallel ranks that each hold all that zero_stage shares (hybrid sharding)", at_least(1));
     visit("zero_hpz_partition_size", self.zero_hpz_partition_size,
-          "with zero_stage 3: neighbouring data-parallel ranks of one machine that keep a second copy of the weights "
-          "among themselves, to gather them from; 1 = no copy",
+          "neighbouring data-parallel ranks of one machine: with zero_stage 3 they keep a second copy of the weights "
+          "among themselves, to gather them from; with zero_quantized_gradients they first sum gradients among "
+          "themselves; 1 = neither",
           between(1, 4096));
     visit("zero_quantized_weights", self.zero_quantized_weights,
           "weights travel in a byte each; all ranks compute with those that arrive, which changes what is trained a "

@@ -122,11 +122,13 @@ std::string layout(const Config& config, int world_size) {
   if (p.zero_quantized_weights) bytes.emplace_back("weights");
   if (p.zero_quantized_gradients) bytes.emplace_back("gradients");
   if (!bytes.empty()) add_line(text, "a byte each", join(bytes, " and ") + " travel so");
+  if (p.zero_quantized_gradients && p.zero_hpz_partition_size > 1)
+    add_line(text, "gradients", str("summed by every ", p.zero_hpz_partition_size, " of these ranks first"));
   if (p.power_sgd_rank > 0)
     add_line(text, "gradients of matrices",
              str("summed by factors of rank ", p.power_sgd_rank,
                  p.power_sgd_start_iter > 0 ? str(" after iteration ", p.power_sgd_start_iter) : ""));
-  if (p.zero_hpz_partition_size > 1)
+  if (p.zero_hpz_partition_size > 1 && p.zero_stage == 3)
     add_line(text, "second copy", str("of the weights, in every ", p.zero_hpz_partition_size, " of these ranks"));
   return text;
 }

@@ -41,15 +41,12 @@ Work reduce_at_once(Communicator& group, const Tensor& full, const Tensor& part)
 }
 
 /// Part n * k + j of `full` is for rank j of node n, of k. Inside the node, rank j gets the parts j, k + j, ...
+/// Of these the sums are waited for at once, so that the network between nodes has all the time until somebody waits.
 Work reduce_by_nodes(Communicator& node, Communicator& across, const Tensor& full, const Tensor& part) {
   const i64 k = node.size(), nodes = across.size();
-  const auto inside =
-      std::make_shared<Exchange>(node, full, k * nodes, [=](i64 i) { return i % nodes * k + i / nodes; });
-  return Work([inside, &across, to = Tensor(part)]() mutable {
-    Tensor of_node = Tensor::empty({across.size() * to.numel()}, to.dtype(), to.device(), MemoryClass::Grads);
-    inside->sum_into(of_node);
-    Exchange(across, of_node, 1, [](i64 i) { return i; }).sum_into(to);
-  });
+  Tensor of_node = Tensor::empty({nodes * part.numel()}, part.dtype(), part.device(), MemoryClass::Grads);
+  Exchange(node, full, k * nodes, [=](i64 i) { return i % nodes * k + i / nodes; }).sum_into(of_node);
+  return reduce_at_once(across, of_node, part);
 }
 
 }  // namespace

@@ -79,9 +79,10 @@ std::string Layout::describe() const {
   if (!stages.empty()) text += " of " + stages;
   text += str(", dp ", dp(), " zero ", zero_stage);
   if (instances > 1) text += str(" in ", instances, " groups");
-  if (node_ranks > 1) text += str(" with a second copy in every ", node_ranks);
+  if (has_second_copy()) text += str(" with a second copy in every ", node_ranks);
   if (rounding.packed_weights) text += ", weights packed";
   if (rounding.packed_gradients) text += ", gradients packed";
+  if (rounding.packed_gradients && node_ranks > 1) text += str(" and summed by every ", node_ranks, " first");
   if (rounding.bf16_gradients) text += ", gradients in bf16";
   if (rounding.power_sgd_rank > 0) text += str(", factors of rank ", rounding.power_sgd_rank);
   text += str(", micro batch ", micro_batch_size);

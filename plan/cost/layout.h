@@ -77,6 +77,7 @@ struct Layout {
   /// Ranks of different instances that hold the same part.
   RankGroup instance_group() const;
   /// Of shard_group(), those that keep a second copy of the weights; and those at the same place among such.
+  bool has_second_copy() const { return node_ranks > 1 && zero_stage == 3; }
   RankGroup node_group() const { return {.ranks = node_ranks, .stride = shard_group().stride}; }
   RankGroup across_nodes() const {
     return {.ranks = shard_group().ranks / node_ranks, .stride = shard_group().stride * node_ranks};

@@ -27,7 +27,7 @@ void Elsewhere::add_to(UnitTime& passes, const StageContents& stage, const Broug
   if (layout_.activations_place != OffloadTier::Device)
     activations = real(stage_activations(job_.work.model, layout_.activations(job_.work), stage).away);
   // With a second copy of the weights in the node they come once a step, which is little.
-  const bool brings_weights = layout_.params_place != OffloadTier::Device && layout_.node_ranks == 1;
+  const bool brings_weights = layout_.params_place != OffloadTier::Device && !layout_.has_second_copy();
   const auto wait = [&](PassTime& pass, double of_weights, double beside) {
     const double bytes = brings_weights ? element() * of_weights : 0;
     const double on_disk = (layout_.activations_place == OffloadTier::File ? activations : 0) +

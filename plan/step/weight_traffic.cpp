@@ -56,7 +56,7 @@ std::vector<WeightTraffic::Group> WeightTraffic::groups_of(LayerKind kind) const
                              .shards = layout_.shard_group(),
                              .instances = layout_.instance_group(),
                              .tensors = job_.program.gathers_each_tensor ? weights_.layer_tensors() : 1,
-                             .has_copy = layout_.node_ranks > 1}};
+                             .has_nodes = layout_.node_ranks > 1}};
   if (kind == LayerKind::Experts)
     groups.push_back({.weights = {weights_.experts_of_layer(), weights_.experts_of_layer()},
                       .shards = layout_.expert_shard_group(),
@@ -68,12 +68,14 @@ WeightTraffic::Group WeightTraffic::vocabulary() const {
   return {.weights = {weights_.vocabulary(), weights_.vocabulary()},
           .shards = layout_.shard_group(),
           .instances = layout_.instance_group(),
-          .has_copy = layout_.node_ranks > 1};
+          .has_nodes = layout_.node_ranks > 1};
 }
 
 std::vector<WeightTraffic::Group> WeightTraffic::groups_of(const StageContents& stage) const {
-  std::vector<Group> groups{
-      {.weights = weights_.of(stage), .shards = layout_.shard_group(), .instances = layout_.instance_group()}};
+  std::vector<Group> groups{{.weights = weights_.of(stage),
+                             .shards = layout_.shard_group(),
+                             .instances = layout_.instance_group(),
+                             .has_nodes = layout_.node_ranks > 1}};
   if (const WeightCount experts = weights_.experts_of(stage); experts.all > 0)
     groups.push_back(
         {.weights = experts, .shards = layout_.expert_shard_group(), .instances = layout_.expert_instance_group()});
@@ -86,7 +88,7 @@ double WeightTraffic::measured_ns(double MeasuredRates::*rate, const RankGroup& 
 }
 
 Transfer WeightTraffic::gather(const Group& group, bool from_copy) const {
-  const RankGroup ranks = from_copy && group.has_copy ? layout_.node_group() : group.shards;
+  const RankGroup ranks = from_copy && group.has_nodes ? layout_.node_group() : group.shards;
   const double elements = group.weights.all;
   if (const double ns = measured_ns(&MeasuredRates::gathered, ranks); ns > 0 && !layout_.rounding.packed_weights)
     return {.links = 1e-9 * ns * elements};
@@ -100,7 +102,7 @@ Transfer WeightTraffic::gather(const Group& group, bool from_copy) const {
 Transfer WeightTraffic::packed_sums(double elements, const Group& group) const {
   // Read and packed; and of what came each message is added to what there is.
   const auto device = [&](double of) { return job_.hardware.traffic_seconds((3 * kWide + 2 * kPackedBytes) * of); };
-  if (!group.has_copy) return {collectives_.all_to_all(kPackedBytes * elements, group.shards), device(elements)};
+  if (!group.has_nodes) return {collectives_.all_to_all(kPackedBytes * elements, group.shards), device(elements)};
   const double of_node = elements / real(layout_.node_ranks);
   return {collectives_.all_to_all(kPackedBytes * elements, layout_.node_group()) +
               collectives_.all_to_all(kPackedBytes * of_node, layout_.across_nodes()),

@@ -54,8 +54,8 @@ class WeightTraffic {
   struct Group {
     WeightCount weights;
     RankGroup shards, instances;
-    double tensors = 1;     ///< that are gathered one after another
-    bool has_copy = false;  ///< a second one
+    double tensors = 1;      ///< that are gathered one after another
+    bool has_nodes = false;  ///< see zero_hpz_partition_size
   };
   std::vector<Group> groups_of(LayerKind kind) const;
   Group vocabulary() const;

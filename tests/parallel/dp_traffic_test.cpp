@@ -187,8 +187,8 @@ struct Volume {
 class TrafficVolume : public testing::TestWithParam<Volume> {};
 
 /// Of P elements in a step of m microbatches, weights w bytes or 17/16, gradients 4 or 17/16. Without nodes: as ever,
-/// with these bytes. With nodes of k ranks: weights once from all d ranks, 2 m - 1 times from the k; gradients P inside
-/// the node and P / k between nodes.
+/// with these bytes. With nodes of k ranks: weights of stage 3 once from all d ranks, 2 m - 1 times from the k;
+/// gradients P inside the node and P / k between nodes.
 TEST_P(TrafficVolume, IsThatOfTheFormula) {
   const auto& [layout, o, m] = GetParam();
   run_local_ranks(layout.ranks(), [&, m = m](Communicator& world, int rank) {
@@ -204,8 +204,9 @@ TEST_P(TrafficVolume, IsThatOfTheFormula) {
     const i64 weights = o.weights ? bytes : p;
     const i64 gathers = o.stage == 3 ? 2 * m : 1, reductions = o.stage == 1 ? 1 : m;
     const bool has_nodes = k > 1;
-    EXPECT_EQ((*r.shard)[CommOp::AllGather].bytes, (has_nodes ? 1 : gathers) * sent(weights, d));
-    EXPECT_EQ((*r.node)[CommOp::AllGather].bytes, has_nodes ? (gathers - 1) * sent(weights, k) : 0);
+    const bool has_copy = has_nodes && o.stage == 3;
+    EXPECT_EQ((*r.shard)[CommOp::AllGather].bytes, (has_copy ? 1 : gathers) * sent(weights, d));
+    EXPECT_EQ((*r.node)[CommOp::AllGather].bytes, has_copy ? (gathers - 1) * sent(weights, k) : 0);
     EXPECT_EQ((*r.shard)[CommOp::ReduceScatter].bytes, o.gradients ? 0 : reductions * sent(p, d));
     EXPECT_EQ((*r.shard)[CommOp::AllToAll].bytes, o.gradients && !has_nodes ? reductions * sent(bytes, d) : 0);
     EXPECT_EQ((*r.node)[CommOp::AllToAll].bytes, o.gradients && has_nodes ? reductions * sent(bytes, k) : 0);
@@ -220,7 +221,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Volume{{3, 1}, {2, false, true, true}, 2}, Volume{{4, 1}, {3, true, true, true}, 2},
                     Volume{{4, 1, 2}, {3, true, false, false}, 1}, Volume{{4, 1, 2}, {3, false, false, false}, 3},
                     Volume{{4, 1, 2}, {3, true, true, true}, 2}, Volume{{4, 2, 2}, {3, true, true, true}, 1},
-                    Volume{{8, 1, 4}, {3, true, false, true}, 1}));
+                    Volume{{8, 1, 4}, {3, true, false, true}, 1}, Volume{{4, 1, 2}, {1, true, true, true}, 1},
+                    Volume{{6, 1, 3}, {1, false, false, true}, 2}, Volume{{4, 2, 2}, {2, true, true, true}, 2}));
 
 /// The second copy changes where weights come from and nothing else.
 TEST(NodeCopy, GivesTheWeightsThatAreNow) {

@@ -220,11 +220,11 @@ class RandomTraining {
   void draw_traffic() {
     ParallelConfig& p = config_.parallel;
     const i64 shards = dp_ * p.context_parallel_size / p.num_distributed_optimizer_instances;
-    const bool has_nodes = p.zero_stage == 3 && shards > 2 && shards % 2 == 0;
-    p.zero_hpz_partition_size = has_nodes ? pick<i64>("zero_hpz_partition_size", {1, 2}) : 1;
     const bool may_pack = p.zero_stage > 0 && config_.model.moe.num_experts == 0;
     p.zero_quantized_weights = may_pack && pick("zero_quantized_weights", {false, false, true});
     p.zero_quantized_gradients = may_pack && pick("zero_quantized_gradients", {false, false, true});
+    const bool has_nodes = (p.zero_stage == 3 || p.zero_quantized_gradients) && shards > 2 && shards % 2 == 0;
+    p.zero_hpz_partition_size = has_nodes ? pick<i64>("zero_hpz_partition_size", {1, 2}) : 1;
     const bool may_factorize =
         p.zero_stage < 2 && !p.zero_quantized_gradients && dtype_ != DType::F16 && config_.model.moe.num_experts == 0;
     p.power_sgd_rank = may_factorize ? pick<i64>("power_sgd_rank", {0, 0, 0, 2}) : 0;

@@ -478,6 +478,14 @@ TEST(PlannedMemoryOfLessTraffic, IsThePeak) {
       {.name = "no_overlap", .dp = 2, .zero_stage = 3, .overlaps = false, .quantized_weights = true},
       {.name = "zero1", .dp = 2, .zero_stage = 1, .quantized_weights = true, .quantized_gradients = true},
       {.name = "zero2", .dp = 2, .zero_stage = 2, .quantized_gradients = true},
+      {.name = "by_nodes", .dp = 4, .zero_stage = 1, .hpz = 2, .quantized_gradients = true},
+      {.name = "zero2_by_nodes", .dp = 4, .zero_stage = 2, .hpz = 2, .quantized_gradients = true},
+      {.name = "zero3_by_nodes",
+       .dp = 4,
+       .zero_stage = 3,
+       .hpz = 2,
+       .quantized_weights = true,
+       .quantized_gradients = true},
       {.name = "factors", .dp = 2, .zero_stage = 1, .power_sgd_rank = 4}};
   for (const DType dtype : {DType::F32, DType::BF16}) {
     for (const RunLayout& layout : layouts) {

@@ -37,7 +37,12 @@ TEST(TrafficConfig, AllThatContradictsTheStageIsNamed) {
                                    HasSubstr("zero_quantized_weights = true has no meaning with zero_stage = 0"),
                                    HasSubstr("zero_quantized_gradients = true has no meaning with zero_stage = 0")));
   config.parallel.zero_stage = 2;
+  config.parallel.zero_quantized_gradients = false;
   EXPECT_THAT(layout_problems(config, 4), ElementsAre(HasSubstr("zero_hpz_partition_size = 2 has no meaning with")));
+  config.parallel.zero_quantized_gradients = true;
+  EXPECT_THAT(layout_problems(config, 4), IsEmpty());  // of the sums of gradients it makes two steps
+  EXPECT_THAT(run_plan(config, 4), HasSubstr("summed by every 2 of these ranks first\n"));
+  EXPECT_THAT(run_plan(config, 4), Not(HasSubstr("second copy")));
   config.parallel.zero_stage = 3;
   EXPECT_THAT(layout_problems(config, 4), IsEmpty());
 }
