@@ -110,20 +110,30 @@ std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& sess
   return lock;
 }
 
-std::string keep_tokenizer(const Config& config, Session& session) {
-  if (config.data.tokenizer_model.empty() || config.checkpoint.save.empty()) return "";
+std::string tokenizer_checksum(const Config& config, Session& session) {
+  const std::string& path = config.data.tokenizer_model;
   std::string checksum;
   Communicator& world = session.parallel.world;
   run_together(world, [&] {
-    if (world.rank() != 0) return std::string();
-    const std::string model = read_tokenizer_file(config.data.tokenizer_model);
-    const Path kept = saved_tokenizer(config.checkpoint.save);
-    remove_unfinished(kept);
-    if (!std::filesystem::exists(kept) || read_text_file(kept) != model) write_file_atomic(kept, model);
-    checksum = checksum_of(model);
+    if (world.rank() == 0 && !path.empty()) checksum = checksum_of(read_tokenizer_file(path));
     return std::string();
   });
   return checksum;
+}
+
+void keep_tokenizer(const Config& config, Session& session, const std::string& checksum) {
+  const std::string& path = config.data.tokenizer_model;
+  if (path.empty() || config.checkpoint.save.empty()) return;
+  Communicator& world = session.parallel.world;
+  run_together(world, [&] {
+    if (world.rank() != 0) return std::string();
+    const std::string model = read_tokenizer_file(path);
+    check_input(checksum_of(model) == checksum, path, ": has changed while this run started");
+    const Path kept = saved_tokenizer(config.checkpoint.save);
+    remove_unfinished(kept);
+    if (!std::filesystem::exists(kept) || read_text_file(kept) != model) write_file_atomic(kept, model);
+    return std::string();
+  });
 }
 
 RunState run_state(const Config& config, const TrainingState& state, const TrainingProgress& progress) {
@@ -180,6 +190,11 @@ void restore_counters(const Config& config, TrainingState& state, const Checkpoi
 
 Path saved_tokenizer(const Path& checkpoint_folder) {
   return checkpoint_folder / "tokenizer.model";
+}
+
+Path tokenizer_of(const Path& checkpoint, const Config& config) {
+  const Path beside = saved_tokenizer(std::filesystem::absolute(checkpoint).parent_path());
+  return std::filesystem::exists(beside) ? beside : Path(config.data.tokenizer_model);
 }
 
 }  // namespace mcpp

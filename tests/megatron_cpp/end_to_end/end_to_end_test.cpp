@@ -77,6 +77,23 @@ TEST_F(UserJourney, AConfigurationStartsFromACheckpoint) {
   EXPECT_CONTAINS(run(other).err, "another tokenizer");
 }
 
+TEST_F(UserJourney, NothingIsMadeOfACheckpointWithAnotherTokenizer) {
+  train("run");
+  const Words upcycle{"checkpoint", "upcycle", at("run"), at("experts"), "--num_experts=2", "--moe_layer_freq=1"};
+  const Words export_hf{"checkpoint", "export-hf", at("run"), at("hf")};
+  const std::string own = "--tokenizer_model=" + (root() / "tokenizer.model").string();
+  make_tokenizer(at("run/tokenizer.model"), 399);
+  for (const Words& words : {upcycle, export_hf}) {
+    const Outcome refused = run(words);
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_CONTAINS(refused.err, at("run/tokenizer.model") + ": is not the tokenizer that this model was trained with");
+    EXPECT_FALSE(std::filesystem::exists(words[3])) << words[3];
+    good(plus(words, own));
+  }
+  EXPECT_TRUE(read_text_file(at("experts/tokenizer.model")) == read_text_file(root() / "tokenizer.model"));
+  EXPECT_TRUE(std::filesystem::exists(at("hf/tokenizer.json")));
+}
+
 TEST_F(UserJourney, GenerationSaysWhatItDoesWithThePrompt) {
   train("run");
   const Words generate{"generate", str("--load=", at("run")), "--max_new_tokens=5", "--temperature=0"};
