@@ -240,7 +240,8 @@ Path sound_tokenizer(const std::string& given, const CheckpointReader& reader, c
   const std::string& trained_with = reader.state().tokenizer_checksum;
   if (given.empty() && !std::filesystem::exists(path)) {
     if (!trained_with.empty())
-      log.warn(str(reader.directory().string(), ": its tokenizer is gone, and left out; give it as --tokenizer_model"));
+      log.warn(str(reader.directory().string(),
+                   ": has no tokenizer beside it, so none is written; give it as --tokenizer_model"));
     return "";
   }
   open_tokenizer(path, trained_with, config.model);

@@ -34,7 +34,7 @@ struct TrainingProgress {
 /// by rank 0 while the run lasts; nothing on other ranks, or when checkpoint.save is empty.
 std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& session, const Log& log);
 
-/// The checksum of the run's tokenizer ("" on other ranks than 0 and without a tokenizer).
+/// The checksum of the tokenizer of the run's text ("" on other ranks than 0, and when nothing says which it is).
 std::string tokenizer_checksum(const Config& config, Session& session);
 /// Leaves the tokenizer, which must have that checksum still, beside the checkpoints, so that they can be used by
 /// themselves. Done once, at the start: saving does not depend on the original file. But not before the run is accepted

@@ -15,6 +15,14 @@ void resolve_vocabulary(Config& config, const Log& log);
 /// ("" = nobody knows), or has more pieces than the model, whose numbers would then mean nothing.
 Tokenizer open_tokenizer(const Path& path, const std::string& trained_with, const ModelConfig& model);
 
+/// Which tokenizer the ids are of that a run reads, by the checksum of its file.
+struct TokenizerSource {
+  std::string file;  ///< that says so: data.tokenizer_model, or else the .json of the first dataset that has one
+  std::string checksum;
+};
+/// Empty when nothing says it. BadInput when data.tokenizer_model cannot be read.
+TokenizerSource tokenizer_source(const DataConfig& data);
+
 /// Opens every dataset as a training would, and says how many samples each split has. Nothing when no dataset is named.
 void check_data(const Config& config, const World& world, const Log& log);
 

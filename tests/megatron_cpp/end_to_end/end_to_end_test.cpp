@@ -75,6 +75,14 @@ TEST_F(UserJourney, AConfigurationStartsFromACheckpoint) {
   Words other = tune;
   other[3] = "--data.tokenizer_model=" + at("other.model");
   EXPECT_CONTAINS(run(other).err, "another tokenizer");
+  // So would a dataset that it made, whose file is then the only one to say so.
+  good({"preprocess", str("--input=", (root() / "train.txt").string()), "--output_prefix=" + at("other"),
+        "--tokenizer_model=" + at("other.model"), "--text_document=paragraph"});
+  other.erase(other.begin() + 3);
+  EXPECT_CONTAINS(good(other), "starting from the weights of");
+  other[2] = "--data.data_path=" + at("other_text_document");
+  EXPECT_CONTAINS(run(other).err, "another tokenizer than that of " + at("other_text_document.json"));
+  EXPECT_CONTAINS(good(plus(other, "--checkpoint.accept_change=data.tokenizer_model")), "accepted: ");
 }
 
 TEST_F(UserJourney, NothingIsMadeOfACheckpointWithAnotherTokenizer) {
