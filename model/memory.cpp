@@ -350,6 +350,7 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup&
 
 MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
                                const RankShare& share, const RankParameters& parameters) {
+  check_countable(config, setup.tokens(config));
   MemoryEstimate sum = kept_memory(setup, states, share, share.shards, parameters.dense);
   const MemoryEstimate experts = kept_memory(setup, states, share, share.expert_shards, parameters.experts);
   sum.params += experts.params, sum.grads += experts.grads;

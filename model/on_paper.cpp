@@ -1,5 +1,10 @@
 #include "model/on_paper.h"
 
+#include <algorithm>
+#include <cmath>
+
+#include "base/strings.h"
+
 namespace mcpp {
 namespace {
 
@@ -39,7 +44,41 @@ class PaperGroup final : public Communicator {
   int size_;
 };
 
+/// With all that is kept of each of these, and of the microbatches that are under way together, the bytes are counted
+/// in 64 bits; and no machines have room for them.
+const double kMostWeights = std::exp2(56), kMostActivations = std::exp2(53);
+
+/// About as many as the model has, and rather more.
+double rough_weights(const ModelConfig& c) {
+  const auto real = [](i64 number) { return static_cast<double>(number); };
+  const double width = real(c.hidden_size), heads = real(c.num_attention_heads) * real(c.head_dim());
+  const double experts = real(c.moe.num_experts) * real(c.moe_ffn()) + real(c.moe.shared_expert_intermediate_size);
+  const double layer = width * (4 * heads + 3 * std::max(real(c.ffn()), experts));
+  return real(c.num_layers) * layer + width * (2 * real(c.padded_vocab_size()) + real(c.max_positions()));
+}
+
+/// About as many numbers as are kept of each token, and rather more.
+double rough_activations(const ModelConfig& c) {
+  const auto real = [](i64 number) { return static_cast<double>(number); };
+  const double heads = real(c.num_attention_heads) * real(c.head_dim());
+  const double mlp = std::max(real(c.ffn()), real(c.moe.router_topk) * real(c.moe_ffn()));
+  return real(c.num_layers) * (8 * real(c.hidden_size) + 4 * heads + 4 * mlp) + 3 * real(c.padded_vocab_size());
+}
+
 }  // namespace
+
+void check_countable(const ModelConfig& config, i64 tokens) {
+  const auto check = [](double numbers, double most, const std::string& what) {
+    if (numbers > most)
+      fail(ExitCode::OutOfMemory, "not enough memory for this model: ", what, " are about ", human_count(numbers),
+           " numbers, more than any machine has room for");
+  };
+  check(rough_weights(config), kMostWeights,
+        str("weights of model.num_layers = ", config.num_layers, ", hidden_size = ", config.hidden_size,
+            ", ffn_hidden_size = ", config.ffn(), ", num_experts = ", config.moe.num_experts));
+  check(static_cast<double>(tokens) * rough_activations(config), kMostActivations,
+        str("activations of a microbatch of ", tokens, " tokens in ", config.num_layers, " layers"));
+}
 
 Paper::Paper(i64 tensor_parallel)
     : device_(std::make_unique<PaperDevice>()), tp_(std::make_unique<PaperGroup>(static_cast<int>(tensor_parallel))) {}
@@ -47,6 +86,7 @@ Paper::Paper(i64 tensor_parallel)
 Paper::~Paper() = default;
 
 ModelContext Paper::context(const ModelConfig& config) {
+  check_countable(config);
   return {.config = config, .recompute = {}, .device = *device_, .tp = *tp_};
 }
 

@@ -19,12 +19,17 @@ class Paper {
   Paper(const Paper&) = delete;
   Paper& operator=(const Paper&) = delete;
 
+  /// Throws OutOfMemory for a model of which there is too much to count (check_countable()).
   ModelContext context(const ModelConfig& config);
 
  private:
   std::unique_ptr<Device> device_;
   std::unique_ptr<Communicator> tp_;
 };
+
+/// Throws OutOfMemory when a model has so many weights, or so much of `tokens` tokens goes through it, that 64 bits do
+/// not hold the bytes of it: what would be counted of it has no meaning.
+void check_countable(const ModelConfig& config, i64 tokens = 0);
 
 /// Calls f on every parameter of the whole model, as one rank would hold it, in the order of GPTModel::visit(). Takes
 /// the memory of one layer's description at a time, whatever the sizes are.

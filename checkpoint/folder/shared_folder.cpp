@@ -54,6 +54,10 @@ void check_outside_checkpoints(const Path& folder) {
   }
 }
 
+void check_file_outside_checkpoints(const Path& file) {
+  check_outside_checkpoints(std::filesystem::absolute(file).parent_path());
+}
+
 void check_writable(const Path& folder) {
   const Path path = folder / str(".probe-", process_tag());
   constexpr std::array<std::byte, kProbeBytes> kPage{};

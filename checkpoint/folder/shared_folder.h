@@ -17,5 +17,7 @@ void check_writable(const Path& folder);
 /// BadInput when the folder, which need not exist yet, is a checkpoint or lies in one: what is there and not in the
 /// manifest would count as damage.
 void check_outside_checkpoints(const Path& folder);
+/// The same for the folder of a file that a command is about to write.
+void check_file_outside_checkpoints(const Path& file);
 
 }  // namespace mcpp

@@ -17,6 +17,7 @@
 #include "megatron_cpp/resume/loading.h"
 #include "megatron_cpp/resume/upcycle.h"
 #include "megatron_cpp/setup/version.h"
+#include "megatron_cpp/setup/vocabulary.h"
 
 namespace mcpp {
 namespace {
@@ -85,6 +86,7 @@ struct ImportOptions {
 struct ExportOptions {
   std::string load;
   std::string folder;
+  std::string tokenizer_model;
   std::string precision;
   std::string model_type;
 
@@ -92,6 +94,7 @@ struct ExportOptions {
   static void fields(Self& self, Visitor& visit) {
     visit("load", self.load, "a checkpoint, or a folder of checkpoints: then its newest good one");
     visit("folder", self.folder, "folder to write config.json and safetensors in");
+    visit("tokenizer_model", self.tokenizer_model, "a tokenizer's file; empty = the one saved beside the checkpoints");
     visit("precision", self.precision, "fp32, bf16 or fp16; empty = as in the checkpoint");
     visit("model_type", self.model_type,
           "llama, phi3 and so on, where several can express the model; empty = the first that can");
@@ -101,6 +104,7 @@ struct ExportOptions {
 struct UpcycleOptions {
   std::string load;
   std::string save;
+  std::string tokenizer_model;
   i64 seed = TrainingConfig{}.seed;
   MoeConfig moe;
 
@@ -108,6 +112,7 @@ struct UpcycleOptions {
   static void fields(Self& self, Visitor& visit) {
     visit("load", self.load, "a checkpoint of a dense model, or a folder of checkpoints: then its newest good one");
     visit("save", self.save, "folder to write the checkpoint in");
+    visit("tokenizer_model", self.tokenizer_model, "a tokenizer's file; empty = the one saved beside the checkpoints");
     visit("seed", self.seed, "of the routers' weights, which are drawn", at_least(0));
     MoeConfig::fields(self.moe, visit);
   }
@@ -228,6 +233,21 @@ ModelConfig with_experts(const Config& dense, const MoeConfig& moe) {
   return model;
 }
 
+/// The file of the tokenizer of a checkpoint: `given`, unless that is "", or its own; "", with a warning where it had
+/// one, when there is none. BadInput for one that it was not trained with.
+Path sound_tokenizer(const std::string& given, const CheckpointReader& reader, const Config& config, const Log& log) {
+  const Path path = given.empty() ? tokenizer_of(reader.directory(), config) : Path(given);
+  const std::string& trained_with = reader.state().tokenizer_checksum;
+  if (given.empty() && !std::filesystem::exists(path)) {
+    if (!trained_with.empty())
+      log.warn(str(reader.directory().string(),
+                   ": has no tokenizer beside it, so none is written; give it as --tokenizer_model"));
+    return "";
+  }
+  open_tokenizer(path, trained_with, config.model);
+  return path;
+}
+
 ExitCode upcycle(Arguments args, Log& log) {
   const Usage usage{
       .command = "megatron_cpp checkpoint upcycle",
@@ -243,15 +263,13 @@ ExitCode upcycle(Arguments args, Log& log) {
   CheckpointReader reader(checkpoint);
   Config config = parse_config(reader.state().config, checkpoint.string() + "/config");
   config.model = with_experts(config, options.moe);
+  const Path tokenizer = sound_tokenizer(options.tokenizer_model, reader, config, log);
   CpuDevice device;
   const auto weights = mcpp::upcycle(reader, config.model, static_cast<u64>(options.seed), device);
   const FolderLock lock(options.save, log);
   RunState state;
-  const Path tokenizer = saved_tokenizer(std::filesystem::absolute(checkpoint).parent_path());
-  if (std::filesystem::exists(tokenizer)) {
-    write_file_atomic(saved_tokenizer(options.save), read_text_file(tokenizer));
-    state.tokenizer_checksum = reader.state().tokenizer_checksum;
-  }
+  state.tokenizer_checksum = reader.state().tokenizer_checksum;
+  if (!tokenizer.empty()) write_file_atomic(saved_tokenizer(options.save), read_tokenizer_file(tokenizer));
   state.config = print_config(config);
   state.program_version = version_text();
   const auto world = make_self_communicator();
@@ -306,11 +324,10 @@ ExitCode export_hf(Arguments args, Log& log) {
   CheckpointReader reader(checkpoint);
   reader.set_listener(shown_reading(log, "exporting"));
   const Config config = parse_config(reader.state().config, checkpoint.string() + "/config");
-  const Path tokenizer = saved_tokenizer(std::filesystem::absolute(checkpoint).parent_path());
   export_huggingface(options.folder, config.model, reader,
                      {.dtype = dtype_option(options.precision),
                       .model_type = options.model_type,
-                      .tokenizer_model = std::filesystem::exists(tokenizer) ? tokenizer : Path()});
+                      .tokenizer_model = sound_tokenizer(options.tokenizer_model, reader, config, log)});
   log.info(str("wrote ", options.folder));
   return ExitCode::Done;
 }

@@ -1,4 +1,5 @@
 // megatron_cpp data verify|show|merge.
+#include "checkpoint/folder/shared_folder.h"
 #include "data/parts/merge.h"
 #include "data/prepare/verify.h"
 #include "megatron_cpp/commands/commands.h"
@@ -53,6 +54,7 @@ ExitCode merge(Arguments args, Log& log) {
                     .required = {"prefix", "output_prefix"}};
   MergeOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  check_file_outside_checkpoints(options.output_prefix);
   const PreprocessOutput output = merge_datasets(options.prefix, options.output_prefix, log);
   log.info(str(output.prefix, ": ", output.info.documents, " documents, ", output.info.tokens, " tokens"));
   return ExitCode::Done;

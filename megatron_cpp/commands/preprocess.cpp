@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "checkpoint/folder/exchange.h"
+#include "checkpoint/folder/shared_folder.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/options.h"
 #include "megatron_cpp/prepare/shared_preprocess.h"
@@ -36,6 +37,7 @@ ExitCode preprocess_command(Arguments args, Log& log, const World& world) {
       .required = {"input", "output_prefix", "tokenizer_model"}};
   PreprocessOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  check_file_outside_checkpoints(options.output_prefix);
   check_same_on_ranks("command line", join(args, "\n"), world.ranks, "give every rank the same arguments");
   const PreprocessResult result = preprocess(options, world, log);
   for (const PreprocessOutput& output : result.outputs) {

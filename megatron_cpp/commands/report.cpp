@@ -4,6 +4,7 @@
 #include "base/number_text.h"
 #include "base/strings.h"
 #include "checkpoint/folder/folder.h"
+#include "checkpoint/folder/shared_folder.h"
 #include "checkpoint/load/reader.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/options.h"
@@ -68,6 +69,7 @@ std::vector<Path> find_metrics(const ReportOptions& options) {
   if (std::filesystem::is_directory(options.output, error))
     problems.push_back(str("--output=", options.output, ": is a folder; name a file in it"));
   check_input(problems.empty(), join(problems, "\n"));
+  check_file_outside_checkpoints(options.output);
   return files;
 }
 

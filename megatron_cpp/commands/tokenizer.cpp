@@ -9,6 +9,7 @@
 #include <iterator>
 #include <sstream>
 
+#include "checkpoint/folder/shared_folder.h"
 #include "data/prepare/tokenizer_training.h"
 #include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/commands/commands.h"
@@ -75,6 +76,7 @@ ExitCode train(Arguments args, Log& log) {
       .required = {"input", "output"}};
   TokenizerOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  check_file_outside_checkpoints(options.output);
   train_tokenizer(options, log);
   log.info(str(options.output, ": ", Tokenizer(options.output).vocab_size(), " pieces"));
   return ExitCode::Done;
@@ -144,6 +146,7 @@ ExitCode convert(Arguments args, Log& log) {
                     .required = {"model", "output"}};
   ConvertOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
+  check_file_outside_checkpoints(options.output);
   write_file_atomic(options.output, convert_to_tokenizer_json(options.model, rules_of(options.pre_tokenizer)));
   log.info(str("wrote ", options.output, ": ", Tokenizer(options.output).vocab_size(), " pieces"));
   return ExitCode::Done;

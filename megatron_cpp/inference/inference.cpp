@@ -8,6 +8,7 @@
 #include "megatron_cpp/resume/loading.h"
 #include "megatron_cpp/setup/memory_check.h"
 #include "megatron_cpp/setup/model_provider.h"
+#include "megatron_cpp/setup/vocabulary.h"
 
 namespace mcpp {
 namespace {
@@ -63,8 +64,7 @@ std::optional<Damage> InferenceModel::make_model(CheckpointReader& reader) {
 
 Path InferenceModel::tokenizer_path() const {
   if (!options_.tokenizer_model.empty()) return options_.tokenizer_model;
-  const Path beside = saved_tokenizer(std::filesystem::absolute(checkpoint_).parent_path());
-  return std::filesystem::exists(beside) ? beside : Path(config_.data.tokenizer_model);
+  return tokenizer_of(checkpoint_, config_);
 }
 
 std::string InferenceModel::tokenizer_checksum() const {
@@ -76,13 +76,7 @@ std::string InferenceModel::tokenizer_checksum() const {
 Tokenizer InferenceModel::tokenizer() const {
   const Path path = tokenizer_path();
   check_input(!path.empty(), "the checkpoint has no tokenizer beside it; give --tokenizer_model");
-  Tokenizer tokenizer(path);
-  check_input(tokenizer_checksum_.empty() || tokenizer.checksum() == tokenizer_checksum_, path.string(),
-              ": is not the tokenizer that this model was trained with (checksum ", tokenizer.checksum(),
-              ", trained with ", tokenizer_checksum_, ")");
-  check_input(tokenizer.vocab_size() <= config_.model.vocab_size, path.string(), ": has ", tokenizer.vocab_size(),
-              " pieces, the model only ", config_.model.vocab_size);
-  return tokenizer;
+  return open_tokenizer(path, tokenizer_checksum_, config_.model);
 }
 
 }  // namespace mcpp

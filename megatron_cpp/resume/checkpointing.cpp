@@ -10,6 +10,7 @@
 #include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/config/config_compare.h"
 #include "megatron_cpp/setup/version.h"
+#include "megatron_cpp/setup/vocabulary.h"
 
 namespace mcpp {
 namespace {
@@ -49,14 +50,14 @@ std::string checksum_of(const std::string& text) {
 
 /// The file's name alone is no proof that the run spells its text as before.
 void check_same_tokenizer(const Config& config, const RunState& run, const std::string& checkpoint, const Log& log) {
-  const std::string& path = config.data.tokenizer_model;
-  if (path.empty() || run.tokenizer_checksum.empty()) return;
-  const std::string checksum = checksum_of(read_tokenizer_file(path));
-  if (checksum == run.tokenizer_checksum) return;
+  const auto [file, checksum] = tokenizer_source(config.data);
+  if (checksum.empty() || run.tokenizer_checksum.empty() || checksum == run.tokenizer_checksum) return;
   const std::string change = str("(checksum ", run.tokenizer_checksum, ", now ", checksum, ")");
   const bool is_accepted = std::ranges::count(config.checkpoint.accept_change, "data.tokenizer_model") > 0;
-  check_input(is_accepted, checkpoint, ": was trained with another tokenizer than ", path, " ", change,
-              "; name the one it was trained with, or accept the change with "
+  const bool is_named = !config.data.tokenizer_model.empty();
+  check_input(is_accepted, checkpoint, ": was trained with another tokenizer than ", is_named ? "" : "that of ", file,
+              " ", change, is_named ? "; name" : "; preprocess the text again with",
+              " the one it was trained with, or accept the change with "
               "--checkpoint.accept_change=data.tokenizer_model");
   log.info(str("accepted: data.tokenizer_model: another tokenizer ", change));
 }
@@ -110,20 +111,29 @@ std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& sess
   return lock;
 }
 
-std::string keep_tokenizer(const Config& config, Session& session) {
-  if (config.data.tokenizer_model.empty() || config.checkpoint.save.empty()) return "";
+std::string tokenizer_checksum(const Config& config, Session& session) {
   std::string checksum;
   Communicator& world = session.parallel.world;
   run_together(world, [&] {
-    if (world.rank() != 0) return std::string();
-    const std::string model = read_tokenizer_file(config.data.tokenizer_model);
-    const Path kept = saved_tokenizer(config.checkpoint.save);
-    remove_unfinished(kept);
-    if (!std::filesystem::exists(kept) || read_text_file(kept) != model) write_file_atomic(kept, model);
-    checksum = checksum_of(model);
+    if (world.rank() == 0) checksum = tokenizer_source(config.data).checksum;
     return std::string();
   });
   return checksum;
+}
+
+void keep_tokenizer(const Config& config, Session& session, const std::string& checksum) {
+  const std::string& path = config.data.tokenizer_model;
+  if (path.empty() || config.checkpoint.save.empty()) return;
+  Communicator& world = session.parallel.world;
+  run_together(world, [&] {
+    if (world.rank() != 0) return std::string();
+    const std::string model = read_tokenizer_file(path);
+    check_input(checksum_of(model) == checksum, path, ": has changed while this run started");
+    const Path kept = saved_tokenizer(config.checkpoint.save);
+    remove_unfinished(kept);
+    if (!std::filesystem::exists(kept) || read_text_file(kept) != model) write_file_atomic(kept, model);
+    return std::string();
+  });
 }
 
 RunState run_state(const Config& config, const TrainingState& state, const TrainingProgress& progress) {
@@ -180,6 +190,11 @@ void restore_counters(const Config& config, TrainingState& state, const Checkpoi
 
 Path saved_tokenizer(const Path& checkpoint_folder) {
   return checkpoint_folder / "tokenizer.model";
+}
+
+Path tokenizer_of(const Path& checkpoint, const Config& config) {
+  const Path beside = saved_tokenizer(std::filesystem::absolute(checkpoint).parent_path());
+  return std::filesystem::exists(beside) ? beside : Path(config.data.tokenizer_model);
 }
 
 }  // namespace mcpp

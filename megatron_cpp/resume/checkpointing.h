@@ -34,9 +34,12 @@ struct TrainingProgress {
 /// by rank 0 while the run lasts; nothing on other ranks, or when checkpoint.save is empty.
 std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& session, const Log& log);
 
-/// Leaves the tokenizer beside the checkpoints, so that they can be used by themselves, and returns its checksum ("" on
-/// other ranks than 0 and without a tokenizer). Done once, at the start: saving does not depend on the original file.
-std::string keep_tokenizer(const Config& config, Session& session);
+/// The checksum of the tokenizer of the run's text ("" on other ranks than 0, and when nothing says which it is).
+std::string tokenizer_checksum(const Config& config, Session& session);
+/// Leaves the tokenizer, which must have that checksum still, beside the checkpoints, so that they can be used by
+/// themselves. Done once, at the start: saving does not depend on the original file. But not before the run is accepted
+/// as the one of these checkpoints: a tokenizer that is refused must not take the place of theirs.
+void keep_tokenizer(const Config& config, Session& session, const std::string& checksum);
 
 /// All that a checkpoint of a training says beside its tensors, but what it read: tokenizer and datasets.
 RunState run_state(const Config& config, const TrainingState& state, const TrainingProgress& progress);
@@ -52,5 +55,7 @@ void restore_counters(const Config& config, TrainingState& state, const Checkpoi
 
 /// Where a run leaves its tokenizer: in the folder of its checkpoints.
 Path saved_tokenizer(const Path& checkpoint_folder);
+/// The tokenizer of a checkpoint: beside it, or else where its configuration has it, "" when that names none.
+Path tokenizer_of(const Path& checkpoint, const Config& config);
 
 }  // namespace mcpp

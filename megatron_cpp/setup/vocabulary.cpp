@@ -5,7 +5,7 @@
 
 #include "base/number_text.h"
 #include "data/read/dataset_info.h"
-#include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/setup/dataset_provider.h"
 #include "megatron_cpp/setup/shared_index.h"
 
@@ -90,6 +90,28 @@ void resolve_vocabulary(Config& config, const Log& log) {
   for (const std::string& prefix : datasets) check_dataset(prefix, config, tokenizer ? &*tokenizer : nullptr);
   check_same_tokenizer(datasets);
   resolve_eod(config.data, config.model.vocab_size, tokenizer ? &*tokenizer : nullptr);
+}
+
+TokenizerSource tokenizer_source(const DataConfig& data) {
+  if (const std::string& path = data.tokenizer_model; !path.empty()) {
+    const std::string content = read_tokenizer_file(path);
+    return {.file = path, .checksum = checksum_hex(std::as_bytes(std::span(content)))};
+  }
+  for (const std::string& prefix : prefixes(data)) {
+    if (const auto info = read_dataset_info(prefix); info && !info->tokenizer_checksum.empty())
+      return {.file = info_path(prefix).string(), .checksum = info->tokenizer_checksum};
+  }
+  return {};
+}
+
+Tokenizer open_tokenizer(const Path& path, const std::string& trained_with, const ModelConfig& model) {
+  Tokenizer tokenizer(path);
+  check_input(trained_with.empty() || tokenizer.checksum() == trained_with, path.string(),
+              ": is not the tokenizer that this model was trained with (checksum ", tokenizer.checksum(),
+              ", trained with ", trained_with, "); give that one as --tokenizer_model");
+  check_input(tokenizer.vocab_size() <= model.vocab_size, path.string(), ": has ", tokenizer.vocab_size(),
+              " pieces, the model only ", model.vocab_size);
+  return tokenizer;
 }
 
 void check_data(const Config& config, const World& world, const Log& log) {

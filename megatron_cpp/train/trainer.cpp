@@ -50,7 +50,7 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
                .flops = flops_per_batch(config_.model, 1),
                .peak_tflops = peak_tflops(config, *session.device),
                .devices = session.parallel.world.size()}),
-      sources_{.tokenizer_checksum = keep_tokenizer(config, session),
+      sources_{.tokenizer_checksum = tokenizer_checksum(config, session),
                .datasets = identify_datasets(config, session.parallel.world)},
       state_(model_provider(config, session), config_.optimizer, layout_provider(config, session)),
       statistics_(std::cref(config_.logging), state_, session.parallel.world, [this](i64 i) { return is_told(i); }),
@@ -63,6 +63,7 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
       validation_(config, datasets_, session, state_, watch_, metrics_, tensorboard_, log),
       metrics_(is_first_rank() ? config_.metrics_path() : Path(), progress_.iteration, log),
       rank_reports_(std::cref(config_.logging), session, log, predicted) {
+  keep_tokenizer(config, session, sources_.tokenizer_checksum);
   tensorboard_.begin({.iteration = progress_.iteration, .consumed_samples = progress_.consumed_samples}, metrics_);
   state_.set_watch(&watch_);
   saver_.set_listener([this](i64 iteration, const std::string& text) {

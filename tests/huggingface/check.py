@@ -164,10 +164,16 @@ class Check:
         """A folder of transformers, imported and exported again, is the same model to it."""
         folder = self.scratch / "round_trip" / original.name
         self.run("checkpoint", "import-hf", f"{original}", f"--save={folder}/run")
-        model_type = json.loads((original / "config.json").read_text())["model_type"]
+        config = json.loads((original / "config.json").read_text())
+        model_type = config["model_type"]
         self.run("checkpoint", "export-hf", f"{folder}/run", f"{folder}/exported", f"--model_type={model_type}")
         self.expect((folder / "exported" / "model.safetensors").read_bytes() ==
                     (original / "model.safetensors").read_bytes(), original.name, "has other weights after a round trip")
+        # transformers 4 passes over rope_parameters, in which 5 writes what it knows as rope_scaling and rope_theta.
+        written = config["transformers_version"]
+        if int(written.split(".")[0]) > int(transformers.__version__.split(".")[0]):
+            print(original.name, "done, weights only: made by transformers", written, flush=True)
+            return
         tokens = torch.arange(100)[None] * 7 % 32
         logits = [transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)(tokens).logits
                   for path in (original, folder / "exported")]

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/errors.h"
+
 namespace mcpp {
 namespace {
 
@@ -52,6 +54,20 @@ TEST(OnPaper, SizeIsNoMatter) {
   i64 matrices = 0;
   visit_on_paper(config, [&](const Param& param) { matrices += !param.matrices.empty(); });
   EXPECT_EQ(matrices, 4 * config.num_layers);
+}
+
+// Of each of these the bytes are no number of 64 bits any more.
+TEST(OnPaper, WhatCannotBeCountedIsRefused) {
+  ModelConfig wide = config_of(true, false), experts = wide, usual = wide;
+  wide.num_layers = 100'000, wide.hidden_size = 1'000'000;
+  experts.moe.num_experts = 100'000, experts.ffn_hidden_size = 10'000'000, experts.hidden_size = 1'000'000;
+  experts.num_layers = 100;
+  const auto refusal = [](const std::function<void()>& f) { return test::error_with(ExitCode::OutOfMemory, f); };
+  const auto count = [](const ModelConfig& config) { visit_on_paper(config, [](const Param&) {}); };
+  EXPECT_CONTAINS(refusal([&] { count(wide); }), "num_layers = 100000, hidden_size = 1000000");
+  EXPECT_CONTAINS(refusal([&] { count(experts); }), "num_experts = 100000");
+  EXPECT_CONTAINS(refusal([&] { check_countable(usual, i64{1} << 50); }), "microbatch of 1125899906842624 tokens");
+  check_countable(usual, i64{1} << 30);
 }
 
 }  // namespace

@@ -184,7 +184,14 @@ TEST_F(BadInput, InNames) {
   train("run", {"--training.train_iters=4"});
   expect_refused(pretrain("run/iter_0000004"), {at("run/iter_0000004") + " is a checkpoint itself"});
   expect_refused(pretrain("run/iter_0000004/more"), {at("run/iter_0000004") + " is a checkpoint itself"});
-  expect_refused({"checkpoint", "export-hf", at("run"), at("run/iter_0000004/hf")}, {"is a checkpoint itself"});
+  const std::string inside = at("run/iter_0000004/x"), text = (root() / "train.txt").string();
+  for (const Words& words :
+       {Words{"checkpoint", "export-hf", at("run"), inside}, Words{"report", at("run"), "--output=" + inside},
+        Words{"tokenizer", "train", text, "--output=" + inside, "--vocab_size=400"},
+        Words{"preprocess", text, "--output_prefix=" + inside,
+              "--tokenizer_model=" + (root() / "tokenizer.model").string()},
+        Words{"data", "merge", dataset(), dataset(), "--output_prefix=" + inside}})
+    expect_refused(words, {"is a checkpoint itself"});
   EXPECT_CONTAINS(good({"checkpoint", "verify", at("run")}), "sound");
 }
 

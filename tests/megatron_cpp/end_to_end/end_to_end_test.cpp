@@ -75,6 +75,31 @@ TEST_F(UserJourney, AConfigurationStartsFromACheckpoint) {
   Words other = tune;
   other[3] = "--data.tokenizer_model=" + at("other.model");
   EXPECT_CONTAINS(run(other).err, "another tokenizer");
+  // So would a dataset that it made, whose file is then the only one to say so.
+  good({"preprocess", str("--input=", (root() / "train.txt").string()), "--output_prefix=" + at("other"),
+        "--tokenizer_model=" + at("other.model"), "--text_document=paragraph"});
+  other.erase(other.begin() + 3);
+  EXPECT_CONTAINS(good(other), "starting from the weights of");
+  other[2] = "--data.data_path=" + at("other_text_document");
+  EXPECT_CONTAINS(run(other).err, "another tokenizer than that of " + at("other_text_document.json"));
+  EXPECT_CONTAINS(good(plus(other, "--checkpoint.accept_change=data.tokenizer_model")), "accepted: ");
+}
+
+TEST_F(UserJourney, NothingIsMadeOfACheckpointWithAnotherTokenizer) {
+  train("run");
+  const Words upcycle{"checkpoint", "upcycle", at("run"), at("experts"), "--num_experts=2", "--moe_layer_freq=1"};
+  const Words export_hf{"checkpoint", "export-hf", at("run"), at("hf")};
+  const std::string own = "--tokenizer_model=" + (root() / "tokenizer.model").string();
+  make_tokenizer(at("run/tokenizer.model"), 399);
+  for (const Words& words : {upcycle, export_hf}) {
+    const Outcome refused = run(words);
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_CONTAINS(refused.err, at("run/tokenizer.model") + ": is not the tokenizer that this model was trained with");
+    EXPECT_FALSE(std::filesystem::exists(words[3])) << words[3];
+    good(plus(words, own));
+  }
+  EXPECT_TRUE(read_text_file(at("experts/tokenizer.model")) == read_text_file(root() / "tokenizer.model"));
+  EXPECT_TRUE(std::filesystem::exists(at("hf/tokenizer.json")));
 }
 
 TEST_F(UserJourney, GenerationSaysWhatItDoesWithThePrompt) {

@@ -184,6 +184,8 @@ TEST_F(Resume, WithoutTheOriginalTokenizerOnceTrainingRuns) {
   const Outcome refused = run(pretrain("run", unlabelled));
   EXPECT_EQ(refused.code, 2);
   EXPECT_CONTAINS(refused.err, "was trained with another tokenizer");
+  EXPECT_EQ(read_text_file(folder_ / "run/tokenizer.model"), read_text_file(root() / "tokenizer.model"))
+      << "a run that was refused left its own";
 }
 
 TEST_F(Resume, OneJobPerFolder) {

@@ -393,6 +393,10 @@ TEST(Config, NamesOfOtherProgramsLeadToOurs) {
   EXPECT_THAT(error_of(with_model("sliding_window = 2")), HasSubstr("did you mean model.window_size?"));
   EXPECT_THAT(error_of(with_model("low_freq_factor = 2")), HasSubstr("model.rope_scaling_low_freq_factor?"));
   EXPECT_THAT(error_of(kLeast, {"--learning_rate=1"}), HasSubstr("did you mean --optimizer.lr?"));
+  EXPECT_THAT(error_of(kLeast, {"--bf16"}), HasSubstr("did you mean --training.precision?"));
+  EXPECT_THAT(error_of(kLeast, {"--mlp_bias=true"}), HasSubstr("did you mean --model.add_mlp_bias?"));
+  EXPECT_THAT(error_of(kLeast, {"--gradient_checkpointing"}),
+              HasSubstr("did you mean --training.recompute_granularity?"));
   EXPECT_THAT(error_of(kLeast, {"--gradient_accumulation_steps=4"}),
               HasSubstr("did you mean --training.global_batch_size?"));
   EXPECT_THAT(error_of(kLeast, {"--training.max_steps=1"}), HasSubstr("did you mean --training.train_iters?"));
