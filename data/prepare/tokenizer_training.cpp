@@ -122,12 +122,12 @@ void train_tokenizer(const TokenizerOptions& options, const Log& log) {
   check_input(!options.output.empty(), "tokenizer: output is empty; give the model file to write");
   TrainingProgress progress(log);
   InputFiles files(options.input, {.json_keys = options.json_keys}, kPieceBytes);
-  const std::string model = options.model_type == TokenizerModel::BpeBytes
-                                ? byte_level_model(options, files, progress, log)
-                                : sentencepiece_model(options, files, progress, log);
   const Path output = options.output;
   if (output.has_parent_path()) mcpp::create_directories(output.parent_path());
-  write_file_atomic(output, model);
+  AtomicFile file(output);  // a place where nothing can be written is found before the training, not behind it
+  file.write(options.model_type == TokenizerModel::BpeBytes ? byte_level_model(options, files, progress, log)
+                                                            : sentencepiece_model(options, files, progress, log));
+  file.commit();
   log.info(str("wrote ", options.output));
 }
 

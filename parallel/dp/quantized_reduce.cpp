@@ -1,6 +1,7 @@
 #include "parallel/dp/quantized_reduce.h"
 
 #include <memory>
+#include <optional>
 
 #include "tensor/ops/pack.h"
 
@@ -23,10 +24,15 @@ class Exchange {
     work_ = group.all_to_all(sent_, received_);
   }
 
-  /// Waits; `sum` becomes the sum of what all ranks had for this one.
-  void sum_into(Tensor& sum) {
+  /// Waits, so that what was sent is needed no more.
+  void wait() {
     work_.wait();
     sent_ = Tensor();
+  }
+
+  /// Waits; `sum` becomes the sum of what all ranks had for this one.
+  void sum_into(Tensor& sum) {
+    wait();
     ops::sum_unpacked(received_, sum);
   }
 
@@ -44,8 +50,12 @@ Work reduce_at_once(Communicator& group, const Tensor& full, const Tensor& part)
 /// Of these the sums are waited for at once, so that the network between nodes has all the time until somebody waits.
 Work reduce_by_nodes(Communicator& node, Communicator& across, const Tensor& full, const Tensor& part) {
   const i64 k = node.size(), nodes = across.size();
+  std::optional<Exchange> inside(std::in_place, node, full, k * nodes,
+                                 [=](i64 i) { return i % nodes * k + i / nodes; });
+  inside->wait();
   Tensor of_node = Tensor::empty({nodes * part.numel()}, part.dtype(), part.device(), MemoryClass::Grads);
-  Exchange(node, full, k * nodes, [=](i64 i) { return i % nodes * k + i / nodes; }).sum_into(of_node);
+  inside->sum_into(of_node);
+  inside.reset();
   return reduce_at_once(across, of_node, part);
 }
 

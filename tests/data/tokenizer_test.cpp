@@ -269,6 +269,18 @@ TEST(TokenizerTraining, ThreadsDoNotChangeABpeModel) {
 
 INSTANTIATE_TEST_SUITE_P(Types, TokenizerTypes, testing::Values(TokenizerModel::Unigram, TokenizerModel::Bpe));
 
+/// Else a training of hours ends with it.
+TEST(Tokenizer, WhereNothingCanBeWrittenIsFoundBeforeTheTraining) {
+  const ScratchFolder folder;
+  TokenizerOptions options = options_for(folder, english());
+  options.vocab_size = 1'000'000;  // the training itself would fail, later
+  write_file_atomic(folder / "file", "");
+  options.output = (folder / "file" / "tokenizer.model").string();
+  EXPECT_THAT(input_error([&] { train(options); }), HasSubstr((folder / "file").string()));
+  options.output = "/dev/null";
+  EXPECT_THAT(input_error([&] { train(options); }), HasSubstr("/dev/null is a device"));
+}
+
 TEST(Tokenizer, PiecesCanBeLookedUp) {
   const ScratchFolder folder;
   const Tokenizer tokenizer = train(options_for(folder, english()));
