@@ -101,6 +101,9 @@ struct OptimizerConfig {
     storage_fields(self, visit);
   }
 
+  /// Whether the optimizer takes gradients that are kept in less than fp32 (main_grads_dtype).
+  bool may_round_gradients() const { return optimizer != OptimizerKind::Muon; }
+
   /// Every rule between fields that does not hold, as "optimizer.key: what is wrong and what is allowed".
   std::vector<std::string> conflicts() const;
 
