@@ -12,7 +12,7 @@
 #include "optimizer/lr_schedule.h"
 #include "tests/support/gpu.h"
 #include "tests/support/layout_run.h"
-#include "tests/support/hdf5_file.h"
+#include "tests/support/readers/hdf5_file.h"
 #include "tests/support/tensors.h"
 
 namespace mcpp {
