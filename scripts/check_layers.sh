@@ -40,6 +40,7 @@ megatron_cpp/resume
 megatron_cpp/inference megatron_cpp/huggingface megatron_cpp/bench megatron_cpp/report megatron_cpp/prepare
 megatron_cpp/monitor
 megatron_cpp/train
+megatron_cpp/commands/bench megatron_cpp/commands/plan
 megatron_cpp/commands
 megatron_cpp
 END
