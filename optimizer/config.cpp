@@ -19,7 +19,7 @@ void OptimizerConfig::add_ignored_keys(std::vector<std::string>& found) const {
   if (optimizer == OptimizerKind::Sgd && exp_avg_sq_dtype != defaults.exp_avg_sq_dtype) {
     found.push_back("optimizer.exp_avg_sq_dtype: sgd keeps no second moments");
   }
-  if (optimizer == OptimizerKind::Muon && main_grads_dtype != defaults.main_grads_dtype) {
+  if (!may_round_gradients() && main_grads_dtype != defaults.main_grads_dtype) {
     found.push_back("optimizer.main_grads_dtype: muon works in the memory of the gradients, in fp32");
   }
   if (optimizer != OptimizerKind::Sgd && sgd_momentum != defaults.sgd_momentum) {

@@ -95,6 +95,21 @@ struct OptimizerConfig {
   static void fields(Self& self, Visitor& visit) {
     visit("optimizer", self.optimizer,
           "adam is AdamW: decoupled weight decay; muon for the matrices of linear layers, and adam for the rest");
+    schedule_fields(self, visit);
+    rule_fields(self, visit);
+    gradient_fields(self, visit);
+    storage_fields(self, visit);
+  }
+
+  /// Whether the optimizer takes gradients that are kept in less than fp32 (main_grads_dtype).
+  bool may_round_gradients() const { return optimizer != OptimizerKind::Muon; }
+
+  /// Every rule between fields that does not hold, as "optimizer.key: what is wrong and what is allowed".
+  std::vector<std::string> conflicts() const;
+
+ private:
+  template <class Self, class Visitor>
+  static void schedule_fields(Self& self, Visitor& visit) {
     visit("lr", self.lr, "highest learning rate", greater_than(0));
     visit("min_lr", self.min_lr, "learning rate at the end of the decay", at_least(0));
     visit("lr_decay_style", self.lr_decay_style, "shape of the decay");
@@ -115,6 +130,9 @@ struct OptimizerConfig {
     visit("end_weight_decay", self.end_weight_decay, "weight decay at the end of its ramp; -1 = weight_decay",
           at_least(-1));
     visit("weight_decay_incr_style", self.weight_decay_incr_style, "shape of the ramp");
+  }
+  template <class Self, class Visitor>
+  static void rule_fields(Self& self, Visitor& visit) {
     visit("adam_beta1", self.adam_beta1, "decay of the first moment", from_to_below(0, 1));
     visit("adam_beta2", self.adam_beta2, "decay of the second moment", from_to_below(0, 1));
     visit("adam_eps", self.adam_eps, "added to the square root of the second moment", greater_than(0));
@@ -129,6 +147,9 @@ struct OptimizerConfig {
     visit("muon_extra_scale_factor", self.muon_extra_scale_factor,
           "multiplies it; spectral times 0.2 gives updates of AdamW's size, for its learning rates and decay",
           greater_than(0));
+  }
+  template <class Self, class Visitor>
+  static void gradient_fields(Self& self, Visitor& visit) {
     visit("clip_grad", self.clip_grad, "largest global norm of the gradient; 0 = no clipping", at_least(0));
     visit(
         "loss_scale", self.loss_scale,
@@ -139,6 +160,9 @@ struct OptimizerConfig {
     visit("min_loss_scale", self.min_loss_scale, "and what it does not go below", greater_than(0));
     visit("loss_scale_window", self.loss_scale_window, "steps without overflow after which it doubles", at_least(1));
     visit("hysteresis", self.hysteresis, "overflows, since it last doubled, from which on each halves it", at_least(1));
+  }
+  template <class Self, class Visitor>
+  static void storage_fields(Self& self, Visitor& visit) {
     visit("exp_avg_dtype", self.exp_avg_dtype,
           "what first moments (and momentum) are kept in; uint8 = a byte each, and a scale for every 64");
     visit("exp_avg_sq_dtype", self.exp_avg_sq_dtype, "the same of second moments");
@@ -153,8 +177,7 @@ struct OptimizerConfig {
           Constraint{.min = 0, .max = 1, .min_is_excluded = true});
     visit("offload_folder", self.offload_folder,
           "for file, here, in offload_params and training.offload_activations: a folder on a disk of this machine, the "
-          "faster the "
-          "better; nothing is left there");
+          "faster the better; nothing is left there");
     visit("offload_segment_size", self.offload_segment_size, "elements that come and go together",
           between(256, i64{1} << 30));
     visit(
@@ -162,11 +185,6 @@ struct OptimizerConfig {
         "with parallel.zero_stage 3: where this rank's part of the weights is kept, to be gathered from a unit ahead; "
         "changes no bit");
   }
-
-  /// Every rule between fields that does not hold, as "optimizer.key: what is wrong and what is allowed".
-  std::vector<std::string> conflicts() const;
-
- private:
   void add_ignored_keys(std::vector<std::string>& found) const;
   void add_offload_conflicts(std::vector<std::string>& found) const;
 };

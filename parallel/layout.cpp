@@ -151,8 +151,7 @@ void check_nodes(const ParallelSizes& s, i64 shards, Conflicts& conflicts) {
 
 void check_batch(const LayoutRules& rules, Conflicts& conflicts) {
   const ParallelSizes& s = rules.sizes;
-  const i64 model = s.tensor_model_parallel_size * s.context_parallel_size * s.pipeline_model_parallel_size;
-  const i64 dp = rules.world_size / model;  // rounded down where the world does not divide, which is reported already
+  const i64 dp = s.data_parallel_size(rules.world_size);  // rounded down? that is reported already
   if (rules.world_size == 0) {
     if (rules.micro_batch_size > 0)
       conflicts.is_multiple("global_batch_size", rules.global_batch_size, "micro_batch_size", rules.micro_batch_size);
@@ -162,10 +161,9 @@ void check_batch(const LayoutRules& rules, Conflicts& conflicts) {
                     s.context_parallel_size == 1 ? "the number of data-parallel ranks"
                                                  : "the number of data-parallel x context-parallel ranks",
                     dp * s.context_parallel_size);
-  const i64 experts = s.expert_tensor_parallel_size * s.expert_model_parallel_size * s.pipeline_model_parallel_size;
-  if (s.has_experts && rules.world_size % experts == 0)
+  if (s.has_experts && rules.world_size % s.ranks_of_the_experts() == 0)
     conflicts.divides("num_distributed_optimizer_instances", s.num_distributed_optimizer_instances,
-                      "the number of expert-data-parallel ranks", rules.world_size / experts);
+                      "the number of expert-data-parallel ranks", s.expert_data_parallel_size(rules.world_size));
   check_nodes(s, dp * s.context_parallel_size / std::max<i64>(s.num_distributed_optimizer_instances, 1), conflicts);
   if (rules.global_batch_size > 0 && rules.micro_batch_size > 0 && dp > 0)
     conflicts.is_multiple("global_batch_size", rules.global_batch_size,

@@ -110,6 +110,40 @@ std::vector<int> with_slices(const Grid& grid, const std::vector<int>& holders) 
   return slices;
 }
 
+void make_pipeline_groups(GroupMaker& groups, const Grid& dense, ParallelState& state) {
+  state.pp = groups.over("pp", dense, {Axis::Pp});
+  state.pp_backward = groups.over("pp_backward", dense, {Axis::Pp});
+  for (Communicator* pipeline : {state.pp.get(), state.pp_backward.get()})
+    pipeline->connect(neighbours(pipeline->rank(), pipeline->size()));
+  state.model = groups.over("model", dense, {Axis::Tp, Axis::Pp});
+}
+
+/// Over which the gradients of the dense layers are summed, in the parts of ZeRO.
+void make_shard_groups(GroupMaker& groups, int rank, const Grid& dense, const ParallelSizes& sizes,
+                       ParallelState& state) {
+  const DataParallelRanks ranks =
+      split_instances(dense.group(rank, {Axis::Cp, Axis::Dp}), dense.group_rank(rank, {Axis::Cp, Axis::Dp}),
+                      sizes.num_distributed_optimizer_instances, "data-parallel x context-parallel");
+  state.dp_shard = groups.of("dp_shard", ranks.shard);
+  state.dp_replicate = groups.of("dp_replicate", ranks.replicas);
+  make_node_groups(groups, ranks.shard, rank, sizes.zero_hpz_partition_size, state);
+  state.tp_dp_shard = groups.of("tp_dp_shard", with_slices(dense, ranks.shard));
+}
+
+void make_embedding_group(GroupMaker& groups, int rank, ParallelState& state) {
+  const Topology& topology = state.topology;
+  const std::vector<int> members = topology.embedding_group(rank, state.output_rank);
+  const bool is_member = std::find(members.begin(), members.end(), rank) != members.end();
+  if (topology.pp() == 1) {
+    state.embedding = groups.alone("embedding");
+  } else {
+    // One split for all, of which the ranks without embeddings drop theirs.
+    const int pipeline = 2 * topology.dense().group_index(rank, {Axis::Pp});
+    auto embedding = groups.split("embedding", is_member ? pipeline : pipeline + 1, members);
+    if (is_member) state.embedding = std::move(embedding);
+  }
+}
+
 /// Both grids number the ranks of a pipeline stage alike, so that those which meet in a layer, in attention and around
 /// the experts, are neighbours.
 std::vector<int> ranks_of_a_layer(int rank, const Grid& dense, const Grid& expert) {
@@ -166,62 +200,17 @@ ParallelState make_parallel_state(Communicator& world, const ParallelSizes& size
                       .me = dense.coordinates(rank),
                       .expert_me = topology.expert().coordinates(rank),
                       .output_rank = output_rank < 0 ? topology.pp() - 1 : output_rank,
-                      .world = world,
-                      .tp = {},
-                      .cp_heads = {},
-                      .cp_ring = {},
-                      .tp_cp = {},
-                      .data = {},
-                      .data_context = {},
-                      .dp_shard = {},
-                      .dp_replicate = {},
-                      .dp_node = {},
-                      .dp_across = {},
-                      .tp_dp_shard = {},
-                      .layer = {},
-                      .expert_exchange = {},
-                      .expert_tp = {},
-                      .expert_data = {},
-                      .expert_dp_shard = {},
-                      .expert_dp_replicate = {},
-                      .expert_tp_dp_shard = {},
-                      .expert_model = {},
-                      .pp = {},
-                      .pp_backward = {},
-                      .model = {},
-                      .embedding = {},
-                      .meters = {}};
+                      .world = world};
   GroupMaker groups(world, state, recorder, profiler);
   state.tp = groups.over("tp", dense, {Axis::Tp});
   make_context_groups(groups, rank, dense, static_cast<int>(sizes.context_parallel_heads), state);
   state.data = groups.over("dp", dense, {Axis::Dp});
   state.data_context = topology.cp() == 1 ? state.data : groups.over("dp_cp", dense, {Axis::Cp, Axis::Dp});
-  state.pp = groups.over("pp", dense, {Axis::Pp});
-  state.pp_backward = groups.over("pp_backward", dense, {Axis::Pp});
-  for (Communicator* pipeline : {state.pp.get(), state.pp_backward.get()})
-    pipeline->connect(neighbours(pipeline->rank(), pipeline->size()));
-  state.model = groups.over("model", dense, {Axis::Tp, Axis::Pp});
-
-  const DataParallelRanks ranks =
-      split_instances(dense.group(rank, {Axis::Cp, Axis::Dp}), dense.group_rank(rank, {Axis::Cp, Axis::Dp}),
-                      sizes.num_distributed_optimizer_instances, "data-parallel x context-parallel");
-  state.dp_shard = groups.of("dp_shard", ranks.shard);
-  state.dp_replicate = groups.of("dp_replicate", ranks.replicas);
-  make_node_groups(groups, ranks.shard, rank, sizes.zero_hpz_partition_size, state);
-  state.tp_dp_shard = groups.of("tp_dp_shard", with_slices(dense, ranks.shard));
+  make_pipeline_groups(groups, dense, state);
+  make_shard_groups(groups, rank, dense, sizes, state);
   state.layer = state.tp_cp;
   if (sizes.has_experts) make_expert_groups(groups, rank, sizes, state);
-
-  const std::vector<int> members = topology.embedding_group(rank, state.output_rank);
-  const bool is_member = std::find(members.begin(), members.end(), rank) != members.end();
-  if (topology.pp() == 1) {
-    state.embedding = groups.alone("embedding");
-  } else {
-    // One split for all, of which the ranks without embeddings drop theirs.
-    const int pipeline = 2 * dense.group_index(rank, {Axis::Pp});
-    auto embedding = groups.split("embedding", is_member ? pipeline : pipeline + 1, members);
-    if (is_member) state.embedding = std::move(embedding);
-  }
+  make_embedding_group(groups, rank, state);
   return state;
 }
 

@@ -20,40 +20,40 @@ struct ParallelState {
   int output_rank;       ///< the position in the pipeline of the rank with the output layer
   Communicator& world;   ///< outlives this
 
-  std::shared_ptr<Communicator> tp;  ///< those that share one copy of each layer
+  std::shared_ptr<Communicator> tp = {};  ///< those that share one copy of each layer
   /// Of the ranks that have other positions of the same samples: neighbours that exchange heads, and those whose keys
   /// and values meet (SequenceCut).
-  std::unique_ptr<Communicator> cp_heads, cp_ring;
+  std::unique_ptr<Communicator> cp_heads = {}, cp_ring = {};
   /// tp x cp: those that meet inside a layer. Without context parallelism `tp` itself.
-  std::shared_ptr<Communicator> tp_cp;
+  std::shared_ptr<Communicator> tp_cp = {};
   /// Those that read different samples.
-  std::shared_ptr<Communicator> data;
+  std::shared_ptr<Communicator> data = {};
   /// Those that hold the same weights of the dense layers and over which their gradients, and losses, are summed: those
   /// of `data`, and those that see other positions of the same samples. Without context parallelism `data` itself.
-  std::shared_ptr<Communicator> data_context;
+  std::shared_ptr<Communicator> data_context = {};
   /// Of data_context: those that together hold one copy of what ZeRO shares, and those that hold the same part of it.
-  std::unique_ptr<Communicator> dp_shard, dp_replicate;
+  std::unique_ptr<Communicator> dp_shard = {}, dp_replicate = {};
   /// Of dp_shard: neighbours that hold a second copy of the weights, and those at the same place among such neighbours.
   /// Null where there is no such copy.
-  std::unique_ptr<Communicator> dp_node, dp_across;
+  std::unique_ptr<Communicator> dp_node = {}, dp_across = {};
   /// tp x dp_shard: those that together hold one copy of a stage's weights where ZeRO cuts them.
-  std::unique_ptr<Communicator> tp_dp_shard;
+  std::unique_ptr<Communicator> tp_dp_shard = {};
   /// Those that meet inside a layer: tp x cp, and with experts all whose tokens may come to one rank. Often tp_cp
   /// itself.
-  std::shared_ptr<Communicator> layer;
+  std::shared_ptr<Communicator> layer = {};
   /// Where there are experts, of their grid, else null: tp x ep, those that exchange tokens; and what tp, data_context,
   /// dp_shard, dp_replicate, tp_dp_shard and model are to the dense layers.
-  std::unique_ptr<Communicator> expert_exchange, expert_tp, expert_data, expert_dp_shard, expert_dp_replicate,
-      expert_tp_dp_shard, expert_model;
-  std::unique_ptr<Communicator> pp;           ///< the stages of one pipeline, in order: activations go over it
-  std::unique_ptr<Communicator> pp_backward;  ///< the same ranks once more, for the gradients of activations
-  std::unique_ptr<Communicator> model;        ///< those that together hold one copy of the weights: tp x pp, for norms
+  std::unique_ptr<Communicator> expert_exchange = {}, expert_tp = {}, expert_data = {}, expert_dp_shard = {},
+                                expert_dp_replicate = {}, expert_tp_dp_shard = {}, expert_model = {};
+  std::unique_ptr<Communicator> pp = {};           ///< the stages of one pipeline, in order: activations go over it
+  std::unique_ptr<Communicator> pp_backward = {};  ///< the same ranks once more, for the gradients of activations
+  std::unique_ptr<Communicator> model = {};  ///< those that together hold one copy of the weights: tp x pp, for norms
   /// The ranks with word embeddings; null on ranks without.
-  std::unique_ptr<Communicator> embedding;
+  std::unique_ptr<Communicator> embedding = {};
 
   /// What each of these groups sent and waited for: "tp", "dp" (data), "dp_cp" (data_context, where it is another),
   /// "dp_shard" and so on, by its name above.
-  std::map<std::string, std::shared_ptr<CommMeter>> meters;
+  std::map<std::string, std::shared_ptr<CommMeter>> meters = {};
 
   /// Over whom the gradients of parameters on a grid are summed, in the parts of ZeRO; of Dense: data_context.
   DataParallelGroups gradient_groups(GridKind grid) const;

@@ -14,27 +14,27 @@ bool contains(Axes axes, Axis axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
 }
 
-/// world / parts, where that is whole.
-int share(int world, i64 parts, const char* names) {
+void check_divides(i64 parts, int world, const char* names) {
   check_input(parts >= 1 && world % parts == 0, "the world of ", world, " ranks is not divisible by ", names, " = ",
               parts);
-  return static_cast<int>(world / parts);
 }
 
 AxisValues dense_sizes(int world, const ParallelSizes& s) {
-  const auto tp = static_cast<int>(s.tensor_model_parallel_size), cp = static_cast<int>(s.context_parallel_size),
-             pp = static_cast<int>(s.pipeline_model_parallel_size);
-  const int dp = share(world, i64{tp} * cp * pp,
-                       "tensor_model_parallel_size x context_parallel_size x pipeline_model_parallel_size");
-  return {.tp = tp, .cp = cp, .dp = dp, .pp = pp};
+  check_divides(s.ranks_of_a_sample(), world,
+                "tensor_model_parallel_size x context_parallel_size x pipeline_model_parallel_size");
+  return {.tp = static_cast<int>(s.tensor_model_parallel_size),
+          .cp = static_cast<int>(s.context_parallel_size),
+          .dp = static_cast<int>(s.data_parallel_size(world)),
+          .pp = static_cast<int>(s.pipeline_model_parallel_size)};
 }
 
 AxisValues expert_sizes(int world, const ParallelSizes& s) {
-  const auto tp = static_cast<int>(s.expert_tensor_parallel_size), ep = static_cast<int>(s.expert_model_parallel_size),
-             pp = static_cast<int>(s.pipeline_model_parallel_size);
-  const int dp = share(world, i64{tp} * ep * pp,
-                       "expert_tensor_parallel_size x expert_model_parallel_size x pipeline_model_parallel_size");
-  return {.tp = tp, .ep = ep, .dp = dp, .pp = pp};
+  check_divides(s.ranks_of_the_experts(), world,
+                "expert_tensor_parallel_size x expert_model_parallel_size x pipeline_model_parallel_size");
+  return {.tp = static_cast<int>(s.expert_tensor_parallel_size),
+          .ep = static_cast<int>(s.expert_model_parallel_size),
+          .dp = static_cast<int>(s.expert_data_parallel_size(world)),
+          .pp = static_cast<int>(s.pipeline_model_parallel_size)};
 }
 
 }  // namespace

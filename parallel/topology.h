@@ -42,10 +42,21 @@ struct ParallelSizes {
   bool has_experts = false;        ///< without, nobody makes groups of the expert grid
   i64 expert_model_parallel_size = 1;
   i64 expert_tensor_parallel_size = 1;
-  i64 num_distributed_optimizer_instances =
-      1;  ///< groups of neighbouring data-parallel ranks that each hold everything
-  i64 zero_hpz_partition_size =
-      1;  ///< of such a group, neighbours that hold a second copy of the weights; 1: there is none
+  /// Groups of neighbouring data-parallel ranks that each hold everything.
+  i64 num_distributed_optimizer_instances = 1;
+  /// Of such a group, neighbours that hold a second copy of the weights; 1: there is none.
+  i64 zero_hpz_partition_size = 1;
+
+  /// Ranks of the dense grid that share one sample, and of the expert grid that hold one copy of the experts.
+  i64 ranks_of_a_sample() const {
+    return tensor_model_parallel_size * context_parallel_size * pipeline_model_parallel_size;
+  }
+  i64 ranks_of_the_experts() const {
+    return expert_tensor_parallel_size * expert_model_parallel_size * pipeline_model_parallel_size;
+  }
+  /// The data-parallel ranks that are left in a world, of each grid; rounded down where it does not divide.
+  i64 data_parallel_size(i64 world_size) const { return world_size / ranks_of_a_sample(); }
+  i64 expert_data_parallel_size(i64 world_size) const { return world_size / ranks_of_the_experts(); }
 };
 
 /// The grid of the dense layers, where ep is 1, and that of the experts, where cp is 1 and tp and dp are the experts'

@@ -23,6 +23,8 @@ gpt2  1
 gpt2  1 bf16 recompute=full
 llama 1 bf16
 llama 1 fp16 sgd recompute=selective
+gpt2  1 muon
+llama 1 experts bf16
 gpt2  2 tp=2
 llama 2 tp=2 sp bf16
 gpt2  2 pp=2 schedule=gpipe
@@ -53,6 +55,11 @@ gpt2  8 tp=2 pp=2 zero=3 bf16
 llama 8 tp=4 pp=2 schedule=interleaved sp
 gpt2  8 pp=4 schedule=zb-v zero=1
 gpt2  8 tp=2 sp zero=3 instances=2
+gpt2  4 tp=2 zero=2 muon
+gpt2  4 pp=2 zero=3 muon bf16
+llama 2 experts ep=2 zero=1 bf16
+llama 4 experts ep=2 tp=2 sp
+gpt2  2 zero=1 offload bf16
 END_OF_LAYOUTS
 }
 
@@ -90,7 +97,10 @@ arguments_of() {
         echo '--training.recompute_modules=["core_attn", "layernorm", "mlp_act"]'
         ;;
       recompute=*) echo "--training.recompute_granularity=$value" ;;
-      sgd) echo --optimizer.optimizer=sgd ;;
+      sgd | muon) echo "--optimizer.optimizer=$word" ;;
+      offload) echo --optimizer.offload=host ;;
+      experts) printf '%s\n' --model.num_experts=4 --model.moe_router_topk=2 ;;
+      ep=*) printf '%s\n' "--parallel.expert_model_parallel_size=$value" --parallel.expert_tensor_parallel_size=1 ;;
     esac
   done
 }

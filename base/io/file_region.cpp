@@ -22,7 +22,7 @@ bool FileRegion::is_blank() const {
   return std::ranges::all_of(sums_, [](const std::string& sum) { return sum.empty(); });
 }
 
-void FileRegion::note(std::span<const std::byte> bytes) {
+void FileRegion::record_checksums(std::span<const std::byte> bytes) {
   MCPP_CHECK(static_cast<i64>(bytes.size()) == bytes_, name_);
   for (std::size_t p = 0; p < pieces(); ++p)
     sums_[p] = checksum_hex(bytes.subspan(p * kPiece, static_cast<std::size_t>(piece_bytes(p))));

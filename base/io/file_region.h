@@ -24,7 +24,7 @@ class FileRegion {
   bool is_blank() const;
 
   /// The region is about to be written with these bytes, all that it has.
-  void note(std::span<const std::byte> bytes);
+  void record_checksums(std::span<const std::byte> bytes);
   /// The region was read into these: those that were never written become zeros. PeerLost, with which a launcher starts
   /// the run again from its last checkpoint, when the others are not what was written.
   void verify(std::span<std::byte> bytes) const;

@@ -142,7 +142,7 @@ Work MpiMessages::post(const Tensor& t, int destination) {
   const LetterCard card = messages.card_of(letter, own);
   send_copy(&card, sizeof(card), destination);
   if (!in_place) return {};
-  return Work([&letter, t, messages = world_.messages] { messages->settle(letter, t); },
+  return Work([&letter, t, messages = world_.messages] { messages->detach(letter, t); },
               [&letter, number = letter.number.load(), messages = world_.messages] {
                 return letter.number.load() != number || PeerMessages::is_taken(letter);
               });

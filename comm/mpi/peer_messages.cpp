@@ -80,7 +80,7 @@ LetterCard PeerMessages::card_of(const Letter& letter, const ArenaName& ask) con
   return {.outbox = outbox_->name(), .letter = outbox_->offset_of(&letter), .ask = ask};
 }
 
-void PeerMessages::settle(Letter& letter, const Tensor& t) {
+void PeerMessages::detach(Letter& letter, const Tensor& t) {
   const std::chrono::duration<double> patience(static_cast<double>(letter.bytes) / kCopyBytesPerSecond);
   const auto begin = Clock::now();
   while (letter.state.load() == State::Posted && Clock::now() - begin < patience) ::sched_yield();

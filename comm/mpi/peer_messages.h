@@ -38,13 +38,13 @@ class PeerMessages {
   /// Null on all where a rank of `node` cannot map the memory of another. Called by all of them.
   static std::shared_ptr<PeerMessages> create(const MpiComm& node, std::shared_ptr<PeerArenas> arenas);
 
-  /// in_place: the receiver can map the tensor's arena. The tensor must then stay as it is until settle(); otherwise it
+  /// in_place: the receiver can map the tensor's arena. The tensor must then stay as it is until detach(); otherwise it
   /// is copied at once. The letter is for release().
   Letter& post(const Tensor& t, bool in_place);
   LetterCard card_of(const Letter& letter, const ArenaName& ask) const;
   /// From here on `t`, which the letter was posted with in place, may change. Gives the receiver as long as a copy
   /// takes, then copies.
-  void settle(Letter& letter, const Tensor& t);
+  void detach(Letter& letter, const Tensor& t);
   static bool is_taken(const Letter& letter) { return letter.state.load() == Letter::State::Taken; }
   /// After it was taken.
   void release(Letter& letter);

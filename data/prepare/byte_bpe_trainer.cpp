@@ -39,7 +39,7 @@ class Trainer {
 
   u32 id_of(const std::string& piece);
   void count_pairs();
-  void note(WordsOfPair& found);
+  void push_found(WordsOfPair& found);
   void push(Candidate candidate);
   Candidate pop();
   void merge(const Candidate& candidate);
@@ -81,7 +81,7 @@ void Trainer::count_pairs() {
     const auto& ids = words_[word];
     for (std::size_t i = 0; i + 1 < ids.size(); ++i) change(pair_of(ids[i], ids[i + 1]), 1, word, found);
   }
-  note(found);
+  push_found(found);
 }
 
 void Trainer::change(Pair pair, i64 by, u32 word, WordsOfPair& found) {
@@ -91,7 +91,7 @@ void Trainer::change(Pair pair, i64 by, u32 word, WordsOfPair& found) {
   if (words.empty() || words.back() != word) words.push_back(word);
 }
 
-void Trainer::note(WordsOfPair& found) {
+void Trainer::push_found(WordsOfPair& found) {
   for (auto& [pair, words] : found) {
     const i64 count = pair_counts_[pair];
     if (count > 0) push({count, pair, std::move(words)});
@@ -130,7 +130,7 @@ void Trainer::merge(const Candidate& candidate) {
   merges_.emplace_back(candidate.pair, result);
   WordsOfPair found;
   for (const u32 word : candidate.words) merge_in_word(word, candidate.pair, result, found);
-  note(found);
+  push_found(found);
 }
 
 /// What is merged keeps its count: it is never looked at again, unless another word brings the pair up anew.

@@ -1,5 +1,5 @@
-// The subcommands of the program. Each is one function in commands/<name>.cpp, declared here, with one line in the
-// table of commands.cpp.
+// The subcommands of the program. Each is one function in commands/<name>.cpp, declared here or, where it has a folder
+// of its own, there, with one line in the table of commands.cpp.
 #pragma once
 #include <span>
 #include <string>
@@ -7,11 +7,10 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "megatron_cpp/config/arguments.h"
 #include "megatron_cpp/setup/world.h"
 
 namespace mcpp {
-
-using Arguments = std::span<const std::string>;  ///< those after the subcommand's name
 
 /// Either runs in one process, or on all ranks of a world together.
 struct Command {
@@ -33,17 +32,12 @@ ExitCode run_subcommand(const std::string& name, std::span<const Command> table,
 /// The text of --help: all subcommands and exit codes.
 std::string program_help();
 
-ExitCode bench_command(Arguments args, Log& log, const World& world);
-ExitCode bench_attention_command(Arguments args, Log& log, const World& world);   ///< bench attention
-ExitCode bench_comm_command(Arguments args, Log& log, const World& world);        ///< bench comm
-ExitCode bench_checkpoint_command(Arguments args, Log& log, const World& world);  ///< bench checkpoint
 ExitCode checkpoint_command(Arguments args, Log& log);
 ExitCode completion_command(Arguments args, Log& log);
 ExitCode config_command(Arguments args, Log& log);
 ExitCode data_command(Arguments args, Log& log);
 ExitCode evaluate_command(Arguments args, Log& log, const World& world);
 ExitCode generate_command(Arguments args, Log& log, const World& world);
-ExitCode plan_command(Arguments args, Log& log);
 ExitCode preprocess_command(Arguments args, Log& log, const World& world);
 ExitCode pretrain_command(Arguments args, Log& log, const World& world);
 ExitCode report_command(Arguments args, Log& log);

@@ -8,6 +8,8 @@
 
 namespace mcpp {
 
+using Arguments = std::span<const std::string>;  ///< those after the subcommand's name
+
 /// What a command line looks like beyond the fields themselves.
 struct Usage {
   std::string command;  ///< "megatron_cpp preprocess"
@@ -18,10 +20,10 @@ struct Usage {
 };
 
 /// Whether --help or -h is among the arguments.
-bool asks_for_help(std::span<const std::string> args);
+bool asks_for_help(Arguments args);
 
 /// Whether the first option is --list_options: what a shell asks for to complete a command line.
-bool asks_for_options(std::span<const std::string> args);
+bool asks_for_options(Arguments args);
 
 /// The answer: a line for each option, "--key=" or, for a bool and each name that a key accepts, the whole word; then,
 /// after a tab, what it means.
@@ -29,7 +31,7 @@ std::string options_list(const std::vector<Field>& fields);
 
 /// Hands each argument to the reader as a setting of one of its fields. Dashes in a key count as underscores; after
 /// "--" all arguments are positional. Unknown options, missing values and missing required keys become problems.
-void read_arguments(std::span<const std::string> args, const Usage& usage, SettingsReader& reader);
+void read_arguments(Arguments args, const Usage& usage, SettingsReader& reader);
 
 /// The text of --help: usage, summary, and a line for each field with its type, range and default.
 std::string arguments_help(const Usage& usage, const std::vector<Field>& fields);

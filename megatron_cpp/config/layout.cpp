@@ -37,11 +37,9 @@ void add_batch_problems(const Config& config, int world_size, std::set<std::stri
     const std::vector<std::string> conflicts = layout_conflicts(rules);
     found.insert(conflicts.begin(), conflicts.end());
     if (!conflicts.empty() || world_size == kAnyWorld) continue;
-    const i64 dp = data_parallel_size(config, world_size);
-    const i64 microbatches = step.batch_size / (config.training.micro_batch_size * dp);
-    const auto problems =
-        schedule_conflicts(p.pipeline_schedule, static_cast<int>(p.pipeline_model_parallel_size),
-                           static_cast<int>(p.num_virtual_stages_per_pipeline_rank), static_cast<int>(microbatches));
+    const auto problems = schedule_conflicts(p.pipeline_schedule, static_cast<int>(p.pipeline_model_parallel_size),
+                                             static_cast<int>(p.num_virtual_stages_per_pipeline_rank),
+                                             static_cast<int>(microbatches_of(step.batch_size, config, world_size)));
     found.insert(problems.begin(), problems.end());
   }
 }
@@ -149,23 +147,23 @@ ParallelSizes parallel_sizes(const Config& config) {
 }
 
 i64 expert_data_size(const Config& config, int world_size) {
-  const ParallelSizes sizes = parallel_sizes(config);
-  return world_size /
-         (sizes.expert_tensor_parallel_size * sizes.expert_model_parallel_size * sizes.pipeline_model_parallel_size);
+  return parallel_sizes(config).expert_data_parallel_size(world_size);
 }
 
 i64 data_parallel_size(const Config& config, int world_size) {
-  const ParallelConfig& p = config.parallel;
-  return world_size / (p.tensor_model_parallel_size * p.context_parallel_size * p.pipeline_model_parallel_size);
+  return parallel_sizes(config).data_parallel_size(world_size);
 }
 
 i64 data_context_size(const Config& config, int world_size) {
   return data_parallel_size(config, world_size) * config.parallel.context_parallel_size;
 }
 
+i64 microbatches_of(i64 global_batch_size, const Config& config, int world_size) {
+  return global_batch_size / (config.training.micro_batch_size * data_parallel_size(config, world_size));
+}
+
 i64 microbatches_per_step(const Config& config, int world_size) {
-  return config.batch_sizes().back().batch_size /
-         (config.training.micro_batch_size * data_parallel_size(config, world_size));
+  return microbatches_of(config.batch_sizes().back().batch_size, config, world_size);
 }
 
 StageSplit stage_split(const Config& config) {

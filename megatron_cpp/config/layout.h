@@ -17,7 +17,8 @@ i64 data_parallel_size(const Config& config, int world_size);
 i64 data_context_size(const Config& config, int world_size);
 /// Ranks over which the gradients of experts are summed.
 i64 expert_data_size(const Config& config, int world_size);
-/// Of one rank in one step at the largest global batch size.
+/// Of one rank in one step at this global batch size, and at the largest of the run.
+i64 microbatches_of(i64 global_batch_size, const Config& config, int world_size);
 i64 microbatches_per_step(const Config& config, int world_size);
 StageSplit stage_split(const Config& config);
 /// The pipeline's schedule for so many microbatches.

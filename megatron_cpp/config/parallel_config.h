@@ -52,6 +52,20 @@ struct ParallelConfig {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
+    model_fields(self, visit);
+    data_fields(self, visit);
+    visit("distributed_backend", self.distributed_backend,
+          "what carries tensors of GPUs: nccl, or mpi through host memory; auto = nccl where no two ranks share a GPU");
+    visit("distributed_timeout_minutes", self.distributed_timeout_minutes,
+          "the longest that a rank waits for others before the run ends as hanging (exit code 75)", greater_than(0));
+    visit("step_timeout_minutes", self.step_timeout_minutes,
+          "the same in a training step that follows another, or five times the longest step if that is more",
+          greater_than(0));
+  }
+
+ private:
+  template <class Self, class Visitor>
+  static void model_fields(Self& self, Visitor& visit) {
     visit("tensor_model_parallel_size", self.tensor_model_parallel_size, "ranks that share each layer",
           between(1, 4096));
     visit("sequence_parallel", self.sequence_parallel,
@@ -82,6 +96,9 @@ struct ParallelConfig {
           "layers on the last pipeline rank; 0 = as many as on the others", at_least(0));
     visit("pipeline_model_parallel_layout", self.pipeline_model_parallel_layout,
           "stages spelt out, such as \"Et*3|t*4|t*3L\": E embedding, t layer, L output; instead of the two above");
+  }
+  template <class Self, class Visitor>
+  static void data_fields(Self& self, Visitor& visit) {
     visit("zero_stage", self.zero_stage,
           "what data-parallel ranks share: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights",
           between(0, 3));
@@ -107,13 +124,6 @@ struct ParallelConfig {
     visit("ddp_bucket_size", self.ddp_bucket_size, "gradients that are reduced together; 0 = all", at_least(0));
     visit("overlap_grad_reduce", self.overlap_grad_reduce, "reduce gradients while backward still runs");
     visit("overlap_param_gather", self.overlap_param_gather, "gather weights before they are needed");
-    visit("distributed_backend", self.distributed_backend,
-          "what carries tensors of GPUs: nccl, or mpi through host memory; auto = nccl where no two ranks share a GPU");
-    visit("distributed_timeout_minutes", self.distributed_timeout_minutes,
-          "the longest that a rank waits for others before the run ends as hanging (exit code 75)", greater_than(0));
-    visit("step_timeout_minutes", self.step_timeout_minutes,
-          "the same in a training step that follows another, or five times the longest step if that is more",
-          greater_than(0));
   }
 };
 

@@ -103,6 +103,23 @@ struct TrainingConfig {
           "the second number");
     visit("train_iters", self.train_iters, "iterations to train; give this or train_samples", between(0, 1e12));
     visit("train_samples", self.train_samples, "samples to train on, instead of train_iters", between(0, 1e15));
+    number_fields(self, visit);
+    memory_fields(self, visit);
+    visit("eval_interval", self.eval_interval, "iterations between two evaluations; 0 = only at the end", at_least(0));
+    visit("eval_iters", self.eval_iters, "global batches in one evaluation; 0 = no evaluation", between(0, 1e12));
+    visit("eval_on_start", self.eval_on_start, "an evaluation before the first iteration, too");
+    policy_fields(self, visit);
+    visit("exit_interval", self.exit_interval, "save and stop at multiples of this iteration; 0 = never", at_least(0));
+    visit("exit_duration_in_mins", self.exit_duration_in_mins,
+          "save and stop when the process has run for so many minutes; 0 = never", at_least(0));
+  }
+
+  /// Every rule between fields that does not hold, as "training.key: what is wrong and what is allowed".
+  std::vector<std::string> conflicts() const;
+
+ private:
+  template <class Self, class Visitor>
+  static void number_fields(Self& self, Visitor& visit) {
     visit("precision", self.precision, "of activations, and of the weights that passes use");
     visit("fp8", self.fp8,
           "with bf16: products of the layers' linear maps in fp8. e4m3: all operands in E4M3; hybrid: gradients of "
@@ -113,12 +130,14 @@ struct TrainingConfig {
     visit("num_layers_at_start_in_bf16", self.num_layers_at_start_in_bf16, "how many of the first then do",
           at_least(0));
     visit("num_layers_at_end_in_bf16", self.num_layers_at_end_in_bf16, "how many of the last then do", at_least(0));
+  }
+  template <class Self, class Visitor>
+  static void memory_fields(Self& self, Visitor& visit) {
     visit("recompute_granularity", self.recompute_granularity,
           "activations computed again in the backward pass, to save memory: whole layers, or parts of each");
     visit("recompute_method", self.recompute_method,
           "for full: uniform keeps one input per group of recompute_num_layers; sqrt chooses groups of as many layers "
-          "as there "
-          "are groups; block recomputes the first recompute_num_layers layers of each stage one by one");
+          "as there are groups; block recomputes the first recompute_num_layers layers of each stage one by one");
     visit("recompute_num_layers", self.recompute_num_layers, "for full: layers, see recompute_method; 0 = 1",
           at_least(0));
     visit("recompute_modules", self.recompute_modules,
@@ -129,9 +148,9 @@ struct TrainingConfig {
     visit("offload_activations", self.offload_activations,
           "where what layers keep for the backward pass waits for it: on the device, in host memory, or on a disk "
           "(optimizer.offload_folder); changes no bit");
-    visit("eval_interval", self.eval_interval, "iterations between two evaluations; 0 = only at the end", at_least(0));
-    visit("eval_iters", self.eval_iters, "global batches in one evaluation; 0 = no evaluation", between(0, 1e12));
-    visit("eval_on_start", self.eval_on_start, "an evaluation before the first iteration, too");
+  }
+  template <class Self, class Visitor>
+  static void policy_fields(Self& self, Visitor& visit) {
     visit("nan_policy", self.nan_policy,
           "when loss or gradient is not finite: skip the step; stop with exit code 17; or rollback: go on from the "
           "newest good checkpoint, past the samples read since. The weights never take such a step");
@@ -148,13 +167,7 @@ struct TrainingConfig {
         "iterations between two comparisons of the weights that data-parallel ranks hold alike, which also come before "
         "every save: finds machines that corrupt data silently; 0 = never",
         at_least(0));
-    visit("exit_interval", self.exit_interval, "save and stop at multiples of this iteration; 0 = never", at_least(0));
-    visit("exit_duration_in_mins", self.exit_duration_in_mins,
-          "save and stop when the process has run for so many minutes; 0 = never", at_least(0));
   }
-
-  /// Every rule between fields that does not hold, as "training.key: what is wrong and what is allowed".
-  std::vector<std::string> conflicts() const;
 };
 
 }  // namespace mcpp

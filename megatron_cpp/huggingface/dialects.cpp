@@ -35,6 +35,16 @@ OrderedJson head_of(const ModelConfig& m, const Family& family) {
           {"model_type", family.model_type},
           {"vocab_size", m.vocab_size}};
 }
+/// With the sizes, in the names that all but GPT-2 use.
+OrderedJson head_and_sizes_of(const ModelConfig& m, const Family& family) {
+  OrderedJson json = head_of(m, family);
+  json.update({{"max_position_embeddings", m.max_positions()},
+               {"hidden_size", m.hidden_size},
+               {"intermediate_size", m.ffn()},
+               {"num_hidden_layers", m.num_layers},
+               {"num_attention_heads", m.num_attention_heads}});
+  return json;
+}
 
 /// A number of which null stands for 0.
 double number_or_null(const ConfigJson& config, const char* key, double absent) {
@@ -172,13 +182,8 @@ ModelConfig parse_gpt_neox(const ConfigJson& config, const Family& family) {
 }
 
 OrderedJson write_gpt_neox(const ModelConfig& m, const Family& family) {
-  OrderedJson json = head_of(m, family);
-  json.update({{"max_position_embeddings", m.max_positions()},
-               {"hidden_size", m.hidden_size},
-               {"intermediate_size", m.ffn()},
-               {"num_hidden_layers", m.num_layers},
-               {"num_attention_heads", m.num_attention_heads},
-               {"hidden_act", name_of_activation(m.activation_func)},
+  OrderedJson json = head_and_sizes_of(m, family);
+  json.update({{"hidden_act", name_of_activation(m.activation_func)},
                {"layer_norm_eps", m.norm_epsilon},
                {"rotary_emb_base", m.rotary_base},
                {"rotary_pct", m.rotary_percent},
@@ -224,14 +229,9 @@ ModelConfig parse_llama(const ConfigJson& config, const Family& family) {
 
 OrderedJson write_llama(const ModelConfig& m, const Family& family) {
   const LlamaTraits& traits = family.traits;
-  OrderedJson json = head_of(m, family);
-  json.update({{"max_position_embeddings", m.max_positions()},
-               {"hidden_size", m.hidden_size},
-               {"intermediate_size", m.ffn()},
-               {"num_hidden_layers", m.num_layers},
-               {"num_attention_heads", m.num_attention_heads},
-               {"num_key_value_heads", m.query_groups()},
-               {"head_dim", m.head_dim()}});
+  OrderedJson json = head_and_sizes_of(m, family);
+  json["num_key_value_heads"] = m.query_groups();
+  json["head_dim"] = m.head_dim();
   if (!traits.is_gemma) json["hidden_act"] = "silu";
   json["rms_norm_eps"] = m.norm_epsilon;
   json["rope_theta"] = m.rotary_base;

@@ -72,7 +72,7 @@ Workload workload_of(const Config& config) {
           .bucket_elements = config.parallel.ddp_bucket_size,
           .segment_elements = config.optimizer.offload_segment_size,
           .rounding = rounding_of(config),
-          .may_round_gradients = config.optimizer.optimizer != OptimizerKind::Muon,
+          .may_round_gradients = config.optimizer.may_round_gradients(),
           .document_tokens = config.data.reset_attention_mask ? document_tokens(config.data) : 0};
 }
 

@@ -176,7 +176,7 @@ std::string schedule(const Config& config, int world_size) {
     add_line(
         text, "global batch size",
         str(step.batch_size, " samples from sample ", step.first_sample, " on, in ",
-            step.batch_size / config.training.micro_batch_size / data_parallel_size(config, world_size),
+            microbatches_of(step.batch_size, config, world_size),
             world_size > 1 ? " microbatches per rank of " : " microbatches of ", config.training.micro_batch_size));
   }
   add_line(text, "precision", precision(config));

@@ -122,8 +122,8 @@ class TrainingState {
 
   /// After the weights that visit_weights() gives were changed: all ranks see the new ones.
   void publish_weights();
-  /// Whether this rank is the one to save `param`, of the ranks that hold a copy of it in their slice of the model.
   DataParallelGroups gradient_groups(GridKind grid) const { return layout_.parallel.gradient_groups(grid); }
+  /// Whether this rank is the one to save `param`, of the ranks that hold a copy of it in their slice of the model.
   bool saves(const Param& param) const { return layout_.parallel.stands_for_holders(param.placement); }
   /// The same for what all ranks of a stage hold alike.
   bool saves_for_stage() const { return layout_.parallel.me.tp == 0 && layout_.parallel.data_context->rank() == 0; }

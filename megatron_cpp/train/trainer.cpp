@@ -46,10 +46,11 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
       lock_(lock_save_folder(config, session, log)),
       tensorboard_(config, is_first_rank(), log),
       trace_(std::cref(config_.logging), config_.profile_path(), session, log),
-      window_({.tokens = static_cast<double>(config_.model.seq_length),
-               .flops = flops_per_batch(config_.model, 1),
-               .peak_tflops = peak_tflops(config, *session.device),
-               .devices = session.parallel.world.size()}),
+      records_({.tokens = static_cast<double>(config_.model.seq_length),
+                .flops = flops_per_batch(config_.model, 1),
+                .peak_tflops = peak_tflops(config, *session.device),
+                .devices = session.parallel.world.size()},
+               std::cref(config_.logging), session, log, predicted),
       sources_{.tokenizer_checksum = tokenizer_checksum(config, session),
                .datasets = identify_datasets(config, session.parallel.world)},
       state_(model_provider(config, session), config_.optimizer, layout_provider(config, session)),
@@ -61,8 +62,7 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
           config, SharedIndexRanks(session.parallel.world, *session.node, [&] { return signals.received(); }), log)),
       schedule_(config_.optimizer, training_length(config)),
       validation_(config, datasets_, session, state_, watch_, metrics_, tensorboard_, log),
-      metrics_(is_first_rank() ? config_.metrics_path() : Path(), progress_.iteration, log),
-      rank_reports_(std::cref(config_.logging), session, log, predicted) {
+      metrics_(is_first_rank() ? config_.metrics_path() : Path(), progress_.iteration, log) {
   keep_tokenizer(config, session, sources_.tokenizer_checksum);
   tensorboard_.begin({.iteration = progress_.iteration, .consumed_samples = progress_.consumed_samples}, metrics_);
   state_.set_watch(&watch_);
@@ -77,7 +77,7 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
 }
 
 ExitCode Trainer::train() {
-  window_.begin(spent());
+  records_.begin(spent());
   session_.profiler->time(static_cast<Detail>(config_.logging.timing_log_level));
   const bool is_done = progress_.iteration >= train_iters_;
   if (is_done)
@@ -101,7 +101,7 @@ ExitCode Trainer::train() {
   if (signal() != 0) return ExitCode::Preempted;
   const std::string end = str("ended at iteration ", progress_.iteration, " of ", train_iters_);
   log_.info(end);  // launch.sh looks for it
-  if (!is_done) note(RunEvent::Kind::End, end);
+  if (!is_done) write_event(RunEvent::Kind::End, end);
   return ExitCode::Done;
 }
 
@@ -201,7 +201,7 @@ RankSeconds Trainer::spent() const {
 }
 
 void Trainer::leave_out(const RankSeconds& since) {
-  window_.leave_out(spent() - since);
+  records_.leave_out(spent() - since);
 }
 
 void Trainer::evaluate() {
@@ -248,7 +248,7 @@ void Trainer::say_that_it_stops(const std::string& reason) {
       reason + (config_.checkpoint.save.empty() ? ": stopping; nothing is saved, because checkpoint.save is empty"
                                                 : ": saving and stopping");
   log_.info(text);
-  note(RunEvent::Kind::Stop, text);
+  write_event(RunEvent::Kind::Stop, text);
 }
 
 void Trainer::write_start() {

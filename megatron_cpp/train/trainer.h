@@ -7,14 +7,12 @@
 
 #include "base/kept_ref.h"
 #include "checkpoint/folder/lock.h"
-#include "megatron_cpp/monitor/log_window.h"
 #include "megatron_cpp/monitor/step_trace.h"
-#include "megatron_cpp/monitor/tensorboard_metrics.h"
 #include "megatron_cpp/resume/checkpoint_saver.h"
 #include "megatron_cpp/setup/dataset_provider.h"
 #include "megatron_cpp/train/fault_injection.h"
-#include "megatron_cpp/train/rank_reports.h"
 #include "megatron_cpp/train/step_progress.h"
+#include "megatron_cpp/train/step_records.h"
 #include "megatron_cpp/train/validation.h"
 #include "optimizer/lr_schedule.h"
 
@@ -86,7 +84,7 @@ class Trainer {
   void leave_out(const RankSeconds& since);
   void write_start();
   /// In the metrics; the log has it already, or gets it elsewhere.
-  void note(RunEvent::Kind kind, const std::string& text) {
+  void write_event(RunEvent::Kind kind, const std::string& text) {
     metrics_.write(RunEvent{.kind = kind, .iteration = progress_.iteration, .text = text});
   }
   /// That any rank received, as all know by now, or 0.
@@ -103,12 +101,11 @@ class Trainer {
   std::unique_ptr<FolderLock> lock_;
   TensorboardMetrics tensorboard_;  // likewise
   TraceWindow trace_;               // likewise
-  LogWindow window_;  // before the model: what measuring the device's peak takes must not count as the model's memory
+  StepRecords records_;  // before the model: what measuring the device's peak takes must not count as its memory
   RunSources sources_;
   TrainingState state_;
   StatisticsWatch statistics_;
   TrainingProgress progress_;
-  IdleExperts idle_experts_;
   FileSystem files_;
   FaultInjection faults_;
   CheckpointSaver saver_;  // after what the thread of a save in flight uses
@@ -117,13 +114,10 @@ class Trainer {
   std::unique_ptr<BatchStream> batches_;
   Validation validation_;  // before the metrics, whose file another run's must leave only for one that can begin
   MetricsWriter metrics_;
-  RankReports rank_reports_;
   bool is_given_up_ = false;
   double step_minutes_ = kLongStep;  // of the last step that is finished, as all ranks know by now
 
   std::optional<PendingStep> pending_;
-
-  std::map<std::string, double> timers_;  // seconds since the last line of the log
 };
 
 }  // namespace mcpp

@@ -1,5 +1,4 @@
 // What follows from the outcome of a step: what is told of it, and what is done when it is not as it should be.
-#include <chrono>
 #include <cmath>
 #include <utility>
 
@@ -51,31 +50,26 @@ bool Trainer::finish_step() {
 
 void Trainer::record(const StepOutcome& outcome, PendingStep& step) {
   statistics_.add_weights(progress_.iteration, outcome.grad_norm, step.statistics);
-  for (const auto& [name, seconds] : step.timers) timers_[name] += seconds;
-  window_.add(
-      {.iteration = progress_.iteration,
-       .train_iters = train_iters_,
-       .consumed_samples = progress_.consumed_samples,
-       .learning_rate = step.learning_rate,
-       .global_batch_size = step.batch_size,
-       .lm_loss = outcome.loss,
-       .loss_scale = state_.loss_scale().value(),
-       .grad_norm = outcome.grad_norm,
-       .skipped_iterations = outcome.skipped,
-       .nan_iterations = !std::isfinite(outcome.loss),
-       .mfu = {},
-       .experts = expert_stats(outcome.experts, static_cast<double>(step.batch_size * config_.model.seq_length)),
-       .params_norm = step.statistics.params_norm,
-       .num_zeros = step.statistics.num_zeros},
-      step.spent);
-  for (const std::string& warning : idle_experts_.add(outcome.experts)) log_.warn(warning);
-  if (config_.logging.log_progress) log_.progress(progress_line(window_.means()));
-  tensorboard_.write(window_.last(), session_.device->memory().total);
-  if (config_.logging.metrics_every_iteration) metrics_.write(window_.last());
-  tensorboard_.write(step.statistics, progress_.iteration);
-  if (step.statistics.layers.empty()) return;
-  log_.info(layer_table(step.statistics));
-  metrics_.write_layers(progress_.iteration, step.statistics);
+  records_.add({.stats = {.iteration = progress_.iteration,
+                          .train_iters = train_iters_,
+                          .consumed_samples = progress_.consumed_samples,
+                          .learning_rate = step.learning_rate,
+                          .global_batch_size = step.batch_size,
+                          .lm_loss = outcome.loss,
+                          .loss_scale = state_.loss_scale().value(),
+                          .grad_norm = outcome.grad_norm,
+                          .skipped_iterations = outcome.skipped,
+                          .nan_iterations = !std::isfinite(outcome.loss),
+                          .mfu = {},
+                          .experts = expert_stats(outcome.experts,
+                                                  static_cast<double>(step.batch_size * config_.model.seq_length)),
+                          .params_norm = step.statistics.params_norm,
+                          .num_zeros = step.statistics.num_zeros},
+                .end = step.spent,
+                .timers = std::move(step.timers),
+                .statistics = std::move(step.statistics),
+                .experts = outcome.experts},
+               metrics_, tensorboard_);
 }
 
 bool Trainer::follow_policy(const StepOutcome& outcome, i64 batch_size) {
@@ -85,7 +79,7 @@ bool Trainer::follow_policy(const StepOutcome& outcome, i64 batch_size) {
         str("iteration ", progress_.iteration, ": the gradient overflows; the step is skipped, the loss scale is ",
             fixed(state_.loss_scale().value(), 1));
     log_.info(what);
-    note(RunEvent::Kind::Skip, what);
+    write_event(RunEvent::Kind::Skip, what);
     return false;
   }
   const StepAction action = action_for(config_.training, outcome.verdict);
@@ -96,7 +90,7 @@ bool Trainer::follow_policy(const StepOutcome& outcome, i64 batch_size) {
                                   progress_.consumed_samples - 1, ")");
   if (action == StepAction::Warn) {
     log_.warn(what + samples);
-    note(RunEvent::Kind::Spike, what + samples);
+    write_event(RunEvent::Kind::Spike, what + samples);
   }
   if (action == StepAction::Skip) count_skip(what + "; the step is skipped, the weights stay as they were" + samples);
   if (action == StepAction::RollBack) roll_back(what + samples);
@@ -108,7 +102,7 @@ void Trainer::count_skip(const std::string& warning) {
   progress_.skipped_iterations += 1;
   progress_.consecutive_skips += 1;
   log_.warn(warning);
-  note(RunEvent::Kind::Skip, warning);
+  write_event(RunEvent::Kind::Skip, warning);
   if (progress_.consecutive_skips > config_.training.max_consecutive_skips) {
     give_up(str(progress_.consecutive_skips,
                 " steps in a row had a non-finite loss or gradient, or one that stands out; "
@@ -132,30 +126,20 @@ void Trainer::roll_back(const std::string& reason) {
   const std::string outcome = str("the weights are those of iteration ", saved.iteration, "; going on after sample ",
                                   progress_.consumed_samples - 1);
   log_.info(outcome);
-  note(RunEvent::Kind::RollBack, str(reason, "; ", outcome));
+  write_event(RunEvent::Kind::RollBack, str(reason, "; ", outcome));
 }
 
 void Trainer::give_up(const std::string& reason) {
-  if (!window_.is_empty()) log_iteration();
+  if (!records_.is_empty()) log_iteration();
   saver_.finish();
-  note(RunEvent::Kind::Failure, reason);
+  write_event(RunEvent::Kind::Failure, reason);
   fail(ExitCode::TrainingFailed, reason,
        ". Lower optimizer.lr, lengthen the warm-up, or look at the data of these samples");
 }
 
 void Trainer::log_iteration() {
   share_gemm_choices(config_.device, *session_.device, session_.parallel.world);
-  IterationStats stats = window_.means();
-  stats.lm_loss = window_.mean_loss();
-  stats.ranks = rank_reports_.tell(progress_.iteration, window_, state_.bytes_away(), metrics_);
-  if (config_.logging.timing_log_level > 0)
-    stats.timers =
-        gather_timers(std::exchange(timers_, {}), static_cast<double>(window_.iterations()), session_.parallel.world);
-  log_.info(iteration_line(stats, std::chrono::system_clock::now()));
-  if (!stats.timers.empty()) log_.info(timer_lines(stats.timers, config_.logging.timing_log_option));
-  tensorboard_.write_line(stats);
-  if (!config_.logging.metrics_every_iteration) metrics_.write(stats);
-  window_.restart();
+  records_.write_line(progress_.iteration, state_.bytes_away(), metrics_, tensorboard_);
 }
 
 void Trainer::check_before_save() {

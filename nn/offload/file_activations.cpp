@@ -201,7 +201,7 @@ void FileActivations::write_last() {
   Away& away = *slot.holds;
   const std::span<std::byte> all = bytes_of(slot, away);
   for (std::size_t b = 0; b < away.blocks.size(); ++b)
-    away.blocks[b].note(all.subspan(b * kBlock, static_cast<std::size_t>(away.blocks[b].bytes())));
+    away.blocks[b].record_checksums(all.subspan(b * kBlock, static_cast<std::size_t>(away.blocks[b].bytes())));
   start(FileTransfer::Kind::Write, slot, away);
 }
 

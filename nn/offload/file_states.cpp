@@ -236,7 +236,7 @@ void FileStates::drop(std::size_t segment) {
     Vector& vector = segments_[segment][v];
     if (vector.places[vector.current].use_count() > 1) vector.current = 1 - vector.current;
     MCPP_CHECK(vector.places[vector.current].use_count() == 1, "two snapshots keep segment ", segment);
-    vector.region().note(bytes_of(*slot, v));
+    vector.region().record_checksums(bytes_of(*slot, v));
     start(FileTransfer::Kind::Write, *slot, v);
   }
   writing_.push_back(slot);

@@ -64,8 +64,8 @@ void CudaDevice::system_free(void* data) noexcept {
   cudaFreeAsync(data, stream_);
 }
 
-void CudaDevice::note(const std::string& sentence) {
-  if (noted_.insert(sentence).second) notices_.push_back(sentence);
+void CudaDevice::add_notice(const std::string& sentence) {
+  if (told_.insert(sentence).second) notices_.push_back(sentence);
 }
 
 std::vector<std::string> take_notices(Device& device) {

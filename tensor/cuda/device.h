@@ -40,8 +40,8 @@ class CudaDevice final : public Device {
   CublasLt& cublas() { return *cublas_; }
   CudnnAttention& cudnn() { return *cudnn_; }
 
-  /// For take_notices(); what was noted before is not noted again.
-  void note(const std::string& sentence);
+  /// For take_notices(); a sentence that was added before is not added again.
+  void add_notice(const std::string& sentence);
   std::vector<std::string> take_notices() { return std::exchange(notices_, {}); }
 
  private:
@@ -54,7 +54,7 @@ class CudaDevice final : public Device {
   Staging staging_;
   std::unique_ptr<CublasLt, void (*)(CublasLt*)> cublas_;
   std::unique_ptr<CudnnAttention, void (*)(CudnnAttention*)> cudnn_;
-  std::set<std::string> noted_;
+  std::set<std::string> told_;
   std::vector<std::string> notices_;  // of these, what was not handed out
 };
 

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "comm/local.h"
-#include "tests/support/made_up_waits.h"
+#include "tests/support/stand_ins/made_up_waits.h"
 
 namespace mcpp {
 namespace {

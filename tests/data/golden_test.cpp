@@ -6,7 +6,7 @@
 #include "data/read/datasets.h"
 #include "data/read/gpt_dataset.h"
 #include "tests/data/data_golden.h"
-#include "tests/support/hdf5_file.h"
+#include "tests/support/readers/hdf5_file.h"
 
 namespace mcpp {
 namespace {

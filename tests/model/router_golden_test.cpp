@@ -4,7 +4,7 @@
 
 #include "model/gpt_model.h"
 #include "tests/support/build.h"
-#include "tests/support/hdf5_file.h"
+#include "tests/support/readers/hdf5_file.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {

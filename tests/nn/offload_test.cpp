@@ -10,8 +10,8 @@
 #include "tensor/transfer.h"
 #include "tests/support/disk_folder.h"
 #include "tests/support/errors.h"
-#include "tests/support/faulty_queue.h"
 #include "tests/support/lazy_copies.h"
+#include "tests/support/stand_ins/faulty_queue.h"
 
 namespace mcpp {
 namespace {

@@ -9,8 +9,8 @@
 #include "tests/optimizer/small_model.h"
 #include "tests/support/disk_folder.h"
 #include "tests/support/errors.h"
-#include "tests/support/faulty_queue.h"
 #include "tests/support/lazy_copies.h"
+#include "tests/support/stand_ins/faulty_queue.h"
 
 namespace mcpp {
 namespace {

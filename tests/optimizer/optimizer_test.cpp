@@ -11,7 +11,7 @@
 #include <random>
 
 #include "tensor/ops/ops.h"
-#include "tests/support/mirror_communicator.h"
+#include "tests/support/stand_ins/mirror_communicator.h"
 
 namespace mcpp {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "parallel/dp/buffer.h"
 #include "tensor/ops/ops.h"
-#include "tests/support/mirror_communicator.h"
+#include "tests/support/stand_ins/mirror_communicator.h"
 
 namespace mcpp {
 namespace {

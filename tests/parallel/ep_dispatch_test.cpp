@@ -69,9 +69,74 @@ INSTANTIATE_TEST_SUITE_P(Ways, Dispatch,
                                          Case{"padded_gather_ep4", 4, 1, TokenDispatcherType::AllGather, 20}),
                          [](const auto& p) { return p.param.name; });
 
+constexpr i64 kExperts = 4, kTopk = 2, kRankTokens = 5, kWidth = 3;
+
+/// What a rank brings: its tokens [kRankTokens, kWidth], which experts they chose with which weights [kRankTokens,
+/// kTopk], and the gradients of what comes back.
+struct Brought {
+  std::vector<i32> experts;
+  Numbers x, weights, dy;
+};
+
+/// Of the last rank all tokens choose one expert first; one choice was dropped.
+Brought brought_by(int rank, int ranks) {
+  Brought own;
+  for (i64 t = 0; t < kRankTokens; ++t) {
+    for (i64 j = 0; j < kTopk; ++j) {
+      const i64 expert = j == 0 && rank == ranks - 1 ? 3 : (t + 2 * j + rank) % 3;
+      own.experts.push_back(t == 3 && j == 1 ? -1 : static_cast<i32>(expert));
+      own.weights.push_back(0.25 + 0.125 * static_cast<double>(t + j));
+    }
+    for (i64 i = 0; i < kWidth; ++i) {
+      own.x.push_back(static_cast<double>(rank * 100 + t * 10 + i));
+      own.dy.push_back(static_cast<double>(t - i + rank));
+    }
+  }
+  return own;
+}
+
+/// Rows [n, kWidth] of this rank's experts, one after the other, through them. Each rank of an expert's width gives an
+/// equal part of the sum.
+Tensor through_experts(const Tensor& from, std::span<const i64> rows, const ExpertParallel& parallel) {
+  Tensor y = Tensor::like(from);
+  i64 row = 0;
+  for (std::size_t e = 0; e < rows.size(); ++e) {
+    const i64 expert = kExperts / parallel.ep * parallel.ep_rank + static_cast<i64>(e);
+    const double factor = static_cast<double>(expert + 1) / parallel.tp;
+    for (const i64 end = row + rows[e]; row < end; ++row)
+      for (i64 i = 0; i < kWidth; ++i)
+        y.data<double>()[row * kWidth + i] = factor * from.data<double>()[row * kWidth + i];
+  }
+  EXPECT_EQ(row, from.dim(0));
+  return y;
+}
+
+/// `out` and `dx` [kRankTokens, kWidth] and `d_weights` [kRankTokens, kTopk] as they follow from what this rank brought
+/// alone.
+void expect_as_without_ranks(const Brought& own, const Numbers& out, const Numbers& dx, const Numbers& d_weights) {
+  for (i64 t = 0; t < kRankTokens; ++t) {
+    double factor = 0;
+    for (i64 j = 0; j < kTopk; ++j) {
+      const auto at = static_cast<std::size_t>(t * kTopk + j);
+      const double times = own.experts[at] < 0 ? 0 : own.experts[at] + 1;
+      factor += own.weights[at] * times;
+      double expected = 0;
+      for (i64 i = 0; i < kWidth; ++i) {
+        const auto element = static_cast<std::size_t>(t * kWidth + i);
+        expected += times * own.x[element] * own.dy[element];
+      }
+      EXPECT_NEAR(d_weights[at], expected, 1e-9) << "token " << t << ", choice " << j;
+    }
+    for (i64 i = 0; i < kWidth; ++i) {
+      const auto at = static_cast<std::size_t>(t * kWidth + i);
+      EXPECT_NEAR(out[at], factor * own.x[at], 1e-9);
+      EXPECT_NEAR(dx[at], factor * own.dy[at], 1e-9);
+    }
+  }
+}
+
 TEST_P(Dispatch, CombinesWhatExpertsMakeOfTokensAndSendsGradientsBack) {
   const Case& c = GetParam();
-  constexpr i64 kExperts = 4, kTopk = 2, kTokens = 5, kWidth = 3;
   run_local_ranks(c.ep * c.tp, [&](Communicator& world, int rank) {
     CpuDevice device;
     const ExpertParallel parallel{.dispatcher = c.dispatcher,
@@ -80,68 +145,29 @@ TEST_P(Dispatch, CombinesWhatExpertsMakeOfTokensAndSendsGradientsBack) {
                                   .tp = c.tp,
                                   .tp_rank = rank % c.tp,
                                   .exchange = &world};
-    std::vector<i32> experts;
-    Numbers x, w, dy;
-    for (i64 t = 0; t < kTokens; ++t) {
-      for (i64 j = 0; j < kTopk; ++j) {
-        // Of the last rank all tokens choose one expert first; one choice was dropped.
-        const i64 expert = j == 0 && rank == world.size() - 1 ? 3 : (t + 2 * j + rank) % 3;
-        experts.push_back(t == 3 && j == 1 ? -1 : static_cast<i32>(expert));
-        w.push_back(0.25 + 0.125 * static_cast<double>(t + j));
-      }
-      for (i64 i = 0; i < kWidth; ++i)
-        x.push_back(static_cast<double>(rank * 100 + t * 10 + i)), dy.push_back(static_cast<double>(t - i + rank));
-    }
+    const Brought own = brought_by(rank, world.size());
     const auto tensor = [&](const Numbers& values, const Shape& shape) {
       Tensor t = Tensor::empty(shape, DType::F64, device);
       test::set_numbers(t, values);
       return t;
     };
-    const Tensor tokens = tensor(x, {kTokens, kWidth}), weights = tensor(w, {kTokens, kTopk}),
-                 d_out = tensor(dy, {kTokens, kWidth});
-    const ExpertChoice choice = agree_on(integers_of(experts, device).view({kTokens, kTopk}), kExperts, parallel);
+    const Tensor tokens = tensor(own.x, {kRankTokens, kWidth}), weights = tensor(own.weights, {kRankTokens, kTopk}),
+                 d_out = tensor(own.dy, {kRankTokens, kWidth});
+    const ExpertChoice choice =
+        agree_on(integers_of(own.experts, device).view({kRankTokens, kTopk}), kExperts, parallel);
     const auto dispatcher = make_token_dispatcher(choice, parallel, c.padded_rows);
     int calls = 0;
     const Tensor rows = dispatcher->dispatch(tokens, [&] { ++calls; });
     for (const i64 count : dispatcher->rows()) EXPECT_TRUE(c.padded_rows == 0 || count == c.padded_rows);
-    /// Each rank of an expert's width gives an equal part of the sum.
-    const auto scaled = [&](const Tensor& from) {
-      Tensor y = Tensor::like(from);
-      i64 row = 0;
-      for (std::size_t e = 0; e < dispatcher->rows().size(); ++e) {
-        const double factor = static_cast<double>(kExperts / c.ep * parallel.ep_rank + static_cast<i64>(e) + 1) / c.tp;
-        for (const i64 end = row + dispatcher->rows()[e]; row < end; ++row)
-          for (i64 i = 0; i < kWidth; ++i)
-            y.data<double>()[row * kWidth + i] = factor * from.data<double>()[row * kWidth + i];
-      }
-      EXPECT_EQ(row, from.dim(0));
-      return y;
-    };
-    const auto combined = dispatcher->combine(scaled(rows), weights);
+    const auto combined = dispatcher->combine(through_experts(rows, dispatcher->rows(), parallel), weights);
     const Numbers out = numbers(combined.out);
     const auto again = make_token_dispatcher(choice, parallel, c.padded_rows);  // as backward does
     const auto gradients = again->combine_backward(d_out, combined.kept, weights);
     const Numbers d_weights = numbers(gradients.weights),
-                  dx = numbers(again->dispatch_backward(scaled(gradients.rows), [&] { ++calls; }));
+                  dx = numbers(again->dispatch_backward(through_experts(gradients.rows, dispatcher->rows(), parallel),
+                                                        [&] { ++calls; }));
     EXPECT_EQ(calls, 2);
-    for (i64 t = 0; t < kTokens; ++t) {
-      double factor = 0;
-      for (i64 j = 0; j < kTopk; ++j) {
-        const auto at = static_cast<std::size_t>(t * kTopk + j);
-        const double times = experts[at] < 0 ? 0 : experts[at] + 1;
-        factor += w[at] * times;
-        double expected = 0;
-        for (i64 i = 0; i < kWidth; ++i)
-          expected +=
-              times * x[static_cast<std::size_t>(t * kWidth + i)] * dy[static_cast<std::size_t>(t * kWidth + i)];
-        EXPECT_NEAR(d_weights[at], expected, 1e-9) << "token " << t << ", choice " << j;
-      }
-      for (i64 i = 0; i < kWidth; ++i) {
-        const auto at = static_cast<std::size_t>(t * kWidth + i);
-        EXPECT_NEAR(out[at], factor * x[at], 1e-9);
-        EXPECT_NEAR(dx[at], factor * dy[at], 1e-9);
-      }
-    }
+    expect_as_without_ranks(own, out, dx, d_weights);
   });
 }
 

@@ -11,7 +11,7 @@
 #include "parallel/pp/schedule_kind.h"
 #include "parallel/pp/simulate.h"
 #include "tests/support/errors.h"
-#include "tests/support/made_up_waits.h"
+#include "tests/support/stand_ins/made_up_waits.h"
 #include "tests/support/tensors.h"
 
 namespace mcpp {

@@ -5,7 +5,7 @@
 
 #include "tensor/ops/ops.h"
 #include "tests/support/gpu.h"
-#include "tests/support/made_up_waits.h"
+#include "tests/support/stand_ins/made_up_waits.h"
 #include "tests/support/tensors.h"
 
 namespace mcpp::test {

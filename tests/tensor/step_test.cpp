@@ -24,7 +24,7 @@ class Step : public testing::TestWithParam<DeviceType> {
   Device& device() { return *device_; }
   Tensor f64(const Numbers& x) { return tensor_of(x, {static_cast<i64>(x.size())}, DType::F64, device()); }
 
-  Numbers judge(double loss_sum, double targets, double squares, const StepRule& rule = {}) {
+  Numbers decide(double loss_sum, double targets, double squares, const StepRule& rule = {}) {
     Tensor result = garbage({StepNumbers::kCount}, DType::F64, device());
     ops::decide_update(f64({loss_sum, targets}), f64({squares}), rule, result);
     return numbers(result);
@@ -48,43 +48,44 @@ TEST_P(Step, SquaresAreAddedToWhatIsThere) {
 
 TEST_P(Step, AFineStepIsNormalisedAndClipped) {
   // The summed loss is 8 over 4 targets; the gradient of its mean has the norm sqrt(400) / 4 = 5.
-  const Numbers free = judge(8, 4, 400);
+  const Numbers free = decide(8, 4, 400);
   EXPECT_EQ(free, (Numbers{2, 4, 5, 0.25, 0}));
-  const Numbers clipped = judge(8, 4, 400, {.clip_grad = 1});
+  const Numbers clipped = decide(8, 4, 400, {.clip_grad = 1});
   EXPECT_DOUBLE_EQ(clipped[StepNumbers::kFactor], 0.25 / (5 + 1e-6));
-  EXPECT_EQ(judge(8, 4, 400, {.clip_grad = 10})[StepNumbers::kFactor], 0.25);
-  EXPECT_EQ(judge(8, 4, 400, {.grad_scale = 0.5})[StepNumbers::kGradNorm], 2.5);
-  EXPECT_EQ(judge(8, 4, 2)[StepNumbers::kGradNorm], static_cast<double>(static_cast<float>(std::sqrt(2.0) / 4)));
-  EXPECT_EQ(judge(8, 4, 2, {.rounds_norm = false})[StepNumbers::kGradNorm], std::sqrt(2.0) / 4);
+  EXPECT_EQ(decide(8, 4, 400, {.clip_grad = 10})[StepNumbers::kFactor], 0.25);
+  EXPECT_EQ(decide(8, 4, 400, {.grad_scale = 0.5})[StepNumbers::kGradNorm], 2.5);
+  EXPECT_EQ(decide(8, 4, 2)[StepNumbers::kGradNorm], static_cast<double>(static_cast<float>(std::sqrt(2.0) / 4)));
+  EXPECT_EQ(decide(8, 4, 2, {.rounds_norm = false})[StepNumbers::kGradNorm], std::sqrt(2.0) / 4);
 }
 
 TEST_P(Step, WhatIsNotFiniteIsNoUpdate) {
   for (const double bad : {kNan, kInf, -kInf}) {
-    for (const Numbers& x : {judge(bad, 4, 400), judge(8, 4, std::abs(bad)), judge(8, 4, bad), judge(bad, 4, bad)}) {
+    for (const Numbers& x :
+         {decide(bad, 4, 400), decide(8, 4, std::abs(bad)), decide(8, 4, bad), decide(bad, 4, bad)}) {
       EXPECT_EQ(x[StepNumbers::kFactor], kInf);
       EXPECT_EQ(verdict(x), StepVerdict::NotFinite);
       for (const double number : x) EXPECT_FALSE(std::isnan(number)) << "no maximum over ranks could be relied on";
     }
-    EXPECT_EQ(judge(bad, 4, 400)[StepNumbers::kLoss], kInf);
-    EXPECT_EQ(judge(8, 4, -std::abs(bad))[StepNumbers::kGradNorm], kInf);
-    EXPECT_EQ(judge(bad, bad, 400)[StepNumbers::kTargets], 0);
+    EXPECT_EQ(decide(bad, 4, 400)[StepNumbers::kLoss], kInf);
+    EXPECT_EQ(decide(8, 4, -std::abs(bad))[StepNumbers::kGradNorm], kInf);
+    EXPECT_EQ(decide(bad, bad, 400)[StepNumbers::kTargets], 0);
   }
-  EXPECT_EQ(verdict(judge(0, 0, 0)), StepVerdict::NotFinite) << "no targets";
-  EXPECT_EQ(verdict(judge(8, 1, 1e300)), StepVerdict::NotFinite) << "a norm that fp32 cannot hold";
+  EXPECT_EQ(verdict(decide(0, 0, 0)), StepVerdict::NotFinite) << "no targets";
+  EXPECT_EQ(verdict(decide(8, 1, 1e300)), StepVerdict::NotFinite) << "a norm that fp32 cannot hold";
 }
 
 TEST_P(Step, ASpikeIsAboveALimit) {
   const StepRule rule{.most_loss = 2, .most_grad_norm = 5};
-  EXPECT_EQ(verdict(judge(8, 4, 400, rule)), StepVerdict::Fine) << "not above";
-  for (const Numbers& x : {judge(9, 4, 400, rule), judge(8, 4, 500, rule)}) {
+  EXPECT_EQ(verdict(decide(8, 4, 400, rule)), StepVerdict::Fine) << "not above";
+  for (const Numbers& x : {decide(9, 4, 400, rule), decide(8, 4, 500, rule)}) {
     EXPECT_EQ(verdict(x), StepVerdict::Spike);
     EXPECT_EQ(x[StepNumbers::kFactor], 0.25) << "only told";
   }
   StepRule skipping = rule;
   skipping.skips_spikes = true;
-  EXPECT_EQ(judge(9, 4, 400, skipping)[StepNumbers::kFactor], kInf);
-  EXPECT_EQ(judge(8, 4, 400, skipping)[StepNumbers::kFactor], 0.25);
-  EXPECT_EQ(verdict(judge(kNan, 4, 400, skipping)), StepVerdict::NotFinite);
+  EXPECT_EQ(decide(9, 4, 400, skipping)[StepNumbers::kFactor], kInf);
+  EXPECT_EQ(decide(8, 4, 400, skipping)[StepNumbers::kFactor], 0.25);
+  EXPECT_EQ(verdict(decide(kNan, 4, 400, skipping)), StepVerdict::NotFinite);
 }
 
 TEST_P(Step, UpdatesTakeTheirFactorFromTheDevice) {

@@ -35,8 +35,8 @@ void destroy_cudnn(CudnnAttention* state) {
 namespace {
 
 void note_slow_way(CudaDevice& device, bool backward, const std::string& why) {
-  device.note(str("attention's ", backward ? "backward" : "forward",
-                  " runs in this program's own kernel, several times slower than cuDNN's: ", why));
+  device.add_notice(str("attention's ", backward ? "backward" : "forward",
+                        " runs in this program's own kernel, several times slower than cuDNN's: ", why));
 }
 
 enum Id : i64 { kQ = 1, kK, kV, kOut, kLse, kScale, kMasked, kDout, kDq, kDk, kDv, kDelta, kOne, kDqSum };

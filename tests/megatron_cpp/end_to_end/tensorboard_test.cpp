@@ -2,7 +2,7 @@
 #include <csignal>
 
 #include "tests/megatron_cpp/end_to_end/end_to_end.h"
-#include "tests/support/event_reader.h"
+#include "tests/support/readers/event_reader.h"
 
 namespace mcpp {
 namespace {

@@ -4,7 +4,7 @@
 #include <csignal>
 
 #include "tests/megatron_cpp/end_to_end/end_to_end_on_ranks.h"
-#include "tests/support/chrome_trace.h"
+#include "tests/support/readers/chrome_trace.h"
 
 namespace mcpp {
 namespace {

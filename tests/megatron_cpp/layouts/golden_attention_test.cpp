@@ -9,7 +9,7 @@
 #include "megatron_cpp/huggingface/huggingface.h"
 #include "model/layers/kv_cache.h"
 #include "tests/support/build.h"
-#include "tests/support/hdf5_file.h"
+#include "tests/support/readers/hdf5_file.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {

@@ -11,8 +11,8 @@
 #include "megatron_cpp/huggingface/weight_map.h"
 #include "optimizer/lr_schedule.h"
 #include "tests/support/gpu.h"
-#include "tests/support/hdf5_file.h"
 #include "tests/support/layout_run.h"
+#include "tests/support/readers/hdf5_file.h"
 #include "tests/support/tensors.h"
 
 namespace mcpp {
@@ -150,7 +150,7 @@ class GoldenModel {
   StepOutcome step_in_place(i64 micro_batch_size) { return state_.train_step(batches(0, micro_batch_size), 0, 0); }
 
   /// What the gradients of a step are multiplied with.
-  double gradient_factor(const StepOutcome& step) const { return state_.loss_scale().factor(step.tokens); }
+  double grad_scale(const StepOutcome& step) const { return state_.loss_scale().factor(step.tokens); }
 
   Trajectory train(i64 micro_batch_size) {
     const LrSchedule schedule(golden_optimizer(), {.train_iters = kSteps, .global_batch_size = kBatch});
@@ -279,7 +279,7 @@ TEST_P(GoldenModelTest, LogitsLossAndEveryGradient) {
 
   auto gradients = model->by_foreign_name([](Param& param) { return param.main_grad; });
   // Of the mean, from that of the sum.
-  const double divisor = static_cast<double>(outcome.tokens) * model->gradient_factor(outcome);
+  const double divisor = static_cast<double>(outcome.tokens) * model->grad_scale(outcome);
   for (auto& [name, values] : gradients) {
     for (double& x : values) x /= divisor;
   }

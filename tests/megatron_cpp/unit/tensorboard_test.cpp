@@ -4,7 +4,7 @@
 
 #include "megatron_cpp/monitor/tensorboard_metrics.h"
 #include "tests/support/errors.h"
-#include "tests/support/event_reader.h"
+#include "tests/support/readers/event_reader.h"
 #include "tests/support/scratch_folder.h"
 
 namespace mcpp {

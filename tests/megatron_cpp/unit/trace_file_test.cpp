@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/local.h"
-#include "tests/support/chrome_trace.h"
+#include "tests/support/readers/chrome_trace.h"
 #include "tests/support/scratch_folder.h"
 
 namespace mcpp {

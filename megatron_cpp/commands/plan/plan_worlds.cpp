@@ -1,4 +1,4 @@
-#include "megatron_cpp/commands/plan_worlds.h"
+#include "megatron_cpp/commands/plan/plan_worlds.h"
 
 #include <algorithm>
 

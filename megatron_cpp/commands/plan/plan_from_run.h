@@ -1,6 +1,6 @@
 // plan --from_run: a run beside its prediction, and the hardware as it found it.
 #pragma once
-#include "megatron_cpp/commands/plan_options.h"
+#include "megatron_cpp/commands/plan/plan_options.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/hardware_file.h"
 #include "plan/measured_run.h"

@@ -1,6 +1,6 @@
 // What megatron_cpp plan says of several numbers of ranks.
 #pragma once
-#include "megatron_cpp/commands/plan_options.h"
+#include "megatron_cpp/commands/plan/plan_options.h"
 
 namespace mcpp {
 

@@ -20,6 +20,7 @@
 #include "plan/stage_layouts.h"
 #include "plan/worlds/deadline.h"
 #include "tests/support/errors.h"
+#include "tests/support/every_layout.h"
 #include "tests/support/published_runs.h"
 
 namespace mcpp {
@@ -95,62 +96,32 @@ TEST(Search, IsAtLeastAsFastAsLlamas) {
   for (const LlamaRow& row : kLlama405B) expect_at_least_as_fast(hardware, "405B", row.work(), {row.layout()});
 }
 
+/// `best`, the least memory first, against the first as many of all there are.
+void expect_least_memory(const std::vector<Candidate>& best, const EveryLayout& all) {
+  auto expected = all.by_memory.begin();
+  for (const Candidate& candidate : best) {
+    EXPECT_EQ(candidate.memory.total(), expected->first) << candidate.layout.describe();
+    EXPECT_NEAR(candidate.time.seconds / expected->second, 1, 1e-9) << candidate.layout.describe();
+    const auto [bytes, seconds] = *expected;
+    while (expected != all.by_memory.end() && expected->first == bytes && expected->second < seconds * (1 + 1e-9))
+      ++expected;
+  }
+}
+
 // A bound that were above what it bounds would hide the best; and the order must not depend on anything but the input.
 TEST(Search, LosesNothingAndIsTheSameEveryTime) {
   const Hardware hardware = catalogue("h100_sxm");
   const Implementation program;
   const Workload work{.model = llama(16, 4096, 14336, 32, 8, 128256, 8192), .global_batch_size = 64};
   SearchLimits limits = limits_for(hardware, 32);  // over three tiers of links
+  const EveryLayout all(hardware, work, limits);
   const SearchResult result = search_layouts(hardware, program, work, limits);
   ASSERT_EQ(result.best.size(), 5);
   EXPECT_LT(result.fitting, result.possible);
-  LayoutMemory memory(work);
-  double best = 1e30;
-  std::set<std::pair<double, double>> by_memory;  // and seconds, of what has its activations on the device
-  i64 fitting = 0, away = 0, in_part = 0;
-  const auto look_at = [&](const Layout& layout) {
-    const Job job{hardware, program, work, layout};
-    const double seconds = step_time(job).seconds;
-    EXPECT_LE(least_seconds(job), seconds * (1 + 1e-12)) << layout.describe();
-    best = std::min(best, seconds);
-  };
-  const auto most_layers = [&](const Layout& layout) {
-    i64 most = 0;
-    for (const StageContents& stage : split_stages(layout.stage_split(work.model)))
-      most = std::max(most, stage.num_layers());
-    return most;
-  };
-  for_each_layout(hardware, work, limits, [&](Layout layout) {
-    bool fits = false;
-    for (const OffloadTier tier : {OffloadTier::Device, OffloadTier::Host, OffloadTier::File}) {
-      layout.activations_place = tier;
-      const MemoryEstimate estimate = memory.most(layout);
-      const double in_host = tier == OffloadTier::Host ? estimate.activations_elsewhere : 0;
-      if (estimate.total() > limits.memory_bytes || in_host > 1e9 * hardware.host.memory) continue;
-      if (!fits && tier != OffloadTier::Device) ++away;
-      fits = true;
-      look_at(layout);
-      if (tier == OffloadTier::Device)
-        by_memory.emplace(estimate.total(), step_time({hardware, program, work, layout}).seconds);
-    }
-    if (fits) ++fitting;
-    if (layout.recompute.granularity != Recompute::Granularity::Full) return;
-    // Any number of layers of a stage; counted is one, where some have room and not all.
-    layout.activations_place = OffloadTier::Device;
-    layout.recompute.method = Recompute::Method::Block;
-    bool fits_in_part = false, fits_without = false;
-    for (layout.recompute.num_layers = 0; layout.recompute.num_layers < 16; ++layout.recompute.num_layers) {
-      if (memory.most(layout).total() > limits.memory_bytes) continue;
-      fits_without |= layout.recompute.num_layers == 0;
-      fits_in_part |= layout.recompute.num_layers < most_layers(layout);
-      look_at(layout);
-    }
-    if (fits_in_part && !fits_without) ++fitting, ++in_part;
-  });
-  EXPECT_EQ(result.fitting, fitting);
-  EXPECT_GT(away, 0);
-  EXPECT_GT(in_part, 0);
-  EXPECT_EQ(result.best.front().time.seconds, best);
+  EXPECT_EQ(result.fitting, all.fitting);
+  EXPECT_GT(all.away, 0);
+  EXPECT_GT(all.in_part, 0);
+  EXPECT_EQ(result.best.front().time.seconds, all.best_seconds);
   const SearchResult again = search_layouts(hardware, program, work, limits);
   for (std::size_t i = 0; i < result.best.size(); ++i)
     EXPECT_EQ(result.best[i].layout.describe(), again.best[i].layout.describe());
@@ -158,17 +129,10 @@ TEST(Search, LosesNothingAndIsTheSameEveryTime) {
   limits.objective = Objective::Memory;
   limits.keep = 12;
   const SearchResult small = search_layouts(hardware, program, work, limits);
-  EXPECT_EQ(small.fitting, fitting);
+  EXPECT_EQ(small.fitting, all.fitting);
   EXPECT_LT(small.simulated, small.fitting / 10);
   ASSERT_EQ(small.best.size(), 12);
-  auto expected = by_memory.begin();
-  for (const Candidate& candidate : small.best) {
-    EXPECT_EQ(candidate.memory.total(), expected->first) << candidate.layout.describe();
-    EXPECT_NEAR(candidate.time.seconds / expected->second, 1, 1e-9) << candidate.layout.describe();
-    const auto [bytes, seconds] = *expected;
-    while (expected != by_memory.end() && expected->first == bytes && expected->second < seconds * (1 + 1e-9))
-      ++expected;
-  }
+  expect_least_memory(small.best, all);
   EXPECT_LT(small.best.front().memory.total(), result.best.front().memory.total());
   // What is told of a kind is the one of it that needs least.
   for (const Alternative& other : small.alternatives) {

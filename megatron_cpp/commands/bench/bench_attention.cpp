@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/number_text.h"
-#include "megatron_cpp/commands/commands.h"
+#include "megatron_cpp/commands/bench/bench_commands.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/options.h"
 #include "megatron_cpp/setup/initialize.h"

@@ -5,7 +5,7 @@
 
 #include "base/number_text.h"
 #include "checkpoint/folder/lock.h"
-#include "megatron_cpp/commands/commands.h"
+#include "megatron_cpp/commands/bench/bench_commands.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "megatron_cpp/setup/vocabulary.h"
 

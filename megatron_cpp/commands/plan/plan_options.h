@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "megatron_cpp/commands/plan.h"
+#include "megatron_cpp/commands/plan/plan_commands.h"
 #include "megatron_cpp/setup/layout_search.h"
 #include "plan/worlds/deadline.h"
 

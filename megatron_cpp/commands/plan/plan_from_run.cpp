@@ -1,4 +1,4 @@
-#include "megatron_cpp/commands/plan_from_run.h"
+#include "megatron_cpp/commands/plan/plan_from_run.h"
 
 #include "base/file.h"
 #include "base/number_text.h"

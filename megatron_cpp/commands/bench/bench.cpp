@@ -7,8 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/number_text.h"
-#include "megatron_cpp/commands/bench_groups.h"
-#include "megatron_cpp/commands/commands.h"
+#include "megatron_cpp/commands/bench/bench_commands.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/monitor/device_notices.h"
 #include "megatron_cpp/monitor/module_bytes.h"

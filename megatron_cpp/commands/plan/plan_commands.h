@@ -1,6 +1,11 @@
 // megatron_cpp plan, of which `plan calibrate` runs on several ranks.
 #pragma once
-#include "megatron_cpp/commands/commands.h"
+#include <string>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "megatron_cpp/config/arguments.h"
+#include "megatron_cpp/setup/world.h"
 
 namespace mcpp {
 

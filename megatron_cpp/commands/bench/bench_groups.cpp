@@ -1,11 +1,11 @@
 // megatron_cpp bench groups: what the groups of a layout take to make, on ranks of MPI or on threads.
-#include "megatron_cpp/commands/bench_groups.h"
+#include "megatron_cpp/bench/bench_groups.h"
 
 #include <nlohmann/json.hpp>
 
 #include "base/number_text.h"
 #include "comm/local.h"
-#include "megatron_cpp/bench/bench_groups.h"
+#include "megatron_cpp/commands/bench/bench_commands.h"
 #include "megatron_cpp/config/options.h"
 
 namespace mcpp {

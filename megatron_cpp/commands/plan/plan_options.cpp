@@ -1,4 +1,4 @@
-#include "megatron_cpp/commands/plan_options.h"
+#include "megatron_cpp/commands/plan/plan_options.h"
 
 #include <algorithm>
 #include <filesystem>

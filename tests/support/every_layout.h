@@ -1,0 +1,81 @@
+// What a search for layouts should find, found by looking at every layout.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "plan/layout_memory.h"
+#include "plan/layouts.h"
+#include "plan/search.h"
+#include "plan/step/step_time.h"
+
+namespace mcpp::test {
+
+/// Of a search with these limits, whose objective and number to keep do not matter. Looks as it is made.
+class EveryLayout {
+ public:
+  EveryLayout(const Hardware& hardware, const Workload& work, const SearchLimits& limits)
+      : hardware_(hardware), work_(work), limits_(limits), memory_(work) {
+    for_each_layout(hardware, work, limits, [&](const Layout& layout) {
+      bool fits = false;
+      for (const OffloadTier tier : {OffloadTier::Device, OffloadTier::Host, OffloadTier::File})
+        fits |= look_at_tier(layout, tier, fits);
+      fitting += fits;
+      if (layout.recompute.granularity == Recompute::Granularity::Full) look_at_parts(layout);
+    });
+  }
+
+  double best_seconds = 1e30;
+  std::set<std::pair<double, double>> by_memory;  ///< bytes and seconds, of what has its activations on the device
+  i64 fitting = 0;                                ///< as the search counts
+  i64 away = 0;                                   ///< that fit with their activations elsewhere alone
+  i64 in_part = 0;                                ///< that fit where all layers are recomputed, some, and not none
+
+ private:
+  /// Whether it fits with its activations there; `fits`: whether it does with them nearer.
+  bool look_at_tier(Layout layout, OffloadTier tier, bool fits) {
+    layout.activations_place = tier;
+    const MemoryEstimate estimate = memory_.most(layout);
+    const double in_host = tier == OffloadTier::Host ? estimate.activations_elsewhere : 0;
+    if (estimate.total() > limits_.memory_bytes || in_host > 1e9 * hardware_.host.memory) return false;
+    away += !fits && tier != OffloadTier::Device;
+    const double seconds = time(layout);
+    if (tier == OffloadTier::Device) by_memory.emplace(estimate.total(), seconds);
+    return true;
+  }
+
+  /// Any number of layers of a stage; counted is one, where some have room and not all.
+  void look_at_parts(Layout layout) {
+    layout.activations_place = OffloadTier::Device;
+    layout.recompute.method = Recompute::Method::Block;
+    i64 most_layers = 0;
+    for (const StageContents& stage : split_stages(layout.stage_split(work_.model)))
+      most_layers = std::max(most_layers, stage.num_layers());
+    bool fits_in_part = false, fits_without = false;
+    for (layout.recompute.num_layers = 0; layout.recompute.num_layers < 16; ++layout.recompute.num_layers) {
+      if (memory_.most(layout).total() > limits_.memory_bytes) continue;
+      fits_without |= layout.recompute.num_layers == 0;
+      fits_in_part |= layout.recompute.num_layers < most_layers;
+      time(layout);
+    }
+    if (fits_in_part && !fits_without) ++fitting, ++in_part;
+  }
+
+  double time(const Layout& layout) {
+    const Job job{hardware_, program_, work_, layout};
+    const double seconds = step_time(job).seconds;
+    EXPECT_LE(least_seconds(job), seconds * (1 + 1e-12)) << layout.describe();
+    best_seconds = std::min(best_seconds, seconds);
+    return seconds;
+  }
+
+  const Hardware& hardware_;
+  const Workload& work_;
+  const SearchLimits& limits_;
+  const Implementation program_;
+  LayoutMemory memory_;
+};
+
+}  // namespace mcpp::test
