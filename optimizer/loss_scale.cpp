@@ -25,6 +25,12 @@ double LossScale::factor(i64 tokens) const {
   return scales_ ? value_ / static_cast<double>(std::bit_ceil(static_cast<u64>(tokens))) : 1;
 }
 
+double LossScale::likely_factor(i64 tokens) const {
+  LossScale next = *this;
+  next.update(/*overflow=*/false);
+  return next.factor(tokens);
+}
+
 Overflow LossScale::update(bool overflow) {
   if (!adapts_) return overflow ? Overflow::Final : Overflow::None;
   if (!overflow) {

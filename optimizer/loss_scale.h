@@ -28,6 +28,8 @@ class LossScale {
   /// What to multiply the gradient of the summed loss of up to `tokens` tokens with: value() over tokens, rounded up to
   /// a power of two so that dividing by it rounds nothing. 1 when there is no scale.
   double factor(i64 tokens) const;
+  /// The same after a step without overflow, as nearly all are: before anybody knows how the last one ended.
+  double likely_factor(i64 tokens) const;
 
   /// After each step. `overflow`: gradient or loss was not finite on some rank, so that the step was skipped. An
   /// overflow halves the scale if `hysteresis` of them have come since it last grew; loss_scale_window steps in a row

@@ -218,8 +218,8 @@ void Optimizer::for_each_part(PassKind kind, F&& f) {
   const std::vector<std::size_t> order = segments_of(kind);
   states_->expect(order);
   expect_weights(order);
-  WeightsInUse weights(kind == PassKind::Update);
   RemoteParts remote(*copies_, *rooms_);
+  WeightsInUse weights(kind == PassKind::Update, [&remote] { remote.settle(); });
   const std::vector<PartPlace> parts = parts_of(order);
   std::vector<Tensor> vectors;
   Tensor next;  // the gradient of the next part, where it is on its way already

@@ -35,7 +35,13 @@ void RemoteParts::expect(const std::vector<Tensor>& tensors) {
 }
 
 Tensor RemoteParts::brought(const Tensor& here, Device& device) {
-  if (!copies_.are_for(here) || &here.device() == &device) return copy_to(device, here);
+  if (!here.defined() || &here.device() == &device) return here;
+  if (!copies_.are_for(here)) {
+    const Tensor there = Tensor::empty(here.shape(), here.dtype(), device, MemoryClass::Workspace);
+    if (!copies_.are_for(there)) return copy_to(device, here);
+    copies_.to_device(here, there).hold_ops();
+    return there;
+  }
   const auto found =
       std::ranges::find_if(expected_, [&](const Travelling& t) { return t.room && is_same(t.here, here); });
   Travelling& t = at_hand_.emplace_back(found == expected_.end() ? start(here) : std::exchange(*found, Travelling()));
@@ -53,6 +59,10 @@ UpdatePart RemoteParts::bring(const UpdatePart& here, Device& device) {
 
 void RemoteParts::give_back(const Tensor& there, const Tensor& here) {
   if (!here.defined() || &there.device() == &here.device()) return;
+  if (copies_.are_for(there)) {
+    to_host_.push_back(copies_.to_host(there, here));
+    return;
+  }
   const auto room = std::ranges::find_if(at_hand_, [&](const Travelling& t) { return is_same(t.here, here); });
   if (room == at_hand_.end()) {
     Tensor to = here;
@@ -64,6 +74,13 @@ void RemoteParts::give_back(const Tensor& there, const Tensor& here) {
   if (returning_.size() <= kReturning) return;
   returning_.front().copy.wait();  // then its room may be used again
   returning_.pop_front();
+}
+
+void RemoteParts::settle() {
+  for (SideCopy& copy : to_host_) copy.wait();
+  for (Travelling& t : returning_) t.copy.wait();
+  to_host_.clear();
+  returning_.clear();
 }
 
 void RemoteParts::give_back_weights(const UpdatePart& there, const UpdatePart& here) {

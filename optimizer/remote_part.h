@@ -1,5 +1,6 @@
 // Parts whose states are on another device than their weights or their gradient: brought together there for their
-// update, the next while one is updated.
+// update, the next while one is updated. Mostly that is the host, and the weights are on a GPU; where weights are kept
+// away and states are not, it is the other way round.
 #pragma once
 #include <deque>
 
@@ -24,6 +25,8 @@ class RemoteParts {
   void give_back_weights(const UpdatePart& there, const UpdatePart& here);
   /// After UpdateRule::prepare(): what it left in the place of the gradient.
   void give_back_gradient(const UpdatePart& there, const UpdatePart& here);
+  /// What was given back has arrived.
+  void settle();
 
  private:
   /// A tensor on its way, and its place in host memory.
@@ -43,6 +46,7 @@ class RemoteParts {
   HostRooms& rooms_;
   std::vector<Travelling> expected_, at_hand_;
   std::deque<Travelling> returning_;
+  std::vector<SideCopy> to_host_;  // of what was given back there
 };
 
 /// The same numbers in the memory of `device`, themselves where they are there; the host waits for the ops that compute

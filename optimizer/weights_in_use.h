@@ -1,6 +1,8 @@
 // The weights that an optimizer works on, where these are kept away: one shard at a time.
 #pragma once
+#include <functional>
 #include <optional>
+#include <utility>
 
 #include "parallel/dp/buffer.h"
 
@@ -21,8 +23,8 @@ struct WeightsPlace {
 
 class WeightsInUse {
  public:
-  /// `changes`: what is written to them goes back.
-  explicit WeightsInUse(bool changes) : changes_(changes) {}
+  /// `changes`: what is written to them goes back, once settle() has let all of it be written.
+  WeightsInUse(bool changes, std::function<void()> settle) : changes_(changes), settle_(std::move(settle)) {}
 
   /// Valid until the next call for another place.
   Tensor of(const WeightsPlace& place) {
@@ -36,12 +38,14 @@ class WeightsInUse {
   /// After the last.
   void done() {
     if (!place_) return;
+    settle_();
     changes_ ? place_->away->drop(place_->place) : place_->away->drop_unchanged(place_->place);
     place_.reset();
   }
 
  private:
   bool changes_;
+  std::function<void()> settle_;
   std::optional<WeightsPlace> place_;
   Tensor weights_;
 };

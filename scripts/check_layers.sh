@@ -13,6 +13,7 @@ base/json base/program base/io
 tensor
 tensor/host
 tensor/ops
+tensor/ops/fused
 tensor/cpu/simd
 tensor/cpu/gemm tensor/cpu/attention
 tensor/cpu tensor/cuda

@@ -161,6 +161,24 @@ learns_in_fp8() {
     END { d = fp8 / bf16 - 1; print "loss", fp8, "after", NR, "steps, in bf16", bf16; exit !(NR == 100 && d < 0.02 && d > -0.02) }'
 }
 
+# The same in fp16, whose scale comes down from one at which gradients overflow.
+learns_in_fp16() {
+  pretrain in_fp16 1 100 --training.precision=fp16 --optimizer.initial_loss_scale=16777216
+  local skipped
+  skipped=$(grep -c 'the gradient overflows' "$work/log" || true)
+  losses in_fp16 | awk -v skipped="$skipped" 'NR == 1 { first = $1 } { last = $1 }
+    END { print "loss", first, "to", last ", " skipped, "steps skipped"; exit !(last < 0.8 * first) }'
+}
+
+# GPT-2's MLP with and without cuBLASLt's epilogues, whose losses are the same but for rounding.
+gelu_epilogues() {
+  local gpt=(--model.activation_func=gelu --model.add_bias_linear)
+  pretrain gelu_apart 1 20 "${gpt[@]}"
+  pretrain gelu_epilogues 1 20 "${gpt[@]}" --device.gelu_epilogue
+  paste <(losses gelu_apart) <(losses gelu_epilogues) | awk '{ d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > most) most = d }
+    END { print NR, "steps, losses differ by at most", most + 0; exit !(NR == 20 && most < 0.01) }'
+}
+
 same_bits_twice() {
   pretrain first 1 20
   pretrain second 1 20
@@ -181,6 +199,12 @@ layout() {
 same_losses() {
   paste <(losses "$1") <(losses "$2") | awk '{ d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > most) most = d }
     END { print NR, "steps, losses differ by at most", most + 0; exit !(NR == 20 && most < 1e-4) }'
+}
+
+# on_disk ARGUMENT...: layout, with what is away on the disk of $work.
+on_disk() {
+  [ "$(stat -f -c %T "$work")" != tmpfs ] || { echo "$work lies in memory, not on a disk" && return 77; }
+  layout "$@" --optimizer.offload_folder="$work"
 }
 
 # The same bits as same_bits_twice has, where activations go to the host and saves are made beside the training.
@@ -238,7 +262,7 @@ check() {
   table+=$(printf '%-22s | %-8s | %4d | %s' "$name" "$result" $((SECONDS - begin)) "$remark")$'\n'
   printf '%-22s %s: %s\n' "$name" "$result" "$remark" >&2
 }
-export -f facts tests sanitized data pretrain losses learns learns_in_fp8 same_bits_twice layout same_losses beside_computing experts bench
+export -f facts tests sanitized data pretrain losses learns learns_in_fp8 learns_in_fp16 gelu_epilogues same_bits_twice layout on_disk same_losses beside_computing experts bench
 
 kernels='*Ops*bf16_cuda*:*Attention*Packed*bf16_cuda*'
 check facts 20 facts
@@ -252,6 +276,10 @@ check "learns in bf16" 60 learns
 check "same bits twice" 60 same_bits_twice
 check "beside computing" 60 beside_computing
 check "states on the host" 60 layout 1 --optimizer.offload=host
+check "states on a disk" 60 on_disk 1 --optimizer.offload=file
+check "weights on the host" 60 layout 2 --parallel.zero_stage=3 --optimizer.offload_params=host
+check "all on a disk" 60 on_disk 2 --parallel.zero_stage=3 --optimizer.offload=file --optimizer.offload_params=file
+check "learns in fp16" 60 learns_in_fp16
 check "tp 2 on one GPU" 60 layout 2 --parallel.tensor_model_parallel_size=2
 check "pp 2 on one GPU" 60 layout 2 --parallel.pipeline_model_parallel_size=2
 check "dp 2 on one GPU" 60 layout 2 --parallel.zero_stage=1
@@ -264,6 +292,8 @@ check "tp 2 x pp 2 x dp 2" 90 layout 8 --parallel.tensor_model_parallel_size=2 -
 check "bench gemm" 40 bench gemm
 check "bench ops" 40 bench ops
 check "bench step" 60 bench step
+check "GELU epilogues" 60 gelu_epilogues
+check "bench step, epilogues" 60 bench step --device.gelu_epilogue
 check "learns in fp8" 60 learns_in_fp8
 check "bench step, fp8" 60 bench step --training.fp8=hybrid
 check "memcheck" 120 sanitized memcheck "$kernels"

@@ -8,6 +8,7 @@ namespace {
 
 constexpr std::string_view kHeader = "megatron_cpp matrix products 1: ";
 constexpr std::string_view kTf32 = "tf32", kE4m3 = "e4m3", kE5m2 = "e5m2";
+constexpr std::array<std::string_view, 4> kEpilogues{"", "gelu", "bias+gelu", "dgelu"};  // by GemmEpilogue
 
 /// The words of one line, each of which must be there and be right.
 class Words {
@@ -90,6 +91,9 @@ GemmKey read_key(Words& words) {
   key.accumulate = words.either("add", "set");
   key.alignment = words.size();
   words.require(std::has_single_bit(static_cast<u64>(key.alignment)));
+  for (std::size_t e = 1; e < kEpilogues.size(); ++e) {
+    if (words.next_is(kEpilogues[e])) key.epilogue = static_cast<GemmEpilogue>(e);
+  }
   return key;
 }
 
@@ -104,7 +108,8 @@ GemmChoice read_choice(Words& words) {
 
 std::string to_text(const GemmKey& key) {
   return str(name_of_factors(key), ' ', name_of(key.out), ' ', key.transpose_a ? 'T' : 'N', key.transpose_b ? 'T' : 'N',
-             ' ', key.m, ' ', key.n, ' ', key.k, key.accumulate ? " add " : " set ", key.alignment);
+             ' ', key.m, ' ', key.n, ' ', key.k, key.accumulate ? " add " : " set ", key.alignment,
+             key.epilogue == GemmEpilogue::None ? "" : " ", kEpilogues[static_cast<std::size_t>(key.epilogue)]);
 }
 
 std::string to_text(const GemmChoices& choices, std::string_view platform) {

@@ -15,6 +15,10 @@ namespace mcpp {
 /// Factors in fp8: b in E4M3, and a in this format.
 enum class GemmFp8 : u8 { None, E4m3, E5m2 };
 
+/// What becomes of a product before it is written: its GELU, without and with a bias added first, beside what GELU got;
+/// or the product times the gradient of GELU there.
+enum class GemmEpilogue : u8 { None, Gelu, BiasGelu, GeluGradient };
+
 /// All that a product's speed depends on. c[m, n] = op(a) op(b) (+ c when `accumulate`), a and b of type `in`. One with
 /// a group of rows has 0 for their number, be it m or k: what it chooses is for all groups, so that no row's result
 /// depends on how many others there are.
@@ -25,12 +29,13 @@ struct GemmKey {
   i64 m = 0, n = 0, k = 0;
   i64 alignment = 0;            ///< bytes: a power of two that divides all three addresses, see gemm_alignment()
   GemmFp8 fp8 = GemmFp8::None;  ///< `in` is then bf16, what factors were rounded from
+  GemmEpilogue epilogue = GemmEpilogue::None;
 
   auto operator<=>(const GemmKey&) const = default;
 };
 
 /// "bf16 fp32 NT 4096 768 3072 add 16": types in (or tf32, or a's in fp8) and out, transposes of a and b, m, n, k, add
-/// or set, alignment.
+/// or set, alignment; then "gelu", "bias+gelu" or "dgelu", if it has an epilogue.
 std::string to_text(const GemmKey& key);
 
 /// An algorithm as the library describes it, and the bytes of workspace that it needs.

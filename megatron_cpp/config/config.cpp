@@ -150,6 +150,25 @@ void fp8_layer_conflicts(const Config& config, std::vector<std::string>& found) 
   if (config.device.device == DeviceType::Cuda) fp8_size_conflicts(config, found);
 }
 
+/// What the library's GELU, the tanh form, and the matrix that it keeps for backward ask for.
+void gelu_epilogue_conflicts(const Config& config, std::vector<std::string>& found) {
+  if (!config.device.gelu_epilogue) return;
+  constexpr i64 kMultiple = 8;
+  const std::string key = "device.gelu_epilogue: ";
+  const TrainingConfig& t = config.training;
+  if (config.model.activation_func != ActivationFunction::Gelu) {
+    found.push_back(str(key, "only with model.activation_func \"gelu\", not \"",
+                        enum_name(config.model.activation_func), "\"; leave it out"));
+  }
+  if (t.precision != Precision::Bf16 && t.precision != Precision::Fp16)
+    found.push_back(key + "only with training.precision \"bf16\" or \"fp16\"; leave it out");
+  if (t.fp8 != Fp8::None) found.push_back(key + "products in fp8 have no epilogues; leave it or training.fp8 out");
+  if (std::ranges::count(t.recompute_modules, "mlp_act") > 0)
+    found.push_back(key + "has the output of GELU kept; leave it or \"mlp_act\" of training.recompute_modules out");
+  if (const i64 width = config.model.ffn() / config.parallel.tensor_model_parallel_size; width % kMultiple != 0)
+    found.push_back(str(key, "model.ffn_hidden_size on a rank is ", width, ", which is no multiple of ", kMultiple));
+}
+
 void cross_conflicts(const Config& config, std::vector<std::string>& found) {
   const TrainingConfig& t = config.training;
   const BatchSizeSchedule schedule =
@@ -188,6 +207,7 @@ void cross_conflicts(const Config& config, std::vector<std::string>& found) {
         "of "
         "those in fp32");
   fp8_layer_conflicts(config, found);
+  gelu_epilogue_conflicts(config, found);
   offload_conflicts(config, found);
   distribution_conflicts(config, found);
   rollback_conflicts(config, found);

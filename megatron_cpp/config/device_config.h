@@ -32,6 +32,7 @@ struct DeviceConfig {
   std::string gemm_choice_file;
   bool allow_tf32 = false;
   bool deterministic = true;
+  bool gelu_epilogue = false;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
@@ -49,6 +50,10 @@ struct DeviceConfig {
           "fp32 matrix products on a GPU round their factors to TF32, 10 bits of fraction; much faster");
     visit("deterministic", self.deterministic,
           "no kernel on a GPU that may give other bits the next time; false may be faster");
+    visit(
+        "gelu_epilogue", self.gelu_epilogue,
+        "with model.activation_func gelu: cuBLASLt adds bias and GELU to the first product of an MLP, and the gradient "
+        "of GELU to the second's; other bits, and not known to be faster");
   }
 
   /// Every rule between fields that does not hold, as "device.key: what is wrong and what is allowed".
@@ -62,6 +67,7 @@ struct DeviceConfig {
     require(is_gpu || gemm_tuning == GemmTuning::Off, "gemm_tuning: only read when device is \"cuda\"");
     require(is_gpu || gemm_choice_file.empty(), "gemm_choice_file: only read when device is \"cuda\"");
     require(is_gpu || !allow_tf32, "allow_tf32: only read when device is \"cuda\"");
+    require(is_gpu || !gelu_epilogue, "gelu_epilogue: only read when device is \"cuda\"");
     require(is_gpu || deterministic, "deterministic: only read when device is \"cuda\"; the CPU always is");
     require(gemm_tuning == GemmTuning::Off || !gemm_choice_file.empty(),
             "gemm_tuning: \"time\" needs gemm_choice_file; without it the next run would have other bits");

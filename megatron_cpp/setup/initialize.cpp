@@ -101,6 +101,23 @@ std::unique_ptr<Communicator> connect_gpus([[maybe_unused]] const ParallelConfig
   return nullptr;
 }
 
+/// Groups of GPUs connect at their first operations, which waits for their hosts and may wait for what runs on the
+/// GPUs: here nothing does yet that waits for other ranks. Of those that every step uses, by sums and gathers at a
+/// time.
+void connect_groups(const ParallelState& p, Device& device) {
+  for (Communicator* group : {&p.world, p.tp.get(), p.cp_heads.get(), p.cp_ring.get(), p.data_context.get(),
+                              p.dp_shard.get(), p.dp_replicate.get(), p.expert_exchange.get(), p.expert_tp.get(),
+                              p.expert_dp_shard.get(), p.expert_dp_replicate.get(), p.pp.get(), p.embedding.get()}) {
+    if (!group || group->size() == 1) continue;
+    const Tensor mine = Tensor::zeros({1}, DType::F32, device, MemoryClass::Workspace);
+    Tensor all = Tensor::zeros({group->size()}, DType::F32, device, MemoryClass::Workspace), sum = Tensor::like(all);
+    ops::fill_zero(sum);
+    Work gather = group->all_gather(mine, all), reduction = group->all_reduce(sum, ReduceOp::Sum);
+    gather.wait();
+    reduction.wait();
+  }
+}
+
 /// `gpus` as a world that the watchdog sees.
 std::unique_ptr<Communicator> noted(std::unique_ptr<Communicator> gpus, FlightRecorder* recorder) {
   if (!gpus || !recorder) return gpus;
@@ -153,6 +170,7 @@ Session initialize(const Config& config, const World& world) {
   for (const auto& [name, meter] : parallel.meters) {
     if (meter->ranks.size() > 1) meter->waits = make_device_waits(*processor);
   }
+  if (gpus) connect_groups(parallel, *processor);
   return {.device = std::move(processor),
           .profiler = std::move(profiler),
           .gpus = std::move(gpus),

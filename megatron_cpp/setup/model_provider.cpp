@@ -58,6 +58,7 @@ ModelContext model_provider(const Config& config, Session& session) {
           .cp = session.parallel.context_parallel(config.parallel.cp_comm_type),
           .experts = session.parallel.expert_parallel(config.parallel.moe_token_dispatcher_type),
           .fp8 = fp8_layers(config),
+          .gelu_epilogue = config.device.gelu_epilogue,
           .profiler = session.profiler.get(),
           .output_rank = session.parallel.output_rank};
 }

@@ -162,10 +162,10 @@ void TrainingState::sum_in_full(bool in_full) {
 }
 
 void TrainingState::backward(std::span<const MicroBatch> batches) {
-  MCPP_CHECK(!owes_outcome_ || !loss_scale_.adapts(), "the loss scale waits for the outcome of the step before");
   for (const Chunk& chunk : chunks_) chunk.memory->clear_grads();
   routers_.clear();
-  grad_scale_ = loss_scale_.factor(tokens_of_global_batch(batches));
+  tokens_ = tokens_of_global_batch(batches);
+  grad_scale_ = owes_outcome_ ? loss_scale_.likely_factor(tokens_) : loss_scale_.factor(tokens_);
   {
     const ProfileRange range(device_, profiler_, "forward-backward", Detail::Phase);
     run(batches, /*training=*/true, grad_scale_);
@@ -177,8 +177,11 @@ void TrainingState::backward(std::span<const MicroBatch> batches) {
 }
 
 void TrainingState::update(const StepOptions& options) {
-  MCPP_CHECK(std::exchange(has_gradients_, false), "update() without the backward() before it");
-  MCPP_CHECK(!std::exchange(owes_outcome_, true), "update() before the outcome() of the step before");
+  MCPP_CHECK(has_gradients_, "update() without the backward() before it");
+  MCPP_CHECK(!owes_outcome_, "update() before the outcome() of the step before");
+  MCPP_CHECK(!must_repeat_backward(), "update() by gradients of another loss scale");
+  has_gradients_ = false;
+  owes_outcome_ = true;
   const ProfileRange range(device_, profiler_, "optimizer", Detail::Phase);
   sum_totals_over_ranks();
   // Gradients are of the summed loss; dividing by the tokens of the global batch makes them layout-independent.

@@ -91,8 +91,9 @@ class TrainingState {
 
   // A step has three parts, none of which but the last waits for the device: backward(), update(), outcome(). The
   // backward() of the next step may come before the outcome() of this one, so that the device has something to do
-  // meanwhile, unless the loss scale adapts; its update() may not. A part that is called when it is not its turn is an
-  // Internal error.
+  // meanwhile; its update() may not. An adapting loss scale is then taken for what it is unless this one overflows: if
+  // must_repeat_backward() after the outcome(), the backward() was in vain. A part that is called when it is not its
+  // turn is an Internal error.
 
   /// From the next backward() on: whether sums of gradients are taken in full, although power_sgd_rank is set. The same
   /// on all ranks.
@@ -103,6 +104,8 @@ class TrainingState {
   void update(const StepOptions& options);
   /// What became of the last update(), which is waited for; nothing that was queued after it is.
   StepOutcome outcome();
+  /// Whether the last backward() has another loss scale than it should; the same on all ranks.
+  bool must_repeat_backward() const { return grad_scale_ != loss_scale_.factor(tokens_); }
   /// All three at once.
   StepOutcome train_step(std::span<const MicroBatch> batches, double lr, double weight_decay);
   /// Between backward() and update(): this rank's sum of losses and number of targets, fp64 [2].
@@ -155,6 +158,7 @@ class TrainingState {
   std::vector<Chunk> chunks_;
   Optimizer optimizer_;
   LossScale loss_scale_;
+  i64 tokens_ = 1;                                     // of the last backward()'s global batch
   double grad_scale_ = 1;                              // of the last backward()
   bool has_gradients_ = false, owes_outcome_ = false;  // since backward(); since update()
   PartialGradients partial_gradients_;

@@ -158,12 +158,13 @@ void Trainer::train_step() {
   const TimedRange range(session_.profiler.get(), "train-step", Detail::Layer, {.iteration = iteration});
   faults_.before_step(iteration);
   const std::vector<MicroBatch> batches = next_batches();
-  if (state_.loss_scale().adapts()) finish_step();  // the step before decides about the scale
   backward(iteration, batches);
-  // It decides about the learning rate, the optimizer's step count and what counts as a spike, too: otherwise it is
-  // waited for here, when the device has the next forward and backward to do.
-  if (finish_step()) backward(iteration, batches);
+  // The step before decides about the learning rate, the optimizer's step count and what counts as a spike: it is
+  // waited for here, when the device has the next forward and backward to do. Where it went back to other weights, or
+  // its overflow changed the loss scale, these were in vain.
+  const bool rolled_back = finish_step();
   if (is_given_up_) return;
+  if (rolled_back || state_.must_repeat_backward()) backward(iteration, batches);
   saver_.wait_for_copy();
   faults_.corrupt(iteration, state_);
   const StepOptions options{.lr = schedule_.lr(progress_.trained_samples),

@@ -58,14 +58,19 @@ Mlp::Mlp(const std::string& name, i64 layer, KeptRef<ModelContext> context, i64 
 Tensor Mlp::activate(const Tensor& up) const {
   const i64 width = up.dim(-1) / (is_gated(activation_) ? 2 : 1);
   Tensor y = Tensor::like(up, {up.dim(0), up.dim(1), width});
-  ops::activation(activation_, up, linear_fc1_.bias(), y);
+  ops::activation(activation_, up, bias_of_up(), y);
   return y;
 }
 
 Tensor Mlp::forward(const Tensor& x, Pass& pass) {
-  const Tensor up = linear_fc1_.forward(x, pass);
+  Tensor up, activated;
+  if (context_.gelu_epilogue) {
+    activated = linear_fc1_.forward_gelu(x, pass, up);
+  } else {
+    up = linear_fc1_.forward(x, pass);
+    activated = activate(up);
+  }
   pass.save(this, up);
-  const Tensor activated = activate(up);
   std::optional<Pass::DiscardScope> discard;
   if (context_.recompute.mlp_act)
     discard.emplace(pass, activated, std::vector{up},
@@ -74,10 +79,12 @@ Tensor Mlp::forward(const Tensor& x, Pass& pass) {
 }
 
 Tensor Mlp::backward(const Tensor& dy, Pass& pass) {
+  if (context_.gelu_epilogue)
+    return linear_fc1_.backward(linear_fc2_.backward_gelu(dy, pass, [&] { return pass.take(this); }), pass);
   const Tensor d_activated = linear_fc2_.backward(dy, pass);
   Tensor up = pass.take(this);
   Tensor d_up = up;  // written over its own input, which is not needed any more
-  ops::activation_backward(activation_, d_activated, up, linear_fc1_.bias(), d_up);
+  ops::activation_backward(activation_, d_activated, up, bias_of_up(), d_up);
   return linear_fc1_.backward(d_up, pass);
 }
 

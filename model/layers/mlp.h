@@ -14,7 +14,7 @@ Activation activation_of(ActivationFunction f);
 
 /// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]) without the output bias, which the
 /// caller adds with the residual. Saves, beside what the projections save (the activation's output is linear_fc2's
-/// input): the up projection [s, b, f] (gated: [s, b, 2 f]) before its bias.
+/// input): the up projection [s, b, f] (gated: [s, b, 2 f]) before its bias, or with gelu_epilogue after it.
 class Mlp final : public Branch {
  public:
   /// Of a layer counted from 0 over the whole model. f: `ffn`.
@@ -27,6 +27,8 @@ class Mlp final : public Branch {
   const Tensor* bias() const override { return linear_fc2_.bias(); }
 
  private:
+  /// The bias that is still to be added to what is saved.
+  const Tensor* bias_of_up() const { return context_.gelu_epilogue ? nullptr : linear_fc1_.bias(); }
   Tensor activate(const Tensor& up) const;
 
   const ModelContext& context_;

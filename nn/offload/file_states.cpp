@@ -126,7 +126,8 @@ FileStates::Slot* FileStates::free_slot() {
 }
 
 std::span<std::byte> FileStates::bytes_of(Slot& slot, std::size_t vector) {
-  return mcpp::bytes_of(slot.vectors[vector]).first(static_cast<std::size_t>(segments_[slot.segment][vector].bytes()));
+  return mcpp::bytes_of(slot.vectors[vector].tensor)
+      .first(static_cast<std::size_t>(segments_[slot.segment][vector].bytes()));
 }
 
 void FileStates::make_room(Slot& slot, std::size_t segment) {
@@ -134,10 +135,16 @@ void FileStates::make_room(Slot& slot, std::size_t segment) {
   slot.segment = segment;
   if (slot.vectors.size() < vectors.size()) slot.vectors.resize(vectors.size());
   for (std::size_t v = 0; v < vectors.size(); ++v) {
-    Tensor& memory = slot.vectors[v];
-    if (memory.defined() && memory.dtype() == vectors[v].what.dtype && memory.bytes() >= vectors[v].bytes()) continue;
-    memory = Tensor();  // first, so that its memory can be had again
-    memory = aligned_tensor(vectors[v].bytes(), vectors[v].what.dtype, *host_, options_.memory_class);
+    PinnedTensor& memory = slot.vectors[v];
+    const DType dtype = vectors[v].what.dtype;
+    const i64 bytes = vectors[v].bytes();
+    if (memory.tensor.defined() && memory.tensor.dtype() == dtype && memory.tensor.bytes() >= bytes) continue;
+    memory.pin = nullptr;
+    memory = PinnedTensor();  // first, so that its memory can be had again
+    if (options_.copies && !options_.copies->are_immediate())
+      memory = pinned_tensor({bytes / size_of(dtype)}, dtype, *host_, options_.memory_class, *options_.copies);
+    else
+      memory.tensor = aligned_tensor(bytes, dtype, *host_, options_.memory_class);
   }
 }
 
@@ -213,7 +220,7 @@ std::vector<Tensor> FileStates::fetch(std::size_t segment) {
   const Segment& vectors = segments_[segment];
   for (std::size_t v = 0; v < vectors.size(); ++v) {
     vectors[v].region().verify(bytes_of(*slot, v));
-    states.push_back(slot->vectors[v].flat(0, vectors[v].what.count));
+    states.push_back(slot->vectors[v].tensor.flat(0, vectors[v].what.count));
   }
   return states;
 }

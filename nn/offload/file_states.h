@@ -11,6 +11,7 @@
 #include "base/io/file_region.h"
 #include "base/io/transfer_queue.h"
 #include "nn/offload/state_store.h"
+#include "tensor/host/host_rooms.h"
 
 namespace mcpp {
 
@@ -21,6 +22,8 @@ struct FileStatesOptions {
   bool takes_snapshots = false;
   std::string what = "the optimizer's state";  ///< for messages
   MemoryClass memory_class = MemoryClass::OptimizerState;
+  /// Those that what it keeps goes to and comes from, for which it pins its memory; they go before the store does.
+  SideCopies* copies = nullptr;
 };
 
 class FileStates final : public StateStore {
@@ -65,7 +68,7 @@ class FileStates final : public StateStore {
     enum class Use : u8 { Free, Reading, InUse, Writing };
     Use use = Use::Free;
     std::size_t segment = 0;
-    std::vector<Tensor> vectors;  // of bytes() each, aligned; as long as the longest that was here
+    std::vector<PinnedTensor> vectors;  // of bytes() each, aligned; as long as the longest that was here
     std::vector<TransferQueue::Ticket> transfers;
   };
 

@@ -1,4 +1,6 @@
 #include "nn/offload/host_states.h"
+#include "tensor/host/host_rooms.h"
+#include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
@@ -78,16 +80,30 @@ class ResidentStates final : public StateStore {
 
 class HostStates final : public StateStore {
  public:
-  HostStates(int threads, i64 longest_segment, MemoryClass c)
-      : host_({.threads = threads}), states_(host_, c), longest_segment_(longest_segment) {}
+  HostStates(int threads, i64 longest_segment, MemoryClass c, SideCopies* copies)
+      : host_({.threads = threads}), class_(c), longest_segment_(longest_segment), copies_(copies) {}
 
   i64 longest_segment() const override { return longest_segment_; }
-  void add(const std::vector<StateVector>& states) override { states_.add(states); }
-  std::vector<Tensor> fetch(std::size_t segment) override { return states_.fetch(segment); }
+  void add(const std::vector<StateVector>& states) override {
+    std::vector<PinnedTensor>& segment = segments_.emplace_back();
+    for (const StateVector& state : states) {
+      PinnedTensor& vector = segment.emplace_back();
+      if (copies_)
+        vector = pinned_tensor({state.count}, state.dtype, host_, class_, *copies_);
+      else
+        vector.tensor = Tensor::empty({state.count}, state.dtype, host_, class_);
+      ops::fill_zero(vector.tensor);
+    }
+  }
+  std::vector<Tensor> fetch(std::size_t segment) override {
+    std::vector<Tensor> vectors;
+    for (const PinnedTensor& vector : segments_[segment]) vectors.push_back(vector.tensor);
+    return vectors;
+  }
   void drop(std::size_t) override {}
   bool is_resident() const override { return false; }
   std::shared_ptr<StoredNumbers> at_rest(std::size_t segment, std::size_t vector, i64 first, i64 count) override {
-    return states_.at_rest(segment, vector, first, count);
+    return in_memory(segments_[segment][vector].tensor.flat(first, count));
   }
   BytesAway bytes_away() const override { return {.in_host = host_.memory().total.bytes}; }
   std::string describe() const override {
@@ -96,8 +112,10 @@ class HostStates final : public StateStore {
 
  private:
   CpuDevice host_;
-  ResidentStates states_;
+  MemoryClass class_;
   i64 longest_segment_;
+  SideCopies* copies_;  // used by add() alone
+  std::vector<std::vector<PinnedTensor>> segments_;
 };
 
 }  // namespace
@@ -110,8 +128,8 @@ std::unique_ptr<StateStore> make_resident_states(Device& device, MemoryClass c) 
   return std::make_unique<ResidentStates>(device, c);
 }
 
-std::unique_ptr<StateStore> make_host_states(int threads, i64 longest_segment, MemoryClass c) {
-  return std::make_unique<HostStates>(threads, longest_segment, c);
+std::unique_ptr<StateStore> make_host_states(int threads, i64 longest_segment, MemoryClass c, SideCopies* copies) {
+  return std::make_unique<HostStates>(threads, longest_segment, c, copies);
 }
 
 }  // namespace mcpp

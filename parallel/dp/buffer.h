@@ -23,6 +23,7 @@
 #include "nn/offload/state_store.h"
 #include "nn/param.h"
 #include "parallel/dp/plan.h"
+#include "tensor/host/side_copies.h"
 
 namespace mcpp {
 
@@ -50,6 +51,8 @@ struct ParamOffload {
   Path folder = {};              ///< for files
   std::string key = {};          ///< of the configuration, which named the folder
   bool takes_snapshots = false;  ///< for saves beside the training
+  /// Of the device, by which they come to it.
+  std::function<std::unique_ptr<SideCopies>(Device&)> make_copies = make_side_copies;
 };
 
 struct DataParallelOptions {

@@ -2,12 +2,10 @@
 
 #include <utility>
 
-#include "nn/offload/host_memory.h"
-
 namespace mcpp {
 
 ShardedParams::ShardedParams(const StoreContext& context, const Wire& wire, DType dtype, bool prefetch,
-                             std::unique_ptr<StateStore> away)
+                             std::unique_ptr<AwayParams> away)
     : context_(context),
       wire_(wire),
       dtype_(dtype),
@@ -20,8 +18,8 @@ ShardedParams::ShardedParams(const StoreContext& context, const Wire& wire, DTyp
     shards_ = Tensor::zeros({context.plan.total / context.parts}, dtype, context.device, MemoryClass::Params);
     return;
   }
-  for (const Bucket& bucket : context.plan.buckets) away_->add({{dtype, bucket.size() / context.parts}});
-  away_->reserve();
+  for (const Bucket& bucket : context.plan.buckets) away_->store().add({{dtype, bucket.size() / context.parts}});
+  away_->store().reserve();
 }
 
 void ShardedParams::fetch(std::size_t bucket, Use use, bool is_nested) {
@@ -44,7 +42,7 @@ void ShardedParams::expect_after(std::size_t bucket, Use use) {
   std::vector<std::size_t> next;
   for (int i = 0; i < 2; ++i) {
     use == Use::Forward ? ++bucket : --bucket;
-    if (bucket < gathered_.size()) next.push_back(bucket);
+    if (bucket < gathered_.size() && !is_near(bucket)) next.push_back(bucket);
   }
   away_->expect(next);
 }
@@ -64,19 +62,18 @@ void ShardedParams::start_gather(std::size_t bucket) {
   if (gathered_[bucket]) return;
   Gathered& gathered = gathered_[bucket].emplace();
   gathered.message = wire_.message(size(bucket), context_.device);
-  const bool is_near = node_copy_ && node_copy_->has(bucket);
-  gathered.work =
-      is_near ? node_copy_->gather(bucket, gathered.message)
-              : context_.groups.shard.all_gather(wire_.written(own_part(bucket, gathered.message)), gathered.message);
+  gathered.work = is_near(bucket) ? node_copy_->gather(bucket, gathered.message)
+                                  : context_.groups.shard.all_gather(wire_.written(own_part(bucket, gathered.message)),
+                                                                     gathered.message);
 }
 
 Tensor ShardedParams::own_part(std::size_t bucket, const Tensor& message) const {
   if (!away_) return shard(bucket);
+  if (away_->is_beside()) return away_->take(bucket);
   const i64 count = size(bucket) / context_.parts;
   Tensor part = wire_.is_packed() ? Tensor::empty({count}, dtype_, context_.device, MemoryClass::Params)
                                   : context_.own_part(message);
-  copy_over(away_->fetch(bucket).front(), part);
-  away_->drop_unchanged(bucket);
+  away_->take_into(bucket, part);
   return part;
 }
 
@@ -94,6 +91,7 @@ void ShardedParams::forget_prefetched() {
 
 void ShardedParams::settle() {
   if (prefetched_) gathered_[*prefetched_]->work.wait();
+  if (away_) away_->settle();
 }
 
 }  // namespace mcpp

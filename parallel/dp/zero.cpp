@@ -13,21 +13,29 @@
 namespace mcpp {
 namespace {
 
-std::unique_ptr<StateStore> make_away_store(const ParamOffload& offload, Device& device) {
+std::unique_ptr<StateStore> make_away_store(const ParamOffload& offload, Device& device, SideCopies& copies) {
   switch (offload.tier) {
     case OffloadTier::Device:
-      return nullptr;
+      break;
     case OffloadTier::Host:
-      return make_host_states(1, 0, MemoryClass::Params);
+      return make_host_states(1, 0, MemoryClass::Params, &copies);
     case OffloadTier::File:
       return make_file_states({.folder = offload.folder,
                                .key = offload.key,
                                .takes_snapshots = offload.takes_snapshots,
                                .what = "the weights",
-                               .memory_class = MemoryClass::Params},
+                               .memory_class = MemoryClass::Params,
+                               .copies = &copies},
                               device, 1);
   }
-  fail(ExitCode::Internal, "unknown place for weights");
+  fail(ExitCode::Internal, "unknown place for weights that are away");
+}
+
+std::unique_ptr<AwayParams> make_away_params(const ParamOffload& offload, Device& device) {
+  if (offload.tier == OffloadTier::Device) return nullptr;
+  auto copies = offload.make_copies(device);
+  auto store = make_away_store(offload, device, *copies);
+  return std::make_unique<AwayParams>(std::move(store), std::move(copies), device);
 }
 
 std::unique_ptr<ParamStore> make_param_store(const StoreContext& context, DType dtype,
@@ -38,7 +46,7 @@ std::unique_ptr<ParamStore> make_param_store(const StoreContext& context, DType 
   const bool overlap = options.overlap_param_gather;
   if (options.zero_stage == 3)
     return std::make_unique<ShardedParams>(context, wire, dtype, overlap,
-                                           make_away_store(options.params, context.device));
+                                           make_away_params(options.params, context.device));
   return std::make_unique<WholeParams>(context, wire, dtype, overlap);
 }
 

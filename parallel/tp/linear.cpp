@@ -1,6 +1,7 @@
 #include "parallel/tp/linear.h"
 
 #include "parallel/tp/split.h"
+#include "tensor/ops/fused/gelu_epilogue.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {
@@ -38,6 +39,22 @@ Tensor LinearSlice::multiply_add(const Tensor& x, const LinearScales& scales) co
   Tensor y = multiply(x, scales);
   if (bias) ops::add_bias(y, bias->value);
   return y;
+}
+
+Tensor LinearSlice::multiply_gelu(const Tensor& x, Tensor& u) const {
+  const Tensor w = weight.value.as_matrix();
+  Tensor y = Tensor::like(x, with_last(x, w.dim(0)));
+  u = Tensor::like(y);
+  Tensor y_matrix = y.as_matrix(), u_matrix = u.as_matrix();
+  ops::matmul_gelu(x.as_matrix(), w, bias ? &bias->value : nullptr, u_matrix, y_matrix);
+  return y;
+}
+
+Tensor LinearSlice::input_gradient_gelu(const Tensor& dy, const Tensor& u) const {
+  Tensor du = Tensor::like(u);
+  Tensor du_matrix = du.as_matrix();
+  ops::matmul_gelu_backward(dy.as_matrix(), weight.value.as_matrix(), u.as_matrix(), du_matrix);
+  return du;
 }
 
 Tensor LinearSlice::input_gradient(const Tensor& dy, const LinearScales& scales) const {
@@ -85,6 +102,12 @@ Tensor ColumnParallelLinear::forward(const Tensor& x, Pass& pass) {
   return gather_output_ ? gather_from_tensor_parallel_region(y, region_.tp()) : y;
 }
 
+Tensor ColumnParallelLinear::forward_gelu(const Tensor& x, Pass& pass, Tensor& u) {
+  MCPP_CHECK(skip_bias_add_ && !gather_output_, slice_.weight.name, " is not made for a GELU");
+  pass.save(this, x);
+  return slice_.multiply_gelu(region_.whole(x).wait(), u);
+}
+
 Tensor ColumnParallelLinear::backward(const Tensor& dy, Pass& pass) {
   const Tensor own_dy = gather_output_ ? scatter_to_tensor_parallel_region(dy, region_.tp()) : dy;
   const LinearScales scales = fp8_.backward(this, {own_dy}, pass);
@@ -123,12 +146,26 @@ Tensor RowParallelLinear::backward(const Tensor& dy, Pass& pass) {
   const Tensor x = pass.take(this);
   const Tensor whole_dy = region_.whole(dy).wait();
   const Tensor dx = slice_.input_gradient(whole_dy, scales);
+  weight_gradient(dy, whole_dy, x, scales, pass);
+  return input_is_parallel_ ? dx : gather_from_tensor_parallel_region(dx, region_.tp());
+}
+
+Tensor RowParallelLinear::backward_gelu(const Tensor& dy, Pass& pass, const std::function<Tensor()>& take_u) {
+  MCPP_CHECK(input_is_parallel_, slice_.weight.name, " is not made for a GELU");
+  const Tensor x = pass.take(this), u = take_u();
+  const Tensor whole_dy = region_.whole(dy).wait();
+  const Tensor du = slice_.input_gradient_gelu(whole_dy, u);
+  weight_gradient(dy, whole_dy, x, {}, pass);
+  return du;
+}
+
+void RowParallelLinear::weight_gradient(const Tensor& dy, const Tensor& whole_dy, const Tensor& x,
+                                        const LinearScales& scales, Pass& pass) {
   if (pass.defers_weights) {  // keeps this rank's part, as TensorParallelRegion::backward() does
     pass.run_or_defer([this, dy, x, scales] { slice_.weight_gradient(region_.whole(dy).wait(), x, scales); });
   } else {
     slice_.weight_gradient(whole_dy, x, scales);
   }
-  return input_is_parallel_ ? dx : gather_from_tensor_parallel_region(dx, region_.tp());
 }
 
 ActivationPlacement RowParallelLinear::gives(ActivationPlacement x) const {

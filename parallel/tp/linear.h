@@ -3,6 +3,7 @@
 // such as [2, ffn] for a fused gate and up projection, so that a slice along one of them is one box of the global
 // weight.
 #pragma once
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,9 +30,12 @@ class LinearSlice {
  public:
   LinearSlice(const std::string& name, Box weight, Box bias, const LinearOptions& options);
 
-  Tensor multiply(const Tensor& x, const LinearScales& scales) const;                       ///< x W^T
-  Tensor multiply_add(const Tensor& x, const LinearScales& scales) const;                   ///< x W^T + b
+  Tensor multiply(const Tensor& x, const LinearScales& scales) const;      ///< x W^T
+  Tensor multiply_add(const Tensor& x, const LinearScales& scales) const;  ///< x W^T + b
+  /// gelu(x W^T + b), and what GELU got (tensor/ops/fused/gelu_epilogue.h).
+  Tensor multiply_gelu(const Tensor& x, Tensor& u) const;
   Tensor input_gradient(const Tensor& dy, const LinearScales& scales) const;                ///< dy W
+  Tensor input_gradient_gelu(const Tensor& dy, const Tensor& u) const;                      ///< (dy W) gelu'(u)
   void add_input_gradient(const Tensor& dy, const LinearScales& scales, Tensor& dx) const;  ///< dx += dy W
   /// dW += dy^T x, db += sums of dy
   void weight_gradient(const Tensor& dy, const Tensor& x, const LinearScales& scales);
@@ -51,6 +55,9 @@ class ColumnParallelLinear final : public Module {
                        const LinearOptions& options, bool gather_output = false);
   Tensor forward(const Tensor& x, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;
+  /// Instead of forward(), with skip_bias_add and without fp8: gelu(y + bias), and in `u` what GELU got. Then dy of
+  /// backward() is the gradient of u.
+  Tensor forward_gelu(const Tensor& x, Pass& pass, Tensor& u);
   ActivationPlacement gives(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override { slice_.visit(f); }
   /// Null without a bias.
@@ -74,11 +81,17 @@ class RowParallelLinear final : public Module {
                     bool input_is_parallel = true);
   Tensor forward(const Tensor& x, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;
+  /// Instead of backward(), where x = gelu(u), without fp8: the gradient of u, which is taken from `take_u` after what
+  /// forward() saved.
+  Tensor backward_gelu(const Tensor& dy, Pass& pass, const std::function<Tensor()>& take_u);
   ActivationPlacement gives(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override { slice_.visit(f); }
   const Tensor* bias() const { return slice_.bias ? &slice_.bias->value : nullptr; }
 
  private:
+  void weight_gradient(const Tensor& dy, const Tensor& whole_dy, const Tensor& x, const LinearScales& scales,
+                       Pass& pass);
+
   TensorParallelRegion region_;
   Fp8Scaling fp8_;
   LinearSlice slice_;

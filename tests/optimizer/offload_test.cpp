@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "nn/offload/file_states.h"
+#include "nn/offload/tiered_states.h"
 #include "tests/optimizer/small_model.h"
 #include "tests/support/disk_folder.h"
 #include "tests/support/errors.h"
@@ -64,20 +65,32 @@ TEST_F(Offload, ChangesNoBit) {
   }
 }
 
-/// As on a GPU: gradients come, and weights go back, while other parts are updated.
+/// As on a GPU: gradients come, and weights go back, while other parts are updated, in memory of the host.
 TEST_F(Offload, BesideTheComputingChangesNoBit) {
+  const auto store_of = [&](const OptimizerConfig& config, Device& device) -> std::unique_ptr<StateStore> {
+    if (config.offload == OffloadTier::Host) return make_state_store(config, device, true);
+    FileStatesOptions options{.folder = folder_.path(), .key = "key", .longest_segment = kSegment};
+    auto far = std::make_unique<FileStates>(std::move(options), std::make_shared<CpuDevice>(), make_transfer_queue());
+    return make_tiered_states(make_resident_states(device), std::move(far), config.offload_fraction);
+  };
+  struct Place {
+    OffloadTier tier;
+    double fraction;
+  };
   for (const OptimizerKind kind : {OptimizerKind::Adam, OptimizerKind::Sgd, OptimizerKind::Muon}) {
     for (const DType dtype : {DType::F32, DType::BF16, DType::F64}) {
       for (const bool has_remainders : {false, true}) {
         if (has_remainders && dtype != DType::BF16) continue;
-        for (const double fraction : {1.0, 0.4}) {
-          SCOPED_TRACE(str(enum_name(kind), " ", name_of(dtype), " ", has_remainders, " ", fraction));
-          OptimizerConfig config = config_of(kind), far = offloaded(kind, OffloadTier::Host, fraction);
+        for (const auto [tier, fraction] : {Place{OffloadTier::Host, 1}, Place{OffloadTier::Host, 0.4},
+                                            Place{OffloadTier::File, 1}, Place{OffloadTier::File, 0.4}}) {
+          SCOPED_TRACE(
+              str(enum_name(kind), " ", name_of(dtype), " ", has_remainders, " ", enum_name(tier), " ", fraction));
+          OptimizerConfig config = config_of(kind), far = offloaded(kind, tier, fraction);
           config.store_param_remainders = far.store_param_remainders = has_remainders;
           const test::LazyCopies* copies = nullptr;
           SmallModel near(dtype, config);
           SmallModel away(
-              dtype, far, [&](Device& device) { return make_state_store(far, device, true); },
+              dtype, far, [&](Device& device) { return store_of(far, device); },
               [&](Device& device) {
                 auto made = std::make_unique<test::LazyCopies>(device);
                 copies = made.get();

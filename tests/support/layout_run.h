@@ -57,6 +57,7 @@ struct RunTask {
   DType dtype = DType::F32;
   Fp8 fp8 = Fp8::None;
   bool first_last_layers_bf16 = false;
+  bool gelu_epilogue = false;
   OptimizerConfig optimizer;
   i64 global_batch_size = 8, micro_batch_size = 1, steps = 20;
   std::function<double(i64 step)> lr = [](i64 step) {
@@ -108,6 +109,7 @@ inline Config config_of(const RunTask& task, const RunLayout& layout) {
   t.train_iters = task.steps;
   t.precision = precision_of(task.dtype);
   t.fp8 = task.fp8;
+  config.device.gelu_epilogue = task.gelu_epilogue;
   t.first_last_layers_bf16 = task.first_last_layers_bf16;
   t.recompute_granularity = static_cast<RecomputeGranularity>(layout.recompute.granularity);
   t.recompute_method =

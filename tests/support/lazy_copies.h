@@ -17,6 +17,8 @@ namespace mcpp::test {
 class LazyCopies final : public SideCopies {
  public:
   explicit LazyCopies(Device& device) : SideCopies(device) {}
+  /// What is pinned for the other is for this, too.
+  LazyCopies(Device& device, const LazyCopies& other) : SideCopies(device), pinned_(other.pinned_) {}
 
   SideCopy to_host(const Tensor& from, const Tensor& to) override { return start(to_host_, from, to, to); }
   SideCopy to_device(const Tensor& from, const Tensor& to) override { return start(to_device_, from, to, from); }

@@ -44,6 +44,18 @@ TEST(GemmChoices, OfFp8AreOthersThanOfBf16) {
   EXPECT_EQ(gemm_choices_from_text(to_text(choices, "gpu"), "gpu", "file"), choices);
 }
 
+TEST(GemmChoices, OfEpiloguesAreOthersThanOfPlainProducts) {
+  GemmChoices choices;
+  for (const GemmEpilogue epilogue :
+       {GemmEpilogue::None, GemmEpilogue::Gelu, GemmEpilogue::BiasGelu, GemmEpilogue::GeluGradient}) {
+    const GemmKey key{.in = DType::BF16, .m = 16, .n = 32, .k = 48, .alignment = 16, .epilogue = epilogue};
+    choices[key] = {{static_cast<u64>(epilogue)}, 10};
+  }
+  EXPECT_EQ(choices.size(), 4u);
+  EXPECT_EQ(to_text(choices.rbegin()->first), "bf16 fp32 NN 16 32 48 set 16 dgelu");
+  EXPECT_EQ(gemm_choices_from_text(to_text(choices, "gpu"), "gpu", "file"), choices);
+}
+
 TEST(GemmChoices, OfGroupsAreForAnyNumberOfRows) {
   const GemmKey rows{.transpose_b = true, .n = 768, .k = 2048, .alignment = 16},
       gradient{.transpose_a = true, .accumulate = true, .m = 2048, .n = 768, .alignment = 16};

@@ -35,6 +35,8 @@ struct Operands {
   const void *a, *b;
   void* c;
   const float *a_scale = nullptr, *b_scale = nullptr;  ///< in fp8, by what a and b are multiplied; on the GPU
+  const void* bias = nullptr;                          ///< of an epilogue
+  void* aux = nullptr;                                 ///< of an epilogue: what GELU gets, as c lies
 };
 
 /// The product of a kind that is timed, if any is, the first time.

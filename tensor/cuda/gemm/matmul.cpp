@@ -68,6 +68,20 @@ cudaDataType_t factor_type(const GemmKey& key, bool is_a) {
   return is_a && key.fp8 == GemmFp8::E5m2 ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
 }
 
+cublasLtEpilogue_t epilogue_of(GemmEpilogue epilogue) {
+  switch (epilogue) {
+    case GemmEpilogue::None:
+      break;
+    case GemmEpilogue::Gelu:
+      return CUBLASLT_EPILOGUE_GELU_AUX;
+    case GemmEpilogue::BiasGelu:
+      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case GemmEpilogue::GeluGradient:
+      return CUBLASLT_EPILOGUE_DGELU;
+  }
+  return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 template <class T>
 void set(cublasLtMatmulDescOpaque_t& operation, cublasLtMatmulDescAttributes_t attribute, T value) {
   check_cublas(cublasLtMatmulDescSetAttribute(&operation, attribute, &value, sizeof(value)),
@@ -113,11 +127,17 @@ GemmPlan describe(const GemmKey& key) {
   plan.a = key.transpose_a ? layout(a, key.k, key.m) : layout(a, key.m, key.k);
   plan.b = key.transpose_b ? layout(b, key.n, key.k) : layout(b, key.k, key.n);
   plan.c = layout(cuda_type(key.out), key.m, key.n);
+  if (key.epilogue != GemmEpilogue::None) {
+    set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(key.epilogue));
+    set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);  // as c, and of its type
+  }
   return plan;
 }
 
-/// Where the scales are is said anew for each product. The library's first factor is b.
-void set_scales(const GemmPlan& plan, const GemmKey& key, const Operands& x) {
+/// Where the scales and what epilogues need are is said anew for each product. The library's first factor is b.
+void set_pointers(const GemmPlan& plan, const GemmKey& key, const Operands& x) {
+  if (key.epilogue == GemmEpilogue::BiasGelu) set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x.bias);
+  if (key.epilogue != GemmEpilogue::None) set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, x.aux);
   if (key.fp8 == GemmFp8::None) return;
   set(plan.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, x.b_scale);
   set(plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x.a_scale);
@@ -127,7 +147,7 @@ void set_scales(const GemmPlan& plan, const GemmKey& key, const Operands& x) {
 cublasStatus_t try_run(const CublasLt& state, const GemmKey& key, const GemmPlan& plan, const Operands& x,
                        CudaDevice& device) {
   const Buffer workspace(plan.workspace, device, MemoryClass::Workspace);
-  set_scales(plan, key, x);
+  set_pointers(plan, key, x);
   const bool fp64 = key.in == DType::F64;
   const double one = 1, beta = key.accumulate ? 1 : 0;
   const float one_f = 1, beta_f = key.accumulate ? 1 : 0;
@@ -226,7 +246,7 @@ bool is_valid(const CublasLt& state, const GemmPlan& plan) {
 const GemmPlan& plan_for(CublasLt& state, const GemmKey& key, const Operands& x, CudaDevice& device) {
   if (const auto found = state.plans.find(key); found != state.plans.end()) return found->second;
   GemmPlan plan = describe(is_grouped(key) ? with_rows(key, kTypicalRows) : key);
-  set_scales(plan, key, x);  // which the heuristics look at
+  set_pointers(plan, key, x);  // which the heuristics look at
   const auto known = state.choices.find(key);
   if (known != state.choices.end()) choose(plan, known->second);
   if (known == state.choices.end() || !is_valid(state, plan)) {

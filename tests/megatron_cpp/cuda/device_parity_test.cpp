@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/staged.h"
+#include "tests/support/disk_folder.h"
 #include "tests/support/gpu.h"
 #include "tests/support/layout_run.h"
 #include "tests/support/tiny_model.h"
@@ -95,6 +96,52 @@ TEST_P(DeviceParity, TwentyStepsHaveTheSameLosses) {
 TEST_P(DeviceParity, TwentyStepsInBf16StayWithinItsError) {
   const RunResult gpu = on_gpu(task(DType::BF16)), cpu = on_cpu(task(DType::BF16)), exact = on_cpu(task());
   EXPECT_LE(relative_distance(gpu.losses, exact.losses), 1.5 * relative_distance(cpu.losses, exact.losses));
+}
+
+/// Weights and states on a disk, or in host memory, come and go beside the computing: the same every time, and the bits
+/// of weights that stay on the GPU where the states do.
+TEST_P(DeviceParity, WeightsAwayChangeNoBit) {
+  const RunLayout layout{.name = "dp2_zero3", .dp = 2, .zero_stage = 3};
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    const RunResult expected = on_gpu(task(dtype), layout);
+    RunTask on_host = task(dtype);
+    on_host.optimizer.offload = OffloadTier::Host;
+    const RunResult updated_on_host = on_gpu(on_host, layout);
+    const test::DiskFolder folder;
+    for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
+      SCOPED_TRACE(enum_name(tier));
+      RunTask weights = task(dtype);
+      weights.optimizer.offload_params = tier;
+      weights.optimizer.offload_folder = folder.path().string();
+      const RunResult weights_away = on_gpu(weights, layout);
+      EXPECT_EQ(weights_away.losses, expected.losses);
+      EXPECT_EQ(weights_away.weights, expected.weights);
+      RunTask all = weights;
+      all.optimizer.offload = tier;
+      all.optimizer.offload_segment_size = 4096;
+      EXPECT_EQ(on_gpu(all, layout).weights, updated_on_host.weights);
+    }
+  }
+}
+
+/// GELU as a part of the products around it rounds less, and no more than that.
+TEST_P(DeviceParity, GeluEpiloguesStayWithinTheErrorOfBf16) {
+  RunTask fused = task(DType::BF16);
+  if (fused.model.activation_func != ActivationFunction::Gelu) return;
+  fused.gelu_epilogue = true;
+  const RunResult gpu = on_gpu(fused), again = on_gpu(fused), cpu = on_cpu(task(DType::BF16)), exact = on_cpu(task());
+  EXPECT_LE(relative_distance(gpu.losses, exact.losses), 1.5 * relative_distance(cpu.losses, exact.losses));
+  EXPECT_EQ(gpu.weights, again.weights);
+}
+
+/// The loss scale comes down from where everything overflows, and what the host learns late changes no bit.
+TEST_P(DeviceParity, FindsALossScaleThatFits) {
+  RunTask fp16 = task(DType::F16);
+  fp16.optimizer.initial_loss_scale = 0x1p20;
+  const RunResult gpu = on_gpu(fp16), again = on_gpu(fp16);
+  EXPECT_EQ(gpu.losses, again.losses);
+  EXPECT_EQ(gpu.weights, again.weights);
+  EXPECT_LT(gpu.losses.back(), gpu.losses.front());
 }
 
 /// Of sizes that products in fp8 take.

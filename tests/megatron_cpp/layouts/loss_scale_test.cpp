@@ -8,7 +8,6 @@
 namespace mcpp {
 namespace {
 
-using test::Numbers;
 using test::RunLayout;
 using test::RunResult;
 using test::RunTask;
@@ -66,17 +65,46 @@ struct ScaleStep {
   bool operator==(const ScaleStep&) const = default;
 };
 
-std::vector<ScaleStep> course_of(const RunTask& task, const RunLayout& layout) {
-  std::vector<std::vector<ScaleStep>> by_rank(static_cast<std::size_t>(layout.ranks()));
+enum class Order { Waiting, Late };
+
+struct Course {
+  std::vector<ScaleStep> steps;
+  test::Weights weights;
+  int repeated = 0;  ///< backward passes that were in vain
+};
+
+/// Waiting: for the outcome of each step. Late: with the next backward() before it.
+Course course_of(const RunTask& task, const RunLayout& layout, Order order = Order::Waiting) {
+  std::vector<Course> by_rank(static_cast<std::size_t>(layout.ranks()));
+  std::mutex mutex;
+  test::Weights weights;
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
     test::LayoutRank self(task, layout, world);
+    Course& course = by_rank[static_cast<std::size_t>(rank)];
+    const auto settle = [&] {
+      const StepOutcome outcome = self.state().outcome();
+      course.steps.push_back({outcome.skipped, outcome.overflow, self.state().loss_scale().value(), outcome.loss});
+    };
     for (i64 step = 0; step < task.steps; ++step) {
-      const StepOutcome outcome = self.step(step);
-      by_rank[static_cast<std::size_t>(rank)].push_back(
-          {outcome.skipped, outcome.overflow, self.state().loss_scale().value(), outcome.loss});
+      self.backward(step);
+      if (order == Order::Late && step > 0) settle();
+      if (self.state().must_repeat_backward()) {
+        EXPECT_THROW(self.update(step), Error) << "by another scale";
+        course.repeated += 1;
+        self.backward(step);
+      }
+      self.update(step);
+      if (order == Order::Waiting) settle();
     }
+    if (order == Order::Late) settle();
+    const std::lock_guard lock(mutex);
+    self.collect(weights);
   });
-  for (const auto& course : by_rank) EXPECT_EQ(course, by_rank[0]) << "the ranks disagree";
+  for (const Course& course : by_rank) {
+    EXPECT_EQ(course.steps, by_rank[0].steps) << "the ranks disagree";
+    EXPECT_EQ(course.repeated, by_rank[0].repeated);
+  }
+  by_rank[0].weights = weights;
   return by_rank[0];
 }
 
@@ -89,7 +117,7 @@ TEST_P(AdaptingLossScale, RecoversFromOverflowAndGrowsAgain) {
   task.steps = 40;
   task.optimizer.initial_loss_scale = 0x1p32;
   task.optimizer.loss_scale_window = 10;
-  const std::vector<ScaleStep> course = course_of(task, GetParam());
+  const std::vector<ScaleStep> course = course_of(task, GetParam()).steps;
   std::size_t first = 0;
   while (first < course.size() && course[first].skipped) ++first;
   ASSERT_GE(first, 3u) << "nothing overflowed";
@@ -103,6 +131,23 @@ TEST_P(AdaptingLossScale, RecoversFromOverflowAndGrowsAgain) {
   for (std::size_t i = first; i + 1 < first + 10; ++i) EXPECT_FALSE(course[i].skipped) << i;
   EXPECT_EQ(course[first + 9].scale, 2 * course[first].scale);
   EXPECT_LT(course.back().loss, 0.9 * course.front().loss) << "the task teaches nothing";
+}
+
+/// As it comes down, grows, and grows too far: the scale of a backward pass is right, or the pass is done again.
+TEST_P(AdaptingLossScale, IsTheSameWhenTheHostLearnsLateOfAnOverflow) {
+  RunTask task = task_of(test::tiny_llama(), DType::F16);
+  task.steps = 40;
+  task.optimizer.initial_loss_scale = 0x1p32;
+  task.optimizer.loss_scale_window = 2;
+  const Course waiting = course_of(task, GetParam()), late = course_of(task, GetParam(), Order::Late);
+  EXPECT_EQ(late.steps, waiting.steps);
+  EXPECT_EQ(late.weights, waiting.weights);
+  EXPECT_EQ(waiting.repeated, 0);
+  EXPECT_GT(late.repeated, 3);
+  int good = 0, overflows = 0;
+  for (const ScaleStep& step : waiting.steps) step.skipped ? ++overflows : ++good;
+  EXPECT_GT(good, 10);
+  EXPECT_LE(late.repeated, overflows);
 }
 
 /// A loss is not scaled, so that no scale would mend it: as when the memory of one rank fails.
@@ -130,7 +175,7 @@ TEST_P(AdaptingLossScale, FailsOnlyAtItsLowest) {
   RunTask task = task_of(gpt2(), DType::F16);
   task.steps = 5;
   task.optimizer.initial_loss_scale = task.optimizer.min_loss_scale = 0x1p60;
-  for (const ScaleStep& step : course_of(task, GetParam())) {
+  for (const ScaleStep& step : course_of(task, GetParam()).steps) {
     EXPECT_TRUE(step.skipped);
     EXPECT_EQ(step.overflow, Overflow::Final);
     EXPECT_EQ(step.scale, 0x1p60);

@@ -20,11 +20,13 @@ TEST(GemmTuning, SettingsOfAGpuAreForAGpu) {
   DeviceConfig config{.device = DeviceType::Cuda, .gemm_tuning = GemmTuning::Time, .gemm_choice_file = "choices"};
   config.allow_tf32 = true;
   config.deterministic = false;
+  config.gelu_epilogue = true;
   EXPECT_THAT(config.conflicts(), IsEmpty());
   config.device = DeviceType::Cpu;
   EXPECT_THAT(config.conflicts(),
               ElementsAre(StartsWith("device.gemm_tuning: only read"), StartsWith("device.gemm_choice_file: only read"),
-                          StartsWith("device.allow_tf32: only read"), StartsWith("device.deterministic: only read")));
+                          StartsWith("device.allow_tf32: only read"), StartsWith("device.gelu_epilogue: only read"),
+                          StartsWith("device.deterministic: only read")));
 }
 
 TEST(GemmTuning, TimedChoicesAreKept) {

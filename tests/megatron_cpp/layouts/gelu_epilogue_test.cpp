@@ -1,0 +1,48 @@
+// GELU as a part of the products around it: on a CPU, which does one thing after another, in fp32 the bits of GELU by
+// itself.
+#include <gtest/gtest.h>
+
+#include "tests/support/layout_run.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp {
+namespace {
+
+using test::RunLayout;
+using test::RunResult;
+using test::RunTask;
+
+RunTask task_of(DType dtype, bool has_biases, bool gelu_epilogue) {
+  ModelConfig model = test::tiny_gpt2();
+  model.num_layers = model.num_attention_heads = 4;
+  model.add_bias_linear = has_biases;
+  RunTask task = test::learnable_task(model, dtype);
+  task.steps = 6;
+  task.gelu_epilogue = gelu_epilogue;
+  return task;
+}
+
+TEST(GeluEpilogueLayouts, ChangeNoBitInFp32) {
+  for (const RunLayout& layout :
+       {RunLayout{.name = "one"}, RunLayout{.name = "tp2_sp", .tp = 2, .sequence_parallel = true},
+        RunLayout{.name = "pp2_zb_h1", .pp = 2, .schedule = ScheduleKind::ZbH1},
+        RunLayout{.name = "full_recompute", .recompute = {.granularity = Recompute::Granularity::Full}}}) {
+    for (const bool has_biases : {true, false}) {
+      SCOPED_TRACE(layout.name);
+      const RunResult apart = run_layout(task_of(DType::F32, has_biases, false), layout),
+                      fused = run_layout(task_of(DType::F32, has_biases, true), layout);
+      EXPECT_EQ(fused.losses, apart.losses);
+      EXPECT_EQ(fused.weights, apart.weights);
+    }
+  }
+}
+
+TEST(GeluEpilogueLayouts, AreCloseInBf16) {
+  const RunResult apart = run_layout(task_of(DType::BF16, true, false), {}),
+                  fused = run_layout(task_of(DType::BF16, true, true), {});
+  for (std::size_t i = 0; i < apart.losses.size(); ++i)
+    EXPECT_NEAR(fused.losses[i] / apart.losses[i], 1, 5e-3) << "step " << i;
+}
+
+}  // namespace
+}  // namespace mcpp
