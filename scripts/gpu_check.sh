@@ -264,7 +264,7 @@ check() {
 }
 export -f facts tests sanitized data pretrain losses learns learns_in_fp8 learns_in_fp16 gelu_epilogues same_bits_twice layout on_disk same_losses beside_computing experts bench
 
-kernels='*Ops*bf16_cuda*:*Attention*Packed*bf16_cuda*'
+kernels='*Ops*bf16_cuda*:*Attention*Packed*bf16_cuda*:*Choices.BeyondACapacity*cuda*'
 check facts 20 facts
 check "op tests" 150 tests tensor_tests '*cuda*'
 check "model tests" 60 tests model_tests '*cuda*'

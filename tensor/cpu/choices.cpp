@@ -1,6 +1,9 @@
 #include "tensor/ops/choices.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <tuple>
 #include <vector>
 
 namespace mcpp {
@@ -17,6 +20,22 @@ void count(const Tensor& experts, const ExpertRange& range, i32* counts) {
   for (i64 i = 0; i < experts.numel(); ++i) {
     if (const i64 number = number_in(range, experts.data<i32>()[i]); number >= 0) ++counts[number];
   }
+}
+
+/// A choice of some token, and what decides between it and others of its expert.
+struct Candidate {
+  float weight;
+  i32 order;
+  i64 place;  ///< among all choices, by token
+
+  bool operator<(const Candidate& other) const {
+    return std::tuple(-weight, order, place) < std::tuple(-other.weight, other.order, other.place);
+  }
+};
+
+/// What is not a number, which no order has a place for, comes first, as in the choice of experts.
+float ordered(float weight) {
+  return std::isnan(weight) ? std::numeric_limits<float>::infinity() : weight;
 }
 
 }  // namespace
@@ -39,6 +58,27 @@ void ChoiceKernels<DeviceType::Cpu>::sort_choices(const Tensor& experts, const E
     const i32 row = number < 0 ? -1 : next[static_cast<std::size_t>(number)]++;
     slots.data<i32>()[i] = row;
     if (row >= 0) tokens.data<i32>()[row] = static_cast<i32>(i / topk);
+  }
+}
+
+template <>
+void ChoiceKernels<DeviceType::Cpu>::drop_overflow(const Tensor& experts, const Tensor& weights, const Tensor& order,
+                                                   const ops::Capacity& capacity, i64 first, Tensor& kept) {
+  const i64 topk = experts.dim(1), begin = first * topk;
+  std::copy_n(experts.data<i32>() + begin, kept.numel(), kept.data<i32>());
+  std::vector<std::vector<Candidate>> candidates(static_cast<std::size_t>(capacity.num_experts));
+  for (i64 i = 0; i < experts.numel(); ++i) {
+    if (const i64 expert = number_in({0, capacity.num_experts}, experts.data<i32>()[i]); expert >= 0)
+      candidates[static_cast<std::size_t>(expert)].push_back(
+          {ordered(weights.data<float>()[i]), order.data<i32>()[i / topk], i});
+  }
+  for (std::vector<Candidate>& own : candidates) {
+    if (static_cast<i64>(own.size()) <= capacity.most) continue;
+    const auto overflow = own.begin() + capacity.most;
+    std::nth_element(own.begin(), overflow, own.end());
+    std::for_each(overflow, own.end(), [&](const Candidate& x) {
+      if (x.place >= begin && x.place < begin + kept.numel()) kept.data<i32>()[x.place - begin] = -1;
+    });
   }
 }
 

@@ -36,6 +36,24 @@ void sort_choices(const Tensor& experts, const ExpertRange& range, Tensor& token
   on_device(experts, [&]<DeviceType D>() { ChoiceKernels<D>::sort_choices(experts, range, tokens, slots); });
 }
 
+void drop_overflow(const Tensor& experts, const Tensor& weights, const Tensor& order, const Capacity& capacity,
+                   i64 first, Tensor& kept) {
+  constexpr const char* kOp = "drop_overflow";
+  check_choices(kOp, experts, {0, capacity.num_experts});
+  check_integers(kOp, "order", order);
+  check_integers(kOp, "kept", kept);
+  MCPP_CHECK(weights.dtype() == DType::F32 && capacity.most > 0, kOp, ": weights ", name_of(weights.dtype()),
+             ", at most ", capacity.most);
+  MCPP_CHECK(experts.rank() == 2 && kept.rank() == 2 && kept.dim(1) == experts.dim(1) && first >= 0 &&
+                 first + kept.dim(0) <= experts.dim(0) && weights.numel() == experts.numel() &&
+                 order.numel() == experts.dim(0),
+             kOp, ": experts ", experts.shape(), ", weights ", weights.shape(), ", order ", order.shape(), ", kept ",
+             kept.shape(), " from ", first);
+  if (kept.numel() == 0) return;
+  on_device(experts,
+            [&]<DeviceType D>() { ChoiceKernels<D>::drop_overflow(experts, weights, order, capacity, first, kept); });
+}
+
 void order_of_runs(const Tensor& runs, Tensor& order, Tensor& inverse) {
   check_integers("order_of_runs", "runs", runs);
   check_integers("order_of_runs", "order", order);

@@ -41,7 +41,7 @@ void multiply_rows(const Rows<C>& x, const Strip<C>& strip, Ahead& ahead) {
     sums[i][0] = sums[i][1] = _mm512_setzero_ps();
   }
   if (strip.is_last) ahead.begin(x.c, strip.ldc, kCount, kWidth);
-  constexpr i64 kRow = kTransposedA ? 1 : kRowStep, kPair = kTransposedA ? kStripRows : 1;
+  constexpr i64 kRow = kTransposedA ? 1 : kRowStep, kPair = kTransposedA ? kTransposedStripRows : 1;
   const u32 *a = x.a, *b = x.b;
   for (i64 p = pairs_of(strip.depth); p > 0; --p, a += kPair, b += kWidth) {
     ahead.step();
@@ -196,7 +196,7 @@ struct DotKernel {
     auto* to = reinterpret_cast<u32*>(room);
     if (a.transposed) {
       const PairIndices at = pair_indices();
-      for (i64 k = 0; k < depth; k += 2, to += kStripRows)
+      for (i64 k = 0; k < depth; k += 2, to += kTransposedStripRows)
         interleave(at, a.data + k * a.ld, k + 1 < depth ? a.data + (k + 1) * a.ld : nullptr, rows, to);
       return;
     }
@@ -205,6 +205,8 @@ struct DotKernel {
       std::memcpy(to, a.data + i * a.ld, static_cast<std::size_t>(depth) * sizeof(BFloat16));
     }
   }
+
+  static bool copies_late(Operand<BFloat16>, i64) { return false; }
 
   template <class C>
   static void multiply(const Strip<C>& strip, bool, Ahead& ahead) {

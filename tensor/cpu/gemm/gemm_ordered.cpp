@@ -79,7 +79,7 @@ struct WideKernel {
   static constexpr bool kWritesTiles = false;
 
 #if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
-  static constexpr int kRows = 13;
+  static constexpr int kRows = 12;
 #else
   static constexpr int kRows = 6;
 #endif
@@ -116,20 +116,28 @@ struct WideKernel {
 
   template <class T>
   static void copy_strip(Operand<T> a, i64 rows, i64 depth, float* to) {
-    const i64 step = a.transposed ? kStripRows : kRowStep;
+    const i64 step = a.transposed ? kTransposedStripRows : kRowStep;
     const i64 count = a.transposed ? depth : rows, length = a.transposed ? rows : depth;
     for (i64 i = 0; i < count; ++i) widen(a.data + i * a.ld, length, to + i * step);
   }
 
+  /// Where rows of whole panels lie as they are to be copied.
+  template <class T>
+  static bool copies_late(Operand<T> b, i64 columns) {
+    return std::is_same_v<T, float> && !b.transposed && columns % width() == 0;
+  }
+
   template <class C>
   static void multiply(const Strip<C>& strip, bool adds, Ahead& ahead) {
-    const Operands<float> x{strip.a, strip.a_is_transposed ? kStripRows : kRowStep, strip.b, width(), strip.sums,
-                            strip.ld};
+    Operands<float> x{strip.a, strip.a_is_transposed ? kTransposedStripRows : kRowStep, strip.b, width(), strip.sums,
+                      strip.ld};
+    if (strip.late.data) x.b = strip.late.data, x.ldb = strip.late.ld;
+    float* copy = strip.late.data ? strip.b : nullptr;
     const Sums sums = adds ? Sums::Add : strip.is_first ? Sums::Begin : Sums::Continue;
     if (strip.a_is_transposed)
-      multiply_panel<kRows, 2, true>(F32(), x, strip.rows, strip.depth, sums, ahead);
+      multiply_panel<kRows, 2, true>(F32(), x, strip.rows, strip.depth, sums, ahead, copy);
     else
-      multiply_panel<kRows, 2, false>(F32(), x, strip.rows, strip.depth, sums, ahead);
+      multiply_panel<kRows, 2, false>(F32(), x, strip.rows, strip.depth, sums, ahead, copy);
   }
 
   template <class T, class C>

@@ -18,7 +18,10 @@ namespace mcpp::kernel {
 /// Of a block of c at most; words of 32 bits along k, and rows, that are copied at a time. Measured on an EPYC with 48
 /// KiB of first- and 1 MiB of second-level cache per core: a panel and the rows that meet it fit the first; the copies,
 /// what is asked for ahead of them, and the sums the second.
-inline constexpr i64 kBlockRows = 512, kBlockColumns = 256, kWords = 192, kStripRows = 64;
+inline constexpr i64 kBlockRows = 512, kBlockColumns = 256, kWords = 192, kStripRows = 128;
+/// Rows where a lies transposed, as for gradients of weights: k is short there, and the sums want room in the first
+/// level, too.
+inline constexpr i64 kTransposedStripRows = 64;
 /// Rows of a's copy, and panels of b's, do not begin on the same lines of the first-level cache.
 inline constexpr i64 kRowStep = kWords + 16, kPanelApart = 16;
 /// Columns of a panel of b at most: two vectors.
@@ -46,7 +49,9 @@ struct Turn {
 template <class C>
 struct Strip {
   bool a_is_transposed = false;
-  const float *a = nullptr, *b = nullptr;
+  const float* a = nullptr;
+  float* b = nullptr;
+  Operand<float> late{};  ///< what multiply() copies to b; without data when b is there
   float* sums = nullptr;  ///< of the parts before
   i64 ld = 0;
   i64 rows = 0, depth = 0;
@@ -64,6 +69,12 @@ i64 depth_of(i64 k) {
   return parts <= 1 ? k : (k + parts * kStep - 1) / (parts * kStep) * kStep;
 }
 
+/// Rows of a that are copied at a time.
+template <class T>
+i64 strip_rows(const Operand<T>& a) {
+  return a.transposed ? kTransposedStripRows : kStripRows;
+}
+
 template <class T>
 Operand<T> part_of(const Operand<T>& x, i64 row, i64 column) {
   return {x.at(row, column), x.ld, x.transposed};
@@ -73,18 +84,18 @@ Operand<T> part_of(const Operand<T>& x, i64 row, i64 column) {
 template <class Kernel, class T, class C>
 void look_ahead(const Turn<T, C>& turn, i64 at, i64 row, Ahead& ahead) {
   const Product<T, C>& x = *turn.block;
-  const i64 m = x.size.m, depth = depth_of<Kernel>(x.size.k), strips = (m + kStripRows - 1) / kStripRows;
-  const bool is_last_strip = row + kStripRows >= m, is_last_part = at + depth >= x.size.k;
+  const i64 m = x.size.m, depth = depth_of<Kernel>(x.size.k), step = strip_rows(x.a);
+  const bool is_last_strip = row + step >= m, is_last_part = at + depth >= x.size.k;
   const auto add_strip = [&](const Product<T, C>& from, i64 from_row, i64 from_at) {
-    ahead.add(part_of(from.a, from_row, from_at), std::min(kStripRows, from.size.m - from_row),
+    ahead.add(part_of(from.a, from_row, from_at), std::min(strip_rows(from.a), from.size.m - from_row),
               std::min(depth_of<Kernel>(from.size.k), from.size.k - from_at));
   };
   const auto add_panels = [&](const Product<T, C>& from, i64 from_at) {
     ahead.add(part_of(from.b, from_at, 0), std::min(depth_of<Kernel>(from.size.k), from.size.k - from_at), from.size.n,
-              row / kStripRows, strips);
+              row / step, (m + step - 1) / step);
   };
   if (!is_last_strip)
-    add_strip(x, row + kStripRows, at);
+    add_strip(x, row + step, at);
   else if (!is_last_part)
     add_strip(x, 0, at + depth);
   else if (turn.next)
@@ -102,14 +113,16 @@ void look_ahead(const Turn<T, C>& turn, i64 at, i64 row, Ahead& ahead) {
 ///   width(): columns of a panel;
 ///   steps(rows, columns, depth): turns of its loops over k, for a strip;
 ///   copy_panels(b, depth, columns, room, is_done): to room.b; returns words from one panel to the next;
-///   copy_strip(a, rows, depth, to): rows kRowStep apart, or if a lies transposed numbers along k kStripRows;
+///   copies_late(b, columns): whether multiply() copies a panel of b as it is the first to read it, from strip.late;
+///   copy_strip(a, rows, depth, to): rows kRowStep apart, or if a lies transposed numbers along k
+///     kTransposedStripRows;
 ///   multiply(strip, adds, ahead);
 ///   write(x, sums, ld): x.c = sums + beta x.c; needed without kWritesTiles.
 template <class Kernel, class T, class C>
 [[gnu::always_inline]] inline void compute_block(const Kernel& kernel, const Turn<T, C>& turn, BlockRoom& room) {
   const Product<T, C>& x = *turn.block;
   const auto [m, n, k] = x.size;
-  const i64 width = kernel.width(), part = depth_of<Kernel>(k);
+  const i64 width = kernel.width(), part = depth_of<Kernel>(k), step = strip_rows(x.a);
   Strip<C> strip{
       .a_is_transposed = x.a.transposed, .sums = room.sums, .ld = kBlockColumns, .ldc = x.ldc, .beta = x.beta};
   bool is_direct = Kernel::kWritesTiles;
@@ -121,9 +134,10 @@ template <class Kernel, class T, class C>
   for (i64 at = 0; at < k; at += part) {
     strip.depth = std::min(part, k - at);
     strip.is_first = at == 0, strip.is_last = at + part >= k;
-    const i64 panel = kernel.copy_panels(part_of(x.b, at, 0), strip.depth, n, room, turn.has_panels);
-    for (i64 row = 0; row < m; row += kStripRows) {
-      strip.rows = std::min(kStripRows, m - row);
+    const bool is_late = !turn.has_panels && kernel.copies_late(x.b, n);
+    const i64 panel = kernel.copy_panels(part_of(x.b, at, 0), strip.depth, n, room, turn.has_panels || is_late);
+    for (i64 row = 0; row < m; row += step) {
+      strip.rows = std::min(step, m - row);
       Ahead ahead;
       look_ahead<Kernel>(turn, at, row, ahead);
       ahead.spread(kernel.steps(strip.rows, n, strip.depth));
@@ -132,10 +146,16 @@ template <class Kernel, class T, class C>
       for (i64 j = 0; j < n; j += width, strip.b += panel) {
         strip.sums = first_sums + row * strip.ld + j;
         strip.c = x.c + row * x.ldc + j, strip.columns = n - j;
-        const C* next = j + width < n          ? strip.c + width
-                        : row + kStripRows < m ? x.c + (row + kStripRows) * x.ldc
-                        : turn.next            ? turn.next->c
-                                               : strip.c;
+        if constexpr (std::is_same_v<T, float>) {
+          if (is_late && row == 0)
+            strip.late = part_of(x.b, at, j);
+          else
+            strip.late = {};
+        }
+        const C* next = j + width < n    ? strip.c + width
+                        : row + step < m ? x.c + (row + step) * x.ldc
+                        : turn.next      ? turn.next->c
+                                         : strip.c;
         ahead.set_next_sums(is_direct && strip.is_last ? (next - strip.c) * i64{sizeof(C)} : 0);
         kernel.multiply(strip, is_direct && x.beta != 0, ahead);
       }
@@ -146,11 +166,14 @@ template <class Kernel, class T, class C>
   }
 }
 
-/// Blocks of at most kBlockRows x `columns` that make up the products.
+/// Blocks of at most kBlockRows x `most_columns` that make up the products, nearly equally wide ones of each: a strip
+/// of a is copied for each of them.
 template <class T, class C>
-std::vector<Product<T, C>> blocks_of(std::span<const Product<T, C>> products, i64 columns) {
+std::vector<Product<T, C>> blocks_of(std::span<const Product<T, C>> products, i64 most_columns) {
   std::vector<Product<T, C>> blocks;
   for (const Product<T, C>& x : products) {
+    const i64 across = (x.size.n + most_columns - 1) / most_columns * kMostPanel;
+    const i64 columns = (x.size.n + across - 1) / across * kMostPanel;
     for (i64 column = 0; column < x.size.n; column += columns) {
       for (i64 row = 0; row < x.size.m; row += kBlockRows) {
         Product<T, C> block = x;
@@ -173,6 +196,13 @@ std::vector<Product<T, C>> blocks_for(std::span<const Product<T, C>> products, i
   std::vector<Product<T, C>> blocks = blocks_of(products, columns);
   while (threads > 1 && columns > kLeastColumns && static_cast<int>(blocks.size()) < 4 * threads)
     blocks = blocks_of(products, columns /= 2);
+  if (threads == 1) return blocks;
+  // The last ones in small pieces: who is done first waits for no more than one of them.
+  const auto last = blocks.end() - std::min(static_cast<std::ptrdiff_t>(threads), std::ssize(blocks));
+  const std::vector<Product<T, C>> rest(last, blocks.end());
+  blocks.erase(last, blocks.end());
+  const std::vector<Product<T, C>> pieces = blocks_of(std::span(rest), kLeastColumns);
+  blocks.insert(blocks.end(), pieces.begin(), pieces.end());
   return blocks;
 }
 

@@ -39,9 +39,11 @@ struct Nothing {
 enum class Sums { Begin, Continue, Add };
 
 /// The block of kRows rows and kVectors vectors of C, kept in registers during the loop over k, each turn of which
-/// calls meanwhile.step().
-template <int kRows, int kVectors, bool kTransposedA, class D, class R = hn::TFromD<D>, class Meanwhile = Nothing>
-HWY_INLINE void multiply_block(D d, const Operands<R>& x, i64 k, Sums sums, Meanwhile&& meanwhile = {}) {
+/// calls meanwhile.step(). With kCopiesB the vectors of B are also written to copy[k, kVectors].
+template <int kRows, int kVectors, bool kTransposedA, bool kCopiesB = false, class D, class R = hn::TFromD<D>,
+          class Meanwhile = Nothing>
+HWY_INLINE void multiply_block(D d, const Operands<R>& x, i64 k, Sums sums, Meanwhile&& meanwhile = {},
+                               R* copy = nullptr) {
   const i64 lanes = static_cast<i64>(hn::Lanes(d));
   meanwhile.begin(x.c, x.ldc, kRows, kVectors * lanes);
   const i64 row_step = kTransposedA ? 1 : x.lda, k_step = kTransposedA ? x.lda : 1;
@@ -60,6 +62,10 @@ HWY_INLINE void multiply_block(D d, const Operands<R>& x, i64 k, Sums sums, Mean
     hn::Vec<D> row[kVectors];
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) row[j] = hn::LoadU(d, b + j * lanes);
+    if constexpr (kCopiesB) {
+#pragma GCC unroll 4
+      for (int j = 0; j < kVectors; ++j, copy += lanes) hn::StoreU(row[j], d, copy);
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       const auto factor = hn::Set(d, a[i * row_step]);
@@ -92,20 +98,30 @@ HWY_NOINLINE void multiply_columns(D d, Operands<R> x, i64 m, i64 k, bool accumu
 }
 
 /// multiply_block for up to kMostRows rows, of which there are `rows`.
-template <int kMostRows, int kVectors, bool kTransposedA, class D, class Meanwhile, class R = hn::TFromD<D>>
-HWY_INLINE void multiply_rows(D d, const Operands<R>& x, i64 rows, i64 k, Sums sums, Meanwhile& meanwhile) {
+template <int kMostRows, int kVectors, bool kTransposedA, bool kCopiesB, class D, class Meanwhile,
+          class R = hn::TFromD<D>>
+HWY_INLINE void multiply_rows(D d, const Operands<R>& x, i64 rows, i64 k, Sums sums, Meanwhile& meanwhile, R* copy) {
   if constexpr (kMostRows > 1) {
-    if (rows < kMostRows) return multiply_rows<kMostRows - 1, kVectors, kTransposedA>(d, x, rows, k, sums, meanwhile);
+    if (rows < kMostRows)
+      return multiply_rows<kMostRows - 1, kVectors, kTransposedA, kCopiesB>(d, x, rows, k, sums, meanwhile, copy);
   }
-  multiply_block<kMostRows, kVectors, kTransposedA>(d, x, k, sums, meanwhile);
+  multiply_block<kMostRows, kVectors, kTransposedA, kCopiesB>(d, x, k, sums, meanwhile, copy);
 }
 
-/// As multiply_columns, for any m at full speed: in blocks of nearly the same size, none of more than kMostRows.
+/// As multiply_columns, for any m at full speed: in blocks of nearly the same size, none of more than kMostRows. With a
+/// `copy`, the first of them leaves B there, [k, kVectors], which costs nothing beside its sums, and the others read
+/// it.
 template <int kMostRows, int kVectors, bool kTransposedA, class D, class Meanwhile, class R = hn::TFromD<D>>
-HWY_NOINLINE void multiply_panel(D d, Operands<R> x, i64 m, i64 k, Sums sums, Meanwhile& meanwhile) {
+HWY_NOINLINE void multiply_panel(D d, Operands<R> x, i64 m, i64 k, Sums sums, Meanwhile& meanwhile, R* copy) {
   for (i64 blocks = (m + kMostRows - 1) / kMostRows; blocks > 0; --blocks) {
     const i64 rows = (m + blocks - 1) / blocks;
-    multiply_rows<kMostRows, kVectors, kTransposedA>(d, x, rows, k, sums, meanwhile);
+    if (copy) {
+      multiply_rows<kMostRows, kVectors, kTransposedA, true>(d, x, rows, k, sums, meanwhile, copy);
+      x.b = copy, x.ldb = kVectors * static_cast<i64>(hn::Lanes(d));
+      copy = nullptr;
+    } else {
+      multiply_rows<kMostRows, kVectors, kTransposedA, false>(d, x, rows, k, sums, meanwhile, copy);
+    }
     x.a += rows * (kTransposedA ? 1 : x.lda);
     x.c += rows * x.ldc;
     m -= rows;

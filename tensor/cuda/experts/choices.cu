@@ -1,4 +1,6 @@
-// A counting sort of choices by expert that keeps their order. A warp has a piece of the choices, 32 at a time.
+// A counting sort of choices by expert that keeps their order: a warp has a piece of the choices, 32 at a time. And
+// what a capacity leaves of them: a block for each expert looks for the last that it takes, eight bits of what orders
+// them at a time.
 #include "tensor/cuda/launch.cuh"
 #include "tensor/ops/choices.h"
 
@@ -80,6 +82,57 @@ __global__ void __launch_bounds__(kWarp)
   });
 }
 
+/// The choices of tokens, and what decides between those of an expert.
+struct Weighed {
+  const i32* experts;
+  const float* weights;
+  const i32* order;
+  i64 choices, topk;
+
+  /// Smaller ones go first: the larger weight, and what is not a number like the largest; then the order.
+  __device__ u64 key(i64 i) const {
+    const float weight = isnan(weights[i]) ? INFINITY : weights[i];
+    const u32 bits = weight == 0 ? 0 : __float_as_uint(weight);
+    const u32 descending = bits >> 31 ? bits : ~(bits | 1u << 31);
+    return u64{descending} << 32 | static_cast<u32>(order[i / topk] * topk + i % topk);
+  }
+};
+
+constexpr int kDigit = 8, kDigits = 1 << kDigit;
+
+/// Block e: of kept[first, first + count) the choices of expert e that come after its `most` first become -1.
+__global__ void __launch_bounds__(1024) drop_after(const Weighed x, i64 most, i64 first, i64 count, i32* kept) {
+  __shared__ unsigned counts[kDigits];
+  __shared__ u64 last;       // the key of the last one that stays, as far as its bits are known
+  __shared__ unsigned left;  // its place among those with these bits, from 1
+  __shared__ bool is_full;
+  const i32 expert = static_cast<i32>(blockIdx.x);
+  if (threadIdx.x == 0) last = 0, left = static_cast<unsigned>(most), is_full = true;
+  for (int shift = 64 - kDigit; shift >= 0; shift -= kDigit) {
+    for (int digit = threadIdx.x; digit < kDigits; digit += blockDim.x) counts[digit] = 0;
+    __syncthreads();
+    const u64 known = shift + kDigit < 64 ? ~u64{0} << (shift + kDigit) : 0;
+    for (i64 i = threadIdx.x; i < x.choices; i += blockDim.x) {
+      if (x.experts[i] != expert) continue;
+      const u64 key = x.key(i);
+      if ((key & known) == last) atomicAdd(&counts[key >> shift & (kDigits - 1)], 1u);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      int digit = 0;
+      while (digit < kDigits && left > counts[digit]) left -= counts[digit++];
+      if (digit == kDigits)
+        is_full = false;
+      else
+        last |= static_cast<u64>(digit) << shift;
+    }
+    __syncthreads();
+    if (!is_full) return;
+  }
+  for (i64 i = first + threadIdx.x; i < first + count; i += blockDim.x)
+    if (x.experts[i] == expert && x.key(i) > last) kept[i - first] = -1;
+}
+
 /// A block for each run.
 __global__ void place_runs(const i32* runs, i32* order, i32* inverse) {
   const i32 *run = runs + 3 * blockIdx.x, from = run[0], to = run[1], count = run[2];
@@ -134,6 +187,22 @@ void ChoiceKernels<DeviceType::Cuda>::sort_choices(const Tensor& experts, const 
       experts.data<i32>(), range, experts.numel(), experts.dim(1), found.before.data<i32>(), found.totals.data<i32>(),
       tokens.numel(), tokens.data<i32>(), slots.data<i32>());
   check_launch("place_choices");
+}
+
+template <>
+void ChoiceKernels<DeviceType::Cuda>::drop_overflow(const Tensor& experts, const Tensor& weights, const Tensor& order,
+                                                    const ops::Capacity& capacity, i64 first, Tensor& kept) {
+  constexpr int kThreads = 1024;
+  const cudaStream_t stream = cuda(experts).stream();
+  const i64 topk = experts.dim(1), begin = first * topk;
+  check_cuda(cudaMemcpyAsync(kept.raw(), experts.data<i32>() + begin, static_cast<std::size_t>(kept.bytes()),
+                             cudaMemcpyDeviceToDevice, stream),
+             "cudaMemcpyAsync");
+  if (capacity.most >= experts.numel()) return;
+  const Weighed x{experts.data<i32>(), weights.data<float>(), order.data<i32>(), experts.numel(), topk};
+  drop_after<<<static_cast<unsigned>(capacity.num_experts), kThreads, 0, stream>>>(x, capacity.most, begin,
+                                                                                   kept.numel(), kept.data<i32>());
+  check_launch("drop_after");
 }
 
 template <>

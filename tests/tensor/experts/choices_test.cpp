@@ -2,8 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
 #include <numeric>
 #include <random>
+#include <span>
+#include <tuple>
 
 #include "tests/support/errors.h"
 #include "tests/support/gpu.h"
@@ -91,6 +97,62 @@ TEST_P(Choices, MayBeNone) {
   EXPECT_EQ(slots, (std::vector<i32>{-1, -1, -1, -1}));
 }
 
+/// What is left of choices by sorting those of each expert.
+std::vector<i32> left_of(const std::vector<i32>& experts, const std::vector<float>& weights,
+                         const std::vector<i32>& order, i64 topk, const ops::Capacity& capacity) {
+  std::vector<i32> kept = experts;
+  for (i64 e = 0; e < capacity.num_experts; ++e) {
+    std::vector<std::tuple<double, i32, std::size_t>> own;
+    for (std::size_t i = 0; i < experts.size(); ++i) {
+      const double weight = std::isnan(weights[i]) ? std::numeric_limits<double>::infinity() : weights[i];
+      if (experts[i] == e) own.emplace_back(-weight, order[i / static_cast<std::size_t>(topk)], i);
+    }
+    std::ranges::sort(own);
+    for (std::size_t rank = static_cast<std::size_t>(capacity.most); rank < own.size(); ++rank)
+      kept[std::get<2>(own[rank])] = -1;
+  }
+  return kept;
+}
+
+/// Distinct weights, few of them, none at all and such as are hardly weights, of tokens in another order than theirs.
+TEST_P(Choices, BeyondACapacityTheLightestAreLeftOut) {
+  constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> odd{0.0f, -0.0f, 1.0f, -1.0f, kInf, -kInf, kNan, -kNan, 1e-42f, -1e-42f, 1e38f, -1e38f};
+  std::mt19937 random(5);
+  for (const auto& [tokens, topk, experts] :
+       std::vector<std::array<i64, 3>>{{1, 1, 1}, {7, 2, 3}, {1000, 1, 1}, {1500, 2, 8}, {700, 6, 64}, {5000, 2, 2}}) {
+    for (const int kind : {0, 1, 2, 3}) {
+      SCOPED_TRACE(str(tokens, " tokens, ", topk, " of ", experts, " experts, weights of kind ", kind));
+      std::vector<i32> all, order(static_cast<std::size_t>(tokens));
+      std::vector<float> weights;
+      for (i64 i = 0; i < tokens * topk; ++i) {
+        all.push_back(static_cast<i32>(static_cast<i64>(random()) % (experts + 1)) - 1);
+        weights.push_back(kind == 0   ? static_cast<float>(random()) * 1e-9f - 1
+                          : kind == 1 ? static_cast<float>(random() % 4) / 4
+                          : kind == 2 ? 0
+                                      : odd[random() % odd.size()]);
+      }
+      std::iota(order.begin(), order.end(), 0);
+      std::ranges::shuffle(order, random);
+      Tensor w = Tensor::empty({tokens, topk}, DType::F32, *device_);
+      write_values(weights, w);
+      for (const i64 most : {i64{1}, tokens * topk / (2 * experts) + 1, tokens * topk}) {
+        const ops::Capacity capacity{experts, most};
+        const std::vector<i32> wanted = left_of(all, weights, order, topk, capacity);
+        for (const i64 first : {i64{0}, tokens / 3}) {
+          const i64 count = (tokens + 1) / 2;
+          Tensor kept = Tensor::empty({count, topk}, DType::I32, *device_);
+          ops::drop_overflow(table(all, topk), w, integers_of(order, *device_), capacity, first, kept);
+          EXPECT_TRUE(std::ranges::equal(read_values<i32>(kept),
+                                         std::span(wanted).subspan(static_cast<std::size_t>(first * topk),
+                                                                   static_cast<std::size_t>(count * topk))))
+              << "at most " << most << ", from token " << first;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(Choices, RunsBecomeAnOrderAndItsInverse) {
   const Tensor runs = integers_of({0, 0, 2, 5, 2, 1, 2, 3, 3, 6, 6, 0}, *device_).view({4, 3});
   Tensor order = Tensor::empty({6}, DType::I32, *device_), inverse = Tensor::like(order);
@@ -110,6 +172,13 @@ TEST_P(Choices, ArgumentsAreChecked) {
   EXPECT_NE(error_of([&] { ops::sort_choices(experts, {0, 4}, floats, slots); }), "");
   EXPECT_NE(error_of([&] { ops::sort_choices(experts, {0, 4}, tokens, counts); }), "");
   EXPECT_NE(error_of([&] { ops::order_of_runs(slots, tokens, tokens); }), "");
+  Tensor kept = Tensor::like(experts), order = Tensor::empty({2}, DType::I32, *device_);
+  EXPECT_EQ(error_of([&] { ops::drop_overflow(experts, floats, order, {4, 4}, 0, kept); }), "");
+  EXPECT_NE(error_of([&] { ops::drop_overflow(experts, floats, order, {0, 1}, 0, kept); }), "");
+  EXPECT_NE(error_of([&] { ops::drop_overflow(experts, floats, order, {4, 0}, 0, kept); }), "");
+  EXPECT_NE(error_of([&] { ops::drop_overflow(experts, floats, order, {4, 1}, 1, kept); }), "");
+  EXPECT_NE(error_of([&] { ops::drop_overflow(experts, floats, tokens, {4, 1}, 0, kept); }), "");
+  EXPECT_NE(error_of([&] { ops::drop_overflow(experts, tokens, order, {4, 1}, 0, kept); }), "");
 }
 
 }  // namespace
