@@ -18,7 +18,7 @@ namespace mcpp::kernel {
 /// Of a block of c at most; words of 32 bits along k, and rows, that are copied at a time. Measured on an EPYC with 48
 /// KiB of first- and 1 MiB of second-level cache per core: a panel and the rows that meet it fit the first; the copies,
 /// what is asked for ahead of them, and the sums the second.
-inline constexpr i64 kBlockRows = 512, kBlockColumns = 256, kWords = 192, kStripRows = 128;
+inline constexpr i64 kBlockRows = 512, kBlockColumns = 192, kWords = 192, kStripRows = 128;
 /// Rows where a lies transposed, as for gradients of weights: k is short there, and the sums want room in the first
 /// level, too.
 inline constexpr i64 kTransposedStripRows = 64;
