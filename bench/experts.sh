@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# Experts against a dense model at equal training FLOPs: the quick start, and the same model with 8 experts of which each token
+# Experts against a dense model at equal training FLOPs: the quick start, and the same model with 4 experts of which each token
 # uses 2, half as wide as the dense MLP each, so that both multiply as many numbers for a token and see as many tokens. Both at the
 # same time on one thread each. For every number of iterations, over which the learning rate decays, what each evaluates to on the
 # held-out text. JSON lines on standard output; a table on standard error.
-#   bench/experts.sh [--iterations=N,N,...] [--seeds=N,N,...] [--program=PATH] [option of megatron_cpp pretrain ...]
+#   bench/experts.sh [--iterations=N,N,...] [--seeds=N,N,...] [--num_experts=4] [--program=PATH] [option of megatron_cpp pretrain ...]
 # Starts from the data of scripts/quickstart.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 iterations=300,600,1200
 seeds=1234
+num_experts=4
 program=
 # shellcheck source=bench/lib/arguments.sh
 source bench/lib/arguments.sh
-read_options iterations seeds program -- "$@"
+read_options iterations seeds num_experts program -- "$@"
 build_program
 # shellcheck source=bench/lib/machine.sh
 source bench/lib/machine.sh
@@ -21,7 +22,7 @@ results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 data=runs/quickstart
 # The weights of the two add up to 1: twice that makes of two halves of an MLP what the whole one is at the start.
-experts=(--model.num_experts=8 --model.moe_router_topk=2 --model.moe_ffn_hidden_size=344 --model.moe_router_topk_scaling_factor=2
+experts=(--model.num_experts="$num_experts" --model.moe_router_topk=2 --model.moe_ffn_hidden_size=344 --model.moe_router_topk_scaling_factor=2
   --model.moe_aux_loss_coeff=0.01 --model.moe_z_loss_coeff=1e-3)
 
 # Of the whole training, as the program's plan says: of matrix products, of experts of those that take a token.
@@ -31,14 +32,15 @@ flops() { # <iterations> <option of pretrain ...>
 }
 
 measure() { # <name> <iterations> <seed> <option of pretrain ...>
-  local name=$1-$2-$3
+  local name=$1-$2-$3 of=$num_experts
+  [ "$1" != dense ] || of=0
   "$program" pretrain configs/quickstart.toml --training.train_iters="$2" --training.seed="$3" --device.num_threads=1 \
     --checkpoint.save="$results/$name" --checkpoint.save_interval="$2" "${options[@]}" "${@:4}" >"$results/$name.log" 2>&1 ||
     { cat "$results/$name.log" >&2 && return 1; }
   "$program" evaluate --load="$results/$name" --text="$data/data/valid.txt" --num_threads=1 --json >"$results/$name.json" 2>>"$results/$name.log" ||
     { cat "$results/$name.log" >&2 && return 1; }
   rm -rf "${results:?}/$name"
-  echo "{\"model\": \"$1\", \"iterations\": $2, \"seed\": $3, \"flops\": $(flops "$2" "${@:4}"), \"held_out\": $(cat "$results/$name.json")}" \
+  echo "{\"model\": \"$1\", \"num_experts\": $of, \"iterations\": $2, \"seed\": $3, \"flops\": $(flops "$2" "${@:4}"), \"held_out\": $(cat "$results/$name.json")}" \
     >"$results/$name.line"
 }
 
