@@ -23,6 +23,16 @@ std::string fixed(double value, int digits) {
   return to_text(value, std::chars_format::fixed, digits);
 }
 
+std::string significant(double value, int digits) {
+  const std::string rounded = to_text(value, std::chars_format::scientific, digits - 1);
+  double number = 0;
+  std::from_chars(rounded.data(), rounded.data() + rounded.size(), number);
+  constexpr double kLeast = 1e-5, kMost = 1e15;
+  if (!(std::abs(number) >= kLeast && std::abs(number) < kMost)) return to_text(number);
+  const int before_point = 1 + static_cast<int>(std::floor(std::log10(std::abs(number))));
+  return fixed(number, std::max(0, digits - before_point));
+}
+
 std::string scientific(double value, int digits) {
   std::string text = to_text(value, std::chars_format::scientific, digits);
   std::replace(text.begin(), text.end(), 'e', 'E');

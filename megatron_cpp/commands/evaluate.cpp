@@ -159,7 +159,8 @@ ExitCode evaluate_command(Arguments args, Log& log, const World& world) {
   check_input(options.stride <= seq_length, "--stride: ", options.stride, " is above the model's seq_length ",
               seq_length);
   Evaluation evaluation(options, inference, world.ranks, log);
-  EvaluationReport report{.checkpoint = inference.checkpoint(), .texts = {}, .tasks = {}};
+  EvaluationReport report{
+      .checkpoint = inference.checkpoint(), .dtype = inference.model().context().dtype, .texts = {}, .tasks = {}};
   // Rank 0 alone needs to see the texts.
   report.texts =
       evaluation.score(unpack(from_first(world.ranks, [&] { return pack(read_held_out(options, inference)); })));

@@ -28,26 +28,35 @@ std::string table(const std::vector<Row>& rows) {
   return text;
 }
 
-std::string numbers_of(const Perplexity& p) {
-  std::string text = str("\ntokens               ", p.tokens, "\nloss per token       ", p.loss(),
-                         "\ntoken perplexity     ", p.token_perplexity());
-  if (p.words > 0) text += str("\nwords                ", p.words, "\nword perplexity      ", p.word_perplexity());
+/// As many digits as the model's type gives on every layout alike: where ranks share a layer, sums are rounded in
+/// another order.
+int digits_of(DType type) {
+  return type == DType::F32 || type == DType::F64 ? 6 : 4;
+}
+
+std::string numbers_of(const Perplexity& p, int digits) {
+  const auto shown = [&](double value) { return significant(value, digits); };
+  std::string text = str("\ntokens               ", p.tokens, "\nloss per token       ", shown(p.loss()),
+                         "\ntoken perplexity     ", shown(p.token_perplexity()));
+  if (p.words > 0)
+    text += str("\nwords                ", p.words, "\nword perplexity      ", shown(p.word_perplexity()));
   if (p.bytes > 0) {
-    text += str("\nbytes                ", p.bytes, "\nbyte perplexity      ", p.byte_perplexity(),
-                "\nbits per byte        ", p.bits_per_byte());
+    text += str("\nbytes                ", p.bytes, "\nbyte perplexity      ", shown(p.byte_perplexity()),
+                "\nbits per byte        ", shown(p.bits_per_byte()));
   }
   return text;
 }
 
-Row row_of(const TextResult& text) {
+Row row_of(const TextResult& text, int digits) {
   const Perplexity& p = text.perplexity;
+  const auto shown = [&](double value) { return significant(value, digits); };
   return {text.name,
           str(p.tokens),
-          str(p.loss()),
-          str(p.token_perplexity()),
-          p.words > 0 ? str(p.word_perplexity()) : "",
-          p.bytes > 0 ? str(p.byte_perplexity()) : "",
-          p.bytes > 0 ? str(p.bits_per_byte()) : ""};
+          shown(p.loss()),
+          shown(p.token_perplexity()),
+          p.words > 0 ? shown(p.word_perplexity()) : "",
+          p.bytes > 0 ? shown(p.byte_perplexity()) : "",
+          p.bytes > 0 ? shown(p.bits_per_byte()) : ""};
 }
 
 void add_numbers(const Perplexity& p, Json& json) {
@@ -71,11 +80,11 @@ Json json_of(const TaskResult& result) {
 
 std::string EvaluationReport::as_text() const {
   std::string text = str("checkpoint           ", checkpoint.string());
-  if (is_one_text()) return text + numbers_of(texts[0].perplexity);
+  if (is_one_text()) return text + numbers_of(texts[0].perplexity, digits_of(dtype));
   if (!texts.empty()) {
     std::vector<Row> rows{{"text", "tokens", "loss per token", "token perplexity", "word perplexity", "byte perplexity",
                            "bits per byte"}};
-    for (const TextResult& result : texts) rows.push_back(row_of(result));
+    for (const TextResult& result : texts) rows.push_back(row_of(result, digits_of(dtype)));
     text.append("\n").append(table(rows));
   }
   if (!tasks.empty()) {

@@ -5,6 +5,7 @@
 
 #include "megatron_cpp/inference/perplexity.h"
 #include "megatron_cpp/inference/task_scores.h"
+#include "tensor/dtype.h"
 
 namespace mcpp {
 
@@ -20,12 +21,14 @@ struct TaskResult {
 
 struct EvaluationReport {
   Path checkpoint;
+  DType dtype = DType::F32;  ///< in which the model computed
   std::vector<TextResult> texts;
   std::vector<TaskResult> tasks;
 
-  /// One text alone: a line for each number. Otherwise a table of the texts and one of the tasks.
+  /// One text alone: a line for each number. Otherwise a table of the texts and one of the tasks. With the digits that
+  /// do not hang on the layout: 6 of fp32 and fp64, 4 of narrower types.
   std::string as_text() const;
-  /// One text alone: an object of its numbers. Otherwise one with lists of such, "texts" and "tasks".
+  /// With all digits. One text alone: an object of its numbers. Otherwise one with lists of such, "texts" and "tasks".
   std::string as_json() const;
 
  private:

@@ -15,6 +15,13 @@ TEST(NumberText, FixedAndScientificAreAsInPython) {
   EXPECT_EQ(fixed(0, 3), "0.000");
   EXPECT_EQ(fixed(-kInf, 3), "-inf");
   EXPECT_EQ(fixed(1e308, 0).size(), 309u);
+  EXPECT_EQ(significant(29.9006, 4), "29.90");
+  EXPECT_EQ(significant(9.99996, 4), "10.00");
+  EXPECT_EQ(significant(29.9006, 6), "29.9006");
+  EXPECT_EQ(significant(12345.6, 4), "12350");
+  EXPECT_EQ(significant(-0.00123456, 4), "-0.001235");
+  EXPECT_EQ(significant(0, 4), "0");
+  EXPECT_EQ(significant(kInf, 4), "inf");
   EXPECT_EQ(scientific(1.5e-4, 6), "1.500000E-04");
   EXPECT_EQ(scientific(kNan, 6), "nan");
 }
