@@ -337,8 +337,9 @@ double gradient_messages(const ActivationSetup& setup, const RankShare& share, c
   const double sum = tensor_bytes(of_node, size_of(wide(setup.dtype))), sums_message = 2 * packed_bytes(of_node);
   const bool has_nodes = share.node_ranks > 1;
   const double making = has_nodes ? std::max({message, message / 2 + sum, sum + sums_message}) : message;
+  const double on_its_way = has_nodes ? sums_message : message;
   if (share.zero_stage >= 2) return making + part;
-  return making + (has_several_buckets(parameters) ? has_nodes ? sums_message : message : 0);
+  return has_several_buckets(parameters) ? making + on_its_way : making;
 }
 
 }  // namespace

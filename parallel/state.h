@@ -33,8 +33,8 @@ struct ParallelState {
   std::shared_ptr<Communicator> data_context = {};
   /// Of data_context: those that together hold one copy of what ZeRO shares, and those that hold the same part of it.
   std::unique_ptr<Communicator> dp_shard = {}, dp_replicate = {};
-  /// Of dp_shard: neighbours that hold a second copy of the weights, and those at the same place among such neighbours.
-  /// Null where there is no such copy.
+  /// Of dp_shard: the neighbours of zero_hpz_partition_size, and those at the same place among such neighbours. Null
+  /// where that is 1.
   std::unique_ptr<Communicator> dp_node = {}, dp_across = {};
   /// tp x dp_shard: those that together hold one copy of a stage's weights where ZeRO cuts them.
   std::unique_ptr<Communicator> tp_dp_shard = {};

@@ -44,7 +44,7 @@ struct ParallelSizes {
   i64 expert_tensor_parallel_size = 1;
   /// Groups of neighbouring data-parallel ranks that each hold everything.
   i64 num_distributed_optimizer_instances = 1;
-  /// Of such a group, neighbours that hold a second copy of the weights; 1: there is none.
+  /// Of such a group, neighbours that hold a second copy of the weights, or sum packed gradients first; 1: neither.
   i64 zero_hpz_partition_size = 1;
 
   /// Ranks of the dense grid that share one sample, and of the expert grid that hold one copy of the experts.

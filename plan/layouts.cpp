@@ -205,10 +205,7 @@ class Enumeration {
       const i64 shards = layout.cp * layout.dp();
       for (const i64 instances : instance_counts(layout, shards)) {
         layout.instances = instances;
-        for (const i64 node_ranks : node_sizes(layout)) {
-          layout.node_ranks = node_ranks;
-          roundings(layout);
-        }
+        roundings(layout);
       }
     }
   }
@@ -233,34 +230,22 @@ class Enumeration {
     return {1, shards / near};
   }
 
-  /// Where all ranks share what ZeRO 3 cuts, those whose links are the nearest may keep a second copy.
-  std::vector<i64> node_sizes(const Layout& layout) const {
-    const i64 near = layout.zero_stage == 3 ? nearest_shards(layout) : 1;
-    return near == 1 ? std::vector<i64>{1} : std::vector<i64>{1, near};
-  }
-
-  /// Of the ranks that share what ZeRO cuts, those whose links are the nearest; 1 where these are all.
-  i64 nearest_shards(const Layout& layout) const {
-    const i64 near = nearest_ / layout.tp, shards = layout.shard_group().ranks;
-    return near < 2 || shards <= near || shards % near != 0 ? 1 : near;
-  }
-
   void roundings(Layout layout) {
-    steps_of_sums(layout);
+    nodes(layout);
     if (!limits_.other_numbers) return;
     for (const Rounding& rounding : other_roundings(hardware_, work_, layout)) {
       layout.rounding = rounding;
-      steps_of_sums(layout);
+      nodes(layout);
     }
   }
 
-  /// Packed gradients may be summed by the ranks whose links are the nearest first. With ZeRO 3 node_sizes() says
-  /// which.
-  void steps_of_sums(Layout layout) {
+  /// Of the ranks that share what ZeRO cuts, those whose links are the nearest may keep a second copy of what ZeRO 3
+  /// cuts, and sum packed gradients first.
+  void nodes(Layout layout) {
     recomputations(layout);
-    if (!layout.rounding.packed_gradients || layout.zero_stage == 3) return;
-    const i64 near = nearest_shards(layout);
-    if (near == 1) return;
+    const i64 near = nearest_ / layout.tp, shards = layout.shard_group().ranks;
+    const bool has_use = layout.zero_stage == 3 || layout.rounding.packed_gradients;
+    if (!has_use || near < 2 || shards <= near || shards % near != 0) return;
     layout.node_ranks = near;
     recomputations(layout);
   }

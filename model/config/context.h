@@ -61,7 +61,7 @@ struct ModelContext {
   /// Who exchanges tokens of the layers with experts.
   ExpertParallel experts = {};
   Fp8Layers fp8 = {};
-  /// The GELU of an MLP is a part of the products around it (tensor/ops/gelu_epilogue.h).
+  /// The GELU of an MLP is a part of the products around it (tensor/ops/fused/gelu_epilogue.h).
   bool gelu_epilogue = false;
   /// Where what layers keep for backward is meanwhile; null: in the device's memory.
   ActivationStore* activations = nullptr;

@@ -1,7 +1,6 @@
 #include "parallel/dp/quantized_reduce.h"
 
 #include <memory>
-#include <optional>
 
 #include "tensor/ops/pack.h"
 
@@ -46,17 +45,21 @@ Work reduce_at_once(Communicator& group, const Tensor& full, const Tensor& part)
   return Work([exchange, to = Tensor(part)]() mutable { exchange->sum_into(to); });
 }
 
-/// Part n * k + j of `full` is for rank j of node n, of k. Inside the node, rank j gets the parts j, k + j, ...
-/// Of these the sums are waited for at once, so that the network between nodes has all the time until somebody waits.
+/// Of the ranks of a node, who have part n * k + j of `full` for rank j of node n, of k: what all nodes' ranks at this
+/// one's place are to have, the parts j, k + j, ...
+Tensor sum_of_node(Communicator& node, i64 nodes, const Tensor& full) {
+  const i64 k = node.size();
+  Exchange inside(node, full, k * nodes, [=](i64 i) { return i % nodes * k + i / nodes; });
+  inside.wait();
+  Tensor sum = Tensor::empty({full.numel() / k}, full.dtype(), full.device(), MemoryClass::Grads);
+  inside.sum_into(sum);
+  return sum;
+}
+
+/// The sums of the node are waited for at once, so that the network between nodes has all the time until somebody
+/// waits.
 Work reduce_by_nodes(Communicator& node, Communicator& across, const Tensor& full, const Tensor& part) {
-  const i64 k = node.size(), nodes = across.size();
-  std::optional<Exchange> inside(std::in_place, node, full, k * nodes,
-                                 [=](i64 i) { return i % nodes * k + i / nodes; });
-  inside->wait();
-  Tensor of_node = Tensor::empty({nodes * part.numel()}, part.dtype(), part.device(), MemoryClass::Grads);
-  inside->sum_into(of_node);
-  inside.reset();
-  return reduce_at_once(across, of_node, part);
+  return reduce_at_once(across, sum_of_node(node, across.size(), full), part);
 }
 
 }  // namespace

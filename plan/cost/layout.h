@@ -76,8 +76,8 @@ struct Layout {
   RankGroup shard_group() const;
   /// Ranks of different instances that hold the same part.
   RankGroup instance_group() const;
-  /// Of shard_group(), those that keep a second copy of the weights; and those at the same place among such.
   bool has_second_copy() const { return node_ranks > 1 && zero_stage == 3; }
+  /// Of shard_group(), the neighbours of zero_hpz_partition_size; and those at the same place among such.
   RankGroup node_group() const { return {.ranks = node_ranks, .stride = shard_group().stride}; }
   RankGroup across_nodes() const {
     return {.ranks = shard_group().ranks / node_ranks, .stride = shard_group().stride * node_ranks};
