@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "model/layers/recompute.h"
-#include "model/layers/transformer_layer.h"
 #include "model/module_memory.h"
+#include "model/transformer_layer.h"
 
 namespace mcpp {
 namespace {

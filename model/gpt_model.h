@@ -11,8 +11,8 @@
 
 #include "model/layers/attention.h"
 #include "model/layers/embedding.h"
+#include "model/layers/moe/router.h"
 #include "model/layers/output_layer.h"
-#include "model/layers/router.h"
 #include "nn/module.h"
 #include "parallel/dp/model_memory.h"
 #include "parallel/pp/stages.h"

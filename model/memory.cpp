@@ -11,9 +11,9 @@
 #include "nn/offload/file_activations.h"
 #include "nn/offload/file_states.h"
 #include "nn/offload/host_memory.h"
-#include "parallel/dp/plan.h"
+#include "parallel/dp/buckets/plan.h"
 #include "parallel/dp/power_sgd.h"
-#include "tensor/ops/pack.h"
+#include "tensor/ops/narrow/pack.h"
 #include "tensor/pooled_size.h"
 #include "tensor/wide.h"
 

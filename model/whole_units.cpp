@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tensor/ops/pack.h"
+#include "tensor/ops/narrow/pack.h"
 #include "tensor/pooled_size.h"
 #include "tensor/wide.h"
 

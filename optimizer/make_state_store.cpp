@@ -4,7 +4,7 @@
 #include "nn/offload/host_memory.h"
 #include "nn/offload/host_states.h"
 #include "nn/offload/tiered_states.h"
-#include "tensor/ops/quantize.h"
+#include "tensor/ops/narrow/quantize.h"
 
 namespace mcpp {
 

@@ -16,7 +16,7 @@
 #include "optimizer/update_rule.h"
 #include "optimizer/weights_in_use.h"
 #include "optimizer/whole_matrices.h"
-#include "parallel/dp/buffer.h"
+#include "parallel/dp/buckets/buffer.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {

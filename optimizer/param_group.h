@@ -5,7 +5,7 @@
 
 #include "nn/param.h"
 #include "optimizer/config.h"
-#include "parallel/dp/plan.h"
+#include "parallel/dp/buckets/plan.h"
 
 namespace mcpp {
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "parallel/dp/buffer.h"
+#include "parallel/dp/buckets/buffer.h"
 
 namespace mcpp {
 

@@ -10,7 +10,7 @@
 
 #include "comm/communicator.h"
 #include "nn/region.h"
-#include "parallel/dp/buffer.h"
+#include "parallel/dp/buckets/buffer.h"
 
 namespace mcpp {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/nearest.h"
 #include "base/strings.h"
+#include "base/text/nearest.h"
 
 namespace mcpp {
 namespace {

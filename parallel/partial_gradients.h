@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "parallel/dp/buffer.h"
+#include "parallel/dp/buckets/buffer.h"
 
 namespace mcpp {
 

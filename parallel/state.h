@@ -7,7 +7,7 @@
 
 #include "comm/metered.h"
 #include "parallel/cp/context_parallel.h"
-#include "parallel/dp/buffer.h"
+#include "parallel/dp/buckets/buffer.h"
 #include "parallel/ep/expert_parallel.h"
 #include "parallel/topology.h"
 

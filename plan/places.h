@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "plan/cost/hardware.h"
+#include "plan/hardware/hardware.h"
 #include "plan/layout_memory.h"
 
 namespace mcpp {

@@ -3,7 +3,7 @@
 #include "base/number_text.h"
 #include "base/strings.h"
 #include "model/flops.h"
-#include "plan/cost/real.h"
+#include "plan/hardware/real.h"
 
 namespace mcpp {
 

@@ -1,7 +1,7 @@
 #include "plan/utilization.h"
 
 #include "model/flops.h"
-#include "plan/cost/real.h"
+#include "plan/hardware/real.h"
 
 namespace mcpp {
 namespace {

@@ -7,10 +7,10 @@
 #include "comm/checks.h"
 #include "comm/copy_bytes.h"
 #include "comm/mpi/mpi_board.h"
-#include "comm/mpi/mpi_direct.h"
 #include "comm/mpi/mpi_gather.h"
-#include "comm/mpi/mpi_messages.h"
 #include "comm/mpi/mpi_reduce.h"
+#include "comm/mpi/transport/mpi_direct.h"
+#include "comm/mpi/transport/mpi_messages.h"
 
 namespace mcpp {
 namespace {

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "comm/checks.h"
-#include "comm/mpi/mpi_calls.h"
+#include "comm/mpi/transport/mpi_calls.h"
 
 namespace mcpp {
 namespace {

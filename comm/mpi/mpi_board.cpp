@@ -8,7 +8,7 @@
 #include <array>
 #include <cstdio>
 
-#include "comm/mpi/mpi_calls.h"
+#include "comm/mpi/transport/mpi_calls.h"
 
 namespace mcpp {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "comm/mpi/mpi_calls.h"
+#include "comm/mpi/transport/mpi_calls.h"
 
 namespace mcpp {
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "comm/mpi/mpi_calls.h"
+#include "comm/mpi/transport/mpi_calls.h"
 
 namespace mcpp {
 namespace {

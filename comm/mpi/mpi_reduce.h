@@ -5,7 +5,7 @@
 
 #include "comm/communicator.h"
 #include "comm/mpi/mpi_exchange.h"
-#include "comm/mpi/mpi_window.h"
+#include "comm/mpi/transport/mpi_window.h"
 
 namespace mcpp {
 

@@ -6,7 +6,7 @@
 
 #include "data/parts/work_units.h"
 #include "data/read/dataset_info.h"
-#include "data/read/indexed_dataset.h"
+#include "data/read/index/indexed_dataset.h"
 
 namespace mcpp {
 

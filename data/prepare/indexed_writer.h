@@ -1,4 +1,5 @@
-// Writes a .bin/.idx pair (see data/read/indexed_dataset.h), byte for byte as Megatron-LM's IndexedDatasetBuilder does.
+// Writes a .bin/.idx pair (see data/read/index/indexed_dataset.h), byte for byte as Megatron-LM's IndexedDatasetBuilder
+// does.
 #pragma once
 #include <functional>
 #include <optional>
@@ -7,7 +8,7 @@
 #include <vector>
 
 #include "base/file.h"
-#include "data/read/indexed_dataset.h"
+#include "data/read/index/indexed_dataset.h"
 
 namespace mcpp {
 

@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "data/read/dataset.h"
 #include "data/read/dataset_info.h"
-#include "data/read/indexed_dataset.h"
+#include "data/read/index/indexed_dataset.h"
 #include "data/tokenizer/tokenizer.h"
 
 namespace mcpp {

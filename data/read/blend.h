@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "data/read/dataset.h"
-#include "data/read/index_cache.h"
+#include "data/read/index/index_cache.h"
 
 namespace mcpp {
 

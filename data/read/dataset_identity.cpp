@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "data/read/index_header.h"
+#include "data/read/index/index_header.h"
 
 namespace mcpp {
 namespace {

@@ -9,8 +9,8 @@
 #include "base/log.h"
 #include "data/config.h"
 #include "data/read/dataset.h"
-#include "data/read/indexed_dataset.h"
-#include "data/read/sample_index.h"
+#include "data/read/index/indexed_dataset.h"
+#include "data/read/index/sample_index.h"
 
 namespace mcpp {
 

@@ -5,9 +5,9 @@
 #include "base/kept_ref.h"
 #include "base/log.h"
 #include "data/read/dataset.h"
-#include "data/read/index_cache.h"
-#include "data/read/indexed_dataset.h"
-#include "data/read/sample_index.h"
+#include "data/read/index/index_cache.h"
+#include "data/read/index/indexed_dataset.h"
+#include "data/read/index/sample_index.h"
 
 namespace mcpp {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "base/utf8.h"
+#include "base/text/utf8.h"
 #include "data/tokenizer/tokenizer_file.h"
 
 namespace mcpp {

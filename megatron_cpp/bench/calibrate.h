@@ -3,7 +3,7 @@
 #include "base/file.h"
 #include "comm/communicator.h"
 #include "megatron_cpp/bench/cold_matrices.h"
-#include "plan/cost/hardware.h"
+#include "plan/hardware/hardware.h"
 #include "tensor/device.h"
 
 namespace mcpp {

@@ -7,7 +7,7 @@
 
 #include "megatron_cpp/bench/bench.h"
 #include "model/layers/mlp.h"
-#include "plan/cost/real.h"
+#include "plan/hardware/real.h"
 #include "tensor/processor.h"
 #include "tensor/transfer.h"
 #include "tensor/wide.h"

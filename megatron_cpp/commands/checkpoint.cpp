@@ -16,8 +16,8 @@
 #include "megatron_cpp/resume/checkpointing.h"
 #include "megatron_cpp/resume/loading.h"
 #include "megatron_cpp/resume/upcycle.h"
+#include "megatron_cpp/setup/datasets/vocabulary.h"
 #include "megatron_cpp/setup/version.h"
-#include "megatron_cpp/setup/vocabulary.h"
 
 namespace mcpp {
 namespace {

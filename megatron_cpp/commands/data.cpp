@@ -3,8 +3,8 @@
 #include "data/parts/merge.h"
 #include "data/prepare/verify.h"
 #include "megatron_cpp/commands/commands.h"
-#include "megatron_cpp/setup/dataset_provider.h"
-#include "megatron_cpp/setup/vocabulary.h"
+#include "megatron_cpp/setup/datasets/dataset_provider.h"
+#include "megatron_cpp/setup/datasets/vocabulary.h"
 
 namespace mcpp {
 namespace {

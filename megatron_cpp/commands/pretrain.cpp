@@ -4,11 +4,11 @@
 #include "megatron_cpp/bench/step_time.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/setup/datasets/vocabulary.h"
 #include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/setup/layout_search.h"
 #include "megatron_cpp/setup/memory_check.h"
 #include "megatron_cpp/setup/plan.h"
-#include "megatron_cpp/setup/vocabulary.h"
 #include "megatron_cpp/train/trainer.h"
 
 namespace mcpp {

@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "checkpoint/folder/shared_folder.h"
-#include "data/prepare/tokenizer_training.h"
+#include "data/prepare/training/tokenizer_training.h"
 #include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/options.h"

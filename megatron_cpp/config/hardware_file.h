@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/file.h"
-#include "plan/cost/hardware.h"
+#include "plan/hardware/hardware.h"
 
 namespace mcpp {
 

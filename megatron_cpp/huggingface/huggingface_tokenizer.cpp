@@ -6,7 +6,7 @@
 
 #include "base/json/json.h"
 #include "base/strings.h"
-#include "base/utf8.h"
+#include "base/text/utf8.h"
 #include "data/tokenizer/bpe/regex.h"
 
 namespace mcpp {

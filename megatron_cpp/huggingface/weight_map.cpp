@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "megatron_cpp/huggingface/weight_names.h"
-#include "model/layers/router.h"
+#include "model/layers/moe/router.h"
 #include "model/on_paper.h"
 
 namespace mcpp {

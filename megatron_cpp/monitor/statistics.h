@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "megatron_cpp/config/logging_config.h"
+#include "megatron_cpp/config/sections/logging_config.h"
 #include "megatron_cpp/step/training_state.h"
 #include "megatron_cpp/step/value_stats.h"
 

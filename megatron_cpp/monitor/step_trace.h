@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "megatron_cpp/config/logging_config.h"
+#include "megatron_cpp/config/sections/logging_config.h"
 #include "megatron_cpp/logging/trace_file.h"
 #include "megatron_cpp/monitor/rank_report.h"
 #include "megatron_cpp/setup/initialize.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "megatron_cpp/config/logging_config.h"
+#include "megatron_cpp/config/sections/logging_config.h"
 
 namespace mcpp {
 

@@ -9,8 +9,8 @@
 #include "checkpoint/folder/shared_folder.h"
 #include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/config/config_compare.h"
+#include "megatron_cpp/setup/datasets/vocabulary.h"
 #include "megatron_cpp/setup/version.h"
-#include "megatron_cpp/setup/vocabulary.h"
 
 namespace mcpp {
 namespace {

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/layers/router.h"
+#include "model/layers/moe/router.h"
 #include "model/on_paper.h"
 #include "tensor/ops/ops.h"
 

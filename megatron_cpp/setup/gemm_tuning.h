@@ -1,7 +1,7 @@
 // The file of algorithms that matrix products run by on GPUs, over all ranks of a run.
 #pragma once
 #include "comm/communicator.h"
-#include "megatron_cpp/config/device_config.h"
+#include "megatron_cpp/config/sections/device_config.h"
 
 namespace mcpp {
 

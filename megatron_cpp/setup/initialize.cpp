@@ -19,7 +19,7 @@
 #include "megatron_cpp/setup/version.h"
 #include "tensor/cuda_device.h"
 #include "tensor/isa.h"
-#include "tensor/ops/fp8.h"
+#include "tensor/ops/narrow/fp8.h"
 #include "tensor/with_cuda.h"
 
 namespace mcpp {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "model/gpt_model.h"
-#include "tensor/late_copy.h"
+#include "tensor/host/late_copy.h"
 
 namespace mcpp {
 

@@ -1,6 +1,6 @@
 // What follows from a step whose loss or gradient is not finite or stands out: training.nan_policy and spike_policy.
 #pragma once
-#include "megatron_cpp/config/training_config.h"
+#include "megatron_cpp/config/sections/training_config.h"
 #include "megatron_cpp/step/spike_detector.h"
 #include "tensor/ops/ops.h"
 

@@ -14,7 +14,7 @@
 #include "parallel/pp/schedule_kind.h"
 #include "parallel/pp/stages.h"
 #include "parallel/state.h"
-#include "tensor/late_copy.h"
+#include "tensor/host/late_copy.h"
 
 namespace mcpp {
 

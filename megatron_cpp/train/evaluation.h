@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "megatron_cpp/setup/dataset_provider.h"
+#include "megatron_cpp/setup/datasets/dataset_provider.h"
 #include "megatron_cpp/step/training_state.h"
 #include "megatron_cpp/train/step_progress.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 #include "base/kept_ref.h"
 #include "checkpoint/save/save_point.h"
-#include "megatron_cpp/config/fault_injection_config.h"
+#include "megatron_cpp/config/sections/fault_injection_config.h"
 
 namespace mcpp {
 

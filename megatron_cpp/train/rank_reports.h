@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "base/kept_ref.h"
-#include "megatron_cpp/config/logging_config.h"
-#include "megatron_cpp/monitor/log_window.h"
-#include "megatron_cpp/monitor/metrics.h"
+#include "megatron_cpp/config/sections/logging_config.h"
+#include "megatron_cpp/monitor/metrics/log_window.h"
+#include "megatron_cpp/monitor/metrics/metrics.h"
 #include "megatron_cpp/monitor/step_check.h"
 #include "megatron_cpp/setup/initialize.h"
 

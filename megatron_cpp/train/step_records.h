@@ -7,9 +7,9 @@
 
 #include "base/kept_ref.h"
 #include "megatron_cpp/monitor/expert_stats.h"
-#include "megatron_cpp/monitor/log_window.h"
+#include "megatron_cpp/monitor/metrics/log_window.h"
+#include "megatron_cpp/monitor/metrics/tensorboard_metrics.h"
 #include "megatron_cpp/monitor/statistics.h"
-#include "megatron_cpp/monitor/tensorboard_metrics.h"
 #include "megatron_cpp/train/rank_reports.h"
 
 namespace mcpp {

@@ -9,7 +9,7 @@
 #include "checkpoint/folder/lock.h"
 #include "megatron_cpp/monitor/step_trace.h"
 #include "megatron_cpp/resume/checkpoint_saver.h"
-#include "megatron_cpp/setup/dataset_provider.h"
+#include "megatron_cpp/setup/datasets/dataset_provider.h"
 #include "megatron_cpp/train/fault_injection.h"
 #include "megatron_cpp/train/step_progress.h"
 #include "megatron_cpp/train/step_records.h"

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "data/read/datasets.h"
-#include "megatron_cpp/monitor/metrics.h"
-#include "megatron_cpp/monitor/tensorboard_metrics.h"
+#include "megatron_cpp/monitor/metrics/metrics.h"
+#include "megatron_cpp/monitor/metrics/tensorboard_metrics.h"
 #include "megatron_cpp/resume/checkpointing.h"
 #include "megatron_cpp/train/step_progress.h"
 #include "megatron_cpp/train/text_sample.h"

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "tensor/ops/widened.h"
+#include "tensor/ops/narrow/widened.h"
 
 namespace mcpp {
 

@@ -1,6 +1,6 @@
 // Master weights that are kept as remainders, as checkpoints see them: in full.
 #pragma once
-#include "tensor/ops/param_remainders.h"
+#include "tensor/ops/narrow/param_remainders.h"
 #include "tensor/stored_numbers.h"
 
 namespace mcpp {

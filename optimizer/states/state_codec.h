@@ -3,12 +3,12 @@
 #include <span>
 
 #include "nn/offload/state_store.h"
-#include "tensor/ops/quantize.h"
+#include "tensor/ops/narrow/quantize.h"
 
 namespace mcpp {
 
-/// Wide: fp32, in fp64 models fp64. Signed and NonNegative: as tensor/ops/quantize.h. Remainder: of master weights,
-/// what the model's weights in bf16 lack (tensor/ops/param_remainders.h); for the first state alone.
+/// Wide: fp32, in fp64 models fp64. Signed and NonNegative: as tensor/ops/narrow/quantize.h. Remainder: of master
+/// weights, what the model's weights in bf16 lack (tensor/ops/narrow/param_remainders.h); for the first state alone.
 enum class StateForm : u8 { Wide, Bf16, Signed, NonNegative, Remainder };
 
 /// Of the states of a segment, in order. Checkpoints hold all of them in the wide type: what is kept in another form is

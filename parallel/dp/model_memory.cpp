@@ -2,6 +2,8 @@
 
 #include <map>
 
+#include "parallel/dp/zero.h"
+
 namespace mcpp {
 
 ModelMemory::ModelMemory(std::span<const UnitParam> params, DType dtype, Device& device, const GroupsOf& groups,

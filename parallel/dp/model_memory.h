@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "parallel/dp/buffer.h"
+#include "parallel/dp/buckets/buffer.h"
 
 namespace mcpp {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "parallel/dp/plan.h"
+#include "parallel/dp/buckets/plan.h"
 #include "parallel/dp/wire.h"
 
 namespace mcpp {

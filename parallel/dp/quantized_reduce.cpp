@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "tensor/ops/pack.h"
+#include "tensor/ops/narrow/pack.h"
 
 namespace mcpp {
 namespace {

@@ -1,6 +1,6 @@
 // Sums of gradients that travel in a byte each (qgZ of ZeRO++, Wang et al. 2023, section 3.3).
 #pragma once
-#include "parallel/dp/buffer.h"
+#include "parallel/dp/buckets/buffer.h"
 
 namespace mcpp {
 

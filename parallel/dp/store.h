@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "nn/offload/state_store.h"
-#include "parallel/dp/buffer.h"
+#include "parallel/dp/buckets/buffer.h"
 
 namespace mcpp {
 

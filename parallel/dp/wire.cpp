@@ -1,7 +1,7 @@
 #include "parallel/dp/wire.h"
 
+#include "tensor/ops/narrow/pack.h"
 #include "tensor/ops/ops.h"
-#include "tensor/ops/pack.h"
 
 namespace mcpp {
 

@@ -6,7 +6,7 @@ namespace mcpp {
 
 class Wire {
  public:
-  /// `dtype`: of the weights. `is_packed`: in a byte each (tensor/ops/pack.h).
+  /// `dtype`: of the weights. `is_packed`: in a byte each (tensor/ops/narrow/pack.h).
   Wire(DType dtype, bool is_packed) : dtype_(dtype), is_packed_(is_packed) {}
 
   bool is_packed() const { return is_packed_; }

@@ -135,4 +135,12 @@ std::vector<ShardSegment> ZeroBuffer::shard() const {
   return segments;
 }
 
+std::unique_ptr<ParamAndGradBuffer> make_param_and_grad_buffer(std::span<const UnitParam> params, DType dtype,
+                                                               Device& device, const DataParallelGroups& groups,
+                                                               const DataParallelOptions& options) {
+  check_input(options.zero_stage >= 0 && options.zero_stage <= 3, "zero_stage = ", options.zero_stage,
+              " does not exist; it is 0, 1, 2 or 3");
+  return std::make_unique<ZeroBuffer>(params, dtype, device, groups, options);
+}
+
 }  // namespace mcpp

@@ -1,6 +1,8 @@
 // The stages of ZeRO: parameters and gradients, each whole or sharded.
 #pragma once
 #include <map>
+#include <memory>
+#include <span>
 
 #include "parallel/dp/store.h"
 
@@ -41,5 +43,13 @@ class ZeroBuffer final : public ParamAndGradBuffer {
   std::unique_ptr<GradStore> grads_;
   std::map<int, Uses> in_use_;  // by unit
 };
+
+/// Lays out and allocates (zero-filled) the parameters and gradients, and makes value and main_grad of each Param views
+/// of them (where they are sharded: while the unit is acquired); what these held before is dropped. `dtype` is the
+/// model's type: fp32, bf16, fp16 or fp64. BadInput for a ZeRO stage that does not exist. With stage 0 nothing is cut:
+/// groups.shard is then the whole data-parallel group, and groups.replicate of one rank.
+std::unique_ptr<ParamAndGradBuffer> make_param_and_grad_buffer(std::span<const UnitParam> params, DType dtype,
+                                                               Device& device, const DataParallelGroups& groups,
+                                                               const DataParallelOptions& options);
 
 }  // namespace mcpp

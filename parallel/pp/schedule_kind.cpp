@@ -1,7 +1,7 @@
 #include "parallel/pp/schedule_kind.h"
 
 #include "base/check.h"
-#include "base/nearest.h"
+#include "base/text/nearest.h"
 
 namespace mcpp {
 namespace {

@@ -4,7 +4,7 @@
 #include <charconv>
 
 #include "base/check.h"
-#include "base/nearest.h"
+#include "base/text/nearest.h"
 
 namespace mcpp {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "comm/communicator.h"
 #include "nn/pass.h"
-#include "tensor/ops/fp8.h"
+#include "tensor/ops/narrow/fp8.h"
 
 namespace mcpp {
 

@@ -1,6 +1,6 @@
 // How long ranks communicate: latency + bytes / bandwidth, by the tiers of links that a group spans.
 #pragma once
-#include "plan/cost/hardware.h"
+#include "plan/hardware/hardware.h"
 
 namespace mcpp {
 

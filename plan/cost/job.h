@@ -1,7 +1,7 @@
 // What a step is predicted from.
 #pragma once
-#include "plan/cost/implementation.h"
 #include "plan/cost/layout.h"
+#include "plan/hardware/implementation.h"
 
 namespace mcpp {
 

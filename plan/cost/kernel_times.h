@@ -1,7 +1,7 @@
 // How long a rank takes for what is neither a matrix product nor attention: seconds of an element.
 #pragma once
-#include "plan/cost/implementation.h"
 #include "plan/cost/layout.h"
+#include "plan/hardware/implementation.h"
 
 namespace mcpp {
 

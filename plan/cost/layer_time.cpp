@@ -5,8 +5,8 @@
 #include "model/config/expert_layers.h"
 #include "plan/cost/expert_time.h"
 #include "plan/cost/rank_work.h"
-#include "plan/cost/real.h"
 #include "plan/cost/seen_keys.h"
+#include "plan/hardware/real.h"
 
 namespace mcpp {
 namespace {

@@ -1,6 +1,6 @@
 // How long matrix products take.
 #pragma once
-#include "plan/cost/hardware.h"
+#include "plan/hardware/hardware.h"
 
 namespace mcpp {
 

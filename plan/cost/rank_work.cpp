@@ -1,6 +1,6 @@
 #include "plan/cost/rank_work.h"
 
-#include "plan/cost/real.h"
+#include "plan/hardware/real.h"
 
 namespace mcpp {
 RankWork::RankWork(const Job& job)

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "model/flops.h"
-#include "plan/cost/real.h"
+#include "plan/hardware/real.h"
 
 namespace mcpp {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "base/strings.h"
 #include "plan/cost/kernel_times.h"
-#include "plan/cost/real.h"
+#include "plan/hardware/real.h"
 
 namespace mcpp {
 

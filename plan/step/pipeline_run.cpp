@@ -4,7 +4,7 @@
 
 #include "parallel/pp/lower.h"
 #include "parallel/pp/shared_cores.h"
-#include "plan/cost/real.h"
+#include "plan/hardware/real.h"
 
 namespace mcpp {
 

@@ -5,7 +5,7 @@
 
 #include "model/layer_memory.h"
 #include "plan/cost/kernel_times.h"
-#include "plan/cost/real.h"
+#include "plan/hardware/real.h"
 #include "plan/step/elsewhere.h"
 #include "plan/step/pipeline_run.h"
 #include "plan/step/unit_row.h"

@@ -4,7 +4,7 @@
 
 #include "model/config/expert_layers.h"
 #include "parallel/dp/power_sgd.h"
-#include "plan/cost/real.h"
+#include "plan/hardware/real.h"
 
 namespace mcpp {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "plan/cost/real.h"
-#include "tensor/ops/pack.h"
+#include "plan/hardware/real.h"
+#include "tensor/ops/narrow/pack.h"
 
 namespace mcpp {
 namespace {

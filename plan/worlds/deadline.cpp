@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "model/flops.h"
-#include "plan/cost/real.h"
+#include "plan/hardware/real.h"
 
 namespace mcpp {
 namespace {

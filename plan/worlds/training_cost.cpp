@@ -1,6 +1,6 @@
 #include "plan/worlds/training_cost.h"
 
-#include "plan/cost/real.h"
+#include "plan/hardware/real.h"
 #include "plan/save_time.h"
 
 namespace mcpp {

@@ -1,7 +1,7 @@
 // fp8 on a CPU, which has none: numbers are rounded to it and kept in bf16, which holds them exactly.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/fp8.cpp"
-#include "tensor/ops/fp8.h"
+#include "tensor/ops/narrow/fp8.h"
 
 #include "hwy/foreach_target.h"
 #include "tensor/cpu/simd/parallel.h"

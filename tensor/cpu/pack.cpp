@@ -1,11 +1,11 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/pack.cpp"
-#include "tensor/ops/pack.h"
+#include "tensor/ops/narrow/pack.h"
 
 #include "hwy/foreach_target.h"
 #include "tensor/cpu/simd/parallel.h"
 #include "tensor/cpu/simd/simd-inl.h"
-#include "tensor/ops/quantize.h"
+#include "tensor/ops/narrow/quantize.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {

@@ -1,6 +1,6 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/param_remainders.cpp"
-#include "tensor/ops/param_remainders.h"
+#include "tensor/ops/narrow/param_remainders.h"
 
 #include "hwy/foreach_target.h"
 #include "tensor/cpu/simd/parallel.h"

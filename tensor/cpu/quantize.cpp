@@ -1,6 +1,6 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/quantize.cpp"
-#include "tensor/ops/quantize.h"
+#include "tensor/ops/narrow/quantize.h"
 
 #include "hwy/foreach_target.h"
 #include "tensor/cpu/simd/parallel.h"

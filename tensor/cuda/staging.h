@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "tensor/cuda/event.h"
-#include "tensor/staging_ring.h"
+#include "tensor/host/staging_ring.h"
 
 namespace mcpp {
 

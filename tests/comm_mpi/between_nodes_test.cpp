@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <mpi.h>
 
-#include "comm/mpi/mpi_window.h"
+#include "comm/mpi/transport/mpi_window.h"
 #include "tests/comm_mpi/session.h"
 
 namespace {

@@ -9,7 +9,7 @@
 #include "data/read/blend.h"
 #include "data/read/dataset_identity.h"
 #include "data/read/gpt_dataset.h"
-#include "data/read/random_state.h"
+#include "data/read/index/random_state.h"
 #include "tests/data/data_golden.h"
 
 namespace mcpp {

@@ -13,7 +13,7 @@
 #include "data/parts/merge.h"
 #include "data/parts/part_writer.h"
 #include "data/parts/unit_places.h"
-#include "data/prepare/tokenizer_training.h"
+#include "data/prepare/training/tokenizer_training.h"
 #include "tests/data/data_golden.h"
 
 namespace mcpp {

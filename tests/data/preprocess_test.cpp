@@ -11,9 +11,9 @@
 #include <thread>
 
 #include "data/prepare/document_reader.h"
-#include "data/prepare/tokenizer_training.h"
+#include "data/prepare/training/tokenizer_training.h"
 #include "data/prepare/verify.h"
-#include "data/read/indexed_dataset.h"
+#include "data/read/index/indexed_dataset.h"
 #include "data/tokenizer/tokenizer.h"
 #include "tests/data/data_golden.h"
 #include "tests/support/build.h"

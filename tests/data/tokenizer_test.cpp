@@ -8,8 +8,8 @@
 #include <regex>
 
 #include "base/philox.h"
-#include "base/utf8.h"
-#include "data/prepare/tokenizer_training.h"
+#include "base/text/utf8.h"
+#include "data/prepare/training/tokenizer_training.h"
 #include "tests/data/data_golden.h"
 #include "tests/support/build.h"
 

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "data/prepare/document_reader.h"
-#include "data/read/indexed_dataset.h"
+#include "data/read/index/indexed_dataset.h"
 #include "data/tokenizer/tokenizer.h"
 #include "tests/fuzz/targets.h"
 

@@ -5,8 +5,8 @@
 #include <type_traits>
 
 #include "model/layers/kv_cache.h"
-#include "model/layers/transformer_layer.h"
 #include "model/memory.h"
+#include "model/transformer_layer.h"
 #include "tests/support/gpu.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/tiny_model.h"

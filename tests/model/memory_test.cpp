@@ -7,7 +7,8 @@
 
 #include "comm/local.h"
 #include "model/layers/recompute.h"
-#include "model/layers/transformer_layer.h"
+#include "model/transformer_layer.h"
+#include "parallel/dp/zero.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {

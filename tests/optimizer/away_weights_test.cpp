@@ -7,8 +7,9 @@
 #include "comm/local.h"
 #include "optimizer/make_state_store.h"
 #include "optimizer/optimizer.h"
+#include "parallel/dp/zero.h"
 #include "tests/support/disk_folder.h"
-#include "tests/support/dp_toy.h"
+#include "tests/support/layouts/dp_toy.h"
 #include "tests/support/lazy_copies.h"
 
 namespace mcpp {

@@ -5,6 +5,7 @@
 
 #include "comm/local.h"
 #include "optimizer/optimizer.h"
+#include "parallel/dp/zero.h"
 
 namespace mcpp {
 namespace {

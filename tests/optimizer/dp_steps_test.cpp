@@ -5,8 +5,9 @@
 
 #include "comm/local.h"
 #include "optimizer/optimizer.h"
+#include "parallel/dp/zero.h"
 #include "tensor/ops/ops.h"
-#include "tests/support/dp_toy.h"
+#include "tests/support/layouts/dp_toy.h"
 
 namespace mcpp {
 namespace {

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "optimizer/optimizer.h"
+#include "parallel/dp/zero.h"
 #include "tests/support/boxes.h"
 
 namespace mcpp {

@@ -8,6 +8,7 @@
 
 #include "comm/local.h"
 #include "optimizer/optimizer.h"
+#include "parallel/dp/zero.h"
 #include "parallel/partial_gradients.h"
 
 namespace mcpp {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <random>
 
+#include "parallel/dp/zero.h"
 #include "tensor/ops/ops.h"
 #include "tests/support/stand_ins/mirror_communicator.h"
 

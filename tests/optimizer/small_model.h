@@ -12,6 +12,7 @@
 
 #include "optimizer/make_state_store.h"
 #include "optimizer/optimizer.h"
+#include "parallel/dp/zero.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp::test {

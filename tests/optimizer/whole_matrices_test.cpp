@@ -8,6 +8,7 @@
 #include <set>
 
 #include "comm/local.h"
+#include "parallel/dp/zero.h"
 #include "parallel/tp/split.h"
 #include "tests/support/boxes.h"
 

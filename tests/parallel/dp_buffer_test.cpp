@@ -2,7 +2,7 @@
 
 #include <list>
 
-#include "parallel/dp/buffer.h"
+#include "parallel/dp/zero.h"
 #include "tensor/ops/ops.h"
 #include "tests/support/stand_ins/mirror_communicator.h"
 

@@ -4,7 +4,7 @@
 #include <list>
 #include <set>
 
-#include "parallel/dp/buffer.h"
+#include "parallel/dp/zero.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {

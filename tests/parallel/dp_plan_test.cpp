@@ -3,7 +3,7 @@
 #include <random>
 
 #include "base/check.h"
-#include "parallel/dp/plan.h"
+#include "parallel/dp/buckets/plan.h"
 
 namespace mcpp {
 namespace {

@@ -6,9 +6,10 @@
 #include "comm/local.h"
 #include "comm/metered.h"
 #include "parallel/dp/power_sgd.h"
+#include "parallel/dp/zero.h"
 #include "tensor/ops/low_rank.h"
 #include "tensor/ops/ops.h"
-#include "tests/support/dp_toy.h"
+#include "tests/support/layouts/dp_toy.h"
 #include "tests/support/tensors.h"
 
 namespace mcpp {

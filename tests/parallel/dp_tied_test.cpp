@@ -5,9 +5,10 @@
 
 #include "comm/local.h"
 #include "comm/metered.h"
+#include "parallel/dp/zero.h"
 #include "parallel/partial_gradients.h"
 #include "parallel/scalar.h"
-#include "tests/support/dp_toy.h"
+#include "tests/support/layouts/dp_toy.h"
 
 namespace mcpp {
 namespace {

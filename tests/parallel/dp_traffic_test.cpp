@@ -3,9 +3,10 @@
 
 #include "comm/local.h"
 #include "comm/metered.h"
+#include "parallel/dp/zero.h"
+#include "tensor/ops/narrow/pack.h"
 #include "tensor/ops/ops.h"
-#include "tensor/ops/pack.h"
-#include "tests/support/dp_toy.h"
+#include "tests/support/layouts/dp_toy.h"
 #include "tests/support/packed.h"
 
 namespace mcpp {

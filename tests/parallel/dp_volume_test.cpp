@@ -3,7 +3,8 @@
 
 #include "comm/local.h"
 #include "comm/metered.h"
-#include "tests/support/dp_toy.h"
+#include "parallel/dp/zero.h"
+#include "tests/support/layouts/dp_toy.h"
 
 namespace mcpp {
 namespace {

@@ -2,9 +2,10 @@
 
 #include "comm/local.h"
 #include "comm/metered.h"
+#include "parallel/dp/zero.h"
 #include "parallel/scalar.h"
 #include "tensor/ops/ops.h"
-#include "tests/support/dp_toy.h"
+#include "tests/support/layouts/dp_toy.h"
 
 namespace mcpp {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "comm/local.h"
 #include "parallel/dp/model_memory.h"
+#include "parallel/dp/zero.h"
 #include "tests/support/errors.h"
 
 namespace mcpp {

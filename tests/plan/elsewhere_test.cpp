@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "plan/step/step_time.h"
-#include "tests/support/toy_cluster.h"
+#include "tests/support/layouts/toy_cluster.h"
 
 namespace mcpp {
 namespace {

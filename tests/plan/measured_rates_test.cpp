@@ -1,12 +1,12 @@
 // Rates that were measured at some sizes, at others.
-#include "plan/cost/measured_rates.h"
+#include "plan/hardware/measured_rates.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "plan/cost/kernel_times.h"
 #include "plan/cost/products.h"
-#include "tests/support/toy_cluster.h"
+#include "tests/support/layouts/toy_cluster.h"
 
 namespace mcpp {
 namespace {

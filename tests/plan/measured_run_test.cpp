@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/strings.h"
-#include "tests/support/toy_cluster.h"
+#include "tests/support/layouts/toy_cluster.h"
 
 namespace mcpp {
 namespace {

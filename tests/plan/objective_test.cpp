@@ -7,7 +7,7 @@
 
 #include "plan/save_time.h"
 #include "plan/worlds/scaling.h"
-#include "tests/support/toy_cluster.h"
+#include "tests/support/layouts/toy_cluster.h"
 
 namespace mcpp {
 namespace {

@@ -6,7 +6,7 @@
 #include "parallel/pp/lower.h"
 #include "parallel/pp/schedule_kind.h"
 #include "plan/step/step_time.h"
-#include "tests/support/toy_cluster.h"
+#include "tests/support/layouts/toy_cluster.h"
 
 namespace mcpp {
 namespace {

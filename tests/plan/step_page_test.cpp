@@ -8,7 +8,7 @@
 #include <regex>
 
 #include "plan/report/step_parts.h"
-#include "tests/support/toy_cluster.h"
+#include "tests/support/layouts/toy_cluster.h"
 
 namespace mcpp {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "model/flops.h"
 #include "plan/utilization.h"
-#include "tests/support/toy_cluster.h"
+#include "tests/support/layouts/toy_cluster.h"
 
 namespace mcpp {
 namespace {

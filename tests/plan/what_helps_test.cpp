@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "tests/support/toy_cluster.h"
+#include "tests/support/layouts/toy_cluster.h"
 
 namespace mcpp {
 namespace {

@@ -1,6 +1,6 @@
 // The small task of tests that look at a step on many layouts.
 #pragma once
-#include "tests/support/layout_run.h"
+#include "tests/support/layouts/layout_run.h"
 
 namespace mcpp::test {
 

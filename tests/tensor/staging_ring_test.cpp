@@ -1,4 +1,4 @@
-#include "tensor/staging_ring.h"
+#include "tensor/host/staging_ring.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tensor/late_copy.h"
+#include "tensor/host/late_copy.h"
 #include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
 #include "tests/support/gpu.h"

@@ -6,8 +6,8 @@
 #include "base/number_text.h"
 #include "checkpoint/folder/lock.h"
 #include "megatron_cpp/commands/bench/bench_commands.h"
+#include "megatron_cpp/setup/datasets/vocabulary.h"
 #include "megatron_cpp/setup/model_provider.h"
-#include "megatron_cpp/setup/vocabulary.h"
 
 namespace mcpp {
 namespace {

@@ -15,7 +15,7 @@
 #include "megatron_cpp/setup/layout_search.h"
 #include "megatron_cpp/setup/placement.h"
 #include "parallel/pp/draw.h"
-#include "plan/cost/real.h"
+#include "plan/hardware/real.h"
 #include "plan/recipe.h"
 #include "plan/report/report.h"
 #include "plan/report/roofline.h"

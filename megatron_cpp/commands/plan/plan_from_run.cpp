@@ -2,7 +2,7 @@
 
 #include "base/file.h"
 #include "base/number_text.h"
-#include "megatron_cpp/monitor/run_metrics.h"
+#include "megatron_cpp/monitor/metrics/run_metrics.h"
 #include "megatron_cpp/setup/layout_search.h"
 #include "megatron_cpp/setup/placement.h"
 #include "megatron_cpp/setup/plan.h"

@@ -1,7 +1,7 @@
 // Tensors as fp8, a byte for each number, for the products of cuBLASLt.
 #pragma once
 #include "tensor/cuda/device.h"
-#include "tensor/ops/fp8.h"
+#include "tensor/ops/narrow/fp8.h"
 
 namespace mcpp {
 

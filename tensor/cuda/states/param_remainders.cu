@@ -1,5 +1,5 @@
 #include "tensor/cuda/launch.cuh"
-#include "tensor/ops/param_remainders.h"
+#include "tensor/ops/narrow/param_remainders.h"
 
 namespace mcpp {
 namespace {

@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "tensor/cuda/launch.cuh"
-#include "tensor/ops/quantize.h"
+#include "tensor/ops/narrow/quantize.h"
 
 namespace mcpp {
 namespace {

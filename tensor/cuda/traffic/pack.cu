@@ -1,6 +1,6 @@
 #include "tensor/cuda/launch.cuh"
-#include "tensor/ops/pack.h"
-#include "tensor/ops/quantize.h"
+#include "tensor/ops/narrow/pack.h"
+#include "tensor/ops/narrow/quantize.h"
 
 namespace mcpp {
 namespace {

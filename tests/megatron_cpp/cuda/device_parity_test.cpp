@@ -4,7 +4,7 @@
 #include "comm/staged.h"
 #include "tests/support/disk_folder.h"
 #include "tests/support/gpu.h"
-#include "tests/support/layout_run.h"
+#include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {

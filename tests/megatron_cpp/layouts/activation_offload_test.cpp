@@ -2,8 +2,8 @@
 // that keeps them all where they are, and less memory. Ranks as threads.
 #include <gtest/gtest.h>
 
-#include "tests/support/compare_runs.h"
 #include "tests/support/disk_folder.h"
+#include "tests/support/layouts/compare_runs.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {

@@ -7,7 +7,7 @@
 #include "checkpoint/folder/folder.h"
 #include "checkpoint/save/async_save.h"
 #include "megatron_cpp/step/training_shards.h"
-#include "tests/support/layout_run.h"
+#include "tests/support/layouts/layout_run.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tiny_model.h"
 

@@ -7,7 +7,7 @@
 #include "checkpoint/save/writer.h"
 #include "megatron_cpp/huggingface/huggingface.h"
 #include "megatron_cpp/step/training_shards.h"
-#include "tests/support/layout_run.h"
+#include "tests/support/layouts/layout_run.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tiny_model.h"
 

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "tests/support/compare_runs.h"
-#include "tests/support/layout_run.h"
+#include "tests/support/layouts/compare_runs.h"
+#include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {

@@ -4,9 +4,9 @@
 #include <map>
 
 #include "megatron_cpp/setup/plan.h"
-#include "tests/support/compare_runs.h"
 #include "tests/support/disk_folder.h"
-#include "tests/support/layout_run.h"
+#include "tests/support/layouts/compare_runs.h"
+#include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {

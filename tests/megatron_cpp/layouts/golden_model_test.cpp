@@ -11,7 +11,7 @@
 #include "megatron_cpp/huggingface/weight_map.h"
 #include "optimizer/lr_schedule.h"
 #include "tests/support/gpu.h"
-#include "tests/support/layout_run.h"
+#include "tests/support/layouts/layout_run.h"
 #include "tests/support/readers/hdf5_file.h"
 #include "tests/support/tensors.h"
 

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tensor/ops/ops.h"
-#include "tests/support/layout_run.h"
+#include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {

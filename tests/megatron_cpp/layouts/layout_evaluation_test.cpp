@@ -1,7 +1,7 @@
 // Evaluation between the steps of a training, on layouts: right, and without a trace.
 #include <gtest/gtest.h>
 
-#include "tests/support/layout_run.h"
+#include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {

@@ -4,8 +4,8 @@
 // do.
 #include <gtest/gtest.h>
 
-#include "tests/support/compare_runs.h"
-#include "tests/support/layout_run.h"
+#include "tests/support/layouts/compare_runs.h"
+#include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {

@@ -6,7 +6,7 @@
 #include "megatron_cpp/setup/plan.h"
 #include "megatron_cpp/step/training_shards.h"
 #include "tests/support/disk_folder.h"
-#include "tests/support/layout_run.h"
+#include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {

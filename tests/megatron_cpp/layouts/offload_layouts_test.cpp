@@ -8,10 +8,10 @@
 #include "checkpoint/load/reader.h"
 #include "checkpoint/save/async_save.h"
 #include "megatron_cpp/step/training_shards.h"
-#include "tests/support/compare_runs.h"
 #include "tests/support/disk_folder.h"
-#include "tests/support/resumed_run.h"
-#include "tests/support/state_layouts.h"
+#include "tests/support/layouts/compare_runs.h"
+#include "tests/support/layouts/resumed_run.h"
+#include "tests/support/layouts/state_layouts.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {

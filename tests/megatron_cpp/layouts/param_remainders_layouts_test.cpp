@@ -4,10 +4,10 @@
 
 #include <cstring>
 
-#include "tests/support/compare_runs.h"
 #include "tests/support/disk_folder.h"
-#include "tests/support/resumed_run.h"
-#include "tests/support/state_layouts.h"
+#include "tests/support/layouts/compare_runs.h"
+#include "tests/support/layouts/resumed_run.h"
+#include "tests/support/layouts/state_layouts.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {

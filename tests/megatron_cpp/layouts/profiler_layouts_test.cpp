@@ -5,7 +5,7 @@
 
 #include "megatron_cpp/monitor/rank_report.h"
 #include "tests/support/four_layers.h"
-#include "tests/support/layout_run.h"
+#include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {

@@ -6,9 +6,9 @@
 #include <cstdlib>
 #include <vector>
 
-#include "tests/support/compare_runs.h"
 #include "tests/support/disk_folder.h"
-#include "tests/support/random_training.h"
+#include "tests/support/layouts/compare_runs.h"
+#include "tests/support/layouts/random_training.h"
 
 namespace mcpp {
 namespace {

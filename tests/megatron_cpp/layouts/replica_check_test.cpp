@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/support/errors.h"
-#include "tests/support/layout_run.h"
+#include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "tests/support/four_layers.h"
-#include "tests/support/layout_run.h"
+#include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {

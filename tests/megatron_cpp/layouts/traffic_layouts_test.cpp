@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "tensor/ops/ops.h"
-#include "tests/support/compare_runs.h"
-#include "tests/support/resumed_run.h"
+#include "tests/support/layouts/compare_runs.h"
+#include "tests/support/layouts/resumed_run.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tiny_model.h"
 

@@ -2,7 +2,7 @@
 // those of CommMeter: what one rank sends when an operation uses the network best.
 #include <gtest/gtest.h>
 
-#include "tests/support/layout_run.h"
+#include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
 namespace mcpp {

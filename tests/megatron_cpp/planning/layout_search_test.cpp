@@ -20,7 +20,7 @@
 #include "plan/stage_layouts.h"
 #include "plan/worlds/deadline.h"
 #include "tests/support/errors.h"
-#include "tests/support/every_layout.h"
+#include "tests/support/layouts/every_layout.h"
 #include "tests/support/published_runs.h"
 
 namespace mcpp {

@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "checkpoint/save/writer.h"
-#include "data/prepare/tokenizer_training.h"
+#include "data/prepare/training/tokenizer_training.h"
 #include "megatron_cpp/huggingface/huggingface_tokenizer.h"
 #include "megatron_cpp/huggingface/weight_map.h"
 #include "megatron_cpp/inference/inference.h"

@@ -1,4 +1,4 @@
-#include "megatron_cpp/monitor/metrics.h"
+#include "megatron_cpp/monitor/metrics/metrics.h"
 
 #include <gtest/gtest.h>
 

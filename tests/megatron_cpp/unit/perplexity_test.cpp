@@ -1,4 +1,4 @@
-#include "megatron_cpp/inference/perplexity.h"
+#include "megatron_cpp/inference/evaluation/perplexity.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 
 #include "base/strings.h"
 #include "megatron_cpp/config/config.h"
-#include "megatron_cpp/monitor/metrics.h"
+#include "megatron_cpp/monitor/metrics/metrics.h"
 #include "megatron_cpp/report/page.h"
 #include "megatron_cpp/report/run_layout.h"
 

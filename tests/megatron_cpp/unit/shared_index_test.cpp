@@ -1,5 +1,5 @@
 // Ranks as threads, on nodes that a table deals them to.
-#include "megatron_cpp/setup/shared_index.h"
+#include "megatron_cpp/setup/datasets/shared_index.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include "comm/local.h"
 #include "comm/metered.h"
 #include "comm/watch/hang_detector.h"
-#include "data/read/index_cache.h"
+#include "data/read/index/index_cache.h"
 #include "tests/support/errors.h"
 #include "tests/support/scratch_folder.h"
 

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/toy_cluster.h"
+#include "tests/support/layouts/toy_cluster.h"
 
 namespace mcpp {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "megatron_cpp/monitor/tensorboard_metrics.h"
+#include "megatron_cpp/monitor/metrics/tensorboard_metrics.h"
 #include "tests/support/errors.h"
 #include "tests/support/readers/event_reader.h"
 #include "tests/support/scratch_folder.h"

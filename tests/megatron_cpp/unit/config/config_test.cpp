@@ -14,7 +14,7 @@
 #include "megatron_cpp/setup/model_provider.h"
 #include "megatron_cpp/setup/plan.h"
 #include "model/flops.h"
-#include "plan/cost/hardware.h"
+#include "plan/hardware/hardware.h"
 #include "tests/support/build.h"
 #include "tests/support/errors.h"
 

@@ -1,0 +1,76 @@
+// Messages between the ranks of an MPI group: by MPI, and inside a machine, where they are large, by letters
+// (peer_messages.h).
+#pragma once
+#include <list>
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/mpi/transport/peer_messages.h"
+#include "comm/mpi/transport/progress_thread.h"
+
+namespace mcpp {
+
+/// What the groups of a world share.
+struct MpiWorld {
+  bool has_core_for_each_rank;
+  std::shared_ptr<PeerArenas> arenas;
+  std::shared_ptr<PeerMessages> messages;    ///< null where ranks of the machine cannot map one another's memory
+  std::shared_ptr<ProgressThread> progress;  ///< null on one machine, and where MPI allows no second thread
+};
+
+/// Those of one rank in one group; as Communicator has it.
+class MpiMessages {
+ public:
+  /// nodes[r]: the node of rank r of `comm`. All outlive this.
+  MpiMessages(const MpiComm& comm, const std::vector<int>& nodes, const MpiWorld& world);
+
+  Work send(const Tensor& t, int destination);
+  Work recv(const Tensor& t, int source);
+  /// all_to_all_v().
+  Work exchange(const Tensor& in, std::span<const Part> send, const Tensor& out, std::span<const Part> receive);
+  /// Waits until what was sent has left this rank's memory.
+  void finish();
+
+ private:
+  /// A message whose receiver copies it from where this rank has it.
+  struct Posted {
+    Letter* letter;
+    u64 arena;  ///< of its tensor; 0: none that peers could map
+    int destination;
+  };
+  /// A message that is to come by MPI.
+  struct Incoming {
+    Tensor to;
+    int source;
+    Patience patience;
+    std::vector<MPI_Request> requests = {};
+    std::shared_ptr<void> moves = {};  ///< between machines: what keeps it moving
+
+    void finish();
+  };
+
+  bool is_near(int peer) const;
+  bool goes_by_letter(i64 bytes, int peer) const;
+  Incoming start_receive(const Tensor& t, int source, int tag) const;
+  void send_copy(const void* from, i64 bytes, int destination);
+  void start_send(Outgoing& message, const void* from, i64 bytes, int destination) const;
+  Outgoing& room_for(i64 bytes);
+  Work post(const Tensor& t, int destination);
+  Work await_letter(const Tensor& t, int source) const;
+  void release_letters();
+
+  const MpiComm& comm_;
+  const std::vector<int>& nodes_;
+  const MpiWorld& world_;
+  int rank_;
+  Patience patience_;
+  std::list<Outgoing> outgoing_;
+  std::list<Posted> posted_;
+  std::map<std::pair<u64, int>, bool> reaches_;  // by arena and rank: whether it said that it can map the arena
+};
+
+}  // namespace mcpp

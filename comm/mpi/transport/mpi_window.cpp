@@ -1,0 +1,90 @@
+#include "comm/mpi/transport/mpi_window.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <ctime>
+#include <new>
+
+namespace mcpp {
+namespace {
+
+/// Lets the other thread of the core, if there is one, run a little faster.
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+constexpr i64 kBarrierBytes = 64;  // in the memory of rank 0
+constexpr i64 kHeaderBytes = kBarrierBytes + SharedWindow::kCardBytes;
+
+/// The futex of std::atomic::wait is private to a process; this one is not. Returns after a millisecond at the latest.
+void futex_wait(std::atomic<u32>& word, u32 value) {
+  const timespec longest{.tv_sec = 0, .tv_nsec = 1'000'000};
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &longest, nullptr, 0);
+}
+void futex_wake_all(std::atomic<u32>& word) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+SharedWindow::SharedWindow(const MpiComm& node, Patience patience)
+    : rank_(node.rank()), patience_(std::move(patience)), slots_(node.size()) {
+  static_assert(sizeof(Barrier) <= kBarrierBytes && std::atomic<u32>::is_always_lock_free);
+  void* own = nullptr;
+  check_mpi(MPI_Win_allocate_shared(static_cast<MPI_Aint>(kHeaderBytes + 2 * kSlotBytes), 1, MPI_INFO_NULL, node.get(),
+                                    &own, &window_),
+            "MPI_Win_allocate_shared (is /dev/shm full?)");
+  for (int r = 0; r < size(); ++r) {
+    MPI_Aint bytes = 0;
+    int unit = 0;
+    void* memory = nullptr;
+    check_mpi(MPI_Win_shared_query(window_, r, &bytes, &unit, &memory), "MPI_Win_shared_query");
+    slots_[r] = static_cast<std::byte*>(memory) + kHeaderBytes;
+    if (r == 0) barrier_ = static_cast<Barrier*>(memory);
+  }
+  if (rank_ == 0) new (barrier_) Barrier{};
+  // Loads and stores are ordered by the atomics of the barrier; the epoch only has to exist.
+  check_mpi(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_), "MPI_Win_lock_all");
+  complete("MPI_Ibarrier", patience_, [&](MPI_Request* all_here) { return MPI_Ibarrier(node.get(), all_here); });
+}
+
+SharedWindow::~SharedWindow() {
+  if (!can_free()) return;
+  MPI_Win_unlock_all(window_);
+  MPI_Win_free(&window_);
+}
+
+void SharedWindow::barrier() {
+  const u32 generation = barrier_->generation.load(std::memory_order_acquire);
+  if (barrier_->arrived.fetch_add(1) + 1 == static_cast<u32>(size())) {
+    barrier_->arrived.store(0);
+    barrier_->generation.store(generation + 1);
+    if (barrier_->sleepers.load() > 0) futex_wake_all(barrier_->generation);
+    return;
+  }
+  for (int tries = 0; barrier_->generation.load() == generation; ++tries) {
+    if (tries < patience_.spins) {
+      pause();
+      continue;
+    }
+    if (tries < patience_.spins + patience_.yields) {
+      ::sched_yield();
+      continue;
+    }
+    patience_.check();
+    ++barrier_->sleepers;
+    futex_wait(barrier_->generation, generation);
+    --barrier_->sleepers;
+    let_messages_move();
+  }
+}
+
+}  // namespace mcpp

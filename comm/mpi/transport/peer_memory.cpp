@@ -1,0 +1,61 @@
+#include "comm/mpi/transport/peer_memory.h"
+
+#include <new>
+
+namespace mcpp {
+
+std::byte* PeerArenas::find(const ArenaName& name) {
+  const auto [entry, is_new] = mappings_.try_emplace(name.id);
+  if (is_new) entry->second = map_arena(name);
+  return entry->second ? entry->second->base() : nullptr;
+}
+
+PeerTensors::PeerTensors(SharedWindow& window, PeerArenas& arenas)
+    : window_(window), arenas_(arenas), tensors_(window.size()) {
+  static_assert(sizeof(Card) <= SharedWindow::kCardBytes);
+  new (window_.card(window_.rank())) Card{};
+}
+
+bool PeerTensors::exchange(const Tensor& own) {
+  const SharedArena* arena = static_cast<const CpuDevice&>(own.device()).arena();
+  Card& mine = card(window_.rank());
+  if (arena && arena->contains(own.raw())) {
+    mine.arena = arena->name();
+    mine.offset = arena->offset_of(own.raw());
+  } else {
+    mine.arena.id = 0;
+  }
+  window_.barrier();
+  if (find_tensors(own)) return true;
+  window_.barrier();  // before any card is written anew, as what is done instead need not wait for all
+  return false;
+}
+
+/// After all have shown their cards.
+bool PeerTensors::find_tensors(const Tensor& own) {
+  for (int r = 0; r < window_.size(); ++r)
+    if (card(r).arena.id == 0) return false;
+  // All ranks have seen the same cards, so that they agree on what is new.
+  for (int r = 0; r < window_.size(); ++r)
+    if (!is_mapped_.contains(card(r).arena.id) && !learn_new_arenas()) return false;
+  for (int r = 0; r < window_.size(); ++r) {
+    if (!is_mapped_[card(r).arena.id]) return false;
+    tensors_[r] =
+        r == window_.rank() ? static_cast<std::byte*>(own.raw()) : arenas_.find(card(r).arena) + card(r).offset;
+  }
+  return true;
+}
+
+/// Maps the arenas of all ranks that are new, and asks the others whether they could.
+bool PeerTensors::learn_new_arenas() {
+  bool maps_all = true;
+  for (int r = 0; r < window_.size(); ++r)
+    if (r != window_.rank()) maps_all = arenas_.find(card(r).arena) && maps_all;
+  card(window_.rank()).maps_all = maps_all;
+  window_.barrier();
+  for (int r = 0; r < window_.size(); ++r) maps_all = card(r).maps_all && maps_all;
+  for (int r = 0; r < window_.size(); ++r) is_mapped_.try_emplace(card(r).arena.id, maps_all);
+  return maps_all;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,115 @@
+#include "comm/mpi/transport/peer_messages.h"
+
+#include <sched.h>
+
+#include <chrono>
+#include <new>
+
+#include "comm/checks.h"
+#include "comm/copy_bytes.h"
+
+namespace mcpp {
+namespace {
+
+using State = Letter::State;
+using Clock = std::chrono::steady_clock;
+
+constexpr i64 kPageOfLetters = 4096;
+/// Of messages that were copied and not taken. All ranks of a machine map it, so that it is not as large as they have
+/// addresses.
+constexpr i64 kOutboxBytes = i64{64} << 30;
+/// What a copy of bytes takes, roughly: so long the receiver is given to come.
+constexpr double kCopyBytesPerSecond = 5e9;
+
+/// Whether the letter was posted, and now is in that state: one of the two sides gets it.
+bool seize(Letter& letter, State state) {
+  State posted = State::Posted;
+  return letter.state.compare_exchange_strong(posted, state);
+}
+
+}  // namespace
+
+std::shared_ptr<PeerMessages> PeerMessages::create(const MpiComm& node, std::shared_ptr<PeerArenas> arenas) {
+  auto outbox = SharedArena::create("messages", kOutboxBytes);
+  const ArenaName own = outbox ? outbox->name() : ArenaName();
+  std::vector<ArenaName> names(static_cast<std::size_t>(node.size()));
+  check_mpi(MPI_Allgather(&own, sizeof(own), MPI_BYTE, names.data(), sizeof(own), MPI_BYTE, node.get()),
+            "MPI_Allgather");
+  int maps_all = 1;
+  for (const ArenaName& name : names) maps_all = maps_all && name.id != 0 && (name.id == own.id || arenas->find(name));
+  check_mpi(MPI_Allreduce(MPI_IN_PLACE, &maps_all, 1, MPI_INT, MPI_MIN, node.get()), "MPI_Allreduce");
+  if (!maps_all) return nullptr;
+  return std::shared_ptr<PeerMessages>(new PeerMessages(std::move(outbox), std::move(arenas)));
+}
+
+PeerMessages::PeerMessages(std::unique_ptr<SharedArena> outbox, std::shared_ptr<PeerArenas> arenas)
+    : outbox_(std::move(outbox)), arenas_(std::move(arenas)) {
+  static_assert(std::atomic<State>::is_always_lock_free);
+}
+
+Letter& PeerMessages::post(const Tensor& t, bool in_place) {
+  if (free_.empty()) {
+    auto* page = static_cast<Letter*>(outbox_->allocate(kPageOfLetters));
+    MCPP_CHECK(page, "no shared memory is left for messages");
+    for (i64 i = 0; i < kPageOfLetters / static_cast<i64>(sizeof(Letter)); ++i)
+      free_.push_back(new (page + i) Letter{});
+  }
+  Letter& letter = *free_.back();
+  free_.pop_back();
+  ++letter.number;
+  letter.reached = false;
+  letter.bytes = t.bytes();
+  if (in_place) {
+    const SharedArena& arena = *static_cast<const CpuDevice&>(t.device()).arena();
+    letter.arena = arena.name(), letter.offset = arena.offset_of(t.raw());
+  } else {
+    copy_to_outbox(letter, t);
+  }
+  letter.state.store(State::Posted);
+  return letter;
+}
+
+void PeerMessages::copy_to_outbox(Letter& letter, const Tensor& t) {
+  void* copy = outbox_->allocate(letter.bytes);
+  MCPP_CHECK(copy, "no shared memory is left for a message of ", letter.bytes, " bytes");
+  copy_bytes(copy, t.raw(), letter.bytes);
+  letter.arena = outbox_->name(), letter.offset = outbox_->offset_of(copy);
+}
+
+LetterCard PeerMessages::card_of(const Letter& letter, const ArenaName& ask) const {
+  return {.outbox = outbox_->name(), .letter = outbox_->offset_of(&letter), .ask = ask};
+}
+
+void PeerMessages::detach(Letter& letter, const Tensor& t) {
+  const std::chrono::duration<double> patience(static_cast<double>(letter.bytes) / kCopyBytesPerSecond);
+  const auto begin = Clock::now();
+  while (letter.state.load() == State::Posted && Clock::now() - begin < patience) ::sched_yield();
+  if (seize(letter, State::Moving)) {
+    copy_to_outbox(letter, t);
+    letter.state.store(State::Posted);
+  }
+  while (letter.state.load() == State::Reading) ::sched_yield();  // a copy of the tensor, unless it was moved
+}
+
+void PeerMessages::release(Letter& letter) {
+  if (letter.arena.id == outbox_->name().id) outbox_->free(outbox_->at(letter.offset));
+  free_.push_back(&letter);
+}
+
+std::byte* PeerMessages::find(const ArenaName& arena, i64 offset, int owner) {
+  std::byte* base = arenas_->find(arena);
+  MCPP_CHECK(base, "the memory that rank ", owner, " sends from cannot be mapped any more");
+  return base + offset;
+}
+
+void PeerMessages::take(const LetterCard& card, Tensor& t, int source) {
+  Letter& letter = *std::launder(reinterpret_cast<Letter*>(find(card.outbox, card.letter, source)));
+  letter.reached = card.ask.id != 0 && arenas_->find(card.ask) != nullptr;
+  while (!seize(letter, State::Reading)) ::sched_yield();  // while its sender copies it elsewhere
+  const i64 bytes = letter.bytes;
+  if (bytes == t.bytes()) copy_bytes(t.raw(), find(letter.arena, letter.offset, source), bytes);
+  letter.state.store(State::Taken);  // one that is refused, too: nobody waits for it
+  MCPP_CHECK(bytes == t.bytes(), "rank ", source, " sent ", bytes, " bytes, expected were ", t.bytes());
+}
+
+}  // namespace mcpp

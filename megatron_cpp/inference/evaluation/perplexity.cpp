@@ -1,0 +1,85 @@
+#include "megatron_cpp/inference/evaluation/perplexity.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numbers>
+#include <numeric>
+#include <utility>
+
+namespace mcpp {
+std::vector<EvaluationWindow> evaluation_windows(i64 tokens, i64 seq_length, i64 stride) {
+  MCPP_CHECK(stride >= 1 && stride <= seq_length, "stride ", stride, " for windows of ", seq_length);
+  std::vector<EvaluationWindow> windows;
+  for (i64 scored_to = 1; scored_to < tokens;) {  // tokens [1, scored_to) are scored
+    const i64 step = windows.empty() ? seq_length : stride;
+    const i64 end = std::min(tokens, scored_to + step);
+    const i64 begin = std::max<i64>(0, end - 1 - seq_length);
+    windows.push_back({begin, end - begin, end - scored_to});
+    scored_to = end;
+  }
+  return windows;
+}
+
+double Perplexity::token_perplexity() const {
+  return std::exp(loss());
+}
+double Perplexity::word_perplexity() const {
+  return std::exp(nll / static_cast<double>(words));
+}
+double Perplexity::byte_perplexity() const {
+  return std::exp(nll / static_cast<double>(bytes));
+}
+double Perplexity::bits_per_byte() const {
+  return nll / static_cast<double>(bytes) / std::numbers::ln2;
+}
+
+namespace {
+
+/// Texts that are scored together, one after another.
+struct TextGroup {
+  std::vector<i32> tokens;
+  std::vector<EvaluationWindow> windows;
+  std::vector<std::size_t> ends;  ///< of each text, in tokens
+
+  void add(std::span<const i32> text, std::vector<EvaluationWindow> windows_of_text) {
+    for (EvaluationWindow& window : windows_of_text) window.begin += static_cast<i64>(tokens.size());
+    windows.insert(windows.end(), windows_of_text.begin(), windows_of_text.end());
+    tokens.insert(tokens.end(), text.begin(), text.end());
+    ends.push_back(tokens.size());
+  }
+};
+
+void score(GPTModel& stage, ParallelState& parallel, TextGroup group, const EvaluationOptions& options,
+           std::vector<Perplexity>& results) {
+  std::ranges::stable_sort(group.windows, std::greater{}, &EvaluationWindow::length);
+  const TokenScores scores =
+      score_windows(stage, parallel, group.tokens, group.windows,
+                    {.micro_batch_size = options.micro_batch_size, .progress = options.progress});
+  auto begin = scores.nll.begin();
+  for (const std::size_t end : group.ends) {
+    const auto text_end = scores.nll.begin() + static_cast<std::ptrdiff_t>(end);
+    results.push_back({.nll = std::accumulate(begin, text_end, 0.0), .tokens = std::max<i64>(0, text_end - begin - 1)});
+    begin = text_end;
+  }
+}
+
+}  // namespace
+
+std::vector<Perplexity> evaluate_texts(GPTModel& stage, ParallelState& parallel,
+                                       std::span<const std::span<const i32>> texts, const EvaluationOptions& options) {
+  // More together would take more memory and save no time.
+  const auto enough = static_cast<std::size_t>(batches_in_a_round(parallel) * options.micro_batch_size);
+  std::vector<Perplexity> results;
+  for (TextGroup group; results.size() < texts.size(); group = {}) {
+    while (results.size() + group.ends.size() < texts.size() && group.windows.size() < enough) {
+      const std::span<const i32> text = texts[results.size() + group.ends.size()];
+      const i64 seq_length = stage.context().config.seq_length;
+      group.add(text, evaluation_windows(static_cast<i64>(text.size()), seq_length, options.stride));
+    }
+    score(stage, parallel, std::move(group), options, results);
+  }
+  return results;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,180 @@
+#include <array>
+#include <chrono>
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+#include "megatron_cpp/monitor/metrics/metrics.h"
+
+namespace mcpp {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+using Evaluations = std::set<std::pair<std::string, i64>>;
+
+/// The lines of `text` that belong to iterations up to `last`. Lines that are no JSON object with an iteration, such as
+/// one that a crash cut off, are left out. Evaluations of the last are entered in `evaluations`.
+std::string lines_up_to(const std::string& text, i64 last, Evaluations& evaluations) {
+  std::string kept;
+  for (const std::string& line : split(text, '\n')) {
+    const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!object.is_object()) continue;
+    const auto iteration = object.find("iteration");
+    if (iteration == object.end() || !iteration->is_number_integer() || iteration->get<i64>() > last) continue;
+    kept.append(line).append("\n");
+    if (*iteration == last) evaluations.insert({object.value("type", ""), last});
+  }
+  return kept;
+}
+
+/// "2026-01-31T23:59:59.123Z".
+std::string utc_now() {
+  const auto now = std::chrono::system_clock::now();
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(now);
+  const std::time_t time = std::chrono::system_clock::to_time_t(seconds);
+  std::tm parts{};
+  ::gmtime_r(&time, &parts);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S", &parts);
+  const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(now - seconds).count();
+  const std::string digits = std::to_string(millis);
+  return str(text.data(), ".", std::string(3 - digits.size(), '0'), digits, "Z");
+}
+
+/// What is no UTF-8, such as a path may be, must not end a training.
+std::string line_of(const Json& object) {
+  return object.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
+}
+
+constexpr std::array kEventNames{"save", "skip", "spike", "roll back", "stop", "end", "failure"};
+
+void prepare(const Path& path, i64 resumed_iteration, Evaluations& evaluations) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return;
+  if (resumed_iteration > 0) {
+    const std::string text = read_text_file(path);
+    const std::string kept = lines_up_to(text, resumed_iteration, evaluations);
+    if (kept != text) write_file_atomic(path, kept);
+  } else if (std::filesystem::file_size(path) > 0) {
+    std::filesystem::rename(path, path.string() + ".old", error);
+    check_input(!error, path.string(), ": cannot be renamed to keep another run's metrics: ", error.message());
+  }
+}
+
+}  // namespace
+
+MetricsWriter::MetricsWriter(const Path& path, i64 resumed_iteration, KeptRef<Log> log) {
+  if (path.empty()) return;
+  if (path.has_parent_path()) mcpp::create_directories(path.parent_path());
+  prepare(path, resumed_iteration, evaluations_);
+  file_ = AppendFile(path, "metrics", log);
+}
+
+void MetricsWriter::write(const IterationStats& stats) {
+  if (!file_.is_open()) return;
+  Json object{{"type", "train"},
+              {"iteration", stats.iteration},
+              {"consumed_samples", stats.consumed_samples},
+              {"global_batch_size", stats.global_batch_size},
+              {"learning_rate", stats.learning_rate},
+              {"lm_loss", stats.lm_loss},
+              {"loss_scale", stats.loss_scale},
+              {"grad_norm", stats.grad_norm},
+              {"skipped_iterations", stats.skipped_iterations},
+              {"nan_iterations", stats.nan_iterations},
+              {"elapsed_ms", stats.elapsed_ms},
+              {"tokens_per_second", stats.tokens_per_second},
+              {"tflops", stats.tflops},
+              {"time", utc_now()}};
+  if (stats.mfu) object["mfu"] = *stats.mfu;
+  if (stats.params_norm) object["params_norm"] = *stats.params_norm;
+  if (stats.num_zeros) object["num_zeros"] = *stats.num_zeros;
+  if (!stats.ranks.empty()) {
+    const RankStats mean = mean_of(stats.ranks);
+    object["bubble"] = mean.bubble;
+    object["exposed_communication"] = mean.exposed_communication;
+    object["peak_memory_bytes"] = mean.peak_memory_bytes;
+  }
+  for (const TimerStats& timer : stats.timers) object["timers_ms"][timer.name] = {timer.min(), timer.max()};
+  for (const ExpertLayerStats& layer : stats.experts) {
+    object["experts"].push_back({{"layer", layer.layer},
+                                 {"tokens_per_expert", layer.tokens},
+                                 {"largest_load", layer.largest_load},
+                                 {"dropped", layer.dropped},
+                                 {"load_balancing_loss", layer.balance_loss},
+                                 {"z_loss", layer.z_loss}});
+  }
+  file_.append(line_of(object));
+}
+
+void MetricsWriter::write(const ValidationStats& stats) {
+  evaluations_.insert({stats.split, stats.iteration});
+  if (!file_.is_open()) return;
+  const Json object{{"type", stats.split},      {"iteration", stats.iteration},
+                    {"lm_loss", stats.lm_loss}, {"perplexity", stats.perplexity()},
+                    {"tokens", stats.tokens},   {"time", utc_now()}};
+  file_.append(line_of(object));
+}
+
+void MetricsWriter::write(const RunStart& start) {
+  if (!file_.is_open()) return;
+  file_.append(line_of(Json{{"type", "run"},
+                            {"iteration", start.iteration},
+                            {"train_iters", start.train_iters},
+                            {"world_size", start.world_size},
+                            {"host", start.host},
+                            {"program", start.program},
+                            {"device", start.device},
+                            {"config", start.config},
+                            {"time", utc_now()}}));
+}
+
+void MetricsWriter::write(const RunEvent& event) {
+  if (!file_.is_open()) return;
+  file_.append(line_of(Json{{"type", "event"},
+                            {"iteration", event.iteration},
+                            {"event", kEventNames[static_cast<std::size_t>(event.kind)]},
+                            {"text", event.text},
+                            {"time", utc_now()}}));
+}
+
+void MetricsWriter::write(const TextSample& sample) {
+  if (!file_.is_open()) return;
+  file_.append(line_of(Json{{"type", "sample"},
+                            {"iteration", sample.iteration},
+                            {"prompt", sample.prompt},
+                            {"text", sample.text},
+                            {"time", utc_now()}}));
+}
+
+void MetricsWriter::write(const RankTable& table) {
+  if (!file_.is_open()) return;
+  Json object{{"type", "ranks"}, {"iteration", table.iteration}, {"time", utc_now()}};
+  for (const RankStats& rank : table.ranks) {
+    object["compute_ms"].push_back(rank.compute_ms);
+    object["peak_memory_bytes"].push_back(rank.peak_memory_bytes);
+    object["in_host_bytes"].push_back(rank.in_host_bytes);
+    object["on_disk_bytes"].push_back(rank.on_disk_bytes);
+    object["bubble"].push_back(rank.bubble);
+    object["exposed_communication"].push_back(rank.exposed_communication);
+    for (std::size_t c = 0; c < kMemoryClasses; ++c)
+      object["peak_by_class"][std::string(name_of(static_cast<MemoryClass>(c)))].push_back(rank.peak_by_class[c]);
+  }
+  file_.append(line_of(object));
+}
+
+void MetricsWriter::write_layers(i64 iteration, const StepStatistics& step) {
+  if (!file_.is_open()) return;
+  Json object{{"type", "layer_statistics"}, {"iteration", iteration}, {"layers", Json::array()}};
+  for (const StepStatistics::Layer& layer : step.layers) {
+    Json one{{"name", layer.name}, {"grad_norm", layer.grad_norm}, {"params_norm", layer.params_norm}};
+    if (layer.activation_rms) one["activation_rms"] = *layer.activation_rms;
+    if (layer.activation_max) one["activation_max"] = *layer.activation_max;
+    object["layers"].push_back(std::move(one));
+  }
+  object["time"] = utc_now();
+  file_.append(line_of(object));
+}
+
+}  // namespace mcpp

@@ -1,0 +1,245 @@
+#include "megatron_cpp/monitor/metrics/run_metrics.h"
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+
+#include "base/check.h"
+#include "base/strings.h"
+#include "megatron_cpp/monitor/step_trace.h"
+
+namespace mcpp {
+namespace {
+
+/// A number, or 0 where there is none.
+double number(const nlohmann::json& object, const char* key) {
+  if (!object.is_object()) return 0;
+  const auto found = object.find(key);
+  return found != object.end() && found->is_number() ? found->get<double>() : 0;
+}
+
+/// Bytes, milliseconds or a share, as no run has less or more of; damaged files do.
+bool is_amount(double value) {
+  constexpr double kMost = 1e18;
+  return value >= 0 && value <= kMost;
+}
+
+/// A number of ranks or iterations, or 0 where there is none that may be one.
+i64 whole_number(const nlohmann::json& object, const char* key) {
+  constexpr double kMost = 1e12;
+  const double value = number(object, key);
+  return value >= 0 && value <= kMost ? static_cast<i64>(value) : 0;
+}
+
+/// A text, or "" where there is none.
+std::string text(const nlohmann::json& object, const char* key) {
+  if (!object.is_object()) return "";
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+bool is_step(const nlohmann::json& object) {
+  if (!object.is_object() || number(object, "elapsed_ms") <= 0 || !is_amount(number(object, "elapsed_ms")))
+    return false;
+  return text(object, "type") == "train";
+}
+
+/// The numbers of a list, one for each rank; none where there is no such list.
+std::vector<double> by_rank(const nlohmann::json& object, const std::string& key) {
+  std::vector<double> list;
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_array()) return list;
+  for (const auto& value : *found)
+    if (value.is_number() && is_amount(value.get<double>())) list.push_back(value.get<double>());
+  return list;
+}
+
+double most(const std::vector<double>& list) {
+  return list.empty() ? 0 : *std::ranges::max_element(list);
+}
+
+double mean(const std::vector<double>& list) {
+  return list.empty() ? 0 : std::accumulate(list.begin(), list.end(), 0.0) / static_cast<double>(list.size());
+}
+
+/// What a table of ranks says of a step.
+MeasuredRun told_by(const nlohmann::json& table) {
+  MeasuredRun told{.bubble = mean(by_rank(table, "bubble")),
+                   .exposed_communication = mean(by_rank(table, "exposed_communication")),
+                   .peak_memory_bytes = most(by_rank(table, "peak_memory_bytes")),
+                   .in_host_bytes = most(by_rank(table, "in_host_bytes")),
+                   .on_disk_bytes = most(by_rank(table, "on_disk_bytes"))};
+  for (const double ms : by_rank(table, "compute_ms")) told.computing_by_rank.push_back(1e-3 * ms);
+  if (const auto classes = table.find("peak_by_class"); classes != table.end() && classes->is_object())
+    for (const auto& [name, ranks] : classes->items()) told.peak_by_class[name] = most(by_rank(*classes, name));
+  return told;
+}
+
+/// The trace of the latest iterations after `start`, where the run began or went on: those before may be of another
+/// layout. Empty when there is none.
+Path newest_trace(const Path& folder, i64 start) {
+  const std::string first = trace_prefix(start + 1);
+  Path newest;
+  for (const Path& place : {folder, folder / "traces"}) {
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(place, ignored)) {
+      const std::string name = entry.path().filename();
+      const bool is_trace = name.starts_with(kTracePrefix) && name.ends_with(".json") && name >= first;
+      if (is_trace && (newest.empty() || newest.filename() < entry.path().filename())) newest = entry.path();
+    }
+  }
+  return newest;
+}
+
+/// "output_layer" of "output_layer and loss": its forward pass has another name than its backward pass.
+std::string module_name(const std::string& range) {
+  return range.substr(0, range.find(' '));
+}
+
+bool is_module(const std::string& name) {
+  return name == "embedding" || name.starts_with("decoder.layers.") || name.starts_with("output_layer");
+}
+
+/// Process and thread.
+std::pair<double, double> thread_of(const nlohmann::json& event) {
+  return {number(event, "pid"), number(event, "tid")};
+}
+
+/// On a GPU the host's ranges tell when it queued them; those that count are on the thread "device".
+std::set<std::pair<double, double>> device_threads(const nlohmann::json& events) {
+  std::set<std::pair<double, double>> threads;
+  for (const auto& event : events)
+    if (text(event, "name") == "thread_name" && event.contains("args") && text(event["args"], "name") == "device")
+      threads.insert(thread_of(event));
+  return threads;
+}
+
+/// What metrics.jsonl has since the last start, by iteration.
+struct RunLines {
+  MeasuredRun start;   ///< its ranks and its configuration
+  i64 iterations = 0;  ///< that were done before it
+  std::map<double, MeasuredRun> steps, tables;
+};
+
+RunLines read_lines(const Path& file) {
+  RunLines lines;
+  for (const std::string& line : split(read_text_file(file), '\n')) {
+    const auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const std::string type = text(object, "type");
+    const double iteration = number(object, "iteration");
+    // A run that went on may have done so on another layout.
+    if (type == "run")
+      lines = {.start = {.world_size = whole_number(object, "world_size"), .config = text(object, "config")},
+               .iterations = whole_number(object, "iteration"),
+               .steps = {},
+               .tables = {}};
+    if (type == "ranks") lines.tables[iteration] = told_by(object);
+    if (is_step(object))
+      lines.steps[iteration] = {.seconds = number(object, "elapsed_ms") / 1e3,
+                                .bubble = number(object, "bubble"),
+                                .exposed_communication = number(object, "exposed_communication"),
+                                .peak_memory_bytes = number(object, "peak_memory_bytes")};
+  }
+  return lines;
+}
+
+/// All but the first, whose start is no step's. Of those of which a table tells more, only these, with what it tells.
+std::vector<MeasuredRun> steps_that_count(const RunLines& lines) {
+  std::vector<MeasuredRun> all, told;
+  for (auto step = std::next(lines.steps.begin()); step != lines.steps.end(); ++step) {
+    all.push_back(step->second);
+    if (const auto table = lines.tables.find(step->first); table != lines.tables.end()) {
+      told.push_back(table->second);
+      told.back().seconds = step->second.seconds;
+    }
+  }
+  return told.empty() ? all : told;
+}
+
+/// Of an iteration.
+std::map<std::string, double> seconds_by_module(const nlohmann::json& events, const nlohmann::json& facts) {
+  const std::set<std::pair<double, double>> devices = device_threads(events);
+  std::map<std::string, std::map<double, double>> by_rank;
+  for (const auto& event : events) {
+    const std::string name = text(event, "name");
+    if (!is_module(name) || (!devices.empty() && !devices.contains(thread_of(event)))) continue;
+    const double microseconds = number(event, "dur");
+    if (is_amount(microseconds)) by_rank[module_name(name)][number(event, "pid")] += 1e-6 * microseconds;
+  }
+  const double iterations = std::max(1.0, number(facts, "last_iteration") - number(facts, "first_iteration") + 1);
+  std::map<std::string, double> modules;
+  for (const auto& [name, ranks] : by_rank) {
+    for (const auto& [rank, seconds] : ranks) modules[name] += seconds;
+    modules[name] /= static_cast<double>(ranks.size()) * iterations;
+  }
+  return modules;
+}
+
+/// Of the ranks that tell of it.
+BytesByModule bytes_by_module(const nlohmann::json& ranks) {
+  std::map<std::string, std::map<std::string, std::vector<double>>> told;
+  for (const auto& rank : ranks) {
+    if (!rank.is_object() || !rank.contains("memory_bytes_by_module")) continue;
+    const nlohmann::json& modules = rank["memory_bytes_by_module"];
+    if (!modules.is_object()) continue;
+    for (const auto& [module, classes] : modules.items()) {
+      if (!classes.is_object()) continue;
+      for (const auto& [name, bytes] : classes.items())
+        if (bytes.is_number() && is_amount(bytes.get<double>())) told[module][name].push_back(bytes.get<double>());
+    }
+  }
+  BytesByModule means;
+  for (const auto& [module, classes] : told)
+    for (const auto& [name, values] : classes) means[module][name] = mean(values);
+  return means;
+}
+
+}  // namespace
+
+TracedModules traced_modules(const Path& trace) {
+  const auto json = nlohmann::json::parse(read_text_file(trace), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("traceEvents") || !json["traceEvents"].is_array()) return {};
+  const nlohmann::json facts = json.contains("otherData") ? json["otherData"] : nlohmann::json::object();
+  TracedModules modules{.seconds = seconds_by_module(json["traceEvents"], facts)};
+  const auto ranks = facts.find("ranks");
+  if (!facts.is_object() || ranks == facts.end() || !ranks->is_array()) return modules;
+  modules.ranks = static_cast<i64>(ranks->size());
+  modules.bytes = bytes_by_module(*ranks);
+  return modules;
+}
+
+MeasuredRun read_measured_run(const Path& run) {
+  std::error_code error;
+  const Path file = std::filesystem::is_directory(run, error) ? run / "metrics.jsonl" : run;
+  check_input(std::filesystem::is_regular_file(file, error), "--from_run=", run.string(), ": there is no file ",
+              file.string());
+  const RunLines lines = read_lines(file);
+  check_input(lines.steps.size() >= 2, file.string(), ": has ", lines.steps.size(),
+              " lines of steps since the last start; the first begins with it, so two are needed "
+              "(logging.log_interval)");
+  std::vector<MeasuredRun> steps = steps_that_count(lines);
+  const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
+  std::ranges::nth_element(steps, middle, {}, &MeasuredRun::seconds);
+  MeasuredRun found = *middle;
+  for (const MeasuredRun& step : steps)
+    found.peak_memory_bytes = std::max(found.peak_memory_bytes, step.peak_memory_bytes);
+  if (!lines.tables.empty()) {  // peaks since the start
+    const MeasuredRun& last = lines.tables.rbegin()->second;
+    found.peak_by_class = last.peak_by_class;
+    found.in_host_bytes = last.in_host_bytes, found.on_disk_bytes = last.on_disk_bytes;
+  }
+  found.world_size = lines.start.world_size, found.config = lines.start.config;
+  check_input(found.bubble >= 0 && found.exposed_communication >= 0 && found.computing() > 0, file.string(),
+              ": tells of a step in which ranks only waited, or less than nothing: bubble ", found.bubble,
+              ", exposed_communication ", found.exposed_communication);
+  if (const Path trace = newest_trace(file.parent_path(), lines.iterations); !trace.empty()) {
+    TracedModules traced = traced_modules(trace);
+    if (traced.ranks == 0 || found.world_size == 0 || traced.ranks == found.world_size)
+      found.modules = std::move(traced.seconds), found.module_bytes = std::move(traced.bytes);
+  }
+  return found;
+}
+
+}  // namespace mcpp

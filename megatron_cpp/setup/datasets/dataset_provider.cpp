@@ -1,0 +1,129 @@
+#include "megatron_cpp/setup/datasets/dataset_provider.h"
+
+#include <algorithm>
+
+#include "data/mock/mock_dataset.h"
+#include "data/read/documents.h"
+#include "megatron_cpp/config/layout.h"
+#include "tensor/integers.h"
+#include "tensor/transfer.h"
+
+namespace mcpp {
+namespace {
+
+/// [b, s] on the host to [s, b] on the device.
+Tensor sequence_first(const std::vector<i32>& values, i64 batch, i64 seq, Device& device) {
+  std::vector<i32> ordered;
+  ordered.reserve(values.size());
+  for (i64 s = 0; s < seq; ++s) {
+    for (i64 b = 0; b < batch; ++b) ordered.push_back(values[static_cast<std::size_t>(b * seq + s)]);
+  }
+  return integers(ordered, {seq, batch}, device);
+}
+
+/// Of as many samples; none where none are asked for.
+Datasets mock_datasets(const Config& config, std::array<i64, 3> num_samples, const Log& log) {
+  const i64 vocab_size = config.model.vocab_size, eod = config.data.eod_token;
+  check_input(vocab_size > 1, "data.mock_data: needs a model.vocab_size of 2 or more");
+  check_input(eod < vocab_size, "data.eod_token: ", eod, " is outside the vocabulary of ", vocab_size);
+  const auto make = [&](std::size_t split) -> std::unique_ptr<Dataset> {
+    if (num_samples[split] <= 0) return nullptr;
+    const MockText text{
+        .seed = config.training.seed, .split_name = kSplitNames[split], .vocab_size = vocab_size, .eod = eod};
+    return std::make_unique<MockDataset>(text, num_samples[split], config.model.seq_length);
+  };
+  log.info("data: random tokens (data.mock_data): losses mean nothing");
+  Datasets datasets{.sources = {}, .train = make(0), .test = make(2), .validation = {}};
+  if (auto valid = make(1)) datasets.validation.push_back({"", std::move(valid)});
+  return datasets;
+}
+
+}  // namespace
+
+Datasets dataset_provider(const Config& config, const IndexRanks& ranks, const Log& log) {
+  const TrainingConfig& training = config.training;
+  const i64 train = config.total_samples();
+  const i64 largest = config.batch_sizes().back().batch_size;
+  const i64 held_out = training.eval_iters * largest;  // the same samples at every evaluation
+  if (config.data.mock_data) return mock_datasets(config, {train, held_out, held_out}, log);
+  Datasets datasets = build_train_valid_test_datasets(config.data, config.model.seq_length, training.seed,
+                                                      {train, held_out, held_out}, log, ranks);
+  if (training.eval_iters > 0 && !datasets.valid()) {
+    log.info(
+        "data: no text is held out for validation (data.split, data.valid_data_path): nothing is evaluated while "
+        "training");
+  }
+  return datasets;
+}
+
+std::vector<i64> MicroBatchWalk::operator()() {
+  const i64 global_batch_size = batch_size_at(batch_sizes_, consumed_);
+  std::vector<i64> samples = micro_batch_samples(consumed_, micro_batch_, layout_);
+  if (++micro_batch_ == num_micro_batches(global_batch_size, layout_)) {
+    micro_batch_ = 0;
+    consumed_ += global_batch_size;
+  }
+  return samples;
+}
+
+BatchStream::BatchStream(const Dataset& dataset, const Config& config, std::vector<BatchSizeStep> batch_sizes,
+                         i64 consumed_samples, Session& session, i64 end)
+    : data_(config.data),
+      micro_batch_size_(config.training.micro_batch_size),
+      model_(config.model),
+      cp_comm_type_(config.parallel.cp_comm_type),
+      session_(session),
+      walk_(std::move(batch_sizes), {micro_batch_size_, session.parallel.data->size(), session.parallel.data->rank()},
+            consumed_samples),
+      needs_tokens_(session.parallel.me.pp == 0 || session.parallel.me.pp == session.parallel.output_rank ||
+                    config.data.has_document_starts()),
+      end_(end) {
+  if (!needs_tokens_ || session.parallel.tp_cp->rank() != 0) return;
+  const auto samples_to_read = [walk = walk_, end]() mutable {
+    std::vector<i64> samples = walk();
+    for (i64& sample : samples) sample = std::min(sample, end - 1);  // the last again, in place of what is not there
+    return samples;
+  };
+  prefetcher_ =
+      std::make_unique<Prefetcher>(dataset, config.model.vocab_size, samples_to_read, config.data.prefetch_batches);
+}
+
+Batch BatchStream::read(const std::vector<i64>& samples) {
+  Batch batch = prefetcher_->next();
+  for (std::size_t i = 0; i < batch.labels.size(); ++i) {
+    if (samples[i / static_cast<std::size_t>(batch.seq_length)] >= end_) batch.labels[i] = -1;
+  }
+  if (data_.eod_mask_loss) leave_out_after_eod(batch, data_.eod_token);
+  return batch;
+}
+
+MicroBatch BatchStream::next_micro_batch() {
+  MicroBatch whole;
+  whole.samples = walk_();
+  const auto mine = [&] { return cut(whole, model_, session_.parallel.context_parallel(cp_comm_type_)); };
+  if (!needs_tokens_) return mine();
+  const Batch batch = prefetcher_ ? read(whole.samples) : Batch();
+  // From what this rank read, or from the one that did.
+  const auto shared = [&](const std::vector<i32>& values) {
+    Tensor t = prefetcher_ ? sequence_first(values, micro_batch_size_, model_.seq_length, *session_.device)
+                           : Tensor::empty({model_.seq_length, micro_batch_size_}, DType::I32, *session_.device);
+    session_.parallel.tp_cp->broadcast(t, 0).wait();
+    return t;
+  };
+  whole.tokens = shared(batch.tokens);
+  whole.targets = shared(batch.labels);
+  if (data_.has_document_starts()) {
+    const Tensor starts = shared(document_starts(batch, data_.eod_token));
+    if (data_.reset_attention_mask) whole.attention_starts = starts;
+    if (data_.reset_position_ids) whole.position_starts = starts;
+  }
+  return mine();
+}
+
+std::vector<MicroBatch> BatchStream::next() {
+  std::vector<MicroBatch> batches(static_cast<std::size_t>(walk_.microbatches()));
+  for (MicroBatch& batch : batches) batch = next_micro_batch();
+  return batches;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,135 @@
+#include "megatron_cpp/setup/datasets/vocabulary.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/number_text.h"
+#include "data/read/dataset_info.h"
+#include "data/tokenizer/tokenizer_file.h"
+#include "megatron_cpp/setup/datasets/dataset_provider.h"
+#include "megatron_cpp/setup/datasets/shared_index.h"
+
+namespace mcpp {
+namespace {
+
+/// The prefixes of a list in which each may be preceded by its weight.
+std::vector<std::string> prefixes(const DataConfig& data) {
+  std::vector<std::string> found;
+  for (const auto* list : {&data.data_path, &data.train_data_path, &data.valid_data_path, &data.test_data_path}) {
+    for (const std::string& entry : *list) {
+      if (std::filesystem::exists(entry + ".idx")) found.push_back(entry);
+    }
+  }
+  return found;
+}
+
+/// Fills data.eod_token where documents are told apart by it and it is open.
+void resolve_eod(DataConfig& data, i64 vocab_size, const Tokenizer* tokenizer) {
+  if (!data.has_document_starts() && !data.eod_mask_loss) return;
+  if (data.eod_token < 0 && tokenizer) data.eod_token = tokenizer->eod();
+  for (const std::string& prefix : prefixes(data)) {
+    const std::optional<DatasetInfo> info = read_dataset_info(prefix);
+    if (!info) continue;
+    check_input(info->append_eod, prefix, ".json: the dataset was made without an <eod> after each document; ",
+                "data.reset_position_ids, data.reset_attention_mask and data.eod_mask_loss need one");
+    if (data.eod_token < 0) data.eod_token = info->eod;
+    check_input(info->eod == data.eod_token, prefix, ".json: documents end with token ", info->eod,
+                ", data.eod_token is ", data.eod_token);
+  }
+  check_input(data.eod_token >= 0,
+              "data.eod_token: give it, or data.tokenizer_model to take it from; data.reset_position_ids, "
+              "data.reset_attention_mask and data.eod_mask_loss read it");
+  check_input(data.eod_token < vocab_size, "data.eod_token: ", data.eod_token, " is outside the vocabulary of ",
+              vocab_size);
+}
+
+void check_dataset(const std::string& prefix, const Config& config, const Tokenizer* tokenizer) {
+  const std::optional<DatasetInfo> info = read_dataset_info(prefix);
+  if (!info) return;
+  check_input(info->vocab_size <= config.model.vocab_size, prefix, ".json: the dataset was made with a vocabulary of ",
+              info->vocab_size, ", model.vocab_size is ", config.model.vocab_size);
+  check_input(!tokenizer || tokenizer->checksum() == info->tokenizer_checksum, prefix,
+              ".json: the dataset was made with another tokenizer than ", config.data.tokenizer_model,
+              "; preprocess the text again with this one, or name the one it was made with");
+}
+
+/// Without data.tokenizer_model, too, one run has one vocabulary.
+void check_same_tokenizer(const std::vector<std::string>& prefixes) {
+  std::string first, checksum;
+  for (const std::string& prefix : prefixes) {
+    const std::optional<DatasetInfo> info = read_dataset_info(prefix);
+    if (!info) continue;
+    check_input(first.empty() || info->tokenizer_checksum == checksum, prefix,
+                ".json: the dataset was made with another tokenizer than ", first,
+                "; one run can read only what one tokenizer made");
+    first = prefix, checksum = info->tokenizer_checksum;
+  }
+}
+
+/// Some more rows than pieces are padding; many are more likely a mistake, which costs memory and time.
+void warn_of_unused_rows(const ModelConfig& model, i64 pieces, const Log& log) {
+  const i64 unused = model.vocab_size - pieces;
+  if (unused <= std::max(model.make_vocab_size_divisible_by, pieces / 10)) return;
+  log.warn(str("model.vocab_size: ", model.vocab_size, " is far above the ", pieces,
+               " pieces of data.tokenizer_model: ", unused, " tokens never occur; 0 takes it from the tokenizer"));
+}
+
+}  // namespace
+
+void resolve_vocabulary(Config& config, const Log& log) {
+  std::optional<Tokenizer> tokenizer;
+  if (!config.data.tokenizer_model.empty()) tokenizer.emplace(config.data.tokenizer_model);
+  check_input(tokenizer || config.model.vocab_size > 0,
+              "model.vocab_size: give it, or data.tokenizer_model to take it from");
+  if (tokenizer && config.model.vocab_size == 0) config.model.vocab_size = tokenizer->vocab_size();
+  check_input(!tokenizer || config.model.vocab_size >= tokenizer->vocab_size(),
+              "model.vocab_size: ", config.model.vocab_size, " is below the ", tokenizer ? tokenizer->vocab_size() : 0,
+              " pieces of ", config.data.tokenizer_model);
+  warn_of_unused_rows(config.model, tokenizer ? tokenizer->vocab_size() : config.model.vocab_size, log);
+  const std::vector<std::string> datasets = prefixes(config.data);
+  for (const std::string& prefix : datasets) check_dataset(prefix, config, tokenizer ? &*tokenizer : nullptr);
+  check_same_tokenizer(datasets);
+  resolve_eod(config.data, config.model.vocab_size, tokenizer ? &*tokenizer : nullptr);
+}
+
+TokenizerSource tokenizer_source(const DataConfig& data) {
+  if (const std::string& path = data.tokenizer_model; !path.empty()) {
+    const std::string content = read_tokenizer_file(path);
+    return {.file = path, .checksum = checksum_hex(std::as_bytes(std::span(content)))};
+  }
+  for (const std::string& prefix : prefixes(data)) {
+    if (const auto info = read_dataset_info(prefix); info && !info->tokenizer_checksum.empty())
+      return {.file = info_path(prefix).string(), .checksum = info->tokenizer_checksum};
+  }
+  return {};
+}
+
+Tokenizer open_tokenizer(const Path& path, const std::string& trained_with, const ModelConfig& model) {
+  Tokenizer tokenizer(path);
+  check_input(trained_with.empty() || tokenizer.checksum() == trained_with, path.string(),
+              ": is not the tokenizer that this model was trained with (checksum ", tokenizer.checksum(),
+              ", trained with ", trained_with, "); give that one as --tokenizer_model");
+  check_input(tokenizer.vocab_size() <= model.vocab_size, path.string(), ": has ", tokenizer.vocab_size(),
+              " pieces, the model only ", model.vocab_size);
+  return tokenizer;
+}
+
+void check_data(const Config& config, const World& world, const Log& log) {
+  if (!config.data.names_data()) {
+    log.info("data: none named (data.data_path)");
+    return;
+  }
+  const Datasets datasets = dataset_provider(config, SharedIndexRanks(world.ranks, world.ranks_of_node()), log);
+  std::string text = "data:";
+  const auto add = [&](const std::string& name, const Dataset* dataset) {
+    text += str("\n  ", name, "  ", dataset ? str(dataset->size(), " samples") : std::string("none"));
+  };
+  add("train     ", datasets.train.get());
+  if (datasets.validation.empty()) add("validation", nullptr);
+  for (const ValidationSet& set : datasets.validation)
+    add(set.name.empty() ? "validation" : "validation " + set.name, set.dataset.get());
+  add("test      ", datasets.test.get());
+  log.info(text);
+}
+
+}  // namespace mcpp

@@ -1,0 +1,162 @@
+#include "model/layers/moe/experts.h"
+
+#include <optional>
+
+#include "model/layers/mlp.h"
+
+namespace mcpp {
+namespace {
+
+constexpr std::size_t kExpertAxis = 0;
+
+/// Of the experts, and along `ffn_axis` of their width, what this rank has; where there is no such axis, all of it.
+Box box_of(const Shape& global, std::size_t ffn_axis, const ExpertParallel& parallel) {
+  Box box{global, Shape(global.size(), 0), global};
+  const auto cut = [&](std::size_t axis, int parts, int part) {
+    MCPP_CHECK(global[axis] % parts == 0, "axis ", axis, " of ", global, " over ", parts, " ranks");
+    box.shape[axis] = global[axis] / parts;
+    box.offset[axis] = box.shape[axis] * part;
+  };
+  cut(kExpertAxis, parallel.ep, parallel.ep_rank);
+  if (ffn_axis < global.size()) cut(ffn_axis, parallel.tp, parallel.tp_rank);
+  return box;
+}
+
+/// Each matrix of each expert: all of the last two axes.
+std::vector<Box> matrices_of(const Shape& global) {
+  std::vector<Box> matrices;
+  for (i64 expert = 0; expert < global[0]; ++expert) {
+    Box box = slab(global, kExpertAxis, expert, 1);
+    for (i64 half = 0; half < (global.size() == 4 ? global[1] : 1); ++half) {
+      if (global.size() == 4) box.offset[1] = half, box.shape[1] = 1;
+      matrices.push_back(box);
+    }
+  }
+  return matrices;
+}
+
+Shape fc1_shape(const ModelConfig& c) {
+  return c.gated() ? Shape{c.moe.num_experts, 2, c.moe_ffn(), c.hidden_size}
+                   : Shape{c.moe.num_experts, c.moe_ffn(), c.hidden_size};
+}
+Shape fc2_shape(const ModelConfig& c) {
+  return {c.moe.num_experts, c.hidden_size, c.moe_ffn()};
+}
+
+/// [experts, out, in].
+Tensor matrices(const Tensor& weight) {
+  return weight.view({weight.dim(0), -1, weight.dim(-1)});
+}
+
+/// Calls f with the number of each expert and its rows of x, of which there may be none.
+template <class F>
+void for_each_expert(const Tensor& x, std::span<const i64> rows, F&& f) {
+  const i64 width = x.dim(-1);
+  i64 first = 0;
+  for (std::size_t expert = 0; expert < rows.size(); ++expert) {
+    f(static_cast<i64>(expert), x.flat(first * width, rows[expert] * width).view({rows[expert], width}));
+    first += rows[expert];
+  }
+}
+
+void add_biases(const Param& bias, std::span<const i64> rows, Tensor& x) {
+  for_each_expert(x, rows, [&](i64 expert, Tensor part) {
+    if (part.numel() > 0) ops::add_bias(part, bias.value.flat(expert * x.dim(-1), x.dim(-1)));
+  });
+}
+
+void add_bias_gradients(Param& bias, const Tensor& dy, std::span<const i64> rows) {
+  bias.add_grad([&](const Tensor& sums, float beta) {
+    for_each_expert(dy, rows, [&](i64 expert, const Tensor& part) {
+      Tensor db = sums.flat(expert * dy.dim(-1), dy.dim(-1));
+      if (part.numel() > 0)
+        ops::column_sum(part, db, beta);
+      else if (beta == 0)
+        ops::fill_zero(db);
+    });
+  });
+}
+
+}  // namespace
+
+/// `shape` is that of the weight, of which a bias has all axes but the last.
+Experts::Linear Experts::linear(const std::string& name, const Shape& shape, std::size_t ffn_axis,
+                                double init_std) const {
+  Linear made{.weight = Param(name + ".weight", box_of(shape, ffn_axis, context_.experts), Init::Normal, init_std),
+              .bias = nullptr};
+  made.weight.placement.grid = GridKind::Expert;
+  made.weight.matrices = matrices_of(shape);
+  if (!context_.config.mlp_bias()) return made;
+  const Shape outputs(shape.begin(), shape.end() - 1);
+  made.bias = std::make_unique<Param>(name + ".bias", box_of(outputs, ffn_axis, context_.experts), Init::Zeros);
+  made.bias->placement.grid = GridKind::Expert;
+  if (ffn_axis == outputs.size()) made.bias->placement.tp = {gradient_spread(ActivationPlacement::Sum)};
+  return made;
+}
+
+Experts::Experts(const std::string& name, KeptRef<ModelContext> context)
+    : context_(context),
+      activation_(activation_of(context_.config.activation_func)),
+      fc1_(linear(name + ".linear_fc1", fc1_shape(context_.config), context_.config.gated() ? 2 : 1,
+                  context_.config.init_method_std)),
+      fc2_(linear(name + ".linear_fc2", fc2_shape(context_.config), 2, context_.output_init_std())) {}
+
+Tensor Experts::activate(const Tensor& up) const {
+  Tensor y = Tensor::like(up, {up.dim(0), fc2_.weight.box.shape[2]});
+  ops::activation(activation_, up, nullptr, y);
+  return y;
+}
+
+Tensor Experts::forward(const Tensor& x, std::span<const i64> rows, Pass& pass) {
+  pass.save(this, x);
+  const Tensor fc1 = matrices(fc1_.weight.value);
+  Tensor up = Tensor::like(x, {x.dim(0), fc1.dim(1)});
+  ops::grouped_matmul(x, fc1, rows, up, /*transpose_weights=*/true);
+  if (fc1_.bias) add_biases(*fc1_.bias, rows, up);
+  pass.save(this, up);
+  const Tensor activated = activate(up);
+  std::optional<Pass::DiscardScope> discard;
+  if (context_.recompute.moe_act)
+    discard.emplace(pass, activated, std::vector{up},
+                    [this](std::span<const Tensor> kept) { return activate(kept[0]); });
+  pass.save(this, activated);
+  Tensor y = Tensor::like(x);
+  ops::grouped_matmul(activated, fc2_.weight.value, rows, y, /*transpose_weights=*/true);
+  if (fc2_.bias && context_.experts.tp_rank == 0) add_biases(*fc2_.bias, rows, y);
+  return y;
+}
+
+void Experts::add_weight_gradient(Linear& linear, const Tensor& dy, const Tensor& x, std::span<const i64> rows,
+                                  Pass& pass) {
+  pass.run_or_defer([&linear, dy, x, rows = std::vector(rows.begin(), rows.end())] {
+    linear.weight.add_grad([&](const Tensor& sum, float beta) {
+      Tensor dw = matrices(sum);
+      ops::grouped_weight_gradient(dy, x, rows, dw, beta);
+    });
+    if (linear.bias) add_bias_gradients(*linear.bias, dy, rows);
+  });
+}
+
+Tensor Experts::backward(const Tensor& dy, std::span<const i64> rows, Pass& pass) {
+  const Tensor activated = pass.take(this);
+  Tensor up = pass.take(this);
+  const Tensor x = pass.take(this);
+  Tensor d_activated = Tensor::like(activated);
+  ops::grouped_matmul(dy, fc2_.weight.value, rows, d_activated, /*transpose_weights=*/false);
+  add_weight_gradient(fc2_, dy, activated, rows, pass);
+  Tensor d_up = up;  // written over its own input, which is not needed any more
+  ops::activation_backward(activation_, d_activated, up, nullptr, d_up);
+  Tensor dx = Tensor::like(x);
+  ops::grouped_matmul(d_up, matrices(fc1_.weight.value), rows, dx, /*transpose_weights=*/false);
+  add_weight_gradient(fc1_, d_up, x, rows, pass);
+  return dx;
+}
+
+void Experts::visit(const ParamVisitor& f) {
+  for (Linear* linear : {&fc1_, &fc2_}) {
+    f(linear->weight);
+    if (linear->bias) f(*linear->bias);
+  }
+}
+
+}  // namespace mcpp

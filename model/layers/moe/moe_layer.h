@@ -1,0 +1,41 @@
+// A mixture of experts in place of the MLP (Shazeer et al., "Outrageously Large Neural Networks", 2017): each token
+// goes to the few experts that the router chooses, and what they make of it is added up by the router's weights.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "model/layers/branch.h"
+#include "model/layers/moe/experts.h"
+#include "model/layers/moe/router.h"
+#include "model/layers/moe/shared_expert.h"
+#include "parallel/ep/token_dispatcher.h"
+#include "parallel/ep/token_part.h"
+
+namespace mcpp {
+
+/// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]). Each tensor-parallel rank routes its
+/// part of the tokens, without sequence parallelism too. Saves x, what router and experts save, the experts of each
+/// token, and what they made of it.
+class MoELayer final : public Branch {
+ public:
+  MoELayer(const std::string& name, i64 layer, KeptRef<ModelContext> context);
+
+  Tensor forward(const Tensor& x, Pass& pass) override;
+  Tensor backward(const Tensor& dy, Pass& pass) override;
+  ActivationPlacement gives(ActivationPlacement x) const override;
+  void visit(const ParamVisitor& f) override;
+  const Tensor* bias() const override { return nullptr; }
+  Router& router() { return router_; }
+
+ private:
+  TokenRows rows_of(const Tensor& x, const Pass& pass) const;
+  std::unique_ptr<TokenDispatcher> dispatcher_of(const ExpertChoice& choice, i64 batch, const Pass& pass) const;
+
+  const ModelContext& context_;
+  TokenPart part_;
+  Router router_;
+  Experts experts_;
+  std::unique_ptr<SharedExpert> shared_;  // null without one
+};
+
+}  // namespace mcpp

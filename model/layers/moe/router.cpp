@@ -1,0 +1,242 @@
+#include "model/layers/moe/router.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "parallel/ep/capacity.h"
+#include "tensor/integers.h"
+#include "tensor/ops/choices.h"
+#include "tensor/ops/narrow/widened.h"
+#include "tensor/transfer.h"
+
+namespace mcpp {
+namespace {
+
+/// How often each expert was chosen; of what was dropped nothing.
+std::vector<double> counts_of(const Tensor& experts, i64 num_experts) {
+  Tensor counts = Tensor::empty({num_experts}, DType::I32, experts.device());
+  ops::count_choices(experts, {0, num_experts}, counts);
+  const std::vector<i32> numbers = read_values<i32>(counts);
+  return {numbers.begin(), numbers.end()};
+}
+
+}  // namespace
+
+std::vector<double> RouterTally::numbers() const {
+  std::vector<double> all = tokens;
+  all.insert(all.end(), {dropped, balance_loss, z_loss});
+  return all;
+}
+
+RouterTally RouterTally::of(std::span<const double> numbers) {
+  const std::size_t experts = numbers.size() - 3;
+  return {.tokens = {numbers.begin(), numbers.begin() + static_cast<std::ptrdiff_t>(experts)},
+          .dropped = numbers[experts],
+          .balance_loss = numbers[experts + 1],
+          .z_loss = numbers[experts + 2]};
+}
+
+std::string expert_bias_name(const std::string& weight) {
+  constexpr std::string_view kRouter = ".router.", kWeight = "weight";
+  if (!weight.ends_with(str(kRouter, kWeight))) return {};
+  return weight.substr(0, weight.size() - kWeight.size()) + "expert_bias";
+}
+
+Router::Router(const std::string& name, KeptRef<ModelContext> context)
+    : name_(name),
+      context_(context),
+      config_(context_.config.moe),
+      rule_(config_.routing()),
+      linear_(name, context_, config_.num_experts) {
+  // Each rank routes tokens of its own.
+  linear_.weight().placement.tp = {gradient_spread(ActivationPlacement::Sequence)};
+  clear_tally();
+}
+
+void Router::clear_tally() {
+  tally_ = {.tokens = std::vector<double>(static_cast<std::size_t>(config_.num_experts), 0)};
+}
+
+bool Router::has_balance_loss() const {
+  return config_.aux_loss_coeff > 0;
+}
+
+void Router::make_state() {
+  const auto make = [&] {
+    return Tensor::zeros({config_.num_experts}, DType::F32, context_.device, MemoryClass::Other);
+  };
+  if (config_.router_enable_expert_bias) expert_bias_ = make();
+  if (has_balance_loss() && config_.router_load_balancing_type == LoadBalancing::GlobalAuxLoss) global_tokens_ = make();
+}
+
+/// The bias goes by a fixed step towards balance (Wang et al., "Auxiliary-Loss-Free Load Balancing", 2024).
+void Router::end_step(std::span<const double> tokens) {
+  if (global_tokens_.defined()) write_values(std::vector<float>(tokens.begin(), tokens.end()), global_tokens_);
+  if (!expert_bias_.defined()) return;
+  const double mean = std::accumulate(tokens.begin(), tokens.end(), 0.0) / static_cast<double>(tokens.size());
+  HostValues<float> bias(expert_bias_);
+  for (std::size_t e = 0; e < tokens.size(); ++e) {
+    const int direction = tokens[e] < mean ? 1 : tokens[e] > mean ? -1 : 0;
+    bias[e] += static_cast<float>(direction * config_.router_bias_update_rate);
+  }
+  bias.write_back();
+}
+
+i64 Router::capacity(i64 batch, const Pass& pass) const {
+  if (config_.expert_capacity_factor == 0 || !pass.training) return 0;
+  const i64 choices = context_.config.seq_length * batch * rule_.topk;
+  return expert_capacity(choices, config_.num_experts, config_.expert_capacity_factor);
+}
+
+Dropout Router::jitter_of(const TokenRows& rows, const Pass& pass) const {
+  return context_.dropout_for(config_.input_jitter_eps, name_, rows.positions.from(rows.first / rows.batch), pass);
+}
+
+Tensor Router::seen(const Tensor& x, const Dropout& jitter) const {
+  if (jitter.p == 0) return x;
+  const Tensor wide = widened(x);
+  Tensor jittered = Tensor::like(wide);
+  ops::jitter(wide, jitter, jittered);
+  return jittered;
+}
+
+/// They depend on seed, layer, sample and position, as jitter does, whose factors of one they are.
+Tensor Router::choice_scores(const Tensor& logits, const TokenRows& rows, const Pass& pass) const {
+  const double forced = config_.router_force_load_balancing ? 0.5 : 0;
+  const Dropout draws =
+      context_.dropout_for(forced, name_ + ".choice", rows.positions.from(rows.first / rows.batch), pass);
+  if (draws.p == 0) return logits;
+  Tensor ones = Tensor::empty({logits.dim(1)}, DType::F32, logits.device()), one = Tensor::like(logits, ones.shape());
+  write_values(std::vector<float>(static_cast<std::size_t>(ones.numel()), 1), ones);
+  ops::copy(ones, one);
+  Tensor scores = Tensor::like(logits);
+  ops::fill_zero(scores);
+  ops::add_bias(scores, one);
+  ops::jitter(scores, draws, scores);
+  return scores;
+}
+
+Tensor Router::weights_of(const Tensor& logits, const Tensor& chosen) const {
+  Tensor weights = Tensor::like(logits, chosen.shape());
+  ops::expert_weights(logits, chosen, rule_, weights);
+  return weights;
+}
+
+Router::Output Router::forward(const Tensor& x, const TokenRows& rows, Pass& pass) {
+  const Tensor logits = linear_.forward(seen(x, jitter_of(rows, pass)));
+  pass.save(this, logits);
+  const Pass::Decisions kept = pass.decide(this, [&] { return decide(logits, rows, pass); });
+  for (const Tensor& t : kept) pass.save(this, t);
+  const Tensor &chosen = kept[0], &experts = kept[1];
+  return {.experts = experts, .weights = weights_of(logits, chosen)};
+}
+
+Pass::Decisions Router::decide(const Tensor& logits, const TokenRows& rows, const Pass& pass) {
+  Tensor chosen = Tensor::empty({logits.dim(0), rule_.topk}, DType::I32, logits.device());
+  ops::choose_experts(choice_scores(logits, rows, pass), expert_bias(), rule_, chosen);
+  Tensor experts = chosen;
+  if (rows.count < logits.dim(0)) experts = without_filling(chosen, rows);
+  if (const i64 most = capacity(rows.batch, pass); most > 0) experts = without_overflow(logits, chosen, rows, most);
+  Pass::Decisions made{chosen, experts};
+  if (!pass.training) return made;
+  if (has_balance_loss()) made.push_back(loss_factors(chosen, rows));
+  count(logits, made);
+  return made;
+}
+
+/// What only fills up goes nowhere.
+Tensor Router::without_filling(const Tensor& chosen, const TokenRows& rows) const {
+  std::vector<i32> experts = read_values<i32>(chosen);
+  std::fill(experts.begin() + rows.count * rule_.topk, experts.end(), -1);
+  return integers(experts, chosen.shape(), chosen.device());
+}
+
+/// The same on every layout: what an expert takes is decided over the whole microbatch.
+Tensor Router::without_overflow(const Tensor& logits, const Tensor& chosen, const TokenRows& rows, i64 capacity) const {
+  const bool by_weight = config_.token_drop_policy == TokenDropPolicy::Probs;
+  std::vector<i32> order;
+  for (i64 row = 0; row < chosen.dim(0); ++row) order.push_back(static_cast<i32>(rows.place(row)));
+  return drop_overflow({.experts = chosen,
+                        .weights = by_weight ? weights_of(logits, chosen) : Tensor(),
+                        .order = order,
+                        .num_experts = config_.num_experts,
+                        .capacity = capacity},
+                       context_.experts.sample);
+}
+
+/// The mean over tokens of num_experts x sum over experts of (its share of the choices) x (its score): Fedus et al.
+/// 2021, equation 4. Its gradient by the scores, times tokens.
+Tensor Router::loss_factors(const Tensor& chosen, const TokenRows& rows) const {
+  const bool by_sample = config_.router_load_balancing_type == LoadBalancing::SeqAuxLoss;
+  const i64 experts = config_.num_experts, groups = by_sample ? rows.batch : 1;
+  Tensor factors = Tensor::empty({groups, experts}, DType::F64, chosen.device());
+  if (global_tokens_.defined()) {
+    ops::copy(global_tokens_, factors);
+  } else {
+    write_values(counts_by_sample(chosen, groups), factors);
+    if (context_.experts.sample) context_.experts.sample->all_reduce(factors, ReduceOp::Sum).wait();
+  }
+  HostValues<double> numbers(factors);
+  const double all = std::accumulate(numbers.begin(), numbers.end(), 0.0);
+  for (double& number : numbers) number *= all > 0 ? static_cast<double>(experts * groups) / all : 0;
+  numbers.write_back();
+  return factors;
+}
+
+/// [groups, num_experts]: how often the tokens of each sample, or of all, chose each expert.
+std::vector<double> Router::counts_by_sample(const Tensor& chosen, i64 groups) const {
+  if (groups == 1) return counts_of(chosen, config_.num_experts);
+  std::vector<double> counts(static_cast<std::size_t>(groups * config_.num_experts), 0);
+  const HostValues<i32> choices(chosen);
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    const i64 row = static_cast<i64>(i) / rule_.topk;
+    ++counts[static_cast<std::size_t>(row % groups * config_.num_experts + choices[i])];
+  }
+  return counts;
+}
+
+void Router::count(const Tensor& logits, const Pass::Decisions& made) {
+  const Tensor &chosen = made[0], &experts = made[1];
+  const std::vector<double> counts = counts_of(chosen, config_.num_experts);
+  std::ranges::transform(counts, tally_.tokens, tally_.tokens.begin(), std::plus());
+  if (experts.raw() != chosen.raw()) {
+    const std::vector<double> kept = counts_of(experts, config_.num_experts);
+    tally_.dropped += static_cast<double>(experts.numel()) - std::accumulate(kept.begin(), kept.end(), 0.0);
+  }
+  if (!has_balance_loss() && config_.z_loss_coeff == 0) return;
+  const Shape shape = has_balance_loss() ? made[2].shape() : Shape{1, config_.num_experts};
+  Tensor sums = Tensor::empty(shape, DType::F64, logits.device()),
+         squares = Tensor::empty({1}, DType::F64, logits.device());
+  ops::router_score_sums(logits, rule_.score, sums, squares);
+  tally_.z_loss += read_values<double>(squares)[0];
+  if (!has_balance_loss()) return;
+  const HostValues<double> scores(sums), factors(made[2]);
+  tally_.balance_loss += std::inner_product(scores.begin(), scores.end(), factors.begin(), 0.0);
+}
+
+void Router::add_loss_gradient(const Tensor& logits, const Tensor& factors, double grad_scale, Tensor& d_logits) const {
+  if (!has_balance_loss() && config_.z_loss_coeff == 0) return;
+  const Shape shape = factors.defined() ? factors.shape() : Shape{1, config_.num_experts};
+  Tensor scaled = Tensor::zeros(shape, DType::F64, logits.device());
+  if (factors.defined()) ops::copy(factors, scaled);
+  ops::scale(scaled, config_.aux_loss_coeff * grad_scale);
+  ops::router_score_sums_backward(logits, rule_.score, scaled, config_.z_loss_coeff * grad_scale, d_logits);
+}
+
+void Router::backward(const Tensor& d_weights, const Tensor& x, const TokenRows& rows, Tensor& dx, Pass& pass) {
+  const Tensor factors = has_balance_loss() ? pass.take(this) : Tensor();
+  pass.take(this);  // of the choices those that were not dropped, which the weights are no matter of
+  const Tensor chosen = pass.take(this), logits = pass.take(this);
+  Tensor d_logits = Tensor::like(logits);
+  ops::expert_weights_backward(d_weights, logits, chosen, rule_, d_logits);
+  add_loss_gradient(logits, factors, pass.grad_scale, d_logits);
+  const Dropout jitter = jitter_of(rows, pass);
+  linear_.weight_gradient(
+      d_logits, [this, x, jitter] { return seen(x, jitter); }, pass);
+  Tensor d_input = linear_.input_gradient(d_logits);
+  if (jitter.p > 0) ops::jitter(d_input, jitter, d_input);
+  add_narrowed(d_input, dx);
+}
+
+}  // namespace mcpp

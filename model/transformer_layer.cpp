@@ -1,0 +1,130 @@
+#include "model/transformer_layer.h"
+
+#include <optional>
+#include <utility>
+
+#include "tensor/processor.h"
+
+namespace mcpp {
+
+ResidualBranch::ResidualBranch(std::string site, KeptRef<ModelContext> context, const std::string& before,
+                               std::unique_ptr<Branch> branch, const std::string& after)
+    : site_(std::move(site)), context_(context), branch_(std::move(branch)) {
+  if (context_.config.has_pre_norms()) before_ = std::make_unique<Norm>(before, context_);
+  if (context_.config.has_post_norms()) after_ = std::make_unique<Norm>(after, context_);
+}
+
+Dropout ResidualBranch::dropout(const Tensor& x, const Pass& pass) const {
+  return context_.dropout_for(context_.config.hidden_dropout, site_, context_.positions(x, pass).ranges, pass);
+}
+
+Tensor ResidualBranch::forward(const Tensor& x, const Tensor& residual, Pass& pass) {
+  const ProfileRange range(context_.device, context_.profiler, site_.c_str());
+  const Tensor input = before_ ? before_->forward(x, pass) : x;
+  std::optional<Pass::DiscardScope> discard;
+  if (before_ && context_.recompute.layernorm)
+    discard.emplace(pass, input, std::vector{x},
+                    [norm = before_.get()](std::span<const Tensor> kept) { return norm->normalize(kept[0]); });
+  Tensor y = branch_->forward(input, pass);
+  const Tensor* bias = branch_->bias();
+  if (after_) {
+    if (bias) ops::add_bias(y, *std::exchange(bias, nullptr));
+    y = after_->forward(y, pass);
+  }
+  ops::bias_dropout_add(y, bias, residual, dropout(residual, pass), y);
+  return y;
+}
+
+void ResidualBranch::backward_branch(const Tensor& d_added, Pass& pass, Tensor& dx) {
+  const Tensor d_output = after_ ? after_->backward(d_added, pass) : d_added;
+  const Tensor d_input = branch_->backward(d_output, pass);
+  before_ ? before_->backward_add(d_input, pass, dx) : ops::add_to(d_input, dx);
+}
+
+Tensor ResidualBranch::backward(const Tensor& dy, Pass& pass) {
+  const ProfileRange range(context_.device, context_.profiler, site_.c_str());
+  const Dropout drop = dropout(dy, pass);
+  Tensor d_added = dy, dx = dy;
+  if (drop.p > 0) {
+    d_added = Tensor::like(dy);
+    ops::dropout(dy, drop, d_added);
+  } else if (pass.defers_weights && !after_) {  // a deferred weight gradient still reads dy
+    dx = Tensor::like(dy);
+    ops::copy(dy, dx);
+  }
+  backward_branch(d_added, pass, dx);
+  return dx;
+}
+
+void ResidualBranch::backward_add(const Tensor& dy, Pass& pass, Tensor& dx) {
+  const ProfileRange range(context_.device, context_.profiler, site_.c_str());
+  const Dropout drop = dropout(dy, pass);
+  Tensor d_added = dy;
+  if (drop.p > 0) {
+    d_added = Tensor::like(dy);
+    ops::dropout(dy, drop, d_added);
+  }
+  backward_branch(d_added, pass, dx);
+}
+
+ActivationPlacement ResidualBranch::gives(ActivationPlacement x) const {
+  ActivationPlacement y = branch_->gives(before_ ? before_->gives(x) : x);
+  if (after_) y = after_->gives(y);
+  MCPP_CHECK(y == x, site_, " adds activations that are ", name_of(y), " to a residual that is ", name_of(x));
+  return y;
+}
+
+void ResidualBranch::visit(const ParamVisitor& f) {
+  if (before_) before_->visit(f);
+  branch_->visit(f);
+  if (after_) after_->visit(f);
+}
+
+namespace {
+
+std::string name_of_layer(i64 layer) {
+  return str("decoder.layers.", layer);
+}
+
+}  // namespace
+
+TransformerLayer::TransformerLayer(i64 layer, KeptRef<ModelContext> context, RotaryTable& rotary)
+    : context_(context),
+      attention_(name_of_layer(layer) + ".self_attention", context, name_of_layer(layer) + ".input_layernorm",
+                 std::make_unique<SelfAttention>(name_of_layer(layer) + ".self_attention", layer, context, rotary),
+                 name_of_layer(layer) + ".post_self_attn_layernorm"),
+      mlp_(name_of_layer(layer) + ".mlp", context, name_of_layer(layer) + ".pre_mlp_layernorm",
+           make_mlp(layer, name_of_layer(layer) + ".mlp"), name_of_layer(layer) + ".post_mlp_layernorm") {}
+
+std::unique_ptr<Branch> TransformerLayer::make_mlp(i64 layer, const std::string& name) {
+  if (!context_.config.moe.has_experts(layer))
+    return std::make_unique<Mlp>(name, layer, context_, context_.config.ffn());
+  auto experts = std::make_unique<MoELayer>(name, layer, context_);
+  router_ = &experts->router();
+  return experts;
+}
+
+Tensor TransformerLayer::forward(const Tensor& x, Pass& pass) {
+  const Tensor x1 = attention_.forward(x, x, pass);
+  return mlp_.forward(context_.config.use_parallel_residual ? x : x1, x1, pass);
+}
+
+Tensor TransformerLayer::backward(const Tensor& dy, Pass& pass) {
+  if (!context_.config.use_parallel_residual) return attention_.backward(mlp_.backward(dy, pass), pass);
+  Tensor dx = Tensor::like(dy);  // both branches read dy
+  ops::copy(dy, dx);
+  mlp_.backward_add(dy, pass, dx);
+  attention_.backward_add(dy, pass, dx);
+  return dx;
+}
+
+ActivationPlacement TransformerLayer::gives(ActivationPlacement x) const {
+  return mlp_.gives(attention_.gives(x));
+}
+
+void TransformerLayer::visit(const ParamVisitor& f) {
+  attention_.visit(f);
+  mlp_.visit(f);
+}
+
+}  // namespace mcpp

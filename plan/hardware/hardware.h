@@ -1,0 +1,142 @@
+// What a planner must know of a cluster: its devices, and the links between them by tier. One file of configs/hardware/
+// describes one kind of cluster; megatron_cpp/config/hardware_file.h reads it.
+#pragma once
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fields.h"
+#include "plan/hardware/measured_rates.h"
+#include "tensor/dtype.h"
+
+namespace mcpp {
+
+/// What the operands of matrix products are. Sums are in fp32.
+enum class ProductType : u8 { Bf16, Fp8, Fp32 };
+template <>
+struct EnumNames<ProductType> {
+  static constexpr std::array<std::string_view, 3> value{"bf16", "fp8", "fp32"};
+};
+
+// Whatever is built, in the units of the files; beyond them a number is a slip.
+inline constexpr double kLeastRate = 1e-6, kMostRate = 1e9, kMostUnits = 1e7;
+
+/// Rates of one device, in the units of the files: TFLOP/s, GB, GB/s, microseconds; G = 1e9.
+struct DeviceRates {
+  std::string name;
+  double bf16_peak = 0, bf16_attained = 0;
+  double fp8_peak = 0, fp8_attained = 0;
+  double fp32_peak = 0, fp32_attained = 0;
+  double attention_attained = 0;
+  i64 cores = 0;
+  i64 tile_rows = 128, tile_columns = 256;
+  double memory = 0, memory_bandwidth = 0, memory_attained = 0;
+  double kernel_gap = 0;
+  double speed_spread = 0;
+  i64 communication_cores = 0;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("name", self.name, "what it is called");
+    visit("bf16_peak", self.bf16_peak, "TFLOP/s of products in bf16 or fp16 by the data sheet, dense",
+          between(kLeastRate, kMostRate));
+    visit("bf16_attained", self.bf16_attained, "TFLOP/s that large products of random numbers reach",
+          between(kLeastRate, kMostRate));
+    visit("fp8_peak", self.fp8_peak, "the same in fp8; 0 = it has none", between(0, kMostRate));
+    visit("fp8_attained", self.fp8_attained, "the same in fp8; 0 = it has none", between(0, kMostRate));
+    visit("fp32_peak", self.fp32_peak, "the same in fp32", between(kLeastRate, kMostRate));
+    visit("fp32_attained", self.fp32_attained, "the same in fp32", between(kLeastRate, kMostRate));
+    visit("attention_attained", self.attention_attained,
+          "TFLOP/s of causal attention with heads of 128 and long sequences, in bf16", between(kLeastRate, kMostRate));
+    visit("cores", self.cores, "units that compute tiles of a product at the same time", between(1, kMostUnits));
+    visit("tile_rows", self.tile_rows, "rows of the tile of a product that one of them computes",
+          between(1, kMostUnits));
+    visit("tile_columns", self.tile_columns, "its columns", between(1, kMostUnits));
+    visit("memory", self.memory, "GB", between(kLeastRate, kMostRate));
+    visit("memory_bandwidth", self.memory_bandwidth, "GB/s by the data sheet", between(kLeastRate, kMostRate));
+    visit("memory_attained", self.memory_attained, "GB/s that a kernel over long vectors reaches",
+          between(kLeastRate, kMostRate));
+    visit("kernel_gap", self.kernel_gap, "microseconds from one kernel to the next", between(0, kMostRate));
+    visit("speed_spread", self.speed_spread,
+          "standard deviation of the speed of such devices: the slowest of a group holds up all", between(0, 0.5));
+    visit("communication_cores", self.communication_cores,
+          "units that a collective takes from what is computed meanwhile", between(0, kMostRate));
+  }
+};
+
+/// Tiers of links from the nearest outwards. All lists have an element for each.
+struct LinkTiers {
+  std::vector<std::string> tier;
+  std::vector<i64> ranks;
+  std::vector<double> bandwidth, attained, latency;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("tier", self.tier, "names, the nearest first: nvlink, rack, pod");
+    visit("ranks", self.ranks, "devices that such links join, each a multiple of the one before",
+          between(1, kMostUnits));
+    visit("bandwidth", self.bandwidth, "GB/s of one device in one direction, when all send",
+          between(kLeastRate, kMostRate));
+    visit("attained", self.attained, "the part of it that large collectives reach", between(0.01, 1));
+    visit("latency", self.latency, "microseconds of one step of a ring", between(0, kMostRate));
+  }
+};
+
+struct HostRates {
+  double memory = 0, memory_bandwidth = 0, link_bandwidth = 0, nvme_bandwidth = 0;
+  i64 cores = 0;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("memory", self.memory, "GB of the host's memory for each device", between(0, kMostRate));
+    visit("memory_bandwidth", self.memory_bandwidth,
+          "GB/s of the host's memory for each device, at which states there are updated; 0 = not known, nothing is put "
+          "there",
+          between(0, kMostRate));
+    visit("link_bandwidth", self.link_bandwidth, "GB/s between a device and its host, one direction",
+          between(0, kMostRate));
+    visit("nvme_bandwidth", self.nvme_bandwidth, "GB/s to local disks for each device; 0 = none",
+          between(0, kMostRate));
+    visit("cores", self.cores,
+          "of a machine whose ranks compute on its processors, and take turns when they are more; 0 = each device has "
+          "its own",
+          between(0, kMostRate));
+  }
+};
+
+struct Hardware {
+  DeviceRates device;
+  LinkTiers links;
+  HostRates host;
+  MeasuredRates measured_bf16, measured_fp32;
+
+  template <class Self, class Visitor>
+  static void sections(Self& self, Visitor&& visit) {
+    visit("device", self.device);
+    visit("links", self.links);
+    visit("host", self.host);
+    visit("measured_bf16", self.measured_bf16);
+    visit("measured_fp32", self.measured_fp32);
+  }
+
+  /// Every rule between fields that does not hold, as "section.key: what is wrong and what is allowed".
+  std::vector<std::string> conflicts() const;
+
+  /// What was measured in the precision of such products; null = nothing.
+  const MeasuredRates* measured(ProductType type) const;
+  double product_flops(ProductType type) const;  ///< attained, per second
+  double peak_flops(ProductType type) const;
+  double memory_bytes() const { return 1e9 * device.memory; }
+  /// Seconds to move so many bytes to or from the memory.
+  double traffic_seconds(double bytes) const { return bytes / (1e9 * device.memory_attained); }
+  double gap_seconds() const { return 1e-6 * device.kernel_gap; }
+  /// By how much the slowest of `ranks` devices is slower than most: 1.04.
+  double slowest(i64 ranks) const;
+  /// Of so many ranks, those of a machine that can compute at the same time; without host.cores all.
+  double at_once(i64 ranks) const;
+  /// The part of its speed that a device loses while it communicates.
+  double lost_to_communication() const;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,50 @@
+#include "tensor/host/late_copy.h"
+
+#include <optional>
+
+#include "tensor/cuda/device.h"
+#include "tensor/cuda/event.h"
+
+namespace mcpp {
+namespace {
+
+class PinnedCopy final : public LateCopy {
+ public:
+  PinnedCopy(CudaDevice& device, i64 count) : device_(device), count_(count) {
+    device_.activate();  // which events belong to
+    done_.emplace(cudaEventDisableTiming);
+    check_cuda(cudaMallocHost(&values_, bytes()), "cudaMallocHost");
+  }
+  ~PinnedCopy() override {
+    cudaFreeHost(values_);  // which waits for the device
+  }
+
+  void start(const Tensor& from) override {
+    MCPP_CHECK(from.numel() == count_, "a copy of ", count_, " numbers, not ", from.shape());
+    device_.activate();
+    check_cuda(cudaMemcpyAsync(values_, from.data<double>(), bytes(), cudaMemcpyDeviceToHost, device_.stream()),
+               "cudaMemcpyAsync");
+    done_->record(device_.stream());
+  }
+  std::vector<double> values() override {
+    done_->synchronize();
+    return {values_, values_ + count_};
+  }
+
+ private:
+  std::size_t bytes() const { return static_cast<std::size_t>(count_) * sizeof(double); }
+
+  CudaDevice& device_;
+  i64 count_;
+  std::optional<CudaEvent> done_;
+  double* values_ = nullptr;
+};
+
+}  // namespace
+
+template <>
+std::unique_ptr<LateCopy> make_late_copy_on<DeviceType::Cuda>(Device& device, i64 count) {
+  return std::make_unique<PinnedCopy>(static_cast<CudaDevice&>(device), count);
+}
+
+}  // namespace mcpp

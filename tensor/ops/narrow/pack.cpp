@@ -1,0 +1,64 @@
+#include "tensor/ops/narrow/pack.h"
+
+#include "tensor/on_device.h"
+#include "tensor/ops/ops.h"
+
+namespace mcpp::ops {
+namespace {
+
+void check_packed(const char* op, const Tensor& x, const Tensor& message) {
+  const i64 count = x.numel();
+  MCPP_CHECK(is_float(x.dtype()) && count % kPackedBlock == 0, op, ": ", count, " numbers of ", name_of(x.dtype()));
+  MCPP_CHECK(message.dtype() == DType::I32 && message.numel() == packed_words(count), op, ": a message of ",
+             message.numel(), " ", name_of(message.dtype()), " for ", count, " numbers");
+}
+
+/// Room for x in the type in which kernels work where they do not know its own.
+Tensor in_fp32(const Tensor& x) {
+  return Tensor::empty(x.shape(), DType::F32, x.device(), MemoryClass::Workspace);
+}
+
+void sum_in_fp64(const Tensor& messages, i64 count, Tensor& sum) {
+  const i64 words = packed_words(sum.numel());
+  Tensor part = Tensor::empty(sum.shape(), DType::F64, sum.device(), MemoryClass::Workspace);
+  unpack(messages.flat(0, words), sum);
+  for (i64 i = 1; i < count; ++i) {
+    unpack(messages.flat(i * words, words), part);
+    add_to(part, sum);
+  }
+}
+
+}  // namespace
+
+void pack(const Tensor& x, Tensor& message) {
+  check_packed("pack", x, message);
+  if (x.dtype() == DType::F64) {
+    Tensor rounded = in_fp32(x);
+    copy(x, rounded);
+    return pack(rounded, message);
+  }
+  on_device(x, [&]<DeviceType D>() { PackKernels<D>::pack(x, message); });
+}
+
+void unpack(const Tensor& message, Tensor& x) {
+  check_packed("unpack", x, message);
+  if (x.dtype() == DType::F64) {
+    Tensor narrow = in_fp32(x);
+    unpack(message, narrow);
+    return copy(narrow, x);
+  }
+  on_device(x, [&]<DeviceType D>() { PackKernels<D>::unpack(message, x); });
+}
+
+void sum_unpacked(const Tensor& messages, Tensor& sum) {
+  MCPP_CHECK(!is_narrow(sum.dtype()), "sum_unpacked: a sum in ", name_of(sum.dtype()));
+  const i64 words = packed_words(sum.numel()), count = words > 0 ? messages.numel() / words : 0;
+  MCPP_CHECK(messages.numel() == count * words, "sum_unpacked: messages of ", messages.numel(), " words for ",
+             sum.numel(), " numbers");
+  if (count == 0) return fill_zero(sum);
+  check_packed("sum_unpacked", sum, messages.flat(0, words));
+  if (sum.dtype() == DType::F64) return sum_in_fp64(messages, count, sum);
+  on_device(sum, [&]<DeviceType D>() { PackKernels<D>::sum_unpacked(messages, sum); });
+}
+
+}  // namespace mcpp::ops

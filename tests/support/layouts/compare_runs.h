@@ -1,0 +1,64 @@
+// How far apart two trainings of one task are.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "tests/support/layouts/layout_run.h"
+
+namespace mcpp::test {
+
+inline void expect_same_bits(const RunResult& a, const RunResult& b) {
+  EXPECT_EQ(a.losses, b.losses);
+  EXPECT_EQ(a.grad_norms, b.grad_norms);
+  ASSERT_EQ(a.weights.size(), b.weights.size());
+  for (const auto& [name, values] : a.weights) EXPECT_EQ(values, b.weights.at(name)) << name;
+}
+
+inline double relative_distance(const Numbers& a, const Numbers& b) {
+  double difference = 0, whole = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) difference += (a[i] - b[i]) * (a[i] - b[i]), whole += b[i] * b[i];
+  return std::sqrt(difference / whole);
+}
+
+/// A bias of the keys moves all scores of a query alike: its gradient is 0 but for rounding, of which AdamW makes steps
+/// of full length. [groups, (q + k + v) * head_dim]: left out.
+inline Numbers without_key_bias(const std::string& name, const Numbers& values, const ModelConfig& config) {
+  if (!name.ends_with("linear_qkv.bias")) return values;
+  const i64 d = config.head_dim(), q = config.num_attention_heads / config.query_groups() * d, group = q + 2 * d;
+  Numbers kept;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const i64 at = static_cast<i64>(i) % group;
+    if (at < q || at >= q + d) kept.push_back(values[i]);
+  }
+  return kept;
+}
+
+/// Each loss within `loss` of the other's and each weight at the end within `weights` (relative; root of the sum of
+/// squares).
+inline void expect_near(const RunResult& a, const RunResult& b, double loss, double weights,
+                        const ModelConfig& config) {
+  ASSERT_EQ(a.losses.size(), b.losses.size());
+  for (std::size_t i = 0; i < a.losses.size(); ++i)
+    EXPECT_LE(std::abs(a.losses[i] - b.losses[i]) / b.losses[i], loss) << "step " << i;
+  ASSERT_EQ(a.weights.size(), b.weights.size());
+  for (const auto& [name, values] : b.weights) {
+    EXPECT_LE(
+        relative_distance(without_key_bias(name, a.weights.at(name), config), without_key_bias(name, values, config)),
+        weights)
+        << name;
+  }
+}
+
+/// All weights of a run as one vector.
+inline Numbers all_weights(const RunResult& run, const ModelConfig& config) {
+  Numbers all;
+  for (const auto& [name, values] : run.weights) {
+    const Numbers kept = without_key_bias(name, values, config);
+    all.insert(all.end(), kept.begin(), kept.end());
+  }
+  return all;
+}
+
+}  // namespace mcpp::test

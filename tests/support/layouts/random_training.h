@@ -1,0 +1,270 @@
+// A training of everything that exists, put together by chance: a model, a layout, a schedule, ZeRO, recomputation,
+// precision, an optimizer. A seed is one training; each choice is drawn by its own name, so that a new kind of choice
+// leaves the others of a seed as they were.
+#pragma once
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "base/philox.h"
+#include "megatron_cpp/config/config.h"
+#include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/setup/model_provider.h"
+#include "tests/support/layouts/layout_run.h"
+
+namespace mcpp::test {
+
+class RandomTraining {
+ public:
+  explicit RandomTraining(u64 seed) : seed_(seed) {
+    do {
+      ++attempt_;
+      draw_model();
+      draw_layout();
+      draw_batch();
+    } while (!is_possible());
+  }
+
+  RunTask task() const {
+    RunTask task = learnable_task(config_.model, dtype_);
+    task.fp8 = config_.training.fp8;
+    task.optimizer = config_.optimizer;
+    task.global_batch_size = config_.training.global_batch_size;
+    task.micro_batch_size = config_.training.micro_batch_size;
+    task.steps = 3;
+    if (flip("documents")) task.eod = 3;
+    // Calm: where a gradient's norm jumps, rounding is amplified a thousand times, and every right layout differs.
+    task.lr = [](i64) { return 3e-4; };
+    return task;
+  }
+  RunLayout layout() const {
+    const ParallelConfig& p = config_.parallel;
+    return {.name = "random",
+            .tp = p.tensor_model_parallel_size,
+            .pp = p.pipeline_model_parallel_size,
+            .dp = dp_,
+            .sequence_parallel = p.sequence_parallel,
+            .cp = p.context_parallel_size,
+            .cp_comm_type = p.cp_comm_type,
+            .cp_heads = parallel_sizes(config_).context_parallel_heads,
+            .ep = p.expert_model_parallel_size,
+            .etp = p.expert_tensor_parallel_size,
+            .dispatcher = p.moe_token_dispatcher_type,
+            .schedule = p.pipeline_schedule,
+            .virtual_stages = p.num_virtual_stages_per_pipeline_rank,
+            .zero_stage = static_cast<int>(p.zero_stage),
+            .instances = p.num_distributed_optimizer_instances,
+            .recompute = recompute_of(config_),
+            .activations = config_.training.offload_activations,
+            .bucket_elements = p.ddp_bucket_size,
+            .overlaps = p.overlap_grad_reduce,
+            .first_layers = p.decoder_first_pipeline_num_layers,
+            .last_layers = p.decoder_last_pipeline_num_layers,
+            .hpz = p.zero_hpz_partition_size,
+            .quantized_weights = p.zero_quantized_weights,
+            .quantized_gradients = p.zero_quantized_gradients,
+            .power_sgd_rank = p.power_sgd_rank};
+  }
+  /// What differs from the defaults, for whoever looks for the cause.
+  std::string text() const {
+    return str("seed ", seed_, ": ", layout().ranks(), " ranks, ", name_of(dtype_), "\n", print_config(config_));
+  }
+
+ private:
+  template <class T>
+  T pick(const char* what, std::initializer_list<T> values) const {
+    const u64 number = philox_key(seed_, what, static_cast<u64>(attempt_)) >> 20;
+    return values.begin()[number % values.size()];
+  }
+  bool flip(const char* what) const { return pick(what, {false, true}); }
+
+  void draw_model() {
+    ModelConfig& m = config_.model;
+    m = {};
+    m.hidden_size = 32;
+    m.seq_length = 8;
+    m.vocab_size = 29;
+    m.make_vocab_size_divisible_by = 16;
+    m.init_method_std = 0.1;
+    m.num_layers = pick<i64>("num_layers", {4, 8, 3, 6});
+    m.ffn_hidden_size = pick<i64>("ffn_hidden_size", {40, 64});
+    m.num_attention_heads = pick<i64>("num_attention_heads", {4, 8});
+    m.num_query_groups = pick<i64>("num_query_groups", {0, 1, 2, 4});
+    m.position_embedding_type = pick("position_embedding_type", {PositionEmbedding::LearnedAbsolute,
+                                                                 PositionEmbedding::Rope, PositionEmbedding::None});
+    m.rotary_percent = pick("rotary_percent", {0.5, 1.0});
+    if (m.position_embedding_type == PositionEmbedding::Rope) {
+      m.rope_scaling.type = pick("rope_scaling_type", {RopeScalingType::None, RopeScalingType::Linear,
+                                                       RopeScalingType::Yarn, RopeScalingType::Llama3});
+      if (m.rope_scaling.type != RopeScalingType::None) m.rope_scaling.factor = 4;
+    }
+    // Not of one key: then nothing depends on queries and keys, whose gradients are rounding, of which AdamW makes
+    // steps.
+    const i64 window = pick<i64>("window_size", {0, 2, 3, 6}),
+              skip_freq = pick<i64>("window_attn_skip_freq", {0, 2, 3});
+    if (window > 0) m.window_size = {window - 1, 0};
+    if (window > 0 && skip_freq > 0) m.window_attn_skip_freq = {skip_freq};
+    m.normalization = pick("normalization", {Normalization::LayerNorm, Normalization::RMSNorm});
+    m.activation_func = pick("activation_func", {ActivationFunction::Gelu, ActivationFunction::GeluErf,
+                                                 ActivationFunction::SwiGLU, ActivationFunction::SquaredReLU});
+    if (m.activation_func == ActivationFunction::SwiGLU && flip("geglu")) m.activation_func = ActivationFunction::GeGLU;
+    m.add_bias_linear = flip("add_bias_linear");
+    m.add_qkv_bias = flip("add_qkv_bias");
+    m.untie_embeddings_and_output_weights = flip("untie_embeddings_and_output_weights");
+    m.hidden_dropout = pick("hidden_dropout", {0.0, 0.1});
+    m.attention_dropout = pick("attention_dropout", {0.0, 0.1});
+    dtype_ = pick("dtype", {DType::F64, DType::F64, DType::F32, DType::F32, DType::BF16, DType::F16});
+    draw_variant();
+    draw_experts();
+    config_.optimizer = {};
+    config_.optimizer.optimizer = pick("optimizer", {OptimizerKind::Adam, OptimizerKind::Sgd});
+    config_.optimizer.clip_grad = pick("clip_grad", {1.0, 0.0});
+    config_.optimizer.initial_loss_scale = 0x1p12;  // of fp16; at which no step is lost
+    config_.optimizer.offload =
+        pick("offload", {OffloadTier::Device, OffloadTier::Device, OffloadTier::Host, OffloadTier::File});
+    // Read with ZeRO 3 alone, which is drawn later.
+    config_.optimizer.offload_params =
+        pick("offload_params", {OffloadTier::Device, OffloadTier::Device, OffloadTier::Host, OffloadTier::File});
+    config_.optimizer.store_param_remainders = dtype_ == DType::BF16 && flip("store_param_remainders");
+    config_.optimizer.offload_fraction = pick("offload_fraction", {1.0, 0.5});
+    config_.optimizer.offload_segment_size = pick<i64>("offload_segment_size", {256, 1000, i64{1} << 22});
+  }
+
+  /// What some families have of their own.
+  void draw_variant() {
+    ModelConfig& m = config_.model;
+    // Not after branches in a narrow type: what such a norm divides by is small at first, and rounding grows by as
+    // much.
+    m.norm_position =
+        is_narrow(dtype_)
+            ? NormPosition::Pre
+            : pick("norm_position", {NormPosition::Pre, NormPosition::Pre, NormPosition::Post, NormPosition::Both});
+    // A bias of keys that are not rotated changes nothing: its gradient is rounding, of which AdamW makes steps.
+    const bool keys_count =
+        m.normalization == Normalization::RMSNorm || m.position_embedding_type == PositionEmbedding::Rope;
+    m.apply_layernorm_1p = flip("apply_layernorm_1p");
+    m.qk_layernorm = keys_count && flip("qk_layernorm");
+    m.qk_layernorm_all_heads =
+        m.qk_layernorm && m.normalization == Normalization::RMSNorm && flip("qk_layernorm_all_heads");
+    m.use_parallel_residual = flip("use_parallel_residual");
+    m.query_pre_attn_scalar = pick("query_pre_attn_scalar", {0.0, 0.0, 2.0});
+    m.attn_logit_softcapping = pick("attn_logit_softcapping", {0.0, 0.0, 1.0});
+    m.final_logit_softcapping = pick("final_logit_softcapping", {0.0, 0.0, 2.0});
+    m.embedding_multiplier = pick("embedding_multiplier", {1.0, 1.0, 3.0});
+    if (m.position_embedding_type == PositionEmbedding::Rope && !m.window_size.empty())
+      m.rope_local_base_freq = pick("rope_local_base_freq", {0.0, 100.0});
+  }
+
+  /// Not in a narrow type: where rounding sends a token to another expert, every right layout differs.
+  void draw_experts() {
+    ModelConfig& m = config_.model;
+    if (is_narrow(dtype_) || !flip("experts")) return;
+    m.moe.num_experts = pick<i64>("num_experts", {4, 8});
+    m.moe.router_topk = pick<i64>("moe_router_topk", {1, 2, 3});
+    m.moe.router_score_function = pick("moe_router_score_function", {RouterScore::Softmax, RouterScore::Sigmoid});
+    const bool sigmoid = m.moe.router_score_function == RouterScore::Sigmoid;
+    m.moe.router_pre_softmax = !sigmoid && (m.moe.router_topk == 1 || flip("moe_router_pre_softmax"));
+    m.moe.router_enable_expert_bias = sigmoid && flip("moe_router_enable_expert_bias");
+    if (m.moe.router_topk > 1 && flip("moe_router_num_groups")) m.moe.router_num_groups = m.moe.router_group_topk = 2;
+    m.moe.layer_freq = {pick<i64>("moe_layer_freq", {1, 1, 2})};
+    m.moe.ffn_hidden_size = pick<i64>("moe_ffn_hidden_size", {0, 24});
+    m.moe.router_load_balancing_type =
+        pick("moe_router_load_balancing_type",
+             {LoadBalancing::AuxLoss, LoadBalancing::SeqAuxLoss, LoadBalancing::GlobalAuxLoss});
+    m.moe.aux_loss_coeff = pick("moe_aux_loss_coeff", {0.0, 0.01});
+    m.moe.z_loss_coeff = pick("moe_z_loss_coeff", {0.0, 1e-3});
+    m.moe.expert_capacity_factor = pick("moe_expert_capacity_factor", {0.0, 0.0, 1.0});
+    if (m.moe.expert_capacity_factor > 0) {
+      m.moe.token_drop_policy = pick("moe_token_drop_policy", {TokenDropPolicy::Probs, TokenDropPolicy::Position});
+      m.moe.pad_expert_input_to_capacity = flip("moe_pad_expert_input_to_capacity");
+    }
+    m.moe.input_jitter_eps = pick("moe_input_jitter_eps", {0.0, 0.0, 0.01});
+    m.moe.router_force_load_balancing = pick("moe_router_force_load_balancing", {false, false, false, true});
+    m.moe.shared_expert_intermediate_size = pick<i64>("moe_shared_expert_intermediate_size", {0, 0, 16});
+    m.moe.shared_expert_gate = m.moe.shared_expert_intermediate_size > 0 && flip("moe_shared_expert_gate");
+  }
+
+  void draw_layout() {
+    ParallelConfig& p = config_.parallel;
+    p = {};
+    p.tensor_model_parallel_size = pick<i64>("tp", {1, 2, 2, 4});
+    p.pipeline_model_parallel_size = pick<i64>("pp", {1, 1, 2, 4});
+    dp_ = pick<i64>("dp", {1, 1, 2, 4});
+    p.sequence_parallel = p.tensor_model_parallel_size > 1 && flip("sequence_parallel");
+    p.context_parallel_size = pick<i64>("cp", {1, 1, 2, 4});
+    p.cp_comm_type =
+        pick("cp_comm_type", {CpCommType::P2p, CpCommType::AllGather, CpCommType::A2a, CpCommType::A2aP2p});
+    p.hierarchical_context_parallel_sizes.clear();
+    if (p.cp_comm_type == CpCommType::A2aP2p)
+      p.hierarchical_context_parallel_sizes = {std::min<i64>(2, p.context_parallel_size), p.context_parallel_size / 2};
+    p.pipeline_schedule = pick("pipeline_schedule", {ScheduleKind::GPipe, ScheduleKind::OneFOneB,
+                                                     ScheduleKind::Interleaved, ScheduleKind::ZbH1, ScheduleKind::ZbV});
+    p.num_virtual_stages_per_pipeline_rank = row_of(p.pipeline_schedule).fewest_chunks;
+    if (p.pipeline_model_parallel_size > 1 && flip("uneven"))
+      p.decoder_first_pipeline_num_layers = pick<i64>("decoder_first_pipeline_num_layers", {1, 2});
+    if (config_.model.moe.num_experts > 0) {
+      p.expert_model_parallel_size = pick<i64>("ep", {1, 2, 2, 4});
+      p.expert_tensor_parallel_size = pick<i64>("etp", {0, 1, 1, 2});
+      p.moe_token_dispatcher_type =
+          pick("moe_token_dispatcher_type", {TokenDispatcherType::AllToAll, TokenDispatcherType::AllGather});
+    }
+    p.zero_stage = pick<i64>("zero_stage", {0, 1, 2, 3});
+    if (p.zero_stage < 3) config_.optimizer.offload_params = OffloadTier::Device;
+    p.num_distributed_optimizer_instances = pick<i64>("num_distributed_optimizer_instances", {1, 1, 2});
+    p.ddp_bucket_size = pick<i64>("ddp_bucket_size", {2000, 0});
+    p.overlap_grad_reduce = p.overlap_param_gather = flip("overlap");
+    draw_traffic();
+  }
+
+  /// Bytes not with experts: where rounding sends a token to another one, losses jump.
+  void draw_traffic() {
+    ParallelConfig& p = config_.parallel;
+    const i64 shards = dp_ * p.context_parallel_size / p.num_distributed_optimizer_instances;
+    const bool may_pack = p.zero_stage > 0 && config_.model.moe.num_experts == 0;
+    p.zero_quantized_weights = may_pack && pick("zero_quantized_weights", {false, false, true});
+    p.zero_quantized_gradients = may_pack && pick("zero_quantized_gradients", {false, false, true});
+    const bool has_nodes = (p.zero_stage == 3 || p.zero_quantized_gradients) && shards > 2 && shards % 2 == 0;
+    p.zero_hpz_partition_size = has_nodes ? pick<i64>("zero_hpz_partition_size", {1, 2}) : 1;
+    const bool may_factorize =
+        p.zero_stage < 2 && !p.zero_quantized_gradients && dtype_ != DType::F16 && config_.model.moe.num_experts == 0;
+    p.power_sgd_rank = may_factorize ? pick<i64>("power_sgd_rank", {0, 0, 0, 2}) : 0;
+  }
+
+  void draw_batch() {
+    TrainingConfig& t = config_.training;
+    t = {};
+    t.train_iters = 1;
+    t.precision = precision_of(dtype_);
+    if (dtype_ == DType::BF16) t.fp8 = pick("fp8", {Fp8::None, Fp8::E4m3, Fp8::Hybrid});
+    t.micro_batch_size = pick<i64>("micro_batch_size", {1, 2});
+    t.global_batch_size = t.micro_batch_size * dp_ * pick<i64>("microbatches", {1, 2, 4});
+    t.recompute_granularity = pick("recompute_granularity", {RecomputeGranularity::None, RecomputeGranularity::Full,
+                                                             RecomputeGranularity::Selective});
+    t.recompute_method = pick("recompute_method", {RecomputeMethod::Uniform, RecomputeMethod::Block});
+    t.recompute_num_layers = pick<i64>("recompute_num_layers", {1, 2, 3});
+    const ParallelConfig& p = config_.parallel;
+    t.distribute_saved_activations = t.recompute_granularity == RecomputeGranularity::Full &&
+                                     p.tensor_model_parallel_size > 1 && !p.sequence_parallel &&
+                                     flip("distribute_saved_activations");
+    t.offload_activations =
+        pick("offload_activations", {OffloadTier::Device, OffloadTier::Device, OffloadTier::Host, OffloadTier::File});
+    t.recompute_modules.clear();
+    for (const char* module : {"core_attn", "layernorm", "mlp_act", "moe_act"})
+      if (flip(module)) t.recompute_modules.emplace_back(module);
+  }
+
+  bool is_possible() const {
+    const ParallelConfig& p = config_.parallel;
+    const i64 ranks = p.tensor_model_parallel_size * p.context_parallel_size * p.pipeline_model_parallel_size * dp_;
+    if (ranks < 2 || ranks > 8) return false;
+    return config_.model.conflicts().empty() && layout_problems(config_, static_cast<int>(ranks)).empty();
+  }
+
+  u64 seed_;
+  int attempt_ = 0;
+  Config config_;
+  DType dtype_ = DType::F32;
+  i64 dp_ = 1;
+};
+
+}  // namespace mcpp::test

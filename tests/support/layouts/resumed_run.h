@@ -1,0 +1,56 @@
+// A training that is saved and goes on, and one that goes on from what it saved.
+#pragma once
+#include "checkpoint/folder/folder.h"
+#include "checkpoint/load/reader.h"
+#include "checkpoint/save/host_staging.h"
+#include "checkpoint/save/writer.h"
+#include "megatron_cpp/resume/power_sgd_memory.h"
+#include "megatron_cpp/step/training_shards.h"
+#include "tests/support/layouts/layout_run.h"
+
+namespace mcpp::test {
+
+/// A training of two steps is saved, and goes on for two more, whose losses these are.
+inline Numbers save_and_go_on(const RunTask& task, const RunLayout& layout, const Path& folder) {
+  Numbers losses;
+  run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+    LayoutRank self(task, layout, world);
+    for (i64 step = 0; step < 2; ++step) self.step(step);
+    HostCopies source(shards_to_save(self.state()));
+    save_checkpoint(folder, {.iteration = 2}, source, world, Log(rank));
+    for (i64 step = 2; step < 4; ++step) {
+      const double loss = self.step(step).loss;
+      if (rank == 0) losses.push_back(loss);
+    }
+  });
+  return losses;
+}
+
+/// What a resumed run loads of the checkpoint of two steps.
+inline std::optional<Damage> load(LayoutRank& self, const Path& folder, Communicator& world) {
+  std::vector<NamedShard> shards = shards_to_load(self.state());
+  CheckpointReader reader(folder / checkpoint_name(2));
+  std::vector<NamedShard> unsaved = take_out_unsaved(shards, reader);
+  std::optional<Damage> damage = reader.load(shards, {world});
+  if (!damage) damage = load_errors_of_others(unsaved, reader, {world});
+  self.state().publish_weights();
+  self.state().optimizer().set_steps(2);
+  return damage;
+}
+
+/// The losses of two steps from what was saved.
+inline Numbers load_and_go_on(const RunTask& task, const RunLayout& layout, const Path& folder) {
+  Numbers losses;
+  run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+    LayoutRank self(task, layout, world);
+    self.step(9);  // what is there is not what is loaded
+    EXPECT_FALSE(load(self, folder, world).has_value());
+    for (i64 step = 2; step < 4; ++step) {
+      const double loss = self.step(step).loss;
+      if (rank == 0) losses.push_back(loss);
+    }
+  });
+  return losses;
+}
+
+}  // namespace mcpp::test

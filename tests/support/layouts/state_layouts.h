@@ -1,0 +1,35 @@
+// Layouts that differ in how ranks share what the optimizer keeps.
+#pragma once
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tests/support/layouts/layout_run.h"
+
+namespace mcpp::test {
+
+inline const std::vector<RunLayout> kStateLayouts{
+    {.name = "one_rank"},
+    {.name = "dp2", .dp = 2},
+    {.name = "dp2_zero1", .dp = 2, .zero_stage = 1},
+    {.name = "dp2_zero2", .dp = 2, .zero_stage = 2},
+    {.name = "dp4_hsdp_zero3", .dp = 4, .zero_stage = 3, .instances = 2},
+    {.name = "tp2_sp_pp2", .tp = 2, .pp = 2, .sequence_parallel = true},
+    {.name = "pp2_zb_v", .pp = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2},
+    {.name = "tp2_pp2_dp2_zero1", .tp = 2, .pp = 2, .dp = 2, .zero_stage = 1},
+    {.name = "cp2_dp2_zero3", .dp = 2, .cp = 2, .zero_stage = 3},
+};
+
+/// Those with these names, in their order.
+inline std::vector<RunLayout> named(const std::vector<RunLayout>& list, const std::vector<std::string>& names) {
+  std::vector<RunLayout> found;
+  for (const std::string& name : names) {
+    const auto layout = std::ranges::find(list, name, &RunLayout::name);
+    if (layout == list.end()) throw std::invalid_argument("no layout is called " + name);
+    found.push_back(*layout);
+  }
+  return found;
+}
+
+}  // namespace mcpp::test

@@ -1,0 +1,157 @@
+#include "tensor/ops/narrow/pack.h"
+
+#include <gtest/gtest.h>
+#include <hwy/highway.h>
+
+#include <cstring>
+#include <random>
+
+#include "tensor/ops/ops.h"
+#include "tests/support/packed.h"
+
+namespace mcpp {
+namespace {
+
+class Pack : public testing::Test {
+ protected:
+  Tensor tensor(const std::vector<float>& values, DType type = DType::F32) {
+    Tensor t = Tensor::empty({static_cast<i64>(values.size())}, DType::F32, device_);
+    std::memcpy(t.raw(), values.data(), values.size() * sizeof(float));
+    return in(t, type);
+  }
+  Tensor in(const Tensor& t, DType type) {
+    if (t.dtype() == type) return t;
+    Tensor other = Tensor::empty(t.shape(), type, device_);
+    ops::copy(t, other);
+    return other;
+  }
+  std::vector<float> values(const Tensor& t) {
+    const Tensor x = in(t, DType::F32);
+    return {x.data<float>(), x.data<float>() + x.numel()};
+  }
+  Tensor packed(const Tensor& x) {
+    Tensor message = Tensor::empty({packed_words(x.numel())}, DType::I32, device_);
+    ops::pack(x, message);
+    return message;
+  }
+  Tensor unpacked(const Tensor& message, DType type = DType::F32) {
+    Tensor x = Tensor::empty({message.numel() / kPackedWords * kPackedBlock}, type, device_);
+    ops::unpack(message, x);
+    return x;
+  }
+  std::vector<float> there_and_back(const std::vector<float>& x) { return values(unpacked(packed(tensor(x)))); }
+
+  /// In blocks of very different size.
+  static std::vector<float> numbers(i64 blocks = 700) {
+    std::mt19937 random(5);
+    std::normal_distribution<double> normal;
+    std::vector<float> all;
+    for (i64 b = 0; b < blocks; ++b) {
+      const double size = std::pow(10.0, 5 * normal(random));
+      for (i64 i = 0; i < kPackedBlock; ++i) all.push_back(static_cast<float>(size * normal(random)));
+    }
+    return all;
+  }
+
+  CpuDevice device_{{.threads = 2}};
+};
+
+TEST_F(Pack, TakesAByteForEachNumberAndAScaleForEachBlock) {
+  EXPECT_EQ(packed_words(64) * 4, 64 + 4);
+  EXPECT_EQ(packed_words(640), 10 * packed_words(64));
+}
+
+TEST_F(Pack, IsWhatTheDefinitionSaysAtEachInstructionLevel) {
+  const std::vector<float> x = numbers(), expected = test::packed_and_back(x);
+  for (const i64 level : hwy::SupportedAndGeneratedTargets()) {
+    hwy::SetSupportedTargetsForTest(level);
+    EXPECT_EQ(there_and_back(x), expected) << hwy::TargetName(level);
+  }
+  hwy::SetSupportedTargetsForTest(0);
+}
+
+TEST_F(Pack, IsNearerThanHalfAStep) {
+  const std::vector<float> x = numbers(), y = there_and_back(x);
+  for (std::size_t begin = 0; begin < x.size(); begin += kPackedBlock) {
+    double largest = 0;
+    for (std::size_t i = begin; i < begin + kPackedBlock; ++i) largest = std::max(largest, std::abs(double(x[i])));
+    for (std::size_t i = begin; i < begin + kPackedBlock; ++i)
+      ASSERT_LE(std::abs(double(y[i]) - x[i]), largest / 254 * 1.00001) << i;
+  }
+}
+
+TEST_F(Pack, KnowsAllTypes) {
+  const Tensor x = tensor(numbers(3));
+  for (const DType type : {DType::BF16, DType::F16, DType::F64}) {
+    // Within what fp16 can hold.
+    Tensor small = tensor(values(x));
+    for (i64 i = 0; i < small.numel(); ++i) small.data<float>()[i] = std::fmod(small.data<float>()[i], 1000.0F);
+    const Tensor typed = in(small, type);
+    const std::vector<float> expected = test::packed_and_back(values(typed));
+    EXPECT_EQ(values(unpacked(packed(typed), type)), values(in(tensor(expected), type))) << name_of(type);
+  }
+}
+
+/// In their order, from the first to the last: whatever the instruction level and the type of the sum.
+TEST_F(Pack, SumsMessages) {
+  for (const i64 count : {1, 2, 5}) {
+    const std::vector<float> all = numbers(7 * count), back = there_and_back(all);
+    const std::size_t each = all.size() / static_cast<std::size_t>(count);
+    const Tensor messages = packed(tensor(all));
+    for (const i64 level : hwy::SupportedAndGeneratedTargets()) {
+      hwy::SetSupportedTargetsForTest(level);
+      Tensor single = Tensor::empty({static_cast<i64>(each)}, DType::F32, device_),
+             wide = Tensor::empty({static_cast<i64>(each)}, DType::F64, device_);
+      ops::sum_unpacked(messages, single);
+      ops::sum_unpacked(messages, wide);
+      for (std::size_t i = 0; i < each; ++i) {
+        float expected = back[i];
+        double in_full = back[i];
+        for (std::size_t at = i + each; at < all.size(); at += each) expected += back[at], in_full += back[at];
+        ASSERT_EQ(single.data<float>()[i], expected) << hwy::TargetName(level);
+        ASSERT_EQ(wide.data<double>()[i], in_full);
+      }
+    }
+    hwy::SetSupportedTargetsForTest(0);
+  }
+  Tensor nothing = tensor(std::vector<float>(64, 5));
+  ops::sum_unpacked(Tensor::empty({0}, DType::I32, device_), nothing);
+  EXPECT_EQ(values(nothing), std::vector<float>(64, 0.0F));
+}
+
+TEST_F(Pack, PartsOfAMessageAreMessagesOfParts) {
+  const std::vector<float> x = numbers(6), whole = there_and_back(x);
+  const Tensor message = packed(tensor(x));
+  const std::vector<float> part = values(unpacked(message.flat(packed_words(128), packed_words(192))));
+  EXPECT_EQ(part, std::vector<float>(whole.begin() + 128, whole.begin() + 320));
+}
+
+TEST_F(Pack, ShowsWhatIsNotFinite) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                          -std::numeric_limits<float>::infinity()}) {
+    std::vector<float> x = numbers(3);
+    x[70] = bad;
+    const std::vector<float> y = there_and_back(x);
+    for (std::size_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isnan(y[i]), i / kPackedBlock == 1) << i;
+  }
+}
+
+TEST_F(Pack, KeepsZerosAndForgetsWhatIsTooSmall) {
+  EXPECT_EQ(there_and_back(std::vector<float>(128, 0.0F)), std::vector<float>(128, 0.0F));
+  EXPECT_EQ(there_and_back(std::vector<float>(64, 0x1p-101F)), std::vector<float>(64, 0.0F));
+  EXPECT_EQ(there_and_back(std::vector<float>(64, -3.0F)), test::packed_and_back(std::vector<float>(64, -3.0F)));
+  EXPECT_EQ(there_and_back(std::vector<float>(64, 3e38F))[0], test::packed_and_back(std::vector<float>(64, 3e38F))[0]);
+}
+
+TEST_F(Pack, RefusesWhatDoesNotFit) {
+  Tensor message = Tensor::empty({packed_words(64)}, DType::I32, device_);
+  EXPECT_THROW(ops::pack(tensor(std::vector<float>(63)), message), Error);
+  EXPECT_THROW(ops::pack(tensor(std::vector<float>(128)), message), Error);
+  Tensor narrow = tensor(std::vector<float>(64), DType::BF16);
+  EXPECT_THROW(ops::sum_unpacked(message, narrow), Error);
+  Tensor longer = tensor(std::vector<float>(128));
+  EXPECT_THROW(ops::sum_unpacked(message, longer), Error);
+}
+
+}  // namespace
+}  // namespace mcpp
