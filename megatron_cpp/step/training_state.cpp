@@ -129,7 +129,9 @@ const Schedule& TrainingState::schedule_for(std::size_t microbatches, bool train
 void TrainingState::run(std::span<const MicroBatch> batches, bool training, double grad_scale,
                         const LogitsRequest* request) {
   ops::fill_zero(totals_);
+  const std::size_t known = schedules_.size();
   const Schedule& schedule = schedule_for(batches.size(), training);
+  const bool is_first = schedules_.size() > known;
   step_.begin(schedule.passes(layout_.parallel.me.pp), static_cast<i64>(batches.size()));
   std::vector<PipelineStage*> stages;
   for (const Chunk& chunk : chunks_) {
@@ -137,8 +139,8 @@ void TrainingState::run(std::span<const MicroBatch> batches, bool training, doub
     if (request) chunk.stage->ask_logits(request->position, request->row);
     stages.push_back(chunk.stage.get());
   }
-  pipeline_waiting_ += run_schedule(schedule, *layout_.parallel.pp, *layout_.parallel.pp_backward, stages, profiler_,
-                                    pipeline_waits_.get())
+  pipeline_waiting_ += run_schedule(schedule, *layout_.parallel.pp, *layout_.parallel.pp_backward, stages,
+                                    {.profiler = profiler_, .waits = pipeline_waits_.get(), .one_at_a_time = is_first})
                            .waiting;
 }
 

@@ -17,19 +17,17 @@ class KvCache {
   struct View {
     Heads k, v;
   };
-  /// Copies the keys and values of new positions (from first_position on) in, and returns views of all so far.
+  /// Copies the keys and values of new positions (from first_position on) in, and returns views of all so far. Each
+  /// value lies behind its key, as in Megatron's fused tensor, so that one copy takes both.
   View append(i64 index, const Heads& k, const Heads& v, i64 first_position);
-  i64 max_length() const { return shape_[0]; }
+  i64 max_length() const { return shape_.front(); }
 
  private:
-  struct Layer {
-    Tensor keys, values;
-  };
-  Layer& layer(i64 index);
+  Tensor& layer(i64 index);
 
   const ModelContext& context_;
-  Shape shape_;  // of keys and of values: [max_length, b, groups, head_dim]
-  std::vector<Layer> layers_;
+  Shape shape_;  // [max_length, b, groups, key and value, head_dim]
+  std::vector<Tensor> layers_;
 };
 
 }  // namespace mcpp

@@ -69,12 +69,12 @@ class Transit {
 class Engine {
  public:
   Engine(const Schedule& schedule, Communicator& forward_channel, Communicator& backward_channel,
-         std::span<PipelineStage* const> chunks, Profiler* profiler, DeviceWaits* waits)
+         std::span<PipelineStage* const> chunks, const EngineOptions& options)
       : schedule_(schedule),
         actions_(schedule.per_rank[static_cast<std::size_t>(forward_channel.rank())]),
         chunks_(chunks),
-        profiler_(profiler),
-        waits_(waits),
+        options_(options),
+        one_at_a_time_(options.one_at_a_time && options.waits),
         activations_(schedule, forward_channel, +1),
         gradients_(schedule, backward_channel, -1),
         weight_grads_left_(chunks.size()) {
@@ -102,7 +102,7 @@ class Engine {
   /// Starts all receives up to action i and, when that computes, on to the next that does: they go on meanwhile.
   void post_receives(std::size_t i) {
     const auto is_in_reach = [&] {
-      return posted_ < actions_.size() && (posted_ <= i || !computes(actions_[posted_].kind));
+      return posted_ < actions_.size() && (posted_ <= i || (!one_at_a_time_ && !computes(actions_[posted_].kind)));
     };
     for (; is_in_reach(); ++posted_) {
       const Action& a = actions_[posted_];
@@ -146,16 +146,18 @@ class Engine {
   }
 
   void wait(Transit& transit, const Action& a) {
-    const WaitRange range(times_.waiting, waits_, profiler_, a.kind == RecvForward ? "forward-recv" : "backward-recv",
-                          RangeKind::Bubble, {.microbatch = a.microbatch, .chunk = schedule_.chunk_of(a.stage)});
+    const WaitRange range(times_.waiting, options_.waits, options_.profiler,
+                          a.kind == RecvForward ? "forward-recv" : "backward-recv", RangeKind::Bubble,
+                          {.microbatch = a.microbatch, .chunk = schedule_.chunk_of(a.stage)});
     transit.wait(a.stage, a.microbatch);
+    if (one_at_a_time_) options_.waits->wait_for_device();
   }
 
   const Schedule& schedule_;
   const std::vector<Action>& actions_;
   std::span<PipelineStage* const> chunks_;
-  Profiler* profiler_;
-  DeviceWaits* waits_;
+  EngineOptions options_;
+  bool one_at_a_time_;
   Transit activations_, gradients_;
   std::vector<int> weight_grads_left_;  // by chunk
   std::size_t posted_ = 0;              // actions before this one that receive have been started
@@ -165,13 +167,13 @@ class Engine {
 }  // namespace
 
 PipelineTimes run_schedule(const Schedule& lowered, Communicator& forward_channel, Communicator& backward_channel,
-                           std::span<PipelineStage* const> chunks, Profiler* profiler, DeviceWaits* waits) {
+                           std::span<PipelineStage* const> chunks, const EngineOptions& options) {
   MCPP_CHECK(forward_channel.size() == lowered.ranks && backward_channel.size() == lowered.ranks, "a schedule for ",
              lowered.ranks, " ranks on ", forward_channel.size());
   MCPP_CHECK(forward_channel.rank() == backward_channel.rank(), "the channels number the ranks differently");
   MCPP_CHECK(static_cast<int>(chunks.size()) == lowered.chunks_per_rank, chunks.size(), " chunks for a schedule of ",
              lowered.chunks_per_rank);
-  return Engine(lowered, forward_channel, backward_channel, chunks, profiler, waits).run();
+  return Engine(lowered, forward_channel, backward_channel, chunks, options).run();
 }
 
 }  // namespace mcpp

@@ -35,13 +35,21 @@ struct PipelineTimes {
   double waiting = 0;  ///< for messages that had not come: the bubble, and transfers that nothing hid
 };
 
+struct EngineOptions {
+  Profiler* profiler = nullptr;  ///< told of each wait
+  /// Of the device that computes, where it works behind the host: then it is what waits, and what it waited for may
+  /// come with a later call's times.
+  DeviceWaits* waits = nullptr;
+  /// With waits: receives are not posted ahead, and the host waits for each. For the first run of a schedule: a device
+  /// that has to load a kernel may finish first what it has, and a message that is awaited there for ever if it is the
+  /// answer to what that kernel computes.
+  bool one_at_a_time = false;
+};
+
 /// Runs rank `forward_channel.rank()` of `lowered`. The channels are the ranks of the pipeline in order, twice:
 /// activations and gradients do not get into each other's order. `chunks[c]` is the stage that chunk c of this rank
-/// holds. Receives are posted ahead of the computation before them. `profiler`, if any, is told of each wait. Called by
-/// all ranks of the pipeline. `waits`: of the device that computes, where it works behind the host: then it is what
-/// waits, and what it waited for may come with a later call's times.
+/// holds. Receives are posted ahead of the computation before them. Called by all ranks of the pipeline.
 PipelineTimes run_schedule(const Schedule& lowered, Communicator& forward_channel, Communicator& backward_channel,
-                           std::span<PipelineStage* const> chunks, Profiler* profiler = nullptr,
-                           DeviceWaits* waits = nullptr);
+                           std::span<PipelineStage* const> chunks, const EngineOptions& options = {});
 
 }  // namespace mcpp

@@ -17,6 +17,8 @@ class DeviceWaits {
   virtual void end() noexcept = 0;
   /// Seconds of the waits that have ended since the last call; of those to come a later call tells. Does not wait.
   virtual double take_seconds() noexcept = 0;
+  /// The host waits until all that was queued is done; throws what failed there.
+  virtual void wait_for_device() = 0;
 };
 
 /// Defined by each backend: tensor/host/device_waits.cpp, tensor/cuda/host/device_waits.cpp.

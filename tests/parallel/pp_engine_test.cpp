@@ -108,7 +108,7 @@ Stages reference(int stage_count, int microbatches, Device& device, bool forward
 }
 
 /// The stages of all ranks, after the schedule was run by threads.
-Stages run_on_threads(const Schedule& schedule, Device& device) {
+Stages run_on_threads(const Schedule& schedule, Device& device, bool one_at_a_time = false) {
   const Schedule lowered = lower(schedule);
   simulate(lowered);
   Stages stages = make_stages(lowered.stages(), device);
@@ -116,7 +116,10 @@ Stages run_on_threads(const Schedule& schedule, Device& device) {
     const std::unique_ptr<Communicator> backward_channel = world.split(0, rank);
     std::vector<PipelineStage*> chunks;
     for (int c = 0; c < lowered.chunks_per_rank; ++c) chunks.push_back(stages[lowered.stage_of(rank, c)].get());
-    const PipelineTimes times = run_schedule(lowered, world, *backward_channel, chunks);
+    test::MadeUpWaits waits;
+    const PipelineTimes times =
+        run_schedule(lowered, world, *backward_channel, chunks,
+                     one_at_a_time ? EngineOptions{.waits = &waits, .one_at_a_time = true} : EngineOptions{});
     EXPECT_GE(times.waiting, 0);
     EXPECT_GE(times.total, times.waiting);
   });
@@ -143,7 +146,9 @@ TEST_P(EngineRunsSchedule, WithTheBitsOfOneMicrobatchAfterAnother) {
       if (!schedule_conflicts(kind, ranks, chunks, microbatches).empty()) continue;
       SCOPED_TRACE(str(ranks, " ranks, ", microbatches, " microbatches"));
       const Schedule schedule = make_schedule(kind, ranks, microbatches, chunks);
-      expect_same(run_on_threads(schedule, device), reference(schedule.stages(), microbatches, device), 1);
+      for (const bool one_at_a_time : {false, true})
+        expect_same(run_on_threads(schedule, device, one_at_a_time), reference(schedule.stages(), microbatches, device),
+                    1);
       expect_same(run_on_threads(forwards_of(schedule), device),
                   reference(schedule.stages(), microbatches, device, /*forward_only=*/true), 0);
       ++runs;
@@ -220,7 +225,7 @@ TEST(Engine, WaitingIsThatOfTheDeviceWhichComputes) {
     const auto waited = [&] {
       ToyStage stage(rank, 2, device);
       PipelineStage* const chunk = &stage;
-      return run_schedule(lowered, world, *backward_channel, {&chunk, 1}, nullptr, &waits).waiting;
+      return run_schedule(lowered, world, *backward_channel, {&chunk, 1}, {.waits = &waits}).waiting;
     };
     EXPECT_EQ(waited(), 0) << "not what the host waited";
     EXPECT_EQ(waits.count(), 1) << "for the message of the other rank";
@@ -289,6 +294,20 @@ TEST(Engine, ReceivesAreStartedBeforeTheComputationThatHidesThem) {
   EXPECT_THAT(
       log, ElementsAre("forward 0", "send x", "post dy", "forward 1", "send x", "wait dy", "backward 0", "post dy",
                        "forward 2", "send x", "wait dy", "post dy", "backward 1", "wait dy", "backward 2", "reduce"));
+}
+
+TEST(Engine, OneAtATimeNoReceiveIsUnderWayWhileAnythingIsComputed) {
+  CpuDevice device;
+  std::vector<std::string> log;
+  RecordingChannel activations("x", log), gradients("dy", log);
+  RecordingStage stage(device, log);
+  PipelineStage* const chunk = &stage;
+  test::MadeUpWaits waits;
+  run_schedule(lower(one_f_one_b(2, 3)), activations, gradients, {&chunk, 1}, {.waits = &waits, .one_at_a_time = true});
+  EXPECT_THAT(log,
+              ElementsAre("forward 0", "send x", "forward 1", "send x", "post dy", "wait dy", "backward 0", "forward 2",
+                          "send x", "post dy", "wait dy", "backward 1", "post dy", "wait dy", "backward 2", "reduce"));
+  EXPECT_EQ(waits.host_count(), 3) << "each message";
 }
 
 }  // namespace

@@ -48,6 +48,7 @@ class CudaWaits final : public DeviceWaits {
     }
     return seconds;
   }
+  void wait_for_device() override { device_.synchronize(); }
 
  private:
   using Pair = std::pair<CudaEvent, CudaEvent>;

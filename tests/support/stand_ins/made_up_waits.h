@@ -17,13 +17,19 @@ class MadeUpWaits final : public DeviceWaits {
   void end() noexcept override { EXPECT_TRUE(std::exchange(is_open_, false)); }
   double take_seconds() noexcept override { return std::exchange(ended_, 0.0); }
 
+  void wait_for_device() override {
+    EXPECT_TRUE(is_open_) << "the host's wait is a part of the device's";
+    ++host_count_;
+  }
+
+  int host_count() const { return host_count_; }  ///< how often the host waited for the device
   int count() const { return count_; }
   bool is_open() const { return is_open_; }
   /// Those so far have ended, and took so many seconds in all.
   void end_all(double seconds) { ended_ += seconds; }
 
  private:
-  int count_ = 0;
+  int count_ = 0, host_count_ = 0;
   bool is_open_ = false;
   double ended_ = 0;
 };
