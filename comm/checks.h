@@ -1,4 +1,4 @@
-// What every backend on a CPU requires of the arguments of a Communicator.
+// What backends require of the arguments of a Communicator, wherever its tensors are, and in host memory.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -17,9 +17,7 @@ inline const std::byte* bytes_of(const Tensor& t) {
 }
 
 /// Of reduce_scatter and all_gather: sizes, and that a shard inside `full` is this rank's own part.
-inline void check_shard(const Tensor& shard, const Tensor& full, const Communicator& group) {
-  check_on_cpu(shard);
-  check_on_cpu(full);
+inline void check_fits(const Tensor& shard, const Tensor& full, const Communicator& group) {
   MCPP_CHECK(shard.dtype() == full.dtype() && full.numel() == group.size() * shard.numel(), "a shard of ",
              shard.numel(), " ", name_of(shard.dtype()), " does not fit a tensor of ", full.numel(), " ",
              name_of(full.dtype()), " over ", group.size(), " ranks");
@@ -28,16 +26,27 @@ inline void check_shard(const Tensor& shard, const Tensor& full, const Communica
   MCPP_CHECK(apart || own == begin + group.rank() * shard.bytes(), "the shard overlaps another rank's part");
 }
 
+inline void check_shard(const Tensor& shard, const Tensor& full, const Communicator& group) {
+  check_on_cpu(shard);
+  check_on_cpu(full);
+  check_fits(shard, full, group);
+}
+
 inline void check_same_kind(const Tensor& in, const Tensor& out) {
   MCPP_CHECK(in.dtype() == out.dtype() && in.numel() == out.numel(), "tensors of ", in.numel(), " ",
              name_of(in.dtype()), " and ", out.numel(), " ", name_of(out.dtype()), " where equal ones are needed");
 }
 
+/// Of all_to_all.
+inline void check_equal_parts(const Tensor& in, const Tensor& out, const Communicator& group) {
+  check_same_kind(in, out);
+  MCPP_CHECK(in.numel() % group.size() == 0, in.numel(), " elements in ", group.size(), " equal parts");
+}
+
 inline void check_exchange(const Tensor& in, const Tensor& out, const Communicator& group) {
   check_on_cpu(in);
   check_on_cpu(out);
-  check_same_kind(in, out);
-  MCPP_CHECK(in.numel() % group.size() == 0, in.numel(), " elements in ", group.size(), " equal parts");
+  check_equal_parts(in, out, group);
 }
 
 /// One part per rank, inside the tensor.

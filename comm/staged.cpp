@@ -104,7 +104,7 @@ class StagedCommunicator final : public Communicator {
   }
   Work all_gather(const Tensor& shard, Tensor& full) override {
     if (!is_remote(full)) return host_->all_gather(shard, full);
-    check_fits(shard, full);
+    check_fits(shard, full, *this);
     auto staged = room_for(full);
     const Tensor own = staged->part(rank(), size());
     read_bytes(shard, own.raw());
@@ -113,7 +113,7 @@ class StagedCommunicator final : public Communicator {
   }
   Work reduce_scatter(const Tensor& full, Tensor& shard) override {
     if (!is_remote(full)) return host_->reduce_scatter(full, shard);
-    check_fits(shard, full);
+    check_fits(shard, full, *this);
     auto staged = read(full);
     Tensor own = staged->part(rank(), size());
     return finish(host_->reduce_scatter(staged->copy(), own),
@@ -164,10 +164,6 @@ class StagedCommunicator final : public Communicator {
 
  private:
   bool is_remote(const Tensor& t) const { return &t.device() == &device_; }
-  void check_fits(const Tensor& shard, const Tensor& full) const {
-    MCPP_CHECK(shard.dtype() == full.dtype() && full.numel() == size() * shard.numel(), "a shard of ", shard.numel(),
-               " does not fit a tensor of ", full.numel(), " over ", size(), " ranks");
-  }
 
   std::shared_ptr<Staged> room_for(const Tensor& t) const { return std::make_shared<Staged>(buffers_, t); }
   std::shared_ptr<Staged> read(const Tensor& t) const {

@@ -178,6 +178,7 @@ class NcclCommunicator final : public Communicator {
   }
   Work all_gather(const Tensor& shard, Tensor& full) override {
     if (is_on_host(full)) return host_->all_gather(shard, full);
+    check_fits(shard, full, *this);
     if (full.numel() == 0) return {};
     return collective(Kind::Gather, "ncclAllGather", {shard, full}, [&](ncclComm_t comm, cudaStream_t stream) {
       return ncclAllGather(shard.raw(), full.raw(), count(shard), nccl_type(shard.dtype()), comm, stream);
@@ -185,6 +186,7 @@ class NcclCommunicator final : public Communicator {
   }
   Work reduce_scatter(const Tensor& full, Tensor& shard) override {
     if (is_on_host(full)) return host_->reduce_scatter(full, shard);
+    check_fits(shard, full, *this);
     if (full.numel() == 0) return {};
     return collective(Kind::Sum, "ncclReduceScatter", {full, shard}, [&](ncclComm_t comm, cudaStream_t stream) {
       return ncclReduceScatter(full.raw(), shard.raw(), count(shard), nccl_type(shard.dtype()), ncclSum, comm, stream);
@@ -192,6 +194,7 @@ class NcclCommunicator final : public Communicator {
   }
   Work broadcast(Tensor& t, int root) override {
     if (is_on_host(t)) return host_->broadcast(t, root);
+    check_root(root, *this);
     if (t.numel() == 0 || size() == 1) return {};
     return collective(Kind::Gather, "ncclBroadcast", {t, {}}, [&](ncclComm_t comm, cudaStream_t stream) {
       return ncclBroadcast(t.raw(), t.raw(), count(t), nccl_type(t.dtype()), root, comm, stream);
@@ -199,6 +202,7 @@ class NcclCommunicator final : public Communicator {
   }
   Work all_to_all(const Tensor& in, Tensor& out) override {
     if (is_on_host(in)) return host_->all_to_all(in, out);
+    check_equal_parts(in, out, *this);
     if (in.numel() == 0) return {};
     std::vector<Part> parts;
     for (int r = 0; r < size(); ++r) parts.push_back({r * (in.numel() / size()), in.numel() / size()});

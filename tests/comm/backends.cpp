@@ -1,5 +1,7 @@
 #include "comm/local.h"
+#include "comm/nccl.h"
 #include "comm/staged.h"
+#include "tensor/with_cuda.h"
 #include "tests/comm/backend.h"
 #include "tests/comm/host_only.h"
 #include "tests/support/gpu.h"
@@ -17,6 +19,18 @@ Backend staged(const std::string& name, int n, const MakeDevice& make_device, co
     });
   };
   return {.name = str(name, n), .run = run, .missing = missing};
+}
+
+/// NCCL wants a GPU for each rank, so that one rank is what any machine can try: its own communicator, streams and
+/// events, and those calls that are more than nothing for one rank.
+void add_nccl(std::vector<Backend>& list) {
+  if constexpr (kWithCuda) {
+    const auto run = [](const RankBody& body) {
+      const std::unique_ptr<Device> device = make_gpu();
+      body(*make_nccl_communicator(make_self_communicator(), *device), *device);
+    };
+    list.push_back({on_device("nccl", DeviceType::Cuda) + "_1", run, why_no_gpu()});
+  }
 }
 
 }  // namespace
@@ -40,6 +54,7 @@ std::vector<Backend> backends() {
       list.push_back(staged(
           on_device("staged", type) + "_", n, [type] { return make_device(type); }, why_missing(type)));
   }
+  add_nccl(list);
   return list;
 }
 
