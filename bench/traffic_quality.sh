@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What less traffic does to a training: the quick start's model and text for 200 iterations on four ranks, plain and with each
-# way to send less, and the bits per byte of the text that was held out. Fails unless all are within half a percent of plain
+# way to send less, and the bits per byte of the text that was held out. Those that end in _late begin halfway, so that what
+# came before has the same bits, and less of the difference is chance. Fails unless all are within half a percent of plain
 # (bench/lib/quality.sh says how that is judged) and the second copy changes nothing. JSON lines on standard output.
 #   bench/traffic_quality.sh [--iterations=N] [--seeds=N,N,...] [--results=FILE] [option of megatron_cpp pretrain ...]
 set -euo pipefail
@@ -16,13 +17,33 @@ zero1="$on_ranks --parallel.zero_stage=1"
 copy="$on_ranks --parallel.zero_stage=3 --parallel.zero_hpz_partition_size=2"
 weights=--parallel.zero_quantized_weights=true
 gradients=--parallel.zero_quantized_gradients=true
+half=$((iterations / 2))
+factors() { echo "--parallel.power_sgd_rank=$1 --parallel.power_sgd_start_iter=$half"; }
+
+# train_late <name> <option ...>: with the options from halfway on, after what plain ones left there.
 # shellcheck disable=SC2086 # words
+train_late() {
+  local seed first
+  for seed in ${seeds//,/ }; do
+    ! is_known "$seed" "$1_late" plain || continue
+    first=$folder/first_half_$seed
+    [ -d "$first" ] || train_only "$seed" "$first" "--training.exit_interval=$half" $zero1
+    train_once "$seed" "$1_late" plain "--checkpoint.load=$first" \
+      --checkpoint.accept_change='["parallel.zero_quantized_weights","parallel.zero_quantized_gradients"]' "${@:2}"
+  done
+}
+
+# shellcheck disable=SC2046,SC2086 # words
 {
   train plain plain $zero1
   train_once "${seeds%%,*}" second_copy plain $copy
   train weights plain $zero1 $weights
   train gradients plain $zero1 $gradients
   train all plain $copy $weights $gradients
-  train factors plain $zero1 --parallel.power_sgd_rank=16
+  train_late weights $zero1 $weights
+  train_late gradients $zero1 $gradients
+  train_late all $copy $weights $gradients
+  train factors_32_late plain $zero1 $(factors 32)
+  train factors_64_late plain $zero1 $(factors 64)
 }
 judge second_copy

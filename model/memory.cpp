@@ -40,7 +40,7 @@ ChunkParameters count(GPTModel& chunk, const RankShare& share, GridKind grid) {
     counts.largest = std::max(counts.largest, param.numel());
     if (!param.matrices.empty()) counts.matrices += param.numel();
     if (unit == params.front().unit) counts.first += param.numel();
-    if (is_low_rank(param.box.shape, share.power_sgd_rank))
+    if (is_low_rank(param, share.power_sgd_rank))
       counts.low_rank += param.numel() + param.box.shape.back() * share.power_sgd_rank;
   });
   const i64 shards = grid == GridKind::Dense ? share.shards : share.expert_shards;

@@ -38,7 +38,8 @@ struct Param {
   Placement placement;  ///< who else holds it
 
   /// The linear maps between hidden vectors that are fused in the global tensor, for optimizers that treat each as a
-  /// matrix: boxes of which all axes but the last are rows. Empty for biases, norms, embeddings and the output layer.
+  /// matrix: boxes of which all axes but the last are rows. Empty for biases, norms, embeddings, the output layer and
+  /// routers.
   std::vector<Box> matrices;
 
   Tensor value;      ///< box.shape, in the model's type

@@ -38,19 +38,31 @@ train() {
   for seed in ${seeds//,/ }; do train_once "$seed" "$@"; done
 }
 
+# key_of <seed> <name> <plain one>: how the line of such a training begins.
+key_of() { echo "\"arithmetic\": \"$2\", \"plain\": \"$3\", \"seed\": $1, \"iterations\": $iterations"; }
+
+# is_known <seed> <name> <plain one>: whether the results have it.
+is_known() { grep -qF "$(key_of "$@")" "$results"; }
+
 # train_once <seed> <name> <plain one> <option ...>
 train_once() {
-  local seed=$1 name=$2 plain=$3 line
-  local key="\"arithmetic\": \"$name\", \"plain\": \"$plain\", \"seed\": $seed, \"iterations\": $iterations"
-  ! grep -qF "$key" "$results" || return 0
-  rm -rf "${folder:?}/$name"
-  "${launch[@]}" "$program" pretrain configs/quickstart.toml --training.train_iters="$iterations" --training.seed="$seed" \
-    --training.eval_iters=0 --training.eval_interval=0 --checkpoint.save_interval=0 --checkpoint.save="$folder/$name" \
-    --data.train_data_path="$folder/train_text_document" --data.valid_data_path="$folder/valid_text_document" \
-    --data.tokenizer_model="$folder/tokenizer.model" "${@:4}" "${options[@]}" >"$folder/$name.log" 2>&1 ||
-    { cat "$folder/$name.log" >&2 && exit 1; }
-  line="{$key, \"bits_per_byte\": $(held_out_bits "$folder/$name" "$folder"), \"options\": \"${*:4}\"}"
+  local seed=$1 name=$2 plain=$3 option shown=() line
+  ! is_known "$seed" "$name" "$plain" || return 0
+  for option in "${@:4}"; do [[ $option == --checkpoint.* ]] || shown+=("$option"); done
+  train_only "$seed" "$folder/$name" "${@:4}"
+  line="{$(key_of "$seed" "$name" "$plain"), \"bits_per_byte\": $(held_out_bits "$folder/$name" "$folder"), \"options\": \"${shown[*]}\"}"
   echo "$line" | tee -a "$results"
+}
+
+# train_only <seed> <folder of the checkpoint> <option ...>: and evaluates nothing.
+train_only() {
+  local log=$2.log
+  rm -rf "${2:?}"
+  "${launch[@]}" "$program" pretrain configs/quickstart.toml --training.train_iters="$iterations" --training.seed="$1" \
+    --training.eval_iters=0 --training.eval_interval=0 --checkpoint.save_interval=0 --checkpoint.save="$2" \
+    --data.train_data_path="$folder/train_text_document" --data.valid_data_path="$folder/valid_text_document" \
+    --data.tokenizer_model="$folder/tokenizer.model" "${@:3}" "${options[@]}" >"$log" 2>&1 </dev/null ||
+    { cat "$log" >&2 && exit 1; }
 }
 
 # judge [name ...]: of each arithmetic, how far it is from the plain one, in percent; of these names every seed's has to be the

@@ -13,6 +13,10 @@ bool is_low_rank(const Shape& shape, i64 rank) {
   return 2 * rank * (rows + columns) <= rows * columns;
 }
 
+bool is_low_rank(const Param& param, i64 rank) {
+  return !param.matrices.empty() && is_low_rank(param.box.shape, rank);
+}
+
 PowerSgd::PowerSgd(const StoreContext& context, DType dtype, i64 rank)
     : context_(context), rank_(rank), layouts_(context.plan.buckets.size()) {
   for (std::size_t b = 0; b < layouts_.size(); ++b) {
@@ -34,7 +38,7 @@ void PowerSgd::add(std::size_t bucket, std::size_t param) {
   Layout& layout = layouts_[bucket];
   Param& p = *context_.params[param];
   const i64 begin = context_.plan.offsets[param] - context_.plan.buckets[bucket].begin;
-  if (!is_low_rank(p.box.shape, rank_)) {
+  if (!is_low_rank(p, rank_)) {
     layout.rest.push_back({begin, p.numel()});
     layout.rest_elements += p.numel();
     return;

@@ -8,8 +8,11 @@
 
 namespace mcpp {
 
-/// Whether a parameter of this shape is summed so: where it is a matrix, and at most half as much is sent.
+/// Whether a linear map of this shape is summed so: where it is a matrix, and at most half as much is sent.
 bool is_low_rank(const Shape& shape, i64 rank);
+/// Whether this parameter is. Of embeddings, the output layer and routers all is sent: each row has a gradient by
+/// tokens of its own, so that few directions say little of it.
+bool is_low_rank(const Param& param, i64 rank);
 
 class PowerSgd {
  public:

@@ -9,9 +9,16 @@
 namespace mcpp {
 namespace {
 
-WeightCount matrix(i64 rows, i64 columns, i64 low_rank) {
+WeightCount in_full(i64 rows, i64 columns) {
   const double all = real(rows) * real(columns);
-  return {all, is_low_rank({rows, columns}, low_rank) ? real(low_rank * (rows + columns)) : all};
+  return {.all = all, .summed = all};
+}
+
+WeightCount matrix(i64 rows, i64 columns, i64 low_rank) {
+  WeightCount count = in_full(rows, columns);
+  if (!is_low_rank({rows, columns}, low_rank)) return count;
+  count.summed = real(low_rank * (rows + columns)), count.factorized = count.all;
+  return count;
 }
 
 /// Of an MLP's two products of such a width, by as many ranks as `parts`.
@@ -25,6 +32,7 @@ WeightCount mlp(const ModelConfig& m, i64 width, i64 parts, i64 low_rank) {
 WeightCount& WeightCount::operator+=(const WeightCount& other) {
   all += other.all;
   summed += other.summed;
+  factorized += other.factorized;
   return *this;
 }
 
@@ -35,14 +43,14 @@ WeightCounts::WeightCounts(const ModelConfig& m, const Layout& layout) : model_(
   attention += matrix(h, queries / tp, low_rank);
   dense_ = attention;
   dense_ += mlp(m, m.ffn(), tp, low_rank);
-  vocabulary_ = matrix(m.padded_vocab_size() / tp, h, low_rank);
+  vocabulary_ = in_full(m.padded_vocab_size() / tp, h);
   const bool has_biases = m.normalization == Normalization::LayerNorm;
   tensors_ =
       4 + (has_biases ? 4 : 2) + (m.qkv_bias() ? 1 : 0) + (m.attention_output_bias() ? 1 : 0) + (m.mlp_bias() ? 2 : 0);
   if (m.moe.num_experts == 0) return;
   sparse_ = attention;
   if (const i64 shared = m.moe.shared_expert_intermediate_size; shared > 0) sparse_ += mlp(m, shared, tp, low_rank);
-  sparse_ += matrix(m.moe.num_experts, h, low_rank);
+  sparse_ += in_full(m.moe.num_experts, h);
   experts_ = mlp(m, m.moe_ffn(), layout.etp, low_rank) * real(m.moe.num_experts / layout.ep);
 }
 

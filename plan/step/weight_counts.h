@@ -5,12 +5,13 @@
 
 namespace mcpp {
 
-/// Elements of matrices, and of what is summed over ranks for their gradients: less where that is factors of low rank.
+/// Elements of matrices, and of what is summed over ranks for their gradients: less where that is factors of low rank,
+/// as it is for those in `factorized`.
 struct WeightCount {
-  double all = 0, summed = 0;
+  double all = 0, summed = 0, factorized = 0;
 
   WeightCount& operator+=(const WeightCount& other);
-  WeightCount operator*(double factor) const { return {factor * all, factor * summed}; }
+  WeightCount operator*(double factor) const { return {factor * all, factor * summed, factor * factorized}; }
 };
 
 class WeightCounts {

@@ -170,7 +170,7 @@ Transfer WeightTraffic::reduce(const StageContents& stage) const {
     if (layout_.zero_stage == 1) sum += scatter_sums(group);
     if (layout_.zero_stage == 0)
       sum.links += collectives_.all_reduce(gradient_bytes_ * group.weights.summed, group.shards);
-    if (layout_.rounding.power_sgd_rank > 0) sum.device += factor_seconds(group.weights.all);
+    if (layout_.rounding.power_sgd_rank > 0) sum.device += factor_seconds(group.weights.factorized);
     if (layout_.instances > 1)
       sum.links +=
           collectives_.all_reduce(gradient_bytes_ * group.weights.all / real(group.shards.ranks), group.instances);

@@ -115,7 +115,8 @@ struct ParallelConfig {
     visit("zero_quantized_gradients", self.zero_quantized_gradients,
           "gradients travel in a byte each, and are summed in full; changes what is trained a little");
     visit("power_sgd_rank", self.power_sgd_rank,
-          "with zero_stage 0 or 1: gradients of matrices are summed by two factors of so many columns (PowerSGD); what "
+          "with zero_stage 0 or 1: gradients of linear layers are summed by two factors of so many columns (PowerSGD); "
+          "what "
           "they leave out is added to the next step's; 0 = in full",
           between(0, 1024));
     visit("power_sgd_start_iter", self.power_sgd_start_iter,

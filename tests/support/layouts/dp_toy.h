@@ -63,7 +63,8 @@ struct ToyModel {
     add("norm.weight", {1}, 4);
   }
   void add(const std::string& name, const Shape& shape, int unit) {
-    entries.push_back({Param(name, shape, Init::Normal), unit});
+    Param& param = entries.emplace_back(Entry{Param(name, shape, Init::Normal), unit}).param;
+    if (name.starts_with("layer") && shape.size() == 2) param.matrices = {slab(shape, 0, 0, shape[0])};
   }
   std::vector<UnitParam> unit_params() {
     std::vector<UnitParam> list;
