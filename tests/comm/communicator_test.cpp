@@ -25,7 +25,7 @@ template <class T>
 T number(int rank, i64 i) {
   const u32 x = static_cast<u32>(rank * 7919 + i * 104729) * 2654435761u;
   if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<i32>(x));
-  const double magnitude = std::ldexp(1.0, static_cast<int>(x % 13) - 6);
+  const double magnitude = static_cast<double>(1 << x % 13) / 64;
   return from_double<T>((static_cast<double>(x >> 8) / (1 << 24) - 0.5) * magnitude);
 }
 
