@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "tensor/cpu/gemm/gemm.h"
@@ -25,17 +26,20 @@ const std::vector<Case> kCases{
     {257, 129, 96}, {31, 1000, 33}, {1, 515, 129}, {3, 70, 200}, {1, 64, 1024},  {5, 1, 300},    {2, 3, 2500},
     {600, 400, 1},  {4, 6, 0},      {0, 4, 3},     {4, 0, 3},    {520, 390, 40}, {64, 96, 2080}, {1, 97, 64}};
 
-/// The first numbers of a seed in [-2, 2), which are drawn once.
-Numbers uniform(std::size_t count, unsigned seed) {
-  struct Stream {
-    std::minstd_rand random;
-    Numbers drawn;
-  };
-  static std::map<unsigned, Stream> streams;
-  Stream& stream = streams.try_emplace(seed, Stream{std::minstd_rand(seed), {}}).first->second;
+/// The first numbers of a seed in [-2, 2), at least so many, as they lie in memory. They are drawn once.
+const std::vector<std::byte>& uniform(i64 count, DType type, unsigned seed) {
+  static std::map<std::pair<DType, unsigned>, std::vector<std::byte>> drawn;
+  std::vector<std::byte>& bytes = drawn[{type, seed}];
+  if (static_cast<i64>(bytes.size()) >= count * size_of(type)) return bytes;
+  std::minstd_rand random(seed);
   std::uniform_real_distribution<float> next(-2, 2);
-  while (stream.drawn.size() < count) stream.drawn.push_back(next(stream.random));
-  return {stream.drawn.begin(), stream.drawn.begin() + static_cast<std::ptrdiff_t>(count)};
+  on_float(type, [&]<class T>() {
+    std::vector<T> values(static_cast<std::size_t>(count));
+    for (T& v : values) v = from_double<T>(next(random));
+    const auto of_values = std::as_bytes(std::span(values));
+    bytes.assign(of_values.begin(), of_values.end());
+  });
+  return bytes;
 }
 
 /// A matrix inside a larger buffer whose other numbers must not matter: a row of NaN on both sides.
@@ -43,7 +47,8 @@ struct Matrix {
   Matrix(i64 rows, i64 columns, DType type, Device& device, unsigned seed) {
     whole = garbage({rows + 2, columns}, type, device, 0);
     inner = whole.slice(1, rows + 1);
-    set_numbers(inner, uniform(static_cast<std::size_t>(rows * columns), seed));
+    const std::vector<std::byte>& bytes = uniform(rows * columns, type, seed);
+    write_bytes(bytes.data(), inner);
   }
   /// Whether the rows of NaN are untouched.
   bool is_alone() const {
