@@ -6,6 +6,8 @@
 #include <array>
 #include <cstdio>
 
+#include "base/file.h"
+
 namespace mcpp {
 
 struct Checksum::State {
@@ -28,6 +30,10 @@ std::string Checksum::hex() const {
   std::snprintf(text.data(), text.size(), "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
                 static_cast<unsigned long long>(hash.low64));
   return text.data();
+}
+
+std::string checksum_hex(std::string_view text) {
+  return checksum_hex(std::as_bytes(std::span(text)));
 }
 
 }  // namespace mcpp

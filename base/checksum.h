@@ -1,8 +1,10 @@
-// XXH3-128 of data that comes in pieces. For bytes at hand, checksum_hex() of base/file.h gives the same digits.
+// XXH3-128 of text, and of data that comes in pieces. For bytes at hand, checksum_hex() of base/file.h gives the same
+// digits.
 #pragma once
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/types.h"
 
@@ -23,5 +25,7 @@ class Checksum {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+std::string checksum_hex(std::string_view text);
 
 }  // namespace mcpp

@@ -219,7 +219,7 @@ void Optimizer::for_each_part(PassKind kind, F&& f) {
   states_->expect(order);
   expect_weights(order);
   RemoteParts remote(*copies_, *rooms_);
-  WeightsInUse weights(kind == PassKind::Update, [&remote] { remote.settle(); });
+  WeightsInUse weights(kind == PassKind::Update, [&remote] { remote.finish_returns(); });
   const std::vector<PartPlace> parts = parts_of(order);
   std::vector<Tensor> vectors;
   Tensor next;  // the gradient of the next part, where it is on its way already

@@ -76,7 +76,7 @@ void RemoteParts::give_back(const Tensor& there, const Tensor& here) {
   returning_.pop_front();
 }
 
-void RemoteParts::settle() {
+void RemoteParts::finish_returns() {
   for (SideCopy& copy : to_host_) copy.wait();
   for (Travelling& t : returning_) t.copy.wait();
   to_host_.clear();

@@ -26,7 +26,7 @@ class RemoteParts {
   /// After UpdateRule::prepare(): what it left in the place of the gradient.
   void give_back_gradient(const UpdatePart& there, const UpdatePart& here);
   /// What was given back has arrived.
-  void settle();
+  void finish_returns();
 
  private:
   /// A tensor on its way, and its place in host memory.

@@ -23,8 +23,9 @@ struct WeightsPlace {
 
 class WeightsInUse {
  public:
-  /// `changes`: what is written to them goes back, once settle() has let all of it be written.
-  WeightsInUse(bool changes, std::function<void()> settle) : changes_(changes), settle_(std::move(settle)) {}
+  /// `changes`: what is written to them goes back, once `finish_writes` has waited for all of it.
+  WeightsInUse(bool changes, std::function<void()> finish_writes)
+      : changes_(changes), finish_writes_(std::move(finish_writes)) {}
 
   /// Valid until the next call for another place.
   Tensor of(const WeightsPlace& place) {
@@ -38,14 +39,14 @@ class WeightsInUse {
   /// After the last.
   void done() {
     if (!place_) return;
-    settle_();
+    finish_writes_();
     changes_ ? place_->away->drop(place_->place) : place_->away->drop_unchanged(place_->place);
     place_.reset();
   }
 
  private:
   bool changes_;
-  std::function<void()> settle_;
+  std::function<void()> finish_writes_;
   std::optional<WeightsPlace> place_;
   Tensor weights_;
 };

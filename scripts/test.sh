@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds everything and runs every test, or those of one label, which tests/CMakeLists.txt explains:
-#   scripts/test.sh [release|cuda|debug|asan|tsan] [unit|planning|layouts|end_to_end|multi_node|cuda|style]
+#   scripts/test.sh [release|cuda|debug|asan|tsan] [unit|sweeps|planning|layouts|end_to_end|multi_node|cuda|style]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=${1:-release}

@@ -45,6 +45,13 @@ std::vector<int> cpus_near_pci_device(std::string bus_id, const Path& root) {
   return parse_cpu_list(text);
 }
 
+int usable_cpus() {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  if (::sched_getaffinity(0, sizeof(cpus), &cpus) != 0) return 1;
+  return std::max(1, CPU_COUNT(&cpus));
+}
+
 bool keep_to_cpus(const std::vector<int>& cpus) {
   cpu_set_t now, kept;
   CPU_ZERO(&now);

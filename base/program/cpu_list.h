@@ -15,6 +15,9 @@ std::vector<int> parse_cpu_list(std::string_view text);
 /// `root`: where /sys is, for tests.
 std::vector<int> cpus_near_pci_device(std::string bus_id, const Path& root = "/");
 
+/// How many this thread may run on; 1 where the system does not say.
+int usable_cpus();
+
 /// Keeps this thread, and those that it starts from now on, to those of `cpus` that it may use. False, and nothing is
 /// changed, where that is none, or all that it may use anyway.
 bool keep_to_cpus(const std::vector<int>& cpus);

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <chrono>
 #include <optional>
 #include <thread>
 
@@ -18,9 +17,6 @@ namespace {
 
 constexpr std::size_t kProbeBytes = 4096;
 
-/// File servers may show another machine's file a little later.
-constexpr std::chrono::seconds kPatience{5};
-
 /// A file that goes with this.
 class ProbeFile {
  public:
@@ -33,8 +29,8 @@ class ProbeFile {
   Path path_;
 };
 
-bool appears(const Path& path, const std::string& content) {
-  const auto end = std::chrono::steady_clock::now() + kPatience;
+bool appears(const Path& path, const std::string& content, std::chrono::milliseconds patience) {
+  const auto end = std::chrono::steady_clock::now() + patience;
   while (true) {
     std::error_code error;
     if (std::filesystem::exists(path, error) && read_text_file(path) == content) return true;
@@ -45,17 +41,18 @@ bool appears(const Path& path, const std::string& content) {
 
 }  // namespace
 
-void check_outside_checkpoints(const Path& folder) {
+void check_outside_checkpoints(const Path& folder, std::string_view key) {
   std::error_code error;
-  for (Path above = std::filesystem::weakly_canonical(folder, error); !above.empty(); above = above.parent_path()) {
-    check_input(!std::filesystem::is_regular_file(above / kManifestName, error), folder.string(), ": ", above.string(),
-                " is a checkpoint itself; save in a folder outside of it");
+  for (Path above = std::filesystem::weakly_canonical(std::filesystem::absolute(folder), error); !above.empty();
+       above = above.parent_path()) {
+    check_input(!std::filesystem::is_regular_file(above / kManifestName, error), key, key.empty() ? "" : ": ",
+                folder.string(), ": ", above.string(), " is a checkpoint itself; save in a folder outside of it");
     if (above == above.parent_path()) return;
   }
 }
 
-void check_file_outside_checkpoints(const Path& file) {
-  check_outside_checkpoints(std::filesystem::absolute(file).parent_path());
+void check_file_outside_checkpoints(const Path& file, std::string_view key) {
+  check_outside_checkpoints(std::filesystem::absolute(file).parent_path(), key);
 }
 
 void check_writable(const Path& folder) {
@@ -69,7 +66,7 @@ void check_writable(const Path& folder) {
   MCPP_CHECK_SYSTEM(::unlink(path.c_str()) == 0, "cannot remove ", path.string());
 }
 
-void check_shared_folder(const Path& folder, Communicator& world) {
+void check_shared_folder(const Path& folder, Communicator& world, std::chrono::milliseconds patience) {
   if (world.size() == 1) return;
   std::optional<ProbeFile> probe;
   const std::string owner = from_first(world, process_tag);
@@ -83,7 +80,7 @@ void check_shared_folder(const Path& folder, Communicator& world) {
   });
   run_together(world, [&] {
     if (world.rank() == 0) return std::string();
-    check_input(appears(path, token), "host ", host_name(), " does not see in ", folder.string(),
+    check_input(appears(path, token, patience), "host ", host_name(), " does not see in ", folder.string(),
                 " what rank 0 wrote there (", owner, "): all ranks must share checkpoint.save");
     ProbeFile(folder / str(".probe-", token, ".", world.rank()), std::string(kProbeBytes, '\0'));
     return std::string();

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "base/checksum.h"
 #include "base/json/json.h"
 
 namespace mcpp {
@@ -249,8 +250,8 @@ Manifest read_manifest(const Path& directory) {
   const Path path = directory / kManifestName;
   const std::string text = read_text_file(path);
   const std::string expected = read_text_file(directory / kManifestChecksumName);
-  check_input(checksum_hex(std::as_bytes(std::span(text))) + "\n" == expected, path.string(),
-              " is damaged: its checksum differs from ", kManifestChecksumName);
+  check_input(checksum_hex(text) + "\n" == expected, path.string(), " is damaged: its checksum differs from ",
+              kManifestChecksumName);
   Manifest manifest = parse_manifest(text, path.string());
   validate(manifest, path.string());
   return manifest;
@@ -258,7 +259,7 @@ Manifest read_manifest(const Path& directory) {
 
 void write_manifest(const Path& directory, const Manifest& manifest) {
   const std::string text = to_json(manifest);
-  write_file_atomic(directory / kManifestChecksumName, checksum_hex(std::as_bytes(std::span(text))) + "\n");
+  write_file_atomic(directory / kManifestChecksumName, checksum_hex(text) + "\n");
   write_file_atomic(directory / kManifestName, text);
 }
 

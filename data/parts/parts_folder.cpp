@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "base/checksum.h"
 #include "data/parts/joined_file.h"
 
 namespace mcpp {
@@ -16,7 +17,7 @@ constexpr int kVersion = 2;  ///< of what lies in the folder; before there was o
 
 std::string short_name(const WorkUnit& unit) {
   const std::string identity = unit.identity();
-  return checksum_hex(std::as_bytes(std::span(identity)));
+  return checksum_hex(identity);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/checksum.h"
 #include "base/links.h"
 #include "data/prepare/document_output.h"
 
@@ -54,7 +55,7 @@ std::vector<TextRange> ranges_of(std::string_view text, Cut cut, i64 unit_bytes)
 void chain(std::vector<WorkUnit>& units) {
   for (std::size_t i = 1; i < units.size(); ++i) {
     const std::string last = units[i - 1].identity();
-    units[i].before = checksum_hex(std::as_bytes(std::span(last)));
+    units[i].before = checksum_hex(last);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/checksum.h"
 #include "base/text/utf8.h"
 #include "data/tokenizer/tokenizer_file.h"
 
@@ -17,7 +18,7 @@ struct Tokenizer::Impl {
 Tokenizer::Tokenizer(const Path& file) : impl_(std::make_unique<Impl>()) {
   const std::string content = read_tokenizer_file(file);
   impl_->path = file;
-  impl_->checksum = checksum_hex(std::as_bytes(std::span(content)));
+  impl_->checksum = checksum_hex(content);
   impl_->coder = make_text_coder(content, file.string());
   check_input(
       eod() >= 0, "tokenizer model ", file.string(),

@@ -248,6 +248,22 @@ Path sound_tokenizer(const std::string& given, const CheckpointReader& reader, c
   return path;
 }
 
+/// Saves a model that was made for a new run, with the content of its tokenizer ("": it has none) beside it. The
+/// tokenizer comes first, so that no checkpoint lacks it, and goes where no checkpoint came to be.
+Path save_model(const Path& folder, const std::string& tokenizer, const RunState& state, ShardSource& source,
+                const Log& log) {
+  const Path beside = saved_tokenizer(folder);
+  if (!tokenizer.empty()) write_file_atomic(beside, tokenizer);
+  const auto world = make_self_communicator();
+  try {
+    return save_checkpoint(folder, state, source, *world, log);
+  } catch (...) {
+    std::error_code ignored;
+    if (!tokenizer.empty()) std::filesystem::remove(beside, ignored);
+    throw;
+  }
+}
+
 ExitCode upcycle(Arguments args, Log& log) {
   const Usage usage{
       .command = "megatron_cpp checkpoint upcycle",
@@ -269,12 +285,11 @@ ExitCode upcycle(Arguments args, Log& log) {
   const FolderLock lock(options.save, log);
   RunState state;
   state.tokenizer_checksum = reader.state().tokenizer_checksum;
-  if (!tokenizer.empty()) write_file_atomic(saved_tokenizer(options.save), read_tokenizer_file(tokenizer));
+  const std::string content = tokenizer.empty() ? "" : read_tokenizer_file(tokenizer);
   state.config = print_config(config);
   state.program_version = version_text();
-  const auto world = make_self_communicator();
   ShownSource shown(*weights, log, "upcycling");
-  log.info(str("wrote ", save_checkpoint(options.save, state, shown, *world, log).string()));
+  log.info(str("wrote ", save_model(options.save, content, state, shown, log).string()));
   return ExitCode::Done;
 }
 
@@ -298,17 +313,16 @@ ExitCode import_hf(Arguments args, Log& log) {
   const Path tokenizer = find_tokenizer_file(options.folder);
   const FolderLock lock(options.save, log);
   RunState state;
+  std::string content;
   if (!tokenizer.empty()) {
-    const std::string content = read_tokenizer_file(tokenizer);
+    content = read_tokenizer_file(tokenizer);
     make_text_coder(content, tokenizer.string());  // judged before it is kept
-    write_file_atomic(saved_tokenizer(options.save), content);
-    state.tokenizer_checksum = checksum_hex(std::as_bytes(std::span(content)));
+    state.tokenizer_checksum = checksum_hex(content);
   }
   state.config = print_config(config);
   state.program_version = version_text();
-  const auto world = make_self_communicator();
   ShownSource shown(*imported.weights, log, "importing");
-  log.info(str("wrote ", save_checkpoint(options.save, state, shown, *world, log).string()));
+  log.info(str("wrote ", save_model(options.save, content, state, shown, log).string()));
   return ExitCode::Done;
 }
 

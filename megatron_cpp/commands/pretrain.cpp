@@ -4,6 +4,7 @@
 #include "megatron_cpp/bench/step_time.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/resume/checkpointing.h"
 #include "megatron_cpp/setup/datasets/vocabulary.h"
 #include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/setup/layout_search.h"
@@ -45,6 +46,7 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
               ": is for --dry_run; a training runs on the ranks that mpirun -n or srun start");
   check_same_on_ranks("task", options.dry_run ? "dry run" : "training", world.ranks,
                       "give every rank the same arguments");
+  check_outputs(*config, world.ranks);
   const int world_size = options.world_size > 0 ? static_cast<int>(options.world_size) : world.ranks.size();
   resolve_vocabulary(*config, log);
   const PlannedRun planned = plan_run(*config, options.plan, world_size);

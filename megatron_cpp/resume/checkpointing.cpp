@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/checksum.h"
 #include "base/number_text.h"
 #include "checkpoint/folder/exchange.h"
 #include "checkpoint/folder/retention.h"
@@ -45,7 +46,7 @@ i64 extra_count(const RunState& run, const char* name) {
 }
 
 std::string checksum_of(const std::string& text) {
-  return checksum_hex(std::as_bytes(std::span(text)));
+  return checksum_hex(text);
 }
 
 /// The file's name alone is no proof that the run spells its text as before.
@@ -94,6 +95,18 @@ void TrainingProgress::roll_back_to(const TrainingProgress& saved) {
   consecutive_skips = 0;
   rollbacks += 1;
   spikes = saved.spikes;
+}
+
+void check_outputs(const Config& config, Communicator& world) {
+  run_together(world, [&] {
+    if (world.rank() != 0) return std::string();
+    const LoggingConfig& logging = config.logging;
+    if (!config.checkpoint.save.empty()) check_outside_checkpoints(config.checkpoint.save);
+    if (!logging.metrics.empty()) check_file_outside_checkpoints(logging.metrics, "logging.metrics");
+    if (!logging.tensorboard_dir.empty()) check_outside_checkpoints(logging.tensorboard_dir, "logging.tensorboard_dir");
+    if (!logging.profile_dir.empty()) check_outside_checkpoints(logging.profile_dir, "logging.profile_dir");
+    return std::string();
+  });
 }
 
 std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& session, const Log& log) {

@@ -30,6 +30,9 @@ struct TrainingProgress {
   void roll_back_to(const TrainingProgress& saved);
 };
 
+/// BadInput, on all ranks, when something that the run writes would lie in the folder of one checkpoint.
+void check_outputs(const Config& config, Communicator& world);
+
 /// Taken before the first step, so that a folder that cannot be written, or that another job uses, is found then. Held
 /// by rank 0 while the run lasts; nothing on other ranks, or when checkpoint.save is empty.
 std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& session, const Log& log);

@@ -1,7 +1,5 @@
 #include "megatron_cpp/setup/initialize.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -25,14 +23,6 @@
 namespace mcpp {
 namespace {
 
-/// Cores that this process may run on.
-int usable_cores() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  if (::sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
-  return std::max(1, CPU_COUNT(&cores));
-}
-
 /// " (lr = 1 on rank 0, lr = 2 there)" for the first line that differs.
 std::string first_difference(const std::string& here, const std::string& there) {
   std::istringstream a(here), b(there);
@@ -47,7 +37,7 @@ std::string first_difference(const std::string& here, const std::string& there) 
 void check_same_everywhere(const Config& config, Communicator& world) {
   if (world.size() == 1) return;
   const std::string program = read_text_file("/proc/self/exe");
-  check_same_on_ranks("program", version_text() + checksum_hex(std::as_bytes(std::span(program))), world,
+  check_same_on_ranks("program", version_text() + checksum_hex(program), world,
                       "install the same build on every machine");
   check_same_on_ranks("configuration", print_config(config), world, "give every rank the same file and arguments");
   check_same_on_ranks("instruction set", cpu_isa_name(), world, "set device.cpu_isa to the lowest of them");
@@ -67,7 +57,7 @@ std::unique_ptr<Device> make_device(const DeviceConfig& config, const World& wor
                                .deterministic = config.deterministic});
     }
   }
-  const int cores = world.cores_per_rank > 0 ? world.cores_per_rank : usable_cores();
+  const int cores = world.cores_per_rank > 0 ? world.cores_per_rank : usable_cpus();
   const CpuOptions options{.threads = config.num_threads > 0 ? static_cast<int>(config.num_threads) : cores,
                            .shared = world.ranks.size() > 1};
   return std::make_unique<CpuDevice>(options);
@@ -140,7 +130,7 @@ HangLimits hang_limits(const ParallelConfig& config) {
 
 void check_same_on_ranks(const char* what, const std::string& mine, Communicator& world, const char* remedy) {
   if (world.size() == 1) return;
-  const std::vector<std::string> sums = all_gather_text(checksum_hex(std::as_bytes(std::span(mine))), world);
+  const std::vector<std::string> sums = all_gather_text(checksum_hex(mine), world);
   if (std::ranges::count(sums, sums[0]) == world.size()) return;
   // Texts, which are long, only where they differ: thousands of ranks would fill the memory of each.
   const std::vector<std::string> all = all_gather_text(mine, world);

@@ -52,7 +52,8 @@ std::map<std::string, Demand> demands(double bytes, Communicator& ranks) {
 
 /// What a rank of a training on CPUs takes of the machine's memory: the host's is the same.
 double on_machine(const Config& config, const MemoryEstimate& rank) {
-  return rank.total() + (config.optimizer.offload == OffloadTier::Host ? rank.elsewhere : 0) +
+  return rank.total() + attention_scratch_bytes(config) +
+         (config.optimizer.offload == OffloadTier::Host ? rank.elsewhere : 0) +
          (config.optimizer.offload_params == OffloadTier::Host ? rank.params_elsewhere : 0) +
          (config.training.offload_activations == OffloadTier::Host ? rank.activations_elsewhere : 0);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/number_text.h"
+#include "base/program/cpu_list.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "model/config/expert_layers.h"
@@ -11,6 +12,7 @@
 #include "optimizer/update_rule.h"
 #include "parallel/pp/lower.h"
 #include "parallel/pp/simulate.h"
+#include "tensor/cpu/attention/attention_memory.h"
 #include "tensor/wide.h"
 
 namespace mcpp {
@@ -93,6 +95,8 @@ std::string memory(const Config& config, int world_size) {
   }
   if (largest->apart > 0) add_line(text, "less, as not at once", human_bytes(largest->apart));
   if (largest->save_copy > 0) add_line(text, "copy for saves", human_bytes(largest->save_copy));
+  if (const double scratch = attention_scratch_bytes(config); scratch > 0)
+    add_line(text, "beside these", human_bytes(scratch) + " in which attention computes");
   return text;
 }
 
@@ -222,6 +226,18 @@ std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int w
   for (share.pipeline_rank = 0; share.pipeline_rank < share.schedule.ranks; ++share.pipeline_rank)
     ranks.push_back(estimate_memory(config.model, setup, states, share));
   return ranks;
+}
+
+double attention_scratch_bytes(const Config& config) {
+  if (config.device.device != DeviceType::Cpu) return 0;
+  const i64 threads = config.device.num_threads > 0 ? config.device.num_threads : usable_cpus();
+  const ParallelConfig& p = config.parallel;
+  const i64 rings = parallel_sizes(config).context_parallel_size / parallel_sizes(config).context_parallel_heads;
+  const i64 all = config.model.seq_length, own = all / rings;
+  const kernel::AttentionRows rows{
+      .queries = own, .keys = p.cp_comm_type == CpCommType::AllGather ? all : own, .head_dim = config.model.head_dim()};
+  return static_cast<double>(
+      threads * kernel::attention_backward_bytes(rows, size_of(wide(dtype_of(config.training.precision)))));
 }
 
 std::vector<MemoryByModule> module_memory_by_stage(const Config& config, int world_size) {

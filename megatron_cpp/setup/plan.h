@@ -13,6 +13,10 @@ namespace mcpp {
 std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int world_size,
                                                      ExpertLoad load = ExpertLoad::Even);
 
+/// What attention on a CPU computes in, beside the estimate: of all threads, as many as the configuration says or else
+/// one for each CPU that this process may use. 0 for a training on GPUs.
+double attention_scratch_bytes(const Config& config);
+
 /// Of each position in the pipeline, what each of its modules takes; with experts as if equally busy.
 std::vector<MemoryByModule> module_memory_by_stage(const Config& config, int world_size);
 

@@ -58,7 +58,7 @@ Mlp::Mlp(const std::string& name, i64 layer, KeptRef<ModelContext> context, i64 
 Tensor Mlp::activate(const Tensor& up) const {
   const i64 width = up.dim(-1) / (is_gated(activation_) ? 2 : 1);
   Tensor y = Tensor::like(up, {up.dim(0), up.dim(1), width});
-  ops::activation(activation_, up, bias_of_up(), y);
+  ops::activation(activation_, up, linear_fc1_.bias(), y);
   return y;
 }
 
@@ -72,7 +72,7 @@ Tensor Mlp::forward(const Tensor& x, Pass& pass) {
   }
   pass.save(this, up);
   std::optional<Pass::DiscardScope> discard;
-  if (context_.recompute.mlp_act)
+  if (context_.recompute.mlp_act)  // not with gelu_epilogue, after which `up` has its bias
     discard.emplace(pass, activated, std::vector{up},
                     [this](std::span<const Tensor> kept) { return activate(kept[0]); });
   return linear_fc2_.forward(activated, pass);
@@ -84,7 +84,7 @@ Tensor Mlp::backward(const Tensor& dy, Pass& pass) {
   const Tensor d_activated = linear_fc2_.backward(dy, pass);
   Tensor up = pass.take(this);
   Tensor d_up = up;  // written over its own input, which is not needed any more
-  ops::activation_backward(activation_, d_activated, up, bias_of_up(), d_up);
+  ops::activation_backward(activation_, d_activated, up, linear_fc1_.bias(), d_up);
   return linear_fc1_.backward(d_up, pass);
 }
 

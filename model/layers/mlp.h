@@ -27,8 +27,6 @@ class Mlp final : public Branch {
   const Tensor* bias() const override { return linear_fc2_.bias(); }
 
  private:
-  /// The bias that is still to be added to what is saved.
-  const Tensor* bias_of_up() const { return context_.gelu_epilogue ? nullptr : linear_fc1_.bias(); }
   Tensor activate(const Tensor& up) const;
 
   const ModelContext& context_;

@@ -121,10 +121,7 @@ FileActivations::Slot& FileActivations::free_slot(i64 bytes) {
   if (memory.defined() && memory.bytes() >= bytes) return slot;
   slot.memory.pin = nullptr;
   memory = Tensor();  // first, so that its memory can be had again
-  if (copies_->are_immediate())
-    memory = aligned_tensor(bytes, kSlotType, *host_, MemoryClass::Activations);
-  else
-    slot.memory = pinned_tensor({bytes / size_of(kSlotType)}, kSlotType, *host_, MemoryClass::Activations, *copies_);
+  slot.memory = transfer_room(bytes, kSlotType, *host_, MemoryClass::Activations, copies_.get());
   return slot;
 }
 

@@ -48,7 +48,7 @@ class FileStates::AtRest final : public StoredNumbers {
     vector().region().read(first_ * size_of(dtype()), mcpp::bytes_of(to));
   }
   void write(const Tensor& from) override {
-    store_.settle();
+    store_.free_all_slots();
     MCPP_CHECK(vector().places[vector().current].use_count() == 1, "a snapshot keeps what is to be written");
     vector().region().write(first_ * size_of(dtype()), mcpp::bytes_of(from));
   }
@@ -141,10 +141,7 @@ void FileStates::make_room(Slot& slot, std::size_t segment) {
     if (memory.tensor.defined() && memory.tensor.dtype() == dtype && memory.tensor.bytes() >= bytes) continue;
     memory.pin = nullptr;
     memory = PinnedTensor();  // first, so that its memory can be had again
-    if (options_.copies && !options_.copies->are_immediate())
-      memory = pinned_tensor({bytes / size_of(dtype)}, dtype, *host_, options_.memory_class, *options_.copies);
-    else
-      memory.tensor = aligned_tensor(bytes, dtype, *host_, options_.memory_class);
+    memory = transfer_room(bytes, dtype, *host_, options_.memory_class, options_.copies);
   }
 }
 
@@ -206,7 +203,7 @@ std::vector<Tensor> FileStates::fetch(std::size_t segment) {
   if (!slot || slot->use == Slot::Use::Free) {
     slot = free_slot();
     if (!slot) {  // others were expected than are fetched
-      settle();
+      free_all_slots();
       slot = free_slot();
     }
     start_reading(*slot, segment);
@@ -253,7 +250,7 @@ void FileStates::finish_writes() {
   while (!writing_.empty()) wait(*writing_.front());
 }
 
-void FileStates::settle() {
+void FileStates::free_all_slots() {
   for (Slot& slot : slots_) {
     MCPP_CHECK(slot.use != Slot::Use::InUse, "segment ", slot.segment, " is in use");
     if (slot.use == Slot::Use::Free) continue;

@@ -81,7 +81,7 @@ class FileStates final : public StateStore {
   void wait(Slot& slot);
   void finish_writes();
   /// Waits for everything, and forgets what was read ahead.
-  void settle();
+  void free_all_slots();
   void start(FileTransfer::Kind kind, Slot& slot, std::size_t vector);
   /// The memory of a vector of the segment that is in the slot.
   std::span<std::byte> bytes_of(Slot& slot, std::size_t vector);

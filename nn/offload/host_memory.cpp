@@ -33,6 +33,11 @@ i64 aligned_tensor_bytes(i64 bytes) {
   return pooled_size(bytes + ScratchFile::kAlignment);
 }
 
+PinnedTensor transfer_room(i64 bytes, DType dtype, CpuDevice& host, MemoryClass c, SideCopies* copies) {
+  if (copies && !copies->are_immediate()) return pinned_tensor({bytes / size_of(dtype)}, dtype, host, c, *copies);
+  return {.tensor = aligned_tensor(bytes, dtype, host, c)};
+}
+
 void copy_over(const Tensor& from, Tensor& to) {
   if (&from.device() == &to.device()) return ops::copy(from, to);
   const bool is_to_host = to.device().type() == DeviceType::Cpu;

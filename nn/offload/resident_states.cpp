@@ -55,27 +55,49 @@ std::shared_ptr<const StoredNumbers> InMemory::snapshot() const {
   return std::make_shared<Copy>(values_);
 }
 
-/// In the memory of a device: that of the weights, or another.
+/// States of segments in memory, where they stay.
+class SegmentRooms {
+ public:
+  /// room_for(state): PinnedTensor, of zeros.
+  template <class F>
+  void add(const std::vector<StateVector>& states, F&& room_for) {
+    std::vector<PinnedTensor>& segment = segments_.emplace_back();
+    for (const StateVector& state : states) segment.push_back(room_for(state));
+  }
+  std::vector<Tensor> of(std::size_t segment) const {
+    std::vector<Tensor> vectors;
+    for (const PinnedTensor& vector : segments_[segment]) vectors.push_back(vector.tensor);
+    return vectors;
+  }
+  std::shared_ptr<StoredNumbers> at_rest(std::size_t segment, std::size_t vector, i64 first, i64 count) const {
+    return in_memory(segments_[segment][vector].tensor.flat(first, count));
+  }
+
+ private:
+  std::vector<std::vector<PinnedTensor>> segments_;
+};
+
+/// On the device of the weights.
 class ResidentStates final : public StateStore {
  public:
   ResidentStates(Device& device, MemoryClass c) : device_(device), class_(c) {}
 
   void add(const std::vector<StateVector>& states) override {
-    std::vector<Tensor>& segment = segments_.emplace_back();
-    for (const StateVector& state : states)
-      segment.push_back(Tensor::zeros({state.count}, state.dtype, device_, class_));
+    rooms_.add(states, [&](const StateVector& state) -> PinnedTensor {
+      return {.tensor = Tensor::zeros({state.count}, state.dtype, device_, class_)};
+    });
   }
-  std::vector<Tensor> fetch(std::size_t segment) override { return segments_[segment]; }
+  std::vector<Tensor> fetch(std::size_t segment) override { return rooms_.of(segment); }
   void drop(std::size_t) override {}
   bool is_resident() const override { return true; }
   std::shared_ptr<StoredNumbers> at_rest(std::size_t segment, std::size_t vector, i64 first, i64 count) override {
-    return in_memory(segments_[segment][vector].flat(first, count));
+    return rooms_.at_rest(segment, vector, first, count);
   }
 
  private:
   Device& device_;
   MemoryClass class_;
-  std::vector<std::vector<Tensor>> segments_;
+  SegmentRooms rooms_;
 };
 
 class HostStates final : public StateStore {
@@ -85,25 +107,21 @@ class HostStates final : public StateStore {
 
   i64 longest_segment() const override { return longest_segment_; }
   void add(const std::vector<StateVector>& states) override {
-    std::vector<PinnedTensor>& segment = segments_.emplace_back();
-    for (const StateVector& state : states) {
-      PinnedTensor& vector = segment.emplace_back();
+    rooms_.add(states, [&](const StateVector& state) {
+      PinnedTensor room;
       if (copies_)
-        vector = pinned_tensor({state.count}, state.dtype, host_, class_, *copies_);
+        room = pinned_tensor({state.count}, state.dtype, host_, class_, *copies_);
       else
-        vector.tensor = Tensor::empty({state.count}, state.dtype, host_, class_);
-      ops::fill_zero(vector.tensor);
-    }
+        room.tensor = Tensor::empty({state.count}, state.dtype, host_, class_);
+      ops::fill_zero(room.tensor);
+      return room;
+    });
   }
-  std::vector<Tensor> fetch(std::size_t segment) override {
-    std::vector<Tensor> vectors;
-    for (const PinnedTensor& vector : segments_[segment]) vectors.push_back(vector.tensor);
-    return vectors;
-  }
+  std::vector<Tensor> fetch(std::size_t segment) override { return rooms_.of(segment); }
   void drop(std::size_t) override {}
   bool is_resident() const override { return false; }
   std::shared_ptr<StoredNumbers> at_rest(std::size_t segment, std::size_t vector, i64 first, i64 count) override {
-    return in_memory(segments_[segment][vector].tensor.flat(first, count));
+    return rooms_.at_rest(segment, vector, first, count);
   }
   BytesAway bytes_away() const override { return {.in_host = host_.memory().total.bytes}; }
   std::string describe() const override {
@@ -115,7 +133,7 @@ class HostStates final : public StateStore {
   MemoryClass class_;
   i64 longest_segment_;
   SideCopies* copies_;  // used by add() alone
-  std::vector<std::vector<PinnedTensor>> segments_;
+  SegmentRooms rooms_;  // last: they are in the host's memory
 };
 
 }  // namespace

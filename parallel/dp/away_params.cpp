@@ -11,7 +11,7 @@ void AwayParams::expect(const std::vector<std::size_t>& buckets) {
 
 void AwayParams::start(std::size_t bucket) {
   if (coming_ && coming_->bucket == bucket) return;
-  settle();
+  finish_fetch();
   const Tensor there = store_->fetch(bucket).front();
   const Tensor part = Tensor::empty(there.shape(), there.dtype(), device_, MemoryClass::Params);
   coming_ = Coming{bucket, part, copies_->to_device(there, part)};
@@ -20,7 +20,7 @@ void AwayParams::start(std::size_t bucket) {
 Tensor AwayParams::take(std::size_t bucket) {
   start(bucket);
   Tensor part = coming_->part;
-  settle();
+  finish_fetch();
   return part;
 }
 
@@ -30,7 +30,7 @@ void AwayParams::take_into(std::size_t bucket, Tensor& part) {
 }
 
 /// The host is then one unit ahead of the device, and neither waits for the other.
-void AwayParams::settle() {
+void AwayParams::finish_fetch() {
   if (!coming_) return;
   coming_->copy.wait();
   store_->drop_unchanged(coming_->bucket);

@@ -28,7 +28,7 @@ class AwayParams {
   /// The same in `part`.
   void take_into(std::size_t bucket, Tensor& part);
   /// Nothing is on its way afterwards: the store is free to be used otherwise.
-  void settle();
+  void finish_fetch();
 
  private:
   /// In use in the store until it has arrived.

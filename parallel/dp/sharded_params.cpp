@@ -84,14 +84,14 @@ void ShardedParams::start_prefetch(std::size_t bucket) {
 }
 
 void ShardedParams::forget_prefetched() {
-  settle();
+  finish_gathers();
   if (prefetched_) gathered_[*prefetched_].reset();
   prefetched_.reset();
 }
 
-void ShardedParams::settle() {
+void ShardedParams::finish_gathers() {
   if (prefetched_) gathered_[*prefetched_]->work.wait();
-  if (away_) away_->settle();
+  if (away_) away_->finish_fetch();
 }
 
 }  // namespace mcpp

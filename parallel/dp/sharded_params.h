@@ -20,7 +20,7 @@ class ShardedParams final : public ParamStore {
   void fetch(std::size_t bucket, Use use, bool is_nested) override;
   void drop(std::size_t bucket) override;
   void publish() override;
-  void settle() override;
+  void finish_gathers() override;
   Tensor shard(std::size_t bucket) const override { return away_ ? Tensor() : context_.shard_of(shards_, bucket); }
   StateStore* away() const override { return away_ ? &away_->store() : nullptr; }
 

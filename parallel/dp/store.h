@@ -51,7 +51,7 @@ class ParamStore {
   virtual void drop(std::size_t bucket) = 0;
   virtual void publish() = 0;
   /// Waits until no communication reads this rank's shards any more: they may be changed.
-  virtual void settle() = 0;
+  virtual void finish_gathers() = 0;
   /// What this rank updates of the bucket. The storage never moves. Undefined where it is away.
   virtual Tensor shard(std::size_t bucket) const = 0;
   /// Where that is otherwise: segment `bucket`, of one vector. Null where it is in memory.

@@ -20,7 +20,7 @@ void WholeParams::fetch(std::size_t bucket, Use, bool) {
 }
 
 void WholeParams::publish() {
-  settle();
+  finish_gathers();
   if (context_.parts == 1 && !wire_.is_packed()) return;
   // The first bucket first: the next forward pass waits for it before the others.
   for (std::size_t b = 0; b < gathers_.size(); ++b) {
@@ -28,10 +28,10 @@ void WholeParams::publish() {
     gather.message = wire_.is_packed() ? wire_.message(whole(b).numel(), context_.device) : whole(b);
     gather.work = context_.groups.shard.all_gather(wire_.written(shard(b)), gather.message);
   }
-  if (!overlap_) settle();
+  if (!overlap_) finish_gathers();
 }
 
-void WholeParams::settle() {
+void WholeParams::finish_gathers() {
   for (std::size_t b = 0; b < gathers_.size(); ++b) finish(b);
 }
 

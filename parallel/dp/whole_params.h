@@ -12,7 +12,7 @@ class WholeParams final : public ParamStore {
   void fetch(std::size_t bucket, Use use, bool is_nested) override;
   void drop(std::size_t) override {}
   void publish() override;
-  void settle() override;
+  void finish_gathers() override;
   Tensor shard(std::size_t bucket) const override;
 
  private:

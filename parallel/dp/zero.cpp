@@ -111,7 +111,7 @@ void ZeroBuffer::release(int unit, Use use, bool last) {
 
 void ZeroBuffer::finish() {
   grads_->finish();
-  params_->settle();  // the update that follows writes what a gather could still be reading
+  params_->finish_gathers();  // the update that follows writes what a gather could still be reading
 }
 
 void ZeroBuffer::publish() {
@@ -120,7 +120,7 @@ void ZeroBuffer::publish() {
 }
 
 std::vector<ShardSegment> ZeroBuffer::shard() const {
-  params_->settle();
+  params_->finish_gathers();
   std::vector<ShardSegment> segments;
   for (std::size_t b = 0; b < plan().buckets.size(); ++b) {
     const Bucket& bucket = plan().buckets[b];

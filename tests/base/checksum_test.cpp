@@ -21,7 +21,10 @@ TEST(ChecksumInPieces, IsThatOfTheWhole) {
     }
     EXPECT_EQ(checksum.hex(), checksum_hex(all)) << piece;
   }
-  EXPECT_EQ(Checksum().hex(), checksum_hex({}));
+  EXPECT_EQ(Checksum().hex(), checksum_hex(""));
+  EXPECT_EQ(Checksum().hex(), checksum_hex(std::span<const std::byte>()));
+  const std::string text = "a text";
+  EXPECT_EQ(checksum_hex(text), checksum_hex(std::as_bytes(std::span(text))));
 }
 
 }  // namespace

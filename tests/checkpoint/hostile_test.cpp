@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/checksum.h"
 #include "tests/checkpoint/fixture.h"
 
 namespace mcpp {
@@ -27,14 +28,14 @@ class Hostile : public CheckpointTest {
   /// The manifest with its checksum, as somebody who knows the format would write it.
   void write_manifest_text(const std::string& text) const {
     overwrite(newest_ / kManifestName, text);
-    overwrite(newest_ / kManifestChecksumName, checksum_hex(std::as_bytes(std::span(text))) + "\n");
+    overwrite(newest_ / kManifestChecksumName, checksum_hex(text) + "\n");
   }
   /// A file of the checkpoint replaced, with its checksums everywhere made to fit.
   void replace_shard(const std::string& content) const {
     overwrite(shard_, content);
     Json json = manifest_;
     json["files"][0]["bytes"] = content.size();
-    json["files"][0]["xxh3"] = checksum_hex(std::as_bytes(std::span(content)));
+    json["files"][0]["xxh3"] = checksum_hex(content);
     write_manifest_text(json.dump());
   }
   /// Reads everything as a load does: an error, or exactly what was saved.

@@ -2,10 +2,15 @@
 
 #include <unistd.h>
 
+#include <thread>
+
 #include "tests/checkpoint/fixture.h"
 
 namespace mcpp {
 namespace {
+
+/// Here files are seen at once, or never.
+constexpr std::chrono::milliseconds kPatience{200};
 
 class SharedFolder : public CheckpointTest {
  protected:
@@ -15,7 +20,7 @@ class SharedFolder : public CheckpointTest {
     for (const std::string& name : names) mcpp::create_directories(folder_ / name);
     run_local_ranks(static_cast<int>(names.size()), [&](Communicator& world, int rank) {
       const auto at = static_cast<std::size_t>(rank);
-      errors[at] = test::input_error([&] { check_shared_folder(folder_ / names[at], world); });
+      errors[at] = test::input_error([&] { check_shared_folder(folder_ / names[at], world, kPatience); });
     });
     for (const std::string& error : errors) EXPECT_EQ(error, errors[0]);
     for (const std::string& name : names) EXPECT_TRUE(std::filesystem::is_empty(folder_ / name)) << name;
@@ -35,11 +40,29 @@ TEST_F(SharedFolder, ARankThatSeesAnotherIsNamed) {
   EXPECT_CONTAINS(error, "all ranks must share checkpoint.save");
 }
 
+TEST_F(SharedFolder, AFileThatIsSeenLaterIsWaitedFor) {
+  run_local_ranks(2, [&](Communicator& world, int rank) {
+    std::jthread server;
+    const Path late = folder_ / "late";
+    if (rank == 1) {
+      server = std::jthread([&] {
+        std::this_thread::sleep_for(kPatience);
+        std::filesystem::create_directory_symlink(folder_ / "there", late);
+      });
+    } else {
+      mcpp::create_directories(folder_ / "there");
+    }
+    EXPECT_EQ(test::input_error(
+                  [&] { check_shared_folder(rank == 0 ? folder_ / "there" : late, world, std::chrono::minutes(1)); }),
+              "");
+  });
+}
+
 TEST_F(SharedFolder, ARankThatHasNoneIsNamed) {
   std::string error;
   run_local_ranks(2, [&](Communicator& world, int rank) {
     const std::string mine =
-        test::input_error([&] { check_shared_folder(rank == 0 ? folder_ : folder_ / "none", world); });
+        test::input_error([&] { check_shared_folder(rank == 0 ? folder_ : folder_ / "none", world, kPatience); });
     if (rank == 0) error = mine;
   });
   EXPECT_CONTAINS(error, "rank 1: host ");

@@ -1,5 +1,6 @@
 // Files of checkpoints, ours and Hugging Face's.
 #include "base/check.h"
+#include "base/checksum.h"
 #include "checkpoint/format/manifest.h"
 #include "checkpoint/format/safetensors.h"
 #include "checkpoint/load/reader.h"
@@ -11,7 +12,7 @@ namespace {
 /// The checkpoint that tests/fuzz/corpus/checkpoint_file was made of: a file with "a", [2, 3] fp32 in two pieces, and
 /// "b", [5] bf16.
 Manifest manifest_of(std::string_view file) {
-  const std::string checksum = checksum_hex(std::as_bytes(std::span(file)));
+  const std::string checksum = checksum_hex(file);
   Manifest manifest;
   manifest.files.push_back({"ranks.h5", static_cast<i64>(file.size()), checksum});
   const Box a{{2, 3}, {0, 0}, {2, 3}}, b{{5}, {0}, {5}};
@@ -46,7 +47,7 @@ void checkpoint_file(std::string_view input) {
   const Path folder = scratch_file("ranks.h5", input).parent_path();
   const std::string text = to_json(manifest_of(input));
   scratch_file(std::string(kManifestName), text);
-  scratch_file(std::string(kManifestChecksumName), checksum_hex(std::as_bytes(std::span(text))) + "\n");
+  scratch_file(std::string(kManifestChecksumName), checksum_hex(text) + "\n");
   CheckpointReader reader(folder);
   CpuDevice memory;
   for (const TensorEntry& tensor : reader.manifest().tensors) {

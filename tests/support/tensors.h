@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -20,10 +22,23 @@ inline double rounded(double x, DType t) {
   return on_float(t, [&]<class T>() { return to_double(from_double<T>(x)); });
 }
 
+/// The first standard normal numbers of a seed. Tests take the same ones over and over, and drawing them takes longer
+/// than what is tested: so they are drawn once.
+inline Numbers first_normals(std::size_t count, u64 seed) {
+  static std::mutex mutex;
+  static std::map<u64, Numbers> drawn;
+  const std::lock_guard lock(mutex);
+  Numbers& all = drawn[seed];
+  for (std::size_t i = all.size(); i < count; ++i) all.push_back(philox_normal(seed, i));
+  return {all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count)};
+}
+
 /// Standard normal numbers times `scale`, rounded to `t`.
 inline Numbers normals(i64 count, u64 seed, DType t = DType::F64, double scale = 1) {
-  Numbers x(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] = rounded(scale * philox_normal(seed, i), t);
+  Numbers x = first_normals(static_cast<std::size_t>(count), seed);
+  on_float(t, [&]<class T>() {
+    for (double& v : x) v = to_double(from_double<T>(scale * v));
+  });
   return x;
 }
 

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "tensor/cpu/gemm/gemm.h"
@@ -24,16 +26,29 @@ const std::vector<Case> kCases{
     {257, 129, 96}, {31, 1000, 33}, {1, 515, 129}, {3, 70, 200}, {1, 64, 1024},  {5, 1, 300},    {2, 3, 2500},
     {600, 400, 1},  {4, 6, 0},      {0, 4, 3},     {4, 0, 3},    {520, 390, 40}, {64, 96, 2080}, {1, 97, 64}};
 
+/// The first numbers of a seed in [-2, 2), at least so many, as they lie in memory. They are drawn once.
+const std::vector<std::byte>& uniform(i64 count, DType type, unsigned seed) {
+  static std::map<std::pair<DType, unsigned>, std::vector<std::byte>> drawn;
+  std::vector<std::byte>& bytes = drawn[{type, seed}];
+  if (static_cast<i64>(bytes.size()) >= count * size_of(type)) return bytes;
+  std::minstd_rand random(seed);
+  std::uniform_real_distribution<float> next(-2, 2);
+  on_float(type, [&]<class T>() {
+    std::vector<T> values(static_cast<std::size_t>(count));
+    for (T& v : values) v = from_double<T>(next(random));
+    const auto of_values = std::as_bytes(std::span(values));
+    bytes.assign(of_values.begin(), of_values.end());
+  });
+  return bytes;
+}
+
 /// A matrix inside a larger buffer whose other numbers must not matter: a row of NaN on both sides.
 struct Matrix {
   Matrix(i64 rows, i64 columns, DType type, Device& device, unsigned seed) {
     whole = garbage({rows + 2, columns}, type, device, 0);
     inner = whole.slice(1, rows + 1);
-    std::minstd_rand random(seed);
-    std::uniform_real_distribution<float> uniform(-2, 2);
-    Numbers x(static_cast<std::size_t>(rows * columns));
-    for (double& v : x) v = uniform(random);
-    set_numbers(inner, x);
+    const std::vector<std::byte>& bytes = uniform(rows * columns, type, seed);
+    write_bytes(bytes.data(), inner);
   }
   /// Whether the rows of NaN are untouched.
   bool is_alone() const {
@@ -49,21 +64,28 @@ struct Truth {
   Numbers value, magnitude;
 };
 
+/// Of a matrix with so many rows.
+Numbers transposed(const Numbers& x, i64 rows) {
+  Numbers result;
+  const std::size_t columns = rows == 0 ? 0 : x.size() / static_cast<std::size_t>(rows);
+  for (std::size_t j = 0; j < columns; ++j) {
+    for (std::size_t i = j; i < x.size(); i += columns) result.push_back(x[i]);
+  }
+  return result;
+}
+
 Truth truth(const Tensor& a, const Tensor& b, const Tensor& c, const ops::MatmulOptions& o) {
   const i64 m = c.dim(0), n = c.dim(1), k = a.dim(o.transpose_a ? 0 : 1);
-  const Numbers x = numbers(a), y = numbers(b), z = numbers(c);
-  Truth t;
+  const Numbers x = o.transpose_a ? transposed(numbers(a), k) : numbers(a);
+  const Numbers y = o.transpose_b ? transposed(numbers(b), n) : numbers(b);
+  Truth t{o.beta == 0 ? Numbers(static_cast<std::size_t>(m * n)) : numbers(c), {}};
+  for (const double v : t.value) t.magnitude.push_back(std::abs(v));
   for (i64 i = 0; i < m; ++i) {
-    for (i64 j = 0; j < n; ++j) {
-      double sum = o.beta == 0 ? 0 : z[static_cast<std::size_t>(i * n + j)], magnitude = std::abs(sum);
-      for (i64 l = 0; l < k; ++l) {
-        const double product = x[static_cast<std::size_t>(o.transpose_a ? l * m + i : i * k + l)] *
-                               y[static_cast<std::size_t>(o.transpose_b ? j * k + l : l * n + j)];
-        sum += product;
-        magnitude += std::abs(product);
-      }
-      t.value.push_back(sum);
-      t.magnitude.push_back(magnitude);
+    double *sums = t.value.data() + i * n, *magnitudes = t.magnitude.data() + i * n;
+    for (i64 l = 0; l < k; ++l) {
+      const double factor = x[static_cast<std::size_t>(i * k + l)], *row = y.data() + l * n;
+      for (i64 j = 0; j < n; ++j) sums[j] += factor * row[j];
+      for (i64 j = 0; j < n; ++j) magnitudes[j] += std::abs(factor * row[j]);
     }
   }
   return t;

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/checksum.h"
 #include "base/program/progress.h"
 #include "base/strings.h"
 
@@ -167,7 +168,7 @@ void check_index_fits(const std::string& what, i64 numbers, i64 copies, i64 memo
 }
 
 Path index_cache_path(const Path& folder, std::string_view kind, std::string_view description) {
-  return folder / str(kind, "-", checksum_hex(std::as_bytes(std::span(description))), ".index");
+  return folder / str(kind, "-", checksum_hex(description), ".index");
 }
 
 IndexArrays cached_index(const Path& folder, std::string_view kind, const std::string& description,

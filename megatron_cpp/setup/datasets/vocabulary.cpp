@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/checksum.h"
 #include "base/number_text.h"
 #include "data/read/dataset_info.h"
 #include "data/tokenizer/tokenizer_file.h"
@@ -95,7 +96,7 @@ void resolve_vocabulary(Config& config, const Log& log) {
 TokenizerSource tokenizer_source(const DataConfig& data) {
   if (const std::string& path = data.tokenizer_model; !path.empty()) {
     const std::string content = read_tokenizer_file(path);
-    return {.file = path, .checksum = checksum_hex(std::as_bytes(std::span(content)))};
+    return {.file = path, .checksum = checksum_hex(content)};
   }
   for (const std::string& prefix : prefixes(data)) {
     if (const auto info = read_dataset_info(prefix); info && !info->tokenizer_checksum.empty())

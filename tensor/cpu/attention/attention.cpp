@@ -48,7 +48,8 @@ void attention_forward(AttentionProblem<T> p, CpuDevice& device) {
 
 template <class T>
 void attention_backward(const AttentionProblem<T>& p, CpuDevice& device) {
-  run_items(device, p.batch * p.kv_heads, attention_backward_bytes(p), [&](i64 item, std::byte* memory) {
+  const i64 bytes = attention_backward_bytes(p.rows(), sizeof(Wide<T>));
+  run_items(device, p.batch * p.kv_heads, bytes, [&](i64 item, std::byte* memory) {
     attention_backward_item(p, item, memory);
     for (const auto& x : {p.dk, p.dv}) zero_rows(x, item / p.kv_heads, item % p.kv_heads, p.keys, p.all_keys);
   });

@@ -231,16 +231,5 @@ void attention_backward_item(const AttentionProblem<Float16>& p, i64 item, std::
   HWY_DYNAMIC_DISPATCH(backward_f16)(p, item, memory);
 }
 
-template <class T>
-i64 attention_backward_bytes(const AttentionProblem<T>& p) {
-  const i64 blocks = 5 * p.key_blocks() + 5 * p.query_blocks() + 2, tiles = 4;
-  const i64 vectors = 2 * p.query_blocks() * kTile;
-  return (blocks * block_elements(p) + tiles * kTile * kTile + vectors) * static_cast<i64>(sizeof(Wide<T>));
-}
-template i64 attention_backward_bytes(const AttentionProblem<float>&);
-template i64 attention_backward_bytes(const AttentionProblem<double>&);
-template i64 attention_backward_bytes(const AttentionProblem<BFloat16>&);
-template i64 attention_backward_bytes(const AttentionProblem<Float16>&);
-
 }  // namespace mcpp::kernel
 #endif

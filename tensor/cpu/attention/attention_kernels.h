@@ -20,13 +20,12 @@ void attention_forward_item(const AttentionProblem<Float16>& p, i64 item, std::b
 template <class T>
 i64 attention_forward_bytes(const AttentionProblem<T>& p);
 
-/// Key head item % kv_heads in batch column item / kv_heads, with all query heads that share it.
+/// Key head item % kv_heads in batch column item / kv_heads, with all query heads that share it. `memory`: as
+/// attention_backward_bytes() of attention_memory.h.
 void attention_backward_item(const AttentionProblem<float>& p, i64 item, std::byte* memory);
 void attention_backward_item(const AttentionProblem<double>& p, i64 item, std::byte* memory);
 void attention_backward_item(const AttentionProblem<BFloat16>& p, i64 item, std::byte* memory);
 void attention_backward_item(const AttentionProblem<Float16>& p, i64 item, std::byte* memory);
-template <class T>
-i64 attention_backward_bytes(const AttentionProblem<T>& p);
 
 /// Without tiles, for a few queries: query head item % heads in batch column item / heads. No dropout.
 void attention_decode_item(const AttentionProblem<float>& p, i64 item, std::byte* memory);

@@ -7,17 +7,13 @@
 #include <algorithm>
 #include <array>
 
+#include "tensor/cpu/attention/attention_memory.h"
 #include "tensor/cpu/simd/bf16_path.h"
 #include "tensor/ops/attention_arguments.h"
 
 namespace mcpp::kernel {
 
-inline constexpr i64 kTile = 64;  ///< queries and keys of a tile
 inline constexpr i64 kHalf = 32;  ///< tiles on the causal diagonal are skipped in squares of this size
-
-constexpr i64 round_up(i64 n, i64 multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
 
 template <class T>
 struct AttentionProblem : AttentionArguments<T, Wide<T>> {
@@ -39,8 +35,9 @@ struct AttentionProblem : AttentionArguments<T, Wide<T>> {
 
   /// What makes scores of the numbers in a tile: products of queries and keys, or what cap_tile() made of these.
   double score_factor() const { return soft_cap > 0 ? soft_cap : scale; }
-  i64 query_blocks() const { return (queries + kTile - 1) / kTile; }
-  i64 key_blocks() const { return (keys + kTile - 1) / kTile; }
+  AttentionRows rows() const { return {.queries = queries, .keys = keys, .head_dim = head_dim}; }
+  i64 query_blocks() const { return rows().query_blocks(); }
+  i64 key_blocks() const { return rows().key_blocks(); }
   i64 padded_dim() const { return round_up(head_dim, 32); }
   /// Before this block of 64 no query sees a key.
   i64 first_key_block(i64 b) const { return queries > 0 ? Arguments::first_key(b, 0) / kTile : 0; }
@@ -123,7 +120,7 @@ class Scratch {
 /// forms. Each form has room for 64 * padded_dim numbers of the wide type.
 template <class T>
 i64 block_elements(const AttentionProblem<T>& p) {
-  return kTile * p.padded_dim();
+  return p.rows().block();
 }
 
 }  // namespace mcpp::kernel

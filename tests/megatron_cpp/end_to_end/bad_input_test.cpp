@@ -192,6 +192,9 @@ TEST_F(BadInput, InNames) {
               "--tokenizer_model=" + (root() / "tokenizer.model").string()},
         Words{"data", "merge", dataset(), dataset(), "--output_prefix=" + inside}})
     expect_refused(words, {"is a checkpoint itself"});
+  for (const std::string key : {"logging.metrics", "logging.tensorboard_dir", "logging.profile_dir"})
+    expect_refused(pretrain("new", {"--" + key + "=" + inside}),
+                   {key + ": " + at("run/iter_0000004"), "is a checkpoint itself"});
   EXPECT_CONTAINS(good({"checkpoint", "verify", at("run")}), "sound");
 }
 
@@ -219,6 +222,8 @@ TEST_F(BadInput, WeightsThatAreNoNumbers) {
   expect_refused({"checkpoint", "import-hf", at("hf"), "--save=" + at("imported")},
                  {at("hf") + ": transformer.", "NaN or infinite"});
   EXPECT_NE(run({"checkpoint", "ls", at("imported")}).code, 0) << "nothing is left of it";
+  EXPECT_TRUE(std::filesystem::exists(at("hf") + "/tokenizer.model"));
+  EXPECT_FALSE(std::filesystem::exists(at("imported") + "/tokenizer.model"));
 }
 
 /// A model that is made for a new run would become what the run of the folder goes on from.

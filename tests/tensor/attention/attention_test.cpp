@@ -160,6 +160,26 @@ TEST(AttentionOfBf16, AlsoWorksWithoutTheMatrixUnit) {
   }
 }
 
+TEST(AttentionMemory, IsThatOfTheFormulaForEachThread) {
+  for (const int threads : {1, 3}) {
+    for (const DType dtype : {DType::F32, DType::BF16, DType::F64}) {
+      CpuDevice device({.threads = threads});
+      AttentionCall call({{130, 200, 1, 4, 2, 40}, after(70)}, dtype, device);
+      call.run();
+      const i64 element = dtype == DType::F64 ? 8 : 4;
+      // In blocks of 64 rows, of heads padded to 64: 5 of each of the 3 of queries and the 4 of keys, and 2.
+      const i64 thread = (5 * (3 + 4) + 2) * 64 * 64 + 4 * 64 * 64 + 2 * 3 * 64;
+      EXPECT_EQ(kernel::attention_backward_bytes({.queries = 130, .keys = 200, .head_dim = 40}, element),
+                thread * element);
+      const auto peak =
+          static_cast<double>(device.memory().by_class[static_cast<std::size_t>(MemoryClass::Workspace)].peak);
+      const auto planned = static_cast<double>(threads * thread * element);
+      EXPECT_GE(peak, planned) << threads << " threads, " << name_of(dtype);
+      EXPECT_LE(peak, 1.08 * planned) << "rounded up for each thread, and by the pool";
+    }
+  }
+}
+
 TEST(AttentionGradient, IsTheDerivativeOfTheOutput) {
   CpuDevice device;
   for (const AttentionCase& c :
