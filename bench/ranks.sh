@@ -42,6 +42,7 @@ for ((round = 0; round < rounds; ++round)); do
     run_on_two $model tp2 --parallel.tensor_model_parallel_size=2
     run_on_two $model tp2_sp --parallel.tensor_model_parallel_size=2 --parallel.sequence_parallel=true
     run_on_two $model cp2 --parallel.context_parallel_size=2
+    run_on_two $model cp2_a2a --parallel.context_parallel_size=2 --parallel.cp_comm_type=a2a
     run_on_two $model pp2 --parallel.pipeline_model_parallel_size=2 --parallel.pipeline_schedule=zb-v \
       --parallel.num_virtual_stages_per_pipeline_rank=2 --parallel.pipeline_model_parallel_layout="${stages[$model]}"
   done

@@ -1,6 +1,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/copy_heads.cpp"
 #include <numeric>
+#include <vector>
 
 #include "hwy/foreach_target.h"
 #include "tensor/cpu/simd/parallel.h"
@@ -10,26 +11,37 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-/// Where head `head` of a row is.
-i64 offset_of(const Heads& x, i64 s, i64 b, i64 head) {
-  return x.offset + s * x.seq_stride + b * x.batch_stride + head / x.group_size * x.group_stride +
-         head % x.group_size * x.head_dim;
+/// Where a row is, and in it every `run`-th head.
+i64 offset_of(const Heads& x, i64 row, i64 batch) {
+  return x.offset + row / batch * x.seq_stride + row % batch * x.batch_stride;
+}
+std::vector<i64> offsets_in_row(const Heads& x, i64 run) {
+  std::vector<i64> offsets;
+  for (i64 head = 0; head < x.heads; head += run)
+    offsets.push_back(head / x.group_size * x.group_stride + head % x.group_size * x.head_dim);
+  return offsets;
 }
 
 template <class From, class To>
 void copy_rows(const Heads& from, Heads& to) {
   using Wider = std::conditional_t<std::is_same_v<From, double>, From, To>;
+  constexpr i64 kRowsAhead = 4, kLine = 64;  // what lies in pieces processors do not ask for by themselves
   const LaneTag<Wider> d;
   const From* source = from.base.data<From>();
   To* target = to.base.data<To>();
   const i64 run = std::gcd(from.group_size, to.group_size);  // heads that lie side by side in both
+  const i64 length = run * to.head_dim;
+  const std::vector<i64> from_at = offsets_in_row(from, run), to_at = offsets_in_row(to, run);
   parallel_for(cpu(to.base), to.seq * to.batch, rows_per_piece(to.heads * to.head_dim), [&](i64 begin, i64 end) {
     for (i64 row = begin; row < end; ++row) {
-      const i64 s = row / to.batch, b = row % to.batch;
-      for (i64 head = 0; head < to.heads; head += run) {
-        const From* at = source + offset_of(from, s, b, head);
-        To* place = target + offset_of(to, s, b, head);
-        sweep(d, 0, run * to.head_dim, [=](i64 i, auto lanes) { store(load(d, at + i, lanes), d, place + i, lanes); });
+      const i64 soon = std::min(row + kRowsAhead, end - 1);
+      const From *at = source + offset_of(from, row, to.batch), *later = source + offset_of(from, soon, to.batch);
+      To* place = target + offset_of(to, row, to.batch);
+      for (std::size_t h = 0; h < from_at.size(); ++h) {
+        for (i64 i = 0; i < length; i += kLine / i64{sizeof(From)}) __builtin_prefetch(later + from_at[h] + i);
+        sweep(d, 0, length, [=, x = at + from_at[h], y = place + to_at[h]](i64 i, auto lanes) {
+          store(load(d, x + i, lanes), d, y + i, lanes);
+        });
       }
     }
   });

@@ -187,6 +187,31 @@ TEST(InPlace, MessagesMayBeAskedAboutLater) {
   }
 }
 
+/// The letter of a message that was taken carries the next one. Who waits for the first only then must leave it alone.
+TEST(InPlace, ALateWaitDoesNotTouchTheNextMessage) {
+  const auto world = session().world();
+  CpuDevice device({.shared = true});
+  const int me = world->rank();
+  const Tensor first = make(0, device), second = make(1, device);
+  Tensor received = Tensor::empty({kCount}, DType::I64, device);
+  const auto receive = [&](const Tensor& sent) {
+    if (me == 1) world->recv(received, 0).wait();
+    for (i64 i = 0; me == 1 && i < kCount; ++i) ASSERT_EQ(received.data<i64>()[i], sent.data<i64>()[i]) << i;
+  };
+  if (me == 0) world->send(first, 1).wait();  // tells that the arena can be mapped
+  receive(first);
+  world->barrier();
+  Work of_first, of_second;
+  if (me == 0) of_first = world->send(first, 1);
+  receive(first);
+  world->barrier();
+  if (me == 0) of_second = world->send(second, 1);
+  of_first.wait();
+  world->barrier();
+  receive(second);
+  world->barrier();
+}
+
 TEST(InPlace, AMessageOfAnotherLengthIsRefused) {
   const auto world = session().world();
   CpuDevice device({.shared = true});

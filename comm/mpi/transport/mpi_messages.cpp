@@ -142,10 +142,13 @@ Work MpiMessages::post(const Tensor& t, int destination) {
   const LetterCard card = messages.card_of(letter, own);
   send_copy(&card, sizeof(card), destination);
   if (!in_place) return {};
-  return Work([&letter, t, messages = world_.messages] { messages->detach(letter, t); },
-              [&letter, number = letter.number.load(), messages = world_.messages] {
-                return letter.number.load() != number || PeerMessages::is_taken(letter);
-              });
+  // Once it was taken, the letter may carry another message, which is none of this one's business.
+  const auto is_gone = [&letter, number = letter.number.load()] { return letter.number.load() != number; };
+  return Work(
+      [&letter, t, is_gone, messages = world_.messages] {
+        if (!is_gone()) messages->detach(letter, t);
+      },
+      [&letter, is_gone, messages = world_.messages] { return is_gone() || PeerMessages::is_taken(letter); });
 }
 
 /// Those that were taken.

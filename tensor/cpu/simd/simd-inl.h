@@ -83,6 +83,17 @@ requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE void store(hn::Vec<D> v, D, BFlo
   const hn::RebindToSigned<D> integers;
   const hn::Rebind<u16, D> narrow;
   const auto x = hn::BitCast(bits, v);
+#if HWY_TARGET <= HWY_AVX3
+  // With masks it takes half the instructions.
+  if constexpr (hn::MaxLanes(D()) == 16) {
+    const __mmask16 is_odd = _mm512_test_epi32_mask(x.raw, _mm512_set1_epi32(0x10000));
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(v.raw, v.raw, _CMP_UNORD_Q);
+    __m512i y = _mm512_add_epi32(x.raw, _mm512_set1_epi32(0x7FFF));
+    y = _mm512_mask_add_epi32(y, is_odd, x.raw, _mm512_set1_epi32(0x8000));
+    y = _mm512_mask_or_epi32(y, is_nan, x.raw, _mm512_set1_epi32(0x400000));
+    return _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(y, 16)));
+  }
+#endif
   const auto high = hn::ShiftRight<16>(x);
   const auto last_bit = hn::And(high, hn::Set(bits, 1));
   const auto rounded = hn::ShiftRight<16>(hn::Add(x, hn::Add(last_bit, hn::Set(bits, 0x7FFF))));
