@@ -131,6 +131,7 @@ struct OptimizerConfig {
           at_least(-1));
     visit("weight_decay_incr_style", self.weight_decay_incr_style, "shape of the ramp");
   }
+
   template <class Self, class Visitor>
   static void rule_fields(Self& self, Visitor& visit) {
     visit("adam_beta1", self.adam_beta1, "decay of the first moment", from_to_below(0, 1));
@@ -148,6 +149,7 @@ struct OptimizerConfig {
           "multiplies it; spectral times 0.2 gives updates of AdamW's size, for its learning rates and decay",
           greater_than(0));
   }
+
   template <class Self, class Visitor>
   static void gradient_fields(Self& self, Visitor& visit) {
     visit("clip_grad", self.clip_grad, "largest global norm of the gradient; 0 = no clipping", at_least(0));
@@ -161,6 +163,7 @@ struct OptimizerConfig {
     visit("loss_scale_window", self.loss_scale_window, "steps without overflow after which it doubles", at_least(1));
     visit("hysteresis", self.hysteresis, "overflows, since it last doubled, from which on each halves it", at_least(1));
   }
+
   template <class Self, class Visitor>
   static void storage_fields(Self& self, Visitor& visit) {
     visit("exp_avg_dtype", self.exp_avg_dtype,
@@ -185,6 +188,7 @@ struct OptimizerConfig {
         "with parallel.zero_stage 3: where this rank's part of the weights is kept, to be gathered from a unit ahead; "
         "changes no bit");
   }
+
   void add_ignored_keys(std::vector<std::string>& found) const;
   void add_offload_conflicts(std::vector<std::string>& found) const;
 };

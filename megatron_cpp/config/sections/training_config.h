@@ -131,6 +131,7 @@ struct TrainingConfig {
           at_least(0));
     visit("num_layers_at_end_in_bf16", self.num_layers_at_end_in_bf16, "how many of the last then do", at_least(0));
   }
+
   template <class Self, class Visitor>
   static void memory_fields(Self& self, Visitor& visit) {
     visit("recompute_granularity", self.recompute_granularity,
@@ -149,6 +150,7 @@ struct TrainingConfig {
           "where what layers keep for the backward pass waits for it: on the device, in host memory, or on a disk "
           "(optimizer.offload_folder); changes no bit");
   }
+
   template <class Self, class Visitor>
   static void policy_fields(Self& self, Visitor& visit) {
     visit("nan_policy", self.nan_policy,
