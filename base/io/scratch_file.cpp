@@ -7,6 +7,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <limits>
 #include <new>
@@ -44,6 +45,32 @@ i64 file_limit() {
 void check_file_limit(i64 bytes, const std::string& where) {
   check_input(bytes <= file_limit(), where, " needs a file of ", bytes_text(bytes),
               ", more than the limit of file sizes (ulimit -f) allows: ", bytes_text(file_limit()));
+}
+
+/// Takes the room on any file system.
+int write_zeros(int file, i64 begin, i64 end) {
+  constexpr i64 kAtOnce = i64{1} << 20;
+  end = aligned_bytes(end);
+  const AlignedBytes zeros(std::min(kAtOnce, end - begin));
+  std::ranges::fill(zeros.bytes(), std::byte{0});
+  while (begin < end) {
+    const auto bytes = static_cast<std::size_t>(std::min(kAtOnce, end - begin));
+    const ssize_t done = ::pwrite(file, zeros.bytes().data(), bytes, begin);
+    if (done < 0 && errno == EINTR) continue;
+    if (const int error = error_of_write(done); error != 0) return error;
+    begin += done;
+  }
+  return 0;
+}
+
+/// 0, or the number of errno that says why there is no room for these bytes. Not posix_fallocate(), which helps itself
+/// where the file system cannot reserve (ext2, NFS 3) by single bytes, and these are no direct I/O.
+int reserve(int file, i64 begin, i64 end) {
+  int result = 0;
+  do result = ::fallocate(file, 0, begin, end - begin);
+  while (result != 0 && errno == EINTR);
+  if (result == 0) return 0;
+  return errno == EOPNOTSUPP || errno == ENOSYS ? write_zeros(file, begin, end) : errno;
 }
 
 constexpr const char* kName = "scratch";
@@ -84,7 +111,7 @@ ScratchFile::ScratchFile(const Path& folder, i64 bytes, std::string_view key) : 
   if (!is_direct_ && errno == EINVAL) descriptor_ = open_scratch(folder, 0);
   MCPP_CHECK_SYSTEM(descriptor_ >= 0, where, ": cannot create a file there");
   const i64 free = free_bytes(folder);
-  const int error = bytes <= free ? ::posix_fallocate(descriptor_, 0, bytes) : ENOSPC;
+  const int error = bytes <= free ? reserve(descriptor_, 0, bytes) : ENOSPC;
   if (error == 0) return;
   ::close(descriptor_);  // the destructor does not run
   MCPP_CHECK_ERROR(error, where, ": needs ", bytes_text(bytes), " for this rank, of the ", bytes_text(free),
@@ -96,7 +123,7 @@ ScratchFile::~ScratchFile() {
 }
 
 int ScratchFile::extend(i64 bytes) {
-  const int error = bytes_ + bytes <= file_limit() ? ::posix_fallocate(descriptor_, bytes_, bytes) : EFBIG;
+  const int error = bytes_ + bytes <= file_limit() ? reserve(descriptor_, bytes_, bytes_ + bytes) : EFBIG;
   if (error == 0) bytes_ += bytes;
   return error;
 }

@@ -36,9 +36,10 @@ class FaultyDisk : public EndToEnd {
     std::string kind = "";
     u64 after = ~u64{0};
     int rank = -1;
-    std::string queue = "";  ///< "ring", "seccomp"; otherwise there is no io_uring
-    int signal = 0;          ///< of "signal"
-    bool is_named = false;   ///< there are no files without a name
+    std::string queue = "";      ///< "ring", "seccomp"; otherwise there is no io_uring
+    int signal = 0;              ///< of "signal"
+    bool is_named = false;       ///< there are no files without a name
+    bool is_unreserved = false;  ///< the file system cannot reserve room
   };
   struct Transfers {
     u64 reads = 0, writes = 0, growths = 0;
@@ -64,6 +65,7 @@ class FaultyDisk : public EndToEnd {
                 str("FAULTY_DISK_SIGNAL=", fault.signal)};
     if (fault.rank >= 0) words.push_back(str("FAULTY_DISK_RANK=", fault.rank));
     if (fault.is_named) words.push_back("FAULTY_DISK_NAMED=1");
+    if (fault.is_unreserved) words.push_back("FAULTY_DISK_UNRESERVED=1");
     words.insert(words.end(), launcher.begin(), launcher.end());
     return test::Program(args, root() / "process", 0, words).wait();
   }
@@ -169,6 +171,20 @@ TEST_F(FaultyDisk, ChangesNothingWhereAFilterRefusesTheRing) {
       EXPECT_CONTAINS(outcome.out, "by threads");
     }
     expect_same_checkpoint(name, refused);
+  }
+}
+
+/// As ext2 and NFS 3: then zeros take the room before the training begins, or do not find it.
+TEST_F(FaultyDisk, ChangesNothingWhereRoomCannotBeReserved) {
+  for (const Tier& tier : kTiers) {
+    const std::string name = tier.name, written = name + "_written";
+    good(training(name, tier));
+    const Outcome outcome = run_with({.is_unreserved = true}, training(written, tier));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    expect_same_checkpoint(name, written);
+    const Outcome refused = run_with({.kind = "full", .after = 0, .is_unreserved = true}, training("full", tier));
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_CONTAINS(refused.err, "free some, or name another disk: No space left on device");
   }
 }
 

@@ -13,7 +13,8 @@
 // FAULTY_DISK_QUEUE: transfers are calls that can be caught, as io_uring is missing, unless this says
 //   ring      there is one, whose entries meet the faults but for bit_flip
 //   seccomp   a filter refuses it, as those of containers do
-// FAULTY_DISK_NAMED: the file system has no files without a name. With FAULTY_DISK_RANK all only on that rank.
+// FAULTY_DISK_NAMED: the file system has no files without a name. FAULTY_DISK_UNRESERVED: it cannot reserve room. With
+// FAULTY_DISK_RANK all only on that rank.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <liburing.h>
@@ -176,14 +177,21 @@ ssize_t pwrite(int file, const void* data, size_t bytes, off_t offset) {
   return pwrite64(file, data, bytes, offset);
 }
 
-int posix_fallocate64(int file, off64_t offset, off64_t bytes) {
-  static const auto original = next<int(int, off64_t, off64_t)>("posix_fallocate64");
-  if (offset > 0 && disk().strikes(file, FaultyDisk::Growth) && disk().cannot_grow()) return ENOSPC;
-  return original(file, offset, bytes);
+int fallocate64(int file, int mode, off64_t offset, off64_t bytes) {
+  static const auto original = next<int(int, int, off64_t, off64_t)>("fallocate64");
+  if (offset > 0 && disk().strikes(file, FaultyDisk::Growth) && disk().cannot_grow()) {
+    errno = ENOSPC;
+    return -1;
+  }
+  if (!setting("FAULTY_DISK_UNRESERVED").empty()) {
+    errno = EOPNOTSUPP;
+    return -1;
+  }
+  return original(file, mode, offset, bytes);
 }
 
-int posix_fallocate(int file, off_t offset, off_t bytes) {
-  return posix_fallocate64(file, offset, bytes);
+int fallocate(int file, int mode, off_t offset, off_t bytes) {
+  return fallocate64(file, mode, offset, bytes);
 }
 
 int open64(const char* path, int flags, ...) {
