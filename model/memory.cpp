@@ -9,7 +9,6 @@
 #include "model/whole_units.h"
 #include "nn/offload/encoded_numbers.h"
 #include "nn/offload/file_activations.h"
-#include "nn/offload/file_states.h"
 #include "nn/offload/host_memory.h"
 #include "parallel/dp/buckets/plan.h"
 #include "parallel/dp/power_sgd.h"
@@ -32,13 +31,15 @@ bool ties_on_rank(const ModelConfig& c, const RankShare& share) {
 
 ChunkParameters count(GPTModel& chunk, const RankShare& share, GridKind grid) {
   std::vector<ParamMeta> params;
+  std::vector<i64> matrices;  // elements of each of them that are of a linear layer
   ChunkParameters counts;
   chunk.visit([&](const Param& param, int unit) {
     if (param.placement.grid != grid) return;
+    matrices.push_back(param.matrices.empty() ? 0 : param.numel());
     params.push_back({param.name, param.numel(), unit});
     counts.all += param.numel();
     counts.largest = std::max(counts.largest, param.numel());
-    if (!param.matrices.empty()) counts.matrices += param.numel();
+    counts.matrices += matrices.back();
     if (unit == params.front().unit) counts.first += param.numel();
     if (is_low_rank(param, share.power_sgd_rank))
       counts.low_rank += param.numel() + param.box.shape.back() * share.power_sgd_rank;
@@ -50,6 +51,10 @@ ChunkParameters count(GPTModel& chunk, const RankShare& share, GridKind grid) {
   for (const Bucket& bucket : plan.buckets) {
     counts.buckets.push_back(bucket.size());
     counts.units.push_back(bucket.first_unit);
+    const auto first = matrices.begin();
+    counts.matrices_of_buckets.push_back(std::accumulate(first + static_cast<std::ptrdiff_t>(bucket.first_param),
+                                                         first + static_cast<std::ptrdiff_t>(bucket.end_param),
+                                                         i64{0}));
   }
   return counts;
 }
@@ -162,13 +167,12 @@ double tensor_bytes(i64 elements, i64 element) {
 
 /// Of weights that come from elsewhere to be gathered.
 void add_params_away(const ChunkParameters& chunk, OffloadTier tier, i64 element, i64 shards, MemoryEstimate& sum) {
-  double largest = 0;
+  std::vector<i64> segments;
   for (const i64 bucket : chunk.buckets) {
     sum.params_elsewhere += tensor_bytes(bucket / shards, element);
-    largest = std::max(largest, static_cast<double>(aligned_tensor_bytes(aligned_bytes(bucket / shards * element))));
+    segments.push_back(aligned_tensor_bytes(aligned_bytes(bucket / shards * element)));
   }
-  const auto buffers = static_cast<double>(std::min<std::size_t>(FileStates::kSlots, chunk.buckets.size()));
-  if (tier == OffloadTier::File) sum.params += buffers * largest;
+  if (tier == OffloadTier::File) sum.params += file_buffer_bytes(segments);
 }
 
 /// What a save beside the training needs while it writes: of numbers whose copy has another form, or is on a disk, one
@@ -352,11 +356,14 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup&
 MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
                                const RankShare& share, const RankParameters& parameters) {
   check_countable(config, setup.tokens(config));
-  MemoryEstimate sum = kept_memory(setup, states, share, share.shards, parameters.dense);
-  const MemoryEstimate experts = kept_memory(setup, states, share, share.expert_shards, parameters.experts);
+  const PlacedStates placed = place_states(setup, states, share, parameters);
+  RankShare by_segments = share;
+  by_segments.states_elsewhere = placed.elsewhere;
+  MemoryEstimate sum = kept_memory(setup, states, by_segments, share.shards, parameters.dense);
+  const MemoryEstimate experts = kept_memory(setup, states, by_segments, share.expert_shards, parameters.experts);
   sum.params += experts.params, sum.grads += experts.grads;
   sum.optimizer_state += experts.optimizer_state, sum.save_copy += experts.save_copy;
-  sum.optimizer_state += state_buffer_bytes(setup, states, share, parameters);
+  sum.optimizer_state += placed.buffers;
   sum.save_copy += written_at_a_time(setup, states, share, parameters);
   sum.elsewhere += experts.elsewhere, sum.params_elsewhere += experts.params_elsewhere;
   add_whole(config, setup, share, parameters, sum);

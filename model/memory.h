@@ -109,13 +109,14 @@ struct StatesPerWeight {
 
 /// What a rank holds of one of its chunks that is placed on one grid, in elements.
 struct ChunkParameters {
-  std::vector<i64> buckets;  ///< of the flat vectors, padding included; ZeRO 2 and 3 have one for each unit
-  std::vector<int> units;    ///< the first unit of each
-  i64 all = 0;               ///< without padding
-  i64 matrices = 0;          ///< of these, those of linear layers
-  i64 first = 0;             ///< of the first unit
-  i64 largest = 0;           ///< of the largest parameter
-  i64 low_rank = 0;          ///< elements that PowerSGD remembers: of errors and factors
+  std::vector<i64> buckets;              ///< of the flat vectors, padding included; ZeRO 2 and 3 have one for each unit
+  std::vector<int> units;                ///< the first unit of each
+  std::vector<i64> matrices_of_buckets;  ///< of the elements of each, those of linear layers
+  i64 all = 0;                           ///< without padding
+  i64 matrices = 0;                      ///< of these, those of linear layers
+  i64 first = 0;                         ///< of the first unit
+  i64 largest = 0;                       ///< of the largest parameter
+  i64 low_rank = 0;                      ///< elements that PowerSGD remembers: of errors and factors
 
   i64 total() const;  ///< of the buckets
 };

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <numeric>
+#include <vector>
 
 #include "nn/offload/file_states.h"
 #include "nn/offload/host_memory.h"
@@ -12,64 +14,73 @@
 namespace mcpp {
 namespace {
 
-/// Elements that each buffer comes to have room for. Segments take the buffers in turn, step after step, and a buffer
-/// stays as long as the longest that was in it.
-class Buffers {
+/// Segments as optimizer/optimizer.cpp cuts them, dealt out as nn/offload/tiered_states.cpp does.
+class Segments {
  public:
-  /// `far_share`: of the states, those on the disk, chosen segment by segment as nn/offload/tiered_states.cpp does.
-  explicit Buffers(double far_share) : far_share_(far_share) {}
+  Segments(const ActivationSetup& setup, const RankShare& share)
+      : element_(static_cast<double>(size_of(wide(setup.dtype)))),
+        longest_(share.segment_elements),
+        far_share_(share.states_elsewhere) {}
 
-  void add(i64 elements) {
-    const auto size = static_cast<double>(elements);
-    all_ += size;
-    if (far_ + size / 2 > far_share_ * all_) return;
-    far_ += size;
-    i64& longest = longest_[static_cast<std::size_t>(segments_++ % FileStates::kSlots)];
-    longest = std::max(longest, elements);
+  /// Of elements that one rule updates, which keeps so many numbers of each.
+  void add(i64 elements, double numbers) {
+    for (; elements > 0; elements -= longest_) add_one(std::min(elements, longest_), numbers);
   }
-
-  std::array<i64, FileStates::kSlots> elements() const {
-    std::array<i64, FileStates::kSlots> buffers = longest_;
-    if (segments_ < FileStates::kSlots) return buffers;
-    // Where their number has no factor in common with that of the buffers, each buffer sees them all.
-    const auto apart = static_cast<std::size_t>(std::gcd(segments_, FileStates::kSlots));
-    for (std::size_t b = 0; b < buffers.size(); ++b)
-      for (std::size_t other = b % apart; other < buffers.size(); other += apart)
-        buffers[b] = std::max(buffers[b], longest_[other]);
-    return buffers;
-  }
+  double elsewhere() const { return all_ > 0 ? far_ / all_ : 0; }
+  /// Of each that is elsewhere, the memory in which it is updated.
+  const std::vector<i64>& far() const { return segments_; }
 
  private:
+  void add_one(i64 elements, double numbers) {
+    const double bytes = static_cast<double>(elements) * numbers * element_;
+    all_ += bytes;
+    if (far_ + bytes / 2 > far_share_ * all_) return;
+    far_ += bytes;
+    const double vectors = std::ceil(numbers);
+    const i64 vector = aligned_bytes(std::llround(std::ceil(bytes / vectors)));
+    segments_.push_back(static_cast<i64>(vectors) * aligned_tensor_bytes(vector));
+  }
+
+  double element_;
+  i64 longest_;
   double far_share_, all_ = 0, far_ = 0;
-  i64 segments_ = 0;
-  std::array<i64, FileStates::kSlots> longest_{};  // of those whose number has this remainder
+  std::vector<i64> segments_;
 };
 
 }  // namespace
 
-double state_buffer_bytes(const ActivationSetup& setup, const StatesPerWeight& states, const RankShare& share,
+double file_buffer_bytes(std::span<const i64> segments) {
+  const std::size_t count = std::min<std::size_t>(FileStates::kSlots, segments.size());
+  std::array<i64, FileStates::kSlots> longest{};
+  for (std::size_t first = 0; first < segments.size(); ++first) {
+    std::array<i64, FileStates::kSlots> there{};
+    for (std::size_t i = 0; i < count; ++i) there[i] = segments[(first + i) % segments.size()];
+    std::ranges::sort(there, std::greater());
+    for (std::size_t i = 0; i < count; ++i) longest[i] = std::max(longest[i], there[i]);
+  }
+  return static_cast<double>(std::accumulate(longest.begin(), longest.end(), i64{0}));
+}
+
+PlacedStates place_states(const ActivationSetup& setup, const StatesPerWeight& states, const RankShare& share,
                           const RankParameters& parameters) {
-  if (!share.elsewhere_is_disk || share.states_elsewhere == 0) return 0;
-  Buffers buffers(share.states_elsewhere);
+  if (share.states_elsewhere == 0) return {};
+  Segments segments(setup, share);
+  const double master = states.master(setup.dtype);
   const auto add = [&](const std::vector<ChunkParameters>& chunks, i64 shards) {
+    const i64 cut = share.zero_stage >= 1 ? shards : 1;
     for (const ChunkParameters& chunk : chunks) {
-      for (const i64 bucket : chunk.buckets)
-        for (i64 left = share.zero_stage >= 1 ? bucket / shards : bucket; left > 0; left -= share.segment_elements)
-          buffers.add(std::min(left, share.segment_elements));
+      for (std::size_t b = 0; b < chunk.buckets.size(); ++b) {
+        const bool is_one_rule = states.of_matrices == states.of_others;
+        const i64 matrices = is_one_rule ? 0 : chunk.matrices_of_buckets[b] / cut;
+        segments.add(matrices, states.of_matrices + master);
+        segments.add(chunk.buckets[b] / cut - matrices, states.of_others + master);
+      }
     }
   };
   add(parameters.dense, share.shards);
   add(parameters.experts, share.expert_shards);
-  const double numbers = std::max(states.of_matrices, states.of_others) + states.master(setup.dtype);
-  const double vectors = std::ceil(numbers),
-               width = numbers / vectors * static_cast<double>(size_of(wide(setup.dtype)));
-  double sum = 0;
-  for (const i64 elements : buffers.elements()) {
-    if (elements == 0) continue;
-    const i64 bytes = std::llround(std::ceil(static_cast<double>(elements) * width));
-    sum += vectors * static_cast<double>(aligned_tensor_bytes(aligned_bytes(bytes)));
-  }
-  return sum;
+  return {.elsewhere = segments.elsewhere(),
+          .buffers = share.elsewhere_is_disk ? file_buffer_bytes(segments.far()) : 0};
 }
 
 }  // namespace mcpp

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -27,6 +28,16 @@ bool lies_in_memory(const Path& folder) {
   struct statfs info {};
   MCPP_CHECK_SYSTEM(::statfs(folder.c_str(), &info) == 0, "cannot stat ", folder.string());
   return info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC || info.f_type == HUGETLBFS_MAGIC;
+}
+
+void check_is_on_disk(const Path& folder, const std::string& where) {
+  check_input(!lies_in_memory(folder), where,
+              " lies in memory (tmpfs), where nothing is gained; name a folder on a disk");
+}
+
+/// Of the configuration, for messages.
+std::string named(const Path& folder, std::string_view key) {
+  return str(key, ": ", folder.string());
 }
 
 i64 free_bytes(const Path& folder) {
@@ -100,10 +111,9 @@ int open_scratch(const Path& folder, int flags) {
 }  // namespace
 
 ScratchFile::ScratchFile(const Path& folder, i64 bytes, std::string_view key) : folder_(folder), bytes_(bytes) {
-  const std::string where = str(key, ": ", folder.string());
+  const std::string where = named(folder, key);
   mcpp::create_directories(folder);
-  check_input(!lies_in_memory(folder), where,
-              " lies in memory (tmpfs), where nothing is gained; name a folder on a disk");
+  check_is_on_disk(folder, where);
   check_file_limit(bytes, where);
   remove_leftovers(folder);
   descriptor_ = open_scratch(folder, O_DIRECT);
@@ -157,6 +167,19 @@ int ScratchFile::write(i64 offset, std::span<const std::byte> from) const {
 void ScratchFile::fail_transfer(std::string_view verb, int error, std::string_view what) const {
   fail(ExitCode::PeerLost, "cannot ", verb, " ", name(), ": ", system_reason(error), "; what was there of ", what,
        " is lost. Start again; the run goes on from its last checkpoint");
+}
+
+DiskRoom room_for_scratch(const Path& folder, std::string_view key) {
+  const std::string where = named(folder, key);
+  Path found = std::filesystem::absolute(folder);
+  std::error_code ignored;  // of what cannot be looked at, the folder above
+  while (!std::filesystem::exists(found, ignored) && found.has_relative_path()) found = found.parent_path();
+  struct stat info {};
+  MCPP_CHECK_SYSTEM(::stat(found.c_str(), &info) == 0, where, ": cannot stat ", found.string());
+  MCPP_CHECK_ERROR(S_ISDIR(info.st_mode) ? 0 : ENOTDIR, where, ": ", found.string());
+  check_is_on_disk(found, where);
+  MCPP_CHECK_SYSTEM(::access(found.c_str(), W_OK | X_OK) == 0, where, ": cannot create a file in ", found.string());
+  return {str(host_name(), ":", info.st_dev), free_bytes(found)};
 }
 
 AlignedBytes::AlignedBytes(i64 bytes)

@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/file.h"
 
@@ -48,6 +49,15 @@ class ScratchFile {
   int descriptor_ = -1;
   bool is_direct_ = false;
 };
+
+/// What a disk has left.
+struct DiskRoom {
+  std::string id;  ///< the same for no other disk of any machine
+  i64 bytes = 0;
+};
+/// Of the disk where ScratchFile would make its file; makes nothing. BadInput as from there where the folder, or the
+/// one in which it would be made, cannot be written or lies in memory.
+DiskRoom room_for_scratch(const Path& folder, std::string_view key);
 
 /// `bytes` rounded up to a multiple of ScratchFile::kAlignment.
 constexpr i64 aligned_bytes(i64 bytes) {

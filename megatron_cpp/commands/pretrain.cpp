@@ -57,6 +57,7 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   log.info(run_plan(*config, world_size));
   if (options.world_size == 0) {
     check_training_memory(*config, world.ranks);
+    check_training_disk(*config, world.ranks);
   } else if (const std::string warning = memory_warning(*config, world_size); !warning.empty()) {
     log.warn(warning);
   }

@@ -4,6 +4,7 @@
 #include <map>
 #include <vector>
 
+#include "base/io/scratch_file.h"
 #include "base/machine.h"
 #include "base/number_text.h"
 #include "checkpoint/folder/exchange.h"
@@ -32,9 +33,9 @@ struct Demand {
 };
 
 /// By id. Each rank tells a line for itself and one for each limit that it sees.
-std::map<std::string, Demand> demands(double bytes, Communicator& ranks) {
+std::map<std::string, Demand> demands(double bytes, const std::vector<MemoryLimit>& limits, Communicator& ranks) {
   std::string mine = fixed(bytes, 0);
-  for (const MemoryLimit& limit : memory_limits()) mine += str("\n", limit.id, "\t", limit.name, "\t", limit.bytes);
+  for (const MemoryLimit& limit : limits) mine += str("\n", limit.id, "\t", limit.name, "\t", limit.bytes);
   std::map<std::string, Demand> found;
   for (const std::string& text : all_gather_text(mine, ranks)) {
     const std::vector<std::string> lines = split(text, '\n');
@@ -58,6 +59,25 @@ double on_machine(const Config& config, const MemoryEstimate& rank) {
          (config.training.offload_activations == OffloadTier::Host ? rank.activations_elsewhere : 0);
 }
 
+/// What it reserves on the disk.
+double on_disk(const Config& config, const MemoryEstimate& rank) {
+  const double places = config.checkpoint.async_save ? 2 : 1;  // a snapshot keeps one
+  return (config.optimizer.offload == OffloadTier::File ? places * rank.elsewhere : 0) +
+         (config.optimizer.offload_params == OffloadTier::File ? places * rank.params_elsewhere : 0) +
+         static_cast<double>(rank.activations_on_disk);
+}
+
+MemoryEstimate estimate_of_this_rank(const Config& config, const Communicator& ranks) {
+  const Topology topology(ranks.size(), parallel_sizes(config));
+  const int stage = topology.dense().coordinates(ranks.rank()).pp;
+  return estimate_memory_by_stage(config, ranks.size())[static_cast<std::size_t>(stage)];
+}
+
+std::string needs(const Demand& demand) {
+  return str(demand.ranks > 1 ? str(demand.ranks, " ranks need ") : "it needs ", human_bytes(demand.bytes),
+             ", by the estimate, and ", demand.name, " is ", human_bytes(demand.limit));
+}
+
 double largest_rank(const Config& config, int world_size) {
   double largest = 0;
   for (const MemoryEstimate& rank : estimate_memory_by_stage(config, world_size))
@@ -68,21 +88,29 @@ double largest_rank(const Config& config, int world_size) {
 }  // namespace
 
 void check_memory(double bytes, Communicator& ranks, const std::string& what, const std::string& advice) {
-  for (const auto& [id, demand] : demands(bytes, ranks)) {
+  for (const auto& [id, demand] : demands(bytes, memory_limits(), ranks)) {
     if (demand.bytes <= demand.limit) continue;
-    fail(ExitCode::OutOfMemory, "not enough memory for ", what, ": ",
-         demand.ranks > 1 ? str(demand.ranks, " ranks need ") : "it needs ", human_bytes(demand.bytes),
-         ", by the estimate, and ", demand.name, " is ", human_bytes(demand.limit), "; ", advice);
+    fail(ExitCode::OutOfMemory, "not enough memory for ", what, ": ", needs(demand), "; ", advice);
   }
 }
 
 void check_training_memory(const Config& config, Communicator& ranks) {
   if (config.device.device != DeviceType::Cpu) return;
-  const Topology topology(ranks.size(), parallel_sizes(config));
-  const int stage = topology.dense().coordinates(ranks.rank()).pp;
-  const double planned =
-      on_machine(config, estimate_memory_by_stage(config, ranks.size())[static_cast<std::size_t>(stage)]);
+  const double planned = on_machine(config, estimate_of_this_rank(config, ranks));
   check_memory(kCertain * planned, ranks, "this training", kTrainingAdvice);
+}
+
+void check_training_disk(const Config& config, Communicator& ranks) {
+  if (!config.offloads_to_disk()) return;
+  constexpr std::string_view kKey = "optimizer.offload_folder";
+  const std::string& folder = config.optimizer.offload_folder;
+  const DiskRoom room = room_for_scratch(folder, kKey);
+  const MemoryLimit limit{.id = room.id, .name = "what its disk has left", .bytes = room.bytes};
+  const double planned = on_disk(config, estimate_of_this_rank(config, ranks));
+  for (const auto& [id, demand] : demands(kCertain * planned, {limit}, ranks)) {
+    check_input(demand.bytes <= demand.limit, kKey, ": ", folder,
+                ": not enough room for this training: ", needs(demand), "; free some, or name another disk");
+  }
 }
 
 std::string memory_warning(const Config& config, int world_size) {

@@ -1,5 +1,5 @@
-// Whether what a command is about to hold fits into the memory of the machines: asked before anything is allocated,
-// because where there is too little the system ends a process without a word.
+// Whether what a command is about to hold fits into the memory of the machines, and on their disks: asked before
+// anything is allocated, because where there is too little memory the system ends a process without a word.
 #pragma once
 #include <span>
 #include <string>
@@ -16,6 +16,10 @@ void check_memory(double bytes, Communicator& ranks, const std::string& what, co
 
 /// The same for what train() will hold on this rank, by the plan's estimate; of a training on GPUs nothing is known.
 void check_training_memory(const Config& config, Communicator& ranks);
+
+/// Throws BadInput on all ranks when what train() will keep in optimizer.offload_folder, by the plan's estimate, cannot
+/// be there, or is more than the disk of the ranks of a machine has left. Makes nothing. Called by all ranks.
+void check_training_disk(const Config& config, Communicator& ranks);
 
 /// Of a plan for ranks that need not run here: says when not even one of them would fit on this machine; else "".
 std::string memory_warning(const Config& config, int world_size);

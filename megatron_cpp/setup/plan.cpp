@@ -72,6 +72,12 @@ std::string place_name(OffloadTier tier) {
   return tier == OffloadTier::File ? "  on disk" : "  in host memory";
 }
 
+/// Bytes of states or weights there, with the second place on a disk that saves beside the training need.
+std::string bytes_there(OffloadTier tier, const Config& config, double bytes) {
+  const bool is_twice = tier == OffloadTier::File && config.checkpoint.async_save;
+  return human_bytes(bytes) + (is_twice ? ", and as much again for saves" : "");
+}
+
 std::string memory(const Config& config, int world_size) {
   const std::vector<MemoryEstimate> ranks = estimate_memory_by_stage(config, world_size);
   const auto largest = std::ranges::max_element(ranks, {}, &MemoryEstimate::total);
@@ -80,10 +86,13 @@ std::string memory(const Config& config, int world_size) {
   text += "\n";
   add_line(text, "parameters", human_bytes(largest->params));
   if (largest->params_elsewhere > 0)
-    add_line(text, place_name(config.optimizer.offload_params), human_bytes(largest->params_elsewhere));
+    add_line(text, place_name(config.optimizer.offload_params),
+             bytes_there(config.optimizer.offload_params, config, largest->params_elsewhere));
   add_line(text, "gradients", human_bytes(largest->grads));
   add_line(text, "optimizer state", human_bytes(largest->optimizer_state));
-  if (largest->elsewhere > 0) add_line(text, place_name(config.optimizer.offload), human_bytes(largest->elsewhere));
+  if (largest->elsewhere > 0)
+    add_line(text, place_name(config.optimizer.offload),
+             bytes_there(config.optimizer.offload, config, largest->elsewhere));
   add_line(text, "activations", human_bytes(largest->activations));
   if (largest->activations_elsewhere > 0)
     add_line(text, place_name(config.training.offload_activations), human_bytes(largest->activations_elsewhere));

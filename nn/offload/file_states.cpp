@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "nn/offload/host_memory.h"
@@ -116,9 +117,28 @@ FileStates::Slot* FileStates::slot_with(std::size_t segment) {
   return found == slots_.end() ? nullptr : &*found;
 }
 
-FileStates::Slot* FileStates::free_slot() {
-  const auto found = std::ranges::find(slots_, Slot::Use::Free, &Slot::use);
-  if (found != slots_.end()) return &*found;
+i64 FileStates::Slot::bytes() const {
+  i64 sum = 0;
+  for (const PinnedTensor& vector : vectors) sum += vector.tensor.defined() ? vector.tensor.bytes() : 0;
+  return sum;
+}
+
+/// Not the first that is free: after some steps each would have the length of the longest segment (of weights: those of
+/// the embedding).
+FileStates::Slot* FileStates::free_slot(std::size_t segment) {
+  i64 needed = 0;
+  for (const Vector& vector : segments_[segment]) needed += vector.bytes();
+  enum class Fit { Well, TooShort, TooLong, NotFree };
+  const auto fit = [&](const Slot& slot) {
+    const i64 bytes = slot.bytes();
+    const Fit how = slot.use != Slot::Use::Free ? Fit::NotFree
+                    : bytes < needed            ? Fit::TooShort
+                    : bytes <= 2 * needed       ? Fit::Well
+                                                : Fit::TooLong;
+    return std::make_pair(how, bytes);
+  };
+  const auto found = std::ranges::min_element(slots_, {}, fit);
+  if (found->use == Slot::Use::Free) return &*found;
   if (writing_.empty()) return nullptr;
   Slot* oldest = writing_.front();
   wait(*oldest);
@@ -180,7 +200,7 @@ void FileStates::read_ahead() {
     const std::size_t next = expected_.front();
     Slot* slot = slot_with(next);
     if (slot && slot->use == Slot::Use::Writing) wait(*slot);
-    if (!slot || slot->use == Slot::Use::Free) slot = free_slot();
+    if (!slot || slot->use == Slot::Use::Free) slot = free_slot(next);
     if (!slot) return;
     expected_.pop_front();
     if (slot->use == Slot::Use::Free) start_reading(*slot, next);
@@ -201,10 +221,10 @@ std::vector<Tensor> FileStates::fetch(std::size_t segment) {
   Slot* slot = slot_with(segment);
   if (slot && slot->use == Slot::Use::Writing) wait(*slot);
   if (!slot || slot->use == Slot::Use::Free) {
-    slot = free_slot();
+    slot = free_slot(segment);
     if (!slot) {  // others were expected than are fetched
       free_all_slots();
-      slot = free_slot();
+      slot = free_slot(segment);
     }
     start_reading(*slot, segment);
   }

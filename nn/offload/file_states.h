@@ -70,12 +70,15 @@ class FileStates final : public StateStore {
     std::size_t segment = 0;
     std::vector<PinnedTensor> vectors;  // of bytes() each, aligned; as long as the longest that was here
     std::vector<TransferQueue::Ticket> transfers;
+
+    i64 bytes() const;
   };
 
   Slot* slot_with(std::size_t segment);
   Slot& slot_in_use(std::size_t segment);
-  /// A free slot; waits for the oldest write when there is none. Null when all are read ahead or in use.
-  Slot* free_slot();
+  /// A free slot for it, whose memory is about as long as it needs; waits for the oldest write when there is none. Null
+  /// when all are read ahead or in use.
+  Slot* free_slot(std::size_t segment);
   void start_reading(Slot& slot, std::size_t segment);
   void read_ahead();
   void wait(Slot& slot);

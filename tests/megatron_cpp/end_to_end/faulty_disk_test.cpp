@@ -39,6 +39,7 @@ class FaultyDisk : public EndToEnd {
     std::string queue = "";      ///< "ring", "seccomp"; otherwise there is no io_uring
     int signal = 0;              ///< of "signal"
     bool is_named = false;       ///< there are no files without a name
+    i64 free = -1;               ///< bytes, where it says
     bool is_unreserved = false;  ///< the file system cannot reserve room
   };
   struct Transfers {
@@ -65,6 +66,7 @@ class FaultyDisk : public EndToEnd {
                 str("FAULTY_DISK_SIGNAL=", fault.signal)};
     if (fault.rank >= 0) words.push_back(str("FAULTY_DISK_RANK=", fault.rank));
     if (fault.is_named) words.push_back("FAULTY_DISK_NAMED=1");
+    if (fault.free >= 0) words.push_back(str("FAULTY_DISK_FREE=", fault.free));
     if (fault.is_unreserved) words.push_back("FAULTY_DISK_UNRESERVED=1");
     words.insert(words.end(), launcher.begin(), launcher.end());
     return test::Program(args, root() / "process", 0, words).wait();
@@ -172,6 +174,26 @@ TEST_F(FaultyDisk, ChangesNothingWhereAFilterRefusesTheRing) {
     }
     expect_same_checkpoint(name, refused);
   }
+}
+
+/// Before anything is trained, and in a dry run.
+TEST_F(FaultyDisk, HasNotTheRoomFromTheFirst) {
+  if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
+  for (const Tier& tier : kTiers) {
+    for (const Words& more : {Words{}, Words{"--dry_run"}}) {
+      const Outcome outcome = run_with({.free = 20'000}, training("refused", tier, more));
+      EXPECT_EQ(outcome.code, 2);
+      EXPECT_CONTAINS(outcome.err, "optimizer.offload_folder: " + disk_.path().string() +
+                                       ": not enough room for this training: it needs ");
+      EXPECT_CONTAINS(outcome.err, " and what its disk has left is 16.00 KiB");
+    }
+  }
+  // Enough for one rank.
+  const Outcome alone = run_with({.free = 1'500'000}, training("two", kTiers[2], {"--dry_run"}));
+  EXPECT_EQ(alone.code, 0) << alone.err;
+  const Outcome two = run_with({.free = 1'500'000}, training("two", kTiers[2], {"--dry_run"}), mpirun(2));
+  EXPECT_EQ(two.code, 2);
+  EXPECT_CONTAINS(two.err, "not enough room for this training: 2 ranks need ");
 }
 
 /// As ext2 and NFS 3: then zeros take the room before the training begins, or do not find it.

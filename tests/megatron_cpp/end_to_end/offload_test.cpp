@@ -168,6 +168,27 @@ TEST_F(OffloadRuns, AreRefusedWhereTheyCannotBe) {
   EXPECT_CONTAINS(outcome.err, ": only read with parallel.zero_stage 2 or 3");
 }
 
+/// Not only when the training begins.
+TEST_F(OffloadRuns, ADryRunLooksAtTheDisk) {
+  const auto dry = [&](const std::string& folder, const Words& more) {
+    return run(pretrain("run", joined(near({"--dry_run", "--optimizer.offload_folder=" + folder}), more)));
+  };
+  const Words states{"--optimizer.offload=file"};
+  Outcome outcome = dry("/dev/shm/mcpp/made", states);
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_CONTAINS(outcome.err, "optimizer.offload_folder: /dev/shm/mcpp/made lies in memory (tmpfs)");
+  const Path file = folder_ / "file";
+  write_file_atomic(file, "");
+  outcome = dry(file.string() + "/made", states);
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_CONTAINS(outcome.err,
+                  "optimizer.offload_folder: " + file.string() + "/made: " + file.string() + ": Not a directory");
+  outcome = dry((disk_.path() / "made").string(), joined(states, {"--checkpoint.async_save"}));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_CONTAINS(outcome.out, ", and as much again for saves");
+  EXPECT_EQ(disk_.count(), 0U) << "something was made";
+}
+
 TEST_F(OffloadRuns, ThePlanSaysWhatIsWhere) {
   EXPECT_CONTAINS(good(pretrain("run", on_file({"--dry_run"}))), "  on disk");
   EXPECT_CONTAINS(good(pretrain("run", on_host({"--dry_run"}))), "  in host memory");

@@ -37,6 +37,18 @@ class RandomTraining {
     task.lr = [](i64) { return 3e-4; };
     return task;
   }
+  /// The same training as it may go on after a save, with its numbers in other places.
+  RunTask task_moved() const {
+    RunTask moved = task();
+    OptimizerConfig& o = moved.optimizer;
+    o.offload = pick("offload_moved", kTiers);
+    if (config_.parallel.zero_stage == 3) o.offload_params = pick("offload_params_moved", kTiers);
+    o.offload_fraction = pick("offload_fraction_moved", {1.0, 0.3});
+    o.offload_segment_size = pick<i64>("offload_segment_size_moved", {256, 5000});
+    o.store_param_remainders = dtype_ == DType::BF16 && flip("store_param_remainders_moved");
+    moved.async_save = flip("async_save_moved") && config_.parallel.power_sgd_rank == 0;
+    return moved;
+  }
   RunLayout layout() const {
     const ParallelConfig& p = config_.parallel;
     return {.name = "random",
@@ -71,6 +83,8 @@ class RandomTraining {
   }
 
  private:
+  static constexpr std::initializer_list<OffloadTier> kTiers{OffloadTier::Device, OffloadTier::Host, OffloadTier::File};
+
   template <class T>
   T pick(const char* what, std::initializer_list<T> values) const {
     const u64 number = philox_key(seed_, what, static_cast<u64>(attempt_)) >> 20;
@@ -214,6 +228,21 @@ class RandomTraining {
     p.ddp_bucket_size = pick<i64>("ddp_bucket_size", {2000, 0});
     p.overlap_grad_reduce = p.overlap_param_gather = flip("overlap");
     draw_traffic();
+    draw_states();
+  }
+
+  /// Forms of what the optimizer keeps; in fp64 all is kept in full, to tell rounding from what is wrong.
+  void draw_states() {
+    OptimizerConfig& o = config_.optimizer;
+    if (pick("muon", {false, false, true})) o.optimizer = OptimizerKind::Muon;
+    if (dtype_ == DType::F64) return;
+    const auto form = [this](const char* what) {
+      return pick(what, {StateDType::Fp32, StateDType::Fp32, StateDType::Bf16, StateDType::Uint8});
+    };
+    o.exp_avg_dtype = form("exp_avg_dtype");
+    if (o.optimizer != OptimizerKind::Sgd) o.exp_avg_sq_dtype = form("exp_avg_sq_dtype");
+    if (config_.parallel.zero_stage >= 2 && o.may_round_gradients())
+      o.main_grads_dtype = pick("main_grads_dtype", {GradDType::Fp32, GradDType::Bf16});
   }
 
   /// Bytes not with experts: where rounding sends a token to another one, losses jump.

@@ -13,8 +13,8 @@
 // FAULTY_DISK_QUEUE: transfers are calls that can be caught, as io_uring is missing, unless this says
 //   ring      there is one, whose entries meet the faults but for bit_flip
 //   seccomp   a filter refuses it, as those of containers do
-// FAULTY_DISK_NAMED: the file system has no files without a name. FAULTY_DISK_UNRESERVED: it cannot reserve room. With
-// FAULTY_DISK_RANK all only on that rank.
+// FAULTY_DISK_NAMED: the file system has no files without a name. FAULTY_DISK_UNRESERVED: it cannot reserve room.
+// FAULTY_DISK_FREE: so many bytes are free. With FAULTY_DISK_RANK all only on that rank.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <liburing.h>
@@ -22,6 +22,7 @@
 #include <linux/seccomp.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/statvfs.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -192,6 +193,20 @@ int fallocate64(int file, int mode, off64_t offset, off64_t bytes) {
 
 int fallocate(int file, int mode, off_t offset, off_t bytes) {
   return fallocate64(file, mode, offset, bytes);
+}
+
+int statvfs64(const char* path, struct statvfs64* info) {
+  static const auto original = next<int(const char*, struct statvfs64*)>("statvfs64");
+  const int result = original(path, info);
+  const char* free = std::getenv("FAULTY_DISK_FREE");
+  if (result == 0 && free && std::string_view(path).starts_with(setting("FAULTY_DISK_FOLDER")))
+    info->f_bavail = std::strtoull(free, nullptr, 10) / info->f_frsize;
+  return result;
+}
+
+int statvfs(const char* path, struct statvfs* info) {
+  static_assert(sizeof(struct statvfs) == sizeof(struct statvfs64));
+  return statvfs64(path, reinterpret_cast<struct statvfs64*>(info));
 }
 
 int open64(const char* path, int flags, ...) {
