@@ -119,8 +119,18 @@ FileStates::Slot* FileStates::slot_with(std::size_t segment) {
 
 i64 FileStates::Slot::bytes() const {
   i64 sum = 0;
-  for (const PinnedTensor& vector : vectors) sum += vector.tensor.defined() ? vector.tensor.bytes() : 0;
+  for (const PinnedTensor& vector : vectors) sum += vector.tensor.bytes();
   return sum;
+}
+
+bool FileStates::fits(const Slot& slot, std::size_t segment) const {
+  const Segment& vectors = segments_[segment];
+  if (slot.vectors.size() < vectors.size()) return false;
+  for (std::size_t v = 0; v < vectors.size(); ++v) {
+    const Tensor& memory = slot.vectors[v].tensor;
+    if (memory.dtype() != vectors[v].what.dtype || memory.bytes() < vectors[v].bytes()) return false;
+  }
+  return true;
 }
 
 /// Not the first that is free: after some steps each would have the length of the longest segment (of weights: those of
@@ -128,13 +138,13 @@ i64 FileStates::Slot::bytes() const {
 FileStates::Slot* FileStates::free_slot(std::size_t segment) {
   i64 needed = 0;
   for (const Vector& vector : segments_[segment]) needed += vector.bytes();
-  enum class Fit { Well, TooShort, TooLong, NotFree };
+  enum class Fit { Well, Not, TooLong, InUse };
   const auto fit = [&](const Slot& slot) {
     const i64 bytes = slot.bytes();
-    const Fit how = slot.use != Slot::Use::Free ? Fit::NotFree
-                    : bytes < needed            ? Fit::TooShort
-                    : bytes <= 2 * needed       ? Fit::Well
-                                                : Fit::TooLong;
+    const Fit how = slot.use != Slot::Use::Free    ? Fit::InUse
+                    : !fits(slot, segment)         ? Fit::Not
+                    : bytes <= needed + needed / 4 ? Fit::Well
+                                                   : Fit::TooLong;
     return std::make_pair(how, bytes);
   };
   const auto found = std::ranges::min_element(slots_, {}, fit);
@@ -151,18 +161,12 @@ std::span<std::byte> FileStates::bytes_of(Slot& slot, std::size_t vector) {
 }
 
 void FileStates::make_room(Slot& slot, std::size_t segment) {
-  const Segment& vectors = segments_[segment];
   slot.segment = segment;
-  if (slot.vectors.size() < vectors.size()) slot.vectors.resize(vectors.size());
-  for (std::size_t v = 0; v < vectors.size(); ++v) {
-    PinnedTensor& memory = slot.vectors[v];
-    const DType dtype = vectors[v].what.dtype;
-    const i64 bytes = vectors[v].bytes();
-    if (memory.tensor.defined() && memory.tensor.dtype() == dtype && memory.tensor.bytes() >= bytes) continue;
-    memory.pin = nullptr;
-    memory = PinnedTensor();  // first, so that its memory can be had again
-    memory = transfer_room(bytes, dtype, *host_, options_.memory_class, options_.copies);
-  }
+  if (fits(slot, segment)) return;
+  slot.vectors.clear();  // first, so that its memory can be had again
+  for (const Vector& vector : segments_[segment])
+    slot.vectors.push_back(
+        transfer_room(vector.bytes(), vector.what.dtype, *host_, options_.memory_class, options_.copies));
 }
 
 void FileStates::start(FileTransfer::Kind kind, Slot& slot, std::size_t vector) {
