@@ -9,6 +9,7 @@
 #include "model/whole_units.h"
 #include "nn/offload/encoded_numbers.h"
 #include "nn/offload/file_activations.h"
+#include "nn/offload/file_states.h"
 #include "nn/offload/host_memory.h"
 #include "parallel/dp/buckets/plan.h"
 #include "parallel/dp/power_sgd.h"
@@ -167,12 +168,13 @@ double tensor_bytes(i64 elements, i64 element) {
 
 /// Of weights that come from elsewhere to be gathered.
 void add_params_away(const ChunkParameters& chunk, OffloadTier tier, i64 element, i64 shards, MemoryEstimate& sum) {
-  std::vector<i64> segments;
+  double largest = 0;
   for (const i64 bucket : chunk.buckets) {
     sum.params_elsewhere += tensor_bytes(bucket / shards, element);
-    segments.push_back(aligned_tensor_bytes(aligned_bytes(bucket / shards * element)));
+    largest = std::max(largest, static_cast<double>(aligned_tensor_bytes(aligned_bytes(bucket / shards * element))));
   }
-  if (tier == OffloadTier::File) sum.params += file_buffer_bytes(segments);
+  const auto buffers = static_cast<double>(std::min<std::size_t>(FileStates::kSlots, chunk.buckets.size()));
+  if (tier == OffloadTier::File) sum.params += buffers * largest;
 }
 
 /// What a save beside the training needs while it writes: of numbers whose copy has another form, or is on a disk, one

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -13,6 +12,24 @@
 
 namespace mcpp {
 namespace {
+
+/// Bytes that each buffer comes to have room for. Segments take the buffers in turn, step after step, and a buffer
+/// stays as long as the longest that was in it.
+double buffer_bytes(const std::vector<i64>& segments, bool in_turn) {
+  constexpr auto kBuffers = static_cast<std::size_t>(FileStates::kSlots);
+  std::array<i64, kBuffers> longest{};  // of those whose number has this remainder
+  for (std::size_t s = 0; s < segments.size(); ++s)
+    longest[s % kBuffers] = std::max(longest[s % kBuffers], segments[s]);
+  std::array<i64, kBuffers> buffers = longest;
+  if (segments.size() >= kBuffers) {
+    // Where their number has no factor in common with that of the buffers, each buffer sees them all.
+    const std::size_t apart = in_turn ? std::gcd(segments.size(), kBuffers) : 1;
+    for (std::size_t b = 0; b < kBuffers; ++b)
+      for (std::size_t other = b % apart; other < kBuffers; other += apart)
+        buffers[b] = std::max(buffers[b], longest[other]);
+  }
+  return static_cast<double>(std::accumulate(buffers.begin(), buffers.end(), i64{0}));
+}
 
 /// Segments as optimizer/optimizer.cpp cuts them, dealt out as nn/offload/tiered_states.cpp does.
 class Segments {
@@ -49,28 +66,16 @@ class Segments {
 
 }  // namespace
 
-double file_buffer_bytes(std::span<const i64> segments) {
-  const std::size_t count = std::min<std::size_t>(FileStates::kSlots, segments.size());
-  std::array<i64, FileStates::kSlots> longest{};
-  for (std::size_t first = 0; first < segments.size(); ++first) {
-    std::array<i64, FileStates::kSlots> there{};
-    for (std::size_t i = 0; i < count; ++i) there[i] = segments[(first + i) % segments.size()];
-    std::ranges::sort(there, std::greater());
-    for (std::size_t i = 0; i < count; ++i) longest[i] = std::max(longest[i], there[i]);
-  }
-  return static_cast<double>(std::accumulate(longest.begin(), longest.end(), i64{0}));
-}
-
 PlacedStates place_states(const ActivationSetup& setup, const StatesPerWeight& states, const RankShare& share,
                           const RankParameters& parameters) {
   if (share.states_elsewhere == 0) return {};
   Segments segments(setup, share);
   const double master = states.master(setup.dtype);
+  const bool is_one_rule = states.of_matrices == states.of_others;
   const auto add = [&](const std::vector<ChunkParameters>& chunks, i64 shards) {
     const i64 cut = share.zero_stage >= 1 ? shards : 1;
     for (const ChunkParameters& chunk : chunks) {
       for (std::size_t b = 0; b < chunk.buckets.size(); ++b) {
-        const bool is_one_rule = states.of_matrices == states.of_others;
         const i64 matrices = is_one_rule ? 0 : chunk.matrices_of_buckets[b] / cut;
         segments.add(matrices, states.of_matrices + master);
         segments.add(chunk.buckets[b] / cut - matrices, states.of_others + master);
@@ -79,8 +84,9 @@ PlacedStates place_states(const ActivationSetup& setup, const StatesPerWeight& s
   };
   add(parameters.dense, share.shards);
   add(parameters.experts, share.expert_shards);
+  // One of two passes of Muon is over segments of matrices alone: then any may be in any buffer.
   return {.elsewhere = segments.elsewhere(),
-          .buffers = share.elsewhere_is_disk ? file_buffer_bytes(segments.far()) : 0};
+          .buffers = share.elsewhere_is_disk ? buffer_bytes(segments.far(), is_one_rule) : 0};
 }
 
 }  // namespace mcpp

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "base/check.h"
 #include "nn/offload/host_memory.h"
@@ -117,38 +116,9 @@ FileStates::Slot* FileStates::slot_with(std::size_t segment) {
   return found == slots_.end() ? nullptr : &*found;
 }
 
-i64 FileStates::Slot::bytes() const {
-  i64 sum = 0;
-  for (const PinnedTensor& vector : vectors) sum += vector.tensor.bytes();
-  return sum;
-}
-
-bool FileStates::fits(const Slot& slot, std::size_t segment) const {
-  const Segment& vectors = segments_[segment];
-  if (slot.vectors.size() < vectors.size()) return false;
-  for (std::size_t v = 0; v < vectors.size(); ++v) {
-    const Tensor& memory = slot.vectors[v].tensor;
-    if (memory.dtype() != vectors[v].what.dtype || memory.bytes() < vectors[v].bytes()) return false;
-  }
-  return true;
-}
-
-/// Not the first that is free: after some steps each would have the length of the longest segment (of weights: those of
-/// the embedding).
-FileStates::Slot* FileStates::free_slot(std::size_t segment) {
-  i64 needed = 0;
-  for (const Vector& vector : segments_[segment]) needed += vector.bytes();
-  enum class Fit { Well, Not, TooLong, InUse };
-  const auto fit = [&](const Slot& slot) {
-    const i64 bytes = slot.bytes();
-    const Fit how = slot.use != Slot::Use::Free    ? Fit::InUse
-                    : !fits(slot, segment)         ? Fit::Not
-                    : bytes <= needed + needed / 4 ? Fit::Well
-                                                   : Fit::TooLong;
-    return std::make_pair(how, bytes);
-  };
-  const auto found = std::ranges::min_element(slots_, {}, fit);
-  if (found->use == Slot::Use::Free) return &*found;
+FileStates::Slot* FileStates::free_slot() {
+  const auto found = std::ranges::find(slots_, Slot::Use::Free, &Slot::use);
+  if (found != slots_.end()) return &*found;
   if (writing_.empty()) return nullptr;
   Slot* oldest = writing_.front();
   wait(*oldest);
@@ -161,12 +131,18 @@ std::span<std::byte> FileStates::bytes_of(Slot& slot, std::size_t vector) {
 }
 
 void FileStates::make_room(Slot& slot, std::size_t segment) {
+  const Segment& vectors = segments_[segment];
   slot.segment = segment;
-  if (fits(slot, segment)) return;
-  slot.vectors.clear();  // first, so that its memory can be had again
-  for (const Vector& vector : segments_[segment])
-    slot.vectors.push_back(
-        transfer_room(vector.bytes(), vector.what.dtype, *host_, options_.memory_class, options_.copies));
+  if (slot.vectors.size() < vectors.size()) slot.vectors.resize(vectors.size());
+  for (std::size_t v = 0; v < vectors.size(); ++v) {
+    PinnedTensor& memory = slot.vectors[v];
+    const DType dtype = vectors[v].what.dtype;
+    const i64 bytes = vectors[v].bytes();
+    if (memory.tensor.defined() && memory.tensor.dtype() == dtype && memory.tensor.bytes() >= bytes) continue;
+    memory.pin = nullptr;
+    memory = PinnedTensor();  // first, so that its memory can be had again
+    memory = transfer_room(bytes, dtype, *host_, options_.memory_class, options_.copies);
+  }
 }
 
 void FileStates::start(FileTransfer::Kind kind, Slot& slot, std::size_t vector) {
@@ -204,7 +180,7 @@ void FileStates::read_ahead() {
     const std::size_t next = expected_.front();
     Slot* slot = slot_with(next);
     if (slot && slot->use == Slot::Use::Writing) wait(*slot);
-    if (!slot || slot->use == Slot::Use::Free) slot = free_slot(next);
+    if (!slot || slot->use == Slot::Use::Free) slot = free_slot();
     if (!slot) return;
     expected_.pop_front();
     if (slot->use == Slot::Use::Free) start_reading(*slot, next);
@@ -225,10 +201,10 @@ std::vector<Tensor> FileStates::fetch(std::size_t segment) {
   Slot* slot = slot_with(segment);
   if (slot && slot->use == Slot::Use::Writing) wait(*slot);
   if (!slot || slot->use == Slot::Use::Free) {
-    slot = free_slot(segment);
+    slot = free_slot();
     if (!slot) {  // others were expected than are fetched
       free_all_slots();
-      slot = free_slot(segment);
+      slot = free_slot();
     }
     start_reading(*slot, segment);
   }

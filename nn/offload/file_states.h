@@ -68,19 +68,14 @@ class FileStates final : public StateStore {
     enum class Use : u8 { Free, Reading, InUse, Writing };
     Use use = Use::Free;
     std::size_t segment = 0;
-    std::vector<PinnedTensor> vectors;  // aligned; those of a segment that was here
+    std::vector<PinnedTensor> vectors;  // of bytes() each, aligned; as long as the longest that was here
     std::vector<TransferQueue::Ticket> transfers;
-
-    i64 bytes() const;
   };
 
   Slot* slot_with(std::size_t segment);
   Slot& slot_in_use(std::size_t segment);
-  /// A free slot for it, whose memory is about as long as it needs; waits for the oldest write when there is none. Null
-  /// when all are read ahead or in use.
-  Slot* free_slot(std::size_t segment);
-  /// Whether the slot's memory has room for the segment.
-  bool fits(const Slot& slot, std::size_t segment) const;
+  /// A free slot; waits for the oldest write when there is none. Null when all are read ahead or in use.
+  Slot* free_slot();
   void start_reading(Slot& slot, std::size_t segment);
   void read_ahead();
   void wait(Slot& slot);

@@ -189,9 +189,9 @@ TEST_F(FaultyDisk, HasNotTheRoomFromTheFirst) {
     }
   }
   // Enough for one rank.
-  const Outcome alone = run_with({.free = 1'500'000}, training("two", kTiers[2], {"--dry_run"}));
+  const Outcome alone = run_with({.free = 4'000'000}, training("two", kTiers[2], {"--dry_run"}));
   EXPECT_EQ(alone.code, 0) << alone.err;
-  const Outcome two = run_with({.free = 1'500'000}, training("two", kTiers[2], {"--dry_run"}), mpirun(2));
+  const Outcome two = run_with({.free = 4'000'000}, training("two", kTiers[2], {"--dry_run"}), mpirun(2));
   EXPECT_EQ(two.code, 2);
   EXPECT_CONTAINS(two.err, "not enough room for this training: 2 ranks need ");
 }
