@@ -152,7 +152,7 @@ TEST_F(OffloadRuns, AreRefusedWhereTheyCannotBe) {
   Words nowhere = near({"--optimizer.offload=file", "--optimizer.offload_folder=/proc/self"});
   Outcome outcome = run(pretrain("run", nowhere));
   EXPECT_EQ(outcome.code, 2);
-  EXPECT_CONTAINS(outcome.err, "optimizer.offload_folder: /proc/self: cannot create a file there");
+  EXPECT_CONTAINS(outcome.err, "optimizer.offload_folder: /proc/self: cannot create a file in /proc/self");
   outcome = run(pretrain("run", near({"--optimizer.offload=file"})));
   EXPECT_EQ(outcome.code, 2);
   EXPECT_CONTAINS(outcome.err, "optimizer.offload_folder: is missing");
