@@ -45,10 +45,6 @@ i64 extra_count(const RunState& run, const char* name) {
   return found == run.extra.end() ? 0 : std::stoll(found->second);
 }
 
-std::string checksum_of(const std::string& text) {
-  return checksum_hex(text);
-}
-
 /// The file's name alone is no proof that the run spells its text as before.
 void check_same_tokenizer(const Config& config, const RunState& run, const std::string& checkpoint, const Log& log) {
   const auto [file, checksum] = tokenizer_source(config.data);
@@ -141,7 +137,7 @@ void keep_tokenizer(const Config& config, Session& session, const std::string& c
   run_together(world, [&] {
     if (world.rank() != 0) return std::string();
     const std::string model = read_tokenizer_file(path);
-    check_input(checksum_of(model) == checksum, path, ": has changed while this run started");
+    check_input(checksum_hex(model) == checksum, path, ": has changed while this run started");
     const Path kept = saved_tokenizer(config.checkpoint.save);
     remove_unfinished(kept);
     if (!std::filesystem::exists(kept) || read_text_file(kept) != model) write_file_atomic(kept, model);

@@ -116,8 +116,7 @@ struct ParallelConfig {
           "gradients travel in a byte each, and are summed in full; changes what is trained a little");
     visit("power_sgd_rank", self.power_sgd_rank,
           "with zero_stage 0 or 1: gradients of linear layers are summed by two factors of so many columns (PowerSGD); "
-          "what "
-          "they leave out is added to the next step's; 0 = in full",
+          "what they leave out is added to the next step's; 0 = in full",
           between(0, 1024));
     visit("power_sgd_start_iter", self.power_sgd_start_iter,
           "with power_sgd_rank: iterations at the start of the training whose gradients are summed in full",
