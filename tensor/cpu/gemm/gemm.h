@@ -29,6 +29,10 @@ struct GemmSize {
   i64 m = 0, n = 0, k = 0;
 };
 
+/// Whether oneDNN's sgemm is to be used, under the limit that is set: with AVX-512. Its kernels for AVX (of 2.6 at
+/// least) keep a pointer into the operands in the stack pointer while they compute, so that any signal that the thread
+/// takes meanwhile overwrites what lies there; and there a row of c depends on how many rows c has.
+bool can_use_sgemm();
 /// fp32 through oneDNN's sgemm.
 void gemm_f32(CpuDevice& device, GemmSize size, Operand<float> a, Operand<float> b, float beta, float* c);
 /// A narrow type widened to fp32 block by block. C is float or T, which is rounded once. fp16's only way: this oneDNN
@@ -83,6 +87,7 @@ class OneDnnCache {
 /// What a CpuDevice keeps for its products.
 struct GemmCache {
   std::optional<kernel::Bf16Path> bf16_path;  ///< set by the first product, or by a test before it
+  std::optional<bool> sgemm;                  ///< the same
   kernel::OneDnnCache onednn;
 
   /// Asked for by products alone: the answer settles which instructions this process may use, and ranks exchange texts
@@ -90,6 +95,10 @@ struct GemmCache {
   kernel::Bf16Path choose_bf16_path() {
     if (!bf16_path) bf16_path = kernel::best_bf16_path();
     return *bf16_path;
+  }
+  bool choose_sgemm() {
+    if (!sgemm) sgemm = kernel::can_use_sgemm();
+    return *sgemm;
   }
 };
 

@@ -9,6 +9,7 @@
 
 #include "tensor/cpu/gemm/gemm.h"
 #include "tensor/cpu/gemm/gemm_blocks.h"
+#include "tensor/cpu/simd/onednn_isa.h"
 #include "tensor/tensor.h"
 
 namespace mcpp::kernel {
@@ -66,6 +67,10 @@ Operand<float> spread(Block at, i64 k, Operand<float> a, float* copy) {
 }
 
 }  // namespace
+
+bool can_use_sgemm() {
+  return isa_reaches(dnnl::cpu_isa::avx512_core);
+}
 
 void gemm_f32(CpuDevice& device, GemmSize size, Operand<float> a, Operand<float> b, float beta, float* c) {
   const Block step = block_of(size, a.transposed);

@@ -14,6 +14,19 @@ Operand<T> operand(const Tensor& x, bool transposed) {
   return {x.data<T>(), x.dim(1), transposed};
 }
 
+/// By oneDNN's sgemm, or where that is not safe, in order.
+template <class T, class C>
+void multiply_in_f32(CpuDevice& device, GemmSize size, Operand<T> a, Operand<T> b, float beta, C* c) {
+  if (!device.gemm_cache().choose_sgemm()) {
+    const Product<T, C> product{size, a, b, c, size.n, beta};
+    return gemm_ordered<T, C>(device, {&product, 1});
+  }
+  if constexpr (std::is_same_v<T, float>)
+    gemm_f32(device, size, a, b, beta, c);
+  else
+    gemm_widened(device, size, a, b, beta, c);
+}
+
 template <class C>
 void multiply_bf16(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c) {
   switch (device.gemm_cache().choose_bf16_path()) {
@@ -22,7 +35,7 @@ void multiply_bf16(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operan
     case Bf16Path::Dots:
       return gemm_onednn(device, size, a, b, beta, c);
     case Bf16Path::Widen:
-      return gemm_widened(device, size, a, b, beta, c);
+      return multiply_in_f32(device, size, a, b, beta, c);
   }
 }
 
@@ -32,12 +45,10 @@ void multiply(CpuDevice& device, GemmSize size, Operand<T> a, Operand<T> b, floa
     gemm_f64(device, size, a, b, beta, c);
   } else if (size.m <= kFewRows && !a.transposed && b.transposed) {
     gemm_rows(device, size, a.data, b.data, beta, c);
-  } else if constexpr (std::is_same_v<T, float>) {
-    gemm_f32(device, size, a, b, beta, c);
   } else if constexpr (std::is_same_v<T, BFloat16>) {
     multiply_bf16(device, size, a, b, beta, c);
   } else {
-    gemm_widened(device, size, a, b, beta, c);
+    multiply_in_f32(device, size, a, b, beta, c);
   }
 }
 
