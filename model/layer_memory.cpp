@@ -214,7 +214,11 @@ i64 keys_of_others(const LayerTensors& t, const ActivationSetup& setup) {
   if (ranks == 1) return 0;
   if (setup.cp_comm_type == CpCommType::AllGather)
     return ranks * keys_values + (3 * ranks + 2) * keys_values * widening / 2;
-  return 2 * keys_values + (2 * t.exchanged_qkv + keys_values) * widening;
+  // Of gradients the own, what is computed, and with further ranks what arrives and what was sent; or, when what two
+  // ranks had to exchange has gone, what comes home instead.
+  const i64 queries = 2 * t.heads * widening;
+  return queries +
+         (ranks == 2 ? keys_values + 3 * keys_values * widening : 2 * keys_values + 4 * keys_values * widening);
 }
 
 /// While core attention goes backward, beside what is kept: the gradients of its output, and of queries, keys and

@@ -38,6 +38,12 @@ class RingWay {
   bool arrive(i64 hop) const { return hop < size_ && reach(hop) >= hop; }
   bool go_on(i64 hop) const { return reach(hop) > hop; }
   bool are_seen(i64 hop) const { return hop == 0 || cut_.sees(rank_, owner(hop), window_); }
+  /// Whether a rank between their owner and this one saw them.
+  bool were_seen(i64 hop) const {
+    for (i64 back = 1; back < hop; ++back)
+      if (cut_.sees(rank_after(size_ - back), owner(hop), window_)) return true;
+    return false;
+  }
   PositionRanges positions(i64 hop) const { return cut_.of_member(owner(hop)); }
 
  private:
@@ -138,8 +144,8 @@ void RingAttention::backward(const Tensor& dout, const QkvHeads& x, const Attent
     return dense_heads(Tensor::empty({q.seq, q.batch, q.heads, q.head_dim}, type, q.base.device()), q.heads);
   };
   Heads dq = share_of_queries(), dq_share;
-  KeyValues sum = KeyValues::like(x, x.k.seq, type);  // of the shares in the gradient of the keys at hand
-  Traveller sums(ring_, sum.both);
+  KeyValues own = KeyValues::like(x, x.k.seq, type);  // this rank's share in the gradient of its own keys
+  Traveller sums(ring_, own.both);                    // of the shares of others, who had the keys one after another
   const auto compute = [&](const Heads& d_queries, const KeyValues& d_keys) {
     QkvHeads d_part{d_queries, d_keys.keys(), d_keys.values()};
     ops::attention_backward(dout, with_keys(q, *keys), y, how, d_part);
@@ -147,31 +153,32 @@ void RingAttention::backward(const Tensor& dout, const QkvHeads& x, const Attent
   for (i64 hop = 0; hop < way.hops(); ++hop) {
     keys.begin(hop);
     how.keys = way.positions(hop);
+    Tensor sum;
     if (hop == 0) {
-      compute(dq, sum);
-      if (!way.go_on(0)) sum.copy_to(dx);
+      compute(dq, own);
     } else if (way.are_seen(hop)) {
       if (!dq_share.base.defined()) dq_share = share_of_queries();
       KeyValues share = KeyValues::like(x, x.k.seq, type);
       compute(dq_share, share);
       ops::add_to(dq_share.base, dq.base);
-      sum.both = sums.arrived();  // of those who had these keys before, their owner first
-      ops::add_to(share.both, sum.both);
+      sum = sums.arrived();
+      if (sum.defined())
+        ops::add_to(share.both, sum);
+      else
+        sum = share.both;
     } else {
-      sum.both = sums.arrived();
+      sum = sums.arrived();
     }
-    if (way.go_on(hop))
-      sums.send(sum.both, way.next());
-    else if (hop > 0 && way.arrive(hop))
-      sums.send(sum.both, way.owner(hop));
-    sum = {};
-    if (way.arrive(hop + 1)) sums.expect(way.previous());
+    if (sum.defined()) sums.send(sum, way.go_on(hop) ? way.next() : way.owner(hop));
+    if (way.arrive(hop + 1) && way.were_seen(hop + 1)) sums.expect(way.previous());
     keys.end();
   }
   ops::copy_heads(dq, dx.q);
-  if (way.own_reach() == 0) return;
-  sums.expect(way.last_seer());
-  KeyValues{sums.arrived()}.copy_to(dx);
+  if (way.own_reach() > 0) {
+    sums.expect(way.last_seer());
+    ops::add_to(sums.arrived(), own.both);
+  }
+  own.copy_to(dx);
 }
 
 }  // namespace mcpp

@@ -247,7 +247,8 @@ class Layer {
     return t;
   }
 
-  /// Keys and values go round while what is there is computed, in backward with their gradient, which comes home last.
+  /// Keys and values go round while what is there is computed, in backward followed by what others add to their
+  /// gradient, which comes home last.
   UnitTime ring(const UnitTime& sofar) const {
     const RankGroup group = layout_.keys_group();
     const double hops = real(group.ranks - 1), keys = collectives_.message(key_bytes(), group.stride),
@@ -257,7 +258,8 @@ class Layer {
     };
     UnitTime t = merging(hops);
     t.forward.context_parallel += exposed(hops * keys, sofar.forward.attention);
-    t.backward_input.context_parallel += exposed(hops * (keys + gradients), sofar.backward_input.attention) + gradients;
+    t.backward_input.context_parallel +=
+        exposed(hops * keys + (hops - 1) * gradients, sofar.backward_input.attention) + gradients;
     return t;
   }
 

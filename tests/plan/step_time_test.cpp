@@ -83,10 +83,10 @@ TEST(StepTime, KeysTravelAsTheTableSays) {
     EXPECT_NEAR(t.forward.context_parallel * bandwidth / forward, 1, 0.005) << enum_name(type);
     EXPECT_NEAR(t.backward_input.context_parallel * bandwidth / backward, 1, 0.005) << enum_name(type);
   };
-  expect(CpCommType::P2p, 1, 3 * k, 3 * k + 4 * w);
+  expect(CpCommType::P2p, 1, 3 * k, 3 * (k + w));
   expect(CpCommType::AllGather, 1, 3 * k, 3 * (k + w));
   expect(CpCommType::A2a, 4, 0.75 * (k + 2 * q), 0.75 * (k + 2 * q));
-  expect(CpCommType::A2aP2p, 2, 0.5 * (k + 2 * q) + k, 0.5 * (k + 2 * q) + k + 2 * w);
+  expect(CpCommType::A2aP2p, 2, 0.5 * (k + 2 * q) + k, 0.5 * (k + 2 * q) + k + w);
 }
 
 // A long step is not simulated to its end, but must take what it would.

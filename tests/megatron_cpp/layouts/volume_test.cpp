@@ -168,9 +168,9 @@ INSTANTIATE_TEST_SUITE_P(Ranks, TensorParallelVolume,
 class ContextParallelVolume : public testing::TestWithParam<std::tuple<const char*, DType, RunLayout>> {};
 
 /// Per layer and microbatch, of k bytes of a rank's keys and values (w in fp32) and q of its queries. Ring: (n - 1) k
-/// forward; (n - 1) k and n w backward (Liu et al. 2023; the last hop takes the gradient home). Gathered: (n - 1) k,
-/// then (n - 1) (k + w). Heads exchanged: (n - 1) / n of k + 2 q, forward and backward (Jacobs et al. 2023,
-/// section 3.2: 4 exchanges of s h / n each).
+/// forward; (n - 1) (k + w) backward (Liu et al. 2023; the last hop takes what others add to the gradient home).
+/// Gathered: (n - 1) k, then (n - 1) (k + w). Heads exchanged: (n - 1) / n of k + 2 q, forward and backward (Jacobs et
+/// al. 2023, section 3.2: 4 exchanges of s h / n each).
 TEST_P(ContextParallelVolume, OfAStepIsThatOfTheFormula) {
   const auto& [name, dtype, layout] = GetParam();
   constexpr i64 kMicrobatches = 2;
@@ -189,7 +189,7 @@ TEST_P(ContextParallelVolume, OfAStepIsThatOfTheFormula) {
     }
     EXPECT_EQ(heads.total_bytes(), 0);
     if (l.cp_comm_type == CpCommType::P2p) {
-      EXPECT_EQ(ring[CommOp::Send].bytes, passes * (2 * (n - 1) * k + n * w));
+      EXPECT_EQ(ring[CommOp::Send].bytes, passes * (n - 1) * (2 * k + w));
       EXPECT_EQ(ring.total_bytes(), ring[CommOp::Send].bytes);
     } else {
       EXPECT_EQ(ring[CommOp::AllGather].bytes, passes * 2 * (n - 1) * k);
@@ -248,14 +248,14 @@ TEST_P(RingVolumes, OfAStepIsWhatSomebodySees) {
 // With windows and short documents a rank has 4 consecutive positions of the 16.
 INSTANTIATE_TEST_SUITE_P(
     Ways, RingVolumes,
-    testing::Values(RingVolume{"everything", 0, 0, {6, 6, 6, 6}, {4, 4, 4, 4}},
-                    // The keys of a rank go to the next one, which sends their gradient home.
-                    RingVolume{"window_4", 4, 0, {2, 2, 2, 0}, {1, 2, 2, 1}},
-                    RingVolume{"window_1_past", 2, 0, {2, 2, 2, 0}, {1, 2, 2, 1}},
+    testing::Values(RingVolume{"everything", 0, 0, {6, 6, 6, 6}, {3, 3, 3, 3}},
+                    // The keys of a rank go to the next one, which sends its share of their gradient home.
+                    RingVolume{"window_4", 4, 0, {2, 2, 2, 0}, {0, 1, 1, 1}},
+                    RingVolume{"window_1_past", 2, 0, {2, 2, 2, 0}, {0, 1, 1, 1}},
                     RingVolume{"documents_of_4", 0, 4, {0, 0, 0, 0}, {0, 0, 0, 0}},
                     // Each document is shared by two ranks: neighbours, or, so that it costs both as much, others.
-                    RingVolume{"documents_of_8_window_3", 3, 8, {2, 0, 2, 0}, {1, 1, 1, 1}},
-                    RingVolume{"documents_of_8", 0, 8, {4, 4, 4, 4}, {3, 3, 3, 3}}),
+                    RingVolume{"documents_of_8_window_3", 3, 8, {2, 0, 2, 0}, {0, 1, 0, 1}},
+                    RingVolume{"documents_of_8", 0, 8, {4, 4, 4, 4}, {1, 1, 1, 1}}),
     [](const auto& p) { return std::string(p.param.name); });
 
 struct Pipeline {
