@@ -79,12 +79,12 @@ struct PeakActivations {
   i64 here = 0, away = 0, blocks = 0;
 };
 
-/// Buffers for what is on its way to a disk or back.
-i64 buffer_bytes(const ActivationSetup& setup, const std::vector<StageActivations>& chunks, i64 units) {
+/// Buffers for what is on its way to a disk or back: an unused one is taken before one that is still written from.
+i64 buffer_bytes(const ActivationSetup& setup, const std::vector<StageActivations>& chunks) {
   if (setup.offload != OffloadTier::File) return 0;
   i64 largest = 0;
   for (const StageActivations& chunk : chunks) largest = std::max(largest, chunk.largest_unit);
-  return std::min<i64>(FileActivations::kSlots, units) * aligned_tensor_bytes(largest);
+  return largest > 0 ? i64{FileActivations::kSlots} * aligned_tensor_bytes(largest) : 0;
 }
 
 /// Runs the rank's part of the schedule on paper.
@@ -94,14 +94,13 @@ PeakActivations peak_activations(const ModelConfig& c, const ActivationSetup& se
     chunks.push_back(stage_activations(c, setup, share.contents(chunk)));
   const i64 message = pooled_size(residual_bytes(c, setup));
   const std::vector<Action>& actions = share.schedule.per_rank[static_cast<std::size_t>(share.pipeline_rank)];
-  i64 kept = 0, away = 0, blocks = 0, units = 0, most_units = 0;
+  i64 kept = 0, away = 0, blocks = 0;
   PeakActivations peak;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const ActionKind kind = actions[i].kind;
     const StageActivations& chunk = chunks[static_cast<std::size_t>(share.schedule.chunk_of(actions[i].stage))];
     if (kind == ActionKind::Forward) {
-      kept += chunk.kept, away += chunk.away, blocks += chunk.blocks, units += chunk.units;
-      most_units = std::max(most_units, units);
+      kept += chunk.kept, away += chunk.away, blocks += chunk.blocks;
       peak.away = std::max(peak.away, away), peak.blocks = std::max(peak.blocks, blocks);
     }
     const bool puts_off = kind == ActionKind::BackwardInput;
@@ -109,12 +108,12 @@ PeakActivations peak_activations(const ModelConfig& c, const ActivationSetup& se
       const i64 message_meanwhile = receives_meanwhile(share.schedule, actions, i) ? message : 0;
       const i64 working = puts_off ? chunk.working_put_off : chunk.working;
       peak.here = std::max(peak.here, kept + working + message_meanwhile);
-      away -= chunk.away, blocks -= chunk.blocks, units -= chunk.units;
+      away -= chunk.away, blocks -= chunk.blocks;
       kept += (puts_off ? chunk.waiting : 0) - chunk.kept;
     }
     if (kind == ActionKind::BackwardWeight) kept -= chunk.waiting;
   }
-  peak.here += buffer_bytes(setup, chunks, most_units);
+  peak.here += buffer_bytes(setup, chunks);
   return peak;
 }
 
@@ -168,13 +167,12 @@ double tensor_bytes(i64 elements, i64 element) {
 
 /// Of weights that come from elsewhere to be gathered.
 void add_params_away(const ChunkParameters& chunk, OffloadTier tier, i64 element, i64 shards, MemoryEstimate& sum) {
-  double largest = 0;
+  std::vector<i64> parts;
   for (const i64 bucket : chunk.buckets) {
     sum.params_elsewhere += tensor_bytes(bucket / shards, element);
-    largest = std::max(largest, static_cast<double>(aligned_tensor_bytes(aligned_bytes(bucket / shards * element))));
+    parts.push_back(aligned_bytes(bucket / shards * element));
   }
-  const auto buffers = static_cast<double>(std::min<std::size_t>(FileStates::kSlots, chunk.buckets.size()));
-  if (tier == OffloadTier::File) sum.params += buffers * largest;
+  if (tier == OffloadTier::File) sum.params += static_cast<double>(FileStates::memory_of(std::move(parts)));
 }
 
 /// What a save beside the training needs while it writes: of numbers whose copy has another form, or is on a disk, one
@@ -195,14 +193,14 @@ double written_at_a_time(const ActivationSetup& setup, const StatesPerWeight& st
 }
 
 /// Bytes of what stays from step to step: the parameters of the chunks on one grid, which `shards` ranks share as the
-/// ZeRO stage says.
+/// ZeRO stage says; so much of the states is elsewhere.
 MemoryEstimate kept_memory(const ActivationSetup& setup, const StatesPerWeight& states, const RankShare& share,
-                           i64 shards, const std::vector<ChunkParameters>& chunks) {
+                           double states_elsewhere, i64 shards, const std::vector<ChunkParameters>& chunks) {
   const i64 element = size_of(setup.dtype), grad = size_of(wide(setup.dtype));
   const i64 kept_grad = share.bf16_grads ? size_of(DType::BF16) : grad;
   const auto cut = [&](int stage) { return share.zero_stage >= stage ? shards : 1; };
   const double states_of_all = states.of_others + states.master(setup.dtype);
-  const double copied = share.elsewhere_is_disk ? 1 - share.states_elsewhere : 1;  // snapshots are on the disk
+  const double copied = share.elsewhere_is_disk ? 1 - states_elsewhere : 1;  // snapshots are on the disk
   MemoryEstimate sum;
   double state = 0, saved = 0, memory = 0;
   for (const ChunkParameters& chunk : chunks) {
@@ -223,8 +221,8 @@ MemoryEstimate kept_memory(const ActivationSetup& setup, const StatesPerWeight& 
     const double weights = all * static_cast<double>(element * copies);
     saved += weights + copied * (all * static_cast<double>(grad) * states_of_all - fewer);
   }
-  sum.optimizer_state = state * (1 - share.states_elsewhere) + memory;
-  sum.elsewhere = state * share.states_elsewhere;
+  sum.optimizer_state = state * (1 - states_elsewhere) + memory;
+  sum.elsewhere = state * states_elsewhere;
   if (share.savers > 0) sum.save_copy = saved / static_cast<double>(share.savers);
   return sum;
 }
@@ -359,10 +357,9 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup&
                                const RankShare& share, const RankParameters& parameters) {
   check_countable(config, setup.tokens(config));
   const PlacedStates placed = place_states(setup, states, share, parameters);
-  RankShare by_segments = share;
-  by_segments.states_elsewhere = placed.elsewhere;
-  MemoryEstimate sum = kept_memory(setup, states, by_segments, share.shards, parameters.dense);
-  const MemoryEstimate experts = kept_memory(setup, states, by_segments, share.expert_shards, parameters.experts);
+  MemoryEstimate sum = kept_memory(setup, states, share, placed.elsewhere, share.shards, parameters.dense);
+  const MemoryEstimate experts =
+      kept_memory(setup, states, share, placed.elsewhere, share.expert_shards, parameters.experts);
   sum.params += experts.params, sum.grads += experts.grads;
   sum.optimizer_state += experts.optimizer_state, sum.save_copy += experts.save_copy;
   sum.optimizer_state += placed.buffers;

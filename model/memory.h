@@ -38,11 +38,11 @@ struct ActivationSetup {
 i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer = 0);
 
 struct StageActivations {
-  i64 kept = 0;                     ///< bytes from forward to backward of one microbatch; exact
-  i64 working = 0;                  ///< the most that backward holds beside what is kept
-  i64 away = 0;                     ///< bytes that wait elsewhere
-  i64 blocks = 0;                   ///< of a disk, that they take there
-  i64 units = 0, largest_unit = 0;  ///< that come and go together; bytes of the largest
+  i64 kept = 0;          ///< bytes from forward to backward of one microbatch; exact
+  i64 working = 0;       ///< the most that backward holds beside what is kept
+  i64 away = 0;          ///< bytes that wait elsewhere
+  i64 blocks = 0;        ///< of a disk, that they take there
+  i64 largest_unit = 0;  ///< bytes of the most that come and go together
   // Where weight gradients are put off:
   i64 waiting = 0;  ///< what they wait with, instead of what was kept or away, once the input's gradient is there
   i64 working_put_off = 0;  ///< `working`, of what comes to that

@@ -75,7 +75,7 @@ StageActivations stage_activations(const ModelConfig& config, const ActivationSe
       continue;
     }
     sum.away += unit.bytes, sum.blocks += (unit.bytes + FileActivations::kBlock - 1) / FileActivations::kBlock;
-    sum.units += 1, sum.largest_unit = std::max(sum.largest_unit, unit.bytes);
+    sum.largest_unit = std::max(sum.largest_unit, unit.bytes);
   }
   sum.kept = given_back;
   if (stage.has_embedding) sum.waiting += pooled_size(residual_bytes(config, setup));

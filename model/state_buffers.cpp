@@ -1,9 +1,7 @@
 #include "model/state_buffers.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <numeric>
 #include <vector>
 
 #include "nn/offload/file_states.h"
@@ -12,24 +10,6 @@
 
 namespace mcpp {
 namespace {
-
-/// Bytes that each buffer comes to have room for. Segments take the buffers in turn, step after step, and a buffer
-/// stays as long as the longest that was in it.
-double buffer_bytes(const std::vector<i64>& segments, bool in_turn) {
-  constexpr auto kBuffers = static_cast<std::size_t>(FileStates::kSlots);
-  std::array<i64, kBuffers> longest{};  // of those whose number has this remainder
-  for (std::size_t s = 0; s < segments.size(); ++s)
-    longest[s % kBuffers] = std::max(longest[s % kBuffers], segments[s]);
-  std::array<i64, kBuffers> buffers = longest;
-  if (segments.size() >= kBuffers) {
-    // Where their number has no factor in common with that of the buffers, each buffer sees them all.
-    const std::size_t apart = in_turn ? std::gcd(segments.size(), kBuffers) : 1;
-    for (std::size_t b = 0; b < kBuffers; ++b)
-      for (std::size_t other = b % apart; other < kBuffers; other += apart)
-        buffers[b] = std::max(buffers[b], longest[other]);
-  }
-  return static_cast<double>(std::accumulate(buffers.begin(), buffers.end(), i64{0}));
-}
 
 /// Segments as optimizer/optimizer.cpp cuts them, dealt out as nn/offload/tiered_states.cpp does.
 class Segments {
@@ -44,7 +24,7 @@ class Segments {
     for (; elements > 0; elements -= longest_) add_one(std::min(elements, longest_), numbers);
   }
   double elsewhere() const { return all_ > 0 ? far_ / all_ : 0; }
-  /// Of each that is elsewhere, the memory in which it is updated.
+  /// Bytes of each that is elsewhere.
   const std::vector<i64>& far() const { return segments_; }
 
  private:
@@ -54,8 +34,7 @@ class Segments {
     if (far_ + bytes / 2 > far_share_ * all_) return;
     far_ += bytes;
     const double vectors = std::ceil(numbers);
-    const i64 vector = aligned_bytes(std::llround(std::ceil(bytes / vectors)));
-    segments_.push_back(static_cast<i64>(vectors) * aligned_tensor_bytes(vector));
+    segments_.push_back(static_cast<i64>(vectors) * aligned_bytes(std::llround(std::ceil(bytes / vectors))));
   }
 
   double element_;
@@ -84,9 +63,8 @@ PlacedStates place_states(const ActivationSetup& setup, const StatesPerWeight& s
   };
   add(parameters.dense, share.shards);
   add(parameters.experts, share.expert_shards);
-  // One of two passes of Muon is over segments of matrices alone: then any may be in any buffer.
   return {.elsewhere = segments.elsewhere(),
-          .buffers = share.elsewhere_is_disk ? buffer_bytes(segments.far(), is_one_rule) : 0};
+          .buffers = share.elsewhere_is_disk ? static_cast<double>(FileStates::memory_of(segments.far())) : 0};
 }
 
 }  // namespace mcpp

@@ -66,6 +66,8 @@ class Tensor {
   Tensor slice(i64 begin, i64 end) const;
   /// `count` elements from flat element `begin`, as one axis.
   Tensor flat(i64 begin, i64 count) const;
+  /// The same bytes as elements of another type, as one axis.
+  Tensor reinterpret(DType dtype) const;
   /// All axes but the last as one: [rows, last].
   Tensor as_matrix() const { return view({-1, shape_.back()}); }
 

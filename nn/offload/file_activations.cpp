@@ -12,8 +12,7 @@
 namespace mcpp {
 namespace {
 
-constexpr i64 kPacking = 64;              // tensors begin at multiples of this
-constexpr DType kSlotType = DType::BF16;  // of the shortest elements that there are
+constexpr i64 kPacking = 64;  // tensors begin at multiples of this
 constexpr const char* kWhat = "the activations";
 
 i64 packed_bytes(const Tensor& t) {
@@ -121,7 +120,7 @@ FileActivations::Slot& FileActivations::free_slot(i64 bytes) {
   if (memory.defined() && memory.bytes() >= bytes) return slot;
   slot.memory.pin = nullptr;
   memory = Tensor();  // first, so that its memory can be had again
-  slot.memory = transfer_room(bytes, kSlotType, *host_, MemoryClass::Activations, copies_.get());
+  slot.memory = transfer_room(bytes, *host_, MemoryClass::Activations, copies_.get());
   return slot;
 }
 

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <numeric>
+#include <ranges>
 
 #include "base/check.h"
 #include "nn/offload/host_memory.h"
@@ -70,7 +73,7 @@ class FileStates::AtRest final : public StoredNumbers {
 };
 
 FileStates::FileStates(FileStatesOptions options, std::shared_ptr<CpuDevice> host, std::unique_ptr<TransferQueue> queue)
-    : options_(std::move(options)), host_(std::move(host)), slots_(kSlots), queue_(std::move(queue)) {}
+    : options_(std::move(options)), host_(std::move(host)), queue_(std::move(queue)) {}
 
 FileStates::~FileStates() = default;
 
@@ -80,7 +83,28 @@ void FileStates::add(const std::vector<StateVector>& states) {
   for (const StateVector& state : states) segment.push_back({.what = state});
 }
 
+i64 FileStates::bytes_of(const Segment& segment) {
+  i64 sum = 0;
+  for (const Vector& vector : segment) sum += vector.bytes();
+  return sum;
+}
+
+std::vector<i64> FileStates::longest_of(std::vector<i64> segments) {
+  std::ranges::sort(segments, std::greater<>());
+  segments.resize(std::min<std::size_t>(segments.size(), kSlots));
+  return segments;
+}
+
+i64 FileStates::memory_of(std::vector<i64> segments) {
+  const std::vector<i64> slots = longest_of(std::move(segments));
+  return std::accumulate(slots.begin(), slots.end(), i64{0},
+                         [](i64 sum, i64 bytes) { return sum + aligned_tensor_bytes(bytes); });
+}
+
 void FileStates::reserve() {
+  std::vector<i64> segments;
+  for (const Segment& segment : segments_) segments.push_back(bytes_of(segment));
+  for (const i64 bytes : longest_of(std::move(segments))) slots_.emplace_back().bytes = bytes;
   const i64 places = options_.takes_snapshots ? 2 : 1;
   file_ =
       std::make_shared<ScratchFile>(options_.folder, std::max(bytes() * places, ScratchFile::kAlignment), options_.key);
@@ -98,9 +122,7 @@ void FileStates::reserve() {
 
 i64 FileStates::bytes() const {
   i64 sum = 0;
-  for (const Segment& segment : segments_) {
-    for (const Vector& vector : segment) sum += vector.bytes();
-  }
+  for (const Segment& segment : segments_) sum += bytes_of(segment);
   return sum;
 }
 
@@ -116,38 +138,29 @@ FileStates::Slot* FileStates::slot_with(std::size_t segment) {
   return found == slots_.end() ? nullptr : &*found;
 }
 
-FileStates::Slot* FileStates::free_slot() {
-  const auto found = std::ranges::find(slots_, Slot::Use::Free, &Slot::use);
-  if (found != slots_.end()) return &*found;
-  if (writing_.empty()) return nullptr;
-  Slot* oldest = writing_.front();
-  wait(*oldest);
-  return oldest;
+FileStates::Slot* FileStates::free_slot(std::size_t segment) {
+  const i64 bytes = bytes_of(segments_[segment]);
+  for (Slot& slot : slots_ | std::views::reverse)
+    if (slot.use == Slot::Use::Free && slot.bytes >= bytes) return &slot;
+  const auto oldest = std::ranges::find_if(writing_, [&](const Slot* slot) { return slot->bytes >= bytes; });
+  if (oldest == writing_.end()) return nullptr;
+  Slot* slot = *oldest;
+  wait(*slot);
+  return slot;
 }
 
-std::span<std::byte> FileStates::bytes_of(Slot& slot, std::size_t vector) {
-  return mcpp::bytes_of(slot.vectors[vector].tensor)
-      .first(static_cast<std::size_t>(segments_[slot.segment][vector].bytes()));
-}
-
-void FileStates::make_room(Slot& slot, std::size_t segment) {
-  const Segment& vectors = segments_[segment];
-  slot.segment = segment;
-  if (slot.vectors.size() < vectors.size()) slot.vectors.resize(vectors.size());
-  for (std::size_t v = 0; v < vectors.size(); ++v) {
-    PinnedTensor& memory = slot.vectors[v];
-    const DType dtype = vectors[v].what.dtype;
-    const i64 bytes = vectors[v].bytes();
-    if (memory.tensor.defined() && memory.tensor.dtype() == dtype && memory.tensor.bytes() >= bytes) continue;
-    memory.pin = nullptr;
-    memory = PinnedTensor();  // first, so that its memory can be had again
-    memory = transfer_room(bytes, dtype, *host_, options_.memory_class, options_.copies);
-  }
+Tensor FileStates::memory_of(const Slot& slot, std::size_t vector) const {
+  const Segment& segment = segments_[slot.segment];
+  i64 first = 0;
+  for (std::size_t before = 0; before < vector; ++before) first += segment[before].bytes();
+  const Tensor& all = slot.memory.tensor;
+  const i64 item = size_of(all.dtype());
+  return all.flat(first / item, segment[vector].bytes() / item).reinterpret(segment[vector].what.dtype);
 }
 
 void FileStates::start(FileTransfer::Kind kind, Slot& slot, std::size_t vector) {
   const FileRegion& region = segments_[slot.segment][vector].region();
-  const std::span<std::byte> bytes = bytes_of(slot, vector);
+  const std::span<std::byte> bytes = mcpp::bytes_of(memory_of(slot, vector));
   slot.transfers.push_back(queue_->start({.kind = kind,
                                           .file = region.file().descriptor(),
                                           .offset = region.offset(),
@@ -156,8 +169,10 @@ void FileStates::start(FileTransfer::Kind kind, Slot& slot, std::size_t vector) 
 }
 
 void FileStates::start_reading(Slot& slot, std::size_t segment) {
-  make_room(slot, segment);
+  slot.segment = segment;
   slot.use = Slot::Use::Reading;
+  if (!slot.memory.tensor.defined())
+    slot.memory = transfer_room(slot.bytes, *host_, options_.memory_class, options_.copies);
   for (std::size_t v = 0; v < segments_[segment].size(); ++v) {
     if (!segments_[segment][v].region().is_blank()) start(FileTransfer::Kind::Read, slot, v);
   }
@@ -180,7 +195,7 @@ void FileStates::read_ahead() {
     const std::size_t next = expected_.front();
     Slot* slot = slot_with(next);
     if (slot && slot->use == Slot::Use::Writing) wait(*slot);
-    if (!slot || slot->use == Slot::Use::Free) slot = free_slot();
+    if (!slot || slot->use == Slot::Use::Free) slot = free_slot(next);
     if (!slot) return;
     expected_.pop_front();
     if (slot->use == Slot::Use::Free) start_reading(*slot, next);
@@ -201,10 +216,10 @@ std::vector<Tensor> FileStates::fetch(std::size_t segment) {
   Slot* slot = slot_with(segment);
   if (slot && slot->use == Slot::Use::Writing) wait(*slot);
   if (!slot || slot->use == Slot::Use::Free) {
-    slot = free_slot();
-    if (!slot) {  // others were expected than are fetched
+    slot = free_slot(segment);
+    if (!slot) {  // others were expected than are fetched, or are where only this has room
       free_all_slots();
-      slot = free_slot();
+      slot = free_slot(segment);
     }
     start_reading(*slot, segment);
   }
@@ -216,8 +231,9 @@ std::vector<Tensor> FileStates::fetch(std::size_t segment) {
   std::vector<Tensor> states;
   const Segment& vectors = segments_[segment];
   for (std::size_t v = 0; v < vectors.size(); ++v) {
-    vectors[v].region().verify(bytes_of(*slot, v));
-    states.push_back(slot->vectors[v].tensor.flat(0, vectors[v].what.count));
+    const Tensor memory = memory_of(*slot, v);
+    vectors[v].region().verify(mcpp::bytes_of(memory));
+    states.push_back(memory.flat(0, vectors[v].what.count));
   }
   return states;
 }
@@ -240,7 +256,7 @@ void FileStates::drop(std::size_t segment) {
     Vector& vector = segments_[segment][v];
     if (vector.places[vector.current].use_count() > 1) vector.current = 1 - vector.current;
     MCPP_CHECK(vector.places[vector.current].use_count() == 1, "two snapshots keep segment ", segment);
-    vector.region().record_checksums(bytes_of(*slot, v));
+    vector.region().record_checksums(mcpp::bytes_of(memory_of(*slot, v)));
     start(FileTransfer::Kind::Write, *slot, v);
   }
   writing_.push_back(slot);

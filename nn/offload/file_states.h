@@ -1,5 +1,6 @@
 // States on a disk. A segment comes into memory for its update and goes back: while one is updated the next two are
-// read and the one before is written, and the first of a step are read during its forward pass.
+// read and the one before is written, and the first of a step are read during its forward pass. The memory for them is
+// as long as the longest segments together: there are few of these, as the vocabulary's table among weights.
 //
 // The file is one ScratchFile, in the order of the segments. Each segment has a place for each of its vectors; with
 // snapshots two, of which a snapshot keeps one while updates go to the other: so a save beside the training costs disk
@@ -49,6 +50,8 @@ class FileStates final : public StateStore {
 
   /// What one step reads; it writes as much.
   i64 bytes() const;
+  /// The memory that it comes to use for segments of so many bytes each.
+  static i64 memory_of(std::vector<i64> segments);
 
  private:
   class AtRest;
@@ -63,19 +66,22 @@ class FileStates final : public StateStore {
     FileRegion& region() const { return *places[current]; }
   };
   using Segment = std::vector<Vector>;
-  /// Memory for one segment: on its way in, in use, or on its way out.
+  /// Memory for one segment: on its way in, in use, or on its way out. The first has room for the longest segment, the
+  /// next for the second longest, and so on.
   struct Slot {
     enum class Use : u8 { Free, Reading, InUse, Writing };
     Use use = Use::Free;
     std::size_t segment = 0;
-    std::vector<PinnedTensor> vectors;  // of bytes() each, aligned; as long as the longest that was here
+    i64 bytes = 0;        // that it has room for
+    PinnedTensor memory;  // from its first use on; vectors one after the other
     std::vector<TransferQueue::Ticket> transfers;
   };
 
   Slot* slot_with(std::size_t segment);
   Slot& slot_in_use(std::size_t segment);
-  /// A free slot; waits for the oldest write when there is none. Null when all are read ahead or in use.
-  Slot* free_slot();
+  /// The shortest free slot that has room for a segment; waits for the oldest write when there is none. Null when all
+  /// that have are read ahead or in use.
+  Slot* free_slot(std::size_t segment);
   void start_reading(Slot& slot, std::size_t segment);
   void read_ahead();
   void wait(Slot& slot);
@@ -84,8 +90,10 @@ class FileStates final : public StateStore {
   void free_all_slots();
   void start(FileTransfer::Kind kind, Slot& slot, std::size_t vector);
   /// The memory of a vector of the segment that is in the slot.
-  std::span<std::byte> bytes_of(Slot& slot, std::size_t vector);
-  void make_room(Slot& slot, std::size_t segment);
+  Tensor memory_of(const Slot& slot, std::size_t vector) const;
+  static i64 bytes_of(const Segment& segment);
+  /// Of all segments, longest first, as many as there are slots.
+  static std::vector<i64> longest_of(std::vector<i64> segments);
 
   FileStatesOptions options_;
   std::shared_ptr<CpuDevice> host_;

@@ -33,9 +33,11 @@ i64 aligned_tensor_bytes(i64 bytes) {
   return pooled_size(bytes + ScratchFile::kAlignment);
 }
 
-PinnedTensor transfer_room(i64 bytes, DType dtype, CpuDevice& host, MemoryClass c, SideCopies* copies) {
-  if (copies && !copies->are_immediate()) return pinned_tensor({bytes / size_of(dtype)}, dtype, host, c, *copies);
-  return {.tensor = aligned_tensor(bytes, dtype, host, c)};
+PinnedTensor transfer_room(i64 bytes, CpuDevice& host, MemoryClass c, SideCopies* copies) {
+  constexpr DType kShortest = DType::BF16;
+  if (copies && !copies->are_immediate())
+    return pinned_tensor({bytes / size_of(kShortest)}, kShortest, host, c, *copies);
+  return {.tensor = aligned_tensor(bytes, kShortest, host, c)};
 }
 
 void copy_over(const Tensor& from, Tensor& to) {

@@ -18,8 +18,9 @@ int host_threads(Device& device);
 Tensor aligned_tensor(i64 bytes, DType dtype, Device& device, MemoryClass c);
 /// What such a tensor takes of the device's memory.
 i64 aligned_tensor_bytes(i64 bytes);
-/// Such a tensor for what goes on to a device, or comes from one, by `copies`: null where there are none.
-PinnedTensor transfer_room(i64 bytes, DType dtype, CpuDevice& host, MemoryClass c, SideCopies* copies);
+/// Such memory for numbers of any type (Tensor::reinterpret()) that go on to a device, or come from one, by `copies`:
+/// null where there are none.
+PinnedTensor transfer_room(i64 bytes, CpuDevice& host, MemoryClass c, SideCopies* copies);
 
 /// to = from, of the same type and size, on the same device or on two of which one is of the CPU.
 void copy_over(const Tensor& from, Tensor& to);
