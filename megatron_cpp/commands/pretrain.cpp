@@ -54,9 +54,9 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   check_layout(*config, world_size);
   if (!planned.text.empty()) log.info(planned.text);
   if (!planned.warning.empty()) log.warn(planned.warning);
-  log.info(run_plan(*config, world_size));
+  log.info(run_plan(*config, world_size, world.cores_per_rank));
   if (options.world_size == 0) {
-    check_training_memory(*config, world.ranks);
+    check_training_memory(*config, world);
     check_training_disk(*config, world.ranks);
   } else if (const std::string warning = memory_warning(*config, world_size); !warning.empty()) {
     log.warn(warning);

@@ -14,6 +14,7 @@
 #include "comm/staged.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/gemm_tuning.h"
+#include "megatron_cpp/setup/plan.h"
 #include "megatron_cpp/setup/version.h"
 #include "tensor/cuda_device.h"
 #include "tensor/isa.h"
@@ -57,10 +58,8 @@ std::unique_ptr<Device> make_device(const DeviceConfig& config, const World& wor
                                .deterministic = config.deterministic});
     }
   }
-  const int cores = world.cores_per_rank > 0 ? world.cores_per_rank : usable_cpus();
-  const CpuOptions options{.threads = config.num_threads > 0 ? static_cast<int>(config.num_threads) : cores,
-                           .shared = world.ranks.size() > 1};
-  return std::make_unique<CpuDevice>(options);
+  return std::make_unique<CpuDevice>(
+      CpuOptions{.threads = threads_of_rank(config, world.cores_per_rank), .shared = world.ranks.size() > 1});
 }
 
 /// Whether to use NCCL, which takes one rank for each GPU. The same on all ranks.

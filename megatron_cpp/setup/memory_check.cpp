@@ -52,8 +52,8 @@ std::map<std::string, Demand> demands(double bytes, const std::vector<MemoryLimi
 }
 
 /// What a rank of a training on CPUs takes of the machine's memory: the host's is the same.
-double on_machine(const Config& config, const MemoryEstimate& rank) {
-  return rank.total() + attention_scratch_bytes(config) +
+double on_machine(const Config& config, const MemoryEstimate& rank, int cores_per_rank) {
+  return rank.total() + attention_scratch_bytes(config, cores_per_rank) +
          (config.optimizer.offload == OffloadTier::Host ? rank.elsewhere : 0) +
          (config.optimizer.offload_params == OffloadTier::Host ? rank.params_elsewhere : 0) +
          (config.training.offload_activations == OffloadTier::Host ? rank.activations_elsewhere : 0);
@@ -81,7 +81,7 @@ std::string needs(const Demand& demand) {
 double largest_rank(const Config& config, int world_size) {
   double largest = 0;
   for (const MemoryEstimate& rank : estimate_memory_by_stage(config, world_size))
-    largest = std::max(largest, on_machine(config, rank));
+    largest = std::max(largest, on_machine(config, rank, /*cores_per_rank=*/0));
   return largest;
 }
 
@@ -94,10 +94,10 @@ void check_memory(double bytes, Communicator& ranks, const std::string& what, co
   }
 }
 
-void check_training_memory(const Config& config, Communicator& ranks) {
+void check_training_memory(const Config& config, const World& world) {
   if (config.device.device != DeviceType::Cpu) return;
-  const double planned = on_machine(config, estimate_of_this_rank(config, ranks));
-  check_memory(kCertain * planned, ranks, "this training", kTrainingAdvice);
+  const double planned = on_machine(config, estimate_of_this_rank(config, world.ranks), world.cores_per_rank);
+  check_memory(kCertain * planned, world.ranks, "this training", kTrainingAdvice);
 }
 
 void check_training_disk(const Config& config, Communicator& ranks) {

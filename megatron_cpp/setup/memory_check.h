@@ -6,6 +6,7 @@
 
 #include "comm/communicator.h"
 #include "megatron_cpp/config/config.h"
+#include "megatron_cpp/setup/world.h"
 
 namespace mcpp {
 
@@ -15,7 +16,7 @@ namespace mcpp {
 void check_memory(double bytes, Communicator& ranks, const std::string& what, const std::string& advice);
 
 /// The same for what train() will hold on this rank, by the plan's estimate; of a training on GPUs nothing is known.
-void check_training_memory(const Config& config, Communicator& ranks);
+void check_training_memory(const Config& config, const World& world);
 
 /// Throws BadInput on all ranks when what train() will keep in optimizer.offload_folder, by the plan's estimate, cannot
 /// be there, or is more than the disk of the ranks of a machine has left. Makes nothing. Called by all ranks.

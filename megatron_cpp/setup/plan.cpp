@@ -78,7 +78,7 @@ std::string bytes_there(OffloadTier tier, const Config& config, double bytes) {
   return human_bytes(bytes) + (is_twice ? ", and as much again for saves" : "");
 }
 
-std::string memory(const Config& config, int world_size) {
+std::string memory(const Config& config, int world_size, int cores_per_rank) {
   const std::vector<MemoryEstimate> ranks = estimate_memory_by_stage(config, world_size);
   const auto largest = std::ranges::max_element(ranks, {}, &MemoryEstimate::total);
   std::string text = str("memory: ", human_bytes(largest->total()), world_size > 1 ? " per rank" : "", " estimated");
@@ -104,7 +104,7 @@ std::string memory(const Config& config, int world_size) {
   }
   if (largest->apart > 0) add_line(text, "less, as not at once", human_bytes(largest->apart));
   if (largest->save_copy > 0) add_line(text, "copy for saves", human_bytes(largest->save_copy));
-  if (const double scratch = attention_scratch_bytes(config); scratch > 0)
+  if (const double scratch = attention_scratch_bytes(config, cores_per_rank); scratch > 0)
     add_line(text, "beside these", human_bytes(scratch) + " in which attention computes");
   return text;
 }
@@ -237,9 +237,14 @@ std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int w
   return ranks;
 }
 
-double attention_scratch_bytes(const Config& config) {
+int threads_of_rank(const DeviceConfig& device, int cores_per_rank) {
+  if (device.num_threads > 0) return static_cast<int>(device.num_threads);
+  return cores_per_rank > 0 ? cores_per_rank : usable_cpus();
+}
+
+double attention_scratch_bytes(const Config& config, int cores_per_rank) {
   if (config.device.device != DeviceType::Cpu) return 0;
-  const i64 threads = config.device.num_threads > 0 ? config.device.num_threads : usable_cpus();
+  const i64 threads = threads_of_rank(config.device, cores_per_rank);
   const ParallelConfig& p = config.parallel;
   const i64 rings = parallel_sizes(config).context_parallel_size / parallel_sizes(config).context_parallel_heads;
   const i64 all = config.model.seq_length, own = all / rings;
@@ -266,8 +271,8 @@ StatesPerWeight states_per_weight(const Config& config) {
                              config.optimizer.exp_avg_sq_dtype != StateDType::Fp32};
 }
 
-std::string run_plan(const Config& config, int world_size) {
-  return parameters(config.model) + layout(config, world_size) + memory(config, world_size) +
+std::string run_plan(const Config& config, int world_size, int cores_per_rank) {
+  return parameters(config.model) + layout(config, world_size) + memory(config, world_size, cores_per_rank) +
          schedule(config, world_size);
 }
 

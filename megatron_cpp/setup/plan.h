@@ -13,9 +13,12 @@ namespace mcpp {
 std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int world_size,
                                                      ExpertLoad load = ExpertLoad::Even);
 
-/// What attention on a CPU computes in, beside the estimate: of all threads, as many as the configuration says or else
-/// one for each CPU that this process may use. 0 for a training on GPUs.
-double attention_scratch_bytes(const Config& config);
+/// Threads of a rank on CPUs: as many as the configuration says, or else one for each core that it may count on
+/// (World).
+int threads_of_rank(const DeviceConfig& device, int cores_per_rank);
+
+/// What attention on a CPU computes in, beside the estimate: of all threads of a rank. 0 for a training on GPUs.
+double attention_scratch_bytes(const Config& config, int cores_per_rank = 0);
 
 /// Of each position in the pipeline, what each of its modules takes; with experts as if equally busy.
 std::vector<MemoryByModule> module_memory_by_stage(const Config& config, int world_size);
@@ -25,6 +28,6 @@ StatesPerWeight states_per_weight(const Config& config);
 
 /// Parameters by part, the layout over `world_size` ranks, memory by class of the ranks that need most, batches,
 /// iterations, learning rate and operations of the run.
-std::string run_plan(const Config& config, int world_size);
+std::string run_plan(const Config& config, int world_size, int cores_per_rank = 0);
 
 }  // namespace mcpp

@@ -316,7 +316,7 @@ ExitCode bench_command(Arguments args, Log& log, const World& world) {
   check_input(world.ranks.size() == 1 || options.what == "step", "bench ", options.what,
               " runs in one process; start it without mpirun");
   check_layout(*config, world.ranks.size());
-  if (options.what == "step") check_training_memory(*config, world.ranks);
+  if (options.what == "step") check_training_memory(*config, world);
   Session session = initialize(*config, world);
   const BenchContext context{
       *config,
