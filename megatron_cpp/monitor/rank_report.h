@@ -33,17 +33,20 @@ struct RankStats {
   double bubble = 0;                 ///< share of its time that the rank waits for other stages of the pipeline
   double exposed_communication = 0;  ///< share of its time inside other communication
   double compute_ms = 0;             ///< of an iteration, without both
-  double in_host_bytes = 0, on_disk_bytes = 0;  ///< of what is kept there instead (TrainingState::bytes_away())
   /// Of tensors of each MemoryClass, since the start; their peaks may lie at different moments.
   std::array<double, kMemoryClasses> peak_by_class{};
+  BytesAwayByClass away{};  ///< what is kept there instead (TrainingState::bytes_away())
 };
 
 /// The mean of them, and the largest peak of memory.
 RankStats mean_of(const std::vector<RankStats>& ranks);
 /// Every rank's, by rank, on all ranks.
 std::vector<RankStats> gather_rank_stats(const RankStats& mine, Communicator& world, Device& device);
-/// One line per rank; with what is kept in host memory and on disks where something is.
+/// One line per rank: where its time goes.
 std::string rank_table(const std::vector<RankStats>& ranks, const Topology& topology);
+/// One line per rank: its memory by class, of each class that some rank uses, and what of it is in host memory and on
+/// disks.
+std::string memory_table(const std::vector<RankStats>& ranks);
 
 /// What this rank spent so far.
 RankSeconds spent_by_rank(const TrainingState& state, const ParallelState& parallel);

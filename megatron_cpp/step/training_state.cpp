@@ -93,16 +93,18 @@ std::vector<ParamAndGradBuffer*> TrainingState::buffers() const {
   return list;
 }
 
-BytesAway TrainingState::bytes_away() const {
-  BytesAway sum = optimizer_.states_away();
-  if (activations_) sum += activations_->peak();
+BytesAwayByClass TrainingState::bytes_away() const {
+  BytesAwayByClass away;
+  const auto of = [&](MemoryClass c) -> BytesAway& { return away[static_cast<std::size_t>(c)]; };
+  of(MemoryClass::OptimizerState) = optimizer_.states_away();
+  if (activations_) of(MemoryClass::Activations) = activations_->peak();
   std::set<const StateStore*> counted;
   for (const ParamAndGradBuffer* buffer : buffers()) {
     for (const ShardSegment& segment : buffer->shard()) {
-      if (segment.away && counted.insert(segment.away).second) sum += segment.away->bytes_away();
+      if (segment.away && counted.insert(segment.away).second) of(MemoryClass::Params) += segment.away->bytes_away();
     }
   }
-  return sum;
+  return away;
 }
 
 std::vector<GPTModel*> TrainingState::models() const {

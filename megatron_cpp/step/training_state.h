@@ -58,6 +58,9 @@ struct TrainingLayout {
   int chunks_per_rank() const { return static_cast<int>(stages.size()) / parallel.topology.pp(); }
 };
 
+/// By MemoryClass.
+using BytesAwayByClass = std::array<BytesAway, kMemoryClasses>;
+
 class TrainingState {
  public:
   /// One stage of the pipeline on this rank.
@@ -85,7 +88,7 @@ class TrainingState {
   void set_watch(StepWatch* watch) { step_.set_watch(watch); }
 
   /// Of weights and states, and the most so far of activations.
-  BytesAway bytes_away() const;
+  BytesAwayByClass bytes_away() const;
   /// Null where activations stay on the device.
   const ActivationStore* activations() const { return activations_.get(); }
 

@@ -10,21 +10,20 @@ RankReports::RankReports(KeptRef<LoggingConfig> config, Session& session, KeptRe
   if (predicted) check_.emplace(*predicted);
 }
 
-RankStats RankReports::own(const LogWindow& line, const BytesAway& away) const {
+RankStats RankReports::own(const LogWindow& line, const BytesAwayByClass& away) const {
   const RankSeconds window = line.seconds();
   const MemoryTable& memory = session_.device->memory();
   RankStats stats{.peak_memory_bytes = static_cast<double>(memory.total.peak),
                   .bubble = window.pipeline / window.clock,
                   .exposed_communication = window.communication / window.clock,
                   .compute_ms = 1e3 * window.compute() / static_cast<double>(line.iterations()),
-                  .in_host_bytes = static_cast<double>(away.in_host),
-                  .on_disk_bytes = static_cast<double>(away.on_disk)};
+                  .away = away};
   for (std::size_t c = 0; c < kMemoryClasses; ++c)
     stats.peak_by_class[c] = static_cast<double>(memory.by_class[c].peak);
   return stats;
 }
 
-std::vector<RankStats> RankReports::tell(i64 iteration, const LogWindow& window, const BytesAway& away,
+std::vector<RankStats> RankReports::tell(i64 iteration, const LogWindow& window, const BytesAwayByClass& away,
                                          MetricsWriter& metrics) {
   Communicator& world = session_.parallel.world;
   std::vector<RankStats> ranks{own(window, away)};
@@ -41,8 +40,11 @@ std::vector<RankStats> RankReports::tell(i64 iteration, const LogWindow& window,
          check_->add(window.last().global_batch_size,
                      measured_step(1e-3 * window.means().elapsed_ms, ranks, groups, window.iterations())))
       log_.warn(text);
+  if (iteration > 1 && !std::exchange(are_shown_, true)) {
+    if (world.size() > 1) log_.info(rank_table(ranks, session_.parallel.topology));
+    log_.info(memory_table(ranks));
+  }
   if (world.size() == 1) return {};
-  if (iteration > 1 && !std::exchange(are_shown_, true)) log_.info(rank_table(ranks, session_.parallel.topology));
   if (config_.straggler_factor > 0) name_stragglers(ranks, groups, window.seconds().clock);
   return ranks;
 }

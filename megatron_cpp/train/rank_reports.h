@@ -22,10 +22,11 @@ class RankReports {
   /// Of the iterations of `window`, the last of which is `iteration`; `away`: what this rank keeps elsewhere. To the
   /// metrics, once to the log too, after the first line that is not of a cold start; and warnings. Gives what ranks
   /// spend, by rank; nothing with one rank.
-  std::vector<RankStats> tell(i64 iteration, const LogWindow& window, const BytesAway& away, MetricsWriter& metrics);
+  std::vector<RankStats> tell(i64 iteration, const LogWindow& window, const BytesAwayByClass& away,
+                              MetricsWriter& metrics);
 
  private:
-  RankStats own(const LogWindow& window, const BytesAway& away) const;
+  RankStats own(const LogWindow& window, const BytesAwayByClass& away) const;
   /// What ranks spent in their groups since the last line.
   std::vector<GroupSecondsByName> spent_in_groups();
   void name_stragglers(const std::vector<RankStats>& ranks, const std::vector<GroupSecondsByName>& groups,

@@ -22,7 +22,7 @@ void StepRecords::add(const RecordedStep& step, MetricsWriter& metrics, Tensorbo
   metrics.write_layers(step.stats.iteration, step.statistics);
 }
 
-void StepRecords::write_line(i64 iteration, const BytesAway& away, MetricsWriter& metrics,
+void StepRecords::write_line(i64 iteration, const BytesAwayByClass& away, MetricsWriter& metrics,
                              TensorboardMetrics& tensorboard) {
   IterationStats stats = window_.means();
   stats.lm_loss = window_.mean_loss();

@@ -39,7 +39,7 @@ class StepRecords {
   bool is_empty() const { return window_.is_empty(); }
   /// A line of the log for the steps since the one before, of which `iteration` is the last. `away`: what this rank
   /// keeps elsewhere.
-  void write_line(i64 iteration, const BytesAway& away, MetricsWriter& metrics, TensorboardMetrics& tensorboard);
+  void write_line(i64 iteration, const BytesAwayByClass& away, MetricsWriter& metrics, TensorboardMetrics& tensorboard);
 
  private:
   const LoggingConfig& config_;

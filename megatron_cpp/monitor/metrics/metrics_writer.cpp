@@ -154,12 +154,18 @@ void MetricsWriter::write(const RankTable& table) {
   for (const RankStats& rank : table.ranks) {
     object["compute_ms"].push_back(rank.compute_ms);
     object["peak_memory_bytes"].push_back(rank.peak_memory_bytes);
-    object["in_host_bytes"].push_back(rank.in_host_bytes);
-    object["on_disk_bytes"].push_back(rank.on_disk_bytes);
     object["bubble"].push_back(rank.bubble);
     object["exposed_communication"].push_back(rank.exposed_communication);
-    for (std::size_t c = 0; c < kMemoryClasses; ++c)
-      object["peak_by_class"][std::string(name_of(static_cast<MemoryClass>(c)))].push_back(rank.peak_by_class[c]);
+    BytesAway away;
+    for (std::size_t c = 0; c < kMemoryClasses; ++c) {
+      const std::string name(name_of(static_cast<MemoryClass>(c)));
+      object["peak_by_class"][name].push_back(rank.peak_by_class[c]);
+      object["in_host_by_class"][name].push_back(rank.away[c].in_host);
+      object["on_disk_by_class"][name].push_back(rank.away[c].on_disk);
+      away += rank.away[c];
+    }
+    object["in_host_bytes"].push_back(away.in_host);
+    object["on_disk_bytes"].push_back(away.on_disk);
   }
   file_.append(line_of(object));
 }

@@ -63,7 +63,10 @@ TEST_F(OffloadRuns, MoveWeightsFromPlaceToPlaceAtEachStart) {
   train("parts", stage3({"--training.exit_interval=3", "--optimizer.offload_params=file", folder}));
   train("parts", stage3({"--training.exit_interval=6", "--optimizer.offload_params=host"}));
   train("parts", stage3({"--training.exit_interval=9", "--optimizer.offload=file", folder}));
-  train("parts", on_file({"--parallel.zero_stage=3", "--optimizer.offload_params=file", "--checkpoint.async_save"}));
+  const Words all{"--parallel.zero_stage=3", "--optimizer.offload_params=file", "--checkpoint.async_save"};
+  // Where memory goes, by class and place: of weights and of states, in the one table of a single rank.
+  EXPECT_CONTAINS(good(pretrain("parts", on_file(all))),
+                  "  rank   peak memory  parameters     on disk   gradients  optimizer state     on disk  activations");
   expect_same_checkpoint("whole", "parts");
   EXPECT_EQ(losses("whole", 12), losses("parts", 12));
   EXPECT_EQ(disk_.count(), 0U);

@@ -100,6 +100,7 @@ TEST_F(Ranks, EightRanksTrainTheSameModelAndLogOnce) {
   EXPECT_CONTAINS(log, "exposed communication: ");
   EXPECT_CONTAINS(log, "bubble: ");
   EXPECT_CONTAINS(log, "\n     7     1     0     1     1");  // the table of ranks
+  EXPECT_EQ(count(log, "  rank   peak memory  parameters   gradients  optimizer state  activations"), 1u) << log;
   EXPECT_EQ(count(log, "\033"), 0u) << "escape codes in a file";
 }
 

@@ -330,7 +330,7 @@ TEST(PlannedMemoryOfActivationsAway, IsWhatIsElsewhere) {
       run_local_ranks(near.ranks(), [&](Communicator& world, int rank) {
         LayoutRank self(task, away, world);
         self.step(0);
-        const BytesAway elsewhere = self.state().bytes_away();
+        const BytesAway elsewhere = self.state().bytes_away()[static_cast<std::size_t>(MemoryClass::Activations)];
         if (rank == 0) {
           EXPECT_EQ(static_cast<double>(elsewhere.in_host + elsewhere.on_disk), planned);
         }

@@ -1,0 +1,50 @@
+#include "megatron_cpp/monitor/rank_report.h"
+
+#include <gtest/gtest.h>
+
+#include "comm/local.h"
+#include "tensor/device.h"
+
+namespace mcpp {
+namespace {
+
+constexpr auto index_of(MemoryClass c) {
+  return static_cast<std::size_t>(c);
+}
+
+/// A rank with something of some classes, in each place.
+RankStats rank_with(double bytes) {
+  RankStats rank{.peak_memory_bytes = 3 * bytes, .compute_ms = 1};
+  rank.peak_by_class[index_of(MemoryClass::Params)] = bytes;
+  rank.peak_by_class[index_of(MemoryClass::Activations)] = 2 * bytes;
+  rank.away[index_of(MemoryClass::Params)].in_host = 4096;
+  rank.away[index_of(MemoryClass::OptimizerState)].on_disk = i64{1} << 30;
+  return rank;
+}
+
+TEST(MemoryTable, HasTheClassesAndPlacesThatAreUsed) {
+  EXPECT_EQ(memory_table({rank_with(1024), rank_with(2048)}),
+            "  rank   peak memory  parameters     in host  optimizer state     on disk  activations\n"
+            "     0      3.00 KiB    1.00 KiB    4.00 KiB              0 B    1.00 GiB     2.00 KiB\n"
+            "     1      6.00 KiB    2.00 KiB    4.00 KiB              0 B    1.00 GiB     4.00 KiB\n");
+}
+
+TEST(RankStats, AreGatheredWhole) {
+  run_local_ranks(3, [](Communicator& world, int rank) {
+    CpuDevice device;
+    const std::vector<RankStats> ranks = gather_rank_stats(rank_with(100.0 * (1 + rank)), world, device);
+    ASSERT_EQ(ranks.size(), 3U);
+    for (int r = 0; r < 3; ++r) {
+      const RankStats expected = rank_with(100.0 * (1 + r)), &found = ranks[static_cast<std::size_t>(r)];
+      EXPECT_EQ(found.peak_memory_bytes, expected.peak_memory_bytes);
+      EXPECT_EQ(found.peak_by_class, expected.peak_by_class);
+      for (std::size_t c = 0; c < kMemoryClasses; ++c) {
+        EXPECT_EQ(found.away[c].in_host, expected.away[c].in_host);
+        EXPECT_EQ(found.away[c].on_disk, expected.away[c].on_disk);
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace mcpp
