@@ -20,18 +20,9 @@ gradients=--parallel.zero_quantized_gradients=true
 half=$((iterations / 2))
 factors() { echo "--parallel.power_sgd_rank=$1 --parallel.power_sgd_start_iter=$half"; }
 
-# train_late <name> <option ...>: with the options from halfway on, after what plain ones left there.
-# shellcheck disable=SC2086 # words
-train_late() {
-  local seed first
-  for seed in ${seeds//,/ }; do
-    ! is_known "$seed" "$1_late" plain || continue
-    first=$folder/first_half_$seed
-    [ -d "$first" ] || train_only "$seed" "$first" "--training.exit_interval=$half" $zero1
-    train_once "$seed" "$1_late" plain "--checkpoint.load=$first" \
-      --checkpoint.accept_change='["parallel.zero_quantized_weights","parallel.zero_quantized_gradients"]' "${@:2}"
-  done
-}
+# shellcheck disable=SC2034,SC2206 # train_late reads it; words
+plain_options=($zero1)
+changed=parallel.zero_quantized_weights,parallel.zero_quantized_gradients
 
 # shellcheck disable=SC2046,SC2086 # words
 {
@@ -40,9 +31,9 @@ train_late() {
   train weights plain $zero1 $weights
   train gradients plain $zero1 $gradients
   train all plain $copy $weights $gradients
-  train_late weights $zero1 $weights
-  train_late gradients $zero1 $gradients
-  train_late all $copy $weights $gradients
+  train_late weights plain $changed $zero1 $weights
+  train_late gradients plain $changed $zero1 $gradients
+  train_late all plain $changed $copy $weights $gradients
   train factors_32_late plain $zero1 $(factors 32)
   train factors_64_late plain $zero1 $(factors 64)
 }

@@ -18,7 +18,8 @@ iterations=200
 seeds=1234,2,3,4
 results="" # a file of lines like those on standard output: what it has is not trained again, what is new is appended
 program=${MEGATRON_CPP:-}
-launch=() # before the program; of several ranks launch_ranks fills it
+launch=()        # before the program; of several ranks launch_ranks fills it
+plain_options=() # of the first half of train_late
 
 # begin_comparison <argument of the script ...>: reads them, and makes $folder, where the text is.
 begin_comparison() {
@@ -63,6 +64,19 @@ train_only() {
     --data.train_data_path="$folder/train_text_document" --data.valid_data_path="$folder/valid_text_document" \
     --data.tokenizer_model="$folder/tokenizer.model" "${@:3}" "${options[@]}" >"$log" 2>&1 </dev/null ||
     { cat "$log" >&2 && exit 1; }
+}
+
+# train_late <name> <plain one> <keys> <option ...>: the same, with options that change these keys (with commas) from halfway on
+# only, after what `plain_options` left there. So what came before has the same bits, and less of the difference is chance.
+# The line says <name>_late.
+train_late() {
+  local seed first half=$((iterations / 2))
+  for seed in ${seeds//,/ }; do
+    ! is_known "$seed" "$1_late" "$2" || continue
+    first=$folder/first_half_$seed
+    [ -d "$first" ] || train_only "$seed" "$first" "--training.exit_interval=$half" "${plain_options[@]}"
+    train_once "$seed" "$1_late" "$2" "--checkpoint.load=$first" "--checkpoint.accept_change=$3" "${@:4}"
+  done
 }
 
 # judge [name ...]: of each arithmetic, how far it is from the plain one, in percent; of these names every seed's has to be the
