@@ -2,15 +2,16 @@
 # What it costs to spread a step over two ranks of one machine: tokens/s of one rank with two threads against two ranks with
 # one thread each that share it by data, tensor, context and pipeline parallelism, in turn; by experts: bench/moe.sh. JSON lines on
 # standard output; medians of the ratios over the rounds on standard error.
-#   bench/ranks.sh [--rounds=N] [--program=PATH] [option of megatron_cpp bench step ...]
+#   bench/ranks.sh [--rounds=N] [--models="14m 124m"] [--program=PATH] [option of megatron_cpp bench step ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 rounds=3
+models="14m 124m"
 program=
 # shellcheck source=bench/lib/arguments.sh
 source bench/lib/arguments.sh
-read_options rounds program -- "$@"
+read_options rounds models program -- "$@"
 build_program
 # shellcheck source=bench/lib/machine.sh
 source bench/lib/machine.sh
@@ -35,7 +36,7 @@ declare -A micro=([14m]=4 [124m]=1) stages=([14m]='Ett|tt|tt|L' [124m]='Ettt|ttt
 # shellcheck disable=SC2119
 machine_json
 for ((round = 0; round < rounds; ++round)); do
-  for model in 14m 124m; do
+  for model in $models; do
     batch=(--training.micro_batch_size=${micro[$model]} --training.global_batch_size=$((8 * micro[$model])))
     run $model one_rank env -- --device.num_threads=2
     run_on_two $model dp2
