@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains a GPT-2 of 1.5 B parameters (configs/gpt2_1558m.toml: 28 GB of weights, gradients and state with bf16 and AdamW) in an address space
-# of 8 GiB, with the optimizer's state on a disk: peak memory, seconds of a step, and what of the disk's own bandwidth it uses, which is
-# measured in the same run by plain direct writes and reads. Then asks for the same without offload, which must be refused with this
+# of 8 GiB, with the optimizer's state on a disk: peak memory, seconds of a step, and what of the disk's own bandwidth it uses (of_plain), which is
+# measured in the same run by plain direct writes and reads at a time. Then asks for the same without offload, which must be refused with this
 # advice. JSON lines on standard output.
 #   bench/offload.sh [--folder=DIR] [--limit_gib=N] [--iterations=N] [--seq_length=N] [option of megatron_cpp pretrain ...]
 # DIR, on the disk to measure, needs 20 GB; without it, a temporary folder.
@@ -36,14 +36,17 @@ train=("$program" pretrain configs/gpt2_1558m.toml --data.data_path="$own/text_t
   --logging.log_interval=1 "${options[@]}")
 offload=(--optimizer.offload=file --optimizer.offload_folder="$own/state")
 
-# bandwidth: seconds for $1 MiB in one direction, past the page cache.
+# plain <MiB>: MiB/s of direct transfers past the page cache, while one file is written and another read, as in an update.
 plain() {
-  local begin end
+  local begin end reading
+  dd if=/dev/zero of="$own/read" bs=4M count=$(($1 / 4)) oflag=direct status=none
   begin=$(date +%s.%N)
-  dd if=/dev/zero of="$own/plain" bs=4M count=$(($1 / 4)) oflag=direct status=none
-  dd if="$own/plain" of=/dev/null bs=4M iflag=direct status=none
+  dd if="$own/read" of=/dev/null bs=4M iflag=direct status=none &
+  reading=$!
+  dd if=/dev/zero of="$own/written" bs=4M count=$(($1 / 4)) oflag=direct status=none
+  wait $reading
   end=$(date +%s.%N)
-  rm -f "$own/plain"
+  rm -f "$own/read" "$own/written"
   awk "BEGIN { print 2 * $1 / ($end - $begin) }"
 }
 
@@ -56,11 +59,15 @@ last=$(plain 4096)
 cat "$own/log" >&2
 grep '"type": *"train"' "$own/metrics.jsonl" || true
 state_mib=$(grep -oE 'optimizer state: .*, [0-9.]+ GiB' "$own/log" | grep -oE '[0-9.]+ GiB' | awk '{ print $1 * 1024 }')
-echo "{\"limit_gib\": $limit_gib, \"state_mib\": $state_mib, \"plain_mib_per_s\": [$first, $last], \"process\": $(cat "$own/time.json")}"
+step_s=$(sed -n 's/.*"elapsed_ms": *\([0-9.]*\).*/\1/p' "$own/metrics.jsonl" | sort -g | awk '{ ms[NR] = $1 } END { print ms[int((NR + 1) / 2)] / 1000 }')
+awk -v step="$step_s" -v state="$state_mib" -v first="$first" -v last="$last" -v limit="$limit_gib" -v process="$(cat "$own/time.json")" 'BEGIN {
+  rate = 2 * state / step
+  printf "{\"limit_gib\": %s, \"state_mib\": %s, \"step_s\": %s, \"mib_per_s\": %.0f, \"plain_mib_per_s\": [%s, %s], \"of_plain\": %.3f, \"process\": %s}\n",
+    limit, state, step, rate, first, last, 2 * rate / (first + last), process }'
 
 if (ulimit -v $((limit_gib << 20)) && "${train[@]}") >"$own/refused" 2>&1; then
   echo "the same training without offload was not refused" >&2
   exit 1
 fi
 grep -q 'optimizer.offload' "$own/refused" || { cat "$own/refused" >&2 && exit 1; }
-echo "{\"without_offload\": \"$(grep -o 'not enough memory.*' "$own/refused" | head -c 200 | tr -d '"')\"}"
+echo "{\"without_offload\": \"$(grep -o 'not enough memory.*' "$own/refused" | head -c 600 | tr -d '"')\"}"
