@@ -147,6 +147,7 @@ losses() { sed -n 's/.*"type":"train".*"lm_loss":\([^,}]*\).*/\1/p' "$work/$1/me
 # The loss falls, and nothing is skipped.
 learns() {
   pretrain learns 1 100
+  ! grep 'several times slower than cuDNN' "$work/log" || { echo "attention ran in the own kernel" && return 1; }
   losses learns | awk 'NR == 1 { first = $1 } { last = $1 } END { print "loss", first, "to", last; exit !(last < 0.8 * first) }'
 }
 
@@ -196,9 +197,42 @@ layout() {
   pretrain "$name" "$ranks" 20 --training.precision=fp32 "$@" || return $?
   same_losses one_rank "$name"
 }
+# same_losses NAME NAME [BOUND]
 same_losses() {
-  paste <(losses "$1") <(losses "$2") | awk '{ d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > most) most = d }
-    END { print NR, "steps, losses differ by at most", most + 0; exit !(NR == 20 && most < 1e-4) }'
+  paste <(losses "$1") <(losses "$2") | awk -v bound="${3:-1e-4}" '{ d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > most) most = d }
+    END { print NR, "steps, losses differ by at most", most + 0; exit !(NR == 20 && most < bound) }'
+}
+
+# Gradients that two ranks keep and send in bf16: losses near those of one rank in bf16.
+bf16_gradients() {
+  [ -d "$work/first" ] || pretrain first 1 20
+  pretrain bf16_gradients 2 20 --parallel.zero_stage=2 --optimizer.main_grads_dtype=bf16
+  same_losses first bf16_gradients 1e-2
+}
+
+# cuDNN's backward pass that adds up in any order.
+any_order() {
+  [ -d "$work/first" ] || pretrain first 1 20
+  pretrain any_order 1 20 --device.deterministic=false
+  same_losses first any_order 1e-2
+}
+
+# The likeliest text by a model in fp32, with keys and values kept on the GPU, is that of the CPU.
+generates() {
+  [ -d "$work/one_rank" ] || pretrain one_rank 1 20 --training.precision=fp32
+  local device
+  for device in cuda cpu; do
+    "$build/megatron_cpp" generate --load="$work/one_rank" --device="$device" --prompt="ROMEO:" --temperature=0 \
+      --max_new_tokens=32 >"$work/text_$device"
+  done
+  diff "$work/text_cuda" "$work/text_cpu"
+  echo "$(wc -w <"$work/text_cuda") words, the same as on the CPU"
+}
+
+# Attention forward and backward over 32768 tokens, four query heads to a key head: no pass may keep 32768 x 32768 numbers.
+long_attention() {
+  "$build/megatron_cpp" bench attention "$here/bench/gpt2_long.toml" --device.device=cuda --training.precision=bf16 \
+    --model.seq_length=32768 --model.num_query_groups=2 --repeats=2 | tail -n 1
 }
 
 # on_disk ARGUMENT...: layout, with what is away on the disk of $work.
@@ -262,7 +296,8 @@ check() {
   table+=$(printf '%-22s | %-8s | %4d | %s' "$name" "$result" $((SECONDS - begin)) "$remark")$'\n'
   printf '%-22s %s: %s\n' "$name" "$result" "$remark" >&2
 }
-export -f facts tests sanitized data pretrain losses learns learns_in_fp8 learns_in_fp16 gelu_epilogues same_bits_twice layout on_disk same_losses beside_computing experts bench
+export -f facts tests sanitized data pretrain losses learns learns_in_fp8 learns_in_fp16 gelu_epilogues same_bits_twice layout on_disk same_losses beside_computing
+export -f experts bench bf16_gradients any_order generates long_attention
 
 kernels='*Ops*bf16_cuda*:*Attention*Packed*bf16_cuda*:*Choices.BeyondACapacity*cuda*'
 check facts 20 facts
@@ -275,6 +310,9 @@ check "data" 60 data
 check "learns in bf16" 60 learns
 check "same bits twice" 60 same_bits_twice
 check "beside computing" 60 beside_computing
+check "generates" 60 generates
+check "any order of sums" 60 any_order
+check "attention of 32k" 60 long_attention
 check "states on the host" 60 layout 1 --optimizer.offload=host
 check "states on a disk" 60 on_disk 1 --optimizer.offload=file
 check "weights on the host" 60 layout 2 --parallel.zero_stage=3 --optimizer.offload_params=host
@@ -284,6 +322,7 @@ check "tp 2 on one GPU" 60 layout 2 --parallel.tensor_model_parallel_size=2
 check "pp 2 on one GPU" 60 layout 2 --parallel.pipeline_model_parallel_size=2
 check "dp 2 on one GPU" 60 layout 2 --parallel.zero_stage=1
 check "dp 4, HSDP" 60 layout 4 --parallel.zero_stage=2 --parallel.num_distributed_optimizer_instances=2
+check "dp 2, bf16 gradients" 60 bf16_gradients
 check "experts, ep 2" 60 experts
 check "cp 2, ring" 60 layout 2 --parallel.context_parallel_size=2
 check "cp 2, gathered" 60 layout 2 --parallel.context_parallel_size=2 --parallel.cp_comm_type=all_gather
