@@ -73,7 +73,7 @@ train_late() {
   local seed first half=$((iterations / 2))
   for seed in ${seeds//,/ }; do
     ! is_known "$seed" "$1_late" "$2" || continue
-    first=$folder/first_half_$seed
+    first=$folder/first_half_$2_$seed
     [ -d "$first" ] || train_only "$seed" "$first" "--training.exit_interval=$half" "${plain_options[@]}"
     train_once "$seed" "$1_late" "$2" "--checkpoint.load=$first" "--checkpoint.accept_change=$3" "${@:4}"
   done

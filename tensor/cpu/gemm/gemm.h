@@ -35,8 +35,8 @@ struct GemmSize {
 bool can_use_sgemm();
 /// fp32 through oneDNN's sgemm.
 void gemm_f32(CpuDevice& device, GemmSize size, Operand<float> a, Operand<float> b, float beta, float* c);
-/// A narrow type widened to fp32 block by block. C is float or T, which is rounded once. fp16's only way: this oneDNN
-/// multiplies no halves.
+/// A narrow type widened to fp32 block by block. C is float or T, which is rounded once. fp16's way with
+/// sgemm: this oneDNN multiplies no halves.
 template <class T, class C>
 void gemm_widened(CpuDevice& device, GemmSize size, Operand<T> a, Operand<T> b, float beta, C* c);
 /// bf16 on AMX tiles; needs can_take(Bf16Path::Amx).
