@@ -54,7 +54,8 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   check_layout(*config, world_size);
   if (!planned.text.empty()) log.info(planned.text);
   if (!planned.warning.empty()) log.warn(planned.warning);
-  log.info(run_plan(*config, world_size, world.cores_per_rank));
+  // Of ranks elsewhere nothing is known: there the plan takes all cores of this machine for one, as its warning does.
+  log.info(run_plan(*config, world_size, options.world_size > 0 ? 0 : world.cores_per_rank));
   if (options.world_size == 0) {
     check_training_memory(*config, world);
     check_training_disk(*config, world.ranks);

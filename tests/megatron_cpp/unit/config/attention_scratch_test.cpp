@@ -37,6 +37,15 @@ TEST(AttentionScratch, IsInThePlanOfARunOnCpus) {
   EXPECT_THAT(run_plan(config, 1), Not(HasSubstr("attention computes")));
 }
 
+TEST(AttentionScratch, IsOfAsManyThreadsAsARankHas) {
+  Config config = long_samples();
+  EXPECT_EQ(attention_scratch_bytes(config, 2), attention_scratch_bytes(config)) << "as many as were asked for";
+  config.device.num_threads = 0;
+  EXPECT_EQ(attention_scratch_bytes(config, 2), 2 * attention_scratch_bytes(config, 1));
+  EXPECT_THAT(run_plan(config, 1, 2),
+              HasSubstr(human_bytes(attention_scratch_bytes(config, 2)) + " in which attention"));
+}
+
 TEST(AttentionScratch, IsOfTheRowsThatARankHas) {
   Config config = long_samples();
   const double all = attention_scratch_bytes(config);
