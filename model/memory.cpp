@@ -172,7 +172,7 @@ void add_params_away(const ChunkParameters& chunk, OffloadTier tier, i64 element
     sum.params_elsewhere += tensor_bytes(bucket / shards, element);
     parts.push_back(aligned_bytes(bucket / shards * element));
   }
-  if (tier == OffloadTier::File) sum.params += static_cast<double>(FileStates::memory_of(std::move(parts)));
+  if (tier == OffloadTier::File) sum.params += static_cast<double>(FileStates::memory_for(std::move(parts)));
 }
 
 /// What a save beside the training needs while it writes: of numbers whose copy has another form, or is on a disk, one

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <vector>
 
+#include "base/io/scratch_file.h"
 #include "nn/offload/file_states.h"
-#include "nn/offload/host_memory.h"
 #include "tensor/wide.h"
 
 namespace mcpp {
@@ -64,7 +64,7 @@ PlacedStates place_states(const ActivationSetup& setup, const StatesPerWeight& s
   add(parameters.dense, share.shards);
   add(parameters.experts, share.expert_shards);
   return {.elsewhere = segments.elsewhere(),
-          .buffers = share.elsewhere_is_disk ? static_cast<double>(FileStates::memory_of(segments.far())) : 0};
+          .buffers = share.elsewhere_is_disk ? static_cast<double>(FileStates::memory_for(segments.far())) : 0};
 }
 
 }  // namespace mcpp

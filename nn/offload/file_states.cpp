@@ -1,7 +1,6 @@
 #include "nn/offload/file_states.h"
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <numeric>
 #include <ranges>
@@ -24,7 +23,7 @@ class FileStates::Snapshot final : public StoredNumbers {
 
   DType dtype() const override { return dtype_; }
   i64 numel() const override { return count_; }
-  void read(Tensor& to) const override { region_->read(first_ * size_of(dtype_), mcpp::bytes_of(to)); }
+  void read(Tensor& to) const override { region_->read(first_ * size_of(dtype_), bytes_of(to)); }
   void write(const Tensor&) override { fail(ExitCode::Internal, "a snapshot is not written"); }
   std::shared_ptr<StoredNumbers> part(i64 begin, i64 count) const override {
     return std::make_shared<Snapshot>(region_, dtype_, first_ + begin, count);
@@ -48,12 +47,12 @@ class FileStates::AtRest final : public StoredNumbers {
   i64 numel() const override { return count_; }
   void read(Tensor& to) const override {
     store_.finish_writes();
-    vector().region().read(first_ * size_of(dtype()), mcpp::bytes_of(to));
+    vector().region().read(first_ * size_of(dtype()), bytes_of(to));
   }
   void write(const Tensor& from) override {
     store_.free_all_slots();
     MCPP_CHECK(vector().places[vector().current].use_count() == 1, "a snapshot keeps what is to be written");
-    vector().region().write(first_ * size_of(dtype()), mcpp::bytes_of(from));
+    vector().region().write(first_ * size_of(dtype()), bytes_of(from));
   }
   std::shared_ptr<StoredNumbers> part(i64 begin, i64 count) const override {
     return std::make_shared<AtRest>(store_, segment_, vector_, first_ + begin, count);
@@ -83,7 +82,7 @@ void FileStates::add(const std::vector<StateVector>& states) {
   for (const StateVector& state : states) segment.push_back({.what = state});
 }
 
-i64 FileStates::bytes_of(const Segment& segment) {
+i64 FileStates::length_of(const Segment& segment) {
   i64 sum = 0;
   for (const Vector& vector : segment) sum += vector.bytes();
   return sum;
@@ -95,7 +94,7 @@ std::vector<i64> FileStates::longest_of(std::vector<i64> segments) {
   return segments;
 }
 
-i64 FileStates::memory_of(std::vector<i64> segments) {
+i64 FileStates::memory_for(std::vector<i64> segments) {
   const std::vector<i64> slots = longest_of(std::move(segments));
   return std::accumulate(slots.begin(), slots.end(), i64{0},
                          [](i64 sum, i64 bytes) { return sum + aligned_tensor_bytes(bytes); });
@@ -103,7 +102,7 @@ i64 FileStates::memory_of(std::vector<i64> segments) {
 
 void FileStates::reserve() {
   std::vector<i64> segments;
-  for (const Segment& segment : segments_) segments.push_back(bytes_of(segment));
+  for (const Segment& segment : segments_) segments.push_back(length_of(segment));
   for (const i64 bytes : longest_of(std::move(segments))) slots_.emplace_back().bytes = bytes;
   const i64 places = options_.takes_snapshots ? 2 : 1;
   file_ =
@@ -122,7 +121,7 @@ void FileStates::reserve() {
 
 i64 FileStates::bytes() const {
   i64 sum = 0;
-  for (const Segment& segment : segments_) sum += bytes_of(segment);
+  for (const Segment& segment : segments_) sum += length_of(segment);
   return sum;
 }
 
@@ -138,18 +137,40 @@ FileStates::Slot* FileStates::slot_with(std::size_t segment) {
   return found == slots_.end() ? nullptr : &*found;
 }
 
-FileStates::Slot* FileStates::free_slot(std::size_t segment) {
-  const i64 bytes = bytes_of(segments_[segment]);
+bool FileStates::has_room(const Slot& slot, std::size_t segment) const {
+  return slot.bytes >= length_of(segments_[segment]);
+}
+
+FileStates::Slot* FileStates::free_slot(std::size_t segment, const Slot* kept) {
+  const auto fits = [&](const Slot& slot) { return &slot != kept && has_room(slot, segment); };
   for (Slot& slot : slots_ | std::views::reverse)
-    if (slot.use == Slot::Use::Free && slot.bytes >= bytes) return &slot;
-  const auto oldest = std::ranges::find_if(writing_, [&](const Slot* slot) { return slot->bytes >= bytes; });
+    if (slot.use == Slot::Use::Free && fits(slot)) return &slot;
+  const auto oldest = std::ranges::find_if(writing_, [&](const Slot* slot) { return fits(*slot); });
   if (oldest == writing_.end()) return nullptr;
   Slot* slot = *oldest;
   wait(*slot);
   return slot;
 }
 
-Tensor FileStates::memory_of(const Slot& slot, std::size_t vector) const {
+const FileStates::Slot* FileStates::kept_slot() const {
+  const auto fits_in_one = [&](std::size_t segment) { return slots_.size() > 1 && !has_room(slots_[1], segment); };
+  if (fits_in_one(expected_.front())) return nullptr;
+  const auto soon = expected_ | std::views::drop(1) | std::views::take(kAhead);
+  return std::ranges::any_of(soon, fits_in_one) ? &slots_.front() : nullptr;
+}
+
+FileStates::Slot& FileStates::slot_taken_back(std::size_t segment) {
+  const auto found = std::ranges::find_if(slots_ | std::views::reverse, [&](const Slot& slot) {
+    return slot.use == Slot::Use::Reading && has_room(slot, segment);
+  });
+  MCPP_CHECK(found != slots_.rend(), "segment ", segment, " is fetched while all that has room for it is in use");
+  wait(*found);
+  found->use = Slot::Use::Free;
+  expected_.push_front(found->segment);
+  return *found;
+}
+
+Tensor FileStates::part_of(const Slot& slot, std::size_t vector) const {
   const Segment& segment = segments_[slot.segment];
   i64 first = 0;
   for (std::size_t before = 0; before < vector; ++before) first += segment[before].bytes();
@@ -160,7 +181,7 @@ Tensor FileStates::memory_of(const Slot& slot, std::size_t vector) const {
 
 void FileStates::start(FileTransfer::Kind kind, Slot& slot, std::size_t vector) {
   const FileRegion& region = segments_[slot.segment][vector].region();
-  const std::span<std::byte> bytes = mcpp::bytes_of(memory_of(slot, vector));
+  const std::span<std::byte> bytes = bytes_of(part_of(slot, vector));
   slot.transfers.push_back(queue_->start({.kind = kind,
                                           .file = region.file().descriptor(),
                                           .offset = region.offset(),
@@ -195,7 +216,7 @@ void FileStates::read_ahead() {
     const std::size_t next = expected_.front();
     Slot* slot = slot_with(next);
     if (slot && slot->use == Slot::Use::Writing) wait(*slot);
-    if (!slot || slot->use == Slot::Use::Free) slot = free_slot(next);
+    if (!slot || slot->use == Slot::Use::Free) slot = free_slot(next, kept_slot());
     if (!slot) return;
     expected_.pop_front();
     if (slot->use == Slot::Use::Free) start_reading(*slot, next);
@@ -217,10 +238,7 @@ std::vector<Tensor> FileStates::fetch(std::size_t segment) {
   if (slot && slot->use == Slot::Use::Writing) wait(*slot);
   if (!slot || slot->use == Slot::Use::Free) {
     slot = free_slot(segment);
-    if (!slot) {  // others were expected than are fetched, or are where only this has room
-      free_all_slots();
-      slot = free_slot(segment);
-    }
+    if (!slot) slot = &slot_taken_back(segment);  // others were expected than are fetched
     start_reading(*slot, segment);
   }
   MCPP_CHECK(slot->use == Slot::Use::Reading, "segment ", segment, " is fetched twice");
@@ -231,8 +249,8 @@ std::vector<Tensor> FileStates::fetch(std::size_t segment) {
   std::vector<Tensor> states;
   const Segment& vectors = segments_[segment];
   for (std::size_t v = 0; v < vectors.size(); ++v) {
-    const Tensor memory = memory_of(*slot, v);
-    vectors[v].region().verify(mcpp::bytes_of(memory));
+    const Tensor memory = part_of(*slot, v);
+    vectors[v].region().verify(bytes_of(memory));
     states.push_back(memory.flat(0, vectors[v].what.count));
   }
   return states;
@@ -256,7 +274,7 @@ void FileStates::drop(std::size_t segment) {
     Vector& vector = segments_[segment][v];
     if (vector.places[vector.current].use_count() > 1) vector.current = 1 - vector.current;
     MCPP_CHECK(vector.places[vector.current].use_count() == 1, "two snapshots keep segment ", segment);
-    vector.region().record_checksums(mcpp::bytes_of(memory_of(*slot, v)));
+    vector.region().record_checksums(bytes_of(part_of(*slot, v)));
     start(FileTransfer::Kind::Write, *slot, v);
   }
   writing_.push_back(slot);

@@ -7,7 +7,6 @@
 // space, and neither memory nor traffic.
 #pragma once
 #include <deque>
-#include <optional>
 
 #include "base/io/file_region.h"
 #include "base/io/transfer_queue.h"
@@ -51,7 +50,7 @@ class FileStates final : public StateStore {
   /// What one step reads; it writes as much.
   i64 bytes() const;
   /// The memory that it comes to use for segments of so many bytes each.
-  static i64 memory_of(std::vector<i64> segments);
+  static i64 memory_for(std::vector<i64> segments);
 
  private:
   class AtRest;
@@ -79,9 +78,15 @@ class FileStates final : public StateStore {
 
   Slot* slot_with(std::size_t segment);
   Slot& slot_in_use(std::size_t segment);
-  /// The shortest free slot that has room for a segment; waits for the oldest write when there is none. Null when all
-  /// that have are read ahead or in use.
-  Slot* free_slot(std::size_t segment);
+  bool has_room(const Slot& slot, std::size_t segment) const;
+  /// The shortest free slot but `kept` that has room for a segment; waits for the oldest write when there is none. Null
+  /// when all that have are read ahead or in use.
+  Slot* free_slot(std::size_t segment, const Slot* kept = nullptr);
+  /// The only slot with room for what is read soon after the segment that is next, or null: so that this does not wait
+  /// until a short one, which has room elsewhere, was updated and written.
+  const Slot* kept_slot() const;
+  /// Of a segment that was read ahead and is to be read again: the shortest slot with room for another.
+  Slot& slot_taken_back(std::size_t segment);
   void start_reading(Slot& slot, std::size_t segment);
   void read_ahead();
   void wait(Slot& slot);
@@ -90,8 +95,8 @@ class FileStates final : public StateStore {
   void free_all_slots();
   void start(FileTransfer::Kind kind, Slot& slot, std::size_t vector);
   /// The memory of a vector of the segment that is in the slot.
-  Tensor memory_of(const Slot& slot, std::size_t vector) const;
-  static i64 bytes_of(const Segment& segment);
+  Tensor part_of(const Slot& slot, std::size_t vector) const;
+  static i64 length_of(const Segment& segment);
   /// Of all segments, longest first, as many as there are slots.
   static std::vector<i64> longest_of(std::vector<i64> segments);
 

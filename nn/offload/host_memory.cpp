@@ -9,6 +9,17 @@
 #include "tensor/transfer.h"
 
 namespace mcpp {
+namespace {
+
+Tensor aligned_tensor(i64 bytes, DType dtype, Device& device, MemoryClass c) {
+  const i64 size = size_of(dtype);
+  const Tensor whole = Tensor::empty({(bytes + ScratchFile::kAlignment) / size}, dtype, device, c);
+  const auto address = reinterpret_cast<std::uintptr_t>(whole.raw());
+  const auto over = static_cast<i64>(address % ScratchFile::kAlignment);
+  return whole.flat(over == 0 ? 0 : (ScratchFile::kAlignment - over) / size, bytes / size);
+}
+
+}  // namespace
 
 std::shared_ptr<CpuDevice> host_beside(Device& device, int threads) {
   auto* cpu = dynamic_cast<CpuDevice*>(&device);
@@ -19,14 +30,6 @@ std::shared_ptr<CpuDevice> host_beside(Device& device, int threads) {
 int host_threads(Device& device) {
   const auto* cpu = dynamic_cast<CpuDevice*>(&device);
   return cpu ? cpu->threads() : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-}
-
-Tensor aligned_tensor(i64 bytes, DType dtype, Device& device, MemoryClass c) {
-  const i64 size = size_of(dtype);
-  const Tensor whole = Tensor::empty({(bytes + ScratchFile::kAlignment) / size}, dtype, device, c);
-  const auto address = reinterpret_cast<std::uintptr_t>(whole.raw());
-  const auto over = static_cast<i64>(address % ScratchFile::kAlignment);
-  return whole.flat(over == 0 ? 0 : (ScratchFile::kAlignment - over) / size, bytes / size);
 }
 
 i64 aligned_tensor_bytes(i64 bytes) {

@@ -14,9 +14,8 @@ std::shared_ptr<CpuDevice> host_beside(Device& device, int threads = 1);
 /// host has nothing else to compute then.
 int host_threads(Device& device);
 
-/// At least `bytes`, which begin at a multiple of ScratchFile::kAlignment: for transfers past the page cache.
-Tensor aligned_tensor(i64 bytes, DType dtype, Device& device, MemoryClass c);
-/// What such a tensor takes of the device's memory.
+/// Memory that begins at a multiple of ScratchFile::kAlignment, for transfers past the page cache: what so many bytes
+/// of it take of the host's.
 i64 aligned_tensor_bytes(i64 bytes);
 /// Such memory for numbers of any type (Tensor::reinterpret()) that go on to a device, or come from one, by `copies`:
 /// null where there are none.

@@ -2,12 +2,15 @@
 // and the memory that they come into is as long as the longest of them.
 #include "nn/offload/file_states.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <random>
 
 #include "tests/support/disk_folder.h"
+#include "tests/support/tensors.h"
 
 namespace mcpp {
 namespace {
@@ -22,10 +25,26 @@ std::vector<std::vector<StateVector>> segments() {
 
 i64 bytes_of(const std::vector<StateVector>& segment) {
   i64 sum = 0;
-  for (const StateVector& vector : segment)
-    sum += (vector.bytes() + ScratchFile::kAlignment - 1) / ScratchFile::kAlignment * ScratchFile::kAlignment;
+  for (const StateVector& vector : segment) sum += aligned_bytes(vector.bytes());
   return sum;
 }
+
+/// Tells which reads were started.
+class WatchedQueue final : public TransferQueue {
+ public:
+  explicit WatchedQueue(std::map<i64, int>& reads) : reads_(reads) {}
+
+  Ticket start(const FileTransfer& transfer) override {
+    if (transfer.kind == FileTransfer::Kind::Read) ++reads_[transfer.offset];
+    return transfers_->start(transfer);
+  }
+  int wait(Ticket ticket) override { return transfers_->wait(ticket); }
+  std::string_view name() const override { return transfers_->name(); }
+
+ private:
+  std::map<i64, int>& reads_;
+  std::unique_ptr<TransferQueue> transfers_ = make_transfer_queue();
+};
 
 class FileStatesTest : public testing::Test {
  protected:
@@ -52,6 +71,13 @@ class FileStatesTest : public testing::Test {
     ++updates_[segment];
     store_.drop(segment);
   }
+  /// Reads that were started so far of a segment which was updated once.
+  int reads(std::size_t segment) const {
+    i64 offset = 0;
+    for (std::size_t before = 0; before < segment; ++before) offset += bytes_of(segments()[before]);
+    const auto found = reads_.find(offset);
+    return found == reads_.end() ? 0 : found->second;
+  }
   void look_at(std::size_t segment) {
     (void)store_.fetch(segment);
     store_.drop_unchanged(segment);
@@ -59,7 +85,8 @@ class FileStatesTest : public testing::Test {
 
   const test::DiskFolder folder_;
   std::shared_ptr<CpuDevice> host_ = std::make_shared<CpuDevice>();
-  FileStates store_{{.folder = folder_.path(), .key = "key"}, host_, make_transfer_queue()};
+  std::map<i64, int> reads_;  // of the vector at this offset
+  FileStates store_{{.folder = folder_.path(), .key = "key"}, host_, std::make_unique<WatchedQueue>(reads_)};
   std::vector<int> updates_ = std::vector<int>(segments().size());
 };
 
@@ -77,9 +104,9 @@ TEST_F(FileStatesTest, TakeTheMemoryOfTheLongestSegments) {
   }
   std::vector<i64> bytes;
   for (const auto& segment : segments()) bytes.push_back(bytes_of(segment));
-  EXPECT_EQ(host_->memory().total.peak, FileStates::memory_of(bytes));
+  EXPECT_EQ(host_->memory().total.peak, FileStates::memory_for(bytes));
   std::ranges::sort(bytes, std::greater<>());
-  EXPECT_LE(FileStates::memory_of(bytes), bytes[0] + 3 * bytes[1] + 4 * (8192 + 65536)) << "room for the table once";
+  EXPECT_LE(FileStates::memory_for(bytes), bytes[0] + 3 * bytes[1] + 4 * (8192 + 65536)) << "room for the table once";
 }
 
 /// Also where others were expected than are fetched, and where the longest waits for those in its place.
@@ -96,6 +123,73 @@ TEST_F(FileStatesTest, ComeBackAsTheyWereInAnyOrder) {
         look_at(segment);
       else
         update(segment);
+    }
+  }
+}
+
+/// Only one slot has room for the table: no layer takes it just before, wherever the table comes in the order and
+/// whichever slots are free.
+TEST_F(FileStatesTest, AreReadBeforeTheyAreFetched) {
+  for (std::size_t segment = 0; segment < segments().size(); ++segment) update(segment);
+  for (std::size_t before = 1; before < segments().size(); ++before) {
+    std::vector<std::size_t> order(segments().size() - 1);
+    std::ranges::generate(order, [s = std::size_t{1}]() mutable { return s++; });
+    order.insert(order.begin() + static_cast<std::ptrdiff_t>(before), 0);
+    for (std::size_t others = 0; others < 4; ++others) {
+      for (std::size_t segment = 1; segment <= others; ++segment) update(segment);
+      reads_.clear();
+      store_.expect(order);
+      for (const std::size_t segment : order) {
+        ASSERT_EQ(reads(segment), 1) << "segment " << segment << ", the table after " << before << ", " << others;
+        update(segment);
+      }
+    }
+  }
+}
+
+/// What is fetched takes the slot of one segment that was read ahead, which is read again, and no other's.
+TEST_F(FileStatesTest, ThatWereReadAheadStayWhereOthersAreFetched) {
+  for (std::size_t segment = 0; segment < segments().size(); ++segment) update(segment);
+  store_.expect({0, 1});
+  for (const std::size_t segment : {2, 3, 4}) (void)store_.fetch(segment);
+  reads_.clear();
+  for (const std::size_t segment : {2, 3, 4}) store_.drop(segment);
+  look_at(0);
+  look_at(1);
+  EXPECT_EQ(reads(0), 0);
+  EXPECT_EQ(reads(1), 1);
+}
+
+/// A snapshot keeps what it was made of through updates, and one at a time costs another place in the file.
+TEST(FileStates, WithSnapshotsKeepWhatTheyWere) {
+  const test::DiskFolder folder;
+  FileStates store({.folder = folder.path(), .key = "key", .takes_snapshots = true}, std::make_shared<CpuDevice>(),
+                   make_transfer_queue());
+  for (int segment = 0; segment < 6; ++segment) store.add({{DType::F32, 10}, {DType::F32, 5'000}});
+  store.reserve();
+  const auto set = [&](std::size_t segment, double to) {
+    std::vector<Tensor> vectors = store.fetch(segment);
+    for (Tensor& t : vectors) test::set_numbers(t, test::Numbers(static_cast<std::size_t>(t.numel()), to));
+    store.drop(segment);
+  };
+  const auto expect_of = [](const StoredNumbers& numbers, double value) {
+    CpuDevice device;
+    Tensor read = Tensor::empty({numbers.numel()}, DType::F32, device);
+    numbers.read(read);
+    EXPECT_THAT(test::numbers(read), testing::Each(value));
+  };
+  for (int round = 0; round < 3; ++round) {
+    const double before = 10 * round, after = before + 1;
+    for (std::size_t segment = 0; segment < 6; ++segment) set(segment, before + 100 * static_cast<double>(segment));
+    std::vector<std::shared_ptr<const StoredNumbers>> kept;
+    for (std::size_t segment = 0; segment < 6; ++segment)
+      kept.push_back(store.at_rest(segment, 1, 100, 4'000)->snapshot());
+    for (int update = 0; update < 3; ++update) {
+      for (std::size_t segment = 0; segment < 6; ++segment) set(segment, after);
+    }
+    for (std::size_t segment = 0; segment < 6; ++segment) {
+      expect_of(*kept[segment], before + 100 * static_cast<double>(segment));
+      expect_of(*store.at_rest(segment, 1, 0, 5'000), after);
     }
   }
 }

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <random>
@@ -15,6 +16,7 @@ namespace mcpp::test {
 namespace {
 
 using kernel::Bf16Path;
+using kernel::kFewRows;
 
 struct Case {
   i64 m, n, k;
@@ -163,13 +165,17 @@ class MatmulOp : public testing::TestWithParam<Types> {
   /// f() for each way in which the CPU can multiply the types, which the device() of f then takes.
   template <class F>
   void for_each_path(F&& f) {
-    if (is_on_gpu() || GetParam().in != DType::BF16) return f();
+    if (is_on_gpu()) return f();
     for (const Bf16Path path : {Bf16Path::Widen, Bf16Path::Dots, Bf16Path::Amx}) {
-      if (!kernel::can_take(path)) continue;
-      SCOPED_TRACE(str("path ", static_cast<int>(path)));
-      path_ = path;
-      f();
-      if (HasFailure()) return;
+      if (path != Bf16Path::Widen && (GetParam().in != DType::BF16 || !kernel::can_take(path))) continue;
+      for (const bool sgemm : {false, true}) {
+        if (sgemm && (path != Bf16Path::Widen || GetParam().in == DType::F64 || !kernel::can_use_sgemm())) continue;
+        SCOPED_TRACE(str("path ", static_cast<int>(path), sgemm ? ", sgemm" : ""));
+        path_ = path;
+        sgemm_ = sgemm;
+        f();
+        if (HasFailure()) return;
+      }
     }
   }
   /// The GPU, or a fresh device of the CPU with so many threads.
@@ -177,6 +183,7 @@ class MatmulOp : public testing::TestWithParam<Types> {
     if (is_on_gpu()) return *gpu_;
     cpu_ = std::make_unique<CpuDevice>(CpuOptions{.threads = threads});
     cpu_->gemm_cache().bf16_path = path_;
+    cpu_->gemm_cache().sgemm = sgemm_;
     return *cpu_;
   }
 
@@ -184,6 +191,7 @@ class MatmulOp : public testing::TestWithParam<Types> {
   std::unique_ptr<Device> gpu_;
   std::unique_ptr<CpuDevice> cpu_;
   Bf16Path path_ = Bf16Path::Widen;
+  bool sgemm_ = false;
 };
 
 INSTANTIATE_TEST_SUITE_P(Types, MatmulOp, testing::ValuesIn(all_types()), [](const auto& p) { return p.param.name(); });
@@ -220,6 +228,30 @@ TEST_P(FastMatmulOp, HasTheSameBitsForAnyNumberOfThreads) {
       });
     }
   });
+}
+
+/// Without sgemm, where a row's sums are in order: they are the same whatever other rows there are, and how many.
+TEST(Matmul, HasRowsThatDependOnNoOtherRows) {
+  for (const Types& t : fast_types()) {
+    if (t.place != DeviceType::Cpu) continue;
+    CpuDevice device({.threads = 2});
+    device.gemm_cache().bf16_path = Bf16Path::Widen;
+    device.gemm_cache().sgemm = false;
+    constexpr i64 kRows = 300, kInner = 700, kColumns = 131;
+    const Matrix a(kRows, kInner, t.in, device, 1), b(kColumns, kInner, t.in, device, 2);
+    const auto rows = [&](i64 begin, i64 end) {
+      Tensor c = Tensor::empty({end - begin, kColumns}, t.out, device);
+      ops::matmul(a.inner.slice(begin, end), b.inner, c, {.transpose_b = true});
+      return bytes_of(c);
+    };
+    const std::vector<std::byte> all = rows(0, kRows);
+    for (const auto& [begin, end] : {std::pair<i64, i64>(0, kFewRows + 1), {7, 20}, {100, 229}, {1, kRows}}) {
+      const std::vector<std::byte> some = rows(begin, end);
+      const auto row = static_cast<i64>(all.size()) / kRows;
+      EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin() + begin * row))
+          << t.name() << " rows " << begin << " to " << end;
+    }
+  }
 }
 
 TEST(Matmul, TakesTheFastestPathOfTheCpu) {
