@@ -63,8 +63,13 @@ class Traveller {
   Traveller(Communicator& ring, const Tensor& like)
       : ring_(ring), shape_(like.shape()), dtype_(like.dtype()), device_(like.device()) {}
 
-  void send(const Tensor& t, int to) {
+  /// What was sent need no longer stay.
+  void let_go() {
     sent_.wait();
+    sending_ = {};
+  }
+  void send(const Tensor& t, int to) {
+    let_go();
     sending_ = t;
     sent_ = ring_.send(sending_, to);
   }
@@ -94,9 +99,13 @@ class KeysAtHand {
       : way_(way), at_hand_(KeyValues::of(x)), traveller_(ring, at_hand_.both) {}
 
   const KeyValues& operator*() const { return at_hand_; }
-  /// They go on to where they are needed, and those of the next hop are on their way.
+  /// They go on to where they are needed, and those of the next hop are on their way: two tensors, and the plan of
+  /// memory counts no third.
   void begin(i64 hop) {
-    if (way_.go_on(hop)) traveller_.send(at_hand_.both, way_.next());
+    if (way_.go_on(hop))
+      traveller_.send(at_hand_.both, way_.next());
+    else
+      traveller_.let_go();
     if (way_.arrive(hop + 1)) traveller_.expect(way_.previous());
   }
   void end() { at_hand_.both = traveller_.arrived(); }
