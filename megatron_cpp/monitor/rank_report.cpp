@@ -58,26 +58,36 @@ std::string rank_table(const std::vector<RankStats>& ranks, const Topology& topo
   return text;
 }
 
+std::vector<MemoryColumn> memory_columns(const std::vector<RankStats>& ranks) {
+  using Place = MemoryColumn::Place;
+  std::vector<MemoryColumn> columns;
+  for (std::size_t c = 0; c < kMemoryClasses; ++c) {
+    const auto of = static_cast<MemoryClass>(c);
+    MemoryColumn here{of, Place::Here, {}}, in_host{of, Place::InHost, {}}, on_disk{of, Place::OnDisk, {}};
+    for (const RankStats& rank : ranks) {
+      here.bytes.push_back(rank.peak_by_class[c]);
+      in_host.bytes.push_back(static_cast<double>(rank.away[c].in_host));
+      on_disk.bytes.push_back(static_cast<double>(rank.away[c].on_disk));
+    }
+    const auto is_used = [](const MemoryColumn& column) { return std::ranges::max(column.bytes) > 0; };
+    if (is_used(here) || is_used(in_host) || is_used(on_disk)) columns.push_back(here);
+    if (is_used(in_host)) columns.push_back(in_host);
+    if (is_used(on_disk)) columns.push_back(on_disk);
+  }
+  return columns;
+}
+
 std::string memory_table(const std::vector<RankStats>& ranks) {
   std::vector<std::string> lines{"  rank   peak memory"};
   for (std::size_t r = 0; r < ranks.size(); ++r)
     lines.push_back(pad_left(std::to_string(r), 6) + pad_left(human_bytes(ranks[r].peak_memory_bytes), 14));
-  const auto is_used = [&](auto bytes_of) {
-    return std::ranges::any_of(ranks, [&](const RankStats& rank) { return bytes_of(rank) > 0; });
-  };
-  const auto add_column = [&](const std::string& name, auto bytes_of) {
+  for (const MemoryColumn& column : memory_columns(ranks)) {
+    constexpr std::array kAway{"", "in host", "on disk"};
+    const bool is_here = column.place == MemoryColumn::Place::Here;
+    const std::string name(is_here ? name_of(column.of) : kAway[static_cast<std::size_t>(column.place)]);
     const std::size_t width = std::max<std::size_t>(name.size(), 10) + 2;
     lines[0] += pad_left(name, width);
-    for (std::size_t r = 0; r < ranks.size(); ++r) lines[1 + r] += pad_left(human_bytes(bytes_of(ranks[r])), width);
-  };
-  for (std::size_t c = 0; c < kMemoryClasses; ++c) {
-    const auto here = [c](const RankStats& rank) { return rank.peak_by_class[c]; };
-    const auto in_host = [c](const RankStats& rank) { return static_cast<double>(rank.away[c].in_host); };
-    const auto on_disk = [c](const RankStats& rank) { return static_cast<double>(rank.away[c].on_disk); };
-    if (!is_used(here) && !is_used(in_host) && !is_used(on_disk)) continue;
-    add_column(std::string(name_of(static_cast<MemoryClass>(c))), here);
-    if (is_used(in_host)) add_column("in host", in_host);
-    if (is_used(on_disk)) add_column("on disk", on_disk);
+    for (std::size_t r = 0; r < ranks.size(); ++r) lines[1 + r] += pad_left(human_bytes(column.bytes[r]), width);
   }
   return join(lines, "\n") + "\n";
 }

@@ -38,14 +38,24 @@ struct RankStats {
   BytesAwayByClass away{};  ///< what is kept there instead (TrainingState::bytes_away())
 };
 
+/// Memory of one class in one place, of each rank.
+struct MemoryColumn {
+  enum class Place : u8 { Here, InHost, OnDisk };  ///< the rank's device, and what is kept elsewhere instead
+  MemoryClass of;
+  Place place;
+  std::vector<double> bytes;
+};
+
 /// The mean of them, and the largest peak of memory.
 RankStats mean_of(const std::vector<RankStats>& ranks);
 /// Every rank's, by rank, on all ranks.
 std::vector<RankStats> gather_rank_stats(const RankStats& mine, Communicator& world, Device& device);
 /// One line per rank: where its time goes.
 std::string rank_table(const std::vector<RankStats>& ranks, const Topology& topology);
-/// One line per rank: its memory by class, of each class that some rank uses, and what of it is in host memory and on
+/// By class: of each that some rank uses, what is here, and where some rank has any, what is in host memory and on
 /// disks.
+std::vector<MemoryColumn> memory_columns(const std::vector<RankStats>& ranks);
+/// One line per rank: these columns.
 std::string memory_table(const std::vector<RankStats>& ranks);
 
 /// What this rank spent so far.

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "base/number_text.h"
-#include "base/program/cpu_list.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/model_provider.h"
+#include "megatron_cpp/setup/world.h"
 #include "model/config/expert_layers.h"
 #include "model/flops.h"
 #include "optimizer/param_group.h"
@@ -235,11 +235,6 @@ std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int w
   for (share.pipeline_rank = 0; share.pipeline_rank < share.schedule.ranks; ++share.pipeline_rank)
     ranks.push_back(estimate_memory(config.model, setup, states, share));
   return ranks;
-}
-
-int threads_of_rank(const DeviceConfig& device, int cores_per_rank) {
-  if (device.num_threads > 0) return static_cast<int>(device.num_threads);
-  return cores_per_rank > 0 ? cores_per_rank : usable_cpus();
 }
 
 double attention_scratch_bytes(const Config& config, int cores_per_rank) {

@@ -13,10 +13,6 @@ namespace mcpp {
 std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int world_size,
                                                      ExpertLoad load = ExpertLoad::Even);
 
-/// Threads of a rank on CPUs: as many as the configuration says, or else one for each core that it may count on
-/// (World).
-int threads_of_rank(const DeviceConfig& device, int cores_per_rank);
-
 /// What attention on a CPU computes in, beside the estimate: of all threads of a rank. 0 for a training on GPUs.
 double attention_scratch_bytes(const Config& config, int cores_per_rank = 0);
 

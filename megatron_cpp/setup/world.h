@@ -1,9 +1,11 @@
 // The ranks that one command runs on.
 #pragma once
+#include "base/program/cpu_list.h"
 #include "comm/communicator.h"
 #include "comm/launcher.h"
 #include "comm/watch/flight_recorder.h"
 #include "comm/watch/status_board.h"
+#include "megatron_cpp/config/sections/device_config.h"
 
 namespace mcpp {
 
@@ -18,5 +20,11 @@ struct World {
 
   Communicator& ranks_of_node() const { return node ? *node : ranks; }
 };
+
+/// Threads of a rank on CPUs: as many as the configuration says, or else one for each core that it may count on.
+inline int threads_of_rank(const DeviceConfig& device, int cores_per_rank) {
+  if (device.num_threads > 0) return static_cast<int>(device.num_threads);
+  return cores_per_rank > 0 ? cores_per_rank : usable_cpus();
+}
 
 }  // namespace mcpp

@@ -13,6 +13,9 @@ using Json = nlohmann::ordered_json;
 
 using Evaluations = std::set<std::pair<std::string, i64>>;
 
+/// Of MemoryColumn::Place.
+constexpr std::array kMemoryKeys{"peak_by_class", "in_host_by_class", "on_disk_by_class"};
+
 /// The lines of `text` that belong to iterations up to `last`. Lines that are no JSON object with an iteration, such as
 /// one that a crash cut off, are left out. Evaluations of the last are entered in `evaluations`.
 std::string lines_up_to(const std::string& text, i64 last, Evaluations& evaluations) {
@@ -157,16 +160,12 @@ void MetricsWriter::write(const RankTable& table) {
     object["bubble"].push_back(rank.bubble);
     object["exposed_communication"].push_back(rank.exposed_communication);
     BytesAway away;
-    for (std::size_t c = 0; c < kMemoryClasses; ++c) {
-      const std::string name(name_of(static_cast<MemoryClass>(c)));
-      object["peak_by_class"][name].push_back(rank.peak_by_class[c]);
-      object["in_host_by_class"][name].push_back(rank.away[c].in_host);
-      object["on_disk_by_class"][name].push_back(rank.away[c].on_disk);
-      away += rank.away[c];
-    }
+    for (const BytesAway& of_class : rank.away) away += of_class;
     object["in_host_bytes"].push_back(away.in_host);
     object["on_disk_bytes"].push_back(away.on_disk);
   }
+  for (const MemoryColumn& column : memory_columns(table.ranks))
+    object[kMemoryKeys[static_cast<std::size_t>(column.place)]][std::string(name_of(column.of))] = column.bytes;
   file_.append(line_of(object));
 }
 

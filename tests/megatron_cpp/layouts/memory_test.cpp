@@ -399,7 +399,7 @@ TEST(PlannedMemoryOfAll, IsThePeakOfTheRankThatNeedsMost) {
   EXPECT_LE(sum / layouts, 0.005);
 }
 
-/// The same with states on a disk, alone and with all else: their buffers grow for some steps.
+/// The same with states on a disk, alone and with all else, with short segments and long ones.
 TEST(PlannedMemoryOfAll, IsThePeakWithStatesOnDisk) {
   ModelConfig model = model_of("gpt2");
   model.hidden_size = 128, model.ffn_hidden_size = 512;

@@ -172,5 +172,26 @@ TEST(MetricsWriter, NoPathWritesNothingAndABadOneIsRefused) {
   EXPECT_THROW(MetricsWriter(Path(testing::TempDir()), 0, log), Error);
 }
 
+/// By rank; of classes, and of places elsewhere, those that some rank uses.
+TEST(MetricsWriter, TellsTheMemoryOfRanks) {
+  const Path path = fresh_file("ranks.jsonl");
+  const auto index_of = [](MemoryClass c) { return static_cast<std::size_t>(c); };
+  RankStats one{.peak_memory_bytes = 70}, other{.peak_memory_bytes = 90};
+  one.peak_by_class[index_of(MemoryClass::Params)] = 60;
+  one.away[index_of(MemoryClass::Params)].in_host = 5;
+  other.away[index_of(MemoryClass::Params)].in_host = 6;
+  other.away[index_of(MemoryClass::OptimizerState)] = {.in_host = 1, .on_disk = 8};
+  const Log log;
+  MetricsWriter(path, 0, log).write(RankTable{.iteration = 3, .ranks = {one, other}});
+  nlohmann::json line = nlohmann::json::parse(read_text_file(path));
+  EXPECT_EQ(line["iteration"], 3);
+  EXPECT_EQ(line["peak_memory_bytes"], (nlohmann::json{70, 90}));
+  EXPECT_EQ(line["in_host_bytes"], (nlohmann::json{5, 7}));
+  EXPECT_EQ(line["on_disk_bytes"], (nlohmann::json{0, 8}));
+  EXPECT_EQ(line["peak_by_class"], (nlohmann::json{{"parameters", {60, 0}}, {"optimizer state", {0, 0}}}));
+  EXPECT_EQ(line["in_host_by_class"], (nlohmann::json{{"parameters", {5, 6}}, {"optimizer state", {0, 1}}}));
+  EXPECT_EQ(line["on_disk_by_class"], (nlohmann::json{{"optimizer state", {0, 8}}}));
+}
+
 }  // namespace
 }  // namespace mcpp

@@ -14,7 +14,10 @@ constexpr auto index_of(MemoryClass c) {
 
 /// A rank with something of some classes, in each place.
 RankStats rank_with(double bytes) {
-  RankStats rank{.peak_memory_bytes = 3 * bytes, .compute_ms = 1};
+  RankStats rank{.peak_memory_bytes = 3 * bytes,
+                 .bubble = bytes / 16384,
+                 .exposed_communication = bytes / 8192,
+                 .compute_ms = bytes + 1};
   rank.peak_by_class[index_of(MemoryClass::Params)] = bytes;
   rank.peak_by_class[index_of(MemoryClass::Activations)] = 2 * bytes;
   rank.away[index_of(MemoryClass::Params)].in_host = 4096;
@@ -37,6 +40,9 @@ TEST(RankStats, AreGatheredWhole) {
     for (int r = 0; r < 3; ++r) {
       const RankStats expected = rank_with(100.0 * (1 + r)), &found = ranks[static_cast<std::size_t>(r)];
       EXPECT_EQ(found.peak_memory_bytes, expected.peak_memory_bytes);
+      EXPECT_EQ(found.bubble, expected.bubble);
+      EXPECT_EQ(found.exposed_communication, expected.exposed_communication);
+      EXPECT_EQ(found.compute_ms, expected.compute_ms);
       EXPECT_EQ(found.peak_by_class, expected.peak_by_class);
       for (std::size_t c = 0; c < kMemoryClasses; ++c) {
         EXPECT_EQ(found.away[c].in_host, expected.away[c].in_host);
