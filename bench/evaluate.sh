@@ -29,12 +29,9 @@ awk 'BEGIN { RS = ""; FS = "\n" } NF >= 5 && made < 100 {
 }' data/tinyshakespeare.txt >"$own/lines.jsonl"
 head -c 200 "$own/long.txt" >"$own/little.txt"
 
-"$program" tokenizer train --input=data/tinyshakespeare.txt --output="$own/tokenizer.model" --vocab_size=2048 >/dev/null
-"$program" preprocess --input="$own/long.txt" --text_document=paragraph --output_prefix="$own/text" \
-  --tokenizer_model="$own/tokenizer.model" >/dev/null
-"$program" pretrain "$configuration" --model.vocab_size=0 --data.data_path="$own/text_text_document" --data.split=100,0,0 \
-  --data.tokenizer_model="$own/tokenizer.model" --training.micro_batch_size=1 --training.global_batch_size=1 \
-  --training.train_iters=1 --training.eval_iters=0 --checkpoint.save="$own/run" >/dev/null
+# shellcheck source=bench/lib/untrained_model.sh
+source bench/lib/untrained_model.sh
+untrained_model "$own" "$configuration" "$own/long.txt"
 
 # seconds <what> <option ...>: of an evaluation, whose result goes to $own/<what>.json
 seconds() {

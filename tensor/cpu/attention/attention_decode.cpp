@@ -23,6 +23,37 @@ void key_scores(D d, const AttentionProblem<T>& p, i64 b, i64 kv_head, const T* 
   }
 }
 
+/// out = out shrink + sum over k of weights[k] value k, of `count` values.
+template <class D, class T, class R = Wide<T>>
+void add_values(D d, const AttentionProblem<T>& p, const T* values, i64 count, const R* weights, R shrink, R* out) {
+  const auto factor = hn::Set(d, shrink);
+  const auto n = static_cast<i64>(hn::Lanes(d));
+  i64 i = 0;
+  // Four sums at a time, which need not wait for one another.
+  for (; i + 4 * n <= p.head_dim; i += 4 * n) {
+    const simd::Whole all;
+    auto t0 = hn::Mul(hn::LoadU(d, out + i), factor), t1 = hn::Mul(hn::LoadU(d, out + i + n), factor);
+    auto t2 = hn::Mul(hn::LoadU(d, out + i + 2 * n), factor), t3 = hn::Mul(hn::LoadU(d, out + i + 3 * n), factor);
+    const T* value = values + i;
+    for (i64 k = 0; k < count; ++k, value += p.v.seq_stride) {
+      const auto weight = hn::Set(d, weights[k]);
+      t0 = hn::MulAdd(weight, simd::load(d, value, all), t0);
+      t1 = hn::MulAdd(weight, simd::load(d, value + n, all), t1);
+      t2 = hn::MulAdd(weight, simd::load(d, value + 2 * n, all), t2);
+      t3 = hn::MulAdd(weight, simd::load(d, value + 3 * n, all), t3);
+    }
+    hn::StoreU(t0, d, out + i), hn::StoreU(t1, d, out + i + n);
+    hn::StoreU(t2, d, out + i + 2 * n), hn::StoreU(t3, d, out + i + 3 * n);
+  }
+  simd::sweep(d, i, p.head_dim, [&](i64 at, auto lanes) HWY_ATTR {
+    auto total = hn::Mul(simd::load(d, out + at, lanes), factor);
+    const T* value = values + at;
+    for (i64 k = 0; k < count; ++k, value += p.v.seq_stride)
+      total = hn::MulAdd(hn::Set(d, weights[k]), simd::load(d, value, lanes), total);
+    simd::store(total, d, out + at, lanes);
+  });
+}
+
 /// One query of one head, over blocks of 64 keys with a running maximum. `out` [head_dim] is in the wide type.
 template <class D, class T, class R = Wide<T>>
 void decode_query(D d, const AttentionProblem<T>& p, i64 b, i64 head, i64 query, R* out) {
@@ -46,14 +77,7 @@ void decode_query(D d, const AttentionProblem<T>& p, i64 b, i64 head, i64 query,
       block_sum.add(simd::used_or(d, x, hn::Zero(d), lanes), slot);
     });
     sum = sum * shrink + block_sum.total();
-    simd::sweep(d, 0, p.head_dim, [&](i64 i, auto lanes) HWY_ATTR {
-      auto total = hn::Mul(simd::load(d, out + i, lanes), hn::Set(d, shrink));
-      const T* value = p.v.row(b, kv_head, first) + i;
-      for (i64 k = 0; k < count; ++k, value += p.v.seq_stride) {
-        total = hn::MulAdd(hn::Set(d, weights[k]), simd::load(d, value, lanes), total);
-      }
-      simd::store(total, d, out + i, lanes);
-    });
+    add_values(d, p, p.v.row(b, kv_head, first), count, weights, shrink, out);
   }
   p.lse[p.lse_row(b, head) + query] = largest * std::numbers::ln2_v<R> + std::log(sum);
   const auto inverse = hn::Set(d, sum == 0 ? 0 : 1 / sum);  // 0 when no key is seen

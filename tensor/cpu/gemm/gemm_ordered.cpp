@@ -33,21 +33,53 @@ HWY_INLINE auto fours(const float* x, i64 ld) {
   }
 }
 
+/// What four vectors have in each block of four lanes, as a matrix of 4 x 4, transposed.
+template <class V>
+HWY_INLINE void transpose_blocks(V (&r)[4]) {
+  const hn::DFromV<V> d;
+  const auto even0 = hn::InterleaveLower(d, r[0], r[2]), odd0 = hn::InterleaveLower(d, r[1], r[3]);
+  const auto even1 = hn::InterleaveUpper(d, r[0], r[2]), odd1 = hn::InterleaveUpper(d, r[1], r[3]);
+  r[0] = hn::InterleaveLower(d, even0, odd0), r[1] = hn::InterleaveUpper(d, even0, odd0);
+  r[2] = hn::InterleaveLower(d, even1, odd1), r[3] = hn::InterleaveUpper(d, even1, odd1);
+}
+
+/// The blocks of four lanes of a vector, `step` apart.
+template <class V>
+HWY_INLINE void store_blocks(V v, float* to, i64 step) {
+  const hn::DFromV<V> d;
+  constexpr auto kBlocks = static_cast<i64>(hn::MaxLanes(d)) / 4;
+  if constexpr (kBlocks == 1) {
+    hn::StoreU(v, d, to);
+  } else {
+    const hn::Half<decltype(d)> half;
+    store_blocks(hn::LowerHalf(half, v), to, step);
+    store_blocks(hn::UpperHalf(half, v), to + kBlocks / 2 * step, step);
+  }
+}
+
 /// to[count, width] = the first `count` of k of columns of b, which lies transposed.
 void transpose_whole(const float* b, i64 ld, i64 count, i64 width, float* to) {
   constexpr F32 d;
   constexpr std::size_t kLanes = hn::MaxLanes(d);
+  constexpr auto kLong = static_cast<i64>(kLanes);
+  // A vector of each column at a time: where columns lie a multiple of 2 KiB apart their lines drive one another out of
+  // the first-level cache, so that each is to be read once.
+  for (; count >= kLong; count -= kLong, b += kLong, to += kLong * width) {
+    for (i64 j = 0; j < width; j += 4) {
+      const float* from = b + j * ld;
+      hn::Vec<F32> r[4]{hn::LoadU(d, from), hn::LoadU(d, from + ld), hn::LoadU(d, from + 2 * ld),
+                        hn::LoadU(d, from + 3 * ld)};
+      transpose_blocks(r);
+      for (i64 k = 0; k < 4; ++k) store_blocks(r[k], to + k * width + j, 4 * width);
+    }
+  }
   for (i64 k = 0; k < count; k += 4, to += 4 * width) {
-    for (i64 j = 0; j < width; j += static_cast<i64>(kLanes)) {
+    for (i64 j = 0; j < width; j += kLong) {
       const float* from = b + j * ld + k;
-      const auto r0 = fours<kLanes>(from, ld), r1 = fours<kLanes>(from + ld, ld);
-      const auto r2 = fours<kLanes>(from + 2 * ld, ld), r3 = fours<kLanes>(from + 3 * ld, ld);
-      const auto even0 = hn::InterleaveLower(d, r0, r2), odd0 = hn::InterleaveLower(d, r1, r3);
-      const auto even1 = hn::InterleaveUpper(d, r0, r2), odd1 = hn::InterleaveUpper(d, r1, r3);
-      hn::StoreU(hn::InterleaveLower(d, even0, odd0), d, to + j);
-      hn::StoreU(hn::InterleaveUpper(d, even0, odd0), d, to + j + width);
-      hn::StoreU(hn::InterleaveLower(d, even1, odd1), d, to + j + 2 * width);
-      hn::StoreU(hn::InterleaveUpper(d, even1, odd1), d, to + j + 3 * width);
+      hn::Vec<F32> r[4]{fours<kLanes>(from, ld), fours<kLanes>(from + ld, ld), fours<kLanes>(from + 2 * ld, ld),
+                        fours<kLanes>(from + 3 * ld, ld)};
+      transpose_blocks(r);
+      for (i64 i = 0; i < 4; ++i) hn::StoreU(r[i], d, to + j + i * width);
     }
   }
 }
