@@ -12,8 +12,8 @@ namespace {
 /// Of part r it is this and r: other messages of the group have lower ones.
 constexpr int kFirstTag = 16;
 constexpr int kBroadcastTag = 3;
-/// So large that MPI sends none before its receiver is there, who would have to keep it.
-constexpr i64 kBroadcastPiece = 256 << 10;
+/// Of broadcasts. So large that MPI sends none before its receiver is there, who would have to keep it.
+constexpr i64 kLeastBroadcast = 512 << 10, kMostBroadcast = i64{8} << 20;
 /// A part travels in so many pieces at most, so that the first are handed on while the others come; none is smaller
 /// than what a network takes as well as more.
 constexpr i64 kPieces = 16, kLeastPiece = i64{1} << 20, kMostPiece = i64{1} << 30;
@@ -88,8 +88,9 @@ void NodeGather::broadcast(std::byte* data, i64 bytes, int root) {
   const ChainPlace place{
       .first = root, .source = me == row.begin() ? -1 : me[-1], .next = me + 1 == row.end() ? -1 : me[1]};
   PieceChain chain(comm_, place, kBroadcastTag, patience_);
-  for (i64 begin = 0; begin < bytes; begin += kBroadcastPiece) {
-    chain.pass_to_all({data + begin, static_cast<std::size_t>(std::min(kBroadcastPiece, bytes - begin))});
+  const i64 piece = std::clamp(bytes / kPieces, kLeastBroadcast, kMostBroadcast);
+  for (i64 begin = 0; begin < bytes; begin += piece) {
+    chain.pass_to_all({data + begin, static_cast<std::size_t>(std::min(piece, bytes - begin))});
     chain.hand_on();
   }
   chain.finish();

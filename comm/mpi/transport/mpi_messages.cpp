@@ -98,6 +98,7 @@ void MpiMessages::start_send(Outgoing& message, const void* from, i64 bytes, int
     check_mpi(MPI_Isend(message.copy.get() + begin, n, MPI_BYTE, destination, kTag, comm_.get(),
                         &message.requests.emplace_back()),
               "MPI_Isend");
+    if (begin + n < bytes) let_messages_move();
   });
 }
 
