@@ -1,26 +1,64 @@
 #!/usr/bin/env bash
-# Times collectives and messages against MPI's own on this machine, one JSON line a run on standard output, and the medians
-# of the ratios (MPI's time by ours) over the runs as a table on standard error.
-#   bench/comm.sh [--ranks=N] [--runs=N] [option of megatron_cpp bench comm ...]
+# Times collectives and messages against MPI's own, one JSON line a run on standard output, and the medians of the ratios
+# (MPI's time by ours) over the runs as a table on standard error.
+#   bench/comm.sh [--ranks=N] [--runs=N] [--hosts=N] [--megabits=N] [option of megatron_cpp bench comm ...]
+# On this machine, or with --hosts, for root, on so many network namespaces of it that share the ranks evenly, joined by links
+# of so many Mb/s (0: as fast as this machine is).
 # Inside a run both sides take turns and their medians count. On a machine that others use too, take several runs.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+root=$(cd "$(dirname "$0")/.." && pwd)
 
 ranks=2
 runs=3
+hosts=1
+megabits=1000
 # shellcheck source=bench/lib/arguments.sh
-source bench/lib/arguments.sh
-read_options ranks runs -- "$@"
-scripts/build.sh release megatron_cpp >/dev/null
+source "$root/bench/lib/arguments.sh"
+read_options ranks runs hosts megabits -- "$@"
+[ $((ranks % hosts)) -eq 0 ] || { echo "bench/comm.sh: $ranks ranks cannot be shared evenly by $hosts hosts" >&2 && exit 64; }
+# shellcheck source=bench/lib/hosts.sh
+source "$root/bench/lib/hosts.sh"
 
-# shellcheck source=bench/lib/machine.sh
-source bench/lib/machine.sh
-launch_ranks "$ranks"
-results=$(mktemp)
-trap 'rm -f "$results"' EXIT
-machine_json "\"mpi\": \"$(mpirun --version | head -n 1)\""
+# The words before the program, in `launch`.
+on_this_machine() {
+  "$root/scripts/build.sh" release megatron_cpp >/dev/null
+  launch_ranks "$ranks"
+  scratch=$(mktemp -d)
+  trap 'rm -rf "$scratch"' EXIT
+}
+on_hosts() {
+  local names=(a b c d e f g h) name cores core=0
+  cores=$(nproc)
+  names=("${names[@]:0:hosts}")
+  cd "$scratch"
+  make_network "${names[@]}"
+  for name in "${names[@]}"; do
+    echo "$name slots=$((ranks / hosts))" >>hostfile
+    start_host "$name"
+    [ "$ranks" -le "$cores" ] || taskset -p -c "$((core++ % cores))" "${host_pids[$name]}" >/dev/null
+    # As on most machines; others make transfers of milliseconds differ from one another.
+    on_host "$name" ip route change 10.77.0.0/24 dev eth0 src "$(address_of "$name")" congctl cubic
+    [ "$megabits" -eq 0 ] || on_host "$name" tc qdisc add dev eth0 root tbf rate "${megabits}mbit" burst 64kb latency 100ms
+  done
+  launch=(on_host a mpirun)
+  # Where cores are fewer than ranks, hosts share them: each would take all for its own, and its ranks that wait would keep
+  # them from those who work.
+  [ "$ranks" -le "$cores" ] || launch=(on_host a taskset -c 0 mpirun --mca mpi_yield_when_idle 1)
+  launch+=(-n "$ranks" --bind-to none --hostfile hostfile --allow-run-as-root)
+}
+
+if [ "$hosts" -eq 1 ]; then
+  on_this_machine
+else
+  run_in_namespaces 3000 "ssh dropbear tc" "$0" "$@"
+  on_hosts
+fi
+results=$scratch/results
+said=("\"mpi\": \"$(mpirun --version | head -n 1)\"")
+[ "$hosts" -eq 1 ] || said+=("\"hosts\": $hosts" "\"megabits\": $megabits" "\"load\": \"$(cut -d' ' -f1-3 /proc/loadavg)\"")
+machine_json "${said[@]}"
 for ((run = 0; run < runs; ++run)); do
-  "${launch[@]}" build/release/megatron_cpp bench comm --json "${options[@]}" | tee -a "$results"
+  "${launch[@]}" "$MEGATRON_CPP" bench comm --json "${options[@]}" | grep '^{' | tee -a "$results"
 done
 
 {

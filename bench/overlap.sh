@@ -2,10 +2,11 @@
 # How much of what goes between machines is hidden behind what ranks compute: two ranks on two hosts, network namespaces of this
 # machine that are joined by links of so many Mb/s, by a cable with so much delay (bench/lib/delayed_link.py), in turn.
 #   ZeRO 1 with and without overlap: of gradients and weights, the seconds of a step that a rank waits for them.
-#   Pipelines: what a step takes longer than where the network is as fast as the machine, beside what the bytes of all messages,
-#   there and back, take.
+#   Pipelines: how much longer a rank waits for messages in a step, and what a step takes longer, than where the network is as
+#   fast as the machine, beside what the bytes of all messages, there and back, take.
 # JSON lines on standard output; medians, and shares that are exposed, on standard error. For root.
 #   bench/overlap.sh [--rounds=N] [--megabits=N] [--delay_ms=N] [--parts="zero pipelines"] [option of megatron_cpp bench step ...]
+# A part may also be one schedule: gpipe, 1f1b or interleaved.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 # shellcheck source=bench/lib/hosts.sh
@@ -68,14 +69,15 @@ for ((round = 0; round < rounds; ++round)); do
     zero zero1 true
     zero zero1-blocking false
   fi
-  if [[ $parts == *pipelines* ]]; then
-    pipeline gpipe
-    pipeline 1f1b
-    pipeline interleaved --parallel.num_virtual_stages_per_pipeline_rank=2
-  fi
+  for schedule in gpipe 1f1b interleaved; do
+    [[ " $parts " == *" pipelines "* || " $parts " == *" $schedule "* ]] || continue
+    chunks=()
+    [ "$schedule" != interleaved ] || chunks=(--parallel.num_virtual_stages_per_pipeline_rank=2)
+    pipeline "$schedule" "${chunks[@]}"
+  done
 done
 
-# Name, network, seconds of a step, seconds in groups of data parallelism, messages' bytes.
+# Name, network, seconds of a step, seconds in groups of data parallelism, messages' bytes, seconds of waiting for messages.
 tr ',{}' '\n' <"$results" | awk -F'": ?' '
   { name = $1; gsub(/[" ]/, "", name); value = $2; gsub(/"/, "", value) }
   name == "overlap" { which = value }
@@ -83,17 +85,27 @@ tr ',{}' '\n' <"$results" | awk -F'": ?' '
   name == "step_s" { step = value }
   name == "ppsend" || name == "pp_backwardsend" { sent += value }
   name == "dp_shard" { exposed = value }
+  name == "pp" || name == "pp_backward" { waited += value }
   name == "loss" { next }
-  name == "activations_bytes_estimated" { print which, speed, step, exposed + 0, sent + 0; sent = exposed = 0 }' |
+  name == "activations_bytes_estimated" { print which, speed, step, exposed + 0, sent + 0, waited + 0; sent = exposed = waited = 0 }' |
   sort -k1,1 -k2,2 -k3,3g | awk -v megabits="$megabits" -v delay="$delay_ms" '
+  function median(values, n,    i, k, value) {
+    for (i = 2; i <= n; ++i) {
+      value = values[i]
+      for (k = i; k > 1 && values[k - 1] > value; --k) values[k] = values[k - 1]
+      values[k] = value
+    }
+    return values[int((n + 1) / 2)]
+  }
   function flush() {
     if (!n) return
     middle = int((n + 1) / 2)
     step[which, speed] = steps[middle]
     exposed[which] = shared[middle]
+    wait[which, speed] = median(waits, n)
   }
   $1 != which || $2 != speed { flush(); which = $1; speed = $2; n = 0 }
-  { steps[++n] = $3; shared[n] = $4; bytes[$1] = $5 }
+  { steps[++n] = $3; shared[n] = $4; bytes[$1] = $5; waits[n] = $6 }
   END {
     flush()
     if ("zero1" in exposed) printf "ZeRO 1: %.3f s exposed of %.3f s, %.2f of it; steps of %.3f and %.3f s\n", exposed["zero1"], exposed["zero1-blocking"],
@@ -101,8 +113,8 @@ tr ',{}' '\n' <"$results" | awk -F'": ?' '
     for (which in bytes) if ((which, "fast") in step) {
       # Rank 0 sends one way; as much comes back.
       alone = 2 * bytes[which] * 8 / (megabits * 1e6)
-      longer = step[which, "slow"] - step[which, "fast"]
-      printf "%-12s %.3f s longer than on a fast network; the bytes of its messages alone take %.3f s: %.2f of it\n", which,
-             longer, alone, longer / alone
+      longer = wait[which, "slow"] - wait[which, "fast"]
+      printf "%-12s waits %.3f s longer than on a fast network, and takes %.3f s longer; the bytes of its messages alone take %.3f s: %.2f of it waiting\n",
+             which, longer, step[which, "slow"] - step[which, "fast"], alone, longer / alone
     }
   }' >&2

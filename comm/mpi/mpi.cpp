@@ -113,6 +113,7 @@ class MpiCommunicator final : public Communicator {
       return {};
     }
     return carry_on([this, t, root] {
+      if (t.bytes() > kPromptBytes) return gather_.broadcast(bytes_of(t), t.bytes(), root);
       in_messages(t.bytes(), [&](i64 begin, int n) {
         complete("MPI_Ibcast", patience_, [&](MPI_Request* request) {
           return MPI_Ibcast(bytes_of(t) + begin, n, MPI_BYTE, root, comm_.get(), request);
@@ -130,15 +131,9 @@ class MpiCommunicator final : public Communicator {
       reducer().all_to_all(bytes_of(in), bytes_of(out), bytes);
       return {};
     }
-    return carry_on([this, in, out, bytes] {
-      in_messages(bytes, [&](i64 begin, int n) {
-        const MpiPart part(n, bytes);
-        complete("MPI_Ialltoall", patience_, [&](MPI_Request* request) {
-          return MPI_Ialltoall(bytes_of(in) + begin, 1, part.get(), bytes_of(out) + begin, 1, part.get(), comm_.get(),
-                               request);
-        });
-      });
-    });
+    std::vector<Part> parts;
+    for (int r = 0; r < size(); ++r) parts.push_back({r * (in.numel() / size()), in.numel() / size()});
+    return messages_.exchange(in, parts, out, parts);
   }
 
   Work all_to_all_v(const Tensor& in, std::span<const Part> send, Tensor& out, std::span<const Part> receive) override {
@@ -258,13 +253,14 @@ std::unique_ptr<Communicator> MpiSession::world(const std::function<int(int rank
   const int node = node_of ? node_of(world.rank()) : machine_.node();
   const auto arenas = std::make_shared<PeerArenas>();
   const MpiComm near = MpiComm::split(world.get(), node, world.rank());
+  const bool has_cores = machine_.has_core_for_each_rank();
   const bool carries_on = may_carry_on_ && near.size() < world.size();
   return std::make_unique<MpiCommunicator>(
       std::move(world), node,
-      MpiWorld{.has_core_for_each_rank = machine_.has_core_for_each_rank(),
+      MpiWorld{.has_core_for_each_rank = has_cores,
                .arenas = arenas,
                .messages = PeerMessages::create(near, arenas),
-               .progress = carries_on ? std::make_shared<ProgressThread>() : nullptr});
+               .progress = carries_on ? std::make_shared<ProgressThread>(MpiWorld::spins_of(has_cores)) : nullptr});
 }
 
 std::unique_ptr<StatusBoard> MpiSession::status_board() const {

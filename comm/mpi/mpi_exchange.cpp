@@ -20,6 +20,13 @@ i64 rounded_up(i64 value, i64 step) {
   return (value + step - 1) / step * step;
 }
 
+template <class Byte, class F>
+void for_pieces(std::span<Byte> bytes, const F& f) {
+  constexpr std::size_t kMost = kPromptBytes;
+  for (; !bytes.empty(); bytes = bytes.subspan(std::min(kMost, bytes.size())))
+    f(bytes.first(std::min(kMost, bytes.size())));
+}
+
 }  // namespace
 
 RankExchange::RankExchange(const MpiComm& comm, Patience patience)
@@ -42,14 +49,16 @@ void RankExchange::swap(const To& send_to, const From& receive_from) {
     const int source = (rank_ + size_ - step) % size_, destination = (rank_ + step) % size_;
     const std::span<std::byte> in = receive_from(source);
     const std::span<const std::byte> out = send_to(destination);
-    if (!in.empty())
-      check_mpi(
-          MPI_Irecv(in.data(), static_cast<int>(in.size()), MPI_BYTE, source, kTag, comm_, &requests.emplace_back()),
-          "MPI_Irecv");
-    if (!out.empty())
-      check_mpi(MPI_Isend(out.data(), static_cast<int>(out.size()), MPI_BYTE, destination, kTag, comm_,
+    for_pieces(in, [&](std::span<std::byte> piece) {
+      check_mpi(MPI_Irecv(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, source, kTag, comm_,
+                          &requests.emplace_back()),
+                "MPI_Irecv");
+    });
+    for_pieces(out, [&](std::span<const std::byte> piece) {
+      check_mpi(MPI_Isend(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, destination, kTag, comm_,
                           &requests.emplace_back()),
                 "MPI_Isend");
+    });
   }
   wait_all(requests, patience_);
 }

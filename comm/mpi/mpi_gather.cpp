@@ -1,13 +1,19 @@
 #include "comm/mpi/mpi_gather.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
+
+#include "comm/mpi/mpi_chain.h"
 
 namespace mcpp {
 namespace {
 
 /// Of part r it is this and r: other messages of the group have lower ones.
 constexpr int kFirstTag = 16;
+constexpr int kBroadcastTag = 3;
+/// Of broadcasts. So large that MPI sends none before its receiver is there, who would have to keep it.
+constexpr i64 kLeastBroadcast = 512 << 10, kMostBroadcast = i64{8} << 20;
 /// A part travels in so many pieces at most, so that the first are handed on while the others come; none is smaller
 /// than what a network takes as well as more.
 constexpr i64 kPieces = 16, kLeastPiece = i64{1} << 20, kMostPiece = i64{1} << 30;
@@ -15,7 +21,7 @@ constexpr i64 kPieces = 16, kLeastPiece = i64{1} << 20, kMostPiece = i64{1} << 3
 }  // namespace
 
 NodeGather::NodeGather(const MpiComm& comm, const std::vector<int>& nodes, Patience patience)
-    : comm_(comm.get()), patience_(std::move(patience)) {
+    : comm_(comm), nodes_(nodes), patience_(std::move(patience)) {
   std::map<int, std::vector<int>> ranks_of;  // by node
   std::vector<std::size_t> place;            // of each rank among those of its node
   for (int r = 0; r < static_cast<int>(nodes.size()); ++r) {
@@ -48,9 +54,9 @@ void NodeGather::start(const std::vector<Message>& messages, bool is_sent, std::
     const int n = static_cast<int>(count), tag = kFirstTag + part;
     MPI_Request* request = &requests.emplace_back();
     if (is_sent)
-      check_mpi(MPI_Isend(data, n, MPI_BYTE, peer, tag, comm_, request), "MPI_Isend");
+      check_mpi(MPI_Isend(data, n, MPI_BYTE, peer, tag, comm_.get(), request), "MPI_Isend");
     else
-      check_mpi(MPI_Irecv(data, n, MPI_BYTE, peer, tag, comm_, request), "MPI_Irecv");
+      check_mpi(MPI_Irecv(data, n, MPI_BYTE, peer, tag, comm_.get(), request), "MPI_Irecv");
   }
 }
 
@@ -71,6 +77,23 @@ void NodeGather::all_gather(std::byte* full, i64 bytes) {
     start(to_near_, true, full, bytes, begin, count, others);
   });
   wait_all(others, patience_);
+}
+
+void NodeGather::broadcast(std::byte* data, i64 bytes, int root) {
+  const int ranks = static_cast<int>(nodes_.size());
+  std::vector<int> row(static_cast<std::size_t>(ranks));
+  std::ranges::generate(row, [&, r = root]() mutable { return r++ % ranks; });
+  std::ranges::stable_sort(row, {}, [&](int r) { return std::pair(nodes_[r] != nodes_[root], nodes_[r]); });
+  const auto me = std::ranges::find(row, comm_.rank());
+  const ChainPlace place{
+      .first = root, .source = me == row.begin() ? -1 : me[-1], .next = me + 1 == row.end() ? -1 : me[1]};
+  PieceChain chain(comm_, place, kBroadcastTag, patience_);
+  const i64 piece = std::clamp(bytes / kPieces, kLeastBroadcast, kMostBroadcast);
+  for (i64 begin = 0; begin < bytes; begin += piece) {
+    chain.pass_to_all({data + begin, static_cast<std::size_t>(std::min(piece, bytes - begin))});
+    chain.hand_on();
+  }
+  chain.finish();
 }
 
 }  // namespace mcpp

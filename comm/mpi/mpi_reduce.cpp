@@ -9,8 +9,6 @@
 namespace mcpp {
 namespace {
 
-/// Elements of a partial sum that travel together: small, so that nodes work on different pieces at the same time.
-constexpr i64 kPiece = 16384;
 /// Of results; partial sums have the number of the run that they go to.
 constexpr int kResultTag = 0;
 /// Sums this small cost less than a second barrier to share them.
@@ -153,34 +151,36 @@ void NodeReducer::share_sums(ReduceOp op, DType dtype, std::byte* data, i64 coun
 void NodeReducer::sum_in_slot_0(ReduceOp op, DType dtype, i64 count, i64 part_bytes) {
   window_->barrier();
   if (window_->rank() == 0) {
-    reduce_over_nodes(op, dtype, count);
-    part_bytes > 0 ? tell_parts(part_bytes) : tell_all(count * size_of(dtype));
+    PieceChain results(leaders_, place_of_leader(), kResultTag, patience_);
+    reduce_over_nodes(op, dtype, count, part_bytes, results);
+    results.finish();
   }
   window_->barrier();
 }
 
 /// On leaders. Each piece of the sum visits the runs of ranks in order; the leader of the last run has the result.
-void NodeReducer::reduce_over_nodes(ReduceOp op, DType dtype, i64 count) {
-  const i64 item = size_of(accumulator_of(dtype));
+void NodeReducer::reduce_over_nodes(ReduceOp op, DType dtype, i64 count, i64 part_bytes, PieceChain& results) {
+  // Elements that travel together: few, so that nodes work on different pieces at the same time.
+  const i64 item = size_of(accumulator_of(dtype)), piece = kPromptBytes / item;
   const int me = leaders_.rank(), runs = static_cast<int>(runs_.size());
   acc_.resize(static_cast<std::size_t>(count * item));
-  const auto pieces = static_cast<std::size_t>((count + kPiece - 1) / kPiece);
+  const auto pieces = static_cast<std::size_t>((count + piece - 1) / piece);
   std::vector<MPI_Request> arrived(pieces, MPI_REQUEST_NULL), sent(pieces, MPI_REQUEST_NULL);
   const auto receive = [&](i64 begin, int k) {  // for run k
-    const i64 n = std::min(kPiece, count - begin);
+    const i64 n = std::min(piece, count - begin);
     check_mpi(MPI_Irecv(acc_.data() + begin * item, static_cast<int>(n * item), MPI_BYTE, runs_[k - 1].node, k,
-                        leaders_.get(), &arrived[begin / kPiece]),
+                        leaders_.get(), &arrived[begin / piece]),
               "MPI_Irecv");
   };
   // All that come for the first time may come at once: on a long way there is room for many.
   const auto first = static_cast<int>(std::ranges::find(runs_, me, &Run::node) - runs_.begin());
-  for (i64 begin = 0; first > 0 && begin < count; begin += kPiece) receive(begin, first);
-  for (i64 begin = 0; begin < count; begin += kPiece) {
-    const i64 n = std::min(kPiece, count - begin);
+  for (i64 begin = 0; first > 0 && begin < count; begin += piece) receive(begin, first);
+  for (i64 begin = 0; begin < count; begin += piece) {
+    const i64 n = std::min(piece, count - begin);
     std::byte* acc = acc_.data() + begin * item;
     for (int k = first; k < runs; ++k) {
       if (runs_[k].node != me) continue;
-      MPI_Request &here = arrived[begin / kPiece], &away = sent[begin / kPiece];
+      MPI_Request &here = arrived[begin / piece], &away = sent[begin / piece];
       wait_all({&away, 1}, patience_);  // of an earlier run of this node, whose memory is used again
       if (k > first) receive(begin, k);
       wait_all({&here, 1}, patience_);
@@ -191,31 +191,30 @@ void NodeReducer::reduce_over_nodes(ReduceOp op, DType dtype, i64 count) {
       else
         finish_reduction(dtype, acc, window_->slot(0) + begin * size_of(dtype), n);
     }
+    pass_on(results, begin * size_of(dtype), (begin + n) * size_of(dtype), part_bytes);
+    results.hand_on();
   }
   wait_all(sent, patience_);
 }
 
-void NodeReducer::tell_all(i64 bytes) {
-  complete("MPI_Ibcast", patience_, [&](MPI_Request* told) {
-    return MPI_Ibcast(window_->slot(0), static_cast<int>(bytes), MPI_BYTE, runs_.back().node, leaders_.get(), told);
-  });
+/// Results go from the node that has them to the one before it, and so on: against the way of partial sums, as links
+/// carry both at once.
+ChainPlace NodeReducer::place_of_leader() const {
+  const int nodes = leaders_.size(), me = leaders_.rank(), last = runs_.back().node;
+  const int before = (me + nodes - 1) % nodes, after = (me + 1) % nodes;
+  return {.first = last, .source = me == last ? -1 : after, .next = before == last ? -1 : before};
 }
 
-void NodeReducer::tell_parts(i64 part_bytes) {
-  const int me = leaders_.rank(), teller = runs_.back().node;
-  std::vector<MPI_Request> told;
+/// This node is done with bytes [begin, end) of the sums in slot 0.
+void NodeReducer::pass_on(PieceChain& results, i64 begin, i64 end, i64 part_bytes) const {
+  const auto bytes = [&](i64 first, i64 last) {
+    return std::span(window_->slot(0) + first, static_cast<std::size_t>(std::max<i64>(0, last - first)));
+  };
+  if (part_bytes == 0) return results.pass_to_all(bytes(begin, end));
   for (const Run& run : runs_) {
-    std::byte* parts = window_->slot(0) + run.begin * part_bytes;
-    const int bytes = static_cast<int>(run.count * part_bytes);
-    if (run.node == teller) continue;
-    if (me == teller)
-      check_mpi(MPI_Isend(parts, bytes, MPI_BYTE, run.node, kResultTag, leaders_.get(), &told.emplace_back()),
-                "MPI_Isend");
-    else if (me == run.node)
-      check_mpi(MPI_Irecv(parts, bytes, MPI_BYTE, teller, kResultTag, leaders_.get(), &told.emplace_back()),
-                "MPI_Irecv");
+    const i64 first = run.begin * part_bytes, last = first + run.count * part_bytes;
+    results.pass_to(run.node, bytes(std::max(begin, first), std::min(end, last)));
   }
-  wait_all(told, patience_);
 }
 
 void NodeReducer::add_run(const Run& run, bool is_first, ReduceOp op, DType dtype, i64 begin, std::byte* acc,

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/mpi/mpi_chain.h"
 #include "comm/mpi/mpi_exchange.h"
 #include "comm/mpi/transport/mpi_window.h"
 
@@ -40,9 +41,9 @@ class NodeReducer {
   void reduce_alone(ReduceOp op, DType dtype, std::byte* data, i64 count);
   void share_sums(ReduceOp op, DType dtype, std::byte* data, i64 count);
   void sum_in_slot_0(ReduceOp op, DType dtype, i64 count, i64 part_bytes);
-  void reduce_over_nodes(ReduceOp op, DType dtype, i64 count);
-  void tell_all(i64 bytes);
-  void tell_parts(i64 part_bytes);
+  void reduce_over_nodes(ReduceOp op, DType dtype, i64 count, i64 part_bytes, PieceChain& results);
+  ChainPlace place_of_leader() const;
+  void pass_on(PieceChain& results, i64 begin, i64 end, i64 part_bytes) const;
   void add_run(const Run& run, bool is_first, ReduceOp op, DType dtype, i64 begin, std::byte* acc, i64 count);
 
   int rank_, size_;

@@ -40,11 +40,11 @@ void exchange_uneven(Communicator& group, CommBuffers& buffers) {
 }
 
 void there_and_back(Communicator& group, CommBuffers& buffers) {
-  const int rank = group.rank();
+  const int rank = group.rank(), last = group.size() - 1;
   Work sent;
-  if (rank == 0) sent = group.send(buffers.full, 1);
-  if (rank <= 1) group.recv(buffers.other, 1 - rank).wait();
-  if (rank == 1) sent = group.send(buffers.full, 0);
+  if (rank == 0) sent = group.send(buffers.full, last);
+  if (rank == 0 || rank == last) group.recv(buffers.other, last - rank).wait();
+  if (rank == last) sent = group.send(buffers.full, 0);
   sent.wait();
 }
 

@@ -32,8 +32,9 @@ struct CommRow {
   double bandwidth() const { return static_cast<double>(bytes) / seconds; }  ///< bytes per second
 };
 
-/// All collectives on fp32, and messages there and back between ranks 0 and 1, half of which counts. Both groups have
-/// the same ranks, at least 2; all of them call it and get the same rows.
+/// All collectives on fp32, and messages there and back between the first and the last rank, which are on different
+/// machines where there are several; half of their time counts. Both groups have the same ranks, at least 2; all of
+/// them call it and get the same rows.
 std::vector<CommRow> bench_comm(CommSide ours, CommSide baseline, const CommTiming& timing);
 
 /// Aligned text, one line a row.

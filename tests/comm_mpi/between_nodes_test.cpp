@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <mpi.h>
 
+#include <numeric>
+
 #include "comm/mpi/transport/mpi_window.h"
 #include "tests/comm_mpi/session.h"
 
@@ -60,6 +62,50 @@ TEST(BetweenNodes, ReduceScatterSendsEachNodeItsOwnSums) {
     world->all_reduce(counted, ReduceOp::Sum).wait();
     EXPECT_EQ(counted.data<i64>()[0], (n - 1) * full.bytes() + (of_node == 1 ? 0 : (n - 1) * full.bytes() / n));
     EXPECT_EQ(counted.data<i64>()[1], 0);
+  }
+}
+
+/// Partial sums go from the first node to the last, and sums from the last to the first: 2 (n - 1) N, as many as nodes
+/// of a rank send one another.
+TEST(BetweenNodes, AllReduceSendsSumsToEachNodeOnce) {
+  const int ranks = session().size();
+  for (const int of_node : {1, 2}) {
+    if (ranks % of_node != 0 || ranks == of_node) continue;
+    const auto world = session().world([&](int rank) { return rank / of_node; });
+    CpuDevice device;
+    const i64 count = 512 * i64{ranks} * 1025;  // several segments, and parts of as many elements
+    Tensor t = Tensor::zeros({count}, DType::F32, device, MemoryClass::Other);
+    world->barrier();
+    sent_bytes = broadcast_bytes = 0;
+    world->all_reduce(t, ReduceOp::Sum).wait();
+    Tensor counted = Tensor::zeros({2}, DType::I64, device, MemoryClass::Other);
+    counted.data<i64>()[0] = sent_bytes, counted.data<i64>()[1] = broadcast_bytes;
+    world->all_reduce(counted, ReduceOp::Sum).wait();
+    EXPECT_EQ(counted.data<i64>()[0], 2 * (ranks / of_node - 1) * t.bytes());
+    EXPECT_EQ(counted.data<i64>()[1], 0);
+  }
+}
+
+/// Whichever rank has them: its own node gets them from it, and each other node once.
+TEST(BetweenNodes, BroadcastSendsEachNodeTheBytesOnce) {
+  const int ranks = session().size();
+  for (const int of_node : {1, 2}) {
+    if (ranks % of_node != 0 || ranks == of_node) continue;
+    const auto world = session().world([&](int rank) { return rank / of_node; });
+    CpuDevice device;
+    for (const int root : {0, ranks - 1}) {
+      const i64 count = 700'001;  // several pieces, the last one shorter
+      Tensor t = Tensor::zeros({count}, DType::F32, device, MemoryClass::Other);
+      if (world->rank() == root) std::iota(t.data<float>(), t.data<float>() + count, 0.F);
+      world->barrier();
+      far_bytes = 0, ranks_of_a_node = of_node;
+      world->broadcast(t, root).wait();
+      for (i64 i = 0; i < count; ++i) ASSERT_EQ(t.data<float>()[i], static_cast<float>(i)) << i;
+      Tensor counted = Tensor::zeros({1}, DType::I64, device, MemoryClass::Other);
+      counted.data<i64>()[0] = far_bytes;
+      world->all_reduce(counted, ReduceOp::Sum).wait();
+      EXPECT_EQ(counted.data<i64>()[0], (ranks / of_node - 1) * t.bytes());
+    }
   }
 }
 

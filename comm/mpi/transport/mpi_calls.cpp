@@ -21,15 +21,26 @@ void Patience::check() const {
   if (stop.stop_requested()) fail(ExitCode::PeerLost, "nobody waits for this operation any more");
 }
 
+Waiting::Step Waiting::next() {
+  if (patience_.idle && *patience_.idle == 0) {
+    looks_ = 0;
+    return Step::Sleep;
+  }
+  const int look = looks_++;
+  if (look < patience_.spins) return Step::Look;
+  return look < patience_.spins + patience_.yields ? Step::Yield : Step::Sleep;
+}
+
 void wait_all(std::span<MPI_Request> requests, const Patience& patience, MPI_Status* statuses) {
   using namespace std::chrono_literals;
-  for (int tries = 0;; ++tries) {
+  for (Waiting waiting(patience);;) {
     int done = 0;
     check_mpi(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, statuses), "MPI_Testall");
     if (done) return;
-    if (tries < patience.spins) continue;
+    const Waiting::Step step = waiting.next();
+    if (step == Waiting::Step::Look) continue;
     patience.check();
-    if (tries < patience.spins + patience.yields)
+    if (step == Waiting::Step::Yield)
       ::sched_yield();
     else
       std::this_thread::sleep_for(50us);  // a bubble of the pipeline: leave the core to those who work
@@ -58,15 +69,6 @@ MpiComm MpiComm::split(MPI_Comm comm, int color, int key) {
   MPI_Comm part = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split(comm, color, key, &part), "MPI_Comm_split");
   return MpiComm(part);
-}
-
-MpiPart::MpiPart(i64 bytes, i64 stride) {
-  MPI_Datatype block = MPI_DATATYPE_NULL;
-  check_mpi(MPI_Type_contiguous(static_cast<int>(bytes), MPI_BYTE, &block), "MPI_Type_contiguous");
-  const int code = MPI_Type_create_resized(block, 0, static_cast<MPI_Aint>(stride), &type_);
-  MPI_Type_free(&block);
-  check_mpi(code, "MPI_Type_create_resized");
-  check_mpi(MPI_Type_commit(&type_), "MPI_Type_commit");
 }
 
 }  // namespace mcpp

@@ -3,7 +3,9 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
+#include <memory>
 #include <span>
 #include <stop_token>
 #include <utility>
@@ -22,9 +24,25 @@ struct Patience {
   int spins = 0;
   int yields = 2000;  ///< some hundred microseconds: what most messages need
   std::stop_token stop = {};
+  /// How many threads have nothing to do until it is over; while there is none it sleeps at once. Null: this one.
+  std::shared_ptr<const std::atomic<int>> idle = {};
 
   /// Throws PeerLost once it was told to stop.
   void check() const;
+};
+
+/// A wait for other ranks, between two looks.
+class Waiting {
+ public:
+  enum class Step { Look, Yield, Sleep };
+
+  explicit Waiting(const Patience& patience) : patience_(patience) {}
+  /// What to do before the next look.
+  Step next();
+
+ private:
+  const Patience& patience_;
+  int looks_ = 0;
 };
 
 /// Waits until all are complete.
@@ -78,19 +96,9 @@ class MpiComm {
   MPI_Comm comm_ = MPI_COMM_NULL;
 };
 
-/// `bytes` bytes as one element, and the next element `stride` bytes further: parts of big tensors, whose sizes do not
-/// fit MPI's int counts.
-class MpiPart {
- public:
-  MpiPart(i64 bytes, i64 stride);
-  ~MpiPart() { MPI_Type_free(&type_); }
-  MpiPart(const MpiPart&) = delete;
-  MpiPart& operator=(const MpiPart&) = delete;
-  MPI_Datatype get() const { return type_; }
-
- private:
-  MPI_Datatype type_ = MPI_DATATYPE_NULL;
-};
+/// Bytes that MPI libraries send at once, headers and all within the 64 KiB that Open MPI sends so over TCP. Larger
+/// messages wait for an answer, and that, where both sides send, behind all that goes the other way.
+constexpr i64 kPromptBytes = 60 << 10;
 
 /// Calls f(begin, bytes) for pieces of at most 1 GiB.
 template <class F>

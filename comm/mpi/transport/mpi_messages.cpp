@@ -12,19 +12,22 @@ constexpr int kTag = 0, kExchangeTag = 1;
 /// From here on one copy is worth more than the way to find it.
 constexpr i64 kLetterBytes = 32 << 10;
 
-Outgoing new_outgoing(i64 bytes) {
-  return {.copy = std::make_unique_for_overwrite<std::byte[]>(bytes), .capacity = bytes, .requests = {}};
+/// A large message goes in so many pieces, of which the first travel while the others are copied. A number that is
+/// always the same, so that both sides find out by the first one whether they mean the same message.
+constexpr i64 kPieces = 16, kLargeBytes = i64{4} << 20;
+
+/// Calls f(begin, bytes) for each piece.
+template <class F>
+void in_pieces(i64 bytes, F&& f) {
+  const i64 piece = bytes < kLargeBytes ? bytes : (bytes + kPieces - 1) / kPieces;
+  for (i64 first = 0; first < bytes; first += piece)
+    in_messages(std::min(piece, bytes - first), [&](i64 begin, int n) { f(first + begin, n); });
 }
 
 }  // namespace
 
 MpiMessages::MpiMessages(const MpiComm& comm, const std::vector<int>& nodes, const MpiWorld& world)
-    : comm_(comm),
-      nodes_(nodes),
-      world_(world),
-      rank_(comm.rank()),
-      // Where there is no core for each rank, one that looks again at once keeps its peer from working.
-      patience_{.spins = world.has_core_for_each_rank ? 2000 : 0} {}
+    : comm_(comm), nodes_(nodes), world_(world), rank_(comm.rank()), patience_{.spins = world.spins()} {}
 
 Work MpiMessages::send(const Tensor& t, int destination) {
   if (t.bytes() == 0) return {};
@@ -59,7 +62,9 @@ Work MpiMessages::exchange(const Tensor& in, std::span<const Part> send, const T
                 "MPI_Isend");
     });
   }
-  return Work([in, incoming = std::move(incoming), requests = std::move(requests), patience = patience_]() mutable {
+  return Work([in, incoming = std::move(incoming), requests = std::move(requests), patience = patience_,
+               progress = world_.progress]() mutable {
+    const auto looking = progress ? progress->look() : nullptr;
     for (Incoming& message : incoming) message.finish();
     wait_all(requests, patience);
   });
@@ -82,53 +87,62 @@ bool MpiMessages::goes_by_letter(i64 bytes, int peer) const {
 /// MPI has the copy on its way when this returns.
 void MpiMessages::send_copy(const void* from, i64 bytes, int destination) {
   if (!world_.progress || is_near(destination)) return start_send(room_for(bytes), from, bytes, destination);
-  Outgoing message = new_outgoing(bytes);
+  Outgoing message = world_.progress->room_for(bytes);
   start_send(message, from, bytes, destination);
   world_.progress->carry(std::move(message));
 }
 
 void MpiMessages::start_send(Outgoing& message, const void* from, i64 bytes, int destination) const {
-  std::memcpy(message.copy.get(), from, static_cast<std::size_t>(bytes));
-  in_messages(bytes, [&](i64 begin, int n) {
+  in_pieces(bytes, [&](i64 begin, int n) {
+    copy_bytes(message.copy.get() + begin, static_cast<const std::byte*>(from) + begin, n);
     check_mpi(MPI_Isend(message.copy.get() + begin, n, MPI_BYTE, destination, kTag, comm_.get(),
                         &message.requests.emplace_back()),
               "MPI_Isend");
+    if (begin + n < bytes) let_messages_move();
   });
 }
 
 /// That of a message which has arrived, or new.
 Outgoing& MpiMessages::room_for(i64 bytes) {
   for (Outgoing& message : outgoing_) {
-    if (message.capacity < bytes || !message.is_done()) continue;
-    message.requests.clear();
-    return message;
+    if (message.capacity >= bytes && message.is_done()) return message;
   }
   outgoing_.remove_if([](Outgoing& message) { return message.is_done(); });
-  return outgoing_.emplace_back(new_outgoing(bytes));
+  return outgoing_.emplace_back(bytes);
 }
 
 MpiMessages::Incoming MpiMessages::start_receive(const Tensor& t, int source, int tag) const {
   Incoming message{.to = t, .source = source, .patience = patience_};
   auto* memory = static_cast<std::byte*>(t.raw());
-  in_messages(t.bytes(), [&](i64 begin, int n) {
+  const auto receive = [&](i64 begin, int n) {
+    message.expected.push_back(n);
     check_mpi(MPI_Irecv(memory + begin, n, MPI_BYTE, source, tag, comm_.get(), &message.requests.emplace_back()),
               "MPI_Irecv");
-  });
-  if (world_.progress && !is_near(source)) message.moves = world_.progress->expect_message();
+  };
+  // What is not copied needs no pieces.
+  if (tag == kTag)
+    in_pieces(t.bytes(), receive);
+  else
+    in_messages(t.bytes(), receive);
+  if (world_.progress && !is_near(source)) {
+    message.progress = world_.progress;
+    message.moves = world_.progress->expect_message();
+  }
   return message;
 }
 
 void MpiMessages::Incoming::finish() {
-  std::vector<MPI_Status> statuses(requests.size());
-  wait_all(requests, patience, statuses.data());
-  moves = nullptr;
-  i64 received = 0;
-  for (const MPI_Status& status : statuses) {
-    int bytes = 0;
-    check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
-    received += bytes;
+  const auto looking = progress ? progress->look() : nullptr;
+  // One after another: of a message that is not the expected one the others may never come.
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    MPI_Status status;
+    wait_all({&requests[i], 1}, patience, &status);
+    int received = 0;
+    check_mpi(MPI_Get_count(&status, MPI_BYTE, &received), "MPI_Get_count");
+    MCPP_CHECK(received == expected[i], "rank ", source, " sent ", received, " bytes, expected were ", expected[i],
+               " of ", to.bytes());
   }
-  MCPP_CHECK(received == to.bytes(), "rank ", source, " sent ", received, " bytes, expected were ", to.bytes());
+  moves = nullptr;
 }
 
 Work MpiMessages::post(const Tensor& t, int destination) {

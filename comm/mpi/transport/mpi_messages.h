@@ -20,6 +20,11 @@ struct MpiWorld {
   std::shared_ptr<PeerArenas> arenas;
   std::shared_ptr<PeerMessages> messages;    ///< null where ranks of the machine cannot map one another's memory
   std::shared_ptr<ProgressThread> progress;  ///< null on one machine, and where MPI allows no second thread
+
+  /// Of one that waits for messages.
+  int spins() const { return spins_of(has_core_for_each_rank); }
+  /// Where there is no core for each rank, one that looks again at once keeps its peer from working.
+  static int spins_of(bool has_core_for_each_rank) { return has_core_for_each_rank ? 2000 : 0; }
 };
 
 /// Those of one rank in one group; as Communicator has it.
@@ -48,7 +53,10 @@ class MpiMessages {
     int source;
     Patience patience;
     std::vector<MPI_Request> requests = {};
-    std::shared_ptr<void> moves = {};  ///< between machines: what keeps it moving
+    std::vector<i64> expected = {};  ///< bytes of each
+    // Between machines: what keeps it moving.
+    std::shared_ptr<ProgressThread> progress = {};
+    std::shared_ptr<void> moves = {};
 
     void finish();
   };

@@ -70,12 +70,13 @@ void SharedWindow::barrier() {
     if (barrier_->sleepers.load() > 0) futex_wake_all(barrier_->generation);
     return;
   }
-  for (int tries = 0; barrier_->generation.load() == generation; ++tries) {
-    if (tries < patience_.spins) {
+  for (Waiting waiting(patience_); barrier_->generation.load() == generation;) {
+    const Waiting::Step step = waiting.next();
+    if (step == Waiting::Step::Look) {
       pause();
       continue;
     }
-    if (tries < patience_.spins + patience_.yields) {
+    if (step == Waiting::Step::Yield) {
       ::sched_yield();
       continue;
     }

@@ -12,18 +12,27 @@ using namespace std::chrono_literals;
 
 /// Between two looks at messages that are on their way.
 constexpr auto kNap = 100us;
+/// The same, while a thread of the rank looks all the time: both would only be in each other's way.
+constexpr auto kLongNap = 1ms;
+/// Naps after the last work before it sleeps until it is woken, which takes its rank longer than short messages do.
+constexpr int kNaps = 20;
+/// What a rank is given to wait for an operation that it has just started.
+constexpr auto kGrace = 20us;
 /// What one that is told to end is given to come back from MPI.
 constexpr auto kGiveUp = 1s;
 
 }  // namespace
 
+Outgoing::Outgoing(i64 bytes) : copy(std::make_unique_for_overwrite<std::byte[]>(bytes)), capacity(bytes) {}
+
 bool Outgoing::is_done() {
   int done = 0;
   check_mpi(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE), "MPI_Testall");
+  if (done) requests.clear();
   return done != 0;
 }
 
-ProgressThread::ProgressThread() : state_(std::make_shared<State>()) {
+ProgressThread::ProgressThread(int spins) : spins_(spins), state_(std::make_shared<State>()) {
   std::promise<void> ended;
   ended_ = ended.get_future();
   thread_ = start_quiet_thread([state = state_, stop = stop_.get_token(), ended = std::move(ended)]() mutable {
@@ -53,12 +62,14 @@ void ProgressThread::give_up() noexcept {
 
 template <class Change>
 void ProgressThread::tell(const Change& change) {
+  bool sleeps = false;
   {
     const std::lock_guard lock(state_->mutex);
     if (state_->failure) std::rethrow_exception(state_->failure);
     change(*state_);
+    sleeps = state_->sleeps;
   }
-  state_->changed.notify_all();
+  if (sleeps) state_->changed.notify_all();  // otherwise it soon looks by itself
 }
 
 ProgressThread::Started::~Started() {
@@ -71,7 +82,49 @@ Work ProgressThread::start(std::function<void()> operation) {
   Job job{.operation = std::move(operation), .result = {}};
   const std::shared_ptr<Started> started(new Started{.result = job.result.get_future(), .stop = stop_});
   tell([&](State& state) { state.jobs.push_back(std::move(job)); });
-  return Work([started] { started->result.get(); });
+  return Work([started, state = state_] {
+    wait_for(*state, started->result);
+    started->result.get();
+  });
+}
+
+/// Runs what is before it, and it, unless another thread does.
+void ProgressThread::wait_for(State& state, std::future<void>& result) {
+  std::unique_lock lock(state.mutex);
+  ++state.idle;
+  while (result.wait_for(0s) != std::future_status::ready) {
+    if (!state.is_running && !state.jobs.empty())
+      run_next(state, lock);
+    else
+      state.changed.wait(lock);
+  }
+  if (--state.idle == 0 && !state.jobs.empty()) state.changed.notify_all();
+}
+
+void ProgressThread::run_next(State& state, std::unique_lock<std::mutex>& lock) {
+  Job job = std::move(state.jobs.front());
+  state.jobs.pop_front();
+  state.is_running = true;
+  lock.unlock();
+  job.run();
+  lock.lock();
+  state.is_running = false;
+  state.changed.notify_all();
+}
+
+Outgoing ProgressThread::room_for(i64 bytes) {
+  const std::lock_guard lock(state_->mutex);
+  std::list<Outgoing>& spare = state_->spare;
+  auto found = spare.end();
+  for (auto room = spare.begin(); room != spare.end(); ++room)
+    if (room->capacity >= bytes && (found == spare.end() || room->capacity < found->capacity)) found = room;
+  if (found == spare.end()) {  // all are too small
+    spare.clear();
+    return Outgoing(bytes);
+  }
+  Outgoing room = std::move(*found);
+  spare.erase(found);
+  return room;
 }
 
 void ProgressThread::carry(Outgoing message) {
@@ -84,6 +137,11 @@ std::shared_ptr<void> ProgressThread::expect_message() {
             const std::lock_guard lock(state->mutex);
             --state->expected;
           }};
+}
+
+std::shared_ptr<void> ProgressThread::look() {
+  ++state_->looking;
+  return {nullptr, [state = state_](void*) { --state->looking; }};
 }
 
 void ProgressThread::Job::run() {
@@ -100,10 +158,13 @@ void ProgressThread::Job::run() {
     result.set_value();
 }
 
-/// Drops what has left.
-std::exception_ptr ProgressThread::move(std::list<Outgoing>& leaving) {
+/// What has left becomes `spare`.
+std::exception_ptr ProgressThread::move(std::list<Outgoing>& leaving, std::list<Outgoing>& spare) {
   try {
-    leaving.remove_if([](Outgoing& message) { return message.is_done(); });
+    for (auto next = leaving.begin(); next != leaving.end();) {
+      const auto message = next++;
+      if (message->is_done()) spare.splice(spare.end(), leaving, message);
+    }
     if (leaving.empty()) let_messages_move();
     return nullptr;
   } catch (...) {
@@ -113,34 +174,45 @@ std::exception_ptr ProgressThread::move(std::list<Outgoing>& leaving) {
 }
 
 void ProgressThread::run(State& state, const std::stop_token& stop) {
-  std::list<Outgoing> leaving;
+  std::list<Outgoing> leaving, left;
+  int naps = 0;
   std::unique_lock lock(state.mutex);
-  const auto has_job = [&] { return !state.jobs.empty(); };
+  // Who waits runs those before its own, too, and sooner than this thread could be told of them.
+  const auto has_job = [&] { return !state.jobs.empty() && !state.is_running && state.idle == 0; };
   const auto has_messages = [&] {
     return !leaving.empty() || !state.carried.empty() || (state.expected > 0 && !state.is_last);
   };
+  const auto nap = [&] {
+    const bool is_looked_after = state.looking > 0 || state.idle > 0;
+    state.changed.wait_for(lock, stop, is_looked_after ? kLongNap : kNap, [&] { return has_job() || state.is_last; });
+  };
   while (!stop.stop_requested()) {
+    if (has_job() || has_messages()) naps = kNaps;
     leaving.splice(leaving.end(), state.carried);
     if (has_job()) {
-      Job job = std::move(state.jobs.front());
-      state.jobs.pop_front();
-      lock.unlock();
-      job.run();
-      lock.lock();
+      state.changed.wait_for(lock, stop, kGrace, [&] { return !has_job(); });
+      if (has_job()) run_next(state, lock);
     } else if (has_messages()) {
       lock.unlock();
-      const std::exception_ptr failure = move(leaving);
+      const std::exception_ptr failure = move(leaving, left);
       lock.lock();
+      state.spare.splice(state.spare.end(), left);
       if (failure) state.failure = failure;
-      state.changed.wait_for(lock, stop, kNap, has_job);
+      nap();
     } else if (state.is_last) {
       return;
+    } else if (naps > 0) {
+      --naps;
+      nap();
     } else {
+      state.sleeps = true;
       state.changed.wait(lock, stop, [&] { return has_job() || has_messages() || state.is_last; });
+      state.sleeps = false;
     }
   }
   state.failure = std::make_exception_ptr(Error(ExitCode::PeerLost, "an operation between machines was given up"));
   state.jobs.clear();
+  state.changed.notify_all();
 }
 
 }  // namespace mcpp

@@ -1,6 +1,7 @@
 // A thread that carries on what ranks of several machines do together, while they compute. MPI moves nothing outside of
 // its own calls.
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -21,6 +22,8 @@ namespace mcpp {
 /// A message that was copied out of its tensor and is on its way. The copy is no tensor: the group may outlive the
 /// device.
 struct Outgoing {
+  explicit Outgoing(i64 bytes);
+
   std::unique_ptr<std::byte[]> copy;
   i64 capacity;
   std::vector<MPI_Request> requests;
@@ -30,10 +33,12 @@ struct Outgoing {
 
 /// One for all groups of a world. Operations run one after another, in the order in which they were started: on all
 /// ranks the same (Communicator), so that none waits for one that waits for it. The thread sleeps between two looks, as
-/// its core belongs to those who compute. MPI must allow calls from several threads at a time.
+/// its core belongs to those who compute; a thread that waits for an operation runs what nobody has begun itself, and
+/// then both look as often as they can. MPI must allow calls from several threads at a time.
 class ProgressThread {
  public:
-  ProgressThread();
+  /// spins: of one that waits for an operation and runs it itself.
+  explicit ProgressThread(int spins);
   /// After all works were waited for. Waits until what it carries has left.
   ~ProgressThread();
   ProgressThread(const ProgressThread&) = delete;
@@ -41,13 +46,17 @@ class ProgressThread {
 
   /// Runs `operation` and drops it, with the tensors that it holds; wait() throws what it threw.
   Work start(std::function<void()> operation);
+  /// Memory for a message of so many bytes: that of one that has left, as new pages cost more than a copy.
+  Outgoing room_for(i64 bytes);
   /// Keeps the message until it has left. A failure comes out of the next call.
   void carry(Outgoing message);
   /// As long as the caller keeps what it gets, messages to this rank move on.
   std::shared_ptr<void> expect_message();
+  /// As long as the caller keeps what it gets, it makes MPI move itself, and the thread need not.
+  std::shared_ptr<void> look();
 
   /// For what waits inside of an operation.
-  Patience patience() const { return {.spins = 0, .yields = 0, .stop = stop_.get_token()}; }
+  Patience patience() const { return {.spins = spins_, .stop = stop_.get_token(), .idle = {state_, &state_->idle}}; }
   /// While an error unwinds the stack: runs nothing more, so that what operations refer to may go.
   void give_up() noexcept;
 
@@ -69,16 +78,23 @@ class ProgressThread {
     std::mutex mutex;
     std::condition_variable_any changed;
     std::deque<Job> jobs;
-    std::list<Outgoing> carried;
+    bool is_running = false;    ///< one of them, which is no longer in the list
+    std::atomic<int> idle = 0;  ///< threads that wait for one
+    std::list<Outgoing> carried, spare;
     int expected = 0;
+    std::atomic<int> looking = 0;
+    bool sleeps = false;         ///< the thread, until it is told of something
     bool is_last = false;        ///< it ends once nothing is left to do
     std::exception_ptr failure;  ///< of a message
   };
   static void run(State& state, const std::stop_token& stop);
-  static std::exception_ptr move(std::list<Outgoing>& leaving);
+  static void run_next(State& state, std::unique_lock<std::mutex>& lock);
+  static void wait_for(State& state, std::future<void>& result);
+  static std::exception_ptr move(std::list<Outgoing>& leaving, std::list<Outgoing>& spare);
   template <class Change>
   void tell(const Change& change);
 
+  int spins_;
   std::shared_ptr<State> state_;
   std::stop_source stop_;
   std::future<void> ended_;

@@ -27,7 +27,7 @@ TEST(BenchComm, TimesEveryOperationAtEverySizeOnBothSides) {
       EXPECT_EQ((*ours)[op].bytes, (*theirs)[op].bytes);
     }
     EXPECT_EQ((*ours)[CommOp::Send].calls, (*ours)[CommOp::Recv].calls);
-    EXPECT_EQ((*ours)[CommOp::Send].calls > 0, rank < 2);
+    EXPECT_EQ((*ours)[CommOp::Send].calls > 0, rank != 1);  // the first and the last
   });
   ASSERT_EQ(rows[0].size(), 7 * 3U);
   for (std::size_t k = 0; k < rows[0].size(); ++k) {
