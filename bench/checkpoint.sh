@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Saves and loads GPT-2 124M with AdamW's state (fp32, 1.5 GB) on one rank and on two: seconds of a save, of what a training waits
 # for an asynchronous one in all while it goes on with real steps (256 tokens a rank), of a load and of its verification, in turn
-# with plain writes and reads of the same bytes and, where there is torch, with torch.distributed.checkpoint
-# (bench/torch_checkpoint.py), whose stall is the call that blocks. JSON lines on standard output; on standard error, medians over
-# the rounds and their ratios.
+# with plain writes and reads of the same bytes, all with a page cache that holds none of them, and, where there is torch, with
+# torch.distributed.checkpoint (bench/torch_checkpoint.py), whose stall is the call that blocks. JSON lines on standard output; on
+# standard error, medians over the rounds and their ratios.
 #   bench/checkpoint.sh [--python=PATH] [--rounds=N] [--folder=DIR] [option of megatron_cpp bench checkpoint ...]
 # DIR, on the disk to measure, must be empty; without it, a temporary folder. PATH is a Python with torch and numpy
 # (python3 -m venv ~/peer && ~/peer/bin/pip install torch numpy).

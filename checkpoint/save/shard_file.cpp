@@ -1,10 +1,6 @@
 #include "checkpoint/save/shard_file.h"
 
-#include <fcntl.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -13,20 +9,10 @@
 #include "base/checksum.h"
 #include "base/system_error.h"
 #include "checkpoint/format/hdf5.h"
+#include "checkpoint/save/block_writer.h"
 
 namespace mcpp {
 namespace {
-
-std::string bytes_text(i64 bytes) {
-  return str(human_bytes(static_cast<double>(bytes)), " (", bytes, " bytes)");
-}
-
-/// Free bytes for this user in the file system of `path`.
-i64 free_bytes(const Path& path) {
-  struct statvfs info {};
-  MCPP_CHECK_SYSTEM(::statvfs(path.c_str(), &info) == 0, "cannot stat ", path.string());
-  return static_cast<i64>(info.f_bavail) * static_cast<i64>(info.f_frsize);
-}
 
 /// Before anything is written, because a full disk in the middle costs time and leaves litter, and crossing the limit
 /// of file sizes would kill the process by a signal.
@@ -41,62 +27,6 @@ void check_space(const Path& path, i64 needed) {
   check_input(!limited || static_cast<rlim_t>(needed) <= limit.rlim_cur, path.string(), " needs ", bytes_text(needed),
               ", more than the limit of file sizes (ulimit -f) allows: ", bytes_text(static_cast<i64>(limit.rlim_cur)));
 }
-
-/// An existing file, rewritten in place.
-class File {
- public:
-  File(const Path& path, const FileSystem& files)
-      : path_(path), files_(files), fd_(::open(path.c_str(), O_RDWR | O_CLOEXEC)) {
-    MCPP_CHECK_SYSTEM(fd_ >= 0, "cannot open ", path.string());
-  }
-  ~File() { ::close(fd_); }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-
-  i64 size() const {
-    struct stat info {};
-    MCPP_CHECK_SYSTEM(::fstat(fd_, &info) == 0, "cannot stat ", path_.string());
-    return info.st_size;
-  }
-
-  void reserve(i64 bytes) {
-    const int error = ::posix_fallocate(fd_, 0, bytes);
-    MCPP_CHECK_ERROR(error, "cannot reserve ", bytes_text(bytes), " of the ",
-                     bytes_text(free_bytes(path_.parent_path())), " that are free for ", path_.string());
-  }
-
-  void write(i64 offset, std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-      const ssize_t done = files_.pwrite(fd_, bytes, offset);
-      if (done < 0 && errno == EINTR) continue;
-      MCPP_CHECK_ERROR(error_of_write(done), "cannot write ", path_.string());
-      bytes = bytes.subspan(static_cast<std::size_t>(done));
-      offset += done;
-    }
-  }
-
-  void read(i64 offset, std::span<std::byte> bytes) const {
-    while (!bytes.empty()) {
-      const ssize_t done = ::pread(fd_, bytes.data(), bytes.size(), offset);
-      if (done < 0 && errno == EINTR) continue;
-      MCPP_CHECK_SYSTEM(done >= 0, "cannot read ", path_.string());
-      check_input(done > 0, path_.string(), " ends before byte ", offset + static_cast<i64>(bytes.size()));
-      bytes = bytes.subspan(static_cast<std::size_t>(done));
-      offset += done;
-    }
-  }
-
-  /// Lets the system write these bytes to the disk now, while we prepare the next ones. A hint: errors come with
-  /// flush().
-  void start_flush(i64 offset, i64 bytes) { ::sync_file_range(fd_, offset, bytes, SYNC_FILE_RANGE_WRITE); }
-
-  void flush() { MCPP_CHECK_SYSTEM(files_.fsync(fd_) == 0, "cannot flush ", path_.string()); }
-
- private:
-  Path path_;
-  const FileSystem& files_;
-  int fd_;
-};
 
 Hdf5Dataset describe(const ShardSpec& shard, i64 number) {
   return {.path = str(shard.name, "/", number),
@@ -121,55 +51,54 @@ i64 estimate(std::span<const ShardSpec> shards) {
 }
 
 /// Writes numbers in the order of their offsets, so that one pass gives the checksum of the whole file: what HDF5 laid
-/// out between them is read back.
+/// out between them is read, and written again.
 class InOrderWriter {
  public:
-  InOrderWriter(const Path& path, const FileSystem& files) : file_(path, files), size_(file_.size()) {
+  InOrderWriter(const Path& path, const FileSystem& files) : file_(path, files), size_(file_.size()), blocks_(file_) {
     file_.reserve(size_);
   }
 
-  /// Returns the checksum of these bytes. Piece by piece, so that both sums and the write find them in the cache.
+  /// Returns the checksum of these bytes. Piece by piece, so that both sums and the copy find them in the cache.
   std::string write(i64 offset, std::span<const std::byte> bytes) {
-    constexpr std::size_t kPiece = std::size_t{1} << 18;
+    constexpr std::size_t kPiece = std::size_t{1} << 17;
     add_existing(offset);
     Checksum own;
     for (; !bytes.empty(); bytes = bytes.subspan(std::min(kPiece, bytes.size()))) {
       const std::span<const std::byte> piece = bytes.first(std::min(kPiece, bytes.size()));
       own.update(piece);
-      whole_.update(piece);
-      file_.write(position_, piece);
-      position_ += static_cast<i64>(piece.size());
-      if (position_ - flushed_ >= kFlushAhead) {
-        file_.start_flush(flushed_, position_ - flushed_);
-        flushed_ = position_;
-      }
+      add(piece);
     }
     return own.hex();
   }
 
   FileEntry finish(std::string name) {
     add_existing(size_);
+    blocks_.finish();
     file_.flush();
     return {std::move(name), size_, whole_.hex()};
   }
 
  private:
+  void add(std::span<const std::byte> bytes) {
+    whole_.update(bytes);
+    blocks_.write(bytes);
+    position_ += static_cast<i64>(bytes.size());
+  }
+
   void add_existing(i64 end) {
     MCPP_CHECK(position_ <= end && end <= size_, "datasets overlap in the file");
     std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(end - position_, i64{1} << 20)));
     while (position_ < end) {
       const auto count = static_cast<std::size_t>(std::min(end - position_, static_cast<i64>(buffer.size())));
       file_.read(position_, std::span(buffer).first(count));
-      whole_.update(std::span(buffer).first(count));
-      position_ += static_cast<i64>(count);
+      add(std::span(buffer).first(count));
     }
   }
 
-  static constexpr i64 kFlushAhead = i64{16} << 20;
-
-  File file_;
-  i64 size_, position_ = 0, flushed_ = 0;
+  OutputFile file_;
+  i64 size_, position_ = 0;
   Checksum whole_;
+  BlockWriter blocks_;
 };
 
 /// The tensor's bytes, after checking that the source kept its word.

@@ -1,5 +1,6 @@
 // A disk that fails, tears or takes its time as a test asks.
 #pragma once
+#include <fcntl.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -16,11 +17,12 @@ namespace mcpp::test {
 class FaultyFiles final : public FileSystem {
  public:
   /// Set before it is used.
-  i64 full_at = -1;           ///< bytes after which the disk is full
-  std::size_t piece = 0;      ///< the most bytes that one write takes, every other one being interrupted; 0 = any
-  bool flush_fails = false;   ///< fsync gives EIO
-  bool rename_fails = false;  ///< nothing is renamed: EIO
-  bool rename_tears = false;  ///< it is renamed, but that is not known: EIO
+  i64 full_at = -1;               ///< bytes after which the disk is full
+  std::size_t piece = 0;          ///< the most bytes that one write takes, every other one being interrupted; 0 = any
+  bool cannot_be_direct = false;  ///< writes past the page cache give EINVAL
+  bool flush_fails = false;       ///< fsync gives EIO
+  bool rename_fails = false;      ///< nothing is renamed: EIO
+  bool rename_tears = false;      ///< it is renamed, but that is not known: EIO
   bool cannot_exchange = false;
   i64 last_rename = -1;         ///< how many renames succeed before they fail; -1 = all
   bool dies_at_rename = false;  ///< the process ends instead of failing in the first that would
@@ -31,6 +33,7 @@ class FaultyFiles final : public FileSystem {
 
   ssize_t pwrite(int file, std::span<const std::byte> bytes, i64 offset) const override {
     while (!is_open_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (cannot_be_direct && (::fcntl(file, F_GETFL) & O_DIRECT) != 0) return refuse(EINVAL);
     if (piece > 0) {
       if (++writes_ % 2 == 0) return refuse(EINTR);
       bytes = bytes.first(std::min(piece, bytes.size()));
