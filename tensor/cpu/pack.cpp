@@ -11,6 +11,8 @@ HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
 constexpr i64 kBlocksPerPiece = kElementsPerPiece / kPackedBlock;
+/// Whose sums stay in the first cache while one message after another is added to them.
+constexpr i64 kSumsPerPiece = 4096;
 constexpr i32 kInfinity = 0x7F800000;
 
 /// The bits of the largest magnitude of a block: as integers, those of what is not finite are the largest.
@@ -108,6 +110,21 @@ void sum_unpacked(const Tensor& messages, Tensor& sum) {
   });
 }
 
+void sum_rounded(const Tensor& messages, Tensor& sum) {
+  const LaneTag<float> d;
+  const i64 count = sum.numel();
+  const BFloat16 *first = messages.data<BFloat16>(), *end = first + messages.numel();
+  float* to = sum.data<float>();
+  parallel_for(cpu(sum), count, kSumsPerPiece, [=](i64 begin, i64 stop) {
+    sweep(d, begin, stop, [=](i64 i, auto lanes) { store(load(d, first + i, lanes), d, to + i, lanes); });
+    for (const BFloat16* next = first + count; next < end; next += count) {
+      sweep(d, begin, stop, [=](i64 i, auto lanes) {
+        store(hn::Add(load(d, to + i, lanes), load(d, next + i, lanes)), d, to + i, lanes);
+      });
+    }
+  });
+}
+
 }  // namespace mcpp::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -117,6 +134,7 @@ namespace mcpp {
 HWY_EXPORT(pack);
 HWY_EXPORT(unpack);
 HWY_EXPORT(sum_unpacked);
+HWY_EXPORT(sum_rounded);
 
 template <>
 void PackKernels<DeviceType::Cpu>::pack(const Tensor& x, Tensor& message) {
@@ -131,6 +149,11 @@ void PackKernels<DeviceType::Cpu>::unpack(const Tensor& message, Tensor& x) {
 template <>
 void PackKernels<DeviceType::Cpu>::sum_unpacked(const Tensor& messages, Tensor& sum) {
   HWY_DYNAMIC_DISPATCH(sum_unpacked)(messages, sum);
+}
+
+template <>
+void PackKernels<DeviceType::Cpu>::sum_rounded(const Tensor& messages, Tensor& sum) {
+  HWY_DYNAMIC_DISPATCH(sum_rounded)(messages, sum);
 }
 
 }  // namespace mcpp

@@ -65,6 +65,40 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+using Rounded = Pack<__nv_bfloat16>;
+constexpr int kHalf = Rounded::kCount / 2;  // of the sums, which take two packs
+
+/// The numbers of pack p of at least one message, added in the order of messages.
+__device__ __forceinline__ void sum_pack(const __nv_bfloat16* messages, i64 count_of_messages, i64 count, i64 p,
+                                         float* sum) {
+  float total[Rounded::kCount];
+  for (i64 m = 0; m < count_of_messages; ++m) {
+    const Rounded more = load_pack(messages + m * count + p * Rounded::kCount);
+#pragma unroll
+    for (int k = 0; k < Rounded::kCount; ++k)
+      total[k] = m == 0 ? widen(more.values[k]) : __fadd_rn(total[k], widen(more.values[k]));
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    Pack<float> sums;
+#pragma unroll
+    for (int k = 0; k < kHalf; ++k) sums.values[k] = total[half * kHalf + k];
+    store_pack(sum + p * Rounded::kCount + half * kHalf, sums);
+  }
+}
+
+/// 16 bytes of each message at a time, and one by one what is left after `packs` of them.
+__global__ void __launch_bounds__(kThreads)
+    sum_numbers(const __nv_bfloat16* messages, i64 count_of_messages, float* sum, i64 count, i64 packs) {
+  const i64 first = blockIdx.x * i64{blockDim.x} + threadIdx.x, step = i64{gridDim.x} * blockDim.x;
+  for (i64 p = first; p < packs; p += step) sum_pack(messages, count_of_messages, count, p, sum);
+  for (i64 i = packs * Rounded::kCount + first; i < count; i += step) {
+    float total = widen(messages[i]);
+    for (i64 m = 1; m < count_of_messages; ++m) total = __fadd_rn(total, widen(messages[m * count + i]));
+    sum[i] = total;
+  }
+}
+
 template <class T>
 void launch_unpack(const Tensor& message, Tensor& x) {
   const i64 count = x.numel();
@@ -104,6 +138,18 @@ void PackKernels<DeviceType::Cuda>::sum_unpacked(const Tensor& messages, Tensor&
   sum_blocks<<<grid_for(count, kThreads, device), kThreads, 0, device.stream()>>>(
       messages.data<i32>(), messages.numel() / words, words, sum.data<float>(), count);
   check_launch("sum_blocks");
+}
+
+template <>
+void PackKernels<DeviceType::Cuda>::sum_rounded(const Tensor& messages, Tensor& sum) {
+  const i64 count = sum.numel();
+  const __nv_bfloat16* from = elements<BFloat16>(messages);
+  float* to = sum.data<float>();
+  const i64 packs = is_packable(count, from, static_cast<const float*>(to)) ? count / Rounded::kCount : 0;
+  CudaDevice& device = cuda(sum);
+  sum_numbers<<<grid_for(packs > 0 ? packs : count, kThreads, device), kThreads, 0, device.stream()>>>(
+      from, messages.numel() / count, to, count, packs);
+  check_launch("sum_numbers");
 }
 
 }  // namespace mcpp

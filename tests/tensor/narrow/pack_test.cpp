@@ -29,8 +29,8 @@ class Pack : public testing::Test {
     const Tensor x = in(t, DType::F32);
     return {x.data<float>(), x.data<float>() + x.numel()};
   }
-  Tensor packed(const Tensor& x) {
-    Tensor message = Tensor::empty({packed_words(x.numel())}, DType::I32, device_);
+  Tensor packed(const Tensor& x, DType type = DType::I32) {
+    Tensor message = Tensor::empty({message_elements(type, x.numel())}, type, device_);
     ops::pack(x, message);
     return message;
   }
@@ -92,31 +92,12 @@ TEST_F(Pack, KnowsAllTypes) {
   }
 }
 
-/// In their order, from the first to the last: whatever the instruction level and the type of the sum.
-TEST_F(Pack, SumsMessages) {
-  for (const i64 count : {1, 2, 5}) {
-    const std::vector<float> all = numbers(7 * count), back = there_and_back(all);
-    const std::size_t each = all.size() / static_cast<std::size_t>(count);
-    const Tensor messages = packed(tensor(all));
-    for (const i64 level : hwy::SupportedAndGeneratedTargets()) {
-      hwy::SetSupportedTargetsForTest(level);
-      Tensor single = Tensor::empty({static_cast<i64>(each)}, DType::F32, device_),
-             wide = Tensor::empty({static_cast<i64>(each)}, DType::F64, device_);
-      ops::sum_unpacked(messages, single);
-      ops::sum_unpacked(messages, wide);
-      for (std::size_t i = 0; i < each; ++i) {
-        float expected = back[i];
-        double in_full = back[i];
-        for (std::size_t at = i + each; at < all.size(); at += each) expected += back[at], in_full += back[at];
-        ASSERT_EQ(single.data<float>()[i], expected) << hwy::TargetName(level);
-        ASSERT_EQ(wide.data<double>()[i], in_full);
-      }
-    }
-    hwy::SetSupportedTargetsForTest(0);
+TEST_F(Pack, SumsNoMessagesToZeros) {
+  for (const DType type : {DType::I32, DType::BF16}) {
+    Tensor nothing = tensor(std::vector<float>(64, 5));
+    ops::sum_unpacked(Tensor::empty({0}, type, device_), nothing);
+    EXPECT_EQ(values(nothing), std::vector<float>(64, 0.0F));
   }
-  Tensor nothing = tensor(std::vector<float>(64, 5));
-  ops::sum_unpacked(Tensor::empty({0}, DType::I32, device_), nothing);
-  EXPECT_EQ(values(nothing), std::vector<float>(64, 0.0F));
 }
 
 TEST_F(Pack, PartsOfAMessageAreMessagesOfParts) {
@@ -143,10 +124,41 @@ TEST_F(Pack, KeepsZerosAndForgetsWhatIsTooSmall) {
   EXPECT_EQ(there_and_back(std::vector<float>(64, 3e38F))[0], test::packed_and_back(std::vector<float>(64, 3e38F))[0]);
 }
 
+/// Numbers of all sizes: each the nearest of bf16.
+TEST_F(Pack, RoundsToBf16AtEachInstructionLevel) {
+  std::vector<float> x = numbers(20);
+  x.resize(x.size() - 3);
+  x[0] = 0, x[1] = -0.0F, x[2] = 0x1p-140F, x[3] = 3.4e38F, x[4] = 1 + 0x1p-8F, x[5] = 1 + 0x3p-8F;
+  const std::vector<float> expected = test::rounded_to_bf16(x);
+  for (const i64 level : hwy::SupportedAndGeneratedTargets()) {
+    hwy::SetSupportedTargetsForTest(level);
+    const Tensor message = packed(tensor(x), DType::BF16);
+    EXPECT_EQ(values(message), expected) << hwy::TargetName(level);
+    Tensor back = tensor(std::vector<float>(x.size()));
+    ops::unpack(message, back);
+    EXPECT_EQ(values(back), expected) << hwy::TargetName(level);
+  }
+  hwy::SetSupportedTargetsForTest(0);
+}
+
+TEST_F(Pack, ShowsWhatIsNotFiniteInBf16) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  const Tensor messages = packed(tensor({kInfinity, -kInfinity, kNan, kInfinity, 1, 2, 3, -kInfinity}), DType::BF16);
+  Tensor sum = tensor(std::vector<float>(4));
+  ops::sum_unpacked(messages, sum);
+  EXPECT_EQ(sum.data<float>()[0], kInfinity);
+  EXPECT_EQ(sum.data<float>()[1], -kInfinity);
+  EXPECT_TRUE(std::isnan(sum.data<float>()[2]));
+  EXPECT_TRUE(std::isnan(sum.data<float>()[3]));
+}
+
 TEST_F(Pack, RefusesWhatDoesNotFit) {
   Tensor message = Tensor::empty({packed_words(64)}, DType::I32, device_);
   EXPECT_THROW(ops::pack(tensor(std::vector<float>(63)), message), Error);
   EXPECT_THROW(ops::pack(tensor(std::vector<float>(128)), message), Error);
+  Tensor rounded = Tensor::empty({63}, DType::BF16, device_), of_halves = Tensor::empty({64}, DType::F16, device_);
+  EXPECT_THROW(ops::pack(tensor(std::vector<float>(64)), rounded), Error);
+  EXPECT_THROW(ops::pack(tensor(std::vector<float>(64)), of_halves), Error);
   Tensor narrow = tensor(std::vector<float>(64), DType::BF16);
   EXPECT_THROW(ops::sum_unpacked(message, narrow), Error);
   Tensor longer = tensor(std::vector<float>(128));

@@ -1,0 +1,75 @@
+// Messages of both kinds, written, read and summed, at each place against the definition.
+#include "tensor/ops/narrow/pack.h"
+#include "tests/support/ops.h"
+#include "tests/support/packed.h"
+
+namespace mcpp {
+namespace {
+
+using test::Numbers;
+
+struct Case {
+  DType type;
+  i64 count;  ///< of numbers in a message
+};
+constexpr Case kCases[]{{DType::I32, 64},  {DType::I32, 192}, {DType::I32, 9600},
+                        {DType::BF16, 64}, {DType::BF16, 37}, {DType::BF16, 9001}};
+
+class MessageOps : public test::Ops {
+ protected:
+  Tensor room(DType type, i64 count, Device& device) const {
+    return Tensor::empty({place().first + count}, type, device).flat(place().first, count);
+  }
+  /// What arrives of numbers, which are rounded to fp32 first.
+  static std::vector<float> arrived(DType type, const Numbers& x) {
+    std::vector<float> numbers;
+    for (const double number : x) numbers.push_back(static_cast<float>(number));
+    return type == DType::I32 ? test::packed_and_back(numbers) : test::rounded_to_bf16(numbers);
+  }
+};
+
+TEST_P(MessageOps, SayWhatTheDefinitionSays) {
+  for (const Case& c : kCases) {
+    const Numbers x = normals(c.count, 3, 5);
+    const std::vector<Tensor> outputs = run([&](Device& device) {
+      Tensor message = room(c.type, message_elements(c.type, c.count), device);
+      Tensor back = garbage({c.count}, dtype(), device);
+      ops::pack(tensor_of(x, {c.count}, dtype(), device), message);
+      ops::unpack(message, back);
+      return std::vector<Tensor>{message, back};
+    });
+    Numbers expected;
+    for (const float number : arrived(c.type, x)) expected.push_back(test::rounded(number, dtype()));
+    EXPECT_EQ(test::numbers(outputs[1]), expected) << c.count << " " << name_of(c.type);
+  }
+}
+
+/// From the first to the last, in the type of the sum, whose bits are so the same everywhere.
+TEST_P(MessageOps, AreSummedInTheirOrder) {
+  for (const Case& c : kCases) {
+    for (const i64 messages : {1, 2, 5}) {
+      const Numbers x = normals(messages * c.count, 7, 5);
+      const std::vector<Tensor> outputs = run([&](Device& device) {
+        Tensor all = room(c.type, messages * message_elements(c.type, c.count), device);
+        ops::pack(tensor_of(x, {messages * c.count}, dtype(), device), all);
+        Tensor sum = garbage({c.count}, wide(), device);
+        ops::sum_unpacked(all, sum);
+        return std::vector<Tensor>{sum};
+      });
+      const std::vector<float> parts = arrived(c.type, x);
+      const auto each = static_cast<std::size_t>(c.count);
+      Numbers expected;
+      for (std::size_t i = 0; i < each; ++i) {
+        double sum = parts[i];
+        for (std::size_t at = i + each; at < parts.size(); at += each) sum = test::rounded(sum + parts[at], wide());
+        expected.push_back(sum);
+      }
+      EXPECT_EQ(test::numbers(outputs[0]), expected) << messages << " of " << c.count << " " << name_of(c.type);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, MessageOps, test::every_type(), test::ops_name);
+
+}  // namespace
+}  // namespace mcpp
