@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # What less traffic is worth on a slow network: four ranks on two hosts, network namespaces of this machine that are joined
-# by links of so many Mb/s, train GPT-2 14M in fp32 with ZeRO 1 and 3, plain, with weights and gradients in a byte each, and
-# with a second copy of the weights on each host (with ZeRO 1: gradients summed on each host first), in turn. The bytes that ranks send are compared with the formulas of
-# docs/less_traffic.md; a difference is an error. JSON lines on standard output; medians of tokens/s, and how many times
-# those of the same stage without, on standard error. For root.
+# by links of so many Mb/s, train GPT-2 14M in fp32 with ZeRO 1 and 3, plain, with gradients in bf16, with weights and
+# gradients in a byte each, and with a second copy of the weights on each host (and gradients summed on each host first), in
+# turn. The bytes that ranks send are compared with the formulas of docs/less_traffic.md; a difference is an error. JSON lines
+# on standard output; medians of tokens/s, and how many times those of the same stage without, on standard error. For root.
 #   bench/traffic.sh [--rounds=N] [--megabits=N] [option of megatron_cpp bench step ...]
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -68,13 +68,18 @@ check_bytes() { # <stage> <weight> <gradient> <k> <JSON>
 machine_json "\"megabits\": $megabits" "\"load\": \"$(cut -d' ' -f1-3 /proc/loadavg)\""
 weights=--parallel.zero_quantized_weights=true
 gradients=--parallel.zero_quantized_gradients=true
+bf16=--parallel.grad_reduce_dtype=bf16
 copy=--parallel.zero_hpz_partition_size=2
 for ((round = 0; round < rounds; ++round)); do
   run plain 1 256 256 1
+  run bf16 1 256 128 1 $bf16
+  run bf16_by_hosts 1 256 128 2 $bf16 $copy
   run bytes 1 68 68 1 $weights $gradients
   run all 1 68 68 2 $weights $gradients $copy
   run plain 3 256 256 1
   run copy 3 256 256 2 $copy
+  run bf16 3 256 128 1 $bf16
+  run bf16_by_hosts 3 256 128 2 $bf16 $copy
   run bytes 3 68 68 1 $weights $gradients
   run all 3 68 68 2 $weights $gradients $copy
 done
@@ -88,7 +93,7 @@ grep -o '"traffic": "[^"]*", "zero_stage": [0-9]\|"tokens_per_s":[^,]*' "$result
       flush()
       for (i = 1; i <= rows; ++i) {
         split(order[i], row, SUBSEP)
-        printf "ZeRO %s %-6s %8.1f tokens/s, %.2f times plain\n", row[1], row[2], middle[order[i]],
+        printf "ZeRO %s %-13s %8.1f tokens/s, %.2f times plain\n", row[1], row[2], middle[order[i]],
                middle[order[i]] / middle[row[1], "plain"]
       }
     }' >&2

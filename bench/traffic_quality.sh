@@ -17,20 +17,23 @@ zero1="$on_ranks --parallel.zero_stage=1"
 copy="$on_ranks --parallel.zero_stage=3 --parallel.zero_hpz_partition_size=2"
 weights=--parallel.zero_quantized_weights=true
 gradients=--parallel.zero_quantized_gradients=true
+bf16=--parallel.grad_reduce_dtype=bf16
 half=$((iterations / 2))
 factors() { echo "--parallel.power_sgd_rank=$1 --parallel.power_sgd_start_iter=$half"; }
 
 # shellcheck disable=SC2034,SC2206 # train_late reads it; words
 plain_options=($zero1)
-changed=parallel.zero_quantized_weights,parallel.zero_quantized_gradients
+changed=parallel.zero_quantized_weights,parallel.zero_quantized_gradients,parallel.grad_reduce_dtype
 
 # shellcheck disable=SC2046,SC2086 # words
 {
   train plain plain $zero1
   train_once "${seeds%%,*}" second_copy plain $copy
+  train bf16 plain $zero1 $bf16
   train weights plain $zero1 $weights
   train gradients plain $zero1 $gradients
   train all plain $copy $weights $gradients
+  train_late bf16 plain $changed $zero1 $bf16
   train_late weights plain $changed $zero1 $weights
   train_late gradients plain $changed $zero1 $gradients
   train_late all plain $changed $copy $weights $gradients

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "model/gradient_messages.h"
 #include "model/layer_memory.h"
 #include "model/rank_on_paper.h"
 #include "model/state_buffers.h"
@@ -46,8 +47,7 @@ ChunkParameters count(GPTModel& chunk, const RankShare& share, GridKind grid) {
       counts.low_rank += param.numel() + param.box.shape.back() * share.power_sgd_rank;
   });
   const i64 shards = grid == GridKind::Dense ? share.shards : share.expert_shards;
-  const i64 closing =
-      closing_elements(share.zero_stage, share.bucket_elements, share.quantized_weights || share.quantized_gradients);
+  const i64 closing = closing_elements(share.zero_stage, share.bucket_elements, share.packs());
   const BufferPlan plan = plan_buffer(params, static_cast<int>(shards), closing);
   for (const Bucket& bucket : plan.buckets) {
     counts.buckets.push_back(bucket.size());
@@ -228,41 +228,14 @@ MemoryEstimate kept_memory(const ActivationSetup& setup, const StatesPerWeight& 
 }
 
 /// The most that activations and whole units take together in the backward pass of a microbatch.
-double most_together(const ModelConfig& config, const ActivationSetup& setup, const std::vector<UsedUnits>& used,
+double most_together(const std::vector<UsedUnits>& used, const std::vector<UnitActivations>& activations,
                      const WholeUnits& whole) {
-  const i64 dy = pooled_size(residual_bytes(config, setup)), input = pooled_size(recompute_input_bytes(config, setup));
-  LayerSizes sizes(config, setup);
-  i64 kept = 0;
   double most = 0;
-  for (const UsedUnits& u : used) {
-    i64 layers = 0, working = u.is_embedding ? dy : 0;
-    for (i64 layer = u.first_layer; layer < u.first_layer + u.layers; ++layer) {
-      layers += sizes.of(layer).kept;
-      working = std::max(working, sizes.of(layer).working);
-    }
-    if (u.is_output) working = output_bytes(config, setup) + output_working_bytes(config, setup);
-    const WholeBytes bytes = whole.in_backward(u.units);
-    most = std::max(most, static_cast<double>(kept + layers + working) + bytes.params + bytes.grads);
-    if (setup.offload == OffloadTier::Device) kept += u.is_recomputed ? input : layers;
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    const WholeBytes bytes = whole.in_backward(used[i].units);
+    most = std::max(most, static_cast<double>(activations[i].below + activations[i].here) + bytes.params + bytes.grads);
   }
   return most;
-}
-
-/// Elements of the largest bucket of each grid.
-i64 largest_buckets(const RankParameters& parameters) {
-  i64 most = 0;
-  for (const auto* chunks : {&parameters.dense, &parameters.experts}) {
-    i64 largest = 0;
-    for (const ChunkParameters& chunk : *chunks) {
-      for (const i64 bucket : chunk.buckets) largest = std::max(largest, bucket);
-    }
-    most += largest;
-  }
-  return most;
-}
-
-bool has_several_buckets(const RankParameters& parameters) {
-  return std::ranges::any_of(parameters.dense, [](const ChunkParameters& chunk) { return chunk.buckets.size() > 1; });
 }
 
 /// Where gradients are kept in bf16, the largest whole one is there in that type too.
@@ -276,7 +249,7 @@ void add_whole(const ModelConfig& config, const ActivationSetup& setup, const Ra
   const bool tied = ties_on_rank(config, share);
   // What is reduced meanwhile is rounded or packed before: then no second unit is there in full.
   RankShare in_units = share;
-  in_units.overlap_grad_reduce = share.overlap_grad_reduce && !share.bf16_grads && !share.quantized_gradients;
+  in_units.overlap_grad_reduce = share.overlap_grad_reduce && !share.bf16_grads && share.grad_wire == GradWire::Full;
   WholeBytes most;
   for (std::size_t i = 0; i < parameters.dense.size(); ++i) {
     const StageContents& stage = share.contents(static_cast<int>(i));
@@ -293,11 +266,12 @@ void add_whole(const ModelConfig& config, const ActivationSetup& setup, const Ra
     if (share.zero_stage < 2 || parameters.dense.size() > 1) continue;
     const StageActivations alone = stage_activations(config, setup, stage);
     sum.apart = static_cast<double>(alone.kept + alone.working) + of_chunk.params + of_chunk.grads -
-                most_together(config, setup, used, whole);
+                most_together(used, unit_activations(config, setup, used), whole);
   }
   sum.params += most.params;
   sum.grads += most.grads;
-  if (share.bf16_grads && share.zero_stage >= 2 && !share.quantized_gradients) sum.grads += rounded_bytes(parameters);
+  if (share.bf16_grads && share.zero_stage >= 2 && share.grad_wire == GradWire::Full)
+    sum.grads += rounded_bytes(parameters);
 }
 
 double packed_bytes(i64 elements) {
@@ -330,20 +304,13 @@ double weight_messages(const RankShare& share, const RankParameters& parameters)
   return sum;
 }
 
-/// Of gradients that travel packed, the largest message, as it is sent and received. With nodes their sums as well:
-/// while these are made of what was received, and packed, those of the bucket before may be on their way.
-double gradient_messages(const ActivationSetup& setup, const RankShare& share, const RankParameters& parameters) {
-  if (!share.quantized_gradients) return 0;
-  const i64 largest = largest_buckets(parameters);
-  const double part = tensor_bytes(largest / share.shards, size_of(wide(setup.dtype)));
-  const double message = 2 * packed_bytes(largest);
-  const i64 of_node = largest / share.node_ranks;
-  const double sum = tensor_bytes(of_node, size_of(wide(setup.dtype))), sums_message = 2 * packed_bytes(of_node);
-  const bool has_nodes = share.node_ranks > 1;
-  const double making = has_nodes ? std::max({message, message / 2 + sum, sum + sums_message}) : message;
-  const double on_its_way = has_nodes ? sums_message : message;
-  if (share.zero_stage >= 2) return making + part;
-  return has_several_buckets(parameters) ? making + on_its_way : making;
+/// By how much the most of activations and the most of messages of gradients are above what both take together.
+double messages_apart(const ModelConfig& config, const ActivationSetup& setup, const RankShare& share,
+                      const RankParameters& parameters, const GradientMessages& messages, double activations) {
+  if (share.grad_wire == GradWire::Full || share.zero_stage != 1 || parameters.dense.size() > 1) return 0;
+  const std::vector<UsedUnits> used = used_units(setup.recompute, share.contents(0));
+  const double together = messages.most_with(used, unit_activations(config, setup, used));
+  return activations + messages.most() - std::max(activations, together);
 }
 
 }  // namespace
@@ -371,9 +338,11 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup&
   sum.activations_elsewhere = static_cast<double>(peak.away);
   sum.activations_on_disk = peak.blocks * FileActivations::kBlock;
   const double messages = weight_messages(share, parameters);
+  const GradientMessages grad_messages(setup, share, parameters);
   sum.params += node_copy_bytes(setup, share, parameters) + messages;
-  sum.grads += gradient_messages(setup, share, parameters);
-  sum.apart += std::min(messages, sum.activations);
+  sum.grads += grad_messages.most();
+  sum.apart += std::min(messages, sum.activations) +
+               messages_apart(config, setup, share, parameters, grad_messages, static_cast<double>(peak.here));
   return sum;
 }
 

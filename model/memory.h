@@ -5,6 +5,7 @@
 
 #include "base/io/offload_tier.h"
 #include "model/config/context.h"
+#include "parallel/dp/buckets/grad_wire.h"
 #include "parallel/pp/schedule.h"
 #include "parallel/pp/stages.h"
 
@@ -64,12 +65,16 @@ struct RankShare {
   i64 savers = 0;
   double states_elsewhere = 0;  ///< share of the optimizer's states that is kept in host memory or on a disk
   bool elsewhere_is_disk = false;
-  i64 segment_elements = i64{4} << 20;                          ///< offload_segment_size
-  bool bf16_grads = false;                                      ///< DataParallelOptions::bf16_grads
-  bool quantized_weights = false, quantized_gradients = false;  ///< DataParallelOptions
-  i64 power_sgd_rank = 0;                                       ///< DataParallelOptions
-  i64 node_ranks = 1;                                           ///< see zero_hpz_partition_size; 1: there are none
-  OffloadTier params = OffloadTier::Device;                     ///< ParamOffload::tier
+  i64 segment_elements = i64{4} << 20;  ///< offload_segment_size
+  bool bf16_grads = false;              ///< DataParallelOptions, as the next three are
+  bool quantized_weights = false;
+  GradWire grad_wire = GradWire::Full;
+  i64 power_sgd_rank = 0;
+  i64 node_ranks = 1;                        ///< see zero_hpz_partition_size; 1: there are none
+  OffloadTier params = OffloadTier::Device;  ///< ParamOffload::tier
+
+  /// Whether numbers travel in messages beside them: closing_elements().
+  bool packs() const { return quantized_weights || grad_wire != GradWire::Full; }
 
   /// Of the rank's chunk 0, 1 ...
   const StageContents& contents(int chunk) const {

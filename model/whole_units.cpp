@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/layer_memory.h"
 #include "tensor/ops/narrow/pack.h"
 #include "tensor/pooled_size.h"
 #include "tensor/wide.h"
@@ -118,6 +119,37 @@ std::vector<UsedUnits> used_units(const Recompute& recompute, const StageContent
   }
   if (stage.has_output) used.push_back({.units = {unit, unit + 2}, .is_output = true});
   return used;
+}
+
+std::vector<UnitActivations> unit_activations(const ModelConfig& config, const ActivationSetup& setup,
+                                              const std::vector<UsedUnits>& used) {
+  const i64 dy = pooled_size(residual_bytes(config, setup)), input = pooled_size(recompute_input_bytes(config, setup));
+  LayerSizes sizes(config, setup);
+  std::vector<UnitActivations> list;
+  i64 kept = 0;
+  for (const UsedUnits& u : used) {
+    i64 layers = 0, working = u.is_embedding ? dy : 0;
+    for (i64 layer = u.first_layer; layer < u.first_layer + u.layers; ++layer) {
+      layers += sizes.of(layer).kept;
+      working = std::max(working, sizes.of(layer).working);
+    }
+    if (u.is_output) working = output_bytes(config, setup) + output_working_bytes(config, setup);
+    list.push_back({.below = kept, .here = layers + working});
+    if (setup.offload == OffloadTier::Device) kept += u.is_recomputed ? input : layers;
+  }
+  return list;
+}
+
+i64 largest_buckets(const RankParameters& parameters) {
+  i64 most = 0;
+  for (const auto* chunks : {&parameters.dense, &parameters.experts}) {
+    i64 largest = 0;
+    for (const ChunkParameters& chunk : *chunks) {
+      for (const i64 bucket : chunk.buckets) largest = std::max(largest, bucket);
+    }
+    most += largest;
+  }
+  return most;
 }
 
 WholeBytes most_whole(const std::vector<UsedUnits>& used, const WholeUnits& whole) {

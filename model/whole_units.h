@@ -54,7 +54,18 @@ struct UsedUnits {
 };
 std::vector<UsedUnits> used_units(const Recompute& recompute, const StageContents& stage);
 
+/// Bytes of activations while backward of the only microbatch in flight is in such a range.
+struct UnitActivations {
+  i64 below = 0;  ///< kept by the ranges before it, whose backward is still to come
+  i64 here = 0;   ///< kept by its own layers, and their working set
+};
+std::vector<UnitActivations> unit_activations(const ModelConfig& config, const ActivationSetup& setup,
+                                              const std::vector<UsedUnits>& used);
+
 /// What is whole at most in both passes, each class for itself.
 WholeBytes most_whole(const std::vector<UsedUnits>& used, const WholeUnits& whole);
+
+/// Elements of the largest bucket of each grid.
+i64 largest_buckets(const RankParameters& parameters);
 
 }  // namespace mcpp

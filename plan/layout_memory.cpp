@@ -28,7 +28,7 @@ RankShare& LayoutMemory::share_of(const Layout& layout) {
   found->second.node_ranks = layout.node_ranks;
   found->second.bf16_grads = layout.rounding.bf16_gradients;
   found->second.quantized_weights = layout.rounding.packed_weights;
-  found->second.quantized_gradients = layout.rounding.packed_gradients;
+  found->second.grad_wire = layout.rounding.gradients;
   found->second.power_sgd_rank = layout.rounding.power_sgd_rank;
   return found->second;
 }
@@ -40,7 +40,7 @@ const RankParameters& LayoutMemory::parameters_of(const Layout& l, const Activat
                           share.shards,
                           share.expert_shards,
                           share.zero_stage >= 2,
-                          share.quantized_weights || share.quantized_gradients};
+                          share.packs()};
   auto found = parameters_.find(key);
   if (found == parameters_.end()) found = parameters_.emplace(key, rank_parameters(work_.model, setup, share)).first;
   return found->second;

@@ -240,11 +240,11 @@ class Enumeration {
   }
 
   /// Of the ranks that share what ZeRO cuts, those whose links are the nearest may keep a second copy of what ZeRO 3
-  /// cuts, and sum packed gradients first.
+  /// cuts, and sum gradients that travel in less first.
   void nodes(Layout layout) {
     recomputations(layout);
     const i64 near = nearest_ / layout.tp, shards = layout.shard_group().ranks;
-    const bool has_use = layout.zero_stage == 3 || layout.rounding.packed_gradients;
+    const bool has_use = layout.zero_stage == 3 || layout.rounding.gradients != GradWire::Full;
     if (!has_use || near < 2 || shards <= near || shards % near != 0) return;
     layout.node_ranks = near;
     recomputations(layout);
@@ -282,14 +282,15 @@ std::vector<Rounding> other_roundings(const Hardware& hardware, const Workload& 
   const bool is_far = layout.shard_group().ranks * layout.tp > hardware.links.ranks.front();
   std::vector<Rounding> list;
   for (const bool weights : {false, true}) {
-    for (const bool gradients : {false, true}) {
+    for (const GradWire wire : {GradWire::Full, GradWire::Bf16, GradWire::Byte}) {
       for (const bool in_bf16 : {false, true}) {
         Rounding r = work.rounding;
         r.packed_weights |= weights;
-        r.packed_gradients |= gradients && r.power_sgd_rank == 0;
+        if (r.power_sgd_rank == 0) r.gradients = std::max(r.gradients, wire);
         r.bf16_gradients |= in_bf16 && work.may_round_gradients;
-        const bool packs = weights || gradients;
+        const bool packs = weights || wire != GradWire::Full;
         if (r == work.rounding || !r.goes_with(layout.zero_stage) || (packs && !is_far)) continue;
+        if (r.bf16_gradients && wire == GradWire::Bf16) continue;  // what is kept in bf16 travels so
         if (std::ranges::count(list, r) == 0) list.push_back(r);
       }
     }

@@ -50,8 +50,9 @@ std::vector<std::string> kinds_of(const Layout& l, bool has_experts) {
   kinds.push_back(str("activations ", enum_name(l.activations_place)));
   if (l.has_second_copy()) kinds.emplace_back("weights twice");
   if (l.rounding.packed_weights) kinds.emplace_back("weights packed");
-  if (l.rounding.packed_gradients) kinds.emplace_back("gradients packed");
-  if (l.rounding.packed_gradients && l.node_ranks > 1) kinds.emplace_back("gradients by nodes");
+  if (l.rounding.gradients == GradWire::Byte) kinds.emplace_back("gradients packed");
+  if (l.rounding.gradients == GradWire::Bf16) kinds.emplace_back("gradients sent in bf16");
+  if (l.rounding.gradients != GradWire::Full && l.node_ranks > 1) kinds.emplace_back("gradients by nodes");
   if (l.rounding.bf16_gradients) kinds.emplace_back("gradients bf16");
   return kinds;
 }

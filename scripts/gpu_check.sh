@@ -316,6 +316,7 @@ check "pp 2 on one GPU" 60 layout 2 --parallel.pipeline_model_parallel_size=2
 check "dp 2 on one GPU" 60 layout 2 --parallel.zero_stage=1
 check "dp 4, HSDP" 60 layout 4 --parallel.zero_stage=2 --parallel.num_distributed_optimizer_instances=2
 check "dp 2, bf16 gradients" 60 near_first 2 --parallel.zero_stage=2 --optimizer.main_grads_dtype=bf16
+check "dp 2, sent in bf16" 60 near_first 2 --parallel.zero_stage=1 --parallel.grad_reduce_dtype=bf16
 check "experts, ep 2" 60 experts
 check "cp 2, ring" 60 layout 2 --parallel.context_parallel_size=2
 check "cp 2, gathered" 60 layout 2 --parallel.context_parallel_size=2 --parallel.cp_comm_type=all_gather

@@ -10,7 +10,7 @@ namespace mcpp {
 namespace {
 
 /// "section." stands for all keys of a section.
-constexpr std::array<std::string_view, 26> kRunDefining{"model.",
+constexpr std::array<std::string_view, 27> kRunDefining{"model.",
                                                         "optimizer.",
                                                         "training.seed",
                                                         "training.global_batch_size",
@@ -34,6 +34,7 @@ constexpr std::array<std::string_view, 26> kRunDefining{"model.",
                                                         "data.eod_token",
                                                         "parallel.zero_quantized_weights",
                                                         "parallel.zero_quantized_gradients",
+                                                        "parallel.grad_reduce_dtype",
                                                         "parallel.power_sgd_rank",
                                                         "parallel.power_sgd_start_iter"};
 

@@ -88,6 +88,11 @@ constexpr ForeignName kNames[]{
     {"fine_grained_activation_offloading", "training.offload_activations"},
     {"offload_param", "optimizer.offload_params"},
     {"use_distributed_optimizer", "parallel.zero_stage"},
+    {"grad_reduce_in_bf16", "parallel.grad_reduce_dtype"},
+    {"grad_reduce_in_fp32", "parallel.grad_reduce_dtype"},
+    {"communication_data_type", "parallel.grad_reduce_dtype"},
+    {"mixed_precision_reduce", "parallel.grad_reduce_dtype"},
+    {"reduce_dtype", "parallel.grad_reduce_dtype"},
     {"optimizer_cpu_offload", "optimizer.offload"},
     {"offload_optimizer", "optimizer.offload"},
     {"optimizer_offload_fraction", "optimizer.offload_fraction"},
@@ -147,6 +152,10 @@ constexpr std::string_view kUpcycle =
     "a dense checkpoint becomes a mixture with megatron_cpp checkpoint upcycle, as wide as its MLP was";
 constexpr std::string_view kFp8Rows = "experts take any number of rows, in fp8 too; leave it out";
 constexpr Advice kAdvice[]{
+    {"accumulate_allreduce_grads_in_fp32",
+     "they always are, unless optimizer.main_grads_dtype or parallel.grad_reduce_dtype says bf16; leave it out"},
+    {"reduce_scatter_with_fp32_accumulation",
+     "sums over ranks are always taken in fp32, also with parallel.grad_reduce_dtype = \"bf16\"; leave it out"},
     {"moe_grouped_gemm", kGrouped},
     {"moe_use_legacy_grouped_gemm", kGrouped},
     {"moe_permute_fusion", "tokens are always moved to their experts in one pass; leave it out"},

@@ -84,28 +84,45 @@ void add_zero_problems(const Config& config, std::set<std::string>& found) {
             " has no meaning with zero_stage = 0, where every rank holds everything; use zero_stage 1, 2 or 3"));
 }
 
-void add_traffic_problems(const Config& config, std::set<std::string>& found) {
-  const ParallelConfig& p = config.parallel;
-  const auto needs_zero = [&](bool is_set, const char* key, const char* why) {
-    if (is_set && p.zero_stage == 0)
-      found.insert(str(key, " = true has no meaning with zero_stage = 0, ", why, "; use zero_stage 1, 2 or 3"));
+constexpr const char* kGradientsInBytes = "zero_quantized_gradients = true";
+constexpr const char* kGradientsInBf16 = "grad_reduce_dtype = \"bf16\"";
+
+/// Of the ways to send gradients there is one.
+void add_gradient_problems(const ParallelConfig& p, std::set<std::string>& found) {
+  const auto exclude = [&](const std::string& first, const char* second) {
+    found.insert(str(first, " and ", second, " are two ways to send the same gradients; use one of them"));
   };
-  needs_zero(p.zero_quantized_weights, "zero_quantized_weights", "where no weights travel");
-  needs_zero(p.zero_quantized_gradients, "zero_quantized_gradients", "where every rank gets all gradients");
+  const bool in_bf16 = p.grad_reduce_dtype == GradDType::Bf16;
+  const std::string factors = str("power_sgd_rank = ", p.power_sgd_rank);
+  if (p.power_sgd_rank > 0 && p.zero_quantized_gradients) exclude(factors, kGradientsInBytes);
+  if (p.power_sgd_rank > 0 && in_bf16) exclude(factors, kGradientsInBf16);
+  if (p.zero_quantized_gradients && in_bf16) exclude(kGradientsInBytes, kGradientsInBf16);
   if (p.power_sgd_rank > 0 && p.zero_stage >= 2)
-    found.insert(str("power_sgd_rank = ", p.power_sgd_rank, " needs whole gradients, which zero_stage = ", p.zero_stage,
+    found.insert(str(factors, " needs whole gradients, which zero_stage = ", p.zero_stage,
                      " cuts; use zero_stage 0 or 1, or zero_quantized_gradients"));
-  if (p.power_sgd_rank > 0 && p.zero_quantized_gradients)
-    found.insert(str("power_sgd_rank = ", p.power_sgd_rank,
-                     " and zero_quantized_gradients = true are two ways to send ",
-                     "the same gradients; use one of them"));
   if (p.power_sgd_start_iter > 0 && p.power_sgd_rank == 0)
     found.insert(str("power_sgd_start_iter = ", p.power_sgd_start_iter,
                      " is only read with power_sgd_rank; give that, or leave it out"));
-  if (p.zero_hpz_partition_size > 1 && p.zero_stage != 3 && !(p.zero_stage > 0 && p.zero_quantized_gradients))
+}
+
+void add_traffic_problems(const Config& config, std::set<std::string>& found) {
+  const ParallelConfig& p = config.parallel;
+  const auto needs_zero = [&](bool is_set, const char* setting, const char* why) {
+    if (is_set && p.zero_stage == 0)
+      found.insert(str(setting, " has no meaning with zero_stage = 0, ", why, "; use zero_stage 1, 2 or 3"));
+  };
+  constexpr const char* kAllGradients = "where every rank gets all gradients";
+  needs_zero(p.zero_quantized_weights, "zero_quantized_weights = true", "where no weights travel");
+  needs_zero(p.zero_quantized_gradients, kGradientsInBytes, kAllGradients);
+  needs_zero(p.grad_reduce_dtype == GradDType::Bf16, kGradientsInBf16, kAllGradients);
+  add_gradient_problems(p, found);
+  const bool sums_in_steps = p.zero_stage > 0 && p.grad_wire() != GradWire::Full;
+  if (p.zero_hpz_partition_size > 1 && p.zero_stage != 3 && !sums_in_steps)
     found.insert(str("zero_hpz_partition_size = ", p.zero_hpz_partition_size, " has no meaning with zero_stage = ",
                      p.zero_stage, ", where every rank has all weights; use zero_stage 3",
-                     p.zero_stage > 0 ? ", or zero_quantized_gradients, of which it makes two steps" : ""));
+                     p.zero_stage == 0
+                         ? ""
+                         : str(", or ", kGradientsInBf16, " or ", kGradientsInBytes, ", of which it makes two steps")));
 }
 
 /// Without experts nobody shares any.

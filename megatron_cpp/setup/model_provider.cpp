@@ -88,7 +88,7 @@ TrainingLayout layout_provider(const Config& config, Session& session) {
                             .bf16_grads = config.optimizer.main_grads_dtype == GradDType::Bf16,
                             .overlap_param_gather = parallel.overlap_param_gather,
                             .quantized_weights = parallel.zero_quantized_weights,
-                            .quantized_gradients = parallel.zero_quantized_gradients,
+                            .grad_wire = parallel.grad_wire(),
                             .power_sgd_rank = parallel.power_sgd_rank,
                             .params = {.tier = config.optimizer.offload_params,
                                        .folder = config.optimizer.offload_folder,

@@ -12,14 +12,14 @@ namespace {
 Rounding rounding_of(const Config& config) {
   const ParallelConfig& p = config.parallel;
   return {.packed_weights = p.zero_quantized_weights,
-          .packed_gradients = p.zero_quantized_gradients,
+          .gradients = p.grad_wire(),
           .bf16_gradients = config.optimizer.main_grads_dtype == GradDType::Bf16,
           .power_sgd_rank = p.power_sgd_rank};
 }
 
 void set_rounding(Config& config, const Rounding& rounding) {
   config.parallel.zero_quantized_weights = rounding.packed_weights;
-  config.parallel.zero_quantized_gradients = rounding.packed_gradients;
+  config.parallel.set_grad_wire(rounding.gradients);
   config.parallel.power_sgd_rank = rounding.power_sgd_rank;
   config.optimizer.main_grads_dtype = rounding.bf16_gradients ? GradDType::Bf16 : GradDType::Fp32;
 }

@@ -135,7 +135,8 @@ std::string layout(const Config& config, int world_size) {
   if (p.zero_quantized_weights) bytes.emplace_back("weights");
   if (p.zero_quantized_gradients) bytes.emplace_back("gradients");
   if (!bytes.empty()) add_line(text, "a byte each", join(bytes, " and ") + " travel so");
-  if (p.zero_quantized_gradients && p.zero_hpz_partition_size > 1)
+  if (p.grad_reduce_dtype == GradDType::Bf16) add_line(text, "gradients", "travel in bf16, and are summed in fp32");
+  if (p.grad_wire() != GradWire::Full && p.zero_hpz_partition_size > 1)
     add_line(text, "gradients", str("summed by every ", p.zero_hpz_partition_size, " of these ranks first"));
   if (p.power_sgd_rank > 0)
     add_line(text, "gradients of matrices",
@@ -219,7 +220,7 @@ RankShare share_of(const Config& config, int world_size) {
       .segment_elements = config.optimizer.offload_segment_size,
       .bf16_grads = config.optimizer.main_grads_dtype == GradDType::Bf16,
       .quantized_weights = p.zero_quantized_weights,
-      .quantized_gradients = p.zero_quantized_gradients,
+      .grad_wire = p.grad_wire(),
       .power_sgd_rank = p.power_sgd_rank,
       .node_ranks = p.zero_hpz_partition_size,
       .params = config.optimizer.offload_params};

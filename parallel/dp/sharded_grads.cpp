@@ -46,7 +46,7 @@ Tensor ShardedGrads::rounded(const Tensor& grads) const {
 }
 
 void ShardedGrads::reduce(std::size_t bucket, const Tensor& full, bool is_last) {
-  const bool is_packed = context_.quantized_gradients;
+  const bool is_packed = context_.grad_wire != GradWire::Full;
   const Tensor sent = is_packed ? full : rounded(full);
   // What was packed is needed no more, so that its place is free for the next unit's.
   Tensor part = is_packed ? Tensor::empty({full.numel() / context_.parts}, dtype_, context_.device, MemoryClass::Grads)

@@ -1,13 +1,14 @@
 #include "parallel/dp/store.h"
 
-#include "parallel/dp/quantized_reduce.h"
+#include "parallel/dp/narrow_reduce.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {
 
 Work StoreContext::reduce_scatter(const Tensor& full, Tensor& own) const {
   // Alone, a rank sends nothing.
-  if (quantized_gradients && groups.shard.size() > 1) return quantized_reduce_scatter(groups, full, own);
+  if (grad_wire != GradWire::Full && groups.shard.size() > 1)
+    return narrow_reduce_scatter(groups, grad_wire, full, own);
   return groups.shard.reduce_scatter(full, own);
 }
 

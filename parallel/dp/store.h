@@ -16,7 +16,7 @@ struct StoreContext {
   DataParallelGroups groups;
   /// This rank updates part `part` of `parts` equal ones of every bucket: those of groups.shard, or the whole.
   int part = 0, parts = 1;
-  bool quantized_gradients = false;
+  GradWire grad_wire = GradWire::Full;
 
   /// This rank's part of a tensor of a whole bucket.
   Tensor own_part(const Tensor& bucket) const {

@@ -42,9 +42,9 @@ void WholeGrads::start_reduction(std::size_t bucket) {
   if (has_replicas()) sum_over_replicas(before);
   if (context_.groups.shard.size() == 1) return;
   // Of what travels as messages of their own, to bound their memory, there are at a time: of factors those of one
-  // bucket, of packed numbers those of two, one on its way while the next is packed.
+  // bucket, of narrow numbers those of two, one on its way while the next is packed.
   if (takes_factors()) wait_for_reductions();
-  if (context_.quantized_gradients) wait_for_reductions(before);
+  if (context_.grad_wire != GradWire::Full) wait_for_reductions(before);
   reduction.work = sum(bucket);
 }
 

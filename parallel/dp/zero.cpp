@@ -58,20 +58,23 @@ std::unique_ptr<GradStore> make_grad_store(const StoreContext& context, DType dt
   return std::make_unique<WholeGrads>(context, dtype, overlap, options.power_sgd_rank);
 }
 
+bool packs(const DataParallelOptions& options) {
+  return options.quantized_weights || options.grad_wire != GradWire::Full;
+}
+
 }  // namespace
 
 ZeroBuffer::ZeroBuffer(std::span<const UnitParam> params, DType dtype, Device& device, const DataParallelGroups& groups,
                        const DataParallelOptions& options)
     : ParamAndGradBuffer(params, dtype, device, groups.shard.size(),
-                         closing_elements(options.zero_stage, options.bucket_elements,
-                                          options.quantized_weights || options.quantized_gradients)),
+                         closing_elements(options.zero_stage, options.bucket_elements, packs(options))),
       stage_(options.zero_stage),
       groups_(groups),
       context_{plan(), this->params(), device, groups} {
   MCPP_CHECK(stage_ > 0 || groups.replicate.size() == 1, "ZeRO stage 0 cuts nothing: its shard group is all ranks");
-  MCPP_CHECK(stage_ > 0 || !(options.quantized_weights || options.quantized_gradients), "ZeRO stage 0 packs nothing");
+  MCPP_CHECK(stage_ > 0 || !packs(options), "ZeRO stage 0 packs nothing");
   MCPP_CHECK(stage_ < 2 || options.power_sgd_rank == 0, "ZeRO stage ", stage_, " has no whole gradients to factorize");
-  context_.quantized_gradients = options.quantized_gradients;
+  context_.grad_wire = options.grad_wire;
   if (stage_ > 0) {
     context_.part = groups.shard.rank();
     context_.parts = groups.shard.size();

@@ -19,7 +19,7 @@ std::string count_text(const Recompute& recompute) {
 }  // namespace
 
 bool Rounding::goes_with(int zero_stage) const {
-  return (zero_stage >= 1 || !(packed_weights || packed_gradients)) && (zero_stage >= 2 || !bf16_gradients) &&
+  return (zero_stage >= 1 || !packs()) && (zero_stage >= 2 || !bf16_gradients) &&
          (zero_stage <= 1 || power_sgd_rank == 0);
 }
 
@@ -81,8 +81,10 @@ std::string Layout::describe() const {
   if (instances > 1) text += str(" in ", instances, " groups");
   if (has_second_copy()) text += str(" with a second copy in every ", node_ranks);
   if (rounding.packed_weights) text += ", weights packed";
-  if (rounding.packed_gradients) text += ", gradients packed";
-  if (rounding.packed_gradients && node_ranks > 1) text += str(" and summed by every ", node_ranks, " first");
+  if (rounding.gradients == GradWire::Byte) text += ", gradients packed";
+  if (rounding.gradients == GradWire::Bf16) text += ", gradients sent in bf16";
+  if (rounding.gradients != GradWire::Full && node_ranks > 1)
+    text += str(" and summed by every ", node_ranks, " first");
   if (rounding.bf16_gradients) text += ", gradients in bf16";
   if (rounding.power_sgd_rank > 0) text += str(", factors of rank ", rounding.power_sgd_rank);
   text += str(", micro batch ", micro_batch_size);

@@ -10,11 +10,13 @@ namespace mcpp {
 
 /// What is rounded for its way between ranks, or for a sum: keys that change numbers (docs/less_traffic.md).
 struct Rounding {
-  bool packed_weights = false, packed_gradients = false;  ///< zero_quantized_weights, zero_quantized_gradients
-  bool bf16_gradients = false;                            ///< main_grads_dtype
+  bool packed_weights = false;          ///< zero_quantized_weights
+  GradWire gradients = GradWire::Full;  ///< grad_reduce_dtype, zero_quantized_gradients
+  bool bf16_gradients = false;          ///< main_grads_dtype
   i64 power_sgd_rank = 0;
 
   bool operator==(const Rounding&) const = default;
+  bool packs() const { return packed_weights || gradients != GradWire::Full; }
   bool goes_with(int zero_stage) const;
 };
 

@@ -9,7 +9,7 @@ namespace mcpp {
 namespace {
 
 constexpr double kPackedBytes = 4.0 * kPackedWords / kPackedBlock;
-constexpr double kWide = 4;  // of an element of fp32
+constexpr double kWide = 4, kBf16 = 2;  // of an element
 
 /// A matrix M is made of gradient and error, multiplied twice, and replaced by product and error: bytes of an element
 /// that are read and written.
@@ -40,7 +40,7 @@ WeightTraffic::WeightTraffic(const Job& job)
       element_(real(size_of(job.work.dtype))),
       lost_(job.hardware.lost_to_communication()),
       weight_bytes_(layout_.rounding.packed_weights ? kPackedBytes : element_),
-      gradient_bytes_(layout_.rounding.bf16_gradients ? 2 : job.program.gradient_bytes) {}
+      gradient_bytes_(layout_.rounding.bf16_gradients ? kBf16 : job.program.gradient_bytes) {}
 
 bool WeightTraffic::ties_own_embedding(const StageContents& stage) const {
   return stage.has_embedding && stage.has_output && !job_.work.model.untie_embeddings_and_output_weights;
@@ -100,17 +100,18 @@ Transfer WeightTraffic::gather(const Group& group, bool from_copy) const {
 }
 
 Transfer WeightTraffic::packed_sums(double elements, const Group& group) const {
+  const double bytes = layout_.rounding.gradients == GradWire::Byte ? kPackedBytes : kBf16;
   // Read and packed; and of what came each message is added to what there is.
-  const auto device = [&](double of) { return job_.hardware.traffic_seconds((3 * kWide + 2 * kPackedBytes) * of); };
-  if (!group.has_nodes) return {collectives_.all_to_all(kPackedBytes * elements, group.shards), device(elements)};
+  const auto device = [&](double of) { return job_.hardware.traffic_seconds((3 * kWide + 2 * bytes) * of); };
+  if (!group.has_nodes) return {collectives_.all_to_all(bytes * elements, group.shards), device(elements)};
   const double of_node = elements / real(layout_.node_ranks);
-  return {collectives_.all_to_all(kPackedBytes * elements, layout_.node_group()) +
-              collectives_.all_to_all(kPackedBytes * of_node, layout_.across_nodes()),
+  return {collectives_.all_to_all(bytes * elements, layout_.node_group()) +
+              collectives_.all_to_all(bytes * of_node, layout_.across_nodes()),
           device(elements) + device(of_node)};
 }
 
 Transfer WeightTraffic::scatter_sums(const Group& group) const {
-  if (layout_.rounding.packed_gradients) return packed_sums(group.weights.all, group);
+  if (layout_.rounding.gradients != GradWire::Full) return packed_sums(group.weights.all, group);
   if (const double ns = measured_ns(&MeasuredRates::scattered, group.shards);
       ns > 0 && !layout_.rounding.bf16_gradients)
     return {.links = 1e-9 * ns * group.weights.summed};

@@ -1,4 +1,4 @@
-// Weights and gradients in a byte each on their way between ranks, and a second copy of the weights inside nodes.
+// Weights and gradients in fewer bytes on their way between ranks, and a second copy of the weights inside nodes.
 #include <gtest/gtest.h>
 
 #include "comm/local.h"
@@ -21,7 +21,8 @@ using Floats = std::vector<float>;
 struct Options {
   int stage;
   bool overlap;
-  bool weights = false, gradients = false;
+  bool weights = false;
+  GradWire gradients = GradWire::Full;
 };
 
 /// One rank's buffer over metered groups.
@@ -38,7 +39,7 @@ struct Rank {
                                          .overlap_grad_reduce = o.overlap,
                                          .overlap_param_gather = o.overlap,
                                          .quantized_weights = o.weights,
-                                         .quantized_gradients = o.gradients});
+                                         .grad_wire = o.gradients});
   }
   void reset_meters() const { shard->reset(), node->reset(), across->reset(); }
 
@@ -101,11 +102,11 @@ TEST(QuantizedWeights, AreTheSameOnAllRanksAndKeptInFull) {
   }
 }
 
-/// The part of a parameter's gradient sum that travels packed, by the definition.
-Floats packed_sum(const std::vector<Floats>& parts) {
+/// The part of a parameter's gradient sum that travels so, by the definition.
+Floats narrow_sum(GradWire wire, const std::vector<Floats>& parts) {
   Floats sum;
   for (const Floats& part : parts) {
-    const Floats arrived = test::packed_and_back(part);
+    const Floats arrived = wire == GradWire::Byte ? test::packed_and_back(part) : test::rounded_to_bf16(part);
     if (sum.empty())
       sum = arrived;
     else
@@ -115,33 +116,39 @@ Floats packed_sum(const std::vector<Floats>& parts) {
 }
 
 /// Of the ranks of a shard group, in one microbatch.
-Floats expected_sum(const DpLayout& layout, int replica, int step, int microbatch, const Param& param) {
+Floats expected_sum(GradWire wire, const DpLayout& layout, int replica, int step, const Param& param) {
   std::vector<Floats> of_nodes;
   for (int first = 0; first < layout.shards; first += layout.node) {
     std::vector<Floats> of_ranks;
     for (int r = first; r < first + layout.node; ++r) {
       const int rank = replica * layout.shards + r;
       of_ranks.push_back(padded(param, [&](i64 i) {
-        return ToyModel::is_used(param) ? test::made_up_grad(step, microbatch, rank, 0, param.name, i) : 0;
+        return ToyModel::is_used(param) ? test::made_up_grad(step, 0, rank, 0, param.name, i) : 0;
       }));
     }
-    of_nodes.push_back(layout.node > 1 ? packed_sum(of_ranks) : of_ranks.front());
+    of_nodes.push_back(layout.node > 1 ? narrow_sum(wire, of_ranks) : of_ranks.front());
   }
-  return packed_sum(of_nodes);
+  return narrow_sum(wire, of_nodes);
 }
 
-TEST(QuantizedGradients, AreSummedInFullByRankAndByNode) {
+TEST(NarrowGradients, AreSummedInFullByRankAndByNode) {
   for (const DpLayout& layout : {DpLayout{2, 1}, {3, 1}, {2, 2}, {4, 1, 2}, {6, 1, 2}, {6, 1, 3}}) {
-    for (const Options& o : {Options{1, true, false, true}, {2, false, false, true}, {3, true, true, true}}) {
+    using enum GradWire;
+    for (const Options& o : {Options{1, true, false, Byte},
+                             {2, false, false, Byte},
+                             {3, true, true, Byte},
+                             {1, true, false, Bf16},
+                             {2, true, true, Bf16},
+                             {3, false, false, Bf16}}) {
       run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
         Rank r(world, layout, o);
         ToyTraining training{r.model, *r.buffer, rank};
         for (int step = 0; step < 2; ++step) {
           training.run_step(step);
           r.buffer->visit_grads([&](const Param& param, i64 first, const Tensor& values) {
-            Floats sum = expected_sum(layout, 0, step, 0, param);
+            Floats sum = expected_sum(o.gradients, layout, 0, step, param);
             for (int replica = 1; replica < layout.replicas; ++replica) {
-              const Floats other = expected_sum(layout, replica, step, 0, param);
+              const Floats other = expected_sum(o.gradients, layout, replica, step, param);
               for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
             }
             for (i64 i = 0; i < values.numel(); ++i)
@@ -154,13 +161,25 @@ TEST(QuantizedGradients, AreSummedInFullByRankAndByNode) {
   }
 }
 
-TEST(QuantizedGradients, ShowWhatIsNotFinite) {
-  for (const int stage : {1, 2}) {
+/// Of bytes all of a bias is lost, of bf16 one number.
+TEST(NarrowGradients, ShowWhatIsNotFinite) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  struct Case {
+    int stage;
+    GradWire wire;
+    float number;
+    double bad;
+  };
+  for (const Case& c : {Case{1, GradWire::Byte, kInfinity, 11},
+                        {2, GradWire::Byte, kInfinity, 11},
+                        {1, GradWire::Bf16, kInfinity, 1},
+                        {2, GradWire::Bf16, -kInfinity, 1},
+                        {3, GradWire::Bf16, kNan, 1}}) {
     run_local_ranks(4, [&](Communicator& world, int rank) {
-      Rank r(world, {4, 1, 2}, {stage, true, false, true});
+      Rank r(world, {4, 1, 2}, {c.stage, true, false, c.wire});
       test::reduce_gradients(r.model, *r.buffer, [&](const Param& param, Tensor& sum) {
         ops::fill_zero(sum);
-        if (param.name == "layer2.bias" && rank == 3) sum.data<float>()[2] = std::numeric_limits<float>::infinity();
+        if (param.name == "layer2.bias" && rank == 3) sum.data<float>()[2] = c.number;
       });
       i64 bad = 0;
       r.buffer->visit_grads([&](const Param&, i64, const Tensor& values) {
@@ -169,7 +188,7 @@ TEST(QuantizedGradients, ShowWhatIsNotFinite) {
       Tensor all = Tensor::zeros({1}, DType::F64, r.device, MemoryClass::Other);
       all.data<double>()[0] = static_cast<double>(bad);
       world.all_reduce(all, ReduceOp::Sum).wait();
-      EXPECT_EQ(all.data<double>()[0], 11);  // all of the bias
+      EXPECT_EQ(all.data<double>()[0], c.bad);
     });
   }
 }
@@ -187,8 +206,8 @@ struct Volume {
 
 class TrafficVolume : public testing::TestWithParam<Volume> {};
 
-/// Of P elements in a step of m microbatches, weights w bytes or 17/16, gradients 4 or 17/16. Without nodes: as ever,
-/// with these bytes. With nodes of k ranks: weights of stage 3 once from all d ranks, 2 m - 1 times from the k;
+/// Of P elements in a step of m microbatches, weights w bytes or 17/16, gradients 4, 2 or 17/16. Without nodes: as
+/// ever, with these bytes. With nodes of k ranks: weights of stage 3 once from all d ranks, 2 m - 1 times from the k;
 /// gradients P inside the node and P / k between nodes.
 TEST_P(TrafficVolume, IsThatOfTheFormula) {
   const auto& [layout, o, m] = GetParam();
@@ -203,34 +222,43 @@ TEST_P(TrafficVolume, IsThatOfTheFormula) {
     training.run_step(2);
     const i64 p = r.buffer->plan().total, d = layout.shards, k = layout.node, bytes = packed_words(p);
     const i64 weights = o.weights ? bytes : p;
+    const bool is_narrow = o.gradients != GradWire::Full;
+    const i64 width = size_of(message_type(o.gradients)), numbers = message_elements(message_type(o.gradients), p);
     const i64 gathers = o.stage == 3 ? 2 * m : 1, reductions = o.stage == 1 ? 1 : m;
     const bool has_nodes = k > 1;
     const bool has_copy = has_nodes && o.stage == 3;
     EXPECT_EQ((*r.shard)[CommOp::AllGather].bytes, (has_copy ? 1 : gathers) * sent(weights, d));
     EXPECT_EQ((*r.node)[CommOp::AllGather].bytes, has_copy ? (gathers - 1) * sent(weights, k) : 0);
-    EXPECT_EQ((*r.shard)[CommOp::ReduceScatter].bytes, o.gradients ? 0 : reductions * sent(p, d));
-    EXPECT_EQ((*r.shard)[CommOp::AllToAll].bytes, o.gradients && !has_nodes ? reductions * sent(bytes, d) : 0);
-    EXPECT_EQ((*r.node)[CommOp::AllToAll].bytes, o.gradients && has_nodes ? reductions * sent(bytes, k) : 0);
-    EXPECT_EQ((*r.across)[CommOp::AllToAll].bytes, o.gradients && has_nodes ? reductions * sent(bytes / k, d / k) : 0);
+    EXPECT_EQ((*r.shard)[CommOp::ReduceScatter].bytes, is_narrow ? 0 : reductions * sent(p, d));
+    const auto exchanged = [&](bool is_so, i64 n, i64 ranks) {
+      return is_narrow && is_so ? reductions * sent(n, ranks, width) : 0;
+    };
+    EXPECT_EQ((*r.shard)[CommOp::AllToAll].bytes, exchanged(!has_nodes, numbers, d));
+    EXPECT_EQ((*r.node)[CommOp::AllToAll].bytes, exchanged(has_nodes, numbers, k));
+    EXPECT_EQ((*r.across)[CommOp::AllToAll].bytes, exchanged(has_nodes, numbers / k, d / k));
     EXPECT_EQ(r.across->total_bytes(), (*r.across)[CommOp::AllToAll].bytes);
   });
 }
 
+constexpr GradWire kFull = GradWire::Full, kBf16 = GradWire::Bf16, kByte = GradWire::Byte;
 INSTANTIATE_TEST_SUITE_P(
     All, TrafficVolume,
-    testing::Values(Volume{{4, 1}, {1, true, true, false}, 1}, Volume{{4, 1}, {1, true, true, true}, 3},
-                    Volume{{3, 1}, {2, false, true, true}, 2}, Volume{{4, 1}, {3, true, true, true}, 2},
-                    Volume{{4, 1, 2}, {3, true, false, false}, 1}, Volume{{4, 1, 2}, {3, false, false, false}, 3},
-                    Volume{{4, 1, 2}, {3, true, true, true}, 2}, Volume{{4, 2, 2}, {3, true, true, true}, 1},
-                    Volume{{8, 1, 4}, {3, true, false, true}, 1}, Volume{{4, 1, 2}, {1, true, true, true}, 1},
-                    Volume{{6, 1, 3}, {1, false, false, true}, 2}, Volume{{4, 2, 2}, {2, true, true, true}, 2}));
+    testing::Values(Volume{{4, 1}, {1, true, true, kFull}, 1}, Volume{{4, 1}, {1, true, true, kByte}, 3},
+                    Volume{{3, 1}, {2, false, true, kByte}, 2}, Volume{{4, 1}, {3, true, true, kByte}, 2},
+                    Volume{{4, 1, 2}, {3, true, false, kFull}, 1}, Volume{{4, 1, 2}, {3, false, false, kFull}, 3},
+                    Volume{{4, 1, 2}, {3, true, true, kByte}, 2}, Volume{{4, 2, 2}, {3, true, true, kByte}, 1},
+                    Volume{{8, 1, 4}, {3, true, false, kByte}, 1}, Volume{{4, 1, 2}, {1, true, true, kByte}, 1},
+                    Volume{{6, 1, 3}, {1, false, false, kByte}, 2}, Volume{{4, 2, 2}, {2, true, true, kByte}, 2},
+                    Volume{{4, 1}, {1, true, false, kBf16}, 3}, Volume{{3, 1}, {2, false, false, kBf16}, 2},
+                    Volume{{4, 1}, {3, true, true, kBf16}, 2}, Volume{{6, 1, 3}, {1, false, false, kBf16}, 2},
+                    Volume{{4, 2, 2}, {2, true, false, kBf16}, 2}, Volume{{8, 1, 4}, {3, true, true, kBf16}, 1}));
 
 /// The second copy changes where weights come from and nothing else.
 TEST(NodeCopy, GivesTheWeightsThatAreNow) {
   for (const bool overlap : {false, true}) {
     for (const bool is_packed : {false, true}) {
       run_local_ranks(4, [&](Communicator& world, int rank) {
-        Rank r(world, {4, 1, 2}, {3, overlap, is_packed, false});
+        Rank r(world, {4, 1, 2}, {3, overlap, is_packed});
         ToyTraining training{r.model, *r.buffer, rank, 2, /*is_tied=*/true};
         for (int step = 0; step < 3; ++step) {
           set_weights(*r.buffer, step);
@@ -253,7 +281,7 @@ TEST(NodeCopy, TakesItsPartOfTheWeights) {
   for (const bool is_packed : {false, true}) {
     run_local_ranks(4, [&](Communicator& world, int) {
       const auto params = [&](const DpLayout& layout) {
-        Rank r(world, layout, {3, false, is_packed, false});
+        Rank r(world, layout, {3, false, is_packed});
         return std::pair(r.device.memory().by_class[static_cast<std::size_t>(MemoryClass::Params)].bytes,
                          r.buffer->plan().total);
       };

@@ -49,8 +49,11 @@ TEST_F(Traffic, Zero3SendsWhatTheTableSays) {
   layout_.rounding.packed_weights = true;
   const double packed = once * kPacked * part(32) + (gathers - once) * kPacked * part(8);
   EXPECT_NEAR(sent(), packed + 4 * m * once * part(32), 0.05);
-  layout_.rounding.packed_gradients = true;
+  layout_.rounding.gradients = GradWire::Byte;
   EXPECT_NEAR(sent(), packed + m * once * kPacked * (part(8) + part(4) / 8), 0.05);
+  layout_.rounding.gradients = GradWire::Bf16;
+  EXPECT_NEAR(sent(), packed + m * once * 2 * (part(8) + part(4) / 8), 0.05);
+  layout_.rounding.gradients = GradWire::Byte;
   layout_.node_ranks = 1;
   EXPECT_NEAR(sent(), (gathers + m * once) * kPacked * part(32), 0.05);
   layout_.rounding = {.bf16_gradients = true};
@@ -70,7 +73,9 @@ TEST_F(Traffic, Zero1SendsOnceAStep) {
   EXPECT_NEAR(sent(), (2 + 4) * part(32), 0.05);
   layout_.rounding.packed_weights = true;
   EXPECT_NEAR(sent(), (kPacked + 4) * part(32), 0.05);
-  layout_.rounding.packed_gradients = true;
+  layout_.rounding.gradients = GradWire::Bf16;
+  EXPECT_NEAR(sent(), (kPacked + 2) * part(32), 0.05);
+  layout_.rounding.gradients = GradWire::Byte;
   EXPECT_NEAR(sent(), 2 * kPacked * part(32), 0.05);
 }
 

@@ -8,7 +8,9 @@
 
 #include "base/fields.h"
 #include "base/strings.h"
+#include "optimizer/config.h"
 #include "parallel/cp/comm_type.h"
+#include "parallel/dp/buckets/grad_wire.h"
 #include "parallel/ep/expert_parallel.h"
 #include "parallel/pp/schedule_kind.h"
 
@@ -41,6 +43,7 @@ struct ParallelConfig {
   i64 zero_hpz_partition_size = 1;
   bool zero_quantized_weights = false;
   bool zero_quantized_gradients = false;
+  GradDType grad_reduce_dtype = GradDType::Fp32;
   i64 power_sgd_rank = 0;
   i64 power_sgd_start_iter = 0;
   i64 ddp_bucket_size = 40'000'000;
@@ -49,6 +52,16 @@ struct ParallelConfig {
   DistributedBackend distributed_backend = DistributedBackend::Auto;
   double distributed_timeout_minutes = 10;
   double step_timeout_minutes = 1;
+
+  /// Of the two keys that say so, which exclude one another.
+  GradWire grad_wire() const {
+    if (zero_quantized_gradients) return GradWire::Byte;
+    return grad_reduce_dtype == GradDType::Bf16 ? GradWire::Bf16 : GradWire::Full;
+  }
+  void set_grad_wire(GradWire wire) {
+    zero_quantized_gradients = wire == GradWire::Byte;
+    grad_reduce_dtype = wire == GradWire::Bf16 ? GradDType::Bf16 : GradDType::Fp32;
+  }
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
@@ -104,16 +117,21 @@ struct ParallelConfig {
           between(0, 3));
     visit("num_distributed_optimizer_instances", self.num_distributed_optimizer_instances,
           "groups of data-parallel ranks that each hold all that zero_stage shares (hybrid sharding)", at_least(1));
-    visit("zero_hpz_partition_size", self.zero_hpz_partition_size,
-          "neighbouring data-parallel ranks of one machine: with zero_stage 3 they keep a second copy of the weights "
-          "among themselves, to gather them from; with zero_quantized_gradients they first sum gradients among "
-          "themselves; 1 = neither",
-          between(1, 4096));
+    visit(
+        "zero_hpz_partition_size", self.zero_hpz_partition_size,
+        "neighbouring data-parallel ranks of one machine: with zero_stage 3 they keep a second copy of the weights "
+        "among themselves, to gather them from; with zero_quantized_gradients or grad_reduce_dtype bf16 they first sum "
+        "gradients among themselves; 1 = neither",
+        between(1, 4096));
     visit("zero_quantized_weights", self.zero_quantized_weights,
           "weights travel in a byte each; all ranks compute with those that arrive, which changes what is trained a "
           "little");
     visit("zero_quantized_gradients", self.zero_quantized_gradients,
           "gradients travel in a byte each, and are summed in full; changes what is trained a little");
+    visit(
+        "grad_reduce_dtype", self.grad_reduce_dtype,
+        "with zero_stage 1, 2 and 3: what gradients are rounded to, once, for their way between ranks, which sum them "
+        "in fp32; changes what is trained a little");
     visit("power_sgd_rank", self.power_sgd_rank,
           "with zero_stage 0 or 1: gradients of linear layers are summed by two factors of so many columns (PowerSGD); "
           "what they leave out is added to the next step's; 0 = in full",

@@ -22,6 +22,7 @@
 #include "comm/communicator.h"
 #include "nn/offload/state_store.h"
 #include "nn/param.h"
+#include "parallel/dp/buckets/grad_wire.h"
 #include "parallel/dp/buckets/plan.h"
 #include "tensor/host/side_copies.h"
 
@@ -69,9 +70,9 @@ struct DataParallelOptions {
   /// Stages 1 to 3: weights travel in a byte each (tensor/ops/narrow/pack.h), and all ranks, also their owner, compute
   /// with those that arrive; what is updated and saved is kept in full.
   bool quantized_weights = false;
-  /// Stages 1 to 3: gradients travel so on their way to the sum of shard, which is taken in full; with nodes, inside
-  /// them first, and then what they sum up to.
-  bool quantized_gradients = false;
+  /// Stages 1 to 3: how gradients travel to the sum of shard, which is taken in full; with nodes, inside them first,
+  /// and then what they sum up to.
+  GradWire grad_wire = GradWire::Full;
   /// Stages 0, 1: sums of matrices of gradients over shard are taken by factors of this rank (power_sgd.h); 0: in full.
   i64 power_sgd_rank = 0;
   ParamOffload params = {};

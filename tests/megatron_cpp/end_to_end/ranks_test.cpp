@@ -115,12 +115,14 @@ TEST_F(Ranks, SameLayoutSameBitsAlsoAfterAnInterruption) {
   expect_same_checkpoint("a", "b");
 }
 
-/// What travels in bytes or as factors, and what ranks remember of it, over messages of MPI and in checkpoints.
+/// What travels in fewer bytes or as factors, and what ranks remember of it, over messages of MPI and in checkpoints.
 TEST_F(Ranks, LessTrafficSameBitsAlsoAfterAnInterruption) {
   const Words packed{"--parallel.zero_stage=3", "--parallel.zero_hpz_partition_size=2",
                      "--parallel.zero_quantized_weights=true", "--parallel.zero_quantized_gradients=true"};
   const Words factors{"--parallel.zero_stage=1", "--parallel.power_sgd_rank=4", "--parallel.power_sgd_start_iter=3"};
-  for (const auto& [name, layout] : {std::pair("packed", packed), {"factors", factors}}) {
+  const Words bf16{"--parallel.zero_stage=1", "--parallel.zero_hpz_partition_size=2",
+                   "--parallel.grad_reduce_dtype=bf16"};
+  for (const auto& [name, layout] : {std::pair("packed", packed), {"factors", factors}, {"bf16", bf16}}) {
     SCOPED_TRACE(name);
     const std::string whole = str(name, "_whole"), parts = str(name, "_parts");
     Words options = layout;

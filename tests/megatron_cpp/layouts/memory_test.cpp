@@ -468,24 +468,25 @@ TEST(PlannedMemoryOfSmallerStates, IsThePeak) {
   }
 }
 
-/// Of a second copy of the weights, and of messages of a byte for each number: these come and go, so that what is
-/// planned of them is near.
+/// Of a second copy of the weights, and of messages of a byte or two for each number: these come and go, so that what
+/// is planned of them is near.
 TEST(PlannedMemoryOfLessTraffic, IsThePeak) {
+  using enum GradWire;
   const RunLayout layouts[]{
       {.name = "copy", .dp = 4, .zero_stage = 3, .hpz = 2},
       {.name = "packed_copy", .dp = 4, .zero_stage = 3, .hpz = 2, .quantized_weights = true},
-      {.name = "packed", .dp = 2, .zero_stage = 3, .quantized_weights = true, .quantized_gradients = true},
+      {.name = "packed", .dp = 2, .zero_stage = 3, .quantized_weights = true, .grad_wire = Byte},
       {.name = "no_overlap", .dp = 2, .zero_stage = 3, .overlaps = false, .quantized_weights = true},
-      {.name = "zero1", .dp = 2, .zero_stage = 1, .quantized_weights = true, .quantized_gradients = true},
-      {.name = "zero2", .dp = 2, .zero_stage = 2, .quantized_gradients = true},
-      {.name = "by_nodes", .dp = 4, .zero_stage = 1, .hpz = 2, .quantized_gradients = true},
-      {.name = "zero2_by_nodes", .dp = 4, .zero_stage = 2, .hpz = 2, .quantized_gradients = true},
-      {.name = "zero3_by_nodes",
-       .dp = 4,
-       .zero_stage = 3,
-       .hpz = 2,
-       .quantized_weights = true,
-       .quantized_gradients = true},
+      {.name = "zero1", .dp = 2, .zero_stage = 1, .quantized_weights = true, .grad_wire = Byte},
+      {.name = "zero2", .dp = 2, .zero_stage = 2, .grad_wire = Byte},
+      {.name = "zero1_bf16", .dp = 2, .zero_stage = 1, .grad_wire = Bf16},
+      {.name = "zero2_bf16", .dp = 2, .zero_stage = 2, .grad_wire = Bf16},
+      {.name = "zero3_bf16", .dp = 4, .zero_stage = 3, .grad_wire = Bf16},
+      {.name = "bf16_nodes", .dp = 4, .zero_stage = 1, .hpz = 2, .grad_wire = Bf16},
+      {.name = "zero3_bf16_nodes", .dp = 4, .zero_stage = 3, .hpz = 2, .grad_wire = Bf16},
+      {.name = "nodes", .dp = 4, .zero_stage = 1, .hpz = 2, .grad_wire = Byte},
+      {.name = "zero2_nodes", .dp = 4, .zero_stage = 2, .hpz = 2, .grad_wire = Byte},
+      {.name = "zero3_nodes", .dp = 4, .zero_stage = 3, .hpz = 2, .quantized_weights = true, .grad_wire = Byte},
       {.name = "factors", .dp = 2, .zero_stage = 1, .power_sgd_rank = 4}};
   for (const DType dtype : {DType::F32, DType::BF16}) {
     for (const RunLayout& layout : layouts) {

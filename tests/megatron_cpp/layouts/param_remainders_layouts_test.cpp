@@ -29,7 +29,7 @@ const std::vector<RunLayout> kLayouts = [] {
       {{.name = "dp2_zero3", .dp = 2, .zero_stage = 3},
        {.name = "dp4_hsdp_zero1", .dp = 4, .zero_stage = 1, .instances = 2},
        {.name = "second_copy", .dp = 4, .zero_stage = 3, .hpz = 2},
-       {.name = "packed_zero1", .dp = 2, .zero_stage = 1, .quantized_weights = true, .quantized_gradients = true},
+       {.name = "packed_zero1", .dp = 2, .zero_stage = 1, .quantized_weights = true, .grad_wire = GradWire::Byte},
        {.name = "packed_zero3", .dp = 2, .zero_stage = 3, .quantized_weights = true},
        {.name = "factors", .dp = 2, .zero_stage = 1, .power_sgd_rank = 2}});
   return layouts;

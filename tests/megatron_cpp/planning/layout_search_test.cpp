@@ -286,8 +286,8 @@ void expect_memory_of_dry_run(const std::string& config_name, int every, int at_
     Config config = with_layout(base, layout);
     if (layout.uses(OffloadTier::File)) config.optimizer.offload_folder = "/scratch";
     EXPECT_THAT(config.conflicts(), testing::IsEmpty()) << layout.describe();
-    roundings.insert(layout.rounding.packed_weights + 2 * layout.rounding.packed_gradients +
-                     4 * layout.rounding.bf16_gradients);
+    roundings.insert(layout.rounding.packed_weights + 2 * layout.rounding.bf16_gradients +
+                     4 * static_cast<int>(layout.rounding.gradients));
     ASSERT_THAT(layout_problems(config, 32), testing::IsEmpty()) << layout.describe();
     double most = 0;
     for (const MemoryEstimate& rank : estimate_memory_by_stage(config, 32)) most = std::max(most, rank.total());
@@ -295,7 +295,7 @@ void expect_memory_of_dry_run(const std::string& config_name, int every, int at_
     EXPECT_EQ(layout_of(config, 32).describe(), layout.describe());
   });
   EXPECT_GT(compared, at_least);
-  EXPECT_EQ(roundings.size(), 8);
+  EXPECT_EQ(roundings.size(), 2 * 5);  // what is kept in bf16 is not sent so once more
 }
 
 TEST(Search, KnowsTheMemoryOfTheDryRun) {

@@ -37,7 +37,8 @@ struct RunLayout {
   i64 first_layers = 0, last_layers = 0;
   const char* stages = "";
   i64 hpz = 1;  ///< zero_hpz_partition_size
-  bool quantized_weights = false, quantized_gradients = false;
+  bool quantized_weights = false;
+  GradWire grad_wire = GradWire::Full;
   i64 power_sgd_rank = 0;
 
   int ranks() const { return static_cast<int>(tp * cp * pp * dp); }
@@ -141,7 +142,7 @@ inline Config config_of(const RunTask& task, const RunLayout& layout) {
   p.num_distributed_optimizer_instances = layout.instances;
   p.zero_hpz_partition_size = layout.hpz;
   p.zero_quantized_weights = layout.quantized_weights;
-  p.zero_quantized_gradients = layout.quantized_gradients;
+  p.set_grad_wire(layout.grad_wire);
   p.power_sgd_rank = layout.power_sgd_rank;
   p.ddp_bucket_size = layout.bucket_elements;
   p.overlap_grad_reduce = p.overlap_param_gather = layout.overlaps;

@@ -74,7 +74,7 @@ class RandomTraining {
             .last_layers = p.decoder_last_pipeline_num_layers,
             .hpz = p.zero_hpz_partition_size,
             .quantized_weights = p.zero_quantized_weights,
-            .quantized_gradients = p.zero_quantized_gradients,
+            .grad_wire = p.grad_wire(),
             .power_sgd_rank = p.power_sgd_rank};
   }
   /// What differs from the defaults, for whoever looks for the cause.
@@ -245,18 +245,21 @@ class RandomTraining {
       o.main_grads_dtype = pick("main_grads_dtype", {GradDType::Fp32, GradDType::Bf16});
   }
 
-  /// Bytes not with experts: where rounding sends a token to another one, losses jump.
+  /// Bytes and bf16 not with experts: where rounding sends a token to another one, losses jump.
   void draw_traffic() {
     ParallelConfig& p = config_.parallel;
     const i64 shards = dp_ * p.context_parallel_size / p.num_distributed_optimizer_instances;
     const bool may_pack = p.zero_stage > 0 && config_.model.moe.num_experts == 0;
     p.zero_quantized_weights = may_pack && pick("zero_quantized_weights", {false, false, true});
     p.zero_quantized_gradients = may_pack && pick("zero_quantized_gradients", {false, false, true});
-    const bool has_nodes = (p.zero_stage == 3 || p.zero_quantized_gradients) && shards > 2 && shards % 2 == 0;
-    p.zero_hpz_partition_size = has_nodes ? pick<i64>("zero_hpz_partition_size", {1, 2}) : 1;
     const bool may_factorize =
         p.zero_stage < 2 && !p.zero_quantized_gradients && dtype_ != DType::F16 && config_.model.moe.num_experts == 0;
     p.power_sgd_rank = may_factorize ? pick<i64>("power_sgd_rank", {0, 0, 0, 2}) : 0;
+    if (may_pack && !p.zero_quantized_gradients && p.power_sgd_rank == 0)
+      p.grad_reduce_dtype = pick("grad_reduce_dtype", {GradDType::Fp32, GradDType::Bf16});
+    const bool sums_in_steps = p.grad_wire() != GradWire::Full;
+    const bool has_nodes = (p.zero_stage == 3 || sums_in_steps) && shards > 2 && shards % 2 == 0;
+    p.zero_hpz_partition_size = has_nodes ? pick<i64>("zero_hpz_partition_size", {1, 2}) : 1;
   }
 
   void draw_batch() {

@@ -404,6 +404,17 @@ TEST(Config, NamesOfOtherProgramsLeadToOurs) {
               HasSubstr("did you mean --training.micro_batch_size?"));
 }
 
+/// What others call the type in which gradients are summed or sent.
+TEST(Config, NamesForReducedGradientsAreKnown) {
+  for (const char* name : {"grad_reduce_in_bf16", "grad_reduce_in_fp32", "communication_data_type",
+                           "mixed_precision_reduce", "reduce_dtype"})
+    EXPECT_THAT(error_of(kLeast, {str("--", name, "=bf16")}), HasSubstr("did you mean --parallel.grad_reduce_dtype?"));
+  EXPECT_THAT(error_of(kLeast, {"--accumulate_allreduce_grads_in_fp32"}),
+              HasSubstr("they always are, unless optimizer.main_grads_dtype or parallel.grad_reduce_dtype says bf16"));
+  EXPECT_THAT(error_of(kLeast, {"--reduce_scatter_with_fp32_accumulation"}),
+              HasSubstr("sums over ranks are always taken in fp32"));
+}
+
 /// Every argument that Megatron Core 0.16 has for mixtures is a key, or leads to one, or is told why none is needed.
 TEST(Config, MegatronsArgumentsForExpertsAreKnown) {
   EXPECT_EQ(

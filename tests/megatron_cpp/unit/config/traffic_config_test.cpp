@@ -26,6 +26,7 @@ TEST(TrafficConfig, IsOffUnlessAskedFor) {
   const ParallelConfig p;
   EXPECT_EQ(p.zero_hpz_partition_size, 1);
   EXPECT_FALSE(p.zero_quantized_weights || p.zero_quantized_gradients);
+  EXPECT_EQ(p.grad_reduce_dtype, GradDType::Fp32);
 }
 
 TEST(TrafficConfig, AllThatContradictsTheStageIsNamed) {
@@ -45,6 +46,38 @@ TEST(TrafficConfig, AllThatContradictsTheStageIsNamed) {
   EXPECT_THAT(run_plan(config, 4), Not(HasSubstr("second copy")));
   config.parallel.zero_stage = 3;
   EXPECT_THAT(layout_problems(config, 4), IsEmpty());
+}
+
+TEST(TrafficConfig, GradientsInBf16NeedAStageAndNoOtherWay) {
+  Config config = config_of(0);
+  config.parallel.grad_reduce_dtype = GradDType::Bf16;
+  EXPECT_THAT(layout_problems(config, 4),
+              ElementsAre(HasSubstr("grad_reduce_dtype = \"bf16\" has no meaning with zero_stage = 0, where every rank "
+                                    "gets all gradients; use zero_stage 1, 2 or 3")));
+  for (const i64 stage : {1, 2, 3}) {
+    config.parallel.zero_stage = stage;
+    EXPECT_THAT(layout_problems(config, 4), IsEmpty());
+  }
+  EXPECT_THAT(run_plan(config, 4), HasSubstr("travel in bf16, and are summed in fp32\n"));
+  EXPECT_THAT(run_plan(config, 4), Not(HasSubstr("of these ranks first")));
+  config.parallel.zero_stage = 1;
+  config.parallel.zero_hpz_partition_size = 2;
+  EXPECT_THAT(layout_problems(config, 4), IsEmpty());  // of the sums of gradients it makes two steps
+  EXPECT_THAT(run_plan(config, 4), HasSubstr("summed by every 2 of these ranks first\n"));
+  config.parallel.power_sgd_rank = 4;
+  EXPECT_THAT(layout_problems(config, 4),
+              ElementsAre("power_sgd_rank = 4 and grad_reduce_dtype = \"bf16\" are two ways to send the same "
+                          "gradients; use one of them"));
+  config.parallel.power_sgd_rank = 0;
+  config.parallel.zero_quantized_gradients = true;
+  EXPECT_THAT(layout_problems(config, 4),
+              ElementsAre("zero_quantized_gradients = true and grad_reduce_dtype = \"bf16\" are two ways to send the "
+                          "same gradients; use one of them"));
+  config.parallel.zero_quantized_gradients = false;
+  config.parallel.grad_reduce_dtype = GradDType::Fp32;
+  EXPECT_THAT(layout_problems(config, 4),
+              ElementsAre(HasSubstr("or grad_reduce_dtype = \"bf16\" or zero_quantized_gradients = true, of which it "
+                                    "makes two steps")));
 }
 
 TEST(TrafficConfig, FactorsThatBeginLaterAreFactors) {
@@ -89,11 +122,12 @@ TEST(TrafficConfig, TheSecondCopyIsOfSomeOfTheRanksThatShare) {
   EXPECT_THAT(layout_problems(config, 8), ElementsAre(HasSubstr("= 4 is the number of all ranks that share")));
 }
 
-/// Two change numbers, and define a run; where weights come from does not.
+/// Some change numbers, and define a run; where weights come from does not.
 TEST(TrafficConfig, WhatChangesNumbersDefinesARun) {
   const std::vector<std::string> keys = run_defining_keys();
   EXPECT_EQ(std::ranges::count(keys, "parallel.zero_quantized_weights"), 1);
   EXPECT_EQ(std::ranges::count(keys, "parallel.zero_quantized_gradients"), 1);
+  EXPECT_EQ(std::ranges::count(keys, "parallel.grad_reduce_dtype"), 1);
   EXPECT_EQ(std::ranges::count(keys, "parallel.zero_hpz_partition_size"), 0);
 }
 

@@ -1,4 +1,4 @@
-#include "parallel/dp/quantized_reduce.h"
+#include "parallel/dp/narrow_reduce.h"
 
 #include <memory>
 
@@ -12,12 +12,11 @@ class Exchange {
  public:
   /// Packs the pieces in the order in which `piece(r)` names them: rank r's, as parts of `from` of equal size.
   template <class Piece>
-  Exchange(Communicator& group, const Tensor& from, i64 pieces, const Piece& piece)
-      : sent_(Tensor::empty({packed_words(from.numel())}, DType::I32, from.device(), MemoryClass::Grads)),
-        received_(Tensor::empty(sent_.shape(), DType::I32, from.device(), MemoryClass::Grads)) {
-    const i64 count = from.numel() / pieces, words = packed_words(count);
+  Exchange(Communicator& group, GradWire wire, const Tensor& from, i64 pieces, const Piece& piece)
+      : sent_(room(wire, from)), received_(room(wire, from)) {
+    const i64 count = from.numel() / pieces, each = message_elements(sent_.dtype(), count);
     for (i64 i = 0; i < pieces; ++i) {
-      Tensor to = sent_.flat(i * words, words);
+      Tensor to = sent_.flat(i * each, each);
       ops::pack(from.flat(piece(i) * count, count), to);
     }
     work_ = group.all_to_all(sent_, received_);
@@ -36,20 +35,25 @@ class Exchange {
   }
 
  private:
+  static Tensor room(GradWire wire, const Tensor& numbers) {
+    const DType type = message_type(wire);
+    return Tensor::empty({message_elements(type, numbers.numel())}, type, numbers.device(), MemoryClass::Grads);
+  }
+
   Tensor sent_, received_;
   Work work_;
 };
 
-Work reduce_at_once(Communicator& group, const Tensor& full, const Tensor& part) {
-  const auto exchange = std::make_shared<Exchange>(group, full, 1, [](i64 i) { return i; });
+Work reduce_at_once(Communicator& group, GradWire wire, const Tensor& full, const Tensor& part) {
+  const auto exchange = std::make_shared<Exchange>(group, wire, full, 1, [](i64 i) { return i; });
   return Work([exchange, to = Tensor(part)]() mutable { exchange->sum_into(to); });
 }
 
 /// Of the ranks of a node, who have part n * k + j of `full` for rank j of node n, of k: what all nodes' ranks at this
 /// one's place are to have, the parts j, k + j, ...
-Tensor sum_of_node(Communicator& node, i64 nodes, const Tensor& full) {
+Tensor sum_of_node(Communicator& node, GradWire wire, i64 nodes, const Tensor& full) {
   const i64 k = node.size();
-  Exchange inside(node, full, k * nodes, [=](i64 i) { return i % nodes * k + i / nodes; });
+  Exchange inside(node, wire, full, k * nodes, [=](i64 i) { return i % nodes * k + i / nodes; });
   inside.wait();
   Tensor sum = Tensor::empty({full.numel() / k}, full.dtype(), full.device(), MemoryClass::Grads);
   inside.sum_into(sum);
@@ -58,17 +62,17 @@ Tensor sum_of_node(Communicator& node, i64 nodes, const Tensor& full) {
 
 /// The sums of the node are waited for at once, so that the network between nodes has all the time until somebody
 /// waits.
-Work reduce_by_nodes(Communicator& node, Communicator& across, const Tensor& full, const Tensor& part) {
-  return reduce_at_once(across, sum_of_node(node, across.size(), full), part);
+Work reduce_by_nodes(Communicator& node, Communicator& across, GradWire wire, const Tensor& full, const Tensor& part) {
+  return reduce_at_once(across, wire, sum_of_node(node, wire, across.size(), full), part);
 }
 
 }  // namespace
 
-Work quantized_reduce_scatter(const DataParallelGroups& groups, const Tensor& full, const Tensor& part) {
+Work narrow_reduce_scatter(const DataParallelGroups& groups, GradWire wire, const Tensor& full, const Tensor& part) {
   MCPP_CHECK(full.numel() == groups.shard.size() * part.numel(), "a part of ", part.numel(), " of ", full.numel(),
              " gradients");
-  if (!groups.node) return reduce_at_once(groups.shard, full, part);
-  return reduce_by_nodes(*groups.node, *groups.across, full, part);
+  if (!groups.node) return reduce_at_once(groups.shard, wire, full, part);
+  return reduce_by_nodes(*groups.node, *groups.across, wire, full, part);
 }
 
 }  // namespace mcpp

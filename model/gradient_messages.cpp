@@ -1,0 +1,68 @@
+#include "model/gradient_messages.h"
+
+#include <algorithm>
+
+#include "tensor/ops/narrow/pack.h"
+#include "tensor/pooled_size.h"
+#include "tensor/wide.h"
+
+namespace mcpp {
+namespace {
+
+bool has_several_buckets(const RankParameters& parameters) {
+  return std::ranges::any_of(parameters.dense, [](const ChunkParameters& chunk) { return chunk.buckets.size() > 1; });
+}
+
+/// The first bucket with no unit below this one: backward reaches it before those of lower units.
+std::size_t bucket_from(const ChunkParameters& chunk, int unit) {
+  return static_cast<std::size_t>(std::ranges::lower_bound(chunk.units, unit) - chunk.units.begin());
+}
+
+}  // namespace
+
+double GradientMessages::bytes(i64 elements) const {
+  const DType type = message_type(share_.grad_wire);
+  return static_cast<double>(pooled_size(message_elements(type, elements) * size_of(type)));
+}
+
+/// With nodes their sums as well, which are made of what was received, and packed.
+double GradientMessages::making(i64 elements) const {
+  const double message = 2 * bytes(elements);
+  if (!has_nodes()) return message;
+  const i64 of_node = elements / share_.node_ranks;
+  const auto sum = static_cast<double>(pooled_size(of_node * size_of(wide(setup_.dtype))));
+  return std::max({message, message / 2 + sum, sum + 2 * bytes(of_node)});
+}
+
+double GradientMessages::on_its_way(i64 elements) const {
+  return 2 * bytes(has_nodes() ? elements / share_.node_ranks : elements);
+}
+
+double GradientMessages::most() const {
+  if (share_.grad_wire == GradWire::Full) return 0;
+  const i64 largest = largest_buckets(parameters_);
+  if (share_.zero_stage >= 2)
+    return making(largest) + static_cast<double>(pooled_size(largest / share_.shards * size_of(wide(setup_.dtype))));
+  return making(largest) + (has_several_buckets(parameters_) ? on_its_way(largest) : 0);
+}
+
+double GradientMessages::most_with(const std::vector<UsedUnits>& used,
+                                   const std::vector<UnitActivations>& activations) const {
+  double most = 0;
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    double during = static_cast<double>(activations[i].below + activations[i].here);
+    auto after = static_cast<double>(activations[i].below);
+    for (const auto* chunks : {&parameters_.dense, &parameters_.experts}) {
+      if (chunks->empty()) continue;
+      const ChunkParameters& chunk = chunks->front();
+      const auto sent = [&](std::size_t b) { return b < chunk.buckets.size() ? on_its_way(chunk.buckets[b]) : 0; };
+      const std::size_t begin = bucket_from(chunk, used[i].units.first), end = bucket_from(chunk, used[i].units.end);
+      during += sent(end) + sent(end + 1);
+      after += begin < end ? making(chunk.buckets[begin]) + sent(begin + 1) : sent(end) + sent(end + 1);
+    }
+    most = std::max({most, during, after});
+  }
+  return most;
+}
+
+}  // namespace mcpp
