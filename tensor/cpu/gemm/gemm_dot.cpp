@@ -231,7 +231,7 @@ namespace mcpp::kernel {
 
 template <class C>
 void gemm_dot(CpuDevice& device, std::span<const Product<BFloat16, C>> products) {
-  run_blocks(device, products, DotKernel::kDepth, dot_block<C>);
+  run_blocks(device, products, DotKernel::kDepth, /*needs_sums=*/true, dot_block<C>);
 }
 
 template void gemm_dot(CpuDevice&, std::span<const Product<BFloat16, float>>);

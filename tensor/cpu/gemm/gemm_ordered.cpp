@@ -235,7 +235,7 @@ void run_block(const Turn<T, C>& x, BlockRoom& room) {
 
 template <class T, class C>
 void gemm_ordered(CpuDevice& device, std::span<const Product<T, C>> products) {
-  run_blocks(device, products, kWords, run_block<T, C>);
+  run_blocks(device, products, kWords, !are_direct(products), run_block<T, C>);
 }
 
 template void gemm_ordered(CpuDevice&, std::span<const Product<float, float>>);

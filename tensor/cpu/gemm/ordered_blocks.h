@@ -29,12 +29,12 @@ inline constexpr i64 kMostPanel = 32;
 /// Of k, that are transposed at a time; and how far apart.
 inline constexpr i64 kTransposed = 64, kTransposedStep = kTransposed + 4;
 
-/// Room for the copies and sums of a block, in words of 32 bits.
+/// Room for the copies of a block, in words of 32 bits, and for its sums where they do not lie in c.
 struct alignas(64) BlockRoom {
   float a[kStripRows * kRowStep];
   float b[kBlockColumns * (kWords + kPanelApart)];
   float columns[kMostPanel * kTransposedStep];
-  float sums[kBlockRows * kBlockColumns];
+  float* sums;  // kBlockRows x kBlockColumns
 };
 
 /// A block, and what its thread computes next; null when there is nothing.
@@ -206,12 +206,24 @@ std::vector<Product<T, C>> blocks_for(std::span<const Product<T, C>> products, i
   return blocks;
 }
 
-/// Calls run(turn, room) for all blocks of the products, on the device's threads.
+/// Whether all blocks of the products can be summed in c by kernels that do so, whatever the width of their panels.
+template <class T, class C>
+bool are_direct(std::span<const Product<T, C>> products) {
+  return std::is_same_v<C, float> && std::ranges::all_of(products, [](const Product<T, C>& x) {
+           return x.size.n % kMostPanel == 0 && x.ldc % kMostPanel == 0;
+         });
+}
+
+/// Calls run(turn, room) for all blocks of the products, on the device's threads. `needs_sums`: room for these, too.
 template <class T, class C, class Run>
-void run_blocks(CpuDevice& device, std::span<const Product<T, C>> products, i64 depth, Run&& run) {
+void run_blocks(CpuDevice& device, std::span<const Product<T, C>> products, i64 depth, bool needs_sums, Run&& run) {
   const std::vector<Product<T, C>> blocks = blocks_for(products, device.threads());
-  const Tensor room = Tensor::empty({device.threads() * static_cast<i64>(sizeof(BlockRoom) / sizeof(float))},
-                                    DType::F32, device, MemoryClass::Workspace);
+  constexpr i64 kSums = kBlockRows * kBlockColumns;
+  const auto floats = [&](i64 of_each) {
+    return Tensor::empty({device.threads() * of_each}, DType::F32, device, MemoryClass::Workspace);
+  };
+  const Tensor room = floats(static_cast<i64>(sizeof(BlockRoom) / sizeof(float)));
+  const Tensor sums = needs_sums ? floats(kSums) : Tensor();
   auto* rooms = static_cast<BlockRoom*>(room.raw());
   std::atomic<std::size_t> taken = 0;
   const auto take = [&]() -> const Product<T, C>* {
@@ -221,6 +233,7 @@ void run_blocks(CpuDevice& device, std::span<const Product<T, C>> products, i64 
 #pragma omp parallel num_threads(device.threads()) if (blocks.size() > 1)
   {
     BlockRoom& own = rooms[omp_get_thread_num()];
+    own.sums = needs_sums ? sums.data<float>() + omp_get_thread_num() * kSums : nullptr;
     Turn<T, C> turn{.block = take()};
     while (turn.block) {
       turn.next = take();
