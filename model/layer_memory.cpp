@@ -214,11 +214,12 @@ i64 keys_of_others(const LayerTensors& t, const ActivationSetup& setup) {
   if (ranks == 1) return 0;
   if (setup.cp_comm_type == CpCommType::AllGather)
     return ranks * keys_values + (3 * ranks + 2) * keys_values * widening / 2;
-  // Of gradients the own, what is computed, and with further ranks what arrives and what was sent; or, when what two
-  // ranks had to exchange has gone, what comes home instead.
-  const i64 queries = 2 * t.heads * widening;
-  return queries +
-         (ranks == 2 ? keys_values + 3 * keys_values * widening : 2 * keys_values + 4 * keys_values * widening);
+  // Of gradients the own, what is computed, and with further ranks what arrives and what was sent; or, when two ranks
+  // are done with the keys, what comes home instead. Keys that were sent stay while they go on, not with the last.
+  const i64 queries = 2 * t.heads * widening, gradients = keys_values * widening;
+  if (ranks == 2) return queries + std::max(keys_values + 2 * gradients, 3 * gradients);
+  if (ranks == 3) return queries + std::max(2 * keys_values + 3 * gradients, keys_values + 4 * gradients);
+  return queries + 2 * keys_values + 4 * gradients;
 }
 
 /// While core attention goes backward, beside what is kept: the gradients of its output, and of queries, keys and
