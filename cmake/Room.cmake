@@ -5,6 +5,8 @@ add_library(mcpp_options INTERFACE)
 target_include_directories(mcpp_options INTERFACE ${CMAKE_SOURCE_DIR})
 target_compile_options(mcpp_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror>
+  # For it a source that another includes is a header, whose types must not have parts of an unnamed namespace.
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:$<$<BOOL:${MCPP_TOGETHER}>:-Wno-subobject-linkage>>
   # Contraction would make results depend on the compiler's choice; kernels ask for fused multiply-add where they want it.
   $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 # Kernels call constexpr functions of the host, such as the random numbers.
@@ -24,6 +26,7 @@ function(mcpp_room name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/*.cpp)
   list(TRANSFORM sources REPLACE "^${CMAKE_SOURCE_DIR}/" "")  # a folder above may have any name
   list(FILTER sources EXCLUDE REGEX "/cuda/|/main\\.cpp$")
+  mcpp_together(mcpp_${name} sources 12 ${sources})
   if(MCPP_CUDA)
     file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/cuda/*.cpp ${CMAKE_SOURCE_DIR}/${name}/cuda/*.cu)
     list(APPEND sources ${cuda_sources})

@@ -11,7 +11,7 @@ namespace mcpp {
 namespace {
 
 /// The embedding's: words and positions.
-constexpr UnitRange kEmbedding{0, 2};
+constexpr UnitRange kEmbeddingUnits{0, 2};
 
 /// Buckets of the units: [first, end).
 struct BucketRange {
@@ -106,8 +106,8 @@ WholeBytes WholeUnits::in_backward(UnitRange used) const {
 
 std::vector<UsedUnits> used_units(const Recompute& recompute, const StageContents& stage) {
   std::vector<UsedUnits> used;
-  if (stage.has_embedding) used.push_back({.units = kEmbedding, .is_embedding = true});
-  int unit = kEmbedding.end;
+  if (stage.has_embedding) used.push_back({.units = kEmbeddingUnits, .is_embedding = true});
+  int unit = kEmbeddingUnits.end;
   i64 layer = stage.first_layer;
   for (const LayerGroup& group : layer_groups(recompute, stage.num_layers())) {
     used.push_back({.units = {unit, unit + 1},

@@ -14,14 +14,14 @@ namespace {
 constexpr std::string_view kSingleName = "model.safetensors";
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 constexpr u64 kMaxHeaderBytes = 100'000'000;
-constexpr std::size_t kMaxRank = 8;
+constexpr std::size_t kMostDimensions = 8;
 
 struct TypeInfo {
   std::string_view name;
   i64 size;
   SafeType type;
 };
-constexpr TypeInfo kTypes[]{
+constexpr TypeInfo kSafeTypes[]{
     {"F64", 8, SafeType::F64},    {"F32", 4, SafeType::F32},       {"F16", 2, SafeType::F16},
     {"BF16", 2, SafeType::BF16},  {"I64", 8, SafeType::Other},     {"U64", 8, SafeType::Other},
     {"I32", 4, SafeType::Other},  {"U32", 4, SafeType::Other},     {"I16", 2, SafeType::Other},
@@ -30,15 +30,15 @@ constexpr TypeInfo kTypes[]{
 
 const TypeInfo& type_info(const JsonObject& json) {
   const std::string& name = json.text("dtype");
-  const auto found = std::ranges::find(kTypes, name, &TypeInfo::name);
-  check_input(found != std::end(kTypes), json.source(), ": unknown dtype '", name, "'");
+  const auto found = std::ranges::find(kSafeTypes, name, &TypeInfo::name);
+  check_input(found != std::end(kSafeTypes), json.source(), ": unknown dtype '", name, "'");
   return *found;
 }
 
 /// One entry of a header, with its offsets counted from the file's begin.
 SafeTensor parse_tensor(const std::string& name, const JsonObject& json, std::size_t file, i64 data_begin) {
   const TypeInfo& type = type_info(json);
-  SafeTensor tensor{name, type.type, json.integers("shape", kMaxRank), file, 0, 0};
+  SafeTensor tensor{name, type.type, json.integers("shape", kMostDimensions), file, 0, 0};
   i64 bytes = type.size;
   for (const i64 size : tensor.shape) {
     check_input(!__builtin_mul_overflow(bytes, size, &bytes), json.source(), ": absurdly large shape ", tensor.shape);

@@ -12,7 +12,7 @@ namespace {
 /// Of results; partial sums have the number of the run that they go to.
 constexpr int kResultTag = 0;
 /// Sums this small cost less than a second barrier to share them.
-constexpr i64 kSmallBytes = 4096;
+constexpr i64 kOneBarrierBytes = 4096;
 
 }  // namespace
 
@@ -42,7 +42,7 @@ void NodeReducer::all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 coun
   for (i64 begin = 0; begin < count; begin += segment) {
     const i64 n = std::min(segment, count - begin);
     std::byte* part = data + begin * item;
-    if (on_one_node() && n * item <= kSmallBytes) {
+    if (on_one_node() && n * item <= kOneBarrierBytes) {
       reduce_alone(op, dtype, part, n);
     } else if (on_one_node()) {
       share_sums(op, dtype, part, n);

@@ -15,7 +15,7 @@
 namespace mcpp {
 namespace {
 
-constexpr std::size_t kBufferBytes = std::size_t{1} << 18;
+constexpr std::size_t kPieceBytes = std::size_t{1} << 18;
 constexpr int kPatienceMilliseconds = 10'000;
 
 /// A pipe is opened without waiting for somebody who writes to it; here it waits, but not for ever.
@@ -44,7 +44,7 @@ InputStream::InputStream(const Path& path) : path_(path) {
     check_input(S_ISREG(info.st_mode) || S_ISFIFO(info.st_mode), path.string(), " is neither a file nor a pipe");
     is_regular_file_ = S_ISREG(info.st_mode);
     if (!is_regular_file_) wait_for_writer(descriptor, path);
-    buffer_.resize(kBufferBytes);
+    buffer_.resize(kPieceBytes);
     while (packed_.size() < Unpacker::kMagicBytes && read_packed() > 0) {
     }
     unpacker_ = make_unpacker(packed_);

@@ -46,9 +46,9 @@ struct DatasetOutput {
 };
 
 /// A live line on a terminal every log_interval seconds.
-class Progress {
+class TokenProgress {
  public:
-  Progress(const PreprocessOptions& options, u64 total_bytes, const Log& log)
+  TokenProgress(const PreprocessOptions& options, u64 total_bytes, const Log& log)
       : interval_(static_cast<double>(options.log_interval)), total_bytes_(total_bytes), log_(log) {}
 
   void update(u64 done_bytes, const DocumentOutput& output) {
@@ -115,7 +115,7 @@ PreprocessResult run_preprocess(const PreprocessOptions& options, const Log& log
     outputs.push_back(std::make_unique<DatasetOutput>(options.prefix_of(key), options, tokenizer));
 
   PreprocessResult result;
-  Progress progress(options, files.total_bytes(), log);
+  TokenProgress progress(options, files.total_bytes(), log);
   const i64 cores = std::max<i64>(1, std::thread::hardware_concurrency());
   ordered_parallel(
       options.workers > 0 ? options.workers : cores, [&] { return files.next(); },

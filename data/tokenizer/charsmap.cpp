@@ -9,7 +9,7 @@ namespace mcpp {
 namespace {
 
 // Field numbers of sentencepiece_model.proto.
-constexpr u64 kNormalizerSpec = 3, kDenormalizerSpec = 5, kPrecompiledCharsmap = 2;
+constexpr u64 kNormalizer = 3, kDenormalizer = 5, kCharsmap = 2;
 
 /// A unit of darts-clone's double array: a node, reached by the byte it is labelled with, or the value of one.
 class Unit {
@@ -55,11 +55,11 @@ bool keeps_to_itself(std::string_view table) {
 void check_charsmaps(std::string_view model, const std::string& source) {
   ProtoReader specs(model, source);
   for (ProtoField spec; specs.next(spec);) {
-    if (spec.number != kNormalizerSpec && spec.number != kDenormalizerSpec) continue;
+    if (spec.number != kNormalizer && spec.number != kDenormalizer) continue;
     ProtoReader reader(spec.bytes, source);
     for (ProtoField field; reader.next(field);) {
-      check_input(field.number != kPrecompiledCharsmap || field.bytes.empty() || keeps_to_itself(field.bytes),
-                  "tokenizer model ", source, ": damaged: its table of characters points outside of itself");
+      check_input(field.number != kCharsmap || field.bytes.empty() || keeps_to_itself(field.bytes), "tokenizer model ",
+                  source, ": damaged: its table of characters points outside of itself");
     }
   }
 }

@@ -21,7 +21,7 @@ struct VerifyOptions {
   }
 };
 
-struct ShowOptions {
+struct DataShowOptions {
   std::string config;
   std::string split = "train";
   i64 iteration = 0;
@@ -60,7 +60,7 @@ ExitCode merge(Arguments args, Log& log) {
   return ExitCode::Done;
 }
 
-ExitCode verify(Arguments args, Log& log) {
+ExitCode verify_data(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp data verify",
                     .summary = "Reads a dataset whole and checks offsets, lengths, documents and token ids.",
                     .positional = {"prefix"},
@@ -111,12 +111,12 @@ std::optional<i64> samples_before(const std::vector<BatchSizeStep>& sizes, i64 i
   return high;
 }
 
-ExitCode show(Arguments args, Log& log) {
+ExitCode show_data(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp data show",
                     .summary = "Shows which documents and tokens a sample or an iteration of a run reads.",
                     .positional = {"config"},
                     .required = {"config"}};
-  ShowOptions options;
+  DataShowOptions options;
   std::optional<Config> config = read_config_and_options(args, usage, options, log);
   if (!config) return ExitCode::Done;
   check_input((options.iteration > 0) != (options.sample >= 0),
@@ -144,9 +144,9 @@ ExitCode show(Arguments args, Log& log) {
 }  // namespace
 
 ExitCode data_command(Arguments args, Log& log) {
-  static constexpr std::array kSubcommands{Command{"verify", "check a dataset whole", verify},
+  static constexpr std::array kSubcommands{Command{"verify", "check a dataset whole", verify_data},
                                            Command{"merge", "join datasets to one", merge},
-                                           Command{"show", "which text a sample or an iteration reads", show}};
+                                           Command{"show", "which text a sample or an iteration reads", show_data}};
   return run_subcommand("data", kSubcommands, args, log);
 }
 

@@ -9,8 +9,6 @@
 namespace mcpp {
 namespace {
 
-constexpr i64 kBlock = kRemainderBlock;
-
 Tensor room(i64 count, DType type, Device& device) {
   return Tensor::zeros({count}, type, device, MemoryClass::Workspace);
 }
@@ -22,8 +20,8 @@ class JoinedMaster final : public EncodedNumbers {
   DType dtype() const override { return DType::F32; }
   i64 numel() const override { return parts_.model->numel(); }
   std::shared_ptr<StoredNumbers> part(i64 begin, i64 count) const override {
-    const i64 first = (parts_.offset + begin) / kBlock * kBlock;
-    const i64 end = (parts_.offset + begin + count + kBlock - 1) / kBlock * kBlock;
+    const i64 first = (parts_.offset + begin) / kRemainderBlock * kRemainderBlock;
+    const i64 end = (parts_.offset + begin + count + kRemainderBlock - 1) / kRemainderBlock * kRemainderBlock;
     return joined_master({.model = parts_.model->part(begin, count),
                           .low = parts_.low->part(first / 2, (end - first) / 2),
                           .went_up = parts_.went_up->part(first / 32, (end - first) / 32),

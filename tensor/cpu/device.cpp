@@ -13,7 +13,6 @@ namespace mcpp {
 namespace {
 
 constexpr i64 kAlignment = 64;
-constexpr i64 kHugePage = 2 << 20;
 
 }  // namespace
 

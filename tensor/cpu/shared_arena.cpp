@@ -19,7 +19,6 @@ namespace {
 
 constexpr const char* kFileName = "megatron_cpp";
 constexpr i64 kPage = 4096;
-constexpr i64 kHugePage = 2 << 20;
 
 i64 round_up(i64 n, i64 step) {
   return (n + step - 1) / step * step;

@@ -11,6 +11,8 @@
 
 namespace mcpp {
 
+constexpr i64 kHugePage = 2 << 20;
+
 /// What another process needs to find an arena: the file descriptor of its owner, and a number that no two arenas
 /// share.
 struct ArenaName {

@@ -111,7 +111,7 @@ TEST_F(FileTest, EmptyFileMapsToNothing) {
 }
 
 TEST(Checksum, IsXxh3) {
-  EXPECT_EQ(checksum_hex({}), "99aa06d3014798d86001c324468d497f");
+  EXPECT_EQ(checksum_hex(std::span<const std::byte>()), "99aa06d3014798d86001c324468d497f");
 }
 
 }  // namespace

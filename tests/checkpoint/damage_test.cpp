@@ -3,7 +3,7 @@
 #include "checkpoint/load/inspect.h"
 #include "tests/checkpoint/fixture.h"
 
-namespace mcpp {
+namespace mcpp::damage_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -152,4 +152,4 @@ TEST_F(Damage, CommandsReportIt) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::damage_test

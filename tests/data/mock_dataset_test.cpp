@@ -6,7 +6,7 @@
 #include <cmath>
 #include <set>
 
-namespace mcpp {
+namespace mcpp::mock_dataset_test {
 namespace {
 
 std::vector<i32> tokens_of(const MockDataset& dataset, i64 sample) {
@@ -52,4 +52,4 @@ TEST(MockDataset, DocumentsEndNowAndThen) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::mock_dataset_test

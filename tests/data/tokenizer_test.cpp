@@ -13,7 +13,7 @@
 #include "tests/data/data_golden.h"
 #include "tests/support/build.h"
 
-namespace mcpp {
+namespace mcpp::tokenizer_test {
 namespace {
 
 using test::input_error;
@@ -354,4 +354,4 @@ TEST(TokenizerTraining, NoTextIsDropped) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::tokenizer_test

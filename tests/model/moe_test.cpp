@@ -9,7 +9,7 @@
 #include "tests/support/gradcheck.h"
 #include "tests/support/tiny_model.h"
 
-namespace mcpp {
+namespace mcpp::moe_test {
 namespace {
 
 using test::TinyModel;
@@ -265,4 +265,4 @@ TEST(MoeCounts, ATokenUsesSomeOfTheExperts) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::moe_test

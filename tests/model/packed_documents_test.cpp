@@ -3,7 +3,7 @@
 
 #include "tests/support/tiny_model.h"
 
-namespace mcpp {
+namespace mcpp::packed_documents_test {
 namespace {
 
 using test::Numbers;
@@ -103,4 +103,4 @@ TEST_P(PackedDocuments, AreRecomputedToTheSameBits) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::packed_documents_test

@@ -7,7 +7,7 @@
 #include "tests/support/readers/hdf5_file.h"
 #include "tests/support/tiny_model.h"
 
-namespace mcpp {
+namespace mcpp::router_golden_test {
 namespace {
 
 using test::numbers;
@@ -71,4 +71,4 @@ TEST_P(RouterGolden, ChoicesWeightsLossesAndGradientsArePyTorchs) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::router_golden_test

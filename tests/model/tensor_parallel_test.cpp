@@ -11,7 +11,7 @@
 #include "tests/support/boxes.h"
 #include "tests/support/tiny_model.h"
 
-namespace mcpp {
+namespace mcpp::tensor_parallel_test {
 namespace {
 
 using test::Numbers;
@@ -302,4 +302,4 @@ TEST(TensorParallelOutput, SharedGradientIsAddedOnceAndKeptApartUntilThen) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::tensor_parallel_test

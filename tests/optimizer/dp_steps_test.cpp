@@ -9,7 +9,7 @@
 #include "tensor/ops/ops.h"
 #include "tests/support/layouts/dp_toy.h"
 
-namespace mcpp {
+namespace mcpp::dp_steps_test {
 namespace {
 
 using test::DpGroups;
@@ -141,4 +141,4 @@ INSTANTIATE_TEST_SUITE_P(All, ZeroSteps,
                                                           Case{{2, 1}, 2, DType::BF16, OptimizerKind::Adam})));
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::dp_steps_test

@@ -10,7 +10,7 @@
 #include "parallel/dp/zero.h"
 #include "tests/support/boxes.h"
 
-namespace mcpp {
+namespace mcpp::muon_test {
 namespace {
 
 using test::Numbers;
@@ -299,4 +299,4 @@ TEST(Muon, LeavesEveryBitAsItWasWhenTheGradientIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::muon_test

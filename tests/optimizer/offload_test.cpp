@@ -13,7 +13,7 @@
 #include "tests/support/lazy_copies.h"
 #include "tests/support/stand_ins/faulty_queue.h"
 
-namespace mcpp {
+namespace mcpp::offload_test {
 namespace {
 
 using test::FaultyQueue;
@@ -266,4 +266,4 @@ TEST(OffloadConfig, SaysWhatIsNotRead) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::offload_test

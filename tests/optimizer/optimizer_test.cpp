@@ -14,7 +14,7 @@
 #include "tensor/ops/ops.h"
 #include "tests/support/stand_ins/mirror_communicator.h"
 
-namespace mcpp {
+namespace mcpp::optimizer_test {
 namespace {
 
 double element(const Tensor& t, i64 i) {
@@ -392,4 +392,4 @@ TEST(Optimizer, SpansSeveralBuffers) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::optimizer_test

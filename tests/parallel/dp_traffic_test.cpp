@@ -9,7 +9,7 @@
 #include "tests/support/layouts/dp_toy.h"
 #include "tests/support/packed.h"
 
-namespace mcpp {
+namespace mcpp::dp_traffic_test {
 namespace {
 
 using test::DpGroups;
@@ -294,4 +294,4 @@ TEST(NodeCopy, TakesItsPartOfTheWeights) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::dp_traffic_test

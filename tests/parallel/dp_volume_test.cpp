@@ -6,7 +6,7 @@
 #include "parallel/dp/zero.h"
 #include "tests/support/layouts/dp_toy.h"
 
-namespace mcpp {
+namespace mcpp::dp_volume_test {
 namespace {
 
 using test::ToyModel;
@@ -141,4 +141,4 @@ TEST(DpVolumeOfHybridSharding, IsThatOfShardsBetweenReplicas) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::dp_volume_test

@@ -7,7 +7,7 @@
 #include "tensor/ops/ops.h"
 #include "tests/support/layouts/dp_toy.h"
 
-namespace mcpp {
+namespace mcpp::dp_zero_test {
 namespace {
 
 using test::DpGroups;
@@ -109,4 +109,4 @@ INSTANTIATE_TEST_SUITE_P(All, ZeroStages,
                                                           Case{{2, 1}, 2, true, false, DType::F64})));
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::dp_zero_test

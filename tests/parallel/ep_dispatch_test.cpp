@@ -11,7 +11,7 @@
 #include "tensor/transfer.h"
 #include "tests/support/tensors.h"
 
-namespace mcpp {
+namespace mcpp::ep_dispatch_test {
 namespace {
 
 using test::integers_of;
@@ -276,4 +276,4 @@ TEST(TokenPart, DealsOutRowsAndBringsThemTogether) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::ep_dispatch_test

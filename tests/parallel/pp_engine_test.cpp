@@ -14,7 +14,7 @@
 #include "tests/support/stand_ins/made_up_waits.h"
 #include "tests/support/tensors.h"
 
-namespace mcpp {
+namespace mcpp::pp_engine_test {
 namespace {
 
 using testing::ElementsAre;
@@ -311,4 +311,4 @@ TEST(Engine, OneAtATimeNoReceiveIsUnderWayWhileAnythingIsComputed) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::pp_engine_test

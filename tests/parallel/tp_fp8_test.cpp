@@ -9,7 +9,7 @@
 #include "tests/support/boxes.h"
 #include "tests/support/fp8.h"
 
-namespace mcpp {
+namespace mcpp::tp_fp8_test {
 namespace {
 
 using test::Numbers;
@@ -154,4 +154,4 @@ TEST(LinearWithoutFp8, IsInTheModelsType) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::tp_fp8_test

@@ -10,7 +10,7 @@
 #include "tests/support/boxes.h"
 #include "tests/support/errors.h"
 
-namespace mcpp {
+namespace mcpp::tp_linear_test {
 namespace {
 
 using test::Numbers;
@@ -183,4 +183,4 @@ TEST(ParallelLinear, SizesThatDoNotDivideAreErrors) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::tp_linear_test

@@ -10,7 +10,7 @@
 #include "plan/report/step_parts.h"
 #include "tests/support/layouts/toy_cluster.h"
 
-namespace mcpp {
+namespace mcpp::step_page_test {
 namespace {
 
 const Layout kLayout{.world_size = 16, .tp = 2, .pp = 4, .sequence_parallel = true, .zero_stage = 1};
@@ -112,4 +112,4 @@ TEST(StepPage, OfEverySchedule) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::step_page_test

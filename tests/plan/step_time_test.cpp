@@ -7,7 +7,7 @@
 #include "plan/utilization.h"
 #include "tests/support/layouts/toy_cluster.h"
 
-namespace mcpp {
+namespace mcpp::step_time_test {
 namespace {
 
 /// Links as fast as wished for, so that what is left is work.
@@ -176,4 +176,4 @@ TEST(StepTime, TokensGoToTheirExperts) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::step_time_test

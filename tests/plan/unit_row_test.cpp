@@ -5,7 +5,7 @@
 
 #include "tests/support/layouts/toy_cluster.h"
 
-namespace mcpp {
+namespace mcpp::unit_row_test {
 namespace {
 
 class Row : public testing::Test {
@@ -71,4 +71,4 @@ TEST_F(Row, AProgramThatHidesNothingWaitsForAll) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::unit_row_test

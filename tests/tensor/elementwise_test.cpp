@@ -1,6 +1,6 @@
 #include "tests/support/ops.h"
 
-namespace mcpp::test {
+namespace mcpp::test::elementwise_test {
 namespace {
 
 class ElementwiseOps : public Ops {};
@@ -125,4 +125,4 @@ TEST_P(ElementwiseOps, ColumnSumAndAddBias) {
 }
 
 }  // namespace
-}  // namespace mcpp::test
+}  // namespace mcpp::test::elementwise_test

@@ -1,7 +1,7 @@
 #include "tests/support/gradcheck.h"
 #include "tests/support/ops.h"
 
-namespace mcpp::test {
+namespace mcpp::test::norm_test {
 namespace {
 
 class NormOps : public Ops {};
@@ -257,4 +257,4 @@ TEST(NormGradients, AgreeWithFiniteDifferences) {
 }
 
 }  // namespace
-}  // namespace mcpp::test
+}  // namespace mcpp::test::norm_test

@@ -2,7 +2,7 @@
 
 #include "tests/support/ops.h"
 
-namespace mcpp::test {
+namespace mcpp::test::optimizer_test {
 namespace {
 
 class OptimizerOps : public Ops {};
@@ -149,4 +149,4 @@ TEST(Optimizers, RejectModelsWiderThanTheMasterWeights) {
 }
 
 }  // namespace
-}  // namespace mcpp::test
+}  // namespace mcpp::test::optimizer_test

@@ -2,7 +2,7 @@
 #include "tests/support/ops.h"
 #include "tests/support/positions.h"
 
-namespace mcpp::test {
+namespace mcpp::test::rope_test {
 namespace {
 
 class RopeOps : public Ops {};
@@ -95,4 +95,4 @@ TEST(RopeGradient, IsTheInverseRotation) {
 }
 
 }  // namespace
-}  // namespace mcpp::test
+}  // namespace mcpp::test::rope_test

@@ -10,7 +10,7 @@
 #include "tests/support/gpu.h"
 #include "tests/support/tensors.h"
 
-namespace mcpp::test {
+namespace mcpp::test::step_test {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
@@ -171,4 +171,4 @@ TEST_P(Step, NumbersOfTheWrongTypeOrSizeAreRefused) {
 }
 
 }  // namespace
-}  // namespace mcpp::test
+}  // namespace mcpp::test::step_test

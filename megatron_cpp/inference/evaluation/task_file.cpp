@@ -9,16 +9,14 @@
 namespace mcpp {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 
-std::vector<std::string> continuations_of(const Json& object) {
+std::vector<std::string> continuations_of(const nlohmann::json& object) {
   const auto found = object.find("continuations");
   check_input(found != object.end(), "has no key \"continuations\"");
   check_input(found->is_array() && !found->empty(), "\"continuations\" is not a list of at least one string");
   std::vector<std::string> continuations;
-  for (const Json& continuation : *found) {
+  for (const nlohmann::json& continuation : *found) {
     check_input(continuation.is_string() && !continuation.get_ref<const std::string&>().empty(),
                 "\"continuations\" holds something else than strings of some length");
     continuations.push_back(continuation.get<std::string>());
@@ -26,13 +24,13 @@ std::vector<std::string> continuations_of(const Json& object) {
   return continuations;
 }
 
-std::vector<i64> answers_of(const Json& object, i64 continuations) {
+std::vector<i64> answers_of(const nlohmann::json& object, i64 continuations) {
   const auto found = object.find("answer");
   const bool is_list = found != object.end() && found->is_array() && !found->empty();
   check_input(found != object.end(), "has no key \"answer\"; it says which of the ", continuations,
               " continuations is right, counted from 0");
   std::vector<i64> answers;
-  for (const Json& answer : is_list ? *found : Json::array({*found})) {
+  for (const nlohmann::json& answer : is_list ? *found : nlohmann::json::array({*found})) {
     const i64 number = answer.is_number_integer() ? answer.get<i64>() : -1;
     check_input(number >= 0 && number < continuations, "\"answer\" is ", answer.dump(),
                 "; it must be a number from 0 to ", continuations - 1, ", or a list of such");
@@ -42,7 +40,7 @@ std::vector<i64> answers_of(const Json& object, i64 continuations) {
 }
 
 TaskItem parse_item(std::string_view line) {
-  const Json object = parse_json_line(line);
+  const nlohmann::json object = parse_json_line(line);
   TaskItem item{.context = text_member(object, "context"), .continuations = continuations_of(object), .answers = {}};
   if (object.contains("target_delimiter")) item.target_delimiter = text_member(object, "target_delimiter");
   const auto count = static_cast<i64>(item.continuations.size());

@@ -11,7 +11,7 @@
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tiny_model.h"
 
-namespace mcpp {
+namespace mcpp::async_layouts_test {
 namespace {
 
 using test::RunLayout;
@@ -117,4 +117,4 @@ TEST_F(AsyncLayouts, AlsoOfTheLocalTier) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::async_layouts_test

@@ -11,7 +11,7 @@
 #include "tests/support/scratch_folder.h"
 #include "tests/support/tiny_model.h"
 
-namespace mcpp {
+namespace mcpp::checkpoint_layouts_test {
 namespace {
 
 using test::Numbers;
@@ -272,4 +272,4 @@ TEST_F(CheckpointLayouts, HuggingFaceModelsPassThroughAnyLayout) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::checkpoint_layouts_test

@@ -8,7 +8,7 @@
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
-namespace mcpp {
+namespace mcpp::context_parallel_test {
 namespace {
 
 using test::all_weights;
@@ -213,4 +213,4 @@ TEST(ContextParallelSums, AreNotCutWhereHeadsAreExchanged) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::context_parallel_test

@@ -6,7 +6,7 @@
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
-namespace mcpp {
+namespace mcpp::expert_parallel_test {
 namespace {
 
 using test::expect_near;
@@ -198,4 +198,4 @@ TEST(ExpertParallelWorstCase, AllTokensChooseTheExpertsOfOneRank) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::expert_parallel_test

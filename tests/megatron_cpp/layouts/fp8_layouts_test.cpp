@@ -9,7 +9,7 @@
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
-namespace mcpp {
+namespace mcpp::fp8_layouts_test {
 namespace {
 
 using test::all_weights;
@@ -199,4 +199,4 @@ TEST(Fp8Memory, IsThatOfBf16AndTheScales) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::fp8_layouts_test

@@ -5,7 +5,7 @@
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
-namespace mcpp {
+namespace mcpp::given_up_step_test {
 namespace {
 
 using test::LayoutRank;
@@ -131,4 +131,4 @@ TEST(LongStep, SaysSomethingNowAndThen) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::given_up_step_test

@@ -5,7 +5,7 @@
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
-namespace mcpp {
+namespace mcpp::late_outcome_test {
 namespace {
 
 using test::LayoutRank;
@@ -166,4 +166,4 @@ TEST(LateOutcome, OfAnEvaluationIsThatOfOneThatWaits) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::late_outcome_test

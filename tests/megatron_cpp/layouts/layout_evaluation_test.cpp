@@ -4,7 +4,7 @@
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
-namespace mcpp {
+namespace mcpp::layout_evaluation_test {
 namespace {
 
 using test::LayoutRank;
@@ -145,4 +145,4 @@ TEST(NextLogits, AreTheSameWhereRanksHaveParts) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::layout_evaluation_test

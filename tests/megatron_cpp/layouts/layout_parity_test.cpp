@@ -8,7 +8,7 @@
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
-namespace mcpp {
+namespace mcpp::layout_parity_test {
 namespace {
 
 using test::all_weights;
@@ -318,4 +318,4 @@ TEST_P(ZeroStages, GiveTheSameBitsWithOneMicrobatchPerStep) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::layout_parity_test

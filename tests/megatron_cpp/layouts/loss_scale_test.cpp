@@ -5,7 +5,7 @@
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
-namespace mcpp {
+namespace mcpp::loss_scale_test {
 namespace {
 
 using test::RunLayout;
@@ -183,4 +183,4 @@ TEST_P(AdaptingLossScale, FailsOnlyAtItsLowest) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::loss_scale_test

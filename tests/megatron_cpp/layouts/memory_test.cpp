@@ -9,7 +9,7 @@
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
-namespace mcpp {
+namespace mcpp::memory_test {
 namespace {
 
 using test::config_of;
@@ -596,4 +596,4 @@ INSTANTIATE_TEST_SUITE_P(Layouts, PipelineMemory,
                                           testing::Values(2, 4)));
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::memory_test

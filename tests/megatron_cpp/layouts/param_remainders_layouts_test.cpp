@@ -10,7 +10,7 @@
 #include "tests/support/layouts/state_layouts.h"
 #include "tests/support/tiny_model.h"
 
-namespace mcpp {
+namespace mcpp::param_remainders_layouts_test {
 namespace {
 
 using test::expect_same_bits;
@@ -150,4 +150,4 @@ TEST_F(ParamRemaindersLayouts, LoadWhatAnotherLayoutSaved) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::param_remainders_layouts_test

@@ -11,7 +11,7 @@
 #include "tests/support/layouts/random_training.h"
 #include "tests/support/layouts/resumed_run.h"
 
-namespace mcpp {
+namespace mcpp::random_layouts_test {
 namespace {
 
 using test::all_weights;
@@ -212,4 +212,4 @@ TEST(RandomLayouts, GoOnFromAnyPlaceInAnyOther) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::random_layouts_test

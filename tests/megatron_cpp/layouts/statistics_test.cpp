@@ -9,7 +9,7 @@
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
-namespace mcpp {
+namespace mcpp::statistics_test {
 namespace {
 
 using test::LayoutRank;
@@ -129,4 +129,4 @@ TEST(Statistics, AreThoseOfOneRankWithSharedExperts) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::statistics_test

@@ -5,7 +5,7 @@
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
-namespace mcpp {
+namespace mcpp::volume_test {
 namespace {
 
 using test::LayoutRank;
@@ -309,4 +309,4 @@ INSTANTIATE_TEST_SUITE_P(Layouts, PipelineVolume,
                          [](const auto& p) { return str(std::get<0>(p.param), "_", std::get<1>(p.param).name); });
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::volume_test

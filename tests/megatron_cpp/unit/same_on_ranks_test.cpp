@@ -7,7 +7,7 @@
 #include "comm/metered.h"
 #include "megatron_cpp/setup/initialize.h"
 
-namespace mcpp {
+namespace mcpp::same_on_ranks_test {
 namespace {
 
 constexpr int kRanks = 4;
@@ -51,4 +51,4 @@ TEST(SameOnRanks, EveryRankHearsWhichDiffers) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::same_on_ranks_test

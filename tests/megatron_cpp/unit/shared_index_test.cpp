@@ -17,7 +17,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/scratch_folder.h"
 
-namespace mcpp {
+namespace mcpp::shared_index_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -206,4 +206,4 @@ TEST_F(SharedIndex, ALongBuildIsNoHangAndWhoWaitsSleeps) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::shared_index_test

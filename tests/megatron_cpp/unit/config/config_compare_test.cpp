@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "tests/support/errors.h"
 
-namespace mcpp {
+namespace mcpp::config_compare_test {
 namespace {
 
 Config parse(const std::vector<std::string>& overrides) {
@@ -134,4 +134,4 @@ TEST(ConfigCompare, WarnsWhenTheDecayFollowsAnotherLength) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::config_compare_test

@@ -11,7 +11,7 @@
 #include "tests/support/build.h"
 #include "tests/support/errors.h"
 
-namespace mcpp {
+namespace mcpp::fp8_config_test {
 namespace {
 
 using testing::AllOf;
@@ -137,4 +137,4 @@ TEST(Fp8Config, IsPredictedWhereHardwareHasIt) {
 }
 
 }  // namespace
-}  // namespace mcpp
+}  // namespace mcpp::fp8_config_test

@@ -1,0 +1,38 @@
+# mcpp_together(<target> <result> <most> <source> ...): what to compile for these sources. Those of a folder are compiled
+# together, up to <most> of them as one, in about half the time, most of which goes into the headers that they share. Their
+# names in unnamed namespaces must then differ. Compiled alone are kernels, which Highway compiles once per instruction level,
+# sources with definitions of their own, and without MCPP_TOGETHER all. CMake's own UNITY_BUILD writes the whole paths of
+# sources, with which ccache finds nothing of another clone.
+option(MCPP_TOGETHER "Compile sources of a folder together" ON)
+
+function(mcpp_together target result most)
+  set(compiled "")
+  set(folders "")
+  foreach(source ${ARGN})
+    get_source_file_property(definitions ${CMAKE_SOURCE_DIR}/${source} COMPILE_DEFINITIONS)
+    file(STRINGS ${CMAKE_SOURCE_DIR}/${source} kernel REGEX "HWY_TARGET_INCLUDE" LIMIT_COUNT 1)
+    if(NOT MCPP_TOGETHER OR definitions OR kernel)
+      list(APPEND compiled ${CMAKE_SOURCE_DIR}/${source})
+      continue()
+    endif()
+    cmake_path(GET source PARENT_PATH folder)
+    list(APPEND folders ${folder})
+    list(APPEND sources_${folder} ${source})
+  endforeach()
+  list(REMOVE_DUPLICATES folders)
+  foreach(folder ${folders})
+    list(LENGTH sources_${folder} count)
+    math(EXPR parts "(${count} + ${most} - 1) / ${most}")
+    foreach(part RANGE 1 ${parts})
+      math(EXPR begin "${count} * (${part} - 1) / ${parts}")
+      math(EXPR length "${count} * ${part} / ${parts} - ${begin}")
+      list(SUBLIST sources_${folder} ${begin} ${length} members)
+      list(TRANSFORM members REPLACE "(.+)" "#include \"\\1\"\n")
+      list(JOIN members "" content)
+      set(file ${CMAKE_BINARY_DIR}/together/${target}/${folder}_${part}.cpp)
+      file(CONFIGURE OUTPUT ${file} CONTENT "${content}" @ONLY)
+      list(APPEND compiled ${file})
+    endforeach()
+  endforeach()
+  set(${result} ${compiled} PARENT_SCOPE)
+endfunction()
