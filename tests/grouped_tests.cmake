@@ -1,6 +1,6 @@
 # Read by ctest when it starts. gtest_discover_tests() makes a process of every case of a TEST_P, of which there are
-# thousands, and most take less time than their process does to begin. Here all cases of one are a test of ctest, whose output
-# names the one that failed.
+# thousands: most take less time than their process does to begin, and layouts of ranks are compared with a run of one rank,
+# which cases in a process share. Here cases of one TEST_P are a test of ctest, whose output names the one that failed.
 
 # Of each program, what takes about a second or more: it goes through every cut or number of threads, or by the clock. Its
 # label is `sweeps`.
@@ -16,8 +16,9 @@ set(sweeps_of_megatron_cpp_tests
   SharedIndex.ALongBuildIsNoHangAndWhoWaitsSleeps Bench.GemmsAreThoseOfAStep Bench.StepShowsTheMemoryOfTheStepAlone
   Bench.StepHasRatesThatAgreeWithItsTime)
 
-# mcpp_add_unit_tests(<program> <filter> [<property> <value> ...]): its tests, or those of the filter if that is not "".
-function(mcpp_add_unit_tests program filter)
+# mcpp_add_grouped_tests(<program> <label> <most> <filter> [<property> <value> ...]): its tests, or those of the filter if
+# that is not "", with up to <most> cases in a process. Label `unit` is `sweeps` for those named above.
+function(mcpp_add_grouped_tests program label most filter)
   if(filter)
     set(filter --gtest_filter=${filter})
   endif()
@@ -29,33 +30,45 @@ function(mcpp_add_unit_tests program filter)
   string(REPLACE "\n" ";" lines "${lines}")
   set(names "")
   foreach(line ${lines})
-    if(line MATCHES "^  ([^/]+)(/?)")
+    if(line MATCHES "^  ([^/]+)(/?.*)")
       set(name ${suite}.${CMAKE_MATCH_1})
-      if(CMAKE_MATCH_2)
-        set(cases_of_${name} "/*")
-      endif()
       list(APPEND names ${name})
+      list(APPEND cases_of_${name} ${name}${CMAKE_MATCH_2})
     elseif(line MATCHES "^([^ ]+)\\.$")
       set(suite ${CMAKE_MATCH_1})
     endif()
   endforeach()
   list(REMOVE_DUPLICATES names)
   get_filename_component(short ${program} NAME)
-  foreach(name ${sweeps_of_${short}})
+  if(label STREQUAL unit)
+    set(sweeps ${sweeps_of_${short}})
+  endif()
+  foreach(name ${sweeps})
     list(FIND names ${name} place)
     if(place EQUAL -1)
-      message(FATAL_ERROR "unit_tests.cmake names ${name}, which ${short} has not")
+      message(FATAL_ERROR "grouped_tests.cmake names ${name}, which ${short} has not")
     endif()
   endforeach()
   foreach(name ${names})
-    set(label unit)
-    list(FIND sweeps_of_${short} ${name} place)
+    set(label_of_test ${label})
+    list(FIND sweeps ${name} place)
     if(NOT place EQUAL -1)
-      set(label sweeps)
+      set(label_of_test sweeps)
     endif()
-    add_test(${name} ${program} --gtest_filter=${name}${cases_of_${name}})
-    # Skipped are those of which no case ran; the last line tells them from those of which some failed.
-    set_tests_properties(${name} PROPERTIES
-      SKIP_REGULAR_EXPRESSION "  PASSED  \\] 0 tests\\.\n(\\[  SKIPPED \\] [^\n]*\n)+$" LABELS ${label} ${ARGN})
+    list(LENGTH cases_of_${name} count)
+    math(EXPR last "${count} - 1")
+    foreach(begin RANGE 0 ${last} ${most})
+      list(SUBLIST cases_of_${name} ${begin} ${most} cases)
+      list(JOIN cases ":" cases)
+      set(test ${name})
+      if(count GREATER most)
+        math(EXPR group "${begin} / ${most} + 1")
+        string(APPEND test "/${group}")
+      endif()
+      add_test(${test} ${program} --gtest_filter=${cases})
+      # Skipped are those of which no case ran; the last line tells them from those of which some failed.
+      set_tests_properties(${test} PROPERTIES
+        SKIP_REGULAR_EXPRESSION "  PASSED  \\] 0 tests\\.\n(\\[  SKIPPED \\] [^\n]*\n)+$" LABELS ${label_of_test} ${ARGN})
+    endforeach()
   endforeach()
 endfunction()
