@@ -287,9 +287,11 @@ TEST_F(PlanCommand, FindsTheFewestDevicesForADeadline) {
   ASSERT_EQ(found.code, 0) << found.err;
   EXPECT_THAT(found.out, AllOf(HasSubstr("tokens in 720.0 hours: "), HasSubstr(" x H100 SXM take "),
                                HasSubstr(" device hours, at 2.00 each ")));
-  const Outcome same = run({"--hardware=h100_sxm", "--tokens=1e12", "--deadline_hours=720", "--price=2",
-                            "--device_hours=50000", "--objective=deadline"});
-  EXPECT_EQ(same.out, found.out);
+  const std::vector<std::string> fewer{"--hardware=h100_sxm", "--tokens=1e12", "--deadline_hours=720", "--tp=8",
+                                       "--pp=1"};
+  std::vector<std::string> told = fewer;
+  told.push_back("--objective=deadline");
+  EXPECT_EQ(run(told).out, run(fewer).out);
   expect_refused({"--hardware=h100_sxm", "--tokens=1e18", "--deadline_hours=1", "--tp=8"},
                  {"no number of H100 SXM that its links join is enough; all 24576 at their highest rate would take "});
   expect_refused({"--hardware=h100_sxm", "--tokens=1e12", "--deadline_hours=1e5", "--tp=8", "--device_hours=0.01",
