@@ -6,8 +6,8 @@
 #include <set>
 
 #include "checkpoint/folder/exchange.h"
+#include "checkpoint/format/block_reader.h"
 #include "checkpoint/format/hdf5.h"
-#include "checkpoint/format/input_file.h"
 #include "checkpoint/format/manifest.h"
 
 namespace mcpp {
@@ -64,7 +64,7 @@ std::string problem_of_file(const Path& directory, const Manifest& manifest, i64
     return str(path.string(), " has ", size, " bytes instead of ", file.bytes);
   }
   if (!checksums) return {};
-  if (InputFile(path).checksum(read) == file.checksum) return layout_problem(path, manifest, index);
+  if (file_checksum(InputFile(path), read) == file.checksum) return layout_problem(path, manifest, index);
   return str(path.string(), " differs from its checksum", damaged_tensors(manifest, index, MappedFile(path)));
 }
 

@@ -3,9 +3,18 @@
 #include "tensor/transfer.h"
 
 namespace mcpp {
+namespace {
+
+constexpr std::string_view kModel = "model/";
+
+}  // namespace
 
 std::string model_tensor(std::string_view param_name) {
-  return str("model/", param_name);
+  return str(kModel, param_name);
+}
+
+bool is_model_tensor(std::string_view name) {
+  return name.starts_with(kModel);
 }
 
 std::string optimizer_tensor(std::string_view state, std::string_view param_name) {

@@ -13,6 +13,8 @@ namespace mcpp {
 
 /// "model/<name>": the weight of a parameter.
 std::string model_tensor(std::string_view param_name);
+/// Whether a tensor is such a weight.
+bool is_model_tensor(std::string_view name);
 /// "optimizer/<state>/<name>": one state of a parameter in the optimizer, such as "exp_avg".
 std::string optimizer_tensor(std::string_view state, std::string_view param_name);
 

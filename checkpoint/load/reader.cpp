@@ -29,12 +29,18 @@ class NodeShare {
   /// `wants`: of all shards, rank after rank.
   NodeShare(const Tensor& wants, int ranks) : wants_(wants), elements_(static_cast<std::size_t>(ranks), 0) {}
 
+  bool is_wanted_by_others(std::size_t shard, int rank) const {
+    for (std::size_t other = 0; other < elements_.size(); ++other) {
+      if (static_cast<int>(other) != rank && want(other, shard) != kNothing) return true;
+    }
+    return false;
+  }
+
   /// Of those that want that much of a shard the one that has the least to compare so far; -1 when there is none.
-  int next(std::size_t shard, float want, i64 elements) {
-    const std::size_t shards = static_cast<std::size_t>(wants_.numel()) / elements_.size();
+  int next(std::size_t shard, float wanted, i64 elements) {
     int found = -1;
     for (std::size_t rank = 0; rank < elements_.size(); ++rank) {
-      if (wants_.data<float>()[rank * shards + shard] != want) continue;
+      if (want(rank, shard) != wanted) continue;
       if (found < 0 || elements_[rank] < elements_[static_cast<std::size_t>(found)]) found = static_cast<int>(rank);
     }
     if (found >= 0) elements_[static_cast<std::size_t>(found)] += elements;
@@ -42,6 +48,10 @@ class NodeShare {
   }
 
  private:
+  float want(std::size_t rank, std::size_t shard) const {
+    return wants_.data<float>()[rank * (static_cast<std::size_t>(wants_.numel()) / elements_.size()) + shard];
+  }
+
   const Tensor& wants_;
   std::vector<i64> elements_;
 };
@@ -54,6 +64,19 @@ decltype(auto) damaging(F&& f) {
   } catch (const Error& error) {
     throw DamagedFile(error.what());
   }
+}
+
+/// Whether no number of a dataset lies in two blocks of its file.
+bool fits_blocks(i64 offset, i64 size) {
+  static_assert(BlockMemory::kAlignment % 8 == 0);
+  return offset % size == 0;
+}
+
+/// What nobody else wants of the same files now. Weights without states of an optimizer are what evaluates or
+/// generates, again and again.
+ReadWay way_of(std::span<const NamedShard> targets) {
+  const bool are_weights = std::ranges::all_of(targets, [](const NamedShard& x) { return is_model_tensor(x.name); });
+  return are_weights ? ReadWay::PageCache : ReadWay::Direct;
 }
 
 /// Stays in the processor's cache between the read, the checksum and the copy.
@@ -72,6 +95,7 @@ CheckpointReader::CheckpointReader(Path directory)
     first_shard_.push_back(checks_.size());
     checks_.resize(checks_.size() + tensor.shards.size(), Check::WhenRead);
   }
+  wanted_by_others_.resize(checks_.size());
 }
 
 CheckpointReader::~CheckpointReader() = default;
@@ -145,8 +169,10 @@ std::optional<Damage> CheckpointReader::load(std::span<NamedShard> targets, cons
     try {
       const std::vector<const Job*> order = in_order_of_files(jobs);
       bytes_of_load_ = bytes_to_read(jobs);
-      for (const Job* job : order) expect(*job);
+      blocks_ = std::make_unique<BlockReader>();
+      for (const Job* job : order) expect(*job, way_of(targets));
       for (const Job* job : order) fill(*job);
+      blocks_ = nullptr;
       bytes_of_load_ = 0;
     } catch (const DamagedFile& error) {
       return std::string(error.what());
@@ -187,6 +213,7 @@ void CheckpointReader::share_checks(Jobs& jobs, const LoadingRanks& ranks) {
       const bool is_mine = is_shared && anybody == kPart ? turn++ % ranks.world.size() == ranks.world.rank()
                                                          : share.next(i, anybody, entry.numel()) == node.rank();
       checks_[i] = is_mine ? Check::Now : Check::Done;
+      wanted_by_others_[i] = share.is_wanted_by_others(i, node.rank());
       if (is_mine) jobs.try_emplace(t, Job{t, {}});
     }
   }
@@ -223,12 +250,16 @@ i64 CheckpointReader::bytes_to_read(const Jobs& jobs) const {
   return bytes;
 }
 
-void CheckpointReader::expect(const Job& job) {
+void CheckpointReader::expect(const Job& job, ReadWay alone) {
   const TensorEntry& tensor = manifest_.tensors[job.tensor];
-  const Check* check = &checks_[first_shard_[job.tensor]];
+  std::size_t i = first_shard_[job.tensor];
   for (const ShardEntry& shard : tensor.shards) {
-    if (*check++ == Check::Now)
-      read_ahead_.expect(open(shard.file).file, offset_of(tensor, shard), shard.numel() * size_of(tensor.dtype));
+    const std::size_t number = i++;
+    if (checks_[number] != Check::Now) continue;
+    const i64 offset = offset_of(tensor, shard), size = size_of(tensor.dtype);
+    if (fits_blocks(offset, size))
+      blocks_->expect(open(shard.file).file, offset, shard.numel() * size,
+                      wanted_by_others_[number] ? ReadWay::PageCache : alone);
   }
 }
 
@@ -275,25 +306,38 @@ void CheckpointReader::read_shard(const TensorEntry& tensor, const ShardEntry& s
   const bool verifies = check != Check::Done;
   const InputFile& file = open(shard.file).file;
   const i64 offset = offset_of(tensor, shard), size = size_of(tensor.dtype), step = kPieceBytes / size;
-  piece_.resize(kPieceBytes);
   Checksum sum;
-  for (i64 first = 0; first < shard.numel(); first += step) {
-    const i64 last = std::min(first + step, shard.numel()), bytes = (last - first) * size;
+  for (i64 first = 0, last = 0; first < shard.numel(); first = last) {
+    last = std::min(first + step, shard.numel());
+    std::span<const std::byte> piece;
+    if (check == Check::Now && fits_blocks(offset, size)) {
+      piece = damaging([&] { return blocks_->at(file, offset + first * size, (last - first) * size); });
+      last = first + static_cast<i64>(piece.size()) / size;
+    }
     i64 wanted_by = 0;
     for (Destination& destination : destinations) wanted_by += destination.wants(first, last);
     if (wanted_by == 0 && !verifies) continue;
-    if (check == Check::Now) read_ahead_.before_reading(bytes);
-    std::byte* place = wanted_by == 1 && destinations.size() == 1 ? destinations[0].place_of(first, last) : nullptr;
-    const std::span piece(place ? place : piece_.data(), static_cast<std::size_t>(bytes));
-    damaging([&] { file.read(offset + first * size, piece); });
+    std::byte* place = nullptr;
+    if (piece.empty()) {
+      if (wanted_by == 1 && destinations.size() == 1) place = destinations[0].place_of(first, last);
+      piece = read_piece(file, offset + first * size, (last - first) * size, place);
+    }
     if (verifies) sum.update(piece);
-    if (listener_) listener_(bytes, bytes_of_load_);
+    if (listener_) listener_(static_cast<i64>(piece.size()), bytes_of_load_);
     for (std::size_t i = 0; !place && i < destinations.size(); ++i) destinations[i].take(first, last, piece.data());
   }
   if (verifies && sum.hex() != shard.checksum) {
     throw DamagedFile(
         str(file.path().string(), " is damaged: ", tensor.name, " differs from its checksum in the manifest"));
   }
+}
+
+std::span<const std::byte> CheckpointReader::read_piece(const InputFile& file, i64 offset, i64 bytes,
+                                                        std::byte* place) {
+  piece_.resize(kPieceBytes);
+  const std::span piece(place ? place : piece_.data(), static_cast<std::size_t>(bytes));
+  damaging([&] { file.read(offset, piece); });
+  return piece;
 }
 
 const TensorEntry& tensor_entry(const Manifest& manifest, std::string_view name, const Path& directory) {

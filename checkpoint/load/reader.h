@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/format/block_reader.h"
 #include "checkpoint/format/damage.h"
 #include "checkpoint/format/input_file.h"
 #include "checkpoint/format/manifest.h"
@@ -84,9 +85,12 @@ class CheckpointReader {
   std::vector<const Job*> in_order_of_files(const Jobs& jobs);
   /// Of the shards that this rank reads something of.
   i64 bytes_to_read(const Jobs& jobs) const;
-  void expect(const Job& job);
+  /// alone: the way of what no other rank of the node wants.
+  void expect(const Job& job, ReadWay alone);
   void fill(const Job& job);
   void read_shard(const TensorEntry& tensor, const ShardEntry& shard, std::span<Destination> destinations, Check check);
+  /// To `place`, or where it is null to piece_.
+  std::span<const std::byte> read_piece(const InputFile& file, i64 offset, i64 bytes, std::byte* place);
 
   Path directory_;
   Manifest manifest_;
@@ -94,10 +98,11 @@ class CheckpointReader {
   std::vector<std::unique_ptr<OpenFile>> files_;  // as in the manifest; opened when first needed
   std::vector<std::size_t> first_shard_;          // of each tensor, all shards being counted one after another
   std::vector<Check> checks_;                     // by shard
+  std::vector<bool> wanted_by_others_;            // by shard: of the same node, in the load that goes on
   std::vector<std::byte> piece_;                  // of a shard
   ReadListener listener_;
   i64 bytes_of_load_ = 0;
-  ReadAhead read_ahead_;  // of the shards that are to be verified now
+  std::unique_ptr<BlockReader> blocks_;  // of the shards that are to be verified now, while a load goes on
 };
 
 /// The manifest's tensor of this name. Throws BadInput, with the nearest name, when there is none.

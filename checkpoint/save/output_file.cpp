@@ -10,12 +10,13 @@
 
 #include "base/strings.h"
 #include "base/system_error.h"
+#include "checkpoint/format/block_memory.h"
 
 namespace mcpp {
 namespace {
 
 bool is_aligned(i64 offset, const std::byte* data) {
-  constexpr i64 kMask = OutputFile::kAlignment - 1;
+  constexpr i64 kMask = BlockMemory::kAlignment - 1;
   return (offset & kMask) == 0 && (reinterpret_cast<std::uintptr_t>(data) & kMask) == 0;
 }
 
@@ -52,7 +53,7 @@ void OutputFile::reserve(i64 bytes) {
 
 OutputFile::Piece OutputFile::next_piece(i64 offset, std::span<const std::byte> bytes) const {
   constexpr std::size_t kPiece = std::size_t{1} << 18;  // larger ones want pages that are hard to come by
-  const std::size_t aligned = bytes.size() / kAlignment * kAlignment;
+  const std::size_t aligned = bytes.size() / BlockMemory::kAlignment * BlockMemory::kAlignment;
   if (direct_ >= 0 && aligned > 0 && is_aligned(offset, bytes.data())) return {bytes.first(aligned), true};
   return {bytes.first(std::min(kPiece, bytes.size())), false};
 }

@@ -6,14 +6,11 @@
 
 namespace mcpp {
 
-/// An existing file that is rewritten in place. What is aligned, in the file and in memory, goes to the disk past the
-/// system's page cache where the file system can: to copy it there, and the pages for that, would cost more processor
-/// time than all else of a save, and take memory from what reads files beside it.
+/// An existing file that is rewritten in place. What is aligned (BlockMemory), in the file and in memory, goes to the
+/// disk past the system's page cache where the file system can: to copy it there, and the pages for that, would cost
+/// more processor time than all else of a save, and take memory from what reads files beside it.
 class OutputFile {
  public:
-  /// Offsets, sizes and addresses that are multiples of this are aligned.
-  static constexpr i64 kAlignment = 4096;
-
   OutputFile(const Path& path, const FileSystem& files);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;

@@ -14,8 +14,7 @@ struct CheckpointTimes {
   AsyncSaveTimes async;
   double plain_read = 0;  ///< of the plain files, which are not in memory
   double load = 0;        ///< finding, verifying and loading the checkpoint, which is not in memory
-  double verify_from_disk = 0;
-  double verify_from_memory = 0;
+  double verify = 0;
 };
 
 /// One round. `folder` holds what is written, and is left empty but for itself. Called by all ranks of the session.

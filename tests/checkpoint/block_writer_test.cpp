@@ -8,14 +8,6 @@ namespace {
 
 using test::FaultyFiles;
 
-constexpr std::size_t kBytes = (std::size_t{21} << 20) + 4099;  // several blocks, the last of them not aligned
-
-std::string numbered_bytes() {
-  std::string bytes(kBytes, '\0');
-  for (std::size_t i = 0; i < kBytes; ++i) bytes[i] = static_cast<char>((i * 2654435761U) >> 13);
-  return bytes;
-}
-
 class Blocks : public CheckpointTest {
  protected:
   /// In pieces of many sizes.
@@ -33,20 +25,22 @@ class Blocks : public CheckpointTest {
 };
 
 TEST_F(Blocks, AreTheBytesThatWereGiven) {
-  const std::string bytes = numbered_bytes();
-  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{4096}, std::size_t{8} << 20, kBytes})
-    EXPECT_TRUE(read_text_file(write(bytes.substr(0, size), FileSystem())) == bytes.substr(0, size)) << size;
+  const std::string bytes = numbered_text(kSeveralBlocks);
+  for (const i64 size : {i64{0}, i64{1}, i64{4096}, i64{8} << 20, kSeveralBlocks}) {
+    const std::string some = bytes.substr(0, static_cast<std::size_t>(size));
+    EXPECT_TRUE(read_text_file(write(some, FileSystem())) == some) << size;
+  }
 }
 
 TEST_F(Blocks, GoThroughThePageCacheWhereTheyCannotGoPastIt) {
-  const std::string bytes = numbered_bytes();
+  const std::string bytes = numbered_text(kSeveralBlocks);
   FaultyFiles files;
   files.cannot_be_direct = true;
   EXPECT_TRUE(read_text_file(write(bytes, files)) == bytes);
 }
 
 TEST_F(Blocks, AreWholeWhenTheDiskTakesLessAtATime) {
-  const std::string bytes = numbered_bytes();
+  const std::string bytes = numbered_text(kSeveralBlocks);
   for (const std::size_t piece : {std::size_t{1} << 20, std::size_t{100001}}) {
     FaultyFiles files;
     files.piece = piece;
@@ -55,10 +49,10 @@ TEST_F(Blocks, AreWholeWhenTheDiskTakesLessAtATime) {
 }
 
 TEST_F(Blocks, TellOfAFullDiskWheneverItIs) {
-  const std::string bytes = numbered_bytes();
-  for (const std::size_t room : {std::size_t{0}, std::size_t{5} << 20, kBytes - 1}) {
+  const std::string bytes = numbered_text(kSeveralBlocks);
+  for (const i64 room : {i64{0}, i64{5} << 20, kSeveralBlocks - 1}) {
     FaultyFiles files;
-    files.full_at = static_cast<i64>(room);
+    files.full_at = room;
     EXPECT_CONTAINS(error_of([&] { write(bytes, files); }), "No space left") << room;
   }
 }

@@ -31,6 +31,16 @@ inline std::optional<Path> newest_good(const Path& folder, const Log& log) {
   return std::nullopt;
 }
 
+/// As long as several blocks of what is written and read beside work, the last of them not aligned.
+constexpr i64 kSeveralBlocks = (i64{21} << 20) + 4099;
+
+/// Bytes that differ from those elsewhere in the text, and with another `first` in the same place.
+inline std::string numbered_text(i64 bytes, std::size_t first = 0) {
+  std::string text(static_cast<std::size_t>(bytes), '\0');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(((i + first) * 2654435761U) >> 13);
+  return text;
+}
+
 class CheckpointTest : public testing::Test {
  protected:
   ~CheckpointTest() override {

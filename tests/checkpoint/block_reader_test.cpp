@@ -1,0 +1,99 @@
+#include "checkpoint/format/block_reader.h"
+
+#include "base/checksum.h"
+#include "tests/checkpoint/fixture.h"
+
+namespace mcpp {
+namespace {
+
+class BlocksRead : public CheckpointTest, public testing::WithParamInterface<ReadWay> {
+ protected:
+  Path file(const std::string& name, const std::string& content) const {
+    write_file_atomic(folder_ / name, content);
+    return folder_ / name;
+  }
+
+  static std::string text(BlockReader& blocks, const InputFile& file, i64 offset, i64 bytes, i64 most) {
+    std::string result;
+    while (static_cast<i64>(result.size()) < bytes) {
+      const i64 done = static_cast<i64>(result.size());
+      const std::span<const std::byte> piece = blocks.at(file, offset + done, std::min(most, bytes - done));
+      EXPECT_FALSE(piece.empty());
+      result.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+    }
+    return result;
+  }
+};
+
+TEST_P(BlocksRead, AreTheBytesOfTheirFiles) {
+  const std::string a = numbered_text(kSeveralBlocks), b = numbered_text(kSeveralBlocks, 77);
+  const InputFile first(file("a", a)), second(file("b", b));
+  struct Range {
+    const InputFile* file;
+    i64 offset, bytes;
+  };
+  // Near one another and far, at the begin and the end of a file, across files, and one of them left out below.
+  const std::vector<Range> ranges = {{&first, 0, 1},
+                                     {&first, 5, 100},
+                                     {&first, 4096, 9 << 20},
+                                     {&first, 17 << 20, 1},
+                                     {&second, 4095, 8192},
+                                     {&second, (9 << 20) + 4, kSeveralBlocks - (9 << 20) - 4},
+                                     {&first, kSeveralBlocks - 1, 1}};
+  for (const i64 most : {i64{4} << 20, i64{100001}}) {
+    for (std::size_t skipped = 0; skipped <= ranges.size(); ++skipped) {
+      BlockReader blocks;
+      for (const Range& range : ranges) blocks.expect(*range.file, range.offset, range.bytes, GetParam());
+      for (const Range& range : ranges) {
+        if (&range == ranges.data() + skipped) continue;
+        const std::string& whole = range.file == &first ? a : b;
+        ASSERT_TRUE(text(blocks, *range.file, range.offset, range.bytes, most) ==
+                    whole.substr(static_cast<std::size_t>(range.offset), static_cast<std::size_t>(range.bytes)))
+            << range.offset << " of " << range.file->path();
+      }
+    }
+  }
+}
+
+TEST_P(BlocksRead, NameAFileThatEndsTooEarly) {
+  const InputFile input(file("a", numbered_text(kSeveralBlocks)));
+  BlockReader blocks;
+  blocks.expect(input, 0, kSeveralBlocks + 1, GetParam());
+  text(blocks, input, 0, kSeveralBlocks / BlockMemory::kBlockBytes * BlockMemory::kBlockBytes,
+       kSeveralBlocks);  // what is there, comes
+  EXPECT_CONTAINS(error_of([&] { blocks.at(input, kSeveralBlocks - 1, 1); }),
+                  str(input.path().string(), " ends before byte"));
+}
+
+TEST_P(BlocksRead, AreOnlyThoseThatWereExpected) {
+  const InputFile input(file("a", numbered_text(kSeveralBlocks)));
+  BlockReader blocks;
+  blocks.expect(input, 0, 100, GetParam());
+  EXPECT_CONTAINS(error_of([&] { blocks.at(input, 5 << 20, 1); }), "was not expected");
+}
+
+TEST_P(BlocksRead, NeedNotBeUsed) {
+  const InputFile input(file("a", numbered_text(kSeveralBlocks)));
+  BlockReader unused, begun;
+  for (BlockReader* blocks : {&unused, &begun}) blocks->expect(input, 0, kSeveralBlocks, GetParam());
+  EXPECT_FALSE(begun.at(input, 0, 1).empty());  // its thread waits for a block to be used, and ends with the reader
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, BlocksRead, testing::Values(ReadWay::PageCache, ReadWay::Direct),
+                         [](const auto& way) { return way.param == ReadWay::Direct ? "Direct" : "PageCache"; });
+
+using FileChecksum = CheckpointTest;
+
+TEST_F(FileChecksum, IsThatOfAllItsBytes) {
+  for (const i64 bytes : {i64{0}, i64{1}, i64{4096}, i64{8} << 20, kSeveralBlocks}) {
+    const std::string text = numbered_text(bytes);
+    write_file_atomic(folder_ / "file", text);
+    i64 heard = 0;
+    EXPECT_EQ(file_checksum(InputFile(folder_ / "file"), [&](i64 more) { heard += more; }), checksum_hex(text))
+        << bytes;
+    EXPECT_EQ(heard, bytes);
+  }
+}
+
+}  // namespace
+}  // namespace mcpp
