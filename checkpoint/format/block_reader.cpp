@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "base/check.h"
 #include "base/checksum.h"
+#include "base/io/open_direct.h"
 
 namespace mcpp {
 namespace {
@@ -16,15 +16,16 @@ i64 aligned_up(i64 bytes) {
   return (bytes + BlockMemory::kAlignment - 1) / BlockMemory::kAlignment * BlockMemory::kAlignment;
 }
 
-/// A file that is read past the page cache as far as the file system can.
-class DirectFile {
+/// A file that is read from its begin or an aligned offset to `end`.
+class StreamedFile {
  public:
-  DirectFile(const InputFile& file, ReadWay way)
-      : file_(file),
-        direct_(way == ReadWay::Direct ? ::open(file.path().c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC) : -1) {}
-  ~DirectFile() { close(); }
-  DirectFile(const DirectFile&) = delete;
-  DirectFile& operator=(const DirectFile&) = delete;
+  StreamedFile(const InputFile& file, i64 end, ReadWay way)
+      : file_(file), end_(end), direct_(way == ReadWay::Direct ? open_direct(file.path(), O_RDONLY) : -1) {}
+  ~StreamedFile() {
+    if (direct_ >= 0) ::close(direct_);
+  }
+  StreamedFile(const StreamedFile&) = delete;
+  StreamedFile& operator=(const StreamedFile&) = delete;
 
   /// The first `count` bytes of a block from an aligned offset; what comes after them may be overwritten.
   void read(i64 offset, std::span<std::byte> block, i64 count) {
@@ -40,18 +41,22 @@ class DirectFile {
       }
       done += some;
     }
-    if (done < count) {
-      file_.read(offset + done, block.first(static_cast<std::size_t>(count)).subspan(static_cast<std::size_t>(done)));
-    }
+    if (done >= count) return;
+    prefetch(offset + done);
+    file_.read(offset + done, block.first(static_cast<std::size_t>(count)).subspan(static_cast<std::size_t>(done)));
   }
 
  private:
-  void close() {
-    if (direct_ >= 0) ::close(std::exchange(direct_, -1));
+  /// Systems read ahead too little by themselves. In steps, because of a larger request some take only the beginning.
+  void prefetch(i64 offset) {
+    constexpr i64 kAhead = i64{32} << 20, kStep = i64{1} << 20;
+    for (ahead_ = std::max(ahead_, offset); ahead_ < std::min(end_, offset + kAhead); ahead_ += kStep)
+      file_.prefetch(ahead_, std::min(kStep, end_ - ahead_));
   }
 
   const InputFile& file_;
-  int direct_;
+  i64 end_, ahead_ = 0;  // prefetched so far
+  int direct_;           // past the page cache; -1 where that cannot be
 };
 
 }  // namespace
@@ -83,7 +88,7 @@ std::span<const std::byte> BlockReader::at(const InputFile& file, i64 offset, i6
 }
 
 void BlockReader::read(const Extent& extent, const std::stop_token& stop) {
-  DirectFile file(*extent.file, extent.way);
+  StreamedFile file(*extent.file, extent.end, extent.way);
   for (i64 begin = extent.begin; begin < extent.end; begin += BlockMemory::kBlockBytes) {
     std::unique_lock lock(mutex_);
     if (!changed_.wait(lock, stop, [&] { return filled_ - used_ < BlockMemory::kBlocks; })) return;

@@ -15,7 +15,8 @@ namespace mcpp {
 /// Which way bytes come from a disk.
 enum class ReadWay : u8 {
   PageCache,  ///< for what others read as well, or this process again
-  Direct      ///< past it, where the file system can: copies and pages for them cost more processor time than all else
+  Direct  ///< past it, where a disk of this machine has it (open_direct): copies and pages for them cost more processor
+          ///< time than all else
 };
 
 /// A thread reads block after block of what is expected, while the caller works on those before: so the disk does not

@@ -38,6 +38,10 @@ void InputFile::read(i64 offset, std::span<std::byte> to) const {
   }
 }
 
+void InputFile::prefetch(i64 offset, i64 bytes) const {
+  ::posix_fadvise(descriptor_, offset, bytes, POSIX_FADV_WILLNEED);
+}
+
 i64 InputFile::size() const {
   struct stat info {};
   MCPP_CHECK_SYSTEM(::fstat(descriptor_, &info) == 0, "cannot stat ", path_.string());

@@ -20,6 +20,8 @@ class InputFile {
 
   /// Fills `to` from byte `offset`; BadInput when the file ends before.
   void read(i64 offset, std::span<std::byte> to) const;
+  /// Starts to bring these bytes, soon to be read, into memory.
+  void prefetch(i64 offset, i64 bytes) const;
   i64 size() const;
   const Path& path() const { return path_; }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/io/open_direct.h"
 #include "base/strings.h"
 #include "base/system_error.h"
 #include "checkpoint/format/block_memory.h"
@@ -27,7 +28,7 @@ OutputFile::OutputFile(const Path& path, const FileSystem& files)
     : path_(path),
       files_(files),
       descriptor_(::open(path.c_str(), O_RDWR | O_CLOEXEC)),
-      direct_(::open(path.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC)) {
+      direct_(open_direct(path, O_WRONLY)) {
   const int error = descriptor_ < 0 ? call_error() : 0;
   if (error != 0 && direct_ >= 0) ::close(direct_);  // the destructor does not run
   MCPP_CHECK_ERROR(error, "cannot open ", path.string());

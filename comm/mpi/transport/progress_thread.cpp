@@ -93,14 +93,18 @@ void ProgressThread::wait_for(State& state, std::future<void>& result) {
   std::unique_lock lock(state.mutex);
   ++state.idle;
   while (result.wait_for(0s) != std::future_status::ready) {
-    if (!state.is_running && !state.jobs.empty())
+    if (!state.is_running && !state.jobs.empty()) {
       run_next(state, lock);
-    else
+      if (state.idle > 1) state.changed.notify_all();
+    } else {
       state.changed.wait(lock);
+    }
   }
   if (--state.idle == 0 && !state.jobs.empty()) state.changed.notify_all();
 }
 
+/// Those who wait are to be told afterwards; not the thread, where another ran it: to wake it for nothing takes a core
+/// as long as a short message does.
 void ProgressThread::run_next(State& state, std::unique_lock<std::mutex>& lock) {
   Job job = std::move(state.jobs.front());
   state.jobs.pop_front();
@@ -109,7 +113,6 @@ void ProgressThread::run_next(State& state, std::unique_lock<std::mutex>& lock) 
   job.run();
   lock.lock();
   state.is_running = false;
-  state.changed.notify_all();
 }
 
 Outgoing ProgressThread::room_for(i64 bytes) {
@@ -191,7 +194,10 @@ void ProgressThread::run(State& state, const std::stop_token& stop) {
     leaving.splice(leaving.end(), state.carried);
     if (has_job()) {
       state.changed.wait_for(lock, stop, kGrace, [&] { return !has_job(); });
-      if (has_job()) run_next(state, lock);
+      if (has_job()) {
+        run_next(state, lock);
+        if (state.idle > 0) state.changed.notify_all();
+      }
     } else if (has_messages()) {
       lock.unlock();
       const std::exception_ptr failure = move(leaving, left);

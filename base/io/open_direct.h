@@ -1,0 +1,11 @@
+// Files past the system's page cache.
+#pragma once
+#include "base/file.h"
+
+namespace mcpp {
+
+/// Opens a file so, with other flags of open(2). -1 where that cannot be, and where the file is on no disk of this
+/// machine: a network's cache keeps many transfers under way, and without it each would be waited for.
+int open_direct(const Path& path, int flags);
+
+}  // namespace mcpp
