@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <utility>
 
 #include "base/check.h"
 #include "base/checksum.h"
@@ -16,50 +18,82 @@ i64 aligned_up(i64 bytes) {
   return (bytes + BlockMemory::kAlignment - 1) / BlockMemory::kAlignment * BlockMemory::kAlignment;
 }
 
-/// A file that is read from its begin or an aligned offset to `end`.
-class StreamedFile {
- public:
-  StreamedFile(const InputFile& file, i64 end, ReadWay way)
-      : file_(file), end_(end), direct_(way == ReadWay::Direct ? open_direct(file.path(), O_RDONLY) : -1) {}
-  ~StreamedFile() {
-    if (direct_ >= 0) ::close(direct_);
-  }
-  StreamedFile(const StreamedFile&) = delete;
-  StreamedFile& operator=(const StreamedFile&) = delete;
+}  // namespace
 
-  /// The first `count` bytes of a block from an aligned offset; what comes after them may be overwritten.
-  void read(i64 offset, std::span<std::byte> block, i64 count) {
-    i64 done = 0;
-    while (direct_ >= 0 && done < count) {
-      const std::span<std::byte> rest = block.subspan(static_cast<std::size_t>(done));
-      const ssize_t some =
-          ::pread(direct_, rest.data(), static_cast<std::size_t>(aligned_up(count - done)), offset + done);
-      if (some < 0 && errno == EINTR) continue;
-      if (some <= 0 || some % BlockMemory::kAlignment != 0) {
-        done += std::max<i64>(some, 0);  // the end of the file, or a disk that cannot
-        break;
-      }
-      done += some;
-    }
+/// Reads extents, one after another, from the disks.
+class BlockReader::Source {
+ public:
+  explicit Source(std::span<const Extent> extents) : extents_(extents) {}
+  ~Source() { close(); }
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+
+  /// `count` bytes of the file of the extent from an aligned offset to the begin of a block; what comes after them
+  /// there may be overwritten.
+  void read(const Extent& extent, i64 offset, std::span<std::byte> block, i64 count) {
+    const i64 done = open(extent) ? read_direct(offset, block, count) : 0;
     if (done >= count) return;
-    prefetch(offset + done);
-    file_.read(offset + done, block.first(static_cast<std::size_t>(count)).subspan(static_cast<std::size_t>(done)));
+    prefetch();
+    const std::span<std::byte> rest =
+        block.first(static_cast<std::size_t>(count)).subspan(static_cast<std::size_t>(done));
+    extent.file->read(offset + done, rest);
+    prefetched_ -= count - done;
   }
 
  private:
-  /// Systems read ahead too little by themselves. In steps, because of a larger request some take only the beginning.
-  void prefetch(i64 offset) {
-    constexpr i64 kAhead = i64{32} << 20, kStep = i64{1} << 20;
-    for (ahead_ = std::max(ahead_, offset); ahead_ < std::min(end_, offset + kAhead); ahead_ += kStep)
-      file_.prefetch(ahead_, std::min(kStep, end_ - ahead_));
+  bool is_direct(const Extent& extent) const { return extent.way == ReadWay::Direct && !cannot_; }
+
+  bool open(const Extent& extent) {
+    if (is_direct(extent) && file_ != extent.file) {
+      close();
+      file_ = extent.file;
+      direct_ = open_direct(file_->path(), O_RDONLY | O_NONBLOCK);
+      cannot_ = direct_ < 0;
+    }
+    return is_direct(extent);
   }
 
-  const InputFile& file_;
-  i64 end_, ahead_ = 0;  // prefetched so far
-  int direct_;           // past the page cache; -1 where that cannot be
-};
+  void close() {
+    if (direct_ >= 0) ::close(std::exchange(direct_, -1));
+  }
 
-}  // namespace
+  /// Less than `count` at the end of the file, and where the disk cannot, whose reasons come with the other way.
+  i64 read_direct(i64 offset, std::span<std::byte> block, i64 count) const {
+    i64 done = 0;
+    while (done < count) {
+      const auto bytes = static_cast<std::size_t>(aligned_up(count - done));
+      const ssize_t some = ::pread(direct_, block.data() + done, bytes, offset + done);
+      if (some < 0 && errno == EINTR) continue;
+      done += std::max<i64>(some, 0);
+      if (some <= 0 || some % BlockMemory::kAlignment != 0) break;
+    }
+    return done;
+  }
+
+  /// What comes next through the page cache: systems read ahead too little by themselves, and not from one place to the
+  /// next. In steps, because of a larger request some take only the beginning.
+  void prefetch() {
+    constexpr i64 kAhead = i64{32} << 20, kStep = i64{1} << 20;
+    while (prefetched_ < kAhead && next_ < extents_.size()) {
+      const Extent& extent = extents_[next_];
+      const i64 begin = extent.begin + done_of_next_, count = std::min(kStep, extent.end - begin);
+      if (is_direct(extent) || count <= 0) {
+        ++next_, done_of_next_ = 0;
+        continue;
+      }
+      extent.file->prefetch(begin, count);
+      done_of_next_ += count, prefetched_ += count;
+    }
+  }
+
+  std::span<const Extent> extents_;
+  std::size_t next_ = 0;  // extent to prefetch
+  i64 done_of_next_ = 0;  // bytes of it that are
+  i64 prefetched_ = 0;    // and not read yet
+  const InputFile* file_ = nullptr;
+  int direct_ = -1;      // past the page cache, of file_
+  bool cannot_ = false;  // nothing can
+};
 
 void BlockReader::expect(const InputFile& file, i64 offset, i64 bytes, ReadWay way) {
   constexpr i64 kGap = i64{1} << 16;  // what lies between costs less than another read
@@ -72,7 +106,7 @@ void BlockReader::expect(const InputFile& file, i64 offset, i64 bytes, ReadWay w
     expected_.push_back({&file, offset / BlockMemory::kAlignment * BlockMemory::kAlignment, offset + bytes, way});
 }
 
-std::span<const std::byte> BlockReader::at(const InputFile& file, i64 offset, i64 most) {
+std::span<const std::byte> BlockReader::at(const InputFile& file, i64 offset, i64 most, i64 unit) {
   if (!thread_.joinable()) thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
   std::unique_lock lock(mutex_);
   for (;; ++used_, changed_.notify_all()) {
@@ -80,24 +114,26 @@ std::span<const std::byte> BlockReader::at(const InputFile& file, i64 offset, i6
     if (used_ == filled_ && error_) std::rethrow_exception(error_);
     MCPP_CHECK(used_ < filled_, file.path().string(), ": byte ", offset, " was not expected");
     const Extent& block = in_block(used_);
-    if (!block.has(file, offset)) continue;
-    const i64 count = std::min(most, block.end - offset);
+    if (!block.has(file, offset, unit)) continue;
+    const i64 count = std::min(most, block.end - offset) / unit * unit;
     return memory_.block(used_).subspan(static_cast<std::size_t>(offset - block.begin),
                                         static_cast<std::size_t>(count));
   }
 }
 
-void BlockReader::read(const Extent& extent, const std::stop_token& stop) {
-  StreamedFile file(*extent.file, extent.end, extent.way);
-  for (i64 begin = extent.begin; begin < extent.end; begin += BlockMemory::kBlockBytes) {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait(lock, stop, [&] { return filled_ - used_ < BlockMemory::kBlocks; })) return;
-    const i64 number = filled_;
-    lock.unlock();
+/// False when nobody will use what is read.
+bool BlockReader::wait_for_room(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, stop, [&] { return filled_ - used_ < BlockMemory::kBlocks; });
+  return !stop.stop_requested();
+}
+
+void BlockReader::read(Source& source, const Extent& extent, const std::stop_token& stop) {
+  for (i64 begin = extent.begin; begin < extent.end && wait_for_room(stop); begin += BlockMemory::kBlockBytes) {
     const i64 end = std::min(extent.end, begin + BlockMemory::kBlockBytes);
-    file.read(begin, memory_.block(number), end - begin);
-    lock.lock();
-    in_block(number) = {extent.file, begin, end, extent.way};
+    source.read(extent, begin, memory_.block(filled_), end - begin);
+    const std::lock_guard lock(mutex_);
+    in_block(filled_) = {extent.file, begin, end, extent.way};
     ++filled_;
     changed_.notify_all();
   }
@@ -106,7 +142,8 @@ void BlockReader::read(const Extent& extent, const std::stop_token& stop) {
 void BlockReader::work(const std::stop_token& stop) {
   std::exception_ptr error;
   try {
-    for (const Extent& extent : expected_) read(extent, stop);
+    Source source(expected_);
+    for (const Extent& extent : expected_) read(source, extent, stop);
   } catch (...) {
     error = std::current_exception();
   }

@@ -15,8 +15,8 @@ namespace mcpp {
 /// Which way bytes come from a disk.
 enum class ReadWay : u8 {
   PageCache,  ///< for what others read as well, or this process again
-  Direct  ///< past it, where a disk of this machine has it (open_direct): copies and pages for them cost more processor
-          ///< time than all else
+  Direct      ///< past it, where a disk has it (open_direct): copies and pages for them cost more processor
+              ///< time than all else
 };
 
 /// A thread reads block after block of what is expected, while the caller works on those before: so the disk does not
@@ -28,9 +28,10 @@ class BlockReader {
   /// Bytes [offset, offset + bytes), which come after all that was expected before, will be asked for. `file` outlives
   /// this.
   void expect(const InputFile& file, i64 offset, i64 bytes, ReadWay way);
-  /// At most `most` of them from `offset` on, at least one: what lies in one block. They are there until the next call.
-  /// Throws what the thread failed of, BadInput when the file ends before.
-  std::span<const std::byte> at(const InputFile& file, i64 offset, i64 most);
+  /// At most `most` of them from `offset` on, a multiple of `unit`, at least one: what lies in one block, until the
+  /// next call. BlockMemory::kAlignment and `offset` are multiples of it too, so that a unit lies in one block. Throws
+  /// what the thread failed of, BadInput when the file ends before.
+  std::span<const std::byte> at(const InputFile& file, i64 offset, i64 most, i64 unit = 1);
 
  private:
   /// Bytes [begin, end) of a file.
@@ -38,11 +39,15 @@ class BlockReader {
     const InputFile* file;
     i64 begin, end;
     ReadWay way;
-    bool has(const InputFile& of, i64 offset) const { return file == &of && begin <= offset && offset < end; }
+    bool has(const InputFile& of, i64 first, i64 bytes) const {
+      return file == &of && begin <= first && first + bytes <= end;
+    }
   };
+  class Source;
 
   Extent& in_block(i64 number) { return in_blocks_[static_cast<std::size_t>(number % BlockMemory::kBlocks)]; }
-  void read(const Extent& extent, const std::stop_token& stop);
+  bool wait_for_room(const std::stop_token& stop);
+  void read(Source& source, const Extent& extent, const std::stop_token& stop);
   void work(const std::stop_token& stop);
 
   std::vector<Extent> expected_;

@@ -62,21 +62,16 @@ decltype(auto) damaging(F&& f) {
   try {
     return f();
   } catch (const Error& error) {
+    if (error.code() == ExitCode::Internal) throw;
     throw DamagedFile(error.what());
   }
 }
 
-/// Whether no number of a dataset lies in two blocks of its file.
-bool fits_blocks(i64 offset, i64 size) {
-  static_assert(BlockMemory::kAlignment % 8 == 0);
-  return offset % size == 0;
-}
-
-/// What nobody else wants of the same files now. Weights without states of an optimizer are what evaluates or
-/// generates, again and again.
+/// Of what no other rank of the node wants. Weights without states of an optimizer are what evaluates or generates,
+/// again and again.
 ReadWay way_of(std::span<const NamedShard> targets) {
   const bool are_weights = std::ranges::all_of(targets, [](const NamedShard& x) { return is_model_tensor(x.name); });
-  return are_weights ? ReadWay::PageCache : ReadWay::Direct;
+  return are_weights && !targets.empty() ? ReadWay::PageCache : ReadWay::Direct;
 }
 
 /// Stays in the processor's cache between the read, the checksum and the copy.
@@ -170,10 +165,13 @@ std::optional<Damage> CheckpointReader::load(std::span<NamedShard> targets, cons
       const std::vector<const Job*> order = in_order_of_files(jobs);
       bytes_of_load_ = bytes_to_read(jobs);
       blocks_ = std::make_unique<BlockReader>();
-      for (const Job* job : order) expect(*job, way_of(targets));
+      const std::shared_ptr<void> over(nullptr, [this](void*) {
+        blocks_ = nullptr;
+        bytes_of_load_ = 0;
+      });
+      const ReadWay way = way_of(targets);
+      for (const Job* job : order) expect(*job, way);
       for (const Job* job : order) fill(*job);
-      blocks_ = nullptr;
-      bytes_of_load_ = 0;
     } catch (const DamagedFile& error) {
       return std::string(error.what());
     }
@@ -250,6 +248,10 @@ i64 CheckpointReader::bytes_to_read(const Jobs& jobs) const {
   return bytes;
 }
 
+bool CheckpointReader::comes_in_blocks(Check check, i64 offset, i64 size) const {
+  return blocks_ && check == Check::Now && offset % size == 0;
+}
+
 void CheckpointReader::expect(const Job& job, ReadWay alone) {
   const TensorEntry& tensor = manifest_.tensors[job.tensor];
   std::size_t i = first_shard_[job.tensor];
@@ -257,7 +259,7 @@ void CheckpointReader::expect(const Job& job, ReadWay alone) {
     const std::size_t number = i++;
     if (checks_[number] != Check::Now) continue;
     const i64 offset = offset_of(tensor, shard), size = size_of(tensor.dtype);
-    if (fits_blocks(offset, size))
+    if (comes_in_blocks(checks_[number], offset, size))
       blocks_->expect(open(shard.file).file, offset, shard.numel() * size,
                       wanted_by_others_[number] ? ReadWay::PageCache : alone);
   }
@@ -310,8 +312,8 @@ void CheckpointReader::read_shard(const TensorEntry& tensor, const ShardEntry& s
   for (i64 first = 0, last = 0; first < shard.numel(); first = last) {
     last = std::min(first + step, shard.numel());
     std::span<const std::byte> piece;
-    if (check == Check::Now && fits_blocks(offset, size)) {
-      piece = damaging([&] { return blocks_->at(file, offset + first * size, (last - first) * size); });
+    if (comes_in_blocks(check, offset, size)) {
+      piece = damaging([&] { return blocks_->at(file, offset + first * size, (last - first) * size, size); });
       last = first + static_cast<i64>(piece.size()) / size;
     }
     i64 wanted_by = 0;

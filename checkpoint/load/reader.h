@@ -85,6 +85,8 @@ class CheckpointReader {
   std::vector<const Job*> in_order_of_files(const Jobs& jobs);
   /// Of the shards that this rank reads something of.
   i64 bytes_to_read(const Jobs& jobs) const;
+  /// A shard whose numbers, of `size` bytes, begin at `offset` of their file.
+  bool comes_in_blocks(Check check, i64 offset, i64 size) const;
   /// alone: the way of what no other rank of the node wants.
   void expect(const Job& job, ReadWay alone);
   void fill(const Job& job);

@@ -65,6 +65,19 @@ TEST_P(BlocksRead, NameAFileThatEndsTooEarly) {
                   str(input.path().string(), " ends before byte"));
 }
 
+/// As only a forged file has them: a number of the second range lies across the end of the first.
+TEST_P(BlocksRead, HaveWholeNumbersWhereRangesOverlap) {
+  const std::string text = numbered_text(kSeveralBlocks);
+  const InputFile input(file("a", text));
+  BlockReader blocks;
+  blocks.expect(input, 4096, 6, GetParam());
+  blocks.expect(input, 4100, 12, GetParam());
+  EXPECT_EQ(blocks.at(input, 4096, 6, 2).size(), 6);
+  const std::span<const std::byte> numbers = blocks.at(input, 4100, 12, 4);
+  ASSERT_EQ(numbers.size(), 12);
+  EXPECT_EQ(std::memcmp(numbers.data(), text.data() + 4100, 12), 0);
+}
+
 TEST_P(BlocksRead, AreOnlyThoseThatWereExpected) {
   const InputFile input(file("a", numbered_text(kSeveralBlocks)));
   BlockReader blocks;

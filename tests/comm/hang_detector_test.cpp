@@ -4,13 +4,12 @@
 
 #include "comm/watch/status_board.h"
 #include "comm/watch/watchdog.h"
+#include "tests/support/errors.h"
 
 namespace mcpp {
 namespace {
 
 using testing::Test;
-
-#define EXPECT_HAS(text, part) EXPECT_NE(std::string(text).find(part), std::string::npos) << (text)
 
 class HangDetection : public Test {
  protected:
@@ -41,8 +40,8 @@ TEST_F(HangDetection, AWaitBeyondTheLimitIsAHang) {
   EXPECT_EQ(after(601), std::nullopt);
   const auto reason = after(2);
   ASSERT_TRUE(reason.has_value());
-  EXPECT_HAS(*reason, "hang: waits since ");
-  EXPECT_HAS(*reason, "barrier #1 in dp (ranks 0 3)");
+  EXPECT_CONTAINS(*reason, "hang: waits since ");
+  EXPECT_CONTAINS(*reason, "barrier #1 in dp (ranks 0 3)");
 }
 
 TEST_F(HangDetection, OperationsThatEndNeverAre) {
@@ -118,7 +117,7 @@ TEST_F(HangDetection, AStepWithoutASignOfLifeIsAHang) {
   EXPECT_EQ(after(59), std::nullopt);
   const auto reason = after(3);
   ASSERT_TRUE(reason.has_value());
-  EXPECT_HAS(*reason, "iteration 3 shows no sign of life");
+  EXPECT_CONTAINS(*reason, "iteration 3 shows no sign of life");
 }
 
 TEST_F(HangDetection, SavingWithoutCommunicationIsNone) {
@@ -157,15 +156,15 @@ StatusBoard::Status status(int rank, u64 beats, bool waits) {
 TEST(MachineReport, NamesWhoDidNotCome) {
   const std::string stopped = machine_report({status(0, 5, true), status(1, 5, false)},  //
                                              {status(0, 9, true), status(1, 5, false)});
-  EXPECT_HAS(stopped, "rank 0 waits");
-  EXPECT_HAS(stopped, "rank 1 does not answer");
-  EXPECT_HAS(stopped, "does not run: rank 1");
+  EXPECT_CONTAINS(stopped, "rank 0 waits");
+  EXPECT_CONTAINS(stopped, "rank 1 does not answer");
+  EXPECT_CONTAINS(stopped, "does not run: rank 1");
   const std::string busy = machine_report({status(0, 5, true), status(1, 5, false), status(2, 5, false)},  //
                                           {status(0, 9, true), status(1, 6, false), status(2, 6, false)});
-  EXPECT_HAS(busy, "busy elsewhere: ranks 1 2");
+  EXPECT_CONTAINS(busy, "busy elsewhere: ranks 1 2");
   const std::string all = machine_report({status(0, 5, true), status(1, 5, true)},  //
                                          {status(0, 9, true), status(1, 6, true)});
-  EXPECT_HAS(all, "all ranks here wait");
+  EXPECT_CONTAINS(all, "all ranks here wait");
 }
 
 }  // namespace

@@ -100,11 +100,13 @@ class MpiComm {
 /// messages wait for an answer, and that, where both sides send, behind all that goes the other way.
 constexpr i64 kPromptBytes = 60 << 10;
 
-/// Calls f(begin, bytes) for pieces of at most 1 GiB.
+/// Of a message.
+constexpr i64 kMostBytes = i64{1} << 30;
+
+/// Calls f(begin, bytes) for pieces of at most so many bytes.
 template <class F>
-void in_messages(i64 bytes, F&& f) {
-  constexpr i64 kMost = i64{1} << 30;
-  for (i64 begin = 0; begin < bytes; begin += kMost) f(begin, static_cast<int>(std::min(kMost, bytes - begin)));
+void in_messages(i64 bytes, F&& f, i64 most = kMostBytes) {
+  for (i64 begin = 0; begin < bytes; begin += most) f(begin, static_cast<int>(std::min(most, bytes - begin)));
 }
 
 }  // namespace mcpp

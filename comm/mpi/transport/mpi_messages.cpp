@@ -1,5 +1,6 @@
 #include "comm/mpi/transport/mpi_messages.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "comm/checks.h"
@@ -24,6 +25,17 @@ void in_pieces(i64 bytes, F&& f) {
     in_messages(std::min(piece, bytes - first), [&](i64 begin, int n) { f(first + begin, n); });
 }
 
+/// What goes to a rank in an exchange, or a piece of it.
+struct ExchangePiece {
+  const std::byte* from;
+  int bytes, to;
+
+  template <class Send>
+  void start(Send* send, MPI_Comm comm, MPI_Request& request) const {
+    check_mpi(send(from, bytes, MPI_BYTE, to, kExchangeTag, comm, &request), "MPI_Isend");
+  }
+};
+
 }  // namespace
 
 MpiMessages::MpiMessages(const MpiComm& comm, const std::vector<int>& nodes, const MpiWorld& world)
@@ -38,33 +50,51 @@ Work MpiMessages::send(const Tensor& t, int destination) {
 
 Work MpiMessages::recv(const Tensor& t, int source) {
   if (goes_by_letter(t.bytes(), source)) return await_letter(t, source);
-  return Work([in = start_receive(t, source, kTag)]() mutable { in.finish(); });
+  return Work([in = start_receive(t, source, kTag, patience_)]() mutable { in.finish(); });
 }
 
 Work MpiMessages::exchange(const Tensor& in, std::span<const Part> send, const Tensor& out,
                            std::span<const Part> receive) {
+  const bool all_are_near = std::ranges::all_of(nodes_, [&](int node) { return node == nodes_[rank_]; });
+  if (all_are_near || !world_.progress) return start_exchange({in, send}, {out, receive}, patience_);
+  // Whatever the sizes: ranks have different ones, and no message of a later exchange may come before those of this
+  // one.
+  return world_.progress->start([this, in, out, parts = std::vector(send.begin(), send.end()),
+                                 places = std::vector(receive.begin(), receive.end())] {
+    start_exchange({in, parts}, {out, places}, world_.progress->patience()).wait();
+  });
+}
+
+/// Between machines in pieces that MPI sends at once, as the answers that larger ones wait for come behind the data of
+/// others. The first of several waits for its receiver, who has no room for the others before.
+Work MpiMessages::start_exchange(const Parts& send, const Parts& receive, const Patience& patience) const {
   const int size = static_cast<int>(nodes_.size());
-  const i64 item = size_of(in.dtype());
   std::vector<Incoming> incoming;
   for (int r = 0; r < size; ++r) {
-    const Tensor to = out.flat(receive[r].first, receive[r].count);
+    const Tensor to = receive.of(r);
     if (r == rank_)
-      copy_bytes(to.raw(), bytes_of(in) + send[r].first * item, to.bytes());
+      copy_bytes(to.raw(), send.of(r).raw(), to.bytes());
     else
-      incoming.push_back(start_receive(to, r, kExchangeTag));
+      incoming.push_back(start_receive(to, r, kExchangeTag, patience));
   }
   std::vector<MPI_Request> requests;
+  std::vector<ExchangePiece> rest;
   for (int step = 1; step < size; ++step) {  // each rank begins with another one
     const int r = (rank_ + step) % size;
-    in_messages(send[r].count * item, [&](i64 begin, int n) {
-      check_mpi(MPI_Isend(bytes_of(in) + send[r].first * item + begin, n, MPI_BYTE, r, kExchangeTag, comm_.get(),
-                          &requests.emplace_back()),
-                "MPI_Isend");
-    });
+    const Tensor from = send.of(r);
+    const auto send_piece = [&](i64 begin, int n) {
+      const ExchangePiece piece{bytes_of(from) + begin, n, r};
+      if (begin == 0 || is_near(r))
+        piece.start(n < from.bytes() ? MPI_Issend : MPI_Isend, comm_.get(), requests.emplace_back());
+      else
+        rest.push_back(piece);
+    };
+    in_messages(from.bytes(), send_piece, exchange_piece(r));
   }
-  return Work([in, incoming = std::move(incoming), requests = std::move(requests), patience = patience_,
-               progress = world_.progress]() mutable {
-    const auto looking = progress ? progress->look() : nullptr;
+  return Work([in = send.tensor, incoming = std::move(incoming), requests = std::move(requests), rest = std::move(rest),
+               comm = comm_.get(), patience]() mutable {
+    if (!rest.empty()) wait_all(requests, patience);
+    for (const ExchangePiece& piece : rest) piece.start(MPI_Isend, comm, requests.emplace_back());
     for (Incoming& message : incoming) message.finish();
     wait_all(requests, patience);
   });
@@ -77,6 +107,11 @@ void MpiMessages::finish() {
 
 bool MpiMessages::is_near(int peer) const {
   return nodes_[peer] == nodes_[rank_];
+}
+
+/// The most bytes of a piece of what such a rank is sent in an exchange, or sends.
+i64 MpiMessages::exchange_piece(int peer) const {
+  return is_near(peer) ? kMostBytes : kPromptBytes;
 }
 
 /// Both ranks say the same of a message.
@@ -111,8 +146,8 @@ Outgoing& MpiMessages::room_for(i64 bytes) {
   return outgoing_.emplace_back(bytes);
 }
 
-MpiMessages::Incoming MpiMessages::start_receive(const Tensor& t, int source, int tag) const {
-  Incoming message{.to = t, .source = source, .patience = patience_};
+MpiMessages::Incoming MpiMessages::start_receive(const Tensor& t, int source, int tag, const Patience& patience) const {
+  Incoming message{.to = t, .source = source, .patience = patience};
   auto* memory = static_cast<std::byte*>(t.raw());
   const auto receive = [&](i64 begin, int n) {
     message.expected.push_back(n);
@@ -123,7 +158,7 @@ MpiMessages::Incoming MpiMessages::start_receive(const Tensor& t, int source, in
   if (tag == kTag)
     in_pieces(t.bytes(), receive);
   else
-    in_messages(t.bytes(), receive);
+    in_messages(t.bytes(), receive, exchange_piece(source));
   if (world_.progress && !is_near(source)) {
     message.progress = world_.progress;
     message.moves = world_.progress->expect_message();

@@ -117,6 +117,7 @@ void ProgressThread::run_next(State& state, std::unique_lock<std::mutex>& lock) 
 
 Outgoing ProgressThread::room_for(i64 bytes) {
   const std::lock_guard lock(state_->mutex);
+  settle(*state_);
   std::list<Outgoing>& spare = state_->spare;
   auto found = spare.end();
   for (auto room = spare.begin(); room != spare.end(); ++room)
@@ -161,37 +162,41 @@ void ProgressThread::Job::run() {
     result.set_value();
 }
 
-/// What has left becomes `spare`.
-std::exception_ptr ProgressThread::move(std::list<Outgoing>& leaving, std::list<Outgoing>& spare) {
+/// What has left becomes spare.
+void ProgressThread::settle(State& state) {
+  for (auto next = state.carried.begin(); next != state.carried.end();) {
+    const auto message = next++;
+    if (message->is_done()) state.spare.splice(state.spare.end(), state.carried, message);
+  }
+}
+
+/// Moves messages on; `lock` is held before and after.
+void ProgressThread::move(State& state, std::unique_lock<std::mutex>& lock) {
   try {
-    for (auto next = leaving.begin(); next != leaving.end();) {
-      const auto message = next++;
-      if (message->is_done()) spare.splice(spare.end(), leaving, message);
-    }
-    if (leaving.empty()) let_messages_move();
-    return nullptr;
+    settle(state);
+    if (!state.carried.empty()) return;
+    lock.unlock();
+    let_messages_move();
+    lock.lock();
   } catch (...) {
-    leaving.clear();
-    return std::current_exception();
+    if (!lock.owns_lock()) lock.lock();
+    state.carried.clear();
+    state.failure = std::current_exception();
   }
 }
 
 void ProgressThread::run(State& state, const std::stop_token& stop) {
-  std::list<Outgoing> leaving, left;
   int naps = 0;
   std::unique_lock lock(state.mutex);
   // Who waits runs those before its own, too, and sooner than this thread could be told of them.
   const auto has_job = [&] { return !state.jobs.empty() && !state.is_running && state.idle == 0; };
-  const auto has_messages = [&] {
-    return !leaving.empty() || !state.carried.empty() || (state.expected > 0 && !state.is_last);
-  };
+  const auto has_messages = [&] { return !state.carried.empty() || (state.expected > 0 && !state.is_last); };
   const auto nap = [&] {
     const bool is_looked_after = state.looking > 0 || state.idle > 0;
     state.changed.wait_for(lock, stop, is_looked_after ? kLongNap : kNap, [&] { return has_job() || state.is_last; });
   };
   while (!stop.stop_requested()) {
     if (has_job() || has_messages()) naps = kNaps;
-    leaving.splice(leaving.end(), state.carried);
     if (has_job()) {
       state.changed.wait_for(lock, stop, kGrace, [&] { return !has_job(); });
       if (has_job()) {
@@ -199,11 +204,7 @@ void ProgressThread::run(State& state, const std::stop_token& stop) {
         if (state.idle > 0) state.changed.notify_all();
       }
     } else if (has_messages()) {
-      lock.unlock();
-      const std::exception_ptr failure = move(leaving, left);
-      lock.lock();
-      state.spare.splice(state.spare.end(), left);
-      if (failure) state.failure = failure;
+      move(state, lock);
       nap();
     } else if (state.is_last) {
       return;

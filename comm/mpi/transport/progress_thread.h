@@ -90,7 +90,8 @@ class ProgressThread {
   static void run(State& state, const std::stop_token& stop);
   static void run_next(State& state, std::unique_lock<std::mutex>& lock);
   static void wait_for(State& state, std::future<void>& result);
-  static std::exception_ptr move(std::list<Outgoing>& leaving, std::list<Outgoing>& spare);
+  static void settle(State& state);
+  static void move(State& state, std::unique_lock<std::mutex>& lock);
   template <class Change>
   void tell(const Change& change);
 

@@ -1,6 +1,7 @@
 #include "tensor/cpu/attention/bf16_tile.h"
 
 // GCC 12 takes the undefined register that intrinsics start from for a mistake (its bug 105593).
+#pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 
@@ -59,3 +60,5 @@ void amx_multiply(const Bf16Operands& x, i64 m, i64 n, i64 k, bool accumulate) {
 
 }  // namespace mcpp::kernel
 #pragma GCC pop_options
+
+#pragma GCC diagnostic pop

@@ -1,6 +1,7 @@
 #include "tensor/cpu/attention/bf16_tile.h"
 
 // GCC 12 takes the undefined register that intrinsics start from for a mistake (its bug 105593).
+#pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 
@@ -78,3 +79,5 @@ void round_row_pairs(const float* tile, BFloat16* dst) {
 
 }  // namespace mcpp::kernel
 #pragma GCC pop_options
+
+#pragma GCC diagnostic pop

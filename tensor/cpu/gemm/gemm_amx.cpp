@@ -13,6 +13,7 @@
 #include "tensor/tensor.h"
 
 // GCC 12 takes the undefined register that intrinsics start from for a mistake (its bug 105593).
+#pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC push_options
@@ -191,3 +192,5 @@ template void gemm_amx(CpuDevice&, GemmSize, Operand<BFloat16>, Operand<BFloat16
 }  // namespace mcpp::kernel
 
 #pragma GCC pop_options
+
+#pragma GCC diagnostic pop

@@ -8,6 +8,7 @@
 #include "tensor/cpu/simd/avx512_bf16.h"
 
 // GCC 12 takes the undefined register that intrinsics start from for a mistake (its bug 105593).
+#pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC push_options
@@ -238,3 +239,5 @@ template void gemm_dot(CpuDevice&, std::span<const Product<BFloat16, float>>);
 template void gemm_dot(CpuDevice&, std::span<const Product<BFloat16, BFloat16>>);
 
 }  // namespace mcpp::kernel
+
+#pragma GCC diagnostic pop

@@ -1,6 +1,7 @@
 #include "tensor/cpu/simd/amx.h"
 
 // GCC 12 takes the undefined register that intrinsics start from for a mistake (its bug 105593).
+#pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 
@@ -153,3 +154,5 @@ void multiply_block(ATiles a, const BFloat16* b, i64 steps, const float* in, flo
 }  // namespace mcpp::kernel
 
 #pragma GCC pop_options
+
+#pragma GCC diagnostic pop
