@@ -133,7 +133,7 @@ class MpiCommunicator final : public Communicator {
     }
     std::vector<Part> parts;
     for (int r = 0; r < size(); ++r) parts.push_back({r * (in.numel() / size()), in.numel() / size()});
-    return messages_.exchange(in, parts, out, parts);
+    return exchange_parts(in, parts, out, parts);
   }
 
   Work all_to_all_v(const Tensor& in, std::span<const Part> send, Tensor& out, std::span<const Part> receive) override {
@@ -145,7 +145,7 @@ class MpiCommunicator final : public Communicator {
     };
     // Whatever the size: ranks have different ones.
     if (directly(kDirectBytes, exchange)) return {};
-    return messages_.exchange(in, send, out, receive);
+    return exchange_parts(in, send, out, receive);
   }
 
   Work send(const Tensor& t, int destination) override {
@@ -190,6 +190,16 @@ class MpiCommunicator final : public Communicator {
     if (is_carried_on()) return world_.progress->start(std::move(operation));
     operation();
     return {};
+  }
+
+  /// Carried on whatever the sizes: ranks have different ones, and no message of a later exchange may come before those
+  /// of this one.
+  Work exchange_parts(const Tensor& in, std::span<const Part> send, const Tensor& out, std::span<const Part> receive) {
+    if (!is_carried_on()) return messages_.exchange(in, send, out, receive, {.spins = world_.spins()});
+    return carry_on([this, in, out, parts = std::vector(send.begin(), send.end()),
+                     places = std::vector(receive.begin(), receive.end())] {
+      messages_.exchange(in, parts, out, places, patience_).wait();
+    });
   }
 
   /// Made when first needed: many groups only pass messages.

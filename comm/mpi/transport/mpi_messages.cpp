@@ -53,27 +53,16 @@ Work MpiMessages::recv(const Tensor& t, int source) {
   return Work([in = start_receive(t, source, kTag, patience_)]() mutable { in.finish(); });
 }
 
-Work MpiMessages::exchange(const Tensor& in, std::span<const Part> send, const Tensor& out,
-                           std::span<const Part> receive) {
-  const bool all_are_near = std::ranges::all_of(nodes_, [&](int node) { return node == nodes_[rank_]; });
-  if (all_are_near || !world_.progress) return start_exchange({in, send}, {out, receive}, patience_);
-  // Whatever the sizes: ranks have different ones, and no message of a later exchange may come before those of this
-  // one.
-  return world_.progress->start([this, in, out, parts = std::vector(send.begin(), send.end()),
-                                 places = std::vector(receive.begin(), receive.end())] {
-    start_exchange({in, parts}, {out, places}, world_.progress->patience()).wait();
-  });
-}
-
 /// Between machines in pieces that MPI sends at once, as the answers that larger ones wait for come behind the data of
 /// others. The first of several waits for its receiver, who has no room for the others before.
-Work MpiMessages::start_exchange(const Parts& send, const Parts& receive, const Patience& patience) const {
+Work MpiMessages::exchange(const Tensor& in, std::span<const Part> send, const Tensor& out,
+                           std::span<const Part> receive, const Patience& patience) const {
   const int size = static_cast<int>(nodes_.size());
   std::vector<Incoming> incoming;
   for (int r = 0; r < size; ++r) {
-    const Tensor to = receive.of(r);
+    const Tensor to = out.flat(receive[r].first, receive[r].count);
     if (r == rank_)
-      copy_bytes(to.raw(), send.of(r).raw(), to.bytes());
+      copy_bytes(to.raw(), in.flat(send[r].first, send[r].count).raw(), to.bytes());
     else
       incoming.push_back(start_receive(to, r, kExchangeTag, patience));
   }
@@ -81,7 +70,7 @@ Work MpiMessages::start_exchange(const Parts& send, const Parts& receive, const 
   std::vector<ExchangePiece> rest;
   for (int step = 1; step < size; ++step) {  // each rank begins with another one
     const int r = (rank_ + step) % size;
-    const Tensor from = send.of(r);
+    const Tensor from = in.flat(send[r].first, send[r].count);
     const auto send_piece = [&](i64 begin, int n) {
       const ExchangePiece piece{bytes_of(from) + begin, n, r};
       if (begin == 0 || is_near(r))
@@ -91,7 +80,7 @@ Work MpiMessages::start_exchange(const Parts& send, const Parts& receive, const 
     };
     in_messages(from.bytes(), send_piece, exchange_piece(r));
   }
-  return Work([in = send.tensor, incoming = std::move(incoming), requests = std::move(requests), rest = std::move(rest),
+  return Work([in, incoming = std::move(incoming), requests = std::move(requests), rest = std::move(rest),
                comm = comm_.get(), patience]() mutable {
     if (!rest.empty()) wait_all(requests, patience);
     for (const ExchangePiece& piece : rest) piece.start(MPI_Isend, comm, requests.emplace_back());

@@ -35,8 +35,9 @@ class MpiMessages {
 
   Work send(const Tensor& t, int destination);
   Work recv(const Tensor& t, int source);
-  /// all_to_all_v().
-  Work exchange(const Tensor& in, std::span<const Part> send, const Tensor& out, std::span<const Part> receive);
+  /// all_to_all_v(). patience: of who waits for it.
+  Work exchange(const Tensor& in, std::span<const Part> send, const Tensor& out, std::span<const Part> receive,
+                const Patience& patience) const;
   /// Waits until what was sent has left this rank's memory.
   void finish();
 
@@ -61,18 +62,10 @@ class MpiMessages {
     void finish();
   };
 
-  /// A tensor and a part of it for each rank.
-  struct Parts {
-    const Tensor& tensor;
-    std::span<const Part> parts;
-    Tensor of(int rank) const { return tensor.flat(parts[rank].first, parts[rank].count); }
-  };
-
   bool is_near(int peer) const;
   bool goes_by_letter(i64 bytes, int peer) const;
   Incoming start_receive(const Tensor& t, int source, int tag, const Patience& patience) const;
   i64 exchange_piece(int peer) const;
-  Work start_exchange(const Parts& send, const Parts& receive, const Patience& patience) const;
   void send_copy(const void* from, i64 bytes, int destination);
   void start_send(Outgoing& message, const void* from, i64 bytes, int destination) const;
   Outgoing& room_for(i64 bytes);
