@@ -10,7 +10,7 @@ namespace mcpp {
 namespace {
 
 /// Of part r it is this and r: other messages of the group have lower ones.
-constexpr int kFirstTag = 16;
+constexpr int kFirstTag = 4096;
 constexpr int kBroadcastTag = 3;
 /// Of broadcasts. So large that MPI sends none before its receiver is there, who would have to keep it.
 constexpr i64 kLeastBroadcast = 512 << 10, kMostBroadcast = i64{8} << 20;

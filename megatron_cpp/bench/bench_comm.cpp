@@ -112,12 +112,20 @@ CommRow bench_operation(const CommSide& ours, const CommSide& baseline, const Co
 
 }  // namespace
 
+std::vector<std::string> comm_operations() {
+  std::vector<std::string> names;
+  for (const CommOperation& operation : kOperations) names.emplace_back(operation.name);
+  return names;
+}
+
 std::vector<CommRow> bench_comm(CommSide ours, CommSide baseline, const CommTiming& timing) {
   const int ranks = ours.group.size();
   MCPP_CHECK(ranks >= 2 && baseline.group.size() == ranks, "groups of ", ranks, " and ", baseline.group.size(),
              " ranks to time");
   std::vector<CommRow> rows;
   for (const CommOperation& operation : kOperations) {
+    if (!timing.operations.empty() && std::ranges::find(timing.operations, operation.name) == timing.operations.end())
+      continue;
     for (i64 bytes = timing.smallest; bytes <= timing.largest; bytes *= 4) {
       const i64 count = bytes / size_of(DType::F32) / ranks * ranks;
       rows.push_back(bench_operation(ours, baseline, operation, count, timing));

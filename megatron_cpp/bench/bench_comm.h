@@ -11,9 +11,13 @@ namespace mcpp {
 struct CommTiming {
   i64 smallest = 1 << 10;  ///< bytes of the whole tensor; each size is four times the last
   i64 largest = 64 << 20;
-  int rounds = 5;   ///< turns of each side
-  int repeats = 7;  ///< timed runs in a turn, after one that warms the caches and is not timed
+  int rounds = 5;                            ///< turns of each side
+  int repeats = 7;                           ///< timed runs in a turn, after one that warms the caches and is not timed
+  std::vector<std::string> operations = {};  ///< of comm_operations(); none: all
 };
+
+/// The names of what is timed.
+std::vector<std::string> comm_operations();
 
 /// A group and where its tensors live.
 struct CommSide {

@@ -26,13 +26,16 @@ void fail_in_one_rank(const MpiSession& session) {
   world->all_reduce(t, ReduceOp::Sum).wait();
 }
 
-/// The same between nodes, with a sum on its way that rank 2 never begins.
+/// The same between nodes, with a sum on its way that rank 2 never begins, and a message that nobody asks for.
 void fail_on_one_node(const MpiSession& session) {
   const auto world = session.world([](int rank) { return rank; });
   CpuDevice device;
   Tensor t = Tensor::zeros({1000}, DType::F32, device);
   world->all_reduce(t, ReduceOp::Sum).wait();
   if (world->rank() == 2) world->recv(t, 1).wait();
+  const Tensor large = Tensor::zeros({1 << 20}, DType::F32, device);
+  Work message;
+  if (world->rank() == 1) message = world->send(large, 0);
   const Work work = world->all_reduce(t, ReduceOp::Sum);
   if (world->rank() == 1) fail(ExitCode::TrainingFailed, "planned failure of rank 1");
 }

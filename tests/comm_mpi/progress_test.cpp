@@ -89,6 +89,60 @@ TEST(Progress, MessagesBetweenNodesArriveWhileRanksCompute) {
   work.wait();
 }
 
+/// What its receiver has asked for leaves while its sender computes, and needs the tensor until then; two of them, so
+/// that neither is taken for the other.
+TEST(Progress, MessagesThatWereAskedForLeaveFromTheirTensors) {
+  const auto world = world_of_nodes();
+  CpuDevice device;
+  const int me = world->rank();
+  std::vector<Tensor> tensors{filled(me == 0 ? 3 : 0, device), filled(me == 0 ? 5 : 0, device)};
+  std::vector<Work> works;
+  for (Tensor& t : tensors)
+    if (me == 1) works.push_back(world->recv(t, 0));
+  world->barrier();
+  for (Tensor& t : tensors)
+    if (me == 0) works.push_back(world->send(t, 1));
+  const auto end = std::chrono::steady_clock::now() + 20s;
+  for (Work& work : works) {
+    while (me == 0 && !work.is_done() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(1ms);
+    EXPECT_TRUE(me == 1 || work.is_done());
+  }
+  for (Work& work : works) work.wait();
+  if (me > 1) return;
+  for (i64 i = 0; i < kCount; ++i) {
+    ASSERT_EQ(tensors[0].data<double>()[i], 3) << i;
+    ASSERT_EQ(tensors[1].data<double>()[i], 5) << i;
+  }
+}
+
+/// Nobody asks: what was sent first is taken back as a copy, and the other is still in its tensor when both are asked
+/// for.
+TEST(Progress, MessagesThatNobodyAskedForAreCopiedWhenTheirTensorsChange) {
+  const auto world = world_of_nodes();
+  CpuDevice device;
+  const int me = world->rank();
+  Tensor first = filled(me == 0 ? 3 : 0, device), second = filled(me == 0 ? 5 : 0, device);
+  Work kept;
+  if (me == 0) {
+    Work work = world->send(first, 1);
+    EXPECT_FALSE(work.is_done());
+    work.wait();
+    std::fill_n(first.data<double>(), kCount, -1);
+    kept = world->send(second, 1);
+  }
+  world->barrier();
+  if (me == 1) {
+    Work work = world->recv(first, 0);
+    world->recv(second, 0).wait();
+    work.wait();
+    for (i64 i = 0; i < kCount; ++i) {
+      ASSERT_EQ(first.data<double>()[i], 3) << i;
+      ASSERT_EQ(second.data<double>()[i], 5) << i;
+    }
+  }
+  kept.wait();
+}
+
 /// The device goes with them.
 TEST(Progress, TensorsMayGoAsSoonAsTheyWereWaitedFor) {
   const auto world = world_of_nodes();

@@ -31,20 +31,25 @@ Waiting::Step Waiting::next() {
   return look < patience_.spins + patience_.yields ? Step::Yield : Step::Sleep;
 }
 
-void wait_all(std::span<MPI_Request> requests, const Patience& patience, MPI_Status* statuses) {
+void Waiting::pause() {
   using namespace std::chrono_literals;
-  for (Waiting waiting(patience);;) {
-    int done = 0;
-    check_mpi(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, statuses), "MPI_Testall");
-    if (done) return;
-    const Waiting::Step step = waiting.next();
-    if (step == Waiting::Step::Look) continue;
-    patience.check();
-    if (step == Waiting::Step::Yield)
-      ::sched_yield();
-    else
-      std::this_thread::sleep_for(50us);  // a bubble of the pipeline: leave the core to those who work
-  }
+  const Step step = next();
+  if (step == Step::Look) return;
+  patience_.check();
+  if (step == Step::Yield)
+    ::sched_yield();
+  else
+    std::this_thread::sleep_for(50us);  // a bubble of the pipeline: leave the core to those who work
+}
+
+bool are_complete(std::span<MPI_Request> requests, MPI_Status* statuses) {
+  int done = 0;
+  check_mpi(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, statuses), "MPI_Testall");
+  return done != 0;
+}
+
+void wait_all(std::span<MPI_Request> requests, const Patience& patience, MPI_Status* statuses) {
+  for (Waiting waiting(patience); !are_complete(requests, statuses);) waiting.pause();
 }
 
 void let_messages_move() {

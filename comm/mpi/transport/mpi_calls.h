@@ -39,13 +39,17 @@ class Waiting {
   explicit Waiting(const Patience& patience) : patience_(patience) {}
   /// What to do before the next look.
   Step next();
+  /// Does it, and throws as Patience::check() does.
+  void pause();
 
  private:
   const Patience& patience_;
   int looks_ = 0;
 };
 
-/// Waits until all are complete.
+/// Whether all are, after MPI has moved what it can.
+bool are_complete(std::span<MPI_Request> requests, MPI_Status* statuses = MPI_STATUSES_IGNORE);
+/// Waits until all are.
 void wait_all(std::span<MPI_Request> requests, const Patience& patience, MPI_Status* statuses = MPI_STATUSES_IGNORE);
 
 /// Starts `call(request)` and waits for it.

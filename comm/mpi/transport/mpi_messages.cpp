@@ -13,16 +13,14 @@ constexpr int kTag = 0, kExchangeTag = 1;
 /// From here on one copy is worth more than the way to find it.
 constexpr i64 kLetterBytes = 32 << 10;
 
-/// A large message goes in so many pieces, of which the first travel while the others are copied. A number that is
-/// always the same, so that both sides find out by the first one whether they mean the same message.
-constexpr i64 kPieces = 16, kLargeBytes = i64{4} << 20;
+/// From here on, between machines, the receiver is asked for before a message is copied.
+constexpr i64 kOfferBytes = i64{1} << 20;
+/// Offers have tags of their own, by which they stay apart whoever is asked for first: more than are ever under way.
+constexpr int kFirstOfferTag = 16, kOfferTags = 2040;
 
-/// Calls f(begin, bytes) for each piece.
-template <class F>
-void in_pieces(i64 bytes, F&& f) {
-  const i64 piece = bytes < kLargeBytes ? bytes : (bytes + kPieces - 1) / kPieces;
-  for (i64 first = 0; first < bytes; first += piece)
-    in_messages(std::min(piece, bytes - first), [&](i64 begin, int n) { f(first + begin, n); });
+OfferTags tags_of_offer(int number) {
+  const int tag = kFirstOfferTag + number % kOfferTags;
+  return {.message = tag, .answer = tag + kOfferTags};
 }
 
 /// What goes to a rank in an exchange, or a piece of it.
@@ -44,12 +42,22 @@ MpiMessages::MpiMessages(const MpiComm& comm, const std::vector<int>& nodes, con
 Work MpiMessages::send(const Tensor& t, int destination) {
   if (t.bytes() == 0) return {};
   if (goes_by_letter(t.bytes(), destination)) return post(t, destination);
+  if (is_offered(t.bytes(), destination)) {
+    const OfferTags tags = tags_of_offer(offers_to_[destination]++);
+    return offer(std::make_shared<OfferedMessage>(t, destination, tags, comm_.get()), world_.progress, patience_);
+  }
   send_copy(t.raw(), t.bytes(), destination);
   return {};
 }
 
 Work MpiMessages::recv(const Tensor& t, int source) {
   if (goes_by_letter(t.bytes(), source)) return await_letter(t, source);
+  if (is_offered(t.bytes(), source)) {
+    const OfferTags tags = tags_of_offer(offers_from_[source]++);
+    auto in = std::make_shared<Incoming>(start_receive(t, source, tags.message, patience_));
+    ask_for_message(source, tags, comm_.get(), in->question);
+    return Work([in] { in->finish(); });
+  }
   return Work([in = start_receive(t, source, kTag, patience_)]() mutable { in.finish(); });
 }
 
@@ -108,6 +116,11 @@ bool MpiMessages::goes_by_letter(i64 bytes, int peer) const {
   return bytes >= kLetterBytes && world_.messages && is_near(peer);
 }
 
+/// Both ranks say the same of a message.
+bool MpiMessages::is_offered(i64 bytes, int peer) const {
+  return bytes >= kOfferBytes && world_.progress && !is_near(peer);
+}
+
 /// MPI has the copy on its way when this returns.
 void MpiMessages::send_copy(const void* from, i64 bytes, int destination) {
   if (!world_.progress || is_near(destination)) return start_send(room_for(bytes), from, bytes, destination);
@@ -117,12 +130,11 @@ void MpiMessages::send_copy(const void* from, i64 bytes, int destination) {
 }
 
 void MpiMessages::start_send(Outgoing& message, const void* from, i64 bytes, int destination) const {
-  in_pieces(bytes, [&](i64 begin, int n) {
-    copy_bytes(message.copy.get() + begin, static_cast<const std::byte*>(from) + begin, n);
+  copy_bytes(message.copy.get(), from, bytes);
+  in_messages(bytes, [&](i64 begin, int n) {
     check_mpi(MPI_Isend(message.copy.get() + begin, n, MPI_BYTE, destination, kTag, comm_.get(),
                         &message.requests.emplace_back()),
               "MPI_Isend");
-    if (begin + n < bytes) let_messages_move();
   });
 }
 
@@ -143,11 +155,7 @@ MpiMessages::Incoming MpiMessages::start_receive(const Tensor& t, int source, in
     check_mpi(MPI_Irecv(memory + begin, n, MPI_BYTE, source, tag, comm_.get(), &message.requests.emplace_back()),
               "MPI_Irecv");
   };
-  // What is not copied needs no pieces.
-  if (tag == kTag)
-    in_pieces(t.bytes(), receive);
-  else
-    in_messages(t.bytes(), receive, exchange_piece(source));
+  in_messages(t.bytes(), receive, tag == kExchangeTag ? exchange_piece(source) : kMostBytes);
   if (world_.progress && !is_near(source)) {
     message.progress = world_.progress;
     message.moves = world_.progress->expect_message();
@@ -160,12 +168,14 @@ void MpiMessages::Incoming::finish() {
   // One after another: of a message that is not the expected one the others may never come.
   for (std::size_t i = 0; i < requests.size(); ++i) {
     MPI_Status status;
-    wait_all({&requests[i], 1}, patience, &status);
+    for (Waiting waiting(patience); !are_complete({&requests[i], 1}, &status); waiting.pause())
+      if (progress) progress->move_on();
     int received = 0;
     check_mpi(MPI_Get_count(&status, MPI_BYTE, &received), "MPI_Get_count");
     MCPP_CHECK(received == expected[i], "rank ", source, " sent ", received, " bytes, expected were ", expected[i],
                " of ", to.bytes());
   }
+  wait_all({&question, 1}, patience);
   moves = nullptr;
 }
 

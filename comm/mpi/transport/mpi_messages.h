@@ -1,5 +1,5 @@
-// Messages between the ranks of an MPI group: by MPI, and inside a machine, where they are large, by letters
-// (peer_messages.h).
+// Messages between the ranks of an MPI group: by MPI, and where they are large, inside a machine by letters
+// (peer_messages.h) and between machines by offers (offered_message.h).
 #pragma once
 #include <list>
 #include <map>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/mpi/transport/offered_message.h"
 #include "comm/mpi/transport/peer_messages.h"
 #include "comm/mpi/transport/progress_thread.h"
 
@@ -54,7 +55,8 @@ class MpiMessages {
     int source;
     Patience patience;
     std::vector<MPI_Request> requests = {};
-    std::vector<i64> expected = {};  ///< bytes of each
+    std::vector<i64> expected = {};           ///< bytes of each
+    MPI_Request question = MPI_REQUEST_NULL;  ///< by which it was asked for
     // Between machines: what keeps it moving.
     std::shared_ptr<ProgressThread> progress = {};
     std::shared_ptr<void> moves = {};
@@ -64,6 +66,7 @@ class MpiMessages {
 
   bool is_near(int peer) const;
   bool goes_by_letter(i64 bytes, int peer) const;
+  bool is_offered(i64 bytes, int peer) const;
   Incoming start_receive(const Tensor& t, int source, int tag, const Patience& patience) const;
   i64 exchange_piece(int peer) const;
   void send_copy(const void* from, i64 bytes, int destination);
@@ -80,6 +83,7 @@ class MpiMessages {
   Patience patience_;
   std::list<Outgoing> outgoing_;
   std::list<Posted> posted_;
+  std::map<int, int> offers_to_, offers_from_;   // by rank, how many there were
   std::map<std::pair<u64, int>, bool> reaches_;  // by arena and rank: whether it said that it can map the arena
 };
 

@@ -26,10 +26,9 @@ constexpr auto kGiveUp = 1s;
 Outgoing::Outgoing(i64 bytes) : copy(std::make_unique_for_overwrite<std::byte[]>(bytes)), capacity(bytes) {}
 
 bool Outgoing::is_done() {
-  int done = 0;
-  check_mpi(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE), "MPI_Testall");
-  if (done) requests.clear();
-  return done != 0;
+  if (!are_complete(requests)) return false;
+  requests.clear();
+  return true;
 }
 
 ProgressThread::ProgressThread(int spins) : spins_(spins), state_(std::make_shared<State>()) {
@@ -135,6 +134,15 @@ void ProgressThread::carry(Outgoing message) {
   tell([&](State& state) { state.carried.push_back(std::move(message)); });
 }
 
+void ProgressThread::carry(std::function<bool()> move_on) {
+  tell([&](State& state) { state.moved_on.push_back(std::move(move_on)); });
+}
+
+void ProgressThread::move_on() {
+  const std::unique_lock lock(state_->mutex, std::try_to_lock);
+  if (lock.owns_lock()) settle(*state_);
+}
+
 std::shared_ptr<void> ProgressThread::expect_message() {
   tell([](State& state) { ++state.expected; });
   return {nullptr, [state = state_](void*) {
@@ -164,6 +172,7 @@ void ProgressThread::Job::run() {
 
 /// What has left becomes spare.
 void ProgressThread::settle(State& state) {
+  state.moved_on.remove_if([](const auto& move_on) { return move_on(); });
   for (auto next = state.carried.begin(); next != state.carried.end();) {
     const auto message = next++;
     if (message->is_done()) state.spare.splice(state.spare.end(), state.carried, message);
@@ -174,13 +183,14 @@ void ProgressThread::settle(State& state) {
 void ProgressThread::move(State& state, std::unique_lock<std::mutex>& lock) {
   try {
     settle(state);
-    if (!state.carried.empty()) return;
+    if (state.has_to_send()) return;
     lock.unlock();
     let_messages_move();
     lock.lock();
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
     state.carried.clear();
+    state.moved_on.clear();
     state.failure = std::current_exception();
   }
 }
@@ -190,7 +200,7 @@ void ProgressThread::run(State& state, const std::stop_token& stop) {
   std::unique_lock lock(state.mutex);
   // Who waits runs those before its own, too, and sooner than this thread could be told of them.
   const auto has_job = [&] { return !state.jobs.empty() && !state.is_running && state.idle == 0; };
-  const auto has_messages = [&] { return !state.carried.empty() || (state.expected > 0 && !state.is_last); };
+  const auto has_messages = [&] { return state.has_to_send() || (state.expected > 0 && !state.is_last); };
   const auto nap = [&] {
     const bool is_looked_after = state.looking > 0 || state.idle > 0;
     state.changed.wait_for(lock, stop, is_looked_after ? kLongNap : kNap, [&] { return has_job() || state.is_last; });

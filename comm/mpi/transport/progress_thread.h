@@ -50,6 +50,10 @@ class ProgressThread {
   Outgoing room_for(i64 bytes);
   /// Keeps the message until it has left. A failure comes out of the next call.
   void carry(Outgoing message);
+  /// Calls it again and again, until it says that it has nothing left to do. It calls nothing of this.
+  void carry(std::function<bool()> move_on);
+  /// For one that looks: does so for what is carried, unless another thread is at it.
+  void move_on();
   /// As long as the caller keeps what it gets, messages to this rank move on.
   std::shared_ptr<void> expect_message();
   /// As long as the caller keeps what it gets, it makes MPI move itself, and the thread need not.
@@ -81,11 +85,14 @@ class ProgressThread {
     bool is_running = false;    ///< one of them, which is no longer in the list
     std::atomic<int> idle = 0;  ///< threads that wait for one
     std::list<Outgoing> carried, spare;
+    std::list<std::function<bool()>> moved_on;  ///< what is to be called
     int expected = 0;
     std::atomic<int> looking = 0;
     bool sleeps = false;         ///< the thread, until it is told of something
     bool is_last = false;        ///< it ends once nothing is left to do
     std::exception_ptr failure;  ///< of a message
+
+    bool has_to_send() const { return !carried.empty() || !moved_on.empty(); }
   };
   static void run(State& state, const std::stop_token& stop);
   static void run_next(State& state, std::unique_lock<std::mutex>& lock);

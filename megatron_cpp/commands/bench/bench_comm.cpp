@@ -1,8 +1,10 @@
 // megatron_cpp bench comm: collectives over sizes against MPI's own, under mpirun.
 #include "megatron_cpp/bench/bench_comm.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/strings.h"
 #include "comm/mpi/mpi_baseline.h"
 #include "megatron_cpp/commands/bench/bench_commands.h"
 #include "megatron_cpp/config/options.h"
@@ -18,6 +20,7 @@ struct BenchCommOptions {
   i64 largest = CommTiming{}.largest;
   i64 rounds = CommTiming{}.rounds;
   i64 repeats = CommTiming{}.repeats;
+  std::string operations;
   bool json = false;
 
   template <class Self, class Visitor>
@@ -27,9 +30,19 @@ struct BenchCommOptions {
     visit("largest", self.largest, "bytes of the largest", between(1 << 10, kLargest));
     visit("rounds", self.rounds, "turns of each side", between(1, 1e6));
     visit("repeats", self.repeats, "timed runs in a turn; the median of all counts", between(1, 1e6));
+    visit("operations", self.operations, "those to time, with commas between; all if empty");
     visit("json", self.json, "print one JSON object instead of a table");
   }
 };
+
+std::vector<std::string> operations_of(const std::string& list) {
+  if (list.empty()) return {};
+  const std::vector<std::string> all = comm_operations(), chosen = split(list, ',');
+  for (const std::string& name : chosen)
+    check_input(std::ranges::find(all, name) != all.end(), "--operations: there is no \"", name, "\", only ",
+                join(all, ", "));
+  return chosen;
+}
 
 nlohmann::ordered_json as_json(const std::vector<CommRow>& rows) {
   auto list = nlohmann::ordered_json::array();
@@ -52,6 +65,7 @@ ExitCode bench_comm_command(Arguments args, Log& log, const World& world) {
   check_input(world.ranks.size() >= 2, "bench comm: one rank has nobody to talk to; start it with mpirun -n 2 or more");
   check_input(options.smallest <= options.largest, "--smallest=", options.smallest,
               " is more than --largest=", options.largest);
+  const std::vector<std::string> operations = operations_of(options.operations);
   // Each side has two whole tensors and a part of one.
   check_memory(4 * static_cast<double>(options.largest), world.ranks, "tensors of this size",
                "a smaller --largest needs less");
@@ -61,7 +75,8 @@ ExitCode bench_comm_command(Arguments args, Log& log, const World& world) {
                                                {.smallest = options.smallest,
                                                 .largest = options.largest,
                                                 .rounds = static_cast<int>(options.rounds),
-                                                .repeats = static_cast<int>(options.repeats)});
+                                                .repeats = static_cast<int>(options.repeats),
+                                                .operations = operations});
   if (options.json)
     log.info(nlohmann::ordered_json{{"ranks", world.ranks.size()}, {"rows", as_json(rows)}}.dump());
   else

@@ -13,14 +13,14 @@ namespace mcpp {
 namespace {
 
 TEST(BenchComm, TimesEveryOperationAtEverySizeOnBothSides) {
-  constexpr CommTiming kTiming{.smallest = 1000, .largest = 16000, .rounds = 2, .repeats = 3};
+  const CommTiming timing{.smallest = 1000, .largest = 16000, .rounds = 2, .repeats = 3};
   constexpr i64 kSizes[]{996, 3996, 15996};  // whole shards
   std::array<std::vector<CommRow>, 3> rows;
   run_local_ranks(3, [&](Communicator& world, int rank) {
     CpuDevice device;
     const auto ours = std::make_shared<CommMeter>(), theirs = std::make_shared<CommMeter>();
     const auto group = make_metered(world.split(0, rank), ours), baseline = make_metered(world.split(0, rank), theirs);
-    rows[rank] = bench_comm({*group, device}, {*baseline, device}, kTiming);
+    rows[rank] = bench_comm({*group, device}, {*baseline, device}, timing);
     for (const CommOp op : {CommOp::AllGather, CommOp::ReduceScatter, CommOp::Broadcast, CommOp::AllToAll}) {
       EXPECT_GE((*theirs)[op].calls, 3 * 2 * (1 + 3));
       EXPECT_EQ((*ours)[op].calls, (*theirs)[op].calls);
@@ -41,6 +41,17 @@ TEST(BenchComm, TimesEveryOperationAtEverySizeOnBothSides) {
       EXPECT_EQ(row.baseline_seconds, rows[rank][k].baseline_seconds);
     }
   }
+}
+
+TEST(BenchComm, TimesChosenOperationsAlone) {
+  run_local_ranks(2, [&](Communicator& world, int) {
+    CpuDevice device;
+    const CommSide side{world, device};
+    const auto rows = bench_comm(side, side, {.largest = 1 << 10, .operations = {"send_recv", "all_gather"}});
+    ASSERT_EQ(rows.size(), 2U);
+    EXPECT_EQ(rows[0].operation, "all_gather");
+    EXPECT_EQ(rows[1].operation, "send_recv");
+  });
 }
 
 TEST(BenchComm, TableHasTimesRatioAndBandwidth) {
@@ -68,6 +79,8 @@ TEST(BenchComm, RefusesNumbersThatNobodyCanMean) {
   EXPECT_THAT(refusal("--largest=9223372036854775807"), testing::HasSubstr("largest"));
   EXPECT_THAT(refusal("--largest=999999999999"), testing::HasSubstr("a smaller --largest needs less"));
   EXPECT_THAT(refusal("--smallest=268435456"), testing::HasSubstr("is more than --largest="));
+  EXPECT_THAT(refusal("--operations=all_reduce,gather"),
+              testing::HasSubstr("there is no \"gather\", only all_reduce, "));
 }
 
 TEST(BenchComm, ARankAloneHasNothingToTime) {

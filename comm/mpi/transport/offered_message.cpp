@@ -1,0 +1,96 @@
+#include "comm/mpi/transport/offered_message.h"
+
+#include <chrono>
+#include <utility>
+
+#include "comm/copy_bytes.h"
+
+namespace mcpp {
+namespace {
+
+/// What a copy takes, more or less: then to wait for the receiver and to copy in vain costs twice the copy at most.
+constexpr double kCopiedPerSecond = 4e9;
+
+std::chrono::duration<double> time_of_copy(i64 bytes) {
+  return std::chrono::duration<double>(static_cast<double>(bytes) / kCopiedPerSecond);
+}
+
+}  // namespace
+
+OfferedMessage::OfferedMessage(const Tensor& t, int destination, OfferTags tags, MPI_Comm comm)
+    : comm_(comm), destination_(destination), tag_(tags.message), bytes_(t.bytes()), tensor_(t) {
+  check_mpi(MPI_Irecv(nullptr, 0, MPI_BYTE, destination, tags.answer, comm, &answer_), "MPI_Irecv");
+}
+
+bool OfferedMessage::move_on() {
+  const std::lock_guard lock(mutex_);
+  if (!tensor_.defined()) return true;
+  if (requests_.empty()) {
+    if (!are_complete({&answer_, 1})) return false;
+    start(static_cast<const std::byte*>(tensor_.raw()), requests_);
+  }
+  if (!are_complete(requests_)) return false;
+  tensor_ = {};
+  return true;
+}
+
+void OfferedMessage::wait(ProgressThread& progress, const Patience& patience) {
+  const auto looking = progress.look();
+  const auto end = std::chrono::steady_clock::now() + time_of_copy(bytes_);
+  for (Waiting waiting(patience); !move_on(); waiting.pause())
+    if (std::chrono::steady_clock::now() > end && take_back(progress)) return;
+}
+
+/// Unless it is on its way.
+bool OfferedMessage::take_back(ProgressThread& progress) {
+  Tensor tensor;
+  MPI_Request answer = MPI_REQUEST_NULL;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!requests_.empty()) return false;
+    tensor = std::exchange(tensor_, {});
+    answer = std::exchange(answer_, MPI_REQUEST_NULL);
+  }
+  if (!tensor.defined()) return true;  // it has left
+  Outgoing message = progress.room_for(bytes_);
+  copy_bytes(message.copy.get(), tensor.raw(), bytes_);
+  start(message.copy.get(), message.requests);
+  message.requests.push_back(answer);
+  progress.carry(std::move(message));
+  return true;
+}
+
+void OfferedMessage::start(const std::byte* data, std::vector<MPI_Request>& requests) const {
+  in_messages(bytes_, [&](i64 begin, int n) {
+    check_mpi(MPI_Isend(data + begin, n, MPI_BYTE, destination_, tag_, comm_, &requests.emplace_back()), "MPI_Isend");
+  });
+}
+
+Work offer(std::shared_ptr<OfferedMessage> message, std::shared_ptr<ProgressThread> progress,
+           const Patience& patience) {
+  struct Offered {
+    std::shared_ptr<OfferedMessage> message;
+    std::shared_ptr<ProgressThread> progress;
+    bool was_waited_for = false;
+    ~Offered() {
+      if (was_waited_for) return;
+      progress->give_up();
+      message->give_up();
+    }
+  };
+  if (message->move_on()) return {};
+  progress->carry([message] { return message->move_on(); });
+  const std::shared_ptr<Offered> offered(new Offered{std::move(message), std::move(progress)});
+  return Work(
+      [offered, patience] {
+        offered->message->wait(*offered->progress, patience);
+        offered->was_waited_for = true;
+      },
+      [offered] { return offered->message->move_on(); });
+}
+
+void ask_for_message(int source, OfferTags tags, MPI_Comm comm, MPI_Request& request) {
+  check_mpi(MPI_Isend(nullptr, 0, MPI_BYTE, source, tags.answer, comm, &request), "MPI_Isend");
+}
+
+}  // namespace mcpp
