@@ -4,15 +4,15 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/mpi/mpi_chain.h"
 #include "comm/mpi/mpi_exchange.h"
+#include "comm/mpi/mpi_node_sums.h"
 #include "comm/mpi/transport/mpi_window.h"
 
 namespace mcpp {
 
 /// Tensors pass through the window in segments of a slot. On one node the ranks share the sums of a segment between
-/// them; between nodes, the first rank of each node does all of them. Ranks that are each on a node of their own have
-/// no window: a RankExchange sums.
+/// them; between nodes NodeSums does them. Ranks that are each on a node of their own have no window: a RankExchange
+/// sums.
 class NodeReducer {
  public:
   /// nodes[r]: the node of rank r of `comm`, which outlives this. Called by all ranks.
@@ -31,28 +31,16 @@ class NodeReducer {
   void all_to_all(const std::byte* in, std::byte* out, i64 bytes);
 
  private:
-  /// Ranks that follow one another on one node. A sum visits the runs in order.
-  struct Run {
-    int node;          ///< rank of its leader among the leaders
-    int begin;         ///< its first rank
-    int first, count;  ///< ranks inside the node
-  };
-
   void reduce_alone(ReduceOp op, DType dtype, std::byte* data, i64 count);
   void share_sums(ReduceOp op, DType dtype, std::byte* data, i64 count);
-  void sum_in_slot_0(ReduceOp op, DType dtype, i64 count, i64 part_bytes);
-  void reduce_over_nodes(ReduceOp op, DType dtype, i64 count, i64 part_bytes, PieceChain& results);
-  ChainPlace place_of_leader() const;
-  void pass_on(PieceChain& results, i64 begin, i64 end, i64 part_bytes) const;
-  void add_run(const Run& run, bool is_first, ReduceOp op, DType dtype, i64 begin, std::byte* acc, i64 count);
 
   int rank_, size_;
-  std::vector<Run> runs_;
+  std::vector<NodeRun> runs_;
   MpiComm node_, leaders_;
   Patience patience_;
   std::unique_ptr<SharedWindow> window_;
   std::unique_ptr<RankExchange> exchange_;
-  std::vector<std::byte> acc_;  // partial sums of a segment, on leaders
+  std::unique_ptr<NodeSums> node_sums_;
 };
 
 }  // namespace mcpp

@@ -1,0 +1,169 @@
+#include "comm/mpi/mpi_node_sums.h"
+
+#include <algorithm>
+#include <map>
+#include <span>
+
+#include "comm/copy_bytes.h"
+#include "comm/reduce.h"
+
+namespace mcpp {
+namespace {
+
+/// Of results; partial sums have the number of the run that they go to.
+constexpr int kResultTag = 0;
+
+}  // namespace
+
+std::vector<NodeRun> runs_on_nodes(const std::vector<int>& nodes) {
+  std::vector<NodeRun> runs;
+  std::map<int, int> leader_of, seen;  // by node
+  for (int r = 0; r < static_cast<int>(nodes.size()); ++r) {
+    const int node = nodes[r];
+    const int leader = leader_of.try_emplace(node, static_cast<int>(leader_of.size())).first->second;
+    if (r == 0 || node != nodes[r - 1]) runs.push_back({.node = leader, .begin = r, .first = seen[node], .count = 0});
+    ++runs.back().count;
+    ++seen[node];
+  }
+  return runs;
+}
+
+NodeSums::NodeSums(const std::vector<NodeRun>& runs, const MpiComm& leaders, SharedWindow& window,
+                   const Patience& patience)
+    : runs_(runs), leaders_(leaders), window_(window), patience_(patience) {}
+
+void NodeSums::all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 count) {
+  const i64 item = size_of(dtype);
+  run({.op = op,
+       .dtype = dtype,
+       .parts = 1,
+       .fill = [=](std::byte* slot, i64 begin, i64 n) { copy_bytes(slot, data + begin * item, n * item); },
+       .empty = [=](const std::byte* slot, i64 begin, i64 n) { copy_bytes(data + begin * item, slot, n * item); }},
+      count);
+}
+
+void NodeSums::reduce_scatter(int rank, int ranks, DType dtype, const std::byte* full, std::byte* shard, i64 count) {
+  const i64 item = size_of(dtype);
+  run({.op = ReduceOp::Sum,
+       .dtype = dtype,
+       .parts = ranks,
+       .fill =
+           [=](std::byte* slot, i64 begin, i64 n) {
+             for (int r = 0; r < ranks; ++r)
+               copy_bytes(slot + r * n * item, full + (r * count + begin) * item, n * item);
+           },
+       .empty = [=](const std::byte* slot, i64 begin,
+                    i64 n) { copy_bytes(shard + begin * item, slot + rank * n * item, n * item); }},
+      count);
+}
+
+void NodeSums::run(const Operation& operation, i64 count) {
+  const i64 most = SharedWindow::kSlotBytes / size_of(operation.dtype) / operation.parts;
+  MCPP_CHECK(most > 0, operation.parts, " ranks are too many for the shared memory window");
+  std::optional<Segment> last;
+  for (i64 begin = 0; begin < count; begin += most) {
+    Segment segment = next_segment(begin, std::min(most, count - begin));
+    operation.fill(is_leader() ? own_.data() : window_.slot(window_.rank()), begin, segment.count);
+    // Also: nobody reads the slot of the leader any more, where sums are to come.
+    window_.barrier();
+    if (is_leader()) start(operation, segment, last ? &*last : nullptr);
+    if (last) finish(operation, *last);
+    last.emplace(std::move(segment));
+    window_.next_round();
+  }
+  finish(operation, *last);
+}
+
+NodeSums::Segment NodeSums::next_segment(i64 begin, i64 count) {
+  turn_ = 1 - turn_;
+  Segment segment{.begin = begin, .count = count, .slot = window_.slot(0), .acc = accs_[turn_], .results = {}};
+  if (is_leader()) {
+    own_.resize(SharedWindow::kSlotBytes);
+    segment.results.emplace(leaders_, place_of_leader(), kResultTag, patience_);
+  }
+  return segment;
+}
+
+/// On leaders. Each piece of the sum visits the runs of ranks in order; the leader of the last run has the result.
+void NodeSums::start(const Operation& operation, Segment& segment, Segment* last) {
+  // Elements that travel together: few, so that nodes work on different pieces at the same time.
+  const i64 width = size_of(operation.dtype), item = size_of(accumulator_of(operation.dtype));
+  const i64 piece = kPromptBytes / item, count = segment.count * operation.parts;
+  const i64 part_bytes = operation.parts == 1 ? 0 : segment.count * width;
+  const int me = leaders_.rank(), runs = static_cast<int>(runs_.size());
+  segment.acc.resize(static_cast<std::size_t>(count * item));
+  const auto pieces = static_cast<std::size_t>((count + piece - 1) / piece);
+  std::vector<MPI_Request> arrived(pieces, MPI_REQUEST_NULL);
+  segment.sent.assign(pieces, MPI_REQUEST_NULL);
+  const auto receive = [&](i64 begin, int k) {  // for run k
+    const i64 n = std::min(piece, count - begin);
+    check_mpi(MPI_Irecv(segment.acc.data() + begin * item, static_cast<int>(n * item), MPI_BYTE, runs_[k - 1].node, k,
+                        leaders_.get(), &arrived[begin / piece]),
+              "MPI_Irecv");
+  };
+  // All that come for the first time may come at once: on a long way there is room for many.
+  const auto first = static_cast<int>(std::ranges::find(runs_, me, &NodeRun::node) - runs_.begin());
+  for (i64 begin = 0; first > 0 && begin < count; begin += piece) receive(begin, first);
+  for (i64 begin = 0; begin < count; begin += piece) {
+    const i64 n = std::min(piece, count - begin);
+    std::byte* acc = segment.acc.data() + begin * item;
+    for (int k = first; k < runs; ++k) {
+      if (runs_[k].node != me) continue;
+      MPI_Request &here = arrived[begin / piece], &away = segment.sent[begin / piece];
+      wait_all({&away, 1}, patience_);  // of an earlier run of this node, whose memory is used again
+      if (k > first) receive(begin, k);
+      wait_all({&here, 1}, patience_);
+      add_run(runs_[k], k == 0, operation, begin, acc, n);
+      if (k + 1 < runs)
+        check_mpi(MPI_Isend(acc, static_cast<int>(n * item), MPI_BYTE, runs_[k + 1].node, k + 1, leaders_.get(), &away),
+                  "MPI_Isend");
+      else
+        finish_reduction(operation.dtype, acc, segment.slot + begin * width, n);
+    }
+    pass_on(segment, begin * width, (begin + n) * width, part_bytes);
+    if (last) last->results->hand_on();
+    segment.results->hand_on();
+  }
+}
+
+void NodeSums::finish(const Operation& operation, Segment& segment) {
+  if (is_leader()) {
+    segment.results->finish();
+    wait_all(segment.sent, patience_);
+  }
+  window_.barrier();
+  operation.empty(segment.slot, segment.begin, segment.count);
+}
+
+/// Results go from the node that has them to the one before it, and so on: against the way of partial sums, as links
+/// carry both at once.
+ChainPlace NodeSums::place_of_leader() const {
+  const int nodes = leaders_.size(), me = leaders_.rank(), last = runs_.back().node;
+  const int before = (me + nodes - 1) % nodes, after = (me + 1) % nodes;
+  return {.first = last, .source = me == last ? -1 : after, .next = before == last ? -1 : before};
+}
+
+/// This node is done with bytes [begin, end) of the sums of the segment.
+void NodeSums::pass_on(Segment& segment, i64 begin, i64 end, i64 part_bytes) const {
+  const auto bytes = [&](i64 first, i64 last) {
+    return std::span(segment.slot + first, static_cast<std::size_t>(std::max<i64>(0, last - first)));
+  };
+  if (part_bytes == 0) return segment.results->pass_to_all(bytes(begin, end));
+  for (const NodeRun& run : runs_) {
+    const i64 first = run.begin * part_bytes, last = first + run.count * part_bytes;
+    segment.results->pass_to(run.node, bytes(std::max(begin, first), std::min(end, last)));
+  }
+}
+
+void NodeSums::add_run(const NodeRun& run, bool is_first, const Operation& operation, i64 begin, std::byte* acc,
+                       i64 count) {
+  for (int r = run.first; r < run.first + run.count; ++r) {
+    const std::byte* part = (r == 0 ? own_.data() : window_.slot(r)) + begin * size_of(operation.dtype);
+    if (is_first && r == run.first)
+      start_reduction(operation.dtype, part, acc, count);
+    else
+      continue_reduction(operation.op, operation.dtype, part, acc, count);
+  }
+}
+
+}  // namespace mcpp
