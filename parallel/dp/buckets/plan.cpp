@@ -3,13 +3,10 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/rounding.h"
 
 namespace mcpp {
 namespace {
-
-i64 round_up(i64 value, i64 multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 /// The first parameter of each bucket, in increasing order; empty without parameters.
 std::vector<std::size_t> bucket_starts(std::span<const ParamMeta> params, i64 bucket_elements) {
