@@ -147,13 +147,12 @@ void BlockReader::work(const std::stop_token& stop) {
 }
 
 std::string file_checksum(const InputFile& file, const BytesListener& read) {
-  constexpr i64 kPieceBytes = i64{1} << 19;
   const i64 size = file.size();
   BlockReader blocks;
   blocks.expect(file, 0, size, ReadWay::Direct);
   Checksum sum;
   for (i64 offset = 0; offset < size;) {
-    const std::span<const std::byte> piece = blocks.at(file, offset, kPieceBytes);
+    const std::span<const std::byte> piece = blocks.at(file, offset, BlockReader::kPieceBytes);
     sum.update(piece);
     offset += static_cast<i64>(piece.size());
     if (read) read(static_cast<i64>(piece.size()));
