@@ -1,8 +1,8 @@
 # mcpp_together(<target> <result> <most> <source> ...): what to compile for these sources. Those of a folder are compiled
 # together, up to <most> of them as one, in about half the time, most of which goes into the headers that they share. Their
 # names in unnamed namespaces must then differ. Compiled alone are kernels, which Highway compiles once per instruction level,
-# sources with definitions of their own, and without MCPP_TOGETHER all. CMake's own UNITY_BUILD writes the whole paths of
-# sources, with which ccache finds nothing of another clone.
+# sources with definitions or options of their own, and without MCPP_TOGETHER all. CMake's own UNITY_BUILD writes the whole
+# paths of sources, with which ccache finds nothing of another clone.
 option(MCPP_TOGETHER "Compile sources of a folder together" ON)
 
 function(mcpp_together target result most)
@@ -10,8 +10,9 @@ function(mcpp_together target result most)
   set(folders "")
   foreach(source ${ARGN})
     get_source_file_property(definitions ${CMAKE_SOURCE_DIR}/${source} COMPILE_DEFINITIONS)
+    get_source_file_property(options ${CMAKE_SOURCE_DIR}/${source} COMPILE_OPTIONS)
     file(STRINGS ${CMAKE_SOURCE_DIR}/${source} kernel REGEX "HWY_TARGET_INCLUDE" LIMIT_COUNT 1)
-    if(NOT MCPP_TOGETHER OR definitions OR kernel)
+    if(NOT MCPP_TOGETHER OR definitions OR options OR kernel)
       list(APPEND compiled ${CMAKE_SOURCE_DIR}/${source})
       continue()
     endif()

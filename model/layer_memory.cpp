@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/rounding.h"
 #include "parallel/ep/capacity.h"
 #include "tensor/pooled_size.h"
 #include "tensor/wide.h"
@@ -86,7 +87,7 @@ struct ExpertRows {
 };
 
 i64 tokens_to_route(const ModelConfig& c, const ActivationSetup& setup) {
-  return (setup.tokens(c) + setup.tensor_parallel - 1) / setup.tensor_parallel;
+  return ceil_div(setup.tokens(c), setup.tensor_parallel);
 }
 
 ExpertRows expert_rows(const ModelConfig& c, const ActivationSetup& setup) {

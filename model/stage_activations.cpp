@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/rounding.h"
 #include "model/layer_memory.h"
 #include "model/memory.h"
 #include "nn/offload/file_activations.h"
@@ -74,7 +75,7 @@ StageActivations stage_activations(const ModelConfig& config, const ActivationSe
       given_back += unit.bytes;
       continue;
     }
-    sum.away += unit.bytes, sum.blocks += (unit.bytes + FileActivations::kBlock - 1) / FileActivations::kBlock;
+    sum.away += unit.bytes, sum.blocks += ceil_div(unit.bytes, FileActivations::kBlock);
     sum.largest_unit = std::max(sum.largest_unit, unit.bytes);
   }
   sum.kept = given_back;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/rounding.h"
+
 namespace mcpp {
 namespace {
 
@@ -22,7 +24,7 @@ void decompose(const Box& rest, std::size_t axis, i64 begin, i64 end, std::vecto
   };
   const i64 first = begin / row, last = (end - 1) / row;
   if (first == last) return add_rows(first, 1, begin % row, end - first * row);
-  const i64 full_begin = (begin + row - 1) / row, full_end = end / row;
+  const i64 full_begin = ceil_div(begin, row), full_end = end / row;
   if (first < full_begin) add_rows(first, 1, begin % row, row);
   if (full_begin < full_end) add_rows(full_begin, full_end - full_begin, 0, (full_end - full_begin) * row);
   if (full_end <= last) add_rows(last, 1, 0, end - last * row);

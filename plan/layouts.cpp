@@ -4,8 +4,8 @@
 #include <map>
 
 #include "base/strings.h"
+#include "model/config/layout_rules.h"
 #include "parallel/cp/head_exchange.h"
-#include "parallel/layout.h"
 #include "plan/stage_layouts.h"
 
 namespace mcpp {
@@ -39,7 +39,7 @@ bool splits_model(const ModelConfig& m, i64 tp) {
 /// Of the sizes alone; what schedules and stages need is looked at where they are chosen.
 LayoutRules rules_of(const Workload& work, const Layout& layout) {
   const ModelConfig& m = work.model;
-  LayoutRules rules;
+  LayoutRules rules = layout_rules(m);
   rules.world_size = layout.world_size;
   rules.sizes = {.tensor_model_parallel_size = layout.tp,
                  .pipeline_model_parallel_size = layout.pp,
@@ -51,13 +51,6 @@ LayoutRules rules_of(const Workload& work, const Layout& layout) {
                  .num_distributed_optimizer_instances = layout.instances};
   rules.stages = layout.stage_split(m);
   rules.sequence_parallel = layout.sequence_parallel && layout.tp > 1;
-  rules.num_attention_heads = m.num_attention_heads;
-  rules.num_query_groups = m.query_groups();
-  rules.ffn_hidden_size = m.ffn();
-  rules.padded_vocab_size = m.padded_vocab_size();
-  rules.seq_length = m.seq_length;
-  rules.num_experts = m.moe.num_experts;
-  rules.moe_ffn_hidden_size = m.moe_ffn();
   rules.micro_batch_size = layout.micro_batch_size;
   rules.global_batch_size = work.global_batch_size;
   return rules;

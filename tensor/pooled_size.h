@@ -1,6 +1,6 @@
 // How much memory a tensor takes, padding included.
 #pragma once
-#include "base/types.h"
+#include "base/rounding.h"
 
 namespace mcpp {
 
@@ -9,7 +9,7 @@ namespace mcpp {
 inline i64 pooled_size(i64 bytes) {
   i64 step = 64;
   while (step * 32 <= bytes) step *= 2;
-  return (bytes + step - 1) / step * step;
+  return round_up(bytes, step);
 }
 
 }  // namespace mcpp

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/rounding.h"
 
 namespace mcpp {
 
@@ -12,7 +13,7 @@ FileRegion::FileRegion(std::shared_ptr<const ScratchFile> file, i64 offset, i64 
       offset_(offset),
       bytes_(bytes),
       name_(std::move(name)),
-      sums_(static_cast<std::size_t>((bytes + kPiece - 1) / kPiece)) {}
+      sums_(static_cast<std::size_t>(ceil_div(bytes, kPiece))) {}
 
 i64 FileRegion::piece_bytes(std::size_t piece) const {
   return std::min(kPiece, bytes_ - static_cast<i64>(piece) * kPiece);

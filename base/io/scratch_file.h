@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/file.h"
+#include "base/rounding.h"
 
 namespace mcpp {
 
@@ -61,7 +62,7 @@ DiskRoom room_for_scratch(const Path& folder, std::string_view key);
 
 /// `bytes` rounded up to a multiple of ScratchFile::kAlignment.
 constexpr i64 aligned_bytes(i64 bytes) {
-  return (bytes + ScratchFile::kAlignment - 1) / ScratchFile::kAlignment * ScratchFile::kAlignment;
+  return round_up(bytes, ScratchFile::kAlignment);
 }
 
 /// Memory that begins at a multiple of ScratchFile::kAlignment.

@@ -10,15 +10,9 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/io/open_direct.h"
+#include "base/rounding.h"
 
 namespace mcpp {
-namespace {
-
-i64 aligned_up(i64 bytes) {
-  return (bytes + BlockMemory::kAlignment - 1) / BlockMemory::kAlignment * BlockMemory::kAlignment;
-}
-
-}  // namespace
 
 /// Reads extents, one after another, from the disks.
 class BlockReader::Source {
@@ -61,7 +55,7 @@ class BlockReader::Source {
   i64 read_direct(i64 offset, std::span<std::byte> block, i64 count) const {
     i64 done = 0;
     while (done < count) {
-      const auto bytes = static_cast<std::size_t>(aligned_up(count - done));
+      const auto bytes = static_cast<std::size_t>(round_up(count - done, BlockMemory::kAlignment));
       const ssize_t some = ::pread(direct_, block.data() + done, bytes, offset + done);
       if (some < 0 && errno == EINTR) continue;
       done += std::max<i64>(some, 0);
@@ -153,13 +147,12 @@ void BlockReader::work(const std::stop_token& stop) {
 }
 
 std::string file_checksum(const InputFile& file, const BytesListener& read) {
-  constexpr i64 kPieceBytes = i64{1} << 19;
   const i64 size = file.size();
   BlockReader blocks;
   blocks.expect(file, 0, size, ReadWay::Direct);
   Checksum sum;
   for (i64 offset = 0; offset < size;) {
-    const std::span<const std::byte> piece = blocks.at(file, offset, kPieceBytes);
+    const std::span<const std::byte> piece = blocks.at(file, offset, BlockReader::kPieceBytes);
     sum.update(piece);
     offset += static_cast<i64>(piece.size());
     if (read) read(static_cast<i64>(piece.size()));

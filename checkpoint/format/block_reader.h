@@ -23,6 +23,9 @@ enum class ReadWay : u8 {
 /// wait for sums, nor they for it. All is expected before the first byte is asked for, and asked for in the same order.
 class BlockReader {
  public:
+  /// What to take at a time: it stays in the processor's cache between the read, the checksum and the copy.
+  static constexpr i64 kPieceBytes = i64{1} << 19;
+
   BlockReader() = default;
 
   /// Bytes [offset, offset + bytes), which come after all that was expected before, will be asked for. `file` outlives

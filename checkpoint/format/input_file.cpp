@@ -10,6 +10,17 @@
 
 namespace mcpp {
 
+void read_at(int descriptor, const Path& path, i64 offset, std::span<std::byte> to) {
+  while (!to.empty()) {
+    const ssize_t done = ::pread(descriptor, to.data(), to.size(), offset);
+    if (done < 0 && errno == EINTR) continue;
+    MCPP_CHECK_SYSTEM(done >= 0, "cannot read ", path.string());
+    check_input(done > 0, path.string(), " ends before byte ", offset + static_cast<i64>(to.size()));
+    to = to.subspan(static_cast<std::size_t>(done));
+    offset += done;
+  }
+}
+
 // O_NONBLOCK: opening a pipe that somebody put there must not wait for its writer.
 InputFile::InputFile(const Path& path)
     : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
@@ -26,17 +37,6 @@ InputFile::~InputFile() {
 
 InputFile::InputFile(InputFile&& other) noexcept
     : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
-
-void InputFile::read(i64 offset, std::span<std::byte> to) const {
-  while (!to.empty()) {
-    const ssize_t done = ::pread(descriptor_, to.data(), to.size(), offset);
-    if (done < 0 && errno == EINTR) continue;
-    MCPP_CHECK_SYSTEM(done >= 0, "cannot read ", path_.string());
-    check_input(done > 0, path_.string(), " ends before byte ", offset + static_cast<i64>(to.size()));
-    to = to.subspan(static_cast<std::size_t>(done));
-    offset += done;
-  }
-}
 
 void InputFile::prefetch(i64 offset, i64 bytes) const {
   ::posix_fadvise(descriptor_, offset, bytes, POSIX_FADV_WILLNEED);

@@ -8,6 +8,9 @@
 
 namespace mcpp {
 
+/// Fills `to` from byte `offset` of a file that is open as `descriptor`; BadInput, with `path`, when it ends before.
+void read_at(int descriptor, const Path& path, i64 offset, std::span<std::byte> to);
+
 /// Hears of so many bytes more.
 using BytesListener = std::function<void(i64 bytes)>;
 
@@ -19,7 +22,7 @@ class InputFile {
   InputFile& operator=(InputFile&&) = delete;
 
   /// Fills `to` from byte `offset`; BadInput when the file ends before.
-  void read(i64 offset, std::span<std::byte> to) const;
+  void read(i64 offset, std::span<std::byte> to) const { read_at(descriptor_, path_, offset, to); }
   /// Starts to bring these bytes, soon to be read, into memory.
   void prefetch(i64 offset, i64 bytes) const;
   i64 size() const;

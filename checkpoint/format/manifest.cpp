@@ -12,7 +12,6 @@ namespace {
 
 constexpr std::string_view kFormat = "megatron_cpp checkpoint";
 constexpr i64 kVersion = 1;
-constexpr std::size_t kMaxRank = 8;
 constexpr std::size_t kMaxManifestBytes = std::size_t{1} << 30;
 constexpr std::size_t kMaxNameLength = 1024;
 constexpr DType kTypes[]{DType::F32, DType::BF16, DType::F16, DType::F64, DType::I32, DType::I64};
@@ -72,7 +71,7 @@ FileEntry parse_file(const JsonObject& json) {
 
 ShardEntry parse_shard(const JsonObject& json, const Shape& global) {
   ShardEntry shard;
-  shard.box = {global, json.integers("offset", kMaxRank), json.integers("shape", kMaxRank)};
+  shard.box = {global, json.integers("offset", kMostDimensions), json.integers("shape", kMostDimensions)};
   const std::vector<i64> flat = json.integers("flat", 2);
   check_input(flat.size() == 2, json.source(), ": 'flat' needs a begin and an end");
   shard.flat_begin = flat[0], shard.flat_end = flat[1];
@@ -93,7 +92,7 @@ DType parse_dtype(const JsonObject& json) {
 }
 
 TensorEntry parse_tensor(const JsonObject& json) {
-  TensorEntry tensor{json.text("name"), parse_dtype(json), json.integers("shape", kMaxRank), {}};
+  TensorEntry tensor{json.text("name"), parse_dtype(json), json.integers("shape", kMostDimensions), {}};
   check_input(!tensor.name.empty() && tensor.name.size() <= kMaxNameLength, json.source(), ": unusable name");
   for (const Json& shard : json.array("shards")) {
     tensor.shards.push_back(parse_shard({shard, json.source() + ": " + tensor.name}, tensor.global));

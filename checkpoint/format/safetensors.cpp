@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/json/json.h"
+#include "checkpoint/format/shard.h"
 
 namespace mcpp {
 namespace {
@@ -14,7 +15,6 @@ namespace {
 constexpr std::string_view kSingleName = "model.safetensors";
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 constexpr u64 kMaxHeaderBytes = 100'000'000;
-constexpr std::size_t kMostDimensions = 8;
 
 struct TypeInfo {
   std::string_view name;

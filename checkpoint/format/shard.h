@@ -11,6 +11,9 @@
 
 namespace mcpp {
 
+/// Of a tensor that a file holds.
+inline constexpr std::size_t kMostDimensions = 8;
+
 /// "model/<name>": the weight of a parameter.
 std::string model_tensor(std::string_view param_name);
 /// Whether a tensor is such a weight.

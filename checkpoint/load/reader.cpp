@@ -74,9 +74,6 @@ ReadWay way_of(std::span<const NamedShard> targets) {
   return are_weights && !targets.empty() ? ReadWay::PageCache : ReadWay::Direct;
 }
 
-/// Stays in the processor's cache between the read, the checksum and the copy.
-constexpr i64 kPieceBytes = i64{1} << 19;
-
 }  // namespace
 
 struct CheckpointReader::OpenFile {
@@ -307,7 +304,7 @@ void CheckpointReader::read_shard(const TensorEntry& tensor, const ShardEntry& s
                                   std::span<Destination> destinations, Check check) {
   const bool verifies = check != Check::Done;
   const InputFile& file = open(shard.file).file;
-  const i64 offset = offset_of(tensor, shard), size = size_of(tensor.dtype), step = kPieceBytes / size;
+  const i64 offset = offset_of(tensor, shard), size = size_of(tensor.dtype), step = BlockReader::kPieceBytes / size;
   Checksum sum;
   for (i64 first = 0, last = 0; first < shard.numel(); first = last) {
     last = std::min(first + step, shard.numel());
@@ -336,7 +333,7 @@ void CheckpointReader::read_shard(const TensorEntry& tensor, const ShardEntry& s
 
 std::span<const std::byte> CheckpointReader::read_piece(const InputFile& file, i64 offset, i64 bytes,
                                                         std::byte* place) {
-  piece_.resize(kPieceBytes);
+  piece_.resize(BlockReader::kPieceBytes);
   const std::span piece(place ? place : piece_.data(), static_cast<std::size_t>(bytes));
   damaging([&] { file.read(offset, piece); });
   return piece;

@@ -12,6 +12,7 @@
 #include "base/strings.h"
 #include "base/system_error.h"
 #include "checkpoint/format/block_memory.h"
+#include "checkpoint/format/input_file.h"
 
 namespace mcpp {
 namespace {
@@ -77,15 +78,8 @@ void OutputFile::write(i64 offset, std::span<const std::byte> bytes) {
   ::sync_file_range(descriptor_, begin, offset - begin, SYNC_FILE_RANGE_WRITE);
 }
 
-void OutputFile::read(i64 offset, std::span<std::byte> bytes) const {
-  while (!bytes.empty()) {
-    const ssize_t done = ::pread(descriptor_, bytes.data(), bytes.size(), offset);
-    if (done < 0 && errno == EINTR) continue;
-    MCPP_CHECK_SYSTEM(done >= 0, "cannot read ", path_.string());
-    check_input(done > 0, path_.string(), " ends before byte ", offset + static_cast<i64>(bytes.size()));
-    bytes = bytes.subspan(static_cast<std::size_t>(done));
-    offset += done;
-  }
+void OutputFile::read(i64 offset, std::span<std::byte> to) const {
+  read_at(descriptor_, path_, offset, to);
 }
 
 void OutputFile::flush() {

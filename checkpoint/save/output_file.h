@@ -21,7 +21,8 @@ class OutputFile {
   void reserve(i64 bytes);
   /// One thread at a time writes; others may read elsewhere in the file meanwhile.
   void write(i64 offset, std::span<const std::byte> bytes);
-  void read(i64 offset, std::span<std::byte> bytes) const;
+  /// As InputFile::read().
+  void read(i64 offset, std::span<std::byte> to) const;
   /// Returns when all is on the disk.
   void flush();
 

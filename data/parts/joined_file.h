@@ -4,6 +4,7 @@
 #include <span>
 
 #include "base/file.h"
+#include "base/rounding.h"
 
 namespace mcpp {
 
@@ -14,7 +15,7 @@ struct WholeBlocks {
   static constexpr i64 kBytes = i64{64} << 10;  ///< no page is larger
 
   WholeBlocks(i64 first, i64 last)
-      : begin(std::min((first + kBytes - 1) / kBytes * kBytes, last)), end(std::max(begin, last / kBytes * kBytes)) {}
+      : begin(std::min(round_up(first, kBytes), last)), end(std::max(begin, last / kBytes * kBytes)) {}
 
   i64 begin, end;
 };

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "base/rounding.h"
 
 namespace mcpp {
 namespace {
@@ -27,7 +28,7 @@ i64 num_micro_batches(i64 global_batch_size, const SamplerLayout& layout) {
   const i64 step = layout.micro_batch_size * layout.data_parallel_size;
   check_input(global_batch_size >= step && global_batch_size % step == 0, "global_batch_size ", global_batch_size,
               " is not a multiple of micro_batch_size ", layout.micro_batch_size, " times the data-parallel size ",
-              layout.data_parallel_size, "; the next multiple is ", (global_batch_size + step - 1) / step * step);
+              layout.data_parallel_size, "; the next multiple is ", round_up(global_batch_size, step));
   return global_batch_size / step;
 }
 

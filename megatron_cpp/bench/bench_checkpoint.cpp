@@ -42,21 +42,15 @@ class CheckpointBench {
   }
 
  private:
-  /// Of the slowest rank.
-  double timed(const std::function<void()>& f) {
-    world_.barrier();
+  /// Of the slowest rank, with all files gone from memory. So each finds free the pages of the one before, of which the
+  /// first is not timed, and none pays for memory that the host of a virtual machine had taken back: to have it again
+  /// takes several times as long as the disk.
+  double timed_without_cache(const std::function<void()>& f) {
+    evict();
     const auto start = std::chrono::steady_clock::now();
     f();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return reduce_scalar(seconds, ReduceOp::Max, world_, *session_.device);
-  }
-
-  /// With all files gone from memory. So each finds free the pages of the one before, of which the first is not timed,
-  /// and none pays for memory that the host of a virtual machine had taken back: to have it again takes several times
-  /// as long as the disk.
-  double timed_without_cache(const std::function<void()>& f) {
-    evict();
-    return timed(f);
   }
 
   Path plain_file() const { return folder_ / str("plain_", world_.rank()); }

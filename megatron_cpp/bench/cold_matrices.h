@@ -2,6 +2,7 @@
 #pragma once
 #include <utility>
 
+#include "base/rounding.h"
 #include "tensor/tensor.h"
 
 namespace mcpp {
@@ -23,7 +24,7 @@ class ColdMatrices {
     const i64 count = rows * columns;
     if (next_ + count > numbers_.numel()) next_ = 0;
     const Tensor matrix = numbers_.flat(next_, count).view({rows, columns});
-    next_ += (count + kLine - 1) / kLine * kLine;
+    next_ += round_up(count, kLine);
     return matrix;
   }
 

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/rounding.h"
 #include "base/strings.h"
 
 namespace mcpp {
@@ -28,7 +29,7 @@ std::optional<i64> to_samples(std::string_view text, i64 seq_length) {
   if (!number || !(*number >= 0)) return std::nullopt;
   const double tokens = *number * std::pow(1000.0, static_cast<double>(suffix + 1));
   if (tokens > 9e15 || tokens != std::trunc(tokens)) return std::nullopt;  // beyond, a double is no longer exact
-  return (static_cast<i64>(tokens) + seq_length - 1) / seq_length;
+  return ceil_div(static_cast<i64>(tokens), seq_length);
 }
 
 std::string step_problem(const BatchSizeStep& step, std::span<const BatchSizeStep> before, i64 micro_batch_size) {

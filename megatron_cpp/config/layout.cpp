@@ -3,26 +3,18 @@
 #include <set>
 
 #include "base/check.h"
+#include "model/config/layout_rules.h"
 #include "parallel/cp/head_exchange.h"
-#include "parallel/layout.h"
 
 namespace mcpp {
 namespace {
 
-LayoutRules layout_rules(const Config& config, int world_size) {
-  const ModelConfig& model = config.model;
-  LayoutRules rules;
+LayoutRules rules_of(const Config& config, int world_size) {
+  LayoutRules rules = layout_rules(config.model);
   rules.world_size = world_size;
   rules.sizes = parallel_sizes(config);
   rules.stages = stage_split(config);
   rules.sequence_parallel = config.parallel.sequence_parallel && config.parallel.tensor_model_parallel_size > 1;
-  rules.num_attention_heads = model.num_attention_heads;
-  rules.num_query_groups = model.query_groups();
-  rules.ffn_hidden_size = model.ffn();
-  rules.padded_vocab_size = model.padded_vocab_size();
-  rules.seq_length = model.seq_length;
-  rules.num_experts = model.moe.num_experts;
-  rules.moe_ffn_hidden_size = model.moe_ffn();
   rules.micro_batch_size = config.training.micro_batch_size;
   return rules;
 }
@@ -30,7 +22,7 @@ LayoutRules layout_rules(const Config& config, int world_size) {
 /// Rules that hold for each global batch size of the run.
 void add_batch_problems(const Config& config, int world_size, std::set<std::string>& found) {
   const ParallelConfig& p = config.parallel;
-  const LayoutRules common = layout_rules(config, world_size);
+  const LayoutRules common = rules_of(config, world_size);
   for (const BatchSizeStep& step : config.batch_sizes()) {
     LayoutRules rules = common;
     rules.global_batch_size = step.batch_size;

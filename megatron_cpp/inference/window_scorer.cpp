@@ -4,6 +4,7 @@
 #include <limits>
 #include <memory>
 
+#include "base/rounding.h"
 #include "megatron_cpp/inference/forward_pipeline.h"
 #include "megatron_cpp/inference/scoring_memory.h"
 #include "tensor/ops/ops.h"
@@ -90,7 +91,7 @@ class WindowScorer {
         losses_(tokens.size()),
         likeliest_(finds_likeliest ? tokens.size() : 0) {}
 
-  i64 batches() const { return (static_cast<i64>(windows_.size()) + batch_ - 1) / batch_; }
+  i64 batches() const { return ceil_div(static_cast<i64>(windows_.size()), batch_); }
   i64 longest() const { return longest_of(windows_); }
 
   /// Batches [begin, end), of which this rank takes its share. Called by all ranks.
@@ -103,7 +104,7 @@ class WindowScorer {
     const bool meets_others = parallel_.layer->size() > parallel_.tp_cp->size();
     const i64 from = meets_others ? begin : first;
     const ForwardTask task{
-        .microbatches = static_cast<int>((end - from + step - 1) / step),
+        .microbatches = static_cast<int>(ceil_div(end - from, step)),
         .seq = rows_,
         .batch = batch_,
         .tokens = [&](int i) { return inputs(index(i)); },
@@ -125,11 +126,11 @@ class WindowScorer {
   void set_length(i64 begin, i64 end) {
     i64 longest = 0;
     for (i64 index = begin; index < end; ++index) longest = std::max(longest, longest_of(windows_of(index)));
-    longest = std::min(stage_.context().config.seq_length, (longest + kLengthStep - 1) / kLengthStep * kLengthStep);
+    longest = std::min(stage_.context().config.seq_length, round_up(longest, kLengthStep));
     // Each context-parallel rank has as much from the front as from the back.
     const ContextParallel& cp = stage_.context().cp;
     const i64 step = cp.size() == 1 ? 1 : 2 * cp.size();
-    seq_ = (longest + step - 1) / step * step;
+    seq_ = round_up(longest, step);
     rows_ = seq_ / cp.size();
     cut_ = std::make_shared<const SampleCut>(SampleCut::zigzag(cp.cut, seq_));
     at_ = cut_->of_rank(cp.rank);

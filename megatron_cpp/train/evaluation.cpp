@@ -1,11 +1,13 @@
 #include "megatron_cpp/train/evaluation.h"
 
+#include "base/rounding.h"
+
 namespace mcpp {
 
 std::optional<EvaluationOutcome> evaluate_samples(const HeldOutSamples& text, const Config& config,
                                                   TrainingState& state, StepProgress& watch, Session& session) {
   const i64 batch_size = config.batch_sizes().back().batch_size;
-  const i64 count = (text.samples + batch_size - 1) / batch_size;
+  const i64 count = ceil_div(text.samples, batch_size);
   BatchStream batches(text.dataset, config, {{0, batch_size}}, 0, session, text.samples);
   double loss_sum = 0;
   i64 tokens = 0;

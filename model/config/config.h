@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/fields.h"
+#include "base/rounding.h"
 #include "model/config/moe.h"
 #include "model/config/rope_scaling.h"
 
@@ -143,10 +144,7 @@ struct ModelConfig {
   i64 query_groups() const { return num_query_groups > 0 ? num_query_groups : num_attention_heads; }
   i64 head_dim() const { return kv_channels > 0 ? kv_channels : hidden_size / num_attention_heads; }
   i64 max_positions() const { return max_position_embeddings > 0 ? max_position_embeddings : seq_length; }
-  i64 padded_vocab_size() const {
-    const i64 unit = make_vocab_size_divisible_by;
-    return (vocab_size + unit - 1) / unit * unit;
-  }
+  i64 padded_vocab_size() const { return round_up(vocab_size, make_vocab_size_divisible_by); }
   bool gated() const {
     return activation_func == ActivationFunction::SwiGLU || activation_func == ActivationFunction::GeGLU;
   }

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/number_text.h"
+#include "base/rounding.h"
 #include "nn/offload/host_memory.h"
 #include "tensor/transfer.h"
 
@@ -16,7 +17,7 @@ constexpr i64 kPacking = 64;  // tensors begin at multiples of this
 constexpr const char* kWhat = "the activations";
 
 i64 packed_bytes(const Tensor& t) {
-  return (t.bytes() + kPacking - 1) / kPacking * kPacking;
+  return round_up(t.bytes(), kPacking);
 }
 
 }  // namespace
@@ -79,8 +80,7 @@ FileActivations::FileActivations(const ActivationOffload& offload, Device& devic
                                  std::unique_ptr<SideCopies> copies)
     : folder_(offload.folder),
       host_(host_beside(device)),
-      file_(std::make_shared<ScratchFile>(folder_, (std::max<i64>(offload.bytes, 1) + kBlock - 1) / kBlock * kBlock,
-                                          offload.key)),
+      file_(std::make_shared<ScratchFile>(folder_, round_up(std::max<i64>(offload.bytes, 1), kBlock), offload.key)),
       copies_(std::move(copies)),
       queue_(std::move(queue)) {
   blocks_ = file_->bytes() / kBlock;

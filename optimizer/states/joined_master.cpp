@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/rounding.h"
 #include "nn/offload/encoded_numbers.h"
 #include "tensor/ops/ops.h"
 
@@ -21,7 +22,7 @@ class JoinedMaster final : public EncodedNumbers {
   i64 numel() const override { return parts_.model->numel(); }
   std::shared_ptr<StoredNumbers> part(i64 begin, i64 count) const override {
     const i64 first = (parts_.offset + begin) / kRemainderBlock * kRemainderBlock;
-    const i64 end = (parts_.offset + begin + count + kRemainderBlock - 1) / kRemainderBlock * kRemainderBlock;
+    const i64 end = round_up(parts_.offset + begin + count, kRemainderBlock);
     return joined_master({.model = parts_.model->part(begin, count),
                           .low = parts_.low->part(first / 2, (end - first) / 2),
                           .went_up = parts_.went_up->part(first / 32, (end - first) / 32),

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/rounding.h"
 #include "nn/offload/encoded_numbers.h"
 #include "optimizer/states/joined_master.h"
 #include "tensor/ops/ops.h"
@@ -36,7 +37,7 @@ class Encoded final : public EncodedNumbers {
   i64 numel() const override { return count_; }
   std::shared_ptr<StoredNumbers> part(i64 begin, i64 count) const override {
     const i64 first = (offset_ + begin) / kBlock * kBlock;
-    const i64 end = (offset_ + begin + count + kBlock - 1) / kBlock * kBlock;
+    const i64 end = round_up(offset_ + begin + count, kBlock);
     std::vector<std::shared_ptr<StoredNumbers>> vectors;
     if (form_ == StateForm::Bf16)
       vectors = {vectors_[0]->part(first, end - first)};
@@ -183,7 +184,7 @@ std::shared_ptr<StoredNumbers> StateCodec::at_rest(StateStore& store, std::size_
                                                    i64 count, const std::shared_ptr<StoredNumbers>& model) const {
   const auto [form, vector] = states_[state];
   if (form == StateForm::Wide) return store.at_rest(segment, vector, first, count);
-  const i64 begin = first / kBlock * kBlock, end = (first + count + kBlock - 1) / kBlock * kBlock;
+  const i64 begin = first / kBlock * kBlock, end = round_up(first + count, kBlock);
   if (form == StateForm::Remainder)
     return joined_master({.model = model,
                           .low = store.at_rest(segment, vector, begin / 2, (end - begin) / 2),

@@ -37,9 +37,9 @@ void WholeParams::finish_gathers() {
 
 void WholeParams::finish(std::size_t bucket) {
   Gather& gather = gathers_[bucket];
+  if (!gather.message.defined()) return;
   gather.work.wait();
   const Tensor message = std::exchange(gather.message, Tensor());
-  if (!message.defined()) return;
   Tensor full = whole(bucket);
   wire_.read_into(message, full);
 }

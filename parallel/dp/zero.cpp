@@ -89,7 +89,7 @@ ZeroBuffer::ZeroBuffer(std::span<const UnitParam> params, DType dtype, Device& d
 }
 
 void ZeroBuffer::acquire(int unit, Use use) {
-  const std::optional<std::size_t> bucket = bucket_of(plan(), unit);
+  const std::optional<std::size_t> bucket = plan().bucket_of(unit);
   if (!bucket) return;
   Uses& uses = in_use_[unit];
   const bool is_nested = in_use_.rbegin()->first > unit;
@@ -98,7 +98,7 @@ void ZeroBuffer::acquire(int unit, Use use) {
 }
 
 void ZeroBuffer::release(int unit, Use use, bool last) {
-  const std::optional<std::size_t> bucket = bucket_of(plan(), unit);
+  const std::optional<std::size_t> bucket = plan().bucket_of(unit);
   if (!bucket) return;
   const auto found = in_use_.find(unit);
   MCPP_CHECK(found != in_use_.end() && found->second.of(use) > 0, "unit ", unit, " is released, but was not acquired");

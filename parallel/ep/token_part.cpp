@@ -2,12 +2,13 @@
 
 #include <algorithm>
 
+#include "base/rounding.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {
 
 i64 TokenPart::rows_each(i64 rows) const {
-  return tp_ ? (rows + tp_->size() - 1) / tp_->size() : rows;
+  return tp_ ? ceil_div(rows, tp_->size()) : rows;
 }
 
 i64 TokenPart::first_row(i64 rows) const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/rounding.h"
 #include "plan/hardware/real.h"
 
 namespace mcpp {
@@ -18,7 +19,7 @@ class ExpertLayer {
         model_(rank.model()),
         layout_(rank.layout()),
         imbalance_(layout_.ep > 1 ? rank.job().work.expert_imbalance : 1),
-        tokens_((rank.tokens() + layout_.tp - 1) / layout_.tp),
+        tokens_(ceil_div(rank.tokens(), layout_.tp)),
         choices_(tokens_ * model_.moe.router_topk),
         own_(model_.moe.num_experts / layout_.ep),
         width_(model_.moe_ffn() / layout_.etp),

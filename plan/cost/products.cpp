@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/rounding.h"
+
 namespace mcpp {
 namespace {
 
@@ -19,15 +21,11 @@ struct Tile {
   double penalty;
 };
 
-i64 parts(i64 whole, i64 part) {
-  return (whole + part - 1) / part;
-}
-
 /// With the tiles of one size, each of which has 1 / split of the depth.
 double tiled_seconds(const Hardware& hardware, ProductType type, const ProductShape& s, const Tile& tile, i64 split) {
   const i64 cores = hardware.device.cores;
-  const i64 tiles = parts(s.m, tile.rows) * parts(s.n, tile.columns) * s.batch * split;
-  const double waves = static_cast<double>(parts(tiles, cores) * cores);
+  const i64 tiles = ceil_div(s.m, tile.rows) * ceil_div(s.n, tile.columns) * s.batch * split;
+  const double waves = static_cast<double>(ceil_div(tiles, cores) * cores);
   const double depth = static_cast<double>(s.k) / static_cast<double>(split);
   const double flops = 2 * waves * static_cast<double>(tile.rows * tile.columns) * depth;
   double seconds = flops * tile.penalty / (kSustained * hardware.product_flops(type)) * (1 + kRamp / depth);

@@ -76,7 +76,7 @@ void add_to(const Tensor& x, Tensor& y) {
 
 /// Widened to fp64 before squaring, so that neither range nor rounding matter; memory is still the slower part.
 void add_sum_of_squares(const Tensor& x, Tensor& sum) {
-  std::vector<double> pieces(static_cast<std::size_t>(piece_count(x.numel(), kElementsPerPiece)));
+  std::vector<double> pieces(static_cast<std::size_t>(ceil_div(x.numel(), kElementsPerPiece)));
   on_float(x.dtype(), [&]<class T>() {
     const LaneTag<double> d;
     const T* data = x.data<T>();

@@ -28,7 +28,7 @@ u16 largest_magnitude(const u16* x, i64 count) {
 }
 
 void add_amax(const Tensor& x, Tensor& amax) {
-  std::vector<u16> pieces(static_cast<std::size_t>(piece_count(x.numel(), kElementsPerPiece)), 0);
+  std::vector<u16> pieces(static_cast<std::size_t>(ceil_div(x.numel(), kElementsPerPiece)), 0);
   const auto* bits = static_cast<const u16*>(x.raw());
   parallel_for(cpu(x), x.numel(), kElementsPerPiece, [&](i64 begin, i64 end) {
     pieces[static_cast<std::size_t>(begin / kElementsPerPiece)] = largest_magnitude(bits + begin, end - begin);

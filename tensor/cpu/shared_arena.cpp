@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "base/machine.h"
+#include "base/rounding.h"
 #include "base/strings.h"
 
 namespace mcpp {
@@ -19,10 +20,6 @@ namespace {
 
 constexpr const char* kFileName = "megatron_cpp";
 constexpr i64 kPage = 4096;
-
-i64 round_up(i64 n, i64 step) {
-  return (n + step - 1) / step * step;
-}
 
 i64 memory_of_machine() {
   return round_up(physical_memory(), kHugePage);

@@ -1,11 +1,13 @@
 #include "tensor/host/host_rooms.h"
 
+#include "base/rounding.h"
+
 namespace mcpp {
 
 PinnedTensor pinned_tensor(const Shape& shape, DType dtype, CpuDevice& host, MemoryClass c, SideCopies& copies) {
   constexpr i64 kPage = 4096;
   if (copies.are_immediate() || numel(shape) == 0) return {.tensor = Tensor::empty(shape, dtype, host, c)};
-  const i64 size = size_of(dtype), count = numel(shape), bytes = (count * size + kPage - 1) / kPage * kPage;
+  const i64 size = size_of(dtype), count = numel(shape), bytes = round_up(count * size, kPage);
   const Tensor whole = Tensor::empty({(bytes + kPage) / size}, dtype, host, c);
   const auto over = static_cast<i64>(reinterpret_cast<std::uintptr_t>(whole.raw()) % kPage);
   const Tensor pages = whole.flat(over == 0 ? 0 : (kPage - over) / size, bytes / size);

@@ -1,7 +1,6 @@
 // Preprocessing in parts: the bytes of one process, wherever the input is cut.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <zlib.h>
 
 #include <atomic>
 #include <filesystem>
@@ -13,51 +12,18 @@
 #include "data/parts/merge.h"
 #include "data/parts/part_writer.h"
 #include "data/parts/unit_places.h"
-#include "data/prepare/training/tokenizer_training.h"
-#include "tests/data/data_golden.h"
+#include "tests/data/preprocess_fixture.h"
 
 namespace mcpp {
 namespace {
 
 using test::input_error;
-using test::ScratchFolder;
 using testing::HasSubstr;
 
-class Parts : public testing::Test {
+class Parts : public test::PreprocessFixture {
  protected:
-  static void SetUpTestSuite() {
-    folder_ = new ScratchFolder;
-    TokenizerOptions options;
-    options.input = {(test::source_folder() / "data/tinyshakespeare.txt").string()};
-    options.output = model();
-    options.vocab_size = 600;
-    train_tokenizer(options, Log(1));
-  }
-  static void TearDownTestSuite() {
-    delete folder_;
-    folder_ = nullptr;
-  }
-  static std::string model() { return (*folder_ / "tokenizer.model").string(); }
-  static std::string play() { return read_text_file(test::source_folder() / "data/tinyshakespeare.txt"); }
+  static std::string play() { return read_text_file(source()); }
 
-  std::string file(const std::string& name, const std::string& text) {
-    write_file_atomic(out_ / name, text);
-    return (out_ / name).string();
-  }
-  std::string gzip_file(const std::string& name, const std::string& text) {
-    gzFile packed = gzopen((out_ / name).c_str(), "wb");
-    gzwrite(packed, text.data(), static_cast<unsigned>(text.size()));
-    gzclose(packed);
-    return (out_ / name).string();
-  }
-  PreprocessOptions options(std::vector<std::string> input, const std::string& prefix) {
-    PreprocessOptions result;
-    result.input = std::move(input);
-    result.output_prefix = (out_ / prefix).string();
-    result.tokenizer_model = model();
-    result.workers = 2;
-    return result;
-  }
   static std::string jsonl(const std::string& text, const std::string& other) {
     std::string lines;
     for (const std::string& line : split(text, '\n'))
@@ -126,12 +92,9 @@ class Parts : public testing::Test {
       EXPECT_EQ(read_text_file(out_ / (a + ending)), read_text_file(out_ / (b + ending))) << a << " " << b << ending;
   }
 
-  static ScratchFolder* folder_;
-  ScratchFolder out_;
   std::size_t made_ = 0, found_ = 0,
               in_files_ = 0;  // units that the last run tokenised, that were at their places, ...
 };
-ScratchFolder* Parts::folder_ = nullptr;
 
 TEST_F(Parts, GiveTheBytesOfOneProcessWhereverTheyAreCut) {
   const std::string text = play().substr(0, 700'000);

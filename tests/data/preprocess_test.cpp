@@ -11,11 +11,10 @@
 #include <thread>
 
 #include "data/prepare/document_reader.h"
-#include "data/prepare/training/tokenizer_training.h"
 #include "data/prepare/verify.h"
 #include "data/read/index/indexed_dataset.h"
 #include "data/tokenizer/tokenizer.h"
-#include "tests/data/data_golden.h"
+#include "tests/data/preprocess_fixture.h"
 #include "tests/support/build.h"
 
 namespace mcpp {
@@ -23,38 +22,10 @@ namespace {
 
 using test::error_of;
 using test::input_error;
-using test::ScratchFolder;
 using testing::HasSubstr;
 
-class Preprocess : public testing::Test {
+class Preprocess : public test::PreprocessFixture {
  protected:
-  static void SetUpTestSuite() {
-    folder_ = new ScratchFolder;
-    TokenizerOptions options;
-    options.input = {source().string()};
-    options.output = model();
-    options.vocab_size = 600;
-    train_tokenizer(options, Log(1));
-  }
-  static void TearDownTestSuite() {
-    delete folder_;
-    folder_ = nullptr;
-  }
-  static Path source() { return test::source_folder() / "data/tinyshakespeare.txt"; }
-  static std::string model() { return (*folder_ / "tokenizer.model").string(); }
-
-  std::string file(const std::string& name, const std::string& text) {
-    write_file_atomic(out_ / name, text);
-    return (out_ / name).string();
-  }
-  PreprocessOptions options(std::vector<std::string> input, const std::string& prefix = "d") {
-    PreprocessOptions result;
-    result.input = std::move(input);
-    result.output_prefix = (out_ / prefix).string();
-    result.tokenizer_model = model();
-    result.workers = 2;
-    return result;
-  }
   std::string error(const PreprocessOptions& o) {
     return input_error([&] { run_preprocess(o, Log(1)); });
   }
@@ -77,17 +48,7 @@ class Preprocess : public testing::Test {
     }
     return texts;
   }
-
-  static ScratchFolder* folder_;
-  ScratchFolder out_;
 };
-ScratchFolder* Preprocess::folder_ = nullptr;
-
-void write_gzip(const Path& path, const std::string& text) {
-  gzFile file = gzopen(path.c_str(), "wb");
-  gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
-  gzclose(file);
-}
 
 TEST_F(Preprocess, AFileIsOneDocumentHoweverLong) {
   const std::string text = read_text_file(source());  // 1.1 MB: three pieces
@@ -129,9 +90,9 @@ TEST_F(Preprocess, TextJsonAndGzipGiveTheSame) {
   run_preprocess(text, Log(1));
   run_preprocess(options({file("d.jsonl", jsonl)}, "jsonl"), Log(1));
   run_preprocess(options({file("d.json", jsonl + "\n  \n")}, "json"), Log(1));
-  write_gzip(out_ / "z.jsonl.gz", jsonl);
+  gzip_file("z.jsonl.gz", jsonl);
   run_preprocess(options({(out_ / "z.jsonl.gz").string()}, "gz"), Log(1));
-  write_gzip(out_ / "t1.txt.gz", texts[1]);
+  gzip_file("t1.txt.gz", texts[1]);
   text.input[1] = (out_ / "t1.txt.gz").string();
   text.output_prefix = (out_ / "textgz").string();
   run_preprocess(text, Log(1));
@@ -263,7 +224,7 @@ TEST_F(Preprocess, OtherBadInputIsExplained) {
   EXPECT_THAT(error(options({(out_ / "none.txt").string()})), HasSubstr("none.txt"));
   EXPECT_THAT(error(options({file("empty.txt", "")})), HasSubstr("no text"));
   EXPECT_THAT(error(options({file("bad.txt", "ok\nbad\xC3(\n")})), HasSubstr("bad.txt:2: not UTF-8 at byte 6"));
-  write_gzip(out_ / "cut.txt.gz", read_text_file(source()));
+  gzip_file("cut.txt.gz", read_text_file(source()));
   file("cut.txt.gz", bytes("cut.txt.gz").substr(0, 100000));
   EXPECT_THAT(error(options({(out_ / "cut.txt.gz").string()})), HasSubstr("cut.txt.gz"));
   for (const auto& entry : std::filesystem::directory_iterator(out_.path())) {
@@ -305,7 +266,7 @@ TEST_F(Preprocess, GzipThatIsRepetitiveInPlacesIsRead) {
     value = value * 1664525 + 1013904223;
     text += i % 80 == 79 ? '\n' : static_cast<char>('a' + (value >> 24) % 26);
   }
-  write_gzip(out_ / "begin.txt.gz", text);
+  gzip_file("begin.txt.gz", text);
   EXPECT_EQ(bytes_of(out_ / "begin.txt.gz"), static_cast<i64>(text.size()));
 }
 
@@ -322,9 +283,9 @@ std::string text_or_error(const Path& path) {
 
 TEST_F(Preprocess, EveryGzipMemberIsRead) {
   const std::string text = read_text_file(source()).substr(0, 300'000);
-  write_gzip(out_ / "a.gz", text.substr(0, 100'000));
-  write_gzip(out_ / "none.gz", "");
-  write_gzip(out_ / "b.gz", text.substr(100'000));
+  gzip_file("a.gz", text.substr(0, 100'000));
+  gzip_file("none.gz", "");
+  gzip_file("b.gz", text.substr(100'000));
   const std::string a = bytes("a.gz"), none = bytes("none.gz"), b = bytes("b.gz");
   for (const std::string& padding : {std::string(), std::string(700, '\0')}) {
     EXPECT_EQ(text_or_error(file("all.txt.gz", a + none + b + none + padding)), text);
@@ -334,7 +295,7 @@ TEST_F(Preprocess, EveryGzipMemberIsRead) {
 
 TEST_F(Preprocess, WhatFollowsAGzipMemberIsNotPassedOver) {
   const std::string text = read_text_file(source()).substr(0, 300'000);
-  write_gzip(out_ / "a.gz", text);
+  gzip_file("a.gz", text);
   const std::string a = bytes("a.gz");
   const auto expect_refused = [&](const std::string& content, const char* why) {
     const std::string path = file("d.txt.gz", content);

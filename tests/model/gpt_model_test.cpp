@@ -94,21 +94,11 @@ INSTANTIATE_TEST_SUITE_P(Families, GPTModelOnDevice,
                            return test::on_device(std::get<0>(p.param).name, std::get<1>(p.param));
                          });
 
-/// Gradients of all parameters, as one list of numbers.
-test::Numbers gradients(TinyModel& m) {
-  test::Numbers all;
-  m.model.visit([&](Param& param, int) {
-    const test::Numbers x = test::numbers(param.main_grad);
-    all.insert(all.end(), x.begin(), x.end());
-  });
-  return all;
-}
-
 TEST_P(GPTModelOnDevice, RecomputationChangesNoBit) {
   TinyModel plain(device(), with_dropout(config()), DType::F32);
   plain.make_batch(2);
   const double loss = plain.step();
-  const test::Numbers expected = gradients(plain);
+  const test::Numbers expected = plain.gradients();
   using Granularity = Recompute::Granularity;
   using Method = Recompute::Method;
   const Recompute variants[]{
@@ -124,7 +114,7 @@ TEST_P(GPTModelOnDevice, RecomputationChangesNoBit) {
     TinyModel m(device(), with_dropout(config()), DType::F32, recompute);
     m.make_batch(2);
     EXPECT_EQ(m.step(), loss);
-    EXPECT_EQ(gradients(m), expected);
+    EXPECT_EQ(m.gradients(), expected);
   }
 }
 
@@ -132,15 +122,15 @@ TEST_P(GPTModelOnDevice, ThreadsAndDeferredWeightGradientsChangeNoBit) {
   TinyModel plain(device(), with_dropout(config()), DType::F32);
   plain.make_batch(3);
   const double loss = plain.step();
-  const test::Numbers expected = gradients(plain);
+  const test::Numbers expected = plain.gradients();
   for (int threads : {2, 3}) {
     TinyModel m(device(threads), with_dropout(config()), DType::F32);
     m.make_batch(3);
     EXPECT_EQ(m.step(), loss);
-    EXPECT_EQ(gradients(m), expected);
+    EXPECT_EQ(m.gradients(), expected);
   }
   EXPECT_EQ(plain.step(true), loss);
-  EXPECT_EQ(gradients(plain), expected);
+  EXPECT_EQ(plain.gradients(), expected);
 }
 
 TEST_P(GPTModelOnDevice, CachedGenerationGivesTheLogitsOfTheWholeContext) {
@@ -166,7 +156,7 @@ TEST_P(GPTModelOnDevice, LowPrecisionFollowsDoublePrecision) {
   exact.make_batch(2), low.make_batch(2);
   const double loss = exact.step();
   EXPECT_NEAR(low.step() / loss, 1, 5e-3);
-  const test::Numbers a = gradients(exact), b = gradients(low);
+  const test::Numbers a = exact.gradients(), b = low.gradients();
   double dot = 0, aa = 0, bb = 0;
   for (std::size_t i = 0; i < a.size(); ++i) dot += a[i] * b[i], aa += a[i] * a[i], bb += b[i] * b[i];
   EXPECT_GT(dot / std::sqrt(aa * bb), 0.999);
@@ -177,7 +167,7 @@ TEST(GPTModel, MicrobatchesAddUpToTheBatch) {
   TinyModel whole(test::tiny_llama(), DType::F64);
   whole.make_batch(4);
   const double loss = whole.step();
-  const test::Numbers expected = gradients(whole);
+  const test::Numbers expected = whole.gradients();
   whole.memory->clear_grads();
   double sum = 0;
   for (i64 b = 0; b < 4; ++b) {
@@ -194,7 +184,7 @@ TEST(GPTModel, MicrobatchesAddUpToTheBatch) {
   }
   whole.partial_gradients->finish();
   EXPECT_NEAR(sum / loss, 1, 1e-13);
-  const test::Numbers parts = gradients(whole);
+  const test::Numbers parts = whole.gradients();
   for (std::size_t i = 0; i < parts.size(); ++i) ASSERT_NEAR(parts[i], expected[i], 1e-12) << i;
 }
 

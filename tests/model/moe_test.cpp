@@ -93,15 +93,6 @@ TEST_P(MoeModel, EveryGradientIsTheDerivativeOfTheWholeLoss) {
   });
 }
 
-test::Numbers gradients(TinyModel& m) {
-  test::Numbers all;
-  m.model.visit([&](Param& param, int) {
-    const test::Numbers x = test::numbers(param.main_grad);
-    all.insert(all.end(), x.begin(), x.end());
-  });
-  return all;
-}
-
 TEST_P(MoeModel, RecomputationAndDeferredWeightsChangeNoBitAndCountNothingTwice) {
   ModelConfig config = GetParam().config;
   config.hidden_dropout = 0.1;
@@ -109,7 +100,7 @@ TEST_P(MoeModel, RecomputationAndDeferredWeightsChangeNoBitAndCountNothingTwice)
     TinyModel m(config, DType::F32, recompute);
     m.make_batch(2);
     m.step(defers);
-    test::Numbers all = gradients(m);
+    test::Numbers all = m.gradients();
     for (const auto& [layer, router] : m.model.routers()) {
       const std::vector<double> tally = router->tally().numbers();
       all.insert(all.end(), tally.begin(), tally.end());

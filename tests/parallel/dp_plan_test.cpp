@@ -29,12 +29,22 @@ TEST(BufferPlan, CollectsBucketsFromTheLastUnit) {
   EXPECT_EQ(plan.buckets[1].end_unit, 3);
   EXPECT_EQ(plan.buckets[1].first_param, 1u);
   EXPECT_EQ(plan.buckets[1].end_param, 6u);
+  EXPECT_EQ(plan.bucket_of(0), 0u);
+  EXPECT_EQ(plan.bucket_of(2), 1u);
+}
+
+TEST(BufferPlan, HasNoBucketForAUnitWithoutParameters) {
+  const BufferPlan plan = plan_buffer(std::vector<ParamMeta>{{"w1", 100, 1}, {"w3", 100, 3}}, 1, 1);
+  ASSERT_EQ(plan.buckets.size(), 2u);
+  const std::vector<std::optional<std::size_t>> expected{{}, 0, {}, 1, {}};
+  for (int unit = 0; unit < 5; ++unit) EXPECT_EQ(plan.bucket_of(unit), expected[static_cast<std::size_t>(unit)]);
 }
 
 TEST(BufferPlan, OfNothingIsEmpty) {
   const BufferPlan plan = plan_buffer({}, 4, 100);
   EXPECT_EQ(plan.total, 0);
   EXPECT_TRUE(plan.buckets.empty());
+  EXPECT_FALSE(plan.bucket_of(0));
 }
 
 TEST(BufferPlan, RefusesDecreasingUnits) {
@@ -76,6 +86,7 @@ void expect_sound_buckets(const BufferPlan& plan, i64 bucket_elements) {
       EXPECT_LE(plan.offsets[i] + plan.params[i].numel, bucket.end);
       EXPECT_GE(plan.params[i].unit, bucket.first_unit);
       EXPECT_LT(plan.params[i].unit, bucket.end_unit);
+      EXPECT_EQ(plan.bucket_of(plan.params[i].unit), b);
     }
     if (b > 0) {
       EXPECT_LE(plan.buckets[b - 1].end_unit, bucket.first_unit) << "a unit is split";

@@ -1,6 +1,7 @@
 // Weights and gradients in fewer bytes on their way between ranks, and a second copy of the weights inside nodes.
 #include <gtest/gtest.h>
 
+#include "base/rounding.h"
 #include "comm/local.h"
 #include "comm/metered.h"
 #include "parallel/dp/zero.h"
@@ -66,7 +67,7 @@ template <class F>
 Floats padded(const Param& param, const F& f) {
   Floats all;
   for (i64 i = 0; i < param.numel(); ++i) all.push_back(f(i));
-  all.resize(static_cast<std::size_t>((param.numel() + kParamAlignment - 1) / kParamAlignment * kParamAlignment));
+  all.resize(static_cast<std::size_t>(round_up(param.numel(), kParamAlignment)));
   return all;
 }
 

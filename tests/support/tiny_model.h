@@ -163,6 +163,15 @@ struct TinyModel {
     partial_gradients->finish();
     return sum;
   }
+  /// Of all parameters, as one list of numbers.
+  Numbers gradients() {
+    Numbers all;
+    model.visit([&](Param& param, int) {
+      const Numbers x = numbers(param.main_grad);
+      all.insert(all.end(), x.begin(), x.end());
+    });
+    return all;
+  }
 
   std::unique_ptr<Device> owned_device;
   Device& device;

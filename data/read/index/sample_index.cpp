@@ -5,6 +5,7 @@
 #include <span>
 
 #include "base/check.h"
+#include "base/rounding.h"
 #include "data/read/index/index_cache.h"
 #include "data/read/index/random_state.h"
 
@@ -79,7 +80,7 @@ EpochPlan plan_epochs(i64 tokens_per_epoch, i64 seq_length, std::optional<i64> n
     check_input(*num_samples <= std::numeric_limits<i64>::max() / 4 / seq_length, *num_samples, " samples of ",
                 seq_length, " tokens are more than can be counted; train for fewer iterations");
     const i64 needed = *num_samples * seq_length + 1;
-    plan.epochs = std::max<i64>(1, (needed + tokens_per_epoch - 1) / tokens_per_epoch);
+    plan.epochs = std::max<i64>(1, ceil_div(needed, tokens_per_epoch));
   }
   plan.samples = (plan.epochs * tokens_per_epoch - 1) / seq_length;
   if (plan.epochs > 1) {

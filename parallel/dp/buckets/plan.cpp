@@ -3,13 +3,10 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/rounding.h"
 
 namespace mcpp {
 namespace {
-
-i64 round_up(i64 value, i64 multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 /// The first parameter of each bucket, in increasing order; empty without parameters.
 std::vector<std::size_t> bucket_starts(std::span<const ParamMeta> params, i64 bucket_elements) {
@@ -31,6 +28,7 @@ std::vector<std::size_t> bucket_starts(std::span<const ParamMeta> params, i64 bu
 void check_params(std::span<const ParamMeta> params) {
   for (std::size_t i = 0; i < params.size(); ++i) {
     MCPP_CHECK(params[i].numel >= 0, params[i].name, " has ", params[i].numel, " elements");
+    MCPP_CHECK(params[i].unit >= 0, params[i].name, " is of unit ", params[i].unit);
     MCPP_CHECK(i == 0 || params[i - 1].unit <= params[i].unit, params[i].name, " of unit ", params[i].unit,
                " comes after unit ", params[i - 1].unit);
   }
@@ -41,7 +39,12 @@ void check_params(std::span<const ParamMeta> params) {
 BufferPlan plan_buffer(std::span<const ParamMeta> params, int dp, i64 bucket_elements) {
   MCPP_CHECK(dp >= 1, "dp ", dp);
   check_params(params);
-  BufferPlan plan{.dp = dp, .params = {params.begin(), params.end()}, .offsets = {}, .buckets = {}, .total = 0};
+  BufferPlan plan{.dp = dp,
+                  .params = {params.begin(), params.end()},
+                  .offsets = {},
+                  .buckets = {},
+                  .bucket_by_unit = {},
+                  .total = 0};
   const std::vector<std::size_t> starts = bucket_starts(params, bucket_elements);
   for (std::size_t b = 0; b < starts.size(); ++b) {
     const std::size_t end_param = b + 1 < starts.size() ? starts[b + 1] : params.size();
@@ -58,6 +61,9 @@ BufferPlan plan_buffer(std::span<const ParamMeta> params, int dp, i64 bucket_ele
     plan.total = bucket.begin + round_up(plan.total - bucket.begin, dp * kParamAlignment);
     bucket.end = plan.total;
     plan.buckets.push_back(bucket);
+    plan.bucket_by_unit.resize(static_cast<std::size_t>(bucket.end_unit));
+    for (std::size_t i = bucket.first_param; i < end_param; ++i)
+      plan.bucket_by_unit[static_cast<std::size_t>(params[i].unit)] = b;
   }
   return plan;
 }
@@ -66,14 +72,6 @@ i64 closing_elements(int zero_stage, i64 bucket_elements, bool is_packed) {
   if (zero_stage >= 2) return 1;
   if (!is_packed) return bucket_elements;
   return bucket_elements > 0 ? std::min(bucket_elements, kPackedBucket) : kPackedBucket;
-}
-
-std::optional<std::size_t> bucket_of(const BufferPlan& plan, int unit) {
-  const auto param = std::ranges::lower_bound(plan.params, unit, {}, &ParamMeta::unit);
-  if (param == plan.params.end() || param->unit != unit) return std::nullopt;
-  const auto index = static_cast<std::size_t>(param - plan.params.begin());
-  const auto bucket = std::ranges::upper_bound(plan.buckets, index, {}, &Bucket::first_param);
-  return static_cast<std::size_t>(bucket - plan.buckets.begin()) - 1;
 }
 
 ParamPart part_inside(const BufferPlan& plan, std::size_t param, i64 begin, i64 end) {

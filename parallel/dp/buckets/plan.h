@@ -34,7 +34,15 @@ struct BufferPlan {
   std::vector<ParamMeta> params;  ///< as given
   std::vector<i64> offsets;       ///< of params[i] in the flat vectors
   std::vector<Bucket> buckets;    ///< in the order of the vector; backward completes the last one first
-  i64 total = 0;                  ///< elements of a flat vector, padding included
+  /// That holds the parameters of unit 0, 1, ...; none when it has none. A table, because each use of a unit asks.
+  std::vector<std::optional<std::size_t>> bucket_by_unit;
+  i64 total = 0;  ///< elements of a flat vector, padding included
+
+  /// None also after the last unit that has parameters.
+  std::optional<std::size_t> bucket_of(int unit) const {
+    const auto index = static_cast<std::size_t>(unit);
+    return index < bucket_by_unit.size() ? bucket_by_unit[index] : std::nullopt;
+  }
 };
 
 /// Lays `params`, whose units must not decrease, one after another. Units are collected into buckets from the last to
@@ -47,9 +55,6 @@ BufferPlan plan_buffer(std::span<const ParamMeta> params, int dp, i64 bucket_ele
 /// the messages of one are on their way while those of the next are made, and what is packed is in memory twice.
 i64 closing_elements(int zero_stage, i64 bucket_elements, bool is_packed);
 inline constexpr i64 kPackedBucket = 2'000'000;
-
-/// The bucket that holds the unit's parameters; none when it has none.
-std::optional<std::size_t> bucket_of(const BufferPlan& plan, int unit);
 
 /// The part of parameter `param` inside [begin, end) of the flat vectors; empty when count <= 0.
 struct ParamPart {

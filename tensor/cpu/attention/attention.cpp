@@ -2,6 +2,7 @@
 // scratch memory. The kernels are in attention_forward.cpp, attention_backward.cpp and attention_decode.cpp.
 #include <omp.h>
 
+#include "base/rounding.h"
 #include "tensor/cpu/attention/attention_kernels.h"
 #include "tensor/cpu/simd/parallel.h"
 #include "tensor/ops/kernels.h"
@@ -40,7 +41,7 @@ void attention_forward(AttentionProblem<T> p, CpuDevice& device) {
   // Sharing the packed keys saves work, but every thread needs an item. The split does not change any number.
   const i64 shared = p.batch * p.kv_heads, threads = device.threads();
   if (threads > 1 && shared < 4 * threads) {
-    p.parts = std::min((4 * threads + shared - 1) / shared, p.group() * p.query_blocks());
+    p.parts = std::min(ceil_div(4 * threads, shared), p.group() * p.query_blocks());
   }
   run_items(device, shared * p.parts, attention_forward_bytes(p),
             [&](i64 item, std::byte* memory) { attention_forward_item(p, item, memory); });

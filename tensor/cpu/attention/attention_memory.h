@@ -1,21 +1,17 @@
 // What attention computes in on a CPU, beside its arguments.
 #pragma once
-#include "base/types.h"
+#include "base/rounding.h"
 
 namespace mcpp::kernel {
 
 inline constexpr i64 kTile = 64;  ///< queries and keys of a tile
 
-constexpr i64 round_up(i64 n, i64 multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
 /// The rows of one head.
 struct AttentionRows {
   i64 queries, keys, head_dim;
 
-  constexpr i64 query_blocks() const { return (queries + kTile - 1) / kTile; }
-  constexpr i64 key_blocks() const { return (keys + kTile - 1) / kTile; }
+  constexpr i64 query_blocks() const { return ceil_div(queries, kTile); }
+  constexpr i64 key_blocks() const { return ceil_div(keys, kTile); }
   /// Of up to 64 of them, in numbers of the wide type.
   constexpr i64 block() const { return kTile * round_up(head_dim, 32); }
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/rounding.h"
 #include "tensor/cpu/gemm/gemm.h"
 
 namespace mcpp::kernel {
@@ -18,13 +19,13 @@ class Ahead {
     if (begin == end || length == 0) return;
     ranges_[count_++] = {reinterpret_cast<const char*>(x.data + begin * x.ld), length, x.ld * i64{sizeof(T)},
                          end - begin};
-    lines_ += (end - begin) * ((length + kLine - 1) / kLine);
+    lines_ += (end - begin) * ceil_div(length, kLine);
   }
   /// All of it in the next `steps` calls of step().
   void spread(i64 steps) {
     steps = std::max<i64>(1, steps);
     every_ = left_ = std::max<i64>(1, steps / std::max<i64>(1, lines_));
-    at_once_ = (lines_ + steps - 1) / steps;
+    at_once_ = ceil_div(lines_, steps);
   }
   /// Where the sums are written that follow those of the same rows of a that begin now, as seen from these.
   void set_next_sums(i64 offset) { next_sums_ = offset; }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/rounding.h"
 #include "tensor/cpu/gemm/gemm.h"
 #include "tensor/cpu/simd/amx.h"
 #include "tensor/cpu/simd/avx512_bf16.h"
@@ -21,10 +22,6 @@
 
 namespace mcpp::kernel {
 namespace {
-
-constexpr i64 ceil_div(i64 a, i64 b) {
-  return (a + b - 1) / b;
-}
 
 // What is computed between two packings: rows x columns of C, `depth` of k.
 struct Chunk {
@@ -61,7 +58,7 @@ class AmxGemm {
  private:
   void choose_chunks() {
     const i64 slices = ceil_div(size_.k, kDepth);
-    chunk_.depth = ceil_div(ceil_div(size_.k, slices), kPanelStep) * kPanelStep;
+    chunk_.depth = round_up(ceil_div(size_.k, slices), kPanelStep);
     slice_ = chunk_.depth <= kWholeSlice ? chunk_.depth : kSlice;
     chunk_.columns = std::min(size_.n, kColumns * 1024 / chunk_.depth / 32 * 32);
     chunk_.rows = a_in_place_ && slices == 1 ? size_.m : std::min(size_.m, kRows);
@@ -105,9 +102,9 @@ class AmxGemm {
   // Columns of a task, which has one panel of rows. All of the chunk's, so that C is written along its rows and A's
   // slice stays in the first-level cache; cut smaller until there are enough tasks to keep the threads equally busy.
   i64 task_columns(const Chunk& chunk, i64 down) const {
-    i64 columns = ceil_div(chunk.columns, kPanelWidth) * kPanelWidth;
+    i64 columns = round_up(chunk.columns, kPanelWidth);
     while (down * ceil_div(chunk.columns, columns) < kTasksPerThread * threads_ && columns > kPanelWidth) {
-      columns = ceil_div(columns / 2, kPanelWidth) * kPanelWidth;
+      columns = round_up(columns / 2, kPanelWidth);
     }
     return columns;
   }

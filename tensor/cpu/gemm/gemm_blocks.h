@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "base/rounding.h"
 #include "tensor/cpu/gemm/gemm.h"
 
 namespace mcpp::kernel {
@@ -18,9 +19,7 @@ struct Block {
 /// many threads there are.
 inline Block block_of(GemmSize size, bool transpose_a) {
   Block block{0, 0, transpose_a ? 384 : 512, transpose_a ? 768 : 384};
-  const auto count = [&] {
-    return ((size.m + block.rows - 1) / block.rows) * ((size.n + block.columns - 1) / block.columns);
-  };
+  const auto count = [&] { return ceil_div(size.m, block.rows) * ceil_div(size.n, block.columns); };
   while (count() < 4 && (block.rows > 128 || block.columns > 128)) {
     i64& longer = block.rows >= block.columns ? block.rows : block.columns;
     longer /= 2;
@@ -43,7 +42,7 @@ class OneThread {
 /// Calls f(Block) for every block, on the device's threads. The first exception is thrown again on the calling thread.
 template <class F>
 void for_each_block(const CpuDevice& device, GemmSize size, Block step, F&& f) {
-  const i64 down = (size.m + step.rows - 1) / step.rows, across = (size.n + step.columns - 1) / step.columns;
+  const i64 down = ceil_div(size.m, step.rows), across = ceil_div(size.n, step.columns);
   const bool by_columns = size.n > size.m;  // the larger operand's block is used several times in a row
   std::exception_ptr error;
 #pragma omp parallel for num_threads(device.threads()) schedule(dynamic, 1) if (down * across > 1)

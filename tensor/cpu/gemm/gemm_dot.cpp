@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "base/rounding.h"
 #include "tensor/cpu/gemm/ordered_blocks.h"
 #include "tensor/cpu/simd/avx512_bf16.h"
 
@@ -83,8 +84,8 @@ template <bool kTransposedA, class C>
 void multiply_strip(const Strip<C>& strip, Ahead& ahead) {
   Rows<C> x{reinterpret_cast<const u32*>(strip.a), reinterpret_cast<const u32*>(strip.b), strip.sums, strip.c};
   i64 rows = strip.rows;
-  for (i64 blocks = (rows + kRows - 1) / kRows; blocks > 0; --blocks) {
-    const i64 some = (rows + blocks - 1) / blocks;
+  for (i64 blocks = ceil_div(rows, kRows); blocks > 0; --blocks) {
+    const i64 some = ceil_div(rows, blocks);
     multiply_some<kRows, kTransposedA>(x, some, strip, ahead);
     x.a += some * (kTransposedA ? 1 : kRowStep);
     x.sums += some * strip.ld;
@@ -169,7 +170,7 @@ struct DotKernel {
   static constexpr bool kWritesTiles = true;
   static i64 width() { return kWidth; }
   static i64 steps(i64 rows, i64 columns, i64 depth) {
-    return (rows + kRows - 1) / kRows * ((columns + kWidth - 1) / kWidth) * pairs_of(depth);
+    return ceil_div(rows, kRows) * ceil_div(columns, kWidth) * pairs_of(depth);
   }
 
   static i64 copy_panels(Operand<BFloat16> b, i64 depth, i64 columns, BlockRoom& room, bool is_done) {

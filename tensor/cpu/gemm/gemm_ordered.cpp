@@ -3,6 +3,7 @@
 // kernels for few rows and for the last of them. Narrow types are widened as they are copied. See ordered_blocks.h.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/gemm/gemm_ordered.cpp"
+#include "base/rounding.h"
 #include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "tensor/cpu/gemm/ordered_blocks.h"
@@ -120,7 +121,7 @@ struct WideKernel {
     return 2 * static_cast<i64>(hn::Lanes(F32()));
   }
   static i64 steps(i64 rows, i64 columns, i64 depth) {
-    return (rows + kRows - 1) / kRows * ((columns + width() - 1) / width()) * depth;
+    return ceil_div(rows, kRows) * ceil_div(columns, width()) * depth;
   }
 
   template <class T>

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "base/rounding.h"
 #include "tensor/cpu/gemm/ahead.h"
 #include "tensor/cpu/gemm/gemm.h"
 #include "tensor/tensor.h"
@@ -65,8 +66,8 @@ struct Strip {
 template <class Kernel>
 i64 depth_of(i64 k) {
   constexpr i64 kStep = 32;
-  const i64 parts = (k + Kernel::kDepth - 1) / Kernel::kDepth;
-  return parts <= 1 ? k : (k + parts * kStep - 1) / (parts * kStep) * kStep;
+  const i64 parts = ceil_div(k, Kernel::kDepth);
+  return parts <= 1 ? k : ceil_div(k, parts * kStep) * kStep;
 }
 
 /// Rows of a that are copied at a time.
@@ -92,7 +93,7 @@ void look_ahead(const Turn<T, C>& turn, i64 at, i64 row, Ahead& ahead) {
   };
   const auto add_panels = [&](const Product<T, C>& from, i64 from_at) {
     ahead.add(part_of(from.b, from_at, 0), std::min(depth_of<Kernel>(from.size.k), from.size.k - from_at), from.size.n,
-              row / step, (m + step - 1) / step);
+              row / step, ceil_div(m, step));
   };
   if (!is_last_strip)
     add_strip(x, row + step, at);
@@ -172,8 +173,8 @@ template <class T, class C>
 std::vector<Product<T, C>> blocks_of(std::span<const Product<T, C>> products, i64 most_columns) {
   std::vector<Product<T, C>> blocks;
   for (const Product<T, C>& x : products) {
-    const i64 across = (x.size.n + most_columns - 1) / most_columns * kMostPanel;
-    const i64 columns = (x.size.n + across - 1) / across * kMostPanel;
+    const i64 across = ceil_div(x.size.n, most_columns) * kMostPanel;
+    const i64 columns = ceil_div(x.size.n, across) * kMostPanel;
     for (i64 column = 0; column < x.size.n; column += columns) {
       for (i64 row = 0; row < x.size.m; row += kBlockRows) {
         Product<T, C> block = x;

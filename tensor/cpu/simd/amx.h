@@ -6,6 +6,7 @@
 // holds two tiles of 16 x 32 numbers, 1 KiB each: tile t of an A panel is rows 16 t .. 16 t + 15, k contiguous; of a B
 // panel it is [k / 2][column][k % 2] of columns 16 t .. 16 t + 15, as the tile product wants it.
 #pragma once
+#include "base/rounding.h"
 #include "tensor/dtype.h"
 
 namespace mcpp::kernel {
@@ -20,7 +21,7 @@ inline constexpr i64 kBlockSize = 1024;  ///< fp32 elements of a 32 x 32 block
 
 /// Elements of a panel of this depth.
 constexpr i64 panel_size(i64 depth) {
-  return (depth + kPanelStep - 1) / kPanelStep * kStepSize;
+  return ceil_div(depth, kPanelStep) * kStepSize;
 }
 
 /// Configures the tiles of the calling thread, and releases them at the end. Calls into oneDNN in between undo it.

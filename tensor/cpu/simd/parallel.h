@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 
+#include "base/rounding.h"
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 
@@ -15,10 +16,6 @@ inline CpuDevice& cpu(const Tensor& t) {
 /// Piece sizes for work bound by memory: large beside the cost of handing a piece out, small beside the second cache.
 inline constexpr i64 kElementsPerPiece = 16384;
 
-constexpr i64 piece_count(i64 count, i64 piece) {
-  return (count + piece - 1) / piece;
-}
-
 /// Rows of n elements that make up such a piece.
 constexpr i64 rows_per_piece(i64 n) {
   return std::max<i64>(1, kElementsPerPiece / std::max<i64>(1, n));
@@ -28,7 +25,7 @@ constexpr i64 rows_per_piece(i64 n) {
 /// Runs on the calling thread alone when there is one piece or one thread.
 template <class F>
 void parallel_for(const CpuDevice& device, i64 count, i64 piece, F&& f) {
-  const i64 pieces = piece_count(count, piece);
+  const i64 pieces = ceil_div(count, piece);
   const auto run = [&](i64 i) { f(i * piece, std::min(count, (i + 1) * piece)); };
   if (pieces <= 1 || device.threads() == 1) {
     for (i64 i = 0; i < pieces; ++i) run(i);

@@ -18,8 +18,8 @@ template <class L>
 class PartialSums {
  public:
   PartialSums(i64 rows, i64 n, const Tensor& like)
-      : rows_per_piece(std::max<i64>(64, piece_count(rows, kMostPieces))),
-        pieces_(piece_count(rows, rows_per_piece)),
+      : rows_per_piece(std::max<i64>(64, ceil_div(rows, kMostPieces))),
+        pieces_(ceil_div(rows, rows_per_piece)),
         sums_(Tensor::empty({pieces_, n}, DTypeOf<L>::value, like.device(), MemoryClass::Workspace)) {}
 
   const i64 rows_per_piece;

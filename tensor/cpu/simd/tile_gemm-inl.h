@@ -9,6 +9,7 @@
 #define MCPP_TENSOR_CPU_TILE_GEMM_INL_H_
 #endif
 
+#include "base/rounding.h"
 #include "base/types.h"
 #include "hwy/highway.h"
 
@@ -113,8 +114,8 @@ HWY_INLINE void multiply_rows(D d, const Operands<R>& x, i64 rows, i64 k, Sums s
 /// it.
 template <int kMostRows, int kVectors, bool kTransposedA, class D, class Meanwhile, class R = hn::TFromD<D>>
 HWY_NOINLINE void multiply_panel(D d, Operands<R> x, i64 m, i64 k, Sums sums, Meanwhile& meanwhile, R* copy) {
-  for (i64 blocks = (m + kMostRows - 1) / kMostRows; blocks > 0; --blocks) {
-    const i64 rows = (m + blocks - 1) / blocks;
+  for (i64 blocks = ceil_div(m, kMostRows); blocks > 0; --blocks) {
+    const i64 rows = ceil_div(m, blocks);
     if (copy) {
       multiply_rows<kMostRows, kVectors, kTransposedA, true>(d, x, rows, k, sums, meanwhile, copy);
       x.b = copy, x.ldb = kVectors * static_cast<i64>(hn::Lanes(d));

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/rounding.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {
@@ -84,7 +85,7 @@ inline constexpr i64 kAttentionTile = 128;
 
 /// What the probabilities of one part of q, along axis 0, take.
 inline i64 probability_bytes(const CudnnShape& q) {
-  const i64 padded = (q.dims[2] + kAttentionTile - 1) / kAttentionTile * kAttentionTile;
+  const i64 padded = round_up(q.dims[2], kAttentionTile);
   return q.dims[1] * padded * padded * 2;
 }
 
