@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/rounding.h"
 #include "comm/reduce.h"
 
 namespace mcpp {
@@ -15,10 +16,6 @@ constexpr i64 kInboxBytes = i64{8} << 20;
 constexpr i64 kSmallBytes = 4096;
 /// Parts begin on boundaries of cache lines.
 constexpr i64 kStep = 64;
-
-i64 rounded_up(i64 value, i64 step) {
-  return (value + step - 1) / step * step;
-}
 
 template <class Byte, class F>
 void for_pieces(std::span<Byte> bytes, const F& f) {
@@ -85,7 +82,7 @@ void RankExchange::reduce_scatter(DType dtype, const std::byte* full, std::byte*
 void RankExchange::all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 count) {
   const i64 item = size_of(dtype);
   if (count * item <= kSmallBytes) return all_reduce_small(op, dtype, data, count);
-  const i64 share = rounded_up((count + size_ - 1) / size_, kStep);  // the last ones may have less
+  const i64 share = round_up(ceil_div(count, size_), kStep);  // the last ones may have less
   for (i64 begin = 0; begin < share; begin += piece(dtype)) {
     const auto part = [&](int r) {
       const i64 end = std::min(count, (r + 1) * share), first = std::min(end, r * share + begin);

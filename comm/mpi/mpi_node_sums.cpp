@@ -4,6 +4,7 @@
 #include <map>
 #include <span>
 
+#include "base/rounding.h"
 #include "comm/copy_bytes.h"
 #include "comm/reduce.h"
 
@@ -58,8 +59,7 @@ void NodeSums::reduce_scatter(int rank, int ranks, DType dtype, const std::byte*
 }
 
 void NodeSums::run(const Operation& operation, i64 count) {
-  const i64 most = SharedWindow::kSlotBytes / size_of(operation.dtype) / operation.parts;
-  MCPP_CHECK(most > 0, operation.parts, " ranks are too many for the shared memory window");
+  const i64 most = SharedWindow::elements_in_slot(size_of(operation.dtype), operation.parts);
   std::optional<Segment> last;
   for (i64 begin = 0; begin < count; begin += most) {
     Segment segment = next_segment(begin, std::min(most, count - begin));
@@ -92,7 +92,7 @@ void NodeSums::start(const Operation& operation, Segment& segment, Segment* last
   const i64 part_bytes = operation.parts == 1 ? 0 : segment.count * width;
   const int me = leaders_.rank(), runs = static_cast<int>(runs_.size());
   segment.acc.resize(static_cast<std::size_t>(count * item));
-  const auto pieces = static_cast<std::size_t>((count + piece - 1) / piece);
+  const auto pieces = static_cast<std::size_t>(ceil_div(count, piece));
   std::vector<MPI_Request> arrived(pieces, MPI_REQUEST_NULL);
   segment.sent.assign(pieces, MPI_REQUEST_NULL);
   const auto receive = [&](i64 begin, int k) {  // for run k

@@ -46,8 +46,7 @@ void NodeReducer::reduce_scatter(DType dtype, const std::byte* full, std::byte* 
   if (exchange_) return exchange_->reduce_scatter(dtype, full, shard, count);
   if (node_sums_) return node_sums_->reduce_scatter(rank_, size_, dtype, full, shard, count);
   // A slot holds a segment of every rank's part, one after another.
-  const i64 item = size_of(dtype), segment = SharedWindow::kSlotBytes / item / size_;
-  MCPP_CHECK(segment > 0, size_, " ranks are too many for the shared memory window");
+  const i64 item = size_of(dtype), segment = SharedWindow::elements_in_slot(item, size_);
   for (i64 begin = 0; begin < count; begin += segment) {
     const i64 n = std::min(segment, count - begin);
     const auto part = [&](int r) { return full + (r * count + begin) * item; };

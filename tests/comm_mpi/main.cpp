@@ -40,11 +40,22 @@ void fail_on_one_node(const MpiSession& session) {
   if (world->rank() == 1) fail(ExitCode::TrainingFailed, "planned failure of rank 1");
 }
 
+/// Rank 1 expects a message so large that it asks for it; rank 0 means another one.
+void send_another_size(const MpiSession& session) {
+  const auto world = session.world([](int rank) { return rank; });
+  CpuDevice device;
+  Tensor t = Tensor::zeros({1 << 20}, DType::F32, device);
+  if (world->rank() == 0) world->send(t.flat(0, 2), 1).wait();
+  if (world->rank() == 1) world->recv(t, 0).wait();
+  world->barrier();
+}
+
 int run(const MpiSession& session, int argc, char** argv) {
   current_session = &session;
   const std::string task = argc > 1 ? argv[1] : "";
   if (task == "--fail_in_one_rank") fail_in_one_rank(session);
   if (task == "--fail_on_one_node") fail_on_one_node(session);
+  if (task == "--send_another_size") send_another_size(session);
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -18,8 +18,8 @@ constexpr i64 kOfferBytes = i64{1} << 20;
 /// Offers have tags of their own, by which they stay apart whoever is asked for first: more than are ever under way.
 constexpr int kFirstOfferTag = 16, kOfferTags = 2040;
 
-OfferTags tags_of_offer(int number) {
-  const int tag = kFirstOfferTag + number % kOfferTags;
+OfferTags tags_of_offer(i64 number) {
+  const int tag = kFirstOfferTag + static_cast<int>(number % kOfferTags);
   return {.message = tag, .answer = tag + kOfferTags};
 }
 
@@ -42,22 +42,14 @@ MpiMessages::MpiMessages(const MpiComm& comm, const std::vector<int>& nodes, con
 Work MpiMessages::send(const Tensor& t, int destination) {
   if (t.bytes() == 0) return {};
   if (goes_by_letter(t.bytes(), destination)) return post(t, destination);
-  if (is_offered(t.bytes(), destination)) {
-    const OfferTags tags = tags_of_offer(offers_to_[destination]++);
-    return offer(std::make_shared<OfferedMessage>(t, destination, tags, comm_.get()), world_.progress, patience_);
-  }
+  if (is_offered(t.bytes(), destination)) return send_offer(t, destination);
   send_copy(t.raw(), t.bytes(), destination);
   return {};
 }
 
 Work MpiMessages::recv(const Tensor& t, int source) {
   if (goes_by_letter(t.bytes(), source)) return await_letter(t, source);
-  if (is_offered(t.bytes(), source)) {
-    const OfferTags tags = tags_of_offer(offers_from_[source]++);
-    auto in = std::make_shared<Incoming>(start_receive(t, source, tags.message, patience_));
-    ask_for_message(source, tags, comm_.get(), in->question);
-    return Work([in] { in->finish(); });
-  }
+  if (is_offered(t.bytes(), source)) return ask_for_offer(t, source);
   return Work([in = start_receive(t, source, kTag, patience_)]() mutable { in.finish(); });
 }
 
@@ -121,6 +113,29 @@ bool MpiMessages::is_offered(i64 bytes, int peer) const {
   return bytes >= kOfferBytes && world_.progress && !is_near(peer);
 }
 
+/// Its size goes before it, as other messages do, so that the receiver finds out if it means another one.
+Work MpiMessages::send_offer(const Tensor& t, int destination) {
+  const i64 bytes = t.bytes();
+  send_copy(&bytes, sizeof(bytes), destination);
+  const OfferTags tags = tags_of_offer(offers_to_[destination]++);
+  return offer(std::make_shared<OfferedMessage>(t, destination, tags, comm_.get()), world_.progress, patience_);
+}
+
+Work MpiMessages::ask_for_offer(const Tensor& t, int source) {
+  const OfferTags tags = tags_of_offer(offers_from_[source]++);
+  auto in = std::make_shared<Incoming>(start_receive(t, source, tags.message, patience_));
+  i64& offered = in->offered.emplace(t.bytes());
+  in->expected.insert(in->expected.begin(), sizeof(offered));
+  in->requests.insert(in->requests.begin(), MPI_REQUEST_NULL);
+  check_mpi(MPI_Irecv(&offered, sizeof(offered), MPI_BYTE, source, kTag, comm_.get(), &in->requests.front()),
+            "MPI_Irecv");
+  ask_for_message(source, tags, comm_.get(), in->question);
+  return Work([in] {
+    in->finish();
+    wait_all({&in->question, 1}, in->patience);
+  });
+}
+
 /// MPI has the copy on its way when this returns.
 void MpiMessages::send_copy(const void* from, i64 bytes, int destination) {
   if (!world_.progress || is_near(destination)) return start_send(room_for(bytes), from, bytes, destination);
@@ -174,8 +189,9 @@ void MpiMessages::Incoming::finish() {
     check_mpi(MPI_Get_count(&status, MPI_BYTE, &received), "MPI_Get_count");
     MCPP_CHECK(received == expected[i], "rank ", source, " sent ", received, " bytes, expected were ", expected[i],
                " of ", to.bytes());
+    MCPP_CHECK(!offered || *offered == to.bytes(), "rank ", source, " sent ", *offered, " bytes, expected were ",
+               to.bytes());
   }
-  wait_all({&question, 1}, patience);
   moves = nullptr;
 }
 

@@ -4,6 +4,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -55,8 +56,10 @@ class MpiMessages {
     int source;
     Patience patience;
     std::vector<MPI_Request> requests = {};
-    std::vector<i64> expected = {};           ///< bytes of each
-    MPI_Request question = MPI_REQUEST_NULL;  ///< by which it was asked for
+    std::vector<i64> expected = {};  ///< bytes of each
+    // Of an offer: its size, which comes first, and how it was asked for.
+    std::optional<i64> offered = {};
+    MPI_Request question = MPI_REQUEST_NULL;
     // Between machines: what keeps it moving.
     std::shared_ptr<ProgressThread> progress = {};
     std::shared_ptr<void> moves = {};
@@ -67,6 +70,8 @@ class MpiMessages {
   bool is_near(int peer) const;
   bool goes_by_letter(i64 bytes, int peer) const;
   bool is_offered(i64 bytes, int peer) const;
+  Work send_offer(const Tensor& t, int destination);
+  Work ask_for_offer(const Tensor& t, int source);
   Incoming start_receive(const Tensor& t, int source, int tag, const Patience& patience) const;
   i64 exchange_piece(int peer) const;
   void send_copy(const void* from, i64 bytes, int destination);
@@ -83,7 +88,7 @@ class MpiMessages {
   Patience patience_;
   std::list<Outgoing> outgoing_;
   std::list<Posted> posted_;
-  std::map<int, int> offers_to_, offers_from_;   // by rank, how many there were
+  std::map<int, i64> offers_to_, offers_from_;   // by rank, how many there were
   std::map<std::pair<u64, int>, bool> reaches_;  // by arena and rank: whether it said that it can map the arena
 };
 

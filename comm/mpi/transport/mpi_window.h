@@ -24,6 +24,11 @@ class SharedWindow {
   int size() const { return static_cast<int>(slots_.size()); }
   /// The slot of a rank of the node, in the half of this round.
   std::byte* slot(int rank) const { return slots_[rank] + half_ * kSlotBytes; }
+  /// How many of so many bytes of each of `parts` a slot holds: at least one.
+  static i64 elements_in_slot(i64 bytes, int parts) {
+    MCPP_CHECK(bytes * parts <= kSlotBytes, parts, " ranks are too many for the shared memory window");
+    return kSlotBytes / bytes / parts;
+  }
   /// kCardBytes of a rank of the node, the same in both halves.
   static constexpr i64 kCardBytes = 64;
   void* card(int rank) const { return slots_[rank] - kCardBytes; }
