@@ -47,8 +47,8 @@ done
 sed -nE 's/.*"case": "([^"]*)", "build": "([^"]*)".*"step_s":([^,}]*).*"peak_gib":([^,}]*).*/\1 \2 \3 \4/p' "$results" | awk '
   { seconds[$2] = $3; memory[$2] = $4; ++seen[$1] }
   seen[$1] % 2 == 0 { print $1, "seconds", seconds["after"] / seconds["before"]; print $1, "memory", memory["after"] / memory["before"] }' |
-  sort -k1,1 -k2,2 -k3,3g | awk '
-    function flush() { if (n) printf "%-10s %-8s %.3f\n", name, what, ratio[int((n + 1) / 2)] }
+  sort -k1,1 -k2,2 -k3,3g | awk "$median_of"'
+    function flush() { if (n) printf "%-10s %-8s %.3f\n", name, what, median_of(ratio, n) }
     $1 != name || $2 != what { flush(); name = $1; what = $2; n = 0 }
     { ratio[++n] = $3 }
     END { flush() }' >&2

@@ -26,7 +26,7 @@ trap 'rm -f "$results"; [ -z "${temporary:-}" ] || rm -rf "$temporary"' EXIT
 has_torch=no
 ! "$python" -c 'import torch' 2>/dev/null || has_torch=yes
 
-machine_json "\"load\": \"$(cut -d' ' -f1-3 /proc/loadavg)\""
+machine_json
 for ((round = 0; round < rounds; ++round)); do
   for ranks in 1 2; do
     launch_ranks $ranks --bind-to none
@@ -47,8 +47,8 @@ tr -d ' "{}' <"$results" | sed 's/result://' | awk -F, '
   { side = ranks = ""
     for (i = 1; i <= NF; ++i) { split($i, f, ":"); if (f[1] == "side") side = f[2]; if (f[1] == "ranks") ranks = f[2] }
     for (i = 1; i <= NF; ++i) { split($i, f, ":"); if (f[1] ~ /_s$/) print side, ranks, f[1], f[2] } }' |
-  sort -k1,3 -k4,4g | awk '
-    function flush() { if (n) median[key] = v[int((n + 1) / 2)] }
+  sort -k1,3 -k4,4g | awk "$median_of"'
+    function flush() { if (n) median[key] = median_of(v, n) }
     { if ($1 " " $2 " " $3 != key) { flush(); key = $1 " " $2 " " $3; n = 0 } v[++n] = $4 }
     function ratio(text, a, b) { if (a > 0 && b > 0) printf "  %-58s %.2f\n", text, a / b }
     END {

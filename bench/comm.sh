@@ -57,7 +57,7 @@ else
 fi
 results=$scratch/results
 said=("\"mpi\": \"$(mpirun --version | head -n 1)\"")
-[ "$hosts" -eq 1 ] || said+=("\"hosts\": $hosts" "\"megabits\": $megabits" "\"load\": \"$(cut -d' ' -f1-3 /proc/loadavg)\"")
+[ "$hosts" -eq 1 ] || said+=("\"hosts\": $hosts" "\"megabits\": $megabits")
 machine_json "${said[@]}"
 for ((run = 0; run < runs; ++run)); do
   "${launch[@]}" "$MEGATRON_CPP" bench comm --json "${options[@]}" | grep '^{' | tee -a "$results"
@@ -66,8 +66,8 @@ done
 {
   printf '%-16s %10s %10s %10s\n' operation bytes median best
   grep -o '{"operation":"[a-z_]*","bytes":[0-9]*,"seconds":[^,]*,"mpi_seconds":[^}]*}' "$results" | tr -d '{}"' |
-    awk -F'[:,]' '{ print $2, $4, $8 / $6 }' | sort -k1,1 -k2,2n -k3,3g | awk '
-      function flush() { if (n) printf "%-16s %10d %10.2f %10.2f\n", name, bytes, ratio[int((n + 1) / 2)], ratio[n] }
+    awk -F'[:,]' '{ print $2, $4, $8 / $6 }' | sort -k1,1 -k2,2n -k3,3g | awk "$median_of"'
+      function flush() { if (n) printf "%-16s %10d %10.2f %10.2f\n", name, bytes, median_of(ratio, n), ratio[n] }
       $1 != name || $2 != bytes { flush(); name = $1; bytes = $2; n = 0 }
       { ratio[++n] = $3 }
       END { flush() }'

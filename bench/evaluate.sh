@@ -64,10 +64,10 @@ for ((round = 0; round < rounds; ++round)); do
   done
 done
 
-tr -d '{}":,' <"$results" | awk '{ print $2, $4, $6 }' | sort -k1,1 -k2,2n -k3,3g | awk '
+tr -d '{}":,' <"$results" | awk '{ print $2, $4, $6 }' | sort -k1,1 -k2,2n -k3,3g | awk "$median_of"'
   function flush() {
     if (!n) return
-    middle = taken[int((n + 1) / 2)]
+    middle = median_of(taken, n)
     if (!(what in one)) one[what] = middle
     printf "%-6s %3d at once %8.2f s, %.2f times as fast as the first\n", what, batch, middle, one[what] / middle
   }

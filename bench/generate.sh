@@ -69,10 +69,10 @@ for ((round = 0; round < rounds; ++round)); do
   done
 done
 
-tr -d '{}":,' <"$results" | awk '{ print $4, $2, $6 }' | sort -k1,1n -k2,2 -k3,3g | awk '
+tr -d '{}":,' <"$results" | awk '{ print $4, $2, $6 }' | sort -k1,1n -k2,2 -k3,3g | awk "$median_of"'
   function flush() {
     if (!n) return
-    middle = speed[int((n + 1) / 2)]
+    middle = median_of(speed, n)
     if (who == "megatron_cpp") own = middle
     printf "%3d at a time %-13s %8.1f tokens/s%s\n", batch, who, middle, who == "transformers" ? sprintf(", of which ours are %.2f times", own / middle) : ""
   }

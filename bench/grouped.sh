@@ -41,8 +41,8 @@ sed -E 's/[{]"model": "([^"]*)", "dtype": "([^"]*)", "rows": \[(.*)\][}]/\1 \2\n
   $3 == "grouped_matmul" { compare("forward", "") }
   $3 == "grouped_matmul dgrad" { compare("dgrad", " dgrad") }
   $3 == "grouped_weight_gradient" { compare("wgrad", " wgrad") }' |
-  sort -k1,1 -k2,2 -k3,3 -k4,4g | awk '
-    function flush() { if (n) printf "%-10s %-8s %-15s %.3f\n", model, what, peer, ratio[int((n + 1) / 2)] }
+  sort -k1,1 -k2,2 -k3,3 -k4,4g | awk "$median_of"'
+    function flush() { if (n) printf "%-10s %-8s %-15s %.3f\n", model, what, peer, median_of(ratio, n) }
     $1 != model || $2 != what || $3 != peer { flush(); model = $1; what = $2; peer = $3; n = 0 }
     { ratio[++n] = $4 }
     END { flush() }' >&2

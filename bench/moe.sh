@@ -52,8 +52,8 @@ sed -nE 's/.*"what": "([^"]*)", "dtype": "([^"]*)", "batch": ([0-9]*),.*"tokens_
   $1 == "experts" { print $2, $3, "time_by_dense", speed["dense", $2, $3] / $4 }
   $1 == "even_ep2" { print $2, $3, "ep2_by_one_rank", $4 / speed["even", $2, $3] }
   $1 == "pytorch" { print $2, $3, "speed_by_pytorch", speed["experts", $2, $3] / $4 }' |
-  sort -k1,1 -k2,2n -k3,3 -k4,4g | awk '
-    function flush() { if (n) printf "%s %3d samples  %-18s %.3f\n", dtype, batch, what, ratio[int((n + 1) / 2)] }
+  sort -k1,1 -k2,2n -k3,3 -k4,4g | awk "$median_of"'
+    function flush() { if (n) printf "%s %3d samples  %-18s %.3f\n", dtype, batch, what, median_of(ratio, n) }
     $1 != dtype || $2 != batch || $3 != what { flush(); dtype = $1; batch = $2; what = $3; n = 0 }
     { ratio[++n] = $4 }
     END { flush() }' >&2

@@ -23,7 +23,7 @@ own=$(mktemp -d ${folder:+-p "$folder"})
 trap 'rm -rf "$own"' EXIT
 folder=$own
 
-machine_json "\"load\": \"$(cut -d' ' -f1-3 /proc/loadavg)\""
+machine_json
 "$program" tokenizer train --input=data/tinyshakespeare.txt --output="$own/tokenizer.model" --vocab_size=2048 >/dev/null
 "$program" preprocess --input=data/tinyshakespeare.txt --text_document=paragraph --output_prefix="$own/text" \
   --tokenizer_model="$own/tokenizer.model" >/dev/null
@@ -59,7 +59,7 @@ last=$(plain 4096)
 cat "$own/log" >&2
 grep '"type": *"train"' "$own/metrics.jsonl" || true
 state_mib=$(grep -oE 'optimizer state: .*, [0-9.]+ GiB' "$own/log" | grep -oE '[0-9.]+ GiB' | awk '{ print $1 * 1024 }')
-step_s=$(sed -n 's/.*"elapsed_ms": *\([0-9.]*\).*/\1/p' "$own/metrics.jsonl" | sort -g | awk '{ ms[NR] = $1 } END { print ms[int((NR + 1) / 2)] / 1000 }')
+step_s=$(sed -n 's/.*"elapsed_ms": *\([0-9.]*\).*/\1/p' "$own/metrics.jsonl" | sort -g | awk "$median_of"'{ ms[NR] = $1 } END { print median_of(ms, NR) / 1000 }')
 awk -v step="$step_s" -v state="$state_mib" -v first="$first" -v last="$last" -v limit="$limit_gib" -v process="$(cat "$own/time.json")" 'BEGIN {
   rate = 2 * state / step
   printf "{\"limit_gib\": %s, \"state_mib\": %s, \"step_s\": %s, \"mib_per_s\": %.0f, \"plain_mib_per_s\": [%s, %s], \"of_plain\": %.3f, \"process\": %s}\n",

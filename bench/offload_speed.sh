@@ -28,7 +28,7 @@ run() {
 }
 
 disk=--optimizer.offload_folder=$own
-machine_json "\"load\": \"$(cut -d' ' -f1-3 /proc/loadavg)\""
+machine_json
 for ((round = 0; round < rounds; ++round)); do
   run in_memory
   run state_on_disk --optimizer.offload=file "$disk"
@@ -39,8 +39,8 @@ done
 
 member() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^,\"}]*\).*/\1/p" "$own/results"; }
 paste <(member kept) <(member tokens_per_s) <(member activations_bytes) <(member activations_bytes_estimated) | awk '
-  { if ($1 == "in_memory") base = $2; print $1, $2 / base, $3, $4 }' | sort -k1,1 -k2,2g | awk '
-  function flush() { if (n) printf "%-20s %.3f of the speed, activations %.0f MiB, planned %.0f\n", name, speed[int((n + 1) / 2)], bytes / 2^20, planned / 2^20 }
+  { if ($1 == "in_memory") base = $2; print $1, $2 / base, $3, $4 }' | sort -k1,1 -k2,2g | awk "$median_of"'
+  function flush() { if (n) printf "%-20s %.3f of the speed, activations %.0f MiB, planned %.0f\n", name, median_of(speed, n), bytes / 2^20, planned / 2^20 }
   $1 != name { flush(); name = $1; n = 0 }
   { speed[++n] = $2; bytes = $3; planned = $4 }
   END { flush() }' >&2

@@ -63,7 +63,7 @@ pipeline() { # <schedule> <option ...>
   done
 }
 
-machine_json "\"megabits\": $megabits" "\"delay_ms\": $delay_ms" "\"load\": \"$(cut -d' ' -f1-3 /proc/loadavg)\""
+machine_json "\"megabits\": $megabits" "\"delay_ms\": $delay_ms"
 for ((round = 0; round < rounds; ++round)); do
   if [[ $parts == *zero* ]]; then
     zero zero1 true
@@ -88,20 +88,19 @@ tr ',{}' '\n' <"$results" | awk -F'": ?' '
   name == "pp" || name == "pp_backward" { waited += value }
   name == "loss" { next }
   name == "activations_bytes_estimated" { print which, speed, step, exposed + 0, sent + 0, waited + 0; sent = exposed = waited = 0 }' |
-  sort -k1,1 -k2,2 -k3,3g | awk -v megabits="$megabits" -v delay="$delay_ms" '
+  sort -k1,1 -k2,2 -k3,3g | awk -v megabits="$megabits" -v delay="$delay_ms" "$median_of"'
   function median(values, n,    i, k, value) {
     for (i = 2; i <= n; ++i) {
       value = values[i]
       for (k = i; k > 1 && values[k - 1] > value; --k) values[k] = values[k - 1]
       values[k] = value
     }
-    return values[int((n + 1) / 2)]
+    return median_of(values, n)
   }
   function flush() {
     if (!n) return
-    middle = int((n + 1) / 2)
-    step[which, speed] = steps[middle]
-    exposed[which] = shared[middle]
+    step[which, speed] = median_of(steps, n)
+    exposed[which] = median(shared, n)
     wait[which, speed] = median(waits, n)
   }
   $1 != which || $2 != speed { flush(); which = $1; speed = $2; n = 0 }

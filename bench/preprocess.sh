@@ -55,7 +55,6 @@ timed() {
   echo "$seconds" >>"$name.seconds"
   echo "{\"run\": \"$name\", \"bytes\": $bytes, \"seconds\": $seconds}"
 }
-median() { sort -g "$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 
 cd "$scratch"
 # shellcheck disable=SC2016 # awk expands it
@@ -76,6 +75,6 @@ for ((round = 0; round < rounds; ++round)); do
   timed two_apart apart
   for ending in bin idx; do cmp "on_1_text_document.$ending" "on_2_text_document.$ending" >&2; done
 done
-awk -v one="$(median one_host.seconds)" -v two="$(median two_hosts.seconds)" -v apart="$(median two_apart.seconds)" \
+awk -v one="$(median <one_host.seconds)" -v two="$(median <two_hosts.seconds)" -v apart="$(median <two_apart.seconds)" \
   'BEGIN { printf "{\"one_host_seconds\": %s, \"two_hosts_seconds\": %s, \"two_apart_seconds\": %s, ", one, two, apart
     printf "\"times_as_fast\": %.3f, \"apart_times_as_fast\": %.3f}\n", one / two, one / apart }'

@@ -45,7 +45,7 @@ timed() {
   { time "$@" >"$folder/log" 2>&1; } 2>"$folder/time" || { cat "$folder/log" >&2 && exit 1; }
   awk '{ print $1, $2 + $3 }' "$folder/time" >>"$times"
 }
-median() { cut -d' ' -f"$2" "$1" | sort -g | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
+median_of_column() { cut -d' ' -f"$2" "$1" | median; }
 
 # race <kind>: of $folder/text.
 race() {
@@ -61,8 +61,8 @@ race() {
   done
   printf '{"bytes": %s, "model_type": "%s", "vocab_size": %s, "threads": %s, "runs": %s, ' "$(stat -c %s "$folder/text")" "$kind" \
     "$vocab_size" "$threads" "$runs"
-  printf '"cpu_seconds": %s, "spm_cpu_seconds": %s, "seconds": %s, "spm_seconds": %s}\n' "$(median "$folder/ours" 2)" \
-    "$(median "$folder/theirs" 2)" "$(median "$folder/ours" 1)" "$(median "$folder/theirs" 1)"
+  printf '"cpu_seconds": %s, "spm_cpu_seconds": %s, "seconds": %s, "spm_seconds": %s}\n' "$(median_of_column "$folder/ours" 2)" \
+    "$(median_of_column "$folder/theirs" 2)" "$(median_of_column "$folder/ours" 1)" "$(median_of_column "$folder/theirs" 1)"
 }
 
 # make_text <bytes>: $folder/text.
@@ -85,7 +85,7 @@ race_encode() {
   printf '{"bytes": %s, "%s": "%s", "vocab_size": %s, "threads": %s, "runs": %s, ' "$(stat -c %s "$folder/text")" \
     "$([ "$library" = tokenizers ] && echo rules || echo encoded_by)" "$kind" "$vocab_size" "$threads" "$runs"
   printf '"cpu_seconds": %s, "%s_cpu_seconds": %s, "seconds": %s, "%s_seconds": %s}\n' \
-    "$(median "$folder/ours" 2)" "$library" "$(median "$folder/theirs" 2)" "$(median "$folder/ours" 1)" "$library" "$(median "$folder/theirs" 1)"
+    "$(median_of_column "$folder/ours" 2)" "$library" "$(median_of_column "$folder/theirs" 2)" "$(median_of_column "$folder/ours" 1)" "$library" "$(median_of_column "$folder/theirs" 1)"
 }
 has_library() { "$python" -c "import $1" 2>/dev/null || { echo "encoding is not timed: $python has no $1" >&2 && return 1; }; }
 

@@ -65,7 +65,7 @@ check_bytes() { # <stage> <weight> <gradient> <k> <JSON>
     }'
 }
 
-machine_json "\"megabits\": $megabits" "\"load\": \"$(cut -d' ' -f1-3 /proc/loadavg)\""
+machine_json "\"megabits\": $megabits"
 weights=--parallel.zero_quantized_weights=true
 gradients=--parallel.zero_quantized_gradients=true
 bf16=--parallel.grad_reduce_dtype=bf16
@@ -85,8 +85,8 @@ for ((round = 0; round < rounds; ++round)); do
 done
 
 grep -o '"traffic": "[^"]*", "zero_stage": [0-9]\|"tokens_per_s":[^,]*' "$results" | paste - - | tr -d '"' |
-  awk -F'[:,\t]' '{ print $4 + 0, $2, $6 }' | sort -k1,1 -k2,2 -k3,3g | awk '
-    function flush() { if (n) middle[stage, name] = speed[int((n + 1) / 2)] }
+  awk -F'[:,\t]' '{ print $4 + 0, $2, $6 }' | sort -k1,1 -k2,2 -k3,3g | awk "$median_of"'
+    function flush() { if (n) middle[stage, name] = median_of(speed, n) }
     $1 != stage || $2 != name { flush(); stage = $1; name = $2; n = 0; order[++rows] = stage SUBSEP name }
     { speed[++n] = $3 }
     END {

@@ -65,7 +65,6 @@ mkdir -p "$(dirname "$output")"
 [ ${#tuning[@]} -eq 0 ] || tuning+=("--device.gemm_choice_file=${output%.jsonl}.gemm")
 
 field() { sed -n "s/.*\"$1\": *\([0-9.]*\).*/\1/p" | head -n 1; }
-median() { sort -g | awk '{ v[NR] = $1 } END { print (NR % 2) ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
 
 # Sets config (of ours), shape (of PyTorch's), seq and batch for $model.
 describe() {

@@ -1,16 +1,36 @@
 # What benchmarks say about the machine, and how they start ranks on it; to be sourced.
 # shellcheck shell=bash disable=SC2034 # launch is read there
 
-cpu_name() { sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1; }
+# Family and model too: names of virtual processors are the same for several.
+cpu_name() {
+  local field words=()
+  for field in 'model name' 'cpu family' model; do
+    words+=("$(sed -n "s/^$field[[:space:]]*: //p" /proc/cpuinfo | head -n 1)")
+  done
+  if [ -n "${words[1]}" ]; then echo "${words[0]}, family ${words[1]}, model ${words[2]}"; else echo "${words[0]}"; fi
+}
+
+# Of the sources here, with a + where they differ from what is committed; - outside of a clone.
+revision() {
+  local folder
+  folder=$(dirname "${BASH_SOURCE[0]}")
+  git -C "$folder" describe --always --dirty=+ --exclude='*' 2>/dev/null || echo -
+}
 
 # machine_json [member ...]: the first line of a benchmark's results: where, on $processor if that is no CPU, and when they were
-# taken, and what else it says.
+# taken, of which program, what else the machine had to do, and what else the benchmark says.
 # shellcheck disable=SC2120 # many say nothing else
 machine_json() {
   local processor=${processor:-$(cpu_name)} member more=""
   for member in "$@"; do more+=", $member"; done
-  printf '{"processor": "%s", "cores": %s, "date": "%s"%s}\n' "$processor" "$(nproc)" "$(date -u +%FT%TZ)" "$more"
+  printf '{"processor": "%s", "cores": %s, "date": "%s", "revision": "%s", "load": "%s"%s}\n' "$processor" "$(nproc)" \
+    "$(date -u +%FT%TZ)" "$(revision)" "$(cut -d' ' -f1-3 /proc/loadavg)" "$more"
 }
+
+# For programs of awk, in front of them: the median of v[1] to v[n], which are in order.
+median_of='function median_of(v, n) { return (v[int((n + 1) / 2)] + v[int((n + 2) / 2)]) / 2 }
+'
+median() { sort -g | awk "$median_of"'{ v[NR] = $1 } END { print median_of(v, NR) }'; } # of the lines of standard input
 
 # launch_ranks <n> [option of Open MPI ...]: fills `launch`, the words before a program that runs on so many ranks. Containers
 # often run as root, where Open MPI asks for a word; MPICH knows none of these options.

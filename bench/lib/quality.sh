@@ -29,7 +29,7 @@ begin_comparison() {
   trap 'rm -rf "$folder"' EXIT
   prepare_text "$folder"
   results=${results:-$folder/results}
-  machine_json "\"load\": \"$(cut -d' ' -f1-3 /proc/loadavg)\"" | tee -a "$results"
+  machine_json | tee -a "$results"
 }
 
 # train <name> <plain one> <option ...>: trains with each of the seeds, started by `launch` where that is set. A line of JSON
