@@ -226,9 +226,8 @@ class OpBench {
   std::vector<BenchRow> rows_;
 };
 
-}  // namespace
-
-double median_seconds(const BenchTiming& timing, Device& device, const std::function<void()>& f) {
+/// Seconds of a call in each run.
+std::vector<double> seconds_of_runs(const BenchTiming& timing, Device& device, const std::function<void()>& f) {
   double last = 0;
   for (int i = 0; i < timing.warmup; ++i) last = seconds_of(device, f);
   const i64 calls = timing.warmup > 0 ? calls_in_a_run(last, device) : 1;
@@ -239,7 +238,13 @@ double median_seconds(const BenchTiming& timing, Device& device, const std::func
     });
     times.push_back(seconds / static_cast<double>(calls));
   }
-  return median(std::move(times));
+  return times;
+}
+
+}  // namespace
+
+double median_seconds(const BenchTiming& timing, Device& device, const std::function<void()>& f) {
+  return median(seconds_of_runs(timing, device, f));
 }
 
 std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 tokens) {
@@ -308,8 +313,11 @@ double peak_flops(DType dtype, Device& device) {
   double best = 0;
   for (i64 n : is_gpu ? std::vector<i64>{4096, 8192} : std::vector<i64>{512, 1024, 2048}) {
     const auto start = Clock::now();
-    const GemmCase square{str("square ", n), n, n, n, {.transpose_b = true}, false, 1};
-    best = std::max(best, square.flops() / bench_gemm(square, dtype, device, {.warmup = 2, .repeats = 5}).seconds);
+    const Tensor a = random_tensor({n, n}, dtype, device, 1), b = random_tensor({n, n}, dtype, device, 2);
+    Tensor out = Tensor::zeros({n, n}, dtype, device, MemoryClass::Workspace);
+    const std::vector<double> seconds =
+        seconds_of_runs({.warmup = 2, .repeats = 5}, device, [&] { ops::matmul(a, b, out, {.transpose_b = true}); });
+    best = std::max(best, 2 * std::pow(static_cast<double>(n), 3) / std::ranges::min(seconds));
     if (kGrowth * std::chrono::duration<double>(Clock::now() - start).count() > kMostSeconds) break;
   }
   return best;

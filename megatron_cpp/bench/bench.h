@@ -57,8 +57,8 @@ Tensor random_tensor(const Shape& shape, DType dtype, Device& device, u64 key);
 /// What the context's rank has of a microbatch of random tokens.
 MicroBatch random_batch(const ModelContext& context, i64 micro_batch_size);
 
-/// The best rate of large square products: what FLOP rates are a share of. Takes seconds at most, however many ranks
-/// share a core: then it looks at smaller ones alone.
+/// The best rate of large square products, of any run, as other load only slows them down: what FLOP rates are a share
+/// of. Takes seconds at most, however many ranks share a core: then it looks at smaller ones alone.
 double peak_flops(DType dtype, Device& device);
 /// What MFU is a share of, in FLOP/s: the data sheet's rate of a GPU that is known (device_peaks.h), else peak_flops().
 double mfu_peak_flops(DType dtype, bool allow_tf32, Device& device);
