@@ -85,8 +85,8 @@ class Communicator {
   /// from, which name it in turn. Only NCCL has something to prepare.
   virtual void connect(const std::vector<int>& peers) { static_cast<void>(peers); }
   /// Messages between two ranks arrive in the order sent. A send never waits for its receive, nor does its Work: after
-  /// wait() the tensor may be changed, as the message then is a copy, if it is still under way. So who can leave the
-  /// tensor as it is should wait late, or until Work::is_done(). A rank does not send to itself.
+  /// wait() the tensor may be changed, as the message then has left, for a receive that was there, or is a copy. So who
+  /// can leave the tensor as it is should wait late, or until Work::is_done(). A rank does not send to itself.
   virtual Work send(const Tensor& t, int destination) = 0;
   virtual Work recv(Tensor& t, int source) = 0;
   virtual void barrier() = 0;

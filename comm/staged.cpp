@@ -145,7 +145,9 @@ class StagedCommunicator final : public Communicator {
   void connect(const std::vector<int>& peers) override { host_->connect(peers); }
   Work send(const Tensor& t, int destination) override {
     if (!is_remote(t)) return host_->send(t, destination);
-    return host_->send(read(t)->copy(), destination);
+    auto staged = read(t);  // which the message may leave from, long after this
+    const auto sent = std::make_shared<Work>(host_->send(staged->copy(), destination));
+    return Work([sent, staged] { sent->wait(); }, [sent] { return sent->is_done(); });
   }
   Work recv(Tensor& t, int source) override {
     if (!is_remote(t)) return host_->recv(t, source);

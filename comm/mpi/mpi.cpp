@@ -42,7 +42,8 @@ Tensor where_peers_reach(const Tensor& x) {
 Patience patience_of(const MpiWorld& world, bool on_one_node) {
   if (!on_one_node && world.progress) return world.progress->patience();
   // A rank that gives the core away on a busy machine gets it back late: longer than most waits.
-  return world.has_core_for_each_rank ? Patience{.spins = 2000, .yields = 1000} : Patience{.spins = 0, .yields = 50};
+  const bool has_core = world.has_core_for_each_rank;
+  return {.spins = has_core ? 2000 : 0, .yields = has_core ? 1000 : 50, .meanwhile = world.meanwhile()};
 }
 
 class MpiCommunicator final : public Communicator {
@@ -195,7 +196,7 @@ class MpiCommunicator final : public Communicator {
   /// Carried on whatever the sizes: ranks have different ones, and no message of a later exchange may come before those
   /// of this one.
   Work exchange_parts(const Tensor& in, std::span<const Part> send, const Tensor& out, std::span<const Part> receive) {
-    if (!is_carried_on()) return messages_.exchange(in, send, out, receive, {.spins = world_.spins()});
+    if (!is_carried_on()) return messages_.exchange(in, send, out, receive, world_.patience());
     return carry_on([this, in, out, parts = std::vector(send.begin(), send.end()),
                      places = std::vector(receive.begin(), receive.end())] {
       messages_.exchange(in, parts, out, places, patience_).wait();

@@ -22,14 +22,15 @@ void PieceChain::pass_to(int rank, std::span<std::byte> piece) {
     receive(piece, place_.first, others_.emplace_back());
 }
 
-void PieceChain::hand_on() {
-  if (place_.next < 0) return;
+bool PieceChain::hand_on() {
+  if (place_.next < 0) return true;
   for (; handed_on_ < pieces_.size(); ++handed_on_) {
     int has_come = 0;
     check_mpi(MPI_Test(&arrived_[handed_on_], &has_come, MPI_STATUS_IGNORE), "MPI_Test");
-    if (!has_come) return;
+    if (!has_come) return false;
     send(pieces_[handed_on_], place_.next);
   }
+  return true;
 }
 
 void PieceChain::finish() {

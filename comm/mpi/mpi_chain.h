@@ -24,8 +24,8 @@ class PieceChain {
   void pass_to_all(std::span<std::byte> piece);
   /// The same, where one rank alone needs it.
   void pass_to(int rank, std::span<std::byte> piece);
-  /// Hands on what has come.
-  void hand_on();
+  /// Hands on what has come. Whether that was all: what comes after it, by the same ranks and tag, must not go before.
+  bool hand_on();
   /// Waits until all have come, and left.
   void finish();
 

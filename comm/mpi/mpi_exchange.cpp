@@ -4,12 +4,12 @@
 #include <utility>
 
 #include "base/rounding.h"
+#include "comm/mpi/transport/mpi_tags.h"
 #include "comm/reduce.h"
 
 namespace mcpp {
 namespace {
 
-constexpr int kTag = 2;
 /// What a rank has come to it at a time: much more than a network holds on its way.
 constexpr i64 kInboxBytes = i64{8} << 20;
 /// Sums this small cost less than a second way there.
@@ -47,12 +47,12 @@ void RankExchange::swap(const To& send_to, const From& receive_from) {
     const std::span<std::byte> in = receive_from(source);
     const std::span<const std::byte> out = send_to(destination);
     for_pieces(in, [&](std::span<std::byte> piece) {
-      check_mpi(MPI_Irecv(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, source, kTag, comm_,
+      check_mpi(MPI_Irecv(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, source, mpi_tag::kSum, comm_,
                           &requests.emplace_back()),
                 "MPI_Irecv");
     });
     for_pieces(out, [&](std::span<const std::byte> piece) {
-      check_mpi(MPI_Isend(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, destination, kTag, comm_,
+      check_mpi(MPI_Isend(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, destination, mpi_tag::kSum, comm_,
                           &requests.emplace_back()),
                 "MPI_Isend");
     });

@@ -5,13 +5,11 @@
 #include <utility>
 
 #include "comm/mpi/mpi_chain.h"
+#include "comm/mpi/transport/mpi_tags.h"
 
 namespace mcpp {
 namespace {
 
-/// Of part r it is this and r: other messages of the group have lower ones.
-constexpr int kFirstTag = 4096;
-constexpr int kBroadcastTag = 3;
 /// Of broadcasts. So large that MPI sends none before its receiver is there, who would have to keep it.
 constexpr i64 kLeastBroadcast = 512 << 10, kMostBroadcast = i64{8} << 20;
 /// A part travels in so many pieces at most, so that the first are handed on while the others come; none is smaller
@@ -51,7 +49,7 @@ void NodeGather::start(const std::vector<Message>& messages, bool is_sent, std::
                        i64 count, std::vector<MPI_Request>& requests) const {
   for (const auto& [part, peer] : messages) {
     std::byte* data = full + part * bytes + begin;
-    const int n = static_cast<int>(count), tag = kFirstTag + part;
+    const int n = static_cast<int>(count), tag = mpi_tag::kFirstGather + part;
     MPI_Request* request = &requests.emplace_back();
     if (is_sent)
       check_mpi(MPI_Isend(data, n, MPI_BYTE, peer, tag, comm_.get(), request), "MPI_Isend");
@@ -87,7 +85,7 @@ void NodeGather::broadcast(std::byte* data, i64 bytes, int root) {
   const auto me = std::ranges::find(row, comm_.rank());
   const ChainPlace place{
       .first = root, .source = me == row.begin() ? -1 : me[-1], .next = me + 1 == row.end() ? -1 : me[1]};
-  PieceChain chain(comm_, place, kBroadcastTag, patience_);
+  PieceChain chain(comm_, place, mpi_tag::kBroadcast, patience_);
   const i64 piece = std::clamp(bytes / kPieces, kLeastBroadcast, kMostBroadcast);
   for (i64 begin = 0; begin < bytes; begin += piece) {
     chain.pass_to_all({data + begin, static_cast<std::size_t>(std::min(piece, bytes - begin))});

@@ -121,8 +121,7 @@ void NodeSums::start(const Operation& operation, Segment& segment, Segment* last
         finish_reduction(operation.dtype, acc, segment.slot + begin * width, n);
     }
     pass_on(segment, begin * width, (begin + n) * width, part_bytes);
-    if (last) last->results->hand_on();
-    segment.results->hand_on();
+    if (!last || last->results->hand_on()) segment.results->hand_on();
   }
 }
 

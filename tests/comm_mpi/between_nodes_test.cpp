@@ -2,7 +2,12 @@
 #include <gtest/gtest.h>
 #include <mpi.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <numeric>
+#include <thread>
+#include <vector>
 
 #include "comm/mpi/transport/mpi_window.h"
 #include "tests/comm_mpi/session.h"
@@ -15,6 +20,9 @@ long long sent_bytes = 0, broadcast_bytes = 0;
 /// Of what it sent, that which went to another node of so many ranks.
 long long far_bytes = 0;
 int ranks_of_a_node = 1;
+/// Where those lie that it sent last of so many bytes.
+constexpr long long kLargeBytes = 8 << 20;
+std::atomic<const void*> large_data = nullptr;
 
 }  // namespace
 
@@ -23,6 +31,7 @@ extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int to,
   int size = 0;
   PMPI_Type_size(type, &size);
   sent_bytes += static_cast<long long>(count) * size;
+  if (static_cast<long long>(count) * size == kLargeBytes) large_data = data;
   int ranks = 0, me = 0, all = 0;
   PMPI_Comm_size(comm, &ranks);
   PMPI_Comm_rank(comm, &me);
@@ -126,6 +135,52 @@ TEST(BetweenNodes, AllGatherSendsEachPartToANodeOnce) {
     counted.data<i64>()[0] = far_bytes;
     world->all_reduce(counted, ReduceOp::Sum).wait();
     EXPECT_EQ(counted.data<i64>()[0], (n - 1) * full.bytes());
+  }
+}
+
+/// Of many segments, on nodes of which one hands on to the next what comes from another: in their order.
+TEST(BetweenNodes, SumsOfManySegmentsComeInOrder) {
+  const auto world = session().world([](int rank) { return std::max(rank - 1, 0); });
+  CpuDevice device;
+  const i64 count = SharedWindow::kSlotBytes + 777;  // the last one is short
+  for (int round = 0; round < 5; ++round) {
+    Tensor t = Tensor::empty({count}, DType::F32, device);
+    for (i64 i = 0; i < count; ++i) t.data<float>()[i] = static_cast<float>(i % 4099 + round);
+    world->all_reduce(t, ReduceOp::Sum).wait();
+    const auto ranks = static_cast<float>(session().size());
+    for (i64 i = 0; i < count; ++i) ASSERT_EQ(t.data<float>()[i], ranks * static_cast<float>(i % 4099 + round)) << i;
+  }
+}
+
+/// What its receiver asks for leaves from its tensor, while its sender computes and calls nothing; two of them, so that
+/// neither is taken for the other.
+TEST(BetweenNodes, MessagesThatWereAskedForLeaveFromTheirTensors) {
+  using namespace std::chrono_literals;
+  const auto world = session().world([](int rank) { return rank; });
+  CpuDevice device;
+  const int me = world->rank();
+  constexpr i64 kCount = kLargeBytes / sizeof(double);
+  std::vector<Tensor> tensors;
+  std::vector<Work> works;
+  for (const double value : {3., 5.}) {
+    tensors.push_back(Tensor::empty({kCount}, DType::F64, device));
+    std::fill_n(tensors.back().data<double>(), kCount, me == 0 ? value : 0);
+    if (me == 0) works.push_back(world->send(tensors.back(), 1));
+  }
+  world->barrier();
+  if (me == 1) std::this_thread::sleep_for(20ms);  // the other calls nothing any more
+  const auto end = std::chrono::steady_clock::now() + 20s;
+  for (Tensor& t : tensors) {
+    if (me == 1) works.push_back(world->recv(t, 0));
+    const volatile double& last = t.data<double>()[kCount - 1];
+    const auto has_left = [&] { return me == 0 ? large_data == t.raw() : last != 0; };
+    while (me < 2 && !has_left() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(100us);
+    EXPECT_TRUE(me > 1 || has_left());
+  }
+  for (Work& work : works) work.wait();
+  for (i64 i = 0; me < 2 && i < kCount; ++i) {
+    ASSERT_EQ(tensors[0].data<double>()[i], 3) << i;
+    ASSERT_EQ(tensors[1].data<double>()[i], 5) << i;
   }
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/staged.h"
 #include "tensor/cpu/shared_arena.h"
 #include "tests/comm_mpi/session.h"
 
@@ -223,6 +224,31 @@ TEST(InPlace, AMessageOfAnotherLengthIsRefused) {
   Tensor right = Tensor::empty({kCount}, DType::I64, device);
   if (world->rank() == 0) world->send(make(0, device), 1);
   if (world->rank() == 1) world->recv(right, 0).wait();
+}
+
+/// Inside of a machine and between machines: what was sent stays as it was while later messages are read from the
+/// device.
+TEST(Staged, MessagesThatWereNotTakenYetKeepTheirCopies) {
+  for (const bool is_far : {false, true}) {
+    CpuDevice device;
+    const auto world = make_staged_communicator(session().world([&](int rank) { return is_far ? rank : 0; }), device);
+    const int me = world->rank();
+    std::vector<Work> sends;
+    const i64 count = i64{1} << 18;
+    for (int k = 0; k < 3; ++k) {
+      Tensor t = Tensor::empty({count}, DType::I64, device);
+      std::fill_n(t.data<i64>(), count, k + 1);
+      if (me == 0) sends.push_back(world->send(t, 1));
+    }
+    world->barrier();
+    for (int k = 0; me == 1 && k < 3; ++k) {
+      Tensor t = Tensor::empty({count}, DType::I64, device);
+      world->recv(t, 0).wait();
+      for (i64 i = 0; i < count; ++i) ASSERT_EQ(t.data<i64>()[i], k + 1) << i;
+    }
+    sends.clear();
+    world->barrier();
+  }
 }
 
 TEST(Session, KnowsTheRanksAndCoresOfItsMachine) {

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
+#include "comm/staged.h"
 #include "tensor/cpu/shared_arena.h"
 #include "tests/comm/backend.h"
 #include "tests/comm_mpi/session.h"
@@ -26,7 +28,8 @@ void fail_in_one_rank(const MpiSession& session) {
   world->all_reduce(t, ReduceOp::Sum).wait();
 }
 
-/// The same between nodes, with a sum on its way that rank 2 never begins, and a message that nobody asks for.
+/// The same between nodes, with a sum on its way that rank 2 never begins, a message that nobody asks for, and one that
+/// never comes to memory that goes.
 void fail_on_one_node(const MpiSession& session) {
   const auto world = session.world([](int rank) { return rank; });
   CpuDevice device;
@@ -34,19 +37,21 @@ void fail_on_one_node(const MpiSession& session) {
   world->all_reduce(t, ReduceOp::Sum).wait();
   if (world->rank() == 2) world->recv(t, 1).wait();
   const Tensor large = Tensor::zeros({1 << 20}, DType::F32, device);
-  Work message;
-  if (world->rank() == 1) message = world->send(large, 0);
+  Tensor other = Tensor::zeros({1 << 20}, DType::F32, device);
+  Work message, awaited;
+  if (world->rank() == 1) message = world->send(large, 0), awaited = world->recv(other, 0);
   const Work work = world->all_reduce(t, ReduceOp::Sum);
   if (world->rank() == 1) fail(ExitCode::TrainingFailed, "planned failure of rank 1");
 }
 
-/// Rank 1 expects a message so large that it asks for it; rank 0 means another one.
-void send_another_size(const MpiSession& session) {
+/// Of two messages, rank 1 expects one so large that it is asked for, and rank 0 means the other.
+void expect_another_size(const MpiSession& session, i64 sent, i64 expected) {
   const auto world = session.world([](int rank) { return rank; });
   CpuDevice device;
   Tensor t = Tensor::zeros({1 << 20}, DType::F32, device);
-  if (world->rank() == 0) world->send(t.flat(0, 2), 1).wait();
-  if (world->rank() == 1) world->recv(t, 0).wait();
+  if (world->rank() == 0) world->send(t.flat(0, sent), 1).wait();
+  Tensor to = t.flat(0, expected);
+  if (world->rank() == 1) world->recv(to, 0).wait();
   world->barrier();
 }
 
@@ -55,7 +60,9 @@ int run(const MpiSession& session, int argc, char** argv) {
   const std::string task = argc > 1 ? argv[1] : "";
   if (task == "--fail_in_one_rank") fail_in_one_rank(session);
   if (task == "--fail_on_one_node") fail_on_one_node(session);
-  if (task == "--send_another_size") send_another_size(session);
+  if (task == "--send_a_small_one") expect_another_size(session, 2, 1 << 20);
+  if (task == "--send_a_large_one") expect_another_size(session, 1 << 20, 100);
+  if (task == "--send_a_large_one_for_a_number") expect_another_size(session, 1 << 20, 2);
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }
@@ -87,15 +94,24 @@ std::vector<Backend> backends() {
       body(*session().world(), device);
     };
   };
+  const auto staged = [](std::function<int(int)> node_of) {
+    return [node_of](const RankBody& body) {
+      CpuDevice device;
+      body(*make_staged_communicator(session().world(node_of), device), device);
+    };
+  };
   const auto all = [](int) { return true; };
   return {{"one_node", on({})},
           {"in_place", in_place(all, false)},
           {"in_place_but_not_on_rank_1", in_place([](int rank) { return rank != 1; }, false)},
           {"in_place_but_hidden", in_place(all, true)},
+          {"staged", staged({})},
+          {"staged_each_rank_a_node", staged([](int rank) { return rank; })},
           {"each_rank_a_node", on([](int rank) { return rank; })},
           {"two_ranks_a_node", on([](int rank) { return rank / 2; })},
           {"ranks_dealt_to_two_nodes", on([](int rank) { return rank % 2; })},
-          {"nodes_of_unlike_size", on([](int rank) { return rank == 1; })}};
+          {"nodes_of_unlike_size", on([](int rank) { return rank == 1; })},
+          {"two_ranks_and_then_one_a_node", on([](int rank) { return std::max(rank - 1, 0); })}};
 }
 
 }  // namespace mcpp::test

@@ -22,6 +22,7 @@ void Patience::check() const {
 }
 
 Waiting::Step Waiting::next() {
+  if (patience_.meanwhile) patience_.meanwhile();
   if (patience_.idle && *patience_.idle == 0) {
     looks_ = 0;
     return Step::Sleep;
@@ -44,6 +45,11 @@ void Waiting::pause() {
 
 bool are_complete(std::span<MPI_Request> requests, MPI_Status* statuses) {
   int done = 0;
+  if (requests.size() == 1) {  // whose error is then told, and not only that there is one
+    MPI_Status* status = statuses == MPI_STATUSES_IGNORE ? MPI_STATUS_IGNORE : statuses;
+    check_mpi(MPI_Test(requests.data(), &done, status), "MPI_Test");
+    return done != 0;
+  }
   check_mpi(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, statuses), "MPI_Testall");
   return done != 0;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <span>
 #include <stop_token>
@@ -26,6 +27,8 @@ struct Patience {
   std::stop_token stop = {};
   /// How many threads have nothing to do until it is over; while there is none it sleeps at once. Null: this one.
   std::shared_ptr<const std::atomic<int>> idle = {};
+  /// What it does before each look: what its peer waits for may be for this rank to do. Null: nothing.
+  std::function<void()> meanwhile = nullptr;
 
   /// Throws PeerLost once it was told to stop.
   void check() const;
@@ -37,7 +40,7 @@ class Waiting {
   enum class Step { Look, Yield, Sleep };
 
   explicit Waiting(const Patience& patience) : patience_(patience) {}
-  /// What to do before the next look.
+  /// What to do before the next look, which is more than what is done meanwhile.
   Step next();
   /// Does it, and throws as Patience::check() does.
   void pause();

@@ -5,22 +5,19 @@
 
 #include "comm/checks.h"
 #include "comm/copy_bytes.h"
+#include "comm/mpi/transport/mpi_tags.h"
 
 namespace mcpp {
 namespace {
 
-constexpr int kTag = 0, kExchangeTag = 1;
 /// From here on one copy is worth more than the way to find it.
 constexpr i64 kLetterBytes = 32 << 10;
 
 /// From here on, between machines, the receiver is asked for before a message is copied.
 constexpr i64 kOfferBytes = i64{1} << 20;
-/// Offers have tags of their own, by which they stay apart whoever is asked for first: more than are ever under way.
-constexpr int kFirstOfferTag = 16, kOfferTags = 2040;
-
 OfferTags tags_of_offer(i64 number) {
-  const int tag = kFirstOfferTag + static_cast<int>(number % kOfferTags);
-  return {.message = tag, .answer = tag + kOfferTags};
+  const int tag = mpi_tag::kFirstOffer + static_cast<int>(number % mpi_tag::kOffers);
+  return {.message = tag, .answer = tag + mpi_tag::kOffers};
 }
 
 /// What goes to a rank in an exchange, or a piece of it.
@@ -30,14 +27,14 @@ struct ExchangePiece {
 
   template <class Send>
   void start(Send* send, MPI_Comm comm, MPI_Request& request) const {
-    check_mpi(send(from, bytes, MPI_BYTE, to, kExchangeTag, comm, &request), "MPI_Isend");
+    check_mpi(send(from, bytes, MPI_BYTE, to, mpi_tag::kExchange, comm, &request), "MPI_Isend");
   }
 };
 
 }  // namespace
 
 MpiMessages::MpiMessages(const MpiComm& comm, const std::vector<int>& nodes, const MpiWorld& world)
-    : comm_(comm), nodes_(nodes), world_(world), rank_(comm.rank()), patience_{.spins = world.spins()} {}
+    : comm_(comm), nodes_(nodes), world_(world), rank_(comm.rank()), patience_(world.patience()) {}
 
 Work MpiMessages::send(const Tensor& t, int destination) {
   if (t.bytes() == 0) return {};
@@ -50,7 +47,7 @@ Work MpiMessages::send(const Tensor& t, int destination) {
 Work MpiMessages::recv(const Tensor& t, int source) {
   if (goes_by_letter(t.bytes(), source)) return await_letter(t, source);
   if (is_offered(t.bytes(), source)) return ask_for_offer(t, source);
-  return Work([in = start_receive(t, source, kTag, patience_)]() mutable { in.finish(); });
+  return Work([in = start_receive(t, source, mpi_tag::kMessage, patience_)]() mutable { in.finish(); });
 }
 
 /// Between machines in pieces that MPI sends at once, as the answers that larger ones wait for come behind the data of
@@ -64,7 +61,7 @@ Work MpiMessages::exchange(const Tensor& in, std::span<const Part> send, const T
     if (r == rank_)
       copy_bytes(to.raw(), in.flat(send[r].first, send[r].count).raw(), to.bytes());
     else
-      incoming.push_back(start_receive(to, r, kExchangeTag, patience));
+      incoming.push_back(start_receive(to, r, mpi_tag::kExchange, patience));
   }
   std::vector<MPI_Request> requests;
   std::vector<ExchangePiece> rest;
@@ -91,7 +88,10 @@ Work MpiMessages::exchange(const Tensor& in, std::span<const Part> send, const T
 
 void MpiMessages::finish() {
   for (Outgoing& message : outgoing_) wait_all(message.requests, patience_);
-  for (; !posted_.empty(); release_letters()) let_messages_move();
+  for (Waiting waiting(patience_); !posted_.empty(); release_letters()) {
+    let_messages_move();
+    waiting.pause();
+  }
 }
 
 bool MpiMessages::is_near(int peer) const {
@@ -116,7 +116,9 @@ bool MpiMessages::is_offered(i64 bytes, int peer) const {
 /// Its size goes before it, as other messages do, so that the receiver finds out if it means another one.
 Work MpiMessages::send_offer(const Tensor& t, int destination) {
   const i64 bytes = t.bytes();
-  send_copy(&bytes, sizeof(bytes), destination);
+  OfferCard card{};
+  std::memcpy(card.data(), &bytes, sizeof(bytes));
+  send_copy(card.data(), card.size(), destination);
   const OfferTags tags = tags_of_offer(offers_to_[destination]++);
   return offer(std::make_shared<OfferedMessage>(t, destination, tags, comm_.get()), world_.progress, patience_);
 }
@@ -124,11 +126,12 @@ Work MpiMessages::send_offer(const Tensor& t, int destination) {
 Work MpiMessages::ask_for_offer(const Tensor& t, int source) {
   const OfferTags tags = tags_of_offer(offers_from_[source]++);
   auto in = std::make_shared<Incoming>(start_receive(t, source, tags.message, patience_));
-  i64& offered = in->offered.emplace(t.bytes());
-  in->expected.insert(in->expected.begin(), sizeof(offered));
+  OfferCard& card = in->card.emplace();
+  in->expected.insert(in->expected.begin(), sizeof(card));
   in->requests.insert(in->requests.begin(), MPI_REQUEST_NULL);
-  check_mpi(MPI_Irecv(&offered, sizeof(offered), MPI_BYTE, source, kTag, comm_.get(), &in->requests.front()),
-            "MPI_Irecv");
+  check_mpi(
+      MPI_Irecv(card.data(), sizeof(card), MPI_BYTE, source, mpi_tag::kMessage, comm_.get(), &in->requests.front()),
+      "MPI_Irecv");
   ask_for_message(source, tags, comm_.get(), in->question);
   return Work([in] {
     in->finish();
@@ -147,7 +150,7 @@ void MpiMessages::send_copy(const void* from, i64 bytes, int destination) {
 void MpiMessages::start_send(Outgoing& message, const void* from, i64 bytes, int destination) const {
   copy_bytes(message.copy.get(), from, bytes);
   in_messages(bytes, [&](i64 begin, int n) {
-    check_mpi(MPI_Isend(message.copy.get() + begin, n, MPI_BYTE, destination, kTag, comm_.get(),
+    check_mpi(MPI_Isend(message.copy.get() + begin, n, MPI_BYTE, destination, mpi_tag::kMessage, comm_.get(),
                         &message.requests.emplace_back()),
               "MPI_Isend");
   });
@@ -170,29 +173,36 @@ MpiMessages::Incoming MpiMessages::start_receive(const Tensor& t, int source, in
     check_mpi(MPI_Irecv(memory + begin, n, MPI_BYTE, source, tag, comm_.get(), &message.requests.emplace_back()),
               "MPI_Irecv");
   };
-  in_messages(t.bytes(), receive, tag == kExchangeTag ? exchange_piece(source) : kMostBytes);
-  if (world_.progress && !is_near(source)) {
-    message.progress = world_.progress;
-    message.moves = world_.progress->expect_message();
-  }
+  in_messages(t.bytes(), receive, tag == mpi_tag::kExchange ? exchange_piece(source) : kMostBytes);
+  if (world_.progress && !is_near(source)) message.moves.reset(new Moves{world_.progress});
   return message;
 }
 
+MpiMessages::Moves::~Moves() {
+  if (!has_come) progress->give_up();
+}
+
 void MpiMessages::Incoming::finish() {
-  const auto looking = progress ? progress->look() : nullptr;
+  const auto looking = moves ? moves->progress->look() : nullptr;
   // One after another: of a message that is not the expected one the others may never come.
   for (std::size_t i = 0; i < requests.size(); ++i) {
     MPI_Status status;
-    for (Waiting waiting(patience); !are_complete({&requests[i], 1}, &status); waiting.pause())
-      if (progress) progress->move_on();
+    wait_all({&requests[i], 1}, patience, &status);
     int received = 0;
     check_mpi(MPI_Get_count(&status, MPI_BYTE, &received), "MPI_Get_count");
-    MCPP_CHECK(received == expected[i], "rank ", source, " sent ", received, " bytes, expected were ", expected[i],
-               " of ", to.bytes());
-    MCPP_CHECK(!offered || *offered == to.bytes(), "rank ", source, " sent ", *offered, " bytes, expected were ",
-               to.bytes());
+    check_size(i, received);
   }
+  if (moves) moves->has_come = true;
   moves = nullptr;
+}
+
+void MpiMessages::Incoming::check_size(std::size_t request, i64 received) const {
+  const bool is_offer = request == 0 && card, has_card = request == 0 && received == sizeof(OfferCard);
+  const i64 wanted = is_offer ? to.bytes() : expected[request];
+  i64 sent = received;
+  if (has_card) std::memcpy(&sent, is_offer ? card->data() : to.raw(), sizeof(sent));
+  MCPP_CHECK(sent == wanted && has_card == is_offer, "rank ", source, " sent ", sent, " bytes, expected were ", wanted,
+             " of ", to.bytes());
 }
 
 Work MpiMessages::post(const Tensor& t, int destination) {
@@ -231,7 +241,8 @@ Work MpiMessages::await_letter(const Tensor& t, int source) const {
     MPI_Request request = MPI_REQUEST_NULL;
   };
   const auto awaited = std::make_shared<Awaited>();
-  check_mpi(MPI_Irecv(&awaited->card, sizeof(LetterCard), MPI_BYTE, source, kTag, comm_.get(), &awaited->request),
+  check_mpi(MPI_Irecv(&awaited->card, sizeof(LetterCard), MPI_BYTE, source, mpi_tag::kMessage, comm_.get(),
+                      &awaited->request),
             "MPI_Irecv");
   return Work([awaited, to = Tensor(t), source, messages = world_.messages, patience = patience_]() mutable {
     wait_all({&awaited->request, 1}, patience);

@@ -1,6 +1,8 @@
 // Messages between the ranks of an MPI group: by MPI, and where they are large, inside a machine by letters
 // (peer_messages.h) and between machines by offers (offered_message.h).
 #pragma once
+#include <array>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -23,8 +25,10 @@ struct MpiWorld {
   std::shared_ptr<PeerMessages> messages;    ///< null where ranks of the machine cannot map one another's memory
   std::shared_ptr<ProgressThread> progress;  ///< null on one machine, and where MPI allows no second thread
 
+  /// Patience::meanwhile of all that waits.
+  std::function<void()> meanwhile() const { return progress ? progress->meanwhile() : nullptr; }
   /// Of one that waits for messages.
-  int spins() const { return spins_of(has_core_for_each_rank); }
+  Patience patience() const { return {.spins = spins_of(has_core_for_each_rank), .meanwhile = meanwhile()}; }
   /// Where there is no core for each rank, one that looks again at once keeps its peer from working.
   static int spins_of(bool has_core_for_each_rank) { return has_core_for_each_rank ? 2000 : 0; }
 };
@@ -50,6 +54,17 @@ class MpiMessages {
     u64 arena;  ///< of its tensor; 0: none that peers could map
     int destination;
   };
+  /// What goes before an offer: how many bytes it has. No message of elements is as long, so that neither can be taken
+  /// for the other.
+  using OfferCard = std::array<std::byte, sizeof(i64) + 1>;
+  /// Keeps a message between machines moving until it has come. When this goes before, as an error unwinds the stack,
+  /// tensors and devices go next: then nothing more moves.
+  struct Moves {
+    std::shared_ptr<ProgressThread> progress;
+    std::shared_ptr<void> expected = progress->expect_message();
+    bool has_come = false;
+    ~Moves();
+  };
   /// A message that is to come by MPI.
   struct Incoming {
     Tensor to;
@@ -57,14 +72,13 @@ class MpiMessages {
     Patience patience;
     std::vector<MPI_Request> requests = {};
     std::vector<i64> expected = {};  ///< bytes of each
-    // Of an offer: its size, which comes first, and how it was asked for.
-    std::optional<i64> offered = {};
+    // Of an offer: what comes first, and how it was asked for.
+    std::optional<OfferCard> card = {};
     MPI_Request question = MPI_REQUEST_NULL;
-    // Between machines: what keeps it moving.
-    std::shared_ptr<ProgressThread> progress = {};
-    std::shared_ptr<void> moves = {};
+    std::shared_ptr<Moves> moves = {};  ///< null inside of a machine
 
     void finish();
+    void check_size(std::size_t request, i64 received) const;
   };
 
   bool is_near(int peer) const;

@@ -80,13 +80,13 @@ Work offer(std::shared_ptr<OfferedMessage> message, std::shared_ptr<ProgressThre
   };
   if (message->move_on()) return {};
   progress->carry([message] { return message->move_on(); });
-  const std::shared_ptr<Offered> offered(new Offered{std::move(message), std::move(progress)});
+  const std::shared_ptr<Offered> offered(new Offered{message, std::move(progress)});
   return Work(
       [offered, patience] {
         offered->message->wait(*offered->progress, patience);
         offered->was_waited_for = true;
       },
-      [offered] { return offered->message->move_on(); });
+      [message] { return message->move_on(); });  // who asks may outlive the thread
 }
 
 void ask_for_message(int source, OfferTags tags, MPI_Comm comm, MPI_Request& request) {

@@ -22,7 +22,7 @@ class OfferedMessage {
 
   /// Sends it once it was asked for. Whether its tensor is no longer needed.
   bool move_on();
-  /// Waits until the tensor may change.
+  /// Waits until the tensor may change: it has left, or was copied before anybody asked for it.
   void wait(ProgressThread& progress, const Patience& patience);
   /// Lets the tensor go, when nothing of this rank moves any more.
   void give_up() noexcept { tensor_ = {}; }

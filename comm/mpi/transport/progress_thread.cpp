@@ -53,6 +53,7 @@ ProgressThread::~ProgressThread() {
 void ProgressThread::give_up() noexcept {
   if (!thread_.joinable()) return;
   stop_.request_stop();
+  if (thread_.get_id() == std::this_thread::get_id()) return;  // it ends by itself
   if (ended_.wait_for(kGiveUp) == std::future_status::ready)
     thread_.join();
   else
@@ -95,6 +96,9 @@ void ProgressThread::wait_for(State& state, std::future<void>& result) {
     if (!state.is_running && !state.jobs.empty()) {
       run_next(state, lock);
       if (state.idle > 1) state.changed.notify_all();
+    } else if (state.has_to_send) {  // the thread may be inside of a call that makes a group
+      settle(state);
+      state.changed.wait_for(lock, kNap);
     } else {
       state.changed.wait(lock);
     }
@@ -131,16 +135,25 @@ Outgoing ProgressThread::room_for(i64 bytes) {
 }
 
 void ProgressThread::carry(Outgoing message) {
-  tell([&](State& state) { state.carried.push_back(std::move(message)); });
+  tell([&](State& state) {
+    state.carried.push_back(std::move(message));
+    state.has_to_send = true;
+  });
 }
 
 void ProgressThread::carry(std::function<bool()> move_on) {
-  tell([&](State& state) { state.moved_on.push_back(std::move(move_on)); });
+  tell([&](State& state) {
+    state.moved_on.push_back(std::move(move_on));
+    state.has_to_send = true;
+  });
 }
 
-void ProgressThread::move_on() {
-  const std::unique_lock lock(state_->mutex, std::try_to_lock);
-  if (lock.owns_lock()) settle(*state_);
+std::function<void()> ProgressThread::meanwhile() const {
+  return [state = state_] {
+    if (!state->has_to_send) return;
+    const std::unique_lock lock(state->mutex, std::try_to_lock);
+    if (lock.owns_lock()) settle(*state);
+  };
 }
 
 std::shared_ptr<void> ProgressThread::expect_message() {
@@ -177,13 +190,14 @@ void ProgressThread::settle(State& state) {
     const auto message = next++;
     if (message->is_done()) state.spare.splice(state.spare.end(), state.carried, message);
   }
+  state.has_to_send = !state.carried.empty() || !state.moved_on.empty();
 }
 
 /// Moves messages on; `lock` is held before and after.
 void ProgressThread::move(State& state, std::unique_lock<std::mutex>& lock) {
   try {
     settle(state);
-    if (state.has_to_send()) return;
+    if (state.has_to_send) return;
     lock.unlock();
     let_messages_move();
     lock.lock();
@@ -191,6 +205,7 @@ void ProgressThread::move(State& state, std::unique_lock<std::mutex>& lock) {
     if (!lock.owns_lock()) lock.lock();
     state.carried.clear();
     state.moved_on.clear();
+    state.has_to_send = false;
     state.failure = std::current_exception();
   }
 }
@@ -200,10 +215,11 @@ void ProgressThread::run(State& state, const std::stop_token& stop) {
   std::unique_lock lock(state.mutex);
   // Who waits runs those before its own, too, and sooner than this thread could be told of them.
   const auto has_job = [&] { return !state.jobs.empty() && !state.is_running && state.idle == 0; };
-  const auto has_messages = [&] { return state.has_to_send() || (state.expected > 0 && !state.is_last); };
+  const auto has_messages = [&] { return state.has_to_send || (state.expected > 0 && !state.is_last); };
   const auto nap = [&] {
     const bool is_looked_after = state.looking > 0 || state.idle > 0;
-    state.changed.wait_for(lock, stop, is_looked_after ? kLongNap : kNap, [&] { return has_job() || state.is_last; });
+    state.changed.wait_for(lock, stop, is_looked_after ? kLongNap : kNap,
+                           [&] { return has_job() || (state.is_last && !state.has_to_send); });
   };
   while (!stop.stop_requested()) {
     if (has_job() || has_messages()) naps = kNaps;
@@ -212,6 +228,7 @@ void ProgressThread::run(State& state, const std::stop_token& stop) {
       if (has_job()) {
         run_next(state, lock);
         if (state.idle > 0) state.changed.notify_all();
+        if (state.has_to_send) move(state, lock);  // also where one operation follows another
       }
     } else if (has_messages()) {
       move(state, lock);

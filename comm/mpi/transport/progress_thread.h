@@ -52,15 +52,18 @@ class ProgressThread {
   void carry(Outgoing message);
   /// Calls it again and again, until it says that it has nothing left to do. It calls nothing of this.
   void carry(std::function<bool()> move_on);
-  /// For one that looks: does so for what is carried, unless another thread is at it.
-  void move_on();
+  /// Of all that waits for other ranks, here or inside of a machine (Patience): does so for what is carried, unless
+  /// another thread is at it. For as long as there are messages.
+  std::function<void()> meanwhile() const;
   /// As long as the caller keeps what it gets, messages to this rank move on.
   std::shared_ptr<void> expect_message();
   /// As long as the caller keeps what it gets, it makes MPI move itself, and the thread need not.
   std::shared_ptr<void> look();
 
   /// For what waits inside of an operation.
-  Patience patience() const { return {.spins = spins_, .stop = stop_.get_token(), .idle = {state_, &state_->idle}}; }
+  Patience patience() const {
+    return {.spins = spins_, .stop = stop_.get_token(), .idle = {state_, &state_->idle}, .meanwhile = meanwhile()};
+  }
   /// While an error unwinds the stack: runs nothing more, so that what operations refer to may go.
   void give_up() noexcept;
 
@@ -86,13 +89,12 @@ class ProgressThread {
     std::atomic<int> idle = 0;  ///< threads that wait for one
     std::list<Outgoing> carried, spare;
     std::list<std::function<bool()>> moved_on;  ///< what is to be called
+    std::atomic<bool> has_to_send = false;      ///< there is some of these
     int expected = 0;
     std::atomic<int> looking = 0;
     bool sleeps = false;         ///< the thread, until it is told of something
     bool is_last = false;        ///< it ends once nothing is left to do
     std::exception_ptr failure;  ///< of a message
-
-    bool has_to_send() const { return !carried.empty() || !moved_on.empty(); }
   };
   static void run(State& state, const std::stop_token& stop);
   static void run_next(State& state, std::unique_lock<std::mutex>& lock);
