@@ -56,10 +56,11 @@ tr -d ' "{}' <"$results" | sed 's/result://' | awk -F, '
       for (r = 1; r <= 2; ++r) {
         o = "megatron_cpp " r " "; t = "torch " r " "
         printf "%d rank(s), medians in seconds\n", r
-        count = split("plain_write_s save_s step_s step_beside_save_s async_first_stall_s async_stall_s async_total_s plain_read_s load_s verify_s", names, " ")
+        count = split("plain_write_s save_s step_s step_beside_save_s async_first_stall_s async_stall_s async_total_s plain_read_s direct_read_s load_s verify_s", names, " ")
         for (i = 1; i <= count; ++i) printf "  %-22s %8.3f   torch %s\n", names[i], median[o names[i]], median[t names[i]]
         ratio("save against a plain write (1 = as fast)", median[o "plain_write_s"], median[o "save_s"])
         ratio("load against a plain read (1 = as fast)", median[o "plain_read_s"], median[o "load_s"])
+        ratio("load against a read past the page cache", median[o "direct_read_s"], median[o "load_s"])
         ratio("stall of the first asynchronous save, of a save", median[o "async_first_stall_s"], median[o "save_s"])
         ratio("stall of a later one, of a save", median[o "async_stall_s"], median[o "save_s"])
         ratio("a step beside a save, of a step alone", median[o "step_beside_save_s"], median[o "step_s"])

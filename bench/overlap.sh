@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # How much of what goes between machines is hidden behind what ranks compute: two ranks on two hosts, network namespaces of this
 # machine that are joined by links of so many Mb/s, by a cable with so much delay (bench/lib/delayed_link.py), in turn.
-#   ZeRO 1 with and without overlap: of gradients and weights, the seconds of a step that a rank waits for them.
+#   ZeRO 1 and 3 with and without overlap: of gradients and weights, the seconds of a step that a rank waits for them.
 #   Pipelines: how much longer a rank waits for messages in a step, and what a step takes longer, than where the network is as
 #   fast as the machine, beside what the bytes of all messages, there and back, take.
 # JSON lines on standard output; medians, and shares that are exposed, on standard error. For root.
 #   bench/overlap.sh [--rounds=N] [--megabits=N] [--delay_ms=N] [--parts="zero pipelines"] [option of megatron_cpp bench step ...]
-# A part may also be one schedule: gpipe, 1f1b or interleaved.
+# A part may also be one stage or schedule: zero1, zero3, gpipe, 1f1b or interleaved.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 # shellcheck source=bench/lib/hosts.sh
@@ -32,7 +32,7 @@ network() {
   local host
   for host in a b; do
     on_host "$host" tc qdisc del dev eth0 root 2>/dev/null || true
-    [ "$1" = fast ] || on_host "$host" tc qdisc add dev eth0 root tbf rate "${megabits}mbit" burst 256kb latency 100ms
+    [ "$1" = fast ] || on_host "$host" tc qdisc add dev eth0 root tbf rate "${megabits}mbit" burst 72kb latency 100ms
     if [ "$1" = fast ]; then ip link set "to_$host" master hub; else ip link set "to_$host" nomaster; fi
   done
   [ -z "$cable" ] || kill "$cable"
@@ -51,10 +51,12 @@ run() {
     grep '^{')
   echo "{\"overlap\": \"$2\", \"network\": \"$1\", \"result\": $line}" | tee -a "$results"
 }
-zero() { # <name> <whether it overlaps>
-  run slow "$1" --training.micro_batch_size=8 --training.global_batch_size=16 --parallel.zero_stage=1 \
-    --parallel.ddp_bucket_size=1000000 --parallel.overlap_grad_reduce="$2" --parallel.overlap_param_gather="$2"
+zero() { # <stage> <name> <whether it overlaps>
+  run slow "$2" --training.micro_batch_size=8 --training.global_batch_size=16 --parallel.zero_stage="$1" \
+    --parallel.ddp_bucket_size=1000000 --parallel.overlap_grad_reduce="$3" --parallel.overlap_param_gather="$3"
 }
+# is_asked <part> <those that have it>
+is_asked() { [[ " $parts " == *" $1 "* || " $parts " == *" $2 "* ]]; }
 pipeline() { # <schedule> <option ...>
   local speed
   for speed in fast slow; do
@@ -65,12 +67,13 @@ pipeline() { # <schedule> <option ...>
 
 machine_json "\"megabits\": $megabits" "\"delay_ms\": $delay_ms"
 for ((round = 0; round < rounds; ++round)); do
-  if [[ $parts == *zero* ]]; then
-    zero zero1 true
-    zero zero1-blocking false
-  fi
+  for stage in 1 3; do
+    is_asked "zero$stage" zero || continue
+    zero $stage zero$stage true
+    zero $stage zero$stage-blocking false
+  done
   for schedule in gpipe 1f1b interleaved; do
-    [[ " $parts " == *" pipelines "* || " $parts " == *" $schedule "* ]] || continue
+    is_asked "$schedule" pipelines || continue
     chunks=()
     [ "$schedule" != interleaved ] || chunks=(--parallel.num_virtual_stages_per_pipeline_rank=2)
     pipeline "$schedule" "${chunks[@]}"
@@ -107,8 +110,11 @@ tr ',{}' '\n' <"$results" | awk -F'": ?' '
   { steps[++n] = $3; shared[n] = $4; bytes[$1] = $5; waits[n] = $6 }
   END {
     flush()
-    if ("zero1" in exposed) printf "ZeRO 1: %.3f s exposed of %.3f s, %.2f of it; steps of %.3f and %.3f s\n", exposed["zero1"], exposed["zero1-blocking"],
-           exposed["zero1"] / exposed["zero1-blocking"], step["zero1", "slow"], step["zero1-blocking", "slow"]
+    for (stage = 1; stage <= 3; stage += 2) {
+      name = "zero" stage; blocking = name "-blocking"
+      if (name in exposed) printf "ZeRO %d: %.3f s exposed of %.3f s, %.2f of it; steps of %.3f and %.3f s\n", stage, exposed[name], exposed[blocking],
+             exposed[name] / exposed[blocking], step[name, "slow"], step[blocking, "slow"]
+    }
     for (which in bytes) if ((which, "fast") in step) {
       # Rank 0 sends one way; as much comes back.
       alone = 2 * bytes[which] * 8 / (megabits * 1e6)

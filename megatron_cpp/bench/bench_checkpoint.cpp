@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "checkpoint/folder/folder.h"
+#include "checkpoint/format/block_reader.h"
 #include "checkpoint/format/input_file.h"
 #include "checkpoint/load/reader.h"
 #include "checkpoint/save/host_staging.h"
@@ -33,6 +34,7 @@ class CheckpointBench {
     evict();
     read_plain();
     times.plain_read = timed_without_cache([&] { read_plain(); });
+    times.direct_read = timed_without_cache([&] { read_direct(); });
     times.load = timed_without_cache([&] { load(); });
     times.verify = timed_without_cache([&] { verify(); });
     world_.barrier();
@@ -80,6 +82,15 @@ class CheckpointBench {
       const i64 count = std::min(size - at, static_cast<i64>(piece.size()));
       file.read(at, std::span(piece).first(static_cast<std::size_t>(count)));
     }
+  }
+
+  /// As a load reads, and nothing more.
+  void read_direct() const {
+    const InputFile file(plain_file());
+    const auto size = static_cast<i64>(fs::file_size(plain_file()));
+    BlockReader reader;
+    reader.expect(file, 0, size, ReadWay::Direct);
+    for (i64 at = 0; at < size;) at += static_cast<i64>(reader.at(file, at, BlockReader::kPieceBytes).size());
   }
 
   static void expect_sound(const std::optional<Damage>& damage) {

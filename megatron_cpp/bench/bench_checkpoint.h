@@ -12,8 +12,9 @@ struct CheckpointTimes {
   double plain_write = 0;  ///< of the ranks' bytes to a file each, flushed to the disk
   double save = 0;         ///< a whole checkpoint, while the ranks wait
   AsyncSaveTimes async;
-  double plain_read = 0;  ///< of the plain files, which are not in memory
-  double load = 0;        ///< finding, verifying and loading the checkpoint, which is not in memory
+  double plain_read = 0;   ///< of the plain files, which are not in memory
+  double direct_read = 0;  ///< the same past the page cache, where the disk has that: what a load cannot be faster than
+  double load = 0;         ///< finding, verifying and loading the checkpoint, which is not in memory
   double verify = 0;
 };
 

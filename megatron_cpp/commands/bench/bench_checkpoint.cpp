@@ -38,8 +38,8 @@ std::string table(const CheckpointTimes& t, double bytes) {
   return str(pad_right("", 32), pad_left("seconds", 10), pad_left("MB/s", 8), "\n", line("plain write", t.plain_write),
              line("save", t.save), time("step", t.async.step), time("step beside a save", t.async.step_beside),
              time("stall of the first such save", t.async.first_stall), time("stall of a later one", t.async.stall),
-             time("  from begin to end", t.async.total), line("plain read", t.plain_read), line("load", t.load),
-             line("verify", t.verify));
+             time("  from begin to end", t.async.total), line("plain read", t.plain_read),
+             line("the same past the page cache", t.direct_read), line("load", t.load), line("verify", t.verify));
 }
 
 std::string as_json(const CheckpointTimes& t, double bytes, int ranks) {
@@ -53,6 +53,7 @@ std::string as_json(const CheckpointTimes& t, double bytes, int ranks) {
                                 {"async_stall_s", t.async.stall},
                                 {"async_total_s", t.async.total},
                                 {"plain_read_s", t.plain_read},
+                                {"direct_read_s", t.direct_read},
                                 {"load_s", t.load},
                                 {"verify_s", t.verify}}
       .dump();

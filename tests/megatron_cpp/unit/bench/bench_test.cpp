@@ -120,7 +120,7 @@ TEST_F(Bench, CheckpointTrainsBesideItsSaves) {
   const Path empty = folder_ / "empty";
   const nlohmann::json json = run("checkpoint", {empty.string(), "--rounds=1"});
   for (const char* time : {"plain_write_s", "save_s", "step_s", "step_beside_save_s", "async_first_stall_s",
-                           "async_stall_s", "async_total_s", "plain_read_s", "load_s"})
+                           "async_stall_s", "async_total_s", "plain_read_s", "direct_read_s", "load_s"})
     EXPECT_GT(json[time].get<double>(), 0) << time;
   EXPECT_LT(json["async_stall_s"], json["async_total_s"]);
   EXPECT_TRUE(std::filesystem::is_empty(empty));
