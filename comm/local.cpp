@@ -25,35 +25,58 @@ struct World {
   explicit World(int n) : ranks(n) {}
 
   std::mutex mutex;
-  std::condition_variable changed;
   int ranks;
-  u64 changes = 0;
-  int waiting = 0;  ///< ranks that found nothing ready since the last change
   int ended = 0;
   bool stopped = false;
 
   // All of these with the mutex held.
-  void change() {
-    ++changes;
-    waiting = 0;
-    changed.notify_all();
+  /// Wakes the ranks that wait for this, and no others: waking takes longer than most of what they wait for.
+  void change(const void* what) {
+    wake([what](const Sleeper& sleeper) { return sleeper.awaited == what; });
   }
   void stop() {
     stopped = true;
-    change();
+    wake([](const Sleeper&) { return true; });
   }
-  /// Sleeps until ready(). When no rank is left that could make a change, that is an error and not a hang.
+  void end_rank() {
+    ++ended;
+    if (!is_any_awake()) wake([](const Sleeper&) { return true; });  // of whom the last finds that all wait
+  }
+  /// Sleeps until ready(), which a change() of `what` makes so. When no rank is left that could make one, that is an
+  /// error and not a hang.
   template <class Ready>
-  void wait(std::unique_lock<std::mutex>& lock, const Ready& ready) {
+  void wait(std::unique_lock<std::mutex>& lock, const void* what, const Ready& ready) {
     while (!ready()) {
       if (stopped) throw Stopped();
-      if (++waiting + ended == ranks) {
+      Sleeper sleeper{.awaited = what, .woken = {}};
+      asleep_.push_back(&sleeper);
+      if (!is_any_awake()) {
         stop();
         fail(ExitCode::Internal, "deadlock: all ranks that have not ended wait for another rank");
       }
-      changed.wait(lock, [this, seen = changes] { return changes != seen; });
+      sleeper.woken.wait(lock, [&sleeper] { return sleeper.is_awake; });
     }
   }
+
+ private:
+  struct Sleeper {
+    const void* awaited;
+    std::condition_variable woken;
+    bool is_awake = false;
+  };
+
+  bool is_any_awake() const { return static_cast<int>(asleep_.size()) + ended < ranks; }
+  template <class Filter>
+  void wake(const Filter& filter) {
+    std::erase_if(asleep_, [&filter](Sleeper* sleeper) {
+      if (!filter(*sleeper)) return false;
+      sleeper->is_awake = true;
+      sleeper->woken.notify_one();
+      return true;
+    });
+  }
+
+  std::vector<Sleeper*> asleep_;
 };
 
 enum class Kind : u8 { AllReduce, AllGather, ReduceScatter, Broadcast, AllToAll, AllToAllV, Barrier, Split };
@@ -205,7 +228,7 @@ class Share {
     carry_out(*collective_, *group);
     collective_->done = true;
     group->open.erase(group->calls[rank] - 1);
-    world_->change();
+    world_->change(collective_.get());
   }
   Share(const Share&) = delete;
   Share& operator=(const Share&) = delete;
@@ -216,7 +239,7 @@ class Share {
 
   void wait() {
     std::unique_lock lock(world_->mutex);
-    world_->wait(lock, [&] { return collective_->done; });
+    world_->wait(lock, collective_.get(), [&] { return collective_->done; });
   }
   const Collective& collective() const { return *collective_; }
 
@@ -229,7 +252,7 @@ class Share {
 void receive(Group& group, Channel& channel, u64 number, Tensor& t, int source) {
   World& world = *group.world;
   std::unique_lock lock(world.mutex);
-  world.wait(lock, [&] { return channel.messages.contains(number); });
+  world.wait(lock, &channel, [&] { return channel.messages.contains(number); });
   const auto found = channel.messages.find(number);
   const Message& message = found->second;
   MCPP_CHECK(message.dtype == t.dtype() && static_cast<i64>(message.bytes.size()) == t.bytes(), "rank ", source,
@@ -285,7 +308,7 @@ class LocalCommunicator final : public Communicator {
     if (world.stopped) throw Stopped();
     Channel& channel = group_->channels[rank_ * size() + destination];
     channel.messages.emplace(channel.sent++, Message{t.dtype(), {bytes_of(t), bytes_of(t) + t.bytes()}});
-    world.change();
+    world.change(&channel);
     return {};
   }
   Work recv(Tensor& t, int source) override {
@@ -343,14 +366,11 @@ void run_local_ranks(int n, const std::function<void(Communicator& world, int ra
       error = std::current_exception();
     }
     const std::lock_guard lock(world->mutex);
-    ++world->ended;
-    if (error) {
-      std::exception_ptr& kept = is_cause ? first : stopped;
-      if (!kept) kept = error;
-      world->stop();
-    } else {
-      world->change();  // those who wait for this rank must notice
-    }
+    world->end_rank();
+    if (!error) return;
+    std::exception_ptr& kept = is_cause ? first : stopped;
+    if (!kept) kept = error;
+    world->stop();
   };
   std::vector<std::thread> threads;
   for (int rank = 0; rank < n; ++rank) threads.emplace_back(run, rank);

@@ -318,4 +318,15 @@ i64 output_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   return splits_sequence(setup) ? 2 * t.whole + t.residual : 2 * t.whole;
 }
 
+const LayerBytes& LayerSizes::of_output() {
+  if (!output_) {
+    const i64 working = output_working_bytes(config_, setup_);
+    output_ = {.kept = output_bytes(config_, setup_),
+               .working = working,
+               .working_put_off = working,
+               .waiting = output_waiting_bytes(config_, setup_)};
+  }
+  return *output_;
+}
+
 }  // namespace mcpp

@@ -16,26 +16,35 @@ i64 recompute_input_bytes(const ModelConfig& config, const ActivationSetup& setu
 i64 layer_working_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer, bool puts_off);
 /// What a layer's weight gradients wait with, once its input's gradient is there.
 i64 layer_waiting_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer);
-/// Of all layers that have experts, and of all that have none, the same; worked out once.
-struct LayerBytes {
-  i64 kept = 0;  ///< layer_activation_bytes()
-  i64 working = 0, working_put_off = 0, waiting = 0;
-};
-/// Of a configuration and a setup that outlive it.
-class LayerSizes {
- public:
-  LayerSizes(const ModelConfig& config, const ActivationSetup& setup) : config_(config), setup_(setup) {}
-  const LayerBytes& of(i64 layer);
-
- private:
-  const ModelConfig& config_;
-  const ActivationSetup& setup_;
-  std::array<std::optional<LayerBytes>, 2> kinds_;  // without experts, with
-};
 /// What the output keeps: logits, which become their own gradient, and the norm before them.
 i64 output_bytes(const ModelConfig& config, const ActivationSetup& setup);
 /// Of it, what its weight's gradient waits with.
 i64 output_waiting_bytes(const ModelConfig& config, const ActivationSetup& setup);
 i64 output_working_bytes(const ModelConfig& config, const ActivationSetup& setup);
+
+/// All of these of a layer, or of the output.
+struct LayerBytes {
+  i64 kept = 0;  ///< layer_activation_bytes(), output_bytes()
+  i64 working = 0, working_put_off = 0, waiting = 0;
+};
+/// Worked out once: of all layers that have experts they are the same, and of all that have none. Of a configuration
+/// that outlives it.
+class LayerSizes {
+ public:
+  LayerSizes(const ModelConfig& config, const ActivationSetup& setup) : config_(config), setup_(setup) {}
+
+  const ModelConfig& config() const { return config_; }
+  const ActivationSetup& setup() const { return setup_; }
+  const LayerBytes& of(i64 layer);
+  const LayerBytes& of_output();
+
+ private:
+  const ModelConfig& config_;
+  ActivationSetup setup_;
+  std::array<std::optional<LayerBytes>, 2> kinds_;  // without experts, with
+  std::optional<LayerBytes> output_;
+};
+
+StageActivations stage_activations(LayerSizes& sizes, const StageContents& stage);
 
 }  // namespace mcpp

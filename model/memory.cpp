@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "model/gradient_messages.h"
-#include "model/layer_memory.h"
+#include "model/peak_activations.h"
 #include "model/rank_on_paper.h"
 #include "model/state_buffers.h"
 #include "model/whole_units.h"
@@ -58,63 +58,6 @@ ChunkParameters count(GPTModel& chunk, const RankShare& share, GridKind grid) {
                                                          i64{0}));
   }
   return counts;
-}
-
-/// Whether the next computation after action i of a rank takes what another rank sends: the engine then receives it
-/// while i computes.
-bool receives_meanwhile(const Schedule& schedule, const std::vector<Action>& actions, std::size_t i) {
-  for (++i; i < actions.size(); ++i) {
-    const Action& a = actions[i];
-    const bool forward = a.kind == ActionKind::Forward;
-    if (!forward && !computes_weight_grad(a.kind) && !computes_input_grad(a.kind)) continue;
-    const int giver = forward ? a.stage - 1 : a.stage + 1;
-    return a.kind != ActionKind::BackwardWeight && giver >= 0 && giver < schedule.stages() &&
-           schedule.rank_of(giver) != schedule.rank_of(a.stage);
-  }
-  return false;
-}
-
-/// Of all microbatches in flight.
-struct PeakActivations {
-  i64 here = 0, away = 0, blocks = 0;
-};
-
-/// Buffers for what is on its way to a disk or back: an unused one is taken before one that is still written from.
-i64 buffer_bytes(const ActivationSetup& setup, const std::vector<StageActivations>& chunks) {
-  if (setup.offload != OffloadTier::File) return 0;
-  i64 largest = 0;
-  for (const StageActivations& chunk : chunks) largest = std::max(largest, chunk.largest_unit);
-  return largest > 0 ? i64{FileActivations::kSlots} * aligned_tensor_bytes(largest) : 0;
-}
-
-/// Runs the rank's part of the schedule on paper.
-PeakActivations peak_activations(const ModelConfig& c, const ActivationSetup& setup, const RankShare& share) {
-  std::vector<StageActivations> chunks;
-  for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk)
-    chunks.push_back(stage_activations(c, setup, share.contents(chunk)));
-  const i64 message = pooled_size(residual_bytes(c, setup));
-  const std::vector<Action>& actions = share.schedule.per_rank[static_cast<std::size_t>(share.pipeline_rank)];
-  i64 kept = 0, away = 0, blocks = 0;
-  PeakActivations peak;
-  for (std::size_t i = 0; i < actions.size(); ++i) {
-    const ActionKind kind = actions[i].kind;
-    const StageActivations& chunk = chunks[static_cast<std::size_t>(share.schedule.chunk_of(actions[i].stage))];
-    if (kind == ActionKind::Forward) {
-      kept += chunk.kept, away += chunk.away, blocks += chunk.blocks;
-      peak.away = std::max(peak.away, away), peak.blocks = std::max(peak.blocks, blocks);
-    }
-    const bool puts_off = kind == ActionKind::BackwardInput;
-    if (computes_input_grad(kind)) {
-      const i64 message_meanwhile = receives_meanwhile(share.schedule, actions, i) ? message : 0;
-      const i64 working = puts_off ? chunk.working_put_off : chunk.working;
-      peak.here = std::max(peak.here, kept + working + message_meanwhile);
-      away -= chunk.away, blocks -= chunk.blocks;
-      kept += (puts_off ? chunk.waiting : 0) - chunk.kept;
-    }
-    if (kind == ActionKind::BackwardWeight) kept -= chunk.waiting;
-  }
-  peak.here += buffer_bytes(setup, chunks);
-  return peak;
 }
 
 /// Tokens and targets of all microbatches, and the tables of RoPE.
@@ -244,9 +187,9 @@ double rounded_bytes(const RankParameters& parameters) {
 }
 
 /// Adds what is whole for a time of what ZeRO cuts, and of a shared weight.
-void add_whole(const ModelConfig& config, const ActivationSetup& setup, const RankShare& share,
-               const RankParameters& parameters, MemoryEstimate& sum) {
-  const bool tied = ties_on_rank(config, share);
+void add_whole(LayerSizes& sizes, const RankShare& share, const RankParameters& parameters, MemoryEstimate& sum) {
+  const ActivationSetup& setup = sizes.setup();
+  const bool tied = ties_on_rank(sizes.config(), share);
   // What is reduced meanwhile is rounded or packed before: then no second unit is there in full.
   RankShare in_units = share;
   in_units.overlap_grad_reduce = share.overlap_grad_reduce && !share.bf16_grads && share.grad_wire == GradWire::Full;
@@ -255,18 +198,19 @@ void add_whole(const ModelConfig& config, const ActivationSetup& setup, const Ra
     const StageContents& stage = share.contents(static_cast<int>(i));
     const ChunkParameters& dense = parameters.dense[i];
     const bool keeps_embedding = tied && stage.has_embedding;
+    // The output layer's part of a shared weight's gradient is kept apart.
+    if (keeps_embedding) sum.grads += tensor_bytes(dense.first, size_of(wide(setup.dtype)));
+    if (share.zero_stage < 2) continue;
     const WholeUnits whole(dense, parameters.experts.empty() ? nullptr : &parameters.experts[i], in_units, setup.dtype,
                            keeps_embedding);
     const std::vector<UsedUnits> used = used_units(setup.recompute, stage);
     const WholeBytes of_chunk = most_whole(used, whole);
     most.params = std::max(most.params, of_chunk.params);
     most.grads = std::max(most.grads, of_chunk.grads);
-    // The output layer's part of a shared weight's gradient is kept apart.
-    if (keeps_embedding) sum.grads += tensor_bytes(dense.first, size_of(wide(setup.dtype)));
-    if (share.zero_stage < 2 || parameters.dense.size() > 1) continue;
-    const StageActivations alone = stage_activations(config, setup, stage);
+    if (parameters.dense.size() > 1) continue;
+    const StageActivations alone = stage_activations(sizes, stage);
     sum.apart = static_cast<double>(alone.kept + alone.working) + of_chunk.params + of_chunk.grads -
-                most_together(used, unit_activations(config, setup, used), whole);
+                most_together(used, unit_activations(sizes, used), whole);
   }
   sum.params += most.params;
   sum.grads += most.grads;
@@ -305,11 +249,11 @@ double weight_messages(const RankShare& share, const RankParameters& parameters)
 }
 
 /// By how much the most of activations and the most of messages of gradients are above what both take together.
-double messages_apart(const ModelConfig& config, const ActivationSetup& setup, const RankShare& share,
-                      const RankParameters& parameters, const GradientMessages& messages, double activations) {
+double messages_apart(LayerSizes& sizes, const RankShare& share, const RankParameters& parameters,
+                      const GradientMessages& messages, double activations) {
   if (share.grad_wire == GradWire::Full || share.zero_stage != 1 || parameters.dense.size() > 1) return 0;
-  const std::vector<UsedUnits> used = used_units(setup.recompute, share.contents(0));
-  const double together = messages.most_with(used, unit_activations(config, setup, used));
+  const std::vector<UsedUnits> used = used_units(sizes.setup().recompute, share.contents(0));
+  const double together = messages.most_with(used, unit_activations(sizes, used));
   return activations + messages.most() - std::max(activations, together);
 }
 
@@ -317,11 +261,16 @@ double messages_apart(const ModelConfig& config, const ActivationSetup& setup, c
 
 MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
                                const RankShare& share) {
-  return estimate_memory(config, setup, states, share, rank_parameters(config, setup, share));
+  LayerSizes sizes(config, setup);
+  const FullestMoments moments = fullest_moments(share.schedule, share.pipeline_rank);
+  return estimate_memory(sizes, states, share, rank_parameters(config, setup, share),
+                         peak_activations(sizes, share, moments));
 }
 
-MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
-                               const RankShare& share, const RankParameters& parameters) {
+MemoryEstimate estimate_memory(LayerSizes& sizes, const StatesPerWeight& states, const RankShare& share,
+                               const RankParameters& parameters, const PeakActivations& peak) {
+  const ModelConfig& config = sizes.config();
+  const ActivationSetup& setup = sizes.setup();
   check_countable(config, setup.tokens(config));
   const PlacedStates placed = place_states(setup, states, share, parameters);
   MemoryEstimate sum = kept_memory(setup, states, share, placed.elsewhere, share.shards, parameters.dense);
@@ -332,8 +281,7 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup&
   sum.optimizer_state += placed.buffers;
   sum.save_copy += written_at_a_time(setup, states, share, parameters);
   sum.elsewhere += experts.elsewhere, sum.params_elsewhere += experts.params_elsewhere;
-  add_whole(config, setup, share, parameters, sum);
-  const PeakActivations peak = peak_activations(config, setup, share);
+  add_whole(sizes, share, parameters, sum);
   sum.activations = static_cast<double>(peak.here + constant_activations(config, setup, share));
   sum.activations_elsewhere = static_cast<double>(peak.away);
   sum.activations_on_disk = peak.blocks * FileActivations::kBlock;
@@ -342,7 +290,7 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup&
   sum.params += node_copy_bytes(setup, share, parameters) + messages;
   sum.grads += grad_messages.most();
   sum.apart += std::min(messages, sum.activations) +
-               messages_apart(config, setup, share, parameters, grad_messages, static_cast<double>(peak.here));
+               messages_apart(sizes, share, parameters, grad_messages, static_cast<double>(peak.here));
   return sum;
 }
 

@@ -1,6 +1,7 @@
 // How much memory training takes on one rank: parameters as a model on paper declares them (model/on_paper.h), and
 // arithmetic. docs/memory.md derives the formulas and sets them beside what was measured.
 #pragma once
+#include <compare>
 #include <vector>
 
 #include "base/io/offload_tier.h"
@@ -31,6 +32,7 @@ struct ActivationSetup {
 
   /// Of one microbatch on one rank.
   i64 tokens(const ModelConfig& config) const { return config.seq_length / cut.ranks() * micro_batch_size; }
+  auto operator<=>(const ActivationSetup&) const = default;
 };
 
 /// Bytes that layer 0, 1, ... keeps from its forward to its backward pass, its own input included and its output not.
@@ -81,6 +83,12 @@ struct RankShare {
     return stages[static_cast<std::size_t>(schedule.stage_of(pipeline_rank, chunk))];
   }
 };
+/// The most that activations of all microbatches in flight take.
+struct PeakActivations {
+  i64 here = 0, away = 0;  ///< bytes
+  i64 blocks = 0;          ///< of a disk
+};
+
 /// All of the model on one rank, one microbatch in a step.
 RankShare whole_share(const ModelConfig& config);
 
@@ -134,8 +142,9 @@ RankParameters rank_parameters(const ModelConfig& config, const ActivationSetup&
 
 MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
                                const RankShare& share);
-/// The same, for many estimates with the same rank_parameters().
-MemoryEstimate estimate_memory(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
-                               const RankShare& share, const RankParameters& parameters);
+class LayerSizes;  // model/layer_memory.h, of a configuration and a setup
+/// The same, for many estimates with the same rank_parameters() and peak_activations() (model/peak_activations.h).
+MemoryEstimate estimate_memory(LayerSizes& sizes, const StatesPerWeight& states, const RankShare& share,
+                               const RankParameters& parameters, const PeakActivations& peak);
 
 }  // namespace mcpp

@@ -68,16 +68,16 @@ double rough_activations(const ModelConfig& c) {
 }  // namespace
 
 void check_countable(const ModelConfig& config, i64 tokens) {
-  const auto check = [](double numbers, double most, const std::string& what) {
+  const auto check = [](double numbers, double most, const auto&... what) {
     if (numbers > most)
-      fail(ExitCode::OutOfMemory, "not enough memory for this model: ", what, " are about ", human_count(numbers),
+      fail(ExitCode::OutOfMemory, "not enough memory for this model: ", what..., " are about ", human_count(numbers),
            " numbers, more than any machine has room for");
   };
-  check(rough_weights(config), kMostWeights,
-        str("weights of model.num_layers = ", config.num_layers, ", hidden_size = ", config.hidden_size,
-            ", ffn_hidden_size = ", config.ffn(), ", num_experts = ", config.moe.num_experts));
-  check(static_cast<double>(tokens) * rough_activations(config), kMostActivations,
-        str("activations of a microbatch of ", tokens, " tokens in ", config.num_layers, " layers"));
+  check(rough_weights(config), kMostWeights, "weights of model.num_layers = ", config.num_layers,
+        ", hidden_size = ", config.hidden_size, ", ffn_hidden_size = ", config.ffn(),
+        ", num_experts = ", config.moe.num_experts);
+  check(static_cast<double>(tokens) * rough_activations(config), kMostActivations, "activations of a microbatch of ",
+        tokens, " tokens in ", config.num_layers, " layers");
 }
 
 Paper::Paper(i64 tensor_parallel)

@@ -18,13 +18,11 @@ struct ActivationUnit {
   i64 waiting = 0;          ///< what these wait with
 };
 
-std::vector<ActivationUnit> activation_units(const ModelConfig& config, const ActivationSetup& setup,
-                                             const StageContents& stage) {
-  const i64 input = pooled_size(recompute_input_bytes(config, setup));
+std::vector<ActivationUnit> activation_units(LayerSizes& sizes, const StageContents& stage) {
+  const i64 input = pooled_size(recompute_input_bytes(sizes.config(), sizes.setup()));
   std::vector<ActivationUnit> units;
-  LayerSizes sizes(config, setup);
   i64 layer = stage.first_layer;
-  for (const LayerGroup& group : layer_groups(setup.recompute, stage.num_layers())) {
+  for (const LayerGroup& group : layer_groups(sizes.setup().recompute, stage.num_layers())) {
     ActivationUnit unit;
     i64 kept = 0;
     for (const i64 end = layer + group.layers; layer < end; ++layer) {
@@ -61,8 +59,14 @@ i64 most_put_off(const std::vector<ActivationUnit>& units, bool is_away, i64 aft
 
 StageActivations stage_activations(const ModelConfig& config, const ActivationSetup& setup,
                                    const StageContents& stage) {
+  LayerSizes sizes(config, setup);
+  return stage_activations(sizes, stage);
+}
+
+StageActivations stage_activations(LayerSizes& sizes, const StageContents& stage) {
+  const ActivationSetup& setup = sizes.setup();
   const bool is_away = setup.offload != OffloadTier::Device;
-  const std::vector<ActivationUnit> units = activation_units(config, setup, stage);
+  const std::vector<ActivationUnit> units = activation_units(sizes, stage);
   StageActivations sum;
   i64 given_back = 0;  // of what is kept, by the units after the one whose backward runs
   for (auto it = units.rbegin(); it != units.rend(); ++it) {
@@ -79,15 +83,14 @@ StageActivations stage_activations(const ModelConfig& config, const ActivationSe
     sum.largest_unit = std::max(sum.largest_unit, unit.bytes);
   }
   sum.kept = given_back;
-  if (stage.has_embedding) sum.waiting += pooled_size(residual_bytes(config, setup));
-  const i64 output_waiting = stage.has_output ? output_waiting_bytes(config, setup) : 0;
-  sum.working_put_off = most_put_off(units, is_away, output_waiting);
+  if (stage.has_embedding) sum.waiting += pooled_size(residual_bytes(sizes.config(), setup));
+  const LayerBytes output = stage.has_output ? sizes.of_output() : LayerBytes();
+  sum.working_put_off = most_put_off(units, is_away, output.waiting);
   if (!stage.has_output) return sum;
-  const i64 output = output_bytes(config, setup), output_working = output_working_bytes(config, setup);
-  sum.kept += output;
-  sum.waiting += output_waiting;
-  sum.working = std::max(sum.working - output, output_working);
-  sum.working_put_off = std::max(sum.working_put_off - output, output_working);
+  sum.kept += output.kept;
+  sum.waiting += output.waiting;
+  sum.working = std::max(sum.working - output.kept, output.working);
+  sum.working_put_off = std::max(sum.working_put_off - output.kept, output.working_put_off);
   return sum;
 }
 

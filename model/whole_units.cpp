@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "model/layer_memory.h"
 #include "tensor/ops/narrow/pack.h"
 #include "tensor/pooled_size.h"
 #include "tensor/wide.h"
@@ -121,10 +120,10 @@ std::vector<UsedUnits> used_units(const Recompute& recompute, const StageContent
   return used;
 }
 
-std::vector<UnitActivations> unit_activations(const ModelConfig& config, const ActivationSetup& setup,
-                                              const std::vector<UsedUnits>& used) {
+std::vector<UnitActivations> unit_activations(LayerSizes& sizes, const std::vector<UsedUnits>& used) {
+  const ModelConfig& config = sizes.config();
+  const ActivationSetup& setup = sizes.setup();
   const i64 dy = pooled_size(residual_bytes(config, setup)), input = pooled_size(recompute_input_bytes(config, setup));
-  LayerSizes sizes(config, setup);
   std::vector<UnitActivations> list;
   i64 kept = 0;
   for (const UsedUnits& u : used) {
@@ -133,7 +132,7 @@ std::vector<UnitActivations> unit_activations(const ModelConfig& config, const A
       layers += sizes.of(layer).kept;
       working = std::max(working, sizes.of(layer).working);
     }
-    if (u.is_output) working = output_bytes(config, setup) + output_working_bytes(config, setup);
+    if (u.is_output) working = sizes.of_output().kept + sizes.of_output().working;
     list.push_back({.below = kept, .here = layers + working});
     if (setup.offload == OffloadTier::Device) kept += u.is_recomputed ? input : layers;
   }

@@ -1,7 +1,7 @@
 // Which units of a chunk are whole at the same time where ZeRO cuts gradients (stage 2) or weights too (stage 3): as
 // ShardedParams and ShardedGrads (parallel/dp) make and drop them.
 #pragma once
-#include "model/memory.h"
+#include "model/layer_memory.h"
 
 namespace mcpp {
 
@@ -59,8 +59,7 @@ struct UnitActivations {
   i64 below = 0;  ///< kept by the ranges before it, whose backward is still to come
   i64 here = 0;   ///< kept by its own layers, and their working set
 };
-std::vector<UnitActivations> unit_activations(const ModelConfig& config, const ActivationSetup& setup,
-                                              const std::vector<UsedUnits>& used);
+std::vector<UnitActivations> unit_activations(LayerSizes& sizes, const std::vector<UsedUnits>& used);
 
 /// What is whole at most in both passes, each class for itself.
 WholeBytes most_whole(const std::vector<UsedUnits>& used, const WholeUnits& whole);

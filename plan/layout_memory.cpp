@@ -4,58 +4,11 @@
 #include <set>
 
 namespace mcpp {
-
-RankShare& LayoutMemory::share_of(const Layout& layout) {
-  // Once the pipeline is full, more microbatches are never in flight.
-  const i64 all = layout.microbatches(work_.global_batch_size), few = std::min(all, 3 * layout.pp + all % layout.pp);
-  const ShareKey key{layout.schedule, layout.pp, layout.chunks, few, layout.stages};
-  auto found = shares_.find(key);
-  if (found == shares_.end()) {
-    RankShare share{.stages = split_stages(layout.stage_split(work_.model)),
-                    .schedule = make_schedule(layout.schedule, static_cast<int>(layout.pp), static_cast<int>(few),
-                                              static_cast<int>(layout.chunks))};
-    found = shares_.emplace(key, std::move(share)).first;
-  }
-  found->second.schedule.microbatches = static_cast<int>(all);  // whose tokens are all held
-  found->second.zero_stage = layout.zero_stage;
-  found->second.shards = layout.shard_group().ranks;
-  found->second.expert_shards = std::max<i64>(1, layout.expert_shard_group().ranks);
-  found->second.bucket_elements = work_.bucket_elements;
-  found->second.states_elsewhere = layout.share_elsewhere();
-  found->second.elsewhere_is_disk = layout.states_place == OffloadTier::File;
-  found->second.segment_elements = work_.segment_elements;
-  found->second.params = layout.params_place;
-  found->second.node_ranks = layout.node_ranks;
-  found->second.bf16_grads = layout.rounding.bf16_gradients;
-  found->second.quantized_weights = layout.rounding.packed_weights;
-  found->second.grad_wire = layout.rounding.gradients;
-  found->second.power_sgd_rank = layout.rounding.power_sgd_rank;
-  return found->second;
-}
-
-const RankParameters& LayoutMemory::parameters_of(const Layout& l, const ActivationSetup& setup,
-                                                  const RankShare& share) {
-  const ParametersKey key{{l.tp, l.ep, l.etp, l.schedule, l.pp, l.chunks, l.stages},
-                          share.pipeline_rank,
-                          share.shards,
-                          share.expert_shards,
-                          share.zero_stage >= 2,
-                          share.packs()};
-  auto found = parameters_.find(key);
-  if (found == parameters_.end()) found = parameters_.emplace(key, rank_parameters(work_.model, setup, share)).first;
-  return found->second;
-}
-
-MemoryEstimate LayoutMemory::of_rank(const Layout& layout, int pipeline_rank) {
-  const ActivationSetup setup = layout.activations(work_);
-  RankShare& share = share_of(layout);
-  share.pipeline_rank = pipeline_rank;
-  return estimate_memory(work_.model, setup, work_.states, share, parameters_of(layout, setup, share));
-}
+namespace {
 
 /// Ranks of the pipeline of which one needs most: of those with as many layers in each chunk the first, which has most
 /// microbatches in flight, or where weight gradients wait or the stages are a V the last; and the one with the output.
-std::vector<int> LayoutMemory::ranks_to_ask(const RankShare& share, ScheduleKind kind) {
+std::vector<int> ranks_to_ask(const RankShare& share, ScheduleKind kind) {
   const Schedule& schedule = share.schedule;
   struct Ends {
     int first, last;
@@ -75,10 +28,82 @@ std::vector<int> LayoutMemory::ranks_to_ask(const RankShare& share, ScheduleKind
   return {ranks.begin(), ranks.end()};
 }
 
+}  // namespace
+
+LayoutMemory::Pipeline& LayoutMemory::pipeline_of(const Layout& layout) {
+  // Once the pipeline is full, more microbatches are never in flight.
+  const i64 all = layout.microbatches(work_.global_batch_size), few = std::min(all, 3 * layout.pp + all % layout.pp);
+  const auto [found, is_new] = pipelines_.try_emplace({layout.schedule, layout.pp, layout.chunks, few, layout.stages});
+  Pipeline& pipeline = found->second;
+  RankShare& share = pipeline.share;
+  if (is_new) {
+    share.stages = split_stages(layout.stage_split(work_.model));
+    share.schedule = make_schedule(layout.schedule, static_cast<int>(layout.pp), static_cast<int>(few),
+                                   static_cast<int>(layout.chunks));
+    pipeline.ranks_to_ask = ranks_to_ask(share, layout.schedule);
+  }
+  share.schedule.microbatches = static_cast<int>(all);  // whose tokens are all held
+  share.zero_stage = layout.zero_stage;
+  share.shards = layout.shard_group().ranks;
+  share.expert_shards = std::max<i64>(1, layout.expert_shard_group().ranks);
+  share.bucket_elements = work_.bucket_elements;
+  share.states_elsewhere = layout.share_elsewhere();
+  share.elsewhere_is_disk = layout.states_place == OffloadTier::File;
+  share.segment_elements = work_.segment_elements;
+  share.params = layout.params_place;
+  share.node_ranks = layout.node_ranks;
+  share.bf16_grads = layout.rounding.bf16_gradients;
+  share.quantized_weights = layout.rounding.packed_weights;
+  share.grad_wire = layout.rounding.gradients;
+  share.power_sgd_rank = layout.rounding.power_sgd_rank;
+  return pipeline;
+}
+
+const RankParameters& LayoutMemory::parameters_of(const Layout& l, const ActivationSetup& setup,
+                                                  const RankShare& share) {
+  const ParametersKey key{{l.tp, l.ep, l.etp, l.schedule, l.pp, l.chunks, l.stages},
+                          share.pipeline_rank,
+                          share.shards,
+                          share.expert_shards,
+                          share.zero_stage >= 2,
+                          share.packs()};
+  auto found = parameters_.find(key);
+  if (found == parameters_.end()) found = parameters_.emplace(key, rank_parameters(work_.model, setup, share)).first;
+  return found->second;
+}
+
+LayerSizes& LayoutMemory::sizes_of(const Layout& layout) {
+  const ActivationSetup setup = layout.activations(work_);
+  return sizes_.try_emplace(setup, work_.model, setup).first->second;
+}
+
+const PeakActivations& LayoutMemory::peak_of(LayerSizes& sizes, Pipeline& pipeline) {
+  const int rank = pipeline.share.pipeline_rank;
+  const auto [found, is_new] = pipeline.peaks.try_emplace({rank, &sizes});
+  if (is_new) {
+    const auto [moments, is_first] = pipeline.moments.try_emplace(rank);
+    if (is_first) moments->second = fullest_moments(pipeline.share.schedule, rank);
+    found->second = peak_activations(sizes, pipeline.share, moments->second);
+  }
+  return found->second;
+}
+
+MemoryEstimate LayoutMemory::of_rank(const Layout& layout, LayerSizes& sizes, Pipeline& pipeline, int rank) {
+  pipeline.share.pipeline_rank = rank;
+  return estimate_memory(sizes, work_.states, pipeline.share, parameters_of(layout, sizes.setup(), pipeline.share),
+                         peak_of(sizes, pipeline));
+}
+
+MemoryEstimate LayoutMemory::of_rank(const Layout& layout, int pipeline_rank) {
+  return of_rank(layout, sizes_of(layout), pipeline_of(layout), pipeline_rank);
+}
+
 MemoryEstimate LayoutMemory::most(const Layout& layout) {
+  Pipeline& pipeline = pipeline_of(layout);
+  LayerSizes& sizes = sizes_of(layout);
   MemoryEstimate most;
-  for (const int rank : ranks_to_ask(share_of(layout), layout.schedule)) {
-    const MemoryEstimate estimate = of_rank(layout, rank);
+  for (const int rank : pipeline.ranks_to_ask) {
+    const MemoryEstimate estimate = of_rank(layout, sizes, pipeline, rank);
     if (estimate.total() > most.total()) most = estimate;
   }
   return most;

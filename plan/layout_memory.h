@@ -4,6 +4,7 @@
 #include <string>
 #include <tuple>
 
+#include "model/peak_activations.h"
 #include "plan/cost/layout.h"
 
 namespace mcpp {
@@ -20,16 +21,26 @@ class LayoutMemory {
   MemoryEstimate of_rank(const Layout& layout, int pipeline_rank);
 
  private:
-  using ShareKey = std::tuple<ScheduleKind, i64, i64, i64, std::string>;
+  /// What layouts with the same stages and schedule have in common.
+  struct Pipeline {
+    RankShare share;
+    std::vector<int> ranks_to_ask;
+    std::map<int, FullestMoments> moments;                               // of each rank that was asked
+    std::map<std::pair<int, const LayerSizes*>, PeakActivations> peaks;  // of a rank, by what is in sizes_
+  };
+  using PipelineKey = std::tuple<ScheduleKind, i64, i64, i64, std::string>;
   using SizesKey = std::tuple<i64, i64, i64, ScheduleKind, i64, i64, std::string>;
   using ParametersKey = std::tuple<SizesKey, int, i64, i64, bool, bool>;
 
-  static std::vector<int> ranks_to_ask(const RankShare& share, ScheduleKind kind);
-  RankShare& share_of(const Layout& layout);
+  Pipeline& pipeline_of(const Layout& layout);
+  LayerSizes& sizes_of(const Layout& layout);
+  MemoryEstimate of_rank(const Layout& layout, LayerSizes& sizes, Pipeline& pipeline, int rank);
   const RankParameters& parameters_of(const Layout& layout, const ActivationSetup& setup, const RankShare& share);
+  const PeakActivations& peak_of(LayerSizes& sizes, Pipeline& pipeline);
 
   const Workload& work_;
-  std::map<ShareKey, RankShare> shares_;
+  std::map<ActivationSetup, LayerSizes> sizes_;
+  std::map<PipelineKey, Pipeline> pipelines_;
   std::map<ParametersKey, RankParameters> parameters_;
 };
 

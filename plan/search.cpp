@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/number_text.h"
+#include "plan/kinds.h"
 #include "plan/layout_memory.h"
 #include "plan/layouts.h"
 #include "plan/places.h"
@@ -30,41 +31,13 @@ struct Entry {
   std::optional<StepTime> time;
 };
 
-/// The kinds that a user may ask about, of which a layout is one: "tp 8", "pp 4", "recompute full".
-std::vector<std::string> kinds_of(const Layout& l, bool has_experts) {
-  std::vector<std::string> kinds{str("tp ", l.tp), str("cp ", l.cp), str("pp ", l.pp), str("ZeRO ", l.zero_stage),
-                                 str("micro batch ", l.micro_batch_size)};
-  if (l.cp > 1) kinds.push_back(str("cp ", enum_name(l.cp_comm_type)));
-  if (has_experts) kinds.push_back(str("ep ", l.ep));
-  if (l.pp > 1) {
-    kinds.push_back(str("schedule ", enum_name(l.schedule)));
-    kinds.emplace_back(l.stages.empty() ? "stages even" : "stages uneven");
-  }
-  using enum Recompute::Granularity;
-  const auto granularity = l.recompute.granularity;
-  const bool is_part = granularity == Full && l.recompute.method == Recompute::Method::Block;
-  kinds.push_back(str("recompute ", granularity == None        ? "none"
-                                    : is_part                  ? "some layers"
-                                    : granularity == Selective ? "selective"
-                                                               : "full"));
-  kinds.push_back(str("activations ", enum_name(l.activations_place)));
-  if (l.has_second_copy()) kinds.emplace_back("weights twice");
-  if (l.rounding.packed_weights) kinds.emplace_back("weights packed");
-  if (l.rounding.gradients == GradWire::Byte) kinds.emplace_back("gradients packed");
-  if (l.rounding.gradients == GradWire::Bf16) kinds.emplace_back("gradients sent in bf16");
-  if (l.rounding.gradients != GradWire::Full && l.node_ranks > 1) kinds.emplace_back("gradients by nodes");
-  if (l.rounding.bf16_gradients) kinds.emplace_back("gradients bf16");
-  return kinds;
+/// What is known of each kind, in the order in which it is told.
+template <class T>
+std::map<std::string, T, InNumbers> by_text(const std::map<LayoutKind, T>& kinds) {
+  std::map<std::string, T, InNumbers> sorted;
+  for (const auto& [kind, what] : kinds) sorted.emplace(kind.text(), what);
+  return sorted;
 }
-
-/// "tp 2" before "tp 16".
-struct InNumbers {
-  bool operator()(const std::string& a, const std::string& b) const {
-    const auto name = [](const std::string& kind) { return kind.substr(0, kind.rfind(' ')); };
-    if (name(a) != name(b)) return name(a) < name(b);
-    return a.size() != b.size() ? a.size() < b.size() : a < b;
-  }
-};
 
 class Search {
  public:
@@ -100,7 +73,7 @@ class Search {
   Cost least_cost(const Entry& entry) const { return cost(entry, entry.least); }
   Cost cost_of(std::size_t i) { return cost(fitting_[i], simulated(fitting_[i]).seconds); }
 
-  std::vector<std::string> kinds(const Layout& layout) const {
+  std::vector<LayoutKind> kinds(const Layout& layout) const {
     return kinds_of(layout, work_.model.moe.num_experts > 0);
   }
 
@@ -119,9 +92,9 @@ class Search {
     if (result_.possible == 1 || memory.total() < result_.smallest.memory.total())
       result_.smallest = {.layout = layout, .time = {}, .memory = memory};
     if (!fits) {
-      for (const std::string& kind : kinds(layout)) {
-        const auto [found, is_new] = too_big_.try_emplace(kind, Candidate{layout, {}, memory});
-        if (!is_new && memory.total() < found->second.memory.total()) found->second = {layout, {}, memory};
+      for (const LayoutKind& kind : kinds(layout)) {
+        const auto [found, is_new] = too_big_.try_emplace(kind);
+        if (is_new || memory.total() < found->second.memory.total()) found->second = {layout, {}, memory};
       }
       return;
     }
@@ -153,22 +126,22 @@ class Search {
 
   void tell_alternatives(const std::vector<std::size_t>& order) {
     const Candidate& best = result_.best.front();
-    const std::vector<std::string> of_best = kinds(best.layout);
-    std::map<std::string, std::size_t, InNumbers> promising;
+    const std::vector<LayoutKind> of_best = kinds(best.layout);
+    std::map<LayoutKind, std::size_t> promising;
     for (const std::size_t i : order)
-      for (const std::string& kind : kinds(fitting_[i].layout)) promising.try_emplace(kind, i);
-    for (const auto& [kind, i] : promising) {
-      if (std::ranges::count(of_best, kind) > 0) continue;
+      for (const LayoutKind& kind : kinds(fitting_[i].layout)) promising.try_emplace(kind, i);
+    for (const auto& [kind, found] : promising) too_big_.erase(kind);
+    for (const LayoutKind& kind : of_best) promising.erase(kind);
+    for (const auto& [kind, i] : by_text(promising)) {
       const Candidate other = candidate(fitting_[i]);
       result_.alternatives.push_back({.kind = kind, .candidate = other, .reason = worse_because(other, best)});
     }
-    for (const auto& [kind, smallest] : too_big_)
-      if (!promising.contains(kind))
-        result_.alternatives.push_back({.kind = kind,
-                                        .candidate = smallest,
-                                        .fits = false,
-                                        .reason = str("needs ", human_bytes(smallest.memory.total()), " at least, of ",
-                                                      human_bytes(limits_.memory_bytes))});
+    for (const auto& [kind, smallest] : by_text(too_big_))
+      result_.alternatives.push_back({.kind = kind,
+                                      .candidate = smallest,
+                                      .fits = false,
+                                      .reason = str("needs ", human_bytes(smallest.memory.total()), " at least, of ",
+                                                    human_bytes(limits_.memory_bytes))});
     if (!limits_.other_numbers && !is_for_memory()) tell_roundings(best);
   }
 
@@ -252,8 +225,8 @@ class Search {
   LayoutMemory memory_;
   SearchResult result_;
   std::vector<Entry> fitting_;
-  std::vector<std::size_t> best_;                        // into fitting_, the best first
-  std::map<std::string, Candidate, InNumbers> too_big_;  // by kind, the one that needs least
+  std::vector<std::size_t> best_;            // into fitting_, the best first
+  std::map<LayoutKind, Candidate> too_big_;  // the one of each kind that needs least
 };
 
 }  // namespace

@@ -7,4 +7,5 @@ preset=${1:-release}
 label=${2:+^$2\$}
 scripts/install_dependencies.sh
 scripts/build.sh "$preset"
-exec ctest --test-dir "build/$preset" ${label:+--label-regex "$label"} --output-on-failure --parallel "$(nproc)"
+# One more at a time than there are cores: some wait for a time to pass, or for ranks.
+exec ctest --test-dir "build/$preset" ${label:+--label-regex "$label"} --output-on-failure --parallel "$(($(nproc) + 1))"

@@ -2,6 +2,16 @@
 # thousands: most take less time than their process does to begin, and layouts of ranks are compared with a run of one rank,
 # which cases in a process share. Here cases of one TEST_P are a test of ctest, whose output names the one that failed.
 
+# ctest begins with the tests of the highest COST, and knows no times on a fresh clone: what takes longest must not come last,
+# when nothing is left to run beside it.
+set(cost_of_multi_node 4)
+set(cost_of_end_to_end 3)
+set(cost_of_layouts 2)
+set(cost_of_planning 2)
+set(cost_of_sweeps 1)
+set(cost_of_unit 0)
+set(cost_of_cuda 0)
+
 # Of each program, what takes about a second or more: it goes through every cut or number of threads, or by the clock. Its
 # label is `sweeps`.
 set(sweeps_of_base_tests
@@ -72,7 +82,8 @@ function(mcpp_add_grouped_tests program label most filter)
       add_test(${test} ${program} --gtest_filter=${cases})
       # Skipped are those of which no case ran; the last line tells them from those of which some failed.
       set_tests_properties(${test} PROPERTIES
-        SKIP_REGULAR_EXPRESSION "  PASSED  \\] 0 tests\\.\n(\\[  SKIPPED \\] [^\n]*\n)+$" LABELS ${label_of_test} ${ARGN})
+        SKIP_REGULAR_EXPRESSION "  PASSED  \\] 0 tests\\.\n(\\[  SKIPPED \\] [^\n]*\n)+$" LABELS ${label_of_test}
+        COST ${cost_of_${label_of_test}} ${ARGN})
     endforeach()
   endforeach()
 endfunction()

@@ -56,6 +56,8 @@ class NodeShare {
   std::vector<i64> elements_;
 };
 
+constexpr i64 kNotAsked = -1;  // HDF5, where a shard's numbers are
+
 /// f(), whose errors say that a file is damaged.
 template <class F>
 decltype(auto) damaging(F&& f) {
@@ -88,6 +90,7 @@ CheckpointReader::CheckpointReader(Path directory)
     checks_.resize(checks_.size() + tensor.shards.size(), Check::WhenRead);
   }
   wanted_by_others_.resize(checks_.size());
+  offsets_.resize(checks_.size(), kNotAsked);
 }
 
 CheckpointReader::~CheckpointReader() = default;
@@ -263,8 +266,13 @@ void CheckpointReader::expect(const Job& job, ReadWay alone) {
 }
 
 i64 CheckpointReader::offset_of(const TensorEntry& tensor, const ShardEntry& shard) {
-  const Hdf5File& layout = open(shard.file).layout;
-  return damaging([&] { return layout.offset_of(shard.dataset, tensor.dtype, shard.numel()); });
+  const std::size_t first = first_shard_[static_cast<std::size_t>(&tensor - manifest_.tensors.data())];
+  i64& offset = offsets_[first + static_cast<std::size_t>(&shard - tensor.shards.data())];
+  if (offset == kNotAsked) {
+    const Hdf5File& layout = open(shard.file).layout;
+    offset = damaging([&] { return layout.offset_of(shard.dataset, tensor.dtype, shard.numel()); });
+  }
+  return offset;
 }
 
 void CheckpointReader::fill(const Job& job) {

@@ -101,6 +101,7 @@ class CheckpointReader {
   std::vector<std::size_t> first_shard_;          // of each tensor, all shards being counted one after another
   std::vector<Check> checks_;                     // by shard
   std::vector<bool> wanted_by_others_;            // by shard: of the same node, in the load that goes on
+  std::vector<i64> offsets_;                      // by shard: where its numbers begin in their file, once asked
   std::vector<std::byte> piece_;                  // of a shard
   ReadListener listener_;
   i64 bytes_of_load_ = 0;

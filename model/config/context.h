@@ -1,5 +1,6 @@
 // What every module of one model is built with.
 #pragma once
+#include <compare>
 #include <optional>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct Recompute {
   bool distributes_saved = false;
   /// Selective: what is recomputed inside each layer.
   bool core_attn = false, layernorm = false, mlp_act = false, moe_act = false;
+
+  auto operator<=>(const Recompute&) const = default;
 };
 
 /// Layers of a stage that follow one another and are recomputed together, or one that is kept.
@@ -44,6 +47,7 @@ struct Fp8Layers {
   i64 first = 0, end = 0;                 ///< of the whole model's layers; none when they are the same
 
   bool has(i64 layer) const { return first <= layer && layer < end; }
+  auto operator<=>(const Fp8Layers&) const = default;
 };
 
 struct ModelContext {

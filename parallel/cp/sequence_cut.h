@@ -2,6 +2,7 @@
 // works on them as if they were a sequence of their own.
 #pragma once
 #include <algorithm>
+#include <compare>
 #include <span>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct SequenceCut {
   i64 rings = 1;  ///< members of the ring
 
   i64 ranks() const { return heads * rings; }
+  auto operator<=>(const SequenceCut&) const = default;
 };
 
 /// How the samples of one microbatch are cut: into equal pieces, of which each member of the ring has as many, in

@@ -80,6 +80,34 @@ TEST(LocalRanks, ADeadlockIsAnError) {
     if (rank != 1) world.barrier();
   });
   EXPECT_NE(one_left.find("deadlock"), std::string::npos) << one_left;
+  const std::string one_sent = error_of(2, [](Communicator& world, int rank, Device& device) {
+    Tensor t = Tensor::zeros({4}, DType::F32, device);
+    if (rank == 0) return static_cast<void>(world.send(t, 1));
+    Work first = world.recv(t, 0), second = world.recv(t, 0);
+    second.wait();  // which the first does not end
+  });
+  EXPECT_NE(one_sent.find("deadlock"), std::string::npos) << one_sent;
+}
+
+/// Ranks wait for groups, for one another and out of order, each woken by what it waits for alone.
+TEST(LocalRanks, WhoWaitsWakes) {
+  constexpr int kRanks = 6, kRounds = 200;
+  const auto f = [](Communicator& world, int rank, Device& device) {
+    const auto pair = world.split(rank / 2, rank), thirds = world.split(rank % 2, rank);
+    const int next = (rank + 1) % kRanks, before = (rank + kRanks - 1) % kRanks;
+    for (int round = 0; round < kRounds; ++round) {
+      Tensor a = Tensor::zeros({3}, DType::F32, device), b = Tensor::zeros({3}, DType::F32, device);
+      Work first = world.recv(a, before), second = world.recv(b, before);
+      Tensor mine = Tensor::zeros({3}, DType::F32, device);
+      world.send(mine, next);
+      (round % 2 ? *pair : *thirds).all_reduce(mine, ReduceOp::Sum).wait();
+      world.send(mine, next);
+      (round % 3 ? second : first).wait();
+      (round % 3 ? first : second).wait();
+      if (round % 10 == 0) world.barrier();
+    }
+  };
+  EXPECT_EQ(error_of(kRanks, f), "");
 }
 
 TEST(LocalRanks, GroupsMayWaitInAnotherOrder) {

@@ -25,11 +25,11 @@ class TextInputs : public EndToEnd {
     words.insert(words.end(), args.begin(), args.end());
     return nlohmann::json::parse(good(words));
   }
-  void expect_refused(const Words& args, const Words& parts) const {
-    const Outcome outcome = run(args);
+  static void expect_refused(const Outcome& outcome, const Words& parts) {
     EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
     for (const std::string& part : parts) EXPECT_CONTAINS(outcome.err, part);
   }
+  void expect_refused(const Words& args, const Words& parts) const { expect_refused(run(args), parts); }
   Words preprocess(const std::string& prefix, const Words& input,
                    const std::string& tokenizer = "tokenizer.model") const {
     Words words{"preprocess", "--output_prefix=" + at(prefix), "--tokenizer_model=" + (root() / tokenizer).string(),
@@ -97,10 +97,10 @@ TEST_F(TextInputs, SeveralFilesAndPatternsAreOneInput) {
 
 TEST_F(TextInputs, APipeThatNobodyWritesToIsGivenUp) {
   ASSERT_EQ(::mkfifo(at("pipe").c_str(), 0600), 0);
-  for (const Words& args :
-       {preprocess("d", {at("pipe")}), Words{"tokenizer", "train", at("pipe"), "--output=" + at("x.model")}}) {
-    expect_refused(args, {"pipe is a pipe, and nobody wrote to it within 10 seconds"});
-  }
+  test::Program preprocessing(preprocess("d", {at("pipe")}), folder_ / "preprocessing");
+  test::Program training({"tokenizer", "train", at("pipe"), "--output=" + at("x.model")}, folder_ / "training");
+  for (test::Program* waiting : {&preprocessing, &training})
+    expect_refused(waiting->wait(), {"pipe is a pipe, and nobody wrote to it within 10 seconds"});
   expect_refused({"pretrain", at("pipe")}, {"pipe", "not a regular file"});
   expect_refused(pretrain("run", {"--data.tokenizer_model=" + at("pipe")}), {"pipe", "not a regular file"});
   // As in preprocess --input=<(zcat corpus.gz).

@@ -185,7 +185,7 @@ class PlannedMemory : public testing::TestWithParam<std::tuple<const char*, DTyp
 TEST_P(PlannedMemory, IsThePeakOfEveryRank) {
   const auto& [name, dtype, layout] = GetParam();
   const test::DiskFolder folder;
-  RunTask task = task_of(name, dtype, 16 * layout.dp);
+  RunTask task = task_of(name, dtype, test::samples_of_peak(layout));
   task.optimizer.offload_folder = folder.path().string();
   const Peaks measured = peaks(task, layout);
   const std::vector<MemoryEstimate> plan = estimate_memory_by_stage(config_of(task, layout), layout.ranks());
@@ -231,7 +231,7 @@ INSTANTIATE_TEST_SUITE_P(ExpertLayouts, PlannedMemory,
 class MemoryOfABusyRank : public testing::TestWithParam<RunLayout> {
  protected:
   static RunTask busy_task(const RunLayout& layout, double capacity_factor = 0) {
-    RunTask task = task_of("experts", DType::F32, 16 * layout.dp);
+    RunTask task = task_of("experts", DType::F32, test::samples_of_peak(layout));
     task.model.moe.num_experts = 8, task.model.moe.router_topk = 2;
     task.model.moe.expert_capacity_factor = capacity_factor;
     task.lr = [](i64) { return 0.0; };
@@ -304,7 +304,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(MemoryOfWeights, OfExpertsIsShared) {
   for (const RunLayout& layout : {RunLayout{}, RunLayout{.dp = 4, .ep = 4}, RunLayout{.tp = 2, .dp = 2, .ep = 2},
                                   RunLayout{.tp = 2, .ep = 2, .etp = 1}}) {
-    const Config config = config_of(task_of("experts", DType::F32, 16 * layout.dp), layout);
+    const Config config = config_of(task_of("experts", DType::F32, test::samples_of_peak(layout)), layout);
     EXPECT_NEAR(weight_bytes(config) / estimate_memory_by_stage(config, layout.ranks())[0].params, 1, 0.02);
   }
 }
@@ -316,7 +316,7 @@ TEST(PlannedMemoryOfActivationsAway, IsWhatIsElsewhere) {
                                 RunLayout{.tp = 2, .recompute = kFullAndCut}, RunLayout{.pp = 2},
                                 RunLayout{.pp = 4, .schedule = ScheduleKind::ZbH1}}) {
     for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
-      RunTask task = task_of("gpt2", DType::BF16, 16);
+      RunTask task = task_of("gpt2", DType::BF16, test::samples_of_peak(near));
       task.optimizer.offload_folder = folder.path().string();
       RunLayout away = near;
       away.activations = tier;
@@ -343,7 +343,7 @@ TEST(PlannedMemoryOfActivationsAway, IsWhatIsElsewhere) {
 TEST(PlannedMemoryOfWeightsAway, IsThePeak) {
   const test::DiskFolder folder;
   const RunLayout layout{.dp = 2, .zero_stage = 3};
-  RunTask task = task_of("gpt2", DType::BF16, 32);
+  RunTask task = task_of("gpt2", DType::BF16, test::samples_of_peak(layout));
   task.optimizer.offload_folder = folder.path().string();
   const MemoryEstimate here = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0];
   for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
@@ -362,7 +362,7 @@ TEST(PlannedMemoryOfWeightsAway, IsThePeak) {
 /// Of matrices one state, of all else two.
 TEST(PlannedMemoryOfMuon, IsThePeak) {
   for (const RunLayout& layout : {RunLayout{}, RunLayout{.tp = 2, .dp = 2, .zero_stage = 1}}) {
-    RunTask task = task_of("llama", DType::BF16, 16 * layout.dp);
+    RunTask task = task_of("llama", DType::BF16, test::samples_of_peak(layout));
     const double adam = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0].optimizer_state;
     task.optimizer.optimizer = OptimizerKind::Muon;
     const double muon = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0].optimizer_state;
@@ -447,7 +447,7 @@ TEST(PlannedMemoryOfSmallerStates, IsThePeak) {
     return plan;
   };
   for (const RunLayout& layout : {RunLayout{}, RunLayout{.dp = 2, .zero_stage = 2}}) {
-    RunTask task = task_of("gpt2", DType::BF16, 16 * layout.dp);
+    RunTask task = task_of("gpt2", DType::BF16, test::samples_of_peak(layout));
     const MemoryEstimate full = expect_planned(task, layout);
     RunTask small = task;
     small.optimizer.exp_avg_dtype = StateDType::Bf16;
@@ -491,7 +491,7 @@ TEST(PlannedMemoryOfLessTraffic, IsThePeak) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     for (const RunLayout& layout : layouts) {
       SCOPED_TRACE(str(layout.name, " ", name_of(dtype)));
-      const RunTask task = task_of("gpt2", dtype, 16 * layout.dp);
+      const RunTask task = task_of("gpt2", dtype, test::samples_of_peak(layout));
       const MemoryEstimate plan = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0];
       for (const MemoryTable& table : peaks(task, layout)) {
         EXPECT_NEAR(plan.params / peak_of(table, MemoryClass::Params), 1, 0.1);
@@ -516,7 +516,7 @@ TEST(PlannedMemoryOfSaves, IsTheirCopy) {
                             {.dp = 4, .zero_stage = 2, .instances = 2}};
   for (const DType dtype : {DType::F32, DType::BF16}) {
     for (const RunLayout& layout : layouts) {
-      const RunTask task = task_of("llama", dtype, 16 * layout.dp);
+      const RunTask task = task_of("llama", dtype, test::samples_of_peak(layout));
       Config in_shared_folder = config_of(task, layout);
       in_shared_folder.checkpoint.async_save = true;
       in_shared_folder.checkpoint.save_interval = 10;

@@ -81,6 +81,12 @@ struct RankPlace {
 };
 using PlaceOfRank = std::function<RankPlace(Communicator& ranks)>;
 
+/// Of a step with microbatches of two, of which more would need no more memory: where there is a pipeline, enough to
+/// keep it full; else the first microbatch, one that is neither first nor last, and the last.
+inline i64 samples_of_peak(const RunLayout& layout) {
+  return (layout.pp > 1 ? 16 : 6) * layout.dp;
+}
+
 inline RankPlace cpu_place(Communicator&) {
   return {std::make_unique<CpuDevice>(), nullptr};
 }

@@ -1,0 +1,110 @@
+#include "model/peak_activations.h"
+
+#include <algorithm>
+
+#include "nn/offload/file_activations.h"
+#include "nn/offload/host_memory.h"
+#include "tensor/pooled_size.h"
+
+namespace mcpp {
+namespace {
+
+/// Whether the next computation after action i of a rank takes what another rank sends: the engine then receives it
+/// while i computes.
+bool receives_meanwhile(const Schedule& schedule, const std::vector<Action>& actions, std::size_t i) {
+  for (++i; i < actions.size(); ++i) {
+    const Action& a = actions[i];
+    const bool forward = a.kind == ActionKind::Forward;
+    if (!forward && !computes_weight_grad(a.kind) && !computes_input_grad(a.kind)) continue;
+    const int giver = forward ? a.stage - 1 : a.stage + 1;
+    return a.kind != ActionKind::BackwardWeight && giver >= 0 && giver < schedule.stages() &&
+           schedule.rank_of(giver) != schedule.rank_of(a.stage);
+  }
+  return false;
+}
+
+/// Whether no chunk has more than in `other`.
+bool is_within(const std::vector<i64>& counts, const std::vector<i64>& other) {
+  return std::ranges::equal(counts, other, std::ranges::less_equal());
+}
+
+bool is_within(const FullMoment& moment, const FullMoment& other) {
+  return moment.chunk == other.chunk && moment.puts_off == other.puts_off && moment.receives <= other.receives &&
+         is_within(moment.kept, other.kept) && is_within(moment.waiting, other.waiting);
+}
+
+/// Adds a moment unless one of `fullest` has as much, and drops those that have no more than it.
+template <class Moment>
+void add_if_fullest(std::vector<Moment>& fullest, const Moment& moment) {
+  if (std::ranges::any_of(fullest, [&](const Moment& other) { return is_within(moment, other); })) return;
+  std::erase_if(fullest, [&](const Moment& other) { return is_within(other, moment); });
+  fullest.push_back(moment);
+}
+
+/// Buffers for what is on its way to a disk or back: an unused one is taken before one that is still written from.
+i64 buffer_bytes(const ActivationSetup& setup, const std::vector<StageActivations>& chunks) {
+  if (setup.offload != OffloadTier::File) return 0;
+  i64 largest = 0;
+  for (const StageActivations& chunk : chunks) largest = std::max(largest, chunk.largest_unit);
+  return largest > 0 ? i64{FileActivations::kSlots} * aligned_tensor_bytes(largest) : 0;
+}
+
+/// So many microbatches of each chunk, in bytes of one kind.
+i64 bytes_of(const std::vector<i64>& counts, const std::vector<StageActivations>& chunks, i64 StageActivations::*kind) {
+  i64 sum = 0;
+  for (std::size_t i = 0; i < chunks.size(); ++i) sum += counts[i] * chunks[i].*kind;
+  return sum;
+}
+
+}  // namespace
+
+FullestMoments fullest_moments(const Schedule& schedule, int rank) {
+  const std::vector<Action>& actions = schedule.per_rank[static_cast<std::size_t>(rank)];
+  const auto chunks = static_cast<std::size_t>(schedule.chunks_per_rank);
+  std::vector<i64> kept(chunks), waiting(chunks);
+  FullestMoments fullest;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const ActionKind kind = actions[i].kind;
+    const int chunk = schedule.chunk_of(actions[i].stage);
+    const auto at = static_cast<std::size_t>(chunk);
+    if (kind == ActionKind::Forward) {
+      ++kept[at];
+      add_if_fullest(fullest.after_forward, kept);
+    }
+    const bool puts_off = kind == ActionKind::BackwardInput;
+    if (computes_input_grad(kind)) {
+      add_if_fullest(fullest.in_backward, {.chunk = chunk,
+                                           .puts_off = puts_off,
+                                           .receives = receives_meanwhile(schedule, actions, i),
+                                           .kept = kept,
+                                           .waiting = waiting});
+      --kept[at];
+      if (puts_off) ++waiting[at];
+    }
+    if (kind == ActionKind::BackwardWeight) --waiting[at];
+  }
+  return fullest;
+}
+
+PeakActivations peak_activations(LayerSizes& sizes, const RankShare& share, const FullestMoments& moments) {
+  std::vector<StageActivations> chunks;
+  for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk)
+    chunks.push_back(stage_activations(sizes, share.contents(chunk)));
+  const i64 message = pooled_size(residual_bytes(sizes.config(), sizes.setup()));
+  PeakActivations peak;
+  for (const FullMoment& moment : moments.in_backward) {
+    const StageActivations& chunk = chunks[static_cast<std::size_t>(moment.chunk)];
+    const i64 working = moment.puts_off ? chunk.working_put_off : chunk.working;
+    const i64 in_flight = bytes_of(moment.kept, chunks, &StageActivations::kept) +
+                          bytes_of(moment.waiting, chunks, &StageActivations::waiting);
+    peak.here = std::max(peak.here, in_flight + working + (moment.receives ? message : 0));
+  }
+  for (const std::vector<i64>& kept : moments.after_forward) {
+    peak.away = std::max(peak.away, bytes_of(kept, chunks, &StageActivations::away));
+    peak.blocks = std::max(peak.blocks, bytes_of(kept, chunks, &StageActivations::blocks));
+  }
+  peak.here += buffer_bytes(sizes.setup(), chunks);
+  return peak;
+}
+
+}  // namespace mcpp

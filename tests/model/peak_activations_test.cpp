@@ -1,0 +1,116 @@
+// Which moments of a schedule have the most in flight, against a walk through all of it with the bytes at hand.
+#include "model/peak_activations.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/philox.h"
+#include "parallel/pp/schedule_kind.h"
+
+namespace mcpp {
+namespace {
+
+/// Of a chunk, made up.
+struct Bytes {
+  i64 kept, waiting, working, working_put_off;
+};
+
+i64 made_up(int trial, int chunk, int kind) {
+  return static_cast<i64>(philox_key(static_cast<u64>(trial), "bytes", static_cast<u64>(10 * chunk + kind)) % 1000);
+}
+
+std::vector<Bytes> made_up_chunks(int trial, int count) {
+  std::vector<Bytes> chunks;
+  for (int i = 0; i < count; ++i)
+    chunks.push_back({made_up(trial, i, 0), made_up(trial, i, 1), made_up(trial, i, 2), made_up(trial, i, 3)});
+  return chunks;
+}
+
+struct Most {
+  i64 in_backward = 0, after_forward = 0;
+  bool operator==(const Most&) const = default;
+};
+
+/// Without messages, which the memory of ranks in real steps has.
+Most walked(const Schedule& schedule, int rank, const std::vector<Bytes>& chunks) {
+  i64 kept = 0, waiting = 0;
+  Most most;
+  for (const Action& action : schedule.per_rank[static_cast<std::size_t>(rank)]) {
+    const Bytes& chunk = chunks[static_cast<std::size_t>(schedule.chunk_of(action.stage))];
+    if (action.kind == ActionKind::Forward) most.after_forward = std::max(most.after_forward, kept += chunk.kept);
+    if (computes_input_grad(action.kind)) {
+      const bool puts_off = action.kind == ActionKind::BackwardInput;
+      most.in_backward =
+          std::max(most.in_backward, kept + waiting + (puts_off ? chunk.working_put_off : chunk.working));
+      kept -= chunk.kept;
+      waiting += puts_off ? chunk.waiting : 0;
+    }
+    if (action.kind == ActionKind::BackwardWeight) waiting -= chunk.waiting;
+  }
+  return most;
+}
+
+Most at_fullest(const FullestMoments& moments, const std::vector<Bytes>& chunks) {
+  const auto bytes = [&](const std::vector<i64>& counts, i64 Bytes::*kind) {
+    i64 sum = 0;
+    for (std::size_t i = 0; i < counts.size(); ++i) sum += counts[i] * chunks[i].*kind;
+    return sum;
+  };
+  Most most;
+  for (const std::vector<i64>& kept : moments.after_forward)
+    most.after_forward = std::max(most.after_forward, bytes(kept, &Bytes::kept));
+  for (const FullMoment& moment : moments.in_backward) {
+    const Bytes& chunk = chunks[static_cast<std::size_t>(moment.chunk)];
+    most.in_backward =
+        std::max(most.in_backward, bytes(moment.kept, &Bytes::kept) + bytes(moment.waiting, &Bytes::waiting) +
+                                       (moment.puts_off ? chunk.working_put_off : chunk.working));
+  }
+  return most;
+}
+
+void expect_most_at_fullest(const Schedule& schedule) {
+  for (int rank = 0; rank < schedule.ranks; ++rank) {
+    const FullestMoments moments = fullest_moments(schedule, rank);
+    for (int trial = 0; trial < 10; ++trial) {
+      const std::vector<Bytes> chunks = made_up_chunks(trial, schedule.chunks_per_rank);
+      EXPECT_EQ(at_fullest(moments, chunks), walked(schedule, rank, chunks)) << "rank " << rank << ", trial " << trial;
+    }
+  }
+}
+
+TEST(FullestMoments, HaveTheMostOfEverySchedule) {
+  for (const ScheduleRow& row : kSchedules)
+    for (const int ranks : {2, 4})
+      for (const int microbatches : {4, 12})
+        for (int chunks = row.fewest_chunks; chunks <= (row.takes_more_chunks ? 4 : row.fewest_chunks); ++chunks) {
+          SCOPED_TRACE(str(row.name, ", ranks ", ranks, ", microbatches ", microbatches, ", chunks ", chunks));
+          expect_most_at_fullest(row.build({.ranks = ranks, .microbatches = microbatches, .chunks = chunks}));
+        }
+}
+
+/// What they are for: to be asked for bytes many times.
+TEST(FullestMoments, AreFew) {
+  using testing::ElementsAre;
+  for (int rank = 0; rank < 4; ++rank) {
+    const FullestMoments moments = fullest_moments(one_f_one_b(4, 16), rank);
+    EXPECT_THAT(moments.after_forward, ElementsAre(ElementsAre(4 - rank)));
+    EXPECT_THAT(moments.in_backward, ElementsAre(testing::Field(&FullMoment::kept, ElementsAre(4 - rank))));
+  }
+  const Schedule interleaved = interleaved_1f1b(8, 32, 4);
+  EXPECT_LT(8 * fullest_moments(interleaved, 0).in_backward.size(), interleaved.per_rank.front().size());
+}
+
+/// A rank takes the next gradient while it computes the one before, if another rank sends it.
+TEST(FullestMoments, KnowWhatComesMeanwhile) {
+  const auto receives = [](int ranks, int rank) {
+    return fullest_moments(one_f_one_b(ranks, 4), rank).in_backward.front().receives;
+  };
+  EXPECT_FALSE(receives(1, 0));
+  EXPECT_TRUE(receives(2, 0));
+  EXPECT_TRUE(receives(2, 1));
+}
+
+}  // namespace
+}  // namespace mcpp
