@@ -3,6 +3,7 @@
 #include <functional>
 #include <utility>
 
+#include "comm/connect_collectives.h"
 #include "parallel/dp/store.h"
 #include "tensor/ops/ops.h"
 #include "tensor/wide.h"
@@ -44,6 +45,7 @@ PartialGradients::PartialGradients(std::span<ParamAndGradBuffer* const> buffers,
   for (auto& [copies, group] : tp_groups_) {
     if (copies == groups.tp.size()) continue;
     group = (neighbours_[copies] = groups.tp.split(groups.tp.rank() / copies, groups.tp.rank())).get();
+    connect_collectives(*group, buffers.front()->device(), /*at_a_time=*/false);
   }
 }
 

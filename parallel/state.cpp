@@ -171,6 +171,38 @@ void make_expert_groups(GroupMaker& groups, int rank, const ParallelSizes& sizes
 
 }  // namespace
 
+std::vector<NamedGroup> ParallelState::groups() const {
+  using enum StepUse;
+  // One that is another's does not come twice.
+  const auto apart = [](const auto& group, const auto& other) { return group == other ? nullptr : group.get(); };
+  std::vector<NamedGroup> all{{"world", &world, InTurn},
+                              {"tp", tp.get(), AtATime},
+                              {"cp_heads", cp_heads.get(), InTurn},
+                              {"cp_ring", cp_ring.get(), InTurn},
+                              {"tp_cp", apart(tp_cp, tp), InTurn},
+                              {"layer", apart(layer, tp_cp), InTurn},
+                              {"dp", data.get(), data == data_context ? InTurn : None},
+                              {"dp_cp", apart(data_context, data), InTurn},
+                              {"dp_shard", dp_shard.get(), AtATime},
+                              {"dp_replicate", dp_replicate.get(), InTurn},
+                              {"dp_node", dp_node.get(), AtATime},
+                              {"dp_across", dp_across.get(), InTurn},
+                              {"tp_dp_shard", tp_dp_shard.get(), None},
+                              {"ep", expert_exchange.get(), InTurn},
+                              {"expert_tp", expert_tp.get(), None},
+                              {"expert_dp", expert_data.get(), None},
+                              {"expert_dp_shard", expert_dp_shard.get(), AtATime},
+                              {"expert_dp_replicate", expert_dp_replicate.get(), InTurn},
+                              {"expert_tp_dp_shard", expert_tp_dp_shard.get(), None},
+                              {"expert_model", expert_model.get(), InTurn},
+                              {"pp", pp.get(), InTurn},
+                              {"pp_backward", pp_backward.get(), None},
+                              {"model", model.get(), InTurn},
+                              {"embedding", embedding.get(), InTurn}};
+  std::erase_if(all, [](const NamedGroup& named) { return !named.group; });
+  return all;
+}
+
 ContextParallel ParallelState::context_parallel(CpCommType comm_type) const {
   return {.comm_type = comm_type,
           .cut = {.heads = cp_heads->size(), .rings = cp_ring->size()},

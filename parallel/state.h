@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "comm/metered.h"
 #include "parallel/cp/context_parallel.h"
@@ -12,6 +13,19 @@
 #include "parallel/topology.h"
 
 namespace mcpp {
+
+/// What the collectives of a training's steps, or of its evaluations, ask of a group.
+enum class StepUse : u8 {
+  None,     ///< nothing: it is for messages, for checks and saves, or its user prepares it
+  InTurn,   ///< sums and gathers of which no two kinds are under way at a time
+  AtATime,  ///< gathers while sums are under way
+};
+
+struct NamedGroup {
+  std::string_view name;
+  Communicator* group;
+  StepUse use;
+};
 
 struct ParallelState {
   Topology topology;
@@ -55,6 +69,8 @@ struct ParallelState {
   /// "dp_shard" and so on, by its name above.
   std::map<std::string, std::shared_ptr<CommMeter>> meters = {};
 
+  /// Every group that this rank is in, once, by its name in `meters`; "world" is all ranks.
+  std::vector<NamedGroup> groups() const;
   /// Over whom the gradients of parameters on a grid are summed, in the parts of ZeRO; of Dense: data_context.
   DataParallelGroups gradient_groups(GridKind grid) const;
   ContextParallel context_parallel(CpCommType comm_type) const;

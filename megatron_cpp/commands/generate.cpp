@@ -12,6 +12,7 @@
 #include "megatron_cpp/inference/inference.h"
 #include "megatron_cpp/inference/json_line.h"
 #include "megatron_cpp/inference/text_printer.h"
+#include "megatron_cpp/monitor/device_notices.h"
 #include "megatron_cpp/setup/initialize.h"
 
 namespace mcpp {
@@ -161,6 +162,7 @@ ExitCode generate_command(Arguments args, Log& log, const World& world) {
     }
   }
   flush();
+  tell_notices(inference.model().context().device, log);
   return ExitCode::Done;
 }
 

@@ -13,6 +13,7 @@
 #include "comm/nccl.h"
 #include "comm/staged.h"
 #include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/setup/connect_groups.h"
 #include "megatron_cpp/setup/gemm_tuning.h"
 #include "megatron_cpp/setup/plan.h"
 #include "megatron_cpp/setup/version.h"
@@ -88,23 +89,6 @@ std::unique_ptr<Communicator> connect_gpus([[maybe_unused]] const ParallelConfig
                                     {.pin = pin_host_memory, .finish = [&device] { synchronize(device); }});
   }
   return nullptr;
-}
-
-/// Groups of GPUs connect at their first operations, which waits for their hosts and may wait for what runs on the
-/// GPUs: here nothing does yet that waits for other ranks. Of those that every step uses, by sums and gathers at a
-/// time.
-void connect_groups(const ParallelState& p, Device& device) {
-  for (Communicator* group : {&p.world, p.tp.get(), p.cp_heads.get(), p.cp_ring.get(), p.data_context.get(),
-                              p.dp_shard.get(), p.dp_replicate.get(), p.expert_exchange.get(), p.expert_tp.get(),
-                              p.expert_dp_shard.get(), p.expert_dp_replicate.get(), p.pp.get(), p.embedding.get()}) {
-    if (!group || group->size() == 1) continue;
-    const Tensor mine = Tensor::zeros({1}, DType::F32, device, MemoryClass::Workspace);
-    Tensor all = Tensor::zeros({group->size()}, DType::F32, device, MemoryClass::Workspace), sum = Tensor::like(all);
-    ops::fill_zero(sum);
-    Work gather = group->all_gather(mine, all), reduction = group->all_reduce(sum, ReduceOp::Sum);
-    gather.wait();
-    reduction.wait();
-  }
 }
 
 /// `gpus` as a world that the watchdog sees.

@@ -117,23 +117,25 @@ void TrainingState::publish_weights() {
   for (const Chunk& chunk : chunks_) chunk.memory->publish();
 }
 
-const Schedule& TrainingState::schedule_for(std::size_t microbatches, bool training) {
-  const auto [found, is_new] = schedules_.try_emplace({microbatches, training});
-  if (is_new) {
-    const Schedule schedule = make_schedule(layout_.schedule, layout_.parallel.topology.pp(),
-                                            static_cast<int>(microbatches), layout_.chunks_per_rank());
-    found->second = lower(training ? schedule : forwards_of(schedule));
-    simulate(found->second);  // finds what could not work before a rank waits for ever
-  }
-  return found->second;
+/// in_turn: so many microbatches come one after another first.
+Schedule TrainingState::make_lowered(std::size_t microbatches, bool training, int in_turn) const {
+  const Schedule schedule = make_schedule(layout_.schedule, layout_.parallel.topology.pp(),
+                                          static_cast<int>(microbatches), layout_.chunks_per_rank());
+  Schedule lowered = lower(in_turn_at_first(training ? schedule : forwards_of(schedule), in_turn));
+  simulate(lowered);  // finds what could not work before a rank waits for ever
+  return lowered;
 }
 
 void TrainingState::run(std::span<const MicroBatch> batches, bool training, double grad_scale,
                         const LogitsRequest* request) {
   ops::fill_zero(totals_);
-  const std::size_t known = schedules_.size();
-  const Schedule& schedule = schedule_for(batches.size(), training);
-  const bool is_first = schedules_.size() > known;
+  const auto [found, is_first] = schedules_.try_emplace({batches.size(), training});
+  if (is_first) found->second = make_lowered(batches.size(), training, /*in_turn=*/0);
+  // The device loads its kernels with the microbatch that sets gradients and the one that adds to them.
+  const bool loads = is_first && pipeline_waits_;
+  Schedule first;
+  if (loads) first = make_lowered(batches.size(), training, /*in_turn=*/2);
+  const Schedule& schedule = loads ? first : found->second;
   step_.begin(schedule.passes(layout_.parallel.me.pp), static_cast<i64>(batches.size()));
   std::vector<PipelineStage*> stages;
   for (const Chunk& chunk : chunks_) {
@@ -142,7 +144,7 @@ void TrainingState::run(std::span<const MicroBatch> batches, bool training, doub
     stages.push_back(chunk.stage.get());
   }
   pipeline_waiting_ += run_schedule(schedule, *layout_.parallel.pp, *layout_.parallel.pp_backward, stages,
-                                    {.profiler = profiler_, .waits = pipeline_waits_.get(), .one_at_a_time = is_first})
+                                    {.profiler = profiler_, .waits = pipeline_waits_.get(), .one_at_a_time = loads})
                            .waiting;
 }
 

@@ -141,7 +141,7 @@ class TrainingState {
  private:
   std::vector<Chunk> make_chunks(ModelContext context);
   std::vector<GPTModel*> models() const;
-  const Schedule& schedule_for(std::size_t microbatches, bool training);
+  Schedule make_lowered(std::size_t microbatches, bool training, int in_turn) const;
   struct LogitsRequest {
     i64 position;
     Tensor row;

@@ -4,6 +4,7 @@
 
 #include "base/machine.h"
 #include "megatron_cpp/bench/bench.h"
+#include "megatron_cpp/monitor/device_notices.h"
 #include "megatron_cpp/monitor/module_bytes.h"
 #include "megatron_cpp/resume/loading.h"
 #include "megatron_cpp/setup/datasets/shared_index.h"
@@ -218,6 +219,7 @@ void Trainer::evaluate_what_is_owed() {
       progress_.iteration > 0 ? is_due(config_.training.eval_interval) : config_.training.eval_on_start;
   if (is_end || is_due_now) validation_.of_sets(progress_, /*only_owed=*/true);
   if (is_end) validation_.of_test(progress_);
+  tell_notices(*session_.device, log_);  // that no step follows
   leave_out(before);
 }
 

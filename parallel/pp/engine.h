@@ -40,9 +40,9 @@ struct EngineOptions {
   /// Of the device that computes, where it works behind the host: then it is what waits, and what it waited for may
   /// come with a later call's times.
   DeviceWaits* waits = nullptr;
-  /// With waits: receives are not posted ahead, and the host waits for each. For the first run of a schedule: a device
-  /// that has to load a kernel may finish first what it has, and a message that is awaited there for ever if it is the
-  /// answer to what that kernel computes.
+  /// With waits: receives are not posted ahead, and the host waits for each. For the first run of a schedule, in turn
+  /// at first: a device that has to load a kernel may finish first what it has, and a message that is awaited there for
+  /// ever if it is the answer to what that kernel computes.
   bool one_at_a_time = false;
 };
 

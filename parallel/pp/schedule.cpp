@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 
 #include "base/check.h"
 #include "parallel/pp/schedule_kind.h"
@@ -186,6 +187,20 @@ Schedule forwards_of(const Schedule& schedule) {
   for (auto& actions : forwards.per_rank)
     std::erase_if(actions, [](const Action& action) { return action.kind != ActionKind::Forward; });
   return forwards;
+}
+
+Schedule in_turn_at_first(const Schedule& schedule, int microbatches) {
+  const auto place = [](const Action& action) {
+    const bool is_forward = action.kind == ActionKind::Forward;
+    return std::tuple(action.microbatch, !is_forward, is_forward ? action.stage : -action.stage, action.kind);
+  };
+  Schedule result = schedule;
+  for (auto& actions : result.per_rank) {
+    const auto others = std::stable_partition(actions.begin(), actions.end(),
+                                              [=](const Action& action) { return action.microbatch < microbatches; });
+    std::sort(actions.begin(), others, [&](const Action& a, const Action& b) { return place(a) < place(b); });
+  }
+  return result;
 }
 
 }  // namespace mcpp

@@ -98,4 +98,8 @@ Schedule zb_v(int ranks, int microbatches);
 /// The forwards of a schedule that is not lowered yet, in its order.
 Schedule forwards_of(const Schedule& schedule);
 
+/// The first `microbatches` one after another, each through all stages and back, then the others in the order of the
+/// schedule, which is not lowered yet. With the same bits; while only one rank computes, no two wait for each other.
+Schedule in_turn_at_first(const Schedule& schedule, int microbatches);
+
 }  // namespace mcpp

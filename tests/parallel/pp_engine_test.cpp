@@ -146,9 +146,11 @@ TEST_P(EngineRunsSchedule, WithTheBitsOfOneMicrobatchAfterAnother) {
       if (!schedule_conflicts(kind, ranks, chunks, microbatches).empty()) continue;
       SCOPED_TRACE(str(ranks, " ranks, ", microbatches, " microbatches"));
       const Schedule schedule = make_schedule(kind, ranks, microbatches, chunks);
-      for (const bool one_at_a_time : {false, true})
-        expect_same(run_on_threads(schedule, device, one_at_a_time), reference(schedule.stages(), microbatches, device),
-                    1);
+      for (const bool one_at_a_time : {false, true}) {
+        for (const int in_turn : {0, 2, 100})
+          expect_same(run_on_threads(in_turn_at_first(schedule, in_turn), device, one_at_a_time),
+                      reference(schedule.stages(), microbatches, device), 1);
+      }
       expect_same(run_on_threads(forwards_of(schedule), device),
                   reference(schedule.stages(), microbatches, device, /*forward_only=*/true), 0);
       ++runs;

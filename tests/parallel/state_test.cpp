@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "comm/local.h"
 
 namespace mcpp {
@@ -61,6 +63,31 @@ TEST(ParallelState, GroupsThatShareWhatZeroSharesAndTheirNames) {
     expect(*state.pp, {rank});
     expect(*state.model, {rank - tp, rank - tp + 1});
     expect(*state.embedding, {rank});
+  });
+}
+
+/// What has a meter is a group: none is left out when they are connected.
+TEST(ParallelState, NamesEveryGroupOnce) {
+  run_local_ranks(16, [](Communicator& world, int) {
+    for (const ParallelSizes& sizes :
+         {ParallelSizes{}, ParallelSizes{.zero_hpz_partition_size = 2},
+          ParallelSizes{.tensor_model_parallel_size = 2, .pipeline_model_parallel_size = 4},
+          ParallelSizes{.tensor_model_parallel_size = 2,
+          .context_parallel_size = 2,
+          .has_experts = true,
+          .expert_model_parallel_size = 4},
+          ParallelSizes{.has_experts = true, .expert_model_parallel_size = 2, .expert_tensor_parallel_size = 2}}) {
+      const ParallelState state = make_parallel_state(world, sizes);
+      std::set<std::string> metered{"world"}, named;
+      for (const auto& [name, meter] : state.meters) metered.insert(name);
+      if (!state.embedding) metered.erase("embedding");
+      std::set<Communicator*> groups;
+      for (const auto& [name, group, use] : state.groups()) {
+        EXPECT_TRUE(named.emplace(name).second) << name;
+        EXPECT_TRUE(groups.insert(group).second) << name;
+      }
+      EXPECT_EQ(named, metered);
+    }
   });
 }
 

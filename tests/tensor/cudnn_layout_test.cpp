@@ -57,6 +57,18 @@ INSTANTIATE_TEST_SUITE_P(All, CudnnLayout,
                          testing::Values(Layout{1, 1, 1}, Layout{3, 1, 1}, Layout{2, 4, 1}, Layout{2, 1, 4},
                                          Layout{1, 3, 2}, Layout{2, 3, 4}));
 
+TEST_P(CudnnLayout, HasDenseTensorsWithoutTheirMemory) {
+  const auto [batch, groups, q_per_group] = GetParam();
+  const QkvHeads x = packed_heads(Tensor::empty({5, batch, groups, q_per_group + 2, 8}, DType::BF16, device_));
+  for (const Heads* heads : {&x.q, &x.k}) {
+    const Heads dense = dense_heads(Tensor::empty({5, batch, heads->heads * 8}, DType::BF16, device_), heads->heads);
+    const Heads places = dense_places(*heads);
+    for (const bool prefer_folded : {false, true})
+      EXPECT_EQ(cudnn_shapes(std::array{&places}, x.k.heads, prefer_folded),
+                cudnn_shapes(std::array{&dense}, x.k.heads, prefer_folded));
+  }
+}
+
 TEST(CudnnShapes, AreNoneWhenStridesAreUneven) {
   CpuDevice device;
   QkvHeads x = packed_heads(Tensor::empty({5, 2, 3, 4, 8}, DType::BF16, device));

@@ -260,7 +260,6 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
       add_exposed(context.session.parallel, exposed);
     });
     figures.exposed = medians(exposed, context.timing.repeats);
-    tell_notices(*context.session.device, log);
     figures.sent = sent_bytes(context.session.parallel);
     figures.elements = elements(state);
     memory = context.session.device->memory();  // before other measurements need some
@@ -336,6 +335,7 @@ ExitCode bench_command(Arguments args, Log& log, const World& world) {
     bench_step(context, options, log);
   else
     bench_rows(context, options, log);
+  tell_notices(*session.device, log);
   share_gemm_choices(config->device, *session.device, world.ranks);
   return ExitCode::Done;
 }

@@ -7,6 +7,7 @@
 #include "megatron_cpp/commands/bench/bench_commands.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/options.h"
+#include "megatron_cpp/monitor/device_notices.h"
 #include "megatron_cpp/setup/initialize.h"
 
 namespace mcpp {
@@ -103,6 +104,7 @@ ExitCode bench_attention_command(Arguments args, Log& log, const World& world) {
   std::vector<AttentionRow> rows;
   for (const AttentionWay& way : attention_ways(config.model, world.ranks.size()))
     rows.push_back(bench_attention(config.model, way, bench, session.parallel.world, *session.device));
+  tell_notices(*session.device, log);
   if (options.json)
     log.info(nlohmann::ordered_json{{"ranks", world.ranks.size()},
                                     {"dtype", name_of(bench.dtype)},

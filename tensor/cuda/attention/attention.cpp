@@ -39,7 +39,7 @@ bool fused_backward_at_once(const Tensor& dout, const QkvHeads& x, const Attenti
 
 bool fused_backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y, const AttentionOptions& options,
                     QkvHeads& dx) {
-  const i64 rows = FusedAttention::backward_rows(x, options);
+  const i64 rows = FusedAttention::backward_rows(x, dx, options);
   if (rows < x.q.seq) return attention_backward_by_blocks(dout, x, y, options, dx, rows, fused_backward_at_once);
   return fused_backward_at_once(dout, x, y, options, dx);
 }

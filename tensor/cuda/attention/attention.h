@@ -13,12 +13,13 @@ struct TiledAttention {
 
 /// cuDNN's fused kernels, several times as fast. They have the cases that pretraining needs: bf16 or fp16, as many keys
 /// as queries, which stand where these do or before all of them, one document to a sample, no window that hides a key,
-/// head_dim a multiple of 8 up to 128, no dropout, no soft cap. False, and nothing done, for all others.
+/// head_dim a multiple of 8 up to 128, no dropout, no soft cap. False, and nothing done, for all others: of more than
+/// one query that is noted, with its reason (CudaDevice::add_notice).
 struct FusedAttention {
   static bool forward(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y);
-  /// How many queries, and keys, backward() has the memory for at a time: all where it adds up in no fixed order, or
-  /// cannot compute this at all.
-  static i64 backward_rows(const QkvHeads& x, const AttentionOptions& options);
+  /// How many queries, and keys, backward() has the memory for at a time: all where it gathers gradients by atomic
+  /// additions, or cannot compute this at all. Gradients of a wider type than the operands' it has densely first.
+  static i64 backward_rows(const QkvHeads& x, const QkvHeads& dx, const AttentionOptions& options);
   static bool backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y, const AttentionOptions& options,
                        QkvHeads& dx);
 };

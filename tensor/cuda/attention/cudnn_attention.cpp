@@ -178,15 +178,17 @@ Mask mask_of(const Heads& k, const AttentionOptions& options) {
   return options.keys.at(k.seq - 1) <= options.queries.ranges.at(0) ? Mask::None : Mask::Other;
 }
 
-/// Whether there are several queries, as many as keys: in training, not where one token is made after another.
-bool is_square(const Heads& q, const Heads& k) {
-  return q.seq == k.seq && q.seq > 1 && q.batch > 0 && q.heads > 0;
+/// Whether there is nothing to compute, or one query, as where one token is made after another: that is what our own
+/// kernel is for.
+bool is_small(const Heads& q) {
+  return q.seq <= 1 || q.batch == 0 || q.heads == 0;
 }
 
-/// Why cuDNN's kernels cannot compute this; "" when they can.
+/// Why cuDNN's kernels cannot compute this, in words that do not change from call to call; "" when they can.
 std::string obstacle(const Heads& q, const Heads& k, const AttentionOptions& options) {
   // Before 9.16 other lengths need padding masks in the backward pass.
   constexpr std::size_t kAnyLength = 91600;
+  if (q.seq != k.seq) return "the queries are a part of the context, and cuDNN's masks are for as many queries as keys";
   if (!is_narrow(q.base.dtype())) return str("cuDNN's kernels take bf16 and fp16, not ", name_of(q.base.dtype()));
   if (options.dropout.p > 0) return "model.attention_dropout is not 0";
   if (options.soft_cap > 0) return "model.attn_logit_softcapping is set";
@@ -194,7 +196,7 @@ std::string obstacle(const Heads& q, const Heads& k, const AttentionOptions& opt
   if (q.head_dim % 8 != 0 || q.head_dim > 128)
     return str("heads are ", q.head_dim, " wide; cuDNN's kernels take multiples of 8 up to 128");
   if (q.seq % 128 != 0 && cudnnGetVersion() < kAnyLength)
-    return str("cuDNN ", cudnnGetVersion(), " needs sequences of a multiple of 128 tokens, not of ", q.seq);
+    return str("cuDNN ", cudnnGetVersion(), " needs sequences of a multiple of 128 tokens");
   return "";
 }
 
@@ -209,14 +211,13 @@ bool is_aligned(const Heads& x) {
   return address % 16 == 0 && (x.seq_stride | x.batch_stride | x.group_stride) % 8 == 0;
 }
 
-/// The case of these operands (q, k, v, out, ..); without shapes, which is noted where it matters, when cuDNN's kernels
-/// cannot take them.
+/// The case of these operands (q, k, v, out, ..), of more than one query; without shapes, which is noted, when cuDNN's
+/// kernels cannot take them.
 AttentionCase make_case(std::span<const Heads* const> operands, bool backward, const AttentionOptions& options,
                         CudaDevice& device) {
   const Heads &q = *operands[0], &k = *operands[1];
-  AttentionCase c{backward, mask_of(k, options) == Mask::Causal, {}, q.base.dtype()};
-  if (!is_square(q, k)) return c;
   std::string why = obstacle(q, k, options);
+  AttentionCase c{backward, why.empty() && mask_of(k, options) == Mask::Causal, {}, q.base.dtype()};
   if (why.empty() && !std::ranges::all_of(operands, [](const Heads* x) { return is_aligned(*x); }))
     why = "rows of heads do not begin at multiples of 16 bytes";
   if (why.empty()) c.shapes = cudnn_shapes(operands, k.heads, backward);
@@ -273,6 +274,7 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 bool FusedAttention::forward(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y) {
   CudaDevice& device = cuda(y.out);
   const auto& [q, k, v] = x;
+  if (is_small(q)) return false;
   const Heads o = dense_heads(y.out, q.heads);
   const AttentionCase c = make_case(std::array{&q, &k, &v, &o}, false, options, device);
   const CudnnPlan* plan = c.shapes.empty() ? nullptr : plan_for(device, c);
@@ -286,18 +288,24 @@ bool FusedAttention::forward(const QkvHeads& x, const AttentionOptions& options,
   return true;
 }
 
-i64 FusedAttention::backward_rows(const QkvHeads& x, const AttentionOptions& options) {
-  const CudaDevice& device = cuda(x.q.base);
+i64 FusedAttention::backward_rows(const QkvHeads& x, const QkvHeads& dx, const AttentionOptions& options) {
+  CudaDevice& device = cuda(x.q.base);
   const i64 all = x.q.seq;
-  if (!device.options().deterministic || !obstacle_to_order(device).empty()) return all;
-  if (!is_square(x.q, x.k) || !obstacle(x.q, x.k, options).empty()) return all;
-  const std::vector<CudnnShape> shapes = cudnn_shapes(std::array{&x.q, &x.k, &x.v}, x.k.heads, true);
-  const i64 rows = shapes.empty() ? 0 : backward_block(shapes[0]);
+  if (is_small(x.q) || !obstacle_to_order(device).empty() || !obstacle(x.q, x.k, options).empty()) return all;
+  const bool is_narrow_too = dx.q.base.dtype() == x.q.base.dtype();
+  const auto result = [&](const Heads& dense, const Heads& given) { return is_narrow_too ? given : dense; };
+  const Heads o = dense_places(x.q);
+  const Heads dq = result(o, dx.q), dk = result(dense_places(x.k), dx.k), dv = result(dense_places(x.v), dx.v);
+  const std::array<const Heads*, 8> operands{&x.q, &x.k, &x.v, &o, &o, &dq, &dk, &dv};
+  const AttentionCase c{true, mask_of(x.k, options) == Mask::Causal, cudnn_shapes(operands, x.k.heads, true),
+                        x.q.base.dtype()};
+  const i64 rows = c.shapes.empty() || accumulates(device, c) ? 0 : backward_block(c.shapes[0]);
   return rows > 0 ? rows : all;
 }
 
 bool FusedAttention::backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
                               const AttentionOptions& options, QkvHeads& dx) {
+  if (is_small(x.q)) return false;
   CudaDevice& device = cuda(dout);
   const auto refuse = [&](const std::string& why) {
     note_slow_way(device, true, why);

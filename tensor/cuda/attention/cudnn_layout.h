@@ -29,6 +29,15 @@ struct CudnnShape {
   }
 };
 
+/// Heads like those of x as a tensor of their own has them, for their shape alone: nothing is at these places.
+inline Heads dense_places(const Heads& x) {
+  Heads dense = x;
+  dense.offset = 0, dense.group_size = x.heads;
+  dense.batch_stride = dense.group_stride = x.heads * x.head_dim;
+  dense.seq_stride = x.batch * dense.batch_stride;
+  return dense;
+}
+
 /// The distance between runs of `per` heads, when it is the same everywhere.
 inline std::optional<i64> head_stride(const Heads& x, i64 per) {
   if (x.heads == per || x.group_stride == x.group_size * x.head_dim || x.group_size == x.heads) return per * x.head_dim;

@@ -12,6 +12,7 @@
 #include "comm/local.h"
 #include "data/read/documents.h"
 #include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/setup/connect_groups.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "tests/support/boxes.h"
 
@@ -161,6 +162,7 @@ inline Session session_of(const Config& config, Communicator& ranks, RankPlace p
   auto profiler = std::make_unique<Profiler>();
   ParallelState parallel =
       make_parallel_state(world, parallel_sizes(config), output_rank(config), nullptr, profiler.get());
+  if (place.world) connect_groups(parallel, *place.device);
   return {.device = std::move(place.device),
           .profiler = std::move(profiler),
           .gpus = std::move(place.world),

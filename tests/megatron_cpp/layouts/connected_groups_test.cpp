@@ -1,0 +1,115 @@
+// No step has to connect a group of GPUs: those that steps use were connected before the first one.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "tests/support/disk_folder.h"
+#include "tests/support/layouts/layout_run.h"
+#include "tests/support/layouts/random_training.h"
+#include "tests/support/stand_ins/lane_recorder.h"
+#include "tests/support/tiny_model.h"
+
+namespace mcpp::connected_groups_test {
+namespace {
+
+using test::LaneRecorder;
+using test::LayoutRank;
+using test::RandomTraining;
+using test::RunLayout;
+using test::RunTask;
+
+/// Two steps and an evaluation open no lane that was not open before.
+void expect_connected(const RunTask& task, const RunLayout& layout) {
+  std::mutex mutex;
+  LaneRecorder::Opened late;
+  run_local_ranks(layout.ranks(), [&](Communicator& ranks, int) {
+    const auto opened = std::make_shared<LaneRecorder::Opened>();
+    LayoutRank self(task, layout, ranks, [&](Communicator& all) {
+      return test::RankPlace{std::make_unique<CpuDevice>(),
+                             std::make_unique<LaneRecorder>(all.split(0, all.rank()), opened)};
+    });
+    test::SignalAfter never(1'000'000);
+    self.state().set_watch(&never);
+    const auto at_start = static_cast<std::ptrdiff_t>(opened->size());
+    for (const i64 step : {0, 1}) self.step(step);
+    self.evaluate(task, 0);
+    const std::lock_guard lock(mutex);
+    late.insert(late.end(), opened->begin() + at_start, opened->end());
+  });
+  std::ranges::sort(late);
+  EXPECT_EQ(late, LaneRecorder::Opened());
+}
+
+ModelConfig model_of_four_layers() {
+  ModelConfig model = test::tiny_llama();
+  model.num_layers = model.num_attention_heads = 4;
+  model.hidden_size = 32;
+  model.seq_length = 8;
+  return model;
+}
+
+TEST(ConnectedGroups, AreThoseThatStepsUse) {
+  const RunLayout layouts[]{
+      {.name = "tp4, whose ranks share key heads", .tp = 4, .sequence_parallel = true},
+      {.name = "ring", .tp = 2, .cp = 2},
+      {.name = "gathered", .cp = 2, .cp_comm_type = CpCommType::AllGather},
+      {.name = "heads", .dp = 2, .cp = 2, .cp_comm_type = CpCommType::A2a, .cp_heads = 2},
+      {.name = "pp2", .tp = 2, .pp = 2, .dp = 2, .zero_stage = 1},
+      {.name = "zb_v", .pp = 2, .dp = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2, .zero_stage = 1},
+      {.name = "interleaved",
+       .pp = 2,
+       .dp = 2,
+       .schedule = ScheduleKind::Interleaved,
+       .virtual_stages = 2,
+       .zero_stage = 3},
+      {.name = "zero2, hsdp", .dp = 4, .zero_stage = 2, .instances = 2},
+      {.name = "zero3", .dp = 4, .zero_stage = 3},
+      {.name = "zero3, second copy", .dp = 4, .zero_stage = 3, .hpz = 2},
+      {.name = "bytes", .dp = 4, .zero_stage = 3, .hpz = 2, .quantized_weights = true, .grad_wire = GradWire::Byte},
+      {.name = "factors", .dp = 2, .zero_stage = 1, .power_sgd_rank = 2},
+  };
+  for (const RunLayout& layout : layouts) {
+    SCOPED_TRACE(layout.name);
+    expect_connected(test::learnable_task(model_of_four_layers()), layout);
+  }
+}
+
+TEST(ConnectedGroups, OfExpertsAreThoseThatStepsUse) {
+  RunTask task = test::learnable_task(model_of_four_layers());
+  task.model.moe.num_experts = 4;
+  task.model.moe.router_topk = 2;
+  for (const TokenDispatcherType dispatcher : {TokenDispatcherType::AllToAll, TokenDispatcherType::AllGather}) {
+    for (const RunLayout& layout :
+         {RunLayout{.name = "ep2", .dp = 4, .ep = 2, .dispatcher = dispatcher, .zero_stage = 3},
+          RunLayout{.name = "ep4", .dp = 4, .ep = 4, .dispatcher = dispatcher},
+          RunLayout{.name = "tp2, etp1", .tp = 2, .pp = 2, .ep = 2, .etp = 1, .dispatcher = dispatcher},
+          RunLayout{.name = "hsdp", .dp = 8, .ep = 2, .dispatcher = dispatcher, .zero_stage = 1, .instances = 2}}) {
+      SCOPED_TRACE(layout.name);
+      expect_connected(task, layout);
+    }
+  }
+}
+
+/// Its matrices go from rank to rank by messages.
+TEST(ConnectedGroups, OfMuonAreThoseThatStepsUse) {
+  RunTask task = test::learnable_task(model_of_four_layers());
+  task.optimizer.optimizer = OptimizerKind::Muon;
+  for (const RunLayout& layout : {RunLayout{.tp = 2, .dp = 2}, RunLayout{.tp = 2, .dp = 2, .zero_stage = 1},
+                                  RunLayout{.pp = 2, .dp = 2, .zero_stage = 3}})
+    expect_connected(task, layout);
+}
+
+TEST(ConnectedGroups, AreThoseThatStepsOfAnyLayoutUse) {
+  const test::DiskFolder folder;
+  for (u64 seed = 0; seed < 40; ++seed) {
+    const RandomTraining training(seed);
+    RunTask task = training.task();
+    task.optimizer.offload_folder = folder.path().string();
+    SCOPED_TRACE(training.text());
+    expect_connected(task, training.layout());
+  }
+}
+
+}  // namespace
+}  // namespace mcpp::connected_groups_test

@@ -1,0 +1,152 @@
+// Devices that load a kernel late finish first what they have: which schedules come to an end on them all the same.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <tuple>
+
+#include "base/check.h"
+#include "parallel/pp/lower.h"
+#include "parallel/pp/schedule_kind.h"
+
+namespace mcpp::pp_late_kernels_test {
+namespace {
+
+using enum ActionKind;
+
+constexpr bool receives(ActionKind k) {
+  return k == RecvForward || k == RecvBackward;
+}
+constexpr bool sends(ActionKind k) {
+  return k == SendForward || k == SendBackward;
+}
+
+/// The engine's ranks, each a host with its device, of which the first `loads` computations of each kind load a kernel
+/// for each stage: the host goes on with it when all that the device was given is done. A message has come when both of
+/// its sides were queued, and until then either is something to be done.
+class LateKernels {
+ public:
+  LateKernels(const Schedule& schedule, int loads, bool one_at_a_time)
+      : schedule_(schedule), loads_(loads), one_at_a_time_(one_at_a_time), ranks_(schedule.per_rank.size()) {}
+
+  /// Whether all ranks come to the end of their actions.
+  bool end() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t r = 0; r < ranks_.size(); ++r) {
+        while (step(r)) moved = true;
+      }
+    }
+    bool all = true;
+    for (std::size_t r = 0; r < ranks_.size(); ++r) all &= ranks_[r].at == actions(r).size() && is_idle(ranks_[r]);
+    return all;
+  }
+
+ private:
+  struct Message {
+    bool sent = false, received = false;  // both sides are queued
+    bool has_come() const { return sent && received; }
+  };
+  /// By whether it is an activation, the stage that takes it, and the microbatch.
+  using Key = std::tuple<bool, int, int>;
+  struct Rank {
+    std::size_t at = 0, posted = 0;
+    std::vector<Key> queued = {};                             // messages that its device was given
+    std::map<std::pair<ActionKind, int>, int> computed = {};  // how often, by stage
+  };
+
+  const std::vector<Action>& actions(std::size_t r) const { return schedule_.per_rank[r]; }
+  static Key key_of(const Action& a) {
+    const bool is_activation = a.kind == SendForward || a.kind == RecvForward;
+    const int taker = a.stage + (a.kind == SendForward ? 1 : a.kind == SendBackward ? -1 : 0);
+    return {is_activation, taker, a.microbatch};
+  }
+
+  bool is_idle(const Rank& rank) {
+    return std::ranges::all_of(rank.queued, [&](const Key& key) { return messages_[key].has_come(); });
+  }
+
+  void post_receives(std::size_t r) {
+    Rank& rank = ranks_[r];
+    const auto is_in_reach = [&] {
+      return rank.posted < actions(r).size() &&
+             (rank.posted <= rank.at || (!one_at_a_time_ && !computes(actions(r)[rank.posted].kind)));
+    };
+    for (; is_in_reach(); ++rank.posted) {
+      const Action& a = actions(r)[rank.posted];
+      if (!receives(a.kind)) continue;
+      messages_[key_of(a)].received = true;
+      rank.queued.push_back(key_of(a));
+    }
+  }
+
+  /// The next action of a rank's host; false while it waits.
+  bool step(std::size_t r) {
+    Rank& rank = ranks_[r];
+    if (rank.at == actions(r).size()) return false;
+    post_receives(r);
+    const Action& a = actions(r)[rank.at];
+    int& computed = rank.computed[{a.kind, a.stage}];
+    if (computes(a.kind) && computed < loads_ && !is_idle(rank)) return false;
+    ++computed;
+    if (receives(a.kind) && one_at_a_time_ && !messages_[key_of(a)].has_come()) return false;
+    if (sends(a.kind)) {
+      messages_[key_of(a)].sent = true;
+      rank.queued.push_back(key_of(a));
+    }
+    ++rank.at;
+    return true;
+  }
+
+  const Schedule& schedule_;
+  int loads_;
+  bool one_at_a_time_;
+  std::vector<Rank> ranks_;
+  std::map<Key, Message> messages_;
+};
+
+constexpr int kAlways = 1000, kSettingAndAdding = 2;
+
+bool ends(const Schedule& schedule, int loads, bool one_at_a_time) {
+  const Schedule lowered = lower(schedule);
+  return LateKernels(lowered, loads, one_at_a_time).end();
+}
+
+/// Calls f(schedule, what it is) for schedules of every kind.
+void for_each_schedule(const std::function<void(const Schedule&, const std::string&)>& f) {
+  for (const ScheduleRow& row : kSchedules) {
+    for (int ranks = row.fewest_ranks; ranks <= 6; ++ranks) {
+      for (int microbatches = 1; microbatches <= 12; ++microbatches) {
+        if (!schedule_conflicts(row.kind, ranks, row.fewest_chunks, microbatches).empty()) continue;
+        f(make_schedule(row.kind, ranks, microbatches, row.fewest_chunks),
+          str(row.name, ", ", ranks, " ranks, ", microbatches, " microbatches"));
+      }
+    }
+  }
+}
+
+TEST(LateKernels, EndEveryScheduleWhoseFirstMicrobatchesComeInTurn) {
+  for_each_schedule([](const Schedule& schedule, const std::string& what) {
+    for (const Schedule& passes : {schedule, forwards_of(schedule)})
+      EXPECT_TRUE(ends(in_turn_at_first(passes, kSettingAndAdding), kSettingAndAdding, /*one_at_a_time=*/true)) << what;
+  });
+}
+
+TEST(LateKernels, WaitForEverWhereRanksAnswerEachOther) {
+  EXPECT_FALSE(ends(one_f_one_b(2, 4), kSettingAndAdding, /*one_at_a_time=*/false)) << "a gradient is awaited ahead";
+  EXPECT_FALSE(ends(zb_v(2, 4), kSettingAndAdding, /*one_at_a_time=*/true))
+      << "both have sent what the other does not take yet";
+}
+
+/// Where a rank has one stage its messages go one way, and nobody waits for an answer: as in evaluate and generate.
+TEST(LateKernels, EndForwardsAloneWithReceivesAhead) {
+  for (int ranks = 1; ranks <= 6; ++ranks) {
+    for (int microbatches = 1; microbatches <= 12; ++microbatches)
+      EXPECT_TRUE(ends(forwards_of(gpipe(ranks, microbatches)), kAlways, /*one_at_a_time=*/false))
+          << ranks << " ranks, " << microbatches << " microbatches";
+  }
+}
+
+}  // namespace
+}  // namespace mcpp::pp_late_kernels_test
