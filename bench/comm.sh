@@ -38,9 +38,7 @@ on_hosts() {
     [ "$ranks" -le "$cores" ] || taskset -p -c "$((core++ % cores))" "${host_pids[$name]}" >/dev/null
     # As on most machines; others make transfers of milliseconds differ from one another.
     on_host "$name" ip route change 10.77.0.0/24 dev eth0 src "$(address_of "$name")" congctl cubic
-    # A burst in which packets of 64 KiB go as they are: cut into small ones here, not by a network card, they take a quarter of
-    # each core from the ranks.
-    [ "$megabits" -eq 0 ] || on_host "$name" tc qdisc add dev eth0 root tbf rate "${megabits}mbit" burst 72kb latency 100ms
+    [ "$megabits" -eq 0 ] || limit_link "$name" "$megabits"
   done
   launch=(on_host a mpirun)
   # Where cores are fewer than ranks, hosts share them: each would take all for its own, and its ranks that wait would keep

@@ -32,7 +32,7 @@ network() {
   local host
   for host in a b; do
     on_host "$host" tc qdisc del dev eth0 root 2>/dev/null || true
-    [ "$1" = fast ] || on_host "$host" tc qdisc add dev eth0 root tbf rate "${megabits}mbit" burst 72kb latency 100ms
+    [ "$1" = fast ] || limit_link "$host" "$megabits"
     if [ "$1" = fast ]; then ip link set "to_$host" master hub; else ip link set "to_$host" nomaster; fi
   done
   [ -z "$cable" ] || kill "$cable"

@@ -22,7 +22,7 @@ printf 'a slots=2\nb slots=2\n' >hostfile
 make_network a b
 for host in a b; do
   start_host "$host"
-  on_host "$host" tc qdisc add dev eth0 root tbf rate "${megabits}mbit" burst 256kb latency 100ms
+  limit_link "$host" "$megabits"
 done
 
 # run <name> <ZeRO stage> <bytes per weight sent x 64> <bytes per gradient sent x 64> <ranks of a second copy> <option ...>

@@ -147,7 +147,8 @@ class StagedCommunicator final : public Communicator {
     if (!is_remote(t)) return host_->send(t, destination);
     auto staged = read(t);  // which the message may leave from, long after this
     const auto sent = std::make_shared<Work>(host_->send(staged->copy(), destination));
-    return Work([sent, staged] { sent->wait(); }, [sent] { return sent->is_done(); });
+    if (sent->is_over()) return {};
+    return Work([staged, sent] { sent->wait(); }, [sent] { return sent->is_done(); });
   }
   Work recv(Tensor& t, int source) override {
     if (!is_remote(t)) return host_->recv(t, source);

@@ -294,7 +294,8 @@ i64 layer_waiting_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 
 }
 
 const LayerBytes& LayerSizes::of(i64 layer) {
-  std::optional<LayerBytes>& kind = kinds_[config_.moe.has_experts(layer) ? 1 : 0];
+  std::optional<LayerBytes>& kind =
+      kinds_[(config_.moe.has_experts(layer) ? 1U : 0U) + (setup_.fp8.has(layer) ? 2U : 0U)];
   if (!kind)
     kind = {.kept = layer_activation_bytes(config_, setup_, layer),
             .working = layer_working_bytes(config_, setup_, layer, false),

@@ -27,7 +27,7 @@ struct LayerBytes {
   i64 kept = 0;  ///< layer_activation_bytes(), output_bytes()
   i64 working = 0, working_put_off = 0, waiting = 0;
 };
-/// Worked out once: of all layers that have experts they are the same, and of all that have none. Of a configuration
+/// Worked out once: they are the same of all layers that have experts, or have none, in fp8 or not. Of a configuration
 /// that outlives it.
 class LayerSizes {
  public:
@@ -41,7 +41,7 @@ class LayerSizes {
  private:
   const ModelConfig& config_;
   ActivationSetup setup_;
-  std::array<std::optional<LayerBytes>, 2> kinds_;  // without experts, with
+  std::array<std::optional<LayerBytes>, 4> kinds_;  // without experts, with; the same in fp8
   std::optional<LayerBytes> output_;
 };
 

@@ -138,7 +138,7 @@ on_ranks() {
   local ranks=$1 launcher=()
   shift
   if [ "$ranks" -gt 1 ]; then
-    command -v mpirun >/dev/null || { echo "mpirun is missing" && return 77; }
+    command -v mpirun >/dev/null || { echo "mpirun is missing" >&2 && return 77; }
     launcher=(mpirun --oversubscribe --allow-run-as-root --bind-to none -n "$ranks")
   fi
   "${launcher[@]}" "$build/megatron_cpp" "$@"

@@ -5,7 +5,7 @@
 cpu_name() {
   local field words=()
   for field in 'model name' 'cpu family' model; do
-    words+=("$(sed -n "s/^$field[[:space:]]*: //p" /proc/cpuinfo | head -n 1)")
+    words+=("$(sed -n "s/^${field}[[:space:]]*: //p" /proc/cpuinfo | head -n 1)")
   done
   if [ -n "${words[1]}" ]; then echo "${words[0]}, family ${words[1]}, model ${words[2]}"; else echo "${words[0]}"; fi
 }
@@ -18,7 +18,7 @@ revision() {
 }
 
 # machine_json [member ...]: the first line of a benchmark's results: where, on $processor if that is no CPU, and when they were
-# taken, of which program, what else the machine had to do, and what else the benchmark says.
+# taken, of which sources (a program that somebody chose may be of others), what else the machine had to do, and what else the benchmark says.
 # shellcheck disable=SC2120 # many say nothing else
 machine_json() {
   local processor=${processor:-$(cpu_name)} member more=""

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 
@@ -55,6 +56,21 @@ void expect_another_size(const MpiSession& session, i64 sent, i64 expected) {
   world->barrier();
 }
 
+/// An exchange that fails is what all that was started behind it tells of, whoever is waited for first.
+void exchange_another_size(const MpiSession& session) {
+  const auto world = session.world([](int rank) { return rank; });
+  CpuDevice device;
+  const Tensor in = Tensor::zeros({20}, DType::F32, device);
+  Tensor out = Tensor::like(in), sum = Tensor::like(in);
+  const i64 sent = 10, expected = world->rank() == 1 ? 20 : 10;
+  const Part none{0, 0}, send{0, sent}, receive{0, expected};
+  const bool is_first = world->rank() == 0;
+  Work exchange = world->all_to_all_v(in, std::array{is_first ? none : send, is_first ? send : none}, out,
+                                      std::array{is_first ? none : receive, is_first ? receive : none});
+  world->all_reduce(sum, ReduceOp::Sum).wait();
+  exchange.wait();
+}
+
 int run(const MpiSession& session, int argc, char** argv) {
   current_session = &session;
   const std::string task = argc > 1 ? argv[1] : "";
@@ -62,6 +78,7 @@ int run(const MpiSession& session, int argc, char** argv) {
   if (task == "--fail_on_one_node") fail_on_one_node(session);
   if (task == "--send_a_small_one") expect_another_size(session, 2, 1 << 20);
   if (task == "--send_a_large_one") expect_another_size(session, 1 << 20, 100);
+  if (task == "--exchange_another_size") exchange_another_size(session);
   if (task == "--send_a_large_one_for_a_number") expect_another_size(session, 1 << 20, 2);
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

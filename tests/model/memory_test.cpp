@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/local.h"
+#include "model/layer_memory.h"
 #include "model/layers/recompute.h"
 #include "model/transformer_layer.h"
 #include "parallel/dp/zero.h"
@@ -169,6 +170,17 @@ TEST(LayerMemoryOfGpt2, IsThatOfThePaperWithoutScoresAndMasks) {
   const i64 ours = measured(c, DType::BF16, {}, {1, false}, *self);
   EXPECT_EQ(ours, paper - scores - masks + statistics);
   EXPECT_EQ(ours, 32 * s * b * h + 16 * s * b + 4 * a * s * b);
+}
+
+TEST(LayerMemoryInFp8, IsToldFromThatOfOtherLayers) {
+  ModelConfig c = gpt2();
+  c.num_layers = 4;
+  ActivationSetup setup{.dtype = DType::BF16};
+  setup.fp8 = {.first = 1, .end = c.num_layers - 1};
+  LayerSizes sizes(c, setup);
+  for (i64 layer = 0; layer < c.num_layers; ++layer)
+    EXPECT_EQ(sizes.of(layer).kept, layer_activation_bytes(c, setup, layer)) << layer;
+  EXPECT_NE(sizes.of(0).kept, sizes.of(1).kept);
 }
 
 /// Table 2 of the paper: with tensor parallelism alone 10 sbh stay whole on every rank (here 8: without the masks),

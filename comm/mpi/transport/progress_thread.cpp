@@ -65,11 +65,25 @@ void ProgressThread::tell(const Change& change) {
   bool sleeps = false;
   {
     const std::lock_guard lock(state_->mutex);
-    if (state_->failure) std::rethrow_exception(state_->failure);
+    state_->rethrow_failure();
     change(*state_);
     sleeps = state_->sleeps;
   }
   if (sleeps) state_->changed.notify_all();  // otherwise it soon looks by itself
+}
+
+void ProgressThread::State::rethrow_failure() const {
+  if (failure) std::rethrow_exception(failure);
+  if (is_over && cause) std::rethrow_exception(cause);
+  if (is_over) fail(ExitCode::PeerLost, "an operation between machines was given up");
+}
+
+/// What is thrown now; of several the first. Nothing more is sent.
+void ProgressThread::State::note_failure() {
+  carried.clear();
+  moved_on.clear();
+  has_to_send = false;
+  if (!failure) failure = std::current_exception();
 }
 
 ProgressThread::Started::~Started() {
@@ -92,8 +106,14 @@ Work ProgressThread::start(std::function<void()> operation) {
 void ProgressThread::wait_for(State& state, std::future<void>& result) {
   std::unique_lock lock(state.mutex);
   ++state.idle;
+  const struct Idle {
+    std::atomic<int>& threads;
+    ~Idle() { --threads; }
+  } one{state.idle};
   while (result.wait_for(0s) != std::future_status::ready) {
-    if (!state.is_running && !state.jobs.empty()) {
+    if (state.is_over && !state.is_running) {
+      give_up_jobs(state);
+    } else if (!state.is_running && !state.jobs.empty()) {
       run_next(state, lock);
       if (state.idle > 1) state.changed.notify_all();
     } else if (state.has_to_send) {  // the thread may be inside of a call that makes a group
@@ -103,7 +123,7 @@ void ProgressThread::wait_for(State& state, std::future<void>& result) {
       state.changed.wait(lock);
     }
   }
-  if (--state.idle == 0 && !state.jobs.empty()) state.changed.notify_all();
+  if (state.idle == 1 && !state.jobs.empty()) state.changed.notify_all();
 }
 
 /// Those who wait are to be told afterwards; not the thread, where another ran it: to wake it for nothing takes a core
@@ -113,9 +133,22 @@ void ProgressThread::run_next(State& state, std::unique_lock<std::mutex>& lock) 
   state.jobs.pop_front();
   state.is_running = true;
   lock.unlock();
-  job.run();
+  const std::exception_ptr error = job.run();
   lock.lock();
   state.is_running = false;
+  if (error && !state.cause) state.cause = error;
+}
+
+/// None of them is begun any more.
+void ProgressThread::give_up_jobs(State& state) {
+  for (Job& job : state.jobs) {
+    try {
+      state.rethrow_failure();
+    } catch (...) {
+      job.result.set_exception(std::current_exception());
+    }
+  }
+  state.jobs.clear();
 }
 
 Outgoing ProgressThread::room_for(i64 bytes) {
@@ -169,7 +202,7 @@ std::shared_ptr<void> ProgressThread::look() {
   return {nullptr, [state = state_](void*) { --state->looking; }};
 }
 
-void ProgressThread::Job::run() {
+std::exception_ptr ProgressThread::Job::run() {
   std::exception_ptr error;
   try {
     operation();
@@ -181,14 +214,20 @@ void ProgressThread::Job::run() {
     result.set_exception(error);
   else
     result.set_value();
+  return error;
 }
 
-/// What has left becomes spare.
+/// What has left becomes spare. A failure comes out of the next call as well.
 void ProgressThread::settle(State& state) {
-  state.moved_on.remove_if([](const auto& move_on) { return move_on(); });
-  for (auto next = state.carried.begin(); next != state.carried.end();) {
-    const auto message = next++;
-    if (message->is_done()) state.spare.splice(state.spare.end(), state.carried, message);
+  try {
+    state.moved_on.remove_if([](const auto& move_on) { return move_on(); });
+    for (auto next = state.carried.begin(); next != state.carried.end();) {
+      const auto message = next++;
+      if (message->is_done()) state.spare.splice(state.spare.end(), state.carried, message);
+    }
+  } catch (...) {
+    state.note_failure();
+    throw;
   }
   state.has_to_send = !state.carried.empty() || !state.moved_on.empty();
 }
@@ -203,10 +242,7 @@ void ProgressThread::move(State& state, std::unique_lock<std::mutex>& lock) {
     lock.lock();
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
-    state.carried.clear();
-    state.moved_on.clear();
-    state.has_to_send = false;
-    state.failure = std::current_exception();
+    state.note_failure();
   }
 }
 
@@ -244,8 +280,8 @@ void ProgressThread::run(State& state, const std::stop_token& stop) {
       state.sleeps = false;
     }
   }
-  state.failure = std::make_exception_ptr(Error(ExitCode::PeerLost, "an operation between machines was given up"));
-  state.jobs.clear();
+  state.is_over = true;
+  if (!state.is_running) give_up_jobs(state);  // else whoever runs one does, who learns why it failed
   state.changed.notify_all();
 }
 

@@ -71,7 +71,8 @@ class ProgressThread {
   struct Job {
     std::function<void()> operation;
     std::promise<void> result;
-    void run();
+    /// What it threw, or null.
+    std::exception_ptr run();
   };
   /// What a Work holds. When that goes without having waited, as an error unwinds the stack, tensors and devices go
   /// next: then nothing more runs.
@@ -94,11 +95,17 @@ class ProgressThread {
     std::atomic<int> looking = 0;
     bool sleeps = false;         ///< the thread, until it is told of something
     bool is_last = false;        ///< it ends once nothing is left to do
-    std::exception_ptr failure;  ///< of a message
+    bool is_over = false;        ///< it has ended before that: nothing more moves
+    std::exception_ptr failure;  ///< of a message: what comes out of the next call
+    std::exception_ptr cause;    ///< of the first operation that failed, for all that cannot be done then
+
+    void rethrow_failure() const;
+    void note_failure();
   };
   static void run(State& state, const std::stop_token& stop);
   static void run_next(State& state, std::unique_lock<std::mutex>& lock);
   static void wait_for(State& state, std::future<void>& result);
+  static void give_up_jobs(State& state);
   static void settle(State& state);
   static void move(State& state, std::unique_lock<std::mutex>& lock);
   template <class Change>

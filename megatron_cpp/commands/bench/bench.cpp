@@ -3,7 +3,6 @@
 
 #include <sys/resource.h>
 
-#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -69,13 +68,6 @@ double total(double BenchRow::*seconds, const std::vector<BenchRow>& rows) {
   double sum = 0;
   for (const BenchRow& row : rows) sum += row.*seconds * static_cast<double>(row.count);
   return sum;
-}
-
-/// FLOP/s of the fastest product: on a CPU not always a square one.
-double best_rate(const std::vector<BenchRow>& gemms) {
-  double best = 0;
-  for (const BenchRow& row : gemms) best = std::max(best, row.flops / row.seconds);
-  return best;
 }
 
 std::string gemms_alone(double tokens, double seconds, double cold_seconds) {
@@ -275,8 +267,7 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
   const double passes = static_cast<double>(microbatches), gemm_seconds = passes * total(&BenchRow::seconds, gemms),
                cold_gemm_seconds = passes * total(&BenchRow::cold_seconds, gemms);
   const double flops = flops_per_token(config.model) * tokens,
-               peak = std::max(mfu_peak_flops(context.dtype, config.device.allow_tf32, *context.session.device),
-                               best_rate(gemms));
+               peak = mfu_peak_flops(context.dtype, config.device.allow_tf32, *context.session.device);
   if (options.json) {
     nlohmann::ordered_json json = header(context);
     json.update({{"tokens_per_step", tokens},
