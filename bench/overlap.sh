@@ -92,19 +92,11 @@ tr ',{}' '\n' <"$results" | awk -F'": ?' '
   name == "loss" { next }
   name == "activations_bytes_estimated" { print which, speed, step, exposed + 0, sent + 0, waited + 0; sent = exposed = waited = 0 }' |
   sort -k1,1 -k2,2 -k3,3g | awk -v megabits="$megabits" -v delay="$delay_ms" "$median_of"'
-  function median(values, n,    i, k, value) {
-    for (i = 2; i <= n; ++i) {
-      value = values[i]
-      for (k = i; k > 1 && values[k - 1] > value; --k) values[k] = values[k - 1]
-      values[k] = value
-    }
-    return median_of(values, n)
-  }
   function flush() {
     if (!n) return
     step[which, speed] = median_of(steps, n)
-    exposed[which] = median(shared, n)
-    wait[which, speed] = median(waits, n)
+    exposed[which] = median_of_any(shared, n)
+    wait[which, speed] = median_of_any(waits, n)
   }
   $1 != which || $2 != speed { flush(); which = $1; speed = $2; n = 0 }
   { steps[++n] = $3; shared[n] = $4; bytes[$1] = $5; waits[n] = $6 }

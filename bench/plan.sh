@@ -82,14 +82,9 @@ done
 # layout, seconds measured and predicted, bytes measured and predicted, a line; then a table and what it comes to.
 sed -nE 's/.*"layout": "([^"]*)", "measured".*"step_s":([^,}]*).*"largest_tensors_bytes":([^,}]*).*"predicted".*"step_s":([^,}]*).*"memory_bytes":([^,}]*).*/\1 \2 \4 \3 \5/p' "$results" |
   sort -k1,1 -k2,2g | awk "$median_of"'
-    function middle(values, n,    i, j, t) {
-      for (i = 2; i <= n; ++i)
-        for (j = i; j > 1 && values[j - 1] > values[j]; --j) { t = values[j]; values[j] = values[j - 1]; values[j - 1] = t }
-      return median_of(values, n)
-    }
     function flush() {
       if (!n) return
-      ++count; measured[count] = median_of(seconds, n); p = predicted[count] = middle(planned_seconds, n)
+      ++count; measured[count] = median_of(seconds, n); p = predicted[count] = median_of_any(planned_seconds, n)
       off = p / measured[count] - 1
       printf "%-26s %8.4f s measured (%.4f to %.4f) %8.4f s predicted %+6.1f %%; %7.1f MiB measured %7.1f predicted %+5.1f %%\n", name, measured[count], seconds[1], seconds[n], p, 100 * off, bytes / 2^20, planned / 2^20, 100 * (planned / bytes - 1)
       size = off < 0 ? -off : off

@@ -18,7 +18,8 @@ revision() {
 }
 
 # machine_json [member ...]: the first line of a benchmark's results: where, on $processor if that is no CPU, and when they were
-# taken, of which sources (a program that somebody chose may be of others), what else the machine had to do, and what else the benchmark says.
+# taken, of which sources (a program that somebody chose may be of others), what else the machine had to do, and what else the
+# benchmark says.
 # shellcheck disable=SC2120 # many say nothing else
 machine_json() {
   local processor=${processor:-$(cpu_name)} member more=""
@@ -27,8 +28,18 @@ machine_json() {
     "$(date -u +%FT%TZ)" "$(revision)" "$(cut -d' ' -f1-3 /proc/loadavg)" "$more"
 }
 
-# For programs of awk, in front of them: the median of v[1] to v[n], which are in order.
-median_of='function median_of(v, n) { return (v[int((n + 1) / 2)] + v[int((n + 2) / 2)]) / 2 }
+# For programs of awk, in front of them: the median of v[1] to v[n], which are in order, or are put in order first.
+# shellcheck disable=SC2016 # awk expands it
+median_of='
+  function median_of(v, n) { return (v[int((n + 1) / 2)] + v[int((n + 2) / 2)]) / 2 }
+  function median_of_any(v, n,    i, k, value) {
+    for (i = 2; i <= n; ++i) {
+      value = v[i]
+      for (k = i; k > 1 && v[k - 1] > value; --k) v[k] = v[k - 1]
+      v[k] = value
+    }
+    return median_of(v, n)
+  }
 '
 median() { sort -g | awk "$median_of"'{ v[NR] = $1 } END { print median_of(v, NR) }'; } # of the lines of standard input
 

@@ -49,6 +49,21 @@ i64 calls_in_a_run(double seconds, const Device& device) {
   return static_cast<i64>(std::clamp(kLeastSeconds / seconds, 1.0, kMostCalls));
 }
 
+/// Seconds of a call in each run.
+std::vector<double> seconds_of_runs(const BenchTiming& timing, Device& device, const std::function<void()>& f) {
+  double last = 0;
+  for (int i = 0; i < timing.warmup; ++i) last = seconds_of(device, f);
+  const i64 calls = timing.warmup > 0 ? calls_in_a_run(last, device) : 1;
+  std::vector<double> times;
+  for (int i = 0; i < timing.repeats; ++i) {
+    const double seconds = seconds_of(device, [&] {
+      for (i64 k = 0; k < calls; ++k) f();
+    });
+    times.push_back(seconds / static_cast<double>(calls));
+  }
+  return times;
+}
+
 /// As its operands lie in memory: rows and columns.
 Shape shape_of_a(const GemmCase& c) {
   return c.options.transpose_a ? Shape{c.k, c.m} : Shape{c.m, c.k};
@@ -60,12 +75,12 @@ DType output_type(const GemmCase& c, DType dtype) {
   return c.output_is_wide ? DType::F32 : dtype;
 }
 
-BenchRow bench_gemm(const GemmCase& c, DType dtype, Device& device, const BenchTiming& timing) {
+/// Seconds in each run.
+std::vector<double> gemm_runs(const GemmCase& c, DType dtype, Device& device, const BenchTiming& timing) {
   const Tensor a = random_tensor(shape_of_a(c), dtype, device, 1);
   const Tensor b = random_tensor(shape_of_b(c), dtype, device, 2);
   Tensor out = Tensor::zeros({c.m, c.n}, output_type(c, dtype), device, MemoryClass::Workspace);
-  const double seconds = median_seconds(timing, device, [&] { ops::matmul(a, b, out, c.options); });
-  return {.name = c.name, .seconds = seconds, .flops = c.flops(), .count = c.count};
+  return seconds_of_runs(timing, device, [&] { ops::matmul(a, b, out, c.options); });
 }
 
 /// `b`, weights or what forward kept, is cold, as are the sums that main gradients are added to.
@@ -226,21 +241,6 @@ class OpBench {
   std::vector<BenchRow> rows_;
 };
 
-/// Seconds of a call in each run.
-std::vector<double> seconds_of_runs(const BenchTiming& timing, Device& device, const std::function<void()>& f) {
-  double last = 0;
-  for (int i = 0; i < timing.warmup; ++i) last = seconds_of(device, f);
-  const i64 calls = timing.warmup > 0 ? calls_in_a_run(last, device) : 1;
-  std::vector<double> times;
-  for (int i = 0; i < timing.repeats; ++i) {
-    const double seconds = seconds_of(device, [&] {
-      for (i64 k = 0; k < calls; ++k) f();
-    });
-    times.push_back(seconds / static_cast<double>(calls));
-  }
-  return times;
-}
-
 }  // namespace
 
 double median_seconds(const BenchTiming& timing, Device& device, const std::function<void()>& f) {
@@ -283,7 +283,11 @@ std::vector<BenchRow> bench_gemms(const std::vector<GemmCase>& cases, DType dtyp
                                   const BenchTiming& timing) {
   std::vector<BenchRow> rows;
   for (const GemmCase& c : cases)
-    rows.emplace_back(bench_gemm(c, dtype, device, timing)).cold_seconds = cold_gemm_seconds(c, dtype, device, timing);
+    rows.push_back({.name = c.name,
+                    .seconds = median(gemm_runs(c, dtype, device, timing)),
+                    .cold_seconds = cold_gemm_seconds(c, dtype, device, timing),
+                    .flops = c.flops(),
+                    .count = c.count});
   return rows;
 }
 
@@ -313,11 +317,9 @@ double peak_flops(DType dtype, Device& device) {
   double best = 0;
   for (i64 n : is_gpu ? std::vector<i64>{4096, 8192} : std::vector<i64>{512, 1024, 2048}) {
     const auto start = Clock::now();
-    const Tensor a = random_tensor({n, n}, dtype, device, 1), b = random_tensor({n, n}, dtype, device, 2);
-    Tensor out = Tensor::zeros({n, n}, dtype, device, MemoryClass::Workspace);
-    const std::vector<double> seconds =
-        seconds_of_runs({.warmup = 2, .repeats = 5}, device, [&] { ops::matmul(a, b, out, {.transpose_b = true}); });
-    best = std::max(best, 2 * std::pow(static_cast<double>(n), 3) / std::ranges::min(seconds));
+    const GemmCase square{str("square ", n), n, n, n, {.transpose_b = true}, false, 1};
+    const std::vector<double> seconds = gemm_runs(square, dtype, device, {.warmup = 2, .repeats = 5});
+    best = std::max(best, square.flops() / std::ranges::min(seconds));
     if (kGrowth * std::chrono::duration<double>(Clock::now() - start).count() > kMostSeconds) break;
   }
   return best;
