@@ -40,6 +40,7 @@ LrSchedule::LrSchedule(const OptimizerConfig& config, const TrainingLength& leng
   check_input((length.train_iters > 0) != (length.train_samples > 0) && batch > 0,
               "training.train_iters, training.train_samples: give one of them, above 0 (have ", length.train_iters,
               " and ", length.train_samples, "), and a global batch size above 0");
+  if (length.train_iters > 0) samples_per_iteration_ = batch;
   training_ = in_samples(length.train_iters, length.train_samples, batch);
   const bool has_decay = config.lr_decay_iters > 0 || config.lr_decay_samples > 0;
   decay_ = has_decay ? in_samples(config.lr_decay_iters, config.lr_decay_samples, batch) : training_;
@@ -54,8 +55,12 @@ LrSchedule::LrSchedule(const OptimizerConfig& config, const TrainingLength& leng
               " samples (optimizer.lr_decay_iters, lr_decay_samples; by default the whole training)");
 }
 
-double LrSchedule::lr(i64 samples) const {
-  const double n = static_cast<double>(samples);
+i64 LrSchedule::position(i64 trained_iterations, i64 trained_samples) const {
+  return samples_per_iteration_ > 0 ? trained_iterations * samples_per_iteration_ : trained_samples;
+}
+
+double LrSchedule::lr(i64 position) const {
+  const double n = static_cast<double>(position);
   if (warmup_ > 0 && n <= warmup_) {
     return config_.lr_warmup_init + (config_.lr - config_.lr_warmup_init) * n / warmup_;
   }
@@ -68,8 +73,8 @@ double LrSchedule::lr(i64 samples) const {
   return config_.min_lr + decay_coefficient(n) * (config_.lr - config_.min_lr);
 }
 
-double LrSchedule::decay_coefficient(double samples) const {
-  const double ratio = (samples - warmup_) / (decay_ - warmup_);
+double LrSchedule::decay_coefficient(double position) const {
+  const double ratio = (position - warmup_) / (decay_ - warmup_);
   switch (config_.lr_decay_style) {
     case LrDecayStyle::Linear:
       return 1.0 - ratio;
@@ -77,8 +82,8 @@ double LrSchedule::decay_coefficient(double samples) const {
       return cosine(ratio);
     case LrDecayStyle::Wsd: {
       const double anneal_start = decay_ - wsd_decay_;
-      if (samples <= anneal_start) return 1.0;
-      return wsd_coefficient(config_.lr_wsd_decay_style, (samples - anneal_start) / wsd_decay_);
+      if (position <= anneal_start) return 1.0;
+      return wsd_coefficient(config_.lr_wsd_decay_style, (position - anneal_start) / wsd_decay_);
     }
     case LrDecayStyle::Constant:
     case LrDecayStyle::InverseSquareRoot:
@@ -87,9 +92,9 @@ double LrSchedule::decay_coefficient(double samples) const {
   fail(ExitCode::Internal, "this learning rate does not decay between two values");
 }
 
-double LrSchedule::weight_decay(i64 samples) const {
+double LrSchedule::weight_decay(i64 position) const {
   if (config_.weight_decay_incr_style == WeightDecayIncrStyle::Constant) return config_.weight_decay;
-  const double ratio = static_cast<double>(samples) / training_;
+  const double ratio = static_cast<double>(position) / training_;
   if (ratio > 1) return config_.end_weight_decay;
   const bool is_linear = config_.weight_decay_incr_style == WeightDecayIncrStyle::Linear;
   const double coefficient = is_linear ? ratio : cosine(1 - ratio);

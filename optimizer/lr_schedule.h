@@ -1,4 +1,4 @@
-// Learning rate and weight decay as functions of how many samples were trained on: Megatron-LM's
+// Learning rate and weight decay as functions of the progress of a training, as in Megatron-LM's
 // OptimizerParamScheduler.
 #pragma once
 #include "optimizer/config.h"
@@ -12,22 +12,29 @@ struct TrainingLength {
   i64 global_batch_size = 1;  ///< samples per iteration, wherever iterations are turned into samples
 };
 
-/// Pure: no state, so resuming needs nothing but the number of samples. Iterations in the configuration count as
-/// global_batch_size samples each.
+/// Schedule of the learning rate and of weight decay. Stateless: the position is all that a resumed run needs.
+///
+/// A schedule whose lengths are given in iterations follows the finished iterations, and one whose lengths are given in
+/// samples follows the samples, whatever batch sizes the training had so far. Positions and lengths are measured in
+/// samples; an iteration counts as global_batch_size samples.
 class LrSchedule {
  public:
   /// BadInput, naming the keys, when the warm-up is not shorter than the decay or WSD's part is longer than it.
   LrSchedule(const OptimizerConfig& config, const TrainingLength& length);
 
-  /// `samples`: those of all updates before this one. The update of a skipped step does not count.
-  double lr(i64 samples) const;
-  double weight_decay(i64 samples) const;
+  /// Returns the position of the next update, given the iterations and samples of all updates applied before it.
+  /// Skipped steps do not count.
+  i64 position(i64 trained_iterations, i64 trained_samples) const;
+
+  double lr(i64 position) const;
+  double weight_decay(i64 position) const;
 
  private:
-  double decay_coefficient(double samples) const;
+  double decay_coefficient(double position) const;
 
-  // All lengths are in samples; a warm-up given as a fraction need not be whole.
   OptimizerConfig config_;
+  i64 samples_per_iteration_ = 0;  // 0 if lengths are given in samples
+  // Lengths in samples; a warm-up given as a fraction need not be whole.
   double warmup_ = 0;
   double decay_ = 0;
   double wsd_decay_ = 0;

@@ -122,7 +122,7 @@ ExitCode show_data(Arguments args, Log& log) {
   check_input((options.iteration > 0) != (options.sample >= 0),
               "data show: give either --iteration, counted from 1, or --sample, counted from 0");
   resolve_vocabulary(*config, log);
-  const Datasets datasets = dataset_provider(*config, OneIndexRank(), log);
+  const Datasets datasets = dataset_provider(*config, config->training_end().samples, OneIndexRank(), log);
   const Dataset& dataset = chosen_split(datasets, options.split);
   std::optional<Tokenizer> tokenizer;
   if (!config->data.tokenizer_model.empty()) tokenizer.emplace(config->data.tokenizer_model);

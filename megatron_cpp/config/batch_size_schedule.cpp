@@ -76,20 +76,21 @@ i64 batch_size_at(std::span<const BatchSizeStep> steps, i64 consumed_samples) {
   return size;
 }
 
-WholeBatches whole_batches(std::span<const BatchSizeStep> steps, i64 samples) {
+WholeBatches whole_batches(std::span<const BatchSizeStep> steps, i64 samples, i64 consumed_samples) {
   WholeBatches done;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const i64 size = steps[i].batch_size;
-    const i64 fitting = (samples - done.samples) / size;
+    const i64 position = consumed_samples + done.samples;
+    const i64 fitting = std::max<i64>(samples - position, 0) / size;
     // A size stays until the first iteration that starts at or after the next step; the last one to the end.
     i64 iterations = fitting;
     if (i + 1 < steps.size()) {
-      const i64 until_next = std::max<i64>(steps[i + 1].first_sample - done.samples, 0);
+      const i64 until_next = std::max<i64>(steps[i + 1].first_sample - position, 0);
       iterations = std::min(fitting, until_next / size + (until_next % size > 0));
     }
     done.iterations += iterations;
     done.samples += iterations * size;
-    if (done.samples + size > samples) break;
+    if (consumed_samples + done.samples + size > samples) break;
   }
   return done;
 }

@@ -32,7 +32,7 @@ struct WholeBatches {
   i64 iterations = 0;
   i64 samples = 0;  ///< in these iterations
 };
-/// The iterations that fit into `samples` as a whole.
-WholeBatches whole_batches(std::span<const BatchSizeStep> steps, i64 samples);
+/// Counts the whole iterations from `consumed_samples` on that do not read beyond sample `samples`.
+WholeBatches whole_batches(std::span<const BatchSizeStep> steps, i64 samples, i64 consumed_samples = 0);
 
 }  // namespace mcpp

@@ -180,7 +180,7 @@ void cross_conflicts(const Config& config, std::vector<std::string>& found) {
     found.push_back(str("training.recompute_num_layers: ", t.recompute_num_layers, " is above model.num_layers ",
                         config.model.num_layers));
   }
-  if (t.train_samples > 0 && schedule.problems.empty() && config.total_iterations() == 0) {
+  if (t.train_samples > 0 && schedule.problems.empty() && config.training_end().iterations == 0) {
     found.push_back(str("training.train_samples: ", t.train_samples, " is less than one batch of ",
                         config.batch_sizes().front().batch_size));
   }
@@ -245,16 +245,14 @@ std::vector<BatchSizeStep> Config::batch_sizes() const {
       .steps;
 }
 
-i64 Config::total_iterations() const {
-  if (training.train_iters > 0) return training.train_iters;
+TrainingEnd Config::training_end(i64 iteration, i64 consumed_samples) const {
   const std::vector<BatchSizeStep> steps = batch_sizes();
-  return whole_batches(steps, training.train_samples).iterations;
-}
-
-i64 Config::total_samples() const {
-  const std::vector<BatchSizeStep> steps = batch_sizes();
-  if (training.train_iters > 0) return training.train_iters * steps.front().batch_size;
-  return whole_batches(steps, training.train_samples).samples;
+  if (training.train_iters > 0) {
+    const i64 left = std::max<i64>(training.train_iters - iteration, 0);
+    return {training.train_iters, consumed_samples + left * steps.front().batch_size};
+  }
+  const WholeBatches left = whole_batches(steps, training.train_samples, consumed_samples);
+  return {iteration + left.iterations, consumed_samples + left.samples};
 }
 
 bool Config::may_roll_back() const {

@@ -23,6 +23,13 @@
 
 namespace mcpp {
 
+/// Totals over a whole training, counted from its first iteration.
+struct TrainingEnd {
+  i64 iterations = 0;
+  i64 samples = 0;
+  bool operator==(const TrainingEnd&) const = default;
+};
+
 struct Config {
   ModelConfig model;
   TrainingConfig training;
@@ -53,8 +60,10 @@ struct Config {
 
   /// Global batch size from each number of consumed samples on; one step when it never changes.
   std::vector<BatchSizeStep> batch_sizes() const;
-  i64 total_iterations() const;
-  i64 total_samples() const;  ///< of whole batches only: at most train_samples
+  /// Returns where a training ends that has finished `iteration` iterations and consumed `consumed_samples` samples,
+  /// possibly under another batch size: after train_iters iterations, or after the last whole batch within
+  /// train_samples.
+  TrainingEnd training_end(i64 iteration = 0, i64 consumed_samples = 0) const;
   /// Whether a step gone wrong may lead back to a checkpoint.
   bool may_roll_back() const;
   /// Whether states, weights or activations are kept on a disk (optimizer.offload_folder).

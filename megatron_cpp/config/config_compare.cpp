@@ -107,6 +107,10 @@ void refuse_unless_accepted(const std::vector<Difference>& found, const std::vec
               otherwise);
 }
 
+std::string training_length_text(const TrainingConfig& training) {
+  return training.train_iters > 0 ? str(training.train_iters, " iterations") : str(training.train_samples, " samples");
+}
+
 }  // namespace
 
 std::vector<std::string> run_defining_keys() {
@@ -146,19 +150,26 @@ void check_same_architecture(const Config& saved, const Config& now, const std::
                          str("; `megatron_cpp checkpoint show --toml ", checkpoint, "` prints what to set"), log);
 }
 
-std::string decay_warning(const Config& saved, const Config& now) {
-  const bool by_samples = now.training.train_samples > 0;
+std::vector<std::string> schedule_warnings(const Config& saved, const Config& now) {
+  const TrainingConfig &before = saved.training, &after = now.training;
+  if (before.train_iters == after.train_iters && before.train_samples == after.train_samples) return {};
+  const std::string lengths = str("which was ", training_length_text(before), " and is now ",
+                                  training_length_text(after), ": from here on it follows the new length");
+  std::vector<std::string> warnings;
   const OptimizerConfig& o = now.optimizer;
-  const bool follows_length = o.lr_decay_iters == 0 && o.lr_decay_samples == 0 &&
-                              (o.lr_decay_style != LrDecayStyle::Constant || o.lr_warmup_fraction > 0);
-  if (!follows_length || saved.total_samples() == now.total_samples()) return "";
-  const std::string key = by_samples ? "optimizer.lr_decay_samples" : "optimizer.lr_decay_iters";
-  const i64 before = by_samples ? saved.total_samples() : saved.total_iterations();
-  const i64 after = by_samples ? now.total_samples() : now.total_iterations();
-  return str("the learning rate decays over the whole training, which was ", before, " and is now ", after,
-             by_samples ? " samples" : " iterations",
-             ": from here on it follows the new length. To keep the old course: --", key, "=", before,
-             " --checkpoint.accept_change=", key);
+  const bool has_own_length = o.lr_decay_iters > 0 || o.lr_decay_samples > 0;
+  if (!has_own_length && (o.lr_decay_style != LrDecayStyle::Constant || o.lr_warmup_fraction > 0)) {
+    std::string advice;
+    if ((before.train_samples > 0) == (after.train_samples > 0)) {
+      const std::string key = after.train_samples > 0 ? "optimizer.lr_decay_samples" : "optimizer.lr_decay_iters";
+      advice = str(". To keep the former schedule: --", key, "=", std::max(before.train_iters, before.train_samples),
+                   " --checkpoint.accept_change=", key);
+    }
+    warnings.push_back(str("the learning rate decays over the whole training, ", lengths, advice));
+  }
+  if (o.weight_decay_incr_style != WeightDecayIncrStyle::Constant)
+    warnings.push_back(str("the weight decay changes over the whole training, ", lengths));
+  return warnings;
 }
 
 }  // namespace mcpp

@@ -28,9 +28,9 @@ void check_same_run(const Config& saved, const Config& now, const std::string& c
 /// where no table of positions was trained, the context may differ.
 void check_same_architecture(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log);
 
-/// A training may be made longer or shorter. Where the learning rate decays over the whole training, that changes the
-/// rest of its course: the warning that says so, or nothing.
-std::string decay_warning(const Config& saved, const Config& now);
+/// Returns a warning for each schedule (learning rate, weight decay) that spans the whole training and whose remainder
+/// changes because the length of the training changed.
+std::vector<std::string> schedule_warnings(const Config& saved, const Config& now);
 
 /// The keys that define a run, as "section.key", in the order of the sections: those that checkpoint.accept_change may
 /// name, which is checked when a configuration is read.

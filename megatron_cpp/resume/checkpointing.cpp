@@ -66,12 +66,23 @@ i64 extra_number(const RunState& run, const char* name, const Path& checkpoint) 
   return std::stoll(found->second);
 }
 
-/// A resumed run may become longer or shorter, but what follows from its length must not come as a surprise.
-void warn_of_new_length(const Config& saved, const Config& now, const Log& log) {
-  if (saved.total_samples() == now.total_samples()) return;
-  if (const std::string warning = decay_warning(saved, now); !warning.empty()) log.warn(warning);
-  log.warn(str("the training is of ", now.total_samples(), " samples now, it was of ", saved.total_samples(),
-               ": text that is read in several epochs is shuffled anew, so that samples already read may come again"));
+/// Warns about every consequence of settings that changed since the checkpoint was saved and that resuming allows.
+void warn_of_changed_settings(const Config& saved, const Config& now, const RunState& run, const Log& log) {
+  for (const std::string& warning : schedule_warnings(saved, now)) log.warn(warning);
+  const i64 before = saved.training_end(run.iteration, run.consumed_samples).samples;
+  const i64 after = now.training_end(run.iteration, run.consumed_samples).samples;
+  if (before != after) {
+    log.warn(
+        str("the training now ends after ", after, " samples instead of ", before,
+            ": text that is read in several epochs is shuffled anew, so that samples already read may come again"));
+  }
+  const i64 saved_length = saved.model.seq_length, length = now.model.seq_length;
+  if (saved_length != length) {
+    log.warn(str("model.seq_length was ", saved_length, " and is now ", length, ": the ", run.consumed_samples,
+                 " samples consumed so far had ", saved_length, " tokens, and sample ", run.consumed_samples, " of ",
+                 length, " tokens comes next: samples are cut and shuffled anew, so that text is ",
+                 length > saved_length ? "skipped" : "read again"));
+  }
 }
 
 /// What write_file_atomic() left of `file` where it was killed. In a locked folder nobody else writes it.
@@ -194,7 +205,7 @@ void restore_counters(const Config& config, TrainingState& state, const Checkpoi
   // Not there when precision or loss scale were changed: then it starts anew.
   if (const auto scale = run.extra.find(kLossScale); scale != run.extra.end())
     state.loss_scale().restore(scale->second, place + ": " + kLossScale);
-  warn_of_new_length(parse_config(run.config, place + "/config"), config, log);
+  warn_of_changed_settings(parse_config(run.config, place + "/config"), config, run, log);
 }
 
 Path saved_tokenizer(const Path& checkpoint_folder) {

@@ -17,13 +17,16 @@ namespace mcpp {
 struct TrainingProgress {
   i64 iteration = 0;         ///< steps done, skipped ones included
   i64 consumed_samples = 0;  ///< decides what is read next
-  i64 trained_samples = 0;   ///< of steps that were not skipped: the learning rate follows them
+  i64 trained_samples = 0;   ///< samples of steps that were not skipped
   i64 consumed_tokens = 0;
   i64 skipped_iterations = 0;
   i64 consecutive_skips = 0;  ///< of which the last step was one
   i64 rollbacks = 0;
   SpikeHistory spikes = {};
   bool is_saved = false;  ///< checkpoint.save has this state
+
+  /// Returns the number of steps that were not skipped.
+  i64 trained_iterations() const { return iteration - skipped_iterations; }
 
   /// After the weights of an earlier checkpoint took the place of these: the steps since count as skipped. What was
   /// read stays read, so that the samples which led here are not read again, and iterations go on counting.

@@ -181,7 +181,7 @@ std::string precision(const Config& config) {
 }
 
 std::string schedule(const Config& config, int world_size) {
-  const i64 iterations = config.total_iterations(), samples = config.total_samples();
+  const auto [iterations, samples] = config.training_end();
   const double tokens = static_cast<double>(samples) * static_cast<double>(config.model.seq_length);
   std::string text = "run:\n";
   add_line(text, "iterations", str(iterations));

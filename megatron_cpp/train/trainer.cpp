@@ -43,7 +43,6 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
       log_(log),
       watch_(signals, log, config_.logging.log_progress),
       batch_sizes_(config_.batch_sizes()),
-      train_iters_(config_.total_iterations()),
       lock_(lock_save_folder(config, session, log)),
       tensorboard_(config, is_first_rank(), log),
       trace_(std::cref(config_.logging), config_.profile_path(), session, log),
@@ -57,10 +56,12 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
       state_(model_provider(config, session), config_.optimizer, layout_provider(config, session)),
       statistics_(std::cref(config_.logging), state_, session.parallel.world, [this](i64 i) { return is_told(i); }),
       progress_(load_training(config, sources_.datasets, state_, session, log).value_or(TrainingProgress{})),
+      end_(config_.training_end(progress_.iteration, progress_.consumed_samples)),
       faults_(config_.fault_injection, session.parallel.world.rank()),
       saver_(config, state_, progress_, sources_, session, log, files_, lock_.get()),
       datasets_(dataset_provider(
-          config, SharedIndexRanks(session.parallel.world, *session.node, [&] { return signals.received(); }), log)),
+          config, end_.samples,
+          SharedIndexRanks(session.parallel.world, *session.node, [&] { return signals.received(); }), log)),
       schedule_(config_.optimizer, training_length(config)),
       validation_(config, datasets_, session, state_, watch_, metrics_, tensorboard_, log),
       metrics_(is_first_rank() ? config_.metrics_path() : Path(), progress_.iteration, log) {
@@ -80,9 +81,10 @@ Trainer::Trainer(KeptRef<Config> config, Session& session, const SignalWatch& si
 ExitCode Trainer::train() {
   records_.begin(spent());
   session_.profiler->time(static_cast<Detail>(config_.logging.timing_log_level));
-  const bool is_done = progress_.iteration >= train_iters_;
+  const bool is_done = progress_.iteration >= end_.iterations;
   if (is_done)
-    log_.info(str("all ", train_iters_, " iterations are done; set training.train_iters higher to train on"));
+    log_.info(str("all ", end_.iterations, " iterations are done; set training.",
+                  config_.training.train_iters > 0 ? "train_iters" : "train_samples", " higher to train on"));
   else
     write_start();
   // There must be something to go back to.
@@ -94,13 +96,13 @@ ExitCode Trainer::train() {
   saver_.finish();
   if (saver_.must_save(progress_)) save(/*waits=*/true);
   trace_.write();  // of a window that the end cut short
-  if (signal() == 0 && progress_.iteration >= train_iters_) {
+  if (signal() == 0 && progress_.iteration >= end_.iterations) {
     evaluate_what_is_owed();
     if (signal() != 0)
       log_.info(str("signal ", signal(), " received: stopping; the next start makes up for the evaluation"));
   }
   if (signal() != 0) return ExitCode::Preempted;
-  const std::string end = str("ended at iteration ", progress_.iteration, " of ", train_iters_);
+  const std::string end = str("ended at iteration ", progress_.iteration, " of ", end_.iterations);
   log_.info(end);  // launch.sh looks for it
   if (!is_done) write_event(RunEvent::Kind::End, end);
   return ExitCode::Done;
@@ -108,7 +110,7 @@ ExitCode Trainer::train() {
 
 void Trainer::run_iterations() {
   bool stopping = false;
-  while (iteration() < train_iters_ && !stopping) {
+  while (iteration() < end_.iterations && !stopping) {
     if (trace_.begins_with(iteration() + 1)) begin_trace();
     train_step();
     if (must_finish_step()) finish_step();
@@ -118,7 +120,7 @@ void Trainer::run_iterations() {
       check_weights_across_replicas(state_, session_.parallel);
     saver_.poll();
     if (saver_.is_due(iteration())) save(/*waits=*/false);
-    if (is_due(config_.training.eval_interval) && iteration() < train_iters_) evaluate();
+    if (is_due(config_.training.eval_interval) && iteration() < end_.iterations) evaluate();
     stopping = should_exit();
   }
   finish_step();
@@ -146,7 +148,7 @@ void Trainer::close_trace() {
 
 /// What saves, evaluates or ends the run must know all that happened.
 bool Trainer::must_finish_step() const {
-  return step_minutes_ >= kLongStep || iteration() == train_iters_ || saver_.is_due(iteration()) ||
+  return step_minutes_ >= kLongStep || iteration() == end_.iterations || saver_.is_due(iteration()) ||
          is_due(config_.training.eval_interval) || is_due(config_.training.exit_interval) ||
          is_due(config_.training.check_weight_hash_across_dp_replicas_interval) || trace_.ends_with(iteration());
 }
@@ -154,7 +156,7 @@ bool Trainer::must_finish_step() const {
 void Trainer::train_step() {
   const i64 iteration = this->iteration() + 1;
   session_.enter(Activity::Training, iteration);
-  watch_.begin(str("iteration ", iteration, "/", train_iters_));
+  watch_.begin(str("iteration ", iteration, "/", end_.iterations));
   // For traces alone: the log has its time.
   const TimedRange range(session_.profiler.get(), "train-step", Detail::Layer, {.iteration = iteration});
   faults_.before_step(iteration);
@@ -168,12 +170,14 @@ void Trainer::train_step() {
   if (rolled_back || state_.must_repeat_backward()) backward(iteration, batches);
   saver_.wait_for_copy();
   faults_.corrupt(iteration, state_);
-  const StepOptions options{.lr = schedule_.lr(progress_.trained_samples),
-                            .weight_decay = schedule_.weight_decay(progress_.trained_samples),
+  const i64 position = schedule_.position(progress_.trained_iterations(), progress_.trained_samples);
+  const StepOptions options{.lr = schedule_.lr(position),
+                            .weight_decay = schedule_.weight_decay(position),
                             .rule = step_rule(config_.training, progress_.spikes)};
   StepStatistics statistics = statistics_.of_gradients(iteration);
   state_.update(options);
   pending_ = {.learning_rate = options.lr,
+              .weight_decay = options.weight_decay,
               .batch_size = batch_size_at(batch_sizes_, progress_.consumed_samples),
               .spent = spent(),
               .timers = session_.profiler->take_seconds(),
@@ -214,7 +218,7 @@ void Trainer::evaluate() {
 
 void Trainer::evaluate_what_is_owed() {
   const RankSeconds before = spent();
-  const bool is_end = progress_.iteration >= train_iters_;
+  const bool is_end = progress_.iteration >= end_.iterations;
   const bool is_due_now =
       progress_.iteration > 0 ? is_due(config_.training.eval_interval) : config_.training.eval_on_start;
   if (is_end || is_due_now) validation_.of_sets(progress_, /*only_owed=*/true);
@@ -256,7 +260,7 @@ void Trainer::say_that_it_stops(const std::string& reason) {
 
 void Trainer::write_start() {
   metrics_.write(RunStart{.iteration = progress_.iteration,
-                          .train_iters = train_iters_,
+                          .train_iters = end_.iterations,
                           .world_size = session_.parallel.world.size(),
                           .host = host_name(),
                           .program = split(version_text(), '\n').front(),

@@ -35,6 +35,7 @@ class Trainer {
   /// The step whose outcome the host has not waited for.
   struct PendingStep {
     double learning_rate;
+    double weight_decay;
     i64 batch_size;
     RankSeconds spent;                     ///< when it was queued
     std::map<std::string, double> timers;  ///< of what it queued
@@ -60,7 +61,7 @@ class Trainer {
   /// Whether a line of the log, or a point of a curve, is written for the iteration.
   bool is_told(i64 iteration) const;
   bool ends_line(i64 iteration) const {
-    return iteration % config_.logging.log_interval == 0 || iteration == 1 || iteration == train_iters_;
+    return iteration % config_.logging.log_interval == 0 || iteration == 1 || iteration == end_.iterations;
   }
   bool follow_policy(const StepOutcome& outcome, i64 batch_size);
   void count_skip(const std::string& warning);
@@ -96,7 +97,6 @@ class Trainer {
   const Log& log_;
   StepProgress watch_;
   std::vector<BatchSizeStep> batch_sizes_;
-  i64 train_iters_;
   // Of checkpoint.save; first, because it finds at once what would end the run at its first save.
   std::unique_ptr<FolderLock> lock_;
   TensorboardMetrics tensorboard_;  // likewise
@@ -106,6 +106,7 @@ class Trainer {
   TrainingState state_;
   StatisticsWatch statistics_;
   TrainingProgress progress_;
+  TrainingEnd end_;  // after the progress, which decides how many samples are left
   FileSystem files_;
   FaultInjection faults_;
   CheckpointSaver saver_;  // after what the thread of a save in flight uses

@@ -51,9 +51,10 @@ bool Trainer::finish_step() {
 void Trainer::record(const StepOutcome& outcome, PendingStep& step) {
   statistics_.add_weights(progress_.iteration, outcome.grad_norm, step.statistics);
   records_.add({.stats = {.iteration = progress_.iteration,
-                          .train_iters = train_iters_,
+                          .train_iters = end_.iterations,
                           .consumed_samples = progress_.consumed_samples,
                           .learning_rate = step.learning_rate,
+                          .weight_decay = step.weight_decay,
                           .global_batch_size = step.batch_size,
                           .lm_loss = outcome.loss,
                           .loss_scale = state_.loss_scale().value(),

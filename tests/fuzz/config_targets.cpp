@@ -11,7 +11,8 @@ namespace {
 /// All that a plan works out, on one rank and on as many as the layout asks for.
 void use(const Config& config) {
   MCPP_CHECK(print_config(parse_config(print_config(config), "again")) == print_config(config), "reads back otherwise");
-  MCPP_CHECK(!config.batch_sizes().empty() && config.total_iterations() >= 0 && config.total_samples() >= 0);
+  MCPP_CHECK(!config.batch_sizes().empty() && config.training_end().iterations >= 0 &&
+             config.training_end().samples >= 0);
   const i64 ranks = config.parallel.tensor_model_parallel_size * config.parallel.pipeline_model_parallel_size;
   for (const i64 world : {i64{1}, ranks}) {
     if (layout_problems(config, static_cast<int>(world)).empty()) {

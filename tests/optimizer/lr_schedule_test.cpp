@@ -89,6 +89,28 @@ TEST(LrSchedule, IterationsCountAsGlobalBatches) {
   }
 }
 
+TEST(LrScheduleTest, FollowsIterationsWhenLengthsAreInIterations) {
+  OptimizerConfig config;
+  config.lr = 1;
+  config.lr_decay_style = LrDecayStyle::Linear;
+  config.lr_warmup_iters = 4;
+  // 10 iterations done with other batch sizes, of 40, 80 or 160 samples.
+  for (const i64 batch : {2, 4, 8}) {
+    const LrSchedule schedule(config, {.train_iters = 20, .global_batch_size = batch});
+    for (const i64 trained_samples : {40, 80, 160})
+      EXPECT_DOUBLE_EQ(schedule.lr(schedule.position(10, trained_samples)), 1 - (10 - 4) / 16.0);
+  }
+}
+
+TEST(LrScheduleTest, FollowsSamplesWhenLengthsAreInSamples) {
+  OptimizerConfig config;
+  config.lr = 1;
+  config.lr_decay_style = LrDecayStyle::Linear;
+  const LrSchedule schedule(config, {.train_samples = 80, .global_batch_size = 4});
+  for (const i64 trained_iterations : {5, 10, 20})
+    EXPECT_DOUBLE_EQ(schedule.lr(schedule.position(trained_iterations, 60)), 0.25);
+}
+
 TEST(LrSchedule, ByDefaultDecaysOverTheWholeTraining) {
   OptimizerConfig config;
   config.lr = 1;

@@ -24,6 +24,7 @@ struct IterationStats {
   i64 consumed_samples = 0;
   double elapsed_ms = 0;  ///< per iteration
   double learning_rate = 0;
+  double weight_decay = 0;
   i64 global_batch_size = 0;
   double lm_loss = 0;
   double loss_scale = 1;

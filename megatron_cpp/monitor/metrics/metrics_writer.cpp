@@ -81,6 +81,7 @@ void MetricsWriter::write(const IterationStats& stats) {
               {"consumed_samples", stats.consumed_samples},
               {"global_batch_size", stats.global_batch_size},
               {"learning_rate", stats.learning_rate},
+              {"weight_decay", stats.weight_decay},
               {"lm_loss", stats.lm_loss},
               {"loss_scale", stats.loss_scale},
               {"grad_norm", stats.grad_norm},

@@ -40,14 +40,13 @@ Datasets mock_datasets(const Config& config, std::array<i64, 3> num_samples, con
 
 }  // namespace
 
-Datasets dataset_provider(const Config& config, const IndexRanks& ranks, const Log& log) {
+Datasets dataset_provider(const Config& config, i64 train_samples, const IndexRanks& ranks, const Log& log) {
   const TrainingConfig& training = config.training;
-  const i64 train = config.total_samples();
   const i64 largest = config.batch_sizes().back().batch_size;
   const i64 held_out = training.eval_iters * largest;  // the same samples at every evaluation
-  if (config.data.mock_data) return mock_datasets(config, {train, held_out, held_out}, log);
+  if (config.data.mock_data) return mock_datasets(config, {train_samples, held_out, held_out}, log);
   Datasets datasets = build_train_valid_test_datasets(config.data, config.model.seq_length, training.seed,
-                                                      {train, held_out, held_out}, log, ranks);
+                                                      {train_samples, held_out, held_out}, log, ranks);
   if (training.eval_iters > 0 && !datasets.valid()) {
     log.info(
         "data: no text is held out for validation (data.split, data.valid_data_path): nothing is evaluated while "

@@ -13,9 +13,9 @@
 
 namespace mcpp {
 
-/// The datasets of a run, each with as many samples as the run will read. BadInput when they cannot be. Called by all
-/// of `ranks`.
-Datasets dataset_provider(const Config& config, const IndexRanks& ranks, const Log& log);
+/// Returns the datasets of a run: the training split with `train_samples` samples, the others with as many as an
+/// evaluation reads. Throws BadInput if the data cannot provide them. Collective over `ranks`.
+Datasets dataset_provider(const Config& config, i64 train_samples, const IndexRanks& ranks, const Log& log);
 
 /// Walks over the microbatches of one data-parallel rank: the sample numbers of each.
 class MicroBatchWalk {

@@ -120,7 +120,8 @@ void check_data(const Config& config, const World& world, const Log& log) {
     log.info("data: none named (data.data_path)");
     return;
   }
-  const Datasets datasets = dataset_provider(config, SharedIndexRanks(world.ranks, world.ranks_of_node()), log);
+  const Datasets datasets = dataset_provider(config, config.training_end().samples,
+                                             SharedIndexRanks(world.ranks, world.ranks_of_node()), log);
   std::string text = "data:";
   const auto add = [&](const std::string& name, const Dataset* dataset) {
     text += str("\n  ", name, "  ", dataset ? str(dataset->size(), " samples") : std::string("none"));

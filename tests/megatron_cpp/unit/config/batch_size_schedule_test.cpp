@@ -42,16 +42,18 @@ TEST(BatchSizeSchedule, WholeBatchesAgreesWithASimulation) {
   for (const char* text : {"0:4", "0:4 10:6", "0:2 3:4 5:6 90:20", "0:6 1:8 2:10", "0:4 9000000000000000000:8"}) {
     const std::vector<BatchSizeStep> steps = parse({text}).steps;
     for (i64 samples = 0; samples < 200; ++samples) {
-      WholeBatches expected;
-      for (;;) {
-        const i64 size = batch_size_at(steps, expected.samples);
-        if (expected.samples + size > samples) break;
-        expected.samples += size;
-        ++expected.iterations;
+      for (const i64 consumed : {0, 1, 7, 60, 250}) {
+        WholeBatches expected;
+        for (;;) {
+          const i64 size = batch_size_at(steps, consumed + expected.samples);
+          if (consumed + expected.samples + size > samples) break;
+          expected.samples += size;
+          ++expected.iterations;
+        }
+        const WholeBatches found = whole_batches(steps, samples, consumed);
+        EXPECT_EQ(found.iterations, expected.iterations) << text << " " << samples << " " << consumed;
+        EXPECT_EQ(found.samples, expected.samples) << text << " " << samples << " " << consumed;
       }
-      const WholeBatches found = whole_batches(steps, samples);
-      EXPECT_EQ(found.iterations, expected.iterations) << text << " " << samples;
-      EXPECT_EQ(found.samples, expected.samples) << text << " " << samples;
     }
   }
 }

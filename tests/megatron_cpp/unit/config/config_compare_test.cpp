@@ -1,5 +1,6 @@
 #include "megatron_cpp/config/config_compare.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -121,16 +122,36 @@ TEST(ConfigCompare, TheTableNamesOnlyKeysThatExist) {
   }
 }
 
-TEST(ConfigCompare, WarnsWhenTheDecayFollowsAnotherLength) {
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TEST(ScheduleWarningsTest, NamesDecayThatFollowsNewLength) {
   const Config saved = parse({});
-  EXPECT_EQ(decay_warning(saved, saved), "");
-  const std::string warning = decay_warning(saved, parse({"--training.train_iters=30"}));
-  EXPECT_NE(warning.find("was 10 and is now 30 iterations"), std::string::npos) << warning;
-  EXPECT_NE(warning.find("--optimizer.lr_decay_iters=10 --checkpoint.accept_change=optimizer.lr_decay_iters"),
-            std::string::npos)
-      << warning;
-  EXPECT_EQ(decay_warning(saved, parse({"--training.train_iters=30", "--optimizer.lr_decay_iters=10"})), "");
-  EXPECT_EQ(decay_warning(saved, parse({"--training.train_iters=30", "--optimizer.lr_decay_style=constant"})), "");
+  EXPECT_THAT(schedule_warnings(saved, saved), IsEmpty());
+  const auto warnings = schedule_warnings(saved, parse({"--training.train_iters=30"}));
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings[0], HasSubstr("was 10 iterations and is now 30 iterations"));
+  EXPECT_THAT(warnings[0],
+              HasSubstr("--optimizer.lr_decay_iters=10 --checkpoint.accept_change=optimizer.lr_decay_iters"));
+  EXPECT_THAT(schedule_warnings(saved, parse({"--training.train_iters=30", "--optimizer.lr_decay_iters=10"})),
+              IsEmpty());
+  EXPECT_THAT(schedule_warnings(saved, parse({"--training.train_iters=30", "--optimizer.lr_decay_style=constant"})),
+              IsEmpty());
+}
+
+TEST(ScheduleWarningsTest, NamesWeightDecayRampThatFollowsNewLength) {
+  const std::vector<std::string> ramp{"--optimizer.lr_decay_style=constant",
+                                      "--optimizer.weight_decay_incr_style=linear",
+                                      "--optimizer.start_weight_decay=0.1", "--optimizer.end_weight_decay=0.5"};
+  std::vector<std::string> longer = ramp;
+  longer.push_back("--training.train_iters=20");
+  EXPECT_THAT(schedule_warnings(parse(ramp), parse(longer)),
+              ElementsAre(HasSubstr("the weight decay changes over the whole training, which was 10 iterations")));
+}
+
+TEST(ScheduleWarningsTest, IgnoresBatchSizeWhenLengthIsInIterations) {
+  EXPECT_THAT(schedule_warnings(parse({}), parse({"--training.global_batch_size=2"})), IsEmpty());
 }
 
 }  // namespace

@@ -269,17 +269,31 @@ TEST(Config, ALongListIsNotRepeatedForEachOfItsMistakes) {
 TEST(Config, DerivedSizes) {
   Config c = parse(kLeast, {"--training.micro_batch_size=4"});
   EXPECT_EQ(c.training.global_batch_size, 4);
-  EXPECT_EQ(c.total_iterations(), 10);
-  EXPECT_EQ(c.total_samples(), 40);
+  EXPECT_EQ(c.training_end().iterations, 10);
+  EXPECT_EQ(c.training_end().samples, 40);
   EXPECT_EQ(c.metrics_path(), "");
   c = parse(with_training("step_batch_size_schedule = '0:4 102400:8'"), {"--checkpoint.save=out"});
   EXPECT_EQ(c.training.global_batch_size, 0);
   EXPECT_EQ(c.batch_sizes(), (std::vector<BatchSizeStep>{{0, 4}, {102400, 8}}));
-  EXPECT_EQ(c.total_samples(), 1000);
+  EXPECT_EQ(c.training_end().samples, 1000);
   EXPECT_EQ(c.metrics_path(), "out/metrics.jsonl");
   c = parse(with_training("global_batch_size = 300"));
-  EXPECT_EQ(c.total_iterations(), 3);
-  EXPECT_EQ(c.total_samples(), 900);
+  EXPECT_EQ(c.training_end().iterations, 3);
+  EXPECT_EQ(c.training_end().samples, 900);
+}
+
+TEST(TrainingEndTest, CountsRemainingSamplesWhenBatchSizeChanged) {
+  // 5 iterations of 8 samples are done.
+  EXPECT_EQ(parse(kLeast, {"--training.global_batch_size=4"}).training_end(5, 40), (TrainingEnd{10, 60}));
+  EXPECT_EQ(parse(with_training("global_batch_size = 4")).training_end(5, 40), (TrainingEnd{245, 1000}));
+  EXPECT_EQ(parse(with_training("global_batch_size = 300")).training_end(5, 40), (TrainingEnd{8, 940}));
+  EXPECT_EQ(parse(with_training("step_batch_size_schedule = '0:4 100:200'")).training_end(5, 40),
+            (TrainingEnd{24, 900}));
+}
+
+TEST(TrainingEndTest, StaysWhereTrainingIsWhenItIsBeyondTheEnd) {
+  EXPECT_EQ(parse(kLeast, {"--training.global_batch_size=4"}).training_end(12, 96), (TrainingEnd{10, 96}));
+  EXPECT_EQ(parse(with_training("global_batch_size = 4")).training_end(300, 1200), (TrainingEnd{300, 1200}));
 }
 
 TEST(Config, PrintedConfigReadsBackToTheSame) {
