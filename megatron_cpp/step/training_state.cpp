@@ -167,14 +167,14 @@ void TrainingState::sum_in_full(bool in_full) {
   for (const Chunk& chunk : chunks_) chunk.memory->sum_in_full(in_full);
 }
 
-void TrainingState::backward(std::span<const MicroBatch> batches) {
+void TrainingState::backward(std::span<const MicroBatch> batches, double loss_grad_factor) {
   for (const Chunk& chunk : chunks_) chunk.memory->clear_grads();
   routers_.clear();
   tokens_ = tokens_of_global_batch(batches);
   grad_scale_ = owes_outcome_ ? loss_scale_.likely_factor(tokens_) : loss_scale_.factor(tokens_);
   {
     const ProfileRange range(device_, profiler_, "forward-backward", Detail::Phase);
-    run(batches, /*training=*/true, grad_scale_);
+    run(batches, /*training=*/true, grad_scale_ * loss_grad_factor);
   }
   const ProfileRange range(device_, profiler_, "all-grads-sync", Detail::Phase);
   for (const Chunk& chunk : chunks_) chunk.model->add_shared_gradient();

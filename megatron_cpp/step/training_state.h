@@ -101,8 +101,10 @@ class TrainingState {
   /// From the next backward() on: whether sums of gradients are taken in full, although power_sgd_rank is set. The same
   /// on all ranks.
   void sum_in_full(bool in_full);
-  /// Forward and backward over this rank's microbatches of one global batch; any gradients of before are forgotten.
-  void backward(std::span<const MicroBatch> batches);
+  /// Runs forward and backward over this rank's microbatches of one global batch and reduces the gradients over all
+  /// ranks. Earlier gradients are forgotten. `loss_grad_factor` multiplies the gradient of the loss: NaN injects a
+  /// fault before the reduction.
+  void backward(std::span<const MicroBatch> batches, double loss_grad_factor = 1);
   /// The update, or none when the loss or the gradient is not finite on any rank, or by options.rule.
   void update(const StepOptions& options);
   /// What became of the last update(), which is waited for; nothing that was queued after it is.

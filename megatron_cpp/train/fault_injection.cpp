@@ -87,6 +87,10 @@ void FaultInjection::before_step(i64 iteration) const {
   if (config_.at == FaultPlace::Step && ends_process(config_.kind) && strikes(iteration)) strike(iteration);
 }
 
+double FaultInjection::loss_grad_factor(i64 iteration) const {
+  return config_.kind == FaultKind::NanLocalGrad && strikes(iteration) ? kNan : 1;
+}
+
 void FaultInjection::corrupt(i64 iteration, TrainingState& state) const {
   if (ends_process(config_.kind) || !strikes(iteration)) return;
   if (config_.kind == FaultKind::NanLoss) poison(state.loss_totals());

@@ -13,6 +13,8 @@ class FaultInjection {
   FaultInjection(KeptRef<FaultInjectionConfig> config, int rank) : config_(config), rank_(rank) {}
 
   void before_step(i64 iteration) const;
+  /// Returns the factor for the gradient of the loss in this iteration: 1, or NaN for a fault before the reduction.
+  double loss_grad_factor(i64 iteration) const;
   /// Between TrainingState::backward() and update().
   void corrupt(i64 iteration, TrainingState& state) const;
   /// For the save of this iteration.

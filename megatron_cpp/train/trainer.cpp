@@ -192,7 +192,7 @@ std::vector<MicroBatch> Trainer::next_batches() {
 void Trainer::backward(i64 iteration, const std::vector<MicroBatch>& batches) {
   statistics_.before_backward(iteration);
   state_.sum_in_full(iteration <= config_.parallel.power_sgd_start_iter);
-  state_.backward(batches);
+  state_.backward(batches, faults_.loss_grad_factor(iteration));
   statistics_.after_backward();
 }
 

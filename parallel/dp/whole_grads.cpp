@@ -36,6 +36,9 @@ void WholeGrads::start_reduction(std::size_t bucket) {
   reduction.is_started = true;
   // A parameter that nothing used in this step still holds the gradient of an earlier one.
   context_.zero_missing_grads(bucket);
+  // A block with a non-finite gradient arrives as NaN, padding included. Without this the padding would make the same
+  // block of every later step NaN.
+  if (context_.grad_wire == GradWire::Byte) context_.zero_padding(bucket, whole(bucket));
   // One bucket behind: by now its sum has had the time that backward took for this one. Every rank does so at the same
   // bucket, whichever sums have ended.
   const std::optional<std::size_t> before = std::exchange(latest_, bucket);

@@ -9,14 +9,15 @@
 
 namespace mcpp {
 
-enum class FaultKind { None, NanLoss, NanGrad, NanWeights, Spike, Error, Exit, Kill, Hang, Slow };
+enum class FaultKind { None, NanLoss, NanGrad, NanLocalGrad, NanWeights, Spike, Error, Exit, Kill, Hang, Slow };
 /// Where Error, Exit, Kill and Hang strike: before a step, or at one of the SavePoints.
 enum class FaultPlace { Step, BeforeFiles, AfterFiles, BeforeManifest, BeforeRename, BeforeLatest, BeforePrune };
 
 template <>
 struct EnumNames<FaultKind> {
-  static constexpr std::array<std::string_view, 10> value{"none",  "nan_loss", "nan_grad", "nan_weights", "spike",
-                                                          "error", "exit",     "kill",     "hang",        "slow"};
+  static constexpr std::array<std::string_view, 11> value{"none",        "nan_loss", "nan_grad", "nan_local_grad",
+                                                          "nan_weights", "spike",    "error",    "exit",
+                                                          "kill",        "hang",     "slow"};
 };
 template <>
 struct EnumNames<FaultPlace> {
@@ -41,7 +42,9 @@ struct FaultInjectionConfig {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("kind", self.kind,
-          "for tests of recovery: nan_loss, nan_grad, nan_weights put NaN there; spike makes loss and gradient 1000 "
+          "for tests of recovery: nan_loss, nan_grad, nan_weights put NaN there; nan_local_grad puts NaN into the "
+          "gradients of a rank before they are reduced (of pipelines, a rank with the output layer); spike makes loss "
+          "and gradient 1000 "
           "times as large; error fails as a bug would; exit leaves the process, kill kills it, hang sleeps for ever, "
           "slow for some seconds before every step");
     visit("iteration", self.iteration, "the first that it strikes", at_least(0));

@@ -194,6 +194,39 @@ TEST_F(FaultsOnRanks, NanOnOneRankIsSkippedOrRolledBackByAll) {
   }
 }
 
+/// A NaN that enters the reduction is gone in the next step, in every format in which gradients are reduced.
+TEST_F(FaultsOnRanks, RecoverFromNanBeforeReduction) {
+  const std::vector<Words> reductions{{"--parallel.zero_stage=0"},
+                                      {"--parallel.zero_stage=0", "--parallel.power_sgd_rank=2"},
+                                      {"--parallel.zero_stage=1"},
+                                      {"--parallel.zero_stage=1", "--parallel.grad_reduce_dtype=bf16"},
+                                      {"--parallel.zero_stage=1", "--parallel.zero_quantized_gradients"},
+                                      {"--parallel.zero_stage=2", "--parallel.zero_quantized_gradients"},
+                                      {"--parallel.zero_stage=3", "--parallel.zero_quantized_gradients"}};
+  for (std::size_t i = 0; i < reductions.size(); ++i) {
+    SCOPED_TRACE(join(reductions[i], " "));
+    const std::string local = str("local", i), loss = str("loss", i);
+    const Outcome outcome =
+        run_on(2, pretrain(local, reductions[i] + fault("nan_local_grad", 7, {"--fault_injection.rank=1"})));
+    EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+    EXPECT_CONTAINS(outcome.err, "iteration 7: the gradient is not finite; the step is skipped");
+    EXPECT_EQ(run_on(2, pretrain(loss, reductions[i] + fault("nan_loss", 7))).code, 0);
+    expect_same_checkpoint(local, loss);
+  }
+}
+
+TEST_F(FaultsOnRanks, LowerLossScaleOnceWhenFp16OverflowsBeforeReduction) {
+  const Outcome outcome =
+      run_on(2, pretrain("run", in_precision("fp16") +
+                                    Words{"--parallel.zero_stage=1", "--parallel.zero_quantized_gradients",
+                                          "--optimizer.hysteresis=1"} +
+                                    fault("nan_local_grad", 7, {"--fault_injection.rank=1"})));
+  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  i64 skipped = 0;
+  for (const nlohmann::json& line : records("run", "train")) skipped += line["skipped_iterations"].get<i64>();
+  EXPECT_EQ(skipped, 1);
+}
+
 TEST_F(FaultsOnRanks, AKillInsideASaveLeavesTheOlderCheckpoint) {
   EXPECT_EQ(run_on(2, pretrain("whole")).code, 0);
   const Outcome killed =
