@@ -1,4 +1,4 @@
-// A small value for all ranks, such as the id by which NCCL's communicators find one another.
+// Broadcast, send and receive of small trivially copyable values, such as NCCL's unique id.
 #pragma once
 #include <cstring>
 #include <type_traits>
@@ -7,7 +7,7 @@
 
 namespace mcpp {
 
-/// The value as a tensor in host memory.
+/// A value viewed as an i32 tensor in host memory.
 template <class T>
 class ValueTensor {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(i32) == 0);
@@ -23,7 +23,7 @@ class ValueTensor {
   Tensor tensor = Tensor::empty({static_cast<i64>(sizeof(T) / sizeof(i32))}, DType::I32, memory_, MemoryClass::Other);
 };
 
-/// Gives every rank of `host`, a group that carries tensors in host memory, the `value` of rank 0, as bytes.
+/// Broadcasts `value` bytewise from rank 0. Collective. `host` must be a group that carries tensors in host memory.
 template <class T>
 void broadcast_value(T& value, Communicator& host) {
   ValueTensor<T> bytes(value);
@@ -31,7 +31,7 @@ void broadcast_value(T& value, Communicator& host) {
   bytes.read(value);
 }
 
-/// The same from one rank to another.
+/// Sends `value` to rank `destination`, which must call receive_value().
 template <class T>
 void send_value(const T& value, Communicator& host, int destination) {
   host.send(ValueTensor<T>(value).tensor, destination).wait();

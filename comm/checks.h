@@ -1,4 +1,4 @@
-// What backends require of the arguments of a Communicator, wherever its tensors are, and in host memory.
+// Argument checks shared by the Communicator backends. They throw when a call breaks the Communicator contract.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -16,7 +16,8 @@ inline const std::byte* bytes_of(const Tensor& t) {
   return static_cast<const std::byte*>(t.raw());
 }
 
-/// Of reduce_scatter and all_gather: sizes, and that a shard inside `full` is this rank's own part.
+/// Checks the arguments of reduce_scatter and all_gather: their sizes, and that a shard inside `full` is this rank's
+/// own part.
 inline void check_fits(const Tensor& shard, const Tensor& full, const Communicator& group) {
   MCPP_CHECK(shard.dtype() == full.dtype() && full.numel() == group.size() * shard.numel(), "a shard of ",
              shard.numel(), " ", name_of(shard.dtype()), " does not fit a tensor of ", full.numel(), " ",
@@ -37,7 +38,7 @@ inline void check_same_kind(const Tensor& in, const Tensor& out) {
              name_of(in.dtype()), " and ", out.numel(), " ", name_of(out.dtype()), " where equal ones are needed");
 }
 
-/// Of all_to_all.
+/// Checks the arguments of all_to_all.
 inline void check_equal_parts(const Tensor& in, const Tensor& out, const Communicator& group) {
   check_same_kind(in, out);
   MCPP_CHECK(in.numel() % group.size() == 0, in.numel(), " elements in ", group.size(), " equal parts");
@@ -49,7 +50,7 @@ inline void check_exchange(const Tensor& in, const Tensor& out, const Communicat
   check_equal_parts(in, out, group);
 }
 
-/// One part per rank, inside the tensor.
+/// Checks that there is one part per rank and that every part lies inside the tensor.
 inline void check_parts(const Tensor& t, std::span<const Part> parts, const Communicator& group) {
   MCPP_CHECK(static_cast<int>(parts.size()) == group.size(), parts.size(), " parts for ", group.size(), " ranks");
   for (const Part& part : parts)
@@ -57,7 +58,7 @@ inline void check_parts(const Tensor& t, std::span<const Part> parts, const Comm
                " elements from ", part.first, " of ", t.numel());
 }
 
-/// What a rank has for another must be as much as that one expects.
+/// Checks that a rank sends the number of elements that the receiver expects.
 inline void check_counts(i64 sent, int source, i64 expected, int destination) {
   MCPP_CHECK(sent == expected, "rank ", source, " sends ", sent, " elements to rank ", destination, ", which expects ",
              expected);

@@ -1,5 +1,5 @@
-// Collectives and point-to-point messages over tensors inside one group of ranks. Backends: self (one rank), local
-// (ranks are threads of one process), mpi, nccl. All give the same results and pass the same tests.
+// Collectives and point-to-point messages over tensors within a group of ranks. Backends: self (one rank), local (ranks
+// are threads of one process), mpi and nccl. All backends pass the same conformance tests.
 #pragma once
 #include <exception>
 #include <functional>
@@ -14,19 +14,19 @@ namespace mcpp {
 
 enum class ReduceOp : u8 { Sum, Max };
 
-/// Elements [first, first + count) of a tensor.
+/// Element range [first, first + count) of a tensor.
 struct Part {
   i64 first = 0, count = 0;
 };
 
-/// A started operation. wait() makes its result visible: on a CPU it blocks, on CUDA the compute stream waits, not the
-/// host. It holds the tensors alive until then. Destroying a Work that was not waited for waits, and throws what wait()
-/// throws.
+/// Handle of an operation in flight. wait() makes the result visible: on a CPU it blocks; on CUDA it makes the compute
+/// stream wait, not the host. The Work keeps the tensors alive until then. The destructor waits if wait() was not
+/// called, and throws what wait() throws.
 class Work {
  public:
-  Work() = default;  ///< already done
-  /// is_done: on a device, where the operation may go on after wait(), whether it is over; throws when it failed. For
-  /// any thread.
+  Work() = default;  ///< already complete
+  /// `is_done` returns true once the operation has completed, which on a device may be after wait(). It throws if the
+  /// operation failed and may be called from any thread.
   explicit Work(std::function<void()> wait, std::function<bool()> is_done = nullptr)
       : wait_(std::move(wait)), is_done_(std::move(is_done)) {}
   Work(Work&& other) noexcept
@@ -36,18 +36,18 @@ class Work {
     std::swap(is_done_, other.is_done_);
     return *this;
   }
-  /// While an error unwinds the stack nobody is waited for: the peers may never come.
+  /// Does not wait while an exception unwinds the stack, because the peers may never arrive.
   ~Work() noexcept(false) {
     if (std::uncaught_exceptions() == 0) wait();
   }
   void wait() {
     if (auto f = std::exchange(wait_, nullptr)) f();
   }
-  /// Nothing is left to wait for.
+  /// Returns true if wait() has been called or is not needed.
   bool is_over() const { return !wait_; }
-  /// Nothing is left to do: wait() would return at once. False where that cannot be asked before wait().
+  /// Returns true if wait() would return immediately. Returns false if the backend cannot tell before wait().
   bool is_done() const { return !wait_ || (is_done_ && is_done_()); }
-  /// The is_done that it was made with, or null.
+  /// Moves out the is_done callback passed to the constructor; null if there was none.
   std::function<bool()> take_query() { return std::exchange(is_done_, nullptr); }
 
  private:
@@ -55,10 +55,13 @@ class Work {
   std::function<bool()> is_done_;
 };
 
-/// Every rank of the group calls the same operations in the same order, and ranks of several groups start operations of
-/// all of them in an order that agrees. Narrow sums are done in fp32 and rounded once; the order of a sum is by rank,
-/// so that results are the same bits every time and in every backend. A maximum of NaN and a number is NaN. Tensors may
-/// be empty. Until wait(), tensors that are read must not be changed and tensors that are written must not be read.
+/// Group of ranks that communicate.
+///
+/// All ranks of a group must call the same operations in the same order. Ranks that share several groups must start the
+/// operations of all of them in a consistent order. Low-precision sums are accumulated in fp32 in rank order and
+/// rounded once, so results are bitwise identical in every run and on every CPU backend. The maximum of NaN and any
+/// value is NaN. Tensors may be empty. Until wait(), input tensors must not be modified and output tensors must not be
+/// read.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -67,37 +70,39 @@ class Communicator {
   virtual int size() const = 0;
 
   virtual Work all_reduce(Tensor& t, ReduceOp op) = 0;
-  /// full = the shards of ranks 0, 1, ... one after another; full.numel() == size() * shard.numel(). shard may be
-  /// part rank() of full itself.
+  /// Concatenates the shards of all ranks in rank order into `full`; full.numel() == size() * shard.numel(). `shard`
+  /// may be part rank() of `full` itself.
   virtual Work all_gather(const Tensor& shard, Tensor& full) = 0;
-  /// shard = this rank's part of the sum of all `full`; full.numel() == size() * shard.numel(). shard may be part
-  /// rank() of full itself; the rest of full is kept.
+  /// Sets `shard` to this rank's part of the sum of all `full`; full.numel() == size() * shard.numel(). `shard` may be
+  /// part rank() of `full` itself; the rest of `full` is unchanged.
   virtual Work reduce_scatter(const Tensor& full, Tensor& shard) = 0;
   virtual Work broadcast(Tensor& t, int root) = 0;
-  /// Part r of `in` goes to rank r; part r of `out` came from rank r. Equal parts; the tensors do not overlap.
+  /// Sends part r of `in` to rank r and receives part r of `out` from rank r. All parts have equal size. The tensors
+  /// must not overlap.
   virtual Work all_to_all(const Tensor& in, Tensor& out) = 0;
-  /// Part send[r] of `in` goes to rank r; part receive[r] of `out` is what came from rank r, of as many elements as
-  /// that rank has for this one. A part for each rank, this one too; any may be empty. Parts of `in` may overlap, those
-  /// of `out` do not, and what lies between them is kept; the tensors do not overlap.
+  /// Sends part send[r] of `in` to rank r and receives part receive[r] of `out` from rank r. Both lists have one part
+  /// per rank, including this one. Parts may be empty; the size of receive[r] must match what rank r sends to
+  /// this rank. Parts of `in` may overlap. Parts of `out` must not, and elements between them are unchanged. The
+  /// tensors must not overlap.
   virtual Work all_to_all_v(const Tensor& in, std::span<const Part> send, Tensor& out,
                             std::span<const Part> receive) = 0;
-  /// To be called by all ranks of a group before the first message, each with the ranks that it sends to or receives
-  /// from, which name it in turn. Only NCCL has something to prepare.
+  /// Connects this rank to the ranks that it sends to or receives from; each of them must list this rank too.
+  /// Collective; must be called before the first message. Does nothing except with NCCL.
   virtual void connect(const std::vector<int>& peers) { static_cast<void>(peers); }
-  /// Messages between two ranks arrive in the order sent. A send never waits for its receive, nor does its Work: after
-  /// wait() the tensor may be changed, as the message then has left, for a receive that was there, or is a copy. So who
-  /// can leave the tensor as it is should wait late, or until Work::is_done(). A rank does not send to itself.
+  /// Sends `t` to another rank. Messages between two ranks arrive in order. send() and its Work never block on the
+  /// matching receive: wait() returns once the message was delivered or copied, after which `t` may be modified. To
+  /// avoid the copy, leave `t` untouched and call wait() late, or poll is_done(). Sending to oneself is not allowed.
   virtual Work send(const Tensor& t, int destination) = 0;
   virtual Work recv(Tensor& t, int source) = 0;
   virtual void barrier() = 0;
 
-  /// A group of the ranks with the same color, ordered by key, then by rank. Called by all; color >= 0.
+  /// Creates a group of the ranks with the same `color`, ordered by key, then by rank. Collective; color >= 0.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
-  /// Ends every rank of the world, without waiting for them.
+  /// Terminates every rank of the world without waiting for them.
   virtual void abort(int exit_code) noexcept = 0;
 };
 
-/// The group of one rank: every collective is a copy.
+/// Returns a group of one rank, whose collectives are copies.
 std::unique_ptr<Communicator> make_self_communicator();
 
 }  // namespace mcpp

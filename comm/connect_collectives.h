@@ -1,12 +1,13 @@
-// The first operations of a group of GPUs.
+// Eager connection set-up of a group of GPUs.
 #pragma once
 #include "comm/communicator.h"
 
 namespace mcpp {
 
-/// Groups of GPUs connect at their first operations, which waits for their hosts and may wait for what runs on the
-/// GPUs: called where nothing does that waits for other ranks, no later operation has to connect. at_a_time: nor one
-/// that begins while others of another kind are under way (LaneChoice). Called by all ranks of the group.
+/// Runs the first operations of `group`, which establish its connections. Collective.
+/// Connecting blocks the hosts and may block on running GPU work, so call this when nothing on the GPUs waits for other
+/// ranks; later operations then need no set-up. If `at_a_time`, also connects the second lane, which serves operations
+/// that overlap with operations of another kind (LaneChoice).
 void connect_collectives(Communicator& group, Device& device, bool at_a_time);
 
 }  // namespace mcpp

@@ -11,11 +11,11 @@ namespace {
 
 #ifdef __SSE2__
 
-/// From here on both sides of the copy, on all ranks that copy meanwhile, are more than caches hold.
+/// Copy size above which source and destination, over all ranks copying concurrently, exceed the caches.
 constexpr i64 kLarge = 8 << 20;
 constexpr i64 kLine = 64;
 
-/// `to` begins with a line, and there are whole lines.
+/// Copies whole cache lines with non-temporal stores. `to` must be aligned to a cache line.
 void stream_lines(std::byte* to, const std::byte* from, i64 lines) {
   auto* out = reinterpret_cast<__m128i*>(to);
   const auto* in = reinterpret_cast<const __m128i*>(from);
@@ -27,7 +27,7 @@ void stream_lines(std::byte* to, const std::byte* from, i64 lines) {
     _mm_stream_si128(out + 2, c);
     _mm_stream_si128(out + 3, d);
   }
-  _mm_sfence();  // before a flag says that it is there
+  _mm_sfence();  // makes the data visible before a ready flag
 }
 
 void copy_large(std::byte* to, const std::byte* from, i64 bytes) {

@@ -1,12 +1,12 @@
-// Copies inside a machine, of nothing too, and of what is there already.
+// Memory copies between ranks of a node. Zero bytes and to == from are allowed.
 #pragma once
 #include "base/types.h"
 
 namespace mcpp {
 
-/// Large copies go past the caches, which they would only sweep: a store into a line that is not there reads it first.
-/// The C library does so beyond what it takes for a core's share of the caches, which on virtual machines is often all
-/// that the processor has.
+/// Copies `bytes` bytes. Large copies use non-temporal stores: a regular store to an uncached line reads the line
+/// first, and the copy would evict the whole cache. The C library does this only above its estimate of a core's cache
+/// share, which on virtual machines is often the entire cache.
 void copy_bytes(void* to, const void* from, i64 bytes);
 
 }  // namespace mcpp

@@ -12,20 +12,20 @@
 namespace mcpp {
 namespace {
 
-/// What the text starts with; 0 when that is no number.
+/// Returns the leading integer of `text`, or 0 if it has no leading digits.
 i64 leading_number(const char* text) {
   i64 number = 0;
   std::from_chars(text, text + std::strlen(text), number);
   return number;
 }
 
-/// What is behind the standard output of a process; "" when the system does not tell.
+/// Returns the target of a process's standard output, or "" if it is unknown.
 std::string standard_output_of(const std::string& process) {
   std::error_code error;
   return std::filesystem::read_symlink("/proc/" + process + "/fd/1", error).string();
 }
 
-/// The process that started it; "" when the system does not tell.
+/// Returns the id of the parent process, or "" if it is unknown.
 std::string parent_of(const std::string& process) {
   std::ifstream file("/proc/" + process + "/status");
   for (std::string word; file >> word;) {
@@ -70,7 +70,7 @@ SlurmJob read_slurm_job(const std::function<const char*(const char*)>& variable)
   const char* id = variable("SLURM_JOB_ID");
   if (!id || !*id) return {};
   const char* cluster = variable("SLURM_CLUSTER_NAME");
-  const char* requeued = variable("SLURM_RESTART_COUNT");  // not there in a job's first run
+  const char* requeued = variable("SLURM_RESTART_COUNT");  // unset in a job's first run
   return {.name = str("job ", id, " of cluster ", cluster ? cluster : "?"),
           .requeued = requeued ? leading_number(requeued) : 0};
 }

@@ -1,5 +1,5 @@
-// How many ranks the launcher of this process promised. A batch job that forgets srun or mpirun starts every process as
-// a world of its own, and all would train the same run into one folder; this is how that is noticed.
+// World size announced by the launcher. A batch job that forgets srun or mpirun would start every process as a world of
+// size 1, all training the same run in one directory; this check detects that.
 #pragma once
 #include <functional>
 #include <string>
@@ -9,27 +9,28 @@
 namespace mcpp {
 
 struct Launcher {
-  int ranks = 1;         ///< the most that any variable promises
-  std::string variable;  ///< its name; empty when there is no launcher
+  int ranks = 1;         ///< largest value of any variable
+  std::string variable;  ///< its name; empty without a launcher
 
-  /// Throws BadInput when MPI found fewer ranks than promised.
+  /// Throws BadInput if MPI found fewer ranks than announced.
   void check(int mpi_size) const;
 };
 
-/// Reads OMPI_COMM_WORLD_SIZE, PMI_SIZE, SLURM_NTASKS and WORLD_SIZE. `variable` is std::getenv in main; null = unset.
+/// Reads OMPI_COMM_WORLD_SIZE, PMI_SIZE, SLURM_NTASKS and WORLD_SIZE. `variable` is std::getenv in main; null means
+/// unset.
 Launcher read_launcher(const std::function<const char*(const char*)>& variable);
 
-/// Whether what this process writes on standard output comes to a terminal, and not to a file. mpirun gives its ranks a
-/// terminal of its own in either case; so that of the next process above which has another standard output decides.
+/// Returns true if standard output is shown on a terminal. mpirun always gives its ranks a pseudo-terminal, so the
+/// nearest ancestor process with a different standard output decides.
 bool output_ends_in_terminal();
 
-/// The Slurm job that this process belongs to.
+/// Slurm job of this process.
 struct SlurmJob {
   std::string name;  ///< "job 77 of cluster x"; empty outside of Slurm
-  i64 requeued = 0;  ///< how often Slurm has queued it again
+  i64 requeued = 0;  ///< how often Slurm has requeued it
 };
 
-/// Reads SLURM_JOB_ID, SLURM_CLUSTER_NAME and SLURM_RESTART_COUNT, which Slurm sets.
+/// Reads SLURM_JOB_ID, SLURM_CLUSTER_NAME and SLURM_RESTART_COUNT.
 SlurmJob read_slurm_job(const std::function<const char*(const char*)>& variable);
 
 }  // namespace mcpp

@@ -14,13 +14,13 @@
 namespace mcpp {
 namespace {
 
-/// Thrown in ranks that are ended because of another one.
+/// Thrown in ranks that are stopped because another rank failed.
 class Stopped : public Error {
  public:
   Stopped() : Error(ExitCode::PeerLost, "another rank ended with an error") {}
 };
 
-/// What all groups of one run share: one lock for everything, as threads are few, and whether to go on.
+/// State shared by all groups of one run. A single lock suffices because there are few threads.
 struct World {
   explicit World(int n) : ranks(n) {}
 
@@ -29,8 +29,8 @@ struct World {
   int ended = 0;
   bool stopped = false;
 
-  // All of these with the mutex held.
-  /// Wakes the ranks that wait for this, and no others: waking takes longer than most of what they wait for.
+  // All methods below require `mutex` to be held.
+  /// Wakes only the ranks that wait for `what`; waking takes longer than most of the operations they wait for.
   void change(const void* what) {
     wake([what](const Sleeper& sleeper) { return sleeper.awaited == what; });
   }
@@ -40,10 +40,9 @@ struct World {
   }
   void end_rank() {
     ++ended;
-    if (!is_any_awake()) wake([](const Sleeper&) { return true; });  // of whom the last finds that all wait
+    if (!is_any_awake()) wake([](const Sleeper&) { return true; });  // the last one detects the deadlock
   }
-  /// Sleeps until ready(), which a change() of `what` makes so. When no rank is left that could make one, that is an
-  /// error and not a hang.
+  /// Sleeps until ready() returns true, which change(what) signals. Throws if every running rank is blocked.
   template <class Ready>
   void wait(std::unique_lock<std::mutex>& lock, const void* what, const Ready& ready) {
     while (!ready()) {
@@ -86,7 +85,7 @@ constexpr std::string_view name_of(Kind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
-/// The part of a call that must agree between ranks.
+/// Properties of a call that must match on all ranks.
 struct Call {
   Kind kind;
   DType dtype = DType::F32;
@@ -101,16 +100,16 @@ std::string describe(const Call& call) {
 
 struct Group;
 
-/// One collective on its way: what each rank gave, until all have come.
+/// Collective in flight: the arguments of each rank, collected until all have arrived.
 struct Collective {
   explicit Collective(const Call& c, int ranks) : call(c), arguments(ranks) {}
 
   struct Argument {
     const std::byte* in = nullptr;
     std::byte* out = nullptr;
-    std::vector<Part> send, receive;  // of all_to_all_v
-    int color = 0, key = 0;           // of split
-    std::shared_ptr<Group> group;     // its result
+    std::vector<Part> send, receive;  // all_to_all_v only
+    int color = 0, key = 0;           // split only
+    std::shared_ptr<Group> group;     // result of split
     int rank = 0;
   };
   Call call;
@@ -125,7 +124,7 @@ struct Message {
   std::vector<std::byte> bytes;
 };
 
-/// Messages from one rank to another, by number.
+/// Numbered messages from one rank to another.
 struct Channel {
   u64 sent = 0, awaited = 0;
   std::map<u64, Message> messages;
@@ -136,7 +135,7 @@ struct Group {
 
   std::shared_ptr<World> world;
   int size;
-  std::vector<u64> calls;  // made by each rank
+  std::vector<u64> calls;  // number of calls by each rank
   std::map<u64, std::shared_ptr<Collective>> open;
   std::vector<Channel> channels;  // [source * size + destination]
 };
@@ -173,7 +172,7 @@ void exchange_parts(const Collective& c) {
   }
 }
 
-/// Does the work of all ranks. Ranks in turn, so that a reduction is by rank.
+/// Executes the collective for all ranks, in rank order as reductions require.
 void carry_out(Collective& c, Group& group) {
   const int n = group.size;
   const i64 bytes = c.call.count * size_of(c.call.dtype), part = bytes / n;
@@ -208,8 +207,8 @@ void carry_out(Collective& c, Group& group) {
   }
 }
 
-/// One rank's share in a collective. The pointers that peers use stay valid until it is done; when this rank leaves
-/// early, because of an error, the run ends first.
+/// One rank's participation in a collective. The pointers that peers use stay valid until the collective completes; if
+/// this rank leaves early because of an error, the run is stopped first.
 class Share {
  public:
   Share(const std::shared_ptr<Group>& group, int rank, const Call& call, Collective::Argument argument,
@@ -315,7 +314,8 @@ class LocalCommunicator final : public Communicator {
     check_on_cpu(t);
     check_peer(source, *this);
     Channel& channel = group_->channels[source * size() + rank_];
-    // Only this rank counts what it awaits, so this needs no lock; the number keeps receives in the order posted.
+    // `awaited` is only accessed by the receiving rank, so it needs no lock. The number keeps receives in posting
+    // order.
     const u64 number = channel.awaited++;
     return Work(
         [group = group_, &channel, number, t, source]() mutable { receive(*group, channel, number, t, source); });

@@ -1,4 +1,4 @@
-// Ranks as threads of one process: for tests of everything that runs on several ranks, under sanitizers and debuggers.
+// Ranks as threads of one process, for testing multi-rank code under sanitizers and debuggers.
 #pragma once
 #include <functional>
 
@@ -6,11 +6,11 @@
 
 namespace mcpp {
 
-/// Calls f(world, rank) on n threads and returns when all have ended. The first exception that a rank throws ends the
-/// others at their next, or present, operation, and is thrown again here.
+/// Calls f(world, rank) on `n` threads and returns when all have finished. If a rank throws, the other ranks are
+/// stopped in their current or next operation, and the first exception is rethrown here.
 ///
-/// Operations are truly asynchronous: a collective is carried out by the rank that comes last. Calls that do not match
-/// (another operation, size or type than a peer's) are errors that name both ranks. Threads that wait sleep.
+/// Operations are asynchronous: the last rank to arrive executes the collective. Mismatched calls (operation, size or
+/// dtype) throw an error that names both ranks. Waiting threads sleep.
 void run_local_ranks(int n, const std::function<void(Communicator& world, int rank)>& f);
 
 }  // namespace mcpp

@@ -5,7 +5,7 @@
 namespace mcpp {
 namespace {
 
-/// Of an operation as it begins, and as it is waited for later.
+/// Profiler range names: while an operation is started, and while it is waited for.
 struct OpNames {
   const char *begin, *wait;
 };
@@ -90,7 +90,7 @@ class MeteredCommunicator final : public Communicator {
   void abort(int exit_code) noexcept override { inner_->abort(exit_code); }
 
  private:
-  /// An operation on its way.
+  /// Operation in flight.
   struct Running {
     Work work;
     GroupLog::Entry entry;
@@ -98,7 +98,7 @@ class MeteredCommunicator final : public Communicator {
 
   i64 share_of_others(i64 bytes) const { return bytes * (size() - 1) / size(); }
 
-  /// Calls f, which starts the operation; one that is refused is not counted.
+  /// Calls f, which starts the operation. Operations that throw are not counted.
   template <class F>
   Work start(CommOp op, i64 bytes, GroupLog::Entry entry, const F& f) {
     const WaitRange range = time_of(*meter_, names_of(op).begin, bytes);

@@ -6,7 +6,7 @@
 namespace mcpp {
 namespace {
 
-/// Elements that are reduced at a time, so that the accumulator stays in the first-level cache.
+/// Elements reduced at a time, so that the accumulator stays in the L1 cache.
 constexpr i64 kBlock = 2048;
 
 template <class T>
@@ -14,7 +14,7 @@ using Accumulator = std::conditional_t<kIsNarrow<T>, float, T>;
 
 template <class A>
 A sum(A a, A b) {
-  if constexpr (std::is_integral_v<A>) {  // wraps around, as every backend does
+  if constexpr (std::is_integral_v<A>) {  // wraps around, as in every backend
     using Unsigned = std::make_unsigned_t<A>;
     return static_cast<A>(static_cast<Unsigned>(a) + static_cast<Unsigned>(b));
   } else {
@@ -22,14 +22,14 @@ A sum(A a, A b) {
   }
 }
 
-/// NaN wins.
+/// Propagates NaN.
 template <class A>
 A maximum(A a, A b) {
   return a < b || b != b ? b : a;
 }
 
-/// out[i] = in[i], converted. `in` and `out` are the same or apart, here and below: nothing is carried from one element
-/// to the next.
+/// out[i] = in[i], converted. Here and below, `in` and `out` are identical or disjoint, so loops have no carried
+/// dependency.
 template <class From, class To>
 void convert(const From* in, To* out, i64 count) {
 #pragma GCC ivdep
@@ -42,7 +42,7 @@ void zip(const X* x, const Y* y, Out* out, i64 count, const F& f) {
   for (i64 i = 0; i < count; ++i) out[i] = static_cast<Out>(f(static_cast<A>(x[i]), static_cast<A>(y[i])));
 }
 
-/// out[i] = x[i] op y[i], done in A.
+/// out[i] = x[i] op y[i], computed in A.
 template <class A, class X, class Y, class Out>
 void combine(ReduceOp op, const X* x, const Y* y, Out* out, i64 count) {
   if (op == ReduceOp::Sum)

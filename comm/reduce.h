@@ -1,5 +1,5 @@
-// Sums and maxima over the tensors of several ranks: by rank, widened where the type is narrow, rounded once. All
-// backends on a CPU compute with these, so that they give the same bits.
+// Sums and maxima over the tensors of several ranks: in rank order, accumulated in fp32 for low-precision types,
+// rounded once. All CPU backends use these functions, so their results are bitwise identical.
 #pragma once
 #include <span>
 
@@ -7,15 +7,15 @@
 
 namespace mcpp {
 
-/// The type that a reduction is done in: fp32 for narrow ones, otherwise `t`.
+/// Returns the accumulation type of a reduction: fp32 for low-precision types, otherwise `t`.
 constexpr DType accumulator_of(DType t) {
   return is_narrow(t) ? DType::F32 : t;
 }
 
-/// out[i] = parts[0][i] op parts[1][i] op ..., `count` elements of `dtype`. `out` may be one of the parts.
+/// out[i] = parts[0][i] op parts[1][i] op ... for `count` elements of `dtype`. `out` may be one of the parts.
 void reduce(ReduceOp op, DType dtype, std::span<const void* const> parts, void* out, i64 count);
 
-// The same in steps, for ranks that cannot see all parts: acc holds accumulator_of(dtype).
+// Incremental reduction, for ranks that cannot access all parts. `acc` holds accumulator_of(dtype).
 
 /// acc = part.
 void start_reduction(DType dtype, const void* part, void* acc, i64 count);

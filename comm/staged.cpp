@@ -10,13 +10,13 @@
 namespace mcpp {
 namespace {
 
-/// A tensor in host memory that may be used again.
+/// Reusable tensor in host memory.
 struct StagingBuffer {
   Tensor whole;
   std::shared_ptr<void> pin;
 };
 
-/// Those that no operation uses now, and where more come from. Works share it, as they may outlive the group.
+/// Pool of staging buffers. Shared by Works, which may outlive the group.
 class StagingBuffers {
  public:
   StagingBuffers(PinnedCopies copies, bool is_shared) : copies_(std::move(copies)), memory_({.shared = is_shared}) {}
@@ -26,7 +26,7 @@ class StagingBuffers {
     const auto found = free.lower_bound(count);
     if (found != free.end() && found->first <= kMostWaste * count) return std::move(free.extract(found).mapped());
     StagingBuffer buffer{.whole = Tensor::empty({count}, dtype, memory_, MemoryClass::Other), .pin = nullptr};
-    // Only memory of the arena has its pages for itself.
+    // Only arena memory has pages of its own, which can be pinned.
     if (copies_.pin && memory_.arena() && memory_.arena()->contains(buffer.whole.raw()))
       buffer.pin = copies_.pin(buffer.whole.raw(), buffer.whole.bytes());
     return buffer;
@@ -40,14 +40,14 @@ class StagingBuffers {
   }
 
  private:
-  static constexpr i64 kMostWaste = 4;  // times what is needed
+  static constexpr i64 kMostWaste = 4;  // times the required size
 
   PinnedCopies copies_;
   CpuDevice memory_;
-  std::map<DType, std::multimap<i64, StagingBuffer>> free_;  // by elements
+  std::map<DType, std::multimap<i64, StagingBuffer>> free_;  // by element count
 };
 
-/// The staged copy of one tensor during one operation.
+/// Staged copy of one tensor during one operation.
 class Staged {
  public:
   Staged(std::shared_ptr<StagingBuffers> buffers, const Tensor& t)
@@ -69,7 +69,7 @@ class Staged {
     write_bytes(from.raw(), t);
     buffers_->finish_copies();
   }
-  /// The same parts of t as of the copy.
+  /// Writes the given parts of the copy to the same parts of t.
   void write_parts(const Tensor& t, const std::vector<Part>& parts) const {
     for (const Part& part : parts) {
       Tensor to = t.flat(part.first, part.count);
@@ -145,7 +145,7 @@ class StagedCommunicator final : public Communicator {
   void connect(const std::vector<int>& peers) override { host_->connect(peers); }
   Work send(const Tensor& t, int destination) override {
     if (!is_remote(t)) return host_->send(t, destination);
-    auto staged = read(t);  // which the message may leave from, long after this
+    auto staged = read(t);  // the message may be sent from here long after this call
     const auto sent = std::make_shared<Work>(host_->send(staged->copy(), destination));
     if (sent->is_over()) return {};
     return Work([staged, sent] { sent->wait(); }, [sent] { return sent->is_done(); });
@@ -174,7 +174,7 @@ class StagedCommunicator final : public Communicator {
     read_bytes(t, staged->copy().raw());
     return staged;
   }
-  /// `work`, and then `deliver`.
+  /// Returns a Work that waits for `work` and then calls `deliver`.
   template <class Deliver>
   static Work finish(Work work, Deliver deliver) {
     const auto running = std::make_shared<Work>(std::move(work));

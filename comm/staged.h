@@ -1,4 +1,4 @@
-// Tensors of a device that a group does not reach, such as a GPU behind MPI, through memory of the host.
+// Communicator for tensors of a device that a group cannot access, such as a GPU over MPI, staged through host memory.
 #pragma once
 #include <functional>
 #include <memory>
@@ -7,19 +7,19 @@
 
 namespace mcpp {
 
-/// How memory of the host is made quick to copy from and to the device, where that can be done.
+/// Device-specific pinning of host memory for faster copies. Both functions may be null.
 struct PinnedCopies {
-  /// Page-locks memory until the result goes; null: nothing is locked.
+  /// Pins memory until the returned handle is released; null if it cannot be pinned.
   std::function<std::shared_ptr<void>(void* memory, i64 bytes)> pin;
-  /// Waits until copies to the device, which do not wait themselves when they come from locked memory, are done.
+  /// Waits for copies to the device, which are asynchronous from pinned memory.
   std::function<void()> finish;
 };
 
-/// A group of the ranks of `host`, for tensors of `device` (which outlives it) through buffers of its own in host
-/// memory, and for all others through `host` as they are. Groups split off are of the same kind. Works for several
-/// ranks on one GPU, where NCCL does not; results are those of `host`, to the bit.
+/// Creates a group of the ranks of `host` for tensors of `device`, staged through host memory; all other tensors are
+/// passed to `host`. Groups split off are of the same kind. Supports several ranks per GPU, which NCCL does not.
+/// Results are bitwise identical to those of `host`.
 ///
-/// Calls wait until the device has computed what they send, and wait() until it has what they received.
+/// Calls block until the device has computed their inputs; wait() blocks until the device has received the outputs.
 std::unique_ptr<Communicator> make_staged_communicator(std::unique_ptr<Communicator> host, Device& device,
                                                        PinnedCopies copies = {});
 

@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 constexpr const char* kVariable = "MEGATRON_CPP_START_TIMEOUT_MINUTES";
-constexpr double kDefaultMinutes = 10;  // as parallel.distributed_timeout_minutes
+constexpr double kDefaultMinutes = 10;  // same as parallel.distributed_timeout_minutes
 
 }  // namespace
 
@@ -62,7 +62,7 @@ void StartLimit::watch() {
   for (Clock::time_point last = Clock::now(); waited.count() <= limit_;) {
     if (changed_.wait_for(lock, pause, [this] { return is_over_; })) return;
     const Clock::time_point now = Clock::now();
-    waited += std::min(Seconds(now - last), 3 * pause);  // a process that was suspended waited for nobody meanwhile
+    waited += std::min(Seconds(now - last), 3 * pause);  // time during which the process was suspended does not count
     last = now;
   }
   end();

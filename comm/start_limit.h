@@ -1,4 +1,4 @@
-// A limit on the start of the ranks, when nothing communicates yet that a Watchdog could look at.
+// Timeout for the start of the ranks, before a Watchdog can observe communication.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -11,26 +11,27 @@
 
 namespace mcpp {
 
-/// What the user allows it to take, in seconds: MEGATRON_CPP_START_TIMEOUT_MINUTES, or 10 minutes. No key of the
-/// configuration, which is read later. BadInput when it is no positive number. `variable` is std::getenv in main.
+/// Returns the start timeout in seconds: MEGATRON_CPP_START_TIMEOUT_MINUTES, or 10 minutes. It is no configuration key
+/// because the configuration is read later. Throws BadInput unless it is a positive number. `variable` is std::getenv
+/// in main.
 double read_start_limit(const std::function<const char*(const char*)>& variable);
 
-/// The rank that the launcher gave this process, as messages name it before MPI tells; "" when it does not say.
+/// Returns the rank assigned by the launcher, for messages before MPI is initialized; "" if unknown.
 std::string read_rank(const std::function<const char*(const char*)>& variable);
 
-/// While it lives, a thread counts the seconds: past the limit it writes to standard error what is waited for and ends
-/// the process with ExitCode::PeerLost, upon which launchers end the other ranks. A peer that never started, has
-/// stopped, has ended or runs as another user leaves MPI waiting for ever, without a word. Time in which the process
-/// itself is stopped does not count.
+/// Watches the start-up while it exists. Past the limit, its thread writes to standard error what is being waited for
+/// and ends the process with ExitCode::PeerLost, upon which launchers end the other ranks. Without it, MPI would wait
+/// silently and indefinitely for a peer that never started, has stopped, has exited or runs as another user. Time
+/// during which this process is suspended does not count.
 class StartLimit {
  public:
-  /// `launcher` and `rank`: of this process, for the message.
+  /// `launcher` and `rank` describe this process in messages.
   StartLimit(double seconds, Launcher launcher, std::string rank);
   ~StartLimit();
   StartLimit(const StartLimit&) = delete;
   StartLimit& operator=(const StartLimit&) = delete;
 
-  /// What is waited for from now on: text that stays where it is.
+  /// Sets what is being waited for from now on. `what` must have static lifetime.
   void enter(const char* what) { what_ = what; }
 
  private:
@@ -44,7 +45,7 @@ class StartLimit {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_over_ = false;
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  // last: it uses the members above
 };
 
 }  // namespace mcpp

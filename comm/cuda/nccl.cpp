@@ -48,10 +48,10 @@ ncclUniqueId new_id() {
   return id;
 }
 
-/// An NCCL communicator that another thread may ask about while this rank closes it.
+/// NCCL communicator that another thread may query while this rank closes it.
 class Connection {
  public:
-  /// Returns when all ranks have called it.
+  /// Collective. Returns once all ranks have called it.
   Connection(const ncclUniqueId& id, int ranks, int rank) {
     check_nccl(ncclCommInitRank(&comm_, ranks, id, rank), "ncclCommInitRank");
   }
@@ -59,8 +59,8 @@ class Connection {
   Connection& operator=(const Connection&) = delete;
 
   ncclComm_t get() const { return comm_; }
-  /// Whether what `done` marks is over, as it is when the connection is closed. PeerLost when NCCL found a failure,
-  /// which may have been in any operation before.
+  /// Returns true if the work recorded by `done` has completed or the connection is closed. Throws PeerLost if NCCL
+  /// reports a failure, which may stem from any earlier operation.
   bool is_over(const CudaEvent& done) {
     const std::lock_guard lock(mutex_);
     if (!comm_) return true;
@@ -69,7 +69,8 @@ class Connection {
     if (state != ncclInProgress) check_nccl(state, "an operation of NCCL");
     return done.happened();
   }
-  /// With an error on its way the peers may never come, and what runs on the GPU is told to stop waiting for them.
+  /// If `failed`, aborts the communicator: the peers may never arrive, and kernels on the GPU must stop waiting for
+  /// them.
   void close(bool failed) noexcept {
     const std::lock_guard lock(mutex_);
     if (failed)
@@ -84,13 +85,13 @@ class Connection {
   ncclComm_t comm_ = nullptr;
 };
 
-/// One NCCL communicator and the stream that its operations run on, one after another.
+/// NCCL communicator and the stream that serializes its operations.
 class Lane {
  public:
   Lane(CudaDevice& device, const ncclUniqueId& id, int ranks, int rank) : device_(device) {
     device_.activate();
     connection_ = std::make_shared<Connection>(id, ranks, rank);
-    // Above the compute stream: where both want the processor, what other ranks wait for goes first.
+    // Higher priority than the compute stream, because other ranks wait for communication.
     int least = 0, greatest = 0;
     check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
     check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest), "cudaStreamCreateWithPriority");
@@ -104,9 +105,8 @@ class Lane {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  /// Queues call(comm, stream) behind what the compute stream has to do by now. The tensors stay alive until wait(),
-  /// after which whoever uses their memory next does so on the compute stream, behind the operation. wait() calls
-  /// `waited`.
+  /// Enqueues call(comm, stream) after the work queued on the compute stream so far. The tensors stay alive until
+  /// wait(); later users of their memory are ordered after the operation by the compute stream. wait() calls `waited`.
   template <class Call>
   Work run(const char* name, std::array<Tensor, 2> tensors, Call&& call, std::function<void()> waited = nullptr) {
     const std::shared_ptr<const CudaEvent> done = queue(name, call);
@@ -118,7 +118,7 @@ class Lane {
         query(done));
   }
 
-  /// The same for an operation that the compute stream never waits for: `copy` stays alive until it is done.
+  /// Enqueues an operation that the compute stream never waits for. `copy` stays alive until the operation completes.
   template <class Call>
   Work run_apart(const char* name, Tensor copy, Call&& call) {
     while (!apart_.empty() && apart_.front().done->happened()) apart_.pop_front();
@@ -133,7 +133,8 @@ class Lane {
     Tensor copy;
   };
 
-  /// Asked by another thread, which without this would open GPU 0 as well; perhaps after the device is gone.
+  /// Returns a completion query for another thread. It selects the device first (otherwise that thread would create a
+  /// context on GPU 0) and may outlive the device.
   std::function<bool()> query(std::shared_ptr<const CudaEvent> done) const {
     return [done = std::move(done), connection = connection_, ordinal = device_.ordinal()] {
       check_cuda(cudaSetDevice(ordinal), "cudaSetDevice");
@@ -159,8 +160,8 @@ class Lane {
   std::deque<Apart> apart_;
 };
 
-/// Lanes are costly: time, and memory of the GPU. Those of the collectives are made with the first that takes them,
-/// which all ranks call; those of messages by connect().
+/// NCCL group. Lanes cost time and GPU memory, so they are created on demand: those of collectives by the first
+/// (collective) operation that uses them, those of messages by connect().
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(std::unique_ptr<Communicator> host, CudaDevice& device) : host_(std::move(host)), device_(device) {}
@@ -216,8 +217,8 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
-  // The messages from one rank to another have a lane of their own, where both sides have them in the same order:
-  // whatever else the two wait for, no message waits behind one that it does not have to follow.
+  // Every ordered pair of ranks has a message lane of its own, on which both ranks issue their messages in the same
+  // order. A message therefore never waits for an unrelated one.
   void connect(const std::vector<int>& peers) override {
     std::map<std::pair<int, int>, ncclUniqueId> ids;  // by source and destination
     for (const int peer : peers) {
@@ -226,8 +227,8 @@ class NcclCommunicator final : public Communicator {
       send_value(id, *host_, peer);
     }
     for (const int peer : peers) ids[{peer, rank()}] = receive_value<ncclUniqueId>(*host_, peer);
-    // Both ranks of a lane wait for one another here. All ranks go by the same order of lanes, so that the first that
-    // is still to be made always finds both of its ranks there.
+    // Creating a lane blocks until both ranks arrive. All ranks create lanes in the same global order, so this cannot
+    // deadlock.
     for (const auto& [pair, id] : ids)
       messages_[pair] = std::make_unique<Lane>(device_, id, 2, pair.first == rank() ? kSender : kReceiver);
   }
@@ -262,7 +263,7 @@ class NcclCommunicator final : public Communicator {
   void abort(int exit_code) noexcept override { host_->abort(exit_code); }
 
  private:
-  static constexpr int kSender = 0, kReceiver = 1;  // ranks in the lane of a pair
+  static constexpr int kSender = 0, kReceiver = 1;  // ranks within the lane of a pair
 
   static bool is_on_host(const Tensor& t) { return t.device().type() == DeviceType::Cpu; }
   static std::size_t count(const Tensor& t) { return static_cast<std::size_t>(t.numel()); }
@@ -287,7 +288,7 @@ class NcclCommunicator final : public Communicator {
     return *found->second;
   }
 
-  /// Parts without elements are no messages, on either side.
+  /// Skips empty parts on both sides.
   static ncclResult_t exchange(const Tensor& in, std::span<const Part> send, const Tensor& out,
                                std::span<const Part> receive, ncclComm_t comm, cudaStream_t stream) {
     const i64 item = size_of(in.dtype());
@@ -306,7 +307,7 @@ class NcclCommunicator final : public Communicator {
 
   std::unique_ptr<Communicator> host_;
   CudaDevice& device_;
-  std::shared_ptr<LaneChoice> choice_ = std::make_shared<LaneChoice>();  // Works may outlive the group
+  std::shared_ptr<LaneChoice> choice_ = std::make_shared<LaneChoice>();  // shared: a Work may outlive the group
   std::array<std::unique_ptr<Lane>, LaneChoice::kLanes> collectives_;
   std::map<std::pair<int, int>, std::unique_ptr<Lane>> messages_;  // by source and destination
 };

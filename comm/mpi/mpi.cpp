@@ -15,9 +15,9 @@
 namespace mcpp {
 namespace {
 
-/// Smaller tensors are rarely where peers can map them, and to ask costs more than to copy.
+/// Smaller tensors are rarely in shareable memory, and checking costs more than copying.
 constexpr i64 kDirectBytes = SharedArena::kSmallestBlock;
-/// Parts this small come sooner where each goes to all at once.
+/// Parts up to this size arrive sooner when sent directly to all ranks.
 constexpr i64 kSmallPart = 4096;
 
 std::vector<int> gather_numbers(int own, const MpiComm& comm) {
@@ -28,7 +28,7 @@ std::vector<int> gather_numbers(int own, const MpiComm& comm) {
   return all;
 }
 
-/// x, or a copy of it in memory that peers may map, where the device has some: small blocks of its own are elsewhere.
+/// Returns x if peers can map its memory, otherwise a copy in shareable memory if the device has an arena.
 Tensor where_peers_reach(const Tensor& x) {
   const SharedArena* arena = static_cast<const CpuDevice&>(x.device()).arena();
   if (!arena || arena->contains(x.raw())) return x;
@@ -38,17 +38,17 @@ Tensor where_peers_reach(const Tensor& x) {
   return copy;
 }
 
-/// Of collectives.
+/// Returns the waiting policy for collectives.
 Patience patience_of(const MpiWorld& world, bool on_one_node) {
   if (!on_one_node && world.progress) return world.progress->patience();
-  // A rank that gives the core away on a busy machine gets it back late: longer than most waits.
+  // Without a core per rank, a rank that yields is rescheduled late: longer than most waits take.
   const bool has_core = world.has_core_for_each_rank;
   return {.spins = has_core ? 2000 : 0, .yields = has_core ? 1000 : 50, .meanwhile = world.meanwhile()};
 }
 
 class MpiCommunicator final : public Communicator {
  public:
-  /// node: of this rank.
+  /// `node` is the node id of this rank.
   MpiCommunicator(MpiComm comm, int node, MpiWorld world)
       : comm_(std::move(comm)),
         rank_(comm_.rank()),
@@ -144,7 +144,7 @@ class MpiCommunicator final : public Communicator {
     const auto exchange = [&](DirectCollectives& node) {
       return node.all_to_all_v(where_peers_reach(in), send, out, receive);
     };
-    // Whatever the size: ranks have different ones.
+    // Independent of the size, because it differs between ranks.
     if (directly(kDirectBytes, exchange)) return {};
     return exchange_parts(in, send, out, receive);
   }
@@ -184,7 +184,8 @@ class MpiCommunicator final : public Communicator {
     return {};
   }
 
-  /// Between machines collectives go on while this rank computes, and nowhere else is `comm_` used for them.
+  /// Returns true if collectives run on the progress thread, overlapped with computation. They do so between nodes, and
+  /// `comm_` is then used by that thread only.
   bool is_carried_on() const { return !on_one_node_ && world_.progress; }
   template <class Operation>
   Work carry_on(Operation operation) {
@@ -193,8 +194,8 @@ class MpiCommunicator final : public Communicator {
     return {};
   }
 
-  /// Carried on whatever the sizes: ranks have different ones, and no message of a later exchange may come before those
-  /// of this one.
+  /// Uses the progress thread regardless of size, because sizes differ between ranks. This also keeps messages of later
+  /// exchanges behind those of this one.
   Work exchange_parts(const Tensor& in, std::span<const Part> send, const Tensor& out, std::span<const Part> receive) {
     if (!is_carried_on()) return messages_.exchange(in, send, out, receive, world_.patience());
     return carry_on([this, in, out, parts = std::vector(send.begin(), send.end()),
@@ -203,12 +204,13 @@ class MpiCommunicator final : public Communicator {
     });
   }
 
-  /// Made when first needed: many groups only pass messages.
+  /// Created on first use: many groups only pass messages.
   NodeReducer& reducer() {
     if (!reducer_) reducer_ = std::make_unique<NodeReducer>(comm_, nodes_, patience_);
     return *reducer_;
   }
-  /// Whether `call` did an operation on parts of so many bytes with tensors in place.
+  /// Runs `call` on tensors in shared memory if possible, where `bytes` is the size of a part. Returns false if nothing
+  /// was done.
   template <class Call>
   bool directly(i64 bytes, const Call& call) {
     if (bytes < kDirectBytes || size() == 1 || !on_one_node_) return false;
@@ -218,11 +220,11 @@ class MpiCommunicator final : public Communicator {
 
   MpiComm comm_;
   int rank_;
-  std::vector<int> nodes_;  // the node of each rank
+  std::vector<int> nodes_;  // node id of each rank
   bool on_one_node_;
   MpiWorld world_;
   Patience patience_;
-  NodeGather gather_;  // between nodes
+  NodeGather gather_;  // inter-node
   std::unique_ptr<NodeReducer> reducer_;
   std::unique_ptr<DirectCollectives> direct_;
   MpiMessages messages_;
@@ -238,7 +240,7 @@ MpiSession::MpiSession(const Launcher& launcher) {
   try {
     launcher.check(size());
   } catch (...) {
-    MPI_Finalize();  // nobody communicated yet: this world can end in good order
+    MPI_Finalize();  // no communication yet: a clean shutdown is possible
     throw;
   }
   machine_ = find_machine();

@@ -1,4 +1,4 @@
-// Ranks as processes, over MPI. Tensors in host memory.
+// MPI backend: ranks are processes, tensors are in host memory.
 #pragma once
 #include <functional>
 #include <memory>
@@ -11,11 +11,11 @@
 
 namespace mcpp {
 
-/// MPI from MPI_Init to MPI_Finalize; made once, in main, and outlives every communicator. When it is destroyed by an
-/// error it aborts the world instead, so that no peer waits for ever.
+/// MPI lifetime from MPI_Init to MPI_Finalize; created once in main and outlives every communicator. If an exception
+/// destroys it, it aborts the world so that no peer hangs.
 class MpiSession {
  public:
-  /// Throws BadInput when the launcher promised more ranks than MPI sees.
+  /// Throws BadInput if the launcher announced more ranks than MPI sees.
   explicit MpiSession(const Launcher& launcher);
   ~MpiSession();
   MpiSession(const MpiSession&) = delete;
@@ -23,29 +23,29 @@ class MpiSession {
 
   int rank() const;
   int size() const;
-  /// Ranks that share the machine of this one, with itself, ascending.
+  /// Returns the world ranks on this node, including this one, in ascending order.
   const std::vector<int>& ranks_on_node() const { return machine_.ranks; }
-  /// Cores that these ranks may use together, however the launcher bound them: divided by the number of them, the
-  /// threads that a rank can have for itself.
+  /// Returns the number of cores available to all ranks of this node together, regardless of how the launcher bound
+  /// them. Divide by the number of ranks for a per-rank thread count.
   int cores_on_node() const { return machine_.cores; }
-  /// All ranks. `node_of` tells the node that a rank runs on; left out, MPI is asked. (Tests play several nodes on
-  /// one.)
+  /// Creates a group of all ranks. `node_of` maps a rank to its node id; if empty, MPI determines it. (Tests simulate
+  /// several nodes on one.)
   ///
-  /// Inside a node collectives work through shared memory: in place on tensors of devices with CpuOptions::shared where
-  /// ranks can map one another's, otherwise through 2 MiB per rank and group that reduces; they are complete when they
-  /// return. Those of groups on several nodes, and messages between nodes, are carried on by a thread while the rank
-  /// computes. Sums are in the order of ranks there, too, so that the result has the same bits as on one node.
+  /// Within a node, collectives use shared memory: in place on tensors of devices with CpuOptions::shared if all ranks
+  /// can map them, otherwise through a window of 2 MiB per rank and reducing group. They are complete when the call
+  /// returns. Collectives of groups that span nodes, and messages between nodes, run on a progress thread, overlapped
+  /// with computation. Sums use rank order there too, so results are bitwise identical to a single node.
   std::unique_ptr<Communicator> world(const std::function<int(int rank)>& node_of = {}) const;
-  /// Of the ranks of this machine; stays as it is after the session. Called by all ranks.
+  /// Creates the status board shared by the ranks of this node. Collective. The board may outlive the session.
   std::unique_ptr<StatusBoard> status_board() const;
-  /// Asks for the end of every rank of the world, from any thread. May return before that, or never.
+  /// Requests that every rank of the world be terminated. Thread-safe. May return before that happens, or never return.
   static void try_abort(int exit_code) noexcept;
-  /// Ends every rank of the world with this exit code.
+  /// Terminates every rank of the world with this exit code.
   [[noreturn]] void abort(int exit_code) const noexcept;
 
  private:
   Machine machine_;
-  bool may_carry_on_ = false;  // MPI may be called by several threads at a time
+  bool may_carry_on_ = false;  // MPI provides MPI_THREAD_MULTIPLE
 };
 
 }  // namespace mcpp

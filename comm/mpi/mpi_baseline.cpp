@@ -14,7 +14,7 @@ MpiComm copy_of_world() {
   return MpiComm(copy);
 }
 
-/// Parts in bytes, as MPI takes them.
+/// Counts and displacements in bytes as MPI expects them.
 struct IntParts {
   IntParts(std::span<const Part> parts, i64 item) {
     for (const Part& part : parts) {

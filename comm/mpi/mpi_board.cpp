@@ -13,14 +13,14 @@
 namespace mcpp {
 namespace {
 
-/// Null when the system refuses.
+/// Maps a shared memory object. Returns null on failure.
 std::shared_ptr<void> map(const char* name, int flags, i64 bytes) {
   const int file = ::shm_open(name, flags, S_IRUSR | S_IWUSR);
   if (file < 0) return nullptr;
   const auto size = static_cast<std::size_t>(bytes);
   void* memory = MAP_FAILED;
   if (!(flags & O_CREAT) ||
-      ::posix_fallocate(file, 0, bytes) == 0)  // which finds a full /dev/shm before the first write
+      ::posix_fallocate(file, 0, bytes) == 0)  // reserves space: reports a full /dev/shm before the first write
     memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   ::close(file);
   if (memory == MAP_FAILED) return nullptr;
@@ -48,7 +48,7 @@ std::unique_ptr<StatusBoard> make_status_board() {
   std::shared_ptr<void> memory;
   if (is_first) {
     std::snprintf(name.data(), name.size(), "/megatron_cpp_%d", static_cast<int>(::getpid()));
-    ::shm_unlink(name.data());  // of a process of this number that was killed just here
+    ::shm_unlink(name.data());  // left by a killed process with the same id
     memory = map(name.data(), O_RDWR | O_CREAT | O_EXCL, bytes);
   }
   check_mpi(MPI_Bcast(name.data(), static_cast<int>(name.size()), MPI_CHAR, 0, node.get()), "MPI_Bcast");

@@ -1,4 +1,4 @@
-// The status board of the ranks of a machine.
+// Factory for the status board of a node.
 #pragma once
 #include <memory>
 
@@ -6,8 +6,8 @@
 
 namespace mcpp {
 
-/// In memory of the system's own, which needs no MPI any more once it is there. A board of this rank alone where the
-/// ranks of the machine cannot all map it. Called by all ranks of the world.
+/// Creates a status board in POSIX shared memory, which needs no MPI after construction. Returns a board of this rank
+/// alone if not all ranks of the node can map it. Collective over the world.
 std::unique_ptr<StatusBoard> make_status_board();
 
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-// Bytes that several ranks need, handed on from one to the next.
+// Pipelined transfer of bytes along a chain of ranks.
 #pragma once
 #include <span>
 #include <vector>
@@ -7,26 +7,29 @@
 
 namespace mcpp {
 
-/// Where a rank stands in a row of ranks.
+/// Position of a rank in a chain.
 struct ChainPlace {
-  int first;         ///< the rank that has the bytes
-  int source, next;  ///< that this rank gets them from, and hands them on to; -1: none
+  int first;         ///< rank that owns the bytes
+  int source, next;  ///< previous and next rank of the chain; -1: none
 };
 
-/// Brings bytes from the first rank to the others, piece by piece, so that they travel while later pieces are still
-/// made. No rank sends more than once what it has got once. All name the same pieces in the same order.
+/// Pipelined chain broadcast: forwards bytes from the first rank to the others piece by piece, while later pieces are
+/// still being produced. No rank sends a received piece more than once. All ranks must submit the same pieces in the
+/// same order.
 class PieceChain {
  public:
-  /// `patience` outlives this, as pieces do until finish().
+  /// The submitted pieces must stay valid until finish().
   PieceChain(const MpiComm& comm, ChainPlace place, int tag, const Patience& patience);
 
-  /// For all. The first rank has the piece; the others do not use its memory any more.
+  /// Submits a piece that all ranks receive. The first rank provides its contents; on the others the memory must not be
+  /// used until finish().
   void pass_to_all(std::span<std::byte> piece);
-  /// The same, where one rank alone needs it.
+  /// Submits a piece that only `rank` receives.
   void pass_to(int rank, std::span<std::byte> piece);
-  /// Hands on what has come. Whether that was all: what comes after it, by the same ranks and tag, must not go before.
+  /// Forwards the pieces received so far. Returns true if all were forwarded; until then, the same ranks must not send
+  /// later data with the same tag.
   bool hand_on();
-  /// Waits until all have come, and left.
+  /// Waits until all pieces have been received and sent.
   void finish();
 
  private:
@@ -37,8 +40,8 @@ class PieceChain {
   int me_, tag_;
   ChainPlace place_;
   const Patience& patience_;
-  std::vector<std::span<std::byte>> pieces_;  // that come from the source
-  std::vector<MPI_Request> arrived_;          // of each
+  std::vector<std::span<std::byte>> pieces_;  // received from the source
+  std::vector<MPI_Request> arrived_;          // request of each piece
   std::size_t handed_on_ = 0;
   std::vector<MPI_Request> others_;
 };

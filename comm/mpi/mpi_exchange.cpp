@@ -10,11 +10,11 @@
 namespace mcpp {
 namespace {
 
-/// What a rank has come to it at a time: much more than a network holds on its way.
+/// Receive buffer size: far more than the network holds in flight.
 constexpr i64 kInboxBytes = i64{8} << 20;
-/// Sums this small cost less than a second way there.
+/// For sums up to this size, redundant computation is cheaper than a second message round.
 constexpr i64 kSmallBytes = 4096;
-/// Parts begin on boundaries of cache lines.
+/// Part granularity in elements; keeps parts on cache line boundaries.
 constexpr i64 kStep = 64;
 
 template <class Byte, class F>
@@ -38,11 +38,11 @@ std::span<std::byte> RankExchange::inbox(int rank, i64 bytes) {
   return std::span(inbox_).subspan(static_cast<std::size_t>(rank * bytes), static_cast<std::size_t>(bytes));
 }
 
-/// Sends send_to(r) to each other rank r while receive_from(r) comes from it; either may be empty.
+/// Sends send_to(r) to each other rank r while receiving receive_from(r) from it. Either may be empty.
 template <class To, class From>
 void RankExchange::swap(const To& send_to, const From& receive_from) {
   std::vector<MPI_Request> requests;
-  for (int step = 1; step < size_; ++step) {  // each rank begins with another one
+  for (int step = 1; step < size_; ++step) {  // staggered so that ranks start with different peers
     const int source = (rank_ + size_ - step) % size_, destination = (rank_ + step) % size_;
     const std::span<std::byte> in = receive_from(source);
     const std::span<const std::byte> out = send_to(destination);
@@ -60,7 +60,7 @@ void RankExchange::swap(const To& send_to, const From& receive_from) {
   wait_all(requests, patience_);
 }
 
-/// Of what came from the others and `own`, which `out` may be.
+/// Reduces the received parts and `own` in rank order. `out` may be `own`.
 void RankExchange::sum(ReduceOp op, DType dtype, const std::byte* own, std::byte* out, i64 count) {
   std::vector<const void*> parts;
   for (int r = 0; r < size_; ++r) parts.push_back(r == rank_ ? own : inbox(r, count * size_of(dtype)).data());
@@ -72,7 +72,7 @@ void RankExchange::reduce_scatter(DType dtype, const std::byte* full, std::byte*
   for (i64 begin = 0; begin < count; begin += piece(dtype)) {
     const i64 n = std::min(piece(dtype), count - begin);
     const auto part = [&](int r) { return full + (r * count + begin) * item; };
-    inbox(0, n * item);  // makes room, before addresses of it are given away
+    inbox(0, n * item);  // resizes the buffer before taking addresses
     swap([&](int r) { return std::span(part(r), static_cast<std::size_t>(n * item)); },
          [&](int r) { return inbox(r, n * item); });
     sum(ReduceOp::Sum, dtype, part(rank_), shard + begin * item, n);
@@ -82,7 +82,7 @@ void RankExchange::reduce_scatter(DType dtype, const std::byte* full, std::byte*
 void RankExchange::all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 count) {
   const i64 item = size_of(dtype);
   if (count * item <= kSmallBytes) return all_reduce_small(op, dtype, data, count);
-  const i64 share = round_up(ceil_div(count, size_), kStep);  // the last ones may have less
+  const i64 share = round_up(ceil_div(count, size_), kStep);  // the last shares may be smaller
   for (i64 begin = 0; begin < share; begin += piece(dtype)) {
     const auto part = [&](int r) {
       const i64 end = std::min(count, (r + 1) * share), first = std::min(end, r * share + begin);
@@ -91,14 +91,14 @@ void RankExchange::all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 cou
     };
     const std::span<std::byte> own = part(rank_);
     const auto own_bytes = static_cast<i64>(own.size());
-    inbox(0, own_bytes);  // makes room, before addresses of it are given away
+    inbox(0, own_bytes);  // resizes the buffer before taking addresses
     swap([&](int r) { return std::span<const std::byte>(part(r)); }, [&](int r) { return inbox(r, own_bytes); });
     sum(op, dtype, own.data(), own.data(), own_bytes / item);
     swap([&](int) { return std::span<const std::byte>(own); }, part);
   }
 }
 
-/// Every rank does all of it.
+/// Every rank computes the whole reduction.
 void RankExchange::all_reduce_small(ReduceOp op, DType dtype, std::byte* data, i64 count) {
   const std::span<std::byte> all(data, static_cast<std::size_t>(count * size_of(dtype)));
   const auto bytes = static_cast<i64>(all.size());

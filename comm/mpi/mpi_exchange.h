@@ -1,4 +1,4 @@
-// Reductions of a group whose ranks are each on a machine of their own.
+// Reductions for groups with one rank per node.
 #pragma once
 #include <span>
 #include <vector>
@@ -8,15 +8,14 @@
 
 namespace mcpp {
 
-/// Every rank sums a part: it gets that part of all others straight from them, so that all links work in both
-/// directions at once, and no rank sends more than the sum needs. Sums are by rank.
+/// Direct-exchange reductions. Each rank reduces one part, which it receives directly from all other ranks, so that all
+/// links are used in both directions and no rank sends more than the minimum. Sums use rank order.
 class RankExchange {
  public:
-  /// `comm` outlives this.
   RankExchange(const MpiComm& comm, Patience patience);
 
   void all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 count);
-  /// count: elements of the shard.
+  /// `count` is the number of elements in the shard.
   void reduce_scatter(DType dtype, const std::byte* full, std::byte* shard, i64 count);
 
  private:
@@ -24,9 +23,9 @@ class RankExchange {
   void swap(const To& send_to, const From& receive_from);
   void sum(ReduceOp op, DType dtype, const std::byte* own, std::byte* out, i64 count);
   void all_reduce_small(ReduceOp op, DType dtype, std::byte* data, i64 count);
-  /// Elements of the piece that each rank sums at a time.
+  /// Returns the number of elements that each rank reduces at a time.
   i64 piece(DType dtype) const;
-  /// So many bytes of a rank.
+  /// Returns the receive buffer of `bytes` bytes for `rank`.
   std::span<std::byte> inbox(int rank, i64 bytes);
 
   MPI_Comm comm_;

@@ -10,10 +10,10 @@
 namespace mcpp {
 namespace {
 
-/// Of broadcasts. So large that MPI sends none before its receiver is there, who would have to keep it.
+/// Piece sizes of broadcasts: large enough that MPI does not send eagerly, which would make receivers buffer pieces.
 constexpr i64 kLeastBroadcast = 512 << 10, kMostBroadcast = i64{8} << 20;
-/// A part travels in so many pieces at most, so that the first are handed on while the others come; none is smaller
-/// than what a network takes as well as more.
+/// Maximum number of pieces of a part, so that early pieces are forwarded while later ones arrive, and the piece sizes;
+/// smaller pieces would not use the full bandwidth.
 constexpr i64 kPieces = 16, kLeastPiece = i64{1} << 20, kMostPiece = i64{1} << 30;
 
 }  // namespace
@@ -21,7 +21,7 @@ constexpr i64 kPieces = 16, kLeastPiece = i64{1} << 20, kMostPiece = i64{1} << 3
 NodeGather::NodeGather(const MpiComm& comm, const std::vector<int>& nodes, Patience patience)
     : comm_(comm), nodes_(nodes), patience_(std::move(patience)) {
   std::map<int, std::vector<int>> ranks_of;  // by node
-  std::vector<std::size_t> place;            // of each rank among those of its node
+  std::vector<std::size_t> place;            // index of each rank within its node
   for (int r = 0; r < static_cast<int>(nodes.size()); ++r) {
     std::vector<int>& ranks = ranks_of[nodes[r]];
     place.push_back(ranks.size());
@@ -29,7 +29,7 @@ NodeGather::NodeGather(const MpiComm& comm, const std::vector<int>& nodes, Patie
   }
   const int me = comm.rank();
   const std::vector<int>& near = ranks_of.at(nodes[me]);
-  // Who of the node gets a part first: all do as much.
+  // The rank of a node that receives a part first. Parts are spread evenly over the ranks.
   const auto holder = [&](int part, const std::vector<int>& ranks) { return ranks[place[part] % ranks.size()]; };
   for (const auto& [node, ranks] : ranks_of) {
     if (node != nodes[me]) to_far_.push_back({me, holder(me, ranks)});
@@ -44,7 +44,7 @@ NodeGather::NodeGather(const MpiComm& comm, const std::vector<int>& nodes, Patie
   }
 }
 
-/// Of bytes [begin, begin + count) of the parts.
+/// Starts the transfers of bytes [begin, begin + count) of the parts in `messages`.
 void NodeGather::start(const std::vector<Message>& messages, bool is_sent, std::byte* full, i64 bytes, i64 begin,
                        i64 count, std::vector<MPI_Request>& requests) const {
   for (const auto& [part, peer] : messages) {

@@ -1,4 +1,4 @@
-// All-gathers and broadcasts of a group whose ranks are on several machines.
+// All-gather and broadcast for groups that span nodes.
 #pragma once
 #include <vector>
 
@@ -6,20 +6,20 @@
 
 namespace mcpp {
 
-/// Every rank's part goes to each other node once, to one rank there, which hands it on to those beside it. MPI's own
-/// send it to each of them. The bytes of a broadcast go to each node once as well.
+/// Hierarchical all-gather and broadcast. Each part is sent once to every other node and forwarded within the node;
+/// MPI's own all-gather sends it to every rank. A broadcast also sends its bytes to each node once.
 class NodeGather {
  public:
-  /// nodes[r]: the node of rank r of `comm`, which outlives this. No rank of it waits for another here.
+  /// nodes[r] is the node of rank r. The constructor does not communicate.
   NodeGather(const MpiComm& comm, const std::vector<int>& nodes, Patience patience);
 
-  /// `full`: the parts of all ranks, `bytes` each, of which this rank's own is there.
+  /// Gathers `bytes` bytes per rank into `full`, which already contains this rank's part.
   void all_gather(std::byte* full, i64 bytes);
-  /// From one rank to the next, node by node.
+  /// Broadcasts from `root` along a chain of ranks, node by node.
   void broadcast(std::byte* data, i64 bytes, int root);
 
  private:
-  /// A message of a part between this rank and another.
+  /// Transfer of a part between this rank and a peer.
   struct Message {
     int part, peer;
   };

@@ -9,11 +9,11 @@
 namespace mcpp {
 namespace {
 
-/// Cores that any rank of `node` may run on.
+/// Returns the number of cores on which any rank of `node` may run.
 int usable_cores(const MpiComm& node) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
-  ::sched_getaffinity(0, sizeof(cores), &cores);  // fails where there are more than a cpu_set_t holds: then none is set
+  ::sched_getaffinity(0, sizeof(cores), &cores);  // fails if cpu_set_t is too small: the set then stays empty
   check_mpi(MPI_Allreduce(MPI_IN_PLACE, &cores, sizeof(cores), MPI_BYTE, MPI_BOR, node.get()), "MPI_Allreduce");
   return std::max(1, CPU_COUNT(&cores));
 }

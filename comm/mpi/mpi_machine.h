@@ -1,19 +1,19 @@
-// The machine that a rank runs on, and what it shares with the others there.
+// The node of a rank: its ranks and cores.
 #pragma once
 #include <vector>
 
 namespace mcpp {
 
 struct Machine {
-  std::vector<int> ranks{0};  ///< of the world, that run on it, ascending
-  int cores = 1;              ///< that these ranks may use together: launchers often bind each to its own
+  std::vector<int> ranks{0};  ///< world ranks on this node, ascending
+  int cores = 1;              ///< available to these ranks together; launchers often bind each rank separately
 
-  /// One number for each machine.
+  /// Returns a unique id of the node.
   int node() const { return ranks.front(); }
   bool has_core_for_each_rank() const { return cores >= static_cast<int>(ranks.size()); }
 };
 
-/// Asks MPI. Called by all ranks of the world.
+/// Queries MPI. Collective over the world.
 Machine find_machine();
 
 }  // namespace mcpp

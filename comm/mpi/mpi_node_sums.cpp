@@ -11,7 +11,7 @@
 namespace mcpp {
 namespace {
 
-/// Of results; partial sums have the number of the run that they go to.
+/// Tag of results. Partial sums are tagged with the index of the run that receives them.
 constexpr int kResultTag = 0;
 
 }  // namespace
@@ -64,7 +64,7 @@ void NodeSums::run(const Operation& operation, i64 count) {
   for (i64 begin = 0; begin < count; begin += most) {
     Segment segment = next_segment(begin, std::min(most, count - begin));
     operation.fill(is_leader() ? own_.data() : window_.slot(window_.rank()), begin, segment.count);
-    // Also: nobody reads the slot of the leader any more, where sums are to come.
+    // Also ensures that the leader's slot, where results are stored, is no longer being read.
     window_.barrier();
     if (is_leader()) start(operation, segment, last ? &*last : nullptr);
     if (last) finish(operation, *last);
@@ -84,9 +84,9 @@ NodeSums::Segment NodeSums::next_segment(i64 begin, i64 count) {
   return segment;
 }
 
-/// On leaders. Each piece of the sum visits the runs of ranks in order; the leader of the last run has the result.
+/// Runs on leaders. Each piece of the sum visits the runs in order; the leader of the last run gets the result.
 void NodeSums::start(const Operation& operation, Segment& segment, Segment* last) {
-  // Elements that travel together: few, so that nodes work on different pieces at the same time.
+  // Elements sent together: few, so that nodes work on different pieces concurrently.
   const i64 width = size_of(operation.dtype), item = size_of(accumulator_of(operation.dtype));
   const i64 piece = kPromptBytes / item, count = segment.count * operation.parts;
   const i64 part_bytes = operation.parts == 1 ? 0 : segment.count * width;
@@ -101,7 +101,7 @@ void NodeSums::start(const Operation& operation, Segment& segment, Segment* last
                         leaders_.get(), &arrived[begin / piece]),
               "MPI_Irecv");
   };
-  // All that come for the first time may come at once: on a long way there is room for many.
+  // All receives of the first visit are posted at once to keep high-latency links busy.
   const auto first = static_cast<int>(std::ranges::find(runs_, me, &NodeRun::node) - runs_.begin());
   for (i64 begin = 0; first > 0 && begin < count; begin += piece) receive(begin, first);
   for (i64 begin = 0; begin < count; begin += piece) {
@@ -110,7 +110,7 @@ void NodeSums::start(const Operation& operation, Segment& segment, Segment* last
     for (int k = first; k < runs; ++k) {
       if (runs_[k].node != me) continue;
       MPI_Request &here = arrived[begin / piece], &away = segment.sent[begin / piece];
-      wait_all({&away, 1}, patience_);  // of an earlier run of this node, whose memory is used again
+      wait_all({&away, 1}, patience_);  // send of an earlier run of this node: its buffer is reused
       if (k > first) receive(begin, k);
       wait_all({&here, 1}, patience_);
       add_run(runs_[k], k == 0, operation, begin, acc, n);
@@ -134,15 +134,14 @@ void NodeSums::finish(const Operation& operation, Segment& segment) {
   operation.empty(segment.slot, segment.begin, segment.count);
 }
 
-/// Results go from the node that has them to the one before it, and so on: against the way of partial sums, as links
-/// carry both at once.
+/// Results travel from the last node backwards, opposite to the partial sums, because links are full duplex.
 ChainPlace NodeSums::place_of_leader() const {
   const int nodes = leaders_.size(), me = leaders_.rank(), last = runs_.back().node;
   const int before = (me + nodes - 1) % nodes, after = (me + 1) % nodes;
   return {.first = last, .source = me == last ? -1 : after, .next = before == last ? -1 : before};
 }
 
-/// This node is done with bytes [begin, end) of the sums of the segment.
+/// Submits bytes [begin, end) of the segment's results, which this node has finished.
 void NodeSums::pass_on(Segment& segment, i64 begin, i64 end, i64 part_bytes) const {
   const auto bytes = [&](i64 first, i64 last) {
     return std::span(segment.slot + first, static_cast<std::size_t>(std::max<i64>(0, last - first)));

@@ -1,4 +1,4 @@
-// Reductions of a group over nodes of which some have several of its ranks.
+// Reductions for groups that span nodes with several ranks per node.
 #pragma once
 #include <array>
 #include <functional>
@@ -11,41 +11,43 @@
 
 namespace mcpp {
 
-/// Ranks of a group that follow one another on one node.
+/// Consecutive ranks of a group on one node.
 struct NodeRun {
   int node;          ///< rank of its leader among the leaders
   int begin;         ///< its first rank
   int first, count;  ///< ranks inside the node
 };
 
-/// nodes[r]: the node of rank r. The first rank of each node is its leader; leaders are numbered by their ranks.
+/// Splits a group into runs; nodes[r] is the node of rank r. The first rank of each node is its leader; leaders are
+/// ordered by rank.
 std::vector<NodeRun> runs_on_nodes(const std::vector<int>& nodes);
 
-/// Tensors go through the window of each node in segments of a slot; the leader of each node does its sums, which visit
-/// the runs in order. Two segments are under way at a time: sums of the one come back while the next is added up.
+/// Hierarchical reductions. Tensors pass through the shared window of each node in segments of one slot. The leaders
+/// send partial sums along the runs in rank order. Two segments are in flight at a time: the results of one return
+/// while the next is summed.
 class NodeSums {
  public:
-  /// leaders: null on ranks that are none. All that is referred to outlives this.
+  /// `leaders` is a null communicator on other ranks.
   NodeSums(const std::vector<NodeRun>& runs, const MpiComm& leaders, SharedWindow& window, const Patience& patience);
 
   void all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 count);
-  /// On rank `rank` of so many. count: elements of the shard.
+  /// Reduce-scatter for rank `rank` of `ranks`. `count` is the number of elements in the shard.
   void reduce_scatter(int rank, int ranks, DType dtype, const std::byte* full, std::byte* shard, i64 count);
 
  private:
   struct Operation {
     ReduceOp op;
     DType dtype;
-    int parts;  ///< as many ranks, whose parts of a segment lie one after another, and only their nodes need them; 1:
-                ///< all do
-    /// Puts elements [begin, begin + count), of each part, into a slot, or takes sums out.
+    /// number of ranks if each needs only its own part of a segment (parts are consecutive); 1 if all need everything
+    int parts;
+    /// Copies elements [begin, begin + count) of each part into a slot, or results out of it.
     std::function<void(std::byte* slot, i64 begin, i64 count)> fill;
     std::function<void(const std::byte* slot, i64 begin, i64 count)> empty;
   };
   struct Segment {
     i64 begin, count;
-    std::byte* slot;  ///< where its sums come
-    // On leaders.
+    std::byte* slot;  ///< receives the results
+    // Used by leaders only.
     std::vector<std::byte>& acc;  ///< partial sums
     std::optional<PieceChain> results;
     std::vector<MPI_Request> sent = {};
@@ -64,8 +66,8 @@ class NodeSums {
   const MpiComm& leaders_;
   SharedWindow& window_;
   const Patience& patience_;
-  std::vector<std::byte> own_;                  // what a leader adds of its own
-  std::array<std::vector<std::byte>, 2> accs_;  // of two segments
+  std::vector<std::byte> own_;                  // the leader's own contribution
+  std::array<std::vector<std::byte>, 2> accs_;  // one per segment in flight
   int turn_ = 0;
 };
 

@@ -8,7 +8,7 @@
 namespace mcpp {
 namespace {
 
-/// Sums this small cost less than a second barrier to share them.
+/// For sums up to this size, redundant computation is cheaper than a second barrier.
 constexpr i64 kOneBarrierBytes = 4096;
 
 }  // namespace
@@ -45,7 +45,7 @@ void NodeReducer::all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 coun
 void NodeReducer::reduce_scatter(DType dtype, const std::byte* full, std::byte* shard, i64 count) {
   if (exchange_) return exchange_->reduce_scatter(dtype, full, shard, count);
   if (node_sums_) return node_sums_->reduce_scatter(rank_, size_, dtype, full, shard, count);
-  // A slot holds a segment of every rank's part, one after another.
+  // A slot holds one segment of every rank's part, consecutively.
   const i64 item = size_of(dtype), segment = SharedWindow::elements_in_slot(item, size_);
   for (i64 begin = 0; begin < count; begin += segment) {
     const i64 n = std::min(segment, count - begin);
@@ -101,7 +101,7 @@ void NodeReducer::all_to_all(const std::byte* in, std::byte* out, i64 bytes) {
   }
 }
 
-/// All-reduces a segment on one node. Every rank does all of it.
+/// All-reduces a segment on one node. Every rank computes the whole reduction.
 void NodeReducer::reduce_alone(ReduceOp op, DType dtype, std::byte* data, i64 count) {
   copy_bytes(window_->slot(rank_), data, count * size_of(dtype));
   window_->barrier();
@@ -110,11 +110,11 @@ void NodeReducer::reduce_alone(ReduceOp op, DType dtype, std::byte* data, i64 co
   reduce(op, dtype, parts, data, count);
 }
 
-/// All-reduces a segment on one node. Rank r does chunk r: it reads its own part of it from `data` and those of the
-/// others from their slots, and leaves the result in its own slot.
+/// All-reduces a segment on one node. Rank r reduces chunk r: it reads its own part from `data` and the others from
+/// their slots, and leaves the result in its own slot.
 void NodeReducer::share_sums(ReduceOp op, DType dtype, std::byte* data, i64 count) {
   const i64 item = size_of(dtype);
-  const auto chunk = [&](int r) { return count * r / size_ * item; };  // where it begins, in bytes
+  const auto chunk = [&](int r) { return count * r / size_ * item; };  // offset in bytes
   const i64 begin = chunk(rank_), end = chunk(rank_ + 1);
   std::byte* own = window_->slot(rank_);
   copy_bytes(own, data, begin);

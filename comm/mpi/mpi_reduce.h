@@ -10,24 +10,24 @@
 
 namespace mcpp {
 
-/// Tensors pass through the window in segments of a slot. On one node the ranks share the sums of a segment between
-/// them; between nodes NodeSums does them. Ranks that are each on a node of their own have no window: a RankExchange
-/// sums.
+/// Reductions and gathers that pass tensors through the shared window in segments of one slot. Within one node, the
+/// ranks divide the sums of a segment; across nodes NodeSums computes them. With one rank per node there is no window
+/// and RankExchange is used.
 class NodeReducer {
  public:
-  /// nodes[r]: the node of rank r of `comm`, which outlives this. Called by all ranks.
+  /// nodes[r] is the node of rank r of `comm`. Collective.
   NodeReducer(const MpiComm& comm, const std::vector<int>& nodes, Patience patience);
 
   bool on_one_node() const { return runs_.size() == 1; }
   void all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 count);
-  /// count: elements of the shard.
+  /// `count` is the number of elements in the shard.
   void reduce_scatter(DType dtype, const std::byte* full, std::byte* shard, i64 count);
 
-  // Only on one node.
+  // Available on one node only.
   SharedWindow& window() { return *window_; }
   void all_gather(const std::byte* shard, std::byte* full, i64 bytes);
   void broadcast(std::byte* data, i64 bytes, int root);
-  /// `bytes` for each rank.
+  /// Exchanges `bytes` bytes between each pair of ranks.
   void all_to_all(const std::byte* in, std::byte* out, i64 bytes);
 
  private:

@@ -10,7 +10,7 @@ namespace {
 
 using State = OperationRecord::State;
 
-/// Longer lists of ranks are shown by their ends.
+/// Longer rank lists are abbreviated in the middle.
 constexpr std::size_t kRanksShown = 16;
 
 }  // namespace
@@ -53,7 +53,7 @@ u64 FlightRecorder::begin(OperationRecord operation) {
 
 void FlightRecorder::set_state(u64 id, State state) {
   const std::lock_guard lock(mutex_);
-  if (slot(id).operation.id != id) return;  // too many came after it
+  if (slot(id).operation.id != id) return;  // overwritten by later operations
   slot(id).operation.state = state;
   ++now_.events;
 }
@@ -74,7 +74,7 @@ void FlightRecorder::poll() {
     for (u64 id = oldest(); id <= last_; ++id)
       if (slot(id).is_done) queued.emplace_back(id, slot(id).is_done);
   }
-  for (auto& [id, is_done] : queued) {  // without the lock: a driver may take its time
+  for (auto& [id, is_done] : queued) {  // without the lock: a driver call may block
     bool done = false;
     std::string error;
     try {
@@ -129,7 +129,7 @@ GroupLog::Entry GroupLog::collective(const char* name, i64 bytes) {
 GroupLog::Entry GroupLog::message(const char* name, u64& count, int peer, i64 bytes) {
   if (!recorder_) return {};
   const auto index = static_cast<std::size_t>(peer);
-  const int rank = index < group_->ranks.size() ? group_->ranks[index] : peer;  // a bad one is for the group to refuse
+  const int rank = index < group_->ranks.size() ? group_->ranks[index] : peer;  // the group rejects an invalid peer
   return {recorder_,
           recorder_->begin({.group = group_, .name = name, .peer = rank, .number = ++count, .bytes = bytes})};
 }

@@ -1,4 +1,4 @@
-// What a rank does in its groups, kept for those who ask why a run hangs.
+// Record of the operations of a rank in its groups, for diagnosing hangs.
 #pragma once
 #include <array>
 #include <functional>
@@ -16,67 +16,67 @@
 
 namespace mcpp {
 
-/// What a rank is busy with. How long others may be waited for depends on it.
+/// Activity of a rank. It determines how long other ranks may be waited for.
 enum class Activity : u8 { SettingUp, Training, Saving, Evaluating, Ending };
 template <>
 struct EnumNames<Activity> {
   static constexpr std::array<std::string_view, 5> value{"setting up", "training", "saving", "evaluating", "ending"};
 };
 
-/// A group as messages call it.
+/// Group as named in messages.
 struct GroupName {
   std::string name;        ///< "tp", "dp_shard", "world"
-  std::vector<int> ranks;  ///< of the world, by rank in the group
+  std::vector<int> ranks;  ///< world ranks, by rank in the group
 
   std::string to_string() const;  ///< "tp (ranks 0 1)"
 };
 
-/// One operation as its rank sees it.
+/// Operation as seen by one rank.
 struct OperationRecord {
   enum class State : u8 {
-    Started,  ///< goes on while the rank computes
-    Waiting,  ///< the rank itself waits for it
-    Queued,   ///< the rank went on, and a queue of the device waits for it
+    Started,  ///< in flight while the rank computes
+    Waiting,  ///< the rank is blocked on it
+    Queued,   ///< the rank continues; a device queue waits for it
     Done
   };
-  u64 id = 0;  ///< among all of the rank, from 1
+  u64 id = 0;  ///< unique within the rank, starting at 1
   const GroupName* group = nullptr;
   const char* name = "";  ///< "all_reduce", "recv"
-  int peer = -1;          ///< rank of the world that sends or receives the message
-  /// From 1, among the collectives of the group, where all its ranks count alike, or among the messages from or to
-  /// peer, where both sides do.
+  int peer = -1;          ///< world rank of the peer of a message
+  /// Sequence number, starting at 1: among the collectives of the group (identical on all its ranks), or among the
+  /// messages in one direction between this rank and peer (identical on both).
   u64 number = 0;
-  i64 bytes = 0;      ///< of the tensor here
-  i64 iteration = 0;  ///< of the training
+  i64 bytes = 0;      ///< of the local tensor
+  i64 iteration = 0;  ///< training iteration
   State state = State::Waiting;
 
-  /// "all_reduce #12 of 1.2 MiB in tp (ranks 0 1), iteration 7".
+  /// Returns e.g. "all_reduce #12 of 1.2 MiB in tp (ranks 0 1), iteration 7".
   std::string to_string() const;
 };
 
-/// How long a rank may wait for others, in seconds.
+/// Timeouts for waiting for other ranks, in seconds.
 struct HangLimits {
-  double longest = 600;  ///< whatever it is for
-  double step = 60;      ///< in a training step that follows another; but at least five times the longest step so far
+  double longest = 600;  ///< in any activity
+  double step = 60;      ///< in a training step that follows another; at least five times the longest step so far
 };
 
-/// What a rank does now.
+/// Snapshot of what a rank is doing.
 struct Flight {
   HangLimits limits;
   Activity activity = Activity::SettingUp;
   i64 iteration = 0;
-  /// In a training step that came right after another: after a save or an evaluation, however short, a rank may have to
-  /// wait for those that are still in it.
+  /// True in a training step directly after another one. After a save or an evaluation, even a short one, a rank may
+  /// have to wait for ranks that are still in it.
   bool follows_step = false;
-  /// Changes with every step of training and every operation that begins or ends.
+  /// Changes with every training step and whenever an operation begins or ends.
   u64 events = 0;
-  /// Not done, oldest first.
+  /// Operations in flight, oldest first.
   std::vector<OperationRecord> open;
-  std::string error;  ///< of an operation on a device, found by poll(); empty: none
+  std::string error;  ///< of a device operation, found by poll(); empty: none
 };
 
-/// The last kKept operations of one rank, in all its groups, and what it is busy with. For any thread. Outlives the
-/// groups that write into it.
+/// Ring buffer of the last kKept operations of one rank in all its groups, and its current activity. Thread-safe. Must
+/// outlive the groups that write to it.
 class FlightRecorder {
  public:
   static constexpr u64 kKept = 4096;
@@ -84,21 +84,21 @@ class FlightRecorder {
   FlightRecorder() : slots_(kKept) {}
 
   const GroupName& add_group(std::string name, std::vector<int> ranks);
-  /// Notes an operation that the rank now waits for. Returns its id.
+  /// Records an operation that the rank now waits for. Returns its id.
   u64 begin(OperationRecord operation);
   void set_state(u64 id, OperationRecord::State state);
-  /// The operation goes on in a queue of the device; `is_done` tells when it is over, and throws when it failed. It is
-  /// called by poll() alone.
+  /// Marks the operation as queued on the device. `is_done` returns whether it has completed and throws if it failed;
+  /// only poll() calls it.
   void set_queued(u64 id, std::function<bool()> is_done);
-  /// Asks all queued operations whether they are done.
+  /// Updates the state of all queued operations.
   void poll();
 
-  /// `iteration`: the one that is trained, or the last one that was.
+  /// Sets the current activity. `iteration` is the current or last training iteration.
   void enter(Activity activity, i64 iteration);
   void set_limits(const HangLimits& limits);
 
   Flight flight() const;
-  /// The last `count` operations that are done, newest first.
+  /// Returns the last `count` completed operations, newest first.
   std::vector<OperationRecord> last_done(std::size_t count) const;
 
  private:
@@ -111,20 +111,21 @@ class FlightRecorder {
   u64 oldest() const { return last_ < kKept ? 1 : last_ - kKept + 1; }
 
   mutable std::mutex mutex_;
-  std::list<GroupName> groups_;  // operations refer to them
+  std::list<GroupName> groups_;  // referenced by operations
   std::vector<Slot> slots_;
-  u64 last_ = 0;  // id
+  u64 last_ = 0;  // id of the last operation
   Flight now_;
 };
 
-/// The entries of one group, made by the one thread that uses it. Without a recorder it does nothing.
+/// Log of one group, used by one thread. Does nothing without a recorder.
 class GroupLog {
  public:
   GroupLog() = default;
   GroupLog(FlightRecorder& recorder, std::string name, std::vector<int> ranks)
       : recorder_(&recorder), group_(&recorder.add_group(std::move(name), std::move(ranks))) {}
 
-  /// One operation, from its call on; the rank waits for it until pause(). Done when it goes, unless it was handed on.
+  /// Log entry of one operation, from its start. The rank waits for the operation until pause(). The destructor marks
+  /// it as done unless hand_on() was called.
   class Entry {
    public:
     Entry() = default;
@@ -149,7 +150,7 @@ class GroupLog {
   };
 
   Entry collective(const char* name, i64 bytes);
-  /// peer: rank in the group.
+  /// `peer` is a rank in the group.
   Entry send(int peer, i64 bytes) { return message("send", sent_[peer], peer, bytes); }
   Entry recv(int peer, i64 bytes) { return message("recv", received_[peer], peer, bytes); }
 

@@ -10,7 +10,7 @@ namespace {
 
 using State = OperationRecord::State;
 
-/// A step may last so many times the longest before it, as ranks that wait are kept by the slowest.
+/// Limit as a multiple of the longest step so far: waiting ranks are delayed by the slowest one.
 constexpr double kPatience = 5;
 
 bool is_waited_for(const OperationRecord& operation) {

@@ -1,4 +1,4 @@
-// When a rank hangs: rules on what its flight recorder shows, without threads and clocks of their own.
+// Rules that detect a hanging rank from its flight recorder, without threads or clocks.
 #pragma once
 #include <map>
 #include <optional>
@@ -10,23 +10,23 @@ namespace mcpp {
 
 class HangDetector {
  public:
-  /// To be called again and again, `seconds` after the last call; time in which the process itself was stopped does
-  /// not count. Returns what is wrong, once an operation was waited for longer than the limit, or a training step
-  /// showed no sign of life for as long, or an operation failed on its device.
+  /// Returns a description of the problem if an operation was waited for longer than the limit, if a training step
+  /// showed no activity for that long, or if an operation failed on its device. Call periodically; `seconds` is the
+  /// time since the last call, excluding time during which the process was suspended.
   std::optional<std::string> check(const Flight& flight, double seconds);
 
-  /// How long others may be waited for now.
+  /// Returns the current limit for waiting for other ranks, in seconds.
   double limit() const { return limit_; }
-  /// Seconds that the rank has waited for this operation.
+  /// Returns how many seconds the rank has waited for this operation.
   double waited(const OperationRecord& operation) const;
-  /// The one that has been waited for the longest; null when the rank waits for none.
+  /// Returns the operation waited for the longest, or null if there are none.
   const OperationRecord* longest_wait(const Flight& flight) const;
 
  private:
   void follow_steps(const Flight& flight, double seconds);
   double limit_of(const Flight& flight) const;
 
-  std::map<u64, double> waited_;  // seconds by id, of those waited for now
+  std::map<u64, double> waited_;  // seconds by id, of the operations being waited for
   u64 events_ = 0;
   double quiet_ = 0;  // seconds without an event
   Activity activity_ = Activity::SettingUp;

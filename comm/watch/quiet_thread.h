@@ -1,4 +1,4 @@
-// Threads that look after a rank beside its work.
+// Helpers for background threads that monitor a rank.
 #pragma once
 #include <pthread.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 
 namespace mcpp {
 
-/// Starts a thread that takes no signals: they are for those that the program meant to take them.
+/// Starts a thread with all signals blocked, so that they are delivered to the program's own threads.
 template <class F>
 std::thread start_quiet_thread(F f) {
   sigset_t all, before;
@@ -20,7 +20,7 @@ std::thread start_quiet_thread(F f) {
   return thread;
 }
 
-/// To standard error, in one piece, so that ranks do not write into one another's lines.
+/// Writes to standard error in one call, so that lines of different ranks are not interleaved.
 inline void write_error(const std::string& text) {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }

@@ -30,7 +30,7 @@ i64 StatusBoard::bytes_for(int ranks) {
   return kHeaderBytes + ranks * static_cast<i64>(sizeof(Card));
 }
 
-// Zero bytes are a valid Card: atomics of integers need no construction where they are lock-free.
+// Zero bytes are a valid Card: lock-free integer atomics need no construction.
 StatusBoard::Card& StatusBoard::card(int place) const {
   return reinterpret_cast<Card*>(static_cast<std::byte*>(memory_.get()) + kHeaderBytes)[place];
 }
@@ -53,7 +53,7 @@ std::vector<StatusBoard::Status> StatusBoard::read() const {
 }
 
 StatusBoard::Status StatusBoard::read(const Card& card) {
-  constexpr int kTries = 1000;  // a process may have been stopped while it wrote: then half of a text must do
+  constexpr int kTries = 1000;  // a writer may have been suspended: then a torn text must do
   Status status;
   std::array<u64, kWords> words{};
   for (int tries = 0; tries < kTries; ++tries) {

@@ -1,4 +1,4 @@
-// One line per rank of a machine on what it does, in memory that they share: it can be read when communication hangs.
+// Status line of each rank of a node in shared memory, readable when communication hangs.
 #pragma once
 #include <array>
 #include <atomic>
@@ -15,35 +15,34 @@ class StatusBoard {
  public:
   struct Status {
     int rank = 0;
-    i64 process = 0;  ///< its id
-    u64 beats = 0;    ///< grows while the rank's watchdog is alive
+    i64 process = 0;  ///< process id
+    u64 beats = 0;    ///< increases while the rank's watchdog is alive
     bool waits = false;
     std::string text;
   };
 
-  /// A board of this rank alone.
+  /// Creates a board of this rank alone.
   explicit StatusBoard(int rank);
-  /// `memory` has bytes_for(ranks) that were zero at first; `own` is the place of this rank, `rank` its number in the
-  /// world.
+  /// Creates a board in `memory`, which has bytes_for(ranks) bytes, initially zero. `own` is the index of this rank on
+  /// the board and `rank` its world rank.
   StatusBoard(std::shared_ptr<void> memory, int ranks, int own, int rank);
   static i64 bytes_for(int ranks);
 
   int rank() const { return static_cast<int>(card(own_).rank); }
-  /// What this rank does; counts as a sign of life. Long texts are cut.
+  /// Publishes the status of this rank; counts as a sign of life. Long texts are truncated.
   void show(std::string_view text, bool waits);
-  /// Of all ranks of the machine, by place. A rank that never showed anything has no beats.
+  /// Returns the status of all ranks of the node, by index. A rank that never published anything has beats == 0.
   std::vector<Status> read() const;
-  /// True for the first caller on the machine.
+  /// Returns true for the first caller on the node.
   bool claim();
-  /// Tells all ranks of the machine that one of them received a signal which asks to stop. True for the first one that
-  /// does.
+  /// Records for all ranks of the node that one of them received a stop signal. Returns true for the first caller.
   bool note_signal(int signal);
-  /// The first that was noted, or 0.
+  /// Returns the first recorded signal, or 0.
   int noted_signal() const;
 
  private:
   static constexpr std::size_t kWords = 24;
-  /// Written by one process. `version` is odd while it writes.
+  /// Written by one process; `version` is odd during a write.
   struct Card {
     std::atomic<u64> version, beats, waits;
     std::atomic<i64> rank, process;

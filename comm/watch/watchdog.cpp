@@ -16,13 +16,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-/// Time for the other ranks to write what they have to say, and to show that they are alive.
+/// Time for the other ranks to write their reports and to show that they are alive.
 constexpr Seconds kGrace{2.5};
-/// Time for the launcher to end all ranks before each ends itself.
+/// Time for the launcher to end all ranks before each rank ends itself.
 constexpr Seconds kAbortTime{5};
 constexpr std::size_t kOperationsShown = 8;
 
-/// Between two looks: often enough for the limit, and not more than once a second, which costs nothing.
+/// Polling interval: often enough for the limit, at most once a second to cost nothing.
 Seconds pause_for(double limit) {
   return Seconds(std::clamp(limit / 20, 0.02, 1.0));
 }
@@ -87,7 +87,7 @@ void Watchdog::watch() {
   Clock::time_point last = Clock::now();
   for (Seconds pause{0}; sleep(pause.count()); pause = pause_for(detector_.limit())) {
     const Clock::time_point now = Clock::now();
-    // A process that was suspended and goes on must not take the time in between for a hang.
+    // Time during which the process was suspended must not count as a hang.
     const Seconds awake = std::min(Seconds(now - last), 3 * pause);
     last = now;
     const Flight flight = recorder_.flight();
@@ -97,7 +97,7 @@ void Watchdog::watch() {
   }
 }
 
-/// In a thread of its own, as a driver may keep it from returning.
+/// Runs in a separate thread, because a driver call may block.
 void Watchdog::poll_device() {
   while (sleep(1)) recorder_.poll();
 }

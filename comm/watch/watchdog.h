@@ -1,4 +1,4 @@
-// Ends a run in which a rank waits for another that does not come.
+// Watchdog that ends a run in which a rank waits for another rank that does not arrive.
 #pragma once
 #include <condition_variable>
 #include <functional>
@@ -13,21 +13,20 @@
 
 namespace mcpp {
 
-/// While it lives, a thread looks at what the recorder shows and tells it to the ranks of the machine. When this rank
-/// hangs (HangDetector), it writes to standard error what the rank waits for and did last; the first one of a machine
-/// also what all of its ranks do, and who did not come. Then it ends the process with ExitCode::PeerLost, and the run
-/// with it.
+/// Monitoring thread that checks the flight recorder and publishes its state on the node's status board. When this rank
+/// hangs (HangDetector), it writes to standard error what the rank waits for and its last operations; the first such
+/// rank of a node also reports what all its ranks are doing and which did not arrive. Then it ends the process with
+/// ExitCode::PeerLost, and thereby the run.
 class Watchdog {
  public:
-  /// `abort_world` ends all ranks; it may hang, or return without having done so. The recorder and the board outlive
-  /// the watchdog.
+  /// `abort_world` ends all ranks; it may hang, or return without having done so.
   Watchdog(FlightRecorder& recorder, StatusBoard& board, std::function<void()> abort_world);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
  private:
-  /// False when the watchdog ends.
+  /// Returns false when the watchdog is being destroyed.
   bool sleep(double seconds);
   void watch();
   void poll_device();
@@ -44,8 +43,8 @@ class Watchdog {
   std::thread watcher_, poller_;
 };
 
-/// What the ranks of a machine were seen to do before and after a time in which each alive one must have shown
-/// something: a line for each, and one that names those who did not come.
+/// Returns a report on the ranks of a node from two snapshots, taken far enough apart that each live rank must have
+/// shown a sign of life: one line per rank, and one that names the ranks that did not arrive.
 std::string machine_report(const std::vector<StatusBoard::Status>& before,
                            const std::vector<StatusBoard::Status>& after);
 

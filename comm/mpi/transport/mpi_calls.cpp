@@ -40,12 +40,12 @@ void Waiting::pause() {
   if (step == Step::Yield)
     ::sched_yield();
   else
-    std::this_thread::sleep_for(50us);  // a bubble of the pipeline: leave the core to those who work
+    std::this_thread::sleep_for(50us);  // pipeline bubble: leave the core to busy ranks
 }
 
 bool are_complete(std::span<MPI_Request> requests, MPI_Status* statuses) {
   int done = 0;
-  if (requests.size() == 1) {  // whose error is then told, and not only that there is one
+  if (requests.size() == 1) {  // MPI_Test reports the actual error code, MPI_Testall may not
     MPI_Status* status = statuses == MPI_STATUSES_IGNORE ? MPI_STATUS_IGNORE : statuses;
     check_mpi(MPI_Test(requests.data(), &done, status), "MPI_Test");
     return done != 0;

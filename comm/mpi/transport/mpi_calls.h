@@ -1,4 +1,4 @@
-// MPI's C interface with errors as exceptions and handles that free themselves.
+// MPI's C interface with errors as exceptions and owning handles.
 #pragma once
 #include <mpi.h>
 
@@ -16,33 +16,34 @@
 
 namespace mcpp {
 
-/// Throws PeerLost with MPI's text unless `code` is MPI_SUCCESS.
+/// Throws PeerLost with MPI's message unless `code` is MPI_SUCCESS.
 void check_mpi(int code, const char* call);
 
-/// How a thread waits for other ranks: how often it looks before it gives its core away, and how often then before it
-/// sleeps between two looks; and who may tell it that nobody will come.
+/// Waiting policy of a thread: how often it polls before yielding its core, how often it yields before sleeping between
+/// polls, and how it is cancelled.
 struct Patience {
   int spins = 0;
-  int yields = 2000;  ///< some hundred microseconds: what most messages need
+  int yields = 2000;  ///< a few hundred microseconds, enough for most messages
   std::stop_token stop = {};
-  /// How many threads have nothing to do until it is over; while there is none it sleeps at once. Null: this one.
+  /// Number of threads with nothing else to do. The waiting thread sleeps immediately while it is 0. Null counts the
+  /// calling thread as idle.
   std::shared_ptr<const std::atomic<int>> idle = {};
-  /// What it does before each look: what its peer waits for may be for this rank to do. Null: nothing.
+  /// Called before each poll, because the peer may be waiting for work of this rank. May be null.
   std::function<void()> meanwhile = nullptr;
 
-  /// Throws PeerLost once it was told to stop.
+  /// Throws PeerLost if a stop was requested.
   void check() const;
 };
 
-/// A wait for other ranks, between two looks.
+/// State of a poll loop that waits for other ranks.
 class Waiting {
  public:
   enum class Step { Look, Yield, Sleep };
 
   explicit Waiting(const Patience& patience) : patience_(patience) {}
-  /// What to do before the next look, which is more than what is done meanwhile.
+  /// Returns what to do before the next poll, in addition to `meanwhile`.
   Step next();
-  /// Does it, and throws as Patience::check() does.
+  /// Performs the next step. Throws as Patience::check() does.
   void pause();
 
  private:
@@ -50,9 +51,9 @@ class Waiting {
   int looks_ = 0;
 };
 
-/// Whether all are, after MPI has moved what it can.
+/// Lets MPI make progress and returns true if all requests are complete.
 bool are_complete(std::span<MPI_Request> requests, MPI_Status* statuses = MPI_STATUSES_IGNORE);
-/// Waits until all are.
+/// Waits until all requests are complete.
 void wait_all(std::span<MPI_Request> requests, const Patience& patience, MPI_Status* statuses = MPI_STATUSES_IGNORE);
 
 /// Starts `call(request)` and waits for it.
@@ -63,22 +64,23 @@ void complete(const char* name, const Patience& patience, const Call& call) {
   wait_all({&request, 1}, patience);
 }
 
-/// MPI moves large messages only inside its own calls. The peer that this rank waits for may itself wait for one that
-/// this rank, or another in a barrier, has sent.
+/// Lets MPI make progress. MPI moves large messages only inside its own calls, and the awaited peer may itself wait for
+/// a message from this rank.
 void let_messages_move();
 
-/// The rank of this process in the group, and the number of its ranks.
+/// Return the rank of this process in the group, and the size of the group.
 int rank_in(MPI_Comm comm);
 int ranks_of(MPI_Comm comm);
 
-/// Whether freeing an MPI object, in which all ranks take part, would return: not while an error unwinds the stack.
+/// Returns true if MPI objects may be freed, which is collective: not after MPI_Finalize and not while an exception
+/// unwinds the stack.
 inline bool can_free() {
   int finalized = 0;
   MPI_Finalized(&finalized);
   return !finalized && std::uncaught_exceptions() == 0;
 }
 
-/// An owned MPI_Comm whose calls return errors.
+/// Owned MPI_Comm whose calls return errors.
 class MpiComm {
  public:
   MpiComm() = default;
@@ -103,14 +105,14 @@ class MpiComm {
   MPI_Comm comm_ = MPI_COMM_NULL;
 };
 
-/// Bytes that MPI libraries send at once, headers and all within the 64 KiB that Open MPI sends so over TCP. Larger
-/// messages wait for an answer, and that, where both sides send, behind all that goes the other way.
+/// Maximum payload that MPI libraries send eagerly, with headers within Open MPI's 64 KiB limit for TCP. Larger
+/// messages need a handshake, which is queued behind traffic in the other direction.
 constexpr i64 kPromptBytes = 60 << 10;
 
-/// Of a message.
+/// Maximum size of one MPI message.
 constexpr i64 kMostBytes = i64{1} << 30;
 
-/// Calls f(begin, bytes) for pieces of at most so many bytes.
+/// Calls f(begin, bytes) for pieces of at most `most` bytes.
 template <class F>
 void in_messages(i64 bytes, F&& f, i64 most = kMostBytes) {
   for (i64 begin = 0; begin < bytes; begin += most) f(begin, static_cast<int>(std::min(most, bytes - begin)));

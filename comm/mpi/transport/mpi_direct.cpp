@@ -9,10 +9,10 @@
 namespace mcpp {
 namespace {
 
-/// Bytes that are reduced and handed out at a time: they stay in the first-level cache.
+/// Block size of reductions, which fits in the L1 cache.
 constexpr i64 kBlockBytes = 4096;
 
-/// Where chunk r of `count` elements in `ranks` chunks begins; on boundaries of cache lines, which no two ranks write.
+/// Returns the first element of chunk r, aligned to cache lines so that no two ranks write the same line.
 i64 chunk_begin(i64 count, int r, int ranks) {
   constexpr i64 kStep = 64;
   return r == ranks ? count : count / ranks * r / kStep * kStep;
@@ -24,7 +24,7 @@ std::byte* data_of(const Tensor& t) {
 
 }  // namespace
 
-/// Rank r sums chunk r of all tensors and writes it to all.
+/// Rank r reduces chunk r of all tensors and writes the result to all.
 bool DirectCollectives::all_reduce(ReduceOp op, Tensor& t) {
   if (!peers_.exchange(t)) return false;
   const int ranks = window_.size(), me = window_.rank();

@@ -1,12 +1,12 @@
-// Collectives inside a node without copies in between: ranks work on one another's tensors in place.
+// Zero-copy collectives within a node, operating on the peers' tensors in place.
 #pragma once
 #include "comm/communicator.h"
 #include "comm/mpi/transport/peer_memory.h"
 
 namespace mcpp {
 
-/// For groups whose ranks are all on the node of `window`. Each operation returns false, and has done nothing, when
-/// the tensor of some rank is not in memory that all of them can map; the same on all ranks.
+/// Collectives for groups whose ranks are all on the node of `window`. Each operation returns false and does nothing if
+/// some rank's tensor is not in memory that all ranks can map. The return value is the same on all ranks.
 class DirectCollectives {
  public:
   DirectCollectives(SharedWindow& window, PeerArenas& arenas) : window_(window), peers_(window, arenas) {}
@@ -16,7 +16,7 @@ class DirectCollectives {
   bool reduce_scatter(const Tensor& full, Tensor& shard);
   bool broadcast(Tensor& t, int root);
   bool all_to_all(const Tensor& in, Tensor& out);
-  /// Finds counts that do not agree, also where it returns false.
+  /// Throws on mismatched counts, even if it would return false.
   bool all_to_all_v(const Tensor& in, std::span<const Part> send, Tensor& out, std::span<const Part> receive);
 
  private:

@@ -10,17 +10,17 @@
 namespace mcpp {
 namespace {
 
-/// From here on one copy is worth more than the way to find it.
+/// Messages of at least this size within a node are sent as letters: saving a copy outweighs the lookup.
 constexpr i64 kLetterBytes = 32 << 10;
 
-/// From here on, between machines, the receiver is asked for before a message is copied.
+/// Messages of at least this size between nodes are offered to the receiver before they are copied.
 constexpr i64 kOfferBytes = i64{1} << 20;
 OfferTags tags_of_offer(i64 number) {
   const int tag = mpi_tag::kFirstOffer + static_cast<int>(number % mpi_tag::kOffers);
   return {.message = tag, .answer = tag + mpi_tag::kOffers};
 }
 
-/// What goes to a rank in an exchange, or a piece of it.
+/// Message to one rank in an exchange, or a piece of it.
 struct ExchangePiece {
   const std::byte* from;
   int bytes, to;
@@ -50,8 +50,9 @@ Work MpiMessages::recv(const Tensor& t, int source) {
   return Work([in = start_receive(t, source, mpi_tag::kMessage, patience_)]() mutable { in.finish(); });
 }
 
-/// Between machines in pieces that MPI sends at once, as the answers that larger ones wait for come behind the data of
-/// others. The first of several waits for its receiver, who has no room for the others before.
+/// Between nodes, sends pieces of the eager size, because the handshakes of larger messages are queued behind data of
+/// other messages. The first piece for each rank is synchronous: its completion shows that the receiver has posted its
+/// buffers for the rest.
 Work MpiMessages::exchange(const Tensor& in, std::span<const Part> send, const Tensor& out,
                            std::span<const Part> receive, const Patience& patience) const {
   const int size = static_cast<int>(nodes_.size());
@@ -65,7 +66,7 @@ Work MpiMessages::exchange(const Tensor& in, std::span<const Part> send, const T
   }
   std::vector<MPI_Request> requests;
   std::vector<ExchangePiece> rest;
-  for (int step = 1; step < size; ++step) {  // each rank begins with another one
+  for (int step = 1; step < size; ++step) {  // staggered so that ranks start with different peers
     const int r = (rank_ + step) % size;
     const Tensor from = in.flat(send[r].first, send[r].count);
     const auto send_piece = [&](i64 begin, int n) {
@@ -98,22 +99,22 @@ bool MpiMessages::is_near(int peer) const {
   return nodes_[peer] == nodes_[rank_];
 }
 
-/// The most bytes of a piece of what such a rank is sent in an exchange, or sends.
+/// Returns the maximum message size in an exchange with `peer`.
 i64 MpiMessages::exchange_piece(int peer) const {
   return is_near(peer) ? kMostBytes : kPromptBytes;
 }
 
-/// Both ranks say the same of a message.
+/// Returns true if the message is sent as a letter. Sender and receiver agree.
 bool MpiMessages::goes_by_letter(i64 bytes, int peer) const {
   return bytes >= kLetterBytes && world_.messages && is_near(peer);
 }
 
-/// Both ranks say the same of a message.
+/// Returns true if the message is sent as an offer. Sender and receiver agree.
 bool MpiMessages::is_offered(i64 bytes, int peer) const {
   return bytes >= kOfferBytes && world_.progress && !is_near(peer);
 }
 
-/// Its size goes before it, as other messages do, so that the receiver finds out if it means another one.
+/// Sends the size first, in message order, so that the receiver detects a mismatch.
 Work MpiMessages::send_offer(const Tensor& t, int destination) {
   const i64 bytes = t.bytes();
   OfferCard card{};
@@ -139,7 +140,7 @@ Work MpiMessages::ask_for_offer(const Tensor& t, int source) {
   });
 }
 
-/// MPI has the copy on its way when this returns.
+/// Hands a copy to MPI and returns without waiting for the receiver.
 void MpiMessages::send_copy(const void* from, i64 bytes, int destination) {
   if (!world_.progress || is_near(destination)) return start_send(room_for(bytes), from, bytes, destination);
   Outgoing message = world_.progress->room_for(bytes);
@@ -156,7 +157,7 @@ void MpiMessages::start_send(Outgoing& message, const void* from, i64 bytes, int
   });
 }
 
-/// That of a message which has arrived, or new.
+/// Returns the buffer of a completed message, or a new one.
 Outgoing& MpiMessages::room_for(i64 bytes) {
   for (Outgoing& message : outgoing_) {
     if (message.capacity >= bytes && message.is_done()) return message;
@@ -184,7 +185,7 @@ MpiMessages::Moves::~Moves() {
 
 void MpiMessages::Incoming::finish() {
   const auto looking = moves ? moves->progress->look() : nullptr;
-  // One after another: of a message that is not the expected one the others may never come.
+  // In order: after a mismatched message the remaining ones may never arrive.
   for (std::size_t i = 0; i < requests.size(); ++i) {
     MPI_Status status;
     wait_all({&requests[i], 1}, patience, &status);
@@ -216,7 +217,7 @@ Work MpiMessages::post(const Tensor& t, int destination) {
   const LetterCard card = messages.card_of(letter, own);
   send_copy(&card, sizeof(card), destination);
   if (!in_place) return {};
-  // Once it was taken, the letter may carry another message, which is none of this one's business.
+  // A taken letter may be reused for another message; its number tells them apart.
   const auto is_gone = [&letter, number = letter.number.load()] { return letter.number.load() != number; };
   return Work(
       [&letter, t, is_gone, messages = world_.messages] {
@@ -225,7 +226,7 @@ Work MpiMessages::post(const Tensor& t, int destination) {
       [&letter, is_gone, messages = world_.messages] { return is_gone() || PeerMessages::is_taken(letter); });
 }
 
-/// Those that were taken.
+/// Releases the letters that were taken.
 void MpiMessages::release_letters() {
   std::erase_if(posted_, [this](const Posted& x) {
     if (!PeerMessages::is_taken(*x.letter)) return false;

@@ -1,5 +1,5 @@
-// Messages between the ranks of an MPI group: by MPI, and where they are large, inside a machine by letters
-// (peer_messages.h) and between machines by offers (offered_message.h).
+// Messages between the ranks of an MPI group: sent by MPI or, if large, as letters within a node (peer_messages.h) and
+// as offers between nodes (offered_message.h).
 #pragma once
 #include <array>
 #include <functional>
@@ -18,64 +18,63 @@
 
 namespace mcpp {
 
-/// What the groups of a world share.
+/// State shared by the groups of a world.
 struct MpiWorld {
   bool has_core_for_each_rank;
   std::shared_ptr<PeerArenas> arenas;
-  std::shared_ptr<PeerMessages> messages;    ///< null where ranks of the machine cannot map one another's memory
-  std::shared_ptr<ProgressThread> progress;  ///< null on one machine, and where MPI allows no second thread
+  std::shared_ptr<PeerMessages> messages;    ///< null if the ranks of the node cannot map one another's memory
+  std::shared_ptr<ProgressThread> progress;  ///< null on a single node, or if MPI does not allow a second thread
 
-  /// Patience::meanwhile of all that waits.
+  /// Returns the Patience::meanwhile callback for all waits.
   std::function<void()> meanwhile() const { return progress ? progress->meanwhile() : nullptr; }
-  /// Of one that waits for messages.
+  /// Returns the waiting policy for messages.
   Patience patience() const { return {.spins = spins_of(has_core_for_each_rank), .meanwhile = meanwhile()}; }
-  /// Where there is no core for each rank, one that looks again at once keeps its peer from working.
+  /// Without a core per rank, spinning would keep the peer from running.
   static int spins_of(bool has_core_for_each_rank) { return has_core_for_each_rank ? 2000 : 0; }
 };
 
-/// Those of one rank in one group; as Communicator has it.
+/// Messages of one rank in one group. Contracts as in Communicator.
 class MpiMessages {
  public:
-  /// nodes[r]: the node of rank r of `comm`. All outlive this.
+  /// nodes[r] is the node of rank r of `comm`.
   MpiMessages(const MpiComm& comm, const std::vector<int>& nodes, const MpiWorld& world);
 
   Work send(const Tensor& t, int destination);
   Work recv(const Tensor& t, int source);
-  /// all_to_all_v(). patience: of who waits for it.
+  /// Implements all_to_all_v(). `patience` is the policy of the waiting thread.
   Work exchange(const Tensor& in, std::span<const Part> send, const Tensor& out, std::span<const Part> receive,
                 const Patience& patience) const;
-  /// Waits until what was sent has left this rank's memory.
+  /// Waits until all sent messages have left this rank's memory.
   void finish();
 
  private:
-  /// A message whose receiver copies it from where this rank has it.
+  /// Letter whose receiver copies the message out of this rank's memory.
   struct Posted {
     Letter* letter;
-    u64 arena;  ///< of its tensor; 0: none that peers could map
+    u64 arena;  ///< arena of its tensor; 0: not mappable by peers
     int destination;
   };
-  /// What goes before an offer: how many bytes it has. No message of elements is as long, so that neither can be taken
-  /// for the other.
+  /// Header sent before an offer: the number of bytes. Its odd size distinguishes it from any tensor message.
   using OfferCard = std::array<std::byte, sizeof(i64) + 1>;
-  /// Keeps a message between machines moving until it has come. When this goes before, as an error unwinds the stack,
-  /// tensors and devices go next: then nothing more moves.
+  /// Keeps an inter-node message progressing until it has arrived. If destroyed earlier, while an exception unwinds the
+  /// stack, it stops all progress, because tensors and devices are destroyed next.
   struct Moves {
     std::shared_ptr<ProgressThread> progress;
     std::shared_ptr<void> expected = progress->expect_message();
     bool has_come = false;
     ~Moves();
   };
-  /// A message that is to come by MPI.
+  /// Receive in flight over MPI.
   struct Incoming {
     Tensor to;
     int source;
     Patience patience;
     std::vector<MPI_Request> requests = {};
-    std::vector<i64> expected = {};  ///< bytes of each
-    // Of an offer: what comes first, and how it was asked for.
+    std::vector<i64> expected = {};  ///< bytes of each request
+    // Offers only: the header and the request of the answer.
     std::optional<OfferCard> card = {};
     MPI_Request question = MPI_REQUEST_NULL;
-    std::shared_ptr<Moves> moves = {};  ///< null inside of a machine
+    std::shared_ptr<Moves> moves = {};  ///< null within a node
 
     void finish();
     void check_size(std::size_t request, i64 received) const;
@@ -102,8 +101,8 @@ class MpiMessages {
   Patience patience_;
   std::list<Outgoing> outgoing_;
   std::list<Posted> posted_;
-  std::map<int, i64> offers_to_, offers_from_;   // by rank, how many there were
-  std::map<std::pair<u64, int>, bool> reaches_;  // by arena and rank: whether it said that it can map the arena
+  std::map<int, i64> offers_to_, offers_from_;   // number of offers by rank
+  std::map<std::pair<u64, int>, bool> reaches_;  // by arena and rank: whether that rank can map the arena
 };
 
 }  // namespace mcpp

@@ -12,7 +12,7 @@
 namespace mcpp {
 namespace {
 
-/// Lets the other thread of the core, if there is one, run a little faster.
+/// Spin-loop hint to the processor.
 void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -24,7 +24,7 @@ void pause() {
 constexpr i64 kBarrierBytes = 64;  // in the memory of rank 0
 constexpr i64 kHeaderBytes = kBarrierBytes + SharedWindow::kCardBytes;
 
-/// The futex of std::atomic::wait is private to a process; this one is not. Returns after a millisecond at the latest.
+/// Waits on a shared futex, at most one millisecond. (The futex of std::atomic::wait is process-private.)
 void futex_wait(std::atomic<u32>& word, u32 value) {
   const timespec longest{.tv_sec = 0, .tv_nsec = 1'000'000};
   ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &longest, nullptr, 0);
@@ -51,7 +51,7 @@ SharedWindow::SharedWindow(const MpiComm& node, Patience patience)
     if (r == 0) barrier_ = static_cast<Barrier*>(memory);
   }
   if (rank_ == 0) new (barrier_) Barrier{};
-  // Loads and stores are ordered by the atomics of the barrier; the epoch only has to exist.
+  // The barrier's atomics order all loads and stores; MPI only requires an open epoch.
   check_mpi(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_), "MPI_Win_lock_all");
   complete("MPI_Ibarrier", patience_, [&](MPI_Request* all_here) { return MPI_Ibarrier(node.get(), all_here); });
 }

@@ -1,5 +1,5 @@
-// Memory that the ranks of one node share, and a barrier in it. Reductions through it are several times faster than
-// MPI_Allreduce on a CPU, and their order is ours.
+// Shared memory of the ranks of one node, with a barrier. Reductions through it are several times faster than
+// MPI_Allreduce on a CPU, and their summation order is defined.
 #pragma once
 #include <atomic>
 #include <vector>
@@ -8,13 +8,13 @@
 
 namespace mcpp {
 
-/// Each rank has a card to tell the others something on, and a slot of kSlotBytes, twice: use alternates between the
-/// halves, so that a rank may fill the next half while a slower one still reads the last.
+/// Shared-memory window with a card (small metadata block) and two slots of kSlotBytes per rank. Alternating between
+/// the two halves lets a rank fill the next one while a slower rank still reads the last.
 class SharedWindow {
  public:
-  static constexpr i64 kSlotBytes = i64{1} << 20;  ///< about the second-level cache; 64 ranks share 128 MiB
+  static constexpr i64 kSlotBytes = i64{1} << 20;  ///< about the size of an L2 cache; 64 ranks share 128 MiB
 
-  /// Called by all ranks of `node`, which share memory.
+  /// Collective over `node`, whose ranks must be able to share memory.
   SharedWindow(const MpiComm& node, Patience patience);
   ~SharedWindow();
   SharedWindow(const SharedWindow&) = delete;
@@ -22,20 +22,20 @@ class SharedWindow {
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(slots_.size()); }
-  /// The slot of a rank of the node, in the half of this round.
+  /// Returns the slot of a rank of the node in the current half.
   std::byte* slot(int rank) const { return slots_[rank] + half_ * kSlotBytes; }
-  /// How many of so many bytes of each of `parts` a slot holds: at least one.
+  /// Returns how many elements of `bytes` bytes of each of `parts` parts fit in a slot. Throws if not even one fits.
   static i64 elements_in_slot(i64 bytes, int parts) {
     MCPP_CHECK(bytes * parts <= kSlotBytes, parts, " ranks are too many for the shared memory window");
     return kSlotBytes / bytes / parts;
   }
-  /// kCardBytes of a rank of the node, the same in both halves.
+  /// Size of a card. Each rank of the node has one, the same in both halves.
   static constexpr i64 kCardBytes = 64;
   void* card(int rank) const { return slots_[rank] - kCardBytes; }
-  /// Waits until all ranks of the node are here; what they wrote before is then seen. Sleeps in the kernel, and wakes
-  /// now and then for the messages that this rank has on their way.
+  /// Waits for all ranks of the node and makes their earlier writes visible. Sleeps in the kernel, waking periodically
+  /// to progress the messages of this rank.
   void barrier();
-  /// Turns to the other half. Between two uses of a half there must be a barrier.
+  /// Switches to the other half. There must be a barrier between two uses of a half.
   void next_round() { half_ = 1 - half_; }
 
  private:

@@ -8,7 +8,7 @@
 namespace mcpp {
 namespace {
 
-/// What a copy takes, more or less: then to wait for the receiver and to copy in vain costs twice the copy at most.
+/// Estimated copy bandwidth. Waiting for the receiver as long as a copy takes costs at most twice the copy.
 constexpr double kCopiedPerSecond = 4e9;
 
 std::chrono::duration<double> time_of_copy(i64 bytes) {
@@ -41,7 +41,7 @@ void OfferedMessage::wait(ProgressThread& progress, const Patience& patience) {
     if (std::chrono::steady_clock::now() > end && take_back(progress)) return;
 }
 
-/// Unless it is on its way.
+/// Copies the message so that its tensor may change. Returns false if the message is already in flight.
 bool OfferedMessage::take_back(ProgressThread& progress) {
   Tensor tensor;
   MPI_Request answer = MPI_REQUEST_NULL;
@@ -51,7 +51,7 @@ bool OfferedMessage::take_back(ProgressThread& progress) {
     tensor = std::exchange(tensor_, {});
     answer = std::exchange(answer_, MPI_REQUEST_NULL);
   }
-  if (!tensor.defined()) return true;  // it has left
+  if (!tensor.defined()) return true;  // it has been sent
   Outgoing message = progress.room_for(bytes_);
   copy_bytes(message.copy.get(), tensor.raw(), bytes_);
   start(message.copy.get(), message.requests);
@@ -86,7 +86,7 @@ Work offer(std::shared_ptr<OfferedMessage> message, std::shared_ptr<ProgressThre
         offered->message->wait(*offered->progress, patience);
         offered->was_waited_for = true;
       },
-      [message] { return message->move_on(); });  // who asks may outlive the thread
+      [message] { return message->move_on(); });  // may be queried after the thread has ended
 }
 
 void ask_for_message(int source, OfferTags tags, MPI_Comm comm, MPI_Request& request) {

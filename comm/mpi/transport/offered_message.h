@@ -1,4 +1,4 @@
-// Large messages between machines, which leave from their tensors.
+// Large inter-node messages sent directly from their tensors.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -8,23 +8,22 @@
 
 namespace mcpp {
 
-/// Of one message between two ranks, and of its receiver's answer, so that neither can be taken for that of another.
+/// Tags of one message between two ranks and of its receiver's answer, which keep concurrent messages apart.
 struct OfferTags {
   int message, answer;
 };
 
-/// A message that its sender offers and its receiver asks for. Then the tensor itself is sent, as MPI takes it at once;
-/// what nobody asks for while a copy of it could be made is copied, as a send never waits for its receive. For any
-/// thread.
+/// Message that its sender offers and its receiver requests. Once requested, it is sent directly from the tensor. If it
+/// is not requested within the time of a copy, it is copied, because a send must not wait for its receive. Thread-safe.
 class OfferedMessage {
  public:
   OfferedMessage(const Tensor& t, int destination, OfferTags tags, MPI_Comm comm);
 
-  /// Sends it once it was asked for. Whether its tensor is no longer needed.
+  /// Sends the message if it has been requested. Returns true if its tensor is no longer needed.
   bool move_on();
-  /// Waits until the tensor may change: it has left, or was copied before anybody asked for it.
+  /// Waits until the tensor may be modified: the message has left, or was copied before it was requested.
   void wait(ProgressThread& progress, const Patience& patience);
-  /// Lets the tensor go, when nothing of this rank moves any more.
+  /// Drops the tensor once this rank no longer makes progress.
   void give_up() noexcept { tensor_ = {}; }
 
  private:
@@ -34,16 +33,17 @@ class OfferedMessage {
   MPI_Comm comm_;
   int destination_, tag_;
   i64 bytes_;
-  std::mutex mutex_;  // of what follows
-  Tensor tensor_;     // undefined once it has left, or was copied
+  std::mutex mutex_;  // guards the members below
+  Tensor tensor_;     // undefined once sent or copied
   MPI_Request answer_ = MPI_REQUEST_NULL;
-  std::vector<MPI_Request> requests_;  // empty until it was asked for
+  std::vector<MPI_Request> requests_;  // empty until requested
 };
 
-/// Work of Communicator::send(). As an error unwinds the stack, tensors and devices go next: then nothing more leaves.
+/// Returns the Work of Communicator::send(). If destroyed while an exception unwinds the stack, it stops sending,
+/// because tensors and devices are destroyed next.
 Work offer(std::shared_ptr<OfferedMessage> message, std::shared_ptr<ProgressThread> progress, const Patience& patience);
 
-/// The receiver's side: says that it is there for the message.
+/// Requests the message, on the receiver's side.
 void ask_for_message(int source, OfferTags tags, MPI_Comm comm, MPI_Request& request);
 
 }  // namespace mcpp

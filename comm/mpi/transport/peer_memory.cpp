@@ -27,15 +27,15 @@ bool PeerTensors::exchange(const Tensor& own) {
   }
   window_.barrier();
   if (find_tensors(own)) return true;
-  window_.barrier();  // before any card is written anew, as what is done instead need not wait for all
+  window_.barrier();  // before cards are reused: the fallback need not synchronize all ranks
   return false;
 }
 
-/// After all have shown their cards.
+/// Looks up the tensors of all ranks after they have published their cards.
 bool PeerTensors::find_tensors(const Tensor& own) {
   for (int r = 0; r < window_.size(); ++r)
     if (card(r).arena.id == 0) return false;
-  // All ranks have seen the same cards, so that they agree on what is new.
+  // All ranks see the same cards and therefore agree on which arenas are new.
   for (int r = 0; r < window_.size(); ++r)
     if (!is_mapped_.contains(card(r).arena.id) && !learn_new_arenas()) return false;
   for (int r = 0; r < window_.size(); ++r) {
@@ -46,7 +46,7 @@ bool PeerTensors::find_tensors(const Tensor& own) {
   return true;
 }
 
-/// Maps the arenas of all ranks that are new, and asks the others whether they could.
+/// Maps the new arenas of all ranks and exchanges whether every rank succeeded.
 bool PeerTensors::learn_new_arenas() {
   bool maps_all = true;
   for (int r = 0; r < window_.size(); ++r)

@@ -1,4 +1,4 @@
-// Tensors of other processes, read and written in place.
+// Access to tensors of other processes in shared memory.
 #pragma once
 #include <map>
 #include <memory>
@@ -10,29 +10,29 @@
 
 namespace mcpp {
 
-/// Arenas of other processes, each mapped once for all groups of a world and until the world ends.
+/// Mappings of other processes' arenas, made once for all groups of a world and kept until the world is destroyed.
 class PeerArenas {
  public:
-  /// Where the arena begins in this process; null when it cannot be mapped.
+  /// Returns the base address of the arena in this process, or null if it cannot be mapped.
   std::byte* find(const ArenaName& name);
 
  private:
   std::map<u64, std::unique_ptr<ArenaMapping>> mappings_;
 };
 
-/// One tensor of each rank of a node, as this rank sees them.
+/// Addresses of one tensor per rank of a node.
 class PeerTensors {
  public:
   PeerTensors(SharedWindow& window, PeerArenas& arenas);
 
-  /// Shows the peers where `own` is. True when every rank can reach the tensors of all, which then stay as they are
-  /// until the next barrier of the window; the same on all ranks. Called by all.
+  /// Publishes the location of `own`. Returns true, on all ranks, if every rank can map the tensors of all; they must
+  /// then stay in place until the next barrier of the window. Collective.
   bool exchange(const Tensor& own);
-  /// The tensor of a rank of the node.
+  /// Returns the address of the tensor of a rank of the node.
   std::byte* operator[](int rank) const { return tensors_[rank]; }
 
  private:
-  /// What a rank tells the others, in the window.
+  /// Metadata that a rank publishes in the window.
   struct Card {
     ArenaName arena;
     i64 offset;
@@ -44,7 +44,7 @@ class PeerTensors {
 
   SharedWindow& window_;
   PeerArenas& arenas_;
-  std::map<u64, bool> is_mapped_;  // of arenas seen so far: by every rank of the node
+  std::map<u64, bool> is_mapped_;  // by arena id: mapped by every rank of the node
   std::vector<std::byte*> tensors_;
 };
 

@@ -15,13 +15,12 @@ using State = Letter::State;
 using Clock = std::chrono::steady_clock;
 
 constexpr i64 kPageOfLetters = 4096;
-/// Of messages that were copied and not taken. All ranks of a machine map it, so that it is not as large as they have
-/// addresses.
+/// Address space for copied messages not taken yet. All ranks of a node map it, so it must not exhaust theirs.
 constexpr i64 kOutboxBytes = i64{64} << 30;
-/// What a copy of bytes takes, roughly: so long the receiver is given to come.
+/// Estimated copy bandwidth: the receiver gets the time of a copy to arrive.
 constexpr double kCopyBytesPerSecond = 5e9;
 
-/// Whether the letter was posted, and now is in that state: one of the two sides gets it.
+/// Changes a posted letter to `state`. Returns false if the other side was faster.
 bool seize(Letter& letter, State state) {
   State posted = State::Posted;
   return letter.state.compare_exchange_strong(posted, state);
@@ -88,7 +87,7 @@ void PeerMessages::detach(Letter& letter, const Tensor& t) {
     copy_to_outbox(letter, t);
     letter.state.store(State::Posted);
   }
-  while (letter.state.load() == State::Reading) ::sched_yield();  // a copy of the tensor, unless it was moved
+  while (letter.state.load() == State::Reading) ::sched_yield();  // until the receiver has copied it
 }
 
 void PeerMessages::release(Letter& letter) {
@@ -105,10 +104,10 @@ std::byte* PeerMessages::find(const ArenaName& arena, i64 offset, int owner) {
 void PeerMessages::take(const LetterCard& card, Tensor& t, int source) {
   Letter& letter = *std::launder(reinterpret_cast<Letter*>(find(card.outbox, card.letter, source)));
   letter.reached = card.ask.id != 0 && arenas_->find(card.ask) != nullptr;
-  while (!seize(letter, State::Reading)) ::sched_yield();  // while its sender copies it elsewhere
+  while (!seize(letter, State::Reading)) ::sched_yield();  // while the sender copies it
   const i64 bytes = letter.bytes;
   if (bytes == t.bytes()) copy_bytes(t.raw(), find(letter.arena, letter.offset, source), bytes);
-  letter.state.store(State::Taken);  // one that is refused, too: nobody waits for it
+  letter.state.store(State::Taken);  // even on a size mismatch, so that the sender does not wait
   MCPP_CHECK(bytes == t.bytes(), "rank ", source, " sent ", bytes, " bytes, expected were ", t.bytes());
 }
 

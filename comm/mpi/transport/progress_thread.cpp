@@ -10,15 +10,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Between two looks at messages that are on their way.
+/// Poll interval while messages are in flight.
 constexpr auto kNap = 100us;
-/// The same, while a thread of the rank looks all the time: both would only be in each other's way.
+/// Poll interval while another thread of the rank polls, to avoid contention.
 constexpr auto kLongNap = 1ms;
-/// Naps after the last work before it sleeps until it is woken, which takes its rank longer than short messages do.
+/// Polls after the last work before sleeping until notified; waking the thread takes longer than short messages do.
 constexpr int kNaps = 20;
-/// What a rank is given to wait for an operation that it has just started.
+/// Time that a rank gets to wait for an operation it has just started, and so run it itself.
 constexpr auto kGrace = 20us;
-/// What one that is told to end is given to come back from MPI.
+/// Time that the thread gets to return from MPI when it is stopped.
 constexpr auto kGiveUp = 1s;
 
 }  // namespace
@@ -57,7 +57,7 @@ void ProgressThread::give_up() noexcept {
   if (ended_.wait_for(kGiveUp) == std::future_status::ready)
     thread_.join();
   else
-    thread_.detach();  // it makes a group, which its peers never will
+    thread_.detach();  // blocked in a collective that its peers never enter
 }
 
 template <class Change>
@@ -69,7 +69,7 @@ void ProgressThread::tell(const Change& change) {
     change(*state_);
     sleeps = state_->sleeps;
   }
-  if (sleeps) state_->changed.notify_all();  // otherwise it soon looks by itself
+  if (sleeps) state_->changed.notify_all();  // otherwise it polls soon
 }
 
 void ProgressThread::State::rethrow_failure() const {
@@ -78,7 +78,7 @@ void ProgressThread::State::rethrow_failure() const {
   if (is_over) fail(ExitCode::PeerLost, "an operation between machines was given up");
 }
 
-/// What is thrown now; of several the first. Nothing more is sent.
+/// Records the current exception, unless one is recorded already, and stops sending.
 void ProgressThread::State::note_failure() {
   carried.clear();
   moved_on.clear();
@@ -102,7 +102,7 @@ Work ProgressThread::start(std::function<void()> operation) {
   });
 }
 
-/// Runs what is before it, and it, unless another thread does.
+/// Runs the earlier operations and this one, unless another thread does.
 void ProgressThread::wait_for(State& state, std::future<void>& result) {
   std::unique_lock lock(state.mutex);
   ++state.idle;
@@ -116,7 +116,7 @@ void ProgressThread::wait_for(State& state, std::future<void>& result) {
     } else if (!state.is_running && !state.jobs.empty()) {
       run_next(state, lock);
       if (state.idle > 1) state.changed.notify_all();
-    } else if (state.has_to_send) {  // the thread may be inside of a call that makes a group
+    } else if (state.has_to_send) {  // the thread may be blocked creating a group
       settle(state);
       state.changed.wait_for(lock, kNap);
     } else {
@@ -126,8 +126,8 @@ void ProgressThread::wait_for(State& state, std::future<void>& result) {
   if (state.idle == 1 && !state.jobs.empty()) state.changed.notify_all();
 }
 
-/// Those who wait are to be told afterwards; not the thread, where another ran it: to wake it for nothing takes a core
-/// as long as a short message does.
+/// Runs the next operation. The caller must notify waiting threads afterwards, but not the progress thread: a needless
+/// wake-up costs as much as a short message.
 void ProgressThread::run_next(State& state, std::unique_lock<std::mutex>& lock) {
   Job job = std::move(state.jobs.front());
   state.jobs.pop_front();
@@ -139,7 +139,7 @@ void ProgressThread::run_next(State& state, std::unique_lock<std::mutex>& lock) 
   if (error && !state.cause) state.cause = error;
 }
 
-/// None of them is begun any more.
+/// Fails all queued operations.
 void ProgressThread::give_up_jobs(State& state) {
   for (Job& job : state.jobs) {
     try {
@@ -209,7 +209,7 @@ std::exception_ptr ProgressThread::Job::run() {
   } catch (...) {
     error = std::current_exception();
   }
-  operation = nullptr;  // with the tensors that it holds, before anybody hears of it
+  operation = nullptr;  // releases its tensors before the result is visible
   if (error)
     result.set_exception(error);
   else
@@ -217,7 +217,7 @@ std::exception_ptr ProgressThread::Job::run() {
   return error;
 }
 
-/// What has left becomes spare. A failure comes out of the next call as well.
+/// Recycles the buffers of sent messages. A failure is rethrown by the next call.
 void ProgressThread::settle(State& state) {
   try {
     state.moved_on.remove_if([](const auto& move_on) { return move_on(); });
@@ -232,7 +232,7 @@ void ProgressThread::settle(State& state) {
   state.has_to_send = !state.carried.empty() || !state.moved_on.empty();
 }
 
-/// Moves messages on; `lock` is held before and after.
+/// Progresses messages. `lock` is held on entry and on return.
 void ProgressThread::move(State& state, std::unique_lock<std::mutex>& lock) {
   try {
     settle(state);
@@ -249,7 +249,7 @@ void ProgressThread::move(State& state, std::unique_lock<std::mutex>& lock) {
 void ProgressThread::run(State& state, const std::stop_token& stop) {
   int naps = 0;
   std::unique_lock lock(state.mutex);
-  // Who waits runs those before its own, too, and sooner than this thread could be told of them.
+  // A waiting thread also runs the operations before its own, sooner than this thread could be notified.
   const auto has_job = [&] { return !state.jobs.empty() && !state.is_running && state.idle == 0; };
   const auto has_messages = [&] { return state.has_to_send || (state.expected > 0 && !state.is_last); };
   const auto nap = [&] {
@@ -264,7 +264,7 @@ void ProgressThread::run(State& state, const std::stop_token& stop) {
       if (has_job()) {
         run_next(state, lock);
         if (state.idle > 0) state.changed.notify_all();
-        if (state.has_to_send) move(state, lock);  // also where one operation follows another
+        if (state.has_to_send) move(state, lock);  // also between consecutive operations
       }
     } else if (has_messages()) {
       move(state, lock);
@@ -281,7 +281,7 @@ void ProgressThread::run(State& state, const std::stop_token& stop) {
     }
   }
   state.is_over = true;
-  if (!state.is_running) give_up_jobs(state);  // else whoever runs one does, who learns why it failed
+  if (!state.is_running) give_up_jobs(state);  // otherwise the thread running an operation does it
   state.changed.notify_all();
 }
 

@@ -1,5 +1,5 @@
-// A thread that carries on what ranks of several machines do together, while they compute. MPI moves nothing outside of
-// its own calls.
+// Progress thread for inter-node communication. MPI makes progress only inside its own calls, so this thread makes them
+// while the rank computes.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -19,7 +19,7 @@
 
 namespace mcpp {
 
-/// A message that was copied out of its tensor and is on its way. The copy is no tensor: the group may outlive the
+/// Message in flight that was copied out of its tensor. The copy is plain memory because the group may outlive the
 /// device.
 struct Outgoing {
   explicit Outgoing(i64 bytes);
@@ -31,73 +31,74 @@ struct Outgoing {
   bool is_done();
 };
 
-/// One for all groups of a world. Operations run one after another, in the order in which they were started: on all
-/// ranks the same (Communicator), so that none waits for one that waits for it. The thread sleeps between two looks, as
-/// its core belongs to those who compute; a thread that waits for an operation runs what nobody has begun itself, and
-/// then both look as often as they can. MPI must allow calls from several threads at a time.
+/// Executor of inter-node operations, one for all groups of a world. Operations run one at a time in the order in which
+/// they were started, which is the same on all ranks (Communicator), so they cannot deadlock. The thread sleeps between
+/// polls to leave its core to computation. A thread that waits for an operation runs it itself if it has not started;
+/// then both poll continuously. Requires MPI_THREAD_MULTIPLE.
 class ProgressThread {
  public:
-  /// spins: of one that waits for an operation and runs it itself.
+  /// `spins` applies to threads that wait for an operation and run it themselves.
   explicit ProgressThread(int spins);
-  /// After all works were waited for. Waits until what it carries has left.
+  /// Waits until all carried messages have left. All Works must have been waited for.
   ~ProgressThread();
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
 
-  /// Runs `operation` and drops it, with the tensors that it holds; wait() throws what it threw.
+  /// Enqueues `operation`, which is destroyed with its tensors right after it ran. wait() rethrows its exception.
   Work start(std::function<void()> operation);
-  /// Memory for a message of so many bytes: that of one that has left, as new pages cost more than a copy.
+  /// Returns a buffer of at least `bytes` bytes, reused from a sent message if possible, because new pages cost more
+  /// than a copy.
   Outgoing room_for(i64 bytes);
-  /// Keeps the message until it has left. A failure comes out of the next call.
+  /// Keeps the message until it has been sent. A failure is rethrown by the next call.
   void carry(Outgoing message);
-  /// Calls it again and again, until it says that it has nothing left to do. It calls nothing of this.
+  /// Calls `move_on` repeatedly until it returns true. It must not call methods of this class.
   void carry(std::function<bool()> move_on);
-  /// Of all that waits for other ranks, here or inside of a machine (Patience): does so for what is carried, unless
-  /// another thread is at it. For as long as there are messages.
+  /// Returns a callback for every wait for other ranks (Patience::meanwhile), also within a node. It progresses the
+  /// carried messages, unless another thread is doing so.
   std::function<void()> meanwhile() const;
-  /// As long as the caller keeps what it gets, messages to this rank move on.
+  /// Keeps messages to this rank progressing while the returned token is held.
   std::shared_ptr<void> expect_message();
-  /// As long as the caller keeps what it gets, it makes MPI move itself, and the thread need not.
+  /// Suspends polling by the thread while the returned token is held; its holder must call MPI itself.
   std::shared_ptr<void> look();
 
-  /// For what waits inside of an operation.
+  /// Returns the waiting policy for waits inside of an operation.
   Patience patience() const {
     return {.spins = spins_, .stop = stop_.get_token(), .idle = {state_, &state_->idle}, .meanwhile = meanwhile()};
   }
-  /// While an error unwinds the stack: runs nothing more, so that what operations refer to may go.
+  /// Stops running operations while an exception unwinds the stack, so that the objects they refer to may be destroyed.
   void give_up() noexcept;
 
  private:
   struct Job {
     std::function<void()> operation;
     std::promise<void> result;
-    /// What it threw, or null.
+    /// Returns the exception thrown by the operation, or null.
     std::exception_ptr run();
   };
-  /// What a Work holds. When that goes without having waited, as an error unwinds the stack, tensors and devices go
-  /// next: then nothing more runs.
+  /// State of a Work. If destroyed without wait(), while an exception unwinds the stack, it stops the thread, because
+  /// tensors and devices are destroyed next.
   struct Started {
     std::future<void> result;
     std::stop_source stop;
     ~Started();
   };
-  /// What the thread uses, which may outlive this when it does not come back from MPI.
+  /// State of the thread, which outlives the ProgressThread if the thread does not return from MPI.
   struct State {
     std::mutex mutex;
     std::condition_variable_any changed;
     std::deque<Job> jobs;
-    bool is_running = false;    ///< one of them, which is no longer in the list
-    std::atomic<int> idle = 0;  ///< threads that wait for one
+    bool is_running = false;    ///< an operation is running; it is no longer in `jobs`
+    std::atomic<int> idle = 0;  ///< number of threads that wait for an operation
     std::list<Outgoing> carried, spare;
-    std::list<std::function<bool()>> moved_on;  ///< what is to be called
-    std::atomic<bool> has_to_send = false;      ///< there is some of these
+    std::list<std::function<bool()>> moved_on;  ///< callbacks still to be called
+    std::atomic<bool> has_to_send = false;      ///< `carried` or `moved_on` is not empty
     int expected = 0;
     std::atomic<int> looking = 0;
-    bool sleeps = false;         ///< the thread, until it is told of something
-    bool is_last = false;        ///< it ends once nothing is left to do
-    bool is_over = false;        ///< it has ended before that: nothing more moves
-    std::exception_ptr failure;  ///< of a message: what comes out of the next call
-    std::exception_ptr cause;    ///< of the first operation that failed, for all that cannot be done then
+    bool sleeps = false;         ///< the thread sleeps until notified
+    bool is_last = false;        ///< the thread exits once it has no more work
+    bool is_over = false;        ///< the thread was stopped early; no more progress
+    std::exception_ptr failure;  ///< of a message; rethrown by the next call
+    std::exception_ptr cause;    ///< of the first failed operation; fails all later ones
 
     void rethrow_failure() const;
     void note_failure();
