@@ -11,7 +11,7 @@
 namespace mcpp {
 namespace {
 
-/// Index in the global tensor of the first element of row `r` (along the last axis) of the box.
+/// Returns the index in the global tensor of the first element of row `r` (along the last axis) of the box.
 i64 global_index(const Box& box, i64 r) {
   i64 global = box.offset.back(), stride = box.global.back();
   for (i64 axis = static_cast<i64>(box.shape.size()) - 2; axis >= 0; --axis) {
@@ -23,7 +23,7 @@ i64 global_index(const Box& box, i64 r) {
   return global;
 }
 
-/// Elements [begin, end) of row `r` of the box, to `out`.
+/// Writes elements [begin, end) of row `r` of the box to `out`.
 template <class T>
 void fill_row(const Param& param, u64 key, i64 r, i64 begin, i64 end, T* out) {
   const i64 global = global_index(param.box, r);
@@ -34,7 +34,7 @@ void fill_row(const Param& param, u64 key, i64 r, i64 begin, i64 end, T* out) {
   }
 }
 
-/// For values in host memory.
+/// Initializes values in host memory.
 void draw(const Param& param, u64 seed, i64 first, Tensor& values) {
   const u64 key = philox_key(seed, param.name);
   const i64 row = param.box.shape.back(), last = first + values.numel();
@@ -49,8 +49,8 @@ void draw(const Param& param, u64 seed, i64 first, Tensor& values) {
   });
 }
 
-/// Drawn on the host for other devices too, so that they start from the same bits; piece by piece, to need little
-/// memory there.
+/// Initializes values of other devices on the host, so that they are bitwise identical on every device; in pieces to
+/// bound host memory.
 void draw_on_host(const Param& param, u64 seed, i64 first, Tensor& values) {
   constexpr i64 kPiece = i64{1} << 24;
   CpuDevice host({.threads = omp_get_max_threads()});

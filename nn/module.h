@@ -1,4 +1,4 @@
-// A module maps one tensor to one of the same or another shape, and back.
+// Interface of all layers: a differentiable map from one tensor to another.
 #pragma once
 #include "nn/param.h"
 #include "nn/pass.h"
@@ -13,13 +13,14 @@ class Module {
   Module& operator=(const Module&) = delete;
 
   virtual Tensor forward(const Tensor& x, Pass& pass) = 0;
-  /// Takes from pass.stash, in reverse, what forward saved; adds to the main gradients of its parameters; returns dx.
+  /// Pops from pass.stash, in reverse order, what forward saved, adds to the main gradients of the parameters and
+  /// returns dx.
   virtual Tensor backward(const Tensor& dy, Pass& pass) = 0;
-  /// How what forward makes of an x that lies so over the tensor-parallel ranks lies there. An Internal error, naming a
-  /// parameter or the module, when forward does not take such an x, or when parameters are not placed as it uses them:
-  /// whoever puts modules together asks once, as the model is built.
+  /// Returns how the output of forward is distributed over the tensor-parallel ranks if its input is distributed as
+  /// `x`. Called once, when the model is built. Throws an Internal error, naming a parameter or the module, if forward
+  /// does not accept such an input or if the parameters are not placed as forward uses them.
   virtual ActivationPlacement gives(ActivationPlacement x) const = 0;
-  /// Calls f on every parameter, in a fixed order that is the same at every layout.
+  /// Calls f on every parameter, in a fixed order that does not depend on the layout.
   virtual void visit(const ParamVisitor& f) = 0;
 };
 

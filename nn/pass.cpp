@@ -44,7 +44,7 @@ void Stash::for_each_kept(std::size_t first, F&& f) {
 void Stash::put_away(std::size_t first, ActivationStore& store) {
   if (first == entries_.size()) return;
   Away away{.first = first, .end = entries_.size(), .places = {}, .tensors = nullptr};
-  std::map<std::pair<const void*, i64>, std::size_t> found;  // one that several owners saved goes once
+  std::map<std::pair<const void*, i64>, std::size_t> found;  // tensors saved by several owners are offloaded once
   std::vector<Tensor> tensors;
   for_each_kept(first, [&](Tensor& t) {
     if (!t.defined()) return away.places.push_back({});
@@ -70,7 +70,7 @@ void Stash::bring_back() {
     if (place->tensor) t = tensors[*place->tensor].view(place->shape);
     ++place;
   });
-  expect();  // of what comes next, while these are worked on
+  expect();  // prefetches the next ones, overlapped with the use of these
 }
 
 Pass Pass::again() const {

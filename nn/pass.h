@@ -1,4 +1,4 @@
-// One microbatch on its way through the model: what backward will need, and what weight gradients wait to be done.
+// State of one microbatch in the model: tensors saved for backward and delayed weight gradients.
 #pragma once
 #include <functional>
 #include <map>
@@ -16,16 +16,16 @@ namespace mcpp {
 class KvCache;
 class SampleCut;
 
-/// A tensor that is computed again when backward first asks for it, instead of being kept.
+/// Tensor that is recomputed when backward first needs it, instead of being kept.
 struct Recomputed {
   using Compute = std::function<Tensor(std::span<const Tensor> inputs)>;
-  std::vector<Tensor> inputs;  ///< kept in its place
+  std::vector<Tensor> inputs;  ///< kept instead of it
   Compute compute;
-  Tensor value;  ///< once computed, until the last that asked for it is done
+  Tensor value;  ///< once computed, until its last user is done
 };
 
-/// Tensors that forward leaves for backward, last in first out. Each is taken by the owner that saved it, in reverse
-/// order; both are checked, so that a wrong pairing is found at once.
+/// Stack of tensors that forward saves for backward. Each tensor must be taken by the owner that saved it, in reverse
+/// order; both are checked.
 class Stash {
  public:
   void save(const void* owner, Tensor t) { entries_.push_back({owner, std::move(t), nullptr}); }
@@ -33,13 +33,13 @@ class Stash {
   Tensor take(const void* owner);
   bool empty() const { return entries_.empty(); }
   std::size_t size() const { return entries_.size(); }
-  /// Bytes of the tensors kept here. One that several owners saved counts once.
+  /// Returns the bytes of the kept tensors. A tensor saved by several owners counts once.
   i64 bytes() const;
 
-  /// What was saved since size() was `first` goes to `store`, which outlives this. It comes back when the last of it is
-  /// taken, and begins to when what was saved after it is.
+  /// Offloads the entries [first, size()) to `store`. They are reloaded when the topmost of them is taken; the reload
+  /// is prefetched when the entries above them are taken.
   void put_away(std::size_t first, ActivationStore& store);
-  /// take() comes soon.
+  /// Starts prefetching the topmost offloaded entries.
   void expect() const;
 
  private:
@@ -48,10 +48,10 @@ class Stash {
     Tensor kept;
     std::shared_ptr<Recomputed> recomputed;
   };
-  /// Entries [first, end), whose tensors are away: each once, and where they go.
+  /// Offloaded entries [first, end), each distinct tensor once, and where to restore them.
   struct Away {
     struct Place {
-      std::optional<std::size_t> tensor = {};  // none where nothing was kept
+      std::optional<std::size_t> tensor = {};  // none if the entry keeps no tensor
       Shape shape = {};
     };
     std::size_t first, end;
@@ -59,7 +59,7 @@ class Stash {
     std::unique_ptr<TensorsAway> tensors;
   };
 
-  /// Calls f on every tensor that the entries from `first` on keep, in an order that is always the same.
+  /// Calls f on every tensor kept by the entries from `first` on, in a fixed order.
   template <class F>
   void for_each_kept(std::size_t first, F&& f);
   void bring_back();
@@ -70,35 +70,36 @@ class Stash {
 
 class Pass {
  public:
-  bool training = true;         ///< dropout is on
-  bool keeps_stash = true;      ///< backward will come; off in evaluation and in the first forward of recomputed layers
+  bool training = true;  ///< enables dropout
+  /// backward will follow; false in evaluation and in the first forward of recomputed layers
+  bool keeps_stash = true;
   bool defers_weights = false;  ///< weight gradients wait for run_deferred()
-  bool is_last = true;          ///< the last microbatch of its step: after its backward the gradients are complete
-  double grad_scale = 1;        ///< of the loss, for losses that layers add to it
-  std::vector<i64> samples;     ///< [b] global sample numbers of the microbatch: they key dropout
-  PositionRanges positions;     ///< where the tokens stand in their samples
-  /// How these are cut over context-parallel ranks; null where they are not.
+  bool is_last = true;          ///< last microbatch of the step: gradients are complete after its backward
+  double grad_scale = 1;        ///< loss scale, for auxiliary losses added by layers
+  std::vector<i64> samples;     ///< [b] global sample indices of the microbatch, which key dropout
+  PositionRanges positions;     ///< positions of the tokens in their samples
+  /// Context-parallel partition of these positions; null without context parallelism.
   std::shared_ptr<const SampleCut> cut;
-  /// int32 [s, b], of samples packed from documents: where the document of each token begins. Undefined = at 0.
-  Tensor attention_starts;  ///< attention looks no further back; of the rows that it has after an exchange of heads
-  Tensor position_starts;   ///< learned and rotary positions count from here
+  /// int32 [s, b], for samples packed from documents: first position of each token's document. Undefined means 0.
+  Tensor attention_starts;  ///< limits attention; has the rows that attention sees after a head exchange
+  Tensor position_starts;   ///< origin of learned and rotary positions
   KvCache* kv_cache = nullptr;
   Stash stash;
 
-  /// A pass over the same microbatch with a stash of its own: for running a part of the model again.
+  /// Returns a context for the same microbatch with an empty stash, for recomputing a part of the model.
   Pass again() const;
 
-  /// Saves for backward, if there will be one. A tensor that was discarded is not kept but computed again.
+  /// Saves a tensor for backward if there will be one. A tensor in a DiscardScope is recomputed instead of being kept.
   void save(const void* owner, const Tensor& t);
   Tensor take(const void* owner) { return stash.take(owner); }
 
   using Decisions = std::vector<Tensor>;
-  /// What `make` gives; a layer that is computed again for backward gets what it was given the first time, since what
-  /// was decided must not be decided otherwise, nor counted twice.
+  /// Returns the result of `make`. When a layer is recomputed for backward, returns the result of the first call,
+  /// because decisions must neither change nor be counted twice.
   Decisions decide(const void* owner, const std::function<Decisions()>& make);
 
-  /// From here to the end of the scope, saving `t` (whoever does) keeps only the means to compute it again: selective
-  /// recomputation. `compute` must give the same bits, from `inputs` and what stays until backward anyway.
+  /// Selective recomputation: while the scope exists, save(t) by any owner keeps only `inputs` and `compute`. `compute`
+  /// must be bitwise reproducible from `inputs` and from data that stays until backward anyway.
   class DiscardScope {
    public:
     DiscardScope(Pass& pass, const Tensor& t, std::vector<Tensor> inputs, Recomputed::Compute compute);
@@ -110,20 +111,20 @@ class Pass {
     Pass& pass_;
   };
 
-  /// Computes a weight gradient now, or keeps that for run_deferred() when the schedule splits backward in two.
+  /// Computes a weight gradient now or, if the schedule splits backward, delays it until run_deferred().
   void run_or_defer(std::function<void()> weight_gradient);
   void run_deferred();
-  /// Takes over what another pass deferred.
+  /// Moves the delayed weight gradients of another context to this one.
   void defer_from(Pass& other);
 
-  /// Nothing more is computed in this pass, and what it kept is dropped. Its units are acquired and released all the
-  /// same, so that ranks which compute it and ranks which do not still communicate alike.
+  /// Stops computing in this context and drops what it saved. Its units are still acquired and released, so that ranks
+  /// with and without an aborted context execute the same communication.
   void give_up();
   bool is_given_up() const { return is_given_up_; }
 
  private:
   std::vector<std::pair<Tensor, std::shared_ptr<Recomputed>>>
-      discarded_;  // holds the tensors, so that no address is reused
+      discarded_;  // holds the tensors so that no address is reused
   std::vector<std::function<void()>> deferred_;
   std::shared_ptr<std::map<const void*, Decisions>> decisions_ = std::make_shared<std::map<const void*, Decisions>>();
   bool is_given_up_ = false;

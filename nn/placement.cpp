@@ -22,7 +22,7 @@ std::string_view name_of(ActivationPlacement placement) {
 }
 
 Spread gradient_spread(ActivationPlacement y) {
-  // The gradient of a sum is that of each of its parts.
+  // The gradient of a sum equals that of each of its terms.
   const bool is_cut = y == ActivationPlacement::Sequence || y == ActivationPlacement::Columns;
   return is_cut ? Spread::Partial : Spread::Replicate;
 }

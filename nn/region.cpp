@@ -7,7 +7,8 @@
 namespace mcpp {
 namespace {
 
-/// Elements [begin, end) of the sub-box `rest`, whose axes before `axis` are single: appended to `out` as boxes.
+/// Appends elements [begin, end) of the sub-box `rest` to `out` as boxes. `rest` has size 1 along the axes before
+/// `axis`.
 void decompose(const Box& rest, std::size_t axis, i64 begin, i64 end, std::vector<Box>& out) {
   if (begin >= end) return;
   const i64 all = numel(rest.shape);
@@ -30,27 +31,27 @@ void decompose(const Box& rest, std::size_t axis, i64 begin, i64 end, std::vecto
   if (full_end <= last) add_rows(last, 1, 0, end - last * row);
 }
 
-/// Row-major distance between neighbours along each axis.
+/// Returns the row-major strides of `shape`.
 Shape strides_of(const Shape& shape) {
   Shape strides(shape.size(), 1);
   for (std::size_t i = shape.size(); i-- > 1;) strides[i - 1] = strides[i] * shape[i];
   return strides;
 }
 
-/// Where the first element of `part` lies in `box`, as a row-major index.
+/// Returns the row-major index in `box` of the first element of `part`.
 i64 index_in(const Box& box, const Box& part, const Shape& strides) {
   i64 index = 0;
   for (std::size_t i = 0; i < strides.size(); ++i) index += (part.offset[i] - box.offset[i]) * strides[i];
   return index;
 }
 
-/// for_each_run for one common box of two regions.
+/// Implements for_each_run for one common box of two regions.
 void visit_box(const Box& part, const Region& from, const Region& to, const RunVisitor& f) {
   const Shape from_strides = strides_of(from.box.shape), to_strides = strides_of(to.box.shape);
   i64 from_at = index_in(from.box, part, from_strides) - from.flat_begin;
   i64 to_at = index_in(to.box, part, to_strides) - to.flat_begin;
 
-  // Trailing axes that the part covers fully in both join the run; `outer` axes before them are looped over.
+  // Trailing axes that the part covers fully in both boxes join the run; the `outer` axes before them are looped over.
   std::size_t outer = part.shape.size();
   i64 run = 1;
   bool contiguous = true;
@@ -89,7 +90,7 @@ std::string defect_of(const Region& region) {
   }
   i64 count = 1, global_count = 1;
   for (std::size_t i = 0; i < global.size(); ++i) {
-    // offset + shape is compared by subtraction, because hostile numbers may overflow.
+    // Compares by subtraction, because untrusted values may overflow offset + shape.
     if (global[i] < 0 || offset[i] < 0 || shape[i] < 0 || offset[i] > global[i] || shape[i] > global[i] - offset[i]) {
       return str("shape ", shape, " at ", offset, " does not lie in ", global);
     }

@@ -1,6 +1,6 @@
-// Which elements of a global tensor somebody holds: a box, and of the box's row-major elements a flat range. Model
-// weights are whole boxes; an optimizer that is split over data-parallel ranks holds flat ranges of boxes. Copying
-// between any two regions is a list of contiguous runs: this is what lets any layout load any checkpoint.
+// Elements of a global tensor held by a rank: a box, and a flat range of the box's row-major elements. Model weights
+// are whole boxes; an optimizer sharded over data-parallel ranks holds flat ranges of boxes. Copying between any two
+// regions is a list of contiguous runs, which is what lets any layout load any checkpoint.
 #pragma once
 #include <functional>
 #include <optional>
@@ -20,23 +20,24 @@ struct Region {
   bool is_whole_box() const { return flat_begin == 0 && flat_end == mcpp::numel(box.shape); }
 };
 
-/// All of `box`.
+/// Returns the region that covers all of `box`.
 Region whole(Box box);
 
-/// Empty when box and range are sound (equal ranks, sizes not negative, inside the global shape), else what is wrong.
+/// Returns a description of what is wrong with the region, or "" if it is valid (equal ranks, nonnegative sizes, inside
+/// the global shape).
 std::string defect_of(const Region& region);
 
-/// The region as at most 2 * rank - 1 disjoint boxes, in row-major order.
+/// Decomposes the region into at most 2 * rank - 1 disjoint boxes, in row-major order.
 std::vector<Box> boxes_of(const Region& region);
 
-/// The common part; std::nullopt when there is none. Both in the same global tensor.
+/// Returns the intersection of two boxes of the same global tensor, or std::nullopt if it is empty.
 std::optional<Box> intersection(const Box& a, const Box& b);
 
-/// Elements that both hold. Both in the same global tensor.
+/// Returns the number of elements common to two regions of the same global tensor.
 i64 overlap(const Region& a, const Region& b);
 
-/// Calls f(from_element, to_element, count) for each run of elements that lie one after another in both; the indices
-/// count from the flat_begin of each. Both in the same global tensor.
+/// Calls f(from_element, to_element, count) for each run of elements that is contiguous in both regions. Indices are
+/// relative to the flat_begin of each region. Both regions must be in the same global tensor.
 using RunVisitor = std::function<void(i64 from, i64 to, i64 count)>;
 void for_each_run(const Region& from, const Region& to, const RunVisitor& f);
 

@@ -1,4 +1,4 @@
-// Where activations wait between forward and backward, when not in the memory of their device.
+// Interface for offloading activations between forward and backward.
 #pragma once
 #include <memory>
 #include <span>
@@ -11,39 +11,39 @@
 
 namespace mcpp {
 
-/// Tensors that were put away together. Whoever drops this gives them up; not after their store.
+/// Tensors offloaded together. The destructor discards them; it must run before that of their store.
 class TensorsAway {
  public:
   virtual ~TensorsAway() = default;
-  /// They are wanted soon: begins to bring them. May be called again.
+  /// Starts prefetching the tensors. May be called repeatedly.
   virtual void expect() = 0;
-  /// The tensors in new memory of their device, in their order. Once. PeerLost, with which a launcher starts the run
-  /// again from its last checkpoint, when they are not what was put away.
+  /// Returns the tensors in their original order, in new memory of their device. May be called once. Throws PeerLost if
+  /// they were corrupted, so that a launcher restarts the run from its last checkpoint.
   virtual std::vector<Tensor> take() = 0;
 };
 
-/// For one thread. What was put away last is wanted first, of each microbatch.
+/// Store of offloaded activations. Not thread-safe. Within a microbatch, tensors are reloaded in reverse order.
 class ActivationStore {
  public:
   virtual ~ActivationStore() = default;
-  /// Copies the tensors, whose memory may then be changed or go. PeerLost when something put away before was lost, or
-  /// a disk has no room any more.
+  /// Offloads copies of the tensors, whose memory may be modified or freed afterwards. Throws PeerLost if earlier
+  /// offloaded data was lost or the disk is full.
   virtual std::unique_ptr<TensorsAway> put(std::vector<Tensor> tensors) = 0;
-  /// For the log: "on the disk of /scratch, 1.2 GiB, by io_uring past the page cache".
+  /// Returns a description for the log: "on the disk of /scratch, 1.2 GiB, by io_uring past the page cache".
   virtual std::string describe() const = 0;
-  /// The most so far.
+  /// Returns the peak usage so far.
   virtual BytesAway peak() const = 0;
 };
 
 struct ActivationOffload {
   OffloadTier tier = OffloadTier::Device;
   Path folder = {};      ///< for files
-  std::string key = {};  ///< of the configuration, which named the folder
-  i64 bytes = 0;         ///< room that is taken on the disk before the training begins; more when that does not do
+  std::string key = {};  ///< configuration key that named the folder
+  i64 bytes = 0;         ///< disk space preallocated before training; grows if it does not suffice
 };
 
-/// For activations on `device`, which outlives it; null when they stay there. BadInput for a folder where files cannot
-/// be, or have not the room.
+/// Creates a store for activations on `device`, or returns null if they stay on the device. Throws BadInput if the
+/// folder cannot hold files or lacks the space.
 std::unique_ptr<ActivationStore> make_activation_store(const ActivationOffload& offload, Device& device);
 
 }  // namespace mcpp

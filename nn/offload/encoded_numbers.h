@@ -1,4 +1,4 @@
-// Numbers that are kept in another form than checkpoints hold.
+// Tensor storage whose encoding differs from that of checkpoints.
 #pragma once
 #include <algorithm>
 
@@ -6,8 +6,8 @@
 
 namespace mcpp {
 
-/// Decoded and encoded piece by piece: what that needs for itself is little, however many numbers there are. A block of
-/// them, which shares a scale, is in one piece.
+/// Base class of encoded storage. Elements are decoded and encoded in pieces, so the extra memory does not grow with
+/// the size. A block of elements that shares a scale is never divided between pieces.
 class EncodedNumbers : public StoredNumbers {
  public:
   static constexpr i64 kPiece = i64{1} << 19;
@@ -26,10 +26,10 @@ class EncodedNumbers : public StoredNumbers {
   }
 
  protected:
-  /// All of them, at most kPiece.
+  /// Decode or encode all elements, at most kPiece.
   virtual void decode(Tensor& to) const = 0;
   virtual void encode(const Tensor& from) = 0;
-  /// Of the first one in its block, whose size divides kPiece.
+  /// Returns the index of the first element in its block. Block sizes divide kPiece.
   virtual i64 offset() const = 0;
 
  private:

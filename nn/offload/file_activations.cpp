@@ -13,7 +13,7 @@
 namespace mcpp {
 namespace {
 
-constexpr i64 kPacking = 64;  // tensors begin at multiples of this
+constexpr i64 kPacking = 64;  // alignment of packed tensors, in bytes
 constexpr const char* kWhat = "the activations";
 
 i64 packed_bytes(const Tensor& t) {
@@ -24,7 +24,7 @@ i64 packed_bytes(const Tensor& t) {
 
 class FileActivations::Away final : public TensorsAway {
  public:
-  /// Where a tensor is inside what was put away.
+  /// Location of a tensor inside the packed buffer.
   struct Packed {
     i64 offset;
     Shape shape;
@@ -110,7 +110,7 @@ Tensor FileActivations::part_of(const Slot& slot, i64 offset, i64 bytes) const {
 }
 
 FileActivations::Slot& FileActivations::free_slot(i64 bytes) {
-  // Idle ones before those under way, and what is on its way out before what was asked back; then the oldest.
+  // Prefers idle slots to busy ones, then slots being written out to reloaded ones, then the least recently used.
   const auto cost = [](const Slot& slot) { return std::make_tuple(slot.use, slot.holds != nullptr, slot.since); };
   Slot& slot = *std::ranges::min_element(slots_, {}, cost);
   wait(slot);
@@ -119,7 +119,7 @@ FileActivations::Slot& FileActivations::free_slot(i64 bytes) {
   Tensor& memory = slot.memory.tensor;
   if (memory.defined() && memory.bytes() >= bytes) return slot;
   slot.memory.pin = nullptr;
-  memory = Tensor();  // first, so that its memory can be had again
+  memory = Tensor();  // freed before it is reallocated
   slot.memory = transfer_room(bytes, *host_, MemoryClass::Activations, copies_.get());
   return slot;
 }
@@ -135,7 +135,7 @@ void FileActivations::wait(Slot& slot) {
     if (error == 0) error = result;
   }
   for (const i64 block : std::exchange(slot.freed, {})) free_blocks_.push_back(block);
-  if (error == 0 || !slot.holds) return;  // nobody wants what was given up
+  if (error == 0 || !slot.holds) return;  // errors of discarded data are ignored
   file_->fail_transfer(writes ? "write" : "read", error, kWhat);
 }
 
@@ -160,7 +160,7 @@ void FileActivations::finish_what_was_given_up() {
   }
 }
 
-/// Takes more of the disk where all blocks are in use.
+/// Allocates blocks, growing the file if all blocks are in use.
 std::vector<FileRegion> FileActivations::take_blocks(i64 bytes) {
   std::vector<FileRegion> blocks;
   for (i64 at = 0; at < bytes; at += kBlock) {
@@ -201,7 +201,7 @@ void FileActivations::write_last() {
   start(FileTransfer::Kind::Write, slot, away);
 }
 
-/// Waits for nothing: blocks with a transfer under way are free when that is done.
+/// Does not wait: blocks with transfers in flight are freed when these complete.
 void FileActivations::give_up(Away& away) {
   Slot* slot = slot_with(away);
   if (slot == unwritten_) unwritten_ = nullptr;

@@ -1,9 +1,9 @@
-// Activations on a disk. What is put away is packed into one of a few buffers and written from there while forward goes
-// on; backward finds it there still, or has it read back one ahead. The file is one ScratchFile, of blocks that are
-// used again and again; each has its checksum in memory.
+// Activations offloaded to disk. Tensors offloaded together are packed into one of a few buffers and written from there
+// while forward continues. Backward finds them still in memory, or reads them back one unit ahead. The file is one
+// ScratchFile of reusable blocks, whose checksums are kept in memory.
 //
-// Where copies to the host go on beside the computing, what they bring is written when the next is put away: the host
-// is then one unit ahead of the device, and neither waits for the other.
+// If copies to the host are asynchronous, each unit is written when the next one is offloaded. The host then runs one
+// unit ahead of the device, and neither waits for the other.
 #pragma once
 #include <array>
 #include <deque>
@@ -17,11 +17,11 @@ namespace mcpp {
 
 class FileActivations final : public ActivationStore {
  public:
-  /// What is in memory at a time of what is away: two on their way out, one on its way back.
+  /// Number of buffers: two being written, one being read.
   static constexpr std::size_t kSlots = 3;
   static constexpr i64 kBlock = FileRegion::kPiece;
 
-  /// `device`: of the activations; it outlives this. `copies`: its own.
+  /// `device` holds the activations. `copies` is used by this store only.
   FileActivations(const ActivationOffload& offload, Device& device, std::unique_ptr<TransferQueue> queue,
                   std::unique_ptr<SideCopies> copies);
   ~FileActivations() override;
@@ -32,30 +32,29 @@ class FileActivations final : public ActivationStore {
 
  private:
   class Away;
-  /// Memory of the host for what one put() takes: free to be used, though it may still have what it held, or with
-  /// transfers under way.
+  /// Host buffer for the tensors of one put(). An idle slot may be reused, although it may still hold earlier data.
   struct Slot {
     enum class Use : u8 { Idle, Writing, Reading };
     Use use = Use::Idle;
     Away* holds = nullptr;
     PinnedTensor memory;
-    std::vector<SideCopy> copies;  // to it, or back to the device
+    std::vector<SideCopy> copies;  // to the slot, or back to the device
     std::vector<TransferQueue::Ticket> transfers;
-    std::vector<i64> freed;  // blocks of what was given up while its transfers were under way
-    u64 since = 0;           // counts up with each use
+    std::vector<i64> freed;  // blocks of data discarded while its transfers were in flight
+    u64 since = 0;           // sequence number of the last use
   };
 
   Slot* slot_with(const Away& away);
-  /// An idle slot; waits for the oldest transfer when there is none. With room for so many bytes, and holding nothing.
+  /// Returns an idle, empty slot of at least `bytes` bytes; waits for the oldest transfer if necessary.
   Slot& free_slot(i64 bytes);
   void wait(Slot& slot);
-  /// Where something is inside what was put away.
+  /// Returns a byte range of the packed buffer as a tensor.
   Tensor part_of(const Slot& slot, i64 offset, i64 bytes) const;
-  /// What was put away last is written, if that has not begun.
+  /// Starts writing the last offloaded tensors unless that has begun.
   void write_last();
   void start(FileTransfer::Kind kind, Slot& slot, Away& away);
   void start_reading(Away& away);
-  /// Where the bytes of what was put away are in memory.
+  /// Returns the bytes of the packed tensors in the slot.
   std::span<std::byte> bytes_of(const Slot& slot, const Away& away) const;
   std::vector<FileRegion> take_blocks(i64 bytes);
   void give_up(Away& away);
@@ -69,7 +68,7 @@ class FileActivations final : public ActivationStore {
   std::array<Slot, kSlots> slots_;
   Slot* unwritten_ = nullptr;
   u64 uses_ = 0;
-  std::unique_ptr<SideCopies> copies_;  // their destructors wait for what goes to and from the slots
+  std::unique_ptr<SideCopies> copies_;  // declared after the slots: its destructor waits for their transfers
   std::unique_ptr<TransferQueue> queue_;
 };
 

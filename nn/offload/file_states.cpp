@@ -15,7 +15,7 @@ constexpr std::ptrdiff_t kAhead = 2;
 
 }  // namespace
 
-/// A vector's elements as they were; keeps their place.
+/// Copy-on-write snapshot of a vector; keeps its file region alive.
 class FileStates::Snapshot final : public StoredNumbers {
  public:
   Snapshot(std::shared_ptr<const FileRegion> region, DType dtype, i64 first, i64 count)
@@ -238,7 +238,7 @@ std::vector<Tensor> FileStates::fetch(std::size_t segment) {
   if (slot && slot->use == Slot::Use::Writing) wait(*slot);
   if (!slot || slot->use == Slot::Use::Free) {
     slot = free_slot(segment);
-    if (!slot) slot = &slot_taken_back(segment);  // others were expected than are fetched
+    if (!slot) slot = &slot_taken_back(segment);  // fetched out of the prefetch order
     start_reading(*slot, segment);
   }
   MCPP_CHECK(slot->use == Slot::Use::Reading, "segment ", segment, " is fetched twice");

@@ -1,10 +1,10 @@
-// States on a disk. A segment comes into memory for its update and goes back: while one is updated the next two are
-// read and the one before is written, and the first of a step are read during its forward pass. The memory for them is
-// as long as the longest segments together: there are few of these, as the vocabulary's table among weights.
+// States offloaded to disk. A segment is read into memory for its update and written back. While one segment is
+// updated, the next two are read and the previous one is written; the first segments of a step are prefetched during
+// its forward pass. The memory used is that of the few longest segments, such as the embedding table among the weights.
 //
-// The file is one ScratchFile, in the order of the segments. Each segment has a place for each of its vectors; with
-// snapshots two, of which a snapshot keeps one while updates go to the other: so a save beside the training costs disk
-// space, and neither memory nor traffic.
+// The file is one ScratchFile, in the order of the segments. Each vector of a segment has one region in it. With
+// snapshots it has two: a snapshot keeps one while updates go to the other, so that a save concurrent with training
+// costs disk space but no memory or extra I/O.
 #pragma once
 #include <deque>
 
@@ -17,21 +17,21 @@ namespace mcpp {
 
 struct FileStatesOptions {
   Path folder;
-  std::string key;  ///< of the configuration, which named the folder
+  std::string key;  ///< configuration key that named the folder
   i64 longest_segment = i64{4} << 20;
   bool takes_snapshots = false;
   std::string what = "the optimizer's state";  ///< for messages
   MemoryClass memory_class = MemoryClass::OptimizerState;
-  /// Those that what it keeps goes to and comes from, for which it pins its memory; they go before the store does.
+  /// Copy engine that transfers the stored data, for which memory is pinned. May be destroyed before the store.
   SideCopies* copies = nullptr;
 };
 
 class FileStates final : public StateStore {
  public:
-  /// Segments that are in memory at a time: one in use, two read ahead, one on its way out.
+  /// Segments in memory at a time: one in use, two prefetched, one being written.
   static constexpr i64 kSlots = 4;
 
-  /// `host` has the memory in which segments are updated.
+  /// `host` owns the memory in which segments are updated.
   FileStates(FileStatesOptions options, std::shared_ptr<CpuDevice> host, std::unique_ptr<TransferQueue> queue);
   ~FileStates() override;
 
@@ -47,57 +47,57 @@ class FileStates final : public StateStore {
   BytesAway bytes_away() const override { return {.on_disk = bytes()}; }
   std::string describe() const override;
 
-  /// What one step reads; it writes as much.
+  /// Returns the bytes that one step reads; it writes the same amount.
   i64 bytes() const;
-  /// The memory that it comes to use for segments of so many bytes each.
+  /// Returns the memory used for segments of the given sizes in bytes.
   static i64 memory_for(std::vector<i64> segments);
 
  private:
   class AtRest;
   class Snapshot;
-  /// A vector of a segment. A place that somebody else refers to as well is kept by a snapshot.
+  /// A vector of a segment. A region with another owner belongs to a snapshot.
   struct Vector {
     StateVector what;
-    std::vector<std::shared_ptr<FileRegion>> places = {};  // one or two
+    std::vector<std::shared_ptr<FileRegion>> places = {};  // one, or two with snapshots
     std::size_t current = 0;
 
     i64 bytes() const { return aligned_bytes(what.bytes()); }
     FileRegion& region() const { return *places[current]; }
   };
   using Segment = std::vector<Vector>;
-  /// Memory for one segment: on its way in, in use, or on its way out. The first has room for the longest segment, the
-  /// next for the second longest, and so on.
+  /// Buffer for one segment that is being read, in use or being written. The first slot fits the longest segment, the
+  /// next one the second longest, and so on.
   struct Slot {
     enum class Use : u8 { Free, Reading, InUse, Writing };
     Use use = Use::Free;
     std::size_t segment = 0;
-    i64 bytes = 0;        // that it has room for
-    PinnedTensor memory;  // from its first use on; vectors one after the other
+    i64 bytes = 0;        // capacity
+    PinnedTensor memory;  // allocated on first use; holds the vectors consecutively
     std::vector<TransferQueue::Ticket> transfers;
   };
 
   Slot* slot_with(std::size_t segment);
   Slot& slot_in_use(std::size_t segment);
   bool has_room(const Slot& slot, std::size_t segment) const;
-  /// The shortest free slot but `kept` that has room for a segment; waits for the oldest write when there is none. Null
-  /// when all that have are read ahead or in use.
+  /// Returns the smallest free slot except `kept` that fits the segment; waits for the oldest write if no slot is free.
+  /// Returns null if all fitting slots are prefetched or in use.
   Slot* free_slot(std::size_t segment, const Slot* kept = nullptr);
-  /// The only slot with room for what is read soon after the segment that is next, or null: so that this does not wait
-  /// until a short one, which has room elsewhere, was updated and written.
+  /// Returns the only slot that fits a segment needed soon after the next one, or null. It is reserved so that reading
+  /// that segment need not wait until a shorter one, which fits in other slots, was updated and written.
   const Slot* kept_slot() const;
-  /// Of a segment that was read ahead and is to be read again: the shortest slot with room for another.
+  /// Evicts a prefetched segment, which will be read again, and returns the smallest slot that fits `segment`.
   Slot& slot_taken_back(std::size_t segment);
   void start_reading(Slot& slot, std::size_t segment);
   void read_ahead();
   void wait(Slot& slot);
   void finish_writes();
-  /// Waits for everything, and forgets what was read ahead.
+  /// Waits for all transfers and discards prefetched segments.
   void free_all_slots();
   void start(FileTransfer::Kind kind, Slot& slot, std::size_t vector);
-  /// The memory of a vector of the segment that is in the slot.
+  /// Returns the memory of a vector of the segment in the slot.
   Tensor part_of(const Slot& slot, std::size_t vector) const;
   static i64 length_of(const Segment& segment);
-  /// Of all segments, longest first, as many as there are slots.
+  /// Returns the sizes of the longest segments, one per slot, in descending order.
   static std::vector<i64> longest_of(std::vector<i64> segments);
 
   FileStatesOptions options_;
@@ -106,12 +106,12 @@ class FileStates final : public StateStore {
   std::shared_ptr<ScratchFile> file_;
   std::deque<Slot> slots_;
   std::deque<Slot*> writing_;             // oldest first
-  std::deque<std::size_t> expected_;      // to be read ahead, in order
+  std::deque<std::size_t> expected_;      // to be prefetched, in order
   std::unique_ptr<TransferQueue> queue_;  // last: its destructor waits for transfers of the slots
 };
 
-/// For weights that are used on `device`, which outlives them: they are updated in its memory if it is of the CPU, else
-/// in the host's, by that many threads.
+/// Creates a store for weights used on `device`. States are updated in the memory of `device` if it is a CPU device,
+/// otherwise in host memory by `threads` threads.
 std::unique_ptr<StateStore> make_file_states(FileStatesOptions options, Device& device, int threads);
 
 }  // namespace mcpp

@@ -47,7 +47,7 @@ class HostActivations::Away final : public TensorsAway {
     SideCopy coming;
   };
 
-  /// Brings what has gone; once.
+  /// Starts copying the tensors back to the device, unless that has begun.
   void begin() {
     for (Part& part : parts_) {
       if (part.back.defined()) continue;

@@ -1,4 +1,4 @@
-// Activations in the memory of the host.
+// Activations offloaded to host memory.
 #pragma once
 #include <deque>
 
@@ -7,11 +7,11 @@
 
 namespace mcpp {
 
-/// On a device of their own, whose memory table has them apart: for activations on a GPU, and on machines without one
-/// for those on another device of the same kind, where everything goes as it does with one.
+/// Host-memory activation store, with a device of its own in the memory statistics. It serves GPU activations and, on
+/// machines without a GPU, those of another CPU device, which takes the same code path.
 ///
-/// Copies go on beside the computing: what the last kLeaving calls of put() took is on its way and still on its device,
-/// where backward finds it; the rest comes back from expect() on.
+/// Copies are asynchronous. The tensors of the last kLeaving calls of put() are being copied and stay on their device,
+/// where backward finds them; earlier ones are copied back from expect() on.
 class HostActivations final : public ActivationStore {
  public:
   static constexpr std::size_t kLeaving = 2;
@@ -25,17 +25,17 @@ class HostActivations final : public ActivationStore {
 
  private:
   class Away;
-  /// What one put() took: on its way, and where it was.
+  /// Tensors of one put() being copied to the host, with their originals.
   struct Leaving {
     std::vector<Tensor> tensors;
     std::vector<SideCopy> copies;
 
-    /// The device forgets them, when they have gone.
+    /// Waits for the copies and frees the originals.
     void go();
   };
 
   HostRooms rooms_;
-  std::unique_ptr<SideCopies> copies_;  // after the rooms, which copies may use until these go
+  std::unique_ptr<SideCopies> copies_;  // destroyed before the buffers, which its copies may use
   std::deque<std::shared_ptr<Leaving>> leaving_;
 };
 

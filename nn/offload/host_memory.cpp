@@ -24,7 +24,7 @@ Tensor aligned_tensor(i64 bytes, DType dtype, Device& device, MemoryClass c) {
 std::shared_ptr<CpuDevice> host_beside(Device& device, int threads) {
   auto* cpu = dynamic_cast<CpuDevice*>(&device);
   if (!cpu) return std::make_shared<CpuDevice>(CpuOptions{.threads = threads});
-  return {std::shared_ptr<void>(), cpu};  // not ours
+  return {std::shared_ptr<void>(), cpu};  // not owned
 }
 
 int host_threads(Device& device) {

@@ -1,4 +1,4 @@
-// Memory of the host for numbers on their way between a device and elsewhere.
+// Host memory for transfers between a device and the host or a disk.
 #pragma once
 #include <span>
 
@@ -6,25 +6,23 @@
 
 namespace mcpp {
 
-/// The device of the CPU in whose memory the host works on what is on `device`: that itself where it is of the CPU, and
-/// then it must outlive this; else one of its own, with as many threads.
+/// Returns the CPU device in whose memory the host processes data of `device`: `device` itself (not owned) if it is a
+/// CPU device, otherwise a new one with `threads` threads.
 std::shared_ptr<CpuDevice> host_beside(Device& device, int threads = 1);
 
-/// Threads of the host for what it computes for `device`: as many as that has, and all where it is a GPU, since the
-/// host has nothing else to compute then.
+/// Returns the number of host threads for work on behalf of `device`: those of a CPU device, or all cores for a GPU,
+/// since the host is otherwise idle then.
 int host_threads(Device& device);
 
-/// Memory that begins at a multiple of ScratchFile::kAlignment, for transfers past the page cache: what so many bytes
-/// of it take of the host's.
+/// Returns the allocated size of a buffer of `bytes` bytes aligned to ScratchFile::kAlignment, as direct I/O requires.
 i64 aligned_tensor_bytes(i64 bytes);
-/// Such memory for numbers of any type (Tensor::reinterpret()) that go on to a device, or come from one, by `copies`:
-/// null where there are none.
+/// Allocates such a buffer, pinned for `copies` unless that is null. Use Tensor::reinterpret() for the element type.
 PinnedTensor transfer_room(i64 bytes, CpuDevice& host, MemoryClass c, SideCopies* copies);
 
-/// to = from, of the same type and size, on the same device or on two of which one is of the CPU.
+/// Copies `from` to `to`, of the same dtype and size, on the same device or between a CPU device and another one.
 void copy_over(const Tensor& from, Tensor& to);
 
-/// The memory of a tensor of the CPU.
+/// Returns the memory of a CPU tensor.
 std::span<std::byte> bytes_of(const Tensor& t);
 
 }  // namespace mcpp

@@ -24,7 +24,7 @@ class InMemory final : public StoredNumbers {
   Tensor values_;
 };
 
-/// A copy in host memory of its own; its parts are parts of that.
+/// Copy in host memory that it owns; its parts are views of it.
 class Copy final : public StoredNumbers {
  public:
   explicit Copy(const Tensor& values) : Copy(std::make_shared<CpuDevice>(), values) {
@@ -46,7 +46,7 @@ class Copy final : public StoredNumbers {
   Copy(Tensor values, std::shared_ptr<CpuDevice> host)
       : host_(std::move(host)), values_(std::move(values)), numbers_(values_) {}
 
-  std::shared_ptr<CpuDevice> host_;  // first: the others are in its memory
+  std::shared_ptr<CpuDevice> host_;  // first: the members below use its memory
   Tensor values_;
   InMemory numbers_;
 };
@@ -55,10 +55,10 @@ std::shared_ptr<const StoredNumbers> InMemory::snapshot() const {
   return std::make_shared<Copy>(values_);
 }
 
-/// States of segments in memory, where they stay.
+/// In-memory states of segments.
 class SegmentRooms {
  public:
-  /// room_for(state): PinnedTensor, of zeros.
+  /// Adds a segment. room_for(state) returns a zero-filled PinnedTensor.
   template <class F>
   void add(const std::vector<StateVector>& states, F&& room_for) {
     std::vector<PinnedTensor>& segment = segments_.emplace_back();
@@ -77,7 +77,7 @@ class SegmentRooms {
   std::vector<std::vector<PinnedTensor>> segments_;
 };
 
-/// On the device of the weights.
+/// States on the device of the weights.
 class ResidentStates final : public StateStore {
  public:
   ResidentStates(Device& device, MemoryClass c) : device_(device), class_(c) {}
@@ -132,8 +132,8 @@ class HostStates final : public StateStore {
   CpuDevice host_;
   MemoryClass class_;
   i64 longest_segment_;
-  SideCopies* copies_;  // used by add() alone
-  SegmentRooms rooms_;  // last: they are in the host's memory
+  SideCopies* copies_;  // used by add() only
+  SegmentRooms rooms_;  // last: it uses the host's memory
 };
 
 }  // namespace

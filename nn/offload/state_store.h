@@ -1,4 +1,4 @@
-// Where numbers are kept from step to step: what an optimizer remembers of each weight, or the weights themselves.
+// Storage of tensors that persist between steps: optimizer state, or the weights themselves.
 #pragma once
 #include <memory>
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace mcpp {
 
-/// Room for so many numbers of a type.
+/// Type and size of a state vector.
 struct StateVector {
   DType dtype;
   i64 count;
@@ -17,46 +17,47 @@ struct StateVector {
   i64 bytes() const { return count * size_of(dtype); }
 };
 
-/// Holds the states of segments, which are numbered 0, 1, ... in the order in which they were added. Its user has one
-/// segment at a time, each between its fetch() and its drop().
+/// Store of per-segment states. Segments are numbered 0, 1, ... in the order in which they were added. Only one segment
+/// may be in use at a time, between its fetch() and its drop().
 class StateStore {
  public:
   virtual ~StateStore() = default;
 
-  /// Longer segments are to be cut: elements, 0 = as long as they come.
+  /// Returns the maximum segment length in elements; longer segments must be divided. 0 means unlimited.
   virtual i64 longest_segment() const { return 0; }
-  /// Makes room for the states of a segment, which begin as zeros.
+  /// Allocates the zero-initialized states of a segment.
   virtual void add(const std::vector<StateVector>& states) = 0;
-  /// After the last add(): takes what room must be there before the training begins.
+  /// Allocates what must be available before training begins. Called after the last add().
   virtual void reserve() {}
 
-  /// In which order segments are going to be fetched next, so that the first can be brought meanwhile. Who fetches
-  /// others does not fail, but waits.
+  /// Announces the order in which segments will be fetched, so that they can be prefetched. Fetching in another order
+  /// is correct but slower.
   virtual void expect(const std::vector<std::size_t>& /*order*/) {}
-  /// The states of a segment, on the device that updates it, to be read and written until drop().
+  /// Returns the states of a segment on the device that updates it. They may be read and written until drop().
   virtual std::vector<Tensor> fetch(std::size_t segment) = 0;
   virtual void drop(std::size_t segment) = 0;
-  /// The same, where nothing was written.
+  /// Like drop(), for a segment that was not modified.
   virtual void drop_unchanged(std::size_t segment) { drop(segment); }
-  /// Whether every fetch() gives memory of the weights' own device, and moves nothing.
+  /// Returns true if every fetch() returns memory of the weights' own device without a transfer.
   virtual bool is_resident() const = 0;
-  /// Whether that of this segment does.
+  /// Returns true if fetch() of this segment does so.
   virtual bool is_segment_resident(std::size_t /*segment*/) const { return is_resident(); }
 
-  /// Numbers [first, first + count) of a vector where it lies while nobody uses it. Checkpoints are written from there
-  /// and read into it, between steps; what was read into it is there for the next fetch().
+  /// Returns elements [first, first + count) of a vector in its storage, while the segment is not in use. Checkpoints
+  /// are saved from and loaded into it, between steps; the next fetch() returns what was loaded.
   virtual std::shared_ptr<StoredNumbers> at_rest(std::size_t segment, std::size_t vector, i64 first, i64 count) = 0;
 
-  /// Of all segments.
+  /// Returns the offloaded bytes of all segments.
   virtual BytesAway bytes_away() const { return {}; }
-  /// For the log: "on the disk of /scratch (direct I/O, io_uring), 1.2 GiB"; empty for what needs no mention.
+  /// Returns a description for the log: "on the disk of /scratch (direct I/O, io_uring), 1.2 GiB"; empty if nothing is
+  /// worth mentioning.
   virtual std::string describe() const { return ""; }
 };
 
-/// States that stay in the memory of the device.
+/// Creates a store that keeps states in device memory.
 std::unique_ptr<StateStore> make_resident_states(Device& device, MemoryClass c = MemoryClass::OptimizerState);
 
-/// Numbers in the memory of a tensor.
+/// Returns a storage view of the tensor's memory.
 std::shared_ptr<StoredNumbers> in_memory(Tensor values);
 
 }  // namespace mcpp

@@ -55,7 +55,7 @@ class TieredStates final : public StateStore {
   std::unique_ptr<StateStore> near_, far_;
   double far_share_, bytes_ = 0, far_bytes_ = 0;
   std::size_t near_segments_ = 0, far_segments_ = 0;
-  std::vector<std::pair<bool, std::size_t>> places_;  // of each segment: whether in far_, and its number there
+  std::vector<std::pair<bool, std::size_t>> places_;  // by segment: whether it is in far_, and its index there
 };
 
 }  // namespace

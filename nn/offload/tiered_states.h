@@ -1,11 +1,11 @@
-// States of which a part is kept elsewhere than in the memory of the device: that of the host, or a disk.
+// States split between device memory and a slower tier (host memory or disk).
 #pragma once
 #include "nn/offload/state_store.h"
 
 namespace mcpp {
 
-/// `far` keeps about that share of the bytes, `near` the rest. Segments of both take turns, so that the one is read
-/// while the other is updated.
+/// Creates a store in which `far` holds a fraction of about `far_share` of the bytes and `near` the rest. Segments of
+/// both alternate, so that one is read while the other is updated.
 std::unique_ptr<StateStore> make_tiered_states(std::unique_ptr<StateStore> near, std::unique_ptr<StateStore> far,
                                                double far_share);
 
