@@ -7,10 +7,10 @@
 namespace mcpp {
 namespace {
 
-constexpr i64 kTile = 64;  // keys that kernels compute together
+constexpr i64 kTile = 64;  // keys that kernels process together
 constexpr double kBalanced = 1.01;
 
-/// What all queries before each position cost: [s + 1].
+/// Returns the prefix sums of the cost of all queries: [s + 1].
 std::vector<i64> costs_before(const AttentionWork& work) {
   std::map<i64, i64> layers;  // by window
   for (const i64 window : work.windows) ++layers[window];
@@ -36,7 +36,8 @@ std::vector<i64> costs_of_pieces(const std::vector<i64>& before, i64 pieces) {
   return costs;
 }
 
-/// The dearest first, each to the member that has least and still takes some: [members * runs].
+/// Assigns the pieces in order of descending cost, each to the least loaded member that still accepts one: [members *
+/// runs].
 std::vector<i64> deal_out(const std::vector<i64>& costs, i64 members) {
   const std::size_t runs = costs.size() / static_cast<std::size_t>(members);
   std::vector<i64> order(costs.size());
@@ -63,7 +64,8 @@ std::vector<i64> deal_out(const std::vector<i64>& costs, i64 members) {
   return dealt;
 }
 
-/// Of each piece the first position that its queries see, by documents; those of samples never descend.
+/// Returns the first visible position of each piece's queries, given the document starts; within a sample these never
+/// descend.
 std::vector<i64> first_keys(const AttentionWork& work, i64 pieces) {
   if (work.starts.empty()) return {};
   std::vector<i64> first;

@@ -1,5 +1,4 @@
-// How a microbatch is cut over ranks so that attention costs each of them the same, whatever documents it is packed
-// from.
+// Load balancing of attention over the context-parallel ranks for samples packed from documents.
 #pragma once
 #include <span>
 
@@ -7,21 +6,21 @@
 
 namespace mcpp {
 
-/// What attention over the samples of a microbatch costs depends on.
+/// Determinants of the attention cost of a microbatch.
 struct AttentionWork {
   i64 seq_length = 0, batch = 1;
-  std::vector<i32> starts = {};   ///< [s, b]: where the document of each token begins; empty = at 0
-  std::vector<i64> windows = {};  ///< positions that a query sees in each layer; 0 = all
+  std::vector<i32> starts = {};   ///< [s, b]: first position of each token's document; empty = 0
+  std::vector<i64> windows = {};  ///< number of positions visible to a query, by layer; 0 = all
 };
 
-/// Of these cuts the first with which no member of the ring has more than 1 % above the mean to compute, or the one
-/// with the least for the slowest: consecutive positions, with which short documents and windows need few keys of
-/// others; then 2 pieces for each member (for samples of one document the zigzag), 4, 8 and 16, dealt out by their
-/// costs. Pieces are as long as a tile of scores at least, if there are more than 2.
+/// Returns the first of the following partitions whose most loaded ring member is at most 1 % above the mean, or
+/// otherwise the one with the smallest maximum load: consecutive positions, which need few remote keys for short
+/// documents and windows; then 2 pieces per member (the zigzag for samples of one document), 4, 8 and 16, assigned by
+/// cost. With more than 2 pieces per member, pieces are at least as long as a tile of scores.
 SampleCut choose_cut(const SequenceCut& ranks, const AttentionWork& work);
 
-/// What each member of the ring has to compute, in scores: those that its queries see, and as many as a tile has keys,
-/// which are computed for nothing.
+/// Returns the cost of each ring member in scores: those visible to its queries, plus a tile width per query for masked
+/// scores that are computed anyway.
 std::vector<i64> costs_of_members(const SequenceCut& ranks, const AttentionWork& work, const SampleCut& cut);
 
 }  // namespace mcpp

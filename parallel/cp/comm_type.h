@@ -1,4 +1,4 @@
-// The ways for attention to meet the keys of other context-parallel ranks.
+// Algorithms for context-parallel attention.
 #pragma once
 #include <array>
 #include <string_view>
@@ -7,12 +7,12 @@
 
 namespace mcpp {
 
-/// Names are Megatron-LM's.
+/// Communication type; names are Megatron-LM's.
 enum class CpCommType : u8 {
-  P2p,        ///< keys and values travel round a ring: RingAttention
+  P2p,        ///< keys and values are passed around a ring: RingAttention
   AllGather,  ///< keys and values are gathered: GatheredAttention
   A2a,        ///< positions are exchanged for heads: HeadExchange
-  A2aP2p,     ///< exchanged among neighbours, and a ring between these: hierarchical
+  A2aP2p,     ///< hierarchical: heads exchanged among neighbors, with a ring between neighborhoods
 };
 template <>
 struct EnumNames<CpCommType> {

@@ -1,5 +1,5 @@
-// Attention of a layer from queries, keys and values of this rank's positions to an output of these positions, wherever
-// the keys are: an exchange of heads where there is one, and core attention in between.
+// Attention of one layer over the positions of all context-parallel ranks: core attention, with head exchanges before
+// and after it where configured.
 #pragma once
 #include <memory>
 
@@ -10,38 +10,38 @@ namespace mcpp {
 
 class ContextAttention {
  public:
-  /// heads and query_groups: those that this rank has before an exchange.
+  /// `heads` and `query_groups` are those of this rank before an exchange.
   ContextAttention(const ContextParallel& cp, i64 heads, i64 query_groups);
 
-  /// What backward needs, all as it is between the exchanges: out [s, b, heads * head_dim].
+  /// Tensors saved for backward, as they are between the exchanges: out [s, b, heads * head_dim].
   struct Kept {
     Qkv qkv;
     AttentionResult result;
   };
 
-  /// As core attention takes them, for a microbatch that is cut so (null where it is not). `mine`, before an exchange,
-  /// says which head is its first for dropout; its starts of documents are of the rows after it
-  /// (SampleCut::of_member).
+  /// Returns the options of core attention for a microbatch partitioned as `cut` (null without context parallelism). In
+  /// `mine`, the first head, which keys dropout, is that before an exchange, but document starts are for the rows after
+  /// it (SampleCut::of_member).
   CoreAttentionOptions options(const AttentionOptions& mine, std::shared_ptr<const SampleCut> cut) const;
   Kept forward(const Qkv& mine, const CoreAttentionOptions& how);
-  /// result.out once more, from what forward kept.
+  /// Recomputes result.out from what forward saved.
   Tensor forward_again(const Qkv& kept, const CoreAttentionOptions& how) {
     return core_->forward(kept.heads(), how).out;
   }
-  /// result.out, of all heads that this rank has and of its positions alone.
+  /// Returns result.out exchanged back: all heads of this rank at its own positions.
   Tensor output(const Kept& kept, const CoreAttentionOptions& how) {
     return exchange_ ? exchange_->to_positions(kept.result.out, how.cut->runs()) : kept.result.out;
   }
-  /// The gradient of `mine`, from that of output(); `empty`, of its shapes, is overwritten and returned, where heads
-  /// are exchanged.
+  /// Returns the gradient of `mine` given that of output(). With a head exchange, `empty`, shaped like `mine`, is
+  /// overwritten and returned.
   Qkv backward(const Tensor& d_output, const Kept& kept, const CoreAttentionOptions& how, Qkv empty);
 
-  /// Whether keys and values are kept apart from queries, for a projection that gives them so or not.
+  /// Returns true if keys and values are stored apart from queries, given whether the projection stores them so.
   bool shares_groups(bool mine_do) const { return exchange_ ? exchange_->shares_groups() : mine_do; }
   bool exchanges_heads() const { return exchange_ != nullptr; }
 
  private:
-  std::unique_ptr<HeadExchange> exchange_;  // null without
+  std::unique_ptr<HeadExchange> exchange_;  // null without an exchange
   std::unique_ptr<CoreAttention> core_;
   ContextParallel cp_;
   i64 heads_;

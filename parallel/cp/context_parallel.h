@@ -1,6 +1,6 @@
-// Context parallelism: ranks see the same samples, and each has some of the positions of every one. All layers but
-// attention work on these as on samples of their own; attention brings queries, keys and values of other positions
-// together. docs/context_parallelism.md draws who holds what, and says when to take which way.
+// Context parallelism: ranks see the same samples, and each holds some of the positions of every sample. Attention
+// combines queries, keys and values across ranks; all other layers treat their positions as a sequence of its own. See
+// docs/context_parallelism.md for who holds what, and for which algorithm to choose.
 #pragma once
 #include <memory>
 
@@ -11,19 +11,19 @@
 
 namespace mcpp {
 
-/// What a rank does of it. As made: nothing, it has all positions.
+/// Context-parallel configuration of a rank. By default it holds all positions.
 struct ContextParallel {
   CpCommType comm_type = CpCommType::P2p;
   SequenceCut cut;
-  i64 rank = 0;                   ///< of cut.ranks()
-  Communicator* heads = nullptr;  ///< those that exchange heads; null = nobody
-  Communicator* ring = nullptr;   ///< those whose keys meet; null = nobody
+  i64 rank = 0;                   ///< in [0, cut.ranks())
+  Communicator* heads = nullptr;  ///< ranks that exchange heads; null = none
+  Communicator* ring = nullptr;   ///< ranks that share keys and values; null = none
 
   i64 size() const { return cut.ranks(); }
-  i64 member() const { return rank / cut.heads; }  ///< of the ring
+  i64 member() const { return rank / cut.heads; }  ///< index in the ring
 
   std::unique_ptr<CoreAttention> make_core_attention() const;
-  /// For `query_groups` on this rank; null where no heads are exchanged.
+  /// Creates the exchange for `query_groups` on this rank; returns null if heads are not exchanged.
   std::unique_ptr<HeadExchange> make_head_exchange(i64 query_groups) const;
 };
 

@@ -1,5 +1,5 @@
-// Where queries meet keys and values, between the projections of an attention layer. Behind an interface, because the
-// keys that this rank's queries need may lie on several ranks.
+// Core attention, between the projections of an attention layer. It is an interface because the keys that this rank's
+// queries need may be on several ranks.
 #pragma once
 #include <memory>
 
@@ -8,23 +8,23 @@
 
 namespace mcpp {
 
-/// options.queries and options.keys say where this rank's queries and keys stand.
+/// Options of core attention; options.queries and options.keys are the positions of this rank's queries and keys.
 struct CoreAttentionOptions : AttentionOptions {
-  std::shared_ptr<const SampleCut> cut;  ///< where those of others do; null where there are no others
+  std::shared_ptr<const SampleCut> cut;  ///< positions of all ranks; null without context parallelism
 };
 
-/// Takes this rank's queries, keys and values. Options come alike to forward and backward.
+/// Attention of this rank's queries. Forward and backward must get the same options.
 class CoreAttention {
  public:
   virtual ~CoreAttention() = default;
-  /// The attention of the queries over all keys that they see, wherever those are.
+  /// Returns the attention of the queries over all visible keys, on whichever rank they are.
   virtual AttentionResult forward(const QkvHeads& x, const CoreAttentionOptions& options) = 0;
-  /// dx, of x's shapes, is overwritten; `y` is what forward returned.
+  /// Overwrites dx, shaped like x. `y` is the result of forward.
   virtual void backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
                         const CoreAttentionOptions& options, QkvHeads& dx) = 0;
 };
 
-/// All keys are on this rank.
+/// Attention with all keys on this rank.
 class LocalAttention final : public CoreAttention {
  public:
   AttentionResult forward(const QkvHeads& x, const CoreAttentionOptions& options) override;

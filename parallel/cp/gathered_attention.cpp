@@ -17,7 +17,7 @@ Shape with_rows(const Tensor& x, i64 rows) {
   return shape;
 }
 
-/// The pieces of all ranks [s / n, ...] in the order of the sequence [s, ...].
+/// Gathers the pieces of all ranks [s / n, ...] into sequence order [s, ...].
 Tensor gather_sequence(Communicator& group, const SampleCut& cut, const Tensor& mine) {
   const i64 n = group.size(), piece = cut.piece();
   Tensor whole = Tensor::like(mine, with_rows(mine, n * mine.dim(0)));
@@ -37,7 +37,7 @@ Tensor gather_sequence(Communicator& group, const SampleCut& cut, const Tensor& 
   return whole;
 }
 
-/// This rank's pieces of the sum of all `whole`.
+/// Reduce-scatters `whole`; returns this rank's pieces of the sum.
 Tensor scatter_sequence(Communicator& group, const SampleCut& cut, const Tensor& whole) {
   const i64 n = group.size(), piece = cut.piece();
   Tensor mine = Tensor::like(whole, with_rows(whole, whole.dim(0) / n));

@@ -1,17 +1,17 @@
-// Attention over gathered keys and values: each rank has all keys for a moment, and its own queries. With grouped
-// queries they are few; and every sum of a query is taken by one rank, whatever the documents are. Llama Team, "The
-// Llama 3 Herd of Models", 2024, section 3.3.2.
+// Attention over gathered keys and values: each rank temporarily has all keys, but only its own queries. With grouped
+// queries, keys are small; and every softmax sum is computed by one rank, regardless of document boundaries. Llama
+// Team, "The Llama 3 Herd of Models", 2024, section 3.3.2.
 #pragma once
 #include "comm/communicator.h"
 #include "parallel/cp/core_attention.h"
 
 namespace mcpp {
 
-/// The ranks of `group` hold the sequence in pieces (SampleCut). Backward gathers keys and values again,
-/// rather than keep them; their gradients are summed, in the wide type, where they belong.
+/// All-gather implementation of core attention. The ranks of `group` hold the sequence in pieces (SampleCut). Backward
+/// gathers keys and values again instead of saving them; their gradients are reduce-scattered in the accumulation type.
 ///
-/// Sent per rank, for n ranks and k bytes of its keys and values (w in the wide type): forward (n - 1) k, backward
-/// (n - 1) (k + w).
+/// Traffic per rank, for n ranks and k bytes of its keys and values (w in the accumulation type): forward (n - 1) k,
+/// backward (n - 1) (k + w).
 class GatheredAttention final : public CoreAttention {
  public:
   explicit GatheredAttention(Communicator& group) : group_(group) {}

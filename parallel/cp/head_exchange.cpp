@@ -5,7 +5,7 @@
 namespace mcpp {
 namespace {
 
-/// Rows of one of the runs that stand side by side in x.
+/// Returns the rows of one of the runs in x, which are consecutive.
 Heads run_of(const Heads& x, i64 run, i64 runs) {
   Heads part = x;
   part.seq = x.seq / runs;
@@ -13,7 +13,7 @@ Heads run_of(const Heads& x, i64 run, i64 runs) {
   return part;
 }
 
-/// Of a tensor [n, s, b, width]: column i of a row is row s, b of part i.
+/// Views a tensor [n, s, b, width] as columns: column i of a row is row s, b of part i.
 Heads parts_as_columns(const Tensor& x) {
   const i64 batch = x.dim(2), width = x.dim(3);
   return {.base = x,
@@ -27,7 +27,7 @@ Heads parts_as_columns(const Tensor& x) {
           .group_stride = x.dim(1) * batch * width};
 }
 
-/// Of the fused tensor, or keys_values alone as one group: each group's keys and values as one head.
+/// Views the keys and values of each group as one head. Accepts the fused tensor, or keys_values alone as one group.
 Heads keys_and_values(const Qkv& x) {
   const QkvHeads heads = x.heads();
   Heads both = heads.k;
@@ -35,7 +35,7 @@ Heads keys_and_values(const Qkv& x) {
   return both;
 }
 
-/// The queries as `ranks` columns, each of them the heads of one rank; several for each group.
+/// Views the queries as `ranks` columns, each with the heads of one rank; several per group.
 Heads query_columns(const Qkv& x, i64 ranks) {
   Heads q = x.heads().q;
   const i64 heads = q.heads / ranks;

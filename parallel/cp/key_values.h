@@ -1,21 +1,21 @@
-// Keys and values side by side, as they travel between ranks.
+// Keys and values in one tensor, as they are sent between ranks.
 #pragma once
 #include "tensor/ops/ops.h"
 
 namespace mcpp {
 
-/// One tensor [s, b, 2, groups, head_dim] of keys and values, or of their gradients.
+/// Tensor [s, b, 2, groups, head_dim] of keys and values, or of their gradients.
 struct KeyValues {
   Tensor both;
 
-  /// Uninitialised, like x's, for `seq` rows.
+  /// Returns an uninitialized tensor shaped like the keys and values of x, with `seq` rows.
   static KeyValues like(const QkvHeads& x, i64 seq, DType dtype);
-  /// A copy.
+  /// Copies the keys and values of x.
   static KeyValues of(const QkvHeads& x);
 
   Heads keys() const { return half(0); }
   Heads values() const { return half(1); }
-  /// Copies, converted, to the keys and values of `x`.
+  /// Copies to the keys and values of `x`, converting the dtype.
   void copy_to(QkvHeads& x) const;
 
  private:

@@ -10,7 +10,7 @@ QkvHeads with_keys(const Heads& queries, const KeyValues& key_values) {
   return {queries, key_values.keys(), key_values.values()};
 }
 
-/// Room for the attention of `q`, in the wide type.
+/// Allocates the attention result of `q` in the accumulation type.
 AttentionResult wide_result(const Heads& q) {
   const DType type = wide(q.base.dtype());
   Device& device = q.base.device();
@@ -18,7 +18,7 @@ AttentionResult wide_result(const Heads& q) {
           .lse = Tensor::empty({q.batch, q.heads, q.seq}, type, device)};
 }
 
-/// What one rank has to do with the keys that are, or might be, at hand after so many hops.
+/// Communication plan of one rank: which keys arrive, are used and are forwarded at each hop.
 class RingWay {
  public:
   RingWay(const Communicator& ring, const CoreAttentionOptions& options)
@@ -27,18 +27,18 @@ class RingWay {
   }
 
   i64 hops() const { return size_; }
-  /// The rank whose keys they are.
+  /// Returns the rank that owns the keys of this hop.
   int owner(i64 hop) const { return rank_after(size_ - hop); }
   int next() const { return rank_after(1); }
   int previous() const { return rank_after(size_ - 1); }
-  /// The rank from which this one's gradient comes home: the last that sees its keys.
+  /// Returns the last rank that sees this rank's keys; it sends their gradient back.
   int last_seer() const { return rank_after(own_reach()); }
   i64 own_reach() const { return reach(0); }
 
   bool arrive(i64 hop) const { return hop < size_ && reach(hop) >= hop; }
   bool go_on(i64 hop) const { return reach(hop) > hop; }
   bool are_seen(i64 hop) const { return hop == 0 || cut_.sees(rank_, owner(hop), window_); }
-  /// Whether a rank between their owner and this one saw them.
+  /// Returns true if a rank between the owner and this one saw the keys.
   bool were_seen(i64 hop) const {
     for (i64 back = 1; back < hop; ++back)
       if (cut_.sees(rank_after(size_ - back), owner(hop), window_)) return true;
@@ -53,17 +53,17 @@ class RingWay {
   i64 rank_, size_;
   const SampleCut& cut_;
   i64 window_;
-  std::vector<i64> reach_;  // of each rank's keys
+  std::vector<i64> reach_;  // by rank: how far its keys travel
 };
 
-/// Messages of one kind, all like one tensor: while one is worked with, the next arrives. What was sent stays as it is
-/// until the next is sent or the way ends, so that no rank waits, or copies, because the one after it is a little late.
+/// Double-buffered ring messages of one kind, all shaped like one tensor: the next one arrives while one is being used.
+/// A sent tensor is kept until the next send or the end, so that no rank waits or copies because its successor is late.
 class Traveller {
  public:
   Traveller(Communicator& ring, const Tensor& like)
       : ring_(ring), shape_(like.shape()), dtype_(like.dtype()), device_(like.device()) {}
 
-  /// What was sent need no longer stay.
+  /// Waits for the last send and releases its tensor.
   void let_go() {
     sent_.wait();
     sending_ = {};
@@ -77,7 +77,7 @@ class Traveller {
     coming_ = Tensor::empty(shape_, dtype_, device_);
     arrival_ = ring_.recv(coming_, from);
   }
-  /// What was expected; undefined if nothing was.
+  /// Returns the received tensor; undefined if none was expected.
   Tensor arrived() {
     arrival_.wait();
     return std::exchange(coming_, {});
@@ -89,18 +89,18 @@ class Traveller {
   DType dtype_;
   Device& device_;
   Tensor sending_, coming_;
-  Work sent_, arrival_;  // waited for before those go
+  Work sent_, arrival_;  // declared after the tensors: their destructors wait
 };
 
-/// The keys and values of this rank, and then those that come.
+/// Keys and values in use: this rank's own, then the received ones.
 class KeysAtHand {
  public:
   KeysAtHand(Communicator& ring, const RingWay& way, const QkvHeads& x)
       : way_(way), at_hand_(KeyValues::of(x)), traveller_(ring, at_hand_.both) {}
 
   const KeyValues& operator*() const { return at_hand_; }
-  /// They go on to where they are needed, and those of the next hop are on their way: two tensors, and the plan of
-  /// memory counts no third.
+  /// Forwards the current keys if they are still needed and starts receiving the next ones. Uses two tensors; the
+  /// memory estimate counts no third.
   void begin(i64 hop) {
     if (way_.go_on(hop))
       traveller_.send(at_hand_.both, way_.next());
@@ -153,8 +153,8 @@ void RingAttention::backward(const Tensor& dout, const QkvHeads& x, const Attent
     return dense_heads(Tensor::empty({q.seq, q.batch, q.heads, q.head_dim}, type, q.base.device()), q.heads);
   };
   Heads dq = share_of_queries(), dq_share;
-  KeyValues own = KeyValues::like(x, x.k.seq, type);  // this rank's share in the gradient of its own keys
-  Traveller sums(ring_, own.both);                    // of the shares of others, who had the keys one after another
+  KeyValues own = KeyValues::like(x, x.k.seq, type);  // this rank's contribution to the gradient of its own keys
+  Traveller sums(ring_, own.both);                    // contributions of other ranks, accumulated along the ring
   const auto compute = [&](const Heads& d_queries, const KeyValues& d_keys) {
     QkvHeads d_part{d_queries, d_keys.keys(), d_keys.values()};
     ops::attention_backward(dout, with_keys(q, *keys), y, how, d_part);

@@ -1,5 +1,5 @@
-// Which positions of its samples the ranks of a context-parallel group hold. Everything that attention does not concern
-// works on them as if they were a sequence of their own.
+// Partition of sequence positions over the ranks of a context-parallel group. Layers other than attention treat a
+// rank's positions as a sequence of its own.
 #pragma once
 #include <algorithm>
 #include <compare>
@@ -10,9 +10,9 @@
 
 namespace mcpp {
 
-/// The ranks of a context-parallel group. Number ring * heads + i, i below `heads`, are member `ring` of the ring:
-/// together they hold pieces of the sequence, each an equal part of every one of them, and exchange positions for heads
-/// when attention begins.
+/// Structure of a context-parallel group. Rank ring * heads + i, with i < heads, belongs to member `ring` of the ring.
+/// The ranks of a member hold the same pieces of the sequence, an equal part of each piece per rank, and exchange
+/// positions for heads before attention.
 struct SequenceCut {
   i64 heads = 1;  ///< ranks that exchange heads
   i64 rings = 1;  ///< members of the ring
@@ -21,29 +21,30 @@ struct SequenceCut {
   auto operator<=>(const SequenceCut&) const = default;
 };
 
-/// How the samples of one microbatch are cut: into equal pieces, of which each member of the ring has as many, in
-/// ascending order. A value that all ranks compute alike.
+/// Partition of the samples of one microbatch into equal pieces. Each ring member has the same number of pieces, in
+/// ascending order. All ranks compute the same partition.
 class SampleCut {
  public:
-  /// Members have one piece from the front and the one as far from the back, so that causal attention over samples of
-  /// one document costs each the same ("zigzag"; Llama 3, Megatron-LM).
+  /// Gives each member one piece from the front and its mirror image from the back, which balances causal attention
+  /// over samples of one document ("zigzag"; Llama 3, Megatron-LM).
   static SampleCut zigzag(const SequenceCut& ranks, i64 seq_length);
-  /// pieces: numbers of those of member 0, then of member 1, and so on. first_keys: of each piece of the sequence, the
-  /// first position that any of its queries may see; empty = 0.
+  /// `pieces` lists the piece indices of member 0, then of member 1, and so on. first_keys[i] is the first position
+  /// visible to any query of piece i; empty = 0.
   SampleCut(const SequenceCut& ranks, i64 seq_length, std::vector<i64> pieces, std::vector<i64> first_keys = {});
 
-  i64 runs() const { return static_cast<i64>(pieces_.size()) / ranks_.rings; }  ///< pieces that each member has
-  i64 piece() const { return seq_length_ / static_cast<i64>(pieces_.size()); }  ///< rows of each
+  i64 runs() const { return static_cast<i64>(pieces_.size()) / ranks_.rings; }  ///< pieces per member
+  i64 piece() const { return seq_length_ / static_cast<i64>(pieces_.size()); }  ///< rows per piece
   std::span<const i64> pieces_of(i64 member) const;
-  /// Members have one piece each, in their order.
+  /// Returns true if each member has one piece, in order.
   bool is_consecutive() const { return runs() == 1 && std::ranges::is_sorted(pieces_); }
-  /// The positions of a rank's rows, and those that its member of the ring has together.
+  /// Return the positions of a rank's rows, and those of all rows of a ring member.
   PositionRanges of_rank(i64 rank) const;
   PositionRanges of_member(i64 member) const { return positions(member, 0, piece()); }
 
-  /// Whether a query of one member may see a key of another, in a layer with this window (0 = none).
+  /// Returns true if a query of one member may see a key of another, in a layer with this window (0 = none).
   bool sees(i64 queries, i64 keys, i64 window) const;
-  /// How far the keys of a member have to travel round the ring, in hops, until all have met them that see some.
+  /// Returns how many hops the keys of a member must travel around the ring to reach every member that sees some of
+  /// them.
   i64 reach(i64 keys, i64 window) const;
 
  private:
@@ -54,7 +55,7 @@ class SampleCut {
   std::vector<i64> pieces_, first_keys_;
 };
 
-/// The rows of `whole` [s, ...], of the whole sequence, that stand at `at`: [rows, ...], copied.
+/// Copies the rows of `whole` [s, ...] at the positions `at`: [rows, ...].
 Tensor rows_at(const Tensor& whole, const PositionRanges& at, i64 rows);
 
 }  // namespace mcpp
