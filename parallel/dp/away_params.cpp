@@ -29,7 +29,7 @@ void AwayParams::take_into(std::size_t bucket, Tensor& part) {
   store_->drop_unchanged(bucket);
 }
 
-/// The host is then one unit ahead of the device, and neither waits for the other.
+/// Waits here, so that the host is one unit ahead of the device and neither waits for the other.
 void AwayParams::finish_fetch() {
   if (!coming_) return;
   coming_->copy.wait();

@@ -1,5 +1,4 @@
-// This rank's parts of the weights where they are kept away (ZeRO-Infinity, Rajbhandari et al. 2021), and their way to
-// the device.
+// Offloaded weights of this rank and their transfer to the device (ZeRO-Infinity, Rajbhandari et al. 2021).
 #pragma once
 #include <memory>
 #include <optional>
@@ -12,26 +11,25 @@ namespace mcpp {
 
 class AwayParams {
  public:
-  /// `store` has a segment of one vector for each bucket, in memory of the host that is pinned for `copies`, which are
-  /// those of `device`. The device outlives this.
+  /// `store` has one segment of one vector per bucket, in host memory pinned for `copies`, the copy engine of `device`.
   AwayParams(std::unique_ptr<StateStore> store, std::unique_ptr<SideCopies> copies, Device& device)
       : device_(device), store_(std::move(store)), copies_(std::move(copies)) {}
 
   StateStore& store() const { return *store_; }
-  /// Parts come beside the computing, each into a tensor of its own, if they are expected; else it is quicker to have
-  /// them copied where they belong.
+  /// Returns true if copies are asynchronous. Prefetched shards then arrive in tensors of their own; otherwise copying
+  /// directly to the destination is faster.
   bool is_beside() const { return !copies_->are_immediate(); }
-  /// These are wanted next, in this order. With is_beside() the first sets out for the device.
+  /// Announces the buckets needed next, in order. With is_beside(), starts copying the first one to the device.
   void expect(const std::vector<std::size_t>& buckets);
-  /// The part of a bucket on the device, for ops that are queued from here on. With is_beside() only.
+  /// Returns the shard of a bucket on the device, ready for ops queued from now on. Requires is_beside().
   Tensor take(std::size_t bucket);
-  /// The same in `part`.
+  /// Copies the shard of a bucket into `part`.
   void take_into(std::size_t bucket, Tensor& part);
-  /// Nothing is on its way afterwards: the store is free to be used otherwise.
+  /// Waits for the transfer in flight, after which the store may be used by others.
   void finish_fetch();
 
  private:
-  /// In use in the store until it has arrived.
+  /// Shard being copied to the device. Its segment stays in use until the copy has completed.
   struct Coming {
     std::size_t bucket;
     Tensor part;
@@ -41,7 +39,7 @@ class AwayParams {
 
   Device& device_;
   std::unique_ptr<StateStore> store_;
-  std::unique_ptr<SideCopies> copies_;  // after the store, whose memory copies may use until these go
+  std::unique_ptr<SideCopies> copies_;  // destroyed before the store, whose memory its copies may use
   std::optional<Coming> coming_;
 };
 

@@ -9,7 +9,7 @@ namespace mcpp {
 ModelMemory::ModelMemory(std::span<const UnitParam> params, DType dtype, Device& device, const GroupsOf& groups,
                          const DataParallelOptions& options) {
   std::map<GridKind, std::vector<UnitParam>> by_grid;
-  if (params.empty()) by_grid[GridKind::Dense];  // a stage without layers has its place in the schedule, too
+  if (params.empty()) by_grid[GridKind::Dense];  // a stage without layers also takes part in the schedule
   for (const UnitParam& p : params) {
     const Placement& placement = p.param->placement;
     for (const Axis axis : {Axis::Cp, Axis::Dp}) {

@@ -1,5 +1,5 @@
-// The parameters and gradients of one pipeline chunk: a buffer for each grid of ranks on which they are placed, since
-// the ranks over which gradients are summed, and which ZeRO cuts over, are others for the experts.
+// Parameters and gradients of one pipeline chunk. Each grid of ranks has a buffer of its own, because experts are
+// reduced and sharded over different ranks than dense layers.
 #pragma once
 #include <functional>
 #include <memory>
@@ -12,15 +12,15 @@ namespace mcpp {
 
 class ModelMemory {
  public:
-  /// The ranks of a grid over which gradients are summed; asked for those that some parameter is placed on.
+  /// Returns the ranks of a grid over which gradients are summed. Called for the grids with parameters.
   using GroupsOf = std::function<DataParallelGroups(GridKind)>;
 
-  /// As make_param_and_grad_buffer(), for the parameters of each grid. An Internal error for one whose gradients along
-  /// dp and cp are not parts of the sum that the buffer makes.
+  /// Creates the buffers, as make_param_and_grad_buffer() does, for the parameters of each grid. Throws an Internal
+  /// error for a parameter whose gradients are not Partial along dp and cp.
   ModelMemory(std::span<const UnitParam> params, DType dtype, Device& device, const GroupsOf& groups,
               const DataParallelOptions& options);
 
-  /// What ParamAndGradBuffer promises, of all of them.
+  /// Same contracts as in ParamAndGradBuffer, applied to all buffers.
   void acquire(int unit, Use use) const;
   void release(int unit, Use use, bool last) const;
   void clear_grads() const;
@@ -32,7 +32,7 @@ class ModelMemory {
   void visit_stored_weights(const ParamAndGradBuffer::StoredPartVisitor& f) const;
   void visit_grads(const ParamAndGradBuffer::PartVisitor& f) const;
 
-  /// At least one, in the order of GridKind.
+  /// Returns the buffers, at least one, in the order of GridKind.
   std::vector<ParamAndGradBuffer*> buffers() const;
 
  private:

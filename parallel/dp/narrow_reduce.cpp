@@ -7,10 +7,11 @@
 namespace mcpp {
 namespace {
 
-/// The message of equal pieces of a tensor, one for each rank of a group, on its way to these.
+/// Encoded all-to-all of equal pieces of a tensor, one piece per rank of a group, in flight.
 class Exchange {
  public:
-  /// Packs the pieces in the order in which `piece(r)` names them: rank r's, as parts of `from` of equal size.
+  /// Encodes the `pieces` equal pieces of `from` in the order piece(0), piece(1), ..., which groups them by destination
+  /// rank.
   template <class Piece>
   Exchange(Communicator& group, GradWire wire, const Tensor& from, i64 pieces, const Piece& piece)
       : sent_(room(wire, from)), received_(room(wire, from)) {
@@ -22,13 +23,13 @@ class Exchange {
     work_ = group.all_to_all(sent_, received_);
   }
 
-  /// Waits, so that what was sent is needed no more.
+  /// Waits and frees the send buffer.
   void wait() {
     work_.wait();
     sent_ = Tensor();
   }
 
-  /// Waits; `sum` becomes the sum of what all ranks had for this one.
+  /// Waits and sets `sum` to the sum of the pieces that all ranks sent to this one.
   void sum_into(Tensor& sum) {
     wait();
     ops::sum_unpacked(received_, sum);
@@ -49,8 +50,8 @@ Work reduce_at_once(Communicator& group, GradWire wire, const Tensor& full, cons
   return Work([exchange, to = Tensor(part)]() mutable { exchange->sum_into(to); });
 }
 
-/// Of the ranks of a node, who have part n * k + j of `full` for rank j of node n, of k: what all nodes' ranks at this
-/// one's place are to have, the parts j, k + j, ...
+/// Reduces within a node of k ranks, where `full` has part n * k + j for rank j of node n. Returns the parts j, k + j,
+/// ... for this rank's index j, summed over the node.
 Tensor sum_of_node(Communicator& node, GradWire wire, i64 nodes, const Tensor& full) {
   const i64 k = node.size();
   Exchange inside(node, wire, full, k * nodes, [=](i64 i) { return i % nodes * k + i / nodes; });
@@ -60,8 +61,7 @@ Tensor sum_of_node(Communicator& node, GradWire wire, i64 nodes, const Tensor& f
   return sum;
 }
 
-/// The sums of the node are waited for at once, so that the network between nodes has all the time until somebody
-/// waits.
+/// Waits for the sums within the node immediately, which leaves the inter-node network the time until the caller waits.
 Work reduce_by_nodes(Communicator& node, Communicator& across, GradWire wire, const Tensor& full, const Tensor& part) {
   return reduce_at_once(across, wire, sum_of_node(node, wire, across.size(), full), part);
 }

@@ -1,17 +1,17 @@
-// Sums of gradients that travel in fewer bytes than they have: rounded to bf16, as Megatron-LM's
-// reduce_scatter_with_fp32_accumulation has it, or in a byte each (qgZ of ZeRO++, Wang et al. 2023, section 3.3).
+// Gradient reduction with compressed messages: rounded to bf16, as with Megatron-LM's
+// reduce_scatter_with_fp32_accumulation, or int8 (qgZ of ZeRO++, Wang et al. 2023, section 3.3).
 #pragma once
 #include "parallel/dp/buckets/buffer.h"
 
 namespace mcpp {
 
-/// As groups.shard.reduce_scatter(full, part), of fp32 or fp64, but each part of `full` goes to its rank as ops::pack()
-/// makes it for this wire, which is not Full, by all-to-all, and is widened before it is added; this rank's own too.
-/// Sums are by rank.
+/// Reduce-scatters `full` (fp32 or fp64) over groups.shard into `part`, like Communicator::reduce_scatter, but sends
+/// every part, including this rank's own, encoded by ops::pack(). `wire` must not be Full. Parts are exchanged by
+/// all-to-all, decoded, and summed in rank order.
 ///
-/// With nodes it is done twice: inside the node, where each rank gets what all ranks at its place of their nodes are to
-/// have, and then among those, of the sums of nodes. A node so sends each gradient once, not once for each of its
-/// ranks. What is not finite on any rank is not finite in the sum. Works may outlive `full` but not the groups.
+/// With nodes, it reduces twice: within the node, where each rank receives the parts for all ranks with its index on
+/// their nodes, and then the node sums among those ranks. A node thus sends each gradient once instead of once per
+/// rank. A value that is not finite on any rank is not finite in the sum. Works may outlive `full` but not the groups.
 Work narrow_reduce_scatter(const DataParallelGroups& groups, GradWire wire, const Tensor& full, const Tensor& part);
 
 }  // namespace mcpp

@@ -50,7 +50,7 @@ void PowerSgd::add(std::size_t bucket, std::size_t param) {
   states_.push_back({&p, {}, {}});
 }
 
-/// One bucket's, under way.
+/// Sum of one bucket in flight.
 class PowerSgd::Sum {
  public:
   Sum(PowerSgd& owner, const Layout& layout, const Tensor& grads)
@@ -90,7 +90,7 @@ class PowerSgd::Sum {
   }
   Tensor gradient(const Matrix& m) const { return grads_.flat(m.begin, m.rows * m.columns).view({m.rows, m.columns}); }
   Tensor next_error(const Matrix& m) const { return owner_.next_[m.state].error.view({m.rows, m.columns}); }
-  /// The matrix's P, which those of matrices before it precede.
+  /// Returns the matrix's P, stored after those of earlier matrices.
   Tensor left(const Matrix& m) const {
     i64 at = 0;
     for (const Matrix& before : layout_.matrices) {
@@ -99,7 +99,7 @@ class PowerSgd::Sum {
     }
     return left_.flat(at, m.rows * owner_.rank_).view({m.rows, owner_.rank_});
   }
-  /// Calls f(what lies in the bucket, what is sent of it).
+  /// Calls f(part of the bucket, corresponding part of the message).
   template <class F>
   void for_each_rest(const F& f) {
     i64 at = layout_.left_elements;
@@ -120,7 +120,7 @@ class PowerSgd::Sum {
   PowerSgd& owner_;
   const Layout& layout_;
   Tensor grads_;
-  Tensor left_;  // every P, and then what is summed as it is
+  Tensor left_;  // all P, followed by the uncompressed ranges
   Work work_;
 };
 

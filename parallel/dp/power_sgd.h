@@ -1,6 +1,6 @@
-// Sums of matrices of gradients by two factors of low rank (PowerSGD, Vogels et al. 2019): what is sent of a matrix
-// [rows, columns] is rank x (rows + columns) numbers. What a rank's gradient had and the sum has not, it adds to its
-// next one (error feedback), so that nothing is lost but put off.
+// Low-rank compression of gradient sums (PowerSGD, Vogels et al. 2019): a matrix [rows, columns] is sent as rank x
+// (rows + columns) elements. What the sum omits of a rank's gradient is added to its next gradient (error feedback), so
+// it is delayed, not lost.
 #pragma once
 #include <vector>
 
@@ -8,21 +8,22 @@
 
 namespace mcpp {
 
-/// Whether a linear map of this shape is summed so: where it is a matrix, and at most half as much is sent.
+/// Returns true if gradients of this shape are compressed: matrices for which at most half as much is sent.
 bool is_low_rank(const Shape& shape, i64 rank);
-/// Whether this parameter is. Of embeddings, the output layer and routers all is sent: each row has a gradient by
-/// tokens of its own, so that few directions say little of it.
+/// Returns true if this parameter is compressed. Embeddings, the output layer and routers are not: each row gets its
+/// gradient from different tokens, so a low rank does not represent them.
 bool is_low_rank(const Param& param, i64 rank);
 
 class PowerSgd {
  public:
   PowerSgd(const StoreContext& context, DType dtype, i64 rank);
 
-  /// Starts the sum over groups.shard of the gradients of a bucket, `grads`, all of which every rank gets in their
-  /// place: matrices by factors, with M = gradient + error, P = sum of M Q, made orthonormal, Q = sum of M^T P, P Q^T
-  /// the sum, and the new error M - P Q^T / ranks; all else as it is. Each bucket once between two end_step().
+  /// Starts summing the gradients of a bucket over groups.shard, in place on every rank. Matrices are summed as
+  /// factors: with M = gradient + error, P = orthonormalized sum of M Q, Q = sum of M^T P, the sum is P Q^T and the new
+  /// error M - P Q^T / ranks. Everything else is summed uncompressed. Call it once per bucket between two calls of
+  /// end_step().
   Work sum(std::size_t bucket, const Tensor& grads);
-  /// Remembers the new errors and factors where the step was taken, as `factor`, fp64 [1], being finite says.
+  /// Commits the new errors and factors if `factor`, fp64 [1], is finite, i.e. the step was not skipped.
   void end_step(const Tensor& factor);
 
   std::span<const PowerSgdState> states() const { return states_; }
@@ -30,17 +31,17 @@ class PowerSgd {
  private:
   struct Matrix {
     std::size_t state;
-    i64 begin;  // of its gradient, in the bucket
+    i64 begin;  // offset of its gradient in the bucket
     i64 rows, columns;
   };
-  /// A range of a bucket that is summed as it is.
+  /// Range of a bucket that is summed uncompressed.
   struct Rest {
     i64 begin, count;
   };
   struct Layout {
     std::vector<Matrix> matrices;
     std::vector<Rest> rest;
-    i64 rest_elements = 0, left_elements = 0, right_elements = 0;  // of the rest, of all P, and of all Q
+    i64 rest_elements = 0, left_elements = 0, right_elements = 0;  // of all uncompressed ranges, all P and all Q
   };
   class Sum;
 
@@ -48,7 +49,7 @@ class PowerSgd {
 
   StoreContext context_;
   i64 rank_;
-  std::vector<PowerSgdState> states_, next_;  // next_: of the step that is not decided yet
+  std::vector<PowerSgdState> states_, next_;  // next_: of the step that is not committed yet
   std::vector<Layout> layouts_;               // by bucket
 };
 

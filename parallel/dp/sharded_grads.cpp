@@ -48,7 +48,7 @@ Tensor ShardedGrads::rounded(const Tensor& grads) const {
 void ShardedGrads::reduce(std::size_t bucket, const Tensor& full, bool is_last) {
   const bool is_packed = context_.grad_wire != GradWire::Full;
   const Tensor sent = is_packed ? full : rounded(full);
-  // What was packed is needed no more, so that its place is free for the next unit's.
+  // The gradients were encoded and are not needed any more, which frees their memory for the next unit.
   Tensor part = is_packed ? Tensor::empty({full.numel() / context_.parts}, dtype_, context_.device, MemoryClass::Grads)
                           : context_.own_part(sent);
   Work work = context_.reduce_scatter(sent, part);
@@ -80,7 +80,7 @@ void ShardedGrads::finish() {
     Tensor part = shard(b);
     if (!has_grads_[b]) ops::fill_zero(part);
   }
-  // As backward came to them: every rank must start them in the same order.
+  // In backward order: every rank must start them in the same order.
   for (std::size_t b = has_grads_.size(); b-- > 0;) sum_over_replicas(b);
   for (std::optional<Work>& sum : replicas_) {
     if (sum) sum->wait();

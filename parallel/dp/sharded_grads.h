@@ -1,6 +1,6 @@
-// Stages 2 and 3: every rank holds its part of the gradients. Those of a unit exist whole while backward is in it; when
-// it leaves they are summed over the ranks, and each adds its part to what earlier microbatches left there. When the
-// last has, the part is summed over the ranks that hold the same one (HSDP).
+// Sharded gradients, for stages 2 and 3. The full gradients of a unit exist only while backward is in it. On leaving it
+// they are reduce-scattered, and each rank adds its shard to the sum of earlier microbatches. After the last
+// microbatch, shards are summed over the ranks that hold the same one (HSDP).
 #pragma once
 #include <memory>
 #include <optional>
@@ -11,8 +11,8 @@ namespace mcpp {
 
 class ShardedGrads final : public GradStore {
  public:
-  /// `dtype`: of a unit's gradients while backward is in it; `kept`: of what is sent of them and kept. `overlap`:
-  /// reduce a unit's gradients while backward computes the next one's.
+  /// `dtype` is the type of a unit's gradients during backward and `kept` that of messages and shards. If `overlap`, a
+  /// unit's gradients are reduced while backward computes the next one's.
   ShardedGrads(const StoreContext& context, DType dtype, DType kept, bool overlap);
 
   void begin_step() override;
@@ -24,18 +24,18 @@ class ShardedGrads final : public GradStore {
  private:
   struct Reduction {
     std::size_t bucket;
-    Tensor part;   // this rank's, of the sum
-    bool is_last;  // of the step
+    Tensor part;   // this rank's part of the sum
+    bool is_last;  // in the step
     Work work;
   };
 
-  /// The same gradients in the type that is kept.
+  /// Returns the gradients in the dtype of the shards.
   Tensor rounded(const Tensor& grads) const;
   /// Starts the sum of a unit's gradients over the ranks.
   void reduce(std::size_t bucket, const Tensor& full, bool is_last);
-  /// Waits for the reduction under way and adds its result to the shard.
+  /// Waits for the reduction in flight and adds its result to the shard.
   void collect();
-  /// Starts the sum of this rank's part over the replicas, once.
+  /// Starts the sum of this rank's shard over the replicas, once.
   void sum_over_replicas(std::size_t bucket);
 
   StoreContext context_;
@@ -43,9 +43,9 @@ class ShardedGrads final : public GradStore {
   bool overlap_;
   Tensor shards_;
   std::vector<Tensor> full_;     // by bucket; undefined unless acquired
-  std::vector<bool> has_grads_;  // by bucket: whether its shard holds anything of this step
+  std::vector<bool> has_grads_;  // by bucket: whether its shard holds gradients of this step
   std::unique_ptr<Reduction> reduction_;
-  std::vector<std::optional<Work>> replicas_;  // by bucket: its sum over the replicas
+  std::vector<std::optional<Work>> replicas_;  // by bucket: sum over the replicas
 };
 
 }  // namespace mcpp

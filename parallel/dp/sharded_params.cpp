@@ -24,9 +24,9 @@ ShardedParams::ShardedParams(const StoreContext& context, const Wire& wire, DTyp
 
 void ShardedParams::fetch(std::size_t bucket, Use use, bool is_nested) {
   if (prefetched_ == bucket) prefetched_.reset();
-  if (!is_nested) forget_prefetched();  // the loop went another way
+  if (!is_nested) forget_prefetched();  // the loop did not use the prefetched unit
   start_gather(bucket);
-  // Before waiting, so that it is on its way while this unit computes. Below 0 wraps round and is no bucket.
+  // Starts before waiting, to overlap with this unit's computation. Below 0 the index wraps around and is no bucket.
   const std::size_t next = use == Use::Forward ? bucket + 1 : bucket - 1;
   if (prefetch_ && !is_nested) start_prefetch(next);
   if (away_ && !is_nested) expect_after(prefetch_ ? next : bucket, use);

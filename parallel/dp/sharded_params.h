@@ -1,5 +1,5 @@
-// Stage 3 (FSDP): every rank holds its part of the weights; a unit's whole weights exist while it is used. That part
-// may be kept away (away_params.h): it comes for each gather, and its next ones meanwhile.
+// Sharded parameters, for stage 3 (FSDP): a unit's full weights exist only while it is in use. This rank's shard may be
+// offloaded (away_params.h); it is fetched for each gather and prefetched ahead.
 #pragma once
 #include <memory>
 #include <optional>
@@ -13,7 +13,8 @@ namespace mcpp {
 
 class ShardedParams final : public ParamStore {
  public:
-  /// `prefetch`: gather one unit ahead. `away`: its store is empty; null: this rank's part stays on the device.
+  /// If `prefetch`, gathers one unit ahead. `away` must have an empty store; null keeps this rank's shard on the
+  /// device.
   ShardedParams(const StoreContext& context, const Wire& wire, DType dtype, bool prefetch,
                 std::unique_ptr<AwayParams> away = nullptr);
 
@@ -25,22 +26,22 @@ class ShardedParams final : public ParamStore {
   StateStore* away() const override { return away_ ? &away_->store() : nullptr; }
 
  private:
-  /// A bucket that is used or prefetched.
+  /// Bucket that is in use or prefetched.
   struct Gathered {
     Tensor message;
     Work work;
-    Tensor full;  // what the message says, once it is needed
+    Tensor full;  // decoded message, once needed
   };
 
   void start_gather(std::size_t bucket);
-  /// The part that this rank has of a bucket that is about to be gathered; where it was away, and is not on its way
-  /// beside the computing, in its place in the message if weights travel as they are.
+  /// Returns this rank's shard of a bucket about to be gathered. An offloaded shard that is not being copied
+  /// asynchronously is fetched directly into its place in the message, if weights are not encoded.
   Tensor own_part(std::size_t bucket, const Tensor& message) const;
-  /// Parts of the buckets after this one in the loop are wanted next.
+  /// Announces the buckets after this one in the loop to the offload store.
   void expect_after(std::size_t bucket, Use use);
   void start_prefetch(std::size_t bucket);
   void forget_prefetched();
-  /// Its whole weights come from the ranks of this node.
+  /// Returns true if the full weights can be gathered from the ranks of this node.
   bool is_near(std::size_t bucket) const { return node_copy_ && node_copy_->has(bucket); }
   i64 size(std::size_t bucket) const { return context_.plan.buckets[bucket].size(); }
 
@@ -49,8 +50,8 @@ class ShardedParams final : public ParamStore {
   DType dtype_;
   bool prefetch_;
   std::unique_ptr<AwayParams> away_;
-  Tensor shards_;                                  // undefined where they are away
-  std::unique_ptr<NodeCopy> node_copy_;            // null where there are no nodes
+  Tensor shards_;                                  // undefined if offloaded
+  std::unique_ptr<NodeCopy> node_copy_;            // null without nodes
   std::vector<std::optional<Gathered>> gathered_;  // by bucket
   std::optional<std::size_t> prefetched_;
 };

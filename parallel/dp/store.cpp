@@ -6,7 +6,7 @@
 namespace mcpp {
 
 Work StoreContext::reduce_scatter(const Tensor& full, Tensor& own) const {
-  // Alone, a rank sends nothing.
+  // A single rank sends nothing.
   if (grad_wire != GradWire::Full && groups.shard.size() > 1)
     return narrow_reduce_scatter(groups, grad_wire, full, own);
   return groups.shard.reduce_scatter(full, own);

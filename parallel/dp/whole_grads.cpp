@@ -34,18 +34,18 @@ void WholeGrads::release(std::size_t bucket, int unit, bool last) {
 void WholeGrads::start_reduction(std::size_t bucket) {
   Reduction& reduction = reductions_[bucket];
   reduction.is_started = true;
-  // A parameter that nothing used in this step still holds the gradient of an earlier one.
+  // A parameter not used in this step still holds the gradient of an earlier one.
   context_.zero_missing_grads(bucket);
   // A block with a non-finite gradient arrives as NaN, padding included. Without this the padding would make the same
   // block of every later step NaN.
   if (context_.grad_wire == GradWire::Byte) context_.zero_padding(bucket, whole(bucket));
-  // One bucket behind: by now its sum has had the time that backward took for this one. Every rank does so at the same
-  // bucket, whichever sums have ended.
+  // Waits one bucket late, when the sum has been overlapped with backward of this bucket. Every rank does so at the
+  // same bucket, regardless of which sums have completed.
   const std::optional<std::size_t> before = std::exchange(latest_, bucket);
   if (has_replicas()) sum_over_replicas(before);
   if (context_.groups.shard.size() == 1) return;
-  // Of what travels as messages of their own, to bound their memory, there are at a time: of factors those of one
-  // bucket, of narrow numbers those of two, one on its way while the next is packed.
+  // Bounds the memory of messages in flight: one bucket with factors, two with encoded gradients, of which one is sent
+  // while the next is encoded.
   if (takes_factors()) wait_for_reductions();
   if (context_.grad_wire != GradWire::Full) wait_for_reductions(before);
   reduction.work = sum(bucket);
@@ -59,7 +59,7 @@ Work WholeGrads::sum(std::size_t bucket) {
 }
 
 void WholeGrads::finish() {
-  // The last bucket first, as backward completes them: every rank must start them in the same order.
+  // Last bucket first, as backward completes them: every rank must start them in the same order.
   for (std::size_t b = reductions_.size(); b-- > 0;) {
     if (!reductions_[b].is_started) start_reduction(b);
   }

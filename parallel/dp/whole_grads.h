@@ -1,6 +1,6 @@
-// Stages 0 and 1: every rank holds all gradients and adds up those of its microbatches; once a step they are summed
-// over the ranks, bucket by bucket: on all of them (stage 0), or each part on the rank that updates it (stage 1), and
-// those parts over the ranks that hold the same one (HSDP).
+// Replicated gradients, for stages 0 and 1: every rank holds all gradients and accumulates its microbatches. Once per
+// step they are summed over the ranks, bucket by bucket: on all of them (stage 0), or each part on the rank that
+// updates it (stage 1); then those parts over the ranks that hold the same one (HSDP).
 #pragma once
 #include <memory>
 #include <optional>
@@ -13,7 +13,7 @@ namespace mcpp {
 
 class WholeGrads final : public GradStore {
  public:
-  /// `overlap`: reduce a bucket as soon as its units are done. power_sgd_rank: as of DataParallelOptions.
+  /// If `overlap`, reduces a bucket as soon as its units are complete. `power_sgd_rank` is as in DataParallelOptions.
   WholeGrads(const StoreContext& context, DType dtype, bool overlap, i64 power_sgd_rank);
 
   void begin_step() override;
@@ -39,16 +39,16 @@ class WholeGrads final : public GradStore {
   Work sum(std::size_t bucket);
   void wait_for_reductions(std::optional<std::size_t> but_for = std::nullopt);
   bool has_replicas() const { return context_.groups.replicate.size() > 1; }
-  /// Waits for the sum of a bucket over its group, and starts the sum over the replicas; of none nothing.
+  /// Waits for the sum of a bucket over its group and starts the sum over the replicas. Does nothing without a bucket.
   void sum_over_replicas(std::optional<std::size_t> bucket);
 
   StoreContext context_;
   bool overlap_;
   bool sums_in_full_ = false;
   Tensor flat_;
-  std::unique_ptr<PowerSgd> power_sgd_;  // null where sums are taken in full
+  std::unique_ptr<PowerSgd> power_sgd_;  // null if sums are exact
   std::vector<Reduction> reductions_;    // by bucket
-  std::optional<std::size_t> latest_;    // the bucket whose sum was started last
+  std::optional<std::size_t> latest_;    // bucket whose sum was started last
 };
 
 }  // namespace mcpp

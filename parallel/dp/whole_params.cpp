@@ -22,7 +22,7 @@ void WholeParams::fetch(std::size_t bucket, Use, bool) {
 void WholeParams::publish() {
   finish_gathers();
   if (context_.parts == 1 && !wire_.is_packed()) return;
-  // The first bucket first: the next forward pass waits for it before the others.
+  // First bucket first, because the next forward pass needs it first.
   for (std::size_t b = 0; b < gathers_.size(); ++b) {
     Gather& gather = gathers_[b];
     gather.message = wire_.is_packed() ? wire_.message(whole(b).numel(), context_.device) : whole(b);

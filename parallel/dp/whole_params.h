@@ -1,4 +1,5 @@
-// Stages 0, 1 and 2: every rank holds all weights. Where each updates only a part of them, publish() gathers the parts.
+// Replicated parameters, for stages 0, 1 and 2: every rank holds all weights. If each rank updates only a shard,
+// publish() all-gathers the shards.
 #pragma once
 #include "parallel/dp/store.h"
 #include "parallel/dp/wire.h"
@@ -16,9 +17,9 @@ class WholeParams final : public ParamStore {
   Tensor shard(std::size_t bucket) const override;
 
  private:
-  /// New weights on their way.
+  /// All-gather of new weights in flight.
   struct Gather {
-    Tensor message;  // none is left once it was read
+    Tensor message;  // undefined once decoded
     Work work;
   };
 
@@ -29,7 +30,7 @@ class WholeParams final : public ParamStore {
   Wire wire_;
   bool overlap_;
   Tensor flat_;
-  Tensor shards_;                // where weights travel packed: what is updated, in full
+  Tensor shards_;                // with encoded weights: the full-precision shard that is updated
   std::vector<Gather> gathers_;  // by bucket
 };
 

@@ -1,4 +1,4 @@
-// How weights travel between ranks, and lie in a second copy of them: as they are, or in a byte each.
+// Encoding of weights for sending and for secondary copies: unchanged, or int8.
 #pragma once
 #include "tensor/tensor.h"
 
@@ -6,21 +6,21 @@ namespace mcpp {
 
 class Wire {
  public:
-  /// `dtype`: of the weights. `is_packed`: in a byte each (tensor/ops/narrow/pack.h).
+  /// `dtype` is the type of the weights. `is_packed` selects int8 with block scales (tensor/ops/narrow/pack.h).
   Wire(DType dtype, bool is_packed) : dtype_(dtype), is_packed_(is_packed) {}
 
   bool is_packed() const { return is_packed_; }
-  /// Of messages, whose parts are the messages of parts.
+  /// Returns the dtype of messages. A slice of a message is the message of a slice.
   DType dtype() const { return is_packed_ ? DType::I32 : dtype_; }
-  /// Elements of the message of so many weights.
+  /// Returns the elements of the message of `weights` weights.
   i64 numel(i64 weights) const;
-  /// Room for it.
+  /// Allocates a message of `weights` weights.
   Tensor message(i64 weights, Device& device) const;
-  /// The message of these weights; where they travel as they are, they themselves.
+  /// Returns the message of these weights; unencoded, that is `weights` itself.
   Tensor written(const Tensor& weights) const;
-  /// Its weights; where they travel as they are, the message itself.
+  /// Returns the decoded weights; unencoded, that is `message` itself.
   Tensor read(const Tensor& message, i64 weights) const;
-  /// The same into `weights`, which may be the message itself where they travel as they are.
+  /// Decodes into `weights`, which may be the message itself if it is unencoded.
   void read_into(const Tensor& message, Tensor& weights) const;
 
  private:

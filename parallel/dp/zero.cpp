@@ -114,7 +114,7 @@ void ZeroBuffer::release(int unit, Use use, bool last) {
 
 void ZeroBuffer::finish() {
   grads_->finish();
-  params_->finish_gathers();  // the update that follows writes what a gather could still be reading
+  params_->finish_gathers();  // a gather may still be reading what the update will write
 }
 
 void ZeroBuffer::publish() {

@@ -1,4 +1,4 @@
-// The stages of ZeRO: parameters and gradients, each whole or sharded.
+// ZeRO stages: combinations of replicated or sharded parameters and gradients.
 #pragma once
 #include <map>
 #include <memory>
@@ -25,10 +25,10 @@ class ZeroBuffer final : public ParamAndGradBuffer {
   Communicator& replicas() const override { return stage_ == 0 ? groups_.shard : groups_.replicate; }
 
  private:
-  /// How often a unit is in use just now.
+  /// Number of active uses of a unit.
   struct Uses {
     int forward = 0, backward = 0;
-    bool last_backward = false;  ///< one of those nested in the use was the last
+    bool last_backward = false;  ///< a use nested in the active one was the last
 
     int& of(Use use) { return use == Use::Forward ? forward : backward; }
     bool any() const { return forward + backward > 0; }
@@ -44,10 +44,10 @@ class ZeroBuffer final : public ParamAndGradBuffer {
   std::map<int, Uses> in_use_;  // by unit
 };
 
-/// Lays out and allocates (zero-filled) the parameters and gradients, and makes value and main_grad of each Param views
-/// of them (where they are sharded: while the unit is acquired); what these held before is dropped. `dtype` is the
-/// model's type: fp32, bf16, fp16 or fp64. BadInput for a ZeRO stage that does not exist. With stage 0 nothing is cut:
-/// groups.shard is then the whole data-parallel group, and groups.replicate of one rank.
+/// Plans and allocates (zero-filled) the parameters and gradients, and makes value and main_grad of each Param views of
+/// them (if sharded, while the unit is acquired). Their previous contents are dropped. `dtype` is the model's type:
+/// fp32, bf16, fp16 or fp64. Throws BadInput for an unknown ZeRO stage. In stage 0 nothing is sharded: groups.shard is
+/// the whole data-parallel group and groups.replicate has one rank.
 std::unique_ptr<ParamAndGradBuffer> make_param_and_grad_buffer(std::span<const UnitParam> params, DType dtype,
                                                                Device& device, const DataParallelGroups& groups,
                                                                const DataParallelOptions& options);

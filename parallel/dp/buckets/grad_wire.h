@@ -1,16 +1,16 @@
-// How gradients travel between ranks to where they are summed.
+// Formats in which gradients are sent for reduction.
 #pragma once
 #include "tensor/dtype.h"
 
 namespace mcpp {
 
 enum class GradWire : u8 {
-  Full,  ///< as they are
+  Full,  ///< not encoded
   Bf16,  ///< rounded to bf16
-  Byte,  ///< in a byte each
+  Byte,  ///< int8 with block scales
 };
 
-/// Of the messages of those that do not travel as they are (tensor/ops/narrow/pack.h).
+/// Returns the dtype of encoded messages (tensor/ops/narrow/pack.h).
 constexpr DType message_type(GradWire wire) {
   return wire == GradWire::Byte ? DType::I32 : DType::BF16;
 }

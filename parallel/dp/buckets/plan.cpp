@@ -8,7 +8,7 @@
 namespace mcpp {
 namespace {
 
-/// The first parameter of each bucket, in increasing order; empty without parameters.
+/// Returns the first parameter of each bucket, in ascending order; empty without parameters.
 std::vector<std::size_t> bucket_starts(std::span<const ParamMeta> params, i64 bucket_elements) {
   std::vector<std::size_t> starts;
   i64 collected = 0;
