@@ -10,7 +10,7 @@ AllGatherDispatcher::AllGatherDispatcher(const ExpertChoice& choice, const Exper
     : parallel_(parallel) {
   Device& device = choice.experts.device();
   const i64 own = choice.num_experts / parallel_.ep;
-  const ExpertRange here{own * parallel_.ep_rank, own};  // other ranks' experts are none here
+  const ExpertRange here{own * parallel_.ep_rank, own};  // experts outside this range are ignored
   Tensor counts = Tensor::empty({own}, DType::I32, device);
   ops::count_choices(choice.told, here, counts);
   plan_ = plan_dispatch(read_values<i32>(counts), own, 0, 1, 0);

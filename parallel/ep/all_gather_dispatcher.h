@@ -1,6 +1,6 @@
-// All tokens go to all ranks of the exchange, each of which takes those of its experts, and the sums come back reduced:
-// two plain collectives, of more bytes than the exchange of what is needed, unless each token has about as many experts
-// as there are ranks.
+// All-gather token dispatcher: all ranks of the exchange receive all tokens, process those of their experts, and
+// reduce-scatter the results. It uses two simple collectives but sends more bytes than all-to-all, unless the number of
+// experts per token is close to the number of ranks.
 #pragma once
 #include "parallel/ep/dispatch_plan.h"
 #include "parallel/ep/token_dispatcher.h"
@@ -9,7 +9,7 @@ namespace mcpp {
 
 class AllGatherDispatcher final : public TokenDispatcher {
  public:
-  /// The exchange has more than one rank.
+  /// The exchange must have more than one rank.
   AllGatherDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel);
 
   Tensor dispatch(const Tensor& tokens, const Meanwhile& meanwhile) override;
@@ -19,15 +19,15 @@ class AllGatherDispatcher final : public TokenDispatcher {
   Tensor dispatch_backward(const Tensor& d_rows, const Meanwhile& meanwhile) override;
 
  private:
-  /// Of all ranks, one after another.
+  /// Gathers the rows of all ranks.
   Tensor all(
       const Tensor& own, const Meanwhile& meanwhile = [] {}) const;
-  /// This rank's part of the sum over ranks.
+  /// Returns this rank's part of the sum over ranks.
   Tensor own_sum(
       const Tensor& parts, const Meanwhile& meanwhile = [] {}) const;
 
   ExpertParallel parallel_;
-  DispatchPlan plan_;  // of the tokens of all ranks, to this rank's experts alone
+  DispatchPlan plan_;  // tokens of all ranks, restricted to this rank's experts
   Tensor tokens_, slots_;
 };
 

@@ -8,12 +8,12 @@ namespace mcpp {
 namespace {
 
 DispatchPlan plan_of(const ExpertChoice& choice, const ExpertParallel& parallel) {
-  const HostValues<i32> counts(choice.told);  // what messages there are the host must know
+  const HostValues<i32> counts(choice.told);  // the host needs the message sizes
   const int rank = parallel.exchange ? parallel.exchange->rank() : 0;
   return plan_dispatch({counts.begin(), counts.end()}, choice.num_experts, rank, parallel.ep, parallel.ep_rank);
 }
 
-/// [rows, copies]: copy c of row r is row c * rows + r.
+/// Returns indices [rows, copies]: copy c of row r is row c * rows + r.
 std::vector<i32> places_of_copies(i64 rows, i64 copies) {
   std::vector<i32> places;
   for (i64 row = 0; row < rows; ++row) {

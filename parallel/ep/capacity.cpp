@@ -9,7 +9,7 @@
 namespace mcpp {
 namespace {
 
-/// Of all ranks of the microbatch, one after another.
+/// Gathers the values of all ranks of the microbatch.
 Tensor of_all(const Tensor& own, Communicator* sample) {
   if (!sample || sample->size() == 1) return own;
   Tensor all = Tensor::like(own, {sample->size() * own.numel()});
@@ -17,7 +17,7 @@ Tensor of_all(const Tensor& own, Communicator* sample) {
   return all;
 }
 
-/// In fp32, which is enough to compare them; all alike where they do not count.
+/// Returns the weights in fp32, which suffices for comparisons; zeros if weights do not matter.
 Tensor comparable_weights(const CapacityRule& rule) {
   Tensor weights = Tensor::zeros({rule.experts.numel()}, DType::F32, rule.experts.device());
   if (rule.weights.defined()) ops::copy(rule.weights, weights);
@@ -33,7 +33,7 @@ i64 expert_capacity(i64 choices, i64 num_experts, double factor) {
 
 i64 most_microbatches(i64 exchange, i64 sample) {
   if (sample % exchange == 0) return 1;
-  return exchange % sample == 0 ? exchange / sample : exchange / sample + 2;  // a part at either end
+  return exchange % sample == 0 ? exchange / sample : exchange / sample + 2;  // a partial one at either end
 }
 
 Tensor drop_overflow(const CapacityRule& rule, Communicator* sample) {

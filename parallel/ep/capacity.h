@@ -1,4 +1,4 @@
-// Experts that take no more than so many tokens (Lepikhin et al., "GShard", 2021): who is left out.
+// Expert capacity limits (Lepikhin et al., "GShard", 2021) and the choice of dropped tokens.
 #pragma once
 #include <span>
 
@@ -6,21 +6,23 @@
 
 namespace mcpp {
 
-/// The most of `choices` that each of `num_experts` takes: `factor` times its even share, rounded up, or all.
+/// Returns the maximum number of `choices` that each of `num_experts` experts accepts: `factor` times its even share,
+/// rounded up, but at most all.
 i64 expert_capacity(i64 choices, i64 num_experts, double factor);
 
-/// Of how many microbatches an expert may see tokens, when `exchange` ranks side by side exchange theirs and `sample`
-/// ranks side by side have each microbatch.
+/// Returns the maximum number of microbatches whose tokens an expert may see, if `exchange` consecutive ranks exchange
+/// tokens and `sample` consecutive ranks share each microbatch.
 i64 most_microbatches(i64 exchange, i64 sample);
 
 struct CapacityRule {
   Tensor experts;              ///< int32 [T, k]
-  Tensor weights;              ///< [T, k]: those with the lowest are left out; undefined = the last ones
-  std::span<const i32> order;  ///< [T]: where each token stands in the microbatch; between equals the first one stays
+  Tensor weights;              ///< [T, k]: the lowest are dropped first; undefined = the last in order are dropped
+  std::span<const i32> order;  ///< [T]: position of each token in the microbatch; earlier tokens win ties
   i64 num_experts, capacity;
 };
-/// The experts, -1 where a choice was left out. `sample`: the ranks that have the other tokens of the microbatch, as
-/// many each, which call this together; null = there are none. So the same are left out at every layout.
+/// Returns the experts with dropped choices set to -1. `sample` is the group of ranks with the other tokens of the
+/// microbatch, equally many each; null if there are no others. Collective over `sample`. The result does not depend on
+/// the layout.
 Tensor drop_overflow(const CapacityRule& rule, Communicator* sample);
 
 }  // namespace mcpp

@@ -5,7 +5,7 @@
 namespace mcpp {
 namespace {
 
-/// Parts that lie one after another, of these sizes.
+/// Returns consecutive parts of these sizes.
 std::vector<Part> parts_of(std::span<const i64> sizes) {
   std::vector<Part> parts;
   i64 begin = 0;
@@ -16,7 +16,7 @@ std::vector<Part> parts_of(std::span<const i64> sizes) {
   return parts;
 }
 
-/// The order of what was received: [ranks][own experts] runs of rows become [own experts][ranks].
+/// Returns the permutation of received rows from [ranks][own experts] to [own experts][ranks] order.
 std::vector<i32> order_by_expert(const std::vector<std::vector<i64>>& rows_of_ranks,
                                  const std::vector<Part>& received) {
   std::vector<std::vector<Part>> runs;

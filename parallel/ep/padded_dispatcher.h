@@ -1,5 +1,4 @@
-// Experts that always work on as many rows, whatever comes: rows of zeros fill up what no token takes. They do not
-// travel.
+// Dispatcher decorator that pads every expert's rows to a fixed number with zeros. Padding is not sent.
 #pragma once
 #include <vector>
 
@@ -9,7 +8,7 @@ namespace mcpp {
 
 class PaddedDispatcher final : public TokenDispatcher {
  public:
-  /// `rows` of each expert, no fewer than `inner` has of any.
+  /// `rows` is the padded number of rows per expert, at least the maximum of `inner`.
   PaddedDispatcher(std::unique_ptr<TokenDispatcher> inner, i64 rows, Device& device);
 
   Tensor dispatch(const Tensor& tokens, const Meanwhile& meanwhile) override;
@@ -24,8 +23,8 @@ class PaddedDispatcher final : public TokenDispatcher {
 
   std::unique_ptr<TokenDispatcher> inner_;
   std::vector<i64> rows_;
-  Tensor sources_;  // int32 [all padded rows, 1]: which of the rows that came; -1 = none
-  Tensor places_;   // int32 [all rows that came]: where each lies among the padded ones
+  Tensor sources_;  // int32 [padded rows, 1]: source row; -1 = padding
+  Tensor places_;   // int32 [received rows]: index among the padded rows
 };
 
 }  // namespace mcpp

@@ -1,5 +1,4 @@
-// The tokens that a tensor-parallel rank routes where all ranks have all of them: its part, so that none is routed
-// twice.
+// Shard of the tokens that a tensor-parallel rank routes if all ranks have all tokens, so that none is routed twice.
 #pragma once
 #include "comm/communicator.h"
 
@@ -7,15 +6,15 @@ namespace mcpp {
 
 class TokenPart {
  public:
-  /// Null: this rank routes all that it has.
+  /// Null: this rank routes all its tokens.
   explicit TokenPart(Communicator* tp) : tp_(tp && tp->size() > 1 ? tp : nullptr) {}
 
-  /// Of `rows` rows, where this rank's begin, and how many they are.
+  /// Return the first row of this rank's part and its size, given `rows` rows in total.
   i64 first_row(i64 rows) const;
   i64 count(i64 rows) const;
-  /// Of x [rows, h]; as many on every rank, filled up with zeros.
+  /// Returns this rank's part of x [rows, h], padded with zeros to the same size on every rank.
   Tensor of(const Tensor& x) const;
-  /// All `rows` rows, from what of() gave on every rank; called by all.
+  /// Gathers all `rows` rows from the parts returned by of(). Collective.
   Tensor whole(const Tensor& part, i64 rows) const;
 
  private:
