@@ -14,7 +14,7 @@ bool is_work(const TimedAction& timed) {
   return timed.end > timed.begin && timed.action.kind <= ActionKind::BackwardWeight;
 }
 
-/// The duration of the shortest piece of work; that of all when there is none.
+/// Returns the shortest duration of compute, or the makespan without compute.
 double shortest_work(const Timeline& timeline) {
   double shortest = timeline.makespan;
   for (const auto& actions : timeline.per_rank)
@@ -34,7 +34,7 @@ char letter_of(const Action& action) {
   }
 }
 
-/// Number with at most `digits` decimals and no zeros at the end.
+/// Formats a number with at most `digits` decimals, without trailing zeros.
 std::string number(double value, int digits = 2) {
   const double unit = std::pow(10.0, digits);
   return str(std::round(value * unit) / unit);
@@ -52,7 +52,7 @@ std::string figures(const Schedule& schedule, const Timeline& timeline) {
              " microbatches in memory");
 }
 
-/// Fill colours of forward, backward, input gradient, weight gradient; by hue, with lightness for the chunk.
+/// Returns the fill color: hue by kind (forward, backward, input gradient, weight gradient), lightness by chunk.
 std::string fill_of(const Action& action, const Schedule& schedule) {
   static constexpr std::array kHues{215, 145, 175, 95};
   const int hue = kHues[static_cast<std::size_t>(action.kind)];
@@ -69,7 +69,7 @@ std::string svg_box(const TimedAction& timed, const Schedule& schedule, double s
   std::string box = str("<g><title>", describe(timed.action), ", ", number(timed.begin), " to ", number(timed.end),
                         "</title><rect x=\"", number(x), "\" y=\"", number(y), "\" width=\"", number(width),
                         "\" height=\"", kRowHeight - 2, "\" fill=\"", fill_of(timed.action, schedule), "\"/>");
-  if (width >= 8)  // room for a number
+  if (width >= 8)  // wide enough for a number
     box +=
         str("<text x=\"", number(x + width / 2), "\" y=\"", number(y + 15), "\">", timed.action.microbatch, "</text>");
   return box + "</g>\n";
@@ -79,7 +79,7 @@ std::string svg_box(const TimedAction& timed, const Schedule& schedule, double s
 
 std::string draw_text(const Schedule& schedule, const Timeline& timeline, int width) {
   const double span = std::max(timeline.makespan, 1e-30);
-  // One column for the shortest work where that fits.
+  // Uses one column for the shortest work if that fits.
   const double wanted = std::ceil(span / std::max(shortest_work(timeline), 1e-30) - 1e-9);
   const int columns = std::max(1, static_cast<int>(std::min<double>(width, wanted)));
   const double unit = span / columns;
@@ -88,7 +88,7 @@ std::string draw_text(const Schedule& schedule, const Timeline& timeline, int wi
     std::string line(static_cast<std::size_t>(columns), '.');
     for (const TimedAction& timed : timeline.per_rank[rank]) {
       if (!is_work(timed)) continue;
-      // The columns whose middle lies in the action.
+      // Columns whose center is inside the action.
       const int begin = static_cast<int>(std::ceil(timed.begin / unit - 0.5));
       const int end = std::min(columns, static_cast<int>(std::ceil(timed.end / unit - 0.5)));
       for (int x = begin; x < end; ++x) line[static_cast<std::size_t>(x)] = letter_of(timed.action);
@@ -102,7 +102,7 @@ std::string draw_text(const Schedule& schedule, const Timeline& timeline, int wi
 }
 
 std::string draw_svg(const Schedule& schedule, const Timeline& timeline) {
-  // Boxes of the shortest action are wide enough for two digits, in an image of bounded width.
+  // Boxes of the shortest action fit two digits, within the maximum image width.
   const double scale = timeline.makespan > 0 ? std::min(18 / shortest_work(timeline), 20000 / timeline.makespan) : 1;
   const double width = kLeft + timeline.makespan * scale + 8;
   const double height = kTop + kRowHeight * static_cast<double>(timeline.per_rank.size()) + 8;

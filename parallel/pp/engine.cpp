@@ -14,21 +14,21 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// Tensors on their way from one computation to the next, by the stage and the microbatch that will take them.
+/// Tensors in transit between stages, keyed by the receiving stage and the microbatch.
 class Transit {
  public:
-  /// `step`: from a stage to the one that takes its result, +1 for activations and -1 for gradients.
+  /// `step` leads from a stage to the receiver of its result: +1 for activations, -1 for gradients.
   Transit(const Schedule& schedule, Communicator& channel, int step)
       : schedule_(schedule), channel_(channel), step_(step) {}
 
-  /// The result of `stage`, for a neighbour on this rank or for send(). The stage at the end has none.
+  /// Stores the result of `stage` for a stage on this rank or for send(). Does nothing for the stage at the end.
   void put(int stage, int microbatch, Tensor result) {
     const int taker = stage + step_;
     if (taker < 0 || taker >= schedule_.stages()) return;
     MCPP_CHECK(result.defined(), "stage ", stage, " has no result for microbatch ", microbatch);
     parcels_[{taker, microbatch}].tensor = std::move(result);
   }
-  /// What `stage` computes with; undefined for the stage at the beginning.
+  /// Returns the input of `stage`; undefined for the stage at the beginning.
   Tensor take(int stage, int microbatch) {
     const int giver = stage - step_;
     if (giver < 0 || giver >= schedule_.stages()) return {};
@@ -39,7 +39,7 @@ class Transit {
 
   void send(int stage, int microbatch) {
     const int taker = stage + step_;
-    std::erase_if(sends_, [](const Work& work) { return work.is_done(); });  // with what they keep of tensors
+    std::erase_if(sends_, [](const Work& work) { return work.is_done(); });  // releases their tensors
     sends_.push_back(channel_.send(take(taker, microbatch), schedule_.rank_of(taker)));
   }
   void post_receive(int stage, int microbatch, Tensor buffer) {
@@ -99,7 +99,7 @@ class Engine {
   PipelineStage& stage_of(const Action& a) { return *chunks_[chunk_of(a)]; }
   bool is_last_weight_grad(const Action& a) { return --weight_grads_left_[chunk_of(a)] == 0; }
 
-  /// Starts all receives up to action i and, when that computes, on to the next that does: they go on meanwhile.
+  /// Starts all receives up to action i and, if that computes, up to the next action that does, to overlap them.
   void post_receives(std::size_t i) {
     const auto is_in_reach = [&] {
       return posted_ < actions_.size() && (posted_ <= i || (!one_at_a_time_ && !computes(actions_[posted_].kind)));
@@ -111,7 +111,7 @@ class Engine {
     }
   }
 
-  /// While action i computes, the backward pass that follows it may be made ready.
+  /// Lets the backward pass after action i prefetch during it.
   void expect_after(std::size_t i) {
     do ++i;
     while (i < actions_.size() && !computes(actions_[i].kind));
@@ -160,7 +160,7 @@ class Engine {
   bool one_at_a_time_;
   Transit activations_, gradients_;
   std::vector<int> weight_grads_left_;  // by chunk
-  std::size_t posted_ = 0;              // actions before this one that receive have been started
+  std::size_t posted_ = 0;              // receives of actions before this index have been started
   PipelineTimes times_;
 };
 

@@ -1,5 +1,5 @@
-// Runs a lowered schedule on one rank. The engine knows neither the schedule's kind nor the model: it hands activations
-// and gradients from stage to stage, over the network or inside the rank.
+// Executes a lowered schedule on one rank. The engine is independent of the schedule kind and of the model: it passes
+// activations and gradients between stages, over the network or within the rank.
 #pragma once
 #include <span>
 
@@ -9,46 +9,48 @@
 
 namespace mcpp {
 
-/// One chunk of the model, as the engine drives it.
+/// Model chunk as driven by the engine.
 class PipelineStage {
  public:
   virtual ~PipelineStage() = default;
-  /// `x`: the output of the stage before, undefined in the first. Returns this stage's output, undefined in the last.
+  /// `x` is the previous stage's output, undefined in the first stage. Returns this stage's output, undefined in the
+  /// last.
   virtual Tensor forward(int microbatch, const Tensor& x) = 0;
-  /// `dy`: the gradient of the output, undefined in the last stage. Returns that of the input, undefined in the first.
-  /// Both gradients; `is_last`: no other microbatch's weight gradients follow in this step.
+  /// Computes both gradients. `dy` is the gradient of the output, undefined in the last stage. Returns the gradient of
+  /// the input, undefined in the first. `is_last` is true if no weight gradients of other microbatches follow in this
+  /// step.
   virtual Tensor backward(int microbatch, const Tensor& dy, bool is_last) = 0;
-  /// The gradient of the input alone; backward_weight() for the same microbatch follows later.
+  /// Computes the gradient of the input only; backward_weight() for the same microbatch follows later.
   virtual Tensor backward_input(int microbatch, const Tensor& dy) = 0;
   virtual void backward_weight(int microbatch, bool is_last) = 0;
-  /// backward() or backward_input() of this microbatch comes after the computation that begins now.
+  /// Announces that backward() or backward_input() of this microbatch follows the computation that starts now.
   virtual void expect_backward(int /*microbatch*/) {}
-  /// All weight gradients of the step have been computed here: their reduction may begin.
+  /// Starts the reduction of weight gradients, all of which have been computed for this step.
   virtual void reduce_gradients() = 0;
-  /// Memory for an activation, or its gradient, that comes from another rank.
+  /// Allocates a receive buffer for an activation or its gradient.
   virtual Tensor empty_activation() = 0;
 };
 
-/// Where a rank's time in a schedule went, in seconds.
+/// Time breakdown of a rank's schedule, in seconds.
 struct PipelineTimes {
   double total = 0;
-  double waiting = 0;  ///< for messages that had not come: the bubble, and transfers that nothing hid
+  double waiting = 0;  ///< for messages: the pipeline bubble and transfers that were not overlapped
 };
 
 struct EngineOptions {
-  Profiler* profiler = nullptr;  ///< told of each wait
-  /// Of the device that computes, where it works behind the host: then it is what waits, and what it waited for may
-  /// come with a later call's times.
+  Profiler* profiler = nullptr;  ///< records each wait
+  /// Wait timer of a device that runs asynchronously to the host. The device then does the waiting, and its wait time
+  /// may be included in the times of a later call.
   DeviceWaits* waits = nullptr;
-  /// With waits: receives are not posted ahead, and the host waits for each. For the first run of a schedule, in turn
-  /// at first: a device that has to load a kernel may finish first what it has, and a message that is awaited there for
-  /// ever if it is the answer to what that kernel computes.
+  /// Disables posting receives ahead; requires `waits`, and makes the host wait for each receive. Used for the first
+  /// run of a schedule with serialized first microbatches, because loading a kernel may wait for all queued device
+  /// work: it would deadlock with a pending receive of the answer to what that kernel computes.
   bool one_at_a_time = false;
 };
 
-/// Runs rank `forward_channel.rank()` of `lowered`. The channels are the ranks of the pipeline in order, twice:
-/// activations and gradients do not get into each other's order. `chunks[c]` is the stage that chunk c of this rank
-/// holds. Receives are posted ahead of the computation before them. Called by all ranks of the pipeline.
+/// Runs rank `forward_channel.rank()` of `lowered`. Both channels contain the ranks of the pipeline in order; separate
+/// channels keep activations and gradients independent. `chunks[c]` is the stage of chunk c of this rank. Receives are
+/// posted ahead of the preceding computation. Collective over the pipeline.
 PipelineTimes run_schedule(const Schedule& lowered, Communicator& forward_channel, Communicator& backward_channel,
                            std::span<PipelineStage* const> chunks, const EngineOptions& options = {});
 

@@ -3,7 +3,7 @@
 namespace mcpp {
 namespace {
 
-/// Weight gradients still to come, by stage.
+/// Returns the number of weight gradients by stage.
 std::vector<int> count_weight_grads(const Schedule& schedule) {
   std::vector<int> counts(schedule.stages());
   for (const auto& actions : schedule.per_rank)

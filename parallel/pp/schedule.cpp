@@ -16,8 +16,8 @@ Schedule empty_schedule(ScheduleKind kind, int ranks, int microbatches, int chun
   return {{ranks, chunks, row_of(kind).placement}, microbatches, std::vector<std::vector<Action>>(ranks)};
 }
 
-/// Writes one rank's list. Every kind of work takes the microbatches of a chunk in rising order, so only the kind and
-/// the chunk are named.
+/// Writer of one rank's action list. Every kind of work processes the microbatches of a chunk in ascending order, so
+/// only the kind and the chunk are given.
 class RankWriter {
  public:
   RankWriter(Schedule& schedule, int rank) : schedule_(schedule), rank_(rank), next_(schedule.chunks_per_rank) {}
@@ -44,20 +44,20 @@ class RankWriter {
 
   Schedule& schedule_;
   int rank_;
-  std::vector<Next> next_;  // microbatch, by chunk
+  std::vector<Next> next_;  // next microbatch, by chunk
 };
 
-/// Leaves out microbatches from `microbatches` on. What is left keeps its order, so a good schedule stays good.
+/// Removes microbatches from `microbatches` on. The remaining actions keep their order, so the schedule stays valid.
 void shorten(Schedule& schedule, int microbatches) {
   schedule.microbatches = microbatches;
   for (auto& actions : schedule.per_rank)
     std::erase_if(actions, [&](const Action& action) { return action.microbatch >= microbatches; });
 }
 
-/// 1F1B on a rank with `later` ranks behind it in the pipeline; `backward` is called once for every microbatch.
+/// Writes 1F1B for a rank with `later` ranks after it in the pipeline. `backward` is called once per microbatch.
 template <class Backward>
 void write_1f1b(RankWriter& writer, int later, int microbatches, Backward&& backward) {
-  // Forwards that later ranks need before the first backward can come back.
+  // Warm-up: forwards needed by later ranks before the first backward can return.
   for (int i = 0; i < std::min(microbatches, later); ++i) writer.forward();
   while (writer.backwards() < microbatches) {
     if (writer.forwards() < microbatches) writer.forward();
@@ -105,8 +105,7 @@ Schedule interleaved_1f1b(int ranks, int microbatches, int chunks) {
   const int total = microbatches * chunks;
   for (int rank = 0; rank < ranks; ++rank) {
     RankWriter writer(schedule, rank);
-    // `ranks` microbatches go through chunk 0, then through chunk 1, ...; then the next `ranks`. Backward is the
-    // mirror.
+    // `ranks` microbatches pass through chunk 0, then chunk 1, ...; then the next `ranks`. Backward mirrors this.
     const auto chunk_of = [&](int unit) { return unit % (ranks * chunks) / ranks; };
     const auto forward = [&](int unit) { writer.forward(chunk_of(unit)); };
     const auto backward = [&](int unit) { writer.backward(chunks - 1 - chunk_of(unit)); };
@@ -137,15 +136,15 @@ Schedule zb_h1(int ranks, int microbatches) {
 
 Schedule zb_v(int ranks, int microbatches) {
   Schedule schedule = empty_schedule(ScheduleKind::ZbV, ranks, microbatches, 2);
-  // Fewer microbatches than it takes to fill the V are the beginning of a longer schedule.
+  // Fewer microbatches than fill the V form a prefix of a longer schedule.
   const int filled = std::max(microbatches, 2 * ranks);
   schedule.microbatches = filled;
   for (int rank = 0; rank < ranks; ++rank) {
     RankWriter writer(schedule, rank);
     const int below = ranks - rank;  // ranks from here to the turn of the V
-    // Fill: as many forwards as fit until the first microbatch is back from the turn, ...
+    // Fill: all forwards that fit until the first microbatch returns from the turn, ...
     for (int i = 0; i < 2 * below - 1; ++i) writer.forward(0);
-    // ... then in turn with those that come back, ...
+    // ... then alternate with returning ones, ...
     for (int i = 0; i < rank; ++i) {
       writer.forward(1);
       writer.forward(0);
@@ -156,7 +155,7 @@ Schedule zb_v(int ranks, int microbatches) {
       writer.backward_input(1);
       writer.backward_weight(1);
     }
-    // Steady: all six units of work of one microbatch.
+    // Steady state: all six units of work of one microbatch.
     while (writer.forwards(1) < filled) {
       if (writer.forwards(0) < filled) writer.forward(0);
       writer.backward_input(0);
@@ -165,7 +164,7 @@ Schedule zb_v(int ranks, int microbatches) {
       writer.backward_input(1);
       writer.backward_weight(1);
     }
-    // Drain: what others wait for first; weight gradients fill the gaps.
+    // Drain: work that other ranks wait for comes first; weight gradients fill the gaps.
     for (int i = 0; i < rank; ++i) {
       writer.backward_input(0);
       writer.backward_input(1);

@@ -48,7 +48,7 @@ std::vector<std::string> schedule_conflicts(ScheduleKind kind, int ranks, int ch
   at_least_one("num_virtual_stages_per_pipeline_rank", chunks);
   at_least_one("num_microbatches", microbatches);
   if (!found.empty()) return found;
-  // Every rank holds the whole schedule. This many are some hundred MiB, and more than any training has a use for.
+  // Every rank stores the whole schedule. This limit corresponds to some hundred MiB, more than any training needs.
   constexpr i64 kMost = i64{1} << 23;
   if (i64{ranks} * chunks > kMost / microbatches)
     found.push_back(str(i64{ranks} * chunks, " pipeline stages x ", microbatches, " microbatches are more than ", kMost,

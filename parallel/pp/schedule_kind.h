@@ -1,4 +1,4 @@
-// The kinds of schedules: a table with a row for each, which has all that anybody asks of a kind.
+// Table of schedule kinds with one row of properties per kind.
 #pragma once
 #include <array>
 #include <optional>
@@ -13,7 +13,7 @@ namespace mcpp {
 
 enum class ScheduleKind : u8 { GPipe, OneFOneB, Interleaved, ZbH1, ZbV };
 
-/// What a schedule is built for.
+/// Dimensions of a schedule.
 struct PipelineSize {
   int ranks = 1, microbatches = 1, chunks = 1;
 };
@@ -22,24 +22,24 @@ struct ScheduleRow {
   ScheduleKind kind;
   std::string_view name;  ///< in the configuration and on the command line
   StagePlacement placement;
-  bool splits_backward;  ///< weight gradients come later than those of the activations
+  bool splits_backward;  ///< weight gradients are computed after input gradients
   int fewest_ranks;
   int fewest_chunks;       ///< model chunks per rank
-  bool takes_more_chunks;  ///< otherwise it has just the fewest
-  bool in_rounds;          ///< the microbatches must be a multiple of the ranks
+  bool takes_more_chunks;  ///< if false, exactly fewest_chunks
+  bool in_rounds;          ///< microbatches must be a multiple of the ranks
   Schedule (*build)(const PipelineSize&);
-  /// The fraction of time that a rank waits according to the papers, which leave communication out; nothing where they
-  /// have no formula for such costs or so few microbatches. `costs` are those of a stage.
+  /// Returns the fraction of idle time according to the paper, which ignores communication, or nothing if there is no
+  /// formula for these costs or this few microbatches. `costs` are those of one stage.
   std::optional<double> (*published_bubble)(const PipelineSize&, const ScheduleCosts& costs);
-  std::string_view formula;  ///< the same for equal costs, with p ranks, m microbatches, v chunks
+  std::string_view formula;  ///< the fraction for equal costs, with p ranks, m microbatches, v chunks
 };
 
-/// Of 1F1B, whose bubble GPipe shares and chunks shorten; of ZB-H1; of ZB-V.
+/// Bubble formulas of 1F1B (also valid for GPipe; chunks shorten it), ZB-H1 and ZB-V.
 std::optional<double> bubble_of_1f1b(const PipelineSize& size, const ScheduleCosts& costs);
 std::optional<double> bubble_of_zb_h1(const PipelineSize& size, const ScheduleCosts& costs);
 std::optional<double> bubble_of_zb_v(const PipelineSize& size, const ScheduleCosts& costs);
 
-/// In the order of the kinds.
+/// All kinds, in enum order.
 inline constexpr std::array<ScheduleRow, 5> kSchedules{{
     {.kind = ScheduleKind::GPipe,
      .name = "gpipe",
@@ -111,17 +111,17 @@ struct EnumNames<ScheduleKind> {
   }();
 };
 
-/// `chunks` must be what the kind has. Throws BadInput with all of schedule_conflicts().
+/// Builds a schedule. `chunks` must be valid for the kind. Throws BadInput with all of schedule_conflicts().
 Schedule make_schedule(ScheduleKind kind, int ranks, int microbatches, int chunks);
 
-/// Every reason why make_schedule() refuses these, in the names of the configuration (pipeline_schedule,
-/// pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank), each with the nearest values that would do.
-/// Empty when there is such a schedule.
+/// Returns every reason why make_schedule() rejects these arguments, in terms of configuration keys (pipeline_schedule,
+/// pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank), with the nearest valid values. Empty if the
+/// schedule exists.
 std::vector<std::string> schedule_conflicts(ScheduleKind kind, int ranks, int chunks, int microbatches);
 
-/// "at least 2 for interleaved, 2 for zb-v": the kinds that need several chunks per rank.
+/// Returns "at least 2 for interleaved, 2 for zb-v": the kinds that need several chunks per rank.
 std::string chunks_needed();
-/// "gpipe, 1f1b or interleaved": those with the whole backward pass at once.
+/// Returns "gpipe, 1f1b or interleaved": the kinds that do not split the backward pass.
 std::string kinds_with_whole_backward();
 
 }  // namespace mcpp

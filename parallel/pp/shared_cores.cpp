@@ -37,9 +37,9 @@ class SharedCores {
  private:
   struct Rank {
     std::size_t step = 0;
-    bool is_started = false;  // the action at `step`
-    double left = 0;          // seconds of it at full speed
-    double awaits = kNever;   // when the message that it waits for is there
+    bool is_started = false;  // of the action at `step`
+    double left = 0;          // its remaining seconds at full speed
+    double awaits = kNever;   // arrival time of the awaited message
   };
 
   const ScheduleCosts& costs(int stage) const { return costs_.size() == 1 ? costs_[0] : costs_[stage]; }
@@ -47,7 +47,7 @@ class SharedCores {
     return channels_[2 * (from * s_.ranks + to) + forward];
   }
 
-  /// Whether some rank came further without computing.
+  /// Advances ranks without computing. Returns true if any rank advanced.
   bool start_all() {
     bool progress = false;
     for (int rank = 0; rank < s_.ranks; ++rank)
@@ -55,7 +55,7 @@ class SharedCores {
     return progress;
   }
 
-  /// Starts the next action of the rank; false while it computes or waits.
+  /// Starts the next action of the rank. Returns false while the rank computes or waits.
   bool take_step(int number) {
     Rank& rank = ranks_[number];
     const Action& a = s_.per_rank[number][rank.step];
@@ -91,7 +91,7 @@ class SharedCores {
            (computes_weight_grad(a.kind) ? c.backward_weight : 0);
   }
 
-  /// When the next rank has computed what it computes, or gets what it waits for.
+  /// Returns the time of the next completed computation or message arrival.
   double next_event(double speed) const {
     double next = kNever;
     for (const Rank& rank : ranks_) next = std::min(next, rank.left > 0 ? now_ + rank.left / speed : rank.awaits);

@@ -1,4 +1,4 @@
-// Ranks that take turns on too few cores: which of them waits for a message leaves its core to the others.
+// Simulation of pipeline ranks that share too few cores. A rank that waits for a message leaves its core to others.
 #pragma once
 #include <span>
 
@@ -6,8 +6,8 @@
 
 namespace mcpp {
 
-/// How long a lowered schedule that simulate() accepts takes where `at_once` ranks together compute as fast as so many
-/// cores do; it need not be whole, as a rank of the pipeline may stand for several.
+/// Returns the makespan of a lowered schedule (valid for simulate()) if all ranks together compute as fast as `at_once`
+/// cores. It may be fractional, because one simulated rank may represent several ranks.
 double makespan_on_shared_cores(const Schedule& lowered, std::span<const ScheduleCosts> costs, double at_once);
 
 }  // namespace mcpp

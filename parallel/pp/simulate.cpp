@@ -15,7 +15,7 @@ struct Message {
   double arrival;
 };
 
-/// In the order that they were sent in. Most pairs of ranks have none: those cost nothing.
+/// Messages in sending order. Most pairs of ranks have none, which costs nothing.
 struct Channel {
   std::vector<Message> messages;
   std::size_t received = 0;
@@ -26,7 +26,7 @@ struct Channel {
 
 class Simulation {
  public:
-  /// Costs of each stage, or one for all.
+  /// `costs` are those of each stage, or one entry for all.
   Simulation(const Schedule& schedule, std::span<const ScheduleCosts> costs)
       : s_(schedule),
         costs_(costs),
@@ -58,7 +58,7 @@ class Simulation {
   }
 
  private:
-  static constexpr int kKinds = 8;  // those with a microbatch
+  static constexpr int kKinds = 8;  // kinds with a microbatch
 
   int rank_of(int stage) const { return ranks_[stage]; }
   const std::vector<Action>& actions(int rank) const { return s_.per_rank[rank]; }
@@ -81,7 +81,7 @@ class Simulation {
     if (!condition) reject(rank, why);
   }
 
-  /// Does the next action of the rank; false when it must wait for a message.
+  /// Executes the next action of the rank. Returns false if it must wait for a message.
   bool take_step(int rank) {
     const Action& a = actions(rank)[step_[rank]];
     require(a.stage >= 0 && a.stage < stages_ && rank_of(a.stage) == rank, rank, "the stage is not on this rank");
@@ -150,7 +150,7 @@ class Simulation {
       require(is_there, rank, "its input is not there");
     }
     timeline_.peak_in_flight[rank] = std::max(timeline_.peak_in_flight[rank], ++in_flight_[rank]);
-    if (s_.forward_only) --in_flight_[rank];  // nobody comes back for it
+    if (s_.forward_only) --in_flight_[rank];  // no backward will use it
     record(rank, a, costs(a.stage).forward);
   }
 

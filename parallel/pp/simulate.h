@@ -1,4 +1,4 @@
-// Runs a lowered schedule on paper: finds every mistake, and tells how long it takes and what it keeps in memory.
+// Simulator that validates a lowered schedule and computes its duration and memory use.
 #pragma once
 #include <span>
 #include <vector>
@@ -7,13 +7,13 @@
 
 namespace mcpp {
 
-/// Time of each kind of work for one stage, in any unit.
+/// Durations of each kind of work for one stage, in any unit.
 struct ScheduleCosts {
   double forward = 1;
   double backward_input = 1;
   double backward_weight = 1;
   double message = 0;      ///< from the end of the sending action to the earliest start of the receiving one
-  double reduce_grad = 0;  ///< where it is not hidden
+  double reduce_grad = 0;  ///< if not overlapped
 };
 
 struct TimedAction {
@@ -23,24 +23,26 @@ struct TimedAction {
 
 struct Timeline {
   std::vector<std::vector<TimedAction>> per_rank;
-  std::vector<double> busy;         ///< time that a rank works
-  std::vector<double> idle;         ///< time that it waits between its first and its last action
-  std::vector<int> peak_in_flight;  ///< most stage inputs that wait for their weight gradient, by rank
+  std::vector<double> busy;         ///< compute time of each rank
+  std::vector<double> idle;         ///< waiting time of each rank between its first and last action
+  std::vector<int> peak_in_flight;  ///< by rank: maximum number of stage inputs waiting for their weight gradient
   double makespan = 0;              ///< from the first start to the last end
-  /// Largest share of a rank's time, from its first action to its last, that it waits. Ranks may start and end one
-  /// after another, as the next step can begin where a rank is done.
+  /// Largest fraction of a rank's time, between its first and last action, that it waits. Ranks may start and end at
+  /// different times, because the next step can begin on a rank that is done.
   double bubble = 0;
 
   int max_in_flight() const;
 };
 
-/// Throws an Internal error that names rank, step and action at the first of: an action that its rank cannot do or that
-/// does not exist; input or gradient that is not there; a message taken in another order than sent (per pair of ranks
-/// and direction), never received, or sent before it is computed; anything done twice, a weight gradient above all;
-/// weight gradients of a stage out of the order of microbatches; gradients reduced before they are complete; a
-/// deadlock; anything left undone.
+/// Simulates a lowered schedule. Throws an Internal error that names rank, step and action at the first mistake:
+///  - an action that does not exist or that its rank cannot execute;
+///  - a missing input or gradient;
+///  - a message received out of order (per pair of ranks and direction), never received, or sent before it is computed;
+///  - anything done twice or not at all;
+///  - weight gradients of a stage out of microbatch order, or reduced before they are complete;
+///  - a deadlock.
 Timeline simulate(const Schedule& lowered, const ScheduleCosts& costs = {});
-/// With the costs of stages 0, 1, ...; a message costs what its sender says.
+/// Simulates with the costs of stages 0, 1, ...; the sender's cost applies to a message.
 Timeline simulate(const Schedule& lowered, std::span<const ScheduleCosts> costs);
 
 }  // namespace mcpp

@@ -16,8 +16,8 @@ i64 count_of(const std::string& text, char letter) {
   return std::count(text.begin(), text.end(), letter);
 }
 
-/// Unrolls the repetitions of a layout string:
-///   sequence = { item [ "*" number ] },  item = "E" | "t" | "L" | "|" | "(" sequence ")".
+/// Parser that expands the repetitions of a layout string: sequence = { item [ "*" number ] },  item = "E" | "t" | "L"
+/// | "|" | "(" sequence ")".
 class LayoutReader {
  public:
   explicit LayoutReader(const std::string& layout) {
@@ -27,7 +27,7 @@ class LayoutReader {
                 " characters");
   }
 
-  /// Letters and borders only. Throws BadInput that says what is wrong where.
+  /// Returns letters and borders only. Throws BadInput that names the mistake and its position.
   std::string read() {
     std::string items = sequence();
     require(at_ == text_.size(), "\")\" without its \"(\"");
@@ -35,7 +35,7 @@ class LayoutReader {
   }
 
  private:
-  // More than any model needs; they keep typing errors from filling the memory.
+  // Far above what models need; prevents typing errors from exhausting memory.
   static constexpr std::size_t kLongestText = 10'000, kLongest = 100'000;
   static constexpr int kDeepest = 16;
 
@@ -86,10 +86,10 @@ class LayoutReader {
 
   std::string text_;
   std::size_t at_ = 0;
-  int depth_ = 0;  // of "(" that are open
+  int depth_ = 0;  // number of open "("
 };
 
-/// Judges and carries out one split. The split is good when no conflicts were found.
+/// Validates and computes one split, which is valid if `conflicts` is empty.
 class Splitter {
  public:
   explicit Splitter(const StageSplit& split) : split_(split), stages_(ranks() * chunks()) {
@@ -115,7 +115,7 @@ class Splitter {
   i64 chunks() const { return split_.virtual_stages; }
   i64 first() const { return split_.decoder_first_pipeline_num_layers; }
   i64 last() const { return split_.decoder_last_pipeline_num_layers; }
-  /// "4 x num_virtual_stages_per_pipeline_rank = 8".
+  /// Formats e.g. "4 x num_virtual_stages_per_pipeline_rank = 8".
   std::string times_chunks(const std::string& what, i64 size) const {
     return chunks() > 1 ? str(what, " x num_virtual_stages_per_pipeline_rank = ", size * chunks())
                         : str(what, " = ", size);
@@ -126,7 +126,7 @@ class Splitter {
     if (value < least) add(str(name, " = ", value, " must be at least ", least));
   }
 
-  /// Stages after one another, each with the number of layers that its rank gives to each of its chunks.
+  /// Fills the stages in order; layers_of_rank returns the number of layers of each chunk of a rank.
   template <class LayersOfRank>
   void deal(const LayersOfRank& layers_of_rank) {
     if (!conflicts.empty()) return;
@@ -168,7 +168,7 @@ class Splitter {
     });
   }
 
-  /// Names the values of the one key, of the two given the last, with which the rest could be shared.
+  /// Suggests values of one key (the last one that is set) with which the remaining layers divide evenly.
   std::string wrong_rest(i64 others, i64 rest) const {
     const std::string given = first() > 0 && last() > 0 ? str(kFirst, " = ", first(), " and ", kLast, " = ", last())
                               : first() > 0             ? str(kFirst, " = ", first())
