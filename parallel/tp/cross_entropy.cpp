@@ -9,8 +9,7 @@
 namespace mcpp {
 namespace {
 
-/// Per token, what the whole vocabulary has, from every rank's part: the largest logit, the sum of exponentials and the
-/// logit of the target.
+/// Combines per-token values over the shards of the vocabulary: largest logit, sum of exponentials, and target logit.
 void combine(Tensor& largest, Tensor& sum_exp, Tensor& target_logit, Communicator& tp) {
   Tensor own_largest = Tensor::like(largest);
   ops::copy(largest, own_largest);

@@ -1,4 +1,4 @@
-// Word embeddings split by vocabulary rows over the tensor-parallel group.
+// Word embedding sharded by vocabulary rows over the tensor-parallel group.
 #pragma once
 #include <string>
 
@@ -7,9 +7,9 @@
 
 namespace mcpp {
 
-/// forward: tokens int32 [s, b] -> [s, b, h] (sequence parallel: this rank's part of it, [s / tp, b, h]): each rank
-/// looks up the tokens it holds, the sum over the group has all. backward: scatters dy into this rank's rows; tokens
-/// have no gradient, so it returns an undefined Tensor.
+/// Vocabulary-parallel embedding. forward: tokens int32 [s, b] -> [s, b, h] (sequence parallel: this rank's part, [s /
+/// tp, b, h]); each rank looks up the tokens it holds, and the results are summed over the group. backward: scatters dy
+/// into this rank's rows and returns an undefined Tensor, because tokens have no gradient.
 class VocabParallelEmbedding final : public Module {
  public:
   VocabParallelEmbedding(const std::string& name, i64 padded_vocab_size, i64 hidden_size, Communicator& tp,
@@ -19,7 +19,7 @@ class VocabParallelEmbedding final : public Module {
   Tensor backward(const Tensor& dy, Pass& pass) override;
   ActivationPlacement gives(ActivationPlacement tokens) const override;
   void visit(const ParamVisitor& f) override { f(weight_); }
-  /// The output layer multiplies with it when embeddings are tied.
+  /// Returns the weight, which the output layer shares if embeddings are tied.
   Param& weight() { return weight_; }
 
  private:

@@ -3,7 +3,7 @@
 namespace mcpp {
 namespace {
 
-/// What is saved: of the input, then of the weight.
+/// Indices of the saved values.
 constexpr i64 kInput = 0, kWeight = 1, kSaved = 2;
 
 Tensor zeros(i64 count, const Tensor& like) {
@@ -12,7 +12,7 @@ Tensor zeros(i64 count, const Tensor& like) {
 
 }  // namespace
 
-/// Over all ranks that hold parts. Who holds the same part, or all, changes no maximum.
+/// Takes the maximum over all ranks that hold parts. Replicas do not change a maximum.
 void Fp8Scaling::agree(Tensor& amax) const {
   for (Communicator* group : recipe_->holders) group->all_reduce(amax, ReduceOp::Max).wait();
 }

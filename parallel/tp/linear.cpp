@@ -161,7 +161,7 @@ Tensor RowParallelLinear::backward_gelu(const Tensor& dy, Pass& pass, const std:
 
 void RowParallelLinear::weight_gradient(const Tensor& dy, const Tensor& whole_dy, const Tensor& x,
                                         const LinearScales& scales, Pass& pass) {
-  if (pass.defers_weights) {  // keeps this rank's part, as TensorParallelRegion::backward() does
+  if (pass.defers_weights) {  // keeps only this rank's part, like TensorParallelRegion::backward()
     pass.run_or_defer([this, dy, x, scales] { slice_.weight_gradient(region_.whole(dy).wait(), x, scales); });
   } else {
     slice_.weight_gradient(whole_dy, x, scales);
@@ -172,7 +172,7 @@ ActivationPlacement RowParallelLinear::gives(ActivationPlacement x) const {
   const ActivationPlacement taken = input_is_parallel_ ? ActivationPlacement::Columns : ActivationPlacement::Whole;
   MCPP_CHECK(x == taken, slice_.weight.name, " takes activations that are ", name_of(taken),
              ", and is given some that are ", name_of(x));
-  // Whoever adds the bias, its gradient is that of the whole dy, which backward gathers.
+  // The bias gradient is always computed from the full dy, which backward gathers.
   if (slice_.bias) check_gradient_spread(*slice_.bias, ActivationPlacement::Whole);
   return region_.outside();
 }

@@ -1,7 +1,7 @@
-// Linear layers split over the tensor-parallel group (Shoeybi et al., "Megatron-LM", 2019). Constructed from global
-// sizes; only this rank's slice of the weight is ever made. Weights are stored [out, in]; `out` may have several axes,
-// such as [2, ffn] for a fused gate and up projection, so that a slice along one of them is one box of the global
-// weight.
+// Linear layers sharded over the tensor-parallel group (Shoeybi et al., "Megatron-LM", 2019). They are constructed from
+// global sizes; only this rank's slice of the weight is allocated. Weights are stored as [out, in]; `out` may have
+// several axes, such as [2, ffn] for a fused gate and up projection, so that a slice along one of them is one box of
+// the global weight.
 #pragma once
 #include <functional>
 #include <memory>
@@ -17,50 +17,50 @@ namespace mcpp {
 
 struct LinearOptions {
   bool bias = true;
-  bool skip_bias_add = false;  ///< the caller adds bias(), fused with what follows; its gradient is still computed here
+  bool skip_bias_add = false;  ///< the caller adds bias(), fused with the next op; its gradient is still computed here
   double init_std = 0.02;
-  std::vector<Box> matrices = {};     ///< Param::matrices of the weight; empty = it is one
-  bool sequence_parallel = false;     ///< outside the region each rank has its part of the sequence, [s / tp, b, h]
-  std::optional<Fp8Recipe> fp8 = {};  ///< none: products are in the model's type
+  std::vector<Box> matrices = {};     ///< Param::matrices of the weight; empty = one matrix
+  bool sequence_parallel = false;     ///< activations outside the region are [s / tp, b, h]
+  std::optional<Fp8Recipe> fp8 = {};  ///< none: products use the model's dtype
 };
 
-/// The slice of a weight [.., out, in] and of its bias that one rank holds, and the local products with them: in the
-/// model's type, or in fp8 where there are scales.
+/// One rank's slice of a weight [.., out, in] and its bias, and the local products with them: in the model's dtype, or
+/// in fp8 with scales.
 class LinearSlice {
  public:
   LinearSlice(const std::string& name, Box weight, Box bias, const LinearOptions& options);
 
   Tensor multiply(const Tensor& x, const LinearScales& scales) const;      ///< x W^T
   Tensor multiply_add(const Tensor& x, const LinearScales& scales) const;  ///< x W^T + b
-  /// gelu(x W^T + b), and what GELU got (tensor/ops/fused/gelu_epilogue.h).
+  /// Returns gelu(x W^T + b) and stores the input of GELU in `u` (tensor/ops/fused/gelu_epilogue.h).
   Tensor multiply_gelu(const Tensor& x, Tensor& u) const;
   Tensor input_gradient(const Tensor& dy, const LinearScales& scales) const;                ///< dy W
   Tensor input_gradient_gelu(const Tensor& dy, const Tensor& u) const;                      ///< (dy W) gelu'(u)
   void add_input_gradient(const Tensor& dy, const LinearScales& scales, Tensor& dx) const;  ///< dx += dy W
-  /// dW += dy^T x, db += sums of dy
+  /// Accumulates dW += dy^T x and db += column sums of dy.
   void weight_gradient(const Tensor& dy, const Tensor& x, const LinearScales& scales);
   void visit(const ParamVisitor& f);
 
   Param weight;
-  std::unique_ptr<Param> bias;  ///< null without one
+  std::unique_ptr<Param> bias;  ///< null if disabled
 };
 
-/// y = x W^T + b with W split along `split_axis` of its output axes: each rank computes its part of the output.
-/// forward: x [s, b, in] whole on every rank (sequence parallel: its part [s / tp, b, in], which is what is saved) ->
-/// y [s, b, out / tp]. backward: dx is summed over the group.
+/// Column-parallel linear layer: y = x W^T + b with W sharded along `split_axis` of its output axes. forward: x [s, b,
+/// in], replicated (sequence parallel: [s / tp, b, in], which is what is saved) -> y [s, b, out / tp]. backward: dx is
+/// summed over the group.
 class ColumnParallelLinear final : public Module {
  public:
-  /// `gather_output`: y is [s, b, out] on every rank, and so is dy; `out` has one axis then.
+  /// If `gather_output`, y and dy are [s, b, out] on every rank; `out` must then have one axis.
   ColumnParallelLinear(const std::string& name, i64 in, const Shape& out, int split_axis, Communicator& tp,
                        const LinearOptions& options, bool gather_output = false);
   Tensor forward(const Tensor& x, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;
-  /// Instead of forward(), with skip_bias_add and without fp8: gelu(y + bias), and in `u` what GELU got. Then dy of
-  /// backward() is the gradient of u.
+  /// Replaces forward() with skip_bias_add and without fp8: returns gelu(y + bias) and stores the input of GELU in `u`.
+  /// dy of backward() is then the gradient of u.
   Tensor forward_gelu(const Tensor& x, Pass& pass, Tensor& u);
   ActivationPlacement gives(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override { slice_.visit(f); }
-  /// Null without a bias.
+  /// Returns the bias, or null without one.
   const Tensor* bias() const { return slice_.bias ? &slice_.bias->value : nullptr; }
 
  private:
@@ -70,10 +70,9 @@ class ColumnParallelLinear final : public Module {
   bool skip_bias_add_, gather_output_;
 };
 
-/// y = x W^T + b with W split along its input: each rank has x's matching part and computes a partial sum of y.
-/// forward: x [s, b, in / tp] -> y [s, b, out] summed over the group (sequence parallel: this rank's part of it,
-/// [s / tp, b, out]). backward: dx [s, b, in / tp] needs no sum. The bias is held, and its gradient computed, whole by
-/// every rank.
+/// Row-parallel linear layer: y = x W^T + b with W sharded along its input; each rank computes a partial sum of y.
+/// forward: x [s, b, in / tp] -> y [s, b, out] summed over the group (sequence parallel: this rank's part, [s / tp, b,
+/// out]). backward: dx [s, b, in / tp] needs no sum. The bias is replicated, and every rank computes its full gradient.
 class RowParallelLinear final : public Module {
  public:
   /// Without `input_is_parallel`, x and dx are [s, b, in] on every rank.
@@ -81,8 +80,8 @@ class RowParallelLinear final : public Module {
                     bool input_is_parallel = true);
   Tensor forward(const Tensor& x, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;
-  /// Instead of backward(), where x = gelu(u), without fp8: the gradient of u, which is taken from `take_u` after what
-  /// forward() saved.
+  /// Replaces backward() if x = gelu(u), without fp8. Returns the gradient of u, which is obtained from `take_u` after
+  /// what forward() saved was taken.
   Tensor backward_gelu(const Tensor& dy, Pass& pass, const std::function<Tensor()>& take_u);
   ActivationPlacement gives(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override { slice_.visit(f); }

@@ -11,7 +11,7 @@ Shape with_dim(const Tensor& x, std::size_t axis, i64 size) {
   return shape;
 }
 
-/// Copies block [.., columns] into columns from `first` of wide [.., n], or back.
+/// Copies columns starting at `first` of wide [.., n] to block [.., columns], or back.
 template <bool kIntoBlock>
 void copy_columns(const Tensor& wide, const Tensor& block, i64 first) {
   const i64 columns = block.dim(-1), n = wide.dim(-1);
@@ -79,8 +79,8 @@ Pending TensorParallelRegion::sum(const Tensor& x) const {
 Tensor TensorParallelRegion::backward(const Tensor& x, Pass& pass, const std::function<Tensor()>& input_gradient,
                                       std::function<void(const Tensor& whole_x)> weight_gradient) const {
   if (pass.defers_weights) {
-    // What waits for its weight gradient is this rank's part only: schedules that hold many microbatches need the
-    // memory more than the overlap. All ranks of the group run the same schedule, so they gather in the same order.
+    // A delayed weight gradient keeps only this rank's part of x: schedules that hold many microbatches need the memory
+    // more than the overlap. All ranks of the group run the same schedule, so they gather in the same order.
     pass.run_or_defer([this, x, weight_gradient = std::move(weight_gradient)] { weight_gradient(whole(x).wait()); });
     return sum(input_gradient()).wait();
   }

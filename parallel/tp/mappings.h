@@ -1,4 +1,4 @@
-// The communication at the borders of a tensor-parallel region. Names are Megatron-LM's; each is the backward of
+// Collectives at the boundaries of a tensor-parallel region. Names are Megatron-LM's; each function is the backward of
 // another one.
 #pragma once
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace mcpp {
 
-/// A tensor that is on its way.
+/// Tensor whose collective is in flight.
 class Pending {
  public:
   Pending(Tensor tensor, Work work) : tensor_(std::move(tensor)), work_(std::move(work)) {}
@@ -25,20 +25,20 @@ class Pending {
   Work work_;
 };
 
-/// The sum over the group, written over x itself.
+/// Sums x over the group in place.
 Pending reduce_from_tensor_parallel_region(Tensor x, Communicator& tp);
-/// [s / tp, ...] -> [s, ...]: the parts of the sequence of all ranks.
+/// Gathers [s / tp, ...] -> [s, ...] along the sequence.
 Pending gather_from_sequence_parallel_region(const Tensor& x, Communicator& tp);
-/// [s, ...] -> [s / tp, ...]: this rank's part of the sequence of the sum over the group.
+/// Reduce-scatters [s, ...] -> [s / tp, ...] along the sequence.
 Pending reduce_scatter_to_sequence_parallel_region(const Tensor& x, Communicator& tp);
-/// [.., n / tp] -> [.., n]: the columns of all ranks side by side.
+/// Gathers [.., n / tp] -> [.., n] along the columns.
 Tensor gather_from_tensor_parallel_region(const Tensor& x, Communicator& tp);
-/// [.., n] -> [.., n / tp]: this rank's columns.
+/// Returns this rank's columns, [.., n] -> [.., n / tp].
 Tensor scatter_to_tensor_parallel_region(const Tensor& x, Communicator& tp);
 
-/// How activations enter and leave a tensor-parallel region, in which each rank has a part of the heads, of the MLP's
-/// width or of the vocabulary. Outside of it every rank has all of x [s, b, h] (Shoeybi et al. 2019), or with sequence
-/// parallelism its part [s / tp, b, h] (Korthikanti et al. 2022). A group of one rank sends nothing.
+/// Entry to and exit from a tensor-parallel region, inside which heads, the MLP width or the vocabulary are sharded.
+/// Outside of it activations x [s, b, h] are replicated (Shoeybi et al. 2019) or, with sequence parallelism, sharded as
+/// [s / tp, b, h] (Korthikanti et al. 2022). A group of one rank does not communicate.
 class TensorParallelRegion {
  public:
   TensorParallelRegion(Communicator& tp, bool sequence_parallel)
@@ -46,21 +46,22 @@ class TensorParallelRegion {
 
   Communicator& tp() const { return tp_; }
   bool sequence_parallel() const { return sequence_parallel_; }
-  /// How activations lie outside of the region: what whole() takes and sum() gives.
+  /// Returns the placement of activations outside the region: the input of whole() and the output of sum().
   ActivationPlacement outside() const {
     return sequence_parallel_ ? ActivationPlacement::Sequence : ActivationPlacement::Whole;
   }
-  /// Refuses activations that whole() does not take; `user` is named.
+  /// Throws an error that names `user` unless whole() accepts such activations.
   void check_entry(ActivationPlacement x, const std::string& user) const;
 
-  /// The whole sequence of x: x itself, or gathered.
+  /// Returns the whole sequence of x: x itself, or gathered.
   Pending whole(const Tensor& x) const;
-  /// The sum over ranks of the partial results x [s, b, h], whole or this rank's part of the sequence. x may be
-  /// overwritten.
+  /// Sums the partial results x [s, b, h] over the ranks; returns the replicated sum or this rank's part of the
+  /// sequence. May overwrite x.
   Pending sum(const Tensor& x) const;
 
-  /// The backward pass of products of whole(x) with weights split by their outputs; returns dx. Each communication is
-  /// hidden by a product: the gathering of x by that for the input gradient, the summing of dx by that for the weights.
+  /// Backward pass of products of whole(x) with weights sharded along their outputs; returns dx. Overlaps each
+  /// collective with a product: the gathering of x with the input gradient, the reduction of dx with the weight
+  /// gradient.
   Tensor backward(const Tensor& x, Pass& pass, const std::function<Tensor()>& input_gradient,
                   std::function<void(const Tensor& whole_x)> weight_gradient) const;
 
