@@ -15,23 +15,23 @@ std::string values(const std::vector<i64>& list) {
   return text;
 }
 
-/// Collects the rules that do not hold.
+/// Collects violated rules.
 class Conflicts {
  public:
-  /// `size` must divide `whole`; the user is expected to change size.
+  /// Requires that `size` divides `whole`; suggests values of size.
   void divides(const char* size_name, i64 size, const std::string& whole_name, i64 whole) {
     if (whole == 0 || size < 1 || whole % size == 0) return;
     list_.push_back(str(size_name, " = ", size, " does not divide ", whole_name, " = ", whole, "; ",
                         values(nearest_divisors(whole, size))));
   }
-  /// `size` must divide `whole`, or be a multiple of it; the user is expected to change size.
+  /// Requires that `size` divides `whole` or is a multiple of it; suggests values of size.
   void divides_or_is_multiple(const char* size_name, i64 size, const std::string& whole_name, i64 whole) {
     if (whole == 0 || size < 1 || whole % size == 0 || size % whole == 0) return;
     list_.push_back(str(size_name, " = ", size, " neither divides ", whole_name, " = ", whole,
                         " nor is a multiple of it; ",
                         values(size < whole ? nearest_divisors(whole, size) : nearest_multiples(whole, size))));
   }
-  /// `whole` must be a multiple of `step`; the user is expected to change whole.
+  /// Requires that `whole` is a multiple of `step`; suggests values of whole.
   void is_multiple(const char* whole_name, i64 whole, const std::string& step_name, i64 step) {
     if (whole == 0 || step < 1 || whole % step == 0) return;
     list_.push_back(str(whole_name, " = ", whole, " is not a multiple of ", step_name, " = ", step, "; ",
@@ -71,7 +71,7 @@ void check_world(const LayoutRules& rules, Conflicts& conflicts) {
                         s.expert_tensor_parallel_size * s.expert_model_parallel_size * pp);
 }
 
-/// Ranks that exchange heads share what tensor parallelism leaves on each.
+/// Heads are exchanged after tensor parallelism has divided them.
 void check_head_exchange(const LayoutRules& rules, Conflicts& conflicts) {
   const i64 tp = rules.sizes.tensor_model_parallel_size, ranks = rules.sizes.context_parallel_heads;
   if (ranks == 1 || rules.num_attention_heads % tp != 0) return;
@@ -81,7 +81,7 @@ void check_head_exchange(const LayoutRules& rules, Conflicts& conflicts) {
                                    std::max<i64>(rules.num_query_groups / tp, 1));
 }
 
-/// Some models are there already, with a seq_length that cannot be changed: so the other side is proposed, too.
+/// Suggests changing either side, because the seq_length of an existing model is fixed.
 void check_sequence(const LayoutRules& rules, Conflicts& conflicts) {
   const auto step_of = [&](i64 size) {
     return sequence_step(size, rules.sizes.tensor_model_parallel_size, rules.sequence_parallel);
@@ -115,7 +115,7 @@ void check_experts(const LayoutRules& rules, Conflicts& conflicts) {
   conflicts.divides("expert_model_parallel_size", s.expert_model_parallel_size, "num_experts", rules.num_experts);
   conflicts.divides("expert_tensor_parallel_size", s.expert_tensor_parallel_size, "moe_ffn_hidden_size",
                     rules.moe_ffn_hidden_size);
-  if (tp > 1 && !rules.sequence_parallel)  // each routes its part of the tokens all the same
+  if (tp > 1 && !rules.sequence_parallel)  // each rank still routes its part of the tokens
     conflicts.is_multiple("seq_length", rules.seq_length,
                           "tensor_model_parallel_size x context_parallel_size (experts)", tp * cp);
 }
@@ -138,7 +138,7 @@ void check_model(const LayoutRules& rules, Conflicts& conflicts) {
   check_experts(rules, conflicts);
 }
 
-/// shards: the ranks that share the weights, or their states.
+/// `shards` is the number of ranks that share the weights or their states.
 void check_nodes(const ParallelSizes& s, i64 shards, Conflicts& conflicts) {
   constexpr const char* kSize = "zero_hpz_partition_size";
   const i64 size = s.zero_hpz_partition_size;
@@ -151,7 +151,7 @@ void check_nodes(const ParallelSizes& s, i64 shards, Conflicts& conflicts) {
 
 void check_batch(const LayoutRules& rules, Conflicts& conflicts) {
   const ParallelSizes& s = rules.sizes;
-  const i64 dp = s.data_parallel_size(rules.world_size);  // rounded down? that is reported already
+  const i64 dp = s.data_parallel_size(rules.world_size);  // a remainder is reported by check_world
   if (rules.world_size == 0) {
     if (rules.micro_batch_size > 0)
       conflicts.is_multiple("global_batch_size", rules.global_batch_size, "micro_batch_size", rules.micro_batch_size);
@@ -181,7 +181,7 @@ std::vector<std::string> layout_conflicts(const LayoutRules& rules) {
   Conflicts conflicts;
   check_sizes(rules, conflicts);
   std::vector<std::string> found = conflicts.take();
-  if (!found.empty()) return found;  // nothing else can be computed from sizes below 1
+  if (!found.empty()) return found;  // sizes below 1 rule out all other checks
   Conflicts others;
   check_world(rules, others);
   check_model(rules, others);

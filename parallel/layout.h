@@ -1,4 +1,4 @@
-// The rules that tie a layout to the model and the batch.
+// Validity rules that relate a parallel layout to the model and the batch.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,11 +8,11 @@
 
 namespace mcpp {
 
-/// What is to be laid out. A size of 0, or a world of 0 ranks, is not known yet, and its rules are left out.
+/// Layout to validate. A size of 0, or a world of 0 ranks, is unknown, and rules that need it are skipped.
 struct LayoutRules {
   i64 world_size = 1;
   ParallelSizes sizes;
-  StageSplit stages;  ///< but for its pipeline_model_parallel_size, which `sizes` has
+  StageSplit stages;  ///< its pipeline_model_parallel_size is ignored in favor of `sizes`
   bool sequence_parallel = false;
 
   i64 num_attention_heads = 0;
@@ -26,12 +26,12 @@ struct LayoutRules {
   i64 global_batch_size = 0;
 };
 
-/// What seq_length must be a multiple of. Each context-parallel rank takes a piece from the front and one from the
-/// back, so that causal attention is even; sequence parallelism cuts what it has once more.
+/// Returns the number of which seq_length must be a multiple. Each context-parallel rank takes a piece from the front
+/// and one from the back to balance causal attention; sequence parallelism divides its share once more.
 i64 sequence_step(i64 context_parallel, i64 tensor_parallel, bool sequence_parallel);
 
-/// Every rule that does not hold, each with the nearest values that would do: "tensor_model_parallel_size = 3 does not
-/// divide num_attention_heads = 16; the nearest that do are 2 and 4". Empty when the layout is good.
+/// Returns every violated rule with the nearest valid values: "tensor_model_parallel_size = 3 does not divide
+/// num_attention_heads = 16; the nearest that do are 2 and 4". Empty if the layout is valid.
 std::vector<std::string> layout_conflicts(const LayoutRules& rules);
 
 }  // namespace mcpp

@@ -27,7 +27,7 @@ void visit_partial(std::span<ParamAndGradBuffer* const> buffers, int copies, int
   }
 }
 
-/// Ranks that sum their shards of a parameter must have cut it at the same places.
+/// Ranks that sum their shards of a parameter must have sharded it identically.
 bool is_alone_in_its_bucket(const ParamAndGradBuffer& buffer, const Param& param) {
   for (const Bucket& bucket : buffer.plan().buckets) {
     if (bucket.end_param - bucket.first_param == 1 && buffer.params()[bucket.first_param] == &param) return true;
@@ -101,7 +101,7 @@ void PartialGradients::sum_shards_over_stages() {
 void PartialGradients::sum_over_tp(int copies, Communicator& group) {
   i64 count = 0;
   visit_partial(buffers_, copies, tp_size_, [&](const Tensor& grads) { count += grads.numel(); });
-  if (count == 0) return;  // the same on all ranks of the group: they hold the same shards
+  if (count == 0) return;  // identical on all ranks of the group, which hold the same shards
   const ParamAndGradBuffer& first = *buffers_.front();
   Tensor all = Tensor::empty({count}, wide(first.dtype()), first.device(), MemoryClass::Workspace);
   i64 at = 0;

@@ -1,4 +1,5 @@
-// Gradients of parameters that several ranks hold alike and of which each computed only a part (Spread::Partial).
+// Reduction of partial gradients (Spread::Partial): gradients of replicated parameters of which each rank computed a
+// part.
 #pragma once
 #include <map>
 #include <memory>
@@ -10,29 +11,28 @@
 
 namespace mcpp {
 
-/// Those among whom holders of one parameter are found.
+/// Groups that contain all holders of a parameter.
 struct HolderGroups {
   Communicator& tp;
-  /// The ranks of this rank's pipeline that hold the word embeddings; may be null where nothing is placed Partial along
-  /// pp.
+  /// Ranks of this rank's pipeline with word embeddings; may be null if nothing is Partial along pp.
   Communicator* embedding = nullptr;
 };
 
-/// Completes the gradients of a step: over the data-parallel ranks, which the buffers do themselves, and over the
-/// holders of what is Partial along tp or pp. Along tp these are norms and learned positions under sequence parallelism
-/// (Korthikanti et al. 2022), and keys and values that ranks share: small and many, so that all with the same number of
-/// holders are summed as one tensor, once a step. Along pp it is the matrix of tied embeddings, which the stage with
-/// the embedding and the one with the output hold.
+/// Completion of the gradients of a step: over the data-parallel ranks, which the buffers do themselves, and over the
+/// holders of parameters that are Partial along tp or pp. Along tp these are norms and learned positions under sequence
+/// parallelism (Korthikanti et al. 2022), and keys and values shared by ranks. They are small and many, so all with the
+/// same number of holders are summed as one tensor, once per step. Along pp it is the matrix of tied embeddings, held
+/// by the stages of the embedding and the output.
 class PartialGradients {
  public:
-  /// The buffers of all chunks of this rank, and the groups: all outlive this. Called by all ranks of the groups, of
-  /// which those of tp have the same parameters in the same order. An Internal error for a parameter whose gradient
-  /// nobody would sum.
+  /// `buffers` are those of all chunks of this rank. Collective over the groups; the ranks of tp must have the same
+  /// parameters in the same order. Throws an Internal error for a parameter whose gradient would not be summed.
   PartialGradients(std::span<ParamAndGradBuffer* const> buffers, const HolderGroups& groups);
 
-  /// In place of ParamAndGradBuffer::finish() of each buffer, after which shard() holds sums over all ranks. Stages are
-  /// summed before the data-parallel ranks where gradients are whole (ZeRO 0 and 1), for the bits of a run without
-  /// pipeline, which adds up embedding and output first; after them where they are sharded.
+  /// Replaces ParamAndGradBuffer::finish() of each buffer; afterwards shard() holds sums over all ranks. With
+  /// replicated gradients (ZeRO 0 and 1), stages are summed before data-parallel ranks, which is bitwise identical to a
+  /// run without pipeline parallelism, where embedding and output are summed first. With sharded gradients they are
+  /// summed after them.
   void finish();
 
  private:
@@ -44,7 +44,7 @@ class PartialGradients {
   std::vector<ParamAndGradBuffer*> buffers_;
   int tp_size_;
   Communicator* embedding_;
-  std::map<int, std::unique_ptr<Communicator>> neighbours_;  // by how many: parts of the group
+  std::map<int, std::unique_ptr<Communicator>> neighbours_;  // subgroups of tp, by size
   std::map<int, Communicator*> tp_groups_;
 };
 

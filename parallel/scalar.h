@@ -1,10 +1,10 @@
-// One number reduced over a group, for losses, norms and counts.
+// Reduction of one scalar over a group, for losses, norms and counts.
 #pragma once
 #include "comm/communicator.h"
 
 namespace mcpp {
 
-/// The sum (or maximum) of every rank's value, the same bits on all of them. fp64. Called by all ranks of the group.
+/// Returns the sum or maximum of every rank's value in fp64, bitwise identical on all ranks. Collective.
 double reduce_scalar(double value, ReduceOp op, Communicator& group, Device& device);
 
 }  // namespace mcpp

@@ -6,7 +6,7 @@
 namespace mcpp {
 namespace {
 
-/// Splits the world into groups; all ranks make all groups, in the same order.
+/// Creates the process groups. All ranks create all groups in the same order.
 class GroupMaker {
  public:
   GroupMaker(Communicator& world, ParallelState& state, FlightRecorder* recorder, Profiler* profiler)
@@ -15,16 +15,16 @@ class GroupMaker {
   std::unique_ptr<Communicator> over(const char* name, const Grid& grid, Axes axes) {
     return of(name, grid.group(world_.rank(), axes));
   }
-  /// The group of these ranks, in order, among which this one is; every rank is in one group of the name.
+  /// Creates the group of these ranks, in order, which include this one. Every rank must be in one group of this name.
   std::unique_ptr<Communicator> of(const char* name, std::vector<int> ranks) {
     const int first = ranks.front();
     return ranks.size() == 1 ? alone(name) : split(name, first, std::move(ranks));
   }
-  /// ranks: the members of this rank's group, in order, where groups of one color are one group. Every rank calls this.
+  /// Creates the group of the ranks with this color; `ranks` lists its members in order. Collective over the world.
   std::unique_ptr<Communicator> split(const char* name, int color, std::vector<int> ranks) {
     return noted(name, world_.split(color, world_.rank()), std::move(ranks));
   }
-  /// Where every rank has a group of its own, nobody has to be asked.
+  /// Creates a group of this rank alone, which needs no communication.
   std::unique_ptr<Communicator> alone(const char* name) {
     return noted(name, make_self_communicator(), {world_.rank()});
   }
@@ -46,7 +46,8 @@ class GroupMaker {
   Profiler* profiler_;
 };
 
-/// Those that a rank of a pipeline exchanges messages with: the chunks of the last rank may continue on the first.
+/// Returns the ranks that exchange messages with `rank` of a pipeline: the last rank's chunks may continue on the
+/// first.
 std::vector<int> neighbours(int rank, int ranks) {
   std::vector<int> result;
   for (const int other : {(rank + ranks - 1) % ranks, (rank + 1) % ranks})
@@ -54,15 +55,15 @@ std::vector<int> neighbours(int rank, int ranks) {
   return result;
 }
 
-/// Ranks number first, first + step, ... of `ranks`, `count` of them.
+/// Returns `count` elements of `ranks`: those at first, first + step, ...
 std::vector<int> every(const std::vector<int>& ranks, int first, int step, int count) {
   std::vector<int> chosen;
   for (int i = 0; i < count; ++i) chosen.push_back(ranks[static_cast<std::size_t>(first + i * step)]);
   return chosen;
 }
 
-/// Of this rank's context-parallel ranks, `heads` neighbours exchange heads; those at the same place of all such
-/// neighbourhoods are a ring.
+/// Splits the context-parallel ranks into neighborhoods of `heads` ranks that exchange heads, and rings of the ranks
+/// with the same index in them.
 void make_context_groups(GroupMaker& groups, int rank, const Grid& dense, int heads, ParallelState& state) {
   const std::vector<int> ranks = dense.group(rank, {Axis::Cp});
   const int own = dense.group_rank(rank, {Axis::Cp}), all = static_cast<int>(ranks.size());
@@ -70,14 +71,14 @@ void make_context_groups(GroupMaker& groups, int rank, const Grid& dense, int he
               " does not divide context_parallel_size = ", all);
   state.cp_heads = groups.of("cp_heads", every(ranks, own / heads * heads, 1, heads));
   state.cp_ring = groups.of("cp_ring", every(ranks, own % heads, heads, all / heads));
-  std::vector<int> others;  // keys go to the neighbour, their gradient comes home from wherever they were seen last
+  std::vector<int> others;  // keys go to the successor; gradients return from the last rank that saw the keys
   for (int other = 0; other < state.cp_ring->size(); ++other)
     if (other != state.cp_ring->rank()) others.push_back(other);
   state.cp_ring->connect(others);
   state.tp_cp = all == 1 ? state.tp : groups.over("tp_cp", dense, {Axis::Tp, Axis::Cp});
 }
 
-/// Ranks that ZeRO cuts over, and those that hold the same part.
+/// Ranks among which ZeRO shards, and ranks that hold the same shard.
 struct DataParallelRanks {
   std::vector<int> shard, replicas;
 };
@@ -89,7 +90,8 @@ DataParallelRanks split_instances(const std::vector<int>& holders, int own, i64 
   return {.shard = every(holders, instance * shards, 1, shards), .replicas = every(holders, part, shards, count)};
 }
 
-/// Of the ranks that ZeRO cuts over, neighbours that hold a second copy of the weights, and those at the same place.
+/// Splits the ZeRO shard group into neighborhoods that hold a second copy of the weights, and groups of ranks with the
+/// same index in them.
 void make_node_groups(GroupMaker& groups, const std::vector<int>& shard, int rank, i64 partition,
                       ParallelState& state) {
   if (partition == 1) return;
@@ -101,7 +103,7 @@ void make_node_groups(GroupMaker& groups, const std::vector<int>& shard, int ran
   state.dp_across = groups.of("dp_across", every(shard, own % near, near, all / near));
 }
 
-/// These ranks and their tensor-parallel neighbours.
+/// Returns these ranks and their tensor-parallel neighbors.
 std::vector<int> with_slices(const Grid& grid, const std::vector<int>& holders) {
   std::vector<int> slices;
   for (const int holder : holders) {
@@ -118,7 +120,7 @@ void make_pipeline_groups(GroupMaker& groups, const Grid& dense, ParallelState& 
   state.model = groups.over("model", dense, {Axis::Tp, Axis::Pp});
 }
 
-/// Over which the gradients of the dense layers are summed, in the parts of ZeRO.
+/// Creates the groups that reduce the gradients of dense layers, along ZeRO shards.
 void make_shard_groups(GroupMaker& groups, int rank, const Grid& dense, const ParallelSizes& sizes,
                        ParallelState& state) {
   const DataParallelRanks ranks =
@@ -137,15 +139,15 @@ void make_embedding_group(GroupMaker& groups, int rank, ParallelState& state) {
   if (topology.pp() == 1) {
     state.embedding = groups.alone("embedding");
   } else {
-    // One split for all, of which the ranks without embeddings drop theirs.
+    // A single split for all ranks; those without embeddings discard the result.
     const int pipeline = 2 * topology.dense().group_index(rank, {Axis::Pp});
     auto embedding = groups.split("embedding", is_member ? pipeline : pipeline + 1, members);
     if (is_member) state.embedding = std::move(embedding);
   }
 }
 
-/// Both grids number the ranks of a pipeline stage alike, so that those which meet in a layer, in attention and around
-/// the experts, are neighbours.
+/// Returns the ranks that communicate within a layer, in attention and expert exchange. They are consecutive, because
+/// both grids place a pipeline stage on the same consecutive ranks.
 std::vector<int> ranks_of_a_layer(int rank, const Grid& dense, const Grid& expert) {
   const AxisValues &d = dense.sizes(), &e = expert.sizes();
   const int together = std::lcm(d.tp * d.cp, e.tp * e.ep);
@@ -173,7 +175,7 @@ void make_expert_groups(GroupMaker& groups, int rank, const ParallelSizes& sizes
 
 std::vector<NamedGroup> ParallelState::groups() const {
   using enum StepUse;
-  // One that is another's does not come twice.
+  // Skips groups that are the same object as another one.
   const auto apart = [](const auto& group, const auto& other) { return group == other ? nullptr : group.get(); };
   std::vector<NamedGroup> all{{"world", &world, InTurn},
                               {"tp", tp.get(), AtATime},

@@ -1,4 +1,4 @@
-// The groups of ranks that one rank works in. Made once from the world and handed down by reference.
+// Process groups of one rank, created once from the world and passed by reference.
 #pragma once
 #include <map>
 #include <memory>
@@ -14,11 +14,11 @@
 
 namespace mcpp {
 
-/// What the collectives of a training's steps, or of its evaluations, ask of a group.
+/// Use of a group by collectives of training or evaluation steps; determines how it is connected in advance.
 enum class StepUse : u8 {
-  None,     ///< nothing: it is for messages, for checks and saves, or its user prepares it
-  InTurn,   ///< sums and gathers of which no two kinds are under way at a time
-  AtATime,  ///< gathers while sums are under way
+  None,     ///< none: used for messages, checks and saves, or connected by its user
+  InTurn,   ///< reductions and gathers that never overlap with each other
+  AtATime,  ///< gathers that overlap with reductions
 };
 
 struct NamedGroup {
@@ -27,65 +27,82 @@ struct NamedGroup {
   StepUse use;
 };
 
+/// Process groups and coordinates of one rank. Neighbors have consecutive indices in the group that is split.
+///
+///   group                ranks of the group                       used for
+///   tp                   share one copy of each layer             tensor-parallel collectives
+///   cp_heads             cp neighbors that exchange heads         all-to-all (SequenceCut)
+///   cp_ring              cp ranks at the same index of cp_heads   ring attention, key/value all-gather
+///   tp_cp                tp x cp (tp itself if cp = 1)            collectives within a layer on one sample
+///   data                 read different samples (dp)              distribution of batches
+///   data_context         hold the same dense weights (dp x cp;    reduction of gradients and losses
+///                        data itself if cp = 1)
+///   dp_shard             data_context ranks with one copy of      reduce-scatter, all-gather (ZeRO)
+///                        what ZeRO shards
+///   dp_replicate         data_context ranks with the same shard   all-reduce of shards (HSDP)
+///   dp_node              zero_hpz_partition_size neighbors in     secondary weight shards (hpZ)
+///                        dp_shard; null if that is 1
+///   dp_across            dp_shard ranks at the same index of      sums across nodes
+///                        dp_node; null like it
+///   tp_dp_shard          tp x dp_shard: one copy of a stage's     whole matrices of sharded weights
+///                        weights
+///   layer                communicate within a layer: tp x cp,     agreement on a step
+///                        plus all ranks that exchange tokens
+///   expert_exchange      tp x ep of the expert grid               token dispatch
+///   pp                   stages of one pipeline, in order         activations
+///   pp_backward          same ranks as pp                         gradients of activations
+///   model                tp x pp: one copy of the weights         norms
+///   embedding            hold the word embeddings; null on        tied embedding gradients
+///                        other ranks
+///
+/// The groups expert_tp, expert_data, expert_dp_shard, expert_dp_replicate, expert_tp_dp_shard and expert_model are the
+/// counterparts of tp, data_context, dp_shard, dp_replicate, tp_dp_shard and model in the expert grid. All expert
+/// groups are null in models without experts.
 struct ParallelState {
   Topology topology;
-  AxisValues me;         ///< in the dense grid
-  AxisValues expert_me;  ///< in the expert grid
-  int output_rank;       ///< the position in the pipeline of the rank with the output layer
-  Communicator& world;   ///< outlives this
+  AxisValues me;         ///< coordinates in the dense grid
+  AxisValues expert_me;  ///< coordinates in the expert grid
+  int output_rank;       ///< pipeline position of the rank with the output layer
+  Communicator& world;   ///< all ranks
 
-  std::shared_ptr<Communicator> tp = {};  ///< those that share one copy of each layer
-  /// Of the ranks that have other positions of the same samples: neighbours that exchange heads, and those whose keys
-  /// and values meet (SequenceCut).
+  std::shared_ptr<Communicator> tp = {};
   std::unique_ptr<Communicator> cp_heads = {}, cp_ring = {};
-  /// tp x cp: those that meet inside a layer. Without context parallelism `tp` itself.
   std::shared_ptr<Communicator> tp_cp = {};
-  /// Those that read different samples.
   std::shared_ptr<Communicator> data = {};
-  /// Those that hold the same weights of the dense layers and over which their gradients, and losses, are summed: those
-  /// of `data`, and those that see other positions of the same samples. Without context parallelism `data` itself.
   std::shared_ptr<Communicator> data_context = {};
-  /// Of data_context: those that together hold one copy of what ZeRO shares, and those that hold the same part of it.
   std::unique_ptr<Communicator> dp_shard = {}, dp_replicate = {};
-  /// Of dp_shard: the neighbours of zero_hpz_partition_size, and those at the same place among such neighbours. Null
-  /// where that is 1.
   std::unique_ptr<Communicator> dp_node = {}, dp_across = {};
-  /// tp x dp_shard: those that together hold one copy of a stage's weights where ZeRO cuts them.
   std::unique_ptr<Communicator> tp_dp_shard = {};
-  /// Those that meet inside a layer: tp x cp, and with experts all whose tokens may come to one rank. Often tp_cp
-  /// itself.
   std::shared_ptr<Communicator> layer = {};
-  /// Where there are experts, of their grid, else null: tp x ep, those that exchange tokens; and what tp, data_context,
-  /// dp_shard, dp_replicate, tp_dp_shard and model are to the dense layers.
   std::unique_ptr<Communicator> expert_exchange = {}, expert_tp = {}, expert_data = {}, expert_dp_shard = {},
                                 expert_dp_replicate = {}, expert_tp_dp_shard = {}, expert_model = {};
-  std::unique_ptr<Communicator> pp = {};           ///< the stages of one pipeline, in order: activations go over it
-  std::unique_ptr<Communicator> pp_backward = {};  ///< the same ranks once more, for the gradients of activations
-  std::unique_ptr<Communicator> model = {};  ///< those that together hold one copy of the weights: tp x pp, for norms
-  /// The ranks with word embeddings; null on ranks without.
+  std::unique_ptr<Communicator> pp = {};
+  std::unique_ptr<Communicator> pp_backward = {};
+  std::unique_ptr<Communicator> model = {};
   std::unique_ptr<Communicator> embedding = {};
 
-  /// What each of these groups sent and waited for: "tp", "dp" (data), "dp_cp" (data_context, where it is another),
-  /// "dp_shard" and so on, by its name above.
+  /// Communication statistics by group name: "tp", "dp" (data), "dp_cp" (data_context, if distinct), "dp_shard" and so
+  /// on.
   std::map<std::string, std::shared_ptr<CommMeter>> meters = {};
 
-  /// Every group that this rank is in, once, by its name in `meters`; "world" is all ranks.
+  /// Returns every distinct group of this rank under its name in `meters`; "world" has all ranks.
   std::vector<NamedGroup> groups() const;
-  /// Over whom the gradients of parameters on a grid are summed, in the parts of ZeRO; of Dense: data_context.
+  /// Returns the groups that reduce and shard the gradients of parameters on a grid; for Dense, they divide
+  /// data_context.
   DataParallelGroups gradient_groups(GridKind grid) const;
   ContextParallel context_parallel(CpCommType comm_type) const;
   ExpertParallel expert_parallel(TokenDispatcherType dispatcher) const;
-  /// Whether the group of this name carries messages of the pipeline, for which a rank waits in its bubble.
+  /// Returns true if the group carries pipeline messages, for which a rank waits in its bubble.
   static bool is_pipeline(std::string_view name) { return name == "pp" || name == "pp_backward"; }
-  /// Whether this rank is the one of all that hold the same box to count it in norms and to save it.
+  /// Returns true if this rank is the one, among all with the same box, that counts it in norms and saves it.
   bool stands_for_holders(const Placement& placement) const {
     return placement.stands_for_holders(placement.grid == GridKind::Dense ? me : expert_me);
   }
 };
 
-/// Called by all ranks of `world`. `output_rank` is the position in the pipeline of the rank with the output layer,
-/// -1 for the last one. The recorder and the profiler, if any, note what the groups do and outlive them. Throws
-/// BadInput when the world does not divide by `sizes`.
+/// Creates all groups. Collective over `world`. `output_rank` is the pipeline position of the rank with the output
+/// layer, -1 for the last one. The recorder and the profiler (may be null) record the groups' operations. Throws
+/// BadInput if `sizes` do not divide the world.
 ParallelState make_parallel_state(Communicator& world, const ParallelSizes& sizes, int output_rank = -1,
                                   FlightRecorder* recorder = nullptr, Profiler* profiler = nullptr);
 

@@ -75,7 +75,7 @@ int Grid::rank(const AxisValues& at) const {
 }
 
 std::vector<int> Grid::group(int rank, Axes axes) const {
-  // The first member, then one axis after another, so that the ranks come out in rising order.
+  // Starts at the first member and appends axis by axis, which yields ascending ranks.
   const AxisValues at = coordinates(rank);
   std::vector<int> members{rank};
   int stride = 1;
