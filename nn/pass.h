@@ -86,7 +86,7 @@ class Pass {
   KvCache* kv_cache = nullptr;
   Stash stash;
 
-  /// Returns a context for the same microbatch with an empty stash, for recomputing a part of the model.
+  /// Returns a context for the same microbatch with nothing saved, for recomputing a part of the model.
   Pass again() const;
 
   /// Saves a tensor for backward if there will be one. A tensor in a DiscardScope is recomputed instead of being kept.

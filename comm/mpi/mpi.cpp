@@ -17,7 +17,7 @@ namespace {
 
 /// Smaller tensors are rarely in shareable memory, and checking costs more than copying.
 constexpr i64 kDirectBytes = SharedArena::kSmallestBlock;
-/// Parts up to this size arrive sooner when sent directly to all ranks.
+/// Parts up to this size arrive sooner when sent to all ranks at once.
 constexpr i64 kSmallPart = 4096;
 
 std::vector<int> gather_numbers(int own, const MpiComm& comm) {

@@ -18,7 +18,7 @@ AttentionResult wide_result(const Heads& q) {
           .lse = Tensor::empty({q.batch, q.heads, q.seq}, type, device)};
 }
 
-/// Communication plan of one rank: which keys arrive, are used and are forwarded at each hop.
+/// Communication plan of one rank: which keys are received, used and forwarded at each hop.
 class RingWay {
  public:
   RingWay(const Communicator& ring, const CoreAttentionOptions& options)

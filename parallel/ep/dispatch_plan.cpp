@@ -16,7 +16,7 @@ std::vector<Part> parts_of(std::span<const i64> sizes) {
   return parts;
 }
 
-/// Returns the permutation of received rows from [ranks][own experts] to [own experts][ranks] order.
+/// Returns the permutation of received rows from [ranks][local experts] to [local experts][ranks] order.
 std::vector<i32> order_by_expert(const std::vector<std::vector<i64>>& rows_of_ranks,
                                  const std::vector<Part>& received) {
   std::vector<std::vector<Part>> runs;

@@ -11,7 +11,7 @@ Shape with_dim(const Tensor& x, std::size_t axis, i64 size) {
   return shape;
 }
 
-/// Copies columns starting at `first` of wide [.., n] to block [.., columns], or back.
+/// Copies columns starting at `first` of `wide` [.., n] to `block` [.., columns], or back.
 template <bool kIntoBlock>
 void copy_columns(const Tensor& wide, const Tensor& block, i64 first) {
   const i64 columns = block.dim(-1), n = wide.dim(-1);

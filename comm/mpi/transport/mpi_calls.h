@@ -23,7 +23,7 @@ void check_mpi(int code, const char* call);
 /// polls, and how it is cancelled.
 struct Patience {
   int spins = 0;
-  int yields = 2000;  ///< a few hundred microseconds, enough for most messages
+  int yields = 2000;  ///< a few hundred microseconds, enough for typical messages
   std::stop_token stop = {};
   /// Number of threads with nothing else to do. The waiting thread sleeps immediately while it is 0. Null counts the
   /// calling thread as idle.

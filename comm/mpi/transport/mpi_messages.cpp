@@ -140,7 +140,7 @@ Work MpiMessages::ask_for_offer(const Tensor& t, int source) {
   });
 }
 
-/// Hands a copy to MPI and returns without waiting for the receiver.
+/// Hands a copy to MPI and does not wait for the receiver.
 void MpiMessages::send_copy(const void* from, i64 bytes, int destination) {
   if (!world_.progress || is_near(destination)) return start_send(room_for(bytes), from, bytes, destination);
   Outgoing message = world_.progress->room_for(bytes);

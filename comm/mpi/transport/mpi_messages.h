@@ -25,7 +25,7 @@ struct MpiWorld {
   std::shared_ptr<PeerMessages> messages;    ///< null if the ranks of the node cannot map one another's memory
   std::shared_ptr<ProgressThread> progress;  ///< null on a single node, or if MPI does not allow a second thread
 
-  /// Returns the Patience::meanwhile callback for all waits.
+  /// Returns the progress callback for all waits.
   std::function<void()> meanwhile() const { return progress ? progress->meanwhile() : nullptr; }
   /// Returns the waiting policy for messages.
   Patience patience() const { return {.spins = spins_of(has_core_for_each_rank), .meanwhile = meanwhile()}; }

@@ -39,7 +39,7 @@ class ProgressThread {
  public:
   /// `spins` applies to threads that wait for an operation and run it themselves.
   explicit ProgressThread(int spins);
-  /// Waits until all carried messages have left. All Works must have been waited for.
+  /// Waits until all messages in flight have left. All Works must have been waited for.
   ~ProgressThread();
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
@@ -54,7 +54,7 @@ class ProgressThread {
   /// Calls `move_on` repeatedly until it returns true. It must not call methods of this class.
   void carry(std::function<bool()> move_on);
   /// Returns a callback for every wait for other ranks (Patience::meanwhile), also within a node. It progresses the
-  /// carried messages, unless another thread is doing so.
+  /// messages in flight, unless another thread is doing so.
   std::function<void()> meanwhile() const;
   /// Keeps messages to this rank progressing while the returned token is held.
   std::shared_ptr<void> expect_message();
