@@ -58,7 +58,7 @@ class ProgressThread {
   std::function<void()> meanwhile() const;
   /// Keeps messages to this rank progressing while the returned token is held.
   std::shared_ptr<void> expect_message();
-  /// Suspends polling by the thread while the returned token is held; its holder must call MPI itself.
+  /// Makes the thread poll less often while the returned token is held, because its holder calls MPI itself.
   std::shared_ptr<void> look();
 
   /// Returns the waiting policy for waits inside of an operation.
