@@ -1,4 +1,4 @@
-// The kinds of layouts that a user may ask about.
+// Layout tags: properties of layouts that a user may ask about.
 #pragma once
 #include <compare>
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace mcpp {
 
-/// "tp 8", "recompute full", "weights twice": a search counts many layouts to their kinds, and tells few of these, so
-/// that the words are joined late. Views are of constants.
+/// Tag of a layout, such as "tp 8", "recompute full" or "weights twice". A search tags many layouts and prints few of
+/// them, so the text is composed late. The views refer to constants.
 struct LayoutKind {
   std::string_view name;
   std::string_view value;  ///< "" = the number
@@ -20,10 +20,10 @@ struct LayoutKind {
   std::string text() const;
 };
 
-/// Those of which a layout is one.
+/// Returns the tags of a layout.
 std::vector<LayoutKind> kinds_of(const Layout& layout, bool has_experts);
 
-/// Of texts of kinds: "tp 2" before "tp 16".
+/// Natural order of tag texts: "tp 2" before "tp 16".
 struct InNumbers {
   bool operator()(const std::string& a, const std::string& b) const;
 };

@@ -6,8 +6,9 @@
 namespace mcpp {
 namespace {
 
-/// Ranks of the pipeline of which one needs most: of those with as many layers in each chunk the first, which has most
-/// microbatches in flight, or where weight gradients wait or the stages are a V the last; and the one with the output.
+/// Pipeline ranks of which one needs the most memory. Among those with the same number of layers in each chunk it is
+/// the first, which has most microbatches in flight, or the last if weight gradients are delayed or the stages form a
+/// V. The rank with the output is also included.
 std::vector<int> ranks_to_ask(const RankShare& share, ScheduleKind kind) {
   const Schedule& schedule = share.schedule;
   struct Ends {
@@ -31,7 +32,7 @@ std::vector<int> ranks_to_ask(const RankShare& share, ScheduleKind kind) {
 }  // namespace
 
 LayoutMemory::Pipeline& LayoutMemory::pipeline_of(const Layout& layout) {
-  // Once the pipeline is full, more microbatches are never in flight.
+  // Once the pipeline is full, the number of microbatches in flight does not grow.
   const i64 all = layout.microbatches(work_.global_batch_size), few = std::min(all, 3 * layout.pp + all % layout.pp);
   const auto [found, is_new] = pipelines_.try_emplace({layout.schedule, layout.pp, layout.chunks, few, layout.stages});
   Pipeline& pipeline = found->second;
@@ -42,7 +43,7 @@ LayoutMemory::Pipeline& LayoutMemory::pipeline_of(const Layout& layout) {
                                    static_cast<int>(layout.chunks));
     pipeline.ranks_to_ask = ranks_to_ask(share, layout.schedule);
   }
-  share.schedule.microbatches = static_cast<int>(all);  // whose tokens are all held
+  share.schedule.microbatches = static_cast<int>(all);  // tokens of all microbatches are held
   share.zero_stage = layout.zero_stage;
   share.shards = layout.shard_group().ranks;
   share.expert_shards = std::max<i64>(1, layout.expert_shard_group().ranks);

@@ -1,4 +1,4 @@
-// How much memory a rank of a layout needs, for many layouts: what they have in common is kept.
+// Memory estimates of many layouts, with a cache of what layouts have in common.
 #pragma once
 #include <map>
 #include <string>
@@ -9,24 +9,24 @@
 
 namespace mcpp {
 
-/// One search's; not for several threads.
+/// Memory estimator for one search. Not thread-safe.
 class LayoutMemory {
  public:
   explicit LayoutMemory(const Workload& work) : work_(work) {}
 
-  /// Of the rank that needs most in its own memory: the first of the pipeline, which has most microbatches in flight,
-  /// or the one with the output layer.
+  /// Returns the estimate for the pipeline rank that needs the most device memory: the first, which has most
+  /// microbatches in flight, or the one with the output layer.
   MemoryEstimate most(const Layout& layout);
-  /// Of a rank of the pipeline.
+  /// Returns the estimate for one pipeline rank.
   MemoryEstimate of_rank(const Layout& layout, int pipeline_rank);
 
  private:
-  /// What layouts with the same stages and schedule have in common.
+  /// State shared by layouts with the same stages and schedule.
   struct Pipeline {
     RankShare share;
     std::vector<int> ranks_to_ask;
-    std::map<int, FullestMoments> moments;                               // of each rank that was asked
-    std::map<std::pair<int, const LayerSizes*>, PeakActivations> peaks;  // of a rank, by what is in sizes_
+    std::map<int, FullestMoments> moments;                               // by pipeline rank
+    std::map<std::pair<int, const LayerSizes*>, PeakActivations> peaks;  // by pipeline rank and entry of sizes_
   };
   using PipelineKey = std::tuple<ScheduleKind, i64, i64, i64, std::string>;
   using SizesKey = std::tuple<i64, i64, i64, ScheduleKind, i64, i64, std::string>;

@@ -11,9 +11,9 @@
 namespace mcpp {
 namespace {
 
-/// Tokens of a sample below which a rank is not worth being given a part of it.
+/// Tokens per sample and rank below which context parallelism is not worthwhile.
 constexpr i64 kFewestTokens = 2048;
-/// Tokens of a microbatch above which more make no product faster; of short samples, more go into one.
+/// Tokens per microbatch above which products get no faster; short samples are batched up to this.
 constexpr i64 kManyTokens = 32768;
 constexpr i64 kMostTensorParallel = 64, kMostContextParallel = 64, kMostExpertParallel = 256, kMostChunks = 16;
 
@@ -24,7 +24,7 @@ std::vector<i64> divisors(i64 n, i64 most) {
   return list;
 }
 
-/// The one that is asked for, or all.
+/// Returns the requested value, or all.
 std::vector<i64> choices(i64 asked, std::vector<i64> all) {
   if (asked > 0) return {asked};
   return all;
@@ -36,7 +36,7 @@ bool splits_model(const ModelConfig& m, i64 tp) {
          m.padded_vocab_size() % tp == 0;
 }
 
-/// Of the sizes alone; what schedules and stages need is looked at where they are chosen.
+/// Rules for the sizes only; requirements of schedules and stages are checked where they are chosen.
 LayoutRules rules_of(const Workload& work, const Layout& layout) {
   const ModelConfig& m = work.model;
   LayoutRules rules = layout_rules(m);
@@ -89,7 +89,7 @@ class Enumeration {
     return list;
   }
 
-  /// 1 to 8, and of short samples also 12, 16, 24, 32 ...: what fills a device, and halfway there.
+  /// 1 to 8, and for short samples also 12, 16, 24, 32 ...: sizes that fill a device, and half of that.
   std::vector<i64> micro_batches(i64 of_rank) const {
     const i64 most = std::max(limits_.most_micro_batch_size, kManyTokens / work_.model.seq_length);
     std::vector<i64> list;
@@ -126,7 +126,8 @@ class Enumeration {
     }
   }
 
-  /// How attention may meet the keys of other context-parallel ranks, and how many of these exchange heads.
+  /// Ways in which attention meets the keys of other context-parallel ranks, with the number of ranks that exchange
+  /// heads.
   std::vector<std::pair<CpCommType, i64>> ways_to_keys(const Layout& layout) const {
     using enum CpCommType;
     if (layout.cp == 1) return {{P2p, 1}};
@@ -136,7 +137,8 @@ class Enumeration {
     const auto exchange = [&](i64 ranks) { return HeadExchange::is_possible(ranks, heads, groups); };
     if (exchange(layout.cp)) ways.emplace_back(A2a, layout.cp);
     if (exchange(layout.cp) && layout.cp <= near) return ways;
-    // Where not all can, or links between machines carried most of it: as many as have the nearest links.
+    // If not all can exchange heads, or most of it would go over links between machines: the ranks that share the
+    // nearest links.
     for (i64 ranks = std::min(near, layout.cp / 2); ranks > 1; --ranks) {
       if (layout.cp % ranks != 0 || !exchange(ranks)) continue;
       ways.emplace_back(A2aP2p, ranks);
@@ -175,7 +177,7 @@ class Enumeration {
                  .empty())
           continue;
         for (const std::string& stages : layouts_of(layout.pp * layout.chunks)) {
-          // Of many chunks those that divide the layers, with those of the two ends counted or not, are enough to see.
+          // For many chunks it is enough to consider those that divide the layers, with or without the two ends.
           const bool divides = (work_.model.num_layers + 2) % (layout.pp * layout.chunks) == 0;
           if (!stages.empty() && layout.chunks > row.fewest_chunks && !divides) continue;
           layout.stages = stages;
@@ -185,7 +187,7 @@ class Enumeration {
     }
   }
 
-  /// stage_layouts(), which counts a model's operations, once for each number.
+  /// stage_layouts(), which counts a model's operations, cached by number of stages.
   const std::vector<std::string>& layouts_of(i64 stages) {
     const auto [found, is_new] = stage_layouts_.try_emplace(stages);
     if (is_new) found->second = stage_layouts(work_.model, stages);
@@ -203,19 +205,19 @@ class Enumeration {
     }
   }
 
-  /// Whether its ZeRO stage is worth a look.
+  /// Returns true if the ZeRO stage is worth considering.
   bool is_worth(const Layout& layout) const {
     const int zero = layout.zero_stage;
-    // Alone a rank cuts nothing, but what it keeps elsewhere, or sends rounded, comes and goes as with others.
+    // A single rank shards nothing, but its offloading and lossy formats work as with several.
     const bool is_alone = layout.cp * layout.dp() == 1;
     const bool is_asked = places_.params != OffloadTier::Device || work_.rounding != Rounding{};
     if (zero > 0 && is_alone && !is_asked) return false;
     if (zero >= 2 && row_of(layout.schedule).splits_backward) return false;
-    // In a pipeline each microbatch would gather and sum anew.
+    // In a pipeline each microbatch would gather weights and reduce gradients again.
     return zero < 2 || layout.pp == 1 || work_.rounding.bf16_gradients;
   }
 
-  /// All data-parallel ranks share what ZeRO 3 cuts, or those whose links are the nearest (HSDP).
+  /// ZeRO 3 shards among all data-parallel ranks, or among those joined by the nearest links (HSDP).
   std::vector<i64> instance_counts(const Layout& layout, i64 shards) const {
     const i64 near = nearest_ / layout.tp;
     if (layout.zero_stage < 3 || near < 2 || shards <= near || shards % near != 0) return {1};
@@ -232,8 +234,8 @@ class Enumeration {
     }
   }
 
-  /// Of the ranks that share what ZeRO cuts, those whose links are the nearest may keep a second copy of what ZeRO 3
-  /// cuts, and sum gradients that travel in less first.
+  /// Among the ranks that share ZeRO shards, those joined by the nearest links may keep a secondary weight shard, and
+  /// reduce compressed gradients first.
   void nodes(Layout layout) {
     recomputations(layout);
     const i64 near = nearest_ / layout.tp, shards = layout.shard_group().ranks;
@@ -283,7 +285,7 @@ std::vector<Rounding> other_roundings(const Hardware& hardware, const Workload& 
         r.bf16_gradients |= in_bf16 && work.may_round_gradients;
         const bool packs = weights || wire != GradWire::Full;
         if (r == work.rounding || !r.goes_with(layout.zero_stage) || (packs && !is_far)) continue;
-        if (r.bf16_gradients && wire == GradWire::Bf16) continue;  // what is kept in bf16 travels so
+        if (r.bf16_gradients && wire == GradWire::Bf16) continue;  // gradients kept in bf16 are sent as bf16 anyway
         if (std::ranges::count(list, r) == 0) list.push_back(r);
       }
     }
@@ -312,7 +314,7 @@ std::vector<std::string> limit_conflicts(const Hardware& hardware, const Workloa
                       .micro_batch_size = limits.micro_batch_size};
   LayoutRules rules = rules_of(work, layout);
   rules.stages.num_layers = 0;  // chunks and uneven stages may help
-  rules.global_batch_size = 0;  // and other axes
+  rules.global_batch_size = 0;  // and so may other axes
   for (std::string& text : layout_conflicts(rules)) found.push_back(std::move(text));
   if (const i64 size = limits.micro_batch_size; size > 0 && work.global_batch_size % size != 0)
     found.push_back(str("micro_batch_size = ", size, " does not divide global_batch_size = ", work.global_batch_size));

@@ -1,4 +1,4 @@
-// All layouts of a number of ranks that are worth a look.
+// Enumeration of the layouts of a number of ranks that are worth considering.
 #pragma once
 #include <functional>
 
@@ -12,14 +12,14 @@ namespace mcpp {
 void for_each_layout(const Hardware& hardware, const Workload& work, const SearchLimits& limits,
                      const std::function<void(const Layout&)>& f, const Places& places = {});
 
-/// Ways to round what ranks of a layout send, beside the workload's, that are worth a look: bytes for links that are
-/// not the nearest, and sums of gradients in bf16.
+/// Returns other lossy formats than the workload's that are worth considering: int8 communication over links beyond the
+/// nearest tier, and gradient sums in bf16.
 std::vector<Rounding> other_roundings(const Hardware& hardware, const Workload& work, const Layout& layout);
 
-/// Whether for_each_layout() has any.
+/// Returns true if for_each_layout() would visit any layout.
 bool has_layouts(const Hardware& hardware, const Workload& work, const SearchLimits& limits);
 
-/// Every reason why `limits` allow no layout at all, whatever the memory; empty when there may be some.
+/// Returns every reason why `limits` allow no layout at all, regardless of memory; empty if some layout may exist.
 std::vector<std::string> limit_conflicts(const Hardware& hardware, const Workload& work, const SearchLimits& limits);
 
 }  // namespace mcpp

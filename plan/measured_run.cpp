@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kMuchOff = 0.2, kOfWhole = 0.02;
 
-/// All that a rank does not wait for others.
+/// All time that a rank does not wait for others.
 double computing(const StepTime& t) {
   return t.work.computing() + t.work.elsewhere + t.turns + t.optimizer + t.data;
 }
@@ -26,7 +26,7 @@ std::string value_text(const RunPart& part, double value) {
   return part.is_memory ? human_bytes(value) : fixed(1e3 * value, 1) + " ms";
 }
 
-/// What kernels use for themselves, and others, are not planned.
+/// Class of memory that is planned. Kernel workspaces and other classes are not.
 struct PlannedClass {
   std::string_view name;  ///< name_of(MemoryClass)
   double MemoryEstimate::*bytes;
@@ -36,7 +36,7 @@ constexpr std::array<PlannedClass, 4> kPlannedClasses{{{"parameters", &MemoryEst
                                                        {"optimizer state", &MemoryEstimate::optimizer_state},
                                                        {"activations", &MemoryEstimate::activations}}};
 
-/// The same of modules.
+/// Class of a module's memory that is planned.
 struct ModuleClass {
   std::string_view name;
   double ModuleMemory::*bytes;
@@ -46,7 +46,7 @@ constexpr std::array<ModuleClass, 4> kModuleClasses{{{"parameters", &ModuleMemor
                                                      {"optimizer state", &ModuleMemory::optimizer_state},
                                                      {"activations", &ModuleMemory::activations}}};
 
-/// Its place in the row of modules that forward goes through.
+/// Position of a module in forward order.
 i64 place_of(const std::string& module) {
   if (module == embedding_module()) return -1;
   i64 layer = std::numeric_limits<i64>::max();
@@ -55,7 +55,7 @@ i64 place_of(const std::string& module) {
   return layer;
 }
 
-/// Bytes that a rank keeps in a place of that kind.
+/// Bytes that a rank offloads to `tier`.
 double elsewhere(const Layout& layout, const MemoryEstimate& rank, OffloadTier tier) {
   const auto there = [&](OffloadTier place, double bytes) { return place == tier ? bytes : 0; };
   const double activations =
@@ -64,7 +64,8 @@ double elsewhere(const Layout& layout, const MemoryEstimate& rank, OffloadTier t
          there(layout.activations_place, activations);
 }
 
-/// Which of compare_groups() the groups of that name (ParallelState) are for; norms are the gradients'.
+/// Index of the row of compare_groups() that groups of this name (ParallelState) belong to; norm groups count as
+/// gradients.
 std::size_t axis_of(const std::string& group) {
   if (group == "tp" || group == "expert_tp" || group == "tp_cp") return 0;
   if (group.starts_with("cp_")) return 1;
@@ -163,7 +164,7 @@ std::vector<RunPart> compare_stages(const std::vector<StepTime>& predicted, cons
   std::vector<RunPart> parts;
   const std::size_t stages = predicted.size(), ranks = measured.computing_by_rank.size();
   if (stages < 2 || ranks % stages != 0 || ranks == 0) return parts;
-  const std::size_t together = ranks / stages;  // the pipeline's is the outermost axis
+  const std::size_t together = ranks / stages;  // the pipeline is the outermost axis
   for (std::size_t stage = 0; stage < stages; ++stage) {
     double sum = 0;
     for (std::size_t i = 0; i < together; ++i) sum += measured.computing_by_rank[stage * together + i];
@@ -251,7 +252,7 @@ std::vector<ModuleParts> compare_module_memory(const std::vector<MemoryByModule>
       const auto found = told->second.find(std::string(name));
       if (found == told->second.end()) continue;
       double sum = 0, count = 0;
-      for (const ModuleMemory* rank : ranks)  // the copy of tied embeddings at the output leaves no activations
+      for (const ModuleMemory* rank : ranks)  // the copy of tied embeddings at the output has no activations
         if (rank->*bytes > 0) sum += rank->*bytes, ++count;
       part.classes.push_back({std::string(name), count > 0 ? sum / count : 0, found->second, /*is_memory=*/true});
     }

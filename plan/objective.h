@@ -1,4 +1,4 @@
-// What a plan is to make least.
+// Objective that a plan minimizes.
 #pragma once
 #include <array>
 
@@ -6,9 +6,9 @@
 
 namespace mcpp {
 
-/// Of the layouts of one world `Memory` takes the one whose ranks need least, and all others the fastest. Of several
-/// worlds: the one that trains fastest, whose ranks need least, which takes fewest device hours for as many tokens, or
-/// the smallest one that is in time.
+/// Objective of a search. Among the layouts of one world size, `Memory` selects the one whose ranks need least memory,
+/// and all others the fastest. Among several world sizes, they select the fastest, the one whose ranks need least
+/// memory, the one with fewest device hours for the same tokens, or the smallest one that meets the deadline.
 enum class Objective : u8 { Time, Memory, DeviceHours, Deadline };
 
 template <>

@@ -6,7 +6,7 @@
 namespace mcpp {
 namespace {
 
-/// The places that the hardware has rates of.
+/// Tiers for which the hardware has rates.
 std::vector<OffloadTier> tiers(const HostRates& host) {
   std::vector<OffloadTier> list{OffloadTier::Device};
   if (host.memory_bandwidth <= 0 || host.link_bandwidth <= 0) return list;
@@ -24,7 +24,7 @@ double bytes_in_host(const Layout& layout, const MemoryEstimate& memory) {
   return sum;
 }
 
-/// What a rank may use of its device and of the host's memory.
+/// Device and host memory that a rank may use.
 struct Room {
   double device = 0, host = 0;
 
@@ -33,15 +33,15 @@ struct Room {
   }
 };
 
-/// With the fewest hundredths of the states elsewhere that leave enough on the device: there they are updated at its
-/// speed, and need not come. Where even all of them are too few, with all.
+/// Offloads the smallest percentage of states that fits on the device: states kept there are updated at device speed
+/// and need no transfer. Offloads all of them if even that does not suffice.
 PlacedLayout keep_states(LayoutMemory& memory, Layout layout, const Room& room, StatesHere states) {
   layout.states_elsewhere = 1;
   const MemoryEstimate all = memory.most(layout);
   const PlacedLayout without{layout, all, room.has(layout, all)};
   if (all.elsewhere <= 0 || all.total() > room.device || states == StatesHere::None) return without;
   const double least = 100 * (1 - (room.device - all.total()) / all.elsewhere);
-  // Estimates are in whole pages and segments: what is just enough in proportion may be a little too much.
+  // Estimates are in whole pages and segments, so the proportional minimum may be slightly too large.
   for (i64 hundredths = std::max<i64>(1, std::llround(std::floor(least))); hundredths < 100; ++hundredths) {
     layout.states_elsewhere = static_cast<double>(hundredths) / 100;
     const MemoryEstimate part = memory.most(layout);
@@ -57,7 +57,7 @@ std::vector<Places> places(const HostRates& host) {
   const std::vector<OffloadTier> all = tiers(host);
   std::vector<Places> list;
   for (const OffloadTier states : all) list.push_back({.states = states});
-  // Weights follow, to where it is as quick or quicker.
+  // Weights follow, to a tier at least as fast.
   for (const OffloadTier params : all)
     for (const OffloadTier states : all)
       if (params != OffloadTier::Device && states >= params) list.push_back({.states = states, .params = params});
@@ -74,7 +74,7 @@ PlacedLayout place(LayoutMemory& memory, const Hardware& hardware, Layout layout
     if (placed.fits) return placed;
     const bool is_first = tier == OffloadTier::Device;
     if (is_first || placed.memory.total() < least.memory.total()) least = placed;
-    // Not even without them.
+    // Does not fit even without activations.
     if (is_first && placed.memory.total() - placed.memory.activations > device_bytes) break;
   }
   return least;

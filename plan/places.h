@@ -1,4 +1,4 @@
-// Where a training keeps what its devices have no memory for.
+// Offload placement: where a training stores what does not fit in device memory.
 #pragma once
 #include <vector>
 
@@ -7,27 +7,27 @@
 
 namespace mcpp {
 
-/// Of the optimizer's states, and of weights, which only ZeRO 3 can have elsewhere.
+/// Offload tiers of the optimizer states and of the weights. Only ZeRO 3 can offload weights.
 struct Places {
   OffloadTier states = OffloadTier::Device, params = OffloadTier::Device;
 
   bool can_be(const Layout& layout) const { return params == OffloadTier::Device || layout.zero_stage == 3; }
 };
-/// Those of which the hardware knows how fast they are: the quickest first, which is all on the device. States go
-/// first, as they are most and used once a step.
+/// Returns the placements for which the hardware has rates, the fastest first, which is all on the device. States are
+/// offloaded before weights because they are the largest and used once per step.
 std::vector<Places> places(const HostRates& host);
 
-/// A layout with what it keeps where it fits.
+/// Layout with the offloads that make it fit.
 struct PlacedLayout {
   Layout layout;
   MemoryEstimate memory;  ///< of the rank that needs most
   bool fits = false;
 };
-/// Of states that may be elsewhere, those that stay on the device.
+/// Treatment of offloadable states: keep the largest part that fits on the device, or none.
 enum class StatesHere { AsHaveRoom, None };
-/// Its activations stay on the device if it fits so; else they go to the memory of the host, or to a disk, whichever of
-/// these comes first and is enough. Of states that are elsewhere as many hundredths stay as `states` says. Where
-/// nothing is enough, it is as it needs least of the device.
+/// Fits `layout` into memory. Activations stay on the device if that fits; otherwise they are offloaded to the first of
+/// host memory and disk that suffices. Offloaded states are kept on the device in steps of one percent as `states`
+/// says. If nothing fits, returns the variant with the least device memory.
 PlacedLayout place(LayoutMemory& memory, const Hardware& hardware, Layout layout, double device_bytes,
                    StatesHere states = StatesHere::AsHaveRoom);
 

@@ -1,4 +1,4 @@
-// The usual recipe for a layout, as a first answer that can be checked by eye.
+// Rule-of-thumb layout, as a first answer that can be checked by eye.
 #pragma once
 #include "plan/cost/layout.h"
 
@@ -6,12 +6,12 @@ namespace mcpp {
 
 struct RecipeStep {
   std::string rule;
-  std::string here;  ///< what it means for this model and world
+  std::string here;  ///< consequence for this model and world size
 };
 
-/// Data parallelism up to about 128 ranks; sharded (ZeRO 3) above a billion parameters; recomputation where activations
-/// do not fit; groups (HSDP) above 256 ranks; context, tensor and pipeline parallelism above a thousand ranks, 50
-/// billion parameters or 16 thousand tokens of a sample.
+/// Returns the steps of the recipe. Data parallelism up to about 128 ranks; sharding (ZeRO 3) above a billion
+/// parameters; recomputation where activations do not fit; groups (HSDP) above 256 ranks; context, tensor and pipeline
+/// parallelism above a thousand ranks, 50 billion parameters or 16 thousand tokens per sample.
 std::vector<RecipeStep> usual_recipe(const Hardware& hardware, const Workload& work, i64 world_size);
 
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-// How many layers of each stage are recomputed, where all are too many and none too few.
+// Minimal number of recomputed layers per stage.
 #pragma once
 #include <optional>
 
@@ -6,8 +6,8 @@
 
 namespace mcpp {
 
-/// A layout that recomputes all its layers, and fits, with as few of each stage's recomputed as fit. Nothing where one
-/// may keep all of them, or must recompute all. What it keeps elsewhere is no question of this: nothing.
+/// Takes a layout that recomputes all its layers and fits, and returns it with as few recomputed layers per stage as
+/// still fit. Returns std::nullopt if none or all of them need to be recomputed. Never offloads anything.
 std::optional<Layout> with_fewest_recomputed(LayoutMemory& memory, Layout layout, const ModelConfig& model,
                                              double device_bytes);
 

@@ -1,4 +1,4 @@
-// What checkpoints cost.
+// Predicted cost of a checkpoint.
 #pragma once
 #include <string>
 
@@ -7,9 +7,9 @@
 namespace mcpp {
 
 struct SaveTime {
-  double bytes = 0;    ///< of all ranks: weights, master weights and the optimizer's states, each once
-  double seconds = 0;  ///< to write them to the local disks of all; 0 = it is not known how fast these are
-  double stops = 0;    ///< the part of it that the training waits for when the rest is written beside it: a copy
+  double bytes = 0;    ///< of all ranks: weights, master weights and optimizer states, each once
+  double seconds = 0;  ///< to write them to the local disks of all ranks; 0 = disk speed unknown
+  double stops = 0;    ///< time that training stops for an asynchronous save: a copy
 };
 SaveTime save_time(const Job& job);
 std::string save_text(const Job& job, const SaveTime& save);

@@ -17,21 +17,21 @@
 namespace mcpp {
 namespace {
 
-/// What rounding must gain to be told of.
+/// Minimum relative gain at which a lossy format is reported.
 constexpr double kWorthTelling = 0.01;
 
-/// What is to be least, of equal ones the next: whether activations are elsewhere, bytes of memory, seconds. By time
-/// alone the first two are the same for all.
+/// Cost in lexicographic order: activations are offloaded, bytes of memory, seconds. When minimizing time the first two
+/// are equal for all.
 using Cost = std::tuple<bool, double, double>;
 
 struct Entry {
   Layout layout;
   MemoryEstimate memory;
-  double least = 0;  ///< seconds, at least
+  double least = 0;  ///< lower bound of the step time in seconds
   std::optional<StepTime> time;
 };
 
-/// What is known of each kind, in the order in which it is told.
+/// Returns the entries by the text of their tag, in output order.
 template <class T>
 std::map<std::string, T, InNumbers> by_text(const std::map<LayoutKind, T>& kinds) {
   std::map<std::string, T, InNumbers> sorted;
@@ -69,7 +69,7 @@ class Search {
     if (!is_for_memory()) return {false, 0, seconds};
     return {entry.layout.activations_place != OffloadTier::Device, entry.memory.total(), seconds};
   }
-  /// Never above cost_of().
+  /// Lower bound of cost_of().
   Cost least_cost(const Entry& entry) const { return cost(entry, entry.least); }
   Cost cost_of(std::size_t i) { return cost(fitting_[i], simulated(fitting_[i]).seconds); }
 
@@ -112,7 +112,8 @@ class Search {
 
   void add_best(std::size_t i) {
     const Cost mine = cost_of(i);
-    // Such as two halves of a sample on two ranks instead of a sample on each: the simpler one came first.
+    // Equal layouts, such as two halves of a sample on two ranks instead of one sample on each: the simpler one came
+    // first.
     const auto is_as_good = [&](std::size_t other) {
       const auto [is_away, memory, seconds] = cost_of(other);
       return is_away == std::get<0>(mine) && memory == std::get<1>(mine) &&
@@ -145,7 +146,7 @@ class Search {
     if (!limits_.other_numbers && !is_for_memory()) tell_roundings(best);
   }
 
-  /// What the best layout would gain at most where what travels is rounded.
+  /// Reports the greatest gain of the best layout from a lossy format.
   void tell_roundings(const Candidate& best) {
     double most = kWorthTelling;
     std::optional<Candidate> fastest;
@@ -169,7 +170,7 @@ class Search {
     return is_for_memory() ? larger_because(other, best) : slower_because(other, best);
   }
 
-  /// The class of memory that grows most.
+  /// Names the class of memory that grows most.
   static std::string larger_because(const Candidate& other, const Candidate& best) {
     const MemoryEstimate &a = other.memory, &b = best.memory;
     if (other.layout.activations_place != best.layout.activations_place)
@@ -184,7 +185,7 @@ class Search {
                fixed(times, 2), " times the time");
   }
 
-  /// The part of the step that grows most.
+  /// Names the part of the step that grows most.
   std::string slower_because(const Candidate& other, const Candidate& best) const {
     const StepTime &a = other.time, &b = best.time;
     const Collectives collectives(hardware_);
@@ -225,8 +226,8 @@ class Search {
   LayoutMemory memory_;
   SearchResult result_;
   std::vector<Entry> fitting_;
-  std::vector<std::size_t> best_;            // into fitting_, the best first
-  std::map<LayoutKind, Candidate> too_big_;  // the one of each kind that needs least
+  std::vector<std::size_t> best_;            // indices into fitting_, best first
+  std::map<LayoutKind, Candidate> too_big_;  // the smallest layout of each tag
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Finds the layouts of a number of ranks that train fastest, or need least memory.
+// Search for the layouts of a number of ranks that train fastest or need least memory.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace mcpp {
 
-/// What a user asks for; 0 = to be found. Names are those of the configuration.
+/// User limits of a search; 0 = to be found. Names are those of the configuration.
 struct SearchLimits {
   i64 world_size = 1;
   i64 tensor_model_parallel_size = 0;
@@ -19,9 +19,9 @@ struct SearchLimits {
   i64 most_micro_batch_size = 8;
   double memory_bytes = 0;  ///< that a rank may use
   Objective objective = Objective::Time;
-  /// Also layouts that round what travels where the workload does not (Rounding).
+  /// Also considers layouts with lossy formats that the workload does not use (Rounding).
   bool other_numbers = false;
-  int keep = 5;  ///< layouts to be found
+  int keep = 5;  ///< number of layouts to return
 };
 
 struct Candidate {
@@ -30,7 +30,7 @@ struct Candidate {
   MemoryEstimate memory;  ///< of the rank that needs most
 };
 
-/// The best layout of a kind that a user may ask about, and what keeps it from being the best of all.
+/// Best layout with a tag that a user may ask about, and the reason why it is not the best of all.
 struct Alternative {
   std::string kind;  ///< "tp 16", "ZeRO 3"
   Candidate candidate;
@@ -39,24 +39,24 @@ struct Alternative {
 };
 
 struct SearchResult {
-  std::vector<Candidate> best;  ///< the best first, of equally good ones one; empty when nothing fits
+  std::vector<Candidate> best;  ///< best first, one of each set of equal layouts; empty if nothing fits
   std::vector<Alternative> alternatives;
   Candidate smallest;  ///< the one that needs least memory
   i64 possible = 0, fitting = 0, simulated = 0;
 };
 
-/// Throws BadInput, with all reasons, when the limits contradict the model or one another. Activations wait in the
-/// memory of the host, or on its disks, in layouts that do not fit otherwise. Where nothing fits with the optimizer's
-/// states on the devices they go there, and then the weights (places.h); the hardware must know how fast these are.
-/// Least memory is that of a device: of layouts with their activations there, and only where none fits so of others; of
-/// equal ones the fastest. Nothing that fits even so is not an error: `best` is empty then, and `smallest` the one that
-/// needs least of a device. The same every time.
+/// Finds the best layouts under `limits`. Deterministic. Throws BadInput with all reasons if the limits contradict the
+/// model or one another.
+/// Offloading is only used for layouts that do not fit otherwise, and only to tiers with known rates: activations to
+/// host memory or disk; if still no layout fits, optimizer states, and then weights (places.h).
+/// Objective::Memory minimizes device memory: layouts that keep activations on the device win; ties go to the faster
+/// one. If nothing fits, `best` is empty and `smallest` is the layout that needs least device memory.
 SearchResult search_layouts(const Hardware& hardware, const Implementation& program, const Workload& work,
                             const SearchLimits& limits);
 
-/// Whether some layout fits.
+/// Returns true if any layout fits.
 bool fits_somehow(const Hardware& hardware, const Workload& work, const SearchLimits& limits);
-/// The smallest world, a multiple of limits.world_size by a power of two, for which some layout fits; 0 when there is
+/// Returns the smallest world size, limits.world_size times a power of two, for which some layout fits; 0 if there is
 /// none that the links join.
 i64 smallest_world(const Hardware& hardware, const Workload& work, SearchLimits limits);
 

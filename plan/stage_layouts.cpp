@@ -9,17 +9,17 @@
 namespace mcpp {
 namespace {
 
-/// Of a layer: little, but no stage gets more for having it.
+/// Compute of the embedding, in layers: small, but it breaks ties in favor of other stages.
 constexpr double kEmbedding = 0.01;
 
-/// The layers that compute as much as the output does.
+/// Returns the number of layers with the same operations as the output.
 double output_in_layers(const ModelConfig& m) {
   const double output = 6 * real(m.hidden_size) * real(m.padded_vocab_size());
   return output / (flops_per_token(m) - output) * real(m.num_layers);
 }
 
-/// Layers of each stage, dealt out one by one to the stage that has least; of equal ones to the last, which has fewest
-/// microbatches in flight.
+/// Assigns layers one by one to the stage with the least load; ties go to the last stage, which has fewest microbatches
+/// in flight.
 std::vector<i64> balanced(const ModelConfig& m, i64 stages) {
   std::vector<double> load(static_cast<std::size_t>(stages), 0);
   load.front() += kEmbedding;
@@ -38,7 +38,7 @@ std::string layers_text(i64 layers) {
   return layers == 0 ? "" : layers == 1 ? "t" : str("t*", layers);
 }
 
-/// "Et*7|(t*8|)*14t*7L"
+/// Returns text like "Et*7|(t*8|)*14t*7L".
 std::string layout_text(const std::vector<i64>& layers) {
   std::string text = str("E", layers_text(layers.front()), "|");
   for (std::size_t i = 1; i + 1 < layers.size();) {

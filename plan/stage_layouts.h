@@ -1,4 +1,4 @@
-// How many layers each stage of a pipeline may have.
+// Layer counts of pipeline stages.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,9 +7,10 @@
 
 namespace mcpp {
 
-/// Values of pipeline_model_parallel_layout that are worth a look, "" where all stages have as many layers: that, if it
-/// can be; and, if it is another, the one whose busiest stage has least to compute, by operations, where the output
-/// counts as the layers that it takes as long as. None where other stages than the first and the last would be empty.
+/// Returns the values of pipeline_model_parallel_layout worth considering: "" (the same number of layers in every
+/// stage) if possible, and the one that minimizes the operations of the busiest stage if it differs. The output counts
+/// as the number of layers with the same operations. Empty if stages other than the first and the last would have no
+/// layers.
 std::vector<std::string> stage_layouts(const ModelConfig& model, i64 stages);
 
 }  // namespace mcpp

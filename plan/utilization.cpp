@@ -6,7 +6,7 @@
 namespace mcpp {
 namespace {
 
-/// Of the model's operations, by how much more recomputation makes them: a forward pass is a third of all.
+/// Fraction by which recomputation increases the model's operations: a forward pass is a third of all.
 double recomputed_part(const ModelConfig& m, const Layout& layout) {
   using enum Recompute::Granularity;
   const double all = flops_per_token(m), output = 6 * real(m.hidden_size) * real(m.padded_vocab_size());

@@ -1,14 +1,14 @@
-// How much of its devices a step uses.
+// Device utilization of a step.
 #pragma once
 #include "plan/cost/job.h"
 
 namespace mcpp {
 
-/// TFLOP/s of one device by the model's operations (model/flops.h), recomputation not counted.
+/// Returns TFLOP/s per device of the model's operations (model/flops.h), without recomputation.
 double model_tflops(const Job& job, double step_seconds);
-/// The part of the device's peak that it is.
+/// Returns the MFU: model_tflops() over the device's peak.
 double model_flops_utilization(const Job& job, double step_seconds);
-/// The same with what is computed again, as long as whole layers or attention are.
+/// Returns the HFU: like the MFU, but counts recomputed layers and recomputed attention.
 double hardware_flops_utilization(const Job& job, double step_seconds);
 
 }  // namespace mcpp

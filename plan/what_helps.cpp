@@ -39,7 +39,7 @@ std::vector<Gain> what_helps(const Job& job) {
 FailureLoss loss_by_failures(const Failures& failures, i64 world_size) {
   const double between = 3600 * failures.device_hours / static_cast<double>(world_size);
   const double interval = std::sqrt(2 * failures.save_seconds * between);
-  const double again = interval / 2 + failures.save_seconds + failures.restart_seconds;  // for each failure
+  const double again = interval / 2 + failures.save_seconds + failures.restart_seconds;  // repeated work per failure
   const double saves = failures.save_seconds > 0 ? failures.save_seconds / (interval + failures.save_seconds) : 0;
   const double lost = saves + again / between;
   return {.interval_seconds = interval, .failures_per_day = 86400 / between, .lost = std::min(1.0, lost)};

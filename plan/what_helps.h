@@ -1,4 +1,4 @@
-// What a step would gain from better hardware, and lose by failures.
+// Sensitivity of a step to better hardware, and losses by failures.
 #pragma once
 #include "plan/step/step_time.h"
 
@@ -6,24 +6,24 @@ namespace mcpp {
 
 struct Gain {
   std::string change;  ///< "twice the bandwidth of infiniband"
-  double part = 0;     ///< of the step's speed: 0.07 = 7 % more
+  double part = 0;     ///< relative speedup of the step: 0.07 = 7 % faster
 };
 
-/// For the same layout, the greatest gain first.
+/// Returns the gains for the same layout, the greatest first.
 std::vector<Gain> what_helps(const Job& job);
 
-/// Devices fail now and then; what was not saved is done again.
+/// Device failures. Unsaved work is repeated.
 struct Failures {
   double device_hours = 0;     ///< mean time between failures of one device
-  double save_seconds = 0;     ///< that the training waits for a checkpoint
+  double save_seconds = 0;     ///< that training waits for a checkpoint
   double restart_seconds = 0;  ///< from a failure to the first new step
 };
 struct FailureLoss {
-  double interval_seconds = 0;  ///< between checkpoints, with the least loss: sqrt(2 x save x time between failures)
+  double interval_seconds = 0;  ///< between checkpoints, minimizing the loss: sqrt(2 x save x time between failures)
   double failures_per_day = 0;  ///< of all devices together
-  double lost = 0;              ///< part of the time that goes into saves, restarts and what is done again
+  double lost = 0;              ///< fraction of the time spent on saves, restarts and repeated work
 };
-/// By Young (1974), with Daly's (2006) first-order terms.
+/// Returns the loss by Young (1974), with Daly's (2006) first-order terms.
 FailureLoss loss_by_failures(const Failures& failures, i64 world_size);
 
 }  // namespace mcpp

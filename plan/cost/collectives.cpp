@@ -6,10 +6,10 @@
 namespace mcpp {
 namespace {
 
-/// To start a collective on all ranks (NCCL's tuning tables: 8.4 us for rings).
+/// Start-up time of a collective (NCCL's tuning tables: 8.4 us for rings).
 constexpr double kStart = 8.4e-6;
-/// A step of a tree passes on pieces large enough to be efficient, and takes so many times as long as one of a ring
-/// (NCCL's tuning tables: 28 us against 14 and 3.4).
+/// Time of a step of a tree relative to one of a ring, because it forwards pieces large enough to be efficient (NCCL's
+/// tuning tables: 28 us against 14 and 3.4).
 constexpr double kTreeStep = 2;
 
 }  // namespace
@@ -32,7 +32,7 @@ double Collectives::volume_seconds(double bytes, const RankGroup& group) const {
 
 double Collectives::ring_latency(const RankGroup& group) const {
   double seconds = 0;
-  double crossings = static_cast<double>(group.ranks);  // steps of the ring that leave the tiers so far
+  double crossings = static_cast<double>(group.ranks);  // ring steps not yet assigned to a tier
   for (std::size_t tier = 0; tier < tiers(); ++tier) {
     const double leaving =
         tier + 1 == tiers() ? 0
@@ -68,7 +68,7 @@ double Collectives::all_reduce(double bytes, const RankGroup& group) const {
 
 double Collectives::all_to_all(double bytes, const RankGroup& group) const {
   if (group.ranks < 2 || bytes <= 0) return 0;
-  // What goes to a rank of another tier takes that tier's links all the way.
+  // Data for a rank of another tier uses that tier's links all the way.
   double seconds = kStart + ring_latency(group);
   i64 before = 1;
   for (std::size_t tier = 0; tier < tiers() && before < group.ranks; ++tier) {

@@ -9,7 +9,7 @@
 namespace mcpp {
 namespace {
 
-/// Kernels that are launched for routing and for moving rows.
+/// Kernels launched for routing and for moving rows.
 constexpr double kForwardKernels = 14, kBackwardKernels = 12;
 
 class ExpertLayer {
@@ -23,7 +23,7 @@ class ExpertLayer {
         choices_(tokens_ * model_.moe.router_topk),
         own_(model_.moe.num_experts / layout_.ep),
         width_(model_.moe_ffn() / layout_.etp),
-        // Those of all ranks of the exchange, of which each part of the experts gets as many.
+        // Rows from all ranks of the exchange, divided evenly among the expert shards.
         rows_each_(std::max<i64>(1, std::llround(imbalance_ * real(choices_ * layout_.etp) / real(own_)))) {}
 
   UnitTime time() const {
@@ -52,7 +52,7 @@ class ExpertLayer {
   i64 rows() const { return rows_each_ * own_; }
   bool exchanges() const { return layout_.ep * layout_.etp > 1; }
 
-  /// A thin product in fp32, of tokens that are widened for it.
+  /// A thin fp32 product over tokens that are converted to fp32.
   UnitTime router() const {
     const Hardware& hardware = rank_.job().hardware;
     const double numbers = real(tokens_) * real(model_.hidden_size), wide = 4;
@@ -65,7 +65,7 @@ class ExpertLayer {
     return t;
   }
 
-  /// Rows are packed by expert, unpacked where they arrive, and both on the way back; added up with their weights.
+  /// Rows are packed by expert and unpacked on arrival, in both directions; then summed with their weights.
   UnitTime moves() const {
     const double moved = real(model_.hidden_size) * (2 * real(choices_) + (exchanges() ? 2 * real(rows()) : 0));
     UnitTime t;
@@ -74,7 +74,7 @@ class ExpertLayer {
     return t;
   }
 
-  /// There and back, in both passes.
+  /// Dispatch and combine, in both passes.
   UnitTime exchange() const {
     const Collectives& collectives = rank_.collectives();
     const RankGroup group = layout_.exchange_group();
@@ -83,11 +83,11 @@ class ExpertLayer {
     if (layout_.dispatcher == TokenDispatcherType::AllGather)
       t.forward.expert_parallel = 2 * collectives.all_gather(real(tokens_ * group.ranks) * row, group);
     else
-      t.forward.expert_parallel =
-          2 * collectives.all_to_all(imbalance_ * real(choices_ * layout_.etp) * row, group) +
-          collectives.all_gather(real(model_.moe.num_experts * group.ranks) * 4, group);  // how many go where
+      t.forward.expert_parallel = 2 * collectives.all_to_all(imbalance_ * real(choices_ * layout_.etp) * row, group) +
+                                  collectives.all_gather(real(model_.moe.num_experts * group.ranks) * 4,
+                                                         group);  // number of rows per destination
     t.backward_input.expert_parallel = t.forward.expert_parallel;
-    // Each has routed its part of the tokens, and gets the others' results.
+    // Each rank routed its own part of the tokens and needs the results of the others.
     if (layout_.tp > 1 && !layout_.sequence_parallel)
       t.forward.tensor_parallel = t.backward_input.tensor_parallel =
           collectives.all_gather(rank_.whole_bytes(), layout_.tp_group());

@@ -1,5 +1,5 @@
-// How long the experts of a layer take of one microbatch, on the rank that most tokens come to: router, the way of
-// tokens to their experts and back, products, and an expert that takes all tokens.
+// Predicted time of the experts of a layer for one microbatch on the busiest rank: router, token exchange, matrix
+// products and the shared expert.
 #pragma once
 #include <string>
 #include <utility>
@@ -9,11 +9,11 @@
 
 namespace mcpp {
 
-/// Of a layer with experts, what is not attention, norm or residual.
+/// Returns the time of a layer with experts except its attention, norms and residuals.
 UnitTime expert_time(const RankWork& rank);
-/// Of it, the activation in forward.
+/// Returns the seconds of its activation function in forward.
 double expert_activation_seconds(const RankWork& rank);
-/// Its matrix products in forward, by name.
+/// Returns its matrix products in forward, by name.
 std::vector<std::pair<std::string, ProductShape>> expert_products(const RankWork& rank);
 
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-// What a step is predicted from.
+// Input of the step time prediction.
 #pragma once
 #include "plan/cost/layout.h"
 #include "plan/hardware/implementation.h"

@@ -9,7 +9,7 @@ KernelTimes by_bytes(const Hardware& hardware, const Implementation& program, co
   const double wide = 4, element = static_cast<double>(size_of(work.dtype));
   const double sweep = hardware.traffic_seconds(element);
   const auto seconds = [&](const Sweeps& s) { return PassSeconds{s.forward * sweep, s.backward * sweep}; };
-  // The norm reads gradients; the update reads them, reads and writes states and master weights, writes weights.
+  // The norm reads gradients; the update reads them, reads and writes states and master weights, and writes weights.
   const double states = work.states.of_matrices + work.states.master(work.dtype);
   return {.norm = seconds(program.norm),
           .residual = seconds(program.residual),
@@ -23,7 +23,7 @@ KernelTimes by_bytes(const Hardware& hardware, const Implementation& program, co
           .update = hardware.traffic_seconds(wide * (2 + 2 * states) + element)};
 }
 
-/// Of queries, keys and values, those that are rotated.
+/// Fraction of queries, keys and values that is rotated.
 double rotated_part(const ModelConfig& m) {
   if (m.position_embedding_type != PositionEmbedding::Rope) return 0;
   const auto queries = static_cast<double>(m.num_attention_heads), keys = static_cast<double>(m.query_groups());

@@ -1,4 +1,4 @@
-// How long a rank takes for what is neither a matrix product nor attention: seconds of an element.
+// Kernel times of everything except matrix products and attention, in seconds per element.
 #pragma once
 #include "plan/cost/layout.h"
 #include "plan/hardware/implementation.h"
@@ -10,18 +10,18 @@ struct PassSeconds {
 };
 
 struct KernelTimes {
-  PassSeconds norm, residual;  ///< of each element of the residual stream, once for each of a layer's two
-  PassSeconds heads;           ///< of queries, keys and values
-  PassSeconds activation;      ///< of each element that it must read or write
-  PassSeconds bias;            ///< of each element that has one; where kernels that go over it anyway do it, nothing
-  PassSeconds dropped_score;   ///< what dropout adds, of a query and a key that it sees
-  PassSeconds embedding;       ///< of each element of the stream
-  double loss = 0;             ///< of a logit, forward and backward together
-  double copy = 0;             ///< of an element that is read and written
-  double update = 0;           ///< of a weight: the norm of gradients and the optimizer
+  PassSeconds norm, residual;  ///< per element of the residual stream, for each of a layer's two
+  PassSeconds heads;           ///< per element of queries, keys and values
+  PassSeconds activation;      ///< per element read or written
+  PassSeconds bias;  ///< per element that has a bias; 0 where it is fused into a kernel that reads the element anyway
+  PassSeconds dropped_score;  ///< cost of dropout per query and key that it attends to
+  PassSeconds embedding;      ///< per element of the residual stream
+  double loss = 0;            ///< per logit, forward and backward together
+  double copy = 0;            ///< per element read and written
+  double update = 0;          ///< per weight: gradient norm and optimizer
 };
 
-/// As measured on the machine, where it was; otherwise the sweeps that the program's kernels make over memory.
+/// Returns the times measured on the machine if there are any, otherwise those of the kernels' passes over memory.
 KernelTimes kernel_times(const Hardware& hardware, const Implementation& program, const Workload& work);
 
 }  // namespace mcpp

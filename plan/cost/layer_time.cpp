@@ -11,12 +11,12 @@
 namespace mcpp {
 namespace {
 
-/// Attention over s keys loses as much as over so many more at full speed, and heads below 128 use the units less.
+/// Attention over s keys runs at s / (s + kAttentionRamp) of full speed; heads below 128 use the units less.
 constexpr double kAttentionRamp = 340, kNarrowHeads = 0.72;
-/// Operations of attention's backward pass, of those of its forward pass, and the speed of the one, of the other's.
+/// Attention's backward pass relative to its forward pass: operations, and speed.
 constexpr double kBackwardWork = 2.5, kBackwardSpeed = 0.97;
 
-constexpr double kWide = 4;  // bytes of what is summed over kernels or ranks
+constexpr double kWide = 4;  // bytes per element that is reduced over kernels or ranks
 
 class Layer {
  public:
@@ -115,12 +115,12 @@ class Layer {
   bool goes_around_ring() const {
     return layout_.keys_group().ranks > 1 && layout_.cp_comm_type != CpCommType::AllGather;
   }
-  /// Of the keys that one kernel sees.
+  /// Number of keys that one kernel sees.
   i64 kernel_length() const {
     return goes_around_ring() ? model_.seq_length / layout_.keys_group().ranks : model_.seq_length;
   }
 
-  /// Operations per second of attention.
+  /// Returns attention's operations per second.
   double attention_rate(bool is_backward) const {
     const i64 length = kernel_length(), width = model_.head_dim();
     if (const MeasuredRates* measured = hw_.measured(work_.products))
@@ -142,7 +142,7 @@ class Layer {
     return t;
   }
 
-  /// Two products forward and four backward, of all keys, and sweeps over the scores between them.
+  /// Two products in forward and four in backward over all keys, and passes over the scores in between.
   UnitTime stored_scores() const {
     const i64 s = model_.seq_length, d = model_.head_dim(), batch = heads_ * layout_.micro_batch_size;
     const auto one = [&](i64 n, i64 k) {
@@ -157,7 +157,7 @@ class Layer {
     return t;
   }
 
-  /// Biases that no other kernel adds, and gradients of all.
+  /// Biases that no other kernel adds, and the gradients of all biases.
   UnitTime biases() const {
     const PassSeconds& bias = rank_.kernels().bias;
     const double qkv = model_.qkv_bias() ? real(tokens_) * real(queries_ + 2 * keys_) : 0;
@@ -168,7 +168,7 @@ class Layer {
     return t;
   }
 
-  /// A norm, a residual, and of attention also the heads.
+  /// A norm, a residual and, for attention, also the heads.
   UnitTime elementwise(LayerHalf half) const {
     const bool is_attention = half == LayerHalf::Attention;
     const KernelTimes& kernels = rank_.kernels();
@@ -183,7 +183,7 @@ class Layer {
     return t;
   }
 
-  /// What products in fp8 take beside them.
+  /// Overhead of fp8 products.
   UnitTime quantising(LayerHalf half) const {
     const bool is_attention = half == LayerHalf::Attention;
     const double hidden = real(tokens_ * model_.hidden_size), end = real(tokens_ * (is_attention ? queries_ : ffn_));
@@ -198,7 +198,8 @@ class Layer {
     return t;
   }
 
-  /// Of the two linear layers of half a layer, in both passes: a few bytes among all that hold parts of their tensors.
+  /// Adds the max all-reduces of the fp8 scales of the two linear layers of half a layer, in both passes: a few bytes
+  /// among all ranks that hold parts of their tensors.
   void agree_on_scales(UnitTime& t) const {
     constexpr double kBytes = 8, kLinearLayers = 2;
     const auto seconds = [&](i64 ranks, const RankGroup& group) {
@@ -210,14 +211,14 @@ class Layer {
       pass->tensor_parallel += tensor_parallel, pass->context_parallel += context_parallel;
   }
 
-  /// Elements of the keys that a rank has of each token, where ranks exchange heads after that: with fewer query groups
-  /// than these several get the same one.
+  /// Elements of keys per token that a rank holds if ranks exchange heads afterwards. Query groups are duplicated if
+  /// there are fewer of them than ranks.
   i64 exchanged_keys() const {
     const i64 groups = keys_ / model_.head_dim();
     return groups % layout_.cp_heads == 0 ? keys_ : layout_.cp_heads * model_.head_dim();
   }
   double key_bytes() const { return 2 * real(tokens_ * exchanged_keys()) * element_; }
-  /// Of their gradients, which travel in fp32.
+  /// Gradients of keys are sent in fp32.
   double key_gradient_bytes() const { return key_bytes() * kWide / element_; }
 
   UnitTime context_parallel(const UnitTime& sofar) const {
@@ -226,12 +227,12 @@ class Layer {
     return t;
   }
 
-  /// Queries, keys and values go, and the output comes back; gradients the other way.
+  /// Sends queries, keys and values, and receives the output; gradients in the opposite direction.
   UnitTime exchanged_heads() const {
     UnitTime t;
     if (layout_.cp_heads == 1) return t;
     const double outside = 2 * real(tokens_ * queries_) * element_;
-    const bool shares_groups = exchanged_keys() != keys_;  // of which several ranks have gradients to be added up
+    const bool shares_groups = exchanged_keys() != keys_;  // their gradients need a sum over several ranks
     const auto exchange = [&](double bytes) { return collectives_.all_to_all(bytes, layout_.heads_group()); };
     t.forward.context_parallel = exchange(outside + key_bytes());
     t.backward_input.context_parallel = exchange(outside + (shares_groups ? key_gradient_bytes() : key_bytes()));
@@ -247,8 +248,8 @@ class Layer {
     return t;
   }
 
-  /// Keys and values go round while what is there is computed, in backward followed by what others add to their
-  /// gradient, which comes home last.
+  /// Keys and values travel around the ring concurrently with compute. In backward their gradients follow, and the last
+  /// hop back to the owner is exposed.
   UnitTime ring(const UnitTime& sofar) const {
     const RankGroup group = layout_.keys_group();
     const double hops = real(group.ranks - 1), keys = collectives_.message(key_bytes(), group.stride),
@@ -263,8 +264,7 @@ class Layer {
     return t;
   }
 
-  /// Of what each hop after the first gives in fp32 with what is there: of outputs, and of gradients of queries, keys
-  /// and values.
+  /// Merges the fp32 results of each hop after the first: outputs, and gradients of queries, keys and values.
   UnitTime merging(double hops) const {
     const double wide = kWide / element_, queries = real(tokens_ * queries_);
     UnitTime t;
@@ -274,7 +274,7 @@ class Layer {
     return t;
   }
 
-  /// What selective recomputation adds.
+  /// Adds the cost of selective recomputation.
   void keep_less(UnitTime& t, LayerKind kind, LayerHalf half) const {
     const Recompute& r = layout_.recompute;
     if (r.granularity != Recompute::Granularity::Selective) return;

@@ -1,4 +1,4 @@
-// How long one microbatch takes in one layer, in the embedding and in the output, on one rank.
+// Predicted time of one microbatch in one layer, in the embedding and in the output, on one rank.
 #pragma once
 #include <string>
 #include <utility>
@@ -12,15 +12,15 @@ namespace mcpp {
 
 enum class LayerKind { Dense, Experts };
 
-/// One of the two branches of a layer, with its norm and what adds it to the stream.
+/// One of the two branches of a layer, including its norm and its residual addition.
 enum class LayerHalf { Attention, Mlp };
 UnitTime half_time(const Job& job, LayerKind kind, LayerHalf half);
-/// A layer of average attention, kept as the layout says when it is not in a group that is recomputed.
+/// Returns the time of a layer with average attention. Selective recomputation is included, full recomputation is not.
 UnitTime layer_time(const Job& job, LayerKind kind = LayerKind::Dense);
-/// The matrix products of a layer's forward pass on one rank, by name: of all kinds that the model has.
+/// Returns the matrix products of a layer's forward pass on one rank, by name, for all layer kinds of the model.
 std::vector<std::pair<std::string, ProductShape>> layer_products(const Job& job);
 UnitTime embedding_time(const Job& job);
-/// Output matrix and loss.
+/// Returns the time of the output matrix and the loss.
 UnitTime output_time(const Job& job);
 
 }  // namespace mcpp

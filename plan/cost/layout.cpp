@@ -10,7 +10,7 @@ const char* place_name(OffloadTier tier) {
   return tier == OffloadTier::Host ? "in host memory" : "on disk";
 }
 
-/// "full" of all layers one by one, of groups, or of some.
+/// Text for "full": all layers one by one, groups of layers, or some layers.
 std::string count_text(const Recompute& recompute) {
   if (recompute.method == Recompute::Method::Block) return str(" of ", recompute.num_layers, " layers a stage");
   return recompute.num_layers > 1 ? str(" in groups of ", recompute.num_layers) : "";
@@ -28,7 +28,7 @@ bool Layout::uses(OffloadTier tier) const {
 }
 
 RankGroup Layout::shard_group() const {
-  // Along cp and dp ranks are neighbours, unless the pipeline lies between them.
+  // Ranks along cp and dp are consecutive, unless the pipeline is in between.
   const i64 ranks = cp * dp() / instances;
   return {.ranks = ranks, .stride = pipeline_inside && cp == 1 ? tp * pp : tp};
 }

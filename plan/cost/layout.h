@@ -1,4 +1,4 @@
-// A layout of a training over ranks, and what is laid out.
+// A parallel layout of a training, and the workload that it runs.
 #pragma once
 #include <string>
 
@@ -8,7 +8,7 @@
 
 namespace mcpp {
 
-/// What is rounded for its way between ranks, or for a sum: keys that change numbers (docs/less_traffic.md).
+/// Lossy formats of communication and of gradient sums: keys that change results (docs/less_traffic.md).
 struct Rounding {
   bool packed_weights = false;          ///< zero_quantized_weights
   GradWire gradients = GradWire::Full;  ///< grad_reduce_dtype, zero_quantized_gradients
@@ -20,7 +20,7 @@ struct Rounding {
   bool goes_with(int zero_stage) const;
 };
 
-/// What every layout has to train.
+/// Training workload, identical for all layouts.
 struct Workload {
   ModelConfig model;
   DType dtype = DType::BF16;
@@ -29,62 +29,65 @@ struct Workload {
   StatesPerWeight states = {};
   i64 bucket_elements = 40'000'000;     ///< ddp_bucket_size
   i64 segment_elements = i64{4} << 20;  ///< offload_segment_size
-  Rounding rounding = {};               ///< that every layout has
-  bool may_round_gradients = true;      ///< the optimizer takes them in bf16
-  /// Of tokens that come to experts: those of the busiest rank, over an even share.
+  Rounding rounding = {};               ///< required of every layout
+  bool may_round_gradients = true;      ///< the optimizer accepts gradients in bf16
+  /// Expert load imbalance: tokens routed to the experts of the busiest rank over an even share.
   double expert_imbalance = 1.1;
-  /// Of documents that attention stays inside, on average; 0: a sample is one.
+  /// Mean length in tokens of the documents that attention is restricted to; 0: each sample is one document.
   double document_tokens = 0;
 
   double tokens() const { return static_cast<double>(global_batch_size * model.seq_length); }
-  /// Of the experts of a mixture and of the output layer, which are not in fp8.
+  /// Precision of the products of the experts and of the output layer, which never use fp8.
   ProductType fine_products() const { return products == ProductType::Fp8 ? ProductType::Bf16 : products; }
 };
 
-/// Names are those of the configuration.
+/// Parallel layout. Names are those of the configuration.
 struct Layout {
   i64 world_size = 1;
   i64 tp = 1, cp = 1, pp = 1;
   bool sequence_parallel = false;
   CpCommType cp_comm_type = CpCommType::P2p;
-  i64 cp_heads = 1;     ///< of them, neighbours that exchange heads
-  i64 ep = 1, etp = 1;  ///< of a model with experts
+  i64 cp_heads = 1;     ///< consecutive cp ranks that exchange heads
+  i64 ep = 1, etp = 1;  ///< for a model with experts
   TokenDispatcherType dispatcher = TokenDispatcherType::AllToAll;
   ScheduleKind schedule = ScheduleKind::OneFOneB;
   i64 chunks = 1;                         ///< num_virtual_stages_per_pipeline_rank
   i64 first_layers = 0, last_layers = 0;  ///< decoder_first_pipeline_num_layers, decoder_last_pipeline_num_layers
-  std::string stages = {};                ///< pipeline_model_parallel_layout; "" = the same number of layers for all
+  std::string stages = {};  ///< pipeline_model_parallel_layout; "" = the same number of layers in every stage
   int zero_stage = 0;
   i64 instances = 1;  ///< num_distributed_optimizer_instances
   i64 micro_batch_size = 1;
   Recompute recompute = {};
-  OffloadTier states_place = OffloadTier::Device;  ///< of the optimizer's states and master weights
-  double states_elsewhere = 1;                     ///< the share of them that is there, unless that is Device
-  OffloadTier params_place = OffloadTier::Device;  ///< of ZeRO 3's weights; offload_params
+  OffloadTier states_place = OffloadTier::Device;  ///< offload tier of the optimizer states and master weights
+  double states_elsewhere = 1;                     ///< fraction of them that is offloaded, unless the tier is Device
+  OffloadTier params_place = OffloadTier::Device;  ///< offload tier of ZeRO 3's weights; offload_params
   OffloadTier activations_place = OffloadTier::Device;
   i64 node_ranks = 1;  ///< zero_hpz_partition_size
   Rounding rounding = {};
-  /// Neighbours in the pipeline are nearer than those in data parallelism; this program has it the other way round.
+  /// If true, consecutive ranks are in the same pipeline rather than data-parallel group; this program does the
+  /// opposite.
   bool pipeline_inside = false;
 
   i64 dp() const { return world_size / (tp * cp * pp); }
   i64 microbatches(i64 global_batch_size) const { return global_batch_size / (micro_batch_size * dp()); }
   RankGroup tp_group() const { return {.ranks = tp, .stride = 1}; }
   RankGroup cp_group() const { return {.ranks = cp, .stride = tp}; }
-  /// Neighbours along cp that exchange heads; and those at the same place of such, who are a ring or gather keys.
+  /// Consecutive cp ranks that exchange heads, and the ranks with the same position in each such group, which form a
+  /// ring or gather keys.
   RankGroup heads_group() const { return {.ranks = cp_heads, .stride = tp}; }
   RankGroup keys_group() const { return {.ranks = cp / cp_heads, .stride = tp * cp_heads}; }
-  /// Those that share what ZeRO cuts: neighbours along cp and dp.
+  /// Ranks among which ZeRO shards: consecutive along cp and dp.
   RankGroup shard_group() const;
-  /// Ranks of different instances that hold the same part.
+  /// Ranks of different instances that hold the same shard.
   RankGroup instance_group() const;
   bool has_second_copy() const { return node_ranks > 1 && zero_stage == 3; }
-  /// Of shard_group(), the neighbours of zero_hpz_partition_size; and those at the same place among such.
+  /// Consecutive ranks of shard_group() given by zero_hpz_partition_size, and the ranks with the same position in each
+  /// such group.
   RankGroup node_group() const { return {.ranks = node_ranks, .stride = shard_group().stride}; }
   RankGroup across_nodes() const {
     return {.ranks = shard_group().ranks / node_ranks, .stride = shard_group().stride * node_ranks};
   }
-  /// Those that exchange tokens for experts.
+  /// Ranks that exchange tokens for experts.
   RankGroup exchange_group() const { return {.ranks = ep * etp, .stride = 1}; }
   i64 expert_dp() const { return world_size / (pp * ep * etp); }
   /// shard_group() and instance_group() of the experts' parameters.
@@ -92,13 +95,13 @@ struct Layout {
   RankGroup expert_instance_group() const;
   i64 pipeline_stride() const { return tp * cp * (pipeline_inside ? 1 : dp()); }
 
-  /// Of the optimizer's states, those that are not with the weights.
+  /// Fraction of the optimizer states that is offloaded.
   double share_elsewhere() const { return states_place == OffloadTier::Device ? 0 : states_elsewhere; }
-  /// Whether anything of it is at such a place.
+  /// Returns true if anything is offloaded to `tier`.
   bool uses(OffloadTier tier) const;
   StageSplit stage_split(const ModelConfig& model) const;
   ActivationSetup activations(const Workload& work) const;
-  /// "tp 8 sp, cp 2, pp 4 interleaved x 2, dp 16 zero 1, micro batch 1, recompute full".
+  /// Returns text like "tp 8 sp, cp 2, pp 4 interleaved x 2, dp 16 zero 1, micro batch 1, recompute full".
   std::string describe() const;
 };
 

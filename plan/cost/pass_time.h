@@ -1,15 +1,15 @@
-// Seconds of the passes of a microbatch, by what they are spent on.
+// Breakdown of the time of a microbatch's passes, in seconds.
 #pragma once
 
 namespace mcpp {
 
-/// Of one pass.
+/// Time of one pass.
 struct PassTime {
   double products = 0, attention = 0, elementwise = 0;
-  /// Communication that nothing hides.
+  /// Exposed communication.
   double tensor_parallel = 0, context_parallel = 0, expert_parallel = 0, data_parallel = 0;
 
-  double elsewhere = 0;  ///< waiting for activations and weights that are in host memory or on a disk
+  double elsewhere = 0;  ///< waiting for activations and weights that are offloaded to host memory or disk
 
   double communication() const { return tensor_parallel + context_parallel + expert_parallel + data_parallel; }
   double computing() const { return products + attention + elementwise; }
@@ -26,7 +26,7 @@ struct UnitTime {
   UnitTime operator*(double factor) const;
 };
 
-/// The same with all of it computed again in backward, which is part of backward_input.
+/// Returns `layer` with its whole forward pass recomputed, which is added to backward_input.
 UnitTime recomputed(const UnitTime& layer);
 
 }  // namespace mcpp

@@ -8,12 +8,12 @@
 namespace mcpp {
 namespace {
 
-/// Depth at which a tile spends as long on loading its first operands and storing its result as on multiplying.
+/// Depth at which a tile spends as long loading its first operands and storing its result as multiplying.
 constexpr double kRamp = 256;
-/// What long trainings reach of what single products do: power and temperature bound clocks. Fitted, as
-/// docs/planning.md tells, to four published trainings; the same for all devices.
+/// Throughput of long trainings relative to that of single products, because power and temperature limit clocks. Fitted
+/// to four published trainings (docs/planning.md); the same for all devices.
 constexpr double kSustained = 0.898;
-/// Half the tile has less use of what it loads.
+/// Smaller tiles reuse their operands less.
 constexpr double kSmallTilePenalty = 1.08;
 
 struct Tile {
@@ -21,7 +21,7 @@ struct Tile {
   double penalty;
 };
 
-/// With the tiles of one size, each of which has 1 / split of the depth.
+/// Seconds with tiles of one size, each of which has 1 / split of the depth.
 double tiled_seconds(const Hardware& hardware, ProductType type, const ProductShape& s, const Tile& tile, i64 split) {
   const i64 cores = hardware.device.cores;
   const i64 tiles = ceil_div(s.m, tile.rows) * ceil_div(s.n, tile.columns) * s.batch * split;

@@ -38,7 +38,7 @@ UnitTime RankWork::weight_products(i64 rows, i64 out, i64 in, ProductType type, 
   t.forward.products = product_seconds(type, {.m = rows, .n = out, .k = in, .batch = batch}, element_, Forward);
   t.backward_input.products =
       product_seconds(type, {.m = rows, .n = in, .k = out, .batch = batch}, element_, InputGradient);
-  // Added to what is there, in the width in which gradients are kept.
+  // Accumulated into existing gradients, in their dtype.
   t.backward_weight.products = product_seconds(type, {.m = out, .n = in, .k = rows, .batch = batch},
                                                job_.program.gradient_bytes, WeightGradient);
   return t;
@@ -63,7 +63,7 @@ UnitTime region_communication(const RankWork& rank) {
   }
   const double gather = rank.collectives().all_gather(rank.whole_bytes(), layout.tp_group());
   t.forward.tensor_parallel = 2 * gather;         // gather before, reduce-scatter after
-  t.backward_input.tensor_parallel = 3 * gather;  // and the input gathered again for the weights' gradients
+  t.backward_input.tensor_parallel = 3 * gather;  // and the input gathered again for weight gradients
   return t;
 }
 

@@ -1,4 +1,4 @@
-// What one rank of a layout has of a microbatch, and how long its device takes for the parts that layers are made of.
+// Work of one rank of a layout for a microbatch, and the time of the building blocks of layers.
 #pragma once
 #include "plan/cost/job.h"
 #include "plan/cost/kernel_times.h"
@@ -16,19 +16,21 @@ class RankWork {
   const Layout& layout() const { return job_.layout; }
   const Collectives& collectives() const { return collectives_; }
   const KernelTimes& kernels() const { return kernels_; }
-  /// Of a microbatch, between the parallel regions and inside them.
+  /// Tokens of a microbatch on this rank, before sequence parallelism shards them.
   i64 tokens() const { return tokens_; }
   double element_bytes() const { return element_; }
   double whole_bytes() const;
   double stream_elements() const;
 
-  /// Of so many seconds at the speed of most devices, what the slowest of the job takes; with gaps between kernels.
+  /// Scales `of_kernels` seconds at the typical device speed to the slowest device of the job, and adds the gaps
+  /// between `kernels` kernels.
   double seconds(double of_kernels, double kernels) const;
   double traffic_seconds(double elements, double kernels) const;
-  /// Of `rows` of tokens with one weight [out, in], or as many rows with each of `batch`.
+  /// Returns the time of `rows` tokens times a weight [out, in]; with `batch`, of `rows` for each of `batch` weights.
   UnitTime weight_products(i64 rows, i64 out, i64 in, ProductType type, i64 batch = 1) const;
   double product_seconds(ProductType type, const ProductShape& shape, double output_bytes, ProductPass pass) const;
-  /// Of an activation function that makes `width` of twice as many or of as many, as the model says.
+  /// Returns the time of an activation function with `width` outputs per row, from `width` inputs or 2 `width` if
+  /// gated.
   UnitTime activation(i64 rows, i64 width) const;
 
  private:
@@ -39,7 +41,7 @@ class RankWork {
   i64 tokens_;
 };
 
-/// What tensor-parallel ranks communicate around attention, or around an MLP.
+/// Returns the tensor-parallel communication around attention or around an MLP.
 UnitTime region_communication(const RankWork& rank);
 
 }  // namespace mcpp

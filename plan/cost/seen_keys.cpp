@@ -9,11 +9,12 @@
 namespace mcpp {
 namespace {
 
-/// Of so many samples' length.
+/// Mean document length, in samples, above which documents count as unbounded.
 constexpr double kLongDocument = 1e4;
 
-/// The mean of the least of three: what is before a query in its document, in its sample, and the window. The chance
-/// that the first is above x is exp(-x / mean), and of the second 1 - x / s; the integral of both up to the window.
+/// Mean of the minimum of three: preceding tokens in the document, preceding tokens in the sample, and the window. The
+/// first exceeds x with probability exp(-x / mean), the second with 1 - x / s; this is the integral of their product up
+/// to the window.
 double seen_in_documents(const ModelConfig& m, i64 layer, double mean) {
   const double s = real(m.seq_length), window = m.window_of(layer) == 0 ? s : std::min(s, real(m.window_of(layer)));
   const double left = std::exp(-window / mean);
@@ -26,7 +27,7 @@ double mean_seen_keys(const Workload& work) {
   const ModelConfig& m = work.model;
   double sum = 0;
   for (i64 layer = 0; layer < m.num_layers; ++layer) {
-    // Of much longer documents a sample is a part of one, and the difference below would lose all digits.
+    // For much longer documents a sample is a part of one, and the difference below would cancel catastrophically.
     const bool ends = work.document_tokens > 0 && work.document_tokens < kLongDocument * real(m.seq_length);
     sum += ends ? seen_in_documents(m, layer, work.document_tokens) : seen_keys(m, layer);
   }

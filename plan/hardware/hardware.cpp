@@ -69,7 +69,7 @@ double Hardware::peak_flops(ProductType type) const {
 
 double Hardware::slowest(i64 ranks) const {
   if (ranks < 2) return 1;
-  // The mean of the largest of n normal numbers, by Gumbel's limit.
+  // Mean of the maximum of n normal variables, by Gumbel's limit.
   const double n = static_cast<double>(ranks), root = std::sqrt(2 * std::log(n));
   const double largest =
       root - (std::log(std::log(n)) + std::log(4 * std::numbers::pi)) / (2 * root) + std::numbers::egamma / root;

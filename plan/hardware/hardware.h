@@ -1,5 +1,5 @@
-// What a planner must know of a cluster: its devices, and the links between them by tier. One file of configs/hardware/
-// describes one kind of cluster; megatron_cpp/config/hardware_file.h reads it.
+// Hardware description of a cluster for the planner: its devices, and the links between them by tier. Each file of
+// configs/hardware/ describes one kind of cluster; megatron_cpp/config/hardware_file.h reads it.
 #pragma once
 #include <array>
 #include <string>
@@ -12,14 +12,14 @@
 
 namespace mcpp {
 
-/// What the operands of matrix products are. Sums are in fp32.
+/// Operand precision of matrix products. Sums are in fp32.
 enum class ProductType : u8 { Bf16, Fp8, Fp32 };
 template <>
 struct EnumNames<ProductType> {
   static constexpr std::array<std::string_view, 3> value{"bf16", "fp8", "fp32"};
 };
 
-// Whatever is built, in the units of the files; beyond them a number is a slip.
+// Plausible range of every rate, in the units of the files; values outside are typing errors.
 inline constexpr double kLeastRate = 1e-6, kMostRate = 1e9, kMostUnits = 1e7;
 
 /// Rates of one device, in the units of the files: TFLOP/s, GB, GB/s, microseconds; G = 1e9.
@@ -65,7 +65,7 @@ struct DeviceRates {
   }
 };
 
-/// Tiers of links from the nearest outwards. All lists have an element for each.
+/// Tiers of links, the nearest first. All lists have one element per tier.
 struct LinkTiers {
   std::vector<std::string> tier;
   std::vector<i64> ranks;
@@ -120,22 +120,22 @@ struct Hardware {
     visit("measured_fp32", self.measured_fp32);
   }
 
-  /// Every rule between fields that does not hold, as "section.key: what is wrong and what is allowed".
+  /// Returns every violated rule between fields, as "section.key: what is wrong and what is allowed".
   std::vector<std::string> conflicts() const;
 
-  /// What was measured in the precision of such products; null = nothing.
+  /// Returns the measured rates for this product precision; nullptr if there are none.
   const MeasuredRates* measured(ProductType type) const;
-  double product_flops(ProductType type) const;  ///< attained, per second
+  double product_flops(ProductType type) const;  ///< attained FLOP/s
   double peak_flops(ProductType type) const;
   double memory_bytes() const { return 1e9 * device.memory; }
-  /// Seconds to move so many bytes to or from the memory.
+  /// Returns the seconds to move `bytes` to or from device memory.
   double traffic_seconds(double bytes) const { return bytes / (1e9 * device.memory_attained); }
   double gap_seconds() const { return 1e-6 * device.kernel_gap; }
-  /// By how much the slowest of `ranks` devices is slower than most: 1.04.
+  /// Returns the expected slowdown of the slowest of `ranks` devices relative to a typical one, e.g. 1.04.
   double slowest(i64 ranks) const;
-  /// Of so many ranks, those of a machine that can compute at the same time; without host.cores all.
+  /// Returns how many of `ranks` can compute at the same time on their machine: all of them without host.cores.
   double at_once(i64 ranks) const;
-  /// The part of its speed that a device loses while it communicates.
+  /// Returns the fraction of its speed that a device loses while it communicates.
   double lost_to_communication() const;
 };
 

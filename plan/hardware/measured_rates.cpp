@@ -11,10 +11,10 @@
 namespace mcpp {
 namespace {
 
-/// A place between two of a list's values, by logarithms.
+/// Interpolation point between two values of a list, on a logarithmic scale.
 struct Place {
   std::size_t below = 0, above = 0;
-  double share = 0;  ///< of the one above
+  double share = 0;  ///< weight of `above`
 };
 
 Place place_in(const std::vector<i64>& values, i64 value) {
@@ -26,7 +26,7 @@ Place place_in(const std::vector<i64>& values, i64 value) {
   return {at - 1, at, (log(value) - log(values[at - 1])) / (log(values[at]) - log(values[at - 1]))};
 }
 
-/// Of a table with an axis for each place, the last one fastest. Means are of what an operation takes, not of rates.
+/// Interpolates in a table with one axis per place, the last one fastest. Averages times, not rates.
 double rate_at(const std::vector<double>& table, std::span<const Place> places, std::span<const std::size_t> sizes,
                std::size_t first = 0) {
   if (places.empty()) return table[first];

@@ -1,5 +1,5 @@
-// What `megatron_cpp plan calibrate` measures of a machine, where tiles over cores and bytes over a memory's bandwidth
-// are no model of it: a processor with caches. A rank's share, with all ranks of the machine at work.
+// Rates that `megatron_cpp plan calibrate` measures on a machine for which tiles and memory bandwidth are no good
+// model, such as a CPU with caches. Rates are per rank while all ranks of the machine are busy.
 #pragma once
 #include <array>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace mcpp {
 
-/// In one precision. An empty `sizes`: nothing was measured.
+/// Measured rates for one precision. An empty `sizes` means that nothing was measured.
 struct MeasuredRates {
   std::vector<i64> sizes;
   std::vector<double> forward, input_gradient, weight_gradient;
@@ -63,12 +63,12 @@ struct MeasuredRates {
   }
 
   bool has() const { return !sizes.empty(); }
-  /// Every list that has not as many elements as it must, as "section.key: ...".
+  /// Appends an error "section.key: ..." for every list with the wrong number of elements.
   void add_conflicts(const std::string& section, std::vector<std::string>& found) const;
 
-  /// Between what was measured by the logarithms of sizes; outside, as at the edge.
+  /// Returns seconds, interpolated between measured sizes on a logarithmic scale and clamped outside of them.
   double product_seconds(const ProductShape& shape, ProductPass pass) const;
-  /// FLOP/s.
+  /// Returns FLOP/s.
   double attention_rate(i64 length, i64 width, bool is_backward) const;
 };
 

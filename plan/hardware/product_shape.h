@@ -1,10 +1,10 @@
-// The matrix products of a layer, as sizes.
+// Shapes of a layer's matrix products.
 #pragma once
 #include "base/types.h"
 
 namespace mcpp {
 
-/// [m, k] x [k, n] -> [m, n], `batch` times.
+/// Shape of `batch` products [m, k] x [k, n] -> [m, n].
 struct ProductShape {
   i64 m = 1, n = 1, k = 1;
   i64 batch = 1;
@@ -14,7 +14,7 @@ struct ProductShape {
   }
 };
 
-/// Which of the three of a weight. m are rows of tokens, but of the last, whose depth they are.
+/// One of the three products of a weight. Tokens are the dimension m, except in WeightGradient, where they are k.
 enum class ProductPass : u8 { Forward, InputGradient, WeightGradient };
 
 }  // namespace mcpp

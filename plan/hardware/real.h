@@ -1,4 +1,4 @@
-// Counts as numbers to calculate with.
+// Conversion of integer counts to floating point.
 #pragma once
 #include "base/types.h"
 

@@ -12,7 +12,7 @@
 namespace mcpp {
 namespace {
 
-/// "0.250", "12.5", "1.2K".
+/// Returns text like "0.250", "12.5" or "1.2K".
 std::string hours_text(double hours) {
   if (hours >= 1000) return human_count(hours);
   return fixed(hours, hours < 10 ? 3 : 1);

@@ -1,4 +1,4 @@
-// Plans as text.
+// Text and JSON output of plans.
 #pragma once
 #include "plan/recipe.h"
 #include "plan/search.h"
@@ -9,27 +9,28 @@
 namespace mcpp {
 
 std::string recipe_text(const std::vector<RecipeStep>& recipe);
-/// The best layouts, and why others are not. `job`: with the best layout.
+/// Returns the best layouts, and why others are worse. `job` has the best layout.
 std::string search_text(const Job& job, const SearchResult& result);
-/// Where the time of a step goes.
+/// Returns the breakdown of a step.
 std::string step_text(const Job& job, const StepTime& time);
-/// Of the rank that needs most.
+/// Memory of the rank that needs most.
 struct PredictedMemory {
   double bytes = 0;
   bool fits = true;
 };
-/// The same as a JSON object, in seconds, with what a training costs that was asked for; hours without end are null.
+/// Returns the breakdown of a step as a JSON object, in seconds, with the cost of a training if requested; infinite
+/// hours are null.
 std::string step_json(const Job& job, const StepTime& time, const PredictedMemory& memory,
                       const std::optional<TrainingCost>& cost);
 std::string gains_text(const std::vector<Gain>& gains);
 std::string failures_text(const FailureLoss& loss);
-/// "take 30.2 hours, 25.1K device hours, at 2.00 each 50.2K"; the price of 0 is left out.
+/// Returns text like "take 30.2 hours, 25.1K device hours, at 2.00 each 50.2K"; a price of 0 is omitted.
 std::string cost_text(const TrainingCost& cost, double price);
-/// What was found; or, without an end of line, why nothing is.
+/// Returns what was found; or, without a trailing newline, why there is nothing.
 std::string deadline_text(const Job& job, const FewestDevices& devices, const Deadline& deadline);
-/// `tokens`: what the points' costs are of.
+/// Returns a table of the points. `tokens`: number of tokens that their costs refer to.
 std::string scaling_text(const Job& job, const std::vector<ScalingPoint>& points, bool is_weak, double tokens);
-/// Of best_point().
+/// Returns a description of best_point().
 std::string best_point_text(const ScalingPoint& best, Objective objective, const Deadline& training);
 
 }  // namespace mcpp

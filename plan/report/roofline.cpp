@@ -56,7 +56,7 @@ class Roofline {
     return layers_with_experts(model_.moe, 0, 1).empty() ? LayerKind::Dense : LayerKind::Experts;
   }
 
-  /// Those that go over memory, with the sweeps that the program makes.
+  /// Memory-bound kernels, with their passes over memory.
   void kernels() {
     const KernelTimes& t = rank_.kernels();
     const Implementation& p = job_.program;

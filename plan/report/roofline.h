@@ -1,4 +1,4 @@
-// The operations of a forward pass against the limits of a device.
+// Roofline: the operations of a forward pass against the limits of a device.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,16 +11,17 @@ namespace mcpp {
 struct RooflineRow {
   std::string name, size;
   double seconds = 0;
-  double flops = 0;  ///< 0: it computes next to nothing
-  double bytes = 0;  ///< read and written, at least
+  double flops = 0;  ///< 0: negligible arithmetic
+  double bytes = 0;  ///< minimum bytes read and written
 
-  /// Operations for each byte: where it stands on the roofline.
+  /// Arithmetic intensity: operations per byte.
   double intensity() const { return flops / bytes; }
 };
 
-/// The matrix products of a layer, its attention and the kernels between, and those of the embedding and the output.
+/// Returns the matrix products of a layer, its attention and elementwise kernels, and those of the embedding and the
+/// output.
 std::vector<RooflineRow> roofline(const Job& job);
-/// As a table, with the roof over each: the rate that the device attains, or its memory.
+/// Returns a table with the limit of each row: the device's attained rate or its memory.
 std::string roofline_text(const Job& job);
 
 }  // namespace mcpp

@@ -36,7 +36,7 @@ std::string time_text(double seconds) {
   return seconds < 10 ? fixed(1e3 * seconds, 3) + " ms" : fixed(seconds, 3) + " s";
 }
 
-/// With its tooltip.
+/// Returns a rectangle with a tooltip.
 std::string box(double x, double y, double width, double height, const std::string& look, const std::string& title) {
   return str("<rect x=\"", fixed(x, 2), "\" y=\"", fixed(y, 2), "\" width=\"", fixed(width, 3), "\" height=\"",
              fixed(height, 1), "\" ", look, "><title>", escaped(title), "</title></rect>\n");
@@ -51,7 +51,7 @@ std::string row_name(std::size_t rank, double y) {
   return str("<text x=\"0\" y=\"", fixed(y, 1), "\">rank ", rank, "</text>\n");
 }
 
-/// Parts side by side from x on, `scale` pixels a second.
+/// Returns the parts as adjacent boxes starting at x, `scale` pixels per second.
 std::string strip(const std::vector<StepPart>& parts, double x, double y, double height, double scale,
                   const std::string& of) {
   std::string text;
@@ -89,7 +89,7 @@ bool is_pass(const TimedAction& timed) {
   return timed.action.kind <= ActionKind::BackwardWeight && timed.end > timed.begin;
 }
 
-/// What a pass spends its time on.
+/// Returns the breakdown of a pass.
 PassTime spent(const DrawnStep& drawn, const Action& action) {
   const UnitTime& stage = drawn.stages[static_cast<std::size_t>(action.stage)];
   if (action.kind == ActionKind::Forward) return stage.forward;
@@ -99,7 +99,7 @@ PassTime spent(const DrawnStep& drawn, const Action& action) {
   return sum;
 }
 
-/// Pixels of a second: the shortest pass is wide enough to be seen, in a picture of bounded width.
+/// Returns pixels per second: the shortest pass is wide enough to be visible, and the picture's width is bounded.
 double scale_of(const DrawnStep& drawn) {
   double shortest = drawn.timeline.makespan;
   for (const auto& actions : drawn.timeline.per_rank)
@@ -118,7 +118,7 @@ std::string passes(const DrawnStep& drawn, double scale) {
     for (const TimedAction& timed : ranks[rank]) {
       if (!is_pass(timed)) continue;
       const PassTime all = spent(drawn, timed.action);
-      // Drawn times are those of turns on shared cores, too.
+      // Timeline durations include waiting for shared cores.
       const double longer = (timed.end - timed.begin) / all.total();
       text += strip(pass_parts(all * longer), kLeft + timed.begin * scale, y + 3, kRow - 6, scale,
                     describe(timed.action) + ": ");
@@ -131,7 +131,7 @@ struct MemoryPoint {
   double at = 0, bytes = 0;
 };
 
-/// What the activations of a rank need, as its passes begin and end.
+/// Returns the activation memory of a rank at the beginning and end of each pass.
 std::vector<MemoryPoint> activations(const Job& job, const DrawnStep& drawn, std::size_t rank) {
   const ActivationSetup setup = job.layout.activations(job.work);
   const std::vector<StageContents> stages = split_stages(job.layout.stage_split(job.work.model));

@@ -1,4 +1,4 @@
-// A predicted step as a page for a browser.
+// Visualization of a predicted step as an HTML page.
 #pragma once
 #include <string>
 
@@ -6,9 +6,9 @@
 
 namespace mcpp {
 
-/// One HTML file with nothing outside of it and no scripts: where the time of each rank of the pipeline goes; the
-/// passes of the first microbatches, each with what it computes and the communication that nothing hides; and the
-/// memory of each rank meanwhile. What a mark stands for is its tooltip.
+/// Returns a self-contained HTML file without scripts. It shows the breakdown of each pipeline rank's time; the passes
+/// of the first microbatches with their compute and exposed communication; and the memory of each rank over time.
+/// Tooltips explain the marks.
 std::string step_page(const Job& job, const StepTime& time);
 
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-// What a step's time goes into, by name.
+// Named parts of a step's time.
 #pragma once
 #include <vector>
 
@@ -9,13 +9,13 @@ namespace mcpp {
 struct StepPart {
   const char* key;     ///< in JSON
   const char* name;    ///< in tables
-  const char* colour;  ///< of CSS, in pictures
+  const char* colour;  ///< CSS color, in pictures
   double seconds;
 };
 
-/// All, in one order, those that take no time too. They add up to the step.
+/// Returns all parts in a fixed order, including those of zero seconds. They add up to the step.
 std::vector<StepPart> step_parts(const StepTime& time);
-/// The same of one pass of a microbatch.
+/// Returns the parts of one pass of a microbatch.
 std::vector<StepPart> pass_parts(const PassTime& time);
 
 }  // namespace mcpp

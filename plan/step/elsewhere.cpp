@@ -26,7 +26,7 @@ void Elsewhere::add_to(UnitTime& passes, const StageContents& stage, const Broug
   double activations = 0;
   if (layout_.activations_place != OffloadTier::Device)
     activations = real(stage_activations(job_.work.model, layout_.activations(job_.work), stage).away);
-  // With a second copy of the weights in the node they come once a step, which is little.
+  // If the node has a secondary weight shard, weights are gathered once per step, which is negligible.
   const bool brings_weights = layout_.params_place != OffloadTier::Device && !layout_.has_second_copy();
   const auto wait = [&](PassTime& pass, double of_weights, double beside) {
     const double bytes = brings_weights ? element() * of_weights : 0;
@@ -49,7 +49,7 @@ double Elsewhere::update_seconds(double weights) const {
   return over_link(copied) + std::max(updated(there, states) + checked(on_disk), on_disk > 0 ? over_disk(on_disk) : 0);
 }
 
-/// In the host's memory; on processors, which are their own host, as quickly as weights that stay there.
+/// Updates in host memory; on CPUs, which are their own host, as fast as for weights that stay there.
 double Elsewhere::updated(double weights, double states) const {
   if (job_.hardware.host.memory_bandwidth > 0) return in_host(weights * (4 + 2 * states + element()));
   return weights * kernel_times(job_.hardware, job_.program, job_.work).update;

@@ -1,5 +1,4 @@
-// How long a rank takes to move what is not in its own memory: optimizer states, weights and activations that are in
-// the memory of its host or on a disk.
+// Time to move offloaded optimizer states, weights and activations between device, host memory and disk.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,27 +9,28 @@
 
 namespace mcpp {
 
-/// Weights that a rank keeps, as often as they come to be gathered for a pass of a microbatch.
+/// Weights stored by a rank that are fetched for a microbatch's passes, counted each time they are gathered.
 struct Brought {
   double forward = 0, backward = 0;
 };
 
-/// Of a job that outlives it. Copies between a device and its host wait for one another, and disks work beside both.
-/// Where links or the host's memory have no rates the device is the host, and its memory's rate counts.
+/// Predicts offload time. Copies between a device and its host wait for one another; disk I/O overlaps with both. If
+/// links or host memory have no rates, the device is its own host and its memory's rate applies.
 class Elsewhere {
  public:
   explicit Elsewhere(const Job& job) : job_(job), layout_(job.layout) {}
 
-  /// Adds to the passes of a microbatch through a stage what they wait for its activations, and for the `weights` that
-  /// the rank keeps of it.
+  /// Adds to the passes of a microbatch through a stage the time that they wait for its offloaded activations and for
+  /// `weights`.
   void add_to(UnitTime& passes, const StageContents& stage, const Brought& weights) const;
-  /// To update so many weights: those whose states are elsewhere have their gradients go there, and come back.
+  /// Returns the seconds to update `weights` weights. Gradients of weights with offloaded states are copied there, and
+  /// the weights are copied back.
   double update_seconds(double weights) const;
 
  private:
   double over_link(double bytes) const;
   double in_host(double bytes) const;
-  /// Checksums of what goes to a disk or comes from it, which nothing hides.
+  /// Checksums of data written to or read from a disk, which are never hidden.
   double checked(double bytes) const { return in_host(bytes); }
   double updated(double weights, double states) const;
   double over_disk(double bytes) const { return bytes / (1e9 * job_.hardware.host.nvme_bandwidth); }
@@ -40,7 +40,7 @@ class Elsewhere {
   const Layout& layout_;
 };
 
-/// Rates that the hardware must have for where a layout keeps what, and has not: "host.nvme_bandwidth: ...".
+/// Returns the rates that the hardware lacks for the offloads of a layout: "host.nvme_bandwidth: ...".
 std::vector<std::string> missing_rates(const Hardware& hardware, const Layout& layout);
 
 }  // namespace mcpp

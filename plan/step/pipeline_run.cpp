@@ -72,7 +72,7 @@ PipelineRun::Times PipelineRun::simulated(i64 microbatches, double message) cons
   return times;
 }
 
-/// On shared cores gradients are summed once all is computed: beside it there is no core.
+/// On shared cores gradients are reduced after all compute because no core is free during it.
 PipelineRun::Times PipelineRun::in_turns(const Schedule& schedule, double message) const {
   const double seconds = makespan_on_shared_cores(schedule, costs(message, 1), real(layout_.pp) / turns_);
   double longest = 0;
@@ -84,8 +84,8 @@ PipelineRun::Times PipelineRun::in_turns(const Schedule& schedule, double messag
   return {.seconds = seconds, .reduced = seconds + longest};
 }
 
-/// When the sums of a rank's gradients are there. They go one after another, each beside the passes from the end of its
-/// stage's last on.
+/// Returns when a rank's gradients are reduced. Reductions run one after another, each concurrent with the passes after
+/// its stage's last one.
 double PipelineRun::reduced_at(const std::vector<TimedAction>& actions) const {
   double at = 0, computed = 0, all = 0;
   for (const TimedAction& timed : actions) {
@@ -100,7 +100,7 @@ double PipelineRun::reduced_at(const std::vector<TimedAction>& actions) const {
   return std::max(at, computed + job_.hardware.lost_to_communication() * all);
 }
 
-/// A schedule repeats itself once the pipeline is full: what more rounds of microbatches take follows from two runs.
+/// A schedule is periodic once the pipeline is full, so two runs give the time of further rounds of microbatches.
 PipelineRun::Times PipelineRun::run(double message) const {
   const i64 round = layout_.pp, few = 4 * round + microbatches_ % round;
   if (microbatches_ <= few + round) return simulated(microbatches_, message);

@@ -1,4 +1,4 @@
-// The passes of a step through the stages of a pipeline, as its schedule has them: run by the simulator of
+// Simulates the passes of a step through the stages of a pipeline in the order of its schedule, with the simulator of
 // `megatron_cpp schedule`.
 #pragma once
 #include <map>
@@ -12,24 +12,24 @@
 
 namespace mcpp {
 
-/// Of one stage.
+/// Work of one stage.
 struct StageWork {
   StageContents contents;
-  UnitTime passes;  ///< of a microbatch
-  double sums = 0;  ///< seconds of its gradients over links, once a step
-  double ends = 0;  ///< that its first and its last pass of a step take longer than others (RowWaits)
+  UnitTime passes;  ///< for one microbatch
+  double sums = 0;  ///< seconds per step to reduce its gradients over links
+  double ends = 0;  ///< extra seconds of its first and last pass of a step (RowWaits)
 
   double backward_seconds() const { return passes.backward_input.total() + passes.backward_weight.total(); }
-  /// Parts that its gradients are summed in, one after another as backward leaves them.
+  /// Number of parts in which its gradients are reduced one after another as backward finishes them.
   double units() const;
 };
 
-/// Of a job that outlives it. Not for several threads.
+/// Pipeline simulation of one job. Not thread-safe.
 class PipelineRun {
  public:
   PipelineRun(const Job& job, std::vector<StageWork> stages);
 
-  /// By stage.
+  /// Returns the stages in pipeline order.
   const std::vector<StageWork>& stages() const { return stages_; }
   const StageWork& first_of(int rank) const { return stage(map_.stage_of(rank, 0)); }
   template <class F>
@@ -37,19 +37,19 @@ class PipelineRun {
     for (int chunk = 0; chunk < map_.chunks_per_rank; ++chunk) f(stage(map_.stage_of(rank, chunk)));
   }
   i64 microbatches() const { return microbatches_; }
-  /// Ranks of a machine for each that can compute at a time.
+  /// Ranks per machine over ranks that can compute at the same time.
   double turns() const { return turns_; }
 
-  /// All microbatches of a rank, and the rank that has most.
+  /// Work of all microbatches of a rank, and the rank with the most work.
   PassTime work_of(int rank) const;
   int busiest() const;
 
   struct Times {
-    double seconds = 0, reduced = 0;  ///< until the last pass ends; until all gradients are summed
+    double seconds = 0, reduced = 0;  ///< until the last pass ends; until all gradients are reduced
   };
-  /// Where a message to the next stage takes so long.
+  /// Simulates a step in which a message to the next stage takes `message` seconds.
   Times run(double message) const;
-  /// The first `microbatches`, or fewer as the schedule needs.
+  /// Simulates the first `microbatches`, or fewer as the schedule needs.
   std::pair<Schedule, Timeline> begin(i64 microbatches, double message) const;
 
  private:
@@ -66,7 +66,7 @@ class PipelineRun {
   StageMap map_;
   i64 microbatches_;
   double turns_;
-  mutable std::map<i64, Schedule> lowered_;  // as often as one is run, with other costs, it is made once
+  mutable std::map<i64, Schedule> lowered_;  // cache: a schedule is run repeatedly with different costs
 };
 
 }  // namespace mcpp

@@ -15,7 +15,7 @@ namespace {
 
 class Step {
  public:
-  /// `sums_gradients`: false for least() alone, which is asked of many layouts and does not look at sums of gradients.
+  /// `sums_gradients` is false only for least(), which is called for many layouts and ignores gradient reduction.
   explicit Step(const Job& job, bool sums_gradients = true)
       : job_(job),
         layout_(job.layout),
@@ -71,7 +71,7 @@ class Step {
   }
 
   double least() const {
-    // The first microbatch comes to a rank through all before it, and the last gradient goes back through them.
+    // The first microbatch reaches a rank through all earlier ones, and the last gradient returns through them.
     double longest = 0, before = 0;
     const bool splits_backward = row_of(layout_.schedule).splits_backward;
     for (int rank = 0; rank < layout_.pp; ++rank) {
@@ -130,7 +130,7 @@ class Step {
     return {.forward = once + traffic_.kept_twice(stage), .backward = once};
   }
 
-  /// Calls f(group, times, is_recomputed, count) for the layers of each kind in each group of a stage's.
+  /// Calls f(group, times, is_recomputed, count) for the layers of each kind in each recomputation group of a stage.
   template <class F>
   void for_layers(const StageContents& stage, F f) const {
     i64 first = stage.first_layer;
@@ -153,7 +153,7 @@ class Step {
     return sum;
   }
 
-  /// The stage as ZeRO 2 and 3 see it: each group of layers is a unit.
+  /// Returns the units of a stage in ZeRO 2 and 3: each group of layers is one.
   std::vector<RowUnit> units_of(const StageContents& stage, const UnitTime& embedding, const UnitTime& output) const {
     std::vector<RowUnit> row;
     const auto add = [&](const UnitTime& time, const UnitTraffic& traffic, i64 count) {
@@ -171,7 +171,7 @@ class Step {
     return row;
   }
 
-  /// The most that a rank of the pipeline has of f(stage), of all its stages.
+  /// Returns the max over pipeline ranks of the sum of f(stage) over their stages.
   template <class F>
   double most_of_ranks(const F& f) const {
     double most = 0;
@@ -183,7 +183,7 @@ class Step {
     return most;
   }
 
-  /// What gradients add at the end without a pipeline: all but the first unit's go beside the last backward pass.
+  /// Exposed gradient reduction without a pipeline: all but the first unit's overlaps with the last backward pass.
   double after_alone() const {
     const StageWork& all = pipeline_.stages().front();
     const double window = all.backward_seconds() * (1 - 1 / all.units());
@@ -191,7 +191,7 @@ class Step {
                     job_.program.overlaps_data_parallel ? all.sums / all.units() : 0);
   }
 
-  /// Weights that are gathered before the first pass can begin, or beside it.
+  /// Exposed gathering of weights before or during the first pass.
   double weights_before() const {
     const auto links = [&](const StageWork& stage) { return traffic_.gather(stage.contents).links; };
     if (!job_.program.overlaps_data_parallel) return most_of_ranks(links);
@@ -217,10 +217,10 @@ class Step {
     pipeline_.for_stages_of(rank, [&](const StageWork& stage) { weights += traffic_.updated(stage.contents); });
     return job_.hardware.slowest(layout_.world_size) * update_ * weights * (1 - layout_.share_elsewhere()) +
            elsewhere_.update_seconds(weights) +
-           collectives_.all_reduce(4, {.ranks = layout_.world_size, .stride = 1});  // of the norm
+           collectives_.all_reduce(4, {.ranks = layout_.world_size, .stride = 1});  // of the gradient norm
   }
 
-  /// Tokens as data files have them, and tokens and targets as they go to the device.
+  /// Tokens as stored in data files, and tokens and targets as copied to the device.
   double data() const {
     const ModelConfig& m = job_.work.model;
     const HostRates& host = job_.hardware.host;
@@ -254,7 +254,7 @@ class Step {
   Elsewhere elsewhere_;
   std::map<LayerKind, LayerTimes> layers_;
   double update_;
-  PipelineRun pipeline_;  // last: made of all before
+  PipelineRun pipeline_;  // last: constructed from the members above
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// How long a step takes, and where the time goes.
+// Predicted time of a step and its breakdown.
 #pragma once
 #include <vector>
 
@@ -8,34 +8,34 @@
 
 namespace mcpp {
 
-/// Seconds. The parts are those of the rank that works longest, and add up to `seconds`.
+/// Time of a step in seconds. The parts belong to the busiest rank and add up to `seconds`.
 struct StepTime {
   double seconds = 0;
   PassTime work;             ///< of all microbatches
-  double turns = 0;          ///< waiting for a core that another rank has
-  double bubble = 0;         ///< waiting in the pipeline, were messages free
-  double messages = 0;       ///< what messages between stages add
-  double data_parallel = 0;  ///< gradients and weights after and before the passes, where nothing hides them
+  double turns = 0;          ///< waiting for a core used by another rank
+  double bubble = 0;         ///< pipeline bubble, assuming that messages take no time
+  double messages = 0;       ///< added by messages between stages
+  double data_parallel = 0;  ///< exposed gradient reduction and weight gathering before and after the passes
   double optimizer = 0;
-  double data = 0;  ///< samples from a local disk to the device; nothing hides it
-  int rank = 0;     ///< of the pipeline, that works longest
+  double data = 0;  ///< samples from a local disk to the device; never hidden
+  int rank = 0;     ///< pipeline rank with the most work
 
   double communication() const { return work.communication() + messages + data_parallel; }
 };
 
-/// The layout must be one that layout_conflicts() accepts.
+/// Predicts a step. The layout must be one that layout_conflicts() accepts.
 StepTime step_time(const Job& job);
-/// The same step on each rank of the pipeline: what it works itself, and waits for the rest of the time.
+/// Predicts the same step for each pipeline rank: its own work, and waiting for the rest of the time.
 std::vector<StepTime> step_time_by_rank(const Job& job);
-/// A bound that step_time() never goes below, much quicker to compute: what a rank works, from the first microbatch's
-/// coming to the last gradient's going back, and the update.
+/// Returns a lower bound of step_time() that is much faster to compute: a rank's work, the first microbatch's way to
+/// it, the last gradient's way back, and the update.
 double least_seconds(const Job& job);
 
-/// The pipeline's time line for so many microbatches of a step, or fewer as the schedule needs; to be drawn.
+/// Pipeline timeline of the first microbatches of a step, for drawing.
 struct DrawnStep {
   Schedule schedule;
   Timeline timeline;             ///< seconds
-  std::vector<UnitTime> stages;  ///< what the passes of a microbatch through each spend them on
+  std::vector<UnitTime> stages;  ///< breakdown of a microbatch's passes, by stage
 };
 DrawnStep drawn_step(const Job& job, i64 most_microbatches);
 

@@ -6,7 +6,7 @@
 namespace mcpp {
 namespace {
 
-/// For the weights that `of` names.
+/// Exposed gathers of the weights that `of` selects.
 double forward_waits(const std::vector<RowUnit>& row, const WeightTraffic& traffic, Transfer UnitTraffic::*of) {
   double waits = 0, before = 0;
   for (const RowUnit& unit : row) {
@@ -17,10 +17,10 @@ double forward_waits(const std::vector<RowUnit>& row, const WeightTraffic& traff
   return waits;
 }
 
-/// Until the last unit has computed.
+/// Exposed communication until the last unit has computed.
 double backward_waits(const std::vector<RowUnit>& row, const WeightTraffic& traffic) {
   double waits = 0, before = 0;
-  double going = 0, next = 0;  // sums: those that go while `before` computes, and those that it leaves
+  double going = 0, next = 0;  // reductions concurrent with `before`, and reductions it leaves for the next unit
   for (auto unit = row.rbegin(); unit != row.rend(); ++unit) {
     const UnitTraffic& t = unit->traffic;
     waits += traffic.beside(before, t.backward.links + going) + t.backward.device + t.sums.device;

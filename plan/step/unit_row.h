@@ -1,4 +1,4 @@
-// What a microbatch waits for as ZeRO 2 and 3 gather the weights and sum the gradients of the units that it passes, one
+// Exposed communication of a microbatch in ZeRO 2 and 3, which gather the weights and reduce the gradients of one unit
 // after another: embedding, layers, output.
 #pragma once
 #include <vector>
@@ -7,21 +7,21 @@
 
 namespace mcpp {
 
-/// Of a row in the order of forward passes.
+/// Compute and communication of a unit. Units are in the order of forward passes.
 struct RowUnit {
   double forward = 0, backward = 0;  ///< seconds of its own passes
   UnitTraffic traffic;
 };
 
-/// Seconds that passes through a row take longer.
+/// Seconds that communication adds to the passes through all units.
 struct RowWaits {
   double forward = 0, backward = 0;
-  double ends = 0;  ///< and the first forward and the last backward pass of a step together, beyond that
+  double ends = 0;  ///< additional seconds of the first forward and the last backward pass of a step together
 };
 
-/// Weights come while the unit before computes, gradients go while the next one does. Nothing is before the first unit,
-/// and what forward used last is gathered again for backward. The last unit's gradients go beside the next microbatch's
-/// forward pass.
+/// Returns the exposed communication. Weights are gathered while the previous unit computes, and gradients are reduced
+/// while the next one does. Nothing hides the first unit's gather, and the weights that forward used last are gathered
+/// again for backward. The last unit's gradients are reduced during the next microbatch's forward pass.
 RowWaits waits_of(const std::vector<RowUnit>& row, const WeightTraffic& traffic);
 
 }  // namespace mcpp

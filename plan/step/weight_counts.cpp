@@ -21,7 +21,7 @@ WeightCount matrix(i64 rows, i64 columns, i64 low_rank) {
   return count;
 }
 
-/// Of an MLP's two products of such a width, by as many ranks as `parts`.
+/// Weights of an MLP's two products of this width, sharded over `parts` ranks.
 WeightCount mlp(const ModelConfig& m, i64 width, i64 parts, i64 low_rank) {
   WeightCount sum = matrix((m.gated() ? 2 : 1) * width / parts, m.hidden_size, low_rank);
   return sum += matrix(m.hidden_size, width / parts, low_rank);

@@ -1,12 +1,13 @@
-// The weights of a rank, without biases and norms: what communication and the optimizer cost is in proportion to.
+// Weight counts of a rank, without biases and norms, to which the costs of communication and of the optimizer are
+// proportional.
 #pragma once
 #include "parallel/pp/stages.h"
 #include "plan/cost/layer_time.h"
 
 namespace mcpp {
 
-/// Elements of matrices, and of what is summed over ranks for their gradients: less where that is factors of low rank,
-/// as it is for those in `factorized`.
+/// Elements of matrices, and elements that are reduced for their gradients: the latter are fewer if gradients are
+/// reduced as low-rank factors, as for the matrices counted in `factorized`.
 struct WeightCount {
   double all = 0, summed = 0, factorized = 0;
 
@@ -18,18 +19,18 @@ class WeightCounts {
  public:
   WeightCounts(const ModelConfig& model, const Layout& layout);
 
-  /// How many layers [first, end) are of a kind.
+  /// Returns how many of the layers [first, end) are of this kind.
   i64 layers(LayerKind kind, i64 first, i64 end) const;
   bool has_layers(LayerKind kind) const { return layers(kind, 0, model_.num_layers) > 0; }
 
-  /// Of one layer, those that lie on the ranks of the dense layers; and its experts.
+  /// Weights of one layer that are on the ranks of the dense layers, and the weights of its experts.
   double of_layer(LayerKind kind) const { return (kind == LayerKind::Dense ? dense_ : sparse_).all; }
   double experts_of_layer() const { return experts_.all; }
-  /// In how many tensors a dense layer's weights come.
+  /// Number of weight tensors of a dense layer.
   double layer_tensors() const { return tensors_; }
-  /// Of the embedding, and of the output.
+  /// Weights of the embedding, equal to those of the output.
   double vocabulary() const { return vocabulary_.all; }
-  /// Of a stage, again without experts, and its experts.
+  /// Weights of a stage without its experts, and of its experts.
   WeightCount of(const StageContents& stage) const;
   WeightCount experts_of(const StageContents& stage) const;
 

@@ -9,10 +9,10 @@ namespace mcpp {
 namespace {
 
 constexpr double kPackedBytes = 4.0 * kPackedWords / kPackedBlock;
-constexpr double kWide = 4, kBf16 = 2;  // of an element
+constexpr double kWide = 4, kBf16 = 2;  // bytes per element
 
-/// A matrix M is made of gradient and error, multiplied twice, and replaced by product and error: bytes of an element
-/// that are read and written.
+/// Bytes read and written per element: gradient plus error gives a matrix M, which is multiplied twice and replaced by
+/// the product and the new error.
 constexpr double kFactorBytes = 11 * kWide;
 
 }  // namespace
@@ -93,7 +93,7 @@ Transfer WeightTraffic::gather(const Group& group, bool from_copy) const {
   if (const double ns = measured_ns(&MeasuredRates::gathered, ranks); ns > 0 && !layout_.rounding.packed_weights)
     return {.links = 1e-9 * ns * elements};
   Transfer sum{.links = group.tensors * collectives_.all_gather(weight_bytes_ * elements / group.tensors, ranks)};
-  if (layout_.rounding.packed_weights)  // by who has a part, and unpacked by all
+  if (layout_.rounding.packed_weights)  // packed by the owner of a shard, and unpacked by all ranks
     sum.device =
         job_.hardware.traffic_seconds((kPackedBytes + element_) * elements * (1 + 1 / real(group.shards.ranks)));
   return sum;
@@ -101,7 +101,7 @@ Transfer WeightTraffic::gather(const Group& group, bool from_copy) const {
 
 Transfer WeightTraffic::packed_sums(double elements, const Group& group) const {
   const double bytes = layout_.rounding.gradients == GradWire::Byte ? kPackedBytes : kBf16;
-  // Read and packed; and of what came each message is added to what there is.
+  // Each element is read and packed; each received message is added to the sum.
   const auto device = [&](double of) { return job_.hardware.traffic_seconds((3 * kWide + 2 * bytes) * of); };
   if (!group.has_nodes) return {collectives_.all_to_all(bytes * elements, group.shards), device(elements)};
   const double of_node = elements / real(layout_.node_ranks);
@@ -125,7 +125,7 @@ double WeightTraffic::factor_seconds(double elements) const {
          job_.hardware.traffic_seconds(kFactorBytes * elements);
 }
 
-/// Scattered, and added to those of the microbatches before.
+/// Scattered, and accumulated over microbatches.
 Transfer WeightTraffic::unit_sums(const Group& group) const {
   Transfer sums = scatter_sums(group);
   if (job_.program.sums_gradients_whole) sums.links *= 2;
@@ -152,15 +152,15 @@ UnitTraffic WeightTraffic::of_layer(LayerKind kind, bool is_recomputed) const {
 
 UnitTraffic WeightTraffic::of_embedding(const StageContents& stage) const {
   UnitTraffic unit = of_unit(vocabulary());
-  if (ties_own_embedding(stage)) unit.backward = {};  // it is there since the output began
+  if (ties_own_embedding(stage)) unit.backward = {};  // already gathered for the output
   return unit;
 }
 
 UnitTraffic WeightTraffic::of_output(const StageContents& stage) const {
   UnitTraffic unit = of_unit(vocabulary());
   if (!ties_own_embedding(stage)) return unit;
-  unit.first = unit.forward;  // the embedding has brought a second copy
-  unit.sums = {};             // together with the embedding's
+  unit.first = unit.forward;  // the embedding has gathered a secondary shard
+  unit.sums = {};             // reduced together with the embedding's
   unit.is_ahead = false;
   return unit;
 }

@@ -8,8 +8,8 @@
 namespace mcpp {
 namespace {
 
-/// Hours that no layout of one device goes below, or of several together: all operations of the model at the highest of
-/// its rates. 0 where each size of a product has a rate of its own.
+/// Lower bound in device hours: all operations of the model at the highest of the device's rates. 0 if each product
+/// size has its own rate.
 double least_device_hours(const Hardware& hardware, const Workload& work, double tokens) {
   if (hardware.measured(work.products)) return 0;
   const double highest = std::max({hardware.peak_flops(work.products), hardware.product_flops(work.products),
@@ -17,7 +17,7 @@ double least_device_hours(const Hardware& hardware, const Workload& work, double
   return tokens * flops_per_token(work.model) / highest / 3600;
 }
 
-/// What every world must be a multiple of, by the limits, but for powers of two.
+/// Returns the odd part of the factor that the limits require of every world size.
 i64 odd_factor(const SearchLimits& limits) {
   const auto asked = [](i64 size) { return std::max<i64>(size, 1); };
   i64 factor = asked(limits.tensor_model_parallel_size) * asked(limits.context_parallel_size) *
@@ -33,7 +33,7 @@ FewestDevices fewest_devices(const Hardware& hardware, const Implementation& pro
   const i64 most = hardware.links.ranks.back();
   const double least = least_device_hours(hardware, work, deadline.tokens);
   FewestDevices result{.found = {}, .fastest = {}, .least_hours = least / real(most)};
-  // Whether it is in time; then it is what is found.
+  // Returns true if this world size meets the deadline, and stores it as found.
   const auto try_world = [&](i64 world) {
     if (least > deadline.hours * real(world)) return false;
     ScalingPoint point =

@@ -1,4 +1,4 @@
-// The fewest devices that train on so many tokens in a time.
+// Search for the fewest devices that train on a number of tokens within a deadline.
 #pragma once
 #include <optional>
 
@@ -8,19 +8,19 @@ namespace mcpp {
 
 struct Deadline {
   double tokens = 0, hours = 0;
-  double price = 0;  ///< of an hour of a device; 0 = not looked at
+  double price = 0;  ///< per device hour; 0 = ignored
 };
 
 struct FewestDevices {
   std::optional<ScalingPoint> found;
-  /// Where nothing is found: of the worlds that were looked at and in which something fits, the one that takes fewest
-  /// hours; and the hours that no layout of all devices that the links join goes below, 0 where that is not known.
+  /// If nothing is found: the point with the fewest hours among the world sizes that were tried and fit, and a lower
+  /// bound in hours with all devices that the links join (0 if not known).
   std::optional<ScalingPoint> fastest;
   double least_hours = 0;
 };
 
-/// Of the worlds 1, 2, 4, ... the first that is in time, or one in steps of an eighth between it and the one before.
-/// With limits that ask for a factor of the world that is no power of two, of its multiples.
+/// Returns the first of the world sizes 1, 2, 4, ... that meets the deadline, or one in steps of an eighth between it
+/// and the previous one. If the limits require an odd factor of the world size, its multiples are tried instead.
 FewestDevices fewest_devices(const Hardware& hardware, const Implementation& program, const Workload& work,
                              const SearchLimits& limits, const Deadline& deadline, const Failures& failures);
 

@@ -23,7 +23,7 @@ std::string why_none(const Hardware& hardware, const Workload& work, const Searc
   return conflicts.empty() ? "no layout divides the model and the batch" : conflicts.front();
 }
 
-/// Less is better.
+/// Value to minimize.
 double measure(const ScalingPoint& point, Objective objective) {
   switch (objective) {
     case Objective::Time:

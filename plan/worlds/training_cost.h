@@ -1,4 +1,4 @@
-// What it takes to train on so many tokens.
+// Cost of training on a number of tokens.
 #pragma once
 #include "plan/cost/job.h"
 #include "plan/what_helps.h"
@@ -6,12 +6,12 @@
 namespace mcpp {
 
 struct TrainingCost {
-  double hours = 0;         ///< what failures lose included; infinite where they come faster than anything is done
-  double device_hours = 0;  ///< of all devices together
+  double hours = 0;         ///< including losses by failures; infinite if failures are more frequent than progress
+  double device_hours = 0;  ///< summed over all devices
 };
 
-/// With steps of so many seconds. A checkpoint takes failures.save_seconds, or where these are 0 as long as is
-/// predicted.
+/// Returns the cost with steps of `step_seconds`. A checkpoint takes failures.save_seconds, or the predicted time if
+/// that is 0.
 TrainingCost training_cost(const Job& job, double step_seconds, double tokens, Failures failures);
 
 }  // namespace mcpp
