@@ -8,7 +8,7 @@
 namespace mcpp {
 namespace {
 
-/// The part that a parameter belongs to, by its name.
+/// Returns the count that a parameter belongs to, by its name.
 i64& part_of(const std::string& name, ParameterCounts& counts) {
   static constexpr std::array<std::pair<const char*, i64 ParameterCounts::*>, 6> kParts{
       {{"word_embeddings.", &ParameterCounts::word_embeddings},
@@ -38,7 +38,7 @@ ParameterCounts count_parameters(const ModelConfig& config) {
 
 namespace {
 
-/// Of so many parameters of experts, those of experts that do not take a token.
+/// Returns how many of `of_experts` expert parameters belong to experts that a token is not routed to.
 i64 idle(i64 of_experts, const MoeConfig& moe) {
   return moe.num_experts == 0 ? 0 : of_experts / moe.num_experts * (moe.num_experts - moe.router_topk);
 }
@@ -54,7 +54,7 @@ double seen_keys(const ModelConfig& c, i64 layer) {
   const auto s = static_cast<double>(c.seq_length);
   const i64 window = c.window_of(layer);
   const double w = window == 0 ? s : std::min(s, static_cast<double>(window));
-  return w - w * w / (2 * s);  // the first w queries see half as many as the others
+  return w - w * w / (2 * s);  // the first w queries attend to half as much as the others
 }
 
 double flops_per_token(const ModelConfig& c) {
@@ -63,7 +63,7 @@ double flops_per_token(const ModelConfig& c) {
   double seen = 0;
   for (i64 layer = 0; layer < c.num_layers; ++layer) seen += seen_keys(c, layer);
   const double attention = 2 * static_cast<double>(c.num_attention_heads * c.head_dim()) * seen;  // scores and values
-  // 6 = forward, gradient of the input, gradient of the weight; each a multiplication and an addition.
+  // 6 = forward, input gradient and weight gradient, each with a multiplication and an addition.
   const i64 matrices = counts.matrices - idle(counts.expert_matrices, c.moe);
   return 6 * (static_cast<double>(matrices) + attention + static_cast<double>(output));
 }

@@ -17,8 +17,8 @@ StageContents whole_model(const ModelConfig& config) {
   return {.first_layer = 0, .end_layer = config.num_layers, .has_embedding = true, .has_output = true};
 }
 
-/// Tells the profiler, while it makes a trace, by how much the activations on the device grow with each module of a
-/// forward pass whose backward will come: what each leaves behind, with its result in the place of its input.
+/// Reports to the profiler, while it is tracing, by how much each module of a forward pass with backward increases the
+/// activations on the device, with its result in place of its input.
 class KeptActivations {
  public:
   KeptActivations(const ModelContext& context, const Pass& pass)
@@ -26,7 +26,7 @@ class KeptActivations {
         profiler_(context.profiler && context.profiler->is_tracing() && pass.keeps_stash ? context.profiler : nullptr),
         before_(live()) {}
 
-  /// `name()` is called only when somebody is told.
+  /// `name()` is called only while tracing.
   template <class Name>
   void end_of(Name&& name) {
     if (!profiler_) return;
@@ -42,7 +42,7 @@ class KeptActivations {
   i64 before_;
 };
 
-/// What a module computes in this pass: nothing when the pass was given up.
+/// Runs f unless the pass was aborted; then returns an empty result.
 template <class F>
 auto in_pass(const Pass& pass, F&& f) {
   return pass.is_given_up() ? decltype(f()){} : f();
@@ -148,7 +148,7 @@ void GPTModel::release(int unit, Use use, bool last) {
   if (memory_) memory_->release(unit, use, last && !is_completed_later(unit));
 }
 
-/// Runs f between acquire and release of the units from `first` to `last`, which may count down.
+/// Runs f between acquire and release of the units from `first` to `last`, which may be in descending order.
 template <class F>
 auto GPTModel::with_units(int first, int last, Use use, const Pass& pass, F&& f) {
   const int step = first <= last ? 1 : -1;
@@ -178,12 +178,12 @@ Tensor GPTModel::hidden(const Tensor& input, Pass& pass) {
   return x;
 }
 
-/// f(hidden states) with the weights of the output ready.
+/// Runs f(hidden states) with the weights of the output acquired.
 template <class F>
 auto GPTModel::with_output(const Tensor& input, Pass& pass, F&& f) {
   const Tensor x = hidden(input, pass);
   for (const int unit : {norm_unit(), output_unit()}) acquire(unit, Use::Forward);
-  // Inside the use of a later unit, so that it does not count as the loop going back.
+  // Acquired after a later unit, so that it does not look like the start of the next forward pass.
   if (ties_own_embedding()) acquire(0, Use::Forward);
   KeptActivations kept(context_, pass);
   auto result = in_pass(pass, [&] { return f(x); });
@@ -207,7 +207,7 @@ TokenLosses GPTModel::loss(const Tensor& input, const Tensor& targets, double gr
 
 Tensor GPTModel::backward(const Tensor& dy, Pass& pass) {
   Tensor dx = dy;
-  // The gradient of tied embeddings gathers the output's part and, at the end of this pass, the embedding's.
+  // The gradient of tied embeddings sums the output's part and, at the end of this pass, the embedding's.
   if (ties_own_embedding()) acquire(0, Use::Backward);
   if (output_) {
     dx = with_units(output_unit(), norm_unit(), Use::Backward, pass, [&] { return output_->backward(pass); });

@@ -1,7 +1,6 @@
-// GPT-2 and Llama style decoders, from one set of modules: a whole model, or the part of one that a pipeline stage
-// holds. It is a row of units, in the order in which forward visits them: the word embeddings, learned positions, the
-// layers (or groups of recomputed layers), the last norm, and the output matrix. Units are what data-parallel sharding
-// gathers and reduces.
+// GPT-2 and Llama style decoders, composed of one set of modules: a whole model, or the part in one pipeline stage. A
+// model is a sequence of units in forward order: word embeddings, learned positions, layers (or groups of recomputed
+// layers), final norm, output matrix. Units are what data parallelism gathers and reduces.
 #pragma once
 #include <functional>
 #include <memory>
@@ -21,50 +20,52 @@ namespace mcpp {
 
 class GPTModel {
  public:
-  /// The whole model.
+  /// Builds the whole model.
   explicit GPTModel(ModelContext context);
-  /// One stage of it. `embedding_stage`: the stage with the word embeddings where this rank holds that too and they are
-  /// tied to the output matrix of this stage, which then is no matrix of its own; it must outlive this.
+  /// Builds one stage. `embedding_stage` is the stage with the word embeddings if it is on this rank and they are tied
+  /// to this stage's output matrix, which then has no parameter of its own; otherwise nullptr.
   GPTModel(ModelContext context, const StageContents& stage, GPTModel* embedding_stage);
   GPTModel(const GPTModel&) = delete;  // its modules refer to its context
   GPTModel& operator=(const GPTModel&) = delete;
 
   const ModelContext& context() const { return context_; }
   const StageContents& stage() const { return stage_; }
-  /// Every parameter with its unit, in a fixed order. Units without parameters here have a number too.
+  /// Calls f on every parameter with its unit, in a fixed order. Units are numbered over the whole sequence, including
+  /// those without parameters on this rank.
   void visit(const std::function<void(Param&, int unit)>& f);
-  /// Those of the stage's layers with experts, in order.
+  /// Router of one of the stage's layers with experts, in layer order.
   struct LayerRouter {
     i64 layer;
     Router* router;
   };
   std::span<const LayerRouter> routers() const { return routers_; }
-  /// Refuses, by name, modules that do not take what those before them give over the tensor-parallel ranks, and
-  /// parameters that are not placed as they are held and used. Asked by the constructor.
+  /// Throws, naming the modules, if a module does not accept the tensor-parallel placement of its input, or if a
+  /// parameter's placement does not match its use. Called by the constructor.
   void check_placements();
-  /// Called in forward passes with what each layer returns, of recomputed groups the last one; null: nobody.
+  /// Callback for the output of each layer in forward passes; for a recomputed group, of its last layer. May be null.
   using LayerObserver = std::function<void(i64 layer, const Tensor& y)>;
   void observe_layers(LayerObserver observer) { observer_ = std::move(observer); }
-  /// The parameters' memory, told before and after each use of a unit. Must outlive the model's last use.
+  /// Sets the parameter buffers, which are notified before and after each use of a unit.
   void set_memory(ModelMemory& memory) { memory_ = &memory; }
 
-  /// `input`: tokens int32 [s, b] where the stage has the embedding, otherwise hidden states [s, b, h] ([s / tp, b, h]
-  /// with sequence parallelism), as are those returned. Saves what backward(pass) needs. Of a pass that was given up
-  /// these and the following return nothing of use.
+  /// Runs forward. `input`: tokens int32 [s, b] in the stage with the embedding, otherwise hidden states [s, b, h] ([s
+  /// / tp, b, h] with sequence parallelism). Returns hidden states. Saves what backward(pass) needs. Results of an
+  /// aborted pass, here and in the functions below, are meaningless.
   Tensor forward(const Tensor& input, Pass& pass);
-  /// For a stage with the output. targets int32 [s, b]; `grad_scale` multiplies the gradient, not the returned losses.
+  /// Computes the loss in a stage with the output. targets: int32 [s, b]. `grad_scale` multiplies the gradient, not the
+  /// returned losses.
   TokenLosses loss(const Tensor& input, const Tensor& targets, double grad_scale, Pass& pass);
-  /// logits [s * b, padded vocabulary / tp], for generation and tests.
+  /// Returns logits [s * b, padded vocabulary / tp], for generation and tests.
   Tensor logits(const Tensor& input, Pass& pass);
 
-  /// Adds the gradient of (sum of losses x grad_scale) to the main gradients; `dy` is the gradient of what forward
-  /// returned, undefined after loss(). Returns the gradient of the input, undefined for tokens.
+  /// Accumulates the gradient of (sum of losses x grad_scale) into the main gradients. `dy`: gradient of forward's
+  /// result, undefined after loss(). Returns the gradient of the input, undefined for tokens.
   Tensor backward(const Tensor& dy, Pass& pass);
-  /// All weight gradients of the step are there: those that backward kept back, as they were deferred, may be reduced
-  /// over the data-parallel ranks.
+  /// Allows data-parallel reduction of the delayed weight gradients that backward held back. Call when all weight
+  /// gradients of the step are computed.
   void release_gradients();
-  /// Adds what a tied output layer collected for the word embeddings of another stage on this rank; once a step, after
-  /// release_gradients() of both and before their memory's finish().
+  /// Adds the tied output layer's gradient to the word embeddings of another stage on this rank. Call once per step,
+  /// after release_gradients() of both and before finish() of their buffers.
   void add_shared_gradient() {
     if (output_) output_->add_shared_gradient();
   }
@@ -75,8 +76,8 @@ class GPTModel {
   int output_unit() const { return units() - 1; }
   bool ties_embeddings() const;
   bool ties_own_embedding() const;
-  /// Whether another chunk, here or on another rank, adds its part to the unit's gradient after backward: that of tied
-  /// embeddings which are not both in this stage.
+  /// Returns true if another chunk, on this or another rank, contributes to the unit's gradient after backward: tied
+  /// embeddings that are not both in this stage.
   bool is_completed_later(int unit) const;
 
   void make_layers();
@@ -94,15 +95,15 @@ class GPTModel {
   RotaryTable rotary_;
   std::unique_ptr<LanguageModelEmbedding> embedding_;
   std::vector<std::unique_ptr<Module>> layers_;
-  std::vector<i64> last_of_layers_;  // its number in the whole model, or that of the last of a recomputed group
+  std::vector<i64> last_of_layers_;  // global index of each layer, or of the last one of a recomputed group
   LayerObserver observer_;
-  std::vector<LayerRouter> routers_;  // of layers_
+  std::vector<LayerRouter> routers_;  // routers of layers_
   std::unique_ptr<OutputLayer> output_;
   ModelMemory* memory_ = nullptr;
-  bool gradients_are_released_ = false;  // by the backward of the step's last microbatch
+  bool gradients_are_released_ = false;  // set by backward of the step's last microbatch
 };
 
-/// The chunks of one pipeline rank, which holds `stages`, in their order. The first outlives the others.
+/// Builds the chunks of a pipeline rank, in the order of `stages`. The first must outlive the others.
 std::vector<std::unique_ptr<GPTModel>> make_chunks(const ModelContext& context,
                                                    const std::vector<StageContents>& stages);
 

@@ -13,7 +13,7 @@ bool has_several_buckets(const RankParameters& parameters) {
   return std::ranges::any_of(parameters.dense, [](const ChunkParameters& chunk) { return chunk.buckets.size() > 1; });
 }
 
-/// The first bucket with no unit below this one: backward reaches it before those of lower units.
+/// Returns the first bucket without units below `unit`: backward reaches it before buckets of lower units.
 std::size_t bucket_from(const ChunkParameters& chunk, int unit) {
   return static_cast<std::size_t>(std::ranges::lower_bound(chunk.units, unit) - chunk.units.begin());
 }
@@ -25,7 +25,7 @@ double GradientMessages::bytes(i64 elements) const {
   return static_cast<double>(pooled_size(message_elements(type, elements) * size_of(type)));
 }
 
-/// With nodes their sums as well, which are made of what was received, and packed.
+/// Includes the intra-node sums, which are computed from received messages and packed again.
 double GradientMessages::making(i64 elements) const {
   const double message = 2 * bytes(elements);
   if (!has_nodes()) return message;

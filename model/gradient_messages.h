@@ -1,4 +1,4 @@
-// What the messages take in which gradients travel that are sent in less (parallel/dp/narrow_reduce.h), and when.
+// Memory of gradient messages in reduced precision (parallel/dp/narrow_reduce.h) over time.
 #pragma once
 #include "model/whole_units.h"
 
@@ -6,21 +6,21 @@ namespace mcpp {
 
 class GradientMessages {
  public:
-  /// `share` and `parameters` live as long.
+  /// Keeps references to `share` and `parameters`.
   GradientMessages(const ActivationSetup& setup, const RankShare& share, const RankParameters& parameters)
       : setup_(setup), share_(share), parameters_(parameters) {}
 
-  /// Bytes at any moment: the largest message, as it is sent and received, and with ZeRO 1 that of the bucket before.
+  /// Returns the peak in bytes: the largest message as sent and received, and with ZeRO 1 also the previous bucket's.
   double most() const;
-  /// ZeRO 1 with messages, of the rank's first chunk: the most that they take together with activations, of these
-  /// units. A bucket's are made when backward is done with its units, and are there until it is done with those of the
-  /// next.
+  /// ZeRO 1 with messages: returns the peak of messages and activations together, for the rank's first chunk with these
+  /// units. A bucket's messages exist from the end of backward of its units to the end of backward of the next
+  /// bucket's.
   double most_with(const std::vector<UsedUnits>& used, const std::vector<UnitActivations>& activations) const;
 
  private:
   bool has_nodes() const { return share_.node_ranks > 1; }
   double bytes(i64 elements) const;
-  /// Of a bucket of so many elements, until its sum is started, and from then on.
+  /// Bytes for a bucket of `elements` until its reduction starts, and while it is in flight.
   double making(i64 elements) const;
   double on_its_way(i64 elements) const;
 

@@ -10,15 +10,15 @@
 namespace mcpp {
 namespace {
 
-/// Bytes of the tensors of a layer on one rank. The names are those of the modules that make them.
+/// Sizes in bytes of the tensors of a layer on one rank, named after the modules that create them.
 struct LayerTensors {
-  i64 residual;       ///< x [s, b, h] between the parallel regions: with sequence parallelism this rank's part
-  i64 whole;          ///< [s, b, h] inside them
+  i64 residual;       ///< x [s, b, h] between the parallel regions: this rank's shard with sequence parallelism
+  i64 whole;          ///< [s, b, h] inside the parallel regions
   i64 qkv, heads;     ///< [s, b, queries + keys + values], and the queries' part alone
-  i64 exchanged_qkv;  ///< after the exchange of heads: more where several ranks get the same query group
-  i64 up, activated;  ///< [s, b, ffn], twice when gated; [s, b, ffn]
+  i64 exchanged_qkv;  ///< after the exchange of heads: larger if several ranks get the same query group
+  i64 up, activated;  ///< [s, b, ffn], twice if gated; [s, b, ffn]
   i64 statistics, log_sum_exps;  ///< of one norm, [s b] each; of attention, [b, heads, s]; fp32
-  i64 head_norms;                ///< queries and keys before their norms, and the statistics of these
+  i64 head_norms;                ///< queries and keys before their norms, and the norms' statistics
 };
 
 i64 query_groups(const ModelConfig& c, const ActivationSetup& setup) {
@@ -58,8 +58,8 @@ LayerTensors layer_tensors(const ModelConfig& c, const ActivationSetup& setup) {
 i64 norm_bytes(const LayerTensors& t, bool keeps_output) {
   return t.residual + t.statistics + (keeps_output ? t.residual : 0);
 }
-/// Of the norms around a branch, and what goes into it: the input of the norm before it or, without, its own, and of
-/// the norm after it. `shares_input`: with a branch that is counted already.
+/// Bytes saved by the norms around a branch and as its input. `shares_input`: the input is already counted for another
+/// branch.
 i64 branch_norm_bytes(const ModelConfig& c, const LayerTensors& t, const Recompute& recompute, bool shares_input) {
   const i64 before = c.has_pre_norms() ? norm_bytes(t, !recompute.layernorm) : t.residual;
   return before + (c.has_post_norms() ? norm_bytes(t, false) : 0) - (shares_input ? t.residual : 0);
@@ -67,11 +67,11 @@ i64 branch_norm_bytes(const ModelConfig& c, const LayerTensors& t, const Recompu
 i64 mlp_bytes(const LayerTensors& t, const Recompute& recompute) {
   return t.up + (recompute.mlp_act ? 0 : t.activated);
 }
-/// Of core attention alone: queries, keys, values and the result.
+/// Bytes saved by core attention: queries, keys, values and the result.
 i64 core_bytes(const LayerTensors& t, const Recompute& recompute) {
   return t.exchanged_qkv + t.log_sum_exps + (recompute.core_attn ? 0 : t.heads);
 }
-/// Where heads are exchanged, the projection after it keeps an output of its own.
+/// If heads are exchanged, the projection after it saves a separate copy of the output.
 i64 exchanged_output(const LayerTensors& t, const ActivationSetup& setup) {
   return setup.cut.heads > 1 ? t.heads : 0;
 }
@@ -82,8 +82,8 @@ i64 attention_bytes(const ModelConfig& c, const LayerTensors& t, const Activatio
 
 /// Rows of tokens on a rank around its experts.
 struct ExpertRows {
-  i64 sent;   ///< choices of this rank's tokens
-  i64 taken;  ///< by its experts
+  i64 sent;   ///< one per selected expert of this rank's tokens
+  i64 taken;  ///< received by its experts
 };
 
 i64 tokens_to_route(const ModelConfig& c, const ActivationSetup& setup) {
@@ -104,7 +104,7 @@ ExpertRows expert_rows(const ModelConfig& c, const ActivationSetup& setup) {
   return {.sent = tokens * topk, .taken = c.moe.pad_expert_input_to_capacity ? room : std::min(taken, room)};
 }
 
-/// Of rows that experts take: as they come or leave, and inside.
+/// Sizes of expert rows: as input or output, and inside.
 struct RowTensors {
   i64 in, up, activated;
 };
@@ -115,21 +115,21 @@ RowTensors row_tensors(const ModelConfig& c, const ActivationSetup& setup, i64 r
           .activated = pooled_size(row * width)};
 }
 
-/// The input of experts, the up projection, what comes out of the activation.
+/// Bytes saved by experts: input, up projection, activation output.
 i64 kept_of_rows(const ModelConfig& c, const ActivationSetup& setup, i64 rows) {
   const RowTensors t = row_tensors(c, setup, rows);
   return t.in + t.up + (setup.recompute.moe_act ? 0 : t.activated);
 }
 
-/// What combine() keeps: what the experts made of each choice, on the rank of its token or on that of the expert.
+/// Bytes saved by combine(): the expert outputs, on the rank of the token or on that of the expert.
 i64 combined_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   const ExpertRows rows = expert_rows(c, setup);
   const bool is_at_experts = setup.dispatcher == TokenDispatcherType::AllGather;
   return row_tensors(c, setup, is_at_experts ? rows.taken : rows.sent).in;
 }
 
-/// Logits, weights, choices before and after drops, the factors of the balancing loss, and what all ranks told of
-/// theirs.
+/// Logits, weights, choices before and after drops, factors of the balancing loss, and the choices gathered from all
+/// ranks.
 i64 router_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   const MoeConfig& moe = c.moe;
   const i64 tokens = tokens_to_route(c, setup), experts = moe.num_experts, topk = moe.router_topk;
@@ -148,13 +148,13 @@ i64 shared_expert_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   if (width == 0) return 0;
   const i64 row = setup.tokens(c) * size_of(setup.dtype), up = pooled_size(row * (c.gated() ? 2 : 1) * width);
   i64 sum = up + (setup.recompute.mlp_act ? 0 : pooled_size(row * width));
-  if (c.moe.shared_expert_gate)  // its logits and its input, which is what it gives without the gate
+  if (c.moe.shared_expert_gate)  // the gate's logits and input, which is the ungated output
     sum += pooled_size(residual_bytes(c, setup)) +
            pooled_size(residual_bytes(c, setup) / c.hidden_size / size_of(setup.dtype) * size_of(wide(setup.dtype)));
   return sum;
 }
 
-/// The largest numbers of input and weight of each linear layer, from which scales follow.
+/// Absolute maxima of the input and weight of each linear layer, from which fp8 scales are computed.
 i64 scale_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 layer) {
   if (!setup.fp8.has(layer)) return 0;
   const bool has_mlp = !c.moe.has_experts(layer) || c.moe.shared_expert_intermediate_size > 0;
@@ -168,8 +168,8 @@ i64 branch_bytes(const ModelConfig& c, const ActivationSetup& setup, const Layer
          combined_bytes(c, setup) + shared_expert_bytes(c, setup);
 }
 
-/// The tables by which a dispatcher moves rows: of which token each is, where each choice lies, and where rows were
-/// exchanged, their order both ways.
+/// A dispatcher's tables for moving rows: token of each row, row of each choice, and after an exchange the permutations
+/// in both directions.
 i64 dispatch_tables(const ModelConfig& c, const ActivationSetup& setup) {
   const ExpertRows rows = expert_rows(c, setup);
   const i64 etp = setup.expert_tensor_parallel, ranks = setup.expert_parallel * etp;
@@ -179,16 +179,17 @@ i64 dispatch_tables(const ModelConfig& c, const ActivationSetup& setup) {
   return 2 * table(rows.sent) + 2 * table(rows.taken) + (etp > 1 ? table(rows.sent * etp) : 0);
 }
 
-/// What a shared expert's backward makes while gradients travel: those of its activation's output and of its input.
+/// Temporaries of a shared expert's backward during the gradient exchange: gradients of its activation's output and of
+/// its input.
 i64 shared_expert_working_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   const i64 width = c.moe.shared_expert_intermediate_size / setup.tensor_parallel;
   if (width == 0) return 0;
   return pooled_size(setup.tokens(c) * size_of(setup.dtype) * width) + pooled_size(residual_bytes(c, setup));
 }
 
-/// While gradients pass the first matrices of experts: of their output where they came from other ranks, of the
-/// activation's output, of their input. Or when these are on their way back, packed once more and unpacked, while what
-/// was kept of the rows is gone, unless weight gradients are put off.
+/// Peak of the experts' backward. Either at their first matrices: the received output gradient, the gradients of the
+/// activation's output and of the input. Or when input gradients are sent back, packed and unpacked again, after saved
+/// rows were freed unless weight gradients are delayed.
 i64 experts_working_bytes(const ModelConfig& c, const ActivationSetup& setup, bool puts_off) {
   const ExpertRows rows = expert_rows(c, setup);
   const RowTensors t = row_tensors(c, setup, rows.taken);
@@ -201,37 +202,38 @@ i64 experts_working_bytes(const ModelConfig& c, const ActivationSetup& setup, bo
   return std::max(inside, back - gone) + dispatch_tables(c, setup);
 }
 
-/// By how much the gradient of what experts made of their rows, with which their weight gradients wait, is more than
-/// what combine() kept, which it takes the place of.
+/// Size of the expert output gradient, kept for delayed weight gradients, minus what combine() saved, which it
+/// replaces.
 i64 waiting_beyond_combined(const ModelConfig& c, const ActivationSetup& setup) {
   return row_tensors(c, setup, expert_rows(c, setup).taken).in - combined_bytes(c, setup);
 }
 
-/// What ranks whose keys meet hold of them in backward, and of gradients in the wide type: see the sources of
-/// RingAttention and GatheredAttention.
+/// Other ranks' keys and values held during backward, and gradients in the accumulate dtype: see RingAttention and
+/// GatheredAttention.
 i64 keys_of_others(const LayerTensors& t, const ActivationSetup& setup) {
   const i64 ranks = setup.cut.rings, keys_values = t.exchanged_qkv - t.heads;
   const i64 widening = size_of(wide(setup.dtype)) / size_of(setup.dtype);
   if (ranks == 1) return 0;
   if (setup.cp_comm_type == CpCommType::AllGather)
     return ranks * keys_values + (3 * ranks + 2) * keys_values * widening / 2;
-  // Of gradients the own, what is computed, and with further ranks what arrives and what was sent; or, when two ranks
-  // are done with the keys, what comes home instead. Keys that were sent stay while they go on, not with the last.
+  // Gradients: the rank's own, the computed ones, and with more ranks those received and sent; or, when two ranks are
+  // done with the keys, the returning ones instead. Keys that were sent stay allocated while they are forwarded, except
+  // the last.
   const i64 queries = 2 * t.heads * widening, gradients = keys_values * widening;
   if (ranks == 2) return queries + std::max(keys_values + 2 * gradients, 3 * gradients);
   if (ranks == 3) return queries + std::max(2 * keys_values + 3 * gradients, keys_values + 4 * gradients);
   return queries + 2 * keys_values + 4 * gradients;
 }
 
-/// While core attention goes backward, beside what is kept: the gradients of its output, and of queries, keys and
-/// values before and after the exchange of heads, which packs them once more.
+/// Temporaries of core attention's backward: gradients of its output, and of queries, keys and values before and after
+/// the exchange of heads, which packs them again.
 i64 core_working_bytes(const ModelConfig& c, const ActivationSetup& setup, const LayerTensors& t) {
   const i64 widening = size_of(wide(setup.dtype)) / size_of(setup.dtype),
             again = setup.recompute.core_attn ? t.heads : 0;
   if (setup.cut.heads == 1) return t.heads + t.qkv + again + keys_of_others(t, setup);
   const i64 gradient =
       exchange_shares_groups(c, setup) ? t.heads + (t.exchanged_qkv - t.heads) * widening : t.exchanged_qkv;
-  // The output that the projection kept is gone.
+  // The output saved by the projection has been freed.
   return t.qkv + again + gradient + std::max(t.heads + keys_of_others(t, setup), gradient);
 }
 
@@ -250,24 +252,25 @@ i64 layer_activation_bytes(const ModelConfig& config, const ActivationSetup& set
   return attention_bytes(config, t, setup) + branch_bytes(config, setup, t, layer) + scale_bytes(config, setup, layer);
 }
 
-/// At core attention, or at one of the three products with the largest operands; dy is [s, b, h]. What the MLP kept is
-/// gone when attention goes backward, and operands of products before, unless weight gradients are put off.
+/// Peak at core attention, or at one of the three products with the largest operands; dy is [s, b, h]. The MLP's saved
+/// tensors are freed before attention's backward, and so are operands of earlier products, unless weight gradients are
+/// delayed.
 i64 layer_working_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 layer, bool puts_off) {
   const LayerTensors t = layer_tensors(c, setup);
   const Recompute& r = setup.recompute;
   const bool splits = splits_sequence(setup), drops = c.hidden_dropout > 0;
   const i64 of_norm = r.layernorm ? t.residual : 0, of_activation = r.mlp_act ? t.activated : 0;
-  // Of the result; after dropout; of what the norm after the branch takes; of the input of parallel branches. What a
-  // weight gradient waits with is not written over.
+  // Copies of dy: of the result; after dropout; before the norm after the branch; for the input of parallel branches. A
+  // delayed weight gradient's operand is not overwritten.
   const bool copies_dy = puts_off && !drops && !c.has_post_norms() && !c.use_parallel_residual;
   const i64 copies =
       1 + (drops ? 1 : 0) + (c.has_post_norms() ? 1 : 0) + (c.use_parallel_residual ? 1 : 0) + (copies_dy ? 1 : 0);
   const i64 dy = copies * t.residual, gathered = splits ? t.whole : 0;
-  // The input's gradient, whole and summed, and the input gathered.
+  // The input gradient, unreduced and reduced, and the gathered input.
   const i64 column_parallel = of_norm + t.whole + (splits ? t.whole + t.residual : 0);
   const i64 fc2 = dy + gathered + t.activated + of_activation;
   const i64 fc1 = dy + of_activation + (puts_off ? t.activated : 0) + column_parallel;
-  // Put off, what was made again of the MLP stays, and of the rest only statistics are gone.
+  // If weight gradients are delayed, recomputed MLP tensors stay allocated, and of the rest only statistics are freed.
   const bool has_experts = c.moe.has_experts(layer);
   const i64 gone = puts_off
                        ? t.statistics - of_norm - of_activation - (has_experts ? waiting_beyond_combined(c, setup) : 0)
@@ -281,13 +284,13 @@ i64 layer_working_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 
   return std::max({fc2, fc1, attention});
 }
 
-/// Both operands of each product: of the two that add to the stream also the gradient of what they add, instead of the
-/// inputs of norms; of experts that of what they made of their rows, instead of what combine() kept.
+/// Both operands of each product. For the two products that write to the stream these include the output gradient
+/// instead of the norms' inputs; for experts the gradient of their output instead of what combine() saved.
 i64 layer_waiting_bytes(const ModelConfig& c, const ActivationSetup& setup, i64 layer) {
   ActivationSetup kept = setup;
-  kept.recompute = {};  // what was made again waits, too
+  kept.recompute = {};  // recomputed tensors also stay allocated
   const LayerTensors t = layer_tensors(c, kept);
-  const i64 scales = 2 * scale_bytes(c, setup, layer);  // those of gradients, too
+  const i64 scales = 2 * scale_bytes(c, setup, layer);  // including those of gradients
   const i64 attention = 2 * t.residual + t.qkv + t.heads + scales;
   if (c.moe.has_experts(layer)) return attention + branch_bytes(c, kept, t, layer) + waiting_beyond_combined(c, setup);
   return attention + 2 * t.residual + t.up + t.activated;

@@ -1,4 +1,4 @@
-// The activations of one layer and of the output on one rank, tensor by tensor. docs/memory.md derives the formulas.
+// Activation memory of a layer and of the output on one rank, tensor by tensor. docs/memory.md derives the formulas.
 #pragma once
 #include <array>
 #include <optional>
@@ -7,28 +7,27 @@
 
 namespace mcpp {
 
-/// Bytes of one microbatch.
-/// x [s, b, h] between the parallel regions: what stages send, and full recomputation keeps of a group of layers.
+/// All sizes are bytes of one microbatch. x [s, b, h] between the parallel regions: sent between stages, and kept by
+/// full recomputation for a group of layers.
 i64 residual_bytes(const ModelConfig& config, const ActivationSetup& setup);
-/// Of it, what a rank keeps as the input of recomputed layers.
+/// Bytes of it that a rank keeps as the input of recomputed layers.
 i64 recompute_input_bytes(const ModelConfig& config, const ActivationSetup& setup);
-/// The most that the backward pass of a layer holds beside what it keeps. `puts_off`: where weight gradients wait.
+/// Peak of a layer's backward pass in addition to its saved activations. `puts_off`: weight gradients are delayed.
 i64 layer_working_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer, bool puts_off);
-/// What a layer's weight gradients wait with, once its input's gradient is there.
+/// Bytes kept by a layer's delayed weight gradients after its input gradient has been computed.
 i64 layer_waiting_bytes(const ModelConfig& config, const ActivationSetup& setup, i64 layer);
-/// What the output keeps: logits, which become their own gradient, and the norm before them.
+/// Bytes kept by the output: logits, which become their own gradient, and its norm.
 i64 output_bytes(const ModelConfig& config, const ActivationSetup& setup);
-/// Of it, what its weight's gradient waits with.
+/// Bytes kept by its delayed weight gradient.
 i64 output_waiting_bytes(const ModelConfig& config, const ActivationSetup& setup);
 i64 output_working_bytes(const ModelConfig& config, const ActivationSetup& setup);
 
-/// All of these of a layer, or of the output.
+/// Sizes of a layer, or of the output.
 struct LayerBytes {
   i64 kept = 0;  ///< layer_activation_bytes(), output_bytes()
   i64 working = 0, working_put_off = 0, waiting = 0;
 };
-/// Worked out once: they are the same of all layers that have experts, or have none, in fp8 or not. Of a configuration
-/// that outlives it.
+/// Cache of LayerBytes, which depend only on whether a layer has experts and whether it is in fp8.
 class LayerSizes {
  public:
   LayerSizes(const ModelConfig& config, const ActivationSetup& setup) : config_(config), setup_(setup) {}
@@ -41,7 +40,7 @@ class LayerSizes {
  private:
   const ModelConfig& config_;
   ActivationSetup setup_;
-  std::array<std::optional<LayerBytes>, 4> kinds_;  // without experts, with; the same in fp8
+  std::array<std::optional<LayerBytes>, 4> kinds_;  // without experts, with experts; then both in fp8
   std::optional<LayerBytes> output_;
 };
 

@@ -21,7 +21,7 @@
 namespace mcpp {
 namespace {
 
-/// Whether the rank's output layer uses the weight of its own word embeddings.
+/// Returns true if the rank's output layer uses the weight of its own word embeddings.
 bool ties_on_rank(const ModelConfig& c, const RankShare& share) {
   bool embedding = false, output = false;
   for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk) {
@@ -33,7 +33,7 @@ bool ties_on_rank(const ModelConfig& c, const RankShare& share) {
 
 ChunkParameters count(GPTModel& chunk, const RankShare& share, GridKind grid) {
   std::vector<ParamMeta> params;
-  std::vector<i64> matrices;  // elements of each of them that are of a linear layer
+  std::vector<i64> matrices;  // for each parameter, its elements in linear layers
   ChunkParameters counts;
   chunk.visit([&](const Param& param, int unit) {
     if (param.placement.grid != grid) return;
@@ -60,7 +60,7 @@ ChunkParameters count(GPTModel& chunk, const RankShare& share, GridKind grid) {
   return counts;
 }
 
-/// Tokens and targets of all microbatches, and the tables of RoPE.
+/// Tokens and targets of all microbatches, and the RoPE tables.
 i64 constant_activations(const ModelConfig& c, const ActivationSetup& setup, const RankShare& share) {
   const i64 tables = c.position_embedding_type != PositionEmbedding::Rope ? 0 : c.rope_local_base_freq > 0 ? 2 : 1;
   const i64 rotary = tables * pooled_size(c.max_positions() * c.rotary_dim() * size_of(wide(setup.dtype)));
@@ -103,12 +103,12 @@ RankShare whole_share(const ModelConfig& config) {
 
 namespace {
 
-/// What a tensor of so many elements takes.
+/// Allocation size of a tensor with `elements` elements.
 double tensor_bytes(i64 elements, i64 element) {
   return static_cast<double>(pooled_size(elements * element));
 }
 
-/// Of weights that come from elsewhere to be gathered.
+/// Adds the offloaded weights and their disk I/O buffers.
 void add_params_away(const ChunkParameters& chunk, OffloadTier tier, i64 element, i64 shards, MemoryEstimate& sum) {
   std::vector<i64> parts;
   for (const i64 bucket : chunk.buckets) {
@@ -118,8 +118,8 @@ void add_params_away(const ChunkParameters& chunk, OffloadTier tier, i64 element
   if (tier == OffloadTier::File) sum.params += static_cast<double>(FileStates::memory_for(std::move(parts)));
 }
 
-/// What a save beside the training needs while it writes: of numbers whose copy has another form, or is on a disk, one
-/// tensor at a time as the file holds it, and what making that from a piece of its copy takes.
+/// Temporaries of an asynchronous save while it writes. Values whose copy is encoded or on disk are converted one
+/// tensor at a time to the file format, from pieces of the copy.
 double written_at_a_time(const ActivationSetup& setup, const StatesPerWeight& states, const RankShare& share,
                          const RankParameters& parameters) {
   const bool is_encoded = states.param_remainders || states.encoded_moments;
@@ -130,20 +130,20 @@ double written_at_a_time(const ActivationSetup& setup, const StatesPerWeight& st
     for (const ChunkParameters& chunk : *chunks) largest = std::max(largest, chunk.largest);
   }
   const i64 part = largest / share.savers, element = size_of(wide(setup.dtype));
-  // Weights in bf16, their remainders, and master weights; moments, and their form.
+  // bf16 weights, remainders and master weights; or moments and their encoded form.
   const i64 piece = states.param_remainders ? 2 + 2 + 4 : is_encoded ? element + 2 : 0;
   return tensor_bytes(part, element) + tensor_bytes(std::min(part, EncodedNumbers::kPiece), piece);
 }
 
-/// Bytes of what stays from step to step: the parameters of the chunks on one grid, which `shards` ranks share as the
-/// ZeRO stage says; so much of the states is elsewhere.
+/// Persistent bytes of the parameters of the chunks on one grid, sharded across `shards` ranks as the ZeRO stage says.
+/// `states_elsewhere`: offloaded fraction of the states.
 MemoryEstimate kept_memory(const ActivationSetup& setup, const StatesPerWeight& states, const RankShare& share,
                            double states_elsewhere, i64 shards, const std::vector<ChunkParameters>& chunks) {
   const i64 element = size_of(setup.dtype), grad = size_of(wide(setup.dtype));
   const i64 kept_grad = share.bf16_grads ? size_of(DType::BF16) : grad;
   const auto cut = [&](int stage) { return share.zero_stage >= stage ? shards : 1; };
   const double states_of_all = states.of_others + states.master(setup.dtype);
-  const double copied = share.elsewhere_is_disk ? 1 - states_elsewhere : 1;  // snapshots are on the disk
+  const double copied = share.elsewhere_is_disk ? 1 - states_elsewhere : 1;  // snapshots are on disk
   MemoryEstimate sum;
   double state = 0, saved = 0, memory = 0;
   for (const ChunkParameters& chunk : chunks) {
@@ -151,15 +151,15 @@ MemoryEstimate kept_memory(const ActivationSetup& setup, const StatesPerWeight& 
       sum.params += tensor_bytes(chunk.total() / cut(3), element);
     else
       add_params_away(chunk, share.params, element, shards, sum);
-    // Beside those that arrived are those in full that are updated.
+    // Weights are updated in full precision, separately from the quantized ones that are gathered.
     if (share.quantized_weights && share.zero_stage < 3) sum.params += tensor_bytes(chunk.total() / shards, element);
     sum.grads += tensor_bytes(chunk.total() / cut(2), kept_grad);
     for (const i64 bucket : chunk.buckets) state += states_of_all * tensor_bytes(bucket / cut(1), grad);
-    memory += 2 * tensor_bytes(chunk.low_rank, grad);  // of the step before and of this one
+    memory += 2 * tensor_bytes(chunk.low_rank, grad);  // of the previous step and of this one
     const double fewer = static_cast<double>(grad * chunk.matrices) * (states.of_others - states.of_matrices);
     state -= fewer / static_cast<double>(cut(1));
     const auto all = static_cast<double>(chunk.all);
-    // Of master weights that are kept as remainders the model's are a part, which is copied with them again.
+    // If master weights are stored as remainders, the model weights are a part of them and are copied a second time.
     const int copies = share.params == OffloadTier::File ? 0 : states.param_remainders ? 2 : 1;
     const double weights = all * static_cast<double>(element * copies);
     saved += weights + copied * (all * static_cast<double>(grad) * states_of_all - fewer);
@@ -170,7 +170,7 @@ MemoryEstimate kept_memory(const ActivationSetup& setup, const StatesPerWeight& 
   return sum;
 }
 
-/// The most that activations and whole units take together in the backward pass of a microbatch.
+/// Peak of activations and unsharded units together in a microbatch's backward pass.
 double most_together(const std::vector<UsedUnits>& used, const std::vector<UnitActivations>& activations,
                      const WholeUnits& whole) {
   double most = 0;
@@ -181,16 +181,16 @@ double most_together(const std::vector<UsedUnits>& used, const std::vector<UnitA
   return most;
 }
 
-/// Where gradients are kept in bf16, the largest whole one is there in that type too.
+/// If gradients are kept in bf16, the largest unsharded one also exists in bf16.
 double rounded_bytes(const RankParameters& parameters) {
   return tensor_bytes(largest_buckets(parameters), size_of(DType::BF16));
 }
 
-/// Adds what is whole for a time of what ZeRO cuts, and of a shared weight.
+/// Adds the peak of unsharded units where ZeRO shards, and of a shared weight.
 void add_whole(LayerSizes& sizes, const RankShare& share, const RankParameters& parameters, MemoryEstimate& sum) {
   const ActivationSetup& setup = sizes.setup();
   const bool tied = ties_on_rank(sizes.config(), share);
-  // What is reduced meanwhile is rounded or packed before: then no second unit is there in full.
+  // Gradients are rounded or packed before the overlapped reduction, so no second unit is unsharded.
   RankShare in_units = share;
   in_units.overlap_grad_reduce = share.overlap_grad_reduce && !share.bf16_grads && share.grad_wire == GradWire::Full;
   WholeBytes most;
@@ -198,7 +198,7 @@ void add_whole(LayerSizes& sizes, const RankShare& share, const RankParameters& 
     const StageContents& stage = share.contents(static_cast<int>(i));
     const ChunkParameters& dense = parameters.dense[i];
     const bool keeps_embedding = tied && stage.has_embedding;
-    // The output layer's part of a shared weight's gradient is kept apart.
+    // The output layer's part of a shared weight's gradient is kept separately.
     if (keeps_embedding) sum.grads += tensor_bytes(dense.first, size_of(wide(setup.dtype)));
     if (share.zero_stage < 2) continue;
     const WholeUnits whole(dense, parameters.experts.empty() ? nullptr : &parameters.experts[i], in_units, setup.dtype,
@@ -222,7 +222,7 @@ double packed_bytes(i64 elements) {
   return tensor_bytes(packed_words(elements), size_of(DType::I32));
 }
 
-/// The second copy of the weights inside a node.
+/// Secondary weight shard inside a node.
 double node_copy_bytes(const ActivationSetup& setup, const RankShare& share, const RankParameters& parameters) {
   if (share.node_ranks == 1 || share.zero_stage < 3) return 0;
   double sum = 0;
@@ -233,8 +233,7 @@ double node_copy_bytes(const ActivationSetup& setup, const RankShare& share, con
   return sum;
 }
 
-/// Of weights that travel packed after the update, all messages, as they are sent and received: at a moment without
-/// activations.
+/// Messages of packed weights after the update, as sent and received; no activations exist at that time.
 double weight_messages(const RankShare& share, const RankParameters& parameters) {
   if (!share.quantized_weights || share.zero_stage == 3) return 0;
   double sum = 0;
@@ -248,7 +247,7 @@ double weight_messages(const RankShare& share, const RankParameters& parameters)
   return sum;
 }
 
-/// By how much the most of activations and the most of messages of gradients are above what both take together.
+/// Excess of the activations' peak plus the gradient messages' peak over the peak of both together.
 double messages_apart(LayerSizes& sizes, const RankShare& share, const RankParameters& parameters,
                       const GradientMessages& messages, double activations) {
   if (share.grad_wire == GradWire::Full || share.zero_stage != 1 || parameters.dense.size() > 1) return 0;

@@ -1,4 +1,4 @@
-// What each module of a model, embedding, layer or output, takes of a rank's memory.
+// Memory of each module (embedding, layer or output) on a rank.
 #pragma once
 #include <map>
 #include <string>
@@ -11,21 +11,21 @@ namespace mcpp {
 /// Bytes of one module on one rank.
 struct ModuleMemory {
   double params = 0, grads = 0;
-  double optimizer_state = 0;  ///< wherever it is kept
-  double activations = 0;      ///< that forward of a microbatch leaves on the device, its result in place of its input
+  double optimizer_state = 0;  ///< on the device or offloaded
+  double activations = 0;  ///< device bytes that forward of a microbatch leaves, with its result in place of its input
 };
 using MemoryByModule = std::map<std::string, ModuleMemory>;
 
-/// "embedding", "decoder.layers.3", "output_layer": the modules, and the one that a parameter is of. The last norm is
-/// the output's; the copy of tied embeddings on the stage of the output is the embedding's.
+/// Module names "embedding", "decoder.layers.3" and "output_layer", and the module that a parameter belongs to. The
+/// final norm belongs to the output; the copy of tied embeddings in the output's stage belongs to the embedding.
 std::string embedding_module();
 std::string layer_module(i64 layer);
 std::string output_module();
 std::string module_of(std::string_view parameter);
 
-/// Of what stays from step to step, and of one microbatch: what is whole for a time, messages and the working set of a
-/// pass, are no module's. Where ranks share what ZeRO cuts the mean over them. Layers that are recomputed together
-/// leave what they leave under the name of the first.
+/// Returns the memory that persists between steps and that of one microbatch. Unsharded units, messages and working
+/// sets belong to no module. Averages over the ranks of a ZeRO shard group. Layers that are recomputed together are
+/// counted under the name of the first.
 MemoryByModule memory_by_module(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
                                 const RankShare& share);
 

@@ -44,11 +44,11 @@ class PaperGroup final : public Communicator {
   int size_;
 };
 
-/// With all that is kept of each of these, and of the microbatches that are under way together, the bytes are counted
-/// in 64 bits; and no machines have room for them.
+/// Limits below which all bytes kept per weight and per token of all microbatches in flight fit in 64 bits; no machine
+/// has that much memory.
 const double kMostWeights = std::exp2(56), kMostActivations = std::exp2(53);
 
-/// About as many as the model has, and rather more.
+/// Upper estimate of the number of weights.
 double rough_weights(const ModelConfig& c) {
   const auto real = [](i64 number) { return static_cast<double>(number); };
   const double width = real(c.hidden_size), heads = real(c.num_attention_heads) * real(c.head_dim());
@@ -57,7 +57,7 @@ double rough_weights(const ModelConfig& c) {
   return real(c.num_layers) * layer + width * (2 * real(c.padded_vocab_size()) + real(c.max_positions()));
 }
 
-/// About as many numbers as are kept of each token, and rather more.
+/// Upper estimate of the number of values kept per token.
 double rough_activations(const ModelConfig& c) {
   const auto real = [](i64 number) { return static_cast<double>(number); };
   const double heads = real(c.num_attention_heads) * real(c.head_dim());

@@ -1,6 +1,5 @@
-// Models on paper: what the parameters are called, which boxes of which global tensors, in which unit and how placed,
-// without memory for a single number and without other ranks. Whoever counts parameters or lists them asks here, so
-// that the layers alone say what they are.
+// Models on the meta device: names, global boxes, units and placements of parameters, without allocating memory and
+// without other ranks. Code that counts or lists parameters uses it, so that only the layers define them.
 #pragma once
 #include <functional>
 #include <memory>
@@ -9,9 +8,9 @@
 
 namespace mcpp {
 
-/// Stands for the device and the tensor-parallel group of a model that is looked at and never run, on the first of
-/// `tensor_parallel` ranks. Asking it for memory, or for anything of the other ranks, is an Internal error. Outlives
-/// the models built with it.
+/// Provides the meta device and the tensor-parallel group for a model that is inspected and never run, on the first of
+/// `tensor_parallel` ranks. Allocation and communication throw an Internal error. Must outlive the models built with
+/// it.
 class Paper {
  public:
   explicit Paper(i64 tensor_parallel = 1);
@@ -19,7 +18,7 @@ class Paper {
   Paper(const Paper&) = delete;
   Paper& operator=(const Paper&) = delete;
 
-  /// Throws OutOfMemory for a model of which there is too much to count (check_countable()).
+  /// Throws OutOfMemory if the model is too large to count (check_countable()).
   ModelContext context(const ModelConfig& config);
 
  private:
@@ -27,12 +26,12 @@ class Paper {
   std::unique_ptr<Communicator> tp_;
 };
 
-/// Throws OutOfMemory when a model has so many weights, or so much of `tokens` tokens goes through it, that 64 bits do
-/// not hold the bytes of it: what would be counted of it has no meaning.
+/// Throws OutOfMemory if the model's weights, or its activations for `tokens` tokens, take more bytes than fit in 64
+/// bits.
 void check_countable(const ModelConfig& config, i64 tokens = 0);
 
-/// Calls f on every parameter of the whole model, as one rank would hold it, in the order of GPTModel::visit(). Takes
-/// the memory of one layer's description at a time, whatever the sizes are.
+/// Calls f on every parameter of the whole model as one rank would hold it, in the order of GPTModel::visit(). Holds
+/// the description of one layer at a time.
 void visit_on_paper(const ModelConfig& config, const std::function<void(const Param&)>& f);
 
 }  // namespace mcpp

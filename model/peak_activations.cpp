@@ -9,8 +9,8 @@
 namespace mcpp {
 namespace {
 
-/// Whether the next computation after action i of a rank takes what another rank sends: the engine then receives it
-/// while i computes.
+/// Returns true if the next computation after action i of a rank uses a message from another rank, which the engine
+/// receives while i is computed.
 bool receives_meanwhile(const Schedule& schedule, const std::vector<Action>& actions, std::size_t i) {
   for (++i; i < actions.size(); ++i) {
     const Action& a = actions[i];
@@ -23,7 +23,7 @@ bool receives_meanwhile(const Schedule& schedule, const std::vector<Action>& act
   return false;
 }
 
-/// Whether no chunk has more than in `other`.
+/// Returns true if no chunk has more than in `other`.
 bool is_within(const std::vector<i64>& counts, const std::vector<i64>& other) {
   return std::ranges::equal(counts, other, std::ranges::less_equal());
 }
@@ -33,7 +33,7 @@ bool is_within(const FullMoment& moment, const FullMoment& other) {
          is_within(moment.kept, other.kept) && is_within(moment.waiting, other.waiting);
 }
 
-/// Adds a moment unless one of `fullest` has as much, and drops those that have no more than it.
+/// Adds a moment unless it is within one of `fullest`, and removes those that are within it.
 template <class Moment>
 void add_if_fullest(std::vector<Moment>& fullest, const Moment& moment) {
   if (std::ranges::any_of(fullest, [&](const Moment& other) { return is_within(moment, other); })) return;
@@ -41,7 +41,7 @@ void add_if_fullest(std::vector<Moment>& fullest, const Moment& moment) {
   fullest.push_back(moment);
 }
 
-/// Buffers for what is on its way to a disk or back: an unused one is taken before one that is still written from.
+/// Buffers for disk reads and writes in flight: an unused one is preferred to one that is still being written.
 i64 buffer_bytes(const ActivationSetup& setup, const std::vector<StageActivations>& chunks) {
   if (setup.offload != OffloadTier::File) return 0;
   i64 largest = 0;
@@ -49,7 +49,7 @@ i64 buffer_bytes(const ActivationSetup& setup, const std::vector<StageActivation
   return largest > 0 ? i64{FileActivations::kSlots} * aligned_tensor_bytes(largest) : 0;
 }
 
-/// So many microbatches of each chunk, in bytes of one kind.
+/// Bytes of one kind for `counts` microbatches of each chunk.
 i64 bytes_of(const std::vector<i64>& counts, const std::vector<StageActivations>& chunks, i64 StageActivations::*kind) {
   i64 sum = 0;
   for (std::size_t i = 0; i < chunks.size(); ++i) sum += counts[i] * chunks[i].*kind;

@@ -1,5 +1,5 @@
-// The most that activations take on a rank: its part of the schedule, run on paper. Which moments of it may have the
-// most depends on the schedule alone, so that whoever asks about many models and setups looks for them once.
+// Peak activation memory of a rank, from a dry run of its schedule. The candidate moments of the peak depend only on
+// the schedule, so they can be reused for many models and setups.
 #pragma once
 #include <vector>
 
@@ -7,23 +7,23 @@
 
 namespace mcpp {
 
-/// A backward pass of the rank, and what is in flight as it runs.
+/// Moment during a backward pass of the rank, with the microbatches in flight.
 struct FullMoment {
-  int chunk = 0;                  ///< whose pass it is
-  bool puts_off = false;          ///< its weight gradients
-  bool receives = false;          ///< the input of the next pass meanwhile
-  std::vector<i64> kept = {};     ///< of each chunk, microbatches between forward and backward, this one included
-  std::vector<i64> waiting = {};  ///< of each chunk, those whose weight gradients wait
+  int chunk = 0;                  ///< chunk of the pass
+  bool puts_off = false;          ///< delays its weight gradients
+  bool receives = false;          ///< concurrently receives the input of the next pass
+  std::vector<i64> kept = {};     ///< by chunk: microbatches between forward and backward, including this one
+  std::vector<i64> waiting = {};  ///< by chunk: microbatches with delayed weight gradients
 };
 
-/// The moments with the most in flight: at every other of the same kind no chunk has more than at one of these.
+/// Moments with the most in flight: no other moment of the same kind has a chunk with more than one of these.
 struct FullestMoments {
   std::vector<FullMoment> in_backward;
-  std::vector<std::vector<i64>> after_forward;  ///< of each chunk, microbatches between forward and backward
+  std::vector<std::vector<i64>> after_forward;  ///< by chunk: microbatches between forward and backward
 };
 FullestMoments fullest_moments(const Schedule& schedule, int rank);
 
-/// `moments`: of the rank, by its schedule.
+/// `moments` must be those of the rank in its schedule.
 PeakActivations peak_activations(LayerSizes& sizes, const RankShare& share, const FullestMoments& moments);
 
 }  // namespace mcpp

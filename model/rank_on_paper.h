@@ -1,4 +1,4 @@
-// The model as one rank of a training holds it, on paper.
+// Model chunks of one rank of a training, on the meta device.
 #pragma once
 #include <functional>
 
@@ -7,7 +7,7 @@
 
 namespace mcpp {
 
-/// Calls f on each chunk of the rank that `share` says, as it is laid out there, without memory for its numbers.
+/// Calls f on each chunk of the rank given by `share`, without allocating its parameters.
 void visit_rank_on_paper(const ModelConfig& config, const ActivationSetup& setup, const RankShare& share,
                          const std::function<void(GPTModel& chunk)>& f);
 

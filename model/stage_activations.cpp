@@ -9,13 +9,13 @@
 namespace mcpp {
 namespace {
 
-/// A group of layers whose activations come and go together.
+/// Group of layers whose activations are offloaded and fetched together.
 struct ActivationUnit {
-  i64 bytes = 0;            ///< kept, or away
-  i64 made_again = 0;       ///< more, while it goes backward
-  i64 working = 0;          ///< the most that this takes beside all that
-  i64 working_put_off = 0;  ///< the same where weight gradients are put off
-  i64 waiting = 0;          ///< what these wait with
+  i64 bytes = 0;            ///< saved or offloaded
+  i64 made_again = 0;       ///< additional bytes during backward
+  i64 working = 0;          ///< peak in addition to all of these
+  i64 working_put_off = 0;  ///< `working` with delayed weight gradients
+  i64 waiting = 0;          ///< kept by delayed weight gradients
 };
 
 std::vector<ActivationUnit> activation_units(LayerSizes& sizes, const StageContents& stage) {
@@ -39,8 +39,8 @@ std::vector<ActivationUnit> activation_units(LayerSizes& sizes, const StageConte
   return units;
 }
 
-/// The most that is there at a time of a pass in which weight gradients are put off, from the last unit to the first:
-/// beside what is kept, if it is.
+/// Peak of a pass with delayed weight gradients, from the last unit to the first, in addition to saved activations that
+/// are not offloaded.
 i64 most_put_off(const std::vector<ActivationUnit>& units, bool is_away, i64 after) {
   i64 before = 0, most = 0;
   for (const ActivationUnit& unit : units) before += is_away ? 0 : unit.bytes;
@@ -68,10 +68,11 @@ StageActivations stage_activations(LayerSizes& sizes, const StageContents& stage
   const bool is_away = setup.offload != OffloadTier::Device;
   const std::vector<ActivationUnit> units = activation_units(sizes, stage);
   StageActivations sum;
-  i64 given_back = 0;  // of what is kept, by the units after the one whose backward runs
+  i64 given_back = 0;  // saved bytes already freed by later units
   for (auto it = units.rbegin(); it != units.rend(); ++it) {
     const ActivationUnit& unit = *it;
-    // What came before is all kept, or away, while this one's backward runs; which is in both cases back itself.
+    // While this unit runs backward, earlier units are still saved or offloaded, and this one is on the device in both
+    // cases.
     const i64 own = unit.working + unit.made_again + (is_away ? unit.bytes : 0);
     sum.working = std::max(sum.working, own - given_back);
     sum.waiting += unit.waiting;

@@ -11,7 +11,7 @@
 namespace mcpp {
 namespace {
 
-/// Segments as optimizer/optimizer.cpp cuts them, dealt out as nn/offload/tiered_states.cpp does.
+/// Segments as split by optimizer/optimizer.cpp and placed by nn/offload/tiered_states.cpp.
 class Segments {
  public:
   Segments(const ActivationSetup& setup, const RankShare& share)
@@ -19,12 +19,12 @@ class Segments {
         longest_(share.segment_elements),
         far_share_(share.states_elsewhere) {}
 
-  /// Of elements that one rule updates, which keeps so many numbers of each.
+  /// Adds elements that one rule updates, with `numbers` state values per element.
   void add(i64 elements, double numbers) {
     for (; elements > 0; elements -= longest_) add_one(std::min(elements, longest_), numbers);
   }
   double elsewhere() const { return all_ > 0 ? far_ / all_ : 0; }
-  /// Bytes of each that is elsewhere.
+  /// Bytes of each offloaded segment.
   const std::vector<i64>& far() const { return segments_; }
 
  private:

@@ -48,7 +48,7 @@ Tensor ResidualBranch::backward(const Tensor& dy, Pass& pass) {
   if (drop.p > 0) {
     d_added = Tensor::like(dy);
     ops::dropout(dy, drop, d_added);
-  } else if (pass.defers_weights && !after_) {  // a deferred weight gradient still reads dy
+  } else if (pass.defers_weights && !after_) {  // a delayed weight gradient still reads dy
     dx = Tensor::like(dy);
     ops::copy(dy, dx);
   }

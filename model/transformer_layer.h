@@ -1,7 +1,7 @@
-// One transformer layer, with norms before its branches, after them, or both (model.norm_position):
+// Transformer layer with norms before its branches, after them, or both (model.norm_position):
 //   x1 = x  + dropout(norm(attention(norm(x)) + bias))
 //   y  = x1 + dropout(norm(mlp(norm(x1)) + bias)), or experts in place of the MLP
-// With use_parallel_residual the MLP takes x in place of x1. With sequence parallelism x, x1 and y are this rank's part
+// With use_parallel_residual the MLP takes x instead of x1. With sequence parallelism x, x1 and y are this rank's shard
 // of the sequence, [s / tp, b, h].
 #pragma once
 #include <memory>
@@ -15,47 +15,46 @@
 
 namespace mcpp {
 
-/// One of the two steps of a layer, what is added to the residual stream:
-/// residual + dropout(after(branch(before(x)) + bias)), where a norm may be missing. Saves what these save, and x where
-/// the norm before is missing only in so far as the branch does.
+/// One residual branch of a layer: residual + dropout(after(branch(before(x)) + bias)), where either norm may be
+/// missing. Saves what these modules save.
 class ResidualBranch {
  public:
-  /// `site` is its name, for dropout; `before` and `after` those of the norms, of which model.norm_position says which
-  /// there are.
+  /// `site`: name for dropout. `before`, `after`: names of the norms; model.norm_position decides which exist.
   ResidualBranch(std::string site, KeptRef<ModelContext> context, const std::string& before,
                  std::unique_ptr<Branch> branch, const std::string& after);
 
   Tensor forward(const Tensor& x, const Tensor& residual, Pass& pass);
-  /// Where x was the residual: its gradient from dy, that of the result, whose memory may be used for it.
+  /// Requires that x was the residual. Returns its gradient from dy, the gradient of the result, whose memory may be
+  /// reused.
   Tensor backward(const Tensor& dy, Pass& pass);
-  /// dx, which is not dy, += the gradient of x alone.
+  /// dx += the gradient of x through the branch only. dx must not be dy.
   void backward_add(const Tensor& dy, Pass& pass, Tensor& dx);
-  /// As Module::gives().
+  /// See Module::gives().
   ActivationPlacement gives(ActivationPlacement x) const;
   void visit(const ParamVisitor& f);
 
  private:
   Dropout dropout(const Tensor& x, const Pass& pass) const;
-  /// Of x, from that of what is added to the residual.
+  /// Computes the gradient of x from that of the value added to the residual.
   void backward_branch(const Tensor& d_added, Pass& pass, Tensor& dx);
 
   std::string site_;
   const ModelContext& context_;
-  std::unique_ptr<Norm> before_, after_;  // null without
+  std::unique_ptr<Norm> before_, after_;  // null if missing
   std::unique_ptr<Branch> branch_;
 };
 
 class TransformerLayer final : public Module {
  public:
-  /// `layer` counts from 0 over the whole model.
+  /// `layer` is the global index, starting at 0.
   TransformerLayer(i64 layer, KeptRef<ModelContext> context, RotaryTable& rotary);
 
   Tensor forward(const Tensor& x, Pass& pass) override;
-  /// dy's memory may be used for the result.
+  /// May reuse dy's memory for the result.
   Tensor backward(const Tensor& dy, Pass& pass) override;
   ActivationPlacement gives(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override;
-  /// Null in a layer without experts.
+  /// Returns nullptr in a layer without experts.
   Router* router() { return router_; }
 
  private:

@@ -9,10 +9,10 @@
 namespace mcpp {
 namespace {
 
-/// The embedding's: words and positions.
+/// Units of the embedding: words and positions.
 constexpr UnitRange kEmbeddingUnits{0, 2};
 
-/// Buckets of the units: [first, end).
+/// Buckets [first, end) of a range of units.
 struct BucketRange {
   std::size_t first = 0, end = 0;
   std::size_t count() const { return end - first; }
@@ -56,7 +56,7 @@ double WholeUnits::unpacked(const ChunkParameters& chunk, std::size_t end) const
   return is_packed_ && end > 0 ? message(chunk, end - 1) : 0;
 }
 
-/// Those in use and the next, which is on its way once a unit of this grid was used.
+/// Buckets in use and the next one, whose gather is in flight once a unit of this grid was used.
 double WholeUnits::params_forward(const ChunkParameters& chunk, UnitRange used) const {
   const BucketRange now = buckets_of(chunk, used);
   double sum = now.count() > 0 ? unpacked(chunk, now.end) : 0;
@@ -65,7 +65,7 @@ double WholeUnits::params_forward(const ChunkParameters& chunk, UnitRange used) 
   return sum;
 }
 
-/// Those in use and the one before, once a unit of this grid was used; but it does not come beside several in use.
+/// Buckets in use and the previous one, prefetched once a unit of this grid was used, but not while several are in use.
 double WholeUnits::params_backward(const ChunkParameters& chunk, UnitRange used) const {
   const BucketRange now = buckets_of(chunk, used);
   double sum = now.count() > 0 ? unpacked(chunk, now.end) : 0;
@@ -76,7 +76,8 @@ double WholeUnits::params_backward(const ChunkParameters& chunk, UnitRange used)
   return sum;
 }
 
-/// Those in use and the one that was used before, whose gradients are being summed: of the pass before, the first unit.
+/// Buckets in use and the one used before, whose gradients are being reduced; initially the first unit's of the
+/// previous pass.
 double WholeUnits::grads_backward(const ChunkParameters& chunk, UnitRange used) const {
   const BucketRange now = buckets_of(chunk, used);
   double sum = 0;

@@ -1,24 +1,24 @@
-// Which units of a chunk are whole at the same time where ZeRO cuts gradients (stage 2) or weights too (stage 3): as
-// ShardedParams and ShardedGrads (parallel/dp) make and drop them.
+// Units of a chunk that are unsharded at the same time if ZeRO shards gradients (stage 2) or also weights (stage 3),
+// following the allocation of ShardedParams and ShardedGrads (parallel/dp).
 #pragma once
 #include "model/layer_memory.h"
 
 namespace mcpp {
 
-/// Bytes.
+/// Bytes of unsharded units.
 struct WholeBytes {
   double params = 0, grads = 0;
 };
 
-/// Units [first, end), which a pass uses at the same time.
+/// Units [first, end) that a pass uses at the same time.
 struct UnitRange {
   int first = 0, end = 0;
 };
 
 class WholeUnits {
  public:
-  /// `keeps_embedding`: the output layer uses the weight of this chunk's word embeddings, which are then whole during
-  /// all of the backward pass. `dense` and `experts` live as long.
+  /// `keeps_embedding`: the output layer uses the weight of this chunk's word embeddings, which stay unsharded during
+  /// all of the backward pass. Keeps references to `dense` and `experts`.
   WholeUnits(const ChunkParameters& dense, const ChunkParameters* experts, const RankShare& share, DType dtype,
              bool keeps_embedding);
 
@@ -29,23 +29,23 @@ class WholeUnits {
   double params_forward(const ChunkParameters& chunk, UnitRange used) const;
   double params_backward(const ChunkParameters& chunk, UnitRange used) const;
   double grads_backward(const ChunkParameters& chunk, UnitRange used) const;
-  /// Tied embeddings are counted by themselves.
+  /// Returns true for tied embeddings, which are counted separately.
   bool is_kept(const ChunkParameters& chunk, std::size_t bucket) const;
   double bytes(const ChunkParameters& chunk, std::size_t bucket, i64 width) const;
-  /// Of weights on their way; where these are packed, and else as many as of weights that arrived.
+  /// Bytes of weights in flight: packed size if they are packed, otherwise the full size.
   double message(const ChunkParameters& chunk, std::size_t bucket) const;
-  /// What the last of so many buckets takes more, as it is unpacked.
+  /// Additional bytes of the bucket before `end` while it is unpacked.
   double unpacked(const ChunkParameters& chunk, std::size_t end) const;
 
   std::vector<const ChunkParameters*> grids_;  // dense first
-  i64 param_width_, grad_width_;               // 0 = not cut
+  i64 param_width_, grad_width_;               // 0 = not sharded
   bool overlaps_gather_, overlaps_reduce_, keeps_embedding_;
   bool repeats_;    // a step has several microbatches
-  bool is_packed_;  // what weights are gathered in
+  bool is_packed_;  // format in which weights are gathered
 };
 
-/// The ranges of units that a pass over a stage uses, first to last, with the layers of each; none for the embedding
-/// and the output.
+/// Units that a pass over a stage uses at the same time, from first to last, with their layers; the embedding and the
+/// output have no layers.
 struct UsedUnits {
   UnitRange units;
   bool is_embedding = false, is_output = false;
@@ -56,12 +56,12 @@ std::vector<UsedUnits> used_units(const Recompute& recompute, const StageContent
 
 /// Bytes of activations while backward of the only microbatch in flight is in such a range.
 struct UnitActivations {
-  i64 below = 0;  ///< kept by the ranges before it, whose backward is still to come
-  i64 here = 0;   ///< kept by its own layers, and their working set
+  i64 below = 0;  ///< saved by the ranges before it, whose backward is still to come
+  i64 here = 0;   ///< saved by its own layers, and their working set
 };
 std::vector<UnitActivations> unit_activations(LayerSizes& sizes, const std::vector<UsedUnits>& used);
 
-/// What is whole at most in both passes, each class for itself.
+/// Returns the peak over both passes, separately for each class.
 WholeBytes most_whole(const std::vector<UsedUnits>& used, const WholeUnits& whole);
 
 /// Elements of the largest bucket of each grid.

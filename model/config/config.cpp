@@ -8,7 +8,7 @@
 namespace mcpp {
 namespace {
 
-/// Of window_size and window_attn_skip_freq.
+/// Appends conflicts of window_size and window_attn_skip_freq.
 void add_window_conflicts(const ModelConfig& m, std::vector<std::string>& found) {
   const auto& window = m.window_size;
   const auto& layers = m.window_attn_skip_freq;
@@ -29,7 +29,7 @@ void add_window_conflicts(const ModelConfig& m, std::vector<std::string>& found)
   }
 }
 
-/// Of keys that are only read with RoPE.
+/// Appends conflicts of keys that are only read with RoPE.
 void add_rope_conflicts(const ModelConfig& m, std::vector<std::string>& found) {
   const bool rotates = m.position_embedding_type == PositionEmbedding::Rope;
   if (rotates && m.rotary_dim() == 0) {

@@ -1,4 +1,4 @@
-// What defines a model. Names are Megatron-LM's.
+// Model configuration. Names are Megatron-LM's.
 #pragma once
 #include <array>
 #include <string>
@@ -14,8 +14,8 @@ namespace mcpp {
 
 enum class PositionEmbedding { LearnedAbsolute, Rope, None };
 enum class Normalization { LayerNorm, RMSNorm };
-/// Where the norms of attention and MLP are: before them, after them (OLMo 2), or both (Gemma 2); always inside the
-/// residual.
+/// Placement of the norms around attention and MLP: before (pre), after (OLMo 2), or both (Gemma 2); always inside the
+/// residual branch.
 enum class NormPosition { Pre, Post, Both };
 /// Gelu is the tanh approximation (GPT-2's gelu_new), GeluErf the exact one; SwiGLU is silu(gate) * up, GeGLU is
 /// Gelu(gate) * up.
@@ -138,7 +138,7 @@ struct ModelConfig {
     MoeConfig::fields(self.moe, visit);
   }
 
-  // Sizes with the defaults filled in.
+  // Sizes with defaults applied.
   i64 ffn() const { return ffn_hidden_size > 0 ? ffn_hidden_size : 4 * hidden_size; }
   i64 moe_ffn() const { return moe.ffn_hidden_size > 0 ? moe.ffn_hidden_size : ffn(); }
   i64 query_groups() const { return num_query_groups > 0 ? num_query_groups : num_attention_heads; }
@@ -150,25 +150,25 @@ struct ModelConfig {
   }
   bool has_pre_norms() const { return norm_position != NormPosition::Post; }
   bool has_post_norms() const { return norm_position != NormPosition::Pre; }
-  /// Scores of attention are multiplied by it.
+  /// Factor of the attention scores.
   double softmax_scale() const;
   bool qkv_bias() const { return add_bias_linear || add_qkv_bias; }
   bool attention_output_bias() const { return add_bias_linear || add_attention_output_bias; }
   bool mlp_bias() const { return add_bias_linear || add_mlp_bias; }
-  /// Dimensions of a head that RoPE rotates; even.
+  /// Number of a head's dimensions that RoPE rotates; even.
   i64 rotary_dim() const { return static_cast<i64>(static_cast<double>(head_dim()) * rotary_percent) / 2 * 2; }
-  /// Whether a layer has the RoPE of rope_local_base_freq.
+  /// Returns true if a layer uses rope_local_base_freq.
   bool has_local_rope(i64 layer) const { return rope_local_base_freq > 0 && window_of(layer) > 0; }
-  /// [rotary_dim() / 2]: by which angle RoPE turns each pair of channels from one position to the next.
+  /// Returns the angles [rotary_dim() / 2] by which RoPE rotates each pair of channels per position.
   std::vector<double> rotary_frequencies(bool is_local = false) const {
     if (is_local) return RopeScaling().frequencies(rope_local_base_freq, rotary_dim(), max_positions());
     return rope_scaling.frequencies(rotary_base, rotary_dim(), max_positions());
   }
 
-  /// How many keys, its own and those before it, a query of layer 0, 1, .. sees; 0 = all.
+  /// Returns how many keys, including its own, a query of a layer attends to; 0 = all.
   i64 window_of(i64 layer) const;
 
-  /// Every rule between fields that does not hold, as "model.key: what is wrong and what is allowed".
+  /// Returns every violated rule between fields, as "model.key: what is wrong and what is allowed".
   std::vector<std::string> conflicts() const;
 };
 

@@ -1,4 +1,4 @@
-// What every module of one model is built with.
+// Context with which all modules of a model are built.
 #pragma once
 #include <compare>
 #include <optional>
@@ -16,35 +16,34 @@
 
 namespace mcpp {
 
-/// Which outputs are computed again in backward instead of kept (Korthikanti et al., "Reducing Activation Recomputation
-/// in Large Transformer Models", 2022). The results are the same bits.
+/// Activation recomputation: outputs that backward recomputes instead of saving (Korthikanti et al., "Reducing
+/// Activation Recomputation in Large Transformer Models", 2022). Results are bitwise identical.
 struct Recompute {
   enum class Granularity : u8 { None, Full, Selective } granularity = Granularity::None;
-  /// Full: layers are recomputed in groups of `num_layers` (uniform), or only the first `num_layers` one by one
-  /// (block).
+  /// Full: recomputes layers in groups of `num_layers` (uniform), or the first `num_layers` one by one (block).
   enum class Method : u8 { Uniform, Block } method = Method::Uniform;
   i64 num_layers = 1;
-  /// Full, without sequence parallelism: the inputs that are kept are cut over the tensor-parallel ranks.
+  /// Full, without sequence parallelism: saved inputs are sharded across the tensor-parallel ranks.
   bool distributes_saved = false;
-  /// Selective: what is recomputed inside each layer.
+  /// Selective: parts of each layer to recompute.
   bool core_attn = false, layernorm = false, mlp_act = false, moe_act = false;
 
   auto operator<=>(const Recompute&) const = default;
 };
 
-/// Layers of a stage that follow one another and are recomputed together, or one that is kept.
+/// Consecutive layers of a stage that are recomputed together, or one layer that is not recomputed.
 struct LayerGroup {
   i64 layers = 1;
   bool is_recomputed = false;
 };
-/// All `layers` of one stage, in order: recomputation by groups or by count begins anew in each.
+/// Returns the groups of all `layers` of one stage, in order. Grouping and counting restart in each stage.
 std::vector<LayerGroup> layer_groups(const Recompute& recompute, i64 layers);
 
-/// Which of a model's layers have their linear layers in fp8, and how. Routers, experts of a mixture, embeddings and
-/// the output layer stay in the model's type.
+/// Layers whose linear layers use fp8, and its format. Routers, experts, embeddings and the output layer stay in the
+/// model's dtype.
 struct Fp8Layers {
   Fp8Format gradients = Fp8Format::E4M3;  ///< inputs and weights are in E4M3
-  i64 first = 0, end = 0;                 ///< of the whole model's layers; none when they are the same
+  i64 first = 0, end = 0;                 ///< global layer indices [first, end); empty if equal
 
   bool has(i64 layer) const { return first <= layer && layer < end; }
   auto operator<=>(const Fp8Layers&) const = default;
@@ -57,43 +56,44 @@ struct ModelContext {
   Recompute recompute;
   Device& device;
   Communicator& tp;
-  /// Between the parallel regions of a layer each tensor-parallel rank holds its part of the sequence, [s / tp, b, h]
-  /// (Korthikanti et al. 2022): norms and dropout are not computed twice, and activations take less memory.
+  /// Shards the sequence across tensor-parallel ranks, [s / tp, b, h], between the parallel regions of a layer
+  /// (Korthikanti et al. 2022). Avoids duplicate norms and dropout, and reduces activation memory.
   bool sequence_parallel = false;
-  /// Of what each rank has of a sample, [s / cp, b, h], sequence parallelism takes a part once more.
+  /// Context parallelism: each rank has [s / cp, b, h] of a sample, which sequence parallelism shards further.
   ContextParallel cp = {};
-  /// Who exchanges tokens of the layers with experts.
+  /// Ranks that exchange the tokens of layers with experts.
   ExpertParallel experts = {};
   Fp8Layers fp8 = {};
-  /// The GELU of an MLP is a part of the products around it (tensor/ops/fused/gelu_epilogue.h).
+  /// Fuses the GELU of an MLP into its matrix products (tensor/ops/fused/gelu_epilogue.h).
   bool gelu_epilogue = false;
-  /// Where what layers keep for backward is meanwhile; null: in the device's memory.
+  /// Store for offloaded activations; nullptr: they stay on the device.
   ActivationStore* activations = nullptr;
-  Profiler* profiler = nullptr;  ///< of this rank; null: nobody is told what takes how long
+  Profiler* profiler = nullptr;  ///< of this rank; may be null
 
-  /// Standard deviation of the layers that write to the residual stream: smaller, as there are 2 per layer (GPT-2).
+  /// Standard deviation of layers that write to the residual stream: reduced because there are 2 per layer (GPT-2).
   double output_init_std() const;
-  /// The position in the pipeline of the rank with the output layer; the embedding is on the first. Where they are
-  /// tied, the two ranks hold one parameter.
+  /// Pipeline rank with the output layer; the embedding is on the first. Tied embeddings are one parameter on both
+  /// ranks.
   int output_rank = 0;
 
-  /// Positions of each sample that this rank's passes have, of model.seq_length.
+  /// Positions of each sample that this rank processes, out of model.seq_length.
   i64 local_seq_length() const { return config.seq_length / cp.size(); }
-  /// Whether there are several parts of the sequence at all.
+  /// Returns true if the sequence is sharded across more than one rank.
   bool splits_sequence() const { return sequence_parallel && tp.size() > 1; }
-  /// How activations lie between the parallel regions, and between pipeline stages.
+  /// Placement of activations between the parallel regions and between pipeline stages.
   ActivationPlacement stream() const {
     return splits_sequence() ? ActivationPlacement::Sequence : ActivationPlacement::Whole;
   }
-  /// Along pp: the ranks that hold the word embeddings, each of which has a part of their gradient.
+  /// Ranks along pp that hold the word embeddings. Each has a part of their gradient.
   AlongAxis holders_of_word_embeddings() const;
-  /// Of the rows of x [s or s / tp, b, h], outside the parallel regions: for learned positions and dropout.
+  /// Positions of the rows of x [s or s / tp, b, h] outside the parallel regions, for learned positions and dropout.
   Positions positions(const Tensor& x, const Pass& pass) const;
-  /// The dropout of a site such as "decoder.layers.3.mlp" for rows of a pass that stand at `positions`.
+  /// Dropout of a site such as "decoder.layers.3.mlp" for rows at `positions`.
   Dropout dropout_for(double p, const std::string& site, const PositionRanges& positions, const Pass& pass) const;
-  /// How linear layers of a layer of the whole model multiply; nothing: in the model's type.
+  /// fp8 recipe of the linear layers of a global layer; std::nullopt: they use the model's dtype.
   std::optional<Fp8Recipe> fp8_of(i64 layer) const;
-  /// Places a parameter that every tensor-parallel rank holds whole and uses between the parallel regions.
+  /// Sets the placement of a parameter that is replicated on tensor-parallel ranks and used between the parallel
+  /// regions.
   void place_in_stream(Param& param) const;
 };
 

@@ -1,10 +1,10 @@
-// Which layers of a model have experts.
+// Layers of a model that have experts.
 #pragma once
 #include "model/config/moe.h"
 
 namespace mcpp {
 
-/// Of the layers first, first + 1, ... before end.
+/// Returns those of the layers [first, end) that have experts.
 std::vector<i64> layers_with_experts(const MoeConfig& moe, i64 first, i64 end);
 
 }  // namespace mcpp

@@ -1,11 +1,11 @@
-// What a model asks of a layout.
+// Requirements of a model on its parallel layout.
 #pragma once
 #include "model/config/config.h"
 #include "parallel/layout.h"
 
 namespace mcpp {
 
-/// The sizes that a layout of this model has to divide; those of the layout and of its batches are left to fill in.
+/// Returns the sizes that must be divisible by the layout of this model. The caller fills in layout and batch sizes.
 LayoutRules layout_rules(const ModelConfig& model);
 
 }  // namespace mcpp

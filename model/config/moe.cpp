@@ -7,7 +7,7 @@
 namespace mcpp {
 namespace {
 
-/// Keys that are set although there are no experts.
+/// Appends a conflict for keys that are set although there are no experts.
 void add_unread(const MoeConfig& config, std::vector<std::string>& found) {
   if (config != MoeConfig())
     found.push_back("model.num_experts: must be set for any of the moe_ keys to be read; leave them out, or set it");

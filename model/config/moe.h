@@ -1,5 +1,5 @@
-// Mixture of experts: in some layers the MLP is several, of which a router chooses a few for each token. Names are
-// Megatron Core's.
+// Mixture of experts: some layers have several MLPs, of which a router selects a few for each token. Names are Megatron
+// Core's.
 #pragma once
 #include <array>
 #include <string>
@@ -16,16 +16,16 @@ struct EnumNames<RouterScore> {
   static constexpr std::array<std::string_view, 2> value{"softmax", "sigmoid"};
 };
 
-/// What keeps experts equally busy. AuxLoss is of each microbatch (Shazeer et al. 2017; Fedus et al., "Switch
-/// Transformers", 2021), SeqAuxLoss of each sample (DeepSeek-V2), GlobalAuxLoss holds a microbatch against how all
-/// tokens of the step before were dealt out (Qiu et al., "Demons in the Detail", 2025).
+/// Load balancing of experts. AuxLoss is computed per microbatch (Shazeer et al. 2017; Fedus et al., "Switch
+/// Transformers", 2021), SeqAuxLoss per sample (DeepSeek-V2). GlobalAuxLoss compares a microbatch with the routing of
+/// all tokens of the previous step (Qiu et al., "Demons in the Detail", 2025).
 enum class LoadBalancing { AuxLoss, SeqAuxLoss, GlobalAuxLoss, None };
 template <>
 struct EnumNames<LoadBalancing> {
   static constexpr std::array<std::string_view, 4> value{"aux_loss", "seq_aux_loss", "global_aux_loss", "none"};
 };
 
-/// Which tokens an expert that has too many does not take: the least probable, or the last of the microbatch.
+/// Tokens that an overloaded expert drops: the least probable, or the last of the microbatch.
 enum class TokenDropPolicy { Probs, Position };
 template <>
 struct EnumNames<TokenDropPolicy> {
@@ -99,7 +99,7 @@ struct MoeConfig {
 
   bool has_experts(i64 layer) const;
   RoutingRule routing() const;
-  /// Every rule that does not hold, and every key that is set but not read, as "model.key: ..".
+  /// Appends every violated rule, and every key that is set but not read, as "model.key: ..".
   void add_conflicts(i64 num_layers, std::vector<std::string>& found) const;
 };
 

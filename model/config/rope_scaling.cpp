@@ -9,19 +9,19 @@
 namespace mcpp {
 namespace {
 
-/// Of a frequency: how far it is scaled (0 = not at all, 1 = divided by the factor), where the share of it that stays
-/// rises from 0 at `low` to 1 at `high` turns within the original context.
+/// Returns how much a frequency is scaled (0 = not at all, 1 = divided by the factor). The unscaled share rises from 0
+/// at `low` to 1 at `high` turns within the original context.
 double llama3_share(const RopeScaling& s, double frequency, double context) {
   const double turns = context * frequency / (2 * std::numbers::pi);
   return 1 - std::clamp((turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor), 0.0, 1.0);
 }
 
-/// The channel, as a real number, that turns `turns` times within the context.
+/// Returns the fractional channel index that turns `turns` times within the context.
 double channel_of_turns(double turns, double base, i64 dim, double context) {
   return static_cast<double>(dim) * std::log(context / (turns * 2 * std::numbers::pi)) / (2 * std::log(base));
 }
 
-/// Where YaRN passes from channels that stay to those that are scaled.
+/// Transition of YaRN from channels that stay to channels that are scaled.
 struct Ramp {
   double first = 0, last = 0;
   double share(i64 channel) const {
@@ -34,7 +34,7 @@ Ramp yarn_ramp(const RopeScaling& s, double base, i64 dim, double context) {
          last = channel_of_turns(s.beta_slow, base, dim, context);
   if (s.truncate) first = std::floor(first), last = std::ceil(last);
   first = std::max(first, 0.0), last = std::min(last, static_cast<double>(dim - 1));
-  return {first, first == last ? last + 0.001 : last};  // as transformers keeps them apart
+  return {first, first == last ? last + 0.001 : last};  // as in transformers, to avoid a division by zero
 }
 
 double yarn_magnitude(double factor, double mscale) {

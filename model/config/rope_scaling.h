@@ -1,5 +1,5 @@
-// How RoPE's wave lengths are stretched, so that a model takes more tokens than it was first trained on. The keys are
-// those of Hugging Face's rope_scaling (rope_parameters in transformers 5) after "rope_scaling_".
+// Scaling of RoPE's wavelengths for longer contexts than the model was first trained on. Keys are those of Hugging
+// Face's rope_scaling (rope_parameters in transformers 5), prefixed with "rope_scaling_".
 #pragma once
 #include <array>
 #include <string>
@@ -10,9 +10,9 @@
 
 namespace mcpp {
 
-/// Linear divides every frequency by the factor (Chen et al. 2023). Yarn and Llama3 divide the low frequencies, keep
-/// the high ones, and pass from one to the other in between: by the number of turns within the original context (Peng
-/// et al., "YaRN", 2023; which also sharpens attention), or by wave length (Llama 3.1).
+/// Linear divides every frequency by the factor (Chen et al. 2023). Yarn and Llama3 divide low frequencies, keep high
+/// ones and interpolate in between: by the number of turns within the original context (Peng et al., "YaRN", 2023;
+/// which also sharpens attention), or by wavelength (Llama 3.1).
 enum class RopeScalingType { None, Linear, Yarn, Llama3 };
 
 template <>
@@ -61,17 +61,17 @@ struct RopeScaling {
 
   bool operator==(const RopeScaling&) const = default;
 
-  /// Every rule that does not hold, and every key that is set but not read, as "model.key: ..". `rotates`: there is
+  /// Appends every violated rule, and every key that is set but not read, as "model.key: ..". `rotates`: the model uses
   /// RoPE.
   void add_conflicts(bool rotates, std::vector<std::string>& found) const;
-  /// [dim / 2]: the angles by which channels turn from one position to the next, base^(-2 i / dim) before scaling.
-  /// `longest`: the context, for what original_max_position_embeddings 0 stands for.
+  /// Returns the angles [dim / 2] by which channels rotate per position; base^(-2 i / dim) without scaling. `longest`:
+  /// context length that replaces original_max_position_embeddings = 0.
   std::vector<double> frequencies(double base, i64 dim, i64 longest) const;
-  /// Tokens before scaling.
+  /// Context length in tokens before scaling.
   i64 original_context(i64 longest) const {
     return original_max_position_embeddings > 0 ? original_max_position_embeddings : longest;
   }
-  /// What cosines and sines are multiplied by.
+  /// Factor of cosines and sines.
   double magnitude() const;
 };
 

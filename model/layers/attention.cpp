@@ -8,7 +8,7 @@
 namespace mcpp {
 namespace {
 
-/// Query heads of a tensor-parallel rank.
+/// Query heads per tensor-parallel rank.
 i64 heads_of(const ModelContext& context) {
   return context.config.num_attention_heads / context.tp.size();
 }
@@ -100,7 +100,8 @@ Tensor SelfAttention::forward(const Tensor& x, Pass& pass) {
 
   const CoreAttentionOptions how = core_attention_.options(options(pass), pass.cut);
   const ContextAttention::Kept kept = core_attention_.forward(qkv, how);
-  std::optional<Pass::DiscardScope> discard;  // where the output is linear_proj's input, too, one run serves both
+  std::optional<Pass::DiscardScope>
+      discard;  // the output may also be linear_proj's input, so one recomputation serves both
   if (context_.recompute.core_attn) {
     std::vector<Tensor> inputs{kept.qkv.queries};
     if (!kept.qkv.is_fused()) inputs.push_back(kept.qkv.keys_values);

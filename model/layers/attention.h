@@ -13,14 +13,14 @@
 
 namespace mcpp {
 
-/// The tables of rotary positions, shared by all layers of a model, which it outlives. They take memory from their
-/// first use on, so that a model which is only looked at needs none.
+/// Rotary position tables, shared by all layers of a model. Allocated on first use, so that a model on the meta device
+/// needs no memory.
 class RotaryTable {
  public:
   explicit RotaryTable(KeptRef<ModelContext> context) : context_(context) {}
 
-  /// Rotates the heads of x, in place, to where its tokens stand, or back; nothing without RoPE. `is_local`: by the
-  /// base of layers with a window, where these have one of their own.
+  /// Rotates the heads of x in place to the positions of its tokens, or back if `inverse`; does nothing without RoPE.
+  /// `is_local`: uses the base of layers with a window, if they have their own.
   void rotate(Heads& x, const Positions& positions, bool inverse, bool is_local);
 
  private:
@@ -34,9 +34,9 @@ class RotaryTable {
 };
 
 /// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]) without the output bias, which the
-/// caller adds with the residual. Heads are split over the tensor-parallel group; with context parallelism s are this
-/// rank's positions. Saves, beside what the projections and the norms of heads save: queries, keys and values, the
-/// attention's output and its log-sum-exp [b, heads / tp, s], all as they are once heads are exchanged.
+/// caller adds with the residual. Heads are sharded across the tensor-parallel group; with context parallelism s are
+/// this rank's positions. In addition to what projections and head norms save, saves queries, keys and values, the
+/// attention's output and its log-sum-exp [b, heads / tp, s], all in the layout after the exchange of heads.
 class SelfAttention final : public Branch {
  public:
   SelfAttention(const std::string& name, i64 layer, KeptRef<ModelContext> context, RotaryTable& rotary);
@@ -59,7 +59,7 @@ class SelfAttention final : public Branch {
   const ModelContext& context_;
   RotaryTable& rotary_;
   QkvProjection linear_qkv_;
-  std::unique_ptr<HeadNorm> q_layernorm_, k_layernorm_;  // null without
+  std::unique_ptr<HeadNorm> q_layernorm_, k_layernorm_;  // null if there are none
   ContextAttention core_attention_;
   RowParallelLinear linear_proj_;
 };

@@ -1,4 +1,4 @@
-// What a transformer layer adds to its residual: attention, an MLP, or experts.
+// Residual branch of a transformer layer: attention, an MLP, or experts.
 #pragma once
 #include "nn/module.h"
 
@@ -6,7 +6,7 @@ namespace mcpp {
 
 class Branch : public Module {
  public:
-  /// Of its output, to be added with the residual; null without one.
+  /// Returns the output bias, which the caller adds with the residual; nullptr without one.
   virtual const Tensor* bias() const = 0;
 };
 

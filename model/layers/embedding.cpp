@@ -21,7 +21,7 @@ Dropout LanguageModelEmbedding::dropout(const Tensor& y, const Pass& pass) const
   return context_.dropout_for(context_.config.hidden_dropout, "embedding", context_.positions(y, pass).ranges, pass);
 }
 
-/// As a number of the model's type, which Gemma's weights were trained with.
+/// Rounded to the model's dtype, as in the training of Gemma.
 double LanguageModelEmbedding::multiplier() const {
   double rounded = 0;
   on_float(context_.dtype,

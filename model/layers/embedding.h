@@ -1,4 +1,4 @@
-// Word embeddings, times embedding_multiplier, plus, when they are learned, positions; then dropout.
+// Word embeddings, times embedding_multiplier, plus learned positions if the model has them; then dropout.
 #pragma once
 #include <memory>
 
@@ -8,7 +8,7 @@
 
 namespace mcpp {
 
-/// tokens int32 [s, b] -> [s, b, h] (sequence parallel: this rank's part of it, [s / tp, b, h]).
+/// tokens int32 [s, b] -> [s, b, h] (sequence parallel: this rank's shard of it, [s / tp, b, h]).
 class LanguageModelEmbedding final : public Module {
  public:
   explicit LanguageModelEmbedding(KeptRef<ModelContext> context);
@@ -18,7 +18,7 @@ class LanguageModelEmbedding final : public Module {
   ActivationPlacement gives(ActivationPlacement tokens) const override;
   void visit(const ParamVisitor& f) override;
   void visit_word_embeddings(const ParamVisitor& f) { word_embeddings_.visit(f); }
-  /// Calls nothing when positions are not learned.
+  /// Does not call f if positions are not learned.
   void visit_position_embeddings(const ParamVisitor& f);
   Param& word_embeddings() { return word_embeddings_.weight(); }
 

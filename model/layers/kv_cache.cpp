@@ -5,7 +5,7 @@
 namespace mcpp {
 namespace {
 
-/// Positions [first, first + length) of a layer's keys, each with its value behind it.
+/// Returns positions [first, first + length) of a layer's keys, each followed by its value.
 Heads pairs_of(const Tensor& cache, i64 first, i64 length) {
   const i64 batch = cache.dim(1), groups = cache.dim(2), head_dim = cache.dim(4),
             position = 2 * batch * groups * head_dim;
@@ -21,7 +21,7 @@ Heads pairs_of(const Tensor& cache, i64 first, i64 length) {
           .group_stride = 2 * head_dim};
 }
 
-/// What begins at `offset` of each pair: 0 for keys, head_dim for values.
+/// Returns the part at `offset` of each pair: 0 for keys, head_dim for values.
 Heads one_of_each(Heads pairs, i64 offset) {
   pairs.offset += offset;
   pairs.heads /= 2;

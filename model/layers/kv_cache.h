@@ -1,4 +1,5 @@
-// Keys and values of the tokens generated so far, so that a new token costs one position, not the whole context.
+// Cache of keys and values of the tokens generated so far, so that a new token costs one position instead of the whole
+// context.
 #pragma once
 #include <vector>
 
@@ -10,15 +11,15 @@ namespace mcpp {
 
 class KvCache {
  public:
-  /// Room for `max_length` positions of `batch` sequences in every layer that is appended to: a stage of a pipeline
-  /// has some alone. The context must outlive this.
+  /// Reserves `max_length` positions of `batch` sequences in every layer that is appended to. A pipeline stage uses
+  /// only some of the layers.
   KvCache(KeptRef<ModelContext> context, i64 batch, i64 max_length);
 
   struct View {
     Heads k, v;
   };
-  /// Copies the keys and values of new positions (from first_position on) in, and returns views of all so far. Each
-  /// value lies behind its key, as in Megatron's fused tensor, so that one copy takes both.
+  /// Copies the keys and values of new positions, starting at first_position, and returns views of all so far. Each
+  /// value is stored after its key, as in Megatron's fused tensor, so that one copy moves both.
   View append(i64 index, const Heads& k, const Heads& v, i64 first_position);
   i64 max_length() const { return shape_.front(); }
 

@@ -22,12 +22,12 @@ Activation activation_of(ActivationFunction f) {
 
 namespace {
 
-/// The output axes of the up projection: gate and up side by side when gated, split over ranks inside each.
+/// Output axes of the up projection: gate and up as separate slices if gated, each sharded across ranks.
 Shape up_shape(const ModelConfig& config, i64 ffn) {
   return config.gated() ? Shape{2, ffn} : Shape{ffn};
 }
 
-/// Gate and up, or up alone.
+/// Returns the boxes of gate and up, or of up alone.
 std::vector<Box> up_matrices(const ModelConfig& config, i64 ffn) {
   Shape weight = up_shape(config, ffn);
   weight.push_back(config.hidden_size);
@@ -72,7 +72,7 @@ Tensor Mlp::forward(const Tensor& x, Pass& pass) {
   }
   pass.save(this, up);
   std::optional<Pass::DiscardScope> discard;
-  if (context_.recompute.mlp_act)  // not with gelu_epilogue, after which `up` has its bias
+  if (context_.recompute.mlp_act)  // never with gelu_epilogue, where `up` includes its bias
     discard.emplace(pass, activated, std::vector{up},
                     [this](std::span<const Tensor> kept) { return activate(kept[0]); });
   return linear_fc2_.forward(activated, pass);
@@ -83,7 +83,7 @@ Tensor Mlp::backward(const Tensor& dy, Pass& pass) {
     return linear_fc1_.backward(linear_fc2_.backward_gelu(dy, pass, [&] { return pass.take(this); }), pass);
   const Tensor d_activated = linear_fc2_.backward(dy, pass);
   Tensor up = pass.take(this);
-  Tensor d_up = up;  // written over its own input, which is not needed any more
+  Tensor d_up = up;  // overwrites its input, which is no longer needed
   ops::activation_backward(activation_, d_activated, up, linear_fc1_.bias(), d_up);
   return linear_fc1_.backward(d_up, pass);
 }

@@ -1,4 +1,4 @@
-// The feed-forward part of a layer: up projection, activation, down projection.
+// Feed-forward part of a layer: up projection, activation, down projection.
 #pragma once
 #include <string>
 
@@ -13,11 +13,11 @@ namespace mcpp {
 Activation activation_of(ActivationFunction f);
 
 /// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]) without the output bias, which the
-/// caller adds with the residual. Saves, beside what the projections save (the activation's output is linear_fc2's
-/// input): the up projection [s, b, f] (gated: [s, b, 2 f]) before its bias, or with gelu_epilogue after it.
+/// caller adds with the residual. In addition to what the projections save (the activation's output is linear_fc2's
+/// input), saves the up projection [s, b, f] (gated: [s, b, 2 f]) before its bias, or after it with gelu_epilogue.
 class Mlp final : public Branch {
  public:
-  /// Of a layer counted from 0 over the whole model. f: `ffn`.
+  /// `layer`: global index, starting at 0. `ffn`: the width f.
   Mlp(const std::string& name, i64 layer, KeptRef<ModelContext> context, i64 ffn);
 
   Tensor forward(const Tensor& x, Pass& pass) override;

@@ -36,7 +36,7 @@ Norm::Norm(const std::string& name, const ModelContext& context, const NormColum
   visit([&](Param& param) { param.placement.tp = columns.tp; });
 }
 
-/// [T]: over the columns of all ranks.
+/// Returns [T], summed over the columns of all ranks.
 Tensor Norm::sum_of_dots(const Tensor& a, const Tensor& b, const Tensor* weight) const {
   Tensor dots = Tensor::empty({a.numel() / a.dim(-1)}, wide(a.dtype()), a.device());
   ops::row_dots(a, b, weight, rule_.weight_offset, dots);
@@ -75,9 +75,9 @@ void Norm::input_gradient(const Tensor& dy, Pass& pass, Tensor& dx, bool add) {
   if (bias_) y.mean = pass.take(this);
   y.rstd = pass.take(this);
   y.x = pass.take(this);
-  // Ranks that hold the same columns have parts of dy, and each takes off its share of the mean.
+  // Ranks with the same columns each have a partial dy, so each subtracts its part of the mean.
   if (ranks_) y.dots = sum_of_dots(dy, y.x, &weight_.value), y.all_columns = ranks_->size() * dy.dim(-1);
-  // Weight and input gradient come from one sweep over dy and x, so a split backward does both here.
+  // One kernel computes the weight and input gradients from dy and x, so a split backward does both here.
   weight_.add_grad([&](Tensor& dw, float beta_dw) {
     NormGradients gradients{.dx = dx, .add_to_dx = add, .dw = dw, .beta_dw = beta_dw};
     if (!bias_) return ops::rms_norm_backward(dy, y, gradients);
@@ -114,7 +114,7 @@ void Norm::visit(const ParamVisitor& f) {
 
 namespace {
 
-/// This rank's part of the weight, of `heads` heads in the whole model.
+/// Returns this rank's columns of the weight for `heads` heads of the whole model.
 NormColumns columns_of(const ModelContext& context, i64 heads) {
   const i64 dim = context.config.head_dim();
   if (!context.config.qk_layernorm_all_heads)
@@ -122,7 +122,7 @@ NormColumns columns_of(const ModelContext& context, i64 heads) {
   const i64 tp = context.tp.size(), sharing = std::max<i64>(tp / heads, 1), first = context.tp.rank() * heads / tp;
   NormColumns columns{
       .box = slab({heads * dim}, 0, first * dim, std::max<i64>(heads / tp, 1) * dim), .tp = {}, .ranks = &context.tp};
-  if (sharing > 1)  // of a query group
+  if (sharing > 1)  // ranks share a query group
     columns.tp = {
         gradient_spread(ActivationPlacement::Columns),
         Holders{.first = static_cast<int>(context.tp.rank() / sharing * sharing), .count = static_cast<int>(sharing)}};
@@ -134,7 +134,7 @@ NormColumns columns_of(const ModelContext& context, i64 heads) {
 HeadNorm::HeadNorm(const std::string& name, KeptRef<ModelContext> context, i64 heads)
     : takes_all_heads_(context.get().config.qk_layernorm_all_heads), norm_(name, context, columns_of(context, heads)) {}
 
-/// What the norm works on, of its own.
+/// Copies x to the dense rows that the norm operates on.
 Tensor HeadNorm::rows_of(const Heads& x) const {
   const Tensor rows = Tensor::like(x.base, {x.seq, x.batch, x.heads * x.head_dim});
   Heads dense = dense_heads(rows, x.heads);

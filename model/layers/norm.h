@@ -10,32 +10,32 @@
 
 namespace mcpp {
 
-/// What a norm inside the tensor-parallel region works on.
+/// Columns of a norm inside the tensor-parallel region.
 struct NormColumns {
-  Box box;       ///< of the weight: the columns that this rank has of all
-  AlongAxis tp;  ///< who holds the same ones
-  /// The ranks that have the other columns of the same rows, as many each; null: every row is on one rank. RMSNorm
+  Box box;       ///< box of the weight: this rank's columns of all
+  AlongAxis tp;  ///< ranks with the same columns
+  /// Ranks with the other columns of the same rows, the same number on each; nullptr: each row is on one rank. RMSNorm
   /// only.
   Communicator* ranks = nullptr;
 };
 
-/// Works on whole rows, so on any part of the sequence; or on rows whose columns are cut over ranks, which then add up
-/// their squares. Saves x [.., h], rstd [T] and, for LayerNorm, mean [T].
+/// Norm over full rows, and therefore over any shard of the sequence; or over rows whose columns are sharded across
+/// ranks, which then sum their squares. Saves x [.., h], rstd [T] and, for LayerNorm, mean [T].
 class Norm final : public Module {
  public:
-  /// Of the residual stream, over the hidden axis.
+  /// Norm over the hidden axis of the residual stream.
   Norm(const std::string& name, const ModelContext& context);
-  /// Inside the tensor-parallel region.
+  /// Norm inside the tensor-parallel region.
   Norm(const std::string& name, const ModelContext& context, const NormColumns& columns);
 
   Tensor forward(const Tensor& x, Pass& pass) override;
   Tensor backward(const Tensor& dy, Pass& pass) override;
   ActivationPlacement gives(ActivationPlacement x) const override;
-  /// dx += the gradient: dx already holds that of the residual branch.
+  /// dx += the gradient; dx already holds that of the residual branch.
   void backward_add(const Tensor& dy, Pass& pass, Tensor& dx);
   void visit(const ParamVisitor& f) override;
 
-  /// y alone, for recomputation.
+  /// Recomputes the output without saving anything.
   Tensor normalize(const Tensor& x) const;
 
  private:
@@ -48,26 +48,25 @@ class Norm final : public Module {
 
   bool is_in_stream_;
   NormRule rule_;
-  Communicator* ranks_ = nullptr;  // null where rows are whole
+  Communicator* ranks_ = nullptr;  // null if rows are not sharded
   Param weight_;
   std::unique_ptr<Param> bias_;  // LayerNorm only
 };
 
-/// The norm of queries, or of keys, before they are rotated: Henry et al., "Query-Key Normalization for Transformers",
-/// 2020. Of each head by itself with one weight [head_dim] for all of them, or, with qk_layernorm_all_heads, of all
-/// heads of a token together with a weight [heads * head_dim], which is cut over the tensor-parallel ranks as the heads
-/// are: then ranks add up one number per token, forward and backward. Saves what goes in, dense, and the norm's
-/// statistics.
+/// Norm of queries or keys before rotation (Henry et al., "Query-Key Normalization for Transformers", 2020). Normalizes
+/// each head with one shared weight [head_dim] or, with qk_layernorm_all_heads, all heads of a token together with a
+/// weight [heads * head_dim] that is sharded across tensor-parallel ranks like the heads; then ranks all-reduce one
+/// value per token in forward and in backward. Saves a dense copy of the input and the norm's statistics.
 class HeadNorm {
  public:
   /// heads: query heads, or query groups, of the whole model.
   HeadNorm(const std::string& name, KeptRef<ModelContext> context, i64 heads);
 
-  /// In place.
+  /// Normalizes x in place.
   void forward(Heads x, Pass& pass);
-  /// From the gradient of what forward gave, in place.
+  /// Replaces the gradient of forward's result by that of its input, in place.
   void backward(Heads gradient, Pass& pass);
-  /// As Module::gives(), of what it leaves as it is.
+  /// Checks the placement like Module::gives(); the norm does not change it.
   void check_placement(ActivationPlacement heads) const { norm_.gives(heads); }
   void visit(const ParamVisitor& f) { norm_.visit(f); }
 

@@ -1,4 +1,4 @@
-// The end of the model: final norm, logits over the vocabulary, with a soft cap where the model has one, and the loss.
+// End of the model: final norm, logits over the vocabulary, with a soft cap if the model has one, and the loss.
 #pragma once
 #include "base/kept_ref.h"
 #include "model/layers/norm.h"
@@ -7,33 +7,34 @@
 
 namespace mcpp {
 
-/// Its weight is one of three: "output_layer.weight" of its own; the word embeddings' weight, shared with the embedding
-/// beside it; or, tied to an embedding on another pipeline stage, a parameter of its own with the name, box and initial
-/// numbers of that one, whose gradient is summed with it between the stages.
+/// Output matrix and loss. Its weight is one of three: its own "output_layer.weight"; the word embeddings' weight,
+/// shared with the embedding on the same rank; or, tied to an embedding in another pipeline stage, a separate parameter
+/// with that one's name, box and initial values, whose gradient is summed with it between the stages.
 class OutputLayer {
  public:
-  /// `shared`: the word embeddings' weight when embeddings are tied and both are on this rank, else null.
+  /// `shared`: the word embeddings' weight if embeddings are tied and both are on this rank, otherwise nullptr.
   OutputLayer(KeptRef<ModelContext> context, Param* shared);
 
   /// hidden [s, b, h] (sequence parallel: [s / tp, b, h]) -> logits [s * b, padded vocabulary / tp].
   Tensor logits(const Tensor& hidden, Pass& pass);
-  /// Loss of the microbatch; targets int32 [s, b], negative = not counted. When backward will come, saves the gradient
-  /// of (sum of the losses x grad_scale) with respect to the logits, computed in place of the logits.
+  /// Returns the loss of the microbatch. targets: int32 [s, b]; negative targets are ignored. If backward will follow,
+  /// saves the gradient of (sum of the losses x grad_scale) with respect to the logits, computed in place of the
+  /// logits.
   TokenLosses loss(const Tensor& hidden, const Tensor& targets, double grad_scale, Pass& pass);
-  /// The gradient with respect to hidden.
+  /// Returns the gradient with respect to hidden.
   Tensor backward(Pass& pass);
-  /// Of the logits, as Module::gives().
+  /// Returns the placement of the logits, like Module::gives().
   ActivationPlacement gives(ActivationPlacement hidden) const;
 
-  /// Adds what backward made of the shared weight's gradient, kept apart until now, to that weight's main_grad. So the
-  /// sum over microbatches is (the embedding's) + (the output's), the same bits as between pipeline stages. Does
-  /// nothing where the weight is its own.
+  /// Adds the shared weight's gradient from backward, which is kept separately until then, to that weight's main_grad.
+  /// The sum over microbatches is therefore (the embedding's) + (the output's), bitwise identical to tied weights in
+  /// different pipeline stages. Does nothing if the weight is its own.
   void add_shared_gradient();
 
   void visit(const ParamVisitor& f);
   void visit_norm(const ParamVisitor& f) { final_layernorm_.visit(f); }
   void visit_weight(const ParamVisitor& f);
-  /// Null where it is shared.
+  /// Returns nullptr if the weight is shared.
   Param* own_weight() { return shared_ ? nullptr : &weight_; }
 
  private:
@@ -44,7 +45,7 @@ class OutputLayer {
   TensorParallelRegion region_;
   Norm final_layernorm_;
   Param* shared_;
-  Param weight_;  // when shared, only its main_grad is used, from the first backward to add_shared_gradient()
+  Param weight_;  // if shared, only its main_grad is used, from the first backward to add_shared_gradient()
 };
 
 }  // namespace mcpp

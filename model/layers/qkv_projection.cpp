@@ -3,7 +3,7 @@
 namespace mcpp {
 namespace {
 
-/// Of the weight [groups, (q + 2) * head_dim, h].
+/// Splits the weight [groups, (q + 2) * head_dim, h].
 std::vector<Box> queries_keys_values(const Shape& weight, i64 head_dim) {
   const i64 keys = weight[1] - 2 * head_dim;
   return {slab(weight, 1, 0, keys), slab(weight, 1, keys, head_dim), slab(weight, 1, keys + head_dim, head_dim)};
@@ -31,7 +31,8 @@ QkvProjection::QkvProjection(const std::string& name, i64 layer, KeptRef<ModelCo
   });
 }
 
-/// `groups` query groups from this rank's first one on, and of each the output rows [first_row, first_row + rows).
+/// Takes `groups` query groups starting at this rank's first one, and of each the output rows [first_row, first_row +
+/// rows).
 std::unique_ptr<LinearSlice> QkvProjection::make_slice(const std::string& name, i64 groups, i64 first_row,
                                                        i64 rows) const {
   const ModelConfig& config = context_.config;

@@ -1,4 +1,4 @@
-// The projection to queries, keys and values, split by query groups over the tensor-parallel group.
+// Projection to queries, keys and values, sharded by query group across the tensor-parallel group.
 #pragma once
 #include <memory>
 #include <string>
@@ -10,25 +10,25 @@
 
 namespace mcpp {
 
-/// x [s, b, h] (sequence parallel: [s / tp, b, h]) -> Qkv. The weight is the box
-/// [groups, (q + 2) * head_dim, h] with all of some groups; with fewer groups than ranks, two boxes of it: the rows of
-/// this rank's query heads, and the key and value rows of their group, which are also held by the other ranks that
-/// share it. Each of these has the part of the keys' and values' gradient that comes from its own queries.
+/// x [s, b, h] (sequence parallel: [s / tp, b, h]) -> Qkv. The weight is a box of [groups, (q + 2) * head_dim, h] with
+/// whole groups. With fewer groups than ranks it is two boxes: the rows of this rank's query heads, and the key and
+/// value rows of their group, which are replicated on the ranks that share it. Each of these ranks has the part of the
+/// keys' and values' gradient that comes from its own queries.
 class QkvProjection {
  public:
-  /// `layer` counts from 0 over the whole model.
+  /// `layer`: global index, starting at 0.
   QkvProjection(const std::string& name, i64 layer, KeptRef<ModelContext> context);
 
   Qkv forward(const Tensor& x, Pass& pass);
-  /// Uninitialised, of the shapes that forward gives for s positions of b samples.
+  /// Returns uninitialized tensors of the shapes that forward returns for s positions of b samples.
   Qkv empty(i64 s, i64 b) const;
   /// Returns dx.
   Tensor backward(const Qkv& gradient, Pass& pass);
-  /// As Module::gives().
+  /// See Module::gives().
   ActivationPlacement gives(ActivationPlacement x) const;
   void visit(const ParamVisitor& f);
   bool shares_groups() const { return keys_values_ != nullptr; }
-  /// That this rank has keys and values of.
+  /// Number of query groups whose keys and values this rank has.
   i64 query_groups() const { return queries_->weight.box.shape[0]; }
 
  private:
@@ -37,7 +37,7 @@ class QkvProjection {
   const ModelContext& context_;
   TensorParallelRegion region_;
   Fp8Scaling fp8_;
-  std::unique_ptr<LinearSlice> queries_;      // or all three
+  std::unique_ptr<LinearSlice> queries_;      // or queries, keys and values
   std::unique_ptr<LinearSlice> keys_values_;  // null unless ranks share groups
 };
 

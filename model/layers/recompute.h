@@ -1,7 +1,7 @@
-// Full recomputation (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016): a group of layers keeps only
-// its input; backward runs forward once more to get back what the layers need. Counter-based dropout makes the second
-// run the same. Where all tensor-parallel ranks have the same input, each may keep a part of it
-// (distribute_saved_activations, as Megatron-LM has it; DeepSpeed's partition_activations).
+// Full recomputation (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016): a group of layers saves only
+// its input; backward repeats the forward pass to restore what the layers need. Counter-based dropout makes both runs
+// identical. If all tensor-parallel ranks have the same input, each may save a shard of it
+// (distribute_saved_activations in Megatron-LM, partition_activations in DeepSpeed).
 #pragma once
 #include <memory>
 #include <utility>
@@ -15,7 +15,7 @@ namespace mcpp {
 
 class RecomputedLayers final : public Module {
  public:
-  /// `holders`: the ranks that each keep a part of the input; null: all of it is kept.
+  /// `holders`: ranks that each save a shard of the input; nullptr: this rank saves all of it.
   explicit RecomputedLayers(std::vector<std::unique_ptr<Module>> layers, Communicator* holders = nullptr)
       : layers_(std::move(layers)), holders_(holders) {}
 
@@ -47,7 +47,7 @@ class RecomputedLayers final : public Module {
   }
 
  private:
-  /// A copy, so that the whole can go.
+  /// Returns a copy, so that the full tensor can be freed.
   Tensor own_part(const Tensor& x) const {
     const i64 count = x.numel() / holders_->size();
     MCPP_CHECK(count * holders_->size() == x.numel(), x.shape(), " is cut over ", holders_->size(), " ranks");

@@ -1,4 +1,5 @@
-// A linear map to a few numbers, computed in fp32 whatever the model's type is, because these decide.
+// Linear map to a few outputs, computed in fp32 regardless of the model's dtype because its outputs drive discrete
+// choices.
 #pragma once
 #include <functional>
 #include <string>
@@ -8,16 +9,16 @@
 
 namespace mcpp {
 
-/// x [T, h] -> [T, n] fp32 (fp64), with a weight [n, h] of the model's type, which every rank holds whole, and no bias.
+/// x [T, h] -> [T, n] fp32 (fp64). The weight [n, h] has the model's dtype and is replicated on every rank. No bias.
 class WideLinear {
  public:
   WideLinear(const std::string& name, const ModelContext& context, i64 outputs);
 
-  /// x may be of the model's type, or wide.
+  /// x may have the model's dtype or the accumulate dtype.
   Tensor forward(const Tensor& x) const;
-  /// Of x, [T, h] fp32 (fp64).
+  /// Returns the gradient of x, [T, h] fp32 (fp64).
   Tensor input_gradient(const Tensor& dy) const;
-  /// Adds the weight's gradient, or where those are deferred, later. `x` gives what forward() was given.
+  /// Accumulates the weight gradient, now or later if weight gradients are delayed. `x` returns forward()'s argument.
   void weight_gradient(const Tensor& dy, std::function<Tensor()> x, Pass& pass);
 
   Param& weight() { return weight_; }

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t kExpertAxis = 0;
 
-/// Of the experts, and along `ffn_axis` of their width, what this rank has; where there is no such axis, all of it.
+/// Returns this rank's experts and its shard of their width along `ffn_axis`; not sharded if there is no such axis.
 Box box_of(const Shape& global, std::size_t ffn_axis, const ExpertParallel& parallel) {
   Box box{global, Shape(global.size(), 0), global};
   const auto cut = [&](std::size_t axis, int parts, int part) {
@@ -22,7 +22,7 @@ Box box_of(const Shape& global, std::size_t ffn_axis, const ExpertParallel& para
   return box;
 }
 
-/// Each matrix of each expert: all of the last two axes.
+/// Returns the box of each matrix of each expert, spanning the last two axes.
 std::vector<Box> matrices_of(const Shape& global) {
   std::vector<Box> matrices;
   for (i64 expert = 0; expert < global[0]; ++expert) {
@@ -43,12 +43,12 @@ Shape fc2_shape(const ModelConfig& c) {
   return {c.moe.num_experts, c.hidden_size, c.moe_ffn()};
 }
 
-/// [experts, out, in].
+/// Returns a view [experts, out, in].
 Tensor matrices(const Tensor& weight) {
   return weight.view({weight.dim(0), -1, weight.dim(-1)});
 }
 
-/// Calls f with the number of each expert and its rows of x, of which there may be none.
+/// Calls f with the index of each expert and its rows of x, possibly none.
 template <class F>
 void for_each_expert(const Tensor& x, std::span<const i64> rows, F&& f) {
   const i64 width = x.dim(-1);
@@ -79,7 +79,7 @@ void add_bias_gradients(Param& bias, const Tensor& dy, std::span<const i64> rows
 
 }  // namespace
 
-/// `shape` is that of the weight, of which a bias has all axes but the last.
+/// `shape` is the weight's; a bias has all axes except the last.
 Experts::Linear Experts::linear(const std::string& name, const Shape& shape, std::size_t ffn_axis,
                                 double init_std) const {
   Linear made{.weight = Param(name + ".weight", box_of(shape, ffn_axis, context_.experts), Init::Normal, init_std),
@@ -144,7 +144,7 @@ Tensor Experts::backward(const Tensor& dy, std::span<const i64> rows, Pass& pass
   Tensor d_activated = Tensor::like(activated);
   ops::grouped_matmul(dy, fc2_.weight.value, rows, d_activated, /*transpose_weights=*/false);
   add_weight_gradient(fc2_, dy, activated, rows, pass);
-  Tensor d_up = up;  // written over its own input, which is not needed any more
+  Tensor d_up = up;  // overwrites its input, which is no longer needed
   ops::activation_backward(activation_, d_activated, up, nullptr, d_up);
   Tensor dx = Tensor::like(x);
   ops::grouped_matmul(d_up, matrices(fc1_.weight.value), rows, dx, /*transpose_weights=*/false);

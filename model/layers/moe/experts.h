@@ -1,4 +1,4 @@
-// The experts of a layer that a rank has: MLPs of the same shape, each for rows of its own.
+// Experts of a layer on one rank: MLPs of the same shape, each applied to its own rows.
 #pragma once
 #include <memory>
 #include <span>
@@ -10,12 +10,12 @@
 
 namespace mcpp {
 
-/// x [M, h], rows[e] of them for expert e, one expert after another -> [M, h]; where the width of an expert is cut over
-/// ranks, a part of the sum. Their matrices are boxes of two global tensors, linear_fc1.weight [num_experts, ffn, h]
-/// (gated: [num_experts, 2, ffn, h]) and linear_fc2.weight [num_experts, h, ffn], and where MLPs have biases, of
-/// linear_fc1.bias [num_experts, ffn] (gated: [num_experts, 2, ffn]) and linear_fc2.bias [num_experts, h], which the
-/// first of the ranks that share an expert's width adds to its part of the sum. Saves x, the up projection [M, ffn]
-/// (gated: [M, 2 ffn]), bias included, and the activation's output [M, ffn].
+/// x [M, h], rows[e] of them for expert e, in the order of experts -> [M, h]; a partial sum if the width of an expert
+/// is sharded. The matrices are boxes of two global tensors, linear_fc1.weight [num_experts, ffn, h] (gated:
+/// [num_experts, 2, ffn, h]) and linear_fc2.weight [num_experts, h, ffn]; if MLPs have biases, also of linear_fc1.bias
+/// [num_experts, ffn] (gated: [num_experts, 2, ffn]) and linear_fc2.bias [num_experts, h], which the first of the ranks
+/// that share an expert's width adds to its partial sum. Saves x, the up projection [M, ffn] (gated: [M, 2 ffn])
+/// including bias, and the activation's output [M, ffn].
 class Experts {
  public:
   Experts(const std::string& name, KeptRef<ModelContext> context);
@@ -26,10 +26,10 @@ class Experts {
   void visit(const ParamVisitor& f);
 
  private:
-  /// One of the two maps of every expert.
+  /// One of the two linear maps of all experts.
   struct Linear {
     Param weight;
-    std::unique_ptr<Param> bias;  // null without
+    std::unique_ptr<Param> bias;  // null without bias
   };
   Linear linear(const std::string& name, const Shape& shape, std::size_t ffn_axis, double init_std) const;
   Tensor activate(const Tensor& up) const;

@@ -36,7 +36,7 @@ Tensor MoELayer::forward(const Tensor& x, Pass& pass) {
   pass.save(this, x);
   const ExpertChoice choice = agree_on(routed.experts, context_.config.moe.num_experts, context_.experts);
   const auto dispatcher = dispatcher_of(choice, x.dim(1), pass);
-  Tensor shared;  // computed while tokens travel
+  Tensor shared;  // overlaps the exchange of tokens
   const auto meanwhile = [&] {
     if (shared_) shared = shared_->forward(x, pass);
   };
@@ -52,7 +52,7 @@ Tensor MoELayer::backward(const Tensor& dy, Pass& pass) {
   const Tensor kept = pass.take(this), weights = pass.take(this), told = pass.take(this), experts = pass.take(this);
   const auto dispatcher = dispatcher_of({experts, told, context_.config.moe.num_experts}, dy.dim(1), pass);
   const auto gradients = dispatcher->combine_backward(part_.of(dy.as_matrix()), kept, weights);
-  Tensor d_shared;  // computed while gradients travel
+  Tensor d_shared;  // overlaps the exchange of gradients
   const auto meanwhile = [&] {
     if (shared_) d_shared = shared_->backward(dy, pass);
   };

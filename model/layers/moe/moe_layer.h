@@ -1,5 +1,5 @@
-// A mixture of experts in place of the MLP (Shazeer et al., "Outrageously Large Neural Networks", 2017): each token
-// goes to the few experts that the router chooses, and what they make of it is added up by the router's weights.
+// Mixture of experts in place of the MLP (Shazeer et al., "Outrageously Large Neural Networks", 2017): each token is
+// sent to the few experts that the router selects, and their outputs are summed with the router's weights.
 #pragma once
 #include <memory>
 #include <string>
@@ -14,8 +14,8 @@
 namespace mcpp {
 
 /// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]). Each tensor-parallel rank routes its
-/// part of the tokens, without sequence parallelism too. Saves x, what router and experts save, the experts of each
-/// token, and what they made of it.
+/// part of the tokens, even without sequence parallelism. Saves x, what router and experts save, the experts of each
+/// token, and their outputs.
 class MoELayer final : public Branch {
  public:
   MoELayer(const std::string& name, i64 layer, KeptRef<ModelContext> context);

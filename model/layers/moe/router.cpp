@@ -13,7 +13,7 @@
 namespace mcpp {
 namespace {
 
-/// How often each expert was chosen; of what was dropped nothing.
+/// Returns how often each expert was chosen; dropped choices are not counted.
 std::vector<double> counts_of(const Tensor& experts, i64 num_experts) {
   Tensor counts = Tensor::empty({num_experts}, DType::I32, experts.device());
   ops::count_choices(experts, {0, num_experts}, counts);
@@ -49,7 +49,7 @@ Router::Router(const std::string& name, KeptRef<ModelContext> context)
       config_(context_.config.moe),
       rule_(config_.routing()),
       linear_(name, context_, config_.num_experts) {
-  // Each rank routes tokens of its own.
+  // Each rank routes its own tokens.
   linear_.weight().placement.tp = {gradient_spread(ActivationPlacement::Sequence)};
   clear_tally();
 }
@@ -70,7 +70,7 @@ void Router::make_state() {
   if (has_balance_loss() && config_.router_load_balancing_type == LoadBalancing::GlobalAuxLoss) global_tokens_ = make();
 }
 
-/// The bias goes by a fixed step towards balance (Wang et al., "Auxiliary-Loss-Free Load Balancing", 2024).
+/// Moves the bias by a fixed step towards balance (Wang et al., "Auxiliary-Loss-Free Load Balancing", 2024).
 void Router::end_step(std::span<const double> tokens) {
   if (global_tokens_.defined()) write_values(std::vector<float>(tokens.begin(), tokens.end()), global_tokens_);
   if (!expert_bias_.defined()) return;
@@ -101,7 +101,7 @@ Tensor Router::seen(const Tensor& x, const Dropout& jitter) const {
   return jittered;
 }
 
-/// They depend on seed, layer, sample and position, as jitter does, whose factors of one they are.
+/// Forced scores are jitter factors of one, which depend on seed, layer, sample and position.
 Tensor Router::choice_scores(const Tensor& logits, const TokenRows& rows, const Pass& pass) const {
   const double forced = config_.router_force_load_balancing ? 0.5 : 0;
   const Dropout draws =
@@ -145,14 +145,14 @@ Pass::Decisions Router::decide(const Tensor& logits, const TokenRows& rows, cons
   return made;
 }
 
-/// What only fills up goes nowhere.
+/// Removes the choices of padding rows.
 Tensor Router::without_filling(const Tensor& chosen, const TokenRows& rows) const {
   std::vector<i32> experts = read_values<i32>(chosen);
   std::fill(experts.begin() + rows.count * rule_.topk, experts.end(), -1);
   return integers(experts, chosen.shape(), chosen.device());
 }
 
-/// The same on every layout: what an expert takes is decided over the whole microbatch.
+/// Independent of the layout: overflow is decided over the whole microbatch.
 Tensor Router::without_overflow(const Tensor& logits, const Tensor& chosen, const TokenRows& rows, i64 capacity) const {
   const bool by_weight = config_.token_drop_policy == TokenDropPolicy::Probs;
   std::vector<i32> order;
@@ -165,8 +165,8 @@ Tensor Router::without_overflow(const Tensor& logits, const Tensor& chosen, cons
                        context_.experts.sample);
 }
 
-/// The mean over tokens of num_experts x sum over experts of (its share of the choices) x (its score): Fedus et al.
-/// 2021, equation 4. Its gradient by the scores, times tokens.
+/// Gradient with respect to the scores, times tokens, of the mean over tokens of num_experts x sum over experts of (its
+/// share of the choices) x (its score): Fedus et al. 2021, equation 4.
 Tensor Router::loss_factors(const Tensor& chosen, const TokenRows& rows) const {
   const bool by_sample = config_.router_load_balancing_type == LoadBalancing::SeqAuxLoss;
   const i64 experts = config_.num_experts, groups = by_sample ? rows.batch : 1;
@@ -184,7 +184,7 @@ Tensor Router::loss_factors(const Tensor& chosen, const TokenRows& rows) const {
   return factors;
 }
 
-/// [groups, num_experts]: how often the tokens of each sample, or of all, chose each expert.
+/// Returns [groups, num_experts]: how often the tokens of each sample, or all tokens, chose each expert.
 std::vector<double> Router::counts_by_sample(const Tensor& chosen, i64 groups) const {
   if (groups == 1) return counts_of(chosen, config_.num_experts);
   std::vector<double> counts(static_cast<std::size_t>(groups * config_.num_experts), 0);
@@ -226,7 +226,7 @@ void Router::add_loss_gradient(const Tensor& logits, const Tensor& factors, doub
 
 void Router::backward(const Tensor& d_weights, const Tensor& x, const TokenRows& rows, Tensor& dx, Pass& pass) {
   const Tensor factors = has_balance_loss() ? pass.take(this) : Tensor();
-  pass.take(this);  // of the choices those that were not dropped, which the weights are no matter of
+  pass.take(this);  // the choices that were not dropped, which the weights do not depend on
   const Tensor chosen = pass.take(this), logits = pass.take(this);
   Tensor d_logits = Tensor::like(logits);
   ops::expert_weights_backward(d_weights, logits, chosen, rule_, d_logits);

@@ -9,10 +9,10 @@
 namespace mcpp {
 namespace {
 
-/// sigmoid, as the weight of the one expert that there is.
+/// The gate is a sigmoid, computed as the weight of the only expert.
 const RoutingRule kGate{.topk = 1, .score = RouterScore::Sigmoid};
 
-/// Each token's own row, and its only expert.
+/// Row and only expert of each token.
 struct Places {
   Tensor rows, experts;  // int32 [T, 1]
 };

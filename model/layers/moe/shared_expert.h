@@ -1,4 +1,5 @@
-// An expert that takes every token (Dai et al., "DeepSeekMoE", 2024), with a gate where the model has one (Qwen2-MoE).
+// Shared expert, which processes every token (Dai et al., "DeepSeekMoE", 2024), with a gate if the model has one
+// (Qwen2-MoE).
 #pragma once
 #include <memory>
 #include <string>
@@ -8,8 +9,8 @@
 
 namespace mcpp {
 
-/// x [s, b, h] -> [s, b, h], as Mlp with its bias. With a gate, each token's is multiplied by sigmoid(x . gate). Saves,
-/// with a gate, x, the gate's logits [T, 1] and what it is applied to.
+/// x [s, b, h] -> [s, b, h], as Mlp including its bias. A gate multiplies each token's output by sigmoid(x . gate).
+/// With a gate, saves x, the gate's logits [T, 1] and the value that it is applied to.
 class SharedExpert final : public Module {
  public:
   SharedExpert(const std::string& name, i64 layer, KeptRef<ModelContext> context);
@@ -21,7 +22,7 @@ class SharedExpert final : public Module {
 
  private:
   Mlp mlp_;
-  std::unique_ptr<WideLinear> gate_;  // to one number; null without one
+  std::unique_ptr<WideLinear> gate_;  // one output; null without a gate
 };
 
 }  // namespace mcpp
